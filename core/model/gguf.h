@@ -1,0 +1,122 @@
+// GGUF v2/v3 files: metadata and tensor directory, memory-mapped, every size checked before use.
+// Format: github.com/ggml-org/ggml docs/gguf.md. Untrusted input: any defect is an Error(kInput)
+// naming file, what is wrong, and what to do; nothing is allocated from a size that the file's own
+// length does not back.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+namespace kvasir {
+
+enum class GgmlType : uint32_t {  // the file format's own numbers
+  kF32 = 0,
+  kF16 = 1,
+  kQ4_0 = 2,
+  kQ4_1 = 3,
+  kQ5_0 = 6,
+  kQ5_1 = 7,
+  kQ8_0 = 8,
+  kQ2_K = 10,
+  kQ3_K = 11,
+  kQ4_K = 12,
+  kQ5_K = 13,
+  kQ6_K = 14,
+  kIQ4_NL = 20,
+  kBF16 = 30,
+};
+const char* name(GgmlType type);  // "Q4_K"; "type 99" when unknown
+bool is_supported(GgmlType type);
+uint32_t block_elements(GgmlType type);  // elements per quantisation block, 1 for plain
+uint32_t block_bytes(GgmlType type);
+std::optional<GgmlType> ggml_type_by_name(std::string_view name);
+
+// n elements (a multiple of block_elements) of `type` at `src` to f32.
+void dequantize(GgmlType type, const void* src, float* dst, size_t n);
+// The inverse for the types `model random` and the tests write: F32 F16 BF16 Q8_0 Q4_0.
+void quantize(GgmlType type, const float* src, void* dst, size_t n);
+
+struct GgufTensor {
+  std::string name;
+  GgmlType type;
+  std::vector<uint64_t> shape;  // fastest dimension first, as in the file: {in, out} for a matrix
+  const std::byte* data;        // inside the mapping
+  uint64_t n_elements;
+  uint64_t n_bytes;
+};
+
+class GgufFile {
+ public:
+  // Opens path; when the file says it is part of a split (split.count > 1, "-00001-of-00003.gguf")
+  // opens all the others beside it and presents one directory of tensors.
+  static GgufFile open(const std::string& path);
+  // The same parser over memory that outlives the object: for fuzzing.
+  static GgufFile parse(std::span<const std::byte> bytes, const std::string& label);
+  GgufFile(GgufFile&&) noexcept;
+  GgufFile& operator=(GgufFile&&) noexcept;
+  ~GgufFile();
+
+  const std::string& path() const;
+  uint32_t version() const;
+  uint64_t file_bytes() const;  // all parts
+  const std::vector<GgufTensor>& tensors() const;
+  const GgufTensor* find_tensor(std::string_view name) const;  // null when absent
+  const GgufTensor& tensor(std::string_view name) const;       // Error naming the tensor and file
+
+  // Metadata. get<T> converts between integer widths when the value fits, else Error naming the key
+  // and the type found. Arrays: get_array<T>. T: bool, uint32_t, int32_t, uint64_t, float,
+  // std::string_view.
+  bool has(std::string_view key) const;
+  std::vector<std::string> keys() const;             // in file order
+  std::string describe(std::string_view key) const;  // value as short text, for `model info`
+  template <class T>
+  std::optional<T> get(std::string_view key) const;
+  template <class T>
+  T get_or(std::string_view key, T fallback) const {
+    const auto v = get<T>(key);
+    return v ? *v : fallback;
+  }
+  template <class T>
+  T require(std::string_view key) const;  // Error when absent
+  template <class T>
+  std::optional<std::vector<T>> get_array(std::string_view key) const;
+
+  uint64_t content_hash() const;  // xxh3 of directory + sampled tensor bytes: identifies the model
+
+ private:
+  GgufFile();
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// Writes a GGUF v3. Metadata first, then add_tensor() for all, then write() streams the data of
+// each tensor in order through `fill`, so a model larger than memory can be written. The file
+// appears under its name only when complete (temporary name, rename).
+class GgufWriter {
+ public:
+  using Value = std::variant<bool, uint32_t, int32_t, uint64_t, float, std::string,
+                             std::vector<std::string>, std::vector<float>, std::vector<int32_t>>;
+  void set(const std::string& key, Value value);
+  void add_tensor(const std::string& name, GgmlType type, std::vector<uint64_t> shape);
+  using Fill = std::function<void(size_t tensor_index, std::span<std::byte> bytes)>;
+  void write(const std::string& path, const Fill& fill) const;
+
+ private:
+  struct Entry {
+    std::string name;
+    GgmlType type;
+    std::vector<uint64_t> shape;
+  };
+  std::vector<std::pair<std::string, Value>> metadata_;
+  std::vector<Entry> tensors_;
+};
+
+}  // namespace kvasir

@@ -1,0 +1,51 @@
+// Aligned, optionally huge-page and NUMA-placed anonymous memory; what the machine has left.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace kvasir {
+
+enum class HugePages { kNone, kTransparent, kExplicit };  // what an allocation really got
+
+// Owns one mmap'ed region, zero-filled, aligned to at least 64 bytes (2 MiB when >= 2 MiB).
+// Pages are committed on first touch.
+class Region {
+ public:
+  Region() = default;
+  // node < 0: first touch decides. Throws Error(kResource) naming the size when it cannot be had.
+  explicit Region(size_t bytes, int node = -1);
+  ~Region();
+  Region(Region&& other) noexcept;
+  Region& operator=(Region&& other) noexcept;
+
+  std::byte* data() const { return data_; }
+  size_t size() const { return size_; }
+  HugePages huge_pages() const { return huge_pages_; }
+  template <class T>
+  std::span<T> as() const {
+    return {reinterpret_cast<T*>(data_), size_ / sizeof(T)};
+  }
+
+ private:
+  std::byte* data_ = nullptr;
+  size_t size_ = 0;
+  HugePages huge_pages_ = HugePages::kNone;
+};
+
+struct MemoryInfo {
+  uint64_t total_bytes;          // the smaller of physical memory and the cgroup's limit
+  uint64_t available_bytes;      // likewise, at this moment
+  uint64_t resident_bytes;       // of this process
+  uint64_t peak_resident_bytes;  // of this process (VmHWM)
+};
+MemoryInfo memory_info();
+
+// Read bandwidth in bytes/s of `threads` workers streaming `bytes` (several streams each), median
+// of `repeats`. The figure every "achieved / floor" is divided by.
+class ThreadPool;
+double measure_read_bandwidth(ThreadPool& pool, size_t bytes = size_t{1} << 30, int repeats = 5);
+
+}  // namespace kvasir

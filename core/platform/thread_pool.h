@@ -1,0 +1,41 @@
+// One pool of pinned workers, one per physical core of the process's cpuset, grouped by NUMA node.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "core/platform/topology.h"
+
+namespace kvasir {
+
+// The calling thread takes part as worker 0 (bound to its core on construction unless `bind` is
+// false); the others sleep between regions after a short spin. Regions are not re-entrant: a call
+// from inside a region runs its loop serially on the calling worker.
+class ThreadPool {
+ public:
+  // n_threads = 0: one worker per physical core in `topology`.
+  explicit ThreadPool(const Topology& topology, uint32_t n_threads = 0, bool bind = true);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  uint32_t n_workers() const;
+  uint32_t node_of(uint32_t worker) const;  // NUMA node index of a worker, 0-based, dense
+
+  // fn(begin, end, worker) over [0, n_tasks) in pieces of at most `grain` (0 = even static split,
+  // one piece per worker). Blocks until done. The first exception thrown by fn is rethrown here
+  // after all workers have stopped.
+  using Body = std::function<void(uint64_t begin, uint64_t end, uint32_t worker)>;
+  void parallel_for(uint64_t n_tasks, uint64_t grain, const Body& fn);
+
+  // fn(worker) exactly once on every worker: per-thread set-up, node-local first touch.
+  void run_on_all(const std::function<void(uint32_t worker)>& fn);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace kvasir

@@ -1,0 +1,25 @@
+# Fails on an include that points against the arrows:
+#   abi, kernels see nothing of ours; plugins see abi, kernels, plugins/sdk; core never sees a plugin
+#   or a tool, and never names a plugin id.
+set(failures "")
+function(forbid folder pattern why)
+  file(GLOB_RECURSE files ${ROOT}/${folder}/*.h ${ROOT}/${folder}/*.cc ${ROOT}/${folder}/*.c
+       ${ROOT}/${folder}/*.cu ${ROOT}/${folder}/*.cuh)
+  foreach(f ${files})
+    file(STRINGS ${f} lines REGEX "${pattern}")
+    foreach(line ${lines})
+      file(RELATIVE_PATH rel ${ROOT} ${f})
+      set(failures "${failures}${rel}: ${line}\n  ${why}\n" PARENT_SCOPE)
+      set(failures "${failures}${rel}: ${line}\n  ${why}\n")
+    endforeach()
+  endforeach()
+endfunction()
+set(ours "^[ \t]*#[ \t]*include[ \t]*[<\"]")
+forbid(abi "${ours}(core|kernels|plugins|tools|tests)/" "abi includes nothing of ours")
+forbid(kernels "${ours}(core|abi|plugins|tools|tests|kvasir)/" "kernels include nothing of ours")
+forbid(core "${ours}(plugins|tools|tests)/" "core includes neither plugins nor tools")
+forbid(core "\"kvasir\\.[a-z_0-9]+\"" "core never names a plugin")
+forbid(plugins "${ours}(core|tools|tests)/" "plugins include abi, kernels and plugins/sdk only")
+if(failures)
+  message(FATAL_ERROR "${failures}")
+endif()

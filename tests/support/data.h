@@ -1,0 +1,27 @@
+// Test material that lives beside the repository; absent, a test says so and skips.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+
+namespace kvasir::test {
+
+// <repository>/../shared/data, or $KVASIR_TEST_DATA; empty when there is none.
+inline std::filesystem::path data_dir() {
+  if (const char* env = std::getenv("KVASIR_TEST_DATA")) return env;
+  const auto dir = std::filesystem::path(KVASIR_SOURCE_DIR).parent_path() / "shared" / "data";
+  return std::filesystem::exists(dir) ? dir : std::filesystem::path();
+}
+
+}  // namespace kvasir::test
+
+// Leaves the test case with a visible line when the shared data is absent.
+#define KVASIR_REQUIRE_DATA(variable)                                             \
+  const auto variable = kvasir::test::data_dir();                                 \
+  if (variable.empty()) {                                                         \
+    MESSAGE("SKIPPED: test data not found (set KVASIR_TEST_DATA to its folder)"); \
+    return;                                                                       \
+  }

@@ -1,0 +1,50 @@
+# Shared target rules: warnings, sanitizers, the one way to add a library, a plugin and a test.
+add_library(kvasir_options INTERFACE)
+target_include_directories(kvasir_options INTERFACE ${CMAKE_SOURCE_DIR})
+target_compile_options(kvasir_options INTERFACE
+  -Wall -Wextra -Wpedantic -Wshadow $<$<COMPILE_LANGUAGE:CXX>:-Wconversion -Wno-sign-conversion>
+  $<$<BOOL:${KVASIR_WERROR}>:-Werror>)
+if(KVASIR_SANITIZE)
+  target_compile_options(kvasir_options INTERFACE
+    -fsanitize=${KVASIR_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  target_link_options(kvasir_options INTERFACE -fsanitize=${KVASIR_SANITIZE})
+endif()
+
+# kvasir_add_library(<name> SOURCES … LINK …): a static library with the alias kvasir::<rest>.
+function(kvasir_add_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
+  add_library(${name} STATIC ${ARG_SOURCES})
+  target_link_libraries(${name} PUBLIC kvasir_options ${ARG_LINK})
+  string(REPLACE "kvasir_" "kvasir::" alias ${name})
+  add_library(${alias} ALIAS ${name})
+endfunction()
+
+# kvasir_add_plugin(<name> SOURCES … LINK …): <build>/plugins/<name>.so with exactly one
+# exported symbol. OUTPUT_DIR overrides the folder (test plugins stay out of the default one).
+function(kvasir_add_plugin name)
+  cmake_parse_arguments(ARG "" "OUTPUT_DIR" "SOURCES;LINK" ${ARGN})
+  add_library(kvasir_plugin_${name} MODULE ${ARG_SOURCES})
+  if(NOT ARG_OUTPUT_DIR)
+    set(ARG_OUTPUT_DIR ${CMAKE_BINARY_DIR}/plugins)
+    install(TARGETS kvasir_plugin_${name} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/kvasir/plugins)
+  endif()
+  set_target_properties(kvasir_plugin_${name} PROPERTIES
+    PREFIX "" OUTPUT_NAME ${name} LIBRARY_OUTPUT_DIRECTORY ${ARG_OUTPUT_DIR}
+    C_VISIBILITY_PRESET hidden CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON
+    LINK_DEPENDS ${CMAKE_SOURCE_DIR}/abi/plugin.map)
+  target_link_libraries(kvasir_plugin_${name} PRIVATE kvasir_options kvasir::abi ${ARG_LINK})
+  target_link_options(kvasir_plugin_${name} PRIVATE
+    -Wl,--version-script=${CMAKE_SOURCE_DIR}/abi/plugin.map -Wl,-z,now,-z,relro,-z,nodelete
+    -Wl,--exclude-libs,ALL $<$<NOT:$<BOOL:${KVASIR_SANITIZE}>>:-Wl,-z,defs>)
+endfunction()
+
+# kvasir_add_test(<folder> SOURCES … LINK … [LABELS …]): one doctest binary per tests/<folder>,
+# ctest entries named <folder>, labelled <folder>.
+function(kvasir_add_test folder)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LINK;LABELS" ${ARGN})
+  string(REPLACE "/" "_" target "kvasir_test_${folder}")
+  add_executable(${target} ${ARG_SOURCES})
+  target_link_libraries(${target} PRIVATE kvasir_options kvasir_test_support ${ARG_LINK})
+  add_test(NAME ${folder} COMMAND ${target} WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
+  set_tests_properties(${folder} PROPERTIES LABELS "${folder};${ARG_LABELS}" TIMEOUT 1200)
+endfunction()
