@@ -259,6 +259,15 @@ std::optional<std::vector<T>> GgufFile::get_array(std::string_view key) const {
   return out;
 }
 
+std::optional<GgufRaw> GgufFile::raw(std::string_view key) const {
+  const MetaEntry* entry = impl_->find(key);
+  if (!entry) return std::nullopt;
+  constexpr size_t kArrayHead = sizeof(uint32_t) + sizeof(uint64_t);  // element type, count
+  const size_t head = entry->type == ValueType::kArray ? kArrayHead : 0;
+  return GgufRaw{static_cast<uint32_t>(entry->type),
+                 {reinterpret_cast<const char*>(entry->values - head), entry->n_bytes + head}};
+}
+
 #define KVASIR_INSTANTIATE(T)                                         \
   template std::optional<T> GgufFile::get<T>(std::string_view) const; \
   template T GgufFile::require<T>(std::string_view) const;            \

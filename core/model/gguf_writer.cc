@@ -28,6 +28,7 @@ class HeadBuffer {
     number(uint64_t{value.size()});
     bytes_ += value;
   }
+  void raw(std::string_view bytes) { bytes_ += bytes; }
   void type(ValueType value) { number(static_cast<uint32_t>(value)); }
   void pad_to(uint64_t alignment) {
     bytes_.resize((bytes_.size() + alignment - 1) / alignment * alignment);
@@ -71,6 +72,11 @@ void put_value(HeadBuffer& out, const std::vector<T>& values) {
   out.type(value_type<T>());
   out.number(uint64_t{values.size()});
   for (const T& value : values) put(out, value);
+}
+
+void put_value(HeadBuffer& out, const GgufRaw& value) {
+  out.number(value.type);
+  out.raw(value.bytes);
 }
 
 // The file under its temporary name; removed again unless commit() was reached.
