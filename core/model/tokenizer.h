@@ -34,7 +34,8 @@ class Tokenizer {
   };
   virtual std::vector<TokenId> encode(std::string_view text,
                                       const EncodeOptions& options) const = 0;
-  // Bytes of the tokens in order. Control tokens yield nothing unless `render_special`.
+  // Bytes of the tokens in order. Control tokens yield nothing unless `render_special`. The one
+  // space that a SentencePiece vocabulary puts in front of a text is taken off again.
   std::string decode(std::span<const TokenId> ids, bool render_special = false) const;
   // Bytes one token adds to running text: streaming output concatenates these (may be a part of a
   // UTF-8 character).

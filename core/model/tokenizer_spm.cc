@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <deque>
 #include <limits>
 #include <queue>
 #include <unordered_map>
@@ -57,8 +58,8 @@ struct SpmTokenizer::Scratch {
   };
   std::vector<Symbol> symbols;
   std::priority_queue<Pair> pairs;
-  std::string escaped;
-  std::unordered_map<std::string_view, Tokens> cache;  // of `escaped`
+  std::deque<std::string> escaped;                     // fragments with spaces marked
+  std::unordered_map<std::string_view, Tokens> cache;  // keys lie in `escaped`
 };
 
 SpmTokenizer::SpmTokenizer(const GgufFile& file)
@@ -107,10 +108,9 @@ std::vector<TokenId> SpmTokenizer::encode(std::string_view text,
 // one: same tokens, and each distinct word is merged once.
 void SpmTokenizer::encode_text(std::string_view text, bool prefix, Scratch& scratch,
                                std::vector<TokenId>& out) const {
-  scratch.cache.clear();
-  scratch.escaped = replace_all(text, " ", kSpaceMark);
-  if (prefix) scratch.escaped.insert(0, kSpaceMark);
-  const std::string_view escaped = scratch.escaped;
+  std::string& marked = scratch.escaped.emplace_back(replace_all(text, " ", kSpaceMark));
+  if (prefix) marked.insert(0, kSpaceMark);
+  const std::string_view escaped = marked;
   if (!words_are_separate_) return encode_word(escaped, scratch, out);
   for (size_t at = 0; at < escaped.size();) {
     const size_t end = word_end(escaped, at);

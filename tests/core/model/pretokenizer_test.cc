@@ -202,10 +202,12 @@ TEST_CASE("bytes that are not UTF-8 are pieces of their own") {
 
 TEST_CASE("long runs cost time in proportion to their length") {
   const size_t n = size_t{1} << 20;
+  std::string mixed;  // text and bytes that are none, in turn
+  for (size_t i = 0; i < n / 2; ++i) mixed += "a\x80";
   const std::string texts[] = {std::string(n, 'a'),       std::string(n, ' ') + "中",
                                std::string(n, ' ') + "x", std::string(n, '\n') + "x",
                                std::string(n, '1'),       std::string(n, '!'),
-                               std::string(n, '\x80')};
+                               std::string(n, '\x80'),    mixed};
   for (const char* name :
        {"llama-bpe", "qwen2", "gpt-2", "default", "deepseek-llm", "deepseek-coder"}) {
     const Pretokenizer pre(name, "f");
