@@ -10,6 +10,8 @@
 #include <atomic>
 #include <cstdint>
 #include <exception>
+#include <memory>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -73,6 +75,24 @@ class Host {
   const kvasir_thread_pool* pool_;
   const kvasir_scratch* scratch_;
   const kvasir_log* log_;
+};
+
+// n elements of scratch for one worker: the host's, or its own when the host has none to give.
+template <class T>
+class Scratch {
+ public:
+  Scratch(const Host& host, uint32_t worker, uint64_t n)
+      : data_(static_cast<T*>(host.scratch(worker, n * sizeof(T)))), n_(n) {
+    if (data_) return;
+    own_ = std::make_unique_for_overwrite<T[]>(n);
+    data_ = own_.get();
+  }
+  std::span<T> span() const { return {data_, n_}; }
+
+ private:
+  std::unique_ptr<T[]> own_;
+  T* data_;
+  uint64_t n_;
 };
 
 }  // namespace kvasir::sdk
