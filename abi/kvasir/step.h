@@ -42,8 +42,9 @@ typedef struct kvasir_step { /* step lifetime */
   uint32_t n_rows;
   uint32_t row_size;
   const kvasir_step_row* rows;
-  /* Null: the whole range of each row. Else rows of scope SEQUENCE or KV_HEAD in the callee's unit,
-   * all LISTED, without weights; scores follow this order, results are a subset. */
+  /* Null: the whole range of each row. Else rows in the callee's unit, of scope SEQUENCE or KV_HEAD
+   * but never finer than limits.scope, all LISTED, without weights; scores follow this order,
+   * results are a subset. */
   const kvasir_selection* candidates;
   const kvasir_slab* slab; /* the callee's own, or null; writable in update() only, and in observe()
                               with KVASIR_LIMIT_OBSERVE_WRITES_SLAB */
