@@ -46,15 +46,7 @@ class Step {
     if (!from) return {r.unit_begin, r.unit_end};
     const uint64_t heads = from->scope == KVASIR_SCOPE_SEQUENCE ? 1 : from->n_rows / n_rows();
     const uint64_t i = row * heads + (heads == 1 ? 0 : kv_head);
-    switch (from->row_flags ? from->row_flags[i] : KVASIR_ROW_LISTED) {
-      case KVASIR_ROW_LISTED:
-        return {from->index + from->row_offsets[i],
-                from->row_offsets[i + 1] - from->row_offsets[i]};
-      case KVASIR_ROW_NONE:
-        return {r.unit_begin, r.unit_begin};
-      default:
-        return {r.unit_begin, r.unit_end};
-    }
+    return {from->index + from->row_offsets[i], from->row_offsets[i + 1] - from->row_offsets[i]};
   }
 
   // Null: the host has no page for that block.

@@ -55,10 +55,10 @@ class BlockTopK {
 
   void validate(const kvasir_geometry& geometry) const {
     if (budget_blocks_ == 0 && budget_tokens_ < geometry.block_size) {
-      sdk::fail_invalid("budget_tokens = " + std::to_string(budget_tokens_) +
-                        " is less than one block (block_size = " +
-                        std::to_string(geometry.block_size) +
-                        "): raise budget_tokens or lower block_size");
+      sdk::fail_invalid(
+          "budget_tokens = " + std::to_string(budget_tokens_) +
+          " is less than one block (block_size = " + std::to_string(geometry.block_size) +
+          "): raise budget_tokens or lower block_size");
     }
   }
 
@@ -76,9 +76,7 @@ class BlockTopK {
 
   void select(const sdk::Step& step, const kvasir_sel_in& in, kvasir_selection& out) const {
     const uint32_t n_rows = step.n_rows() * n_heads_;
-    const auto candidates = [&](uint32_t i) {
-      return step.candidates(i / n_heads_, i % n_heads_);
-    };
+    const auto candidates = [&](uint32_t i) { return step.candidates(i / n_heads_, i % n_heads_); };
     check_scores(in, n_rows, candidates);
     sdk::lay_out_rows(out, scope_, n_rows, [&](uint32_t i) {
       return std::min<uint64_t>(candidates(i).size(), max_blocks_);

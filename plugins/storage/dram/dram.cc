@@ -1,7 +1,7 @@
 // Storage in main memory: every block stays where it was created until it is dropped.
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <array>
-#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -10,10 +10,14 @@
 
 #include "plugins/sdk/plugin.h"
 #include "plugins/storage/dram/arena.h"
+#include "plugins/storage/dram/block_name.h"
 #include "plugins/storage/dram/slot_map.h"
 
 namespace {
 using namespace kvasir;
+using dram::BlockName;
+using dram::name_of;
+using dram::where;
 
 constexpr const char* kTypeNames[] = {"f32", "f16", "bf16"};
 constexpr uint32_t kTypes[] = {KVASIR_DTYPE_F32, KVASIR_DTYPE_F16, KVASIR_DTYPE_BF16};
@@ -34,39 +38,9 @@ constexpr std::array kOptions = {
 uint64_t element_bytes(uint32_t dtype) { return dtype == KVASIR_DTYPE_F32 ? 4 : 2; }
 uint64_t round_up_64(uint64_t n) { return (n + 63) / 64 * 64; }
 
-// What makes two keys name the same block.
-struct Identity {
-  uint64_t hash[2];
-  uint32_t layer;
-  uint32_t block;
-  uint32_t kv_head;
-  bool operator==(const Identity&) const = default;
-};
-
-struct IdentityHash {
-  size_t operator()(const Identity& id) const {
-    constexpr uint64_t kMultiplier = 0x9e3779b97f4a7c15u;
-    uint64_t h = id.hash[0] ^ (id.hash[1] * kMultiplier);
-    for (const uint64_t part : {uint64_t{id.layer}, uint64_t{id.block}, uint64_t{id.kv_head}}) {
-      h = (h ^ (h >> 29) ^ part) * kMultiplier;
-    }
-    return h ^ (h >> 32);
-  }
-};
-
-Identity identity(const kvasir_block_key& key) {
-  return {{key.hash[0], key.hash[1]}, key.layer, key.block, key.kv_head};
-}
-
-std::string describe_key(const char* function, const kvasir_block_key& key) {
-  return std::string("dram: ") + function + ", layer " + std::to_string(key.layer) + ", block " +
-         std::to_string(key.block) +
-         (key.kv_head == KVASIR_ALL_HEADS ? "" : ", kv head " + std::to_string(key.kv_head)) + ": ";
-}
-
 struct Block {
   std::byte* data = nullptr;
-  Identity id{};
+  BlockName name{};
   uint32_t n_leases = 0;
   bool written = false;  // a WRITE lease is out
 };
@@ -166,7 +140,7 @@ class Dram {
     for (uint64_t i = 0; i < keys.size(); ++i) check_seal(keys[i], leases[i]);
     for (uint64_t i = 0; i < keys.size(); ++i) {
       Lease& lease = *leases_.find(leases[i].lease);
-      rename(lease.block, identity(keys[i]));
+      rename(lease.block, name_of(keys[i]));
       blocks_.find(lease.block)->written = false;
       lease.write = false;
       leases[i].handle = lease.block;
@@ -180,7 +154,7 @@ class Dram {
     }
     const std::lock_guard lock(mutex_);
     for (const kvasir_block_key& key : keys) check_drop(key);
-    for (const kvasir_block_key& key : keys) remove(check_drop(key));
+    for (const kvasir_block_key& key : keys) drop_one(key);
   }
 
  private:
@@ -192,7 +166,7 @@ class Dram {
   // A block, a lease on it, and its entry in the index (node, bucket, malloc's header).
   static constexpr uint64_t kTableBytes = dram::SlotMap<Block>::bytes_per_value() +
                                           dram::SlotMap<Lease>::bytes_per_value() +
-                                          sizeof(std::pair<Identity, uint64_t>) + 40;
+                                          sizeof(std::pair<BlockName, uint64_t>) + 40;
 
   Layout layout(const kvasir_geometry& geometry, uint32_t n_heads) const {
     Layout out;
@@ -216,45 +190,49 @@ class Dram {
   void check_key(const char* function, const kvasir_block_key& key) const {
     if (key.layer >= n_layers_ || key.n_tokens > block_size_ ||
         (key.kv_head != KVASIR_ALL_HEADS && key.kv_head >= n_kv_heads_)) {
-      sdk::fail_invalid(describe_key(function, key) + "the run has " + std::to_string(n_layers_) +
+      sdk::fail_invalid(where(function, key) + "the run has " + std::to_string(n_layers_) +
                         " layers, " + std::to_string(n_kv_heads_) + " kv heads and blocks of " +
                         std::to_string(block_size_) +
                         " tokens (key: " + std::to_string(key.n_tokens) + ")");
     }
   }
 
-  // The block's handle, 0 when there is none of that name. A handle must fit its key.
-  uint64_t find(const char* function, const kvasir_block_key& key) {
+  // The block's handle, 0 when there is none of that name. A handle must fit its key. With `slices`
+  // a key of one head also finds the block of all heads.
+  uint64_t find(const char* function, const kvasir_block_key& key, bool slices) {
     check_key(function, key);
     if (key.handle == 0) {
-      const auto found = index_.find(identity(key));
+      auto found = index_.find(name_of(key));
+      if (found == index_.end() && slices) found = index_.find(dram::whole_of(key));
       return found == index_.end() ? 0 : found->second;
     }
     const Block* block = blocks_.find(key.handle);
-    if (!block || block->id != identity(key)) {
+    const bool fits =
+        block && (block->name == name_of(key) || (slices && block->name == dram::whole_of(key)));
+    if (!fits) {
       sdk::fail_invalid(
-          describe_key(function, key) + "handle " + std::to_string(key.handle) +
+          where(function, key) + "handle " + std::to_string(key.handle) +
           (block ? " belongs to a block with another key" : " names no block; dropped before?"));
     }
     return key.handle;
   }
 
   kvasir_lease read_lease(const kvasir_block_key& key) {
-    const uint64_t handle = find("acquire", key);
+    const uint64_t handle = find("acquire", key, true);
     if (handle != 0) return lease(key, handle, false);
     kvasir_lease out{};
     out.kv_head = key.kv_head;
-    out.state = KVASIR_LEASE_NOT_RESIDENT;
+    out.state = KVASIR_LEASE_FAILED;
     return out;
   }
 
   kvasir_lease write_lease(const kvasir_block_key& key, std::vector<uint64_t>& created) {
-    uint64_t handle = find("acquire", key);
+    uint64_t handle = find("acquire", key, false);
     if (handle == 0) {
       handle = create(key);
       created.push_back(handle);
     } else if (blocks_.find(handle)->written) {
-      sdk::fail_invalid(describe_key("acquire", key) + "a WRITE lease is out already");
+      sdk::fail_invalid(where("acquire", key) + "a WRITE lease is out already");
     }
     return lease(key, handle, true);
   }
@@ -264,15 +242,15 @@ class Dram {
     const uint64_t bytes = sizes.layout.block_bytes();
     if (max_bytes_ != 0 && used_bytes_ + bytes > max_bytes_) {
       throw sdk::Error(KVASIR_ERR_OUT_OF_MEMORY,
-                       describe_key("acquire", key) + std::to_string(used_bytes_) +
+                       where("acquire", key) + std::to_string(used_bytes_) +
                            " bytes are in use and max_bytes = " + std::to_string(max_bytes_) +
                            " leaves no room for " + std::to_string(bytes) + " more");
     }
     std::byte* data = sizes.arena.allocate();
     uint64_t handle = 0;
     try {
-      handle = blocks_.add({data, identity(key), 0, false});
-      index_.emplace(identity(key), handle);
+      handle = blocks_.add({data, name_of(key), 0, false});
+      index_.emplace(name_of(key), handle);
     } catch (...) {
       if (handle != 0) blocks_.remove(handle);
       sizes.arena.free(data);
@@ -289,8 +267,10 @@ class Dram {
     ++block.n_leases;
     block.written |= write;
     out.handle = handle;
-    out.k = block.data;
-    out.v = block.data + size_class(key.kv_head).layout.k_bytes;
+    const Layout& layout = size_class(block.name.kv_head).layout;
+    const uint64_t skip = block.name.kv_head == key.kv_head ? 0 : key.kv_head;  // heads of a slice
+    out.k = block.data + skip * layout.format.k_head_stride;
+    out.v = block.data + layout.k_bytes + skip * layout.format.v_head_stride;
     out.n_tokens = key.n_tokens;
     out.kv_head = key.kv_head;
     out.state = KVASIR_LEASE_RESIDENT;
@@ -311,32 +291,51 @@ class Dram {
     check_key("seal", key);
     const Lease* found = leases_.find(out.lease);
     if (!found || !found->write) {
-      sdk::fail_invalid(describe_key("seal", key) + "lease " + std::to_string(out.lease) +
+      sdk::fail_invalid(where("seal", key) + "lease " + std::to_string(out.lease) +
                         " is not a WRITE lease");
     }
-    const Identity& id = blocks_.find(found->block)->id;
-    if (id.layer != key.layer || id.block != key.block || id.kv_head != key.kv_head) {
-      sdk::fail_invalid(describe_key("seal", key) + "the lease is on layer " +
-                        std::to_string(id.layer) + ", block " + std::to_string(id.block));
+    const BlockName& named = blocks_.find(found->block)->name;
+    if (named.layer != key.layer || named.block != key.block || named.kv_head != key.kv_head) {
+      sdk::fail_invalid(where("seal", key) + "the lease is on layer " +
+                        std::to_string(named.layer) + ", block " + std::to_string(named.block));
     }
   }
 
   // Handle of a block that may be dropped.
   uint64_t check_drop(const kvasir_block_key& key) {
-    const uint64_t handle = find("drop", key);
-    if (handle == 0)
-      sdk::fail_invalid(describe_key("drop", key) + "no such block; dropped before?");
-    const uint32_t n_leases = blocks_.find(handle)->n_leases;
-    if (n_leases != 0) {
-      sdk::fail_invalid(describe_key("drop", key) + std::to_string(n_leases) +
+    const uint64_t handle = find("drop", key, true);
+    if (handle == 0) sdk::fail_invalid(where("drop", key) + "no such block; dropped before?");
+    const Block& block = *blocks_.find(handle);
+    if (block.n_leases != 0 && block.name.kv_head == key.kv_head) {
+      sdk::fail_invalid(where("drop", key) + std::to_string(block.n_leases) +
                         " lease(s) are out; release them first");
     }
     return handle;
   }
 
+  // A slice takes no bytes with it: the block goes with the last of its heads.
+  void drop_one(const kvasir_block_key& key) {
+    const uint64_t handle = check_drop(key);
+    const Block& block = *blocks_.find(handle);
+    if (block.name.kv_head != key.kv_head) {
+      std::vector<bool>& lost = lost_heads_[handle];
+      lost.resize(n_kv_heads_);
+      if (lost[key.kv_head]) {
+        sdk::fail_invalid(where("drop", key) + "this head of the block was dropped before");
+      }
+      if (block.n_leases != 0 && std::count(lost.begin(), lost.end(), false) == 1) {
+        sdk::fail_invalid(where("drop", key) + "it is the block's last head, and " +
+                          std::to_string(block.n_leases) + " lease(s) are out");
+      }
+      lost[key.kv_head] = true;
+      if (std::count(lost.begin(), lost.end(), false) != 0) return;
+    }
+    remove(handle);
+  }
+
   // Two sealed blocks may bear one name (equal content, sealed twice): look-up finds either.
-  void forget_name(const Identity& id, uint64_t handle) noexcept {
-    const auto [begin, end] = index_.equal_range(id);
+  void forget_name(const BlockName& name, uint64_t handle) noexcept {
+    const auto [begin, end] = index_.equal_range(name);
     for (auto it = begin; it != end; ++it) {
       if (it->second == handle) {
         index_.erase(it);
@@ -345,20 +344,21 @@ class Dram {
     }
   }
 
-  void rename(uint64_t handle, const Identity& id) {
+  void rename(uint64_t handle, const BlockName& name) {
     Block& block = *blocks_.find(handle);
-    if (block.id == id) return;
-    index_.emplace(id, handle);
-    forget_name(block.id, handle);
-    block.id = id;
+    if (block.name == name) return;
+    index_.emplace(name, handle);
+    forget_name(block.name, handle);
+    block.name = name;
   }
 
   void remove(uint64_t handle) noexcept {
-    const Block& block = *blocks_.find(handle);
-    SizeClass& sizes = size_class(block.id.kv_head);
-    forget_name(block.id, handle);
+    const Block block = *blocks_.find(handle);
+    SizeClass& sizes = size_class(block.name.kv_head);
+    forget_name(block.name, handle);
     sizes.arena.free(block.data);
     used_bytes_ -= sizes.layout.block_bytes();
+    lost_heads_.erase(handle);
     blocks_.remove(handle);
   }
 
@@ -377,7 +377,8 @@ class Dram {
   std::optional<SizeClass> one_head_;
   dram::SlotMap<Block> blocks_;
   dram::SlotMap<Lease> leases_;
-  std::unordered_multimap<Identity, uint64_t, IdentityHash> index_;
+  std::unordered_multimap<BlockName, uint64_t, dram::BlockNameHash> index_;
+  std::unordered_map<uint64_t, std::vector<bool>> lost_heads_;  // of blocks with dropped slices
   uint64_t used_bytes_ = 0;
 };
 
