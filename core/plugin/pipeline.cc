@@ -17,7 +17,7 @@ struct Prepared {
   ResolvedOptions options;
 };
 
-// [storage] plugin = "kvasir.dram" (a.toml:3:1)
+// [storage] plugin = "org.example.tiers" (a.toml:3:1)
 std::string line_of(const Prepared& p) {
   return std::string("[") + table_name(p.section->kind) + "] plugin = \"" +
          p.section->plugin.value + "\" (" + p.section->plugin.origin.text() + ")";
