@@ -11,12 +11,13 @@ typedef struct kvasir_block_key {
   uint64_t hash[2];
   uint32_t layer;
   uint32_t block;
-  uint32_t kv_head;  /* KVASIR_ALL_HEADS, or one head (per-head residency) */
+  uint32_t kv_head;  /* KVASIR_ALL_HEADS, or one head: also a slice of a block written for all, in
+                        acquire READ, prefetch and drop */
   uint32_t n_tokens; /* that hold data */
   uint64_t handle;
 } kvasir_block_key;
 
-#define KVASIR_ACQUIRE_READ 0u  /* never does I/O: resident, or marked not resident */
+#define KVASIR_ACQUIRE_READ 0u  /* no I/O: resident, or marked; a key it never had: FAILED */
 #define KVASIR_ACQUIRE_WRITE 1u /* creates the block, or reopens a private one */
 
 #define KVASIR_DROP_UNREF 0u  /* this holder is done; a tier may keep the bytes */

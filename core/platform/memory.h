@@ -50,8 +50,9 @@ struct MemoryInfo {
 // `root` is where proc and sys are looked for; tests give a folder of their own.
 MemoryInfo memory_info(const std::filesystem::path& root = "/");
 
-// Read bandwidth in bytes/s of `threads` workers streaming `bytes` (several streams each), median
-// of `repeats`. The figure every "achieved / floor" is divided by.
+// Read bandwidth in bytes/s of all workers of `pool` streaming `bytes`, each its own slice: the
+// median of `repeats`, of the faster way to read (one stream per worker, or several). The figure
+// every "achieved / floor" is divided by.
 class ThreadPool;
 double measure_read_bandwidth(ThreadPool& pool, size_t bytes = size_t{1} << 30, int repeats = 5);
 

@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <set>
 
 #include "core/error.h"
@@ -28,6 +29,7 @@ std::set<uint32_t> allowed_cpus() {
 // Runs `check` in a child process restricted to one CPU; true when it held there.
 template <class Check>
 bool holds_on_one_cpu(uint32_t cpu, Check check) {
+  std::fflush(nullptr);  // or the child prints the buffered lines once more
   const pid_t child = fork();
   REQUIRE(child >= 0);
   if (child == 0) {
