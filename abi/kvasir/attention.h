@@ -1,0 +1,96 @@
+/* AttentionBackend: the arithmetic over what was selected.
+ * SPDX-License-Identifier: Apache-2.0 OR MIT */
+#ifndef KVASIR_ATTENTION_H
+#define KVASIR_ATTENTION_H
+
+#include <kvasir/step.h>
+
+/* One sequence and kv head: which queries attend to which items. */
+typedef struct kvasir_attn_row {
+  uint32_t kv_head;
+  uint32_t q_begin; /* rows of the part's q view */
+  uint32_t n_q;
+  uint32_t reserved;
+  uint64_t item_begin; /* into items; BLOCK unit without items: lease ordinals themselves */
+  uint64_t item_end;
+} kvasir_attn_row;
+
+/* A set of keys disjoint from those of the other parts, with its own query rotation. The softmax is
+ * joint over all parts. Query q sees key k iff pos(k) <= pos(q) and
+ * dist_min <= pos(q) - pos(k) < dist_max. One memory kind per part. */
+typedef struct kvasir_attn_part {
+  uint32_t struct_size;
+  uint32_t
+      unit; /* BLOCK: item = lease ordinal; TOKEN: item = ordinal * block_size + t, ascending */
+  uint32_t n_rows;
+  uint32_t row_size;
+  const kvasir_attn_row* rows; /* each (query, kv head) at most once per part */
+  const kvasir_lease* leases;
+  uint32_t n_leases;
+  uint32_t lease_size;
+  const uint32_t* items;   /* null (BLOCK only): item i is lease i */
+  const float* log_weight; /* null, or [item][weight_width] */
+  uint32_t weight_width;   /* 1, or group_size: one per query head, -inf = not for that head */
+  uint32_t dist_min;
+  uint32_t dist_max; /* UINT32_MAX = no limit */
+  uint32_t reserved;
+  kvasir_view q;         /* f32 [rows][n_q_heads][head_dim] */
+  const uint32_t* q_pos; /* true position per row of q */
+} kvasir_attn_part;
+
+#define KVASIR_ATTN_MASS_FOLLOWS 1u /* mass() will be called for the same input */
+
+typedef struct kvasir_attn_in {
+  uint32_t struct_size;
+  uint32_t flags; /* KVASIR_ATTN_* */
+  uint32_t n_parts;
+  uint32_t part_size;
+  const kvasir_attn_part* parts;
+} kvasir_attn_in;
+
+/* lse: natural log of the sum over exactly the keys seen, of exp(logit). o is normalised. Nothing
+ * seen: o = 0, lse = -inf. Pairs (query, head) that no row names are left untouched. */
+typedef struct kvasir_attn_out {
+  uint32_t struct_size;
+  uint32_t reserved;
+  float* o;   /* [rows][n_q_heads][v_dim], contiguous */
+  float* lse; /* [rows][n_q_heads] */
+} kvasir_attn_out;
+
+/* exp(logit - lse) per key, summed over the row's queries, for every row of every part in order.
+ * Keys of a row are enumerated in item order, BLOCK items token by token. */
+typedef struct kvasir_attn_mass {
+  uint32_t struct_size;
+  uint32_t width; /* 1: summed over the group; group_size: per query head, head fastest */
+  const uint64_t* row_offsets; /* [rows of all parts + 1], in keys */
+  const float* lse;            /* [rows][n_q_heads], after the merge */
+  float* value;                /* [keys][width], overwritten */
+} kvasir_attn_mass;
+
+/* Sizes of the largest call, and what the backend needs for it. */
+typedef struct kvasir_attn_shape {
+  uint32_t struct_size;
+  uint32_t max_queries;
+  uint64_t max_keys; /* per row */
+} kvasir_attn_shape;
+
+typedef struct kvasir_attn_plan {
+  uint32_t struct_size;
+  uint32_t reserved;
+  uint64_t scratch_bytes; /* over all workers, taken from kvasir.scratch/1 or its own */
+} kvasir_attn_plan;
+
+typedef struct kvasir_attention {
+  kvasir_instance base;
+  /* [control] after bind; again when the shape grows. */
+  kvasir_status (*plan)(void* self, const kvasir_attn_shape* shape, kvasir_attn_plan* out,
+                        kvasir_err* err) KVASIR_NOEXCEPT;
+  /* [step] */
+  kvasir_status (*run)(void* self, const kvasir_step* step, const kvasir_attn_in* in,
+                       kvasir_attn_out* out, kvasir_err* err) KVASIR_NOEXCEPT;
+  /* [step] (optional: KVASIR_PROVIDE_MASS) */
+  kvasir_status (*mass)(void* self, const kvasir_step* step, const kvasir_attn_in* in,
+                        const kvasir_attn_mass* out, kvasir_err* err) KVASIR_NOEXCEPT;
+} kvasir_attention;
+
+#endif

@@ -1,0 +1,56 @@
+/* Option schema and option values: the host validates TOML against it before plugin code runs.
+ * SPDX-License-Identifier: Apache-2.0 OR MIT */
+#ifndef KVASIR_OPTION_H
+#define KVASIR_OPTION_H
+
+#include <kvasir/types.h>
+
+#define KVASIR_OPTION_BOOL 1u   /* value.i = 0 or 1 */
+#define KVASIR_OPTION_INT 2u    /* value.i */
+#define KVASIR_OPTION_FLOAT 3u  /* value.f */
+#define KVASIR_OPTION_STRING 4u /* value.s */
+#define KVASIR_OPTION_ENUM 5u   /* value.i = index into enum_names; TOML string */
+#define KVASIR_OPTION_BYTES 6u  /* value.i; TOML integer or "8GiB" */
+#define KVASIR_OPTION_PATH 7u   /* value.s, absolute: relative ones are resolved against the file */
+#define KVASIR_OPTION_INT_LIST 8u /* value.list, value.n */
+
+#define KVASIR_OPTION_REQUIRED 1u
+#define KVASIR_OPTION_DEPRECATED 2u /* accepted, a note names help */
+#define KVASIR_OPTION_OPTIONAL 4u   /* not delivered at all when the user did not set it */
+
+/* Lies inside other structs: it never grows. */
+typedef struct kvasir_value {
+  uint32_t type; /* KVASIR_OPTION_* */
+  uint32_t n;    /* elements of list */
+  int64_t i;
+  double f;
+  const char* s;
+  const int64_t* list;
+} kvasir_value;
+
+/* Static data, instance lifetime at least. Keys are for ever; a rename adds an alias. */
+typedef struct kvasir_option_schema {
+  uint32_t struct_size;
+  uint32_t type;
+  uint32_t flags;
+  uint32_t n_enum;
+  const char* key;
+  const char* const* aliases;    /* null-terminated list, or null */
+  const char* const* enum_names; /* [n_enum] */
+  const char* unit;              /* "tokens", "blocks", or null */
+  const char* help;              /* one line */
+  kvasir_value def;              /* default; unused with REQUIRED or OPTIONAL */
+  kvasir_value min;              /* INT, BYTES, INT_LIST: i; FLOAT: f; type = 0: no bound */
+  kvasir_value max;
+} kvasir_option_schema;
+
+/* Every option of the schema is delivered, defaulted, in schema order, except unset OPTIONAL ones.
+ */
+typedef struct kvasir_option {
+  const char* key; /* the schema's key, never an alias */
+  kvasir_value value;
+  uint32_t is_set; /* 1 = by the user, 0 = the default */
+  uint32_t reserved;
+} kvasir_option;
+
+#endif

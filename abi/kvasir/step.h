@@ -1,0 +1,97 @@
+/* The step batch: what every step call of every kind is told about the moment.
+ * SPDX-License-Identifier: Apache-2.0 OR MIT */
+#ifndef KVASIR_STEP_H
+#define KVASIR_STEP_H
+
+#include <kvasir/instance.h>
+
+/* Moments of one forward pass. */
+#define KVASIR_P2 2u  /* prefill: after projection and RoPE, before attention */
+#define KVASIR_P3 3u  /* prefill: after attention */
+#define KVASIR_P4 4u  /* prefill: last chunk of the prompt, K and V of the layer complete */
+#define KVASIR_P5 5u  /* prefill: last layer of the last chunk done (PLAN_AT_CHUNK_END: of any) */
+#define KVASIR_D1 9u  /* decode: after the norm, before projection */
+#define KVASIR_D2 10u /* decode: after projection, RoPE and append, before attention */
+#define KVASIR_D4 12u /* decode: after attention and merge */
+#define KVASIR_D5 13u /* decode: step end */
+
+/* Of a prefill step, true for all its rows: kv_len - n_q == prompt_begin, kv_len == prompt_end. */
+#define KVASIR_STEP_FIRST_CHUNK 1u
+#define KVASIR_STEP_LAST_CHUNK 2u
+#define KVASIR_STEP_FORCED 4u /* token_step said reuse, but the list had to be made anew */
+
+/* One sequence of the batch. */
+typedef struct kvasir_step_row {
+  uint64_t seq;
+  uint32_t q_begin; /* first row of the query view of this call */
+  uint32_t n_q;     /* its queries; 0 when the call has no query view */
+  uint32_t kv_len;  /* tokens cached, those of this step included (of a slice: up to its end); query
+                       i is at kv_len - n_q + i */
+  uint32_t prompt_begin; /* of the latest prompt */
+  uint32_t prompt_end;   /* known from its first chunk on */
+  uint32_t unit_begin; /* candidate range in the callee's units; sink, window and open block lie */
+  uint32_t unit_end;   /* outside it */
+  uint32_t reserved;
+} kvasir_step_row;
+
+typedef struct kvasir_step { /* step lifetime */
+  uint32_t struct_size;
+  uint32_t moment; /* KVASIR_P*, KVASIR_D* */
+  uint32_t flags;  /* KVASIR_STEP_* */
+  uint32_t layer;
+  uint32_t n_rows;
+  uint32_t row_size;
+  const kvasir_step_row* rows;
+  /* Null: the whole range of each row. Else rows in the callee's unit, of scope SEQUENCE or KV_HEAD
+   * but never finer than limits.scope, all LISTED, without weights; scores follow this order,
+   * results are a subset. */
+  const kvasir_selection* candidates;
+  const kvasir_slab* slab; /* the callee's own, or null; writable in update() only, and in observe()
+                              with KVASIR_LIMIT_OBSERVE_WRITES_SLAB */
+} kvasir_step;
+
+/* Attention mass, given to observe() and update(): one row per sequence and head (n_q_heads,
+ * n_kv_heads or 1 by reduce), over everything attended, forced parts included. */
+#define KVASIR_MASS_NONE 0u
+#define KVASIR_MASS_ROWS 1u  /* which indices were attended: value is null */
+#define KVASIR_MASS_BLOCK 2u /* sums per block */
+#define KVASIR_MASS_TOKEN 3u
+
+#define KVASIR_MASS_PER_Q_HEAD 0u
+#define KVASIR_MASS_SUM_KV_HEAD 1u
+#define KVASIR_MASS_SUM_ALL 2u
+
+#define KVASIR_MASS_AT_PREFILL 1u
+#define KVASIR_MASS_AT_DECODE 2u
+
+typedef struct kvasir_mass {
+  uint32_t struct_size;
+  uint32_t unit; /* of index */
+  uint32_t reduce;
+  uint32_t n_queries; /* queries summed, the same for each sequence */
+  uint32_t n_rows;
+  uint32_t reserved;
+  const uint64_t* row_offsets; /* [n_rows + 1] */
+  const uint32_t* index;       /* ascending per row; null: 0, 1, 2 … */
+  const float* value;          /* sum over the queries of exp(logit - lse), lse after the merge */
+} kvasir_mass;
+
+/* Touched blocks of one layer, all kv heads: the argument of update(). */
+#define KVASIR_ITEM_NEW 1u        /* tokens [first_new, first_new + n_new) were appended */
+#define KVASIR_ITEM_SEALED 2u     /* the block is full */
+#define KVASIR_ITEM_FINAL 4u      /* it has left the window: open_bytes go away after this call */
+#define KVASIR_ITEM_PROMPT_END 8u /* once per prompt for every candidate block, at P4 */
+#define KVASIR_ITEM_MASS 16u      /* an increment of attention mass is attached */
+
+typedef struct kvasir_update_item {
+  uint32_t row; /* of the step */
+  uint32_t block;
+  uint32_t first_new;        /* inside the block */
+  uint32_t n_new;            /* may be 0 */
+  uint32_t n_tokens;         /* valid in the block */
+  uint32_t flags;            /* KVASIR_ITEM_* */
+  const kvasir_lease* lease; /* K and V of all kv heads */
+  const float* mass;         /* [n_q_heads][n_tokens], or null */
+} kvasir_update_item;
+
+#endif

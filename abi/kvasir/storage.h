@@ -1,0 +1,72 @@
+/* Storage: where blocks live, in which type, what moves between tiers.
+ * SPDX-License-Identifier: Apache-2.0 OR MIT */
+#ifndef KVASIR_STORAGE_H
+#define KVASIR_STORAGE_H
+
+#include <kvasir/step.h>
+
+/* Names a block. The hash is opaque: of the content for sealed shared blocks, a nonce for private
+ * ones. handle: what an earlier lease of the same block said, 0 = look it up by hash. */
+typedef struct kvasir_block_key {
+  uint64_t hash[2];
+  uint32_t layer;
+  uint32_t block;
+  uint32_t kv_head;  /* KVASIR_ALL_HEADS, or one head: also a slice of a block written for all, in
+                        acquire READ, prefetch and drop */
+  uint32_t n_tokens; /* that hold data */
+  uint64_t handle;
+} kvasir_block_key;
+
+#define KVASIR_ACQUIRE_READ 0u  /* no I/O: resident, or marked; a key it never had: FAILED */
+#define KVASIR_ACQUIRE_WRITE 1u /* creates the block, or reopens a private one */
+
+#define KVASIR_DROP_UNREF 0u  /* this holder is done; a tier may keep the bytes */
+#define KVASIR_DROP_FORGET 1u /* erase everywhere */
+
+typedef struct kvasir_io_hint {
+  uint32_t struct_size;
+  uint32_t priority; /* 0 = speculative, 1 = needed by the coming layer, 2 = waited for */
+} kvasir_io_hint;
+
+/* Answer to "how much", before anything is allocated. */
+typedef struct kvasir_storage_plan {
+  uint32_t struct_size;
+  uint32_t n_tiers;
+  uint64_t block_bytes;    /* K and V of one block, one layer, all kv heads, in the fastest tier */
+  uint64_t overhead_bytes; /* fixed: pools, tables, staging */
+} kvasir_storage_plan;
+
+typedef struct kvasir_storage {
+  kvasir_instance base;
+  /* [control] may be called before bind, after validate. */
+  kvasir_status (*plan)(void* self, const kvasir_geometry* geometry, kvasir_storage_plan* out,
+                        kvasir_err* err) KVASIR_NOEXCEPT;
+  /* [control] after bind: the layouts its leases use. Writes *n_formats; CAPACITY when too small.
+   */
+  kvasir_status (*formats)(void* self, kvasir_kv_format* out, uint32_t capacity,
+                           uint32_t* n_formats, kvasir_err* err) KVASIR_NOEXCEPT;
+  /* [step] one lease per key. WRITE on a new key allocates: KVASIR_AGAIN or OUT_OF_MEMORY when
+   * full, then nothing was leased. */
+  kvasir_status (*acquire)(void* self, const kvasir_block_key* keys, uint32_t n, uint32_t key_size,
+                           uint32_t mode, kvasir_lease* out, uint32_t lease_size,
+                           kvasir_err* err) KVASIR_NOEXCEPT;
+  void (*release)(void* self, const uint64_t* leases, uint32_t n) KVASIR_NOEXCEPT; /* [step] */
+  /* [step] blocks are full: leases (WRITE) become `keys`, may be quantised once, may spill. The
+   * leases stay valid for reading and are refreshed in place (handle, format and pointers may
+   * change). */
+  kvasir_status (*seal)(void* self, const kvasir_block_key* keys, uint32_t n, uint32_t key_size,
+                        kvasir_lease* leases, uint32_t lease_size, kvasir_err* err) KVASIR_NOEXCEPT;
+  /* [any] the holder no longer needs them; not while leased. */
+  kvasir_status (*drop)(void* self, const kvasir_block_key* keys, uint32_t n, uint32_t key_size,
+                        uint32_t mode, kvasir_err* err) KVASIR_NOEXCEPT;
+  /* [any] (optional: everything is always resident) asynchronous; takes the first *accepted keys.
+   * Exactly one report per ticket through kvasir.completion/1, also after cancel(); none when it
+   * accepted nothing. The report may come before prefetch() returns. */
+  kvasir_status (*prefetch)(void* self, const kvasir_block_key* keys, uint32_t n, uint32_t key_size,
+                            const kvasir_io_hint* hint, uint64_t ticket, uint32_t* accepted,
+                            kvasir_err* err) KVASIR_NOEXCEPT;
+  kvasir_status (*cancel)(void* self, uint64_t ticket,
+                          kvasir_err* err) KVASIR_NOEXCEPT; /* [any] (optional) */
+} kvasir_storage;
+
+#endif

@@ -1,0 +1,128 @@
+/* Element types, memory kinds, tensor views, selections, slabs, leases: the shared nouns.
+ * SPDX-License-Identifier: Apache-2.0 OR MIT */
+#ifndef KVASIR_TYPES_H
+#define KVASIR_TYPES_H
+
+#include <kvasir/status.h>
+
+/* Element types. A set of them is a 64-bit mask of 1 << dtype. */
+#define KVASIR_DTYPE_F32 1u
+#define KVASIR_DTYPE_F16 2u
+#define KVASIR_DTYPE_BF16 3u
+#define KVASIR_DTYPE_Q8_0 4u /* 32 int8 + one f16 scale, 34 bytes */
+#define KVASIR_DTYPE_Q4_0 5u /* 32 4-bit + one f16 scale, 18 bytes */
+#define KVASIR_DTYPE_FP8_E4M3 6u
+#define KVASIR_DTYPE_BIT(dtype) (UINT64_C(1) << (dtype))
+
+#define KVASIR_MEM_HOST 0u   /* pageable memory of this machine */
+#define KVASIR_MEM_PINNED 1u /* page-locked */
+#define KVASIR_MEM_DEVICE 2u
+
+#define KVASIR_UNIT_BLOCK 0u
+#define KVASIR_UNIT_TOKEN 1u
+
+#define KVASIR_ALL_HEADS 0xffffffffu
+
+/* A strided tensor. Strides are in bytes. The pointee's lifetime is said where a view is used. A
+ * view lies inside other structs: it never grows. rank = 0 and data = null: not given. */
+typedef struct kvasir_view {
+  uint32_t struct_size;
+  uint32_t dtype;
+  void* data;
+  uint32_t mem_kind;
+  int32_t device; /* of KVASIR_MEM_DEVICE and _PINNED; else 0 */
+  uint32_t rank;  /* <= 4; the last dimension is contiguous */
+  uint32_t flags; /* 0 */
+  uint64_t shape[4];
+  int64_t stride[4];
+} kvasir_view;
+
+/* How the blocks of a storage are laid out; leases name one by its index in geometry.formats.
+ * Row t of kv head h of a lease that covers all heads: k + h * k_head_stride + t * k_token_stride,
+ * elements contiguous, quantised ones in groups along the row; V likewise, never transposed. A
+ * lease of one head starts at that head: add no head stride. */
+typedef struct kvasir_kv_format {
+  uint32_t struct_size;
+  uint32_t dtype_k;
+  uint32_t dtype_v;
+  uint32_t mem_kind;       /* KVASIR_MEM_* of k and v; one format per kind of memory */
+  uint64_t k_token_stride; /* bytes */
+  uint64_t v_token_stride;
+  uint64_t k_head_stride;
+  uint64_t v_head_stride;
+} kvasir_kv_format;
+
+#define KVASIR_LEASE_RESIDENT 0u
+#define KVASIR_LEASE_NOT_RESIDENT 1u /* prefetch it; k and v are null */
+#define KVASIR_LEASE_FAILED 2u       /* lost or corrupt; k and v are null */
+
+/* Zero-copy access to one block of one layer. While leased, bytes neither move nor change, except
+ * rows that the holder of a WRITE lease writes. */
+typedef struct kvasir_lease {
+  uint64_t lease;  /* for release(); 0 = nothing to release */
+  uint64_t handle; /* for later keys; 0 = none */
+  void* k;
+  void* v;
+  const uint32_t* token_pos; /* position per token, or null: pos_begin + t. Set by the host */
+  uint32_t pos_begin;        /* set by the host */
+  uint32_t n_tokens;         /* valid rows, set by the host for the open block */
+  uint32_t kv_head;          /* KVASIR_ALL_HEADS or the one head it covers */
+  uint32_t format;           /* index into geometry.formats */
+  uint32_t tier;             /* the storage's own numbering, 0 = fastest */
+  uint32_t state;            /* KVASIR_LEASE_* */
+} kvasir_lease;
+
+/* Rows of indices, compressed: what a selector returns, and what it may choose from.
+ * Row order: sequence outermost, then head (1, n_kv_heads or n_q_heads by scope). Indices are
+ * logical for the life of the sequence: token position, or position / block_size; ascending,
+ * unique, inside the candidate range of the row. */
+#define KVASIR_SCOPE_SEQUENCE 0u /* one row for all heads */
+#define KVASIR_SCOPE_KV_HEAD 1u
+#define KVASIR_SCOPE_Q_HEAD 2u /* the host makes the union per kv head, with weights */
+
+#define KVASIR_ROW_LISTED 0u
+#define KVASIR_ROW_ALL 1u      /* all candidates; the row lists nothing */
+#define KVASIR_ROW_NONE 2u     /* none */
+#define KVASIR_ROW_FALLBACK 3u /* dense for this row, counted as a fallback */
+
+#define KVASIR_SELECTION_DROP 1u  /* evict_plan only: rows list what to lose, not to keep */
+#define KVASIR_SELECTION_FINAL 2u /* speculate only: no select() for that layer and step */
+
+#define KVASIR_ACTION_RESTRICT 1u /* reachable until the next prompt; nothing moves */
+#define KVASIR_ACTION_EVICT 2u    /* never attended again in this sequence */
+
+typedef struct kvasir_selection {
+  uint32_t struct_size;
+  uint32_t unit;         /* KVASIR_UNIT_*, preset by the host to limits.unit */
+  uint32_t scope;        /* preset to limits.scope; the callee may coarsen it */
+  uint32_t flags;        /* KVASIR_SELECTION_* */
+  uint32_t action;       /* evict_plan: KVASIR_ACTION_*, preset to limits.action */
+  uint32_t weight_width; /* 0 = no weights, 1 = one per index, group_size = one per query head */
+  uint32_t reuse_steps;  /* how many further steps the host may keep it; 0 = this step only */
+  uint32_t n_rows;       /* written by the callee: sequences x heads of its scope */
+  uint64_t capacity;     /* of index, in elements; log_weight has capacity * group_size */
+  uint64_t needed;       /* written with KVASIR_ERR_CAPACITY: elements needed in index */
+  uint64_t* row_offsets; /* [n_rows + 1], room for the preset scope; written by the callee */
+  uint32_t* row_flags;   /* [n_rows], KVASIR_ROW_*; zeroed by the host */
+  uint32_t* index;       /* [capacity] */
+  float* log_weight;     /* natural log, added to the scaled logit; -inf = not for that head */
+} kvasir_selection;
+
+/* Host-owned records of one layer, [sequence][page][kv_head][block in page][record_bytes]: forks by
+ * copy on write, saves as bytes. Record of (row, kv_head, block):
+ *   pages[row_pages[row] + block / page_blocks]
+ *     + (kv_head * page_blocks + block % page_blocks) * record_bytes
+ * open_pages likewise with open_bytes, for blocks that are not FINAL yet; null when open_bytes = 0.
+ * A null page holds no record yet; pages that the call may write are never null. Zeroed when
+ * created. */
+typedef struct kvasir_slab {
+  uint32_t struct_size;
+  uint32_t page_blocks;
+  uint64_t record_bytes;
+  uint64_t open_bytes;
+  const uint64_t* row_pages; /* [n_rows + 1] */
+  void* const* pages;
+  void* const* open_pages;
+} kvasir_slab;
+
+#endif

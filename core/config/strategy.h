@@ -1,0 +1,105 @@
+// A strategy as the user wrote it: [cache] is the core's, one table per plugin kind, every value
+// with the place it came from. Parsed from TOML; unknown keys are errors with file:line:column.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace kvasir {
+
+// Where a value came from; precedence kDefault < kFile < kEnvironment < kCommandLine.
+struct Origin {
+  enum class Source { kDefault, kFile, kEnvironment, kCommandLine } source = Source::kDefault;
+  std::string name;  // file path, variable name, or flag text
+  uint32_t line = 0, column = 0;
+  std::string text() const;  // "quest.toml:12:3", "KVASIR_SET_…", "--set …", "default"
+};
+
+template <class T>
+struct Setting {
+  T value{};
+  Origin origin{};
+};
+
+using OptionValue = std::variant<bool, int64_t, double, std::string, std::vector<int64_t>>;
+
+struct OptionSetting {  // as written; checked against the plugin's schema when the plugin is known
+  std::string key;
+  OptionValue value;
+  Origin origin;
+};
+
+enum class Kind { kSelector = 1, kRepresentative, kStorage, kAttention };  // the ABI's numbers
+const char* table_name(Kind kind);  // selector, representative, storage, attention
+
+struct PluginSection {
+  Kind kind = Kind::kSelector;
+  Setting<std::string> plugin;               // id, bare id of ours, or a path ending in .so
+  std::optional<Setting<std::string>> path;  // file to take the id from
+  std::vector<OptionSetting> options;
+};
+
+enum class WindowMode { kRolling, kPrompt };
+enum class HeadSelectMode { kSeparate, kShared };
+enum class GqaReduce { kSum, kMean, kMax, kSoftmaxSum };
+enum class OnFault { kFallback, kFail };
+
+struct CacheConfig {
+  Setting<uint32_t> block_size{128};  // tokens, 1..4096
+  Setting<uint32_t> sink_tokens{4};
+  Setting<uint32_t> window_tokens{64};
+  Setting<WindowMode> window_mode{WindowMode::kRolling};  // "rolling", "prompt"
+  Setting<uint32_t> window_flush_tokens{0};               // prompt mode: hand over in bulk
+  Setting<std::vector<uint32_t>> dense_layers{};          // alias dense_layer_num = n: 0..n-1
+  Setting<uint32_t> token_step{0};                        // 0 = the plugin's reuse_steps
+  Setting<uint32_t> layer_step{1};
+  Setting<HeadSelectMode> head_select_mode{HeadSelectMode::kSeparate};  // "separate", "shared"
+  Setting<GqaReduce> gqa_reduce{GqaReduce::kSum};
+  Setting<uint32_t> chunk_size{512};  // prefill tokens per pass
+  Setting<bool> bypass{true};         // a budget that covers everything takes the dense path
+  Setting<OnFault> on_fault{OnFault::kFallback};  // "fallback", "fail"
+};
+
+struct StrategyConfig {
+  std::string name;  // file stem, or "default"
+  CacheConfig cache;
+  std::vector<PluginSection> selectors;  // a chain, coarse to fine; one = the plain case
+  std::optional<PluginSection> representative;
+  PluginSection storage, attention;
+};
+
+// One `--set cache.window_tokens=64`; the value is TOML, a bare word counts as a string.
+struct Override {
+  std::string key, value;
+  Origin origin;
+};
+
+// Reads path (with its includes; later tables win), then environment overrides
+// (KVASIR_SET_<TABLE>_<KEY>=value), then `overrides` in order. `defaults` supplies sections that
+// nothing else names (the tool passes its default strategy). Throws Error(kInput).
+// [cache] is merged key by key. A plugin table that names a plugin replaces what an earlier layer
+// said about that kind; one that does not adds its options to it. Selectors of a chain are
+// addressed as selector.<n>.<key>. An empty path: defaults and overrides only.
+StrategyConfig load_strategy(const std::string& path, const std::vector<Override>& overrides,
+                             const StrategyConfig& defaults);
+// The same from text, for tests and fuzzing; `label` stands for the file name. No includes.
+StrategyConfig parse_strategy(const std::string& toml, const std::string& label,
+                              const std::vector<Override>& overrides,
+                              const StrategyConfig& defaults);
+
+// One resolved setting, for `config explain`: "cache.window_tokens", "64", "quest.toml:3:1".
+struct ExplainLine {
+  std::string key, value, origin;
+};
+// [cache] in full, then the plugin sections as written (the plugins' own defaults come with
+// Pipeline::explained).
+std::vector<ExplainLine> explain(const StrategyConfig& strategy);
+
+// The candidate nearest to `name` by edit distance, or empty when none is near.
+std::string nearest_name(const std::string& name, const std::vector<std::string>& candidates);
+
+}  // namespace kvasir

@@ -1,0 +1,163 @@
+// Created plugins as C++ objects: the one place of the core where the C tables are called. Counts
+// crossings, times them, turns failures into PluginError.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <kvasir/kvasir.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/error.h"
+#include "core/plugin/registry.h"
+
+namespace kvasir {
+
+// Names plugin, function, layer, sequence. kInternal, except where the plugin says that an option
+// or the model does not suit it (kInput) or that the machine lacks something (kResource).
+class PluginError : public Error {
+ public:
+  PluginError(std::string plugin, std::string function, kvasir_status status,
+              const std::string& text, ErrorKind kind = ErrorKind::kInternal);
+  const std::string& plugin() const { return plugin_; }
+  const std::string& function() const { return function_; }
+  kvasir_status status() const { return status_; }
+
+ private:
+  std::string plugin_, function_;
+  kvasir_status status_;
+};
+
+struct CallStats {
+  uint64_t calls = 0;  // crossings of the plugin boundary in [step] functions
+  uint64_t nanos = 0;  // inside them
+};
+
+// Every call: negative status other than ERR_CAPACITY throws PluginError; others are returned, an
+// unknown one throws too. Calling an absent optional slot is a defect (check has_*()). Calls of one
+// instance come from one thread at a time.
+class Instance {
+ public:
+  Instance(const OpenPlugin& plugin, const HostServices& services, const ResolvedOptions& options,
+           uint32_t expected_kind, size_t min_table_bytes);
+  virtual ~Instance();  // drain (2 s) and destroy
+  Instance(const Instance&) = delete;
+
+  const kvasir_desc& desc() const { return *plugin_.desc; }
+  std::string id() const { return plugin_.desc->id; }
+  std::string version() const { return plugin_.desc->version; }
+  const std::string& file() const { return plugin_.path; }
+  const CallStats& stats() const { return stats_; }
+  void reset_stats() { stats_ = {}; }
+  const void* extension(const char* id) const;
+
+  void validate(const kvasir_geometry& geometry) const;
+  void bind(const kvasir_geometry& geometry);
+  void seq_open(uint64_t seq);
+  void seq_fork(uint64_t parent, uint64_t child);
+  kvasir_status seq_truncate(uint64_t seq, uint32_t kv_len);  // OK or REBUILD
+  void seq_close(uint64_t seq) noexcept;
+
+ protected:
+  const kvasir_instance& base() const { return *instance_; }
+  // Runs fn(err) as a counted step call named `function`; defined in call.h, as is control_call.
+  template <class Fn>
+  kvasir_status step_call(const char* function, const kvasir_step* step, Fn&& fn,
+                          uint32_t layer = UINT32_MAX);
+  // Runs fn(err) outside a step; anything but OK and `accepted` throws.
+  template <class Fn>
+  kvasir_status control_call(const char* function, Fn&& fn,
+                             kvasir_status accepted = KVASIR_OK) const;
+  [[noreturn]] void fail(const char* function, kvasir_status status, const std::string& text,
+                         const kvasir_step* step = nullptr, uint32_t layer = UINT32_MAX) const;
+  // The instance answered something the ABI does not allow.
+  [[noreturn]] void defect(const char* function, const std::string& what) const;
+  void require(bool slot, const char* function) const;  // an optional slot that is called is there
+  void check_layout(const kvasir_layout& layout, bool needs_records) const;
+
+ private:
+  void create(const HostServices& services, const ResolvedOptions& options);
+  void check_table(uint32_t expected_kind, size_t min_table_bytes);
+
+ protected:
+  OpenPlugin plugin_;
+  kvasir_instance* instance_ = nullptr;
+  CallStats stats_;
+};
+
+class Selector : public Instance {
+ public:
+  Selector(const OpenPlugin&, const HostServices&, const ResolvedOptions&);
+  const kvasir_sel_limits& limits() const { return limits_; }  // after bind_limits()
+  const kvasir_layout& layout() const { return layout_; }      // zeros when it has no slab
+  void read_limits();  // limits() and layout(), after bind; checks them (unit, scope, enums)
+  bool has_update() const;
+  bool has_prefill() const;
+  bool has_speculate() const;
+  bool has_select() const;
+  bool has_observe() const;
+  bool has_evict_plan() const;
+  kvasir_status update(const kvasir_step& step, const std::vector<kvasir_update_item>& items);
+  kvasir_status prefill(const kvasir_step& step, const kvasir_sel_in& in);
+  kvasir_status speculate(const kvasir_step& step, uint32_t target, const kvasir_sel_in& in,
+                          kvasir_selection& out);
+  kvasir_status select(const kvasir_step& step, const kvasir_sel_in& in, kvasir_selection& out);
+  kvasir_status observe(const kvasir_step& step, const kvasir_mass& mass);
+  kvasir_status evict_plan(const kvasir_step& step, kvasir_selection& out);
+
+ private:
+  const kvasir_selector& table() const;
+  void check_limits() const;
+  void check_limits_against_slots() const;
+  kvasir_sel_limits limits_{};
+  kvasir_layout layout_{};
+};
+
+class Representative : public Instance {
+ public:
+  Representative(const OpenPlugin&, const HostServices&, const ResolvedOptions&);
+  const kvasir_layout& layout() const { return layout_; }
+  void read_layout();
+  kvasir_status update(const kvasir_step& step, const std::vector<kvasir_update_item>& items);
+  kvasir_status score(const kvasir_step& step, const kvasir_score_in& in, kvasir_score_out& out);
+
+ private:
+  const kvasir_representative& table() const;
+  kvasir_layout layout_{};
+};
+
+class Storage : public Instance {
+ public:
+  Storage(const OpenPlugin&, const HostServices&, const ResolvedOptions&);
+  kvasir_storage_plan plan(const kvasir_geometry& geometry) const;
+  std::vector<kvasir_kv_format> formats() const;  // after bind
+  bool stable_leases() const;
+  bool has_prefetch() const;
+  kvasir_status acquire(const std::vector<kvasir_block_key>& keys, uint32_t mode,
+                        kvasir_lease* out);
+  void release(const std::vector<uint64_t>& leases) noexcept;
+  kvasir_status seal(const std::vector<kvasir_block_key>& keys, kvasir_lease* leases);
+  void drop(const std::vector<kvasir_block_key>& keys, uint32_t mode);
+  kvasir_status prefetch(const std::vector<kvasir_block_key>& keys, uint32_t priority,
+                         uint64_t ticket, uint32_t& accepted);
+  void cancel(uint64_t ticket);
+
+ private:
+  const kvasir_storage& table() const;
+};
+
+class Attention : public Instance {
+ public:
+  Attention(const OpenPlugin&, const HostServices&, const ResolvedOptions&);
+  kvasir_attn_plan plan(uint32_t max_queries, uint64_t max_keys);
+  bool has_mass() const;
+  kvasir_status run(const kvasir_step& step, const kvasir_attn_in& in, kvasir_attn_out& out);
+  kvasir_status mass(const kvasir_step& step, const kvasir_attn_in& in,
+                     const kvasir_attn_mass& out);
+
+ private:
+  const kvasir_attention& table() const;
+};
+
+}  // namespace kvasir

@@ -1,0 +1,34 @@
+// The plugins of one run: created from a strategy, checked against each other, not yet bound.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "core/config/strategy.h"
+#include "core/plugin/instance.h"
+
+namespace kvasir {
+
+struct Pipeline {
+  StrategyConfig strategy;
+  std::vector<std::unique_ptr<Selector>> selectors;
+  std::unique_ptr<Representative> representative;  // null when the strategy names none
+  std::unique_ptr<Storage> storage;
+  std::unique_ptr<Attention> attention;
+  struct Explained {  // per plugin section, for `config explain`
+    Kind kind;
+    std::string id, file;
+    std::vector<ResolvedOptions::Explained> options;
+  };
+  std::vector<Explained> explained;
+};
+
+// Opens and creates everything the strategy names. Before any plugin code but describe() runs,
+// every option is checked; then needs against provides (both TOML lines are named), dtypes of
+// storage against backend and representative, unit and weights against the backend. Throws
+// Error(kInput).
+Pipeline build_pipeline(const StrategyConfig& strategy, PluginRegistry& registry,
+                        const HostServices& services);
+
+}  // namespace kvasir
