@@ -42,11 +42,11 @@ namespace kvasir::kernels {
 HWY_EXPORT(narrow_row);
 HWY_EXPORT(widen_row);
 
-void narrow(const float* in, size_t n, ElementType type, void* out) {
+void convert_from_f32(ElementType type, const float* in, void* out, size_t n) {
   HWY_DYNAMIC_DISPATCH(narrow_row)(in, n, type, out);
 }
 
-void widen(const void* in, size_t n, ElementType type, float* out) {
+void convert_to_f32(ElementType type, const void* in, float* out, size_t n) {
   HWY_DYNAMIC_DISPATCH(widen_row)(in, n, type, out);
 }
 

@@ -11,9 +11,9 @@ namespace kvasir::kernels {
 // out[i] = in[i] rounded to the type: to nearest, ties to even; beyond the largest finite value to
 // infinity; f16 subnormals are kept, NaN stays a (quiet) NaN.
 //   in [n] f32, out [n] of `type`; must not overlap
-void narrow(const float* in, size_t n, ElementType type, void* out);
+void convert_from_f32(ElementType type, const float* in, void* out, size_t n);
 
 // out[i] = in[i], exactly.   in [n] of `type`, out [n] f32; must not overlap
-void widen(const void* in, size_t n, ElementType type, float* out);
+void convert_to_f32(ElementType type, const void* in, float* out, size_t n);
 
 }  // namespace kvasir::kernels

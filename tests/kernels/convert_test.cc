@@ -25,9 +25,9 @@ TEST_SUITE("kernels/convert") {
     for (const ElementType type : {ElementType::kF16, ElementType::kBF16}) {
       test::for_each_simd_target([&] {
         std::vector<float> wide(bits.size());
-        kernels::widen(bits.data(), bits.size(), type, wide.data());
+        kernels::convert_to_f32(type, bits.data(), wide.data(), bits.size());
         std::vector<uint16_t> back(bits.size());
-        kernels::narrow(wide.data(), wide.size(), type, back.data());
+        kernels::convert_from_f32(type, wide.data(), back.data(), wide.size());
         size_t wrong = 0;
         for (size_t i = 0; i < bits.size(); ++i) {
           const double value = kernels::reference::element(bits.data(), i, type);
@@ -53,7 +53,7 @@ TEST_SUITE("kernels/convert") {
     for (const ElementType type : {ElementType::kF16, ElementType::kBF16}) {
       test::for_each_simd_target([&] {
         std::vector<uint16_t> out(in.size());
-        kernels::narrow(in.data(), in.size(), type, out.data());
+        kernels::convert_from_f32(type, in.data(), out.data(), in.size());
         size_t wrong = 0;
         for (size_t i = 0; i < in.size(); ++i) {
           const double expected = kernels::reference::round_to(in[i], type);
@@ -71,10 +71,10 @@ TEST_SUITE("kernels/convert") {
       for (size_t n = 0; n <= 40; ++n) {
         test::for_each_simd_target([&] {
           std::vector<uint8_t> out(n * bytes + 1, 0xa5);
-          kernels::narrow(in.data(), n, type, out.data());
+          kernels::convert_from_f32(type, in.data(), out.data(), n);
           CHECK(out[n * bytes] == 0xa5);
           std::vector<float> back(n + 1, 42.0f);
-          kernels::widen(out.data(), n, type, back.data());
+          kernels::convert_to_f32(type, out.data(), back.data(), n);
           CHECK(back[n] == 42.0f);
           bool equal = true;
           for (size_t i = 0; i < n; ++i) {
