@@ -2,12 +2,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/kvasir/options.h"
 
+#include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <sstream>
+#include <string_view>
+#include <utility>
 
 #include "core/error.h"
 
@@ -27,19 +31,19 @@ struct NotYet {
   const char* why;
 };
 constexpr NotYet kNotYet[] = {
-    {"-ngl,--n-gpu-layers,--gpu-layers", true, "layers run on the CPU"},
-    {"-fa,--flash-attn", true, "attention is chosen in the strategy ([attention])"},
+    {"--n-gpu-layers,--gpu-layers", true, "layers run on the CPU"},
+    {"--flash-attn", true, "attention is chosen in the strategy ([attention])"},
     {"--numa", true, "workers are bound per NUMA node already"},
-    {"-tb,--threads-batch", true, "prefill uses the threads of -t"},
+    {"--threads-batch", true, "prefill uses the threads of -t"},
     {"-b,--batch-size", true, "use --set cache.chunk_size=N"},
-    {"-ub,--ubatch-size", true, "use --set cache.chunk_size=N"},
-    {"-np,--parallel", true, "one sequence is run at a time"},
-    {"-nkvo,--no-kv-offload", false, "the cache is in main memory already"},
+    {"--ubatch-size", true, "use --set cache.chunk_size=N"},
+    {"--parallel", true, "one sequence is run at a time"},
+    {"--no-kv-offload", false, "the cache is in main memory already"},
     {"--no-mmap", false, "weights are converted at load"},
     {"--mlock", false, "weights are not locked"},
-    {"-sm,--split-mode", true, "there is no GPU backend yet"},
-    {"-ts,--tensor-split", true, "there is no GPU backend yet"},
-    {"-mg,--main-gpu", true, "there is no GPU backend yet"},
+    {"--split-mode", true, "there is no GPU backend yet"},
+    {"--tensor-split", true, "there is no GPU backend yet"},
+    {"--main-gpu", true, "there is no GPU backend yet"},
     {"--grammar", true, "answers are not constrained"},
     {"--lora", true, "adapters are not applied"},
     {"--rope-scaling", true, "the model file's own scaling is used"},
@@ -47,16 +51,51 @@ constexpr NotYet kNotYet[] = {
     {"--jinja", false, "known chat templates are recognised, see --chat-template"},
 };
 
+// Spellings of llama.cpp that the parser cannot take: one dash, several letters.
+constexpr std::array<std::pair<const char*, const char*>, 11> kOneDash = {
+    {{"-ngl", "--n-gpu-layers"},
+     {"-fa", "--flash-attn"},
+     {"-tb", "--threads-batch"},
+     {"-ub", "--ubatch-size"},
+     {"-np", "--parallel"},
+     {"-nkvo", "--no-kv-offload"},
+     {"-sm", "--split-mode"},
+     {"-ts", "--tensor-split"},
+     {"-mg", "--main-gpu"},
+     {"-ctk", "--cache-type-k"},
+     {"-ctv", "--cache-type-v"}}};
+
+// Types of llama.cpp that no storage of ours keeps yet.
+bool is_future_cache_type(const std::string& type) {
+  static constexpr std::array kTypes = {"q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"};
+  return std::find(kTypes.begin(), kTypes.end(), type) != kTypes.end();
+}
+
 }  // namespace
 
+std::vector<std::string> normalise_arguments(int argc, const char* const* argv) {
+  std::vector<std::string> arguments;
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view given = argv[i];
+    const auto* at = std::find_if(kOneDash.begin(), kOneDash.end(),
+                                  [&](const auto& pair) { return given == pair.first; });
+    arguments.emplace_back(at == kOneDash.end() ? given : at->second);
+  }
+  std::reverse(arguments.begin(), arguments.end());
+  return arguments;
+}
+
 void add_strategy_flags(CLI::App& app, Options& o) {
-  app.add_option("-s,--strategy", o.strategy, "Strategy file (TOML), or the name of a preset");
+  app.add_option("-s,--strategy", o.strategy, "Strategy file (TOML), or the name of a preset")
+      ->envname("KVASIR_ARG_STRATEGY");
   app.add_option("--set", o.set, "Override a key: --set cache.window_tokens=64")
       ->allow_extra_args(false);
   app.add_option("--plugin-dir", o.plugin_dirs, "Folder to search for plugins first")
       ->allow_extra_args(false);
-  app.add_option("-ctk,--cache-type-k", o.cache_type_k, "Type of stored K: f32, f16, bf16");
-  app.add_option("-ctv,--cache-type-v", o.cache_type_v, "Type of stored V: f32, f16, bf16");
+  app.add_option("--cache-type-k", o.cache_type_k, "-ctk: type of stored K: f32, f16, bf16")
+      ->envname("KVASIR_ARG_CACHE_TYPE_K");
+  app.add_option("--cache-type-v", o.cache_type_v, "-ctv: type of stored V: f32, f16, bf16")
+      ->envname("KVASIR_ARG_CACHE_TYPE_V");
   app.add_option("--log-level", o.log_level, "debug, info, warn, error")
       ->envname("KVASIR_LOG_LEVEL");
   app.add_flag("--json", o.json, "One JSON document on stdout, nothing else there");
@@ -72,17 +111,20 @@ void add_model_flags(CLI::App& app, Options& o) {
                  "Dense layers in f32 or bf16 (default: bf16 when the CPU has it)")
       ->check(CLI::IsMember({"auto", "f32", "bf16"}))
       ->envname("KVASIR_ARG_COMPUTE");
-  app.add_option("--seed", o.seed, "Seed of sampling and of plugins that draw");
+  app.add_option("--seed", o.seed, "Seed of sampling and of plugins that draw")
+      ->envname("KVASIR_ARG_SEED");
   app.add_flag("--check-numerics", o.check_numerics, "Fail when attention yields NaN or infinity");
   add_not_yet_flags(app);
 }
 
 void add_sampler_flags(CLI::App& app, PromptOptions& o) {
-  app.add_option("-n,--n-predict,--predict", o.n_predict, "Tokens to generate");
-  app.add_option("--temp", o.sampler.temperature, "Temperature, 0 = greedy");
-  app.add_option("--top-k", o.sampler.top_k, "0 = off");
-  app.add_option("--top-p", o.sampler.top_p, "1 = off");
-  app.add_option("--min-p", o.sampler.min_p, "0 = off");
+  app.add_option("-n,--n-predict,--predict", o.n_predict, "Tokens to generate")
+      ->envname("KVASIR_ARG_N_PREDICT");
+  app.add_option("--temp", o.sampler.temperature, "Temperature, 0 = greedy")
+      ->envname("KVASIR_ARG_TEMP");
+  app.add_option("--top-k", o.sampler.top_k, "0 = off")->envname("KVASIR_ARG_TOP_K");
+  app.add_option("--top-p", o.sampler.top_p, "1 = off")->envname("KVASIR_ARG_TOP_P");
+  app.add_option("--min-p", o.sampler.min_p, "0 = off")->envname("KVASIR_ARG_MIN_P");
   app.add_option("--repeat-penalty", o.sampler.repeat_penalty, "1 = off");
   app.add_option("--repeat-last-n", o.sampler.repeat_last_n, "Tokens the penalty looks back");
   app.add_flag("--ignore-eos", o.ignore_eos, "Generate on after an end-of-text token");
@@ -159,8 +201,14 @@ StrategyConfig resolve_strategy(const Options& o) {
       throw input_error("--set " + set + ": expected key=value, as in cache.window_tokens=64");
     add(set.substr(0, at), set.substr(at + 1), "--set " + set);
   }
-  if (!o.cache_type_k.empty()) add("storage.type_k", o.cache_type_k, "-ctk " + o.cache_type_k);
-  if (!o.cache_type_v.empty()) add("storage.type_v", o.cache_type_v, "-ctv " + o.cache_type_v);
+  const auto add_type = [&](const std::string& key, const std::string& type, const char* flag) {
+    if (type.empty()) return;
+    if (!is_future_cache_type(type)) return add(key, type, flag + (" " + type));
+    std::fprintf(stderr, "kvasir: %s %s: not yet: the type stays what the strategy says\n", flag,
+                 type.c_str());
+  };
+  add_type("storage.type_k", o.cache_type_k, "-ctk");
+  add_type("storage.type_v", o.cache_type_v, "-ctv");
   const std::string path = find_strategy(o.strategy);
   if (path.empty()) return parse_strategy("", "default", overrides, default_strategy());
   return load_strategy(path, overrides, default_strategy());
