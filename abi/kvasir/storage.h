@@ -60,7 +60,8 @@ typedef struct kvasir_storage {
   kvasir_status (*drop)(void* self, const kvasir_block_key* keys, uint32_t n, uint32_t key_size,
                         uint32_t mode, kvasir_err* err) KVASIR_NOEXCEPT;
   /* [any] (optional: everything is always resident) asynchronous; takes the first *accepted keys.
-   * Exactly one report per ticket through kvasir.completion/1, also after cancel(). */
+   * Exactly one report per ticket through kvasir.completion/1, also after cancel(); none when it
+   * accepted nothing. The report may come before prefetch() returns. */
   kvasir_status (*prefetch)(void* self, const kvasir_block_key* keys, uint32_t n, uint32_t key_size,
                             const kvasir_io_hint* hint, uint64_t ticket, uint32_t* accepted,
                             kvasir_err* err) KVASIR_NOEXCEPT;

@@ -53,6 +53,13 @@ struct GgufTensor {
   uint64_t n_bytes;
 };
 
+// One metadata value in the file's own encoding, to be copied as it is: the value type's number,
+// and what follows it (for an array: element type, count, elements).
+struct GgufRaw {
+  uint32_t type;
+  std::string bytes;
+};
+
 class GgufFile {
  public:
   // Opens path; when the file says it is part of a split (split.count > 1, "-00001-of-00003.gguf")
@@ -68,6 +75,8 @@ class GgufFile {
   uint32_t version() const;
   uint64_t file_bytes() const;  // all parts
   const std::vector<GgufTensor>& tensors() const;
+  // Looking a tensor up means to use it: Error when its type is not supported, naming type, tensor
+  // and file. tensors() lists these too.
   const GgufTensor* find_tensor(std::string_view name) const;  // null when absent
   const GgufTensor& tensor(std::string_view name) const;       // Error naming the tensor and file
 
@@ -88,6 +97,7 @@ class GgufFile {
   T require(std::string_view key) const;  // Error when absent
   template <class T>
   std::optional<std::vector<T>> get_array(std::string_view key) const;
+  std::optional<GgufRaw> raw(std::string_view key) const;
 
   uint64_t content_hash() const;  // xxh3 of directory + sampled tensor bytes: identifies the model
 
@@ -102,8 +112,9 @@ class GgufFile {
 // appears under its name only when complete (temporary name, rename).
 class GgufWriter {
  public:
-  using Value = std::variant<bool, uint32_t, int32_t, uint64_t, float, std::string,
-                             std::vector<std::string>, std::vector<float>, std::vector<int32_t>>;
+  using Value =
+      std::variant<bool, uint32_t, int32_t, uint64_t, float, std::string, std::vector<std::string>,
+                   std::vector<float>, std::vector<int32_t>, GgufRaw>;
   void set(const std::string& key, Value value);
   void add_tensor(const std::string& name, GgmlType type, std::vector<uint64_t> shape);
   using Fill = std::function<void(size_t tensor_index, std::span<std::byte> bytes)>;

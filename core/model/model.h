@@ -53,7 +53,7 @@ ModelShape read_shape(const GgufFile& file);
 enum class Compute { kF32, kBF16 };
 bool compute_supported(Compute compute);  // bf16 products can be created on this CPU
 
-// cos/sin per position, grown on demand; positions are the true ones of the tokens.
+// Rotates by any positions up to 2^32 with angles in double. Immutable: any thread may call it.
 class RopeTable {
  public:
   explicit RopeTable(const RopeConfig& config, uint32_t max_context);
@@ -61,14 +61,33 @@ class RopeTable {
   // token. kv_len: the current length of the sequence, which dynamic NTK scales with.
   void apply(float* x, uint32_t n_tokens, uint32_t n_heads, uint32_t head_dim,
              std::span<const uint32_t> pos, uint64_t kv_len) const;
+  // Moves rows that apply() has rotated by `delta` positions: apply(p), shift(d) = apply(p + d).
+  void shift(float* x, uint32_t n_tokens, uint32_t n_heads, uint32_t head_dim,
+             std::span<const int32_t> delta, uint64_t kv_len) const;
 
  private:
+  struct Turn {
+    double cos, sin;
+  };
+  struct Rows {
+    uint32_t n_tokens, n_heads, head_dim;
+  };
+  template <class Pos>
+  void rotate(float* x, const Rows& rows, std::span<const Pos> pos, double magnitude,
+              uint64_t kv_len) const;
+  void turn(const std::vector<double>& frequencies, int64_t pos, double magnitude, float* cos,
+            float* sin) const;
+
   RopeConfig config_;
-  uint32_t max_context_;
+  double magnitude_;                 // of cos and sin: YaRN's attention temperature
+  std::vector<double> frequencies_;  // [n_dims / 2] radians per position
+  std::vector<Turn> coarse_, fine_;  // [n, n_dims / 2]: every 2048th position, and those between
 };
 
 // All activations are f32, row-major [n_tokens, width]; n_tokens of one call may come from several
-// sequences. Not thread-safe: one step at a time; parallel inside through the pool.
+// sequences, and is at most Options::max_batch_tokens. Not thread-safe: one step at a time;
+// parallel inside through the pool. The GgufFile must outlive the model: embedding rows are read
+// from it.
 class Model {
  public:
   struct Options {

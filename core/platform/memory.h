@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <span>
 
 namespace kvasir {
@@ -15,7 +16,8 @@ enum class HugePages { kNone, kTransparent, kExplicit };  // what an allocation 
 class Region {
  public:
   Region() = default;
-  // node < 0: first touch decides. Throws Error(kResource) naming the size when it cannot be had.
+  // node (NumaNode::os_index): preferred, another one is used when it is full; < 0: first touch
+  // decides. Throws Error(kResource) naming the size when it cannot be had.
   explicit Region(size_t bytes, int node = -1);
   ~Region();
   Region(Region&& other) noexcept;
@@ -24,15 +26,19 @@ class Region {
   std::byte* data() const { return data_; }
   size_t size() const { return size_; }
   HugePages huge_pages() const { return huge_pages_; }
+  int node() const { return node_; }  // -1: not placed (not asked for, or not possible here)
   template <class T>
   std::span<T> as() const {
     return {reinterpret_cast<T*>(data_), size_ / sizeof(T)};
   }
 
  private:
+  size_t mapped_bytes() const;
+
   std::byte* data_ = nullptr;
   size_t size_ = 0;
   HugePages huge_pages_ = HugePages::kNone;
+  int node_ = -1;
 };
 
 struct MemoryInfo {
@@ -41,10 +47,12 @@ struct MemoryInfo {
   uint64_t resident_bytes;       // of this process
   uint64_t peak_resident_bytes;  // of this process (VmHWM)
 };
-MemoryInfo memory_info();
+// `root` is where proc and sys are looked for; tests give a folder of their own.
+MemoryInfo memory_info(const std::filesystem::path& root = "/");
 
-// Read bandwidth in bytes/s of `threads` workers streaming `bytes` (several streams each), median
-// of `repeats`. The figure every "achieved / floor" is divided by.
+// Read bandwidth in bytes/s of all workers of `pool` streaming `bytes`, each its own slice: the
+// median of `repeats`, of the faster way to read (one stream per worker, or several). The figure
+// every "achieved / floor" is divided by.
 class ThreadPool;
 double measure_read_bandwidth(ThreadPool& pool, size_t bytes = size_t{1} << 30, int repeats = 5);
 

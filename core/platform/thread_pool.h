@@ -12,17 +12,22 @@ namespace kvasir {
 
 // The calling thread takes part as worker 0 (bound to its core on construction unless `bind` is
 // false); the others sleep between regions after a short spin. Regions are not re-entrant: a call
-// from inside a region runs its loop serially on the calling worker.
+// from inside a region runs its loop serially on the calling worker, in the same pieces. Threads
+// may share a pool: their regions run one after the other, each caller being worker 0 of its own.
 class ThreadPool {
  public:
-  // n_threads = 0: one worker per physical core in `topology`.
+  // n_threads = 0: one worker per physical core in `topology`; fewer are spread over the nodes in
+  // proportion to their cores; more than cores wrap over the cores and stay unbound. `topology` is
+  // not kept. The destructor unbinds the calling thread when it is the one that constructed.
   explicit ThreadPool(const Topology& topology, uint32_t n_threads = 0, bool bind = true);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   uint32_t n_workers() const;
-  uint32_t node_of(uint32_t worker) const;  // NUMA node index of a worker, 0-based, dense
+  // NUMA node of a worker: index into Topology::nodes(), dense, never falling from worker to
+  // worker.
+  uint32_t node_of(uint32_t worker) const;
 
   // fn(begin, end, worker) over [0, n_tasks) in pieces of at most `grain` (0 = even static split,
   // one piece per worker). Blocks until done. The first exception thrown by fn is rethrown here
@@ -31,6 +36,7 @@ class ThreadPool {
   void parallel_for(uint64_t n_tasks, uint64_t grain, const Body& fn);
 
   // fn(worker) exactly once on every worker: per-thread set-up, node-local first touch.
+  // Throws Error(kInternal) from inside a region.
   void run_on_all(const std::function<void(uint32_t worker)>& fn);
 
  private:

@@ -36,6 +36,9 @@ class Topology {
 
   // Binds the calling thread to one core; false (and no change) when synthetic or refused.
   bool bind_this_thread(const Core& core) const;
+  // Gives the calling thread all CPUs of this topology. For threads that a bound thread started
+  // (a server's, another library's): they inherit its one core.
+  bool unbind_this_thread() const;
 
  private:
   Topology();

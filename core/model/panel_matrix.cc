@@ -1,0 +1,208 @@
+// Weights into panels, and the choice between our kernel (few rows) and oneDNN (many).
+// SPDX-License-Identifier: Apache-2.0
+#include "core/model/panel_matrix.h"
+
+#include <oneapi/dnnl/dnnl.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "core/error.h"
+#include "core/model/float16.h"
+#include "core/model/onednn.h"
+#include "kernels/panel_product.h"
+#include "kernels/row_ops.h"
+
+namespace kvasir {
+namespace {
+
+using kernels::kPanelProductRows;
+constexpr uint32_t kPanel = kernels::kPanelWidth;
+constexpr uint32_t kRowBlock = 128;  // rows of a task of a large product: x stays in the L2 cache
+
+size_t element_size(Compute type) { return type == Compute::kBF16 ? 2 : 4; }
+
+// Transposes the first `n` inputs of 64 rows into [n, 64], rounding to the matrix's type.
+template <class T>
+void store_chunk(const float* rows, size_t stride, size_t n, T* panel) {
+  for (size_t k = 0; k < n; ++k) {
+    for (size_t j = 0; j < kPanel; ++j) {
+      const float value = rows[j * stride + k];
+      if constexpr (sizeof(T) == 2) {
+        panel[k * kPanel + j] = f32_to_bf16(value);
+      } else {
+        panel[k * kPanel + j] = value;
+      }
+    }
+  }
+}
+
+void load_panel(const GgufTensor& tensor, const PanelMatrix& m, uint32_t panel) {
+  constexpr size_t kChunk = 256;   // a multiple of every quantisation block
+  constexpr size_t kStride = 272;  // not a power of two: 64 rows must not share a cache set
+  std::array<float, kPanel * kStride> rows{};
+  const size_t block = block_elements(tensor.type);
+  const size_t row_bytes = m.n_in / block * block_bytes(tensor.type);
+  const std::byte* from = tensor.data + size_t{panel} * kPanel * row_bytes;
+  std::byte* to = m.data + panel * m.panel_bytes();
+  for (size_t begin = 0; begin < m.n_in; begin += kChunk) {
+    const size_t n = std::min(kChunk, m.n_in - begin);
+    for (uint32_t j = 0; j < m.panel_cols(panel); ++j) {
+      dequantize(tensor.type, from + j * row_bytes + begin / block * block_bytes(tensor.type),
+                 rows.data() + j * kStride, n);
+    }
+    std::byte* chunk = to + begin * kPanel * element_size(m.type);
+    if (m.type == Compute::kBF16) {
+      store_chunk(rows.data(), kStride, n, reinterpret_cast<uint16_t*>(chunk));
+    } else {
+      store_chunk(rows.data(), kStride, n, reinterpret_cast<float*>(chunk));
+    }
+  }
+}
+
+}  // namespace
+
+uint32_t PanelMatrix::n_panels() const { return (n_out + kPanel - 1) / kPanel; }
+
+uint32_t PanelMatrix::panel_cols(uint32_t panel) const {
+  return std::min(kPanel, n_out - panel * kPanel);
+}
+
+size_t PanelMatrix::panel_bytes() const { return size_t{n_in} * kPanel * element_size(type); }
+
+size_t PanelMatrix::n_bytes() const { return n_panels() * panel_bytes(); }
+
+void load_panels(const GgufTensor& tensor, const PanelMatrix& matrix, ThreadPool& pool) {
+  if (matrix.n_in % block_elements(tensor.type) != 0) {
+    throw input_error("tensor '" + tensor.name + "': rows of " + std::to_string(matrix.n_in) +
+                      " elements cannot be of type " + name(tensor.type));
+  }
+  pool.parallel_for(matrix.n_panels(), 0, [&](uint64_t begin, uint64_t end, uint32_t) {
+    for (uint64_t p = begin; p < end; ++p) load_panel(tensor, matrix, static_cast<uint32_t>(p));
+  });
+}
+
+// The rows of one call, in the form that its products read.
+struct PanelProducts::Input {
+  const float* f32 = nullptr;
+  const uint16_t* bf16 = nullptr;  // set when oneDNN multiplies in bf16
+  uint32_t n = 0, n_in = 0;
+  bool many = false;  // oneDNN rather than our kernel
+};
+
+class PanelProducts::Bf16 : public OneDnnBf16 {
+ public:
+  using OneDnnBf16::OneDnnBf16;
+};
+
+uint64_t PanelProducts::scratch_bytes(Compute compute, uint32_t max_rows, uint32_t max_in) {
+  if (compute == Compute::kF32) return 0;
+  const uint64_t few = uint64_t{kPanelProductRows} * max_in * sizeof(float);
+  return std::max(few, uint64_t{max_rows} * max_in * sizeof(uint16_t));
+}
+
+PanelProducts::PanelProducts(ThreadPool& pool, Compute compute, uint32_t max_rows, uint32_t max_in)
+    : pool_(pool), compute_(compute) {
+  if (compute == Compute::kF32) return;
+  rounded_ = Region(scratch_bytes(compute, max_rows, max_in));
+  bf16_ = std::make_unique<Bf16>(pool.n_workers());
+}
+
+PanelProducts::~PanelProducts() = default;
+
+PanelProducts::Input PanelProducts::prepare(const float* x, uint32_t n, uint32_t n_in) {
+  Input input{.f32 = x, .n = n, .n_in = n_in, .many = n > kPanelProductRows};
+  if (compute_ == Compute::kF32) return input;
+  const size_t size = size_t{n} * n_in;
+  if (input.many) {
+    const auto out = rounded_.as<uint16_t>().data();
+    pool_.parallel_for(n, 0, [&](uint64_t begin, uint64_t end, uint32_t) {
+      kernels::round_to_bf16(x + begin * n_in, (end - begin) * n_in, out + begin * n_in);
+    });
+    input.bf16 = out;
+  } else {
+    const auto out = rounded_.as<float>().data();
+    for (size_t i = 0; i < size; ++i) out[i] = bf16_to_f32(f32_to_bf16(x[i]));
+    input.f32 = out;
+  }
+  return input;
+}
+
+// One panel, all rows: y[:, 64 p ...] = x W_p (+ y) (+ bias).
+void PanelProducts::panel(const Input& x, const Product& product, uint32_t panel, uint32_t worker) {
+  const PanelMatrix& w = *product.w;
+  const std::byte* data = w.data + panel * w.panel_bytes();
+  const uint32_t cols = w.panel_cols(panel);
+  float* y = product.y + size_t{panel} * kPanel;
+  if (!x.many) {
+    const auto type =
+        w.type == Compute::kBF16 ? kernels::ElementType::kBF16 : kernels::ElementType::kF32;
+    kernels::panel_product(type, x.f32, x.n_in, x.n, data, x.n_in, cols, product.accumulate, y,
+                           w.n_out);
+  } else if (w.type == Compute::kBF16) {
+    bf16_->multiply({x.n, x.n_in, cols, w.n_out, product.accumulate}, x.bf16, data, y, worker);
+  } else {
+    onednn_f32({x.n, x.n_in, cols, w.n_out, product.accumulate}, x.f32,
+               reinterpret_cast<const float*>(data), y);
+  }
+  if (!product.bias) return;
+  for (uint32_t r = 0; r < x.n; ++r) {
+    kernels::add_to(product.bias + panel * kPanel, cols, y + size_t{r} * w.n_out);
+  }
+}
+
+// fn(rows, panel, worker) for all panels and blocks of rows. Few rows: an even, fixed split, so
+// that a worker meets the panels it has loaded. Many: small pieces, so that no worker waits for a
+// slow one.
+template <class Fn>
+void PanelProducts::for_panels(const Input& x, uint64_t n_panels, const Fn& fn) {
+  const uint64_t n_blocks = x.many ? (x.n + kRowBlock - 1) / kRowBlock : 1;
+  const uint64_t n_tasks = n_blocks * n_panels;
+  const uint64_t grain = x.many ? std::max<uint64_t>(1, n_tasks / (8 * pool_.n_workers())) : 0;
+  pool_.parallel_for(n_tasks, grain, [&](uint64_t begin, uint64_t end, uint32_t worker) {
+    for (uint64_t task = begin; task < end; ++task) {
+      Input rows = x;
+      const auto first = static_cast<uint32_t>(task / n_panels * kRowBlock);
+      rows.n = n_blocks == 1 ? x.n : std::min(kRowBlock, x.n - first);
+      rows.f32 += size_t{first} * x.n_in;
+      if (x.bf16) rows.bf16 += size_t{first} * x.n_in;
+      fn(rows, first, static_cast<uint32_t>(task % n_panels), worker);
+    }
+  });
+}
+
+void PanelProducts::multiply(const float* x, uint32_t n, std::span<const Product> products) {
+  if (n == 0 || products.empty()) return;
+  const Input input = prepare(x, n, products.front().w->n_in);
+  uint64_t n_panels = 0;
+  for (const Product& product : products) n_panels += product.w->n_panels();
+  for_panels(input, n_panels,
+             [&](const Input& rows, uint32_t first, uint32_t index, uint32_t worker) {
+               size_t i = 0;
+               for (; index >= products[i].w->n_panels(); ++i) index -= products[i].w->n_panels();
+               Product part = products[i];
+               part.y += size_t{first} * part.w->n_out;
+               panel(rows, part, index, worker);
+             });
+}
+
+void PanelProducts::multiply_swiglu(const float* x, uint32_t n, const PanelMatrix& gate,
+                                    const PanelMatrix& up, float* act, float* up_out) {
+  if (n == 0) return;
+  const Input input = prepare(x, n, gate.n_in);
+  for_panels(input, gate.n_panels(),
+             [&](const Input& rows, uint32_t first, uint32_t index, uint32_t worker) {
+               const size_t at = size_t{first} * gate.n_out;
+               panel(rows, {&gate, act + at}, index, worker);
+               panel(rows, {&up, up_out + at}, index, worker);
+               for (uint32_t r = 0; r < rows.n; ++r) {
+                 const size_t begin = at + size_t{r} * gate.n_out + size_t{index} * kPanel;
+                 kernels::swiglu(act + begin, up_out + begin, gate.panel_cols(index));
+               }
+             });
+}
+
+bool bf16_products_supported() { return OneDnnBf16::supported(); }
+
+}  // namespace kvasir

@@ -1,0 +1,74 @@
+// Weight matrices in memory, and their products on the pool.
+//
+// One layout serves prefill and decode: panels of 64 outputs, each [n_in, 64] and contiguous. A
+// worker streams whole panels, so decode reads memory in order, and to oneDNN a panel is a plain
+// matrix with 64 columns: its f32 product over panels is as fast as over its own packed layout.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "core/model/gguf.h"
+#include "core/model/model.h"
+#include "core/platform/memory.h"
+#include "core/platform/thread_pool.h"
+
+namespace kvasir {
+
+struct PanelMatrix {
+  Compute type = Compute::kF32;
+  uint32_t n_in = 0, n_out = 0;
+  std::byte* data = nullptr;  // [n_panels, n_in, 64] f32 or bf16; columns past n_out are zero
+
+  uint32_t n_panels() const;
+  uint32_t panel_cols(uint32_t panel) const;  // 64, fewer in the last
+  size_t panel_bytes() const;
+  size_t n_bytes() const;
+};
+
+// Fills matrix.data from a GGUF tensor {n_in, n_out}, each panel by the worker that will read it in
+// decode, so that its pages lie on that worker's node.
+void load_panels(const GgufTensor& tensor, const PanelMatrix& matrix, ThreadPool& pool);
+
+// Products of f32 rows with panel matrices. Not thread-safe; parallel inside.
+class PanelProducts {
+ public:
+  // At most max_rows rows of at most max_in inputs.
+  PanelProducts(ThreadPool& pool, Compute compute, uint32_t max_rows, uint32_t max_in);
+  ~PanelProducts();
+  static uint64_t scratch_bytes(Compute compute, uint32_t max_rows, uint32_t max_in);
+
+  struct Product {
+    const PanelMatrix* w;
+    float* y;                     // [n, w->n_out]
+    const float* bias = nullptr;  // [w->n_out], added
+    bool accumulate = false;      // y += x W instead of y = x W
+  };
+  // All products take the same x [n, n_in]: one parallel region.
+  void multiply(const float* x, uint32_t n, std::span<const Product> products);
+  // act = silu(x gate) * (x up); act and up_out [n, gate.n_out].
+  void multiply_swiglu(const float* x, uint32_t n, const PanelMatrix& gate, const PanelMatrix& up,
+                       float* act, float* up_out);
+
+ private:
+  struct Input;
+  class Bf16;
+  Input prepare(const float* x, uint32_t n, uint32_t n_in);
+  void panel(const Input& x, const Product& product, uint32_t panel, uint32_t worker);
+  template <class Fn>
+  void for_panels(const Input& x, uint64_t n_panels, const Fn& fn);
+
+  ThreadPool& pool_;
+  Compute compute_;
+  Region rounded_;  // bf16: the inputs, rounded
+  std::unique_ptr<Bf16> bf16_;
+};
+
+// Whether oneDNN has a fast bf16 product on this CPU.
+bool bf16_products_supported();
+
+}  // namespace kvasir

@@ -1,0 +1,344 @@
+// Attention over selections; see attend_stage.h.
+// SPDX-License-Identifier: Apache-2.0
+#include "core/runtime/attend_stage.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <numeric>
+
+#include "kernels/convert.h"
+
+namespace kvasir {
+namespace {
+
+bool is_dead(const LayerState& state, uint32_t head, uint32_t token) {
+  return !state.dead.empty() && token < state.dead[head].size() && state.dead[head][token];
+}
+
+}  // namespace
+
+AttendStage::AttendStage(RunContext& context) : c_(context) {}
+
+AttendStage::Part& AttendStage::new_part(uint32_t batch_row, const LayerState& state, uint32_t unit,
+                                         const float* q, const Queries& queries) {
+  Part& made = parts_.emplace_back();
+  made.batch_row = batch_row;
+  kvasir_attn_part& part = made.part;
+  part.struct_size = sizeof(part);
+  part.unit = unit;
+  part.row_size = sizeof(kvasir_attn_row);
+  part.lease_size = sizeof(kvasir_lease);
+  part.leases = state.leases.data();
+  part.n_leases = static_cast<uint32_t>(state.leases.size());
+  part.dist_max = UINT32_MAX;
+  part.q = view_f32(q, queries.n, c_.geometry.n_q_heads, c_.geometry.head_dim);
+  part.q_pos = queries.pos;
+  return made;
+}
+
+void AttendStage::add_dense_row(Part& part, const BatchRow& row, uint32_t head, uint32_t n_blocks) {
+  part.rows.push_back({head, row.q_begin, row.n_q, 0, 0, n_blocks});
+}
+
+void AttendStage::add_block_row(Part& part, const BatchRow& row, uint32_t head,
+                                const LayerSelection& selection, bool sink_and_selected,
+                                bool window) {
+  const uint32_t b = c_.geometry.block_size;
+  const uint64_t begin = part.items.size();
+  part.null_items = false;
+  if (sink_and_selected) {
+    for (uint32_t block = 0; block < selection.sink_end / b; ++block) part.items.push_back(block);
+    const auto& chosen = selection.head(head).index;
+    part.items.insert(part.items.end(), chosen.begin(), chosen.end());
+  }
+  if (window)
+    for (uint32_t block = selection.window_begin / b; block * b < row.kv_len; ++block)
+      part.items.push_back(block);
+  part.rows.push_back({head, row.q_begin, row.n_q, 0, begin, part.items.size()});
+}
+
+void AttendStage::add_token_row(Part& part, const BatchRow& row, uint32_t head,
+                                const LayerState& state, const LayerSelection& selection) {
+  const uint64_t begin = part.items.size();
+  part.null_items = false;
+  const uint32_t width = selection.width;
+  const auto push = [&](uint32_t token, const float* weight) {
+    if (is_dead(state, head, token)) return;
+    part.items.push_back(token);
+    for (uint32_t w = 0; w < width; ++w) part.weights.push_back(weight ? weight[w] : 0.0f);
+  };
+  if (selection.dense) {
+    for (uint32_t token = 0; token < row.kv_len; ++token) push(token, nullptr);
+  } else {
+    for (uint32_t token = 0; token < selection.sink_end; ++token) push(token, nullptr);
+    const HeadSelection& chosen = selection.head(head);
+    const uint32_t per = selection.unit == KVASIR_UNIT_BLOCK ? c_.geometry.block_size : 1;
+    for (size_t i = 0; i < chosen.index.size(); ++i)
+      for (uint32_t t = 0; t < per; ++t)
+        push(chosen.index[i] * per + t, width ? chosen.weight.data() + i * width : nullptr);
+    for (uint32_t token = selection.window_begin; token < row.kv_len; ++token) push(token, nullptr);
+  }
+  part.rows.push_back({head, row.q_begin, row.n_q, 0, begin, part.items.size()});
+}
+
+// Parts of one sequence: one in the plain case; with constant-position candidates two, split at the
+// window's distance, whose softmax is joint (arXiv:2402.04617).
+void AttendStage::add_parts(uint32_t layer, uint32_t batch_row, const BatchRow& row,
+                            const LayerSelection& selection, const Queries& queries,
+                            bool constant) {
+  LayerState& state = row.seq->layers[layer];
+  const uint32_t heads = c_.geometry.n_kv_heads, b = c_.geometry.block_size;
+  const bool unrotated = c_.geometry.k_state == KVASIR_K_UNROTATED;
+  const bool holes = !state.dead.empty();
+  if (selection.dense && !holes) {
+    const uint32_t n_blocks = (row.kv_len + b - 1) / b;
+    Part& part = new_part(batch_row, state, KVASIR_UNIT_BLOCK, queries.rotated, queries);
+    for (uint32_t head = 0; head < heads; ++head) add_dense_row(part, row, head, n_blocks);
+    return close_part(part, row, state, unrotated);
+  }
+  if (constant && !selection.dense && selection.unit == KVASIR_UNIT_BLOCK && !holes) {
+    const uint32_t window = std::max(1u, c_.cache.window_tokens.value);
+    Part& near = new_part(batch_row, state, KVASIR_UNIT_BLOCK, queries.rotated, queries);
+    near.part.dist_max = window;
+    for (uint32_t head = 0; head < heads; ++head)
+      add_block_row(near, row, head, selection, false, true);
+    close_part(near, row, state, unrotated);
+    Part& far = new_part(batch_row, state, KVASIR_UNIT_BLOCK, queries.constant, queries);
+    far.part.dist_min = window;
+    for (uint32_t head = 0; head < heads; ++head)
+      add_block_row(far, row, head, selection, true, true);
+    return close_part(far, row, state, false);
+  }
+  const bool tokens = holes || selection.width > 0 || selection.unit == KVASIR_UNIT_TOKEN;
+  Part& part = new_part(batch_row, state, tokens ? KVASIR_UNIT_TOKEN : KVASIR_UNIT_BLOCK,
+                        queries.rotated, queries);
+  for (uint32_t head = 0; head < heads; ++head) {
+    if (tokens)
+      add_token_row(part, row, head, state, selection);
+    else
+      add_block_row(part, row, head, selection, true, true);
+  }
+  part.part.weight_width = selection.dense ? 0 : selection.width;
+  close_part(part, row, state, unrotated);
+}
+
+void AttendStage::close_part(Part& part, const BatchRow& row, LayerState& state, bool rotate) {
+  const uint64_t rope_len = std::max(row.seq->prompt_end, row.kv_len);
+  if (part.null_items) {
+    c_.store.make_all_resident(state);
+  } else {
+    const uint32_t per = part.part.unit == KVASIR_UNIT_BLOCK ? 1 : c_.geometry.block_size;
+    std::vector<uint32_t> blocks;
+    for (const uint32_t item : part.items)
+      if (blocks.empty() || blocks.back() != item / per) blocks.push_back(item / per);
+    std::sort(blocks.begin(), blocks.end());
+    blocks.erase(std::unique(blocks.begin(), blocks.end()), blocks.end());
+    c_.store.make_resident(state, blocks);
+  }
+  if (rotate) rotate_keys(part, state, rope_len);
+  part.part.rows = part.rows.data();
+  part.part.n_rows = static_cast<uint32_t>(part.rows.size());
+  part.part.items = part.null_items ? nullptr : part.items.data();
+  part.part.log_weight = part.part.weight_width ? part.weights.data() : nullptr;
+}
+
+// Keys are stored before RoPE: a rotated f32 copy of the blocks this part touches.
+void AttendStage::rotate_keys(Part& part, LayerState& state, uint64_t rope_len) {
+  const uint32_t heads = c_.geometry.n_kv_heads, dim = c_.geometry.head_dim;
+  const uint32_t b = c_.geometry.block_size;
+  part.leases.assign(state.leases.begin(), state.leases.end());
+  std::vector<bool> wanted(part.leases.size(), part.null_items);
+  const uint32_t per = part.part.unit == KVASIR_UNIT_BLOCK ? 1 : b;
+  for (const uint32_t item : part.items) wanted[item / per] = true;
+  std::vector<uint32_t> blocks;
+  for (uint32_t block = 0; block < wanted.size(); ++block)
+    if (wanted[block] && part.leases[block].k) blocks.push_back(block);
+  std::vector<float>& copy = rotated_.emplace_back(blocks.size() * b * heads * dim);
+  const size_t n_formats = c_.store.formats().size();
+  c_.pool.parallel_for(blocks.size(), 1, [&](uint64_t begin, uint64_t end, uint32_t) {
+    std::vector<uint32_t> pos(b);
+    for (uint64_t i = begin; i < end; ++i) {
+      kvasir_lease& lease = part.leases[blocks[i]];
+      const kvasir_kv_format& format = c_.store.formats()[lease.format];
+      float* out = copy.data() + i * b * heads * dim;
+      for (uint32_t t = 0; t < lease.n_tokens; ++t)
+        for (uint32_t head = 0; head < heads; ++head)
+          kernels::convert_to_f32(format.dtype_k == KVASIR_DTYPE_F32 ? kernels::ElementType::kF32
+                                  : format.dtype_k == KVASIR_DTYPE_F16
+                                      ? kernels::ElementType::kF16
+                                      : kernels::ElementType::kBF16,
+                                  static_cast<const std::byte*>(lease.k) +
+                                      head * format.k_head_stride + t * format.k_token_stride,
+                                  out + (uint64_t{t} * heads + head) * dim, dim);
+      std::iota(pos.begin(), pos.end(), lease.pos_begin);
+      c_.model.rope().apply(out, lease.n_tokens, heads, dim, {pos.data(), lease.n_tokens},
+                            rope_len);
+      lease.k = out;
+      lease.format += static_cast<uint32_t>(n_formats);
+    }
+  });
+  part.part.leases = part.leases.data();
+}
+
+uint64_t AttendStage::attended_tokens(const BatchRow& row, const LayerSelection& selection,
+                                      const LayerState& state, uint32_t head,
+                                      uint64_t* selected) const {
+  const uint32_t unit = c_.forced_unit();
+  const ForcedRange forced = forced_range(c_.cache, unit, row.first_pos() + 1, row.seq->prompt_end);
+  uint64_t dead = 0;
+  if (!state.dead.empty())
+    dead =
+        static_cast<uint64_t>(std::count(state.dead[head].begin(), state.dead[head].end(), true));
+  if (selection.dense) {
+    *selected = forced.window_begin - forced.sink_end - dead;
+    return row.kv_len - dead;
+  }
+  const HeadSelection& chosen = selection.head(head);
+  const uint64_t per = selection.unit == KVASIR_UNIT_BLOCK ? c_.geometry.block_size : 1;
+  *selected = chosen.index.size() * per;
+  if (dead && per > 1) {
+    *selected = 0;
+    for (const uint32_t block : chosen.index)
+      for (uint32_t t = 0; t < per; ++t)
+        *selected += !is_dead(state, head, block * static_cast<uint32_t>(per) + t);
+  }
+  return *selected + selection.sink_end + (row.kv_len - selection.window_begin);
+}
+
+void AttendStage::count(const BatchRow& row, const LayerSelection& selection,
+                        const LayerState& state) {
+  const auto& format = c_.store.formats()[0];
+  const uint64_t row_bytes = format.k_token_stride + format.v_token_stride;
+  Engagement& e = *c_.counters;
+  for (uint32_t head = 0; head < c_.geometry.n_kv_heads; ++head) {
+    uint64_t selected = 0;
+    const uint64_t attended = attended_tokens(row, selection, state, head, &selected);
+    e.tokens_considered += row.kv_len;
+    e.tokens_selected += selected;
+    e.tokens_attended += attended;
+    e.kv_bytes_read += attended * row_bytes;
+  }
+}
+
+void AttendStage::attend(uint32_t layer, const std::vector<BatchRow>& rows,
+                         const std::vector<const LayerSelection*>& selections,
+                         const Queries& queries, uint32_t moment, uint32_t flags, float* o) {
+  parts_.clear();
+  rotated_.clear();
+  for (size_t i = 0; i < rows.size(); ++i) {
+    add_parts(layer, static_cast<uint32_t>(i), rows[i], *selections[i], queries,
+              queries.constant != nullptr);
+    count(rows[i], *selections[i], rows[i].seq->layers[layer]);
+  }
+  abi_parts_.clear();
+  for (const Part& part : parts_) abi_parts_.push_back(part.part);
+  const uint64_t pairs = queries.n * c_.geometry.n_q_heads;
+  lse_.assign(pairs, -INFINITY);
+  o_ = o;
+  n_queries_ = queries.n;
+  const kvasir_attn_in in{sizeof(kvasir_attn_in), 0, static_cast<uint32_t>(abi_parts_.size()),
+                          sizeof(kvasir_attn_part), abi_parts_.data()};
+  kvasir_attn_out out{sizeof(kvasir_attn_out), 0, o, lse_.data()};
+  const StepBuilder step(c_, moment, flags, layer, rows, KVASIR_UNIT_BLOCK, nullptr);
+  const kvasir_status status = c_.pipeline.attention->run(step.step(), in, out);
+  if (status != KVASIR_OK)
+    throw PluginError(
+        c_.pipeline.attention->id(), "run", status,
+        "layer " + std::to_string(layer) + ": returned status " + std::to_string(status));
+  if (!c_.check_numerics) return;
+  for (uint64_t i = 0; i < pairs * c_.geometry.v_dim; ++i)
+    if (!std::isfinite(o[i]))
+      throw PluginError(c_.pipeline.attention->id(), "run", KVASIR_ERR_INTERNAL,
+                        "layer " + std::to_string(layer) + ": output of query " +
+                            std::to_string(i / c_.geometry.v_dim / c_.geometry.n_q_heads) +
+                            " is not finite");
+}
+
+std::vector<std::vector<HeadMass>> AttendStage::mass(uint32_t layer,
+                                                     const std::vector<BatchRow>& rows,
+                                                     const std::vector<uint32_t>& from_pos,
+                                                     bool window_only, uint32_t moment,
+                                                     uint32_t flags) {
+  const uint32_t group = c_.group_size(), b = c_.geometry.block_size;
+  std::deque<std::vector<kvasir_attn_row>> narrowed;
+  std::vector<kvasir_attn_part> parts;
+  std::vector<uint64_t> offsets{0};
+  for (const Part& part : parts_) {
+    const BatchRow& row = rows[part.batch_row];
+    const uint32_t skip = from_pos[part.batch_row] > row.first_pos()
+                              ? std::min(from_pos[part.batch_row] - row.first_pos(), row.n_q)
+                              : 0;
+    auto& list = narrowed.emplace_back(part.rows);
+    for (kvasir_attn_row& r : list) {
+      r.q_begin += skip;
+      r.n_q -= skip;
+      uint64_t keys = 0;
+      for (uint64_t i = r.item_begin; i < r.item_end; ++i)
+        keys += part.part.unit == KVASIR_UNIT_TOKEN
+                    ? 1
+                    : part.part.leases[part.null_items ? i : part.items[i]].n_tokens;
+      offsets.push_back(offsets.back() + keys);
+    }
+    parts.push_back(part.part);
+    parts.back().rows = list.data();
+  }
+  std::vector<float> value(std::max<uint64_t>(offsets.back() * group, 1));
+  const kvasir_attn_in in{sizeof(kvasir_attn_in), 0, static_cast<uint32_t>(parts.size()),
+                          sizeof(kvasir_attn_part), parts.data()};
+  const kvasir_attn_mass out{sizeof(kvasir_attn_mass), group, offsets.data(), lse_.data(),
+                             value.data()};
+  const StepBuilder step(c_, moment, flags, layer, rows, KVASIR_UNIT_BLOCK, nullptr);
+  c_.pipeline.attention->mass(step.step(), in, out);
+
+  // From the backend's order to positions per sequence and kv head; parts may share a token.
+  std::vector<std::vector<HeadMass>> result(rows.size(),
+                                            std::vector<HeadMass>(c_.geometry.n_kv_heads));
+  uint64_t row_index = 0;
+  for (size_t p = 0; p < parts_.size(); ++p) {
+    const Part& part = parts_[p];
+    const BatchRow& row = rows[part.batch_row];
+    const ForcedRange forced =
+        forced_range(c_.cache, c_.forced_unit(), row.first_pos() + 1, row.seq->prompt_end);
+    for (const kvasir_attn_row& r : narrowed[p]) {
+      uint64_t key = offsets[row_index++];
+      if (r.n_q == 0) continue;
+      HeadMass& head = result[part.batch_row][r.kv_head];
+      const bool merge = !head.pos.empty();
+      std::map<uint32_t, std::vector<float>> sums;
+      if (merge)
+        for (size_t i = 0; i < head.pos.size(); ++i)
+          sums[head.pos[i]].assign(head.value.begin() + static_cast<ptrdiff_t>(i * group),
+                                   head.value.begin() + static_cast<ptrdiff_t>((i + 1) * group));
+      const auto take = [&](uint32_t pos) {
+        const float* v = value.data() + key++ * group;
+        if (window_only && pos < forced.window_begin) return;
+        if (merge) {
+          auto& sum = sums[pos];
+          sum.resize(group);
+          for (uint32_t g = 0; g < group; ++g) sum[g] += v[g];
+          return;
+        }
+        head.pos.push_back(pos);
+        head.value.insert(head.value.end(), v, v + group);
+      };
+      for (uint64_t i = r.item_begin; i < r.item_end; ++i) {
+        const uint32_t item = part.null_items ? static_cast<uint32_t>(i) : part.items[i];
+        if (part.part.unit == KVASIR_UNIT_TOKEN) {
+          take(item);
+        } else {
+          for (uint32_t t = 0; t < part.part.leases[item].n_tokens; ++t) take(item * b + t);
+        }
+      }
+      if (!merge) continue;
+      head = {};
+      for (const auto& [pos, v] : sums) {
+        head.pos.push_back(pos);
+        head.value.insert(head.value.end(), v.begin(), v.end());
+      }
+    }
+  }
+  return result;
+}
+
+}  // namespace kvasir

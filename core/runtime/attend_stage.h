@@ -1,0 +1,74 @@
+// From selections to attention: parts, residency, the backend's run, attention mass afterwards.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <deque>
+#include <vector>
+
+#include "core/runtime/run_context.h"
+
+namespace kvasir {
+
+// Attention mass of one sequence and layer, by kv head: positions ascending, values per key.
+struct HeadMass {
+  std::vector<uint32_t> pos;
+  std::vector<float> value;  // [pos][group_size]
+};
+
+class AttendStage {
+ public:
+  explicit AttendStage(RunContext& context);
+
+  // Rotations of the same queries: true positions, and the constant one for unrotated keys (null
+  // unless a selector asks for it). f32 [queries][n_q_heads][head_dim].
+  struct Queries {
+    const float* rotated = nullptr;
+    const float* constant = nullptr;
+    uint64_t n = 0;
+    const uint32_t* pos = nullptr;  // true position per query row
+  };
+  // o [queries][n_q_heads][v_dim]; selections[i] belongs to rows[i].
+  void attend(uint32_t layer, const std::vector<BatchRow>& rows,
+              const std::vector<const LayerSelection*>& selections, const Queries& queries,
+              uint32_t moment, uint32_t flags, float* o);
+  // Mass over the queries at positions >= from_pos[i] of rows[i], from the last attend(); a row
+  // whose from_pos lies beyond its queries gets none. window_only drops keys before the window.
+  std::vector<std::vector<HeadMass>> mass(uint32_t layer, const std::vector<BatchRow>& rows,
+                                          const std::vector<uint32_t>& from_pos, bool window_only,
+                                          uint32_t moment, uint32_t flags);
+
+ private:
+  struct Part {  // owns what a kvasir_attn_part points to
+    std::vector<kvasir_attn_row> rows;
+    std::vector<uint32_t> items;
+    std::vector<float> weights;
+    std::vector<kvasir_lease> leases;  // rotated copies; empty: the layer's own
+    bool null_items = true;
+    kvasir_attn_part part{};
+    uint32_t batch_row = 0;
+  };
+  void add_parts(uint32_t layer, uint32_t batch_row, const BatchRow& row,
+                 const LayerSelection& selection, const Queries& queries, bool constant);
+  Part& new_part(uint32_t batch_row, const LayerState& state, uint32_t unit, const float* q,
+                 const Queries& queries);
+  void add_dense_row(Part& part, const BatchRow& row, uint32_t head, uint32_t n_blocks);
+  void add_block_row(Part& part, const BatchRow& row, uint32_t head,
+                     const LayerSelection& selection, bool sink_and_selected, bool window);
+  void add_token_row(Part& part, const BatchRow& row, uint32_t head, const LayerState& state,
+                     const LayerSelection& selection);
+  void close_part(Part& part, const BatchRow& row, LayerState& state, bool rotate);
+  void rotate_keys(Part& part, LayerState& state, uint64_t rope_len);
+  void count(const BatchRow& row, const LayerSelection& selection, const LayerState& state);
+  uint64_t attended_tokens(const BatchRow& row, const LayerSelection& selection,
+                           const LayerState& state, uint32_t head, uint64_t* selected) const;
+
+  RunContext& c_;
+  std::deque<Part> parts_;
+  std::vector<kvasir_attn_part> abi_parts_;
+  std::vector<float> lse_;
+  std::deque<std::vector<float>> rotated_;  // scratch copies of rotated keys
+  float* o_ = nullptr;
+  uint64_t n_queries_ = 0;
+};
+
+}  // namespace kvasir

@@ -1,0 +1,311 @@
+// Blocks in storage; see block_store.h.
+// SPDX-License-Identifier: Apache-2.0
+#include "core/runtime/block_store.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+#include "kernels/convert.h"
+
+namespace kvasir {
+namespace {
+
+constexpr auto kTransferTimeout = std::chrono::milliseconds(30'000);
+
+kernels::ElementType element_type(uint32_t dtype) {
+  switch (dtype) {
+    case KVASIR_DTYPE_F32:
+      return kernels::ElementType::kF32;
+    case KVASIR_DTYPE_F16:
+      return kernels::ElementType::kF16;
+    case KVASIR_DTYPE_BF16:
+      return kernels::ElementType::kBF16;
+    default:
+      throw Error(ErrorKind::kInternal, "the storage leases blocks of element type " +
+                                            std::to_string(dtype) +
+                                            " for writing; the core writes f32, f16 and bf16");
+  }
+}
+
+// Distinguishes the blocks of this process from any other's in a storage that outlives it.
+uint64_t run_nonce() {
+  static std::atomic<uint64_t> counter{0};
+  const auto now = std::chrono::system_clock::now().time_since_epoch().count();
+  return static_cast<uint64_t>(now) * 0x9e3779b97f4a7c15ULL + ++counter;
+}
+
+}  // namespace
+
+Block::~Block() {
+  if (store) store->drop(*this);
+}
+
+BlockStore::BlockStore(Storage& storage, HostServices& services, ThreadPool& pool,
+                       uint32_t block_size, uint32_t n_kv_heads, uint32_t head_dim, uint32_t v_dim)
+    : storage_(storage),
+      services_(services),
+      pool_(pool),
+      block_size_(block_size),
+      n_kv_heads_(n_kv_heads),
+      head_dim_(head_dim),
+      v_dim_(v_dim),
+      stable_(storage.stable_leases()),
+      nonce_(run_nonce()),
+      formats_(storage.formats()) {}
+
+kvasir_block_key BlockStore::new_key(uint32_t layer_index, uint32_t block) {
+  static std::atomic<uint64_t> counter{0};
+  return {{nonce_, ++counter}, layer_index, block, KVASIR_ALL_HEADS, 0, 0};
+}
+
+void BlockStore::create_range(LayerState& layer, uint32_t layer_index, uint32_t begin,
+                              uint32_t end) {
+  if (begin >= end) return;
+  std::vector<kvasir_block_key> keys;
+  for (uint32_t block = begin; block < end; ++block) keys.push_back(new_key(layer_index, block));
+  std::vector<kvasir_lease> leases(keys.size());
+  const kvasir_status status = storage_.acquire(keys, KVASIR_ACQUIRE_WRITE, leases.data());
+  if (status != KVASIR_OK)
+    throw Error(ErrorKind::kResource, "storage " + storage_.id() + " has no room for " +
+                                          std::to_string(keys.size()) + " more blocks of layer " +
+                                          std::to_string(layer_index) +
+                                          ": raise its limit or shorten the context (-c)");
+  layer.blocks.resize(end);
+  layer.leases.resize(end);
+  for (uint32_t block = begin; block < end; ++block) {
+    auto made = std::make_shared<Block>();
+    made->key = keys[block - begin];
+    made->lease = leases[block - begin];
+    made->lease.pos_begin = block * block_size_;
+    made->lease.n_tokens = 0;
+    made->lease.token_pos = nullptr;
+    made->key.handle = made->lease.handle;
+    made->store = this;
+    if (made->lease.format >= formats_.size() || !made->lease.k || !made->lease.v)
+      throw PluginError(storage_.id(), "acquire", KVASIR_ERR_INTERNAL,
+                        "returned a write lease without memory or of an unknown format");
+    layer.leases[block] = made->lease;
+    layer.blocks[block] = std::move(made);
+  }
+}
+
+void BlockStore::append(LayerState& layer, uint32_t layer_index, uint32_t kv_len, const float* k,
+                        const float* v, uint32_t n) {
+  const uint32_t n_blocks = (kv_len + n + block_size_ - 1) / block_size_;
+  create_range(layer, layer_index, static_cast<uint32_t>(layer.blocks.size()), n_blocks);
+  const auto write = [&](uint64_t begin, uint64_t end, uint32_t) {
+    for (uint64_t i = begin; i < end; ++i) {
+      const auto pos = static_cast<uint32_t>(kv_len + i);
+      const kvasir_lease& lease = layer.leases[pos / block_size_];
+      const kvasir_kv_format& format = formats_[lease.format];
+      auto* k_row = static_cast<std::byte*>(lease.k) + (pos % block_size_) * format.k_token_stride;
+      auto* v_row = static_cast<std::byte*>(lease.v) + (pos % block_size_) * format.v_token_stride;
+      for (uint32_t head = 0; head < n_kv_heads_; ++head) {
+        kernels::convert_from_f32(element_type(format.dtype_k),
+                                  k + (i * n_kv_heads_ + head) * head_dim_,
+                                  k_row + head * format.k_head_stride, head_dim_);
+        kernels::convert_from_f32(element_type(format.dtype_v),
+                                  v + (i * n_kv_heads_ + head) * v_dim_,
+                                  v_row + head * format.v_head_stride, v_dim_);
+      }
+    }
+  };
+  if (n < 16)
+    write(0, n, 0);
+  else
+    pool_.parallel_for(n, 0, write);
+  for (uint32_t block = kv_len / block_size_; block < n_blocks; ++block) {
+    const uint32_t n_tokens = std::min(block_size_, kv_len + n - block * block_size_);
+    layer.blocks[block]->lease.n_tokens = n_tokens;
+    layer.blocks[block]->key.n_tokens = n_tokens;
+    layer.leases[block].n_tokens = n_tokens;
+  }
+}
+
+void BlockStore::seal(LayerState& layer, uint32_t begin, uint32_t end) {
+  if (begin >= end) return;
+  std::vector<kvasir_block_key> keys;
+  std::vector<kvasir_lease> leases;
+  for (uint32_t block = begin; block < end; ++block) {
+    keys.push_back(layer.blocks[block]->key);
+    leases.push_back(layer.blocks[block]->lease);
+  }
+  storage_.seal(keys, leases.data());
+  for (uint32_t block = begin; block < end; ++block) {
+    kvasir_lease& lease = leases[block - begin];
+    if (lease.format >= formats_.size())
+      throw PluginError(storage_.id(), "seal", KVASIR_ERR_INTERNAL, "unknown format in a lease");
+    lease.pos_begin = block * block_size_;
+    lease.n_tokens = block_size_;
+    Block& sealed = *layer.blocks[block];
+    sealed.lease = lease;
+    sealed.key.handle = lease.handle;
+    sealed.sealed = true;
+    layer.leases[block] = lease;
+  }
+}
+
+void BlockStore::make_resident(LayerState& layer, std::span<const uint32_t> blocks) {
+  if (stable_) return;
+  std::vector<uint32_t> missing;
+  for (const uint32_t block : blocks)
+    if (layer.blocks[block] && !layer.leases[block].k) missing.push_back(block);
+  for (int attempt = 0; !missing.empty(); ++attempt) {
+    std::vector<kvasir_block_key> keys;
+    for (const uint32_t block : missing) keys.push_back(layer.blocks[block]->key);
+    std::vector<kvasir_lease> leases(keys.size());
+    if (storage_.acquire(keys, KVASIR_ACQUIRE_READ, leases.data()) != KVASIR_OK)
+      throw Error(ErrorKind::kResource, "storage " + storage_.id() +
+                                            " cannot hold the blocks of one step at a time: "
+                                            "raise its limit or lower the budget");
+    std::vector<uint32_t> still;
+    std::vector<kvasir_block_key> wanted;
+    for (size_t i = 0; i < missing.size(); ++i) {
+      const uint32_t block = missing[i];
+      kvasir_lease& lease = leases[i];
+      if (lease.state == KVASIR_LEASE_FAILED || (attempt >= 8 && !lease.k))
+        throw PluginError(storage_.id(), "acquire", KVASIR_ERR_IO,
+                          "block " + std::to_string(block) + " of layer " +
+                              std::to_string(layer.blocks[block]->key.layer) + " is lost");
+      if (lease.state == KVASIR_LEASE_NOT_RESIDENT || !lease.k) {
+        still.push_back(block);
+        wanted.push_back(layer.blocks[block]->key);
+        continue;
+      }
+      lease.pos_begin = block * block_size_;
+      lease.n_tokens = layer.blocks[block]->lease.n_tokens;
+      lease.token_pos = nullptr;
+      layer.leases[block] = lease;
+    }
+    missing = std::move(still);
+    for (size_t done = 0; done < wanted.size();) {
+      const std::vector<kvasir_block_key> rest(wanted.begin() + static_cast<ptrdiff_t>(done),
+                                               wanted.end());
+      const uint64_t ticket = services_.new_ticket();
+      uint32_t accepted = 0;
+      storage_.prefetch(rest, 2, ticket, accepted);
+      if (accepted == 0) break;  // over its budget: acquire what arrived, then ask again
+      wait_for(ticket, rest);
+      done += accepted;
+    }
+  }
+}
+
+void BlockStore::wait_for(uint64_t ticket, std::span<const kvasir_block_key> keys) {
+  Completion report;
+  if (!services_.wait(ticket, kTransferTimeout, &report)) {
+    storage_.cancel(ticket);
+    throw PluginError(storage_.id(), "prefetch", KVASIR_ERR_IO, "no report within 30 s");
+  }
+  for (size_t i = 0; i < report.block_status.size() && i < keys.size(); ++i)
+    if (report.block_status[i] < 0)
+      throw PluginError(storage_.id(), "prefetch", report.block_status[i],
+                        "block " + std::to_string(keys[i].block) + " of layer " +
+                            std::to_string(keys[i].layer) + " could not be read back");
+  if (report.status < 0 && report.block_status.empty())
+    throw PluginError(storage_.id(), "prefetch", report.status, "transfer failed");
+}
+
+void BlockStore::make_all_resident(LayerState& layer) {
+  if (stable_) return;
+  std::vector<uint32_t> all(layer.blocks.size());
+  for (uint32_t block = 0; block < all.size(); ++block) all[block] = block;
+  make_resident(layer, all);
+}
+
+void BlockStore::prefetch(LayerState& layer, std::span<const uint32_t> blocks) {
+  if (stable_ || !storage_.has_prefetch()) return;
+  Completion report;
+  std::erase_if(tickets_, [&](uint64_t ticket) { return services_.poll(ticket, &report); });
+  std::vector<kvasir_block_key> keys;
+  for (const uint32_t block : blocks)
+    if (layer.blocks[block] && !layer.leases[block].k) keys.push_back(layer.blocks[block]->key);
+  if (keys.empty()) return;
+  uint32_t accepted = 0;
+  const uint64_t ticket = services_.new_ticket();
+  storage_.prefetch(keys, 0, ticket, accepted);
+  if (accepted > 0) tickets_.push_back(ticket);
+}
+
+void BlockStore::release_step(LayerState& layer) {
+  if (stable_) return;
+  std::vector<uint64_t> leases;
+  for (size_t block = 0; block < layer.blocks.size(); ++block) {
+    kvasir_lease& lease = layer.leases[block];
+    if (!layer.blocks[block] || !layer.blocks[block]->sealed || !lease.k) continue;
+    if (lease.lease) leases.push_back(lease.lease);
+    if (layer.blocks[block]->lease.lease == lease.lease) layer.blocks[block]->lease.lease = 0;
+    lease.k = lease.v = nullptr;
+    lease.lease = 0;
+  }
+  if (!leases.empty()) storage_.release(leases);
+}
+
+void BlockStore::copy_rows(const kvasir_lease& from, kvasir_lease& to, uint32_t n_tokens) const {
+  const kvasir_kv_format& a = formats_[from.format];
+  const kvasir_kv_format& b = formats_[to.format];
+  if (a.dtype_k != b.dtype_k || a.dtype_v != b.dtype_v)
+    throw Error(ErrorKind::kInternal,
+                "storage " + storage_.id() + " cannot fork: a sealed block's type differs");
+  const size_t k_bytes = kernels::element_bytes(element_type(a.dtype_k)) * head_dim_;
+  const size_t v_bytes = kernels::element_bytes(element_type(a.dtype_v)) * v_dim_;
+  for (uint32_t head = 0; head < n_kv_heads_; ++head)
+    for (uint32_t t = 0; t < n_tokens; ++t) {
+      std::memcpy(static_cast<std::byte*>(to.k) + head * b.k_head_stride + t * b.k_token_stride,
+                  static_cast<std::byte*>(from.k) + head * a.k_head_stride + t * a.k_token_stride,
+                  k_bytes);
+      std::memcpy(static_cast<std::byte*>(to.v) + head * b.v_head_stride + t * b.v_token_stride,
+                  static_cast<std::byte*>(from.v) + head * a.v_head_stride + t * a.v_token_stride,
+                  v_bytes);
+    }
+}
+
+void BlockStore::fork(const LayerState& from, LayerState& to, uint32_t layer_index) {
+  to = from;
+  if (from.blocks.empty() || !from.blocks.back() || from.blocks.back()->sealed) return;
+  const auto last = static_cast<uint32_t>(from.blocks.size() - 1);
+  const uint32_t n_tokens = from.leases[last].n_tokens;
+  to.blocks.pop_back();
+  to.leases.pop_back();
+  create_range(to, layer_index, last, last + 1);
+  copy_rows(from.leases[last], to.leases[last], n_tokens);
+  to.leases[last].n_tokens = to.blocks[last]->lease.n_tokens = n_tokens;
+  to.blocks[last]->key.n_tokens = n_tokens;
+}
+
+void BlockStore::truncate(LayerState& layer, uint32_t layer_index, uint32_t kv_len) {
+  const uint32_t n_blocks = (kv_len + block_size_ - 1) / block_size_;
+  if (layer.blocks.size() > n_blocks) {
+    layer.blocks.resize(n_blocks);
+    layer.leases.resize(n_blocks);
+  }
+  const uint32_t n_tokens = kv_len % block_size_;
+  if (n_tokens == 0 || !layer.blocks.back()) return;
+  const uint32_t last = n_blocks - 1;
+  if (layer.blocks[last]->sealed) {  // reopen as a private copy: forks may share the sealed one
+    const uint32_t list[] = {last};
+    make_resident(layer, list);
+    const std::shared_ptr<Block> old = layer.blocks[last];
+    const kvasir_lease from = layer.leases[last];
+    layer.blocks.pop_back();
+    layer.leases.pop_back();
+    create_range(layer, layer_index, last, last + 1);
+    copy_rows(from, layer.leases[last], n_tokens);
+    if (!stable_ && from.lease) storage_.release({from.lease});
+    if (old->lease.lease == from.lease) old->lease.lease = stable_ ? old->lease.lease : 0;
+  }
+  layer.leases[last].n_tokens = layer.blocks[last]->lease.n_tokens = n_tokens;
+  layer.blocks[last]->key.n_tokens = n_tokens;
+}
+
+void BlockStore::drop(Block& block) noexcept {
+  try {
+    if (block.lease.lease) storage_.release({block.lease.lease});
+    storage_.drop({block.key}, KVASIR_DROP_FORGET);
+  } catch (const std::exception& e) {
+    services_.log(KVASIR_LOG_ERROR, storage_.id(), e.what());
+  }
+}
+
+}  // namespace kvasir

@@ -1,0 +1,59 @@
+// Blocks in storage: creating, appending rows, sealing, making resident, dropping.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <kvasir/kvasir.h>
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "core/plugin/host.h"
+#include "core/plugin/instance.h"
+#include "core/runtime/sequence.h"
+
+namespace kvasir {
+
+class BlockStore {
+ public:
+  BlockStore(Storage& storage, HostServices& services, ThreadPool& pool, uint32_t block_size,
+             uint32_t n_kv_heads, uint32_t head_dim, uint32_t v_dim);
+
+  const std::vector<kvasir_kv_format>& formats() const { return formats_; }
+
+  // Writes rows [kv_len, kv_len + n) of one layer: k [n][n_kv_heads][head_dim] f32, v likewise with
+  // v_dim; opens the blocks that are missing. Afterwards leases say n_tokens of the new length.
+  void append(LayerState& layer, uint32_t layer_index, uint32_t kv_len, const float* k,
+              const float* v, uint32_t n);
+  // Seals blocks [begin, end), which are full.
+  void seal(LayerState& layer, uint32_t begin, uint32_t end);
+  // Guarantees k and v of every listed block until release_step(); waits for transfers. Error when
+  // a block is lost. Does nothing for storage with stable leases.
+  void make_resident(LayerState& layer, std::span<const uint32_t> blocks);
+  void make_all_resident(LayerState& layer);
+  // Starts moving what is not resident; never waits.
+  void prefetch(LayerState& layer, std::span<const uint32_t> blocks);
+  void release_step(LayerState& layer);
+  // Shares sealed blocks and copies the open one.
+  void fork(const LayerState& from, LayerState& to, uint32_t layer_index);
+  // Keeps the first kv_len tokens; the cut block becomes writable again, private to this sequence.
+  void truncate(LayerState& layer, uint32_t layer_index, uint32_t kv_len);
+  void drop(Block& block) noexcept;
+
+ private:
+  void create_range(LayerState& layer, uint32_t layer_index, uint32_t begin, uint32_t end);
+  void copy_rows(const kvasir_lease& from, kvasir_lease& to, uint32_t n_tokens) const;
+  kvasir_block_key new_key(uint32_t layer_index, uint32_t block);
+  void wait_for(uint64_t ticket, std::span<const kvasir_block_key> keys);
+
+  Storage& storage_;
+  HostServices& services_;
+  ThreadPool& pool_;
+  uint32_t block_size_, n_kv_heads_, head_dim_, v_dim_;
+  bool stable_;
+  uint64_t nonce_ = 0;
+  std::vector<kvasir_kv_format> formats_;
+  std::vector<uint64_t> tickets_;  // speculative prefetches in flight
+};
+
+}  // namespace kvasir

@@ -1,0 +1,29 @@
+// Proof of engagement: what a run considered, selected, attended and read. Sums over steps, layers,
+// kv heads and sequences; prefill and decode apart.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+namespace kvasir {
+
+struct Engagement {
+  uint64_t steps = 0;                      // passes over all layers: chunks, or decode steps
+  uint64_t layer_steps = 0;                // steps x layers
+  uint64_t tokens_considered = 0;          // cached tokens
+  uint64_t tokens_selected = 0;            // by the plugin; all candidates when attended densely
+  uint64_t tokens_attended = 0;            // selected and forced
+  uint64_t kv_bytes_read = 0;              // K and V rows of the attended tokens
+  uint64_t representative_bytes_read = 0;  // records scored
+  uint64_t fallbacks = 0;                  // rows attended densely because a plugin failed
+  uint64_t selections = 0;                 // rows a selector was asked for
+  uint64_t reused = 0;                     // rows that kept an earlier selection
+  uint64_t bypassed = 0;                   // rows whose budget covered everything
+  uint64_t boundary_calls = 0;             // crossings of the plugin boundary
+  uint64_t plugin_nanos = 0;               // inside plugins
+  uint64_t core_nanos = 0;   // core's work between them: append, plan, validate, merge
+  uint64_t model_nanos = 0;  // dense layers
+  uint64_t total_nanos = 0;
+};
+
+}  // namespace kvasir

@@ -1,0 +1,79 @@
+// The step loop: sequences, chunked prefill, decode of a batch, over one model and one pipeline.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "core/model/model.h"
+#include "core/model/tokenizer.h"
+#include "core/plugin/host.h"
+#include "core/plugin/pipeline.h"
+#include "core/runtime/engagement.h"
+
+namespace kvasir {
+
+struct EngineOptions {
+  uint32_t max_context = 4096;  // tokens per sequence
+  uint32_t max_sequences = 1;   // of one decode step
+  uint64_t seed = 0;            // for plugins that draw
+  uint64_t model_hash = 0;
+  bool check_numerics = false;  // refuse NaN and infinity from the backend
+};
+
+using SequenceId = uint64_t;
+
+// Not thread-safe: one call at a time. Errors: Error(kInput) for a prompt beyond max_context,
+// PluginError when a plugin fails and the strategy says so (cache.on_fault) or nothing can replace
+// it (storage, attention); the sequence of the failed call must then be closed.
+class Engine {
+ public:
+  Engine(const Model& model, Pipeline pipeline, ThreadPool& pool, HostServices& services,
+         const EngineOptions& options);
+  ~Engine();
+  Engine(const Engine&) = delete;
+
+  SequenceId open();
+  SequenceId fork(SequenceId parent);
+  void truncate(SequenceId seq, uint32_t kv_len);  // forgets tokens at positions >= kv_len
+  void close(SequenceId seq);
+  uint32_t kv_len(SequenceId seq) const;
+  std::span<const TokenId> tokens(SequenceId seq) const;  // cached ones
+
+  struct PrefillHooks {
+    std::function<bool(uint32_t done, uint32_t total)> progress;  // after each chunk; false = stop
+    // Logits of every position: rows [first_pos, first_pos + n) of the sequence, [n][vocab].
+    std::function<void(uint32_t first_pos, uint32_t n, const float* logits)> all_logits;
+  };
+  // Appends a prompt (or a further turn). Returns the tokens done: fewer than given only when
+  // progress() said stop. last_logits [vocab], or empty.
+  uint32_t prefill(SequenceId seq, std::span<const TokenId> tokens, std::span<float> last_logits,
+                   const PrefillHooks& hooks = {});
+
+  struct DecodeItem {
+    SequenceId seq;
+    TokenId token;
+  };
+  // One token per sequence; logits [items][vocab].
+  void decode(std::span<const DecodeItem> items, std::span<float> logits);
+
+  const Engagement& prefill_engagement() const;
+  const Engagement& decode_engagement() const;
+  void reset_engagement();
+  const Pipeline& pipeline() const;
+  const kvasir_geometry& geometry() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// The geometry plugins are bound to. dense_bits backs geometry.dense_layers and must outlive it;
+// unrotated: some plugin needs K stored before RoPE.
+kvasir_geometry make_geometry(const ModelShape& shape, const StrategyConfig& strategy,
+                              const EngineOptions& options, std::vector<uint64_t>& dense_bits,
+                              bool unrotated);
+
+}  // namespace kvasir

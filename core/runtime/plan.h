@@ -1,0 +1,38 @@
+// Memory of a run before anything loads: bytes per part and tier, tokens attended per step.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "core/model/model.h"
+#include "core/plugin/pipeline.h"
+#include "core/runtime/engine.h"
+
+namespace kvasir {
+
+struct MemoryPlan {
+  uint64_t kv_bytes = 0;           // K and V of max_context tokens x max_sequences, all layers
+  uint64_t kv_overhead_bytes = 0;  // the storage's fixed part
+  uint64_t record_bytes = 0;       // slabs of representative and selectors
+  uint64_t weight_bytes = 0;       // as resident after load
+  uint64_t model_scratch_bytes = 0;
+  uint64_t activation_bytes = 0;  // of the largest chunk, logits included
+  uint64_t attention_scratch_bytes = 0;
+  uint64_t process_bytes = 0;  // program, libraries, tokenizer: a measured constant
+  uint64_t total() const {
+    return kv_bytes + kv_overhead_bytes + record_bytes + weight_bytes + model_scratch_bytes +
+           activation_bytes + attention_scratch_bytes + process_bytes;
+  }
+  // Attended per layer, kv head and decode step at max_context.
+  uint64_t sink_tokens = 0, window_tokens = 0, selected_tokens = 0, attended_tokens = 0;
+  bool attends_all = false;        // the selector sets no limit
+  uint64_t kv_bytes_per_step = 0;  // rows read per decoded token, all layers
+  uint64_t record_bytes_per_step = 0;
+};
+
+// Binds the plugins of `pipeline` (nothing is stored): use it for planning only. Throws Error as
+// the engine would.
+MemoryPlan make_plan(const ModelShape& shape, const Model::Memory& model, Pipeline& pipeline,
+                     const EngineOptions& options, uint64_t vocabulary_bytes);
+
+}  // namespace kvasir

@@ -1,0 +1,99 @@
+// What the stages of the step loop share: the plugins of the run, the geometry, the batch.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <kvasir/kvasir.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/model/model.h"
+#include "core/plugin/pipeline.h"
+#include "core/runtime/block_store.h"
+#include "core/runtime/engagement.h"
+#include "core/runtime/rows.h"
+#include "core/runtime/sequence.h"
+#include "core/runtime/slab.h"
+
+namespace kvasir {
+
+// Who keeps records in slabs: the representative, or a selector with a layout.
+struct SlabOwner {
+  Representative* representative = nullptr;
+  Selector* selector = nullptr;
+  kvasir_layout layout{};
+  SlabLayout slab;
+  uint32_t unit() const {
+    return selector ? selector->limits().unit : static_cast<uint32_t>(KVASIR_UNIT_BLOCK);
+  }
+  kvasir_status update(const kvasir_step& step, const std::vector<kvasir_update_item>& items) {
+    return selector ? selector->update(step, items) : representative->update(step, items);
+  }
+};
+
+struct RunContext {
+  const Model& model;
+  Pipeline& pipeline;
+  BlockStore& store;
+  HostServices& services;
+  ThreadPool& pool;
+  const CacheConfig& cache;
+  kvasir_geometry geometry;
+  std::vector<SlabOwner> owners;
+  std::vector<uint32_t> group_leader;  // [layer] whose selection a layer uses; itself when it leads
+  std::vector<bool> dense_layer;
+  bool check_numerics = false;
+  Engagement* counters = nullptr;  // of the current phase
+  std::vector<uint32_t> faults;    // per selector; set aside at kMaxFaults
+
+  static constexpr uint32_t kMaxFaults = 3;
+  uint32_t group_size() const { return geometry.n_q_heads / geometry.n_kv_heads; }
+  const SlabOwner* owner_of(const Selector* selector) const {
+    for (const SlabOwner& owner : owners)
+      if (owner.selector == selector) return &owner;
+    return nullptr;
+  }
+  size_t owner_index(const SlabOwner* owner) const {
+    return static_cast<size_t>(owner - owners.data());
+  }
+  // Unit whose boundaries the forced part is rounded to: blocks as soon as one selector works so.
+  uint32_t forced_unit() const {
+    for (const auto& selector : pipeline.selectors)
+      if (selector->limits().unit == KVASIR_UNIT_TOKEN && pipeline.selectors.size() == 1)
+        return KVASIR_UNIT_TOKEN;
+    return KVASIR_UNIT_BLOCK;
+  }
+};
+
+// One sequence of a call: queries [q_begin, q_begin + n_q) of the batch's rows.
+struct BatchRow {
+  Sequence* seq;
+  uint32_t q_begin, n_q;
+  uint32_t kv_len;  // tokens cached, those of this call included
+  uint32_t first_pos() const { return kv_len - n_q; }
+};
+
+// Builds a kvasir_step; owns what it points to.
+class StepBuilder {
+ public:
+  // owner: whose slab it carries, or null. candidates: per row, or empty for ranges only.
+  StepBuilder(const RunContext& context, uint32_t moment, uint32_t flags, uint32_t layer,
+              const std::vector<BatchRow>& rows, uint32_t unit, const SlabOwner* owner,
+              const std::vector<const Candidates*>& candidates = {});
+  const kvasir_step& step() const { return step_; }
+
+ private:
+  kvasir_step step_{};
+  std::vector<kvasir_step_row> rows_;
+  SlabLayout::Buffers slab_;
+  RowBuffer candidates_;
+};
+
+// [rows][heads][dim] f32 over contiguous memory.
+kvasir_view view_f32(const float* data, uint64_t rows, uint64_t heads, uint64_t dim);
+
+// Calls and nanoseconds inside plugins so far, over all instances of the run.
+CallStats plugin_totals(const Pipeline& pipeline);
+
+}  // namespace kvasir

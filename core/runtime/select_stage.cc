@@ -1,0 +1,482 @@
+// Selection; see select_stage.h.
+// SPDX-License-Identifier: Apache-2.0
+#include "core/runtime/select_stage.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace kvasir {
+namespace {
+
+constexpr uint64_t kWeightNeeds = KVASIR_NEED_LOG_WEIGHT | KVASIR_NEED_HEAD_LOG_WEIGHT;
+
+// How the scores of several query heads become one (arXiv:2406.10774 leaves it open under GQA).
+void reduce_rows(uint32_t rule, float scale, const float* in, uint64_t n_heads, uint64_t n,
+                 float* out) {
+  std::fill(out, out + n, rule == KVASIR_REDUCE_MAX ? -INFINITY : 0.0f);
+  for (uint64_t head = 0; head < n_heads; ++head) {
+    const float* row = in + head * n;
+    if (rule == KVASIR_REDUCE_MAX) {
+      for (uint64_t i = 0; i < n; ++i) out[i] = std::max(out[i], row[i]);
+    } else if (rule == KVASIR_REDUCE_SOFTMAX_SUM) {
+      float high = -INFINITY;
+      for (uint64_t i = 0; i < n; ++i) high = std::max(high, row[i]);
+      float sum = 0.0f;
+      for (uint64_t i = 0; i < n; ++i) sum += std::exp((row[i] - high) * scale);
+      for (uint64_t i = 0; i < n; ++i) out[i] += std::exp((row[i] - high) * scale) / sum;
+    } else {
+      for (uint64_t i = 0; i < n; ++i) out[i] += row[i];
+    }
+  }
+  if (rule == KVASIR_REDUCE_MEAN)
+    for (uint64_t i = 0; i < n; ++i) out[i] /= static_cast<float>(n_heads);
+}
+
+}  // namespace
+
+bool SelectStage::selects_in_prefill() const {
+  for (const auto& selector : c_.pipeline.selectors)
+    if (selector->limits().flags & KVASIR_LIMIT_PREFILL_SELECT) return true;
+  return false;
+}
+
+// token_step if set, else the plugin's reuse_steps; both: the smaller.
+bool SelectStage::due(uint32_t layer, const Sequence& seq) const {
+  const LayerSelection& last = seq.layers[layer].selection;
+  if (!last.valid || last.dense) return true;
+  const uint32_t age = seq.decode_index - last.made_at;
+  if (last.speculated) return age > 0;
+  const uint32_t step = c_.cache.token_step.value;
+  uint64_t keep = step ? step : uint64_t{last.reuse_steps} + 1;
+  if (step && last.reuse_steps) keep = std::min<uint64_t>(keep, uint64_t{last.reuse_steps} + 1);
+  if (step && !last.reuse_steps) return seq.decode_index % step == 0 || age >= step;
+  return age >= keep;
+}
+
+SelectStage::Work SelectStage::start(uint32_t layer, const BatchRow& row) const {
+  const uint32_t forced_unit = c_.forced_unit();
+  const ForcedRange forced =
+      forced_range(c_.cache, forced_unit, row.first_pos() + 1, row.seq->prompt_end);
+  Work work;
+  work.row = row;
+  work.out = &row.seq->layers[layer].selection;
+  *work.out = {};
+  work.out->sink_end = forced.sink_end;
+  work.out->window_begin = forced.window_begin;
+  work.out->made_at = row.seq->decode_index;
+  work.candidates = live_candidates(row.seq->layers[layer], c_.pipeline.selectors[0]->limits().unit,
+                                    forced, c_.geometry.block_size, c_.geometry.n_kv_heads);
+  // Shared selection chooses one list for all heads: what any of them may reach.
+  if (c_.geometry.head_select_shared && work.candidates.listed) {
+    std::vector<uint32_t> all;
+    for (const HeadSelection& head : work.candidates.heads)
+      all.insert(all.end(), head.index.begin(), head.index.end());
+    std::sort(all.begin(), all.end());
+    all.erase(std::unique(all.begin(), all.end()), all.end());
+    for (HeadSelection& head : work.candidates.heads) head.index = all;
+  }
+  return work;
+}
+
+std::vector<const LayerSelection*> SelectStage::select(uint32_t layer,
+                                                       const std::vector<BatchRow>& rows,
+                                                       const float* q, uint64_t n_queries,
+                                                       bool prefill, uint32_t flags) {
+  dense_.valid = dense_.dense = true;
+  const bool dense =
+      c_.pipeline.selectors.empty() || c_.dense_layer[layer] || (prefill && !selects_in_prefill());
+  std::vector<const LayerSelection*> result(rows.size(), &dense_);
+  if (dense) return result;
+  std::vector<Work> works;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const uint32_t leader = prefill ? layer : c_.group_leader[layer];
+    LayerSelection& selection = rows[i].seq->layers[leader].selection;
+    result[i] = &selection;
+    if (leader != layer || (!prefill && !due(layer, *rows[i].seq))) {
+      ++c_.counters->reused;
+      continue;
+    }
+    works.push_back(start(layer, rows[i]));
+  }
+  if (!works.empty()) run_chain(layer, works, q, n_queries, prefill ? KVASIR_P2 : KVASIR_D2, flags);
+  return result;
+}
+
+void SelectStage::run_chain(uint32_t layer, std::vector<Work>& works, const float* q,
+                            uint64_t n_queries, uint32_t moment, uint32_t flags) {
+  for (size_t s = 0; s < c_.pipeline.selectors.size(); ++s) {
+    const Selector& selector = *c_.pipeline.selectors[s];
+    const kvasir_sel_limits& limits = selector.limits();
+    std::vector<Work*> todo;
+    for (Work& work : works) {
+      if (work.failed) continue;
+      if (limits.unit == KVASIR_UNIT_TOKEN && work.candidates.unit == KVASIR_UNIT_BLOCK)
+        work.candidates = expand_to_tokens(work.candidates, c_.geometry.block_size);
+      if (!selector.has_select()) continue;
+      const bool covers = (limits.max_units && work.candidates.max_count() <= limits.max_units) ||
+                          work.row.kv_len < limits.dense_below_tokens ||
+                          work.candidates.max_count() == 0;
+      if (c_.cache.bypass.value && covers) continue;
+      work.bypassed = false;
+      todo.push_back(&work);
+    }
+    if (!todo.empty()) run_selector(s, layer, todo, q, n_queries, moment, flags);
+  }
+  for (Work& work : works) finish(work);
+}
+
+void SelectStage::finish(Work& work) const {
+  LayerSelection& out = *work.out;
+  out.valid = true;
+  if (work.bypassed) ++c_.counters->bypassed;
+  out.unit = work.candidates.unit;
+  out.width = work.width;
+  out.reuse_steps = work.reuse_steps;
+  out.dense = work.failed || !work.candidates.listed;
+  if (!out.dense) out.heads = std::move(work.candidates.heads);
+}
+
+void SelectStage::fault(size_t index, uint32_t layer, std::vector<Work*>& works,
+                        const std::string& text) {
+  const Selector& selector = *c_.pipeline.selectors[index];
+  if (c_.cache.on_fault.value == OnFault::kFail)
+    throw PluginError(selector.id(), "select", KVASIR_ERR_INTERNAL,
+                      "layer " + std::to_string(layer) + ": " + text);
+  uint32_t& faults = c_.faults[index];
+  ++faults;
+  c_.services.log(KVASIR_LOG_ERROR, selector.id(),
+                  "select, layer " + std::to_string(layer) + ", sequence " +
+                      std::to_string(works[0]->row.seq->id) + ": " + text +
+                      (faults == RunContext::kMaxFaults
+                           ? "; put aside after repeated faults: attending densely from here on"
+                           : "; attending densely in this step"));
+  for (Work* work : works) {
+    work->failed = true;
+    ++c_.counters->fallbacks;
+  }
+}
+
+bool SelectStage::call(Selector& selector, const std::vector<Work*>& works, bool weights,
+                       const std::function<kvasir_status(kvasir_selection&)>& fn, RowBuffer& rows,
+                       std::string* fault) {
+  const kvasir_sel_limits& limits = selector.limits();
+  const uint32_t heads = limits.scope == KVASIR_SCOPE_SEQUENCE  ? 1
+                         : limits.scope == KVASIR_SCOPE_KV_HEAD ? c_.geometry.n_kv_heads
+                                                                : c_.geometry.n_q_heads;
+  const auto n_rows = static_cast<uint32_t>(works.size()) * heads;
+  uint64_t capacity = 0;
+  for (const Work* work : works)
+    capacity += heads * (limits.max_units ? std::min(limits.max_units, work->candidates.max_count())
+                                          : std::min<uint64_t>(work->candidates.max_count(), 1024));
+  std::vector<const Candidates*> candidates;
+  for (const Work* work : works) candidates.push_back(&work->candidates);
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    rows.prepare(limits.unit, limits.scope, limits.action, n_rows, capacity,
+                 weights ? c_.group_size() : 0);
+    const kvasir_status status = fn(rows.view);
+    if (status == KVASIR_ERR_CAPACITY) {
+      uint64_t most = 0;
+      for (const Work* work : works) most += heads * work->candidates.max_count();
+      if (rows.view.needed <= capacity || rows.view.needed > most) {
+        *fault = "asked for room for " + std::to_string(rows.view.needed) + " indices with " +
+                 std::to_string(capacity) + " given and " + std::to_string(most) + " possible";
+        return false;
+      }
+      capacity = rows.view.needed;
+      continue;
+    }
+    if (status == KVASIR_FALLBACK) {
+      *fault = "";
+      return false;
+    }
+    if (status != KVASIR_OK) {
+      *fault = "returned status " + std::to_string(status);
+      return false;
+    }
+    CheckContext check;
+    check.n_rows = static_cast<uint32_t>(works.size());
+    check.n_q_heads = c_.geometry.n_q_heads;
+    check.n_kv_heads = c_.geometry.n_kv_heads;
+    check.max_units = limits.max_units;
+    check.finest_scope = limits.scope;
+    check.weights_allowed = weights;
+    *fault = rows.view.unit != limits.unit ? "changed the unit of its rows"
+                                           : check_selection(rows.view, check, candidates);
+    return fault->empty();
+  }
+  *fault = "asks for more room again and again";
+  return false;
+}
+
+void SelectStage::run_selector(size_t index, uint32_t layer, std::vector<Work*>& works,
+                               const float* q, uint64_t n_queries, uint32_t moment,
+                               uint32_t flags) {
+  Selector& selector = *c_.pipeline.selectors[index];
+  if (c_.faults[index] >= RunContext::kMaxFaults) {
+    for (Work* work : works) work->failed = true;
+    c_.counters->fallbacks += works.size();
+    return;
+  }
+  const uint64_t needs = selector.desc().needs;
+  std::vector<BatchRow> rows;
+  std::vector<const Candidates*> candidates;
+  for (Work* work : works) {
+    rows.push_back(work->row);
+    candidates.push_back(&work->candidates);
+  }
+  std::string fault_text;
+  RowBuffer result;
+  try {
+    kvasir_sel_in in{};
+    in.struct_size = sizeof(in);
+    in.q = view_f32(q, n_queries, c_.geometry.n_q_heads, c_.geometry.head_dim);
+    Scores scores;
+    if (needs & KVASIR_NEED_SCORES) {
+      score(layer, works, q, n_queries, moment, flags, scores);
+      in.n_score_heads = scores.n_heads;
+      in.scores = scores.reduced.data();
+      in.score_offsets = scores.offsets.data();
+    }
+    std::vector<kvasir_lease> leases;
+    std::vector<uint64_t> lease_offsets;
+    if (needs & KVASIR_NEED_KEYS) {
+      for (const BatchRow& row : rows) {
+        LayerState& state = row.seq->layers[layer];
+        c_.store.make_all_resident(state);
+        lease_offsets.push_back(leases.size());
+        leases.insert(leases.end(), state.leases.begin(), state.leases.end());
+      }
+      lease_offsets.push_back(leases.size());
+      in.leases = leases.data();
+      in.lease_offsets = lease_offsets.data();
+    }
+    const StepBuilder step(c_, moment, flags, layer, rows, selector.limits().unit,
+                           c_.owner_of(&selector), candidates);
+    c_.counters->selections += works.size();
+    const bool ok = call(
+        selector, works, needs & kWeightNeeds,
+        [&](kvasir_selection& out) { return selector.select(step.step(), in, out); }, result,
+        &fault_text);
+    if (!ok && fault_text.empty()) {
+      for (Work* work : works) work->failed = true;
+      c_.counters->fallbacks += works.size();
+      return;
+    }
+  } catch (const PluginError& e) {
+    fault_text = e.what();
+  }
+  if (!fault_text.empty()) return fault(index, layer, works, fault_text);
+  for (size_t i = 0; i < works.size(); ++i) {
+    uint32_t width = 0;
+    bool fallback = false;
+    auto heads = heads_of(result.view, static_cast<uint32_t>(i), c_.geometry.n_q_heads,
+                          c_.geometry.n_kv_heads, works[i]->candidates, &width, &fallback);
+    if (fallback) {
+      works[i]->failed = true;
+      ++c_.counters->fallbacks;
+      continue;
+    }
+    narrow(*works[i], std::move(heads), width);
+    const uint32_t reuse = result.view.reuse_steps;
+    works[i]->reuse_steps = index == 0 ? reuse : std::min(works[i]->reuse_steps, reuse);
+  }
+}
+
+// Replaces the candidates by what was chosen among them; log-weights add along the chain.
+void SelectStage::narrow(Work& work, std::vector<HeadSelection>&& heads, uint32_t width) const {
+  Candidates next;
+  next.unit = work.candidates.unit;
+  next.begin = work.candidates.begin;
+  next.end = work.candidates.end;
+  next.listed = true;
+  const uint32_t out_width = std::max(width, work.width);
+  for (uint32_t head = 0; head < c_.geometry.n_kv_heads; ++head) {
+    HeadSelection chosen = heads.size() == 1 ? heads[0] : std::move(heads[head]);
+    if (chosen.all) {
+      chosen.all = false;
+      chosen.index.clear();
+      if (work.candidates.listed) {
+        chosen = work.candidates.heads[head];
+        next.heads.push_back(std::move(chosen));
+        continue;
+      }
+      for (uint32_t u = next.begin; u < next.end; ++u) chosen.index.push_back(u);
+    }
+    if (work.candidates.listed) {  // a shared row may name what only another head may reach
+      const HeadSelection& before = work.candidates.heads[head];
+      HeadSelection kept;
+      for (size_t i = 0; i < chosen.index.size(); ++i) {
+        const auto at = std::lower_bound(before.index.begin(), before.index.end(), chosen.index[i]);
+        if (at == before.index.end() || *at != chosen.index[i]) continue;
+        kept.index.push_back(chosen.index[i]);
+        const auto old = static_cast<size_t>(at - before.index.begin());
+        for (uint32_t w = 0; w < out_width; ++w) {
+          const float a = width ? chosen.weight[i * width + (width == 1 ? 0 : w)] : 0.0f;
+          const float b =
+              work.width ? before.weight[old * work.width + (work.width == 1 ? 0 : w)] : 0.0f;
+          kept.weight.push_back(a + b);
+        }
+      }
+      chosen = std::move(kept);
+    }
+    next.heads.push_back(std::move(chosen));
+  }
+  work.width = out_width;
+  work.candidates = std::move(next);
+}
+
+void SelectStage::score(uint32_t layer, const std::vector<Work*>& works, const float* q,
+                        uint64_t n_queries, uint32_t moment, uint32_t flags, Scores& out) {
+  const uint32_t q_heads = c_.geometry.n_q_heads, dim = c_.geometry.head_dim;
+  std::vector<BatchRow> rows;
+  std::vector<const Candidates*> candidates;
+  std::vector<float> pooled;  // one query per row
+  bool direct = true;
+  for (const Work* work : works) {
+    direct = direct && work->row.n_q == 1;
+    rows.push_back(work->row);
+    candidates.push_back(&work->candidates);
+  }
+  if (!direct) {
+    pooled.assign(works.size() * q_heads * dim, 0.0f);
+    n_queries = works.size();
+    for (size_t i = 0; i < works.size(); ++i) {
+      const uint32_t n = rows[i].n_q;
+      for (uint32_t row = 0; row < n; ++row)
+        for (uint64_t d = 0; d < uint64_t{q_heads} * dim; ++d)
+          pooled[i * q_heads * dim + d] +=
+              q[(uint64_t{rows[i].q_begin} + row) * q_heads * dim + d] / static_cast<float>(n);
+      rows[i].q_begin = static_cast<uint32_t>(i);
+    }
+    q = pooled.data();
+  }
+  out.q_offsets.push_back(0);
+  for (const Candidates* candidate : candidates)
+    for (uint32_t head = 0; head < q_heads; ++head)
+      out.q_offsets.push_back(out.q_offsets.back() + candidate->count(head / c_.group_size()));
+  out.per_q_head.resize(std::max<uint64_t>(out.q_offsets.back(), 1));
+  const SlabOwner& owner = c_.owners[0];  // the representative's
+  const StepBuilder step(c_, moment, flags, layer, rows, KVASIR_UNIT_BLOCK, &owner, candidates);
+  kvasir_score_in in{};
+  in.struct_size = sizeof(in);
+  in.q = view_f32(q, n_queries, q_heads, dim);
+  kvasir_score_out result{sizeof(kvasir_score_out), 0, out.q_offsets.data(), out.per_q_head.data()};
+  c_.pipeline.representative->score(step.step(), in, result);
+  for (const Candidates* candidate : candidates)
+    for (uint32_t head = 0; head < c_.geometry.n_kv_heads; ++head)
+      c_.counters->representative_bytes_read += candidate->count(head) * owner.slab.record_bytes();
+  reduce(works, out);
+}
+
+void SelectStage::reduce(const std::vector<Work*>& works, Scores& scores) const {
+  const uint32_t q_heads = c_.geometry.n_q_heads, group = c_.group_size();
+  const bool shared = c_.geometry.head_select_shared != 0;
+  scores.n_heads = shared ? 1 : c_.geometry.n_kv_heads;
+  scores.offsets.push_back(0);
+  scores.reduced.reserve(scores.per_q_head.size() / group + 1);
+  for (size_t i = 0; i < works.size(); ++i) {
+    const Candidates& candidates = works[i]->candidates;
+    const uint32_t per = shared ? q_heads : group;
+    for (uint32_t head = 0; head < scores.n_heads; ++head) {
+      const uint64_t n = candidates.count(head);
+      const uint64_t at = scores.offsets.back();
+      scores.reduced.resize(at + n);
+      reduce_rows(c_.geometry.gqa_reduce, c_.geometry.softmax_scale,
+                  scores.per_q_head.data() + scores.q_offsets[i * q_heads + uint64_t{head} * per],
+                  per, n, scores.reduced.data() + at);
+      scores.offsets.push_back(at + n);
+    }
+  }
+}
+
+uint32_t SelectStage::speculation_target(uint32_t layer, const std::vector<BatchRow>& rows) const {
+  if (c_.pipeline.selectors.empty()) return 0;
+  const Selector& selector = *c_.pipeline.selectors[0];
+  const uint32_t ahead = selector.limits().speculate_ahead;
+  const uint32_t target = layer + ahead;
+  if (!ahead || !selector.has_speculate() || target >= c_.geometry.n_layers ||
+      c_.dense_layer[target] || c_.group_leader[target] != target)
+    return 0;
+  for (const BatchRow& row : rows)
+    if (due(target, *row.seq)) return target;
+  return 0;
+}
+
+void SelectStage::speculate(uint32_t layer, uint32_t target, const std::vector<BatchRow>& rows,
+                            const float* x, const float* q, uint64_t n_queries) {
+  Selector& selector = *c_.pipeline.selectors[0];
+  if (c_.faults[0] >= RunContext::kMaxFaults) return;
+  std::vector<Work> works;
+  std::vector<Work*> todo;
+  std::vector<BatchRow> todo_rows;
+  std::vector<LayerSelection> scratch(rows.size());
+  for (const BatchRow& row : rows) {
+    if (!due(target, *row.seq)) continue;
+    LayerSelection before = row.seq->layers[target].selection;
+    Work work = start(target, row);
+    scratch[works.size()] = std::move(*work.out);
+    row.seq->layers[target].selection = std::move(before);
+    const uint64_t most = work.candidates.max_count();
+    const kvasir_sel_limits& limits = selector.limits();
+    if (most == 0 || (c_.cache.bypass.value && ((limits.max_units && most <= limits.max_units) ||
+                                                row.kv_len < limits.dense_below_tokens)))
+      continue;
+    work.bypassed = false;
+    works.push_back(std::move(work));
+  }
+  for (Work& work : works) {
+    todo.push_back(&work);
+    todo_rows.push_back(work.row);
+  }
+  if (todo.empty()) return;
+  std::vector<const Candidates*> candidates;
+  for (const Work& work : works) candidates.push_back(&work.candidates);
+  kvasir_sel_in in{};
+  in.struct_size = sizeof(in);
+  in.q = view_f32(q, n_queries, c_.geometry.n_q_heads, c_.geometry.head_dim);
+  in.x = view_f32(x, n_queries, 1, c_.model.shape().d_model);
+  StepBuilder builder(c_, KVASIR_D1, 0, target, todo_rows, selector.limits().unit,
+                      c_.owner_of(&selector), candidates);
+  kvasir_step step = builder.step();
+  step.layer = layer;
+  RowBuffer result;
+  std::string text;
+  try {
+    const bool ok = call(
+        selector, todo, selector.desc().needs & kWeightNeeds,
+        [&](kvasir_selection& out) { return selector.speculate(step, target, in, out); }, result,
+        &text);
+    if (!ok && text.empty()) return;
+  } catch (const PluginError& e) {
+    text = e.what();
+  }
+  if (!text.empty()) {
+    fault(0, layer, todo, "speculate: " + text);
+    return;
+  }
+  for (size_t i = 0; i < works.size(); ++i) {
+    uint32_t width = 0;
+    bool fallback = false;
+    auto heads = heads_of(result.view, static_cast<uint32_t>(i), c_.geometry.n_q_heads,
+                          c_.geometry.n_kv_heads, works[i].candidates, &width, &fallback);
+    if (fallback) continue;
+    narrow(works[i], std::move(heads), width);
+    works[i].out = &scratch[i];
+    finish(works[i]);
+    LayerState& state = works[i].row.seq->layers[target];
+    std::vector<uint32_t> blocks;
+    const uint32_t per = scratch[i].unit == KVASIR_UNIT_BLOCK ? 1 : c_.geometry.block_size;
+    for (const HeadSelection& head : scratch[i].heads)
+      for (const uint32_t u : head.index) blocks.push_back(u / per);
+    std::sort(blocks.begin(), blocks.end());
+    blocks.erase(std::unique(blocks.begin(), blocks.end()), blocks.end());
+    c_.store.prefetch(state, blocks);
+    if (result.view.flags & KVASIR_SELECTION_FINAL) {
+      scratch[i].reuse_steps = 0;
+      state.selection = std::move(scratch[i]);
+      state.selection.speculated = true;
+    }
+  }
+}
+
+}  // namespace kvasir

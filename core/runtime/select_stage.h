@@ -1,0 +1,65 @@
+// Which selection each sequence of a batch attends with, in one layer: cadence, bypass, chain of
+// selectors, scores, fallback.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "core/runtime/run_context.h"
+
+namespace kvasir {
+
+class SelectStage {
+ public:
+  explicit SelectStage(RunContext& context) : c_(context) {}
+
+  // D2, or P2 for selectors that select in prefill. q: what the candidates will be attended with,
+  // f32 [queries][n_q_heads][head_dim], rows as BatchRow::q_begin says. The result points into the
+  // sequences' history, one per row.
+  std::vector<const LayerSelection*> select(uint32_t layer, const std::vector<BatchRow>& rows,
+                                            const float* q, uint64_t n_queries, bool prefill,
+                                            uint32_t flags);
+  // D1 of `layer`: x [rows][d_model], q of the target layer computed by the caller.
+  void speculate(uint32_t layer, uint32_t target, const std::vector<BatchRow>& rows, const float* x,
+                 const float* q, uint64_t n_queries);
+  // Whether some selector speculates for a layer `ahead` of `layer` that is due; 0 = none.
+  uint32_t speculation_target(uint32_t layer, const std::vector<BatchRow>& rows) const;
+  bool selects_in_prefill() const;
+
+ private:
+  struct Work {  // one row on its way through the chain
+    BatchRow row;
+    Candidates candidates;
+    LayerSelection* out;
+    bool bypassed = true, failed = false;
+    uint32_t width = 0, reuse_steps = 0;
+  };
+  bool due(uint32_t layer, const Sequence& seq) const;
+  Work start(uint32_t layer, const BatchRow& row) const;
+  void run_chain(uint32_t layer, std::vector<Work>& works, const float* q, uint64_t n_queries,
+                 uint32_t moment, uint32_t flags);
+  void run_selector(size_t index, uint32_t layer, std::vector<Work*>& works, const float* q,
+                    uint64_t n_queries, uint32_t moment, uint32_t flags);
+  void narrow(Work& work, std::vector<HeadSelection>&& heads, uint32_t width) const;
+  void finish(Work& work) const;
+  bool call(Selector& selector, const std::vector<Work*>& works, bool weights,
+            const std::function<kvasir_status(kvasir_selection&)>& fn, RowBuffer& rows,
+            std::string* fault);
+  void fault(size_t index, uint32_t layer, std::vector<Work*>& works, const std::string& text);
+
+  struct Scores {
+    std::vector<uint64_t> q_offsets, offsets;
+    std::vector<float> per_q_head, reduced;
+    uint32_t n_heads = 0;
+  };
+  void score(uint32_t layer, const std::vector<Work*>& works, const float* q, uint64_t n_queries,
+             uint32_t moment, uint32_t flags, Scores& out);
+  void reduce(const std::vector<Work*>& works, Scores& scores) const;
+
+  RunContext& c_;
+  LayerSelection dense_{};
+};
+
+}  // namespace kvasir

@@ -1,0 +1,74 @@
+// What the core keeps per sequence: blocks, leases, evictions, restrictions, earlier selections.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <kvasir/kvasir.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "core/runtime/slab.h"
+
+namespace kvasir {
+
+class BlockStore;
+
+// One block of one layer, all kv heads; forks share it, the last holder drops it from storage.
+struct Block {
+  kvasir_block_key key{};
+  kvasir_lease lease{};
+  bool sealed = false;
+  BlockStore* store = nullptr;
+  Block() = default;
+  Block(const Block&) = delete;
+  Block& operator=(const Block&) = delete;
+  ~Block();
+};
+
+// What one kv head attends to beyond the forced parts.
+struct HeadSelection {
+  bool all = false;             // every live candidate
+  std::vector<uint32_t> index;  // ascending, logical units
+  std::vector<float> weight;    // [index][width] or empty
+};
+
+// A selection of one layer, kept while token_step, layer_step or the plugin allow.
+struct LayerSelection {
+  bool valid = false;
+  bool dense = false;       // attend everything that is live
+  bool speculated = false;  // FINAL from speculate(): stands for the step it was made in
+  uint32_t unit = KVASIR_UNIT_BLOCK;
+  uint32_t width = 0;         // weights per index
+  uint32_t sink_end = 0;      // tokens; frozen with the selection so that nothing falls between
+  uint32_t window_begin = 0;  // window and candidates
+  uint32_t reuse_steps = 0;
+  uint32_t made_at = 0;              // decode index
+  std::vector<HeadSelection> heads;  // [n_kv_heads], or [1] for all heads
+  const HeadSelection& head(uint32_t kv_head) const {
+    return heads.size() == 1 ? heads[0] : heads[kv_head];
+  }
+};
+
+struct LayerState {
+  std::vector<std::shared_ptr<Block>> blocks;     // null: evicted as a whole
+  std::vector<kvasir_lease> leases;               // parallel: what backends and plugins see
+  std::vector<std::vector<bool>> dead;            // [kv_head][token] evicted; empty: nothing is
+  std::vector<std::vector<uint32_t>> restricted;  // [kv_head] reachable units; empty: all
+  uint32_t restricted_unit = KVASIR_UNIT_BLOCK;
+  uint32_t restricted_end = 0;  // units from here on did not exist when the restriction was made
+  LayerSelection selection;
+  uint32_t final_blocks = 0;     // blocks [0, n) were reported FINAL
+  std::vector<SlabPages> slabs;  // one per slab owner
+};
+
+struct Sequence {
+  uint64_t id = 0;
+  uint32_t kv_len = 0;
+  uint32_t prompt_begin = 0, prompt_end = 0;
+  uint32_t decode_index = 0;  // decoded tokens since the prompt's end
+  std::vector<int32_t> tokens;
+  std::vector<LayerState> layers;
+};
+
+}  // namespace kvasir

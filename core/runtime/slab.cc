@@ -1,0 +1,91 @@
+// Slab pages: allocation, copy on write, views.
+// SPDX-License-Identifier: Apache-2.0
+#include "core/runtime/slab.h"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+
+namespace kvasir {
+namespace {
+
+constexpr std::align_val_t kAlign{64};
+
+SlabPage new_page(uint64_t bytes) {
+  auto* raw = static_cast<std::byte*>(::operator new(bytes, kAlign));
+  std::memset(raw, 0, bytes);
+  return {raw, [](std::byte* p) { ::operator delete(p, kAlign); }};
+}
+
+void make_page_writable(SlabPage& page, uint64_t bytes) {
+  if (!page) {
+    page = new_page(bytes);
+  } else if (page.use_count() > 1) {
+    SlabPage copy = new_page(bytes);
+    std::memcpy(copy.get(), page.get(), bytes);
+    page = std::move(copy);
+  }
+}
+
+}  // namespace
+
+SlabLayout::SlabLayout(const kvasir_layout& layout, uint32_t n_kv_heads, uint32_t page_blocks)
+    : record_bytes_(layout.record_bytes),
+      open_bytes_(layout.open_bytes),
+      n_kv_heads_(n_kv_heads),
+      page_blocks_(page_blocks) {}
+
+void SlabLayout::make_writable(SlabPages& pages, uint32_t begin, uint32_t end) const {
+  if (begin >= end) return;
+  const uint32_t last_page = (end - 1) / page_blocks_;
+  if (pages.pages.size() <= last_page) pages.pages.resize(last_page + 1);
+  if (open_bytes_ && pages.open_pages.size() <= last_page) pages.open_pages.resize(last_page + 1);
+  for (uint32_t page = begin / page_blocks_; page <= last_page; ++page) {
+    if (record_bytes_) make_page_writable(pages.pages[page], page_bytes());
+    if (open_bytes_) make_page_writable(pages.open_pages[page], open_page_bytes());
+  }
+}
+
+void SlabLayout::free_open(SlabPages& pages, uint32_t final_blocks) const {
+  const size_t n = std::min<size_t>(final_blocks / page_blocks_, pages.open_pages.size());
+  for (size_t page = 0; page < n; ++page) pages.open_pages[page].reset();
+}
+
+void SlabLayout::truncate(SlabPages& pages, uint32_t n_blocks, bool clear_last) const {
+  const size_t n_pages = (n_blocks + page_blocks_ - 1) / page_blocks_;
+  if (pages.pages.size() > n_pages) pages.pages.resize(n_pages);
+  if (pages.open_pages.size() > n_pages) pages.open_pages.resize(n_pages);
+  if (n_pages == 0) return;
+  // Records past the end must read as new ones when their blocks are written again.
+  make_writable(pages, (static_cast<uint32_t>(n_pages) - 1) * page_blocks_, n_blocks);
+  const uint32_t first = clear_last ? n_blocks - 1 : n_blocks;
+  for (uint32_t block = first; block < n_pages * page_blocks_; ++block)
+    for (uint32_t head = 0; head < n_kv_heads_; ++head) {
+      const uint64_t slot = uint64_t{head} * page_blocks_ + block % page_blocks_;
+      if (record_bytes_)
+        std::memset(pages.pages[n_pages - 1].get() + slot * record_bytes_, 0, record_bytes_);
+      if (open_bytes_)
+        std::memset(pages.open_pages[n_pages - 1].get() + slot * open_bytes_, 0, open_bytes_);
+    }
+}
+
+const kvasir_slab* SlabLayout::view(const std::vector<const SlabPages*>& rows, Buffers& out) const {
+  if (empty()) return nullptr;
+  out.row_pages.clear();
+  out.pages.clear();
+  out.open_pages.clear();
+  for (const SlabPages* row : rows) {
+    out.row_pages.push_back(out.pages.size());
+    for (size_t page = 0; page < row->pages.size(); ++page) {
+      out.pages.push_back(row->pages[page].get());
+      out.open_pages.push_back(page < row->open_pages.size() ? row->open_pages[page].get()
+                                                             : nullptr);
+    }
+  }
+  out.row_pages.push_back(out.pages.size());
+  out.slab = {sizeof(kvasir_slab),  page_blocks_,     record_bytes_,        open_bytes_,
+              out.row_pages.data(), out.pages.data(), out.open_pages.data()};
+  return &out.slab;
+}
+
+}  // namespace kvasir

@@ -1,0 +1,53 @@
+// Host-owned records of representatives and selectors, in pages that forks share until written.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <kvasir/kvasir.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace kvasir {
+
+using SlabPage = std::shared_ptr<std::byte[]>;
+
+// Pages of one layer of one sequence for one owner.
+struct SlabPages {
+  std::vector<SlabPage> pages;
+  std::vector<SlabPage> open_pages;
+};
+
+class SlabLayout {
+ public:
+  SlabLayout() = default;
+  SlabLayout(const kvasir_layout& layout, uint32_t n_kv_heads, uint32_t page_blocks);
+
+  bool empty() const { return record_bytes_ == 0 && open_bytes_ == 0; }
+  uint64_t record_bytes() const { return record_bytes_; }
+  uint64_t page_bytes() const { return record_bytes_ * n_kv_heads_ * page_blocks_; }
+  uint32_t page_blocks() const { return page_blocks_; }
+
+  // Creates missing pages of blocks [begin, end) and unshares those that a fork shares.
+  void make_writable(SlabPages& pages, uint32_t begin, uint32_t end) const;
+  // Frees open pages all of whose blocks lie below `final_blocks`.
+  void free_open(SlabPages& pages, uint32_t final_blocks) const;
+  // Forgets blocks >= n_blocks and zeroes the record of block n_blocks - 1 when it is cut.
+  void truncate(SlabPages& pages, uint32_t n_blocks, bool clear_last) const;
+
+  // kvasir_slab over the pages of several sequences; valid while the buffers and pages are.
+  struct Buffers {
+    std::vector<uint64_t> row_pages;
+    std::vector<void*> pages, open_pages;
+    kvasir_slab slab{};
+  };
+  const kvasir_slab* view(const std::vector<const SlabPages*>& rows, Buffers& out) const;
+
+ private:
+  uint64_t open_page_bytes() const { return open_bytes_ * n_kv_heads_ * page_blocks_; }
+  uint64_t record_bytes_ = 0, open_bytes_ = 0;
+  uint32_t n_kv_heads_ = 0, page_blocks_ = 0;
+};
+
+}  // namespace kvasir

@@ -1,0 +1,398 @@
+// Updates, observation, eviction; see state_stage.h.
+// SPDX-License-Identifier: Apache-2.0
+#include "core/runtime/state_stage.h"
+
+#include <algorithm>
+
+namespace kvasir {
+namespace {
+
+// First position whose query counts when the last `wanted` queries of the prompt do.
+uint32_t first_counted(const Sequence& seq, uint32_t wanted) {
+  return wanted >= seq.prompt_end ? 0 : seq.prompt_end - wanted;
+}
+
+}  // namespace
+
+void StateStage::send(SlabOwner& owner, uint32_t layer, const std::vector<BatchRow>& rows,
+                      uint32_t moment, uint32_t flags,
+                      const std::vector<kvasir_update_item>& items) {
+  if (items.empty()) return;
+  const StepBuilder step(c_, moment, flags, layer, rows, owner.unit(), &owner);
+  owner.update(step.step(), items);
+}
+
+void StateStage::appended(uint32_t layer, const std::vector<BatchRow>& rows, uint32_t moment,
+                          uint32_t flags) {
+  const uint32_t b = c_.geometry.block_size;
+  for (SlabOwner& owner : c_.owners) {
+    if (c_.dense_layer[layer]) break;
+    std::vector<kvasir_update_item> items;
+    for (uint32_t r = 0; r < rows.size(); ++r) {
+      LayerState& state = rows[r].seq->layers[layer];
+      const uint32_t begin = rows[r].first_pos(), end = rows[r].kv_len;
+      if (begin == end) continue;
+      if (!(owner.layout.flags & KVASIR_LAYOUT_SEALED_ONLY) || end / b > begin / b)
+        owner.slab.make_writable(state.slabs[c_.owner_index(&owner)], begin / b, (end + b - 1) / b);
+      for (uint32_t block = begin / b; block * b < end; ++block) {
+        const uint32_t first = block == begin / b ? begin % b : 0;
+        const uint32_t n_tokens = std::min(b, end - block * b);
+        uint32_t item_flags = KVASIR_ITEM_NEW;
+        if (n_tokens == b) item_flags |= KVASIR_ITEM_SEALED;
+        const bool sealed_only = owner.layout.flags & KVASIR_LAYOUT_SEALED_ONLY;
+        if (sealed_only && n_tokens < b) continue;
+        const uint32_t from = sealed_only ? 0 : first;
+        items.push_back(
+            {r, block, from, n_tokens - from, n_tokens, item_flags, &state.leases[block], nullptr});
+      }
+    }
+    send(owner, layer, rows, moment, flags, items);
+  }
+  for (const BatchRow& row : rows)
+    c_.store.seal(row.seq->layers[layer], row.first_pos() / b, row.kv_len / b);
+}
+
+void StateStage::left_window(uint32_t layer, const std::vector<BatchRow>& rows, uint32_t moment,
+                             uint32_t flags) {
+  if (c_.dense_layer[layer]) return;
+  const uint32_t b = c_.geometry.block_size;
+  std::vector<uint32_t> ends;
+  for (const BatchRow& row : rows)
+    ends.push_back(
+        forced_range(c_.cache, KVASIR_UNIT_BLOCK, row.kv_len, row.seq->prompt_end).window_begin /
+        b);
+  for (SlabOwner& owner : c_.owners) {
+    if (!(owner.layout.flags & KVASIR_LAYOUT_WANT_FINAL) && owner.layout.open_bytes == 0) continue;
+    std::vector<kvasir_update_item> items;
+    for (uint32_t r = 0; r < rows.size(); ++r) {
+      LayerState& state = rows[r].seq->layers[layer];
+      c_.store.make_all_resident(state);
+      for (uint32_t block = state.final_blocks; block < ends[r]; ++block)
+        if (state.blocks[block])
+          items.push_back({r, block, b, 0, b, KVASIR_ITEM_FINAL, &state.leases[block], nullptr});
+      owner.slab.make_writable(state.slabs[c_.owner_index(&owner)], state.final_blocks, ends[r]);
+    }
+    send(owner, layer, rows, moment, flags, items);
+    for (uint32_t r = 0; r < rows.size(); ++r)
+      owner.slab.free_open(rows[r].seq->layers[layer].slabs[c_.owner_index(&owner)], ends[r]);
+  }
+  for (uint32_t r = 0; r < rows.size(); ++r)
+    rows[r].seq->layers[layer].final_blocks =
+        std::max(rows[r].seq->layers[layer].final_blocks, ends[r]);
+}
+
+void StateStage::prompt_end(uint32_t layer, const std::vector<BatchRow>& rows, uint32_t flags) {
+  if (c_.dense_layer[layer]) return;
+  const uint32_t b = c_.geometry.block_size;
+  for (SlabOwner& owner : c_.owners) {
+    const bool wanted = owner.selector
+                            ? owner.selector->limits().flags & KVASIR_LIMIT_WANT_PROMPT_END
+                            : owner.layout.flags & KVASIR_LAYOUT_WANT_PROMPT_END;
+    if (!wanted) continue;
+    std::vector<kvasir_update_item> items;
+    for (uint32_t r = 0; r < rows.size(); ++r) {
+      LayerState& state = rows[r].seq->layers[layer];
+      c_.store.make_all_resident(state);
+      const ForcedRange forced =
+          forced_range(c_.cache, KVASIR_UNIT_BLOCK, rows[r].kv_len, rows[r].seq->prompt_end);
+      const uint32_t begin = forced.sink_end / b;
+      const uint32_t end = (forced.window_begin + b - 1) / b;
+      owner.slab.make_writable(state.slabs[c_.owner_index(&owner)], begin, end);
+      for (uint32_t block = begin; block < end; ++block)
+        if (state.blocks[block])
+          items.push_back({r, block, 0, 0, state.leases[block].n_tokens, KVASIR_ITEM_PROMPT_END,
+                           &state.leases[block], nullptr});
+    }
+    send(owner, layer, rows, KVASIR_P4, flags, items);
+  }
+}
+
+void StateStage::prefill_queries(uint32_t layer, const BatchRow& row, const float* q,
+                                 uint64_t n_queries, uint32_t flags) {
+  if (c_.dense_layer[layer]) return;
+  for (auto& selector : c_.pipeline.selectors) {
+    const uint32_t wanted = selector->limits().prefill_last_queries;
+    if (!selector->has_prefill() || wanted == 0) continue;
+    BatchRow narrowed = row;
+    const uint32_t from = first_counted(*row.seq, wanted);
+    if (from >= row.kv_len) continue;
+    if (from > row.first_pos()) {
+      narrowed.q_begin += from - row.first_pos();
+      narrowed.n_q = row.kv_len - from;
+    }
+    const SlabOwner* owner = c_.owner_of(selector.get());
+    const StepBuilder step(c_, KVASIR_P2, flags, layer, {narrowed}, selector->limits().unit, owner);
+    kvasir_sel_in in{};
+    in.struct_size = sizeof(in);
+    in.q = view_f32(q, n_queries, c_.geometry.n_q_heads, c_.geometry.head_dim);
+    selector->prefill(step.step(), in);
+  }
+}
+
+void StateStage::observe(uint32_t layer, const std::vector<BatchRow>& rows, AttendStage& attention,
+                         bool prefill, uint32_t flags) {
+  if (c_.dense_layer[layer]) return;
+  const uint32_t at = prefill ? KVASIR_MASS_AT_PREFILL : KVASIR_MASS_AT_DECODE;
+  const uint32_t moment = prefill ? KVASIR_P3 : KVASIR_D4;
+  const auto from = [&](uint32_t last_queries) {
+    std::vector<uint32_t> out;
+    for (const BatchRow& row : rows)
+      out.push_back(prefill ? first_counted(*row.seq, last_queries) : 0);
+    return out;
+  };
+  const auto any = [&](const std::vector<uint32_t>& first) {
+    for (size_t r = 0; r < rows.size(); ++r)
+      if (first[r] < rows[r].kv_len) return true;
+    return false;
+  };
+  for (auto& selector : c_.pipeline.selectors) {
+    const kvasir_sel_limits& limits = selector->limits();
+    if (!(limits.mass_at & at) || !selector->has_observe()) continue;
+    const auto first = from(limits.mass_last_queries);
+    if (!any(first)) continue;
+    const auto mass =
+        attention.mass(layer, rows, first, limits.mass_part == KVASIR_PART_WINDOW, moment, flags);
+    uint32_t n_queries = 0;
+    for (size_t r = 0; r < rows.size(); ++r)
+      n_queries += rows[r].kv_len - std::max(first[r], rows[r].first_pos());
+    observe_selector(*selector, layer, rows, mass, n_queries, moment, flags);
+  }
+  for (SlabOwner& owner : c_.owners) {
+    if (!owner.representative || !(owner.layout.mass_at & at)) continue;
+    const auto first = from(owner.layout.mass_last_queries);
+    if (!any(first)) continue;
+    const auto mass = attention.mass(layer, rows, first,
+                                     owner.layout.mass_part == KVASIR_PART_WINDOW, moment, flags);
+    feed_mass(owner, layer, rows, mass, moment, flags);
+  }
+}
+
+void StateStage::observe_selector(Selector& selector, uint32_t layer,
+                                  const std::vector<BatchRow>& rows,
+                                  const std::vector<std::vector<HeadMass>>& mass,
+                                  uint32_t n_queries, uint32_t moment, uint32_t flags) {
+  const kvasir_sel_limits& limits = selector.limits();
+  const uint32_t group = c_.group_size(), kv_heads = c_.geometry.n_kv_heads;
+  const uint32_t per = limits.mass_level == KVASIR_MASS_BLOCK ? c_.geometry.block_size : 1;
+  std::vector<uint64_t> offsets{0};
+  std::vector<uint32_t> index;
+  std::vector<float> value;
+  // One output row from kv heads [begin, end) and query head g of the group (group = all of them).
+  const auto add_row = [&](const std::vector<HeadMass>& heads, uint32_t begin, uint32_t end,
+                           uint32_t g) {
+    std::vector<std::pair<uint32_t, float>> entries;
+    for (uint32_t head = begin; head < end; ++head)
+      for (size_t i = 0; i < heads[head].pos.size(); ++i) {
+        float sum = 0.0f;
+        for (uint32_t w = g == group ? 0 : g; w < (g == group ? group : g + 1); ++w)
+          sum += heads[head].value[i * group + w];
+        entries.emplace_back(heads[head].pos[i] / per, sum);
+      }
+    if (end - begin > 1)
+      std::stable_sort(entries.begin(), entries.end(),
+                       [](const auto& a, const auto& b) { return a.first < b.first; });
+    const size_t start = index.size();
+    for (const auto& [unit, sum] : entries) {
+      if (index.size() > start && index.back() == unit) {
+        value.back() += sum;
+      } else {
+        index.push_back(unit);
+        value.push_back(sum);
+      }
+    }
+    offsets.push_back(index.size());
+  };
+  for (const auto& heads : mass) {
+    if (limits.mass_reduce == KVASIR_MASS_SUM_ALL) {
+      add_row(heads, 0, kv_heads, group);
+    } else {
+      for (uint32_t head = 0; head < kv_heads; ++head)
+        for (uint32_t g = 0; g < (limits.mass_reduce == KVASIR_MASS_PER_Q_HEAD ? group : 1); ++g)
+          add_row(heads, head, head + 1, limits.mass_reduce == KVASIR_MASS_PER_Q_HEAD ? g : group);
+    }
+  }
+  kvasir_mass out{};
+  out.struct_size = sizeof(out);
+  out.unit = per > 1 ? KVASIR_UNIT_BLOCK : KVASIR_UNIT_TOKEN;
+  out.reduce = limits.mass_reduce;
+  out.n_queries = n_queries;
+  out.n_rows = static_cast<uint32_t>(offsets.size() - 1);
+  out.row_offsets = offsets.data();
+  out.index = index.data();
+  out.value = limits.mass_level == KVASIR_MASS_ROWS ? nullptr : value.data();
+  const SlabOwner* owner = c_.owner_of(&selector);
+  if (owner && (limits.flags & KVASIR_LIMIT_OBSERVE_WRITES_SLAB))
+    for (const BatchRow& row : rows)
+      owner->slab.make_writable(row.seq->layers[layer].slabs[c_.owner_index(owner)], 0,
+                                (row.kv_len + c_.geometry.block_size - 1) / c_.geometry.block_size);
+  const StepBuilder step(c_, moment, flags, layer, rows, limits.unit, owner);
+  selector.observe(step.step(), out);
+}
+
+void StateStage::feed_mass(SlabOwner& owner, uint32_t layer, const std::vector<BatchRow>& rows,
+                           const std::vector<std::vector<HeadMass>>& mass, uint32_t moment,
+                           uint32_t flags) {
+  const uint32_t b = c_.geometry.block_size, group = c_.group_size();
+  const uint32_t q_heads = c_.geometry.n_q_heads;
+  std::vector<kvasir_update_item> items;
+  std::vector<std::vector<std::vector<float>>> buffers(rows.size());
+  for (uint32_t r = 0; r < rows.size(); ++r) {
+    LayerState& state = rows[r].seq->layers[layer];
+    buffers[r].resize(state.blocks.size());
+    for (uint32_t head = 0; head < c_.geometry.n_kv_heads; ++head)
+      for (size_t i = 0; i < mass[r][head].pos.size(); ++i) {
+        const uint32_t block = mass[r][head].pos[i] / b, t = mass[r][head].pos[i] % b;
+        const uint32_t n_tokens = state.leases[block].n_tokens;
+        auto& buffer = buffers[r][block];
+        if (buffer.empty()) buffer.assign(uint64_t{q_heads} * n_tokens, 0.0f);
+        for (uint32_t g = 0; g < group; ++g)
+          buffer[(uint64_t{head} * group + g) * n_tokens + t] += mass[r][head].value[i * group + g];
+      }
+    c_.store.make_all_resident(state);
+    for (uint32_t block = 0; block < buffers[r].size(); ++block) {
+      if (buffers[r][block].empty()) continue;
+      owner.slab.make_writable(state.slabs[c_.owner_index(&owner)], block, block + 1);
+      const uint32_t n_tokens = state.leases[block].n_tokens;
+      items.push_back({r, block, n_tokens, 0, n_tokens, KVASIR_ITEM_MASS, &state.leases[block],
+                       buffers[r][block].data()});
+    }
+  }
+  send(owner, layer, rows, moment, flags, items);
+}
+
+void StateStage::evict(const std::vector<BatchRow>& rows, uint32_t plan_at, uint32_t moment,
+                       uint32_t flags) {
+  for (auto& selector : c_.pipeline.selectors) {
+    const kvasir_sel_limits& limits = selector->limits();
+    if (!(limits.plan_at & plan_at) || !selector->has_evict_plan()) continue;
+    for (uint32_t layer = 0; layer < c_.geometry.n_layers; ++layer) {
+      if (c_.dense_layer[layer]) continue;
+      std::vector<BatchRow> due;
+      std::vector<Candidates> candidates;
+      for (const BatchRow& row : rows) {
+        if (plan_at == KVASIR_PLAN_AT_STEP_END && limits.plan_every_tokens &&
+            row.seq->decode_index % limits.plan_every_tokens != 0)
+          continue;
+        due.push_back(row);
+        const ForcedRange forced =
+            forced_range(c_.cache, c_.forced_unit(), row.kv_len, row.seq->prompt_end);
+        candidates.push_back(live_candidates(row.seq->layers[layer], limits.unit, forced,
+                                             c_.geometry.block_size, c_.geometry.n_kv_heads));
+      }
+      if (due.empty()) continue;
+      std::vector<const Candidates*> pointers;
+      uint64_t capacity = 0;
+      for (const Candidates& candidate : candidates) {
+        pointers.push_back(&candidate);
+        capacity += candidate.max_count() * c_.geometry.n_kv_heads;
+      }
+      if (capacity == 0) continue;
+      const StepBuilder step(c_, moment, flags, layer, due, limits.unit,
+                             c_.owner_of(selector.get()), pointers);
+      RowBuffer plan;
+      plan.prepare(limits.unit, std::min<uint32_t>(limits.scope, KVASIR_SCOPE_KV_HEAD),
+                   limits.action ? limits.action : KVASIR_ACTION_EVICT,
+                   static_cast<uint32_t>(due.size()) * c_.geometry.n_kv_heads, capacity, 0);
+      selector->evict_plan(step.step(), plan.view);
+      CheckContext check;
+      check.n_rows = static_cast<uint32_t>(due.size());
+      check.n_q_heads = c_.geometry.n_q_heads;
+      check.n_kv_heads = c_.geometry.n_kv_heads;
+      check.finest_scope = KVASIR_SCOPE_KV_HEAD;
+      const std::string fault = check_selection(plan.view, check, pointers);
+      if (!fault.empty())
+        throw PluginError(selector->id(), "evict_plan", KVASIR_ERR_INTERNAL,
+                          "layer " + std::to_string(layer) + ": " + fault);
+      for (size_t r = 0; r < due.size(); ++r) {
+        uint32_t width = 0;
+        bool fallback = false;
+        auto heads = heads_of(plan.view, static_cast<uint32_t>(r), c_.geometry.n_q_heads,
+                              c_.geometry.n_kv_heads, candidates[r], &width, &fallback);
+        if (!fallback) apply(due[r].seq->layers[layer], plan.view, heads, candidates[r]);
+      }
+    }
+  }
+}
+
+void StateStage::apply(LayerState& state, const kvasir_selection& plan,
+                       const std::vector<HeadSelection>& heads, const Candidates& candidates) {
+  const uint32_t n_heads = c_.geometry.n_kv_heads;
+  const bool drop = plan.flags & KVASIR_SELECTION_DROP;
+  std::vector<std::vector<uint32_t>> kept(n_heads);
+  bool all_kept = true;
+  for (uint32_t head = 0; head < n_heads; ++head) {
+    const HeadSelection& row = heads.size() == 1 ? heads[0] : heads[head];
+    std::vector<uint32_t> now;
+    if (candidates.listed)
+      now = candidates.heads[head].index;
+    else
+      for (uint32_t u = candidates.begin; u < candidates.end; ++u) now.push_back(u);
+    for (const uint32_t u : now) {
+      const bool listed = row.all || std::binary_search(row.index.begin(), row.index.end(), u);
+      if (row.all ? !drop : listed != drop) kept[head].push_back(u);
+    }
+    all_kept = all_kept && kept[head].size() == now.size();
+  }
+  if (all_kept) return;
+  state.selection.valid = false;
+  if (plan.action == KVASIR_ACTION_RESTRICT) {
+    state.restricted = std::move(kept);
+    state.restricted_unit = plan.unit;
+    state.restricted_end = candidates.end;
+    return;
+  }
+  const uint32_t per = plan.unit == KVASIR_UNIT_BLOCK ? c_.geometry.block_size : 1;
+  state.dead.resize(n_heads);
+  for (uint32_t head = 0; head < n_heads; ++head) {
+    auto& dead = state.dead[head];
+    dead.resize(std::max<size_t>(dead.size(), size_t{candidates.end} * per));
+    size_t next = 0;
+    for (uint32_t u = candidates.begin; u < candidates.end; ++u) {
+      if (next < kept[head].size() && kept[head][next] == u) {
+        ++next;
+        continue;
+      }
+      for (uint32_t t = 0; t < per; ++t) dead[size_t{u} * per + t] = true;
+    }
+  }
+  free_dead_blocks(state);
+}
+
+void StateStage::free_dead_blocks(LayerState& state) {
+  const uint32_t b = c_.geometry.block_size;
+  for (size_t block = 0; block < state.blocks.size(); ++block) {
+    if (!state.blocks[block]) continue;
+    bool dead = true;
+    for (const auto& head : state.dead)
+      for (size_t t = block * b; t < (block + 1) * b && dead; ++t)
+        dead = t < head.size() && head[t];
+    if (!dead) continue;
+    state.blocks[block].reset();
+    state.leases[block] = {};
+  }
+}
+
+void StateStage::refeed(SlabOwner& owner, Sequence& seq, uint32_t from_block) {
+  const uint32_t b = c_.geometry.block_size;
+  for (uint32_t layer = 0; layer < c_.geometry.n_layers; ++layer) {
+    if (c_.dense_layer[layer]) continue;
+    LayerState& state = seq.layers[layer];
+    c_.store.make_all_resident(state);
+    const auto n_blocks = static_cast<uint32_t>(state.blocks.size());
+    owner.slab.make_writable(state.slabs[c_.owner_index(&owner)], from_block, n_blocks);
+    std::vector<kvasir_update_item> items;
+    for (uint32_t block = from_block; block < n_blocks; ++block) {
+      const uint32_t n_tokens = state.leases[block].n_tokens;
+      if (!state.blocks[block] ||
+          (n_tokens < b && (owner.layout.flags & KVASIR_LAYOUT_SEALED_ONLY)))
+        continue;
+      items.push_back({0, block, 0, n_tokens, n_tokens,
+                       KVASIR_ITEM_NEW | (n_tokens == b ? KVASIR_ITEM_SEALED : 0u),
+                       &state.leases[block], nullptr});
+    }
+    send(owner, layer, {{&seq, 0, 0, seq.kv_len}}, KVASIR_D5, 0, items);
+    c_.store.release_step(state);
+  }
+}
+
+}  // namespace kvasir

@@ -1,0 +1,279 @@
+// Decode attention: K rows are dotted tile by tile, then the V rows of the tile are added up.
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/attention_decode.h"
+
+#include "kernels/attention_state.h"
+#include "kernels/kv_tile.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/attention_decode.cc"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include "kernels/exp-inl.h"
+#include "kernels/rows-inl.h"
+
+#ifndef KVASIR_KERNELS_ATTENTION_DECODE_ONCE
+#define KVASIR_KERNELS_ATTENTION_DECODE_ONCE
+namespace kvasir::kernels {
+
+// Rows are padded to 16 floats: a multiple of every target's vector.
+inline size_t padded(size_t n) { return (n + 15) / 16 * 16; }
+
+// Scratch of one call, carved from the caller's memory.
+struct DecodeScratch {
+  float* q;          // [group_size, padded(head_dim)], scaled, zero padded
+  float* logits;     // [group_size, kTileTokens]; becomes exp(logit - max)
+  float* weights;    // [group_size, kTileTokens]
+  float* sum;        // [group_size, padded(v_dim)]: sum of exp(logit - max) * v
+  float* max_logit;  // [group_size]
+  float* exp_sum;    // [group_size]
+};
+
+inline size_t decode_floats(const AttentionShape& shape) {
+  return padded(shape.head_dim) + padded(shape.v_dim) + 2 * kTileTokens + 2;
+}
+
+inline DecodeScratch carve(const AttentionShape& shape, void* scratch) {
+  const size_t n = shape.group_size;
+  DecodeScratch s{};
+  s.q = static_cast<float*>(scratch);
+  s.logits = s.q + n * padded(shape.head_dim);
+  s.weights = s.logits + n * kTileTokens;
+  s.sum = s.weights + n * kTileTokens;
+  s.max_logit = s.sum + n * padded(shape.v_dim);
+  s.exp_sum = s.max_logit + n;
+  return s;
+}
+
+}  // namespace kvasir::kernels
+#endif  // KVASIR_KERNELS_ATTENTION_DECODE_ONCE
+
+HWY_BEFORE_NAMESPACE();
+namespace kvasir::kernels::HWY_NAMESPACE {
+
+// ------------------------------------------------------------------ softmax of a tile
+
+// logits of one query head -> exp(logit - new maximum), in place, n of them; returns their sum.
+// Updates the maximum; `rescale` is what earlier sums must be multiplied by.
+HWY_INLINE float exp_logits(float* HWY_RESTRICT logits, const float* HWY_RESTRICT weights, size_t n,
+                            float softcap, float* max_logit, float* rescale) {
+  const F32 d;
+  const size_t n_padded = (n + kLanes - 1) / kLanes * kLanes;
+  VecF32 high = hn::Set(d, kEmptyLse);
+  for (size_t i = n; i < n_padded; ++i) logits[i] = 0.0f;
+  for (size_t i = 0; i < n_padded; i += kLanes) {
+    VecF32 x = hn::Load(d, logits + i);
+    if (softcap != 0.0f) x = soft_cap(d, x, softcap);
+    if (weights) x = hn::Add(x, hn::Load(d, weights + i));
+    hn::Store(x, d, logits + i);
+    if (i + kLanes <= n) high = hn::Max(x, high);
+  }
+  for (size_t i = n; i < n_padded; ++i) logits[i] = kEmptyLse;
+  if (n_padded != n) high = hn::Max(hn::Load(d, logits + n_padded - kLanes), high);
+  const float tile_max = hn::GetLane(hn::MaxOfLanes(d, high));
+  const float new_max = tile_max > *max_logit ? tile_max : *max_logit;
+  if (new_max == kEmptyLse) {  // nothing attended so far: exp(-inf - 0) = 0
+    *rescale = 1.0f;
+  } else {
+    *rescale = new_max == *max_logit
+                   ? 1.0f
+                   : hn::GetLane(exp_nonpositive(d, hn::Set(d, *max_logit - new_max)));
+  }
+  *max_logit = new_max;
+  const VecF32 shift = hn::Set(d, new_max == kEmptyLse ? 0.0f : new_max);
+  VecF32 sum = hn::Zero(d);
+  for (size_t i = 0; i < n_padded; i += kLanes) {
+    const VecF32 p = exp_nonpositive(d, hn::Sub(hn::Load(d, logits + i), shift));
+    hn::Store(p, d, logits + i);
+    sum = hn::Add(sum, p);
+  }
+  return hn::GetLane(hn::SumOfLanes(d, sum));
+}
+
+HWY_INLINE void scale_row(float* HWY_RESTRICT row, size_t n, float factor) {
+  const F32 d;
+  const VecF32 f = hn::Set(d, factor);
+  for (size_t i = 0; i < n; i += kLanes) hn::Store(hn::Mul(hn::Load(d, row + i), f), d, row + i);
+}
+
+// ------------------------------------------------------------------ sum of weighted V rows
+
+// sum_g[0 .. VT vectors) += sum_r p[g][r] * v_r for GT heads, with GT * VT sums in registers.
+// `tail` < kLanes elements of the only vector exist when it is not 0.
+template <size_t GT, size_t VT, class T>
+HWY_INLINE void add_value_columns(const float* HWY_RESTRICT p, const T* const* rows, size_t n_rows,
+                                  size_t column, size_t tail, float* HWY_RESTRICT sum,
+                                  size_t sum_stride) {
+  const F32 d;
+  VecF32 acc[GT * VT];
+  HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
+    HWY_UNROLL(4) for (size_t i = 0; i < VT; ++i) {
+      acc[g * VT + i] = hn::Load(d, sum + g * sum_stride + column + i * kLanes);
+    }
+  }
+  for (size_t r = 0; r < n_rows; ++r) {
+    VecF32 v[VT];
+    HWY_UNROLL(4) for (size_t i = 0; i < VT; ++i) {
+      const T* from = rows[r] + column + i * kLanes;
+      v[i] = tail ? load_row_tail(d, from, tail) : load_row(d, from);
+    }
+    HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
+      const VecF32 weight = hn::Set(d, p[g * kTileTokens + r]);
+      HWY_UNROLL(4)
+      for (size_t i = 0; i < VT; ++i) acc[g * VT + i] = hn::MulAdd(weight, v[i], acc[g * VT + i]);
+    }
+  }
+  HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
+    HWY_UNROLL(4) for (size_t i = 0; i < VT; ++i) {
+      hn::Store(acc[g * VT + i], d, sum + g * sum_stride + column + i * kLanes);
+    }
+  }
+}
+
+// All columns of n_rows V rows for GT heads.
+template <size_t GT, class T>
+HWY_INLINE void add_value_rows(const float* HWY_RESTRICT p, const T* const* rows, size_t n_rows,
+                               size_t v_dim, float* HWY_RESTRICT sum, size_t sum_stride) {
+  constexpr size_t kVectors = kDotTile / 4;
+  size_t c = 0;
+  for (; c + kVectors * kLanes <= v_dim; c += kVectors * kLanes) {
+    add_value_columns<GT, kVectors>(p, rows, n_rows, c, 0, sum, sum_stride);
+  }
+  for (; c + kLanes <= v_dim; c += kLanes) {
+    add_value_columns<GT, 1>(p, rows, n_rows, c, 0, sum, sum_stride);
+  }
+  if (c < v_dim) {
+    add_value_columns<GT, 1>(p, rows, n_rows, c, v_dim - c, sum, sum_stride);
+  }
+}
+
+// sum_g += sum_r p[g][r] * v_r. Groups of rows stay in the L1 cache while the columns and the heads
+// are walked in pieces that fit the registers. `rows` has n_rows + ahead entries.
+template <class T>
+HWY_INLINE void add_values(const DecodeScratch& s, size_t n_heads, const T* const* rows,
+                           size_t n_rows, size_t ahead, size_t v_dim) {
+  const size_t row_bytes = v_dim * sizeof(T);
+  const size_t group = group_rows(row_bytes);
+  const size_t stride = padded(v_dim);
+  for (size_t r = 0; r < n_rows; r += group) {
+    const size_t n = n_rows - r < group ? n_rows - r : group;
+    for (size_t i = 0; i < n; ++i) prefetch_row(rows[r + ahead + i], row_bytes);
+    for (size_t g = 0; g < n_heads; g += 4) {
+      const float* p = s.logits + g * kTileTokens + r;
+      float* sum = s.sum + g * stride;
+      const size_t heads = n_heads - g;
+      if (heads >= 4) add_value_rows<4>(p, rows + r, n, v_dim, sum, stride);
+      if (heads == 3) add_value_rows<3>(p, rows + r, n, v_dim, sum, stride);
+      if (heads == 2) add_value_rows<2>(p, rows + r, n, v_dim, sum, stride);
+      if (heads == 1) add_value_rows<1>(p, rows + r, n, v_dim, sum, stride);
+    }
+  }
+}
+
+// ------------------------------------------------------------------ element types, the loop
+
+template <class T>
+HWY_NOINLINE void dot_tile(const AttentionShape& shape, const KvTile& tile,
+                           const DecodeScratch& s) {
+  dot_heads(s.q, padded(shape.head_dim), shape.group_size,
+            reinterpret_cast<const T* const*>(tile.k), tile.n,
+            ahead_rows(shape.head_dim * sizeof(T)), shape.head_dim, s.logits, kTileTokens);
+}
+
+template <class T>
+HWY_NOINLINE void add_tile(const AttentionShape& shape, const KvTile& tile,
+                           const DecodeScratch& s) {
+  add_values(s, shape.group_size, reinterpret_cast<const T* const*>(tile.v), tile.n,
+             ahead_rows(shape.v_dim * sizeof(T)), shape.v_dim);
+}
+
+using TileFn = void (*)(const AttentionShape&, const KvTile&, const DecodeScratch&);
+
+TileFn dot_tile_for(ElementType type) {
+  if (type == ElementType::kF16) return dot_tile<hwy::float16_t>;
+  return type == ElementType::kBF16 ? dot_tile<hwy::bfloat16_t> : dot_tile<float>;
+}
+
+TileFn add_tile_for(ElementType type) {
+  if (type == ElementType::kF16) return add_tile<hwy::float16_t>;
+  return type == ElementType::kBF16 ? add_tile<hwy::bfloat16_t> : add_tile<float>;
+}
+
+HWY_NOINLINE void softmax_tile(const AttentionShape& shape, const KvTile& tile,
+                               const DecodeScratch& s) {
+  for (size_t g = 0; g < shape.group_size; ++g) {
+    const float* weights = tile.weighted ? s.weights + g * kTileTokens : nullptr;
+    float rescale = 1.0f;
+    const float sum = exp_logits(s.logits + g * kTileTokens, weights, tile.n, shape.softcap,
+                                 &s.max_logit[g], &rescale);
+    s.exp_sum[g] = s.exp_sum[g] * rescale + sum;
+    const size_t stride = padded(shape.v_dim);
+    if (rescale != 1.0f) scale_row(s.sum + g * stride, stride, rescale);
+  }
+}
+
+void start(const AttentionShape& shape, const float* q, const DecodeScratch& s) {
+  const size_t q_stride = padded(shape.head_dim);
+  const size_t v_stride = padded(shape.v_dim);
+  for (size_t g = 0; g < shape.group_size; ++g) {
+    for (size_t i = 0; i < q_stride; ++i) {
+      s.q[g * q_stride + i] =
+          i < shape.head_dim ? shape.softmax_scale * q[g * shape.head_dim + i] : 0.0f;
+    }
+    for (size_t i = 0; i < v_stride; ++i) s.sum[g * v_stride + i] = 0.0f;
+    s.max_logit[g] = kEmptyLse;
+    s.exp_sum[g] = 0.0f;
+  }
+}
+
+void finish(const AttentionShape& shape, const DecodeScratch& s, float* o, float* lse) {
+  for (size_t g = 0; g < shape.group_size; ++g) {
+    float* out = o + g * shape.v_dim;
+    const float* sum = s.sum + g * padded(shape.v_dim);
+    for (size_t i = 0; i < shape.v_dim; ++i) out[i] = sum[i];
+    finish_attention(out, s.max_logit[g], s.exp_sum[g], shape.v_dim, &lse[g]);
+  }
+}
+
+void decode(const AttentionShape& shape, const float* q, std::span<const KvRows> items, float* o,
+            float* lse, void* scratch) {
+  const DecodeScratch s = carve(shape, scratch);
+  const TileFn dot = dot_tile_for(shape.k_type);
+  const TileFn add = add_tile_for(shape.v_type);
+  start(shape, q, s);
+  KvTile tiles[2];
+  TileCursor cursor(items, shape.group_size);
+  bool more = cursor.next(tiles[0], s.weights);
+  for (size_t i = 0; more; ++i) {
+    KvTile& tile = tiles[i % 2];
+    KvTile& following = tiles[(i + 1) % 2];
+    link_ahead(tile.k, tile.n, tile.v, tile.n);
+    dot(shape, tile, s);
+    softmax_tile(shape, tile, s);
+    more = cursor.next(following, s.weights);
+    link_ahead(tile.v, tile.n, following.k, following.n);
+    add(shape, tile, s);
+  }
+  finish(shape, s, o, lse);
+}
+
+}  // namespace kvasir::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace kvasir::kernels {
+
+HWY_EXPORT(decode);
+
+size_t attention_decode_scratch_bytes(const AttentionShape& shape) {
+  return padded(shape.group_size * decode_floats(shape)) * sizeof(float);
+}
+
+void attention_decode(const AttentionShape& shape, const float* q, std::span<const KvRows> items,
+                      float* o, float* lse, void* scratch) {
+  HWY_DYNAMIC_DISPATCH(decode)(shape, q, items, o, lse, scratch);
+}
+
+}  // namespace kvasir::kernels
+#endif  // HWY_ONCE

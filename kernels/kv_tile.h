@@ -1,0 +1,115 @@
+// Cuts a list of K and V rows into tiles of row pointers, so that the loops over elements see
+// neither blocks nor token lists. Internal to kernels/.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "kernels/kv_rows.h"
+
+namespace kvasir::kernels {
+
+inline constexpr size_t kTileTokens = 128;
+
+// The loops work on groups of rows of 2 KiB and, before each, ask for the group that lies 16 KiB
+// (at most 64 rows) ahead. Measured on Zen 4, one thread, f16 and f32: groups of 1 and 2 KiB reach
+// 95 % of the speed in cache, 4 KiB 70 %; nearer than 8 KiB loses a third.
+inline constexpr size_t kMaxAheadRows = 64;
+constexpr size_t ahead_rows(size_t row_bytes) {
+  return std::clamp<size_t>(16384 / row_bytes, 1, kMaxAheadRows);
+}
+constexpr size_t group_rows(size_t row_bytes) {
+  return std::clamp<size_t>(2048 / row_bytes, 4, 16);
+}
+
+struct KvTile {
+  const uint8_t* k[kTileTokens + kMaxAheadRows];  // past n: what is read after the last row
+  const uint8_t* v[kTileTokens + kMaxAheadRows];
+  uint32_t pos[kTileTokens];
+  size_t n = 0;
+  bool weighted = false;  // some row has a log-weight; only then is the weight array written
+};
+
+// rows [n .. n + kMaxAheadRows) become the first of `next`, the last row repeated when there are
+// fewer.
+inline void link_ahead(const uint8_t** rows, size_t n, const uint8_t* const* next, size_t n_next) {
+  for (size_t i = 0; i < kMaxAheadRows; ++i) {
+    rows[n + i] = i < n_next ? next[i] : rows[n + i - 1];
+  }
+}
+
+// Walks over the rows of `items` once. Tiles cross item borders: small blocks fill whole tiles.
+class TileCursor {
+ public:
+  explicit TileCursor(std::span<const KvRows> items, uint32_t group_size)
+      : items_(items), group_size_(group_size) {
+    skip_empty();
+  }
+
+  // Fills the next tile; false at the end. weights [group_size][kTileTokens].
+  bool next(KvTile& tile, float* weights) {
+    tile.n = 0;
+    tile.weighted = false;
+    while (tile.n < kTileTokens && item_ < items_.size()) {
+      const KvRows& item = items_[item_];
+      const size_t n = std::min<size_t>(kTileTokens - tile.n, item.end - row_);
+      add_rows(item, n, tile);
+      add_weights(item, n, tile, weights);
+      tile.n += n;
+      row_ += static_cast<uint32_t>(n);
+      skip_empty();
+    }
+    return tile.n != 0;
+  }
+
+ private:
+  void skip_empty() {
+    while (item_ < items_.size()) {
+      if (!started_) {
+        row_ = items_[item_].begin;
+        started_ = true;
+      }
+      if (row_ < items_[item_].end) return;
+      ++item_;
+      started_ = false;
+    }
+  }
+
+  void add_rows(const KvRows& item, size_t n, KvTile& tile) const {
+    const auto* k = static_cast<const uint8_t*>(item.k);
+    const auto* v = static_cast<const uint8_t*>(item.v);
+    for (size_t i = 0; i < n; ++i) {
+      const uint32_t row = row_ + static_cast<uint32_t>(i);
+      const uint32_t token = item.tokens ? item.tokens[row] : row;
+      tile.k[tile.n + i] = k + token * item.k_token_stride;
+      tile.v[tile.n + i] = v ? v + token * item.v_token_stride : nullptr;
+      tile.pos[tile.n + i] = item.pos ? item.pos[token] : item.first_pos + token;
+    }
+  }
+
+  void add_weights(const KvRows& item, size_t n, KvTile& tile, float* weights) const {
+    const bool has = item.log_weight != nullptr && item.weight_width != 0;
+    if (!has && !tile.weighted) return;
+    for (size_t g = 0; g < group_size_; ++g) {
+      float* out = weights + g * kTileTokens;
+      if (!tile.weighted) std::fill_n(out, tile.n, 0.0f);  // rows before the first weight
+      for (size_t i = 0; i < n; ++i) out[tile.n + i] = has ? weight(item, row_ + i, g) : 0.0f;
+    }
+    tile.weighted = true;
+  }
+
+  static float weight(const KvRows& item, size_t row, size_t g) {
+    return item.log_weight[row * item.weight_row_stride + (item.weight_width == 1 ? 0 : g)];
+  }
+
+  std::span<const KvRows> items_;
+  uint32_t group_size_;
+  size_t item_ = 0;
+  uint32_t row_ = 0;
+  bool started_ = false;
+};
+
+}  // namespace kvasir::kernels

@@ -1,0 +1,122 @@
+// Few rows times a panel of weights: each weight vector is loaded once and used for a tile of rows
+// whose sums stay in registers.
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/panel_product.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/panel_product.cc"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include "kernels/rows-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace kvasir::kernels::HWY_NAMESPACE {
+namespace {
+
+using PanelTag = hn::CappedTag<float, 16>;
+using PanelVec = hn::Vec<PanelTag>;
+inline constexpr size_t kPanelLanes = HWY_LANES(float) < 16 ? HWY_LANES(float) : 16;
+// Inputs handled before the next tile of columns or rows: 256 x 64 f32 are 64 KiB, which the
+// second-level cache still holds when they are read again.
+inline constexpr size_t kChunk = 256;
+
+// sums[r, 0..V vectors) += x[r, 0..n) * w[0..n, 0..V vectors)
+template <size_t kRows, size_t kVectors, class T>
+HWY_INLINE void tile(const float* HWY_RESTRICT x, size_t x_stride, const T* HWY_RESTRICT w,
+                     size_t n, float* HWY_RESTRICT sums) {
+  const PanelTag d;
+  PanelVec sum[kRows][kVectors];
+  for (size_t r = 0; r < kRows; ++r) {
+    for (size_t v = 0; v < kVectors; ++v) {
+      sum[r][v] = hn::Load(d, sums + r * kPanelWidth + v * kPanelLanes);
+    }
+  }
+  for (size_t k = 0; k < n; ++k) {
+    PanelVec row[kVectors];
+    for (size_t v = 0; v < kVectors; ++v) {
+      row[v] = load_row(d, w + k * kPanelWidth + v * kPanelLanes);
+    }
+    for (size_t r = 0; r < kRows; ++r) {
+      const PanelVec xk = hn::Set(d, x[r * x_stride + k]);
+      for (size_t v = 0; v < kVectors; ++v) sum[r][v] = hn::MulAdd(xk, row[v], sum[r][v]);
+    }
+  }
+  for (size_t r = 0; r < kRows; ++r) {
+    for (size_t v = 0; v < kVectors; ++v) {
+      hn::Store(sum[r][v], d, sums + r * kPanelWidth + v * kPanelLanes);
+    }
+  }
+}
+
+// All 64 columns of kRows rows; as many columns at a time as the registers hold sums for.
+template <size_t kRows, class T>
+HWY_NOINLINE void rows_tile(const float* x, size_t x_stride, const T* w, size_t n, float* sums) {
+  constexpr size_t kRegisters = HWY_TARGET <= HWY_AVX3 ? 16 : 8;
+  constexpr size_t kAll = kPanelWidth / kPanelLanes;
+  constexpr size_t kFit = kRows == 1 ? 8 : kRows == 2 ? kRegisters / 2 : kRegisters / 4;
+  constexpr size_t kVectors = kFit < kAll ? kFit : kAll;
+  for (size_t v = 0; v < kAll; v += kVectors) {
+    tile<kRows, kVectors>(x, x_stride, w + v * kPanelLanes, n, sums + v * kPanelLanes);
+  }
+}
+
+template <class T>
+void product(const float* x, size_t x_stride, size_t n_rows, const T* w, size_t n_in,
+             float* HWY_RESTRICT sums) {
+  for (size_t begin = 0; begin < n_in; begin += kChunk) {
+    const size_t n = n_in - begin < kChunk ? n_in - begin : kChunk;
+    const T* chunk = w + begin * kPanelWidth;
+    for (size_t r = 0; r < n_rows; r += 4) {
+      const float* from = x + r * x_stride + begin;
+      float* to = sums + r * kPanelWidth;
+      switch (n_rows - r) {
+        case 1:
+          rows_tile<1>(from, x_stride, chunk, n, to);
+          break;
+        case 2:
+          rows_tile<2>(from, x_stride, chunk, n, to);
+          break;
+        case 3:
+          rows_tile<3>(from, x_stride, chunk, n, to);
+          break;
+        default:
+          rows_tile<4>(from, x_stride, chunk, n, to);
+      }
+    }
+  }
+}
+
+void panel_product(ElementType type, const float* x, size_t x_stride, size_t n_rows, const void* w,
+                   size_t n_in, size_t n_cols, bool accumulate, float* y, size_t y_stride) {
+  HWY_ALIGN float sums[kPanelProductRows * kPanelWidth] = {};
+  for (size_t r = 0; accumulate && r < n_rows; ++r) {
+    for (size_t j = 0; j < n_cols; ++j) sums[r * kPanelWidth + j] = y[r * y_stride + j];
+  }
+  if (type == ElementType::kBF16) {
+    product(x, x_stride, n_rows, static_cast<const hwy::bfloat16_t*>(w), n_in, sums);
+  } else {
+    product(x, x_stride, n_rows, static_cast<const float*>(w), n_in, sums);
+  }
+  for (size_t r = 0; r < n_rows; ++r) {
+    for (size_t j = 0; j < n_cols; ++j) y[r * y_stride + j] = sums[r * kPanelWidth + j];
+  }
+}
+
+}  // namespace
+}  // namespace kvasir::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace kvasir::kernels {
+
+HWY_EXPORT(panel_product);
+
+void panel_product(ElementType type, const float* x, size_t x_stride, size_t n_rows, const void* w,
+                   size_t n_in, size_t n_cols, bool accumulate, float* y, size_t y_stride) {
+  HWY_DYNAMIC_DISPATCH(panel_product)
+  (type, x, x_stride, n_rows, w, n_in, n_cols, accumulate, y, y_stride);
+}
+
+}  // namespace kvasir::kernels
+#endif  // HWY_ONCE

@@ -1,0 +1,25 @@
+// Few rows times a weight matrix stored in panels of 64 outputs: the products of decode.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/element_type.h"
+
+namespace kvasir::kernels {
+
+inline constexpr size_t kPanelWidth = 64;       // outputs per panel
+inline constexpr size_t kPanelProductRows = 8;  // largest n_rows
+
+// y[r, j] = sum_k x[r, k] * w[k, j], plus what y held when `accumulate`.
+//
+//   x  [n_rows, n_in]  f32, rows x_stride apart
+//   w  [n_in, 64]      f32 or bf16, one panel, contiguous; columns from n_cols on are ignored
+//   y  [n_rows, n_cols] f32, rows y_stride apart; must not overlap the inputs
+//
+// Sums in f32. Reads the panel once, in order: bound by memory for n_rows up to about 4 (f32).
+void panel_product(ElementType type, const float* x, size_t x_stride, size_t n_rows, const void* w,
+                   size_t n_in, size_t n_cols, bool accumulate, float* y, size_t y_stride);
+
+}  // namespace kvasir::kernels

@@ -1,0 +1,147 @@
+// Attention, its mass and its merge in double: plain loops, two passes, nothing shared with the
+// fast kernels but the description of the rows.
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/reference/attention.h"
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+namespace kvasir::kernels::reference {
+namespace {
+
+constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
+
+uint16_t read_u16(const void* row, size_t index) {
+  uint16_t bits = 0;
+  std::memcpy(&bits, static_cast<const char*>(row) + 2 * index, sizeof(bits));
+  return bits;
+}
+
+double half_value(uint16_t bits) {
+  const int exponent = (bits >> 10) & 31;
+  const int fraction = bits & 1023;
+  const double sign = (bits & 0x8000) ? -1.0 : 1.0;
+  if (exponent == 31) {
+    return fraction ? std::numeric_limits<double>::quiet_NaN() : -sign * kMinusInfinity;
+  }
+  if (exponent == 0) return sign * std::ldexp(fraction, -24);
+  return sign * std::ldexp(1024 + fraction, exponent - 25);
+}
+
+double bfloat_value(uint16_t bits) {
+  const uint32_t wide = static_cast<uint32_t>(bits) << 16;
+  float value = 0;
+  std::memcpy(&value, &wide, sizeof(value));
+  return value;
+}
+
+const void* row_at(const void* base, uint64_t stride, uint32_t token) {
+  return static_cast<const char*>(base) + stride * token;
+}
+
+uint32_t token_of(const KvRows& item, uint32_t row) { return item.tokens ? item.tokens[row] : row; }
+
+bool visible(const KvRows& item, uint32_t token, size_t query, const PositionMask& mask) {
+  if (!mask.q_pos) return true;
+  const int64_t key = item.pos ? item.pos[token] : item.first_pos + token;
+  const int64_t distance = static_cast<int64_t>(mask.q_pos[query]) - key;
+  if (distance < 0 || distance < mask.dist_min) return false;
+  return mask.dist_max == UINT32_MAX || distance < mask.dist_max;
+}
+
+double logit(const AttentionShape& shape, const float* q, uint32_t g, const KvRows& item,
+             uint32_t row) {
+  const void* k = row_at(item.k, item.k_token_stride, token_of(item, row));
+  double dot = 0;
+  for (size_t d = 0; d < shape.head_dim; ++d) {
+    dot += static_cast<double>(q[g * shape.head_dim + d]) * element(k, d, shape.k_type);
+  }
+  double x = static_cast<double>(shape.softmax_scale) * dot;
+  if (shape.softcap != 0.0f) {
+    const double cap = shape.softcap;
+    x = cap * std::tanh(x / cap);
+  }
+  if (item.log_weight && item.weight_width != 0) {
+    const size_t column = item.weight_width == 1 ? 0 : g;
+    x += item.log_weight[static_cast<size_t>(row) * item.weight_row_stride + column];
+  }
+  return x;
+}
+
+// One query head: logits of all rows (-inf where hidden).
+std::vector<double> all_logits(const AttentionShape& shape, const float* q, uint32_t g,
+                               size_t query, const PositionMask& mask,
+                               std::span<const KvRows> items) {
+  std::vector<double> logits;
+  for (const KvRows& item : items) {
+    for (uint32_t row = item.begin; row < item.end; ++row) {
+      const bool seen = visible(item, token_of(item, row), query, mask);
+      logits.push_back(seen ? logit(shape, q, g, item, row) : kMinusInfinity);
+    }
+  }
+  return logits;
+}
+
+double log_sum_exp(const std::vector<double>& logits) {
+  double high = kMinusInfinity;
+  for (double x : logits) high = std::fmax(high, x);
+  if (high == kMinusInfinity) return high;
+  double sum = 0;
+  for (double x : logits) sum += std::exp(x - high);
+  return high + std::log(sum);
+}
+
+}  // namespace
+
+double element(const void* row, size_t index, ElementType type) {
+  if (type == ElementType::kF16) return half_value(read_u16(row, index));
+  if (type == ElementType::kBF16) return bfloat_value(read_u16(row, index));
+  float value = 0;
+  std::memcpy(&value, static_cast<const char*>(row) + 4 * index, sizeof(value));
+  return value;
+}
+
+void attention(const AttentionShape& shape, const float* q, size_t query, const PositionMask& mask,
+               std::span<const KvRows> items, double* o, double* lse) {
+  for (uint32_t g = 0; g < shape.group_size; ++g) {
+    double* out = o + static_cast<size_t>(g) * shape.v_dim;
+    for (size_t d = 0; d < shape.v_dim; ++d) out[d] = 0;
+    const std::vector<double> logits = all_logits(shape, q, g, query, mask, items);
+    lse[g] = log_sum_exp(logits);
+    size_t i = 0;
+    for (const KvRows& item : items) {
+      for (uint32_t row = item.begin; row < item.end; ++row, ++i) {
+        if (logits[i] == kMinusInfinity) continue;
+        const double p = std::exp(logits[i] - lse[g]);
+        const void* v = row_at(item.v, item.v_token_stride, token_of(item, row));
+        for (size_t d = 0; d < shape.v_dim; ++d) out[d] += p * element(v, d, shape.v_type);
+      }
+    }
+  }
+}
+
+void attention_mass(const AttentionShape& shape, const float* q, size_t query,
+                    const PositionMask& mask, std::span<const KvRows> items,
+                    const double* lse_final, double* mass) {
+  for (uint32_t g = 0; g < shape.group_size; ++g) {
+    const std::vector<double> logits = all_logits(shape, q, g, query, mask, items);
+    for (size_t i = 0; i < logits.size(); ++i) {
+      const bool empty = logits[i] == kMinusInfinity || lse_final[g] == kMinusInfinity;
+      mass[g * logits.size() + i] = empty ? 0.0 : std::exp(logits[i] - lse_final[g]);
+    }
+  }
+}
+
+void merge_attention(double* o, double* lse, const double* other_o, double other_lse,
+                     size_t v_dim) {
+  const double high = std::fmax(*lse, other_lse);
+  if (high == kMinusInfinity) return;
+  const double merged = high + std::log(std::exp(*lse - high) + std::exp(other_lse - high));
+  for (size_t d = 0; d < v_dim; ++d) {
+    o[d] = std::exp(*lse - merged) * o[d] + std::exp(other_lse - merged) * other_o[d];
+  }
+  *lse = merged;
+}
+
+}  // namespace kvasir::kernels::reference

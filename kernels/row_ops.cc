@@ -1,0 +1,157 @@
+// Elementwise pieces of a transformer layer on single rows.
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/row_ops.h"
+
+#include <cmath>
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/row_ops.cc"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include "kernels/exp-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace kvasir::kernels::HWY_NAMESPACE {
+namespace {
+
+using F32 = hn::ScalableTag<float>;
+using VecF32 = hn::Vec<F32>;
+
+// fn(d, i) on whole vectors, then on single elements: every function below is written once.
+template <class Fn>
+HWY_INLINE void for_vectors(size_t n, const Fn& fn) {
+  const F32 d;
+  const hn::CappedTag<float, 1> one;
+  size_t i = 0;
+  for (; i + hn::Lanes(d) <= n; i += hn::Lanes(d)) fn(d, i);
+  for (; i < n; ++i) fn(one, i);
+}
+
+// Sum of squares: lanes in f32 over at most 1024 elements, those sums in double, so that the error
+// does not grow with the width of the row.
+double sum_of_squares(const float* x, size_t n) {
+  const F32 d;
+  double total = 0.0;
+  for (size_t begin = 0; begin < n; begin += 1024) {
+    const size_t end = begin + 1024 < n ? begin + 1024 : n;
+    VecF32 sum = hn::Zero(d);
+    size_t i = begin;
+    for (; i + hn::Lanes(d) <= end; i += hn::Lanes(d)) {
+      const VecF32 v = hn::LoadU(d, x + i);
+      sum = hn::MulAdd(v, v, sum);
+    }
+    total += static_cast<double>(hn::GetLane(hn::SumOfLanes(d, sum)));
+    for (; i < end; ++i) total += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+  }
+  return total;
+}
+
+void rms_norm(const float* x, const float* weight, size_t n, float eps, float* y) {
+  const double mean = sum_of_squares(x, n) / static_cast<double>(n);
+  const auto scale = static_cast<float>(1.0 / std::sqrt(mean + static_cast<double>(eps)));
+  for_vectors(n, [&](auto d, size_t i) HWY_ATTR {
+    const auto scaled = hn::Mul(hn::LoadU(d, x + i), hn::Set(d, scale));
+    hn::StoreU(hn::Mul(scaled, hn::LoadU(d, weight + i)), d, y + i);
+  });
+}
+
+void swiglu(float* gate, const float* up, size_t n) {
+  for_vectors(n, [&](auto d, size_t i) HWY_ATTR {
+    const auto g = hn::LoadU(d, gate + i);
+    const auto one = hn::Set(d, 1.0f);
+    // sigmoid(g) = 1 / (1 + e) for g >= 0 and e / (1 + e) below, e = exp(-|g|): no overflow.
+    const auto e = exp_nonpositive(d, hn::Neg(hn::Abs(g)));
+    const auto top = hn::IfThenElse(hn::Ge(g, hn::Zero(d)), one, e);
+    const auto silu = hn::Div(hn::Mul(g, top), hn::Add(one, e));
+    hn::StoreU(hn::Mul(silu, hn::LoadU(d, up + i)), d, gate + i);
+  });
+}
+
+void add_to(const float* x, size_t n, float* y) {
+  for_vectors(n, [&](auto d, size_t i) HWY_ATTR {
+    hn::StoreU(hn::Add(hn::LoadU(d, x + i), hn::LoadU(d, y + i)), d, y + i);
+  });
+}
+
+void rotate_half_split(const float* cos, const float* sin, size_t n_pairs, float* x) {
+  for_vectors(n_pairs, [&](auto d, size_t i) HWY_ATTR {
+    const auto c = hn::LoadU(d, cos + i);
+    const auto s = hn::LoadU(d, sin + i);
+    const auto a = hn::LoadU(d, x + i);
+    const auto b = hn::LoadU(d, x + n_pairs + i);
+    hn::StoreU(hn::Sub(hn::Mul(a, c), hn::Mul(b, s)), d, x + i);
+    hn::StoreU(hn::MulAdd(a, s, hn::Mul(b, c)), d, x + n_pairs + i);
+  });
+}
+
+void rotate_interleaved(const float* cos, const float* sin, size_t n_pairs, float* x) {
+  const F32 d;
+  size_t i = 0;
+  for (; i + hn::Lanes(d) <= n_pairs; i += hn::Lanes(d)) {
+    const VecF32 c = hn::LoadU(d, cos + i);
+    const VecF32 s = hn::LoadU(d, sin + i);
+    VecF32 a, b;
+    hn::LoadInterleaved2(d, x + 2 * i, a, b);
+    const VecF32 first = hn::Sub(hn::Mul(a, c), hn::Mul(b, s));
+    const VecF32 second = hn::MulAdd(a, s, hn::Mul(b, c));
+    hn::StoreInterleaved2(first, second, d, x + 2 * i);
+  }
+  for (; i < n_pairs; ++i) {
+    const float a = x[2 * i];
+    const float b = x[2 * i + 1];
+    x[2 * i] = a * cos[i] - b * sin[i];
+    x[2 * i + 1] = a * sin[i] + b * cos[i];
+  }
+}
+
+void round_to_bf16(const float* x, size_t n, uint16_t* y) {
+  for_vectors(n, [&](auto d, size_t i) HWY_ATTR {
+    const hn::RebindToUnsigned<decltype(d)> du;
+    const hn::Rebind<uint16_t, decltype(d)> du16;
+    const auto v = hn::LoadU(d, x + i);
+    const auto bits = hn::BitCast(du, v);
+    const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1));
+    const auto rounded = hn::Add(bits, hn::Add(odd, hn::Set(du, 0x7FFF)));
+    const auto quiet = hn::Or(bits, hn::Set(du, 0x400000));
+    const auto chosen = hn::IfThenElse(hn::RebindMask(du, hn::IsNaN(v)), quiet, rounded);
+    hn::StoreU(hn::TruncateTo(du16, hn::ShiftRight<16>(chosen)), du16, y + i);
+  });
+}
+
+}  // namespace
+}  // namespace kvasir::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace kvasir::kernels {
+
+HWY_EXPORT(rms_norm);
+HWY_EXPORT(swiglu);
+HWY_EXPORT(add_to);
+HWY_EXPORT(rotate_half_split);
+HWY_EXPORT(rotate_interleaved);
+HWY_EXPORT(round_to_bf16);
+
+void rms_norm(const float* x, const float* weight, size_t n, float eps, float* y) {
+  HWY_DYNAMIC_DISPATCH(rms_norm)(x, weight, n, eps, y);
+}
+
+void swiglu(float* gate, const float* up, size_t n) { HWY_DYNAMIC_DISPATCH(swiglu)(gate, up, n); }
+
+void add_to(const float* x, size_t n, float* y) { HWY_DYNAMIC_DISPATCH(add_to)(x, n, y); }
+
+void rotate_half_split(const float* cos, const float* sin, size_t n_pairs, float* x) {
+  HWY_DYNAMIC_DISPATCH(rotate_half_split)(cos, sin, n_pairs, x);
+}
+
+void rotate_interleaved(const float* cos, const float* sin, size_t n_pairs, float* x) {
+  HWY_DYNAMIC_DISPATCH(rotate_interleaved)(cos, sin, n_pairs, x);
+}
+
+void round_to_bf16(const float* x, size_t n, uint16_t* y) {
+  HWY_DYNAMIC_DISPATCH(round_to_bf16)(x, n, y);
+}
+
+}  // namespace kvasir::kernels
+#endif  // HWY_ONCE

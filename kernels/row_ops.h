@@ -1,0 +1,27 @@
+// Elementwise pieces of a transformer layer on single rows: RMSNorm, SwiGLU, rotation, rounding.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace kvasir::kernels {
+
+// y[i] = x[i] * weight[i] / sqrt(mean(x^2) + eps). arXiv:1910.07467. y may be x.
+void rms_norm(const float* x, const float* weight, size_t n, float eps, float* y);
+
+// gate[i] = silu(gate[i]) * up[i], silu(g) = g / (1 + exp(-g)). arXiv:2002.05202.
+void swiglu(float* gate, const float* up, size_t n);
+
+// y[i] += x[i]
+void add_to(const float* x, size_t n, float* y);
+
+// Rotates pairs by the angles whose cosine and sine are given, n_pairs each.
+// Half-split: pair i is (x[i], x[i + n_pairs]). Interleaved: (x[2i], x[2i + 1]).
+void rotate_half_split(const float* cos, const float* sin, size_t n_pairs, float* x);
+void rotate_interleaved(const float* cos, const float* sin, size_t n_pairs, float* x);
+
+// To bfloat16, rounding to nearest even; NaN stays NaN.
+void round_to_bf16(const float* x, size_t n, uint16_t* y);
+
+}  // namespace kvasir::kernels

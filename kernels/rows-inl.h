@@ -1,0 +1,222 @@
+// Loads of stored rows as f32, and dot products of rows with the queries of a group, per SIMD
+// target.
+// SPDX-License-Identifier: Apache-2.0
+#if defined(KVASIR_KERNELS_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef KVASIR_KERNELS_ROWS_INL_H_
+#undef KVASIR_KERNELS_ROWS_INL_H_
+#else
+#define KVASIR_KERNELS_ROWS_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/kv_tile.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace kvasir::kernels::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using F32 = hn::ScalableTag<float>;
+using VecF32 = hn::Vec<F32>;
+inline constexpr size_t kLanes = HWY_LANES(float);
+// AVX-512 has 32 vector registers, the older targets 16.
+inline constexpr size_t kDotTile = HWY_TARGET <= HWY_AVX3 ? 16 : 8;
+
+template <class D>
+HWY_INLINE hn::Vec<D> load_row(D d, const float* row) {
+  return hn::LoadU(d, row);
+}
+
+template <class D>
+HWY_INLINE hn::Vec<D> load_row(D d, const hwy::bfloat16_t* row) {
+  const hn::RebindToUnsigned<D> du;
+  const hn::Rebind<uint16_t, D> du16;
+  const auto bits = hn::PromoteTo(du, hn::LoadU(du16, reinterpret_cast<const uint16_t*>(row)));
+  return hn::BitCast(d, hn::ShiftLeft<16>(bits));
+}
+
+template <class D>
+HWY_INLINE hn::Vec<D> load_row(D d, const hwy::float16_t* row) {
+#if HWY_TARGET <= HWY_AVX2
+  return hn::PromoteTo(d, hn::LoadU(hn::Rebind<hwy::float16_t, D>(), row));
+#else
+  // Without F16C: the 15 low bits moved into an f32 are the value times 2^-112, subnormals
+  // included; infinity and NaN get their exponent back.
+  const hn::RebindToUnsigned<D> du;
+  const hn::Rebind<uint16_t, D> du16;
+  const auto bits = hn::PromoteTo(du, hn::LoadU(du16, reinterpret_cast<const uint16_t*>(row)));
+  const auto sign = hn::ShiftLeft<16>(hn::And(bits, hn::Set(du, 0x8000u)));
+  const auto magnitude = hn::ShiftLeft<13>(hn::And(bits, hn::Set(du, 0x7fffu)));
+  const auto finite = hn::Mul(hn::BitCast(d, magnitude), hn::Set(d, 0x1p112f));
+  const auto special = hn::BitCast(d, hn::Or(magnitude, hn::Set(du, 0x7f800000u)));
+  const auto value = hn::IfThenElse(hn::Ge(finite, hn::Set(d, 65536.0f)), special, finite);
+  return hn::Or(value, hn::BitCast(d, sign));
+#endif
+}
+
+// The first n < kLanes elements of a row, zeros behind them; reads nothing past the row.
+template <class D, class T>
+HWY_INLINE hn::Vec<D> load_row_tail(D d, const T* row, size_t n) {
+  HWY_ALIGN T copy[kLanes] = {};
+  for (size_t i = 0; i < n; ++i) copy[i] = row[i];
+  return load_row(d, copy);
+}
+
+// ------------------------------------------------------------------ sums of many vectors at once
+
+#if HWY_TARGET <= HWY_AVX2
+// [a | b] by halves: each half holds the pairwise sums of one vector.
+HWY_INLINE VecF32 sum_halves(VecF32 a, VecF32 b) {
+  const F32 d;
+  return hn::Add(hn::ConcatLowerLower(d, b, a), hn::ConcatUpperUpper(d, b, a));
+}
+#endif
+
+#if HWY_TARGET <= HWY_AVX3
+// x = [a a b b], y = [c c d d] in blocks of 4 lanes -> [a c b d].
+HWY_INLINE VecF32 sum_blocks(VecF32 x, VecF32 y) {
+  return hn::Add(hn::OddEvenBlocks(y, x), hn::SwapAdjacentBlocks(hn::OddEvenBlocks(x, y)));
+}
+#endif
+
+// lanes[i] = sum of the lanes of v[i], for kLanes vectors: a transposition that adds on the way,
+// 3 instructions per vector where a sum of lanes for each alone takes 8 to 12.
+HWY_INLINE void sum_lanes(const VecF32* v, float* HWY_RESTRICT lanes) {
+  const F32 d;
+#if HWY_TARGET == HWY_SCALAR
+  hn::Store(v[0], d, lanes);
+#else
+  VecF32 q[4];
+  HWY_UNROLL(4) for (size_t i = 0; i < 4; ++i) {
+#if HWY_TARGET <= HWY_AVX3
+    q[i] = sum_blocks(sum_halves(v[i], v[i + 8]), sum_halves(v[i + 4], v[i + 12]));
+#elif HWY_TARGET <= HWY_AVX2
+    q[i] = sum_halves(v[i], v[i + 4]);
+#else
+    q[i] = v[i];
+#endif
+  }
+  const hn::Repartition<double, F32> d64;
+  const auto a = hn::Add(hn::InterleaveLower(d, q[0], q[1]), hn::InterleaveUpper(d, q[0], q[1]));
+  const auto b = hn::Add(hn::InterleaveLower(d, q[2], q[3]), hn::InterleaveUpper(d, q[2], q[3]));
+  const auto a64 = hn::BitCast(d64, a);
+  const auto b64 = hn::BitCast(d64, b);
+  hn::Store(hn::Add(hn::BitCast(d, hn::InterleaveLower(d64, a64, b64)),
+                    hn::BitCast(d, hn::InterleaveUpper(d64, a64, b64))),
+            d, lanes);
+#endif
+}
+
+// ------------------------------------------------------------------ q . k for a few rows and heads
+
+// dots[g * kTileStride + r] = q_g . row_r for KT rows and GT query heads, both in registers: each
+// vector of a row is converted once and used GT times, each vector of q is loaded once per KT
+// rows.
+//   q     [GT, q_stride] f32, zero from head_dim to the next multiple of kLanes
+//   rows  [KT] pointers to head_dim elements of T
+//   n_rows <= KT: how many results are written (the others repeat a row)
+template <size_t KT, size_t GT, class T>
+HWY_INLINE void dot_rows(const float* HWY_RESTRICT q, size_t q_stride, const T* const* rows,
+                         size_t n_rows, size_t head_dim, float* HWY_RESTRICT dots,
+                         size_t dot_stride) {
+  const F32 d;
+  constexpr size_t kSums = (KT * GT + kLanes - 1) / kLanes * kLanes;
+  VecF32 sum[kSums];
+  HWY_UNROLL(16) for (size_t i = 0; i < kSums; ++i) sum[i] = hn::Zero(d);
+  size_t i = 0;
+  for (; i + kLanes <= head_dim; i += kLanes) {
+    VecF32 k[KT];
+    HWY_UNROLL(16) for (size_t r = 0; r < KT; ++r) k[r] = load_row(d, rows[r] + i);
+    HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
+      const VecF32 qg = hn::Load(d, q + g * q_stride + i);
+      HWY_UNROLL(16)
+      for (size_t r = 0; r < KT; ++r) sum[g * KT + r] = hn::MulAdd(qg, k[r], sum[g * KT + r]);
+    }
+  }
+  if (i < head_dim) {
+    HWY_UNROLL(16) for (size_t r = 0; r < KT; ++r) {
+      const VecF32 k = load_row_tail(d, rows[r] + i, head_dim - i);
+      HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
+        sum[g * KT + r] = hn::MulAdd(hn::Load(d, q + g * q_stride + i), k, sum[g * KT + r]);
+      }
+    }
+  }
+  HWY_ALIGN float lanes[kSums];
+  HWY_UNROLL(4) for (size_t j = 0; j < kSums; j += kLanes) sum_lanes(sum + j, lanes + j);
+  if (n_rows == KT) {
+    HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
+      hwy::CopyBytes<KT * sizeof(float)>(lanes + g * KT, dots + g * dot_stride);
+    }
+    return;
+  }
+  for (size_t g = 0; g < GT; ++g) {
+    for (size_t r = 0; r < n_rows; ++r) dots[g * dot_stride + r] = lanes[g * KT + r];
+  }
+}
+
+// Rows per step for GT heads: KT * GT sums plus KT converted vectors fit the registers.
+template <size_t GT>
+constexpr size_t dot_row_step() {
+  return GT == 1 ? kDotTile / 2 : kDotTile / (GT == 2 ? 2 : 4);
+}
+
+template <size_t GT, class T>
+HWY_INLINE void dot_head_tile(const float* HWY_RESTRICT q, size_t q_stride, const T* const* rows,
+                              size_t n_rows, size_t head_dim, float* HWY_RESTRICT dots,
+                              size_t dot_stride) {
+  constexpr size_t kStep = dot_row_step<GT>();
+  size_t r = 0;
+  for (; r + kStep <= n_rows; r += kStep) {
+    dot_rows<kStep, GT>(q, q_stride, rows + r, kStep, head_dim, dots + r, dot_stride);
+  }
+  if (r == n_rows) return;
+  const T* last[kStep];
+  for (size_t i = 0; i < kStep; ++i) last[i] = rows[r + i < n_rows ? r + i : n_rows - 1];
+  dot_rows<kStep, GT>(q, q_stride, last, n_rows - r, head_dim, dots + r, dot_stride);
+}
+
+// Asks for one row that will be read some rows later. Into the L2 cache, not L1: over many short
+// rows the hardware prefetchers reach a third of the read bandwidth, a prefetch to L1 no more
+// (its few miss buffers wait for DRAM), this one two to three times as much (measured on Zen 4).
+HWY_INLINE void prefetch_row(const void* row, size_t row_bytes) {
+  const char* bytes = static_cast<const char*>(row);
+  for (size_t b = 0; b < row_bytes; b += 64) __builtin_prefetch(bytes + b, 0, 2);
+}
+
+// dots[g * dot_stride + r] = q_g . row_r for all rows and n_heads query heads. Rows are taken in
+// groups, so that a second tile of heads finds them in the L1 cache; with row r, row r + ahead is
+// prefetched: `rows` has n_rows + ahead entries.
+template <class T>
+HWY_INLINE void dot_heads(const float* HWY_RESTRICT q, size_t q_stride, size_t n_heads,
+                          const T* const* rows, size_t n_rows, size_t ahead, size_t head_dim,
+                          float* HWY_RESTRICT dots, size_t dot_stride) {
+  const size_t row_bytes = head_dim * sizeof(T);
+  const size_t group = group_rows(row_bytes);
+  for (size_t r = 0; r < n_rows; r += group) {
+    const size_t n = n_rows - r < group ? n_rows - r : group;
+    if (ahead != 0) {
+      for (size_t i = 0; i < n; ++i) prefetch_row(rows[r + ahead + i], row_bytes);
+    }
+    size_t g = 0;
+    for (; g + 4 <= n_heads; g += 4) {
+      dot_head_tile<4>(q + g * q_stride, q_stride, rows + r, n, head_dim, dots + g * dot_stride + r,
+                       dot_stride);
+    }
+    const float* q_rest = q + g * q_stride;
+    float* out = dots + g * dot_stride + r;
+    if (n_heads - g == 3)
+      dot_head_tile<3>(q_rest, q_stride, rows + r, n, head_dim, out, dot_stride);
+    if (n_heads - g == 2)
+      dot_head_tile<2>(q_rest, q_stride, rows + r, n, head_dim, out, dot_stride);
+    if (n_heads - g == 1)
+      dot_head_tile<1>(q_rest, q_stride, rows + r, n, head_dim, out, dot_stride);
+  }
+}
+
+}  // namespace kvasir::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // KVASIR_KERNELS_ROWS_INL_H_
