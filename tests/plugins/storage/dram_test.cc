@@ -306,7 +306,7 @@ TEST_SUITE("plugins/storage") {
     std::set<uint64_t> handles;
     const uint64_t bytes = dram.plan().block_bytes;
     for (uint64_t stamp = 1; stamp < 20000; ++stamp) {
-      const uint32_t block = random() % 200;
+      const auto block = static_cast<uint32_t>(random() % 200);
       const auto found = known.find(block);
       if (found == known.end()) {
         const kvasir_lease lease = dram.write(key(1, block));
