@@ -71,8 +71,8 @@ Expressions deepseek_llm() {
   return {"[\\r\\n]", kIsSpace + "?[" + kDeepseekCasedLetters + "]+",
           kIsSpace + "?[!-/:-~\\x{FF01}-\\x{FF0F}\\x{FF1A}-\\x{FF5E}\\x{2018}-\\x{201F}" +
               "\\x{3000}-\\x{3002}]+",
-          // Published without the look-behind: it changes no match, but keeps a long run of spaces
-          // inside the piece from costing its square.
+          // Published without the look-behind: it changes no match, but where PCRE2 has no JIT, a
+          // long run of spaces would cost its square.
           "(?<!" + kIsSpace + ")" + kIsSpace + "++$", kDeepseekCjk, "\\p{N}+"};
 }
 
@@ -141,7 +141,7 @@ struct Pretokenizer::Stage {
     int error = 0;
     PCRE2_SIZE at = 0;
     code_ = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(expression.data()), expression.size(),
-                          PCRE2_UTF | PCRE2_UCP | PCRE2_DOLLAR_ENDONLY, &error, &at, nullptr);
+                          PCRE2_UTF | PCRE2_UCP, &error, &at, nullptr);
     if (code_ == nullptr) {
       throw Error(ErrorKind::kInternal, "pre-tokenizer expression does not compile at offset " +
                                             std::to_string(at) + ": " + message_of(error));

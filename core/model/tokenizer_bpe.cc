@@ -73,7 +73,7 @@ struct BpeTokenizer::Scratch {
   struct Pair {
     Merge merge;
     size_t left, right;
-    Symbol left_symbol, right_symbol;  // as they were: tells a stale entry
+    Symbol right_symbol;  // as it was; a left one that changed has merged its right neighbour
     bool operator<(const Pair& other) const {
       return merge.rank != other.merge.rank ? merge.rank > other.merge.rank : left > other.left;
     }
@@ -205,10 +205,7 @@ void BpeTokenizer::encode_word(std::string_view word, Scratch& scratch,
     scratch.pairs.pop();
     auto& left = nodes[pair.left];
     auto& right = nodes[pair.right];
-    if (left.merged || right.merged || left.symbol != pair.left_symbol ||
-        right.symbol != pair.right_symbol) {
-      continue;
-    }
+    if (left.merged || right.merged || right.symbol != pair.right_symbol) continue;
     left.symbol = pair.merge.result;
     right.merged = true;
     left.next = right.next;
@@ -223,7 +220,7 @@ void BpeTokenizer::add_pair(size_t left, size_t right, Scratch& scratch) const {
   if (left == kNone || right == kNone) return;
   const Symbol a = scratch.nodes[left].symbol, b = scratch.nodes[right].symbol;
   const auto merge = merges_.find(uint64_t{a} << 32 | b);
-  if (merge != merges_.end()) scratch.pairs.push({merge->second, left, right, a, b});
+  if (merge != merges_.end()) scratch.pairs.push({merge->second, left, right, b});
 }
 
 void BpeTokenizer::emit(Symbol symbol, std::vector<TokenId>& out) const {

@@ -194,6 +194,8 @@ TEST_CASE("bytes that are not UTF-8 are pieces of their own") {
     // a lone continuation byte, an overlong form, a surrogate, a cut-off character
     CHECK(cut(pre, "ab\x80") == Pieces{"ab", "\x80"});
     CHECK(cut(pre, "\xC0\xAF") == Pieces{"\xC0", "\xAF"});
+    CHECK(cut(pre, "\xE0\x9F\xBF") == Pieces{"\xE0", "\x9F", "\xBF"});
+    CHECK(cut(pre, "\xF0\x8F\xBF\xBF") == Pieces{"\xF0", "\x8F", "\xBF", "\xBF"});
     CHECK(cut(pre, "\xED\xA0\x80") == Pieces{"\xED", "\xA0", "\x80"});
     CHECK(cut(pre, "\xF4\x90\x80\x80") == Pieces{"\xF4", "\x90", "\x80", "\x80"});
     CHECK(cut(pre, "x\xE4\xBD") == Pieces{"x", "\xE4", "\xBD"});

@@ -141,6 +141,7 @@ TEST_CASE("the penalty divides positive and multiplies negative logits of recent
   CHECK(sampler.sample(logits) == 0);
   sampler.accept(0);
   sampler.accept(0);  // twice is no more than once: 4 / 2 = 2
+  CHECK(sampler.sample(std::vector<float>{4, 1.5f}) == 0);
   CHECK(sampler.sample(logits) == 1);
   sampler.accept(1);  // 4 / 2, 3 / 2
   CHECK(sampler.sample(logits) == 0);

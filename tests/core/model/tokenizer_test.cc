@@ -279,6 +279,20 @@ TEST_CASE("special tokens: the longest that starts first; user-defined ones alwa
   CHECK(t->decode(Ids{'a', end, user}, true) == "a<e><u>");
 }
 
+TEST_CASE("of two tokens with one text the ordinary one is found") {
+  Vocabulary v;
+  for (const auto& text : byte_texts()) v.add(text);
+  v.texts[0] = "ab";
+  v.types[0] = 3;
+  const TokenId ab = v.add("ab");
+  v.add("ab");
+  v.merges = {"a b"};
+  const auto t = tokenizer_of(v.bpe("gpt-2"));
+  CHECK(t->find("ab") == ab);
+  CHECK(t->encode("ab", {}) == Ids{ab});
+  CHECK(t->find("ba") == kNoToken);
+}
+
 TEST_CASE("SentencePiece puts a space in front of text and of text after a special token") {
   Vocabulary v = small_spm();
   const TokenId space = v.add("\u2581"), a = v.add("a"), word = v.add("\u2581a", 1, -1);
