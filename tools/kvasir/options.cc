@@ -10,8 +10,6 @@
 #include <fstream>
 #include <iterator>
 #include <sstream>
-#include <string_view>
-#include <utility>
 
 #include "core/error.h"
 
@@ -31,39 +29,25 @@ struct NotYet {
   const char* why;
 };
 constexpr NotYet kNotYet[] = {
-    {"--n-gpu-layers,--gpu-layers", true, "layers run on the CPU"},
-    {"--flash-attn", true, "attention is chosen in the strategy ([attention])"},
+    {"--ngl,--n-gpu-layers,--gpu-layers", true, "layers run on the CPU"},
+    {"--fa,--flash-attn", true, "attention is chosen in the strategy ([attention])"},
     {"--numa", true, "workers are bound per NUMA node already"},
-    {"--threads-batch", true, "prefill uses the threads of -t"},
+    {"--tb,--threads-batch", true, "prefill uses the threads of -t"},
     {"-b,--batch-size", true, "use --set cache.chunk_size=N"},
-    {"--ubatch-size", true, "use --set cache.chunk_size=N"},
-    {"--parallel", true, "one sequence is run at a time"},
-    {"--no-kv-offload", false, "the cache is in main memory already"},
+    {"--ub,--ubatch-size", true, "use --set cache.chunk_size=N"},
+    {"--np,--parallel", true, "one sequence is run at a time"},
+    {"--nkvo,--no-kv-offload", false, "the cache is in main memory already"},
     {"--no-mmap", false, "weights are converted at load"},
     {"--mlock", false, "weights are not locked"},
-    {"--split-mode", true, "there is no GPU backend yet"},
-    {"--tensor-split", true, "there is no GPU backend yet"},
-    {"--main-gpu", true, "there is no GPU backend yet"},
+    {"--sm,--split-mode", true, "there is no GPU backend yet"},
+    {"--ts,--tensor-split", true, "there is no GPU backend yet"},
+    {"--mg,--main-gpu", true, "there is no GPU backend yet"},
     {"--grammar", true, "answers are not constrained"},
     {"--lora", true, "adapters are not applied"},
     {"--rope-scaling", true, "the model file's own scaling is used"},
     {"--rope-freq-base", true, "the model file's own base is used"},
     {"--jinja", false, "known chat templates are recognised, see --chat-template"},
 };
-
-// Spellings of llama.cpp that the parser cannot take: one dash, several letters.
-constexpr std::array<std::pair<const char*, const char*>, 11> kOneDash = {
-    {{"-ngl", "--n-gpu-layers"},
-     {"-fa", "--flash-attn"},
-     {"-tb", "--threads-batch"},
-     {"-ub", "--ubatch-size"},
-     {"-np", "--parallel"},
-     {"-nkvo", "--no-kv-offload"},
-     {"-sm", "--split-mode"},
-     {"-ts", "--tensor-split"},
-     {"-mg", "--main-gpu"},
-     {"-ctk", "--cache-type-k"},
-     {"-ctv", "--cache-type-v"}}};
 
 // Types of llama.cpp that no storage of ours keeps yet.
 bool is_future_cache_type(const std::string& type) {
@@ -73,18 +57,6 @@ bool is_future_cache_type(const std::string& type) {
 
 }  // namespace
 
-std::vector<std::string> normalise_arguments(int argc, const char* const* argv) {
-  std::vector<std::string> arguments;
-  for (int i = 1; i < argc; ++i) {
-    const std::string_view given = argv[i];
-    const auto* at = std::find_if(kOneDash.begin(), kOneDash.end(),
-                                  [&](const auto& pair) { return given == pair.first; });
-    arguments.emplace_back(at == kOneDash.end() ? given : at->second);
-  }
-  std::reverse(arguments.begin(), arguments.end());
-  return arguments;
-}
-
 void add_strategy_flags(CLI::App& app, Options& o) {
   app.add_option("-s,--strategy", o.strategy, "Strategy file (TOML), or the name of a preset")
       ->envname("KVASIR_ARG_STRATEGY");
@@ -92,9 +64,9 @@ void add_strategy_flags(CLI::App& app, Options& o) {
       ->allow_extra_args(false);
   app.add_option("--plugin-dir", o.plugin_dirs, "Folder to search for plugins first")
       ->allow_extra_args(false);
-  app.add_option("--cache-type-k", o.cache_type_k, "-ctk: type of stored K: f32, f16, bf16")
+  app.add_option("--ctk,--cache-type-k", o.cache_type_k, "Type of stored K: f32, f16, bf16")
       ->envname("KVASIR_ARG_CACHE_TYPE_K");
-  app.add_option("--cache-type-v", o.cache_type_v, "-ctv: type of stored V: f32, f16, bf16")
+  app.add_option("--ctv,--cache-type-v", o.cache_type_v, "Type of stored V: f32, f16, bf16")
       ->envname("KVASIR_ARG_CACHE_TYPE_V");
   app.add_option("--log-level", o.log_level, "debug, info, warn, error")
       ->envname("KVASIR_LOG_LEVEL");
@@ -186,6 +158,18 @@ StrategyConfig default_strategy() {
 }
 
 }  // namespace
+
+std::vector<std::string> normalise_arguments(int argc, char** argv) {
+  static constexpr const char* kLong[] = {"-ngl", "-fa", "-tb", "-ub",  "-np", "-nkvo",
+                                          "-sm",  "-ts", "-mg", "-ctk", "-ctv"};
+  std::vector<std::string> out;
+  for (int i = argc - 1; i > 0; --i) {  // CLI11 wants them last to first
+    const std::string argument = argv[i];
+    const bool known = std::find(std::begin(kLong), std::end(kLong), argument) != std::end(kLong);
+    out.push_back(known ? "-" + argument : argument);
+  }
+  return out;
+}
 
 StrategyConfig resolve_strategy(const Options& o) {
   std::vector<Override> overrides;
