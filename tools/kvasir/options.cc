@@ -160,8 +160,8 @@ StrategyConfig default_strategy() {
 }  // namespace
 
 std::vector<std::string> normalise_arguments(int argc, char** argv) {
-  static constexpr const char* kLong[] = {"-ngl", "-fa", "-tb", "-ub",  "-np", "-nkvo",
-                                          "-sm",  "-ts", "-mg", "-ctk", "-ctv"};
+  static constexpr const char* kLong[] = {"-ngl", "-fa", "-tb", "-ub",  "-np",  "-nkvo",
+                                          "-sm",  "-ts", "-mg", "-ctk", "-ctv", "-sys"};
   std::vector<std::string> out;
   for (int i = argc - 1; i > 0; --i) {  // CLI11 wants them last to first
     const std::string argument = argv[i];
