@@ -167,9 +167,10 @@ void AttendStage::rotate_keys(Part& part, LayerState& state, uint64_t rope_len) 
       float* out = copy.data() + i * b * heads * dim;
       for (uint32_t t = 0; t < lease.n_tokens; ++t)
         for (uint32_t head = 0; head < heads; ++head)
-          kernels::widen(static_cast<const std::byte*>(lease.k) + head * format.k_head_stride +
-                             t * format.k_token_stride,
-                         dim, type, out + (uint64_t{t} * heads + head) * dim);
+          kernels::convert_to_f32(type,
+                                  static_cast<const std::byte*>(lease.k) +
+                                      head * format.k_head_stride + t * format.k_token_stride,
+                                  out + (uint64_t{t} * heads + head) * dim, dim);
       std::iota(pos.begin(), pos.end(), lease.pos_begin);
       c_.model.rope().apply(out, lease.n_tokens, heads, dim, {pos.data(), lease.n_tokens},
                             rope_len);
