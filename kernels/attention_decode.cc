@@ -143,65 +143,61 @@ HWY_INLINE void add_value_rows(const float* HWY_RESTRICT p, const T* const* rows
   for (; c + kLanes <= v_dim; c += kLanes) {
     add_value_columns<GT, 1>(p, rows, n_rows, c, 0, sum, sum_stride);
   }
-  if (c < v_dim) add_value_columns<GT, 1>(p, rows, n_rows, c, v_dim - c, sum, sum_stride);
+  if (c < v_dim) {
+    add_value_columns<GT, 1>(p, rows, n_rows, c, v_dim - c, sum, sum_stride);
+  }
 }
 
-// sum_g += sum_r p[g][r] * v_r. Groups of 32 rows stay in the L1 cache while the columns and the
-// heads are walked in pieces that fit the registers.
+// sum_g += sum_r p[g][r] * v_r. Groups of rows stay in the L1 cache while the columns and the heads
+// are walked in pieces that fit the registers. `rows` has n_rows + ahead entries.
 template <class T>
 HWY_INLINE void add_values(const DecodeScratch& s, size_t n_heads, const T* const* rows,
-                           size_t n_rows, size_t v_dim) {
-  constexpr size_t kGroup = 32;
+                           size_t n_rows, size_t ahead, size_t v_dim) {
+  const size_t row_bytes = v_dim * sizeof(T);
+  const size_t group = group_rows(row_bytes);
   const size_t stride = padded(v_dim);
-  for (size_t r = 0; r < n_rows; r += kGroup) {
-    const size_t n = n_rows - r < kGroup ? n_rows - r : kGroup;
-    size_t g = 0;
-    for (; g + 4 <= n_heads; g += 4) {
-      add_value_rows<4>(s.logits + g * kTileTokens + r, rows + r, n, v_dim, s.sum + g * stride,
-                        stride);
+  for (size_t r = 0; r < n_rows; r += group) {
+    const size_t n = n_rows - r < group ? n_rows - r : group;
+    for (size_t i = 0; i < n; ++i) prefetch_row(rows[r + ahead + i], row_bytes);
+    for (size_t g = 0; g < n_heads; g += 4) {
+      const float* p = s.logits + g * kTileTokens + r;
+      float* sum = s.sum + g * stride;
+      const size_t heads = n_heads - g;
+      if (heads >= 4) add_value_rows<4>(p, rows + r, n, v_dim, sum, stride);
+      if (heads == 3) add_value_rows<3>(p, rows + r, n, v_dim, sum, stride);
+      if (heads == 2) add_value_rows<2>(p, rows + r, n, v_dim, sum, stride);
+      if (heads == 1) add_value_rows<1>(p, rows + r, n, v_dim, sum, stride);
     }
-    const float* p = s.logits + g * kTileTokens + r;
-    float* sum = s.sum + g * stride;
-    if (n_heads - g == 3) add_value_rows<3>(p, rows + r, n, v_dim, sum, stride);
-    if (n_heads - g == 2) add_value_rows<2>(p, rows + r, n, v_dim, sum, stride);
-    if (n_heads - g == 1) add_value_rows<1>(p, rows + r, n, v_dim, sum, stride);
   }
 }
 
 // ------------------------------------------------------------------ element types, the loop
 
+template <class T>
 HWY_NOINLINE void dot_tile(const AttentionShape& shape, const KvTile& tile,
                            const DecodeScratch& s) {
-  const size_t stride = padded(shape.head_dim);
-  switch (shape.k_type) {
-    case ElementType::kF32:
-      return dot_heads(s.q, stride, shape.group_size, reinterpret_cast<const float* const*>(tile.k),
-                       tile.n, shape.head_dim, s.logits, kTileTokens);
-    case ElementType::kF16:
-      return dot_heads(s.q, stride, shape.group_size,
-                       reinterpret_cast<const hwy::float16_t* const*>(tile.k), tile.n,
-                       shape.head_dim, s.logits, kTileTokens);
-    case ElementType::kBF16:
-      return dot_heads(s.q, stride, shape.group_size,
-                       reinterpret_cast<const hwy::bfloat16_t* const*>(tile.k), tile.n,
-                       shape.head_dim, s.logits, kTileTokens);
-  }
+  dot_heads(s.q, padded(shape.head_dim), shape.group_size,
+            reinterpret_cast<const T* const*>(tile.k), tile.n,
+            ahead_rows(shape.head_dim * sizeof(T)), shape.head_dim, s.logits, kTileTokens);
 }
 
+template <class T>
 HWY_NOINLINE void add_tile(const AttentionShape& shape, const KvTile& tile,
                            const DecodeScratch& s) {
-  switch (shape.v_type) {
-    case ElementType::kF32:
-      return add_values(s, shape.group_size, reinterpret_cast<const float* const*>(tile.v), tile.n,
-                        shape.v_dim);
-    case ElementType::kF16:
-      return add_values(s, shape.group_size, reinterpret_cast<const hwy::float16_t* const*>(tile.v),
-                        tile.n, shape.v_dim);
-    case ElementType::kBF16:
-      return add_values(s, shape.group_size,
-                        reinterpret_cast<const hwy::bfloat16_t* const*>(tile.v), tile.n,
-                        shape.v_dim);
-  }
+  add_values(s, shape.group_size, reinterpret_cast<const T* const*>(tile.v), tile.n,
+             ahead_rows(shape.v_dim * sizeof(T)), shape.v_dim);
+}
+
+using TileFn = void (*)(const AttentionShape&, const KvTile&, const DecodeScratch&);
+
+TileFn dot_tile_for(ElementType type) {
+  if (type == ElementType::kF16) return dot_tile<hwy::float16_t>;
+  return type == ElementType::kBF16 ? dot_tile<hwy::bfloat16_t> : dot_tile<float>;
+}
+
+TileFn add_tile_for(ElementType type) {
+  if (type == ElementType::kF16) return add_tile<hwy::float16_t>;
+  return type == ElementType::kBF16 ? add_tile<hwy::bfloat16_t> : add_tile<float>;
 }
 
 HWY_NOINLINE void softmax_tile(const AttentionShape& shape, const KvTile& tile,
@@ -217,9 +213,7 @@ HWY_NOINLINE void softmax_tile(const AttentionShape& shape, const KvTile& tile,
   }
 }
 
-void decode(const AttentionShape& shape, const float* q, std::span<const KvRows> items, float* o,
-            float* lse, void* scratch) {
-  const DecodeScratch s = carve(shape, scratch);
+void start(const AttentionShape& shape, const float* q, const DecodeScratch& s) {
   const size_t q_stride = padded(shape.head_dim);
   const size_t v_stride = padded(shape.v_dim);
   for (size_t g = 0; g < shape.group_size; ++g) {
@@ -231,17 +225,37 @@ void decode(const AttentionShape& shape, const float* q, std::span<const KvRows>
     s.max_logit[g] = kEmptyLse;
     s.exp_sum[g] = 0.0f;
   }
-  KvTile tile;
-  for (TileCursor cursor(items, shape.group_size); cursor.next(tile, s.weights);) {
-    dot_tile(shape, tile, s);
-    softmax_tile(shape, tile, s);
-    add_tile(shape, tile, s);
-  }
+}
+
+void finish(const AttentionShape& shape, const DecodeScratch& s, float* o, float* lse) {
   for (size_t g = 0; g < shape.group_size; ++g) {
     float* out = o + g * shape.v_dim;
-    for (size_t i = 0; i < shape.v_dim; ++i) out[i] = s.sum[g * v_stride + i];
+    const float* sum = s.sum + g * padded(shape.v_dim);
+    for (size_t i = 0; i < shape.v_dim; ++i) out[i] = sum[i];
     finish_attention(out, s.max_logit[g], s.exp_sum[g], shape.v_dim, &lse[g]);
   }
+}
+
+void decode(const AttentionShape& shape, const float* q, std::span<const KvRows> items, float* o,
+            float* lse, void* scratch) {
+  const DecodeScratch s = carve(shape, scratch);
+  const TileFn dot = dot_tile_for(shape.k_type);
+  const TileFn add = add_tile_for(shape.v_type);
+  start(shape, q, s);
+  KvTile tiles[2];
+  TileCursor cursor(items, shape.group_size);
+  bool more = cursor.next(tiles[0], s.weights);
+  for (size_t i = 0; more; ++i) {
+    KvTile& tile = tiles[i % 2];
+    KvTile& following = tiles[(i + 1) % 2];
+    link_ahead(tile.k, tile.n, tile.v, tile.n);
+    dot(shape, tile, s);
+    softmax_tile(shape, tile, s);
+    more = cursor.next(following, s.weights);
+    link_ahead(tile.v, tile.n, following.k, following.n);
+    add(shape, tile, s);
+  }
+  finish(shape, s, o, lse);
 }
 
 }  // namespace kvasir::kernels::HWY_NAMESPACE

@@ -24,9 +24,8 @@ HWY_INLINE V exp_nonpositive(D d, V x) {
   constexpr float kLn2High = 0.693359375f;
   constexpr float kLn2Low = -2.12194440e-4f;
   const hn::RebindToSigned<D> di;
-  const V clamped = hn::Max(hn::Set(d, kLowest), x);  // in this order NaN passes
-  const V n = hn::Round(hn::Mul(clamped, hn::Set(d, 1.44269504f)));
-  V r = hn::NegMulAdd(n, hn::Set(d, kLn2High), clamped);
+  const V n = hn::Round(hn::Mul(x, hn::Set(d, 1.44269504f)));
+  V r = hn::NegMulAdd(n, hn::Set(d, kLn2High), x);
   r = hn::NegMulAdd(n, hn::Set(d, kLn2Low), r);
   V p = hn::Set(d, 0.001392625083f);
   p = hn::MulAdd(p, r, hn::Set(d, 0.008363232884f));
@@ -36,7 +35,7 @@ HWY_INLINE V exp_nonpositive(D d, V x) {
   p = hn::MulAdd(p, hn::Mul(r, r), hn::Add(r, hn::Set(d, 1.0f)));
   const auto exponent = hn::ShiftLeft<23>(hn::Add(hn::ConvertTo(di, n), hn::Set(di, 127)));
   const V scaled = hn::Mul(p, hn::BitCast(d, exponent));
-  return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, kLowest)), scaled);
+  return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, kLowest)), scaled);  // whatever came out there
 }
 
 // softcap * tanh(x / softcap). Absolute error about 1e-7 * softcap.

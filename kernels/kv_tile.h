@@ -14,13 +14,32 @@ namespace kvasir::kernels {
 
 inline constexpr size_t kTileTokens = 128;
 
+// The loops work on groups of rows of 2 KiB and, before each, ask for the group that lies 16 KiB
+// (at most 64 rows) ahead. Measured on Zen 4, one thread, f16 and f32: groups of 1 and 2 KiB reach
+// 95 % of the speed in cache, 4 KiB 70 %; nearer than 8 KiB loses a third.
+inline constexpr size_t kMaxAheadRows = 64;
+constexpr size_t ahead_rows(size_t row_bytes) {
+  return std::clamp<size_t>(16384 / row_bytes, 1, kMaxAheadRows);
+}
+constexpr size_t group_rows(size_t row_bytes) {
+  return std::clamp<size_t>(2048 / row_bytes, 4, 16);
+}
+
 struct KvTile {
-  const uint8_t* k[kTileTokens];
-  const uint8_t* v[kTileTokens];
+  const uint8_t* k[kTileTokens + kMaxAheadRows];  // past n: what is read after the last row
+  const uint8_t* v[kTileTokens + kMaxAheadRows];
   uint32_t pos[kTileTokens];
   size_t n = 0;
   bool weighted = false;  // some row has a log-weight; only then is the weight array written
 };
+
+// rows [n .. n + kMaxAheadRows) become the first of `next`, the last row repeated when there are
+// fewer.
+inline void link_ahead(const uint8_t** rows, size_t n, const uint8_t* const* next, size_t n_next) {
+  for (size_t i = 0; i < kMaxAheadRows; ++i) {
+    rows[n + i] = i < n_next ? next[i] : rows[n + i - 1];
+  }
+}
 
 // Walks over the rows of `items` once. Tiles cross item borders: small blocks fill whole tiles.
 class TileCursor {

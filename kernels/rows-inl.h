@@ -13,6 +13,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/kv_tile.h"
+
 HWY_BEFORE_NAMESPACE();
 namespace kvasir::kernels::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
@@ -176,15 +178,28 @@ HWY_INLINE void dot_head_tile(const float* HWY_RESTRICT q, size_t q_stride, cons
   dot_rows<kStep, GT>(q, q_stride, last, n_rows - r, head_dim, dots + r, dot_stride);
 }
 
+// Asks for one row that will be read some rows later. Into the L2 cache, not L1: over many short
+// rows the hardware prefetchers reach a third of the read bandwidth, a prefetch to L1 no more
+// (its few miss buffers wait for DRAM), this one two to three times as much (measured on Zen 4).
+HWY_INLINE void prefetch_row(const void* row, size_t row_bytes) {
+  const char* bytes = static_cast<const char*>(row);
+  for (size_t b = 0; b < row_bytes; b += 64) __builtin_prefetch(bytes + b, 0, 2);
+}
+
 // dots[g * dot_stride + r] = q_g . row_r for all rows and n_heads query heads. Rows are taken in
-// groups of 16, so that a second tile of heads finds them in the L1 cache.
+// groups, so that a second tile of heads finds them in the L1 cache; with row r, row r + ahead is
+// prefetched: `rows` has n_rows + ahead entries.
 template <class T>
 HWY_INLINE void dot_heads(const float* HWY_RESTRICT q, size_t q_stride, size_t n_heads,
-                          const T* const* rows, size_t n_rows, size_t head_dim,
+                          const T* const* rows, size_t n_rows, size_t ahead, size_t head_dim,
                           float* HWY_RESTRICT dots, size_t dot_stride) {
-  constexpr size_t kGroup = 16;
-  for (size_t r = 0; r < n_rows; r += kGroup) {
-    const size_t n = n_rows - r < kGroup ? n_rows - r : kGroup;
+  const size_t row_bytes = head_dim * sizeof(T);
+  const size_t group = group_rows(row_bytes);
+  for (size_t r = 0; r < n_rows; r += group) {
+    const size_t n = n_rows - r < group ? n_rows - r : group;
+    if (ahead != 0) {
+      for (size_t i = 0; i < n; ++i) prefetch_row(rows[r + ahead + i], row_bytes);
+    }
     size_t g = 0;
     for (; g + 4 <= n_heads; g += 4) {
       dot_head_tile<4>(q + g * q_stride, q_stride, rows + r, n, head_dim, dots + g * dot_stride + r,
@@ -192,19 +207,12 @@ HWY_INLINE void dot_heads(const float* HWY_RESTRICT q, size_t q_stride, size_t n
     }
     const float* q_rest = q + g * q_stride;
     float* out = dots + g * dot_stride + r;
-    switch (n_heads - g) {
-      case 1:
-        dot_head_tile<1>(q_rest, q_stride, rows + r, n, head_dim, out, dot_stride);
-        break;
-      case 2:
-        dot_head_tile<2>(q_rest, q_stride, rows + r, n, head_dim, out, dot_stride);
-        break;
-      case 3:
-        dot_head_tile<3>(q_rest, q_stride, rows + r, n, head_dim, out, dot_stride);
-        break;
-      default:
-        break;
-    }
+    if (n_heads - g == 3)
+      dot_head_tile<3>(q_rest, q_stride, rows + r, n, head_dim, out, dot_stride);
+    if (n_heads - g == 2)
+      dot_head_tile<2>(q_rest, q_stride, rows + r, n, head_dim, out, dot_stride);
+    if (n_heads - g == 1)
+      dot_head_tile<1>(q_rest, q_stride, rows + r, n, head_dim, out, dot_stride);
   }
 }
 

@@ -44,8 +44,9 @@ typedef struct kvasir_geometry {
   uint64_t model_hash;
 } kvasir_geometry;
 
-/* Every kind's table begins with this. Legal order: create, validate, bind, { seq_*, step calls },
- * drain, destroy. Slots marked (optional) may be null. All take `self`. */
+/* Every kind's table begins with this, so it never grows: new common functions come through
+ * get_extension(). Legal order: create, validate, bind, { seq_*, step calls }, drain, destroy.
+ * destroy may follow create at once. Slots marked (optional) may be null. All take `self`. */
 typedef struct kvasir_instance {
   uint32_t struct_size; /* of the whole kind table */
   uint32_t kind;

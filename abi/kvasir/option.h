@@ -18,6 +18,7 @@
 #define KVASIR_OPTION_DEPRECATED 2u /* accepted, a note names help */
 #define KVASIR_OPTION_OPTIONAL 4u   /* not delivered at all when the user did not set it */
 
+/* Lies inside other structs: it never grows. */
 typedef struct kvasir_value {
   uint32_t type; /* KVASIR_OPTION_* */
   uint32_t n;    /* elements of list */

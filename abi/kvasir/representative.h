@@ -16,7 +16,7 @@ typedef struct kvasir_layout {
   uint32_t flags;             /* KVASIR_LAYOUT_* */
   uint64_t record_bytes;      /* per (layer, kv head, block); a multiple of 4, records are 64-byte
                                  aligned when it is a multiple of 64 */
-  uint64_t open_bytes;        /* additional, until the block is FINAL */
+  uint64_t open_bytes;        /* additional, until the block is FINAL; same alignment */
   uint64_t format;            /* changes when records of an older build cannot be read */
   uint32_t mass_at;           /* KVASIR_MASS_AT_*: items carry mass per token and query head */
   uint32_t mass_part;         /* KVASIR_PART_ALL (0) or KVASIR_PART_WINDOW (1), see selector.h */
@@ -24,11 +24,11 @@ typedef struct kvasir_layout {
   uint32_t reserved;
 } kvasir_layout;
 
-/* One query per row: for a slice the host takes the mean of its queries first. */
+/* Row r of q belongs to step->rows[r]: for a slice the host takes the mean of its queries first. */
 typedef struct kvasir_score_in {
   uint32_t struct_size;
   uint32_t reserved;
-  kvasir_view q; /* f32 [rows][n_q_heads][head_dim] */
+  kvasir_view q; /* f32 [n_rows][n_q_heads][head_dim] */
 } kvasir_score_in;
 
 /* value[offsets[row * n_q_heads + q_head] + i]: score of candidate i of that row, unscaled. */

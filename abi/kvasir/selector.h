@@ -16,7 +16,7 @@
 #define KVASIR_PART_WINDOW 1u /* mass over window and open block only */
 
 #define KVASIR_LIMIT_OBSERVE_WRITES_SLAB 1u
-#define KVASIR_LIMIT_WANT_PROMPT_END 2u /* update() items with KVASIR_ITEM_PROMPT_END */
+#define KVASIR_LIMIT_WANT_PROMPT_END 2u /* same as the flag of its layout(): either will do */
 #define KVASIR_LIMIT_PREFILL_SELECT 4u  /* select() in prefill too, per slice */
 
 /* Filled by limits(); the host zeroes it first, and zero is the plain case. */
@@ -43,7 +43,8 @@ typedef struct kvasir_sel_limits {
   uint32_t reserved;
 } kvasir_sel_limits;
 
-/* What select(), speculate() and prefill() see. Undeclared needs are null / zero-sized.
+/* What select(), speculate() and prefill() see. Undeclared needs are null / zero-sized. The rows of
+ * q and x are numbered by step->rows[].q_begin and n_q.
  * q has the rotation the candidates will be attended with: its dot products are their logits. */
 typedef struct kvasir_sel_in {
   uint32_t struct_size;
@@ -52,7 +53,8 @@ typedef struct kvasir_sel_in {
   kvasir_view x;                 /* f32 [rows][d_model], KVASIR_NEED_INPUT, speculate() only */
   const float* scores;           /* reduced over the group; KVASIR_NEED_SCORES */
   const uint64_t* score_offsets; /* [n_rows * n_score_heads + 1], row-major; candidate order */
-  const kvasir_lease* leases;    /* KVASIR_NEED_KEYS: all heads, blocks [0, n) of each row */
+  const kvasir_lease* leases;    /* KVASIR_NEED_KEYS: all heads, blocks [0, n) of each row, the
+                                    open one included; check state */
   const uint64_t* lease_offsets; /* [n_rows + 1] */
 } kvasir_sel_in;
 
@@ -63,7 +65,8 @@ typedef struct kvasir_selector {
   kvasir_instance base;
   /* [control] after bind. */
   kvasir_status (*limits)(void* self, kvasir_sel_limits* out, kvasir_err* err) KVASIR_NOEXCEPT;
-  /* [control] (optional) own per-block records, kept by the host. With update(). */
+  /* [control] (optional) own per-block records, kept by the host. With update(). record_bytes = 0:
+   * update() is wanted, a slab is not. */
   kvasir_status (*layout)(void* self, struct kvasir_layout* out, kvasir_err* err) KVASIR_NOEXCEPT;
   /* [step] (optional) n items, item_size apart: build, append, block full, prompt end. */
   kvasir_status (*update)(void* self, const kvasir_step* step, const kvasir_update_item* items,
@@ -73,8 +76,9 @@ typedef struct kvasir_selector {
   kvasir_status (*prefill)(void* self, const kvasir_step* step, const kvasir_sel_in* in,
                            kvasir_err* err) KVASIR_NOEXCEPT;
   /* [step] (optional) D1 of step->layer: x of that layer and the query the host computed from it
-   * for target_layer. The result may be wrong: it feeds prefetch, and replaces select() of the
-   * target only when marked FINAL. */
+   * for target_layer, whose slab and candidates step carries. kv_len counts the current token,
+   * which the target layer does not hold yet. The result may be wrong: it feeds prefetch, and
+   * replaces select() of the target only when marked FINAL. */
   kvasir_status (*speculate)(void* self, const kvasir_step* step, uint32_t target_layer,
                              const kvasir_sel_in* in, kvasir_selection* out,
                              kvasir_err* err) KVASIR_NOEXCEPT;
@@ -85,7 +89,8 @@ typedef struct kvasir_selector {
   kvasir_status (*observe)(void* self, const kvasir_step* step, const kvasir_mass* mass,
                            kvasir_err* err) KVASIR_NOEXCEPT;
   /* [step] (optional) P5, D5 or chunk end, per layer in ascending order: what to keep (or, with
-   * DROP, to lose) among the candidates. KVASIR_ROW_ALL keeps everything. */
+   * DROP, to lose) among the candidates. ROW_ALL and ROW_NONE speak of the rows' list: with DROP
+   * ROW_NONE loses nothing, else ROW_ALL keeps everything. No weights. */
   kvasir_status (*evict_plan)(void* self, const kvasir_step* step, kvasir_selection* out,
                               kvasir_err* err) KVASIR_NOEXCEPT;
 } kvasir_selector;

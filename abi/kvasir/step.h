@@ -9,12 +9,13 @@
 #define KVASIR_P2 2u  /* prefill: after projection and RoPE, before attention */
 #define KVASIR_P3 3u  /* prefill: after attention */
 #define KVASIR_P4 4u  /* prefill: last chunk of the prompt, K and V of the layer complete */
-#define KVASIR_P5 5u  /* prefill: last layer of the last chunk done */
+#define KVASIR_P5 5u  /* prefill: last layer of the last chunk done (PLAN_AT_CHUNK_END: of any) */
 #define KVASIR_D1 9u  /* decode: after the norm, before projection */
 #define KVASIR_D2 10u /* decode: after projection, RoPE and append, before attention */
 #define KVASIR_D4 12u /* decode: after attention and merge */
 #define KVASIR_D5 13u /* decode: step end */
 
+/* Of a prefill step, true for all its rows: kv_len - n_q == prompt_begin, kv_len == prompt_end. */
 #define KVASIR_STEP_FIRST_CHUNK 1u
 #define KVASIR_STEP_LAST_CHUNK 2u
 #define KVASIR_STEP_FORCED 4u /* token_step said reuse, but the list had to be made anew */
@@ -22,9 +23,10 @@
 /* One sequence of the batch. */
 typedef struct kvasir_step_row {
   uint64_t seq;
-  uint32_t q_begin; /* first row of the query view */
-  uint32_t n_q;
-  uint32_t kv_len; /* tokens cached, those of this step included; query i is at kv_len - n_q + i */
+  uint32_t q_begin; /* first row of the query view of this call */
+  uint32_t n_q;     /* its queries; 0 when the call has no query view */
+  uint32_t kv_len;  /* tokens cached, those of this step included (of a slice: up to its end); query
+                       i is at kv_len - n_q + i */
   uint32_t prompt_begin; /* of the latest prompt */
   uint32_t prompt_end;   /* known from its first chunk on */
   uint32_t unit_begin; /* candidate range in the callee's units; sink, window and open block lie */
@@ -40,8 +42,9 @@ typedef struct kvasir_step { /* step lifetime */
   uint32_t n_rows;
   uint32_t row_size;
   const kvasir_step_row* rows;
-  /* Null: the whole range of each row. Else rows of scope SEQUENCE or KV_HEAD in the callee's unit;
-   * scores and results follow this order and are a subset of it. */
+  /* Null: the whole range of each row. Else rows in the callee's unit, of scope SEQUENCE or KV_HEAD
+   * but never finer than limits.scope, all LISTED, without weights; scores follow this order,
+   * results are a subset. */
   const kvasir_selection* candidates;
   const kvasir_slab* slab; /* the callee's own, or null; writable in update() only, and in observe()
                               with KVASIR_LIMIT_OBSERVE_WRITES_SLAB */
@@ -65,7 +68,7 @@ typedef struct kvasir_mass {
   uint32_t struct_size;
   uint32_t unit; /* of index */
   uint32_t reduce;
-  uint32_t n_queries; /* queries summed */
+  uint32_t n_queries; /* queries summed, the same for each sequence */
   uint32_t n_rows;
   uint32_t reserved;
   const uint64_t* row_offsets; /* [n_rows + 1] */

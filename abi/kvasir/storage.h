@@ -11,12 +11,13 @@ typedef struct kvasir_block_key {
   uint64_t hash[2];
   uint32_t layer;
   uint32_t block;
-  uint32_t kv_head;  /* KVASIR_ALL_HEADS, or one head (per-head residency) */
+  uint32_t kv_head;  /* KVASIR_ALL_HEADS, or one head: also a slice of a block written for all, in
+                        acquire READ, prefetch and drop */
   uint32_t n_tokens; /* that hold data */
   uint64_t handle;
 } kvasir_block_key;
 
-#define KVASIR_ACQUIRE_READ 0u  /* never does I/O: resident, or marked not resident */
+#define KVASIR_ACQUIRE_READ 0u  /* no I/O: resident, or marked; a key it never had: FAILED */
 #define KVASIR_ACQUIRE_WRITE 1u /* creates the block, or reopens a private one */
 
 #define KVASIR_DROP_UNREF 0u  /* this holder is done; a tier may keep the bytes */
@@ -59,7 +60,8 @@ typedef struct kvasir_storage {
   kvasir_status (*drop)(void* self, const kvasir_block_key* keys, uint32_t n, uint32_t key_size,
                         uint32_t mode, kvasir_err* err) KVASIR_NOEXCEPT;
   /* [any] (optional: everything is always resident) asynchronous; takes the first *accepted keys.
-   * Exactly one report per ticket through kvasir.completion/1, also after cancel(). */
+   * Exactly one report per ticket through kvasir.completion/1, also after cancel(); none when it
+   * accepted nothing. The report may come before prefetch() returns. */
   kvasir_status (*prefetch)(void* self, const kvasir_block_key* keys, uint32_t n, uint32_t key_size,
                             const kvasir_io_hint* hint, uint64_t ticket, uint32_t* accepted,
                             kvasir_err* err) KVASIR_NOEXCEPT;

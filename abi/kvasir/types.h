@@ -23,27 +23,29 @@
 
 #define KVASIR_ALL_HEADS 0xffffffffu
 
-/* A strided tensor. Strides are in bytes. The pointee's lifetime is said where a view is used. */
+/* A strided tensor. Strides are in bytes. The pointee's lifetime is said where a view is used. A
+ * view lies inside other structs: it never grows. rank = 0 and data = null: not given. */
 typedef struct kvasir_view {
   uint32_t struct_size;
   uint32_t dtype;
   void* data;
   uint32_t mem_kind;
-  int32_t device;
-  uint32_t rank; /* <= 4 */
-  uint32_t flags;
+  int32_t device; /* of KVASIR_MEM_DEVICE and _PINNED; else 0 */
+  uint32_t rank;  /* <= 4; the last dimension is contiguous */
+  uint32_t flags; /* 0 */
   uint64_t shape[4];
   int64_t stride[4];
 } kvasir_view;
 
 /* How the blocks of a storage are laid out; leases name one by its index in geometry.formats.
  * Row t of kv head h of a lease that covers all heads: k + h * k_head_stride + t * k_token_stride,
- * elements contiguous. A lease of one head starts at that head: add no head stride. */
+ * elements contiguous, quantised ones in groups along the row; V likewise, never transposed. A
+ * lease of one head starts at that head: add no head stride. */
 typedef struct kvasir_kv_format {
   uint32_t struct_size;
   uint32_t dtype_k;
   uint32_t dtype_v;
-  uint32_t reserved;
+  uint32_t mem_kind;       /* KVASIR_MEM_* of k and v; one format per kind of memory */
   uint64_t k_token_stride; /* bytes */
   uint64_t v_token_stride;
   uint64_t k_head_stride;
@@ -83,8 +85,7 @@ typedef struct kvasir_lease {
 #define KVASIR_ROW_NONE 2u     /* none */
 #define KVASIR_ROW_FALLBACK 3u /* dense for this row, counted as a fallback */
 
-#define KVASIR_SELECTION_DROP 1u  /* evict_plan only: the rows list what to lose, not what to keep \
-                                   */
+#define KVASIR_SELECTION_DROP 1u  /* evict_plan only: rows list what to lose, not to keep */
 #define KVASIR_SELECTION_FINAL 2u /* speculate only: no select() for that layer and step */
 
 #define KVASIR_ACTION_RESTRICT 1u /* reachable until the next prompt; nothing moves */
@@ -101,7 +102,7 @@ typedef struct kvasir_selection {
   uint32_t n_rows;       /* written by the callee: sequences x heads of its scope */
   uint64_t capacity;     /* of index, in elements; log_weight has capacity * group_size */
   uint64_t needed;       /* written with KVASIR_ERR_CAPACITY: elements needed in index */
-  uint64_t* row_offsets; /* [n_rows + 1] */
+  uint64_t* row_offsets; /* [n_rows + 1], room for the preset scope; written by the callee */
   uint32_t* row_flags;   /* [n_rows], KVASIR_ROW_*; zeroed by the host */
   uint32_t* index;       /* [capacity] */
   float* log_weight;     /* natural log, added to the scaled logit; -inf = not for that head */
@@ -112,7 +113,8 @@ typedef struct kvasir_selection {
  *   pages[row_pages[row] + block / page_blocks]
  *     + (kv_head * page_blocks + block % page_blocks) * record_bytes
  * open_pages likewise with open_bytes, for blocks that are not FINAL yet; null when open_bytes = 0.
- * A null page holds no record yet. Zeroed when created. */
+ * A null page holds no record yet; pages that the call may write are never null. Zeroed when
+ * created. */
 typedef struct kvasir_slab {
   uint32_t struct_size;
   uint32_t page_blocks;

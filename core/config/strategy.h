@@ -16,7 +16,7 @@ struct Origin {
   enum class Source { kDefault, kFile, kEnvironment, kCommandLine } source = Source::kDefault;
   std::string name;  // file path, variable name, or flag text
   uint32_t line = 0, column = 0;
-  std::string text() const;  // "quest.toml:12:3", "KVASIR_ARG_…", "--set …", "default"
+  std::string text() const;  // "quest.toml:12:3", "KVASIR_SET_…", "--set …", "default"
 };
 
 template <class T>
@@ -81,12 +81,23 @@ struct Override {
 // Reads path (with its includes; later tables win), then environment overrides
 // (KVASIR_SET_<TABLE>_<KEY>=value), then `overrides` in order. `defaults` supplies sections that
 // nothing else names (the tool passes its default strategy). Throws Error(kInput).
+// [cache] is merged key by key. A plugin table that names a plugin replaces what an earlier layer
+// said about that kind; one that does not adds its options to it. Selectors of a chain are
+// addressed as selector.<n>.<key>. An empty path: defaults and overrides only.
 StrategyConfig load_strategy(const std::string& path, const std::vector<Override>& overrides,
                              const StrategyConfig& defaults);
-// The same from text, for tests and fuzzing; `label` stands for the file name.
+// The same from text, for tests and fuzzing; `label` stands for the file name. No includes.
 StrategyConfig parse_strategy(const std::string& toml, const std::string& label,
                               const std::vector<Override>& overrides,
                               const StrategyConfig& defaults);
+
+// One resolved setting, for `config explain`: "cache.window_tokens", "64", "quest.toml:3:1".
+struct ExplainLine {
+  std::string key, value, origin;
+};
+// [cache] in full, then the plugin sections as written (the plugins' own defaults come with
+// Pipeline::explained).
+std::vector<ExplainLine> explain(const StrategyConfig& strategy);
 
 // The candidate nearest to `name` by edit distance, or empty when none is near.
 std::string nearest_name(const std::string& name, const std::vector<std::string>& candidates);

@@ -89,10 +89,10 @@ void apply_merge(std::vector<std::string>& word, const Pair& merge) {
 }
 
 // Byte-pair encoding learnt from the word list: the most frequent pair first, ties in byte order.
-std::vector<Pair> learn_merges(size_t limit) {
+std::vector<Pair> learn_merges() {
   auto words = split_words();
   std::vector<Pair> merges;
-  while (merges.size() < limit) {
+  while (merges.size() < kMerges) {
     std::map<Pair, size_t> counts;
     for (const auto& word : words)
       for (size_t i = 0; i + 1 < word.size(); ++i) ++counts[{word[i], word[i + 1]}];
@@ -119,11 +119,11 @@ uint32_t set_synthetic_tokenizer(GgufWriter& writer, const std::string& pre, boo
     throw input_error("vocab_size is " + std::to_string(vocab_size) +
                       "; the made-up tokenizer has " + std::to_string(least) + " tokens or more");
   std::vector<std::string> merges;
-  for (const auto& [left, right] :
-       learn_merges(vocab_size == 0 ? kMerges : std::min(kMerges, vocab_size - least))) {
-    // Two merges may make the same text; the vocabulary has it once.
-    if (std::find(tokens.begin(), tokens.end(), left + right) == tokens.end())
-      tokens.push_back(left + right);
+  static const std::vector<Pair> learnt = learn_merges();
+  const size_t n_merges = vocab_size == 0 ? kMerges : std::min(kMerges, vocab_size - least);
+  for (size_t i = 0; i < std::min(n_merges, learnt.size()); ++i) {
+    const auto& [left, right] = learnt[i];
+    tokens.push_back(left + right);  // this word list makes no text twice
     merges.push_back(left + " " + right);
   }
   std::vector<int32_t> types(tokens.size(), kNormal);

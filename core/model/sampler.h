@@ -23,6 +23,7 @@ struct SamplerOptions {         // names and defaults as llama.cpp's users know 
 
 class Sampler {
  public:
+  // Error(kInput) for an option that is not a number, or a penalty that is not positive.
   explicit Sampler(const SamplerOptions& options);
   // Order: repetition penalty, top-k, top-p, min-p, temperature, draw. Greedy ties: lowest id.
   TokenId sample(std::span<const float> logits);
@@ -31,7 +32,8 @@ class Sampler {
  private:
   SamplerOptions options_;
   std::mt19937_64 rng_;
-  std::vector<TokenId> recent_;
+  std::vector<TokenId> recent_;  // the last repeat_last_n tokens, a ring
+  size_t oldest_ = 0;
 };
 
 }  // namespace kvasir

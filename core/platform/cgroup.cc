@@ -49,6 +49,14 @@ void add_memory(const fs::path& folder, const char* limit_file, const char* usag
   lower(limits.memory_available_bytes, *limit - std::min(*limit, held));
 }
 
+void add_huge_pages(const fs::path& folder, const char* limit_file, const char* usage_file,
+                    CgroupLimits& limits) {
+  const auto limit = read_number(folder / limit_file);
+  if (!limit || *limit >= kUnlimited) return;
+  const uint64_t usage = read_number(folder / usage_file).value_or(0);
+  lower(limits.huge_available_bytes, *limit - std::min(*limit, usage));
+}
+
 void add_cpu_quota(std::optional<uint64_t> quota_us, std::optional<uint64_t> period_us,
                    CgroupLimits& limits) {
   if (!quota_us || !period_us || *period_us == 0) return;
@@ -58,6 +66,7 @@ void add_cpu_quota(std::optional<uint64_t> quota_us, std::optional<uint64_t> per
 void add_v2(const fs::path& mount, const std::string& group, CgroupLimits& limits) {
   for (const fs::path& folder : group_folders(mount, group)) {
     add_memory(folder, "memory.max", "memory.current", "inactive_file", limits);
+    add_huge_pages(folder, "hugetlb.2MB.max", "hugetlb.2MB.current", limits);
     const std::string cpu_max = read_line(folder / "cpu.max");  // "150000 100000", "max 100000"
     const size_t space = cpu_max.find(' ');
     if (space == std::string::npos) continue;
@@ -73,6 +82,11 @@ void add_v1(const fs::path& sys, const std::string& controllers, const std::stri
     for (const fs::path& folder : group_folders(sys / "memory", group)) {
       add_memory(folder, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file",
                  limits);
+    }
+  }
+  if (list.find(",hugetlb,") != std::string::npos) {
+    for (const fs::path& folder : group_folders(sys / "hugetlb", group)) {
+      add_huge_pages(folder, "hugetlb.2MB.limit_in_bytes", "hugetlb.2MB.usage_in_bytes", limits);
     }
   }
   if (list.find(",cpu,") != std::string::npos) {

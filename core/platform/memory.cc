@@ -69,18 +69,19 @@ std::byte* map_aligned(size_t bytes) {
   return raw + before;
 }
 
-// The kernel reserves the pages with the mapping, so that touching them cannot fail later; with a
-// node, that holds only for the pages free on it.
+// The kernel reserves the pages with the mapping, so that touching them does not fail later, unless
+// the node has none left or a control group forbids them.
 bool explicit_pool_has(size_t bytes, int node) {
   const HugePageStatus status = huge_page_status();
-  const uint64_t unreserved = status.free_2mib - std::min(status.free_2mib, status.reserved_2mib);
-  uint64_t n_free = unreserved;
+  uint64_t n_free = status.free_2mib - std::min(status.free_2mib, status.reserved_2mib);
+  if (n_free < bytes / kHugePage) return false;
   if (node >= 0) {
     const std::string path = "/sys/devices/system/node/node" + std::to_string(node) +
                              "/hugepages/hugepages-2048kB/free_hugepages";
-    n_free = std::min(n_free, read_number(path).value_or(unreserved));
+    n_free = std::min(n_free, read_number(path).value_or(n_free));
   }
-  return n_free >= bytes / kHugePage;
+  return n_free >= bytes / kHugePage &&
+         cgroup_limits().huge_available_bytes.value_or(UINT64_MAX) >= bytes;
 }
 
 // A region below one huge page is a plain mapping. `bytes` is a multiple of the page size.

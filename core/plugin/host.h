@@ -24,7 +24,7 @@ struct Completion {
 };
 
 // Must outlive every instance created with it. Log lines go to `log` (level KVASIR_LOG_*, plugin
-// id, text); the core itself never prints.
+// id, text), one at a time; the core itself never prints.
 class HostServices {
  public:
   using Log =
@@ -37,6 +37,8 @@ class HostServices {
   void log(uint32_t level, const std::string& plugin, const std::string& text) const;
 
   uint64_t new_ticket();
+  // Forgets a ticket that will not be reported: prefetch() failed or accepted nothing.
+  void discard(uint64_t ticket);
   // Removes and returns the report of `ticket`, waiting up to `timeout`; nullopt-like: false.
   bool wait(uint64_t ticket, std::chrono::milliseconds timeout, Completion* out);
   bool poll(uint64_t ticket, Completion* out);

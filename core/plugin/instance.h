@@ -14,10 +14,12 @@
 
 namespace kvasir {
 
-class PluginError : public Error {  // kInternal; names plugin, function, layer, sequence
+// Names plugin, function, layer, sequence. kInternal, except where the plugin says that an option
+// or the model does not suit it (kInput) or that the machine lacks something (kResource).
+class PluginError : public Error {
  public:
   PluginError(std::string plugin, std::string function, kvasir_status status,
-              const std::string& text);
+              const std::string& text, ErrorKind kind = ErrorKind::kInternal);
   const std::string& plugin() const { return plugin_; }
   const std::string& function() const { return function_; }
   kvasir_status status() const { return status_; }
@@ -32,8 +34,9 @@ struct CallStats {
   uint64_t nanos = 0;  // inside them
 };
 
-// Every call: negative status other than ERR_CAPACITY and AGAIN throws PluginError; others are
-// returned. Calling an absent optional slot is a defect (check has_*()).
+// Every call: negative status other than ERR_CAPACITY throws PluginError; others are returned, an
+// unknown one throws too. Calling an absent optional slot is a defect (check has_*()). Calls of one
+// instance come from one thread at a time.
 class Instance {
  public:
   Instance(const OpenPlugin& plugin, const HostServices& services, const ResolvedOptions& options,
@@ -58,10 +61,26 @@ class Instance {
 
  protected:
   const kvasir_instance& base() const { return *instance_; }
-  // Runs fn(err) as a counted step call named `function`.
+  // Runs fn(err) as a counted step call named `function`; defined in call.h, as is control_call.
   template <class Fn>
-  kvasir_status step_call(const char* function, const kvasir_step* step, Fn&& fn);
+  kvasir_status step_call(const char* function, const kvasir_step* step, Fn&& fn,
+                          uint32_t layer = UINT32_MAX);
+  // Runs fn(err) outside a step; anything but OK and `accepted` throws.
+  template <class Fn>
+  kvasir_status control_call(const char* function, Fn&& fn,
+                             kvasir_status accepted = KVASIR_OK) const;
+  [[noreturn]] void fail(const char* function, kvasir_status status, const std::string& text,
+                         const kvasir_step* step = nullptr, uint32_t layer = UINT32_MAX) const;
+  // The instance answered something the ABI does not allow.
+  [[noreturn]] void defect(const char* function, const std::string& what) const;
+  void require(bool slot, const char* function) const;  // an optional slot that is called is there
+  void check_layout(const kvasir_layout& layout, bool needs_records) const;
 
+ private:
+  void create(const HostServices& services, const ResolvedOptions& options);
+  void check_table(uint32_t expected_kind, size_t min_table_bytes);
+
+ protected:
   OpenPlugin plugin_;
   kvasir_instance* instance_ = nullptr;
   CallStats stats_;
@@ -89,6 +108,8 @@ class Selector : public Instance {
 
  private:
   const kvasir_selector& table() const;
+  void check_limits() const;
+  void check_limits_against_slots() const;
   kvasir_sel_limits limits_{};
   kvasir_layout layout_{};
 };

@@ -9,9 +9,12 @@
 #include <vector>
 
 #include "core/config/strategy.h"
+#include "core/error.h"
 #include "core/plugin/host.h"
 
 namespace kvasir {
+
+class LoadedPlugin;
 
 // Levels in order of precedence: explicit path > --plugin-dir > KVASIR_PLUGIN_PATH > install
 // directory. Never the current directory, never a bare file name.
@@ -21,6 +24,7 @@ struct PluginSearch {
     std::vector<std::string> directories;
   };
   std::vector<Level> levels;
+  bool allow_drafts = false;  // load plugins that need a draft extension
 };
 
 struct PluginFile {  // one .so and what is thought of it
@@ -33,8 +37,17 @@ struct PluginFile {  // one .so and what is thought of it
   std::string reason;  // why refused or shadowed by what; empty when usable
 };
 
+uint32_t host_cpu_features();  // KVASIR_CPU_* set of this machine
+
+struct InspectRules {
+  uint32_t cpu_features = host_cpu_features();
+  bool allow_drafts = false;
+};
+
 // Reads the note only. verdict is kUsable or kRefused.
-PluginFile inspect_plugin_file(const std::string& path);
+PluginFile inspect_plugin_file(const std::string& path, const InspectRules& rules = {});
+// "<path> (<ids> <version>): <reason>", the whole message about a file.
+std::string describe(const PluginFile& file);
 
 // An opened plugin and the index of one id in it. Never unloaded.
 struct OpenPlugin {
@@ -42,12 +55,14 @@ struct OpenPlugin {
   const kvasir_desc* desc = nullptr;
   uint32_t index = 0;
   std::string path;
+  std::shared_ptr<const void> keep;  // shutdown() waits for the last of these
 };
 
 class PluginRegistry {
  public:
   // Scans all levels; a file that is refused is remembered, not fatal. Two files with one id on one
-  // level: Error naming both; on a lower level: shadowed.
+  // level are both refused (an Error naming both when that id is opened); a file on a lower level
+  // is shadowed.
   PluginRegistry(const PluginSearch& search, const HostServices& services);
 
   const std::vector<PluginFile>& files() const { return files_; }
@@ -60,10 +75,22 @@ class PluginRegistry {
   std::vector<std::string> ids(Kind kind) const;
 
  private:
+  PluginFile find(const std::string& reference, const std::string& path, uint32_t kinds,
+                  std::string& id) const;
+  const PluginFile* find_id(const std::string& id) const;
+  const PluginFile* find_bare(const std::string& name, uint32_t kinds, std::string& id) const;
+  OpenPlugin open_as(uint32_t kinds, const std::string& reference, const std::string& path);
+  Error not_found(const std::string& reference, uint32_t kinds) const;
+  void scan(const PluginSearch::Level& level);
+  void mark_duplicates();
+  void mark_shadowed();
+
   const HostServices& services_;
-  std::vector<PluginFile> files_;
-  struct Loaded;
-  std::vector<std::shared_ptr<Loaded>> loaded_;
+  InspectRules rules_;
+  std::vector<std::string> searched_;   // "/a (--plugin-dir)", for messages
+  std::vector<PluginFile> files_;       // by level, then directory, then name
+  std::vector<std::string> ambiguous_;  // paths of files that share an id on their level
+  std::vector<std::shared_ptr<const LoadedPlugin>> loaded_;
 };
 
 // Typed, defaulted, checked: what create() gets. Error names file:line:column, key, nearest key,

@@ -102,12 +102,10 @@ void BlockStore::append(LayerState& layer, uint32_t layer_index, uint32_t kv_len
       auto* k_row = static_cast<std::byte*>(lease.k) + (pos % block_size_) * format.k_token_stride;
       auto* v_row = static_cast<std::byte*>(lease.v) + (pos % block_size_) * format.v_token_stride;
       for (uint32_t head = 0; head < n_kv_heads_; ++head) {
-        kernels::convert_from_f32(element_type(format.dtype_k),
-                                  k + (i * n_kv_heads_ + head) * head_dim_,
-                                  k_row + head * format.k_head_stride, head_dim_);
-        kernels::convert_from_f32(element_type(format.dtype_v),
-                                  v + (i * n_kv_heads_ + head) * v_dim_,
-                                  v_row + head * format.v_head_stride, v_dim_);
+        kernels::narrow(k + (i * n_kv_heads_ + head) * head_dim_, head_dim_,
+                        element_type(format.dtype_k), k_row + head * format.k_head_stride);
+        kernels::narrow(v + (i * n_kv_heads_ + head) * v_dim_, v_dim_,
+                        element_type(format.dtype_v), v_row + head * format.v_head_stride);
       }
     }
   };

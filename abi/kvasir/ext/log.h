@@ -11,7 +11,7 @@ typedef struct kvasir_log {
   uint32_t struct_size;
   uint32_t reserved;
   void* self;
-  /* [any] level: KVASIR_LOG_*; text: UTF-8, no newline. */
+  /* [any] level: KVASIR_LOG_* (entry.h); text: UTF-8, no newline. */
   void (*write)(void* self, uint32_t level, const char* plugin_id,
                 const char* text) KVASIR_NOEXCEPT;
 } kvasir_log;

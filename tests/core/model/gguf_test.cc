@@ -272,6 +272,21 @@ TEST_SUITE("core/model/gguf") {
                "tensor \"q\" ends at byte " + std::to_string(whole.size() - 24));
   }
 
+  TEST_CASE("a vocabulary cut anywhere is refused") {
+    const TemporaryFolder folder;
+    GgufWriter writer;
+    writer.set("tokens", std::vector<std::string>{"one", "", "three"});
+    writer.set("flag", true);
+    writer.write(folder / "v.gguf", {});
+    const std::string whole = read_file(folder / "v.gguf");
+    CHECK(parse_error(whole).empty());
+    for (size_t n = 0; n < whole.size(); ++n) {
+      const std::vector<char> cut(whole.begin(), whole.begin() + n);  // nothing readable behind it
+      const auto bytes = std::as_bytes(std::span(cut));
+      REQUIRE_FALSE(error_of([&] { GgufFile::parse(bytes, "x.gguf"); }).empty());
+    }
+  }
+
   TEST_CASE("any flipped bit gives a file that can be walked, or an Error") {
     std::string bytes = small_file();
     size_t n_refused = 0;

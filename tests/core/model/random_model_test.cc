@@ -190,7 +190,7 @@ TEST_SUITE("core/model/random_model") {
 
   TEST_CASE("progress reaches the total and may stop the writing") {
     const RandomModelSpec spec = preset("tiny-llama-test");
-    const fs::path path = fs::temp_directory_path() / "kvasir_random_progress.gguf";
+    const fs::path path = fs::path(KVASIR_BINARY_DIR) / "random_progress.gguf";
     uint64_t last = 0, of = 1;
     write_random_model(spec, path.string(), nullptr, [&](uint64_t done, uint64_t total) {
       CHECK(done >= last);

@@ -196,6 +196,17 @@ TEST_CASE("version 1: limits, the huge number that means none, the -1 that means
   CHECK(cgroup_limits(root.path()).cpu_quota == doctest::Approx(0.5));
 }
 
+TEST_CASE("a group may forbid explicit huge pages, in both versions") {
+  const FakeRoot root;
+  root.write("proc/self/cgroup", "3:hugetlb:/box\n0::/new\n");
+  CHECK_FALSE(cgroup_limits(root.path()).huge_available_bytes.has_value());
+  root.write("sys/fs/cgroup/hugetlb/box/hugetlb.2MB.limit_in_bytes", std::to_string(6 * kMiB));
+  root.write("sys/fs/cgroup/hugetlb/box/hugetlb.2MB.usage_in_bytes", std::to_string(2 * kMiB));
+  CHECK(cgroup_limits(root.path()).huge_available_bytes == 4 * kMiB);
+  root.write("sys/fs/cgroup/new/hugetlb.2MB.max", "0\n");
+  CHECK(cgroup_limits(root.path()).huge_available_bytes == 0);
+}
+
 TEST_CASE("a container that shows the host's path is served by the mount point") {
   const FakeRoot root;
   root.write("proc/self/cgroup", "0::/../../host/docker/abc\n");

@@ -1,0 +1,220 @@
+// Strategy files: includes, layers, and the tables of the plugins.
+// SPDX-License-Identifier: Apache-2.0
+#include "core/config/strategy.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "core/config/raw.h"
+
+namespace kvasir {
+namespace {
+
+namespace fs = std::filesystem;
+using config::error_at;
+using config::RawDocument;
+using config::RawSection;
+using config::RawTable;
+
+std::string read_file(const fs::path& path, const Origin* from) {
+  const auto fail = [&](const std::string& what) {
+    const std::string text = path.string() + ": " + what;
+    return from ? error_at(*from, "include: " + text) : input_error(text);
+  };
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (status.type() == fs::file_type::not_found) throw fail("no such file");
+  if (error) throw fail(error.message());
+  if (status.type() == fs::file_type::directory) throw fail("is a directory, not a TOML file");
+  if (status.type() != fs::file_type::regular) throw fail("is not a regular file");
+  std::ifstream in(path, std::ios::binary);
+  if (!in) throw fail("cannot be opened for reading");
+  std::string text(config::kMaxFileBytes + 1, '\0');
+  in.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (in.bad()) throw fail("cannot be read");
+  text.resize(static_cast<size_t>(in.gcount()));
+  return text;
+}
+
+PluginSection make_section(Kind kind, const RawTable& table) {
+  PluginSection section;
+  section.kind = kind;
+  for (const OptionSetting& entry : table.entries) config::apply_section_entry(entry, section);
+  return section;
+}
+
+bool names_plugin(const RawTable& table) {
+  return std::any_of(table.entries.begin(), table.entries.end(),
+                     [](const OptionSetting& e) { return e.key == "plugin"; });
+}
+
+Error no_plugin(const std::string& name, const Origin& origin) {
+  return error_at(origin, "[" + name + "] names no plugin: add plugin = \"<id>\"");
+}
+
+// A table with `plugin` replaces what an earlier layer said; one without adds options to it.
+void merge_table(Kind kind, const RawTable& table, PluginSection& section) {
+  if (names_plugin(table)) {
+    section = make_section(kind, table);
+    return;
+  }
+  if (section.plugin.value.empty()) throw no_plugin(table_name(kind), table.origin);
+  section.kind = kind;
+  for (const OptionSetting& entry : table.entries) config::apply_section_entry(entry, section);
+}
+
+void merge_selectors(const RawSection& section, std::vector<PluginSection>& selectors) {
+  if (!section.is_array) {
+    const RawTable& table = section.tables[0];
+    if (!names_plugin(table) && selectors.size() > 1) {
+      throw error_at(table.origin,
+                     "[selector] without plugin cannot say which selector of the chain it means: "
+                     "write the whole [[selector]] chain");
+    }
+    if (selectors.size() != 1) selectors.assign(1, PluginSection{});
+    merge_table(Kind::kSelector, table, selectors[0]);
+    return;
+  }
+  std::vector<PluginSection> chain;
+  for (const RawTable& table : section.tables) {
+    if (!names_plugin(table)) throw no_plugin("[selector]", table.origin);
+    chain.push_back(make_section(Kind::kSelector, table));
+  }
+  selectors = std::move(chain);
+}
+
+const RawTable& only_table(const RawSection& section) {
+  if (section.tables.size() > 1) {
+    throw error_at(section.tables[1].origin,
+                   "more than one [[" + section.name + "]] is not supported yet: keep one");
+  }
+  return section.tables[0];
+}
+
+void merge_document(const RawDocument& document, StrategyConfig& strategy) {
+  for (const RawSection& section : document.sections) {
+    if (section.name == "selector") {
+      merge_selectors(section, strategy.selectors);
+      continue;
+    }
+    const RawTable& table = only_table(section);
+    if (section.name == "cache") {
+      config::apply_cache_table(table, strategy.cache);
+    } else if (section.name == "storage") {
+      merge_table(Kind::kStorage, table, strategy.storage);
+    } else if (section.name == "attention") {
+      merge_table(Kind::kAttention, table, strategy.attention);
+    } else {
+      PluginSection merged = strategy.representative.value_or(PluginSection{});
+      merge_table(Kind::kRepresentative, table, merged);
+      strategy.representative = std::move(merged);
+    }
+  }
+}
+
+// Reads files depth first; an include comes before the keys of the file that includes it.
+class FileLoader {
+ public:
+  explicit FileLoader(StrategyConfig& strategy) : strategy_(strategy) {}
+
+  void load(const fs::path& path, const Origin* from) {
+    const std::string text = read_file(path, from);
+    const fs::path canonical = fs::canonical(path);
+    if (std::find(open_.begin(), open_.end(), canonical) != open_.end()) {
+      throw error_at(*from, "include: " + path.string() + " includes itself" + chain(canonical));
+    }
+    if (open_.size() >= config::kMaxIncludeDepth) {
+      throw error_at(*from, "include: nested deeper than " +
+                                std::to_string(config::kMaxIncludeDepth) + " files");
+    }
+    if (++n_files_ > config::kMaxFiles) {
+      throw error_at(*from, "include: more than " + std::to_string(config::kMaxFiles) + " files");
+    }
+    open_.push_back(canonical);
+    const RawDocument document = config::read_toml(text, path.string());
+    for (const auto& include : document.includes) {
+      load(path.parent_path() / include.value, &include.origin);
+    }
+    merge_document(document, strategy_);
+    open_.pop_back();
+  }
+
+ private:
+  std::string chain(const fs::path& repeated) const {
+    std::string text = ": ";
+    for (const fs::path& file : open_) text += file.filename().string() + " -> ";
+    return text + repeated.filename().string();
+  }
+
+  StrategyConfig& strategy_;
+  std::vector<fs::path> open_;
+  size_t n_files_ = 0;
+};
+
+void finish(const std::vector<Override>& overrides, StrategyConfig& strategy) {
+  config::apply_overrides(overrides, strategy);
+  config::check_cache(strategy.cache);
+}
+
+}  // namespace
+
+namespace config {
+
+void apply_section_entry(const OptionSetting& entry, PluginSection& section) {
+  if (entry.key != "plugin" && entry.key != "path") {
+    const auto same = [&](const OptionSetting& o) { return o.key == entry.key; };
+    std::erase_if(section.options, same);
+    section.options.push_back(entry);
+    return;
+  }
+  const auto* text = std::get_if<std::string>(&entry.value);
+  if (!text || text->empty()) {
+    throw error_at(entry.origin, std::string(table_name(section.kind)) + "." + entry.key +
+                                     " must be a string that is not empty" +
+                                     (text ? "" : std::string(", not ") + type_name(entry.value)));
+  }
+  // A plugin may be named by its file; like every path, relative to the file that says so.
+  std::string value = *text;
+  const bool is_path = entry.key == "path" || value.find('/') != std::string::npos;
+  if (is_path && fs::path(value).is_relative() && entry.origin.source == Origin::Source::kFile) {
+    value = fs::absolute(fs::path(entry.origin.name).parent_path() / value).lexically_normal();
+  }
+  if (entry.key == "plugin") {
+    section.plugin = {value, entry.origin};
+  } else {
+    section.path = Setting<std::string>{value, entry.origin};
+  }
+}
+
+}  // namespace config
+
+StrategyConfig load_strategy(const std::string& path, const std::vector<Override>& overrides,
+                             const StrategyConfig& defaults) {
+  StrategyConfig strategy = defaults;
+  if (!path.empty()) {
+    strategy.name = fs::path(path).stem().string();
+    FileLoader(strategy).load(path, nullptr);
+  }
+  if (strategy.name.empty()) strategy.name = "default";
+  finish(overrides, strategy);
+  return strategy;
+}
+
+StrategyConfig parse_strategy(const std::string& toml, const std::string& label,
+                              const std::vector<Override>& overrides,
+                              const StrategyConfig& defaults) {
+  StrategyConfig strategy = defaults;
+  strategy.name = fs::path(label).stem().string();
+  if (strategy.name.empty()) strategy.name = "default";
+  const RawDocument document = config::read_toml(toml, label);
+  if (!document.includes.empty()) {
+    throw error_at(document.includes[0].origin, "include needs a file: a text includes nothing");
+  }
+  merge_document(document, strategy);
+  finish(overrides, strategy);
+  return strategy;
+}
+
+}  // namespace kvasir

@@ -1,0 +1,47 @@
+// Calls of an attention backend.
+// SPDX-License-Identifier: Apache-2.0
+#include "core/plugin/call.h"
+#include "core/plugin/sizes.h"
+
+namespace kvasir {
+
+Attention::Attention(const OpenPlugin& plugin, const HostServices& services,
+                     const ResolvedOptions& options)
+    : Instance(plugin, services, options, KVASIR_KIND_ATTENTION, abi_0_1::kAttentionBytes) {
+  if (!table().plan || !table().run) defect("create", "its backend has no plan() or run()");
+  if ((desc().provides & KVASIR_PROVIDE_MASS) && !table().mass) {
+    defect("create", "it provides attention mass, but has no mass()");
+  }
+}
+
+const kvasir_attention& Attention::table() const {
+  return reinterpret_cast<const kvasir_attention&>(base());
+}
+
+bool Attention::has_mass() const { return table().mass != nullptr; }
+
+kvasir_attn_plan Attention::plan(uint32_t max_queries, uint64_t max_keys) {
+  const kvasir_attn_shape shape{sizeof(kvasir_attn_shape), max_queries, max_keys};
+  kvasir_attn_plan plan{};
+  plan.struct_size = sizeof(plan);
+  control_call("plan",
+               [&](kvasir_err* err) { return table().plan(base().self, &shape, &plan, err); });
+  return plan;
+}
+
+kvasir_status Attention::run(const kvasir_step& step, const kvasir_attn_in& in,
+                             kvasir_attn_out& out) {
+  return step_call("run", &step, [&](kvasir_err* err) {
+    return table().run(base().self, &step, &in, &out, err);
+  });
+}
+
+kvasir_status Attention::mass(const kvasir_step& step, const kvasir_attn_in& in,
+                              const kvasir_attn_mass& out) {
+  require(has_mass(), "mass");
+  return step_call("mass", &step, [&](kvasir_err* err) {
+    return table().mass(base().self, &step, &in, &out, err);
+  });
+}
+
+}  // namespace kvasir

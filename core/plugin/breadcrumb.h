@@ -1,0 +1,32 @@
+// Which plugin function this thread is in, for crash handlers: plain thread-local memory, readable
+// from a signal handler.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+namespace kvasir {
+
+struct Breadcrumb {
+  static constexpr uint32_t kNoLayer = 0xffffffffu;
+  const char* plugin = nullptr;    // id, null when no plugin code runs; lives as long as the plugin
+  const char* function = nullptr;  // static
+  uint32_t layer = kNoLayer;
+};
+
+// Of the calling thread. Workers of the pool carry the crumb of the call that uses them.
+const Breadcrumb& breadcrumb();
+
+// Sets the crumb for a scope and restores the one before.
+class BreadcrumbScope {
+ public:
+  explicit BreadcrumbScope(const Breadcrumb& crumb);
+  ~BreadcrumbScope();
+  BreadcrumbScope(const BreadcrumbScope&) = delete;
+  BreadcrumbScope& operator=(const BreadcrumbScope&) = delete;
+
+ private:
+  Breadcrumb before_;
+};
+
+}  // namespace kvasir

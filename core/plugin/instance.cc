@@ -1,0 +1,180 @@
+// What all kinds share: create, check the table, sequences, drain, destroy.
+// SPDX-License-Identifier: Apache-2.0
+#include "core/plugin/instance.h"
+
+#include <cstring>
+
+#include "core/plugin/call.h"
+#include "core/plugin/sizes.h"
+
+namespace kvasir {
+namespace {
+
+constexpr uint64_t kDrainMilliseconds = 2000;
+
+// Whose fault a refusal is depends on when it comes: before the run it is the configuration's.
+ErrorKind kind_of(const std::string& function, kvasir_status status) {
+  const bool is_setup = function == "create" || function == "validate" || function == "bind" ||
+                        function == "plan" || function == "limits" || function == "layout";
+  if (status == KVASIR_ERR_OUT_OF_MEMORY) return ErrorKind::kResource;
+  if (is_setup && status == KVASIR_ERR_IO) return ErrorKind::kResource;
+  if (is_setup && (status == KVASIR_ERR_INVALID || status == KVASIR_ERR_UNSUPPORTED)) {
+    return ErrorKind::kInput;
+  }
+  return ErrorKind::kInternal;
+}
+
+}  // namespace
+
+PluginError::PluginError(std::string plugin, std::string function, kvasir_status status,
+                         const std::string& text, ErrorKind kind)
+    : Error(kind,
+            "plugin " + plugin + ": " + function + ": " + text + " [" + status_name(status) + "]"),
+      plugin_(std::move(plugin)),
+      function_(std::move(function)),
+      status_(status) {}
+
+Instance::Instance(const OpenPlugin& plugin, const HostServices& services,
+                   const ResolvedOptions& options, uint32_t expected_kind, size_t min_table_bytes)
+    : plugin_(plugin) {
+  create(services, options);
+  check_table(expected_kind, min_table_bytes);
+}
+
+void Instance::create(const HostServices& services, const ResolvedOptions& options) {
+  const auto& values = options.values();
+  control_call("create", [&](kvasir_err* err) {
+    return plugin_.table->create(plugin_.index, services.host(), values.data(),
+                                 static_cast<uint32_t>(values.size()), sizeof(kvasir_option),
+                                 &instance_, err);
+  });
+  if (!instance_) defect("create", "it succeeded without an instance");
+}
+
+void Instance::check_table(uint32_t expected_kind, size_t min_table_bytes) {
+  kvasir_instance& table = *instance_;
+  const auto refuse = [&](const std::string& what) {
+    // The base struct is whole: let the plugin clean up. Otherwise nothing in it can be trusted.
+    if (table.struct_size >= abi_0_1::kInstanceBytes && table.destroy) table.destroy(table.self);
+    instance_ = nullptr;
+    defect("create", what);
+  };
+  if (table.struct_size < min_table_bytes) {
+    refuse("its instance has " + std::to_string(table.struct_size) + " bytes; a " +
+           kind_name(expected_kind) + " of ABI 0.1 has " + std::to_string(min_table_bytes) +
+           " (set struct_size to the whole table)");
+  }
+  if (table.kind != expected_kind) {
+    refuse(std::string("its instance is a ") + kind_name(table.kind) + ", not a " +
+           kind_name(expected_kind));
+  }
+  if (!table.bind || !table.destroy) refuse("its instance has no bind or no destroy");
+  if (!table.desc || !table.desc->id || std::strcmp(table.desc->id, plugin_.desc->id) != 0) {
+    refuse("its instance does not point to its own description");
+  }
+  const int n_seq = !!table.seq_open + !!table.seq_fork + !!table.seq_truncate + !!table.seq_close;
+  if (n_seq != 0 && n_seq != 4) refuse("it has some seq_* functions, but not all four");
+}
+
+Instance::~Instance() {
+  if (!instance_) return;
+  const BreadcrumbScope crumb({plugin_.desc->id, "destroy", Breadcrumb::kNoLayer});
+  kvasir_err err{};
+  err.struct_size = sizeof(err);
+  if (instance_->drain) instance_->drain(instance_->self, kDrainMilliseconds, &err);
+  instance_->destroy(instance_->self);
+}
+
+const void* Instance::extension(const char* id) const {
+  if (!instance_->get_extension) return nullptr;
+  const BreadcrumbScope crumb({plugin_.desc->id, "get_extension", Breadcrumb::kNoLayer});
+  return instance_->get_extension(instance_->self, id);
+}
+
+void Instance::validate(const kvasir_geometry& geometry) const {
+  if (!instance_->validate) return;
+  control_call("validate", [&](kvasir_err* err) {
+    return instance_->validate(instance_->self, &geometry, err);
+  });
+}
+
+void Instance::bind(const kvasir_geometry& geometry) {
+  control_call("bind",
+               [&](kvasir_err* err) { return instance_->bind(instance_->self, &geometry, err); });
+}
+
+void Instance::seq_open(uint64_t seq) {
+  if (!instance_->seq_open) return;
+  control_call("seq_open",
+               [&](kvasir_err* err) { return instance_->seq_open(instance_->self, &seq, 1, err); });
+}
+
+void Instance::seq_fork(uint64_t parent, uint64_t child) {
+  if (!instance_->seq_fork) return;
+  control_call("seq_fork", [&](kvasir_err* err) {
+    return instance_->seq_fork(instance_->self, &parent, &child, 1, err);
+  });
+}
+
+kvasir_status Instance::seq_truncate(uint64_t seq, uint32_t kv_len) {
+  if (!instance_->seq_truncate) return KVASIR_OK;
+  return control_call(
+      "seq_truncate",
+      [&](kvasir_err* err) {
+        return instance_->seq_truncate(instance_->self, &seq, &kv_len, 1, err);
+      },
+      KVASIR_REBUILD);
+}
+
+void Instance::seq_close(uint64_t seq) noexcept {
+  if (!instance_->seq_close) return;
+  const BreadcrumbScope crumb({plugin_.desc->id, "seq_close", Breadcrumb::kNoLayer});
+  instance_->seq_close(instance_->self, &seq, 1);
+}
+
+void Instance::fail(const char* function, kvasir_status status, const std::string& text,
+                    const kvasir_step* step, uint32_t layer) const {
+  std::string where;
+  if (layer != Breadcrumb::kNoLayer) where = "layer " + std::to_string(layer) + ": ";
+  if (step && step->n_rows == 1 && step->rows) {
+    where =
+        "layer " + std::to_string(layer) + ", sequence " + std::to_string(step->rows[0].seq) + ": ";
+  }
+  throw PluginError(
+      plugin_.desc->id + std::string(" ") + plugin_.desc->version + " (" + plugin_.path + ")",
+      function, status, where + text, kind_of(function, status));
+}
+
+void Instance::defect(const char* function, const std::string& what) const {
+  fail(function, KVASIR_ERR_INTERNAL, what + " (a defect of the plugin)");
+}
+
+void Instance::require(bool slot, const char* function) const {
+  if (!slot) {
+    throw Error(ErrorKind::kInternal, std::string("plugin ") + plugin_.desc->id + " has no " +
+                                          function + "(), and it was called");
+  }
+}
+
+void Instance::check_layout(const kvasir_layout& layout, bool needs_records) const {
+  constexpr uint64_t kMaxRecordBytes = UINT64_C(1) << 24;  // of one block of one kv head
+  constexpr uint32_t kFlags = KVASIR_LAYOUT_CONTENT_ONLY | KVASIR_LAYOUT_WANT_PROMPT_END |
+                              KVASIR_LAYOUT_SEALED_ONLY | KVASIR_LAYOUT_WANT_FINAL;
+  if (layout.record_bytes % 4 != 0 || layout.record_bytes > kMaxRecordBytes ||
+      layout.open_bytes > kMaxRecordBytes || (needs_records && layout.record_bytes == 0)) {
+    defect("layout", "record_bytes = " + std::to_string(layout.record_bytes) +
+                         ", open_bytes = " + std::to_string(layout.open_bytes) +
+                         "; records are a multiple of 4 up to 16 MiB");
+  }
+  if (layout.flags & ~kFlags) defect("layout", "unknown flags");
+  if (layout.mass_at & ~(KVASIR_MASS_AT_PREFILL | KVASIR_MASS_AT_DECODE) ||
+      layout.mass_part > KVASIR_PART_WINDOW) {
+    defect("layout", "mass_at or mass_part is unknown");
+  }
+  if (layout.mass_at != 0 && !(desc().needs & KVASIR_NEED_MASS)) {
+    defect("layout", "it asks for attention mass without KVASIR_NEED_MASS");
+  }
+  if (layout.reserved != 0) defect("layout", "reserved is not zero");
+}
+
+}  // namespace kvasir

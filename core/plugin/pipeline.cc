@@ -1,0 +1,207 @@
+// From a strategy to created plugins: open all, check every option, check them against each other,
+// and only then create.
+// SPDX-License-Identifier: Apache-2.0
+#include "core/plugin/pipeline.h"
+
+#include <array>
+
+#include "core/plugin/option_schema.h"
+
+namespace kvasir {
+namespace {
+
+// A plugin that is opened and whose options are checked, but that has not run yet.
+struct Prepared {
+  const PluginSection* section;
+  OpenPlugin plugin;
+  ResolvedOptions options;
+};
+
+// [storage] plugin = "org.example.tiers" (a.toml:3:1)
+std::string line_of(const Prepared& p) {
+  return std::string("[") + table_name(p.section->kind) + "] plugin = \"" +
+         p.section->plugin.value + "\" (" + p.section->plugin.origin.text() + ")";
+}
+
+Prepared prepare(const PluginSection& section, Kind kind, PluginRegistry& registry) {
+  if (section.plugin.value.empty()) {
+    throw input_error(std::string("the strategy names no ") + table_name(kind) + ": add [" +
+                      table_name(kind) + "] with plugin = \"<id>\"");
+  }
+  OpenPlugin plugin;
+  try {
+    plugin = registry.open(kind, section.plugin.value, section.path ? section.path->value : "");
+    checked_schema(*plugin.desc);
+  } catch (const Error& e) {  // options name their own line, what concerns the plugin gets this one
+    throw Error(e.kind(), section.plugin.origin.text() + ": " + e.what());
+  }
+  ResolvedOptions options(*plugin.desc, section);
+  return {&section, std::move(plugin), std::move(options)};
+}
+
+struct Need {
+  uint64_t bit;
+  const char* what;
+  Kind provider;  // kSelector: the host itself
+};
+constexpr std::array<Need, 9> kNeeds = {{
+    {KVASIR_NEED_SCORES, "scores", Kind::kRepresentative},
+    {KVASIR_NEED_MASS, "attention mass", Kind::kAttention},
+    {KVASIR_NEED_KEYS, "keys", Kind::kSelector},
+    {KVASIR_NEED_INPUT, "attention input", Kind::kSelector},
+    {KVASIR_NEED_UNROTATED_K, "unrotated keys", Kind::kSelector},
+    {KVASIR_NEED_LOG_WEIGHT, "weights per index", Kind::kAttention},
+    {KVASIR_NEED_HEAD_LOG_WEIGHT, "weights per index and query head", Kind::kAttention},
+    {KVASIR_NEED_TOKEN_ROWS, "attention over single tokens", Kind::kAttention},
+    {KVASIR_NEED_DISTANCE, "distance limits between query and key", Kind::kAttention},
+}};
+
+void check_need(const Prepared& p, const Need& need, const Prepared* representative,
+                const Prepared& attention) {
+  if (need.provider == Kind::kRepresentative) {
+    if (representative) return;
+    throw input_error(line_of(p) + " needs " + need.what +
+                      ", and the strategy has no [representative]: add one");
+  }
+  if (need.provider == Kind::kAttention && !(attention.plugin.desc->provides & need.bit)) {
+    throw input_error(line_of(p) + " needs " + need.what + "; " + line_of(attention) +
+                      " provides none: choose a backend that does");
+  }
+}
+
+void check_needs(const Prepared& p, const Prepared* representative, const Prepared& attention) {
+  uint64_t rest = p.plugin.desc->needs;
+  for (const Need& need : kNeeds) {
+    if (!(rest & need.bit)) continue;
+    check_need(p, need, representative, attention);
+    rest &= ~need.bit;
+  }
+  if (rest == 0) return;
+  std::string bits;
+  for (int bit = 0; bit < 64; ++bit) {
+    if (rest >> bit & 1) bits += (bits.empty() ? "" : ", ") + std::to_string(bit);
+  }
+  throw input_error(line_of(p) + " needs what this host does not know (needs bit " + bits +
+                    "): update the host, or use an older plugin");
+}
+
+std::string dtype_names(uint64_t dtypes) {
+  static constexpr std::array<const char*, 7> kNames = {"",     "f32",  "f16",     "bf16",
+                                                        "q8_0", "q4_0", "fp8_e4m3"};
+  std::string names;
+  for (uint32_t dtype = 1; dtype < kNames.size(); ++dtype) {
+    if (dtypes & KVASIR_DTYPE_BIT(dtype))
+      names += (names.empty() ? "" : ", ") + std::string(kNames[dtype]);
+  }
+  return names.empty() ? "types this host does not know" : names;
+}
+
+// 0 means any. A reader must share an element type with what the storage can hold.
+void check_dtypes(const Prepared& storage, const Prepared& reader) {
+  const uint64_t held = storage.plugin.desc->dtypes, read = reader.plugin.desc->dtypes;
+  if (held == 0 || read == 0 || (held & read)) return;
+  throw input_error(line_of(reader) + " reads K and V of " + dtype_names(read) + "; " +
+                    line_of(storage) + " holds " + dtype_names(held) +
+                    ": choose plugins that share a type");
+}
+
+void check_caps(const Prepared& p) {
+  if ((p.plugin.desc->caps & KVASIR_CAP_OWN_THREADS) && p.section->kind != Kind::kStorage) {
+    throw input_error(line_of(p) + " says it starts threads of its own; only a storage may");
+  }
+}
+
+template <class T>
+std::unique_ptr<T> create(const Prepared& p, const HostServices& services) {
+  try {
+    return std::make_unique<T>(p.plugin, services, p.options);
+  } catch (const PluginError& e) {
+    throw Error(e.kind(), p.section->plugin.origin.text() + ": " + e.what());
+  }
+}
+
+struct PreparedPipeline {
+  std::vector<Prepared> selectors;
+  std::unique_ptr<Prepared> representative;
+  std::unique_ptr<Prepared> storage, attention;
+
+  std::vector<const Prepared*> all() const {
+    std::vector<const Prepared*> list;
+    for (const Prepared& p : selectors) list.push_back(&p);
+    if (representative) list.push_back(representative.get());
+    list.push_back(storage.get());
+    list.push_back(attention.get());
+    return list;
+  }
+};
+
+PreparedPipeline prepare_all(const StrategyConfig& strategy, PluginRegistry& registry) {
+  PreparedPipeline p;
+  if (strategy.selectors.empty()) prepare({}, Kind::kSelector, registry);
+  for (const PluginSection& section : strategy.selectors) {
+    p.selectors.push_back(prepare(section, Kind::kSelector, registry));
+  }
+  if (strategy.representative) {
+    p.representative = std::make_unique<Prepared>(
+        prepare(*strategy.representative, Kind::kRepresentative, registry));
+  }
+  p.storage = std::make_unique<Prepared>(prepare(strategy.storage, Kind::kStorage, registry));
+  p.attention = std::make_unique<Prepared>(prepare(strategy.attention, Kind::kAttention, registry));
+  return p;
+}
+
+void check_all(const PreparedPipeline& p) {
+  for (const Prepared* plugin : p.all()) {
+    check_needs(*plugin, p.representative.get(), *p.attention);
+    check_caps(*plugin);
+  }
+  check_dtypes(*p.storage, *p.attention);
+  if (p.representative) check_dtypes(*p.storage, *p.representative);
+  for (const Prepared& selector : p.selectors) {
+    if (selector.plugin.desc->needs & KVASIR_NEED_KEYS) check_dtypes(*p.storage, selector);
+  }
+}
+
+void log_notes(const PreparedPipeline& p, const HostServices& services) {
+  bool uses_scores = false;
+  for (const Prepared& selector : p.selectors) {
+    uses_scores = uses_scores || (selector.plugin.desc->needs & KVASIR_NEED_SCORES);
+  }
+  if (p.representative && !uses_scores) {
+    services.log(KVASIR_LOG_WARN, p.representative->plugin.desc->id,
+                 line_of(*p.representative) + " is built and kept, but no selector uses scores");
+  }
+  for (const Prepared* plugin : p.all()) {
+    for (const auto& line : plugin->options.explained()) {
+      if (line.note.find("deprecated") == std::string::npos) continue;
+      services.log(KVASIR_LOG_WARN, plugin->plugin.desc->id,
+                   line.origin + ": " + line.key + " is " + line.note);
+    }
+  }
+}
+
+}  // namespace
+
+Pipeline build_pipeline(const StrategyConfig& strategy, PluginRegistry& registry,
+                        const HostServices& services) {
+  const PreparedPipeline prepared = prepare_all(strategy, registry);
+  check_all(prepared);
+  log_notes(prepared, services);
+  Pipeline pipeline;
+  pipeline.strategy = strategy;
+  pipeline.storage = create<Storage>(*prepared.storage, services);
+  pipeline.attention = create<Attention>(*prepared.attention, services);
+  if (prepared.representative) {
+    pipeline.representative = create<Representative>(*prepared.representative, services);
+  }
+  for (const Prepared& selector : prepared.selectors) {
+    pipeline.selectors.push_back(create<Selector>(selector, services));
+  }
+  for (const Prepared* plugin : prepared.all()) {
+    pipeline.explained.push_back({plugin->section->kind, plugin->plugin.desc->id,
+                                  plugin->plugin.path, plugin->options.explained()});
+  }
+  return pipeline;
+}
+
+}  // namespace kvasir

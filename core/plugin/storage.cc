@@ -1,0 +1,136 @@
+// Calls of a storage; leases are checked as they come back.
+// SPDX-License-Identifier: Apache-2.0
+#include "core/plugin/call.h"
+#include "core/plugin/sizes.h"
+
+namespace kvasir {
+namespace {
+
+uint32_t layer_of(const std::vector<kvasir_block_key>& keys) {
+  return keys.empty() ? Breadcrumb::kNoLayer : keys[0].layer;
+}
+
+}  // namespace
+
+Storage::Storage(const OpenPlugin& plugin, const HostServices& services,
+                 const ResolvedOptions& options)
+    : Instance(plugin, services, options, KVASIR_KIND_STORAGE, abi_0_1::kStorageBytes) {
+  const kvasir_storage& t = table();
+  if (!t.plan || !t.formats || !t.acquire || !t.release || !t.seal || !t.drop) {
+    defect("create",
+           "its storage has no plan(), formats(), acquire(), release(), seal() or drop()");
+  }
+}
+
+const kvasir_storage& Storage::table() const {
+  return reinterpret_cast<const kvasir_storage&>(base());
+}
+
+bool Storage::stable_leases() const { return desc().provides & KVASIR_PROVIDE_STABLE_LEASES; }
+bool Storage::has_prefetch() const { return table().prefetch != nullptr; }
+
+kvasir_storage_plan Storage::plan(const kvasir_geometry& geometry) const {
+  kvasir_storage_plan plan{};
+  plan.struct_size = sizeof(plan);
+  control_call("plan",
+               [&](kvasir_err* err) { return table().plan(base().self, &geometry, &plan, err); });
+  if (plan.block_bytes == 0) defect("plan", "block_bytes is zero");
+  return plan;
+}
+
+std::vector<kvasir_kv_format> Storage::formats() const {
+  constexpr uint32_t kMaxFormats = 256;
+  kvasir_kv_format blank{};
+  blank.struct_size = sizeof(blank);
+  std::vector<kvasir_kv_format> formats(8, blank);
+  uint32_t n = 0;
+  const auto ask = [&](kvasir_err* err) {
+    return table().formats(base().self, formats.data(), static_cast<uint32_t>(formats.size()), &n,
+                           err);
+  };
+  if (control_call("formats", ask, KVASIR_ERR_CAPACITY) == KVASIR_ERR_CAPACITY) {
+    if (n <= formats.size() || n > kMaxFormats) {
+      defect("formats", "it needs room for " + std::to_string(n) + " formats");
+    }
+    formats.assign(n, blank);
+    control_call("formats", ask);
+  }
+  if (n == 0 || n > formats.size()) defect("formats", std::to_string(n) + " formats");
+  formats.resize(n);
+  for (const kvasir_kv_format& f : formats) {
+    const auto is_dtype = [](uint32_t d) {
+      return d >= KVASIR_DTYPE_F32 && d <= KVASIR_DTYPE_FP8_E4M3;
+    };
+    if (!is_dtype(f.dtype_k) || !is_dtype(f.dtype_v)) defect("formats", "an unknown element type");
+  }
+  return formats;
+}
+
+kvasir_status Storage::acquire(const std::vector<kvasir_block_key>& keys, uint32_t mode,
+                               kvasir_lease* out) {
+  const auto call = [&](kvasir_err* err) {
+    return table().acquire(base().self, keys.data(), static_cast<uint32_t>(keys.size()),
+                           sizeof(kvasir_block_key), mode, out, sizeof(kvasir_lease), err);
+  };
+  const kvasir_status status = step_call("acquire", nullptr, call, layer_of(keys));
+  if (status != KVASIR_OK) return status;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    const kvasir_lease& lease = out[i];
+    const bool has_data = lease.k && lease.v;
+    if (lease.state > KVASIR_LEASE_FAILED || (lease.state == KVASIR_LEASE_RESIDENT && !has_data)) {
+      defect("acquire", "layer " + std::to_string(keys[i].layer) + ", block " +
+                            std::to_string(keys[i].block) + ": a lease of state " +
+                            std::to_string(lease.state) + (has_data ? "" : " without K and V"));
+    }
+  }
+  return status;
+}
+
+void Storage::release(const std::vector<uint64_t>& leases) noexcept {
+  const BreadcrumbScope crumb({plugin_.desc->id, "release", Breadcrumb::kNoLayer});
+  const auto begin = std::chrono::steady_clock::now();
+  table().release(base().self, leases.data(), static_cast<uint32_t>(leases.size()));
+  stats_.nanos += static_cast<uint64_t>((std::chrono::steady_clock::now() - begin).count());
+  ++stats_.calls;
+}
+
+kvasir_status Storage::seal(const std::vector<kvasir_block_key>& keys, kvasir_lease* leases) {
+  const auto call = [&](kvasir_err* err) {
+    return table().seal(base().self, keys.data(), static_cast<uint32_t>(keys.size()),
+                        sizeof(kvasir_block_key), leases, sizeof(kvasir_lease), err);
+  };
+  return step_call("seal", nullptr, call, layer_of(keys));
+}
+
+void Storage::drop(const std::vector<kvasir_block_key>& keys, uint32_t mode) {
+  const auto call = [&](kvasir_err* err) {
+    return table().drop(base().self, keys.data(), static_cast<uint32_t>(keys.size()),
+                        sizeof(kvasir_block_key), mode, err);
+  };
+  step_call("drop", nullptr, call, layer_of(keys));
+}
+
+kvasir_status Storage::prefetch(const std::vector<kvasir_block_key>& keys, uint32_t priority,
+                                uint64_t ticket, uint32_t& accepted) {
+  require(has_prefetch(), "prefetch");
+  const kvasir_io_hint hint{sizeof(kvasir_io_hint), priority};
+  accepted = 0;
+  const auto call = [&](kvasir_err* err) {
+    return table().prefetch(base().self, keys.data(), static_cast<uint32_t>(keys.size()),
+                            sizeof(kvasir_block_key), &hint, ticket, &accepted, err);
+  };
+  const kvasir_status status = step_call("prefetch", nullptr, call, layer_of(keys));
+  if (accepted > keys.size()) {
+    defect("prefetch", "it accepted " + std::to_string(accepted) + " of " +
+                           std::to_string(keys.size()) + " blocks");
+  }
+  return status;
+}
+
+void Storage::cancel(uint64_t ticket) {
+  if (!table().cancel) return;
+  step_call("cancel", nullptr,
+            [&](kvasir_err* err) { return table().cancel(base().self, ticket, err); });
+}
+
+}  // namespace kvasir

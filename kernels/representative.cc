@@ -1,0 +1,233 @@
+// Block summaries: one pass over the new rows; scores as dot products of records with a group.
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/representative.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "kernels/kv_tile.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/representative.cc"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include "kernels/narrow-inl.h"
+#include "kernels/rows-inl.h"
+
+#ifndef KVASIR_KERNELS_REPRESENTATIVE_ONCE
+#define KVASIR_KERNELS_REPRESENTATIVE_ONCE
+namespace kvasir::kernels {
+
+inline size_t padded_width(size_t n) { return (n + 15) / 16 * 16; }
+
+}  // namespace kvasir::kernels
+#endif  // KVASIR_KERNELS_REPRESENTATIVE_ONCE
+
+HWY_BEFORE_NAMESPACE();
+namespace kvasir::kernels::HWY_NAMESPACE {
+
+template <class T>
+HWY_INLINE const T* key_row(const KeyRows& rows, size_t t) {
+  return reinterpret_cast<const T*>(static_cast<const uint8_t*>(rows.k) + t * rows.token_stride);
+}
+
+template <class T>
+HWY_INLINE VecF32 load_some(const T* from, size_t n) {
+  const F32 d;
+  return n == kLanes ? load_row(d, from) : load_row_tail(d, from, n);
+}
+
+template <class T>
+HWY_INLINE void store_some(VecF32 x, T* to, size_t n) {
+  n == kLanes ? store_row(x, to) : store_row_tail(x, to, n);
+}
+
+// ------------------------------------------------------------------ minimum and maximum
+
+// x moved so that rounding to f16 does not end above it (sign = -1) or below it (sign = +1), and
+// kept finite. Rounding moves by at most half a step: 2^-11 of |x|, or 2^-25 among subnormals.
+HWY_INLINE VecF32 outwards(VecF32 x, float sign, float*) {
+  (void)sign;
+  return x;
+}
+
+HWY_INLINE VecF32 outwards(VecF32 x, float sign, hwy::float16_t*) {
+  const F32 d;
+  constexpr float kLargest = 65504.0f;
+  HWY_ALIGN hwy::float16_t half[kLanes];
+  store_row(x, half);
+  const VecF32 margin = hn::Max(hn::Mul(hn::Abs(x), hn::Set(d, 0x1p-11f)), hn::Set(d, 0x1p-25f));
+  const VecF32 moved = hn::MulAdd(margin, hn::Set(d, sign), x);
+  const VecF32 safe = hn::IfThenElse(hn::Eq(load_row(d, half), x), x, moved);
+  return hn::Min(hn::Set(d, kLargest), hn::Max(hn::Set(d, -kLargest), safe));
+}
+
+template <class T, class R>
+void min_max(const KeyRows& rows, bool first, R* record) {
+  const F32 d;
+  for (size_t c = 0; c < rows.head_dim; c += kLanes) {
+    const size_t n = std::min(kLanes, rows.head_dim - c);
+    R* low_at = record + c;
+    R* high_at = record + rows.head_dim + c;
+    VecF32 low = first ? hn::Set(d, std::numeric_limits<float>::infinity())
+                       : load_some(static_cast<const R*>(low_at), n);
+    VecF32 high = first ? hn::Set(d, -std::numeric_limits<float>::infinity())
+                        : load_some(static_cast<const R*>(high_at), n);
+    for (size_t t = 0; t < rows.n; ++t) {
+      const VecF32 k = load_some(key_row<T>(rows, t) + c, n);
+      low = hn::Min(low, k);
+      high = hn::Max(high, k);
+    }
+    store_some(outwards(low, -1.0f, static_cast<R*>(nullptr)), low_at, n);
+    store_some(outwards(high, 1.0f, static_cast<R*>(nullptr)), high_at, n);
+  }
+}
+
+template <class R>
+void min_max_of(const KeyRows& rows, bool first, R* record) {
+  if (rows.type == ElementType::kF32) min_max<float>(rows, first, record);
+  if (rows.type == ElementType::kF16) min_max<hwy::float16_t>(rows, first, record);
+  if (rows.type == ElementType::kBF16) min_max<hwy::bfloat16_t>(rows, first, record);
+}
+
+void extend_min_max(const KeyRows& rows, bool first, ElementType record_type, void* record) {
+  if (rows.n == 0) return;
+  if (record_type == ElementType::kF32) min_max_of(rows, first, static_cast<float*>(record));
+  if (record_type == ElementType::kF16) {
+    min_max_of(rows, first, static_cast<hwy::float16_t*>(record));
+  }
+}
+
+// ------------------------------------------------------------------ sum
+
+template <class T>
+void add_rows(const KeyRows& rows, bool first, float* sum) {
+  const F32 d;
+  for (size_t c = 0; c < rows.head_dim; c += kLanes) {
+    const size_t n = std::min(kLanes, rows.head_dim - c);
+    VecF32 total = first ? hn::Zero(d) : load_some(static_cast<const float*>(sum + c), n);
+    for (size_t t = 0; t < rows.n; ++t) {
+      total = hn::Add(total, load_some(key_row<T>(rows, t) + c, n));
+    }
+    store_some(total, sum + c, n);
+  }
+}
+
+void extend_sum(const KeyRows& rows, bool first, float* sum) {
+  if (rows.type == ElementType::kF32) add_rows<float>(rows, first, sum);
+  if (rows.type == ElementType::kF16) add_rows<hwy::float16_t>(rows, first, sum);
+  if (rows.type == ElementType::kBF16) add_rows<hwy::bfloat16_t>(rows, first, sum);
+}
+
+template <class R>
+void store_scaled(const float* sum, size_t n, float factor, R* record) {
+  const F32 d;
+  for (size_t c = 0; c < n; c += kLanes) {
+    const size_t used = std::min(kLanes, n - c);
+    store_some(hn::Mul(load_some(sum + c, used), hn::Set(d, factor)), record + c, used);
+  }
+}
+
+void mean(const float* sum, size_t head_dim, float factor, ElementType type, void* record) {
+  if (type == ElementType::kF32) store_scaled(sum, head_dim, factor, static_cast<float*>(record));
+  if (type == ElementType::kF16) {
+    store_scaled(sum, head_dim, factor, static_cast<hwy::float16_t*>(record));
+  }
+  if (type == ElementType::kBF16) {
+    store_scaled(sum, head_dim, factor, static_cast<hwy::bfloat16_t*>(record));
+  }
+}
+
+// ------------------------------------------------------------------ scores
+
+// q [n_heads, padded_width(width)] aligned, zero padded; records of `width` elements of T.
+template <class T>
+void score_records(const float* q, size_t n_heads, size_t width, const Records& records,
+                   float* score, size_t score_stride) {
+  const T* rows[kTileTokens + kMaxAheadRows];
+  const size_t ahead = ahead_rows(width * sizeof(T));
+  const auto* base = static_cast<const uint8_t*>(records.base);
+  for (size_t b = 0; b < records.n; b += kTileTokens) {
+    const size_t n = std::min(kTileTokens, records.n - b);
+    for (size_t i = 0; i < n + ahead; ++i) {
+      const size_t record = std::min(b + i, records.n - 1);
+      rows[i] = reinterpret_cast<const T*>(base + record * records.record_bytes);
+    }
+    dot_heads(q, padded_width(width), n_heads, rows, n, ahead, width, score + b, score_stride);
+  }
+}
+
+void score_all(const float* q, size_t n_heads, size_t width, const Records& records, float* score,
+               size_t score_stride) {
+  if (records.type == ElementType::kF32) {
+    score_records<float>(q, n_heads, width, records, score, score_stride);
+  }
+  if (records.type == ElementType::kF16) {
+    score_records<hwy::float16_t>(q, n_heads, width, records, score, score_stride);
+  }
+  if (records.type == ElementType::kBF16) {
+    score_records<hwy::bfloat16_t>(q, n_heads, width, records, score, score_stride);
+  }
+}
+
+}  // namespace kvasir::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace kvasir::kernels {
+
+HWY_EXPORT(extend_min_max);
+HWY_EXPORT(extend_sum);
+HWY_EXPORT(mean);
+HWY_EXPORT(score_all);
+
+void update_min_max(const KeyRows& rows, bool first, ElementType record_type, void* record) {
+  HWY_DYNAMIC_DISPATCH(extend_min_max)(rows, first, record_type, record);
+}
+
+void update_sum(const KeyRows& rows, bool first, float* sum) {
+  HWY_DYNAMIC_DISPATCH(extend_sum)(rows, first, sum);
+}
+
+void store_mean(const float* sum, size_t head_dim, size_t n_tokens, ElementType record_type,
+                void* record) {
+  const float factor = n_tokens == 0 ? 0.0f : 1.0f / static_cast<float>(n_tokens);
+  HWY_DYNAMIC_DISPATCH(mean)(sum, head_dim, factor, record_type, record);
+}
+
+size_t score_scratch_bytes(size_t n_heads, size_t head_dim) {
+  return n_heads * padded_width(2 * head_dim) * sizeof(float);
+}
+
+void score_dot(const float* q, size_t n_heads, const Records& records, float* score,
+               size_t score_stride, void* scratch) {
+  auto* packed = static_cast<float*>(scratch);
+  const size_t stride = padded_width(records.head_dim);
+  for (size_t g = 0; g < n_heads; ++g) {
+    std::copy_n(q + g * records.head_dim, records.head_dim, packed + g * stride);
+    std::fill(packed + g * stride + records.head_dim, packed + (g + 1) * stride, 0.0f);
+  }
+  HWY_DYNAMIC_DISPATCH(score_all)
+  (packed, n_heads, records.head_dim, records, score, score_stride);
+}
+
+void score_min_max(const float* q, size_t n_heads, const Records& records, float* score,
+                   size_t score_stride, void* scratch) {
+  auto* packed = static_cast<float*>(scratch);
+  const size_t stride = padded_width(2 * records.head_dim);
+  for (size_t g = 0; g < n_heads; ++g) {
+    float* out = packed + g * stride;
+    for (size_t d = 0; d < records.head_dim; ++d) {
+      const float x = q[g * records.head_dim + d];
+      out[d] = std::min(x, 0.0f);
+      out[records.head_dim + d] = std::max(x, 0.0f);
+    }
+    std::fill(out + 2 * records.head_dim, out + stride, 0.0f);
+  }
+  HWY_DYNAMIC_DISPATCH(score_all)
+  (packed, n_heads, 2 * records.head_dim, records, score, score_stride);
+}
+
+}  // namespace kvasir::kernels
+#endif  // HWY_ONCE

@@ -1,0 +1,60 @@
+// Summaries of blocks of keys: per-channel minimum, maximum and sum, and how a query scores them.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/element_type.h"
+
+namespace kvasir::kernels {
+
+// New rows of one block, row t at k + t * token_stride, contiguous along the head.
+struct KeyRows {
+  const void* k = nullptr;
+  uint64_t token_stride = 0;  // bytes
+  size_t n = 0;
+  size_t head_dim = 0;
+  ElementType type = ElementType::kF32;
+};
+
+// Extends a minmax record [2, head_dim] (minima, then maxima) by the rows; with `first` the old
+// contents do not count. Feeding rows in pieces equals feeding them at once. n = 0 changes nothing.
+// An f16 record is rounded outwards and saturates at the largest finite value, so that the bound
+// of score_min_max holds for every key that f16 can hold.
+//   record of record_type kF32 or kF16
+void update_min_max(const KeyRows& rows, bool first, ElementType record_type, void* record);
+
+// sum[d] += sum_t k[t][d] in f32; with `first` the old contents do not count.   sum [head_dim]
+void update_sum(const KeyRows& rows, bool first, float* sum);
+
+// record[d] = sum[d] / n_tokens, rounded to the record's type.   record [head_dim]
+void store_mean(const float* sum, size_t head_dim, size_t n_tokens, ElementType record_type,
+                void* record);
+
+// Records to be scored: record b at base + b * record_bytes.
+struct Records {
+  const void* base = nullptr;
+  uint64_t record_bytes = 0;
+  size_t n = 0;
+  size_t head_dim = 0;
+  ElementType type = ElementType::kF32;  // f32, f16 or bf16
+};
+
+// Bytes of scratch for either score, 64-byte aligned by the caller.
+size_t score_scratch_bytes(size_t n_heads, size_t head_dim);
+
+// score[g * score_stride + b] = sum_d q[g][d] * record_b[d]: mean, max or single-key records.
+// Unscaled. Bound by memory: every record is read once for all heads.
+//   q [n_heads, head_dim] f32; records [n, head_dim]; score [n_heads, score_stride] f32, written
+void score_dot(const float* q, size_t n_heads, const Records& records, float* score,
+               size_t score_stride, void* scratch);
+
+// score[g * score_stride + b] = sum_d max(q[g][d] * min_b[d], q[g][d] * max_b[d]): an upper bound
+// of q.k over the keys of block b, up to the rounding of an f32 sum (Quest, arXiv:2406.10774).
+// Computed as a dot product of [min(q, 0), max(q, 0)] with the record [min, max].
+//   records [n, 2, head_dim]; the rest as for score_dot
+void score_min_max(const float* q, size_t n_heads, const Records& records, float* score,
+                   size_t score_stride, void* scratch);
+
+}  // namespace kvasir::kernels

@@ -1,0 +1,86 @@
+// A block is n of its keys, at tokens 0, B/n, 2B/n …; score = sum (or max) of their dot products.
+// The "Fix" representative of KTransformers' long-context mode, keeping the n keys apart.
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <array>
+#include <limits>
+
+#include "plugins/sdk/vector_records.h"
+
+namespace {
+using namespace kvasir;
+
+constexpr const char* kCountAliases[] = {"anchor_num", nullptr};
+constexpr const char* kCombineNames[] = {"sum", "max"};
+constexpr uint32_t kCombineMax = 1;
+
+constexpr std::array kOptions = {
+    sdk::kRecordTypeOption,
+    sdk::int_option({.key = "representative_num",
+                     .help = "keys kept per block, evenly spaced",
+                     .unit = "tokens",
+                     .aliases = kCountAliases},
+                    1, 1, 4096),
+    sdk::enum_option({.key = "combine", .help = "how the dot products become one score"},
+                     kCombineNames, 0),
+};
+
+class Fixed : public sdk::VectorRecords {
+ public:
+  static constexpr kvasir_desc kDesc =
+      sdk::describe({.kind = KVASIR_KIND_REPRESENTATIVE,
+                     .id = "kvasir.fixed",
+                     .version = "0.1.0",
+                     .name = "Fixed",
+                     .vendor = "Kvasir",
+                     .license = "Apache-2.0",
+                     .summary = "Summarises a block by every n-th of its keys.",
+                     .options = kOptions,
+                     .provides = KVASIR_PROVIDE_SCORES,
+                     .dtypes = sdk::kKeyTypes});
+
+  explicit Fixed(const sdk::Options& options)
+      : VectorRecords(options, options.u32("representative_num")),
+        take_max_(options.choice("combine") == kCombineMax) {}
+
+  void validate(const kvasir_geometry& geometry) const {
+    if (n_vectors() > geometry.block_size) {
+      sdk::fail_invalid("representative_num = " + std::to_string(n_vectors()) +
+                        " is more than a block has tokens (block_size = " +
+                        std::to_string(geometry.block_size) + ")");
+    }
+  }
+
+  // A block shorter than n tokens repeats some of them.
+  void build(const sdk::BlockRows& keys, std::byte* record) const {
+    for (uint32_t i = 0; i < n_vectors(); ++i) {
+      const auto token = static_cast<uint32_t>(uint64_t{i} * keys.n_tokens / n_vectors());
+      for (uint32_t d = 0; d < head_dim(); ++d) {
+        put(record, i, d, sdk::key_element(keys, token, d));
+      }
+    }
+  }
+
+  void score(const sdk::ScoreTask& task) const {
+    for_each_score(task, [&](const float* q, const std::byte* record) {
+      float total = take_max_ ? -std::numeric_limits<float>::infinity() : 0.0f;
+      for (uint32_t i = 0; i < n_vectors(); ++i) {
+        const float score = dot(q, record, i);
+        total = take_max_ ? std::max(total, score) : total + score;
+      }
+      return total;
+    });
+  }
+
+ private:
+  bool take_max_;
+};
+
+}  // namespace
+
+KVASIR_PLUGIN_NOTE(KVASIR_KIND_BIT(KVASIR_KIND_REPRESENTATIVE), "kvasir.fixed\0", "0.1.0");
+
+kvasir_status kvasir_plugin_entry(const kvasir_host* host, kvasir_request* request,
+                                  kvasir_err* err) noexcept {
+  return sdk::entry<sdk::BlockRepresentative<Fixed>>(host, request, err);
+}

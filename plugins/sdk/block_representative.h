@@ -1,0 +1,188 @@
+// Everything a representative does besides its arithmetic: one record per (kv head, full block),
+// built when the block is full, scored for all query heads of the group at once, in parallel.
+//
+//   class Method {
+//    public:
+//     static constexpr kvasir_desc kDesc = …;
+//     explicit Method(const sdk::Options& options);
+//     void bind(const kvasir_geometry& geometry);   // then the two sizes below are known
+//     uint64_t record_bytes() const;
+//     uint64_t format() const;                      // kvasir_layout.format
+//     void build(const sdk::BlockRows& keys, std::byte* record) const;
+//     void score(const sdk::ScoreTask& task) const;
+//   };
+//   … sdk::entry<sdk::BlockRepresentative<Method>>(host, request, err)
+//
+// build() and score() run on several threads at once.
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+#pragma once
+
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "plugins/sdk/plugin.h"
+
+namespace kvasir::sdk {
+
+// Keys of one kv head in one block: n_tokens rows of head_dim elements, token_stride bytes apart.
+struct BlockRows {
+  const std::byte* k;
+  uint32_t dtype;  // KVASIR_DTYPE_*
+  uint32_t n_tokens;
+  uint64_t token_stride;
+};
+
+// Scores of n records, record_stride bytes apart, for the queries of one group:
+// out[g * out_stride + i] = score of record i for the query q + g * q_stride (strides in floats).
+struct ScoreTask {
+  const float* q;
+  uint64_t q_stride;
+  uint32_t group_size;
+  uint32_t n;
+  const std::byte* records;
+  uint64_t record_stride;
+  float* out;
+  uint64_t out_stride;
+};
+
+template <class Method>
+class BlockRepresentative {
+ public:
+  static constexpr kvasir_desc kDesc = Method::kDesc;
+
+  BlockRepresentative(const Host& host, const Options& options) : host_(host), method_(options) {}
+
+  void validate(const kvasir_geometry& geometry) const {
+    if constexpr (requires { &Method::validate; }) method_.validate(geometry);
+  }
+
+  void bind(const kvasir_geometry& geometry) {
+    n_q_heads_ = geometry.n_q_heads;
+    n_kv_heads_ = geometry.n_kv_heads;
+    head_dim_ = geometry.head_dim;
+    for (const auto& format : Strided(geometry.formats, geometry.n_formats, geometry.format_size)) {
+      formats_.push_back(format);
+    }
+    method_.bind(geometry);
+  }
+
+  void layout(kvasir_layout& out) const {
+    out.flags = KVASIR_LAYOUT_CONTENT_ONLY | KVASIR_LAYOUT_SEALED_ONLY;
+    out.record_bytes = (method_.record_bytes() + 3) / 4 * 4;
+    out.format = method_.format();
+  }
+
+  void update(const Step& step, const UpdateItems& items) const {
+    host_.parallel_for(items.size() * n_kv_heads_, 0, [&](uint64_t begin, uint64_t end, uint32_t) {
+      for (uint64_t i = begin; i < end; ++i) {
+        const kvasir_update_item& item = items[i / n_kv_heads_];
+        if (item.flags & KVASIR_ITEM_SEALED) {
+          build(step, item, static_cast<uint32_t>(i % n_kv_heads_));
+        }
+      }
+    });
+  }
+
+  void score(const Step& step, const kvasir_score_in& in, kvasir_score_out& out) const {
+    const uint32_t n_lists = step.n_rows() * n_kv_heads_;
+    check_query(step, in.q);
+    uint64_t longest = 0;
+    for (uint32_t i = 0; i < n_lists; ++i) longest = std::max(longest, check_list(step, out, i));
+    const uint64_t n_chunks = (longest + kChunk - 1) / kChunk;
+    host_.parallel_for(n_lists * n_chunks, 1, [&](uint64_t begin, uint64_t end, uint32_t) {
+      for (uint64_t task = begin; task < end; ++task) {
+        score_chunk(step, in.q, out, static_cast<uint32_t>(task / n_chunks),
+                    task % n_chunks * kChunk);
+      }
+    });
+  }
+
+ private:
+  // Candidates per task: 64 KiB of f16 records at head_dim 128, far above what a hand-over costs.
+  static constexpr uint64_t kChunk = 256;
+
+  uint32_t group_size() const { return n_q_heads_ / n_kv_heads_; }
+
+  void build(const Step& step, const kvasir_update_item& item, uint32_t kv_head) const {
+    const kvasir_lease* lease = item.lease;
+    std::byte* record = step.record(item.row, kv_head, item.block);
+    if (!lease || !lease->k || lease->format >= formats_.size() || !record || item.n_tokens == 0) {
+      fail_invalid("update: layer " + std::to_string(step.layer()) + ", block " +
+                   std::to_string(item.block) +
+                   " is full but has no keys or no page for its record");
+    }
+    const kvasir_kv_format& format = formats_[lease->format];
+    method_.build(
+        {head_keys(*lease, format, kv_head), format.dtype_k, item.n_tokens, format.k_token_stride},
+        record);
+  }
+
+  void check_query(const Step& step, const kvasir_view& q) const {
+    if (q.dtype != KVASIR_DTYPE_F32 || q.rank != 3 || q.shape[0] < step.n_rows() ||
+        q.shape[1] != n_q_heads_ || q.shape[2] != head_dim_) {
+      fail_invalid("score: q must be f32 [" + std::to_string(step.n_rows()) + "][" +
+                   std::to_string(n_q_heads_) + "][" + std::to_string(head_dim_) + "]");
+    }
+  }
+
+  // Number of candidates of list (row, kv head); the query heads of a group share them.
+  uint64_t check_list(const Step& step, const kvasir_score_out& out, uint32_t list) const {
+    const uint64_t n = step.candidates(list / n_kv_heads_, list % n_kv_heads_).size();
+    const uint64_t* offsets = out.offsets + uint64_t{list} * group_size();
+    for (uint32_t g = 0; g < group_size(); ++g) {
+      if (offsets[g + 1] - offsets[g] != n)
+        fail_invalid("score: offsets do not fit the candidates");
+    }
+    return n;
+  }
+
+  // Candidates [begin, begin + kChunk) of one list, in runs of records that lie side by side.
+  void score_chunk(const Step& step, const kvasir_view& q, const kvasir_score_out& out,
+                   uint32_t list, uint64_t begin) const {
+    const uint32_t row = list / n_kv_heads_, kv_head = list % n_kv_heads_;
+    const Candidates from = step.candidates(row, kv_head);
+    const uint64_t end = std::min(begin + kChunk, from.size());
+    const uint32_t page_blocks = step.raw().slab->page_blocks;
+    ScoreTask task{};
+    task.q =
+        reinterpret_cast<const float*>(static_cast<const std::byte*>(q.data) + row * q.stride[0] +
+                                       kv_head * group_size() * q.stride[1]);
+    task.q_stride = static_cast<uint64_t>(q.stride[1]) / sizeof(float);
+    task.group_size = group_size();
+    task.record_stride = step.raw().slab->record_bytes;
+    task.out_stride = from.size();
+    for (uint64_t i = begin; i < end; i += task.n) {
+      const uint32_t block = from[i];
+      task.n = 1;
+      while (i + task.n < end && from[i + task.n] == block + task.n &&
+             (block + task.n) % page_blocks != 0) {
+        ++task.n;
+      }
+      task.records = step.record(row, kv_head, block);
+      task.out = out.value + out.offsets[uint64_t{list} * group_size()] + i;
+      if (task.records) {
+        method_.score(task);
+      } else {
+        no_record(task);
+      }
+    }
+  }
+
+  // A block that was never summarised ranks below all others.
+  static void no_record(const ScoreTask& task) {
+    for (uint32_t g = 0; g < task.group_size; ++g) {
+      std::fill_n(task.out + g * task.out_stride, task.n, -std::numeric_limits<float>::infinity());
+    }
+  }
+
+  Host host_;
+  Method method_;
+  uint32_t n_q_heads_ = 0;
+  uint32_t n_kv_heads_ = 0;
+  uint32_t head_dim_ = 0;
+  std::vector<kvasir_kv_format> formats_;
+};
+
+}  // namespace kvasir::sdk

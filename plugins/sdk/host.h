@@ -1,0 +1,98 @@
+// The host's extensions, each with what a plugin does when the host has none.
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+#pragma once
+
+#include <kvasir/entry.h>
+#include <kvasir/ext/log.h>
+#include <kvasir/ext/scratch.h>
+#include <kvasir/ext/thread_pool.h>
+
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "plugins/sdk/error.h"
+
+namespace kvasir::sdk {
+
+class Host {
+ public:
+  Host(const kvasir_host* host, const char* plugin_id)
+      : plugin_id_(plugin_id),
+        pool_(find<kvasir_thread_pool>(host, KVASIR_EXT_THREAD_POOL)),
+        scratch_(find<kvasir_scratch>(host, KVASIR_EXT_SCRATCH)),
+        log_(find<kvasir_log>(host, KVASIR_EXT_LOG)) {}
+
+  uint32_t max_workers() const { return pool_ ? pool_->max_workers(pool_->self) : 1; }
+
+  // fn(begin, end, worker) over [0, n) in pieces of at most `grain`, 0 = one piece per worker.
+  // Serial as worker 0 without a pool, or when it is busy. The first exception is rethrown here.
+  template <class Fn>
+  void parallel_for(uint64_t n, uint64_t grain, Fn&& fn) const {
+    if (n == 0) return;
+    struct Region {
+      Fn& fn;
+      std::atomic<bool> failed{false};
+      std::exception_ptr error{};
+    } region{fn};
+    const kvasir_task task = [](void* user, uint64_t begin, uint64_t end,
+                                uint32_t worker) noexcept {
+      auto& r = *static_cast<Region*>(user);
+      if (r.failed.load(std::memory_order_relaxed)) return;
+      try {
+        r.fn(begin, end, worker);
+      } catch (...) {
+        if (!r.failed.exchange(true)) r.error = std::current_exception();
+      }
+    };
+    if (n == 1 || !pool_ || pool_->parallel_for(pool_->self, n, grain, task, &region) != 0) {
+      task(&region, 0, n, 0);
+    }
+    if (region.error) std::rethrow_exception(region.error);
+  }
+
+  // At least `bytes`, 64-byte aligned, until this worker asks again or the step function returns.
+  // Null when the host offers none: then the plugin brings its own.
+  void* scratch(uint32_t worker, uint64_t bytes) const {
+    return scratch_ ? scratch_->get(scratch_->self, worker, bytes) : nullptr;
+  }
+
+  void log(uint32_t level, const std::string& text) const {
+    if (log_) log_->write(log_->self, level, plugin_id_, text.c_str());
+  }
+
+ private:
+  template <class T>
+  static const T* find(const kvasir_host* host, const char* id) {
+    return host ? static_cast<const T*>(host->get_extension(host->self, id)) : nullptr;
+  }
+
+  const char* plugin_id_;
+  const kvasir_thread_pool* pool_;
+  const kvasir_scratch* scratch_;
+  const kvasir_log* log_;
+};
+
+// n elements of scratch for one worker: the host's, or its own when the host has none to give.
+template <class T>
+class Scratch {
+ public:
+  Scratch(const Host& host, uint32_t worker, uint64_t n)
+      : data_(static_cast<T*>(host.scratch(worker, n * sizeof(T)))), n_(n) {
+    if (data_) return;
+    own_ = std::make_unique_for_overwrite<T[]>(n);
+    data_ = own_.get();
+  }
+  std::span<T> span() const { return {data_, n_}; }
+
+ private:
+  std::unique_ptr<T[]> own_;
+  T* data_;
+  uint64_t n_;
+};
+
+}  // namespace kvasir::sdk

@@ -1,0 +1,45 @@
+// Writing what a selector chose into the host's buffers.
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+#pragma once
+
+#include <kvasir/step.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "plugins/sdk/error.h"
+
+namespace kvasir::sdk {
+
+// Lays out n_rows rows of count(i) indices each and marks them LISTED. When they do not fit, throws
+// KVASIR_ERR_CAPACITY with out.needed written and nothing else changed: the host comes again.
+template <class Count>
+void lay_out_rows(kvasir_selection& out, uint32_t scope, uint32_t n_rows, Count&& count) {
+  uint64_t needed = 0;
+  for (uint32_t i = 0; i < n_rows; ++i) needed += count(i);
+  if (needed > out.capacity) {
+    out.needed = needed;
+    throw Error(KVASIR_ERR_CAPACITY, "selection needs room for " + std::to_string(needed) +
+                                         " indices, the buffer has " +
+                                         std::to_string(out.capacity));
+  }
+  out.scope = scope;
+  out.n_rows = n_rows;
+  out.row_offsets[0] = 0;
+  for (uint32_t i = 0; i < n_rows; ++i) out.row_offsets[i + 1] = out.row_offsets[i] + count(i);
+  std::fill_n(out.row_flags, n_rows, KVASIR_ROW_LISTED);
+}
+
+inline std::span<uint32_t> row_indices(const kvasir_selection& out, uint32_t i) {
+  return {out.index + out.row_offsets[i], out.index + out.row_offsets[i + 1]};
+}
+
+// n_rows rows that list nothing and all carry `flag` (KVASIR_ROW_ALL, KVASIR_ROW_NONE).
+inline void flag_rows(kvasir_selection& out, uint32_t scope, uint32_t n_rows, uint32_t flag) {
+  lay_out_rows(out, scope, n_rows, [](uint32_t) { return uint64_t{0}; });
+  std::fill_n(out.row_flags, n_rows, flag);
+}
+
+}  // namespace kvasir::sdk

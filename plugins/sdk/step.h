@@ -1,0 +1,77 @@
+// One step as a plugin reads it: rows, candidates, and the records of its slab.
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+#pragma once
+
+#include <kvasir/step.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "plugins/sdk/error.h"
+#include "plugins/sdk/strided.h"
+
+namespace kvasir::sdk {
+
+// What a row may choose from: a range, or an ascending list inside it.
+class Candidates {
+ public:
+  Candidates(uint32_t begin, uint32_t end) : begin_(begin), n_(end > begin ? end - begin : 0) {}
+  Candidates(const uint32_t* list, uint64_t n) : list_(list), n_(n) {}
+
+  uint64_t size() const { return n_; }
+  uint32_t operator[](uint64_t i) const {
+    return list_ ? list_[i] : begin_ + static_cast<uint32_t>(i);
+  }
+
+ private:
+  uint32_t begin_ = 0;
+  const uint32_t* list_ = nullptr;
+  uint64_t n_;
+};
+
+class Step {
+ public:
+  explicit Step(const kvasir_step& step)
+      : step_(step), rows_(step.rows, step.n_rows, step.row_size) {}
+
+  const kvasir_step& raw() const { return step_; }
+  uint32_t layer() const { return step_.layer; }
+  uint32_t n_rows() const { return step_.n_rows; }
+  const kvasir_step_row& row(uint32_t i) const { return rows_[i]; }
+
+  // A list of scope SEQUENCE holds for every kv head.
+  Candidates candidates(uint32_t row, uint32_t kv_head) const {
+    const kvasir_step_row& r = rows_[row];
+    const kvasir_selection* from = step_.candidates;
+    if (!from) return {r.unit_begin, r.unit_end};
+    const uint64_t heads = from->scope == KVASIR_SCOPE_SEQUENCE ? 1 : from->n_rows / n_rows();
+    const uint64_t i = row * heads + (heads == 1 ? 0 : kv_head);
+    return {from->index + from->row_offsets[i], from->row_offsets[i + 1] - from->row_offsets[i]};
+  }
+
+  // Null: the host has no page for that block.
+  std::byte* record(uint32_t row, uint32_t kv_head, uint32_t block) const {
+    const kvasir_slab& slab = *step_.slab;
+    const uint64_t page = slab.row_pages[row] + block / slab.page_blocks;
+    if (page >= slab.row_pages[row + 1]) return nullptr;
+    auto* first = static_cast<std::byte*>(slab.pages[page]);
+    if (!first) return nullptr;
+    const uint64_t slot = uint64_t{kv_head} * slab.page_blocks + block % slab.page_blocks;
+    return first + slot * slab.record_bytes;
+  }
+
+ private:
+  const kvasir_step& step_;
+  Strided<const kvasir_step_row> rows_;
+};
+
+using UpdateItems = Strided<const kvasir_update_item>;
+
+// First key of a kv head in a lease, whether it covers all heads or that one.
+inline const std::byte* head_keys(const kvasir_lease& lease, const kvasir_kv_format& format,
+                                  uint32_t kv_head) {
+  const uint64_t skip = lease.kv_head == KVASIR_ALL_HEADS ? kv_head * format.k_head_stride : 0;
+  return static_cast<const std::byte*>(lease.k) + skip;
+}
+
+}  // namespace kvasir::sdk

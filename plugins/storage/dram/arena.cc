@@ -1,0 +1,75 @@
+// Mappings of 64 MiB or one block, whichever is larger, aligned for huge pages.
+// SPDX-License-Identifier: Apache-2.0
+#include "plugins/storage/dram/arena.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <string>
+
+#include "plugins/sdk/error.h"
+
+namespace kvasir::dram {
+namespace {
+
+constexpr uint64_t kHugePage = uint64_t{2} << 20;
+constexpr uint64_t kMappingBytes = uint64_t{64} << 20;
+
+// `bytes` (a multiple of kHugePage) at an address that is one; null when the system refuses.
+std::byte* map_aligned(uint64_t bytes) {
+  void* raw = mmap(nullptr, bytes + kHugePage, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (raw == MAP_FAILED) return nullptr;
+  auto* begin = static_cast<std::byte*>(raw);
+  const uint64_t skip = (kHugePage - reinterpret_cast<uintptr_t>(begin) % kHugePage) % kHugePage;
+  if (skip != 0) munmap(begin, skip);
+  munmap(begin + skip + bytes, kHugePage - skip);
+  return begin + skip;
+}
+
+}  // namespace
+
+Arena::Arena(uint64_t block_bytes, bool huge_pages)
+    : block_bytes_(block_bytes), huge_pages_(huge_pages) {}
+
+Arena::~Arena() {
+  for (const Mapping& mapping : mappings_) munmap(mapping.data, mapping.bytes);
+}
+
+void Arena::grow() {
+  const uint64_t wanted = std::max(kMappingBytes, block_bytes_);
+  const uint64_t bytes = (wanted + kHugePage - 1) / kHugePage * kHugePage;
+  mappings_.reserve(mappings_.size() + 1);
+  free_.reserve(n_blocks_ + bytes / block_bytes_);
+  std::byte* data = map_aligned(bytes);
+  if (!data) {
+    throw sdk::Error(KVASIR_ERR_OUT_OF_MEMORY,
+                     "dram: the system refused " + std::to_string(bytes >> 20) +
+                         " MiB more for blocks (" + std::strerror(errno) + ") after " +
+                         std::to_string(n_blocks_ * block_bytes_ >> 20) +
+                         " MiB: shorten the context, or use a smaller type_k and type_v");
+  }
+  if (huge_pages_)
+    madvise(data, bytes, MADV_HUGEPAGE);  // a wish: refused, it costs TLB misses only
+  mappings_.push_back({data, bytes});
+  next_ = data;
+  n_fresh_ = bytes / block_bytes_;
+  n_blocks_ += n_fresh_;
+}
+
+std::byte* Arena::allocate() {
+  if (!free_.empty()) {
+    std::byte* block = free_.back();
+    free_.pop_back();
+    return block;
+  }
+  if (n_fresh_ == 0) grow();
+  std::byte* block = next_;
+  next_ += block_bytes_;
+  --n_fresh_;
+  return block;
+}
+
+}  // namespace kvasir::dram

@@ -1,0 +1,31 @@
+# The Rust template builds offline, exports one symbol, carries the note, and behaves as the C one:
+# the same test cases run over it. In: ROOT, BUILD, NM, READELF, BEHAVIOUR (a test binary).
+find_program(cargo cargo)
+if(NOT cargo)
+  message("SKIPPED: no cargo here")
+  return()
+endif()
+set(work ${BUILD}/template-rust-test)
+file(COPY ${ROOT}/tools/templates/plugin-rust DESTINATION ${work} PATTERN target EXCLUDE)
+execute_process(COMMAND ${cargo} build --release --offline
+                --manifest-path ${work}/plugin-rust/Cargo.toml --target-dir ${work}/target
+                RESULT_VARIABLE rc OUTPUT_VARIABLE text ERROR_VARIABLE text)
+if(rc OR text MATCHES "warning:")
+  message(FATAL_ERROR "${text}")
+endif()
+set(so ${work}/target/release/libstrided.so)
+execute_process(COMMAND ${NM} -D --defined-only ${so} OUTPUT_VARIABLE symbols)
+if(NOT symbols MATCHES "^[0-9a-f]+ T kvasir_plugin_entry\n$")
+  message(FATAL_ERROR "${so} exports:\n${symbols}")
+endif()
+execute_process(COMMAND ${READELF} -nW ${so} OUTPUT_VARIABLE notes)
+if(NOT notes MATCHES "Kvasir +0x00000278")
+  message(FATAL_ERROR "${so}: note missing:\n${notes}")
+endif()
+set(ENV{KVASIR_TEST_STRIDED} ${so})
+execute_process(COMMAND ${BEHAVIOUR} --test-case=template* RESULT_VARIABLE rc
+                OUTPUT_VARIABLE text ERROR_VARIABLE text)
+message("${text}")
+if(rc OR NOT text MATCHES "test cases: +[1-9]")
+  message(FATAL_ERROR "the Rust template misbehaves")
+endif()

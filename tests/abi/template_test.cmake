@@ -1,0 +1,73 @@
+# A third party's view: install the headers alone, then build the C template outside the tree, by
+# one gcc line and through the CMake package; symbol and note must survive strip and --gc-sections.
+# In: ROOT, BUILD, C_COMPILER, NM, READELF, STRIP.
+set(work ${BUILD}/template-test)
+set(prefix ${work}/prefix)
+file(REMOVE_RECURSE ${work})
+file(COPY ${ROOT}/tools/templates/plugin-c/strided.c DESTINATION ${work})
+
+function(run)
+  execute_process(COMMAND ${ARGN} WORKING_DIRECTORY ${work} RESULT_VARIABLE rc
+                  OUTPUT_VARIABLE text ERROR_VARIABLE text)
+  if(rc)
+    message(FATAL_ERROR "${ARGN}\n${text}")
+  endif()
+  set(output "${text}" PARENT_SCOPE)
+endfunction()
+
+function(check_plugin file)
+  run(${NM} -D --defined-only ${file})
+  if(NOT output MATCHES "^[0-9a-f]+ T kvasir_plugin_entry\n$")
+    message(FATAL_ERROR "${file} exports:\n${output}")
+  endif()
+  run(${READELF} -nW ${file})
+  if(NOT output MATCHES "Kvasir +0x00000278")
+    message(FATAL_ERROR "${file}: note missing:\n${output}")
+  endif()
+endfunction()
+
+run(${CMAKE_COMMAND} --install ${BUILD} --component abi --prefix ${prefix})
+file(GLOB_RECURSE pc ${prefix}/kvasir.pc)
+file(GLOB_RECURSE config ${prefix}/kvasirConfig.cmake)
+if(NOT pc OR NOT config OR NOT EXISTS ${prefix}/include/kvasir/ext/draft/state.h)
+  message(FATAL_ERROR "incomplete installation in ${prefix}")
+endif()
+
+set(cflags -I${prefix}/include)
+find_program(pkg_config pkg-config)
+if(pkg_config)
+  get_filename_component(pc_dir ${pc} DIRECTORY)
+  set(ENV{PKG_CONFIG_PATH} ${pc_dir})
+  run(${pkg_config} --cflags kvasir)
+  string(STRIP "${output}" cflags)
+  run(${pkg_config} --variable=pluginmap kvasir)
+  string(STRIP "${output}" map)
+  if(NOT EXISTS ${map})
+    message(FATAL_ERROR "kvasir.pc: pluginmap '${map}' does not exist")
+  endif()
+  run(${pkg_config} --variable=plugindir kvasir)
+  if(NOT output MATCHES "kvasir/plugins")
+    message(FATAL_ERROR "kvasir.pc: plugindir '${output}'")
+  endif()
+else()
+  message("SKIPPED: no pkg-config here, kvasir.pc was not tried")
+endif()
+
+set(strict -std=c11 -O2 -pedantic -Wall -Wextra -Werror -shared -fPIC -fvisibility=hidden)
+run(${C_COMPILER} ${strict} ${cflags} strided.c -o plain.so)
+check_plugin(${work}/plain.so)
+run(${C_COMPILER} ${strict} -ffunction-sections -fdata-sections -Wl,--gc-sections ${cflags}
+    strided.c -o stripped.so)
+run(${STRIP} stripped.so)
+check_plugin(${work}/stripped.so)
+
+file(WRITE ${work}/cmake/CMakeLists.txt "
+cmake_minimum_required(VERSION 3.18)
+project(outside C)
+find_package(kvasir 0.1 REQUIRED)
+kvasir_add_plugin(strided SOURCES ${work}/strided.c)
+")
+run(${CMAKE_COMMAND} -S cmake -B cmake/build -DCMAKE_PREFIX_PATH=${prefix}
+    -DCMAKE_C_COMPILER=${C_COMPILER})
+run(${CMAKE_COMMAND} --build cmake/build)
+check_plugin(${work}/cmake/build/strided.so)

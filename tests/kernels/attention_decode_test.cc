@@ -1,0 +1,281 @@
+// Decode attention against the double-precision oracle on the same stored rows.
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/attention_decode.h"
+
+#include <limits>
+
+#include "kernels/attention_state.h"
+#include "tests/kernels/rows.h"
+#include "tests/support/simd.h"
+
+namespace {
+using namespace kvasir;
+using kernels::AttentionShape;
+using kernels::ElementType;
+using kernels::KvRows;
+
+// f32 sums of up to 4097 products of unit variance, exp to 1.2e-7: about 1e-6; 1e-5 is the promise.
+constexpr double kTolerance = 1e-5;
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+
+struct Result {
+  std::vector<float> o, lse;
+};
+
+Result run(const AttentionShape& shape, const std::vector<float>& q,
+           std::span<const KvRows> items) {
+  Result r;
+  r.o.assign(shape.group_size * shape.v_dim, 7.0f);
+  r.lse.assign(shape.group_size, 7.0f);
+  test::Scratch scratch(kernels::attention_decode_scratch_bytes(shape));
+  kernels::attention_decode(shape, q.data(), items, r.o.data(), r.lse.data(), scratch.get());
+  return r;
+}
+
+void check_against_reference(const AttentionShape& shape, const std::vector<float>& q,
+                             std::span<const KvRows> items) {
+  std::vector<double> o(shape.group_size * shape.v_dim);
+  std::vector<double> lse(shape.group_size);
+  kernels::reference::attention(shape, q.data(), 0, {}, items, o.data(), lse.data());
+  test::for_each_simd_target([&] {
+    const Result r = run(shape, q, items);
+    test::check_close(r.o, o, kTolerance);
+    test::check_close(r.lse, lse, kTolerance);
+  });
+}
+
+AttentionShape make_shape(uint32_t group_size, uint32_t head_dim, ElementType type) {
+  AttentionShape shape;
+  shape.group_size = group_size;
+  shape.head_dim = head_dim;
+  shape.v_dim = head_dim;
+  shape.k_type = type;
+  shape.v_type = type;
+  shape.softmax_scale = 1.0f / std::sqrt(static_cast<float>(head_dim));
+  return shape;
+}
+
+}  // namespace
+
+TEST_SUITE("kernels/attention_decode") {
+  TEST_CASE("every length, element type and group size equals the formula") {
+    for (const ElementType type : {ElementType::kF32, ElementType::kF16, ElementType::kBF16}) {
+      for (const size_t n : {0, 1, 15, 16, 17, 127, 128, 129, 4097}) {
+        for (const uint32_t group : {1u, 3u, 4u, 8u}) {
+          if (n == 4097 && group != 4) continue;
+          CAPTURE(static_cast<int>(type));
+          CAPTURE(n);
+          CAPTURE(group);
+          const AttentionShape shape = make_shape(group, 64, type);
+          const test::StoredKv kv(shape, n, 11);
+          const auto q = test::random_floats(group * 64, 1.0f, 12);
+          check_against_reference(shape, q, {&kv.rows, 1});
+        }
+      }
+    }
+  }
+
+  TEST_CASE("every head_dim equals the formula, also where it is no multiple of a vector") {
+    for (const uint32_t head_dim :
+         {1u, 8u, 36u, 48u, 64u, 80u, 96u, 100u, 112u, 128u, 192u, 256u}) {
+      for (const ElementType type : {ElementType::kF32, ElementType::kF16, ElementType::kBF16}) {
+        CAPTURE(head_dim);
+        AttentionShape shape = make_shape(5, head_dim, type);
+        shape.v_dim = head_dim == 192 ? 128 : head_dim;  // latent attention: K and V differ
+        const test::StoredKv kv(shape, 150, 21);
+        const auto q = test::random_floats(5 * head_dim, 1.0f, 22);
+        check_against_reference(shape, q, {&kv.rows, 1});
+      }
+    }
+  }
+
+  TEST_CASE("K and V may have different types") {
+    AttentionShape shape = make_shape(4, 64, ElementType::kF16);
+    shape.v_type = ElementType::kF32;
+    const test::StoredKv kv(shape, 200, 31);
+    check_against_reference(shape, test::random_floats(4 * 64, 1.0f, 32), {&kv.rows, 1});
+  }
+
+  TEST_CASE("sharp and flat logits, and a softcap") {
+    for (const float scale : {0.0f, 1e-3f, 6.0f}) {
+      for (const float softcap : {0.0f, 30.0f}) {
+        CAPTURE(scale);
+        AttentionShape shape = make_shape(4, 64, ElementType::kF32);
+        shape.softcap = softcap;
+        const test::StoredKv kv(shape, 300, 41, scale);
+        check_against_reference(shape, test::random_floats(4 * 64, 1.0f, 42), {&kv.rows, 1});
+      }
+    }
+  }
+
+  TEST_CASE("logits of 200 and 201 neither overflow nor lose the answer") {
+    AttentionShape shape = make_shape(1, 1, ElementType::kF32);
+    shape.softmax_scale = 1.0f;
+    const std::vector<float> k = {200.0f, 201.0f};
+    const std::vector<float> v = {0.0f, 1.0f};
+    KvRows rows;
+    rows.k = k.data();
+    rows.v = v.data();
+    rows.k_token_stride = 4;
+    rows.v_token_stride = 4;
+    rows.end = 2;
+    test::for_each_simd_target([&] {
+      const Result r = run(shape, {1.0f}, {&rows, 1});
+      CHECK(r.lse[0] == doctest::Approx(201.3132617).epsilon(1e-7));
+      CHECK(r.o[0] == doctest::Approx(0.7310586).epsilon(1e-6));
+    });
+  }
+
+  TEST_CASE("nothing attended is (0, -inf): no items, empty items, all weights -inf") {
+    const AttentionShape shape = make_shape(2, 36, ElementType::kF16);
+    const test::StoredKv kv(shape, 40, 51);
+    const auto q = test::random_floats(2 * 36, 1.0f, 52);
+    KvRows empty = kv.rows;
+    empty.begin = empty.end = 17;
+    KvRows weighted = kv.rows;
+    const float hidden = kMinusInfinity;
+    weighted.log_weight = &hidden;
+    weighted.weight_width = 1;
+    test::for_each_simd_target([&] {
+      for (const std::vector<KvRows>& items :
+           {std::vector<KvRows>{}, {empty}, {weighted}, {weighted, empty}}) {
+        const Result r = run(shape, q, items);
+        for (float x : r.o) CHECK(x == 0.0f);
+        for (float x : r.lse) CHECK(x == kMinusInfinity);
+      }
+    });
+  }
+
+  TEST_CASE("blocks, token lists, ranges and log-weights of every width mix in one call") {
+    const AttentionShape shape = make_shape(3, 48, ElementType::kBF16);
+    const test::StoredKv a(shape, 150, 61);
+    const test::StoredKv b(shape, 33, 63);
+    const std::vector<uint32_t> tokens = {0, 3, 4, 31, 32};
+    const auto weights = test::random_floats(5 * 3, 1.0f, 65);
+    std::vector<float> per_row = weights;
+    per_row[4] = kMinusInfinity;  // row 1 is not for head 1
+    KvRows range = a.rows;
+    range.begin = 5;
+    range.end = 149;
+    KvRows list = b.rows;
+    list.tokens = tokens.data();
+    list.end = 5;
+    list.log_weight = per_row.data();
+    list.weight_width = 3;
+    list.weight_row_stride = 3;
+    KvRows one_each = list;
+    one_each.weight_width = 1;
+    one_each.weight_row_stride = 1;
+    KvRows whole_block = a.rows;
+    whole_block.end = 5;
+    whole_block.log_weight = weights.data();
+    whole_block.weight_width = 3;
+    whole_block.weight_row_stride = 0;
+    const auto q = test::random_floats(3 * 48, 1.0f, 66);
+    check_against_reference(shape, q, std::vector<KvRows>{range, list});
+    check_against_reference(shape, q, std::vector<KvRows>{list, whole_block, range});
+    check_against_reference(shape, q, std::vector<KvRows>{one_each, range, whole_block});
+  }
+
+  TEST_CASE("a weight of ln n counts a key n times") {
+    const AttentionShape shape = make_shape(2, 16, ElementType::kF32);
+    const test::StoredKv kv(shape, 9, 71);
+    const auto q = test::random_floats(32, 1.0f, 72);
+    KvRows heavy = kv.rows;
+    const float ln3 = std::log(3.0f);
+    heavy.log_weight = &ln3;
+    heavy.weight_width = 1;
+    test::for_each_simd_target([&] {
+      const Result once = run(shape, q, {&heavy, 1});
+      const Result thrice = run(shape, q, std::vector<KvRows>{kv.rows, kv.rows, kv.rows});
+      for (size_t i = 0; i < once.o.size(); ++i) {
+        CHECK(once.o[i] == doctest::Approx(thrice.o[i]).epsilon(1e-5));
+      }
+      CHECK(once.lse[1] == doctest::Approx(thrice.lse[1]).epsilon(1e-6));
+    });
+  }
+
+  TEST_CASE("any partition of the keys merges to the dense result to 1e-6") {
+    const AttentionShape shape = make_shape(4, 64, ElementType::kF32);
+    const test::StoredKv kv(shape, 700, 81);
+    const auto q = test::random_floats(4 * 64, 1.0f, 82);
+    std::vector<double> dense(4 * 64);
+    std::vector<double> dense_lse(4);
+    kernels::reference::attention(shape, q.data(), 0, {}, {&kv.rows, 1}, dense.data(),
+                                  dense_lse.data());
+    std::mt19937 random(83);
+    test::for_each_simd_target([&] {
+      std::vector<float> o(4 * 64, 0.0f);
+      std::vector<float> lse(4, kernels::kEmptyLse);
+      for (uint32_t begin = 0; begin < 700;) {
+        KvRows part = kv.rows;
+        part.begin = begin;
+        part.end = std::min<uint32_t>(700, begin + static_cast<uint32_t>(random() % 200));
+        begin = part.end;
+        const Result r = run(shape, q, {&part, 1});
+        for (size_t g = 0; g < 4; ++g) {
+          kernels::merge_attention(&o[g * 64], &lse[g], &r.o[g * 64], r.lse[g], 64);
+        }
+      }
+      test::check_close(o, dense, 1e-6);
+      test::check_close(lse, dense_lse, 1e-6);
+    });
+  }
+
+  TEST_CASE("a NaN in a key is seen in the output") {
+    const AttentionShape shape = make_shape(2, 16, ElementType::kF32);
+    std::vector<float> k(20 * 16, 0.5f);
+    k[7 * 16 + 3] = std::numeric_limits<float>::quiet_NaN();
+    KvRows rows;
+    rows.k = k.data();
+    rows.v = k.data();
+    rows.k_token_stride = rows.v_token_stride = 64;
+    rows.end = 7;
+    test::for_each_simd_target([&] {
+      CHECK_FALSE(std::isnan(run(shape, test::random_floats(32, 1.0f, 92), {&rows, 1}).o[0]));
+    });
+    rows.end = 20;
+    test::for_each_simd_target([&] {
+      CHECK(std::isnan(run(shape, test::random_floats(32, 1.0f, 92), {&rows, 1}).o[0]));
+    });
+  }
+}
+
+TEST_SUITE("kernels/attention_state") {
+  TEST_CASE("the merge follows its formula") {
+    float o = 1.0f;
+    float lse = std::log(2.0f);
+    const float other = 5.0f;
+    kernels::merge_attention(&o, &lse, &other, std::log(6.0f), 1);
+    CHECK(lse == doctest::Approx(std::log(8.0)).epsilon(1e-7));
+    CHECK(o == doctest::Approx(4.0).epsilon(1e-6));
+  }
+
+  TEST_CASE("the empty set is neutral on either side, and two of them stay empty") {
+    float o = 0.0f;
+    float lse = kMinusInfinity;
+    const float other = 7.0f;
+    const float nothing = 0.0f;
+    kernels::merge_attention(&o, &lse, &nothing, kMinusInfinity, 1);
+    CHECK(o == 0.0f);
+    CHECK(lse == kMinusInfinity);
+    kernels::merge_attention(&o, &lse, &other, std::log(3.0f), 1);
+    CHECK(o == 7.0f);
+    CHECK(lse == std::log(3.0f));
+    kernels::merge_attention(&o, &lse, &nothing, kMinusInfinity, 1);
+    CHECK(o == 7.0f);
+    CHECK(lse == std::log(3.0f));
+  }
+
+  TEST_CASE("merging commutes") {
+    float a = 0.25f;
+    float lse_a = -3.0f;
+    float b = -8.0f;
+    float lse_b = 2.5f;
+    const float a0 = a;
+    kernels::merge_attention(&a, &lse_a, &b, lse_b, 1);
+    kernels::merge_attention(&b, &lse_b, &a0, -3.0f, 1);
+    CHECK(a == doctest::Approx(b).epsilon(1e-6));
+    CHECK(lse_a == doctest::Approx(lse_b).epsilon(1e-7));
+  }
+}

@@ -1,0 +1,180 @@
+// Block summaries and their scores against plain loops in double.
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/representative.h"
+
+#include "kernels/convert.h"
+#include "tests/kernels/rows.h"
+#include "tests/support/simd.h"
+
+namespace {
+using namespace kvasir;
+using kernels::ElementType;
+using kernels::KeyRows;
+using kernels::Records;
+
+std::vector<double> decode(const std::vector<uint8_t>& bytes, size_t n, ElementType type) {
+  std::vector<double> out(n);
+  for (size_t i = 0; i < n; ++i) out[i] = kernels::reference::element(bytes.data(), i, type);
+  return out;
+}
+
+struct Keys {
+  std::vector<uint8_t> bytes;
+  KeyRows rows;
+  Keys(size_t n, size_t head_dim, ElementType type, uint32_t seed, float scale = 1.0f) {
+    const size_t stride = (head_dim + 6) * kernels::element_bytes(type);
+    bytes =
+        test::store_rows(test::random_floats(n * head_dim, scale, seed), head_dim, stride, type);
+    rows = {bytes.data(), stride, n, head_dim, type};
+  }
+  KeyRows part(size_t begin, size_t end) const {
+    return {bytes.data() + begin * rows.token_stride, rows.token_stride, end - begin, rows.head_dim,
+            rows.type};
+  }
+};
+
+}  // namespace
+
+TEST_SUITE("kernels/representative") {
+  TEST_CASE("fed in pieces, minima, maxima and means are those of the whole block") {
+    for (const ElementType type : {ElementType::kF32, ElementType::kF16, ElementType::kBF16}) {
+      for (const size_t head_dim : {8u, 36u, 64u, 100u, 128u}) {
+        const Keys keys(33, head_dim, type, 301);
+        const auto expected = kernels::reference::channel_stats(keys.rows);
+        test::for_each_simd_target([&] {
+          std::vector<float> record(2 * head_dim, 99.0f);
+          std::vector<float> sum(head_dim, 99.0f);
+          std::vector<float> mean(head_dim);
+          size_t begin = 0;
+          for (const size_t end : {1u, 1u, 17u, 33u}) {
+            kernels::update_min_max(keys.part(begin, end), begin == 0, ElementType::kF32,
+                                    record.data());
+            kernels::update_sum(keys.part(begin, end), begin == 0, sum.data());
+            begin = end;
+          }
+          kernels::store_mean(sum.data(), head_dim, 33, ElementType::kF32, mean.data());
+          for (size_t d = 0; d < head_dim; ++d) {
+            CHECK(record[d] == expected.min[d]);
+            CHECK(record[head_dim + d] == expected.max[d]);
+          }
+          test::check_close(mean, expected.mean, 1e-6);
+        });
+      }
+    }
+  }
+
+  TEST_CASE("an f16 minmax record encloses its keys within one step, and f16 keys exactly") {
+    for (const ElementType type : {ElementType::kF32, ElementType::kF16, ElementType::kBF16}) {
+      for (const float scale : {1e-6f, 1.0f, 300.0f}) {
+        const Keys keys(20, 36, type, 311, scale);
+        const auto exact = kernels::reference::channel_stats(keys.rows);
+        test::for_each_simd_target([&] {
+          std::vector<uint8_t> record(2 * 36 * 2);
+          kernels::update_min_max(keys.part(0, 9), true, ElementType::kF16, record.data());
+          kernels::update_min_max(keys.part(9, 20), false, ElementType::kF16, record.data());
+          const auto stored = decode(record, 72, ElementType::kF16);
+          for (size_t d = 0; d < 36; ++d) {
+            const double step_low = std::fmax(std::fabs(exact.min[d]) / 512, 0x1p-23);
+            const double step_high = std::fmax(std::fabs(exact.max[d]) / 512, 0x1p-23);
+            CHECK(stored[d] <= exact.min[d]);
+            CHECK(stored[d] >= exact.min[d] - (type == ElementType::kF16 ? 0.0 : step_low));
+            CHECK(stored[36 + d] >= exact.max[d]);
+            CHECK(stored[36 + d] <= exact.max[d] + (type == ElementType::kF16 ? 0.0 : step_high));
+          }
+        });
+      }
+    }
+  }
+
+  TEST_CASE("an f16 record stays finite when keys do not fit f16") {
+    const std::vector<float> k = {1e30f, -1e30f, 65519.0f, 1.0f};
+    const KeyRows rows{k.data(), 16, 1, 4, ElementType::kF32};
+    test::for_each_simd_target([&] {
+      std::vector<uint8_t> record(16);
+      kernels::update_min_max(rows, true, ElementType::kF16, record.data());
+      const auto stored = decode(record, 8, ElementType::kF16);
+      CHECK(stored[0] == 65504.0);
+      CHECK(stored[1] == -65504.0);
+      CHECK(stored[4] == 65504.0);
+      CHECK(stored[5] == -65504.0);
+    });
+  }
+
+  TEST_CASE("the scores of many strided records equal the formulas") {
+    for (const ElementType type : {ElementType::kF32, ElementType::kF16, ElementType::kBF16}) {
+      for (const size_t head_dim : {8u, 36u, 64u, 128u}) {
+        for (const size_t heads : {1u, 3u, 4u, 8u}) {
+          for (const size_t n : {0u, 1u, 5u, 130u}) {
+            const size_t stride = 2 * head_dim * kernels::element_bytes(type) + 64;
+            const auto bytes = test::store_rows(test::random_floats(n * 2 * head_dim, 1.0f, 321),
+                                                2 * head_dim, stride, type);
+            const Records records{bytes.data(), stride, n, head_dim, type};
+            const auto q = test::random_floats(heads * head_dim, 1.0f, 322);
+            std::vector<double> dot(heads * n);
+            for (size_t i = 0; i < dot.size(); ++i) {
+              const float* qg = q.data() + i / n * head_dim;
+              dot[i] = kernels::reference::score_dot(qg, records, i % n);
+            }
+            test::for_each_simd_target([&] {
+              test::Scratch scratch(kernels::score_scratch_bytes(heads, head_dim));
+              std::vector<float> out(heads * n);
+              kernels::score_dot(q.data(), heads, records, out.data(), n, scratch.get());
+              test::check_close(out, dot, 1e-5);
+            });
+          }
+        }
+      }
+    }
+  }
+
+  TEST_CASE("the minmax score equals its formula and is never below the best key") {
+    for (const ElementType record_type : {ElementType::kF32, ElementType::kF16}) {
+      const size_t head_dim = 36;
+      const size_t record_bytes = 2 * head_dim * kernels::element_bytes(record_type) + 8;
+      std::vector<Keys> blocks;
+      for (uint32_t b = 0; b < 19; ++b)
+        blocks.emplace_back(16, head_dim, ElementType::kBF16, 400 + b);
+      const auto q = test::random_floats(4 * head_dim, 1.0f, 331);
+      test::for_each_simd_target([&] {
+        std::vector<uint8_t> bytes(19 * record_bytes);
+        for (size_t b = 0; b < 19; ++b) {
+          kernels::update_min_max(blocks[b].rows, true, record_type, &bytes[b * record_bytes]);
+        }
+        const Records records{bytes.data(), record_bytes, 19, head_dim, record_type};
+        test::Scratch scratch(kernels::score_scratch_bytes(4, head_dim));
+        std::vector<float> score(4 * 24, -1.0f);
+        kernels::score_min_max(q.data(), 4, records, score.data(), 24, scratch.get());
+        for (size_t g = 0; g < 4; ++g) {
+          const float* qg = &q[g * head_dim];
+          for (size_t b = 0; b < 19; ++b) {
+            const double formula = kernels::reference::score_min_max(qg, records, b);
+            CHECK(score[g * 24 + b] == doctest::Approx(formula).epsilon(1e-5));
+            for (size_t t = 0; t < 16; ++t) {
+              const Records key{blocks[b].part(t, t + 1).k, 0, 1, head_dim, ElementType::kBF16};
+              CHECK(score[g * 24 + b] >= kernels::reference::score_dot(qg, key, 0) - 1e-4);
+            }
+          }
+          CHECK(score[g * 24 + 19] == -1.0f);
+        }
+      });
+    }
+  }
+
+  TEST_CASE("the worked examples of the bound") {
+    const std::vector<float> keys = {1, -1, -2, 3};
+    const KeyRows rows{keys.data(), 8, 2, 2, ElementType::kF32};
+    test::for_each_simd_target([&] {
+      std::vector<float> record(4);
+      kernels::update_min_max(rows, true, ElementType::kF32, record.data());
+      const Records records{record.data(), 16, 1, 2, ElementType::kF32};
+      test::Scratch scratch(kernels::score_scratch_bytes(1, 2));
+      float score = 0;
+      const float tight[] = {0.5f, -1.0f};
+      kernels::score_min_max(tight, 1, records, &score, 1, scratch.get());
+      CHECK(score == 1.5f);
+      const float loose[] = {-1.0f, -1.0f};
+      kernels::score_min_max(loose, 1, records, &score, 1, scratch.get());
+      CHECK(score == 3.0f);
+    });
+  }
+}

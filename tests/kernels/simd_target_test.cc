@@ -1,0 +1,28 @@
+// Pinning the SIMD target.
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/simd_target.h"
+
+#include <string>
+
+#include "tests/support/simd.h"
+
+TEST_SUITE("kernels/simd_target") {
+  TEST_CASE("an unknown name is refused and changes nothing") {
+    const std::string before = kvasir::kernels::simd_target_name();
+    CHECK_FALSE(kvasir::kernels::set_simd_target("sse9"));
+    CHECK_FALSE(kvasir::kernels::set_simd_target(""));
+    CHECK(kvasir::kernels::simd_target_name() == before);
+  }
+
+  TEST_CASE("a pinned target is the one in use until best is asked for") {
+    const std::string best = kvasir::kernels::simd_target_name();
+    if (kvasir::kernels::set_simd_target("avx2")) {
+      CHECK(std::string(kvasir::kernels::simd_target_name()) == "AVX2");
+    }
+    if (kvasir::kernels::set_simd_target("avx512")) {
+      CHECK(std::string(kvasir::kernels::simd_target_name()).rfind("AVX3", 0) == 0);
+    }
+    CHECK(kvasir::kernels::set_simd_target("best"));
+    CHECK(kvasir::kernels::simd_target_name() == best);
+  }
+}

@@ -1,0 +1,19 @@
+// The subcommands: each adds itself to the command line and runs when it was named.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+namespace kvasir::tool {
+
+void add_run(CLI::App& app);
+void add_chat(CLI::App& app);
+void add_plugin(CLI::App& app);
+void add_config(CLI::App& app);
+void add_model(CLI::App& app);
+void add_plan(CLI::App& app);
+void add_doctor(CLI::App& app);
+void add_tokenize(CLI::App& app);
+void add_ppl(CLI::App& app);
+
+}  // namespace kvasir::tool

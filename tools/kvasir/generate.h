@@ -1,0 +1,46 @@
+// Prompt in, text out: the loop that run and chat share.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "core/model/sampler.h"
+#include "core/model/tokenizer.h"
+#include "core/runtime/engine.h"
+#include "tools/kvasir/report.h"
+
+namespace kvasir::tool {
+
+// Holds back the bytes of an unfinished UTF-8 character, so that a terminal sees whole ones.
+class Utf8Stream {
+ public:
+  std::string push(const std::string& bytes);
+  std::string flush();
+
+ private:
+  std::string pending_;
+};
+
+struct Generation {
+  std::string text;
+  std::vector<TokenId> tokens;
+  enum class End { kEndOfText, kLength, kContext, kInterrupted } end = End::kLength;
+};
+const char* name(Generation::End end);  // "stop", "length", "context", "interrupted"
+
+// Generates from `logits` (those of the last prompt token) until n_predict, an end token, a full
+// context, or stop() is true. on_text gets whole characters as they come.
+struct GenerateOptions {
+  uint32_t n_predict = 128;
+  bool ignore_eos = false;
+  SamplerOptions sampler;
+  std::function<void(const std::string&)> on_text;
+  std::function<bool()> stop;
+};
+Generation generate(Engine& engine, SequenceId seq, const Tokenizer& tokenizer,
+                    std::vector<float>& logits, Sampler& sampler, const GenerateOptions& options,
+                    uint32_t max_context, RunFigures& figures);
+
+}  // namespace kvasir::tool

@@ -1,0 +1,57 @@
+// kvasir: parses the command line, runs one subcommand, prints errors, picks the exit code.
+// SPDX-License-Identifier: Apache-2.0
+#include <CLI/CLI.hpp>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+
+#include "core/error.h"
+#include "kernels/simd_target.h"
+#include "tools/kvasir/commands.h"
+#include "tools/kvasir/options.h"
+
+namespace {
+
+// One line, whatever the message held.
+void print_error(const char* text) {
+  std::fputs("kvasir: error: ", stderr);
+  for (const char* c = text; *c; ++c) std::fputc(*c == '\n' ? ' ' : *c, stderr);
+  std::fputc('\n', stderr);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app{"Kvasir: long-context LLM inference in which every KV-cache decision is a plugin"};
+  app.name("kvasir");
+  app.set_version_flag("--version", KVASIR_VERSION);
+  app.require_subcommand(1);
+  app.get_formatter()->column_width(34);
+  using namespace kvasir::tool;
+  for (auto* add : {add_run, add_chat, add_plugin, add_config, add_model, add_plan, add_doctor,
+                    add_tokenize, add_ppl})
+    add(app);
+  try {
+    if (const char* simd = std::getenv("KVASIR_SIMD")) kvasir::kernels::set_simd_target(simd);
+    app.parse(normalise_arguments(argc, argv));
+    return 0;
+  } catch (const CLI::CallForHelp& e) {
+    return app.exit(e);
+  } catch (const CLI::CallForVersion& e) {
+    return app.exit(e);
+  } catch (const CLI::ParseError& e) {
+    print_error((std::string(e.what()) + "; see kvasir --help").c_str());
+    return 2;
+  } catch (const kvasir::Error& e) {
+    print_error(e.what());
+    return e.kind() == kvasir::ErrorKind::kInternal ? 1 : 2;
+  } catch (const std::bad_alloc&) {
+    print_error("out of memory: lower -c, or see `kvasir plan`");
+    return 2;
+  } catch (const std::exception& e) {
+    print_error(e.what());
+    return 1;
+  }
+}

@@ -1,0 +1,133 @@
+// Reports; see report.h.
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/kvasir/report.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+
+namespace kvasir::tool {
+namespace {
+
+std::string format(const char* pattern, auto... values) {
+  char text[512];
+  std::snprintf(text, sizeof(text), pattern, values...);
+  return text;
+}
+
+double per(double numerator, double denominator) {
+  return denominator > 0 ? numerator / denominator : 0.0;
+}
+
+nlohmann::ordered_json plugins_json(const Pipeline& pipeline) {
+  auto list = nlohmann::ordered_json::array();
+  const auto add = [&](const Instance* instance) {
+    if (instance)
+      list.push_back(
+          {{"id", instance->id()}, {"version", instance->version()}, {"file", instance->file()}});
+  };
+  for (const auto& selector : pipeline.selectors) add(selector.get());
+  add(pipeline.representative.get());
+  add(pipeline.storage.get());
+  add(pipeline.attention.get());
+  return list;
+}
+
+nlohmann::ordered_json engagement_json(const Engagement& e) {
+  return {{"steps", e.steps},
+          {"tokens_considered", e.tokens_considered},
+          {"tokens_selected", e.tokens_selected},
+          {"tokens_attended", e.tokens_attended},
+          {"kv_bytes_read", e.kv_bytes_read},
+          {"representative_bytes_read", e.representative_bytes_read},
+          {"fallbacks", e.fallbacks},
+          {"selections", e.selections},
+          {"reused", e.reused},
+          {"bypassed", e.bypassed},
+          {"boundary_calls", e.boundary_calls},
+          {"boundary_calls_per_layer_step",
+           per(static_cast<double>(e.boundary_calls), static_cast<double>(e.layer_steps))},
+          {"plugin_ms", static_cast<double>(e.plugin_nanos) / 1e6},
+          {"core_ms", static_cast<double>(e.core_nanos) / 1e6},
+          {"model_ms", static_cast<double>(e.model_nanos) / 1e6},
+          {"total_ms", static_cast<double>(e.total_nanos) / 1e6}};
+}
+
+}  // namespace
+
+nlohmann::ordered_json to_json(const Engine& engine, const RunFigures& f) {
+  const Engagement& d = engine.decode_engagement();
+  nlohmann::ordered_json out{
+      {"strategy", engine.pipeline().strategy.name},
+      {"plugins", plugins_json(engine.pipeline())},
+      {"prompt_tokens", f.prompt_tokens},
+      {"generated_tokens", f.generated_tokens},
+      {"load_ms", f.load_ms},
+      {"prefill_ms", f.prefill_ms},
+      {"decode_ms", f.decode_ms},
+      {"prefill_tokens_per_second", per(f.prompt_tokens * 1e3, f.prefill_ms)},
+      {"decode_tokens_per_second", per(static_cast<double>(d.steps) * 1e3, f.decode_ms)}};
+  out.update(engagement_json(d));
+  out["prefill"] = engagement_json(engine.prefill_engagement());
+  return out;
+}
+
+std::string to_text(const Engine& engine, const RunFigures& f) {
+  const Engagement& d = engine.decode_engagement();
+  const auto steps = static_cast<double>(d.steps);
+  std::string out = format(
+      "timings: prefill %u tokens in %.1f ms (%.1f tokens/s), decode %llu steps in %.1f ms "
+      "(%.2f tokens/s)\n",
+      f.prompt_tokens, f.prefill_ms, per(f.prompt_tokens * 1e3, f.prefill_ms),
+      static_cast<unsigned long long>(d.steps), f.decode_ms, per(steps * 1e3, f.decode_ms));
+  if (d.steps == 0) return out;
+  const auto considered = static_cast<double>(d.tokens_considered);
+  out += format(
+      "engagement: %s: considered %llu, selected %llu, attended %llu tokens (%.1f %%), "
+      "%.3f MB of K and V + %.3f MB of representatives read per step, %llu fallbacks\n",
+      engine.pipeline().strategy.name.c_str(), static_cast<unsigned long long>(d.tokens_considered),
+      static_cast<unsigned long long>(d.tokens_selected),
+      static_cast<unsigned long long>(d.tokens_attended),
+      100.0 * per(static_cast<double>(d.tokens_attended), considered),
+      per(static_cast<double>(d.kv_bytes_read), steps) / 1e6,
+      per(static_cast<double>(d.representative_bytes_read), steps) / 1e6,
+      static_cast<unsigned long long>(d.fallbacks));
+  out += format(
+      "boundary: %.2f plugin calls per layer and step; per step %.3f ms model, %.3f ms plugins, "
+      "%.3f ms core between them (%.2f %%)\n",
+      per(static_cast<double>(d.boundary_calls), static_cast<double>(d.layer_steps)),
+      per(static_cast<double>(d.model_nanos), steps) / 1e6,
+      per(static_cast<double>(d.plugin_nanos), steps) / 1e6,
+      per(static_cast<double>(d.core_nanos), steps) / 1e6,
+      100.0 * per(static_cast<double>(d.core_nanos), static_cast<double>(d.total_nanos)));
+  return out;
+}
+
+ProgressBar::ProgressBar(std::string label, bool enabled)
+    : label_(std::move(label)),
+      enabled_(enabled && isatty(STDERR_FILENO)),
+      begin_(std::chrono::steady_clock::now()),
+      last_(begin_ - std::chrono::seconds(1)) {}
+
+ProgressBar::~ProgressBar() {
+  if (drawn_) std::fprintf(stderr, "\r\033[K");
+}
+
+void ProgressBar::update(uint64_t done, uint64_t total) {
+  const auto now = std::chrono::steady_clock::now();
+  if (!enabled_ || total == 0 || (now - last_ < std::chrono::milliseconds(100) && done != total))
+    return;
+  last_ = now;
+  constexpr uint64_t kWidth = 30;
+  const double seconds = std::chrono::duration<double>(now - begin_).count();
+  const auto filled = static_cast<size_t>(kWidth * done / total);
+  const double rate = per(static_cast<double>(done), seconds);
+  std::fprintf(stderr, "\r\033[K%s [%s%s] %llu/%llu  %.0f/s  %.0f s left", label_.c_str(),
+               std::string(filled, '#').c_str(), std::string(kWidth - filled, '.').c_str(),
+               static_cast<unsigned long long>(done), static_cast<unsigned long long>(total), rate,
+               per(static_cast<double>(total - done), rate));
+  std::fflush(stderr);
+  drawn_ = true;
+}
+
+}  // namespace kvasir::tool

@@ -1,0 +1,128 @@
+// kvasir run: a prompt through a model under a strategy; streams the answer, then proves what it
+// did. SPDX-License-Identifier: Apache-2.0
+#include <atomic>
+#include <csignal>
+#include <cstdio>
+
+#include "core/model/chat_template.h"
+#include "core/platform/memory.h"
+#include "tools/kvasir/commands.h"
+#include "tools/kvasir/generate.h"
+#include "tools/kvasir/session.h"
+
+namespace kvasir::tool {
+namespace {
+
+std::atomic<bool> interrupted{false};
+
+std::string prompt_text(const PromptOptions& prompt) {
+  if (!prompt.prompt.empty() && !prompt.file.empty())
+    throw input_error("-p and -f: give one of them");
+  return prompt.file.empty() ? prompt.prompt : read_file(prompt.file, "-f");
+}
+
+// --chat-template wraps the prompt as one user message.
+std::vector<TokenId> prompt_tokens(const Tokenizer& tokenizer, const PromptOptions& prompt) {
+  const std::string text = prompt_text(prompt);
+  if (prompt.chat_template.empty()) {
+    auto tokens = tokenizer.encode(text, {});
+    if (tokens.empty()) throw input_error("the prompt is empty: give -p TEXT or -f FILE");
+    return tokens;
+  }
+  const auto family = chat_template_by_name(prompt.chat_template);
+  if (!family) {
+    std::string names;
+    for (const std::string& known : chat_template_names()) names += " " + known;
+    throw input_error("--chat-template " + prompt.chat_template + ": known ones are" + names);
+  }
+  const ChatMessage message{"user", text};
+  return tokenizer.encode(apply_chat_template(*family, {&message, 1}, true),
+                          {.add_bos = true, .parse_special = true});
+}
+
+void run(const Options& options, const PromptOptions& prompt) {
+  Session session(options);
+  const Tokenizer& tokenizer = session.tokenizer();
+  const std::vector<TokenId> tokens = prompt_tokens(tokenizer, prompt);
+  const uint32_t needed = static_cast<uint32_t>(tokens.size()) + prompt.n_predict;
+  const uint32_t context = options.ctx_size ? options.ctx_size : needed;
+  if (tokens.size() > context)
+    throw input_error("the prompt is " + std::to_string(tokens.size()) + " tokens, but -c gives " +
+                      std::to_string(context) + ": raise -c or shorten the prompt");
+  if (context > session.shape().max_context)
+    std::fprintf(stderr, "kvasir: warning: %u tokens of context, the model was made for %u\n",
+                 context, session.shape().max_context);
+  Engine& engine = session.load(context);
+  const SequenceId seq = engine.open();
+  std::vector<float> logits(session.shape().vocab_size);
+  RunFigures figures;
+  figures.prompt_tokens = static_cast<uint32_t>(tokens.size());
+  figures.load_ms = session.load_ms();
+  std::signal(SIGINT, [](int) {
+    if (interrupted.exchange(true)) std::_Exit(130);
+  });
+  uint32_t done = 0;
+  {
+    ProgressBar bar("prefill");
+    done = engine.prefill(seq, tokens, logits,
+                          {.progress =
+                               [&](uint32_t at, uint32_t total) {
+                                 bar.update(at, total);
+                                 return !interrupted.load();
+                               },
+                           .all_logits = {}});
+  }
+  figures.prefill_ms = static_cast<double>(engine.prefill_engagement().total_nanos) / 1e6;
+  SamplerOptions sampling = prompt.sampler;
+  sampling.seed = options.seed;
+  Sampler sampler(sampling);
+  for (const TokenId token : tokens) sampler.accept(token);
+  GenerateOptions generation;
+  generation.n_predict = done == tokens.size() ? prompt.n_predict : 0;
+  generation.ignore_eos = prompt.ignore_eos;
+  generation.stop = [] { return interrupted.load(); };
+  if (!options.json)
+    generation.on_text = [](const std::string& text) {
+      std::fwrite(text.data(), 1, text.size(), stdout);
+      std::fflush(stdout);
+    };
+  const Generation answer =
+      generate(engine, seq, tokenizer, logits, sampler, generation, context, figures);
+  if (options.json) {
+    auto report = to_json(engine, figures);
+    report["model"] = options.model;
+    report["context"] = context;
+    report["compute"] = session.compute() == Compute::kBF16 ? "bf16" : "f32";
+    report["threads"] = session.pool().n_workers();
+    report["peak_resident_bytes"] = memory_info().peak_resident_bytes;
+    report["planned_bytes"] = session.plan(context).total();
+    report["finish_reason"] = name(answer.end);
+    report["tokens"] = answer.tokens;
+    report["text"] = answer.text;
+    std::printf("%s\n",
+                report.dump(2, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
+    return;
+  }
+  std::printf("\n");
+  std::fflush(stdout);
+  std::fputs(to_text(engine, figures).c_str(), stderr);
+}
+
+}  // namespace
+
+void add_run(CLI::App& app) {
+  auto* command = app.add_subcommand("run", "Answer a prompt under a strategy");
+  auto options = std::make_shared<Options>();
+  auto prompt = std::make_shared<PromptOptions>();
+  add_model_flags(*command, *options);
+  add_strategy_flags(*command, *options);
+  add_sampler_flags(*command, *prompt);
+  command->add_option("-p,--prompt", prompt->prompt, "Prompt text");
+  command->add_option("-f,--file", prompt->file, "Prompt from a file");
+  command->add_option(
+      "--chat-template", prompt->chat_template,
+      "Wrap the prompt as a chat message: chatml, llama2, llama3, internlm2, mistral");
+  command->callback([=] { run(*options, *prompt); });
+}
+
+}  // namespace kvasir::tool

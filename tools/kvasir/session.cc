@@ -1,0 +1,111 @@
+// Loading; see session.h.
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/kvasir/session.h"
+
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include <chrono>
+#include <cstdio>
+
+#include "core/platform/memory.h"
+
+namespace kvasir::tool {
+namespace {
+
+std::string gigabytes(uint64_t bytes) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.2f GB", static_cast<double>(bytes) / 1e9);
+  return text;
+}
+
+}  // namespace
+
+HostServices::Log stderr_log(const std::string& level) {
+  static constexpr spdlog::level::level_enum kLevels[] = {spdlog::level::debug, spdlog::level::info,
+                                                          spdlog::level::warn, spdlog::level::err};
+  auto logger = spdlog::get("kvasir");
+  if (!logger) logger = spdlog::stderr_logger_mt("kvasir");
+  logger->set_pattern("kvasir: %l: %v");
+  const auto wanted = spdlog::level::from_str(level);
+  if (wanted == spdlog::level::off && level != "off")
+    throw input_error("--log-level " + level + ": expected debug, info, warn, error or off");
+  logger->set_level(wanted);
+  return [logger](uint32_t severity, const std::string& plugin, const std::string& text) {
+    logger->log(kLevels[severity > 3 ? 3 : severity], "{}{}{}", plugin, plugin.empty() ? "" : ": ",
+                text);
+  };
+}
+
+Session::Session(const Options& options)
+    : options_(options),
+      strategy_(resolve_strategy(options)),
+      compute_(resolve_compute(options)),
+      topology_(std::make_unique<Topology>(Topology::detect())),
+      pool_(std::make_unique<ThreadPool>(*topology_, options.threads)),
+      services_(std::make_unique<HostServices>(*pool_, stderr_log(options.log_level))),
+      registry_(std::make_unique<PluginRegistry>(plugin_search(options), *services_)) {
+  build_pipeline(strategy_, *registry_, *services_);  // mistakes before the model file is touched
+  if (options.model.empty()) throw input_error("no model: give -m FILE.gguf");
+  file_ = GgufFile::open(options.model);
+  shape_ = read_shape(*file_);
+}
+
+Session::~Session() = default;
+
+const Tokenizer& Session::tokenizer() const {
+  if (!tokenizer_) tokenizer_ = Tokenizer::from_gguf(*file_);
+  return *tokenizer_;
+}
+
+EngineOptions Session::engine_options(uint32_t max_context, uint32_t max_sequences) const {
+  EngineOptions made;
+  made.max_context = max_context;
+  made.max_sequences = max_sequences;
+  made.seed = options_.seed;
+  made.model_hash = file_->content_hash();
+  made.check_numerics = options_.check_numerics;
+  return made;
+}
+
+MemoryPlan Session::plan(uint32_t max_context, uint32_t max_sequences) {
+  Pipeline pipeline = build_pipeline(strategy_, *registry_, *services_);
+  Model::Options model;
+  model.compute = compute_;
+  model.max_batch_tokens = std::max(strategy_.cache.chunk_size.value, max_sequences);
+  return make_plan(shape_, Model::plan_memory(*file_, model), pipeline,
+                   engine_options(max_context, max_sequences), uint64_t{shape_.vocab_size} * 160);
+}
+
+void Session::load_model(uint32_t max_queries) {
+  const auto begin = std::chrono::steady_clock::now();
+  Model::Options model;
+  model.compute = compute_;
+  model.max_batch_tokens = max_queries;
+  model_ = Model::load(*file_, *pool_, model);
+  load_ms_ =
+      std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
+}
+
+Engine& Session::load(uint32_t max_context, uint32_t max_sequences) {
+  const MemoryPlan needed = plan(max_context, max_sequences);
+  const MemoryInfo machine = memory_info();
+  if (needed.total() > machine.available_bytes)
+    throw Error(ErrorKind::kResource, "a context of " + std::to_string(max_context) +
+                                          " tokens needs " + gigabytes(needed.total()) +
+                                          " (weights " + gigabytes(needed.weight_bytes) +
+                                          ", K and V " + gigabytes(needed.kv_bytes) + "), " +
+                                          gigabytes(machine.available_bytes) +
+                                          " are available: lower -c, or see `kvasir plan`");
+  load_model(std::max(strategy_.cache.chunk_size.value, max_sequences));
+  engine_ = make_engine(strategy_, max_context, max_sequences);
+  return *engine_;
+}
+
+std::unique_ptr<Engine> Session::make_engine(const StrategyConfig& strategy, uint32_t max_context,
+                                             uint32_t max_sequences) {
+  return std::make_unique<Engine>(*model_, build_pipeline(strategy, *registry_, *services_), *pool_,
+                                  *services_, engine_options(max_context, max_sequences));
+}
+
+}  // namespace kvasir::tool

@@ -1,0 +1,62 @@
+// Everything a subcommand needs to run a model: checked configuration, plugins, weights, engine, in
+// the order that reports a mistake before anything large is loaded.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "core/model/tokenizer.h"
+#include "core/runtime/engine.h"
+#include "core/runtime/plan.h"
+#include "tools/kvasir/options.h"
+
+namespace kvasir::tool {
+
+class Session {
+ public:
+  // Strategy, plugins and their checks, model file, shape, tokenizer; no weights yet.
+  explicit Session(const Options& options);
+  ~Session();
+
+  const GgufFile& file() const { return *file_; }
+  const ModelShape& shape() const { return shape_; }
+  const Tokenizer& tokenizer() const;  // Error when the file has none
+  const StrategyConfig& strategy() const { return strategy_; }
+  PluginRegistry& registry() { return *registry_; }
+  HostServices& services() { return *services_; }
+  ThreadPool& pool() { return *pool_; }
+  Compute compute() const { return compute_; }
+
+  MemoryPlan plan(uint32_t max_context, uint32_t max_sequences = 1);
+  // Refuses when the plan does not fit the machine, then loads weights.
+  Engine& load(uint32_t max_context, uint32_t max_sequences = 1);
+  // A further engine over the same weights: another strategy, or another context.
+  std::unique_ptr<Engine> make_engine(const StrategyConfig& strategy, uint32_t max_context,
+                                      uint32_t max_sequences = 1);
+  const Model& model() const { return *model_; }
+  double load_ms() const { return load_ms_; }
+
+ private:
+  void load_model(uint32_t max_queries);
+  EngineOptions engine_options(uint32_t max_context, uint32_t max_sequences) const;
+
+  Options options_;
+  StrategyConfig strategy_;
+  Compute compute_;
+  std::unique_ptr<Topology> topology_;
+  std::unique_ptr<ThreadPool> pool_;
+  std::unique_ptr<HostServices> services_;
+  std::unique_ptr<PluginRegistry> registry_;
+  std::optional<GgufFile> file_;
+  ModelShape shape_;
+  mutable std::unique_ptr<Tokenizer> tokenizer_;
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<Engine> engine_;
+  double load_ms_ = 0;
+};
+
+// Log lines of plugins and core on stderr, at or above the level.
+HostServices::Log stderr_log(const std::string& level);
+
+}  // namespace kvasir::tool
