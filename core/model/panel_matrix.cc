@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "core/model/float16.h"
 #include "core/model/onednn.h"
+#include "kernels/convert.h"
 #include "kernels/panel_product.h"
 #include "kernels/row_ops.h"
 
@@ -108,13 +109,17 @@ PanelProducts::PanelProducts(ThreadPool& pool, Compute compute, uint32_t max_row
 PanelProducts::~PanelProducts() = default;
 
 PanelProducts::Input PanelProducts::prepare(const float* x, uint32_t n, uint32_t n_in) {
-  Input input{.f32 = x, .n = n, .n_in = n_in, .many = n > (compute_ == Compute::kBF16 ? kFewRowsBf16 : kFewRowsF32)};
+  Input input{.f32 = x,
+              .n = n,
+              .n_in = n_in,
+              .many = n > (compute_ == Compute::kBF16 ? kFewRowsBf16 : kFewRowsF32)};
   if (compute_ == Compute::kF32) return input;
   const size_t size = size_t{n} * n_in;
   if (input.many) {
     const auto out = rounded_.as<uint16_t>().data();
     pool_.parallel_for(n, 0, [&](uint64_t begin, uint64_t end, uint32_t) {
-      kernels::round_to_bf16(x + begin * n_in, (end - begin) * n_in, out + begin * n_in);
+      kernels::convert_from_f32(kernels::ElementType::kBF16, x + begin * n_in, out + begin * n_in,
+                                (end - begin) * n_in);
     });
     input.bf16 = out;
   } else {
