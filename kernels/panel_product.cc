@@ -8,12 +8,11 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
-#include "kernels/rows-inl.h"
-
 HWY_BEFORE_NAMESPACE();
 namespace kvasir::kernels::HWY_NAMESPACE {
 namespace {
 
+namespace hn = hwy::HWY_NAMESPACE;
 using PanelTag = hn::CappedTag<float, 16>;
 using PanelVec = hn::Vec<PanelTag>;
 inline constexpr size_t kPanelLanes = HWY_LANES(float) < 16 ? HWY_LANES(float) : 16;
@@ -21,27 +20,63 @@ inline constexpr size_t kPanelLanes = HWY_LANES(float) < 16 ? HWY_LANES(float) :
 // second-level cache still holds when they are read again.
 inline constexpr size_t kChunk = 256;
 
+template <size_t kRows, size_t kVectors>
+using Sums = PanelVec[kRows][kVectors];
+
+// sum[r] += x[r, k] * w[k], for inputs k and, in bf16, k + 1 if there is one.
+template <size_t kRows, size_t kVectors>
+HWY_INLINE void add_products(const float* HWY_RESTRICT x, size_t x_stride, const PanelVec* row,
+                             Sums<kRows, kVectors>& sum) {
+  const PanelTag d;
+  for (size_t r = 0; r < kRows; ++r) {
+    const PanelVec xk = hn::Set(d, x[r * x_stride]);
+    for (size_t v = 0; v < kVectors; ++v) sum[r][v] = hn::MulAdd(xk, row[v], sum[r][v]);
+  }
+}
+
+template <size_t kRows, size_t kVectors>
+HWY_INLINE void inputs(const float* HWY_RESTRICT x, size_t x_stride, const float* HWY_RESTRICT w,
+                       size_t n, Sums<kRows, kVectors>& sum) {
+  const PanelTag d;
+  for (size_t k = 0; k < n; ++k) {
+    PanelVec row[kVectors];
+    for (size_t v = 0; v < kVectors; ++v)
+      row[v] = hn::LoadU(d, w + k * kPanelWidth + v * kPanelLanes);
+    add_products<kRows, kVectors>(x + k, x_stride, row, sum);
+  }
+}
+
+// A pair of bf16 is a lane of 32 bits: its upper half is the odd input as f32, its lower half,
+// shifted up, the even one.
+template <size_t kRows, size_t kVectors>
+HWY_INLINE void inputs(const float* HWY_RESTRICT x, size_t x_stride, const uint32_t* HWY_RESTRICT w,
+                       size_t n, Sums<kRows, kVectors>& sum) {
+  const PanelTag d;
+  const hn::RebindToUnsigned<PanelTag> du;
+  for (size_t k = 0; k < n; k += 2) {
+    PanelVec even[kVectors], odd[kVectors];
+    for (size_t v = 0; v < kVectors; ++v) {
+      const auto pairs = hn::LoadU(du, w + k / 2 * kPanelWidth + v * kPanelLanes);
+      even[v] = hn::BitCast(d, hn::ShiftLeft<16>(pairs));
+      odd[v] = hn::BitCast(d, hn::And(pairs, hn::Set(du, 0xFFFF0000u)));
+    }
+    add_products<kRows, kVectors>(x + k, x_stride, even, sum);
+    if (k + 1 < n) add_products<kRows, kVectors>(x + k + 1, x_stride, odd, sum);
+  }
+}
+
 // sums[r, 0..V vectors) += x[r, 0..n) * w[0..n, 0..V vectors)
 template <size_t kRows, size_t kVectors, class T>
 HWY_INLINE void tile(const float* HWY_RESTRICT x, size_t x_stride, const T* HWY_RESTRICT w,
                      size_t n, float* HWY_RESTRICT sums) {
   const PanelTag d;
-  PanelVec sum[kRows][kVectors];
+  Sums<kRows, kVectors> sum;
   for (size_t r = 0; r < kRows; ++r) {
     for (size_t v = 0; v < kVectors; ++v) {
       sum[r][v] = hn::Load(d, sums + r * kPanelWidth + v * kPanelLanes);
     }
   }
-  for (size_t k = 0; k < n; ++k) {
-    PanelVec row[kVectors];
-    for (size_t v = 0; v < kVectors; ++v) {
-      row[v] = load_row(d, w + k * kPanelWidth + v * kPanelLanes);
-    }
-    for (size_t r = 0; r < kRows; ++r) {
-      const PanelVec xk = hn::Set(d, x[r * x_stride + k]);
-      for (size_t v = 0; v < kVectors; ++v) sum[r][v] = hn::MulAdd(xk, row[v], sum[r][v]);
-    }
-  }
+  inputs<kRows, kVectors>(x, x_stride, w, n, sum);
   for (size_t r = 0; r < kRows; ++r) {
     for (size_t v = 0; v < kVectors; ++v) {
       hn::Store(sum[r][v], d, sums + r * kPanelWidth + v * kPanelLanes);
@@ -62,11 +97,16 @@ HWY_NOINLINE void rows_tile(const float* x, size_t x_stride, const T* w, size_t 
 }
 
 template <class T>
+inline constexpr size_t kInputsPerElement = 1;
+template <>
+inline constexpr size_t kInputsPerElement<uint32_t> = 2;
+
+template <class T>
 void product(const float* x, size_t x_stride, size_t n_rows, const T* w, size_t n_in,
              float* HWY_RESTRICT sums) {
   for (size_t begin = 0; begin < n_in; begin += kChunk) {
     const size_t n = n_in - begin < kChunk ? n_in - begin : kChunk;
-    const T* chunk = w + begin * kPanelWidth;
+    const T* chunk = w + begin * kPanelWidth / kInputsPerElement<T>;
     for (size_t r = 0; r < n_rows; r += 4) {
       const float* from = x + r * x_stride + begin;
       float* to = sums + r * kPanelWidth;
@@ -94,7 +134,7 @@ void panel_product(ElementType type, const float* x, size_t x_stride, size_t n_r
     for (size_t j = 0; j < n_cols; ++j) sums[r * kPanelWidth + j] = y[r * y_stride + j];
   }
   if (type == ElementType::kBF16) {
-    product(x, x_stride, n_rows, static_cast<const hwy::bfloat16_t*>(w), n_in, sums);
+    product(x, x_stride, n_rows, static_cast<const uint32_t*>(w), n_in, sums);
   } else {
     product(x, x_stride, n_rows, static_cast<const float*>(w), n_in, sums);
   }

@@ -15,7 +15,8 @@ inline constexpr size_t kPanelProductRows = 8;  // largest n_rows
 // y[r, j] = sum_k x[r, k] * w[k, j], plus what y held when `accumulate`.
 //
 //   x  [n_rows, n_in]  f32, rows x_stride apart
-//   w  [n_in, 64]      f32 or bf16, one panel, contiguous; columns from n_cols on are ignored
+//   w  one panel: f32 [n_in, 64], or bf16 [n_in / 2, 64, 2] (inputs 2i and 2i + 1 side by side, an
+//      odd n_in padded by one); columns from n_cols on are ignored
 //   y  [n_rows, n_cols] f32, rows y_stride apart; must not overlap the inputs
 //
 // Sums in f32. Reads the panel once, in order: bound by memory for n_rows up to about 4 (f32).

@@ -6,6 +6,7 @@
 #include <array>
 
 #include "core/error.h"
+#include "core/model/onednn.h"
 #include "core/model/panel_matrix.h"
 #include "core/model/tensor_list.h"
 #include "kernels/row_ops.h"
@@ -259,14 +260,12 @@ void GgufModel::logits(const float* h, uint32_t n, float* out) const {
 
 }  // namespace
 
-bool compute_supported(Compute compute) {
-  return compute == Compute::kF32 || bf16_products_supported();
-}
+bool compute_supported(Compute compute) { return OneDnnProducts::supported(compute); }
 
 std::unique_ptr<Model> Model::load(const GgufFile& file, ThreadPool& pool, const Options& options) {
   if (!compute_supported(options.compute)) {
     throw Error(ErrorKind::kResource,
-                "bf16 matrix products need a CPU with AVX-512; use compute = \"f32\"");
+                "bf16 matrix products need a CPU with AVX-512 BF16 or AMX; use compute = \"f32\"");
   }
   return std::make_unique<GgufModel>(file, read_shape(file), pool, options);
 }

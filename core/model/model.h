@@ -30,7 +30,7 @@ struct RopeConfig {
   float attn_factor = 1.0f;                   // YaRN magnitude; 0 or 1 = the formula's own
   float beta_fast = 32.0f, beta_slow = 1.0f;  // YaRN
   float low_freq_factor = 1.0f, high_freq_factor = 4.0f;  // Llama 3
-  std::vector<float> freq_factors;  // rope_freqs.weight, [n_dims / 2], or empty
+  std::vector<float> freq_factors{};  // rope_freqs.weight, [n_dims / 2], or empty
 };
 
 struct ModelShape {

@@ -6,25 +6,29 @@
 #include <cstdint>
 #include <memory>
 
+#include "core/model/model.h"
+
 namespace kvasir {
 
-// y [n, cols] = x [n, n_in] w [n_in, cols], plus what y held when `accumulate`. Rows of x are n_in
-// apart, of y y_stride, of w 64.
+// Inputs of a panel are padded with zeros to a multiple of this: what oneDNN's blocks hold.
+inline constexpr uint32_t kPanelInputs = 32;
+
+// y [n, cols] = x [n, n_in] w, plus what y held when `accumulate`. Rows of x are n_in apart, of y
+// y_stride; w is a panel of kernels/panel_product.h, padded to kPanelInputs.
 struct PanelShape {
   uint32_t n, n_in, cols, y_stride;
   bool accumulate;
 };
 
-void onednn_f32(const PanelShape& shape, const float* x, const float* w, float* y);
-
-// bf16 inputs, f32 sums and results. multiply() may be called by all workers at once.
-class OneDnnBf16 {
+class OneDnnProducts {
  public:
-  explicit OneDnnBf16(uint32_t n_workers);
-  ~OneDnnBf16();
-  static bool supported();  // a product can be created, and is not the slow reference code
-  void multiply(const PanelShape& shape, const uint16_t* x, const void* w, float* y,
-                uint32_t worker);
+  OneDnnProducts(Compute compute, uint32_t n_workers);
+  ~OneDnnProducts();
+  // Whether oneDNN has a fast product of this type over panels: bf16 needs AVX-512 BF16 or AMX.
+  // f32 is always possible: without AVX-512, by its plain matrix product.
+  static bool supported(Compute compute);
+  // x f32 or bf16 after `compute`. May be called by all workers at once.
+  void multiply(const PanelShape& shape, const void* x, const void* w, float* y, uint32_t worker);
 
  private:
   struct Impl;

@@ -2,11 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/model/panel_matrix.h"
 
-#include <oneapi/dnnl/dnnl.h>
-
 #include <algorithm>
 #include <array>
-#include <cstring>
 
 #include "core/error.h"
 #include "core/model/float16.h"
@@ -19,22 +16,21 @@ namespace {
 
 using kernels::kPanelProductRows;
 constexpr uint32_t kPanel = kernels::kPanelWidth;
-constexpr uint32_t kRowBlock = 128;  // rows of a task of a large product: x stays in the L2 cache
+constexpr uint32_t kRowBlock = 256;  // rows of a task of a large product: x stays in the L2 cache
 
 size_t element_size(Compute type) { return type == Compute::kBF16 ? 2 : 4; }
 
-// Transposes the first `n` inputs of 64 rows into [n, 64], rounding to the matrix's type.
-template <class T>
-void store_chunk(const float* rows, size_t stride, size_t n, T* panel) {
+// Inputs [begin, begin + n) of 64 rows into a panel.
+void store_chunk(const float* rows, size_t stride, size_t begin, size_t n, float* panel) {
   for (size_t k = 0; k < n; ++k) {
-    for (size_t j = 0; j < kPanel; ++j) {
-      const float value = rows[j * stride + k];
-      if constexpr (sizeof(T) == 2) {
-        panel[k * kPanel + j] = f32_to_bf16(value);
-      } else {
-        panel[k * kPanel + j] = value;
-      }
-    }
+    for (size_t j = 0; j < kPanel; ++j) panel[(begin + k) * kPanel + j] = rows[j * stride + k];
+  }
+}
+
+void store_chunk(const float* rows, size_t stride, size_t begin, size_t n, uint16_t* panel) {
+  for (size_t k = 0; k < n; ++k) {
+    uint16_t* to = panel + (begin + k) / 2 * 2 * kPanel + (begin + k) % 2;
+    for (size_t j = 0; j < kPanel; ++j) to[2 * j] = f32_to_bf16(rows[j * stride + k]);
   }
 }
 
@@ -52,11 +48,10 @@ void load_panel(const GgufTensor& tensor, const PanelMatrix& m, uint32_t panel) 
       dequantize(tensor.type, from + j * row_bytes + begin / block * block_bytes(tensor.type),
                  rows.data() + j * kStride, n);
     }
-    std::byte* chunk = to + begin * kPanel * element_size(m.type);
     if (m.type == Compute::kBF16) {
-      store_chunk(rows.data(), kStride, n, reinterpret_cast<uint16_t*>(chunk));
+      store_chunk(rows.data(), kStride, begin, n, reinterpret_cast<uint16_t*>(to));
     } else {
-      store_chunk(rows.data(), kStride, n, reinterpret_cast<float*>(chunk));
+      store_chunk(rows.data(), kStride, begin, n, reinterpret_cast<float*>(to));
     }
   }
 }
@@ -69,7 +64,10 @@ uint32_t PanelMatrix::panel_cols(uint32_t panel) const {
   return std::min(kPanel, n_out - panel * kPanel);
 }
 
-size_t PanelMatrix::panel_bytes() const { return size_t{n_in} * kPanel * element_size(type); }
+size_t PanelMatrix::panel_bytes() const {
+  const size_t padded = (size_t{n_in} + kPanelInputs - 1) / kPanelInputs * kPanelInputs;
+  return padded * kPanel * element_size(type);
+}
 
 size_t PanelMatrix::n_bytes() const { return n_panels() * panel_bytes(); }
 
@@ -91,11 +89,6 @@ struct PanelProducts::Input {
   bool many = false;  // oneDNN rather than our kernel
 };
 
-class PanelProducts::Bf16 : public OneDnnBf16 {
- public:
-  using OneDnnBf16::OneDnnBf16;
-};
-
 uint64_t PanelProducts::scratch_bytes(Compute compute, uint32_t max_rows, uint32_t max_in) {
   if (compute == Compute::kF32) return 0;
   const uint64_t few = uint64_t{kPanelProductRows} * max_in * sizeof(float);
@@ -103,10 +96,10 @@ uint64_t PanelProducts::scratch_bytes(Compute compute, uint32_t max_rows, uint32
 }
 
 PanelProducts::PanelProducts(ThreadPool& pool, Compute compute, uint32_t max_rows, uint32_t max_in)
-    : pool_(pool), compute_(compute) {
-  if (compute == Compute::kF32) return;
-  rounded_ = Region(scratch_bytes(compute, max_rows, max_in));
-  bf16_ = std::make_unique<Bf16>(pool.n_workers());
+    : pool_(pool),
+      compute_(compute),
+      onednn_(std::make_unique<OneDnnProducts>(compute, pool.n_workers())) {
+  if (compute == Compute::kBF16) rounded_ = Region(scratch_bytes(compute, max_rows, max_in));
 }
 
 PanelProducts::~PanelProducts() = default;
@@ -140,11 +133,9 @@ void PanelProducts::panel(const Input& x, const Product& product, uint32_t panel
         w.type == Compute::kBF16 ? kernels::ElementType::kBF16 : kernels::ElementType::kF32;
     kernels::panel_product(type, x.f32, x.n_in, x.n, data, x.n_in, cols, product.accumulate, y,
                            w.n_out);
-  } else if (w.type == Compute::kBF16) {
-    bf16_->multiply({x.n, x.n_in, cols, w.n_out, product.accumulate}, x.bf16, data, y, worker);
   } else {
-    onednn_f32({x.n, x.n_in, cols, w.n_out, product.accumulate}, x.f32,
-               reinterpret_cast<const float*>(data), y);
+    const void* rows = x.bf16 ? static_cast<const void*>(x.bf16) : x.f32;
+    onednn_->multiply({x.n, x.n_in, cols, w.n_out, product.accumulate}, rows, data, y, worker);
   }
   if (!product.bias) return;
   for (uint32_t r = 0; r < x.n; ++r) {
@@ -202,7 +193,5 @@ void PanelProducts::multiply_swiglu(const float* x, uint32_t n, const PanelMatri
                }
              });
 }
-
-bool bf16_products_supported() { return OneDnnBf16::supported(); }
 
 }  // namespace kvasir

@@ -1,8 +1,8 @@
 // Weight matrices in memory, and their products on the pool.
 //
-// One layout serves prefill and decode: panels of 64 outputs, each [n_in, 64] and contiguous. A
-// worker streams whole panels, so decode reads memory in order, and to oneDNN a panel is a plain
-// matrix with 64 columns: its f32 product over panels is as fast as over its own packed layout.
+// One layout serves prefill and decode: panels of 64 outputs, contiguous over all inputs. A worker
+// streams whole panels, so decode reads memory in order; and a panel is a matrix in a format that
+// oneDNN's fastest product takes without repacking, with AMX where there is AMX.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -22,7 +22,8 @@ namespace kvasir {
 struct PanelMatrix {
   Compute type = Compute::kF32;
   uint32_t n_in = 0, n_out = 0;
-  std::byte* data = nullptr;  // [n_panels, n_in, 64] f32 or bf16; columns past n_out are zero
+  // n_panels panels as in kernels/panel_product.h, n_in padded to 32; padding is zero.
+  std::byte* data = nullptr;
 
   uint32_t n_panels() const;
   uint32_t panel_cols(uint32_t panel) const;  // 64, fewer in the last
@@ -33,6 +34,8 @@ struct PanelMatrix {
 // Fills matrix.data from a GGUF tensor {n_in, n_out}, each panel by the worker that will read it in
 // decode, so that its pages lie on that worker's node.
 void load_panels(const GgufTensor& tensor, const PanelMatrix& matrix, ThreadPool& pool);
+
+class OneDnnProducts;
 
 // Products of f32 rows with panel matrices. Not thread-safe; parallel inside.
 class PanelProducts {
@@ -56,7 +59,6 @@ class PanelProducts {
 
  private:
   struct Input;
-  class Bf16;
   Input prepare(const float* x, uint32_t n, uint32_t n_in);
   void panel(const Input& x, const Product& product, uint32_t panel, uint32_t worker);
   template <class Fn>
@@ -65,10 +67,7 @@ class PanelProducts {
   ThreadPool& pool_;
   Compute compute_;
   Region rounded_;  // bf16: the inputs, rounded
-  std::unique_ptr<Bf16> bf16_;
+  std::unique_ptr<OneDnnProducts> onednn_;
 };
-
-// Whether oneDNN has a fast bf16 product on this CPU.
-bool bf16_products_supported();
 
 }  // namespace kvasir

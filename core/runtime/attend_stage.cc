@@ -161,13 +161,13 @@ void AttendStage::rotate_keys(Part& part, LayerState& state, uint64_t rope_len) 
     for (uint64_t i = begin; i < end; ++i) {
       kvasir_lease& lease = part.leases[blocks[i]];
       const kvasir_kv_format& format = c_.store.formats()[lease.format];
+      const auto type = format.dtype_k == KVASIR_DTYPE_F32   ? kernels::ElementType::kF32
+                        : format.dtype_k == KVASIR_DTYPE_F16 ? kernels::ElementType::kF16
+                                                             : kernels::ElementType::kBF16;
       float* out = copy.data() + i * b * heads * dim;
       for (uint32_t t = 0; t < lease.n_tokens; ++t)
         for (uint32_t head = 0; head < heads; ++head)
-          kernels::convert_to_f32(format.dtype_k == KVASIR_DTYPE_F32 ? kernels::ElementType::kF32
-                                  : format.dtype_k == KVASIR_DTYPE_F16
-                                      ? kernels::ElementType::kF16
-                                      : kernels::ElementType::kBF16,
+          kernels::convert_to_f32(type,
                                   static_cast<const std::byte*>(lease.k) +
                                       head * format.k_head_stride + t * format.k_token_stride,
                                   out + (uint64_t{t} * heads + head) * dim, dim);

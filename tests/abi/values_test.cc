@@ -76,12 +76,14 @@ TEST_CASE("no two constants of a family have one value") {
 }
 
 TEST_CASE("constants that are combined are single bits") {
-  const std::vector<std::string> masks = {
-      "KVASIR_CAP_",       "KVASIR_NEED_",            "KVASIR_PROVIDE_",
-      "KVASIR_CPU_",       "KVASIR_LIMIT_",           "KVASIR_LAYOUT_",
-      "KVASIR_ITEM_",      "KVASIR_STEP_",            "KVASIR_PLAN_AT_",
-      "KVASIR_MASS_AT_",   "KVASIR_SELECTION_",       "KVASIR_OPTION_REQUIRED",
-      "KVASIR_ATTN_MASS_", "KVASIR_OPTION_DEPRECATED", "KVASIR_OPTION_OPTIONAL"};
+  const std::vector<std::string> masks = {"KVASIR_CAP_",           "KVASIR_NEED_",
+                                          "KVASIR_PROVIDE_",       "KVASIR_CPU_",
+                                          "KVASIR_LIMIT_",         "KVASIR_LAYOUT_",
+                                          "KVASIR_ITEM_",          "KVASIR_STEP_",
+                                          "KVASIR_PLAN_AT_",       "KVASIR_MASS_AT_",
+                                          "KVASIR_SELECTION_",     "KVASIR_OPTION_REQUIRED",
+                                          "KVASIR_ATTN_MASS_",     "KVASIR_OPTION_DEPRECATED",
+                                          "KVASIR_OPTION_OPTIONAL"};
   std::set<std::string> found;
   for (const auto& family : families())
     for (const auto& constant : family)
@@ -97,7 +99,8 @@ TEST_CASE("what one side needs and another provides is the same bit") {
   std::map<std::string, int64_t> needs, provides;
   for (const auto& family : families())
     for (const auto& constant : family) {
-      if (constant.name.starts_with("KVASIR_NEED_")) needs[constant.name.substr(12)] = constant.value;
+      if (constant.name.starts_with("KVASIR_NEED_"))
+        needs[constant.name.substr(12)] = constant.value;
       if (constant.name.starts_with("KVASIR_PROVIDE_"))
         provides[constant.name.substr(15)] = constant.value;
     }

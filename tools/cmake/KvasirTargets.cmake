@@ -35,7 +35,10 @@ function(kvasir_add_plugin name)
   target_link_libraries(kvasir_plugin_${name} PRIVATE kvasir_options kvasir::abi ${ARG_LINK})
   target_link_options(kvasir_plugin_${name} PRIVATE
     -Wl,--version-script=${CMAKE_SOURCE_DIR}/abi/plugin.map -Wl,-z,now,-z,relro,-z,nodelete
-    -Wl,--exclude-libs,ALL $<$<NOT:$<BOOL:${KVASIR_SANITIZE}>>:-Wl,-z,defs>)
+    -Wl,--exclude-libs,ALL)
+  if(NOT KVASIR_SANITIZE)  # sanitizer runtimes are resolved by the executable
+    target_link_options(kvasir_plugin_${name} PRIVATE -Wl,-z,defs)
+  endif()
 endfunction()
 
 # kvasir_add_test(<folder> SOURCES … LINK … [LABELS …]): one doctest binary per tests/<folder>,

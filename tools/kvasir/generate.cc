@@ -3,6 +3,7 @@
 #include "tools/kvasir/generate.h"
 
 #include <chrono>
+#include <utility>
 
 namespace kvasir::tool {
 namespace {

@@ -4,7 +4,9 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
+#include "core/model/sampler.h"
 #include "core/model/tokenizer.h"
 #include "core/runtime/engine.h"
 #include "tools/kvasir/report.h"

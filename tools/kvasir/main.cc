@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "kernels/simd_target.h"
 #include "tools/kvasir/commands.h"
+#include "tools/kvasir/options.h"
 
 namespace {
 
@@ -34,7 +35,7 @@ int main(int argc, char** argv) {
     add(app);
   try {
     if (const char* simd = std::getenv("KVASIR_SIMD")) kvasir::kernels::set_simd_target(simd);
-    app.parse(argc, argv);
+    app.parse(normalise_arguments(argc, argv));
     return 0;
   } catch (const CLI::CallForHelp& e) {
     return app.exit(e);

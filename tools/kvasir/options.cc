@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/kvasir/options.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -27,19 +28,19 @@ struct NotYet {
   const char* why;
 };
 constexpr NotYet kNotYet[] = {
-    {"-ngl,--n-gpu-layers,--gpu-layers", true, "layers run on the CPU"},
-    {"-fa,--flash-attn", true, "attention is chosen in the strategy ([attention])"},
+    {"--ngl,--n-gpu-layers,--gpu-layers", true, "layers run on the CPU"},
+    {"--fa,--flash-attn", true, "attention is chosen in the strategy ([attention])"},
     {"--numa", true, "workers are bound per NUMA node already"},
-    {"-tb,--threads-batch", true, "prefill uses the threads of -t"},
+    {"--tb,--threads-batch", true, "prefill uses the threads of -t"},
     {"-b,--batch-size", true, "use --set cache.chunk_size=N"},
-    {"-ub,--ubatch-size", true, "use --set cache.chunk_size=N"},
-    {"-np,--parallel", true, "one sequence is run at a time"},
-    {"-nkvo,--no-kv-offload", false, "the cache is in main memory already"},
+    {"--ub,--ubatch-size", true, "use --set cache.chunk_size=N"},
+    {"--np,--parallel", true, "one sequence is run at a time"},
+    {"--nkvo,--no-kv-offload", false, "the cache is in main memory already"},
     {"--no-mmap", false, "weights are converted at load"},
     {"--mlock", false, "weights are not locked"},
-    {"-sm,--split-mode", true, "there is no GPU backend yet"},
-    {"-ts,--tensor-split", true, "there is no GPU backend yet"},
-    {"-mg,--main-gpu", true, "there is no GPU backend yet"},
+    {"--sm,--split-mode", true, "there is no GPU backend yet"},
+    {"--ts,--tensor-split", true, "there is no GPU backend yet"},
+    {"--mg,--main-gpu", true, "there is no GPU backend yet"},
     {"--grammar", true, "answers are not constrained"},
     {"--lora", true, "adapters are not applied"},
     {"--rope-scaling", true, "the model file's own scaling is used"},
@@ -55,8 +56,8 @@ void add_strategy_flags(CLI::App& app, Options& o) {
       ->allow_extra_args(false);
   app.add_option("--plugin-dir", o.plugin_dirs, "Folder to search for plugins first")
       ->allow_extra_args(false);
-  app.add_option("-ctk,--cache-type-k", o.cache_type_k, "Type of stored K: f32, f16, bf16");
-  app.add_option("-ctv,--cache-type-v", o.cache_type_v, "Type of stored V: f32, f16, bf16");
+  app.add_option("--ctk,--cache-type-k", o.cache_type_k, "Type of stored K: f32, f16, bf16");
+  app.add_option("--ctv,--cache-type-v", o.cache_type_v, "Type of stored V: f32, f16, bf16");
   app.add_option("--log-level", o.log_level, "debug, info, warn, error")
       ->envname("KVASIR_LOG_LEVEL");
   app.add_flag("--json", o.json, "One JSON document on stdout, nothing else there");
@@ -144,6 +145,18 @@ StrategyConfig default_strategy() {
 }
 
 }  // namespace
+
+std::vector<std::string> normalise_arguments(int argc, char** argv) {
+  static constexpr const char* kLong[] = {"-ngl", "-fa", "-tb", "-ub",  "-np",  "-nkvo",
+                                          "-sm",  "-ts", "-mg", "-ctk", "-ctv"};
+  std::vector<std::string> out;
+  for (int i = argc - 1; i > 0; --i) {  // CLI11 wants them last to first
+    const std::string argument = argv[i];
+    const bool known = std::find(std::begin(kLong), std::end(kLong), argument) != std::end(kLong);
+    out.push_back(known ? "-" + argument : argument);
+  }
+  return out;
+}
 
 StrategyConfig resolve_strategy(const Options& o) {
   std::vector<Override> overrides;

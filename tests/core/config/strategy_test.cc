@@ -1,0 +1,289 @@
+// Strategy files: what is accepted, where values come from, and the message of every mistake.
+// SPDX-License-Identifier: Apache-2.0
+#include "core/config/strategy.h"
+
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "core/error.h"
+#include "tests/core/config/support.h"
+
+namespace {
+
+using namespace kvasir;
+using kvasir::test::error_of;
+using kvasir::test::parse;
+using kvasir::test::TempDir;
+namespace fs = std::filesystem;
+
+TEST_CASE("an empty text is the defaults") {
+  const StrategyConfig config = parse("");
+  CHECK(config.name == "test");
+  CHECK(config.cache.block_size.value == 128);
+  CHECK(config.cache.block_size.origin.text() == "default");
+  REQUIRE(config.selectors.size() == 1);
+  CHECK(config.selectors[0].plugin.value == "default_selector");
+  CHECK(config.storage.plugin.value == "default_storage");
+  CHECK_FALSE(config.representative.has_value());
+}
+
+TEST_CASE("every key of [cache] reaches its field, with its place") {
+  const StrategyConfig config = parse(R"([cache]
+block_size = 16
+sink_tokens = 8
+window_tokens = 256
+window_mode = "prompt"
+window_flush_tokens = 32
+dense_layers = [3, 1, 3]
+token_step = 2
+layer_step = 4
+head_select_mode = "SHARED"
+gqa_reduce = "softmax_sum"
+chunk_size = 1024
+bypass = false
+on_fault = "fail"
+)");
+  const CacheConfig& c = config.cache;
+  CHECK(c.block_size.value == 16);
+  CHECK(c.sink_tokens.value == 8);
+  CHECK(c.window_tokens.value == 256);
+  CHECK(c.window_mode.value == WindowMode::kPrompt);
+  CHECK(c.window_flush_tokens.value == 32);
+  CHECK(c.dense_layers.value == std::vector<uint32_t>{1, 3});
+  CHECK(c.token_step.value == 2);
+  CHECK(c.layer_step.value == 4);
+  CHECK(c.head_select_mode.value == HeadSelectMode::kShared);
+  CHECK(c.gqa_reduce.value == GqaReduce::kSoftmaxSum);
+  CHECK(c.chunk_size.value == 1024);
+  CHECK(c.bypass.value == false);
+  CHECK(c.on_fault.value == OnFault::kFail);
+  CHECK(c.window_tokens.origin.text() == "test.toml:4:1");
+}
+
+TEST_CASE("aliases set the field of the name they stand for") {
+  for (const char* alias : {"n_sink", "start_size", "n_init", "sink_tokens"}) {
+    CHECK(parse(std::string("[cache]\n") + alias + " = 9").cache.sink_tokens.value == 9);
+  }
+  for (const char* alias : {"recent_size", "n_local", "local_windows_len", "window_tokens"}) {
+    CHECK(parse(std::string("[cache]\n") + alias + " = 9").cache.window_tokens.value == 9);
+  }
+  CHECK(parse("cache.dense_layer_num = 3").cache.dense_layers.value ==
+        std::vector<uint32_t>{0, 1, 2});
+  CHECK(parse("cache.head_select_mode = 'Separate'").cache.head_select_mode.value ==
+        HeadSelectMode::kSeparate);
+}
+
+TEST_CASE("plugin tables keep their options as written") {
+  const StrategyConfig config = parse(R"([[selector]]
+plugin = "coarse"
+[[selector]]
+plugin = "fine"
+b = true
+i = -3
+f = 2.5
+s = "x"
+l = [1, 2]
+[representative]
+plugin = "mean"
+[storage]
+plugin = "dram"
+[attention]
+plugin = "cpu"
+path = "lib/cpu.so"
+)");
+  REQUIRE(config.selectors.size() == 2);
+  const PluginSection& fine = config.selectors[1];
+  CHECK(fine.plugin.value == "fine");
+  REQUIRE(fine.options.size() == 5);
+  CHECK(std::get<bool>(fine.options[0].value));
+  CHECK(std::get<int64_t>(fine.options[1].value) == -3);
+  CHECK(std::get<double>(fine.options[2].value) == 2.5);
+  CHECK(std::get<std::string>(fine.options[3].value) == "x");
+  CHECK(std::get<std::vector<int64_t>>(fine.options[4].value) == std::vector<int64_t>{1, 2});
+  CHECK(fine.options[4].origin.text() == "test.toml:9:1");
+  CHECK(config.representative->plugin.value == "mean");
+  CHECK(config.storage.kind == Kind::kStorage);
+  CHECK(config.attention.path->value == (fs::current_path() / "lib/cpu.so").string());
+}
+
+TEST_CASE("a table without plugin adds options to the default plugin") {
+  const StrategyConfig config = parse("[storage]\ndtype = 'f16'");
+  CHECK(config.storage.plugin.value == "default_storage");
+  CHECK(config.storage.options.size() == 2);
+  CHECK(parse("[storage]\nplugin = 'x'").storage.options.empty());
+}
+
+struct Mistake {
+  const char* toml;
+  std::vector<const char*> said;  // every piece the message must hold
+};
+
+TEST_CASE("every mistake names file, line, column, key and remedy") {
+  const Mistake mistakes[] = {
+      {"[cache]\nwindow_token = 5", {"test.toml:2:1", "window_token ", "\"window_tokens\""}},
+      {"[cache]\n\n  windwo_tokens = 5", {"test.toml:3:3", "\"window_tokens\""}},
+      {"[cache]\nblock_size = 0", {"test.toml:2:1", "block_size = 0", "1..4096"}},
+      {"[cache]\nblock_size = 4097", {"out of range"}},
+      {"[cache]\nblock_size = 9223372036854775807", {"out of range"}},
+      {"[cache]\nsink_tokens = -1", {"sink_tokens = -1", "0.."}},
+      {"[cache]\nsink_tokens = 4.0", {"must be an integer", "a float (4.0)"}},
+      {"[cache]\nsink_tokens = '4'", {"must be an integer", "a string"}},
+      {"[cache]\nbypass = 1", {"true or false", "an integer (1)"}},
+      {"[cache]\nwindow_mode = 'roling'", {"\"rolling\", \"prompt\"", "did you mean \"rolling\""}},
+      {"[cache]\nwindow_mode = 3", {"must be a string"}},
+      {"[cache]\ndense_layers = 3", {"list of layer numbers"}},
+      {"[cache]\ndense_layers = [1, 'a']", {"test.toml:2:1", "list of integers"}},
+      {"[cache]\ndense_layers = [-1]", {"layer -1", "out of range"}},
+      {"[cache]\ndense_layer_num = 5000", {"dense_layer_num", "out of range"}},
+      {"[cache]\nlayer_step = 0", {"layer_step = 0"}},
+      {"[cache]\nsink_tokens = 1\nn_init = 2",
+       {"test.toml:3:1", "n_init", "sink_tokens", "keep one"}},
+      {"[cache]\ndense_layers=[0]\ndense_layer_num=1", {"two names of one setting"}},
+      {"[cache]\nwindow_flush_tokens = 4", {"test.toml:2:1", "window_mode = \"prompt\""}},
+      {"[cache.window]\nx = 1", {"test.toml:1:", "window", "table"}},
+      {"[[cache]]\nblock_size = 1", {"cache must be a table", "[cache]"}},
+      {"cache = 3", {"test.toml:1:1", "[cache]"}},
+      {"[selecter]\nplugin = 'x'", {"test.toml:1:2", "[selecter]", "did you mean \"selector\""}},
+      {"window_tokens = 5", {"test.toml:1:1", "unknown key window_tokens", "below [cache]"}},
+      {"[selector]\nplugin = 3", {"selector.plugin", "must be a string", "an integer"}},
+      {"[selector]\nplugin = ''", {"selector.plugin", "not empty"}},
+      {"[selector]\npath = 3\nplugin='x'", {"selector.path"}},
+      {"[selector]\nplugin = 'x'\nwhen = 2020-01-01", {"test.toml:3:1", "when", "a date"}},
+      {"[selector]\nplugin = 'x'\n[selector.more]\na = 1", {"more is a table"}},
+      {"[[selector]]\nplugin = 'x'\n[[selector]]\na = 1", {"test.toml:3:", "names no plugin"}},
+      {"[[storage]]\nplugin='a'\n[[storage]]\nplugin='b'", {"test.toml:3:", "not supported yet"}},
+      {"[[attention]]\nplugin='a'\n[[attention]]\nplugin='b'", {"not supported yet"}},
+      {"[representative]\nx = 1", {"test.toml:1:1", "[representative] names no plugin"}},
+      {"selector = []", {"[selector]"}},
+      {"selector = [1]", {"must hold tables"}},
+      {"include = 3", {"include must be a list of file names"}},
+      {"include = ['a.toml']", {"test.toml:1:1", "include needs a file"}},
+      {"[cache\nblock_size = 1", {"test.toml:1:7", "not valid TOML"}},
+      {"[cache]\nblock_size = = 1", {"test.toml:2:14", "not valid TOML"}},
+      {"[cache]\nblock_size = 1\nblock_size = 2", {"test.toml:3:1", "not valid TOML"}},
+      {"\xff\xfe", {"test.toml:", "not valid TOML"}},
+  };
+  for (const Mistake& m : mistakes) {
+    CAPTURE(m.toml);
+    const std::string error = error_of([&] { parse(m.toml); });
+    for (const char* piece : m.said) {
+      INFO(error);
+      CHECK(error.find(piece) != std::string::npos);
+    }
+  }
+}
+
+TEST_CASE("size and depth are bounded") {
+  CHECK(error_of([] { parse(std::string(300 * 1024, ' ')); }).find("KiB") != std::string::npos);
+  std::string deep = "a";
+  for (int i = 0; i < 100000; ++i) deep += ".a";
+  CHECK(error_of([&] { parse(deep + " = 1"); }).find("dots") != std::string::npos);
+  CHECK_FALSE(error_of([] { parse("cache = " + std::string(10000, '[')); }).empty());
+}
+
+TEST_CASE("an include comes before the file that includes it") {
+  const TempDir dir;
+  dir.write("base.toml",
+            "[cache]\nwindow_tokens = 1\nsink_tokens = 1\n"
+            "[selector]\nplugin = 'old'\nbudget_tokens = 7\n"
+            "[storage]\nplugin = 'disk'\n");
+  const std::string path = dir.write("sub/run.toml",
+                                     "include = ['../base.toml']\n"
+                                     "[cache]\nwindow_tokens = 2\n"
+                                     "[selector]\nbudget_tokens = 8\n"
+                                     "[storage]\nplugin = 'dram'\n");
+  const StrategyConfig config = load_strategy(path, {}, {});
+  CHECK(config.name == "run");
+  CHECK(config.cache.window_tokens.value == 2);
+  CHECK(config.cache.sink_tokens.value == 1);
+  CHECK(config.cache.sink_tokens.origin.text().find("base.toml:3:1") != std::string::npos);
+  CHECK(config.selectors[0].plugin.value == "old");
+  REQUIRE(config.selectors[0].options.size() == 1);
+  CHECK(std::get<int64_t>(config.selectors[0].options[0].value) == 8);
+  CHECK(config.storage.plugin.value == "dram");
+}
+
+TEST_CASE("include mistakes name the line that includes") {
+  const TempDir dir;
+  dir.write("a.toml", "\ninclude = 'b.toml'");
+  dir.write("b.toml", "include = ['a.toml']");
+  const std::string cycle = error_of([&] { load_strategy(dir.path("a.toml"), {}, {}); });
+  CHECK(cycle.find("b.toml:1:1") != std::string::npos);
+  CHECK(cycle.find("a.toml -> b.toml -> a.toml") != std::string::npos);
+
+  dir.write("missing.toml", "\ninclude = ['none.toml']");
+  const std::string missing = error_of([&] { load_strategy(dir.path("missing.toml"), {}, {}); });
+  CHECK(missing.find("missing.toml:2:1") != std::string::npos);
+  CHECK(missing.find("none.toml: no such file") != std::string::npos);
+
+  dir.write("self.toml", "include = ['.']");
+  CHECK(error_of([&] { load_strategy(dir.path("self.toml"), {}, {}); }).find("is a directory") !=
+        std::string::npos);
+  for (int i = 0; i < 12; ++i) {
+    dir.write("deep" + std::to_string(i) + ".toml",
+              "include = 'deep" + std::to_string(i + 1) + ".toml'");
+  }
+  CHECK(error_of([&] { load_strategy(dir.path("deep0.toml"), {}, {}); }).find("nested deeper") !=
+        std::string::npos);
+  CHECK(error_of([&] { load_strategy("/dev/zero", {}, {}); }).find("not a regular file") !=
+        std::string::npos);
+  CHECK(error_of([&] { load_strategy(dir.path("nowhere.toml"), {}, {}); }).find("no such file") !=
+        std::string::npos);
+}
+
+TEST_CASE("a file may be included twice, but not a hundred times") {
+  const TempDir dir;
+  dir.write("leaf.toml", "[cache]\nblock_size = 8");
+  CHECK(load_strategy(dir.write("two.toml", "include = ['leaf.toml', 'leaf.toml']"), {}, {})
+            .cache.block_size.value == 8);
+  std::string many = "include = [";
+  for (int i = 0; i < 100; ++i) many += "'leaf.toml',";
+  const std::string path = dir.write("many.toml", many + "]");
+  CHECK(error_of([&] { load_strategy(path, {}, {}); }).find("more than 64 files") !=
+        std::string::npos);
+}
+
+TEST_CASE("no file at all is the defaults") {
+  const StrategyConfig config = load_strategy("", {}, kvasir::test::defaults());
+  CHECK(config.name == "default");
+  CHECK(config.storage.plugin.value == "default_storage");
+}
+
+TEST_CASE("explain lists every setting once, with its origin") {
+  const auto lines = explain(parse("[cache]\nn_sink = 2\n[selector]\nplugin='q'\nbudget = 1.0"));
+  const auto find = [&](const std::string& key) {
+    for (const ExplainLine& line : lines) {
+      if (line.key == key) return line.value + " | " + line.origin;
+    }
+    return std::string();
+  };
+  CHECK(find("cache.sink_tokens") == "2 | test.toml:2:1");
+  CHECK(find("cache.window_mode") == "\"rolling\" | default");
+  CHECK(find("cache.dense_layers") == "[] | default");
+  CHECK(find("cache.bypass") == "true | default");
+  CHECK(find("selector.plugin") == "\"q\" | test.toml:4:1");
+  CHECK(find("selector.budget") == "1.0 | test.toml:5:1");
+  CHECK(find("storage.plugin") == "\"default_storage\" | default");
+  CHECK(find("cache.n_sink").empty());
+  size_t n_cache = 0;
+  for (const ExplainLine& line : lines) n_cache += line.key.rfind("cache.", 0) == 0;
+  CHECK(n_cache == 13);
+}
+
+TEST_CASE("the nearest name forgives what fingers do") {
+  const std::vector<std::string> names = {"budget_tokens", "block_size", "K", "method"};
+  CHECK(nearest_name("budget_token", names) == "budget_tokens");
+  CHECK(nearest_name("bugdet_tokens", names) == "budget_tokens");
+  CHECK(nearest_name("BUDGET_TOKENS", names) == "budget_tokens");
+  CHECK(nearest_name("blocksize", names) == "block_size");
+  CHECK(nearest_name("budget", names) == "budget_tokens");
+  CHECK(nearest_name("k", names) == "K");
+  CHECK(nearest_name("temperature", names).empty());
+  CHECK(nearest_name("", names).empty());
+  CHECK(nearest_name(std::string(100000, 'a'), names).empty());
+  CHECK(nearest_name("x", {}).empty());
+}
+
+}  // namespace

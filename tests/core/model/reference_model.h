@@ -1,0 +1,156 @@
+// The transformer in double, in plain loops straight from the formulas: the oracle of the model
+// tests. Shares nothing with the product but the file reader: own RoPE, own norm, own attention.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "core/model/gguf.h"
+
+namespace kvasir::test {
+
+using Row = std::vector<double>;
+using Rows = std::vector<Row>;
+
+class ReferenceModel {
+ public:
+  explicit ReferenceModel(const GgufFile& file) : file_(file) {
+    arch_ = file.require<std::string_view>("general.architecture");
+    n_layers_ = number("block_count");
+    n_q_heads_ = number("attention.head_count");
+    n_kv_heads_ = number("attention.head_count_kv");
+    head_dim_ = number("attention.key_length");
+    eps_ = file.require<float>(arch_ + ".attention.layer_norm_rms_epsilon");
+    base_ = file.require<float>(arch_ + ".rope.freq_base");
+  }
+
+  // Logits of every token.
+  Rows forward(const std::vector<int32_t>& ids) const {
+    const Rows embedding = matrix("token_embd.weight");
+    Rows h;
+    for (const int32_t id : ids) h.push_back(embedding[static_cast<size_t>(id)]);
+    for (size_t layer = 0; layer < n_layers_; ++layer) {
+      const std::string blk = "blk." + std::to_string(layer) + ".";
+      add(h, times(attention(blk, normed(h, blk + "attn_norm.weight")), blk + "attn_output"));
+      const Rows x = normed(h, blk + "ffn_norm.weight");
+      Rows gate = times(x, blk + "ffn_gate");
+      const Rows up = times(x, blk + "ffn_up");
+      for (size_t t = 0; t < gate.size(); ++t) {
+        for (size_t i = 0; i < gate[t].size(); ++i) {
+          gate[t][i] *= up[t][i] / (1.0 + std::exp(-gate[t][i]));
+        }
+      }
+      add(h, times(gate, blk + "ffn_down"));
+    }
+    const bool tied = file_.find_tensor("output.weight") == nullptr;
+    return times(normed(h, "output_norm.weight"), tied ? "token_embd" : "output");
+  }
+
+ private:
+  size_t number(const char* key) const { return file_.require<uint32_t>(arch_ + "." + key); }
+
+  Rows matrix(const std::string& name) const {
+    const GgufTensor& tensor = file_.tensor(name);
+    std::vector<float> flat(tensor.n_elements);
+    dequantize(tensor.type, tensor.data, flat.data(), flat.size());
+    const size_t width = tensor.shape[0];
+    Rows rows;
+    for (size_t i = 0; i < flat.size(); i += width) {
+      rows.emplace_back(flat.begin() + static_cast<std::ptrdiff_t>(i),
+                        flat.begin() + static_cast<std::ptrdiff_t>(i + width));
+    }
+    return rows;
+  }
+
+  // x W^T (+ bias where the file has one)
+  Rows times(const Rows& x, const std::string& name) const {
+    const Rows w = matrix(name + ".weight");
+    Rows y(x.size(), Row(w.size()));
+    for (size_t t = 0; t < x.size(); ++t) {
+      for (size_t j = 0; j < w.size(); ++j) {
+        for (size_t i = 0; i < w[j].size(); ++i) y[t][j] += x[t][i] * w[j][i];
+      }
+      if (file_.find_tensor(name + ".bias")) {
+        const Row bias = matrix(name + ".bias")[0];
+        for (size_t j = 0; j < w.size(); ++j) y[t][j] += bias[j];
+      }
+    }
+    return y;
+  }
+
+  Row norm(const Row& x, const Row& weight) const {
+    double squares = 0.0;
+    for (const double value : x) squares += value * value;
+    const double rms = std::sqrt(squares / static_cast<double>(x.size()) + eps_);
+    Row y(x.size());
+    for (size_t i = 0; i < x.size(); ++i) y[i] = x[i] / rms * weight[i];
+    return y;
+  }
+
+  Rows normed(const Rows& x, const std::string& name) const {
+    const Row weight = matrix(name)[0];
+    Rows y;
+    for (const Row& row : x) y.push_back(norm(row, weight));
+    return y;
+  }
+
+  // One head of a row, normalised (qwen3) and turned to its position.
+  Row head(const Row& row, size_t index, const std::string& norm_name, size_t pos) const {
+    const auto begin = row.begin() + static_cast<std::ptrdiff_t>(index * head_dim_);
+    Row x(begin, begin + static_cast<std::ptrdiff_t>(head_dim_));
+    if (file_.find_tensor(norm_name)) x = norm(x, matrix(norm_name)[0]);
+    Row y = x;
+    for (size_t i = 0; i < head_dim_ / 2; ++i) {
+      const double exponent = -2.0 * static_cast<double>(i) / static_cast<double>(head_dim_);
+      const double angle = static_cast<double>(pos) * std::pow(base_, exponent);
+      const size_t a = arch_ == "llama" ? 2 * i : i;
+      const size_t b = arch_ == "llama" ? 2 * i + 1 : i + head_dim_ / 2;
+      y[a] = x[a] * std::cos(angle) - x[b] * std::sin(angle);
+      y[b] = x[a] * std::sin(angle) + x[b] * std::cos(angle);
+    }
+    return y;
+  }
+
+  Rows attention(const std::string& blk, const Rows& x) const {
+    const Rows q = times(x, blk + "attn_q"), k = times(x, blk + "attn_k");
+    const Rows v = times(x, blk + "attn_v");
+    Rows out(x.size(), Row(n_q_heads_ * head_dim_));
+    for (size_t q_head = 0; q_head < n_q_heads_; ++q_head) {
+      const size_t kv_head = q_head / (n_q_heads_ / n_kv_heads_);
+      Rows keys;
+      for (size_t t = 0; t < x.size(); ++t) {
+        keys.push_back(head(k[t], kv_head, blk + "attn_k_norm.weight", t));
+        const Row query = head(q[t], q_head, blk + "attn_q_norm.weight", t);
+        Row weights(t + 1);
+        double total = 0.0;
+        for (size_t s = 0; s <= t; ++s) {
+          double dot = 0.0;
+          for (size_t d = 0; d < head_dim_; ++d) dot += query[d] * keys[s][d];
+          weights[s] = std::exp(dot / std::sqrt(static_cast<double>(head_dim_)));
+          total += weights[s];
+        }
+        for (size_t s = 0; s <= t; ++s) {
+          for (size_t d = 0; d < head_dim_; ++d) {
+            out[t][q_head * head_dim_ + d] += weights[s] / total * v[s][kv_head * head_dim_ + d];
+          }
+        }
+      }
+    }
+    return out;
+  }
+
+  static void add(Rows& h, const Rows& x) {
+    for (size_t t = 0; t < h.size(); ++t) {
+      for (size_t i = 0; i < h[t].size(); ++i) h[t][i] += x[t][i];
+    }
+  }
+
+  const GgufFile& file_;
+  std::string arch_;
+  size_t n_layers_, n_q_heads_, n_kv_heads_, head_dim_;
+  double eps_, base_;
+};
+
+}  // namespace kvasir::test

@@ -1,0 +1,146 @@
+/* What every test plugin shares: entry, table, and the faults that are chosen at build time.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef KVASIR_TEST_PLUGIN_COMMON_H
+#define KVASIR_TEST_PLUGIN_COMMON_H
+
+#include <kvasir/kvasir.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Build-time faults (-DFAULT_X): what a loader meets before any instance exists. */
+#ifndef TEST_ID
+#define TEST_ID "org.test.plugin"
+#endif
+#ifndef NOTE_ID
+#define NOTE_ID TEST_ID
+#endif
+#ifndef NOTE_MAJOR
+#define NOTE_MAJOR KVASIR_ABI_MAJOR
+#endif
+#ifndef NOTE_REQUIRED_MINOR
+#define NOTE_REQUIRED_MINOR KVASIR_ABI_MINOR
+#endif
+#ifndef NOTE_CPU
+#define NOTE_CPU 0u
+#endif
+#ifndef NOTE_DRAFTS
+#define NOTE_DRAFTS ""
+#endif
+#ifndef NOTE_KINDS
+#define NOTE_KINDS KVASIR_KIND_BIT(TEST_KIND)
+#endif
+#ifndef NOTE_VERSION
+#define NOTE_VERSION "1.2.3"
+#endif
+#ifndef NOTE_DESC_BYTES
+#define NOTE_DESC_BYTES KVASIR_PLUGIN_NOTE_DESC_BYTES
+#endif
+#ifndef NOTE_NAME
+#define NOTE_NAME KVASIR_NOTE_NAME
+#endif
+#ifndef ANSWERED_MINOR
+#define ANSWERED_MINOR KVASIR_ABI_MINOR
+#endif
+#ifndef TABLE_BYTES
+#define TABLE_BYTES sizeof(kvasir_plugin)
+#endif
+#ifndef DESC_BYTES
+#define DESC_BYTES sizeof(kvasir_desc)
+#endif
+#ifndef PLUGIN_COUNT
+#define PLUGIN_COUNT 1u
+#endif
+#ifndef DESCRIBED_KIND
+#define DESCRIBED_KIND TEST_KIND
+#endif
+#ifndef TEST_NEEDS
+#define TEST_NEEDS 0u
+#endif
+#ifndef TEST_PROVIDES
+#define TEST_PROVIDES 0u
+#endif
+#ifndef TEST_CAPS
+#define TEST_CAPS 0u
+#endif
+#ifndef TEST_DTYPES
+#define TEST_DTYPES 0u
+#endif
+
+#ifndef NO_NOTE
+__attribute__((used, section(KVASIR_NOTE_SECTION), aligned(4))) static const kvasir_note note = {
+    8u,
+    NOTE_DESC_BYTES,
+    KVASIR_NOTE_TYPE,
+    NOTE_NAME,
+    NOTE_MAJOR,
+    KVASIR_ABI_MINOR,
+    NOTE_REQUIRED_MINOR,
+    NOTE_KINDS,
+    NOTE_CPU,
+    0u,
+    NOTE_VERSION,
+    NOTE_ID,
+    NOTE_DRAFTS};
+#endif
+
+static inline kvasir_status fail(kvasir_err* err, kvasir_status status, const char* text) {
+  if (err) {
+    err->code = status;
+    snprintf(err->text, sizeof err->text, "%s", text);
+  }
+  return status;
+}
+
+/* The value of a string option, or "". */
+static inline const char* string_option(const kvasir_option* options, uint32_t n, uint32_t size,
+                                        const char* key) {
+  for (uint32_t i = 0; i < n; ++i) {
+    const kvasir_option* o = (const kvasir_option*)(const void*)((const char*)options + i * size);
+    if (strcmp(o->key, key) == 0 && o->value.s) return o->value.s;
+  }
+  return "";
+}
+
+static const kvasir_desc plugin_desc;
+static kvasir_status plugin_create(uint32_t index, const kvasir_host* host,
+                                   const kvasir_option* options, uint32_t n_options,
+                                   uint32_t option_size, struct kvasir_instance** out,
+                                   kvasir_err* err);
+
+static uint32_t plugin_count(void) { return PLUGIN_COUNT; }
+
+static const kvasir_desc* plugin_describe(uint32_t index) {
+#ifdef NULL_DESC
+  (void)index;
+  return 0;
+#else
+  return index == 0 ? &plugin_desc : 0;
+#endif
+}
+
+static const kvasir_plugin plugin_table = {TABLE_BYTES,   0, plugin_count, plugin_describe,
+                                           plugin_create, 0};
+
+#ifdef NO_SYMBOL
+const kvasir_plugin* another_symbol(void);
+const kvasir_plugin* another_symbol(void) { return &plugin_table; }
+#else
+kvasir_status kvasir_plugin_entry(const kvasir_host* host, kvasir_request* request,
+                                  kvasir_err* err) {
+  (void)host;
+  (void)err;
+#ifdef ENTRY_FAILS
+  return fail(err, KVASIR_ERR_VERSION, "the moon is in the wrong phase");
+#elif defined(ENTRY_SILENT)
+  return KVASIR_ERR_INTERNAL;
+#else
+  request->abi_minor = ANSWERED_MINOR;
+#ifndef NULL_TABLE
+  request->plugin = &plugin_table;
+#endif
+  return KVASIR_OK;
+#endif
+}
+#endif
+
+#endif

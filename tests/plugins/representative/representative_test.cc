@@ -1,0 +1,442 @@
+// Representatives against plain loops in double over the keys as stored.
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <random>
+
+#include "tests/support/fake_host.h"
+
+namespace {
+using namespace kvasir::test;
+using Representative = PluginInstance<kvasir_representative>;
+using Keys = std::vector<std::vector<double>>;  // [token][head_dim]
+
+constexpr double kF16Rounding = 0x1p-11;  // half a unit in the last place, relative
+
+// Stores x rounded to the element type (by truncation: exactness of the rounding is not the
+// subject), returns what was stored.
+double put(std::byte* at, uint32_t dtype, double x) {
+  const auto f = static_cast<float>(x);
+  if (dtype == KVASIR_DTYPE_F32) {
+    std::memcpy(at, &f, sizeof f);
+    return f;
+  }
+  uint16_t bits = 0;
+  double value = 0;
+  if (dtype == KVASIR_DTYPE_BF16) {
+    uint32_t wide;
+    std::memcpy(&wide, &f, sizeof f);
+    bits = static_cast<uint16_t>(wide >> 16);
+    wide &= 0xffff0000u;
+    float back;
+    std::memcpy(&back, &wide, sizeof back);
+    value = back;
+  } else {
+    int exponent = 0;
+    std::frexp(std::fabs(x), &exponent);  // |x| = m * 2^exponent, m in [0.5, 1)
+    exponent = std::max(exponent, -13);
+    const auto mantissa = static_cast<uint32_t>(std::ldexp(std::fabs(x), 11 - exponent));
+    value = std::copysign(std::ldexp(mantissa, exponent - 11), x);
+    const uint32_t biased = mantissa < 1024 ? 0 : static_cast<uint32_t>(exponent + 14);
+    bits = static_cast<uint16_t>((x < 0 ? 0x8000u : 0u) | biased << 10 | (mantissa & 1023u));
+  }
+  std::memcpy(at, &bits, sizeof bits);
+  return value;
+}
+
+// One sequence of n_blocks blocks in one layer: keys, slab, step.
+struct Scene {
+  kvasir_geometry geometry = small_geometry();
+  kvasir_kv_format format{};
+  std::vector<std::vector<std::byte>> blocks;  // K areas
+  std::vector<std::vector<Keys>> keys;         // [block][kv_head]
+  std::vector<kvasir_lease> leases;
+  std::vector<uint32_t> n_tokens;
+
+  kvasir_layout layout{};
+  static constexpr uint32_t kPageBlocks = 4;
+  std::vector<std::vector<float>> page_memory;
+  std::vector<void*> pages;
+  uint64_t row_pages[2] = {0, 0};
+  kvasir_slab slab{};
+  kvasir_step_row row{};
+  kvasir_step step{};
+
+  Scene(uint32_t dtype, uint32_t head_dim, uint32_t block_size) {
+    geometry.head_dim = geometry.v_dim = head_dim;
+    geometry.block_size = block_size;
+    const uint64_t element = dtype == KVASIR_DTYPE_F32 ? 4 : 2;
+    format.struct_size = sizeof format;
+    format.dtype_k = format.dtype_v = dtype;
+    format.k_token_stride = head_dim * element + 6;  // not contiguous, not aligned to 4
+    format.k_head_stride = block_size * format.k_token_stride + 10;
+    geometry.formats = &format;
+    geometry.n_formats = 1;
+  }
+  Scene(const Scene&) = delete;
+
+  uint32_t n_blocks() const { return static_cast<uint32_t>(blocks.size()); }
+
+  template <class Draw>
+  void add_block(uint32_t tokens, Draw&& draw) {
+    std::vector<std::byte> area(geometry.n_kv_heads * format.k_head_stride);
+    std::vector<Keys> heads(geometry.n_kv_heads,
+                            Keys(tokens, std::vector<double>(geometry.head_dim)));
+    const uint64_t element = format.dtype_k == KVASIR_DTYPE_F32 ? 4 : 2;
+    for (uint32_t h = 0; h < geometry.n_kv_heads; ++h) {
+      for (uint32_t t = 0; t < tokens; ++t) {
+        for (uint32_t d = 0; d < geometry.head_dim; ++d) {
+          std::byte* at =
+              area.data() + h * format.k_head_stride + t * format.k_token_stride + d * element;
+          heads[h][t][d] = put(at, format.dtype_k, draw(h, t, d));
+        }
+      }
+    }
+    blocks.push_back(std::move(area));
+    keys.push_back(std::move(heads));
+    n_tokens.push_back(tokens);
+  }
+
+  void prepare(Representative& plugin) {
+    plugin.bind(geometry);
+    REQUIRE(plugin->layout(plugin.self(), &layout, plugin.err()) == KVASIR_OK);
+    CHECK(layout.flags == (KVASIR_LAYOUT_CONTENT_ONLY | KVASIR_LAYOUT_SEALED_ONLY));
+    CHECK(layout.record_bytes % 4 == 0);
+    CHECK(layout.open_bytes == 0);
+    const uint64_t n_pages = (n_blocks() + kPageBlocks - 1) / kPageBlocks;
+    page_memory.assign(n_pages, std::vector<float>(geometry.n_kv_heads * kPageBlocks *
+                                                   layout.record_bytes / sizeof(float)));
+    pages.clear();
+    for (auto& page : page_memory) pages.push_back(page.data());
+    row_pages[1] = n_pages;
+    slab = {sizeof slab, kPageBlocks, layout.record_bytes, 0, row_pages, pages.data(), nullptr};
+    row.seq = 1;
+    row.unit_end = n_blocks();
+    step.struct_size = sizeof step;
+    step.n_rows = 1;
+    step.row_size = sizeof row;
+    step.rows = &row;
+    step.slab = &slab;
+    leases.clear();
+    for (uint32_t b = 0; b < n_blocks(); ++b) {
+      kvasir_lease lease{};
+      lease.k = blocks[b].data();
+      lease.n_tokens = n_tokens[b];
+      lease.kv_head = KVASIR_ALL_HEADS;
+      leases.push_back(lease);
+    }
+  }
+
+  kvasir_update_item item(uint32_t block, uint32_t first, uint32_t n, uint32_t flags) const {
+    return {0, block, first, n, first + n, flags, &leases[block], nullptr};
+  }
+  void update(Representative& plugin, const std::vector<kvasir_update_item>& items) {
+    REQUIRE_MESSAGE(
+        plugin->update(plugin.self(), &step, items.data(), static_cast<uint32_t>(items.size()),
+                       sizeof items[0], plugin.err()) == KVASIR_OK,
+        plugin.text());
+  }
+  void build(Representative& plugin) {
+    prepare(plugin);
+    std::vector<kvasir_update_item> items;
+    for (uint32_t b = 0; b < n_blocks(); ++b) {
+      items.push_back(item(b, 0, n_tokens[b], KVASIR_ITEM_NEW | KVASIR_ITEM_SEALED));
+    }
+    update(plugin, items);
+  }
+
+  // Scores [q_head][candidate], for q [q_head][head_dim]; n candidates of the range or list.
+  std::vector<std::vector<float>> score(Representative& plugin, std::vector<float> q, size_t n) {
+    kvasir_score_in in{};
+    in.struct_size = sizeof in;
+    const auto d = static_cast<int64_t>(geometry.head_dim * sizeof(float));
+    in.q = {sizeof in.q,
+            KVASIR_DTYPE_F32,
+            q.data(),
+            KVASIR_MEM_HOST,
+            0,
+            3,
+            0,
+            {1, geometry.n_q_heads, geometry.head_dim, 0},
+            {d * geometry.n_q_heads, d, sizeof(float), 0}};
+    std::vector<uint64_t> offsets;
+    for (uint32_t h = 0; h <= geometry.n_q_heads; ++h) offsets.push_back(h * n);
+    std::vector<float> value(geometry.n_q_heads * n, 12345.0f);
+    kvasir_score_out out{sizeof out, 0, offsets.data(), value.data()};
+    REQUIRE_MESSAGE(plugin->score(plugin.self(), &step, &in, &out, plugin.err()) == KVASIR_OK,
+                    plugin.text());
+    std::vector<std::vector<float>> rows;
+    for (uint32_t h = 0; h < geometry.n_q_heads; ++h) {
+      rows.emplace_back(value.begin() + static_cast<long>(h * n),
+                        value.begin() + static_cast<long>((h + 1) * n));
+    }
+    return rows;
+  }
+  std::vector<float> random_query(uint32_t seed) const {
+    std::mt19937 random(seed);
+    std::normal_distribution<float> normal;
+    std::vector<float> q(geometry.n_q_heads * geometry.head_dim);
+    for (float& x : q) x = normal(random);
+    return q;
+  }
+};
+
+double dot(const float* q, const std::vector<double>& k) {
+  double sum = 0;
+  for (size_t d = 0; d < k.size(); ++d) sum += q[d] * k[d];
+  return sum;
+}
+
+// What each method's score is, exactly, and the sum of magnitudes its rounding scales with.
+struct Exact {
+  double score = 0, magnitude = 0;
+};
+Exact exact(const std::string& name, int64_t n, const float* q, const Keys& keys) {
+  const size_t dims = keys[0].size();
+  Exact out;
+  for (size_t d = 0; d < dims; ++d) {
+    double low = keys[0][d], high = low, sum = 0, picked = 0, widest = 0;
+    for (const auto& k : keys) {
+      low = std::min(low, k[d]);
+      high = std::max(high, k[d]);
+      sum += k[d];
+    }
+    for (int64_t i = 0; i < n; ++i) {
+      const double k = keys[static_cast<size_t>(i) * keys.size() / static_cast<size_t>(n)][d];
+      picked += k;
+      widest += std::fabs(k);
+    }
+    double term = 0, size = std::max(std::fabs(low), std::fabs(high));
+    if (name == "mean") term = q[d] * sum / static_cast<double>(keys.size());
+    if (name == "max") term = q[d] * high;
+    if (name == "minmax") term = std::max(q[d] * low, q[d] * high);
+    if (name == "fixed") {
+      term = q[d] * picked;
+      size = widest;
+    }
+    out.score += term;
+    out.magnitude += std::fabs(q[d]) * size;
+  }
+  return out;
+}
+
+std::vector<float> one_group(std::vector<float> q) {  // the same query for all 4 heads
+  std::vector<float> out;
+  for (int h = 0; h < 4; ++h) out.insert(out.end(), q.begin(), q.end());
+  return out;
+}
+
+TEST_SUITE("plugins/representative") {
+  TEST_CASE("minmax: the published examples, tight and loose") {
+    const double page[2][2] = {{1, -1}, {-2, 3}};
+    for (const std::string dtype : {"f32", "f16"}) {
+      FakeHost host;
+      Representative minmax(host, "minmax", {{"dtype", dtype}});
+      Scene scene(KVASIR_DTYPE_F32, 2, 2);
+      scene.add_block(2, [&](uint32_t, uint32_t t, uint32_t d) { return page[t][d]; });
+      scene.build(minmax);
+      CHECK(scene.score(minmax, one_group({0.5f, -1.0f}), 1)[0][0] == 1.5f);
+      CHECK(scene.score(minmax, one_group({-1.0f, -1.0f}), 1)[3][0] == 3.0f);
+    }
+  }
+
+  TEST_CASE("max of negative keys is negative, mean divides by the valid tokens") {
+    FakeHost host;
+    Scene scene(KVASIR_DTYPE_F16, 2, 16);
+    scene.add_block(3, [](uint32_t, uint32_t t, uint32_t d) { return -1.0 - t - d; });
+    Representative max(host, "max");
+    scene.build(max);
+    CHECK(scene.score(max, one_group({1.0f, 0.0f}), 1)[0][0] == -1.0f);
+    CHECK(scene.score(max, one_group({0.0f, 1.0f}), 1)[0][0] == -2.0f);
+    Representative mean(host, "mean");
+    scene.build(mean);
+    CHECK(scene.score(mean, one_group({1.0f, 0.0f}), 1)[0][0] == -2.0f);
+  }
+
+  TEST_CASE("fixed keeps keys 0, B/n, 2B/n apart and sums or maximises over them") {
+    FakeHost host;
+    Scene scene(KVASIR_DTYPE_F32, 1, 8);
+    const double k[8] = {1, 100, -3, 100, 5, 100, -7, 100};
+    scene.add_block(8, [&](uint32_t, uint32_t t, uint32_t) { return k[t]; });
+    Representative sum(host, "fixed", {{"representative_num", int64_t{4}}});
+    scene.build(sum);
+    CHECK(scene.layout.record_bytes == 8);
+    CHECK(scene.score(sum, one_group({1.0f}), 1)[0][0] == -4.0f);
+    Representative max(host, "fixed", {{"representative_num", int64_t{4}}, {"combine", "max"}});
+    scene.build(max);
+    CHECK(scene.score(max, one_group({1.0f}), 1)[0][0] == 5.0f);
+    CHECK(scene.score(max, one_group({-1.0f}), 1)[0][0] == 7.0f);
+    Representative many(host, "fixed", {{"representative_num", int64_t{9}}});
+    CHECK(many->base.validate(many.self(), &scene.geometry, many.err()) == KVASIR_ERR_INVALID);
+    CHECK(many.text().find("representative_num = 9") != std::string::npos);
+  }
+
+  TEST_CASE("every method, key type, record type and shape agrees with plain loops") {
+    for (const std::string name : {"mean", "max", "minmax", "fixed"}) {
+      for (const std::string type : {"f32", "f16"}) {
+        for (const uint32_t dtype : {KVASIR_DTYPE_F32, KVASIR_DTYPE_F16, KVASIR_DTYPE_BF16}) {
+          for (const auto& [head_dim, block_size] :
+               {std::pair{1u, 1u}, {7u, 4u}, {80u, 16u}, {128u, 33u}}) {
+            CAPTURE(name);
+            CAPTURE(type);
+            CAPTURE(dtype);
+            CAPTURE(head_dim);
+            std::mt19937 random(head_dim + dtype);
+            std::normal_distribution<double> normal;
+            Scene scene(dtype, head_dim, block_size);
+            for (uint32_t b = 0; b < 9; ++b) {  // one of them short
+              scene.add_block(b == 5 ? (block_size + 1) / 2 : block_size,
+                              [&](uint32_t, uint32_t, uint32_t) { return normal(random); });
+            }
+            const int64_t n = name == "fixed" ? std::min(3u, block_size) : 1;
+            OptionValues options{{"dtype", type}};
+            if (name == "fixed") options["representative_num"] = n;
+            FakeHost host(dtype == KVASIR_DTYPE_F16 ? 3 : 0);
+            Representative plugin(host, name, options);
+            scene.build(plugin);
+            const uint64_t vectors = name == "minmax" ? 2 : static_cast<uint64_t>(n);
+            const uint64_t bytes = vectors * head_dim * (type == "f32" ? 4 : 2);
+            CHECK(scene.layout.record_bytes == (bytes + 3) / 4 * 4);
+
+            const std::vector<float> q = scene.random_query(3);
+            const auto scores = scene.score(plugin, q, 9);
+            // minmax rounds outwards: a whole unit in the last place
+            const double rounding =
+                (type == "f16" ? (name == "minmax" ? 2 : 1) * kF16Rounding : 0.0) + 1e-6;
+            for (uint32_t h = 0; h < 4; ++h) {
+              for (uint32_t b = 0; b < 9; ++b) {
+                const float* qh = q.data() + h * head_dim;
+                const Exact want = exact(name, n, qh, scene.keys[b][h / 2]);
+                CHECK(std::fabs(scores[h][b] - want.score) <= rounding * want.magnitude + 1e-6);
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+
+  TEST_CASE("minmax is an upper bound of every dot product, in f16 too") {
+    for (const uint32_t dtype : {KVASIR_DTYPE_F32, KVASIR_DTYPE_BF16}) {
+      for (const double scale : {1e-7, 1e-3, 1.0, 1e3}) {  // subnormal f16 to large
+        std::mt19937 random(5);
+        std::normal_distribution<double> normal;
+        Scene scene(dtype, 64, 16);
+        for (int b = 0; b < 20; ++b) {
+          scene.add_block(16, [&](uint32_t, uint32_t, uint32_t) { return scale * normal(random); });
+        }
+        FakeHost host;
+        Representative minmax(host, "minmax", {{"dtype", "f16"}});
+        scene.build(minmax);
+        for (uint32_t seed = 0; seed < 4; ++seed) {
+          const std::vector<float> q = scene.random_query(seed);
+          const auto scores = scene.score(minmax, q, 20);
+          for (uint32_t h = 0; h < 4; ++h) {
+            for (uint32_t b = 0; b < 20; ++b) {
+              for (const auto& k : scene.keys[b][h / 2]) {
+                CHECK(scores[h][b] >= dot(q.data() + h * 64, k) - 1e-6 * scale * 64);
+              }
+            }
+          }
+        }
+        // One-element queries: there is no sum that could hide a bound rounded inwards.
+        for (uint32_t d = 0; d < 64; ++d) {
+          for (const float sign : {1.0f, -1.0f}) {
+            std::vector<float> unit(64);
+            unit[d] = sign;
+            const auto scores = scene.score(minmax, one_group(unit), 20);
+            for (uint32_t b = 0; b < 20; ++b) {
+              for (const auto& k : scene.keys[b][0]) CHECK(scores[0][b] >= sign * k[d]);
+            }
+          }
+        }
+      }
+    }
+  }
+
+  TEST_CASE("a block fed in pieces has the record of one fed at once") {
+    for (const std::string name : {"mean", "max", "minmax", "fixed"}) {
+      CAPTURE(name);
+      std::mt19937 random(6);
+      std::normal_distribution<double> normal;
+      Scene scene(KVASIR_DTYPE_F16, 16, 16);
+      for (int b = 0; b < 6; ++b) {
+        scene.add_block(16, [&](uint32_t, uint32_t, uint32_t) { return normal(random); });
+      }
+      FakeHost host;
+      Representative at_once(host, name), in_pieces(host, name);
+      scene.build(at_once);
+      const auto whole = scene.page_memory;
+      scene.prepare(in_pieces);
+      for (uint32_t b = 0; b < 6; ++b) {
+        scene.update(in_pieces, {scene.item(b, 0, 5, KVASIR_ITEM_NEW)});
+        scene.update(in_pieces, {scene.item(b, 5, 10, KVASIR_ITEM_NEW)});
+        scene.update(in_pieces, {scene.item(b, 15, 1, KVASIR_ITEM_NEW | KVASIR_ITEM_SEALED)});
+        scene.update(in_pieces, {scene.item(b, 16, 0, KVASIR_ITEM_FINAL)});
+      }
+      CHECK(scene.page_memory == whole);
+    }
+  }
+
+  TEST_CASE("listed candidates score like the range, without a record below all others") {
+    std::mt19937 random(7);
+    std::normal_distribution<double> normal;
+    Scene scene(KVASIR_DTYPE_F16, 64, 16);
+    for (int b = 0; b < 700; ++b) {  // more than one task per head
+      scene.add_block(16, [&](uint32_t, uint32_t, uint32_t) { return normal(random); });
+    }
+    FakeHost host(4);
+    Representative mean(host, "mean");
+    scene.build(mean);
+    const std::vector<float> q = scene.random_query(9);
+    const auto all = scene.score(mean, q, 700);
+
+    for (const uint32_t scope : {KVASIR_SCOPE_SEQUENCE, KVASIR_SCOPE_KV_HEAD}) {
+      const uint32_t n_lists = scope == KVASIR_SCOPE_SEQUENCE ? 1 : 2;
+      SelectionBuffer list(KVASIR_UNIT_BLOCK, scope, n_lists, n_lists * 300);
+      for (uint32_t i = 0; i < n_lists; ++i) {
+        std::vector<uint32_t> blocks(700);
+        for (uint32_t b = 0; b < 700; ++b) blocks[b] = b;
+        std::shuffle(blocks.begin(), blocks.end(), random);
+        std::sort(blocks.begin(), blocks.begin() + 300);
+        std::copy_n(blocks.begin(), 300, list.index.begin() + 300 * i);
+        list.row_offsets[i] = 300 * i;
+        list.row_offsets[i + 1] = 300 * (i + 1);
+      }
+      list.selection.n_rows = n_lists;
+      scene.step.candidates = &list.selection;
+      const auto some = scene.score(mean, q, 300);
+      for (uint32_t h = 0; h < 4; ++h) {
+        const auto blocks = list.row(n_lists == 1 ? 0 : h / 2);
+        for (size_t i = 0; i < 300; ++i) CHECK(some[h][i] == all[h][blocks[i]]);
+      }
+    }
+
+    scene.step.candidates = nullptr;
+    scene.pages[1] = nullptr;
+    const auto holes = scene.score(mean, q, 700);
+    for (uint32_t b = 0; b < 700; ++b) {
+      const bool hole = b / Scene::kPageBlocks == 1;
+      CHECK(holes[2][b] == (hole ? -std::numeric_limits<float>::infinity() : all[2][b]));
+    }
+  }
+
+  TEST_CASE("a full block without keys, or a query of another shape, is refused") {
+    Scene scene(KVASIR_DTYPE_F16, 8, 16);
+    scene.add_block(16, [](uint32_t, uint32_t, uint32_t) { return 1.0; });
+    FakeHost host(2);
+    Representative mean(host, "mean");
+    scene.prepare(mean);
+    scene.leases[0].k = nullptr;
+    const auto item = scene.item(0, 0, 16, KVASIR_ITEM_SEALED);
+    CHECK(mean->update(mean.self(), &scene.step, &item, 1, sizeof item, mean.err()) ==
+          KVASIR_ERR_INVALID);
+    CHECK(mean.text().find("block 0") != std::string::npos);
+    kvasir_score_in in{};
+    kvasir_score_out out{};
+    CHECK(mean->score(mean.self(), &scene.step, &in, &out, mean.err()) == KVASIR_ERR_INVALID);
+  }
+}
+
+}  // namespace

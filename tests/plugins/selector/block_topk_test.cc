@@ -1,0 +1,249 @@
+// block_topk against a stable sort, on ties, NaN, lists of candidates and small buffers.
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <random>
+
+#include "tests/support/fake_host.h"
+
+namespace {
+using namespace kvasir::test;
+using Selector = PluginInstance<kvasir_selector>;
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+// The k first of a stable sort, best score first: equal scores stay in block order.
+std::vector<uint32_t> expected(const std::vector<uint32_t>& blocks,
+                               const std::vector<float>& scores, size_t k) {
+  std::vector<size_t> order(blocks.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    if (std::isnan(scores[a]) || std::isnan(scores[b])) {
+      return !std::isnan(scores[a]) && std::isnan(scores[b]);
+    }
+    return scores[a] > scores[b];
+  });
+  std::vector<uint32_t> out;
+  for (size_t i = 0; i < std::min(k, order.size()); ++i) out.push_back(blocks[order[i]]);
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+// A step of several sequences, every list of candidates with its scores.
+struct Scene {
+  std::vector<kvasir_step_row> rows;
+  std::vector<std::vector<uint32_t>> lists;  // [row * n_heads + head]
+  std::vector<float> scores;
+  std::vector<uint64_t> score_offsets{0};
+  SelectionBuffer candidates{KVASIR_UNIT_BLOCK, KVASIR_SCOPE_KV_HEAD, 0, 0};
+  kvasir_step step{};
+  kvasir_sel_in in{};
+
+  void add_row(uint32_t begin, uint32_t end) {
+    kvasir_step_row row{};
+    row.seq = rows.size() + 1;
+    row.unit_begin = begin;
+    row.unit_end = end;
+    rows.push_back(row);
+  }
+  void add_list(const std::vector<uint32_t>& list, const std::vector<float>& s) {
+    REQUIRE(list.size() == s.size());
+    lists.push_back(list);
+    scores.insert(scores.end(), s.begin(), s.end());
+    score_offsets.push_back(scores.size());
+  }
+  // Hands over `passed` (one list per row, or per row and head) as step.candidates.
+  void restrict_to(uint32_t scope, const std::vector<std::vector<uint32_t>>& passed) {
+    size_t total = 0;
+    for (const auto& list : passed) total += list.size();
+    candidates =
+        SelectionBuffer(KVASIR_UNIT_BLOCK, scope, static_cast<uint32_t>(passed.size()), total);
+    candidates.row_offsets[0] = 0;
+    for (size_t i = 0; i < passed.size(); ++i) {
+      std::copy(passed[i].begin(), passed[i].end(),
+                candidates.index.begin() + static_cast<long>(candidates.row_offsets[i]));
+      candidates.row_offsets[i + 1] = candidates.row_offsets[i] + passed[i].size();
+    }
+    candidates.selection.n_rows = static_cast<uint32_t>(passed.size());
+    step.candidates = &candidates.selection;
+  }
+  void finish() {
+    step.struct_size = sizeof step;
+    step.n_rows = static_cast<uint32_t>(rows.size());
+    step.row_size = sizeof(kvasir_step_row);
+    step.rows = rows.data();
+    in.struct_size = sizeof in;
+    in.n_score_heads = static_cast<uint32_t>(lists.size() / rows.size());
+    in.scores = scores.data();
+    in.score_offsets = score_offsets.data();
+  }
+};
+
+std::vector<uint32_t> range(uint32_t begin, uint32_t end) {
+  std::vector<uint32_t> out(end - begin);
+  std::iota(out.begin(), out.end(), begin);
+  return out;
+}
+
+Selector shared_selector(const FakeHost& host, int64_t blocks) {
+  Selector selector(host, "block_topk", {{"budget_blocks", blocks}});
+  kvasir_geometry geometry = small_geometry();
+  geometry.head_select_shared = 1;
+  selector.bind(geometry);
+  return selector;
+}
+
+// Candidates [begin, begin + scores.size()) of one sequence, one row for all heads.
+std::vector<uint32_t> pick(int64_t k, uint32_t begin, const std::vector<float>& scores) {
+  FakeHost host;
+  Selector selector = shared_selector(host, k);
+  Scene scene;
+  const auto end = begin + static_cast<uint32_t>(scores.size());
+  scene.add_row(begin, end);
+  scene.add_list(range(begin, end), scores);
+  scene.finish();
+  SelectionBuffer out(KVASIR_UNIT_BLOCK, KVASIR_SCOPE_SEQUENCE, 1, 64);
+  REQUIRE(selector->select(selector.self(), &scene.step, &scene.in, &out.selection,
+                           selector.err()) == KVASIR_OK);
+  REQUIRE(out.selection.n_rows == 1);
+  return out.row(0);
+}
+
+TEST_SUITE("plugins/selector") {
+  TEST_CASE("equal scores go to the lower block") {
+    CHECK(pick(1, 5, {7, 1, 1, 1, 7}) == std::vector<uint32_t>{5});  // blocks 5 and 9 tie
+    CHECK(pick(2, 0, {1, 1, 1, 1}) == std::vector<uint32_t>{0, 1});
+    CHECK(pick(1, 0, {-0.0f, 0.0f}) == std::vector<uint32_t>{0});
+    CHECK(pick(1, 0, {0.0f, -0.0f}) == std::vector<uint32_t>{0});
+  }
+
+  TEST_CASE("NaN ranks below everything, minus infinity included") {
+    CHECK(pick(1, 0, {kNaN, -kInf}) == std::vector<uint32_t>{1});
+    CHECK(pick(2, 0, {-kNaN, -1e30f, kNaN, -kInf}) == std::vector<uint32_t>{1, 3});
+    CHECK(pick(2, 0, {kNaN, -kNaN, kNaN}) == std::vector<uint32_t>{0, 1});
+    CHECK(pick(2, 0, {1, kInf, 2}) == std::vector<uint32_t>{1, 2});
+  }
+
+  TEST_CASE("few candidates are all taken, none is no error") {
+    CHECK(pick(4, 3, {1, 2, 3}) == std::vector<uint32_t>{3, 4, 5});
+    CHECK(pick(4, 3, {1, 2, 3, 0}) == std::vector<uint32_t>{3, 4, 5, 6});
+    CHECK(pick(4, 3, {}).empty());
+  }
+
+  TEST_CASE("every sequence and kv head gets the best of its own candidates") {
+    std::mt19937 random(11);
+    for (const uint32_t workers : {0u, 3u}) {
+      for (const bool listed : {false, true}) {
+        for (const uint32_t scope : {KVASIR_SCOPE_SEQUENCE, KVASIR_SCOPE_KV_HEAD}) {
+          CAPTURE(workers);
+          CAPTURE(listed);
+          FakeHost host(workers);
+          Selector selector(host, "block_topk", {{"budget_tokens", int64_t{16 * 7 + 15}}});
+          selector.bind(small_geometry());  // 2 kv heads, blocks of 16: 7 blocks
+          Scene scene;
+          std::vector<std::vector<uint32_t>> passed;
+          for (uint32_t row = 0; row < 5; ++row) {
+            const uint32_t begin = row, end = row + 60 * row;
+            scene.add_row(begin, end);
+            std::vector<uint32_t> list;
+            for (uint32_t head = 0; head < 2; ++head) {
+              if (head == 0 || scope == KVASIR_SCOPE_KV_HEAD || !listed) {
+                list.clear();
+                for (uint32_t b = begin; b < end; ++b) {
+                  if (!listed || random() % 3 == 0) list.push_back(b);
+                }
+                passed.push_back(list);
+              }
+              std::vector<float> scores;
+              for (size_t i = 0; i < list.size(); ++i) {  // few values: many ties
+                scores.push_back(static_cast<float>(static_cast<int>(random() % 9) - 4));
+              }
+              scene.add_list(list, scores);
+            }
+          }
+          if (listed) scene.restrict_to(scope, passed);
+          scene.finish();
+          SelectionBuffer out(KVASIR_UNIT_BLOCK, KVASIR_SCOPE_KV_HEAD, 10, 10 * 7);
+          REQUIRE(selector->select(selector.self(), &scene.step, &scene.in, &out.selection,
+                                   selector.err()) == KVASIR_OK);
+          REQUIRE(out.selection.n_rows == 10);
+          for (uint32_t i = 0; i < 10; ++i) {
+            const std::vector<float> scores(
+                scene.scores.begin() + static_cast<long>(scene.score_offsets[i]),
+                scene.scores.begin() + static_cast<long>(scene.score_offsets[i + 1]));
+            CHECK(out.row(i) == expected(scene.lists[i], scores, 7));
+          }
+        }
+      }
+    }
+  }
+
+  TEST_CASE("a buffer that is too small is left alone and the second call fits") {
+    FakeHost host;
+    Selector selector = shared_selector(host, 3);
+    Scene scene;
+    scene.add_row(0, 4);
+    scene.add_row(2, 4);
+    scene.add_list(range(0, 4), {4, 3, 2, 1});
+    scene.add_list(range(2, 4), {1, 2});
+    scene.finish();
+    SelectionBuffer small(KVASIR_UNIT_BLOCK, KVASIR_SCOPE_SEQUENCE, 2, 4);
+    REQUIRE(selector->select(selector.self(), &scene.step, &scene.in, &small.selection,
+                             selector.err()) == KVASIR_ERR_CAPACITY);
+    CHECK(small.selection.needed == 5);
+    CHECK(!selector.text().empty());
+    CHECK(small.selection.n_rows == 0);
+    CHECK(small.row_offsets == std::vector<uint64_t>(3, 0xdead));
+    CHECK(small.index == std::vector<uint32_t>(4, 0xbeef));
+    SelectionBuffer enough(KVASIR_UNIT_BLOCK, KVASIR_SCOPE_SEQUENCE, 2, small.selection.needed);
+    REQUIRE(selector->select(selector.self(), &scene.step, &scene.in, &enough.selection,
+                             selector.err()) == KVASIR_OK);
+    CHECK(enough.row(0) == std::vector<uint32_t>{0, 1, 2});
+    CHECK(enough.row(1) == std::vector<uint32_t>{2, 3});
+  }
+
+  TEST_CASE("scores that do not fit the candidates are refused") {
+    FakeHost host;
+    Selector selector = shared_selector(host, 3);
+    Scene scene;
+    scene.add_row(0, 5);
+    scene.add_list(range(0, 4), {4, 3, 2, 1});
+    scene.finish();
+    SelectionBuffer out(KVASIR_UNIT_BLOCK, KVASIR_SCOPE_SEQUENCE, 1, 8);
+    CHECK(selector->select(selector.self(), &scene.step, &scene.in, &out.selection,
+                           selector.err()) == KVASIR_ERR_INVALID);
+  }
+
+  TEST_CASE("limits follow the budget and the mode") {
+    FakeHost host;
+    Selector tokens(host, "block_topk", {{"budget_tokens", int64_t{100}}});
+    tokens.bind(small_geometry());
+    kvasir_sel_limits limits{};
+    REQUIRE(tokens->limits(tokens.self(), &limits, tokens.err()) == KVASIR_OK);
+    CHECK(limits.max_units == 6);
+    CHECK(limits.scope == KVASIR_SCOPE_KV_HEAD);
+    CHECK(limits.unit == KVASIR_UNIT_BLOCK);
+    Selector blocks = shared_selector(host, 96);
+    limits = {};
+    REQUIRE(blocks->limits(blocks.self(), &limits, blocks.err()) == KVASIR_OK);
+    CHECK(limits.max_units == 96);
+    CHECK(limits.scope == KVASIR_SCOPE_SEQUENCE);
+  }
+
+  TEST_CASE("two budgets, or one below a block, are refused by name") {
+    FakeHost host;
+    Selector both(host, "block_topk",
+                  {{"budget_tokens", int64_t{64}}, {"budget_blocks", int64_t{4}}});
+    CHECK(both.status() == KVASIR_ERR_INVALID);
+    CHECK(both.text().find("budget_tokens = 64") != std::string::npos);
+    CHECK(both.text().find("budget_blocks = 4") != std::string::npos);
+    Selector little(host, "block_topk", {{"budget_tokens", int64_t{15}}});
+    const kvasir_geometry geometry = small_geometry();
+    CHECK(little->base.validate(little.self(), &geometry, little.err()) == KVASIR_ERR_INVALID);
+    CHECK(little.text().find("block_size = 16") != std::string::npos);
+  }
+}
+
+}  // namespace

@@ -1,0 +1,70 @@
+// Selectors that leave everything to the core's forced parts or to the dense path.
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/support/fake_host.h"
+
+namespace {
+using namespace kvasir::test;
+using Selector = PluginInstance<kvasir_selector>;
+
+TEST_SUITE("plugins/selector") {
+  TEST_CASE("dense has no select and no budget") {
+    FakeHost host;
+    Selector dense(host, "dense");
+    CHECK(dense.desc().id == std::string("kvasir.dense"));
+    dense.bind(small_geometry());
+    kvasir_sel_limits limits{};
+    REQUIRE(dense->limits(dense.self(), &limits, dense.err()) == KVASIR_OK);
+    CHECK_FALSE(static_cast<bool>(dense->select));
+    CHECK_FALSE(static_cast<bool>(dense->update));
+    CHECK_FALSE(static_cast<bool>(dense->base.seq_open));
+    CHECK(limits.max_units == 0);
+    CHECK(limits.mass_at == 0);
+  }
+
+  TEST_CASE("streaming selects nothing, in tokens, once for all heads and steps") {
+    FakeHost host;
+    Selector streaming(host, "streaming");
+    streaming.bind(small_geometry());
+    kvasir_sel_limits limits{};
+    REQUIRE(streaming->limits(streaming.self(), &limits, streaming.err()) == KVASIR_OK);
+    CHECK(limits.unit == KVASIR_UNIT_TOKEN);
+    CHECK(limits.scope == KVASIR_SCOPE_SEQUENCE);
+    CHECK((streaming.desc().needs & KVASIR_NEED_TOKEN_ROWS) != 0);
+
+    const kvasir_step_row rows[3] = {};
+    kvasir_step step{};
+    step.struct_size = sizeof step;
+    step.n_rows = 3;
+    step.row_size = sizeof rows[0];
+    step.rows = rows;
+    kvasir_sel_in in{};
+    SelectionBuffer out(limits.unit, limits.scope, 3, 0);  // no room: none is needed
+    REQUIRE(streaming->select(streaming.self(), &step, &in, &out.selection, streaming.err()) ==
+            KVASIR_OK);
+    CHECK(out.selection.n_rows == 3);
+    CHECK(out.selection.reuse_steps == UINT32_MAX);
+    for (uint32_t i = 0; i < 3; ++i) {
+      CHECK(out.row_flags[i] == KVASIR_ROW_NONE);
+      CHECK(out.row(i).empty());
+    }
+  }
+
+  TEST_CASE("a host of another ABI version is refused with a text") {
+    FakeHost host;
+    kvasir_host other = *host.host();
+    other.abi_minor_min = other.abi_minor_max = KVASIR_ABI_MINOR + 1;
+    const std::string path = std::string(KVASIR_BINARY_DIR) + "/plugins/dense.so";
+    void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    REQUIRE(library);
+    auto entry =
+        reinterpret_cast<decltype(&kvasir_plugin_entry)>(dlsym(library, "kvasir_plugin_entry"));
+    kvasir_request request{sizeof request, 0, nullptr};
+    kvasir_err err{sizeof err, 0, {}};
+    CHECK(entry(&other, &request, &err) == KVASIR_ERR_VERSION);
+    CHECK(err.code == KVASIR_ERR_VERSION);
+    CHECK(std::string(err.text).find("0.1") != std::string::npos);
+    CHECK(request.plugin == nullptr);
+  }
+}
+
+}  // namespace

@@ -1,0 +1,354 @@
+// kvasir.dram: what is written is read, names and handles agree, misuse is refused with a text.
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <fstream>
+#include <map>
+#include <random>
+#include <set>
+#include <thread>
+
+#include "tests/support/fake_host.h"
+
+namespace {
+using namespace kvasir::test;
+using Storage = PluginInstance<kvasir_storage>;
+
+kvasir_block_key key(uint64_t hash, uint32_t block, uint32_t layer = 0,
+                     uint32_t kv_head = KVASIR_ALL_HEADS) {
+  return {{hash, ~hash}, layer, block, kv_head, 0, 0};
+}
+kvasir_block_key with_handle(kvasir_block_key k, uint64_t handle) {
+  k.handle = handle;
+  return k;
+}
+
+struct Dram {
+  FakeHost host{1};
+  Storage storage;
+  kvasir_geometry geometry;
+
+  explicit Dram(const OptionValues& options = {}, kvasir_geometry g = small_geometry())
+      : storage(host, "dram", options), geometry(g) {
+    storage.bind(geometry);
+  }
+  kvasir_status try_acquire(const std::vector<kvasir_block_key>& keys, uint32_t mode,
+                            std::vector<kvasir_lease>& out) {
+    out.assign(keys.size(), {});
+    return storage->acquire(storage.self(), keys.data(), static_cast<uint32_t>(keys.size()),
+                            sizeof keys[0], mode, out.data(), sizeof out[0], storage.err());
+  }
+  kvasir_lease acquire(const kvasir_block_key& k, uint32_t mode) {
+    std::vector<kvasir_lease> out;
+    REQUIRE_MESSAGE(try_acquire({k}, mode, out) == KVASIR_OK, storage.text());
+    return out[0];
+  }
+  kvasir_lease write(const kvasir_block_key& k) { return acquire(k, KVASIR_ACQUIRE_WRITE); }
+  kvasir_lease read(const kvasir_block_key& k) { return acquire(k, KVASIR_ACQUIRE_READ); }
+  void release(uint64_t lease) { storage->release(storage.self(), &lease, 1); }
+  kvasir_status seal(const kvasir_block_key& k, kvasir_lease& lease) {
+    return storage->seal(storage.self(), &k, 1, sizeof k, &lease, sizeof lease, storage.err());
+  }
+  kvasir_status drop(const kvasir_block_key& k, uint32_t mode = KVASIR_DROP_UNREF) {
+    return storage->drop(storage.self(), &k, 1, sizeof k, mode, storage.err());
+  }
+  // A new block, released again; its handle.
+  uint64_t make(const kvasir_block_key& k) {
+    const kvasir_lease lease = write(k);
+    release(lease.lease);
+    return lease.handle;
+  }
+  kvasir_storage_plan plan() {
+    kvasir_storage_plan out{};
+    REQUIRE(storage->plan(storage.self(), &geometry, &out, storage.err()) == KVASIR_OK);
+    return out;
+  }
+};
+
+uint64_t resident_bytes() {
+  std::ifstream statm("/proc/self/statm");
+  uint64_t total = 0, resident = 0;
+  statm >> total >> resident;
+  return resident * 4096;
+}
+
+TEST_SUITE("plugins/storage") {
+  TEST_CASE("blocks have the announced layout and do not overlap") {
+    for (const auto& [type_k, type_v, k_bytes, v_bytes] :
+         {std::tuple{"f16", "f16", 2u, 2u}, {"f32", "bf16", 4u, 2u}}) {
+      kvasir_geometry geometry = small_geometry();
+      geometry.head_dim = 5;  // nothing is a multiple of 64
+      geometry.v_dim = 3;
+      geometry.block_size = 7;
+      Dram dram({{"type_k", type_k}, {"type_v", type_v}}, geometry);
+      kvasir_kv_format format{};
+      uint32_t n = 0;
+      CHECK(dram.storage->formats(dram.storage.self(), &format, 0, &n, dram.storage.err()) ==
+            KVASIR_ERR_CAPACITY);
+      REQUIRE(dram.storage->formats(dram.storage.self(), &format, 1, &n, dram.storage.err()) ==
+              KVASIR_OK);
+      CHECK(n == 1);
+      CHECK(format.k_token_stride == 5 * k_bytes);
+      CHECK(format.v_token_stride == 3 * v_bytes);
+      CHECK(format.k_head_stride == 7 * format.k_token_stride);
+      CHECK(format.v_head_stride == 7 * format.v_token_stride);
+
+      std::vector<std::pair<uintptr_t, uintptr_t>> areas;
+      for (uint32_t block = 0; block < 20; ++block) {
+        const kvasir_lease lease = dram.write(key(1, block));
+        REQUIRE(lease.state == KVASIR_LEASE_RESIDENT);
+        for (const auto& [p, head] :
+             {std::pair{lease.k, format.k_head_stride}, {lease.v, format.v_head_stride}}) {
+          const auto begin = reinterpret_cast<uintptr_t>(p);
+          CHECK(begin % 64 == 0);
+          areas.emplace_back(begin, begin + 2 * head);  // 2 kv heads
+        }
+      }
+      std::sort(areas.begin(), areas.end());
+      for (size_t i = 1; i < areas.size(); ++i) CHECK(areas[i].first >= areas[i - 1].second);
+    }
+  }
+
+  TEST_CASE("the plan says what blocks really take") {
+    kvasir_geometry geometry = small_geometry();
+    geometry.head_dim = geometry.v_dim = 64;
+    Dram dram({{"huge_pages", int64_t{0}}}, geometry);
+    const uint64_t bytes = dram.plan().block_bytes;
+    CHECK(bytes == 2 * 2 * 16 * 64 * 2);  // K and V, 2 heads, 16 tokens, 64 elements, f16
+    const uint64_t before = resident_bytes();
+    uintptr_t low = UINTPTR_MAX, high = 0;
+    constexpr uint64_t kBlocks = 4096;  // 32 MiB, half of one mapping
+    for (uint32_t block = 0; block < kBlocks; ++block) {
+      const kvasir_lease lease = dram.write(key(1, block));
+      std::memset(lease.k, 1, bytes / 2);
+      std::memset(lease.v, 1, bytes / 2);
+      low = std::min(low, reinterpret_cast<uintptr_t>(lease.k));
+      high = std::max(high, reinterpret_cast<uintptr_t>(lease.v) + bytes / 2);
+    }
+    CHECK(high - low == kBlocks * bytes);
+    const auto grown = static_cast<double>(resident_bytes() - before);
+    CHECK(grown >= 0.99 * static_cast<double>(kBlocks * bytes));
+    CHECK(grown <= static_cast<double>(kBlocks * bytes) + 8e6);  // tables and the allocator's slack
+  }
+
+  TEST_CASE("a block is found by handle and by hash, and stays where it is") {
+    Dram dram;
+    const kvasir_lease first = dram.write(key(1, 3));
+    for (uint32_t block = 4; block < 3000; ++block) dram.make(key(1, block));
+    for (const uint64_t handle : {uint64_t{0}, first.handle}) {
+      const kvasir_lease again = dram.read(with_handle(key(1, 3), handle));
+      CHECK(again.k == first.k);
+      CHECK(again.v == first.v);
+      CHECK(again.handle == first.handle);
+      CHECK(again.lease != first.lease);
+      dram.release(again.lease);
+    }
+  }
+
+  TEST_CASE("a key it never had is marked, not created") {
+    Dram dram;
+    dram.make(key(1, 3));
+    for (const auto& k : {key(2, 3), key(1, 4), key(1, 3, 1)}) {
+      const kvasir_lease lease = dram.read(k);
+      CHECK(lease.state == KVASIR_LEASE_FAILED);
+      CHECK(lease.k == nullptr);
+      CHECK(lease.v == nullptr);
+      CHECK(lease.lease == 0);
+      CHECK(dram.drop(k) == KVASIR_ERR_INVALID);
+    }
+  }
+
+  TEST_CASE("sealing renames the block and keeps the lease readable") {
+    Dram dram;
+    kvasir_lease lease = dram.write(key(77, 0));
+    const kvasir_lease before = lease;
+    lease.n_tokens = 16;
+    lease.pos_begin = 5;
+    REQUIRE(dram.seal(key(1, 0), lease) == KVASIR_OK);
+    CHECK(lease.k == before.k);
+    CHECK(lease.handle == before.handle);
+    CHECK(lease.n_tokens == 16);  // the host's fields
+    CHECK(lease.pos_begin == 5);
+    CHECK(dram.read(key(77, 0)).state == KVASIR_LEASE_FAILED);
+    const kvasir_lease found = dram.read(key(1, 0));
+    CHECK(found.k == before.k);
+    CHECK(dram.seal(key(2, 0), lease) == KVASIR_ERR_INVALID);  // it is a lease for reading now
+    CHECK(dram.storage.text().find("not a WRITE lease") != std::string::npos);
+    const kvasir_lease reopened = dram.write(key(1, 0));
+    CHECK(reopened.k == before.k);
+  }
+
+  TEST_CASE("two blocks sealed under one name are dropped one by one") {
+    Dram dram;
+    uint64_t handles[2];
+    for (uint64_t i = 0; i < 2; ++i) {
+      kvasir_lease lease = dram.write(key(100 + i, 0));
+      REQUIRE(dram.seal(key(1, 0), lease) == KVASIR_OK);
+      handles[i] = lease.handle;
+      dram.release(lease.lease);
+    }
+    REQUIRE(dram.drop(with_handle(key(1, 0), handles[0])) == KVASIR_OK);
+    const kvasir_lease left = dram.read(key(1, 0));
+    CHECK(left.handle == handles[1]);
+    dram.release(left.lease);
+    REQUIRE(dram.drop(key(1, 0)) == KVASIR_OK);
+    CHECK(dram.read(key(1, 0)).state == KVASIR_LEASE_FAILED);
+  }
+
+  TEST_CASE("a key of one head is a slice of the block written for all") {
+    Dram dram;
+    kvasir_kv_format format{};
+    uint32_t n = 0;
+    REQUIRE(dram.storage->formats(dram.storage.self(), &format, 1, &n, dram.storage.err()) ==
+            KVASIR_OK);
+    const kvasir_lease whole = dram.write(key(1, 0));
+    const kvasir_lease slice = dram.read(with_handle(key(1, 0, 0, 1), whole.handle));
+    CHECK(static_cast<std::byte*>(slice.k) ==
+          static_cast<std::byte*>(whole.k) + format.k_head_stride);
+    CHECK(static_cast<std::byte*>(slice.v) ==
+          static_cast<std::byte*>(whole.v) + format.v_head_stride);
+    CHECK(slice.kv_head == 1);
+    dram.release(slice.lease);
+    dram.release(whole.lease);
+
+    REQUIRE(dram.drop(key(1, 0, 0, 0)) == KVASIR_OK);
+    CHECK(dram.drop(key(1, 0, 0, 0)) == KVASIR_ERR_INVALID);
+    CHECK(dram.read(key(1, 0)).state == KVASIR_LEASE_RESIDENT);  // head 1 is still there
+    CHECK(dram.drop(key(1, 0, 0, 1)) == KVASIR_ERR_INVALID);     // and leased
+  }
+
+  TEST_CASE("dropping the last head frees the block") {
+    Dram dram;
+    const uint64_t handle = dram.make(key(1, 0));
+    REQUIRE(dram.drop(key(1, 0, 0, 1)) == KVASIR_OK);
+    REQUIRE(dram.drop(key(1, 0, 0, 0)) == KVASIR_OK);
+    CHECK(dram.read(key(1, 0)).state == KVASIR_LEASE_FAILED);
+    CHECK(dram.drop(with_handle(key(1, 0), handle)) == KVASIR_ERR_INVALID);
+  }
+
+  TEST_CASE("blocks of one head are a size class of their own") {
+    Dram dram;
+    const kvasir_lease a = dram.write(key(1, 0, 0, 0)), b = dram.write(key(1, 0, 0, 1));
+    CHECK(a.k != b.k);
+    CHECK(static_cast<std::byte*>(a.v) - static_cast<std::byte*>(a.k) == 16 * 8 * 2);
+    CHECK(dram.read(key(1, 0)).state == KVASIR_LEASE_FAILED);
+  }
+
+  TEST_CASE("misuse is refused with a text and changes nothing") {
+    Dram dram;
+    const kvasir_lease lease = dram.write(key(1, 0));
+    std::vector<kvasir_lease> out;
+    const auto refused = [&](kvasir_status status, const char* part) {
+      CHECK(status == KVASIR_ERR_INVALID);
+      CHECK_MESSAGE(dram.storage.text().find(part) != std::string::npos, dram.storage.text());
+    };
+    refused(dram.try_acquire({key(1, 0)}, KVASIR_ACQUIRE_WRITE, out), "WRITE lease is out");
+    refused(dram.try_acquire({key(1, 0)}, 7, out), "mode 7");
+    refused(dram.try_acquire({key(1, 0, 9)}, KVASIR_ACQUIRE_WRITE, out), "layer 9");
+    refused(dram.try_acquire({key(1, 0, 0, 2)}, KVASIR_ACQUIRE_READ, out), "kv head 2");
+    for (const uint64_t bad : {uint64_t{99}, ~uint64_t{0}, lease.handle + (uint64_t{1} << 32)}) {
+      refused(dram.try_acquire({with_handle(key(1, 0), bad)}, KVASIR_ACQUIRE_READ, out),
+              "names no block");
+    }
+    refused(dram.try_acquire({with_handle(key(2, 0), lease.handle)}, KVASIR_ACQUIRE_READ, out),
+            "another key");
+    refused(dram.drop(key(1, 0)), "release them first");
+    refused(dram.drop(key(1, 0), 5), "mode 5");
+    kvasir_lease forged = lease;
+    forged.lease = 12345;
+    refused(dram.seal(key(2, 0), forged), "not a WRITE lease");
+    kvasir_lease elsewhere = lease;
+    refused(dram.seal(key(2, 1), elsewhere), "the lease is on");
+    dram.release(12345);
+    dram.release(lease.lease);
+    dram.release(lease.lease);
+    CHECK(dram.host.lines().size() == 2);
+    dram.release(0);  // nothing to release
+    CHECK(dram.host.lines().size() == 2);
+    REQUIRE(dram.drop(key(1, 0)) == KVASIR_OK);
+    refused(dram.drop(key(1, 0)), "no such block");
+    refused(dram.drop(with_handle(key(1, 0), lease.handle)), "dropped before");
+  }
+
+  TEST_CASE("an acquire that fails half way leaves nothing behind") {
+    Dram dram({{"max_bytes", int64_t{3 * 1024}}});
+    REQUIRE(dram.plan().block_bytes == 1024);
+    const uint64_t first = dram.make(key(1, 0));
+    std::vector<kvasir_lease> out;
+    CHECK(dram.try_acquire({key(1, 0), key(1, 1), key(1, 2), key(1, 3)}, KVASIR_ACQUIRE_WRITE,
+                           out) == KVASIR_ERR_OUT_OF_MEMORY);
+    CHECK(dram.storage.text().find("max_bytes = 3072") != std::string::npos);
+    for (uint32_t block = 1; block < 4; ++block) {
+      CHECK(dram.read(key(1, block)).state == KVASIR_LEASE_FAILED);
+    }
+    REQUIRE(dram.drop(with_handle(key(1, 0), first)) == KVASIR_OK);  // not leased
+    REQUIRE(dram.try_acquire({key(1, 1), key(1, 2), key(1, 3)}, KVASIR_ACQUIRE_WRITE, out) ==
+            KVASIR_OK);
+  }
+
+  TEST_CASE("memory the system does not have is OUT_OF_MEMORY") {
+    kvasir_geometry geometry = small_geometry();
+    geometry.n_q_heads = geometry.n_kv_heads = 1u << 20;
+    geometry.head_dim = geometry.v_dim = 1u << 16;
+    geometry.block_size = 4096;  // 1 PiB a block: more than a process can address
+    Dram dram({}, geometry);
+    std::vector<kvasir_lease> out;
+    CHECK(dram.try_acquire({key(1, 0)}, KVASIR_ACQUIRE_WRITE, out) == KVASIR_ERR_OUT_OF_MEMORY);
+    CHECK(dram.storage.text().find("MiB") != std::string::npos);
+  }
+
+  TEST_CASE("under churn every block keeps its own content") {
+    Dram dram;
+    std::mt19937 random(3);
+    struct Known {
+      uint64_t handle, stamp;
+    };
+    std::map<uint32_t, Known> known;
+    std::set<uint64_t> handles;
+    const uint64_t bytes = dram.plan().block_bytes;
+    for (uint64_t stamp = 1; stamp < 20000; ++stamp) {
+      const auto block = static_cast<uint32_t>(random() % 200);
+      const auto found = known.find(block);
+      if (found == known.end()) {
+        const kvasir_lease lease = dram.write(key(1, block));
+        CHECK(handles.insert(lease.handle).second);  // a handle never comes again
+        std::memset(lease.k, static_cast<int>(stamp % 251), bytes / 2);
+        std::memset(lease.v, static_cast<int>(stamp % 241), bytes / 2);
+        known[block] = {lease.handle, stamp};
+        dram.release(lease.lease);
+        continue;
+      }
+      const auto k = with_handle(key(1, block), random() % 2 ? found->second.handle : 0);
+      const kvasir_lease lease = dram.read(k);
+      const uint64_t want = found->second.stamp;
+      CHECK(static_cast<uint8_t*>(lease.k)[bytes / 2 - 1] == want % 251);
+      CHECK(static_cast<uint8_t*>(lease.v)[0] == want % 241);
+      dram.release(lease.lease);
+      if (random() % 3 == 0) {
+        REQUIRE(dram.drop(k) == KVASIR_OK);
+        known.erase(found);
+      }
+    }
+  }
+
+  TEST_CASE("drop may come from another thread") {
+    Dram dram;
+    for (uint32_t block = 0; block < 500; ++block) dram.make(key(1, block));
+    uint32_t refused = 0;
+    std::thread other([&] {
+      kvasir_err err{sizeof err, 0, {}};
+      for (uint32_t block = 0; block < 500; ++block) {
+        const kvasir_block_key k = key(1, block);
+        refused += dram.storage->drop(dram.storage.self(), &k, 1, sizeof k, KVASIR_DROP_UNREF,
+                                      &err) != KVASIR_OK;
+      }
+    });
+    for (uint32_t block = 500; block < 1000; ++block) dram.make(key(1, block));
+    other.join();
+    CHECK(refused == 0);
+    for (uint32_t block = 0; block < 1000; ++block) {
+      CHECK((dram.read(key(1, block)).state == KVASIR_LEASE_RESIDENT) == (block >= 500));
+    }
+  }
+}
+
+}  // namespace
