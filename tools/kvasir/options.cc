@@ -194,7 +194,7 @@ StrategyConfig resolve_strategy(const Options& o) {
   add_type("storage.type_k", o.cache_type_k, "-ctk");
   add_type("storage.type_v", o.cache_type_v, "-ctv");
   const std::string path = find_strategy(o.strategy);
-  if (path.empty()) return parse_strategy("", "default", overrides, default_strategy());
+  if (path.empty()) return parse_strategy("", "dense", overrides, default_strategy());
   return load_strategy(path, overrides, default_strategy());
 }
 

@@ -1,0 +1,300 @@
+// Attention on the CPU: SIMD kernels over the blocks where they lie, shared out to the host's pool.
+// Partial results carry (o, lse) and merge exactly; arXiv:2205.14135, arXiv:1805.02867.
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <memory>
+
+#include "kernels/attention_decode.h"
+#include "kernels/attention_mass.h"
+#include "kernels/attention_prefill.h"
+#include "kernels/attention_state.h"
+#include "plugins/attention/cpu/key_rows.h"
+#include "plugins/attention/cpu/tasks.h"
+#include "plugins/sdk/plugin.h"
+
+namespace {
+using namespace kvasir;
+using attention::Geometry;
+using attention::KeyRows;
+using attention::Task;
+
+constexpr uint64_t kAlignment = 64;
+
+class Cpu {
+ public:
+  static constexpr kvasir_desc kDesc = sdk::describe(
+      {.kind = KVASIR_KIND_ATTENTION,
+       .id = "kvasir.cpu",
+       .version = "0.1.0",
+       .name = "CPU attention",
+       .vendor = "Kvasir",
+       .license = "Apache-2.0",
+       .summary = "SIMD attention over f32, f16 and bf16 blocks, AVX-512 and AVX2 at run time.",
+       .provides = KVASIR_PROVIDE_MASS | KVASIR_PROVIDE_LOG_WEIGHT |
+                   KVASIR_PROVIDE_HEAD_LOG_WEIGHT | KVASIR_PROVIDE_TOKEN_ROWS |
+                   KVASIR_PROVIDE_DISTANCE,
+       .dtypes = KVASIR_DTYPE_BIT(KVASIR_DTYPE_F32) | KVASIR_DTYPE_BIT(KVASIR_DTYPE_F16) |
+                 KVASIR_DTYPE_BIT(KVASIR_DTYPE_BF16)});
+
+  Cpu(const sdk::Host& host, const sdk::Options&) : host_(host) {}
+
+  void bind(const kvasir_geometry& geometry) {
+    geometry_ = std::make_unique<Geometry>(geometry);
+    planner_ = std::make_unique<attention::TaskPlanner>(*geometry_, host_.max_workers());
+    workers_.resize(host_.max_workers());
+  }
+
+  void plan(const kvasir_attn_shape& shape, kvasir_attn_plan& out) {
+    const auto n_q = std::min(shape.max_queries, planner_->queries_per_task());
+    const uint64_t task =
+        std::max(kernels::attention_prefill_scratch_bytes(kernel_shape(), n_q),
+                 kernels::attention_mass_scratch_bytes(kernel_shape(), shape.max_queries));
+    out.scratch_bytes = (task + kAlignment) * host_.max_workers();
+  }
+
+  void run(const sdk::Step&, const kvasir_attn_in& in, kvasir_attn_out& out) {
+    planner_->plan(in, list_);
+    if (side_.size() < list_.side_floats) side_.resize(list_.side_floats);
+    for (const auto& pairs : list_.to_clear) clear(pairs, out);
+    host_.parallel_for(list_.tasks.size(), 1, [&](uint64_t begin, uint64_t end, uint32_t worker) {
+      for (uint64_t i = begin; i < end; ++i) {
+        attend(list_.tasks[i], out, worker);
+      }
+    });
+    if (list_.to_merge.empty()) return;
+    // One kv head is merged by one worker, in the order of the parts and slices.
+    host_.parallel_for(geometry_->n_kv_heads, 1, [&](uint64_t begin, uint64_t end, uint32_t) {
+      for (const Task& task : list_.to_merge) {
+        if (begin <= task.kv_head && task.kv_head < end) merge(task, out);
+      }
+    });
+  }
+
+  void mass(const sdk::Step&, const kvasir_attn_in& in, const kvasir_attn_mass& out) {
+    plan_mass(in, out);
+    host_.parallel_for(mass_tasks_.size(), 1, [&](uint64_t begin, uint64_t end, uint32_t worker) {
+      for (uint64_t i = begin; i < end; ++i) {
+        add_mass(mass_tasks_[i], out, worker);
+      }
+    });
+  }
+
+ private:
+  struct Worker {
+    KeyRows keys;
+    std::vector<float> o, lse;  // of a second run of element types
+  };
+  struct MassTask {
+    const kvasir_attn_part* part;
+    const kvasir_attn_row* row;
+    uint64_t item_begin, item_end;
+    uint64_t first_key;  // into out.value
+    uint64_t n_keys;
+  };
+
+  kernels::AttentionShape kernel_shape() const {
+    kernels::AttentionShape shape;
+    shape.group_size = geometry_->group_size();
+    shape.head_dim = geometry_->head_dim;
+    shape.v_dim = geometry_->v_dim;
+    shape.softmax_scale = geometry_->softmax_scale;
+    shape.softcap = geometry_->softcap;
+    return shape;
+  }
+
+  kernels::AttentionShape kernel_shape(const KeyRows::Run& run) const {
+    kernels::AttentionShape shape = kernel_shape();
+    shape.k_type = run.k_type;
+    shape.v_type = run.v_type;
+    return shape;
+  }
+
+  // Scratch of one task, aligned as the kernels want it whoever provides it.
+  class Memory {
+   public:
+    Memory(const sdk::Host& host, uint32_t worker, uint64_t bytes)
+        : scratch_(host, worker, bytes + kAlignment) {}
+    void* get() const {
+      const auto at = reinterpret_cast<uintptr_t>(scratch_.span().data());
+      return scratch_.span().data() + ((kAlignment - at % kAlignment) % kAlignment);
+    }
+
+   private:
+    sdk::Scratch<std::byte> scratch_;
+  };
+
+  const float* query(const kvasir_attn_part& part, uint32_t row, uint32_t kv_head) const {
+    const auto* at = static_cast<const std::byte*>(part.q.data) + row * part.q.stride[0];
+    const uint64_t head = uint64_t{kv_head} * geometry_->group_size();
+    return reinterpret_cast<const float*>(at) + head * geometry_->head_dim;
+  }
+  size_t first_head(uint32_t row, uint32_t kv_head) const {
+    return uint64_t{row} * geometry_->n_q_heads + uint64_t{kv_head} * geometry_->group_size();
+  }
+
+  // Outputs of a task: rows of the call's arrays, or of its own place in the side buffer.
+  struct Target {
+    float *o, *lse;
+    size_t o_stride, lse_stride;
+  };
+  Target target(const Task& task, const kvasir_attn_out& out) {
+    const size_t group = geometry_->group_size();
+    if (task.side != attention::kDirect) {
+      float* o = side_.data() + task.side;
+      return {o, o + task.n_q * group * geometry_->v_dim, group * geometry_->v_dim, group};
+    }
+    const size_t head = first_head(task.q_begin, task.kv_head);
+    return {out.o + head * geometry_->v_dim, out.lse + head,
+            size_t{geometry_->n_q_heads} * geometry_->v_dim, geometry_->n_q_heads};
+  }
+
+  void clear(const attention::TaskList::Pairs& pairs, const kvasir_attn_out& out) const {
+    for (uint32_t q = pairs.q_begin; q < pairs.q_begin + pairs.n_q; ++q) {
+      const size_t head = first_head(q, pairs.kv_head);
+      std::fill_n(out.o + head * geometry_->v_dim, geometry_->group_size() * geometry_->v_dim,
+                  0.0f);
+      std::fill_n(out.lse + head, geometry_->group_size(), kernels::kEmptyLse);
+    }
+  }
+
+  void attend(const Task& task, const kvasir_attn_out& out, uint32_t worker) {
+    Worker& w = workers_[worker];
+    const bool decode = task.n_q == 1;
+    const uint32_t* q_pos = task.part->q_pos + task.q_begin;
+    w.keys.build(*geometry_, *task.part, task.kv_head, task.item_begin, task.item_end,
+                 decode ? std::optional(*q_pos) : std::nullopt);
+    const Target to = target(task, out);
+    if (w.keys.runs().empty()) return attend_run(task, {}, {}, to, worker);
+    bool first = true;
+    for (const KeyRows::Run& run : w.keys.runs()) {
+      if (first) {
+        attend_run(task, run, w.keys.rows(run), to, worker);
+      } else {
+        attend_more(task, run, to, worker);
+      }
+      first = false;
+    }
+  }
+
+  void attend_run(const Task& task, const KeyRows::Run& run, std::span<const kernels::KvRows> rows,
+                  const Target& to, uint32_t worker) {
+    const kernels::AttentionShape shape = kernel_shape(run);
+    const float* q = query(*task.part, task.q_begin, task.kv_head);
+    if (task.n_q == 1) {
+      const Memory memory(host_, worker, kernels::attention_decode_scratch_bytes(shape));
+      return kernels::attention_decode(shape, q, rows, to.o, to.lse, memory.get());
+    }
+    kernels::QueryTile tile;
+    tile.q = q;
+    tile.o = to.o;
+    tile.lse = to.lse;
+    tile.n_q = task.n_q;
+    tile.q_stride = static_cast<size_t>(task.part->q.stride[0]) / sizeof(float);
+    tile.o_stride = to.o_stride;
+    tile.lse_stride = to.lse_stride;
+    tile.mask = {task.part->q_pos + task.q_begin, task.part->dist_min, task.part->dist_max};
+    const Memory memory(host_, worker, kernels::attention_prefill_scratch_bytes(shape, task.n_q));
+    kernels::attention_prefill(shape, tile, rows, memory.get());
+  }
+
+  // Rows of another element type: a partial result of their own, merged at once.
+  void attend_more(const Task& task, const KeyRows::Run& run, const Target& to, uint32_t worker) {
+    Worker& w = workers_[worker];
+    const size_t group = geometry_->group_size();
+    const size_t v_dim = geometry_->v_dim;
+    w.o.resize(task.n_q * group * v_dim);
+    w.lse.resize(task.n_q * group);
+    attend_run(task, run, w.keys.rows(run), {w.o.data(), w.lse.data(), group * v_dim, group},
+               worker);
+    merge_rows(w.o.data(), w.lse.data(), task.n_q, to);
+  }
+
+  void merge_rows(const float* o, const float* lse, uint32_t n_q, const Target& to) const {
+    const size_t group = geometry_->group_size();
+    const size_t v_dim = geometry_->v_dim;
+    for (size_t q = 0; q < n_q; ++q) {
+      for (size_t g = 0; g < group; ++g) {
+        kernels::merge_attention(to.o + q * to.o_stride + g * v_dim, to.lse + q * to.lse_stride + g,
+                                 o + (q * group + g) * v_dim, lse[q * group + g], v_dim);
+      }
+    }
+  }
+
+  void merge(const Task& task, const kvasir_attn_out& out) {
+    const Target from = target(task, out);
+    Task direct = task;
+    direct.side = attention::kDirect;
+    merge_rows(from.o, from.lse, task.n_q, target(direct, out));
+  }
+
+  // Slices of keys: no two tasks write the same key, so nothing is merged.
+  void plan_mass(const kvasir_attn_in& in, const kvasir_attn_mass& out) {
+    constexpr uint64_t kTaskKeys = 1024;
+    if (out.width != 1 && out.width != geometry_->group_size()) {
+      sdk::fail_invalid("mass width " + std::to_string(out.width) +
+                        " is neither 1 nor the group size");
+    }
+    mass_tasks_.clear();
+    uint64_t row_index = 0;
+    for (const kvasir_attn_part& part : attention::parts_of(in)) {
+      for (const kvasir_attn_row& row : attention::rows_of(part)) {
+        uint64_t key = out.row_offsets[row_index];
+        MassTask task{&part, &row, row.item_begin, row.item_begin, key, 0};
+        for (uint64_t i = row.item_begin; i < row.item_end; ++i) {
+          const uint64_t n = attention::keys_of_item(*geometry_, part, i);
+          task.n_keys += n;
+          key += n;
+          task.item_end = i + 1;
+          if (task.n_keys < kTaskKeys && i + 1 < row.item_end) continue;
+          mass_tasks_.push_back(task);
+          task = {&part, &row, i + 1, i + 1, key, 0};
+        }
+        if (key != out.row_offsets[++row_index]) {
+          sdk::fail_invalid("mass: row " + std::to_string(row_index - 1) + " has " +
+                            std::to_string(key - out.row_offsets[row_index - 1]) +
+                            " keys, its offsets leave room for another number");
+        }
+      }
+    }
+  }
+
+  void add_mass(const MassTask& task, const kvasir_attn_mass& out, uint32_t worker) {
+    Worker& w = workers_[worker];
+    const kvasir_attn_row& row = *task.row;
+    w.keys.build(*geometry_, *task.part, row.kv_head, task.item_begin, task.item_end, {});
+    float* value = out.value + task.first_key * out.width;
+    std::fill_n(value, task.n_keys * out.width, 0.0f);
+    kernels::MassQueries queries;
+    queries.q = query(*task.part, row.q_begin, row.kv_head);
+    queries.lse = out.lse + first_head(row.q_begin, row.kv_head);
+    queries.n_q = row.n_q;
+    queries.q_stride = static_cast<size_t>(task.part->q.stride[0]) / sizeof(float);
+    queries.lse_stride = geometry_->n_q_heads;
+    queries.mask = {task.part->q_pos + row.q_begin, task.part->dist_min, task.part->dist_max};
+    for (const KeyRows::Run& run : w.keys.runs()) {
+      const kernels::AttentionShape shape = kernel_shape(run);
+      const Memory memory(host_, worker, kernels::attention_mass_scratch_bytes(shape, row.n_q));
+      kernels::attention_mass(shape, queries, w.keys.rows(run), out.width, value, memory.get());
+      for (const kernels::KvRows& rows : w.keys.rows(run)) {
+        value += uint64_t{rows.end - rows.begin} * out.width;
+      }
+    }
+  }
+
+  sdk::Host host_;
+  std::unique_ptr<Geometry> geometry_;
+  std::unique_ptr<attention::TaskPlanner> planner_;
+  std::vector<Worker> workers_;
+  attention::TaskList list_;
+  std::vector<MassTask> mass_tasks_;
+  std::vector<float> side_;
+};
+
+}  // namespace
+
+KVASIR_PLUGIN_NOTE(KVASIR_KIND_BIT(KVASIR_KIND_ATTENTION), "kvasir.cpu\0", "0.1.0");
+
+kvasir_status kvasir_plugin_entry(const kvasir_host* host, kvasir_request* request,
+                                  kvasir_err* err) noexcept {
+  return sdk::entry<Cpu>(host, request, err);
+}

@@ -1,0 +1,227 @@
+// Items and leases to rows: block bounds, token lists, weights, positions.
+// SPDX-License-Identifier: Apache-2.0
+#include "plugins/attention/cpu/key_rows.h"
+
+#include <algorithm>
+#include <string>
+
+#include "plugins/sdk/error.h"
+
+namespace kvasir::attention {
+
+using kernels::ElementType;
+using kernels::KvRows;
+
+namespace {
+
+ElementType element_type(uint32_t dtype) {
+  switch (dtype) {
+    case KVASIR_DTYPE_F32:
+      return ElementType::kF32;
+    case KVASIR_DTYPE_F16:
+      return ElementType::kF16;
+    case KVASIR_DTYPE_BF16:
+      return ElementType::kBF16;
+    default:
+      throw sdk::Error(KVASIR_ERR_UNSUPPORTED,
+                       "K or V of element type " + std::to_string(dtype) +
+                           ": this backend reads f32, f16 and bf16; set [storage] type_k and "
+                           "type_v to one of them");
+  }
+}
+
+uint64_t item_value(const kvasir_attn_part& part, uint64_t i) {
+  return part.items ? part.items[i] : i;
+}
+
+uint32_t position(const kvasir_lease& lease, uint32_t token) {
+  return lease.token_pos ? lease.token_pos[token] : lease.pos_begin + token;
+}
+
+// The first row of a block: pointers, strides, positions.
+KvRows block_rows(const Geometry& geometry, const kvasir_lease& lease, uint32_t kv_head) {
+  if (lease.kv_head != KVASIR_ALL_HEADS && lease.kv_head != kv_head) {
+    sdk::fail_invalid("a lease of kv head " + std::to_string(lease.kv_head) +
+                      " in a row of kv head " + std::to_string(kv_head));
+  }
+  const kvasir_kv_format& format = geometry.format(lease);
+  const uint64_t head = lease.kv_head == KVASIR_ALL_HEADS ? kv_head : 0;
+  KvRows rows;
+  rows.k = static_cast<const std::byte*>(lease.k) + head * format.k_head_stride;
+  rows.v = static_cast<const std::byte*>(lease.v) + head * format.v_head_stride;
+  rows.k_token_stride = format.k_token_stride;
+  rows.v_token_stride = format.v_token_stride;
+  rows.first_pos = lease.pos_begin;
+  rows.pos = lease.token_pos;
+  return rows;
+}
+
+}  // namespace
+
+Geometry::Geometry(const kvasir_geometry& g)
+    : n_q_heads(g.n_q_heads),
+      n_kv_heads(g.n_kv_heads),
+      head_dim(g.head_dim),
+      v_dim(g.v_dim),
+      block_size(g.block_size),
+      max_queries(g.max_queries),
+      softmax_scale(g.softmax_scale),
+      softcap(g.softcap) {
+  if (n_kv_heads == 0 || n_q_heads == 0 || n_q_heads % n_kv_heads != 0) {
+    sdk::fail_invalid(std::to_string(n_q_heads) + " query heads cannot be shared out to " +
+                      std::to_string(n_kv_heads) + " kv heads");
+  }
+  if (head_dim == 0 || v_dim == 0 || block_size == 0) {
+    sdk::fail_invalid("head_dim, v_dim and block_size must be positive");
+  }
+  const auto* at = reinterpret_cast<const std::byte*>(g.formats);
+  for (uint32_t i = 0; i < g.n_formats; ++i, at += g.format_size) {
+    formats.push_back(*reinterpret_cast<const kvasir_kv_format*>(at));
+  }
+}
+
+const kvasir_lease& Geometry::lease(const kvasir_attn_part& part, uint64_t ordinal) const {
+  if (ordinal >= part.n_leases) {
+    sdk::fail_invalid("an item names lease " + std::to_string(ordinal) + ", the part has " +
+                      std::to_string(part.n_leases));
+  }
+  const auto* first = reinterpret_cast<const std::byte*>(part.leases);
+  return *reinterpret_cast<const kvasir_lease*>(first + ordinal * part.lease_size);
+}
+
+const kvasir_kv_format& Geometry::format(const kvasir_lease& lease) const {
+  if (lease.state != KVASIR_LEASE_RESIDENT || !lease.k || !lease.v) {
+    sdk::fail_invalid("a lease to be attended is not resident: acquire or prefetch it first");
+  }
+  if (lease.format >= formats.size()) {
+    sdk::fail_invalid("a lease names format " + std::to_string(lease.format) + ", bind() gave " +
+                      std::to_string(formats.size()));
+  }
+  if (lease.n_tokens > block_size) {
+    sdk::fail_invalid("a lease of " + std::to_string(lease.n_tokens) + " tokens, block_size is " +
+                      std::to_string(block_size));
+  }
+  return formats[lease.format];
+}
+
+uint64_t keys_of_item(const Geometry& geometry, const kvasir_attn_part& part, uint64_t item) {
+  if (part.unit == KVASIR_UNIT_TOKEN) return 1;
+  return geometry.lease(part, item_value(part, item)).n_tokens;
+}
+
+// ------------------------------------------------------------------ rows
+
+struct KeyRows::Visible {
+  int64_t low = 0;
+  int64_t high = INT64_MAX;
+  bool filters = false;
+
+  Visible(const kvasir_attn_part& part, std::optional<uint32_t> q_pos) : filters(q_pos) {
+    if (!q_pos) return;
+    high = int64_t{*q_pos} - part.dist_min;
+    if (part.dist_max != UINT32_MAX) low = int64_t{*q_pos} - part.dist_max + 1;
+  }
+  bool operator()(uint32_t pos) const { return low <= pos && pos <= high; }
+};
+
+void KeyRows::build(const Geometry& geometry, const kvasir_attn_part& part, uint32_t kv_head,
+                    uint64_t begin, uint64_t end, std::optional<uint32_t> q_pos) {
+  rows_.clear();
+  runs_.clear();
+  // Rows point into these: they must not move. Every item gives at most so many tokens.
+  tokens_.clear();
+  weights_.clear();
+  tokens_.reserve((end - begin) * geometry.keys_per_item(part));
+  const uint32_t width = part.log_weight ? part.weight_width : 0;
+  if (part.unit == KVASIR_UNIT_TOKEN) weights_.reserve((end - begin) * width);
+  const Visible visible(part, q_pos);
+  for (uint64_t i = begin; i < end;) {
+    if (part.unit == KVASIR_UNIT_TOKEN) {
+      i = add_tokens(geometry, part, kv_head, i, end, visible);
+    } else {
+      add_block(geometry, part, kv_head, i++, visible);
+    }
+  }
+}
+
+void KeyRows::add_block(const Geometry& geometry, const kvasir_attn_part& part, uint32_t kv_head,
+                        uint64_t item, const Visible& visible) {
+  const kvasir_lease& lease = geometry.lease(part, item_value(part, item));
+  KvRows rows = block_rows(geometry, lease, kv_head);
+  rows.end = lease.n_tokens;
+  if (part.log_weight && part.weight_width != 0) {
+    rows.log_weight = part.log_weight + item * part.weight_width;
+    rows.weight_width = part.weight_width;
+    rows.weight_row_stride = 0;
+  }
+  if (visible.filters) keep_tokens(rows, lease, visible);
+  if (rows.begin < rows.end) add(geometry, lease, rows);
+}
+
+// Narrows a whole block to the tokens that are seen: by its bounds, or, when its positions lie in
+// no order, by a list.
+void KeyRows::keep_tokens(KvRows& rows, const kvasir_lease& lease, const Visible& visible) {
+  if (!lease.token_pos) {
+    const int64_t first = lease.pos_begin;
+    const int64_t n = lease.n_tokens;
+    rows.begin = static_cast<uint32_t>(std::clamp<int64_t>(visible.low - first, 0, n));
+    if (visible.high != INT64_MAX) {
+      const int64_t end = std::clamp<int64_t>(visible.high - first + 1, 0, n);
+      rows.end = static_cast<uint32_t>(end);
+    }
+    return;
+  }
+  const size_t begin = tokens_.size();
+  for (uint32_t t = 0; t < lease.n_tokens; ++t) {
+    if (visible(lease.token_pos[t])) tokens_.push_back(t);
+  }
+  const size_t n = tokens_.size() - begin;
+  if (n == lease.n_tokens) {
+    tokens_.resize(begin);
+    return;
+  }
+  rows.tokens = tokens_.data() + begin;
+  rows.end = static_cast<uint32_t>(n);
+}
+
+// The items from `begin` on that lie in one block; returns the first that does not.
+uint64_t KeyRows::add_tokens(const Geometry& geometry, const kvasir_attn_part& part,
+                             uint32_t kv_head, uint64_t begin, uint64_t end,
+                             const Visible& visible) {
+  const uint64_t ordinal = item_value(part, begin) / geometry.block_size;
+  const kvasir_lease& lease = geometry.lease(part, ordinal);
+  KvRows rows = block_rows(geometry, lease, kv_head);
+  const uint32_t width = part.log_weight ? part.weight_width : 0;
+  rows.tokens = tokens_.data() + tokens_.size();
+  rows.log_weight = width ? weights_.data() + weights_.size() : nullptr;
+  rows.weight_width = width;
+  rows.weight_row_stride = width;
+  uint64_t i = begin;
+  for (; i < end && item_value(part, i) / geometry.block_size == ordinal; ++i) {
+    const auto token = static_cast<uint32_t>(item_value(part, i) % geometry.block_size);
+    if (token >= lease.n_tokens) {
+      sdk::fail_invalid("an item names token " + std::to_string(token) + " of a block that has " +
+                        std::to_string(lease.n_tokens));
+    }
+    if (visible.filters && !visible(position(lease, token))) continue;
+    tokens_.push_back(token);
+    const float* weight = width ? part.log_weight + i * width : nullptr;
+    weights_.insert(weights_.end(), weight, weight + width);
+    ++rows.end;
+  }
+  if (rows.end != 0) add(geometry, lease, rows);
+  return i;
+}
+
+void KeyRows::add(const Geometry& geometry, const kvasir_lease& lease, const KvRows& rows) {
+  const kvasir_kv_format& format = geometry.format(lease);
+  const ElementType k_type = element_type(format.dtype_k);
+  const ElementType v_type = element_type(format.dtype_v);
+  if (runs_.empty() || runs_.back().k_type != k_type || runs_.back().v_type != v_type) {
+    runs_.push_back({k_type, v_type, rows_.size(), 0});
+  }
+  rows_.push_back(rows);
+  ++runs_.back().count;
+}
+
+}  // namespace kvasir::attention

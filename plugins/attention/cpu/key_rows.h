@@ -1,0 +1,69 @@
+// From items and leases of the ABI to the row descriptions of the kernels.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <kvasir/kvasir.h>
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "kernels/kv_rows.h"
+
+namespace kvasir::attention {
+
+// What bind() told about the run.
+struct Geometry {
+  explicit Geometry(const kvasir_geometry& geometry);
+
+  uint32_t group_size() const { return n_q_heads / n_kv_heads; }
+  // Keys an item stands for at most.
+  uint64_t keys_per_item(const kvasir_attn_part& part) const {
+    return part.unit == KVASIR_UNIT_BLOCK ? block_size : 1;
+  }
+  const kvasir_lease& lease(const kvasir_attn_part& part, uint64_t ordinal) const;
+  const kvasir_kv_format& format(const kvasir_lease& lease) const;
+
+  uint32_t n_q_heads, n_kv_heads, head_dim, v_dim, block_size, max_queries;
+  float softmax_scale, softcap;
+  std::vector<kvasir_kv_format> formats;
+};
+
+// Exact number of keys of an item, in the order mass() numbers them.
+uint64_t keys_of_item(const Geometry& geometry, const kvasir_attn_part& part, uint64_t item);
+
+// The keys of some items of one row, as the kernels take them. Reused from task to task.
+class KeyRows {
+ public:
+  // Items [begin, end) of the part for one kv head. With `q_pos`, only the keys that a query at
+  // that position may see; without, all of them, with their positions.
+  void build(const Geometry& geometry, const kvasir_attn_part& part, uint32_t kv_head,
+             uint64_t begin, uint64_t end, std::optional<uint32_t> q_pos);
+
+  // Neighbouring rows of equal element types: one kernel call each. Nearly always one.
+  struct Run {
+    kernels::ElementType k_type, v_type;
+    size_t first, count;
+  };
+  std::span<const Run> runs() const { return runs_; }
+  std::span<const kernels::KvRows> rows(const Run& run) const {
+    return std::span(rows_).subspan(run.first, run.count);
+  }
+
+ private:
+  struct Visible;  // the positions that may be seen
+  void add_block(const Geometry& geometry, const kvasir_attn_part& part, uint32_t kv_head,
+                 uint64_t item, const Visible& visible);
+  uint64_t add_tokens(const Geometry& geometry, const kvasir_attn_part& part, uint32_t kv_head,
+                      uint64_t begin, uint64_t end, const Visible& visible);
+  void keep_tokens(kernels::KvRows& rows, const kvasir_lease& lease, const Visible& visible);
+  void add(const Geometry& geometry, const kvasir_lease& lease, const kernels::KvRows& rows);
+
+  std::vector<kernels::KvRows> rows_;
+  std::vector<Run> runs_;
+  std::vector<uint32_t> tokens_;
+  std::vector<float> weights_;
+};
+
+}  // namespace kvasir::attention

@@ -1,0 +1,115 @@
+// Cutting rows into tasks.
+// SPDX-License-Identifier: Apache-2.0
+#include "plugins/attention/cpu/tasks.h"
+
+#include <algorithm>
+#include <string>
+
+#include "plugins/sdk/error.h"
+
+namespace kvasir::attention {
+namespace {
+
+constexpr uint64_t kSliceKeys = 2048;     // fewer are not worth a task of their own
+constexpr uint32_t kTaskQueryRows = 512;  // query rows of a prefill task: 64 KiB of S, 0.5 MiB of o
+
+uint64_t floats_of(const Geometry& g, uint32_t n_q) {
+  return uint64_t{n_q} * g.group_size() * (uint64_t{g.v_dim} + 1);
+}
+
+void check_row(const Geometry& g, const kvasir_attn_part& part, const kvasir_attn_row& row) {
+  if (row.kv_head >= g.n_kv_heads) {
+    sdk::fail_invalid("a row names kv head " + std::to_string(row.kv_head) + " of " +
+                      std::to_string(g.n_kv_heads));
+  }
+  if (row.item_begin > row.item_end || uint64_t{row.q_begin} + row.n_q > part.q.shape[0]) {
+    sdk::fail_invalid("a row reaches past the queries of its part, or its items run backwards");
+  }
+}
+
+void check_part(const Geometry& g, const kvasir_attn_part& part) {
+  const auto head_bytes = static_cast<int64_t>(g.head_dim * sizeof(float));
+  const bool shaped = part.q.rank == 3 && part.q.dtype == KVASIR_DTYPE_F32 &&
+                      part.q.shape[1] == g.n_q_heads && part.q.shape[2] == g.head_dim &&
+                      part.q.stride[1] == head_bytes && part.q.mem_kind != KVASIR_MEM_DEVICE;
+  if (!shaped) {
+    sdk::fail_invalid("q must be f32 [rows][n_q_heads][head_dim] in host memory, heads contiguous");
+  }
+  if (part.log_weight && part.weight_width > 1 && part.weight_width != g.group_size()) {
+    sdk::fail_invalid("weight_width " + std::to_string(part.weight_width) +
+                      " is neither 1 nor the group size " + std::to_string(g.group_size()));
+  }
+  if (!part.items && part.unit != KVASIR_UNIT_BLOCK) {
+    sdk::fail_invalid("a part of token unit without items");
+  }
+}
+
+}  // namespace
+
+TaskPlanner::TaskPlanner(const Geometry& geometry, uint32_t n_workers)
+    : geometry_(geometry),
+      queries_per_task_(std::max(16u, kTaskQueryRows / geometry.group_size())),
+      max_slices_(std::max(1u, 4 * n_workers / geometry.n_kv_heads)) {
+  if (n_workers == 1) max_slices_ = 1;
+}
+
+// The first row that names a (query, kv head) writes its output, later ones are merged into it.
+// True when the row may write all of its pairs itself.
+bool TaskPlanner::claim(const kvasir_attn_row& row, TaskList& out) {
+  const size_t heads = geometry_.n_kv_heads;
+  const size_t end = size_t{row.q_begin} + row.n_q;
+  if (claimed_.size() < end * heads) claimed_.resize(end * heads, false);
+  uint32_t n_free = 0;
+  for (size_t q = row.q_begin; q < end; ++q) n_free += claimed_[q * heads + row.kv_head] ? 0 : 1;
+  for (size_t q = row.q_begin; q < end; ++q) {
+    if (n_free != row.n_q && !claimed_[q * heads + row.kv_head]) {
+      out.to_clear.push_back({row.kv_head, static_cast<uint32_t>(q), 1});
+    }
+    claimed_[q * heads + row.kv_head] = true;
+  }
+  return n_free == row.n_q;
+}
+
+void TaskPlanner::add_row(const kvasir_attn_part& part, const kvasir_attn_row& row, TaskList& out) {
+  check_row(geometry_, part, row);
+  const bool direct = claim(row, out);
+  const uint64_t n_items = row.item_end - row.item_begin;
+  const uint64_t per_item = geometry_.keys_per_item(part);
+  const uint64_t slices = std::clamp<uint64_t>(n_items * per_item / kSliceKeys, 1, max_slices_);
+  const uint32_t q_step = decodes(row.n_q) ? 1 : queries_per_task_;
+  for (uint32_t q = 0; q < row.n_q; q += q_step) {
+    for (uint64_t slice = 0; slice < slices; ++slice) {
+      Task task{};
+      task.part = &part;
+      task.kv_head = row.kv_head;
+      task.q_begin = row.q_begin + q;
+      task.n_q = std::min(q_step, row.n_q - q);
+      task.item_begin = row.item_begin + n_items * slice / slices;
+      task.item_end = row.item_begin + n_items * (slice + 1) / slices;
+      task.side = kDirect;
+      task.cost = (task.item_end - task.item_begin) * per_item * task.n_q;
+      if (!direct || slice != 0) {
+        task.side = out.side_floats;
+        out.side_floats += floats_of(geometry_, task.n_q);
+        out.to_merge.push_back(task);
+      }
+      out.tasks.push_back(task);
+    }
+  }
+}
+
+void TaskPlanner::plan(const kvasir_attn_in& in, TaskList& out) {
+  out.tasks.clear();
+  out.to_merge.clear();
+  out.to_clear.clear();
+  out.side_floats = 0;
+  claimed_.clear();
+  for (const kvasir_attn_part& part : parts_of(in)) {
+    check_part(geometry_, part);
+    for (const kvasir_attn_row& row : rows_of(part)) add_row(part, row, out);
+  }
+  std::stable_sort(out.tasks.begin(), out.tasks.end(),
+                   [](const Task& a, const Task& b) { return a.cost > b.cost; });
+}
+
+}  // namespace kvasir::attention

@@ -1,0 +1,272 @@
+// Attention in double precision, one key after the other: what every other backend is compared
+// with. It shares nothing with kvasir.cpu but the formula.
+//   logit = softcap(softmax_scale * q.k) + log_weight
+//   lse = ln sum exp(logit),  o = sum exp(logit - lse) v,  mass = exp(logit - lse)
+// SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+#include <limits>
+#include <span>
+#include <vector>
+
+#include "kernels/reference/attention.h"
+#include "plugins/sdk/plugin.h"
+
+namespace {
+using namespace kvasir;
+using Parts = sdk::Strided<const kvasir_attn_part>;
+using Rows = sdk::Strided<const kvasir_attn_row>;
+
+constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
+
+kernels::ElementType element_type(uint32_t dtype) {
+  if (dtype == KVASIR_DTYPE_F16) return kernels::ElementType::kF16;
+  if (dtype == KVASIR_DTYPE_BF16) return kernels::ElementType::kBF16;
+  if (dtype == KVASIR_DTYPE_F32) return kernels::ElementType::kF32;
+  throw sdk::Error(KVASIR_ERR_UNSUPPORTED,
+                   "K or V of element type " + std::to_string(dtype) +
+                       ": this backend reads f32, f16 and bf16; set [storage] type_k and type_v "
+                       "to one of them");
+}
+
+// One key of a row and its value.
+struct Key {
+  const void* k;
+  const void* v;
+  kernels::ElementType k_type, v_type;
+  uint32_t pos;
+  const float* log_weight;  // of its item, or null
+};
+
+class Reference {
+ public:
+  static constexpr kvasir_desc kDesc = sdk::describe(
+      {.kind = KVASIR_KIND_ATTENTION,
+       .id = "kvasir.reference",
+       .version = "0.1.0",
+       .name = "Reference attention",
+       .vendor = "Kvasir",
+       .license = "Apache-2.0",
+       .summary = "Attention in double precision, slow: the oracle of the other backends.",
+       .provides = KVASIR_PROVIDE_MASS | KVASIR_PROVIDE_LOG_WEIGHT |
+                   KVASIR_PROVIDE_HEAD_LOG_WEIGHT | KVASIR_PROVIDE_TOKEN_ROWS |
+                   KVASIR_PROVIDE_DISTANCE,
+       .dtypes = KVASIR_DTYPE_BIT(KVASIR_DTYPE_F32) | KVASIR_DTYPE_BIT(KVASIR_DTYPE_F16) |
+                 KVASIR_DTYPE_BIT(KVASIR_DTYPE_BF16)});
+
+  Reference(const sdk::Host& host, const sdk::Options&) : host_(host) {}
+
+  void bind(const kvasir_geometry& geometry) {
+    geometry_ = geometry;
+    formats_.clear();
+    const sdk::Strided<const kvasir_kv_format> formats(geometry.formats, geometry.n_formats,
+                                                       geometry.format_size);
+    for (const kvasir_kv_format& format : formats) formats_.push_back(format);
+    if (geometry.n_kv_heads == 0 || geometry.n_q_heads % geometry.n_kv_heads != 0) {
+      sdk::fail_invalid("n_kv_heads must divide n_q_heads");
+    }
+  }
+
+  void plan(const kvasir_attn_shape&, kvasir_attn_plan& out) { out.scratch_bytes = 0; }
+
+  void run(const sdk::Step&, const kvasir_attn_in& in, kvasir_attn_out& out) {
+    host_.parallel_for(geometry_.n_kv_heads, 1, [&](uint64_t begin, uint64_t end, uint32_t) {
+      for (auto head = static_cast<uint32_t>(begin); head < end; ++head) run_head(head, in, out);
+    });
+  }
+
+  void mass(const sdk::Step&, const kvasir_attn_in& in, const kvasir_attn_mass& out) {
+    uint64_t row_index = 0;
+    for (const kvasir_attn_part& part : Parts(in.parts, in.n_parts, in.part_size)) {
+      for (const kvasir_attn_row& row : Rows(part.rows, part.n_rows, part.row_size)) {
+        const uint64_t first = out.row_offsets[row_index];
+        const uint64_t n = out.row_offsets[++row_index] - first;
+        mass_row(part, row, n, out, out.value + first * out.width);
+      }
+    }
+  }
+
+ private:
+  uint32_t group_size() const { return geometry_.n_q_heads / geometry_.n_kv_heads; }
+
+  // ---- the keys of a row, one by one, in the order mass() numbers them ----
+
+  const kvasir_lease& lease(const kvasir_attn_part& part, uint64_t ordinal) const {
+    if (ordinal >= part.n_leases) sdk::fail_invalid("an item names a lease that does not exist");
+    const sdk::Strided<const kvasir_lease> leases(part.leases, part.n_leases, part.lease_size);
+    const kvasir_lease& found = leases[ordinal];
+    if (found.state != KVASIR_LEASE_RESIDENT || !found.k || !found.v) {
+      sdk::fail_invalid("a lease to be attended is not resident: acquire or prefetch it first");
+    }
+    if (found.format >= formats_.size()) sdk::fail_invalid("a lease names an unknown format");
+    return found;
+  }
+
+  Key key(const kvasir_attn_part& part, uint32_t kv_head, uint64_t item, uint64_t ordinal,
+          uint64_t token) const {
+    const kvasir_lease& from = lease(part, ordinal);
+    if (token >= from.n_tokens) sdk::fail_invalid("an item names a token its block does not have");
+    const kvasir_kv_format& f = formats_[from.format];
+    const uint64_t head = from.kv_head == KVASIR_ALL_HEADS ? kv_head : 0;
+    Key out{};
+    out.k = static_cast<const char*>(from.k) + head * f.k_head_stride + token * f.k_token_stride;
+    out.v = static_cast<const char*>(from.v) + head * f.v_head_stride + token * f.v_token_stride;
+    out.k_type = element_type(f.dtype_k);
+    out.v_type = element_type(f.dtype_v);
+    out.pos =
+        from.token_pos ? from.token_pos[token] : from.pos_begin + static_cast<uint32_t>(token);
+    out.log_weight = part.log_weight ? part.log_weight + item * part.weight_width : nullptr;
+    return out;
+  }
+
+  std::vector<Key> keys(const kvasir_attn_part& part, const kvasir_attn_row& row) const {
+    std::vector<Key> out;
+    for (uint64_t i = row.item_begin; i < row.item_end; ++i) {
+      const uint64_t item = part.items ? part.items[i] : i;
+      if (part.unit == KVASIR_UNIT_TOKEN) {
+        out.push_back(
+            key(part, row.kv_head, i, item / geometry_.block_size, item % geometry_.block_size));
+        continue;
+      }
+      const uint32_t n = lease(part, item).n_tokens;
+      for (uint32_t t = 0; t < n; ++t) out.push_back(key(part, row.kv_head, i, item, t));
+    }
+    return out;
+  }
+
+  // ---- one query head against one key ----
+
+  static bool sees(const kvasir_attn_part& part, uint32_t query, const Key& key) {
+    const int64_t distance = int64_t{part.q_pos[query]} - int64_t{key.pos};
+    if (distance < 0 || distance < int64_t{part.dist_min}) return false;
+    return part.dist_max == UINT32_MAX || distance < int64_t{part.dist_max};
+  }
+
+  const float* query_head(const kvasir_attn_part& part, uint32_t query, uint32_t q_head) const {
+    return reinterpret_cast<const float*>(static_cast<const char*>(part.q.data) +
+                                          query * part.q.stride[0] + q_head * part.q.stride[1]);
+  }
+
+  double logit(const kvasir_attn_part& part, uint32_t query, uint32_t q_head,
+               const Key& key) const {
+    if (!sees(part, query, key)) return kMinusInfinity;
+    const float* q = query_head(part, query, q_head);
+    double dot = 0;
+    for (uint32_t d = 0; d < geometry_.head_dim; ++d) {
+      dot += double{q[d]} * kernels::reference::element(key.k, d, key.k_type);
+    }
+    double x = double{geometry_.softmax_scale} * dot;
+    const double cap = geometry_.softcap;
+    if (cap != 0) x = cap * std::tanh(x / cap);
+    if (key.log_weight) x += key.log_weight[part.weight_width == 1 ? 0 : q_head % group_size()];
+    return x;
+  }
+
+  // ---- run ----
+
+  struct State {  // of one (query, query head), over all parts
+    double lse = kMinusInfinity;
+    std::vector<double> o;
+    bool named = false;
+  };
+
+  // One part for one query head: (o, lse) in two passes.
+  State attend(const kvasir_attn_part& part, uint32_t query, uint32_t q_head,
+               const std::vector<Key>& keys) const {
+    State state;
+    state.o.assign(geometry_.v_dim, 0.0);
+    std::vector<double> logits;
+    double high = kMinusInfinity;
+    for (const Key& k : keys) {
+      logits.push_back(logit(part, query, q_head, k));
+      high = std::isnan(logits.back()) ? logits.back() : std::fmax(high, logits.back());
+    }
+    if (high == kMinusInfinity) return state;
+    double sum = 0;
+    for (double x : logits) sum += std::exp(x - high);
+    state.lse = high + std::log(sum);
+    for (size_t i = 0; i < keys.size(); ++i) {
+      if (logits[i] == kMinusInfinity) continue;
+      const double p = std::exp(logits[i] - state.lse);
+      for (uint32_t d = 0; d < geometry_.v_dim; ++d) {
+        state.o[d] += p * kernels::reference::element(keys[i].v, d, keys[i].v_type);
+      }
+    }
+    return state;
+  }
+
+  void run_head(uint32_t kv_head, const kvasir_attn_in& in, const kvasir_attn_out& out) const {
+    std::vector<State> states;  // [query][head of the group]
+    for (const kvasir_attn_part& part : Parts(in.parts, in.n_parts, in.part_size)) {
+      for (const kvasir_attn_row& row : Rows(part.rows, part.n_rows, part.row_size)) {
+        if (row.kv_head != kv_head) continue;
+        states.resize(std::max(states.size(), (size_t{row.q_begin} + row.n_q) * group_size()));
+        add_row(part, row, states);
+      }
+    }
+    for (size_t i = 0; i < states.size(); ++i) {
+      if (states[i].named) store(states[i], i, kv_head, out);
+    }
+  }
+
+  void add_row(const kvasir_attn_part& part, const kvasir_attn_row& row,
+               std::vector<State>& states) const {
+    const std::vector<Key> row_keys = keys(part, row);
+    for (uint32_t i = 0; i < row.n_q * group_size(); ++i) {
+      const uint32_t query = row.q_begin + i / group_size();
+      const uint32_t g = i % group_size();
+      State& state = states[size_t{query} * group_size() + g];
+      State more = attend(part, query, row.kv_head * group_size() + g, row_keys);
+      if (state.named) {
+        kernels::reference::merge_attention(state.o.data(), &state.lse, more.o.data(), more.lse,
+                                            geometry_.v_dim);
+      } else {
+        state = std::move(more);
+        state.named = true;
+      }
+    }
+  }
+
+  void store(const State& state, size_t index, uint32_t kv_head, const kvasir_attn_out& out) const {
+    const size_t query = index / group_size();
+    const size_t q_head = size_t{kv_head} * group_size() + index % group_size();
+    const size_t at = query * geometry_.n_q_heads + q_head;
+    for (uint32_t d = 0; d < geometry_.v_dim; ++d) {
+      out.o[at * geometry_.v_dim + d] = static_cast<float>(state.o[d]);
+    }
+    out.lse[at] = static_cast<float>(state.lse);
+  }
+
+  // ---- mass ----
+
+  void mass_row(const kvasir_attn_part& part, const kvasir_attn_row& row, uint64_t n,
+                const kvasir_attn_mass& out, float* value) const {
+    const std::vector<Key> row_keys = keys(part, row);
+    if (row_keys.size() != n) sdk::fail_invalid("mass: row_offsets do not fit the keys of a row");
+    std::vector<double> sum(n * out.width, 0.0);
+    for (uint32_t i = 0; i < row.n_q * group_size(); ++i) {
+      const uint32_t query = row.q_begin + i / group_size();
+      const uint32_t g = i % group_size();
+      const uint32_t q_head = row.kv_head * group_size() + g;
+      const double lse = out.lse[size_t{query} * geometry_.n_q_heads + q_head];
+      if (lse == kMinusInfinity) continue;
+      for (size_t k = 0; k < n; ++k) {
+        const double x = logit(part, query, q_head, row_keys[k]);
+        sum[k * out.width + (out.width == 1 ? 0 : g)] += std::exp(x - lse);
+      }
+    }
+    for (size_t i = 0; i < sum.size(); ++i) value[i] = static_cast<float>(sum[i]);
+  }
+
+  sdk::Host host_;
+  kvasir_geometry geometry_{};
+  std::vector<kvasir_kv_format> formats_;
+};
+
+}  // namespace
+
+KVASIR_PLUGIN_NOTE(KVASIR_KIND_BIT(KVASIR_KIND_ATTENTION), "kvasir.reference\0", "0.1.0");
+
+kvasir_status kvasir_plugin_entry(const kvasir_host* host, kvasir_request* request,
+                                  kvasir_err* err) noexcept {
+  return sdk::entry<Reference>(host, request, err);
+}

@@ -1,0 +1,275 @@
+// kvasir.cpu against kvasir.reference through the C ABI, on every SIMD target; both against what
+// the headers promise.
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/plugins/attention/attention_case.h"
+#include "tests/support/simd.h"
+
+namespace {
+using namespace kvasir::test;
+
+constexpr float kTolerance = 1e-5f;  // f32 sums against double, see the kernels' tests
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+
+std::vector<uint32_t> ascending(uint32_t n, uint32_t first) {
+  std::vector<uint32_t> out(n);
+  std::iota(out.begin(), out.end(), first);
+  return out;
+}
+
+// run() and mass() of both backends agree, whatever the number of workers.
+void check_backends(AttentionCase& c) {
+  FakeHost lone;
+  Attention reference(lone, "reference");
+  reference.bind(c.geometry);
+  const AttentionResult expected = run(reference, c);
+  REQUIRE_MESSAGE(expected.status == KVASIR_OK, expected.text);
+  const uint32_t group = c.geometry.n_q_heads / c.geometry.n_kv_heads;
+  const auto mass_per_head = mass(reference, c, expected.lse, group);
+  const auto mass_sum = mass(reference, c, expected.lse, 1);
+  for (const uint32_t workers : {0u, 1u, 3u}) {
+    FakeHost host(workers);
+    Attention cpu(host, "cpu");
+    cpu.bind(c.geometry);
+    for_each_simd_target([&] {
+      const AttentionResult actual = run(cpu, c);
+      REQUIRE_MESSAGE(actual.status == KVASIR_OK, actual.text);
+      check_same(actual.o, expected.o, kTolerance);
+      check_same(actual.lse, expected.lse, kTolerance);
+      check_same(mass(cpu, c, expected.lse, group), mass_per_head, kTolerance);
+      check_same(mass(cpu, c, expected.lse, 1), mass_sum, kTolerance);
+    });
+  }
+}
+
+// Sequences of these lengths, one decoded token each, over their own blocks.
+void add_decode_batch(AttentionCase& c, const std::vector<uint32_t>& lengths) {
+  std::vector<uint32_t> positions;
+  for (const uint32_t n : lengths) positions.push_back(n - 1);
+  const size_t part = c.add_part(positions);
+  for (uint32_t i = 0; i < lengths.size(); ++i) {
+    c.add_rows_of_all_heads(part, i, 1, c.add_tokens(part, 0, lengths[i], i % 3));
+  }
+}
+
+}  // namespace
+
+TEST_SUITE("plugins/attention") {
+  TEST_CASE("decode of a batch of unlike lengths and element types") {
+    for (const auto& [q_heads, kv_heads, head_dim] :
+         {std::tuple{6u, 2u, 24u}, {1u, 1u, 8u}, {8u, 1u, 64u}, {4u, 4u, 36u}}) {
+      AttentionCase c(q_heads, kv_heads, head_dim, head_dim);
+      add_decode_batch(c, {1, 15, 16, 17, 700});
+      check_backends(c);
+    }
+  }
+
+  TEST_CASE("long rows cut by keys when there are fewer kv heads than workers") {
+    AttentionCase c(2, 1, 16, 16);
+    add_decode_batch(c, {9000, 40});
+    check_backends(c);
+  }
+
+  TEST_CASE("prefill sees exactly the keys at or before its position") {
+    AttentionCase c;
+    const size_t part = c.add_part(ascending(60, 100));
+    c.add_rows_of_all_heads(part, 0, 50, c.add_tokens(part, 0, 150));
+    c.add_rows_of_all_heads(part, 50, 3, c.add_tokens(part, 60, 150, 2));  // few queries
+    c.add_rows_of_all_heads(part, 53, 7, c.add_tokens(part, 40, 116, 1));
+    check_backends(c);
+  }
+
+  TEST_CASE("token rows with a weight per item, or per item and query head") {
+    for (const uint32_t width : {0u, 1u, 3u}) {
+      AttentionCase c;
+      const size_t part = c.add_part({500, 80}, KVASIR_UNIT_TOKEN);
+      c.add_tokens(part, 0, 90);
+      c.set_items(part, {0, 1, 5, 17, 33, 34, 47, 48, 79, 85, 3, 4, 88});
+      c.add_row(part, 0, 0, 1, 0, 10);
+      c.add_row(part, 1, 0, 1, 10, 13);
+      c.add_row(part, 0, 1, 1, 2, 10);
+      c.add_row(part, 1, 1, 1, 5, 5);  // nothing
+      float* weights = c.floats(13 * std::max(1u, width));
+      weights[2] = kMinusInfinity;
+      if (width) c.parts[part].log_weight = weights;
+      c.parts[part].weight_width = width;
+      check_backends(c);
+    }
+  }
+
+  TEST_CASE("block rows with a weight per block and query head, blocks in any selection") {
+    AttentionCase c;
+    const size_t part = c.add_part({300});
+    c.add_tokens(part, 0, 200);
+    c.set_items(part, {0, 2, 3, 9, 12});
+    c.add_row(part, 0, 0, 1, 0, 5);
+    c.add_row(part, 1, 0, 1, 1, 3);
+    float* weights = c.floats(15);
+    weights[3] = weights[4] = weights[5] = kMinusInfinity;
+    weights[9] = kMinusInfinity;
+    c.parts[part].log_weight = weights;
+    c.parts[part].weight_width = 3;
+    check_backends(c);
+  }
+
+  TEST_CASE("parts with their own queries and distances make one softmax") {
+    AttentionCase c;
+    const auto positions = ascending(40, 200);
+    const size_t near = c.add_part(positions);
+    c.parts[near].dist_max = 64;
+    c.add_rows_of_all_heads(near, 0, 40, c.add_tokens(near, 100, 140));
+    const size_t far = c.add_part(positions);
+    c.parts[far].dist_min = 64;
+    c.add_rows_of_all_heads(far, 0, 40, c.add_tokens(far, 0, 210, 2));
+    const size_t some = c.add_part(positions);
+    c.add_row(some, 1, 30, 8, 0, 2);
+    c.add_tokens(some, 0, 32, 1);
+    check_backends(c);
+  }
+
+  TEST_CASE("a later part may name pairs that no earlier one did; others stay untouched") {
+    AttentionCase c;
+    const auto positions = ascending(6, 50);
+    const size_t first = c.add_part(positions);
+    c.add_row(first, 0, 1, 2, 0, 3);
+    c.add_tokens(first, 0, 40);
+    const size_t second = c.add_part(positions);
+    c.add_row(second, 0, 0, 5, 0, 2);
+    c.add_tokens(second, 40, 20);
+    check_backends(c);
+    FakeHost host(2);
+    Attention cpu(host, "cpu");
+    cpu.bind(c.geometry);
+    const AttentionResult r = run(cpu, c);
+    for (uint32_t q = 0; q < 6; ++q) {
+      for (uint32_t head = 0; head < 6; ++head) {
+        CHECK((r.lse[q * 6 + head] == kUntouched) == (head >= 3 || q == 5));
+      }
+    }
+  }
+
+  TEST_CASE("positions in any order inside a block, and element types mixed in one row") {
+    for (const uint32_t n_q : {1u, 12u}) {
+      AttentionCase c;
+      const size_t part = c.add_part(ascending(n_q, 70));
+      c.add_tokens(part, 0, 32, 0);
+      c.add_tokens(part, 32, 32, 1);
+      c.add_tokens(part, 64, 20, 2);
+      c.add_tokens(part, 84, 5, 0);
+      auto table = ascending(16, 60);
+      std::shuffle(table.begin(), table.end(), c.random);
+      c.leases[part][4].token_pos = c.numbers.emplace_back(table).data();
+      c.add_rows_of_all_heads(part, 0, n_q, {0, c.leases[part].size()});
+      check_backends(c);
+    }
+  }
+
+  TEST_CASE("a lease of one head starts at that head") {
+    AttentionCase c;
+    const size_t part = c.add_part({20});
+    c.add_tokens(part, 0, 16);
+    c.add_tokens(part, 0, 16);
+    c.leases[part][1].kv_head = 1;
+    c.add_row(part, 0, 0, 1, 0, 1);
+    c.add_row(part, 1, 0, 1, 1, 2);
+    check_backends(c);
+  }
+
+  TEST_CASE("softcap enters run and mass alike") {
+    AttentionCase c;
+    c.geometry.softcap = 2.0f;
+    add_decode_batch(c, {200});
+    check_backends(c);
+  }
+
+  TEST_CASE("the mass over everything attended sums to one per query head") {
+    AttentionCase c;
+    add_decode_batch(c, {333});
+    FakeHost host(2);
+    Attention cpu(host, "cpu");
+    cpu.bind(c.geometry);
+    const AttentionResult r = run(cpu, c);
+    const auto value = mass(cpu, c, r.lse, 3);
+    for (uint32_t head = 0; head < 6; ++head) {
+      double sum = 0;
+      for (size_t key = 0; key < 333; ++key) sum += value[(head / 3 * 333 + key) * 3 + head % 3];
+      CHECK(sum == doctest::Approx(1.0).epsilon(1e-5));
+    }
+  }
+
+  TEST_CASE("a sequence gets the same bits alone and in company") {
+    const auto build = [](AttentionCase& c, bool company) {
+      const size_t part = c.add_part({8999, 39});
+      const auto own = c.add_tokens(part, 0, 9000);
+      c.add_rows_of_all_heads(part, 0, 1, own);
+      if (company) c.add_rows_of_all_heads(part, 1, 1, c.add_tokens(part, 0, 40));
+    };
+    AttentionCase alone(2, 1, 16, 16);
+    AttentionCase company(2, 1, 16, 16);
+    build(alone, false);
+    build(company, true);
+    FakeHost host(3);
+    Attention cpu(host, "cpu");
+    cpu.bind(alone.geometry);
+    const AttentionResult a = run(cpu, alone);
+    const AttentionResult b = run(cpu, company);
+    CHECK(std::equal(a.o.begin(), a.o.begin() + 2 * 16, b.o.begin()));
+    CHECK(a.lse[0] == b.lse[0]);
+    CHECK(a.lse[1] == b.lse[1]);
+  }
+
+  TEST_CASE("what cannot be attended is refused with a sentence, not read") {
+    for (const char* name : {"cpu", "reference"}) {
+      CAPTURE(name);
+      FakeHost host(1);
+      const auto refused = [&](AttentionCase& c, kvasir_status status) {
+        Attention backend(host, name);
+        backend.bind(c.geometry);
+        const AttentionResult r = run(backend, c);
+        CHECK(r.status == status);
+        CHECK(r.text.size() > 20);
+      };
+      AttentionCase lost;
+      add_decode_batch(lost, {40});
+      lost.leases[0][1].state = KVASIR_LEASE_NOT_RESIDENT;
+      lost.leases[0][1].k = nullptr;
+      refused(lost, KVASIR_ERR_INVALID);
+
+      AttentionCase quantised;
+      quantised.formats[0].dtype_k = KVASIR_DTYPE_Q8_0;
+      add_decode_batch(quantised, {40});
+      refused(quantised, KVASIR_ERR_UNSUPPORTED);
+
+      AttentionCase beyond;
+      add_decode_batch(beyond, {40});
+      beyond.rows[0][0].item_end = 4;
+      refused(beyond, KVASIR_ERR_INVALID);
+
+      AttentionCase token;
+      const size_t part = token.add_part({99}, KVASIR_UNIT_TOKEN);
+      token.add_tokens(part, 0, 20);
+      token.set_items(part, {3, 25});
+      token.add_row(part, 0, 0, 1, 0, 2);
+      refused(token, KVASIR_ERR_INVALID);
+
+      AttentionCase unknown;
+      add_decode_batch(unknown, {40});
+      unknown.leases[0][0].format = 3;
+      refused(unknown, KVASIR_ERR_INVALID);
+    }
+  }
+
+  TEST_CASE("the plan grows with the queries and is asked for after bind") {
+    AttentionCase c;
+    FakeHost host(2);
+    Attention cpu(host, "cpu");
+    cpu.bind(c.geometry);
+    kvasir_attn_plan plan{sizeof plan, 0, 0};
+    const kvasir_attn_shape one{sizeof one, 1, 4096};
+    REQUIRE(cpu->plan(cpu.self(), &one, &plan, cpu.err()) == KVASIR_OK);
+    const uint64_t small = plan.scratch_bytes;
+    CHECK(small > 0);
+    const kvasir_attn_shape many{sizeof many, 4096, 4096};
+    REQUIRE(cpu->plan(cpu.self(), &many, &plan, cpu.err()) == KVASIR_OK);
+    CHECK(plan.scratch_bytes > small);
+  }
+}
