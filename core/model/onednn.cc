@@ -86,7 +86,7 @@ struct Entry {
 struct Worker {
   dnnl::stream stream{cpu_engine()};
   std::vector<float> result;                                // [n, 64]
-  std::vector<std::byte> scratch;                           // oneDNN's, below 1 KiB
+  std::vector<std::byte> scratch;                           // oneDNN's, below 1 KiB without AMX
   std::map<std::pair<uint32_t, uint32_t>, Entry> products;  // by n and n_in
 
   const Entry& find(Compute compute, uint32_t n, uint32_t n_in) {

@@ -52,6 +52,7 @@ TEST_CASE("real models give the golden logits, in prefill and in decode") {
       worst = std::max(worst, max_error(loop.step(std::span(ids).subspan(i, 1)), golden, i));
     }
     CHECK(worst < 1e-3);
-    MESSAGE(std::string(golden_name) << ": " << ids.size() << " tokens, largest decode error " << worst);
+    MESSAGE(std::string(golden_name)
+            << ": " << ids.size() << " tokens, largest decode error " << worst);
   }
 }
