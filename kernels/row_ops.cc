@@ -105,20 +105,6 @@ void rotate_interleaved(const float* cos, const float* sin, size_t n_pairs, floa
   }
 }
 
-void round_to_bf16(const float* x, size_t n, uint16_t* y) {
-  for_vectors(n, [&](auto d, size_t i) HWY_ATTR {
-    const hn::RebindToUnsigned<decltype(d)> du;
-    const hn::Rebind<uint16_t, decltype(d)> du16;
-    const auto v = hn::LoadU(d, x + i);
-    const auto bits = hn::BitCast(du, v);
-    const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1));
-    const auto rounded = hn::Add(bits, hn::Add(odd, hn::Set(du, 0x7FFF)));
-    const auto quiet = hn::Or(bits, hn::Set(du, 0x400000));
-    const auto chosen = hn::IfThenElse(hn::RebindMask(du, hn::IsNaN(v)), quiet, rounded);
-    hn::StoreU(hn::TruncateTo(du16, hn::ShiftRight<16>(chosen)), du16, y + i);
-  });
-}
-
 }  // namespace
 }  // namespace kvasir::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -131,7 +117,6 @@ HWY_EXPORT(swiglu);
 HWY_EXPORT(add_to);
 HWY_EXPORT(rotate_half_split);
 HWY_EXPORT(rotate_interleaved);
-HWY_EXPORT(round_to_bf16);
 
 void rms_norm(const float* x, const float* weight, size_t n, float eps, float* y) {
   HWY_DYNAMIC_DISPATCH(rms_norm)(x, weight, n, eps, y);
@@ -147,10 +132,6 @@ void rotate_half_split(const float* cos, const float* sin, size_t n_pairs, float
 
 void rotate_interleaved(const float* cos, const float* sin, size_t n_pairs, float* x) {
   HWY_DYNAMIC_DISPATCH(rotate_interleaved)(cos, sin, n_pairs, x);
-}
-
-void round_to_bf16(const float* x, size_t n, uint16_t* y) {
-  HWY_DYNAMIC_DISPATCH(round_to_bf16)(x, n, y);
 }
 
 }  // namespace kvasir::kernels

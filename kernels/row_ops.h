@@ -1,9 +1,8 @@
-// Elementwise pieces of a transformer layer on single rows: RMSNorm, SwiGLU, rotation, rounding.
+// Elementwise pieces of a transformer layer on single rows: RMSNorm, SwiGLU, addition, rotation.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 
 namespace kvasir::kernels {
 
@@ -20,8 +19,5 @@ void add_to(const float* x, size_t n, float* y);
 // Half-split: pair i is (x[i], x[i + n_pairs]). Interleaved: (x[2i], x[2i + 1]).
 void rotate_half_split(const float* cos, const float* sin, size_t n_pairs, float* x);
 void rotate_interleaved(const float* cos, const float* sin, size_t n_pairs, float* x);
-
-// To bfloat16, rounding to nearest even; NaN stays NaN.
-void round_to_bf16(const float* x, size_t n, uint16_t* y);
 
 }  // namespace kvasir::kernels

@@ -31,7 +31,8 @@ struct Weights {
 // count the bytes, then with memory to fill it.
 class WeightLoader {
  public:
-  WeightLoader(const GgufFile& file, const ModelShape& shape, Compute compute)
+  // file may be null to count bytes only.
+  WeightLoader(const GgufFile* file, const ModelShape& shape, Compute compute)
       : file_(file), shape_(shape), compute_(compute) {}
   Weights lay_out(std::byte* memory, ThreadPool* pool);
   uint64_t n_bytes() const { return used_; }
@@ -46,7 +47,7 @@ class WeightLoader {
   const float* vector(const std::string& name, uint64_t n);
   Layer layer(uint32_t index);
 
-  const GgufFile& file_;
+  const GgufFile* file_;
   const ModelShape& shape_;
   Compute compute_;
   std::byte* memory_ = nullptr;
@@ -57,16 +58,16 @@ class WeightLoader {
 PanelMatrix WeightLoader::matrix(const std::string& name, uint64_t n_in, uint64_t n_out) {
   PanelMatrix m{compute_, static_cast<uint32_t>(n_in), static_cast<uint32_t>(n_out)};
   m.data = take(m.n_bytes());
-  if (memory_) load_panels(file_.tensor(name), m, *pool_);
+  if (memory_) load_panels(file_->tensor(name), m, *pool_);
   return m;
 }
 
 const float* WeightLoader::vector(const std::string& name, uint64_t n) {
   auto* data = reinterpret_cast<float*>(take(n * sizeof(float)));
   if (!memory_) return data;
-  const GgufTensor& tensor = file_.tensor(name);
+  const GgufTensor& tensor = file_->tensor(name);
   if (n % block_elements(tensor.type) != 0) {
-    throw input_error(file_.path() + ": tensor '" + name + "' cannot be of type " +
+    throw input_error(file_->path() + ": tensor '" + name + "' cannot be of type " +
                       kvasir::name(tensor.type));
   }
   dequantize(tensor.type, tensor.data, data, n);
@@ -165,7 +166,7 @@ GgufModel::GgufModel(const GgufFile& file, const ModelShape& shape, ThreadPool& 
       embedding_(file.tensor("token_embd.weight")),
       max_rows_(options.max_batch_tokens) {
   const Scratch scratch(shape_, options.max_batch_tokens);
-  WeightLoader loader(file, shape_, options.compute);
+  WeightLoader loader(&file, shape_, options.compute);
   loader.lay_out(nullptr, nullptr);
   weights_memory_ = Region(loader.n_bytes());
   scratch_memory_ = Region(scratch.n_bytes());
@@ -271,9 +272,12 @@ std::unique_ptr<Model> Model::load(const GgufFile& file, ThreadPool& pool, const
 }
 
 Model::Memory Model::plan_memory(const GgufFile& file, const Options& options) {
-  const ModelShape shape = read_shape(file);
+  return plan_memory(read_shape(file), options);
+}
+
+Model::Memory Model::plan_memory(const ModelShape& shape, const Options& options) {
   const Scratch scratch(shape, options.max_batch_tokens);
-  WeightLoader loader(file, shape, options.compute);
+  WeightLoader loader(nullptr, shape, options.compute);
   loader.lay_out(nullptr, nullptr);
   return {loader.n_bytes(),
           scratch.n_bytes() + PanelProducts::scratch_bytes(

@@ -103,6 +103,7 @@ class Model {
     uint64_t weight_bytes, scratch_bytes;
   };
   static Memory plan_memory(const GgufFile& file, const Options& options);
+  static Memory plan_memory(const ModelShape& shape, const Options& options);
 
   virtual const ModelShape& shape() const = 0;
   virtual const RopeTable& rope() const = 0;

@@ -3,6 +3,7 @@
 #include "core/model/pretokenizer.h"
 
 #include <algorithm>
+#include <new>
 #include <optional>
 
 #include "core/error.h"
@@ -124,15 +125,22 @@ std::string message_of(int code) {
   return reinterpret_cast<const char*>(text);
 }
 
-struct FreeMatch {
-  void operator()(pcre2_match_data* data) const { pcre2_match_data_free(data); }
-};
-
 struct Range {
   size_t begin, end;
 };
 
 }  // namespace
+
+// Memory for the result of a match, made once per split(): small pieces are many.
+struct FreeMatch {
+  void operator()(pcre2_match_data* data) const { pcre2_match_data_free(data); }
+};
+struct Pretokenizer::Match {
+  Match() : data(pcre2_match_data_create(1, nullptr)) {
+    if (data == nullptr) throw std::bad_alloc();
+  }
+  std::unique_ptr<pcre2_match_data, FreeMatch> data;
+};
 
 // One compiled expression. Matching is const and safe from several threads: the match data is the
 // caller's.
@@ -151,11 +159,6 @@ struct Pretokenizer::Stage {
   ~Stage() { pcre2_code_free(code_); }
   Stage(const Stage&) = delete;
   Stage& operator=(const Stage&) = delete;
-
-  std::unique_ptr<pcre2_match_data, FreeMatch> match_data() const {
-    return std::unique_ptr<pcre2_match_data, FreeMatch>(
-        pcre2_match_data_create_from_pattern(code_, nullptr));
-  }
 
   // First match in `text` (well-formed UTF-8) at or after `from`.
   std::optional<Range> find(std::string_view text, size_t from, pcre2_match_data* data) const {
@@ -196,9 +199,10 @@ std::vector<std::string> Pretokenizer::names() {
 
 std::vector<size_t> Pretokenizer::split(std::string_view text) const {
   std::vector<size_t> ends;
+  const Match match;
   for (size_t at = 0; at < text.size();) {
     const size_t valid = utf8::valid_prefix(text.substr(at));
-    if (valid > 0) split_valid(text.substr(at, valid), at, ends);
+    if (valid > 0) split_valid(text.substr(at, valid), at, match, ends);
     at += valid;
     if (at < text.size()) ends.push_back(++at);  // the byte that is not UTF-8
   }
@@ -207,11 +211,10 @@ std::vector<size_t> Pretokenizer::split(std::string_view text) const {
 
 // Every stage sees each piece of the stage before as a text of its own (look-ahead and $ stop at
 // its end); what a stage does not match stays a piece.
-void Pretokenizer::split_valid(std::string_view text, size_t base,
+void Pretokenizer::split_valid(std::string_view text, size_t base, const Match& memory,
                                std::vector<size_t>& ends) const {
   std::vector<size_t> pieces = {text.size()};
   for (const auto& stage : stages_) {
-    const auto data = stage->match_data();
     std::vector<size_t> finer;
     finer.reserve(pieces.size());
     size_t begin = 0;
@@ -219,7 +222,7 @@ void Pretokenizer::split_valid(std::string_view text, size_t base,
       const std::string_view piece = text.substr(begin, end - begin);
       size_t at = 0;
       while (at < piece.size()) {
-        const auto match = stage->find(piece, at, data.get());
+        const auto match = stage->find(piece, at, memory.data.get());
         if (!match || match->end <= at) break;
         if (match->begin > at) finer.push_back(begin + match->begin);
         finer.push_back(begin + match->end);

@@ -30,7 +30,9 @@ class Pretokenizer {
 
  private:
   struct Stage;
-  void split_valid(std::string_view text, size_t base, std::vector<size_t>& ends) const;
+  struct Match;
+  void split_valid(std::string_view text, size_t base, const Match& memory,
+                   std::vector<size_t>& ends) const;
 
   std::vector<std::unique_ptr<Stage>> stages_;
   bool ignore_merges_ = false;

@@ -240,6 +240,31 @@ void set_metadata(GgufWriter& writer, const RandomModelSpec& s) {
 
 }  // namespace
 
+ModelShape shape_of(const RandomModelSpec& spec) {
+  check_spec(spec);
+  require(spec.vocab_size > 0, spec, "vocab_size must be given");
+  ModelShape shape;
+  shape.architecture = spec.architecture;
+  shape.name = spec.name;
+  shape.n_layers = spec.n_layers;
+  shape.d_model = spec.d_model;
+  shape.d_ff = spec.d_ff;
+  shape.vocab_size = spec.vocab_size;
+  shape.n_q_heads = spec.n_q_heads;
+  shape.n_kv_heads = spec.n_kv_heads;
+  shape.head_dim = shape.v_head_dim = spec.head_dim;
+  shape.max_context = spec.context_length;
+  shape.norm_eps = spec.norm_eps;
+  shape.qkv_bias = spec.qkv_bias;
+  shape.qk_norm = spec.qk_norm;
+  shape.tied_embeddings = spec.tied_embeddings;
+  shape.rope.pairing =
+      spec.architecture == "llama" ? RopePairing::kInterleaved : RopePairing::kHalfSplit;
+  shape.rope.n_dims = spec.head_dim;
+  shape.rope.base = spec.rope_base;
+  return shape;
+}
+
 uint64_t parameter_count(const RandomModelSpec& spec) {
   check_spec(spec);
   uint64_t n = 0;

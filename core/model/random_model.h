@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/model/gguf.h"
+#include "core/model/model.h"
 
 namespace kvasir {
 
@@ -40,6 +41,10 @@ struct RandomModelSpec {
 // Shapes as published with the models of that name; Error listing the names when there is none.
 RandomModelSpec preset(const std::string& name);
 std::vector<std::string> preset_names();
+
+// The shape read_shape() finds in a model written from `spec`: for planning without a file. The
+// rope's frequency factors are left out. Error when vocab_size is not given.
+ModelShape shape_of(const RandomModelSpec& spec);
 
 // Weights the model has, as papers count them (without rope_freqs.weight).
 uint64_t parameter_count(const RandomModelSpec& spec);

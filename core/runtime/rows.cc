@@ -84,6 +84,15 @@ Candidates live_candidates(const LayerState& layer, uint32_t unit, const ForcedR
   return out;
 }
 
+void share_candidates(Candidates& candidates) {
+  std::vector<uint32_t> all;
+  for (const HeadSelection& head : candidates.heads)
+    all.insert(all.end(), head.index.begin(), head.index.end());
+  std::sort(all.begin(), all.end());
+  all.erase(std::unique(all.begin(), all.end()), all.end());
+  for (HeadSelection& head : candidates.heads) head.index = all;
+}
+
 Candidates expand_to_tokens(const Candidates& blocks, uint32_t block_size) {
   Candidates out;
   out.unit = KVASIR_UNIT_TOKEN;

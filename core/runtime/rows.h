@@ -52,6 +52,8 @@ struct Candidates {
 // Candidates of one layer after restriction and eviction, in `unit`.
 Candidates live_candidates(const LayerState& layer, uint32_t unit, const ForcedRange& forced,
                            uint32_t block_size, uint32_t n_kv_heads);
+// Gives every head the union of all heads' lists: for a choice that all heads share.
+void share_candidates(Candidates& candidates);
 // Blocks to tokens, for a token selector behind a block selector.
 Candidates expand_to_tokens(const Candidates& blocks, uint32_t block_size);
 

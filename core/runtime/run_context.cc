@@ -6,7 +6,7 @@ namespace kvasir {
 
 StepBuilder::StepBuilder(const RunContext& c, uint32_t moment, uint32_t flags, uint32_t layer,
                          const std::vector<BatchRow>& rows, uint32_t unit, const SlabOwner* owner,
-                         const std::vector<const Candidates*>& candidates) {
+                         const std::vector<const Candidates*>& candidates, uint32_t scope) {
   for (size_t i = 0; i < rows.size(); ++i) {
     const BatchRow& row = rows[i];
     const ForcedRange forced =
@@ -36,11 +36,11 @@ StepBuilder::StepBuilder(const RunContext& c, uint32_t moment, uint32_t flags, u
   bool listed = false;
   for (const Candidates* candidate : candidates) listed = listed || candidate->listed;
   if (!listed) return;
-  const uint32_t heads = c.geometry.n_kv_heads;
+  const uint32_t heads = scope == KVASIR_SCOPE_SEQUENCE ? 1 : c.geometry.n_kv_heads;
   uint64_t total = 0;
   for (const Candidates* candidate : candidates)
     for (uint32_t head = 0; head < heads; ++head) total += candidate->count(head);
-  candidates_.prepare(unit, KVASIR_SCOPE_KV_HEAD, 0,
+  candidates_.prepare(unit, heads == 1 ? scope : KVASIR_SCOPE_KV_HEAD, 0,
                       static_cast<uint32_t>(candidates.size()) * heads, total, 0);
   uint64_t at = 0;
   uint32_t out_row = 0;

@@ -77,10 +77,12 @@ struct BatchRow {
 // Builds a kvasir_step; owns what it points to.
 class StepBuilder {
  public:
-  // owner: whose slab it carries, or null. candidates: per row, or empty for ranges only.
+  // owner: whose slab it carries, or null. candidates: per row, or empty for ranges only; with
+  // scope SEQUENCE the heads' lists must be equal.
   StepBuilder(const RunContext& context, uint32_t moment, uint32_t flags, uint32_t layer,
               const std::vector<BatchRow>& rows, uint32_t unit, const SlabOwner* owner,
-              const std::vector<const Candidates*>& candidates = {});
+              const std::vector<const Candidates*>& candidates = {},
+              uint32_t scope = KVASIR_SCOPE_KV_HEAD);
   const kvasir_step& step() const { return step_; }
 
  private:

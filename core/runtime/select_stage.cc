@@ -66,15 +66,9 @@ SelectStage::Work SelectStage::start(uint32_t layer, const BatchRow& row) const 
   work.out->made_at = row.seq->decode_index;
   work.candidates = live_candidates(row.seq->layers[layer], c_.pipeline.selectors[0]->limits().unit,
                                     forced, c_.geometry.block_size, c_.geometry.n_kv_heads);
-  // Shared selection chooses one list for all heads: what any of them may reach.
-  if (c_.geometry.head_select_shared && work.candidates.listed) {
-    std::vector<uint32_t> all;
-    for (const HeadSelection& head : work.candidates.heads)
-      all.insert(all.end(), head.index.begin(), head.index.end());
-    std::sort(all.begin(), all.end());
-    all.erase(std::unique(all.begin(), all.end()), all.end());
-    for (HeadSelection& head : work.candidates.heads) head.index = all;
-  }
+  if (c_.pipeline.selectors[0]->limits().scope == KVASIR_SCOPE_SEQUENCE ||
+      c_.geometry.head_select_shared)
+    share_candidates(work.candidates);
   return work;
 }
 
@@ -113,6 +107,8 @@ void SelectStage::run_chain(uint32_t layer, std::vector<Work>& works, const floa
       if (limits.unit == KVASIR_UNIT_TOKEN && work.candidates.unit == KVASIR_UNIT_BLOCK)
         work.candidates = expand_to_tokens(work.candidates, c_.geometry.block_size);
       if (!selector.has_select()) continue;
+      if (s > 0 && limits.scope == KVASIR_SCOPE_SEQUENCE && work.width == 0)
+        share_candidates(work.candidates);
       const bool covers = (limits.max_units && work.candidates.max_count() <= limits.max_units) ||
                           work.row.kv_len < limits.dense_below_tokens ||
                           work.candidates.max_count() == 0;
@@ -251,7 +247,7 @@ void SelectStage::run_selector(size_t index, uint32_t layer, std::vector<Work*>&
       in.lease_offsets = lease_offsets.data();
     }
     const StepBuilder step(c_, moment, flags, layer, rows, selector.limits().unit,
-                           c_.owner_of(&selector), candidates);
+                           c_.owner_of(&selector), candidates, selector.limits().scope);
     c_.counters->selections += works.size();
     const bool ok = call(
         selector, works, needs & kWeightNeeds,
@@ -436,7 +432,7 @@ void SelectStage::speculate(uint32_t layer, uint32_t target, const std::vector<B
   in.q = view_f32(q, n_queries, c_.geometry.n_q_heads, c_.geometry.head_dim);
   in.x = view_f32(x, n_queries, 1, c_.model.shape().d_model);
   StepBuilder builder(c_, KVASIR_D1, 0, target, todo_rows, selector.limits().unit,
-                      c_.owner_of(&selector), candidates);
+                      c_.owner_of(&selector), candidates, selector.limits().scope);
   kvasir_step step = builder.step();
   step.layer = layer;
   RowBuffer result;

@@ -278,6 +278,7 @@ void StateStage::evict(const std::vector<BatchRow>& rows, uint32_t plan_at, uint
             forced_range(c_.cache, c_.forced_unit(), row.kv_len, row.seq->prompt_end);
         candidates.push_back(live_candidates(row.seq->layers[layer], limits.unit, forced,
                                              c_.geometry.block_size, c_.geometry.n_kv_heads));
+        if (limits.scope == KVASIR_SCOPE_SEQUENCE) share_candidates(candidates.back());
       }
       if (due.empty()) continue;
       std::vector<const Candidates*> pointers;
@@ -288,7 +289,7 @@ void StateStage::evict(const std::vector<BatchRow>& rows, uint32_t plan_at, uint
       }
       if (capacity == 0) continue;
       const StepBuilder step(c_, moment, flags, layer, due, limits.unit,
-                             c_.owner_of(selector.get()), pointers);
+                             c_.owner_of(selector.get()), pointers, limits.scope);
       RowBuffer plan;
       plan.prepare(limits.unit, std::min<uint32_t>(limits.scope, KVASIR_SCOPE_KV_HEAD),
                    limits.action ? limits.action : KVASIR_ACTION_EVICT,

@@ -8,12 +8,14 @@
 //     void bind(const kvasir_geometry& geometry);   // then the two sizes below are known
 //     uint64_t record_bytes() const;
 //     uint64_t format() const;                      // kvasir_layout.format
-//     void build(const sdk::BlockRows& keys, std::byte* record) const;
-//     void score(const sdk::ScoreTask& task) const;
+//     uint64_t build_scratch_bytes() const;
+//     uint64_t score_scratch_bytes(uint32_t group_size) const;
+//     void build(const sdk::BlockRows& keys, std::byte* record, void* scratch) const;
+//     void score(const sdk::ScoreTask& task, void* scratch) const;
 //   };
 //   … sdk::entry<sdk::BlockRepresentative<Method>>(host, request, err)
 //
-// build() and score() run on several threads at once.
+// build() and score() run on several threads at once; scratch is 64-byte aligned, one per thread.
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 #pragma once
 
@@ -35,10 +37,9 @@ struct BlockRows {
 };
 
 // Scores of n records, record_stride bytes apart, for the queries of one group:
-// out[g * out_stride + i] = score of record i for the query q + g * q_stride (strides in floats).
+// out[g * out_stride + i] = score of record i for query g.
 struct ScoreTask {
-  const float* q;
-  uint64_t q_stride;
+  const float* q;  // [group_size][head_dim]
   uint32_t group_size;
   uint32_t n;
   const std::byte* records;
@@ -75,14 +76,16 @@ class BlockRepresentative {
   }
 
   void update(const Step& step, const UpdateItems& items) const {
-    host_.parallel_for(items.size() * n_kv_heads_, 0, [&](uint64_t begin, uint64_t end, uint32_t) {
-      for (uint64_t i = begin; i < end; ++i) {
-        const kvasir_update_item& item = items[i / n_kv_heads_];
-        if (item.flags & KVASIR_ITEM_SEALED) {
-          build(step, item, static_cast<uint32_t>(i % n_kv_heads_));
-        }
-      }
-    });
+    host_.parallel_for(
+        items.size() * n_kv_heads_, 0, [&](uint64_t begin, uint64_t end, uint32_t worker) {
+          const Scratch<std::byte> scratch(host_, worker, method_.build_scratch_bytes());
+          for (uint64_t i = begin; i < end; ++i) {
+            const kvasir_update_item& item = items[i / n_kv_heads_];
+            if (item.flags & KVASIR_ITEM_SEALED) {
+              build(step, item, static_cast<uint32_t>(i % n_kv_heads_), scratch.data());
+            }
+          }
+        });
   }
 
   void score(const Step& step, const kvasir_score_in& in, kvasir_score_out& out) const {
@@ -91,10 +94,11 @@ class BlockRepresentative {
     uint64_t longest = 0;
     for (uint32_t i = 0; i < n_lists; ++i) longest = std::max(longest, check_list(step, out, i));
     const uint64_t n_chunks = (longest + kChunk - 1) / kChunk;
-    host_.parallel_for(n_lists * n_chunks, 1, [&](uint64_t begin, uint64_t end, uint32_t) {
+    host_.parallel_for(n_lists * n_chunks, 1, [&](uint64_t begin, uint64_t end, uint32_t worker) {
+      const Scratch<std::byte> scratch(host_, worker, method_.score_scratch_bytes(group_size()));
       for (uint64_t task = begin; task < end; ++task) {
         score_chunk(step, in.q, out, static_cast<uint32_t>(task / n_chunks),
-                    task % n_chunks * kChunk);
+                    task % n_chunks * kChunk, scratch.data());
       }
     });
   }
@@ -105,7 +109,8 @@ class BlockRepresentative {
 
   uint32_t group_size() const { return n_q_heads_ / n_kv_heads_; }
 
-  void build(const Step& step, const kvasir_update_item& item, uint32_t kv_head) const {
+  void build(const Step& step, const kvasir_update_item& item, uint32_t kv_head,
+             void* scratch) const {
     const kvasir_lease* lease = item.lease;
     std::byte* record = step.record(item.row, kv_head, item.block);
     if (!lease || !lease->k || lease->format >= formats_.size() || !record || item.n_tokens == 0) {
@@ -116,14 +121,16 @@ class BlockRepresentative {
     const kvasir_kv_format& format = formats_[lease->format];
     method_.build(
         {head_keys(*lease, format, kv_head), format.dtype_k, item.n_tokens, format.k_token_stride},
-        record);
+        record, scratch);
   }
 
   void check_query(const Step& step, const kvasir_view& q) const {
     if (q.dtype != KVASIR_DTYPE_F32 || q.rank != 3 || q.shape[0] < step.n_rows() ||
-        q.shape[1] != n_q_heads_ || q.shape[2] != head_dim_) {
+        q.shape[1] != n_q_heads_ || q.shape[2] != head_dim_ ||
+        q.stride[1] != static_cast<int64_t>(head_dim_ * sizeof(float))) {
       fail_invalid("score: q must be f32 [" + std::to_string(step.n_rows()) + "][" +
-                   std::to_string(n_q_heads_) + "][" + std::to_string(head_dim_) + "]");
+                   std::to_string(n_q_heads_) + "][" + std::to_string(head_dim_) +
+                   "], contiguous within a row");
     }
   }
 
@@ -140,7 +147,7 @@ class BlockRepresentative {
 
   // Candidates [begin, begin + kChunk) of one list, in runs of records that lie side by side.
   void score_chunk(const Step& step, const kvasir_view& q, const kvasir_score_out& out,
-                   uint32_t list, uint64_t begin) const {
+                   uint32_t list, uint64_t begin, void* scratch) const {
     const uint32_t row = list / n_kv_heads_, kv_head = list % n_kv_heads_;
     const Candidates from = step.candidates(row, kv_head);
     const uint64_t end = std::min(begin + kChunk, from.size());
@@ -149,7 +156,6 @@ class BlockRepresentative {
     task.q =
         reinterpret_cast<const float*>(static_cast<const std::byte*>(q.data) + row * q.stride[0] +
                                        kv_head * group_size() * q.stride[1]);
-    task.q_stride = static_cast<uint64_t>(q.stride[1]) / sizeof(float);
     task.group_size = group_size();
     task.record_stride = step.raw().slab->record_bytes;
     task.out_stride = from.size();
@@ -163,7 +169,7 @@ class BlockRepresentative {
       task.records = step.record(row, kv_head, block);
       task.out = out.value + out.offsets[uint64_t{list} * group_size()] + i;
       if (task.records) {
-        method_.score(task);
+        method_.score(task, scratch);
       } else {
         no_record(task);
       }

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <new>
 #include <span>
 #include <string>
 #include <utility>
@@ -77,21 +78,28 @@ class Host {
   const kvasir_log* log_;
 };
 
-// n elements of scratch for one worker: the host's, or its own when the host has none to give.
+// n elements of scratch for one worker, 64-byte aligned: the host's, or its own when the host has
+// none to give.
 template <class T>
 class Scratch {
  public:
-  Scratch(const Host& host, uint32_t worker, uint64_t n)
-      : data_(static_cast<T*>(host.scratch(worker, n * sizeof(T)))), n_(n) {
+  Scratch(const Host& host, uint32_t worker, uint64_t n) : n_(n) {
+    if (n == 0) return;
+    data_ = static_cast<T*>(host.scratch(worker, n * sizeof(T)));
     if (data_) return;
-    own_ = std::make_unique_for_overwrite<T[]>(n);
-    data_ = own_.get();
+    own_.reset(::operator new(n * sizeof(T), kAlignment));
+    data_ = static_cast<T*>(own_.get());
   }
+  T* data() const { return data_; }
   std::span<T> span() const { return {data_, n_}; }
 
  private:
-  std::unique_ptr<T[]> own_;
-  T* data_;
+  static constexpr std::align_val_t kAlignment{64};
+  struct Free {
+    void operator()(void* memory) const { ::operator delete(memory, kAlignment); }
+  };
+  std::unique_ptr<void, Free> own_;
+  T* data_ = nullptr;
   uint64_t n_;
 };
 

@@ -15,5 +15,11 @@ void add_plan(CLI::App& app);
 void add_doctor(CLI::App& app);
 void add_tokenize(CLI::App& app);
 void add_ppl(CLI::App& app);
+void add_compare(CLI::App& app);
+
+// Below `kvasir model`.
+void add_model_info(CLI::App& model);
+void add_model_random(CLI::App& model);
+void add_model_logits(CLI::App& model);
 
 }  // namespace kvasir::tool

@@ -31,10 +31,13 @@ int main(int argc, char** argv) {
   app.get_formatter()->column_width(34);
   using namespace kvasir::tool;
   for (auto* add : {add_run, add_chat, add_plugin, add_config, add_model, add_plan, add_doctor,
-                    add_tokenize, add_ppl})
+                    add_tokenize, add_ppl, add_compare})
     add(app);
   try {
-    if (const char* simd = std::getenv("KVASIR_SIMD")) kvasir::kernels::set_simd_target(simd);
+    const char* simd = std::getenv("KVASIR_SIMD");
+    if (simd && !kvasir::kernels::set_simd_target(simd))
+      throw kvasir::input_error("KVASIR_SIMD=" + std::string(simd) +
+                                ": expected avx2, avx512 or best, as far as this CPU has it");
     app.parse(normalise_arguments(argc, argv));
     return 0;
   } catch (const CLI::CallForHelp& e) {

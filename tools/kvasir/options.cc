@@ -3,6 +3,7 @@
 #include "tools/kvasir/options.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -48,16 +49,25 @@ constexpr NotYet kNotYet[] = {
     {"--jinja", false, "known chat templates are recognised, see --chat-template"},
 };
 
+// Types of llama.cpp that no storage of ours keeps yet.
+bool is_future_cache_type(const std::string& type) {
+  static constexpr std::array kTypes = {"q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"};
+  return std::find(kTypes.begin(), kTypes.end(), type) != kTypes.end();
+}
+
 }  // namespace
 
 void add_strategy_flags(CLI::App& app, Options& o) {
-  app.add_option("-s,--strategy", o.strategy, "Strategy file (TOML), or the name of a preset");
+  app.add_option("-s,--strategy", o.strategy, "Strategy file (TOML), or the name of a preset")
+      ->envname("KVASIR_ARG_STRATEGY");
   app.add_option("--set", o.set, "Override a key: --set cache.window_tokens=64")
       ->allow_extra_args(false);
   app.add_option("--plugin-dir", o.plugin_dirs, "Folder to search for plugins first")
       ->allow_extra_args(false);
-  app.add_option("--ctk,--cache-type-k", o.cache_type_k, "Type of stored K: f32, f16, bf16");
-  app.add_option("--ctv,--cache-type-v", o.cache_type_v, "Type of stored V: f32, f16, bf16");
+  app.add_option("--ctk,--cache-type-k", o.cache_type_k, "Type of stored K: f32, f16, bf16")
+      ->envname("KVASIR_ARG_CACHE_TYPE_K");
+  app.add_option("--ctv,--cache-type-v", o.cache_type_v, "Type of stored V: f32, f16, bf16")
+      ->envname("KVASIR_ARG_CACHE_TYPE_V");
   app.add_option("--log-level", o.log_level, "debug, info, warn, error")
       ->envname("KVASIR_LOG_LEVEL");
   app.add_flag("--json", o.json, "One JSON document on stdout, nothing else there");
@@ -73,17 +83,20 @@ void add_model_flags(CLI::App& app, Options& o) {
                  "Dense layers in f32 or bf16 (default: bf16 when the CPU has it)")
       ->check(CLI::IsMember({"auto", "f32", "bf16"}))
       ->envname("KVASIR_ARG_COMPUTE");
-  app.add_option("--seed", o.seed, "Seed of sampling and of plugins that draw");
+  app.add_option("--seed", o.seed, "Seed of sampling and of plugins that draw")
+      ->envname("KVASIR_ARG_SEED");
   app.add_flag("--check-numerics", o.check_numerics, "Fail when attention yields NaN or infinity");
   add_not_yet_flags(app);
 }
 
 void add_sampler_flags(CLI::App& app, PromptOptions& o) {
-  app.add_option("-n,--n-predict,--predict", o.n_predict, "Tokens to generate");
-  app.add_option("--temp", o.sampler.temperature, "Temperature, 0 = greedy");
-  app.add_option("--top-k", o.sampler.top_k, "0 = off");
-  app.add_option("--top-p", o.sampler.top_p, "1 = off");
-  app.add_option("--min-p", o.sampler.min_p, "0 = off");
+  app.add_option("-n,--n-predict,--predict", o.n_predict, "Tokens to generate")
+      ->envname("KVASIR_ARG_N_PREDICT");
+  app.add_option("--temp", o.sampler.temperature, "Temperature, 0 = greedy")
+      ->envname("KVASIR_ARG_TEMP");
+  app.add_option("--top-k", o.sampler.top_k, "0 = off")->envname("KVASIR_ARG_TOP_K");
+  app.add_option("--top-p", o.sampler.top_p, "1 = off")->envname("KVASIR_ARG_TOP_P");
+  app.add_option("--min-p", o.sampler.min_p, "0 = off")->envname("KVASIR_ARG_MIN_P");
   app.add_option("--repeat-penalty", o.sampler.repeat_penalty, "1 = off");
   app.add_option("--repeat-last-n", o.sampler.repeat_last_n, "Tokens the penalty looks back");
   app.add_flag("--ignore-eos", o.ignore_eos, "Generate on after an end-of-text token");
@@ -147,7 +160,7 @@ StrategyConfig default_strategy() {
 }  // namespace
 
 std::vector<std::string> normalise_arguments(int argc, char** argv) {
-  static constexpr const char* kLong[] = {"-ngl", "-fa", "-tb", "-ub",  "-np",  "-nkvo",
+  static constexpr const char* kLong[] = {"-ngl", "-fa", "-tb", "-ub",  "-np", "-nkvo",
                                           "-sm",  "-ts", "-mg", "-ctk", "-ctv"};
   std::vector<std::string> out;
   for (int i = argc - 1; i > 0; --i) {  // CLI11 wants them last to first
@@ -172,10 +185,16 @@ StrategyConfig resolve_strategy(const Options& o) {
       throw input_error("--set " + set + ": expected key=value, as in cache.window_tokens=64");
     add(set.substr(0, at), set.substr(at + 1), "--set " + set);
   }
-  if (!o.cache_type_k.empty()) add("storage.type_k", o.cache_type_k, "-ctk " + o.cache_type_k);
-  if (!o.cache_type_v.empty()) add("storage.type_v", o.cache_type_v, "-ctv " + o.cache_type_v);
+  const auto add_type = [&](const std::string& key, const std::string& type, const char* flag) {
+    if (type.empty()) return;
+    if (!is_future_cache_type(type)) return add(key, type, flag + (" " + type));
+    std::fprintf(stderr, "kvasir: %s %s: not yet: the type stays what the strategy says\n", flag,
+                 type.c_str());
+  };
+  add_type("storage.type_k", o.cache_type_k, "-ctk");
+  add_type("storage.type_v", o.cache_type_v, "-ctv");
   const std::string path = find_strategy(o.strategy);
-  if (path.empty()) return parse_strategy("", "default", overrides, default_strategy());
+  if (path.empty()) return parse_strategy("", "dense", overrides, default_strategy());
   return load_strategy(path, overrides, default_strategy());
 }
 

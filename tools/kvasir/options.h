@@ -45,8 +45,8 @@ void add_model_flags(CLI::App& app, Options& options);
 void add_sampler_flags(CLI::App& app, PromptOptions& options);
 void add_not_yet_flags(CLI::App& app);
 
-// The arguments in CLI11's order, with llama.cpp's long flags behind one dash (-ngl, -ctk …) given a
-// second one.
+// The arguments in CLI11's order, with llama.cpp's long flags behind one dash (-ngl, -ctk …) given
+// a second one.
 std::vector<std::string> normalise_arguments(int argc, char** argv);
 
 // The strategy after file, environment and --set, -ctk and -ctv; the tool's default is dense

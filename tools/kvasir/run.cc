@@ -1,5 +1,5 @@
-// kvasir run: a prompt through a model under a strategy; streams the answer, then proves what it
-// did. SPDX-License-Identifier: Apache-2.0
+// kvasir run: a prompt through a model under a strategy; streams the answer, then proves its work.
+// SPDX-License-Identifier: Apache-2.0
 #include <atomic>
 #include <csignal>
 #include <cstdio>

@@ -2,13 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/kvasir/session.h"
 
-#include <spdlog/sinks/stdout_sinks.h>
-#include <spdlog/spdlog.h>
-
 #include <chrono>
 #include <cstdio>
 
 #include "core/platform/memory.h"
+#include "tools/kvasir/planning.h"
 
 namespace kvasir::tool {
 namespace {
@@ -21,31 +19,12 @@ std::string gigabytes(uint64_t bytes) {
 
 }  // namespace
 
-HostServices::Log stderr_log(const std::string& level) {
-  static constexpr spdlog::level::level_enum kLevels[] = {spdlog::level::debug, spdlog::level::info,
-                                                          spdlog::level::warn, spdlog::level::err};
-  auto logger = spdlog::get("kvasir");
-  if (!logger) logger = spdlog::stderr_logger_mt("kvasir");
-  logger->set_pattern("kvasir: %l: %v");
-  const auto wanted = spdlog::level::from_str(level);
-  if (wanted == spdlog::level::off && level != "off")
-    throw input_error("--log-level " + level + ": expected debug, info, warn, error or off");
-  logger->set_level(wanted);
-  return [logger](uint32_t severity, const std::string& plugin, const std::string& text) {
-    logger->log(kLevels[severity > 3 ? 3 : severity], "{}{}{}", plugin, plugin.empty() ? "" : ": ",
-                text);
-  };
-}
-
 Session::Session(const Options& options)
     : options_(options),
       strategy_(resolve_strategy(options)),
       compute_(resolve_compute(options)),
-      topology_(std::make_unique<Topology>(Topology::detect())),
-      pool_(std::make_unique<ThreadPool>(*topology_, options.threads)),
-      services_(std::make_unique<HostServices>(*pool_, stderr_log(options.log_level))),
-      registry_(std::make_unique<PluginRegistry>(plugin_search(options), *services_)) {
-  build_pipeline(strategy_, *registry_, *services_);  // mistakes before the model file is touched
+      host_(options) {
+  build_pipeline(strategy_, registry(), services());  // mistakes before the model file is touched
   if (options.model.empty()) throw input_error("no model: give -m FILE.gguf");
   file_ = GgufFile::open(options.model);
   shape_ = read_shape(*file_);
@@ -69,12 +48,12 @@ EngineOptions Session::engine_options(uint32_t max_context, uint32_t max_sequenc
 }
 
 MemoryPlan Session::plan(uint32_t max_context, uint32_t max_sequences) {
-  Pipeline pipeline = build_pipeline(strategy_, *registry_, *services_);
+  Pipeline pipeline = build_pipeline(strategy_, registry(), services());
   Model::Options model;
   model.compute = compute_;
   model.max_batch_tokens = std::max(strategy_.cache.chunk_size.value, max_sequences);
   return make_plan(shape_, Model::plan_memory(*file_, model), pipeline,
-                   engine_options(max_context, max_sequences), uint64_t{shape_.vocab_size} * 160);
+                   engine_options(max_context, max_sequences), vocabulary_bytes(shape_));
 }
 
 void Session::load_model(uint32_t max_queries) {
@@ -82,7 +61,7 @@ void Session::load_model(uint32_t max_queries) {
   Model::Options model;
   model.compute = compute_;
   model.max_batch_tokens = max_queries;
-  model_ = Model::load(*file_, *pool_, model);
+  model_ = Model::load(*file_, pool(), model);
   load_ms_ =
       std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
 }
@@ -104,8 +83,8 @@ Engine& Session::load(uint32_t max_context, uint32_t max_sequences) {
 
 std::unique_ptr<Engine> Session::make_engine(const StrategyConfig& strategy, uint32_t max_context,
                                              uint32_t max_sequences) {
-  return std::make_unique<Engine>(*model_, build_pipeline(strategy, *registry_, *services_), *pool_,
-                                  *services_, engine_options(max_context, max_sequences));
+  return std::make_unique<Engine>(*model_, build_pipeline(strategy, registry(), services()), pool(),
+                                  services(), engine_options(max_context, max_sequences));
 }
 
 }  // namespace kvasir::tool

@@ -9,7 +9,7 @@
 #include "core/model/tokenizer.h"
 #include "core/runtime/engine.h"
 #include "core/runtime/plan.h"
-#include "tools/kvasir/options.h"
+#include "tools/kvasir/plugin_host.h"
 
 namespace kvasir::tool {
 
@@ -23,9 +23,9 @@ class Session {
   const ModelShape& shape() const { return shape_; }
   const Tokenizer& tokenizer() const;  // Error when the file has none
   const StrategyConfig& strategy() const { return strategy_; }
-  PluginRegistry& registry() { return *registry_; }
-  HostServices& services() { return *services_; }
-  ThreadPool& pool() { return *pool_; }
+  PluginRegistry& registry() { return host_.registry(); }
+  HostServices& services() { return host_.services(); }
+  ThreadPool& pool() { return host_.pool(); }
   Compute compute() const { return compute_; }
 
   MemoryPlan plan(uint32_t max_context, uint32_t max_sequences = 1);
@@ -44,10 +44,7 @@ class Session {
   Options options_;
   StrategyConfig strategy_;
   Compute compute_;
-  std::unique_ptr<Topology> topology_;
-  std::unique_ptr<ThreadPool> pool_;
-  std::unique_ptr<HostServices> services_;
-  std::unique_ptr<PluginRegistry> registry_;
+  PluginHost host_;
   std::optional<GgufFile> file_;
   ModelShape shape_;
   mutable std::unique_ptr<Tokenizer> tokenizer_;
@@ -55,8 +52,5 @@ class Session {
   std::unique_ptr<Engine> engine_;
   double load_ms_ = 0;
 };
-
-// Log lines of plugins and core on stderr, at or above the level.
-HostServices::Log stderr_log(const std::string& level);
 
 }  // namespace kvasir::tool

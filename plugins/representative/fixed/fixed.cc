@@ -3,7 +3,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <array>
-#include <limits>
 
 #include "plugins/sdk/vector_records.h"
 
@@ -51,28 +50,60 @@ class Fixed : public sdk::VectorRecords {
     }
   }
 
+  uint64_t build_scratch_bytes() const { return head_dim() * sizeof(float); }
+  // One list of scores per query head beside what the kernel needs.
+  uint64_t score_scratch_bytes(uint32_t group_size) const {
+    return kernel_scratch_bytes(group_size) + group_size * kRun * sizeof(float);
+  }
+
   // A block shorter than n tokens repeats some of them.
-  void build(const sdk::BlockRows& keys, std::byte* record) const {
+  void build(const sdk::BlockRows& keys, std::byte* record, void* scratch) const {
+    auto* key = static_cast<float*>(scratch);
     for (uint32_t i = 0; i < n_vectors(); ++i) {
-      const auto token = static_cast<uint32_t>(uint64_t{i} * keys.n_tokens / n_vectors());
-      for (uint32_t d = 0; d < head_dim(); ++d) {
-        put(record, i, d, sdk::key_element(keys, token, d));
+      const uint64_t token = uint64_t{i} * keys.n_tokens / n_vectors();
+      kernels::convert_to_f32(sdk::key_type(keys), keys.k + token * keys.token_stride, key,
+                              head_dim());
+      kernels::convert_from_f32(type(), key, record + i * vector_bytes(), head_dim());
+    }
+  }
+
+  // In runs whose records stay in the cache while their vectors are scored one after another.
+  void score(const sdk::ScoreTask& task, void* scratch) const {
+    sdk::ScoreTask run = task;
+    for (uint32_t begin = 0; begin < task.n; begin += kRun) {
+      run.n = std::min(kRun, task.n - begin);
+      run.records = task.records + begin * task.record_stride;
+      run.out = task.out + begin;
+      score_run(run, scratch);
+    }
+  }
+
+ private:
+  static constexpr uint32_t kRun = 32;
+
+  uint64_t kernel_scratch_bytes(uint32_t group_size) const {
+    return (VectorRecords::score_scratch_bytes(group_size) + 63) / 64 * 64;
+  }
+
+  void score_run(const sdk::ScoreTask& task, void* scratch) const {
+    kernels::score_dot(task.q, task.group_size, records(task, 0), task.out, task.out_stride,
+                       scratch);
+    auto* dots = reinterpret_cast<float*>(static_cast<std::byte*>(scratch) +
+                                          kernel_scratch_bytes(task.group_size));
+    for (uint32_t vector = 1; vector < n_vectors(); ++vector) {
+      kernels::score_dot(task.q, task.group_size, records(task, vector), dots, kRun, scratch);
+      for (uint32_t g = 0; g < task.group_size; ++g) {
+        combine(dots + g * kRun, task.out + g * task.out_stride, task.n);
       }
     }
   }
 
-  void score(const sdk::ScoreTask& task) const {
-    for_each_score(task, [&](const float* q, const std::byte* record) {
-      float total = take_max_ ? -std::numeric_limits<float>::infinity() : 0.0f;
-      for (uint32_t i = 0; i < n_vectors(); ++i) {
-        const float score = dot(q, record, i);
-        total = take_max_ ? std::max(total, score) : total + score;
-      }
-      return total;
-    });
+  void combine(const float* dots, float* score, uint32_t n) const {
+    for (uint32_t i = 0; i < n; ++i) {
+      score[i] = take_max_ ? std::max(score[i], dots[i]) : score[i] + dots[i];
+    }
   }
 
- private:
   bool take_max_;
 };
 

@@ -1,7 +1,6 @@
 // A block is the elementwise maximum of its keys; score = q . max.
 // The "Max" representative of KTransformers' long-context mode, without its clamp at zero.
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
 #include <array>
 
 #include "plugins/sdk/vector_records.h"
@@ -27,18 +26,17 @@ class Max : public sdk::VectorRecords {
 
   explicit Max(const sdk::Options& options) : VectorRecords(options) {}
 
-  void build(const sdk::BlockRows& keys, std::byte* record) const {
-    for (uint32_t d = 0; d < head_dim(); ++d) {
-      float high = sdk::key_element(keys, 0, d);
-      for (uint32_t t = 1; t < keys.n_tokens; ++t) {
-        high = std::max(high, sdk::key_element(keys, t, d));
-      }
-      put(record, 0, d, high);
-    }
+  uint64_t build_scratch_bytes() const { return 2 * head_dim() * sizeof(float); }
+
+  // The upper half of a minmax record.
+  void build(const sdk::BlockRows& keys, std::byte* record, void* scratch) const {
+    auto* min_max = static_cast<float*>(scratch);
+    kernels::update_min_max(rows(keys), true, kernels::ElementType::kF32, min_max);
+    kernels::convert_from_f32(type(), min_max + head_dim(), record, head_dim());
   }
 
-  void score(const sdk::ScoreTask& task) const {
-    for_each_score(task, [&](const float* q, const std::byte* r) { return dot(q, r, 0); });
+  void score(const sdk::ScoreTask& task, void* scratch) const {
+    kernels::score_dot(task.q, task.group_size, records(task), task.out, task.out_stride, scratch);
   }
 };
 

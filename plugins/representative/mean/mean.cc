@@ -26,16 +26,16 @@ class Mean : public sdk::VectorRecords {
 
   explicit Mean(const sdk::Options& options) : VectorRecords(options) {}
 
-  void build(const sdk::BlockRows& keys, std::byte* record) const {
-    for (uint32_t d = 0; d < head_dim(); ++d) {
-      double sum = 0.0;
-      for (uint32_t t = 0; t < keys.n_tokens; ++t) sum += sdk::key_element(keys, t, d);
-      put(record, 0, d, static_cast<float>(sum / keys.n_tokens));
-    }
+  uint64_t build_scratch_bytes() const { return head_dim() * sizeof(float); }
+
+  void build(const sdk::BlockRows& keys, std::byte* record, void* scratch) const {
+    auto* sum = static_cast<float*>(scratch);
+    kernels::update_sum(rows(keys), true, sum);
+    kernels::store_mean(sum, head_dim(), keys.n_tokens, type(), record);
   }
 
-  void score(const sdk::ScoreTask& task) const {
-    for_each_score(task, [&](const float* q, const std::byte* r) { return dot(q, r, 0); });
+  void score(const sdk::ScoreTask& task, void* scratch) const {
+    kernels::score_dot(task.q, task.group_size, records(task), task.out, task.out_stride, scratch);
   }
 };
 

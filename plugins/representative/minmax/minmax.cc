@@ -2,7 +2,6 @@
 //   score = sum_d max(q[d] * k_min[d], q[d] * k_max[d]),
 // an upper bound of q . k over the block. Tang et al. 2024 (Quest), arXiv:2406.10774.
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
 #include <array>
 
 #include "plugins/sdk/vector_records.h"
@@ -29,31 +28,14 @@ class MinMax : public sdk::VectorRecords {
   explicit MinMax(const sdk::Options& options) : VectorRecords(options, 2) {}
 
   // Rounded outwards: the bound stays one in f16.
-  void build(const sdk::BlockRows& keys, std::byte* record) const {
-    for (uint32_t d = 0; d < head_dim(); ++d) {
-      float low = sdk::key_element(keys, 0, d), high = low;
-      for (uint32_t t = 1; t < keys.n_tokens; ++t) {
-        const float x = sdk::key_element(keys, t, d);
-        low = std::min(low, x);
-        high = std::max(high, x);
-      }
-      put(record, kMin, d, low, sdk::Round::kDown);
-      put(record, kMax, d, high, sdk::Round::kUp);
-    }
+  void build(const sdk::BlockRows& keys, std::byte* record, void*) const {
+    kernels::update_min_max(rows(keys), true, type(), record);
   }
 
-  void score(const sdk::ScoreTask& task) const {
-    for_each_score(task, [&](const float* q, const std::byte* record) {
-      float bound = 0.0f;
-      for (uint32_t d = 0; d < head_dim(); ++d) {
-        bound += std::max(q[d] * get(record, kMin, d), q[d] * get(record, kMax, d));
-      }
-      return bound;
-    });
+  void score(const sdk::ScoreTask& task, void* scratch) const {
+    kernels::score_min_max(task.q, task.group_size, records(task), task.out, task.out_stride,
+                           scratch);
   }
-
- private:
-  static constexpr uint32_t kMin = 0, kMax = 1;  // order of the vectors in a record
 };
 
 }  // namespace

@@ -6,8 +6,8 @@
 #include <array>
 #include <string>
 
+#include "kernels/topk.h"
 #include "plugins/sdk/plugin.h"
-#include "plugins/selector/block_topk/top_k.h"
 
 namespace {
 using namespace kvasir;
@@ -85,8 +85,10 @@ class BlockTopK {
       for (auto i = static_cast<uint32_t>(begin); i < end; ++i) {
         const sdk::Candidates from = candidates(i);
         const std::span<uint32_t> row = sdk::row_indices(out, i);
-        const sdk::Scratch<uint64_t> keys(host_, worker, from.size());
-        block_topk::top_k({in.scores + in.score_offsets[i], from.size()}, keys.span(), row);
+        const sdk::Scratch<std::byte> scratch(host_, worker,
+                                              kernels::top_k_scratch_bytes(from.size()));
+        kernels::top_k(in.scores + in.score_offsets[i], from.size(), row.size(), row.data(),
+                       scratch.data());
         for (uint32_t& index : row) index = from[index];
       }
     });

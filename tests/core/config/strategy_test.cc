@@ -163,6 +163,8 @@ TEST_CASE("every mistake names file, line, column, key and remedy") {
       {"[cache\nblock_size = 1", {"test.toml:1:7", "not valid TOML"}},
       {"[cache]\nblock_size = = 1", {"test.toml:2:14", "not valid TOML"}},
       {"[cache]\nblock_size = 1\nblock_size = 2", {"test.toml:3:1", "not valid TOML"}},
+      {"[cache]\nblock_size = \xc3\xa9", {"test.toml:2:14", "not valid TOML"}},
+      {"\xef\xbb\xba = 1", {"test.toml:1:1", "not valid TOML"}},
       {"\xff\xfe", {"test.toml:", "not valid TOML"}},
   };
   for (const Mistake& m : mistakes) {

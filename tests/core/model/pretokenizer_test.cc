@@ -5,7 +5,7 @@
 #include <doctest/doctest.h>
 
 #include <cctype>
-#include <chrono>
+#include <ctime>
 #include <fstream>
 #include <iterator>
 #include <map>
@@ -111,10 +111,13 @@ std::string random_ascii(std::mt19937_64& rng) {
   return text;
 }
 
+// Of this process: a busy machine does not make a test fail.
+double cpu_seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
+
 double seconds_to_split(const Pretokenizer& pre, const std::string& text) {
-  const auto start = std::chrono::steady_clock::now();
+  const double start = cpu_seconds();
   CHECK_FALSE(pre.split(text).empty());
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return cpu_seconds() - start;
 }
 
 }  // namespace
@@ -203,7 +206,7 @@ TEST_CASE("bytes that are not UTF-8 are pieces of their own") {
 }
 
 TEST_CASE("long runs cost time in proportion to their length") {
-  const size_t n = size_t{1} << 20;
+  const size_t n = size_t{1} << 18;
   std::string mixed;  // text and bytes that are none, in turn
   for (size_t i = 0; i < n / 2; ++i) mixed += "a\x80";
   const std::string texts[] = {std::string(n, 'a'),       std::string(n, ' ') + "中",
@@ -213,7 +216,7 @@ TEST_CASE("long runs cost time in proportion to their length") {
   for (const char* name :
        {"llama-bpe", "qwen2", "gpt-2", "default", "deepseek-llm", "deepseek-coder"}) {
     const Pretokenizer pre(name, "f");
-    // A square would be 10^12 steps: an hour.
+    // A square would be 7 * 10^10 steps.
     for (const std::string& text : texts) CHECK(seconds_to_split(pre, text) < 20);
   }
 }

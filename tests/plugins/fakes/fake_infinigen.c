@@ -190,4 +190,4 @@ static const kvasir_option_schema options[] = {
     FAKE_INT("pool_limit", 0, 0, 1 << 30, "candidates kept per kv head; 0 = all")};
 FAKE_PLUGIN(KVASIR_KIND_SELECTOR, "kvasir.test.infinigen", "partial keys, one layer ahead",
             KVASIR_CAP_OPAQUE_STATE | KVASIR_CAP_HISTORY_STATE,
-            KVASIR_NEED_INPUT | KVASIR_NEED_TOKEN_ROWS | KVASIR_NEED_MASS, 0, options)
+            KVASIR_NEED_INPUT | KVASIR_NEED_TOKEN_ROWS, 0, options)

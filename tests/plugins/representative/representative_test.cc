@@ -69,8 +69,8 @@ struct Scene {
     const uint64_t element = dtype == KVASIR_DTYPE_F32 ? 4 : 2;
     format.struct_size = sizeof format;
     format.dtype_k = format.dtype_v = dtype;
-    format.k_token_stride = head_dim * element + 6;  // not contiguous, not aligned to 4
-    format.k_head_stride = block_size * format.k_token_stride + 10;
+    format.k_token_stride = (head_dim + 3) * element;  // not contiguous
+    format.k_head_stride = block_size * format.k_token_stride + 5 * element;
     geometry.formats = &format;
     geometry.n_formats = 1;
   }

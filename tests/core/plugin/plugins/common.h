@@ -127,7 +127,7 @@ const kvasir_plugin* another_symbol(void) { return &plugin_table; }
 #else
 kvasir_status kvasir_plugin_entry(const kvasir_host* host, kvasir_request* request,
                                   kvasir_err* err) {
-  (void)host;
+  (void)host, (void)request;
   (void)err;
 #ifdef ENTRY_FAILS
   return fail(err, KVASIR_ERR_VERSION, "the moon is in the wrong phase");

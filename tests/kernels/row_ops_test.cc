@@ -1,0 +1,118 @@
+// Elementwise row operations against their formulas in double, on every SIMD target.
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/row_ops.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+#include <vector>
+
+#include "tests/support/simd.h"
+
+namespace {
+using namespace kvasir;
+
+constexpr size_t kLengths[] = {1, 3, 8, 15, 16, 17, 64, 100, 1024, 1025, 5000};
+
+std::vector<float> random_values(size_t n, uint32_t seed, float scale = 1.0f) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal(0.0f, scale);
+  std::vector<float> values(n);
+  for (float& value : values) value = normal(random);
+  return values;
+}
+
+// Largest |a - b| / (1 + |b|).
+double error(const std::vector<float>& a, const std::vector<double>& b) {
+  double worst = 0.0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    worst = std::max(worst, std::abs(double{a[i]} - b[i]) / (1.0 + std::abs(b[i])));
+  }
+  return worst;
+}
+
+}  // namespace
+
+TEST_SUITE_BEGIN("kernels/row_ops");
+
+TEST_CASE("rms_norm divides by the root of the mean square, in place or not") {
+  test::for_each_simd_target([] {
+    for (const size_t n : kLengths) {
+      for (const float scale : {1e-4f, 1.0f, 1e4f}) {
+        CAPTURE(n);
+        const auto x = random_values(n, 1, scale), weight = random_values(n, 2);
+        double squares = 0.0;
+        for (const float value : x) squares += double{value} * double{value};
+        const double rms = std::sqrt(squares / static_cast<double>(n) + double{1e-5f});
+        std::vector<double> want(n);
+        for (size_t i = 0; i < n; ++i) want[i] = double{x[i]} / rms * double{weight[i]};
+        std::vector<float> got(n);
+        kernels::rms_norm(x.data(), weight.data(), n, 1e-5f, got.data());
+        CHECK(error(got, want) < 5e-7);
+        auto in_place = x;
+        kernels::rms_norm(in_place.data(), weight.data(), n, 1e-5f, in_place.data());
+        CHECK(in_place == got);
+      }
+    }
+  });
+}
+
+TEST_CASE("swiglu is gate * sigmoid(gate) * up, also where exp would overflow") {
+  test::for_each_simd_target([] {
+    for (const size_t n : kLengths) {
+      CAPTURE(n);
+      auto gate = random_values(n, 3, 5.0f);
+      const auto up = random_values(n, 4);
+      gate[0] = -200.0f;
+      gate[n / 2] = 200.0f;
+      gate[n - 1] = n > 2 ? 0.0f : gate[n - 1];
+      std::vector<double> want(n);
+      for (size_t i = 0; i < n; ++i) {
+        want[i] = double{gate[i]} / (1.0 + std::exp(-double{gate[i]})) * double{up[i]};
+      }
+      kernels::swiglu(gate.data(), up.data(), n);
+      CHECK(error(gate, want) < 5e-7);
+    }
+  });
+}
+
+TEST_CASE("add_to adds and leaves what lies behind") {
+  test::for_each_simd_target([] {
+    for (const size_t n : kLengths) {
+      const auto x = random_values(n + 1, 5), before = random_values(n + 1, 6);
+      auto y = before;
+      kernels::add_to(x.data(), n, y.data());
+      bool all = y[n] == before[n];
+      for (size_t i = 0; i < n; ++i) all = all && y[i] == x[i] + before[i];
+      CHECK(all);
+    }
+  });
+}
+
+TEST_CASE("rotations turn each pair by its angle") {
+  test::for_each_simd_target([] {
+    for (const size_t n : {size_t{1}, size_t{5}, size_t{8}, size_t{16}, size_t{40}, size_t{64}}) {
+      CAPTURE(n);
+      const auto x = random_values(2 * n, 7), angle = random_values(n, 8);
+      std::vector<float> cos(n), sin(n);
+      std::vector<double> interleaved(2 * n), half_split(2 * n);
+      for (size_t i = 0; i < n; ++i) {
+        cos[i] = std::cos(angle[i]);
+        sin[i] = std::sin(angle[i]);
+        const double c = double{cos[i]}, s = double{sin[i]};
+        interleaved[2 * i] = double{x[2 * i]} * c - double{x[2 * i + 1]} * s;
+        interleaved[2 * i + 1] = double{x[2 * i]} * s + double{x[2 * i + 1]} * c;
+        half_split[i] = double{x[i]} * c - double{x[n + i]} * s;
+        half_split[n + i] = double{x[i]} * s + double{x[n + i]} * c;
+      }
+      auto y = x;
+      kernels::rotate_interleaved(cos.data(), sin.data(), n, y.data());
+      CHECK(error(y, interleaved) < 3e-7);
+      y = x;
+      kernels::rotate_half_split(cos.data(), sin.data(), n, y.data());
+      CHECK(error(y, half_split) < 3e-7);
+    }
+  });
+}

@@ -1,0 +1,168 @@
+// kvasir config: checks strategies without a model, and says what a strategy comes to.
+// SPDX-License-Identifier: Apache-2.0
+#include "core/error.h"
+#include "tools/kvasir/commands.h"
+#include "tools/kvasir/planning.h"
+#include "tools/kvasir/text.h"
+
+namespace kvasir::tool {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kNominalPreset = "llama-3.1-8b";  // when no model says otherwise
+
+struct ConfigOptions {
+  std::vector<std::string> strategies;
+  std::string preset_name;
+};
+
+bool has_model(const Options& options, const ConfigOptions& o) {
+  return !options.model.empty() || !o.preset_name.empty();
+}
+
+// The context asked for, else the model's own.
+uint32_t context_of(const Options& options, const ModelShape& shape) {
+  return options.ctx_size ? options.ctx_size : shape.max_context;
+}
+
+void check_one(PluginHost& host, const Options& options, const ConfigOptions& o) {
+  const StrategyConfig strategy = resolve_strategy(options);
+  build_pipeline(strategy, host.registry(), host.services());
+  if (!has_model(options, o)) return;
+  const ModelShape shape = shape_for_planning(options.model, o.preset_name);
+  plan_strategy(host, strategy, shape, Compute::kF32, context_of(options, shape));
+}
+
+// All are checked; the mistakes come as one error, so that a script sees exit code 2.
+void check(Options options, const ConfigOptions& o) {
+  std::vector<std::string> names = o.strategies;
+  if (!options.strategy.empty()) names.insert(names.begin(), options.strategy);
+  if (names.empty()) throw input_error("config check: name a strategy file or preset");
+  PluginHost host(options);
+  Json results = Json::array();
+  std::vector<std::string> errors;
+  for (const std::string& name : names) {
+    options.strategy = name;
+    try {
+      check_one(host, options, o);
+      results.push_back({{"strategy", name}, {"ok", true}, {"error", nullptr}});
+    } catch (const Error& e) {
+      errors.emplace_back(e.what());
+      results.push_back({{"strategy", name}, {"ok", false}, {"error", e.what()}});
+    }
+  }
+  if (options.json) {
+    print_json({{"strategies", results}});
+  } else {
+    for (const Json& result : results)
+      if (result["ok"]) std::printf("%s: ok\n", result["strategy"].get<std::string>().c_str());
+  }
+  for (size_t i = 0; i + 1 < errors.size(); ++i)
+    std::fprintf(stderr, "kvasir: error: %s\n", errors[i].c_str());
+  if (!errors.empty()) throw input_error(errors.back());
+}
+
+// [cache] in full, then per section what the plugin gets.
+Json settings_json(const StrategyConfig& strategy, const Pipeline& pipeline) {
+  Json out{{"cache", Json::array()}, {"plugins", Json::array()}};
+  for (const ExplainLine& line : explain(strategy))
+    if (line.key.starts_with("cache."))
+      out["cache"].push_back({{"key", line.key}, {"value", line.value}, {"origin", line.origin}});
+  for (const Pipeline::Explained& section : pipeline.explained) {
+    Json options = Json::array();
+    for (const auto& option : section.options)
+      options.push_back({{"key", option.key},
+                         {"value", option.value},
+                         {"origin", option.origin},
+                         {"note", option.note}});
+    out["plugins"].push_back({{"table", table_name(section.kind)},
+                              {"id", section.id},
+                              {"file", section.file},
+                              {"options", options}});
+  }
+  return out;
+}
+
+Json attended_json(const MemoryPlan& p, const std::string& model, uint32_t context) {
+  return {{"model", model},
+          {"context", context},
+          {"sink_tokens", p.sink_tokens},
+          {"selected_tokens", p.selected_tokens},
+          {"window_tokens", p.window_tokens},
+          {"attended_tokens", p.attended_tokens},
+          {"attended_share", static_cast<double>(p.attended_tokens) / context},
+          {"kv_bytes_per_step", p.kv_bytes_per_step}};
+}
+
+void print_text(const Json& report) {
+  std::printf("strategy %s\n\n", report["strategy"].get<std::string>().c_str());
+  Table table({"key", "value", "from", ""});
+  for (const Json& line : report["cache"])
+    table.add({line["key"], line["value"], line["origin"], ""});
+  for (const Json& plugin : report["plugins"]) {
+    const std::string section = plugin["table"];
+    table.add({section + ".plugin", plugin["id"], plugin["file"], ""});
+    for (const Json& option : plugin["options"])
+      table.add({section + "." + option["key"].get<std::string>(), option["value"],
+                 option["origin"], option["note"]});
+  }
+  std::fputs(table.text().c_str(), stdout);
+  const Json& a = report["attended"];
+  std::printf(
+      "\nattended per layer, kv head and decoded token at %u tokens (%s): "
+      "sink %llu + selected %llu + window %llu = %llu tokens (%.2f %%)\n",
+      a["context"].get<uint32_t>(), a["model"].get<std::string>().c_str(),
+      a["sink_tokens"].get<unsigned long long>(), a["selected_tokens"].get<unsigned long long>(),
+      a["window_tokens"].get<unsigned long long>(), a["attended_tokens"].get<unsigned long long>(),
+      100.0 * a["attended_share"].get<double>());
+}
+
+void explain_strategy(Options options, const ConfigOptions& o) {
+  if (o.strategies.size() + !options.strategy.empty() > 1)
+    throw input_error("config explain: name one strategy");
+  if (!o.strategies.empty()) options.strategy = o.strategies[0];
+  PluginHost host(options);
+  const StrategyConfig strategy = resolve_strategy(options);
+  const Pipeline pipeline = build_pipeline(strategy, host.registry(), host.services());
+  const bool given = has_model(options, o);
+  const ModelShape shape =
+      shape_for_planning(options.model, given ? o.preset_name : kNominalPreset);
+  const uint32_t context = context_of(options, shape);
+  Json report{{"strategy", strategy.name}};
+  report.update(settings_json(strategy, pipeline));
+  const std::string model =
+      options.model.empty()
+          ? std::string("shape of ") + shape.name + (given ? "" : "; give -m or --preset for yours")
+          : options.model;
+  report["attended"] =
+      attended_json(plan_strategy(host, strategy, shape, Compute::kF32, context), model, context);
+  if (options.json) return print_json(report);
+  print_text(report);
+}
+
+void add_flags(CLI::App& c, Options& options, ConfigOptions& o) {
+  c.add_option("strategies", o.strategies, "Strategy files, or names of presets");
+  c.add_option("-m,--model", options.model, "Check against this model's shape too");
+  c.add_option("--preset", o.preset_name, "Against the shape of a known model");
+  c.add_option("-c,--ctx-size", options.ctx_size, "Context in tokens")
+      ->envname("KVASIR_ARG_CTX_SIZE");
+  add_strategy_flags(c, options);
+}
+
+}  // namespace
+
+void add_config(CLI::App& app) {
+  auto* config = app.add_subcommand("config", "Check a strategy, or see what it comes to");
+  config->require_subcommand(1);
+  auto options = std::make_shared<Options>();
+  auto o = std::make_shared<ConfigOptions>();
+  auto* checked = config->add_subcommand("check", "Against schemas and plugins, without a model");
+  add_flags(*checked, *options, *o);
+  checked->callback([=] { check(*options, *o); });
+  auto* explained = config->add_subcommand("explain", "Every value, where it came from, the total");
+  add_flags(*explained, *options, *o);
+  explained->callback([=] { explain_strategy(*options, *o); });
+}
+
+}  // namespace kvasir::tool

@@ -1,0 +1,15 @@
+// kvasir model: what a model file holds, models of random weights, logits of given tokens.
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/kvasir/commands.h"
+
+namespace kvasir::tool {
+
+void add_model(CLI::App& app) {
+  auto* model = app.add_subcommand("model", "Look into a model file, make one, take its logits");
+  model->require_subcommand(1);
+  add_model_info(*model);
+  add_model_random(*model);
+  add_model_logits(*model);
+}
+
+}  // namespace kvasir::tool

@@ -1,0 +1,28 @@
+// What plugins need around them, without a model: threads, log, the files that were found.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "core/plugin/pipeline.h"
+#include "tools/kvasir/options.h"
+
+namespace kvasir::tool {
+
+class PluginHost {
+ public:
+  explicit PluginHost(const Options& options);
+  const Topology& topology() const { return topology_; }
+  ThreadPool& pool() { return pool_; }
+  HostServices& services() { return services_; }
+  PluginRegistry& registry() { return registry_; }
+
+ private:
+  Topology topology_;
+  ThreadPool pool_;
+  HostServices services_;
+  PluginRegistry registry_;
+};
+
+// Log lines of plugins and core on stderr, at or above the level.
+HostServices::Log stderr_log(const std::string& level);
+
+}  // namespace kvasir::tool
