@@ -126,6 +126,26 @@ TEST_SUITE("plugins/attention") {
     check_backends(c);
   }
 
+  TEST_CASE("single queries obey the distances to the token, in blocks and in lists") {
+    for (const auto& [near, far] :
+         {std::pair{0u, 1u}, {1u, 33u}, {16u, 48u}, {300u, UINT32_MAX}, {7u, 8u}, {100u, 50u}}) {
+      AttentionCase c;
+      const std::vector<uint32_t> positions = {120, 64, 5};
+      const size_t blocks = c.add_part(positions);
+      c.parts[blocks].dist_min = near;
+      c.parts[blocks].dist_max = far;
+      const auto keys = c.add_tokens(blocks, 30, 100);
+      for (uint32_t q = 0; q < 3; ++q) c.add_rows_of_all_heads(blocks, q, 1, keys);
+      const size_t list = c.add_part(positions, KVASIR_UNIT_TOKEN);
+      c.parts[list].dist_min = near;
+      c.parts[list].dist_max = far;
+      c.add_tokens(list, 10, 100, 1);
+      c.set_items(list, {0, 7, 8, 47, 48, 53, 54, 55, 94, 99});
+      for (uint32_t q = 0; q < 3; ++q) c.add_rows_of_all_heads(list, q, 1, {0, 10});
+      check_backends(c);
+    }
+  }
+
   TEST_CASE("a later part may name pairs that no earlier one did; others stay untouched") {
     AttentionCase c;
     const auto positions = ascending(6, 50);
