@@ -65,7 +65,10 @@ Generation generate(Engine& engine, SequenceId seq, const Tokenizer& tokenizer,
       break;
     }
     out.tokens.push_back(token);
-    emit(stream.push(tokenizer.piece(token)));
+    // SentencePiece words carry their leading space; at the very start of a text it is not one.
+    const bool starts_text = out.tokens.size() == 1 && engine.tokens(seq).size() == 1 &&
+                             engine.tokens(seq)[0] == tokenizer.bos();
+    emit(stream.push(starts_text ? tokenizer.decode({&token, 1}) : tokenizer.piece(token)));
     if (out.tokens.size() == options.n_predict) break;
     if (engine.kv_len(seq) >= max_context) {
       out.end = Generation::End::kContext;
