@@ -60,8 +60,8 @@ PanelMatrix WeightLoader::matrix(const std::string& name, uint64_t n_in, uint64_
   m.data = take(m.n_bytes());
   if (!memory_) return m;
   const GgufTensor& tensor = file_->tensor(name);
-  load_panels(tensor, m, *pool_);
-  file_->release_pages(tensor);
+  load_panels(tensor, m, *pool_, *file_);
+  file_->release_pages(tensor.data, tensor.n_bytes);
   return m;
 }
 
