@@ -14,12 +14,29 @@ uint32_t first_counted(const Sequence& seq, uint32_t wanted) {
 
 }  // namespace
 
+template <class Fn>
+void StateStage::guarded(const Selector* selector, uint32_t layer, Fn&& fn) {
+  try {
+    fn();
+  } catch (const PluginError& e) {
+    if (c_.cache.on_fault.value == OnFault::kFail) throw;
+    c_.services.log(KVASIR_LOG_ERROR, e.plugin(),
+                    std::string(e.what()) + " (layer " + std::to_string(layer) +
+                        "); put aside: attending densely from here on");
+    for (size_t i = 0; i < c_.pipeline.selectors.size(); ++i) {
+      const Selector* other = c_.pipeline.selectors[i].get();
+      if (selector ? other == selector : (other->desc().needs & KVASIR_NEED_SCORES) != 0)
+        c_.faults[i] = RunContext::kMaxFaults;
+    }
+  }
+}
+
 void StateStage::send(SlabOwner& owner, uint32_t layer, const std::vector<BatchRow>& rows,
                       uint32_t moment, uint32_t flags,
                       const std::vector<kvasir_update_item>& items) {
   if (items.empty()) return;
   const StepBuilder step(c_, moment, flags, layer, rows, owner.unit(), &owner);
-  owner.update(step.step(), items);
+  guarded(owner.selector, layer, [&] { owner.update(step.step(), items); });
 }
 
 void StateStage::appended(uint32_t layer, const std::vector<BatchRow>& rows, uint32_t moment,
@@ -125,7 +142,7 @@ void StateStage::prefill_queries(uint32_t layer, const BatchRow& row, const floa
     kvasir_sel_in in{};
     in.struct_size = sizeof(in);
     in.q = view_f32(q, n_queries, c_.geometry.n_q_heads, c_.geometry.head_dim);
-    selector->prefill(step.step(), in);
+    guarded(selector.get(), layer, [&] { selector->prefill(step.step(), in); });
   }
 }
 
@@ -226,7 +243,7 @@ void StateStage::observe_selector(Selector& selector, uint32_t layer,
       owner->slab.make_writable(row.seq->layers[layer].slabs[c_.owner_index(owner)], 0,
                                 (row.kv_len + c_.geometry.block_size - 1) / c_.geometry.block_size);
   const StepBuilder step(c_, moment, flags, layer, rows, limits.unit, owner);
-  selector.observe(step.step(), out);
+  guarded(&selector, layer, [&] { selector.observe(step.step(), out); });
 }
 
 void StateStage::feed_mass(SlabOwner& owner, uint32_t layer, const std::vector<BatchRow>& rows,
@@ -262,7 +279,9 @@ void StateStage::feed_mass(SlabOwner& owner, uint32_t layer, const std::vector<B
 
 void StateStage::evict(const std::vector<BatchRow>& rows, uint32_t plan_at, uint32_t moment,
                        uint32_t flags) {
-  for (auto& selector : c_.pipeline.selectors) {
+  for (size_t s = 0; s < c_.pipeline.selectors.size(); ++s) {
+    Selector* selector = c_.pipeline.selectors[s].get();
+    if (c_.faults[s] >= RunContext::kMaxFaults) continue;
     const kvasir_sel_limits& limits = selector->limits();
     if (!(limits.plan_at & plan_at) || !selector->has_evict_plan()) continue;
     for (uint32_t layer = 0; layer < c_.geometry.n_layers; ++layer) {
@@ -288,23 +307,26 @@ void StateStage::evict(const std::vector<BatchRow>& rows, uint32_t plan_at, uint
         capacity += candidate.max_count() * c_.geometry.n_kv_heads;
       }
       if (capacity == 0) continue;
-      const StepBuilder step(c_, moment, flags, layer, due, limits.unit,
-                             c_.owner_of(selector.get()), pointers, limits.scope);
+      const StepBuilder step(c_, moment, flags, layer, due, limits.unit, c_.owner_of(selector),
+                             pointers, limits.scope);
       RowBuffer plan;
       plan.prepare(limits.unit, std::min<uint32_t>(limits.scope, KVASIR_SCOPE_KV_HEAD),
                    limits.action ? limits.action : KVASIR_ACTION_EVICT,
                    static_cast<uint32_t>(due.size()) * c_.geometry.n_kv_heads, capacity, 0);
-      selector->evict_plan(step.step(), plan.view);
       CheckContext check;
       check.n_rows = static_cast<uint32_t>(due.size());
       check.n_q_heads = c_.geometry.n_q_heads;
       check.n_kv_heads = c_.geometry.n_kv_heads;
       check.finest_scope = KVASIR_SCOPE_KV_HEAD;
-      const std::string fault = check_selection(plan.view, check, pointers);
-      if (!fault.empty())
-        throw PluginError(selector->id(), "evict_plan", KVASIR_ERR_INTERNAL,
-                          "layer " + std::to_string(layer) + ": " + fault);
-      for (size_t r = 0; r < due.size(); ++r) {
+      bool planned = false;
+      guarded(selector, layer, [&] {
+        selector->evict_plan(step.step(), plan.view);
+        const std::string fault = check_selection(plan.view, check, pointers);
+        if (!fault.empty())
+          throw PluginError(selector->id(), "evict_plan", KVASIR_ERR_INTERNAL, fault);
+        planned = true;
+      });
+      for (size_t r = 0; planned && r < due.size(); ++r) {
         uint32_t width = 0;
         bool fallback = false;
         auto heads = heads_of(plan.view, static_cast<uint32_t>(r), c_.geometry.n_q_heads,

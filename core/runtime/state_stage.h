@@ -34,6 +34,10 @@ class StateStage {
   void refeed(SlabOwner& owner, Sequence& seq, uint32_t from_block);
 
  private:
+  // Runs fn. A failure puts the selector (or, for the representative, all that need scores) aside
+  // for the rest of the run, since what it was to be told is lost; or is rethrown (cache.on_fault).
+  template <class Fn>
+  void guarded(const Selector* selector, uint32_t layer, Fn&& fn);
   void send(SlabOwner& owner, uint32_t layer, const std::vector<BatchRow>& rows, uint32_t moment,
             uint32_t flags, const std::vector<kvasir_update_item>& items);
   void observe_selector(Selector& selector, uint32_t layer, const std::vector<BatchRow>& rows,
