@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "core/runtime/attend_stage.h"
@@ -44,6 +45,13 @@ class StateStage {
   void apply(LayerState& state, const kvasir_selection& plan,
              const std::vector<HeadSelection>& heads, const Candidates& candidates);
   void free_dead_blocks(LayerState& state);
+  std::string plan(Selector& selector, uint32_t layer, const std::vector<BatchRow>& due,
+                   const std::vector<const Candidates*>& candidates, uint32_t moment,
+                   uint32_t flags);
+  // Calls fn unless the selector was put aside; what it throws or returns is the selector's fault.
+  template <class Fn>
+  void guarded(Selector& selector, const char* function, uint32_t layer, uint64_t seq,
+               const char* instead, Fn&& fn);
 
   RunContext& c_;
 };
