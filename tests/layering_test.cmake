@@ -1,6 +1,6 @@
 # Fails on an include that points against the arrows:
 #   abi, kernels see nothing of ours; plugins see abi, kernels, plugins/sdk; core never sees a plugin
-#   or a tool, and never names a plugin id.
+#   or a tool, and never names a plugin id; the tool never sees a plugin.
 set(failures "")
 function(forbid folder pattern why)
   file(GLOB_RECURSE files ${ROOT}/${folder}/*.h ${ROOT}/${folder}/*.cc ${ROOT}/${folder}/*.c
@@ -20,6 +20,7 @@ forbid(kernels "${ours}(core|abi|plugins|tools|tests|kvasir)/" "kernels include 
 forbid(core "${ours}(plugins|tools|tests)/" "core includes neither plugins nor tools")
 forbid(core "\"kvasir\\.[a-z_0-9]+\"" "core never names a plugin")
 forbid(plugins "${ours}(core|tools|tests)/" "plugins include abi, kernels and plugins/sdk only")
+forbid(tools/kvasir "${ours}(plugins|tests)/" "the tool includes core, kernels and abi, never a plugin")
 if(failures)
   message(FATAL_ERROR "${failures}")
 endif()

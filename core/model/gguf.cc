@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/model/gguf.h"
 
+#include <sys/mman.h>
+
 #include <xxhash.h>
 
 #include <algorithm>
@@ -186,6 +188,19 @@ GgufFile GgufFile::parse(std::span<const std::byte> bytes, const std::string& la
 
 const std::string& GgufFile::path() const { return impl_->path(); }
 uint32_t GgufFile::version() const { return impl_->version; }
+
+void GgufFile::release_pages(const std::byte* data, uint64_t n_bytes) const {
+  constexpr uintptr_t kPage = 4096;
+  for (const Part& part : impl_->parts) {
+    const auto begin = reinterpret_cast<uintptr_t>(part.region.get_address());
+    const auto at = reinterpret_cast<uintptr_t>(data);
+    if (part.region.get_size() == 0 || at < begin || at >= begin + part.region.get_size()) continue;
+    const uintptr_t first = (at + kPage - 1) / kPage * kPage;
+    const uintptr_t last = (at + n_bytes) / kPage * kPage;
+    // A hint: whether it is taken changes nothing but the resident size.
+    if (last > first) madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+  }
+}
 
 uint64_t GgufFile::file_bytes() const {
   uint64_t n = 0;

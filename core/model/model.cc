@@ -58,7 +58,10 @@ class WeightLoader {
 PanelMatrix WeightLoader::matrix(const std::string& name, uint64_t n_in, uint64_t n_out) {
   PanelMatrix m{compute_, static_cast<uint32_t>(n_in), static_cast<uint32_t>(n_out)};
   m.data = take(m.n_bytes());
-  if (memory_) load_panels(file_->tensor(name), m, *pool_);
+  if (!memory_) return m;
+  const GgufTensor& tensor = file_->tensor(name);
+  load_panels(tensor, m, *pool_, *file_);
+  file_->release_pages(tensor.data, tensor.n_bytes);
   return m;
 }
 

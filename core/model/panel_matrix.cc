@@ -75,13 +75,21 @@ size_t PanelMatrix::panel_bytes() const {
 
 size_t PanelMatrix::n_bytes() const { return n_panels() * panel_bytes(); }
 
-void load_panels(const GgufTensor& tensor, const PanelMatrix& matrix, ThreadPool& pool) {
+void load_panels(const GgufTensor& tensor, const PanelMatrix& matrix, ThreadPool& pool,
+                 const GgufFile& file) {
   if (matrix.n_in % block_elements(tensor.type) != 0) {
     throw input_error("tensor '" + tensor.name + "': rows of " + std::to_string(matrix.n_in) +
                       " elements cannot be of type " + name(tensor.type));
   }
   pool.parallel_for(matrix.n_panels(), 0, [&](uint64_t begin, uint64_t end, uint32_t) {
-    for (uint64_t p = begin; p < end; ++p) load_panel(tensor, matrix, static_cast<uint32_t>(p));
+    const uint64_t panel_rows = tensor.n_bytes / matrix.n_out * kPanel;
+    for (uint64_t p = begin; p < end; ++p) {
+      load_panel(tensor, matrix, static_cast<uint32_t>(p));
+      // As we go: the mapped file must not stay resident beside its copy.
+      const uint64_t done = (p + 1) * panel_rows, from = begin * panel_rows;
+      if (p + 1 == end || (p - begin) % 64 == 63)
+        file.release_pages(tensor.data + from, std::min(done, tensor.n_bytes) - from);
+    }
   });
 }
 

@@ -33,7 +33,8 @@ struct PanelMatrix {
 
 // Fills matrix.data from a GGUF tensor {n_in, n_out}, each panel by the worker that will read it in
 // decode, so that its pages lie on that worker's node.
-void load_panels(const GgufTensor& tensor, const PanelMatrix& matrix, ThreadPool& pool);
+void load_panels(const GgufTensor& tensor, const PanelMatrix& matrix, ThreadPool& pool,
+                 const GgufFile& file);
 
 class OneDnnProducts;
 

@@ -115,8 +115,10 @@ template <class T>
 std::unique_ptr<T> create(const Prepared& p, const HostServices& services) {
   try {
     return std::make_unique<T>(p.plugin, services, p.options);
-  } catch (const PluginError& e) {
-    throw Error(e.kind(), p.section->plugin.origin.text() + ": " + e.what());
+  } catch (const PluginError& e) {  // whatever its reason: this strategy cannot be run here
+    const bool is_resource = e.kind() == ErrorKind::kResource;
+    throw Error(is_resource ? ErrorKind::kResource : ErrorKind::kInput,
+                p.section->plugin.origin.text() + ": " + e.what());
   }
 }
 

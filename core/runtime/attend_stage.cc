@@ -221,6 +221,15 @@ void AttendStage::count(const BatchRow& row, const LayerSelection& selection,
   }
 }
 
+uint32_t AttendStage::mass_follows(uint32_t layer, bool prefill) const {
+  if (c_.dense_layer[layer]) return 0;
+  const uint32_t at = prefill ? KVASIR_MASS_AT_PREFILL : KVASIR_MASS_AT_DECODE;
+  uint32_t wanted = 0;
+  for (const auto& selector : c_.pipeline.selectors) wanted |= selector->limits().mass_at;
+  for (const SlabOwner& owner : c_.owners) wanted |= owner.layout.mass_at;
+  return wanted & at ? KVASIR_ATTN_MASS_FOLLOWS : 0;
+}
+
 void AttendStage::attend(uint32_t layer, const std::vector<BatchRow>& rows,
                          const std::vector<const LayerSelection*>& selections,
                          const Queries& queries, uint32_t moment, uint32_t flags, float* o) {
@@ -237,8 +246,10 @@ void AttendStage::attend(uint32_t layer, const std::vector<BatchRow>& rows,
   lse_.assign(pairs, -INFINITY);
   o_ = o;
   n_queries_ = queries.n;
-  const kvasir_attn_in in{sizeof(kvasir_attn_in), 0, static_cast<uint32_t>(abi_parts_.size()),
-                          sizeof(kvasir_attn_part), abi_parts_.data()};
+  const bool prefill = moment < KVASIR_D1;
+  const kvasir_attn_in in{sizeof(kvasir_attn_in), mass_follows(layer, prefill),
+                          static_cast<uint32_t>(abi_parts_.size()), sizeof(kvasir_attn_part),
+                          abi_parts_.data()};
   kvasir_attn_out out{sizeof(kvasir_attn_out), 0, o, lse_.data()};
   const StepBuilder step(c_, moment, flags, layer, rows, KVASIR_UNIT_BLOCK, nullptr);
   const kvasir_status status = c_.pipeline.attention->run(step.step(), in, out);

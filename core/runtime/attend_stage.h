@@ -59,6 +59,7 @@ class AttendStage {
                      const LayerSelection& selection);
   void close_part(Part& part, const BatchRow& row, LayerState& state, bool rotate);
   void rotate_keys(Part& part, LayerState& state, uint64_t rope_len);
+  uint32_t mass_follows(uint32_t layer, bool prefill) const;
   void count(const BatchRow& row, const LayerSelection& selection, const LayerState& state);
   uint64_t attended_tokens(const BatchRow& row, const LayerSelection& selection,
                            const LayerState& state, uint32_t head, uint64_t* selected) const;

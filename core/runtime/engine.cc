@@ -503,6 +503,18 @@ void Engine::reset_engagement() {
   impl_->prefill_counters = {};
   impl_->decode_counters = {};
 }
+double Engine::crossing_nanos() {
+  constexpr size_t kRepeats = 501;
+  std::vector<uint64_t> nanos(kRepeats);
+  const std::vector<kvasir_block_key> none;
+  for (uint64_t& n : nanos) {
+    const uint64_t begin = now_nanos();
+    impl_->pipeline.storage->drop(none, KVASIR_DROP_UNREF);
+    n = now_nanos() - begin;
+  }
+  std::nth_element(nanos.begin(), nanos.begin() + kRepeats / 2, nanos.end());
+  return static_cast<double>(nanos[kRepeats / 2]);
+}
 const Pipeline& Engine::pipeline() const { return impl_->pipeline; }
 const kvasir_geometry& Engine::geometry() const { return impl_->geometry; }
 

@@ -62,6 +62,9 @@ class Engine {
   const Engagement& prefill_engagement() const;
   const Engagement& decode_engagement() const;
   void reset_engagement();
+  // Nanoseconds of one empty crossing of the plugin boundary, median of many: what the calls cost
+  // besides what plugins do in them.
+  double crossing_nanos();
   const Pipeline& pipeline() const;
   const kvasir_geometry& geometry() const;
 

@@ -19,11 +19,11 @@ namespace {
 
 std::atomic<bool> interrupted{false};
 
-// Without SA_RESTART: waiting for a line ends too.
 void catch_interrupts() {
-  struct sigaction action {};
-  action.sa_handler = [](int) { interrupted = true; };
-  sigaction(SIGINT, &action, nullptr);
+  std::signal(SIGINT, [](int) {
+    interrupted = true;
+    LineInput::interrupt();
+  });
 }
 
 // --chat-template, else the model's; none for a model that has none.
@@ -226,6 +226,7 @@ void Chat::run() {
                  prefix_.size(), context_ - prefix_.size());
   LineInput input;
   for (std::string line;;) {
+    input.forget_interrupts();
     if (is_terminal) std::fputs("> ", stderr);
     const LineInput::Result result = input.read(line);
     if (result == LineInput::Result::kEnd) break;

@@ -168,7 +168,8 @@ std::vector<Arm> resolve_arms(Options& options, const CompareOptions& o) {
   for (const std::string& name : o.strategies) {
     Options with = options;
     with.strategy = name;
-    arms.push_back({name, resolve_strategy(with)});
+    arms.push_back({"", resolve_strategy(with)});
+    arms.back().label = arms.back().strategy.name;
     build_pipeline(arms.back().strategy, host.registry(), host.services());
     chunk = std::max(chunk, arms.back().strategy.cache.chunk_size.value);
   }

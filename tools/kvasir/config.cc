@@ -1,6 +1,9 @@
 // kvasir config: checks strategies without a model, and says what a strategy comes to.
 // SPDX-License-Identifier: Apache-2.0
+#include <cstdlib>
+
 #include "core/error.h"
+#include "core/plugin/option_schema.h"
 #include "tools/kvasir/commands.h"
 #include "tools/kvasir/planning.h"
 #include "tools/kvasir/text.h"
@@ -63,19 +66,37 @@ void check(Options options, const ConfigOptions& o) {
   if (!errors.empty()) throw input_error(errors.back());
 }
 
+// " = 12288 tokens" for an option counted in blocks; empty for others.
+std::string in_tokens(PluginHost& host, const Pipeline::Explained& section,
+                      const ResolvedOptions::Explained& option, uint32_t block_size) {
+  const OpenPlugin plugin = host.registry().open(section.kind, section.id, section.file);
+  for (const auto* known : checked_schema(*plugin.desc)) {
+    if (option.key != known->key || !known->unit || std::string(known->unit) != "blocks") continue;
+    char* end = nullptr;
+    const uint64_t blocks = std::strtoull(option.value.c_str(), &end, 10);
+    if (end == option.value.c_str() || *end != '\0') return "";
+    return format("%llu blocks x %u = %llu tokens", static_cast<unsigned long long>(blocks),
+                  block_size, static_cast<unsigned long long>(blocks * block_size));
+  }
+  return "";
+}
+
 // [cache] in full, then per section what the plugin gets.
-Json settings_json(const StrategyConfig& strategy, const Pipeline& pipeline) {
+Json settings_json(PluginHost& host, const StrategyConfig& strategy, const Pipeline& pipeline) {
   Json out{{"cache", Json::array()}, {"plugins", Json::array()}};
   for (const ExplainLine& line : explain(strategy))
     if (line.key.starts_with("cache."))
       out["cache"].push_back({{"key", line.key}, {"value", line.value}, {"origin", line.origin}});
   for (const Pipeline::Explained& section : pipeline.explained) {
     Json options = Json::array();
-    for (const auto& option : section.options)
+    for (const auto& option : section.options) {
+      const std::string tokens = in_tokens(host, section, option, strategy.cache.block_size.value);
+      const char* between = option.note.empty() || tokens.empty() ? "" : "; ";
       options.push_back({{"key", option.key},
                          {"value", option.value},
                          {"origin", option.origin},
-                         {"note", option.note}});
+                         {"note", option.note + between + tokens}});
+    }
     out["plugins"].push_back({{"table", table_name(section.kind)},
                               {"id", section.id},
                               {"file", section.file},
@@ -130,7 +151,7 @@ void explain_strategy(Options options, const ConfigOptions& o) {
       shape_for_planning(options.model, given ? o.preset_name : kNominalPreset);
   const uint32_t context = context_of(options, shape);
   Json report{{"strategy", strategy.name}};
-  report.update(settings_json(strategy, pipeline));
+  report.update(settings_json(host, strategy, pipeline));
   const std::string model =
       options.model.empty()
           ? std::string("shape of ") + shape.name + (given ? "" : "; give -m or --preset for yours")

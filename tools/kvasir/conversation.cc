@@ -50,10 +50,10 @@ std::string Conversation::question(const std::string& content) {
 void Conversation::answer(const std::string& content) {
   messages_.push_back({"assistant", content});
   const std::string all = rendered(false);
-  const std::string text = trimmed(content);
-  size_t end = all.find(text, handed_out_.size());
-  end = end == std::string::npos ? handed_out_.size() : end + text.size();
-  handed_out_ = all.substr(0, end);
+  const bool is_verbatim = all.compare(handed_out_.size(), content.size(), content) == 0;
+  const std::string text = is_verbatim ? content : trimmed(content);
+  const size_t at = all.find(text, handed_out_.size());
+  handed_out_ = all.substr(0, at == std::string::npos ? handed_out_.size() : at + text.size());
 }
 
 void Conversation::undo_question() {

@@ -2,11 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
 
+#include "core/config/strategy.h"
 #include "core/error.h"
 #include "kernels/simd_target.h"
 #include "tools/kvasir/commands.h"
@@ -19,6 +21,19 @@ void print_error(const char* text) {
   std::fputs("kvasir: error: ", stderr);
   for (const char* c = text; *c; ++c) std::fputc(*c == '\n' ? ' ' : *c, stderr);
   std::fputc('\n', stderr);
+}
+
+// A first word that is no subcommand is worth more than "a subcommand is required".
+std::string parse_problem(const CLI::App& app, const CLI::ParseError& error, int argc,
+                          char** argv) {
+  const std::string word = argc > 1 ? argv[1] : "";
+  if (word.empty() || word[0] == '-') return error.what();
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands({})) names.push_back(command->get_name());
+  if (std::find(names.begin(), names.end(), word) != names.end()) return error.what();
+  const std::string nearest = kvasir::nearest_name(word, names);
+  return "unknown subcommand '" + word + "'" +
+         (nearest.empty() ? "" : "; did you mean '" + nearest + "'?");
 }
 
 }  // namespace
@@ -45,7 +60,7 @@ int main(int argc, char** argv) {
   } catch (const CLI::CallForVersion& e) {
     return app.exit(e);
   } catch (const CLI::ParseError& e) {
-    print_error((std::string(e.what()) + "; see kvasir --help").c_str());
+    print_error((parse_problem(app, e, argc, argv) + "; see kvasir --help").c_str());
     return 2;
   } catch (const kvasir::Error& e) {
     print_error(e.what());

@@ -33,9 +33,9 @@ const char* name(RopeScaling scaling) {
 Json rope_json(const RopeConfig& rope) {
   return {{"pairing", rope.pairing == RopePairing::kInterleaved ? "interleaved" : "half_split"},
           {"n_dims", rope.n_dims},
-          {"base", rope.base},
+          {"base", plain(rope.base)},
           {"scaling", name(rope.scaling)},
-          {"factor", rope.factor},
+          {"factor", plain(rope.factor)},
           {"original_context", rope.original_context},
           {"n_freq_factors", rope.freq_factors.size()}};
 }
@@ -52,7 +52,7 @@ Json shape_json(const ModelShape& s) {
           {"head_dim", s.head_dim},
           {"v_head_dim", s.v_head_dim},
           {"max_context", s.max_context},
-          {"norm_eps", s.norm_eps},
+          {"norm_eps", plain(s.norm_eps)},
           {"qkv_bias", s.qkv_bias},
           {"qk_norm", s.qk_norm},
           {"tied_embeddings", s.tied_embeddings},

@@ -126,18 +126,24 @@ void add_not_yet_flags(CLI::App& app) {
 
 std::string find_strategy(const std::string& name) {
   if (name.empty() || fs::exists(name)) return name;
-  std::vector<std::string> tried{name};
+  std::vector<std::string> presets;
+  std::string places;
   if (name.find('/') == std::string::npos) {
-    const std::string file = name.size() > 5 && name.ends_with(".toml") ? name : name + ".toml";
     for (const char* dir : {"../share/kvasir/strategies", "../../../configs/strategies"}) {
-      const fs::path path = executable_dir() / dir / file;
-      if (fs::exists(path)) return fs::weakly_canonical(path).string();
-      tried.push_back(fs::weakly_canonical(executable_dir() / dir).string());
+      const fs::path folder = fs::weakly_canonical(executable_dir() / dir);
+      if (!fs::is_directory(folder)) continue;
+      places += " or in " + folder.string();
+      for (const auto& entry : fs::directory_iterator(folder)) {
+        if (entry.path().extension() != ".toml") continue;
+        if (entry.path().stem() == name || entry.path().filename() == name)
+          return entry.path().string();
+        presets.push_back(entry.path().stem().string());
+      }
     }
   }
-  std::string message = "-s " + name + ": no such strategy file or preset; looked at";
-  for (const std::string& place : tried) message += " " + place;
-  throw input_error(message);
+  const std::string near = nearest_name(name, presets);
+  throw input_error("-s " + name + ": no such strategy file" + places +
+                    (near.empty() ? "" : "; did you mean the preset \"" + near + "\"?"));
 }
 
 namespace {

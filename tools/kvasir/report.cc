@@ -33,7 +33,7 @@ nlohmann::ordered_json plugins_json(const Pipeline& pipeline) {
   return list;
 }
 
-nlohmann::ordered_json engagement_json(const Engagement& e) {
+nlohmann::ordered_json engagement_json(const Engagement& e, double crossing_nanos) {
   return {{"steps", e.steps},
           {"tokens_considered", e.tokens_considered},
           {"tokens_selected", e.tokens_selected},
@@ -47,6 +47,7 @@ nlohmann::ordered_json engagement_json(const Engagement& e) {
           {"boundary_calls", e.boundary_calls},
           {"boundary_calls_per_layer_step",
            per(static_cast<double>(e.boundary_calls), static_cast<double>(e.layer_steps))},
+          {"boundary_ms", static_cast<double>(e.boundary_calls) * crossing_nanos / 1e6},
           {"plugin_ms", static_cast<double>(e.plugin_nanos) / 1e6},
           {"core_ms", static_cast<double>(e.core_nanos) / 1e6},
           {"model_ms", static_cast<double>(e.model_nanos) / 1e6},
@@ -55,7 +56,8 @@ nlohmann::ordered_json engagement_json(const Engagement& e) {
 
 }  // namespace
 
-nlohmann::ordered_json to_json(const Engine& engine, const RunFigures& f) {
+nlohmann::ordered_json to_json(Engine& engine, const RunFigures& f) {
+  const double crossing = engine.crossing_nanos();
   const Engagement& d = engine.decode_engagement();
   nlohmann::ordered_json out{
       {"strategy", engine.pipeline().strategy.name},
@@ -67,12 +69,12 @@ nlohmann::ordered_json to_json(const Engine& engine, const RunFigures& f) {
       {"decode_ms", f.decode_ms},
       {"prefill_tokens_per_second", per(f.prompt_tokens * 1e3, f.prefill_ms)},
       {"decode_tokens_per_second", per(static_cast<double>(d.steps) * 1e3, f.decode_ms)}};
-  out.update(engagement_json(d));
-  out["prefill"] = engagement_json(engine.prefill_engagement());
+  out.update(engagement_json(d, crossing));
+  out["prefill"] = engagement_json(engine.prefill_engagement(), crossing);
   return out;
 }
 
-std::string to_text(const Engine& engine, const RunFigures& f) {
+std::string to_text(Engine& engine, const RunFigures& f) {
   const Engagement& d = engine.decode_engagement();
   const auto steps = static_cast<double>(d.steps);
   std::string out = format(
@@ -92,14 +94,16 @@ std::string to_text(const Engine& engine, const RunFigures& f) {
       per(static_cast<double>(d.kv_bytes_read), steps) / 1e6,
       per(static_cast<double>(d.representative_bytes_read), steps) / 1e6,
       static_cast<unsigned long long>(d.fallbacks));
+  const double boundary_nanos = static_cast<double>(d.boundary_calls) * engine.crossing_nanos();
+  const auto total = static_cast<double>(d.total_nanos);
   out += format(
-      "boundary: %.2f plugin calls per layer and step; per step %.3f ms model, %.3f ms plugins, "
-      "%.3f ms core between them (%.2f %%)\n",
+      "boundary: %.2f plugin calls per layer and step, their crossing costs %.4f ms per step "
+      "(%.3f %%); %.3f ms model, %.3f ms plugins, %.3f ms core between them\n",
       per(static_cast<double>(d.boundary_calls), static_cast<double>(d.layer_steps)),
+      per(boundary_nanos, steps) / 1e6, 100.0 * per(boundary_nanos, total),
       per(static_cast<double>(d.model_nanos), steps) / 1e6,
       per(static_cast<double>(d.plugin_nanos), steps) / 1e6,
-      per(static_cast<double>(d.core_nanos), steps) / 1e6,
-      100.0 * per(static_cast<double>(d.core_nanos), static_cast<double>(d.total_nanos)));
+      per(static_cast<double>(d.core_nanos), steps) / 1e6);
   return out;
 }
 

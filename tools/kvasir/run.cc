@@ -24,10 +24,9 @@ std::string prompt_text(const PromptOptions& prompt) {
 // --chat-template wraps the prompt as one user message.
 std::vector<TokenId> prompt_tokens(const Tokenizer& tokenizer, const PromptOptions& prompt) {
   const std::string text = prompt_text(prompt);
+  if (text.empty()) throw input_error("the prompt is empty: give -p TEXT or -f FILE");
   if (prompt.chat_template.empty()) {
-    auto tokens = tokenizer.encode(text, {});
-    if (tokens.empty()) throw input_error("the prompt is empty: give -p TEXT or -f FILE");
-    return tokens;
+    return tokenizer.encode(text, {});
   }
   const auto family = chat_template_by_name(prompt.chat_template);
   if (!family) {

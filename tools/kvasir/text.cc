@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdarg>
+#include <cstdlib>
 #include <limits>
 
 #include "core/error.h"
@@ -72,6 +73,10 @@ std::string bytes_text(uint64_t bytes) {
   if (bytes >= 1000000) return format("%.1f MB", value / 1e6);
   if (bytes >= 1000) return format("%.1f kB", value / 1e3);
   return std::to_string(bytes) + " B";
+}
+
+double plain(float value) {
+  return std::strtod(format("%.7g", static_cast<double>(value)).c_str(), nullptr);
 }
 
 uint64_t parse_count(const std::string& text, const std::string& flag) {

@@ -36,6 +36,9 @@ void print_json(const nlohmann::ordered_json& document);
 std::string gigabytes(uint64_t bytes);   // "17.18", decimal, two digits
 std::string bytes_text(uint64_t bytes);  // "1.07 GB", "34.6 MB", "512 B"
 
+// A float as it was meant: 1e-05, not 9.999999747378752e-06.
+double plain(float value);
+
 // "4096", "32K" (x 1024), "1M". Error naming `flag`.
 uint64_t parse_count(const std::string& text, const std::string& flag);
 std::vector<uint32_t> parse_counts(const std::string& list, const std::string& flag);

@@ -1,0 +1,255 @@
+// What the tool prints for programs: one JSON document, the figures it promises.
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "tests/tools/process.h"
+
+namespace {
+
+using kvasir::test::Finished;
+using kvasir::test::read_bytes;
+using kvasir::test::run_kvasir;
+using kvasir::test::TempFolder;
+using Json = nlohmann::json;
+
+Json json_of(const std::vector<std::string>& arguments,
+             const std::vector<std::string>& environment = {}) {
+  const Finished done = run_kvasir(arguments, environment);
+  CAPTURE(done.err);
+  REQUIRE(done.code == 0);
+  return Json::parse(done.out);  // all of it: a second document or a stray line would throw
+}
+
+struct TinyModel {
+  TempFolder folder;
+  std::string path = folder.path("tiny.gguf");
+  TinyModel() {
+    REQUIRE(
+        run_kvasir({"model", "random", "tiny-llama-test", "--context", "4096", "-o", path}).code ==
+        0);
+  }
+};
+
+TEST_CASE("plan gives the sizes of f16 caches that the models' shapes imply") {
+  // 2 x layers x kv heads x head_dim x 2 bytes per token, in GB of 1e9 bytes.
+  const Json plan =
+      json_of({"plan", "--preset", "internlm2.5-7b", "-c", "4K,32K,64K,128K,512K,1M", "--json"});
+  const double expected[] = {0.54, 4.29, 8.59, 17.18, 68.72, 137.44};
+  REQUIRE(plan["plans"].size() == 6);
+  for (size_t i = 0; i < 6; ++i) {
+    const double gb = plan["plans"][i]["kv_bytes"].get<double>() / 1e9;
+    CHECK(std::round(gb * 100) / 100 == doctest::Approx(expected[i]));
+  }
+  const Json llama2 = json_of({"plan", "--preset", "llama-2-7b", "-c", "2048", "--json"});
+  CHECK(llama2["plans"][0]["kv_bytes"] == uint64_t{2} * 32 * 32 * 128 * 2 * 2048);
+}
+
+TEST_CASE("plan counts what a strategy attends to, and what a step reads") {
+  const Json p = json_of({"plan", "--preset", "llama-3.1-8b", "-s", "ktransformers", "-c", "128K",
+                          "--bandwidth", "100", "--json"})["plans"][0];
+  CHECK(p["attended_tokens"] == 128 + 4096 + 96 * 128);
+  CHECK(p["kv_bytes_per_step"] == (128 + 4096 + 96 * 128) * uint64_t{32} * 8 * 128 * 2 * 2);
+  const double bytes = p["kv_bytes_per_step"].get<double>() +
+                       p["representative_bytes_per_step"].get<double>() +
+                       p["weight_bytes_per_step"].get<double>();
+  CHECK(p["bound_ms_per_token"].get<double>() == doctest::Approx(bytes / 100e9 * 1e3));
+}
+
+TEST_CASE("a model file and a preset of the same shape plan alike") {
+  const TinyModel m;
+  const Json a = json_of({"plan", "-m", m.path, "-c", "1000", "--json"})["plans"][0];
+  const Json b =
+      json_of({"plan", "--preset", "tiny-llama-test", "-c", "1000", "--json"})["plans"][0];
+  CHECK(a == b);
+}
+
+TEST_CASE("model info reads back what model random was told") {
+  const TempFolder folder;
+  const std::string path = folder.path("m.gguf");
+  const Json made =
+      json_of({"model",   "random", "--arch",    "qwen3", "--layers",   "3",   "--d-model",  "128",
+               "--d-ff",  "256",    "--q-heads", "8",     "--kv-heads", "2",   "--head-dim", "32",
+               "--vocab", "700",    "--context", "9000",  "--type",     "f16", "-o",         path,
+               "--json"});
+  const Json info = json_of({"model", "info", "-m", path, "--json", "--keys", "--tensors"});
+  CHECK(info["architecture"] == "qwen3");
+  CHECK(info["n_layers"] == 3);
+  CHECK(info["n_q_heads"] == 8);
+  CHECK(info["n_kv_heads"] == 2);
+  CHECK(info["head_dim"] == 32);
+  CHECK(info["vocab_size"] == 700);
+  CHECK(info["max_context"] == 9000);
+  CHECK(info["qk_norm"] == true);
+  CHECK(info["kv_bytes_per_token_f16"] == 2 * 3 * 2 * 32 * 2);
+  CHECK(info["n_parameters"] == made["n_parameters"]);
+  CHECK(info["metadata"].contains("qwen3.block_count"));
+  CHECK(info["tensors"].size() == 3 + 3 * 11);
+  CHECK(info["file_bytes"] == read_bytes(path).size());
+}
+
+TEST_CASE("tokenize --decode gives back the bytes of the text") {
+  const TinyModel m;
+  const std::string text = "Odin gave an eye.\n\n  twice \xff\xfe Mímir ☃";
+  const std::string file = m.folder.write("text", text);
+  const Json ids = json_of({"tokenize", "-m", m.path, "-f", file, "--no-bos", "--json"});
+  CHECK(ids["n_tokens"] == ids["tokens"].size());
+  std::string list;
+  for (const Json& id : ids["tokens"]) list.append(list.empty() ? "" : ",").append(id.dump());
+  const Finished plain = run_kvasir({"tokenize", "-m", m.path, "-f", file, "--no-bos"});
+  CHECK(plain.out == list + "\n");
+  CHECK(run_kvasir({"tokenize", "-m", m.path, "--decode", list}).out == text);
+  const Json with_bos = json_of({"tokenize", "-m", m.path, "-f", file, "--json"});
+  CHECK(with_bos["n_tokens"].get<size_t>() == ids["n_tokens"].get<size_t>() + 1);
+}
+
+TEST_CASE("model logits writes float32 rows that agree with its JSON and with run") {
+  const TinyModel m;
+  const std::string npy = m.folder.path("l.npy");
+  const Json report = json_of({"model", "logits", "-m", m.path, "--tokens", "5,6,7", "-o", npy,
+                               "--json", "--top-k", "3", "--compute", "f32"});
+  const std::string bytes = read_bytes(npy);
+  REQUIRE(bytes.starts_with(std::string("\x93NUMPY\x01\x00", 8)));
+  const size_t header =
+      static_cast<unsigned char>(bytes[8]) + 256u * static_cast<unsigned char>(bytes[9]);
+  CHECK((10 + header) % 64 == 0);
+  const std::string about = bytes.substr(10, header);
+  CHECK(about.find("'<f4'") != std::string::npos);
+  CHECK(about.find("(3, 512)") != std::string::npos);
+  REQUIRE(bytes.size() == 10 + header + 3 * 512 * 4);
+  for (size_t row = 0; row < 3; ++row) {
+    std::vector<float> logits(512);
+    std::memcpy(logits.data(), bytes.data() + 10 + header + row * 512 * 4, 512 * 4);
+    const Json& top = report["top_k"][row];
+    REQUIRE(top.size() == 3);
+    const float best = *std::max_element(logits.begin(), logits.end());
+    CHECK(top[0]["logit"].get<float>() == best);
+    CHECK(logits[top[0]["token_id"].get<size_t>()] == best);
+    CHECK(top[1]["logit"].get<float>() <= best);
+  }
+  CHECK(m.folder.list() == std::vector<std::string>{"l.npy", "tiny.gguf"});
+}
+
+TEST_CASE("run reports the engagement fields that a program may rely on") {
+  const TinyModel m;
+  const Json r = json_of({"run", "-m", m.path, "-p", "some words to begin with", "-n", "8",
+                          "--ignore-eos", "--temp", "0", "--json", "-s", "streaming"});
+  for (const char* key :
+       {"prompt_tokens", "generated_tokens", "prefill_ms", "decode_ms", "tokens_considered",
+        "tokens_selected", "tokens_attended", "kv_bytes_read", "representative_bytes_read",
+        "fallbacks", "strategy", "plugins"})
+    CHECK(r.contains(key));
+  CHECK(r["generated_tokens"] == 8);
+  CHECK(r["strategy"] == "streaming");
+  for (const Json& plugin : r["plugins"]) {
+    CHECK(plugin.contains("id"));
+    CHECK(plugin.contains("version"));
+    CHECK(std::filesystem::exists(plugin["file"].get<std::string>()));
+  }
+}
+
+TEST_CASE("two strategy files on one binary read different amounts, and compare says so") {
+  const TinyModel m;
+  std::string text;
+  for (int i = 0; i < 400; ++i)
+    text.append("line ").append(std::to_string(i * 7919 % 1000)).append("\n");
+  const std::string prompt = m.folder.write("prompt", text);
+  const std::string narrow =
+      m.folder.write("narrow.toml",
+                     "[cache]\nblock_size = 16\nsink_tokens = 16\nwindow_tokens = 64\n"
+                     "[selector]\nplugin = \"streaming\"\n");
+  const Json r = json_of({"compare", "-m", m.path, "-f", prompt, "-s", narrow, "-s", "dense", "-n",
+                          "6", "--compute", "f32", "--json"});
+  REQUIRE(r["strategies"].size() == 3);
+  const Json &dense = r["strategies"][0], &sparse = r["strategies"][1], &again = r["strategies"][2];
+  CHECK(sparse["strategy"] == "narrow");
+  CHECK(dense["tokens_attended"] == dense["tokens_considered"]);
+  CHECK(sparse["tokens_considered"] == dense["tokens_considered"]);
+  CHECK(sparse["kv_bytes_read"].get<double>() < 0.5 * dense["kv_bytes_read"].get<double>());
+  CHECK(sparse["mean_kl"].get<double>() > 0);
+  // The same strategy is fed the same tokens and must say the same.
+  CHECK(again["top1_agreement"] == 1.0);
+  CHECK(again["mean_kl"].get<double>() < 1e-9);
+  CHECK(again["kv_bytes_read"] == dense["kv_bytes_read"]);
+}
+
+TEST_CASE("config explain shows a native key, what it became, and the total that follows") {
+  const Json r = json_of({"config", "explain", "ktransformers", "-c", "131072", "--json"});
+  std::string note, value;
+  for (const Json& plugin : r["plugins"])
+    for (const Json& option : plugin["options"])
+      if (option["key"] == "budget_blocks") note = option["note"], value = option["value"];
+  CHECK(value == "96");
+  CHECK(note.find("second_block_count") != std::string::npos);
+  CHECK(note.find("12288 tokens") != std::string::npos);
+  CHECK(r["attended"]["attended_tokens"] == 16512);
+}
+
+TEST_CASE("later sources of a setting win: file, environment, command line") {
+  const auto window = [](const std::vector<std::string>& more,
+                         const std::vector<std::string>& environment) {
+    std::vector<std::string> arguments{"config", "explain", "streaming", "--json"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const Json r = json_of(arguments, environment);
+    for (const Json& line : r["cache"])
+      if (line["key"] == "cache.window_tokens") return line["value"].get<std::string>();
+    return std::string();
+  };
+  CHECK(window({}, {}) == "2000");
+  CHECK(window({}, {"KVASIR_SET_CACHE_WINDOW_TOKENS=70"}) == "70");
+  CHECK(window({"--set", "cache.window_tokens=64"}, {"KVASIR_SET_CACHE_WINDOW_TOKENS=70"}) == "64");
+}
+
+TEST_CASE("flags can come from the environment, and the command line wins") {
+  const TinyModel m;
+  const std::vector<std::string> environment{
+      "KVASIR_ARG_MODEL=" + m.path, "KVASIR_ARG_STRATEGY=streaming", "KVASIR_ARG_N_PREDICT=3"};
+  const Json r = json_of({"run", "-p", "hello", "--ignore-eos", "--json"}, environment);
+  CHECK(r["strategy"] == "streaming");
+  CHECK(r["generated_tokens"] == 3);
+  const Json s = json_of({"run", "-p", "hello", "--ignore-eos", "--json", "-n", "2"}, environment);
+  CHECK(s["generated_tokens"] == 2);
+}
+
+TEST_CASE("flags of llama.cpp that mean nothing here yet say so in one line and are not ignored") {
+  const TinyModel m;
+  for (const auto& flag : std::vector<std::vector<std::string>>{
+           {"-ngl", "99"}, {"-fa", "on"}, {"-ctk", "q8_0"}, {"--mlock"}}) {
+    std::vector<std::string> arguments{"run", "-m", m.path, "-p", "a", "-n", "1", "--json"};
+    arguments.insert(arguments.end(), flag.begin(), flag.end());
+    const Finished done = run_kvasir(arguments);
+    CAPTURE(flag[0]);
+    CHECK(done.code == 0);
+    CHECK(done.err.find("not yet") != std::string::npos);
+    CHECK(std::count(done.err.begin(), done.err.end(), '\n') == 1);
+  }
+}
+
+TEST_CASE("plugin list, plugin info and doctor know what is there") {
+  const Json list = json_of({"plugin", "list", "--json"});
+  const auto has = [&](const std::string& id) {
+    for (const Json& file : list["files"])
+      if (file["ids"][0] == id) return file["verdict"] == "usable";
+    return false;
+  };
+  for (const char* id :
+       {"kvasir.dense", "kvasir.streaming", "kvasir.block_topk", "kvasir.mean", "kvasir.max",
+        "kvasir.minmax", "kvasir.fixed", "kvasir.dram", "kvasir.cpu", "kvasir.reference"}) {
+    CAPTURE(id);
+    CHECK(has(id));
+  }
+  const Json info = json_of({"plugin", "info", "block_topk", "--json"})["plugins"][0];
+  CHECK(info["id"] == "kvasir.block_topk");
+  CHECK(info["needs"] == Json::array({"scores"}));
+  CHECK(info["options"][0]["key"] == "budget_tokens");
+  CHECK(info["options"][0]["aliases"][0] == "token_budget");
+  const Json doctor = json_of({"doctor", "--quick", "--json"});
+  CHECK(doctor["cpu"]["n_workers"].get<int>() >= 1);
+  CHECK(doctor["memory"]["available_bytes"].get<double>() > 0);
+  CHECK(doctor["plugins"]["usable"].get<int>() >= 10);
+}
+
+}  // namespace

@@ -1,0 +1,97 @@
+// See process.h.
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/tools/process.h"
+
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <stdexcept>
+
+namespace kvasir::test {
+namespace fs = std::filesystem;
+
+std::string kvasir_binary() { return KVASIR_BINARY_DIR "/bin/kvasir"; }
+
+namespace {
+
+std::vector<std::string> child_environment(const std::vector<std::string>& added) {
+  std::vector<std::string> list;
+  for (char** at = environ; *at; ++at)
+    if (!std::string(*at).starts_with("KVASIR_")) list.emplace_back(*at);
+  list.insert(list.end(), added.begin(), added.end());
+  return list;
+}
+
+std::vector<char*> pointers(std::vector<std::string>& strings) {
+  std::vector<char*> list;
+  for (std::string& s : strings) list.push_back(s.data());
+  list.push_back(nullptr);
+  return list;
+}
+
+void send_to(int descriptor, const std::string& path) {
+  const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+  if (file < 0 || dup2(file, descriptor) < 0) _exit(126);
+}
+
+}  // namespace
+
+Finished run_kvasir(const std::vector<std::string>& arguments,
+                    const std::vector<std::string>& environment) {
+  const TempFolder folder;
+  const std::string out = folder.path("out"), err = folder.path("err");
+  std::vector<std::string> command{kvasir_binary()};
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  std::vector<std::string> variables = child_environment(environment);
+  std::vector<char*> argv = pointers(command), envp = pointers(variables);
+  const pid_t child = fork();
+  if (child < 0) throw std::runtime_error("fork failed");
+  if (child == 0) {
+    const int nothing = open("/dev/null", O_RDONLY);
+    dup2(nothing, STDIN_FILENO);
+    send_to(STDOUT_FILENO, out);
+    send_to(STDERR_FILENO, err);
+    execve(argv[0], argv.data(), envp.data());
+    _exit(127);
+  }
+  int status = 0;
+  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), read_bytes(out),
+          read_bytes(err)};
+}
+
+TempFolder::TempFolder() {
+  std::string pattern = (fs::temp_directory_path() / "kvasir-test-XXXXXX").string();
+  if (!mkdtemp(pattern.data())) throw std::runtime_error("no temporary folder");
+  path_ = pattern;
+}
+
+TempFolder::~TempFolder() {
+  std::error_code error;
+  fs::remove_all(path_, error);
+}
+
+std::string TempFolder::write(const std::string& name, const std::string& bytes) const {
+  std::ofstream(path(name), std::ios::binary) << bytes;
+  return path(name);
+}
+
+std::vector<std::string> TempFolder::list() const {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(path_))
+    names.push_back(entry.path().filename().string());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::string read_bytes(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+}  // namespace kvasir::test
