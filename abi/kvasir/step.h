@@ -18,6 +18,7 @@
 /* Of a prefill step, true for all its rows: kv_len - n_q == prompt_begin, kv_len == prompt_end. */
 #define KVASIR_STEP_FIRST_CHUNK 1u
 #define KVASIR_STEP_LAST_CHUNK 2u
+#define KVASIR_STEP_FORCED 4u /* token_step said reuse, but the list had to be made anew */
 
 /* One sequence of the batch. */
 typedef struct kvasir_step_row {

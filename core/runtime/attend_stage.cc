@@ -258,6 +258,13 @@ void AttendStage::attend(uint32_t layer, const std::vector<BatchRow>& rows,
         c_.pipeline.attention->id(), "run", status,
         "layer " + std::to_string(layer) + ": returned status " + std::to_string(status));
   if (!c_.check_numerics) return;
+  for (const BatchRow& row : rows)  // each query sees itself at least: -inf is wrong too
+    for (uint64_t i = uint64_t{row.q_begin} * c_.geometry.n_q_heads;
+         i < (uint64_t{row.q_begin} + row.n_q) * c_.geometry.n_q_heads; ++i)
+      if (!std::isfinite(lse_[i]))
+        throw PluginError(c_.pipeline.attention->id(), "run", KVASIR_ERR_INTERNAL,
+                          "layer " + std::to_string(layer) + ": lse of query " +
+                              std::to_string(i / c_.geometry.n_q_heads) + " is not finite");
   for (uint64_t i = 0; i < pairs * c_.geometry.v_dim; ++i)
     if (!std::isfinite(o[i]))
       throw PluginError(c_.pipeline.attention->id(), "run", KVASIR_ERR_INTERNAL,
@@ -269,7 +276,7 @@ void AttendStage::attend(uint32_t layer, const std::vector<BatchRow>& rows,
 std::vector<std::vector<HeadMass>> AttendStage::mass(uint32_t layer,
                                                      const std::vector<BatchRow>& rows,
                                                      const std::vector<uint32_t>& from_pos,
-                                                     bool window_only, uint32_t moment,
+                                                     bool window_only, bool values, uint32_t moment,
                                                      uint32_t flags) {
   const uint32_t group = c_.group_size(), b = c_.geometry.block_size;
   std::deque<std::vector<kvasir_attn_row>> narrowed;
@@ -300,7 +307,7 @@ std::vector<std::vector<HeadMass>> AttendStage::mass(uint32_t layer,
   const kvasir_attn_mass out{sizeof(kvasir_attn_mass), group, offsets.data(), lse_.data(),
                              value.data()};
   const StepBuilder step(c_, moment, flags, layer, rows, KVASIR_UNIT_BLOCK, nullptr);
-  c_.pipeline.attention->mass(step.step(), in, out);
+  if (values) c_.pipeline.attention->mass(step.step(), in, out);
 
   // From the backend's order to positions per sequence and kv head; parts may share a token.
   std::vector<std::vector<HeadMass>> result(rows.size(),

@@ -33,9 +33,10 @@ class AttendStage {
               uint32_t moment, uint32_t flags, float* o);
   // Mass over the queries at positions >= from_pos[i] of rows[i], from the last attend(); a row
   // whose from_pos lies beyond its queries gets none. window_only drops keys before the window.
+  // values = false: only which keys were attended; the backend need not know mass.
   std::vector<std::vector<HeadMass>> mass(uint32_t layer, const std::vector<BatchRow>& rows,
                                           const std::vector<uint32_t>& from_pos, bool window_only,
-                                          uint32_t moment, uint32_t flags);
+                                          bool values, uint32_t moment, uint32_t flags);
 
  private:
   struct Part {  // owns what a kvasir_attn_part points to

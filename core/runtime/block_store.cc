@@ -151,7 +151,7 @@ void BlockStore::make_resident(LayerState& layer, std::span<const uint32_t> bloc
   std::vector<uint32_t> missing;
   for (const uint32_t block : blocks)
     if (layer.blocks[block] && !layer.leases[block].k) missing.push_back(block);
-  for (int attempt = 0; !missing.empty(); ++attempt) {
+  for (int idle = 0; !missing.empty();) {  // rounds without progress
     std::vector<kvasir_block_key> keys;
     for (const uint32_t block : missing) keys.push_back(layer.blocks[block]->key);
     std::vector<kvasir_lease> leases(keys.size());
@@ -164,10 +164,13 @@ void BlockStore::make_resident(LayerState& layer, std::span<const uint32_t> bloc
     for (size_t i = 0; i < missing.size(); ++i) {
       const uint32_t block = missing[i];
       kvasir_lease& lease = leases[i];
-      if (lease.state == KVASIR_LEASE_FAILED || (attempt >= 8 && !lease.k))
+      if (lease.state == KVASIR_LEASE_FAILED || (idle >= 8 && !lease.k))
         throw PluginError(storage_.id(), "acquire", KVASIR_ERR_IO,
                           "block " + std::to_string(block) + " of layer " +
-                              std::to_string(layer.blocks[block]->key.layer) + " is lost");
+                              std::to_string(layer.blocks[block]->key.layer) +
+                              (lease.state == KVASIR_LEASE_FAILED
+                                   ? " is lost"
+                                   : " does not become resident: raise the storage's limits"));
       if (lease.state == KVASIR_LEASE_NOT_RESIDENT || !lease.k) {
         still.push_back(block);
         wanted.push_back(layer.blocks[block]->key);
@@ -178,6 +181,7 @@ void BlockStore::make_resident(LayerState& layer, std::span<const uint32_t> bloc
       lease.token_pos = nullptr;
       layer.leases[block] = lease;
     }
+    idle = still.size() < missing.size() ? 0 : idle + 1;
     missing = std::move(still);
     for (size_t done = 0; done < wanted.size();) {
       const std::vector<kvasir_block_key> rest(wanted.begin() + static_cast<ptrdiff_t>(done),
@@ -185,7 +189,16 @@ void BlockStore::make_resident(LayerState& layer, std::span<const uint32_t> bloc
       const uint64_t ticket = services_.new_ticket();
       uint32_t accepted = 0;
       storage_.prefetch(rest, 2, ticket, accepted);
-      if (accepted == 0) break;  // over its budget: acquire what arrived, then ask again
+      if (accepted == 0) {  // over its budget: acquire what arrived, then ask again
+        services_.discard(ticket);
+        if (!tickets_.empty()) {  // a speculative transfer may be what fills it
+          Completion report;
+          services_.wait(tickets_.front(), kTransferTimeout, &report);
+          tickets_.erase(tickets_.begin());
+          idle = 0;
+        }
+        break;
+      }
       wait_for(ticket, rest);
       done += accepted;
     }
@@ -225,7 +238,10 @@ void BlockStore::prefetch(LayerState& layer, std::span<const uint32_t> blocks) {
   uint32_t accepted = 0;
   const uint64_t ticket = services_.new_ticket();
   storage_.prefetch(keys, 0, ticket, accepted);
-  if (accepted > 0) tickets_.push_back(ticket);
+  if (accepted > 0)
+    tickets_.push_back(ticket);
+  else
+    services_.discard(ticket);
 }
 
 void BlockStore::release_step(LayerState& layer) {

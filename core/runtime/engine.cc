@@ -383,6 +383,7 @@ void Engine::truncate(SequenceId id, uint32_t kv_len) {
   seq.tokens.resize(kv_len);
   seq.prompt_end = std::min(seq.prompt_end, kv_len);
   seq.prompt_begin = std::min(seq.prompt_begin, kv_len);
+  seq.decode_index = kv_len - seq.prompt_end;
   for (auto& owner : m.context->owners) {
     Instance& plugin = owner.selector ? static_cast<Instance&>(*owner.selector)
                                       : static_cast<Instance&>(*owner.representative);
@@ -396,7 +397,8 @@ void Engine::truncate(SequenceId id, uint32_t kv_len) {
 
 void Engine::close(SequenceId id) {
   Impl& m = *impl_;
-  m.find(id);
+  Sequence& seq = m.find(id);
+  for (LayerState& layer : seq.layers) m.store->release_step(layer);  // of a step that failed
   for (auto& selector : m.pipeline.selectors) selector->seq_close(id);
   if (m.pipeline.representative) m.pipeline.representative->seq_close(id);
   m.sequences.erase(id);
@@ -475,6 +477,10 @@ void Engine::decode(std::span<const DecodeItem> items, std::span<float> logits) 
     if (seq.kv_len >= m.options.max_context)
       throw input_error("the context of " + std::to_string(m.options.max_context) +
                         " tokens is full: raise -c");
+    for (const BatchRow& row : rows)
+      if (row.seq == &seq)
+        throw Error(ErrorKind::kInternal,
+                    "sequence " + std::to_string(item.seq) + " stands twice in one decode step");
     rows.push_back({&seq, static_cast<uint32_t>(rows.size()), 1, seq.kv_len + 1});
     tokens.push_back(item.token);
   }

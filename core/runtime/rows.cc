@@ -40,6 +40,10 @@ void RowBuffer::prepare(uint32_t unit, uint32_t scope, uint32_t action, uint32_t
   view.unit = unit;
   view.scope = scope;
   view.action = action;
+  reclaim();
+}
+
+void RowBuffer::reclaim() {
   view.capacity = index.size();
   view.row_offsets = offsets.data();
   view.row_flags = flags.data();

@@ -31,9 +31,13 @@ struct RowBuffer {
   std::vector<uint32_t> index;
   std::vector<float> weight;
   kvasir_selection view{};
-  // Ready to be filled: max_rows rows, `capacity` indices, weights when width > 0.
+  // Ready to be filled: max_rows rows, `capacity` indices with group_size weights each. The room
+  // for weights is there even where none are allowed: check_selection() refuses them, a null would
+  // crash.
   void prepare(uint32_t unit, uint32_t scope, uint32_t action, uint32_t max_rows, uint64_t capacity,
                uint32_t group_size);
+  // Undoes what a callee did to pointers and capacity, which are not its to write.
+  void reclaim();
 };
 
 // One sequence's candidates: [begin, end) in units, or per kv head a list (restricted, evicted, or

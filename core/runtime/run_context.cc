@@ -58,6 +58,37 @@ StepBuilder::StepBuilder(const RunContext& c, uint32_t moment, uint32_t flags, u
   step_.candidates = &candidates_.view;
 }
 
+size_t RunContext::index_of(const Selector& selector) const {
+  size_t index = 0;
+  while (pipeline.selectors[index].get() != &selector) ++index;
+  return index;
+}
+
+void RunContext::report_fault(size_t selector, const std::string& function, uint32_t layer,
+                              uint64_t seq, const std::string& text, const std::string& instead) {
+  const std::string id = pipeline.selectors[selector]->id();
+  if (cache.on_fault.value == OnFault::kFail)
+    throw PluginError(id, function, KVASIR_ERR_INTERNAL,
+                      "layer " + std::to_string(layer) + ": " + text);
+  ++faults[selector];
+  services.log(KVASIR_LOG_ERROR, id,
+               function + ", layer " + std::to_string(layer) + ", sequence " + std::to_string(seq) +
+                   ": " + text +
+                   (faults[selector] == kMaxFaults
+                        ? "; put aside after repeated faults: attending densely from here on"
+                        : "; " + instead));
+}
+
+void RunContext::report_representative_fault(const PluginError& error) {
+  if (cache.on_fault.value == OnFault::kFail) throw error;
+  representative_failed = true;
+  for (size_t i = 0; i < pipeline.selectors.size(); ++i)
+    if (pipeline.selectors[i]->desc().needs & KVASIR_NEED_SCORES) faults[i] = kMaxFaults;
+  services.log(KVASIR_LOG_ERROR, error.plugin(),
+               std::string(error.what()) +
+                   "; put aside with the selectors that need it: attending densely from here on");
+}
+
 kvasir_view view_f32(const float* data, uint64_t rows, uint64_t heads, uint64_t dim) {
   kvasir_view view{};
   view.struct_size = sizeof(view);

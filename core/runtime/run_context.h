@@ -44,10 +44,19 @@ struct RunContext {
   std::vector<uint32_t> group_leader;  // [layer] whose selection a layer uses; itself when it leads
   std::vector<bool> dense_layer;
   bool check_numerics = false;
-  Engagement* counters = nullptr;  // of the current phase
-  std::vector<uint32_t> faults;    // per selector; set aside at kMaxFaults
+  Engagement* counters = nullptr;      // of the current phase
+  std::vector<uint32_t> faults;        // per selector; put aside at kMaxFaults
+  bool representative_failed = false;  // its records are incomplete from then on
 
   static constexpr uint32_t kMaxFaults = 3;
+  bool aside(size_t selector) const { return faults[selector] >= kMaxFaults; }
+  size_t index_of(const Selector& selector) const;
+  // A fault of a selector: counted, logged with what is done instead, put aside when it was one too
+  // many. Throws PluginError when the strategy says on_fault = fail.
+  void report_fault(size_t selector, const std::string& function, uint32_t layer, uint64_t seq,
+                    const std::string& text, const std::string& instead);
+  // The representative cannot go on: so cannot the selectors that live on its scores.
+  void report_representative_fault(const PluginError& error);
   uint32_t group_size() const { return geometry.n_q_heads / geometry.n_kv_heads; }
   const SlabOwner* owner_of(const Selector* selector) const {
     for (const SlabOwner& owner : owners)

@@ -45,8 +45,8 @@ bool SelectStage::due(uint32_t layer, const Sequence& seq) const {
   const LayerSelection& last = seq.layers[layer].selection;
   if (!last.valid || last.dense) return true;
   const uint32_t age = seq.decode_index - last.made_at;
-  if (last.speculated) return age > 0;
   const uint32_t step = c_.cache.token_step.value;
+  if (last.speculated && (age == 0 || !step)) return age > 0;
   uint64_t keep = step ? step : uint64_t{last.reuse_steps} + 1;
   if (step && last.reuse_steps) keep = std::min<uint64_t>(keep, uint64_t{last.reuse_steps} + 1);
   if (step && !last.reuse_steps) return seq.decode_index % step == 0 || age >= step;
@@ -88,8 +88,12 @@ std::vector<const LayerSelection*> SelectStage::select(uint32_t layer,
     result[i] = &selection;
     if (leader != layer || (!prefill && !due(layer, *rows[i].seq))) {
       ++c_.counters->reused;
+      if (leader == layer && !selection.standing.empty()) roll(layer, rows[i]);
       continue;
     }
+    const uint32_t step = c_.cache.token_step.value;
+    if (!prefill && step && !selection.reuse_steps && rows[i].seq->decode_index % step != 0)
+      flags |= KVASIR_STEP_FORCED;
     works.push_back(start(layer, rows[i]));
   }
   if (!works.empty()) run_chain(layer, works, q, n_queries, prefill ? KVASIR_P2 : KVASIR_D2, flags);
@@ -129,27 +133,32 @@ void SelectStage::finish(Work& work) const {
   out.width = work.width;
   out.reuse_steps = work.reuse_steps;
   out.dense = work.failed || !work.candidates.listed;
-  if (!out.dense) out.heads = std::move(work.candidates.heads);
+  if (out.dense) return;
+  out.heads = std::move(work.candidates.heads);
+  out.standing = std::move(work.standing);
 }
 
-void SelectStage::fault(size_t index, uint32_t layer, std::vector<Work*>& works,
-                        const std::string& text) {
-  const Selector& selector = *c_.pipeline.selectors[index];
-  if (c_.cache.on_fault.value == OnFault::kFail)
-    throw PluginError(selector.id(), "select", KVASIR_ERR_INTERNAL,
-                      "layer " + std::to_string(layer) + ": " + text);
-  uint32_t& faults = c_.faults[index];
-  ++faults;
-  c_.services.log(KVASIR_LOG_ERROR, selector.id(),
-                  "select, layer " + std::to_string(layer) + ", sequence " +
-                      std::to_string(works[0]->row.seq->id) + ": " + text +
-                      (faults == RunContext::kMaxFaults
-                           ? "; put aside after repeated faults: attending densely from here on"
-                           : "; attending densely in this step"));
+void SelectStage::fault(size_t index, const std::string& function, uint32_t layer,
+                        std::vector<Work*>& works, const std::string& text) {
+  c_.report_fault(index, function, layer, works[0]->row.seq->id, text,
+                  "attending densely in this step");
   for (Work* work : works) {
     work->failed = true;
     ++c_.counters->fallbacks;
   }
+}
+
+// Rows that said ALL or NONE speak of what has become a candidate since, too.
+void SelectStage::roll(uint32_t layer, const BatchRow& row) const {
+  LayerSelection& selection = row.seq->layers[layer].selection;
+  const LayerSelection before = std::move(selection);
+  Work work = start(layer, row);
+  narrow(work, std::vector<HeadSelection>(before.standing), 0);
+  work.bypassed = false;
+  work.reuse_steps = before.reuse_steps;
+  work.standing = before.standing;
+  finish(work);
+  selection.made_at = before.made_at;
 }
 
 bool SelectStage::call(Selector& selector, const std::vector<Work*>& works, bool weights,
@@ -167,9 +176,9 @@ bool SelectStage::call(Selector& selector, const std::vector<Work*>& works, bool
   std::vector<const Candidates*> candidates;
   for (const Work* work : works) candidates.push_back(&work->candidates);
   for (int attempt = 0; attempt < 3; ++attempt) {
-    rows.prepare(limits.unit, limits.scope, limits.action, n_rows, capacity,
-                 weights ? c_.group_size() : 0);
+    rows.prepare(limits.unit, limits.scope, limits.action, n_rows, capacity, c_.group_size());
     const kvasir_status status = fn(rows.view);
+    rows.reclaim();
     if (status == KVASIR_ERR_CAPACITY) {
       uint64_t most = 0;
       for (const Work* work : works) most += heads * work->candidates.max_count();
@@ -208,7 +217,7 @@ void SelectStage::run_selector(size_t index, uint32_t layer, std::vector<Work*>&
                                const float* q, uint64_t n_queries, uint32_t moment,
                                uint32_t flags) {
   Selector& selector = *c_.pipeline.selectors[index];
-  if (c_.faults[index] >= RunContext::kMaxFaults) {
+  if (c_.aside(index)) {
     for (Work* work : works) work->failed = true;
     c_.counters->fallbacks += works.size();
     return;
@@ -222,6 +231,8 @@ void SelectStage::run_selector(size_t index, uint32_t layer, std::vector<Work*>&
   }
   std::string fault_text;
   RowBuffer result;
+  if (needs & KVASIR_NEED_KEYS)  // a storage's failure is not the selector's
+    for (const BatchRow& row : rows) c_.store.make_all_resident(row.seq->layers[layer]);
   try {
     kvasir_sel_in in{};
     in.struct_size = sizeof(in);
@@ -237,8 +248,7 @@ void SelectStage::run_selector(size_t index, uint32_t layer, std::vector<Work*>&
     std::vector<uint64_t> lease_offsets;
     if (needs & KVASIR_NEED_KEYS) {
       for (const BatchRow& row : rows) {
-        LayerState& state = row.seq->layers[layer];
-        c_.store.make_all_resident(state);
+        const LayerState& state = row.seq->layers[layer];
         lease_offsets.push_back(leases.size());
         leases.insert(leases.end(), state.leases.begin(), state.leases.end());
       }
@@ -261,7 +271,7 @@ void SelectStage::run_selector(size_t index, uint32_t layer, std::vector<Work*>&
   } catch (const PluginError& e) {
     fault_text = e.what();
   }
-  if (!fault_text.empty()) return fault(index, layer, works, fault_text);
+  if (!fault_text.empty()) return fault(index, "select", layer, works, fault_text);
   for (size_t i = 0; i < works.size(); ++i) {
     uint32_t width = 0;
     bool fallback = false;
@@ -272,6 +282,10 @@ void SelectStage::run_selector(size_t index, uint32_t layer, std::vector<Work*>&
       ++c_.counters->fallbacks;
       continue;
     }
+    bool standing = c_.pipeline.selectors.size() == 1 && width == 0;
+    for (size_t r = i * heads.size(); r < (i + 1) * heads.size(); ++r)
+      standing = standing && result.flags[r] != KVASIR_ROW_LISTED;
+    if (standing) works[i]->standing = heads;
     narrow(*works[i], std::move(heads), width);
     const uint32_t reuse = result.view.reuse_steps;
     works[i]->reuse_steps = index == 0 ? reuse : std::min(works[i]->reuse_steps, reuse);
@@ -291,12 +305,11 @@ void SelectStage::narrow(Work& work, std::vector<HeadSelection>&& heads, uint32_
     if (chosen.all) {
       chosen.all = false;
       chosen.index.clear();
-      if (work.candidates.listed) {
-        chosen = work.candidates.heads[head];
-        next.heads.push_back(std::move(chosen));
-        continue;
-      }
-      for (uint32_t u = next.begin; u < next.end; ++u) chosen.index.push_back(u);
+      if (work.candidates.listed)
+        chosen.index = work.candidates.heads[head].index;
+      else
+        for (uint32_t u = next.begin; u < next.end; ++u) chosen.index.push_back(u);
+      chosen.weight.assign(chosen.index.size() * width, 0.0f);
     }
     if (work.candidates.listed) {  // a shared row may name what only another head may reach
       const HeadSelection& before = work.candidates.heads[head];
@@ -329,7 +342,7 @@ void SelectStage::score(uint32_t layer, const std::vector<Work*>& works, const f
   std::vector<float> pooled;  // one query per row
   bool direct = true;
   for (const Work* work : works) {
-    direct = direct && work->row.n_q == 1;
+    direct = direct && work->row.n_q == 1 && work->row.q_begin == rows.size();
     rows.push_back(work->row);
     candidates.push_back(&work->candidates);
   }
@@ -401,7 +414,7 @@ uint32_t SelectStage::speculation_target(uint32_t layer, const std::vector<Batch
 void SelectStage::speculate(uint32_t layer, uint32_t target, const std::vector<BatchRow>& rows,
                             const float* x, const float* q, uint64_t n_queries) {
   Selector& selector = *c_.pipeline.selectors[0];
-  if (c_.faults[0] >= RunContext::kMaxFaults) return;
+  if (c_.aside(0)) return;
   std::vector<Work> works;
   std::vector<Work*> todo;
   std::vector<BatchRow> todo_rows;
@@ -447,7 +460,7 @@ void SelectStage::speculate(uint32_t layer, uint32_t target, const std::vector<B
     text = e.what();
   }
   if (!text.empty()) {
-    fault(0, layer, todo, "speculate: " + text);
+    fault(0, "speculate", layer, todo, text);
     return;
   }
   for (size_t i = 0; i < works.size(); ++i) {

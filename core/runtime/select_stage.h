@@ -35,6 +35,7 @@ class SelectStage {
     LayerSelection* out;
     bool bypassed = true, failed = false;
     uint32_t width = 0, reuse_steps = 0;
+    std::vector<HeadSelection> standing;
   };
   bool due(uint32_t layer, const Sequence& seq) const;
   Work start(uint32_t layer, const BatchRow& row) const;
@@ -47,7 +48,9 @@ class SelectStage {
   bool call(Selector& selector, const std::vector<Work*>& works, bool weights,
             const std::function<kvasir_status(kvasir_selection&)>& fn, RowBuffer& rows,
             std::string* fault);
-  void fault(size_t index, uint32_t layer, std::vector<Work*>& works, const std::string& text);
+  void fault(size_t index, const std::string& function, uint32_t layer, std::vector<Work*>& works,
+             const std::string& text);
+  void roll(uint32_t layer, const BatchRow& row) const;
 
   struct Scores {
     std::vector<uint64_t> q_offsets, offsets;

@@ -45,6 +45,9 @@ struct LayerSelection {
   uint32_t reuse_steps = 0;
   uint32_t made_at = 0;              // decode index
   std::vector<HeadSelection> heads;  // [n_kv_heads], or [1] for all heads
+  // Not empty: rows said ALL or NONE and nothing else, which holds for new candidates as well; the
+  // window then rolls on while the selection is reused.
+  std::vector<HeadSelection> standing;
   const HeadSelection& head(uint32_t kv_head) const {
     return heads.size() == 1 ? heads[0] : heads[kv_head];
   }

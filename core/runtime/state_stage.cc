@@ -7,6 +7,10 @@
 namespace kvasir {
 namespace {
 
+std::string fault_of(kvasir_status status) {
+  return status == KVASIR_OK ? "" : "returned status " + std::to_string(status);
+}
+
 // First position whose query counts when the last `wanted` queries of the prompt do.
 uint32_t first_counted(const Sequence& seq, uint32_t wanted) {
   return wanted >= seq.prompt_end ? 0 : seq.prompt_end - wanted;
@@ -15,20 +19,17 @@ uint32_t first_counted(const Sequence& seq, uint32_t wanted) {
 }  // namespace
 
 template <class Fn>
-void StateStage::guarded(const Selector* selector, uint32_t layer, Fn&& fn) {
+void StateStage::guarded(Selector& selector, const char* function, uint32_t layer, uint64_t seq,
+                         const char* instead, Fn&& fn) {
+  const size_t index = c_.index_of(selector);
+  if (c_.aside(index)) return;
+  std::string fault;
   try {
-    fn();
+    fault = fn();
   } catch (const PluginError& e) {
-    if (c_.cache.on_fault.value == OnFault::kFail) throw;
-    c_.services.log(KVASIR_LOG_ERROR, e.plugin(),
-                    std::string(e.what()) + " (layer " + std::to_string(layer) +
-                        "); put aside: attending densely from here on");
-    for (size_t i = 0; i < c_.pipeline.selectors.size(); ++i) {
-      const Selector* other = c_.pipeline.selectors[i].get();
-      if (selector ? other == selector : (other->desc().needs & KVASIR_NEED_SCORES) != 0)
-        c_.faults[i] = RunContext::kMaxFaults;
-    }
+    fault = e.what();
   }
+  if (!fault.empty()) c_.report_fault(index, function, layer, seq, fault, instead);
 }
 
 void StateStage::send(SlabOwner& owner, uint32_t layer, const std::vector<BatchRow>& rows,
@@ -36,7 +37,15 @@ void StateStage::send(SlabOwner& owner, uint32_t layer, const std::vector<BatchR
                       const std::vector<kvasir_update_item>& items) {
   if (items.empty()) return;
   const StepBuilder step(c_, moment, flags, layer, rows, owner.unit(), &owner);
-  guarded(owner.selector, layer, [&] { owner.update(step.step(), items); });
+  if (owner.selector)
+    return guarded(*owner.selector, "update", layer, rows[0].seq->id, "going on without it",
+                   [&] { return fault_of(owner.update(step.step(), items)); });
+  if (c_.representative_failed) return;
+  try {
+    owner.update(step.step(), items);
+  } catch (const PluginError& e) {
+    c_.report_representative_fault(e);
+  }
 }
 
 void StateStage::appended(uint32_t layer, const std::vector<BatchRow>& rows, uint32_t moment,
@@ -83,7 +92,9 @@ void StateStage::left_window(uint32_t layer, const std::vector<BatchRow>& rows, 
     std::vector<kvasir_update_item> items;
     for (uint32_t r = 0; r < rows.size(); ++r) {
       LayerState& state = rows[r].seq->layers[layer];
-      c_.store.make_all_resident(state);
+      std::vector<uint32_t> blocks;
+      for (uint32_t block = state.final_blocks; block < ends[r]; ++block) blocks.push_back(block);
+      c_.store.make_resident(state, blocks);
       for (uint32_t block = state.final_blocks; block < ends[r]; ++block)
         if (state.blocks[block])
           items.push_back({r, block, b, 0, b, KVASIR_ITEM_FINAL, &state.leases[block], nullptr});
@@ -102,16 +113,16 @@ void StateStage::prompt_end(uint32_t layer, const std::vector<BatchRow>& rows, u
   if (c_.dense_layer[layer]) return;
   const uint32_t b = c_.geometry.block_size;
   for (SlabOwner& owner : c_.owners) {
-    const bool wanted = owner.selector
-                            ? owner.selector->limits().flags & KVASIR_LIMIT_WANT_PROMPT_END
-                            : owner.layout.flags & KVASIR_LAYOUT_WANT_PROMPT_END;
+    const bool wanted =
+        owner.layout.flags & KVASIR_LAYOUT_WANT_PROMPT_END ||
+        (owner.selector && owner.selector->limits().flags & KVASIR_LIMIT_WANT_PROMPT_END);
     if (!wanted) continue;
     std::vector<kvasir_update_item> items;
     for (uint32_t r = 0; r < rows.size(); ++r) {
       LayerState& state = rows[r].seq->layers[layer];
       c_.store.make_all_resident(state);
       const ForcedRange forced =
-          forced_range(c_.cache, KVASIR_UNIT_BLOCK, rows[r].kv_len, rows[r].seq->prompt_end);
+          forced_range(c_.cache, c_.forced_unit(), rows[r].kv_len, rows[r].seq->prompt_end);
       const uint32_t begin = forced.sink_end / b;
       const uint32_t end = (forced.window_begin + b - 1) / b;
       owner.slab.make_writable(state.slabs[c_.owner_index(&owner)], begin, end);
@@ -142,7 +153,8 @@ void StateStage::prefill_queries(uint32_t layer, const BatchRow& row, const floa
     kvasir_sel_in in{};
     in.struct_size = sizeof(in);
     in.q = view_f32(q, n_queries, c_.geometry.n_q_heads, c_.geometry.head_dim);
-    guarded(selector.get(), layer, [&] { selector->prefill(step.step(), in); });
+    guarded(*selector, "prefill", layer, row.seq->id, "going on without it",
+            [&] { return fault_of(selector->prefill(step.step(), in)); });
   }
 }
 
@@ -165,21 +177,22 @@ void StateStage::observe(uint32_t layer, const std::vector<BatchRow>& rows, Atte
   for (auto& selector : c_.pipeline.selectors) {
     const kvasir_sel_limits& limits = selector->limits();
     if (!(limits.mass_at & at) || !selector->has_observe()) continue;
+    if (c_.aside(c_.index_of(*selector))) continue;
     const auto first = from(limits.mass_last_queries);
     if (!any(first)) continue;
-    const auto mass =
-        attention.mass(layer, rows, first, limits.mass_part == KVASIR_PART_WINDOW, moment, flags);
-    uint32_t n_queries = 0;
-    for (size_t r = 0; r < rows.size(); ++r)
-      n_queries += rows[r].kv_len - std::max(first[r], rows[r].first_pos());
+    const auto mass = attention.mass(layer, rows, first, limits.mass_part == KVASIR_PART_WINDOW,
+                                     limits.mass_level != KVASIR_MASS_ROWS, moment, flags);
+    // The same for each sequence: prefill has one, decode one query of each.
+    const uint32_t n_queries = rows[0].kv_len - std::max(first[0], rows[0].first_pos());
     observe_selector(*selector, layer, rows, mass, n_queries, moment, flags);
   }
   for (SlabOwner& owner : c_.owners) {
     if (!owner.representative || !(owner.layout.mass_at & at)) continue;
+    if (c_.representative_failed) continue;
     const auto first = from(owner.layout.mass_last_queries);
     if (!any(first)) continue;
-    const auto mass = attention.mass(layer, rows, first,
-                                     owner.layout.mass_part == KVASIR_PART_WINDOW, moment, flags);
+    const auto mass = attention.mass(
+        layer, rows, first, owner.layout.mass_part == KVASIR_PART_WINDOW, true, moment, flags);
     feed_mass(owner, layer, rows, mass, moment, flags);
   }
 }
@@ -243,7 +256,8 @@ void StateStage::observe_selector(Selector& selector, uint32_t layer,
       owner->slab.make_writable(row.seq->layers[layer].slabs[c_.owner_index(owner)], 0,
                                 (row.kv_len + c_.geometry.block_size - 1) / c_.geometry.block_size);
   const StepBuilder step(c_, moment, flags, layer, rows, limits.unit, owner);
-  guarded(&selector, layer, [&] { selector.observe(step.step(), out); });
+  guarded(selector, "observe", layer, rows[0].seq->id, "going on without it",
+          [&] { return fault_of(selector.observe(step.step(), out)); });
 }
 
 void StateStage::feed_mass(SlabOwner& owner, uint32_t layer, const std::vector<BatchRow>& rows,
@@ -279,9 +293,7 @@ void StateStage::feed_mass(SlabOwner& owner, uint32_t layer, const std::vector<B
 
 void StateStage::evict(const std::vector<BatchRow>& rows, uint32_t plan_at, uint32_t moment,
                        uint32_t flags) {
-  for (size_t s = 0; s < c_.pipeline.selectors.size(); ++s) {
-    Selector* selector = c_.pipeline.selectors[s].get();
-    if (c_.faults[s] >= RunContext::kMaxFaults) continue;
+  for (auto& selector : c_.pipeline.selectors) {
     const kvasir_sel_limits& limits = selector->limits();
     if (!(limits.plan_at & plan_at) || !selector->has_evict_plan()) continue;
     for (uint32_t layer = 0; layer < c_.geometry.n_layers; ++layer) {
@@ -301,40 +313,54 @@ void StateStage::evict(const std::vector<BatchRow>& rows, uint32_t plan_at, uint
       }
       if (due.empty()) continue;
       std::vector<const Candidates*> pointers;
-      uint64_t capacity = 0;
+      uint64_t most = 0;
       for (const Candidates& candidate : candidates) {
         pointers.push_back(&candidate);
-        capacity += candidate.max_count() * c_.geometry.n_kv_heads;
+        most += candidate.max_count();
       }
-      if (capacity == 0) continue;
-      const StepBuilder step(c_, moment, flags, layer, due, limits.unit, c_.owner_of(selector),
-                             pointers, limits.scope);
-      RowBuffer plan;
-      plan.prepare(limits.unit, std::min<uint32_t>(limits.scope, KVASIR_SCOPE_KV_HEAD),
-                   limits.action ? limits.action : KVASIR_ACTION_EVICT,
-                   static_cast<uint32_t>(due.size()) * c_.geometry.n_kv_heads, capacity, 0);
-      CheckContext check;
-      check.n_rows = static_cast<uint32_t>(due.size());
-      check.n_q_heads = c_.geometry.n_q_heads;
-      check.n_kv_heads = c_.geometry.n_kv_heads;
-      check.finest_scope = KVASIR_SCOPE_KV_HEAD;
-      bool planned = false;
-      guarded(selector, layer, [&] {
-        selector->evict_plan(step.step(), plan.view);
-        const std::string fault = check_selection(plan.view, check, pointers);
-        if (!fault.empty())
-          throw PluginError(selector->id(), "evict_plan", KVASIR_ERR_INTERNAL, fault);
-        planned = true;
-      });
-      for (size_t r = 0; planned && r < due.size(); ++r) {
-        uint32_t width = 0;
-        bool fallback = false;
-        auto heads = heads_of(plan.view, static_cast<uint32_t>(r), c_.geometry.n_q_heads,
-                              c_.geometry.n_kv_heads, candidates[r], &width, &fallback);
-        if (!fallback) apply(due[r].seq->layers[layer], plan.view, heads, candidates[r]);
-      }
+      if (most == 0) continue;
+      guarded(*selector, "evict_plan", layer, due[0].seq->id, "keeping everything",
+              [&] { return plan(*selector, layer, due, pointers, moment, flags); });
     }
   }
+}
+
+// Asks for one layer's plan and carries it out; empty, or what is wrong with it.
+std::string StateStage::plan(Selector& selector, uint32_t layer, const std::vector<BatchRow>& due,
+                             const std::vector<const Candidates*>& candidates, uint32_t moment,
+                             uint32_t flags) {
+  const kvasir_sel_limits& limits = selector.limits();
+  uint64_t capacity = 0;
+  for (const Candidates* candidate : candidates)
+    capacity += candidate->max_count() * c_.geometry.n_kv_heads;
+  const StepBuilder step(c_, moment, flags, layer, due, limits.unit, c_.owner_of(&selector),
+                         candidates, limits.scope);
+  RowBuffer rows;
+  rows.prepare(limits.unit, std::min<uint32_t>(limits.scope, KVASIR_SCOPE_KV_HEAD),
+               limits.action ? limits.action : KVASIR_ACTION_EVICT,
+               static_cast<uint32_t>(due.size()) * c_.geometry.n_kv_heads, capacity,
+               c_.group_size());
+  const kvasir_status status = selector.evict_plan(step.step(), rows.view);
+  rows.reclaim();
+  if (status == KVASIR_FALLBACK) return "";  // no plan
+  if (status != KVASIR_OK) return fault_of(status);
+  if (rows.view.unit != limits.unit) return "changed the unit of its rows";
+  if (rows.view.action != KVASIR_ACTION_RESTRICT && rows.view.action != KVASIR_ACTION_EVICT)
+    return "unknown action " + std::to_string(rows.view.action);
+  CheckContext check;
+  check.n_rows = static_cast<uint32_t>(due.size());
+  check.n_q_heads = c_.geometry.n_q_heads;
+  check.n_kv_heads = c_.geometry.n_kv_heads;
+  check.finest_scope = KVASIR_SCOPE_KV_HEAD;
+  std::string fault = check_selection(rows.view, check, candidates);
+  for (size_t r = 0; fault.empty() && r < due.size(); ++r) {
+    uint32_t width = 0;
+    bool fallback = false;
+    auto heads = heads_of(rows.view, static_cast<uint32_t>(r), c_.geometry.n_q_heads,
+                          c_.geometry.n_kv_heads, *candidates[r], &width, &fallback);
+    if (!fallback) apply(due[r].seq->layers[layer], rows.view, heads, *candidates[r]);
+  }
+  return fault;
 }
 
 void StateStage::apply(LayerState& state, const kvasir_selection& plan,

@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "core/runtime/attend_stage.h"
@@ -34,10 +35,6 @@ class StateStage {
   void refeed(SlabOwner& owner, Sequence& seq, uint32_t from_block);
 
  private:
-  // Runs fn. A failure puts the selector (or, for the representative, all that need scores) aside
-  // for the rest of the run, since what it was to be told is lost; or is rethrown (cache.on_fault).
-  template <class Fn>
-  void guarded(const Selector* selector, uint32_t layer, Fn&& fn);
   void send(SlabOwner& owner, uint32_t layer, const std::vector<BatchRow>& rows, uint32_t moment,
             uint32_t flags, const std::vector<kvasir_update_item>& items);
   void observe_selector(Selector& selector, uint32_t layer, const std::vector<BatchRow>& rows,
@@ -48,6 +45,13 @@ class StateStage {
   void apply(LayerState& state, const kvasir_selection& plan,
              const std::vector<HeadSelection>& heads, const Candidates& candidates);
   void free_dead_blocks(LayerState& state);
+  std::string plan(Selector& selector, uint32_t layer, const std::vector<BatchRow>& due,
+                   const std::vector<const Candidates*>& candidates, uint32_t moment,
+                   uint32_t flags);
+  // Calls fn unless the selector was put aside; what it throws or returns is the selector's fault.
+  template <class Fn>
+  void guarded(Selector& selector, const char* function, uint32_t layer, uint64_t seq,
+               const char* instead, Fn&& fn);
 
   RunContext& c_;
 };

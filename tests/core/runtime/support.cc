@@ -10,6 +10,13 @@
 #include "tests/plugins/fakes/probe.h"
 #include "tests/support/temp_dir.h"
 
+doctest::String doctest::StringMaker<std::vector<uint32_t>>::convert(
+    const std::vector<uint32_t>& list) {
+  std::string text;
+  for (const uint32_t x : list) text.append(std::to_string(x)).append(" ");
+  return text.c_str();
+}
+
 namespace kvasir::test {
 namespace {
 
@@ -132,7 +139,8 @@ double probe(const Instance& instance, uint64_t seq, uint32_t layer, uint32_t it
 
 std::vector<float> prefill(Engine& engine, SequenceId seq, std::span<const TokenId> tokens) {
   std::vector<float> logits(300);
-  REQUIRE(engine.prefill(seq, tokens, logits) == tokens.size());
+  const uint32_t done = engine.prefill(seq, tokens, logits);
+  REQUIRE(done == tokens.size());
   return logits;
 }
 std::vector<float> decode(Engine& engine, SequenceId seq, TokenId token) {

@@ -20,6 +20,13 @@
 #include "tests/plugins/fakes/calls.h"
 #include "tests/plugins/fakes/recording.h"
 
+namespace doctest {
+template <>
+struct StringMaker<std::vector<uint32_t>> {
+  static String convert(const std::vector<uint32_t>& list);
+};
+}  // namespace doctest
+
 namespace kvasir::test {
 
 // A llama of 3 layers, d_model 64, head_dim 16, f32, in memory for the whole test run.

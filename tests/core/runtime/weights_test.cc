@@ -83,7 +83,7 @@ TEST_CASE("MagicPIG: each query head attends to its own draw with its own weight
           CHECK(max_difference({logits.data() + 300, 300}, want) < 1e-4);
         }
         CHECK(engine->decode_engagement().fallbacks == 0);
-        const auto dense = bench.engine(kCache);
+        const auto dense = bench.engine(kCache + "[selector]\nplugin = 'kvasir.dense'\n");
         const auto plain = dense->open();
         prefill(*dense, plain, prompt);
         const auto fork = engine->open();

@@ -155,4 +155,4 @@ static const kvasir_option_schema options[] = {
     FAKE_INT("layout_flags", 0, 0, 1 << 30, "KVASIR_LAYOUT_*"),
     FAKE_FLOAT("weight", 0.0, 0.0, 1e9, "what listed indices weigh less")};
 FAKE_PLUGIN(KVASIR_KIND_SELECTOR, "kvasir.test.calls", "writes down how it is called", 0,
-            KVASIR_NEED_LOG_WEIGHT | KVASIR_NEED_TOKEN_ROWS, 0, options)
+            KVASIR_NEED_MASS | KVASIR_NEED_LOG_WEIGHT | KVASIR_NEED_TOKEN_ROWS, 0, options)
