@@ -128,6 +128,8 @@ struct Scratch {
   uint64_t n_bytes() const { return (norm_floats + 2 * ffn_floats) * sizeof(float); }
 };
 
+constexpr uint64_t kEmbeddedBeforeRelease = 256;
+
 class GgufModel final : public Model {
  public:
   GgufModel(const GgufFile& file, const ModelShape& shape, ThreadPool& pool,
@@ -152,7 +154,9 @@ class GgufModel final : public Model {
   ModelShape shape_;
   ThreadPool& pool_;
   RopeTable rope_;
+  const GgufFile& file_;
   const GgufTensor& embedding_;
+  mutable uint64_t embedded_ = 0;  // rows since their pages were given back
   Region weights_memory_, scratch_memory_;
   Weights weights_;
   uint64_t bytes_per_token_ = 0;
@@ -166,6 +170,7 @@ GgufModel::GgufModel(const GgufFile& file, const ModelShape& shape, ThreadPool& 
     : shape_(shape),
       pool_(pool),
       rope_(shape.rope, shape.max_context),
+      file_(file),
       embedding_(file.tensor("token_embd.weight")),
       max_rows_(options.max_batch_tokens) {
   const Scratch scratch(shape_, options.max_batch_tokens);
@@ -198,8 +203,15 @@ void GgufModel::embed(std::span<const int32_t> ids, float* h) const {
                  h + i * shape_.d_model, shape_.d_model);
     }
   };
-  if (ids.size() < 8) return rows(0, ids.size(), 0);
-  pool_.parallel_for(ids.size(), 0, rows);
+  if (ids.size() < 8)
+    rows(0, ids.size(), 0);
+  else
+    pool_.parallel_for(ids.size(), 0, rows);
+  // The kernel maps 16 pages around each row: without this a long prompt makes the table resident.
+  embedded_ += ids.size();
+  if (embedded_ < kEmbeddedBeforeRelease) return;
+  embedded_ = 0;
+  file_.release_pages(embedding_.data, embedding_.n_bytes);
 }
 
 // Before anything is written to scratch memory.

@@ -125,7 +125,10 @@ void add_model_random(CLI::App& model) {
   c->add_option("--rope-original-context", o->rope_original_context, "Tokens; yarn, llama3");
   c->add_option("--norm-eps", o->norm_eps);
   c->add_option("--norm-spread", o->norm_spread, "Norm weights within 1 +/- this");
-  c->add_flag("--tied,!--untied", o->tied, "The output matrix is the embedding");
+  c->add_flag_callback(
+      "--tied", [o] { o->tied = true; }, "The output matrix is the embedding");
+  c->add_flag_callback(
+      "--untied", [o] { o->tied = false; }, "It has weights of its own");
   c->add_flag("--json", o->json, "One JSON document on stdout, nothing else there");
   c->callback([=] { random(*o); });
 }

@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,7 +32,8 @@ struct Options {
 };
 
 struct PromptOptions {
-  std::string prompt, file;
+  std::optional<std::string> prompt;  // -p "" is a prompt: the BOS token alone
+  std::string file;
   uint32_t n_predict = 128;
   SamplerOptions sampler;
   std::string chat_template;

@@ -16,17 +16,21 @@ namespace {
 std::atomic<bool> interrupted{false};
 
 std::string prompt_text(const PromptOptions& prompt) {
-  if (!prompt.prompt.empty() && !prompt.file.empty())
-    throw input_error("-p and -f: give one of them");
-  return prompt.file.empty() ? prompt.prompt : read_file(prompt.file, "-f");
+  if (prompt.prompt && !prompt.file.empty()) throw input_error("-p and -f: give one of them");
+  if (!prompt.file.empty()) return read_file(prompt.file, "-f");
+  if (!prompt.prompt) throw input_error("no prompt: give -p TEXT or -f FILE");
+  return *prompt.prompt;
 }
 
 // --chat-template wraps the prompt as one user message.
 std::vector<TokenId> prompt_tokens(const Tokenizer& tokenizer, const PromptOptions& prompt) {
   const std::string text = prompt_text(prompt);
-  if (text.empty()) throw input_error("the prompt is empty: give -p TEXT or -f FILE");
   if (prompt.chat_template.empty()) {
-    return tokenizer.encode(text, {});
+    auto tokens = tokenizer.encode(text, {});
+    if (tokens.empty())
+      throw input_error(
+          "the prompt is empty and the vocabulary has no BOS: give -p TEXT or -f FILE");
+    return tokens;
   }
   const auto family = chat_template_by_name(prompt.chat_template);
   if (!family) {
