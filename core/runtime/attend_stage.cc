@@ -225,7 +225,8 @@ uint32_t AttendStage::mass_follows(uint32_t layer, bool prefill) const {
   if (c_.dense_layer[layer]) return 0;
   const uint32_t at = prefill ? KVASIR_MASS_AT_PREFILL : KVASIR_MASS_AT_DECODE;
   uint32_t wanted = 0;
-  for (const auto& selector : c_.pipeline.selectors) wanted |= selector->limits().mass_at;
+  for (const auto& selector : c_.pipeline.selectors)
+    if (selector->limits().mass_level != KVASIR_MASS_ROWS) wanted |= selector->limits().mass_at;
   for (const SlabOwner& owner : c_.owners) wanted |= owner.layout.mass_at;
   return wanted & at ? KVASIR_ATTN_MASS_FOLLOWS : 0;
 }

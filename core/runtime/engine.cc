@@ -142,6 +142,9 @@ void Engine::Impl::bind() {
   if (geometry.k_state == KVASIR_K_UNROTATED) {  // rotated f32 copies, after the storage's own
     const size_t n = formats.size();
     for (size_t i = 0; i < n; ++i) {
+      if (formats[i].dtype_k > KVASIR_DTYPE_BF16)
+        throw input_error("storage " + pipeline.storage->id() +
+                          ": keys stored before RoPE must be f32, f16 or bf16");
       kvasir_kv_format copy = formats[i];
       copy.dtype_k = KVASIR_DTYPE_F32;
       copy.k_head_stride = s.head_dim * sizeof(float);
@@ -190,6 +193,13 @@ void Engine::Impl::bind() {
       throw input_error("[[selector]] chain: " + pipeline.selectors[i]->id() +
                         " chooses blocks and cannot follow " + pipeline.selectors[i - 1]->id() +
                         ", which chooses tokens: put the coarser one first");
+  for (const auto& selector : pipeline.selectors)  // records and positions are those of blocks
+    if (selector->limits().unit == KVASIR_UNIT_TOKEN &&
+        (selector->desc().needs & KVASIR_NEED_SCORES ||
+         selector->limits().pos_mode == KVASIR_POS_CONSTANT))
+      throw input_error(selector->id() +
+                        " chooses tokens: scores and constant positions are for selectors that "
+                        "choose blocks");
   if (constant_q && geometry.k_state != KVASIR_K_UNROTATED)
     throw input_error(pipeline.selectors[0]->id() +
                       " asks for a constant query position without KVASIR_NEED_UNROTATED_K");

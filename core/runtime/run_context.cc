@@ -105,6 +105,18 @@ kvasir_view view_f32(const float* data, uint64_t rows, uint64_t heads, uint64_t 
   return view;
 }
 
+kvasir_view view_f32(const float* data, uint64_t rows, uint64_t width) {
+  kvasir_view view = view_f32(data, 1, rows, width);
+  view.rank = 2;
+  for (int i = 0; i < 2; ++i) {
+    view.shape[i] = view.shape[i + 1];
+    view.stride[i] = view.stride[i + 1];
+  }
+  view.shape[2] = 0;
+  view.stride[2] = 0;
+  return view;
+}
+
 CallStats plugin_totals(const Pipeline& pipeline) {
   CallStats total;
   const auto add = [&](const Instance* instance) {

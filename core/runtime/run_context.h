@@ -103,6 +103,8 @@ class StepBuilder {
 
 // [rows][heads][dim] f32 over contiguous memory.
 kvasir_view view_f32(const float* data, uint64_t rows, uint64_t heads, uint64_t dim);
+// [rows][width], likewise.
+kvasir_view view_f32(const float* data, uint64_t rows, uint64_t width);
 
 // Calls and nanoseconds inside plugins so far, over all instances of the run.
 CallStats plugin_totals(const Pipeline& pipeline);

@@ -443,7 +443,7 @@ void SelectStage::speculate(uint32_t layer, uint32_t target, const std::vector<B
   kvasir_sel_in in{};
   in.struct_size = sizeof(in);
   in.q = view_f32(q, n_queries, c_.geometry.n_q_heads, c_.geometry.head_dim);
-  in.x = view_f32(x, n_queries, 1, c_.model.shape().d_model);
+  in.x = view_f32(x, n_queries, c_.model.shape().d_model);
   StepBuilder builder(c_, KVASIR_D1, 0, target, todo_rows, selector.limits().unit,
                       c_.owner_of(&selector), candidates, selector.limits().scope);
   kvasir_step step = builder.step();

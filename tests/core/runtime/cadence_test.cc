@@ -185,3 +185,40 @@ TEST_CASE("new blocks become candidates when the list is made anew") {
     for (uint32_t layer = 0; layer < 3; ++layer)
       CHECK(out.seen[step][layer][0] == up_to(kPrompt + step + 1));
 }
+
+TEST_CASE("a list made anew out of turn says so") {
+  // Five candidate blocks are needed; they are there in the middle of a period of four steps.
+  Bench bench(8, 2);
+  const auto engine =
+      bench.engine("[cache]\n" + kSmall +
+                   "token_step = 4\n[selector]\nplugin = 'kvasir.test.calls'\nmax_units = 4\n");
+  calls& asked = calls_of(*engine);
+  const auto seq = engine->open();
+  prefill(*engine, seq, some_tokens(30));  // window from 20 on: candidates 2 to 4
+  std::vector<uint32_t> steps, forced;
+  for (uint32_t step = 0; step < 16; ++step) {
+    decode(*engine, seq, 1);
+    if (asked.n > 0) steps.push_back(step);
+    if (asked.n > 0 && asked.at[0].flags & KVASIR_STEP_FORCED) forced.push_back(step);
+    asked.clear(asked.self);
+  }
+  // 37 tokens put the window at 28: candidates 2 to 6. Then every fourth step again.
+  CHECK(steps == std::vector<uint32_t>{6, 8, 12});
+  CHECK(forced == std::vector<uint32_t>{6});
+}
+
+TEST_CASE("a prompt window keeps the prompt's end and all that follows, or hands over in bulk") {
+  for (const uint32_t flush : {0u, 6u}) {
+    CAPTURE(flush);
+    const Outcome out =
+        run("window_mode = 'prompt'\nwindow_flush_tokens = " + std::to_string(flush),
+            "unit = 'token'\nrows = 'none'");
+    for (uint32_t step = 0; step < kSteps; ++step) {
+      const uint32_t n = kPrompt + step + 1;
+      auto want = up_to(5);
+      for (uint32_t t = kPrompt - 9 + (flush ? (step + 1) / flush * flush : 0); t < n; ++t)
+        want.push_back(t);
+      CHECK(out.seen[step][1][0] == want);
+    }
+  }
+}

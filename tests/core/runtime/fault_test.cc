@@ -191,7 +191,9 @@ TEST_CASE("a backend or storage that fails is an error by name, and holds nothin
     CAPTURE(text);
     CHECK(text.find(piece) != std::string::npos);
     engine->close(seq);
-    if (toml.find("storage") == std::string::npos) return;
+    // A lease without memory is itself the storage's broken book-keeping.
+    if (toml.find("storage") == std::string::npos || toml.find("null_keys") != std::string::npos)
+      return;
     CHECK(probe(*engine->pipeline().storage, 0, 0, 0) == 0);
     CHECK(probe(*engine->pipeline().storage, 0, 0, 1) == 0);
   };

@@ -78,7 +78,7 @@ void check_step(const TopKCase& s, recording& book, uint64_t seq, Tally& tally) 
   book.clear(book.self);
 }
 
-Tally check_setting(const TopKCase& s) {
+void check_setting(const TopKCase& s, uint32_t longest = 1022) {
   const std::string toml = toml_of(s);
   CAPTURE(toml);
   Bench bench(8, s.n_kv_heads);
@@ -99,13 +99,13 @@ Tally check_setting(const TopKCase& s) {
   };
   one_by_one(70);  // from the first token on: no candidates, then few
   for (const uint32_t length : {255u, 510u, 1022u}) {
+    if (length > longest) break;
     prefill(*engine, seq, {tokens.data() + at, length - at});
     at = length;
     one_by_one(5);
   }
   CHECK(tally.ties * 20 <= tally.compared);
   CHECK(tally.sparse > tally.compared / 20);
-  return tally;
 }
 
 }  // namespace
@@ -130,7 +130,8 @@ TEST_CASE("groups and ways to reduce them, shared and separate") {
       for (const R reduce : {R::kSum, R::kMean, R::kMax, R::kSoftmaxSum}) {
         const auto representative =
             shared ? OracleRepresentative::kMean : OracleRepresentative::kMinMax;
-        check_setting({n_kv_heads, representative, reduce, shared, 8, 4, 9, 16});
+        check_setting({n_kv_heads, representative, reduce, shared, 8, 4, 9, 16},
+                      reduce == R::kSoftmaxSum ? 1022 : 255);
       }
 }
 

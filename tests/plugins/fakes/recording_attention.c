@@ -100,20 +100,41 @@ static const char* v_of(const struct self* s, const kvasir_lease* lease, uint32_
   const uint64_t head = lease->kv_head == KVASIR_ALL_HEADS ? kv_head : 0;
   return (const char*)lease->v + head * format->v_head_stride + t * format->v_token_stride;
 }
+/* Positions, keys and values of a row's tokens side by side, so that the sums below are plain. */
+struct gathered {
+  uint32_t* pos;
+  float *k, *v;
+};
+static struct gathered gather(const struct self* s, const kvasir_attn_part* part,
+                              const recorded_row* row) {
+  const uint32_t n = row->n_tokens + 1, dim = s->g.head_dim, v_dim = s->g.v_dim;
+  struct gathered out = {malloc(n * sizeof(uint32_t)), malloc((size_t)n * dim * sizeof(float)),
+                         malloc((size_t)n * v_dim * sizeof(float))};
+  for (uint32_t i = 0; i < row->n_tokens; ++i) {
+    const kvasir_lease* lease = lease_at(part, row->token[i] / s->g.block_size);
+    const uint32_t t = row->token[i] % s->g.block_size;
+    const char* v = v_of(s, lease, row->kv_head, t);
+    out.pos[i] = lease->token_pos ? lease->token_pos[t] : lease->pos_begin + t;
+    for (uint32_t d = 0; d < dim; ++d)
+      out.k[(size_t)i * dim + d] = fake_key(&s->g, lease, row->kv_head, t, d);
+    for (uint32_t d = 0; d < v_dim; ++d)
+      out.v[(size_t)i * v_dim + d] = fake_number(s->g.formats[lease->format].dtype_v, v, d);
+  }
+  return out;
+}
+static void forget(struct gathered* keys) { free(keys->pos), free(keys->k), free(keys->v); }
+
 /* The logit of token i of a row for one query and head; -INFINITY when it is not seen. */
 static double logit_of(const struct self* s, const kvasir_attn_part* part, const recorded_row* row,
-                       uint32_t i, uint32_t query, uint32_t q_head) {
-  const uint32_t group = s->g.n_q_heads / s->g.n_kv_heads, token = row->token[i];
-  const kvasir_lease* lease = lease_at(part, token / s->g.block_size);
-  const uint32_t t = token % s->g.block_size;
-  const uint32_t pos = lease->token_pos ? lease->token_pos[t] : lease->pos_begin + t;
-  const uint32_t q_pos = part->q_pos[query];
+                       const struct gathered* keys, uint32_t i, uint32_t query, uint32_t q_head) {
+  const uint32_t group = s->g.n_q_heads / s->g.n_kv_heads;
+  const uint32_t pos = keys->pos[i], q_pos = part->q_pos[query];
   if (pos > q_pos || q_pos - pos < row->dist_min) return -INFINITY;
   if (row->dist_max != UINT32_MAX && q_pos - pos >= row->dist_max) return -INFINITY;
   const float* q = fake_q(&part->q, query, q_head);
+  const float* k = keys->k + (size_t)i * s->g.head_dim;
   double dot = 0;
-  for (uint32_t d = 0; d < s->g.head_dim; ++d)
-    dot += (double)q[d] * (double)fake_key(&s->g, lease, row->kv_head, t, d);
+  for (uint32_t d = 0; d < s->g.head_dim; ++d) dot += (double)q[d] * (double)k[d];
   dot *= (double)s->g.softmax_scale;
   if (s->g.softcap > 0) dot = (double)s->g.softcap * tanh(dot / (double)s->g.softcap);
   if (!row->weight) return dot;
@@ -123,44 +144,50 @@ static double logit_of(const struct self* s, const kvasir_attn_part* part, const
 
 /* Adds the tokens of one row to (largest, sum, o[v_dim]) of one query and head. */
 static void add_row(const struct self* s, const kvasir_attn_part* part, const recorded_row* row,
-                    uint32_t query, uint32_t q_head, double* state) {
+                    const struct gathered* keys, uint32_t query, uint32_t q_head, double* state) {
   for (uint32_t i = 0; i < row->n_tokens; ++i) {
-    const double logit = logit_of(s, part, row, i, query, q_head);
+    const double logit = logit_of(s, part, row, keys, i, query, q_head);
     if (logit == -INFINITY) continue;
-    const kvasir_lease* lease = lease_at(part, row->token[i] / s->g.block_size);
-    const char* v = v_of(s, lease, row->kv_head, row->token[i] % s->g.block_size);
-    const double largest = fmax(state[0], logit);
-    const double keep = exp(state[0] - largest), add = exp(logit - largest);
-    state[0] = largest;
-    state[1] = state[1] * keep + add;
-    for (uint32_t d = 0; d < s->g.v_dim; ++d)
-      state[2 + d] = state[2 + d] * keep +
-                     add * (double)fake_number(s->g.formats[lease->format].dtype_v, v, d);
+    const float* v = keys->v + (size_t)i * s->g.v_dim;
+    if (logit > state[0]) {
+      const double keep = exp(state[0] - logit);
+      for (uint32_t d = 0; d < 1 + s->g.v_dim; ++d) state[1 + d] *= keep;
+      state[0] = logit;
+    }
+    const double add = exp(logit - state[0]);
+    state[1] += add;
+    for (uint32_t d = 0; d < s->g.v_dim; ++d) state[2 + d] += add * (double)v[d];
   }
 }
 
+/* States [query][q_head] of (largest, sum, o[v_dim]); untouched pairs keep `named` at 0. */
 static void attend(struct self* s, const kvasir_attn_in* in, const recorded_run* run,
                    kvasir_attn_out* out) {
-  const uint32_t group = s->g.n_q_heads / s->g.n_kv_heads;
-  double* state = FAKE_WORK(s, double, 2 + s->g.v_dim);
-  for (uint32_t query = 0; query < part_at(in, 0)->q.shape[0]; ++query)
-    for (uint32_t h = 0; h < s->g.n_q_heads; ++h) {
-      uint32_t named = 0;
-      memset(state, 0, (2 + s->g.v_dim) * sizeof *state);
-      state[0] = -INFINITY;
-      for (uint32_t r = 0; r < run->n_rows; ++r) {
-        const recorded_row* row = &run->rows[r];
-        if (row->kv_head != h / group || query < row->q_begin || query >= row->q_begin + row->n_q)
-          continue;
-        named = 1;
-        add_row(s, part_at(in, row->part), row, query, h, state);
+  const uint32_t group = s->g.n_q_heads / s->g.n_kv_heads, width = 2 + s->g.v_dim;
+  const size_t n_pairs = part_at(in, 0)->q.shape[0] * s->g.n_q_heads;
+  double* state = calloc(n_pairs * width + 1, sizeof *state);
+  uint8_t* named = calloc(n_pairs + 1, 1);
+  for (size_t at = 0; at < n_pairs; ++at) state[at * width] = -INFINITY;
+  for (uint32_t r = 0; r < run->n_rows; ++r) {
+    const recorded_row* row = &run->rows[r];
+    struct gathered keys = gather(s, part_at(in, row->part), row);
+    for (uint32_t query = row->q_begin; query < row->q_begin + row->n_q; ++query)
+      for (uint32_t h = row->kv_head * group; h < (row->kv_head + 1) * group; ++h) {
+        const size_t at = (size_t)query * s->g.n_q_heads + h;
+        named[at] = 1;
+        add_row(s, part_at(in, row->part), row, &keys, query, h, state + at * width);
       }
-      if (!named) continue;
-      const size_t at = (size_t)query * s->g.n_q_heads + h;
-      out->lse[at] = state[1] > 0 ? (float)(state[0] + log(state[1])) : -INFINITY;
-      for (uint32_t d = 0; d < s->g.v_dim; ++d)
-        out->o[at * s->g.v_dim + d] = state[1] > 0 ? (float)(state[2 + d] / state[1]) : 0.0f;
-    }
+    forget(&keys);
+  }
+  for (size_t at = 0; at < n_pairs; ++at) {
+    const double* of = state + at * width;
+    if (!named[at]) continue;
+    out->lse[at] = of[1] > 0 ? (float)(of[0] + log(of[1])) : -INFINITY;
+    for (uint32_t d = 0; d < s->g.v_dim; ++d)
+      out->o[at * s->g.v_dim + d] = of[1] > 0 ? (float)(of[2 + d] / of[1]) : 0.0f;
+  }
+  free(state);
+  free(named);
 }
 
 /* ---- the book -------------------------------------------------------------------------------- */
@@ -223,18 +250,20 @@ static kvasir_status mass(void* self, const kvasir_step* step, const kvasir_attn
     const recorded_row* row = &run.rows[r];
     if (out->row_offsets[r + 1] - out->row_offsets[r] != row->n_tokens)
       status = fake_fail(err, KVASIR_ERR_INVALID, "row_offsets do not fit the rows");
+    struct gathered keys = gather(s, part_at(in, row->part), row);
     for (uint32_t i = 0; status == KVASIR_OK && i < row->n_tokens; ++i) {
       float* value = out->value + (out->row_offsets[r] + i) * out->width;
       double sum = 0;
       for (uint32_t g = 0; g < group; ++g) {
         const uint32_t h = row->kv_head * group + g;
         for (uint32_t query = row->q_begin; query < row->q_begin + row->n_q; ++query)
-          sum += exp(logit_of(s, part_at(in, row->part), row, i, query, h) -
+          sum += exp(logit_of(s, part_at(in, row->part), row, &keys, i, query, h) -
                      (double)out->lse[(size_t)query * s->g.n_q_heads + h]);
         if (out->width > 1) value[g] = (float)sum, sum = 0;
       }
       if (out->width == 1) value[0] = (float)sum;
     }
+    forget(&keys);
   }
   free_run(&run);
   return status;

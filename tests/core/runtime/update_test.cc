@@ -1,0 +1,114 @@
+// What update() is told: every token new once, every block sealed once and final once, candidate
+// blocks once at the end of each prompt; all of it again after a cut.
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/core/runtime/support.h"
+
+namespace {
+using namespace kvasir;
+using namespace kvasir::test;
+
+constexpr uint32_t kBlock = 8, kSink = 4, kWindow = 20;
+
+std::string toml(uint32_t chunk, uint32_t layout, const std::string& unit) {
+  return "[cache]\nblock_size = 8\nsink_tokens = 4\nwindow_tokens = 20\ndense_layers = [2]\n"
+         "chunk_size = " +
+         std::to_string(chunk) + "\n[selector]\nplugin = 'kvasir.test.calls'\nupdates = 1\n" +
+         "every = 1\nunit = '" + unit + "'\nlayout_flags = " + std::to_string(layout) + "\n";
+}
+
+// What update() said about one layer, added up; a part of it may not come twice.
+struct Told {
+  std::vector<uint32_t> new_tokens, sealed, final, prompt_end;
+  explicit Told(const calls& book, uint32_t layer) {
+    for (uint32_t i = 0; i < book.n; ++i) {
+      const recorded_call& call = book.at[i];
+      CHECK((call.function != CALL_UPDATE || call.layer != 2));  // dense: nothing to tell
+      if (call.function != CALL_UPDATE || call.layer != layer) continue;
+      for (uint32_t k = 0; k < call.n_items; ++k) add(call.items[k]);
+    }
+  }
+  void add(const kvasir_update_item& item) {
+    CHECK(item.row == 0);
+    CHECK(item.n_tokens <= kBlock);
+    CHECK(item.first_new + item.n_new <= item.n_tokens);
+    for (uint32_t t = 0; t < item.n_new; ++t)
+      new_tokens.push_back(item.block * kBlock + item.first_new + t);
+    CHECK((item.n_new > 0) == ((item.flags & KVASIR_ITEM_NEW) != 0));
+    if (item.flags & KVASIR_ITEM_SEALED) CHECK(item.n_tokens == kBlock);
+    if (item.flags & KVASIR_ITEM_SEALED) sealed.push_back(item.block);
+    if (item.flags & KVASIR_ITEM_FINAL) final.push_back(item.block);
+    if (item.flags & KVASIR_ITEM_PROMPT_END) prompt_end.push_back(item.block);
+  }
+};
+
+}  // namespace
+
+TEST_SUITE_BEGIN("core/runtime/update");
+
+TEST_CASE("each token, seal and exit from the window is told once, in order") {
+  constexpr uint32_t kPrompt = 61, kSteps = 30, kTurn = 37;
+  for (const std::string unit : {"block", "token"})
+    for (const uint32_t chunk : {1u, 7u, 8u, 24u, 100u})
+      for (const bool sealed_only : {false, true}) {
+        CAPTURE(unit);
+        CAPTURE(chunk);
+        CAPTURE(sealed_only);
+        Bench bench(8, 2);
+        const auto engine =
+            bench.engine(toml(chunk,
+                              KVASIR_LAYOUT_WANT_FINAL | KVASIR_LAYOUT_WANT_PROMPT_END |
+                                  (sealed_only ? KVASIR_LAYOUT_SEALED_ONLY : 0),
+                              unit));
+        calls& book = calls_of(*engine);
+        const auto seq = engine->open();
+        const auto check = [&](uint32_t begin, uint32_t end, bool prompt) {
+          for (const uint32_t layer : {0u, 1u}) {
+            CAPTURE(end);
+            const Told told(book, layer);
+            CHECK(told.new_tokens == (sealed_only
+                                          ? between(begin / kBlock * kBlock, end / kBlock * kBlock)
+                                          : between(begin, end)));
+            CHECK(told.sealed == between(begin / kBlock, end / kBlock));
+            const auto left = [](uint32_t n) { return n > kWindow ? (n - kWindow) / kBlock : 0; };
+            CHECK(told.final == between(left(begin), left(end)));
+            // Blocks that hold a candidate; tokens reach into those of sink and window.
+            const uint32_t last = end - kWindow;
+            CHECK(told.prompt_end == (!prompt ? std::vector<uint32_t>{}
+                                      : unit == "block"
+                                          ? between((kSink + kBlock - 1) / kBlock, last / kBlock)
+                                          : between(kSink / kBlock, (last + kBlock - 1) / kBlock)));
+          }
+          book.clear(book.self);
+        };
+        prefill(*engine, seq, some_tokens(kPrompt));
+        check(0, kPrompt, true);
+        for (uint32_t i = 0; i < kSteps; ++i) decode(*engine, seq, 1);
+        check(kPrompt, kPrompt + kSteps, false);
+        prefill(*engine, seq, some_tokens(kTurn));
+        check(kPrompt + kSteps, kPrompt + kSteps + kTurn, true);
+        // A fork's owner is told nothing it knows; what follows is told about the fork.
+        const auto fork = engine->fork(seq);
+        CHECK(book.n == 0);
+        decode(*engine, fork, 1);
+        check(kPrompt + kSteps + kTurn, kPrompt + kSteps + kTurn + 1, false);
+      }
+}
+
+TEST_CASE("a cut block is fed again from its start") {
+  for (const bool sealed_only : {false, true}) {
+    CAPTURE(sealed_only);
+    Bench bench(8, 2);
+    const auto engine =
+        bench.engine(toml(100, sealed_only ? KVASIR_LAYOUT_SEALED_ONLY : 0u, "block"));
+    calls& book = calls_of(*engine);
+    const auto seq = engine->open();
+    prefill(*engine, seq, some_tokens(61));
+    book.clear(book.self);
+    engine->truncate(seq, 43);
+    CHECK(Told(book, 0).new_tokens == (sealed_only ? std::vector<uint32_t>{} : between(40, 43)));
+    book.clear(book.self);
+    for (uint32_t i = 0; i < 10; ++i) decode(*engine, seq, 1);
+    CHECK(Told(book, 1).new_tokens == (sealed_only ? between(40, 48) : between(43, 53)));
+    CHECK(Told(book, 1).sealed == std::vector<uint32_t>{5});
+  }
+}
