@@ -87,7 +87,7 @@ uint64_t parse_count(const std::string& text, const std::string& flag) {
   uint64_t unit = 0;
   if (suffix.empty()) unit = 1;
   if (suffix == "k" || suffix == "K") unit = 1024;
-  if (suffix == "m" || suffix == "M") unit = 1024 * 1024;
+  if (suffix == "m" || suffix == "M") unit = uint64_t{1024} * 1024;
   if (parsed.ec != std::errc() || unit == 0 || value > std::numeric_limits<uint32_t>::max() / unit)
     throw input_error(flag + " " + text + ": expected a number of tokens, as 4096, 32K or 1M");
   return value * unit;
@@ -125,7 +125,7 @@ std::vector<TokenId> parse_token_ids(std::string_view list, const std::string& f
 
 std::string join(const std::vector<std::string>& parts, const char* separator) {
   std::string out;
-  for (const std::string& part : parts) out += (out.empty() ? "" : separator) + part;
+  for (const std::string& part : parts) out.append(out.empty() ? "" : separator).append(part);
   return out;
 }
 
