@@ -99,8 +99,8 @@ class GgufFile {
   std::optional<std::vector<T>> get_array(std::string_view key) const;
   std::optional<GgufRaw> raw(std::string_view key) const;
 
-  // Tells the kernel that these bytes of a tensor are not needed for now, so that mapped pages do not
-  // count as resident beside a converted copy; reading them again is fine. Nothing for parse()d
+  // Tells the kernel that these bytes of a tensor are not needed for now, so that mapped pages do
+  // not count as resident beside a converted copy; reading them again is fine. Nothing for parse()d
   // memory.
   void release_pages(const std::byte* data, uint64_t n_bytes) const;
 

@@ -9,8 +9,8 @@ StepBuilder::StepBuilder(const RunContext& c, uint32_t moment, uint32_t flags, u
                          const std::vector<const Candidates*>& candidates, uint32_t scope) {
   for (size_t i = 0; i < rows.size(); ++i) {
     const BatchRow& row = rows[i];
-    const ForcedRange forced =
-        forced_range(c.cache, c.forced_unit(), row.first_pos() + 1, row.seq->prompt_end);
+    const ForcedRange forced = forced_range(
+        c.cache, c.forced_unit(), row.n_q ? row.first_pos() + 1 : row.kv_len, row.seq->prompt_end);
     const uint32_t per = unit == KVASIR_UNIT_BLOCK ? c.geometry.block_size : 1;
     uint32_t begin = forced.sink_end / per, end = forced.window_begin / per;
     if (i < candidates.size()) {
@@ -56,6 +56,10 @@ StepBuilder::StepBuilder(const RunContext& c, uint32_t moment, uint32_t flags, u
   candidates_.view.n_rows = out_row;
   candidates_.view.log_weight = nullptr;
   step_.candidates = &candidates_.view;
+}
+
+void StepBuilder::without_queries() {
+  for (kvasir_step_row& row : rows_) row.q_begin = row.n_q = 0;
 }
 
 size_t RunContext::index_of(const Selector& selector) const {

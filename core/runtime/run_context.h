@@ -93,6 +93,7 @@ class StepBuilder {
               const std::vector<const Candidates*>& candidates = {},
               uint32_t scope = KVASIR_SCOPE_KV_HEAD);
   const kvasir_step& step() const { return step_; }
+  void without_queries();  // the call has no query view: rows say n_q = 0
 
  private:
   kvasir_step step_{};

@@ -36,7 +36,8 @@ void StateStage::send(SlabOwner& owner, uint32_t layer, const std::vector<BatchR
                       uint32_t moment, uint32_t flags,
                       const std::vector<kvasir_update_item>& items) {
   if (items.empty()) return;
-  const StepBuilder step(c_, moment, flags, layer, rows, owner.unit(), &owner);
+  StepBuilder step(c_, moment, flags, layer, rows, owner.unit(), &owner);
+  step.without_queries();
   if (owner.selector)
     return guarded(*owner.selector, "update", layer, rows[0].seq->id, "going on without it",
                    [&] { return fault_of(owner.update(step.step(), items)); });
@@ -255,7 +256,8 @@ void StateStage::observe_selector(Selector& selector, uint32_t layer,
     for (const BatchRow& row : rows)
       owner->slab.make_writable(row.seq->layers[layer].slabs[c_.owner_index(owner)], 0,
                                 (row.kv_len + c_.geometry.block_size - 1) / c_.geometry.block_size);
-  const StepBuilder step(c_, moment, flags, layer, rows, limits.unit, owner);
+  StepBuilder step(c_, moment, flags, layer, rows, limits.unit, owner);
+  step.without_queries();
   guarded(selector, "observe", layer, rows[0].seq->id, "going on without it",
           [&] { return fault_of(selector.observe(step.step(), out)); });
 }
@@ -333,8 +335,9 @@ std::string StateStage::plan(Selector& selector, uint32_t layer, const std::vect
   uint64_t capacity = 0;
   for (const Candidates* candidate : candidates)
     capacity += candidate->max_count() * c_.geometry.n_kv_heads;
-  const StepBuilder step(c_, moment, flags, layer, due, limits.unit, c_.owner_of(&selector),
-                         candidates, limits.scope);
+  StepBuilder step(c_, moment, flags, layer, due, limits.unit, c_.owner_of(&selector), candidates,
+                   limits.scope);
+  step.without_queries();
   RowBuffer rows;
   rows.prepare(limits.unit, std::min<uint32_t>(limits.scope, KVASIR_SCOPE_KV_HEAD),
                limits.action ? limits.action : KVASIR_ACTION_EVICT,
@@ -367,20 +370,19 @@ void StateStage::apply(LayerState& state, const kvasir_selection& plan,
                        const std::vector<HeadSelection>& heads, const Candidates& candidates) {
   const uint32_t n_heads = c_.geometry.n_kv_heads;
   const bool drop = plan.flags & KVASIR_SELECTION_DROP;
-  std::vector<std::vector<uint32_t>> kept(n_heads);
+  std::vector<std::vector<uint32_t>> kept(n_heads), lost(n_heads);
   bool all_kept = true;
   for (uint32_t head = 0; head < n_heads; ++head) {
     const HeadSelection& row = heads.size() == 1 ? heads[0] : heads[head];
-    std::vector<uint32_t> now;
-    if (candidates.listed)
-      now = candidates.heads[head].index;
-    else
-      for (uint32_t u = candidates.begin; u < candidates.end; ++u) now.push_back(u);
-    for (const uint32_t u : now) {
+    const auto sort_out = [&](uint32_t u) {
       const bool listed = row.all || std::binary_search(row.index.begin(), row.index.end(), u);
-      if (row.all ? !drop : listed != drop) kept[head].push_back(u);
-    }
-    all_kept = all_kept && kept[head].size() == now.size();
+      ((row.all ? !drop : listed != drop) ? kept : lost)[head].push_back(u);
+    };
+    if (candidates.listed)
+      for (const uint32_t u : candidates.heads[head].index) sort_out(u);
+    else
+      for (uint32_t u = candidates.begin; u < candidates.end; ++u) sort_out(u);
+    all_kept = all_kept && lost[head].empty();
   }
   if (all_kept) return;
   state.selection.valid = false;
@@ -395,14 +397,8 @@ void StateStage::apply(LayerState& state, const kvasir_selection& plan,
   for (uint32_t head = 0; head < n_heads; ++head) {
     auto& dead = state.dead[head];
     dead.resize(std::max<size_t>(dead.size(), size_t{candidates.end} * per));
-    size_t next = 0;
-    for (uint32_t u = candidates.begin; u < candidates.end; ++u) {
-      if (next < kept[head].size() && kept[head][next] == u) {
-        ++next;
-        continue;
-      }
+    for (const uint32_t u : lost[head])
       for (uint32_t t = 0; t < per; ++t) dead[size_t{u} * per + t] = true;
-    }
   }
   free_dead_blocks(state);
 }
