@@ -101,7 +101,7 @@ TEST_CASE("a prompt or a memory need beyond what there is says how much") {
   const std::string folder = m.folder.path(".");
   for (const Mistake& mistake : std::vector<Mistake>{
            {"prompt", {"run", "-m", m.good, "-p", prompt, "-c", "16"}, {"-c gives 16", "tokens"}},
-           {"empty prompt", {"run", "-m", m.good, "-f", "/dev/null"}, {"-p", "-f"}},
+           {"no prompt", {"run", "-m", m.good}, {"-p", "-f"}},
            {"no such file", {"run", "-m", m.good, "-f", m.folder.path("no.txt")}, {"no.txt"}},
            {"folder as a prompt", {"run", "-m", m.good, "-f", folder}, {"folder"}},
            {"two prompts", {"run", "-m", m.good, "-p", "a", "-f", m.good}, {"-p", "-f"}},

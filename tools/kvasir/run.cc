@@ -26,10 +26,8 @@ std::string prompt_text(const PromptOptions& prompt) {
 std::vector<TokenId> prompt_tokens(const Tokenizer& tokenizer, const PromptOptions& prompt) {
   const std::string text = prompt_text(prompt);
   if (prompt.chat_template.empty()) {
-    auto tokens = tokenizer.encode(text, {});
-    if (tokens.empty())
-      throw input_error(
-          "the prompt is empty and the vocabulary has no BOS: give -p TEXT or -f FILE");
+    auto tokens = tokenizer.encode(text, {});  // of an empty text: a BOS, where there is one
+    if (tokens.empty()) throw input_error("the prompt is empty: give -p TEXT or -f FILE");
     return tokens;
   }
   const auto family = chat_template_by_name(prompt.chat_template);
@@ -120,12 +118,15 @@ void add_run(CLI::App& app) {
   add_model_flags(*command, *options);
   add_strategy_flags(*command, *options);
   add_sampler_flags(*command, *prompt);
-  command->add_option("-p,--prompt", prompt->prompt, "Prompt text");
-  command->add_option("-f,--file", prompt->file, "Prompt from a file");
+  auto* text = command->add_option("-p,--prompt", prompt->prompt, "Prompt text");
+  auto* file = command->add_option("-f,--file", prompt->file, "Prompt from a file");
   command->add_option(
       "--chat-template", prompt->chat_template,
       "Wrap the prompt as a chat message: chatml, llama2, llama3, internlm2, mistral");
-  command->callback([=] { run(*options, *prompt); });
+  command->callback([=] {
+    if (text->count() + file->count() == 0) throw input_error("no prompt: give -p TEXT or -f FILE");
+    run(*options, *prompt);
+  });
 }
 
 }  // namespace kvasir::tool
