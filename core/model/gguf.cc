@@ -320,8 +320,9 @@ uint64_t GgufFile::content_hash() const {
     add_number(tensor.shape.size());
     for (const uint64_t n : tensor.shape) add_number(n);
     const uint64_t each = std::min(kSampleBytes, tensor.n_bytes);
-    for (uint64_t i = 0; i < kSamples; ++i)
+    for (uint64_t i = 0; i < kSamples; ++i)  // each maps a good deal around it
       add(tensor.data + (tensor.n_bytes - each) / (kSamples - 1) * i, each);
+    release_pages(tensor.data, tensor.n_bytes);
   }
   return XXH3_64bits_digest(state.get());
 }
