@@ -9,6 +9,9 @@
 #define KVASIR_LAYOUT_WANT_PROMPT_END 2u /* update() items with KVASIR_ITEM_PROMPT_END */
 #define KVASIR_LAYOUT_SEALED_ONLY 4u     /* no update() before a block is full */
 #define KVASIR_LAYOUT_WANT_FINAL 8u      /* update() items with KVASIR_ITEM_FINAL */
+/* block_size equal slices, one per token: truncation clears those cut off and keeps the others,
+ * where any other record of a cut block is cleared and fed again. */
+#define KVASIR_LAYOUT_PER_TOKEN 16u
 
 /* Filled by layout(); zeroed by the host first. */
 typedef struct kvasir_layout {

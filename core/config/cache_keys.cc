@@ -82,6 +82,7 @@ constexpr const char* kWindowModes[] = {"rolling", "prompt"};
 constexpr const char* kHeadSelectModes[] = {"separate", "shared"};
 constexpr const char* kReduces[] = {"sum", "mean", "max", "softmax_sum"};
 constexpr const char* kOnFaults[] = {"fallback", "fail"};
+constexpr const char* kPositions[] = {"true", "slot"};
 
 void set_dense_layers(CacheConfig& cache, const OptionSetting& e) {
   const auto* list = std::get_if<std::vector<int64_t>>(&e.value);
@@ -150,6 +151,7 @@ constexpr CacheKey kKeys[] = {
     number_key<&C::chunk_size, 1, 1u << 20>("chunk_size"),
     {"bypass", "bypass", &set_bool<&C::bypass>, &print_bypass, &origin_of<&C::bypass>},
     enum_key<&C::on_fault, kOnFaults>("on_fault"),
+    enum_key<&C::positions, kPositions>("positions"),
 };
 
 const CacheKey& find_key(const OptionSetting& entry) {

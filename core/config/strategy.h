@@ -47,6 +47,7 @@ enum class WindowMode { kRolling, kPrompt };
 enum class HeadSelectMode { kSeparate, kShared };
 enum class GqaReduce { kSum, kMean, kMax, kSoftmaxSum };
 enum class OnFault { kFallback, kFail };
+enum class Positions { kTrue, kSlot };
 
 struct CacheConfig {
   Setting<uint32_t> block_size{128};  // tokens, 1..4096
@@ -62,6 +63,9 @@ struct CacheConfig {
   Setting<uint32_t> chunk_size{512};  // prefill tokens per pass
   Setting<bool> bypass{true};         // a budget that covers everything takes the dense path
   Setting<OnFault> on_fault{OnFault::kFallback};  // "fallback", "fail"
+  // "true"; "slot": keys and queries are rotated by their index among what is attended
+  // (arXiv:2309.17453), so distances never exceed the attended length
+  Setting<Positions> positions{Positions::kTrue};
 };
 
 struct StrategyConfig {

@@ -16,6 +16,23 @@ bool is_dead(const LayerState& state, uint32_t head, uint32_t token) {
   return !state.dead.empty() && token < state.dead[head].size() && state.dead[head][token];
 }
 
+// Items of a part count through the packed blocks of kv head 0, 1, … and then the others.
+uint32_t first_item(const LayerState& state, uint32_t block_size, uint32_t head) {
+  size_t blocks = 0;
+  for (uint32_t h = 0; h < head && h < state.packed.heads.size(); ++h)
+    blocks += state.packed.heads[h].blocks.size();
+  return static_cast<uint32_t>(blocks) * block_size;
+}
+
+// Where a living token stands.
+uint32_t item_of(const LayerState& state, uint32_t block_size, uint32_t head, uint32_t token) {
+  if (token >= state.packed.end)
+    return token - state.packed.end + first_item(state, block_size, UINT32_MAX);
+  const auto& live = *state.packed.heads[head].live;
+  return first_item(state, block_size, head) +
+         static_cast<uint32_t>(std::lower_bound(live.begin(), live.end(), token) - live.begin());
+}
+
 }  // namespace
 
 AttendStage::AttendStage(RunContext& context) : c_(context) {}
@@ -65,7 +82,7 @@ void AttendStage::add_token_row(Part& part, const BatchRow& row, uint32_t head,
   const uint32_t width = selection.width;
   const auto push = [&](uint32_t token, const float* weight) {
     if (is_dead(state, head, token)) return;
-    part.items.push_back(token);
+    part.items.push_back(item_of(state, c_.geometry.block_size, head, token));
     for (uint32_t w = 0; w < width; ++w) part.weights.push_back(weight ? weight[w] : 0.0f);
   };
   if (selection.dense) {
@@ -123,31 +140,100 @@ void AttendStage::add_parts(uint32_t layer, uint32_t batch_row, const BatchRow& 
   close_part(part, row, state, unrotated);
 }
 
+void AttendStage::make_resident(const Part& part, LayerState& state) {
+  if (part.null_items) return c_.store.make_all_resident(state);
+  const uint32_t b = c_.geometry.block_size;
+  const uint32_t per = part.part.unit == KVASIR_UNIT_BLOCK ? 1 : b;
+  const uint32_t n_packed = first_item(state, b, UINT32_MAX) / b;
+  std::vector<bool> wanted(state.blocks.size());
+  for (const uint32_t item : part.items)
+    if (item / per >= n_packed) wanted[item / per - n_packed + state.packed.end / b] = true;
+  std::vector<uint32_t> blocks;
+  for (uint32_t block = 0; block < wanted.size(); ++block)
+    if (wanted[block]) blocks.push_back(block);
+  c_.store.make_resident(state, blocks);
+  for (PackedHead& head : state.packed.heads) c_.store.make_all_resident(head);
+}
+
+// The leases of a part in the order of its items.
+std::vector<kvasir_lease> AttendStage::leases_of(const LayerState& state) const {
+  const uint32_t b = c_.geometry.block_size;
+  std::vector<kvasir_lease> leases;
+  for (const PackedHead& head : state.packed.heads)
+    for (size_t block = 0; block < head.leases.size(); ++block) {
+      leases.push_back(head.leases[block]);
+      leases.back().token_pos = head.live->data() + block * b;
+    }
+  leases.insert(leases.end(), state.leases.begin() + state.packed.end / b, state.leases.end());
+  return leases;
+}
+
 void AttendStage::close_part(Part& part, const BatchRow& row, LayerState& state, bool rotate) {
   const uint64_t rope_len = std::max(row.seq->prompt_end, row.kv_len);
-  if (part.null_items) {
-    c_.store.make_all_resident(state);
-  } else {
-    const uint32_t per = part.part.unit == KVASIR_UNIT_BLOCK ? 1 : c_.geometry.block_size;
-    std::vector<uint32_t> blocks;
-    for (const uint32_t item : part.items)
-      if (blocks.empty() || blocks.back() != item / per) blocks.push_back(item / per);
-    std::sort(blocks.begin(), blocks.end());
-    blocks.erase(std::unique(blocks.begin(), blocks.end()), blocks.end());
-    c_.store.make_resident(state, blocks);
+  make_resident(part, state);
+  if (rotate || state.packed.end) {
+    part.leases = leases_of(state);
+    part.part.leases = part.leases.data();
+    part.part.n_leases = static_cast<uint32_t>(part.leases.size());
   }
-  if (rotate) rotate_keys(part, state, rope_len);
+  // Whole rows of whole sequences stand at their positions anyway.
+  const bool by_slot = c_.cache.positions.value == Positions::kSlot && !part.null_items;
+  if (by_slot) {
+    const Slots slots = slots_of(part);
+    rotate_keys(part, rope_len, &slots);
+    rotate_queries(part, row, state, rope_len, slots);
+  } else if (rotate) {
+    rotate_keys(part, rope_len, nullptr);
+  }
   part.part.rows = part.rows.data();
   part.part.n_rows = static_cast<uint32_t>(part.rows.size());
   part.part.items = part.null_items ? nullptr : part.items.data();
   part.part.log_weight = part.part.weight_width ? part.weights.data() : nullptr;
 }
 
-// Keys are stored before RoPE: a rotated f32 copy of the blocks this part touches.
-void AttendStage::rotate_keys(Part& part, LayerState& state, uint64_t rope_len) {
+AttendStage::Slots AttendStage::slots_of(const Part& part) const {
+  const uint32_t b = c_.geometry.block_size;
+  Slots slots(c_.geometry.n_kv_heads, std::vector<uint32_t>(part.leases.size() * b, UINT32_MAX));
+  for (const kvasir_attn_row& row : part.rows) {
+    uint32_t next = 0;
+    for (uint64_t i = row.item_begin; i < row.item_end; ++i) {
+      const uint32_t item = part.items[i];
+      if (part.part.unit == KVASIR_UNIT_TOKEN)
+        slots[row.kv_head][item] = next++;
+      else
+        for (uint32_t t = 0; t < part.leases[item].n_tokens; ++t)
+          slots[row.kv_head][item * b + t] = next++;
+    }
+  }
+  return slots;
+}
+
+// Each query moves to the slot of its own token, which may differ from kv head to kv head.
+void AttendStage::rotate_queries(Part& part, const BatchRow& row, const LayerState& state,
+                                 uint64_t rope_len, const Slots& slots) {
+  const uint32_t group = c_.group_size(), dim = c_.geometry.head_dim;
+  const uint64_t width = uint64_t{c_.geometry.n_q_heads} * dim;
+  const auto* from = static_cast<const float*>(part.part.q.data);
+  std::vector<float>& copy = rotated_.emplace_back(n_queries_ * width);
+  for (uint32_t i = 0; i < row.n_q; ++i) {
+    const uint32_t pos = row.first_pos() + i;
+    const uint64_t at = (uint64_t{row.q_begin} + i) * width;
+    std::copy(from + at, from + at + width, copy.data() + at);
+    for (uint32_t head = 0; head < c_.geometry.n_kv_heads; ++head) {
+      const uint32_t slot = slots[head][item_of(state, c_.geometry.block_size, head, pos)];
+      const int32_t delta[] = {static_cast<int32_t>(slot) - static_cast<int32_t>(pos)};
+      c_.model.rope().shift(copy.data() + at + uint64_t{head} * group * dim, 1, group, dim, delta,
+                            rope_len);
+    }
+  }
+  part.part.q = view_f32(copy.data(), n_queries_, c_.geometry.n_q_heads, dim);
+}
+
+// Keys are stored before RoPE: a rotated f32 copy of the blocks this part touches, at the positions
+// of their tokens or at their slots.
+void AttendStage::rotate_keys(Part& part, uint64_t rope_len, const Slots* slots) {
   const uint32_t heads = c_.geometry.n_kv_heads, dim = c_.geometry.head_dim;
   const uint32_t b = c_.geometry.block_size;
-  part.leases.assign(state.leases.begin(), state.leases.end());
   std::vector<bool> wanted(part.leases.size(), part.null_items);
   const uint32_t per = part.part.unit == KVASIR_UNIT_BLOCK ? 1 : b;
   for (const uint32_t item : part.items) wanted[item / per] = true;
@@ -165,20 +251,32 @@ void AttendStage::rotate_keys(Part& part, LayerState& state, uint64_t rope_len) 
                         : format.dtype_k == KVASIR_DTYPE_F16 ? kernels::ElementType::kF16
                                                              : kernels::ElementType::kBF16;
       float* out = copy.data() + i * b * heads * dim;
+      const bool one = lease.kv_head != KVASIR_ALL_HEADS;
       for (uint32_t t = 0; t < lease.n_tokens; ++t)
-        for (uint32_t head = 0; head < heads; ++head)
+        for (uint32_t head = 0; head < (one ? 1 : heads); ++head)
           kernels::convert_to_f32(type,
                                   static_cast<const std::byte*>(lease.k) +
                                       head * format.k_head_stride + t * format.k_token_stride,
                                   out + (uint64_t{t} * heads + head) * dim, dim);
-      std::iota(pos.begin(), pos.end(), lease.pos_begin);
-      c_.model.rope().apply(out, lease.n_tokens, heads, dim, {pos.data(), lease.n_tokens},
-                            rope_len);
+      if (slots) {
+        for (uint32_t row = 0; row < lease.n_tokens * heads; ++row) {
+          const uint32_t head = one ? lease.kv_head : row % heads;
+          const uint32_t at[] = {(*slots)[head][blocks[i] * b + row / heads]};
+          if (at[0] != UINT32_MAX && (!one || row % heads == 0))
+            c_.model.rope().apply(out + uint64_t{row} * dim, 1, 1, dim, at, rope_len);
+        }
+      } else {
+        if (lease.token_pos)
+          std::copy_n(lease.token_pos, lease.n_tokens, pos.begin());
+        else
+          std::iota(pos.begin(), pos.end(), lease.pos_begin);
+        c_.model.rope().apply(out, lease.n_tokens, heads, dim, {pos.data(), lease.n_tokens},
+                              rope_len);
+      }
       lease.k = out;
       lease.format += static_cast<uint32_t>(n_formats);
     }
   });
-  part.part.leases = part.leases.data();
 }
 
 uint64_t AttendStage::attended_tokens(const BatchRow& row, const LayerSelection& selection,
@@ -236,6 +334,7 @@ void AttendStage::attend(uint32_t layer, const std::vector<BatchRow>& rows,
                          const Queries& queries, uint32_t moment, uint32_t flags, float* o) {
   parts_.clear();
   rotated_.clear();
+  n_queries_ = queries.n;
   for (size_t i = 0; i < rows.size(); ++i) {
     add_parts(layer, static_cast<uint32_t>(i), rows[i], *selections[i], queries,
               queries.constant != nullptr);
@@ -245,8 +344,6 @@ void AttendStage::attend(uint32_t layer, const std::vector<BatchRow>& rows,
   for (const Part& part : parts_) abi_parts_.push_back(part.part);
   const uint64_t pairs = queries.n * c_.geometry.n_q_heads;
   lse_.assign(pairs, -INFINITY);
-  o_ = o;
-  n_queries_ = queries.n;
   const bool prefill = moment < KVASIR_D1;
   const kvasir_attn_in in{sizeof(kvasir_attn_in), mass_follows(layer, prefill),
                           static_cast<uint32_t>(abi_parts_.size()), sizeof(kvasir_attn_part),
@@ -344,7 +441,8 @@ std::vector<std::vector<HeadMass>> AttendStage::mass(uint32_t layer,
       for (uint64_t i = r.item_begin; i < r.item_end; ++i) {
         const uint32_t item = part.null_items ? static_cast<uint32_t>(i) : part.items[i];
         if (part.part.unit == KVASIR_UNIT_TOKEN) {
-          take(item);
+          const kvasir_lease& lease = part.part.leases[item / b];
+          take(lease.token_pos ? lease.token_pos[item % b] : lease.pos_begin + item % b);
         } else {
           for (uint32_t t = 0; t < part.part.leases[item].n_tokens; ++t) take(item * b + t);
         }

@@ -43,7 +43,7 @@ class AttendStage {
     std::vector<kvasir_attn_row> rows;
     std::vector<uint32_t> items;
     std::vector<float> weights;
-    std::vector<kvasir_lease> leases;  // rotated copies; empty: the layer's own
+    std::vector<kvasir_lease> leases;  // packed blocks first, or rotated copies; empty: the layer's
     bool null_items = true;
     kvasir_attn_part part{};
     uint32_t batch_row = 0;
@@ -58,7 +58,14 @@ class AttendStage {
   void add_token_row(Part& part, const BatchRow& row, uint32_t head, const LayerState& state,
                      const LayerSelection& selection);
   void close_part(Part& part, const BatchRow& row, LayerState& state, bool rotate);
-  void rotate_keys(Part& part, LayerState& state, uint64_t rope_len);
+  // Index of each key among those its kv head attends to, [kv_head][item]; UINT32_MAX: it does not.
+  using Slots = std::vector<std::vector<uint32_t>>;
+  void make_resident(const Part& part, LayerState& state);
+  std::vector<kvasir_lease> leases_of(const LayerState& state) const;
+  void rotate_keys(Part& part, uint64_t rope_len, const Slots* slots);
+  Slots slots_of(const Part& part) const;
+  void rotate_queries(Part& part, const BatchRow& row, const LayerState& state, uint64_t rope_len,
+                      const Slots& slots);
   uint32_t mass_follows(uint32_t layer, bool prefill) const;
   void count(const BatchRow& row, const LayerSelection& selection, const LayerState& state);
   uint64_t attended_tokens(const BatchRow& row, const LayerSelection& selection,
@@ -68,8 +75,7 @@ class AttendStage {
   std::deque<Part> parts_;
   std::vector<kvasir_attn_part> abi_parts_;
   std::vector<float> lse_;
-  std::deque<std::vector<float>> rotated_;  // scratch copies of rotated keys
-  float* o_ = nullptr;
+  std::deque<std::vector<float>> rotated_;  // scratch copies of rotated keys and queries
   uint64_t n_queries_ = 0;
 };
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <numeric>
 
 #include "kernels/convert.h"
 
@@ -54,16 +55,17 @@ BlockStore::BlockStore(Storage& storage, HostServices& services, ThreadPool& poo
       nonce_(run_nonce()),
       formats_(storage.formats()) {}
 
-kvasir_block_key BlockStore::new_key(uint32_t layer_index, uint32_t block) {
+kvasir_block_key BlockStore::new_key(uint32_t layer_index, uint32_t block, uint32_t kv_head) {
   static std::atomic<uint64_t> counter{0};
-  return {{nonce_, ++counter}, layer_index, block, KVASIR_ALL_HEADS, 0, 0};
+  return {{nonce_, ++counter}, layer_index, block, kv_head, 0, 0};
 }
 
-void BlockStore::create_range(LayerState& layer, uint32_t layer_index, uint32_t begin,
-                              uint32_t end) {
+void BlockStore::create_range(BlockList& layer, uint32_t layer_index, uint32_t begin, uint32_t end,
+                              uint32_t kv_head) {
   if (begin >= end) return;
   std::vector<kvasir_block_key> keys;
-  for (uint32_t block = begin; block < end; ++block) keys.push_back(new_key(layer_index, block));
+  for (uint32_t block = begin; block < end; ++block)
+    keys.push_back(new_key(layer_index, block, kv_head));
   std::vector<kvasir_lease> leases(keys.size());
   const kvasir_status status = storage_.acquire(keys, KVASIR_ACQUIRE_WRITE, leases.data());
   if (status != KVASIR_OK)
@@ -90,7 +92,7 @@ void BlockStore::create_range(LayerState& layer, uint32_t layer_index, uint32_t 
   }
 }
 
-void BlockStore::append(LayerState& layer, uint32_t layer_index, uint32_t kv_len, const float* k,
+void BlockStore::append(BlockList& layer, uint32_t layer_index, uint32_t kv_len, const float* k,
                         const float* v, uint32_t n) {
   const uint32_t n_blocks = (kv_len + n + block_size_ - 1) / block_size_;
   create_range(layer, layer_index, static_cast<uint32_t>(layer.blocks.size()), n_blocks);
@@ -123,7 +125,7 @@ void BlockStore::append(LayerState& layer, uint32_t layer_index, uint32_t kv_len
   }
 }
 
-void BlockStore::seal(LayerState& layer, uint32_t begin, uint32_t end) {
+void BlockStore::seal(BlockList& layer, uint32_t begin, uint32_t end) {
   if (begin >= end) return;
   std::vector<kvasir_block_key> keys;
   std::vector<kvasir_lease> leases;
@@ -146,7 +148,7 @@ void BlockStore::seal(LayerState& layer, uint32_t begin, uint32_t end) {
   }
 }
 
-void BlockStore::make_resident(LayerState& layer, std::span<const uint32_t> blocks) {
+void BlockStore::make_resident(BlockList& layer, std::span<const uint32_t> blocks) {
   if (stable_) return;
   std::vector<uint32_t> missing;
   for (const uint32_t block : blocks)
@@ -220,14 +222,14 @@ void BlockStore::wait_for(uint64_t ticket, std::span<const kvasir_block_key> key
     throw PluginError(storage_.id(), "prefetch", report.status, "transfer failed");
 }
 
-void BlockStore::make_all_resident(LayerState& layer) {
+void BlockStore::make_all_resident(BlockList& layer) {
   if (stable_) return;
   std::vector<uint32_t> all(layer.blocks.size());
   for (uint32_t block = 0; block < all.size(); ++block) all[block] = block;
   make_resident(layer, all);
 }
 
-void BlockStore::prefetch(LayerState& layer, std::span<const uint32_t> blocks) {
+void BlockStore::prefetch(BlockList& layer, std::span<const uint32_t> blocks) {
   if (stable_ || !storage_.has_prefetch()) return;
   Completion report;
   std::erase_if(tickets_, [&](uint64_t ticket) { return services_.poll(ticket, &report); });
@@ -244,7 +246,7 @@ void BlockStore::prefetch(LayerState& layer, std::span<const uint32_t> blocks) {
     services_.discard(ticket);
 }
 
-void BlockStore::release_step(LayerState& layer) {
+void BlockStore::release_step(BlockList& layer) {
   if (stable_) return;
   std::vector<uint64_t> leases;
   for (size_t block = 0; block < layer.blocks.size(); ++block) {
@@ -258,26 +260,82 @@ void BlockStore::release_step(LayerState& layer) {
   if (!leases.empty()) storage_.release(leases);
 }
 
+void BlockStore::copy_row(Row from, Row to, uint32_t kv_head) const {
+  const kvasir_kv_format& a = formats_[from.lease->format];
+  const kvasir_kv_format& b = formats_[to.lease->format];
+  const uint64_t a_head = from.lease->kv_head == KVASIR_ALL_HEADS ? kv_head : 0;
+  const uint64_t b_head = to.lease->kv_head == KVASIR_ALL_HEADS ? kv_head : 0;
+  std::memcpy(
+      static_cast<std::byte*>(to.lease->k) + b_head * b.k_head_stride + to.token * b.k_token_stride,
+      static_cast<const std::byte*>(from.lease->k) + a_head * a.k_head_stride +
+          from.token * a.k_token_stride,
+      kernels::element_bytes(element_type(a.dtype_k)) * head_dim_);
+  std::memcpy(
+      static_cast<std::byte*>(to.lease->v) + b_head * b.v_head_stride + to.token * b.v_token_stride,
+      static_cast<const std::byte*>(from.lease->v) + a_head * a.v_head_stride +
+          from.token * a.v_token_stride,
+      kernels::element_bytes(element_type(a.dtype_v)) * v_dim_);
+}
+
 void BlockStore::copy_rows(const kvasir_lease& from, kvasir_lease& to, uint32_t n_tokens) const {
   const kvasir_kv_format& a = formats_[from.format];
   const kvasir_kv_format& b = formats_[to.format];
   if (a.dtype_k != b.dtype_k || a.dtype_v != b.dtype_v)
     throw Error(ErrorKind::kInternal,
                 "storage " + storage_.id() + " cannot fork: a sealed block's type differs");
-  const size_t k_bytes = kernels::element_bytes(element_type(a.dtype_k)) * head_dim_;
-  const size_t v_bytes = kernels::element_bytes(element_type(a.dtype_v)) * v_dim_;
   for (uint32_t head = 0; head < n_kv_heads_; ++head)
-    for (uint32_t t = 0; t < n_tokens; ++t) {
-      std::memcpy(static_cast<std::byte*>(to.k) + head * b.k_head_stride + t * b.k_token_stride,
-                  static_cast<std::byte*>(from.k) + head * a.k_head_stride + t * a.k_token_stride,
-                  k_bytes);
-      std::memcpy(static_cast<std::byte*>(to.v) + head * b.v_head_stride + t * b.v_token_stride,
-                  static_cast<std::byte*>(from.v) + head * a.v_head_stride + t * a.v_token_stride,
-                  v_bytes);
-    }
+    for (uint32_t t = 0; t < n_tokens; ++t) copy_row({&from, t}, {&to, t}, head);
 }
 
-void BlockStore::fork(const LayerState& from, LayerState& to, uint32_t layer_index) {
+bool BlockStore::can_pack() const {
+  return std::all_of(formats_.begin(), formats_.end(), [&](const kvasir_kv_format& format) {
+    return format.dtype_k == formats_[0].dtype_k && format.dtype_v == formats_[0].dtype_v &&
+           format.dtype_k <= KVASIR_DTYPE_BF16 && format.dtype_v <= KVASIR_DTYPE_BF16;
+  });
+}
+
+void BlockStore::pack(LayerState& layer, uint32_t layer_index, uint32_t end,
+                      std::vector<std::vector<uint32_t>> live) {
+  PackedTokens& before = layer.packed;
+  std::vector<uint32_t> blocks(end / block_size_ - before.end / block_size_);
+  std::iota(blocks.begin(), blocks.end(), before.end / block_size_);
+  make_resident(layer, blocks);
+  PackedTokens packed;
+  packed.end = end;
+  packed.heads.resize(n_kv_heads_);
+  for (uint32_t head = 0; head < n_kv_heads_; ++head) {
+    const auto n = static_cast<uint32_t>(live[head].size());
+    PackedHead& to = packed.heads[head];
+    to.live = std::make_shared<const std::vector<uint32_t>>(std::move(live[head]));
+    create_range(to, layer_index, 0, (n + block_size_ - 1) / block_size_, head);
+    if (before.end) make_all_resident(before.heads[head]);
+    uint32_t old_slot = 0;
+    for (uint32_t slot = 0; slot < n; ++slot) {
+      const uint32_t token = (*to.live)[slot];
+      Row from{&layer.leases[token / block_size_], token % block_size_};
+      if (token < before.end) {
+        const PackedHead& old = before.heads[head];
+        while ((*old.live)[old_slot] != token) ++old_slot;
+        from = {&old.leases[old_slot / block_size_], old_slot % block_size_};
+      }
+      copy_row(from, {&to.leases[slot / block_size_], slot % block_size_}, head);
+    }
+    for (uint32_t block = 0; block < to.blocks.size(); ++block)
+      to.leases[block].n_tokens = to.blocks[block]->lease.n_tokens =
+          to.blocks[block]->key.n_tokens = std::min(block_size_, n - block * block_size_);
+    seal(to, 0, n / block_size_);
+    release_step(to);
+    if (before.end) release_step(before.heads[head]);
+  }
+  release_step(layer);
+  for (const uint32_t block : blocks) {
+    layer.blocks[block].reset();
+    layer.leases[block] = {};
+  }
+  before = std::move(packed);
+}
+
+void BlockStore::fork(const BlockList& from, BlockList& to, uint32_t layer_index) {
   to = from;
   if (from.blocks.empty() || !from.blocks.back() || from.blocks.back()->sealed) return;
   const auto last = static_cast<uint32_t>(from.blocks.size() - 1);
@@ -290,7 +348,7 @@ void BlockStore::fork(const LayerState& from, LayerState& to, uint32_t layer_ind
   to.blocks[last]->key.n_tokens = n_tokens;
 }
 
-void BlockStore::truncate(LayerState& layer, uint32_t layer_index, uint32_t kv_len) {
+void BlockStore::truncate(BlockList& layer, uint32_t layer_index, uint32_t kv_len) {
   const uint32_t n_blocks = (kv_len + block_size_ - 1) / block_size_;
   if (layer.blocks.size() > n_blocks) {
     layer.blocks.resize(n_blocks);

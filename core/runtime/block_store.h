@@ -23,27 +23,39 @@ class BlockStore {
 
   // Writes rows [kv_len, kv_len + n) of one layer: k [n][n_kv_heads][head_dim] f32, v likewise with
   // v_dim; opens the blocks that are missing. Afterwards leases say n_tokens of the new length.
-  void append(LayerState& layer, uint32_t layer_index, uint32_t kv_len, const float* k,
+  void append(BlockList& layer, uint32_t layer_index, uint32_t kv_len, const float* k,
               const float* v, uint32_t n);
   // Seals blocks [begin, end), which are full.
-  void seal(LayerState& layer, uint32_t begin, uint32_t end);
+  void seal(BlockList& layer, uint32_t begin, uint32_t end);
   // Guarantees k and v of every listed block until release_step(); waits for transfers. Error when
   // a block is lost. Does nothing for storage with stable leases.
-  void make_resident(LayerState& layer, std::span<const uint32_t> blocks);
-  void make_all_resident(LayerState& layer);
+  void make_resident(BlockList& layer, std::span<const uint32_t> blocks);
+  void make_all_resident(BlockList& layer);
   // Starts moving what is not resident; never waits.
-  void prefetch(LayerState& layer, std::span<const uint32_t> blocks);
-  void release_step(LayerState& layer);
-  // Shares sealed blocks and copies the open one.
-  void fork(const LayerState& from, LayerState& to, uint32_t layer_index);
+  void prefetch(BlockList& layer, std::span<const uint32_t> blocks);
+  void release_step(BlockList& layer);
+  // Shares sealed blocks and copies the open one, if the last block is.
+  void fork(const BlockList& from, BlockList& to, uint32_t layer_index);
   // Keeps the first kv_len tokens; the cut block becomes writable again, private to this sequence.
-  void truncate(LayerState& layer, uint32_t layer_index, uint32_t kv_len);
+  void truncate(BlockList& layer, uint32_t layer_index, uint32_t kv_len);
+  // Closes up the tokens below `end`: of each kv head those in live[head] stay, in blocks of its
+  // own; the blocks that held them are given up.
+  void pack(LayerState& layer, uint32_t layer_index, uint32_t end,
+            std::vector<std::vector<uint32_t>> live);
+  // Whether rows can move between blocks as bytes: every block has the same element types.
+  bool can_pack() const;
   void drop(Block& block) noexcept;
 
  private:
-  void create_range(LayerState& layer, uint32_t layer_index, uint32_t begin, uint32_t end);
+  void create_range(BlockList& layer, uint32_t layer_index, uint32_t begin, uint32_t end,
+                    uint32_t kv_head = KVASIR_ALL_HEADS);
   void copy_rows(const kvasir_lease& from, kvasir_lease& to, uint32_t n_tokens) const;
-  kvasir_block_key new_key(uint32_t layer_index, uint32_t block);
+  struct Row {
+    const kvasir_lease* lease;
+    uint32_t token;  // inside the block
+  };
+  void copy_row(Row from, Row to, uint32_t kv_head) const;
+  kvasir_block_key new_key(uint32_t layer_index, uint32_t block, uint32_t kv_head);
   void wait_for(uint64_t ticket, std::span<const kvasir_block_key> keys);
 
   Storage& storage_;

@@ -25,10 +25,27 @@ uint64_t now_nanos() {
 }
 
 bool needs_unrotated(const Pipeline& pipeline) {
+  if (pipeline.strategy.cache.positions.value == Positions::kSlot) return true;
   uint64_t needs = 0;
   for (const auto& selector : pipeline.selectors) needs |= selector->desc().needs;
   if (pipeline.representative) needs |= pipeline.representative->desc().needs;
   return needs & KVASIR_NEED_UNROTATED_K;
+}
+
+// Constant positions and slots are two answers to one question, and neither can be kept for keys
+// whose neighbours are given up.
+void check_positions(const Pipeline& pipeline, bool constant) {
+  if (!constant) return;
+  const auto& positions = pipeline.strategy.cache.positions;
+  if (positions.value == Positions::kSlot)
+    throw input_error(positions.origin.text() + ": positions = \"slot\" cannot be had with " +
+                      pipeline.selectors[0]->id() + ", which sets constant positions");
+  for (const auto& selector : pipeline.selectors)
+    if (selector->limits().plan_at && selector->limits().action != KVASIR_ACTION_RESTRICT)
+      throw input_error(selector->id() +
+                        " evicts tokens and cannot be chained with constant "
+                        "positions (" +
+                        pipeline.selectors[0]->id() + ")");
 }
 
 }  // namespace
@@ -94,6 +111,10 @@ struct Engine::Impl {
   void bind();
   void add_owner(Representative* representative, Selector* selector, const kvasir_layout& layout);
   Sequence& find(SequenceId id) const;
+  void release_step(LayerState& layer) {
+    store->release_step(layer);
+    for (PackedHead& head : layer.packed.heads) store->release_step(head);
+  }
   void run_layer(uint32_t layer, const std::vector<BatchRow>& rows, bool prefill, uint32_t flags);
   void attend_rows(uint32_t layer, const std::vector<BatchRow>& rows, bool prefill, uint32_t flags);
   void rope(const std::vector<BatchRow>& rows, float* values, uint32_t heads) const;
@@ -123,6 +144,7 @@ struct Engine::Impl {
   std::unique_ptr<StateStage> state_stage;
   bool constant_q = false;
   uint32_t slice_tokens = 0;
+  uint64_t block_bytes = 0;  // K and V of one block of one layer, all kv heads
   std::map<SequenceId, std::unique_ptr<Sequence>> sequences;
   SequenceId next_id = 1;
   Engagement prefill_counters, decode_counters;
@@ -134,6 +156,7 @@ void Engine::Impl::bind() {
   geometry = make_geometry(model.shape(), pipeline.strategy, options, dense_bits,
                            needs_unrotated(pipeline));
   pipeline.storage->validate(geometry);
+  block_bytes = pipeline.storage->plan(geometry).block_bytes;
   pipeline.storage->bind(geometry);
   const ModelShape& s = model.shape();
   store = std::make_unique<BlockStore>(*pipeline.storage, services, pool, geometry.block_size,
@@ -200,6 +223,7 @@ void Engine::Impl::bind() {
       throw input_error(selector->id() +
                         " chooses tokens: scores and constant positions are for selectors that "
                         "choose blocks");
+  check_positions(pipeline, constant_q);
   if (constant_q && geometry.k_state != KVASIR_K_UNROTATED)
     throw input_error(pipeline.selectors[0]->id() +
                       " asks for a constant query position without KVASIR_NEED_UNROTATED_K");
@@ -219,8 +243,14 @@ void Engine::Impl::bind() {
 
 void Engine::Impl::add_owner(Representative* representative, Selector* selector,
                              const kvasir_layout& layout) {
+  if (layout.flags & KVASIR_LAYOUT_PER_TOKEN && layout.record_bytes % geometry.block_size != 0)
+    throw PluginError(selector ? selector->id() : representative->id(), "layout",
+                      KVASIR_ERR_INVALID,
+                      "record_bytes = " + std::to_string(layout.record_bytes) +
+                          " is not a multiple of block_size, though it says one slice per token");
   context->owners.push_back(
-      {representative, selector, layout, SlabLayout(layout, geometry.n_kv_heads, kPageBlocks)});
+      {representative, selector, layout,
+       SlabLayout(layout, geometry.n_kv_heads, geometry.block_size, kPageBlocks)});
 }
 
 Sequence& Engine::Impl::find(SequenceId id) const {
@@ -315,7 +345,7 @@ void Engine::Impl::run_layer(uint32_t layer, const std::vector<BatchRow>& rows, 
     attend_rows(layer, rows, prefill, flags);
   }
   if (prefill && (flags & KVASIR_STEP_LAST_CHUNK)) state_stage->prompt_end(layer, rows, flags);
-  for (const BatchRow& row : rows) store->release_step(row.seq->layers[layer]);
+  for (const BatchRow& row : rows) release_step(row.seq->layers[layer]);
   model_call([&] {
     model.attn_output(layer, o.data(), n, h.data());
     model.ffn(layer, h.data(), n);
@@ -357,7 +387,6 @@ SequenceId Engine::fork(SequenceId parent_id) {
   auto child = std::make_unique<Sequence>(parent);
   child->id = m.next_id++;
   for (uint32_t layer = 0; layer < m.geometry.n_layers; ++layer) {
-    child->layers[layer] = {};
     m.store->fork(parent.layers[layer], child->layers[layer], layer);
   }
   for (auto& selector : m.pipeline.selectors) selector->seq_fork(parent_id, child->id);
@@ -375,11 +404,15 @@ void Engine::truncate(SequenceId id, uint32_t kv_len) {
   const uint32_t n_blocks = (kv_len + m.geometry.block_size - 1) / m.geometry.block_size;
   const bool cut = kv_len % m.geometry.block_size != 0;
   for (const LayerState& layer : seq.layers)
-    for (const auto& head : layer.dead)
-      for (size_t t = kv_len; t < head.size(); ++t)
-        if (head[t])
-          throw input_error("cannot truncate to " + std::to_string(kv_len) +
-                            " tokens: the strategy has evicted tokens beyond that; start anew");
+    for (const auto& head : layer.dead) {
+      const bool lost = std::find(head.begin() + std::min<ptrdiff_t>(kv_len, std::ssize(head)),
+                                  head.end(), true) != head.end();
+      if (lost || kv_len < layer.packed.end)
+        throw input_error("cannot truncate to " + std::to_string(kv_len) +
+                          " tokens: the strategy has evicted tokens up to " +
+                          std::to_string(std::max<size_t>(head.size(), layer.packed.end)) +
+                          "; start anew");
+    }
   for (uint32_t layer = 0; layer < m.geometry.n_layers; ++layer) {
     LayerState& state = seq.layers[layer];
     m.store->truncate(state, layer, kv_len);
@@ -387,7 +420,7 @@ void Engine::truncate(SequenceId id, uint32_t kv_len) {
     state.final_blocks = std::min(state.final_blocks, kv_len / m.geometry.block_size);
     if (kv_len < seq.prompt_end) state.restricted.clear();
     for (size_t owner = 0; owner < m.context->owners.size(); ++owner)
-      m.context->owners[owner].slab.truncate(state.slabs[owner], n_blocks, cut);
+      m.context->owners[owner].slab.truncate(state.slabs[owner], kv_len);
   }
   seq.kv_len = kv_len;
   seq.tokens.resize(kv_len);
@@ -398,7 +431,8 @@ void Engine::truncate(SequenceId id, uint32_t kv_len) {
     Instance& plugin = owner.selector ? static_cast<Instance&>(*owner.selector)
                                       : static_cast<Instance&>(*owner.representative);
     const bool rebuild = plugin.seq_truncate(id, kv_len) == KVASIR_REBUILD;
-    m.state_stage->refeed(owner, seq, rebuild ? 0 : (cut ? n_blocks - 1 : n_blocks));
+    const bool refeed_cut = cut && !(owner.layout.flags & KVASIR_LAYOUT_PER_TOKEN);
+    m.state_stage->refeed(owner, seq, rebuild ? 0 : (refeed_cut ? n_blocks - 1 : n_blocks));
   }
   for (auto& selector : m.pipeline.selectors)
     if (!m.context->owner_of(selector.get())) selector->seq_truncate(id, kv_len);
@@ -408,7 +442,7 @@ void Engine::truncate(SequenceId id, uint32_t kv_len) {
 void Engine::close(SequenceId id) {
   Impl& m = *impl_;
   Sequence& seq = m.find(id);
-  for (LayerState& layer : seq.layers) m.store->release_step(layer);  // of a step that failed
+  for (LayerState& layer : seq.layers) m.release_step(layer);  // of a step that failed
   for (auto& selector : m.pipeline.selectors) selector->seq_close(id);
   if (m.pipeline.representative) m.pipeline.representative->seq_close(id);
   m.sequences.erase(id);
@@ -505,6 +539,19 @@ void Engine::decode(std::span<const DecodeItem> items, std::span<float> logits) 
     m.state_stage->evict(rows, KVASIR_PLAN_AT_STEP_END, KVASIR_D5, 0);
     m.model_call([&] { m.model.logits(m.h.data(), n, logits.data()); });
   });
+}
+
+uint64_t Engine::kv_bytes(SequenceId id) const {
+  const auto count = [](const BlockList& list) {
+    return static_cast<uint64_t>(std::count_if(list.blocks.begin(), list.blocks.end(),
+                                               [](const auto& block) { return block != nullptr; }));
+  };
+  uint64_t head_blocks = 0;
+  for (const LayerState& layer : impl_->find(id).layers) {
+    head_blocks += count(layer) * impl_->geometry.n_kv_heads;
+    for (const PackedHead& head : layer.packed.heads) head_blocks += count(head);
+  }
+  return head_blocks * impl_->block_bytes / impl_->geometry.n_kv_heads;
 }
 
 const Engagement& Engine::prefill_engagement() const { return impl_->prefill_counters; }

@@ -41,6 +41,9 @@ class Engine {
   void close(SequenceId seq);
   uint32_t kv_len(SequenceId seq) const;
   std::span<const TokenId> tokens(SequenceId seq) const;  // cached ones
+  // K and V that the sequence holds in storage, blocks it shares with forks included: less than
+  // kv_len would need once a strategy has evicted.
+  uint64_t kv_bytes(SequenceId seq) const;
 
   struct PrefillHooks {
     std::function<bool(uint32_t done, uint32_t total)> progress;  // after each chunk; false = stop

@@ -53,6 +53,35 @@ bool SelectStage::due(uint32_t layer, const Sequence& seq) const {
   return age >= keep;
 }
 
+// What the leader of the group chose, as far as the layer's own restriction lets it.
+const LayerSelection* SelectStage::follow(uint32_t layer, const BatchRow& row,
+                                          const LayerSelection& chosen) const {
+  LayerState& state = row.seq->layers[layer];
+  if (state.restricted.empty()) return &chosen;
+  const Candidates own = live_candidates(state, chosen.unit, {chosen.sink_end, chosen.window_begin},
+                                         c_.geometry.block_size, c_.geometry.n_kv_heads);
+  LayerSelection& out = state.selection;
+  out = chosen;
+  out.dense = false;
+  out.standing.clear();
+  out.heads.assign(c_.geometry.n_kv_heads, {});
+  for (uint32_t head = 0; head < out.heads.size(); ++head) {
+    const auto& reachable = own.heads[head].index;
+    if (chosen.dense) {
+      out.heads[head].index = reachable;
+      continue;
+    }
+    const HeadSelection& from = chosen.head(head);
+    for (size_t i = 0; i < from.index.size(); ++i) {
+      if (!std::binary_search(reachable.begin(), reachable.end(), from.index[i])) continue;
+      out.heads[head].index.push_back(from.index[i]);
+      for (uint32_t w = 0; w < chosen.width; ++w)
+        out.heads[head].weight.push_back(from.weight[i * chosen.width + w]);
+    }
+  }
+  return &out;
+}
+
 SelectStage::Work SelectStage::start(uint32_t layer, const BatchRow& row) const {
   const uint32_t forced_unit = c_.forced_unit();
   const ForcedRange forced =
@@ -88,6 +117,7 @@ std::vector<const LayerSelection*> SelectStage::select(uint32_t layer,
     result[i] = &selection;
     if (leader != layer || (!prefill && !due(layer, *rows[i].seq))) {
       ++c_.counters->reused;
+      if (leader != layer) result[i] = follow(layer, rows[i], selection);
       if (leader == layer && !selection.standing.empty()) roll(layer, rows[i]);
       continue;
     }

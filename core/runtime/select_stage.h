@@ -38,6 +38,8 @@ class SelectStage {
     std::vector<HeadSelection> standing;
   };
   bool due(uint32_t layer, const Sequence& seq) const;
+  const LayerSelection* follow(uint32_t layer, const BatchRow& row,
+                               const LayerSelection& chosen) const;
   Work start(uint32_t layer, const BatchRow& row) const;
   void run_chain(uint32_t layer, std::vector<Work>& works, const float* q, uint64_t n_queries,
                  uint32_t moment, uint32_t flags);

@@ -53,9 +53,26 @@ struct LayerSelection {
   }
 };
 
-struct LayerState {
-  std::vector<std::shared_ptr<Block>> blocks;     // null: evicted as a whole
-  std::vector<kvasir_lease> leases;               // parallel: what backends and plugins see
+struct BlockList {
+  std::vector<std::shared_ptr<Block>> blocks;  // null: given up as a whole
+  std::vector<kvasir_lease> leases;            // parallel: what backends and plugins see
+};
+
+// The living tokens of one kv head, closed up in order of position in blocks of that head alone.
+struct PackedHead : BlockList {
+  std::shared_ptr<const std::vector<uint32_t>> live;  // slot -> position; leases point to it
+};
+
+// What is left below `end` once tokens were evicted there: the memory of the dead is free.
+struct PackedTokens {
+  uint32_t end = 0;               // tokens; a multiple of block_size, 0 = nothing is packed
+  std::vector<PackedHead> heads;  // [n_kv_heads], or empty
+};
+
+// Blocks stand at their logical index: block i holds positions from i * block_size on. Those below
+// packed.end are null.
+struct LayerState : BlockList {
+  PackedTokens packed;
   std::vector<std::vector<bool>> dead;            // [kv_head][token] evicted; empty: nothing is
   std::vector<std::vector<uint32_t>> restricted;  // [kv_head] reachable units; empty: all
   uint32_t restricted_unit = KVASIR_UNIT_BLOCK;

@@ -29,11 +29,14 @@ void make_page_writable(SlabPage& page, uint64_t bytes) {
 
 }  // namespace
 
-SlabLayout::SlabLayout(const kvasir_layout& layout, uint32_t n_kv_heads, uint32_t page_blocks)
+SlabLayout::SlabLayout(const kvasir_layout& layout, uint32_t n_kv_heads, uint32_t block_size,
+                       uint32_t page_blocks)
     : record_bytes_(layout.record_bytes),
       open_bytes_(layout.open_bytes),
       n_kv_heads_(n_kv_heads),
-      page_blocks_(page_blocks) {}
+      block_size_(block_size),
+      page_blocks_(page_blocks),
+      per_token_(layout.flags & KVASIR_LAYOUT_PER_TOKEN) {}
 
 void SlabLayout::make_writable(SlabPages& pages, uint32_t begin, uint32_t end) const {
   if (begin >= end) return;
@@ -51,19 +54,23 @@ void SlabLayout::free_open(SlabPages& pages, uint32_t final_blocks) const {
   for (size_t page = 0; page < n; ++page) pages.open_pages[page].reset();
 }
 
-void SlabLayout::truncate(SlabPages& pages, uint32_t n_blocks, bool clear_last) const {
+void SlabLayout::truncate(SlabPages& pages, uint32_t kv_len) const {
+  const uint32_t n_blocks = (kv_len + block_size_ - 1) / block_size_;
   const size_t n_pages = (n_blocks + page_blocks_ - 1) / page_blocks_;
   if (pages.pages.size() > n_pages) pages.pages.resize(n_pages);
   if (pages.open_pages.size() > n_pages) pages.open_pages.resize(n_pages);
   if (n_pages == 0) return;
   // Records past the end must read as new ones when their blocks are written again.
   make_writable(pages, (static_cast<uint32_t>(n_pages) - 1) * page_blocks_, n_blocks);
-  const uint32_t first = clear_last ? n_blocks - 1 : n_blocks;
-  for (uint32_t block = first; block < n_pages * page_blocks_; ++block)
+  const uint32_t kept_tokens = per_token_ ? kv_len % block_size_ : 0;
+  for (uint32_t block = kv_len / block_size_; block < n_pages * page_blocks_; ++block)
     for (uint32_t head = 0; head < n_kv_heads_; ++head) {
       const uint64_t slot = uint64_t{head} * page_blocks_ + block % page_blocks_;
+      const uint64_t kept =
+          block == kv_len / block_size_ ? record_bytes_ / block_size_ * kept_tokens : 0;
       if (record_bytes_)
-        std::memset(pages.pages[n_pages - 1].get() + slot * record_bytes_, 0, record_bytes_);
+        std::memset(pages.pages[n_pages - 1].get() + slot * record_bytes_ + kept, 0,
+                    record_bytes_ - kept);
       if (open_bytes_)
         std::memset(pages.open_pages[n_pages - 1].get() + slot * open_bytes_, 0, open_bytes_);
     }

@@ -22,7 +22,8 @@ struct SlabPages {
 class SlabLayout {
  public:
   SlabLayout() = default;
-  SlabLayout(const kvasir_layout& layout, uint32_t n_kv_heads, uint32_t page_blocks);
+  SlabLayout(const kvasir_layout& layout, uint32_t n_kv_heads, uint32_t block_size,
+             uint32_t page_blocks);
 
   bool empty() const { return record_bytes_ == 0 && open_bytes_ == 0; }
   uint64_t record_bytes() const { return record_bytes_; }
@@ -33,8 +34,9 @@ class SlabLayout {
   void make_writable(SlabPages& pages, uint32_t begin, uint32_t end) const;
   // Frees open pages all of whose blocks lie below `final_blocks`.
   void free_open(SlabPages& pages, uint32_t final_blocks) const;
-  // Forgets blocks >= n_blocks and zeroes the record of block n_blocks - 1 when it is cut.
-  void truncate(SlabPages& pages, uint32_t n_blocks, bool clear_last) const;
+  // Forgets the blocks of tokens >= kv_len. The record of a block that is cut is zeroed; one that
+  // is kept per token keeps what it says of the others.
+  void truncate(SlabPages& pages, uint32_t kv_len) const;
 
   // kvasir_slab over the pages of several sequences; valid while the buffers and pages are.
   struct Buffers {
@@ -47,7 +49,8 @@ class SlabLayout {
  private:
   uint64_t open_page_bytes() const { return open_bytes_ * n_kv_heads_ * page_blocks_; }
   uint64_t record_bytes_ = 0, open_bytes_ = 0;
-  uint32_t n_kv_heads_ = 0, page_blocks_ = 0;
+  uint32_t n_kv_heads_ = 0, block_size_ = 0, page_blocks_ = 0;
+  bool per_token_ = false;
 };
 
 }  // namespace kvasir

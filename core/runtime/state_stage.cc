@@ -361,22 +361,23 @@ std::string StateStage::plan(Selector& selector, uint32_t layer, const std::vect
     bool fallback = false;
     auto heads = heads_of(rows.view, static_cast<uint32_t>(r), c_.geometry.n_q_heads,
                           c_.geometry.n_kv_heads, *candidates[r], &width, &fallback);
-    if (!fallback) apply(due[r].seq->layers[layer], rows.view, heads, *candidates[r]);
+    if (!fallback) apply(due[r], layer, rows.view, heads, *candidates[r]);
   }
   return fault;
 }
 
-void StateStage::apply(LayerState& state, const kvasir_selection& plan,
+void StateStage::apply(const BatchRow& row, uint32_t layer, const kvasir_selection& plan,
                        const std::vector<HeadSelection>& heads, const Candidates& candidates) {
+  LayerState& state = row.seq->layers[layer];
   const uint32_t n_heads = c_.geometry.n_kv_heads;
   const bool drop = plan.flags & KVASIR_SELECTION_DROP;
   std::vector<std::vector<uint32_t>> kept(n_heads), lost(n_heads);
   bool all_kept = true;
   for (uint32_t head = 0; head < n_heads; ++head) {
-    const HeadSelection& row = heads.size() == 1 ? heads[0] : heads[head];
+    const HeadSelection& said = heads.size() == 1 ? heads[0] : heads[head];
     const auto sort_out = [&](uint32_t u) {
-      const bool listed = row.all || std::binary_search(row.index.begin(), row.index.end(), u);
-      ((row.all ? !drop : listed != drop) ? kept : lost)[head].push_back(u);
+      const bool listed = said.all || std::binary_search(said.index.begin(), said.index.end(), u);
+      ((said.all ? !drop : listed != drop) ? kept : lost)[head].push_back(u);
     };
     if (candidates.listed)
       for (const uint32_t u : candidates.heads[head].index) sort_out(u);
@@ -401,6 +402,29 @@ void StateStage::apply(LayerState& state, const kvasir_selection& plan,
       for (uint32_t t = 0; t < per; ++t) dead[size_t{u} * per + t] = true;
   }
   free_dead_blocks(state);
+  pack(row, layer);
+}
+
+// Closes the gaps that eviction left below the window as soon as that frees memory. The border
+// moves on with the window, so a plan that drops a token per step copies once per block of steps.
+void StateStage::pack(const BatchRow& row, uint32_t layer) {
+  LayerState& state = row.seq->layers[layer];
+  const uint32_t b = c_.geometry.block_size, heads = c_.geometry.n_kv_heads;
+  const uint32_t end =
+      forced_range(c_.cache, KVASIR_UNIT_BLOCK, row.kv_len, row.seq->prompt_end).window_begin;
+  if (end <= state.packed.end || !c_.store.can_pack()) return;
+  std::vector<std::vector<uint32_t>> live(heads);
+  uint64_t held = 0, needed = 0;  // blocks of one head
+  for (uint32_t head = 0; head < heads; ++head) {
+    const auto& dead = state.dead[head];
+    for (uint32_t token = 0; token < end; ++token)
+      if (token >= dead.size() || !dead[token]) live[head].push_back(token);
+    needed += (live[head].size() + b - 1) / b;
+    if (state.packed.end) held += state.packed.heads[head].blocks.size();
+  }
+  for (uint32_t block = state.packed.end / b; block < end / b; ++block)
+    held += state.blocks[block] ? heads : 0;
+  if (needed < held) c_.store.pack(state, layer, end, std::move(live));
 }
 
 void StateStage::free_dead_blocks(LayerState& state) {

@@ -42,9 +42,10 @@ class StateStage {
                         uint32_t moment, uint32_t flags);
   void feed_mass(SlabOwner& owner, uint32_t layer, const std::vector<BatchRow>& rows,
                  const std::vector<std::vector<HeadMass>>& mass, uint32_t moment, uint32_t flags);
-  void apply(LayerState& state, const kvasir_selection& plan,
+  void apply(const BatchRow& row, uint32_t layer, const kvasir_selection& plan,
              const std::vector<HeadSelection>& heads, const Candidates& candidates);
   void free_dead_blocks(LayerState& state);
+  void pack(const BatchRow& row, uint32_t layer);
   std::string plan(Selector& selector, uint32_t layer, const std::vector<BatchRow>& due,
                    const std::vector<const Candidates*>& candidates, uint32_t moment,
                    uint32_t flags);

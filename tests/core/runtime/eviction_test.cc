@@ -108,13 +108,20 @@ TEST_CASE("H2O keeps what an oracle keeps, and never attends to what it lost") {
         oracle.evict();
       }
       CHECK(oracle.margin > 1e-6);  // no tie could excuse another choice
-      // Blocks without a living token are freed, all others are not.
-      std::set<std::pair<uint32_t, uint32_t>> held;
+      // What lives below the window's block stands closed up, head by head; nothing else is held.
+      const uint32_t end = (110 - kWindow) / 8 * 8;
+      uint64_t closed_up = 0;
       for (uint32_t layer = 0; layer < 3; ++layer)
         for (const auto& head : oracle.alive[layer])
-          for (const uint32_t t : head) held.insert({layer, t / 8});
-      CHECK(probe(*engine->pipeline().storage, 0, 0, 0) == held.size());
-      CHECK(held.size() < 3 * 14);
+          closed_up += static_cast<uint64_t>(std::count_if(head.begin(), head.end(),
+                                                           [&](uint32_t t) { return t < end; }) +
+                                             7) /
+                       8;
+      const uint64_t open = 3 * ((110 - end + 7) / 8);
+      CHECK(probe(*engine->pipeline().storage, 0, 0, 0) == closed_up + open);
+      const uint64_t head_block = 2 * 8 * 16 * sizeof(float);  // K and V of 8 tokens of one head
+      CHECK(engine->kv_bytes(seq) == (closed_up + open * n_kv_heads) * head_block);
+      CHECK(closed_up + open * n_kv_heads < 3 * 14 * n_kv_heads / 2);
       engine->close(seq);
       CHECK(probe(*engine->pipeline().storage, 0, 0, 0) == 0);
       CHECK(probe(*engine->pipeline().storage, 0, 0, 1) == 0);

@@ -10,11 +10,11 @@
 namespace {
 using namespace kvasir;
 
-constexpr uint32_t kHeads = 2, kPage = 4;
+constexpr uint32_t kHeads = 2, kPage = 4, kBlock = 4;
 
 struct Slab {
   kvasir_layout wish{sizeof(kvasir_layout), 0, 8, 4, 0, 0, 0, 0, 0};
-  SlabLayout layout{wish, kHeads, kPage};
+  SlabLayout layout{wish, kHeads, kBlock, kPage};
   SlabPages pages;
 
   // As types.h says where a record lies.
@@ -83,7 +83,7 @@ TEST_CASE("what is cut reads as new, for this holder only") {
       slab.fill(0, 10, 7);
       const Slab other = slab;
       if (keep == 0 && inside_block) continue;
-      slab.layout.truncate(slab.pages, keep, inside_block);
+      slab.layout.truncate(slab.pages, keep * kBlock - (inside_block ? 3 : 0));
       slab.layout.make_writable(slab.pages, 0, 10);
       for (uint32_t block = 0; block < 10; ++block)
         for (uint32_t head = 0; head < kHeads; ++head) {
@@ -93,6 +93,23 @@ TEST_CASE("what is cut reads as new, for this holder only") {
           CHECK(other.closed(head, block) == 7);
         }
     }
+}
+
+TEST_CASE("a record per token keeps what it says of the tokens that stay") {
+  const kvasir_layout wish{
+      sizeof(kvasir_layout), KVASIR_LAYOUT_PER_TOKEN, 8, 0, 0, 0, 0, 0, 0};  // 2 bytes per token
+  const SlabLayout layout{wish, kHeads, kBlock, kPage};
+  SlabPages pages;
+  layout.make_writable(pages, 0, 3);
+  for (uint32_t block = 0; block < 3; ++block)
+    for (uint32_t head = 0; head < kHeads; ++head)
+      std::memset(Slab::at(pages.pages, 8, head, block), 7, 8);
+  layout.truncate(pages, 2 * kBlock + 1);
+  for (uint32_t head = 0; head < kHeads; ++head) {
+    CHECK(Slab::value(Slab::at(pages.pages, 8, head, 1), 8) == 7);
+    CHECK(Slab::value(Slab::at(pages.pages, 8, head, 2), 2) == 7);
+    CHECK(Slab::value(Slab::at(pages.pages, 8, head, 2) + 2, 6) == 0);
+  }
 }
 
 TEST_CASE("open records go when all blocks of their page are final") {

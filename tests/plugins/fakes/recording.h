@@ -15,6 +15,7 @@ typedef struct recorded_row {
   uint32_t unit, dist_min, dist_max, weight_width;
   uint32_t n_tokens;
   uint32_t* token; /* [n_tokens] positions, in the order given, blocks spread out */
+  uint32_t* item;  /* [n_tokens] where they stand: lease ordinal * block_size + t */
   float* weight;   /* [n_tokens][weight_width], or null */
 } recorded_row;
 

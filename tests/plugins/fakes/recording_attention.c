@@ -17,7 +17,8 @@ static kvasir_status ready(struct self* s, kvasir_err* err) {
   return KVASIR_OK;
 }
 static void free_run(recorded_run* run) {
-  for (uint32_t i = 0; i < run->n_rows; ++i) free(run->rows[i].token), free(run->rows[i].weight);
+  for (uint32_t i = 0; i < run->n_rows; ++i)
+    free(run->rows[i].token), free(run->rows[i].item), free(run->rows[i].weight);
   for (uint32_t i = 0; i < run->n_k; ++i) free(run->k[i]);
   free(run->rows), free(run->q), free(run->k);
 }
@@ -58,16 +59,19 @@ static void spread_row(const struct self* s, const kvasir_attn_part* part,
   out->unit = part->unit, out->dist_min = part->dist_min, out->dist_max = part->dist_max;
   out->weight_width = width;
   out->token = malloc((n_items * per + 1) * sizeof *out->token);
+  out->item = malloc((n_items * per + 1) * sizeof *out->item);
   out->weight = width ? malloc((n_items * per + 1) * width * sizeof *out->weight) : NULL;
   for (uint64_t at = row->item_begin; at < row->item_end; ++at) {
     const uint32_t item = part->items ? part->items[at] : (uint32_t)at;
-    const uint32_t n =
-        per > 1 || part->unit == KVASIR_UNIT_BLOCK ? lease_at(part, item)->n_tokens : 1;
+    const int block = part->unit == KVASIR_UNIT_BLOCK;
+    const kvasir_lease* lease = lease_at(part, block ? item : item / s->g.block_size);
+    const uint32_t first = block ? 0 : item % s->g.block_size, n = block ? lease->n_tokens : 1;
     for (uint32_t t = 0; t < n; ++t) {
       for (uint32_t w = 0; w < width; ++w)
         out->weight[(size_t)out->n_tokens * width + w] = part->log_weight[at * width + w];
+      out->item[out->n_tokens] = block ? item * s->g.block_size + t : item;
       out->token[out->n_tokens++] =
-          part->unit == KVASIR_UNIT_BLOCK ? item * s->g.block_size + t : item;
+          lease->token_pos ? lease->token_pos[first + t] : lease->pos_begin + first + t;
     }
   }
 }
@@ -111,8 +115,8 @@ static struct gathered gather(const struct self* s, const kvasir_attn_part* part
   struct gathered out = {malloc(n * sizeof(uint32_t)), malloc((size_t)n * dim * sizeof(float)),
                          malloc((size_t)n * v_dim * sizeof(float))};
   for (uint32_t i = 0; i < row->n_tokens; ++i) {
-    const kvasir_lease* lease = lease_at(part, row->token[i] / s->g.block_size);
-    const uint32_t t = row->token[i] % s->g.block_size;
+    const kvasir_lease* lease = lease_at(part, row->item[i] / s->g.block_size);
+    const uint32_t t = row->item[i] % s->g.block_size;
     const char* v = v_of(s, lease, row->kv_head, t);
     out.pos[i] = lease->token_pos ? lease->token_pos[t] : lease->pos_begin + t;
     for (uint32_t d = 0; d < dim; ++d)
