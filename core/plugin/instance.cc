@@ -149,6 +149,45 @@ void Instance::defect(const char* function, const std::string& what) const {
   fail(function, KVASIR_ERR_INTERNAL, what + " (a defect of the plugin)");
 }
 
+bool Instance::keeps_sequences() const { return instance_->seq_open != nullptr; }
+
+const kvasir_state& Instance::state_table() const {
+  const auto* table = static_cast<const kvasir_state*>(extension(KVASIR_EXT_STATE));
+  if (!table || table->struct_size < sizeof(kvasir_state) || !table->save || !table->load)
+    throw input_error("plugin " + id() +
+                      " keeps state per sequence and cannot save it (it has no " +
+                      KVASIR_EXT_STATE + "): the sequence can be forked, not saved");
+  return *table;
+}
+
+std::vector<std::byte> Instance::save_state(uint64_t seq) const {
+  const kvasir_state& table = state_table();
+  std::vector<std::byte> out;
+  control_call("save", [&](kvasir_err* err) {
+    return table.save(
+        instance_->self, seq,
+        [](void* user, const void* bytes, uint64_t n) noexcept -> int32_t {
+          try {
+            auto& all = *static_cast<std::vector<std::byte>*>(user);
+            const auto* from = static_cast<const std::byte*>(bytes);
+            all.insert(all.end(), from, from + n);
+            return 0;
+          } catch (const std::exception&) {
+            return 1;  // no memory
+          }
+        },
+        &out, err);
+  });
+  return out;
+}
+
+void Instance::load_state(uint64_t seq, std::span<const std::byte> bytes) {
+  const kvasir_state& table = state_table();
+  control_call("load", [&](kvasir_err* err) {
+    return table.load(instance_->self, seq, bytes.data(), bytes.size(), err);
+  });
+}
+
 void Instance::require(bool slot, const char* function) const {
   if (!slot) {
     throw Error(ErrorKind::kInternal, std::string("plugin ") + plugin_.desc->id + " has no " +

@@ -3,9 +3,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <kvasir/ext/draft/state.h>
 #include <kvasir/kvasir.h>
 
+#include <cstddef>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -58,6 +61,11 @@ class Instance {
   void seq_fork(uint64_t parent, uint64_t child);
   kvasir_status seq_truncate(uint64_t seq, uint32_t kv_len);  // OK or REBUILD
   void seq_close(uint64_t seq) noexcept;
+  // What it keeps of a sequence, through kvasir.state/1. Error(kInput) when it keeps something and
+  // has no such extension. load: the sequence is open and empty.
+  bool keeps_sequences() const;
+  std::vector<std::byte> save_state(uint64_t seq) const;
+  void load_state(uint64_t seq, std::span<const std::byte> bytes);
 
  protected:
   const kvasir_instance& base() const { return *instance_; }
@@ -77,6 +85,7 @@ class Instance {
   void check_layout(const kvasir_layout& layout, bool needs_records) const;
 
  private:
+  const kvasir_state& state_table() const;
   void create(const HostServices& services, const ResolvedOptions& options);
   void check_table(uint32_t expected_kind, size_t min_table_bytes);
 

@@ -119,9 +119,7 @@ void BlockStore::append(BlockList& layer, uint32_t layer_index, uint32_t kv_len,
     pool_.parallel_for(n, 0, write);
   for (uint32_t block = kv_len / block_size_; block < n_blocks; ++block) {
     const uint32_t n_tokens = std::min(block_size_, kv_len + n - block * block_size_);
-    layer.blocks[block]->lease.n_tokens = n_tokens;
-    layer.blocks[block]->key.n_tokens = n_tokens;
-    layer.leases[block].n_tokens = n_tokens;
+    set_tokens(layer, block, n_tokens);
   }
 }
 
@@ -287,6 +285,30 @@ void BlockStore::copy_rows(const kvasir_lease& from, kvasir_lease& to, uint32_t 
     for (uint32_t t = 0; t < n_tokens; ++t) copy_row({&from, t}, {&to, t}, head);
 }
 
+void BlockStore::open_block(BlockList& list, uint32_t layer_index, uint32_t block,
+                            uint32_t kv_head) {
+  create_range(list, layer_index, block, block + 1, kv_head);
+}
+
+void BlockStore::set_tokens(BlockList& list, uint32_t block, uint32_t n_tokens) const {
+  list.leases[block].n_tokens = n_tokens;
+  list.blocks[block]->lease.n_tokens = n_tokens;
+  list.blocks[block]->key.n_tokens = n_tokens;
+}
+
+void BlockStore::for_rows(const kvasir_lease& lease, uint32_t n_tokens,
+                          const std::function<void(std::byte*, size_t)>& fn) const {
+  const kvasir_kv_format& f = formats_[lease.format];
+  const uint32_t heads = lease.kv_head == KVASIR_ALL_HEADS ? n_kv_heads_ : 1;
+  for (uint32_t head = 0; head < heads; ++head)
+    for (uint32_t t = 0; t < n_tokens; ++t) {
+      fn(static_cast<std::byte*>(lease.k) + head * f.k_head_stride + t * f.k_token_stride,
+         kernels::element_bytes(element_type(f.dtype_k)) * head_dim_);
+      fn(static_cast<std::byte*>(lease.v) + head * f.v_head_stride + t * f.v_token_stride,
+         kernels::element_bytes(element_type(f.dtype_v)) * v_dim_);
+    }
+}
+
 bool BlockStore::can_pack() const {
   return std::all_of(formats_.begin(), formats_.end(), [&](const kvasir_kv_format& format) {
     return format.dtype_k == formats_[0].dtype_k && format.dtype_v == formats_[0].dtype_v &&
@@ -321,8 +343,7 @@ void BlockStore::pack(LayerState& layer, uint32_t layer_index, uint32_t end,
       copy_row(from, {&to.leases[slot / block_size_], slot % block_size_}, head);
     }
     for (uint32_t block = 0; block < to.blocks.size(); ++block)
-      to.leases[block].n_tokens = to.blocks[block]->lease.n_tokens =
-          to.blocks[block]->key.n_tokens = std::min(block_size_, n - block * block_size_);
+      set_tokens(to, block, std::min(block_size_, n - block * block_size_));
     seal(to, 0, n / block_size_);
     release_step(to);
     if (before.end) release_step(before.heads[head]);
@@ -344,8 +365,7 @@ void BlockStore::fork(const BlockList& from, BlockList& to, uint32_t layer_index
   to.leases.pop_back();
   create_range(to, layer_index, last, last + 1);
   copy_rows(from.leases[last], to.leases[last], n_tokens);
-  to.leases[last].n_tokens = to.blocks[last]->lease.n_tokens = n_tokens;
-  to.blocks[last]->key.n_tokens = n_tokens;
+  set_tokens(to, last, n_tokens);
 }
 
 void BlockStore::truncate(BlockList& layer, uint32_t layer_index, uint32_t kv_len) {
@@ -369,8 +389,7 @@ void BlockStore::truncate(BlockList& layer, uint32_t layer_index, uint32_t kv_le
     if (!stable_ && from.lease) storage_.release({from.lease});
     if (old->lease.lease == from.lease) old->lease.lease = stable_ ? old->lease.lease : 0;
   }
-  layer.leases[last].n_tokens = layer.blocks[last]->lease.n_tokens = n_tokens;
-  layer.blocks[last]->key.n_tokens = n_tokens;
+  set_tokens(layer, last, n_tokens);
 }
 
 void BlockStore::drop(Block& block) noexcept {

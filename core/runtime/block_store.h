@@ -4,7 +4,9 @@
 
 #include <kvasir/kvasir.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -42,6 +44,12 @@ class BlockStore {
   // own; the blocks that held them are given up.
   void pack(LayerState& layer, uint32_t layer_index, uint32_t end,
             std::vector<std::vector<uint32_t>> live);
+  // One more block at the end of the list, ready to be written as far as set_tokens() says.
+  void open_block(BlockList& list, uint32_t layer_index, uint32_t block, uint32_t kv_head);
+  void set_tokens(BlockList& list, uint32_t block, uint32_t n_tokens) const;
+  // fn(row, bytes) for K and then V of every head and token of a leased block.
+  void for_rows(const kvasir_lease& lease, uint32_t n_tokens,
+                const std::function<void(std::byte*, size_t)>& fn) const;
   // Whether rows can move between blocks as bytes: every block has the same element types.
   bool can_pack() const;
   void drop(Block& block) noexcept;

@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "core/runtime/attend_stage.h"
+#include "core/runtime/saved_sequence.h"
 #include "core/runtime/select_stage.h"
 #include "core/runtime/state_stage.h"
 
@@ -447,6 +448,21 @@ void Engine::close(SequenceId id) {
   if (m.pipeline.representative) m.pipeline.representative->seq_close(id);
   m.sequences.erase(id);
   m.pipeline.storage->seq_close(id);
+}
+
+std::vector<std::byte> Engine::save(SequenceId id) {
+  return save_sequence(*impl_->context, impl_->find(id));
+}
+
+SequenceId Engine::load(std::span<const std::byte> bytes, const std::string& name) {
+  const SequenceId id = open();
+  try {
+    load_sequence(*impl_->context, bytes, name, impl_->find(id));
+  } catch (...) {
+    close(id);
+    throw;
+  }
+  return id;
 }
 
 uint32_t Engine::kv_len(SequenceId id) const { return impl_->find(id).kv_len; }

@@ -39,6 +39,10 @@ class Engine {
   SequenceId fork(SequenceId parent);
   void truncate(SequenceId seq, uint32_t kv_len);  // forgets tokens at positions >= kv_len
   void close(SequenceId seq);
+  // The sequence as bytes, for load() of an engine over the same model, strategy and plugins;
+  // `name` stands for the bytes in errors. See saved_sequence.h.
+  std::vector<std::byte> save(SequenceId seq);
+  SequenceId load(std::span<const std::byte> bytes, const std::string& name);
   uint32_t kv_len(SequenceId seq) const;
   std::span<const TokenId> tokens(SequenceId seq) const;  // cached ones
   // K and V that the sequence holds in storage, blocks it shares with forks included: less than

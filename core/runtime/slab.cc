@@ -11,23 +11,23 @@ namespace {
 
 constexpr std::align_val_t kAlign{64};
 
-SlabPage new_page(uint64_t bytes) {
-  auto* raw = static_cast<std::byte*>(::operator new(bytes, kAlign));
-  std::memset(raw, 0, bytes);
-  return {raw, [](std::byte* p) { ::operator delete(p, kAlign); }};
-}
-
 void make_page_writable(SlabPage& page, uint64_t bytes) {
   if (!page) {
-    page = new_page(bytes);
+    page = SlabLayout::new_page(bytes);
   } else if (page.use_count() > 1) {
-    SlabPage copy = new_page(bytes);
+    SlabPage copy = SlabLayout::new_page(bytes);
     std::memcpy(copy.get(), page.get(), bytes);
     page = std::move(copy);
   }
 }
 
 }  // namespace
+
+SlabPage SlabLayout::new_page(uint64_t bytes) {
+  auto* raw = static_cast<std::byte*>(::operator new(bytes, kAlign));
+  std::memset(raw, 0, bytes);
+  return {raw, [](std::byte* p) { ::operator delete(p, kAlign); }};
+}
 
 SlabLayout::SlabLayout(const kvasir_layout& layout, uint32_t n_kv_heads, uint32_t block_size,
                        uint32_t page_blocks)

@@ -27,6 +27,8 @@ class SlabLayout {
 
   bool empty() const { return record_bytes_ == 0 && open_bytes_ == 0; }
   uint64_t record_bytes() const { return record_bytes_; }
+  uint64_t open_page_bytes() const { return open_bytes_ * n_kv_heads_ * page_blocks_; }
+  static SlabPage new_page(uint64_t bytes);  // zeros, aligned to 64 bytes
   uint64_t page_bytes() const { return record_bytes_ * n_kv_heads_ * page_blocks_; }
   uint32_t page_blocks() const { return page_blocks_; }
 
@@ -47,7 +49,6 @@ class SlabLayout {
   const kvasir_slab* view(const std::vector<const SlabPages*>& rows, Buffers& out) const;
 
  private:
-  uint64_t open_page_bytes() const { return open_bytes_ * n_kv_heads_ * page_blocks_; }
   uint64_t record_bytes_ = 0, open_bytes_ = 0;
   uint32_t n_kv_heads_ = 0, block_size_ = 0, page_blocks_ = 0;
   bool per_token_ = false;
