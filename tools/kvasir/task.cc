@@ -1,0 +1,13 @@
+// kvasir task: retrieval tasks with known answers.
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/kvasir/commands.h"
+
+namespace kvasir::tool {
+
+void add_task(CLI::App& app) {
+  auto* task = app.add_subcommand("task", "Make retrieval tasks with known answers");
+  task->require_subcommand(1);
+  add_task_generate(*task);
+}
+
+}  // namespace kvasir::tool
