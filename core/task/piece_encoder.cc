@@ -38,14 +38,17 @@ PieceEncoder::Piece PieceEncoder::make_piece(std::string_view text, bool starts_
   if (behind_line && made.ids.size() >= line_end_.size() &&
       std::equal(line_end_.begin(), line_end_.end(), made.ids.begin()))
     made.ids.erase(made.ids.begin(), made.ids.begin() + static_cast<ptrdiff_t>(line_end_.size()));
-  size_t bytes = 0;
-  for (const TokenId id : made.ids)
-    bytes += made.lengths.emplace_back(tokenizer_.piece(id, false).size());
-  if (starts_text && bytes == text.size() + 1 && !made.lengths.empty() && made.lengths[0] > 0) {
-    --made.lengths[0];
-    --bytes;
+  std::string bytes;
+  for (const TokenId id : made.ids) {
+    const std::string piece = tokenizer_.piece(id, false);
+    bytes += piece;
+    made.lengths.push_back(piece.size());
   }
-  if (bytes != text.size())
+  if (starts_text && bytes.size() == text.size() + 1 && bytes[0] == ' ') {
+    bytes.erase(0, 1);
+    --made.lengths[0];
+  }
+  if (bytes != text)
     throw input_error("the tokenizer cannot write \"" + std::string(text) +
                       "\": tasks need one whose vocabulary has letters, digits and line ends");
   return made;

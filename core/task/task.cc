@@ -33,6 +33,7 @@ constexpr Entry kTasks[] = {
 
 constexpr uint32_t kParagraphSentences = 7;  // on average
 constexpr uint32_t kFitTries = 8;            // sentences drawn for the last gap
+constexpr uint32_t kFitRounds = 3;           // times the rest is filled
 constexpr uint32_t kMinimumDraws = 16;
 
 // A sentence of filler with what separates it from the text before.
@@ -54,18 +55,25 @@ class Composer {
     return n + (script_.questions.empty() ? 0 : 1);  // the last line end
   }
 
-  // Sentences until no further one fits; then the text, shortened where the sum of the parts'
-  // tokens was a little less than the whole's.
+  // Sentences until no further one fits. The parts' tokens only estimate the whole's, where a full
+  // stop and a line end are one token: what is over is taken off again, what is left filled.
   void compose(size_t length, Sample& sample) {
     depths_.resize(script_.statements.size());
     for (double& depth : depths_) depth = random_.unit();
     std::sort(depths_.begin(), depths_.end());
     const size_t fixed = fixed_tokens();
     fill(length > fixed ? length - fixed : 0);
-    for (;;) {
+    for (uint32_t round = 0;;) {
       assemble(sample);
-      if (sample.tokens.ids.size() <= length || filler_.empty()) return;
-      filler_.pop_back();
+      const size_t n = sample.tokens.ids.size(), sentences = filler_.size();
+      if (n > length && !filler_.empty()) {
+        filler_.pop_back();
+      } else if (n >= length || ++round > kFitRounds) {
+        return;
+      } else {
+        fill(length - n);
+        if (filler_.size() == sentences) return;
+      }
     }
   }
 

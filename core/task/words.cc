@@ -53,7 +53,7 @@ constexpr std::string_view kActions[] = {
     "showed",  "gave",    "took",     "kept",     "left",     "watched", "heard",  "liked",
     "feared",  "wanted",  "needed",   "used",     "drew",     "held",    "tied",   "filled",
     "emptied", "covered", "shared",   "borrowed", "returned", "noticed", "missed", "praised",
-    "ordered", "packed",  "polished", "repaired", "sorted",   "stored",  "traded", "wrapped"};
+    "ordered", "packed",  "polished", "mended",   "sorted",   "stored",  "traded", "wrapped"};
 constexpr std::string_view kMovements[] = {
     "walked",   "ran",     "slept",  "waited",  "rested",    "worked",  "played",   "sang",
     "danced",   "laughed", "cried",  "talked",  "whispered", "shouted", "listened", "smiled",
