@@ -25,5 +25,6 @@ void add_model_logits(CLI::App& model);
 
 // Below `kvasir task`.
 void add_task_generate(CLI::App& task);
+void add_task_eval(CLI::App& task);
 
 }  // namespace kvasir::tool

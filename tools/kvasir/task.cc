@@ -5,9 +5,11 @@
 namespace kvasir::tool {
 
 void add_task(CLI::App& app) {
-  auto* task = app.add_subcommand("task", "Make retrieval tasks with known answers");
+  auto* task = app.add_subcommand(
+      "task", "Retrieval tasks with known answers: make them, put them to a model");
   task->require_subcommand(1);
   add_task_generate(*task);
+  add_task_eval(*task);
 }
 
 }  // namespace kvasir::tool

@@ -1,15 +1,12 @@
 // kvasir task generate: samples as JSON lines, as plain text, or as token records for training.
 // SPDX-License-Identifier: Apache-2.0
-#include <cerrno>
-#include <csignal>
-#include <cstdio>
-#include <cstring>
-#include <limits>
+#include <algorithm>
 #include <memory>
 #include <optional>
 
 #include "core/error.h"
 #include "tools/kvasir/commands.h"
+#include "tools/kvasir/output.h"
 #include "tools/kvasir/report.h"
 #include "tools/kvasir/task_options.h"
 #include "tools/kvasir/text.h"
@@ -27,41 +24,6 @@ struct GenerateFlags {
   std::string mix, length = "1024", tokenizer, output = "-", format = "jsonl";
   uint64_t n = 100;
   std::optional<uint64_t> seed;
-};
-
-// A file or stdout. A reader that has seen enough and closed the pipe is no error.
-class Output {
- public:
-  explicit Output(const std::string& path) : path_(path) {
-    if (path == "-") {
-      std::signal(SIGPIPE, SIG_IGN);
-      file_ = stdout;
-      return;
-    }
-    file_ = std::fopen(path.c_str(), "wb");
-    if (!file_) throw input_error("-o " + path + ": " + std::strerror(errno));
-  }
-  ~Output() {
-    if (file_ != stdout) std::fclose(file_);
-  }
-  Output(const Output&) = delete;
-  Output& operator=(const Output&) = delete;
-
-  // False when nobody reads any more.
-  bool write(const void* data, size_t bytes) {
-    return std::fwrite(data, 1, bytes, file_) == bytes || failed();
-  }
-  bool flush() { return std::fflush(file_) == 0 || failed(); }
-  bool is_stdout() const { return file_ == stdout; }
-
- private:
-  bool failed() const {
-    if (errno == EPIPE) return false;
-    throw Error(ErrorKind::kResource, "-o " + path_ + ": " + std::strerror(errno));
-  }
-
-  std::string path_;
-  std::FILE* file_ = nullptr;
 };
 
 Json pair(const Span& span) { return Json::array({span.begin, span.end}); }
@@ -104,7 +66,7 @@ void write_samples(const GenerateFlags& f, uint32_t length, PieceEncoder& encode
     for (TaskGenerator& generator : generators) {
       const Sample sample = generator.make(seed, i);
       const std::string line = as_text ? sample.text + "\n" : to_json(sample).dump() + "\n";
-      if (!out.write(line.data(), line.size())) return;
+      if (!out.write(line)) return;
       if (f.n) bar.update(++done, f.n * generators.size());
     }
   }
