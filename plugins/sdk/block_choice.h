@@ -52,9 +52,8 @@ class BlockChoice {
     if (!options.delivered("budget_blocks")) return;
     budget_blocks_ = options.u32("budget_blocks");
     if (options.set_by_user("budget_tokens")) {
-      fail_invalid("budget_tokens = " + std::to_string(budget_tokens_) +
-                   " and budget_blocks = " + std::to_string(budget_blocks_) +
-                   " are both set: keep one of them");
+      fail_invalid("budget_tokens = " + std::to_string(budget_tokens_) + " and budget_blocks = " +
+                   std::to_string(budget_blocks_) + " are both set: keep one of them");
     }
   }
 
