@@ -83,11 +83,11 @@ void StateStage::left_window(uint32_t layer, const std::vector<BatchRow>& rows, 
                              uint32_t flags) {
   if (c_.dense_layer[layer]) return;
   const uint32_t b = c_.geometry.block_size;
-  std::vector<uint32_t> ends;
+  std::vector<uint32_t> ends;  // as the next query finds it: what it may choose is FINAL by then
   for (const BatchRow& row : rows)
-    ends.push_back(
-        forced_range(c_.cache, KVASIR_UNIT_BLOCK, row.kv_len, row.seq->prompt_end).window_begin /
-        b);
+    ends.push_back(forced_range(c_.cache, KVASIR_UNIT_BLOCK, row.kv_len + 1, row.seq->prompt_end)
+                       .window_begin /
+                   b);
   for (SlabOwner& owner : c_.owners) {
     if (!(owner.layout.flags & KVASIR_LAYOUT_WANT_FINAL) && owner.layout.open_bytes == 0) continue;
     std::vector<kvasir_update_item> items;

@@ -18,7 +18,7 @@ class StateStage {
   // After rows [kv_len - n_q, kv_len) of each sequence were appended: NEW and SEALED items to every
   // owner, then seals full blocks.
   void appended(uint32_t layer, const std::vector<BatchRow>& rows, uint32_t moment, uint32_t flags);
-  // Blocks that have left the window since the last call: FINAL items.
+  // Blocks that have left the window since the last call, as seen by the next query: FINAL items.
   void left_window(uint32_t layer, const std::vector<BatchRow>& rows, uint32_t moment,
                    uint32_t flags);
   // P4: every candidate block once, for those who asked.
