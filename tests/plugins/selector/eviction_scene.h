@@ -63,15 +63,15 @@ class EvictionScene {
     row.unit_end = row.kv_len - geometry_.window_tokens;
   }
 
-  // value[head][token] for tokens 0, 1, 2 …, or for `tokens` when given.
+  // value[row][i] for tokens 0, 1, 2 …, or for tokens[row][i].
   kvasir_status observe(uint32_t layer, const std::vector<std::vector<float>>& value,
-                        const Tokens* tokens = nullptr, uint32_t moment = KVASIR_P3) {
+                        const std::vector<Tokens>& tokens = {}, uint32_t moment = KVASIR_P3) {
     std::vector<uint64_t> offsets{0};
     std::vector<float> values;
     Tokens index;
-    for (const auto& head : value) {
-      values.insert(values.end(), head.begin(), head.end());
-      if (tokens) index.insert(index.end(), tokens->begin(), tokens->end());
+    for (size_t r = 0; r < value.size(); ++r) {
+      values.insert(values.end(), value[r].begin(), value[r].end());
+      if (!tokens.empty()) index.insert(index.end(), tokens[r].begin(), tokens[r].end());
       offsets.push_back(values.size());
     }
     const kvasir_mass mass{sizeof(kvasir_mass),
@@ -81,7 +81,7 @@ class EvictionScene {
                            static_cast<uint32_t>(value.size()),
                            0,
                            offsets.data(),
-                           tokens ? index.data() : nullptr,
+                           tokens.empty() ? nullptr : index.data(),
                            values.data()};
     return selector->observe(selector.self(), &at(layer, moment), &mass, selector.err());
   }
