@@ -42,6 +42,7 @@ TEST_SUITE("plugins/selector/tova") {
   TEST_CASE("layers do not mix, and a step that was not observed has no plan") {
     EvictionScene scene("tova", {{"budget_tokens", int64_t{1}}}, eviction_geometry(0, 1));
     scene.prompt(0, 4);
+    REQUIRE(scene.observe(0, {{9, 2, 3, 0}}) == KVASIR_OK);  // no plan followed
     REQUIRE(scene.observe(0, {{1, 2, 3, 0}}) == KVASIR_OK);
     REQUIRE(scene.observe(1, {{3, 2, 1, 0}}) == KVASIR_OK);
     CHECK(scene.plan(0)[0] == Tokens{2});
