@@ -21,5 +21,6 @@ void add_compare(CLI::App& app);
 void add_model_info(CLI::App& model);
 void add_model_random(CLI::App& model);
 void add_model_logits(CLI::App& model);
+void add_model_skew(CLI::App& model);
 
 }  // namespace kvasir::tool
