@@ -11,7 +11,6 @@
 #include <string>
 
 #include "kernels/topk.h"
-#include "plugins/sdk/keep_best.h"
 #include "plugins/sdk/queries.h"
 #include "plugins/sdk/sequences.h"
 #include "plugins/sdk/state.h"
@@ -41,7 +40,17 @@ struct Layer {
       0;  // kv_len of the last decode query in `recent`: a repeated call adds nothing
 };
 struct State {
-  std::vector<Layer> layers;
+  std::vector<Layer> layers;  // empty: as new
+  // Sums keep what the forgotten queries added; columns stay, and so do the records.
+  void truncate(uint32_t kv_len) {
+    if (kv_len == 0) layers.clear();
+    for (Layer& layer : layers) {
+      layer.counted = std::min(layer.counted, kv_len);
+      for (Head& head : layer.heads) {
+        if (head.used.size() > kv_len) head.used.resize(kv_len);
+      }
+    }
+  }
 };
 
 void add_absolute(const float* values, size_t n, size_t width, std::vector<double>& sum) {
@@ -199,19 +208,20 @@ class InfiniGen : public sdk::Sequences<State> {
   void evict_plan(const sdk::Step& step, kvasir_selection& out) {
     begin(step);
     const uint32_t n_heads = geometry_.n_kv_heads;
-    sdk::keep_best(
-        host_, step, n_heads, sdk::PlanList::kLost,
-        [&](uint32_t, const sdk::Candidates& from) {
-          return std::min<uint64_t>(from.size(), o_.pool_limit);
-        },
-        [&](uint32_t i, const sdk::Candidates& from, float* score) {
-          const auto& used = head(step.row(i / n_heads).seq, step.layer(), i % n_heads).used;
-          const uint64_t n = from.size();
-          for (uint64_t c = 0; c < n; ++c) {
-            score[c] = from[c] < used.size() ? static_cast<float>(used[from[c]]) : 0.0f;
-          }
-        },
-        out);
+    sdk::lay_out_rows(out, KVASIR_SCOPE_KV_HEAD, step.n_rows() * n_heads, [&](uint32_t i) {
+      const uint64_t n = step.candidates(i / n_heads, i % n_heads).size();
+      return n > o_.pool_limit ? n - o_.pool_limit : 0;
+    });
+    each_head(step, [&](uint32_t r, uint32_t kv_head) {
+      const sdk::Candidates from = step.candidates(r, kv_head);
+      const auto& used = head(step.row(r).seq, step.layer(), kv_head).used;
+      std::vector<float> rarity(from.size());
+      for (uint64_t i = 0; i < from.size(); ++i) {
+        rarity[i] = from[i] < used.size() ? -static_cast<float>(used[from[i]]) : 0.0f;
+      }
+      take_best(rarity.data(), from, sdk::row_indices(out, r * n_heads + kv_head));
+    });
+    out.flags |= KVASIR_SELECTION_DROP;
   }
 
   const void* get_extension(const char* id) const {
