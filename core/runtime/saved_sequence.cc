@@ -150,7 +150,7 @@ std::vector<Instance*> stateful(const RunContext& c) {
 }
 
 void write_selection(Writer& out, const LayerSelection& s) {
-  for (const bool flag : {s.valid, s.dense, s.speculated}) out.number<uint8_t>(flag);
+  for (const bool flag : {s.valid, s.dense, s.unchosen, s.speculated}) out.number<uint8_t>(flag);
   for (const uint32_t x : {s.unit, s.width, s.sink_end, s.window_begin, s.reuse_steps, s.made_at})
     out.number(x);
   for (const auto* heads : {&s.heads, &s.standing}) {
@@ -167,6 +167,7 @@ LayerSelection read_selection(Reader& in, const RunContext& c, uint32_t kv_len) 
   LayerSelection s;
   s.valid = in.number<uint8_t>();
   s.dense = in.number<uint8_t>();
+  s.unchosen = in.number<uint8_t>();
   s.speculated = in.number<uint8_t>();
   for (uint32_t* x : {&s.unit, &s.width, &s.sink_end, &s.window_begin, &s.reuse_steps, &s.made_at})
     *x = in.number<uint32_t>();

@@ -53,7 +53,8 @@ bool SelectStage::due(uint32_t layer, const Sequence& seq) const {
   return age >= keep;
 }
 
-// What the leader of the group chose, as far as the layer's own restriction lets it.
+// What the leader of the group chose, as far as the layer's own restriction lets it; where nobody
+// chose, all that this layer may reach.
 const LayerSelection* SelectStage::follow(uint32_t layer, const BatchRow& row,
                                           const LayerSelection& chosen) const {
   LayerState& state = row.seq->layers[layer];
@@ -67,7 +68,7 @@ const LayerSelection* SelectStage::follow(uint32_t layer, const BatchRow& row,
   out.heads.assign(c_.geometry.n_kv_heads, {});
   for (uint32_t head = 0; head < out.heads.size(); ++head) {
     const auto& reachable = own.heads[head].index;
-    if (chosen.dense) {
+    if (chosen.dense || chosen.unchosen) {
       out.heads[head].index = reachable;
       continue;
     }
@@ -158,6 +159,7 @@ void SelectStage::run_chain(uint32_t layer, std::vector<Work>& works, const floa
 void SelectStage::finish(Work& work) const {
   LayerSelection& out = *work.out;
   out.valid = true;
+  out.unchosen = work.bypassed;
   if (work.bypassed) ++c_.counters->bypassed;
   out.unit = work.candidates.unit;
   out.width = work.width;

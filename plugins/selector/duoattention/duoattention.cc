@@ -1,0 +1,144 @@
+// Retrieval heads see everything, streaming heads the sink and the window only; which is which was
+// found out beforehand. Xiao et al. 2024, "DuoAttention", arXiv:2410.10819.
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <fstream>
+#include <numeric>
+#include <sstream>
+#include <vector>
+
+#include "plugins/sdk/plugin.h"
+
+namespace {
+using namespace kvasir;
+
+constexpr std::array kOptions = {
+    sdk::option(KVASIR_OPTION_PATH,
+                {.key = "head_file",
+                 .help = "a line per layer, a number per kv head: how much it retrieves",
+                 .flags = KVASIR_OPTION_OPTIONAL},
+                {KVASIR_OPTION_PATH, 0, 0, 0.0, "", nullptr}),
+    sdk::float_option({.key = "sparsity", .help = "share of the heads that stream"}, 0.5, 0.0, 1.0),
+    sdk::bool_option({.key = "evict", .help = "streaming heads give up what they do not see"},
+                     false)};
+
+// Numbers of the file, [n_layers][n_kv_heads].
+std::vector<double> read_heads(const std::string& path, uint32_t n_layers, uint32_t n_kv_heads) {
+  const auto refuse = [&](const std::string& what) {
+    sdk::fail_invalid("head_file " + path + ": " + what);
+  };
+  std::ifstream file(path);
+  if (!file) refuse("it cannot be opened");
+  std::vector<double> out;
+  std::string line;
+  for (uint32_t layer = 0; layer < n_layers; ++layer) {
+    if (!std::getline(file, line)) {
+      refuse("it has " + std::to_string(layer) + " lines, the model has " +
+             std::to_string(n_layers) + " layers");
+    }
+    std::istringstream numbers(line);
+    double value = 0.0;
+    while (numbers >> value && std::isfinite(value) && out.size() < uint64_t{n_layers} * n_kv_heads)
+      out.push_back(value);
+    if (!numbers.eof() || out.size() != uint64_t{layer + 1} * n_kv_heads) {
+      refuse("line " + std::to_string(layer + 1) + " must be " + std::to_string(n_kv_heads) +
+             " numbers, one per kv head");
+    }
+  }
+  while (std::getline(file, line))
+    if (!line.empty()) refuse("it has more lines than the model has layers");
+  return out;
+}
+
+class DuoAttention {
+ public:
+  static constexpr kvasir_desc kDesc =
+      sdk::describe({.kind = KVASIR_KIND_SELECTOR,
+                     .id = "kvasir.duoattention",
+                     .version = "0.1.0",
+                     .name = "DuoAttention",
+                     .vendor = "Kvasir",
+                     .license = "Apache-2.0",
+                     .summary = "Retrieval heads see all, streaming heads sink and window.",
+                     .options = kOptions,
+                     .needs = KVASIR_NEED_TOKEN_ROWS});
+
+  DuoAttention(const sdk::Host& host, const sdk::Options& options)
+      : host_(host),
+        head_file_(options.delivered("head_file") ? options.path("head_file") : ""),
+        sparsity_(options.f64("sparsity")),
+        evict_(options.boolean("evict")) {}
+
+  void validate(const kvasir_geometry& geometry) const { classes(geometry); }
+
+  void bind(const kvasir_geometry& geometry) {
+    is_streaming_ = classes(geometry);
+    n_kv_heads_ = geometry.n_kv_heads;
+    if (head_file_.empty()) {
+      host_.log(KVASIR_LOG_WARN,
+                "no head_file: the first heads of each layer stream, whatever they do; measure "
+                "the model's own for real use");
+    }
+  }
+
+  void limits(kvasir_sel_limits& out) const {
+    out.unit = KVASIR_UNIT_TOKEN;
+    out.scope = KVASIR_SCOPE_KV_HEAD;
+    if (evict_) out.plan_at = KVASIR_PLAN_AT_PROMPT_END | KVASIR_PLAN_AT_STEP_END;
+    out.action = KVASIR_ACTION_EVICT;
+  }
+
+  // Holds for what becomes a candidate later, too: asked once per layer and prompt.
+  void select(const sdk::Step& step, const kvasir_sel_in&, kvasir_selection& out) const {
+    say(step, out);
+    out.reuse_steps = UINT32_MAX;
+  }
+
+  void evict_plan(const sdk::Step& step, kvasir_selection& out) const { say(step, out); }
+
+ private:
+  void say(const sdk::Step& step, kvasir_selection& out) const {
+    const uint32_t n_rows = step.n_rows() * n_kv_heads_;
+    sdk::flag_rows(out, KVASIR_SCOPE_KV_HEAD, n_rows, KVASIR_ROW_ALL);
+    for (uint32_t i = 0; i < n_rows; ++i)
+      if (is_streaming_[step.layer() * n_kv_heads_ + i % n_kv_heads_])
+        out.row_flags[i] = KVASIR_ROW_NONE;
+  }
+
+  // The floor(sparsity * heads) heads of the smallest numbers stream; of equal ones, the first.
+  std::vector<bool> classes(const kvasir_geometry& geometry) const {
+    const size_t n = size_t{geometry.n_layers} * geometry.n_kv_heads;
+    std::vector<double> value(n);
+    if (head_file_.empty()) {
+      for (size_t i = 0; i < n; ++i) value[i] = static_cast<double>(i % geometry.n_kv_heads);
+    } else {
+      value = read_heads(head_file_, geometry.n_layers, geometry.n_kv_heads);
+    }
+    std::vector<size_t> order(n);
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::stable_sort(order.begin(), order.end(),
+                     [&](size_t a, size_t b) { return value[a] < value[b]; });
+    std::vector<bool> out(n);
+    const auto streaming = static_cast<size_t>(std::floor(sparsity_ * static_cast<double>(n)));
+    for (size_t i = 0; i < streaming; ++i) out[order[i]] = true;
+    return out;
+  }
+
+  sdk::Host host_;
+  std::string head_file_;
+  double sparsity_;
+  bool evict_;
+  uint32_t n_kv_heads_ = 1;
+  std::vector<bool> is_streaming_;  // [layer][kv_head]
+};
+
+}  // namespace
+
+KVASIR_PLUGIN_NOTE(KVASIR_KIND_BIT(KVASIR_KIND_SELECTOR), "kvasir.duoattention\0", "0.1.0");
+
+kvasir_status kvasir_plugin_entry(const kvasir_host* host, kvasir_request* request,
+                                  kvasir_err* err) noexcept {
+  return sdk::entry<DuoAttention>(host, request, err);
+}

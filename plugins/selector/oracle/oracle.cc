@@ -1,0 +1,149 @@
+// Chooses by the true attention mass of the query at hand: the upper bound of a comparison. It
+// reads every key, so it saves nothing. SPDX-License-Identifier: Apache-2.0
+#include <array>
+#include <numeric>
+
+#include "plugins/sdk/block_choice.h"
+#include "plugins/sdk/exact_mass.h"
+#include "plugins/sdk/queries.h"
+
+namespace {
+using namespace kvasir;
+
+constexpr const char* kUnitNames[] = {"block", "token"};
+constexpr const char* kPAliases[] = {"top_p", nullptr};
+constexpr std::array kOptions = {
+    sdk::int_option({.key = "budget_tokens",
+                     .help = "selected per layer, kv head and step, rounded down to the unit",
+                     .unit = "tokens"},
+                    4096, 1, INT32_MAX),
+    sdk::float_option({.key = "p",
+                       .help = "instead: as few as reach this share of the mass, forced parts "
+                               "included",
+                       .aliases = kPAliases,
+                       .flags = KVASIR_OPTION_OPTIONAL},
+                      0.95, 0.0, 1.0),
+    sdk::enum_option({.key = "unit", .help = "whole blocks or single tokens"}, kUnitNames, 0)};
+
+class Oracle {
+ public:
+  static constexpr kvasir_desc kDesc =
+      sdk::describe({.kind = KVASIR_KIND_SELECTOR,
+                     .id = "kvasir.oracle",
+                     .version = "0.1.0",
+                     .name = "Oracle",
+                     .vendor = "Kvasir",
+                     .license = "Apache-2.0",
+                     .summary = "Chooses by true attention mass: the upper bound of a comparison.",
+                     .options = kOptions,
+                     .needs = KVASIR_NEED_KEYS | KVASIR_NEED_TOKEN_ROWS});
+
+  Oracle(const sdk::Host& host, const sdk::Options& options)
+      : host_(host),
+        budget_tokens_(options.u32("budget_tokens")),
+        by_share_(options.delivered("p")),
+        p_(by_share_ ? options.f64("p") : 1.0),
+        unit_(options.choice("unit") == 0 ? KVASIR_UNIT_BLOCK : KVASIR_UNIT_TOKEN) {
+    if (by_share_ && options.set_by_user("budget_tokens"))
+      sdk::fail_invalid("budget_tokens and p are both set: keep one of them");
+  }
+
+  void validate(const kvasir_geometry& geometry) const {
+    budget(geometry);
+    sdk::ExactMass::validate(geometry);
+  }
+
+  void bind(const kvasir_geometry& geometry) {
+    exact_ = sdk::ExactMass(geometry);
+    group_size_ = geometry.n_q_heads / geometry.n_kv_heads;
+    n_q_heads_ = geometry.n_q_heads;
+    head_dim_ = geometry.head_dim;
+    budget_ = budget(geometry);
+    per_ = unit_ == KVASIR_UNIT_BLOCK ? geometry.block_size : 1;
+    n_heads_ = geometry.head_select_shared ? 1 : geometry.n_kv_heads;
+  }
+
+  void limits(kvasir_sel_limits& out) const {
+    out.unit = unit_;
+    out.scope = n_heads_ == 1 ? KVASIR_SCOPE_SEQUENCE : KVASIR_SCOPE_KV_HEAD;
+    out.max_units = by_share_ ? 0 : budget_;
+  }
+
+  void select(const sdk::Step& step, const kvasir_sel_in& in, kvasir_selection& out) const {
+    const uint32_t n_rows = step.n_rows() * n_heads_;
+    std::vector<std::vector<uint32_t>> chosen(n_rows);
+    const sdk::Queries queries(in.q, n_q_heads_, head_dim_);
+    const std::vector<float> q = queries.pooled(step);
+    host_.parallel_for(n_rows, 1, [&](uint64_t begin, uint64_t end, uint32_t) {
+      for (auto i = static_cast<uint32_t>(begin); i < end; ++i)
+        chosen[i] = choose(step, in, i, q.data());
+    });
+    sdk::lay_out_rows(out, n_heads_ == 1 ? KVASIR_SCOPE_SEQUENCE : KVASIR_SCOPE_KV_HEAD, n_rows,
+                      [&](uint32_t i) { return chosen[i].size(); });
+    for (uint32_t i = 0; i < n_rows; ++i)
+      std::copy(chosen[i].begin(), chosen[i].end(), sdk::row_indices(out, i).begin());
+  }
+
+ private:
+  uint32_t budget(const kvasir_geometry& geometry) const {
+    return unit_ == KVASIR_UNIT_TOKEN
+               ? budget_tokens_
+               : sdk::tokens_to_blocks("budget_tokens", budget_tokens_, geometry);
+  }
+
+  // Mass of every token, summed over the query heads that share row i.
+  std::vector<double> mass(const sdk::Step& step, const kvasir_sel_in& in, uint32_t i,
+                           const float* q) const {
+    const uint32_t r = i / n_heads_, heads = n_q_heads_ / n_heads_;
+    std::vector<double> sum(step.row(r).kv_len);
+    for (uint32_t h = i % n_heads_ * heads; h < (i % n_heads_ + 1) * heads; ++h)
+      exact_.add(in, r, step.row(r).kv_len, h / group_size_,
+                 q + (uint64_t{r} * n_q_heads_ + h) * head_dim_, sum);
+    return sum;
+  }
+
+  std::vector<uint32_t> choose(const sdk::Step& step, const kvasir_sel_in& in, uint32_t i,
+                               const float* q) const {
+    const std::vector<double> of_token = mass(step, in, i, q);
+    const sdk::Candidates from = step.candidates(i / n_heads_, i % n_heads_);
+    std::vector<double> score(from.size());
+    for (uint64_t c = 0; c < from.size(); ++c)
+      for (uint64_t t = uint64_t{from[c]} * per_;
+           t < std::min<uint64_t>(uint64_t{from[c] + 1} * per_, of_token.size()); ++t)
+        score[c] += of_token[t];
+    std::vector<uint32_t> order(from.size());
+    std::iota(order.begin(), order.end(), 0u);
+    std::stable_sort(order.begin(), order.end(),
+                     [&](uint32_t a, uint32_t b) { return score[a] > score[b]; });
+    uint64_t n = std::min<uint64_t>(budget_, order.size());
+    if (by_share_) {
+      const double total = std::accumulate(of_token.begin(), of_token.end(), 0.0);
+      double left = std::accumulate(score.begin(), score.end(), 0.0) - (1.0 - p_) * total;
+      for (n = 0; n < order.size() && left > 0.0; ++n) left -= score[order[n]];
+    }
+    std::vector<uint32_t> out(order.begin(), order.begin() + static_cast<ptrdiff_t>(n));
+    std::sort(out.begin(), out.end());
+    for (uint32_t& index : out) index = from[index];
+    return out;
+  }
+
+  sdk::Host host_;
+  uint32_t budget_tokens_;
+  bool by_share_;
+  double p_;
+  uint32_t unit_;
+  sdk::ExactMass exact_;
+  uint32_t group_size_ = 1, n_q_heads_ = 1, head_dim_ = 1;
+  uint64_t budget_ = 0;
+  uint32_t per_ = 1;
+  uint32_t n_heads_ = 1;
+};
+
+}  // namespace
+
+KVASIR_PLUGIN_NOTE(KVASIR_KIND_BIT(KVASIR_KIND_SELECTOR), "kvasir.oracle\0", "0.1.0");
+
+kvasir_status kvasir_plugin_entry(const kvasir_host* host, kvasir_request* request,
+                                  kvasir_err* err) noexcept {
+  return sdk::entry<Oracle>(host, request, err);
+}

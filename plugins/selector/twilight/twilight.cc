@@ -1,0 +1,205 @@
+// Cuts what another selector chose down to the tokens that carry a share p of its attention, by
+// keys of four bits. Lin et al. 2025, "Twilight", arXiv:2502.02770.
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <numeric>
+#include <vector>
+
+#include "kernels/convert.h"
+#include "plugins/sdk/plugin.h"
+#include "plugins/sdk/queries.h"
+#include "plugins/sdk/vector_records.h"
+
+namespace {
+using namespace kvasir;
+
+constexpr const char* kPAliases[] = {"top_p", nullptr};
+constexpr std::array kOptions = {
+    sdk::float_option({.key = "p",
+                       .help = "share of the attention within what came before to keep",
+                       .aliases = kPAliases},
+                      0.95, 0.0, 1.0),
+    sdk::int_option({.key = "budget_tokens",
+                     .help = "at most so many per layer, kv head and step, whatever p says",
+                     .unit = "tokens",
+                     .flags = KVASIR_OPTION_OPTIONAL},
+                    0, 1, INT32_MAX)};
+
+// One key: value = low + step * nibble.
+struct Scale {
+  float low, step;
+};
+
+class Twilight {
+ public:
+  static constexpr kvasir_desc kDesc =
+      sdk::describe({.kind = KVASIR_KIND_SELECTOR,
+                     .id = "kvasir.twilight",
+                     .version = "0.1.0",
+                     .name = "Twilight",
+                     .vendor = "Kvasir",
+                     .license = "Apache-2.0",
+                     .summary = "Keeps the tokens that carry a share p of the attention.",
+                     .options = kOptions,
+                     .needs = KVASIR_NEED_TOKEN_ROWS});
+
+  Twilight(const sdk::Host& host, const sdk::Options& options)
+      : host_(host),
+        p_(options.f64("p")),
+        budget_(options.delivered("budget_tokens") ? options.u32("budget_tokens") : 0) {}
+
+  void validate(const kvasir_geometry& geometry) const {
+    for (const auto& format :
+         sdk::Strided(geometry.formats, geometry.n_formats, geometry.format_size))
+      if (format.dtype_k > KVASIR_DTYPE_BF16)
+        sdk::fail_invalid("it reads keys as f32, f16 or bf16 only");
+    if (geometry.k_state == KVASIR_K_UNROTATED)
+      sdk::fail_invalid("it needs keys with their rotation: cache.positions = \"true\"");
+  }
+
+  void bind(const kvasir_geometry& geometry) {
+    g_ = geometry;
+    for (const auto& format :
+         sdk::Strided(geometry.formats, geometry.n_formats, geometry.format_size))
+      formats_.push_back(format);
+    group_ = geometry.n_q_heads / geometry.n_kv_heads;
+  }
+
+  void limits(kvasir_sel_limits& out) const {
+    out.unit = KVASIR_UNIT_TOKEN;
+    out.scope = KVASIR_SCOPE_KV_HEAD;
+    out.max_units = budget_;
+  }
+
+  // Candidates are full blocks but for the last tokens before the window, so every block is kept
+  // as it grows.
+  void layout(kvasir_layout& out) const {
+    out.flags = KVASIR_LAYOUT_CONTENT_ONLY | KVASIR_LAYOUT_PER_TOKEN;
+    out.record_bytes = uint64_t{g_.block_size} * token_bytes();
+    out.format = 1;
+  }
+
+  void update(const sdk::Step& step, const sdk::UpdateItems& items) {
+    host_.parallel_for(g_.n_kv_heads, 1, [&](uint64_t begin, uint64_t end, uint32_t) {
+      std::vector<float> key(g_.head_dim);
+      for (auto head = static_cast<uint32_t>(begin); head < end; ++head)
+        for (const kvasir_update_item& item : items) {
+          std::byte* record = step.record(item.row, head, item.block);
+          if (!record || !item.lease || !item.lease->k)
+            sdk::fail_invalid("update: block " + std::to_string(item.block) + " has no keys");
+          const kvasir_kv_format& format = formats_.at(item.lease->format);
+          for (uint32_t t = item.first_new; t < item.first_new + item.n_new; ++t) {
+            const std::byte* k =
+                sdk::head_keys(*item.lease, format, head) + t * format.k_token_stride;
+            kernels::convert_to_f32(sdk::key_type({k, format.dtype_k, 1, format.k_token_stride}), k,
+                                    key.data(), key.size());
+            write(key, record + uint64_t{t} * token_bytes());
+          }
+        }
+    });
+  }
+
+  void select(const sdk::Step& step, const kvasir_sel_in& in, kvasir_selection& out) const {
+    const uint32_t n_rows = step.n_rows() * g_.n_kv_heads;
+    const std::vector<float> q = sdk::Queries(in.q, g_.n_q_heads, g_.head_dim).pooled(step);
+    std::vector<std::vector<uint32_t>> kept(n_rows);
+    host_.parallel_for(n_rows, 1, [&](uint64_t begin, uint64_t end, uint32_t) {
+      for (auto i = static_cast<uint32_t>(begin); i < end; ++i)
+        kept[i] = keep(step, i / g_.n_kv_heads, i % g_.n_kv_heads, q.data());
+    });
+    sdk::lay_out_rows(out, KVASIR_SCOPE_KV_HEAD, n_rows,
+                      [&](uint32_t i) { return kept[i].size(); });
+    for (uint32_t i = 0; i < n_rows; ++i)
+      std::copy(kept[i].begin(), kept[i].end(), sdk::row_indices(out, i).begin());
+  }
+
+ private:
+  uint64_t token_bytes() const { return sizeof(Scale) + (g_.head_dim + 7) / 8 * 4; }
+
+  void write(const std::vector<float>& key, std::byte* to) const {
+    const auto [low, high] = std::minmax_element(key.begin(), key.end());
+    const Scale scale{*low, (*high - *low) / 15.0f};
+    std::memcpy(to, &scale, sizeof scale);
+    auto* nibbles = reinterpret_cast<uint8_t*>(to + sizeof scale);
+    std::memset(nibbles, 0, token_bytes() - sizeof scale);
+    for (uint32_t d = 0; d < g_.head_dim && scale.step > 0.0f; ++d) {
+      const long level = std::lround((key[d] - scale.low) / scale.step);
+      const auto nibble = static_cast<unsigned>(std::clamp(level, 0L, 15L));
+      nibbles[d / 2] = static_cast<uint8_t>(nibbles[d / 2] | nibble << d % 2 * 4);
+    }
+  }
+
+  // q . key = low * sum(q) + step * sum(q * nibble)
+  float logit(const std::byte* record, const float* q, float q_sum) const {
+    Scale scale;
+    std::memcpy(&scale, record, sizeof scale);
+    const auto* nibbles = reinterpret_cast<const uint8_t*>(record + sizeof scale);
+    float dot = 0.0f;
+    for (uint32_t d = 0; d < g_.head_dim; ++d)
+      dot += q[d] * static_cast<float>(static_cast<unsigned>(nibbles[d / 2]) >> d % 2 * 4 & 15u);
+    return g_.softmax_scale * (scale.low * q_sum + scale.step * dot);
+  }
+
+  // The union over the group of, per query head, the fewest candidates whose softmax among the
+  // candidates reaches p; under a budget, those of the largest sums.
+  std::vector<uint32_t> keep(const sdk::Step& step, uint32_t row, uint32_t head,
+                             const float* q) const {
+    const sdk::Candidates from = step.candidates(row, head);
+    const auto n = static_cast<uint32_t>(from.size());
+    std::vector<float> mass(n), sum(n);
+    std::vector<uint32_t> order(n);
+    std::vector<bool> is_kept(n);
+    for (uint32_t g = 0; g < group_ && n > 0; ++g) {
+      const float* query = q + (uint64_t{row} * g_.n_q_heads + head * group_ + g) * g_.head_dim;
+      const float q_sum = std::accumulate(query, query + g_.head_dim, 0.0f);
+      for (uint32_t c = 0; c < n; ++c) {
+        const std::byte* record = step.record(row, head, from[c] / g_.block_size);
+        if (!record) sdk::fail_invalid("select: token " + std::to_string(from[c]) + " is unknown");
+        mass[c] = logit(record + from[c] % g_.block_size * token_bytes(), query, q_sum);
+      }
+      const float high = *std::max_element(mass.begin(), mass.end());
+      for (float& x : mass) x = std::exp(x - high);
+      const double total = std::accumulate(mass.begin(), mass.end(), 0.0);
+      std::iota(order.begin(), order.end(), 0u);
+      std::stable_sort(order.begin(), order.end(),
+                       [&](uint32_t a, uint32_t b) { return mass[a] > mass[b]; });
+      double reached = 0.0;
+      for (uint32_t i = 0; i < n && reached < p_ * total; ++i) {
+        reached += double{mass[order[i]]};
+        is_kept[order[i]] = true;
+      }
+      for (uint32_t c = 0; c < n; ++c) sum[c] += static_cast<float>(double{mass[c]} / total);
+    }
+    std::vector<uint32_t> out;
+    for (uint32_t c = 0; c < n; ++c)
+      if (is_kept[c]) out.push_back(c);
+    if (budget_ != 0 && out.size() > budget_) {
+      std::stable_sort(out.begin(), out.end(),
+                       [&](uint32_t a, uint32_t b) { return sum[a] > sum[b]; });
+      out.resize(budget_);
+      std::sort(out.begin(), out.end());
+    }
+    for (uint32_t& index : out) index = from[index];
+    return out;
+  }
+
+  sdk::Host host_;
+  double p_;
+  uint32_t budget_;  // 0: none
+  kvasir_geometry g_{};
+  std::vector<kvasir_kv_format> formats_;
+  uint32_t group_ = 1;
+};
+
+}  // namespace
+
+KVASIR_PLUGIN_NOTE(KVASIR_KIND_BIT(KVASIR_KIND_SELECTOR), "kvasir.twilight\0", "0.1.0");
+
+kvasir_status kvasir_plugin_entry(const kvasir_host* host, kvasir_request* request,
+                                  kvasir_err* err) noexcept {
+  return sdk::entry<Twilight>(host, request, err);
+}
