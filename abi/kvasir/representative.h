@@ -9,6 +9,7 @@
 #define KVASIR_LAYOUT_WANT_PROMPT_END 2u /* update() items with KVASIR_ITEM_PROMPT_END */
 #define KVASIR_LAYOUT_SEALED_ONLY 4u     /* no update() before a block is full */
 #define KVASIR_LAYOUT_WANT_FINAL 8u      /* update() items with KVASIR_ITEM_FINAL */
+#define KVASIR_LAYOUT_PER_TOKEN 16u      /* one equal part per token: a cut block keeps the first */
 
 /* Filled by layout(); zeroed by the host first. */
 typedef struct kvasir_layout {

@@ -387,7 +387,7 @@ void Engine::truncate(SequenceId id, uint32_t kv_len) {
     state.final_blocks = std::min(state.final_blocks, kv_len / m.geometry.block_size);
     if (kv_len < seq.prompt_end) state.restricted.clear();
     for (size_t owner = 0; owner < m.context->owners.size(); ++owner)
-      m.context->owners[owner].slab.truncate(state.slabs[owner], n_blocks, cut);
+      m.context->owners[owner].slab.truncate(state.slabs[owner], kv_len, m.geometry.block_size);
   }
   seq.kv_len = kv_len;
   seq.tokens.resize(kv_len);

@@ -33,7 +33,8 @@ SlabLayout::SlabLayout(const kvasir_layout& layout, uint32_t n_kv_heads, uint32_
     : record_bytes_(layout.record_bytes),
       open_bytes_(layout.open_bytes),
       n_kv_heads_(n_kv_heads),
-      page_blocks_(page_blocks) {}
+      page_blocks_(page_blocks),
+      is_per_token_((layout.flags & KVASIR_LAYOUT_PER_TOKEN) != 0) {}
 
 void SlabLayout::make_writable(SlabPages& pages, uint32_t begin, uint32_t end) const {
   if (begin >= end) return;
@@ -51,21 +52,23 @@ void SlabLayout::free_open(SlabPages& pages, uint32_t final_blocks) const {
   for (size_t page = 0; page < n; ++page) pages.open_pages[page].reset();
 }
 
-void SlabLayout::truncate(SlabPages& pages, uint32_t n_blocks, bool clear_last) const {
+void SlabLayout::truncate(SlabPages& pages, uint32_t kv_len, uint32_t block_size) const {
+  const uint32_t n_blocks = (kv_len + block_size - 1) / block_size, cut = kv_len % block_size;
   const size_t n_pages = (n_blocks + page_blocks_ - 1) / page_blocks_;
   if (pages.pages.size() > n_pages) pages.pages.resize(n_pages);
   if (pages.open_pages.size() > n_pages) pages.open_pages.resize(n_pages);
   if (n_pages == 0) return;
   // Records past the end must read as new ones when their blocks are written again.
   make_writable(pages, (static_cast<uint32_t>(n_pages) - 1) * page_blocks_, n_blocks);
-  const uint32_t first = clear_last ? n_blocks - 1 : n_blocks;
-  for (uint32_t block = first; block < n_pages * page_blocks_; ++block)
+  const auto clear = [&](const SlabPage& page, uint64_t bytes, uint32_t head, uint32_t block) {
+    const uint64_t slot = uint64_t{head} * page_blocks_ + block % page_blocks_;
+    const uint64_t kept = is_per_token_ && block < n_blocks ? bytes / block_size * cut : 0;
+    std::memset(page.get() + slot * bytes + kept, 0, bytes - kept);
+  };
+  for (uint32_t block = kv_len / block_size; block < n_pages * page_blocks_; ++block)
     for (uint32_t head = 0; head < n_kv_heads_; ++head) {
-      const uint64_t slot = uint64_t{head} * page_blocks_ + block % page_blocks_;
-      if (record_bytes_)
-        std::memset(pages.pages[n_pages - 1].get() + slot * record_bytes_, 0, record_bytes_);
-      if (open_bytes_)
-        std::memset(pages.open_pages[n_pages - 1].get() + slot * open_bytes_, 0, open_bytes_);
+      if (record_bytes_) clear(pages.pages[n_pages - 1], record_bytes_, head, block);
+      if (open_bytes_) clear(pages.open_pages[n_pages - 1], open_bytes_, head, block);
     }
 }
 

@@ -33,8 +33,9 @@ class SlabLayout {
   void make_writable(SlabPages& pages, uint32_t begin, uint32_t end) const;
   // Frees open pages all of whose blocks lie below `final_blocks`.
   void free_open(SlabPages& pages, uint32_t final_blocks) const;
-  // Forgets blocks >= n_blocks and zeroes the record of block n_blocks - 1 when it is cut.
-  void truncate(SlabPages& pages, uint32_t n_blocks, bool clear_last) const;
+  // Forgets tokens >= kv_len. The record of a block that is cut is zeroed: whole, or where its
+  // parts belong to tokens (KVASIR_LAYOUT_PER_TOKEN) from the first token that goes.
+  void truncate(SlabPages& pages, uint32_t kv_len, uint32_t block_size) const;
 
   // kvasir_slab over the pages of several sequences; valid while the buffers and pages are.
   struct Buffers {
@@ -48,6 +49,7 @@ class SlabLayout {
   uint64_t open_page_bytes() const { return open_bytes_ * n_kv_heads_ * page_blocks_; }
   uint64_t record_bytes_ = 0, open_bytes_ = 0;
   uint32_t n_kv_heads_ = 0, page_blocks_ = 0;
+  bool is_per_token_ = false;
 };
 
 }  // namespace kvasir

@@ -83,7 +83,7 @@ TEST_CASE("what is cut reads as new, for this holder only") {
       slab.fill(0, 10, 7);
       const Slab other = slab;
       if (keep == 0 && inside_block) continue;
-      slab.layout.truncate(slab.pages, keep, inside_block);
+      slab.layout.truncate(slab.pages, keep * 2 - (inside_block ? 1 : 0), 2);
       slab.layout.make_writable(slab.pages, 0, 10);
       for (uint32_t block = 0; block < 10; ++block)
         for (uint32_t head = 0; head < kHeads; ++head) {
@@ -93,6 +93,22 @@ TEST_CASE("what is cut reads as new, for this holder only") {
           CHECK(other.closed(head, block) == 7);
         }
     }
+}
+
+TEST_CASE("a record of one part per token keeps the parts of the tokens that stay") {
+  Slab slab;
+  slab.wish.flags = KVASIR_LAYOUT_PER_TOKEN;
+  slab.layout = {slab.wish, kHeads, kPage};
+  slab.fill(0, 6, 7);
+  slab.layout.truncate(slab.pages, 9, 4);  // one token of block 2 stays
+  for (uint32_t head = 0; head < kHeads; ++head) {
+    CHECK(slab.closed(head, 1) == 7);
+    CHECK(slab.closed(head, 3) == 0);
+    const std::byte* record = Slab::at(slab.pages.pages, 8, head, 2);
+    for (uint32_t i = 0; i < 8; ++i) CHECK(static_cast<int>(record[i]) == (i < 2 ? 7 : 0));
+    const std::byte* open = Slab::at(slab.pages.open_pages, 4, head, 2);
+    for (uint32_t i = 0; i < 4; ++i) CHECK(static_cast<int>(open[i]) == (i < 1 ? 7 : 0));
+  }
 }
 
 TEST_CASE("open records go when all blocks of their page are final") {
