@@ -284,10 +284,7 @@ uint64_t AttendStage::attended_tokens(const BatchRow& row, const LayerSelection&
                                       uint64_t* selected) const {
   const uint32_t unit = c_.forced_unit();
   const ForcedRange forced = forced_range(c_.cache, unit, row.first_pos() + 1, row.seq->prompt_end);
-  uint64_t dead = 0;
-  if (!state.dead.empty())
-    dead =
-        static_cast<uint64_t>(std::count(state.dead[head].begin(), state.dead[head].end(), true));
+  const uint64_t dead = state.dead.empty() ? 0 : state.dead[head].size() - state.live[head].size();
   if (selection.dense) {
     *selected = forced.window_begin - forced.sink_end - dead;
     return row.kv_len - dead;

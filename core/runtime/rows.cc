@@ -68,21 +68,26 @@ Candidates live_candidates(const LayerState& layer, uint32_t unit, const ForcedR
   out.listed = !layer.dead.empty() || !layer.restricted.empty();
   if (!out.listed) return out;
   out.heads.resize(n_kv_heads);
+  // Walks what is left, not the whole context: a step costs what it attends to.
   const uint32_t unit_tokens = layer.restricted_unit == KVASIR_UNIT_BLOCK ? block_size : 1;
+  const uint32_t end = out.end * step;
   for (uint32_t head = 0; head < n_kv_heads; ++head) {
-    const auto reachable = [&](uint32_t token) {
-      if (layer.restricted.empty() || token / unit_tokens >= layer.restricted_end) return true;
-      return std::binary_search(layer.restricted[head].begin(), layer.restricted[head].end(),
-                                token / unit_tokens);
+    std::vector<uint32_t>& index = out.heads[head].index;
+    const auto add = [&](uint32_t token) {
+      const uint32_t u = token / step;
+      if (u >= out.begin && u < out.end && (index.empty() || index.back() != u)) index.push_back(u);
     };
-    const auto live = [&](uint32_t token) {
-      return (layer.dead.empty() || token >= layer.dead[head].size() || !layer.dead[head][token]) &&
-             reachable(token);
+    const auto add_living = [&](uint32_t begin_token, uint32_t end_token) {
+      for (uint32_t t = begin_token; t < end_token; ++t)
+        if (layer.dead.empty() || t >= layer.dead[head].size() || !layer.dead[head][t]) add(t);
     };
-    for (uint32_t u = out.begin; u < out.end; ++u) {
-      bool any = false;
-      for (uint32_t token = u * step; token < (u + 1) * step && !any; ++token) any = live(token);
-      if (any) out.heads[head].index.push_back(u);
+    if (!layer.restricted.empty()) {
+      for (const uint32_t u : layer.restricted[head])
+        add_living(u * unit_tokens, std::min(end, (u + 1) * unit_tokens));
+      add_living(layer.restricted_end * unit_tokens, end);
+    } else {
+      for (const uint32_t t : layer.live[head]) add(t);
+      add_living(static_cast<uint32_t>(layer.dead[head].size()), end);
     }
   }
   return out;

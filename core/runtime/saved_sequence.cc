@@ -317,7 +317,12 @@ void read_layer(Reader& in, RunContext& c, LayerState& state, uint32_t layer, ui
               [&](uint32_t block) { return std::min(b, kv_len - block * b); });
   read_packed(in, c, state, layer, kv_len);
   state.dead.resize(in.count(heads, "heads"));
-  for (auto& head : state.dead) head = in.flags(kv_len);
+  state.live.resize(state.dead.size());
+  for (size_t head = 0; head < state.dead.size(); ++head) {
+    state.dead[head] = in.flags(kv_len);
+    for (uint32_t token = 0; token < state.dead[head].size(); ++token)
+      if (!state.dead[head][token]) state.live[head].push_back(token);
+  }
   state.restricted.resize(in.count(heads, "heads"));
   for (auto& head : state.restricted) head = in.ascending(kv_len, "reachable units");
   for (const size_t n : {state.dead.size(), state.restricted.size()})

@@ -75,6 +75,7 @@ struct PackedTokens {
 struct LayerState : BlockList {
   PackedTokens packed;
   std::vector<std::vector<bool>> dead;            // [kv_head][token] evicted; empty: nothing is
+  std::vector<std::vector<uint32_t>> live;        // [kv_head] the others of [0, dead.size())
   std::vector<std::vector<uint32_t>> restricted;  // [kv_head] reachable units; empty: all
   uint32_t restricted_unit = KVASIR_UNIT_BLOCK;
   uint32_t restricted_end = 0;  // units from here on did not exist when the restriction was made

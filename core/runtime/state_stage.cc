@@ -414,13 +414,21 @@ void StateStage::apply(const BatchRow& row, uint32_t layer, const kvasir_selecti
   }
   const uint32_t per = plan.unit == KVASIR_UNIT_BLOCK ? c_.geometry.block_size : 1;
   state.dead.resize(n_heads);
+  state.live.resize(n_heads);
+  std::set<uint32_t> touched;  // blocks
   for (uint32_t head = 0; head < n_heads; ++head) {
     auto& dead = state.dead[head];
+    auto& live = state.live[head];
+    for (auto t = static_cast<uint32_t>(dead.size()); t < candidates.end * per; ++t)
+      live.push_back(t);
     dead.resize(std::max<size_t>(dead.size(), size_t{candidates.end} * per));
-    for (const uint32_t u : lost[head])
+    for (const uint32_t u : lost[head]) {
+      touched.insert(u * per / c_.geometry.block_size);
       for (uint32_t t = 0; t < per; ++t) dead[size_t{u} * per + t] = true;
+    }
+    std::erase_if(live, [&](uint32_t t) { return dead[t]; });
   }
-  free_dead_blocks(state);
+  free_dead_blocks(state, touched);
   pack(row, layer);
 }
 
@@ -435,9 +443,10 @@ void StateStage::pack(const BatchRow& row, uint32_t layer) {
   std::vector<std::vector<uint32_t>> live(heads);
   uint64_t held = 0, needed = 0;  // blocks of one head
   for (uint32_t head = 0; head < heads; ++head) {
-    const auto& dead = state.dead[head];
-    for (uint32_t token = 0; token < end; ++token)
-      if (token >= dead.size() || !dead[token]) live[head].push_back(token);
+    for (const uint32_t token : state.live[head])
+      if (token < end) live[head].push_back(token);
+    for (auto token = static_cast<uint32_t>(state.dead[head].size()); token < end; ++token)
+      live[head].push_back(token);
     needed += (live[head].size() + b - 1) / b;
     if (state.packed.end) held += state.packed.heads[head].blocks.size();
   }
@@ -446,9 +455,9 @@ void StateStage::pack(const BatchRow& row, uint32_t layer) {
   if (needed < held) c_.store.pack(state, layer, end, std::move(live));
 }
 
-void StateStage::free_dead_blocks(LayerState& state) {
-  const uint32_t b = c_.geometry.block_size;
-  for (size_t block = 0; block < state.blocks.size(); ++block) {
+void StateStage::free_dead_blocks(LayerState& state, const std::set<uint32_t>& among) {
+  const size_t b = c_.geometry.block_size;
+  for (const uint32_t block : among) {
     if (!state.blocks[block]) continue;
     bool dead = true;
     for (const auto& head : state.dead)

@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -48,7 +49,7 @@ class StateStage {
                  const std::vector<std::vector<HeadMass>>& mass, uint32_t moment, uint32_t flags);
   void apply(const BatchRow& row, uint32_t layer, const kvasir_selection& plan,
              const std::vector<HeadSelection>& heads, const Candidates& candidates);
-  void free_dead_blocks(LayerState& state);
+  void free_dead_blocks(LayerState& state, const std::set<uint32_t>& among);
   void pack(const BatchRow& row, uint32_t layer);
   std::string plan(Selector& selector, uint32_t layer, const std::vector<BatchRow>& due,
                    const std::vector<const Candidates*>& candidates, uint32_t moment,

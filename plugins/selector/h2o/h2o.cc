@@ -152,7 +152,7 @@ class H2o {
   // Per token the sum of its mass, mean over the group; a sum per query head where the largest
   // counts. f32: in f16 a sum of 2048 takes no more probabilities.
   void layout(kvasir_layout& out) const {
-    out.flags = KVASIR_LAYOUT_SEALED_ONLY;
+    out.flags = KVASIR_LAYOUT_SEALED_ONLY | KVASIR_LAYOUT_PER_TOKEN;
     out.record_bytes = uint64_t{block_size_} * heads_.n_voices() * sizeof(float);
     out.format = uint64_t{1} << 48 | heads_.n_voices();
   }

@@ -72,6 +72,9 @@ class Tova : public sdk::Sequences<LatestQuery> {
     sdk::check_mass(mass, step.n_rows());
     for (uint32_t r = 0; r < step.n_rows(); ++r) {
       LatestQuery::Layer& layer = layer_of(step, r) = {};
+      const uint64_t n = mass.row_offsets[r + 1] - mass.row_offsets[r];
+      layer.token.reserve(n);
+      layer.mass.reserve(n);
       sdk::for_each_mass(mass, r, [&](uint32_t token, float value) {
         layer.token.push_back(token);
         layer.mass.push_back(value);

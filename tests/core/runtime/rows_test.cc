@@ -246,8 +246,22 @@ TEST_CASE("candidates are what is live, reachable and not forced") {
       CHECK(got.heads[head].index == std::vector<uint32_t>(want.begin(), want.end()));
     }
   }
-  layer.dead.clear();
   layer.restricted.clear();
+  layer.live.resize(heads);
+  for (uint32_t head = 0; head < heads; ++head)
+    for (uint32_t t = 0; t < 30; ++t)
+      if (!layer.dead[head][t]) layer.live[head].push_back(t);
+  for (const uint32_t unit : {KVASIR_UNIT_BLOCK, KVASIR_UNIT_TOKEN}) {
+    const Candidates got = live_candidates(layer, unit, {4, 32}, block, heads);
+    for (uint32_t head = 0; head < heads; ++head) {
+      std::set<uint32_t> want;
+      for (uint32_t t = 4; t < 32; ++t)
+        if (t >= 30 || !layer.dead[head][t]) want.insert(unit == KVASIR_UNIT_BLOCK ? t / block : t);
+      CHECK(got.heads[head].index == std::vector<uint32_t>(want.begin(), want.end()));
+    }
+  }
+  layer.dead.clear();
+  layer.live.clear();
   const Candidates plain = live_candidates(layer, KVASIR_UNIT_TOKEN, {4, n - 8}, block, heads);
   CHECK(!plain.listed);
   CHECK(plain.begin == 4);

@@ -1,5 +1,7 @@
 // H2O: sums of attention, who stays after the prompt and after every token, budgets of all kinds.
 // SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+
 #include "tests/plugins/selector/eviction_scene.h"
 #include "tests/support/c_abi.h"
 
@@ -135,6 +137,32 @@ TEST_SUITE("plugins/selector/h2o") {
     CHECK(scene.plan(0) == std::vector<Tokens>{{1, 3}});
   }
 
+  TEST_CASE("before anything is evicted the sums of a head add up to the number of its queries") {
+    constexpr uint32_t kN = 50;
+    Scene scene({}, eviction_geometry(0, 1));
+    scene.prompt(0, kN);
+    std::mt19937 random(8);
+    std::normal_distribution<double> logit;
+    std::vector<std::vector<float>> sums(2, std::vector<float>(kN));
+    for (uint32_t query = 0; query < kN; ++query) {
+      for (uint32_t q_head = 0; q_head < 4; ++q_head) {  // each a softmax over what it may see
+        std::vector<double> p(query + 1);
+        double total = 0;
+        for (double& x : p) total += x = std::exp(3 * logit(random));
+        for (uint32_t t = 0; t <= query; ++t)
+          sums[q_head / 2][t] += static_cast<float>(p[t] / total);
+      }
+    }
+    REQUIRE(scene.observe(0, sums) == KVASIR_OK);
+    for (uint32_t head = 0; head < 2; ++head) {
+      double total = 0;
+      for (uint32_t t = 0; t < kN; ++t) {
+        total += double{scene.pages.record(head, t / 16)[t % 16]};
+      }
+      CHECK(total == doctest::Approx(kN).epsilon(1e-6));
+    }
+  }
+
   TEST_CASE("a heavy sum still takes small shares") {
     Scene scene({{"budget_tokens", int64_t{1}}}, eviction_geometry(0, 1));
     scene.prompt(0, 3);
@@ -175,6 +203,13 @@ TEST_SUITE("plugins/selector/h2o") {
     Tokens expected{0, 1, 2};
     for (const uint32_t t : range(30, 38)) expected.push_back(t);
     CHECK(scene.plan(0)[0] == expected);
+  }
+
+  TEST_CASE("a sum takes 4 bytes per token and kv head, or query head where they count apart") {
+    kvasir_geometry geometry = eviction_geometry(0, 1);
+    CHECK(EvictionScene("h2o", {}, geometry).layout.record_bytes == 4 * 16);
+    geometry.gqa_reduce = KVASIR_REDUCE_MAX;
+    CHECK(EvictionScene("h2o", {}, geometry).layout.record_bytes == 2 * 4 * 16);
   }
 
   TEST_CASE("drop evicts, mask restricts") {

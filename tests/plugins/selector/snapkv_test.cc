@@ -121,6 +121,21 @@ TEST_SUITE("plugins/selector/snapkv") {
     CHECK(scene.selector.text().find("layer 0") != std::string::npos);
   }
 
+  TEST_CASE("votes take 4 bytes per prompt token and kv head until the plan, then nothing") {
+    if (heap_bytes() == 0) return;
+    constexpr uint32_t kN = 1u << 20;
+    EvictionScene scene("snapkv", options(8, 5), eviction_geometry(0, 4));
+    scene.prompt(0, kN);
+    const auto mass = random_mass(2, kN, 1);
+    const size_t before = heap_bytes();
+    REQUIRE(scene.observe(0, mass) == KVASIR_OK);
+    const size_t votes = heap_bytes() - before;
+    CHECK(votes >= 2 * 4 * kN);
+    CHECK(votes < 2 * 4 * kN * 1.01);
+    CHECK(scene.plan(0)[0].size() == 8);
+    CHECK(heap_bytes() < before + kN / 100);
+  }
+
   TEST_CASE("every prompt is voted on anew; layers and sequences do not mix") {
     EvictionScene scene("snapkv", options(1, 1), eviction_geometry(0, 1));
     scene.open(2);

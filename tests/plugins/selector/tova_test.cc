@@ -51,6 +51,21 @@ TEST_SUITE("plugins/selector/tova") {
     CHECK(scene.status == KVASIR_ERR_INVALID);
   }
 
+  TEST_CASE("a query takes 8 bytes per token it saw until the plan, then nothing") {
+    if (heap_bytes() == 0) return;
+    constexpr uint32_t kN = 1u << 20;
+    EvictionScene scene("tova", {{"budget_tokens", int64_t{8}}}, eviction_geometry(0, 1));
+    scene.prompt(0, kN);
+    const auto mass = random_mass(1, kN, 1);
+    const size_t before = heap_bytes();
+    REQUIRE(scene.observe(0, mass) == KVASIR_OK);
+    const size_t query = heap_bytes() - before;
+    CHECK(query >= 8 * kN);
+    CHECK(query < 8 * kN * 1.01);
+    CHECK(scene.plan(0)[0].size() == 8);
+    CHECK(heap_bytes() < before + kN / 100);
+  }
+
   TEST_CASE("the paper's size counts sink, window and the current token") {
     const OptionValues capped{{"cache_size", int64_t{64}}};
     CHECK(EvictionScene("tova", capped, eviction_geometry(4, 10)).limits.max_units == 50);
