@@ -1,12 +1,12 @@
 // kvasir config: checks strategies without a model, and says what a strategy comes to.
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdlib>
-#include <fstream>
 
 #include "core/error.h"
 #include "core/plugin/option_schema.h"
 #include "tools/kvasir/commands.h"
 #include "tools/kvasir/config_import.h"
+#include "tools/kvasir/output.h"
 #include "tools/kvasir/planning.h"
 #include "tools/kvasir/text.h"
 
@@ -190,14 +190,7 @@ void import_config(const Options& options, const std::string& file, const std::s
   }
   for (const std::string& note : imported.notes)
     std::fprintf(stderr, "kvasir: note: %s\n", note.c_str());
-  if (output.empty()) {
-    std::fputs(imported.toml.c_str(), stdout);
-    return;
-  }
-  std::ofstream out(output, std::ios::binary);
-  out << imported.toml;
-  out.close();
-  if (!out) throw input_error("-o " + output + ": cannot be written; check the path");
+  Output(output).write(imported.toml);
 }
 
 void add_flags(CLI::App& c, Options& options, ConfigOptions& o) {
@@ -224,7 +217,7 @@ void add_config(CLI::App& app) {
   explained->callback([=] { explain_strategy(*options, *o); });
   auto* imported = config->add_subcommand("import", "A strategy from KTransformers' config.yaml");
   auto file = std::make_shared<std::string>();
-  auto output = std::make_shared<std::string>();
+  auto output = std::make_shared<std::string>("-");
   imported->add_option("file", *file, "config.yaml, or its section long_context")->required();
   imported->add_option("-o,--output", *output, "File to write (default: standard output)");
   imported->add_option("--plugin-dir", options->plugin_dirs, "Folder to search for plugins first")

@@ -98,6 +98,27 @@ TEST_CASE("each token, seal and exit from the window is told once, in order") {
       }
 }
 
+TEST_CASE("who asks gets window and open block at the prompt's end, and all of it every n tokens") {
+  constexpr uint32_t kPrompt = 61;
+  Bench bench(8, 2);
+  const auto engine =
+      bench.engine(toml(24, KVASIR_LAYOUT_PROMPT_END_ALL, "token") + "refresh = 5\n");
+  calls& book = calls_of(*engine);
+  const auto seq = engine->open();
+  prefill(*engine, seq, some_tokens(kPrompt));
+  for (const uint32_t layer : {0u, 1u})
+    CHECK(Told(book, layer).prompt_end == between(0, (kPrompt + kBlock - 1) / kBlock));
+  for (uint32_t step = 1; step <= 21; ++step) {
+    CAPTURE(step);
+    book.clear(book.self);
+    decode(*engine, seq, 1);
+    const uint32_t blocks = (kPrompt + step + kBlock - 1) / kBlock;
+    for (const uint32_t layer : {0u, 1u})
+      CHECK(Told(book, layer).prompt_end ==
+            (step % 5 == 0 ? between(0, blocks) : std::vector<uint32_t>{}));
+  }
+}
+
 TEST_CASE("a cut block is fed again from its start") {
   for (const bool sealed_only : {false, true}) {
     CAPTURE(sealed_only);
