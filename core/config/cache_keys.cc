@@ -12,6 +12,7 @@ namespace {
 
 constexpr uint32_t kMaxTokens = 1u << 30;
 constexpr uint32_t kMaxLayers = 4096;
+constexpr uint32_t kMaxThreads = 4096;
 
 Error wrong_type(const OptionSetting& e, const std::string& wanted) {
   return error_at(e.origin, e.key + " must be " + wanted + ", not " + type_name(e.value) + " (" +
@@ -149,6 +150,8 @@ constexpr CacheKey kKeys[] = {
     enum_key<&C::head_select_mode, kHeadSelectModes>("head_select_mode"),
     enum_key<&C::gqa_reduce, kReduces>("gqa_reduce"),
     number_key<&C::chunk_size, 1, 1u << 20>("chunk_size"),
+    number_key<&C::max_seq_len, 0, kMaxTokens>("max_seq_len"),
+    number_key<&C::threads_num, 0, kMaxThreads>("threads_num"),
     {"bypass", "bypass", &set_bool<&C::bypass>, &print_bypass, &origin_of<&C::bypass>},
     enum_key<&C::on_fault, kOnFaults>("on_fault"),
     enum_key<&C::positions, kPositions>("positions"),

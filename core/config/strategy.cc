@@ -3,6 +3,7 @@
 #include "core/config/strategy.h"
 
 #include <algorithm>
+#include <cctype>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -162,7 +163,27 @@ void finish(const std::vector<Override>& overrides, StrategyConfig& strategy) {
 
 namespace config {
 
+namespace {
+
+// kv_type = "FP16" means type_k and type_v, in the spelling of those.
+OptionSetting type_option(const char* key, const OptionSetting& kv_type) {
+  OptionSetting made = kv_type;
+  made.key = key;
+  if (auto* name = std::get_if<std::string>(&made.value)) {
+    for (char& c : *name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    if (*name == "fp16" || *name == "fp32") name->erase(1, 1);
+  }
+  return made;
+}
+
+}  // namespace
+
 void apply_section_entry(const OptionSetting& entry, PluginSection& section) {
+  if (section.kind == Kind::kStorage && entry.key == "kv_type") {
+    apply_section_entry(type_option("type_k", entry), section);
+    apply_section_entry(type_option("type_v", entry), section);
+    return;
+  }
   if (entry.key != "plugin" && entry.key != "path") {
     const auto same = [&](const OptionSetting& o) { return o.key == entry.key; };
     std::erase_if(section.options, same);

@@ -61,6 +61,8 @@ struct CacheConfig {
   Setting<HeadSelectMode> head_select_mode{HeadSelectMode::kSeparate};  // "separate", "shared"
   Setting<GqaReduce> gqa_reduce{GqaReduce::kSum};
   Setting<uint32_t> chunk_size{512};  // prefill tokens per pass
+  Setting<uint32_t> max_seq_len{0};   // tokens of context; 0 = what the prompt needs. -c wins
+  Setting<uint32_t> threads_num{0};   // workers; 0 = one per physical core. -t wins
   Setting<bool> bypass{true};         // a budget that covers everything takes the dense path
   Setting<OnFault> on_fault{OnFault::kFallback};  // "fallback", "fail"
   // "true"; "slot": keys and queries are rotated by their index among what is attended

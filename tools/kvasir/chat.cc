@@ -67,10 +67,11 @@ class Chat {
       document_ = chat.system + (document_.empty() ? "" : "\n\n" + document_);
     prefix_ = encode(document_.empty() ? "" : conversation_.system(document_), true);
     const auto n = static_cast<uint32_t>(prefix_.size());
-    context_ = options.ctx_size ? options.ctx_size : n + kRoomTokens;
+    context_ = session.context_or(n + kRoomTokens);
     if (n >= context_)
-      throw input_error("the document is " + std::to_string(n) + " tokens, but -c gives " +
-                        std::to_string(context_) + ": raise -c or shorten it");
+      throw input_error("the document is " + std::to_string(n) + " tokens, but " +
+                        session.context_source() + " gives " + std::to_string(context_) +
+                        ": raise that or shorten it");
     if (context_ > session.shape().max_context)
       std::fprintf(stderr, "kvasir: warning: %u tokens of context, the model was made for %u\n",
                    context_, session.shape().max_context);

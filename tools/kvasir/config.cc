@@ -5,6 +5,8 @@
 #include "core/error.h"
 #include "core/plugin/option_schema.h"
 #include "tools/kvasir/commands.h"
+#include "tools/kvasir/config_import.h"
+#include "tools/kvasir/output.h"
 #include "tools/kvasir/planning.h"
 #include "tools/kvasir/text.h"
 
@@ -24,9 +26,12 @@ bool has_model(const Options& options, const ConfigOptions& o) {
   return !options.model.empty() || !o.preset_name.empty();
 }
 
-// The context asked for, else the model's own.
-uint32_t context_of(const Options& options, const ModelShape& shape) {
-  return options.ctx_size ? options.ctx_size : shape.max_context;
+// The context asked for, else the strategy's, else the model's own.
+uint32_t context_of(const Options& options, const StrategyConfig& strategy,
+                    const ModelShape& shape) {
+  if (options.ctx_size) return options.ctx_size;
+  const uint32_t configured = strategy.cache.max_seq_len.value;
+  return configured ? configured : shape.max_context;
 }
 
 void check_one(PluginHost& host, const Options& options, const ConfigOptions& o) {
@@ -34,7 +39,7 @@ void check_one(PluginHost& host, const Options& options, const ConfigOptions& o)
   build_pipeline(strategy, host.registry(), host.services());
   if (!has_model(options, o)) return;
   const ModelShape shape = shape_for_planning(options.model, o.preset_name);
-  plan_strategy(host, strategy, shape, Compute::kF32, context_of(options, shape));
+  plan_strategy(host, strategy, shape, Compute::kF32, context_of(options, strategy, shape));
 }
 
 // All are checked; the mistakes come as one error, so that a script sees exit code 2.
@@ -149,7 +154,7 @@ void explain_strategy(Options options, const ConfigOptions& o) {
   const bool given = has_model(options, o);
   const ModelShape shape =
       shape_for_planning(options.model, given ? o.preset_name : kNominalPreset);
-  const uint32_t context = context_of(options, shape);
+  const uint32_t context = context_of(options, strategy, shape);
   Json report{{"strategy", strategy.name}};
   report.update(settings_json(host, strategy, pipeline));
   const std::string model =
@@ -160,6 +165,32 @@ void explain_strategy(Options options, const ConfigOptions& o) {
       attended_json(plan_strategy(host, strategy, shape, Compute::kF32, context), model, context);
   if (options.json) return print_json(report);
   print_text(report);
+}
+
+// What type_k may be in the storage that imported strategies use.
+std::vector<std::string> kv_types(PluginHost& host) {
+  const OpenPlugin storage = host.registry().open(Kind::kStorage, "kvasir.dram");
+  std::vector<std::string> names;
+  for (const auto* known : checked_schema(*storage.desc))
+    if (std::string(known->key) == "type_k")
+      names.assign(known->enum_names, known->enum_names + known->n_enum);
+  return names;
+}
+
+void import_config(const Options& options, const std::string& file, const std::string& output) {
+  PluginHost host(options);
+  const ImportedStrategy imported =
+      import_ktransformers(read_file(file, "config import"), file, kv_types(host));
+  try {
+    const StrategyConfig strategy = parse_strategy(imported.toml, file + " as TOML", {}, {});
+    build_pipeline(strategy, host.registry(), host.services());
+  } catch (const Error& e) {
+    throw Error(e.kind(),
+                file + " does not make a valid strategy, nothing is written: " + e.what());
+  }
+  for (const std::string& note : imported.notes)
+    std::fprintf(stderr, "kvasir: note: %s\n", note.c_str());
+  Output(output).write(imported.toml);
 }
 
 void add_flags(CLI::App& c, Options& options, ConfigOptions& o) {
@@ -184,6 +215,16 @@ void add_config(CLI::App& app) {
   auto* explained = config->add_subcommand("explain", "Every value, where it came from, the total");
   add_flags(*explained, *options, *o);
   explained->callback([=] { explain_strategy(*options, *o); });
+  auto* imported = config->add_subcommand("import", "A strategy from KTransformers' config.yaml");
+  auto file = std::make_shared<std::string>();
+  auto output = std::make_shared<std::string>("-");
+  imported->add_option("file", *file, "config.yaml, or its section long_context")->required();
+  imported->add_option("-o,--output", *output, "File to write (default: standard output)");
+  imported->add_option("--plugin-dir", options->plugin_dirs, "Folder to search for plugins first")
+      ->allow_extra_args(false);
+  imported->add_option("--log-level", options->log_level, "debug, info, warn, error")
+      ->envname("KVASIR_LOG_LEVEL");
+  imported->callback([=] { import_config(*options, *file, *output); });
 }
 
 }  // namespace kvasir::tool

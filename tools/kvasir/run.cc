@@ -46,10 +46,11 @@ void run(const Options& options, const PromptOptions& prompt) {
   const Tokenizer& tokenizer = session.tokenizer();
   const std::vector<TokenId> tokens = prompt_tokens(tokenizer, prompt);
   const uint32_t needed = static_cast<uint32_t>(tokens.size()) + prompt.n_predict;
-  const uint32_t context = options.ctx_size ? options.ctx_size : needed;
+  const uint32_t context = session.context_or(needed);
   if (tokens.size() > context)
-    throw input_error("the prompt is " + std::to_string(tokens.size()) + " tokens, but -c gives " +
-                      std::to_string(context) + ": raise -c or shorten the prompt");
+    throw input_error("the prompt is " + std::to_string(tokens.size()) + " tokens, but " +
+                      session.context_source() + " gives " + std::to_string(context) +
+                      ": raise it or shorten the prompt");
   if (context > session.shape().max_context)
     std::fprintf(stderr, "kvasir: warning: %u tokens of context, the model was made for %u\n",
                  context, session.shape().max_context);

@@ -17,13 +17,18 @@ std::string gigabytes(uint64_t bytes) {
   return text;
 }
 
+Options with_threads(Options options, const StrategyConfig& strategy) {
+  if (options.threads == 0) options.threads = strategy.cache.threads_num.value;
+  return options;
+}
+
 }  // namespace
 
 Session::Session(const Options& options)
     : options_(options),
       strategy_(resolve_strategy(options)),
       compute_(resolve_compute(options)),
-      host_(options) {
+      host_(with_threads(options, strategy_)) {
   build_pipeline(strategy_, registry(), services());  // mistakes before the model file is touched
   if (options.model.empty()) throw input_error("no model: give -m FILE.gguf");
   file_ = GgufFile::open(options.model);
@@ -31,6 +36,17 @@ Session::Session(const Options& options)
 }
 
 Session::~Session() = default;
+
+uint32_t Session::context_or(uint32_t needed) const {
+  const uint32_t wanted = options_.ctx_size ? options_.ctx_size : strategy_.cache.max_seq_len.value;
+  return wanted ? wanted : needed;
+}
+
+std::string Session::context_source() const {
+  const auto& configured = strategy_.cache.max_seq_len;
+  return options_.ctx_size || !configured.value ? "-c"
+                                                : "max_seq_len (" + configured.origin.text() + ")";
+}
 
 const Tokenizer& Session::tokenizer() const {
   if (!tokenizer_) tokenizer_ = Tokenizer::from_gguf(*file_);

@@ -23,6 +23,9 @@ class Session {
   const ModelShape& shape() const { return shape_; }
   const Tokenizer& tokenizer() const;  // Error when the file has none
   const StrategyConfig& strategy() const { return strategy_; }
+  // Tokens of context: -c, else the strategy's max_seq_len, else `needed`.
+  uint32_t context_or(uint32_t needed) const;
+  std::string context_source() const;  // "-c", or where max_seq_len was set
   PluginRegistry& registry() { return host_.registry(); }
   HostServices& services() { return host_.services(); }
   ThreadPool& pool() { return host_.pool(); }

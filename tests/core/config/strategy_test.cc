@@ -42,11 +42,15 @@ layer_step = 4
 head_select_mode = "SHARED"
 gqa_reduce = "softmax_sum"
 chunk_size = 1024
+max_seq_len = 100000
+threads_num = 12
 bypass = false
 on_fault = "fail"
 )");
   const CacheConfig& c = config.cache;
   CHECK(c.block_size.value == 16);
+  CHECK(c.max_seq_len.value == 100000);
+  CHECK(c.threads_num.value == 12);
   CHECK(c.sink_tokens.value == 8);
   CHECK(c.window_tokens.value == 256);
   CHECK(c.window_mode.value == WindowMode::kPrompt);
@@ -271,7 +275,29 @@ TEST_CASE("explain lists every setting once, with its origin") {
   CHECK(find("cache.n_sink").empty());
   size_t n_cache = 0;
   for (const ExplainLine& line : lines) n_cache += line.key.rfind("cache.", 0) == 0;
-  CHECK(n_cache == 13);
+  CHECK(n_cache == 15);
+}
+
+TEST_CASE("kv_type of [storage] is both types; what is said later wins; other kinds may own it") {
+  const auto types = [](const PluginSection& section) {
+    std::string text;
+    for (const OptionSetting& o : section.options)
+      if (const auto* value = std::get_if<std::string>(&o.value))
+        text += o.key + "=" + *value + " ";
+    return text;
+  };
+  const StrategyConfig both = parse("[storage]\nplugin = 's'\nkv_type = 'FP16'\n");
+  CHECK(types(both.storage) == "type_k=f16 type_v=f16 ");
+  CHECK(both.storage.options[1].origin.text() == "test.toml:3:1");
+  CHECK(types(parse("[storage]\nplugin = 's'\nkv_type = 'Q8_0'\ntype_v = 'f32'\n").storage) ==
+        "type_k=q8_0 type_v=f32 ");
+  Override override;
+  override.key = "storage.kv_type";
+  override.value = "FP32";
+  CHECK(types(parse("[storage]\nplugin = 's'\ntype_k = 'bf16'\n", {override}).storage) ==
+        "type_k=f32 type_v=f32 ");
+  const StrategyConfig own = parse("[selector]\nplugin = 's'\nkv_type = 'FP16'\n");
+  CHECK(types(own.selectors[0]) == "kv_type=FP16 ");
 }
 
 TEST_CASE("the nearest name forgives what fingers do") {
