@@ -41,8 +41,9 @@ void StateStage::send(SlabOwner& owner, uint32_t layer, const std::vector<BatchR
                       uint32_t moment, uint32_t flags,
                       const std::vector<kvasir_update_item>& items) {
   if (items.empty()) return;
-  StepBuilder step(c_, moment, flags, layer, rows, owner.unit(), &owner);
-  step.without_queries();
+  std::vector<BatchRow> quiet = rows;  // no queries: candidates are those at kv_len
+  for (BatchRow& row : quiet) row.q_begin = row.n_q = 0;
+  const StepBuilder step(c_, moment, flags, layer, quiet, owner.unit(), &owner);
   if (owner.selector)
     return guarded(*owner.selector, "update", layer, rows[0].seq->id, "going on without it",
                    [&] { return fault_of(owner.update(step.step(), items)); });
@@ -93,6 +94,10 @@ void StateStage::left_window(uint32_t layer, const std::vector<BatchRow>& rows, 
     ends.push_back(forced_range(c_.cache, KVASIR_UNIT_BLOCK, row.kv_len + 1, row.seq->prompt_end)
                        .window_begin /
                    b);
+  for (uint32_t r = 0; r < rows.size(); ++r) {  // a cut moves the window back
+    uint32_t& final_blocks = rows[r].seq->layers[layer].final_blocks;
+    final_blocks = std::min(final_blocks, ends[r]);
+  }
   for (SlabOwner& owner : c_.owners) {
     if (!(owner.layout.flags & KVASIR_LAYOUT_WANT_FINAL) && owner.layout.open_bytes == 0) continue;
     std::vector<kvasir_update_item> items;
@@ -110,9 +115,7 @@ void StateStage::left_window(uint32_t layer, const std::vector<BatchRow>& rows, 
     for (uint32_t r = 0; r < rows.size(); ++r)
       owner.slab.free_open(rows[r].seq->layers[layer].slabs[c_.owner_index(&owner)], ends[r]);
   }
-  for (uint32_t r = 0; r < rows.size(); ++r)
-    rows[r].seq->layers[layer].final_blocks =
-        std::max(rows[r].seq->layers[layer].final_blocks, ends[r]);
+  for (uint32_t r = 0; r < rows.size(); ++r) rows[r].seq->layers[layer].final_blocks = ends[r];
   if (moment == KVASIR_D4) refresh(layer, rows, flags);
 }
 

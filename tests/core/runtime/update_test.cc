@@ -102,12 +102,18 @@ TEST_CASE("who asks gets window and open block at the prompt's end, and all of i
   constexpr uint32_t kPrompt = 61;
   Bench bench(8, 2);
   const auto engine =
-      bench.engine(toml(24, KVASIR_LAYOUT_PROMPT_END_ALL, "token") + "refresh = 5\n");
+      bench.engine(toml(100, KVASIR_LAYOUT_PROMPT_END_ALL, "token") + "refresh = 5\n");
   calls& book = calls_of(*engine);
   const auto seq = engine->open();
   prefill(*engine, seq, some_tokens(kPrompt));
   for (const uint32_t layer : {0u, 1u})
     CHECK(Told(book, layer).prompt_end == between(0, (kPrompt + kBlock - 1) / kBlock));
+  for (uint32_t i = 0; i < book.n; ++i) {
+    if (book.at[i].function != CALL_UPDATE || book.at[i].moment != KVASIR_P4) continue;
+    CHECK(book.at[i].row[0].n_q == 0);
+    CHECK(book.at[i].row[0].unit_begin == kSink);
+    CHECK(book.at[i].row[0].unit_end == kPrompt - kWindow);
+  }
   for (uint32_t step = 1; step <= 21; ++step) {
     CAPTURE(step);
     book.clear(book.self);
@@ -117,6 +123,19 @@ TEST_CASE("who asks gets window and open block at the prompt's end, and all of i
       CHECK(Told(book, layer).prompt_end ==
             (step % 5 == 0 ? between(0, blocks) : std::vector<uint32_t>{}));
   }
+}
+
+TEST_CASE("blocks that a cut brings back into the window leave it again") {
+  Bench bench(8, 2);
+  const auto engine = bench.engine(toml(100, KVASIR_LAYOUT_WANT_FINAL, "token"));
+  calls& book = calls_of(*engine);
+  const auto seq = engine->open();
+  prefill(*engine, seq, some_tokens(90));
+  CHECK(Told(book, 0).final == between(0, (90 - kWindow) / kBlock));
+  engine->truncate(seq, 61);
+  book.clear(book.self);
+  for (uint32_t i = 0; i < 20; ++i) decode(*engine, seq, 1);
+  CHECK(Told(book, 0).final == between((61 - kWindow) / kBlock, (81 - kWindow) / kBlock));
 }
 
 TEST_CASE("a cut block is fed again from its start") {

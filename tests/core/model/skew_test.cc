@@ -1,0 +1,168 @@
+// Skewing matrices: orthonormal, they diagonalise the second moment of the group's queries, and
+// change no logit; the file says what it holds.
+// SPDX-License-Identifier: Apache-2.0
+#include "core/model/skew.h"
+
+#include <doctest/doctest.h>
+#include <kvasir/ext/draft/skew.h>
+#include <xxhash.h>
+
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <random>
+
+#include "core/error.h"
+#include "core/model/random_model.h"
+#include "tests/support/dense_loop.h"
+#include "tests/support/temp_dir.h"
+
+namespace {
+using namespace kvasir;
+
+// Passes everything on and keeps the queries, before RoPE.
+class Listener : public Model {
+ public:
+  explicit Listener(const Model& model) : model_(model), q_(model.shape().n_layers) {}
+  const ModelShape& shape() const override { return model_.shape(); }
+  const RopeTable& rope() const override { return model_.rope(); }
+  void embed(std::span<const int32_t> ids, float* h) const override { model_.embed(ids, h); }
+  void attn_norm(uint32_t layer, const float* h, uint32_t n, float* x) const override {
+    model_.attn_norm(layer, h, n, x);
+  }
+  void project_qkv(uint32_t layer, const float* x, uint32_t n, float* q, float* k,
+                   float* v) const override {
+    model_.project_qkv(layer, x, n, q, k, v);
+    q_[layer].insert(q_[layer].end(), q, q + uint64_t{n} * shape().n_q_heads * shape().head_dim);
+  }
+  void attn_output(uint32_t layer, const float* o, uint32_t n, float* h) const override {
+    model_.attn_output(layer, o, n, h);
+  }
+  void ffn(uint32_t layer, float* h, uint32_t n) const override { model_.ffn(layer, h, n); }
+  void logits(const float* h, uint32_t n, float* out) const override { model_.logits(h, n, out); }
+  uint64_t weight_bytes() const override { return model_.weight_bytes(); }
+  uint64_t weight_bytes_per_token() const override { return model_.weight_bytes_per_token(); }
+  const std::vector<float>& q(uint32_t layer) const { return q_[layer]; }
+
+ private:
+  const Model& model_;
+  mutable std::vector<std::vector<float>> q_;
+};
+
+struct Tiny {
+  test::TempDir dir;
+  ThreadPool pool{Topology::synthetic("numa:1 core:2 pu:1"), 2, false};
+  std::optional<GgufFile> file;
+  std::unique_ptr<Model> model;
+  Tiny() {
+    RandomModelSpec spec;
+    spec.n_layers = 3;
+    spec.d_model = 64;
+    spec.d_ff = 96;
+    spec.n_q_heads = 8;
+    spec.n_kv_heads = 2;
+    spec.head_dim = 16;
+    spec.vocab_size = 300;
+    spec.context_length = 512;
+    spec.type = GgmlType::kF32;
+    spec.norm_spread = 0.3f;
+    write_random_model(spec, dir.path("tiny"));
+    file = GgufFile::open(dir.path("tiny"));
+    model = Model::load(*file, pool, {Compute::kF32, 512});
+  }
+};
+
+std::vector<int32_t> sample(size_t n) {
+  std::mt19937 random(4);
+  std::vector<int32_t> ids(n);
+  for (int32_t& id : ids) id = static_cast<int32_t>(random() % 300);
+  return ids;
+}
+
+TEST_SUITE("core/model/skew") {
+  TEST_CASE("columns are orthonormal and diagonalise what the group's queries span") {
+    Tiny tiny;
+    const auto ids = sample(150);
+    const SkewMatrices skew = skew_matrices(*tiny.model, tiny.pool, ids, 67);
+    const Listener listener(*tiny.model);
+    test::DenseLoop(listener).step(ids);
+    REQUIRE(skew.columns.size() == 3 * 2 * 16 * 16);
+    std::vector<uint32_t> pos(ids.size());
+    for (uint32_t i = 0; i < pos.size(); ++i) pos[i] = i;
+    for (uint32_t layer = 0; layer < 3; ++layer) {
+      auto q = listener.q(layer);
+      tiny.model->rope().apply(q.data(), 150, 8, 16, pos, 150);
+      for (uint32_t head = 0; head < 2; ++head) {
+        CAPTURE(layer);
+        const float* a = skew.columns.data() + (layer * 2 + head) * 256;
+        std::vector<double> moment(256);  // of skewed queries: (Q A)^T (Q A)
+        double identity = 0, logit = 0;
+        for (uint32_t row = 0; row < 150 * 4; ++row) {
+          const float* x = q.data() + (row / 4 * 8 + head * 4 + row % 4) * 16;
+          std::vector<double> y(16);
+          for (uint32_t c = 0; c < 16; ++c)
+            for (uint32_t d = 0; d < 16; ++d) y[c] += double{x[d]} * double{a[c * 16 + d]};
+          for (uint32_t i = 0; i < 256; ++i) moment[i] += y[i / 16] * y[i % 16];
+          double before = 0, after = 0;  // against the row itself, as if it were a key
+          for (uint32_t d = 0; d < 16; ++d) before += double{x[d]} * x[d], after += y[d] * y[d];
+          logit = std::max(logit, std::abs(before - after) / before);
+        }
+        double off = 0;
+        for (uint32_t i = 0; i < 256; ++i) {
+          if (i / 16 != i % 16) off = std::max(off, std::abs(moment[i]));
+          double dot = 0;
+          for (uint32_t d = 0; d < 16; ++d)
+            dot += double{a[i / 16 * 16 + d]} * double{a[i % 16 * 16 + d]};
+          identity = std::max(identity, std::abs(dot - (i / 16 == i % 16)));
+        }
+        for (uint32_t c = 1; c < 16; ++c)
+          CHECK(moment[c * 17] <= moment[(c - 1) * 17] * (1 + 1e-5));
+        CHECK(off < 2e-4 * moment[0]);  // queries differ in rounding: other sums, other order
+        CHECK(identity < 1e-6);
+        CHECK(logit < 1e-6);
+      }
+    }
+  }
+
+  TEST_CASE("the size of the batches changes nothing but rounding") {
+    Tiny tiny;
+    const auto ids = sample(90);
+    const SkewMatrices a = skew_matrices(*tiny.model, tiny.pool, ids, 512);
+    const SkewMatrices b = skew_matrices(*tiny.model, tiny.pool, ids, 1);
+    double least = 1;
+    for (size_t at = 0; at < a.columns.size(); at += 16) {  // a column's sign is free
+      double dot = 0;
+      for (size_t d = 0; d < 16; ++d) dot += double{a.columns[at + d]} * double{b.columns[at + d]};
+      least = std::min(least, std::abs(dot));
+    }
+    CHECK(least > 0.999);
+  }
+
+  TEST_CASE("a sample shorter than a head is refused") {
+    Tiny tiny;
+    CHECK_THROWS_AS(skew_matrices(*tiny.model, tiny.pool, sample(15), 64), Error);
+  }
+
+  TEST_CASE("the file holds header, checksum and columns") {
+    const test::TempDir dir;
+    const SkewMatrices skew{1, 2, 2, {1, 0, 0, 1, 0, 1, 1, 0}};
+    write_skew_file(skew, 0xabcdef, dir.path("s"));
+    std::ifstream in(dir.path("s"), std::ios::binary);
+    const std::string bytes{std::istreambuf_iterator<char>(in), {}};
+    kvasir_skew_header header;
+    REQUIRE(bytes.size() == sizeof header + 32);
+    std::memcpy(&header, bytes.data(), sizeof header);
+    CHECK(std::string(header.magic) == KVASIR_SKEW_MAGIC);
+    CHECK(header.version == KVASIR_SKEW_VERSION);
+    CHECK(header.n_layers == 1);
+    CHECK(header.n_kv_heads == 2);
+    CHECK(header.head_dim == 2);
+    CHECK(header.model_hash == 0xabcdef);
+    CHECK(header.checksum == XXH3_64bits(bytes.data() + sizeof header, 32));
+    CHECK(std::memcmp(bytes.data() + sizeof header, skew.columns.data(), 32) == 0);
+    CHECK_THROWS_AS(write_skew_file(skew, 1, dir.path("none/s")), Error);
+  }
+}
+
+}  // namespace

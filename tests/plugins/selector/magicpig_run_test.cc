@@ -1,0 +1,203 @@
+// magicpig in the step loop: what is attended when, and that chunks, batches, forks and cuts do not
+// change the draw.
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "tests/plugins/selector/prescribed_run.h"
+
+namespace {
+using namespace kvasir;
+using namespace kvasir::test;
+
+constexpr uint32_t kSink = 4, kWindow = 10, kFlush = 20;
+const std::string kCache =
+    "[cache]\nblock_size = 8\nsink_tokens = 4\nwindow_tokens = 10\nwindow_mode = 'prompt'\n"
+    "window_flush_tokens = 20\ndense_layers = [0]\n";
+const std::string kSelector = "[selector]\nplugin = 'kvasir.magicpig'\nK = 4\nL = 8\n";
+
+// Weight per (token, query head) of one kv head: absent = not attended.
+using Attended = std::map<std::pair<uint32_t, uint32_t>, float>;
+
+std::vector<Attended> step(Engine& engine, SequenceId seq, std::span<const SequenceId> batch = {}) {
+  recording& book = recording_of(engine);
+  book.clear(book.self);
+  book.armed = 1;
+  if (batch.empty()) batch = std::span(&seq, 1);
+  Prescribed::decode(engine, batch);
+  book.armed = 0;
+  std::vector<Attended> out;
+  for (uint32_t layer = 1; layer < 3; ++layer)
+    for (uint32_t kv = 0; kv < 2; ++kv) {
+      Attended& of = out.emplace_back();
+      const recorded_run& run = book.runs[layer];
+      for (uint32_t r = 0; r < run.n_rows; ++r) {
+        const recorded_row& row = run.rows[r];
+        if (row.seq != seq || row.kv_head != kv) continue;
+        for (uint32_t i = 0; i < row.n_tokens; ++i)
+          for (uint32_t g = 0; g < 2; ++g) {
+            const float w =
+                !row.weight ? 0.0f
+                            : row.weight[i * row.weight_width + (row.weight_width == 1 ? 0 : g)];
+            if (!std::isinf(w)) of[{row.token[i], g}] = w;
+          }
+      }
+    }
+  return out;
+}
+
+uint32_t window_begin(uint32_t n, uint32_t prompt) {
+  return prompt - kWindow + (n > prompt ? (n - prompt) / kFlush * kFlush : 0);
+}
+
+TEST_SUITE("plugins/selector/magicpig") {
+  TEST_CASE(
+      "sinks, window and what is not hashed yet are exact; the rest is drawn and weighs more") {
+    constexpr uint32_t kPrompt = 90;
+    Prescribed given;
+    const auto engine = given.engine(kCache + kSelector + kRecording);
+    const auto seq = engine->open();
+    Prescribed::prompt(*engine, seq, kPrompt);
+    size_t drawn = 0, candidates = 0, late = 0;
+    uint32_t hashed_end = kPrompt - kWindow;
+    for (uint32_t n = kPrompt + 1; n < kPrompt + 70; ++n) {
+      const auto got = step(*engine, seq);
+      for (const Attended& head : got) {
+        for (uint32_t g = 0; g < 2; ++g)
+          for (uint32_t t = 0; t < n; ++t) {
+            const auto at = head.find({t, g});
+            const bool forced = t < kSink || t >= window_begin(n, kPrompt);
+            if (forced || t >= hashed_end) {
+              REQUIRE(at != head.end());
+              CHECK(at->second == 0.0f);
+              continue;
+            }
+            ++candidates;
+            drawn += at != head.end();
+            late += at != head.end() && t >= kPrompt - kWindow;
+            if (at != head.end()) CHECK((at->second > -1e-3f && at->second != 0.0f));
+          }
+      }
+      // Blocks that have left the window whole are hashed at the end of the step.
+      hashed_end = std::max(hashed_end, window_begin(n, kPrompt) / 8 * 8);
+    }
+    CHECK(drawn > candidates / 10);
+    CHECK(drawn < candidates * 9 / 10);
+    CHECK(late > 50);
+    CHECK(engine->decode_engagement().fallbacks == 0);
+    CHECK(given.bench.log.empty());
+  }
+
+  TEST_CASE("chunks, companions, forks and cuts do not change the draw") {
+    Prescribed given;
+    const auto plain = given.engine(kCache + kSelector + kRecording);
+    const auto alone = plain->open();
+    Prescribed::prompt(*plain, alone, 90);
+    std::vector<std::vector<Attended>> want;
+    for (int i = 0; i < 60; ++i) want.push_back(step(*plain, alone));
+
+    for (const uint32_t chunk : {1u, 17u}) {
+      const auto engine = given.engine(kCache + "chunk_size = " + std::to_string(chunk) + "\n" +
+                                       kSelector + "table_layout = 'csr'\n" + kRecording);
+      const auto a = engine->open(), other = engine->open();
+      Prescribed::prompt(*engine, a, 90);
+      Prescribed::prompt(*engine, other, 41);
+      const std::vector<SequenceId> both = {other, a};
+      for (size_t i = 0; i < 35; ++i) CHECK(step(*engine, a, both) == want[i]);
+      const auto fork = engine->fork(a);
+      for (int i = 0; i < 30; ++i) step(*engine, fork);
+      for (size_t i = 35; i < 45; ++i) CHECK(step(*engine, a) == want[i]);
+      engine->close(a);
+      engine->truncate(fork, 90 + 40);
+      for (size_t i = 40; i < 60; ++i) {
+        const auto got = step(*engine, fork);
+        // What was hashed before the cut is drawn where it would be exact until the step's end.
+        if ((i + 1) % kFlush != 0) CHECK(got == want[i]);
+      }
+      CHECK(engine->decode_engagement().fallbacks == 0);
+    }
+  }
+
+  TEST_CASE("a sequence cut inside its prompt draws as one that never was longer") {
+    Prescribed given;
+    const auto engine = given.engine(kCache + kSelector + kRecording);
+    const auto cut = engine->open(), fresh = engine->open();
+    Prescribed::prompt(*engine, cut, 90);
+    for (int i = 0; i < 30; ++i) Prescribed::decode(*engine, cut);
+    engine->truncate(cut, 61);
+    Prescribed::prompt(*engine, fresh, 61);
+    for (int i = 0; i < 40; ++i) CHECK(step(*engine, cut) == step(*engine, fresh));
+  }
+
+  TEST_CASE("static tokens are those the prompt's end attends to, exact for every head") {
+    Prescribed given;
+    given.q = [](uint32_t l, int32_t t, uint32_t h, uint32_t d) {
+      return d == 0 ? 6.0f : given_value(l, t, h, d, 0) * 0.2f;
+    };
+    given.k = [](uint32_t l, int32_t t, uint32_t h, uint32_t d) {
+      const bool needle = t == 20 + static_cast<int32_t>(h) || t == 50;
+      return d == 0 ? (needle ? 8.0f : 0.0f) : given_value(l, t, h, d, 1);
+    };
+    const auto engine = given.engine(kCache + "chunk_size = 30\n" +
+                                     "[selector]\nplugin = 'kvasir.magicpig'\nL = 8\n" +
+                                     "K = 12\nstatic = 'snapkv'\nstatic_tokens = 2\n"
+                                     "static_queries = 8\nstatic_kernel_size = 1\n" +
+                                     kRecording);
+    const auto seq = engine->open();
+    Prescribed::prompt(*engine, seq, 90);
+    for (int i = 0; i < 30; ++i) {
+      const auto got = step(*engine, seq);
+      for (uint32_t head = 0; head < 4; ++head)
+        for (uint32_t g = 0; g < 2; ++g)
+          for (const uint32_t t : {20 + head % 2, 50u}) {
+            REQUIRE(got[head].count({t, g}) == 1);
+            CHECK(got[head].at({t, g}) == 0.0f);
+          }
+    }
+  }
+
+  TEST_CASE("K = 0 and prompts of nothing but sinks and window are dense") {
+    for (const uint32_t n : {1u, 13u, 14u, 15u, 60u}) {
+      CAPTURE(n);
+      std::vector<std::vector<float>> outputs;
+      for (const std::string& selector :
+           {std::string("[selector]\nplugin = 'kvasir.dense'\n"),
+            std::string("[selector]\nplugin = 'kvasir.magicpig'\nK = 0\n")}) {
+        Prescribed given;
+        const auto engine = given.engine(kCache + selector);
+        const auto seq = engine->open();
+        Prescribed::prompt(*engine, seq, n);
+        for (int i = 0; i < 30; ++i) Prescribed::decode(*engine, seq);
+        CHECK(engine->decode_engagement().fallbacks == 0);
+        outputs.push_back(given.outputs);
+      }
+      REQUIRE(outputs[0].size() == outputs[1].size());
+      float worst = 0;  // K = 0 lists every token: other sums than over blocks
+      for (size_t i = 0; i < outputs[0].size(); ++i)
+        worst = std::max(worst, std::abs(outputs[0][i] - outputs[1][i]));
+      CHECK(worst < 2e-6f);
+    }
+  }
+
+  TEST_CASE("long after a short prompt there is still something to draw from") {
+    Prescribed given;
+    const auto engine = given.engine(kCache + kSelector + "budget_tokens = 40\n" + kRecording);
+    const auto seq = engine->open();
+    Prescribed::prompt(*engine, seq, 5);
+    for (int i = 0; i < 150; ++i) Prescribed::decode(*engine, seq);
+    const auto got = step(*engine, seq);
+    for (const Attended& head : got) {
+      std::set<uint32_t> tokens;
+      for (const auto& [key, weight] : head) tokens.insert(key.first);
+      const uint32_t forced = kSink + 156 - 140;  // the window began anew at 0 + 7 x 20
+      CHECK(tokens.size() <= forced + 40);
+      CHECK(tokens.size() > forced + 5);
+    }
+    CHECK(engine->decode_engagement().fallbacks == 0);
+    CHECK(given.bench.log.empty());
+  }
+}
+
+}  // namespace
