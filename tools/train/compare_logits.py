@@ -74,7 +74,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "logits.npy"
         subprocess.run([str(args.kvasir), "model", "logits", "-m", str(args.model), "--compute",
-                        "f32", "--tokens", ",".join(map(str, ids.tolist())), "-o", str(output)],
+                        "f32", "-ctk", "f32", "-ctv", "f32", "--tokens", ",".join(map(str, ids.tolist())), "-o", str(output)],
                        check=True, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         given = np.load(output)
     worst = float(np.abs(given - expected).max())

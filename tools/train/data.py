@@ -6,6 +6,7 @@ SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
 import subprocess
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -56,25 +57,36 @@ class RecordStream:
 
 
 class Batches:
-    """Batches mixed from several sources; the choice and every record follow from the seed."""
+    """Batches of n records mixed from several sources, one batch ahead of who asks for them.
 
-    def __init__(self, kvasir: Path, vocabulary: Path, length: int, seed: int,
+    The choice of sources, and every record, follow from the seed.
+    """
+
+    def __init__(self, kvasir: Path, vocabulary: Path, length: int, n: int, seed: int,
                  sources: list[Source]) -> None:
         weights = np.array([s.weight for s in sources], np.float64)
-        self._shares = weights / weights.sum()
+        self._n, self._shares = n, weights / weights.sum()
         self._random = np.random.default_rng(seed)
         # Far apart, so that no two streams of a run draw the same samples.
         self._streams = [RecordStream(kvasir, vocabulary, length, seed + (i << 20), s.flags)
                          for i, s in enumerate(sources)]
+        self._readers = ThreadPoolExecutor(len(sources))
+        self._maker = ThreadPoolExecutor(1)
+        self._coming = self._maker.submit(self._make)
 
-    def next(self, n: int) -> tuple[Tensor, Tensor, Tensor]:
+    def next(self) -> tuple[Tensor, Tensor, Tensor]:
         """ids and mask [n, length], and the source of each record [n]."""
-        counts = self._random.multinomial(n, self._shares)
-        parts = [s.read(int(c)) for s, c in zip(self._streams, counts) if c]
+        batch = self._coming.result()
+        self._coming = self._maker.submit(self._make)
+        return batch
+
+    def _make(self) -> tuple[Tensor, Tensor, Tensor]:
+        counts = self._random.multinomial(self._n, self._shares)
+        parts = list(self._readers.map(lambda s, c: s.read(int(c)), self._streams, counts))
         ids = np.concatenate([p[0] for p in parts])
         mask = np.concatenate([p[1] for p in parts])
         source = np.repeat(np.arange(len(counts)), counts)
-        order = self._random.permutation(n)  # so that micro-batches are alike
+        order = self._random.permutation(self._n)  # so that micro-batches are alike
         return (torch.from_numpy(ids[order]), torch.from_numpy(mask[order].astype(np.bool_)),
                 torch.from_numpy(source[order]))
 
@@ -83,5 +95,8 @@ class Batches:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
+        wait([self._coming])
+        self._maker.shutdown()
+        self._readers.shutdown()
         for stream in self._streams:
             stream.close()

@@ -15,7 +15,7 @@ import json
 import os
 import time
 import tomllib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +34,11 @@ SEGMENT_SEED = 1 << 32  # seeds of the streams lie this far apart or more; all a
 class Stage:
     name: str
     length: int
-    tokens: int  # at most
+    tokens: int
     batch_tokens: int
     sources: list[Source]
     lr: float
     lr_end: float
-    until: float  # ends early when the share of right answer tokens reaches this; above 1: never
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,6 @@ def read_recipe(path: Path) -> Recipe:
         sources = [Source(s["name"], s["weight"], tuple(s["flags"].split()))
                    for s in entry.pop("sources")]
         entry.setdefault("lr_end", entry["lr"])
-        entry.setdefault("until", 2.0)
         stages.append(Stage(sources=sources, **entry))
     return Recipe(shape=ModelShape(**table.pop("shape")), stages=stages, **table)
 
@@ -87,7 +85,6 @@ class Progress:
     tokens: int = 0
     segment: int = 0
     seconds: float = 0.0
-    history: list[float] = field(default_factory=list)  # right answer tokens, by segment of the stage
 
 
 class Trainer:
@@ -131,21 +128,15 @@ class Trainer:
     def train(self, seconds: float) -> None:
         """Until the recipe ends, or the first checkpoint after `seconds`."""
         begin = time.monotonic()
-        while self.progress.stage < len(self.recipe.stages):
-            stage = self.recipe.stages[self.progress.stage]
-            self.train_segment(stage)
-            if self.stage_done(stage):
-                torch.save(self.weights.state_dict(), self.run / f"after-{stage.name}.pt")
-                self.progress.stage += 1
-                self.progress.stage_tokens = 0
-                self.progress.history = []
-            self.save()
-            if time.monotonic() - begin > seconds:
-                return
-
-    def stage_done(self, stage: Stage) -> bool:
         p = self.progress
-        return p.stage_tokens >= stage.tokens or p.history[-1] >= stage.until
+        while p.stage < len(self.recipe.stages) and time.monotonic() - begin < seconds:
+            stage = self.recipe.stages[p.stage]
+            if p.stage_tokens < stage.tokens:
+                self.train_segment(stage)
+            if p.stage_tokens >= stage.tokens:
+                torch.save(self.weights.state_dict(), self.run / f"after-{stage.name}.pt")
+                p.stage, p.stage_tokens = p.stage + 1, 0
+            self.save()
 
     def train_segment(self, stage: Stage) -> None:
         p, begin = self.progress, time.monotonic()
@@ -155,9 +146,10 @@ class Trainer:
         loss_sums = [0.0, 0.0]
         n_records = max(1, stage.batch_tokens // stage.length)
         steps = 0
-        with Batches(self.kvasir, self.vocabulary, stage.length, seed, stage.sources) as batches:
+        with Batches(self.kvasir, self.vocabulary, stage.length, n_records, seed,
+                     stage.sources) as batches:
             while steps < self.recipe.segment_steps and p.stage_tokens < stage.tokens:
-                losses = self.train_step(batches.next(n_records), stage, tallies)
+                losses = self.train_step(batches.next(), stage, tallies)
                 loss_sums = [a + b for a, b in zip(loss_sums, losses)]
                 steps += 1
                 p.step += 1
@@ -166,8 +158,6 @@ class Trainer:
         p.segment += 1
         seconds = time.monotonic() - begin
         p.seconds += seconds
-        right, tokens = (sum(getattr(t, k) for t in tallies) for k in ("right", "tokens"))
-        p.history.append(right / max(tokens, 1))
         self.log(stage, [s / max(steps, 1) for s in loss_sums], tallies,
                  steps * n_records * stage.length / seconds)
 
