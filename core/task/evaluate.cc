@@ -8,34 +8,33 @@
 #include "core/error.h"
 
 namespace kvasir {
-namespace {
-
-// Tokens of the context, or of context and first question.
-size_t prompt_tokens(const Sample& sample, bool question_in_prompt) {
-  const size_t answer = sample.token_span(sample.turns[0].answer).begin;
-  const size_t question = sample.token_span(sample.turns[0].question).begin;
-  return question_in_prompt || question == 0 ? answer : question;
-}
-
-}  // namespace
-
-TaskAnswer answer_task(Engine& engine, const Tokenizer& tokenizer, uint32_t vocab_size,
-                       const Sample& sample, const AnswerOptions& options) {
+TaskPrompt prefill_task(Engine& engine, uint32_t vocab_size, const Sample& sample,
+                        bool with_question) {
   if (sample.turns.empty())
     throw input_error(std::string(name(sample.task)) + " asks nothing: choose another task");
-  const std::span<const TokenId> ids(sample.tokens.ids);
-  std::vector<float> logits(vocab_size);
+  const size_t question = sample.token_span(sample.turns[0].question).begin;
+  const size_t answer = sample.token_span(sample.turns[0].answer).begin;
+  TaskPrompt prompt;
+  prompt.next = with_question || question == 0 ? answer : question;
+  prompt.logits.resize(vocab_size);
+  prompt.seq = engine.open();
+  engine.prefill(prompt.seq, std::span(sample.tokens.ids).first(prompt.next), prompt.logits);
+  return prompt;
+}
+
+TaskAnswer answer_turns(Engine& engine, const Tokenizer& tokenizer, const Sample& sample,
+                        SequenceId seq, const TaskPrompt& prompt, const AnswerStep& on_step) {
+  const std::vector<TokenId>& ids = sample.tokens.ids;
+  std::vector<float> logits = prompt.logits;
+  size_t next = prompt.next;
   TaskAnswer out;
-  const SequenceId seq = engine.open();
-  size_t next = prompt_tokens(sample, options.question_in_prompt);  // token that logits predict
-  engine.prefill(seq, ids.first(next), logits);
   for (size_t turn = 0; turn < sample.turns.size(); ++turn) {
     const Span answer = sample.token_span(sample.turns[turn].answer);
-    std::string& given = out.given.emplace_back();
     const bool last = turn + 1 == sample.turns.size();
+    std::string& given = out.given.emplace_back();
     for (; next < answer.end; ++next) {
       if (next >= answer.begin) {
-        if (options.on_answer_step) options.on_answer_step(seq, turn, next - answer.begin);
+        if (on_step) on_step(turn, next - answer.begin);
         const auto best =
             static_cast<TokenId>(std::max_element(logits.begin(), logits.end()) - logits.begin());
         given += tokenizer.piece(best, true);
@@ -47,9 +46,16 @@ TaskAnswer answer_task(Engine& engine, const Tokenizer& tokenizer, uint32_t voca
       engine.decode({&item, 1}, logits);
     }
   }
-  engine.close(seq);
   out.correct = out.n_right == out.n_tokens;
   return out;
+}
+
+TaskAnswer answer_task(Engine& engine, const Tokenizer& tokenizer, uint32_t vocab_size,
+                       const Sample& sample, bool question_in_prompt) {
+  const TaskPrompt prompt = prefill_task(engine, vocab_size, sample, question_in_prompt);
+  TaskAnswer answer = answer_turns(engine, tokenizer, sample, prompt.seq, prompt);
+  engine.close(prompt.seq);
+  return answer;
 }
 
 // With p = n_right / n and z the 97.5 % point of the normal distribution:

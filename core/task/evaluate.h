@@ -22,19 +22,27 @@ struct TaskAnswer {
   std::vector<std::string> given;      // per turn, what the model preferred
 };
 
-struct AnswerOptions {
-  // The first question is part of the prompt. By default the prompt is the context alone and the
-  // question's tokens are decoded like the answer's: what a strategy does when it does not know the
-  // question beforehand, and does in decode only, is then what is measured.
-  bool question_in_prompt = false;
-  // Heard when the logits at hand predict answer token `token` of `turn`: the step just made is what
-  // the answer was found by.
-  std::function<void(SequenceId seq, size_t turn, size_t token)> on_answer_step;
-};
+// Heard when the logits at hand predict answer token `token` of `turn`: the step just made is what
+// the answer was found by.
+using AnswerStep = std::function<void(size_t turn, size_t token)>;
 
+// What the model is given before anything is judged. The prompt is the context alone, unless
+// `with_question`; what is left of the question is decoded like the answer, so that a strategy that
+// works in decode meets the question there, and cannot know it beforehand.
+struct TaskPrompt {
+  SequenceId seq = 0;
+  size_t next = 0;            // first token not in the sequence
+  std::vector<float> logits;  // that predict it
+};
 // Error(kInput) when the sample asks nothing.
+TaskPrompt prefill_task(Engine& engine, uint32_t vocab_size, const Sample& sample,
+                        bool with_question = false);
+// On a sequence that holds the prompt: its own, or a fork of it.
+TaskAnswer answer_turns(Engine& engine, const Tokenizer& tokenizer, const Sample& sample,
+                        SequenceId seq, const TaskPrompt& prompt, const AnswerStep& on_step = {});
+// Both, in a sequence of its own.
 TaskAnswer answer_task(Engine& engine, const Tokenizer& tokenizer, uint32_t vocab_size,
-                       const Sample& sample, const AnswerOptions& options = {});
+                       const Sample& sample, bool question_in_prompt = false);
 
 struct Interval {
   double low = 0, high = 1;

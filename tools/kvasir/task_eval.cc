@@ -97,11 +97,11 @@ class Evaluation {
               const std::vector<Sample>& samples) {
     const auto engine = session_.make_engine(strategy, length);
     Cell cell{samples[0].task, length, label, {}, 0, 0, 0, {}};
-    const AnswerOptions how{.question_in_prompt = flags_.question_in_prompt, .on_answer_step = {}};
     const auto begin = std::chrono::steady_clock::now();
     for (const Sample& sample : samples) {
       add(cell, sample,
-          answer_task(*engine, session_.tokenizer(), session_.shape().vocab_size, sample, how));
+          answer_task(*engine, session_.tokenizer(), session_.shape().vocab_size, sample,
+                      flags_.question_in_prompt));
       bar_->update(++done_, total_);
     }
     cell.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
