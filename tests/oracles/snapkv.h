@@ -45,18 +45,18 @@ struct Options {
   bool pool_first = false;  // pooling per query head before the group's reduction (kvpress)
 };
 
-// What kv head `g` keeps of the tokens before the window. votes[q_head][token].
+// What kv head `g` keeps of the candidates. votes[q_head][token], of the tokens before the window:
+// neighbours count in the pooling whether they are candidates or kept anyway.
 inline Choice choose(const Heads& heads, const Options& of, const Rows& votes, uint32_t g,
                      const Indices& candidates, uint64_t n) {
-  Rows group;
-  for (uint32_t h = g * heads.group(); h < (g + 1) * heads.group(); ++h) {
-    Vector before;
-    for (const uint32_t t : candidates) before.push_back(votes[h][t]);
-    group.push_back(of.pool_first ? pool(before, of.kernel, of.pooling) : before);
-  }
+  Rows group(votes.begin() + g * heads.group(), votes.begin() + (g + 1) * heads.group());
+  if (of.pool_first)
+    for (Vector& vote : group) vote = pool(vote, of.kernel, of.pooling);
   Vector score = reduce(group, of.group);
   if (!of.pool_first) score = pool(score, of.kernel, of.pooling);
-  return {candidates, score, n, 0};
+  Choice out{candidates, {}, n, 0};
+  for (const uint32_t t : candidates) out.score.push_back(score[t]);
+  return out;
 }
 
 }  // namespace kvasir::oracle::snapkv

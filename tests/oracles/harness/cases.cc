@@ -5,20 +5,23 @@
 namespace kvasir::oracle {
 namespace {
 
-Shape make_shape(uint32_t index, Random& random) {
+// What takes long: prefill grows with the square of the context.
+bool is_long(uint32_t index) { return index % 24 == 5 || index % 24 == 10 || index % 24 == 16; }
+
+Shape make_shape(uint32_t index, uint32_t n_layers, Random& random) {
   Shape out;
   const uint32_t group = std::vector<uint32_t>{1, 4, 8}[index % 3];
-  out.heads.n_kv_heads = 1 + random.below(2);
+  out.heads.n_kv_heads = 1 + random.below(is_long(index) && group > 1 ? 1 : 2);
   out.heads.n_q_heads = group * out.heads.n_kv_heads;
   out.heads.head_dim = index / 3 % 2 ? 128 : 64;
-  out.n_layers = 2;
+  out.n_layers = n_layers;
   out.rope = !random.one_in(4);
   out.pairs = random.one_in(2) ? RopePairs::kHalves : RopePairs::kNeighbours;
   out.one_zero_key_in = random.one_in(3) ? 2 + random.below(4) : 0;
   return out;
 }
 
-uint32_t make_context(const Case& of, Random& random, uint32_t longest) {
+uint32_t make_context(const Case& of, Random& random) {
   const uint32_t b = of.cache.block_size;
   const uint32_t forced = of.cache.sink_tokens + of.cache.window_tokens, full = of.budget_tokens;
   const std::vector<uint32_t> edges = {0,
@@ -40,16 +43,15 @@ uint32_t make_context(const Case& of, Random& random, uint32_t longest) {
                                        forced + full + 1,
                                        forced + full + b,
                                        forced + full + 2 * b + 1};
-  if (of.index % 24 == 5 || of.index % 24 == 16) return std::min(longest, 4097u);
-  if (of.index % 24 == 10) return std::min(longest, 1024 + random.below(1500));
-  if (random.one_in(3)) return std::min(longest, random.one_of(edges));
-  return std::min(longest, forced + full + random.below(8 * b));
+  if (of.index % 24 == 5) return 4097;
+  if (is_long(of.index)) return 1024 + random.below(1500);
+  if (random.one_in(3)) return random.one_of(edges);
+  return forced + full + random.below(8 * b);
 }
 
 void make_script(Case& of, Random& random, const CaseOptions& options) {
   using Kind = Action::Kind;
-  const bool is_long = of.context > 1000;
-  const auto some = [&] { return is_long ? 1 + random.below(2) : 1 + random.below(12); };
+  const auto some = [&] { return of.context > 1000 ? 1 + random.below(2) : 1 + random.below(12); };
   if (of.context > 0) of.script.push_back({Kind::kPrompt, 0, of.context});
   if (of.index % 40 == 3) {
     of.script.push_back({Kind::kDecode, 0, 300});
@@ -65,7 +67,8 @@ void make_script(Case& of, Random& random, const CaseOptions& options) {
     of.script.push_back({Kind::kDecode, 0, some()});
   }
   if (options.truncates && random.one_in(4)) {
-    const uint32_t keep = random.one_in(2) ? of.context : of.context - of.context / 8;
+    const bool inside = options.truncates_into_prompt && random.one_in(2);
+    const uint32_t keep = inside ? of.context - of.context / 8 : of.context;
     of.script.push_back({Kind::kTruncate, 0, keep});
     of.script.push_back({Kind::kDecode, 0, some()});
   }
@@ -78,12 +81,12 @@ Case make_case(uint32_t index, const CaseOptions& options) {
   out.index = index;
   out.seed = 77 + index;
   Random random(out.seed);
-  out.shape = make_shape(index, random);
+  out.shape = make_shape(index, options.n_layers, random);
   out.cache.block_size = std::vector<uint32_t>{16, 32, 64, 128}[index / 6 % 4];
   out.cache.sink_tokens = random.one_of(std::vector<uint32_t>{0, 1, 4, 16, 17, 40});
   out.cache.window_tokens = random.one_of(std::vector<uint32_t>{0, 1, 8, 31, 64, 100});
   out.budget_tokens = 1 + random.below(5 * out.cache.block_size);
-  out.context = make_context(out, random, options.longest);
+  out.context = std::clamp(make_context(out, random), options.shortest, options.longest);
   out.chunk_size = out.context > 1000
                        ? 256 + random.below(512)
                        : random.one_of(std::vector<uint32_t>{1, 7, 16, 64, 100, 512});

@@ -32,7 +32,10 @@ struct Case {
 
 struct CaseOptions {
   bool truncates = true, second_prompts = true;
-  uint32_t longest = 4097;
+  bool truncates_into_prompt = true;
+  uint32_t longest = 4097;  // context
+  uint32_t shortest = 0;
+  uint32_t n_layers = 2;
 };
 
 // The i-th case: every 24 in a row have all of group 1, 4, 8 x head_dim 64, 128 x block size 16,

@@ -254,7 +254,7 @@ std::string Report::text() const {
          " of the scale), outputs within " + std::to_string(worst_output);
 }
 
-void conclude(const Report& report, const char* name) {
+void conclude(const Report& report, const std::string& name) {
   MESSAGE(name, ": ", report.text());
   CHECK(report.choices > report.cases);
   CHECK(report.swapped * 200 <= report.choices);  // at most one in 200

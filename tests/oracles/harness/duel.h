@@ -71,6 +71,6 @@ void duel(const Case& of, const Strategy& strategy, std::unique_ptr<Follower> fo
           Report& report);
 
 // After all cases: enough of them chose something, and swaps are as rare as near-ties are.
-void conclude(const Report& report, const char* name);
+void conclude(const Report& report, const std::string& name);
 
 }  // namespace kvasir::oracle

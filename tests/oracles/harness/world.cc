@@ -31,6 +31,8 @@ const World::Look& World::look(uint32_t layer, int32_t token) {
   const bool zero = shape_.one_zero_key_in > 0 && random.one_in(shape_.one_zero_key_in);
   for (float& x : out.q) x = static_cast<float>(shape_.q_scale) * number(random);
   for (float& x : out.k) x = zero ? 0.0f : number(random);
+  if (shape_.short_keys)
+    for (float& x : out.k) x = std::nearbyint(x * 64.0f) / 64.0f;
   for (float& x : out.v) x = number(random);
   return out;
 }
