@@ -14,8 +14,9 @@ struct Choice {
   Vector score;        // per candidate
   uint64_t n = 0;      // how many are taken: the best, of equal ones the lower index
   // What rounding errors are relative to: the size of the terms a score is the sum of. 0: the
-  // largest finite |score|.
+  // largest finite |score|. kOfThreshold: the threshold itself, for sums of positive terms.
   double scale = 0;
+  static constexpr double kOfThreshold = -1;
 
   Indices chosen() const { return pick(candidates, top_k(score, n)); }
 };
@@ -54,6 +55,7 @@ inline Verdict judge(const Choice& expected, const Indices& actual, double toler
   double threshold = kInfinity;  // the lowest score that was to be taken
   for (const uint32_t item : chosen)
     if (!std::isnan(score_of(item))) threshold = std::min(threshold, score_of(item));
+  if (scale == Choice::kOfThreshold) scale = std::abs(threshold);
   const Indices added = without(actual, chosen), lost = without(chosen, actual);
   for (const Indices& side : {added, lost})
     for (const uint32_t item : side) {

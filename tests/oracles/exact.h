@@ -16,7 +16,7 @@ inline Vector mass(const Vector& q, const Rows& k, const Indices& alive, double 
 // mass[head of the group][i] of alive[i].
 inline Choice best_tokens(const Indices& alive, const Rows& mass, const Indices& candidates,
                           uint64_t n) {
-  Choice out{candidates, {}, n, 0};
+  Choice out{candidates, {}, n, Choice::kOfThreshold};
   const Vector sum = reduce(mass, Reduce::kSum);
   for (const uint32_t t : candidates) {
     const auto at = std::lower_bound(alive.begin(), alive.end(), t) - alive.begin();
@@ -26,7 +26,7 @@ inline Choice best_tokens(const Indices& alive, const Rows& mass, const Indices&
 }
 inline Choice best_blocks(const Indices& alive, const Rows& mass, const Indices& candidates,
                           uint32_t block_size, uint64_t n) {
-  Choice out{candidates, Vector(candidates.size(), 0.0), n, 0};
+  Choice out{candidates, Vector(candidates.size(), 0.0), n, Choice::kOfThreshold};
   const Vector sum = reduce(mass, Reduce::kSum);
   for (size_t c = 0; c < candidates.size(); ++c)
     for (size_t i = 0; i < alive.size(); ++i)
@@ -42,7 +42,7 @@ struct TopP {
 };
 inline TopP smallest_set(const Indices& candidates, const Vector& mass, double p, double slack) {
   TopP out;
-  out.choice = {candidates, mass, top_p(mass, p).size(), 0};
+  out.choice = {candidates, mass, top_p(mass, p).size(), Choice::kOfThreshold};
   out.lower = top_p(mass, p - slack).size();
   out.upper = top_p(mass, p + slack).size();
   return out;

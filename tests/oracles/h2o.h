@@ -42,6 +42,7 @@ inline Choice keep(const Accumulator& mass, const Indices& alive, uint32_t n_tok
                    uint32_t recent, uint64_t heavy, bool normalised) {
   Choice out;
   out.n = heavy;
+  out.scale = Choice::kOfThreshold;
   for (const uint32_t t : alive) {
     if (t + recent >= n_tokens) continue;
     out.candidates.push_back(t);
@@ -62,7 +63,7 @@ namespace kvasir::oracle::tova {
 // One set for all heads: the mean over all query heads of the last query's probability.
 // probability[q_head][i] of candidates[i].
 inline Choice keep(const Indices& candidates, const Rows& probability, uint64_t n) {
-  return {candidates, reduce(probability, Reduce::kMean), n, 0};
+  return {candidates, reduce(probability, Reduce::kMean), n, Choice::kOfThreshold};
 }
 
 }  // namespace kvasir::oracle::tova

@@ -27,6 +27,7 @@ inline Choice representatives(const LocalMass& mass, uint32_t block, uint32_t bl
                               uint64_t n) {
   Choice out;
   out.n = n;
+  out.scale = Choice::kOfThreshold;
   out.candidates = range(block * block_size, (block + 1) * block_size);
   for (const uint32_t t : out.candidates) out.score.push_back(mass.of(t));
   return out;

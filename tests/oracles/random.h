@@ -8,7 +8,8 @@ namespace kvasir::oracle {
 
 class Random {
  public:
-  explicit Random(uint64_t seed) : state_(seed * 0x9e3779b97f4a7c15u + 0x632be59bd9b4e019u) {}
+  // Neighbouring seeds give unrelated numbers: the state is hashed, not counted on from the seed.
+  explicit Random(uint64_t seed) : state_(seed) { state_ = bits() ^ (bits() << 1); }
 
   uint64_t bits() {  // splitmix64
     uint64_t z = state_ += 0x9e3779b97f4a7c15u;

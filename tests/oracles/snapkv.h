@@ -54,7 +54,7 @@ inline Choice choose(const Heads& heads, const Options& of, const Rows& votes, u
     for (Vector& vote : group) vote = pool(vote, of.kernel, of.pooling);
   Vector score = reduce(group, of.group);
   if (!of.pool_first) score = pool(score, of.kernel, of.pooling);
-  Choice out{candidates, {}, n, 0};
+  Choice out{candidates, {}, n, Choice::kOfThreshold};
   for (const uint32_t t : candidates) out.score.push_back(score[t]);
   return out;
 }

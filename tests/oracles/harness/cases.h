@@ -42,7 +42,7 @@ struct CaseOptions {
 // 32, 64, 128.
 Case make_case(uint32_t index, const CaseOptions& options);
 
-// 200, and few under sanitizers.
+// More than 200, and few under sanitizers; KVASIR_ORACLE_CASES says otherwise.
 uint32_t case_count();
 
 }  // namespace kvasir::oracle
