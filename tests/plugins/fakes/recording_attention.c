@@ -3,6 +3,8 @@
  * and mass are then sums over these lists. SPDX-License-Identifier: Apache-2.0 */
 #include "tests/plugins/fakes/recording.h"
 
+#include <dlfcn.h>
+
 #include "tests/plugins/fakes/fake.h"
 
 struct self {
@@ -11,10 +13,13 @@ struct self {
   struct fake_seqs seqs;
   void* work;
   recording book;
+  const kvasir_attention* inner; /* does the arithmetic instead, or null */
+  int inner_wanted;
 };
 static kvasir_status ready(struct self* s, kvasir_err* err) {
-  (void)s, (void)err;
-  return KVASIR_OK;
+  if (!s->inner_wanted) return KVASIR_OK;
+  if (!s->inner) return fake_fail(err, KVASIR_ERR_INVALID, "the inner backend does not load");
+  return s->inner->base.bind(s->inner->base.self, &s->g, err);
 }
 static void free_run(recorded_run* run) {
   for (uint32_t i = 0; i < run->n_rows; ++i)
@@ -29,11 +34,14 @@ static void clear(void* self) {
   book->runs = NULL;
   book->n_runs = 0;
 }
-static void unready(struct self* s) { clear(s); }
+static void unready(struct self* s) {
+  clear(s);
+  if (s->inner) s->inner->base.destroy(s->inner->base.self);
+}
 static kvasir_status plan(void* self, const kvasir_attn_shape* shape, kvasir_attn_plan* out,
                           kvasir_err* err) {
-  (void)self, (void)shape, (void)out, (void)err;
-  return KVASIR_OK;
+  const kvasir_attention* inner = ((struct self*)self)->inner;
+  return inner ? inner->plan(inner->base.self, shape, out, err) : KVASIR_OK;
 }
 
 /* ---- the input, spread out ------------------------------------------------------------------- */
@@ -232,15 +240,18 @@ static void write_down(struct self* s, const kvasir_step* step, const kvasir_att
 static kvasir_status run_parts(void* self, const kvasir_step* step, const kvasir_attn_in* in,
                                kvasir_attn_out* out, kvasir_err* err) {
   struct self* s = self;
-  (void)err;
   s->book.n_calls += 1;
   recorded_run run = spread(s, step, in);
-  attend(s, in, &run, out);
+  kvasir_status status = KVASIR_OK;
+  if (s->inner)
+    status = s->inner->run(s->inner->base.self, step, in, out, err);
+  else
+    attend(s, in, &run, out);
   if (s->book.armed)
     write_down(s, step, in, run);
   else
     free_run(&run);
-  return KVASIR_OK;
+  return status;
 }
 
 static kvasir_status mass(void* self, const kvasir_step* step, const kvasir_attn_in* in,
@@ -248,8 +259,9 @@ static kvasir_status mass(void* self, const kvasir_step* step, const kvasir_attn
   struct self* s = self;
   const uint32_t group = s->g.n_q_heads / s->g.n_kv_heads;
   kvasir_status status = KVASIR_OK;
-  recorded_run run = spread(s, step, in);
   s->book.n_calls += 1;
+  if (s->inner) return s->inner->mass(s->inner->base.self, step, in, out, err);
+  recorded_run run = spread(s, step, in);
   for (uint32_t r = 0; r < run.n_rows; ++r) {
     const recorded_row* row = &run.rows[r];
     if (out->row_offsets[r + 1] - out->row_offsets[r] != row->n_tokens)
@@ -280,15 +292,41 @@ static double probe(void* self, uint64_t seq, uint32_t layer, uint32_t item) {
   (void)seq, (void)layer;
   return item == 0 ? ((struct self*)self)->book.n_calls : (double)NAN;
 }
+/* The first plugin of the file, with its default options; null when that fails. */
+static const kvasir_attention* load(const char* path, const kvasir_host* host) {
+  kvasir_err err = {.struct_size = sizeof err};
+  kvasir_request request = {.struct_size = sizeof request};
+  kvasir_instance* instance = NULL;
+  void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL); /* plugins are never unloaded */
+  kvasir_status (*entry)(const kvasir_host*, kvasir_request*, kvasir_err*) = NULL;
+  if (library) *(void**)(void*)&entry = dlsym(library, "kvasir_plugin_entry");
+  if (!entry || entry(host, &request, &err) != KVASIR_OK) return NULL;
+  const kvasir_desc* desc = request.plugin->describe(0);
+  kvasir_option option[16];
+  uint32_t n = 0;
+  for (uint32_t i = 0; i < desc->n_options && n < 16; ++i)
+    if (!(desc->options[i].flags & KVASIR_OPTION_OPTIONAL))
+      option[n++] = (kvasir_option){desc->options[i].key, desc->options[i].def, 0, 0};
+  if (request.plugin->create(0, host, option, n, sizeof *option, &instance, &err) != KVASIR_OK)
+    return NULL;
+  return (const kvasir_attention*)(const void*)instance;
+}
 static void make(struct self* s, const struct fake_options* o, const kvasir_host* host) {
-  (void)host, (void)o;
+  const char* path = fake_option(o, "inner").s;
+  s->inner_wanted = path != NULL;
+  if (path) s->inner = load(path, host);
   s->book.struct_size = sizeof s->book;
   s->book.self = s;
   s->book.clear = clear;
   s->t.plan = plan, s->t.run = run_parts, s->t.mass = mass;
   s->t.base.get_extension = extension;
 }
-static const kvasir_option_schema options[] = {FAKE_INT("unused", 0, 0, 1, "nothing")};
+static const kvasir_option_schema options[] = {
+    {.struct_size = sizeof(kvasir_option_schema),
+     .type = KVASIR_OPTION_PATH,
+     .flags = KVASIR_OPTION_OPTIONAL,
+     .key = "inner",
+     .help = "backend that does the arithmetic instead"}};
 FAKE_PLUGIN(KVASIR_KIND_ATTENTION, "kvasir.test.recording_attention",
             "double precision, writes down what it attends to", 0, 0,
             KVASIR_PROVIDE_MASS | KVASIR_PROVIDE_LOG_WEIGHT | KVASIR_PROVIDE_HEAD_LOG_WEIGHT |

@@ -1,0 +1,86 @@
+// Block selection by representatives in the runtime against its oracle: Quest and its kin.
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/oracles/block_topk.h"
+
+#include "tests/oracles/harness/duel.h"
+#include "tests/oracles/representative.h"
+
+namespace {
+
+using namespace kvasir::oracle;
+using representative::Combine;
+
+struct Variant {
+  const char* plugin;
+  std::string options;
+  std::function<double(const Vector& q, const Rows& block)> score;
+};
+
+std::vector<Variant> variants() {
+  return {
+      {"minmax", "", [](const Vector& q, const Rows& k) { return representative::bound(q, k); }},
+      {"mean", "", [](const Vector& q, const Rows& k) { return dot(q, representative::mean(k)); }},
+      {"max", "",
+       [](const Vector& q, const Rows& k) { return dot(q, representative::highest(k)); }},
+      {"fixed", "representative_num = 3\ncombine = 'sum'\n",
+       [](const Vector& q, const Rows& k) {
+         return representative::combined(q, representative::fixed(k, 3), Combine::kSum);
+       }},
+      {"fixed", "representative_num = 4\ncombine = 'max'\n",
+       [](const Vector& q, const Rows& k) {
+         return representative::combined(q, representative::fixed(k, 4), Combine::kMax);
+       }},
+  };
+}
+
+struct Blocks : Follower {
+  Case of;
+  Variant variant;
+  Reduce rule;
+  bool shared;
+  Blocks(const Case& c, Variant v, Reduce r, bool s)
+      : of(c), variant(std::move(v)), rule(r), shared(s) {}
+  std::unique_ptr<Follower> clone() const override { return std::make_unique<Blocks>(*this); }
+
+  Expected expect(const Track& track, uint32_t layer, uint32_t kv_head) override {
+    const uint32_t n = track.size(), b = of.cache.block_size;
+    const Forced forced = forced_blocks(of.cache, n, track.prompt_end());
+    const Indices candidates = candidate_blocks(of.cache, n, track.prompt_end());
+    const uint64_t budget = of.budget_tokens / b;
+    if (candidates.size() <= budget)
+      return {forced, b, {candidates, Vector(candidates.size(), 0.0), candidates.size(), 0}};
+    const auto score = [&](uint32_t h, uint32_t block) {
+      const Rows& k = track.k(layer, of.shape.heads.kv_head(h));
+      return variant.score(track.q(layer, h, n - 1),
+                           Rows(k.begin() + block * b, k.begin() + (block + 1) * b));
+    };
+    const auto rows =
+        block_topk::choose(of.shape.heads, candidates, budget, score, rule, shared, track.scale());
+    return {forced, b, rows[shared ? 0 : kv_head]};
+  }
+};
+
+TEST_CASE("the best blocks by their representatives are attended") {
+  Report report;
+  const std::vector<std::string> rules = {"sum", "mean", "max", "softmax_sum"};
+  for (uint32_t i = 0; i < case_count(); ++i) {
+    Case of = make_case(i, {});
+    Random random(i);
+    of.budget_tokens += of.cache.block_size;  // at least one block
+    const Variant variant = i % 2 ? variants()[0] : random.one_of(variants());
+    const uint32_t rule = random.one_in(2) ? 0 : random.below(4);
+    const bool shared = random.one_in(4);
+    const Strategy strategy{"[selector]\nplugin = 'kvasir.block_topk'\nbudget_tokens = " +
+                                std::to_string(of.budget_tokens) +
+                                "\n[representative]\nplugin = 'kvasir." + variant.plugin +
+                                "'\ndtype = 'f32'\n" + variant.options,
+                            "gqa_reduce = '" + rules[rule] + "'\nhead_select_mode = '" +
+                                (shared ? "shared" : "separate") + "'\n",
+                            1e-5};
+    duel(of, strategy, std::make_unique<Blocks>(of, variant, static_cast<Reduce>(rule), shared),
+         report);
+  }
+  conclude(report, "block_topk");
+}
+
+}  // namespace

@@ -1,0 +1,70 @@
+// The upper bound of every comparison: the tokens or blocks with the largest true attention mass.
+// And Twilight (arXiv:2502.02770): the smallest set of a base selector's candidates with mass p.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "tests/oracles/choice.h"
+
+namespace kvasir::oracle::exact {
+
+// Probability of every token for one query head, the forced ones included.
+inline Vector mass(const Vector& q, const Rows& k, const Indices& alive, double scale) {
+  return softmax(logits(q, k, alive, scale));
+}
+
+// One kv head: sum over its query heads of the mass; candidates are among `alive`.
+// mass[head of the group][i] of alive[i].
+inline Choice best_tokens(const Indices& alive, const Rows& mass, const Indices& candidates,
+                          uint64_t n) {
+  Choice out{candidates, {}, n, Choice::kOfThreshold};
+  const Vector sum = reduce(mass, Reduce::kSum);
+  for (const uint32_t t : candidates) {
+    const auto at = std::lower_bound(alive.begin(), alive.end(), t) - alive.begin();
+    out.score.push_back(sum[static_cast<size_t>(at)]);
+  }
+  return out;
+}
+inline Choice best_blocks(const Indices& alive, const Rows& mass, const Indices& candidates,
+                          uint32_t block_size, uint64_t n) {
+  Choice out{candidates, Vector(candidates.size(), 0.0), n, Choice::kOfThreshold};
+  const Vector sum = reduce(mass, Reduce::kSum);
+  for (size_t c = 0; c < candidates.size(); ++c)
+    for (size_t i = 0; i < alive.size(); ++i)
+      if (alive[i] / block_size == candidates[c]) out.score[c] += sum[i];
+  return out;
+}
+
+// A choice of the smallest set whose mass reaches p: the count is part of the answer.
+// `lower` and `upper` are the counts for p -/+ slack, between which rounding may end.
+struct TopP {
+  Choice choice;
+  uint64_t lower = 0, upper = 0;
+};
+inline TopP smallest_set(const Indices& candidates, const Vector& mass, double p, double slack) {
+  TopP out;
+  out.choice = {candidates, mass, top_p(mass, p).size(), Choice::kOfThreshold};
+  out.lower = top_p(mass, p - slack).size();
+  out.upper = top_p(mass, p + slack).size();
+  return out;
+}
+
+// Twilight: probabilities inside the candidates, per query head, united over the group.
+// logit[head of the group][candidate].
+inline Indices twilight(const Indices& candidates, const Rows& logit, double p) {
+  Indices out;
+  for (const Vector& head : logit) out = unite(out, pick(candidates, top_p(softmax(head), p)));
+  return out;
+}
+
+// 4-bit asymmetric rounding of one key of one head: scale (max - min) / 15, zero at min.
+inline Vector int4(const Vector& x) {
+  const double low = *std::min_element(x.begin(), x.end());
+  const double high = *std::max_element(x.begin(), x.end());
+  const double step = high > low ? (high - low) / 15.0 : 1.0;
+  Vector out;
+  for (const double value : x)
+    out.push_back(low + step * std::clamp(std::nearbyint((value - low) / step), 0.0, 15.0));
+  return out;
+}
+
+}  // namespace kvasir::oracle::exact

@@ -1,0 +1,264 @@
+// See duel.h.
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/oracles/harness/duel.h"
+
+#include <set>
+
+namespace kvasir::oracle {
+namespace {
+
+using test::Bench;
+
+std::string toml_of(const Case& of, const Strategy& strategy) {
+  return "[cache]\nblock_size = " + std::to_string(of.cache.block_size) +
+         "\nsink_tokens = " + std::to_string(of.cache.sink_tokens) +
+         "\nwindow_tokens = " + std::to_string(of.cache.window_tokens) + "\nwindow_mode = '" +
+         (of.cache.window_from_prompt ? "prompt" : "rolling") +
+         "'\nwindow_flush_tokens = " + std::to_string(of.cache.window_flush_tokens) +
+         "\nchunk_size = " + std::to_string(of.chunk_size) + "\non_fault = 'fail'\n" +
+         strategy.cache_keys + strategy.tables +
+         "\n[attention]\nplugin = 'kvasir.test.recording_attention'\ninner = '" KVASIR_BINARY_DIR
+         "/plugins/cpu.so'\n";
+}
+
+std::string list(const Indices& of) {
+  std::string out = "{";
+  for (size_t i = 0; i < of.size() && i < 40; ++i)
+    out.append(i ? " " : "").append(std::to_string(of[i]));
+  return out.append(of.size() > 40 ? " …}" : "}");
+}
+
+// One sequence on both sides.
+struct Side {
+  SequenceId id = 0;
+  Track track;
+  std::unique_ptr<Follower> follower;
+};
+
+class Duel {
+ public:
+  Duel(const Case& of, const Strategy& strategy, std::unique_ptr<Follower> follower, Report& report)
+      : case_(of),
+        strategy_(strategy),
+        report_(report),
+        world_(of.shape, of.seed),
+        model_(world_.model(kMaxContext,
+                            [this](uint32_t layer, auto, const float* o) {
+                              output_[layer] = o;
+                              if (decoding_) compare_outputs(layer);
+                            })),
+        output_(of.shape.n_layers) {
+    EngineOptions options;
+    options.max_context = kMaxContext;
+    options.max_sequences = 4;
+    options.seed = of.seed;
+    engine_ = bench_.engine(model_, toml_of(of, strategy), options);
+    test::recording_of(*engine_).armed = 1;
+    sides_.push_back({engine_->open(), Track(world_), std::move(follower)});
+  }
+
+  // Empty, or the first thing that is wrong.
+  std::string run() {
+    for (const Action& action : case_.script) {
+      Side& side = sides_[action.sequence];
+      switch (action.kind) {
+        case Action::Kind::kPrompt:
+          prompt(side, action.n);
+          break;
+        case Action::Kind::kDecode:
+          for (uint32_t i = 0; i < action.n && why_.empty(); ++i) decode();
+          break;
+        case Action::Kind::kFork:
+          sides_.push_back({engine_->fork(side.id), side.track, side.follower->clone()});
+          break;
+        case Action::Kind::kTruncate:
+          if (action.n >= side.track.size()) break;
+          engine_->truncate(side.id, action.n);
+          side.track.truncate(action.n);
+          side.follower->truncated(side.track);
+          break;
+      }
+      if (!why_.empty()) return why_;
+    }
+    for (const Side& side : sides_) engine_->close(side.id);
+    const uint64_t fallbacks =
+        engine_->prefill_engagement().fallbacks + engine_->decode_engagement().fallbacks;
+    if (fallbacks > 0) return std::to_string(fallbacks) + " fallbacks";
+    return {};
+  }
+
+ private:
+  static constexpr uint32_t kMaxContext = 4608;
+
+  int32_t fresh_token() { return next_token_++; }
+
+  void prompt(Side& side, uint32_t n) {
+    std::vector<TokenId> ids(n);
+    for (TokenId& id : ids) id = fresh_token();
+    const uint32_t begin = side.track.size();
+    for (const TokenId id : ids) side.track.append(id);
+    side.track.set_prompt(begin, begin + n);
+    recording& book = test::recording_of(*engine_);
+    book.clear(book.self);
+    engine_->prefill(side.id, ids, {});
+    for (uint32_t r = 0; r < book.n_runs && why_.empty(); ++r) {
+      const recorded_run& run = book.runs[r];
+      const auto tokens = tokens_by_head(run, side.id);
+      uint32_t to = 0, n_q = 0;
+      for (uint32_t i = 0; i < run.n_rows; ++i)
+        to = std::max(to, run.rows[i].kv_len), n_q = std::max(n_q, run.rows[i].n_q);
+      for (uint32_t g = 0; g < tokens.size() && why_.empty(); ++g) {
+        const Indices all = side.follower->expect_prefill(side.track, run.layer, g, to - n_q, to);
+        if (tokens[g] != all)
+          why_ = "prefill of layer " + std::to_string(run.layer) + ", kv head " +
+                 std::to_string(g) + ", chunk up to " + std::to_string(to) + " attends to " +
+                 list(tokens[g]) + ", not to " + list(all);
+      }
+    }
+    if (why_.empty()) side.follower->prompted(side.track);
+  }
+
+  std::vector<Indices> tokens_by_head(const recorded_run& run, SequenceId id) const {
+    std::vector<Indices> out(case_.shape.heads.n_kv_heads);
+    for (uint32_t g = 0; g < out.size(); ++g) out[g] = test::attended(run, id, g);
+    return out;
+  }
+
+  void decode() {
+    std::vector<Engine::DecodeItem> items;
+    for (Side& side : sides_) {
+      items.push_back({side.id, fresh_token()});
+      side.track.append(items.back().token);
+    }
+    std::vector<float> logits(items.size());
+    recording& book = test::recording_of(*engine_);
+    book.clear(book.self);
+    decoding_ = true;
+    engine_->decode(items, logits);
+    decoding_ = false;
+    for (uint32_t r = 0; r < book.n_runs; ++r)
+      for (Side& side : sides_)
+        if (why_.empty()) compare(side, book.runs[r]);
+    report_.steps += sides_.size();
+  }
+
+  void compare(Side& side, const recorded_run& run) {
+    Follower::Attended attended;
+    attended.tokens = tokens_by_head(run, side.id);
+    for (uint32_t g = 0; g < attended.tokens.size() && why_.empty(); ++g) {
+      Expected expected = side.follower->expect(side.track, run.layer, g);
+      attended.units.push_back(units_of(expected, attended.tokens[g], side.track.size()));
+      const uint64_t n = attended.units.back().size();
+      if (n >= expected.n_low && n <= expected.n_high) expected.choice.n = n;
+      const Verdict verdict =
+          why_.empty() ? judge(expected.choice, attended.units.back(), strategy_.tolerance)
+                       : Verdict{};
+      if (!verdict.admissible)
+        why_ = "layer " + std::to_string(run.layer) + ", kv head " + std::to_string(g) +
+               ", length " + std::to_string(side.track.size()) + ": " + verdict.why + why_ +
+               "; attended " + list(attended.tokens[g]) + ", chosen " +
+               list(attended.units.back()) + ", expected " + list(expected.choice.chosen()) +
+               " with forced [0, " + std::to_string(expected.forced.sink_end) + ") and [" +
+               std::to_string(expected.forced.window_begin) + ", …)";
+      report_.choices += expected.choice.n < expected.choice.candidates.size() ? 1 : 0;
+      report_.swapped += verdict.swapped;
+      report_.worst_swap = std::max(report_.worst_swap, verdict.worst);
+    }
+    if (why_.empty()) side.follower->attended(side.track, run.layer, attended);
+  }
+
+  // What was attended beside the forced tokens, in units; complains about torn blocks.
+  Indices units_of(const Expected& expected, const Indices& tokens, uint32_t n) {
+    const Indices forced = with_forced(expected.forced, {}, n);
+    if (!without(forced, tokens).empty())
+      why_ = " forced tokens " + list(without(forced, tokens)) + " are not attended";
+    if (std::set<uint32_t>(tokens.begin(), tokens.end()).size() != tokens.size())
+      why_ = " some token is attended twice";
+    Indices units;
+    for (const uint32_t t : without(tokens, forced))
+      if (units.empty() || units.back() != t / expected.unit_tokens)
+        units.push_back(t / expected.unit_tokens);
+    if (tokens_of(units, expected.unit_tokens, n) != without(tokens, forced))
+      why_ = " a block is attended in part";
+    return units;
+  }
+
+  // The runtime's output against attention in double over what it attended to.
+  void compare_outputs(uint32_t layer) {
+    const recording& book = test::recording_of(*engine_);
+    const recorded_run& run = book.runs[book.n_runs - 1];
+    const Heads& heads = case_.shape.heads;
+    for (size_t s = 0; s < sides_.size(); ++s) {
+      const Track& track = sides_[s].track;
+      for (uint32_t h = 0; h < heads.n_q_heads; ++h) {
+        const uint32_t g = heads.kv_head(h);
+        const Vector q = track.q(layer, h, track.size() - 1);
+        Vector logit;
+        Rows v;
+        for (uint32_t r = 0; r < run.n_rows; ++r) {
+          const recorded_row& row = run.rows[r];
+          if (row.seq != sides_[s].id || row.kv_head != g) continue;
+          for (uint32_t i = 0; i < row.n_tokens; ++i) {
+            const uint32_t width = row.weight_width;
+            const double weight =
+                width ? double{row.weight[i * width + (width > 1 ? h % heads.group() : 0)]} : 0.0;
+            logit.push_back(track.scale() * dot(q, track.k(layer, g)[row.token[i]]) + weight);
+            v.push_back(track.v(layer, g)[row.token[i]]);
+          }
+        }
+        const Partial exact = attend(logit, v, heads.head_dim);
+        const float* o = output_[layer] + (s * heads.n_q_heads + h) * heads.head_dim;
+        for (uint32_t d = 0; d < heads.head_dim; ++d)
+          report_.worst_output =
+              std::max(report_.worst_output, std::abs(exact.o[d] - double{o[d]}));
+      }
+    }
+  }
+
+  const Case& case_;
+  const Strategy& strategy_;
+  Report& report_;
+  World world_;
+  PrescribedModel model_;
+  std::vector<const float*> output_;
+  Bench bench_;
+  std::unique_ptr<Engine> engine_;
+  std::vector<Side> sides_;
+  int32_t next_token_ = 1;
+  bool decoding_ = false;
+  std::string why_;
+};
+
+}  // namespace
+
+Indices Follower::expect_prefill(const Track&, uint32_t, uint32_t, uint32_t, uint32_t to) {
+  return range(0, to);
+}
+
+void duel(const Case& of, const Strategy& strategy, std::unique_ptr<Follower> follower,
+          Report& report) {
+  ++report.cases;
+  std::string why;
+  try {
+    why = Duel(of, strategy, std::move(follower), report).run();
+  } catch (const Error& e) {
+    why = e.what();
+  }
+  CHECK_MESSAGE(why.empty(), of.text(), "\n", strategy.tables, why);
+}
+
+std::string Report::text() const {
+  return std::to_string(cases) + " cases, " + std::to_string(steps) + " steps, " +
+         std::to_string(choices) + " real choices, " + std::to_string(swapped) +
+         " swaps at near-ties (worst " + std::to_string(worst_swap) +
+         " of the scale), outputs within " + std::to_string(worst_output);
+}
+
+void conclude(const Report& report, const std::string& name) {
+  MESSAGE(name, ": ", report.text());
+  CHECK(report.choices > report.cases);
+  CHECK(report.swapped * 200 <= report.choices);  // at most one in 200
+  CHECK(report.worst_output < 1e-4);
+}
+
+}  // namespace kvasir::oracle

@@ -1,0 +1,61 @@
+// MagicPIG (arXiv:2410.16179): keys are sampled by hash collisions with known probability, and
+// their logits corrected by its logarithm. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "tests/oracles/primitives.h"
+
+namespace kvasir::oracle::magicpig {
+
+struct Hash {
+  uint32_t bits = 10, tables = 150;  // K and L
+  Rows planes;                       // [table * bits + bit][head_dim]
+};
+
+// One code per table: bit b is set where the plane's side is positive.
+inline Indices codes(const Hash& of, const Vector& x) {
+  Indices out(of.tables, 0);
+  for (uint32_t table = 0; table < of.tables; ++table)
+    for (uint32_t bit = 0; bit < of.bits; ++bit)
+      if (dot(x, of.planes[table * of.bits + bit]) > 0) out[table] |= 1u << bit;
+  return out;
+}
+inline uint32_t hits(const Indices& a, const Indices& b) {
+  uint32_t n = 0;
+  for (size_t table = 0; table < a.size(); ++table) n += a[table] == b[table] ? 1 : 0;
+  return n;
+}
+// Tokens whose code meets the query's in at least two tables.
+inline Indices sampled(const Hash& of, const Vector& q, const Rows& centred,
+                       const Indices& tokens) {
+  Indices out;
+  const Indices code = codes(of, q);
+  for (const uint32_t t : tokens)
+    if (of.bits == 0 || hits(code, codes(of, centred[t])) >= 2) out.push_back(t);
+  return out;
+}
+
+inline double cosine(const Vector& a, const Vector& b) {
+  const double norm = std::sqrt(dot(a, a) * dot(b, b));
+  return norm > 0 ? std::clamp(dot(a, b) / norm, -1.0, 1.0) : 0.0;
+}
+// Probability that two of L codes of K bits meet, for directions of this cosine.
+inline double inclusion(double cosine, uint32_t bits, uint32_t tables) {
+  const double p = std::pow(1.0 - std::acos(cosine) / std::acos(-1.0), bits);
+  const double l = tables;
+  return 1.0 - std::pow(1.0 - p, l) - l * p * std::pow(1.0 - p, l - 1.0);
+}
+inline double log_weight(double u) { return -std::log(u + 1e-4); }
+
+inline Vector mean_key(const Rows& k, const Indices& tokens) {
+  Vector out(k.empty() ? 0 : k[0].size(), 0.0);
+  for (const uint32_t t : tokens)
+    for (size_t d = 0; d < out.size(); ++d) out[d] += k[t][d] / static_cast<double>(tokens.size());
+  return out;
+}
+inline Vector minus(const Vector& a, const Vector& b) {
+  Vector out = a;
+  for (size_t d = 0; d < b.size(); ++d) out[d] -= b[d];
+  return out;
+}
+
+}  // namespace kvasir::oracle::magicpig
