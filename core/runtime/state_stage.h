@@ -18,8 +18,8 @@ class StateStage {
   // After rows [kv_len - n_q, kv_len) of each sequence were appended: NEW and SEALED items to every
   // owner, then seals full blocks.
   void appended(uint32_t layer, const std::vector<BatchRow>& rows, uint32_t moment, uint32_t flags);
-  // Blocks that have left the window since the last call: FINAL items; in decode PROMPT_END items
-  // for owners that refresh.
+  // Blocks that have left the window since the last call, as seen by the next query: FINAL items;
+  // in decode PROMPT_END items for owners that refresh.
   void left_window(uint32_t layer, const std::vector<BatchRow>& rows, uint32_t moment,
                    uint32_t flags);
   // P4: every candidate block once, for those who asked.

@@ -69,7 +69,11 @@ TEST_CASE("each token, seal and exit from the window is told once, in order") {
                                           ? between(begin / kBlock * kBlock, end / kBlock * kBlock)
                                           : between(begin, end)));
             CHECK(told.sealed == between(begin / kBlock, end / kBlock));
-            const auto left = [](uint32_t n) { return n > kWindow ? (n - kWindow) / kBlock : 0; };
+            // Blocks before the window of the token that comes next: no selector sees a candidate
+            // that is not final.
+            const auto left = [](uint32_t n) {
+              return n + 1 > kWindow ? (n + 1 - kWindow) / kBlock : 0;
+            };
             CHECK(told.final == between(left(begin), left(end)));
             // Blocks that hold a candidate; tokens reach into those of sink and window.
             const uint32_t last = end - kWindow;
