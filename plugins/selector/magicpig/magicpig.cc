@@ -7,6 +7,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
@@ -79,8 +80,9 @@ struct Head {
 };
 struct Layer {
   std::vector<Head> heads;
-  uint32_t prompt_end = 0;  // hashed by the first build: forgotten, all is built anew
-  uint32_t hashed_end = 0;  // candidates from here on are attended as they are
+  uint32_t prompt_end = 0;        // hashed by the first build: forgotten, all is built anew
+  uint32_t hashed_end = 0;        // candidates from here on are attended as they are
+  std::vector<uint32_t> skipped;  // before hashed_end, but never hashed: attended as they are
   uint32_t votes_begin = 0, votes_end = 0;  // the prompt that votes
   std::vector<float> votes;                 // [kv head][votes_end] until the prompt's end
 };
@@ -256,6 +258,7 @@ kvasir_status MagicPig::seq_truncate(std::span<const uint64_t> seqs,
         continue;
       }
       layer.hashed_end = kv_len[i];
+      std::erase_if(layer.skipped, [&](uint32_t token) { return token >= kv_len[i]; });
       for (Head& head : layer.heads) {
         while (!head.segments.empty() && head.segments.back()->begin() >= kv_len[i]) {
           head.segments.pop_back();
@@ -294,6 +297,9 @@ void MagicPig::update(const sdk::Step& step, const sdk::UpdateItems& items) {
     if (step.raw().moment == KVASIR_P4) choose_static(layer, step.row(r));
     if (rows[r].empty()) continue;
     const bool first = layer.hashed_end == 0;
+    for (uint32_t t = layer.hashed_end; !first && t < rows[r].front().first; ++t) {
+      layer.skipped.push_back(t);
+    }
     hash(layer, rows[r]);
     layer.hashed_end = rows[r].back().first + 1;
     if (first) layer.prompt_end = layer.hashed_end;
@@ -468,11 +474,13 @@ void MagicPig::draw(const sdk::Step& step, const kvasir_sel_in& in, const sdk::Q
   const Head& head = layer.heads[kv_head];
   const sdk::Candidates from = step.candidates(r, kv_head);
   std::vector<Drawn> certain;  // static, or not hashed yet
-  for (const uint32_t token : head.fixed) {
-    if (contains(from, token)) certain.push_back({token, 0.0f});
+  std::vector<uint32_t> exact;
+  std::set_union(head.fixed.begin(), head.fixed.end(), layer.skipped.begin(), layer.skipped.end(),
+                 std::back_inserter(exact));
+  for (const uint32_t token : exact) {
+    if (token < layer.hashed_end && contains(from, token)) certain.push_back({token, 0.0f});
   }
-  const uint32_t known = certain.empty() ? 0 : certain.back().token + 1;
-  for (uint64_t i = place_of(from, std::max(layer.hashed_end, known)); i < from.size(); ++i) {
+  for (uint64_t i = place_of(from, layer.hashed_end); i < from.size(); ++i) {
     certain.push_back({from[i], 0.0f});
   }
   const std::span rows(drawn_.data() + uint64_t{r} * geometry_.n_q_heads + kv_head * group, group);
