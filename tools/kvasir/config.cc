@@ -190,7 +190,9 @@ void import_config(const Options& options, const std::string& file, const std::s
   }
   for (const std::string& note : imported.notes)
     std::fprintf(stderr, "kvasir: note: %s\n", note.c_str());
-  Output(output).write(imported.toml);
+  Output out(output);
+  out.write(imported.toml);
+  out.flush();
 }
 
 void add_flags(CLI::App& c, Options& options, ConfigOptions& o) {

@@ -7,11 +7,24 @@
 #include <utility>
 
 #include "plugins/representative/dynamic/attended_keys.h"
+#include "plugins/sdk/sequences.h"
 
 namespace {
 using namespace kvasir;
 
-class Dynamic : public sdk::BlockRepresentative<dynamic::AttendedKeys> {
+// Mass that a prompt's earlier chunks brought, until the last one ends it. Only where the last
+// queries do not fit into one chunk.
+struct Pending {
+  struct Layer {
+    uint32_t prompt_end = 0;
+    std::map<uint32_t, std::vector<float>> blocks;  // [block][n_q_heads][block_size]
+  };
+  std::map<uint32_t, Layer> layers;
+  void truncate(uint32_t) { layers.clear(); }
+};
+
+class Dynamic : public sdk::BlockRepresentative<dynamic::AttendedKeys>,
+                public sdk::Sequences<Pending> {
   using Base = sdk::BlockRepresentative<dynamic::AttendedKeys>;
 
  public:
@@ -32,7 +45,6 @@ class Dynamic : public sdk::BlockRepresentative<dynamic::AttendedKeys> {
   void bind(const kvasir_geometry& geometry) {
     Base::bind(geometry);
     block_size_ = geometry.block_size;
-    n_layers_ = geometry.n_layers;
   }
 
   void layout(kvasir_layout& out) const {
@@ -52,27 +64,7 @@ class Dynamic : public sdk::BlockRepresentative<dynamic::AttendedKeys> {
       update_prompt(step, items);
   }
 
-  void seq_open(std::span<const uint64_t>) {}
-  void seq_fork(std::span<const uint64_t> parents, std::span<const uint64_t> children) {
-    for (size_t i = 0; i < parents.size(); ++i)
-      for (uint32_t layer = 0; layer < n_layers_; ++layer)
-        if (const auto found = pending_.find({parents[i], layer}); found != pending_.end())
-          pending_[{children[i], layer}] = found->second;
-  }
-  void seq_truncate(std::span<const uint64_t> seqs, std::span<const uint32_t>) { seq_close(seqs); }
-  void seq_close(std::span<const uint64_t> seqs) {
-    for (const uint64_t seq : seqs)
-      std::erase_if(pending_, [&](const auto& entry) { return entry.first.first == seq; });
-  }
-
  private:
-  // Mass that a prompt's earlier chunks brought, [block][n_q_heads][block_size]; the last one ends
-  // it. Only where the last queries do not fit into one chunk.
-  struct Pending {
-    uint32_t prompt_end = 0;
-    std::map<uint32_t, std::vector<float>> blocks;
-  };
-
   uint64_t sums_per_head() const { return uint64_t{group_size()} * block_size_; }
 
   void update_prompt(const sdk::Step& step, const sdk::UpdateItems& items) {
@@ -80,27 +72,24 @@ class Dynamic : public sdk::BlockRepresentative<dynamic::AttendedKeys> {
     for (const kvasir_update_item& item : items) {
       if (!item.mass) continue;
       const kvasir_step_row& row = step.row(item.row);
-      const auto found = pending_.find({row.seq, step.layer()});
-      const bool earlier = found != pending_.end() && found->second.prompt_end == row.prompt_end;
-      if (row.kv_len == row.prompt_end && (!earlier || !found->second.blocks.count(item.block))) {
-        if (item.n_tokens == block_size_) ready.emplace_back(&item, item.mass);
-        continue;
-      }
-      const std::vector<float>& sums = add_pending(row, step.layer(), item);
-      if (row.kv_len == row.prompt_end && item.n_tokens == block_size_)
-        ready.emplace_back(&item, sums.data());
+      Pending::Layer& pending = pending_of(row, step.layer());
+      const bool last = row.kv_len == row.prompt_end;
+      const float* mass = item.mass;
+      if (!last || pending.blocks.count(item.block)) mass = add(pending, item).data();
+      if (last && item.n_tokens == block_size_) ready.emplace_back(&item, mass);
     }
     build(step, ready);
-    for (const auto& [item, mass] : ready) {
-      const kvasir_step_row& row = step.row(item->row);
-      pending_.erase({row.seq, step.layer()});
-    }
+    for (const auto& [item, mass] : ready)
+      state_of(step.row(item->row).seq).layers.erase(step.layer());
   }
 
-  const std::vector<float>& add_pending(const kvasir_step_row& row, uint32_t layer,
-                                        const kvasir_update_item& item) {
-    Pending& pending = pending_[{row.seq, layer}];
+  Pending::Layer& pending_of(const kvasir_step_row& row, uint32_t layer) {
+    Pending::Layer& pending = state_of(row.seq).layers[layer];
     if (pending.prompt_end != row.prompt_end) pending = {row.prompt_end, {}};
+    return pending;
+  }
+
+  const std::vector<float>& add(Pending::Layer& pending, const kvasir_update_item& item) const {
     std::vector<float>& sums = pending.blocks[item.block];
     sums.resize(uint64_t{n_q_heads()} * block_size_);
     for (uint32_t head = 0; head < n_q_heads(); ++head)
@@ -150,8 +139,7 @@ class Dynamic : public sdk::BlockRepresentative<dynamic::AttendedKeys> {
 
   uint32_t last_queries_;
   bool of_window_;
-  uint32_t block_size_ = 0, n_layers_ = 0;
-  std::map<std::pair<uint64_t, uint32_t>, Pending> pending_;  // by sequence and layer
+  uint32_t block_size_ = 0;
 };
 
 }  // namespace

@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "plugins/sdk/block_choice.h"
+#include "plugins/sdk/mass.h"
+#include "plugins/sdk/sequences.h"
 
 namespace {
 using namespace kvasir;
@@ -31,7 +33,7 @@ constexpr std::array kOptions = {
                      .flags = KVASIR_OPTION_OPTIONAL},
                     0, 1, INT32_MAX),
     sdk::int_option({.key = "max_capacity_prompt",
-                     .help = "the same in tokens with the window counted in (SnapKV)",
+                     .help = "the same in tokens with sink and window counted in (SnapKV)",
                      .unit = "tokens",
                      .flags = KVASIR_OPTION_OPTIONAL},
                     0, 1, INT32_MAX),
@@ -52,7 +54,14 @@ constexpr std::array kOptions = {
                      true),
 };
 
-class Preselect {
+// One prompt's votes: mass per token, by layer and head. Lives from its last chunk to its end.
+struct Prompt {
+  uint32_t begin = 0, end = 0;
+  std::map<uint32_t, std::vector<std::vector<float>>> votes;
+  void truncate(uint32_t) { votes.clear(); }
+};
+
+class Preselect : public sdk::Sequences<Prompt> {
  public:
   static constexpr kvasir_desc kDesc =
       sdk::describe({.kind = KVASIR_KIND_SELECTOR,
@@ -109,20 +118,18 @@ class Preselect {
   }
 
   void observe(const sdk::Step& step, const kvasir_mass& mass) {
+    sdk::check_mass(mass, step.n_rows() * n_heads_);
     for (uint32_t r = 0; r < step.n_rows(); ++r) {
       const kvasir_step_row& row = step.row(r);
-      Prompt& prompt = prompts_[row.seq];
+      Prompt& prompt = state_of(row.seq);
       if (prompt.begin != row.prompt_begin || prompt.end != row.prompt_end)
         prompt = {row.prompt_begin, row.prompt_end, {}};
       auto& votes = prompt.votes[step.layer()];
       votes.resize(n_heads_, std::vector<float>(row.prompt_end));
-      for (uint32_t head = 0; head < n_heads_; ++head) {
-        const uint64_t* at = mass.row_offsets + uint64_t{r} * n_heads_ + head;
-        for (uint64_t i = at[0]; i < at[1]; ++i) {
-          const uint64_t token = mass.index ? mass.index[i] : i - at[0];
-          if (token < row.prompt_end) votes[head][token] += mass.value[i];
-        }
-      }
+      for (uint32_t head = 0; head < n_heads_; ++head)
+        sdk::for_each_mass(mass, uint64_t{r} * n_heads_ + head, [&](uint32_t token, float value) {
+          if (token < row.prompt_end) votes[head][token] += value;
+        });
     }
   }
 
@@ -141,44 +148,26 @@ class Preselect {
       std::copy(kept[i]->begin(), kept[i]->end(), sdk::row_indices(out, i).begin());
     }
     for (uint32_t r = 0; r < step.n_rows(); ++r) {
-      const auto found = prompts_.find(step.row(r).seq);
-      if (found != prompts_.end() && found->second.votes.rbegin()->first == step.layer())
-        prompts_.erase(found);  // the last layer has its plan
+      auto& votes = state_of(step.row(r).seq).votes;
+      if (!votes.empty() && votes.rbegin()->first == step.layer()) votes.clear();  // all planned
     }
   }
 
-  void seq_open(std::span<const uint64_t>) {}
-  void seq_fork(std::span<const uint64_t> parents, std::span<const uint64_t> children) {
-    for (size_t i = 0; i < parents.size(); ++i)
-      if (const auto found = prompts_.find(parents[i]); found != prompts_.end())
-        prompts_[children[i]] = found->second;
-  }
-  void seq_truncate(std::span<const uint64_t> seqs, std::span<const uint32_t>) { seq_close(seqs); }
-  void seq_close(std::span<const uint64_t> seqs) {
-    for (const uint64_t seq : seqs) prompts_.erase(seq);
-  }
-
  private:
-  // One prompt's votes: mass per token, by layer and head. Lives from its last chunk to its end.
-  struct Prompt {
-    uint32_t begin = 0, end = 0;
-    std::map<uint32_t, std::vector<std::vector<float>>> votes;
-  };
-
   uint32_t max_blocks(const kvasir_geometry& g) const {
     if (budget_tokens_) return sdk::tokens_to_blocks("budget_tokens", *budget_tokens_, g);
     if (!capacity_) return n_blocks_;
-    return sdk::tokens_to_blocks("max_capacity_prompt minus the window",
-                                 *capacity_ - std::min(*capacity_, g.window_tokens), g);
+    const uint64_t forced = uint64_t{g.sink_tokens} + g.window_tokens;
+    return sdk::tokens_to_blocks(
+        "max_capacity_prompt minus sink and window",
+        static_cast<uint32_t>(*capacity_ - std::min<uint64_t>(*capacity_, forced)), g);
   }
 
   // What one row keeps of a layer; nothing: all of it.
-  std::optional<std::vector<uint32_t>> table(const sdk::Step& step, uint32_t row,
-                                             uint32_t head) const {
+  std::optional<std::vector<uint32_t>> table(const sdk::Step& step, uint32_t row, uint32_t head) {
     const sdk::Candidates from = step.candidates(row, head);
-    const auto found = prompts_.find(step.row(row).seq);
-    if (from.size() <= n_blocks_ || found == prompts_.end()) return std::nullopt;
-    const auto& layers = found->second.votes;
+    if (from.size() <= n_blocks_) return std::nullopt;
+    const auto& layers = state_of(step.row(row).seq).votes;
     const auto own = layers.find(step.layer());
     if (own == layers.end()) return std::nullopt;
     const uint32_t end = step.row(row).unit_end;
@@ -221,7 +210,6 @@ class Preselect {
   uint32_t window_size_;
   bool separate_, with_last_layer_;
   uint32_t block_size_ = 0, n_heads_ = 1, margin_ = 0;
-  std::map<uint64_t, Prompt> prompts_;
 };
 
 }  // namespace

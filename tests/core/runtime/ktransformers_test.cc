@@ -188,23 +188,31 @@ TEST_CASE("blocks of one token with preselection attend to what SnapKV without p
       CAPTURE(n_kv_heads);
       CAPTURE(chunk);
       Bench bench(8, n_kv_heads);
-      const auto engine = bench.engine(
+      const std::string shared =
           "[cache]\nblock_size = 1\nsink_tokens = 0\nwindow_tokens = 16\nwindow_mode = 'prompt'\n"
           "chunk_size = " +
-          std::to_string(chunk) +
-          "\n[selector]\nplugin = 'kvasir.preselect'\nmax_capacity_prompt = 40\nwindow_size = 16\n"
-          "head_select_mode = 'separate'\nunion_with_last_layer = false\n" +
-          kRecording);
+          std::to_string(chunk) + "\n" + kRecording +
+          "[selector]\nmax_capacity_prompt = 40\nwindow_size = 16\n";
+      const auto engine =
+          bench.engine(shared +
+                       "plugin = 'kvasir.preselect'\nhead_select_mode = 'separate'\n"
+                       "union_with_last_layer = false\n");
+      const auto snapkv =
+          bench.engine(shared + "plugin = 'kvasir.snapkv'\nkernel_size = 1\nmode = 'retrieve'\n");
       recording& book = recording_of(*engine);
+      recording& other = recording_of(*snapkv);
       const auto prompt = some_tokens(kPrompt, 4);
       Question question(bench.tiny, prompt, 16);
       double margin = 1.0;
-      const auto seq = engine->open();
+      const auto seq = engine->open(), twin = snapkv->open();
       prefill(*engine, seq, prompt);
-      book.armed = 1;
+      prefill(*snapkv, twin, prompt);
+      book.armed = other.armed = 1;
       for (uint32_t i = 0; i < 12; ++i) {
         decode(*engine, seq, static_cast<TokenId>(i));
+        decode(*snapkv, twin, static_cast<TokenId>(i));
         REQUIRE(book.n_runs == kLayers);
+        REQUIRE(other.n_runs == kLayers);
         for (uint32_t layer = 0; layer < kLayers; ++layer)
           for (uint32_t head = 0; head < n_kv_heads; ++head) {
             std::vector<double> votes(kPrompt - 16);
@@ -215,8 +223,10 @@ TEST_CASE("blocks of one token with preselection attend to what SnapKV without p
             for (uint32_t t = kPrompt - 16; t <= kPrompt + i; ++t) kept.push_back(t);
             std::sort(kept.begin(), kept.end());
             CHECK(attended(book.runs[layer], seq, head) == kept);
+            CHECK(attended(other.runs[layer], twin, head) == kept);
           }
         book.clear(book.self);
+        other.clear(other.self);
       }
       CHECK(margin > 1e-7);
     }

@@ -21,6 +21,10 @@ struct DynamicScene : Scene {
     const uint32_t n = n_tokens[block];
     return {0, block, n, 0, n, KVASIR_ITEM_MASS | flags, &leases[block], flat.data()};
   }
+  void start(Representative& plugin) {
+    prepare(plugin);
+    REQUIRE(plugin->base.seq_open(plugin.self(), &row.seq, 1, plugin.err()) == KVASIR_OK);
+  }
   // Of a chunk that ends at `kv_len` of a prompt of `prompt_end` tokens.
   void at(uint32_t kv_len, uint32_t prompt_end) {
     row.kv_len = kv_len;
@@ -96,7 +100,7 @@ TEST_SUITE("plugins/representative/dynamic") {
     Representative plugin(host, "dynamic");
     DynamicScene scene(KVASIR_DTYPE_F32, 1, 4);
     scene.add_block(4, [](uint32_t, uint32_t t, uint32_t) { return 1.0 + t; });
-    scene.prepare(plugin);
+    scene.start(plugin);
     scene.at(4, 4);
     scene.update(plugin, {scene.mass_item(0, Mass(4, {0.1, 0.4, 0.4, 0.1}))});
     const auto scores = scene.score(plugin, {1, 1, 1, 1}, 1);
@@ -118,7 +122,7 @@ TEST_SUITE("plugins/representative/dynamic") {
                 {{"dtype", type}, {"combine", combine}, {"representative_num", int64_t{n}}});
             DynamicScene scene(dtype, dim, block_size);
             filled(scene, 9, block_size);
-            scene.prepare(plugin);
+            scene.start(plugin);
             CHECK(scene.layout.flags == KVASIR_LAYOUT_SEALED_ONLY);  // private: shaped by mass
             CHECK(scene.layout.open_bytes == 0);
             CHECK(scene.layout.mass_at == KVASIR_MASS_AT_PREFILL);
@@ -150,7 +154,7 @@ TEST_SUITE("plugins/representative/dynamic") {
     Representative plugin(host, "dynamic", {{"dtype", std::string("f32")}});
     DynamicScene scene(KVASIR_DTYPE_F32, 16, 8);
     filled(scene, 5, 3);
-    scene.prepare(plugin);
+    scene.start(plugin);
     scene.seal_all(plugin);
     std::mt19937 random(1);
     std::vector<Mass> first, second, sums;
@@ -204,7 +208,7 @@ TEST_SUITE("plugins/representative/dynamic") {
     DynamicScene scene(KVASIR_DTYPE_F32, 16, 8);
     scene.geometry.window_tokens = 16;
     filled(scene, 6, 5);
-    scene.prepare(plugin);
+    scene.start(plugin);
     CHECK(scene.layout.flags == KVASIR_LAYOUT_WANT_FINAL);
     CHECK(scene.layout.open_bytes == 2 * 8 * sizeof(float));
     CHECK(scene.layout.mass_at == (KVASIR_MASS_AT_PREFILL | KVASIR_MASS_AT_DECODE));

@@ -30,6 +30,8 @@ Selector bound(const FakeHost& host, const OptionValues& options, uint32_t block
   geometry.block_size = block_size;
   geometry.window_tokens = window;
   selector.bind(geometry);
+  const uint64_t seqs[] = {1, 9};
+  REQUIRE(selector->base.seq_open(selector.self(), seqs, 2, selector.err()) == KVASIR_OK);
   return selector;
 }
 
@@ -61,6 +63,7 @@ void observe(Selector& selector, const Prompt& p, uint32_t layer, const std::vec
   }
   kvasir_mass mass{};
   mass.struct_size = sizeof mass;
+  mass.unit = KVASIR_UNIT_TOKEN;
   mass.n_rows = static_cast<uint32_t>(heads.size());
   mass.row_offsets = offsets.data();
   mass.value = value.data();
