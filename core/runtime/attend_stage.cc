@@ -326,6 +326,30 @@ uint32_t AttendStage::mass_follows(uint32_t layer, bool prefill) const {
   return wanted & at ? KVASIR_ATTN_MASS_FOLLOWS : 0;
 }
 
+void AttendStage::report(uint32_t layer, const std::vector<BatchRow>& rows) const {
+  const uint32_t b = c_.geometry.block_size;
+  for (size_t r = 0; r < rows.size(); ++r) {
+    std::vector<std::vector<uint32_t>> tokens(c_.geometry.n_kv_heads);
+    for (const Part& part : parts_) {
+      if (part.batch_row != r) continue;
+      for (const kvasir_attn_row& row : part.rows)
+        for (uint64_t i = row.item_begin; i < row.item_end; ++i) {
+          const uint32_t item = part.null_items ? static_cast<uint32_t>(i) : part.items[i];
+          const bool block = part.part.unit == KVASIR_UNIT_BLOCK;
+          const kvasir_lease& lease = part.part.leases[block ? item : item / b];
+          for (uint32_t t = block ? 0 : item % b; t < (block ? lease.n_tokens : item % b + 1); ++t)
+            tokens[row.kv_head].push_back(lease.token_pos ? lease.token_pos[t]
+                                                          : lease.pos_begin + t);
+        }
+    }
+    for (uint32_t head = 0; head < tokens.size(); ++head) {  // parts may share tokens
+      std::sort(tokens[head].begin(), tokens[head].end());
+      tokens[head].erase(std::unique(tokens[head].begin(), tokens[head].end()), tokens[head].end());
+      c_.on_attend(layer, rows[r].seq->id, head, tokens[head]);
+    }
+  }
+}
+
 void AttendStage::attend(uint32_t layer, const std::vector<BatchRow>& rows,
                          const std::vector<const LayerSelection*>& selections,
                          const Queries& queries, uint32_t moment, uint32_t flags, float* o) {
@@ -337,6 +361,7 @@ void AttendStage::attend(uint32_t layer, const std::vector<BatchRow>& rows,
               queries.constant != nullptr);
     count(rows[i], *selections[i], rows[i].seq->layers[layer]);
   }
+  if (c_.on_attend) report(layer, rows);
   abi_parts_.clear();
   for (const Part& part : parts_) abi_parts_.push_back(part.part);
   const uint64_t pairs = queries.n * c_.geometry.n_q_heads;

@@ -67,6 +67,7 @@ class AttendStage {
   void rotate_queries(Part& part, const BatchRow& row, const LayerState& state, uint64_t rope_len,
                       const Slots& slots);
   uint32_t mass_follows(uint32_t layer, bool prefill) const;
+  void report(uint32_t layer, const std::vector<BatchRow>& rows) const;
   void count(const BatchRow& row, const LayerSelection& selection, const LayerState& state);
   uint64_t attended_tokens(const BatchRow& row, const LayerSelection& selection,
                            const LayerState& state, uint32_t head, uint64_t* selected) const;

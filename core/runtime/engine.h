@@ -21,6 +21,11 @@ struct EngineOptions {
   uint64_t seed = 0;            // for plugins that draw
   uint64_t model_hash = 0;
   bool check_numerics = false;  // refuse NaN and infinity from the backend
+  // Told what each kv head of a sequence attends to, positions ascending, in every layer and call:
+  // for tools that look. Null costs nothing.
+  std::function<void(uint32_t layer, uint64_t seq, uint32_t kv_head,
+                     std::span<const uint32_t> tokens)>
+      on_attend;
 };
 
 using SequenceId = uint64_t;

@@ -5,6 +5,8 @@
 #include <kvasir/kvasir.h>
 
 #include <cstdint>
+#include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -44,8 +46,9 @@ struct RunContext {
   std::vector<uint32_t> group_leader;  // [layer] whose selection a layer uses; itself when it leads
   std::vector<bool> dense_layer;
   bool check_numerics = false;
-  Engagement* counters = nullptr;      // of the current phase
-  std::vector<uint32_t> faults;        // per selector; put aside at kMaxFaults
+  Engagement* counters = nullptr;  // of the current phase
+  std::vector<uint32_t> faults;    // per selector; put aside at kMaxFaults
+  std::function<void(uint32_t, uint64_t, uint32_t, std::span<const uint32_t>)> on_attend;
   bool representative_failed = false;  // its records are incomplete from then on
 
   static constexpr uint32_t kMaxFaults = 3;

@@ -182,8 +182,7 @@ LayerSelection read_selection(Reader& in, const RunContext& c, uint32_t kv_len) 
       head.all = in.number<uint8_t>();
       head.index = in.ascending(units, "selected units");
       head.weight = in.list<float>(units * c.group_size(), "weights");
-      if (head.weight.size() != head.index.size() * s.width)
-        in.refuse("a selection is damaged");
+      if (head.weight.size() != head.index.size() * s.width) in.refuse("a selection is damaged");
     }
   }
   if (s.valid && !s.dense && s.heads.size() != 1 && s.heads.size() != c.geometry.n_kv_heads)

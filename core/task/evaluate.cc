@@ -68,7 +68,9 @@ Interval wilson_interval(uint64_t n_right, uint64_t n) {
   const double middle = p + z * z / (2 * count);
   const double half = z * std::sqrt(p * (1 - p) / count + z * z / (4 * count * count));
   const double scale = 1 + z * z / count;
-  return {std::max(0.0, (middle - half) / scale), std::min(1.0, (middle + half) / scale)};
+  // At the ends the two terms cancel but for rounding.
+  return {n_right == 0 ? 0.0 : (middle - half) / scale,
+          n_right == n ? 1.0 : (middle + half) / scale};
 }
 
 }  // namespace kvasir

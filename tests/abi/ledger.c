@@ -1,6 +1,7 @@
 /* The ledger of version 0.1: size and offsets of every public struct on a 64-bit machine. A line
  * may change while the major version is 0; from 1.0 on lines are only added.
  * SPDX-License-Identifier: Apache-2.0 */
+#include <kvasir/ext/draft/skew.h>
 #include <kvasir/ext/draft/state.h>
 #include <kvasir/kvasir.h>
 
@@ -427,6 +428,14 @@ AT(kvasir_thread_pool, self, 8);
 AT(kvasir_thread_pool, max_workers, 16);
 AT(kvasir_thread_pool, parallel_for, 24);
 
+SIZE(kvasir_skew_header, 40);
+AT(kvasir_skew_header, magic, 0);
+AT(kvasir_skew_header, version, 8);
+AT(kvasir_skew_header, n_layers, 12);
+AT(kvasir_skew_header, n_kv_heads, 16);
+AT(kvasir_skew_header, head_dim, 20);
+AT(kvasir_skew_header, model_hash, 24);
+AT(kvasir_skew_header, checksum, 32);
 SIZE(kvasir_state, 24);
 AT(kvasir_state, struct_size, 0);
 AT(kvasir_state, reserved, 4);

@@ -7,32 +7,17 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/tools/process.h"
+#include "tests/tools/tiny_model.h"
 
 namespace {
 
 using kvasir::test::Finished;
+using kvasir::test::json_of;
 using kvasir::test::read_bytes;
 using kvasir::test::run_kvasir;
 using kvasir::test::TempFolder;
+using kvasir::test::TinyModel;
 using Json = nlohmann::json;
-
-Json json_of(const std::vector<std::string>& arguments,
-             const std::vector<std::string>& environment = {}) {
-  const Finished done = run_kvasir(arguments, environment);
-  CAPTURE(done.err);
-  REQUIRE(done.code == 0);
-  return Json::parse(done.out);  // all of it: a second document or a stray line would throw
-}
-
-struct TinyModel {
-  TempFolder folder;
-  std::string path = folder.path("tiny.gguf");
-  TinyModel() {
-    REQUIRE(
-        run_kvasir({"model", "random", "tiny-llama-test", "--context", "4096", "-o", path}).code ==
-        0);
-  }
-};
 
 TEST_CASE("plan gives the sizes of f16 caches that the models' shapes imply") {
   // 2 x layers x kv heads x head_dim x 2 bytes per token, in GB of 1e9 bytes.

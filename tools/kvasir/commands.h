@@ -17,6 +17,7 @@ void add_tokenize(CLI::App& app);
 void add_ppl(CLI::App& app);
 void add_compare(CLI::App& app);
 void add_task(CLI::App& app);
+void add_bench(CLI::App& app);
 
 // Below `kvasir model`.
 void add_model_info(CLI::App& model);

@@ -180,8 +180,9 @@ class Import {
 
   void note(const std::string& key, const std::string& what) {
     const Value& value = values_.at(key);
-    notes_.push_back(label_ + (value.line ? ":" + std::to_string(value.line) : "") + ": " +
-                     value.written_as + ": " + what);
+    std::string text = label_;
+    if (value.line) text.append(":").append(std::to_string(value.line));
+    notes_.push_back(text.append(": ").append(value.written_as).append(": ").append(what));
   }
 
   // ---- values ----

@@ -275,7 +275,7 @@ TEST_CASE("explain lists every setting once, with its origin") {
   CHECK(find("cache.n_sink").empty());
   size_t n_cache = 0;
   for (const ExplainLine& line : lines) n_cache += line.key.rfind("cache.", 0) == 0;
-  CHECK(n_cache == 15);
+  CHECK(n_cache == 16);
 }
 
 TEST_CASE("kv_type of [storage] is both types; what is said later wins; other kinds may own it") {

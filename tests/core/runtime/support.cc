@@ -18,12 +18,13 @@ doctest::String doctest::StringMaker<std::vector<uint32_t>>::convert(
 }
 
 namespace kvasir::test {
-namespace {
 
-ThreadPool& pool() {
+ThreadPool& test_pool() {
   static ThreadPool instance(Topology::synthetic("numa:1 core:2 pu:1"), 2, false);
   return instance;
 }
+
+namespace {
 
 struct LoadedModel {
   LoadedModel(const std::string& path, ThreadPool& workers)
@@ -59,7 +60,7 @@ TinyModel tiny_model(uint32_t n_q_heads, uint32_t n_kv_heads) {
     spec.type = GgmlType::kF32;
     spec.norm_spread = 0.3f;
     write_random_model(spec, dir.path(spec.name));
-    slot = std::make_unique<LoadedModel>(dir.path(spec.name), pool());
+    slot = std::make_unique<LoadedModel>(dir.path(spec.name), test_pool());
   }
   return {&slot->file, slot->model.get()};
 }
@@ -82,7 +83,7 @@ namespace {
 // Services and registry of the process: instances are counted per engine, files are opened once.
 struct Plugins {
   std::vector<std::string>* log = nullptr;
-  HostServices services{pool(),
+  HostServices services{test_pool(),
                         [this](uint32_t, const std::string& plugin, const std::string& text) {
                           if (log) log->push_back(plugin + ": " + text);
                         }};
@@ -99,14 +100,10 @@ struct Plugins {
 };
 }  // namespace
 
-std::unique_ptr<Engine> Bench::engine(const std::string& toml, EngineOptions options) {
-  return engine(*tiny.model, toml, options);
-}
-
-std::unique_ptr<Engine> Bench::engine(const Model& model, const std::string& toml,
-                                      EngineOptions options) {
+std::unique_ptr<Engine> make_engine(const Model& model, const std::string& toml,
+                                    const EngineOptions& options, std::vector<std::string>* log) {
   static Plugins plugins;
-  plugins.log = &log;
+  plugins.log = log;
   StrategyConfig defaults;
   defaults.storage.kind = Kind::kStorage;
   defaults.storage.plugin.value = "kvasir.dram";
@@ -114,10 +111,20 @@ std::unique_ptr<Engine> Bench::engine(const Model& model, const std::string& tom
                               {"type_v", std::string("f32"), {}}};
   defaults.attention.kind = Kind::kAttention;
   defaults.attention.plugin.value = "kvasir.cpu";
-  if (options.max_context == EngineOptions{}.max_context) options.max_context = 2048;
   Pipeline pipeline = build_pipeline(parse_strategy(toml, "test.toml", {}, defaults),
                                      plugins.registry, plugins.services);
-  return std::make_unique<Engine>(model, std::move(pipeline), pool(), plugins.services, options);
+  return std::make_unique<Engine>(model, std::move(pipeline), test_pool(), plugins.services,
+                                  options);
+}
+
+std::unique_ptr<Engine> Bench::engine(const std::string& toml, EngineOptions options) {
+  return engine(*tiny.model, toml, options);
+}
+
+std::unique_ptr<Engine> Bench::engine(const Model& model, const std::string& toml,
+                                      EngineOptions options) {
+  if (options.max_context == EngineOptions{}.max_context) options.max_context = 2048;
+  return make_engine(model, toml, options, &log);
 }
 
 namespace {

@@ -108,6 +108,8 @@ TEST_CASE("intervals are Wilson's") {
   check(10, 10, 0.7225, 1.0);
   check(190, 200, 0.9104, 0.9726);
   check(0, 0, 0.0, 1.0);
+  CHECK(wilson_interval(0, 3).low == 0.0);
+  CHECK(wilson_interval(3, 3).high == 1.0);
 }
 
 // ---- the probe ----

@@ -34,7 +34,7 @@ void check_encodes(const Tokenizer& tokenizer, PieceEncoder& encoder, const std:
 void check_tasks(const Tokenizer& tokenizer) {
   PieceEncoder encoder(tokenizer);
   for (const Task task : all_tasks()) {
-    CAPTURE(name(task));
+    CAPTURE(std::string(name(task)));
     TaskGenerator generator(task, {}, 700, encoder);
     for (uint64_t i = 0; i < 5; ++i) {
       const Sample sample = generator.make(11, i);

@@ -59,7 +59,7 @@ TEST_CASE("records have their length exactly, begin with BOS, and repeat with th
 TEST_CASE("the mask marks the answers of the sample that the record is made of") {
   Fixture f;
   for (const Task task : question_tasks()) {
-    CAPTURE(name(task));
+    CAPTURE(std::string(name(task)));
     RecordStream stream({{task, 1}}, {}, 400, kSeed, f.encoder);
     TaskGenerator generator(task, {}, 400, f.encoder);
     for (uint64_t i = 0; i < 10; ++i) {

@@ -57,7 +57,7 @@ TEST_SUITE_BEGIN("core/task/task");
 TEST_CASE("the same seed gives the same sample, another seed or index another") {
   Maker maker;
   for (const Task task : all_tasks()) {
-    CAPTURE(name(task));
+    CAPTURE(std::string(name(task)));
     const auto a = maker.make(task, 400, 3), b = maker.make(task, 400, 3);
     const auto c = maker.make(task, 400, 3, {}, 6);
     for (size_t i = 0; i < a.size(); ++i) {
@@ -73,7 +73,7 @@ TEST_CASE("the same seed gives the same sample, another seed or index another") 
 TEST_CASE("a sample is as long as asked for, but for less than a sentence") {
   Maker maker;
   for (const Task task : all_tasks()) {
-    CAPTURE(name(task));
+    CAPTURE(std::string(name(task)));
     for (const uint32_t length : {320u, 1024u, 5000u}) {
       for (const Sample& sample : maker.make(task, length, 5)) {
         CHECK(sample.tokens.ids.size() <= length);
@@ -87,7 +87,7 @@ TEST_CASE("a sample is as long as asked for, but for less than a sentence") {
 TEST_CASE("every answer is what the statements it is asked of say, at the said place") {
   Maker maker;
   for (const Task task : question_tasks()) {
-    CAPTURE(name(task));
+    CAPTURE(std::string(name(task)));
     for (const Sample& sample : maker.make(task, 600, 20)) {
       CAPTURE(sample.text);
       REQUIRE(!sample.turns.empty());
@@ -299,7 +299,7 @@ TEST_CASE("training seeds give other texts than evaluation seeds") {
 TEST_CASE("a length too short is refused with the one that suffices") {
   Maker maker;
   for (const Task task : question_tasks()) {
-    CAPTURE(name(task));
+    CAPTURE(std::string(name(task)));
     const std::string message = test::error_of([&] { TaskGenerator(task, {}, 4, maker.encoder); });
     const size_t at = message.find("at least ");
     REQUIRE(at != std::string::npos);

@@ -1,0 +1,150 @@
+// kvasir task as a program uses it: lines, records, reports.
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include <cstdlib>
+#include <sstream>
+
+#include "tests/tools/tiny_model.h"
+
+namespace {
+
+using kvasir::test::Finished;
+using kvasir::test::json_of;
+using kvasir::test::read_bytes;
+using kvasir::test::run_kvasir;
+using kvasir::test::TinyModel;
+using Json = nlohmann::json;
+
+std::vector<Json> lines_of(const std::string& text) {
+  std::vector<Json> out;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) out.push_back(Json::parse(line));
+  return out;
+}
+
+TEST_CASE("task generate writes samples whose answers stand at the said bytes and tokens") {
+  const TinyModel m;
+  const Finished done = run_kvasir({"task", "generate", "--task", "needle_multi_query,kv_retrieval",
+                                    "--length", "600", "-n", "4", "--seed", "9", "-m", m.path});
+  REQUIRE(done.code == 0);
+  CHECK(done.err == "");
+  const auto lines = lines_of(done.out);
+  REQUIRE(lines.size() == 8);
+  for (const Json& line : lines) {
+    const std::string prompt = line["prompt"];
+    CHECK(line["seed"] == 9);
+    CHECK(line["length"].get<uint32_t>() <= 600);
+    REQUIRE(line["turns"].size() == line["answers"].size());
+    std::string text = prompt;
+    for (size_t i = 0; i < line["turns"].size(); ++i) {
+      const Json& turn = line["turns"][i];
+      if (i > 0) text += turn["question"];
+      CHECK(turn["answer_bytes"][0] == text.size());
+      text += turn["answer"];
+      CHECK(turn["answer"] == line["answers"][i]);
+    }
+    const std::vector<uint32_t> ids =
+        json_of({"tokenize", "-m", m.path, "-p", text, "--json"})["tokens"];
+    for (const Json& needle : line["needles"]) {
+      const auto begin = needle["value_bytes"][0].get<size_t>();
+      const std::string value = needle["value"];
+      CHECK(prompt.substr(begin, needle["value_bytes"][1].get<size_t>() - begin) == value);
+      std::string list;
+      for (auto t = needle["value_tokens"][0].get<size_t>();
+           t < needle["value_tokens"][1].get<size_t>(); ++t)
+        list.append(list.empty() ? "" : ",").append(std::to_string(ids.at(t)));
+      const std::string piece = run_kvasir({"tokenize", "-m", m.path, "--decode", list}).out;
+      CHECK(piece.find(value) != std::string::npos);
+    }
+    CHECK(ids.size() + 1 == line["length"].get<uint32_t>());  // and the last line end
+  }
+}
+
+TEST_CASE("task generate is the same every time, in a file as on standard output") {
+  const TinyModel m;
+  const std::string file = m.folder.path("samples.jsonl");
+  const std::vector<std::string> command = {"task", "generate", "--task", "all", "--length",
+                                            "500",  "-n",       "2",      "-m",  m.path};
+  const Finished first = run_kvasir(command);
+  std::vector<std::string> to_file = command;
+  to_file.insert(to_file.end(), {"-o", file});
+  CHECK(run_kvasir(to_file).out == "");
+  CHECK(read_bytes(file) == first.out);
+  CHECK(lines_of(first.out).size() == 18);
+}
+
+TEST_CASE("task generate --format ids writes records of the length, ids then mask") {
+  const TinyModel m;
+  const Finished done = run_kvasir({"task", "generate", "--mix", "repeat=2,kv_retrieval=1",
+                                    "--format", "ids", "--key-tokens", "1-2", "--value-tokens",
+                                    "1-3", "--length", "128", "-n", "50", "-m", m.path});
+  REQUIRE(done.code == 0);
+  REQUIRE(done.out.size() == 50 * 128 * 3);
+  const uint32_t vocab = json_of({"model", "info", "-m", m.path, "--json"})["vocab_size"];
+  size_t marked = 0;
+  for (size_t record = 0; record < 50; ++record) {
+    const auto* bytes = reinterpret_cast<const unsigned char*>(done.out.data()) + record * 384;
+    for (size_t t = 0; t < 128; ++t) {
+      CHECK(bytes[2 * t] + 256u * bytes[2 * t + 1] < vocab);
+      CHECK(bytes[256 + t] <= 1);
+      marked += bytes[256 + t];
+    }
+  }
+  CHECK(marked > 50 * 128 / 10);
+}
+
+TEST_CASE("an endless stream of records ends with its reader, quietly") {
+  const TinyModel m;
+  // Head closes after 1,000 bytes; the status and the messages of the writer are what is looked at.
+  const std::string whole = "{ '" + kvasir::test::kvasir_binary() +
+                            "' task generate --task passkey --format ids --length 128 -n 0 -m '" +
+                            m.path + "' 2>'" + m.folder.path("err") + "'; echo $? >'" +
+                            m.folder.path("status") + "'; } | head -c 1000 >/dev/null";
+  CHECK(std::system(whole.c_str()) == 0);  // NOLINT: our own command line
+  CHECK(read_bytes(m.folder.path("status")) == "0\n");
+  CHECK(read_bytes(m.folder.path("err")) == "");
+}
+
+TEST_CASE("task eval reports every task, length and strategy, dense first") {
+  const TinyModel m;
+  const std::string rows = m.folder.path("rows.jsonl");
+  const Json report =
+      json_of({"task", "eval", "-m", m.path, "-s", "streaming", "--set", "cache.window_tokens=64",
+               "--task", "passkey,mqar", "--length", "256,400", "-n", "3", "--json", "-o", rows});
+  REQUIRE(report["cells"].size() == 8);
+  const auto lines = lines_of(read_bytes(rows));
+  CHECK(lines.size() == 24);
+  for (size_t i = 0; i < 8; ++i) {
+    const Json& cell = report["cells"][i];
+    CHECK(cell["strategy"] == (i % 2 ? "streaming" : "dense"));
+    CHECK(cell["task"] == (i / 2 % 2 ? "mqar" : "passkey"));
+    CHECK(cell["length"] == (i < 4 ? 256 : 400));
+    CHECK(cell["samples"] == 3);
+    CHECK(cell["accuracy_low"] <= cell["accuracy"]);
+    CHECK(cell["accuracy"] <= cell["accuracy_high"]);
+    uint32_t correct = 0, tokens = 0;
+    for (const Json& line : lines)
+      if (line["task"] == cell["task"] && line["length"] == cell["length"] &&
+          line["strategy"] == cell["strategy"]) {
+        correct += line["correct"].get<bool>();
+        tokens += line["answer_tokens"].get<uint32_t>();
+        CHECK(line["correct"] == (line["answer_tokens_right"] == line["answer_tokens"]));
+      }
+    CHECK(cell["correct"] == correct);
+    CHECK(cell["answer_tokens"] == tokens);
+    const Json& engagement = cell["engagement"];
+    if (i % 2) CHECK(engagement["tokens_attended"] < engagement["tokens_considered"]);
+  }
+}
+
+TEST_CASE("task eval prints an aligned table with intervals") {
+  const TinyModel m;
+  const Finished done =
+      run_kvasir({"task", "eval", "-m", m.path, "--task", "needle", "--length", "256", "-n", "2"});
+  REQUIRE(done.code == 0);
+  for (const char* word : {"task", "95 % interval", "needle", "dense", "/2", "MB/step"})
+    CHECK(done.out.find(word) != std::string::npos);
+}
+
+}  // namespace
