@@ -22,6 +22,7 @@ void add_task(CLI::App& app);
 void add_model_info(CLI::App& model);
 void add_model_random(CLI::App& model);
 void add_model_logits(CLI::App& model);
+void add_model_skew(CLI::App& model);
 
 // Below `kvasir task`.
 void add_task_generate(CLI::App& task);

@@ -100,10 +100,14 @@ struct Plugins {
 };
 }  // namespace
 
-std::unique_ptr<Engine> make_engine(const Model& model, const std::string& toml,
-                                    const EngineOptions& options, std::vector<std::string>* log) {
+std::unique_ptr<Engine> Bench::engine(const std::string& toml, EngineOptions options) {
+  return engine(*tiny.model, toml, options);
+}
+
+std::unique_ptr<Engine> Bench::engine(const Model& model, const std::string& toml,
+                                      EngineOptions options) {
   static Plugins plugins;
-  plugins.log = log;
+  plugins.log = &log;
   StrategyConfig defaults;
   defaults.storage.kind = Kind::kStorage;
   defaults.storage.plugin.value = "kvasir.dram";
@@ -111,15 +115,11 @@ std::unique_ptr<Engine> make_engine(const Model& model, const std::string& toml,
                               {"type_v", std::string("f32"), {}}};
   defaults.attention.kind = Kind::kAttention;
   defaults.attention.plugin.value = "kvasir.cpu";
+  if (options.max_context == EngineOptions{}.max_context) options.max_context = 2048;
   Pipeline pipeline = build_pipeline(parse_strategy(toml, "test.toml", {}, defaults),
                                      plugins.registry, plugins.services);
   return std::make_unique<Engine>(model, std::move(pipeline), test_pool(), plugins.services,
                                   options);
-}
-
-std::unique_ptr<Engine> Bench::engine(const std::string& toml, EngineOptions options) {
-  if (options.max_context == EngineOptions{}.max_context) options.max_context = 2048;
-  return make_engine(*tiny.model, toml, options, &log);
 }
 
 namespace {
