@@ -193,7 +193,8 @@ void Engine::Impl::bind() {
                                                     {},
                                                     options.check_numerics,
                                                     &decode_counters,
-                                                    {}});
+                                                    {},
+                                                    options.on_attend});
   if (pipeline.representative) {
     pipeline.representative->validate(geometry);
     pipeline.representative->bind(geometry);
@@ -228,7 +229,6 @@ void Engine::Impl::bind() {
   if (constant_q && geometry.k_state != KVASIR_K_UNROTATED)
     throw input_error(pipeline.selectors[0]->id() +
                       " asks for a constant query position without KVASIR_NEED_UNROTATED_K");
-  context->on_attend = options.on_attend;
   context->faults.assign(pipeline.selectors.size(), 0);
   uint32_t sparse = 0, leader = 0;
   const uint32_t step = std::max(1u, pipeline.strategy.cache.layer_step.value);

@@ -76,7 +76,7 @@ class World {
     for (uint32_t t = 0; t <= pos; ++t) {
       const float* k = from.k.data() + (size_t{t} * o_.n_kv_heads + head) * dim;
       for (uint32_t d = 0; d < dim; ++d) out.mass[t] += double{q[d]} * double{k[d]};
-      out.mass[t] /= std::sqrt(double{dim});
+      out.mass[t] /= std::sqrt(static_cast<double>(dim));
     }
     const double high = *std::max_element(out.mass.begin(), out.mass.end());
     double sum = 0;
@@ -109,9 +109,12 @@ class World {
     for (uint32_t head = 0; head < o_.n_kv_heads; ++head) {
       std::vector<double> lean(dim);  // of length 1
       double length = 0;
-      for (double& x : lean) length += (x = normal(random)) * x;
+      for (double& x : lean) {
+        x = normal(random);
+        length += x * x;
+      }
       for (double& x : lean) x /= std::sqrt(length);
-      const double scale = std::sqrt(double{dim});  // |q|: logits are then cos * |k|
+      const double scale = std::sqrt(static_cast<double>(dim));  // |q|: logits are then cos * |k|
       for (size_t t = 0; t < n; ++t) {
         const bool is_needle = needles_.contains(static_cast<uint32_t>(t));
         const double along = is_needle ? needle_logit : kDeviation * normal(random);

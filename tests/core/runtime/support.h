@@ -36,19 +36,14 @@ struct TinyModel {
 };
 TinyModel tiny_model(uint32_t n_q_heads, uint32_t n_kv_heads);
 
+ThreadPool& test_pool();  // two workers, bound to nothing; for models of a test's own
+
 std::vector<TokenId> some_tokens(size_t n, uint32_t seed = 1);
-
-ThreadPool& test_pool();  // two workers, bound to nothing
-
-// `toml` may leave out [storage] (dram, f32) and [attention] (cpu). Plugins of this build, fakes
-// included; their log goes to `log`, which must outlive the engine, or nowhere.
-std::unique_ptr<Engine> make_engine(const Model& model, const std::string& toml,
-                                    const EngineOptions& options,
-                                    std::vector<std::string>* log = nullptr);
 
 // Host services with a readable log, and engines over them.
 struct Bench {
   explicit Bench(uint32_t n_q_heads = 8, uint32_t n_kv_heads = 2);
+  // `toml` may leave out [storage] (dram, f32) and [attention] (cpu).
   std::unique_ptr<Engine> engine(const std::string& toml, EngineOptions options = {});
   // The same over another model, which must outlive the engine.
   std::unique_ptr<Engine> engine(const Model& model, const std::string& toml,

@@ -37,6 +37,7 @@ uint32_t number_of(const char* variable, uint32_t fallback) {
 }
 
 struct Trained {
+  test::Bench bench;
   GgufFile file = GgufFile::open(model_path().string());
   std::unique_ptr<Model> model = Model::load(file, test::test_pool(), {Compute::kF32, 2048});
   std::unique_ptr<Tokenizer> tokenizer = Tokenizer::from_gguf(file);
@@ -50,10 +51,10 @@ struct Trained {
     for (uint32_t i = 0; i < n; ++i) out.push_back(generator.make(1, i));
     return out;
   }
-  std::unique_ptr<Engine> engine(const std::string& toml) const {
+  std::unique_ptr<Engine> engine(const std::string& toml) {
     EngineOptions options;
-    options.max_context = length;
-    return test::make_engine(*model, toml, options);
+    options.max_context = length + 1;
+    return bench.engine(*model, toml, options);
   }
   TaskAnswer answer(Engine& engine, const Sample& sample, const TaskPrompt& prompt,
                     const AnswerStep& on_step = {}) const {
@@ -101,7 +102,7 @@ TEST_SUITE_BEGIN("core/task/proof");
 // The control masks as many tokens elsewhere: half the text further on, and around.
 TEST_CASE("without sight of the needle's tokens the answer is gone, without others' it is not") {
   KVASIR_REQUIRE_TRAINED_MODEL();
-  const Trained trained;
+  Trained trained;
   const auto engine = trained.engine(test::kProbeStrategy);
   NeedleProbe& probe = test::needle_probe(*engine);
   for (const Task task : {Task::kPasskey, Task::kNeedle, Task::kKvRetrieval}) {
@@ -134,7 +135,7 @@ TEST_CASE("without sight of the needle's tokens the answer is gone, without othe
 
 TEST_CASE("some heads put much of their mass on the needle when the answer is found") {
   KVASIR_REQUIRE_TRAINED_MODEL();
-  const Trained trained;
+  Trained trained;
   const auto engine = trained.engine(test::kProbeStrategy);
   NeedleProbe& probe = test::needle_probe(*engine);
   probe.mode = NeedleProbe::Mode::kAll;
@@ -178,7 +179,7 @@ TEST_CASE("some heads put much of their mass on the needle when the answer is fo
 
 TEST_CASE("exact top-k at a tenth of the tokens keeps nine tenths of the dense answers") {
   KVASIR_REQUIRE_TRAINED_MODEL();
-  const Trained trained;
+  Trained trained;
   const auto engine = trained.engine(test::kProbeStrategy);
   NeedleProbe& probe = test::needle_probe(*engine);
   for (const Task task : {Task::kPasskey, Task::kKvRetrieval}) {
@@ -209,7 +210,7 @@ TEST_CASE("exact top-k at a tenth of the tokens keeps nine tenths of the dense a
 
 TEST_CASE("streaming answers nothing that lies outside its window") {
   KVASIR_REQUIRE_TRAINED_MODEL();
-  const Trained trained;
+  Trained trained;
   const uint32_t window = trained.length / 8;
   const auto engine = trained.engine(
       "[cache]\nblock_size = 16\nsink_tokens = 4\nwindow_tokens = " + std::to_string(window) +
