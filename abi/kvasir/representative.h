@@ -9,6 +9,7 @@
 #define KVASIR_LAYOUT_WANT_PROMPT_END 2u /* update() items with KVASIR_ITEM_PROMPT_END */
 #define KVASIR_LAYOUT_SEALED_ONLY 4u     /* no update() before a block is full */
 #define KVASIR_LAYOUT_WANT_FINAL 8u      /* update() items with KVASIR_ITEM_FINAL */
+#define KVASIR_LAYOUT_PROMPT_END_ALL 16u /* PROMPT_END items of window and open block, too */
 
 /* Filled by layout(); zeroed by the host first. */
 typedef struct kvasir_layout {
@@ -21,7 +22,8 @@ typedef struct kvasir_layout {
   uint32_t mass_at;           /* KVASIR_MASS_AT_*: items carry mass per token and query head */
   uint32_t mass_part;         /* KVASIR_PART_ALL (0) or KVASIR_PART_WINDOW (1), see selector.h */
   uint32_t mass_last_queries; /* of the prompt; UINT32_MAX = all */
-  uint32_t reserved;
+  uint32_t refresh_tokens;    /* the PROMPT_END items again, at D4 of every n-th decoded token; 0 =
+                                 never */
 } kvasir_layout;
 
 /* Row r of q belongs to step->rows[r]: for a slice the host takes the mean of its queries first. */

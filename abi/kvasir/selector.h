@@ -25,7 +25,8 @@ typedef struct kvasir_sel_limits {
   uint32_t unit;      /* KVASIR_UNIT_* of its rows and candidate ranges */
   uint32_t scope;     /* finest KVASIR_SCOPE_* it returns */
   uint32_t flags;     /* KVASIR_LIMIT_* */
-  uint64_t max_units; /* most candidates selected per row; 0 = no limit, no bypass by count */
+  uint64_t max_units; /* most candidates selected per row, or kept by its plans; 0 = no limit, no
+                         bypass by count */
   uint64_t dense_below_tokens;   /* kv_len below which attending everything is better */
   uint32_t plan_at;              /* KVASIR_PLAN_AT_* set: when evict_plan is asked */
   uint32_t plan_every_tokens;    /* STEP_END: only every n-th decoded token; 0 = each */

@@ -80,7 +80,8 @@ typedef struct kvasir_mass {
 #define KVASIR_ITEM_NEW 1u        /* tokens [first_new, first_new + n_new) were appended */
 #define KVASIR_ITEM_SEALED 2u     /* the block is full */
 #define KVASIR_ITEM_FINAL 4u      /* it has left the window: open_bytes go away after this call */
-#define KVASIR_ITEM_PROMPT_END 8u /* once per prompt for every candidate block, at P4 */
+#define KVASIR_ITEM_PROMPT_END 8u /* once per prompt for every candidate block, at P4; at D4 when
+                                     layout.refresh_tokens asks */
 #define KVASIR_ITEM_MASS 16u      /* an increment of attention mass is attached */
 
 typedef struct kvasir_update_item {

@@ -159,7 +159,8 @@ void Instance::require(bool slot, const char* function) const {
 void Instance::check_layout(const kvasir_layout& layout, bool needs_records) const {
   constexpr uint64_t kMaxRecordBytes = UINT64_C(1) << 24;  // of one block of one kv head
   constexpr uint32_t kFlags = KVASIR_LAYOUT_CONTENT_ONLY | KVASIR_LAYOUT_WANT_PROMPT_END |
-                              KVASIR_LAYOUT_SEALED_ONLY | KVASIR_LAYOUT_WANT_FINAL;
+                              KVASIR_LAYOUT_SEALED_ONLY | KVASIR_LAYOUT_WANT_FINAL |
+                              KVASIR_LAYOUT_PROMPT_END_ALL;
   if (layout.record_bytes % 4 != 0 || layout.record_bytes > kMaxRecordBytes ||
       layout.open_bytes > kMaxRecordBytes || (needs_records && layout.record_bytes == 0)) {
     defect("layout", "record_bytes = " + std::to_string(layout.record_bytes) +
@@ -174,7 +175,6 @@ void Instance::check_layout(const kvasir_layout& layout, bool needs_records) con
   if (layout.mass_at != 0 && !(desc().needs & KVASIR_NEED_MASS)) {
     defect("layout", "it asks for attention mass without KVASIR_NEED_MASS");
   }
-  if (layout.reserved != 0) defect("layout", "reserved is not zero");
 }
 
 }  // namespace kvasir

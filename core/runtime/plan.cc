@@ -55,8 +55,9 @@ MemoryPlan make_plan(const ModelShape& shape, const Model::Memory& model, Pipeli
         slab_bytes(selector->layout(), g, n_blocks, sparse_layers) * options.max_sequences;
     unit = selector->limits().unit;
     max_units = selector->limits().max_units;
-    plan.attends_all =
-        !selector->has_select() || (max_units == 0 && selector->layout().record_bytes);
+    const bool narrows =  // by choosing per step, or by keeping no more than that
+        selector->has_select() || (selector->limits().plan_at != 0 && max_units != 0);
+    plan.attends_all = !narrows || (max_units == 0 && selector->layout().record_bytes);
   }
   pipeline.attention->validate(g);
   pipeline.attention->bind(g);

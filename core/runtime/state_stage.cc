@@ -11,6 +11,11 @@ std::string fault_of(kvasir_status status) {
   return status == KVASIR_OK ? "" : "returned status " + std::to_string(status);
 }
 
+bool wants_prompt_end(const SlabOwner& owner) {
+  return owner.layout.flags & (KVASIR_LAYOUT_WANT_PROMPT_END | KVASIR_LAYOUT_PROMPT_END_ALL) ||
+         (owner.selector && owner.selector->limits().flags & KVASIR_LIMIT_WANT_PROMPT_END);
+}
+
 // First position whose query counts when the last `wanted` queries of the prompt do.
 uint32_t first_counted(const Sequence& seq, uint32_t wanted) {
   return wanted >= seq.prompt_end ? 0 : seq.prompt_end - wanted;
@@ -83,11 +88,11 @@ void StateStage::left_window(uint32_t layer, const std::vector<BatchRow>& rows, 
                              uint32_t flags) {
   if (c_.dense_layer[layer]) return;
   const uint32_t b = c_.geometry.block_size;
-  std::vector<uint32_t> ends;
+  std::vector<uint32_t> ends;  // as the next query finds it: what it may choose is FINAL by then
   for (const BatchRow& row : rows)
-    ends.push_back(
-        forced_range(c_.cache, KVASIR_UNIT_BLOCK, row.kv_len, row.seq->prompt_end).window_begin /
-        b);
+    ends.push_back(forced_range(c_.cache, KVASIR_UNIT_BLOCK, row.kv_len + 1, row.seq->prompt_end)
+                       .window_begin /
+                   b);
   for (SlabOwner& owner : c_.owners) {
     if (!(owner.layout.flags & KVASIR_LAYOUT_WANT_FINAL) && owner.layout.open_bytes == 0) continue;
     std::vector<kvasir_update_item> items;
@@ -108,32 +113,46 @@ void StateStage::left_window(uint32_t layer, const std::vector<BatchRow>& rows, 
   for (uint32_t r = 0; r < rows.size(); ++r)
     rows[r].seq->layers[layer].final_blocks =
         std::max(rows[r].seq->layers[layer].final_blocks, ends[r]);
+  if (moment == KVASIR_D4) refresh(layer, rows, flags);
 }
 
 void StateStage::prompt_end(uint32_t layer, const std::vector<BatchRow>& rows, uint32_t flags) {
   if (c_.dense_layer[layer]) return;
-  const uint32_t b = c_.geometry.block_size;
+  for (SlabOwner& owner : c_.owners)
+    if (wants_prompt_end(owner)) send_candidates(owner, layer, rows, KVASIR_P4, flags);
+}
+
+void StateStage::refresh(uint32_t layer, const std::vector<BatchRow>& rows, uint32_t flags) {
   for (SlabOwner& owner : c_.owners) {
-    const bool wanted =
-        owner.layout.flags & KVASIR_LAYOUT_WANT_PROMPT_END ||
-        (owner.selector && owner.selector->limits().flags & KVASIR_LIMIT_WANT_PROMPT_END);
-    if (!wanted) continue;
-    std::vector<kvasir_update_item> items;
-    for (uint32_t r = 0; r < rows.size(); ++r) {
-      LayerState& state = rows[r].seq->layers[layer];
-      c_.store.make_all_resident(state);
-      const ForcedRange forced =
-          forced_range(c_.cache, c_.forced_unit(), rows[r].kv_len, rows[r].seq->prompt_end);
-      const uint32_t begin = forced.sink_end / b;
-      const uint32_t end = (forced.window_begin + b - 1) / b;
-      owner.slab.make_writable(state.slabs[c_.owner_index(&owner)], begin, end);
-      for (uint32_t block = begin; block < end; ++block)
-        if (state.blocks[block])
-          items.push_back({r, block, 0, 0, state.leases[block].n_tokens, KVASIR_ITEM_PROMPT_END,
-                           &state.leases[block], nullptr});
-    }
-    send(owner, layer, rows, KVASIR_P4, flags, items);
+    const uint32_t every = owner.layout.refresh_tokens;
+    if (every == 0 || !wants_prompt_end(owner)) continue;
+    std::vector<BatchRow> due;  // decode_index counts the tokens before this one
+    for (const BatchRow& row : rows)
+      if ((row.seq->decode_index + 1) % every == 0) due.push_back(row);
+    if (!due.empty()) send_candidates(owner, layer, due, KVASIR_D4, flags);
   }
+}
+
+void StateStage::send_candidates(SlabOwner& owner, uint32_t layer,
+                                 const std::vector<BatchRow>& rows, uint32_t moment,
+                                 uint32_t flags) {
+  const uint32_t b = c_.geometry.block_size;
+  std::vector<kvasir_update_item> items;
+  for (uint32_t r = 0; r < rows.size(); ++r) {
+    LayerState& state = rows[r].seq->layers[layer];
+    c_.store.make_all_resident(state);
+    const ForcedRange forced =
+        forced_range(c_.cache, c_.forced_unit(), rows[r].kv_len, rows[r].seq->prompt_end);
+    const bool all = owner.layout.flags & KVASIR_LAYOUT_PROMPT_END_ALL;
+    const uint32_t begin = forced.sink_end / b;
+    const uint32_t end = ((all ? rows[r].kv_len : forced.window_begin) + b - 1) / b;
+    owner.slab.make_writable(state.slabs[c_.owner_index(&owner)], begin, end);
+    for (uint32_t block = begin; block < end; ++block)
+      if (state.blocks[block])
+        items.push_back({r, block, 0, 0, state.leases[block].n_tokens, KVASIR_ITEM_PROMPT_END,
+                         &state.leases[block], nullptr});
+  }
+  send(owner, layer, rows, moment, flags, items);
 }
 
 void StateStage::prefill_queries(uint32_t layer, const BatchRow& row, const float* q,

@@ -18,7 +18,8 @@ class StateStage {
   // After rows [kv_len - n_q, kv_len) of each sequence were appended: NEW and SEALED items to every
   // owner, then seals full blocks.
   void appended(uint32_t layer, const std::vector<BatchRow>& rows, uint32_t moment, uint32_t flags);
-  // Blocks that have left the window since the last call: FINAL items.
+  // Blocks that have left the window since the last call, as seen by the next query: FINAL items;
+  // in decode PROMPT_END items for owners that refresh.
   void left_window(uint32_t layer, const std::vector<BatchRow>& rows, uint32_t moment,
                    uint32_t flags);
   // P4: every candidate block once, for those who asked.
@@ -35,6 +36,9 @@ class StateStage {
   void refeed(SlabOwner& owner, Sequence& seq, uint32_t from_block);
 
  private:
+  void refresh(uint32_t layer, const std::vector<BatchRow>& rows, uint32_t flags);
+  void send_candidates(SlabOwner& owner, uint32_t layer, const std::vector<BatchRow>& rows,
+                       uint32_t moment, uint32_t flags);
   void send(SlabOwner& owner, uint32_t layer, const std::vector<BatchRow>& rows, uint32_t moment,
             uint32_t flags, const std::vector<kvasir_update_item>& items);
   void observe_selector(Selector& selector, uint32_t layer, const std::vector<BatchRow>& rows,

@@ -1,5 +1,6 @@
 // Everything a representative does besides its arithmetic: one record per (kv head, full block),
-// built when the block is full, scored for all query heads of the group at once, in parallel.
+// built when the block is full, scored for all query heads of the group at once, in parallel. One
+// that builds at other moments too derives from it and adds to layout() and update().
 //
 //   class Method {
 //    public:
@@ -81,8 +82,9 @@ class BlockRepresentative {
           const Scratch<std::byte> scratch(host_, worker, method_.build_scratch_bytes());
           for (uint64_t i = begin; i < end; ++i) {
             const kvasir_update_item& item = items[i / n_kv_heads_];
+            const auto kv_head = static_cast<uint32_t>(i % n_kv_heads_);
             if (item.flags & KVASIR_ITEM_SEALED) {
-              build(step, item, static_cast<uint32_t>(i % n_kv_heads_), scratch.data());
+              method_.build(keys(step, item, kv_head), record(step, item, kv_head), scratch.data());
             }
           }
         });
@@ -103,26 +105,36 @@ class BlockRepresentative {
     });
   }
 
+ protected:
+  const Host& host() const { return host_; }
+  Method& method() { return method_; }
+  uint32_t n_q_heads() const { return n_q_heads_; }
+  uint32_t n_kv_heads() const { return n_kv_heads_; }
+  uint32_t group_size() const { return n_q_heads_ / n_kv_heads_; }
+
+  // Keys of one kv head of an item's block.
+  BlockRows keys(const Step& step, const kvasir_update_item& item, uint32_t kv_head) const {
+    const kvasir_lease* lease = item.lease;
+    if (!lease || !lease->k || lease->format >= formats_.size() || item.n_tokens == 0) {
+      fail_invalid("update: layer " + std::to_string(step.layer()) + ", block " +
+                   std::to_string(item.block) + " has no keys");
+    }
+    const kvasir_kv_format& format = formats_[lease->format];
+    return {head_keys(*lease, format, kv_head), format.dtype_k, item.n_tokens,
+            format.k_token_stride};
+  }
+  std::byte* record(const Step& step, const kvasir_update_item& item, uint32_t kv_head) const {
+    std::byte* found = step.record(item.row, kv_head, item.block);
+    if (!found) {
+      fail_invalid("update: layer " + std::to_string(step.layer()) + ", block " +
+                   std::to_string(item.block) + " has no page for its record");
+    }
+    return found;
+  }
+
  private:
   // Candidates per task: 64 KiB of f16 records at head_dim 128, far above what a hand-over costs.
   static constexpr uint64_t kChunk = 256;
-
-  uint32_t group_size() const { return n_q_heads_ / n_kv_heads_; }
-
-  void build(const Step& step, const kvasir_update_item& item, uint32_t kv_head,
-             void* scratch) const {
-    const kvasir_lease* lease = item.lease;
-    std::byte* record = step.record(item.row, kv_head, item.block);
-    if (!lease || !lease->k || lease->format >= formats_.size() || !record || item.n_tokens == 0) {
-      fail_invalid("update: layer " + std::to_string(step.layer()) + ", block " +
-                   std::to_string(item.block) +
-                   " is full but has no keys or no page for its record");
-    }
-    const kvasir_kv_format& format = formats_[lease->format];
-    method_.build(
-        {head_keys(*lease, format, kv_head), format.dtype_k, item.n_tokens, format.k_token_stride},
-        record, scratch);
-  }
 
   void check_query(const Step& step, const kvasir_view& q) const {
     if (q.dtype != KVASIR_DTYPE_F32 || q.rank != 3 || q.shape[0] < step.n_rows() ||

@@ -80,6 +80,11 @@ class Options {
   uint32_t choice(std::string_view key) const {
     return static_cast<uint32_t>(get(key, KVASIR_OPTION_ENUM).value.i);
   }
+  int64_t i64(std::string_view key) const { return get(key, KVASIR_OPTION_INT).value.i; }
+  std::string path(std::string_view key) const {
+    const char* text = get(key, KVASIR_OPTION_PATH).value.s;
+    return text ? text : "";
+  }
   uint64_t bytes(std::string_view key) const {
     return static_cast<uint64_t>(get(key, KVASIR_OPTION_BYTES).value.i);
   }

@@ -51,16 +51,23 @@ class Step {
 
   // Null: the host has no page for that block.
   std::byte* record(uint32_t row, uint32_t kv_head, uint32_t block) const {
-    const kvasir_slab& slab = *step_.slab;
-    const uint64_t page = slab.row_pages[row] + block / slab.page_blocks;
-    if (page >= slab.row_pages[row + 1]) return nullptr;
-    auto* first = static_cast<std::byte*>(slab.pages[page]);
-    if (!first) return nullptr;
-    const uint64_t slot = uint64_t{kv_head} * slab.page_blocks + block % slab.page_blocks;
-    return first + slot * slab.record_bytes;
+    return at(step_.slab->pages, step_.slab->record_bytes, row, kv_head, block);
+  }
+  // The bytes a block has besides until it is FINAL; null then, or when the layout asks for none.
+  std::byte* open_record(uint32_t row, uint32_t kv_head, uint32_t block) const {
+    return at(step_.slab->open_pages, step_.slab->open_bytes, row, kv_head, block);
   }
 
  private:
+  std::byte* at(void* const* pages, uint64_t bytes, uint32_t row, uint32_t kv_head,
+                uint32_t block) const {
+    const kvasir_slab& slab = *step_.slab;
+    const uint64_t page = slab.row_pages[row] + block / slab.page_blocks;
+    if (!pages || page >= slab.row_pages[row + 1] || !pages[page]) return nullptr;
+    const uint64_t slot = uint64_t{kv_head} * slab.page_blocks + block % slab.page_blocks;
+    return static_cast<std::byte*>(pages[page]) + slot * bytes;
+  }
+
   const kvasir_step& step_;
   Strided<const kvasir_step_row> rows_;
 };

@@ -54,6 +54,23 @@ class VectorRecords {
   kernels::KeyRows rows(const BlockRows& keys) const {
     return {keys.k, keys.token_stride, keys.n_tokens, head_dim_, key_type(keys)};
   }
+  // out = sum, or with take_max the largest, of the dot products with vectors [first, first + n) of
+  // each record. In runs whose records stay in the cache while their vectors are scored one after
+  // another. Scratch: combined_scratch_bytes().
+  void score_combined(const ScoreTask& task, uint32_t first, uint32_t n, bool take_max,
+                      void* scratch) const {
+    ScoreTask run = task;
+    for (uint32_t begin = 0; begin < task.n; begin += kRun) {
+      run.n = std::min(kRun, task.n - begin);
+      run.records = task.records + begin * task.record_stride;
+      run.out = task.out + begin;
+      score_run(run, first, n, take_max, scratch);
+    }
+  }
+  uint64_t combined_scratch_bytes(uint32_t group_size) const {
+    return kernel_scratch_bytes(group_size) + group_size * kRun * sizeof(float);
+  }
+
   // n records as the kernels see them, beginning at their `vector`-th vector.
   kernels::Records records(const ScoreTask& task, uint32_t vector = 0) const {
     return {task.records + vector * vector_bytes(), task.record_stride, task.n, head_dim_, type_};
@@ -64,6 +81,30 @@ class VectorRecords {
   kernels::ElementType type() const { return type_; }
 
  private:
+  static constexpr uint32_t kRun = 32;
+
+  uint64_t kernel_scratch_bytes(uint32_t group_size) const {
+    return (kernels::score_scratch_bytes(group_size, head_dim_) + 63) / 64 * 64;
+  }
+
+  void score_run(const ScoreTask& task, uint32_t first, uint32_t n, bool take_max,
+                 void* scratch) const {
+    kernels::score_dot(task.q, task.group_size, records(task, first), task.out, task.out_stride,
+                       scratch);
+    auto* dots = reinterpret_cast<float*>(static_cast<std::byte*>(scratch) +
+                                          kernel_scratch_bytes(task.group_size));
+    for (uint32_t vector = first + 1; vector < first + n; ++vector) {
+      kernels::score_dot(task.q, task.group_size, records(task, vector), dots, kRun, scratch);
+      for (uint32_t g = 0; g < task.group_size; ++g) {
+        float* score = task.out + g * task.out_stride;
+        for (uint32_t i = 0; i < task.n; ++i) {
+          const float dot = dots[g * kRun + i];
+          score[i] = take_max ? std::max(score[i], dot) : score[i] + dot;
+        }
+      }
+    }
+  }
+
   kernels::ElementType type_;
   uint32_t n_vectors_;
   uint32_t head_dim_ = 0;

@@ -292,7 +292,7 @@ AT(kvasir_layout, format, 24);
 AT(kvasir_layout, mass_at, 32);
 AT(kvasir_layout, mass_part, 36);
 AT(kvasir_layout, mass_last_queries, 40);
-AT(kvasir_layout, reserved, 44);
+AT(kvasir_layout, refresh_tokens, 44);
 
 SIZE(kvasir_score_in, 104);
 AT(kvasir_score_in, struct_size, 0);

@@ -38,7 +38,7 @@ TEST_SUITE("configs") {
     ThreadPool pool(Topology::detect(), 1, false);
     HostServices services(pool, [](uint32_t, const std::string&, const std::string&) {});
     PluginRegistry registry({{{"build", {KVASIR_BINARY_DIR "/plugins"}}}}, services);
-    REQUIRE(presets().size() >= 5);
+    REQUIRE(presets().size() >= 6);
     for (const fs::path& path : presets()) {
       CAPTURE(path.filename().string());
       std::ifstream file(path);

@@ -90,7 +90,7 @@ class FakeHost {
   kvasir_log log_{};
 };
 
-// Enum names are strings. Keys are the schema's own.
+// Enum names and paths are strings. Keys are the schema's own.
 using OptionValues = std::map<std::string, std::variant<int64_t, double, std::string>>;
 
 // One instance of <build>/plugins/<name>.so. When create() fails, instance() is null and err() says
@@ -161,7 +161,9 @@ class PluginInstance {
     kvasir_value out{schema.type, 0, 0, 0.0, nullptr, nullptr};
     if (const auto* i = std::get_if<int64_t>(&v)) out.i = *i;
     if (const auto* f = std::get_if<double>(&v)) out.f = *f;
-    if (const auto* s = std::get_if<std::string>(&v)) {
+    const auto* s = std::get_if<std::string>(&v);
+    if (s && schema.type == KVASIR_OPTION_PATH) out.s = s->c_str();
+    if (s && schema.type == KVASIR_OPTION_ENUM) {
       while (*s != schema.enum_names[out.i]) REQUIRE(++out.i < schema.n_enum);
     }
     return out;

@@ -188,6 +188,12 @@ TEST_CASE("config explain shows a native key, what it became, and the total that
   CHECK(r["attended"]["attended_tokens"] == 16512);
 }
 
+TEST_CASE("config explain counts what a strategy that evicts leaves") {
+  const Json r = json_of({"config", "explain", "snapkv", "-c", "131072", "--json"});
+  CHECK(r["attended"]["selected_tokens"] == 2016);  // max_capacity_prompt - window
+  CHECK(r["attended"]["attended_tokens"] == 2048);
+}
+
 TEST_CASE("later sources of a setting win: file, environment, command line") {
   const auto window = [](const std::vector<std::string>& more,
                          const std::vector<std::string>& environment) {

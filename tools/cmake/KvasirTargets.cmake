@@ -10,8 +10,10 @@ if(KVASIR_SANITIZE)
   target_link_options(kvasir_options INTERFACE -fsanitize=${KVASIR_SANITIZE})
 endif()
 
-# The tool and the plugins it ships with, without the tests.
+# The tool and the plugins it ships with, without the tests; those plugins alone.
 add_custom_target(kvasir_run)
+add_custom_target(kvasir_shipped_plugins)
+add_dependencies(kvasir_run kvasir_shipped_plugins)
 
 # kvasir_add_library(<name> SOURCES … LINK …): a static library with the alias kvasir::<rest>.
 function(kvasir_add_library name)
@@ -29,7 +31,7 @@ function(kvasir_add_plugin name)
   add_library(kvasir_plugin_${name} MODULE ${ARG_SOURCES})
   if(NOT ARG_OUTPUT_DIR)
     set(ARG_OUTPUT_DIR ${CMAKE_BINARY_DIR}/plugins)
-    add_dependencies(kvasir_run kvasir_plugin_${name})
+    add_dependencies(kvasir_shipped_plugins kvasir_plugin_${name})
     install(TARGETS kvasir_plugin_${name} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/kvasir/plugins)
   endif()
   set_target_properties(kvasir_plugin_${name} PROPERTIES

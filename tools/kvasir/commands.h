@@ -16,10 +16,16 @@ void add_doctor(CLI::App& app);
 void add_tokenize(CLI::App& app);
 void add_ppl(CLI::App& app);
 void add_compare(CLI::App& app);
+void add_task(CLI::App& app);
 
 // Below `kvasir model`.
 void add_model_info(CLI::App& model);
 void add_model_random(CLI::App& model);
 void add_model_logits(CLI::App& model);
+void add_model_skew(CLI::App& model);
+
+// Below `kvasir task`.
+void add_task_generate(CLI::App& task);
+void add_task_eval(CLI::App& task);
 
 }  // namespace kvasir::tool

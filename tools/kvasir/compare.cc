@@ -6,6 +6,7 @@
 #include <functional>
 #include <optional>
 
+#include "tools/kvasir/arms.h"
 #include "tools/kvasir/commands.h"
 #include "tools/kvasir/report.h"
 #include "tools/kvasir/session.h"
@@ -155,38 +156,13 @@ void print_text(const Json& report) {
   std::fputs(table.text().c_str(), stdout);
 }
 
-struct Arm {
-  std::string label;
-  StrategyConfig strategy;
-};
-
-// All are checked before the model is opened. The model's buffers take the largest chunk of all.
-std::vector<Arm> resolve_arms(Options& options, const CompareOptions& o) {
-  std::vector<Arm> arms;
-  PluginHost host(options);
-  uint32_t chunk = resolve_strategy(options).cache.chunk_size.value;
-  for (const std::string& name : o.strategies) {
-    Options with = options;
-    with.strategy = name;
-    arms.push_back({"", resolve_strategy(with)});
-    arms.back().label = arms.back().strategy.name;
-    build_pipeline(arms.back().strategy, host.registry(), host.services());
-    chunk = std::max(chunk, arms.back().strategy.cache.chunk_size.value);
-  }
-  std::erase_if(options.set, [](const std::string& set) {  // dense attention has no such options
-    return set.starts_with("selector.") || set.starts_with("representative.");
-  });
-  options.set.push_back("cache.chunk_size=" + std::to_string(chunk));
-  return arms;
-}
-
 void compare(Options options, const CompareOptions& o) {
   if (o.prompt.has_value() == o.file.has_value())
     throw input_error("give one of -p TEXT and -f FILE");
   if (o.strategies.empty()) throw input_error("give at least one -s STRATEGY");
   if (o.n_predict == 0) throw input_error("-n must be above 0");
   const std::string text = o.file ? read_file(*o.file, "-f") : *o.prompt;
-  const std::vector<Arm> arms = resolve_arms(options, o);
+  const std::vector<Arm> arms = resolve_arms(options, o.strategies);
   Session session(options);
   const std::vector<TokenId> prompt = session.tokenizer().encode(text, {});
   if (prompt.empty()) throw input_error("the prompt is empty");
@@ -219,11 +195,7 @@ void add_compare(CLI::App& app) {
   auto options = std::make_shared<Options>();
   auto o = std::make_shared<CompareOptions>();
   add_model_flags(*c, *options);
-  c->add_option("-s,--strategy", o->strategies, "Strategy file or preset; once per strategy")
-      ->allow_extra_args(false);
-  c->add_option("--set", options->set, "Override a key in all of them")->allow_extra_args(false);
-  c->add_option("--plugin-dir", options->plugin_dirs, "Folder to search for plugins first")
-      ->allow_extra_args(false);
+  add_arm_flags(*c, *options, o->strategies);
   c->add_option("-p,--prompt", o->prompt, "Prompt text");
   c->add_option("-f,--file", o->file, "Prompt from a file");
   c->add_option("-n,--n-predict", o->n_predict, "Decode steps to compare");

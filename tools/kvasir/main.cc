@@ -46,7 +46,7 @@ int main(int argc, char** argv) {
   app.get_formatter()->column_width(34);
   using namespace kvasir::tool;
   for (auto* add : {add_run, add_chat, add_plugin, add_config, add_model, add_plan, add_doctor,
-                    add_tokenize, add_ppl, add_compare})
+                    add_tokenize, add_ppl, add_compare, add_task})
     add(app);
   try {
     const char* simd = std::getenv("KVASIR_SIMD");

@@ -1,4 +1,5 @@
-// kvasir model: what a model file holds, models of random weights, logits of given tokens.
+// kvasir model: what a model file holds, models of random weights, logits of given tokens,
+// skewing matrices.
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/kvasir/commands.h"
 
@@ -10,6 +11,7 @@ void add_model(CLI::App& app) {
   add_model_info(*model);
   add_model_random(*model);
   add_model_logits(*model);
+  add_model_skew(*model);
 }
 
 }  // namespace kvasir::tool

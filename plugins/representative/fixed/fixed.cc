@@ -1,7 +1,6 @@
 // A block is n of its keys, at tokens 0, B/n, 2B/n …; score = sum (or max) of their dot products.
 // The "Fix" representative of KTransformers' long-context mode, keeping the n keys apart.
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
 #include <array>
 
 #include "plugins/sdk/vector_records.h"
@@ -51,9 +50,8 @@ class Fixed : public sdk::VectorRecords {
   }
 
   uint64_t build_scratch_bytes() const { return head_dim() * sizeof(float); }
-  // One list of scores per query head beside what the kernel needs.
   uint64_t score_scratch_bytes(uint32_t group_size) const {
-    return kernel_scratch_bytes(group_size) + group_size * kRun * sizeof(float);
+    return combined_scratch_bytes(group_size);
   }
 
   // A block shorter than n tokens repeats some of them.
@@ -67,43 +65,11 @@ class Fixed : public sdk::VectorRecords {
     }
   }
 
-  // In runs whose records stay in the cache while their vectors are scored one after another.
   void score(const sdk::ScoreTask& task, void* scratch) const {
-    sdk::ScoreTask run = task;
-    for (uint32_t begin = 0; begin < task.n; begin += kRun) {
-      run.n = std::min(kRun, task.n - begin);
-      run.records = task.records + begin * task.record_stride;
-      run.out = task.out + begin;
-      score_run(run, scratch);
-    }
+    score_combined(task, 0, n_vectors(), take_max_, scratch);
   }
 
  private:
-  static constexpr uint32_t kRun = 32;
-
-  uint64_t kernel_scratch_bytes(uint32_t group_size) const {
-    return (VectorRecords::score_scratch_bytes(group_size) + 63) / 64 * 64;
-  }
-
-  void score_run(const sdk::ScoreTask& task, void* scratch) const {
-    kernels::score_dot(task.q, task.group_size, records(task, 0), task.out, task.out_stride,
-                       scratch);
-    auto* dots = reinterpret_cast<float*>(static_cast<std::byte*>(scratch) +
-                                          kernel_scratch_bytes(task.group_size));
-    for (uint32_t vector = 1; vector < n_vectors(); ++vector) {
-      kernels::score_dot(task.q, task.group_size, records(task, vector), dots, kRun, scratch);
-      for (uint32_t g = 0; g < task.group_size; ++g) {
-        combine(dots + g * kRun, task.out + g * task.out_stride, task.n);
-      }
-    }
-  }
-
-  void combine(const float* dots, float* score, uint32_t n) const {
-    for (uint32_t i = 0; i < n; ++i) {
-      score[i] = take_max_ ? std::max(score[i], dots[i]) : score[i] + dots[i];
-    }
-  }
-
   bool take_max_;
 };
 

@@ -30,7 +30,7 @@ struct Chosen {
 using History = std::vector<std::vector<std::vector<Chosen>>>;  // [layer][kv head][position]
 
 // Reads the recorded runs in order; checks what a selection of kTopK candidates must be.
-void read(recording& book, uint64_t seq, History& history) {
+void read(recording& book, uint64_t seq, History& history, bool bypass = true) {
   for (uint32_t i = 0; i < book.n_runs; ++i) {
     const recorded_run& run = book.runs[i];
     for (uint32_t head = 0; head < 2; ++head) {
@@ -48,13 +48,13 @@ void read(recording& book, uint64_t seq, History& history) {
       chosen.window_begin = first > kWindow ? (first - kWindow) / kBlock * kBlock : 0;
       const uint32_t candidates =
           chosen.window_begin > kSink ? (chosen.window_begin - kSink) / kBlock : 0;
-      chosen.bypassed = candidates <= kTopK;
+      chosen.bypassed = bypass && candidates <= kTopK;
       CHECK(parts == (chosen.bypassed ? 1 : 2));
       CHECK(n_q <= kSlice);
       for (const uint32_t t : far)
         if (t >= kSink && t < chosen.window_begin && t % kBlock == 0)
           chosen.blocks.push_back(t / kBlock);
-      if (!chosen.bypassed) CHECK(chosen.blocks.size() == kTopK);
+      if (!chosen.bypassed) CHECK(chosen.blocks.size() == std::min(kTopK, candidates));
       for (uint32_t q = 0; q < n_q; ++q) history[run.layer][head].push_back(chosen);
     }
   }
@@ -163,4 +163,104 @@ TEST_CASE("the mean of unrotated keys selects what the mean of the slice's queri
     std::sort(order.begin(), order.end());
     CHECK(chosen.blocks == order);
   }
+}
+
+namespace {
+
+// What the definition of InfLLM needs of a whole run: queries turned to the constant position and
+// attention probabilities, by [layer][q_head][position].
+struct Seen {
+  std::vector<std::vector<std::vector<std::vector<double>>>> query;
+  std::vector<std::vector<std::vector<TokenForward::Mass>>> mass;
+  Seen() : query(3, decltype(query)::value_type(8)), mass(3, decltype(mass)::value_type(8)) {}
+};
+
+// Per query head the mean of the 4 keys of a block that were attended to most while they were in
+// the window.
+std::vector<double> representative(const Seen& seen, const TokenForward& forward,
+                                   const std::vector<Chosen>& chosen, uint32_t layer, uint32_t h,
+                                   uint32_t block) {
+  std::vector<double> sums(kBlock), mean(16);
+  for (size_t pos = 0; pos < chosen.size(); ++pos) {
+    if (chosen[pos].window_begin > block * kBlock) break;
+    for (const auto& [t, p] : seen.mass[layer][h][pos])
+      if (t / kBlock == block) sums[t % kBlock] += p;
+  }
+  auto order = up_to(kBlock);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](uint32_t a, uint32_t b) { return sums[a] > sums[b]; });
+  for (uint32_t i = 0; i < 4; ++i)
+    for (uint32_t d = 0; d < 16; ++d)
+      mean[d] += forward.raw_key(layer, h / 4, block * kBlock + order[i])[d] / 4;
+  return mean;
+}
+
+}  // namespace
+
+TEST_CASE("every slice and token chooses by representative tokens of local attention") {
+  for (const uint32_t chunk : {64u, 40u})
+    for (const bool bypass : {true, false}) {
+      CAPTURE(chunk);
+      CAPTURE(bypass);
+      constexpr uint32_t kSteps = 20;
+      Bench bench(8, 2);
+      const auto engine = bench.engine(
+          "[cache]\nblock_size = 8\nn_init = 8\nn_local = 24\nhead_select_mode = 'shared'\n"
+          "bypass = " +
+          std::string(bypass ? "true" : "false") + "\nchunk_size = " + std::to_string(chunk) +
+          "\n[selector]\nplugin = 'kvasir.infllm'\ntopk = 3\nexc_block_size = 16\n"
+          "[representative]\nplugin = 'kvasir.dynamic'\nmass = 'window'\nrepr_topk = 4\n"
+          "combine = 'mean'\ndtype = 'f32'\n" +
+          kRecording);
+      recording& book = recording_of(*engine);
+      book.armed = 1;
+      const auto prompt = some_tokens(kPrompt, 8);
+      const auto seq = engine->open();
+      prefill(*engine, seq, prompt);
+      for (TokenId token = 0; token < TokenId{kSteps}; ++token) decode(*engine, seq, token);
+      History history(3, std::vector<std::vector<Chosen>>(2));
+      read(book, seq, history, bypass);
+      REQUIRE(engine->pipeline().selectors[0]->limits().pos_const == kWindow - 1);
+      TokenForward forward(bench.tiny, kWindow - 1);
+      Seen seen;
+      for (uint32_t pos = 0; pos < kPrompt + kSteps; ++pos) {
+        const TokenId token = pos < kPrompt ? prompt[pos] : static_cast<TokenId>(pos - kPrompt);
+        forward.step(token, [&](uint32_t layer, uint32_t p, uint32_t h) {
+          seen.query[layer][h].push_back(forward.constant_query(h));
+          return keys_of(history[layer][h / 4][p], p);
+        });
+        for (uint32_t layer = 0; layer < 3; ++layer)
+          for (uint32_t h = 0; h < 8; ++h) seen.mass[layer][h].push_back(forward.mass(layer, h));
+      }
+      uint32_t checked = 0, newest = 0;
+      for (uint32_t layer = 0; layer < 3; ++layer)
+        for (uint32_t pos = 0, n = 0; pos < kPrompt + kSteps; pos += n) {
+          n = pos >= kPrompt ? 1 : std::min({kSlice, chunk - pos % chunk, kPrompt - pos});
+          const auto& chosen = history[layer][0];
+          CHECK(history[layer][1][pos].blocks == chosen[pos].blocks);
+          const uint32_t first = kSink / kBlock, end = chosen[pos].window_begin / kBlock;
+          if (end < first + kTopK + 1) continue;
+          std::vector<double> score(end);
+          for (uint32_t h = 0; h < 8; ++h)
+            for (uint32_t block = first; block < end; ++block) {
+              const auto key = representative(seen, forward, chosen, layer, h, block);
+              for (uint32_t i = 0; i < n; ++i)
+                for (uint32_t d = 0; d < 16; ++d)
+                  score[block] += seen.query[layer][h][pos + i][d] * key[d] / n;
+            }
+          auto order = between(first, end);
+          std::sort(order.begin(), order.end(),
+                    [&](uint32_t a, uint32_t b) { return score[a] > score[b]; });
+          CHECK(score[order[kTopK - 1]] - score[order[kTopK]] > 1e-7);  // no tie
+          order.resize(kTopK);
+          std::sort(order.begin(), order.end());
+          CAPTURE(layer);
+          CAPTURE(pos);
+          CHECK(chosen[pos].blocks == order);
+          ++checked;
+          newest += order.back() + 1 == end;  // chosen in the first step it could be
+        }
+      CHECK(checked > 3 * kSteps);
+      CHECK(newest > 0);
+    }
 }

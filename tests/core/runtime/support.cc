@@ -100,6 +100,11 @@ struct Plugins {
 }  // namespace
 
 std::unique_ptr<Engine> Bench::engine(const std::string& toml, EngineOptions options) {
+  return engine(*tiny.model, toml, options);
+}
+
+std::unique_ptr<Engine> Bench::engine(const Model& model, const std::string& toml,
+                                      EngineOptions options) {
   static Plugins plugins;
   plugins.log = &log;
   StrategyConfig defaults;
@@ -112,8 +117,7 @@ std::unique_ptr<Engine> Bench::engine(const std::string& toml, EngineOptions opt
   if (options.max_context == EngineOptions{}.max_context) options.max_context = 2048;
   Pipeline pipeline = build_pipeline(parse_strategy(toml, "test.toml", {}, defaults),
                                      plugins.registry, plugins.services);
-  return std::make_unique<Engine>(*tiny.model, std::move(pipeline), pool(), plugins.services,
-                                  options);
+  return std::make_unique<Engine>(model, std::move(pipeline), pool(), plugins.services, options);
 }
 
 namespace {

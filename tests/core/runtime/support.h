@@ -43,6 +43,9 @@ struct Bench {
   explicit Bench(uint32_t n_q_heads = 8, uint32_t n_kv_heads = 2);
   // `toml` may leave out [storage] (dram, f32) and [attention] (cpu).
   std::unique_ptr<Engine> engine(const std::string& toml, EngineOptions options = {});
+  // The same over another model, which must outlive the engine.
+  std::unique_ptr<Engine> engine(const Model& model, const std::string& toml,
+                                 EngineOptions options = {});
 
   TinyModel tiny;
   std::vector<std::string> log;

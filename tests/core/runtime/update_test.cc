@@ -69,7 +69,11 @@ TEST_CASE("each token, seal and exit from the window is told once, in order") {
                                           ? between(begin / kBlock * kBlock, end / kBlock * kBlock)
                                           : between(begin, end)));
             CHECK(told.sealed == between(begin / kBlock, end / kBlock));
-            const auto left = [](uint32_t n) { return n > kWindow ? (n - kWindow) / kBlock : 0; };
+            // Blocks before the window of the token that comes next: no selector sees a candidate
+            // that is not final.
+            const auto left = [](uint32_t n) {
+              return n + 1 > kWindow ? (n + 1 - kWindow) / kBlock : 0;
+            };
             CHECK(told.final == between(left(begin), left(end)));
             // Blocks that hold a candidate; tokens reach into those of sink and window.
             const uint32_t last = end - kWindow;
@@ -92,6 +96,27 @@ TEST_CASE("each token, seal and exit from the window is told once, in order") {
         decode(*engine, fork, 1);
         check(kPrompt + kSteps + kTurn, kPrompt + kSteps + kTurn + 1, false);
       }
+}
+
+TEST_CASE("who asks gets window and open block at the prompt's end, and all of it every n tokens") {
+  constexpr uint32_t kPrompt = 61;
+  Bench bench(8, 2);
+  const auto engine =
+      bench.engine(toml(24, KVASIR_LAYOUT_PROMPT_END_ALL, "token") + "refresh = 5\n");
+  calls& book = calls_of(*engine);
+  const auto seq = engine->open();
+  prefill(*engine, seq, some_tokens(kPrompt));
+  for (const uint32_t layer : {0u, 1u})
+    CHECK(Told(book, layer).prompt_end == between(0, (kPrompt + kBlock - 1) / kBlock));
+  for (uint32_t step = 1; step <= 21; ++step) {
+    CAPTURE(step);
+    book.clear(book.self);
+    decode(*engine, seq, 1);
+    const uint32_t blocks = (kPrompt + step + kBlock - 1) / kBlock;
+    for (const uint32_t layer : {0u, 1u})
+      CHECK(Told(book, layer).prompt_end ==
+            (step % 5 == 0 ? between(0, blocks) : std::vector<uint32_t>{}));
+  }
 }
 
 TEST_CASE("a cut block is fed again from its start") {

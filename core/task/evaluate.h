@@ -1,0 +1,53 @@
+// A sample put to a model: greedy answers, exactly right or not, and intervals of a share.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "core/runtime/engine.h"
+#include "core/task/task.h"
+
+namespace kvasir {
+
+// A sample is right when every answer token of every turn is the model's most likely one: that is
+// what greedy decoding would have to give, no more and no less. Each step is fed the expected
+// token, which changes nothing for a right answer, and lets a later turn not suffer from an earlier
+// one.
+struct TaskAnswer {
+  bool correct = false;
+  uint32_t n_tokens = 0, n_right = 0;  // of all answers
+  std::vector<std::string> given;      // per turn, what the model preferred
+};
+
+// Heard when the logits at hand predict answer token `token` of `turn`: the step just made is what
+// the answer was found by.
+using AnswerStep = std::function<void(size_t turn, size_t token)>;
+
+// What the model is given before anything is judged. The prompt is the context alone, unless
+// `with_question`; what is left of the question is decoded like the answer, so that a strategy that
+// works in decode meets the question there, and cannot know it beforehand.
+struct TaskPrompt {
+  SequenceId seq = 0;
+  size_t next = 0;            // first token not in the sequence
+  std::vector<float> logits;  // that predict it
+};
+// Error(kInput) when the sample asks nothing.
+TaskPrompt prefill_task(Engine& engine, uint32_t vocab_size, const Sample& sample,
+                        bool with_question = false);
+// On a sequence that holds the prompt: its own, or a fork of it.
+TaskAnswer answer_turns(Engine& engine, const Tokenizer& tokenizer, const Sample& sample,
+                        SequenceId seq, const TaskPrompt& prompt, const AnswerStep& on_step = {});
+// Both, in a sequence of its own.
+TaskAnswer answer_task(Engine& engine, const Tokenizer& tokenizer, uint32_t vocab_size,
+                       const Sample& sample, bool question_in_prompt = false);
+
+struct Interval {
+  double low = 0, high = 1;
+};
+// Of the share n_right / n, 95 %: Wilson 1927.
+Interval wilson_interval(uint64_t n_right, uint64_t n);
+
+}  // namespace kvasir

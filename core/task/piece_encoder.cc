@@ -1,0 +1,100 @@
+// Encoding by pieces; see piece_encoder.h.
+// SPDX-License-Identifier: Apache-2.0
+#include "core/task/piece_encoder.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+
+namespace kvasir {
+namespace {
+
+constexpr size_t kMaxKnown = size_t{1} << 16;  // pieces with numbers are without end
+constexpr std::string_view kLineEnd = "\n";
+
+// End of the piece that starts at `begin`.
+size_t piece_end(std::string_view text, size_t begin) {
+  for (size_t at = begin; at < text.size(); ++at) {
+    if (text[at] == '\n') return at + 1;
+    if (at > begin && text[at] == ' ' && text[at - 1] != ' ') return at;
+  }
+  return text.size();
+}
+
+}  // namespace
+
+PieceEncoder::PieceEncoder(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {
+  if (tokenizer.model_name() == "llama")
+    line_end_ = tokenizer.encode(kLineEnd, {.add_bos = false, .parse_special = false});
+}
+
+// SentencePiece puts a space in front of a text. A piece from the middle is therefore encoded
+// behind a line end, whose tokens are taken off again.
+PieceEncoder::Piece PieceEncoder::make_piece(std::string_view text, bool starts_text) const {
+  const bool behind_line = !starts_text && !line_end_.empty();
+  Piece made;
+  made.ids = tokenizer_.encode(behind_line ? std::string(kLineEnd).append(text) : std::string(text),
+                               {.add_bos = false, .parse_special = false});
+  if (behind_line && made.ids.size() >= line_end_.size() &&
+      std::equal(line_end_.begin(), line_end_.end(), made.ids.begin()))
+    made.ids.erase(made.ids.begin(), made.ids.begin() + static_cast<ptrdiff_t>(line_end_.size()));
+  std::string bytes;
+  for (const TokenId id : made.ids) {
+    const std::string piece = tokenizer_.piece(id, false);
+    bytes += piece;
+    made.lengths.push_back(piece.size());
+  }
+  if (starts_text && bytes.size() == text.size() + 1 && bytes[0] == ' ') {
+    bytes.erase(0, 1);
+    --made.lengths[0];
+  }
+  if (bytes != text)
+    throw input_error("the tokenizer cannot write \"" + std::string(text) +
+                      "\": tasks need one whose vocabulary has letters, digits and line ends");
+  return made;
+}
+
+const PieceEncoder::Piece& PieceEncoder::piece(std::string_view text) {
+  const auto at = known_.find(text);
+  if (at != known_.end()) return at->second;
+  if (known_.size() >= kMaxKnown) known_.clear();
+  return known_.emplace(std::string(text), make_piece(text, false)).first->second;
+}
+
+EncodedText PieceEncoder::encode(std::string_view text, bool add_bos) {
+  EncodedText out;
+  size_t end = 0;
+  const auto add = [&](const Piece& made) {
+    for (size_t i = 0; i < made.ids.size(); ++i) {
+      out.ids.push_back(made.ids[i]);
+      out.ends.push_back(end += made.lengths[i]);
+    }
+  };
+  if (add_bos && tokenizer_.add_bos()) {
+    out.ids.push_back(tokenizer_.bos());
+    out.ends.push_back(0);
+  }
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t stop = piece_end(text, begin);
+    const std::string_view part = text.substr(begin, stop - begin);
+    if (begin == 0 && !line_end_.empty()) {
+      add(make_piece(part, true));
+    } else {
+      add(piece(part));
+    }
+    begin = stop;
+  }
+  return out;
+}
+
+size_t PieceEncoder::count(std::string_view text) {
+  size_t n = 0;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = piece_end(text, begin);
+    n += piece(text.substr(begin, end - begin)).ids.size();
+    begin = end;
+  }
+  return n;
+}
+
+}  // namespace kvasir

@@ -1,0 +1,230 @@
+// Putting a script into a text of the wanted length; see task.h.
+// SPDX-License-Identifier: Apache-2.0
+#include "core/task/task.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/config/strategy.h"
+#include "core/error.h"
+#include "core/task/prose.h"
+#include "core/task/statements.h"
+
+namespace kvasir {
+namespace {
+
+struct Entry {
+  Task task;
+  const char* name;
+};
+constexpr Entry kTasks[] = {
+    {Task::kPasskey, "passkey"},
+    {Task::kNumberString, "number_string"},
+    {Task::kNeedle, "needle"},
+    {Task::kNeedleMultiKey, "needle_multi_key"},
+    {Task::kNeedleMultiValue, "needle_multi_value"},
+    {Task::kNeedleMultiQuery, "needle_multi_query"},
+    {Task::kKvRetrieval, "kv_retrieval"},
+    {Task::kMqar, "mqar"},
+    {Task::kVariableTracking, "variable_tracking"},
+    {Task::kFiller, "filler"},
+    {Task::kRepeat, "repeat"},
+};
+
+constexpr uint32_t kParagraphSentences = 7;  // on average
+constexpr uint32_t kFitTries = 8;            // sentences drawn for the last gap
+constexpr uint32_t kFitRounds = 3;           // times the rest is filled
+constexpr uint32_t kMinimumDraws = 16;
+
+// A sentence of filler with what separates it from the text before.
+std::string filler_sentence(TaskRandom& random) {
+  const char* between = random.chance(kParagraphSentences) ? "\n" : " ";
+  return std::string(between).append(prose_sentence(random));
+}
+
+class Composer {
+ public:
+  Composer(const Script& script, TaskRandom& random, PieceEncoder& encoder)
+      : script_(script), random_(random), encoder_(encoder) {}
+
+  size_t fixed_tokens() const {
+    size_t n = encoder_.tokenizer().add_bos() ? 1 : 0;
+    for (const Statement& s : script_.statements) n += encoder_.count(s.text);
+    for (const Question& q : script_.questions)
+      n += encoder_.count(q.text) + encoder_.count(q.answer);
+    return n + (script_.questions.empty() ? 0 : 1);  // the last line end
+  }
+
+  // Sentences until no further one fits. The parts' tokens only estimate the whole's, where a full
+  // stop and a line end are one token: what is over is taken off again, what is left filled.
+  void compose(size_t length, Sample& sample) {
+    depths_.resize(script_.statements.size());
+    for (double& depth : depths_) depth = random_.unit();
+    std::sort(depths_.begin(), depths_.end());
+    const size_t fixed = fixed_tokens();
+    fill(length > fixed ? length - fixed : 0);
+    for (uint32_t round = 0;;) {
+      assemble(sample);
+      const size_t n = sample.tokens.ids.size(), sentences = filler_.size();
+      if (n > length && !filler_.empty()) {
+        filler_.pop_back();
+      } else if (n >= length || ++round > kFitRounds) {
+        return;
+      } else {
+        fill(length - n);
+        if (filler_.size() == sentences) return;
+      }
+    }
+  }
+
+ private:
+  struct Sentence {
+    std::string text;
+    size_t tokens;
+  };
+
+  void fill(size_t budget) {
+    size_t used = 0;
+    for (uint32_t misses = 0; misses < kFitTries;) {
+      std::string text = filler_sentence(random_);
+      const size_t tokens = encoder_.count(text);
+      if (used + tokens > budget) {
+        ++misses;
+        continue;
+      }
+      used += tokens;
+      filler_.push_back({std::move(text), tokens});
+    }
+  }
+
+  void append(Sample& sample, const std::string& text, bool line_before) {
+    const bool first = sample.text.empty();
+    const size_t begin = sample.text.size();
+    sample.text.append(text, first ? 1 : 0);
+    if (line_before && !first && text[0] == ' ') sample.text[begin] = '\n';
+  }
+
+  // The gap whose filler before it comes nearest to the statement's depth.
+  void assemble(Sample& sample) {
+    sample.text.clear();
+    sample.planted.clear();
+    sample.turns.clear();
+    size_t total = 0, before = 0, next = 0;
+    for (const Sentence& s : filler_) total += s.tokens;
+    bool line_before = false;
+    for (const Sentence& s : filler_) {
+      const double middle = static_cast<double>(before) + 0.5 * static_cast<double>(s.tokens);
+      while (next < depths_.size() && depths_[next] * static_cast<double>(total) < middle)
+        plant(sample, script_.statements[next++], line_before);
+      append(sample, s.text, line_before);
+      line_before = false;
+      before += s.tokens;
+    }
+    while (next < depths_.size()) plant(sample, script_.statements[next++], line_before);
+    for (const Question& q : script_.questions) ask(sample, q);
+    if (!script_.questions.empty()) sample.text += '\n';
+    sample.tokens = encoder_.encode(sample.text);
+    const size_t prompt = sample.turns.empty() ? sample.tokens.ids.size()
+                                               : sample.token_span(sample.turns[0].answer).begin;
+    for (Planted& p : sample.planted)
+      p.depth = static_cast<double>(sample.token_span(p.bytes).begin) /
+                static_cast<double>(std::max<size_t>(prompt, 1));
+  }
+
+  void plant(Sample& sample, const Statement& s, bool& line_before) {
+    append(sample, s.text, line_before);
+    line_before = s.text[0] == '\n';
+    const size_t end = sample.text.size(), size = s.text.size();
+    // The separating first byte is not part of the statement.
+    sample.planted.push_back(
+        {{end - size + 1, end}, {end - size + s.value.begin, end - size + s.value.end}, s.turn, 0});
+  }
+
+  static void ask(Sample& sample, const Question& q) {
+    const size_t begin = sample.text.size();
+    sample.text.append(q.text, sample.text.empty() ? 1 : 0);
+    const size_t middle = sample.text.size();
+    sample.text += q.answer;
+    sample.turns.push_back({{begin, middle}, {middle, sample.text.size()}});
+  }
+
+  const Script& script_;
+  TaskRandom& random_;
+  PieceEncoder& encoder_;
+  std::vector<Sentence> filler_;
+  std::vector<double> depths_;  // of the statements, ascending
+};
+
+}  // namespace
+
+const char* name(Task task) {
+  for (const Entry& entry : kTasks)
+    if (entry.task == task) return entry.name;
+  return "";
+}
+
+std::vector<Task> all_tasks() {
+  std::vector<Task> tasks;
+  for (const Entry& entry : kTasks) tasks.push_back(entry.task);
+  return tasks;
+}
+
+std::vector<Task> question_tasks() {
+  std::vector<Task> tasks = all_tasks();
+  std::erase_if(tasks, [](Task task) { return task == Task::kFiller || task == Task::kRepeat; });
+  return tasks;
+}
+
+Task task_by_name(const std::string& text, const std::string& flag) {
+  std::vector<std::string> names;
+  for (const Entry& entry : kTasks) {
+    if (text == entry.name) return entry.task;
+    names.push_back(entry.name);
+  }
+  const std::string near = nearest_name(text, names);
+  std::string list;
+  for (const std::string& known : names) list += (list.empty() ? "" : ", ") + known;
+  throw input_error(flag + ": unknown task '" + text + "'" +
+                    (near.empty() ? "" : "; did you mean '" + near + "'?") + " (" + list + ")");
+}
+
+std::string Sample::prompt() const {
+  return turns.empty() ? text : text.substr(0, turns[0].answer.begin);
+}
+
+Span Sample::token_span(const Span& span) const {
+  const auto& ends = tokens.ends;
+  const auto first = std::upper_bound(ends.begin(), ends.end(), span.begin);
+  const auto last = std::lower_bound(first, ends.end(), span.end);
+  return {static_cast<size_t>(first - ends.begin()),
+          static_cast<size_t>(last - ends.begin()) + (last != ends.end())};
+}
+
+TaskGenerator::TaskGenerator(Task task, const TaskOptions& options, uint32_t length,
+                             PieceEncoder& encoder)
+    : task_(task), options_(options), length_(length), encoder_(encoder) {
+  size_t minimum = 1;
+  for (uint32_t i = 0; i < kMinimumDraws; ++i) {
+    TaskRandom random(i);
+    const Script script = write_script(task_, options_, 0, random, encoder_);
+    minimum = std::max(minimum, Composer(script, random, encoder_).fixed_tokens());
+  }
+  if (length_ < minimum)
+    throw input_error("--length " + std::to_string(length_) + ": " + name(task_) +
+                      " needs at least " + std::to_string(minimum) +
+                      " tokens with this tokenizer and these options");
+}
+
+Sample TaskGenerator::make(uint64_t seed, uint64_t index) {
+  TaskRandom random(TaskRandom::state_of(seed, static_cast<uint64_t>(task_), index));
+  Sample sample;
+  sample.task = task_;
+  sample.seed = seed;
+  sample.index = index;
+  const size_t bos = encoder_.tokenizer().add_bos() ? 1 : 0;
+  const Script script = write_script(task_, options_, length_ - bos - 1, random, encoder_);
+  Composer(script, random, encoder_).compose(length_, sample);
+  return sample;
+}
+
+}  // namespace kvasir

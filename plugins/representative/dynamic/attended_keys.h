@@ -1,0 +1,152 @@
+// The record of the dynamic representative: per query head of a group, the n keys of a block that
+// have the largest attention mass, apart or as their sum or mean.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <array>
+
+#include "kernels/topk.h"
+#include "plugins/sdk/vector_records.h"
+
+namespace kvasir::dynamic {
+
+constexpr const char* kCountAliases[] = {"anchor_num", "repr_topk", nullptr};
+constexpr const char* kCombineNames[] = {"sum", "max", "mean"};
+enum Combine : uint32_t { kSum, kMax, kMean };
+constexpr const char* kMassNames[] = {"last_queries", "window"};
+
+constexpr std::array kOptions = {
+    sdk::kRecordTypeOption,
+    sdk::int_option({.key = "representative_num",
+                     .help = "most attended keys kept per block and query head",
+                     .unit = "tokens",
+                     .aliases = kCountAliases},
+                    1, 1, 4096),
+    sdk::enum_option({.key = "combine", .help = "how the dot products become one score"},
+                     kCombineNames, kSum),
+    sdk::enum_option({.key = "mass",
+                      .help = "whose attention counts: the prompt's last queries, or every query "
+                              "while the token is in the window"},
+                     kMassNames, 0),
+    sdk::int_option(
+        {.key = "last_queries", .help = "queries at the prompt's end that count", .unit = "tokens"},
+        128, 1, INT32_MAX),
+};
+
+class AttendedKeys : public sdk::VectorRecords {
+ public:
+  static constexpr kvasir_desc kDesc =
+      sdk::describe({.kind = KVASIR_KIND_REPRESENTATIVE,
+                     .id = "kvasir.dynamic",
+                     .version = "0.1.0",
+                     .name = "Dynamic",
+                     .vendor = "Kvasir",
+                     .license = "Apache-2.0",
+                     .summary = "Summarises a block by its most attended keys, per query head.",
+                     .options = kOptions,
+                     .needs = KVASIR_NEED_MASS,
+                     .provides = KVASIR_PROVIDE_SCORES,
+                     .dtypes = sdk::kKeyTypes});
+
+  explicit AttendedKeys(const sdk::Options& options)
+      : VectorRecords(options,
+                      options.choice("combine") == kMax ? options.u32("representative_num") : 1),
+        n_keys_(options.u32("representative_num")),
+        combine_(static_cast<Combine>(options.choice("combine"))) {}
+
+  void validate(const kvasir_geometry& geometry) const {
+    if (n_keys_ > geometry.block_size) {
+      sdk::fail_invalid("representative_num = " + std::to_string(n_keys_) +
+                        " is more than a block has tokens (block_size = " +
+                        std::to_string(geometry.block_size) + ")");
+    }
+  }
+
+  void bind(const kvasir_geometry& geometry) {
+    VectorRecords::bind(geometry);
+    group_size_ = geometry.n_q_heads / geometry.n_kv_heads;
+    block_size_ = geometry.block_size;
+  }
+
+  uint64_t record_bytes() const { return group_size_ * VectorRecords::record_bytes(); }
+  uint64_t format() const {
+    return VectorRecords::format() | uint64_t{n_keys_} << 24 | uint64_t{combine_} << 40;
+  }
+  uint64_t build_scratch_bytes() const { return work(nullptr).bytes; }
+  uint64_t score_scratch_bytes(uint32_t) const { return combined_scratch_bytes(1); }
+
+  // Nobody said which keys are attended: the block's mean in their place.
+  void build(const sdk::BlockRows& keys, std::byte* record, void* scratch) const {
+    const Work w = work(scratch);
+    kernels::update_sum(rows(keys), true, w.sum);
+    const float scale =
+        (combine_ == kSum ? static_cast<float>(n_keys_) : 1.0f) / static_cast<float>(keys.n_tokens);
+    scale_sum(w.sum, scale);
+    for (uint32_t i = 0; i < group_size_ * n_vectors(); ++i) store(w.sum, record, i);
+  }
+
+  // mass: [group_size][keys.n_tokens]. Equal mass: the lower position.
+  void build(const sdk::BlockRows& keys, const float* mass, std::byte* record,
+             void* scratch) const {
+    const Work w = work(scratch);
+    for (uint32_t g = 0; g < group_size_; ++g) {
+      const size_t n = kernels::top_k(mass + uint64_t{g} * keys.n_tokens, keys.n_tokens, n_keys_,
+                                      w.index, w.order);
+      std::fill_n(w.sum, head_dim(), 0.0f);
+      for (uint32_t i = 0; i < n; ++i) {
+        kernels::convert_to_f32(sdk::key_type(keys), keys.k + w.index[i] * keys.token_stride, w.key,
+                                head_dim());
+        if (combine_ == kMax) {
+          store(w.key, record, g * n_keys_ + i);
+        } else {
+          for (uint32_t d = 0; d < head_dim(); ++d) w.sum[d] += w.key[d];
+        }
+      }
+      if (combine_ == kMax) continue;
+      if (combine_ == kMean) scale_sum(w.sum, 1.0f / static_cast<float>(n));
+      store(w.sum, record, g);
+    }
+  }
+
+  // Every query head has vectors of its own.
+  void score(const sdk::ScoreTask& task, void* scratch) const {
+    sdk::ScoreTask one = task;
+    one.group_size = 1;
+    for (uint32_t g = 0; g < task.group_size; ++g) {
+      one.q = task.q + uint64_t{g} * head_dim();
+      one.out = task.out + g * task.out_stride;
+      score_combined(one, g * n_vectors(), n_vectors(), combine_ == kMax, scratch);
+    }
+  }
+
+ private:
+  struct Work {  // one thread's, inside scratch
+    uint64_t* order;
+    uint32_t* index;
+    float *key, *sum;
+    uint64_t bytes;
+  };
+  Work work(void* scratch) const {
+    auto* order = static_cast<uint64_t*>(scratch);
+    auto* sum = reinterpret_cast<float*>(order + block_size_);
+    auto* key = sum + head_dim();
+    auto* index = reinterpret_cast<uint32_t*>(key + head_dim());
+    return {order, index, key, sum,
+            block_size_ * sizeof(uint64_t) + 2 * uint64_t{head_dim()} * sizeof(float) +
+                n_keys_ * sizeof(uint32_t)};
+  }
+  void scale_sum(float* sum, float scale) const {
+    for (uint32_t d = 0; d < head_dim(); ++d) sum[d] *= scale;
+  }
+  void store(const float* vector, std::byte* record, uint32_t at) const {
+    kernels::convert_from_f32(type(), vector, record + at * vector_bytes(), head_dim());
+  }
+
+  uint32_t n_keys_;
+  Combine combine_;
+  uint32_t group_size_ = 1;
+  uint32_t block_size_ = 0;
+};
+
+}  // namespace kvasir::dynamic

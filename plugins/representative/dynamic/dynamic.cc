@@ -1,0 +1,164 @@
+// A block is its n most attended keys, per query head. Attention counts either from the last
+// queries of the prompt ("Dynamic" in KTransformers' long-context mode) or from every query while
+// the token is in the window (InfLLM, arXiv:2402.04617).
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "plugins/representative/dynamic/attended_keys.h"
+
+namespace {
+using namespace kvasir;
+
+class Dynamic : public sdk::BlockRepresentative<dynamic::AttendedKeys> {
+  using Base = sdk::BlockRepresentative<dynamic::AttendedKeys>;
+
+ public:
+  Dynamic(const sdk::Host& host, const sdk::Options& options)
+      : Base(host, options),
+        last_queries_(options.u32("last_queries")),
+        of_window_(options.choice("mass") == 1) {
+    if (of_window_ && options.set_by_user("last_queries"))
+      sdk::fail_invalid("last_queries has no meaning with mass = \"window\": drop one of them");
+  }
+
+  void validate(const kvasir_geometry& geometry) const {
+    Base::validate(geometry);
+    if (of_window_ && geometry.window_tokens == 0)
+      sdk::fail_invalid("mass = \"window\" needs window_tokens above 0: nothing is attended in it");
+  }
+
+  void bind(const kvasir_geometry& geometry) {
+    Base::bind(geometry);
+    block_size_ = geometry.block_size;
+    n_layers_ = geometry.n_layers;
+  }
+
+  void layout(kvasir_layout& out) const {
+    Base::layout(out);
+    out.flags = of_window_ ? KVASIR_LAYOUT_WANT_FINAL : KVASIR_LAYOUT_SEALED_ONLY;
+    out.open_bytes = of_window_ ? sums_per_head() * sizeof(float) : 0;
+    out.mass_at = KVASIR_MASS_AT_PREFILL | (of_window_ ? KVASIR_MASS_AT_DECODE : 0);
+    out.mass_part = of_window_ ? KVASIR_PART_WINDOW : KVASIR_PART_ALL;
+    out.mass_last_queries = of_window_ ? UINT32_MAX : last_queries_;
+  }
+
+  void update(const sdk::Step& step, const sdk::UpdateItems& items) {
+    Base::update(step, items);
+    if (of_window_)
+      update_window(step, items);
+    else
+      update_prompt(step, items);
+  }
+
+  void seq_open(std::span<const uint64_t>) {}
+  void seq_fork(std::span<const uint64_t> parents, std::span<const uint64_t> children) {
+    for (size_t i = 0; i < parents.size(); ++i)
+      for (uint32_t layer = 0; layer < n_layers_; ++layer)
+        if (const auto found = pending_.find({parents[i], layer}); found != pending_.end())
+          pending_[{children[i], layer}] = found->second;
+  }
+  void seq_truncate(std::span<const uint64_t> seqs, std::span<const uint32_t>) { seq_close(seqs); }
+  void seq_close(std::span<const uint64_t> seqs) {
+    for (const uint64_t seq : seqs)
+      std::erase_if(pending_, [&](const auto& entry) { return entry.first.first == seq; });
+  }
+
+ private:
+  // Mass that a prompt's earlier chunks brought, [block][n_q_heads][block_size]; the last one ends
+  // it. Only where the last queries do not fit into one chunk.
+  struct Pending {
+    uint32_t prompt_end = 0;
+    std::map<uint32_t, std::vector<float>> blocks;
+  };
+
+  uint64_t sums_per_head() const { return uint64_t{group_size()} * block_size_; }
+
+  void update_prompt(const sdk::Step& step, const sdk::UpdateItems& items) {
+    std::vector<std::pair<const kvasir_update_item*, const float*>> ready;
+    for (const kvasir_update_item& item : items) {
+      if (!item.mass) continue;
+      const kvasir_step_row& row = step.row(item.row);
+      const auto found = pending_.find({row.seq, step.layer()});
+      const bool earlier = found != pending_.end() && found->second.prompt_end == row.prompt_end;
+      if (row.kv_len == row.prompt_end && (!earlier || !found->second.blocks.count(item.block))) {
+        if (item.n_tokens == block_size_) ready.emplace_back(&item, item.mass);
+        continue;
+      }
+      const std::vector<float>& sums = add_pending(row, step.layer(), item);
+      if (row.kv_len == row.prompt_end && item.n_tokens == block_size_)
+        ready.emplace_back(&item, sums.data());
+    }
+    build(step, ready);
+    for (const auto& [item, mass] : ready) {
+      const kvasir_step_row& row = step.row(item->row);
+      pending_.erase({row.seq, step.layer()});
+    }
+  }
+
+  const std::vector<float>& add_pending(const kvasir_step_row& row, uint32_t layer,
+                                        const kvasir_update_item& item) {
+    Pending& pending = pending_[{row.seq, layer}];
+    if (pending.prompt_end != row.prompt_end) pending = {row.prompt_end, {}};
+    std::vector<float>& sums = pending.blocks[item.block];
+    sums.resize(uint64_t{n_q_heads()} * block_size_);
+    for (uint32_t head = 0; head < n_q_heads(); ++head)
+      for (uint32_t t = 0; t < item.n_tokens; ++t)
+        sums[uint64_t{head} * block_size_ + t] += item.mass[uint64_t{head} * item.n_tokens + t];
+    return sums;
+  }
+
+  void build(const sdk::Step& step,
+             const std::vector<std::pair<const kvasir_update_item*, const float*>>& ready) {
+    for_each(ready.size(), [&](uint64_t i, uint32_t kv_head, void* scratch) {
+      const kvasir_update_item& item = *ready[i].first;
+      build_one(step, item, kv_head, ready[i].second + kv_head * sums_per_head(), scratch);
+    });
+  }
+
+  void update_window(const sdk::Step& step, const sdk::UpdateItems& items) {
+    for_each(items.size(), [&](uint64_t i, uint32_t kv_head, void* scratch) {
+      const kvasir_update_item& item = items[i];
+      auto* sums = reinterpret_cast<float*>(step.open_record(item.row, kv_head, item.block));
+      if (!sums) return;
+      if (item.mass) {
+        const float* mass = item.mass + uint64_t{kv_head} * group_size() * item.n_tokens;
+        for (uint32_t g = 0; g < group_size(); ++g)
+          for (uint32_t t = 0; t < item.n_tokens; ++t)
+            sums[g * block_size_ + t] += mass[g * item.n_tokens + t];
+      }
+      if (item.flags & KVASIR_ITEM_FINAL) build_one(step, item, kv_head, sums, scratch);
+    });
+  }
+
+  // mass: [group_size][block_size] of one kv head. A block that nobody attended to keeps its mean.
+  void build_one(const sdk::Step& step, const kvasir_update_item& item, uint32_t kv_head,
+                 const float* mass, void* scratch) {
+    if (std::all_of(mass, mass + sums_per_head(), [](float m) { return m == 0.0f; })) return;
+    method().build(keys(step, item, kv_head), mass, record(step, item, kv_head), scratch);
+  }
+
+  template <class Fn>
+  void for_each(uint64_t n, const Fn& fn) {
+    host().parallel_for(n * n_kv_heads(), 0, [&](uint64_t begin, uint64_t end, uint32_t worker) {
+      const sdk::Scratch<std::byte> scratch(host(), worker, method().build_scratch_bytes());
+      for (uint64_t i = begin; i < end; ++i)
+        fn(i / n_kv_heads(), static_cast<uint32_t>(i % n_kv_heads()), scratch.data());
+    });
+  }
+
+  uint32_t last_queries_;
+  bool of_window_;
+  uint32_t block_size_ = 0, n_layers_ = 0;
+  std::map<std::pair<uint64_t, uint32_t>, Pending> pending_;  // by sequence and layer
+};
+
+}  // namespace
+
+KVASIR_PLUGIN_NOTE(KVASIR_KIND_BIT(KVASIR_KIND_REPRESENTATIVE), "kvasir.dynamic\0", "0.1.0");
+
+kvasir_status kvasir_plugin_entry(const kvasir_host* host, kvasir_request* request,
+                                  kvasir_err* err) noexcept {
+  return sdk::entry<Dynamic>(host, request, err);
+}

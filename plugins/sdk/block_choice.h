@@ -1,0 +1,115 @@
+// What selectors share that take the blocks with the best scores: a budget in tokens or in blocks,
+// checks, and the choice itself. For plugins that link kvasir::kernels.
+//
+//   class Mine : public sdk::BlockChoice {
+//    public:
+//     static constexpr kvasir_desc kDesc = …;  // options: at least sdk::budget_tokens_option() and
+//                                              // sdk::budget_blocks_option()
+//     using BlockChoice::BlockChoice;
+//   };
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+#pragma once
+
+#include <algorithm>
+#include <string>
+
+#include "kernels/topk.h"
+#include "plugins/sdk/plugin.h"
+
+namespace kvasir::sdk {
+
+constexpr kvasir_option_schema budget_tokens_option(int64_t def,
+                                                    const char* const* aliases = nullptr) {
+  return int_option({.key = "budget_tokens",
+                     .help = "selected per layer, kv head and step, rounded down to blocks",
+                     .unit = "tokens",
+                     .aliases = aliases},
+                    def, 1, INT32_MAX);
+}
+constexpr kvasir_option_schema budget_blocks_option(const char* const* aliases) {
+  return int_option({.key = "budget_blocks",
+                     .help = "the same in blocks, instead of budget_tokens",
+                     .unit = "blocks",
+                     .aliases = aliases,
+                     .flags = KVASIR_OPTION_OPTIONAL},
+                    0, 1, INT32_MAX);
+}
+
+// What a paper counts in tokens, in whole blocks; less than one of them is a mistake.
+inline uint32_t tokens_to_blocks(const char* key, uint32_t tokens, const kvasir_geometry& g) {
+  if (tokens < g.block_size) {
+    fail_invalid(std::string(key) + " = " + std::to_string(tokens) +
+                 " is less than one block (block_size = " + std::to_string(g.block_size) +
+                 "): raise " + key + " or lower block_size");
+  }
+  return tokens / g.block_size;
+}
+
+class BlockChoice {
+ public:
+  BlockChoice(const Host& host, const Options& options)
+      : host_(host), budget_tokens_(options.u32("budget_tokens")) {
+    if (!options.delivered("budget_blocks")) return;
+    budget_blocks_ = options.u32("budget_blocks");
+    if (options.set_by_user("budget_tokens")) {
+      fail_invalid("budget_tokens = " + std::to_string(budget_tokens_) + " and budget_blocks = " +
+                   std::to_string(budget_blocks_) + " are both set: keep one of them");
+    }
+  }
+
+  void validate(const kvasir_geometry& geometry) const { max_blocks(geometry); }
+
+  void bind(const kvasir_geometry& geometry) {
+    max_blocks_ = max_blocks(geometry);
+    n_heads_ = geometry.head_select_shared ? 1 : geometry.n_kv_heads;
+  }
+
+  void limits(kvasir_sel_limits& out) const {
+    out.unit = KVASIR_UNIT_BLOCK;
+    out.scope = scope();
+    out.max_units = max_blocks_;
+  }
+
+  void select(const Step& step, const kvasir_sel_in& in, kvasir_selection& out) const {
+    const uint32_t n_rows = step.n_rows() * n_heads_;
+    const auto candidates = [&](uint32_t i) { return step.candidates(i / n_heads_, i % n_heads_); };
+    check_scores(in, n_rows, candidates);
+    lay_out_rows(out, scope(), n_rows,
+                 [&](uint32_t i) { return std::min<uint64_t>(candidates(i).size(), max_blocks_); });
+    host_.parallel_for(n_rows, 1, [&](uint64_t begin, uint64_t end, uint32_t worker) {
+      for (auto i = static_cast<uint32_t>(begin); i < end; ++i) {
+        const Candidates from = candidates(i);
+        const std::span<uint32_t> row = row_indices(out, i);
+        const Scratch<std::byte> scratch(host_, worker, kernels::top_k_scratch_bytes(from.size()));
+        kernels::top_k(in.scores + in.score_offsets[i], from.size(), row.size(), row.data(),
+                       scratch.data());
+        for (uint32_t& index : row) index = from[index];
+      }
+    });
+  }
+
+ private:
+  uint32_t max_blocks(const kvasir_geometry& geometry) const {
+    return budget_blocks_ != 0 ? budget_blocks_
+                               : tokens_to_blocks("budget_tokens", budget_tokens_, geometry);
+  }
+  uint32_t scope() const { return n_heads_ == 1 ? KVASIR_SCOPE_SEQUENCE : KVASIR_SCOPE_KV_HEAD; }
+
+  template <class CandidatesOf>
+  void check_scores(const kvasir_sel_in& in, uint32_t n_rows,
+                    const CandidatesOf& candidates) const {
+    bool fits = in.n_score_heads == n_heads_ && in.score_offsets;
+    for (uint32_t i = 0; fits && i < n_rows; ++i) {
+      fits = in.score_offsets[i + 1] - in.score_offsets[i] == candidates(i).size();
+    }
+    if (!fits) fail_invalid("select: there must be one score per candidate and head");
+  }
+
+  Host host_;
+  uint32_t budget_tokens_;
+  uint32_t budget_blocks_ = 0;  // 0: not set
+  uint32_t max_blocks_ = 0;
+  uint32_t n_heads_ = 1;  // rows per sequence
+};
+
+}  // namespace kvasir::sdk

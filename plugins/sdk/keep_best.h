@@ -1,0 +1,78 @@
+// What evict_plan() writes when the best of each row's candidates stay. For plugins that link
+// kvasir::kernels.
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/topk.h"
+#include "plugins/sdk/host.h"
+#include "plugins/sdk/selection.h"
+#include "plugins/sdk/step.h"
+
+namespace kvasir::sdk {
+
+enum class PlanList { kKept, kLost };  // what the rows list; kLost is shorter when little changes
+
+namespace detail {
+
+// Best `n_kept` of n scores, ascending places, into `kept`; the others into `lost` when not null.
+inline void split_best(const float* score, size_t n, size_t n_kept, uint32_t* kept, uint32_t* lost,
+                       void* scratch) {
+  kernels::top_k(score, n, n_kept, kept, scratch);
+  if (!lost) return;
+  for (uint32_t i = 0, at = 0; i < n; ++i) {
+    if (at < n_kept && kept[at] == i) {
+      ++at;
+    } else {
+      *lost++ = i;
+    }
+  }
+}
+
+}  // namespace detail
+
+// Rows of scope SEQUENCE (n_heads = 1) or KV_HEAD, n_heads per sequence. Row i speaks of sequence
+// i / n_heads and head i % n_heads:
+//   count(i, from) -> uint64_t       how many of its candidates stay
+//   score(i, from, float* out)       one score per candidate; on several threads at once
+// Higher score first, then lower index; NaN last. A row that loses nothing lists nothing.
+template <class Count, class Score>
+void keep_best(const Host& host, const Step& step, uint32_t n_heads, PlanList list, Count&& count,
+               Score&& score, kvasir_selection& out) {
+  const auto candidates = [&](uint32_t i) { return step.candidates(i / n_heads, i % n_heads); };
+  const uint32_t n_rows = step.n_rows() * n_heads;
+  const auto n_listed = [&](uint32_t i) -> uint64_t {
+    const Candidates from = candidates(i);
+    const uint64_t n_kept = count(i, from);
+    if (n_kept >= from.size()) return 0;
+    return list == PlanList::kKept ? n_kept : from.size() - n_kept;
+  };
+  lay_out_rows(out, n_heads == 1 ? KVASIR_SCOPE_SEQUENCE : KVASIR_SCOPE_KV_HEAD, n_rows, n_listed);
+  if (list == PlanList::kLost) out.flags |= KVASIR_SELECTION_DROP;
+  host.parallel_for(n_rows, 1, [&](uint64_t begin, uint64_t end, uint32_t worker) {
+    for (auto i = static_cast<uint32_t>(begin); i < end; ++i) {
+      const Candidates from = candidates(i);
+      const uint64_t n = from.size(), n_kept = count(i, from);
+      if (n_kept >= n) {
+        out.row_flags[i] = list == PlanList::kKept ? KVASIR_ROW_ALL : KVASIR_ROW_NONE;
+        continue;
+      }
+      const std::span<uint32_t> row = row_indices(out, i);
+      const size_t top_k_words = kernels::top_k_scratch_bytes(n) / sizeof(uint64_t);
+      const Scratch<uint64_t> scratch(host, worker, top_k_words + n);
+      auto* scores = reinterpret_cast<float*>(scratch.data() + top_k_words);
+      auto* places = reinterpret_cast<uint32_t*>(scores + n);
+      score(i, from, scores);
+      if (list == PlanList::kKept) {
+        detail::split_best(scores, n, n_kept, row.data(), nullptr, scratch.data());
+      } else {
+        detail::split_best(scores, n, n_kept, places, row.data(), scratch.data());
+      }
+      for (uint32_t& index : row) index = from[index];
+    }
+  });
+}
+
+}  // namespace kvasir::sdk

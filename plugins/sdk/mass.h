@@ -1,0 +1,68 @@
+// Attention mass: which rows of it a plugin asks for, and reading them.
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+#pragma once
+
+#include <kvasir/selector.h>
+
+#include <cstdint>
+#include <string>
+
+#include "plugins/sdk/error.h"
+
+namespace kvasir::sdk {
+
+// Plans have one row per kv head, or one per sequence when the selection is shared. The query heads
+// of a row count by their sum, which the host makes, or by their largest: then they come apart.
+class MassHeads {
+ public:
+  MassHeads() = default;
+  explicit MassHeads(const kvasir_geometry& geometry)
+      : n_heads_(geometry.head_select_shared ? 1 : geometry.n_kv_heads),
+        is_apart_(geometry.gqa_reduce == KVASIR_REDUCE_MAX),
+        group_size_(geometry.n_q_heads / n_heads_) {}
+
+  static void validate(const kvasir_geometry& geometry) {
+    if (geometry.gqa_reduce != KVASIR_REDUCE_SOFTMAX_SUM) return;
+    fail_invalid(
+        "gqa_reduce = softmax_sum is for scores, attention mass is probabilities already: "
+        "use sum, mean or max");
+  }
+
+  void ask(kvasir_sel_limits& out) const {
+    out.scope = n_heads_ == 1 ? KVASIR_SCOPE_SEQUENCE : KVASIR_SCOPE_KV_HEAD;
+    out.mass_level = KVASIR_MASS_TOKEN;
+    out.mass_reduce = is_apart_       ? KVASIR_MASS_PER_Q_HEAD
+                      : n_heads_ == 1 ? KVASIR_MASS_SUM_ALL
+                                      : KVASIR_MASS_SUM_KV_HEAD;
+  }
+
+  uint32_t n_heads() const { return n_heads_; }                      // rows per sequence
+  uint32_t n_voices() const { return is_apart_ ? group_size_ : 1; }  // rows of mass per head
+  uint32_t n_rows() const { return n_heads_ * n_voices(); }          // of mass per sequence
+  uint32_t group_size() const { return group_size_; }                // query heads per row
+
+ private:
+  uint32_t n_heads_ = 1;
+  bool is_apart_ = false;
+  uint32_t group_size_ = 1;
+};
+
+// The host handed over one row per sequence and head, as limits() asked, in tokens and with values.
+inline void check_mass(const kvasir_mass& mass, uint32_t n_rows) {
+  if (mass.unit == KVASIR_UNIT_TOKEN && mass.n_rows == n_rows && mass.row_offsets && mass.value) {
+    return;
+  }
+  fail_invalid("observe: " + std::to_string(mass.n_rows) + " rows of attention mass came, " +
+               std::to_string(n_rows) + " rows of tokens were asked for");
+}
+
+// fn(token, mass) for each token of a row, ascending.
+template <class Fn>
+void for_each_mass(const kvasir_mass& mass, uint64_t row, Fn&& fn) {
+  const uint64_t begin = mass.row_offsets[row];
+  for (uint64_t i = begin; i < mass.row_offsets[row + 1]; ++i) {
+    fn(mass.index ? mass.index[i] : static_cast<uint32_t>(i - begin), mass.value[i]);
+  }
+}
+
+}  // namespace kvasir::sdk

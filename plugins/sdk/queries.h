@@ -1,0 +1,58 @@
+// The query view of a step call, checked once.
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+#pragma once
+
+#include <kvasir/step.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "plugins/sdk/error.h"
+#include "plugins/sdk/step.h"
+
+namespace kvasir::sdk {
+
+// f32 [rows][n_q_heads][head_dim], contiguous within a row.
+class Queries {
+ public:
+  Queries(const kvasir_view& q, uint32_t n_q_heads, uint32_t head_dim)
+      : q_(q), n_q_heads_(n_q_heads), head_dim_(head_dim) {
+    if (q.dtype != KVASIR_DTYPE_F32 || q.rank != 3 || q.shape[1] != n_q_heads ||
+        q.shape[2] != head_dim || q.stride[1] != static_cast<int64_t>(head_dim * sizeof(float))) {
+      fail_invalid("q must be f32 [rows][" + std::to_string(n_q_heads) + "][" +
+                   std::to_string(head_dim) + "], contiguous within a row");
+    }
+  }
+
+  const float* head(uint32_t row, uint32_t q_head) const {
+    if (row >= q_.shape[0]) fail_invalid("q has no row " + std::to_string(row));
+    return reinterpret_cast<const float*>(static_cast<const std::byte*>(q_.data) +
+                                          int64_t{row} * q_.stride[0]) +
+           uint64_t{q_head} * head_dim_;
+  }
+
+  // One query per row of the step: the mean of its queries.   [n_rows][n_q_heads][head_dim]
+  std::vector<float> pooled(const Step& step) const {
+    const uint64_t width = uint64_t{n_q_heads_} * head_dim_;
+    std::vector<float> out(step.n_rows() * width);
+    for (uint32_t r = 0; r < step.n_rows(); ++r) {
+      const kvasir_step_row& row = step.row(r);
+      for (uint32_t i = 0; i < row.n_q; ++i) {
+        const float* q = head(row.q_begin + i, 0);
+        for (uint64_t d = 0; d < width; ++d) {
+          out[r * width + d] += q[d] / static_cast<float>(row.n_q);
+        }
+      }
+    }
+    return out;
+  }
+
+ private:
+  const kvasir_view& q_;
+  uint32_t n_q_heads_;
+  uint32_t head_dim_;
+};
+
+}  // namespace kvasir::sdk

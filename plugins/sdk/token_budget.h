@@ -1,0 +1,72 @@
+// `budget_tokens`, and caps of papers that count sink and window as well.
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+#pragma once
+
+#include <kvasir/instance.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+
+#include "plugins/sdk/host.h"
+#include "plugins/sdk/options.h"
+
+namespace kvasir::sdk {
+
+constexpr kvasir_option_schema budget_option(int64_t def) {
+  return int_option({.key = "budget_tokens",
+                     .help = "kept per layer and kv head, beyond sink and window",
+                     .unit = "tokens"},
+                    def, 0, INT32_MAX);
+}
+// The paper's own number, sink and window included.
+constexpr kvasir_option_schema cap_option(const char* key, const char* const* aliases) {
+  return int_option({.key = key,
+                     .help = "the same with sink and window counted, instead of budget_tokens",
+                     .unit = "tokens",
+                     .aliases = aliases,
+                     .flags = KVASIR_OPTION_OPTIONAL},
+                    0, 1, INT32_MAX);
+}
+
+class TokenBudget {
+ public:
+  TokenBudget(const Options& options, const char* cap_key)
+      : tokens_(options.u32("budget_tokens")), cap_key_(cap_key) {
+    if (!options.delivered(cap_key)) return;
+    cap_ = options.u32(cap_key);
+    if (options.set_by_user("budget_tokens")) {
+      fail_invalid("budget_tokens = " + std::to_string(tokens_) + " and " + cap_key + " = " +
+                   std::to_string(cap_) + " are both set: keep one of them");
+    }
+  }
+
+  // Beyond the forced parts, of which the current token always is one.
+  uint32_t tokens(const kvasir_geometry& geometry) const {
+    if (cap_ == 0) return tokens_;
+    const uint64_t forced = uint64_t{geometry.sink_tokens} + std::max(1u, geometry.window_tokens);
+    if (cap_ < forced) {
+      fail_invalid(std::string(cap_key_) + " = " + std::to_string(cap_) +
+                   " is less than sink_tokens = " + std::to_string(geometry.sink_tokens) +
+                   " and window_tokens = " + std::to_string(geometry.window_tokens) +
+                   " together, which it includes: raise it or lower them");
+    }
+    return static_cast<uint32_t>(cap_ - forced);
+  }
+
+  // The conversion, for whoever reads the log.
+  void log(const Host& host, const kvasir_geometry& geometry) const {
+    if (cap_ == 0) return;
+    host.log(KVASIR_LOG_INFO, std::string(cap_key_) + " = " + std::to_string(cap_) +
+                                  " with sink_tokens = " + std::to_string(geometry.sink_tokens) +
+                                  " and window_tokens = " + std::to_string(geometry.window_tokens) +
+                                  ": budget_tokens = " + std::to_string(tokens(geometry)));
+  }
+
+ private:
+  uint32_t tokens_;
+  uint32_t cap_ = 0;  // 0: not set
+  const char* cap_key_;
+};
+
+}  // namespace kvasir::sdk

@@ -1,0 +1,237 @@
+// Heavy hitters: the tokens that gathered most attention so far stay, beside the recent ones.
+// Zhang et al. 2023, "H2O: Heavy-Hitter Oracle", arXiv:2306.14048.
+// SPDX-License-Identifier: Apache-2.0
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include "plugins/sdk/keep_best.h"
+#include "plugins/sdk/mass.h"
+#include "plugins/sdk/plugin.h"
+
+namespace {
+using namespace kvasir;
+
+constexpr const char* kModeNames[] = {"drop", "mask"};
+constexpr kvasir_option_schema tokens_option(const char* key, const char* help) {
+  return sdk::int_option(
+      {.key = key, .help = help, .unit = "tokens", .flags = KVASIR_OPTION_OPTIONAL}, 0, 0,
+      INT32_MAX);
+}
+constexpr kvasir_option_schema ratio_option(const char* key, const char* help) {
+  return sdk::float_option({.key = key, .help = help, .flags = KVASIR_OPTION_OPTIONAL}, 0.1, 0.0,
+                           1.0);
+}
+constexpr std::array kOptions = {
+    sdk::int_option({.key = "budget_tokens",
+                     .help = "kept per layer and kv head, beyond sink and window",
+                     .unit = "tokens"},
+                    512, 0, INT32_MAX),
+    tokens_option("hh_size", "heavy hitters kept, instead of budget_tokens"),
+    tokens_option("recent_size", "last tokens kept; not set: cache.window_tokens"),
+    ratio_option("heavy_ratio", "heavy hitters as a share of the prompt"),
+    ratio_option("recent_ratio", "last tokens as a share of the prompt"),
+    sdk::enum_option({.key = "mode", .help = "drop for good, or mask until the next prompt"},
+                     kModeNames, 0),
+    sdk::bool_option({.key = "normalize", .help = "divide by the queries that could see the token"},
+                     false),
+};
+
+// How many of the last tokens and how many heavy hitters before them stay.
+class Budget {
+ public:
+  explicit Budget(const sdk::Options& o)
+      : budget_(o.u32("budget_tokens")), is_ratio_(o.delivered("heavy_ratio")) {
+    has_heavy_ = o.delivered("hh_size");
+    if (has_heavy_) heavy_ = o.u32("hh_size");
+    if (o.delivered("recent_size")) recent_ = o.u32("recent_size");
+    if (is_ratio_) heavy_ratio_ = o.f64("heavy_ratio");
+    if (o.delivered("recent_ratio")) recent_ratio_ = o.f64("recent_ratio");
+    const int n_set = o.set_by_user("budget_tokens") + has_heavy_ + is_ratio_;
+    if (n_set > 1) {
+      sdk::fail_invalid("budget_tokens, hh_size and heavy_ratio say the same: keep one of them");
+    }
+    if (o.delivered("recent_ratio") && (!is_ratio_ || o.delivered("recent_size"))) {
+      sdk::fail_invalid("recent_ratio goes with heavy_ratio, and not with recent_size");
+    }
+  }
+
+  void validate(const kvasir_geometry& geometry) const {
+    if (recent_ != 0 && recent_ < geometry.window_tokens) {
+      sdk::fail_invalid("recent_size = " + std::to_string(recent_) + " is less than " +
+                        "window_tokens = " + std::to_string(geometry.window_tokens) +
+                        ", which are always attended: lower window_tokens");
+    }
+    if (!is_ratio_ && !has_heavy_ && beyond_window(recent_, geometry.window_tokens) > budget_) {
+      sdk::fail_invalid("recent_size = " + std::to_string(recent_) + " leaves nothing of " +
+                        "budget_tokens = " + std::to_string(budget_) + " for heavy hitters");
+    }
+  }
+  void bind(const kvasir_geometry& geometry) { window_ = geometry.window_tokens; }
+
+  bool is_native() const { return has_heavy_ || is_ratio_ || recent_ != 0; }
+  // Both as the prompt's length makes them; shares are rounded down, as published.
+  uint64_t recent(uint64_t prompt_end) const {
+    return std::max<uint64_t>({window_, recent_, share(recent_ratio_, prompt_end)});
+  }
+  uint64_t heavy(uint64_t prompt_end) const {
+    if (is_ratio_) return share(heavy_ratio_, prompt_end);
+    return has_heavy_ ? heavy_ : budget_ - beyond_window(recent_, window_);
+  }
+  // Beyond sink and window.
+  uint64_t tokens(uint64_t prompt_end) const {
+    return heavy(prompt_end) + recent(prompt_end) - window_;
+  }
+
+ private:
+  static uint64_t share(double ratio, uint64_t n) {
+    return static_cast<uint64_t>(std::floor(ratio * static_cast<double>(n)));
+  }
+  static uint32_t beyond_window(uint32_t recent, uint32_t window) {
+    return recent > window ? recent - window : 0;
+  }
+  uint32_t budget_;
+  bool is_ratio_;
+  bool has_heavy_ = false;
+  uint32_t heavy_ = 0;
+  uint32_t recent_ = 0;
+  double heavy_ratio_ = 0.0, recent_ratio_ = 0.0;
+  uint32_t window_ = 0;
+};
+
+class H2o {
+ public:
+  static constexpr kvasir_desc kDesc =
+      sdk::describe({.kind = KVASIR_KIND_SELECTOR,
+                     .id = "kvasir.h2o",
+                     .version = "0.1.0",
+                     .name = "H2O",
+                     .vendor = "Kvasir",
+                     .license = "Apache-2.0",
+                     .summary = "Keeps the tokens that gathered most attention, and the last ones.",
+                     .options = kOptions,
+                     .needs = KVASIR_NEED_MASS | KVASIR_NEED_TOKEN_ROWS});
+
+  H2o(const sdk::Host& host, const sdk::Options& options)
+      : host_(host),
+        budget_(options),
+        action_(options.choice("mode") == 0 ? KVASIR_ACTION_EVICT : KVASIR_ACTION_RESTRICT),
+        normalize_(options.boolean("normalize")) {}
+
+  void validate(const kvasir_geometry& geometry) const {
+    budget_.validate(geometry);
+    sdk::MassHeads::validate(geometry);
+  }
+
+  void bind(const kvasir_geometry& geometry) {
+    budget_.bind(geometry);
+    heads_ = sdk::MassHeads(geometry);
+    block_size_ = geometry.block_size;
+    max_context_ = geometry.max_context;
+    if (budget_.is_native()) {
+      host_.log(KVASIR_LOG_INFO,
+                "at " + std::to_string(max_context_) + " tokens " +
+                    std::to_string(budget_.heavy(max_context_)) + " heavy hitters and the last " +
+                    std::to_string(budget_.recent(max_context_)) +
+                    " stay: budget_tokens = " + std::to_string(budget_.tokens(max_context_)) +
+                    " beside sink_tokens and window_tokens");
+    }
+  }
+
+  void limits(kvasir_sel_limits& out) const {
+    out.unit = KVASIR_UNIT_TOKEN;
+    out.flags = KVASIR_LIMIT_OBSERVE_WRITES_SLAB;
+    out.max_units = budget_.tokens(max_context_);
+    out.plan_at = KVASIR_PLAN_AT_PROMPT_END | KVASIR_PLAN_AT_STEP_END;
+    out.action = action_;
+    heads_.ask(out);
+    out.mass_at = KVASIR_MASS_AT_PREFILL | KVASIR_MASS_AT_DECODE;
+    out.mass_last_queries = UINT32_MAX;
+  }
+
+  // Per token the sum of its mass, mean over the group; a sum per query head where the largest
+  // counts. f32: in f16 a sum of 2048 takes no more probabilities.
+  void layout(kvasir_layout& out) const {
+    out.flags = KVASIR_LAYOUT_SEALED_ONLY;
+    out.record_bytes = uint64_t{block_size_} * heads_.n_voices() * sizeof(float);
+    out.format = uint64_t{1} << 48 | heads_.n_voices();
+  }
+
+  void update(const sdk::Step&, const sdk::UpdateItems&) const {}  // keys do not matter
+
+  void observe(const sdk::Step& step, const kvasir_mass& mass) const {
+    const uint32_t n_voices = heads_.n_voices();
+    const float share = n_voices > 1 ? 1.0f : 1.0f / static_cast<float>(heads_.group_size());
+    sdk::check_mass(mass, step.n_rows() * heads_.n_rows());
+    host_.parallel_for(mass.n_rows, 1, [&](uint64_t begin, uint64_t end, uint32_t) {
+      for (uint64_t row = begin; row < end; ++row) {
+        const auto r = static_cast<uint32_t>(row / heads_.n_rows());
+        const auto head = static_cast<uint32_t>(row % heads_.n_rows() / n_voices);
+        const uint64_t voice = row % n_voices;
+        sdk::for_each_mass(mass, row, [&](uint32_t token, float value) {
+          float* const sums = sums_of(step, r, head, token);
+          if (!sums)
+            sdk::fail_invalid("observe: token " + std::to_string(token) + " has no record");
+          sums[voice] += value * share;
+        });
+      }
+    });
+  }
+
+  void evict_plan(const sdk::Step& step, kvasir_selection& out) const {
+    const uint32_t n_heads = heads_.n_heads();
+    const auto first_recent = [&](uint32_t i) -> uint32_t {
+      const kvasir_step_row& row = step.row(i / n_heads);
+      const uint64_t recent = budget_.recent(row.prompt_end);
+      return row.kv_len > recent ? row.kv_len - static_cast<uint32_t>(recent) : 0;
+    };
+    const auto count = [&](uint32_t i, const sdk::Candidates& from) -> uint64_t {
+      const uint32_t bound = first_recent(i);
+      uint64_t n_older = from.size();
+      while (n_older > 0 && from[n_older - 1] >= bound) --n_older;
+      return budget_.heavy(step.row(i / n_heads).prompt_end) + from.size() - n_older;
+    };
+    const auto score = [&](uint32_t i, const sdk::Candidates& from, float* to) {
+      const uint32_t bound = first_recent(i);
+      for (uint64_t c = 0; c < from.size(); ++c) {
+        to[c] = from[c] >= bound ? std::numeric_limits<float>::infinity()
+                                 : weight(step, i / n_heads, i % n_heads, from[c]);
+      }
+    };
+    const bool at_prompt_end = step.raw().moment == KVASIR_P5;  // afterwards few are lost
+    sdk::keep_best(host_, step, n_heads,
+                   at_prompt_end ? sdk::PlanList::kKept : sdk::PlanList::kLost, count, score, out);
+  }
+
+ private:
+  float* sums_of(const sdk::Step& step, uint32_t row, uint32_t head, uint32_t token) const {
+    std::byte* const record = step.record(row, head, token / block_size_);
+    return record ? reinterpret_cast<float*>(record) + token % block_size_ * heads_.n_voices()
+                  : nullptr;
+  }
+
+  float weight(const sdk::Step& step, uint32_t row, uint32_t head, uint32_t token) const {
+    const float* const sums = sums_of(step, row, head, token);
+    if (!sums) return 0.0f;
+    float most = sums[0];
+    for (uint32_t voice = 1; voice < heads_.n_voices(); ++voice) most = std::max(most, sums[voice]);
+    return normalize_ ? most / static_cast<float>(step.row(row).kv_len - token) : most;
+  }
+
+  sdk::Host host_;
+  Budget budget_;
+  uint32_t action_;
+  bool normalize_;
+  sdk::MassHeads heads_;
+  uint32_t block_size_ = 1;
+  uint32_t max_context_ = 0;
+};
+
+}  // namespace
+
+KVASIR_PLUGIN_NOTE(KVASIR_KIND_BIT(KVASIR_KIND_SELECTOR), "kvasir.h2o\0", "0.1.0");
+
+kvasir_status kvasir_plugin_entry(const kvasir_host* host, kvasir_request* request,
+                                  kvasir_err* err) noexcept {
+  return sdk::entry<H2o>(host, request, err);
+}

@@ -1,0 +1,116 @@
+// Options of infinigen: schema and values.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <string>
+
+#include "plugins/sdk/options.h"
+#include "plugins/selector/infinigen/partial_index.h"
+
+namespace kvasir::infinigen {
+
+enum class ColumnScore { kQuery, kQueryAndKey, kUnion };
+enum class GroupReduce { kMax, kSum, kMean };
+enum class EvictionPolicy { kCounter, kLru, kFifo };
+
+inline constexpr const char* kColumnNames[] = {"q", "qk", "union"};
+inline constexpr const char* kReduceNames[] = {"max", "sum", "mean"};
+inline constexpr const char* kTypeNames[] = {"f16", "int8"};
+inline constexpr const char* kPolicyNames[] = {"counter", "lru", "fifo"};
+inline constexpr const char* kBudgetAliases[] = {"max_num_kv", nullptr};
+
+inline constexpr std::array kOptions = {
+    sdk::int_option({.key = "budget_tokens",
+                     .help = "most tokens fetched per layer, kv head and step",
+                     .unit = "tokens",
+                     .aliases = kBudgetAliases},
+                    4096, 1, INT32_MAX),
+    sdk::option(KVASIR_OPTION_FLOAT,
+                {.key = "budget",
+                 .help = "the same as a share of the tokens cached, instead of budget_tokens",
+                 .flags = KVASIR_OPTION_OPTIONAL},
+                sdk::float_value(0), sdk::float_value(1e-6), sdk::float_value(1)),
+    sdk::float_option(
+        {.key = "alpha", .help = "tokens whose logit is within alpha of the best count as wanted"},
+        5.0, 1e-6, 1e30),
+    sdk::float_option({.key = "partial_weight_ratio",
+                       .help = "share of the columns of skewed queries and keys that is used"},
+                      0.2, 0.0, 1.0),
+    sdk::option(KVASIR_OPTION_PATH,
+                {.key = "skew_file",
+                 .help = "matrices from `kvasir model skew`; without: columns as they are",
+                 .flags = KVASIR_OPTION_OPTIONAL},
+                {KVASIR_OPTION_PATH, 0, 0, 0.0, "", nullptr}),
+    sdk::enum_option({.key = "column_score",
+                      .help = "what makes a column important: sums of |q|, of |q| + |k|, or the "
+                              "union of the best by either"},
+                     kColumnNames, 0),
+    sdk::enum_option({.key = "gqa_reduce",
+                      .help = "how the logits of a group's query heads become one per kv head"},
+                     kReduceNames, 0),
+    sdk::int_option({.key = "speculate_ahead",
+                     .help = "layers; 0 = every layer selects with its own query",
+                     .unit = "layers"},
+                    1, 0, 64),
+    sdk::enum_option({.key = "partial_type", .help = "element type of partial keys and queries"},
+                     kTypeNames, 0),
+    sdk::int_option({.key = "refresh_every",
+                     .help = "choose the columns anew from the latest queries; 0 = never",
+                     .unit = "tokens"},
+                    0, 0, INT32_MAX),
+    sdk::int_option({.key = "prefill_select_tokens",
+                     .help = "select in prefill too, for this many queries at once; 0 = dense",
+                     .unit = "tokens"},
+                    0, 0, INT32_MAX),
+    sdk::option(KVASIR_OPTION_FLOAT,
+                {.key = "partial_weight_ratio_prefill",
+                 .help = "share of the columns in prefill; default: partial_weight_ratio",
+                 .flags = KVASIR_OPTION_OPTIONAL},
+                sdk::float_value(0.2), sdk::float_value(0.0), sdk::float_value(1.0)),
+    sdk::int_option({.key = "pool_limit",
+                     .help = "tokens kept per layer and kv head beyond the forced parts; 0 = all",
+                     .unit = "tokens"},
+                    0, 0, INT32_MAX),
+    sdk::enum_option({.key = "eviction_policy", .help = "who goes when the pool is full"},
+                     kPolicyNames, 0),
+};
+
+struct OptionValues {
+  explicit OptionValues(const sdk::Options& o)
+      : budget_tokens(o.u32("budget_tokens")),
+        budget(o.delivered("budget") ? o.f64("budget") : 0.0),
+        alpha(static_cast<float>(o.f64("alpha"))),
+        ratio(o.f64("partial_weight_ratio")),
+        ratio_prefill(o.delivered("partial_weight_ratio_prefill")
+                          ? o.f64("partial_weight_ratio_prefill")
+                          : ratio),
+        skew_file(o.delivered("skew_file") ? o.path("skew_file") : ""),
+        columns(static_cast<ColumnScore>(o.choice("column_score"))),
+        reduce(static_cast<GroupReduce>(o.choice("gqa_reduce"))),
+        speculate_ahead(o.u32("speculate_ahead")),
+        type(static_cast<PartialType>(o.choice("partial_type"))),
+        refresh_every(o.u32("refresh_every")),
+        slice_tokens(o.u32("prefill_select_tokens")),
+        pool_limit(o.u32("pool_limit")),
+        policy(static_cast<EvictionPolicy>(o.choice("eviction_policy"))) {
+    if (budget > 0 && o.set_by_user("budget_tokens")) {
+      sdk::fail_invalid("budget_tokens = " + std::to_string(budget_tokens) + " and budget = " +
+                        std::to_string(budget) + " are both set: keep one of them");
+    }
+  }
+
+  uint32_t budget_tokens;
+  double budget;  // 0: not set
+  float alpha;
+  double ratio, ratio_prefill;
+  std::string skew_file;
+  ColumnScore columns;
+  GroupReduce reduce;
+  uint32_t speculate_ahead;
+  PartialType type;
+  uint32_t refresh_every, slice_tokens, pool_limit;
+  EvictionPolicy policy;
+};
+
+}  // namespace kvasir::infinigen

@@ -1,0 +1,234 @@
+// At the prompt's end its last queries vote for the blocks that stay reachable during the answer:
+// the preselection of KTransformers' long-context mode, SnapKV (arXiv:2404.14469) over blocks that
+// gives nothing up for good. Chained before a selector that chooses among them at every step.
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <array>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "plugins/sdk/block_choice.h"
+
+namespace {
+using namespace kvasir;
+
+constexpr const char* kCountAliases[] = {"budget_blocks", nullptr};
+constexpr const char* kHeadModes[] = {"shared", "separate"};
+constexpr uint32_t kLastLayerRanks = 5;  // best blocks but one of the last layer that others take
+
+constexpr std::array kOptions = {
+    sdk::bool_option({.key = "preselect_block", .help = "false: everything stays reachable"}, true),
+    sdk::int_option({.key = "preselect_block_count",
+                     .help = "blocks that stay reachable, per layer",
+                     .unit = "blocks",
+                     .aliases = kCountAliases},
+                    96, 1, INT32_MAX),
+    sdk::int_option({.key = "budget_tokens",
+                     .help = "the same in tokens, rounded down to blocks",
+                     .unit = "tokens",
+                     .flags = KVASIR_OPTION_OPTIONAL},
+                    0, 1, INT32_MAX),
+    sdk::int_option({.key = "max_capacity_prompt",
+                     .help = "the same in tokens with the window counted in (SnapKV)",
+                     .unit = "tokens",
+                     .flags = KVASIR_OPTION_OPTIONAL},
+                    0, 1, INT32_MAX),
+    sdk::int_option({.key = "kernel_size",
+                     .help = "half of it on either side of a block votes for the block too; "
+                             "default: half a block",
+                     .unit = "tokens",
+                     .flags = KVASIR_OPTION_OPTIONAL},
+                    0, 1, INT32_MAX),
+    sdk::int_option(
+        {.key = "window_size", .help = "queries at the prompt's end that vote", .unit = "tokens"},
+        128, 1, INT32_MAX),
+    sdk::enum_option({.key = "head_select_mode",
+                      .help = "one choice for all heads of a layer, or one per kv head"},
+                     kHeadModes, 0),
+    sdk::bool_option({.key = "union_with_last_layer",
+                      .help = "every layer also keeps what the last one ranks 2nd to 6th"},
+                     true),
+};
+
+class Preselect {
+ public:
+  static constexpr kvasir_desc kDesc =
+      sdk::describe({.kind = KVASIR_KIND_SELECTOR,
+                     .id = "kvasir.preselect",
+                     .version = "0.1.0",
+                     .name = "Preselection",
+                     .vendor = "Kvasir",
+                     .license = "Apache-2.0",
+                     .summary = "Keeps reachable what the prompt's last queries attend to most.",
+                     .options = kOptions,
+                     .needs = KVASIR_NEED_MASS});
+
+  Preselect(const sdk::Host&, const sdk::Options& options)
+      : enabled_(options.boolean("preselect_block")),
+        n_blocks_(options.u32("preselect_block_count")),
+        window_size_(options.u32("window_size")),
+        separate_(options.choice("head_select_mode") == 1),
+        with_last_layer_(options.boolean("union_with_last_layer")) {
+    if (options.delivered("budget_tokens")) budget_tokens_ = options.u32("budget_tokens");
+    if (options.delivered("max_capacity_prompt")) capacity_ = options.u32("max_capacity_prompt");
+    if (options.delivered("kernel_size")) kernel_size_ = options.u32("kernel_size");
+    if (options.set_by_user("preselect_block_count") + bool{budget_tokens_} + bool{capacity_} > 1)
+      sdk::fail_invalid(
+          "preselect_block_count, budget_tokens and max_capacity_prompt are three words for one "
+          "thing: keep one of them");
+  }
+
+  void validate(const kvasir_geometry& geometry) const {
+    max_blocks(geometry);
+    if (separate_ && geometry.head_select_shared)
+      sdk::fail_invalid(
+          "head_select_mode = \"separate\" of preselect needs head_select_mode = \"separate\" in "
+          "[cache]: what follows chooses for all heads at once");
+  }
+
+  void bind(const kvasir_geometry& geometry) {
+    block_size_ = geometry.block_size;
+    n_heads_ = separate_ ? geometry.n_kv_heads : 1;
+    n_blocks_ = max_blocks(geometry);
+    margin_ = (kernel_size_ ? *kernel_size_ : block_size_ / 2) / 2;
+  }
+
+  void limits(kvasir_sel_limits& out) const {
+    out.unit = KVASIR_UNIT_BLOCK;
+    out.scope = separate_ ? KVASIR_SCOPE_KV_HEAD : KVASIR_SCOPE_SEQUENCE;
+    if (!enabled_) return;
+    out.max_units = n_blocks_;
+    out.plan_at = KVASIR_PLAN_AT_PROMPT_END;
+    out.action = KVASIR_ACTION_RESTRICT;
+    out.mass_at = KVASIR_MASS_AT_PREFILL;
+    out.mass_level = KVASIR_MASS_TOKEN;
+    out.mass_reduce = separate_ ? KVASIR_MASS_SUM_KV_HEAD : KVASIR_MASS_SUM_ALL;
+    out.mass_last_queries = window_size_;
+  }
+
+  void observe(const sdk::Step& step, const kvasir_mass& mass) {
+    for (uint32_t r = 0; r < step.n_rows(); ++r) {
+      const kvasir_step_row& row = step.row(r);
+      Prompt& prompt = prompts_[row.seq];
+      if (prompt.begin != row.prompt_begin || prompt.end != row.prompt_end)
+        prompt = {row.prompt_begin, row.prompt_end, {}};
+      auto& votes = prompt.votes[step.layer()];
+      votes.resize(n_heads_, std::vector<float>(row.prompt_end));
+      for (uint32_t head = 0; head < n_heads_; ++head) {
+        const uint64_t* at = mass.row_offsets + uint64_t{r} * n_heads_ + head;
+        for (uint64_t i = at[0]; i < at[1]; ++i) {
+          const uint64_t token = mass.index ? mass.index[i] : i - at[0];
+          if (token < row.prompt_end) votes[head][token] += mass.value[i];
+        }
+      }
+    }
+  }
+
+  void evict_plan(const sdk::Step& step, kvasir_selection& out) {
+    const uint32_t n_rows = step.n_rows() * n_heads_;
+    std::vector<std::optional<std::vector<uint32_t>>> kept(n_rows);
+    for (uint32_t i = 0; i < n_rows; ++i) kept[i] = table(step, i / n_heads_, i % n_heads_);
+    sdk::lay_out_rows(out, separate_ ? KVASIR_SCOPE_KV_HEAD : KVASIR_SCOPE_SEQUENCE, n_rows,
+                      [&](uint32_t i) { return uint64_t{kept[i] ? kept[i]->size() : 0}; });
+    for (uint32_t i = 0; i < n_rows; ++i) {
+      if (!kept[i]) {
+        out.row_flags[i] = KVASIR_ROW_ALL;
+        continue;
+      }
+      std::sort(kept[i]->begin(), kept[i]->end());
+      std::copy(kept[i]->begin(), kept[i]->end(), sdk::row_indices(out, i).begin());
+    }
+    for (uint32_t r = 0; r < step.n_rows(); ++r) {
+      const auto found = prompts_.find(step.row(r).seq);
+      if (found != prompts_.end() && found->second.votes.rbegin()->first == step.layer())
+        prompts_.erase(found);  // the last layer has its plan
+    }
+  }
+
+  void seq_open(std::span<const uint64_t>) {}
+  void seq_fork(std::span<const uint64_t> parents, std::span<const uint64_t> children) {
+    for (size_t i = 0; i < parents.size(); ++i)
+      if (const auto found = prompts_.find(parents[i]); found != prompts_.end())
+        prompts_[children[i]] = found->second;
+  }
+  void seq_truncate(std::span<const uint64_t> seqs, std::span<const uint32_t>) { seq_close(seqs); }
+  void seq_close(std::span<const uint64_t> seqs) {
+    for (const uint64_t seq : seqs) prompts_.erase(seq);
+  }
+
+ private:
+  // One prompt's votes: mass per token, by layer and head. Lives from its last chunk to its end.
+  struct Prompt {
+    uint32_t begin = 0, end = 0;
+    std::map<uint32_t, std::vector<std::vector<float>>> votes;
+  };
+
+  uint32_t max_blocks(const kvasir_geometry& g) const {
+    if (budget_tokens_) return sdk::tokens_to_blocks("budget_tokens", *budget_tokens_, g);
+    if (!capacity_) return n_blocks_;
+    return sdk::tokens_to_blocks("max_capacity_prompt minus the window",
+                                 *capacity_ - std::min(*capacity_, g.window_tokens), g);
+  }
+
+  // What one row keeps of a layer; nothing: all of it.
+  std::optional<std::vector<uint32_t>> table(const sdk::Step& step, uint32_t row,
+                                             uint32_t head) const {
+    const sdk::Candidates from = step.candidates(row, head);
+    const auto found = prompts_.find(step.row(row).seq);
+    if (from.size() <= n_blocks_ || found == prompts_.end()) return std::nullopt;
+    const auto& layers = found->second.votes;
+    const auto own = layers.find(step.layer());
+    if (own == layers.end()) return std::nullopt;
+    const uint32_t end = step.row(row).unit_end;
+    std::vector<uint32_t> best = ranked(own->second[head], from, end);
+    const auto& [last_layer, last] = *layers.rbegin();
+    if (with_last_layer_ && last_layer != step.layer()) {
+      const std::vector<uint32_t> shared = ranked(last[head], from, end);
+      for (size_t i = 1; i <= kLastLayerRanks && i < best.size(); ++i)
+        if (std::find(best.begin(), best.end(), shared[i]) == best.end())
+          best[best.size() - i] = shared[i];
+    }
+    return best;
+  }
+
+  // The n_blocks_ blocks with the most votes, best first. Tokens from block `end` on do not vote.
+  std::vector<uint32_t> ranked(const std::vector<float>& votes, const sdk::Candidates& from,
+                               uint32_t end) const {
+    std::vector<float> score(from.size());
+    const uint64_t n_tokens = std::min<uint64_t>(votes.size(), uint64_t{end} * block_size_);
+    for (uint64_t i = 0; i < from.size(); ++i) {
+      const uint64_t first = uint64_t{from[i]} * block_size_;
+      const uint64_t begin = first - std::min<uint64_t>(first, margin_);
+      double sum = 0;
+      for (uint64_t t = begin; t < std::min(n_tokens, first + block_size_ + margin_); ++t)
+        sum += double{votes[t]};
+      score[i] = static_cast<float>(sum);
+    }
+    std::vector<uint64_t> order(from.size());
+    std::vector<uint32_t> best(n_blocks_);
+    kernels::top_k(score.data(), score.size(), best.size(), best.data(), order.data());
+    std::stable_sort(best.begin(), best.end(),
+                     [&](uint32_t a, uint32_t b) { return score[a] > score[b]; });
+    for (uint32_t& block : best) block = from[block];
+    return best;
+  }
+
+  bool enabled_;
+  uint32_t n_blocks_;
+  std::optional<uint32_t> budget_tokens_, capacity_, kernel_size_;
+  uint32_t window_size_;
+  bool separate_, with_last_layer_;
+  uint32_t block_size_ = 0, n_heads_ = 1, margin_ = 0;
+  std::map<uint64_t, Prompt> prompts_;
+};
+
+}  // namespace
+
+KVASIR_PLUGIN_NOTE(KVASIR_KIND_BIT(KVASIR_KIND_SELECTOR), "kvasir.preselect\0", "0.1.0");
+
+kvasir_status kvasir_plugin_entry(const kvasir_host* host, kvasir_request* request,
+                                  kvasir_err* err) noexcept {
+  return sdk::entry<Preselect>(host, request, err);
+}

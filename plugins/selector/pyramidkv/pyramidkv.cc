@@ -1,0 +1,75 @@
+// SnapKV's votes with a budget that falls from layer to layer.
+// Cai et al. 2024, "PyramidKV: Dynamic KV Cache Compression based on Pyramidal Information
+// Funneling", arXiv:2406.02069; rounding as in Zefan-Cai/KVCache-Factory.
+// SPDX-License-Identifier: Apache-2.0
+#include <array>
+
+#include "plugins/sdk/prompt_votes.h"
+
+namespace {
+using namespace kvasir;
+
+constexpr auto kOptions = [] {
+  std::array<kvasir_option_schema, sdk::kVoteOptions.size() + 1> all{};
+  std::copy(sdk::kVoteOptions.begin(), sdk::kVoteOptions.end(), all.begin());
+  all.back() = sdk::int_option(
+      {.key = "beta", .help = "the last layer keeps about budget_tokens / beta"}, 20, 1, INT32_MAX);
+  return all;
+}();
+
+class PyramidKv {
+ public:
+  static constexpr kvasir_desc kDesc =
+      sdk::describe({.kind = KVASIR_KIND_SELECTOR,
+                     .id = "kvasir.pyramidkv",
+                     .version = "0.1.0",
+                     .name = "PyramidKV",
+                     .vendor = "Kvasir",
+                     .license = "Apache-2.0",
+                     .summary = "SnapKV with budgets that fall from the first layer to the last.",
+                     .options = kOptions,
+                     .caps = KVASIR_CAP_OPAQUE_STATE,
+                     .needs = KVASIR_NEED_MASS | KVASIR_NEED_TOKEN_ROWS});
+
+  explicit PyramidKv(const sdk::Options& options) : beta_(options.u32("beta")) {}
+
+  void bind(const sdk::Host& host, const kvasir_geometry& geometry, uint32_t budget_tokens) {
+    n_layers_ = geometry.n_layers;
+    forced_ = uint64_t{geometry.sink_tokens} + std::max(1u, geometry.window_tokens);
+    base_ = budget_tokens;
+    const uint64_t n_enough = 2 * base_ + forced_;
+    host.log(KVASIR_LOG_INFO, "budget_tokens = " + std::to_string(base_) + " on average: " +
+                                  std::to_string(keep(0, n_enough)) + " in layer 0, " +
+                                  std::to_string(keep(n_layers_ - 1, n_enough)) + " in layer " +
+                                  std::to_string(n_layers_ - 1) + "; the same in all layers for " +
+                                  "prompts below " + std::to_string(2 * base_) + " tokens");
+  }
+
+  // Of n tokens before the window. In integers, as published: the layers together may keep a little
+  // more than n_layers * budget.
+  uint64_t keep(uint32_t layer, uint64_t n) const {
+    if (n <= base_ || n + forced_ < 2 * base_ || n_layers_ == 1) return base_;
+    uint64_t least = base_ / beta_, most = 2 * base_ - least;
+    if (most >= n) {
+      most = n;
+      least = 2 * base_ - most;
+    }
+    return most - layer * ((most - least) / (n_layers_ - 1));
+  }
+  uint64_t max_keep() const { return n_layers_ == 1 ? base_ : 2 * base_ - base_ / beta_; }
+
+ private:
+  uint32_t beta_;
+  uint32_t n_layers_ = 1;
+  uint64_t forced_ = 0;  // sink and window
+  uint64_t base_ = 0;    // mean over the layers
+};
+
+}  // namespace
+
+KVASIR_PLUGIN_NOTE(KVASIR_KIND_BIT(KVASIR_KIND_SELECTOR), "kvasir.pyramidkv\0", "0.1.0");
+
+kvasir_status kvasir_plugin_entry(const kvasir_host* host, kvasir_request* request,
+                                  kvasir_err* err) noexcept {
+  return sdk::entry<sdk::PromptVotes<PyramidKv>>(host, request, err);
+}

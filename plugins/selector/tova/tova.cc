@@ -1,0 +1,126 @@
+// Keeps the tokens that the latest query attends to most, all heads taken together.
+// Oren et al. 2024, "Transformers are Multi-State RNNs", arXiv:2401.06104.
+// SPDX-License-Identifier: Apache-2.0
+#include <array>
+#include <vector>
+
+#include "plugins/sdk/keep_best.h"
+#include "plugins/sdk/mass.h"
+#include "plugins/sdk/plugin.h"
+#include "plugins/sdk/sequences.h"
+#include "plugins/sdk/token_budget.h"
+
+namespace {
+using namespace kvasir;
+
+constexpr const char* kCacheSizeAliases[] = {"multi_state_size", nullptr};
+constexpr const char* kEvictAtNames[] = {"step", "prompt_end"};
+constexpr std::array kOptions = {
+    sdk::budget_option(512), sdk::cap_option("cache_size", kCacheSizeAliases),
+    sdk::enum_option(
+        {.key = "evict_at", .help = "after the prompt and every token, or after the prompt only"},
+        kEvictAtNames, 0)};
+
+// What the latest query saw, between its attention and the plan of the same step.
+struct LatestQuery {
+  struct Layer {
+    std::vector<uint32_t> token;  // ascending
+    std::vector<float> mass;
+  };
+  std::vector<Layer> layers;
+  void truncate(uint32_t) { layers.clear(); }
+};
+
+class Tova : public sdk::Sequences<LatestQuery> {
+ public:
+  static constexpr kvasir_desc kDesc =
+      sdk::describe({.kind = KVASIR_KIND_SELECTOR,
+                     .id = "kvasir.tova",
+                     .version = "0.1.0",
+                     .name = "TOVA",
+                     .vendor = "Kvasir",
+                     .license = "Apache-2.0",
+                     .summary = "Keeps the tokens that the latest query attends to most.",
+                     .options = kOptions,
+                     .caps = KVASIR_CAP_OPAQUE_STATE,
+                     .needs = KVASIR_NEED_MASS | KVASIR_NEED_TOKEN_ROWS});
+
+  Tova(const sdk::Host& host, const sdk::Options& options)
+      : host_(host), budget_(options, "cache_size"), each_step_(options.choice("evict_at") == 0) {}
+
+  void validate(const kvasir_geometry& geometry) const { budget_.tokens(geometry); }
+
+  void bind(const kvasir_geometry& geometry) {
+    budget_.log(host_, geometry);
+    budget_tokens_ = budget_.tokens(geometry);
+    n_layers_ = geometry.n_layers;
+  }
+
+  void limits(kvasir_sel_limits& out) const {
+    out.unit = KVASIR_UNIT_TOKEN;
+    out.scope = KVASIR_SCOPE_SEQUENCE;
+    out.max_units = budget_tokens_;
+    out.plan_at = KVASIR_PLAN_AT_PROMPT_END | (each_step_ ? KVASIR_PLAN_AT_STEP_END : 0u);
+    out.action = KVASIR_ACTION_EVICT;
+    out.mass_at = KVASIR_MASS_AT_PREFILL | (each_step_ ? KVASIR_MASS_AT_DECODE : 0u);
+    out.mass_level = KVASIR_MASS_TOKEN;
+    out.mass_reduce = KVASIR_MASS_SUM_ALL;  // ranks as the mean over all heads does
+    out.mass_last_queries = 1;
+  }
+
+  void observe(const sdk::Step& step, const kvasir_mass& mass) {
+    sdk::check_mass(mass, step.n_rows());
+    for (uint32_t r = 0; r < step.n_rows(); ++r) {
+      LatestQuery::Layer& layer = layer_of(step, r) = {};
+      sdk::for_each_mass(mass, r, [&](uint32_t token, float value) {
+        layer.token.push_back(token);
+        layer.mass.push_back(value);
+      });
+    }
+  }
+
+  void evict_plan(const sdk::Step& step, kvasir_selection& out) {
+    for (uint32_t r = 0; r < step.n_rows(); ++r) {
+      if (layer_of(step, r).token.empty()) {
+        sdk::fail_invalid("evict_plan: no query was observed in layer " +
+                          std::to_string(step.layer()));
+      }
+    }
+    const auto count = [&](uint32_t, const sdk::Candidates&) { return uint64_t{budget_tokens_}; };
+    const auto score = [&](uint32_t r, const sdk::Candidates& from, float* to) {
+      const LatestQuery::Layer& layer = layer_of(step, r);
+      size_t at = 0;
+      for (uint64_t c = 0; c < from.size(); ++c) {
+        while (at < layer.token.size() && layer.token[at] < from[c]) ++at;
+        const bool is_seen = at < layer.token.size() && layer.token[at] == from[c];
+        to[c] = is_seen ? layer.mass[at] : 0.0f;
+      }
+    };
+    const bool at_prompt_end = step.raw().moment == KVASIR_P5;  // afterwards few are lost
+    sdk::keep_best(host_, step, 1, at_prompt_end ? sdk::PlanList::kKept : sdk::PlanList::kLost,
+                   count, score, out);
+    for (uint32_t r = 0; r < step.n_rows(); ++r) layer_of(step, r) = {};
+  }
+
+ private:
+  LatestQuery::Layer& layer_of(const sdk::Step& step, uint32_t row) {
+    LatestQuery& state = state_of(step.row(row).seq);
+    if (state.layers.empty()) state.layers.resize(n_layers_);
+    return state.layers[step.layer()];
+  }
+
+  sdk::Host host_;
+  sdk::TokenBudget budget_;
+  bool each_step_;
+  uint32_t budget_tokens_ = 0;
+  uint32_t n_layers_ = 0;
+};
+
+}  // namespace
+
+KVASIR_PLUGIN_NOTE(KVASIR_KIND_BIT(KVASIR_KIND_SELECTOR), "kvasir.tova\0", "0.1.0");
+
+kvasir_status kvasir_plugin_entry(const kvasir_host* host, kvasir_request* request,
+                                  kvasir_err* err) noexcept {
+  return sdk::entry<Tova>(host, request, err);
+}

@@ -1,0 +1,204 @@
+// Judging answers, the intervals, and the probe that the proofs use, over random weights.
+// SPDX-License-Identifier: Apache-2.0
+#include "core/task/evaluate.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "tests/core/runtime/support.h"
+#include "tests/core/task/plugins/needle_probe.h"
+#include "tests/core/task/probing.h"
+#include "tests/support/error_of.h"
+
+namespace kvasir {
+namespace {
+
+using test::Bench;
+using test::NeedleProbe;
+using test::TokenForward;
+
+// One token per byte: a context of 20, a question of 4, an answer of 3, twice.
+Sample toy_sample() {
+  Sample sample;
+  sample.task = Task::kPasskey;
+  sample.tokens.ids = test::some_tokens(35, 4);
+  sample.text = std::string(35, 'x');
+  for (size_t i = 0; i < 35; ++i) sample.tokens.ends.push_back(i + 1);
+  sample.turns = {{{20, 24}, {24, 27}}, {{27, 31}, {31, 34}}};
+  return sample;
+}
+
+// Makes the answers what greedy decoding gives; written as a user would, feeding back its output.
+void answer_greedily(Bench& bench, Sample& sample) {
+  const auto engine = bench.engine("[selector]\nplugin = 'kvasir.dense'\n");
+  const SequenceId seq = engine->open();
+  const std::span<const TokenId> ids(sample.tokens.ids);
+  std::vector<float> logits = test::prefill(*engine, seq, ids.first(20));
+  for (size_t i = 20; i < 34; ++i) {
+    const bool answers = (i >= 24 && i < 27) || i >= 31;
+    if (answers) sample.tokens.ids[i] = test::best(logits);
+    logits = test::decode(*engine, seq, sample.tokens.ids[i]);
+  }
+}
+
+TEST_SUITE_BEGIN("core/task/evaluate");
+
+TEST_CASE("right is what greedy decoding gives, and one other token makes it wrong") {
+  Bench bench;
+  Sample sample = toy_sample();
+  answer_greedily(bench, sample);
+  const auto tokenizer = Tokenizer::from_gguf(*bench.tiny.file);
+  const auto engine = bench.engine("[selector]\nplugin = 'kvasir.dense'\n");
+  for (const bool question_in_prompt : {false, true}) {
+    const TaskAnswer answer = answer_task(*engine, *tokenizer, 300, sample, question_in_prompt);
+    CHECK(answer.correct);
+    CHECK(answer.n_tokens == 6);
+    CHECK(answer.n_right == 6);
+    CHECK(answer.given.size() == 2);
+    CHECK(answer.given[1] == tokenizer->decode(std::span(sample.tokens.ids).subspan(31, 3), true));
+    // The last answer token is never fed: nothing is predicted from it.
+    CHECK(engine->decode_engagement().steps == (question_in_prompt ? 9u : 13u));
+    engine->reset_engagement();
+  }
+  for (const size_t at : {24u, 25u, 26u, 31u, 33u}) {
+    Sample wrong = sample;
+    wrong.tokens.ids[at] = (wrong.tokens.ids[at] + 1) % 300;
+    const TaskAnswer answer = answer_task(*engine, *tokenizer, 300, wrong);
+    CHECK(!answer.correct);
+    CHECK(answer.n_tokens == 6);
+    CHECK(answer.n_right < 6);
+  }
+}
+
+TEST_CASE("a fork answers as its parent would") {
+  Bench bench;
+  const Sample sample = toy_sample();
+  const auto tokenizer = Tokenizer::from_gguf(*bench.tiny.file);
+  const auto engine = bench.engine("[selector]\nplugin = 'kvasir.dense'\n");
+  const TaskAnswer whole = answer_task(*engine, *tokenizer, 300, sample);
+  const TaskPrompt prompt = prefill_task(*engine, 300, sample);
+  for (int i = 0; i < 2; ++i) {
+    const SequenceId fork = engine->fork(prompt.seq);
+    CHECK(answer_turns(*engine, *tokenizer, sample, fork, prompt).given == whole.given);
+    engine->close(fork);
+  }
+}
+
+TEST_CASE("a sample that asks nothing is refused") {
+  Bench bench;
+  Sample sample = toy_sample();
+  sample.turns.clear();
+  const auto engine = bench.engine("[selector]\nplugin = 'kvasir.dense'\n");
+  CHECK(test::error_of([&] { prefill_task(*engine, 300, sample); }).find("asks nothing") !=
+        std::string::npos);
+}
+
+// Values of Wilson's formula as tables give them.
+TEST_CASE("intervals are Wilson's") {
+  const auto check = [](uint64_t right, uint64_t n, double low, double high) {
+    const Interval interval = wilson_interval(right, n);
+    CHECK(interval.low == doctest::Approx(low).epsilon(0.001));
+    CHECK(interval.high == doctest::Approx(high).epsilon(0.001));
+  };
+  check(0, 10, 0.0, 0.2775);
+  check(5, 10, 0.2366, 0.7634);
+  check(10, 10, 0.7225, 1.0);
+  check(190, 200, 0.9104, 0.9726);
+  check(0, 0, 0.0, 1.0);
+}
+
+// ---- the probe ----
+
+std::vector<uint32_t> best_tokens(const TokenForward& forward, uint32_t layer, uint32_t kv_head,
+                                  uint32_t group, uint32_t kv_len, uint32_t forced_begin,
+                                  double share) {
+  std::vector<double> p(kv_len, 0.0);
+  for (uint32_t g = 0; g < group; ++g) {
+    std::vector<double> weight(kv_len);
+    for (uint32_t t = 0; t < kv_len; ++t) {
+      const auto& q = forward.query(kv_head * group + g);
+      const auto& k = forward.key(layer, kv_head, t);
+      weight[t] = std::exp(std::inner_product(q.begin(), q.end(), k.begin(), 0.0) /
+                           std::sqrt(static_cast<double>(k.size())));
+    }
+    const double total = std::accumulate(weight.begin(), weight.end(), 0.0);
+    for (uint32_t t = 0; t < kv_len; ++t) p[t] += weight[t] / total;
+  }
+  std::vector<uint32_t> order = test::up_to(forced_begin);
+  std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return p[a] > p[b]; });
+  const auto budget = static_cast<uint32_t>(share * kv_len);
+  order.resize(budget - (kv_len - forced_begin));
+  for (uint32_t t = forced_begin; t < kv_len; ++t) order.push_back(t);
+  return order;
+}
+
+constexpr uint32_t kPrompt = 300, kSteps = 4;
+
+TEST_CASE("the probe attends to exactly the best tokens, and reports their mass") {
+  Bench bench;
+  const auto tokens = test::some_tokens(kPrompt + kSteps, 9);
+  const auto engine = bench.engine(test::kProbeStrategy);
+  NeedleProbe& probe = test::needle_probe(*engine);
+  probe.mode = NeedleProbe::Mode::kTopK;
+  probe.share = 0.2;
+  probe.watch_begin = 30;
+  probe.watch_end = 90;
+  const SequenceId seq = engine->open();
+  test::prefill(*engine, seq, std::span(tokens).first(kPrompt));
+  TokenForward forward(bench.tiny);
+  const auto all = [](uint32_t, uint32_t pos, uint32_t) { return test::everything(pos); };
+  for (uint32_t i = 0; i < kPrompt; ++i) forward.step(tokens[i], all);
+  for (uint32_t i = kPrompt; i < kPrompt + kSteps; ++i) {
+    const auto choose = [&](uint32_t layer, uint32_t pos, uint32_t q_head) {
+      std::vector<TokenForward::Key> keys;
+      for (const uint32_t t : best_tokens(forward, layer, q_head / 4, 4, pos + 1, pos, probe.share))
+        keys.push_back({t});
+      return keys;
+    };
+    const auto expected = forward.step(tokens[i], choose);
+    const auto logits = test::decode(*engine, seq, tokens[i]);
+    CHECK(test::max_difference(logits, expected) < 1e-4 * test::largest(expected));
+    for (uint32_t layer = 0; layer < 3; ++layer)
+      for (uint32_t head = 0; head < 8; ++head) {
+        double mass = 0;
+        for (const auto& [token, p] : forward.mass(layer, head))
+          if (token >= 30 && token < 90) mass += p;
+        CHECK(probe.mass[layer][head] == doctest::Approx(mass).epsilon(1e-3));
+      }
+  }
+}
+
+TEST_CASE("masked tokens are not seen, and no others are lost") {
+  Bench bench;
+  const auto tokens = test::some_tokens(kPrompt + 1, 10);
+  const auto engine = bench.engine(test::kProbeStrategy);
+  NeedleProbe& probe = test::needle_probe(*engine);
+  probe.mode = NeedleProbe::Mode::kMask;
+  probe.masked = {{40, 55}, {100, 101}};
+  probe.watch_begin = 40;
+  probe.watch_end = 55;
+  const SequenceId seq = engine->open();
+  test::prefill(*engine, seq, std::span(tokens).first(kPrompt));
+  TokenForward forward(bench.tiny);
+  const auto all = [](uint32_t, uint32_t pos, uint32_t) { return test::everything(pos); };
+  for (uint32_t i = 0; i < kPrompt; ++i) forward.step(tokens[i], all);
+  const auto others = [](uint32_t, uint32_t pos, uint32_t) {
+    std::vector<TokenForward::Key> keys;
+    for (uint32_t t = 0; t <= pos; ++t)
+      if ((t < 40 || t >= 55) && t != 100) keys.push_back({t});
+    return keys;
+  };
+  const auto expected = forward.step(tokens[kPrompt], others);
+  CHECK(test::max_difference(test::decode(*engine, seq, tokens[kPrompt]), expected) <
+        1e-4 * test::largest(expected));
+  for (const auto& layer : probe.mass)
+    for (const double mass : layer) CHECK(mass == 0.0);
+}
+
+TEST_SUITE_END();
+
+}  // namespace
+}  // namespace kvasir

@@ -1,0 +1,173 @@
+// One sequence in one layer, as a selector that evicts sees it through the C ABI: mass comes in, a
+// plan goes out.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+#include <random>
+
+#include "tests/support/fake_host.h"
+
+namespace kvasir::test {
+
+using Tokens = std::vector<uint32_t>;
+
+inline Tokens range(uint32_t begin, uint32_t end) {
+  Tokens out(end > begin ? end - begin : 0);
+  std::iota(out.begin(), out.end(), begin);
+  return out;
+}
+
+// The k best of `among`, ascending: a stable sort, best score first, so that ties go to the lower.
+inline Tokens best_of(const std::vector<double>& score, Tokens among, size_t k) {
+  std::stable_sort(among.begin(), among.end(),
+                   [&](uint32_t a, uint32_t b) { return score[a] > score[b]; });
+  among.resize(std::min(k, among.size()));
+  std::sort(among.begin(), among.end());
+  return among;
+}
+
+class EvictionScene {
+ public:
+  EvictionScene(const std::string& name, const OptionValues& options,
+                const kvasir_geometry& geometry, uint32_t workers = 0)
+      : host(workers), selector(host, name, options), geometry_(geometry) {
+    selector.bind(geometry);
+    REQUIRE(selector->limits(selector.self(), &limits, selector.err()) == KVASIR_OK);
+    if (selector->base.seq_open) open(seq);
+    if (selector->layout) {
+      REQUIRE(selector->layout(selector.self(), &layout, selector.err()) == KVASIR_OK);
+    }
+    step_.struct_size = sizeof step_;
+    step_.n_rows = 1;
+    step_.row_size = sizeof row;
+    step_.rows = &row;
+    row.seq = seq;
+  }
+  EvictionScene(const EvictionScene&) = delete;
+
+  void open(uint64_t id) {
+    REQUIRE(selector->base.seq_open(selector.self(), &id, 1, selector.err()) == KVASIR_OK);
+  }
+  // A prompt [begin, end) in which only the candidate range matters besides.
+  void prompt(uint32_t begin, uint32_t end) {
+    row.prompt_begin = begin;
+    row.prompt_end = row.kv_len = end;
+    row.unit_begin = geometry_.sink_tokens;
+    row.unit_end = end - geometry_.window_tokens;
+  }
+  void decoded() {
+    ++row.kv_len;
+    row.unit_end = row.kv_len - geometry_.window_tokens;
+  }
+
+  // value[row][i] for tokens 0, 1, 2 …, or for tokens[row][i].
+  kvasir_status observe(uint32_t layer, const std::vector<std::vector<float>>& value,
+                        const std::vector<Tokens>& tokens = {}, uint32_t moment = KVASIR_P3) {
+    std::vector<uint64_t> offsets{0};
+    std::vector<float> values;
+    Tokens index;
+    for (size_t r = 0; r < value.size(); ++r) {
+      values.insert(values.end(), value[r].begin(), value[r].end());
+      if (!tokens.empty()) index.insert(index.end(), tokens[r].begin(), tokens[r].end());
+      offsets.push_back(values.size());
+    }
+    const kvasir_mass mass{sizeof(kvasir_mass),
+                           KVASIR_UNIT_TOKEN,
+                           limits.mass_reduce,
+                           1,
+                           static_cast<uint32_t>(value.size()),
+                           0,
+                           offsets.data(),
+                           tokens.empty() ? nullptr : index.data(),
+                           values.data()};
+    return selector->observe(selector.self(), &at(layer, moment), &mass, selector.err());
+  }
+
+  // What stays, per row; the candidates are the whole range, or `candidates` per row.
+  std::vector<Tokens> plan(uint32_t layer, uint32_t moment = KVASIR_P5,
+                           const std::vector<Tokens>& candidates = {}) {
+    const uint32_t n_rows = limits.scope == KVASIR_SCOPE_SEQUENCE ? 1 : geometry_.n_kv_heads;
+    std::vector<Tokens> from = candidates;
+    if (from.empty()) from.assign(n_rows, range(row.unit_begin, row.unit_end));
+    REQUIRE(from.size() == n_rows);
+    SelectionBuffer listed(KVASIR_UNIT_TOKEN, limits.scope, n_rows, 0);
+    listed.row_offsets[0] = 0;
+    for (uint32_t r = 0; r < n_rows; ++r) {
+      listed.index.insert(listed.index.end(), from[r].begin(), from[r].end());
+      listed.row_offsets[r + 1] = listed.index.size();
+    }
+    listed.selection.index = listed.index.data();
+    listed.selection.n_rows = n_rows;
+    SelectionBuffer out(KVASIR_UNIT_TOKEN, limits.scope, n_rows, listed.index.size());
+    out.selection.action = limits.action;
+    kvasir_step& step = at(layer, moment);
+    step.candidates = candidates.empty() ? nullptr : &listed.selection;
+    status = selector->evict_plan(selector.self(), &step, &out.selection, selector.err());
+    step.candidates = nullptr;
+    if (status != KVASIR_OK) return {};
+    REQUIRE(out.selection.n_rows == n_rows);
+    dropped = (out.selection.flags & KVASIR_SELECTION_DROP) != 0;
+    n_listed = out.selection.row_offsets[n_rows];
+    std::vector<Tokens> kept;
+    for (uint32_t r = 0; r < n_rows; ++r) {
+      const Tokens list = out.row(r);
+      CHECK(std::is_sorted(list.begin(), list.end()));
+      if (out.row_flags[r] != KVASIR_ROW_LISTED) {
+        REQUIRE(out.row_flags[r] == (dropped ? KVASIR_ROW_NONE : KVASIR_ROW_ALL));
+        kept.push_back(from[r]);
+        continue;
+      }
+      Tokens stays;
+      for (const uint32_t t : from[r]) {
+        if (std::binary_search(list.begin(), list.end(), t) != dropped) stays.push_back(t);
+      }
+      kept.push_back(stays);
+    }
+    return kept;
+  }
+
+  kvasir_step& at(uint32_t layer, uint32_t moment) {
+    step_.layer = layer;
+    step_.moment = moment;
+    step_.slab = slab;
+    return step_;
+  }
+
+  FakeHost host;
+  PluginInstance<kvasir_selector> selector;
+  kvasir_sel_limits limits{};
+  kvasir_layout layout{};
+  kvasir_step_row row{};
+  const kvasir_slab* slab = nullptr;
+  uint64_t seq = 1;
+  kvasir_status status = KVASIR_OK;  // of the latest plan()
+  bool dropped = false;              // the latest plan listed losers
+  uint64_t n_listed = 0;
+
+ private:
+  kvasir_geometry geometry_;
+  kvasir_step step_{};
+};
+
+// 4 query heads over 2 kv heads.
+inline kvasir_geometry eviction_geometry(uint32_t sink_tokens, uint32_t window_tokens) {
+  kvasir_geometry geometry = small_geometry();
+  geometry.sink_tokens = sink_tokens;
+  geometry.window_tokens = window_tokens;
+  return geometry;
+}
+
+// Values of a few steps, so that ties are common.
+inline std::vector<std::vector<float>> random_mass(uint32_t n_heads, size_t n, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::vector<std::vector<float>> out(n_heads, std::vector<float>(n));
+  for (auto& head : out) {
+    for (float& value : head) value = static_cast<float>(random() % 8) / 8.0f;
+  }
+  return out;
+}
+
+}  // namespace kvasir::test

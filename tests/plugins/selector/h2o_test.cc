@@ -1,0 +1,207 @@
+// H2O: sums of attention, who stays after the prompt and after every token, budgets of all kinds.
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/plugins/selector/eviction_scene.h"
+#include "tests/support/c_abi.h"
+
+namespace {
+using namespace kvasir::test;
+using Selector = PluginInstance<kvasir_selector>;
+
+constexpr uint32_t kMax = 160;  // tokens
+
+struct Scene : EvictionScene {
+  Scene(const OptionValues& options, const kvasir_geometry& geometry, uint32_t workers = 0)
+      : EvictionScene("h2o", options, geometry, workers),
+        pages(geometry, layout, kMax / geometry.block_size) {
+    slab = pages.get();
+  }
+  c_abi::Slab pages;
+};
+
+// Sums of one kv head restated: one double per token and query head that counts apart.
+struct Head {
+  std::vector<std::vector<double>> sum;
+  Tokens alive;
+
+  std::vector<double> weights(uint32_t kv_len, bool normalize) const {
+    std::vector<double> out(kMax);
+    for (uint32_t t = 0; t < kv_len; ++t) {
+      for (const auto& voice : sum) out[t] = std::max(out[t], voice[t]);
+      if (normalize) out[t] /= kv_len - t;
+    }
+    return out;
+  }
+};
+
+kvasir_status validate(Selector& selector, const kvasir_geometry& geometry) {
+  return selector->base.validate(selector.self(), &geometry, selector.err());
+}
+
+kvasir_sel_limits limits_of(const OptionValues& options, const kvasir_geometry& geometry) {
+  EvictionScene scene("h2o", options, geometry);
+  return scene.limits;
+}
+
+TEST_SUITE("plugins/selector/h2o") {
+  TEST_CASE("what gathered most stays beside the last ones, after the prompt and every token") {
+    constexpr uint32_t kSink = 2, kWindow = 8, kHeavy = 11, kRecent = 12, kPrompt = 70;
+    for (const uint32_t reduce : {KVASIR_REDUCE_SUM, KVASIR_REDUCE_MAX}) {
+      for (const bool normalize : {false, true}) {
+        CAPTURE(reduce);
+        CAPTURE(normalize);
+        kvasir_geometry geometry = eviction_geometry(kSink, kWindow);
+        geometry.gqa_reduce = reduce;
+        Scene scene({{"hh_size", int64_t{kHeavy}},
+                     {"recent_size", int64_t{kRecent}},
+                     {"normalize", int64_t{normalize}}},
+                    geometry, reduce == KVASIR_REDUCE_MAX ? 3 : 0);
+        const uint32_t n_voices = reduce == KVASIR_REDUCE_MAX ? 2 : 1;
+        std::vector<Head> heads(
+            2, {std::vector<std::vector<double>>(n_voices, std::vector<double>(kMax)), {}});
+        const auto observe = [&](uint32_t moment) {
+          std::vector<std::vector<float>> value;
+          std::vector<Tokens> tokens;
+          for (uint32_t row = 0; row < 2 * n_voices; ++row) {
+            Head& head = heads[row / n_voices];
+            tokens.push_back(head.alive);
+            value.push_back(random_mass(1, head.alive.size(), scene.row.kv_len * 4 + row)[0]);
+            const double share = n_voices == 1 ? 0.5 : 1.0;  // mean over two query heads
+            for (size_t i = 0; i < head.alive.size(); ++i) {
+              head.sum[row % n_voices][head.alive[i]] += share * double{value.back()[i]};
+            }
+          }
+          REQUIRE(scene.observe(1, value, tokens, moment) == KVASIR_OK);
+        };
+        const auto evict = [&](uint32_t moment) {
+          const uint32_t n = scene.row.kv_len;
+          std::vector<Tokens> candidates;
+          for (const Head& head : heads) {
+            candidates.emplace_back();
+            for (const uint32_t t : head.alive) {
+              if (t >= kSink && t + kWindow < n) candidates.back().push_back(t);
+            }
+          }
+          const auto kept = scene.plan(1, moment, candidates);
+          REQUIRE(scene.status == KVASIR_OK);
+          for (size_t h = 0; h < 2; ++h) {
+            Tokens older, stays, alive;
+            for (const uint32_t t : candidates[h]) (t + kRecent < n ? older : stays).push_back(t);
+            for (const uint32_t t : best_of(heads[h].weights(n, normalize), older, kHeavy)) {
+              stays.push_back(t);
+            }
+            std::sort(stays.begin(), stays.end());
+            CHECK(kept[h] == stays);
+            for (const uint32_t t : heads[h].alive) {
+              const bool forced = t < kSink || t + kWindow >= n;
+              if (forced || std::binary_search(stays.begin(), stays.end(), t)) alive.push_back(t);
+            }
+            heads[h].alive = alive;
+          }
+        };
+        for (const uint32_t end : {33u, kPrompt}) {  // two chunks
+          scene.prompt(0, kPrompt);
+          scene.row.kv_len = end;
+          for (Head& head : heads) head.alive = range(0, end);
+          observe(KVASIR_P3);
+        }
+        evict(KVASIR_P5);
+        CHECK(!scene.dropped);
+        CHECK(heads[0].alive.size() == kSink + kHeavy + kRecent);
+        for (uint32_t i = 0; i < 60; ++i) {
+          scene.decoded();
+          for (Head& head : heads) head.alive.push_back(scene.row.kv_len - 1);
+          observe(KVASIR_D4);
+          evict(KVASIR_D5);
+          CHECK(scene.dropped);
+          CHECK(scene.n_listed == 2);  // one token of each kv head goes
+        }
+        if (n_voices == 1) {  // the sums themselves, as they lie in the slab
+          for (uint32_t t = 0; t < scene.row.kv_len; ++t) {
+            CHECK(double{scene.pages.record(1, t / 16)[t % 16]} ==
+                  doctest::Approx(heads[1].sum[0][t]));
+          }
+        }
+      }
+    }
+  }
+
+  TEST_CASE("shared over the layer, all heads lose the same tokens") {
+    kvasir_geometry geometry = eviction_geometry(0, 1);
+    geometry.head_select_shared = 1;
+    Scene scene({{"budget_tokens", int64_t{2}}}, geometry);
+    CHECK(scene.limits.scope == KVASIR_SCOPE_SEQUENCE);
+    scene.prompt(0, 5);
+    REQUIRE(scene.observe(0, {{1, 4, 2, 3, 0}}) == KVASIR_OK);
+    CHECK(scene.plan(0) == std::vector<Tokens>{{1, 3}});
+  }
+
+  TEST_CASE("a heavy sum still takes small shares") {
+    Scene scene({{"budget_tokens", int64_t{1}}}, eviction_geometry(0, 1));
+    scene.prompt(0, 3);
+    // Halved by the group: 2048 + 0.5 against 2048, which f16 could not tell apart.
+    REQUIRE(scene.observe(0, {{4096, 4096, 0}, {4096, 4096, 0}}) == KVASIR_OK);
+    REQUIRE(scene.observe(0, {{0, 1, 0}, {0, 1, 0}}) == KVASIR_OK);
+    CHECK(scene.plan(0) == std::vector<Tokens>{{1}, {1}});
+  }
+
+  TEST_CASE("a context within the budget loses nothing") {
+    Scene scene({{"budget_tokens", int64_t{20}}}, eviction_geometry(0, 4));
+    scene.prompt(0, 24);
+    REQUIRE(scene.observe(0, random_mass(2, 24, 3)) == KVASIR_OK);
+    CHECK(scene.plan(0)[1] == range(0, 20));
+    CHECK(scene.n_listed == 0);
+    scene.decoded();
+    REQUIRE(scene.observe(0, random_mass(2, 25, 4), {}, KVASIR_D4) == KVASIR_OK);
+    CHECK(scene.plan(0, KVASIR_D5)[1].size() == 20);  // of 21
+    Scene none({{"budget_tokens", int64_t{0}}}, eviction_geometry(0, 4));
+    none.prompt(0, 24);
+    REQUIRE(none.observe(0, random_mass(2, 24, 3)) == KVASIR_OK);
+    CHECK(none.plan(0)[0].empty());
+  }
+
+  TEST_CASE("budgets: absolute, native, and as shares of the prompt") {
+    const kvasir_geometry geometry = eviction_geometry(4, 100);  // max_context 4096
+    CHECK(limits_of({{"budget_tokens", int64_t{50}}}, geometry).max_units == 50);
+    CHECK(limits_of({{"hh_size", int64_t{48}}}, geometry).max_units == 48);
+    CHECK(
+        limits_of({{"hh_size", int64_t{48}}, {"recent_size", int64_t{150}}}, geometry).max_units ==
+        98);
+    CHECK(limits_of({{"heavy_ratio", 0.1}, {"recent_ratio", 0.1}}, geometry).max_units ==
+          409 + 409 - 100);
+    CHECK(limits_of({{"heavy_ratio", 0.1}}, geometry).max_units == 409);
+    Scene scene({{"heavy_ratio", 0.1}, {"recent_ratio", 0.25}}, eviction_geometry(0, 1));
+    scene.prompt(0, 39);  // 3 heavy, 9 recent
+    REQUIRE(scene.observe(0, {std::vector<float>(39, 1), std::vector<float>(39, 1)}) == KVASIR_OK);
+    Tokens expected{0, 1, 2};
+    for (const uint32_t t : range(30, 38)) expected.push_back(t);
+    CHECK(scene.plan(0)[0] == expected);
+  }
+
+  TEST_CASE("drop evicts, mask restricts") {
+    const kvasir_geometry geometry = eviction_geometry(4, 8);
+    CHECK(limits_of({}, geometry).action == KVASIR_ACTION_EVICT);
+    CHECK(limits_of({{"mode", std::string("mask")}}, geometry).action == KVASIR_ACTION_RESTRICT);
+    CHECK(limits_of({}, geometry).flags == KVASIR_LIMIT_OBSERVE_WRITES_SLAB);
+  }
+
+  TEST_CASE("budgets that contradict each other are refused") {
+    FakeHost host;
+    const auto refused = [&](const OptionValues& set) {
+      const Selector selector(host, "h2o", set);
+      CHECK(selector.status() == KVASIR_ERR_INVALID);
+      CHECK(!selector.text().empty());
+    };
+    refused({{"budget_tokens", int64_t{4}}, {"hh_size", int64_t{4}}});
+    refused({{"hh_size", int64_t{4}}, {"heavy_ratio", 0.1}});
+    refused({{"recent_ratio", 0.1}});
+    refused({{"heavy_ratio", 0.1}, {"recent_ratio", 0.1}, {"recent_size", int64_t{4}}});
+    Selector below(host, "h2o", {{"recent_size", int64_t{4}}});
+    CHECK(validate(below, eviction_geometry(0, 8)) == KVASIR_ERR_INVALID);
+    CHECK(below.text().find("window_tokens = 8") != std::string::npos);
+    Selector nothing(host, "h2o", {{"recent_size", int64_t{40}}, {"budget_tokens", int64_t{31}}});
+    CHECK(validate(nothing, eviction_geometry(0, 8)) == KVASIR_ERR_INVALID);
+    CHECK(validate(nothing, eviction_geometry(0, 9)) == KVASIR_OK);
+  }
+}
+
+}  // namespace

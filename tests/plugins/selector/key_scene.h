@@ -1,0 +1,146 @@
+// One layer of one sequence as a selector sees it through the ABI: keys in blocks of f32, queries,
+// a slab where it asks for one, step calls.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <random>
+#include <vector>
+
+#include "tests/support/fake_host.h"
+
+namespace kvasir::test {
+
+inline std::vector<float> normal_floats(size_t n, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> out(n);
+  for (float& x : out) x = normal(random);
+  return out;
+}
+
+// A selection with room for one weight per index.
+struct WeightedBuffer : SelectionBuffer {
+  std::vector<float> log_weight;
+  WeightedBuffer(uint32_t unit, uint32_t scope, uint32_t n_rows, uint64_t capacity)
+      : SelectionBuffer(unit, scope, n_rows, capacity), log_weight(capacity, 7.0f) {
+    selection.log_weight = log_weight.data();
+  }
+  std::vector<float> weights(uint32_t i) const {
+    return {log_weight.begin() + static_cast<long>(row_offsets[i]),
+            log_weight.begin() + static_cast<long>(row_offsets[i + 1])};
+  }
+};
+
+class KeyScene {
+ public:
+  using Selector = PluginInstance<kvasir_selector>;
+
+  // keys [n_tokens][n_kv_heads][head_dim], q [n_q_heads][head_dim] of the one query.
+  KeyScene(const kvasir_geometry& geometry, std::vector<float> keys, std::vector<float> q)
+      : geometry_(geometry), keys_(std::move(keys)), q_(std::move(q)) {
+    format_.struct_size = sizeof format_;
+    format_.dtype_k = format_.dtype_v = KVASIR_DTYPE_F32;
+    format_.k_head_stride = format_.v_head_stride = geometry.head_dim * sizeof(float);
+    format_.k_token_stride = format_.v_token_stride = format_.k_head_stride * geometry.n_kv_heads;
+    geometry_.formats = &format_;
+    geometry_.n_formats = 1;
+    const uint32_t b = geometry.block_size;
+    for (uint32_t begin = 0; begin < n_tokens(); begin += b) {
+      kvasir_lease lease{};
+      lease.k = lease.v = keys_.data() + begin * width();
+      lease.n_tokens = std::min(b, n_tokens() - begin);
+      lease.kv_head = KVASIR_ALL_HEADS;
+      leases_.push_back(lease);
+    }
+  }
+  KeyScene(const KeyScene&) = delete;
+
+  const kvasir_geometry& geometry() const { return geometry_; }
+  uint32_t n_tokens() const { return static_cast<uint32_t>(keys_.size() / width()); }
+  const float* key(uint32_t token, uint32_t kv_head) const {
+    return keys_.data() + token * width() + kv_head * geometry_.head_dim;
+  }
+  const float* query(uint32_t q_head) const { return q_.data() + q_head * geometry_.head_dim; }
+  double dot(uint32_t token, uint32_t q_head) const {
+    const float* k = key(token, q_head / (geometry_.n_q_heads / geometry_.n_kv_heads));
+    double sum = 0;
+    for (uint32_t d = 0; d < geometry_.head_dim; ++d) sum += double{k[d]} * query(q_head)[d];
+    return sum;
+  }
+
+  // Candidates [begin, end) in every call from here on.
+  void candidates(uint32_t begin, uint32_t end) { begin_ = begin, end_ = end; }
+
+  kvasir_status update(const Selector& selector, uint32_t moment, uint32_t flags,
+                       uint32_t first_block, uint32_t last_block) {
+    std::vector<kvasir_update_item> items;
+    for (uint32_t block = first_block; block < last_block; ++block) {
+      const uint32_t n = leases_[block].n_tokens;
+      items.push_back(
+          {0, block, 0, flags & KVASIR_ITEM_NEW ? n : 0, n, flags, &leases_[block], nullptr});
+    }
+    const Call call(*this, moment);
+    return selector->update(selector.self(), &call.step, items.data(),
+                            static_cast<uint32_t>(items.size()), sizeof items[0],
+                            const_cast<Selector&>(selector).err());
+  }
+  // The whole prompt at its end.
+  kvasir_status prompt_end(const Selector& selector) {
+    return update(selector, KVASIR_P4, KVASIR_ITEM_PROMPT_END, 0,
+                  static_cast<uint32_t>(leases_.size()));
+  }
+  kvasir_status select(const Selector& selector, kvasir_selection& out) {
+    const Call call(*this, KVASIR_D2);
+    const uint64_t lease_offsets[] = {0, leases_.size()};
+    kvasir_sel_in in{};
+    in.struct_size = sizeof in;
+    in.q = call.q;
+    in.leases = leases_.data();
+    in.lease_offsets = lease_offsets;
+    return selector->select(selector.self(), &call.step, &in, &out,
+                            const_cast<Selector&>(selector).err());
+  }
+
+ private:
+  uint32_t width() const { return geometry_.n_kv_heads * geometry_.head_dim; }
+
+  struct Call {
+    kvasir_step_row row{};
+    kvasir_step step{};
+    kvasir_view q{};
+    Call(KeyScene& scene, uint32_t moment) {
+      row.seq = 1;
+      row.n_q = 1;
+      row.kv_len = scene.n_tokens();
+      row.prompt_end = scene.n_tokens();
+      row.unit_begin = scene.begin_;
+      row.unit_end = scene.end_;
+      step.struct_size = sizeof step;
+      step.moment = moment;
+      step.n_rows = 1;
+      step.row_size = sizeof row;
+      step.rows = &row;
+      q.struct_size = sizeof q;
+      q.dtype = KVASIR_DTYPE_F32;
+      q.data = scene.q_.data();
+      q.rank = 3;
+      q.shape[0] = 1;
+      q.shape[1] = scene.geometry_.n_q_heads;
+      q.shape[2] = scene.geometry_.head_dim;
+      q.stride[2] = sizeof(float);
+      q.stride[1] = static_cast<int64_t>(q.shape[2] * sizeof(float));
+      q.stride[0] = static_cast<int64_t>(q.shape[1]) * q.stride[1];
+    }
+  };
+
+  kvasir_geometry geometry_;
+  kvasir_kv_format format_{};
+  std::vector<float> keys_, q_;
+  std::vector<kvasir_lease> leases_;
+  uint32_t begin_ = 0, end_ = 0;
+};
+
+}  // namespace kvasir::test

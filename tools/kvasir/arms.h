@@ -1,0 +1,24 @@
+// Several strategies side by side, as -s given more than once says.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tools/kvasir/options.h"
+
+namespace kvasir::tool {
+
+struct Arm {
+  std::string label;
+  StrategyConfig strategy;
+};
+
+// Repeated -s, --set for all of them, --plugin-dir.
+void add_arm_flags(CLI::App& app, Options& options, std::vector<std::string>& strategies);
+
+// All are checked before the model is opened. The model's buffers take the largest chunk of all;
+// `options` is left fit for a session of dense attention, the control.
+std::vector<Arm> resolve_arms(Options& options, const std::vector<std::string>& strategies);
+
+}  // namespace kvasir::tool
