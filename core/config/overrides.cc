@@ -48,7 +48,7 @@ bool is_table(const std::string& name) {
 
 std::vector<std::string> full_cache_names() {
   std::vector<std::string> names = cache_key_names();
-  for (std::string& name : names) name = "cache." + name;
+  for (std::string& name : names) name.insert(0, "cache.");
   return names;
 }
 

@@ -43,7 +43,7 @@ std::string value_text(const OptionValue& value);
 const std::vector<std::string>& table_names();
 
 // Bounds that keep a hostile file from costing more than its size.
-inline constexpr size_t kMaxFileBytes = 256u * 1024;
+inline constexpr size_t kMaxFileBytes = size_t{256} * 1024;
 inline constexpr size_t kMaxDots =
     4096;  // every dot may open a table; tables are freed recursively
 inline constexpr size_t kMaxIncludeDepth = 8;

@@ -172,7 +172,8 @@ void run_serially(const Job& job, uint32_t worker) {
 }  // namespace
 
 struct ThreadPool::Impl {
-  std::vector<Core> placed;  // by worker
+  std::vector<Core> placed;   // by worker
+  std::vector<int> os_nodes;  // by worker; -1: floats over the cores
   bool spin = false;
   bool caller_bound = false;
   std::thread::id owner;
@@ -297,8 +298,12 @@ ThreadPool::ThreadPool(const Topology& topology, uint32_t n_threads, bool bind)
   impl_->placed = place_workers(topology, checked_thread_count(topology, n_threads));
   // Spinning helps only while every worker has a CPU of this machine to itself.
   impl_->spin = impl_->n_workers() <= thread_affinity_before_binding().count();
-  const bool one_each = impl_->n_workers() <= topology.cores().size();
-  impl_->start_threads(bind && one_each ? &topology : nullptr);
+  const bool bound = bind && impl_->n_workers() <= topology.cores().size();
+  for (const Core& core : impl_->placed) {
+    const uint32_t os_index = topology.nodes()[core.node].os_index;
+    impl_->os_nodes.push_back(bound ? static_cast<int>(os_index) : -1);
+  }
+  impl_->start_threads(bound ? &topology : nullptr);
 }
 
 ThreadPool::~ThreadPool() {
@@ -309,6 +314,7 @@ ThreadPool::~ThreadPool() {
 
 uint32_t ThreadPool::n_workers() const { return impl_->n_workers(); }
 uint32_t ThreadPool::node_of(uint32_t worker) const { return impl_->placed.at(worker).node; }
+int ThreadPool::os_node_of(uint32_t worker) const { return impl_->os_nodes.at(worker); }
 
 void ThreadPool::parallel_for(uint64_t n_tasks, uint64_t grain, const Body& fn) {
   if (n_tasks == 0) return;

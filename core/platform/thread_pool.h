@@ -28,6 +28,8 @@ class ThreadPool {
   // NUMA node of a worker: index into Topology::nodes(), dense, never falling from worker to
   // worker.
   uint32_t node_of(uint32_t worker) const;
+  // The same node as the operating system numbers it; -1 when workers are not bound to cores.
+  int os_node_of(uint32_t worker) const;
 
   // fn(begin, end, worker) over [0, n_tasks) in pieces of at most `grain` (0 = even static split,
   // one piece per worker). Blocks until done. The first exception thrown by fn is rethrown here

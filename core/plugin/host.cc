@@ -57,7 +57,12 @@ struct HostServices::Impl {
             KVASIR_VERSION_TEXT,
             this,
             &Impl::get_extension};
-    thread_pool = {sizeof(kvasir_thread_pool), 0, this, &Impl::max_workers, &Impl::parallel_for};
+    thread_pool = {sizeof(kvasir_thread_pool),
+                   0,
+                   this,
+                   &Impl::max_workers,
+                   &Impl::parallel_for,
+                   &Impl::node_of};
     scratch_table = {sizeof(kvasir_scratch), 0, this, &Impl::get_scratch};
     log_table = {sizeof(kvasir_log), 0, this, &Impl::write_log};
     completion_table = {sizeof(kvasir_completion), 0, this, &Impl::complete};
@@ -87,6 +92,11 @@ struct HostServices::Impl {
   }
 
   static uint32_t max_workers(void* self) noexcept { return of(self).pool.n_workers(); }
+
+  static int32_t node_of(void* self, uint32_t worker) noexcept {
+    const ThreadPool& pool = of(self).pool;
+    return worker < pool.n_workers() ? pool.os_node_of(worker) : -1;
+  }
 
   static int32_t parallel_for(void* self, uint64_t n_tasks, uint64_t grain, kvasir_task task,
                               void* user) noexcept {

@@ -30,6 +30,13 @@ class Host {
 
   uint32_t max_workers() const { return pool_ ? pool_->max_workers(pool_->self) : 1; }
 
+  // Memory node beside a worker's core, as the operating system numbers it; -1: the host does not
+  // say, or the worker is bound to no core.
+  int32_t node_of(uint32_t worker) const {
+    if (!pool_ || !KVASIR_HAS(pool_, kvasir_thread_pool, node_of)) return -1;
+    return pool_->node_of(pool_->self, worker);
+  }
+
   // fn(begin, end, worker) over [0, n) in pieces of at most `grain`, 0 = one piece per worker.
   // Serial as worker 0 without a pool, or when it is busy. The first exception is rethrown here.
   template <class Fn>

@@ -421,12 +421,13 @@ AT(kvasir_scratch, reserved, 4);
 AT(kvasir_scratch, self, 8);
 AT(kvasir_scratch, get, 16);
 
-SIZE(kvasir_thread_pool, 32);
+SIZE(kvasir_thread_pool, 40);
 AT(kvasir_thread_pool, struct_size, 0);
 AT(kvasir_thread_pool, reserved, 4);
 AT(kvasir_thread_pool, self, 8);
 AT(kvasir_thread_pool, max_workers, 16);
 AT(kvasir_thread_pool, parallel_for, 24);
+AT(kvasir_thread_pool, node_of, 32);
 
 SIZE(kvasir_skew_header, 40);
 AT(kvasir_skew_header, magic, 0);

@@ -8,6 +8,8 @@ if(SANITIZE)
   return()
 endif()
 set(haswell ${QEMU} -cpu Haswell)
+set(ENV{KVASIR_TEST_EMULATED} 1)
+set(ENV{KVASIR_TEST_FEW_CASES} 1)
 
 # expect(<text> <command>...): the command succeeds and says so.
 function(expect text)

@@ -23,10 +23,13 @@ namespace kvasir::test {
 class FakeHost {
  public:
   // workers = 0: a host without any extension.
-  explicit FakeHost(uint32_t workers = 0) : workers_(workers), scratch_memory_(workers) {
+  // nodes: of each worker; empty: a host that does not say.
+  explicit FakeHost(uint32_t workers = 0, std::vector<int32_t> nodes = {})
+      : workers_(workers), nodes_(std::move(nodes)), scratch_memory_(workers) {
     host_ = {sizeof host_, KVASIR_ABI_MAJOR,         KVASIR_ABI_MINOR, KVASIR_ABI_MINOR, "fake",
              "0",          static_cast<void*>(this), &get_extension};
-    pool_ = {sizeof pool_, 0, this, &max_workers, &parallel_for};
+    pool_ = {
+        sizeof pool_, 0, this, &max_workers, &parallel_for, nodes_.empty() ? nullptr : &node_of};
     scratch_ = {sizeof scratch_, 0, this, &scratch};
     log_ = {sizeof log_, 0, this, &write};
   }
@@ -48,6 +51,9 @@ class FakeHost {
     return std::strcmp(id, KVASIR_EXT_LOG) == 0 ? &h.log_ : nullptr;
   }
   static uint32_t max_workers(void* self) noexcept { return from(self).workers_; }
+  static int32_t node_of(void* self, uint32_t worker) noexcept {
+    return from(self).nodes_.at(worker);
+  }
   static int32_t parallel_for(void* self, uint64_t n, uint64_t grain, kvasir_task task,
                               void* user) noexcept {
     const uint64_t workers = from(self).workers_;
@@ -74,6 +80,7 @@ class FakeHost {
   }
 
   uint32_t workers_;
+  std::vector<int32_t> nodes_;
   std::vector<std::unique_ptr<std::byte[], Free>> scratch_memory_;
   std::mutex mutex_;
   std::vector<std::string> lines_;

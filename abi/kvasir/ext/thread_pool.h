@@ -21,6 +21,9 @@ typedef struct kvasir_thread_pool {
    * itself. */
   int32_t (*parallel_for)(void* self, uint64_t n_tasks, uint64_t grain, kvasir_task task,
                           void* user) KVASIR_NOEXCEPT;
+  /* [any] (optional) constant for the instance: the memory node beside the worker's core, as the
+   * operating system numbers it; -1 when the worker is bound to no core. */
+  int32_t (*node_of)(void* self, uint32_t worker) KVASIR_NOEXCEPT;
 } kvasir_thread_pool;
 
 #endif

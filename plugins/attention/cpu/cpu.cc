@@ -9,7 +9,9 @@
 #include "kernels/attention_prefill.h"
 #include "kernels/attention_state.h"
 #include "plugins/attention/cpu/key_rows.h"
+#include "plugins/attention/cpu/node_queues.h"
 #include "plugins/attention/cpu/tasks.h"
+#include "plugins/sdk/placement.h"
 #include "plugins/sdk/plugin.h"
 
 namespace {
@@ -40,6 +42,8 @@ class Cpu {
 
   void bind(const kvasir_geometry& geometry) {
     geometry_ = std::make_unique<Geometry>(geometry);
+    placement_ = std::make_unique<sdk::HeadPlacement>(host_, geometry_->n_kv_heads);
+    queues_ = std::make_unique<attention::NodeQueues>(std::max(1u, placement_->n_nodes()));
     planner_ = std::make_unique<attention::TaskPlanner>(*geometry_, host_.max_workers());
     workers_.resize(host_.max_workers());
   }
@@ -56,11 +60,12 @@ class Cpu {
     planner_->plan(in, list_);
     if (side_.size() < list_.side_floats) side_.resize(list_.side_floats);
     for (const auto& pairs : list_.to_clear) clear(pairs, out);
-    host_.parallel_for(list_.tasks.size(), 1, [&](uint64_t begin, uint64_t end, uint32_t worker) {
-      for (uint64_t i = begin; i < end; ++i) {
-        attend(list_.tasks[i], out, worker);
-      }
-    });
+    const auto node = [&](uint64_t i) {
+      const Task& task = list_.tasks[i];
+      return placement_->group_of(task.kv_head, task.part_of_row, task.n_parts_of_row);
+    };
+    share_out(list_.tasks.size(), node,
+              [&](uint64_t i, uint32_t worker) { attend(list_.tasks[i], out, worker); });
     if (list_.to_merge.empty()) return;
     // One kv head is merged by one worker, in the order of the parts and slices.
     host_.parallel_for(geometry_->n_kv_heads, 1, [&](uint64_t begin, uint64_t end, uint32_t) {
@@ -72,11 +77,11 @@ class Cpu {
 
   void mass(const sdk::Step&, const kvasir_attn_in& in, const kvasir_attn_mass& out) {
     plan_mass(in, out);
-    host_.parallel_for(mass_tasks_.size(), 1, [&](uint64_t begin, uint64_t end, uint32_t worker) {
-      for (uint64_t i = begin; i < end; ++i) {
-        add_mass(mass_tasks_[i], out, worker);
-      }
-    });
+    const auto node = [&](uint64_t i) {
+      return placement_->group_of(mass_tasks_[i].row->kv_head, 0, 1);
+    };
+    share_out(mass_tasks_.size(), node,
+              [&](uint64_t i, uint32_t worker) { add_mass(mass_tasks_[i], out, worker); });
   }
 
  private:
@@ -91,6 +96,20 @@ class Cpu {
     uint64_t first_key;  // into out.value
     uint64_t n_keys;
   };
+
+  // fn(item, worker) for each item, by workers of node(item); others help once they have none left.
+  template <class Node, class Fn>
+  void share_out(uint64_t n_items, const Node& node, const Fn& fn) {
+    if (n_items <= 1) {
+      if (n_items == 1) fn(0, 0);
+      return;
+    }
+    queues_->fill(n_items, node);
+    host_.parallel_for(host_.max_workers(), 0, [&](uint64_t, uint64_t, uint32_t worker) {
+      const uint32_t group = placement_->group_of_worker(worker);
+      while (const auto item = queues_->take(group)) fn(*item, worker);
+    });
+  }
 
   kernels::AttentionShape kernel_shape() const {
     kernels::AttentionShape shape;
@@ -283,6 +302,8 @@ class Cpu {
 
   sdk::Host host_;
   std::unique_ptr<Geometry> geometry_;
+  std::unique_ptr<sdk::HeadPlacement> placement_;
+  std::unique_ptr<attention::NodeQueues> queues_;
   std::unique_ptr<attention::TaskPlanner> planner_;
   std::vector<Worker> workers_;
   attention::TaskList list_;

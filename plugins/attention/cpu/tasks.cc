@@ -77,6 +77,8 @@ void TaskPlanner::add_row(const kvasir_attn_part& part, const kvasir_attn_row& r
   const uint64_t per_item = geometry_.keys_per_item(part);
   const uint64_t slices = std::clamp<uint64_t>(n_items * per_item / kSliceKeys, 1, max_slices_);
   const uint32_t q_step = decodes(row.n_q) ? 1 : queries_per_task_;
+  const uint64_t n_parts = (row.n_q + q_step - 1) / q_step * slices;
+  uint64_t part_of_row = 0;
   for (uint32_t q = 0; q < row.n_q; q += q_step) {
     for (uint64_t slice = 0; slice < slices; ++slice) {
       Task task{};
@@ -87,6 +89,8 @@ void TaskPlanner::add_row(const kvasir_attn_part& part, const kvasir_attn_row& r
       task.item_begin = row.item_begin + n_items * slice / slices;
       task.item_end = row.item_begin + n_items * (slice + 1) / slices;
       task.side = kDirect;
+      task.part_of_row = part_of_row++;
+      task.n_parts_of_row = n_parts;
       task.cost = (task.item_end - task.item_begin) * per_item * task.n_q;
       if (!direct || slice != 0) {
         task.side = out.side_floats;

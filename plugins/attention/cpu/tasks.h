@@ -23,7 +23,8 @@ struct Task {
   // Where the partial result goes: the call's outputs, or [n_q][group_size] (o, then lse) at this
   // offset of the side buffer, to be merged into the outputs afterwards.
   uint64_t side;
-  uint64_t cost;  // keys times queries
+  uint64_t cost;                         // keys times queries
+  uint64_t part_of_row, n_parts_of_row;  // which task it is of its row's
 };
 
 struct TaskList {

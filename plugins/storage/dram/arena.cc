@@ -1,4 +1,4 @@
-// Mappings of 64 MiB or one block, whichever is larger, aligned for huge pages.
+// Mappings of 64 MiB or one block, whichever is larger, areas aligned for huge pages.
 // SPDX-License-Identifier: Apache-2.0
 #include "plugins/storage/dram/arena.h"
 
@@ -10,11 +10,11 @@
 #include <string>
 
 #include "plugins/sdk/error.h"
+#include "plugins/storage/dram/memory_node.h"
 
 namespace kvasir::dram {
 namespace {
 
-constexpr uint64_t kHugePage = uint64_t{2} << 20;
 constexpr uint64_t kMappingBytes = uint64_t{64} << 20;
 
 // `bytes` (a multiple of kHugePage) at an address that is one; null when the system refuses.
@@ -31,32 +31,48 @@ std::byte* map_aligned(uint64_t bytes) {
 
 }  // namespace
 
-Arena::Arena(uint64_t block_bytes, bool huge_pages)
-    : block_bytes_(block_bytes), huge_pages_(huge_pages) {}
+Arena::Arena(uint64_t part_bytes, std::vector<Nodes> areas, bool huge_pages)
+    : part_bytes_(part_bytes),
+      areas_(std::move(areas)),
+      area_bytes_((std::max(kMappingBytes / areas_.size(), part_bytes) + kHugePage - 1) /
+                  kHugePage * kHugePage),
+      huge_pages_(huge_pages) {}
 
 Arena::~Arena() {
   for (const Mapping& mapping : mappings_) munmap(mapping.data, mapping.bytes);
 }
 
 void Arena::grow() {
-  const uint64_t wanted = std::max(kMappingBytes, block_bytes_);
-  const uint64_t bytes = (wanted + kHugePage - 1) / kHugePage * kHugePage;
+  const uint64_t bytes = areas_.size() * area_bytes_;
+  const uint64_t n_blocks = area_bytes_ / part_bytes_;
   mappings_.reserve(mappings_.size() + 1);
-  free_.reserve(n_blocks_ + bytes / block_bytes_);
+  free_.reserve(n_blocks_ + n_blocks);
   std::byte* data = map_aligned(bytes);
   if (!data) {
     throw sdk::Error(KVASIR_ERR_OUT_OF_MEMORY,
                      "dram: the system refused " + std::to_string(bytes >> 20) +
                          " MiB more for blocks (" + std::strerror(errno) + ") after " +
-                         std::to_string(n_blocks_ * block_bytes_ >> 20) +
+                         std::to_string(n_blocks_ * part_bytes_ * areas_.size() >> 20) +
                          " MiB: shorten the context, or use a smaller type_k and type_v");
   }
   if (huge_pages_)
     madvise(data, bytes, MADV_HUGEPAGE);  // a wish: refused, it costs TLB misses only
   mappings_.push_back({data, bytes});
+  place(data);
   next_ = data;
-  n_fresh_ = bytes / block_bytes_;
-  n_blocks_ += n_fresh_;
+  n_fresh_ = n_blocks;
+  n_blocks_ += n_blocks;
+}
+
+// A wish, too: refused, the pages go where they are first touched.
+void Arena::place(std::byte* mapping) {
+  for (size_t area = 0; area < areas_.size(); ++area) {
+    const int error = prefer_nodes(mapping + area * area_bytes_, area_bytes_, areas_[area]);
+    if (error == 0 || !refusal_.empty()) continue;
+    refusal_ = "memory node";
+    for (const int32_t node : areas_[area]) refusal_.append(" ").append(std::to_string(node));
+    refusal_.append(": ").append(std::strerror(error));
+  }
 }
 
 std::byte* Arena::allocate() {
@@ -67,7 +83,7 @@ std::byte* Arena::allocate() {
   }
   if (n_fresh_ == 0) grow();
   std::byte* block = next_;
-  next_ += block_bytes_;
+  next_ += part_bytes_;
   --n_fresh_;
   return block;
 }

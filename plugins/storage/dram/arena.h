@@ -1,38 +1,51 @@
-// Equal blocks of anonymous memory, carved from large mappings, reused through a free list.
+// Equal blocks of anonymous memory, carved from large mappings, reused through a free list. A block
+// has a part in each area of its mapping; an area may be bound to memory nodes.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 namespace kvasir::dram {
 
-// One size class. Pages are committed when first written; the kernel then puts them on the memory
-// node of the thread that writes. Freed blocks are handed out again first; memory goes back to the
-// system with the arena.
+inline constexpr uint64_t kHugePage = uint64_t{2} << 20;
+
+// One size class. Pages are committed when first written, on the nodes of their area or, where it
+// has none, on that of the thread that writes. Freed blocks are handed out again first; memory goes
+// back to the system with the arena.
 class Arena {
  public:
-  Arena(uint64_t block_bytes, bool huge_pages);  // block_bytes: a multiple of 64
+  using Nodes = std::vector<int32_t>;  // the operating system's numbers; empty: first touch decides
+  // part_bytes: of a block in each area, a multiple of 64. One area per entry of `areas`.
+  Arena(uint64_t part_bytes, std::vector<Nodes> areas, bool huge_pages);
   ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  uint64_t block_bytes() const { return block_bytes_; }
-  // 64-byte aligned. Throws sdk::Error(KVASIR_ERR_OUT_OF_MEMORY).
+  // From a block's part in one area to its part in the next.
+  uint64_t area_bytes() const { return area_bytes_; }
+  // The part in the first area, 64-byte aligned. Throws sdk::Error(KVASIR_ERR_OUT_OF_MEMORY).
   std::byte* allocate();
+  // Why an area is not on its nodes; empty while all are.
+  const std::string& refusal() const { return refusal_; }
   void free(std::byte* block) noexcept { free_.push_back(block); }  // grow() made the room
 
  private:
   void grow();
+  void place(std::byte* mapping);
 
   struct Mapping {
     std::byte* data;
     uint64_t bytes;
   };
-  uint64_t block_bytes_;
+  uint64_t part_bytes_;
+  std::vector<Nodes> areas_;
+  uint64_t area_bytes_;
   bool huge_pages_;
-  std::byte* next_ = nullptr;  // of the last mapping: first block never handed out
+  std::string refusal_;
+  std::byte* next_ = nullptr;  // of the last mapping: first part never handed out
   uint64_t n_fresh_ = 0;       // and how many of them are left
   uint64_t n_blocks_ = 0;
   std::vector<Mapping> mappings_;

@@ -2,12 +2,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <array>
+#include <deque>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
+#include "plugins/sdk/placement.h"
 #include "plugins/sdk/plugin.h"
 #include "plugins/storage/dram/arena.h"
 #include "plugins/storage/dram/block_name.h"
@@ -50,13 +52,17 @@ struct Lease {
   bool write = false;
 };
 
-// [kv_head][token][head_dim] of K, then [kv_head][token][v_dim] of V, each area a multiple of 64
-// bytes. A block of a single head has one head in each.
+// [kv_head][token][head_dim] of K, then [kv_head][token][v_dim] of V, each a multiple of 64 bytes:
+// of all heads in one part, or of each head in a part of its own, where heads belong on different
+// memory nodes. Parts are as far apart as the areas of a mapping: still one stride from head to
+// head.
 struct Layout {
   kvasir_kv_format format{};
-  uint64_t k_bytes = 0;
+  uint64_t n_parts = 1;
+  uint64_t k_bytes = 0;  // of a part
   uint64_t v_bytes = 0;
-  uint64_t block_bytes() const { return k_bytes + v_bytes; }
+  uint64_t part_bytes() const { return k_bytes + v_bytes; }
+  uint64_t block_bytes() const { return n_parts * part_bytes(); }
 };
 
 class Dram {
@@ -84,18 +90,29 @@ class Dram {
   void plan(const kvasir_geometry& geometry, kvasir_storage_plan& out) const {
     const uint64_t blocks_per_sequence =
         (uint64_t{geometry.max_context} + geometry.block_size - 1) / geometry.block_size;
+    const uint32_t n_parts = n_areas(sdk::HeadPlacement(host_, geometry.n_kv_heads), geometry);
     out.n_tiers = 1;
-    out.block_bytes = layout(geometry, geometry.n_kv_heads).block_bytes();
+    out.block_bytes = layout(geometry, geometry.n_kv_heads, n_parts).block_bytes();
     out.overhead_bytes =
-        blocks_per_sequence * geometry.n_layers * geometry.max_sequences * kTableBytes;
+        blocks_per_sequence * geometry.n_layers * geometry.max_sequences * kTableBytes +
+        (n_parts - 1) * dram::kHugePage;  // the last page of each further area
   }
 
   void bind(const kvasir_geometry& geometry) {
     n_layers_ = geometry.n_layers;
     n_kv_heads_ = geometry.n_kv_heads;
     block_size_ = geometry.block_size;
-    all_heads_.emplace(layout(geometry, geometry.n_kv_heads), huge_pages_);
-    one_head_.emplace(layout(geometry, 1), huge_pages_);
+    const sdk::HeadPlacement placement(host_, n_kv_heads_);
+    std::vector<dram::Arena::Nodes> areas(n_areas(placement, geometry));
+    for (uint32_t area = 0; area < areas.size(); ++area) areas[area] = placement.nodes_of(area);
+    const auto n_parts = static_cast<uint32_t>(areas.size());
+    several_nodes_ = placement.n_nodes() > 1;
+    all_heads_.emplace(layout(geometry, n_kv_heads_, n_parts), areas, huge_pages_);
+    one_head_.clear();
+    for (const dram::Arena::Nodes& nodes : areas) {
+      one_head_.emplace_back(layout(geometry, 1, 1), std::vector<dram::Arena::Nodes>{nodes},
+                             huge_pages_);
+    }
   }
 
   void formats(kvasir_kv_format* out, uint32_t capacity, uint32_t& n_formats) const {
@@ -161,15 +178,25 @@ class Dram {
   struct SizeClass {
     Layout layout;
     dram::Arena arena;
-    SizeClass(const Layout& l, bool huge_pages) : layout(l), arena(l.block_bytes(), huge_pages) {}
+    SizeClass(const Layout& l, std::vector<dram::Arena::Nodes> areas, bool huge_pages)
+        : layout(l), arena(l.part_bytes(), std::move(areas), huge_pages) {
+      if (layout.n_parts == 1) return;
+      layout.format.k_head_stride = layout.format.v_head_stride = arena.area_bytes();
+    }
   };
   // A block, a lease on it, and its entry in the index (node, bucket, malloc's header).
   static constexpr uint64_t kTableBytes = dram::SlotMap<Block>::bytes_per_value() +
                                           dram::SlotMap<Lease>::bytes_per_value() +
                                           sizeof(std::pair<BlockName, uint64_t>) + 40;
 
-  Layout layout(const kvasir_geometry& geometry, uint32_t n_heads) const {
+  // One per kv head where the workers that read them are on several nodes, else one for all.
+  static uint32_t n_areas(const sdk::HeadPlacement& placement, const kvasir_geometry& geometry) {
+    return placement.n_nodes() > 1 ? geometry.n_kv_heads : 1;
+  }
+
+  Layout layout(const kvasir_geometry& geometry, uint32_t n_heads, uint32_t n_parts) const {
     Layout out;
+    out.n_parts = n_parts;
     kvasir_kv_format& format = out.format;
     format.struct_size = sizeof format;
     format.dtype_k = dtype_k_;
@@ -178,13 +205,14 @@ class Dram {
     format.v_token_stride = geometry.v_dim * element_bytes(dtype_v_);
     format.k_head_stride = geometry.block_size * format.k_token_stride;
     format.v_head_stride = geometry.block_size * format.v_token_stride;
-    out.k_bytes = round_up_64(n_heads * format.k_head_stride);
-    out.v_bytes = round_up_64(n_heads * format.v_head_stride);
+    out.k_bytes = round_up_64(n_heads / n_parts * format.k_head_stride);
+    out.v_bytes = round_up_64(n_heads / n_parts * format.v_head_stride);
     return out;
   }
 
   SizeClass& size_class(uint32_t kv_head) {
-    return kv_head == KVASIR_ALL_HEADS ? *all_heads_ : *one_head_;
+    if (kv_head == KVASIR_ALL_HEADS) return *all_heads_;
+    return one_head_[std::min<size_t>(kv_head, one_head_.size() - 1)];
   }
 
   void check_key(const char* function, const kvasir_block_key& key) const {
@@ -257,7 +285,15 @@ class Dram {
       throw;
     }
     used_bytes_ += bytes;
+    if (several_nodes_) tell_refusal(sizes.arena.refusal());
     return handle;
+  }
+
+  void tell_refusal(const std::string& refusal) {
+    if (refusal.empty() || refusal_told_) return;
+    refusal_told_ = true;
+    host_.log(KVASIR_LOG_WARN, "blocks are not all on the memory node that reads them (" + refusal +
+                                   "): allow mbind to this process, in a container CAP_SYS_NICE");
   }
 
   kvasir_lease lease(const kvasir_block_key& key, uint64_t handle, bool write) {
@@ -374,12 +410,14 @@ class Dram {
 
   std::mutex mutex_;  // drop() may come from any thread
   std::optional<SizeClass> all_heads_;
-  std::optional<SizeClass> one_head_;
+  std::deque<SizeClass> one_head_;  // one, or by kv head
   dram::SlotMap<Block> blocks_;
   dram::SlotMap<Lease> leases_;
   std::unordered_multimap<BlockName, uint64_t, dram::BlockNameHash> index_;
   std::unordered_map<uint64_t, std::vector<bool>> lost_heads_;  // of blocks with dropped slices
   uint64_t used_bytes_ = 0;
+  bool several_nodes_ = false;  // else a refused binding changes nothing
+  bool refusal_told_ = false;
 };
 
 }  // namespace

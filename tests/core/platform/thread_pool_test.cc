@@ -257,6 +257,23 @@ TEST_CASE("workers are grouped by node and spread over the nodes") {
   CHECK(nodes_of_workers("numa:2 core:1 pu:2", 5) == Nodes{0, 0, 0, 1, 1});  // more than cores
 }
 
+TEST_CASE("a bound worker's node has the operating system's number, a floating one's has none") {
+  const Topology topology = Topology::synthetic("numa:2(indexes=5,2) core:2 pu:1");
+  const auto os_nodes = [&](uint32_t n_threads, bool bind) {
+    const ThreadPool pool(topology, n_threads, bind);
+    std::vector<int> nodes;
+    for (uint32_t worker = 0; worker < pool.n_workers(); ++worker)
+      nodes.push_back(pool.os_node_of(worker));
+    return nodes;
+  };
+  const std::vector<int> bound = os_nodes(4, true);
+  CHECK(std::set<int>(bound.begin(), bound.end()) == std::set<int>{2, 5});
+  CHECK(bound[0] == bound[1]);
+  CHECK(bound[2] == bound[3]);
+  CHECK(os_nodes(5, true) == std::vector<int>(5, -1));  // more than cores
+  CHECK(os_nodes(2, false) == std::vector<int>(2, -1));
+}
+
 TEST_CASE("thread counts: default, one, too many") {
   CHECK(ThreadPool(flat(5)).n_workers() == 5);
   CHECK(ThreadPool(flat(5), 1).n_workers() == 1);
@@ -264,6 +281,7 @@ TEST_CASE("thread counts: default, one, too many") {
   CHECK_THROWS_AS(ThreadPool(flat(2), 1000000), Error);
   const ThreadPool pool(flat(2));
   CHECK_THROWS(pool.node_of(2));
+  CHECK_THROWS(pool.os_node_of(2));
 }
 
 TEST_CASE("on this machine each worker is bound to its core, and the caller is freed at the end") {

@@ -77,6 +77,20 @@ TEST_CASE("the pool carries the caller's breadcrumb to its workers") {
   CHECK(pool.parallel_for(pool.self, 10, 1, nullptr, nullptr) != 0);
 }
 
+TEST_CASE("the pool says which memory node a worker is on, if it is on one") {
+  Host floating;
+  const auto& unknown = extension<kvasir_thread_pool>(floating, KVASIR_EXT_THREAD_POOL);
+  CHECK(unknown.node_of(unknown.self, 0) == -1);
+  ThreadPool pool(Topology::synthetic("numa:2 core:2 pu:1"));
+  const HostServices services(pool, {});
+  const kvasir_host* h = services.host();
+  const auto& known =
+      *static_cast<const kvasir_thread_pool*>(h->get_extension(h->self, KVASIR_EXT_THREAD_POOL));
+  CHECK(known.node_of(known.self, 0) == 0);
+  CHECK(known.node_of(known.self, 3) == 1);
+  CHECK(known.node_of(known.self, 4) == -1);  // no such worker
+}
+
 TEST_CASE("breadcrumbs nest, and belong to their thread") {
   {
     const BreadcrumbScope outer({"a", "select", 1});

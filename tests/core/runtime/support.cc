@@ -111,7 +111,6 @@ std::unique_ptr<Engine> make_engine(const Model& model, const std::string& toml,
                               {"type_v", std::string("f32"), {}}};
   defaults.attention.kind = Kind::kAttention;
   defaults.attention.plugin.value = "kvasir.cpu";
-  if (options.max_context == EngineOptions{}.max_context) options.max_context = 2048;
   Pipeline pipeline = build_pipeline(parse_strategy(toml, "test.toml", {}, defaults),
                                      plugins.registry, plugins.services);
   return std::make_unique<Engine>(model, std::move(pipeline), test_pool(), plugins.services,

@@ -16,7 +16,7 @@ std::vector<uint32_t> ascending(uint32_t n, uint32_t first) {
   return out;
 }
 
-// run() and mass() of both backends agree, whatever the number of workers.
+// run() and mass() of both backends agree, whatever the number of workers and of memory nodes.
 void check_backends(AttentionCase& c) {
   FakeHost lone;
   Attention reference(lone, "reference");
@@ -26,8 +26,10 @@ void check_backends(AttentionCase& c) {
   const uint32_t group = c.geometry.n_q_heads / c.geometry.n_kv_heads;
   const auto mass_per_head = mass(reference, c, expected.lse, group);
   const auto mass_sum = mass(reference, c, expected.lse, 1);
-  for (const uint32_t workers : {0u, 1u, 3u}) {
-    FakeHost host(workers);
+  using Nodes = std::vector<int32_t>;
+  for (const auto& [workers, nodes] :
+       {std::pair{0u, Nodes{}}, {1u, Nodes{}}, {3u, Nodes{}}, {3u, Nodes{2, 0, 2}}}) {
+    FakeHost host(workers, nodes);
     Attention cpu(host, "cpu");
     cpu.bind(c.geometry);
     for_each_simd_target([&] {
