@@ -170,7 +170,7 @@ TEST_CASE("InfiniGen: one count for all heads, columns by the magnitude of queri
   CHECK(infinigen::choose(heads, of, range(0, 4), 1, Reduce::kMax, 1).chosen() == Indices{0});
   of.alpha = 0;
   CHECK(infinigen::common_count(of) == 1);
-  CHECK(infinigen::columns({{{1, -3, 2, 0}}, {{-4, 0, 0, 0}}}, {}, 2).chosen() == Indices{0, 1});
+  CHECK(infinigen::columns({{1, -3, 2, 0}, {-4, 0, 0, 0}}, {}, 2).chosen() == Indices{0, 1});
   CHECK(infinigen::column_count(0.2, 128) == 25);
   CHECK(infinigen::column_count(0.3, 128) == 38);
 }

@@ -16,17 +16,22 @@ inline Vector skewed(const Vector& x, const Rows& a) {
   return out;
 }
 
+// Sum of |x A| per column over some rows.
+inline Vector magnitude(const Rows& x, const Rows& a) {
+  Vector sum;
+  for (const Vector& row : x) {
+    const Vector y = skewed(row, a);
+    sum.resize(y.size(), 0.0);
+    for (size_t c = 0; c < y.size(); ++c) sum[c] += std::abs(y[c]);
+  }
+  return sum;
+}
 // The n columns of one kv head with the largest sum over queries and heads of its group of |q A|.
-// q[head of the group][query].
-inline Choice columns(const std::vector<Rows>& q, const Rows& a, uint64_t n) {
+// q: of all heads of the group, one after the other.
+inline Choice columns(const Rows& q, const Rows& a, uint64_t n) {
   Choice out;
   out.n = n;
-  for (const Rows& head : q)
-    for (const Vector& x : head) {
-      const Vector y = skewed(x, a);
-      out.score.resize(y.size(), 0.0);
-      for (size_t c = 0; c < y.size(); ++c) out.score[c] += std::abs(y[c]);
-    }
+  out.score = magnitude(q, a);
   out.candidates = range(0, static_cast<uint32_t>(out.score.size()));
   return out;
 }
