@@ -40,19 +40,21 @@ struct Rehearsed : Follower {
     rehearsal.alpha = alpha;
     rehearsal.cap = of.budget_tokens;
     double high = 0;
-    for (uint32_t h = 0; h < heads.n_q_heads; ++h) {
-      const uint32_t g = heads.kv_head(h);
-      const Vector q = track.q(layer, h, n - 1);
-      rehearsal.logit.emplace_back();
-      for (const uint32_t t : candidates) {
-        rehearsal.logit.back().push_back(infinigen::partial_logit(
-            q, track.k(layer, g)[t], {}, columns[layer][g], track.scale()));
-        high = std::max(high, std::abs(rehearsal.logit.back().back()));
+    for (uint32_t g = 0; g < heads.n_kv_heads; ++g) {
+      Rows members;
+      for (uint32_t h = g * heads.group(); h < (g + 1) * heads.group(); ++h) {
+        const Vector q = track.q(layer, h, n - 1);
+        members.emplace_back();
+        for (const uint32_t t : candidates)
+          members.back().push_back(infinigen::partial_logit(q, track.k(layer, g)[t], {},
+                                                            columns[layer][g], track.scale()));
       }
+      rehearsal.logit.push_back(reduce(members, group));
+      for (const double s : rehearsal.logit.back()) high = std::max(high, std::abs(s));
     }
-    Expected out(forced, 1,
-                 infinigen::choose(heads, rehearsal, candidates, kv_head, group,
-                                   infinigen::common_count(rehearsal)));
+    Expected out(
+        forced, 1,
+        infinigen::choose(rehearsal, candidates, kv_head, infinigen::common_count(rehearsal)));
     std::tie(out.n_low, out.n_high) = infinigen::count_bounds(rehearsal, slack * high);
     return out;
   }
