@@ -159,7 +159,6 @@ TEST_CASE("H2O: sums over queries, the mean over a group, and per query that saw
 }
 
 TEST_CASE("InfiniGen: one count for all heads, columns by the magnitude of queries") {
-  const Heads heads{2, 2, 4};
   infinigen::Rehearsal of;
   of.alpha = 1.0;
   of.logit = {{0, 5, 4.5, 1}, {9, 0, 0, 8.001}};  // two within reach in each head
@@ -167,10 +166,10 @@ TEST_CASE("InfiniGen: one count for all heads, columns by the magnitude of queri
   of.logit[1][3] = 8.0;  // exactly alpha away: out
   CHECK(infinigen::common_count(of) == 1);
   of.cap = 1;
-  CHECK(infinigen::choose(heads, of, range(0, 4), 1, Reduce::kMax, 1).chosen() == Indices{0});
+  CHECK(infinigen::choose(of, range(0, 4), 1, 1).chosen() == Indices{0});
   of.alpha = 0;
   CHECK(infinigen::common_count(of) == 1);
-  CHECK(infinigen::columns({{{1, -3, 2, 0}}, {{-4, 0, 0, 0}}}, {}, 2).chosen() == Indices{0, 1});
+  CHECK(infinigen::columns({{1, -3, 2, 0}, {-4, 0, 0, 0}}, {}, 2).chosen() == Indices{0, 1});
   CHECK(infinigen::column_count(0.2, 128) == 25);
   CHECK(infinigen::column_count(0.3, 128) == 38);
 }

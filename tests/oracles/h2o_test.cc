@@ -13,10 +13,12 @@ using namespace kvasir::oracle;
 struct HeavyHitters : Follower {
   Case of;
   uint64_t heavy;
+  uint32_t recent;  // the window's tokens among them
   bool normalised;
   std::vector<std::vector<h2o::Accumulator>> mass;  // [layer][kv_head]
   std::vector<std::vector<Indices>> alive;
-  HeavyHitters(const Case& c, uint64_t n, bool per_query) : of(c), heavy(n), normalised(per_query) {
+  HeavyHitters(const Case& c, uint64_t hh_size, uint32_t recent_size, bool per_query)
+      : of(c), heavy(hh_size), recent(recent_size), normalised(per_query) {
     mass.assign(of.shape.n_layers, std::vector<h2o::Accumulator>(of.shape.heads.n_kv_heads));
     alive.assign(of.shape.n_layers, std::vector<Indices>(of.shape.heads.n_kv_heads));
   }
@@ -39,11 +41,10 @@ struct HeavyHitters : Follower {
   // The plan was made one token ago.
   Expected expect(const Track& track, uint32_t layer, uint32_t kv_head) override {
     const uint32_t n = track.size() - 1;
-    const Forced forced = forced_tokens(of.cache, n, track.prompt_end());
-    const Indices sinks = range(0, forced.sink_end);
-    Choice keep = h2o::keep(mass[layer][kv_head], without(alive[layer][kv_head], sinks), n,
-                            n - forced.window_begin, heavy, normalised);
-    return {forced, 1, keep};
+    const Indices sinks = range(0, std::min(of.cache.sink_tokens, n));
+    Choice keep = h2o::keep(mass[layer][kv_head], without(alive[layer][kv_head], sinks), n, recent,
+                            heavy, normalised);
+    return {{static_cast<uint32_t>(sinks.size()), n - std::min(n, recent)}, 1, keep};
   }
   void attended(const Track& track, uint32_t layer, const Attended& in_fact) override {
     for (uint32_t g = 0; g < of.shape.heads.n_kv_heads; ++g) {
@@ -58,16 +59,30 @@ TEST_CASE("H2O keeps heavy hitters and recent tokens") {
   CaseOptions options;
   options.second_prompts = options.truncates = false;
   for (uint32_t i = 0; i < case_count(); ++i) {
-    options.longest = i == 9 ? 4097 : 700;  // the oracle, too, sums over all pairs
-    options.shortest = i == 9 ? 4097 : 0;
+    // The oracle, too, sums over all pairs of tokens.
+    options.longest = i == 12 && case_count() > 100 ? 4097 : 600;
+    options.shortest = options.longest == 4097 ? 4097 : 0;
     Case of = make_case(i, options);
     Random random(i);
-    const bool normalised = random.one_in(3);
-    const std::string tables =
-        "[selector]\nplugin = 'kvasir.h2o'\nbudget_tokens = " + std::to_string(of.budget_tokens) +
-        (normalised ? "\nnormalised = true\n" : "\n");
-    duel(of, {tables, "", 1e-5}, std::make_unique<HeavyHitters>(of, of.budget_tokens, normalised),
-         report);
+    const bool normalised = random.one_in(3), drop = !random.one_in(4);
+    const uint32_t recent = of.cache.window_tokens + random.below(40);
+    std::string budget;
+    uint32_t heavy = of.budget_tokens, last = std::max(recent, 1u);
+    if (of.context > 0 && random.one_in(3)) {
+      const double ratio = 0.05 + 0.01 * random.below(40);
+      heavy = h2o::ratio_budget(ratio, of.context);
+      last = std::max(h2o::ratio_budget(ratio, of.context), 1u);
+      of.cache.window_tokens = 1;
+      budget =
+          "heavy_ratio = " + std::to_string(ratio) + "\nrecent_ratio = " + std::to_string(ratio);
+    } else {
+      budget = "hh_size = " + std::to_string(heavy) + "\nrecent_size = " + std::to_string(last);
+    }
+    const std::string tables = "[selector]\nplugin = 'kvasir.h2o'\n" + budget + "\nmode = '" +
+                               (drop ? "drop" : "mask") +
+                               "'\nnormalize = " + (normalised ? "true" : "false") + "\n";
+    duel(of, {tables, "gqa_reduce = 'mean'\n", 1e-5},
+         std::make_unique<HeavyHitters>(of, heavy, last, normalised), report);
   }
   conclude(report, "h2o");
 }

@@ -16,17 +16,22 @@ inline Vector skewed(const Vector& x, const Rows& a) {
   return out;
 }
 
+// Sum of |x A| per column over some rows.
+inline Vector magnitude(const Rows& x, const Rows& a) {
+  Vector sum;
+  for (const Vector& row : x) {
+    const Vector y = skewed(row, a);
+    sum.resize(y.size(), 0.0);
+    for (size_t c = 0; c < y.size(); ++c) sum[c] += std::abs(y[c]);
+  }
+  return sum;
+}
 // The n columns of one kv head with the largest sum over queries and heads of its group of |q A|.
-// q[head of the group][query].
-inline Choice columns(const std::vector<Rows>& q, const Rows& a, uint64_t n) {
+// q: of all heads of the group, one after the other.
+inline Choice columns(const Rows& q, const Rows& a, uint64_t n) {
   Choice out;
   out.n = n;
-  for (const Rows& head : q)
-    for (const Vector& x : head) {
-      const Vector y = skewed(x, a);
-      out.score.resize(y.size(), 0.0);
-      for (size_t c = 0; c < y.size(); ++c) out.score[c] += std::abs(y[c]);
-    }
+  out.score = magnitude(q, a);
   out.candidates = range(0, static_cast<uint32_t>(out.score.size()));
   return out;
 }
@@ -43,12 +48,12 @@ inline double partial_logit(const Vector& q, const Vector& k, const Rows& a, con
 }
 
 struct Rehearsal {
-  Rows logit;  // [q_head][candidate]
+  Rows logit;  // [kv_head][candidate]: those of its query heads made one first
   double alpha = 4;
   uint64_t cap = 0;  // 0: none
 };
 
-// One common count: the mean over all heads of how many logits lie within alpha of the head's
+// One common count: the mean over all kv heads of how many logits lie within alpha of the head's
 // largest, rounded down, at least one, at most the cap and the candidates.
 inline uint64_t common_count(const Rehearsal& of) {
   uint64_t sum = 0, n = of.logit.empty() ? 0 : of.logit[0].size();
@@ -72,12 +77,10 @@ inline std::pair<uint64_t, uint64_t> count_bounds(Rehearsal of, double slack) {
   return {low, common_count(of)};
 }
 
-// What one kv head takes: its own best `count` by the group's logits.
-inline Choice choose(const Heads& heads, const Rehearsal& of, const Indices& candidates, uint32_t g,
-                     Reduce group, uint64_t count) {
-  const Rows members(of.logit.begin() + g * heads.group(),
-                     of.logit.begin() + (g + 1) * heads.group());
-  return {candidates, reduce(members, group), count, 0};
+// What one kv head takes: its own best `count`.
+inline Choice choose(const Rehearsal& of, const Indices& candidates, uint32_t kv_head,
+                     uint64_t count) {
+  return {candidates, of.logit[kv_head], count, 0};
 }
 
 }  // namespace kvasir::oracle::infinigen

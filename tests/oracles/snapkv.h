@@ -56,6 +56,7 @@ inline Choice choose(const Heads& heads, const Options& of, const Rows& votes, u
   if (!of.pool_first) score = pool(score, of.kernel, of.pooling);
   Choice out{candidates, {}, n, Choice::kOfThreshold};
   for (const uint32_t t : candidates) out.score.push_back(score[t]);
+  out.strict_ties = of.pooling != Pooling::kMean || of.kernel == 1;
   return out;
 }
 

@@ -51,8 +51,9 @@ struct Keeper : Follower {
   }
 };
 
-Case window_case(uint32_t index) {
+Case window_case(uint32_t index, uint32_t longest) {
   CaseOptions options;
+  options.longest = longest;
   options.second_prompts = options.truncates_into_prompt = false;
   Case of = make_case(index, options);
   of.cache.window_from_prompt = true;
@@ -60,26 +61,65 @@ Case window_case(uint32_t index) {
   return of;
 }
 
+snapkv::Options random_options(const Case& of, Random& random) {
+  snapkv::Options out;
+  out.window = of.cache.window_tokens;
+  out.kernel = random.one_of(std::vector<uint32_t>{1, 3, 5, 7});
+  out.pooling = random.one_in(2) ? snapkv::Pooling::kMax : snapkv::Pooling::kMean;
+  out.group = random.one_of(std::vector<Reduce>{Reduce::kSum, Reduce::kMean, Reduce::kMax});
+  return out;
+}
+std::string tables(const char* plugin, const snapkv::Options& options, const std::string& budget) {
+  return "[selector]\nplugin = 'kvasir." + std::string(plugin) + "'\n" + budget +
+         "\nkernel_size = " + std::to_string(options.kernel) + "\npooling = '" +
+         (options.pooling == snapkv::Pooling::kMax ? "maxpool" : "avgpool") + "'\n";
+}
+std::string cache_keys(const snapkv::Options& options) {
+  const char* names[] = {"sum", "mean", "max"};
+  return std::string("gqa_reduce = '") + names[static_cast<size_t>(options.group)] + "'\n";
+}
+
 TEST_CASE("SnapKV keeps what the last queries of the prompt vote for") {
   Report report;
   for (uint32_t i = 0; i < case_count(); ++i) {
-    Case of = window_case(i);
+    Case of = window_case(i, 4097);
     Random random(i);
-    snapkv::Options options;
-    options.window = of.cache.window_tokens;
-    options.kernel = random.one_of(std::vector<uint32_t>{1, 3, 5, 7});
-    options.pooling = random.one_in(2) ? snapkv::Pooling::kMax : snapkv::Pooling::kMean;
-    const std::string tables =
-        "[selector]\nplugin = 'kvasir.snapkv'\nbudget_tokens = " +
-        std::to_string(of.budget_tokens) + "\nwindow_size = " + std::to_string(options.window) +
-        "\nkernel_size = " + std::to_string(options.kernel) + "\npooling = '" +
-        (options.pooling == snapkv::Pooling::kMax ? "maxpool" : "avgpool") + "'\n";
-    duel(of, {tables, "", 1e-5},
+    const snapkv::Options options = random_options(of, random);
+    // The published capacity counts the window.
+    const bool capacity = of.cache.sink_tokens == 0 && random.one_in(2);
+    const std::string budget =
+        capacity ? "max_capacity_prompt = " + std::to_string(of.budget_tokens + options.window)
+                 : "budget_tokens = " + std::to_string(of.budget_tokens);
+    duel(of, {tables("snapkv", options, budget), cache_keys(options), 1e-5},
          std::make_unique<Keeper>(of, options,
                                   std::vector<uint64_t>(of.shape.n_layers, of.budget_tokens)),
          report);
   }
   conclude(report, "snapkv");
+}
+
+TEST_CASE("PyramidKV keeps more in the first layers than in the last") {
+  Report report;
+  for (uint32_t i = 0; i < case_count(); ++i) {
+    Case of = window_case(i, 900);
+    of.cache.sink_tokens = 0;
+    of.shape.n_layers = 2 + i % 3;
+    Random random(i);
+    const snapkv::Options options = random_options(of, random);
+    const uint32_t beta = 2 + random.below(20);
+    const uint32_t capacity = of.budget_tokens + options.window;
+    std::vector<uint64_t> budgets;
+    for (const uint32_t n :
+         pyramidkv::budgets(of.shape.n_layers, capacity, options.window, of.context, beta))
+      budgets.push_back(n);
+    duel(of,
+         {tables("pyramidkv", options,
+                 "max_capacity_prompt = " + std::to_string(capacity) +
+                     "\nbeta = " + std::to_string(beta)),
+          cache_keys(options), 1e-5},
+         std::make_unique<Keeper>(of, options, budgets), report);
+  }
+  conclude(report, "pyramidkv");
 }
 
 }  // namespace

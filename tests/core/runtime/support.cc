@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <numeric>
 
 #include "core/model/random_model.h"
@@ -20,7 +21,11 @@ doctest::String doctest::StringMaker<std::vector<uint32_t>>::convert(
 namespace kvasir::test {
 
 ThreadPool& test_pool() {
-  static ThreadPool instance(Topology::synthetic("numa:1 core:2 pu:1"), 2, false);
+  // Two, so that work is divided; on a machine with other things to do they wait for each other.
+  const char* set = std::getenv("KVASIR_TEST_THREADS");
+  static ThreadPool instance(Topology::synthetic("numa:1 core:2 pu:1"),
+                             set ? static_cast<uint32_t>(std::strtoul(set, nullptr, 10)) : 2,
+                             false);
   return instance;
 }
 

@@ -45,7 +45,7 @@ uint32_t make_context(const Case& of, Random& random) {
                                        forced + full + 1,
                                        forced + full + b,
                                        forced + full + 2 * b + 1};
-  if (of.index % 24 == 5) return 4097;
+  if (of.index % 72 == 5) return 4097;
   if (is_long(of.index)) return 1024 + random.below(1500);
   if (random.one_in(3)) return random.one_of(edges);
   return forced + full + random.below(8 * b);

@@ -124,6 +124,25 @@ class Duel {
     return out;
   }
 
+  std::vector<std::vector<Vector>> weights_by_head(const recorded_run& run, SequenceId id,
+                                                   const std::vector<Indices>& tokens) const {
+    const uint32_t group = case_.shape.heads.group();
+    std::vector<std::vector<Vector>> out;
+    for (const Indices& of : tokens) out.emplace_back(of.size(), Vector(group, 0.0));
+    for (uint32_t r = 0; r < run.n_rows; ++r) {
+      const recorded_row& row = run.rows[r];
+      if (row.seq != id || row.weight_width == 0) continue;
+      const Indices& of = tokens[row.kv_head];
+      for (uint32_t i = 0; i < row.n_tokens; ++i) {
+        const auto at = std::lower_bound(of.begin(), of.end(), row.token[i]) - of.begin();
+        for (uint32_t h = 0; h < group; ++h)
+          out[row.kv_head][static_cast<size_t>(at)][h] =
+              double{row.weight[i * row.weight_width + (row.weight_width > 1 ? h : 0)]};
+      }
+    }
+    return out;
+  }
+
   void decode() {
     std::vector<Engine::DecodeItem> items;
     for (Side& side : sides_) {
@@ -145,14 +164,17 @@ class Duel {
   void compare(Side& side, const recorded_run& run) {
     Follower::Attended attended;
     attended.tokens = tokens_by_head(run, side.id);
+    attended.weight = weights_by_head(run, side.id, attended.tokens);
     for (uint32_t g = 0; g < attended.tokens.size() && why_.empty(); ++g) {
       Expected expected = side.follower->expect(side.track, run.layer, g);
       attended.units.push_back(units_of(expected, attended.tokens[g], side.track.size()));
       const uint64_t n = attended.units.back().size();
       if (n >= expected.n_low && n <= expected.n_high) expected.choice.n = n;
-      const Verdict verdict =
-          why_.empty() ? judge(expected.choice, attended.units.back(), strategy_.tolerance)
-                       : Verdict{};
+      Verdict verdict;
+      if (why_.empty() && expected.any_subset)
+        verdict.admissible = without(attended.units.back(), expected.choice.candidates).empty();
+      else if (why_.empty())
+        verdict = judge(expected.choice, attended.units.back(), strategy_.tolerance);
       if (!verdict.admissible)
         why_ = "layer " + std::to_string(run.layer) + ", kv head " + std::to_string(g) +
                ", length " + std::to_string(side.track.size()) + ": " + verdict.why + why_ +

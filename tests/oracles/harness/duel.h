@@ -20,6 +20,7 @@ struct Expected {
   Choice choice;
   // Where the count is part of the answer and lies near a threshold; else both are choice.n.
   uint64_t n_low = 0, n_high = 0;
+  bool any_subset = false;  // of the candidates: the follower judges what was attended
 
   Expected(Forced always, uint32_t unit, Choice best)
       : forced(always),
@@ -45,6 +46,7 @@ class Follower {
   // What was attended, per kv head: units chosen among the candidates, and all tokens.
   struct Attended {
     std::vector<Indices> units, tokens;
+    std::vector<std::vector<Vector>> weight;  // [kv_head][token][head of the group]; zeros: none
   };
   virtual void attended(const Track&, uint32_t /*layer*/, const Attended&) {}
   virtual void truncated(const Track&) {}

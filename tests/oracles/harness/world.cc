@@ -32,7 +32,8 @@ const World::Look& World::look(uint32_t layer, int32_t token) {
   for (float& x : out.q) x = static_cast<float>(shape_.q_scale) * number(random);
   for (float& x : out.k) x = zero ? 0.0f : number(random);
   if (shape_.short_keys)
-    for (float& x : out.k) x = std::nearbyint(x * 64.0f) / 64.0f;
+    for (auto* row : {&out.q, &out.k})
+      for (float& x : *row) x = std::nearbyint(x * 64.0f) / 64.0f;
   for (float& x : out.v) x = number(random);
   return out;
 }

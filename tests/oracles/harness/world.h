@@ -19,7 +19,7 @@ struct Shape {
   // One token in so many has a key of zeros and equal scores with its like; 0: none.
   uint32_t one_zero_key_in = 0;
   double q_scale = 2.0;
-  bool short_keys = false;  // multiples of 1/64: exact in f16
+  bool short_keys = false;  // and queries: multiples of 1/64, exact in f16
 };
 
 // What each token looks like in each layer, before RoPE; made when first asked for.

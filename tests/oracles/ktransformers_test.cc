@@ -1,0 +1,167 @@
+// KTransformers' preselection and dynamic representatives in the runtime against their oracles.
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/oracles/ktransformers.h"
+
+#include "tests/oracles/block_topk.h"
+#include "tests/oracles/harness/duel.h"
+#include "tests/oracles/representative.h"
+#include "tests/oracles/snapkv.h"
+
+namespace {
+
+using namespace kvasir::oracle;
+using representative::Combine;
+
+// Probability of every token from the prompt's last queries, [q_head][token].
+Rows importance(const Track& track, uint32_t layer, uint32_t last_queries) {
+  const uint32_t n = track.size();
+  const uint32_t w = std::min(n - track.prompt_begin(), last_queries);
+  Rows out;
+  for (uint32_t h = 0; h < track.shape().heads.n_q_heads; ++h) {
+    Rows q;
+    for (uint32_t pos = n - w; pos < n; ++pos) q.push_back(track.q(layer, h, pos));
+    out.push_back(snapkv::vote(q, track.k(layer, track.shape().heads.kv_head(h)), track.scale()));
+  }
+  return out;
+}
+
+struct Preselected : Follower {
+  Case of;
+  uint32_t last_queries;
+  bool shared, share_last;
+  std::vector<std::vector<Choice>> plan;  // [layer][kv_head]
+  Preselected(const Case& c, uint32_t w, bool one_for_all, bool last_layer)
+      : of(c), last_queries(w), shared(one_for_all), share_last(last_layer) {}
+  std::unique_ptr<Follower> clone() const override { return std::make_unique<Preselected>(*this); }
+
+  void prompted(const Track& track) override {
+    const uint32_t n = track.size(), b = of.cache.block_size;
+    const Heads& heads = of.shape.heads;
+    const Indices candidates = candidate_blocks(of.cache, n, n);
+    plan.assign(of.shape.n_layers, std::vector<Choice>(heads.n_kv_heads));
+    for (uint32_t g = 0; g < heads.n_kv_heads; ++g) {
+      std::vector<Indices> tables;
+      for (uint32_t layer = 0; layer < of.shape.n_layers; ++layer) {
+        const Rows votes = importance(track, layer, last_queries);
+        const uint32_t begin = shared ? 0 : g * heads.group();
+        const uint32_t end = shared ? heads.n_q_heads : (g + 1) * heads.group();
+        const Vector sum = reduce(Rows(votes.begin() + begin, votes.begin() + end), Reduce::kSum);
+        Choice& choice = plan[layer][g];
+        choice = {candidates, {}, of.budget_tokens / b, Choice::kOfThreshold};
+        choice.strict_ties = false;  // sums of other terms
+        if (!candidates.empty())
+          choice.score = ktransformers::pooled(sum, b, candidates[0],
+                                               static_cast<uint32_t>(candidates.size()));
+        tables.push_back(ktransformers::table(choice));
+      }
+      if (share_last && choices_were_made(candidates)) {
+        ktransformers::share_last_layer(tables);
+        for (uint32_t layer = 0; layer + 1 < of.shape.n_layers; ++layer) {
+          std::sort(tables[layer].begin(), tables[layer].end());
+          plan[layer][g] = {tables[layer], Vector(tables[layer].size(), 1.0), tables[layer].size(),
+                            0};
+        }
+      }
+    }
+  }
+  bool choices_were_made(const Indices& candidates) const {
+    return candidates.size() > of.budget_tokens / of.cache.block_size;
+  }
+  Expected expect(const Track& track, uint32_t layer, uint32_t kv_head) override {
+    if (plan.empty()) return {{0, 0}, of.cache.block_size, {}};
+    return {forced_blocks(of.cache, track.prompt_end(), track.prompt_end()), of.cache.block_size,
+            plan[layer][kv_head]};
+  }
+};
+
+Case long_window_case(uint32_t index) {
+  CaseOptions options;
+  options.truncates_into_prompt = options.second_prompts = false;
+  options.longest = index % 72 == 5 ? 4097 : 1500;
+  Case of = make_case(index, options);
+  of.budget_tokens += of.cache.block_size;
+  return of;
+}
+
+TEST_CASE("preselection keeps the blocks reachable that the last queries attend to") {
+  Report report;
+  for (uint32_t i = 0; i < case_count(); ++i) {
+    Case of = long_window_case(i);
+    Random random(i);
+    of.cache.sink_tokens = 0;
+    const uint32_t w = random.one_of(std::vector<uint32_t>{1, 8, 32, 128});
+    const bool shared = random.one_in(2), last = random.one_in(2);
+    duel(of,
+         {"[selector]\nplugin = 'kvasir.preselect'\npreselect_block_count = " +
+              std::to_string(of.budget_tokens / of.cache.block_size) + "\nwindow_size = " +
+              std::to_string(w) + "\nhead_select_mode = '" + (shared ? "shared" : "separate") +
+              "'\nunion_with_last_layer = " + (last ? "true" : "false") + "\n",
+          "", 1e-5},
+         std::make_unique<Preselected>(of, w, shared, last), report);
+  }
+  conclude(report, "preselect");
+}
+
+struct Dynamic : Follower {
+  Case of;
+  uint32_t last_queries, n_keys;
+  Combine combine;
+  bool shared;
+  std::vector<Rows> votes;  // [layer][q_head][token]
+  Dynamic(const Case& c, uint32_t w, uint32_t n, Combine how, bool one_for_all)
+      : of(c), last_queries(w), n_keys(n), combine(how), shared(one_for_all) {}
+  std::unique_ptr<Follower> clone() const override { return std::make_unique<Dynamic>(*this); }
+
+  void prompted(const Track& track) override {
+    votes.clear();
+    for (uint32_t layer = 0; layer < of.shape.n_layers; ++layer)
+      votes.push_back(importance(track, layer, last_queries));
+  }
+  Expected expect(const Track& track, uint32_t layer, uint32_t kv_head) override {
+    const uint32_t n = track.size(), b = of.cache.block_size;
+    const Forced forced = forced_blocks(of.cache, n, track.prompt_end());
+    const Indices candidates = candidate_blocks(of.cache, n, track.prompt_end());
+    const uint64_t budget = of.budget_tokens / b;
+    if (candidates.size() <= budget)
+      return {forced, b, {candidates, Vector(candidates.size(), 0.0), candidates.size(), 0}};
+    const auto score = [&](uint32_t h, uint32_t block) {
+      const Rows& k = track.k(layer, of.shape.heads.kv_head(h));
+      const Rows keys(k.begin() + block * b, k.begin() + (block + 1) * b);
+      const Vector& vote = votes[layer][h];
+      const Vector mass(vote.begin() + block * b, vote.begin() + (block + 1) * b);
+      return representative::combined(track.q(layer, h, n - 1),
+                                      representative::dynamic(keys, mass, n_keys), combine);
+    };
+    return {forced, b,
+            block_topk::choose(of.shape.heads, candidates, budget, score, Reduce::kSum, shared,
+                               track.scale())[shared ? 0 : kv_head]};
+  }
+};
+
+TEST_CASE("blocks are scored by their most attended keys") {
+  Report report;
+  const std::vector<std::string> combines = {"sum", "mean", "max"};
+  for (uint32_t i = 0; i < case_count(); ++i) {
+    Case of = long_window_case(i);
+    Random random(i);
+    // Blocks written in decode have no votes; here they stay in the window.
+    of.cache.window_tokens = std::max(of.cache.window_tokens, 40u);
+    for (Action& action : of.script)
+      if (action.kind == Action::Kind::kDecode) action.n = std::min(action.n, 40u);
+    of.shape.one_zero_key_in = 0;  // equal votes
+    const uint32_t w = random.one_of(std::vector<uint32_t>{1, 8, 32, 128});
+    const uint32_t n_keys = 1 + random.below(5), combine = random.below(3);
+    const bool shared = random.one_in(2);
+    duel(of,
+         {"[selector]\nplugin = 'kvasir.block_topk'\nbudget_tokens = " +
+              std::to_string(of.budget_tokens) +
+              "\n[representative]\nplugin = 'kvasir.dynamic'\ndtype = 'f32'\n" +
+              "representative_num = " + std::to_string(n_keys) + "\ncombine = '" +
+              combines[combine] + "'\nlast_queries = " + std::to_string(w) + "\n",
+          std::string("head_select_mode = '") + (shared ? "shared" : "separate") + "'\n", 1e-5},
+         std::make_unique<Dynamic>(of, w, n_keys, static_cast<Combine>(combine), shared), report);
+  }
+  conclude(report, "dynamic");
+}
+
+}  // namespace
