@@ -248,7 +248,9 @@ Json run_arm(const RecallOptions& o, uint64_t seed, PluginHost& host, const Worl
   }
   const Figures& f = meter.figures();
   const double n = static_cast<double>(f.n);
+  const bool by_token = engine.pipeline().selectors.back()->limits().unit == KVASIR_UNIT_TOKEN;
   return {{"strategy", arm.label},
+          {"unit", by_token ? "token" : "block"},
           {"tokens_attended", f.attended / n},
           {"captured_mass", f.captured / n},
           {"needle_recall", f.needles / n},
@@ -258,12 +260,37 @@ Json run_arm(const RecallOptions& o, uint64_t seed, PluginHost& host, const Worl
           {"fallbacks", engine.decode_engagement().fallbacks}};
 }
 
+bool names(const kvasir_option_schema& option, const std::string& key) {
+  if (key == option.key) return true;
+  for (const char* const* alias = option.aliases; alias && *alias; ++alias)
+    if (key == *alias) return true;
+  return false;
+}
+
+// budget_tokens instead of whatever a preset says in the paper's own terms: those are optional.
+void set_budget(PluginSection& section, uint32_t budget, PluginHost& host) {
+  const kvasir_desc& desc = *host.registry().open(section.kind, section.plugin.value).desc;
+  bool has_budget = false;
+  for (uint32_t i = 0; i < desc.n_options; ++i) {
+    const kvasir_option_schema& option = desc.options[i];
+    const bool is_native =
+        option.flags & KVASIR_OPTION_OPTIONAL && option.type != KVASIR_OPTION_PATH;
+    const bool is_budget = std::string(option.key) == "budget_tokens";
+    has_budget = has_budget || is_budget;
+    if (is_native || is_budget)
+      std::erase_if(section.options,
+                    [&](const OptionSetting& set) { return names(option, set.key); });
+  }
+  if (has_budget) section.options.push_back({"budget_tokens", int64_t{budget}, {}});
+}
+
 // The same forced parts, blocks and budget for all; strategies without a budget keep theirs.
 std::vector<Arm> arms_of(const Options& options, const RecallOptions& o, PluginHost& host) {
   std::vector<Arm> arms;
   for (const std::string& name : o.strategies) {
     Options with = options;
-    with.strategy = name;
+    with.strategy = name.substr(0, name.find("/token"));
+    if (with.strategy != name) with.set.push_back("selector.unit=token");
     for (const auto& [key, value] : {std::pair<const char*, uint32_t>{"block_size", o.block_size},
                                      {"sink_tokens", o.sink},
                                      {"window_tokens", o.window}})
@@ -273,15 +300,8 @@ std::vector<Arm> arms_of(const Options& options, const RecallOptions& o, PluginH
     with.set.push_back("storage.type_v=f32");
     arms.push_back({"", resolve_strategy(with)});
     Arm& arm = arms.back();
-    arm.label = arm.strategy.name;
-    PluginSection& first = arm.strategy.selectors.front();
-    const OpenPlugin plugin = host.registry().open(first.kind, first.plugin.value);
-    for (uint32_t i = 0; i < plugin.desc->n_options; ++i)
-      if (std::string(plugin.desc->options[i].key) == "budget_tokens") {
-        std::erase_if(first.options,
-                      [](const OptionSetting& s) { return s.key == "budget_tokens"; });
-        first.options.push_back({"budget_tokens", int64_t{o.budget}, {}});
-      }
+    arm.label = arm.strategy.name + (with.strategy != name ? "/token" : "");
+    set_budget(arm.strategy.selectors.front(), o.budget, host);
     build_pipeline(arm.strategy, host.registry(), host.services());
   }
   return arms;
@@ -307,18 +327,20 @@ void print_text(const Json& report) {
       100.0 * report["needle_mass"].get<double>(), report["steps"].get<uint32_t>(),
       report["layers"].get<uint32_t>(), report["q_heads"].get<uint32_t>(),
       report["kv_heads"].get<uint32_t>(), report["head_dim"].get<uint32_t>());
-  Table table({"strategy", "attended", "captured mass", "of the oracle's", "needle recall",
+  Table table({"strategy", "unit", "attended", "captured mass", "of the oracle's", "needle recall",
                "top-k recall", "output error", "K+V held", "fallbacks"},
-              {1, 2, 3, 4, 5, 6, 7, 8});
-  double oracle = 0;
+              {2, 3, 4, 5, 6, 7, 8, 9});
+  std::map<std::string, double> best;  // by unit
   for (const Json& r : report["strategies"])
-    if (r["strategy"] == "oracle") oracle = r["captured_mass"].get<double>();
+    if (r["strategy"].get<std::string>().starts_with("oracle"))
+      best[r["unit"]] = r["captured_mass"].get<double>();
   for (const Json& r : report["strategies"]) {
+    const double oracle = best[r["unit"]];
     const auto percent = [&](const char* key) {
       return format("%.1f %%", 100.0 * r[key].get<double>());
     };
     table.add(
-        {r["strategy"], format("%.0f", r["tokens_attended"].get<double>()),
+        {r["strategy"], r["unit"], format("%.0f", r["tokens_attended"].get<double>()),
          percent("captured_mass"),
          oracle > 0 ? format("%.1f %%", 100.0 * r["captured_mass"].get<double>() / oracle) : "-",
          percent("needle_recall"), percent("top_k_recall"),
@@ -331,10 +353,10 @@ void print_text(const Json& report) {
 void bench_recall(const Options& options, RecallOptions o) {
   check(o);
   if (o.strategies.empty())
-    o.strategies = {"dense",         "oracle",       "quest",     "block_topk",
-                    "ktransformers", "infllm",       "snapkv",    "h2o",
-                    "tova",          "pyramidkv",    "infinigen", "magicpig",
-                    "twilight",      "duoattention", "streaming", "random"};
+    o.strategies = {"dense",    "oracle",       "random",        "oracle/token", "random/token",
+                    "quest",    "block_topk",   "ktransformers", "infllm",       "snapkv",
+                    "h2o",      "tova",         "pyramidkv",     "infinigen",    "magicpig",
+                    "twilight", "duoattention", "streaming"};
   PluginHost host(options);
   const std::vector<Arm> arms = arms_of(options, o, host);
   const World world(o, options.seed);
