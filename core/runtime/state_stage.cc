@@ -41,7 +41,11 @@ void StateStage::send(SlabOwner& owner, uint32_t layer, const std::vector<BatchR
                       uint32_t moment, uint32_t flags,
                       const std::vector<kvasir_update_item>& items) {
   if (items.empty()) return;
-  StepBuilder step(c_, moment, flags, layer, rows, owner.unit(), &owner);
+  // Candidates are those at kv_len: the first query of a chunk sees fewer, and what a plugin builds
+  // at the prompt's end would depend on the chunk size.
+  std::vector<BatchRow> at_end = rows;
+  for (BatchRow& row : at_end) row.n_q = 0;
+  StepBuilder step(c_, moment, flags, layer, at_end, owner.unit(), &owner);
   step.without_queries();
   if (owner.selector)
     return guarded(*owner.selector, "update", layer, rows[0].seq->id, "going on without it",
