@@ -14,17 +14,24 @@
 namespace kvasir {
 namespace {
 
+// Blocks of 32 with a nibble per element: element i in the low one of byte i, i + 16 in the high
+// one. value(nibble, i) is element i.
+template <class Value>
+void decode_nibbles(const uint8_t* qs, float* y, const Value& value) {
+  for (size_t i = 0; i < 16; ++i) {
+    y[i] = value(qs[i] & 15, i);
+    y[i + 16] = value(qs[i] >> 4, i + 16);
+  }
+}
+
 struct Q4_0 {
   static constexpr size_t kElements = 32;
   uint16_t d;
-  uint8_t qs[16];  // element i in the low nibble of byte i, i + 16 in the high one
+  uint8_t qs[16];
 
   void decode(float* y) const {
     const float scale = f16_to_f32(d);
-    for (size_t i = 0; i < 16; ++i) {
-      y[i] = scale * static_cast<float>((qs[i] & 15) - 8);
-      y[i + 16] = scale * static_cast<float>((qs[i] >> 4) - 8);
-    }
+    decode_nibbles(qs, y, [&](int q, size_t) { return scale * static_cast<float>(q - 8); });
   }
   // The extreme value, with its sign, becomes -8, the end of the range that has one more step.
   void encode(const float* x) {
@@ -43,29 +50,22 @@ struct Q4_0 {
 
 struct Q4_1 {
   static constexpr size_t kElements = 32;
-  uint16_t d, m;   // y = d q + m
-  uint8_t qs[16];  // as in Q4_0
+  uint16_t d, m;  // y = d q + m
+  uint8_t qs[16];
 
   void decode(float* y) const {
     const float scale = f16_to_f32(d);
     const float min = f16_to_f32(m);
-    for (size_t i = 0; i < 16; ++i) {
-      y[i] = scale * static_cast<float>(qs[i] & 15) + min;
-      y[i + 16] = scale * static_cast<float>(qs[i] >> 4) + min;
-    }
+    decode_nibbles(qs, y, [&](int q, size_t) { return scale * static_cast<float>(q) + min; });
   }
 };
 
-// Low and high element of byte i with their fifth bits, which lie at i and i + 16 of qh.
-struct FiveBits {
-  int low, high;
+// Q5_0 and Q5_1: the fifth bit of element i is bit i of qh.
+struct FifthBits {
+  uint32_t bits;
+  explicit FifthBits(const uint8_t* qh) { std::memcpy(&bits, qh, sizeof bits); }
+  int operator()(size_t i) const { return static_cast<int>(bits >> i & 1) << 4; }
 };
-FiveBits five_bits(const uint8_t* qh_bytes, const uint8_t* qs, size_t i) {
-  uint32_t qh;
-  std::memcpy(&qh, qh_bytes, sizeof qh);
-  return {static_cast<int>((qs[i] & 15) | (qh >> i & 1) << 4),
-          static_cast<int>((qs[i] >> 4) | (qh >> (i + 16) & 1) << 4)};
-}
 
 struct Q5_0 {
   static constexpr size_t kElements = 32;
@@ -75,11 +75,9 @@ struct Q5_0 {
 
   void decode(float* y) const {
     const float scale = f16_to_f32(d);
-    for (size_t i = 0; i < 16; ++i) {
-      const FiveBits q = five_bits(qh, qs, i);
-      y[i] = scale * static_cast<float>(q.low - 16);
-      y[i + 16] = scale * static_cast<float>(q.high - 16);
-    }
+    const FifthBits fifth(qh);
+    decode_nibbles(
+        qs, y, [&](int q, size_t i) { return scale * static_cast<float>((q | fifth(i)) - 16); });
   }
 };
 
@@ -92,11 +90,9 @@ struct Q5_1 {
   void decode(float* y) const {
     const float scale = f16_to_f32(d);
     const float min = f16_to_f32(m);
-    for (size_t i = 0; i < 16; ++i) {
-      const FiveBits q = five_bits(qh, qs, i);
-      y[i] = scale * static_cast<float>(q.low) + min;
-      y[i + 16] = scale * static_cast<float>(q.high) + min;
-    }
+    const FifthBits fifth(qh);
+    decode_nibbles(qs, y,
+                   [&](int q, size_t i) { return scale * static_cast<float>(q | fifth(i)) + min; });
   }
 };
 
@@ -126,19 +122,21 @@ struct IQ4_NL {
   static constexpr int8_t kLevels[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
                                          1,    13,   25,  38,  53,  69,  89,  113};
   uint16_t d;
-  uint8_t qs[16];  // as in Q4_0
+  uint8_t qs[16];
 
   void decode(float* y) const {
     const float scale = f16_to_f32(d);
-    for (size_t i = 0; i < 16; ++i) {
-      y[i] = scale * static_cast<float>(kLevels[qs[i] & 15]);
-      y[i + 16] = scale * static_cast<float>(kLevels[qs[i] >> 4]);
-    }
+    decode_nibbles(qs, y, [&](int q, size_t) { return scale * static_cast<float>(kLevels[q]); });
   }
 };
 
 // Two bits per element: groups of 16, in each half of 128 elements four planes of 32 elements share
-// the same 32 bytes, plane p in bits 2p and 2p + 1. Q3_K's low bits lie the same way.
+// the same 32 bytes, plane p in bits 2p and 2p + 1. The low pairs of Q3_K and the upper ones of
+// Q6_K lie the same way.
+int two_bits(const uint8_t* qs, size_t group, size_t i) {
+  return qs[group / 8 * 32 + group % 2 * 16 + i] >> (group % 8 / 2 * 2) & 3;
+}
+
 struct Q2_K {
   static constexpr size_t kElements = 256;
   uint8_t scales[16];  // per group: scale in the low nibble, minimum in the high one
@@ -151,10 +149,8 @@ struct Q2_K {
     for (size_t group = 0; group < 16; ++group) {
       const float group_scale = scale * static_cast<float>(scales[group] & 15);
       const float group_min = min * static_cast<float>(scales[group] >> 4);
-      const uint8_t* q = qs + group / 8 * 32 + group % 2 * 16;
-      const size_t shift = group % 8 / 2 * 2;
       for (size_t i = 0; i < 16; ++i)
-        y[group * 16 + i] = group_scale * static_cast<float>(q[i] >> shift & 3) - group_min;
+        y[group * 16 + i] = group_scale * static_cast<float>(two_bits(qs, group, i)) - group_min;
     }
   }
 };
@@ -175,12 +171,10 @@ struct Q3_K {
     const float scale = f16_to_f32(d);
     for (size_t group = 0; group < 16; ++group) {
       const float by = scale * static_cast<float>(group_scale(group));
-      const uint8_t* q = qs + group / 8 * 32 + group % 2 * 16;
       const uint8_t* third = hmask + group % 2 * 16;
-      const size_t shift = group % 8 / 2 * 2;
       for (size_t i = 0; i < 16; ++i)
         y[group * 16 + i] =
-            by * static_cast<float>((q[i] >> shift & 3) - (third[i] >> group / 2 & 1 ? 0 : 4));
+            by * static_cast<float>(two_bits(qs, group, i) - (third[i] >> group / 2 & 1 ? 0 : 4));
     }
   }
 };
@@ -203,24 +197,32 @@ SixBits six_bits(const uint8_t* packed, size_t group) {
   return {static_cast<float>(scale), static_cast<float>(min)};
 }
 
+// Groups 2g and 2g + 1 of 32 elements are the low and high nibbles of bytes 32 g … of qs.
+// value(nibble, group, i): the quantised element i of a group.
+template <class Block, class Value>
+void decode_groups(const Block& block, float* y, const Value& value) {
+  const float scale = f16_to_f32(block.d);
+  const float min = f16_to_f32(block.dmin);
+  for (size_t group = 0; group < 8; ++group) {
+    const SixBits by = six_bits(block.scales, group);
+    const float group_scale = scale * by.scale;
+    const float group_min = min * by.min;
+    const uint8_t* q = block.qs + group / 2 * 32;
+    for (size_t i = 0; i < 32; ++i) {
+      const int nibble = group % 2 == 0 ? q[i] & 15 : q[i] >> 4;
+      y[group * 32 + i] = group_scale * static_cast<float>(value(nibble, group, i)) - group_min;
+    }
+  }
+}
+
 struct Q4_K {
   static constexpr size_t kElements = 256;
   uint16_t d, dmin;
   uint8_t scales[12];
-  uint8_t qs[128];  // groups 2g and 2g + 1 in the low and high nibbles of bytes 32 g ...
+  uint8_t qs[128];
 
   void decode(float* y) const {
-    const float scale = f16_to_f32(d);
-    const float min = f16_to_f32(dmin);
-    for (size_t group = 0; group < 8; ++group) {
-      const SixBits by = six_bits(scales, group);
-      const float group_scale = scale * by.scale;
-      const float group_min = min * by.min;
-      const uint8_t* q = qs + group / 2 * 32;
-      const size_t shift = group % 2 * 4;
-      for (size_t i = 0; i < 32; ++i)
-        y[group * 32 + i] = group_scale * static_cast<float>(q[i] >> shift & 15) - group_min;
-    }
+    decode_groups(*this, y, [](int q, size_t, size_t) { return q; });
   }
 };
 
@@ -228,45 +230,31 @@ struct Q5_K {
   static constexpr size_t kElements = 256;
   uint16_t d, dmin;
   uint8_t scales[12];
-  uint8_t qh[32];   // bit g of byte i: fifth bit of element i of group g
-  uint8_t qs[128];  // as in Q4_K
+  uint8_t qh[32];  // bit g of byte i: fifth bit of element i of group g
+  uint8_t qs[128];
 
   void decode(float* y) const {
-    const float scale = f16_to_f32(d);
-    const float min = f16_to_f32(dmin);
-    for (size_t group = 0; group < 8; ++group) {
-      const SixBits by = six_bits(scales, group);
-      const float group_scale = scale * by.scale;
-      const float group_min = min * by.min;
-      const uint8_t* q = qs + group / 2 * 32;
-      const size_t shift = group % 2 * 4;
-      for (size_t i = 0; i < 32; ++i) {
-        const int value = (q[i] >> shift & 15) | (qh[i] >> group & 1) << 4;
-        y[group * 32 + i] = group_scale * static_cast<float>(value) - group_min;
-      }
-    }
+    decode_groups(*this, y,
+                  [&](int q, size_t group, size_t i) { return q | (qh[i] >> group & 1) << 4; });
   }
 };
 
 struct Q6_K {
   static constexpr size_t kElements = 256;
-  uint8_t ql[128];    // low nibbles: a half of 128 elements has 64 bytes
-  uint8_t qh[64];     // upper pairs: a half has 32 bytes, plane p in bits 2p and 2p + 1
+  uint8_t ql[128];    // low nibbles: planes 0 and 2 of a half share 32 bytes, then 1 and 3
+  uint8_t qh[64];     // upper pairs, as the pairs of Q2_K
   int8_t scales[16];  // per group of 16
   uint16_t d;
 
   void decode(float* y) const {
     const float scale = f16_to_f32(d);
-    for (size_t plane = 0; plane < 8; ++plane) {  // 32 elements each
-      const size_t half = plane / 4;
-      const uint8_t* low = ql + half * 64 + plane % 2 * 32;
-      const uint8_t* high = qh + half * 32;
-      const size_t low_shift = plane % 4 / 2 * 4;
-      const size_t high_shift = plane % 4 * 2;
-      for (size_t i = 0; i < 32; ++i) {
-        const int value = (low[i] >> low_shift & 15) | (high[i] >> high_shift & 3) << 4;
-        const float by = scale * static_cast<float>(scales[plane * 2 + i / 16]);
-        y[plane * 32 + i] = by * static_cast<float>(value - 32);
+    for (size_t group = 0; group < 16; ++group) {
+      const float by = scale * static_cast<float>(scales[group]);
+      const uint8_t* low = ql + group / 8 * 64 + group % 4 * 16;
+      for (size_t i = 0; i < 16; ++i) {
+        const int nibble = group % 8 < 4 ? low[i] & 15 : low[i] >> 4;
+        const int value = nibble | two_bits(qh, group, i) << 4;
+        y[group * 16 + i] = by * static_cast<float>(value - 32);
       }
     }
   }

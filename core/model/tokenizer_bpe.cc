@@ -8,12 +8,12 @@
 
 #include "core/error.h"
 #include "core/model/utf8.h"
+#include "core/model/word_cache.h"
 
 namespace kvasir {
 namespace {
 
 constexpr size_t kNone = static_cast<size_t>(-1);
-constexpr size_t kMaxCachedWordBytes = 48;
 constexpr std::string_view kReplacementCharacter = "\xEF\xBF\xBD";  // U+FFFD
 
 // GPT-2's printable alphabet for bytes: printable Latin-1 stands for itself, the other bytes for
@@ -78,13 +78,10 @@ struct BpeTokenizer::Scratch {
       return merge.rank != other.merge.rank ? merge.rank > other.merge.rank : left > other.left;
     }
   };
-  struct Tokens {
-    size_t begin, count;  // in the output, which only grows
-  };
   std::vector<Node> nodes;
   std::priority_queue<Pair> pairs;
   std::string spelled;
-  std::unordered_map<std::string_view, Tokens> cache;  // of the text given to encode()
+  WordCache words;  // of the text given to encode()
 };
 
 BpeTokenizer::BpeTokenizer(const GgufFile& file) : BpeTokenizer(file, make_pretokenizer(file)) {}
@@ -168,20 +165,9 @@ void BpeTokenizer::encode_text(std::string_view text, Scratch& scratch,
                                std::vector<TokenId>& out) const {
   size_t at = 0;
   for (const size_t end : pretokenizer_->split(text)) {
-    const std::string_view word = text.substr(at, end - at);
+    scratch.words.append(text.substr(at, end - at), out,
+                         [&](std::string_view word) { encode_word(word, scratch, out); });
     at = end;
-    const auto known = scratch.cache.find(word);
-    if (known != scratch.cache.end()) {
-      for (size_t i = 0; i < known->second.count; ++i) {
-        out.push_back(TokenId{out[known->second.begin + i]});
-      }
-      continue;
-    }
-    const size_t begin = out.size();
-    encode_word(word, scratch, out);
-    if (word.size() <= kMaxCachedWordBytes) {
-      scratch.cache.emplace(word, Scratch::Tokens{begin, out.size() - begin});
-    }
   }
 }
 

@@ -7,18 +7,16 @@
 #include <deque>
 #include <limits>
 #include <queue>
-#include <unordered_map>
 
 #include "core/error.h"
 #include "core/model/utf8.h"
+#include "core/model/word_cache.h"
 
 namespace kvasir {
 namespace {
 
 constexpr std::string_view kSpaceMark = "\xE2\x96\x81";  // U+2581 stands for a space
 constexpr size_t kNone = static_cast<size_t>(-1);
-// Longer words are rare enough that keeping their tokens costs more than finding them again.
-constexpr size_t kMaxCachedWordBytes = 48;
 
 // End of the word that starts at `from`: space marks, then characters that are none.
 size_t word_end(std::string_view text, size_t from) {
@@ -53,13 +51,10 @@ struct SpmTokenizer::Scratch {
       return score != other.score ? score < other.score : left > other.left;
     }
   };
-  struct Tokens {
-    size_t begin, count;  // in the output, which only grows
-  };
   std::vector<Symbol> symbols;
   std::priority_queue<Pair> pairs;
-  std::deque<std::string> escaped;                     // fragments with spaces marked
-  std::unordered_map<std::string_view, Tokens> cache;  // keys lie in `escaped`
+  std::deque<std::string> escaped;  // fragments with spaces marked
+  WordCache words;                  // of `escaped`
 };
 
 SpmTokenizer::SpmTokenizer(const GgufFile& file)
@@ -114,20 +109,9 @@ void SpmTokenizer::encode_text(std::string_view text, bool prefix, Scratch& scra
   if (!words_are_separate_) return encode_word(escaped, scratch, out);
   for (size_t at = 0; at < escaped.size();) {
     const size_t end = word_end(escaped, at);
-    const std::string_view word = escaped.substr(at, end - at);
+    scratch.words.append(escaped.substr(at, end - at), out,
+                         [&](std::string_view word) { encode_word(word, scratch, out); });
     at = end;
-    const auto known = scratch.cache.find(word);
-    if (known != scratch.cache.end()) {
-      for (size_t i = 0; i < known->second.count; ++i) {
-        out.push_back(TokenId{out[known->second.begin + i]});
-      }
-      continue;
-    }
-    const size_t begin = out.size();
-    encode_word(word, scratch, out);
-    if (word.size() <= kMaxCachedWordBytes) {
-      scratch.cache.emplace(word, Scratch::Tokens{begin, out.size() - begin});
-    }
   }
 }
 
