@@ -1,7 +1,7 @@
 """Trains the retrieval model after a recipe; resumes from its last checkpoint.
 
-python tools/train/train.py --recipe tools/train/recipes/cpu.toml --kvasir build/release/bin/kvasir \
-    --vocabulary VOCAB.gguf --run RUN_FOLDER
+python tools/train/train.py --recipe tools/train/recipes/cpu.toml \
+    --kvasir build/release/bin/kvasir --vocabulary VOCAB.gguf --run RUN_FOLDER
 
 The run folder holds weights.pt and optimizer.pt (the last checkpoint) and log.jsonl. A run that is
 interrupted and started again gives the same bits as one that was not.
