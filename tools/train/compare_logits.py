@@ -76,8 +76,9 @@ def main() -> None:
         expected = model.logits(model(ids[None])[0]).numpy()
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "logits.npy"
+        tokens = ",".join(map(str, ids.tolist()))
         subprocess.run([str(args.kvasir), "model", "logits", "-m", str(args.model), "--compute",
-                        "f32", "-ctk", "f32", "-ctv", "f32", "--tokens", ",".join(map(str, ids.tolist())), "-o", str(output)],
+                        "f32", "-ctk", "f32", "-ctv", "f32", "--tokens", tokens, "-o", str(output)],
                        check=True, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         given = np.load(output)
     worst = float(np.abs(given - expected).max())

@@ -119,7 +119,7 @@ class Layer(nn.Module):
 
 
 class RetrievalModel(nn.Module):
-    """Token ids in, final hidden rows out; `logits` maps rows to the vocabulary (tied embedding)."""
+    """Token ids in, final hidden rows out; `logits` maps them to tokens (tied embedding)."""
 
     def __init__(self, shape: ModelShape) -> None:
         super().__init__()

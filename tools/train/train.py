@@ -260,7 +260,7 @@ def main() -> None:
     parser.add_argument("--kvasir", type=Path, required=True)
     parser.add_argument("--vocabulary", type=Path, required=True, help="GGUF of tokenizer.py")
     parser.add_argument("--run", type=Path, required=True, help="folder of checkpoints and log")
-    parser.add_argument("--minutes", type=float, default=1e9, help="stop at a checkpoint after this")
+    parser.add_argument("--minutes", type=float, default=1e9, help="then stop at a checkpoint")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--smoke", action="store_true", help="50 steps of recipes/smoke.toml")
     args = parser.parse_args()
