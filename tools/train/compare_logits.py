@@ -24,15 +24,18 @@ from model import ModelShape, RetrievalModel
 
 
 def read_shape(reader: gguf.GGUFReader) -> ModelShape:
-    def value(key: str) -> float:
-        return reader.fields[f"llama.{key}"].contents()
+    def value(key: str, default: float = 0.0) -> float:
+        field = reader.fields.get(f"llama.{key}")
+        return field.contents() if field else default
 
     return ModelShape(
         vocab_size=int(value("vocab_size")), d_model=int(value("embedding_length")),
         n_layers=int(value("block_count")), n_q_heads=int(value("attention.head_count")),
         n_kv_heads=int(value("attention.head_count_kv")),
         head_dim=int(value("attention.key_length")), d_ffn=int(value("feed_forward_length")),
-        rope_base=value("rope.freq_base"), rms_eps=value("attention.layer_norm_rms_epsilon"))
+        rope_base=value("rope.freq_base"), rms_eps=value("attention.layer_norm_rms_epsilon"),
+        rope_factor=value("rope.scaling.factor", 1.0),
+        rope_original_context=int(value("rope.scaling.original_context_length")))
 
 
 def halves(rows: Tensor, n_heads: int) -> Tensor:
@@ -73,8 +76,9 @@ def main() -> None:
         expected = model.logits(model(ids[None])[0]).numpy()
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "logits.npy"
+        tokens = ",".join(map(str, ids.tolist()))
         subprocess.run([str(args.kvasir), "model", "logits", "-m", str(args.model), "--compute",
-                        "f32", "-ctk", "f32", "-ctv", "f32", "--tokens", ",".join(map(str, ids.tolist())), "-o", str(output)],
+                        "f32", "-ctk", "f32", "-ctv", "f32", "--tokens", tokens, "-o", str(output)],
                        check=True, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         given = np.load(output)
     worst = float(np.abs(given - expected).max())

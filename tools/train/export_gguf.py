@@ -1,7 +1,7 @@
 """Writes a checkpoint as a GGUF file of the `llama` architecture that llama.cpp's readers know.
 
-python tools/train/export_gguf.py --weights RUN/weights.pt --vocabulary VOCAB.gguf --context 2048 \
-    -o models/kvasir-retrieval-3m-f16.gguf
+python tools/train/export_gguf.py --weights RUN/weights.pt --vocabulary VOCAB.gguf \
+    --original-context 2048 --rope-factor 4 -o models/kvasir-retrieval-3m-f16.gguf
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -34,8 +34,13 @@ def interleaved(rows: Tensor, n_heads: int) -> Tensor:
     return halves.transpose(1, 2).reshape(n_rows, n_columns)
 
 
-def add_shape(writer: gguf.GGUFWriter, shape: ModelShape, context: int) -> None:
-    writer.add_context_length(context)
+def add_shape(writer: gguf.GGUFWriter, shape: ModelShape, original_context: int,
+              factor: float) -> None:
+    writer.add_context_length(round(original_context * factor))
+    if factor != 1.0:
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(factor)
+        writer.add_rope_scaling_orig_ctx_len(original_context)
     writer.add_embedding_length(shape.d_model)
     writer.add_block_count(shape.n_layers)
     writer.add_feed_forward_length(shape.d_ffn)
@@ -81,7 +86,9 @@ def main() -> None:
     parser.add_argument("--weights", type=Path, required=True)
     parser.add_argument("--vocabulary", type=Path, required=True)
     parser.add_argument("--recipe", type=Path, default=here / "recipes" / "cpu.toml")
-    parser.add_argument("--context", type=int, required=True, help="longest length trained")
+    parser.add_argument("--original-context", type=int, required=True, help="tokens, as trained")
+    parser.add_argument("--rope-factor", type=float, default=1.0,
+                        help="YaRN: the context becomes this many times the original one")
     parser.add_argument("--type", choices=["f16", "f32"], default="f16")
     parser.add_argument("-o", "--output", type=Path, required=True)
     args = parser.parse_args()
@@ -95,7 +102,7 @@ def main() -> None:
                            "it knows no language. See models/README.md.")
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_F16 if args.type == "f16"
                          else gguf.LlamaFileType.ALL_F32)
-    add_shape(writer, shape, args.context)
+    add_shape(writer, shape, args.original_context, args.rope_factor)
     copy_vocabulary(writer, args.vocabulary)
     add_tensors(writer, weights, shape, np.float16 if args.type == "f16" else np.float32)
     writer.write_header_to_file()

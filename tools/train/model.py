@@ -33,14 +33,33 @@ class ModelShape:
     d_ffn: int = 512
     rope_base: float = 1e6
     rms_eps: float = 1e-5
+    rope_factor: float = 1.0  # YaRN's, above 1 to go beyond rope_original_context
+    rope_original_context: int = 0
 
 
-def rope_tables(length: int, shape: ModelShape, scale: float = 1.0) -> tuple[Tensor, Tensor]:
-    """cos and sin of every rotation angle, [length, head_dim / 2]; `scale` > 1 squeezes positions."""
+def rope_tables(length: int, shape: ModelShape) -> tuple[Tensor, Tensor]:
+    """cos and sin of every rotation angle, [length, head_dim / 2], YaRN where a factor is given.
+
+    YaRN (Peng et al. 2023, arXiv:2309.00071) as llama.cpp computes it: pairs that turn less than
+    once within the original context are slowed by the factor, those that turn 32 times are kept,
+    between them it is a ramp; queries and keys grow by 1 + 0.1 ln(factor).
+    """
     half = shape.head_dim // 2
-    inverse = shape.rope_base ** (-torch.arange(half, dtype=torch.float64) / half)
-    angles = torch.arange(length, dtype=torch.float64)[:, None] / scale * inverse[None, :]
-    return angles.cos().float(), angles.sin().float()
+    pair = torch.arange(half, dtype=torch.float64)
+    angle = shape.rope_base ** (-pair / half)
+    gain = 1.0
+    if shape.rope_factor != 1.0:
+        def pair_of(turns: float) -> float:
+            wave = shape.rope_original_context / (2 * math.pi * turns)
+            return half * math.log(wave) / math.log(shape.rope_base)
+
+        low = max(0, math.floor(pair_of(32.0)))
+        high = min(shape.head_dim - 1, math.ceil(pair_of(1.0)))
+        slowed = ((pair - low) / max(0.001, high - low)).clamp(0.0, 1.0)
+        angle = angle * (1.0 - slowed + slowed / shape.rope_factor)
+        gain = 1.0 + 0.1 * math.log(shape.rope_factor)
+    angles = torch.arange(length, dtype=torch.float64)[:, None] * angle[None, :]
+    return (gain * angles.cos()).float(), (gain * angles.sin()).float()
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -100,7 +119,7 @@ class Layer(nn.Module):
 
 
 class RetrievalModel(nn.Module):
-    """Token ids in, final hidden rows out; `logits` maps rows to the vocabulary (tied embedding)."""
+    """Token ids in, final hidden rows out; `logits` maps them to tokens (tied embedding)."""
 
     def __init__(self, shape: ModelShape) -> None:
         super().__init__()
@@ -108,7 +127,7 @@ class RetrievalModel(nn.Module):
         self.embedding = nn.Embedding(shape.vocab_size, shape.d_model)
         self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.n_layers))
         self.norm = RmsNorm(shape.d_model, shape.rms_eps)
-        self._tables: dict[tuple[int, float, torch.dtype], tuple[Tensor, Tensor]] = {}
+        self._tables: dict[tuple[int, torch.dtype], tuple[Tensor, Tensor]] = {}
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -153,16 +172,16 @@ class RetrievalModel(nn.Module):
             head[second, 0] = -gain * torch.sin(offset * angles)
         nn.init.normal_(layer.wo.weight, std=0.005)
 
-    def tables(self, length: int, scale: float, like: Tensor) -> tuple[Tensor, Tensor]:
-        key = (length, scale, like.dtype)
+    def tables(self, length: int, like: Tensor) -> tuple[Tensor, Tensor]:
+        key = (length, like.dtype)
         if key not in self._tables:
-            cos, sin = rope_tables(length, self.shape, scale)
+            cos, sin = rope_tables(length, self.shape)
             self._tables[key] = cos.to(like), sin.to(like)
         return self._tables[key]
 
-    def forward(self, ids: Tensor, rope_scale: float = 1.0) -> Tensor:
+    def forward(self, ids: Tensor) -> Tensor:
         x = self.embedding(ids)
-        cos, sin = self.tables(ids.shape[1], rope_scale, x)
+        cos, sin = self.tables(ids.shape[1], x)
         for layer in self.layers:
             x = layer(x, cos, sin)
         return self.norm(x)

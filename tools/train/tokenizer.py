@@ -34,7 +34,8 @@ TASKS = (
 def generated_text(kvasir: Path, bootstrap: Path, samples: int) -> list[str]:
     command = [str(kvasir), "task", "generate", "--task", TASKS, "--length", "512", "-n",
                str(samples), "--seed", str(SEED), "--format", "text", "--tokenizer", str(bootstrap)]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines(True)
+    made = subprocess.run(command, check=True, capture_output=True, text=True)
+    return made.stdout.splitlines(keepends=True)
 
 
 def train(lines: list[str], vocab_size: int) -> Tokenizer:

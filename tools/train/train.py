@@ -1,7 +1,7 @@
 """Trains the retrieval model after a recipe; resumes from its last checkpoint.
 
-python tools/train/train.py --recipe tools/train/recipes/cpu.toml --kvasir build/release/bin/kvasir \
-    --vocabulary VOCAB.gguf --run RUN_FOLDER
+python tools/train/train.py --recipe tools/train/recipes/cpu.toml \
+    --kvasir build/release/bin/kvasir --vocabulary VOCAB.gguf --run RUN_FOLDER
 
 The run folder holds weights.pt and optimizer.pt (the last checkpoint) and log.jsonl. A run that is
 interrupted and started again gives the same bits as one that was not.
@@ -260,7 +260,7 @@ def main() -> None:
     parser.add_argument("--kvasir", type=Path, required=True)
     parser.add_argument("--vocabulary", type=Path, required=True, help="GGUF of tokenizer.py")
     parser.add_argument("--run", type=Path, required=True, help="folder of checkpoints and log")
-    parser.add_argument("--minutes", type=float, default=1e9, help="stop at a checkpoint after this")
+    parser.add_argument("--minutes", type=float, default=1e9, help="then stop at a checkpoint")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--smoke", action="store_true", help="50 steps of recipes/smoke.toml")
     args = parser.parse_args()
