@@ -26,7 +26,8 @@ struct Choice {
 
 struct Verdict {
   bool admissible = false;
-  uint32_t swapped = 0;  // items chosen although others rank above, all of them within tolerance
+  uint32_t swapped = 0;  // items chosen although others rank above, all of them within tolerance;
+                         // without those that are equal but for the order of their sums
   double worst = 0;      // largest |score - threshold| / scale of a swapped item
   std::string why;       // when not admissible
 };
@@ -79,7 +80,9 @@ inline Verdict judge(const Choice& expected, const Indices& actual, double toler
         return out;
       }
   out.admissible = true;
-  out.swapped = static_cast<uint32_t>(added.size());
+  constexpr double kRounding = 1e-13;  // equal up to the oracle's own rounding
+  for (const uint32_t item : added)
+    out.swapped += std::abs(score_of(item) - threshold) > kRounding * scale ? 1 : 0;
   return out;
 }
 
