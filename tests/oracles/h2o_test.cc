@@ -69,7 +69,7 @@ TEST_CASE("H2O keeps heavy hitters and recent tokens") {
     std::string budget;
     uint32_t heavy = of.budget_tokens, last = std::max(recent, 1u);
     if (of.context > 0 && random.one_in(3)) {
-      const double ratio = 0.05 + 0.01 * random.below(40);
+      const double ratio = (5 + random.below(40)) / 100.0;  // as the text below is read
       heavy = h2o::ratio_budget(ratio, of.context);
       last = std::max(h2o::ratio_budget(ratio, of.context), 1u);
       of.cache.window_tokens = 1;
