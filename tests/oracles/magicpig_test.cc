@@ -92,7 +92,8 @@ TEST_CASE("MagicPIG draws as often as it says and weighs by the logarithm") {
     of.shape.one_zero_key_in = 0;
     if (of.context < 80) of.context = 0;  // shorter than sink and window of the paper: dense
     for (Action& action : of.script)
-      if (action.kind == Action::Kind::kPrompt) action.n = std::max(action.n, 80u);
+      if (action.kind == Action::Kind::kPrompt || action.kind == Action::Kind::kTruncate)
+        action.n = std::max(action.n, 80u);  // a cut stays behind the prompt it was made for
     const uint32_t bits = random.one_in(8) ? 0 : 3 + random.below(6);
     const uint32_t n_tables = 10 + random.below(60);
     Tally one;
