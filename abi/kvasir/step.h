@@ -77,12 +77,13 @@ typedef struct kvasir_mass {
 } kvasir_mass;
 
 /* Touched blocks of one layer, all kv heads: the argument of update(). */
-#define KVASIR_ITEM_NEW 1u        /* tokens [first_new, first_new + n_new) were appended */
-#define KVASIR_ITEM_SEALED 2u     /* the block is full */
-#define KVASIR_ITEM_FINAL 4u      /* it has left the window: open_bytes go away after this call */
-#define KVASIR_ITEM_PROMPT_END 8u /* once per prompt for every candidate block, at P4; at D4 when
-                                     layout.refresh_tokens asks */
-#define KVASIR_ITEM_MASS 16u      /* an increment of attention mass is attached */
+#define KVASIR_ITEM_NEW 1u    /* tokens [first_new, first_new + n_new) were appended */
+#define KVASIR_ITEM_SEALED 2u /* the block is full */
+#define KVASIR_ITEM_FINAL 4u  /* it has left the window: open_bytes go away after this call */
+#define KVASIR_ITEM_PROMPT_END                                                               \
+  8u                         /* once per prompt for every candidate block, at P4; at D4 when \
+                                layout.refresh_tokens asks */
+#define KVASIR_ITEM_MASS 16u /* an increment of attention mass is attached */
 
 typedef struct kvasir_update_item {
   uint32_t row; /* of the step */
