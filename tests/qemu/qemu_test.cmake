@@ -10,6 +10,7 @@ endif()
 set(haswell ${QEMU} -cpu Haswell)
 set(ENV{KVASIR_TEST_EMULATED} 1)
 set(ENV{KVASIR_TEST_FEW_CASES} 1)
+set(ENV{KVASIR_TEST_THREADS} 1)  # waiting for each other is what emulation is slowest at
 
 # expect(<text> <command>...): the command succeeds and says so.
 function(expect text)
@@ -24,7 +25,9 @@ function(expect text)
 endfunction()
 
 if(BINARY)
-  expect("Status: SUCCESS" ${BINARY} --no-colors)
+  # Whole runs of many strategies: hours there, and the same instructions as the others.
+  expect("Status: SUCCESS" ${BINARY} --no-colors
+         --source-file-exclude=*evictors_test.cc,*ktransformers_test.cc,*saved_sequence_test.cc)
   return()
 endif()
 set(folder ${BUILD}/tests/qemu)
