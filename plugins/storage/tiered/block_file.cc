@@ -63,7 +63,7 @@ Extent BlockFile::reserve(uint64_t bytes) {
   return out;
 }
 
-void BlockFile::free(const Extent& extent) noexcept {
+void BlockFile::give_back(const Extent& extent) noexcept {
   if (!extent.valid()) return;
   try {
     free_[extent.bytes].push_back(extent.offset);

@@ -19,7 +19,7 @@ struct Extent {
   bool valid() const { return offset != kNowhere; }
 };
 
-// reserve() and free() are for one thread at a time; write() and read() for any.
+// reserve() and give_back() are for one thread at a time; write() and read() for any.
 class BlockFile {
  public:
   // In `folder`. Throws sdk::Error(KVASIR_ERR_IO).
@@ -29,7 +29,7 @@ class BlockFile {
   BlockFile& operator=(const BlockFile&) = delete;
 
   Extent reserve(uint64_t bytes);  // of freed ones of that size, else at the end
-  void free(const Extent& extent) noexcept;
+  void give_back(const Extent& extent) noexcept;
   uint64_t bytes() const { return end_; }  // the file's length
 
   // False with a reason in `why`. write() sets the checksum, read() checks it.

@@ -216,7 +216,7 @@ class Tiered {
     stay(block);
     if (block.bytes.sealed && block.bytes.memory)
       layers_[block.name.layer].resident_bytes -= layout_of(block).block_bytes();
-    if (file_ && !block.bytes.saving) file_->free(block.bytes.saved);
+    if (file_ && !block.bytes.saving) file_->give_back(block.bytes.saved);
     table_.remove(handle);
   }
 
@@ -276,7 +276,7 @@ class Tiered {
     } else {
       layers_[block.name.layer].resident_bytes -= bytes;
     }
-    file_->free(std::exchange(block.bytes.saved, {}));
+    file_->give_back(std::exchange(block.bytes.saved, {}));
     block.bytes.sealed = false;
   }
 
@@ -399,7 +399,7 @@ class Tiered {
     const bool done = file_->write(extent, memory.get(), why);
     lock.lock();
     block = table_.block(handle);
-    if (!done || !block) file_->free(extent);
+    if (!done || !block) file_->give_back(extent);
     if (!done && !std::exchange(full_told_, true))
       host_.log(KVASIR_LOG_WARN, "blocks stay in memory, beyond cached_blocks: the file in " +
                                      folder_ + " takes no more (" + why + ")");
