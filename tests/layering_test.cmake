@@ -1,6 +1,8 @@
 # Fails on an include that points against the arrows:
 #   abi, kernels see nothing of ours; plugins see abi, kernels, plugins/sdk; core never sees a plugin
-#   or a tool, and never names a plugin id; the tool never sees a plugin.
+#   or a tool, and never names a plugin id; the tool never sees a plugin;
+# and on a plugin that is read as an example or as a proof, and is too long for it:
+#   test plugins over 100 lines, the C template over 80.
 set(failures "")
 function(forbid folder pattern why)
   file(GLOB_RECURSE files ${ROOT}/${folder}/*.h ${ROOT}/${folder}/*.cc ${ROOT}/${folder}/*.c
@@ -21,6 +23,36 @@ forbid(core "${ours}(plugins|tools|tests)/" "core includes neither plugins nor t
 forbid(core "\"kvasir\\.[a-z_0-9]+\"" "core never names a plugin")
 forbid(plugins "${ours}(core|tools|tests)/" "plugins include abi, kernels and plugins/sdk only")
 forbid(tools/kvasir "${ours}(plugins|tests)/" "the tool includes core, kernels and abi, never a plugin")
+
+function(count_lines file result)
+  file(READ ${file} text)
+  string(REGEX REPLACE "[^\n]" "" newlines "${text}")
+  string(LENGTH "${newlines}" n)
+  set(${result} ${n} PARENT_SCOPE)
+endfunction()
+set(n_plugins 0)
+file(GLOB_RECURSE sources ${ROOT}/tests/*.c ${ROOT}/tests/*.cc)
+foreach(f ${sources})
+  file(STRINGS ${f} notes REGEX "^ *KVASIR_(FAKE|PLUGIN_NOTE)\\(|^static kvasir_status plugin_create\\(")
+  if(NOT notes)
+    continue()
+  endif()
+  math(EXPR n_plugins "${n_plugins} + 1")
+  count_lines(${f} n)
+  if(n GREATER 100)
+    file(RELATIVE_PATH rel ${ROOT} ${f})
+    string(APPEND failures "${rel}: ${n} lines\n  a test plugin has at most 100: split it by what is "
+      "proven, share through a header, or let a shipped plugin drive the slot\n")
+  endif()
+endforeach()
+if(n_plugins LESS 15)
+  string(APPEND failures "tests: only ${n_plugins} test plugins recognised: mend the pattern above\n")
+endif()
+count_lines(${ROOT}/tools/templates/plugin-c/strided.c n)
+if(n GREATER 80)
+  string(APPEND failures "tools/templates/plugin-c/strided.c: ${n} lines\n  a newcomer reads at most "
+    "80: what every plugin in C writes alike belongs in <kvasir/c_plugin.h>\n")
+endif()
 if(failures)
   message(FATAL_ERROR "${failures}")
 endif()

@@ -139,7 +139,7 @@ typedef struct kvasir_plugin { /* static data */
   kvasir_status (*create)(uint32_t index, const kvasir_host* host, const kvasir_option* options,
                           uint32_t n_options, uint32_t option_size, struct kvasir_instance** out,
                           kvasir_err* err) KVASIR_NOEXCEPT;
-  void (*shutdown)(void) KVASIR_NOEXCEPT; /* [control] after all instances; may come twice */
+  void (*shutdown)(void) KVASIR_NOEXCEPT; /* [control] (optional) after all instances; may repeat */
 } kvasir_plugin;
 
 typedef struct kvasir_request {

@@ -24,11 +24,14 @@ namespace kvasir::sdk {
 class Host {
  public:
   Host(const kvasir_host* host, const char* plugin_id)
-      : plugin_id_(plugin_id),
+      : host_(host),
+        plugin_id_(plugin_id),
         pool_(find<kvasir_thread_pool>(host, KVASIR_EXT_THREAD_POOL)),
         scratch_(find<kvasir_scratch>(host, KVASIR_EXT_SCRATCH)),
         log_(find<kvasir_log>(host, KVASIR_EXT_LOG)),
         completion_(find<kvasir_completion>(host, KVASIR_EXT_COMPLETION)) {}
+
+  const kvasir_host* raw() const { return host_; }  // for extensions without a wrapper here
 
   uint32_t max_workers() const { return pool_ ? pool_->max_workers(pool_->self) : 1; }
 
@@ -84,6 +87,7 @@ class Host {
     return host ? static_cast<const T*>(host->get_extension(host->self, id)) : nullptr;
   }
 
+  const kvasir_host* host_;
   const char* plugin_id_;
   const kvasir_thread_pool* pool_;
   const kvasir_scratch* scratch_;

@@ -1,5 +1,6 @@
 /* The ledger of version 0.1: size and offsets of every public struct on a 64-bit machine. A line
- * may change while the major version is 0; from 1.0 on lines are only added.
+ * may change while the major version is 0; from 1.0 on lines are only added. Which plugin drives
+ * which slot: slots_test.cc.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <kvasir/ext/draft/skew.h>
 #include <kvasir/ext/draft/state.h>

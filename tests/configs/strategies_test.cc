@@ -9,7 +9,7 @@
 
 #include "core/platform/topology.h"
 #include "core/plugin/pipeline.h"
-#include "tests/support/fake_host.h"
+#include "tests/support/step_data.h"
 
 namespace {
 using namespace kvasir;

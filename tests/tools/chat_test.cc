@@ -14,7 +14,7 @@
 namespace {
 
 using kvasir::test::run_kvasir;
-using kvasir::test::TempFolder;
+using kvasir::test::TempDir;
 
 // The program on a pseudo-terminal: what it says is read until a wanted text appears.
 class Terminal {
@@ -83,7 +83,7 @@ long number_before(const std::string& text, const std::string& unit) {
 }
 
 struct Fixture {
-  TempFolder folder;
+  TempDir folder;
   std::string model = folder.path("m.gguf"), document;
   Fixture() {
     REQUIRE(run_kvasir({"model", "random", "tiny-llama-test", "--context", "65536", "-o", model})

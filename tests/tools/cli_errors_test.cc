@@ -12,7 +12,7 @@ namespace {
 using kvasir::test::Finished;
 using kvasir::test::read_bytes;
 using kvasir::test::run_kvasir;
-using kvasir::test::TempFolder;
+using kvasir::test::TempDir;
 
 const std::string kPlugins = KVASIR_BINARY_DIR "/test-plugins/";
 
@@ -39,7 +39,7 @@ void check(const Mistake& mistake) {
 
 // A small model, and copies of it with one thing wrong.
 struct Models {
-  TempFolder folder;
+  TempDir folder;
   std::string good = folder.path("good.gguf");
   std::string bytes;
 
@@ -117,7 +117,7 @@ TEST_CASE("a prompt or a memory need beyond what there is says how much") {
 }
 
 TEST_CASE("a chat template that is not known is named, and --chat-template told of") {
-  const TempFolder folder;
+  const TempDir folder;
   const std::string model = folder.path("m.gguf");
   REQUIRE(run_kvasir({"model", "random", "tiny-llama-test", "-o", model}).code == 0);
   std::string bytes = read_bytes(model);
@@ -212,11 +212,11 @@ TEST_CASE("a plugin that cannot be used says why") {
             {"test_newer_minor.so", "99", "newer"}},
            {"wrong kind", with("j", "kvasir.minmax"), {"j.toml:2:", "kvasir.minmax"}},
            {"create refuses",
-            with("k", kPlugins + "good/test_selector.so", "fault = \"create\"\n"),
-            {"k.toml:2:", "org.test.selector", "I do not want to"}},
+            with("k", kPlugins + "good/test_refused.so", "fault = \"create\"\n"),
+            {"k.toml:2:", "org.test.refused", "I do not want to"}},
            {"create fails silently",
-            with("l", kPlugins + "good/test_selector.so", "fault = \"create.silent\"\n"),
-            {"l.toml:2:", "org.test.selector", "create"}},
+            with("l", kPlugins + "good/test_refused.so", "fault = \"create.silent\"\n"),
+            {"l.toml:2:", "org.test.refused", "create"}},
            {"two files with one id",
             and_dir(with("m", "org.test.duplicate"), {"duplicates"}),
             {"org.test.duplicate", "test_duplicate_a.so", "test_duplicate_b.so"}},
@@ -233,7 +233,7 @@ TEST_CASE("a plugin that cannot be used says why") {
 
 TEST_CASE("a bad command line is refused, and no output is half-written") {
   const Models m;
-  const TempFolder outputs;
+  const TempDir outputs;
   const std::string npy = outputs.path("l.npy"), gguf = outputs.path("m.gguf");
   for (const Mistake& mistake : std::vector<Mistake>{
            {"no subcommand", {}, {"--help"}},

@@ -15,7 +15,7 @@ using kvasir::test::Finished;
 using kvasir::test::json_of;
 using kvasir::test::read_bytes;
 using kvasir::test::run_kvasir;
-using kvasir::test::TempFolder;
+using kvasir::test::TempDir;
 using kvasir::test::TinyModel;
 using Json = nlohmann::json;
 
@@ -53,7 +53,7 @@ TEST_CASE("a model file and a preset of the same shape plan alike") {
 }
 
 TEST_CASE("model info reads back what model random was told") {
-  const TempFolder folder;
+  const TempDir folder;
   const std::string path = folder.path("m.gguf");
   const Json made =
       json_of({"model",   "random", "--arch",    "qwen3", "--layers",   "3",   "--d-model",  "128",

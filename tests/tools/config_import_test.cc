@@ -16,7 +16,7 @@ using namespace kvasir;
 using kvasir::test::Finished;
 using kvasir::test::read_bytes;
 using kvasir::test::run_kvasir;
-using kvasir::test::TempFolder;
+using kvasir::test::TempDir;
 using kvasir::tool::ImportedStrategy;
 
 ImportedStrategy import(const std::string& yaml) {
@@ -185,7 +185,7 @@ TEST_CASE("mistakes are named with their line") {
 }
 
 TEST_CASE("the command writes what config check accepts, or nothing") {
-  const TempFolder folder;
+  const TempDir folder;
   const std::string yaml = folder.write("config.yaml", kOldNames);
   const std::string out = folder.path("strategy.toml");
   const Finished done = run_kvasir({"config", "import", yaml, "-o", out});

@@ -6,13 +6,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <fstream>
-#include <iterator>
 #include <stdexcept>
 
 namespace kvasir::test {
-namespace fs = std::filesystem;
 
 std::string kvasir_binary() { return KVASIR_BINARY_DIR "/bin/kvasir"; }
 
@@ -42,7 +38,7 @@ void send_to(int descriptor, const std::string& path) {
 
 Finished run_kvasir(const std::vector<std::string>& arguments,
                     const std::vector<std::string>& environment) {
-  const TempFolder folder;
+  const TempDir folder;
   const std::string out = folder.path("out"), err = folder.path("err");
   std::vector<std::string> command{kvasir_binary()};
   command.insert(command.end(), arguments.begin(), arguments.end());
@@ -63,35 +59,6 @@ Finished run_kvasir(const std::vector<std::string>& arguments,
   }
   return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), read_bytes(out),
           read_bytes(err)};
-}
-
-TempFolder::TempFolder() {
-  std::string pattern = (fs::temp_directory_path() / "kvasir-test-XXXXXX").string();
-  if (!mkdtemp(pattern.data())) throw std::runtime_error("no temporary folder");
-  path_ = pattern;
-}
-
-TempFolder::~TempFolder() {
-  std::error_code error;
-  fs::remove_all(path_, error);
-}
-
-std::string TempFolder::write(const std::string& name, const std::string& bytes) const {
-  std::ofstream(path(name), std::ios::binary) << bytes;
-  return path(name);
-}
-
-std::vector<std::string> TempFolder::list() const {
-  std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(path_))
-    names.push_back(entry.path().filename().string());
-  std::sort(names.begin(), names.end());
-  return names;
-}
-
-std::string read_bytes(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
 }
 
 }  // namespace kvasir::test

@@ -2,9 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <filesystem>
 #include <string>
 #include <vector>
+
+#include "tests/support/temp_dir.h"
 
 namespace kvasir::test {
 
@@ -17,20 +18,5 @@ Finished run_kvasir(const std::vector<std::string>& arguments,
                     const std::vector<std::string>& environment = {});
 
 std::string kvasir_binary();
-
-// A folder that goes with the object.
-class TempFolder {
- public:
-  TempFolder();
-  ~TempFolder();
-  std::string path(const std::string& name) const { return (path_ / name).string(); }
-  std::string write(const std::string& name, const std::string& bytes) const;
-  std::vector<std::string> list() const;
-
- private:
-  std::filesystem::path path_;
-};
-
-std::string read_bytes(const std::string& path);
 
 }  // namespace kvasir::test

@@ -15,7 +15,7 @@ namespace {
 
 using kvasir::test::Finished;
 using kvasir::test::run_kvasir;
-using kvasir::test::TempFolder;
+using kvasir::test::TempDir;
 
 TEST_CASE("stories260K tells its 200-token story byte for byte") {
   KVASIR_REQUIRE_DATA(data);
@@ -70,7 +70,7 @@ TEST_CASE("model logits gives the golden logits of every position") {
     std::ostringstream ids;
     for (uint64_t i = 0; i < logits.shape[0]; ++i)
       ids << (i ? "," : "") << static_cast<int>(arrays.at("ids").values[i]);
-    TempFolder folder;
+    TempDir folder;
     const std::string out = folder.path("logits.npy");
     const Finished done =
         run_kvasir({"model", "logits", "-m", (data / "models" / model).string(), "--tokens",
@@ -88,7 +88,7 @@ TEST_CASE("model logits gives the golden logits of every position") {
 
 // A chain of files: headers installed elsewhere, a C compiler, --plugin-dir.
 TEST_CASE("a strategy file runs a plugin that was built from the template alone") {
-  TempFolder folder;
+  TempDir folder;
   const std::string model = folder.path("tiny.gguf");
   REQUIRE(run_kvasir({"model", "random", "tiny-llama-test", "-o", model}).code == 0);
   const std::string strategy =

@@ -22,7 +22,7 @@ inline nlohmann::json json_of(const std::vector<std::string>& arguments,
 }
 
 struct TinyModel {
-  TempFolder folder;
+  TempDir folder;
   std::string path = folder.path("tiny.gguf");
   TinyModel() {
     REQUIRE(

@@ -6,40 +6,20 @@
 
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <random>
 
 #include "core/error.h"
 #include "tests/core/model/gguf_bytes.h"
 #include "tests/support/data.h"
+#include "tests/support/temp_dir.h"
 
 namespace {
 
 using namespace kvasir;
 using test::Bytes;
+using test::read_bytes;
+using test::TempDir;
 namespace fs = std::filesystem;
-
-struct TemporaryFolder {
-  fs::path path;
-  TemporaryFolder() {
-    std::string pattern = (fs::temp_directory_path() / "kvasir_gguf_XXXXXX").string();
-    REQUIRE(mkdtemp(pattern.data()) != nullptr);
-    path = pattern;
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  ~TemporaryFolder() { fs::remove_all(path); }
-  std::string operator/(const std::string& name) const { return (path / name).string(); }
-};
-
-void write_file(const std::string& path, const std::string& bytes) {
-  std::ofstream(path, std::ios::binary) << bytes;
-}
-
-std::string read_file(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
 
 GgufFile parse(const std::string& bytes) {
   return GgufFile::parse(std::as_bytes(std::span(bytes.data(), bytes.size())), "x.gguf");
@@ -105,9 +85,9 @@ void fill_counting(size_t tensor, std::span<std::byte> bytes) {
 }
 
 std::string small_file() {
-  const TemporaryFolder folder;
-  small_writer().write(folder / "small.gguf", fill_counting);
-  return read_file(folder / "small.gguf");
+  const TempDir folder;
+  small_writer().write(folder.path("small.gguf"), fill_counting);
+  return read_bytes(folder.path("small.gguf"));
 }
 
 // The head of a file with no metadata and one F32 tensor of the shape.
@@ -122,8 +102,8 @@ Bytes one_tensor(const std::vector<uint64_t>& shape, uint32_t type = 0, uint64_t
 
 TEST_SUITE("core/model/gguf") {
   TEST_CASE("what the writer writes the reader gives back") {
-    const TemporaryFolder folder;
-    const std::string path = folder / "small.gguf";
+    const TempDir folder;
+    const std::string path = folder.path("small.gguf");
     small_writer().write(path, fill_counting);
     const GgufFile file = GgufFile::open(path);
     CHECK(file.path() == path);
@@ -155,19 +135,19 @@ TEST_SUITE("core/model/gguf") {
   }
 
   TEST_CASE("a key set twice keeps its last value, a raw value is copied as it is") {
-    const TemporaryFolder folder;
+    const TempDir folder;
     GgufWriter first;
     first.set("k", uint32_t{1});
     first.set("k", uint32_t{2});
     first.set("f64", GgufRaw{12, std::string(8, '\0')});
     first.set("list", std::vector<std::string>{"a", "bc"});
-    first.write(folder / "a.gguf", {});
-    const GgufFile a = GgufFile::open(folder / "a.gguf");
+    first.write(folder.path("a.gguf"), {});
+    const GgufFile a = GgufFile::open(folder.path("a.gguf"));
     CHECK(a.get<uint32_t>("k") == 2u);
     GgufWriter second;
     for (const std::string& key : a.keys()) second.set(key, *a.raw(key));
-    second.write(folder / "b.gguf", {});
-    CHECK(read_file(folder / "a.gguf") == read_file(folder / "b.gguf"));
+    second.write(folder.path("b.gguf"), {});
+    CHECK(read_bytes(folder.path("a.gguf")) == read_bytes(folder.path("b.gguf")));
     CHECK_FALSE(a.raw("absent").has_value());
   }
 
@@ -233,13 +213,13 @@ TEST_SUITE("core/model/gguf") {
   }
 
   TEST_CASE("a file that cannot be opened is named with the reason") {
-    const TemporaryFolder folder;
-    const std::string missing = folder / "missing.gguf";
+    const TempDir folder;
+    const std::string missing = folder.path("missing.gguf");
     CHECK(error_of([&] { GgufFile::open(missing); }) ==
           missing + ": no such file; check the path of the model");
-    check_says(error_of([&] { GgufFile::open(folder.path.string()); }), "is a folder");
-    write_file(folder / "empty.gguf", "");
-    check_says(error_of([&] { GgufFile::open(folder / "empty.gguf"); }), "is empty (0 bytes)");
+    check_says(error_of([&] { GgufFile::open(folder.root().string()); }), "is a folder");
+    folder.write("empty.gguf", "");
+    check_says(error_of([&] { GgufFile::open(folder.path("empty.gguf")); }), "is empty (0 bytes)");
   }
 
   TEST_CASE("a foreign file is told apart by how it begins") {
@@ -273,12 +253,12 @@ TEST_SUITE("core/model/gguf") {
   }
 
   TEST_CASE("a vocabulary cut anywhere is refused") {
-    const TemporaryFolder folder;
+    const TempDir folder;
     GgufWriter writer;
     writer.set("tokens", std::vector<std::string>{"one", "", "three"});
     writer.set("flag", true);
-    writer.write(folder / "v.gguf", {});
-    const std::string whole = read_file(folder / "v.gguf");
+    writer.write(folder.path("v.gguf"), {});
+    const std::string whole = read_bytes(folder.path("v.gguf"));
     CHECK(parse_error(whole).empty());
     for (size_t n = 0; n < whole.size(); ++n) {
       const std::vector<char> cut(whole.begin(), whole.begin() + n);  // nothing readable behind it
@@ -391,14 +371,14 @@ TEST_SUITE("core/model/gguf") {
   }
 
   TEST_CASE("a write that fails leaves nothing behind") {
-    const TemporaryFolder folder;
-    CHECK_THROWS_WITH(small_writer().write(folder / "x.gguf",
+    const TempDir folder;
+    CHECK_THROWS_WITH(small_writer().write(folder.path("x.gguf"),
                                            [](size_t, std::span<std::byte>) {
                                              throw std::runtime_error("stopped");
                                            }),
                       "stopped");
-    CHECK(fs::is_empty(folder.path));
-    check_says(error_of([&] { small_writer().write(folder / "no/x.gguf", fill_counting); }),
+    CHECK(fs::is_empty(folder.root()));
+    check_says(error_of([&] { small_writer().write(folder.path("no/x.gguf"), fill_counting); }),
                "cannot be created");
   }
 }
@@ -410,7 +390,7 @@ namespace {
 std::string tensor_name(uint32_t no) { return std::string("t").append(std::to_string(no)); }
 
 // Three parts with one tensor each, named stem-0000N-of-00003.gguf; value of tensor t is t.
-void write_parts(const TemporaryFolder& folder, int32_t n_tensors = 3) {
+void write_parts(const TempDir& folder, int32_t n_tensors = 3) {
   for (uint32_t no = 0; no < 3; ++no) {
     GgufWriter writer;
     if (no == 0) writer.set("general.name", std::string("parts"));
@@ -418,7 +398,7 @@ void write_parts(const TemporaryFolder& folder, int32_t n_tensors = 3) {
     writer.set("split.count", GgufRaw{2, Bytes().u16(3).str()});
     writer.set("split.tensors.count", n_tensors);
     writer.add_tensor(tensor_name(no), GgmlType::kF32, {8});
-    writer.write(folder / ("m-0000" + std::to_string(no + 1) + "-of-00003.gguf"),
+    writer.write(folder.path("m-0000" + std::to_string(no + 1) + "-of-00003.gguf"),
                  [&](size_t, std::span<std::byte> bytes) {
                    const std::vector<float> values(8, static_cast<float>(no));
                    std::memcpy(bytes.data(), values.data(), bytes.size());
@@ -430,16 +410,16 @@ void write_parts(const TemporaryFolder& folder, int32_t n_tensors = 3) {
 
 TEST_SUITE("core/model/gguf split") {
   TEST_CASE("any part opens all of them as one file") {
-    const TemporaryFolder folder;
+    const TempDir folder;
     write_parts(folder);
     for (const char* part : {"m-00001-of-00003.gguf", "m-00003-of-00003.gguf"}) {
-      const GgufFile file = GgufFile::open(folder / part);
-      CHECK(file.path() == folder / "m-00001-of-00003.gguf");
+      const GgufFile file = GgufFile::open(folder.path(part));
+      CHECK(file.path() == folder.path("m-00001-of-00003.gguf"));
       CHECK(file.get<std::string_view>("general.name") == "parts");
       CHECK(file.tensors().size() == 3);
-      CHECK(file.file_bytes() == 3 * fs::file_size(folder / "m-00002-of-00003.gguf") +
-                                     fs::file_size(folder / "m-00001-of-00003.gguf") -
-                                     fs::file_size(folder / "m-00003-of-00003.gguf"));
+      CHECK(file.file_bytes() == 3 * fs::file_size(folder.path("m-00002-of-00003.gguf")) +
+                                     fs::file_size(folder.path("m-00001-of-00003.gguf")) -
+                                     fs::file_size(folder.path("m-00003-of-00003.gguf")));
       for (uint32_t t = 0; t < 3; ++t) {
         float values[8];
         const GgufTensor& tensor = file.tensor(tensor_name(t));
@@ -450,7 +430,7 @@ TEST_SUITE("core/model/gguf split") {
   }
 
   TEST_CASE("a split model and its joined twin have one identity") {
-    const TemporaryFolder folder;
+    const TempDir folder;
     write_parts(folder);
     GgufWriter joined;
     joined.set("general.name", std::string("parts"));
@@ -461,39 +441,39 @@ TEST_SUITE("core/model/gguf split") {
         std::memcpy(bytes.data(), values.data(), bytes.size());
       };
     };
-    joined.write(folder / "joined.gguf", fill(0.0f));
-    joined.write(folder / "other.gguf", fill(1.0f));
-    const uint64_t hash = GgufFile::open(folder / "m-00001-of-00003.gguf").content_hash();
-    CHECK(GgufFile::open(folder / "joined.gguf").content_hash() == hash);
-    CHECK(GgufFile::open(folder / "other.gguf").content_hash() != hash);
+    joined.write(folder.path("joined.gguf"), fill(0.0f));
+    joined.write(folder.path("other.gguf"), fill(1.0f));
+    const uint64_t hash = GgufFile::open(folder.path("m-00001-of-00003.gguf")).content_hash();
+    CHECK(GgufFile::open(folder.path("joined.gguf")).content_hash() == hash);
+    CHECK(GgufFile::open(folder.path("other.gguf")).content_hash() != hash);
     joined.set("general.name", std::string("renamed"));
-    joined.write(folder / "other.gguf", fill(0.0f));
-    CHECK(GgufFile::open(folder / "other.gguf").content_hash() != hash);
+    joined.write(folder.path("other.gguf"), fill(0.0f));
+    CHECK(GgufFile::open(folder.path("other.gguf")).content_hash() != hash);
   }
 
   TEST_CASE("a missing, misnamed or mixed-up part is named") {
-    const TemporaryFolder folder;
+    const TempDir folder;
     write_parts(folder);
-    const std::string first = folder / "m-00001-of-00003.gguf";
-    const std::string second = folder / "m-00002-of-00003.gguf";
-    fs::rename(second, folder / "kept");
+    const std::string first = folder.path("m-00001-of-00003.gguf");
+    const std::string second = folder.path("m-00002-of-00003.gguf");
+    fs::rename(second, folder.path("kept"));
     check_says(error_of([&] { GgufFile::open(first); }), second + ": missing, it is part 2 of 3");
-    fs::copy(folder / "m-00003-of-00003.gguf", second);
+    fs::copy(folder.path("m-00003-of-00003.gguf"), second);
     check_says(error_of([&] { GgufFile::open(first); }), "says that it is part 3 of 3");
-    check_says(error_of([&] { GgufFile::open(folder / "kept"); }),
+    check_says(error_of([&] { GgufFile::open(folder.path("kept")); }),
                "must end in -00002-of-00003.gguf");
     write_parts(folder, 4);
     check_says(error_of([&] { GgufFile::open(first); }), "split.tensors.count is 4");
   }
 
   TEST_CASE("split numbers that make no sense are refused") {
-    const TemporaryFolder folder;
+    const TempDir folder;
     const auto open_with = [&](uint32_t no, uint32_t count) {
       GgufWriter writer;
       writer.set("split.no", no);
       writer.set("split.count", count);
-      writer.write(folder / "x.gguf", {});
-      return error_of([&] { GgufFile::open(folder / "x.gguf"); });
+      writer.write(folder.path("x.gguf"), {});
+      return error_of([&] { GgufFile::open(folder.path("x.gguf")); });
     };
     CHECK(open_with(0, 1).empty());
     CHECK(open_with(0, 0).empty());

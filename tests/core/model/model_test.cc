@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 
 #include "core/error.h"
 #include "core/model/random_model.h"
@@ -15,6 +14,7 @@
 #include "tests/core/model/reference_model.h"
 #include "tests/support/dense_loop.h"
 #include "tests/support/effort.h"
+#include "tests/support/temp_dir.h"
 
 namespace {
 using namespace kvasir;
@@ -23,12 +23,12 @@ using namespace kvasir;
 class TestModel {
  public:
   explicit TestModel(const RandomModelSpec& spec)
-      : path_(std::string(KVASIR_BINARY_DIR) + "/model_test." + spec.name + ".gguf"),
+      : path_(dir_.path(spec.name)),
         file_((write_random_model(spec, path_), GgufFile::open(path_))) {}
-  ~TestModel() { std::filesystem::remove(path_); }
   const GgufFile& file() const { return file_; }
 
  private:
+  test::TempDir dir_;
   std::string path_;
   GgufFile file_;
 };

@@ -8,13 +8,13 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <numbers>
 #include <set>
 
 #include "core/error.h"
 #include "tests/support/data.h"
+#include "tests/support/temp_dir.h"
 
 namespace {
 
@@ -22,23 +22,12 @@ using namespace kvasir;
 namespace fs = std::filesystem;
 
 struct TemporaryModel {
-  fs::path path;
+  test::TempDir dir;
   explicit TemporaryModel(const RandomModelSpec& spec, const GgufFile* tokenizer = nullptr) {
-    std::string pattern = (fs::temp_directory_path() / "kvasir_random_XXXXXX").string();
-    const int fd = mkstemp(pattern.data());
-    REQUIRE(fd >= 0);
-    ::close(fd);
-    path = pattern;
-    write_random_model(spec, pattern, tokenizer);
+    write_random_model(spec, dir.path("a.gguf"), tokenizer);
   }
-  TemporaryModel(const TemporaryModel&) = delete;
-  TemporaryModel& operator=(const TemporaryModel&) = delete;
-  ~TemporaryModel() { fs::remove(path); }
-  GgufFile open() const { return GgufFile::open(path.string()); }
-  std::string bytes() const {
-    std::ifstream in(path, std::ios::binary);
-    return {std::istreambuf_iterator<char>(in), {}};
-  }
+  GgufFile open() const { return GgufFile::open(dir.path("a.gguf")); }
+  std::string bytes() const { return test::read_bytes(dir.path("a.gguf")); }
 };
 
 std::vector<float> values_of(const GgufFile& file, const std::string& name) {
@@ -190,9 +179,10 @@ TEST_SUITE("core/model/random_model") {
 
   TEST_CASE("progress reaches the total and may stop the writing") {
     const RandomModelSpec spec = preset("tiny-llama-test");
-    const fs::path path = fs::path(KVASIR_BINARY_DIR) / "random_progress.gguf";
+    const test::TempDir dir;
+    const std::string path = dir.path("a.gguf");
     uint64_t last = 0, of = 1;
-    write_random_model(spec, path.string(), nullptr, [&](uint64_t done, uint64_t total) {
+    write_random_model(spec, path, nullptr, [&](uint64_t done, uint64_t total) {
       CHECK(done >= last);
       last = done;
       of = total;
@@ -200,7 +190,7 @@ TEST_SUITE("core/model/random_model") {
     CHECK(last == of);
     fs::remove(path);
     CHECK_THROWS_WITH(
-        write_random_model(spec, path.string(), nullptr,
+        write_random_model(spec, path, nullptr,
                            [](uint64_t, uint64_t) { throw std::runtime_error("enough"); }),
         "enough");
     CHECK_FALSE(fs::exists(path));

@@ -12,9 +12,8 @@
 #include <random>
 #include <thread>
 
-#include <unistd.h>
-
 #include "core/error.h"
+#include "tests/support/temp_dir.h"
 
 using namespace kvasir;
 
@@ -25,14 +24,9 @@ constexpr Tokenizer::EncodeOptions kNoBos = {.add_bos = false, .parse_special = 
 
 // Written to a temporary file, since that is the way in.
 std::unique_ptr<Tokenizer> tokenizer_of(const GgufWriter& writer) {
-  const auto path = std::filesystem::temp_directory_path() /
-                    ("kvasir-tokenizer-test-" + std::to_string(getpid()) + ".gguf");
-  writer.write(path.string(), [](size_t, std::span<std::byte>) {});
-  struct Remove {
-    std::filesystem::path path;
-    ~Remove() { std::filesystem::remove(path); }
-  } remove{path};
-  return Tokenizer::from_gguf(GgufFile::open(path.string()));
+  const test::TempDir dir;
+  writer.write(dir.path("tokenizer.gguf"), [](size_t, std::span<std::byte>) {});
+  return Tokenizer::from_gguf(GgufFile::open(dir.path("tokenizer.gguf")));
 }
 
 // GPT-2's alphabet, from its definition: bytes that print in Latin-1 keep their code point, the
@@ -356,7 +350,7 @@ TEST_CASE("a file without token types tells bytes and special tokens by their te
 
 TEST_CASE("what is wrong in a file is said with the file and the key") {
   Vocabulary v = small_spm();
-  check_says(message_of(v.bpe("no-such")), {"kvasir-tokenizer-test", "'no-such'", "qwen2"});
+  check_says(message_of(v.bpe("no-such")), {"/tokenizer.gguf: ", "'no-such'", "qwen2"});
   check_says(message_of(GgufWriter()), {"tokenizer.ggml.model"});
   GgufWriter other;
   other.set("tokenizer.ggml.model", std::string("bert"));

@@ -3,12 +3,10 @@
 #include "core/platform/memory.h"
 
 #include <doctest/doctest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <string>
 #include <utility>
 
@@ -16,6 +14,7 @@
 #include "core/platform/cgroup.h"
 #include "core/platform/system_report.h"
 #include "core/platform/thread_pool.h"
+#include "tests/support/temp_dir.h"
 
 namespace kvasir {
 namespace {
@@ -28,29 +27,13 @@ bool aligned(const Region& region, size_t alignment) {
   return reinterpret_cast<size_t>(region.data()) % alignment == 0;
 }
 
-// A folder that stands for "/", removed at the end.
-class FakeRoot {
- public:
+// A folder that stands for "/".
+struct FakeRoot : test::TempDir {
   FakeRoot() {
-    std::string name = (fs::temp_directory_path() / "kvasir-root-XXXXXX").string();
-    REQUIRE(mkdtemp(name.data()) != nullptr);
-    path_ = name;
     write("proc/meminfo",
           "MemTotal:       8388608 kB\nMemFree: 1 kB\nMemAvailable:   4194304 kB\n");
     write("proc/self/status", "Name:\tx\nVmHWM:\t    2048 kB\nVmRSS:\t    1024 kB\n");
   }
-  ~FakeRoot() { fs::remove_all(path_); }
-  FakeRoot(const FakeRoot&) = delete;
-  FakeRoot& operator=(const FakeRoot&) = delete;
-
-  void write(const std::string& file, const std::string& text) const {
-    fs::create_directories((path_ / file).parent_path());
-    std::ofstream(path_ / file) << text;
-  }
-  const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
 };
 
 TEST_CASE("a region is zero-filled, writable to its last byte, aligned, of the size asked for") {
@@ -153,7 +136,7 @@ TEST_CASE("memory figures of this process are consistent") {
 
 TEST_CASE("without control groups the machine's figures count") {
   const FakeRoot root;
-  const MemoryInfo info = memory_info(root.path());
+  const MemoryInfo info = memory_info(root.root());
   CHECK(info.total_bytes == 8 * kGiB);
   CHECK(info.available_bytes == 4 * kGiB);
   CHECK(info.resident_bytes == 1 * kMiB);
@@ -170,10 +153,10 @@ TEST_CASE("version 2: the tightest group of the path counts, droppable page cach
   root.write("sys/fs/cgroup/outer/inner/memory.max", "max\n");
   root.write("sys/fs/cgroup/outer/cpu.max", "150000 100000\n");
   root.write("sys/fs/cgroup/outer/inner/cpu.max", "max 100000\n");
-  const MemoryInfo info = memory_info(root.path());
+  const MemoryInfo info = memory_info(root.root());
   CHECK(info.total_bytes == 2 * kGiB);
   CHECK(info.available_bytes == 1536 * kMiB);
-  CHECK(cgroup_limits(root.path()).cpu_quota == doctest::Approx(1.5));
+  CHECK(cgroup_limits(root.root()).cpu_quota == doctest::Approx(1.5));
 }
 
 TEST_CASE("version 1: limits, the huge number that means none, the -1 that means no quota") {
@@ -182,29 +165,29 @@ TEST_CASE("version 1: limits, the huge number that means none, the -1 that means
   root.write("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
   root.write("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "-1\n");
   root.write("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us", "100000\n");
-  CHECK(memory_info(root.path()).total_bytes == 8 * kGiB);
-  CHECK_FALSE(cgroup_limits(root.path()).cpu_quota.has_value());
-  CHECK_FALSE(cgroup_limits(root.path()).memory_limit_bytes.has_value());
+  CHECK(memory_info(root.root()).total_bytes == 8 * kGiB);
+  CHECK_FALSE(cgroup_limits(root.root()).cpu_quota.has_value());
+  CHECK_FALSE(cgroup_limits(root.root()).memory_limit_bytes.has_value());
 
   root.write("sys/fs/cgroup/memory/box/memory.limit_in_bytes", std::to_string(3 * kGiB) + "\n");
   root.write("sys/fs/cgroup/memory/box/memory.usage_in_bytes", std::to_string(4 * kGiB) + "\n");
   root.write("sys/fs/cgroup/cpu,cpuacct/box/cpu.cfs_quota_us", "50000\n");
   root.write("sys/fs/cgroup/cpu,cpuacct/box/cpu.cfs_period_us", "100000\n");
-  const MemoryInfo info = memory_info(root.path());
+  const MemoryInfo info = memory_info(root.root());
   CHECK(info.total_bytes == 3 * kGiB);
   CHECK(info.available_bytes == 0);  // over the limit: nothing left, not a wrapped difference
-  CHECK(cgroup_limits(root.path()).cpu_quota == doctest::Approx(0.5));
+  CHECK(cgroup_limits(root.root()).cpu_quota == doctest::Approx(0.5));
 }
 
 TEST_CASE("a group may forbid explicit huge pages, in both versions") {
   const FakeRoot root;
   root.write("proc/self/cgroup", "3:hugetlb:/box\n0::/new\n");
-  CHECK_FALSE(cgroup_limits(root.path()).huge_available_bytes.has_value());
+  CHECK_FALSE(cgroup_limits(root.root()).huge_available_bytes.has_value());
   root.write("sys/fs/cgroup/hugetlb/box/hugetlb.2MB.limit_in_bytes", std::to_string(6 * kMiB));
   root.write("sys/fs/cgroup/hugetlb/box/hugetlb.2MB.usage_in_bytes", std::to_string(2 * kMiB));
-  CHECK(cgroup_limits(root.path()).huge_available_bytes == 4 * kMiB);
+  CHECK(cgroup_limits(root.root()).huge_available_bytes == 4 * kMiB);
   root.write("sys/fs/cgroup/new/hugetlb.2MB.max", "0\n");
-  CHECK(cgroup_limits(root.path()).huge_available_bytes == 0);
+  CHECK(cgroup_limits(root.root()).huge_available_bytes == 0);
 }
 
 TEST_CASE("a container that shows the host's path is served by the mount point") {
@@ -212,7 +195,7 @@ TEST_CASE("a container that shows the host's path is served by the mount point")
   root.write("proc/self/cgroup", "0::/../../host/docker/abc\n");
   root.write("sys/fs/cgroup/memory.max", std::to_string(1 * kGiB) + "\n");
   root.write("sys/fs/cgroup/memory.current", "0\n");
-  CHECK(memory_info(root.path()).total_bytes == 1 * kGiB);
+  CHECK(memory_info(root.root()).total_bytes == 1 * kGiB);
 }
 
 TEST_CASE("a broken cgroup file is no limit and no crash") {
@@ -221,14 +204,14 @@ TEST_CASE("a broken cgroup file is no limit and no crash") {
   root.write("sys/fs/cgroup/memory.max", "99999999999999999999999999\n");
   root.write("sys/fs/cgroup/cpu.max", "100 0\n");
   root.write("sys/fs/cgroup/memory/memory.limit_in_bytes", "");
-  CHECK(memory_info(root.path()).total_bytes == 8 * kGiB);
-  CHECK_FALSE(cgroup_limits(root.path()).cpu_quota.has_value());
+  CHECK(memory_info(root.root()).total_bytes == 8 * kGiB);
+  CHECK_FALSE(cgroup_limits(root.root()).cpu_quota.has_value());
 }
 
 TEST_CASE("huge page status reads the kernel's bracketed choice and the pools") {
   const FakeRoot root;
-  CHECK(huge_page_status(root.path()).thp_mode.empty());
-  CHECK_FALSE(huge_page_status(root.path()).thp_enabled());
+  CHECK(huge_page_status(root.root()).thp_mode.empty());
+  CHECK_FALSE(huge_page_status(root.root()).thp_enabled());
   const std::string mm = "sys/kernel/mm/";
   root.write(mm + "transparent_hugepage/enabled", "always [madvise] never\n");
   root.write(mm + "transparent_hugepage/defrag", "always defer defer+madvise madvise [never]\n");
@@ -236,7 +219,7 @@ TEST_CASE("huge page status reads the kernel's bracketed choice and the pools") 
   root.write(mm + "hugepages/hugepages-2048kB/free_hugepages", "60\n");
   root.write(mm + "hugepages/hugepages-2048kB/resv_hugepages", "10\n");
   root.write(mm + "hugepages/hugepages-1048576kB/nr_hugepages", "2\n");
-  const HugePageStatus status = huge_page_status(root.path());
+  const HugePageStatus status = huge_page_status(root.root());
   CHECK(status.thp_mode == "madvise");
   CHECK(status.thp_defrag == "never");
   CHECK(status.thp_enabled());
@@ -246,7 +229,7 @@ TEST_CASE("huge page status reads the kernel's bracketed choice and the pools") 
   CHECK(status.total_1gib == 2);
   CHECK(status.free_1gib == 0);
   root.write(mm + "transparent_hugepage/enabled", "always madvise [never]\n");
-  CHECK_FALSE(huge_page_status(root.path()).thp_enabled());
+  CHECK_FALSE(huge_page_status(root.root()).thp_enabled());
 }
 
 TEST_CASE("the read bandwidth is finite, positive and within what any machine has") {

@@ -17,13 +17,9 @@ namespace {
 using namespace kvasir;
 using kvasir::test::check_says;
 using kvasir::test::plugin_dir;
+using kvasir::test::read_bytes;
 using kvasir::test::TempDir;
 using Verdict = PluginFile::Verdict;
-
-std::string read_bytes(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
 
 std::string good_file() { return plugin_dir("good") + "/test_selector.so"; }
 

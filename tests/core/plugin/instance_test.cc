@@ -26,6 +26,10 @@ struct Fixture {
     return make<Selector>(registry, host.services,
                           faulty(Kind::kSelector, "org.test.selector", fault));
   }
+  Selector refused(const std::string& fault) {
+    return make<Selector>(registry, host.services,
+                          faulty(Kind::kSelector, "org.test.refused", fault));
+  }
   Storage storage(const std::string& fault = "") {
     return make<Storage>(registry, host.services,
                          faulty(Kind::kStorage, "org.test.storage", fault));
@@ -106,15 +110,15 @@ TEST_CASE("an instance that is not what it should be is refused") {
   };
   for (const Case& c : cases) {
     CAPTURE(c.fault);
-    const std::string error = failure_of([&] { f.selector(c.fault); });
-    check_says(error, {"org.test.selector 1.2.3", "test_selector.so"});
+    const std::string error = failure_of([&] { f.refused(c.fault); });
+    check_says(error, {"org.test.refused 1.2.3", "test_refused.so"});
     check_says(error, c.said);
   }
 }
 
 TEST_CASE("a table larger than ours is a newer plugin, and welcome") {
   Fixture f;
-  Selector s = f.selector("table.large");
+  Selector s = f.refused("table.large");
   s.read_limits();
   CHECK(s.limits().max_units == 32);
 }
@@ -123,7 +127,7 @@ TEST_CASE("refusals before the run are the configuration's, or the machine's") {
   Fixture f;
   kvasir_geometry geometry{};
   ErrorKind kind{};
-  CHECK_FALSE(failure_of([&] { f.selector("create"); }, &kind).empty());
+  CHECK_FALSE(failure_of([&] { f.refused("create"); }, &kind).empty());
   CHECK(kind == ErrorKind::kInput);
   check_says(failure_of([&] { f.selector("validate").validate(geometry); }, &kind),
              {"validate", "this model is too small"});

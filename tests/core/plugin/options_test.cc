@@ -21,12 +21,12 @@ struct Fixture {
   PluginRegistry registry{search({"good", "faulty", "required"}), host.services};
 
   ResolvedOptions resolve(std::vector<OptionSetting> options,
-                          const std::string& id = "org.test.selector") {
+                          const std::string& id = "org.test.options") {
     const OpenPlugin plugin = registry.open(Kind::kSelector, id);
     return ResolvedOptions(*plugin.desc, section(Kind::kSelector, id, std::move(options)));
   }
   std::string error(std::vector<OptionSetting> options,
-                    const std::string& id = "org.test.selector") {
+                    const std::string& id = "org.test.options") {
     return error_of([&] { resolve(std::move(options), id); });
   }
 };
@@ -46,7 +46,7 @@ TEST_CASE("every option is delivered in schema order with its default, OPTIONAL 
     keys += std::string(o.key) + " ";
     CHECK(o.is_set == 0);
   }
-  CHECK(keys == "budget_tokens exact ratio method memory levels fault ");
+  CHECK(keys == "budget_tokens exact ratio method memory levels label ");
   CHECK(find(options, "budget_tokens")->value.i == 4096);
   CHECK(find(options, "ratio")->value.f == 0.5);
   CHECK(find(options, "method")->value.i == 1);
@@ -118,7 +118,7 @@ TEST_CASE("mistakes name the place, the key, the range and the nearest name") {
   };
   const Case cases[] = {
       {{"budget_token", int64_t{1}, at(3)},
-       {"run.toml:3:1", "unknown option budget_token", "org.test.selector", "\"budget_tokens\""}},
+       {"run.toml:3:1", "unknown option budget_token", "org.test.options", "\"budget_tokens\""}},
       {{"zzzzzzzz", int64_t{1}, at(3)}, {"it has: budget_tokens, exact"}},
       {{"budget_tokens", int64_t{0}, at(3)}, {"budget_tokens = 0", "1..100000 tokens"}},
       {{"budget_tokens", int64_t{100001}, at(3)}, {"out of range"}},
@@ -137,7 +137,7 @@ TEST_CASE("mistakes name the place, the key, the range and the nearest name") {
       {{"table", std::string("a\0b", 3), at(3)}, {"zero byte"}},
       {{"levels", int64_t{3}, at(3)}, {"must be a list of integers"}},
       {{"levels", std::vector<int64_t>{1, 10}, at(3)}, {"levels = 10", "0..9"}},
-      {{"fault", int64_t{3}, at(3)}, {"must be a string", "an integer (3)"}},
+      {{"label", int64_t{3}, at(3)}, {"must be a string", "an integer (3)"}},
   };
   for (const Case& c : cases) {
     CAPTURE(c.setting.key);
@@ -149,7 +149,7 @@ TEST_CASE("mistakes name the place, the key, the range and the nearest name") {
 
 TEST_CASE("an option left over from another plugin says who changed the plugin") {
   Fixture f;
-  const OpenPlugin plugin = f.registry.open(Kind::kSelector, "org.test.selector");
+  const OpenPlugin plugin = f.registry.open(Kind::kSelector, "org.test.options");
   PluginSection s = section(Kind::kSelector, "x", {{"temperature", int64_t{1}, at(3)}});
   s.plugin.origin = {Origin::Source::kCommandLine, "--set selector.plugin=x", 0, 0};
   check_says(error_of([&] { ResolvedOptions(*plugin.desc, s); }),

@@ -92,9 +92,9 @@ TEST_CASE(
         0);
   CHECK(f.error(with_selector("no_symbol")).rfind("/dir/run.toml:6:1: ", 0) == 0);
   CHECK(f.error(with_selector("schema_key")).rfind("/dir/run.toml:6:1: ", 0) == 0);
-  CHECK(f.error(with_selector("org.test.selector", "topk = 'x'\n"))
+  CHECK(f.error(with_selector("org.test.options", "topk = 'x'\n"))
             .rfind("/dir/run.toml:7:1: topk must be an integer", 0) == 0);
-  const std::string refused = f.error(with_selector("org.test.selector", "fault = 'create'\n"));
+  const std::string refused = f.error(with_selector("org.test.refused", "fault = 'create'\n"));
   check_says(refused, {"/dir/run.toml:6:1: ", "I do not want to"});
 }
 
@@ -102,14 +102,14 @@ TEST_CASE("options are checked before anything is created") {
   Fixture f;
   // The selector would refuse to be created, but the storage's option is wrong: that comes first.
   const std::string error = f.error(
-      "[selector]\nplugin='org.test.selector'\nfault='create'\n"
+      "[selector]\nplugin='org.test.refused'\nfault='create'\n"
       "[storage]\nplugin='storage'\nfault=3\n[attention]\nplugin='attention'\n");
   check_says(error, {"/dir/run.toml:6:1: fault must be a string"});
 }
 
 TEST_CASE("a representative nobody asks and a deprecated option are warned about") {
   Fixture f;
-  f.build(with_selector("org.test.selector", "ratio = 0.25\n") +
+  f.build(with_selector("org.test.options", "ratio = 0.25\n") +
           "[representative]\nplugin = 'representative'\n");
   REQUIRE(f.host.log.size() == 2);
   check_says(f.host.log[0].text, {"[representative]", "no selector uses scores"});

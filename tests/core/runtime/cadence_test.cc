@@ -24,30 +24,30 @@ Outcome run(const std::string& keys, const std::string& options, uint32_t n_kv_h
   const auto engine =
       bench.engine("[cache]\n" + kSmall + keys + "\n[selector]\nplugin = 'kvasir.test.calls'\n" +
                    options + "\n" + kRecording);
-  calls& asked = calls_of(*engine);
-  recording& book = recording_of(*engine);
+  Calls& asked = calls_of(*engine);
+  Recording& book = recording_of(*engine);
   const auto seq = engine->open();
   prefill(*engine, seq, some_tokens(kPrompt));
-  CHECK(asked.n == 0);
+  CHECK(asked.size() == 0);
   book.armed = 1;
   Outcome out;
   for (uint32_t step = 0; step < kSteps; ++step) {
     decode(*engine, seq, static_cast<TokenId>(step));
     out.selects.emplace_back();
-    for (uint32_t i = 0; i < asked.n; ++i) {
-      CHECK(asked.at[i].moment == KVASIR_D2);
-      CHECK(asked.at[i].row[0].kv_len == kPrompt + step + 1);
-      out.selects.back().push_back(asked.at[i].layer);
+    for (uint32_t i = 0; i < asked.size(); ++i) {
+      CHECK(asked[i].moment == KVASIR_D2);
+      CHECK(asked[i].row[0].kv_len == kPrompt + step + 1);
+      out.selects.back().push_back(asked[i].layer);
     }
-    REQUIRE(book.n_runs == 3);
+    REQUIRE(book.runs.size() == 3);
     out.seen.emplace_back();
     for (uint32_t layer = 0; layer < 3; ++layer) {
       out.seen.back().emplace_back();
       for (uint32_t head = 0; head < n_kv_heads; ++head)
         out.seen.back().back().push_back(attended(book.runs[layer], seq, head));
     }
-    asked.clear(asked.self);
-    book.clear(book.self);
+    asked.clear();
+    book.runs.clear();
   }
   out.reused = engine->decode_engagement().reused;
   out.selections = engine->decode_engagement().selections;
@@ -165,7 +165,7 @@ TEST_CASE("streaming attends to sink and window only, however long it runs") {
   Bench bench(8, 2);
   const auto engine =
       bench.engine("[cache]\n" + kSmall + "[selector]\nplugin = 'kvasir.streaming'\n" + kRecording);
-  recording& book = recording_of(*engine);
+  Recording& book = recording_of(*engine);
   const auto seq = engine->open();
   prefill(*engine, seq, some_tokens(kPrompt));
   book.armed = 1;
@@ -174,8 +174,8 @@ TEST_CASE("streaming attends to sink and window only, however long it runs") {
     auto want = up_to(5);
     const uint32_t n = kPrompt + step + 1;
     for (uint32_t t = n - 9; t < n; ++t) want.push_back(t);
-    for (uint32_t i = 0; i < book.n_runs; ++i) CHECK(attended(book.runs[i], seq, 0) == want);
-    book.clear(book.self);
+    for (uint32_t i = 0; i < book.runs.size(); ++i) CHECK(attended(book.runs[i], seq, 0) == want);
+    book.runs.clear();
   }
 }
 
@@ -192,15 +192,15 @@ TEST_CASE("a list made anew out of turn says so") {
   const auto engine =
       bench.engine("[cache]\n" + kSmall +
                    "token_step = 4\n[selector]\nplugin = 'kvasir.test.calls'\nmax_units = 4\n");
-  calls& asked = calls_of(*engine);
+  Calls& asked = calls_of(*engine);
   const auto seq = engine->open();
   prefill(*engine, seq, some_tokens(30));  // window from 20 on: candidates 2 to 4
   std::vector<uint32_t> steps, forced;
   for (uint32_t step = 0; step < 16; ++step) {
     decode(*engine, seq, 1);
-    if (asked.n > 0) steps.push_back(step);
-    if (asked.n > 0 && asked.at[0].flags & KVASIR_STEP_FORCED) forced.push_back(step);
-    asked.clear(asked.self);
+    if (asked.size() > 0) steps.push_back(step);
+    if (asked.size() > 0 && asked[0].flags & KVASIR_STEP_FORCED) forced.push_back(step);
+    asked.clear();
   }
   // 37 tokens put the window at 28: candidates 2 to 6. Then every fourth step again.
   CHECK(steps == std::vector<uint32_t>{6, 8, 12});

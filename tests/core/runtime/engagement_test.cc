@@ -87,8 +87,8 @@ TEST_CASE("counters say what the backend was given, over batches, evictions and 
   Bench bench(8, 2);
   for (const std::string& selector :
        {kTopK, std::string("[selector]\nplugin = 'kvasir.streaming'\n"),
-        std::string("[selector]\nplugin = 'kvasir.test.h2o'\nhh_size = 9\n"),
-        std::string("[selector]\nplugin = 'kvasir.test.snapkv'\ncapacity = 11\nwindow = 5\n"),
+        std::string("[selector]\nplugin = 'kvasir.h2o'\nhh_size = 9\n"),
+        std::string("[selector]\nplugin = 'kvasir.snapkv'\nbudget_tokens = 11\nwindow_size = 5\n"),
         std::string("[selector]\nplugin = 'kvasir.test.calls'\nunit = 'token'\nevery = 3\n"),
         std::string("[selector]\nplugin = 'kvasir.test.calls'\nrows = 'half_listed'\n"
                     "weight = 1.0\n")}) {
@@ -96,7 +96,7 @@ TEST_CASE("counters say what the backend was given, over batches, evictions and 
     EngineOptions options;
     options.max_sequences = 2;
     const auto engine = bench.engine(kSmall + selector + kRecording, options);
-    recording& book = recording_of(*engine);
+    Recording& book = recording_of(*engine);
     const auto a = engine->open(), b = engine->open();
     prefill(*engine, a, some_tokens(60, 1));
     prefill(*engine, b, some_tokens(33, 2));
@@ -107,8 +107,9 @@ TEST_CASE("counters say what the backend was given, over batches, evictions and 
       engine->decode(items, logits);
     }
     uint64_t given = 0;
-    for (uint32_t i = 0; i < book.n_runs; ++i)
-      for (uint32_t r = 0; r < book.runs[i].n_rows; ++r) given += book.runs[i].rows[r].n_tokens;
+    for (uint32_t i = 0; i < book.runs.size(); ++i)
+      for (uint32_t r = 0; r < book.runs[i].rows.size(); ++r)
+        given += book.runs[i].rows[r].token.size();
     CHECK(engine->decode_engagement().tokens_attended == given);
     CHECK(engine->decode_engagement().kv_bytes_read == given * 128);
     CHECK(given < engine->decode_engagement().tokens_considered);

@@ -83,9 +83,9 @@ TEST_CASE("H2O keeps what an oracle keeps, and never attends to what it lost") {
       CAPTURE(chunk);
       Bench bench(8, n_kv_heads);
       const auto engine =
-          bench.engine(cache(chunk) + "[selector]\nplugin = 'kvasir.test.h2o'\nhh_size = 12\n" +
+          bench.engine(cache(chunk) + "[selector]\nplugin = 'kvasir.h2o'\nhh_size = 12\n" +
                        "[storage]\nplugin = 'kvasir.test.bad_storage'\n" + kRecording);
-      recording& book = recording_of(*engine);
+      Recording& book = recording_of(*engine);
       HeavyHitters oracle(bench.tiny, n_kv_heads, 12);
       const auto prompt = some_tokens(70, 2);
       std::vector<float> want;
@@ -93,18 +93,17 @@ TEST_CASE("H2O keeps what an oracle keeps, and never attends to what it lost") {
       oracle.evict();
       const auto seq = engine->open();
       CHECK(max_difference(prefill(*engine, seq, prompt), want) < 1e-4);
-      CHECK(probe(*engine->pipeline().selectors[0], seq, 1, 0) == 1);
       book.armed = 1;
       for (uint32_t i = 0; i < 40; ++i) {
         CAPTURE(i);
         const auto token = static_cast<TokenId>(i * 7);
         want = oracle.step(token);
         CHECK(max_difference(decode(*engine, seq, token), want) < 1e-4);
-        REQUIRE(book.n_runs == 3);
+        REQUIRE(book.runs.size() == 3);
         for (uint32_t layer = 0; layer < 3; ++layer)
           for (uint32_t head = 0; head < n_kv_heads; ++head)
             CHECK(attended(book.runs[layer], seq, head) == oracle.alive[layer][head]);
-        book.clear(book.self);
+        book.runs.clear();
         oracle.evict();
       }
       CHECK(oracle.margin > 1e-6);  // no tie could excuse another choice
@@ -118,21 +117,21 @@ TEST_CASE("H2O keeps what an oracle keeps, and never attends to what it lost") {
                                              7) /
                        8;
       const uint64_t open = 3 * ((110 - end + 7) / 8);
-      CHECK(probe(*engine->pipeline().storage, 0, 0, 0) == closed_up + open);
+      CHECK(probe(*engine->pipeline().storage, 0) == closed_up + open);
       const uint64_t head_block = 2 * 8 * 16 * sizeof(float);  // K and V of 8 tokens of one head
       CHECK(engine->kv_bytes(seq) == (closed_up + open * n_kv_heads) * head_block);
       CHECK(closed_up + open * n_kv_heads < 3 * 14 * n_kv_heads / 2);
       engine->close(seq);
-      CHECK(probe(*engine->pipeline().storage, 0, 0, 0) == 0);
-      CHECK(probe(*engine->pipeline().storage, 0, 0, 1) == 0);
+      CHECK(probe(*engine->pipeline().storage, 0) == 0);
+      CHECK(probe(*engine->pipeline().storage, 1) == 0);
     }
 }
 
 TEST_CASE("evicted is for good: forks inherit it, the next prompt does not bring it back") {
   Bench bench(8, 2);
-  const auto engine = bench.engine(
-      cache(16) + "[selector]\nplugin = 'kvasir.test.h2o'\nhh_size = 12\n" + kRecording);
-  recording& book = recording_of(*engine);
+  const auto engine =
+      bench.engine(cache(16) + "[selector]\nplugin = 'kvasir.h2o'\nhh_size = 12\n" + kRecording);
+  Recording& book = recording_of(*engine);
   const auto a = engine->open();
   prefill(*engine, a, some_tokens(70, 2));
   const auto b = engine->fork(a);
@@ -141,12 +140,12 @@ TEST_CASE("evicted is for good: forks inherit it, the next prompt does not bring
   const auto lost_in = [&](uint32_t run) { return attended(book.runs[run], a, 0); };
   const auto alive = lost_in(1);
   CHECK(alive.size() == 4 + 12 + 8 + 1);
-  book.clear(book.self);
+  book.runs.clear();
   decode(*engine, b, 5);
   CHECK(attended(book.runs[1], b, 0) == alive);
-  book.clear(book.self);
+  book.runs.clear();
   prefill(*engine, b, some_tokens(20, 3));
-  for (uint32_t i = 0; i < book.n_runs; ++i) {
+  for (uint32_t i = 0; i < book.runs.size(); ++i) {
     if (book.runs[i].layer != 1) continue;
     for (const uint32_t t : attended(book.runs[i], b, 0))
       CHECK((t >= 70 || std::binary_search(alive.begin(), alive.end(), t)));
@@ -162,10 +161,11 @@ TEST_CASE(
       CAPTURE(evict);
       CAPTURE(chunk);
       Bench bench(8, 2);
-      const auto engine = bench.engine(
-          cache(chunk) + "[selector]\nplugin = 'kvasir.test.snapkv'\ncapacity = 14\nwindow = 6\n" +
-          "kernel = 5\naction = '" + (evict ? "evict" : "restrict") + "'\n" + kRecording);
-      recording& book = recording_of(*engine);
+      const auto engine =
+          bench.engine(cache(chunk) + "[selector]\nplugin = 'kvasir.snapkv'\nbudget_tokens = 14\n" +
+                       "window_size = 6\nkernel_size = 5\nmode = '" +
+                       (evict ? "evict" : "retrieve") + "'\n" + kRecording);
+      Recording& book = recording_of(*engine);
       const auto prompt = some_tokens(kPrompt, 6);
       TokenForward forward(bench.tiny);
       std::vector<std::vector<std::vector<double>>> votes(
@@ -181,20 +181,15 @@ TEST_CASE(
       }
       const auto seq = engine->open();
       CHECK(max_difference(prefill(*engine, seq, prompt), want) < 1e-4);
-      const Selector& selector = *engine->pipeline().selectors[0];
       double margin = 1.0;
       std::vector<std::vector<std::vector<uint32_t>>> kept(3);
       for (uint32_t layer = 0; layer < 3; ++layer) {
-        CHECK(probe(selector, seq, layer, 0) == 1);
-        for (uint32_t t = 0; t < kPrompt; ++t)
-          CHECK(probe(selector, seq, layer, 1 + t) ==
-                doctest::Approx(votes[layer][0][t] + votes[layer][1][t]).epsilon(1e-4));
         const auto candidates = between(kSink, kPrompt - kWindow);
         for (uint32_t head = 0; head < 2; ++head) {
           std::vector<double> pooled(kPrompt);
           for (const uint32_t t : candidates)
             for (uint32_t u = t - std::min(t, kPool / 2); u <= t + kPool / 2; ++u)
-              if (u >= kSink && u < kPrompt - kWindow) pooled[t] += votes[layer][head][u];
+              if (u < kPrompt - kWindow) pooled[t] += votes[layer][head][u];
           kept[layer].push_back(top(pooled, candidates, kCapacity, &margin));
         }
       }
@@ -218,10 +213,10 @@ TEST_CASE(
         for (uint32_t layer = 0; layer < 3; ++layer)
           for (uint32_t head = 0; head < 2; ++head)
             CHECK(attended(book.runs[layer], seq, head) == must(layer, head, kPrompt + i + 1));
-        book.clear(book.self);
+        book.runs.clear();
       }
       prefill(*engine, seq, some_tokens(8, 7));  // the next turn
-      for (uint32_t i = 0; i < book.n_runs; ++i) {
+      for (uint32_t i = 0; i < book.runs.size(); ++i) {
         const uint32_t n = book.runs[i].rows[0].kv_len;
         CHECK(attended(book.runs[i], seq, 1) ==
               (evict ? must(book.runs[i].layer, 1, n) : up_to(n)));
@@ -241,12 +236,13 @@ TEST_CASE("mass as it is handed over: units, reductions, how many queries") {
         Bench bench(8, 2);
         EngineOptions options;
         options.max_sequences = 2;
-        const auto engine = bench.engine(
-            cache(128) + "[selector]\nplugin = 'kvasir.test.calls'\nunit = 'token'\nevery = 1\n" +
-                "mass_level = " + std::to_string(level) + "\nmass_reduce = " +
-                std::to_string(reduce) + "\nmass_queries = " + std::to_string(n_queries) + "\n",
-            options);
-        calls& told = calls_of(*engine);
+        const auto engine =
+            bench.engine(cache(128) + "[selector]\nplugin = 'kvasir.test.told'\nunit = 'token'\n" +
+                             "mass_level = " + std::to_string(level) +
+                             "\nmass_reduce = " + std::to_string(reduce) +
+                             "\nmass_queries = " + std::to_string(n_queries) + "\n",
+                         options);
+        Calls& told = calls_of(*engine);
         const auto prompt = some_tokens(kPrompt, 9);
         TokenForward forward(bench.tiny);
         const auto all = [](uint32_t, uint32_t p, uint32_t) { return everything(p); };
@@ -264,7 +260,7 @@ TEST_CASE("mass as it is handed over: units, reductions, how many queries") {
           forward.step(prompt[pos], all);
           if (n_queries == 0 || pos + n_queries >= kPrompt) add();
         }
-        const auto check = [&](const recorded_call& call, uint32_t first_row) {
+        const auto check = [&](const RecordedCall& call, uint32_t first_row) {
           for (uint32_t r = 0; r < n_rows; ++r) {
             const uint64_t begin = call.offsets[first_row + r],
                            end = call.offsets[first_row + r + 1];
@@ -278,16 +274,16 @@ TEST_CASE("mass as it is handed over: units, reductions, how many queries") {
             }
           }
         };
-        const auto last = [&]() -> const recorded_call& {
-          for (uint32_t i = told.n; i-- > 0;)
-            if (told.at[i].function == CALL_OBSERVE && told.at[i].layer == 2) return told.at[i];
+        const auto last = [&]() -> const RecordedCall& {
+          for (size_t i = told.size(); i-- > 0;)
+            if (told[i].function == RecordedCall::kObserve && told[i].layer == 2) return told[i];
           throw std::runtime_error("observe() was not called");
         };
         const auto a = engine->open(), b = engine->open();
         prefill(*engine, a, prompt);
         CHECK(last().moment == KVASIR_P3);
         CHECK(last().n_queries == (n_queries ? n_queries : kPrompt));
-        REQUIRE(last().n_mass_rows == n_rows);
+        REQUIRE(last().offsets.size() == n_rows + 1);
         check(last(), 0);
         prefill(*engine, b, prompt);
         const Engine::DecodeItem items[] = {{b, 77}, {a, 77}};
@@ -298,7 +294,7 @@ TEST_CASE("mass as it is handed over: units, reductions, how many queries") {
         add();
         CHECK(last().moment == KVASIR_D4);
         CHECK(last().n_queries == 1);  // of each sequence
-        REQUIRE(last().n_mass_rows == 2 * n_rows);
+        REQUIRE(last().offsets.size() == 2 * n_rows + 1);
         check(last(), 0);
         check(last(), n_rows);
       }

@@ -44,12 +44,12 @@ struct Trace {
 };
 
 void decode_one(Engine& engine, SequenceId seq, TokenId token, Trace& trace) {
-  recording& book = recording_of(engine);
-  book.clear(book.self);
+  Recording& book = recording_of(engine);
+  book.runs.clear();
   book.armed = 1;
   trace.logits.push_back(decode(engine, seq, token));
   book.armed = 0;
-  REQUIRE(book.n_runs == kLayers);
+  REQUIRE(book.runs.size() == kLayers);
   for (uint32_t layer = 0; layer < kLayers; ++layer)
     for (uint32_t head = 0; head < kKvHeads; ++head)
       trace.attended.push_back(attended(book.runs[layer], seq, head));
@@ -185,8 +185,8 @@ TEST_CASE("what was evicted is gone for the next prompt, what was set aside come
     decode_one(*engine, seq, 5, trace);
     const auto before = trace.attended[0];
     CHECK(before.size() < 40);
-    recording& book = recording_of(*engine);
-    book.clear(book.self);
+    Recording& book = recording_of(*engine);
+    book.runs.clear();
     book.armed = 1;
     prefill(*engine, seq, some_tokens(20, 8));
     book.armed = 0;

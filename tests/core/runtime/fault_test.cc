@@ -77,7 +77,7 @@ TEST_CASE("asking for dense is counted, but is no fault") {
   const auto want = run(*dense, 6), got = run(*engine, 6);
   for (size_t i = 0; i < got.size(); ++i) CHECK(same(got[i], want[i]));
   CHECK(engine->decode_engagement().fallbacks == 6 * 3);
-  CHECK(probe(*engine->pipeline().selectors[0], 0, 0, 0) == 6 * 3);  // still asked
+  CHECK(probe(*engine->pipeline().selectors[0], 0) == 6 * 3);  // still asked
   CHECK(bench.log.empty());
 }
 
@@ -135,7 +135,7 @@ TEST_CASE("faults beside select(): the run goes on without that call, then witho
     CHECK_NOTHROW(got = run(*engine, 6));
     CHECK(lines_with(bench, c.where) >= 3);
     CHECK(lines_with(bench, "put aside") == 1);
-    CHECK(probe(*engine->pipeline().selectors[0], 0, 0, 0) == 3);  // aside: not called again
+    CHECK(probe(*engine->pipeline().selectors[0], 0) == 3);  // aside: not called again
     const auto dense = bench.engine(kCache + kDense);
     if (std::string(c.where) != "observe")  // there the first step was still sparse
       CHECK(same(got.back(), run(*dense, 6).back()));
@@ -196,8 +196,8 @@ TEST_CASE("a backend or storage that fails is an error by name, and holds nothin
     // A lease without memory is itself the storage's broken book-keeping.
     if (toml.find("storage") == std::string::npos || toml.find("null_keys") != std::string::npos)
       return;
-    CHECK(probe(*engine->pipeline().storage, 0, 0, 0) == 0);
-    CHECK(probe(*engine->pipeline().storage, 0, 0, 1) == 0);
+    CHECK(probe(*engine->pipeline().storage, 0) == 0);
+    CHECK(probe(*engine->pipeline().storage, 1) == 0);
   };
   fails("[attention]\nplugin = 'kvasir.test.bad_attention'\nfault = 'error'\nfrom_call = 4\n",
         "kvasir.test.bad_attention");

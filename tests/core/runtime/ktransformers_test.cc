@@ -142,7 +142,7 @@ TEST_CASE("preselected, represented by the most attended keys, selected again at
         CAPTURE(chunk);
         Bench bench(8, n_kv_heads);
         const auto engine = bench.engine(toml(chunk, shared));
-        recording& book = recording_of(*engine);
+        Recording& book = recording_of(*engine);
         const auto prompt = some_tokens(kPrompt, 4);
         Oracle oracle(bench.tiny, n_kv_heads, shared, prompt);
         const auto seq = engine->open();
@@ -163,7 +163,7 @@ TEST_CASE("preselected, represented by the most attended keys, selected again at
                 return keys;
               });
           CHECK(max_difference(decode(*engine, seq, token), logits) < 1e-4);
-          REQUIRE(book.n_runs == kLayers);
+          REQUIRE(book.runs.size() == kLayers);
           for (uint32_t layer = 0; layer < kLayers; ++layer)
             for (uint32_t head = 0; head < n_kv_heads; ++head) {
               CHECK(attended(book.runs[layer], seq, head) == want[layer][head]);
@@ -172,7 +172,7 @@ TEST_CASE("preselected, represented by the most attended keys, selected again at
                 restricted += (block + 1) * kBlock <= kPrompt - kWindow;
               }
             }
-          book.clear(book.self);
+          book.runs.clear();
         }
         CHECK(oracle.margin > 1e-7);  // no tie could excuse another choice
         CHECK(restricted > 0);
@@ -199,8 +199,8 @@ TEST_CASE("blocks of one token with preselection attend to what SnapKV without p
                        "union_with_last_layer = false\n");
       const auto snapkv =
           bench.engine(shared + "plugin = 'kvasir.snapkv'\nkernel_size = 1\nmode = 'retrieve'\n");
-      recording& book = recording_of(*engine);
-      recording& other = recording_of(*snapkv);
+      Recording& book = recording_of(*engine);
+      Recording& other = recording_of(*snapkv);
       const auto prompt = some_tokens(kPrompt, 4);
       Question question(bench.tiny, prompt, 16);
       double margin = 1.0;
@@ -211,8 +211,8 @@ TEST_CASE("blocks of one token with preselection attend to what SnapKV without p
       for (uint32_t i = 0; i < 12; ++i) {
         decode(*engine, seq, static_cast<TokenId>(i));
         decode(*snapkv, twin, static_cast<TokenId>(i));
-        REQUIRE(book.n_runs == kLayers);
-        REQUIRE(other.n_runs == kLayers);
+        REQUIRE(book.runs.size() == kLayers);
+        REQUIRE(other.runs.size() == kLayers);
         for (uint32_t layer = 0; layer < kLayers; ++layer)
           for (uint32_t head = 0; head < n_kv_heads; ++head) {
             std::vector<double> votes(kPrompt - 16);
@@ -225,8 +225,8 @@ TEST_CASE("blocks of one token with preselection attend to what SnapKV without p
             CHECK(attended(book.runs[layer], seq, head) == kept);
             CHECK(attended(other.runs[layer], twin, head) == kept);
           }
-        book.clear(book.self);
-        other.clear(other.self);
+        book.runs.clear();
+        other.runs.clear();
       }
       CHECK(margin > 1e-7);
     }

@@ -61,7 +61,7 @@ std::vector<double> expected(const std::vector<uint32_t>& tokens, uint32_t q_hea
 TEST_SUITE_BEGIN("core/runtime/positions");
 
 TEST_CASE("slots: distances are those inside what is attended") {
-  for (const std::string selector : {"streaming", "kvasir.test.h2o"}) {
+  for (const std::string selector : {"streaming", "kvasir.h2o"}) {
     CAPTURE(selector);
     RopeConfig rope;
     rope.n_dims = kDim;
@@ -80,7 +80,7 @@ TEST_CASE("slots: distances are those inside what is attended") {
         "[selector]\nplugin = '" +
             selector + "'\n" + (selector == "streaming" ? "" : "hh_size = 9\n") + kRecording,
         options);
-    recording& book = recording_of(*engine);
+    Recording& book = recording_of(*engine);
     const SequenceId seq = engine->open();
     std::vector<TokenId> prompt(100);
     for (size_t i = 0; i < prompt.size(); ++i) prompt[i] = static_cast<TokenId>(i);
@@ -101,7 +101,7 @@ TEST_CASE("slots: distances are those inside what is attended") {
           worst = std::max(worst, std::abs(want[d] - double{last[q_head * kDim + d]}));
       }
       CHECK(worst < 1e-5);
-      book.clear(book.self);
+      book.runs.clear();
     }
   }
 }
@@ -110,17 +110,17 @@ TEST_CASE("a follower of a layer group keeps to its own restriction") {
   Bench bench(8, 2);
   const std::string toml =
       "[cache]\nblock_size = 8\nsink_tokens = 4\nwindow_tokens = 8\nlayer_step = 3\n"
-      "[selector]\nplugin = 'kvasir.test.snapkv'\ncapacity = 14\nwindow = 6\nkernel = 5\n"
-      "action = 'restrict'\n" +
+      "[selector]\nplugin = 'kvasir.snapkv'\nbudget_tokens = 14\nwindow_size = 6\nkernel_size = 5\n"
+      "mode = 'retrieve'\n" +
       kRecording;
   const auto engine = bench.engine(toml);
-  recording& book = recording_of(*engine);
+  Recording& book = recording_of(*engine);
   const auto seq = engine->open();
   prefill(*engine, seq, some_tokens(75, 6));
   book.armed = 1;
   decode(*engine, seq, 5);
   // SnapKV attends to all it may reach: each layer to its own votes, leader or not.
-  REQUIRE(book.n_runs == 3);
+  REQUIRE(book.runs.size() == 3);
   const auto of = [&](uint32_t layer) { return attended(book.runs[layer], seq, 0); };
   CHECK(of(0).size() == 4 + 14 + 9);
   CHECK(of(1).size() == 4 + 14 + 9);

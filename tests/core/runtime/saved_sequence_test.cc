@@ -17,7 +17,7 @@ const std::string kStrategies[] = {
     "[selector]\nplugin = 'dense'\n",
     "[selector]\nplugin = 'streaming'\n",
     "[selector]\nplugin = 'block_topk'\nbudget_tokens = 16\n[representative]\nplugin = 'minmax'\n",
-    "[selector]\nplugin = 'kvasir.test.h2o'\nhh_size = 12\n",
+    "[selector]\nplugin = 'kvasir.h2o'\nhh_size = 12\n",
 };
 
 std::vector<std::byte> sealed(std::vector<std::byte> bytes) {
@@ -74,10 +74,10 @@ TEST_CASE("another strategy, model or a plugin that cannot save is named") {
         "accepted");
   CHECK(refusal(*bench.engine(kCache + kStrategies[0])).find("block_topk") != std::string::npos);
   CHECK(refusal(*other.engine(kCache + kStrategies[2])).find("kv heads = 2") != std::string::npos);
-  const auto snapkv = bench.engine(kCache + "[selector]\nplugin = 'kvasir.test.snapkv'\n");
+  const auto snapkv = bench.engine(kCache + "[selector]\nplugin = 'kvasir.snapkv'\n");
   const auto stateful = snapkv->open();
   prefill(*snapkv, stateful, some_tokens(40, 4));
-  CHECK_THROWS_WITH_AS(snapkv->save(stateful), doctest::Contains("kvasir.test.snapkv"), Error);
+  CHECK_THROWS_WITH_AS(snapkv->save(stateful), doctest::Contains("kvasir.snapkv"), Error);
 }
 
 TEST_CASE("damage is refused, or harmless when the checksum was made to fit") {

@@ -36,7 +36,7 @@ std::string toml_of(const TopKCase& s) {
   return text + kRecording;
 }
 
-SelectionCase case_of(const TopKCase& s, const recorded_run& run) {
+SelectionCase case_of(const TopKCase& s, const RecordedRun& run) {
   SelectionCase of;
   of.n_q_heads = 8, of.n_kv_heads = s.n_kv_heads, of.head_dim = 16;
   of.block_size = s.block, of.sink_tokens = s.sink, of.window_tokens = s.window;
@@ -47,8 +47,8 @@ SelectionCase case_of(const TopKCase& s, const recorded_run& run) {
   of.reduce = s.reduce;
   of.heads = s.shared ? OracleHeads::kShared : OracleHeads::kKvHead;
   of.softmax_scale = 0.25;
-  of.k.assign(run.k[0], run.k[0] + size_t{s.n_kv_heads} * of.kv_len * 16);
-  of.q.assign(run.q, run.q + 8 * 16);
+  of.k.assign(run.k[0].begin(), run.k[0].end());
+  of.q.assign(run.q.begin(), run.q.begin() + 8 * 16);
   return of;
 }
 
@@ -57,10 +57,10 @@ struct Tally {
 };
 
 // Checks every layer of the one step that was recorded, and forgets it.
-void check_step(const TopKCase& s, recording& book, uint64_t seq, Tally& tally) {
-  REQUIRE(book.n_runs == 3);
-  for (uint32_t i = 0; i < book.n_runs; ++i) {
-    const recorded_run& run = book.runs[i];
+void check_step(const TopKCase& s, Recording& book, uint64_t seq, Tally& tally) {
+  REQUIRE(book.runs.size() == 3);
+  for (uint32_t i = 0; i < book.runs.size(); ++i) {
+    const RecordedRun& run = book.runs[i];
     const SelectionCase of = case_of(s, run);
     const SelectionAnswer answer = select_blocks(of);
     if (answer.margin < 1e-5) {  // two blocks as good as each other in f32
@@ -76,7 +76,7 @@ void check_step(const TopKCase& s, recording& book, uint64_t seq, Tally& tally) 
       CHECK(attended(run, seq, head) == tokens_of(of, answer.attended[head]));
     }
   }
-  book.clear(book.self);
+  book.runs.clear();
 }
 
 void check_setting(const TopKCase& s, uint32_t longest = 1022) {
@@ -84,7 +84,7 @@ void check_setting(const TopKCase& s, uint32_t longest = 1022) {
   CAPTURE(toml);
   Bench bench(8, s.n_kv_heads);
   const auto engine = bench.engine(toml);
-  recording& book = recording_of(*engine);
+  Recording& book = recording_of(*engine);
   const auto seq = engine->open();
   const auto tokens = some_tokens(1200, s.block + s.window);
   Tally tally;
@@ -145,7 +145,7 @@ TEST_CASE("each sequence of a batch is served from its own query") {
   EngineOptions options;
   options.max_sequences = 3;
   const auto engine = bench.engine(toml_of(s), options);
-  recording& book = recording_of(*engine);
+  Recording& book = recording_of(*engine);
   std::vector<SequenceId> ids;
   for (const uint32_t n : {5u, 200u, 90u}) {  // the first is covered by the budget
     ids.push_back(engine->open());
@@ -155,15 +155,15 @@ TEST_CASE("each sequence of a batch is served from its own query") {
   const Engine::DecodeItem items[] = {{ids[0], 3}, {ids[1], 4}, {ids[2], 5}};
   std::vector<float> logits(900);
   engine->decode(items, logits);
-  REQUIRE(book.n_runs == 3);
+  REQUIRE(book.runs.size() == 3);
   for (uint32_t i = 0; i < 3; ++i) {
-    const recorded_run& run = book.runs[i];
+    const RecordedRun& run = book.runs[i];
     for (uint32_t r = 0; r < 3; ++r) {
       SelectionCase of = case_of(s, run);
-      for (uint32_t row = 0; row < run.n_rows; ++row)
+      for (uint32_t row = 0; row < run.rows.size(); ++row)
         if (run.rows[row].seq == ids[r]) of.kv_len = run.rows[row].kv_len;
-      of.k.assign(run.k[r], run.k[r] + size_t{2} * of.kv_len * 16);
-      of.q.assign(run.q + size_t{r} * 128, run.q + size_t{r + 1} * 128);
+      of.k.assign(run.k[r].begin(), run.k[r].end());
+      of.q.assign(run.q.begin() + r * 128, run.q.begin() + (r + 1) * 128);
       const SelectionAnswer answer = select_blocks(of);
       REQUIRE(answer.margin > 1e-5);
       CHECK(answer.everything == (r == 0));

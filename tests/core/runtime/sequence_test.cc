@@ -151,8 +151,8 @@ TEST_CASE("forks share blocks; closing the last holder frees them") {
   Bench bench(8, 2);
   const auto engine = bench.engine(cache(64) + kTopK + kCounted);
   const Storage& storage = *engine->pipeline().storage;
-  const auto blocks = [&] { return probe(storage, 0, 0, 0); };
-  const auto leases = [&] { return probe(storage, 0, 0, 1); };
+  const auto blocks = [&] { return probe(storage, 0); };
+  const auto leases = [&] { return probe(storage, 1); };
   const auto root = engine->open();
   prefill(*engine, root, some_tokens(165, 17));
   CHECK(blocks() == 3 * 11);

@@ -10,43 +10,61 @@ namespace {
 using namespace kvasir;
 using namespace kvasir::test;
 
-constexpr uint32_t kSink = 4, kWindow = 8, kDims = 6, kCap = 13;
+constexpr uint32_t kSink = 4, kWindow = 8, kCap = 13;
+constexpr double kAlpha = 1.0;
+constexpr double kHalfPrecision = 2e-3;  // of partial logits, relative to the best
 const std::string kCache = "[cache]\nblock_size = 8\nsink_tokens = 4\nwindow_tokens = 8\n";
 const std::string kInfiniGen =
-    "[selector]\nplugin = 'kvasir.test.infinigen'\npartial_dims = 6\ncap = 13\nalpha = 1.0\n";
+    "[selector]\nplugin = 'kvasir.infinigen'\npartial_weight_ratio = 1.0\ngqa_reduce = 'max'\n";
+const std::string kCapped = kInfiniGen + "budget_tokens = 13\nalpha = 1.0\n";
 
 std::string async(const std::string& options) {
   return "[storage]\nplugin = 'kvasir.test.async_storage'\n" + options;
 }
 enum Seen { kBlocks, kAbsent, kFetched, kLost, kSpilled, kLeases };
-double seen(const Engine& engine, Seen what) {
-  return probe(*engine.pipeline().storage, 0, 0, what);
+double seen(const Engine& engine, Seen what) { return probe(*engine.pipeline().storage, what); }
+
+// Logits of the candidates by the query that the layer before speculates, largest over the group;
+// by [kv head][token].
+std::vector<std::map<uint32_t, double>> rehearse(const TokenForward& forward, uint32_t layer,
+                                                 uint32_t n) {
+  const auto q = forward.speculated_query(layer);
+  std::vector<std::map<uint32_t, double>> out(2);
+  for (uint32_t h = 0; h < 8; ++h)
+    for (uint32_t t = kSink; t + kWindow < n; ++t) {
+      double dot = 0;
+      for (uint32_t d = 0; d < 16; ++d) dot += q[h][d] * forward.key(layer, h / 4, t)[d];
+      const auto [at, fresh] = out[h / 4].emplace(t, dot / 4.0);
+      if (!fresh) at->second = std::max(at->second, dot / 4.0);
+    }
+  return out;
 }
 
-// The choice fake_infinigen documents: partial logits of the speculated query, largest over the
-// group; at most kCap tokens, none further than alpha below the best.
-std::vector<uint32_t> speculated(const TokenForward& forward, uint32_t layer, uint32_t kv_head,
-                                 uint32_t n, double* margin) {
-  const auto q = forward.speculated_query(layer);
-  std::vector<std::pair<double, uint32_t>> scored;
-  for (uint32_t t = kSink; t + kWindow < n; ++t) {
-    double best = -INFINITY;
-    for (uint32_t h = kv_head * 4; h < kv_head * 4 + 4; ++h) {
-      double dot = 0;
-      for (uint32_t d = 0; d < kDims; ++d) dot += q[h][d] * forward.key(layer, kv_head, t)[d];
-      best = std::max(best, dot / 4.0);
+// What was attended is sink, window and the best of the rehearsed logits: for all heads as many as
+// lie within kAlpha of the best on average, at most kCap.
+void check_choice(const std::vector<std::map<uint32_t, double>>& logits,
+                  const std::vector<std::vector<uint32_t>>& attended, uint32_t n) {
+  size_t fewest = 0, most = 0;
+  for (uint32_t head = 0; head < 2; ++head) {
+    double best = -INFINITY, worst_in = INFINITY, best_out = -INFINITY;
+    for (const auto& [t, logit] : logits[head]) best = std::max(best, logit);
+    const double slack = kHalfPrecision * std::max(1.0, std::abs(best));
+    auto forced = up_to(kSink);
+    for (uint32_t t = n - kWindow; t < n; ++t) forced.push_back(t);
+    CHECK(
+        std::includes(attended[head].begin(), attended[head].end(), forced.begin(), forced.end()));
+    for (const auto& [t, logit] : logits[head]) {
+      fewest += logit > best - kAlpha + slack;
+      most += logit > best - kAlpha - slack;
+      const bool is_in = std::binary_search(attended[head].begin(), attended[head].end(), t);
+      (is_in ? worst_in : best_out) = is_in ? std::min(worst_in, logit) : std::max(best_out, logit);
     }
-    scored.emplace_back(-best, t);
+    CHECK(worst_in >= best_out - 2 * slack);
   }
-  std::sort(scored.begin(), scored.end());
-  std::vector<uint32_t> out;
-  for (size_t i = 0; i < scored.size(); ++i) {
-    if (i == kCap) *margin = std::min(*margin, scored[i].first - scored[i - 1].first);
-    *margin = std::min(*margin, std::abs(scored[i].first - scored[0].first - 1.0));
-    if (i < kCap && scored[i].first <= scored[0].first + 1.0) out.push_back(scored[i].second);
-  }
-  std::sort(out.begin(), out.end());
-  return out;
+  const size_t chosen = attended[0].size() - kSink - kWindow;
+  CHECK(attended[1].size() == attended[0].size());
+  CHECK(chosen >= std::clamp<size_t>(fewest / 2, 1, kCap));
+  CHECK(chosen <= std::clamp<size_t>(most / 2, 1, kCap));
 }
 
 }  // namespace
@@ -58,44 +76,36 @@ TEST_CASE("InfiniGen: FINAL lists of a layer ahead are what that layer attends t
        {std::string(), async("pool_blocks = 6\n"), async("pool_blocks = 0\ndelay_us = 50\n")}) {
     CAPTURE(storage);
     Bench bench(8, 2);
-    const auto engine = bench.engine(kCache + kInfiniGen + storage + kRecording);
-    recording& book = recording_of(*engine);
+    const auto engine =
+        bench.engine(kCache + "dense_layers = [0]\n" + kCapped + storage + kRecording);
+    Recording& book = recording_of(*engine);
     const auto prompt = some_tokens(100, 5);
     TokenForward forward(bench.tiny);
     for (const TokenId token : prompt)
       forward.step(token, [](uint32_t, uint32_t p, uint32_t) { return everything(p); });
     const auto seq = engine->open();
     prefill(*engine, seq, prompt);
-    CHECK(probe(*engine->pipeline().selectors[0], seq, 1, 0) == 100);  // queries of the prompt
     book.armed = 1;
-    double margin = 1.0;
     for (uint32_t i = 0; i < 15; ++i) {
       CAPTURE(i);
-      std::vector<std::vector<std::vector<uint32_t>>> must(3,
-                                                           std::vector<std::vector<uint32_t>>(2));
       const auto token = static_cast<TokenId>(i * 13);
+      const auto got = decode(*engine, seq, token);
+      REQUIRE(book.runs.size() == 3);
+      std::vector<std::vector<std::vector<uint32_t>>> lists(3);
+      for (uint32_t layer = 0; layer < 3; ++layer)
+        for (uint32_t head = 0; head < 2; ++head)
+          lists[layer].push_back(attended(book.runs[layer], seq, head));
+      book.runs.clear();
+      CHECK(lists[0][1] == up_to(100 + i + 1));
       const auto want = forward.step(token, [&](uint32_t layer, uint32_t pos, uint32_t h) {
-        if (layer == 0) return everything(pos);  // no layer before it to speculate from
+        if (layer > 0 && h == 0)
+          check_choice(rehearse(forward, layer, pos + 1), lists[layer], pos + 1);
         std::vector<TokenForward::Key> keys;
-        auto& tokens = must[layer][h / 4];
-        if (tokens.empty()) {
-          tokens = up_to(kSink);
-          for (const uint32_t t : speculated(forward, layer, h / 4, pos + 1, &margin))
-            tokens.push_back(t);
-          for (uint32_t t = pos + 1 - kWindow; t <= pos; ++t) tokens.push_back(t);
-        }
-        for (const uint32_t t : tokens) keys.push_back({t});
+        for (const uint32_t t : lists[layer][h / 4]) keys.push_back({t});
         return keys;
       });
-      CHECK(max_difference(decode(*engine, seq, token), want) < 1e-4);
-      REQUIRE(book.n_runs == 3);
-      CHECK(attended(book.runs[0], seq, 1) == up_to(100 + i + 1));
-      for (uint32_t layer = 1; layer < 3; ++layer)
-        for (uint32_t head = 0; head < 2; ++head)
-          CHECK(attended(book.runs[layer], seq, head) == must[layer][head]);
-      book.clear(book.self);
+      CHECK(max_difference(got, want) < 1e-4);
     }
-    CHECK(margin > 1e-6);
     CHECK(engine->decode_engagement().fallbacks == 0);
     if (storage.empty()) continue;
     CHECK(seen(*engine, kFetched) > 0);
@@ -105,13 +115,42 @@ TEST_CASE("InfiniGen: FINAL lists of a layer ahead are what that layer attends t
   }
 }
 
+TEST_CASE("who asks for it is given each layer's attention input, that many layers ahead") {
+  for (const uint32_t ahead : {1u, 2u}) {
+    CAPTURE(ahead);
+    Bench bench(8, 2);
+    const auto engine = bench.engine(kCache + "[selector]\nplugin = 'kvasir.test.ahead'\nahead = " +
+                                     std::to_string(ahead) + "\n");
+    Calls& calls = calls_of(*engine);
+    const auto prompt = some_tokens(60, 5);
+    TokenForward forward(bench.tiny);
+    for (const TokenId token : prompt)
+      forward.step(token, [](uint32_t, uint32_t p, uint32_t) { return everything(p); });
+    const auto seq = engine->open();
+    prefill(*engine, seq, prompt);
+    CHECK(calls.empty());
+    decode(*engine, seq, 7);
+    REQUIRE(calls.size() == 3 - ahead);
+    forward.step(7, [&](uint32_t layer, uint32_t pos, uint32_t h) {
+      if (h == 0 && layer + ahead < 3) {
+        CHECK(calls[layer].layer == layer);
+        CHECK(calls[layer].moment == KVASIR_D1);
+        CHECK(calls[layer].target_layer == layer + ahead);
+        CHECK(max_difference(calls[layer].x, forward.input()) < 1e-4);
+      }
+      return everything(pos);
+    });
+    CHECK(engine->decode_engagement().fallbacks == 0);
+  }
+}
+
 TEST_CASE("a speculated list is kept for token_step steps like any other") {
   Bench bench(8, 2);
   const auto engine = bench.engine(
       "[cache]\nblock_size = 8\nsink_tokens = 4\nwindow_tokens = 8\n"
       "token_step = 4\n" +
-      kInfiniGen + kRecording);
-  recording& book = recording_of(*engine);
+      kCapped + kRecording);
+  Recording& book = recording_of(*engine);
   const auto seq = engine->open();
   prefill(*engine, seq, some_tokens(100, 5));
   book.armed = 1;
@@ -119,7 +158,7 @@ TEST_CASE("a speculated list is kept for token_step steps like any other") {
   for (uint32_t i = 0; i < 12; ++i) {
     decode(*engine, seq, static_cast<TokenId>(i * 13));
     const auto now = attended(book.runs[2], seq, 0);
-    book.clear(book.self);
+    book.runs.clear();
     CHECK(now.size() <= kSink + kCap + kWindow + 4);
     if (i % 4 != 0) {
       before.push_back(100 + i);
@@ -133,13 +172,13 @@ TEST_CASE("an evicting pool limit drops the least used and goes on") {
   Bench bench(8, 2);
   const auto engine = bench.engine(kCache + kInfiniGen + "pool_limit = 20\n" +
                                    async("pool_blocks = 8\n") + kRecording);
-  recording& book = recording_of(*engine);
+  Recording& book = recording_of(*engine);
   const auto seq = engine->open();
   prefill(*engine, seq, some_tokens(100, 5));
   for (uint32_t i = 0; i < 10; ++i) decode(*engine, seq, static_cast<TokenId>(i));
   book.armed = 1;
   decode(*engine, seq, 3);
-  // Layer 0 attends to all that lives: 20 candidates, one more that left the window since.
+  // The budget covers all that lives: 20 candidates, one more that left the window since.
   CHECK(attended(book.runs[0], seq, 0).size() == kSink + 20 + 1 + kWindow);
   engine->close(seq);
   CHECK(seen(*engine, kBlocks) == 0);
@@ -150,8 +189,8 @@ TEST_CASE("blocks that come and go give the numbers of blocks that stay") {
   const std::string top_k =
       "[selector]\nplugin = 'kvasir.block_topk'\nbudget_tokens = 24\n"
       "[representative]\nplugin = 'kvasir.minmax'\ndtype = 'f32'\n";
-  const std::string keys = "[selector]\nplugin = 'kvasir.test.magicpig'\n";
-  for (const std::string& strategy : {top_k, keys, kInfiniGen})
+  const std::string keys = "[selector]\nplugin = 'kvasir.test.draws'\n";
+  for (const std::string& strategy : {top_k, keys, kCapped})
     for (const std::string& options :
          {std::string("pool_blocks = 5\n"), std::string("pool_blocks = 0\nqueue_blocks = 3\n"),
           std::string("pool_blocks = 2\nqueue_blocks = 1\ndelay_us = 300\n")}) {

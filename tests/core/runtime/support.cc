@@ -98,8 +98,7 @@ struct Plugins {
     const std::string root = KVASIR_BINARY_DIR;
     PluginSearch result;
     result.levels.push_back(
-        {"tests",
-         {root + "/plugins", root + "/test-plugins/fakes", root + "/test-plugins/runtime"}});
+        {"tests", {root + "/plugins", root + "/test-plugins/fake", root + "/test-plugins/task"}});
     return result;
   }
 };
@@ -141,16 +140,16 @@ T& extension_of(const Instance& instance, const char* id) {
 }
 }  // namespace
 
-recording& recording_of(Engine& engine) {
-  return extension_of<recording>(*engine.pipeline().attention, RECORDING_EXTENSION);
+Recording& recording_of(Engine& engine) {
+  return extension_of<Recording>(*engine.pipeline().attention, kRecordingExtension);
 }
-calls& calls_of(Engine& engine) {
-  return extension_of<calls>(*engine.pipeline().selectors.back(), CALLS_EXTENSION);
+Calls& calls_of(Engine& engine) {
+  return extension_of<Calls>(*engine.pipeline().selectors.back(), kCallsExtension);
 }
-double probe(const Instance& instance, uint64_t seq, uint32_t layer, uint32_t item) {
-  const auto* table = static_cast<const fake_probe*>(instance.extension(FAKE_PROBE));
+double probe(const Instance& instance, uint32_t item) {
+  const auto* table = static_cast<const Probe*>(instance.extension(kProbeExtension));
   REQUIRE(table != nullptr);
-  return table->read(TableOf::of(instance)->self, seq, layer, item);
+  return table->read(TableOf::of(instance)->self, item);
 }
 
 std::vector<float> prefill(Engine& engine, SequenceId seq, std::span<const TokenId> tokens) {
@@ -183,11 +182,11 @@ TokenId best(std::span<const float> logits) {
   return static_cast<TokenId>(std::max_element(logits.begin(), logits.end()) - logits.begin());
 }
 
-std::vector<uint32_t> attended(const recorded_run& run, uint64_t seq, uint32_t kv_head) {
+std::vector<uint32_t> attended(const RecordedRun& run, uint64_t seq, uint32_t kv_head) {
   std::vector<uint32_t> tokens;
-  for (uint32_t r = 0; r < run.n_rows; ++r)
-    if (run.rows[r].seq == seq && run.rows[r].kv_head == kv_head)
-      tokens.insert(tokens.end(), run.rows[r].token, run.rows[r].token + run.rows[r].n_tokens);
+  for (const RecordedRow& row : run.rows)
+    if (row.seq == seq && row.kv_head == kv_head)
+      tokens.insert(tokens.end(), row.token.begin(), row.token.end());
   std::sort(tokens.begin(), tokens.end());
   return tokens;
 }

@@ -56,9 +56,9 @@ struct Bench {
 // "plugin = 'kvasir.test.recording_attention'" under [attention].
 extern const std::string kRecording;
 
-recording& recording_of(Engine& engine);
-calls& calls_of(Engine& engine);
-double probe(const Instance& instance, uint64_t seq, uint32_t layer, uint32_t item);
+Recording& recording_of(Engine& engine);
+Calls& calls_of(Engine& engine);
+double probe(const Instance& instance, uint32_t item);  // of a fake: what it has seen
 
 std::vector<float> prefill(Engine& engine, SequenceId seq, std::span<const TokenId> tokens);
 std::vector<float> decode(Engine& engine, SequenceId seq, TokenId token);
@@ -67,7 +67,7 @@ double largest(std::span<const float> a);
 TokenId best(std::span<const float> logits);
 
 // Tokens a sequence and kv head attended to in one run(), over all parts, ascending.
-std::vector<uint32_t> attended(const recorded_run& run, uint64_t seq, uint32_t kv_head);
+std::vector<uint32_t> attended(const RecordedRun& run, uint64_t seq, uint32_t kv_head);
 std::vector<uint32_t> up_to(uint32_t n);  // 0, 1, … n - 1
 std::vector<uint32_t> between(uint32_t begin, uint32_t end);
 
@@ -90,7 +90,9 @@ class TokenForward {
   // Probability of each key seen, of the last step; [layer][q_head].
   using Mass = std::vector<std::pair<uint32_t, double>>;
   const Mass& mass(uint32_t layer, uint32_t q_head) const { return mass_[layer][q_head]; }
-  // Valid inside step(), for the token at hand: rotated query of (layer, q_head) and keys.
+  // Valid inside step(), for the token at hand: attention input of the layer, rotated query of
+  // (layer, q_head) and keys.
+  const std::vector<float>& input() const { return x_; }
   const std::vector<double>& query(uint32_t q_head) const { return q_[q_head]; }
   const std::vector<double>& constant_query(uint32_t q_head) const { return q_constant_[q_head]; }
   const std::vector<double>& key(uint32_t layer, uint32_t kv_head, uint32_t token) const {

@@ -12,19 +12,19 @@ constexpr uint32_t kBlock = 8, kSink = 4, kWindow = 20;
 std::string toml(uint32_t chunk, uint32_t layout, const std::string& unit) {
   return "[cache]\nblock_size = 8\nsink_tokens = 4\nwindow_tokens = 20\ndense_layers = [2]\n"
          "chunk_size = " +
-         std::to_string(chunk) + "\n[selector]\nplugin = 'kvasir.test.calls'\nupdates = 1\n" +
-         "every = 1\nunit = '" + unit + "'\nlayout_flags = " + std::to_string(layout) + "\n";
+         std::to_string(chunk) + "\n[selector]\nplugin = 'kvasir.test.told'\nunit = '" + unit +
+         "'\nlayout_flags = " + std::to_string(layout) + "\n";
 }
 
 // What update() said about one layer, added up; a part of it may not come twice.
 struct Told {
   std::vector<uint32_t> new_tokens, sealed, final, prompt_end;
-  explicit Told(const calls& book, uint32_t layer) {
-    for (uint32_t i = 0; i < book.n; ++i) {
-      const recorded_call& call = book.at[i];
-      CHECK((call.function != CALL_UPDATE || call.layer != 2));  // dense: nothing to tell
-      if (call.function != CALL_UPDATE || call.layer != layer) continue;
-      for (uint32_t k = 0; k < call.n_items; ++k) add(call.items[k]);
+  explicit Told(const Calls& book, uint32_t layer) {
+    for (uint32_t i = 0; i < book.size(); ++i) {
+      const RecordedCall& call = book[i];
+      CHECK((call.function != RecordedCall::kUpdate || call.layer != 2));  // dense: nothing to tell
+      if (call.function != RecordedCall::kUpdate || call.layer != layer) continue;
+      for (const auto& item : call.items) add(item);
     }
   }
   void add(const kvasir_update_item& item) {
@@ -59,7 +59,7 @@ TEST_CASE("each token, seal and exit from the window is told once, in order") {
                               KVASIR_LAYOUT_WANT_FINAL | KVASIR_LAYOUT_WANT_PROMPT_END |
                                   (sealed_only ? KVASIR_LAYOUT_SEALED_ONLY : 0),
                               unit));
-        calls& book = calls_of(*engine);
+        Calls& book = calls_of(*engine);
         const auto seq = engine->open();
         const auto check = [&](uint32_t begin, uint32_t end, bool prompt) {
           for (const uint32_t layer : {0u, 1u}) {
@@ -82,7 +82,7 @@ TEST_CASE("each token, seal and exit from the window is told once, in order") {
                                           ? between((kSink + kBlock - 1) / kBlock, last / kBlock)
                                           : between(kSink / kBlock, (last + kBlock - 1) / kBlock)));
           }
-          book.clear(book.self);
+          book.clear();
         };
         prefill(*engine, seq, some_tokens(kPrompt));
         check(0, kPrompt, true);
@@ -92,7 +92,7 @@ TEST_CASE("each token, seal and exit from the window is told once, in order") {
         check(kPrompt + kSteps, kPrompt + kSteps + kTurn, true);
         // A fork's owner is told nothing it knows; what follows is told about the fork.
         const auto fork = engine->fork(seq);
-        CHECK(book.n == 0);
+        CHECK(book.size() == 0);
         decode(*engine, fork, 1);
         check(kPrompt + kSteps + kTurn, kPrompt + kSteps + kTurn + 1, false);
       }
@@ -103,20 +103,20 @@ TEST_CASE("who asks gets window and open block at the prompt's end, and all of i
   Bench bench(8, 2);
   const auto engine =
       bench.engine(toml(100, KVASIR_LAYOUT_PROMPT_END_ALL, "token") + "refresh = 5\n");
-  calls& book = calls_of(*engine);
+  Calls& book = calls_of(*engine);
   const auto seq = engine->open();
   prefill(*engine, seq, some_tokens(kPrompt));
   for (const uint32_t layer : {0u, 1u})
     CHECK(Told(book, layer).prompt_end == between(0, (kPrompt + kBlock - 1) / kBlock));
-  for (uint32_t i = 0; i < book.n; ++i) {
-    if (book.at[i].function != CALL_UPDATE || book.at[i].moment != KVASIR_P4) continue;
-    CHECK(book.at[i].row[0].n_q == 0);
-    CHECK(book.at[i].row[0].unit_begin == kSink);
-    CHECK(book.at[i].row[0].unit_end == kPrompt - kWindow);
+  for (uint32_t i = 0; i < book.size(); ++i) {
+    if (book[i].function != RecordedCall::kUpdate || book[i].moment != KVASIR_P4) continue;
+    CHECK(book[i].row[0].n_q == 0);
+    CHECK(book[i].row[0].unit_begin == kSink);
+    CHECK(book[i].row[0].unit_end == kPrompt - kWindow);
   }
   for (uint32_t step = 1; step <= 21; ++step) {
     CAPTURE(step);
-    book.clear(book.self);
+    book.clear();
     decode(*engine, seq, 1);
     const uint32_t blocks = (kPrompt + step + kBlock - 1) / kBlock;
     for (const uint32_t layer : {0u, 1u})
@@ -128,12 +128,12 @@ TEST_CASE("who asks gets window and open block at the prompt's end, and all of i
 TEST_CASE("blocks that a cut brings back into the window leave it again") {
   Bench bench(8, 2);
   const auto engine = bench.engine(toml(100, KVASIR_LAYOUT_WANT_FINAL, "token"));
-  calls& book = calls_of(*engine);
+  Calls& book = calls_of(*engine);
   const auto seq = engine->open();
   prefill(*engine, seq, some_tokens(90));
   CHECK(Told(book, 0).final == between(0, (90 - kWindow) / kBlock));
   engine->truncate(seq, 61);
-  book.clear(book.self);
+  book.clear();
   for (uint32_t i = 0; i < 20; ++i) decode(*engine, seq, 1);
   CHECK(Told(book, 0).final == between((61 - kWindow) / kBlock, (81 - kWindow) / kBlock));
 }
@@ -144,13 +144,13 @@ TEST_CASE("a cut block is fed again from its start") {
     Bench bench(8, 2);
     const auto engine =
         bench.engine(toml(100, sealed_only ? KVASIR_LAYOUT_SEALED_ONLY : 0u, "block"));
-    calls& book = calls_of(*engine);
+    Calls& book = calls_of(*engine);
     const auto seq = engine->open();
     prefill(*engine, seq, some_tokens(61));
-    book.clear(book.self);
+    book.clear();
     engine->truncate(seq, 43);
     CHECK(Told(book, 0).new_tokens == (sealed_only ? std::vector<uint32_t>{} : between(40, 43)));
-    book.clear(book.self);
+    book.clear();
     for (uint32_t i = 0; i < 10; ++i) decode(*engine, seq, 1);
     CHECK(Told(book, 1).new_tokens == (sealed_only ? between(40, 48) : between(43, 53)));
     CHECK(Told(book, 1).sealed == std::vector<uint32_t>{5});

@@ -8,6 +8,9 @@ namespace kvasir::oracle {
 namespace {
 
 using test::Bench;
+using test::RecordedRow;
+using test::RecordedRun;
+using test::Recording;
 
 std::string toml_of(const Case& of, const Strategy& strategy) {
   return "[cache]\nblock_size = " + std::to_string(of.cache.block_size) +
@@ -98,14 +101,14 @@ class Duel {
     const uint32_t begin = side.track.size();
     for (const TokenId id : ids) side.track.append(id);
     side.track.set_prompt(begin, begin + n);
-    recording& book = test::recording_of(*engine_);
-    book.clear(book.self);
+    Recording& book = test::recording_of(*engine_);
+    book.runs.clear();
     engine_->prefill(side.id, ids, {});
-    for (uint32_t r = 0; r < book.n_runs && why_.empty(); ++r) {
-      const recorded_run& run = book.runs[r];
+    for (uint32_t r = 0; r < book.runs.size() && why_.empty(); ++r) {
+      const RecordedRun& run = book.runs[r];
       const auto tokens = tokens_by_head(run, side.id);
       uint32_t to = 0, n_q = 0;
-      for (uint32_t i = 0; i < run.n_rows; ++i)
+      for (uint32_t i = 0; i < run.rows.size(); ++i)
         to = std::max(to, run.rows[i].kv_len), n_q = std::max(n_q, run.rows[i].n_q);
       for (uint32_t g = 0; g < tokens.size() && why_.empty(); ++g) {
         const Indices all = side.follower->expect_prefill(side.track, run.layer, g, to - n_q, to);
@@ -118,22 +121,22 @@ class Duel {
     if (why_.empty()) side.follower->prompted(side.track);
   }
 
-  std::vector<Indices> tokens_by_head(const recorded_run& run, SequenceId id) const {
+  std::vector<Indices> tokens_by_head(const RecordedRun& run, SequenceId id) const {
     std::vector<Indices> out(case_.shape.heads.n_kv_heads);
     for (uint32_t g = 0; g < out.size(); ++g) out[g] = test::attended(run, id, g);
     return out;
   }
 
-  std::vector<std::vector<Vector>> weights_by_head(const recorded_run& run, SequenceId id,
+  std::vector<std::vector<Vector>> weights_by_head(const RecordedRun& run, SequenceId id,
                                                    const std::vector<Indices>& tokens) const {
     const uint32_t group = case_.shape.heads.group();
     std::vector<std::vector<Vector>> out;
     for (const Indices& of : tokens) out.emplace_back(of.size(), Vector(group, 0.0));
-    for (uint32_t r = 0; r < run.n_rows; ++r) {
-      const recorded_row& row = run.rows[r];
+    for (uint32_t r = 0; r < run.rows.size(); ++r) {
+      const RecordedRow& row = run.rows[r];
       if (row.seq != id || row.weight_width == 0) continue;
       const Indices& of = tokens[row.kv_head];
-      for (uint32_t i = 0; i < row.n_tokens; ++i) {
+      for (uint32_t i = 0; i < row.token.size(); ++i) {
         const auto at = std::lower_bound(of.begin(), of.end(), row.token[i]) - of.begin();
         for (uint32_t h = 0; h < group; ++h)
           out[row.kv_head][static_cast<size_t>(at)][h] =
@@ -150,18 +153,18 @@ class Duel {
       side.track.append(items.back().token);
     }
     std::vector<float> logits(items.size());
-    recording& book = test::recording_of(*engine_);
-    book.clear(book.self);
+    Recording& book = test::recording_of(*engine_);
+    book.runs.clear();
     decoding_ = true;
     engine_->decode(items, logits);
     decoding_ = false;
-    for (uint32_t r = 0; r < book.n_runs; ++r)
+    for (uint32_t r = 0; r < book.runs.size(); ++r)
       for (Side& side : sides_)
         if (why_.empty()) compare(side, book.runs[r]);
     report_.steps += sides_.size();
   }
 
-  void compare(Side& side, const recorded_run& run) {
+  void compare(Side& side, const RecordedRun& run) {
     Follower::Attended attended;
     attended.tokens = tokens_by_head(run, side.id);
     attended.weight = weights_by_head(run, side.id, attended.tokens);
@@ -207,8 +210,8 @@ class Duel {
 
   // The runtime's output against attention in double over what it attended to.
   void compare_outputs(uint32_t layer) {
-    const recording& book = test::recording_of(*engine_);
-    const recorded_run& run = book.runs[book.n_runs - 1];
+    const Recording& book = test::recording_of(*engine_);
+    const RecordedRun& run = book.runs[book.runs.size() - 1];
     const Heads& heads = case_.shape.heads;
     for (size_t s = 0; s < sides_.size(); ++s) {
       const Track& track = sides_[s].track;
@@ -217,10 +220,10 @@ class Duel {
         const Vector q = track.q(layer, h, track.size() - 1);
         Vector logit;
         Rows v;
-        for (uint32_t r = 0; r < run.n_rows; ++r) {
-          const recorded_row& row = run.rows[r];
+        for (uint32_t r = 0; r < run.rows.size(); ++r) {
+          const RecordedRow& row = run.rows[r];
           if (row.seq != sides_[s].id || row.kv_head != g) continue;
-          for (uint32_t i = 0; i < row.n_tokens; ++i) {
+          for (uint32_t i = 0; i < row.token.size(); ++i) {
             const uint32_t width = row.weight_width;
             const double weight =
                 width ? double{row.weight[i * width + (width > 1 ? h % heads.group() : 0)]} : 0.0;

@@ -11,7 +11,8 @@
 #include <vector>
 
 #include "kernels/convert.h"
-#include "tests/support/fake_host.h"
+#include "tests/support/plugin_instance.h"
+#include "tests/support/step_data.h"
 
 namespace kvasir::test {
 

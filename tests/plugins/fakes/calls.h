@@ -1,37 +1,42 @@
-/* Plugin extension test.calls/1: the calls a selector received, in order.
- * SPDX-License-Identifier: Apache-2.0 */
-#ifndef CALLS_H
-#define CALLS_H
+// Plugin extension test.calls/1: the step calls a selector received, in order.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
 
-#include <kvasir/step.h>
+#include <kvasir/selector.h>
 
-#define CALLS_EXTENSION "test.calls/1"
+#include <vector>
 
-#define CALL_SELECT 1u
-#define CALL_OBSERVE 2u
-#define CALL_UPDATE 3u
-#define CALL_EVICT_PLAN 4u
+#include "plugins/sdk/step.h"
 
-typedef struct recorded_call {
-  uint32_t function; /* CALL_* */
-  uint32_t layer, moment, flags, n_rows;
-  kvasir_step_row row[8]; /* the first rows */
-  /* CALL_OBSERVE: a copy of the mass */
-  uint32_t n_queries, n_mass_rows;
-  uint64_t* offsets;
-  uint32_t* index;
-  float* value;
-  /* CALL_UPDATE: a copy of the items, pointers cleared */
-  uint32_t n_items;
-  kvasir_update_item* items;
-} recorded_call;
+namespace kvasir::test {
 
-typedef struct calls { /* belongs to the instance: lives as long as it does */
-  uint32_t struct_size;
-  uint32_t n;
-  recorded_call* at;
-  void* self;
-  void (*clear)(void* self) KVASIR_NOEXCEPT;
-} calls;
+inline constexpr const char* kCallsExtension = "test.calls/1";
 
-#endif
+struct RecordedCall {
+  enum Function { kSelect, kSpeculate, kObserve, kUpdate } function = kSelect;
+  uint32_t layer = 0, moment = 0, flags = 0;
+  std::vector<kvasir_step_row> row;
+  // kSpeculate: for which layer, and the attention input of this one, [rows][d_model].
+  uint32_t target_layer = 0;
+  std::vector<float> x;
+  // kObserve: a copy of the mass.
+  uint32_t n_queries = 0;
+  std::vector<uint64_t> offsets;
+  std::vector<uint32_t> index;
+  std::vector<float> value;
+  std::vector<kvasir_update_item> items;  // kUpdate: a copy, its pointers cleared
+};
+
+using Calls = std::vector<RecordedCall>;  // belongs to the instance: lives as long as it does
+
+inline RecordedCall& note(Calls& calls, RecordedCall::Function function, const sdk::Step& step) {
+  RecordedCall& call = calls.emplace_back();
+  call.function = function;
+  call.layer = step.layer();
+  call.moment = step.raw().moment;
+  call.flags = step.raw().flags;
+  for (uint32_t r = 0; r < step.n_rows(); ++r) call.row.push_back(step.row(r));
+  return call;
+}
+
+}  // namespace kvasir::test

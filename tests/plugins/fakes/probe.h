@@ -1,17 +1,15 @@
-/* Plugin extension fake.probe/1: lets a test read what a fake has seen.
- * SPDX-License-Identifier: Apache-2.0 */
-#ifndef FAKE_PROBE_H
-#define FAKE_PROBE_H
+// Plugin extension test.probe/1: lets a test read what a fake has seen.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
 
-#include <kvasir/version.h>
+#include <cstdint>
 
-#define FAKE_PROBE "fake.probe/1"
+namespace kvasir::test {
 
-typedef struct fake_probe {
-  uint32_t struct_size;
-  uint32_t reserved;
-  /* What `item` means is said at the top of each fake; NaN for what it does not know. */
-  double (*read)(void* self, uint64_t seq, uint32_t layer, uint32_t item) KVASIR_NOEXCEPT;
-} fake_probe;
+inline constexpr const char* kProbeExtension = "test.probe/1";
 
-#endif
+struct Probe {
+  double (*read)(void* self, uint32_t item) noexcept;  // the top of each fake numbers its items
+};
+
+}  // namespace kvasir::test

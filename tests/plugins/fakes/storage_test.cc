@@ -2,18 +2,34 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <numeric>
 
-#include "tests/support/c_abi.h"
+#include "tests/support/plugin_instance.h"
+#include "tests/support/step_data.h"
 
 namespace {
+using namespace kvasir::test;
+using Storage = PluginInstance<kvasir_storage>;
 
-using namespace kvasir::test::c_abi;
-using Storage = Plugin<kvasir_storage>;
+const std::string kFile = KVASIR_BINARY_DIR "/test-plugins/fake/async_storage.so";
+
+// Two kv heads of 8 elements, blocks of 4 tokens.
+kvasir_geometry geometry() {
+  kvasir_geometry g = small_geometry();
+  g.block_size = 4;
+  return g;
+}
+
+// Before the plugin, which asks once.
+struct CompletingHost : FakeHost {
+  explicit CompletingHost(bool completions = true) {
+    if (completions) offer_completions();
+  }
+};
 
 struct Fake {
-  explicit Fake(const Options& options, bool completions = true)
-      : host(completions),
-        plugin(host, std::string(KVASIR_FAKES_DIR) + "fake_async_storage.so", options) {
-    plugin.bind(g);
+  explicit Fake(const OptionValues& options, bool completions = true)
+      : host(completions), plugin(host, kFile, options) {
+    plugin.bind(geometry());
+    kvasir_kv_format f{};
     uint32_t n = 0;
     CHECK(plugin->formats(plugin.self(), nullptr, 0, &n, plugin.err()) == KVASIR_ERR_CAPACITY);
     CHECK(n == 1);
@@ -47,14 +63,12 @@ struct Fake {
     return plugin->prefetch(plugin.self(), keys.data(), uint32_t(keys.size()), sizeof keys[0],
                             &hint, ticket, accepted, plugin.err());
   }
-  Host host;
-  kvasir_kv_format f = format();
-  kvasir_geometry g = geometry(f);
+  CompletingHost host;
   Storage plugin;
 };
 
 TEST_CASE("sealed blocks beyond the pool leave, and come back with their bytes") {
-  Fake fake({{"pool_blocks", 2}});
+  Fake fake({{"pool_blocks", int64_t{2}}});
   for (uint32_t block = 0; block < 5; ++block) fake.store(block);
   CHECK(fake.plugin.probe(0) == 5);
   CHECK(fake.plugin.probe(1) == 3);
@@ -104,7 +118,7 @@ TEST_CASE("a key of one head reads a slice of a block of all heads; dropping all
 }
 
 TEST_CASE("a lost block is reported by its own status and stays lost") {
-  Fake fake({{"pool_blocks", 0}, {"fail_every", 2}});
+  Fake fake({{"pool_blocks", int64_t{0}}, {"fail_every", int64_t{2}}});
   for (uint32_t block = 0; block < 3; ++block) fake.store(block);
   uint32_t accepted = 0;
   REQUIRE(fake.prefetch({Fake::key(0), Fake::key(1), Fake::key(2), Fake::key(77)}, 1, &accepted) ==
@@ -118,7 +132,8 @@ TEST_CASE("a lost block is reported by its own status and stays lost") {
 }
 
 TEST_CASE("a cancelled ticket is reported once, as cancelled; a full queue takes a prefix") {
-  Fake fake({{"pool_blocks", 0}, {"queue_blocks", 3}, {"delay_us", 20000}});
+  Fake fake(
+      {{"pool_blocks", int64_t{0}}, {"queue_blocks", int64_t{3}}, {"delay_us", int64_t{20000}}});
   for (uint32_t block = 0; block < 4; ++block) fake.store(block);
   uint32_t accepted = 0;
   REQUIRE(fake.prefetch({Fake::key(0), Fake::key(1)}, 1, &accepted) == KVASIR_OK);
@@ -127,8 +142,8 @@ TEST_CASE("a cancelled ticket is reported once, as cancelled; a full queue takes
   CHECK(fake.prefetch({Fake::key(3)}, 3, &accepted) == KVASIR_AGAIN);
   CHECK(accepted == 0);
   REQUIRE(fake.plugin->cancel(fake.plugin.self(), 2, fake.plugin.err()) == KVASIR_OK);
-  CHECK(fake.plugin.base().drain(fake.plugin.self(), 0, fake.plugin.err()) == KVASIR_AGAIN);
-  CHECK(fake.plugin.base().drain(fake.plugin.self(), 10000, fake.plugin.err()) == KVASIR_OK);
+  CHECK(fake.plugin->base.drain(fake.plugin.self(), 0, fake.plugin.err()) == KVASIR_AGAIN);
+  CHECK(fake.plugin->base.drain(fake.plugin.self(), 10000, fake.plugin.err()) == KVASIR_OK);
   CHECK(fake.host.wait(1).status == KVASIR_OK);
   const auto report = fake.host.wait(2);
   CHECK(report.status == KVASIR_ERR_CANCELLED);
@@ -137,13 +152,10 @@ TEST_CASE("a cancelled ticket is reported once, as cancelled; a full queue takes
 }
 
 TEST_CASE("destroying with transfers in flight reports them first") {
-  Host host;
+  CompletingHost host;
   {
-    const auto f = format();
-    const auto g = geometry(f);
-    Storage plugin(host, std::string(KVASIR_FAKES_DIR) + "fake_async_storage.so",
-                   {{"delay_us", 5000}});
-    plugin.bind(g);
+    Storage plugin(host, kFile, {{"delay_us", int64_t{5000}}});
+    plugin.bind(geometry());
     const auto key = Fake::key(0);
     const kvasir_io_hint hint = {sizeof hint, 0};
     uint32_t accepted = 0;

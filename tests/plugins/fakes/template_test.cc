@@ -2,75 +2,80 @@
 // same plugin. SPDX-License-Identifier: Apache-2.0
 #include <cstdlib>
 
-#include "tests/support/c_abi.h"
+#include "tests/support/plugin_instance.h"
+#include "tests/support/step_data.h"
 
 namespace {
-
-using namespace kvasir::test::c_abi;
+using namespace kvasir::test;
+using Selector = PluginInstance<kvasir_selector>;
 
 std::string template_path() {
   const char* other = std::getenv("KVASIR_TEST_STRIDED");
-  return other != nullptr ? other : KVASIR_TEMPLATE;
+  return other != nullptr ? other : KVASIR_BINARY_DIR "/test-plugins/templates/strided.so";
 }
 
+struct Strided {
+  explicit Strided(int64_t stride) : selector(host, template_path(), {{"stride", stride}}) {
+    selector.bind(small_geometry());
+  }
+  kvasir_status select(const kvasir_step& step, SelectionBuffer& out) {
+    const kvasir_sel_in in{};
+    return selector->select(selector.self(), &step, &in, &out.selection, selector.err());
+  }
+  FakeHost host;
+  Selector selector;
+};
+
 TEST_CASE("template: every n-th candidate, of the range or of a list") {
-  Host host(false);
-  const auto f = format();
-  const auto g = geometry(f);
-  Plugin<kvasir_selector> plugin(host, template_path(), {{"stride", 3}});
-  plugin.bind(g);
+  Strided strided(3);
   kvasir_sel_limits limits{};
   limits.struct_size = sizeof limits;
-  REQUIRE(plugin->limits(plugin.self(), &limits, plugin.err()) == KVASIR_OK);
+  REQUIRE(strided.selector->limits(strided.selector.self(), &limits, strided.selector.err()) ==
+          KVASIR_OK);
   CHECK(limits.unit == KVASIR_UNIT_BLOCK);
   CHECK(limits.scope == KVASIR_SCOPE_SEQUENCE);
-  Step step(KVASIR_D2, 60, 1, 9);
-  kvasir_sel_in in{};
-  in.struct_size = sizeof in;
-  Result whole(KVASIR_UNIT_BLOCK, KVASIR_SCOPE_SEQUENCE, 1, 8);
-  REQUIRE(plugin->select(plugin.self(), &step.step, &in, &whole.selection, plugin.err()) == 0);
+  OneRowStep step(KVASIR_D2, 60, 1, 9);
+  SelectionBuffer whole(KVASIR_UNIT_BLOCK, KVASIR_SCOPE_SEQUENCE, 1, 8);
+  REQUIRE(strided.select(step.step, whole) == KVASIR_OK);
   CHECK(violation(whole.selection, 1, 1, 9) == "");
   CHECK(whole.row(0) == std::vector<uint32_t>{1, 4, 7});
 
-  Result list(KVASIR_UNIT_BLOCK, KVASIR_SCOPE_SEQUENCE, 1, 8);
-  list.selection.n_rows = 1;
-  list.selection.row_offsets[0] = 0;
-  list.selection.row_offsets[1] = 4;
-  for (uint32_t i = 0; i < 4; ++i) list.selection.index[i] = 2 * i + 1;
+  const SelectionBuffer list(KVASIR_UNIT_BLOCK, KVASIR_SCOPE_SEQUENCE, {{1, 3, 5, 7}});
   step.step.candidates = &list.selection;
-  Result subset(KVASIR_UNIT_BLOCK, KVASIR_SCOPE_SEQUENCE, 1, 8);
-  REQUIRE(plugin->select(plugin.self(), &step.step, &in, &subset.selection, plugin.err()) == 0);
+  SelectionBuffer subset(KVASIR_UNIT_BLOCK, KVASIR_SCOPE_SEQUENCE, 1, 8);
+  REQUIRE(strided.select(step.step, subset) == KVASIR_OK);
   CHECK(subset.row(0) == std::vector<uint32_t>{1, 7});
+}
+
+TEST_CASE("template: each sequence of a batch has its own row") {
+  Strided strided(2);
+  OneRowStep first(KVASIR_D2, 60, 0, 3);
+  const kvasir_step_row rows[] = {first.row, OneRowStep(KVASIR_D2, 60, 4, 9).row};
+  first.step.n_rows = 2;
+  first.step.rows = rows;
+  SelectionBuffer both(KVASIR_UNIT_BLOCK, KVASIR_SCOPE_SEQUENCE, 2, 8);
+  REQUIRE(strided.select(first.step, both) == KVASIR_OK);
+  CHECK(both.selection.n_rows == 2);
+  CHECK(both.row(0) == std::vector<uint32_t>{0, 2});
+  CHECK(both.row(1) == std::vector<uint32_t>{4, 6, 8});
 }
 
 TEST_CASE(
     "template: a small buffer is answered with the needed size and nothing written beyond it") {
-  Host host(false);
-  const auto f = format();
-  const auto g = geometry(f);
-  Plugin<kvasir_selector> plugin(host, template_path(), {{"stride", 2}});
-  plugin.bind(g);
-  Step step(KVASIR_D2, 60, 0, 10);
-  kvasir_sel_in in{};
-  Result result(KVASIR_UNIT_BLOCK, KVASIR_SCOPE_SEQUENCE, 1, 2);
-  CHECK(plugin->select(plugin.self(), &step.step, &in, &result.selection, plugin.err()) ==
-        KVASIR_ERR_CAPACITY);
+  Strided strided(2);
+  SelectionBuffer result(KVASIR_UNIT_BLOCK, KVASIR_SCOPE_SEQUENCE, 1, 2);
+  CHECK(strided.select(OneRowStep(KVASIR_D2, 60, 0, 10).step, result) == KVASIR_ERR_CAPACITY);
   CHECK(result.selection.needed == 5);
-  CHECK(plugin.text() != "");
+  CHECK(strided.selector.text() != "");
 }
 
 TEST_CASE("template: a host of another major version is refused with a sentence") {
-  void* library = dlopen(template_path().c_str(), RTLD_NOW | RTLD_LOCAL);
-  REQUIRE(library != nullptr);
-  const auto entry =
-      reinterpret_cast<decltype(&kvasir_plugin_entry)>(dlsym(library, "kvasir_plugin_entry"));
-  Host host(false);
-  kvasir_host stranger = *host.get();
+  FakeHost host;
+  kvasir_host stranger = *host.host();
   stranger.abi_major += 1;
   kvasir_request request{sizeof request, 0, nullptr};
-  kvasir_err err{};
-  err.struct_size = sizeof err;
-  CHECK(entry(&stranger, &request, &err) == KVASIR_ERR_VERSION);
+  kvasir_err err{sizeof err, 0, {}};
+  CHECK(entry_of(template_path())(&stranger, &request, &err) == KVASIR_ERR_VERSION);
   CHECK(std::string(err.text) != "");
   CHECK(request.plugin == nullptr);
 }

@@ -196,7 +196,7 @@ TEST_SUITE("plugins/representative") {
       FakeHost host;
       Representative at_once(host, name), in_pieces(host, name);
       scene.build(at_once);
-      const auto whole = scene.page_memory;
+      const auto whole = scene.slab.records();
       scene.prepare(in_pieces);
       for (uint32_t b = 0; b < 6; ++b) {
         scene.update(in_pieces, {scene.item(b, 0, 5, KVASIR_ITEM_NEW)});
@@ -204,7 +204,7 @@ TEST_SUITE("plugins/representative") {
         scene.update(in_pieces, {scene.item(b, 15, 1, KVASIR_ITEM_NEW | KVASIR_ITEM_SEALED)});
         scene.update(in_pieces, {scene.item(b, 16, 0, KVASIR_ITEM_FINAL)});
       }
-      CHECK(scene.page_memory == whole);
+      CHECK(scene.slab.records() == whole);
     }
   }
 
@@ -223,17 +223,15 @@ TEST_SUITE("plugins/representative") {
 
     for (const uint32_t scope : {KVASIR_SCOPE_SEQUENCE, KVASIR_SCOPE_KV_HEAD}) {
       const uint32_t n_lists = scope == KVASIR_SCOPE_SEQUENCE ? 1 : 2;
-      SelectionBuffer list(KVASIR_UNIT_BLOCK, scope, n_lists, n_lists * 300);
+      std::vector<std::vector<uint32_t>> rows;
       for (uint32_t i = 0; i < n_lists; ++i) {
         std::vector<uint32_t> blocks(700);
         for (uint32_t b = 0; b < 700; ++b) blocks[b] = b;
         std::shuffle(blocks.begin(), blocks.end(), random);
         std::sort(blocks.begin(), blocks.begin() + 300);
-        std::copy_n(blocks.begin(), 300, list.index.begin() + 300 * i);
-        list.row_offsets[i] = 300 * i;
-        list.row_offsets[i + 1] = 300 * (i + 1);
+        rows.emplace_back(blocks.begin(), blocks.begin() + 300);
       }
-      list.selection.n_rows = n_lists;
+      const SelectionBuffer list(KVASIR_UNIT_BLOCK, scope, rows);
       scene.step.candidates = &list.selection;
       const auto some = scene.score(mean, q, 300);
       for (uint32_t h = 0; h < 4; ++h) {
@@ -243,10 +241,10 @@ TEST_SUITE("plugins/representative") {
     }
 
     scene.step.candidates = nullptr;
-    scene.pages[1] = nullptr;
+    scene.slab.lose_page(1);
     const auto holes = scene.score(mean, q, 700);
     for (uint32_t b = 0; b < 700; ++b) {
-      const bool hole = b / Scene::kPageBlocks == 1;
+      const bool hole = b / Slab::kPageBlocks == 1;
       CHECK(holes[2][b] == (hole ? -std::numeric_limits<float>::infinity() : all[2][b]));
     }
   }

@@ -7,7 +7,9 @@
 #include <cmath>
 #include <random>
 
-#include "tests/support/fake_host.h"
+#include "tests/support/plugin_instance.h"
+#include "tests/support/slab.h"
+#include "tests/support/step_data.h"
 
 namespace kvasir::test {
 
@@ -55,11 +57,7 @@ struct Scene {
   std::vector<uint32_t> n_tokens;
 
   kvasir_layout layout{};
-  static constexpr uint32_t kPageBlocks = 4;
-  std::vector<std::vector<float>> page_memory, open_memory;
-  std::vector<void*> pages, open_pages;
-  uint64_t row_pages[2] = {0, 0};
-  kvasir_slab slab{};
+  Slab slab;
   kvasir_step_row row{};
   kvasir_step step{};
 
@@ -102,30 +100,14 @@ struct Scene {
     plugin.bind(geometry);
     REQUIRE(plugin->layout(plugin.self(), &layout, plugin.err()) == KVASIR_OK);
     CHECK(layout.record_bytes % 4 == 0);
-    const uint64_t n_pages = (n_blocks() + kPageBlocks - 1) / kPageBlocks;
-    page_memory.assign(n_pages, std::vector<float>(geometry.n_kv_heads * kPageBlocks *
-                                                   layout.record_bytes / sizeof(float)));
-    open_memory.assign(n_pages, std::vector<float>(geometry.n_kv_heads * kPageBlocks *
-                                                   layout.open_bytes / sizeof(float)));
-    pages.clear();
-    open_pages.clear();
-    for (auto& page : page_memory) pages.push_back(page.data());
-    for (auto& page : open_memory) open_pages.push_back(page.data());
-    row_pages[1] = n_pages;
-    slab = {sizeof slab,
-            kPageBlocks,
-            layout.record_bytes,
-            layout.open_bytes,
-            row_pages,
-            pages.data(),
-            layout.open_bytes ? open_pages.data() : nullptr};
+    slab = Slab(geometry, layout, n_blocks());
     row.seq = 1;
     row.unit_end = n_blocks();
     step.struct_size = sizeof step;
     step.n_rows = 1;
     step.row_size = sizeof row;
     step.rows = &row;
-    step.slab = &slab;
+    step.slab = slab.get();
     leases.clear();
     for (uint32_t b = 0; b < n_blocks(); ++b) {
       kvasir_lease lease{};

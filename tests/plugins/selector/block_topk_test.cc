@@ -6,7 +6,8 @@
 #include <numeric>
 #include <random>
 
-#include "tests/support/fake_host.h"
+#include "tests/support/plugin_instance.h"
+#include "tests/support/step_data.h"
 
 namespace {
 using namespace kvasir::test;
@@ -56,17 +57,7 @@ struct Scene {
   }
   // Hands over `passed` (one list per row, or per row and head) as step.candidates.
   void restrict_to(uint32_t scope, const std::vector<std::vector<uint32_t>>& passed) {
-    size_t total = 0;
-    for (const auto& list : passed) total += list.size();
-    candidates =
-        SelectionBuffer(KVASIR_UNIT_BLOCK, scope, static_cast<uint32_t>(passed.size()), total);
-    candidates.row_offsets[0] = 0;
-    for (size_t i = 0; i < passed.size(); ++i) {
-      std::copy(passed[i].begin(), passed[i].end(),
-                candidates.index.begin() + static_cast<long>(candidates.row_offsets[i]));
-      candidates.row_offsets[i + 1] = candidates.row_offsets[i] + passed[i].size();
-    }
-    candidates.selection.n_rows = static_cast<uint32_t>(passed.size());
+    candidates = SelectionBuffer(KVASIR_UNIT_BLOCK, scope, passed);
     step.candidates = &candidates.selection;
   }
   void finish() {
@@ -196,7 +187,7 @@ TEST_SUITE("plugins/selector") {
     CHECK(!selector.text().empty());
     CHECK(small.selection.n_rows == 0);
     CHECK(small.row_offsets == std::vector<uint64_t>(3, 0xdead));
-    CHECK(small.index == std::vector<uint32_t>(4, 0xbeef));
+    CHECK(small.index == std::vector(small.index.size(), SelectionBuffer::kUnwritten));
     SelectionBuffer enough(KVASIR_UNIT_BLOCK, KVASIR_SCOPE_SEQUENCE, 2, small.selection.needed);
     REQUIRE(selector->select(selector.self(), &scene.step, &scene.in, &enough.selection,
                              selector.err()) == KVASIR_OK);

@@ -9,7 +9,8 @@
 #include <numeric>
 #include <random>
 
-#include "tests/support/fake_host.h"
+#include "tests/support/plugin_instance.h"
+#include "tests/support/step_data.h"
 
 namespace kvasir::test {
 
@@ -94,15 +95,8 @@ class EvictionScene {
     std::vector<Tokens> from = candidates;
     if (from.empty()) from.assign(n_rows, range(row.unit_begin, row.unit_end));
     REQUIRE(from.size() == n_rows);
-    SelectionBuffer listed(KVASIR_UNIT_TOKEN, limits.scope, n_rows, 0);
-    listed.row_offsets[0] = 0;
-    for (uint32_t r = 0; r < n_rows; ++r) {
-      listed.index.insert(listed.index.end(), from[r].begin(), from[r].end());
-      listed.row_offsets[r + 1] = listed.index.size();
-    }
-    listed.selection.index = listed.index.data();
-    listed.selection.n_rows = n_rows;
-    SelectionBuffer out(KVASIR_UNIT_TOKEN, limits.scope, n_rows, listed.index.size());
+    const SelectionBuffer listed(KVASIR_UNIT_TOKEN, limits.scope, from);
+    SelectionBuffer out(KVASIR_UNIT_TOKEN, limits.scope, n_rows, listed.selection.capacity);
     out.selection.action = limits.action;
     kvasir_step& step = at(layer, moment);
     step.candidates = candidates.empty() ? nullptr : &listed.selection;

@@ -1,6 +1,7 @@
 // Selectors that leave everything to the core's forced parts or to the dense path.
 // SPDX-License-Identifier: Apache-2.0
-#include "tests/support/fake_host.h"
+#include "tests/support/plugin_instance.h"
+#include "tests/support/step_data.h"
 
 namespace {
 using namespace kvasir::test;
@@ -53,11 +54,7 @@ TEST_SUITE("plugins/selector") {
     FakeHost host;
     kvasir_host other = *host.host();
     other.abi_minor_min = other.abi_minor_max = KVASIR_ABI_MINOR + 1;
-    const std::string path = std::string(KVASIR_BINARY_DIR) + "/plugins/dense.so";
-    void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-    REQUIRE(library);
-    auto entry =
-        reinterpret_cast<decltype(&kvasir_plugin_entry)>(dlsym(library, "kvasir_plugin_entry"));
+    const auto entry = entry_of("dense");
     kvasir_request request{sizeof request, 0, nullptr};
     kvasir_err err{sizeof err, 0, {}};
     CHECK(entry(&other, &request, &err) == KVASIR_ERR_VERSION);

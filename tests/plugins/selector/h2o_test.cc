@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "tests/plugins/selector/eviction_scene.h"
-#include "tests/support/c_abi.h"
+#include "tests/support/slab.h"
 
 namespace {
 using namespace kvasir::test;
@@ -17,7 +17,7 @@ struct Scene : EvictionScene {
         pages(geometry, layout, kMax / geometry.block_size) {
     slab = pages.get();
   }
-  c_abi::Slab pages;
+  Slab pages;
 };
 
 // Sums of one kv head restated: one double per token and query head that counts apart.

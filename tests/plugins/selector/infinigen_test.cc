@@ -77,8 +77,8 @@ bool all_columns(uint32_t, uint32_t) { return true; }
 
 // One more token; what each sparse layer and kv head attended to.
 std::vector<std::vector<uint32_t>> step(Engine& engine, SequenceId seq) {
-  recording& book = recording_of(engine);
-  book.clear(book.self);
+  Recording& book = recording_of(engine);
+  book.runs.clear();
   book.armed = 1;
   Prescribed::decode(engine, seq);
   book.armed = 0;
@@ -326,13 +326,13 @@ TEST_SUITE("plugins/selector/infinigen") {
                          kRecording,
                      kHash);
     const auto seq = engine->open();
-    recording& book = recording_of(*engine);
+    Recording& book = recording_of(*engine);
     book.armed = 1;
     Prescribed::prompt(*engine, seq, 60);
     uint32_t checked = 0;
-    for (uint32_t i = 0; i < book.n_runs; ++i) {
-      const recorded_run& run = book.runs[i];
-      if (run.layer == 0 || run.n_rows == 0) continue;
+    for (uint32_t i = 0; i < book.runs.size(); ++i) {
+      const RecordedRun& run = book.runs[i];
+      if (run.layer == 0 || run.rows.size() == 0) continue;
       const uint32_t n = run.rows[0].kv_len;
       if (n <= kSink + kWindow + 6) continue;
       const Choice want = choose(given, run.layer, n, 2.0, 6, all_columns);
@@ -365,9 +365,9 @@ TEST_SUITE("plugins/selector/infinigen") {
     const auto a = engine->open(), other = engine->open();
     Prescribed::prompt(*engine, a, 80);
     Prescribed::prompt(*engine, other, 47);
-    recording& book = recording_of(*engine);
+    Recording& book = recording_of(*engine);
     for (size_t i = 0; i < 10; ++i) {
-      book.clear(book.self);
+      book.runs.clear();
       book.armed = 1;
       Prescribed::decode(*engine, std::vector<SequenceId>{other, a});
       for (uint32_t layer = 1; layer < 3; ++layer)

@@ -9,7 +9,8 @@
 #include <random>
 #include <vector>
 
-#include "tests/support/fake_host.h"
+#include "tests/support/plugin_instance.h"
+#include "tests/support/step_data.h"
 
 namespace kvasir::test {
 
@@ -20,19 +21,6 @@ inline std::vector<float> normal_floats(size_t n, uint32_t seed) {
   for (float& x : out) x = normal(random);
   return out;
 }
-
-// A selection with room for one weight per index.
-struct WeightedBuffer : SelectionBuffer {
-  std::vector<float> log_weight;
-  WeightedBuffer(uint32_t unit, uint32_t scope, uint32_t n_rows, uint64_t capacity)
-      : SelectionBuffer(unit, scope, n_rows, capacity), log_weight(capacity, 7.0f) {
-    selection.log_weight = log_weight.data();
-  }
-  std::vector<float> weights(uint32_t i) const {
-    return {log_weight.begin() + static_cast<long>(row_offsets[i]),
-            log_weight.begin() + static_cast<long>(row_offsets[i + 1])};
-  }
-};
 
 class KeyScene {
  public:

@@ -22,8 +22,8 @@ const std::string kSelector = "[selector]\nplugin = 'kvasir.magicpig'\nK = 4\nL 
 using Attended = std::map<std::pair<uint32_t, uint32_t>, float>;
 
 std::vector<Attended> step(Engine& engine, SequenceId seq, std::span<const SequenceId> batch = {}) {
-  recording& book = recording_of(engine);
-  book.clear(book.self);
+  Recording& book = recording_of(engine);
+  book.runs.clear();
   book.armed = 1;
   if (batch.empty()) batch = std::span(&seq, 1);
   Prescribed::decode(engine, batch);
@@ -32,15 +32,16 @@ std::vector<Attended> step(Engine& engine, SequenceId seq, std::span<const Seque
   for (uint32_t layer = 1; layer < 3; ++layer)
     for (uint32_t kv = 0; kv < 2; ++kv) {
       Attended& of = out.emplace_back();
-      const recorded_run& run = book.runs[layer];
-      for (uint32_t r = 0; r < run.n_rows; ++r) {
-        const recorded_row& row = run.rows[r];
+      const RecordedRun& run = book.runs[layer];
+      for (uint32_t r = 0; r < run.rows.size(); ++r) {
+        const RecordedRow& row = run.rows[r];
         if (row.seq != seq || row.kv_head != kv) continue;
-        for (uint32_t i = 0; i < row.n_tokens; ++i)
+        for (uint32_t i = 0; i < row.token.size(); ++i)
           for (uint32_t g = 0; g < 2; ++g) {
             const float w =
-                !row.weight ? 0.0f
-                            : row.weight[i * row.weight_width + (row.weight_width == 1 ? 0 : g)];
+                row.weight.empty()
+                    ? 0.0f
+                    : row.weight[i * row.weight_width + (row.weight_width == 1 ? 0 : g)];
             if (!std::isinf(w)) of[{row.token[i], g}] = w;
           }
       }

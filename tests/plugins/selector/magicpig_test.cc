@@ -213,7 +213,7 @@ TEST_SUITE("plugins/selector/magicpig") {
         Selector selector(host, "magicpig", {{"K", int64_t{k}}, {"L", int64_t{l}}});
         open(selector, scene.geometry());
         REQUIRE(scene.prompt_end(selector) == KVASIR_OK);
-        WeightedBuffer out(KVASIR_UNIT_TOKEN, KVASIR_SCOPE_Q_HEAD, kHeads, kHeads * kTokens);
+        SelectionBuffer out(KVASIR_UNIT_TOKEN, KVASIR_SCOPE_Q_HEAD, kHeads, kHeads * kTokens);
         REQUIRE_MESSAGE(scene.select(selector, out.selection) == KVASIR_OK, selector.text());
         CHECK(out.selection.weight_width == 1);
         for (uint32_t h = 0; h < kHeads; ++h) {
@@ -258,7 +258,7 @@ TEST_SUITE("plugins/selector/magicpig") {
       Selector selector(host, "magicpig", {{"K", int64_t{4}}, {"L", int64_t{12}}});
       open(selector, scene.geometry());
       REQUIRE(scene.prompt_end(selector) == KVASIR_OK);
-      WeightedBuffer out(KVASIR_UNIT_TOKEN, KVASIR_SCOPE_Q_HEAD, kHeads, kHeads * kTokens);
+      SelectionBuffer out(KVASIR_UNIT_TOKEN, KVASIR_SCOPE_Q_HEAD, kHeads, kHeads * kTokens);
       REQUIRE(scene.select(selector, out.selection) == KVASIR_OK);
       for (uint32_t h = 0; h < kHeads; ++h) {
         const auto row = out.row(h);
@@ -281,7 +281,7 @@ TEST_SUITE("plugins/selector/magicpig") {
     Selector selector(host, "magicpig", {{"K", int64_t{0}}});
     open(selector, scene.geometry());
     REQUIRE(scene.prompt_end(selector) == KVASIR_OK);
-    WeightedBuffer out(KVASIR_UNIT_TOKEN, KVASIR_SCOPE_Q_HEAD, kHeads, 0);
+    SelectionBuffer out(KVASIR_UNIT_TOKEN, KVASIR_SCOPE_Q_HEAD, kHeads, 0);
     REQUIRE(scene.select(selector, out.selection) == KVASIR_OK);
     CHECK(out.selection.weight_width == 0);
     for (uint32_t h = 0; h < kHeads; ++h) CHECK(out.row_flags[h] == KVASIR_ROW_ALL);
@@ -296,7 +296,7 @@ TEST_SUITE("plugins/selector/magicpig") {
     Selector selector(host, "magicpig", {{"K", int64_t{16}}, {"L", int64_t{2}}});
     open(selector, scene.geometry());
     REQUIRE(scene.prompt_end(selector) == KVASIR_OK);
-    WeightedBuffer out(KVASIR_UNIT_TOKEN, KVASIR_SCOPE_Q_HEAD, kHeads, kHeads * 64);
+    SelectionBuffer out(KVASIR_UNIT_TOKEN, KVASIR_SCOPE_Q_HEAD, kHeads, kHeads * 64);
     REQUIRE(scene.select(selector, out.selection) == KVASIR_OK);
     CHECK(out.row(0).empty());
     CHECK(out.row_flags[0] == KVASIR_ROW_LISTED);
@@ -314,17 +314,17 @@ TEST_SUITE("plugins/selector/magicpig") {
                           {{"K", int64_t{5}}, {"L", int64_t{20}}, {"table_layout", layout}});
         open(selector, scene.geometry());
         REQUIRE(scene.prompt_end(selector) == KVASIR_OK);
-        WeightedBuffer small(KVASIR_UNIT_TOKEN, KVASIR_SCOPE_Q_HEAD, kHeads, 3);
+        SelectionBuffer small(KVASIR_UNIT_TOKEN, KVASIR_SCOPE_Q_HEAD, kHeads, 3);
         REQUIRE(scene.select(selector, small.selection) == KVASIR_ERR_CAPACITY);
         CHECK(small.row_offsets == std::vector<uint64_t>(kHeads + 1, 0xdead));
-        WeightedBuffer out(KVASIR_UNIT_TOKEN, KVASIR_SCOPE_Q_HEAD, kHeads, small.selection.needed);
+        SelectionBuffer out(KVASIR_UNIT_TOKEN, KVASIR_SCOPE_Q_HEAD, kHeads, small.selection.needed);
         REQUIRE(scene.select(selector, out.selection) == KVASIR_OK);
         CHECK(out.row_offsets[kHeads] == small.selection.needed);
         std::vector<std::vector<uint32_t>> rows;
         for (uint32_t h = 0; h < kHeads; ++h) rows.push_back(out.row(h));
         if (first.empty()) first = rows;
         CHECK(rows == first);
-        WeightedBuffer again(KVASIR_UNIT_TOKEN, KVASIR_SCOPE_Q_HEAD, kHeads, 2000);
+        SelectionBuffer again(KVASIR_UNIT_TOKEN, KVASIR_SCOPE_Q_HEAD, kHeads, 2000);
         REQUIRE(scene.select(selector, again.selection) == KVASIR_OK);
         for (uint32_t h = 0; h < kHeads; ++h) CHECK(again.row(h) == first[h]);
       }
@@ -343,7 +343,7 @@ TEST_SUITE("plugins/selector/magicpig") {
                         {{"K", int64_t{8}}, {"L", int64_t{4}}, {"table_layout", layout}});
       open(selector, scene.geometry());
       REQUIRE(scene.prompt_end(selector) == KVASIR_OK);
-      WeightedBuffer out(KVASIR_UNIT_TOKEN, KVASIR_SCOPE_Q_HEAD, kHeads, kHeads * kTokens);
+      SelectionBuffer out(KVASIR_UNIT_TOKEN, KVASIR_SCOPE_Q_HEAD, kHeads, kHeads * kTokens);
       REQUIRE(scene.select(selector, out.selection) == KVASIR_OK);
       std::vector<std::vector<uint32_t>> rows;
       for (uint32_t h = 0; h < kHeads; ++h) rows.push_back(out.row(h));
@@ -362,8 +362,8 @@ TEST_SUITE("plugins/selector/magicpig") {
     auto limited = options;
     limited["budget_tokens"] = int64_t{40};
     Selector all(host, "magicpig", options), few(host, "magicpig", limited);
-    WeightedBuffer a(KVASIR_UNIT_TOKEN, KVASIR_SCOPE_Q_HEAD, kHeads, 4000);
-    WeightedBuffer b(KVASIR_UNIT_TOKEN, KVASIR_SCOPE_Q_HEAD, kHeads, 4000);
+    SelectionBuffer a(KVASIR_UNIT_TOKEN, KVASIR_SCOPE_Q_HEAD, kHeads, 4000);
+    SelectionBuffer b(KVASIR_UNIT_TOKEN, KVASIR_SCOPE_Q_HEAD, kHeads, 4000);
     for (auto [selector, out] : {std::pair{&all, &a}, std::pair{&few, &b}}) {
       open(*selector, scene.geometry());
       REQUIRE(scene.prompt_end(*selector) == KVASIR_OK);

@@ -5,7 +5,8 @@
 #include <random>
 #include <set>
 
-#include "tests/support/fake_host.h"
+#include "tests/support/plugin_instance.h"
+#include "tests/support/step_data.h"
 
 namespace {
 using namespace kvasir::test;
@@ -221,10 +222,7 @@ TEST_SUITE("plugins/selector/preselect") {
     Prompt p;
     p.end = 6, p.prompt_end = 28;
     observe(selector, p, 0, {{9, 0, 0, 0, 0, 8, 0, 0, 0, 7, 0, 0, 0, 6, 0, 0, 0, 5, 0, 0, 0, 4}});
-    SelectionBuffer live(KVASIR_UNIT_BLOCK, KVASIR_SCOPE_SEQUENCE, 1, 3);
-    live.index = {2, 4, 5};
-    live.row_offsets = {0, 3};
-    live.selection.n_rows = 1;
+    const SelectionBuffer live(KVASIR_UNIT_BLOCK, KVASIR_SCOPE_SEQUENCE, {{2, 4, 5}});
     Call call(p, 0);
     call.step.candidates = &live.selection;
     SelectionBuffer out(KVASIR_UNIT_BLOCK, KVASIR_SCOPE_SEQUENCE, 1, 1);

@@ -7,7 +7,8 @@
 #include <set>
 #include <thread>
 
-#include "tests/support/fake_host.h"
+#include "tests/support/plugin_instance.h"
+#include "tests/support/step_data.h"
 
 namespace {
 using namespace kvasir::test;

@@ -11,7 +11,8 @@
 
 #include "core/platform/system_report.h"
 #include "core/plugin/host.h"
-#include "tests/support/fake_host.h"
+#include "tests/support/plugin_instance.h"
+#include "tests/support/step_data.h"
 
 namespace {
 using namespace kvasir;

@@ -3,24 +3,7 @@
 #define TEST_KIND KVASIR_KIND_ATTENTION
 #include "common.h"
 
-#include <stdlib.h>
-
-static const kvasir_desc plugin_desc = {DESC_BYTES,
-                                        DESCRIBED_KIND,
-                                        TEST_ID,
-                                        "1.2.3",
-                                        "Test",
-                                        "Tests",
-                                        "Apache-2.0",
-                                        0,
-                                        "A test.",
-                                        0,
-                                        0,
-                                        0,
-                                        TEST_CAPS,
-                                        TEST_NEEDS,
-                                        TEST_PROVIDES,
-                                        TEST_DTYPES};
+TEST_DESC(0, 0);
 
 typedef struct attention {
   kvasir_attention table;
@@ -52,11 +35,6 @@ static void sum(void* user, uint64_t begin, uint64_t end, uint32_t worker) {
   }
 }
 
-static kvasir_status att_bind(void* self, const kvasir_geometry* g, kvasir_err* err) {
-  (void)self, (void)g, (void)err;
-  return KVASIR_OK;
-}
-static void att_destroy(void* self) { free(self); }
 static kvasir_status att_plan(void* self, const kvasir_attn_shape* shape, kvasir_attn_plan* out,
                               kvasir_err* err) {
   (void)self, (void)err;
@@ -72,7 +50,7 @@ static kvasir_status att_run(void* self, const kvasir_step* step, const kvasir_a
   memset(&task, 0, sizeof task);
   task.self = a;
   if (a->pool->parallel_for(a->pool->self, 1000, 100, sum, &task) != 0) {
-    return fail(err, KVASIR_ERR_INTERNAL, "refused");
+    return kvasir_fail(err, KVASIR_ERR_INTERNAL, "refused");
   }
   out->lse[0] = 0;
   for (int i = 0; i < 256; ++i) out->lse[0] += (float)task.sums[i];
@@ -87,17 +65,11 @@ static kvasir_status plugin_create(uint32_t index, const kvasir_host* host,
                                    uint32_t option_size, struct kvasir_instance** out,
                                    kvasir_err* err) {
   (void)index, (void)options, (void)n_options, (void)option_size;
-  attention* a = calloc(1, sizeof *a);
-  if (!a) return fail(err, KVASIR_ERR_OUT_OF_MEMORY, "no memory");
+  attention* a = test_instance(sizeof *a, sizeof a->table, &plugin_desc);
+  if (!a) return kvasir_fail(err, KVASIR_ERR_OUT_OF_MEMORY, "no memory");
   a->pool = host->get_extension(host->self, KVASIR_EXT_THREAD_POOL);
   a->scratch = host->get_extension(host->self, KVASIR_EXT_SCRATCH);
   a->log = host->get_extension(host->self, KVASIR_EXT_LOG);
-  a->table.base.struct_size = sizeof a->table;
-  a->table.base.kind = KVASIR_KIND_ATTENTION;
-  a->table.base.self = a;
-  a->table.base.desc = &plugin_desc;
-  a->table.base.bind = att_bind;
-  a->table.base.destroy = att_destroy;
   a->table.plan = att_plan;
   a->table.run = att_run;
   *out = &a->table.base;

@@ -3,8 +3,9 @@
 #ifndef KVASIR_TEST_PLUGIN_COMMON_H
 #define KVASIR_TEST_PLUGIN_COMMON_H
 
+#include <kvasir/c_plugin.h>
 #include <kvasir/kvasir.h>
-#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* Build-time faults (-DFAULT_X): what a loader meets before any instance exists. */
@@ -83,22 +84,49 @@ __attribute__((used, section(KVASIR_NOTE_SECTION), aligned(4))) static const kva
     NOTE_DRAFTS};
 #endif
 
-static inline kvasir_status fail(kvasir_err* err, kvasir_status status, const char* text) {
-  if (err) {
-    err->code = status;
-    snprintf(err->text, sizeof err->text, "%s", text);
+/* A string option `fault` for plugins that are told where to fail. */
+#define TEXT_OPTION(key_, help_)                                                            \
+  {                                                                                         \
+    .struct_size = sizeof(kvasir_option_schema), .type = KVASIR_OPTION_STRING, .key = key_, \
+    .help = help_, .def = {                                                                 \
+      .type = KVASIR_OPTION_STRING,                                                         \
+      .s = ""                                                                               \
+    }                                                                                       \
   }
-  return status;
-}
 
-/* The value of a string option, or "". */
-static inline const char* string_option(const kvasir_option* options, uint32_t n, uint32_t size,
-                                        const char* key) {
-  for (uint32_t i = 0; i < n; ++i) {
-    const kvasir_option* o = (const kvasir_option*)(const void*)((const char*)options + i * size);
-    if (strcmp(o->key, key) == 0 && o->value.s) return o->value.s;
-  }
-  return "";
+/* The description, with the options of a table, or none (null, 0). */
+#define TEST_DESC(options_, n_)                                                        \
+  static const kvasir_desc plugin_desc = {.struct_size = DESC_BYTES,                   \
+                                          .kind = DESCRIBED_KIND,                      \
+                                          .id = TEST_ID,                               \
+                                          .version = "1.2.3",                          \
+                                          .name = "Test",                              \
+                                          .vendor = "Tests",                           \
+                                          .license = "Apache-2.0",                     \
+                                          .summary = "A test.",                        \
+                                          .options = options_,                         \
+                                          .n_options = n_,                             \
+                                          .option_size = sizeof(kvasir_option_schema), \
+                                          .caps = TEST_CAPS,                           \
+                                          .needs = TEST_NEEDS,                         \
+                                          .provides = TEST_PROVIDES,                   \
+                                          .dtypes = TEST_DTYPES}
+
+static inline kvasir_status test_bind(void* self, const kvasir_geometry* g, kvasir_err* err) {
+  (void)self, (void)g, (void)err;
+  return KVASIR_OK;
+}
+/* An instance of `size` bytes that begins with its table and does nothing yet; null: no memory. */
+static inline void* test_instance(size_t size, uint32_t table_size, const kvasir_desc* desc) {
+  kvasir_instance* base = calloc(1, size);
+  if (!base) return 0;
+  base->struct_size = table_size;
+  base->kind = TEST_KIND;
+  base->self = base;
+  base->desc = desc;
+  base->bind = test_bind;
+  base->destroy = free;
+  return base;
 }
 
 static const kvasir_desc plugin_desc;
@@ -130,7 +158,7 @@ kvasir_status kvasir_plugin_entry(const kvasir_host* host, kvasir_request* reque
   (void)host, (void)request;
   (void)err;
 #ifdef ENTRY_FAILS
-  return fail(err, KVASIR_ERR_VERSION, "the moon is in the wrong phase");
+  return kvasir_fail(err, KVASIR_ERR_VERSION, "the moon is in the wrong phase");
 #elif defined(ENTRY_SILENT)
   return KVASIR_ERR_INTERNAL;
 #else

@@ -1,36 +1,15 @@
 /* A representative that stores four bytes per block; RECORD_BYTES changes what it says.
  * SPDX-License-Identifier: Apache-2.0 */
 #define TEST_KIND KVASIR_KIND_REPRESENTATIVE
+#define TEST_PROVIDES KVASIR_PROVIDE_SCORES
 #include "common.h"
-
-#include <stdlib.h>
 
 #ifndef RECORD_BYTES
 #define RECORD_BYTES 4
 #endif
 
-static const kvasir_desc plugin_desc = {DESC_BYTES,
-                                        DESCRIBED_KIND,
-                                        TEST_ID,
-                                        "1.2.3",
-                                        "Test",
-                                        "Tests",
-                                        "Apache-2.0",
-                                        0,
-                                        "A test.",
-                                        0,
-                                        0,
-                                        0,
-                                        TEST_CAPS,
-                                        TEST_NEEDS,
-                                        KVASIR_PROVIDE_SCORES,
-                                        TEST_DTYPES};
+TEST_DESC(0, 0);
 
-static kvasir_status rep_bind(void* self, const kvasir_geometry* g, kvasir_err* err) {
-  (void)self, (void)g, (void)err;
-  return KVASIR_OK;
-}
-static void rep_destroy(void* self) { free(self); }
 static kvasir_status rep_layout(void* self, kvasir_layout* out, kvasir_err* err) {
   (void)self, (void)err;
   out->record_bytes = RECORD_BYTES;
@@ -53,14 +32,8 @@ static kvasir_status plugin_create(uint32_t index, const kvasir_host* host,
                                    uint32_t option_size, struct kvasir_instance** out,
                                    kvasir_err* err) {
   (void)index, (void)host, (void)options, (void)n_options, (void)option_size;
-  kvasir_representative* r = calloc(1, sizeof *r);
-  if (!r) return fail(err, KVASIR_ERR_OUT_OF_MEMORY, "no memory");
-  r->base.struct_size = sizeof *r;
-  r->base.kind = KVASIR_KIND_REPRESENTATIVE;
-  r->base.self = r;
-  r->base.desc = &plugin_desc;
-  r->base.bind = rep_bind;
-  r->base.destroy = rep_destroy;
+  kvasir_representative* r = test_instance(sizeof *r, sizeof *r, &plugin_desc);
+  if (!r) return kvasir_fail(err, KVASIR_ERR_OUT_OF_MEMORY, "no memory");
   r->layout = rep_layout;
   r->update = rep_update;
   r->score = rep_score;

@@ -3,37 +3,8 @@
 #define TEST_KIND KVASIR_KIND_STORAGE
 #include "common.h"
 
-#include <stdlib.h>
-
-static const kvasir_option_schema schema[] = {{sizeof(kvasir_option_schema),
-                                               KVASIR_OPTION_STRING,
-                                               0,
-                                               0,
-                                               "fault",
-                                               0,
-                                               0,
-                                               0,
-                                               "where it fails",
-                                               {KVASIR_OPTION_STRING, 0, 0, 0.0, "", 0},
-                                               {0, 0, 0, 0.0, 0, 0},
-                                               {0, 0, 0, 0.0, 0, 0}}};
-
-static const kvasir_desc plugin_desc = {DESC_BYTES,
-                                        DESCRIBED_KIND,
-                                        TEST_ID,
-                                        "1.2.3",
-                                        "Test",
-                                        "Tests",
-                                        "Apache-2.0",
-                                        0,
-                                        "A test.",
-                                        schema,
-                                        1,
-                                        sizeof(kvasir_option_schema),
-                                        TEST_CAPS,
-                                        TEST_NEEDS,
-                                        TEST_PROVIDES,
-                                        TEST_DTYPES};
+static const kvasir_option_schema schema[] = {TEXT_OPTION("fault", "where it fails")};
+TEST_DESC(schema, 1);
 
 typedef struct storage {
   kvasir_storage table;
@@ -46,11 +17,6 @@ static int has_fault(void* self, const char* fault) {
   return strcmp(((storage*)self)->fault, fault) == 0;
 }
 
-static kvasir_status sto_bind(void* self, const kvasir_geometry* g, kvasir_err* err) {
-  (void)self, (void)g, (void)err;
-  return KVASIR_OK;
-}
-static void sto_destroy(void* self) { free(self); }
 static kvasir_status sto_plan(void* self, const kvasir_geometry* g, kvasir_storage_plan* out,
                               kvasir_err* err) {
   (void)g, (void)err;
@@ -62,7 +28,7 @@ static kvasir_status sto_plan(void* self, const kvasir_geometry* g, kvasir_stora
 static kvasir_status sto_formats(void* self, kvasir_kv_format* out, uint32_t capacity,
                                  uint32_t* n_formats, kvasir_err* err) {
   *n_formats = has_fault(self, "formats.endless") ? capacity + 1000000 : 10;
-  if (capacity < *n_formats) return fail(err, KVASIR_ERR_CAPACITY, "too small");
+  if (capacity < *n_formats) return kvasir_fail(err, KVASIR_ERR_CAPACITY, "too small");
   for (uint32_t i = 0; i < 10; ++i) {
     out[i].dtype_k = has_fault(self, "formats.type") ? 99 : KVASIR_DTYPE_F32;
     out[i].dtype_v = KVASIR_DTYPE_F16;
@@ -74,7 +40,7 @@ static kvasir_status sto_acquire(void* self, const kvasir_block_key* keys, uint3
                                  uint32_t lease_size, kvasir_err* err) {
   (void)keys, (void)key_size, (void)mode;
   storage* s = self;
-  if (has_fault(self, "acquire.again")) return fail(err, KVASIR_AGAIN, "full");
+  if (has_fault(self, "acquire.again")) return kvasir_fail(err, KVASIR_AGAIN, "full");
   for (uint32_t i = 0; i < n; ++i) {
     kvasir_lease* lease = (kvasir_lease*)(void*)((char*)out + i * lease_size);
     memset(lease, 0, sizeof *lease);
@@ -95,7 +61,7 @@ static kvasir_status sto_seal(void* self, const kvasir_block_key* keys, uint32_t
 static kvasir_status sto_drop(void* self, const kvasir_block_key* keys, uint32_t n,
                               uint32_t key_size, uint32_t mode, kvasir_err* err) {
   (void)keys, (void)n, (void)key_size, (void)mode;
-  return has_fault(self, "drop") ? fail(err, KVASIR_ERR_IO, "the disk is gone") : KVASIR_OK;
+  return has_fault(self, "drop") ? kvasir_fail(err, KVASIR_ERR_IO, "the disk is gone") : KVASIR_OK;
 }
 static kvasir_status sto_prefetch(void* self, const kvasir_block_key* keys, uint32_t n,
                                   uint32_t key_size, const kvasir_io_hint* hint, uint64_t ticket,
@@ -114,25 +80,14 @@ static kvasir_status plugin_create(uint32_t index, const kvasir_host* host,
                                    const kvasir_option* options, uint32_t n_options,
                                    uint32_t option_size, struct kvasir_instance** out,
                                    kvasir_err* err) {
-  (void)index;
-  storage* s = calloc(1, sizeof *s);
-  if (!s) return fail(err, KVASIR_ERR_OUT_OF_MEMORY, "no memory");
-  snprintf(s->fault, sizeof s->fault, "%s",
-           string_option(options, n_options, option_size, "fault"));
+  storage* s = test_instance(sizeof *s, sizeof s->table, &plugin_desc);
+  (void)index, (void)n_options, (void)option_size;
+  if (!s) return kvasir_fail(err, KVASIR_ERR_OUT_OF_MEMORY, "no memory");
+  strncpy(s->fault, options[0].value.s, sizeof s->fault - 1);
   s->completion = host->get_extension(host->self, KVASIR_EXT_COMPLETION);
-  s->table.base.struct_size = sizeof s->table;
-  s->table.base.kind = KVASIR_KIND_STORAGE;
-  s->table.base.self = s;
-  s->table.base.desc = &plugin_desc;
-  s->table.base.bind = sto_bind;
-  s->table.base.destroy = sto_destroy;
-  s->table.plan = sto_plan;
-  s->table.formats = sto_formats;
-  s->table.acquire = sto_acquire;
-  s->table.release = sto_release;
-  s->table.seal = sto_seal;
-  s->table.drop = sto_drop;
-  s->table.prefetch = sto_prefetch;
+  s->table.plan = sto_plan, s->table.formats = sto_formats;
+  s->table.acquire = sto_acquire, s->table.release = sto_release;
+  s->table.seal = sto_seal, s->table.drop = sto_drop, s->table.prefetch = sto_prefetch;
   *out = &s->table.base;
   return KVASIR_OK;
 }

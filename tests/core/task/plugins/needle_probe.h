@@ -18,7 +18,6 @@ struct NeedleProbe {
   // Attention mass of the last decode step on tokens [begin, end), [layer][q_head].
   uint32_t watch_begin = 0, watch_end = 0;
   std::vector<std::vector<double>> mass;
-  uint64_t observed = 0;
 };
 
 }  // namespace kvasir::test

@@ -1,10 +1,13 @@
 //! The part of kvasir's C ABI 0.1 that a selector without state needs, written out by hand from
 //! `<kvasir/selector.h>`. Slots this template does not use are `*const c_void`: keep them null.
+//! At the end what every plugin would write alike: note, option, description, table, entry, guard.
 //! SPDX-License-Identifier: Apache-2.0 OR MIT
 #![allow(dead_code)]
 
-use std::ffi::{c_char, c_void};
+use std::ffi::{c_char, c_void, CStr};
 use std::mem::size_of;
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::ptr::null;
 
 pub type Status = i32;
 pub const OK: Status = 0;
@@ -50,8 +53,8 @@ pub struct Note {
 }
 
 /// `text` followed by zeros.
-pub const fn padded<const N: usize>(text: &str) -> [u8; N] {
-    let (bytes, mut out, mut i) = (text.as_bytes(), [0; N], 0);
+pub const fn padded<const N: usize>(text: &CStr) -> [u8; N] {
+    let (bytes, mut out, mut i) = (text.to_bytes(), [0; N], 0);
     while i < bytes.len() {
         out[i] = bytes[i];
         i += 1;
@@ -152,7 +155,7 @@ pub struct Instance {
     pub seq_truncate: *const c_void,
     pub seq_close: *const c_void,
     pub drain: *const c_void,
-    pub destroy: extern "C" fn(*mut c_void),
+    pub destroy: Destroy,
     pub get_extension: *const c_void,
 }
 
@@ -171,7 +174,7 @@ pub struct Plugin {
         *mut *mut Instance,
         *mut ErrorRecord,
     ) -> Status,
-    pub shutdown: extern "C" fn(),
+    pub shutdown: *const c_void,
 }
 
 #[repr(C)]
@@ -237,21 +240,25 @@ pub struct SelLimits {
     pub rest: [u32; 14],
 }
 
+pub type Limits = extern "C" fn(*mut c_void, *mut SelLimits, *mut ErrorRecord) -> Status;
+pub type Select = extern "C" fn(
+    *mut c_void,
+    *const Step,
+    *const c_void,
+    *mut Selection,
+    *mut ErrorRecord,
+) -> Status;
+pub type Destroy = extern "C" fn(*mut c_void);
+
 #[repr(C)]
 pub struct SelectorTable {
     pub base: Instance,
-    pub limits: extern "C" fn(*mut c_void, *mut SelLimits, *mut ErrorRecord) -> Status,
+    pub limits: Limits,
     pub layout: *const c_void,
     pub update: *const c_void,
     pub prefill: *const c_void,
     pub speculate: *const c_void,
-    pub select: extern "C" fn(
-        *mut c_void,
-        *const Step,
-        *const c_void,
-        *mut Selection,
-        *mut ErrorRecord,
-    ) -> Status,
+    pub select: Select,
     pub observe: *const c_void,
     pub evict_plan: *const c_void,
 }
@@ -265,3 +272,174 @@ const _: () = assert!(size_of::<Instance>() == 96 && size_of::<Plugin>() == 40);
 const _: () = assert!(size_of::<StepRow>() == 40 && size_of::<Step>() == 48);
 const _: () = assert!(size_of::<Selection>() == 80 && size_of::<SelLimits>() == 88);
 const _: () = assert!(size_of::<SelectorTable>() == 160);
+
+/// Of a file with one selector, for `#[used] #[link_section = ".note.kvasir"]`.
+pub const fn note(id: &CStr, version: &CStr) -> Note {
+    Note {
+        namesz: 8,
+        descsz: size_of::<Note>() as u32 - 20,
+        kind: 1,
+        name: padded(c"Kvasir"),
+        abi_major: ABI_MAJOR,
+        abi_minor: ABI_MINOR,
+        required_minor: ABI_MINOR,
+        kinds: 1 << KIND_SELECTOR,
+        cpu_features: 0,
+        reserved: 0,
+        version: padded(version),
+        ids: padded(id),
+        drafts: [0; 128],
+    }
+}
+
+impl OptionSchema {
+    pub const fn int(
+        key: &'static CStr,
+        unit: &'static CStr,
+        help: &'static CStr,
+        def: i64,
+    ) -> Self {
+        OptionSchema {
+            struct_size: size_of::<OptionSchema>() as u32,
+            kind: OPTION_INT,
+            flags: 0,
+            n_enum: 0,
+            key: key.as_ptr(),
+            aliases: null(),
+            enum_names: null(),
+            unit: unit.as_ptr(),
+            help: help.as_ptr(),
+            def: Value::int(def),
+            min: Value::int(1),
+            max: Value::int(1 << 20),
+        }
+    }
+}
+
+impl Desc {
+    pub const fn selector(
+        id: &'static CStr,
+        version: &'static CStr,
+        summary: &'static CStr,
+        options: &'static [OptionSchema],
+    ) -> Self {
+        Desc {
+            struct_size: size_of::<Desc>() as u32,
+            kind: KIND_SELECTOR,
+            id: id.as_ptr(),
+            version: version.as_ptr(),
+            name: null(),
+            vendor: null(),
+            license: null(),
+            url: null(),
+            summary: summary.as_ptr(),
+            options: options.as_ptr(),
+            n_options: options.len() as u32,
+            option_size: size_of::<OptionSchema>() as u32,
+            caps: 0,
+            needs: 0,
+            provides: 0,
+            dtypes: 0,
+        }
+    }
+}
+
+/// Slots of a selector: what a plugin offers of them it says itself, the others stay null.
+impl SelectorTable {
+    pub fn new(desc: &'static Desc, limits: Limits, select: Select, destroy: Destroy) -> Self {
+        extern "C" fn bind(_: *mut c_void, _: *const c_void, _: *mut ErrorRecord) -> Status {
+            OK
+        }
+        SelectorTable {
+            base: Instance {
+                struct_size: size_of::<SelectorTable>() as u32,
+                kind: KIND_SELECTOR,
+                this: std::ptr::null_mut(),
+                desc,
+                validate: null(),
+                bind,
+                seq_open: null(),
+                seq_fork: null(),
+                seq_truncate: null(),
+                seq_close: null(),
+                drain: null(),
+                destroy,
+                get_extension: null(),
+            },
+            limits,
+            layout: null(),
+            update: null(),
+            prefill: null(),
+            speculate: null(),
+            select,
+            observe: null(),
+            evict_plan: null(),
+        }
+    }
+}
+
+impl Step {
+    /// # Safety
+    /// `r < n_rows`, and the step lives.
+    pub unsafe fn row(&self, r: usize) -> &StepRow {
+        let bytes = self.rows as *const u8;
+        &*bytes.add(r * self.row_size as usize).cast::<StepRow>()
+    }
+}
+
+pub type Failure = (Status, &'static str);
+
+/// Runs `body`; a failure or a panic becomes a status and a sentence in `err`.
+pub fn guard(err: *mut ErrorRecord, body: impl FnOnce() -> Result<(), Failure>) -> Status {
+    let result = catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err((ERR_INTERNAL, "a panic")));
+    let Err((code, text)) = result else { return OK };
+    // SAFETY: the host gives a zeroed record that lives for the call.
+    let err = unsafe { &mut *err };
+    err.code = code;
+    let n = text.len().min(err.text.len() - 1);
+    err.text[..n].copy_from_slice(&text.as_bytes()[..n]);
+    code
+}
+
+/// The table and the entry of a file with one plugin, from its description and create().
+#[macro_export]
+macro_rules! plugin_entry {
+    ($desc:expr, $create:path) => {
+        extern "C" fn count() -> u32 {
+            1
+        }
+        extern "C" fn describe(index: u32) -> *const Desc {
+            if index == 0 {
+                &$desc
+            } else {
+                std::ptr::null()
+            }
+        }
+        static PLUGIN: Static<Plugin> = Static(Plugin {
+            struct_size: std::mem::size_of::<Plugin>() as u32,
+            reserved: 0,
+            count,
+            describe,
+            create: $create,
+            shutdown: std::ptr::null(),
+        });
+
+        #[no_mangle]
+        pub extern "C" fn kvasir_plugin_entry(
+            host: *const Host,
+            request: *mut Request,
+            err: *mut ErrorRecord,
+        ) -> Status {
+            // SAFETY: both live for the call.
+            guard(err, || unsafe {
+                if (*host).abi_major != ABI_MAJOR || (*host).abi_minor_max < ABI_MINOR {
+                    let text = "built for another version of kvasir: rebuild or update it";
+                    return Err((ERR_VERSION, text));
+                }
+                (*request).abi_minor = ABI_MINOR;
+                (*request).plugin = &PLUGIN.0;
+                Ok(())
+            })
+        }
+    };
+}

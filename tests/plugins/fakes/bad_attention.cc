@@ -1,0 +1,52 @@
+// An attention backend that computes honestly, through another one, and spoils its result on
+// request, to prove that the host notices: option `fault`, from run() number `from_call` on.
+// SPDX-License-Identifier: Apache-2.0
+#include <limits>
+
+#include "tests/plugins/fakes/fake.h"
+#include "tests/plugins/fakes/inner_backend.h"
+
+namespace {
+using namespace kvasir;
+using namespace kvasir::test;
+
+constexpr const char* kFaults[] = {"none",  "nan",           "inf",      "nan_lse",
+                                   "error", "error_no_text", "untouched"};
+constexpr kvasir_option_schema kOptions[] = {
+    sdk::enum_option({.key = "fault", .help = "what goes wrong"}, kFaults, 0),
+    sdk::int_option({.key = "from_call", .help = "honest calls before that"}, 0, 0, 1 << 30)};
+
+class BadAttention : private InnerBackend {
+ public:
+  static constexpr kvasir_desc kDesc =
+      fake_desc(KVASIR_KIND_ATTENTION, "kvasir.test.bad_attention", kOptions,
+                {.provides = KVASIR_PROVIDE_LOG_WEIGHT | KVASIR_PROVIDE_HEAD_LOG_WEIGHT |
+                             KVASIR_PROVIDE_TOKEN_ROWS | KVASIR_PROVIDE_DISTANCE});
+
+  BadAttention(const sdk::Host& host, const sdk::Options& o)
+      : InnerBackend(host.raw()), fault_(kFaults[o.choice("fault")]), honest_(o.u32("from_call")) {}
+  void bind(const kvasir_geometry& geometry) { InnerBackend::bind(geometry); }
+  void plan(const kvasir_attn_shape& shape, kvasir_attn_plan& out) {
+    InnerBackend::plan(shape, out);
+  }
+
+  kvasir_status run(const sdk::Step& step, const kvasir_attn_in& in, kvasir_attn_out& out) {
+    const std::string_view fault = ++n_runs_ > honest_ ? fault_ : "none";
+    if (fault == "error") throw sdk::Error(KVASIR_ERR_INTERNAL, "broken on request");
+    if (fault == "error_no_text") return KVASIR_ERR_INTERNAL;
+    if (fault == "untouched") return KVASIR_OK;
+    InnerBackend::run(step, in, out);
+    if (fault == "nan") out.o[0] = std::numeric_limits<float>::quiet_NaN();
+    if (fault == "inf") out.o[g_.v_dim - 1] = std::numeric_limits<float>::infinity();
+    if (fault == "nan_lse") out.lse[0] = std::numeric_limits<float>::quiet_NaN();
+    return KVASIR_OK;
+  }
+
+ private:
+  std::string_view fault_;
+  uint32_t honest_, n_runs_ = 0;
+};
+
+}  // namespace
+
+KVASIR_FAKE(BadAttention, KVASIR_KIND_ATTENTION, "kvasir.test.bad_attention")

@@ -1,0 +1,100 @@
+// An attention backend that writes down what it was asked to attend to (recording.h). The
+// arithmetic is that of kvasir.reference, or of the backend in the file `inner`.
+// SPDX-License-Identifier: Apache-2.0
+#include <map>
+
+#include "plugins/sdk/vector_records.h"
+#include "tests/plugins/fakes/fake.h"
+#include "tests/plugins/fakes/inner_backend.h"
+#include "tests/plugins/fakes/recording.h"
+
+namespace {
+using namespace kvasir;
+using namespace kvasir::test;
+
+constexpr kvasir_option_schema kOptions[] = {sdk::option(
+    KVASIR_OPTION_PATH, {.key = "inner", .help = "who computes", .flags = KVASIR_OPTION_OPTIONAL},
+    {KVASIR_OPTION_PATH, 0, 0, 0.0, "", nullptr})};
+
+class RecordingAttention : public InnerBackend {
+ public:
+  static constexpr kvasir_desc kDesc =
+      fake_desc(KVASIR_KIND_ATTENTION, "kvasir.test.recording_attention", kOptions,
+                {.provides = KVASIR_PROVIDE_MASS | KVASIR_PROVIDE_LOG_WEIGHT |
+                             KVASIR_PROVIDE_HEAD_LOG_WEIGHT | KVASIR_PROVIDE_TOKEN_ROWS |
+                             KVASIR_PROVIDE_DISTANCE});
+
+  RecordingAttention(const sdk::Host& host, const sdk::Options& options)
+      : InnerBackend(host.raw(), options.delivered("inner") ? options.path("inner") : "") {}
+  const void* get_extension(const char* id) {
+    return std::string_view(id) == kRecordingExtension ? &book_ : nullptr;
+  }
+
+  void run(const sdk::Step& step, const kvasir_attn_in& in, kvasir_attn_out& out) {
+    InnerBackend::run(step, in, out);
+    if (book_.armed == 0) return;
+    RecordedRun& run = book_.runs.emplace_back();
+    run.layer = step.layer();
+    std::map<uint64_t, const kvasir_attn_part*> serving;  // one part of each sequence
+    for (const auto& part : sdk::Strided(in.parts, in.n_parts, in.part_size))
+      for (const auto& row : sdk::Strided(part.rows, part.n_rows, part.row_size)) {
+        run.rows.push_back(spread(step, part, row));
+        serving.emplace(run.rows.back().seq, &part);
+      }
+    if (book_.armed == 1) return;
+    const kvasir_view& q = in.parts->q;
+    for (uint64_t i = 0; i < q.shape[0]; ++i) {
+      const auto* row = reinterpret_cast<const float*>(static_cast<const char*>(q.data) +
+                                                       static_cast<int64_t>(i) * q.stride[0]);
+      run.q.insert(run.q.end(), row, row + q.shape[1] * q.shape[2]);
+    }
+    for (uint32_t r = 0; r < step.n_rows(); ++r) {
+      run.k.emplace_back(size_t{g_.n_kv_heads} * step.row(r).kv_len * g_.head_dim);
+      if (const auto found = serving.find(step.row(r).seq); found != serving.end())
+        copy_keys(*found->second, step.row(r).kv_len, run.k.back().data());
+    }
+  }
+
+ private:
+  // A row's items as single tokens.
+  RecordedRow spread(const sdk::Step& step, const kvasir_attn_part& part,
+                     const kvasir_attn_row& row) const {
+    RecordedRow out{0, 0, row.kv_head, row.n_q, part.dist_min, 0, {}, {}};
+    if (part.log_weight) out.weight_width = part.weight_width;
+    for (uint32_t r = 0; r < step.n_rows(); ++r)
+      if (row.q_begin - step.row(r).q_begin < step.row(r).n_q)
+        out.seq = step.row(r).seq, out.kv_len = step.row(r).kv_len;
+    const bool is_token = part.unit == KVASIR_UNIT_TOKEN;
+    for (uint64_t at = row.item_begin; at < row.item_end; ++at) {
+      const uint64_t item = part.items ? part.items[at] : at;
+      const kvasir_lease& lease = lease_of(part, is_token ? item / g_.block_size : item);
+      const auto first = is_token ? static_cast<uint32_t>(item % g_.block_size) : 0;
+      for (uint32_t t = first; t < (is_token ? first + 1 : lease.n_tokens); ++t) {
+        out.token.push_back(lease.token_pos ? lease.token_pos[t] : lease.pos_begin + t);
+        for (uint32_t w = 0; w < out.weight_width; ++w)
+          out.weight.push_back(part.log_weight[at * out.weight_width + w]);
+      }
+    }
+    return out;
+  }
+  void copy_keys(const kvasir_attn_part& part, uint32_t kv_len, float* to) const {
+    for (uint32_t i = 0; i < g_.n_kv_heads * kv_len; ++i, to += g_.head_dim) {
+      const uint32_t token = i % kv_len;
+      const kvasir_lease& lease = lease_of(part, token / g_.block_size);
+      if (!lease.k) continue;
+      const kvasir_kv_format& f = g_.formats[lease.format];
+      const std::byte* k =
+          sdk::head_keys(lease, f, i / kv_len) + token % g_.block_size * f.k_token_stride;
+      const auto type = sdk::key_type({k, f.dtype_k, 1, f.k_token_stride});
+      kernels::convert_to_f32(type, k, to, g_.head_dim);
+    }
+  }
+  static const kvasir_lease& lease_of(const kvasir_attn_part& part, uint64_t i) {
+    return sdk::Strided(part.leases, part.n_leases, part.lease_size)[i];
+  }
+  Recording book_;
+};
+
+}  // namespace
+
+KVASIR_FAKE(RecordingAttention, KVASIR_KIND_ATTENTION, "kvasir.test.recording_attention")

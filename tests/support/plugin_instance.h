@@ -1,0 +1,126 @@
+// One plugin, called through the C ABI without the core: dlopen, options from the schema, the error
+// record of the latest call. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <dlfcn.h>
+#include <doctest/doctest.h>
+#include <kvasir/kvasir.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "tests/plugins/fakes/probe.h"
+#include "tests/support/fake_host.h"
+
+namespace kvasir::test {
+
+// Enum names and paths are strings. Keys are the schema's own.
+using OptionValues = std::map<std::string, std::variant<int64_t, double, std::string>>;
+
+// A shipped plugin, <build>/plugins/<name>.so, or the file at a path. Never unloaded.
+inline kvasir_status (*entry_of(const std::string& plugin))(const kvasir_host*, kvasir_request*,
+                                                            kvasir_err*) noexcept {
+  const bool is_path = plugin.find('/') != std::string::npos;
+  const std::string path =
+      is_path ? plugin : std::string(KVASIR_BINARY_DIR) + "/plugins/" + plugin + ".so";
+  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  REQUIRE_MESSAGE(library, dlerror());
+  const auto entry =
+      reinterpret_cast<decltype(&kvasir_plugin_entry)>(dlsym(library, "kvasir_plugin_entry"));
+  REQUIRE(static_cast<bool>(entry));
+  return entry;
+}
+
+// One instance of the only plugin in a file. When create() fails, status() and text() say why, and
+// nothing else may be called. Table = kvasir_selector, …
+template <class Table>
+class PluginInstance {
+ public:
+  PluginInstance(const FakeHost& host, const std::string& plugin, const OptionValues& set = {}) {
+    const auto entry = entry_of(plugin);
+    kvasir_request request{sizeof(kvasir_request), 0, nullptr};
+    REQUIRE(entry(host.host(), &request, &err_) == KVASIR_OK);
+    REQUIRE(request.plugin->count() == 1);
+    desc_ = request.plugin->describe(0);
+    CHECK(request.plugin->describe(1) == nullptr);
+    const std::vector<kvasir_option> options = resolve(set);
+    kvasir_instance* instance = nullptr;
+    status_ = request.plugin->create(0, host.host(), options.data(),
+                                     static_cast<uint32_t>(options.size()), sizeof(kvasir_option),
+                                     &instance, &err_);
+    instance_.reset(instance);
+    if (instance) REQUIRE(instance->struct_size == sizeof(Table));
+  }
+
+  kvasir_status status() const { return status_; }  // of create()
+  const kvasir_desc& desc() const { return *desc_; }
+  // Cleared before, so that a text belongs to the latest call.
+  kvasir_err* err() {
+    err_ = {sizeof err_, 0, {}};
+    return &err_;
+  }
+  std::string text() const { return err_.text; }
+  void* self() const { return instance_->self; }
+  const Table* operator->() const { return reinterpret_cast<const Table*>(instance_.get()); }
+
+  // Of a fake: what it has seen (tests/plugins/fakes/probe.h).
+  double probe(uint32_t item) const {
+    const auto* probe =
+        static_cast<const Probe*>(instance_->get_extension(self(), kProbeExtension));
+    REQUIRE(probe != nullptr);
+    return probe->read(self(), item);
+  }
+
+  void bind(const kvasir_geometry& geometry) {
+    if (instance_->validate) {
+      REQUIRE_MESSAGE(instance_->validate(self(), &geometry, err()) == KVASIR_OK, text());
+    }
+    REQUIRE_MESSAGE(instance_->bind(self(), &geometry, err()) == KVASIR_OK, text());
+  }
+
+ private:
+  std::vector<kvasir_option> resolve(const OptionValues& set) const {
+    std::vector<kvasir_option> out;
+    size_t used = 0;
+    for (uint32_t i = 0; i < desc_->n_options; ++i) {
+      const kvasir_option_schema& schema = desc_->options[i];
+      const auto found = set.find(schema.key);
+      if (found == set.end() && (schema.flags & KVASIR_OPTION_OPTIONAL)) continue;
+      kvasir_option option{schema.key, schema.def, 0, 0};
+      if (found != set.end()) {
+        ++used;
+        option.is_set = 1;
+        option.value = value(schema, found->second);
+      }
+      out.push_back(option);
+    }
+    REQUIRE_MESSAGE(used == set.size(), "a test sets an option the plugin does not have");
+    return out;
+  }
+  static kvasir_value value(const kvasir_option_schema& schema,
+                            const OptionValues::mapped_type& v) {
+    kvasir_value out{schema.type, 0, 0, 0.0, nullptr, nullptr};
+    if (const auto* i = std::get_if<int64_t>(&v)) out.i = *i;
+    if (const auto* f = std::get_if<double>(&v)) out.f = *f;
+    const auto* s = std::get_if<std::string>(&v);
+    if (s && schema.type == KVASIR_OPTION_PATH) out.s = s->c_str();
+    if (s && schema.type == KVASIR_OPTION_ENUM) {
+      while (*s != schema.enum_names[out.i]) REQUIRE(++out.i < schema.n_enum);
+    }
+    return out;
+  }
+
+  struct Destroy {
+    void operator()(kvasir_instance* instance) const { instance->destroy(instance->self); }
+  };
+  kvasir_err err_{sizeof(kvasir_err), 0, {}};
+  const kvasir_desc* desc_ = nullptr;
+  kvasir_status status_ = KVASIR_OK;
+  std::unique_ptr<kvasir_instance, Destroy> instance_;
+};
+
+}  // namespace kvasir::test

@@ -1,0 +1,129 @@
+// What step calls take and give back, for tests that make them: a small geometry, a step of one
+// sequence, selections. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <doctest/doctest.h>
+#include <kvasir/kvasir.h>
+
+#include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace kvasir::test {
+
+inline kvasir_geometry small_geometry() {
+  kvasir_geometry g{};
+  g.struct_size = sizeof g;
+  g.n_layers = 2;
+  g.n_q_heads = 4;
+  g.n_kv_heads = 2;
+  g.head_dim = g.v_dim = 8;
+  g.block_size = 16;
+  g.max_context = 4096;
+  g.max_sequences = 4;
+  g.max_queries = 64;
+  g.format_size = sizeof(kvasir_kv_format);
+  g.softmax_scale = 1.0f;
+  return g;
+}
+
+// A step of one sequence (id 1) in layer 0, whose prompt has just been read.
+struct OneRowStep {
+  kvasir_step_row row{};
+  kvasir_step step{};
+
+  OneRowStep(uint32_t moment, uint32_t kv_len, uint32_t unit_begin, uint32_t unit_end) {
+    row.seq = 1;
+    row.n_q = 1;
+    row.kv_len = row.prompt_end = kv_len;
+    row.unit_begin = unit_begin;
+    row.unit_end = unit_end;
+    step.struct_size = sizeof step;
+    step.moment = moment;
+    step.n_rows = 1;
+    step.row_size = sizeof row;
+    step.rows = &row;
+  }
+  OneRowStep(const OneRowStep&) = delete;
+};
+
+// Buffers of a selection, filled with a pattern so that stray writes are seen; those behind the
+// capacity are found when it goes.
+class SelectionBuffer {
+ public:
+  static constexpr uint32_t kUnwritten = 0xbeef;
+  std::vector<uint64_t> row_offsets;
+  std::vector<uint32_t> row_flags, index;
+  std::vector<float> log_weight;
+  kvasir_selection selection{};
+
+  SelectionBuffer(uint32_t unit, uint32_t scope, uint32_t n_rows, uint64_t capacity)
+      : row_offsets(n_rows + 1, 0xdead),
+        row_flags(n_rows, 0),
+        index(capacity + kGuards, kUnwritten),
+        log_weight(capacity, 7.0f) {
+    selection.struct_size = sizeof selection;
+    selection.unit = unit;
+    selection.scope = scope;
+    selection.capacity = capacity;
+    selection.row_offsets = row_offsets.data();
+    selection.row_flags = row_flags.data();
+    selection.index = index.data();
+    selection.log_weight = log_weight.data();
+  }
+  // Rows that are there already, as step.candidates has them.
+  SelectionBuffer(uint32_t unit, uint32_t scope, const std::vector<std::vector<uint32_t>>& rows)
+      : SelectionBuffer(unit, scope, static_cast<uint32_t>(rows.size()), size_of(rows)) {
+    uint64_t n = 0;
+    row_offsets[0] = 0;
+    for (const auto& row : rows) {
+      for (const uint32_t unit_index : row) index[n++] = unit_index;
+      row_offsets[++selection.n_rows] = n;
+    }
+  }
+  SelectionBuffer(SelectionBuffer&&) = default;
+  SelectionBuffer& operator=(SelectionBuffer&&) = default;
+  ~SelectionBuffer() {
+    for (uint64_t i = selection.capacity; i < index.size(); ++i) CHECK(index[i] == kUnwritten);
+  }
+
+  std::vector<uint32_t> row(uint32_t i) const { return part(index, i); }
+  std::vector<float> weights(uint32_t i) const { return part(log_weight, i); }
+
+ private:
+  static constexpr uint64_t kGuards = 4;
+  static uint64_t size_of(const std::vector<std::vector<uint32_t>>& rows) {
+    uint64_t n = 0;
+    for (const auto& row : rows) n += row.size();
+    return n;
+  }
+  template <class T>
+  std::vector<T> part(const std::vector<T>& of, uint32_t i) const {
+    return {of.begin() + static_cast<long>(row_offsets[i]),
+            of.begin() + static_cast<long>(row_offsets[i + 1])};
+  }
+};
+
+// What the header promises of a result: monotone offsets, rows ascending, unique, inside
+// [begin, end), weights below infinity, as many rows as the scope asks for. Empty, or the first
+// violation.
+inline std::string violation(const kvasir_selection& s, uint32_t n_rows, uint32_t begin,
+                             uint32_t end) {
+  if (s.n_rows != n_rows) return "rows";
+  if (s.row_offsets[0] != 0) return "offsets";
+  for (uint32_t r = 0; r < n_rows; ++r) {
+    if (s.row_offsets[r + 1] < s.row_offsets[r]) return "offsets";
+    if (s.row_offsets[r + 1] > s.capacity) return "capacity";
+    if (s.row_flags[r] > KVASIR_ROW_FALLBACK) return "flag";
+    for (uint64_t i = s.row_offsets[r]; i < s.row_offsets[r + 1]; ++i) {
+      if (s.index[i] < begin || s.index[i] >= end) return "range";
+      if (i > s.row_offsets[r] && s.index[i] == s.index[i - 1]) return "duplicate";
+      if (i > s.row_offsets[r] && s.index[i] < s.index[i - 1]) return "order";
+      if (s.weight_width == 1 && !(s.log_weight[i] < INFINITY)) return "weight";
+    }
+  }
+  return "";
+}
+
+}  // namespace kvasir::test
