@@ -71,6 +71,8 @@ class KeyScene {
     return sum;
   }
 
+  // What an earlier selector left of them, in every select(); null: all.
+  const kvasir_selection* listed = nullptr;
   // Candidates [begin, end) in every call from here on.
   void candidates(uint32_t begin, uint32_t end) { begin_ = begin, end_ = end; }
 
@@ -93,7 +95,8 @@ class KeyScene {
                   static_cast<uint32_t>(leases_.size()));
   }
   kvasir_status select(const Selector& selector, kvasir_selection& out) {
-    const Call call(*this, KVASIR_D2);
+    Call call(*this, KVASIR_D2);
+    call.step.candidates = listed;
     const uint64_t lease_offsets[] = {0, leases_.size()};
     kvasir_sel_in in{};
     in.struct_size = sizeof in;
