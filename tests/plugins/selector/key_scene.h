@@ -106,6 +106,28 @@ class KeyScene {
     return selector->select(selector.self(), &call.step, &in, &out,
                             const_cast<Selector&>(selector).err());
   }
+  // What select() chose, ascending: one list per kv head, or one for all by `limits`.
+  std::vector<std::vector<uint32_t>> choose(const Selector& selector,
+                                            const kvasir_sel_limits& limits) {
+    const uint32_t n_rows = limits.scope == KVASIR_SCOPE_SEQUENCE ? 1 : geometry_.n_kv_heads;
+    SelectionBuffer out(limits.unit, limits.scope, n_rows, size_t{n_rows} * n_tokens());
+    REQUIRE(select(selector, out.selection) == KVASIR_OK);
+    REQUIRE(out.selection.n_rows == n_rows);
+    CHECK(out.selection.scope == limits.scope);
+    std::vector<std::vector<uint32_t>> chosen;
+    for (uint32_t i = 0; i < n_rows; ++i) {
+      chosen.push_back(out.row(i));
+      if (out.row_flags[i] == KVASIR_ROW_LISTED) continue;
+      REQUIRE(out.row_flags[i] == KVASIR_ROW_ALL);
+      CHECK(chosen.back().empty());
+      for (uint32_t unit = begin_; unit < end_ && !listed; ++unit) chosen.back().push_back(unit);
+      if (listed)
+        chosen.back().assign(listed->index + listed->row_offsets[i],
+                             listed->index + listed->row_offsets[i + 1]);
+    }
+    for (const auto& list : chosen) CHECK(std::is_sorted(list.begin(), list.end()));
+    return chosen;
+  }
 
  private:
   uint32_t width() const { return geometry_.n_kv_heads * geometry_.head_dim; }

@@ -36,11 +36,7 @@ Tokens choose(KeyScene& scene, const OptionValues& options, uint32_t begin, uint
   kvasir_sel_limits limits{};
   REQUIRE(selector->limits(selector.self(), &limits, selector.err()) == KVASIR_OK);
   scene.candidates(begin, end);
-  SelectionBuffer out(limits.unit, limits.scope, 1, 64);
-  REQUIRE_MESSAGE(scene.select(selector, out.selection) == KVASIR_OK, selector.text());
-  CHECK(out.selection.n_rows == 1);
-  CHECK(out.selection.scope == limits.scope);
-  return out.row(0);
+  return scene.choose(selector, limits)[0];
 }
 
 const OptionValues kTokens{{"unit", std::string("token")}, {"budget_tokens", int64_t{2}}};
@@ -111,16 +107,12 @@ TEST_SUITE("plugins/selector/oracle") {
       Selector selector(host, "oracle",
                         {{"unit", std::string("token")}, {"budget_tokens", int64_t{1}}});
       selector.bind(scene.geometry());
-      SelectionBuffer out(KVASIR_UNIT_TOKEN, KVASIR_SCOPE_KV_HEAD, shared ? 1 : 2, 2);
-      REQUIRE(scene.select(selector, out.selection) == KVASIR_OK);
-      REQUIRE(out.selection.n_rows == (shared ? 1 : 2));
-      if (shared) {
-        CHECK(out.selection.scope == KVASIR_SCOPE_SEQUENCE);
-        CHECK(out.row(0) == Tokens{2});  // two heads of kv head 1
-      } else {
-        CHECK(out.row(0) == Tokens{1});
-        CHECK(out.row(1) == Tokens{2});
-      }
+      kvasir_sel_limits limits{};
+      REQUIRE(selector->limits(selector.self(), &limits, selector.err()) == KVASIR_OK);
+      // Of all heads: two look at token 2.
+      const std::vector<Tokens> best =
+          shared ? std::vector<Tokens>{{2}} : std::vector<Tokens>{{1}, {2}};
+      CHECK(scene.choose(selector, limits) == best);
     }
   }
 
