@@ -7,28 +7,6 @@ using namespace kvasir::test;
 using Selector = PluginInstance<kvasir_selector>;
 using Tokens = std::vector<uint32_t>;
 
-kvasir_geometry one_head() {
-  kvasir_geometry geometry = small_geometry();
-  geometry.n_q_heads = geometry.n_kv_heads = 1;
-  geometry.head_dim = geometry.v_dim = 2;
-  geometry.block_size = 4;
-  return geometry;
-}
-
-// Tokens with these shares of the attention of the query (1, 0): keys are their logarithms.
-struct Shares : KeyScene {
-  explicit Shares(const std::vector<double>& share)
-      : KeyScene(one_head(), keys_of(share), {1.0f, 0.0f}) {}
-  static std::vector<float> keys_of(const std::vector<double>& share) {
-    std::vector<float> keys;
-    for (const double x : share) {
-      keys.push_back(static_cast<float>(std::log(x)));
-      keys.push_back(5.0f);  // the query does not look there
-    }
-    return keys;
-  }
-};
-
 Tokens choose(KeyScene& scene, const OptionValues& options, uint32_t begin, uint32_t end) {
   FakeHost host(2);
   Selector selector(host, "oracle", options);
@@ -48,7 +26,7 @@ TEST_SUITE("plugins/selector/oracle") {
   const std::vector<double> kShare = {0.1, 0.05, 0.2, 0.05, 0.3, 0.05, 0.05, 0.2};
 
   TEST_CASE("the best by number; equal ones go to the lower index") {
-    Shares scene(kShare);
+    ShareScene scene(kShare);
     CHECK(choose(scene, kTokens, 0, 8) == Tokens{2, 4});
     CHECK(choose(scene, kTokens, 3, 8) == Tokens{4, 7});
     CHECK(choose(scene, kTokens, 5, 7) == Tokens{5, 6});  // as many as there are
@@ -57,13 +35,13 @@ TEST_SUITE("plugins/selector/oracle") {
     const OptionValues one_block{{"budget_tokens", int64_t{7}}};  // rounded down
     CHECK(choose(scene, one_block, 0, 2) == Tokens{1});           // 0.6 of the mass
     CHECK(choose(scene, one_block, 0, 1) == Tokens{0});
-    Shares equal({0.125, 0.125, 0.125, 0.125, 0.125, 0.125, 0.125, 0.125});
+    ShareScene equal({0.125, 0.125, 0.125, 0.125, 0.125, 0.125, 0.125, 0.125});
     CHECK(choose(equal, kTokens, 1, 8) == Tokens{1, 2});
     CHECK(choose(equal, one_block, 0, 2) == Tokens{0});
   }
 
   TEST_CASE("the fewest that reach a share, forced tokens first") {
-    Shares scene(kShare);
+    ShareScene scene(kShare);
     CHECK(choose(scene, share_of(0.29, "token"), 0, 8) == Tokens{4});
     CHECK(choose(scene, share_of(0.31, "token"), 0, 8) == Tokens{2, 4});
     CHECK(choose(scene, share_of(0.69, "token"), 0, 8) == Tokens{2, 4, 7});
@@ -77,7 +55,7 @@ TEST_SUITE("plugins/selector/oracle") {
   }
 
   TEST_CASE("what an earlier selector left out is missed, not attended") {
-    Shares scene(kShare);
+    ShareScene scene(kShare);
     SelectionBuffer listed(KVASIR_UNIT_TOKEN, KVASIR_SCOPE_KV_HEAD, 1, 4);
     listed.index = {0, 2, 3, 6};  // 0.4 of the mass
     listed.row_offsets = {0, 4};
@@ -91,7 +69,7 @@ TEST_SUITE("plugins/selector/oracle") {
   }
 
   TEST_CASE("masses are summed over the heads that share a row") {
-    kvasir_geometry geometry = one_head();
+    kvasir_geometry geometry = ShareScene::geometry_of_one_head();
     geometry.n_q_heads = 4;
     geometry.n_kv_heads = 2;
     const float low = -20.0f;  // no mass to speak of
@@ -165,7 +143,7 @@ TEST_SUITE("plugins/selector/oracle") {
   }
 
   TEST_CASE("a buffer that is too small is answered with the number needed") {
-    Shares scene(kShare);
+    ShareScene scene(kShare);
     FakeHost host;
     Selector selector(host, "oracle", share_of(0.69, "token"));
     selector.bind(scene.geometry());
