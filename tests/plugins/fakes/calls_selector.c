@@ -17,7 +17,7 @@ struct self {
   void* work;
   calls book;
   uint32_t unit, rows, every, reuse_steps, max_units, mass_level, mass_reduce, mass_queries;
-  uint32_t layout_flags, refresh, updates;
+  uint32_t layout_flags, open_bytes, refresh, updates;
   float weight;
 };
 static kvasir_status ready(struct self* s, kvasir_err* err) {
@@ -53,6 +53,7 @@ static kvasir_status limits(void* self, kvasir_sel_limits* out, kvasir_err* err)
 static kvasir_status layout(void* self, kvasir_layout* out, kvasir_err* err) {
   (void)err;
   out->flags = ((struct self*)self)->layout_flags;
+  out->open_bytes = ((struct self*)self)->open_bytes;
   out->refresh_tokens = ((struct self*)self)->refresh;
   return KVASIR_OK;
 }
@@ -138,6 +139,7 @@ static void make(struct self* s, const struct fake_options* o, const kvasir_host
   s->mass_level = fake_u32(o, "mass_level"), s->mass_reduce = fake_u32(o, "mass_reduce");
   s->mass_queries = fake_u32(o, "mass_queries"), s->updates = fake_u32(o, "updates");
   s->layout_flags = fake_u32(o, "layout_flags"), s->refresh = fake_u32(o, "refresh");
+  s->open_bytes = fake_u32(o, "open_bytes");
   s->weight = (float)fake_option(o, "weight").f;
   s->t.limits = limits, s->t.select = select_units;
   if (s->mass_level) s->t.observe = observe;
@@ -155,6 +157,7 @@ static const kvasir_option_schema options[] = {
     FAKE_INT("mass_queries", 0, 0, 1 << 30, "of the prompt's last; 0 = all"),
     FAKE_INT("updates", 0, 0, 1, "whether update() is wanted"),
     FAKE_INT("layout_flags", 0, 0, 1 << 30, "KVASIR_LAYOUT_*"),
+    FAKE_INT("open_bytes", 0, 0, 1 << 30, "layout.open_bytes"),
     FAKE_INT("refresh", 0, 0, 1 << 30, "layout.refresh_tokens"),
     FAKE_FLOAT("weight", 0.0, 0.0, 1e9, "what listed indices weigh less")};
 FAKE_PLUGIN(KVASIR_KIND_SELECTOR, "kvasir.test.calls", "writes down how it is called", 0,
