@@ -40,9 +40,9 @@ std::vector<double> read_heads(const std::string& path, uint32_t n_layers, uint3
     }
     std::istringstream numbers(line);
     double value = 0.0;
-    while (numbers >> value && std::isfinite(value) && out.size() < uint64_t{n_layers} * n_kv_heads)
-      out.push_back(value);
-    if (!numbers.eof() || out.size() != uint64_t{layer + 1} * n_kv_heads) {
+    const size_t wanted = size_t{layer + 1} * n_kv_heads;
+    while (numbers >> value && std::isfinite(value) && out.size() <= wanted) out.push_back(value);
+    if (!numbers.eof() || out.size() != wanted) {
       refuse("line " + std::to_string(layer + 1) + " must be " + std::to_string(n_kv_heads) +
              " numbers, one per kv head");
     }
