@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
+#include "tests/core/runtime/support.h"
 #include "tests/support/fake_host.h"
 #include "tests/support/temp_dir.h"
 
@@ -131,6 +132,31 @@ TEST_SUITE("plugins/selector/duoattention") {
       CHECK(limits.max_units == 0);
       CHECK(limits.plan_at == (evict ? KVASIR_PLAN_AT_PROMPT_END | KVASIR_PLAN_AT_STEP_END : 0u));
       CHECK(limits.action == KVASIR_ACTION_EVICT);
+    }
+  }
+
+  TEST_CASE("evicting frees the memory of streaming heads, and of them alone") {
+    constexpr uint32_t kPrompt = 400, kSink = 8, kWindow = 24;
+    const auto bytes = [&](bool evict, double sparsity, uint32_t n_decoded) {
+      Bench bench(8, 2);
+      const auto engine = bench.engine(
+          "[cache]\nblock_size = 8\nsink_tokens = 8\nwindow_tokens = 24\n"
+          "[selector]\nplugin = 'kvasir.duoattention'\nsparsity = " +
+          std::to_string(sparsity) + "\nevict = " + (evict ? "true" : "false") + "\n");
+      const auto seq = engine->open();
+      prefill(*engine, seq, some_tokens(kPrompt));
+      for (uint32_t i = 0; i < n_decoded; ++i) decode(*engine, seq, 1);
+      return static_cast<double>(engine->kv_bytes(seq));
+    };
+    for (const uint32_t n_decoded : {0u, 50u}) {
+      const double all = bytes(false, 0.5, n_decoded), n = kPrompt + n_decoded;
+      CHECK(bytes(true, 0.0, n_decoded) == all);
+      for (const double sparsity : {0.5, 1.0}) {
+        const double seen = (1 - sparsity) * n + sparsity * (kSink + kWindow);
+        const double kept = bytes(true, sparsity, n_decoded) / all * n;
+        CHECK(kept >= seen);
+        CHECK(kept <= seen + 2 * 8 + 1);  // two blocks on the edges
+      }
     }
   }
 
