@@ -79,7 +79,9 @@ typedef struct kvasir_mass {
 /* Touched blocks of one layer, all kv heads: the argument of update(). */
 #define KVASIR_ITEM_NEW 1u    /* tokens [first_new, first_new + n_new) were appended */
 #define KVASIR_ITEM_SEALED 2u /* the block is full */
-#define KVASIR_ITEM_FINAL 4u  /* it has left the window: open_bytes go away after this call */
+#define KVASIR_ITEM_FINAL                                                                        \
+  4u /* it has left the window: open_bytes go away after this call. Without open_bytes also when \
+        it leaves again, after a cut brought it back */
 #define KVASIR_ITEM_PROMPT_END                                                               \
   8u                         /* once per prompt for every candidate block, at P4; at D4 when \
                                 layout.refresh_tokens asks */

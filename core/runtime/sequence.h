@@ -80,7 +80,7 @@ struct LayerState : BlockList {
   uint32_t restricted_unit = KVASIR_UNIT_BLOCK;
   uint32_t restricted_end = 0;  // units from here on did not exist when the restriction was made
   LayerSelection selection;
-  uint32_t final_blocks = 0;     // blocks [0, n) were reported FINAL
+  uint32_t final_blocks = 0;     // blocks [0, n) were reported FINAL and not cut since
   std::vector<SlabPages> slabs;  // one per slab owner
 };
 

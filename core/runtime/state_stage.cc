@@ -89,33 +89,38 @@ void StateStage::left_window(uint32_t layer, const std::vector<BatchRow>& rows, 
                              uint32_t flags) {
   if (c_.dense_layer[layer]) return;
   const uint32_t b = c_.geometry.block_size;
+  const auto window_begin = [&](const BatchRow& row, uint32_t n) {
+    return forced_range(c_.cache, KVASIR_UNIT_BLOCK, n, row.seq->prompt_end).window_begin / b;
+  };
   std::vector<uint32_t> ends;  // as the next query finds it: what it may choose is FINAL by then
-  for (const BatchRow& row : rows)
-    ends.push_back(forced_range(c_.cache, KVASIR_UNIT_BLOCK, row.kv_len + 1, row.seq->prompt_end)
-                       .window_begin /
-                   b);
-  for (uint32_t r = 0; r < rows.size(); ++r) {  // a cut moves the window back
-    uint32_t& final_blocks = rows[r].seq->layers[layer].final_blocks;
-    final_blocks = std::min(final_blocks, ends[r]);
-  }
+  for (const BatchRow& row : rows) ends.push_back(window_begin(row, row.kv_len + 1));
   for (SlabOwner& owner : c_.owners) {
     if (!(owner.layout.flags & KVASIR_LAYOUT_WANT_FINAL) && owner.layout.open_bytes == 0) continue;
     std::vector<kvasir_update_item> items;
     for (uint32_t r = 0; r < rows.size(); ++r) {
       LayerState& state = rows[r].seq->layers[layer];
+      // A block that a cut brought back leaves again. Its open bytes are gone: what was made of
+      // them stands.
+      const uint32_t begin =
+          owner.layout.open_bytes
+              ? state.final_blocks
+              : std::min(state.final_blocks, window_begin(rows[r], rows[r].first_pos() + 1));
       std::vector<uint32_t> blocks;
-      for (uint32_t block = state.final_blocks; block < ends[r]; ++block) blocks.push_back(block);
+      for (uint32_t block = begin; block < ends[r]; ++block) blocks.push_back(block);
       c_.store.make_resident(state, blocks);
-      for (uint32_t block = state.final_blocks; block < ends[r]; ++block)
+      for (const uint32_t block : blocks)
         if (state.blocks[block])
           items.push_back({r, block, b, 0, b, KVASIR_ITEM_FINAL, &state.leases[block], nullptr});
-      owner.slab.make_writable(state.slabs[c_.owner_index(&owner)], state.final_blocks, ends[r]);
+      owner.slab.make_writable(state.slabs[c_.owner_index(&owner)], begin, ends[r]);
     }
     send(owner, layer, rows, moment, flags, items);
     for (uint32_t r = 0; r < rows.size(); ++r)
       owner.slab.free_open(rows[r].seq->layers[layer].slabs[c_.owner_index(&owner)], ends[r]);
   }
-  for (uint32_t r = 0; r < rows.size(); ++r) rows[r].seq->layers[layer].final_blocks = ends[r];
+  for (uint32_t r = 0; r < rows.size(); ++r) {
+    uint32_t& final_blocks = rows[r].seq->layers[layer].final_blocks;
+    final_blocks = std::max(final_blocks, ends[r]);
+  }
   if (moment == KVASIR_D4) refresh(layer, rows, flags);
 }
 

@@ -12,6 +12,7 @@
 
 #include "kernels/convert.h"
 #include "plugins/sdk/error.h"
+#include "plugins/sdk/softcap.h"
 #include "plugins/sdk/step.h"
 
 namespace kvasir::sdk {
@@ -49,7 +50,7 @@ class ExactMass {
           key.data(), key.size());
       double dot = 0.0;
       for (uint32_t d = 0; d < g_.head_dim; ++d) dot += double{q[d]} * double{key[d]};
-      logit[token] = capped(double{g_.softmax_scale} * dot);
+      logit[token] = softcapped(g_, double{g_.softmax_scale} * dot);
       high = std::max(high, logit[token]);
     }
     double total = 0.0;
@@ -59,9 +60,6 @@ class ExactMass {
   }
 
  private:
-  double capped(double x) const {
-    return g_.softcap == 0.0f ? x : double{g_.softcap} * std::tanh(x / double{g_.softcap});
-  }
   static kernels::ElementType element_type(uint32_t dtype) {
     return dtype == KVASIR_DTYPE_F32   ? kernels::ElementType::kF32
            : dtype == KVASIR_DTYPE_F16 ? kernels::ElementType::kF16

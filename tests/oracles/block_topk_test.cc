@@ -38,6 +38,7 @@ struct Blocks : Follower {
   Variant variant;
   Reduce rule;
   bool shared;
+  uint32_t dense_layers = 0;  // the first so many
   Blocks(const Case& c, Variant v, Reduce r, bool s)
       : of(c), variant(std::move(v)), rule(r), shared(s) {}
   std::unique_ptr<Follower> clone() const override { return std::make_unique<Blocks>(*this); }
@@ -47,7 +48,7 @@ struct Blocks : Follower {
     const Forced forced = forced_blocks(of.cache, n, track.prompt_end());
     const Indices candidates = candidate_blocks(of.cache, n, track.prompt_end());
     const uint64_t budget = of.budget_tokens / b;
-    if (candidates.size() <= budget)
+    if (layer < dense_layers || candidates.size() <= budget)
       return {forced, b, {candidates, Vector(candidates.size(), 0.0), candidates.size(), 0}};
     const auto score = [&](uint32_t h, uint32_t block) {
       const Rows& k = track.k(layer, of.shape.heads.kv_head(h));
@@ -81,6 +82,32 @@ TEST_CASE("the best blocks by their representatives are attended") {
          report);
   }
   conclude(report, "block_topk");
+}
+
+TEST_CASE(
+    "Quest's own setting: pages of 16, two dense layers, no more forced than the current page") {
+  Report report;
+  const std::vector<std::string> rules = {"sum", "mean", "max", "softmax_sum"};
+  for (uint32_t i = 0; i < case_count(); ++i) {
+    CaseOptions options;
+    options.n_layers = 4;
+    Case of = make_case(i, options);
+    of.cache.block_size = 16;
+    of.cache.window_tokens = i % 2 ? 1 : 16;  // the preset's also reaches into the page before
+    of.cache.sink_tokens = 0;
+    of.budget_tokens += 16;
+    const uint32_t rule = i / 3 % 4;  // with every size of group
+    auto quest =
+        std::make_unique<Blocks>(of, variants()[0], static_cast<Reduce>(rule), /*shared=*/false);
+    quest->dense_layers = 2;
+    duel(of,
+         {"[selector]\nplugin = 'kvasir.block_topk'\ntoken_budget = " +
+              std::to_string(of.budget_tokens) +
+              "\n[representative]\nplugin = 'kvasir.minmax'\ndtype = 'f32'\n",
+          "dense_layers = [0, 1]\ngqa_reduce = '" + rules[rule] + "'\n", 1e-5},
+         std::move(quest), report);
+  }
+  conclude(report, "quest");
 }
 
 }  // namespace

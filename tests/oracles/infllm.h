@@ -3,6 +3,8 @@
 // constant. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <map>
+
 #include "tests/oracles/choice.h"
 
 namespace kvasir::oracle::infllm {
@@ -17,6 +19,7 @@ class LocalMass {
     }
   }
   double of(uint32_t token) const { return token < sum_.size() ? sum_[token] : 0.0; }
+  void forget(uint32_t from) { sum_.resize(std::min<size_t>(sum_.size(), from)); }
 
  private:
   Vector sum_;
@@ -38,6 +41,28 @@ inline Vector block_key(const Rows& k, const Indices& tokens) {
   for (const uint32_t t : tokens)
     for (size_t d = 0; d < out.size(); ++d) out[d] += k[t][d] / static_cast<double>(tokens.size());
   return out;
+}
+
+// What a block is looked up by, for one query head. Where single precision may take another token
+// in place of the last one, `other` is the key with that one.
+struct BlockKey {
+  Vector key, other;
+};
+// mass: all zero when nobody in the window looked; then the mean of the block.
+inline BlockKey block_key(const LocalMass& mass, const Rows& k, uint32_t block, uint32_t block_size,
+                          uint64_t n) {
+  constexpr double kNear = 1e-5;  // relative, of sums in single precision
+  Choice choice = representatives(mass, block, block_size, n);
+  const Indices order = ranked(choice.score);
+  if (choice.score[order[0]] == 0) choice.n = block_size;
+  const Vector key = block_key(k, choice.chosen());
+  if (choice.n >= block_size) return {key, key};
+  const double last = choice.score[order[choice.n - 1]], next = choice.score[order[choice.n]];
+  if (last - next > kNear * last) return {key, key};
+  Indices swapped = order;
+  std::swap(swapped[choice.n - 1], swapped[choice.n]);
+  swapped.resize(choice.n);
+  return {key, block_key(k, pick(choice.candidates, swapped))};
 }
 
 // One set for all heads: the sum over query heads of q.key. key[q_head][candidate]; q: mean of the

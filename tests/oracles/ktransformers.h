@@ -7,22 +7,26 @@
 
 namespace kvasir::oracle::ktransformers {
 
-// Mean importance of a block and of a quarter block on either side. importance[token], summed over
-// queries and heads; zeros beyond `blocks`, which start at `first`.
-inline Vector pooled(const Vector& importance, uint32_t block_size, uint32_t first,
-                     uint32_t blocks) {
-  const int64_t quarter = block_size / 4, size = block_size;
+// Mean importance of a block and of `margin` tokens on either side, a quarter block as published.
+// importance[token], summed over queries and heads; zeros beyond `blocks`, which start at `first`.
+inline Vector pooled(const Vector& importance, uint32_t block_size, uint32_t first, uint32_t blocks,
+                     uint32_t margin) {
+  const int64_t around = margin, size = block_size;
   Vector out;
   for (uint32_t b = first; b < first + blocks; ++b) {
     double sum = 0;
-    for (int64_t t = b * size - quarter; t < (b + 1) * size + quarter; ++t) {
+    for (int64_t t = b * size - around; t < (b + 1) * size + around; ++t) {
       const bool inside = t >= first * size && t < (first + blocks) * size &&
                           t < static_cast<int64_t>(importance.size());
       if (inside) sum += importance[static_cast<size_t>(t)];
     }
-    out.push_back(sum / static_cast<double>(size + 2 * quarter));
+    out.push_back(sum / static_cast<double>(size + 2 * around));
   }
   return out;
+}
+inline Vector pooled(const Vector& importance, uint32_t block_size, uint32_t first,
+                     uint32_t blocks) {
+  return pooled(importance, block_size, first, blocks, block_size / 4);
 }
 
 // One layer's table: the best blocks, best first.

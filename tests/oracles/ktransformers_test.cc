@@ -27,11 +27,11 @@ Rows importance(const Track& track, uint32_t layer, uint32_t last_queries) {
 
 struct Preselected : Follower {
   Case of;
-  uint32_t last_queries;
+  uint32_t last_queries, kernel_size;
   bool shared, share_last;
   std::vector<std::vector<Choice>> plan;  // [layer][kv_head]
-  Preselected(const Case& c, uint32_t w, bool one_for_all, bool last_layer)
-      : of(c), last_queries(w), shared(one_for_all), share_last(last_layer) {}
+  Preselected(const Case& c, uint32_t w, uint32_t kernel, bool one_for_all, bool last_layer)
+      : of(c), last_queries(w), kernel_size(kernel), shared(one_for_all), share_last(last_layer) {}
   std::unique_ptr<Follower> clone() const override { return std::make_unique<Preselected>(*this); }
 
   void prompted(const Track& track) override {
@@ -49,9 +49,10 @@ struct Preselected : Follower {
         Choice& choice = plan[layer][g];
         choice = {candidates, {}, of.budget_tokens / b, Choice::kOfThreshold};
         choice.strict_ties = false;  // sums of other terms
-        if (!candidates.empty())
-          choice.score = ktransformers::pooled(sum, b, candidates[0],
-                                               static_cast<uint32_t>(candidates.size()));
+        if (!candidates.empty()) {   // the sink votes for its neighbour, the window does not
+          choice.score = ktransformers::pooled(sum, b, 0, candidates.back() + 1, kernel_size / 2);
+          choice.score.erase(choice.score.begin(), choice.score.begin() + candidates[0]);
+        }
         tables.push_back(ktransformers::table(choice));
       }
       if (share_last && choices_were_made(candidates)) {
@@ -88,16 +89,19 @@ TEST_CASE("preselection keeps the blocks reachable that the last queries attend 
   for (uint32_t i = 0; i < case_count(); ++i) {
     Case of = long_window_case(i);
     Random random(i);
-    of.cache.sink_tokens = 0;
     const uint32_t w = random.one_of(std::vector<uint32_t>{1, 8, 32, 128});
     const bool shared = random.one_in(2), last = random.one_in(2);
+    const uint32_t kernel = random.one_in(2) ? 0 : 1 + random.below(of.cache.block_size);
     duel(of,
          {"[selector]\nplugin = 'kvasir.preselect'\npreselect_block_count = " +
               std::to_string(of.budget_tokens / of.cache.block_size) + "\nwindow_size = " +
               std::to_string(w) + "\nhead_select_mode = '" + (shared ? "shared" : "separate") +
-              "'\nunion_with_last_layer = " + (last ? "true" : "false") + "\n",
+              "'\nunion_with_last_layer = " + (last ? "true" : "false") + "\n" +
+              (kernel > 0 ? "kernel_size = " + std::to_string(kernel) + "\n" : ""),
           "", 1e-5},
-         std::make_unique<Preselected>(of, w, shared, last), report);
+         std::make_unique<Preselected>(of, w, kernel > 0 ? kernel : of.cache.block_size / 2, shared,
+                                       last),
+         report);
   }
   conclude(report, "preselect");
 }

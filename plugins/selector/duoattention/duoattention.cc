@@ -40,9 +40,9 @@ std::vector<double> read_heads(const std::string& path, uint32_t n_layers, uint3
     }
     std::istringstream numbers(line);
     double value = 0.0;
-    while (numbers >> value && std::isfinite(value) && out.size() < uint64_t{n_layers} * n_kv_heads)
-      out.push_back(value);
-    if (!numbers.eof() || out.size() != uint64_t{layer + 1} * n_kv_heads) {
+    const size_t wanted = size_t{layer + 1} * n_kv_heads;
+    while (numbers >> value && std::isfinite(value) && out.size() <= wanted) out.push_back(value);
+    if (!numbers.eof() || out.size() != wanted) {
       refuse("line " + std::to_string(layer + 1) + " must be " + std::to_string(n_kv_heads) +
              " numbers, one per kv head");
     }
@@ -107,7 +107,7 @@ class DuoAttention {
         out.row_flags[i] = KVASIR_ROW_NONE;
   }
 
-  // The floor(sparsity * heads) heads of the smallest numbers stream; of equal ones, the first.
+  // sparsity * heads, to the nearest head, stream: the smallest numbers; of equal ones, the first.
   std::vector<bool> classes(const kvasir_geometry& geometry) const {
     const size_t n = size_t{geometry.n_layers} * geometry.n_kv_heads;
     std::vector<double> value(n);
@@ -121,7 +121,7 @@ class DuoAttention {
     std::stable_sort(order.begin(), order.end(),
                      [&](size_t a, size_t b) { return value[a] < value[b]; });
     std::vector<bool> out(n);
-    const auto streaming = static_cast<size_t>(std::floor(sparsity_ * static_cast<double>(n)));
+    const auto streaming = static_cast<size_t>(std::round(sparsity_ * static_cast<double>(n)));
     for (size_t i = 0; i < streaming; ++i) out[order[i]] = true;
     return out;
   }

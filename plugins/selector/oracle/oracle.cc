@@ -117,8 +117,11 @@ class Oracle {
                      [&](uint32_t a, uint32_t b) { return score[a] > score[b]; });
     uint64_t n = std::min<uint64_t>(budget_, order.size());
     if (by_share_) {
-      const double total = std::accumulate(of_token.begin(), of_token.end(), 0.0);
-      double left = std::accumulate(score.begin(), score.end(), 0.0) - (1.0 - p_) * total;
+      // Mass to find among the candidates; what an earlier selector left out counts as missed.
+      const kvasir_step_row& row = step.row(i / n_heads_);
+      double left = -(1.0 - p_) * std::accumulate(of_token.begin(), of_token.end(), 0.0);
+      const uint64_t end = std::min<uint64_t>(uint64_t{row.unit_end} * per_, of_token.size());
+      for (uint64_t t = uint64_t{row.unit_begin} * per_; t < end; ++t) left += of_token[t];
       for (n = 0; n < order.size() && left > 0.0; ++n) left -= score[order[n]];
     }
     std::vector<uint32_t> out(order.begin(), order.begin() + static_cast<ptrdiff_t>(n));

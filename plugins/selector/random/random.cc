@@ -63,7 +63,7 @@ class Random {
   void select(const sdk::Step& step, const kvasir_sel_in&, kvasir_selection& out) const {
     const auto score = [&](uint32_t i, const sdk::Candidates& from, float* to) {
       const uint64_t row =
-          mix(mix(mix(seed_ + step.layer()) + i % n_heads_) + step.row(i / n_heads_).kv_len);
+          mix(mix(mix(mix(seed_) + step.layer()) + i % n_heads_) + step.row(i / n_heads_).kv_len);
       for (uint64_t c = 0; c < from.size(); ++c)
         to[c] = static_cast<float>(mix(row + from[c]) >> 40);  // 24 bits, exact
     };

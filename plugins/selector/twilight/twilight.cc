@@ -12,6 +12,7 @@
 #include "kernels/convert.h"
 #include "plugins/sdk/plugin.h"
 #include "plugins/sdk/queries.h"
+#include "plugins/sdk/softcap.h"
 #include "plugins/sdk/vector_records.h"
 
 namespace {
@@ -141,7 +142,8 @@ class Twilight {
     float dot = 0.0f;
     for (uint32_t d = 0; d < g_.head_dim; ++d)
       dot += q[d] * static_cast<float>(static_cast<unsigned>(nibbles[d / 2]) >> d % 2 * 4 & 15u);
-    return g_.softmax_scale * (scale.low * q_sum + scale.step * dot);
+    const float scaled = g_.softmax_scale * (scale.low * q_sum + scale.step * dot);
+    return static_cast<float>(sdk::softcapped(g_, double{scaled}));
   }
 
   // The union over the group of, per query head, the fewest candidates whose softmax among the

@@ -138,6 +138,22 @@ TEST_CASE("blocks that a cut brings back into the window leave it again") {
   CHECK(Told(book, 0).final == between((61 - kWindow) / kBlock, (81 - kWindow) / kBlock));
 }
 
+TEST_CASE("whose bytes go when a block leaves the window is told once, unless the block was cut") {
+  Bench bench(8, 2);
+  const auto engine =
+      bench.engine(toml(100, KVASIR_LAYOUT_WANT_FINAL, "token") + "open_bytes = 64\n");
+  Calls& book = calls_of(*engine);
+  const auto seq = engine->open();
+  prefill(*engine, seq, some_tokens(90));
+  CHECK(Told(book, 0).final == between(0, (90 - kWindow) / kBlock));
+  for (const uint32_t cut : {61u, 70u}) {  // block 7 is cut, then block 8
+    engine->truncate(seq, cut);
+    book.clear();
+    for (uint32_t i = 0; i < 40; ++i) decode(*engine, seq, 1);
+    CHECK(Told(book, 0).final == between(cut / kBlock, (cut + 41 - kWindow) / kBlock));
+  }
+}
+
 TEST_CASE("a cut block is fed again from its start") {
   for (const bool sealed_only : {false, true}) {
     CAPTURE(sealed_only);

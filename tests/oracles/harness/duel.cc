@@ -106,24 +106,50 @@ class Duel {
     engine_->prefill(side.id, ids, {});
     for (uint32_t r = 0; r < book.runs.size() && why_.empty(); ++r) {
       const RecordedRun& run = book.runs[r];
-      const auto tokens = tokens_by_head(run, side.id);
       uint32_t to = 0, n_q = 0;
       for (uint32_t i = 0; i < run.rows.size(); ++i)
         to = std::max(to, run.rows[i].kv_len), n_q = std::max(n_q, run.rows[i].n_q);
-      for (uint32_t g = 0; g < tokens.size() && why_.empty(); ++g) {
-        const Indices all = side.follower->expect_prefill(side.track, run.layer, g, to - n_q, to);
-        if (tokens[g] != all)
-          why_ = "prefill of layer " + std::to_string(run.layer) + ", kv head " +
-                 std::to_string(g) + ", chunk up to " + std::to_string(to) + " attends to " +
-                 list(tokens[g]) + ", not to " + list(all);
-      }
+      if (side.follower->chooses_in_prefill())
+        compare(side, run, to - n_q, to);
+      else
+        compare_prefill(side, run, to - n_q, to);
     }
     if (why_.empty()) side.follower->prompted(side.track);
   }
 
+  void compare_prefill(const Side& side, const RecordedRun& run, uint32_t from, uint32_t to) {
+    const auto tokens = tokens_by_head(run, side.id);
+    for (uint32_t g = 0; g < tokens.size() && why_.empty(); ++g) {
+      const Indices all = side.follower->expect_prefill(side.track, run.layer, g, from, to);
+      if (tokens[g] != all)
+        why_ = "prefill of layer " + std::to_string(run.layer) + ", kv head " + std::to_string(g) +
+               ", chunk up to " + std::to_string(to) + " attends to " + list(tokens[g]) +
+               ", not to " + list(all);
+    }
+  }
+
+  // Whether the query at `pos` sees token t of the row.
+  static bool sees(const RecordedRow& row, uint32_t pos, uint32_t t) {
+    return t <= pos && pos - t >= row.dist_min && pos - t < row.dist_max;
+  }
+  // What at least one query of the run sees. A token may be near to some and far from others.
   std::vector<Indices> tokens_by_head(const RecordedRun& run, SequenceId id) const {
     std::vector<Indices> out(case_.shape.heads.n_kv_heads);
-    for (uint32_t g = 0; g < out.size(); ++g) out[g] = test::attended(run, id, g);
+    for (uint32_t r = 0; r < run.rows.size(); ++r) {
+      const RecordedRow& row = run.rows[r];
+      if (row.seq != id) continue;
+      for (uint32_t i = 0; i < row.token.size(); ++i) {
+        const uint32_t t = row.token[i], first = std::max(t, row.kv_len - row.n_q);
+        // Distances grow with the position: the first query that is far enough is the nearest.
+        const uint32_t pos = std::max(first, t + row.dist_min);
+        if (pos < row.kv_len && sees(row, pos, t)) out[row.kv_head].push_back(t);
+      }
+    }
+    for (Indices& tokens : out) {
+      std::sort(tokens.begin(), tokens.end());
+      if (run.moment < KVASIR_D1 && strategy_.constant_distance > 0)
+        tokens.erase(std::unique(tokens.begin(), tokens.end()), tokens.end());
+    }
     return out;
   }
 
@@ -160,17 +186,21 @@ class Duel {
     decoding_ = false;
     for (uint32_t r = 0; r < book.runs.size(); ++r)
       for (Side& side : sides_)
-        if (why_.empty()) compare(side, book.runs[r]);
+        if (why_.empty()) compare(side, book.runs[r], side.track.size() - 1, side.track.size());
     report_.steps += sides_.size();
   }
 
-  void compare(Side& side, const RecordedRun& run) {
+  // The queries [from, to) share a choice.
+  void compare(Side& side, const RecordedRun& run, uint32_t from, uint32_t to) {
+    const bool in_prefill = run.moment < KVASIR_D1;
     Follower::Attended attended;
     attended.tokens = tokens_by_head(run, side.id);
     attended.weight = weights_by_head(run, side.id, attended.tokens);
     for (uint32_t g = 0; g < attended.tokens.size() && why_.empty(); ++g) {
-      Expected expected = side.follower->expect(side.track, run.layer, g);
-      attended.units.push_back(units_of(expected, attended.tokens[g], side.track.size()));
+      Expected expected = in_prefill
+                              ? side.follower->expect_slice(side.track, run.layer, g, from, to)
+                              : side.follower->expect(side.track, run.layer, g);
+      attended.units.push_back(units_of(expected, attended.tokens[g], to));
       const uint64_t n = attended.units.back().size();
       if (n >= expected.n_low && n <= expected.n_high) expected.choice.n = n;
       Verdict verdict;
@@ -180,16 +210,20 @@ class Duel {
         verdict = judge(expected.choice, attended.units.back(), strategy_.tolerance);
       if (!verdict.admissible)
         why_ = "layer " + std::to_string(run.layer) + ", kv head " + std::to_string(g) +
-               ", length " + std::to_string(side.track.size()) + ": " + verdict.why + why_ +
-               "; attended " + list(attended.tokens[g]) + ", chosen " +
-               list(attended.units.back()) + ", expected " + list(expected.choice.chosen()) +
-               " with forced [0, " + std::to_string(expected.forced.sink_end) + ") and [" +
+               ", length " + std::to_string(to) + ": " + verdict.why + why_ + "; attended " +
+               list(attended.tokens[g]) + ", chosen " + list(attended.units.back()) +
+               ", expected " + list(expected.choice.chosen()) + " with forced [0, " +
+               std::to_string(expected.forced.sink_end) + ") and [" +
                std::to_string(expected.forced.window_begin) + ", …)";
       report_.choices += expected.choice.n < expected.choice.candidates.size() ? 1 : 0;
       report_.swapped += verdict.swapped;
       report_.worst_swap = std::max(report_.worst_swap, verdict.worst);
     }
-    if (why_.empty()) side.follower->attended(side.track, run.layer, attended);
+    if (!why_.empty()) return;
+    if (in_prefill)
+      side.follower->attended_slice(side.track, run.layer, from, to, attended);
+    else
+      side.follower->attended(side.track, run.layer, attended);
   }
 
   // What was attended beside the forced tokens, in units; complains about torn blocks.
@@ -217,17 +251,23 @@ class Duel {
       const Track& track = sides_[s].track;
       for (uint32_t h = 0; h < heads.n_q_heads; ++h) {
         const uint32_t g = heads.kv_head(h);
-        const Vector q = track.q(layer, h, track.size() - 1);
+        const uint32_t pos = track.size() - 1, far = strategy_.constant_distance;
+        const Vector q = track.q(layer, h, pos);
+        const Vector q_far = track.q_at(layer, h, pos, far > 0 ? far - 1 : pos);
         Vector logit;
         Rows v;
         for (uint32_t r = 0; r < run.rows.size(); ++r) {
           const RecordedRow& row = run.rows[r];
           if (row.seq != sides_[s].id || row.kv_head != g) continue;
+          const bool is_far = far > 0 && row.dist_min == far;
           for (uint32_t i = 0; i < row.token.size(); ++i) {
+            if (!sees(row, pos, row.token[i])) continue;
             const uint32_t width = row.weight_width;
             const double weight =
                 width ? double{row.weight[i * width + (width > 1 ? h % heads.group() : 0)]} : 0.0;
-            logit.push_back(track.scale() * dot(q, track.k(layer, g)[row.token[i]]) + weight);
+            const double product = is_far ? dot(q_far, track.k_raw(layer, g)[row.token[i]])
+                                          : dot(q, track.k(layer, g)[row.token[i]]);
+            logit.push_back(track.scale() * product + weight);
             v.push_back(track.v(layer, g)[row.token[i]]);
           }
         }
@@ -258,6 +298,10 @@ class Duel {
 
 Indices Follower::expect_prefill(const Track&, uint32_t, uint32_t, uint32_t, uint32_t to) {
   return range(0, to);
+}
+
+Expected Follower::expect_slice(const Track&, uint32_t, uint32_t, uint32_t, uint32_t) {
+  return {{0, 0}, 1, {}};  // everything
 }
 
 void duel(const Case& of, const Strategy& strategy, std::unique_ptr<Follower> follower,

@@ -50,6 +50,12 @@ class Follower {
   };
   virtual void attended(const Track&, uint32_t /*layer*/, const Attended&) {}
   virtual void truncated(const Track&) {}
+  // Methods that choose in prefill too, slice by slice: the queries [from, to) share a choice.
+  virtual bool chooses_in_prefill() const { return false; }
+  virtual Expected expect_slice(const Track& track, uint32_t layer, uint32_t kv_head, uint32_t from,
+                                uint32_t to);
+  virtual void attended_slice(const Track&, uint32_t /*layer*/, uint32_t /*from*/, uint32_t /*to*/,
+                              const Attended&) {}
 };
 
 struct Report {
@@ -66,6 +72,8 @@ struct Strategy {
   std::string tables;
   std::string cache_keys;
   double tolerance = 1e-5;  // of scores, relative to their scale
+  // Tokens at this distance and beyond are attended as if all lay one short of it; 0: none are.
+  uint32_t constant_distance = 0;
 };
 
 // Runs the case; doctest checks report what disagrees, once per case.

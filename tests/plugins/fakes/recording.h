@@ -13,13 +13,13 @@ inline constexpr const char* kRecordingExtension = "test.recording/1";
 struct RecordedRow {
   uint64_t seq = 0;
   uint32_t kv_len = 0;  // of the sequence, this call included
-  uint32_t kv_head = 0, n_q = 0, dist_min = 0, weight_width = 0;
+  uint32_t kv_head = 0, n_q = 0, dist_min = 0, dist_max = 0, weight_width = 0;
   std::vector<uint32_t> token;  // positions, in the order given, blocks spread out
   std::vector<float> weight;    // [token.size()][weight_width]
 };
 
 struct RecordedRun {
-  uint32_t layer = 0;
+  uint32_t layer = 0, moment = 0;  // KVASIR_P1 …
   std::vector<RecordedRow> rows;
   std::vector<float> q;               // of the first part: [queries][n_q_heads][head_dim]
   std::vector<std::vector<float>> k;  // per sequence of the step [n_kv_heads][kv_len][head_dim];

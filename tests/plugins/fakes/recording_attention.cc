@@ -34,7 +34,7 @@ class RecordingAttention : public InnerBackend {
     InnerBackend::run(step, in, out);
     if (book_.armed == 0) return;
     RecordedRun& run = book_.runs.emplace_back();
-    run.layer = step.layer();
+    run.layer = step.layer(), run.moment = step->moment;
     std::map<uint64_t, const kvasir_attn_part*> serving;  // one part of each sequence
     for (const auto& part : sdk::Strided(in.parts, in.n_parts, in.part_size))
       for (const auto& row : sdk::Strided(part.rows, part.n_rows, part.row_size)) {
@@ -59,7 +59,7 @@ class RecordingAttention : public InnerBackend {
   // A row's items as single tokens.
   RecordedRow spread(const sdk::Step& step, const kvasir_attn_part& part,
                      const kvasir_attn_row& row) const {
-    RecordedRow out{0, 0, row.kv_head, row.n_q, part.dist_min, 0, {}, {}};
+    RecordedRow out{0, 0, row.kv_head, row.n_q, part.dist_min, part.dist_max, 0, {}, {}};
     if (part.log_weight) out.weight_width = part.weight_width;
     for (uint32_t r = 0; r < step.n_rows(); ++r)
       if (row.q_begin - step.row(r).q_begin < step.row(r).n_q)

@@ -14,6 +14,7 @@ constexpr kvasir_option_schema kOptions[] = {
     sdk::int_option({.key = "mass_reduce", .help = "KVASIR_MASS_PER_Q_HEAD …"}, 0, 0, 2),
     sdk::int_option({.key = "mass_queries", .help = "the prompt's last; 0: all"}, 0, 0, 1 << 20),
     sdk::int_option({.key = "layout_flags", .help = "KVASIR_LAYOUT_*"}, 0, 0, 1 << 20),
+    sdk::int_option({.key = "open_bytes", .help = "layout.open_bytes"}, 0, 0, 1 << 20),
     sdk::int_option({.key = "refresh", .help = "layout.refresh_tokens"}, 0, 0, 1 << 20)};
 
 class ToldSelector {
@@ -32,6 +33,7 @@ class ToldSelector {
     limits_.mass_last_queries = o.u32("mass_queries") ? o.u32("mass_queries") : UINT32_MAX;
     layout_.struct_size = sizeof layout_;
     layout_.flags = o.u32("layout_flags");
+    layout_.open_bytes = o.u32("open_bytes");
     layout_.refresh_tokens = o.u32("refresh");
   }
   const void* get_extension(const char* id) {

@@ -59,8 +59,23 @@ class KeyScene {
     return sum;
   }
 
+  // What an earlier selector left of them, in every select(); null: all.
+  const kvasir_selection* listed = nullptr;
   // Candidates [begin, end) in every call from here on.
   void candidates(uint32_t begin, uint32_t end) { begin_ = begin, end_ = end; }
+
+  // Records as the selector's layout asks, a page per block; given in every call from here on.
+  void provide_slab(const Selector& selector) {
+    kvasir_layout layout{};
+    REQUIRE(selector->layout(selector.self(), &layout, const_cast<Selector&>(selector).err()) ==
+            KVASIR_OK);
+    records_.assign(leases_.size(),
+                    std::vector<float>(geometry_.n_kv_heads * layout.record_bytes / sizeof(float)));
+    pages_.clear();
+    for (auto& page : records_) pages_.push_back(page.data());
+    slab_ = {sizeof slab_, 1, layout.record_bytes, 0, row_pages_, pages_.data(), nullptr};
+    row_pages_[1] = pages_.size();
+  }
 
   kvasir_status update(const Selector& selector, uint32_t moment, uint32_t flags,
                        uint32_t first_block, uint32_t last_block) {
@@ -81,7 +96,8 @@ class KeyScene {
                   static_cast<uint32_t>(leases_.size()));
   }
   kvasir_status select(const Selector& selector, kvasir_selection& out) {
-    const Call call(*this, KVASIR_D2);
+    Call call(*this, KVASIR_D2);
+    call.step.candidates = listed;
     const uint64_t lease_offsets[] = {0, leases_.size()};
     kvasir_sel_in in{};
     in.struct_size = sizeof in;
@@ -90,6 +106,28 @@ class KeyScene {
     in.lease_offsets = lease_offsets;
     return selector->select(selector.self(), &call.step, &in, &out,
                             const_cast<Selector&>(selector).err());
+  }
+  // What select() chose, ascending: one list per kv head, or one for all by `limits`.
+  std::vector<std::vector<uint32_t>> choose(const Selector& selector,
+                                            const kvasir_sel_limits& limits) {
+    const uint32_t n_rows = limits.scope == KVASIR_SCOPE_SEQUENCE ? 1 : geometry_.n_kv_heads;
+    SelectionBuffer out(limits.unit, limits.scope, n_rows, size_t{n_rows} * n_tokens());
+    REQUIRE(select(selector, out.selection) == KVASIR_OK);
+    REQUIRE(out.selection.n_rows == n_rows);
+    CHECK(out.selection.scope == limits.scope);
+    std::vector<std::vector<uint32_t>> chosen;
+    for (uint32_t i = 0; i < n_rows; ++i) {
+      chosen.push_back(out.row(i));
+      if (out.row_flags[i] == KVASIR_ROW_LISTED) continue;
+      REQUIRE(out.row_flags[i] == KVASIR_ROW_ALL);
+      CHECK(chosen.back().empty());
+      for (uint32_t unit = begin_; unit < end_ && !listed; ++unit) chosen.back().push_back(unit);
+      if (listed)
+        chosen.back().assign(listed->index + listed->row_offsets[i],
+                             listed->index + listed->row_offsets[i + 1]);
+    }
+    for (const auto& list : chosen) CHECK(std::is_sorted(list.begin(), list.end()));
+    return chosen;
   }
 
  private:
@@ -111,6 +149,7 @@ class KeyScene {
       step.n_rows = 1;
       step.row_size = sizeof row;
       step.rows = &row;
+      step.slab = scene.pages_.empty() ? nullptr : &scene.slab_;
       q.struct_size = sizeof q;
       q.dtype = KVASIR_DTYPE_F32;
       q.data = scene.q_.data();
@@ -128,7 +167,35 @@ class KeyScene {
   kvasir_kv_format format_{};
   std::vector<float> keys_, q_;
   std::vector<kvasir_lease> leases_;
+  std::vector<std::vector<float>> records_;  // [block]
+  std::vector<void*> pages_;
+  uint64_t row_pages_[2] = {};
+  kvasir_slab slab_{};
   uint32_t begin_ = 0, end_ = 0;
+};
+
+// Tokens with these shares of the attention of one query, (1, 0): their keys are the logarithms.
+class ShareScene : public KeyScene {
+ public:
+  explicit ShareScene(const std::vector<double>& share)
+      : KeyScene(geometry_of_one_head(), keys_of(share), {1.0f, 0.0f}) {}
+  static kvasir_geometry geometry_of_one_head() {
+    kvasir_geometry geometry = small_geometry();
+    geometry.n_q_heads = geometry.n_kv_heads = 1;
+    geometry.head_dim = geometry.v_dim = 2;
+    geometry.block_size = 4;
+    return geometry;
+  }
+
+ private:
+  static std::vector<float> keys_of(const std::vector<double>& share) {
+    std::vector<float> keys;
+    for (const double x : share) {
+      keys.push_back(static_cast<float>(std::log(x)));
+      keys.push_back(5.0f);  // the query does not look there
+    }
+    return keys;
+  }
 };
 
 }  // namespace kvasir::test
