@@ -21,11 +21,11 @@
 #include <vector>
 
 #include "plugins/sdk/keep_best.h"
-#include "plugins/sdk/mass.h"
 #include "plugins/sdk/plugin.h"
 #include "plugins/sdk/pooling.h"
 #include "plugins/sdk/sequences.h"
 #include "plugins/sdk/token_budget.h"
+#include "plugins/sdk/vote_sums.h"
 
 namespace kvasir::sdk {
 
@@ -49,13 +49,8 @@ inline constexpr std::array kVoteOptions = {
     enum_option({.key = "mode", .help = "lose the others for good, or until the next prompt"},
                 kVoteModeNames, 0)};
 
-// Votes of one sequence. They live from the first voting query to the plan of their layer.
 struct Votes {
-  struct Layer {
-    uint32_t prompt_begin = 0, prompt_end = 0;
-    std::vector<float> votes;  // [head][voice][prompt_end]
-  };
-  std::vector<Layer> layers;
+  std::vector<VoteSums> layers;                // rows: [head][voice]
   void truncate(uint32_t) { layers.clear(); }  // cut, a prompt has no end to be observed at
 };
 
@@ -109,18 +104,12 @@ class PromptVotes : public Sequences<Votes> {
     check_mass(mass, step.n_rows() * n_voices);
     for (uint32_t r = 0; r < step.n_rows(); ++r) {
       const kvasir_step_row& row = step.row(r);
-      std::vector<float>& votes = begin_votes(row, step.layer());
-      for (uint32_t voice = 0; voice < n_voices; ++voice) {
-        float* const to = votes.data() + uint64_t{voice} * row.prompt_end;
-        for_each_mass(mass, uint64_t{r} * n_voices + voice, [&](uint32_t token, float value) {
-          if (token < row.prompt_end) to[token] += value;
-        });
-      }
+      layer_votes(row, step.layer()).add(row, mass, uint64_t{r} * n_voices, n_voices);
     }
   }
 
   void evict_plan(const Step& step, kvasir_selection& out) {
-    const auto layer_of = [&](uint32_t r) -> Votes::Layer& {
+    const auto layer_of = [&](uint32_t r) -> VoteSums& {
       return layer_votes(step.row(r), step.layer());
     };
     for (uint32_t r = 0; r < step.n_rows(); ++r) {
@@ -143,28 +132,17 @@ class PromptVotes : public Sequences<Votes> {
   }
 
  private:
-  Votes::Layer& layer_votes(const kvasir_step_row& row, uint32_t layer) {
+  VoteSums& layer_votes(const kvasir_step_row& row, uint32_t layer) {
     Votes& state = state_of(row.seq);
     if (state.layers.empty()) state.layers.resize(n_layers_);
     return state.layers[layer];
   }
 
-  // Votes of an earlier prompt, whose end never came, are not those of this one.
-  std::vector<float>& begin_votes(const kvasir_step_row& row, uint32_t layer) {
-    Votes::Layer& state = layer_votes(row, layer);
-    if (state.prompt_begin != row.prompt_begin || state.prompt_end != row.prompt_end) {
-      state = {row.prompt_begin, row.prompt_end, {}};
-    }
-    state.votes.resize(uint64_t{heads_.n_rows()} * row.prompt_end);
-    return state.votes;
-  }
-
   // Of the tokens [0, end): what lies in the window does not vote for its neighbours.
-  std::vector<float> pooled_votes(const Votes::Layer& state, uint32_t head, uint32_t end) const {
+  std::vector<float> pooled_votes(const VoteSums& state, uint32_t head, uint32_t end) const {
     std::vector<float> votes(end), pooled(end);
     for (uint32_t voice = 0; voice < heads_.n_voices(); ++voice) {
-      const uint64_t row = uint64_t{head} * heads_.n_voices() + voice;
-      const float* from = state.votes.data() + row * state.prompt_end;
+      const float* from = state.row(uint64_t{head} * heads_.n_voices() + voice);
       for (uint32_t t = 0; t < end; ++t) votes[t] = std::max(votes[t], from[t]);
     }
     pool(pooling_, votes.data(), end, kernel_, pooled.data());

@@ -125,7 +125,8 @@ class Dynamic : public sdk::BlockRepresentative<dynamic::AttendedKeys>,
   void build_one(const sdk::Step& step, const kvasir_update_item& item, uint32_t kv_head,
                  const float* mass, void* scratch) {
     if (std::all_of(mass, mass + sums_per_head(), [](float m) { return m == 0.0f; })) return;
-    method().build(keys(step, item, kv_head), mass, record(step, item, kv_head), scratch);
+    method().build(keys(item, kv_head), mass, step.record_to_write(item.row, kv_head, item.block),
+                   scratch);
   }
 
   template <class Fn>

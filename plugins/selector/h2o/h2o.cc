@@ -163,18 +163,13 @@ class H2o {
     const uint32_t n_voices = heads_.n_voices();
     const float share = n_voices > 1 ? 1.0f : 1.0f / static_cast<float>(heads_.group_size());
     sdk::check_mass(mass, step.n_rows() * heads_.n_rows());
-    host_.parallel_for(mass.n_rows, 1, [&](uint64_t begin, uint64_t end, uint32_t) {
-      for (uint64_t row = begin; row < end; ++row) {
-        const auto r = static_cast<uint32_t>(row / heads_.n_rows());
-        const auto head = static_cast<uint32_t>(row % heads_.n_rows() / n_voices);
-        const uint64_t voice = row % n_voices;
-        sdk::for_each_mass(mass, row, [&](uint32_t token, float value) {
-          float* const sums = sums_of(step, r, head, token);
-          if (!sums)
-            sdk::fail_invalid("observe: token " + std::to_string(token) + " has no record");
-          sums[voice] += value * share;
-        });
-      }
+    host_.for_each(mass.n_rows, [&](uint32_t row) {
+      const uint32_t r = row / heads_.n_rows(), head = row % heads_.n_rows() / n_voices;
+      sdk::for_each_mass(mass, row, [&](uint32_t token, float value) {
+        float* const sums = sums_of(step, r, head, token);
+        if (!sums) sdk::fail_invalid("observe: token " + std::to_string(token) + " has no record");
+        sums[row % n_voices] += value * share;
+      });
     });
   }
 
