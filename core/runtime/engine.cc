@@ -415,11 +415,13 @@ void Engine::truncate(SequenceId id, uint32_t kv_len) {
                           std::to_string(std::max<size_t>(head.size(), layer.packed.end)) +
                           "; start anew");
     }
+  const uint32_t final_blocks =
+      blocks_out_of_window(m.context->cache, kv_len, std::min(seq.prompt_end, kv_len));
   for (uint32_t layer = 0; layer < m.geometry.n_layers; ++layer) {
     LayerState& state = seq.layers[layer];
     m.store->truncate(state, layer, kv_len);
     state.selection = {};
-    state.final_blocks = std::min(state.final_blocks, kv_len / m.geometry.block_size);
+    state.final_blocks = std::min(state.final_blocks, final_blocks);
     if (kv_len < seq.prompt_end) state.restricted.clear();
     for (size_t owner = 0; owner < m.context->owners.size(); ++owner)
       m.context->owners[owner].slab.truncate(state.slabs[owner], kv_len);

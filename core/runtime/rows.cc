@@ -29,6 +29,11 @@ ForcedRange forced_range(const CacheConfig& cache, uint32_t unit, uint32_t n, ui
   return {std::min(sink, begin), begin};
 }
 
+uint32_t blocks_out_of_window(const CacheConfig& cache, uint32_t n, uint32_t prompt_end) {
+  return forced_range(cache, KVASIR_UNIT_BLOCK, n + 1, prompt_end).window_begin /
+         cache.block_size.value;
+}
+
 void RowBuffer::prepare(uint32_t unit, uint32_t scope, uint32_t action, uint32_t max_rows,
                         uint64_t capacity, uint32_t group_size) {
   offsets.assign(max_rows + 1, 0);

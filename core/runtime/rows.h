@@ -23,6 +23,8 @@ struct ForcedRange {
 };
 // n: cached tokens as seen by the first query of the call (its position + 1).
 ForcedRange forced_range(const CacheConfig& cache, uint32_t unit, uint32_t n, uint32_t prompt_end);
+// Blocks that lie before the window of the query that comes after n cached tokens.
+uint32_t blocks_out_of_window(const CacheConfig& cache, uint32_t n, uint32_t prompt_end);
 
 // Host-owned rows with the ABI's view on them.
 struct RowBuffer {

@@ -91,9 +91,7 @@ void StateStage::left_window(uint32_t layer, const std::vector<BatchRow>& rows, 
   const uint32_t b = c_.geometry.block_size;
   std::vector<uint32_t> ends;  // as the next query finds it: what it may choose is FINAL by then
   for (const BatchRow& row : rows)
-    ends.push_back(forced_range(c_.cache, KVASIR_UNIT_BLOCK, row.kv_len + 1, row.seq->prompt_end)
-                       .window_begin /
-                   b);
+    ends.push_back(blocks_out_of_window(c_.cache, row.kv_len, row.seq->prompt_end));
   for (uint32_t r = 0; r < rows.size(); ++r) {  // a cut moves the window back
     uint32_t& final_blocks = rows[r].seq->layers[layer].final_blocks;
     final_blocks = std::min(final_blocks, ends[r]);

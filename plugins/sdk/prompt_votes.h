@@ -83,6 +83,7 @@ class PromptVotes : public Sequences<Votes> {
 
   void bind(const kvasir_geometry& geometry) {
     n_layers_ = geometry.n_layers;
+    max_context_ = geometry.max_context;
     heads_ = MassHeads(geometry);
     if (n_queries_ == 0) n_queries_ = geometry.window_tokens;
     budget_.log(host_, geometry);
@@ -106,6 +107,21 @@ class PromptVotes : public Sequences<Votes> {
       const kvasir_step_row& row = step.row(r);
       layer_votes(row, step.layer()).add(row, mass, uint64_t{r} * n_voices, n_voices);
     }
+  }
+
+  const void* get_extension(const char* id) const { return state_if_asked<PromptVotes>(id); }
+  void save(uint64_t seq, StateWriter& out) {
+    out.put(static_cast<uint32_t>(state_of(seq).layers.size()));
+    for (const VoteSums& layer : state_of(seq).layers) layer.save(out);
+  }
+  void load(uint64_t seq, StateReader& in) {
+    Votes state;
+    const auto n = in.take<uint32_t>();
+    if (n != 0 && n != n_layers_) in.damaged("it has " + std::to_string(n) + " layers");
+    for (uint32_t layer = 0; layer < n; ++layer) {
+      state.layers.push_back(VoteSums::load(heads_.n_rows(), max_context_, in));
+    }
+    state_of(seq) = std::move(state);
   }
 
   void evict_plan(const Step& step, kvasir_selection& out) {
@@ -156,7 +172,7 @@ class PromptVotes : public Sequences<Votes> {
   uint32_t kernel_;
   Pooling pooling_;
   uint32_t action_;
-  uint32_t n_layers_ = 0;
+  uint32_t n_layers_ = 0, max_context_ = 0;
   MassHeads heads_;
 };
 

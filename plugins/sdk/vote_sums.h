@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "plugins/sdk/mass.h"
+#include "plugins/sdk/state.h"
 #include "plugins/sdk/step.h"
 
 namespace kvasir::sdk {
@@ -30,6 +31,25 @@ struct VoteSums {
     }
   }
   const float* row(uint64_t i) const { return votes.data() + i * prompt_end; }
+
+  void save(StateWriter& out) const {
+    out.put(prompt_begin);
+    out.put(prompt_end);
+    out.put(static_cast<uint8_t>(!votes.empty()));
+    if (!votes.empty()) out.put_list(votes);
+  }
+  static VoteSums load(uint32_t n_rows, uint32_t max_context, StateReader& in) {
+    VoteSums out;
+    out.prompt_begin = in.take<uint32_t>();
+    out.prompt_end = in.take<uint32_t>();
+    if (out.prompt_begin > out.prompt_end || out.prompt_end > max_context) {
+      in.damaged("votes of a prompt that cannot be");
+    }
+    if (in.take_flag()) {
+      out.votes = in.take_numbers<float>(uint64_t{n_rows} * out.prompt_end, true, "votes");
+    }
+    return out;
+  }
 };
 
 }  // namespace kvasir::sdk

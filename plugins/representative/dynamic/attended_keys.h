@@ -45,6 +45,7 @@ class AttendedKeys : public sdk::VectorRecords {
                      .license = "Apache-2.0",
                      .summary = "Summarises a block by its most attended keys, per query head.",
                      .options = kOptions,
+                     .caps = KVASIR_CAP_OPAQUE_STATE | KVASIR_CAP_HISTORY_STATE,
                      .needs = KVASIR_NEED_MASS,
                      .provides = KVASIR_PROVIDE_SCORES,
                      .dtypes = sdk::kKeyTypes});

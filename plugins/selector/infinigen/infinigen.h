@@ -3,8 +3,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <string>
-
 #include "plugins/sdk/host.h"
 #include "plugins/sdk/key_values.h"
 #include "plugins/sdk/plugin.h"
@@ -44,9 +42,7 @@ class InfiniGen : public sdk::Sequences<State> {
   void observe(const sdk::Step& step, const kvasir_mass& mass);
   void evict_plan(const sdk::Step& step, kvasir_selection& out);
 
-  const void* get_extension(const char* id) const {
-    return std::string(id) == KVASIR_EXT_STATE ? sdk::state_extension<InfiniGen>() : nullptr;
-  }
+  const void* get_extension(const char* id) const { return sdk::state_if_asked<InfiniGen>(id); }
   void save(uint64_t seq, sdk::StateWriter& out) {
     const State& state = state_of(seq);
     save_state(state.layers.empty() ? fresh_ : state, shape(), out);

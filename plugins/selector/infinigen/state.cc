@@ -2,22 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plugins/selector/infinigen/state.h"
 
-#include <cmath>
-#include <string>
-
 namespace kvasir::infinigen {
 namespace {
 
 constexpr uint64_t kStateFormat = 0x316e656769666e69;  // "infigen1"
-
-void load_sums(std::vector<double>& into, const char* what, sdk::StateReader& in) {
-  const auto read = in.take_list<double>(into.size(), what);
-  const auto good = [](double s) { return s >= 0.0 && std::isfinite(s); };
-  if (read.size() != into.size() || !std::all_of(read.begin(), read.end(), good)) {
-    in.damaged(std::string(what) + " are no sums of absolute values");
-  }
-  into = read;
-}
 
 }  // namespace
 
@@ -58,9 +46,9 @@ State load_state(State state, const StateShape& shape, sdk::StateReader& in) {
   for (Layer& layer : state.layers) {
     layer.counted = in.take<uint32_t>();
     for (Head& of : layer.heads) {
-      load_sums(of.q_sum, "query sums", in);
-      load_sums(of.k_sum, "key sums", in);
-      load_sums(of.recent, "recent sums", in);
+      of.q_sum = in.take_numbers<double>(of.q_sum.size(), true, "query sums");
+      of.k_sum = in.take_numbers<double>(of.k_sum.size(), true, "key sums");
+      of.recent = in.take_numbers<double>(of.recent.size(), true, "recent sums");
       of.columns = in.take_list<uint16_t>(shape.n_columns, "the column list");
       std::vector<bool> taken(shape.head_dim);
       for (const uint16_t c : of.columns) {

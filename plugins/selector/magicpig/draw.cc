@@ -66,14 +66,15 @@ void MagicPig::draw(const sdk::Step& step, const kvasir_sel_in& in, const sdk::Q
   const Layer& layer = state_of(row.seq).layers[step.layer()];
   const Head& head = layer.heads[kv_head];
   const sdk::Candidates from = step.candidates(r, kv_head);
-  std::vector<Drawn> certain;  // static, or not hashed yet
+  const uint32_t end = layer.drawn_end(row.unit_end, geometry_.block_size);
+  std::vector<Drawn> certain;  // static, or not to be drawn yet
   std::vector<uint32_t> exact;
   std::set_union(head.fixed.begin(), head.fixed.end(), layer.skipped.begin(), layer.skipped.end(),
                  std::back_inserter(exact));
   for (const uint32_t token : exact) {
-    if (token < layer.hashed_end && from.contains(token)) certain.push_back({token, 0.0f});
+    if (token < end && from.contains(token)) certain.push_back({token, 0.0f});
   }
-  for (uint64_t i = from.place_of(layer.hashed_end); i < from.size(); ++i) {
+  for (uint64_t i = from.place_of(end); i < from.size(); ++i) {
     certain.push_back({from[i], 0.0f});
   }
   const std::span rows(drawn_.data() + uint64_t{r} * geometry_.n_q_heads + kv_head * group, group);
@@ -83,7 +84,7 @@ void MagicPig::draw(const sdk::Step& step, const kvasir_sel_in& in, const sdk::Q
     std::vector<float> work;
     planes_->codes(q, geometry_.head_dim, group, code.data(), work);
     for (uint32_t g = 0; g < group; ++g) {
-      draw_head(head, from, code.data() + uint64_t{g} * o_.n_tables, rows[g]);
+      draw_head(head, from, end, code.data() + uint64_t{g} * o_.n_tables, rows[g]);
       weigh(head, in.leases + in.lease_offsets[r], kv_head, q + uint64_t{g} * geometry_.head_dim,
             rows[g]);
     }
@@ -104,8 +105,8 @@ void MagicPig::draw(const sdk::Step& step, const kvasir_sel_in& in, const sdk::Q
 }
 
 // Candidates that agree with the query in two tables at least, static ones left out.
-void MagicPig::draw_head(const Head& head, const sdk::Candidates& from, const uint16_t* code,
-                         std::vector<Drawn>& out) const {
+void MagicPig::draw_head(const Head& head, const sdk::Candidates& from, uint32_t end,
+                         const uint16_t* code, std::vector<Drawn>& out) const {
   constexpr uint64_t kTwo = 0x0202020202020202;  // a byte that reached 2, of 8 at once
   std::vector<uint8_t> hits;
   for (const auto& segment : head.segments) {
@@ -118,7 +119,7 @@ void MagicPig::draw_head(const Head& head, const sdk::Candidates& from, const ui
       if (!(eight & kTwo)) continue;
       for (uint32_t id = at; id < at + 8; ++id) {
         const uint32_t token = segment->begin() + id;
-        if (hits[id] < 2 || !from.contains(token)) continue;
+        if (hits[id] < 2 || token >= end || !from.contains(token)) continue;
         if (std::binary_search(head.fixed.begin(), head.fixed.end(), token)) continue;
         out.push_back({token, 0.0f});
       }

@@ -18,7 +18,9 @@ kvasir_status MagicPig::seq_truncate(std::span<const uint64_t> seqs,
                                      std::span<const uint32_t> kv_len) {
   bool rebuild = false;
   for (size_t i = 0; i < seqs.size(); ++i) {
-    for (Layer& layer : state_of(seqs[i]).layers) rebuild |= !layer.truncate(kv_len[i]);
+    for (Layer& layer : state_of(seqs[i]).layers) {
+      rebuild |= !layer.truncate(kv_len[i], geometry_.window_tokens);
+    }
   }
   return rebuild ? KVASIR_REBUILD : KVASIR_OK;
 }
@@ -44,17 +46,25 @@ void MagicPig::update(const sdk::Step& step, const sdk::UpdateItems& items) {
     }
   }
   for (uint32_t r = 0; r < step.n_rows(); ++r) {
-    Layer& layer = layer_of(step.row(r).seq, step.layer());
-    if (step.raw().moment == KVASIR_P4) choose_static(layer, step.row(r));
-    if (rows[r].empty()) continue;
-    const bool first = layer.hashed_end == 0;
-    for (uint32_t t = layer.hashed_end; !first && t < rows[r].front().first; ++t) {
-      layer.skipped.push_back(t);
+    const kvasir_step_row& row = step.row(r);
+    Layer& layer = layer_of(row.seq, step.layer());
+    if (step.raw().moment == KVASIR_P4) choose_static(layer, row);
+    if (!rows[r].empty()) extend(layer, row, rows[r]);
+    if (step.raw().moment == KVASIR_P4 || (again && !rows[r].empty())) {
+      layer.prompt_end = row.prompt_end;
+      layer.prompt_hashed = layer.hashed_end;
     }
-    hash(layer, rows[r]);
-    layer.hashed_end = rows[r].back().first + 1;
-    if (first) layer.prompt_end = layer.hashed_end;
   }
+}
+
+void MagicPig::extend(Layer& layer, const kvasir_step_row& row, const Rows& rows) {
+  const bool first = layer.hashed_end == 0;
+  for (uint32_t t = first ? row.unit_begin : layer.hashed_end; t < rows.front().first; ++t) {
+    layer.skipped.push_back(t);
+  }
+  hash(layer, rows);
+  layer.hashed_end = rows.back().first + 1;
+  if (first) layer.mean_end = std::max(row.prompt_end, layer.hashed_end);
 }
 
 std::vector<float> MagicPig::mean_of(const Rows& rows, uint32_t kv_head) const {

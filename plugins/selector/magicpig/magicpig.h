@@ -34,7 +34,7 @@ class MagicPig : public sdk::Sequences<State> {
        .license = "Apache-2.0",
        .summary = "Draws tokens by hashing, with weights that make attention unbiased.",
        .options = kOptions,
-       .caps = KVASIR_CAP_OPAQUE_STATE,
+       .caps = KVASIR_CAP_OPAQUE_STATE | KVASIR_CAP_HISTORY_STATE,
        .needs = KVASIR_NEED_KEYS | KVASIR_NEED_HEAD_LOG_WEIGHT | KVASIR_NEED_TOKEN_ROWS |
                 KVASIR_NEED_MASS,
        .dtypes = sdk::kKeyTypes});
@@ -49,6 +49,14 @@ class MagicPig : public sdk::Sequences<State> {
   void observe(const sdk::Step& step, const kvasir_mass& mass);
   void update(const sdk::Step& step, const sdk::UpdateItems& items);
   void select(const sdk::Step& step, const kvasir_sel_in& in, kvasir_selection& out);
+
+  const void* get_extension(const char* id) const { return sdk::state_if_asked<MagicPig>(id); }
+  void save(uint64_t seq, sdk::StateWriter& out) { save_state(state_of(seq), out); }
+  void load(uint64_t seq, sdk::StateReader& in) {
+    state_of(seq) = load_state({geometry_.n_layers, geometry_.n_kv_heads, geometry_.head_dim,
+                                geometry_.max_context, o_.n_bits, o_.n_tables, o_.layout},
+                               in);
+  }
 
  private:
   using Rows = std::vector<std::pair<uint32_t, const kvasir_lease*>>;  // token, its block
@@ -71,6 +79,7 @@ class MagicPig : public sdk::Sequences<State> {
                    geometry_.head_dim, out);
   }
 
+  void extend(Layer& layer, const kvasir_step_row& row, const Rows& rows);
   void hash(Layer& layer, const Rows& rows);
   void add_segments(Head& head, const Rows& rows, std::span<const uint16_t> code,
                     std::span<const float> norm) const;
@@ -78,7 +87,7 @@ class MagicPig : public sdk::Sequences<State> {
   void choose_static(Layer& layer, const kvasir_step_row& row) const;
   void draw(const sdk::Step& step, const kvasir_sel_in& in, const sdk::Queries& queries,
             uint32_t list);
-  void draw_head(const Head& head, const sdk::Candidates& from, const uint16_t* code,
+  void draw_head(const Head& head, const sdk::Candidates& from, uint32_t end, const uint16_t* code,
                  std::vector<Drawn>& out) const;
   void weigh(const Head& head, const kvasir_lease* leases, uint32_t kv_head, const float* q,
              std::vector<Drawn>& drawn) const;

@@ -71,6 +71,7 @@ class Preselect : public sdk::Sequences<Votes> {
                      .license = "Apache-2.0",
                      .summary = "Keeps reachable what the prompt's last queries attend to most.",
                      .options = kOptions,
+                     .caps = KVASIR_CAP_OPAQUE_STATE | KVASIR_CAP_HISTORY_STATE,
                      .needs = KVASIR_NEED_MASS});
 
   Preselect(const sdk::Host&, const sdk::Options& options)
@@ -98,6 +99,8 @@ class Preselect : public sdk::Sequences<Votes> {
 
   void bind(const kvasir_geometry& geometry) {
     block_size_ = geometry.block_size;
+    n_layers_ = geometry.n_layers;
+    max_context_ = geometry.max_context;
     n_heads_ = separate_ ? geometry.n_kv_heads : 1;
     n_blocks_ = max_blocks(geometry);
     margin_ = (kernel_size_ ? *kernel_size_ : block_size_ / 2) / 2;
@@ -142,6 +145,25 @@ class Preselect : public sdk::Sequences<Votes> {
       auto& layers = state_of(step.row(r).seq).layers;
       if (!layers.empty() && layers.rbegin()->first == step.layer()) layers.clear();  // all planned
     }
+  }
+
+  const void* get_extension(const char* id) const { return sdk::state_if_asked<Preselect>(id); }
+  void save(uint64_t seq, sdk::StateWriter& out) {
+    const auto& layers = state_of(seq).layers;
+    out.put(static_cast<uint32_t>(layers.size()));
+    for (const auto& [layer, votes] : layers) {
+      out.put(layer);
+      votes.save(out);
+    }
+  }
+  void load(uint64_t seq, sdk::StateReader& in) {
+    Votes state;
+    const auto n = in.take<uint32_t>();
+    for (uint32_t i = 0; i < n; ++i) {
+      const uint32_t layer = in.take_key(state.layers, n_layers_, "layers");
+      state.layers[layer] = sdk::VoteSums::load(n_heads_, max_context_, in);
+    }
+    state_of(seq) = std::move(state);
   }
 
  private:
@@ -201,7 +223,7 @@ class Preselect : public sdk::Sequences<Votes> {
   std::optional<uint32_t> budget_tokens_, capacity_, kernel_size_;
   uint32_t window_size_;
   bool separate_, with_last_layer_;
-  uint32_t block_size_ = 0, n_heads_ = 1, margin_ = 0;
+  uint32_t block_size_ = 0, n_heads_ = 1, margin_ = 0, n_layers_ = 0, max_context_ = 0;
 };
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "plugins/sdk/mass.h"
 #include "plugins/sdk/plugin.h"
 #include "plugins/sdk/sequences.h"
+#include "plugins/sdk/state.h"
 #include "plugins/sdk/token_budget.h"
 
 namespace {
@@ -42,7 +43,7 @@ class Tova : public sdk::Sequences<LatestQuery> {
                      .license = "Apache-2.0",
                      .summary = "Keeps the tokens that the latest query attends to most.",
                      .options = kOptions,
-                     .caps = KVASIR_CAP_OPAQUE_STATE,
+                     .caps = KVASIR_CAP_OPAQUE_STATE | KVASIR_CAP_HISTORY_STATE,
                      .needs = KVASIR_NEED_MASS | KVASIR_NEED_TOKEN_ROWS});
 
   Tova(const sdk::Host& host, const sdk::Options& options)
@@ -54,6 +55,7 @@ class Tova : public sdk::Sequences<LatestQuery> {
     budget_.log(host_, geometry);
     budget_tokens_ = budget_.tokens(geometry);
     n_layers_ = geometry.n_layers;
+    max_context_ = geometry.max_context;
   }
 
   void limits(kvasir_sel_limits& out) const {
@@ -105,6 +107,26 @@ class Tova : public sdk::Sequences<LatestQuery> {
     for (uint32_t r = 0; r < step.n_rows(); ++r) layer_of(step, r) = {};
   }
 
+  const void* get_extension(const char* id) const { return sdk::state_if_asked<Tova>(id); }
+  void save(uint64_t seq, sdk::StateWriter& out) {
+    out.put(static_cast<uint32_t>(state_of(seq).layers.size()));
+    for (const LatestQuery::Layer& layer : state_of(seq).layers) {
+      out.put_list(layer.token);
+      out.put_list(layer.mass);
+    }
+  }
+  void load(uint64_t seq, sdk::StateReader& in) {
+    LatestQuery state;
+    const auto n = in.take<uint32_t>();
+    if (n != 0 && n != n_layers_) in.damaged("it has " + std::to_string(n) + " layers");
+    state.layers.resize(n);
+    for (LatestQuery::Layer& layer : state.layers) {
+      layer.token = in.take_ascending(max_context_, "attended tokens");
+      layer.mass = in.take_numbers<float>(layer.token.size(), true, "their mass");
+    }
+    state_of(seq) = std::move(state);
+  }
+
  private:
   LatestQuery::Layer& layer_of(const sdk::Step& step, uint32_t row) {
     LatestQuery& state = state_of(step.row(row).seq);
@@ -116,7 +138,7 @@ class Tova : public sdk::Sequences<LatestQuery> {
   sdk::TokenBudget budget_;
   bool each_step_;
   uint32_t budget_tokens_ = 0;
-  uint32_t n_layers_ = 0;
+  uint32_t n_layers_ = 0, max_context_ = 0;
 };
 
 }  // namespace
