@@ -46,6 +46,9 @@ inline constexpr std::array kVoteOptions = {
                 .unit = "tokens"},
                5, 1, 255),
     enum_option({.key = "pooling", .help = "mean or maximum of the neighbours"}, kPoolingNames, 0),
+    bool_option({.key = "pool_first",
+                 .help = "pool the votes of each query head before those of a group become one"},
+                false),
     enum_option({.key = "mode", .help = "lose the others for good, or until the next prompt"},
                 kVoteModeNames, 0)};
 
@@ -66,6 +69,7 @@ class PromptVotes : public Sequences<Votes> {
         n_queries_(options.delivered("window_size") ? options.u32("window_size") : 0),
         kernel_(options.u32("kernel_size")),
         pooling_(static_cast<Pooling>(options.choice("pooling"))),
+        pool_first_(options.boolean("pool_first")),
         action_(options.choice("mode") == 0 ? KVASIR_ACTION_EVICT : KVASIR_ACTION_RESTRICT) {
     if (kernel_ % 2 == 0) {
       fail_invalid("kernel_size = " + std::to_string(kernel_) + " is even: a token stands in the " +
@@ -84,7 +88,8 @@ class PromptVotes : public Sequences<Votes> {
   void bind(const kvasir_geometry& geometry) {
     n_layers_ = geometry.n_layers;
     max_context_ = geometry.max_context;
-    heads_ = MassHeads(geometry);
+    heads_ = MassHeads(geometry, pool_first_);
+    take_max_ = geometry.gqa_reduce == KVASIR_REDUCE_MAX;
     if (n_queries_ == 0) n_queries_ = geometry.window_tokens;
     budget_.log(host_, geometry);
     method_.bind(host_, geometry, budget_.tokens(geometry));
@@ -159,8 +164,15 @@ class PromptVotes : public Sequences<Votes> {
     std::vector<float> votes(end), pooled(end);
     for (uint32_t voice = 0; voice < heads_.n_voices(); ++voice) {
       const float* from = state.row(uint64_t{head} * heads_.n_voices() + voice);
-      for (uint32_t t = 0; t < end; ++t) votes[t] = std::max(votes[t], from[t]);
+      if (pool_first_) {
+        pool(pooling_, from, end, kernel_, pooled.data());
+        from = pooled.data();
+      }
+      for (uint32_t t = 0; t < end; ++t) {
+        votes[t] = take_max_ ? std::max(votes[t], from[t]) : votes[t] + from[t];
+      }
     }
+    if (pool_first_) return votes;
     pool(pooling_, votes.data(), end, kernel_, pooled.data());
     return pooled;
   }
@@ -171,6 +183,8 @@ class PromptVotes : public Sequences<Votes> {
   uint32_t n_queries_;
   uint32_t kernel_;
   Pooling pooling_;
+  bool pool_first_;
+  bool take_max_ = false;  // the largest vote of a group, else the sum
   uint32_t action_;
   uint32_t n_layers_ = 0, max_context_ = 0;
   MassHeads heads_;

@@ -15,12 +15,8 @@ namespace {
 using namespace kvasir;
 
 constexpr const char* kCacheSizeAliases[] = {"multi_state_size", nullptr};
-constexpr const char* kEvictAtNames[] = {"step", "prompt_end"};
 constexpr std::array kOptions = {
-    sdk::budget_option(512), sdk::cap_option("cache_size", kCacheSizeAliases),
-    sdk::enum_option(
-        {.key = "evict_at", .help = "after the prompt and every token, or after the prompt only"},
-        kEvictAtNames, 0)};
+    sdk::budget_option(512), sdk::cap_option("cache_size", kCacheSizeAliases), sdk::kEvictAtOption};
 
 // What the latest query saw, between its attention and the plan of the same step.
 struct LatestQuery {
@@ -47,7 +43,7 @@ class Tova : public sdk::Sequences<LatestQuery> {
                      .needs = KVASIR_NEED_MASS | KVASIR_NEED_TOKEN_ROWS});
 
   Tova(const sdk::Host& host, const sdk::Options& options)
-      : host_(host), budget_(options, "cache_size"), each_step_(options.choice("evict_at") == 0) {}
+      : host_(host), budget_(options, "cache_size"), each_step_(sdk::evicts_each_step(options)) {}
 
   void validate(const kvasir_geometry& geometry) const { budget_.tokens(geometry); }
 
@@ -62,9 +58,8 @@ class Tova : public sdk::Sequences<LatestQuery> {
     out.unit = KVASIR_UNIT_TOKEN;
     out.scope = KVASIR_SCOPE_SEQUENCE;
     out.max_units = budget_tokens_;
-    out.plan_at = KVASIR_PLAN_AT_PROMPT_END | (each_step_ ? KVASIR_PLAN_AT_STEP_END : 0u);
+    sdk::plan_evictions(each_step_, out);
     out.action = KVASIR_ACTION_EVICT;
-    out.mass_at = KVASIR_MASS_AT_PREFILL | (each_step_ ? KVASIR_MASS_AT_DECODE : 0u);
     out.mass_level = KVASIR_MASS_TOKEN;
     out.mass_reduce = KVASIR_MASS_SUM_ALL;  // ranks as the mean over all heads does
     out.mass_last_queries = 1;
