@@ -25,17 +25,10 @@
 #include <string>
 #include <vector>
 
+#include "plugins/sdk/leased_keys.h"
 #include "plugins/sdk/plugin.h"
 
 namespace kvasir::sdk {
-
-// Keys of one kv head in one block: n_tokens rows of head_dim elements, token_stride bytes apart.
-struct BlockRows {
-  const std::byte* k;
-  uint32_t dtype;  // KVASIR_DTYPE_*
-  uint32_t n_tokens;
-  uint64_t token_stride;
-};
 
 // Scores of n records, record_stride bytes apart, for the queries of one group:
 // out[g * out_stride + i] = score of record i for query g.
@@ -64,9 +57,7 @@ class BlockRepresentative {
     n_q_heads_ = geometry.n_q_heads;
     n_kv_heads_ = geometry.n_kv_heads;
     head_dim_ = geometry.head_dim;
-    for (const auto& format : Strided(geometry.formats, geometry.n_formats, geometry.format_size)) {
-      formats_.push_back(format);
-    }
+    keys_ = LeasedKeys(geometry);
     method_.bind(geometry);
   }
 
@@ -84,7 +75,8 @@ class BlockRepresentative {
             const kvasir_update_item& item = items[i / n_kv_heads_];
             const auto kv_head = static_cast<uint32_t>(i % n_kv_heads_);
             if (item.flags & KVASIR_ITEM_SEALED) {
-              method_.build(keys(step, item, kv_head), record(step, item, kv_head), scratch.data());
+              method_.build(keys(item, kv_head),
+                            step.record_to_write(item.row, kv_head, item.block), scratch.data());
             }
           }
         });
@@ -113,23 +105,8 @@ class BlockRepresentative {
   uint32_t group_size() const { return n_q_heads_ / n_kv_heads_; }
 
   // Keys of one kv head of an item's block.
-  BlockRows keys(const Step& step, const kvasir_update_item& item, uint32_t kv_head) const {
-    const kvasir_lease* lease = item.lease;
-    if (!lease || !lease->k || lease->format >= formats_.size() || item.n_tokens == 0) {
-      fail_invalid("update: layer " + std::to_string(step.layer()) + ", block " +
-                   std::to_string(item.block) + " has no keys");
-    }
-    const kvasir_kv_format& format = formats_[lease->format];
-    return {head_keys(*lease, format, kv_head), format.dtype_k, item.n_tokens,
-            format.k_token_stride};
-  }
-  std::byte* record(const Step& step, const kvasir_update_item& item, uint32_t kv_head) const {
-    std::byte* found = step.record(item.row, kv_head, item.block);
-    if (!found) {
-      fail_invalid("update: layer " + std::to_string(step.layer()) + ", block " +
-                   std::to_string(item.block) + " has no page for its record");
-    }
-    return found;
+  BlockRows keys(const kvasir_update_item& item, uint32_t kv_head) const {
+    return keys_.rows(item.lease, kv_head, item.block, item.n_tokens);
   }
 
  private:
@@ -200,7 +177,7 @@ class BlockRepresentative {
   uint32_t n_q_heads_ = 0;
   uint32_t n_kv_heads_ = 0;
   uint32_t head_dim_ = 0;
-  std::vector<kvasir_kv_format> formats_;
+  LeasedKeys keys_;
 };
 
 }  // namespace kvasir::sdk

@@ -68,6 +68,14 @@ class Host {
     if (region.error) std::rethrow_exception(region.error);
   }
 
+  // fn(i) for i in [0, n), each a task of its own.
+  template <class Fn>
+  void for_each(uint64_t n, Fn&& fn) const {
+    parallel_for(n, 1, [&](uint64_t begin, uint64_t end, uint32_t) {
+      for (uint64_t i = begin; i < end; ++i) fn(static_cast<uint32_t>(i));
+    });
+  }
+
   // At least `bytes`, 64-byte aligned, until this worker asks again or the step function returns.
   // Null when the host offers none: then the plugin brings its own.
   void* scratch(uint32_t worker, uint64_t bytes) const {

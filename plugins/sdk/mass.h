@@ -16,9 +16,10 @@ namespace kvasir::sdk {
 class MassHeads {
  public:
   MassHeads() = default;
-  explicit MassHeads(const kvasir_geometry& geometry)
+  // apart: whatever the reduction.
+  explicit MassHeads(const kvasir_geometry& geometry, bool apart = false)
       : n_heads_(geometry.head_select_shared ? 1 : geometry.n_kv_heads),
-        is_apart_(geometry.gqa_reduce == KVASIR_REDUCE_MAX),
+        is_apart_(apart || geometry.gqa_reduce == KVASIR_REDUCE_MAX),
         group_size_(geometry.n_q_heads / n_heads_) {}
 
   static void validate(const kvasir_geometry& geometry) {

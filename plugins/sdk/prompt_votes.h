@@ -21,11 +21,11 @@
 #include <vector>
 
 #include "plugins/sdk/keep_best.h"
-#include "plugins/sdk/mass.h"
 #include "plugins/sdk/plugin.h"
 #include "plugins/sdk/pooling.h"
 #include "plugins/sdk/sequences.h"
 #include "plugins/sdk/token_budget.h"
+#include "plugins/sdk/vote_sums.h"
 
 namespace kvasir::sdk {
 
@@ -46,16 +46,14 @@ inline constexpr std::array kVoteOptions = {
                 .unit = "tokens"},
                5, 1, 255),
     enum_option({.key = "pooling", .help = "mean or maximum of the neighbours"}, kPoolingNames, 0),
+    bool_option({.key = "pool_first",
+                 .help = "pool the votes of each query head before those of a group become one"},
+                false),
     enum_option({.key = "mode", .help = "lose the others for good, or until the next prompt"},
                 kVoteModeNames, 0)};
 
-// Votes of one sequence. They live from the first voting query to the plan of their layer.
 struct Votes {
-  struct Layer {
-    uint32_t prompt_begin = 0, prompt_end = 0;
-    std::vector<float> votes;  // [head][voice][prompt_end]
-  };
-  std::vector<Layer> layers;
+  std::vector<VoteSums> layers;                // rows: [head][voice]
   void truncate(uint32_t) { layers.clear(); }  // cut, a prompt has no end to be observed at
 };
 
@@ -71,6 +69,7 @@ class PromptVotes : public Sequences<Votes> {
         n_queries_(options.delivered("window_size") ? options.u32("window_size") : 0),
         kernel_(options.u32("kernel_size")),
         pooling_(static_cast<Pooling>(options.choice("pooling"))),
+        pool_first_(options.boolean("pool_first")),
         action_(options.choice("mode") == 0 ? KVASIR_ACTION_EVICT : KVASIR_ACTION_RESTRICT) {
     if (kernel_ % 2 == 0) {
       fail_invalid("kernel_size = " + std::to_string(kernel_) + " is even: a token stands in the " +
@@ -88,7 +87,9 @@ class PromptVotes : public Sequences<Votes> {
 
   void bind(const kvasir_geometry& geometry) {
     n_layers_ = geometry.n_layers;
-    heads_ = MassHeads(geometry);
+    max_context_ = geometry.max_context;
+    heads_ = MassHeads(geometry, pool_first_);
+    take_max_ = geometry.gqa_reduce == KVASIR_REDUCE_MAX;
     if (n_queries_ == 0) n_queries_ = geometry.window_tokens;
     budget_.log(host_, geometry);
     method_.bind(host_, geometry, budget_.tokens(geometry));
@@ -109,18 +110,27 @@ class PromptVotes : public Sequences<Votes> {
     check_mass(mass, step.n_rows() * n_voices);
     for (uint32_t r = 0; r < step.n_rows(); ++r) {
       const kvasir_step_row& row = step.row(r);
-      std::vector<float>& votes = begin_votes(row, step.layer());
-      for (uint32_t voice = 0; voice < n_voices; ++voice) {
-        float* const to = votes.data() + uint64_t{voice} * row.prompt_end;
-        for_each_mass(mass, uint64_t{r} * n_voices + voice, [&](uint32_t token, float value) {
-          if (token < row.prompt_end) to[token] += value;
-        });
-      }
+      layer_votes(row, step.layer()).add(row, mass, uint64_t{r} * n_voices, n_voices);
     }
   }
 
+  const void* get_extension(const char* id) const { return state_if_asked<PromptVotes>(id); }
+  void save(uint64_t seq, StateWriter& out) {
+    out.put(static_cast<uint32_t>(state_of(seq).layers.size()));
+    for (const VoteSums& layer : state_of(seq).layers) layer.save(out);
+  }
+  void load(uint64_t seq, StateReader& in) {
+    Votes state;
+    const auto n = in.take<uint32_t>();
+    if (n != 0 && n != n_layers_) in.damaged("it has " + std::to_string(n) + " layers");
+    for (uint32_t layer = 0; layer < n; ++layer) {
+      state.layers.push_back(VoteSums::load(heads_.n_rows(), max_context_, in));
+    }
+    state_of(seq) = std::move(state);
+  }
+
   void evict_plan(const Step& step, kvasir_selection& out) {
-    const auto layer_of = [&](uint32_t r) -> Votes::Layer& {
+    const auto layer_of = [&](uint32_t r) -> VoteSums& {
       return layer_votes(step.row(r), step.layer());
     };
     for (uint32_t r = 0; r < step.n_rows(); ++r) {
@@ -143,30 +153,26 @@ class PromptVotes : public Sequences<Votes> {
   }
 
  private:
-  Votes::Layer& layer_votes(const kvasir_step_row& row, uint32_t layer) {
+  VoteSums& layer_votes(const kvasir_step_row& row, uint32_t layer) {
     Votes& state = state_of(row.seq);
     if (state.layers.empty()) state.layers.resize(n_layers_);
     return state.layers[layer];
   }
 
-  // Votes of an earlier prompt, whose end never came, are not those of this one.
-  std::vector<float>& begin_votes(const kvasir_step_row& row, uint32_t layer) {
-    Votes::Layer& state = layer_votes(row, layer);
-    if (state.prompt_begin != row.prompt_begin || state.prompt_end != row.prompt_end) {
-      state = {row.prompt_begin, row.prompt_end, {}};
-    }
-    state.votes.resize(uint64_t{heads_.n_rows()} * row.prompt_end);
-    return state.votes;
-  }
-
   // Of the tokens [0, end): what lies in the window does not vote for its neighbours.
-  std::vector<float> pooled_votes(const Votes::Layer& state, uint32_t head, uint32_t end) const {
+  std::vector<float> pooled_votes(const VoteSums& state, uint32_t head, uint32_t end) const {
     std::vector<float> votes(end), pooled(end);
     for (uint32_t voice = 0; voice < heads_.n_voices(); ++voice) {
-      const uint64_t row = uint64_t{head} * heads_.n_voices() + voice;
-      const float* from = state.votes.data() + row * state.prompt_end;
-      for (uint32_t t = 0; t < end; ++t) votes[t] = std::max(votes[t], from[t]);
+      const float* from = state.row(uint64_t{head} * heads_.n_voices() + voice);
+      if (pool_first_) {
+        pool(pooling_, from, end, kernel_, pooled.data());
+        from = pooled.data();
+      }
+      for (uint32_t t = 0; t < end; ++t) {
+        votes[t] = take_max_ ? std::max(votes[t], from[t]) : votes[t] + from[t];
+      }
     }
+    if (pool_first_) return votes;
     pool(pooling_, votes.data(), end, kernel_, pooled.data());
     return pooled;
   }
@@ -177,8 +183,10 @@ class PromptVotes : public Sequences<Votes> {
   uint32_t n_queries_;
   uint32_t kernel_;
   Pooling pooling_;
+  bool pool_first_;
+  bool take_max_ = false;  // the largest vote of a group, else the sum
   uint32_t action_;
-  uint32_t n_layers_ = 0;
+  uint32_t n_layers_ = 0, max_context_ = 0;
   MassHeads heads_;
 };
 

@@ -4,11 +4,14 @@
 
 #include <kvasir/ext/draft/state.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <span>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <vector>
 
@@ -71,6 +74,40 @@ class StateReader {
     take(std::span<T>(out));
     return out;
   }
+  bool take_flag() {
+    const auto byte = take<uint8_t>();
+    if (byte > 1) damaged("a flag is neither 0 nor 1");
+    return byte == 1;
+  }
+  // Strictly ascending and below `end`: tokens, blocks.
+  std::vector<uint32_t> take_ascending(uint32_t end, const char* what) {
+    auto out = take_list<uint32_t>(end, what);
+    for (size_t i = 0; i < out.size(); ++i) {
+      if (out[i] >= end || (i > 0 && out[i] <= out[i - 1])) {
+        damaged(std::string(what) + " are out of order or range");
+      }
+    }
+    return out;
+  }
+  // The next key of a map that is being filled in order: behind its last, and below `end`.
+  template <class Map>
+  uint32_t take_key(const Map& map, uint32_t end, const char* what) {
+    const auto key = take<uint32_t>();
+    if (key >= end || (!map.empty() && key <= map.rbegin()->first)) {
+      damaged(std::string(what) + " are out of order or range");
+    }
+    return key;
+  }
+  // n finite numbers, all >= 0 with is_sum.
+  template <class T>
+  std::vector<T> take_numbers(uint64_t n, bool is_sum, const char* what) {
+    auto out = take_list<T>(n, what);
+    const auto good = [&](T x) { return std::isfinite(x) && (x >= 0 || !is_sum); };
+    if (out.size() != n || !std::all_of(out.begin(), out.end(), good)) {
+      damaged(std::string(what) + " are too few, or no numbers that can be");
+    }
+    return out;
+  }
   template <class T>
   void expect(const T& value, const char* what) {
     if (take<T>() != value) damaged(std::string(what) + " differs");
@@ -90,7 +127,8 @@ class StateReader {
 
 // kvasir.state/1 of a plugin class with
 //   void save(uint64_t seq, StateWriter& out);
-//   void load(uint64_t seq, StateReader& in);
+//   void load(uint64_t seq, StateReader& in);   // all or nothing: throws before it changes
+//   anything
 template <class T>
 const kvasir_state* state_extension() {
   static constexpr kvasir_state table = {
@@ -113,6 +151,12 @@ const kvasir_state* state_extension() {
         });
       }};
   return &table;
+}
+
+// The whole of such a class's get_extension(), when it has no other.
+template <class T>
+const void* state_if_asked(const char* id) {
+  return std::string_view(id) == KVASIR_EXT_STATE ? state_extension<T>() : nullptr;
 }
 
 }  // namespace kvasir::sdk

@@ -4,8 +4,10 @@
 
 #include <kvasir/step.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "plugins/sdk/error.h"
 #include "plugins/sdk/strided.h"
@@ -21,6 +23,15 @@ class Candidates {
   uint64_t size() const { return n_; }
   uint32_t operator[](uint64_t i) const {
     return list_ ? list_[i] : begin_ + static_cast<uint32_t>(i);
+  }
+  // Place of the first candidate that is not before `token`; size() when there is none.
+  uint64_t place_of(uint32_t token) const {
+    if (list_) return static_cast<uint64_t>(std::lower_bound(list_, list_ + n_, token) - list_);
+    return std::min<uint64_t>(token - std::min(token, begin_), n_);
+  }
+  bool contains(uint32_t token) const {
+    const uint64_t place = place_of(token);
+    return place < n_ && (*this)[place] == token;
   }
 
  private:
@@ -52,6 +63,15 @@ class Step {
   // Null: the host has no page for that block.
   std::byte* record(uint32_t row, uint32_t kv_head, uint32_t block) const {
     return at(step_.slab->pages, step_.slab->record_bytes, row, kv_head, block);
+  }
+  // The same for update(), which has a page for every block it is given.
+  std::byte* record_to_write(uint32_t row, uint32_t kv_head, uint32_t block) const {
+    std::byte* found = record(row, kv_head, block);
+    if (!found) {
+      fail_invalid("update: layer " + std::to_string(layer()) + ", block " + std::to_string(block) +
+                   " has no page for its record");
+    }
+    return found;
   }
   // The bytes a block has besides until it is FINAL; null then, or when the layout asks for none.
   std::byte* open_record(uint32_t row, uint32_t kv_head, uint32_t block) const {

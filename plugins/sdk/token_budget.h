@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 #pragma once
 
-#include <kvasir/instance.h>
+#include <kvasir/selector.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -27,6 +27,19 @@ constexpr kvasir_option_schema cap_option(const char* key, const char* const* al
                      .aliases = aliases,
                      .flags = KVASIR_OPTION_OPTIONAL},
                     0, 1, INT32_MAX);
+}
+
+// When tokens are given up.
+inline constexpr const char* kEvictAtNames[] = {"step", "prompt_end"};
+inline constexpr kvasir_option_schema kEvictAtOption = enum_option(
+    {.key = "evict_at", .help = "after the prompt and every token, or after the prompt only"},
+    kEvictAtNames, 0);
+inline bool evicts_each_step(const Options& options) { return options.choice("evict_at") == 0; }
+
+// Plans after the prompt and, with each_step, after every token, with the mass they need.
+inline void plan_evictions(bool each_step, kvasir_sel_limits& out) {
+  out.plan_at = KVASIR_PLAN_AT_PROMPT_END | (each_step ? KVASIR_PLAN_AT_STEP_END : 0u);
+  out.mass_at = KVASIR_MASS_AT_PREFILL | (each_step ? KVASIR_MASS_AT_DECODE : 0u);
 }
 
 class TokenBudget {

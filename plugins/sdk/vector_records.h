@@ -3,9 +3,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 #pragma once
 
-#include "kernels/convert.h"
 #include "kernels/representative.h"
 #include "plugins/sdk/block_representative.h"
+#include "plugins/sdk/key_values.h"
 
 namespace kvasir::sdk {
 
@@ -14,25 +14,6 @@ inline constexpr kernels::ElementType kRecordTypes[] = {kernels::ElementType::kF
                                                         kernels::ElementType::kF16};
 inline constexpr kvasir_option_schema kRecordTypeOption =
     enum_option({.key = "dtype", .help = "element type of the records"}, kRecordTypeNames, 1);
-
-// Types of keys that can be summarised.
-inline constexpr uint64_t kKeyTypes = KVASIR_DTYPE_BIT(KVASIR_DTYPE_F32) |
-                                      KVASIR_DTYPE_BIT(KVASIR_DTYPE_F16) |
-                                      KVASIR_DTYPE_BIT(KVASIR_DTYPE_BF16);
-
-inline kernels::ElementType key_type(const BlockRows& keys) {
-  switch (keys.dtype) {
-    case KVASIR_DTYPE_F32:
-      return kernels::ElementType::kF32;
-    case KVASIR_DTYPE_F16:
-      return kernels::ElementType::kF16;
-    case KVASIR_DTYPE_BF16:
-      return kernels::ElementType::kBF16;
-    default:
-      throw Error(KVASIR_ERR_UNSUPPORTED, "keys of element type " + std::to_string(keys.dtype) +
-                                              " cannot be summarised: use f32, f16 or bf16");
-  }
-}
 
 class VectorRecords {
  public:
@@ -52,7 +33,7 @@ class VectorRecords {
   }
 
   kernels::KeyRows rows(const BlockRows& keys) const {
-    return {keys.k, keys.token_stride, keys.n_tokens, head_dim_, key_type(keys)};
+    return {keys.k, keys.token_stride, keys.n_tokens, head_dim_, key_type(keys.dtype)};
   }
   // out = sum, or with take_max the largest, of the dot products with vectors [first, first + n) of
   // each record. In runs whose records stay in the cache while their vectors are scored one after

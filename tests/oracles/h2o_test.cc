@@ -15,10 +15,11 @@ struct HeavyHitters : Follower {
   uint64_t heavy;
   uint32_t recent;  // the window's tokens among them
   bool normalised;
+  bool once;                                        // after the prompt only
   std::vector<std::vector<h2o::Accumulator>> mass;  // [layer][kv_head]
   std::vector<std::vector<Indices>> alive;
-  HeavyHitters(const Case& c, uint64_t hh_size, uint32_t recent_size, bool per_query)
-      : of(c), heavy(hh_size), recent(recent_size), normalised(per_query) {
+  HeavyHitters(const Case& c, uint64_t hh_size, uint32_t recent_size, bool per_query, bool at_end)
+      : of(c), heavy(hh_size), recent(recent_size), normalised(per_query), once(at_end) {
     mass.assign(of.shape.n_layers, std::vector<h2o::Accumulator>(of.shape.heads.n_kv_heads));
     alive.assign(of.shape.n_layers, std::vector<Indices>(of.shape.heads.n_kv_heads));
   }
@@ -38,9 +39,9 @@ struct HeavyHitters : Follower {
         alive[layer][g] = range(0, track.size());
       }
   }
-  // The plan was made one token ago.
+  // The plan was made one token ago, or when the prompt was done.
   Expected expect(const Track& track, uint32_t layer, uint32_t kv_head) override {
-    const uint32_t n = track.size() - 1;
+    const uint32_t n = once ? track.prompt_end() : track.size() - 1;
     const Indices sinks = range(0, std::min(of.cache.sink_tokens, n));
     Choice keep = h2o::keep(mass[layer][kv_head], without(alive[layer][kv_head], sinks), n, recent,
                             heavy, normalised);
@@ -49,7 +50,7 @@ struct HeavyHitters : Follower {
   void attended(const Track& track, uint32_t layer, const Attended& in_fact) override {
     for (uint32_t g = 0; g < of.shape.heads.n_kv_heads; ++g) {
       alive[layer][g] = in_fact.tokens[g];
-      add(track, layer, g, track.size() - 1, alive[layer][g]);
+      if (!once) add(track, layer, g, track.size() - 1, alive[layer][g]);
     }
   }
 };
@@ -64,7 +65,7 @@ TEST_CASE("H2O keeps heavy hitters and recent tokens") {
     options.shortest = options.longest == 4097 ? 4097 : 0;
     Case of = make_case(i, options);
     Random random(i);
-    const bool normalised = random.one_in(3), drop = !random.one_in(4);
+    const bool normalised = random.one_in(3), drop = !random.one_in(4), once = random.one_in(4);
     const uint32_t recent = of.cache.window_tokens + random.below(40);
     std::string budget;
     uint32_t heavy = of.budget_tokens, last = std::max(recent, 1u);
@@ -80,9 +81,10 @@ TEST_CASE("H2O keeps heavy hitters and recent tokens") {
     }
     const std::string tables = "[selector]\nplugin = 'kvasir.h2o'\n" + budget + "\nmode = '" +
                                (drop ? "drop" : "mask") +
-                               "'\nnormalize = " + (normalised ? "true" : "false") + "\n";
+                               "'\nnormalize = " + (normalised ? "true" : "false") +
+                               "\nevict_at = '" + (once ? "prompt_end" : "step") + "'\n";
     duel(of, {tables, "gqa_reduce = 'mean'\n", 1e-5},
-         std::make_unique<HeavyHitters>(of, heavy, last, normalised), report);
+         std::make_unique<HeavyHitters>(of, heavy, last, normalised, once), report);
   }
   conclude(report, "h2o");
 }

@@ -67,12 +67,14 @@ snapkv::Options random_options(const Case& of, Random& random) {
   out.kernel = random.one_of(std::vector<uint32_t>{1, 3, 5, 7});
   out.pooling = random.one_in(2) ? snapkv::Pooling::kMax : snapkv::Pooling::kMean;
   out.group = random.one_of(std::vector<Reduce>{Reduce::kSum, Reduce::kMean, Reduce::kMax});
+  out.pool_first = random.one_in(3);
   return out;
 }
 std::string tables(const char* plugin, const snapkv::Options& options, const std::string& budget) {
   return "[selector]\nplugin = 'kvasir." + std::string(plugin) + "'\n" + budget +
          "\nkernel_size = " + std::to_string(options.kernel) + "\npooling = '" +
-         (options.pooling == snapkv::Pooling::kMax ? "maxpool" : "avgpool") + "'\n";
+         (options.pooling == snapkv::Pooling::kMax ? "maxpool" : "avgpool") + "'\n" +
+         "pool_first = " + (options.pool_first ? "true" : "false") + "\n";
 }
 std::string cache_keys(const snapkv::Options& options) {
   const char* names[] = {"sum", "mean", "max"};

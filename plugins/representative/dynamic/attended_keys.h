@@ -45,6 +45,7 @@ class AttendedKeys : public sdk::VectorRecords {
                      .license = "Apache-2.0",
                      .summary = "Summarises a block by its most attended keys, per query head.",
                      .options = kOptions,
+                     .caps = KVASIR_CAP_OPAQUE_STATE | KVASIR_CAP_HISTORY_STATE,
                      .needs = KVASIR_NEED_MASS,
                      .provides = KVASIR_PROVIDE_SCORES,
                      .dtypes = sdk::kKeyTypes});
@@ -95,8 +96,7 @@ class AttendedKeys : public sdk::VectorRecords {
                                       w.index, w.order);
       std::fill_n(w.sum, head_dim(), 0.0f);
       for (uint32_t i = 0; i < n; ++i) {
-        kernels::convert_to_f32(sdk::key_type(keys), keys.k + w.index[i] * keys.token_stride, w.key,
-                                head_dim());
+        sdk::read_keys(keys, w.index[i], 1, head_dim(), w.key);
         if (combine_ == kMax) {
           store(w.key, record, g * n_keys_ + i);
         } else {

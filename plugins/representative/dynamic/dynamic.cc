@@ -8,6 +8,7 @@
 
 #include "plugins/representative/dynamic/attended_keys.h"
 #include "plugins/sdk/sequences.h"
+#include "plugins/sdk/state.h"
 
 namespace {
 using namespace kvasir;
@@ -45,6 +46,8 @@ class Dynamic : public sdk::BlockRepresentative<dynamic::AttendedKeys>,
   void bind(const kvasir_geometry& geometry) {
     Base::bind(geometry);
     block_size_ = geometry.block_size;
+    n_layers_ = geometry.n_layers;
+    max_blocks_ = geometry.max_context / block_size_ + 1;
   }
 
   void layout(kvasir_layout& out) const {
@@ -62,6 +65,36 @@ class Dynamic : public sdk::BlockRepresentative<dynamic::AttendedKeys>,
       update_window(step, items);
     else
       update_prompt(step, items);
+  }
+
+  const void* get_extension(const char* id) const { return sdk::state_if_asked<Dynamic>(id); }
+  void save(uint64_t seq, sdk::StateWriter& out) {
+    const auto& layers = state_of(seq).layers;
+    out.put(static_cast<uint32_t>(layers.size()));
+    for (const auto& [layer, pending] : layers) {
+      out.put(layer);
+      out.put(pending.prompt_end);
+      out.put(static_cast<uint32_t>(pending.blocks.size()));
+      for (const auto& [block, sums] : pending.blocks) {
+        out.put(block);
+        out.put_list(sums);
+      }
+    }
+  }
+  void load(uint64_t seq, sdk::StateReader& in) {
+    Pending state;
+    const auto n = in.take<uint32_t>();
+    for (uint32_t i = 0; i < n; ++i) {
+      Pending::Layer& pending = state.layers[in.take_key(state.layers, n_layers_, "layers")];
+      pending.prompt_end = in.take<uint32_t>();
+      const auto n_blocks = in.take<uint32_t>();
+      for (uint32_t b = 0; b < n_blocks; ++b) {
+        const uint32_t block = in.take_key(pending.blocks, max_blocks_, "blocks");
+        pending.blocks[block] =
+            in.take_numbers<float>(n_kv_heads() * sums_per_head(), true, "sums of mass");
+      }
+    }
+    state_of(seq) = std::move(state);
   }
 
  private:
@@ -125,7 +158,8 @@ class Dynamic : public sdk::BlockRepresentative<dynamic::AttendedKeys>,
   void build_one(const sdk::Step& step, const kvasir_update_item& item, uint32_t kv_head,
                  const float* mass, void* scratch) {
     if (std::all_of(mass, mass + sums_per_head(), [](float m) { return m == 0.0f; })) return;
-    method().build(keys(step, item, kv_head), mass, record(step, item, kv_head), scratch);
+    method().build(keys(item, kv_head), mass, step.record_to_write(item.row, kv_head, item.block),
+                   scratch);
   }
 
   template <class Fn>
@@ -139,7 +173,7 @@ class Dynamic : public sdk::BlockRepresentative<dynamic::AttendedKeys>,
 
   uint32_t last_queries_;
   bool of_window_;
-  uint32_t block_size_ = 0;
+  uint32_t block_size_ = 0, n_layers_ = 0, max_blocks_ = 0;
 };
 
 }  // namespace

@@ -58,9 +58,8 @@ class Fixed : public sdk::VectorRecords {
   void build(const sdk::BlockRows& keys, std::byte* record, void* scratch) const {
     auto* key = static_cast<float*>(scratch);
     for (uint32_t i = 0; i < n_vectors(); ++i) {
-      const uint64_t token = uint64_t{i} * keys.n_tokens / n_vectors();
-      kernels::convert_to_f32(sdk::key_type(keys), keys.k + token * keys.token_stride, key,
-                              head_dim());
+      const auto token = static_cast<uint32_t>(uint64_t{i} * keys.n_tokens / n_vectors());
+      sdk::read_keys(keys, token, 1, head_dim(), key);
       kernels::convert_from_f32(type(), key, record + i * vector_bytes(), head_dim());
     }
   }

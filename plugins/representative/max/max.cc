@@ -1,6 +1,7 @@
 // A block is the elementwise maximum of its keys; score = q . max.
-// The "Max" representative of KTransformers' long-context mode, without its clamp at zero.
+// The "Max" representative of KTransformers' long-context mode, on request with its clamp at zero.
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <array>
 
 #include "plugins/sdk/vector_records.h"
@@ -8,7 +9,12 @@
 namespace {
 using namespace kvasir;
 
-constexpr std::array kOptions = {sdk::kRecordTypeOption};
+constexpr const char* kCompatNames[] = {"none", "ktransformers"};
+constexpr std::array kOptions = {
+    sdk::kRecordTypeOption,
+    sdk::enum_option(
+        {.key = "compat", .help = "ktransformers: a maximum below zero counts as zero"},
+        kCompatNames, 0)};
 
 class Max : public sdk::VectorRecords {
  public:
@@ -24,7 +30,10 @@ class Max : public sdk::VectorRecords {
                      .provides = KVASIR_PROVIDE_SCORES,
                      .dtypes = sdk::kKeyTypes});
 
-  explicit Max(const sdk::Options& options) : VectorRecords(options) {}
+  explicit Max(const sdk::Options& options)
+      : VectorRecords(options), clamps_(options.choice("compat") == 1) {}
+
+  uint64_t format() const { return VectorRecords::format() | uint64_t{clamps_} << 24; }
 
   uint64_t build_scratch_bytes() const { return 2 * head_dim() * sizeof(float); }
 
@@ -32,12 +41,17 @@ class Max : public sdk::VectorRecords {
   void build(const sdk::BlockRows& keys, std::byte* record, void* scratch) const {
     auto* min_max = static_cast<float*>(scratch);
     kernels::update_min_max(rows(keys), true, kernels::ElementType::kF32, min_max);
-    kernels::convert_from_f32(type(), min_max + head_dim(), record, head_dim());
+    float* max = min_max + head_dim();
+    for (uint32_t d = 0; clamps_ && d < head_dim(); ++d) max[d] = std::max(max[d], 0.0f);
+    kernels::convert_from_f32(type(), max, record, head_dim());
   }
 
   void score(const sdk::ScoreTask& task, void* scratch) const {
     kernels::score_dot(task.q, task.group_size, records(task), task.out, task.out_stride, scratch);
   }
+
+ private:
+  bool clamps_;
 };
 
 }  // namespace

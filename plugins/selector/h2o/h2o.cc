@@ -8,6 +8,7 @@
 #include "plugins/sdk/keep_best.h"
 #include "plugins/sdk/mass.h"
 #include "plugins/sdk/plugin.h"
+#include "plugins/sdk/token_budget.h"
 
 namespace {
 using namespace kvasir;
@@ -23,16 +24,14 @@ constexpr kvasir_option_schema ratio_option(const char* key, const char* help) {
                            1.0);
 }
 constexpr std::array kOptions = {
-    sdk::int_option({.key = "budget_tokens",
-                     .help = "kept per layer and kv head, beyond sink and window",
-                     .unit = "tokens"},
-                    512, 0, INT32_MAX),
+    sdk::budget_option(512),
     tokens_option("hh_size", "heavy hitters kept, instead of budget_tokens"),
     tokens_option("recent_size", "last tokens kept; not set: cache.window_tokens"),
     ratio_option("heavy_ratio", "heavy hitters as a share of the prompt"),
     ratio_option("recent_ratio", "last tokens as a share of the prompt"),
     sdk::enum_option({.key = "mode", .help = "drop for good, or mask until the next prompt"},
                      kModeNames, 0),
+    sdk::kEvictAtOption,
     sdk::bool_option({.key = "normalize", .help = "divide by the queries that could see the token"},
                      false),
 };
@@ -116,6 +115,7 @@ class H2o {
       : host_(host),
         budget_(options),
         action_(options.choice("mode") == 0 ? KVASIR_ACTION_EVICT : KVASIR_ACTION_RESTRICT),
+        each_step_(sdk::evicts_each_step(options)),
         normalize_(options.boolean("normalize")) {}
 
   void validate(const kvasir_geometry& geometry) const {
@@ -142,10 +142,9 @@ class H2o {
     out.unit = KVASIR_UNIT_TOKEN;
     out.flags = KVASIR_LIMIT_OBSERVE_WRITES_SLAB;
     out.max_units = budget_.tokens(max_context_);
-    out.plan_at = KVASIR_PLAN_AT_PROMPT_END | KVASIR_PLAN_AT_STEP_END;
+    sdk::plan_evictions(each_step_, out);
     out.action = action_;
     heads_.ask(out);
-    out.mass_at = KVASIR_MASS_AT_PREFILL | KVASIR_MASS_AT_DECODE;
     out.mass_last_queries = UINT32_MAX;
   }
 
@@ -163,18 +162,13 @@ class H2o {
     const uint32_t n_voices = heads_.n_voices();
     const float share = n_voices > 1 ? 1.0f : 1.0f / static_cast<float>(heads_.group_size());
     sdk::check_mass(mass, step.n_rows() * heads_.n_rows());
-    host_.parallel_for(mass.n_rows, 1, [&](uint64_t begin, uint64_t end, uint32_t) {
-      for (uint64_t row = begin; row < end; ++row) {
-        const auto r = static_cast<uint32_t>(row / heads_.n_rows());
-        const auto head = static_cast<uint32_t>(row % heads_.n_rows() / n_voices);
-        const uint64_t voice = row % n_voices;
-        sdk::for_each_mass(mass, row, [&](uint32_t token, float value) {
-          float* const sums = sums_of(step, r, head, token);
-          if (!sums)
-            sdk::fail_invalid("observe: token " + std::to_string(token) + " has no record");
-          sums[voice] += value * share;
-        });
-      }
+    host_.for_each(mass.n_rows, [&](uint32_t row) {
+      const uint32_t r = row / heads_.n_rows(), head = row % heads_.n_rows() / n_voices;
+      sdk::for_each_mass(mass, row, [&](uint32_t token, float value) {
+        float* const sums = sums_of(step, r, head, token);
+        if (!sums) sdk::fail_invalid("observe: token " + std::to_string(token) + " has no record");
+        sums[row % n_voices] += value * share;
+      });
     });
   }
 
@@ -221,7 +215,7 @@ class H2o {
   sdk::Host host_;
   Budget budget_;
   uint32_t action_;
-  bool normalize_;
+  bool each_step_, normalize_;
   sdk::MassHeads heads_;
   uint32_t block_size_ = 1;
   uint32_t max_context_ = 0;

@@ -107,23 +107,27 @@ void Segment::list(Entries& into, uint32_t end) const {
   }
 }
 
-std::shared_ptr<const Segment> Segment::make(const Entries& entries) const {
-  if (entries.tokens.empty()) return nullptr;
-  return std::make_shared<const Segment>(layout_, n_bits_, n_tables_, entries.tokens, entries.code,
-                                         entries.norm);
+Segment::Entries Segment::entries() const {
+  Entries out;
+  list(out, UINT32_MAX);
+  return out;
+}
+
+std::shared_ptr<const Segment> Segment::make(const Entries& of) const {
+  if (of.tokens.empty()) return nullptr;
+  return std::make_shared<const Segment>(layout_, n_bits_, n_tables_, of.tokens, of.code, of.norm);
 }
 
 std::shared_ptr<const Segment> Segment::cut(uint32_t end) const {
-  Entries entries;
-  list(entries, end);
-  return make(entries);
+  Entries before;
+  list(before, end);
+  return make(before);
 }
 
 std::shared_ptr<const Segment> Segment::joined(const Segment& next) const {
-  Entries entries;
-  list(entries, UINT32_MAX);
-  next.list(entries, UINT32_MAX);
-  return make(entries);
+  Entries all = entries();
+  next.list(all, UINT32_MAX);
+  return make(all);
 }
 
 }  // namespace kvasir::magicpig

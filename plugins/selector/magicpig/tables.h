@@ -35,18 +35,20 @@ class Segment {
   // hits[token - begin()] += 1 for each table where the token has the code, up to 2.   code [L]
   void count(const uint16_t* code, uint8_t* hits) const;
 
-  // Its tokens before `end`, and those of `next`, which lie behind all of its own.
-  std::shared_ptr<const Segment> cut(uint32_t end) const;
-  std::shared_ptr<const Segment> joined(const Segment& next) const;
-
- private:
   struct Entries {  // as the constructor takes them
     std::vector<uint32_t> tokens;
     std::vector<uint16_t> code;
     std::vector<float> norm;
   };
+  Entries entries() const;
+
+  // Its tokens before `end`, and those of `next`, which lie behind all of its own.
+  std::shared_ptr<const Segment> cut(uint32_t end) const;
+  std::shared_ptr<const Segment> joined(const Segment& next) const;
+
+ private:
   void list(Entries& into, uint32_t end) const;
-  std::shared_ptr<const Segment> make(const Entries& entries) const;
+  std::shared_ptr<const Segment> make(const Entries& of) const;
   template <class Id>
   void build(std::span<const uint32_t> tokens, std::span<const uint16_t> code,
              std::vector<Id>& ids);

@@ -74,10 +74,7 @@ class Oracle {
     std::vector<std::vector<uint32_t>> chosen(n_rows);
     const sdk::Queries queries(in.q, n_q_heads_, head_dim_);
     const std::vector<float> q = queries.pooled(step);
-    host_.parallel_for(n_rows, 1, [&](uint64_t begin, uint64_t end, uint32_t) {
-      for (auto i = static_cast<uint32_t>(begin); i < end; ++i)
-        chosen[i] = choose(step, in, i, q.data());
-    });
+    host_.for_each(n_rows, [&](uint32_t i) { chosen[i] = choose(step, in, i, q.data()); });
     sdk::lay_out_rows(out, n_heads_ == 1 ? KVASIR_SCOPE_SEQUENCE : KVASIR_SCOPE_KV_HEAD, n_rows,
                       [&](uint32_t i) { return chosen[i].size(); });
     for (uint32_t i = 0; i < n_rows; ++i)

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "plugins/sdk/block_choice.h"
-#include "plugins/sdk/mass.h"
 #include "plugins/sdk/sequences.h"
+#include "plugins/sdk/vote_sums.h"
 
 namespace {
 using namespace kvasir;
@@ -54,14 +54,13 @@ constexpr std::array kOptions = {
                      true),
 };
 
-// One prompt's votes: mass per token, by layer and head. Lives from its last chunk to its end.
-struct Prompt {
-  uint32_t begin = 0, end = 0;
-  std::map<uint32_t, std::vector<std::vector<float>>> votes;
-  void truncate(uint32_t) { votes.clear(); }
+// One prompt's votes by layer, a row per head. They live from its last chunk to its end.
+struct Votes {
+  std::map<uint32_t, sdk::VoteSums> layers;
+  void truncate(uint32_t) { layers.clear(); }
 };
 
-class Preselect : public sdk::Sequences<Prompt> {
+class Preselect : public sdk::Sequences<Votes> {
  public:
   static constexpr kvasir_desc kDesc =
       sdk::describe({.kind = KVASIR_KIND_SELECTOR,
@@ -72,6 +71,7 @@ class Preselect : public sdk::Sequences<Prompt> {
                      .license = "Apache-2.0",
                      .summary = "Keeps reachable what the prompt's last queries attend to most.",
                      .options = kOptions,
+                     .caps = KVASIR_CAP_OPAQUE_STATE | KVASIR_CAP_HISTORY_STATE,
                      .needs = KVASIR_NEED_MASS});
 
   Preselect(const sdk::Host&, const sdk::Options& options)
@@ -99,6 +99,8 @@ class Preselect : public sdk::Sequences<Prompt> {
 
   void bind(const kvasir_geometry& geometry) {
     block_size_ = geometry.block_size;
+    n_layers_ = geometry.n_layers;
+    max_context_ = geometry.max_context;
     n_heads_ = separate_ ? geometry.n_kv_heads : 1;
     n_blocks_ = max_blocks(geometry);
     margin_ = (kernel_size_ ? *kernel_size_ : block_size_ / 2) / 2;
@@ -121,15 +123,7 @@ class Preselect : public sdk::Sequences<Prompt> {
     sdk::check_mass(mass, step.n_rows() * n_heads_);
     for (uint32_t r = 0; r < step.n_rows(); ++r) {
       const kvasir_step_row& row = step.row(r);
-      Prompt& prompt = state_of(row.seq);
-      if (prompt.begin != row.prompt_begin || prompt.end != row.prompt_end)
-        prompt = {row.prompt_begin, row.prompt_end, {}};
-      auto& votes = prompt.votes[step.layer()];
-      votes.resize(n_heads_, std::vector<float>(row.prompt_end));
-      for (uint32_t head = 0; head < n_heads_; ++head)
-        sdk::for_each_mass(mass, uint64_t{r} * n_heads_ + head, [&](uint32_t token, float value) {
-          if (token < row.prompt_end) votes[head][token] += value;
-        });
+      state_of(row.seq).layers[step.layer()].add(row, mass, uint64_t{r} * n_heads_, n_heads_);
     }
   }
 
@@ -148,9 +142,28 @@ class Preselect : public sdk::Sequences<Prompt> {
       std::copy(kept[i]->begin(), kept[i]->end(), sdk::row_indices(out, i).begin());
     }
     for (uint32_t r = 0; r < step.n_rows(); ++r) {
-      auto& votes = state_of(step.row(r).seq).votes;
-      if (!votes.empty() && votes.rbegin()->first == step.layer()) votes.clear();  // all planned
+      auto& layers = state_of(step.row(r).seq).layers;
+      if (!layers.empty() && layers.rbegin()->first == step.layer()) layers.clear();  // all planned
     }
+  }
+
+  const void* get_extension(const char* id) const { return sdk::state_if_asked<Preselect>(id); }
+  void save(uint64_t seq, sdk::StateWriter& out) {
+    const auto& layers = state_of(seq).layers;
+    out.put(static_cast<uint32_t>(layers.size()));
+    for (const auto& [layer, votes] : layers) {
+      out.put(layer);
+      votes.save(out);
+    }
+  }
+  void load(uint64_t seq, sdk::StateReader& in) {
+    Votes state;
+    const auto n = in.take<uint32_t>();
+    for (uint32_t i = 0; i < n; ++i) {
+      const uint32_t layer = in.take_key(state.layers, n_layers_, "layers");
+      state.layers[layer] = sdk::VoteSums::load(n_heads_, max_context_, in);
+    }
+    state_of(seq) = std::move(state);
   }
 
  private:
@@ -167,14 +180,14 @@ class Preselect : public sdk::Sequences<Prompt> {
   std::optional<std::vector<uint32_t>> table(const sdk::Step& step, uint32_t row, uint32_t head) {
     const sdk::Candidates from = step.candidates(row, head);
     if (from.size() <= n_blocks_) return std::nullopt;
-    const auto& layers = state_of(step.row(row).seq).votes;
+    const auto& layers = state_of(step.row(row).seq).layers;
     const auto own = layers.find(step.layer());
     if (own == layers.end()) return std::nullopt;
     const uint32_t end = step.row(row).unit_end;
-    std::vector<uint32_t> best = ranked(own->second[head], from, end);
+    std::vector<uint32_t> best = ranked(own->second, head, from, end);
     const auto& [last_layer, last] = *layers.rbegin();
     if (with_last_layer_ && last_layer != step.layer()) {
-      const std::vector<uint32_t> shared = ranked(last[head], from, end);
+      const std::vector<uint32_t> shared = ranked(last, head, from, end);
       for (size_t i = 1; i <= kLastLayerRanks && i < best.size(); ++i)
         if (std::find(best.begin(), best.end(), shared[i]) == best.end())
           best[best.size() - i] = shared[i];
@@ -183,10 +196,11 @@ class Preselect : public sdk::Sequences<Prompt> {
   }
 
   // The n_blocks_ blocks with the most votes, best first. Tokens from block `end` on do not vote.
-  std::vector<uint32_t> ranked(const std::vector<float>& votes, const sdk::Candidates& from,
-                               uint32_t end) const {
+  std::vector<uint32_t> ranked(const sdk::VoteSums& sums, uint32_t head,
+                               const sdk::Candidates& from, uint32_t end) const {
+    const float* votes = sums.row(head);
     std::vector<float> score(from.size());
-    const uint64_t n_tokens = std::min<uint64_t>(votes.size(), uint64_t{end} * block_size_);
+    const uint64_t n_tokens = std::min<uint64_t>(sums.prompt_end, uint64_t{end} * block_size_);
     for (uint64_t i = 0; i < from.size(); ++i) {
       const uint64_t first = uint64_t{from[i]} * block_size_;
       const uint64_t begin = first - std::min<uint64_t>(first, margin_);
@@ -209,7 +223,7 @@ class Preselect : public sdk::Sequences<Prompt> {
   std::optional<uint32_t> budget_tokens_, capacity_, kernel_size_;
   uint32_t window_size_;
   bool separate_, with_last_layer_;
-  uint32_t block_size_ = 0, n_heads_ = 1, margin_ = 0;
+  uint32_t block_size_ = 0, n_heads_ = 1, margin_ = 0, n_layers_ = 0, max_context_ = 0;
 };
 
 }  // namespace

@@ -28,7 +28,7 @@ class PyramidKv {
                      .license = "Apache-2.0",
                      .summary = "SnapKV with budgets that fall from the first layer to the last.",
                      .options = kOptions,
-                     .caps = KVASIR_CAP_OPAQUE_STATE,
+                     .caps = KVASIR_CAP_OPAQUE_STATE | KVASIR_CAP_HISTORY_STATE,
                      .needs = KVASIR_NEED_MASS | KVASIR_NEED_TOKEN_ROWS});
 
   explicit PyramidKv(const sdk::Options& options) : beta_(options.u32("beta")) {}

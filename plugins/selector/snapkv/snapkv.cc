@@ -17,7 +17,7 @@ class SnapKv {
                      .license = "Apache-2.0",
                      .summary = "Keeps the tokens that the last queries of the prompt attend to.",
                      .options = sdk::kVoteOptions,
-                     .caps = KVASIR_CAP_OPAQUE_STATE,
+                     .caps = KVASIR_CAP_OPAQUE_STATE | KVASIR_CAP_HISTORY_STATE,
                      .needs = KVASIR_NEED_MASS | KVASIR_NEED_TOKEN_ROWS});
 
   explicit SnapKv(const sdk::Options&) {}

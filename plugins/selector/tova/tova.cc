@@ -8,18 +8,15 @@
 #include "plugins/sdk/mass.h"
 #include "plugins/sdk/plugin.h"
 #include "plugins/sdk/sequences.h"
+#include "plugins/sdk/state.h"
 #include "plugins/sdk/token_budget.h"
 
 namespace {
 using namespace kvasir;
 
 constexpr const char* kCacheSizeAliases[] = {"multi_state_size", nullptr};
-constexpr const char* kEvictAtNames[] = {"step", "prompt_end"};
 constexpr std::array kOptions = {
-    sdk::budget_option(512), sdk::cap_option("cache_size", kCacheSizeAliases),
-    sdk::enum_option(
-        {.key = "evict_at", .help = "after the prompt and every token, or after the prompt only"},
-        kEvictAtNames, 0)};
+    sdk::budget_option(512), sdk::cap_option("cache_size", kCacheSizeAliases), sdk::kEvictAtOption};
 
 // What the latest query saw, between its attention and the plan of the same step.
 struct LatestQuery {
@@ -42,11 +39,11 @@ class Tova : public sdk::Sequences<LatestQuery> {
                      .license = "Apache-2.0",
                      .summary = "Keeps the tokens that the latest query attends to most.",
                      .options = kOptions,
-                     .caps = KVASIR_CAP_OPAQUE_STATE,
+                     .caps = KVASIR_CAP_OPAQUE_STATE | KVASIR_CAP_HISTORY_STATE,
                      .needs = KVASIR_NEED_MASS | KVASIR_NEED_TOKEN_ROWS});
 
   Tova(const sdk::Host& host, const sdk::Options& options)
-      : host_(host), budget_(options, "cache_size"), each_step_(options.choice("evict_at") == 0) {}
+      : host_(host), budget_(options, "cache_size"), each_step_(sdk::evicts_each_step(options)) {}
 
   void validate(const kvasir_geometry& geometry) const { budget_.tokens(geometry); }
 
@@ -54,15 +51,15 @@ class Tova : public sdk::Sequences<LatestQuery> {
     budget_.log(host_, geometry);
     budget_tokens_ = budget_.tokens(geometry);
     n_layers_ = geometry.n_layers;
+    max_context_ = geometry.max_context;
   }
 
   void limits(kvasir_sel_limits& out) const {
     out.unit = KVASIR_UNIT_TOKEN;
     out.scope = KVASIR_SCOPE_SEQUENCE;
     out.max_units = budget_tokens_;
-    out.plan_at = KVASIR_PLAN_AT_PROMPT_END | (each_step_ ? KVASIR_PLAN_AT_STEP_END : 0u);
+    sdk::plan_evictions(each_step_, out);
     out.action = KVASIR_ACTION_EVICT;
-    out.mass_at = KVASIR_MASS_AT_PREFILL | (each_step_ ? KVASIR_MASS_AT_DECODE : 0u);
     out.mass_level = KVASIR_MASS_TOKEN;
     out.mass_reduce = KVASIR_MASS_SUM_ALL;  // ranks as the mean over all heads does
     out.mass_last_queries = 1;
@@ -105,6 +102,26 @@ class Tova : public sdk::Sequences<LatestQuery> {
     for (uint32_t r = 0; r < step.n_rows(); ++r) layer_of(step, r) = {};
   }
 
+  const void* get_extension(const char* id) const { return sdk::state_if_asked<Tova>(id); }
+  void save(uint64_t seq, sdk::StateWriter& out) {
+    out.put(static_cast<uint32_t>(state_of(seq).layers.size()));
+    for (const LatestQuery::Layer& layer : state_of(seq).layers) {
+      out.put_list(layer.token);
+      out.put_list(layer.mass);
+    }
+  }
+  void load(uint64_t seq, sdk::StateReader& in) {
+    LatestQuery state;
+    const auto n = in.take<uint32_t>();
+    if (n != 0 && n != n_layers_) in.damaged("it has " + std::to_string(n) + " layers");
+    state.layers.resize(n);
+    for (LatestQuery::Layer& layer : state.layers) {
+      layer.token = in.take_ascending(max_context_, "attended tokens");
+      layer.mass = in.take_numbers<float>(layer.token.size(), true, "their mass");
+    }
+    state_of(seq) = std::move(state);
+  }
+
  private:
   LatestQuery::Layer& layer_of(const sdk::Step& step, uint32_t row) {
     LatestQuery& state = state_of(step.row(row).seq);
@@ -116,7 +133,7 @@ class Tova : public sdk::Sequences<LatestQuery> {
   sdk::TokenBudget budget_;
   bool each_step_;
   uint32_t budget_tokens_ = 0;
-  uint32_t n_layers_ = 0;
+  uint32_t n_layers_ = 0, max_context_ = 0;
 };
 
 }  // namespace

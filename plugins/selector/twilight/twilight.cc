@@ -9,11 +9,10 @@
 #include <numeric>
 #include <vector>
 
-#include "kernels/convert.h"
+#include "plugins/sdk/key_values.h"
 #include "plugins/sdk/plugin.h"
 #include "plugins/sdk/queries.h"
 #include "plugins/sdk/softcap.h"
-#include "plugins/sdk/vector_records.h"
 
 namespace {
 using namespace kvasir;
@@ -53,20 +52,11 @@ class Twilight {
         p_(options.f64("p")),
         budget_(options.delivered("budget_tokens") ? options.u32("budget_tokens") : 0) {}
 
-  void validate(const kvasir_geometry& geometry) const {
-    for (const auto& format :
-         sdk::Strided(geometry.formats, geometry.n_formats, geometry.format_size))
-      if (format.dtype_k > KVASIR_DTYPE_BF16)
-        sdk::fail_invalid("it reads keys as f32, f16 or bf16 only");
-    if (geometry.k_state == KVASIR_K_UNROTATED)
-      sdk::fail_invalid("it needs keys with their rotation: cache.positions = \"true\"");
-  }
+  void validate(const kvasir_geometry& geometry) const { sdk::require_rotated_keys(geometry); }
 
   void bind(const kvasir_geometry& geometry) {
     g_ = geometry;
-    for (const auto& format :
-         sdk::Strided(geometry.formats, geometry.n_formats, geometry.format_size))
-      formats_.push_back(format);
+    keys_ = sdk::LeasedKeys(geometry);
     group_ = geometry.n_q_heads / geometry.n_kv_heads;
   }
 
@@ -85,22 +75,18 @@ class Twilight {
   }
 
   void update(const sdk::Step& step, const sdk::UpdateItems& items) {
-    host_.parallel_for(g_.n_kv_heads, 1, [&](uint64_t begin, uint64_t end, uint32_t) {
+    host_.for_each(g_.n_kv_heads, [&](uint32_t head) {
       std::vector<float> key(g_.head_dim);
-      for (auto head = static_cast<uint32_t>(begin); head < end; ++head)
-        for (const kvasir_update_item& item : items) {
-          std::byte* record = step.record(item.row, head, item.block);
-          if (!record || !item.lease || !item.lease->k)
-            sdk::fail_invalid("update: block " + std::to_string(item.block) + " has no keys");
-          const kvasir_kv_format& format = formats_.at(item.lease->format);
-          for (uint32_t t = item.first_new; t < item.first_new + item.n_new; ++t) {
-            const std::byte* k =
-                sdk::head_keys(*item.lease, format, head) + t * format.k_token_stride;
-            kernels::convert_to_f32(sdk::key_type({k, format.dtype_k, 1, format.k_token_stride}), k,
-                                    key.data(), key.size());
-            write(key, record + uint64_t{t} * token_bytes());
-          }
+      for (const kvasir_update_item& item : items) {
+        if (item.n_new == 0) continue;
+        const uint32_t end = item.first_new + item.n_new;
+        const sdk::BlockRows keys = keys_.rows(item.lease, head, item.block, end);
+        std::byte* record = step.record_to_write(item.row, head, item.block);
+        for (uint32_t t = item.first_new; t < end; ++t) {
+          sdk::read_keys(keys, t, 1, g_.head_dim, key.data());
+          write(key, record + uint64_t{t} * token_bytes());
         }
+      }
     });
   }
 
@@ -108,9 +94,8 @@ class Twilight {
     const uint32_t n_rows = step.n_rows() * g_.n_kv_heads;
     const std::vector<float> q = sdk::Queries(in.q, g_.n_q_heads, g_.head_dim).pooled(step);
     std::vector<std::vector<uint32_t>> kept(n_rows);
-    host_.parallel_for(n_rows, 1, [&](uint64_t begin, uint64_t end, uint32_t) {
-      for (auto i = static_cast<uint32_t>(begin); i < end; ++i)
-        kept[i] = keep(step, i / g_.n_kv_heads, i % g_.n_kv_heads, q.data());
+    host_.for_each(n_rows, [&](uint32_t i) {
+      kept[i] = keep(step, i / g_.n_kv_heads, i % g_.n_kv_heads, q.data());
     });
     sdk::lay_out_rows(out, KVASIR_SCOPE_KV_HEAD, n_rows,
                       [&](uint32_t i) { return kept[i].size(); });
@@ -193,7 +178,7 @@ class Twilight {
   double p_;
   uint32_t budget_;  // 0: none
   kvasir_geometry g_{};
-  std::vector<kvasir_kv_format> formats_;
+  sdk::LeasedKeys keys_;
   uint32_t group_ = 1;
 };
 

@@ -247,7 +247,7 @@ TEST_CASE("QUEST representatives without preselection, per kv head, select what 
         pages +
         "sink_tokens = 0\nwindow_tokens = 8\ndense_layers = [0]\nhead_select_mode = 'separate'\n"
         "gqa_reduce = 'sum'\n[selector]\nplugin = 'kvasir.block_topk'\ntoken_budget = 24\n");
-    recording &book = recording_of(*theirs), &other = recording_of(*quest);
+    Recording &book = recording_of(*theirs), &other = recording_of(*quest);
     const auto prompt = some_tokens(150, 4);
     const auto seq = theirs->open(), twin = quest->open();
     prefill(*theirs, seq, prompt);
@@ -256,15 +256,15 @@ TEST_CASE("QUEST representatives without preselection, per kv head, select what 
     for (uint32_t i = 0; i < 30; ++i) {
       decode(*theirs, seq, static_cast<TokenId>(i));
       decode(*quest, twin, static_cast<TokenId>(i));
-      REQUIRE(book.n_runs == kLayers);
+      REQUIRE(book.runs.size() == kLayers);
       for (uint32_t layer = 0; layer < kLayers; ++layer)
         for (uint32_t head = 0; head < n_kv_heads; ++head) {
           const auto tokens = attended(book.runs[layer], seq, head);
           CHECK(tokens == attended(other.runs[layer], twin, head));
           if (layer > 0) CHECK(tokens.size() <= 24 + 16);
         }
-      book.clear(book.self);
-      other.clear(other.self);
+      book.runs.clear();
+      other.runs.clear();
     }
     CHECK(theirs->decode_engagement().tokens_selected > 0);
   }

@@ -17,7 +17,28 @@ const std::string kStrategies[] = {
     "[selector]\nplugin = 'dense'\n",
     "[selector]\nplugin = 'streaming'\n",
     "[selector]\nplugin = 'block_topk'\nbudget_tokens = 16\n[representative]\nplugin = 'minmax'\n",
-    "[selector]\nplugin = 'kvasir.h2o'\nhh_size = 12\n",
+    // What keeps state per sequence of its own.
+    "[selector]\nplugin = 'magicpig'\nK = 3\nL = 6\n",
+    "[selector]\nplugin = 'magicpig'\nK = 4\nL = 9\ntable_layout = 'csr'\nstatic = 'snapkv'\n"
+    "static_tokens = 5\nbudget_tokens = 14\n",
+    "[selector]\nplugin = 'infinigen'\nbudget_tokens = 12\nrefresh_every = 8\npool_limit = 30\n",
+    "[selector]\nplugin = 'snapkv'\nbudget_tokens = 16\nwindow_size = 20\nmode = 'retrieve'\n",
+    "[selector]\nplugin = 'pyramidkv'\nbudget_tokens = 16\nwindow_size = 20\n",
+    "[selector]\nplugin = 'tova'\nbudget_tokens = 16\n",
+    "[[selector]]\nplugin = 'preselect'\npreselect_block_count = 4\nwindow_size = 20\n"
+    "[[selector]]\nplugin = 'block_topk'\nbudget_tokens = 16\n[representative]\nplugin = "
+    "'minmax'\n",
+    "[selector]\nplugin = 'block_topk'\nbudget_tokens = 16\n[representative]\nplugin = 'dynamic'\n"
+    "last_queries = 20\n",
+    "[selector]\nplugin = 'infllm'\nbudget_tokens = 16\nexc_block_size = 16\n[representative]\n"
+    "plugin = 'dynamic'\nmass = 'window'\n",
+    // What keeps none.
+    "[selector]\nplugin = 'h2o'\nbudget_tokens = 12\n",
+    "[[selector]]\nplugin = 'block_topk'\nbudget_tokens = 24\n[[selector]]\nplugin = 'twilight'\n"
+    "p = 0.5\n[representative]\nplugin = 'minmax'\n",
+    "[selector]\nplugin = 'duoattention'\n",
+    "[selector]\nplugin = 'oracle'\nbudget_tokens = 16\n",
+    "[selector]\nplugin = 'random'\nbudget_tokens = 16\n",
 };
 
 std::vector<std::byte> sealed(std::vector<std::byte> bytes) {
@@ -56,6 +77,23 @@ TEST_CASE("a loaded sequence continues like the one that was saved, in another e
     }
 }
 
+TEST_CASE("so does one whose prompt was stopped while its last queries voted") {
+  for (const std::string& strategy : kStrategies) {
+    CAPTURE(strategy);
+    Bench bench(8, 2);
+    const auto first = bench.engine(kCache + strategy), second = bench.engine(kCache + strategy);
+    const auto seq = first->open();
+    const auto stop = [](uint32_t done, uint32_t) { return done < 64; };
+    REQUIRE(first->prefill(seq, some_tokens(70, 4), {}, {stop, {}}) == 64);
+    const auto copy = second->load(first->save(seq), "saved");
+    CHECK(second->save(copy) == first->save(seq));
+    for (TokenId token = 0; token < 10; ++token)
+      REQUIRE(decode(*second, copy, token) == decode(*first, seq, token));
+    CHECK(prefill(*second, copy, some_tokens(6, 8)) == prefill(*first, seq, some_tokens(6, 8)));
+    REQUIRE(decode(*second, copy, 3) == decode(*first, seq, 3));
+  }
+}
+
 TEST_CASE("another strategy, model or a plugin that cannot save is named") {
   Bench bench(8, 2), other(8, 8);
   const auto engine = bench.engine(kCache + kStrategies[2]);
@@ -74,15 +112,68 @@ TEST_CASE("another strategy, model or a plugin that cannot save is named") {
         "accepted");
   CHECK(refusal(*bench.engine(kCache + kStrategies[0])).find("block_topk") != std::string::npos);
   CHECK(refusal(*other.engine(kCache + kStrategies[2])).find("kv heads = 2") != std::string::npos);
-  const auto snapkv = bench.engine(kCache + "[selector]\nplugin = 'kvasir.snapkv'\n");
-  const auto stateful = snapkv->open();
-  prefill(*snapkv, stateful, some_tokens(40, 4));
-  CHECK_THROWS_WITH_AS(snapkv->save(stateful), doctest::Contains("kvasir.snapkv"), Error);
+  const auto told = bench.engine(kCache + "[selector]\nplugin = 'kvasir.test.told'\n");
+  const auto stateful = told->open();
+  prefill(*told, stateful, some_tokens(40, 4));
+  CHECK_THROWS_WITH_AS(told->save(stateful), doctest::Contains("kvasir.test.told"), Error);
+}
+
+TEST_CASE("a plugin refuses bytes that are cut off, and can save again what it accepts") {
+  uint32_t n_plugins = 0, n_full = 0;
+  for (const std::string& strategy : kStrategies) {
+    CAPTURE(strategy);
+    Bench bench(8, 2);
+    const auto engine = bench.engine(kCache + strategy);
+    const auto seq = engine->open();
+    prefill(*engine, seq, some_tokens(60, 4));
+    for (TokenId token = 0; token < 10; ++token) decode(*engine, seq, token);
+    const auto stop = [](uint32_t done, uint32_t) { return done < 16; };
+    engine->prefill(seq, some_tokens(20, 4), {}, {stop, {}});  // votes are on their way
+    std::vector<Instance*> plugins;
+    for (const auto& selector : engine->pipeline().selectors) plugins.push_back(selector.get());
+    if (engine->pipeline().representative)
+      plugins.push_back(engine->pipeline().representative.get());
+    for (Instance* plugin : plugins) {
+      if (!plugin->keeps_sequences()) continue;
+      const auto bytes = plugin->save_state(seq);
+      ++n_plugins;
+      n_full += bytes.size() > 200;  // the others have nothing at hand in mid-prompt
+      const auto is_accepted = [&](const std::vector<std::byte>& other) {
+        try {
+          plugin->load_state(seq, other);
+          return true;
+        } catch (const PluginError&) {
+          return false;
+        }
+      };
+      for (size_t n = 0; n < bytes.size(); n += 1 + bytes.size() / 500)
+        REQUIRE(!is_accepted({bytes.begin(), bytes.begin() + static_cast<ptrdiff_t>(n)}));
+      auto longer = bytes;
+      longer.push_back({});
+      REQUIRE(!is_accepted(longer));
+      std::mt19937 random(1);
+      uint32_t n_accepted = 0;
+      for (uint32_t i = 0; i < 1000; ++i) {
+        auto other = bytes;
+        const size_t n = i % 2 ? other.size() : std::min<size_t>(other.size(), 100);
+        for (uint32_t k = 0; k <= i % 3; ++k)
+          other[random() % n] = static_cast<std::byte>(random());
+        if (!is_accepted(other)) continue;
+        ++n_accepted;
+        REQUIRE(plugin->save_state(seq) == other);
+      }
+      CHECK(n_accepted < 1000);
+      CHECK(is_accepted(bytes));
+    }
+  }
+  CHECK(n_plugins == 9);
+  CHECK(n_full == 7);
 }
 
 TEST_CASE("damage is refused, or harmless when the checksum was made to fit") {
   Bench bench(8, 2);
-  for (const std::string& strategy : {kStrategies[2], kStrategies[3]}) {
+  for (const std::string& strategy : std::span(kStrategies).subspan(2)) {
+    CAPTURE(strategy);
     const auto engine = bench.engine(kCache + strategy);
     const auto seq = engine->open();
     prefill(*engine, seq, some_tokens(70, 4));
@@ -90,13 +181,15 @@ TEST_CASE("damage is refused, or harmless when the checksum was made to fit") {
     const auto bytes = engine->save(seq);
     std::mt19937 random(5);
     for (uint32_t i = 0; i < 400; ++i) {
+      const auto place = [&](size_t size) {  // the head, the plugins' own at the tail, or anywhere
+        const size_t near = random() % std::min<size_t>(size, 4000);
+        return i % 2 ? random() % size : i % 4 ? near : size - 1 - near;
+      };
       auto damaged = bytes;
       if (i % 4 == 0) damaged.resize(random() % bytes.size());
       if (damaged.size() > 16)
         for (uint32_t j = 0; j <= i % 3; ++j)
-          damaged[i % 2 ? random() % damaged.size()
-                        : random() % std::min<size_t>(damaged.size(), 4000)] ^=
-              static_cast<std::byte>(1 + random() % 255);
+          damaged[place(damaged.size())] ^= static_cast<std::byte>(1 + random() % 255);
       if (i % 8 == 1) {
         CHECK_THROWS_AS(engine->load(damaged, "saved"), Error);
         continue;
@@ -105,6 +198,7 @@ TEST_CASE("damage is refused, or harmless when the checksum was made to fit") {
       try {
         const auto copy = engine->load(sealed(damaged), "saved");
         decode(*engine, copy, 3);
+        if (i % 16 == 0) prefill(*engine, copy, some_tokens(20, 8));
         engine->close(copy);
       } catch (const Error&) {
       }

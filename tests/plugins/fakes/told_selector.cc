@@ -40,6 +40,11 @@ class ToldSelector {
     return std::string_view(id) == kCallsExtension ? &calls_ : nullptr;
   }
   void bind(const kvasir_geometry& geometry) { n_heads_ = geometry.n_kv_heads; }
+  // As one that keeps state per sequence; it cannot save it.
+  void seq_open(std::span<const uint64_t>) {}
+  void seq_fork(std::span<const uint64_t>, std::span<const uint64_t>) {}
+  void seq_truncate(std::span<const uint64_t>, std::span<const uint32_t>) {}
+  void seq_close(std::span<const uint64_t>) {}
   void limits(kvasir_sel_limits& out) const { out = limits_; }
   void layout(kvasir_layout& out) const { out = layout_; }
 

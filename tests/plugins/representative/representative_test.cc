@@ -76,6 +76,9 @@ TEST_SUITE("plugins/representative") {
     scene.build(max);
     CHECK(scene.score(max, one_group({1.0f, 0.0f}), 1)[0][0] == -1.0f);
     CHECK(scene.score(max, one_group({0.0f, 1.0f}), 1)[0][0] == -2.0f);
+    Representative clamped(host, "max", {{"compat", std::string("ktransformers")}});
+    scene.build(clamped);
+    CHECK(scene.score(clamped, one_group({1.0f, 1.0f}), 1)[0][0] == 0.0f);
     Representative mean(host, "mean");
     scene.build(mean);
     CHECK(scene.score(mean, one_group({1.0f, 0.0f}), 1)[0][0] == -2.0f);

@@ -1,0 +1,55 @@
+// Attention mass of a prompt's last queries, summed per token: the votes of SnapKV and its kin.
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "plugins/sdk/mass.h"
+#include "plugins/sdk/state.h"
+#include "plugins/sdk/step.h"
+
+namespace kvasir::sdk {
+
+// Of one sequence and layer. They live from the first voting query to the prompt's end.
+struct VoteSums {
+  uint32_t prompt_begin = 0, prompt_end = 0;
+  std::vector<float> votes;  // [row][prompt_end]; empty: nobody voted yet
+
+  // Adds rows [first, first + n_rows) of the mass of sequence `row`. Votes of an earlier prompt,
+  // whose end never came, are not those of this one.
+  void add(const kvasir_step_row& row, const kvasir_mass& mass, uint64_t first, uint32_t n_rows) {
+    if (prompt_begin != row.prompt_begin || prompt_end != row.prompt_end) {
+      *this = {row.prompt_begin, row.prompt_end, {}};
+    }
+    votes.resize(uint64_t{n_rows} * prompt_end);
+    for (uint32_t i = 0; i < n_rows; ++i) {
+      float* const to = votes.data() + uint64_t{i} * prompt_end;
+      for_each_mass(mass, first + i, [&](uint32_t token, float value) {
+        if (token < prompt_end) to[token] += value;
+      });
+    }
+  }
+  const float* row(uint64_t i) const { return votes.data() + i * prompt_end; }
+
+  void save(StateWriter& out) const {
+    out.put(prompt_begin);
+    out.put(prompt_end);
+    out.put(static_cast<uint8_t>(!votes.empty()));
+    if (!votes.empty()) out.put_list(votes);
+  }
+  static VoteSums load(uint32_t n_rows, uint32_t max_context, StateReader& in) {
+    VoteSums out;
+    out.prompt_begin = in.take<uint32_t>();
+    out.prompt_end = in.take<uint32_t>();
+    if (out.prompt_begin > out.prompt_end || out.prompt_end > max_context) {
+      in.damaged("votes of a prompt that cannot be");
+    }
+    if (in.take_flag()) {
+      out.votes = in.take_numbers<float>(uint64_t{n_rows} * out.prompt_end, true, "votes");
+    }
+    return out;
+  }
+};
+
+}  // namespace kvasir::sdk

@@ -1,0 +1,60 @@
+// The pool: how often its tokens were used, and who goes when it is full.
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "plugins/selector/infinigen/infinigen.h"
+
+namespace kvasir::infinigen {
+namespace {
+
+constexpr uint32_t kSaturated = UINT16_MAX;
+
+}  // namespace
+
+void InfiniGen::observe(const sdk::Step& step, const kvasir_mass& mass) {
+  begin(step);
+  for (uint32_t r = 0; r < step.n_rows(); ++r) {
+    const kvasir_step_row& row = step.row(r);
+    for (uint32_t kv_head = 0; kv_head < geometry_.n_kv_heads; ++kv_head) {
+      auto& used = head(row.seq, step.layer(), kv_head).used;
+      used.resize(std::max<size_t>(used.size(), row.unit_end));
+      const uint64_t* at = mass.row_offsets + uint64_t{r} * geometry_.n_kv_heads + kv_head;
+      for (uint64_t i = at[0]; i < at[1]; ++i) {
+        const uint32_t token = mass.index ? mass.index[i] : static_cast<uint32_t>(i - at[0]);
+        if (token >= row.unit_begin && token < row.unit_end) hit(used, token, row.kv_len);
+      }
+    }
+  }
+}
+
+// The pool's victims: fewest hits, or longest not used; then the oldest. What is dead already is
+// no candidate.
+void InfiniGen::evict_plan(const sdk::Step& step, kvasir_selection& out) {
+  begin(step);
+  const uint32_t n_heads = geometry_.n_kv_heads;
+  sdk::lay_out_rows(out, KVASIR_SCOPE_KV_HEAD, step.n_rows() * n_heads, [&](uint32_t i) {
+    const uint64_t n = step.candidates(i / n_heads, i % n_heads).size();
+    return n > o_.pool_limit ? n - o_.pool_limit : 0;
+  });
+  each_head(step, [&](uint32_t r, uint32_t kv_head) {
+    const sdk::Candidates from = step.candidates(r, kv_head);
+    const auto& used = head(step.row(r).seq, step.layer(), kv_head).used;
+    std::vector<float> rarity(from.size());
+    for (uint64_t i = 0; i < from.size(); ++i) {
+      rarity[i] = from[i] < used.size() ? -static_cast<float>(used[from[i]]) : 0.0f;
+    }
+    take_best(rarity.data(), from, sdk::row_indices(out, r * n_heads + kv_head));
+  });
+  out.flags |= KVASIR_SELECTION_DROP;
+}
+
+void InfiniGen::hit(std::vector<uint32_t>& used, uint32_t token, uint32_t kv_len) const {
+  if (o_.policy == EvictionPolicy::kFifo) return;
+  if (o_.policy == EvictionPolicy::kLru) {
+    used[token] = kv_len;
+  } else if (++used[token] >= kSaturated) {
+    for (uint32_t& hits : used) hits /= 2;
+  }
+}
+
+}  // namespace kvasir::infinigen

@@ -1,0 +1,149 @@
+// What the prompt and later tokens leave behind: column sums, the columns, partial keys.
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "plugins/sdk/queries.h"
+#include "plugins/selector/infinigen/infinigen.h"
+
+namespace kvasir::infinigen {
+namespace {
+
+constexpr uint32_t kBatch = 16;  // keys skewed at a time
+
+void add_absolute(const float* values, size_t n, size_t width, std::vector<double>& sum) {
+  for (size_t i = 0; i < n * width; ++i) sum[i % width] += std::abs(values[i]);
+}
+
+// The columns with the largest sums, first; equal sums: the lower column.
+std::vector<uint16_t> largest(const std::vector<double>& sums, uint32_t n) {
+  std::vector<uint16_t> order(sums.size());
+  std::iota(order.begin(), order.end(), uint16_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](uint16_t a, uint16_t b) { return sums[a] > sums[b]; });
+  order.resize(std::min<size_t>(n, order.size()));
+  return order;
+}
+
+}  // namespace
+
+// Tokens in order, heads in order: the same sum however the prompt was cut.
+template <class Query>
+void InfiniGen::add_queries(uint32_t layer, uint32_t kv_head, uint32_t n, std::vector<double>& sum,
+                            const Query& query) const {
+  std::vector<float> skewed(uint64_t{group_size()} * geometry_.head_dim), scratch;
+  for (uint32_t i = 0; i < n; ++i) {
+    project(skew(layer, kv_head), {}, query(i), group_size(), skewed.data(), scratch);
+    add_absolute(skewed.data(), group_size(), geometry_.head_dim, sum);
+  }
+}
+
+template <class Fn>
+void InfiniGen::each_batch(const kvasir_update_item& item, uint32_t kv_head, uint32_t begin,
+                           uint32_t end, const Fn& fn) const {
+  if (begin >= end) return;
+  const sdk::BlockRows rows = keys_.rows(item.lease, kv_head, item.block, end);
+  std::vector<float> keys(uint64_t{kBatch} * geometry_.head_dim);
+  for (uint32_t at = begin; at < end; at += kBatch) {
+    const uint32_t n = std::min(kBatch, end - at);
+    sdk::read_keys(rows, at, n, geometry_.head_dim, keys.data());
+    fn(at, n, keys.data());
+  }
+}
+
+void InfiniGen::prefill(const sdk::Step& step, const kvasir_sel_in& in) {
+  begin(step);
+  const sdk::Queries queries(in.q, geometry_.n_q_heads, geometry_.head_dim);
+  each_head(step, [&](uint32_t r, uint32_t kv_head) {
+    const kvasir_step_row& row = step.row(r);
+    add_queries(step.layer(), kv_head, row.n_q, head(row.seq, step.layer(), kv_head).q_sum,
+                [&](uint32_t i) { return queries.head(row.q_begin + i, kv_head * group_size()); });
+  });
+}
+
+void InfiniGen::update(const sdk::Step& step, const sdk::UpdateItems& items) {
+  begin(step);
+  if (o_.columns != ColumnScore::kQuery && step.raw().moment != KVASIR_D5) sum_keys(step, items);
+  std::vector<bool> choose(step.n_rows());
+  for (const kvasir_update_item& item : items) {
+    if (item.flags & KVASIR_ITEM_PROMPT_END) choose[item.row] = true;
+  }
+  for (uint32_t r = 0; r < step.n_rows(); ++r) {
+    if (choose[r]) choose_columns(step, r);
+  }
+  host_.for_each(items.size() * geometry_.n_kv_heads, [&](uint32_t i) {
+    write(step, items[i / geometry_.n_kv_heads], i % geometry_.n_kv_heads);
+  });
+}
+
+void InfiniGen::sum_keys(const sdk::Step& step, const sdk::UpdateItems& items) {
+  each_head(step, [&](uint32_t r, uint32_t kv_head) {
+    auto& sum = head(step.row(r).seq, step.layer(), kv_head).k_sum;
+    std::vector<float> skewed(uint64_t{kBatch} * geometry_.head_dim), scratch;
+    for (const kvasir_update_item& item : items) {
+      if (item.row != r || !(item.flags & KVASIR_ITEM_NEW)) continue;
+      each_batch(item, kv_head, item.first_new, item.first_new + item.n_new,
+                 [&](uint32_t, uint32_t n, const float* keys) {
+                   project(skew(step.layer(), kv_head), {}, keys, n, skewed.data(), scratch);
+                   add_absolute(skewed.data(), n, geometry_.head_dim, sum);
+                 });
+    }
+  });
+}
+
+void InfiniGen::choose_columns(const sdk::Step& step, uint32_t r) {
+  const bool refresh = step.raw().moment == KVASIR_D4;
+  for (uint32_t kv_head = 0; kv_head < geometry_.n_kv_heads; ++kv_head) {
+    Head& of = head(step.row(r).seq, step.layer(), kv_head);
+    std::vector<double> sums = refresh ? of.recent : of.q_sum;
+    std::fill(of.recent.begin(), of.recent.end(), 0.0);
+    const bool seen = std::any_of(sums.begin(), sums.end(), [](double s) { return s > 0.0; });
+    if (!seen && !of.columns.empty()) continue;
+    if (o_.columns == ColumnScore::kQueryAndKey) {
+      for (size_t c = 0; c < sums.size(); ++c) sums[c] += of.k_sum[c];
+    }
+    const bool unite = o_.columns == ColumnScore::kUnion;
+    of.columns = largest(sums, unite ? std::max(n_decode_, n_prefill_) : rows_.n_columns);
+    if (!unite) continue;
+    for (const uint16_t c : largest(of.k_sum, std::max(n_decode_, n_prefill_))) {
+      if (of.columns.size() < rows_.n_columns &&
+          std::find(of.columns.begin(), of.columns.end(), c) == of.columns.end()) {
+        of.columns.push_back(c);
+      }
+    }
+  }
+}
+
+void InfiniGen::write(const sdk::Step& step, const kvasir_update_item& item, uint32_t kv_head) {
+  const bool all = item.flags & KVASIR_ITEM_PROMPT_END;
+  const uint32_t begin = all ? 0 : item.first_new;
+  const uint32_t end = all ? item.n_tokens : item.first_new + item.n_new;
+  const auto& columns = head(step.row(item.row).seq, step.layer(), kv_head).columns;
+  if (columns.empty() || begin >= end) return;
+  std::byte* record = step.record_to_write(item.row, kv_head, item.block);
+  std::vector<float> values(uint64_t{kBatch} * columns.size()), scratch;
+  each_batch(item, kv_head, begin, end, [&](uint32_t at, uint32_t n, const float* keys) {
+    project(skew(step.layer(), kv_head), columns, keys, n, values.data(), scratch);
+    for (uint32_t i = 0; i < n; ++i) {
+      store_row(rows_, values.data() + i * columns.size(), columns.size(),
+                record + (at + i) * rows_.row_bytes());
+    }
+  });
+}
+
+void InfiniGen::count_recent(const sdk::Step& step, uint32_t layer, const float* q) {
+  const uint64_t width = uint64_t{geometry_.n_q_heads} * geometry_.head_dim;
+  each_head(step, [&](uint32_t r, uint32_t kv_head) {
+    const kvasir_step_row& row = step.row(r);
+    if (state_of(row.seq).layers[layer].counted >= row.kv_len) return;
+    add_queries(layer, kv_head, 1, head(row.seq, layer, kv_head).recent, [&](uint32_t) {
+      return q + r * width + uint64_t{kv_head} * group_size() * geometry_.head_dim;
+    });
+  });
+  for (uint32_t r = 0; r < step.n_rows(); ++r) {
+    state_of(step.row(r).seq).layers[layer].counted = step.row(r).kv_len;
+  }
+}
+
+}  // namespace kvasir::infinigen

@@ -1,0 +1,196 @@
+// Drawing: which tokens agree with a query in two tables, and what they weigh.
+// SPDX-License-Identifier: Apache-2.0
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <iterator>
+
+#include "kernels/representative.h"
+#include "plugins/selector/magicpig/magicpig.h"
+
+namespace kvasir::magicpig {
+namespace {
+
+constexpr double kFloor = 1e-4;  // -ln(u + 1e-4), as published
+
+}  // namespace
+
+void MagicPig::select(const sdk::Step& step, const kvasir_sel_in& in, kvasir_selection& out) {
+  const uint32_t n_rows = step.n_rows() * geometry_.n_q_heads;
+  if (o_.n_bits == 0) {
+    return sdk::flag_rows(out, KVASIR_SCOPE_Q_HEAD, n_rows, KVASIR_ROW_ALL);
+  }
+  const sdk::Queries queries(in.q, geometry_.n_q_heads, geometry_.head_dim);
+  const uint64_t wanted = fingerprint(step, queries);
+  if (drawn_for_ != wanted) {
+    drawn_.assign(n_rows, {});
+    for (uint32_t r = 0; r < step.n_rows(); ++r) layer_of(step.row(r).seq, step.layer());
+    host_.for_each(uint64_t{step.n_rows()} * geometry_.n_kv_heads,
+                   [&](uint32_t i) { draw(step, in, queries, i); });
+  }
+  drawn_for_ = wanted;  // when the buffer is too small, the next call finds the same draw
+  sdk::lay_out_rows(out, KVASIR_SCOPE_Q_HEAD, n_rows, [&](uint32_t i) { return drawn_[i].size(); });
+  drawn_for_ = 0;
+  out.weight_width = 1;
+  for (uint32_t i = 0; i < n_rows; ++i) {
+    uint64_t at = out.row_offsets[i];
+    for (const Drawn& d : drawn_[i]) {
+      out.index[at] = d.token;
+      out.log_weight[at++] = d.log_weight;
+    }
+  }
+}
+
+uint64_t MagicPig::fingerprint(const sdk::Step& step, const sdk::Queries& queries) const {
+  uint64_t sum = mix(step.layer() + 1);
+  for (uint32_t r = 0; r < step.n_rows(); ++r) {
+    const kvasir_step_row& row = step.row(r);
+    const uint64_t numbers[] = {row.seq, row.kv_len, row.unit_begin, row.unit_end};
+    sum = XXH3_64bits_withSeed(numbers, sizeof numbers, sum);
+    sum = XXH3_64bits_withSeed(queries.head(row.q_begin, 0),
+                               uint64_t{geometry_.n_q_heads} * geometry_.head_dim * sizeof(float),
+                               sum);
+  }
+  return sum | 1;  // never 0
+}
+
+// The rows of one sequence and kv head: what each query head draws, then, in every row, what is
+// attended for certain.
+void MagicPig::draw(const sdk::Step& step, const kvasir_sel_in& in, const sdk::Queries& queries,
+                    uint32_t list) {
+  const uint32_t r = list / geometry_.n_kv_heads, kv_head = list % geometry_.n_kv_heads;
+  const uint32_t group = group_size();
+  const kvasir_step_row& row = step.row(r);
+  const Layer& layer = state_of(row.seq).layers[step.layer()];
+  const Head& head = layer.heads[kv_head];
+  const sdk::Candidates from = step.candidates(r, kv_head);
+  const uint32_t end = layer.drawn_end(row.unit_end, geometry_.block_size);
+  std::vector<Drawn> certain;  // static, or not to be drawn yet
+  std::vector<uint32_t> exact;
+  std::set_union(head.fixed.begin(), head.fixed.end(), layer.skipped.begin(), layer.skipped.end(),
+                 std::back_inserter(exact));
+  for (const uint32_t token : exact) {
+    if (token < end && from.contains(token)) certain.push_back({token, 0.0f});
+  }
+  for (uint64_t i = from.place_of(end); i < from.size(); ++i) {
+    certain.push_back({from[i], 0.0f});
+  }
+  const std::span rows(drawn_.data() + uint64_t{r} * geometry_.n_q_heads + kv_head * group, group);
+  const float* q = queries.head(row.q_begin, kv_head * group);
+  if (head.mean) {
+    std::vector<uint16_t> code(uint64_t{group} * o_.n_tables);
+    std::vector<float> work;
+    planes_->codes(q, geometry_.head_dim, group, code.data(), work);
+    for (uint32_t g = 0; g < group; ++g) {
+      draw_head(head, from, end, code.data() + uint64_t{g} * o_.n_tables, rows[g]);
+      weigh(head, in.leases + in.lease_offsets[r], kv_head, q + uint64_t{g} * geometry_.head_dim,
+            rows[g]);
+    }
+    if (o_.budget > certain.size()) {
+      thin(step.layer(), kv_head, row.kv_len, o_.budget - certain.size(), rows);
+    }
+  }
+  for (std::vector<Drawn>& drawn : rows) {
+    const auto middle = static_cast<ptrdiff_t>(drawn.size());
+    drawn.insert(drawn.end(), certain.begin(), certain.end());
+    std::inplace_merge(drawn.begin(), drawn.begin() + middle, drawn.end(),
+                       [](const Drawn& a, const Drawn& b) { return a.token < b.token; });
+  }
+  // A window that hands over many tokens at once: they are more than the budget for one step.
+  if (o_.budget != 0 && o_.budget <= certain.size()) {
+    thin(step.layer(), kv_head, row.kv_len, o_.budget, rows);
+  }
+}
+
+// Candidates that agree with the query in two tables at least, static ones left out.
+void MagicPig::draw_head(const Head& head, const sdk::Candidates& from, uint32_t end,
+                         const uint16_t* code, std::vector<Drawn>& out) const {
+  constexpr uint64_t kTwo = 0x0202020202020202;  // a byte that reached 2, of 8 at once
+  std::vector<uint8_t> hits;
+  for (const auto& segment : head.segments) {
+    const uint32_t n = segment->end() - segment->begin();
+    hits.assign((n + 7) / 8 * 8, 0);
+    segment->count(code, hits.data());
+    for (uint32_t at = 0; at < n; at += 8) {
+      uint64_t eight;
+      std::memcpy(&eight, hits.data() + at, sizeof eight);
+      if (!(eight & kTwo)) continue;
+      for (uint32_t id = at; id < at + 8; ++id) {
+        const uint32_t token = segment->begin() + id;
+        if (hits[id] < 2 || token >= end || !from.contains(token)) continue;
+        if (std::binary_search(head.fixed.begin(), head.fixed.end(), token)) continue;
+        out.push_back({token, 0.0f});
+      }
+    }
+  }
+}
+
+// log_weight = -ln(u + 1e-4), u from the exact cosine of query and centred key. Keys are gathered,
+// so that one kernel call takes all of them.
+void MagicPig::weigh(const Head& head, const kvasir_lease* leases, uint32_t kv_head, const float* q,
+                     std::vector<Drawn>& drawn) const {
+  const uint32_t dim = geometry_.head_dim;
+  if (drawn.empty()) return;
+  double square = 0.0, q_mean = 0.0;
+  for (uint32_t d = 0; d < dim; ++d) {
+    square += double{q[d]} * q[d];
+    q_mean += double{q[d]} * (*head.mean)[d];
+  }
+  const auto keys_to = [&](uint32_t token) {
+    return rows_to(leases[token / geometry_.block_size], kv_head, token);
+  };
+  const kernels::ElementType type = sdk::key_type(keys_to(drawn[0].token).dtype);
+  const uint64_t row_bytes = dim * kernels::element_bytes(type);
+  std::vector<std::byte> rows(drawn.size() * row_bytes);
+  for (size_t i = 0; i < drawn.size(); ++i) {
+    const sdk::BlockRows keys = keys_to(drawn[i].token);
+    std::copy_n(keys.k + (keys.n_tokens - 1) * keys.token_stride, row_bytes,
+                rows.data() + i * row_bytes);
+  }
+  std::vector<float> dots(drawn.size());
+  const sdk::Scratch<float> scratch(sdk::Host(nullptr, kDesc.id), 0,
+                                    kernels::score_scratch_bytes(1, dim) / sizeof(float));
+  kernels::score_dot(q, 1, {rows.data(), row_bytes, drawn.size(), dim, type}, dots.data(),
+                     drawn.size(), scratch.data());
+  auto segment = head.segments.begin();
+  for (size_t i = 0; i < drawn.size(); ++i) {
+    while (drawn[i].token >= (*segment)->end()) ++segment;
+    const double length = std::sqrt(square) * (*segment)->norm(drawn[i].token);
+    const double cosine = length > 0.0 ? (dots[i] - q_mean) / length : 0.0;
+    const double u = draw_probability(cosine, o_.n_bits, o_.n_tables);
+    drawn[i].log_weight = static_cast<float>(-std::log(u + kFloor));
+  }
+}
+
+// More were drawn for the group than there is room: of the M tokens the `room` with the smallest
+// random number stay, each with probability room / M, and weigh M / room times as much.
+void MagicPig::thin(uint32_t layer, uint32_t kv_head, uint32_t kv_len, size_t room,
+                    std::span<std::vector<Drawn>> rows) const {
+  std::vector<uint32_t> tokens;
+  for (const auto& row : rows) {
+    for (const Drawn& d : row) tokens.push_back(d.token);
+  }
+  std::sort(tokens.begin(), tokens.end());
+  tokens.erase(std::unique(tokens.begin(), tokens.end()), tokens.end());
+  if (tokens.size() <= room) return;
+  const uint64_t salt =
+      mix(mix(seed_ ^ (uint64_t{layer} << 40 | uint64_t{kv_head} << 32 | kv_len)));
+  const auto lot = [&](uint32_t token) { return mix(salt + token * uint64_t{0x9e3779b97f4a7c15}); };
+  auto kept = tokens;
+  std::nth_element(kept.begin(), kept.begin() + static_cast<ptrdiff_t>(room), kept.end(),
+                   [&](uint32_t a, uint32_t b) { return lot(a) < lot(b); });
+  kept.resize(room);
+  std::sort(kept.begin(), kept.end());
+  const auto more =
+      static_cast<float>(std::log(static_cast<double>(tokens.size()) / static_cast<double>(room)));
+  for (auto& row : rows) {
+    std::erase_if(row, [&](const Drawn& d) {
+      return !std::binary_search(kept.begin(), kept.end(), d.token);
+    });
+    for (Drawn& d : row) d.log_weight += more;
+  }
+}
+
+}  // namespace kvasir::magicpig

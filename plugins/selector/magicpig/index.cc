@@ -1,0 +1,139 @@
+// The index: means, codes and tables of what leaves the window, and cuts.
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+#include <memory>
+
+#include "plugins/selector/magicpig/magicpig.h"
+
+namespace kvasir::magicpig {
+namespace {
+
+constexpr uint32_t kHashChunk = 256;  // tokens per task
+
+}  // namespace
+
+// Tokens of the generation are cut off; a cut inside the prompt changes the mean: all anew.
+kvasir_status MagicPig::seq_truncate(std::span<const uint64_t> seqs,
+                                     std::span<const uint32_t> kv_len) {
+  bool rebuild = false;
+  for (size_t i = 0; i < seqs.size(); ++i) {
+    for (Layer& layer : state_of(seqs[i]).layers) {
+      rebuild |= !layer.truncate(kv_len[i], geometry_.window_tokens);
+    }
+  }
+  return rebuild ? KVASIR_REBUILD : KVASIR_OK;
+}
+
+// The candidates of the first prompt, or what came after: prompt end, blocks that leave the window,
+// and blocks fed again after a cut.
+void MagicPig::update(const sdk::Step& step, const sdk::UpdateItems& items) {
+  if (o_.n_bits == 0) return;
+  std::vector<Rows> rows(step.n_rows());
+  const bool again = step.raw().moment == KVASIR_D5, decode = step.raw().moment == KVASIR_D4;
+  for (const kvasir_update_item& item : items) {
+    const kvasir_step_row& row = step.row(item.row);
+    const Layer& layer = layer_of(row.seq, step.layer());
+    const bool first = layer.hashed_end == 0;
+    const bool wanted = item.flags & KVASIR_ITEM_PROMPT_END ||
+                        (item.flags & KVASIR_ITEM_FINAL && (decode || !first)) || (again && first);
+    if (!wanted) continue;
+    const uint32_t begin = item.block * geometry_.block_size;
+    const bool final = item.flags & KVASIR_ITEM_FINAL;
+    const uint32_t end = std::min(begin + item.n_tokens, final ? UINT32_MAX : row.unit_end);
+    for (uint32_t t = std::max({begin, layer.hashed_end, row.unit_begin}); t < end; ++t) {
+      rows[item.row].emplace_back(t, item.lease);
+    }
+  }
+  for (uint32_t r = 0; r < step.n_rows(); ++r) {
+    const kvasir_step_row& row = step.row(r);
+    Layer& layer = layer_of(row.seq, step.layer());
+    if (step.raw().moment == KVASIR_P4) choose_static(layer, row);
+    if (!rows[r].empty()) extend(layer, row, rows[r]);
+    if (step.raw().moment == KVASIR_P4 || (again && !rows[r].empty())) {
+      layer.prompt_end = row.prompt_end;
+      layer.prompt_hashed = layer.hashed_end;
+    }
+  }
+}
+
+void MagicPig::extend(Layer& layer, const kvasir_step_row& row, const Rows& rows) {
+  const bool first = layer.hashed_end == 0;
+  for (uint32_t t = first ? row.unit_begin : layer.hashed_end; t < rows.front().first; ++t) {
+    layer.skipped.push_back(t);
+  }
+  hash(layer, rows);
+  layer.hashed_end = rows.back().first + 1;
+  if (first) layer.mean_end = std::max(row.prompt_end, layer.hashed_end);
+}
+
+std::vector<float> MagicPig::mean_of(const Rows& rows, uint32_t kv_head) const {
+  std::vector<double> sum(geometry_.head_dim);
+  std::vector<float> k(geometry_.head_dim);
+  for (const auto& [token, lease] : rows) {
+    read_key(*lease, kv_head, token, k.data());
+    for (uint32_t d = 0; d < geometry_.head_dim; ++d) sum[d] += k[d];
+  }
+  for (uint32_t d = 0; d < geometry_.head_dim; ++d) {
+    k[d] = static_cast<float>(sum[d] / static_cast<double>(rows.size()));
+  }
+  return k;
+}
+
+void MagicPig::hash(Layer& layer, const Rows& rows) {
+  const uint32_t dim = geometry_.head_dim;
+  host_.for_each(geometry_.n_kv_heads, [&](uint32_t kv_head) {
+    auto& mean = layer.heads[kv_head].mean;
+    if (!mean) mean = std::make_shared<const std::vector<float>>(mean_of(rows, kv_head));
+  });
+  std::vector<uint16_t> code(rows.size() * o_.n_tables);
+  std::vector<float> norm(rows.size());
+  for (uint32_t kv_head = 0; kv_head < geometry_.n_kv_heads; ++kv_head) {
+    const std::vector<float>& mean = *layer.heads[kv_head].mean;
+    host_.parallel_for(rows.size(), kHashChunk, [&](uint64_t begin, uint64_t end, uint32_t) {
+      std::vector<float> centred((end - begin) * dim), work;
+      for (uint64_t i = begin; i < end; ++i) {
+        float* k = centred.data() + (i - begin) * dim;
+        read_key(*rows[i].second, kv_head, rows[i].first, k);
+        double square = 0.0;
+        for (uint32_t d = 0; d < dim; ++d) {
+          k[d] -= mean[d];
+          square += double{k[d]} * k[d];
+        }
+        norm[i] = static_cast<float>(std::sqrt(square));
+      }
+      planes_->codes(centred.data(), dim, end - begin, code.data() + begin * o_.n_tables, work);
+    });
+    add_segments(layer.heads[kv_head], rows, code, norm);
+  }
+}
+
+// New segments behind the old ones; while the last is not larger than what follows it the two
+// become one, so that there are few however long the generation is.
+void MagicPig::add_segments(Head& head, const Rows& rows, std::span<const uint16_t> code,
+                            std::span<const float> norm) const {
+  std::vector<uint32_t> tokens;
+  for (const auto& row : rows) tokens.push_back(row.first);
+  const uint64_t limit = max_segment_tokens(o_.layout);
+  for (size_t begin = 0, end; begin < tokens.size(); begin = end) {
+    end = begin;
+    while (end < tokens.size() && tokens[end] - tokens[begin] < limit) ++end;
+    const size_t n = end - begin;
+    head.segments.push_back(std::make_shared<const Segment>(
+        o_.layout, o_.n_bits, o_.n_tables, std::span(tokens).subspan(begin, n),
+        code.subspan(begin * o_.n_tables, n * o_.n_tables), norm.subspan(begin, n)));
+    while (head.segments.size() > 1) {
+      const Segment& last = *head.segments.back();
+      const Segment& before = *head.segments[head.segments.size() - 2];
+      if (before.end() - before.begin() > last.end() - last.begin() ||
+          last.end() - before.begin() > limit) {
+        break;
+      }
+      auto joined = before.joined(last);
+      head.segments.pop_back();
+      head.segments.back() = std::move(joined);
+    }
+  }
+}
+
+}  // namespace kvasir::magicpig

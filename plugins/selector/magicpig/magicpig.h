@@ -1,0 +1,108 @@
+// MagicPIG as a selector: its slots by subject, in magicpig.cc (what it asks of the host, and the
+// static tokens), index.cc (hashing what leaves the window) and draw.cc (drawing and weights).
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "plugins/sdk/key_values.h"
+#include "plugins/sdk/plugin.h"
+#include "plugins/sdk/queries.h"
+#include "plugins/sdk/sequences.h"
+#include "plugins/selector/magicpig/hash.h"
+#include "plugins/selector/magicpig/options.h"
+#include "plugins/selector/magicpig/state.h"
+
+namespace kvasir::magicpig {
+
+struct Drawn {
+  uint32_t token;
+  float log_weight;
+};
+
+class MagicPig : public sdk::Sequences<State> {
+ public:
+  static constexpr kvasir_desc kDesc = sdk::describe(
+      {.kind = KVASIR_KIND_SELECTOR,
+       .id = "kvasir.magicpig",
+       .version = "0.1.0",
+       .name = "MagicPIG",
+       .vendor = "Kvasir",
+       .license = "Apache-2.0",
+       .summary = "Draws tokens by hashing, with weights that make attention unbiased.",
+       .options = kOptions,
+       .caps = KVASIR_CAP_OPAQUE_STATE | KVASIR_CAP_HISTORY_STATE,
+       .needs = KVASIR_NEED_KEYS | KVASIR_NEED_HEAD_LOG_WEIGHT | KVASIR_NEED_TOKEN_ROWS |
+                KVASIR_NEED_MASS,
+       .dtypes = sdk::kKeyTypes});
+
+  MagicPig(const sdk::Host& host, const sdk::Options& options) : host_(host), o_(options) {}
+
+  void validate(const kvasir_geometry& geometry) const;
+  void bind(const kvasir_geometry& geometry);
+  void limits(kvasir_sel_limits& out) const;
+  void layout(kvasir_layout& out) const;
+  kvasir_status seq_truncate(std::span<const uint64_t> seqs, std::span<const uint32_t> kv_len);
+  void observe(const sdk::Step& step, const kvasir_mass& mass);
+  void update(const sdk::Step& step, const sdk::UpdateItems& items);
+  void select(const sdk::Step& step, const kvasir_sel_in& in, kvasir_selection& out);
+
+  const void* get_extension(const char* id) const { return sdk::state_if_asked<MagicPig>(id); }
+  void save(uint64_t seq, sdk::StateWriter& out) { save_state(state_of(seq), out); }
+  void load(uint64_t seq, sdk::StateReader& in) {
+    state_of(seq) = load_state({geometry_.n_layers, geometry_.n_kv_heads, geometry_.head_dim,
+                                geometry_.max_context, o_.n_bits, o_.n_tables, o_.layout},
+                               in);
+  }
+
+ private:
+  using Rows = std::vector<std::pair<uint32_t, const kvasir_lease*>>;  // token, its block
+
+  uint32_t group_size() const { return geometry_.n_q_heads / geometry_.n_kv_heads; }
+  Layer& layer_of(uint64_t seq, uint32_t layer) {
+    State& state = state_of(seq);
+    if (state.layers.empty()) state.layers.resize(geometry_.n_layers);
+    Layer& of = state.layers.at(layer);
+    if (of.heads.empty()) of.heads.resize(geometry_.n_kv_heads);
+    return of;
+  }
+  // Of the block that the token lies in, up to the token.
+  sdk::BlockRows rows_to(const kvasir_lease& lease, uint32_t kv_head, uint32_t token) const {
+    return keys_.rows(&lease, kv_head, token / geometry_.block_size,
+                      token % geometry_.block_size + 1);
+  }
+  void read_key(const kvasir_lease& lease, uint32_t kv_head, uint32_t token, float* out) const {
+    sdk::read_keys(rows_to(lease, kv_head, token), token % geometry_.block_size, 1,
+                   geometry_.head_dim, out);
+  }
+
+  void extend(Layer& layer, const kvasir_step_row& row, const Rows& rows);
+  void hash(Layer& layer, const Rows& rows);
+  void add_segments(Head& head, const Rows& rows, std::span<const uint16_t> code,
+                    std::span<const float> norm) const;
+  std::vector<float> mean_of(const Rows& rows, uint32_t kv_head) const;
+  void choose_static(Layer& layer, const kvasir_step_row& row) const;
+  void draw(const sdk::Step& step, const kvasir_sel_in& in, const sdk::Queries& queries,
+            uint32_t list);
+  void draw_head(const Head& head, const sdk::Candidates& from, uint32_t end, const uint16_t* code,
+                 std::vector<Drawn>& out) const;
+  void weigh(const Head& head, const kvasir_lease* leases, uint32_t kv_head, const float* q,
+             std::vector<Drawn>& drawn) const;
+  void thin(uint32_t layer, uint32_t kv_head, uint32_t kv_len, size_t room,
+            std::span<std::vector<Drawn>> rows) const;
+  uint64_t fingerprint(const sdk::Step& step, const sdk::Queries& queries) const;
+
+  sdk::Host host_;
+  OptionValues o_;
+  uint64_t seed_ = 0;
+  kvasir_geometry geometry_{};
+  sdk::LeasedKeys keys_;
+  std::unique_ptr<const Planes> planes_;
+  std::vector<std::vector<Drawn>> drawn_;  // of the latest select(): [row][q_head]
+  uint64_t drawn_for_ = 0;                 // its fingerprint while the host fetches a larger buffer
+};
+
+}  // namespace kvasir::magicpig
