@@ -22,9 +22,9 @@
 
 #include "plugins/sdk/keep_best.h"
 #include "plugins/sdk/mass.h"
+#include "plugins/sdk/passing_state.h"
 #include "plugins/sdk/plugin.h"
 #include "plugins/sdk/pooling.h"
-#include "plugins/sdk/sequences.h"
 #include "plugins/sdk/token_budget.h"
 
 namespace kvasir::sdk {
@@ -60,7 +60,7 @@ struct Votes {
 };
 
 template <class Method>
-class PromptVotes : public Sequences<Votes> {
+class PromptVotes : public PassingState<Votes> {
  public:
   static constexpr kvasir_desc kDesc = Method::kDesc;
 

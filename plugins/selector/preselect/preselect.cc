@@ -11,7 +11,7 @@
 
 #include "plugins/sdk/block_choice.h"
 #include "plugins/sdk/mass.h"
-#include "plugins/sdk/sequences.h"
+#include "plugins/sdk/passing_state.h"
 
 namespace {
 using namespace kvasir;
@@ -61,7 +61,7 @@ struct Prompt {
   void truncate(uint32_t) { votes.clear(); }
 };
 
-class Preselect : public sdk::Sequences<Prompt> {
+class Preselect : public sdk::PassingState<Prompt> {
  public:
   static constexpr kvasir_desc kDesc =
       sdk::describe({.kind = KVASIR_KIND_SELECTOR,

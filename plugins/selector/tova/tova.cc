@@ -6,8 +6,8 @@
 
 #include "plugins/sdk/keep_best.h"
 #include "plugins/sdk/mass.h"
+#include "plugins/sdk/passing_state.h"
 #include "plugins/sdk/plugin.h"
-#include "plugins/sdk/sequences.h"
 #include "plugins/sdk/token_budget.h"
 
 namespace {
@@ -31,7 +31,7 @@ struct LatestQuery {
   void truncate(uint32_t) { layers.clear(); }
 };
 
-class Tova : public sdk::Sequences<LatestQuery> {
+class Tova : public sdk::PassingState<LatestQuery> {
  public:
   static constexpr kvasir_desc kDesc =
       sdk::describe({.kind = KVASIR_KIND_SELECTOR,
