@@ -96,7 +96,7 @@ class PromptVotes : public PassingState<Votes> {
 
   void limits(kvasir_sel_limits& out) const {
     out.unit = KVASIR_UNIT_TOKEN;
-    out.max_units = method_.max_keep();
+    limit_units(out, method_.max_keep());
     out.plan_at = KVASIR_PLAN_AT_PROMPT_END;
     out.action = action_;
     heads_.ask(out);

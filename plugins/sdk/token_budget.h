@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 #pragma once
 
-#include <kvasir/instance.h>
+#include <kvasir/selector.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -27,6 +27,12 @@ constexpr kvasir_option_schema cap_option(const char* key, const char* const* al
                      .aliases = aliases,
                      .flags = KVASIR_OPTION_OPTIONAL},
                     0, 1, INT32_MAX);
+}
+
+// max_units = n, where none at all is a budget, too.
+inline void limit_units(kvasir_sel_limits& out, uint64_t n) {
+  out.max_units = n;
+  if (n == 0) out.flags |= KVASIR_LIMIT_ZERO_UNITS;
 }
 
 class TokenBudget {

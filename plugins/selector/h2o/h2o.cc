@@ -8,6 +8,7 @@
 #include "plugins/sdk/keep_best.h"
 #include "plugins/sdk/mass.h"
 #include "plugins/sdk/plugin.h"
+#include "plugins/sdk/token_budget.h"
 
 namespace {
 using namespace kvasir;
@@ -23,10 +24,7 @@ constexpr kvasir_option_schema ratio_option(const char* key, const char* help) {
                            1.0);
 }
 constexpr std::array kOptions = {
-    sdk::int_option({.key = "budget_tokens",
-                     .help = "kept per layer and kv head, beyond sink and window",
-                     .unit = "tokens"},
-                    512, 0, INT32_MAX),
+    sdk::budget_option(512),
     tokens_option("hh_size", "heavy hitters kept, instead of budget_tokens"),
     tokens_option("recent_size", "last tokens kept; not set: cache.window_tokens"),
     ratio_option("heavy_ratio", "heavy hitters as a share of the prompt"),
@@ -141,7 +139,7 @@ class H2o {
   void limits(kvasir_sel_limits& out) const {
     out.unit = KVASIR_UNIT_TOKEN;
     out.flags = KVASIR_LIMIT_OBSERVE_WRITES_SLAB;
-    out.max_units = budget_.tokens(max_context_);
+    sdk::limit_units(out, budget_.tokens(max_context_));
     out.plan_at = KVASIR_PLAN_AT_PROMPT_END | KVASIR_PLAN_AT_STEP_END;
     out.action = action_;
     heads_.ask(out);

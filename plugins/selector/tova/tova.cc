@@ -59,7 +59,7 @@ class Tova : public sdk::PassingState<LatestQuery> {
   void limits(kvasir_sel_limits& out) const {
     out.unit = KVASIR_UNIT_TOKEN;
     out.scope = KVASIR_SCOPE_SEQUENCE;
-    out.max_units = budget_tokens_;
+    sdk::limit_units(out, budget_tokens_);
     out.plan_at = KVASIR_PLAN_AT_PROMPT_END | (each_step_ ? KVASIR_PLAN_AT_STEP_END : 0u);
     out.action = KVASIR_ACTION_EVICT;
     out.mass_at = KVASIR_MASS_AT_PREFILL | (each_step_ ? KVASIR_MASS_AT_DECODE : 0u);
