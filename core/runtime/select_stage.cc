@@ -235,7 +235,8 @@ bool SelectStage::call(Selector& selector, const std::vector<Work*>& works, bool
     check.n_rows = static_cast<uint32_t>(works.size());
     check.n_q_heads = c_.geometry.n_q_heads;
     check.n_kv_heads = c_.geometry.n_kv_heads;
-    check.max_units = limits.max_units;
+    if (limits.max_units || limits.flags & KVASIR_LIMIT_ZERO_UNITS)
+      check.max_units = limits.max_units;
     check.finest_scope = limits.scope;
     check.weights_allowed = weights;
     *fault = rows.view.unit != limits.unit ? "changed the unit of its rows"
