@@ -18,6 +18,7 @@
 #define KVASIR_LIMIT_OBSERVE_WRITES_SLAB 1u
 #define KVASIR_LIMIT_WANT_PROMPT_END 2u /* same as the flag of its layout(): either will do */
 #define KVASIR_LIMIT_PREFILL_SELECT 4u  /* select() in prefill too, per slice */
+#define KVASIR_LIMIT_ZERO_UNITS 8u      /* max_units = 0 says none is selected, not "no limit" */
 
 /* Filled by limits(); the host zeroes it first, and zero is the plain case. */
 typedef struct kvasir_sel_limits {
@@ -26,7 +27,7 @@ typedef struct kvasir_sel_limits {
   uint32_t scope;     /* finest KVASIR_SCOPE_* it returns */
   uint32_t flags;     /* KVASIR_LIMIT_* */
   uint64_t max_units; /* most candidates selected per row, or kept by its plans; 0 = no limit, no
-                         bypass by count */
+                         bypass by count (but see KVASIR_LIMIT_ZERO_UNITS) */
   uint64_t dense_below_tokens;   /* kv_len below which attending everything is better */
   uint32_t plan_at;              /* KVASIR_PLAN_AT_* set: when evict_plan is asked */
   uint32_t plan_every_tokens;    /* STEP_END: only every n-th decoded token; 0 = each */

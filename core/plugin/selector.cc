@@ -47,10 +47,10 @@ void Selector::check_limits() const {
   };
   at_most(l.unit, KVASIR_UNIT_TOKEN, "unit");
   at_most(l.scope, KVASIR_SCOPE_Q_HEAD, "scope");
-  in_set(
-      l.flags,
-      KVASIR_LIMIT_OBSERVE_WRITES_SLAB | KVASIR_LIMIT_WANT_PROMPT_END | KVASIR_LIMIT_PREFILL_SELECT,
-      "flags");
+  in_set(l.flags,
+         KVASIR_LIMIT_OBSERVE_WRITES_SLAB | KVASIR_LIMIT_WANT_PROMPT_END |
+             KVASIR_LIMIT_PREFILL_SELECT | KVASIR_LIMIT_ZERO_UNITS,
+         "flags");
   in_set(l.plan_at, KVASIR_PLAN_AT_PROMPT_END | KVASIR_PLAN_AT_CHUNK_END | KVASIR_PLAN_AT_STEP_END,
          "plan_at");
   at_most(l.action, KVASIR_ACTION_EVICT, "action");
@@ -82,6 +82,8 @@ void Selector::check_limits_against_slots() const {
          "PREFILL_SELECT without select()");
   demand(!(l.flags & KVASIR_LIMIT_OBSERVE_WRITES_SLAB) || table().layout,
          "OBSERVE_WRITES_SLAB without layout()");
+  demand(!(l.flags & KVASIR_LIMIT_ZERO_UNITS) || l.max_units == 0,
+         "ZERO_UNITS although max_units is above 0");
   demand(l.pos_mode != KVASIR_POS_CONSTANT || (desc().needs & KVASIR_NEED_UNROTATED_K),
          "POS_CONSTANT without KVASIR_NEED_UNROTATED_K");
 }

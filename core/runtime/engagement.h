@@ -16,7 +16,7 @@ struct Engagement {
   uint64_t kv_bytes_read = 0;              // K and V rows of the attended tokens
   uint64_t representative_bytes_read = 0;  // records scored
   uint64_t fallbacks = 0;                  // rows attended densely because a plugin failed
-  uint64_t selections = 0;                 // rows a selector was asked for
+  uint64_t selections = 0;                 // rows a selector chose for, then or one layer ahead
   uint64_t reused = 0;                     // rows that kept an earlier selection
   uint64_t bypassed = 0;                   // rows whose budget covered everything
   uint64_t boundary_calls = 0;             // crossings of the plugin boundary

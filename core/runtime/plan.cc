@@ -17,6 +17,14 @@ uint64_t slab_bytes(const kvasir_layout& layout, const kvasir_geometry& g, uint6
   return (layout.record_bytes + layout.open_bytes) * g.n_kv_heads * n_blocks * sparse_layers;
 }
 
+// By choosing per step, or by keeping no more than that.
+MemoryPlan::Budget budget_of(const Selector& selector, uint32_t block_size) {
+  const kvasir_sel_limits& limits = selector.limits();
+  const bool limited = limits.max_units != 0 || limits.flags & KVASIR_LIMIT_ZERO_UNITS;
+  return {selector.id(), limited && (selector.has_select() || limits.plan_at != 0),
+          limits.max_units * (limits.unit == KVASIR_UNIT_BLOCK ? block_size : 1)};
+}
+
 }  // namespace
 
 MemoryPlan make_plan(const ModelShape& shape, const Model::Memory& model, Pipeline& pipeline,
@@ -41,8 +49,6 @@ MemoryPlan make_plan(const ModelShape& shape, const Model::Memory& model, Pipeli
 
   const CacheConfig& cache = pipeline.strategy.cache;
   const uint64_t sparse_layers = g.n_layers - cache.dense_layers.value.size();
-  uint64_t max_units = 0;
-  uint32_t unit = KVASIR_UNIT_BLOCK;
   plan.attends_all = true;
   if (pipeline.representative) {
     pipeline.representative->validate(g);
@@ -58,11 +64,8 @@ MemoryPlan make_plan(const ModelShape& shape, const Model::Memory& model, Pipeli
     selector->read_limits();
     plan.record_bytes +=
         slab_bytes(selector->layout(), g, n_blocks, sparse_layers) * options.max_sequences;
-    unit = selector->limits().unit;
-    max_units = selector->limits().max_units;
-    const bool narrows =  // by choosing per step, or by keeping no more than that
-        selector->has_select() || (selector->limits().plan_at != 0 && max_units != 0);
-    plan.attends_all = !narrows || (max_units == 0 && selector->layout().record_bytes);
+    plan.budgets.push_back(budget_of(*selector, g.block_size));
+    plan.attends_all = plan.attends_all && !plan.budgets.back().limited;
   }
   pipeline.attention->validate(g);
   pipeline.attention->bind(g);
@@ -78,14 +81,15 @@ MemoryPlan make_plan(const ModelShape& shape, const Model::Memory& model, Pipeli
                                            uint64_t{shape.vocab_size} * options.max_sequences);
   plan.process_bytes = kProcessBytes + vocabulary_bytes;
 
-  const ForcedRange forced = forced_range(cache, unit, g.max_context, g.max_context);
-  const uint64_t candidates = forced.window_begin - forced.sink_end;
+  const bool by_token =
+      pipeline.selectors.size() == 1 && pipeline.selectors[0]->limits().unit == KVASIR_UNIT_TOKEN;
+  const ForcedRange forced = forced_range(cache, by_token ? KVASIR_UNIT_TOKEN : KVASIR_UNIT_BLOCK,
+                                          g.max_context, g.max_context);
   plan.sink_tokens = forced.sink_end;
   plan.window_tokens = g.max_context - forced.window_begin;
-  plan.selected_tokens = candidates;
-  if (!plan.attends_all)
-    plan.selected_tokens =
-        std::min<uint64_t>(candidates, max_units * (unit == KVASIR_UNIT_BLOCK ? g.block_size : 1));
+  plan.selected_tokens = forced.window_begin - forced.sink_end;
+  for (const MemoryPlan::Budget& budget : plan.budgets)
+    if (budget.limited) plan.selected_tokens = std::min(plan.selected_tokens, budget.tokens);
   plan.attended_tokens = plan.sink_tokens + plan.window_tokens + plan.selected_tokens;
   const uint64_t row_bytes = formats[0].k_token_stride + formats[0].v_token_stride;
   const uint64_t dense_layers = cache.dense_layers.value.size();

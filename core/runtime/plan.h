@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "core/model/model.h"
 #include "core/plugin/pipeline.h"
@@ -26,7 +28,13 @@ struct MemoryPlan {
   }
   // Attended per layer, kv head and decode step at max_context.
   uint64_t sink_tokens = 0, window_tokens = 0, selected_tokens = 0, attended_tokens = 0;
-  bool attends_all = false;        // the selector sets no limit
+  bool attends_all = false;  // no selector sets a limit: selected_tokens is all there is
+  struct Budget {            // of one selector, beyond sink and window
+    std::string selector;    // id
+    bool limited = false;    // false: what it selects depends on the queries
+    uint64_t tokens = 0;     // most per layer, kv head and step
+  };
+  std::vector<Budget> budgets;
   uint64_t kv_bytes_per_step = 0;  // rows read per decoded token, all layers
   uint64_t record_bytes_per_step = 0;
 };

@@ -133,7 +133,7 @@ std::string check_row(const kvasir_selection& s, uint32_t row, uint64_t max_unit
     return where + "unknown row flag " + std::to_string(s.row_flags[row]);
   if (s.row_flags[row] != KVASIR_ROW_LISTED)
     return begin == end ? "" : where + "lists indices although its flag says ALL, NONE or FALLBACK";
-  if (max_units && end - begin > max_units)
+  if (end - begin > max_units)
     return where + std::to_string(end - begin) + " indices exceed max_units " +
            std::to_string(max_units);
   const bool shared = s.scope == KVASIR_SCOPE_SEQUENCE;

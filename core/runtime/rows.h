@@ -66,7 +66,7 @@ Candidates expand_to_tokens(const Candidates& blocks, uint32_t block_size);
 struct CheckContext {
   uint32_t n_rows = 0;  // sequences in the call
   uint32_t n_q_heads = 0, n_kv_heads = 0;
-  uint64_t max_units = 0;
+  uint64_t max_units = UINT64_MAX;  // most indices of a row
   uint32_t finest_scope = 0;
   bool weights_allowed = false;
 };

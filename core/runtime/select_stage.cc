@@ -117,7 +117,8 @@ std::vector<const LayerSelection*> SelectStage::select(uint32_t layer,
     LayerSelection& selection = rows[i].seq->layers[leader].selection;
     result[i] = &selection;
     if (leader != layer || (!prefill && !due(layer, *rows[i].seq))) {
-      ++c_.counters->reused;
+      const bool ahead = selection.speculated && selection.made_at == rows[i].seq->decode_index;
+      if (leader != layer || !ahead) ++c_.counters->reused;
       if (leader != layer) result[i] = follow(layer, rows[i], selection);
       if (leader == layer && !selection.standing.empty()) roll(layer, rows[i]);
       continue;
@@ -234,7 +235,8 @@ bool SelectStage::call(Selector& selector, const std::vector<Work*>& works, bool
     check.n_rows = static_cast<uint32_t>(works.size());
     check.n_q_heads = c_.geometry.n_q_heads;
     check.n_kv_heads = c_.geometry.n_kv_heads;
-    check.max_units = limits.max_units;
+    if (limits.max_units || limits.flags & KVASIR_LIMIT_ZERO_UNITS)
+      check.max_units = limits.max_units;
     check.finest_scope = limits.scope;
     check.weights_allowed = weights;
     *fault = rows.view.unit != limits.unit ? "changed the unit of its rows"
@@ -513,6 +515,7 @@ void SelectStage::speculate(uint32_t layer, uint32_t target, const std::vector<B
     blocks.erase(std::unique(blocks.begin(), blocks.end()), blocks.end());
     c_.store.prefetch(state, blocks);
     if (result.view.flags & KVASIR_SELECTION_FINAL) {
+      ++c_.counters->selections;  // in place of select() of the target
       scratch[i].reuse_steps = 0;
       state.selection = std::move(scratch[i]);
       state.selection.speculated = true;

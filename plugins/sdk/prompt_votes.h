@@ -23,7 +23,6 @@
 #include "plugins/sdk/keep_best.h"
 #include "plugins/sdk/plugin.h"
 #include "plugins/sdk/pooling.h"
-#include "plugins/sdk/sequences.h"
 #include "plugins/sdk/token_budget.h"
 #include "plugins/sdk/vote_sums.h"
 
@@ -97,7 +96,7 @@ class PromptVotes : public Sequences<Votes> {
 
   void limits(kvasir_sel_limits& out) const {
     out.unit = KVASIR_UNIT_TOKEN;
-    out.max_units = method_.max_keep();
+    limit_units(out, method_.max_keep());
     out.plan_at = KVASIR_PLAN_AT_PROMPT_END;
     out.action = action_;
     heads_.ask(out);

@@ -42,6 +42,12 @@ inline void plan_evictions(bool each_step, kvasir_sel_limits& out) {
   out.mass_at = KVASIR_MASS_AT_PREFILL | (each_step ? KVASIR_MASS_AT_DECODE : 0u);
 }
 
+// max_units = n, where none at all is a budget, too.
+inline void limit_units(kvasir_sel_limits& out, uint64_t n) {
+  out.max_units = n;
+  if (n == 0) out.flags |= KVASIR_LIMIT_ZERO_UNITS;
+}
+
 class TokenBudget {
  public:
   TokenBudget(const Options& options, const char* cap_key)

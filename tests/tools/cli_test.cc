@@ -4,6 +4,8 @@
 
 #include <cmath>
 #include <cstring>
+#include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "tests/tools/process.h"
@@ -234,6 +236,55 @@ TEST_CASE("config explain counts what a strategy that evicts leaves") {
   const Json r = json_of({"config", "explain", "snapkv", "-c", "131072", "--json"});
   CHECK(r["attended"]["selected_tokens"] == 2016);  // max_capacity_prompt - window
   CHECK(r["attended"]["attended_tokens"] == 2048);
+}
+
+TEST_CASE("config explain says what the budget of every preset comes to, in tokens") {
+  const Json none(nullptr);  // what is chosen depends on the queries, or is everything
+  const std::map<std::string, Json> wanted = {
+      {"block_topk", Json::array({12288})},
+      {"dense", Json::array({none})},
+      {"duoattention", Json::array({none})},
+      {"h2o", Json::array({26213})},
+      {"infinigen", Json::array({4096})},
+      {"infllm", Json::array({2048})},
+      {"ktransformers", Json::array({12288})},
+      {"ktransformers_preselect", Json::array({4096, 4096})},
+      {"magicpig", Json::array({none})},
+      {"oracle", Json::array({12288})},
+      {"pyramidkv", Json::array({3978})},  // of its first layer
+      {"quest", Json::array({1024})},
+      {"random", Json::array({12288})},
+      {"snapkv", Json::array({2016})},
+      {"streaming", Json::array({0})},
+      {"tova", Json::array({511})},
+      {"twilight", Json::array({8192, none})}};
+  std::map<std::string, std::string> said;
+  for (const auto& file :
+       std::filesystem::directory_iterator(KVASIR_SOURCE_DIR "/configs/strategies")) {
+    const std::string name = file.path().stem();
+    CAPTURE(name);
+    REQUIRE(wanted.count(name) == 1);
+    const Json r = json_of({"config", "explain", name, "-c", "131072", "--json"});
+    Json budgets = Json::array();
+    for (const Json& budget : r["budgets"]) {
+      budgets.push_back(budget["budget_tokens"]);
+      said[name] += budget["said"].dump();
+    }
+    CHECK(budgets == wanted.at(name));
+    uint64_t least = 131072;
+    for (const Json& tokens : budgets)
+      if (!tokens.is_null()) least = std::min(least, tokens.get<uint64_t>());
+    if (least < 131072) CHECK(r["attended"]["selected_tokens"] == least);
+    CHECK(r["attended"]["attends_all"] == (least == 131072));
+  }
+  CHECK(said["h2o"].find("13107 heavy hitters") != std::string::npos);
+  CHECK(said["snapkv"].find("max_capacity_prompt = 2048") != std::string::npos);
+  CHECK(said["tova"].find("cache_size = 512") != std::string::npos);
+  CHECK(said["pyramidkv"].find("2040 on average") != std::string::npos);
+  const Finished text =
+      run_kvasir({"config", "explain", "ktransformers_preselect", "-c", "131072"});
+  CHECK(text.out.find("kvasir.preselect: 4096") != std::string::npos);
+  CHECK(text.out.find("selector.1.budget_blocks") != std::string::npos);
 }
 
 TEST_CASE("later sources of a setting win: file, environment, command line") {

@@ -1,5 +1,6 @@
 // kvasir config: checks strategies without a model, and says what a strategy comes to.
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cstdlib>
 
 #include "core/error.h"
@@ -110,11 +111,26 @@ Json settings_json(PluginHost& host, const StrategyConfig& strategy, const Pipel
   return out;
 }
 
+// Per selector what its native keys come to, and the plugin's own words on that.
+Json budgets_json(const PluginHost& host, const MemoryPlan& plan) {
+  Json out = Json::array();
+  for (const MemoryPlan::Budget& budget : plan.budgets) {
+    Json said = Json::array();
+    for (const auto& [plugin, text] : host.said())
+      if (plugin == budget.selector) said.push_back(text);
+    out.push_back({{"selector", budget.selector},
+                   {"budget_tokens", budget.limited ? Json(budget.tokens) : Json(nullptr)},
+                   {"said", said}});
+  }
+  return out;
+}
+
 Json attended_json(const MemoryPlan& p, const std::string& model, uint32_t context) {
   return {{"model", model},
           {"context", context},
           {"sink_tokens", p.sink_tokens},
           {"selected_tokens", p.selected_tokens},
+          {"attends_all", p.attends_all},
           {"window_tokens", p.window_tokens},
           {"attended_tokens", p.attended_tokens},
           {"attended_share", static_cast<double>(p.attended_tokens) / context},
@@ -122,26 +138,40 @@ Json attended_json(const MemoryPlan& p, const std::string& model, uint32_t conte
 }
 
 void print_text(const Json& report) {
+  const auto n_selectors = std::count_if(
+      report["plugins"].begin(), report["plugins"].end(),
+      [](const Json& plugin) { return plugin["table"] == table_name(Kind::kSelector); });
+  size_t selector = 0;  // of a chain
   std::printf("strategy %s\n\n", report["strategy"].get<std::string>().c_str());
   Table table({"key", "value", "from", ""});
   for (const Json& line : report["cache"])
     table.add({line["key"], line["value"], line["origin"], ""});
   for (const Json& plugin : report["plugins"]) {
-    const std::string section = plugin["table"];
+    std::string section = plugin["table"];
+    if (n_selectors > 1 && section == table_name(Kind::kSelector))
+      section += "." + std::to_string(selector++);
     table.add({section + ".plugin", plugin["id"], plugin["file"], ""});
     for (const Json& option : plugin["options"])
       table.add({section + "." + option["key"].get<std::string>(), option["value"],
                  option["origin"], option["note"]});
   }
   std::fputs(table.text().c_str(), stdout);
+  std::printf("\nbudget_tokens, the most per layer, kv head and step beyond sink and window:\n");
+  for (const Json& budget : report["budgets"]) {
+    const Json& tokens = budget["budget_tokens"];
+    std::printf("  %s: %s\n", budget["selector"].get<std::string>().c_str(),
+                tokens.is_null() ? "no limit" : tokens.dump().c_str());
+    for (const Json& text : budget["said"])
+      std::printf("    %s\n", text.get<std::string>().c_str());
+  }
   const Json& a = report["attended"];
   std::printf(
       "\nattended per layer, kv head and decoded token at %u tokens (%s): "
-      "sink %llu + selected %llu + window %llu = %llu tokens (%.2f %%)\n",
+      "sink %llu + selected %s%llu + window %llu = %llu tokens (%.2f %%)\n",
       a["context"].get<uint32_t>(), a["model"].get<std::string>().c_str(),
-      a["sink_tokens"].get<unsigned long long>(), a["selected_tokens"].get<unsigned long long>(),
-      a["window_tokens"].get<unsigned long long>(), a["attended_tokens"].get<unsigned long long>(),
-      100.0 * a["attended_share"].get<double>());
+      a["sink_tokens"].get<unsigned long long>(), a["attends_all"].get<bool>() ? "at most " : "",
+      a["selected_tokens"].get<unsigned long long>(), a["window_tokens"].get<unsigned long long>(),
+      a["attended_tokens"].get<unsigned long long>(), 100.0 * a["attended_share"].get<double>());
 }
 
 void explain_strategy(Options options, const ConfigOptions& o) {
@@ -161,8 +191,9 @@ void explain_strategy(Options options, const ConfigOptions& o) {
       options.model.empty()
           ? std::string("shape of ") + shape.name + (given ? "" : "; give -m or --preset for yours")
           : options.model;
-  report["attended"] =
-      attended_json(plan_strategy(host, strategy, shape, Compute::kF32, context), model, context);
+  const MemoryPlan plan = plan_strategy(host, strategy, shape, Compute::kF32, context);
+  report["budgets"] = budgets_json(host, plan);
+  report["attended"] = attended_json(plan, model, context);
   if (options.json) return print_json(report);
   print_text(report);
 }

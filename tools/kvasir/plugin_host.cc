@@ -28,7 +28,12 @@ HostServices::Log stderr_log(const std::string& level) {
 PluginHost::PluginHost(const Options& options)
     : topology_(Topology::detect()),
       pool_(topology_, options.threads),
-      services_(pool_, stderr_log(options.log_level)),
+      services_(pool_,
+                [this, log = stderr_log(options.log_level)](
+                    uint32_t severity, const std::string& plugin, const std::string& text) {
+                  if (severity == KVASIR_LOG_INFO) said_.emplace_back(plugin, text);
+                  log(severity, plugin, text);
+                }),
       registry_(plugin_search(options), services_) {}
 
 }  // namespace kvasir::tool

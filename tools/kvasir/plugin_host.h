@@ -2,6 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "core/plugin/pipeline.h"
 #include "tools/kvasir/options.h"
 
@@ -14,10 +18,13 @@ class PluginHost {
   ThreadPool& pool() { return pool_; }
   HostServices& services() { return services_; }
   PluginRegistry& registry() { return registry_; }
+  // What plugins logged at level info so far, shown or not: id and text.
+  const std::vector<std::pair<std::string, std::string>>& said() const { return said_; }
 
  private:
   Topology topology_;
   ThreadPool pool_;
+  std::vector<std::pair<std::string, std::string>> said_;
   HostServices services_;
   PluginRegistry registry_;
 };

@@ -17,7 +17,7 @@ using namespace kvasir;
 // queries do not fit into one chunk.
 struct Pending {
   struct Layer {
-    uint32_t prompt_end = 0;
+    uint32_t prompt_begin = 0, prompt_end = 0;
     std::map<uint32_t, std::vector<float>> blocks;  // [block][n_q_heads][block_size]
   };
   std::map<uint32_t, Layer> layers;
@@ -118,7 +118,8 @@ class Dynamic : public sdk::BlockRepresentative<dynamic::AttendedKeys>,
 
   Pending::Layer& pending_of(const kvasir_step_row& row, uint32_t layer) {
     Pending::Layer& pending = state_of(row.seq).layers[layer];
-    if (pending.prompt_end != row.prompt_end) pending = {row.prompt_end, {}};
+    if (pending.prompt_begin != row.prompt_begin || pending.prompt_end != row.prompt_end)
+      pending = {row.prompt_begin, row.prompt_end, {}};
     return pending;
   }
 

@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "plugins/sdk/plugin.h"
+#include "plugins/sdk/recent.h"
+#include "plugins/sdk/token_budget.h"
 
 namespace {
 using namespace kvasir;
@@ -20,6 +22,7 @@ constexpr std::array kOptions = {
                  .help = "a line per layer, a number per kv head: how much it retrieves",
                  .flags = KVASIR_OPTION_OPTIONAL},
                 {KVASIR_OPTION_PATH, 0, 0, 0.0, "", nullptr}),
+    sdk::budget_option(0),
     sdk::float_option({.key = "sparsity", .help = "share of the heads that stream"}, 0.5, 0.0, 1.0),
     sdk::bool_option({.key = "evict", .help = "streaming heads give up what they do not see"},
                      false)};
@@ -68,6 +71,7 @@ class DuoAttention {
   DuoAttention(const sdk::Host& host, const sdk::Options& options)
       : host_(host),
         head_file_(options.delivered("head_file") ? options.path("head_file") : ""),
+        budget_tokens_(options.u32("budget_tokens")),
         sparsity_(options.f64("sparsity")),
         evict_(options.boolean("evict")) {}
 
@@ -88,12 +92,16 @@ class DuoAttention {
     out.scope = KVASIR_SCOPE_KV_HEAD;
     if (evict_) out.plan_at = KVASIR_PLAN_AT_PROMPT_END | KVASIR_PLAN_AT_STEP_END;
     out.action = KVASIR_ACTION_EVICT;
+    const auto streams = [](bool is_streaming) { return is_streaming; };
+    if (std::all_of(is_streaming_.begin(), is_streaming_.end(), streams))
+      sdk::limit_units(out, budget_tokens_);
   }
 
-  // Holds for what becomes a candidate later, too: asked once per layer and prompt.
+  // Without a budget it holds for what becomes a candidate later, too: asked once per layer and
+  // prompt.
   void select(const sdk::Step& step, const kvasir_sel_in&, kvasir_selection& out) const {
     say(step, out);
-    out.reuse_steps = UINT32_MAX;
+    if (budget_tokens_ == 0) out.reuse_steps = UINT32_MAX;
   }
 
   void evict_plan(const sdk::Step& step, kvasir_selection& out) const { say(step, out); }
@@ -101,10 +109,22 @@ class DuoAttention {
  private:
   void say(const sdk::Step& step, kvasir_selection& out) const {
     const uint32_t n_rows = step.n_rows() * n_kv_heads_;
-    sdk::flag_rows(out, KVASIR_SCOPE_KV_HEAD, n_rows, KVASIR_ROW_ALL);
-    for (uint32_t i = 0; i < n_rows; ++i)
-      if (is_streaming_[step.layer() * n_kv_heads_ + i % n_kv_heads_])
+    const auto streams = [&](uint32_t i) {
+      return is_streaming_[step.layer() * n_kv_heads_ + i % n_kv_heads_];
+    };
+    const auto from = [&](uint32_t i) { return step.candidates(i / n_kv_heads_, i % n_kv_heads_); };
+    sdk::lay_out_rows(out, KVASIR_SCOPE_KV_HEAD, n_rows, [&](uint32_t i) {
+      return streams(i) ? sdk::n_recent(from(i), budget_tokens_) : 0;
+    });
+    for (uint32_t i = 0; i < n_rows; ++i) {
+      if (!streams(i)) {
+        out.row_flags[i] = KVASIR_ROW_ALL;
+      } else if (budget_tokens_ == 0) {
         out.row_flags[i] = KVASIR_ROW_NONE;
+      } else {
+        sdk::take_recent(from(i), sdk::row_indices(out, i));
+      }
+    }
   }
 
   // sparsity * heads, to the nearest head, stream: the smallest numbers; of equal ones, the first.
@@ -128,6 +148,7 @@ class DuoAttention {
 
   sdk::Host host_;
   std::string head_file_;
+  uint32_t budget_tokens_;  // of streaming heads
   double sparsity_;
   bool evict_;
   uint32_t n_kv_heads_ = 1;

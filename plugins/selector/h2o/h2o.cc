@@ -141,7 +141,7 @@ class H2o {
   void limits(kvasir_sel_limits& out) const {
     out.unit = KVASIR_UNIT_TOKEN;
     out.flags = KVASIR_LIMIT_OBSERVE_WRITES_SLAB;
-    out.max_units = budget_.tokens(max_context_);
+    sdk::limit_units(out, budget_.tokens(max_context_));
     sdk::plan_evictions(each_step_, out);
     out.action = action_;
     heads_.ask(out);

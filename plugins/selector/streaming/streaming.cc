@@ -1,10 +1,17 @@
-// Attends to the sink and the window only. Both are the core's, so nothing is left to choose.
+// Attends to the sink and the last tokens only. Sink and window are the core's, so that nothing is
+// left to choose but, with a budget, how far back the last tokens reach beyond the window.
 // Xiao et al. 2023, "Efficient Streaming Language Models with Attention Sinks", arXiv:2309.17453.
 // SPDX-License-Identifier: Apache-2.0
+#include <array>
+
 #include "plugins/sdk/plugin.h"
+#include "plugins/sdk/recent.h"
+#include "plugins/sdk/token_budget.h"
 
 namespace {
 using namespace kvasir;
+
+constexpr std::array kOptions = {sdk::budget_option(0)};
 
 class Streaming {
  public:
@@ -15,21 +22,35 @@ class Streaming {
                      .name = "Streaming",
                      .vendor = "Kvasir",
                      .license = "Apache-2.0",
-                     .summary = "Attends to the sink and the window, to nothing between them.",
+                     .summary = "Attends to the sink and the last tokens, to nothing between.",
+                     .options = kOptions,
                      .needs = KVASIR_NEED_TOKEN_ROWS});
 
-  Streaming(const sdk::Host&, const sdk::Options&) {}
+  Streaming(const sdk::Host&, const sdk::Options& options)
+      : budget_tokens_(options.u32("budget_tokens")) {}
 
   // Tokens, so that sink and window end exactly where they are configured to.
   void limits(kvasir_sel_limits& out) const {
     out.unit = KVASIR_UNIT_TOKEN;
     out.scope = KVASIR_SCOPE_SEQUENCE;
+    sdk::limit_units(out, budget_tokens_);
   }
 
   void select(const sdk::Step& step, const kvasir_sel_in&, kvasir_selection& out) const {
-    sdk::flag_rows(out, KVASIR_SCOPE_SEQUENCE, step.n_rows(), KVASIR_ROW_NONE);
-    out.reuse_steps = UINT32_MAX;
+    if (budget_tokens_ == 0) {
+      sdk::flag_rows(out, KVASIR_SCOPE_SEQUENCE, step.n_rows(), KVASIR_ROW_NONE);
+      out.reuse_steps = UINT32_MAX;
+      return;
+    }
+    sdk::lay_out_rows(out, KVASIR_SCOPE_SEQUENCE, step.n_rows(), [&](uint32_t r) {
+      return sdk::n_recent(step.candidates(r, 0), budget_tokens_);
+    });
+    for (uint32_t r = 0; r < step.n_rows(); ++r)
+      sdk::take_recent(step.candidates(r, 0), sdk::row_indices(out, r));
   }
+
+ private:
+  uint32_t budget_tokens_;
 };
 
 }  // namespace

@@ -57,7 +57,7 @@ class Tova : public sdk::Sequences<LatestQuery> {
   void limits(kvasir_sel_limits& out) const {
     out.unit = KVASIR_UNIT_TOKEN;
     out.scope = KVASIR_SCOPE_SEQUENCE;
-    out.max_units = budget_tokens_;
+    sdk::limit_units(out, budget_tokens_);
     sdk::plan_evictions(each_step_, out);
     out.action = KVASIR_ACTION_EVICT;
     out.mass_level = KVASIR_MASS_TOKEN;

@@ -138,8 +138,8 @@ TEST_CASE("refusals before the run are the configuration's, or the machine's") {
 
 TEST_CASE("limits with values this ABI does not know are refused") {
   Fixture f;
-  for (const char* fault : {"limits.unit", "limits.scope", "limits.flags", "limits.plan_at",
-                            "limits.mass", "limits.reserved"}) {
+  for (const char* fault : {"limits.unit", "limits.scope", "limits.flags", "limits.zero",
+                            "limits.plan_at", "limits.mass", "limits.reserved"}) {
     CAPTURE(fault);
     Selector s = f.selector(fault);
     check_says(failure_of([&] { s.read_limits(); }), {"limits", "defect of the plugin"});

@@ -27,7 +27,7 @@ CacheConfig config(uint32_t block, uint32_t sink, uint32_t window) {
 struct Written {
   Candidates ranged, listed;
   RowBuffer rows;
-  CheckContext context{2, 4, 2, 0, KVASIR_SCOPE_Q_HEAD, true};
+  CheckContext context{2, 4, 2, UINT64_MAX, KVASIR_SCOPE_Q_HEAD, true};
   explicit Written(uint32_t scope = KVASIR_SCOPE_KV_HEAD) {
     ranged.begin = 2, ranged.end = 8;
     listed.begin = 1, listed.end = 7, listed.listed = true;
@@ -149,6 +149,7 @@ TEST_CASE("what a selector may not write") {
            {"lists indices although", [](Written& w) { w.rows.flags[0] = KVASIR_ROW_ALL; }},
            {"lists indices although", [](Written& w) { w.rows.flags[3] = KVASIR_ROW_FALLBACK; }},
            {"max_units", [](Written& w) { w.context.max_units = 1; }},
+           {"exceed max_units 0", [](Written& w) { w.context.max_units = 0; }},
            {"weight", [](Written& w) { w.rows.view.weight_width = 3; }},
            {"weight",
             [](Written& w) {

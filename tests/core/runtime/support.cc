@@ -102,24 +102,17 @@ struct Plugins {
     return result;
   }
 };
-}  // namespace
 
-std::unique_ptr<Engine> make_engine(const Model& model, const std::string& toml,
-                                    const EngineOptions& options, std::vector<std::string>* log) {
+std::unique_ptr<Engine> make_engine(const Model& model, const StrategyConfig& strategy,
+                                    EngineOptions options, std::vector<std::string>* log) {
   static Plugins plugins;
   plugins.log = log;
-  StrategyConfig defaults;
-  defaults.storage.kind = Kind::kStorage;
-  defaults.storage.plugin.value = "kvasir.dram";
-  defaults.storage.options = {{"type_k", std::string("f32"), {}},
-                              {"type_v", std::string("f32"), {}}};
-  defaults.attention.kind = Kind::kAttention;
-  defaults.attention.plugin.value = "kvasir.cpu";
-  Pipeline pipeline = build_pipeline(parse_strategy(toml, "test.toml", {}, defaults),
-                                     plugins.registry, plugins.services);
+  if (options.max_context == EngineOptions{}.max_context) options.max_context = 2048;
+  Pipeline pipeline = build_pipeline(strategy, plugins.registry, plugins.services);
   return std::make_unique<Engine>(model, std::move(pipeline), test_pool(), plugins.services,
                                   options);
 }
+}  // namespace
 
 std::unique_ptr<Engine> Bench::engine(const std::string& toml, EngineOptions options) {
   return engine(*tiny.model, toml, options);
@@ -127,8 +120,18 @@ std::unique_ptr<Engine> Bench::engine(const std::string& toml, EngineOptions opt
 
 std::unique_ptr<Engine> Bench::engine(const Model& model, const std::string& toml,
                                       EngineOptions options) {
-  if (options.max_context == EngineOptions{}.max_context) options.max_context = 2048;
-  return make_engine(model, toml, options, &log);
+  StrategyConfig defaults;
+  defaults.storage.kind = Kind::kStorage;
+  defaults.storage.plugin.value = "kvasir.dram";
+  defaults.storage.options = {{"type_k", std::string("f32"), {}},
+                              {"type_v", std::string("f32"), {}}};
+  defaults.attention.kind = Kind::kAttention;
+  defaults.attention.plugin.value = "kvasir.cpu";
+  return make_engine(model, parse_strategy(toml, "test.toml", {}, defaults), options, &log);
+}
+
+std::unique_ptr<Engine> Bench::engine(const StrategyConfig& strategy, EngineOptions options) {
+  return make_engine(*tiny.model, strategy, options, &log);
 }
 
 namespace {

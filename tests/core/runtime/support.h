@@ -48,6 +48,8 @@ struct Bench {
   // The same over another model, which must outlive the engine.
   std::unique_ptr<Engine> engine(const Model& model, const std::string& toml,
                                  EngineOptions options = {});
+  // A strategy that is resolved already, with all its sections.
+  std::unique_ptr<Engine> engine(const StrategyConfig& strategy, EngineOptions options = {});
 
   TinyModel tiny;
   std::vector<std::string> log;

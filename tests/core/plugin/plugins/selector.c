@@ -50,6 +50,7 @@ static kvasir_status limits(void* self, kvasir_sel_limits* out, kvasir_err* err)
   if (has_fault(self, "limits.unit")) out->unit = 7;
   if (has_fault(self, "limits.scope")) out->scope = 3;
   if (has_fault(self, "limits.flags")) out->flags = 1u << 9;
+  if (has_fault(self, "limits.zero")) out->flags = KVASIR_LIMIT_ZERO_UNITS;
   if (has_fault(self, "limits.plan_at")) out->plan_at = KVASIR_PLAN_AT_STEP_END;
   if (has_fault(self, "limits.mass")) out->mass_at = KVASIR_MASS_AT_DECODE;
   if (has_fault(self, "limits.reserved")) out->reserved = 1;

@@ -1,0 +1,106 @@
+// A full budget is dense attention, and so is any budget while the context is shorter; half a
+// budget is not, so that both can fail. SPDX-License-Identifier: Apache-2.0
+#include <filesystem>
+
+#include "tests/strategies/table.h"
+
+namespace {
+using namespace kvasir;
+using namespace kvasir::test;
+
+using Logits = std::vector<std::vector<float>>;
+
+constexpr double kBound = 1e-5;  // of the largest logit: f32 sums in another order
+
+// Logits after the prompt (none when it is empty) and after each of n_decoded tokens.
+Logits run(Engine& engine, uint32_t n_prompt, uint32_t n_decoded) {
+  const auto seq = engine.open();
+  Logits out;
+  if (n_prompt > 0) out.push_back(prefill(engine, seq, some_tokens(n_prompt, 3)));
+  for (uint32_t i = 0; i < n_decoded; ++i)
+    out.push_back(decode(engine, seq, static_cast<TokenId>((i * 7 + 5) % 300)));
+  engine.close(seq);
+  return out;
+}
+
+double relative_difference(const Logits& got, const Logits& want) {
+  REQUIRE(got.size() == want.size());
+  double most = 0;
+  for (size_t i = 0; i < got.size(); ++i)
+    most = std::max(most, max_difference(got[i], want[i]) / largest(want[i]));
+  return most;
+}
+
+}  // namespace
+
+TEST_SUITE_BEGIN("strategies/dense");
+
+TEST_CASE("the table names every shipped preset and every shipped selector") {
+  namespace fs = std::filesystem;
+  const auto named = [](auto&& matches) {
+    return std::any_of(rows().begin(), rows().end(), matches);
+  };
+  for (const auto& file : fs::directory_iterator(KVASIR_SOURCE_DIR "/configs/strategies")) {
+    CAPTURE(file.path().string());
+    CHECK(named([&](const Row& row) { return row.preset == file.path().stem(); }));
+  }
+  for (const auto& folder : fs::directory_iterator(KVASIR_SOURCE_DIR "/plugins/selector")) {
+    if (!folder.is_directory()) continue;
+    CAPTURE(folder.path().string());
+    const std::string id = "kvasir." + folder.path().filename().string();
+    CHECK(named([&](const Row& row) {
+      const auto selectors = strategy_of(row).selectors;
+      return std::any_of(selectors.begin(), selectors.end(),
+                         [&](const PluginSection& s) { return s.plugin.value == id; });
+    }));
+  }
+}
+
+TEST_CASE("a full budget is dense attention") {
+  Bench bench(8, 2);
+  KVASIR_FOR_EACH_ROW(row) {
+    INFO(row.why);
+    const StrategyConfig strategy = strategy_of(row, row.full);
+    const auto full = bench.engine(strategy), dense = bench.engine(dense_of(strategy));
+    for (const uint32_t n_prompt : {0u, 1u, 7u, 130u}) {
+      CAPTURE(n_prompt);
+      const Logits got = run(*full, n_prompt, 20), want = run(*dense, n_prompt, 20);
+      if (row.full_is == Equal::kBits)
+        CHECK(got == want);
+      else
+        CHECK(relative_difference(got, want) <= kBound);
+    }
+    const Engagement &e = full->decode_engagement(), &d = dense->decode_engagement();
+    CHECK(e.fallbacks == 0);
+    CHECK(e.tokens_attended == d.tokens_attended);
+  }
+}
+
+TEST_CASE("a context shorter than its budget is dense, from the empty one on") {
+  Bench bench(8, 2);
+  KVASIR_FOR_EACH_ROW(row) {
+    const StrategyConfig strategy = strategy_of(row);
+    const auto small = bench.engine(strategy), dense = bench.engine(dense_of(strategy));
+    const uint32_t covered = std::min(row.dense_up_to, 60u);
+    for (const uint32_t n_prompt : {0u, 1u, covered / 2, covered - 1}) {
+      CAPTURE(n_prompt);
+      CHECK(run(*small, n_prompt, covered - n_prompt) == run(*dense, n_prompt, covered - n_prompt));
+    }
+    CHECK(small->decode_engagement().fallbacks == 0);
+  }
+}
+
+TEST_CASE("a small budget is not dense, and half of it is another one: the tests above can fail") {
+  Bench bench(8, 2);
+  KVASIR_FOR_EACH_ROW(row) {
+    if (row.engages == Engages::kNever) continue;
+    const StrategyConfig strategy = strategy_of(row);
+    const auto small = bench.engine(strategy), dense = bench.engine(dense_of(strategy)),
+               half = bench.engine(strategy_of(row, row.half));
+    const Logits whole = run(*small, 130, 20);
+    CHECK(relative_difference(whole, run(*dense, 130, 20)) > 1e-3);
+    CHECK(relative_difference(run(*half, 130, 20), whole) > 1e-3);
+    CHECK(half->decode_engagement().tokens_attended < small->decode_engagement().tokens_attended);
+    CHECK(small->decode_engagement().tokens_attended < dense->decode_engagement().tokens_attended);
+  }
+}

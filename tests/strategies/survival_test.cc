@@ -1,0 +1,229 @@
+// What every strategy survives: batches of unlike sequences, prompts in chunks of any size, saving
+// and loading, forks, cuts, and a generation longer than all of its budget.
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/strategies/table.h"
+#include "tests/support/effort.h"
+
+namespace {
+using namespace kvasir;
+using namespace kvasir::test;
+
+using Logits = std::vector<std::vector<float>>;
+
+constexpr double kClose = 1e-4;  // other sizes of matrix products: f32 sums in another order
+
+// The i-th token of a generation.
+TokenId token_at(uint32_t i, uint32_t path = 0) {
+  return static_cast<TokenId>((i * 7 + path * 31 + 5) % 300);
+}
+// Feeds tokens [first, last) of a generation.
+Logits feed(Engine& engine, SequenceId seq, uint32_t first, uint32_t last, uint32_t path = 0) {
+  Logits out;
+  for (uint32_t i = first; i < last; ++i) out.push_back(decode(engine, seq, token_at(i, path)));
+  return out;
+}
+void check_close(const Logits& got, const Logits& want) {
+  REQUIRE(got.size() == want.size());
+  double most = 0;
+  size_t others = 0;  // steps whose greedy token is another one
+  for (size_t i = 0; i < got.size(); ++i) {
+    most = std::max(most, max_difference(got[i], want[i]));
+    others += best(got[i]) != best(want[i]);
+  }
+  CHECK(most <= kClose);
+  CHECK(others == 0);
+}
+void check_sound(const Engine& engine) {
+  CHECK(engine.prefill_engagement().fallbacks == 0);
+  CHECK(engine.decode_engagement().fallbacks == 0);
+}
+
+std::string chunk(uint32_t n) { return " cache.chunk_size=" + std::to_string(n); }
+
+}  // namespace
+
+TEST_SUITE_BEGIN("strategies/survival");
+
+TEST_CASE("a batch of sequences of unlike lengths is each of them alone") {
+  constexpr uint32_t kLengths[] = {0, 1, 9, 40, 100};  // none, one token, one block to many
+  constexpr uint32_t kSteps = 16;
+  Bench bench(8, 2);
+  KVASIR_FOR_EACH_ROW(row) {
+    EngineOptions options;
+    options.max_sequences = std::size(kLengths);
+    const auto together = bench.engine(strategy_of(row), options);
+    std::vector<SequenceId> ids;
+    Logits got[std::size(kLengths)];
+    for (const uint32_t n : kLengths) {
+      ids.push_back(together->open());
+      if (n > 0) prefill(*together, ids.back(), some_tokens(n, n));
+    }
+    for (uint32_t i = 0; i < kSteps; ++i) {
+      std::vector<Engine::DecodeItem> items;
+      for (uint32_t s = 0; s < ids.size(); ++s) items.push_back({ids[s], token_at(i, s)});
+      std::vector<float> logits(ids.size() * 300);
+      together->decode(items, logits);
+      for (uint32_t s = 0; s < ids.size(); ++s)
+        got[s].emplace_back(logits.begin() + s * 300, logits.begin() + (s + 1) * 300);
+    }
+    check_sound(*together);
+    const auto alone = bench.engine(strategy_of(row));
+    for (size_t s = ids.size(); s-- > 0;) {  // the other way round: ids are other ones
+      CAPTURE(kLengths[s]);
+      const auto seq = alone->open();
+      if (kLengths[s] > 0) prefill(*alone, seq, some_tokens(kLengths[s], kLengths[s]));
+      check_close(got[s], feed(*alone, seq, 0, kSteps, static_cast<uint32_t>(s)));
+      alone->close(seq);
+    }
+  }
+}
+
+TEST_CASE("a prompt may come in chunks of any size") {
+  constexpr uint32_t kPrompt = 90, kWhole = 128, kSteps = 8;
+  Bench bench(8, 2);
+  const auto run = [&](const Row& row, const std::string& settings) {
+    const auto engine = bench.engine(strategy_of(row, settings));
+    const auto seq = engine->open();
+    Logits out{prefill(*engine, seq, some_tokens(kPrompt, 4))};
+    for (auto& logits : feed(*engine, seq, 0, kSteps)) out.push_back(std::move(logits));
+    check_sound(*engine);
+    return out;
+  };
+  KVASIR_FOR_EACH_ROW(row) {
+    const Logits whole = run(row, chunk(kWhole));
+    for (const uint32_t n : {1u, 2u, 3u, 5u, 7u, 16u, 31u}) {
+      if (few_cases() && n != 1 && n != 7) continue;
+      CAPTURE(n);
+      if (row.slice.empty()) {
+        check_close(run(row, chunk(n)), whole);
+        continue;
+      }
+      // A slice shares a choice, by definition of the method, and none is larger than its chunk.
+      const std::string slice = " " + row.slice + "=" + std::to_string(n);
+      const Logits sliced = run(row, chunk(kWhole) + slice);
+      check_close(run(row, chunk(n) + slice), sliced);
+      check_close(run(row, chunk(3 * n) + slice), sliced);
+      check_close(run(row, chunk(n) + " " + row.slice + "=" + std::to_string(kWhole)), sliced);
+    }
+  }
+}
+
+TEST_CASE("a sequence saved in mid-generation goes on in another engine, bit for bit") {
+  Bench bench(8, 2);
+  KVASIR_FOR_EACH_ROW(row) {
+    for (const uint32_t n_decoded : {0u, 13u}) {
+      CAPTURE(n_decoded);
+      const auto first = bench.engine(strategy_of(row)), second = bench.engine(strategy_of(row));
+      second->close(second->open());  // the copy has an id of its own
+      const auto seq = first->open();
+      prefill(*first, seq, some_tokens(70, 5));
+      feed(*first, seq, 0, n_decoded);
+      if (!row.saves) {
+        const std::string id = first->pipeline().selectors[0]->id();
+        CHECK_THROWS_WITH_AS(first->save(seq), doctest::Contains(id.c_str()), Error);
+        continue;
+      }
+      const auto bytes = first->save(seq);
+      const auto copy = second->load(bytes, "saved");
+      CHECK(second->kv_bytes(copy) == first->kv_bytes(seq));
+      CHECK(feed(*second, copy, n_decoded, n_decoded + 30) ==
+            feed(*first, seq, n_decoded, n_decoded + 30));
+      const auto turn = some_tokens(20, 6);
+      CHECK(prefill(*second, copy, turn) == prefill(*first, seq, turn));
+      CHECK(feed(*second, copy, 50, 60) == feed(*first, seq, 50, 60));
+      CHECK(second->save(copy) == first->save(seq));
+      check_sound(*second);
+    }
+  }
+}
+
+TEST_CASE("a fork that diverges is a sequence of its own, and leaves its parent alone") {
+  constexpr uint32_t kFork = 9, kEnd = 40;
+  Bench bench(8, 2);
+  KVASIR_FOR_EACH_ROW(row) {
+    const auto engine = bench.engine(strategy_of(row)), fresh = bench.engine(strategy_of(row));
+    const auto prompt = some_tokens(70, 7);
+    const auto parent = engine->open();
+    prefill(*engine, parent, prompt);
+    feed(*engine, parent, 0, kFork);
+    const auto child = engine->fork(parent);
+    Logits of_parent, of_child;  // turn by turn: what they share must not be written
+    for (uint32_t i = kFork; i < kEnd; ++i) {
+      of_child.push_back(decode(*engine, child, token_at(i, 1)));
+      of_parent.push_back(decode(*engine, parent, token_at(i)));
+    }
+    for (const uint32_t path : {0u, 1u}) {
+      CAPTURE(path);
+      const auto seq = fresh->open();
+      prefill(*fresh, seq, prompt);
+      feed(*fresh, seq, 0, kFork);
+      CHECK(feed(*fresh, seq, kFork, kEnd, path) == (path ? of_child : of_parent));
+    }
+    engine->close(parent);
+    feed(*engine, child, kEnd, kEnd + 5, 1);
+    check_sound(*engine);
+  }
+}
+
+TEST_CASE("a cut sequence goes on as a fresh one, where its method can undo what it did") {
+  constexpr uint32_t kPrompt = 70, kDecoded = 21;
+  Bench bench(8, 2);
+  KVASIR_FOR_EACH_ROW(row) {
+    INFO(row.why);
+    for (const uint32_t keep : {kPrompt + 11, kPrompt + 2, 61u, 8u, 0u}) {
+      CAPTURE(keep);
+      const auto engine = bench.engine(strategy_of(row)), fresh = bench.engine(strategy_of(row));
+      const auto all = some_tokens(kPrompt, 8);
+      const auto seq = engine->open(), same = fresh->open();
+      prefill(*engine, seq, all);
+      feed(*engine, seq, 0, kDecoded);
+      const bool in_answer = keep >= kPrompt;
+      if (is_known(row, keep == 0 ? "cut to nothing" : in_answer ? "cut in the answer" : "cut"))
+        continue;
+      const bool undone =
+          row.rewinds == Rewinds::kAnywhere || (row.rewinds == Rewinds::kDecoded && in_answer);
+      if (undone) {
+        engine->truncate(seq, keep);
+      } else {
+        try {
+          engine->truncate(seq, keep);
+        } catch (const Error& e) {
+          CHECK(std::string(e.what()).find("evicted") != std::string::npos);
+          continue;
+        }
+      }
+      CHECK(engine->kv_len(seq) == keep);
+      const uint32_t n_prompt = std::min(keep, kPrompt);
+      if (n_prompt > 0) prefill(*fresh, same, {all.data(), n_prompt});
+      feed(*fresh, same, 0, keep - n_prompt);
+      const Logits got = feed(*engine, seq, 100, 130), want = feed(*fresh, same, 100, 130);
+      if (undone) check_close(got, want);
+      check_sound(*engine);
+    }
+  }
+}
+
+TEST_CASE("300 tokens one at a time: no fault, no fallback, and the strategy is at work") {
+  constexpr uint32_t kTokens = 300;
+  KVASIR_FOR_EACH_ROW(row) {
+    for (const uint32_t n_prompt : {0u, 40u}) {
+      CAPTURE(n_prompt);
+      if (n_prompt == 0 && is_known(row, "300 tokens")) continue;
+      Bench bench(8, 2);
+      const auto engine = bench.engine(strategy_of(row));
+      const auto seq = engine->open();
+      if (n_prompt > 0) prefill(*engine, seq, some_tokens(n_prompt, 9));
+      for (const auto& logits : feed(*engine, seq, 0, kTokens))
+        REQUIRE(max_difference(logits, logits) == 0);  // no NaN
+      const Engagement& e = engine->decode_engagement();
+      CHECK(engine->kv_len(seq) == n_prompt + kTokens);
+      CHECK(e.steps == kTokens);
+      for (const std::string& line : bench.log) CHECK(line.find("attending densely") == line.npos);
+      CHECK(e.fallbacks == 0);
+      if (row.engages == Engages::kNever) CHECK(e.tokens_attended == e.tokens_considered);
+      if (row.engages == Engages::kSelects) CHECK(e.selections > 0);
+      if (row.engages == Engages::kSelects || n_prompt > 0)
+        CHECK((e.tokens_attended < e.tokens_considered) == (row.engages != Engages::kNever));
+    }
+  }
+}

@@ -1,0 +1,314 @@
+// See table.h.
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/strategies/table.h"
+
+#include <sstream>
+
+namespace kvasir::test {
+namespace {
+
+constexpr bool kMagicPigSaves = false;  // it has no kvasir.state/1: saving is refused by name
+
+// Blocks of 8, chunks of 16: a prompt of 70 tokens takes several of each.
+const std::string kCommon =
+    "cache.block_size=8 cache.chunk_size=16 cache.on_fault=fail storage.type_k=f32 "
+    "storage.type_v=f32 ";
+
+std::vector<Row> make_rows() {
+  const auto all = Engages::kNever;
+  const auto evicts = Engages::kEvicts;
+  const std::string forced = "cache.sink_tokens=4 cache.window_tokens=16 ";
+  std::vector<Row> rows;
+  rows.push_back({.name = "dense",
+                  .preset = "dense",
+                  .engages = all,
+                  .dense_up_to = UINT32_MAX,
+                  .why = "it has no budget"});
+  rows.push_back({.name = "streaming",
+                  .preset = "streaming",
+                  .small = forced,
+                  .full = "cache.window_tokens=4096",
+                  .half = "cache.window_tokens=8",
+                  .dense_up_to = 20});
+  rows.push_back({.name = "streaming, positions by slot",
+                  .preset = "streaming",
+                  .small = forced + "cache.positions=slot",
+                  .full = "cache.window_tokens=4096",
+                  .half = "cache.window_tokens=8",
+                  .dense_up_to = 20});
+  rows.push_back({.name = "block_topk",
+                  .preset = "block_topk",
+                  .small = forced + "selector.budget_tokens=32",
+                  .full = "selector.budget_tokens=4096",
+                  .half = "selector.budget_tokens=16",
+                  .dense_up_to = 48});
+  rows.push_back({.name = "quest",
+                  .preset = "quest",
+                  .small = "cache.window_tokens=8 cache.dense_layers=[0] selector.token_budget=32",
+                  .full = "selector.token_budget=4096",
+                  .half = "selector.token_budget=16",
+                  .dense_up_to = 40});
+  rows.push_back({.name = "ktransformers",
+                  .preset = "ktransformers",
+                  .small = "cache.sink_tokens=8 cache.local_windows_len=16 "
+                           "selector.second_block_count=4 representative.last_queries=16",
+                  .full = "selector.second_block_count=512",
+                  .half = "selector.second_block_count=2",
+                  .dense_up_to = 48,
+                  .rewinds = Rewinds::kDecoded,
+                  .why = "the prompt's end chose the representatives"});
+  rows.push_back({.name = "ktransformers_preselect",
+                  .preset = "ktransformers_preselect",
+                  .small = "cache.sink_tokens=8 cache.local_windows_len=16 cache.dense_layer_num=1 "
+                           "selector.0.preselect_block_count=4 selector.0.window_size=16 "
+                           "selector.1.second_block_count=2 representative.last_queries=16",
+                  .full = "selector.0.preselect_block_count=512 selector.1.second_block_count=512",
+                  .half = "selector.1.second_block_count=1",
+                  .dense_up_to = 40,
+                  .rewinds = Rewinds::kDecoded,
+                  .why = "the prompt's end chose what is reachable"});
+  rows.push_back({.name = "infllm",
+                  .preset = "infllm",
+                  .small = "cache.n_init=8 cache.n_local=16 selector.topk=3 "
+                           "selector.exc_block_size=8",
+                  .full = "cache.bypass=true selector.topk=512",
+                  .half = "selector.topk=1",
+                  .dense_up_to = 16,
+                  .rewinds = Rewinds::kNever,
+                  .slice = "selector.exc_block_size",
+                  .why = "representatives keep the mass of queries that are gone; beyond the "
+                         "window keys stand at one constant distance, whatever the "
+                         "budget, unless bypass is true"});
+  rows.push_back({.name = "infllm, nothing is far",
+                  .preset = "infllm",
+                  .small = "cache.n_init=8 cache.n_local=16 selector.topk=3 "
+                           "selector.exc_block_size=8",
+                  .full = "cache.n_local=4096",
+                  .half = "cache.n_local=8",
+                  .dense_up_to = 16,
+                  .rewinds = Rewinds::kNever,
+                  .slice = "selector.exc_block_size",
+                  .why = "representatives keep the mass of queries that are gone; within the "
+                         "window all stand at their true positions"});
+  const std::string votes = "cache.window_tokens=8 ";
+  rows.push_back({.name = "snapkv",
+                  .preset = "snapkv",
+                  .small = votes + "selector.max_capacity_prompt=32",
+                  .full = "selector.max_capacity_prompt=4096",
+                  .half = "selector.max_capacity_prompt=16",
+                  .engages = evicts,
+                  .dense_up_to = 32,
+                  .rewinds = Rewinds::kDecoded,
+                  .why = "what the prompt's end evicted does not come back"});
+  rows.push_back({.name = "snapkv, retrieving",
+                  .preset = "snapkv",
+                  .small = votes + "selector.max_capacity_prompt=32 selector.mode=retrieve",
+                  .full = "selector.max_capacity_prompt=4096",
+                  .half = "selector.max_capacity_prompt=16",
+                  .engages = evicts,
+                  .dense_up_to = 32,
+                  .rewinds = Rewinds::kDecoded,
+                  .why = "a cut prompt has no end whose queries could vote"});
+  rows.push_back({.name = "pyramidkv",
+                  .preset = "pyramidkv",
+                  .small = votes + "selector.max_capacity_prompt=32 selector.beta=4",
+                  .full = "selector.max_capacity_prompt=4096",
+                  .half = "selector.max_capacity_prompt=16",
+                  .engages = evicts,
+                  .dense_up_to = 32,
+                  .rewinds = Rewinds::kDecoded,
+                  .why = "what the prompt's end evicted does not come back"});
+  rows.push_back({.name = "h2o, in shares of the prompt",
+                  .preset = "h2o",
+                  .small = "selector.heavy_ratio=0.2 selector.recent_ratio=0.2",
+                  .full = "!selector.heavy_ratio !selector.recent_ratio selector.hh_size=4096",
+                  .half = "selector.heavy_ratio=0.1 selector.recent_ratio=0.1",
+                  .engages = evicts,
+                  .dense_up_to = 1,
+                  .rewinds = Rewinds::kNever,
+                  .why = "a share of the prompt never covers what is generated: a full budget is "
+                         "one in tokens; each token evicts another"});
+  const std::string tokens = "!selector.heavy_ratio !selector.recent_ratio ";
+  rows.push_back({.name = "h2o, in tokens, masking",
+                  .preset = "h2o",
+                  .small = tokens + "selector.hh_size=12 selector.recent_size=12 "
+                                    "selector.mode=mask selector.normalize=true",
+                  .full = "selector.hh_size=4096",
+                  .half = "selector.hh_size=6 selector.recent_size=6",
+                  .engages = evicts,
+                  .dense_up_to = 24,
+                  .rewinds = Rewinds::kNever,
+                  .why = "its sums keep what the forgotten queries added"});
+  rows.push_back({.name = "tova",
+                  .preset = "tova",
+                  .small = "selector.cache_size=24",
+                  .full = "selector.cache_size=4096",
+                  .half = "selector.cache_size=12",
+                  .engages = evicts,
+                  .dense_up_to = 24,
+                  .rewinds = Rewinds::kNever,
+                  .why = "each token evicts another"});
+  rows.push_back({.name = "tova, after the prompt only",
+                  .preset = "tova",
+                  .small = "selector.cache_size=24 selector.evict_at=prompt_end",
+                  .full = "selector.cache_size=4096",
+                  .half = "selector.cache_size=12",
+                  .engages = evicts,
+                  .dense_up_to = 24,
+                  .rewinds = Rewinds::kDecoded,
+                  .why = "what the prompt's end evicted does not come back"});
+  const std::string no_columns =
+      "without a prompt it has no columns: the core falls back to dense at every token";
+  const std::string skewed = "cache.dense_layers=[0] selector.partial_weight_ratio=0.4 ";
+  rows.push_back({.name = "infinigen",
+                  .preset = "infinigen",
+                  .small = skewed + "selector.budget_tokens=16",
+                  .full = "selector.budget_tokens=4096",
+                  .half = "selector.budget_tokens=8",
+                  .dense_up_to = 16,
+                  .rewinds = Rewinds::kDecoded,
+                  .why = "columns stay those of the whole prompt",
+                  .known = {{"300 tokens", no_columns}, {"cut to nothing", no_columns}}});
+  rows.push_back({.name = "infinigen, a pool",
+                  .preset = "infinigen",
+                  .small = skewed + "selector.budget_tokens=16 selector.pool_limit=32 "
+                                    "selector.speculate_ahead=0",
+                  .full = "selector.budget_tokens=4096 selector.pool_limit=0",
+                  .half = "selector.budget_tokens=8",
+                  .dense_up_to = 16,
+                  .rewinds = Rewinds::kNever,
+                  .why = "a full pool evicts with every token",
+                  .known = {{"300 tokens", no_columns}}});
+  const std::string hashed_early =
+      "tokens that the cut brought back into the window stay hashed, and are drawn where a fresh "
+      "sequence attends to them exactly";
+  const std::string hashed =
+      "cache.window_tokens=8 cache.dense_layers=[0] cache."
+      "window_flush_tokens=8 selector.K=5 selector.L=24 ";
+  rows.push_back({.name = "magicpig",
+                  .preset = "magicpig",
+                  .small = hashed,
+                  .full = "selector.K=0",
+                  .half = "selector.L=8",
+                  .full_is = Equal::kBound,
+                  .dense_up_to = 11,
+                  .saves = kMagicPigSaves,
+                  .why = "its budget is what it draws: half of it is fewer tables",
+                  .known = {{"cut in the answer", hashed_early}}});
+  rows.push_back({.name = "magicpig, a budget and static tokens",
+                  .preset = "magicpig",
+                  .small = hashed + "selector.budget_tokens=24 selector.static=snapkv "
+                                    "selector.static_tokens=6",
+                  .full = "selector.budget_tokens=4096",
+                  .half = "selector.budget_tokens=15",
+                  .dense_up_to = 11,
+                  .rewinds = Rewinds::kDecoded,
+                  .saves = kMagicPigSaves,
+                  .why = "a cut prompt has no end whose queries could vote",
+                  .known = {{"cut in the answer", hashed_early}}});
+  rows.push_back({.name = "twilight",
+                  .preset = "twilight",
+                  .small = forced + "cache.dense_layers=[0] selector.0.budget_tokens=48 "
+                                    "selector.1.p=0.8",
+                  .full = "selector.0.budget_tokens=4096 selector.1.p=1",
+                  .half = "selector.1.p=0.4",
+                  .full_is = Equal::kBound,
+                  .dense_up_to = 24,
+                  .why = "p = 1 keeps every token that has a share in f32: it is asked, not "
+                         "bypassed"});
+  rows.push_back({.name = "twilight, a budget",
+                  .preset = "twilight",
+                  .small = forced + "cache.dense_layers=[0] selector.0.budget_tokens=48 "
+                                    "selector.1.budget_tokens=12",
+                  .full = "selector.0.budget_tokens=4096 selector.1.budget_tokens=4096",
+                  .half = "selector.1.budget_tokens=6",
+                  .dense_up_to = 24});
+  rows.push_back({.name = "duoattention",
+                  .preset = "duoattention",
+                  .small = forced,
+                  .full = "selector.sparsity=0",
+                  .half = "cache.window_tokens=8",
+                  .full_is = Equal::kBound,
+                  .dense_up_to = 20,
+                  .why = "retrieval heads alone: the rows say all, and are read as lists"});
+  rows.push_back({.name = "duoattention, evicting",
+                  .preset = "duoattention",
+                  .small = forced + "selector.evict=true",
+                  .full = "selector.sparsity=0",
+                  .half = "cache.window_tokens=8",
+                  .full_is = Equal::kBound,
+                  .dense_up_to = 20,
+                  .rewinds = Rewinds::kNever,
+                  .why = "streaming heads give up what leaves the window"});
+  rows.push_back({.name = "oracle",
+                  .preset = "oracle",
+                  .small = forced + "selector.budget_tokens=32",
+                  .full = "selector.budget_tokens=4096",
+                  .half = "selector.budget_tokens=16",
+                  .dense_up_to = 48});
+  rows.push_back({.name = "oracle, a share of the mass, in tokens",
+                  .preset = "oracle",
+                  .small = forced + "!selector.budget_tokens selector.unit=token selector.p=0.8",
+                  .full = "!selector.p selector.budget_tokens=4096",
+                  .half = "selector.p=0.6",
+                  .dense_up_to = 20});
+  rows.push_back({.name = "random",
+                  .preset = "random",
+                  .small = forced + "selector.budget_tokens=32",
+                  .full = "selector.budget_tokens=4096",
+                  .half = "selector.budget_tokens=16",
+                  .dense_up_to = 48});
+  return rows;
+}
+
+void take_out(StrategyConfig& strategy, const std::string& name) {
+  REQUIRE(strategy.selectors.size() == 1);
+  auto& options = strategy.selectors[0].options;
+  const size_t n =
+      std::erase_if(options, [&](const OptionSetting& o) { return "selector." + o.key == name; });
+  REQUIRE_MESSAGE(n == 1, name << " is not set");
+}
+
+}  // namespace
+
+const std::vector<Row>& rows() {
+  static const std::vector<Row> all = make_rows();
+  return all;
+}
+
+bool is_known(const Row& row, const std::string& test_case) {
+  const auto found = row.known.find(test_case);
+  if (found == row.known.end()) return false;
+  MESSAGE("KNOWN: " << row.name << ": " << found->second);
+  return true;
+}
+
+StrategyConfig strategy_of(const Row& row, const std::string& more) {
+  const std::string file = KVASIR_SOURCE_DIR "/configs/strategies/" + row.preset + ".toml";
+  std::istringstream settings(kCommon + row.small + " " + more);
+  std::vector<Override> overrides;
+  std::vector<std::string> out;
+  for (std::string setting; settings >> setting;) {
+    const size_t equals = setting.find('=');
+    if (setting[0] == '!') {
+      out.push_back(setting.substr(1));
+    } else {
+      overrides.push_back({setting.substr(0, equals), setting.substr(equals + 1), {}});
+    }
+  }
+  StrategyConfig strategy = load_strategy(file, overrides, {});
+  for (const std::string& name : out) take_out(strategy, name);
+  return strategy;
+}
+
+StrategyConfig dense_of(const StrategyConfig& strategy) {
+  StrategyConfig dense = strategy;
+  dense.selectors.resize(1);
+  dense.selectors[0] = {};
+  dense.selectors[0].plugin.value = "kvasir.dense";
+  dense.representative.reset();
+  dense.cache.positions.value = Positions::kTrue;
+  return dense;
+}
+
+}  // namespace kvasir::test

@@ -1,0 +1,56 @@
+// Every shipped strategy as one row: how it is made small, what a full budget is, and which
+// properties it is exempt from by its own definition, with the reason.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tests/core/runtime/support.h"
+
+namespace kvasir::test {
+
+enum class Equal { kBits, kBound };  // kBound: logits within 1e-5 of the largest
+// How counters show that the strategy was at work: it attends to less than there is, because it
+// selects, because it evicts, or not at all.
+enum class Engages { kSelects, kEvicts, kNever };
+// What truncate() may cut so that the sequence is as a fresh one: anything, tokens decoded since
+// the last prompt, or nothing, since what was evicted does not come back.
+enum class Rewinds { kAnywhere, kDecoded, kNever };
+
+struct Row {
+  std::string name;
+  std::string preset;  // configs/strategies/<preset>.toml
+  // Settings, apart by spaces: "table.key=value", or "!table.key" for one that the preset says and
+  // that is taken out.
+  std::string small{};  // on the preset: sparse at the lengths tested
+  std::string full{};   // on `small`: a budget that covers everything
+  std::string half{};   // on `small`: half the budget; empty: there is none to halve
+  Engages engages = Engages::kSelects;
+  Equal full_is = Equal::kBits;
+  uint32_t dense_up_to = 0;  // tokens cached below which `small` is dense, bit for bit
+  Rewinds rewinds = Rewinds::kAnywhere;
+  bool saves = true;
+  std::string slice{};  // key of the prompt tokens that share a choice; empty: prompts read densely
+  std::string why{};    // of what is not the plain case
+  // Defects at hand: what fails, by test case, and how. Printed, not checked.
+  std::map<std::string, std::string> known{};
+};
+
+const std::vector<Row>& rows();
+
+// Whether a row is known to fail here; then it says so, visibly.
+bool is_known(const Row& row, const std::string& test_case);
+
+// The preset with all of a row's settings. Keys and values are kept in f32.
+StrategyConfig strategy_of(const Row& row, const std::string& more = "");
+// Dense attention over the same cache.
+StrategyConfig dense_of(const StrategyConfig& strategy);
+
+}  // namespace kvasir::test
+
+// One subcase would run a whole test case again per row: a loop that names the row does it once.
+#define KVASIR_FOR_EACH_ROW(row)                            \
+  for (const kvasir::test::Row& row : kvasir::test::rows()) \
+    if (INFO("strategy: " << row.name); true)
