@@ -73,6 +73,7 @@ class Dynamic : public sdk::BlockRepresentative<dynamic::AttendedKeys>,
     out.put(static_cast<uint32_t>(layers.size()));
     for (const auto& [layer, pending] : layers) {
       out.put(layer);
+      out.put(pending.prompt_begin);
       out.put(pending.prompt_end);
       out.put(static_cast<uint32_t>(pending.blocks.size()));
       for (const auto& [block, sums] : pending.blocks) {
@@ -86,6 +87,7 @@ class Dynamic : public sdk::BlockRepresentative<dynamic::AttendedKeys>,
     const auto n = in.take<uint32_t>();
     for (uint32_t i = 0; i < n; ++i) {
       Pending::Layer& pending = state.layers[in.take_key(state.layers, n_layers_, "layers")];
+      pending.prompt_begin = in.take<uint32_t>();
       pending.prompt_end = in.take<uint32_t>();
       const auto n_blocks = in.take<uint32_t>();
       for (uint32_t b = 0; b < n_blocks; ++b) {

@@ -1,0 +1,287 @@
+// kvasir.tiered: who leaves memory, what comes back, and what happens when the file fails.
+// SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+#include <numeric>
+#include <thread>
+
+#include "tests/support/plugin_instance.h"
+#include "tests/support/step_data.h"
+#include "tests/support/temp_dir.h"
+
+namespace {
+using namespace kvasir::test;
+
+constexpr uint32_t kFloats = 64;  // of K and of V: two kv heads, four tokens of 8
+constexpr uint64_t kBlockBytes = 2 * kFloats * sizeof(float);
+
+kvasir_geometry geometry() {
+  kvasir_geometry g = small_geometry();
+  g.block_size = 4;
+  g.n_kv_heads = 2;
+  g.head_dim = g.v_dim = 8;
+  return g;
+}
+
+// Before the plugin, which asks once.
+struct CompletingHost : FakeHost {
+  CompletingHost() : FakeHost(1) { offer_completions(); }
+};
+
+struct Tiered {
+  explicit Tiered(OptionValues options) : plugin(host, "tiered", with_folder(std::move(options))) {
+    plugin.bind(geometry());
+  }
+  OptionValues with_folder(OptionValues options) {
+    options["type_k"] = options["type_v"] = std::string("f32");
+    options["folder"] = folder_path();
+    return options;
+  }
+  static kvasir_block_key key(uint32_t block, uint32_t kv_head = KVASIR_ALL_HEADS) {
+    return {{block + 100, 1}, 0, block, kv_head, 4, 0};
+  }
+  kvasir_lease acquire(uint32_t block, uint32_t mode = KVASIR_ACQUIRE_READ,
+                       uint32_t kv_head = KVASIR_ALL_HEADS) {
+    const kvasir_block_key name = key(block, kv_head);
+    kvasir_lease lease{};
+    REQUIRE_MESSAGE(plugin->acquire(plugin.self(), &name, 1, sizeof name, mode, &lease,
+                                    sizeof lease, plugin.err()) == KVASIR_OK,
+                    plugin.text());
+    return lease;
+  }
+  void release(const kvasir_lease& lease) { plugin->release(plugin.self(), &lease.lease, 1); }
+  void seal(uint32_t block, kvasir_lease& lease) {
+    const kvasir_block_key name = key(block);
+    REQUIRE(plugin->seal(plugin.self(), &name, 1, sizeof name, &lease, sizeof lease,
+                         plugin.err()) == KVASIR_OK);
+  }
+  // K = first, first + 1 …, V the negatives; full, and let go.
+  void store(uint32_t block, float first) {
+    kvasir_lease lease = acquire(block, KVASIR_ACQUIRE_WRITE);
+    auto *k = static_cast<float*>(lease.k), *v = static_cast<float*>(lease.v);
+    std::iota(k, k + kFloats, first);
+    for (uint32_t i = 0; i < kFloats; ++i) v[i] = -k[i];
+    seal(block, lease);
+    release(lease);
+  }
+  bool resident(uint32_t block) {  // and the last one used, if so
+    const kvasir_lease lease = acquire(block);
+    if (lease.lease) release(lease);
+    return lease.state == KVASIR_LEASE_RESIDENT;
+  }
+  // Until the file holds that many blocks and what may leave has left. Writing is the plugin's own
+  // thread's business; it is done with the last one once it answers for a block that is there.
+  void settle(uint64_t n_blocks, uint32_t resident_block) {
+    const auto written = [&] {
+      return !file().empty() && std::filesystem::file_size(file()) >= n_blocks * kBlockBytes;
+    };
+    for (int i = 0; i < 5000 && !written(); ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    REQUIRE(written());
+    REQUIRE(fetch({resident_block}, 1000 + ++n_settled).status == KVASIR_OK);
+  }
+  FakeHost::Report fetch(const std::vector<uint32_t>& blocks, uint64_t ticket,
+                         uint32_t priority = 2) {
+    std::vector<kvasir_block_key> keys;
+    for (const uint32_t block : blocks) keys.push_back(key(block));
+    const kvasir_io_hint hint = {sizeof hint, priority};
+    uint32_t accepted = 0;
+    REQUIRE(plugin->prefetch(plugin.self(), keys.data(), static_cast<uint32_t>(keys.size()),
+                             sizeof keys[0], &hint, ticket, &accepted, plugin.err()) == KVASIR_OK);
+    REQUIRE(accepted == keys.size());
+    return host.wait(ticket);
+  }
+  void check_bytes(uint32_t block, float first) {
+    const kvasir_lease lease = acquire(block);
+    REQUIRE(lease.state == KVASIR_LEASE_RESIDENT);
+    const auto *k = static_cast<const float*>(lease.k), *v = static_cast<const float*>(lease.v);
+    for (uint32_t i = 0; i < kFloats; ++i) {
+      CHECK(k[i] == first + static_cast<float>(i));
+      CHECK(v[i] == -k[i]);
+    }
+    release(lease);
+  }
+  kvasir_status drop(uint32_t block) {
+    const kvasir_block_key name = key(block);
+    return plugin->drop(plugin.self(), &name, 1, sizeof name, KVASIR_DROP_UNREF, plugin.err());
+  }
+  // The nameless file, as this process sees it.
+  std::string file() const {
+    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+      std::error_code error;
+      const auto target = std::filesystem::read_symlink(entry.path(), error).string();
+      if (!error && target.starts_with(folder_path() + "/")) return entry.path().string();
+    }
+    return "";
+  }
+
+  // Without a slash at its end.
+  std::string folder_path() const {
+    return std::filesystem::path(folder.path("x")).parent_path().string();
+  }
+
+  TempDir folder;
+  CompletingHost host;
+  PluginInstance<kvasir_storage> plugin;
+  uint64_t n_settled = 0;
+};
+
+TEST_SUITE("plugins/storage/tiered") {
+  TEST_CASE("the block used longest ago leaves; with fifo the one that came first") {
+    for (const std::string strategy : {"lru", "fifo"}) {
+      CAPTURE(strategy);
+      Tiered t({{"cached_blocks", int64_t{2}}, {"cache_strategy", strategy}});
+      t.store(0, 0.0f);
+      t.store(1, 100.0f);
+      t.settle(2, 1);
+      CHECK(t.resident(0));
+      t.store(2, 200.0f);
+      CHECK(!t.resident(strategy == "lru" ? 1 : 0));
+      CHECK(t.resident(strategy == "lru" ? 0 : 1));
+      CHECK(t.resident(2));
+    }
+  }
+
+  TEST_CASE("what left comes back with its bytes, reported once, whole or a head of it") {
+    Tiered t({{"cached_blocks", int64_t{1}}});
+    for (uint32_t block = 0; block < 6; ++block) t.store(block, 1000.0f * block);
+    t.settle(6, 5);
+    for (uint32_t block = 0; block < 5; ++block) CHECK(!t.resident(block));
+    const auto report = t.fetch({3, 0, 5}, 42);
+    CHECK(report.times == 1);
+    CHECK(report.status == KVASIR_OK);
+    CHECK(report.blocks == std::vector<kvasir_status>{0, 0, 0});
+    t.check_bytes(3, 3000.0f);
+    CHECK(t.fetch({4}, 43).status == KVASIR_OK);
+    const kvasir_lease slice = t.acquire(4, KVASIR_ACQUIRE_READ, 1);
+    REQUIRE(slice.state == KVASIR_LEASE_RESIDENT);
+    CHECK(static_cast<const float*>(slice.k)[0] == 4000.0f + kFloats / 2);
+    t.store(7, 0.0f);  // would push it out
+    t.store(8, 0.0f);
+    t.settle(8, 8);
+    CHECK(!t.resident(7));
+    CHECK(static_cast<const float*>(slice.k)[0] == 4000.0f + kFloats / 2);  // leased: it stays
+    t.release(slice);
+    CHECK(!t.resident(4));
+  }
+
+  TEST_CASE("a block that is written again forgets what the file had") {
+    Tiered t({{"cached_blocks", int64_t{1}}});
+    t.store(0, 1.0f);
+    t.store(1, 2.0f);
+    t.settle(2, 1);
+    CHECK(!t.resident(0));
+    kvasir_lease lease = t.acquire(0, KVASIR_ACQUIRE_WRITE);
+    auto *k = static_cast<float*>(lease.k), *v = static_cast<float*>(lease.v);
+    CHECK(k[63] == 64.0f);  // what is not written anew is there
+    std::iota(k, k + kFloats, 500.0f);
+    for (uint32_t i = 0; i < kFloats; ++i) v[i] = -k[i];
+    t.seal(0, lease);
+    t.release(lease);
+    t.store(2, 3.0f);
+    t.settle(3, 2);  // blocks go in order, and 0 to the place it had
+    CHECK(!t.resident(0));
+    CHECK(t.fetch({0}, 1).status == KVASIR_OK);
+    t.check_bytes(0, 500.0f);
+  }
+
+  TEST_CASE("blocks that are dropped give their place in the file to others") {
+    Tiered t({{"cached_blocks", int64_t{1}}});
+    for (uint32_t block = 0; block < 5; ++block) t.store(block, 0.0f);
+    t.settle(5, 4);
+    for (uint32_t block = 0; block < 4; ++block) CHECK(t.drop(block) == KVASIR_OK);
+    CHECK(t.drop(0) == KVASIR_ERR_INVALID);
+    for (uint32_t block = 10; block < 14; ++block) t.store(block, 0.0f);
+    t.store(20, 0.0f);
+    t.settle(6, 20);
+    CHECK(std::filesystem::file_size(t.file()) == 6 * kBlockBytes);
+  }
+
+  TEST_CASE("bytes that changed in the file, or are gone, are lost by name, not read") {
+    Tiered t({{"cached_blocks", int64_t{1}}});
+    for (uint32_t block = 0; block < 3; ++block) t.store(block, 1.0f);
+    t.settle(3, 2);
+    const int file = ::open(t.file().c_str(), O_RDWR);
+    REQUIRE(file >= 0);
+    CHECK(::pwrite(file, "x", 1, 100) == 1);
+    CHECK(t.fetch({0}, 1).blocks == std::vector<kvasir_status>{KVASIR_ERR_IO});
+    CHECK(t.acquire(0).state == KVASIR_LEASE_FAILED);
+    REQUIRE(::ftruncate(file, kBlockBytes) == 0);
+    const auto report = t.fetch({1, 2}, 2);
+    CHECK(report.status == KVASIR_ERR_IO);
+    CHECK(report.blocks == std::vector<kvasir_status>{KVASIR_ERR_IO, KVASIR_OK});
+    ::close(file);
+    REQUIRE(t.host.lines().size() == 2);
+    CHECK(t.host.lines()[0].find("block 0 of layer 0 could not be read back") != std::string::npos);
+    kvasir_lease lease{};
+    const kvasir_block_key name = Tiered::key(1);
+    CHECK(t.plugin->acquire(t.plugin.self(), &name, 1, sizeof name, KVASIR_ACQUIRE_WRITE, &lease,
+                            sizeof lease, t.plugin.err()) == KVASIR_ERR_IO);
+    CHECK(t.plugin.text().find("lost before") != std::string::npos);
+    CHECK(t.drop(1) == KVASIR_OK);
+  }
+
+  TEST_CASE("where the file takes no more, blocks stay in memory and nothing is lost") {
+    Tiered t({{"cached_blocks", int64_t{1}}});
+    rlimit before{};
+    REQUIRE(getrlimit(RLIMIT_FSIZE, &before) == 0);
+    const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+    const rlimit small = {kBlockBytes, before.rlim_max};
+    REQUIRE(setrlimit(RLIMIT_FSIZE, &small) == 0);
+    for (uint32_t block = 0; block < 4; ++block) t.store(block, 10.0f * block);
+    for (int i = 0; i < 1000 && t.host.lines().empty(); ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    CHECK(t.plugin->base.drain(t.plugin.self(), 1000, t.plugin.err()) == KVASIR_OK);
+    CHECK(t.fetch({0, 1, 2, 3}, 5).status == KVASIR_OK);
+    for (uint32_t block = 0; block < 4; ++block) t.check_bytes(block, 10.0f * block);
+    REQUIRE(setrlimit(RLIMIT_FSIZE, &before) == 0);
+    std::signal(SIGXFSZ, handler);
+    REQUIRE(t.host.lines().size() == 1);
+    CHECK(t.host.lines()[0].find("blocks stay in memory") != std::string::npos);
+  }
+
+  TEST_CASE("every ticket is reported once, cancelled ones and those at the end too") {
+    Tiered t({{"cached_blocks", int64_t{1}}});
+    for (uint32_t block = 0; block < 40; ++block) t.store(block, 1.0f);
+    t.settle(40, 39);
+    for (uint64_t ticket = 1; ticket <= 40; ++ticket) {
+      const kvasir_block_key name = Tiered::key(static_cast<uint32_t>(ticket) - 1);
+      const kvasir_io_hint hint = {sizeof hint, ticket % 2 ? 0u : 2u};
+      uint32_t accepted = 0;
+      REQUIRE(t.plugin->prefetch(t.plugin.self(), &name, 1, sizeof name, &hint, ticket, &accepted,
+                                 t.plugin.err()) == KVASIR_OK);
+      if (ticket % 3 == 0)
+        CHECK(t.plugin->cancel(t.plugin.self(), ticket, t.plugin.err()) == KVASIR_OK);
+    }
+    CHECK(t.plugin->base.drain(t.plugin.self(), 0, t.plugin.err()) == KVASIR_OK);
+    for (uint64_t ticket = 1; ticket <= 40; ++ticket) {
+      const auto report = t.host.wait(ticket);
+      CHECK(report.times == 1);
+      CHECK((report.status == KVASIR_OK || report.status == KVASIR_ERR_CANCELLED));
+    }
+  }
+
+  TEST_CASE("a host that takes no reports is refused") {
+    const FakeHost host(1);
+    const PluginInstance<kvasir_storage> plugin(host, "tiered");
+    CHECK(plugin.status() == KVASIR_ERR_UNSUPPORTED);
+    CHECK(plugin.text().find("kvasir.completion/1") != std::string::npos);
+  }
+
+  TEST_CASE("the plan counts what stays in memory") {
+    Tiered t({{"cached_blocks", int64_t{3}}});
+    const kvasir_geometry g = geometry();
+    kvasir_storage_plan plan{};
+    REQUIRE(t.plugin->plan(t.plugin.self(), &g, &plan, t.plugin.err()) == KVASIR_OK);
+    CHECK(plan.n_tiers == 2);
+    CHECK(plan.block_bytes == kBlockBytes);
+    CHECK(plan.resident_bytes == 3 * plan.block_bytes * g.n_layers);
+  }
+}
+
+}  // namespace
