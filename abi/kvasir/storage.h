@@ -34,6 +34,8 @@ typedef struct kvasir_storage_plan {
   uint32_t n_tiers;
   uint64_t block_bytes;    /* K and V of one block, one layer, all kv heads, in the fastest tier */
   uint64_t overhead_bytes; /* fixed: pools, tables, staging */
+  uint64_t resident_bytes; /* most that blocks take in the fastest tier between steps; 0 = all of
+                              them. What a step leases at once comes on top. */
 } kvasir_storage_plan;
 
 typedef struct kvasir_storage {

@@ -33,6 +33,11 @@ MemoryPlan make_plan(const ModelShape& shape, const Model::Memory& model, Pipeli
   const uint64_t n_blocks = (uint64_t{g.max_context} + g.block_size - 1) / g.block_size;
   plan.kv_bytes = storage.block_bytes * n_blocks * g.n_layers * options.max_sequences;
   plan.kv_overhead_bytes = storage.overhead_bytes;
+  if (storage.resident_bytes != 0) {  // and a dense step leases all of one layer
+    const uint64_t layer_bytes = plan.kv_bytes / g.n_layers;
+    plan.kv_slow_bytes =
+        plan.kv_bytes - std::min(plan.kv_bytes, storage.resident_bytes + layer_bytes);
+  }
 
   const CacheConfig& cache = pipeline.strategy.cache;
   const uint64_t sparse_layers = g.n_layers - cache.dense_layers.value.size();

@@ -12,6 +12,7 @@ namespace kvasir {
 
 struct MemoryPlan {
   uint64_t kv_bytes = 0;           // K and V of max_context tokens x max_sequences, all layers
+  uint64_t kv_slow_bytes = 0;      // of them, what is never in the fastest tier at once
   uint64_t kv_overhead_bytes = 0;  // the storage's fixed part
   uint64_t record_bytes = 0;       // slabs of representative and selectors
   uint64_t weight_bytes = 0;       // as resident after load
@@ -20,7 +21,7 @@ struct MemoryPlan {
   uint64_t attention_scratch_bytes = 0;
   uint64_t process_bytes = 0;  // program, libraries, tokenizer: a measured constant
   uint64_t total() const {
-    return kv_bytes + kv_overhead_bytes + record_bytes + weight_bytes + model_scratch_bytes +
+    return kv_bytes - kv_slow_bytes + kv_overhead_bytes + record_bytes + weight_bytes + model_scratch_bytes +
            activation_bytes + attention_scratch_bytes + process_bytes;
   }
   // Attended per layer, kv head and decode step at max_context.

@@ -71,8 +71,8 @@ class Reader {
   uint64_t count(uint64_t most, const char* what) {
     const auto n = number<uint64_t>();
     if (n > most)
-      refuse(std::string("it says ") + std::to_string(n) + " " + what + ", at most " +
-             std::to_string(most) + " are possible");
+      refuse("it says " + std::to_string(n) + " " + what + ", there is room for " +
+             std::to_string(most));
     return n;
   }
   template <class T>

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <kvasir/entry.h>
+#include <kvasir/ext/completion.h>
 #include <kvasir/ext/log.h>
 #include <kvasir/ext/scratch.h>
 #include <kvasir/ext/thread_pool.h>
@@ -27,7 +28,8 @@ class Host {
         plugin_id_(plugin_id),
         pool_(find<kvasir_thread_pool>(host, KVASIR_EXT_THREAD_POOL)),
         scratch_(find<kvasir_scratch>(host, KVASIR_EXT_SCRATCH)),
-        log_(find<kvasir_log>(host, KVASIR_EXT_LOG)) {}
+        log_(find<kvasir_log>(host, KVASIR_EXT_LOG)),
+        completion_(find<kvasir_completion>(host, KVASIR_EXT_COMPLETION)) {}
 
   const kvasir_host* raw() const { return host_; }  // for extensions without a wrapper here
 
@@ -72,6 +74,9 @@ class Host {
     return scratch_ ? scratch_->get(scratch_->self, worker, bytes) : nullptr;
   }
 
+  // Where a storage reports transfers; null when the host offers none.
+  const kvasir_completion* completion() const { return completion_; }
+
   void log(uint32_t level, const std::string& text) const {
     if (log_) log_->write(log_->self, level, plugin_id_, text.c_str());
   }
@@ -87,6 +92,7 @@ class Host {
   const kvasir_thread_pool* pool_;
   const kvasir_scratch* scratch_;
   const kvasir_log* log_;
+  const kvasir_completion* completion_;
 };
 
 // n elements of scratch for one worker, 64-byte aligned: the host's, or its own when the host has

@@ -325,11 +325,12 @@ SIZE(kvasir_io_hint, 8);
 AT(kvasir_io_hint, struct_size, 0);
 AT(kvasir_io_hint, priority, 4);
 
-SIZE(kvasir_storage_plan, 24);
+SIZE(kvasir_storage_plan, 32);
 AT(kvasir_storage_plan, struct_size, 0);
 AT(kvasir_storage_plan, n_tiers, 4);
 AT(kvasir_storage_plan, block_bytes, 8);
 AT(kvasir_storage_plan, overhead_bytes, 16);
+AT(kvasir_storage_plan, resident_bytes, 24);
 
 SIZE(kvasir_storage, 160);
 AT(kvasir_storage, base, 0);

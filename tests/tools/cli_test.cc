@@ -161,6 +161,63 @@ TEST_CASE("two strategy files on one binary read different amounts, and compare 
   CHECK(again["kv_bytes_read"] == dense["kv_bytes_read"]);
 }
 
+TEST_CASE("a prompt kept in a file is not read again, and answers as one that was") {
+  const TinyModel m;
+  const std::string file = m.folder.path("prompt.kv");
+  std::string text;
+  for (int i = 0; i < 40; ++i) text += "The well is deep and the water is cold. ";
+  const auto run = [&](const std::string& prompt, std::vector<std::string> more) {
+    std::vector<std::string> command = {
+        "run",       "-m", m.path,   "-p",    prompt,
+        "-n",        "8",  "--temp", "0",     "--ignore-eos",
+        "--json",    "-s", "quest",  "--set", "selector.token_budget=64",
+        "--compute", "f32"};
+    command.insert(command.end(), more.begin(), more.end());
+    return run_kvasir(command);
+  };
+  const auto json = [](const Finished& done) {
+    REQUIRE_MESSAGE(done.code == 0, done.err);
+    return Json::parse(done.out);
+  };
+  const Json plain = json(run(text, {}));
+  const Json first = json(run(text, {"--prompt-cache", file}));
+  const std::string bytes = read_bytes(file);
+  const Json again = json(run(text, {"--prompt-cache", file}));
+  CHECK(first["cached_prompt_tokens"] == 0);
+  CHECK(again["cached_prompt_tokens"] == plain["prompt_tokens"]);
+  for (const Json& cached : {first, again}) CHECK(cached["tokens"] == plain["tokens"]);
+
+  const std::string longer = text + "Who drinks?";
+  const Json whole = json(run(longer, {}));
+  const Json rest = json(run(longer, {"--prompt-cache", file, "--prompt-cache-ro"}));
+  CHECK(rest["tokens"] == whole["tokens"]);
+  CHECK(rest["cached_prompt_tokens"].get<uint32_t>() > 100);
+  CHECK(read_bytes(file) == bytes);
+  const Json shorter =
+      json(run(text.substr(0, text.size() - 1), {"--prompt-cache", file, "--prompt-cache-ro"}));
+  CHECK(shorter["cached_prompt_tokens"].get<uint32_t>() > 100);
+
+  for (const auto& [name, content, word] :
+       {std::tuple{"other.kv", std::string("no such thing"), "no prompt of kvasir"},
+        {"cut.kv", bytes.substr(0, 100), "cut off"},
+        {"half.kv", bytes.substr(0, bytes.size() / 2), "half.kv"},
+        {"bent.kv", bytes.substr(0, 40) + "x" + bytes.substr(41), "damaged"}}) {
+    const Finished refused = run(text, {"--prompt-cache", m.folder.write(name, content)});
+    CHECK(refused.code == 2);
+    CHECK(refused.err.find(word) != std::string::npos);
+  }
+  for (const auto& [context, word] :
+       {std::pair{"2000", "holds another prompt"}, {"50", "there is room for 50"}}) {
+    const Finished another =
+        run("Something else altogether.", {"--prompt-cache", file, "-c", context});
+    CHECK(another.code == 2);
+    CHECK(another.err.find(word) != std::string::npos);
+  }
+  const Finished nowhere = run(text, {"--prompt-cache", m.folder.path("none/prompt.kv")});
+  CHECK(nowhere.code == 2);
+  CHECK(nowhere.err.find("cannot be written") != std::string::npos);
+}
+
 TEST_CASE("config explain shows a native key, what it became, and the total that follows") {
   const Json r = json_of({"config", "explain", "ktransformers", "-c", "131072", "--json"});
   std::string note, value;

@@ -37,6 +37,8 @@ struct PromptOptions {
   uint32_t n_predict = 128;
   SamplerOptions sampler;
   std::string chat_template;
+  std::string cache_file;       // --prompt-cache
+  bool cache_readonly = false;  // --prompt-cache-ro
   bool ignore_eos = false;
 };
 

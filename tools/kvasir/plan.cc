@@ -1,6 +1,7 @@
 // kvasir plan: bytes per part and tier, tokens attended and bytes read per token, before anything
 // loads.
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cstdlib>
 
 #include "core/error.h"
@@ -34,6 +35,7 @@ Json plan_json(const MemoryPlan& p, uint32_t context, double bandwidth) {
   const uint64_t read = p.weight_bytes + p.kv_bytes_per_step + p.record_bytes_per_step;
   Json out{{"context", context},
            {"kv_bytes", p.kv_bytes},
+           {"kv_slow_bytes", p.kv_slow_bytes},
            {"kv_overhead_bytes", p.kv_overhead_bytes},
            {"representative_bytes", p.record_bytes},
            {"weight_bytes", p.weight_bytes},
@@ -42,7 +44,8 @@ Json plan_json(const MemoryPlan& p, uint32_t context, double bandwidth) {
            {"attention_scratch_bytes", p.attention_scratch_bytes},
            {"process_bytes", p.process_bytes},
            {"total_bytes", p.total()},
-           {"tiers", Json::array({{{"tier", "dram"}, {"bytes", p.total()}}})},
+           {"tiers", Json::array({{{"tier", "dram"}, {"bytes", p.total()}},
+                                  {{"tier", "storage"}, {"bytes", p.kv_slow_bytes}}})},
            {"sink_tokens", p.sink_tokens},
            {"window_tokens", p.window_tokens},
            {"selected_tokens", p.selected_tokens},
@@ -59,16 +62,19 @@ Json plan_json(const MemoryPlan& p, uint32_t context, double bandwidth) {
 }
 
 void print_text(const Json& report) {
-  std::printf("%s, %s, strategy %s, %u sequence(s); GB = 1e9 bytes, all in main memory\n\n",
+  std::printf("%s, %s, strategy %s, %u sequence(s); GB = 1e9 bytes\n\n",
               report["model"].get<std::string>().c_str(),
               report["compute"].get<std::string>().c_str(),
               report["strategy"].get<std::string>().c_str(), report["n_sequences"].get<uint32_t>());
   const bool bound = report.contains("bandwidth_bytes_per_second");
+  const bool tiers = std::any_of(report["plans"].begin(), report["plans"].end(),
+                                 [](const Json& p) { return p["kv_slow_bytes"] != 0; });
   std::vector<std::string> header = {"context",    "K+V GB",        "summaries GB",
                                      "weights GB", "other GB",      "total GB",
                                      "attended",   "read/token MB", "of it weights MB"};
+  if (tiers) header.insert(header.begin() + 2, "not in memory GB");
   if (bound) header.insert(header.end(), {"at least ms/token", "at most tokens/s"});
-  Table table(header, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10});
+  Table table(header, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11});
   for (const Json& p : report["plans"]) {
     const auto bytes = [&](const char* key) { return p[key].get<uint64_t>(); };
     const uint64_t other = bytes("kv_overhead_bytes") + bytes("model_scratch_bytes") +
@@ -86,6 +92,7 @@ void print_text(const Json& report) {
         p["attended_tokens"].dump(),
         format("%.1f", static_cast<double>(read) / 1e6),
         format("%.1f", static_cast<double>(bytes("weight_bytes")) / 1e6)};
+    if (tiers) row.insert(row.begin() + 2, gigabytes(bytes("kv_slow_bytes")));
     if (bound) {
       row.push_back(format("%.2f", p["bound_ms_per_token"].get<double>()));
       row.push_back(format("%.2f", p["bound_tokens_per_second"].get<double>()));
@@ -94,6 +101,7 @@ void print_text(const Json& report) {
   }
   std::fputs(table.text().c_str(), stdout);
   std::printf("\nattended: per layer, kv head and decoded token at the full context\n");
+  if (tiers) std::printf("not in memory: that part of K and V; the total is without it\n");
   if (bound)
     std::printf("bound: bytes read / %.1f GB/s\n",
                 report["bandwidth_bytes_per_second"].get<double>() / 1e9);

@@ -59,15 +59,17 @@ nlohmann::ordered_json engagement_json(const Engagement& e, double crossing_nano
 nlohmann::ordered_json to_json(Engine& engine, const RunFigures& f) {
   const double crossing = engine.crossing_nanos();
   const Engagement& d = engine.decode_engagement();
+  const uint32_t n_read = f.prompt_tokens - f.cached_prompt_tokens;
   nlohmann::ordered_json out{
       {"strategy", engine.pipeline().strategy.name},
       {"plugins", plugins_json(engine.pipeline())},
       {"prompt_tokens", f.prompt_tokens},
+      {"cached_prompt_tokens", f.cached_prompt_tokens},
       {"generated_tokens", f.generated_tokens},
       {"load_ms", f.load_ms},
       {"prefill_ms", f.prefill_ms},
       {"decode_ms", f.decode_ms},
-      {"prefill_tokens_per_second", per(f.prompt_tokens * 1e3, f.prefill_ms)},
+      {"prefill_tokens_per_second", per(n_read * 1e3, f.prefill_ms)},
       {"decode_tokens_per_second", per(static_cast<double>(d.steps) * 1e3, f.decode_ms)}};
   out.update(engagement_json(d, crossing));
   out["prefill"] = engagement_json(engine.prefill_engagement(), crossing);
@@ -77,10 +79,15 @@ nlohmann::ordered_json to_json(Engine& engine, const RunFigures& f) {
 std::string to_text(Engine& engine, const RunFigures& f) {
   const Engagement& d = engine.decode_engagement();
   const auto steps = static_cast<double>(d.steps);
-  std::string out = format(
+  const uint32_t n_read = f.prompt_tokens - f.cached_prompt_tokens;
+  std::string out;
+  if (f.cached_prompt_tokens != 0)
+    out = format("prompt cache: %u of %u prompt tokens were in the file\n", f.cached_prompt_tokens,
+                 f.prompt_tokens);
+  out += format(
       "timings: prefill %u tokens in %.1f ms (%.1f tokens/s), decode %llu steps in %.1f ms "
       "(%.2f tokens/s)\n",
-      f.prompt_tokens, f.prefill_ms, per(f.prompt_tokens * 1e3, f.prefill_ms),
+      n_read, f.prefill_ms, per(n_read * 1e3, f.prefill_ms),
       static_cast<unsigned long long>(d.steps), f.decode_ms, per(steps * 1e3, f.decode_ms));
   if (d.steps == 0) return out;
   const auto considered = static_cast<double>(d.tokens_considered);

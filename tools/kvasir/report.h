@@ -14,6 +14,8 @@ namespace kvasir::tool {
 
 struct RunFigures {
   uint32_t prompt_tokens = 0, generated_tokens = 0;
+  uint32_t cached_prompt_tokens = 0;  // of the prompt, found in a file, not read
+
   double load_ms = 0, prefill_ms = 0, decode_ms = 0;
 };
 

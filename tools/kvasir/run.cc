@@ -8,6 +8,7 @@
 #include "core/platform/memory.h"
 #include "tools/kvasir/commands.h"
 #include "tools/kvasir/generate.h"
+#include "tools/kvasir/prompt_cache.h"
 #include "tools/kvasir/session.h"
 
 namespace kvasir::tool {
@@ -55,25 +56,34 @@ void run(const Options& options, const PromptOptions& prompt) {
     std::fprintf(stderr, "kvasir: warning: %u tokens of context, the model was made for %u\n",
                  context, session.shape().max_context);
   Engine& engine = session.load(context);
-  const SequenceId seq = engine.open();
   std::vector<float> logits(session.shape().vocab_size);
+  const CachedPrompt cached = prompt.cache_file.empty()
+                                  ? CachedPrompt{engine.open(), 0}
+                                  : restore_prompt(engine, prompt.cache_file, tokens, logits);
+  const SequenceId seq = cached.seq;
+  if (!prompt.cache_file.empty() && !prompt.cache_readonly)
+    engine.save(seq);  // who cannot be saved says so before the prompt is read
   RunFigures figures;
   figures.prompt_tokens = static_cast<uint32_t>(tokens.size());
+  figures.cached_prompt_tokens = cached.n_tokens;
   figures.load_ms = session.load_ms();
   std::signal(SIGINT, [](int) {
     if (interrupted.exchange(true)) std::_Exit(130);
   });
-  uint32_t done = 0;
-  {
+  uint32_t done = cached.n_tokens;
+  if (done < tokens.size()) {
     ProgressBar bar("prefill");
-    done = engine.prefill(seq, tokens, logits,
-                          {.progress =
-                               [&](uint32_t at, uint32_t total) {
-                                 bar.update(at, total);
-                                 return !interrupted.load();
-                               },
-                           .all_logits = {}});
+    done += engine.prefill(seq, std::span(tokens).subspan(cached.n_tokens), logits,
+                           {.progress =
+                                [&](uint32_t at, uint32_t total) {
+                                  bar.update(at, total);
+                                  return !interrupted.load();
+                                },
+                            .all_logits = {}});
   }
+  if (!prompt.cache_file.empty() && !prompt.cache_readonly && done > cached.n_tokens &&
+      done == tokens.size())
+    save_prompt(engine, seq, logits, prompt.cache_file);
   figures.prefill_ms = static_cast<double>(engine.prefill_engagement().total_nanos) / 1e6;
   SamplerOptions sampling = prompt.sampler;
   sampling.seed = options.seed;
@@ -121,6 +131,11 @@ void add_run(CLI::App& app) {
   add_sampler_flags(*command, *prompt);
   auto* text = command->add_option("-p,--prompt", prompt->prompt, "Prompt text");
   auto* file = command->add_option("-f,--file", prompt->file, "Prompt from a file");
+  auto* cache = command->add_option(
+      "--prompt-cache", prompt->cache_file,
+      "Start behind the prompt in this file, if it exists; keep the prompt there once it is read");
+  command->add_flag("--prompt-cache-ro", prompt->cache_readonly, "Use that file, do not write it")
+      ->needs(cache);
   command->add_option(
       "--chat-template", prompt->chat_template,
       "Wrap the prompt as a chat message: chatml, llama2, llama3, internlm2, mistral");

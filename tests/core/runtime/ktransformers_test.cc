@@ -231,3 +231,41 @@ TEST_CASE("blocks of one token with preselection attend to what SnapKV without p
       CHECK(margin > 1e-7);
     }
 }
+
+TEST_CASE("QUEST representatives without preselection, per kv head, select what Quest selects") {
+  for (const uint32_t n_kv_heads : {8u, 2u, 1u}) {
+    CAPTURE(n_kv_heads);
+    Bench bench(8, n_kv_heads);
+    const std::string pages =
+        kRecording + "[representative]\nplugin = 'kvasir.minmax'\n[cache]\nblock_size = 8\n";
+    const auto theirs =
+        bench.engine(pages +
+                     "sink_tokens = 0\nlocal_windows_len = 8\ndense_layer_num = 1\n"
+                     "head_select_mode = 'SEPARATE'\n"
+                     "[selector]\nplugin = 'kvasir.block_topk'\nsecond_block_count = 3\n");
+    const auto quest = bench.engine(
+        pages +
+        "sink_tokens = 0\nwindow_tokens = 8\ndense_layers = [0]\nhead_select_mode = 'separate'\n"
+        "gqa_reduce = 'sum'\n[selector]\nplugin = 'kvasir.block_topk'\ntoken_budget = 24\n");
+    Recording &book = recording_of(*theirs), &other = recording_of(*quest);
+    const auto prompt = some_tokens(150, 4);
+    const auto seq = theirs->open(), twin = quest->open();
+    prefill(*theirs, seq, prompt);
+    prefill(*quest, twin, prompt);
+    book.armed = other.armed = 1;
+    for (uint32_t i = 0; i < 30; ++i) {
+      decode(*theirs, seq, static_cast<TokenId>(i));
+      decode(*quest, twin, static_cast<TokenId>(i));
+      REQUIRE(book.runs.size() == kLayers);
+      for (uint32_t layer = 0; layer < kLayers; ++layer)
+        for (uint32_t head = 0; head < n_kv_heads; ++head) {
+          const auto tokens = attended(book.runs[layer], seq, head);
+          CHECK(tokens == attended(other.runs[layer], twin, head));
+          if (layer > 0) CHECK(tokens.size() <= 24 + 16);
+        }
+      book.runs.clear();
+      other.runs.clear();
+    }
+    CHECK(theirs->decode_engagement().tokens_selected > 0);
+  }
+}

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <string>
 
-namespace kvasir::dram {
+namespace kvasir::sdk {
 
 struct BlockName {
   uint64_t hash[2];
@@ -39,12 +39,12 @@ inline BlockName whole_of(const kvasir_block_key& key) {
   return {{key.hash[0], key.hash[1]}, key.layer, key.block, KVASIR_ALL_HEADS};
 }
 
-// How an error text about `key` begins.
-inline std::string where(const char* function, const kvasir_block_key& key) {
-  std::string text = std::string("dram: ") + function + ", layer " + std::to_string(key.layer) +
-                     ", block " + std::to_string(key.block);
+// How an error text of a storage about `key` begins.
+inline std::string where(const char* storage, const char* function, const kvasir_block_key& key) {
+  std::string text = std::string(storage) + ": " + function + ", layer " +
+                     std::to_string(key.layer) + ", block " + std::to_string(key.block);
   if (key.kv_head != KVASIR_ALL_HEADS) text += ", kv head " + std::to_string(key.kv_head);
   return text + ": ";
 }
 
-}  // namespace kvasir::dram
+}  // namespace kvasir::sdk

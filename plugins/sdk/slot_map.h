@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-namespace kvasir::dram {
+namespace kvasir::sdk {
 
 // id = generation << 32 | index + 1: never 0, and any 64-bit number may be asked for.
 template <class T>
@@ -52,4 +52,4 @@ class SlotMap {
   std::vector<uint32_t> free_;
 };
 
-}  // namespace kvasir::dram
+}  // namespace kvasir::sdk

@@ -1,0 +1,45 @@
+// A file without a name that holds blocks; it goes with the process.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace kvasir::tiered {
+
+// Where a block lies, and what its bytes must hash to.
+struct Extent {
+  static constexpr uint64_t kNowhere = UINT64_MAX;
+  uint64_t offset = kNowhere;
+  uint64_t bytes = 0;
+  uint64_t checksum = 0;  // XXH3, 64 bits
+  bool valid() const { return offset != kNowhere; }
+};
+
+// reserve() and give_back() are for one thread at a time; write() and read() for any.
+class BlockFile {
+ public:
+  // In `folder`. Throws sdk::Error(KVASIR_ERR_IO).
+  explicit BlockFile(const std::string& folder);
+  ~BlockFile();
+  BlockFile(const BlockFile&) = delete;
+  BlockFile& operator=(const BlockFile&) = delete;
+
+  Extent reserve(uint64_t bytes);  // of freed ones of that size, else at the end
+  void give_back(const Extent& extent) noexcept;
+  uint64_t bytes() const { return end_; }  // the file's length
+
+  // False with a reason in `why`. write() sets the checksum, read() checks it.
+  bool write(Extent& extent, const std::byte* from, std::string& why) const;
+  bool read(const Extent& extent, std::byte* to, std::string& why) const;
+
+ private:
+  int file_ = -1;
+  uint64_t end_ = 0;
+  std::map<uint64_t, std::vector<uint64_t>> free_;  // offsets by size
+};
+
+}  // namespace kvasir::tiered
