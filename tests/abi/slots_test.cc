@@ -1,6 +1,6 @@
-// Who drives what: for every function slot of the stable ABI a shipped plugin, or a test plugin
-// where none that ships does it, that fills the slot; for the host's, who calls it. A slot without
-// a line here belongs in ext/draft. SPDX-License-Identifier: Apache-2.0
+// Who drives what: for every function slot of the stable ABI a plugin that fills it (one that
+// ships, or the path of a test plugin); for the host's, who calls it. A slot without a line here
+// belongs in ext/draft. SPDX-License-Identifier: Apache-2.0
 #include <filesystem>
 #include <regex>
 #include <set>
@@ -10,8 +10,6 @@
 
 namespace {
 using namespace kvasir::test;
-
-const std::string kAsync = KVASIR_BINARY_DIR "/test-plugins/fake/async_storage.so";
 
 struct Slot {
   std::string table, name;
@@ -43,11 +41,11 @@ const Slot kRepresentativeSlots[] = {SLOT(kvasir_representative, layout, "minmax
                                      SLOT(kvasir_representative, update, "minmax"),
                                      SLOT(kvasir_representative, score, "minmax")};
 const Slot kStorageSlots[] = {
-    SLOT(kvasir_storage, plan, "dram"),     SLOT(kvasir_storage, formats, "dram"),
-    SLOT(kvasir_storage, acquire, "dram"),  SLOT(kvasir_storage, release, "dram"),
-    SLOT(kvasir_storage, seal, "dram"),     SLOT(kvasir_storage, drop, "dram"),
-    SLOT(kvasir_storage, prefetch, kAsync), SLOT(kvasir_storage, cancel, kAsync),
-    SLOT(kvasir_instance, drain, kAsync),
+    SLOT(kvasir_storage, plan, "dram"),       SLOT(kvasir_storage, formats, "dram"),
+    SLOT(kvasir_storage, acquire, "dram"),    SLOT(kvasir_storage, release, "dram"),
+    SLOT(kvasir_storage, seal, "dram"),       SLOT(kvasir_storage, drop, "dram"),
+    SLOT(kvasir_storage, prefetch, "tiered"), SLOT(kvasir_storage, cancel, "tiered"),
+    SLOT(kvasir_instance, drain, "tiered"),
 };
 const Slot kAttentionSlots[] = {SLOT(kvasir_attention, plan, "cpu"),
                                 SLOT(kvasir_attention, run, "cpu"),
@@ -63,7 +61,7 @@ const Slot kHostSlots[] = {
     SLOT(kvasir_thread_pool, node_of, "plugins/sdk/host.h"),
     SLOT(kvasir_scratch, get, "plugins/sdk/host.h"),
     SLOT(kvasir_log, write, "plugins/sdk/host.h"),
-    SLOT(kvasir_completion, complete, "tests/plugins/fakes/transfers.h"),
+    SLOT(kvasir_completion, complete, "plugins/storage/tiered/tiered.cc"),
 };
 
 bool is_filled(const void* table, size_t offset) {

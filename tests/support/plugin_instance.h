@@ -21,16 +21,15 @@ namespace kvasir::test {
 // Enum names and paths are strings. Keys are the schema's own.
 using OptionValues = std::map<std::string, std::variant<int64_t, double, std::string>>;
 
-// A shipped plugin, <build>/plugins/<name>.so, or the file at a path. Never unloaded.
-inline kvasir_status (*entry_of(const std::string& plugin))(const kvasir_host*, kvasir_request*,
-                                                            kvasir_err*) noexcept {
+using Entry = decltype(&kvasir_plugin_entry);
+// Of a shipped plugin, <build>/plugins/<name>.so, or of the file at a path. Never unloaded.
+inline Entry entry_of(const std::string& plugin) {
   const bool is_path = plugin.find('/') != std::string::npos;
   const std::string path =
       is_path ? plugin : std::string(KVASIR_BINARY_DIR) + "/plugins/" + plugin + ".so";
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   REQUIRE_MESSAGE(library, dlerror());
-  const auto entry =
-      reinterpret_cast<decltype(&kvasir_plugin_entry)>(dlsym(library, "kvasir_plugin_entry"));
+  const auto entry = reinterpret_cast<Entry>(dlsym(library, "kvasir_plugin_entry"));
   REQUIRE(static_cast<bool>(entry));
   return entry;
 }

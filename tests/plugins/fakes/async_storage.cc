@@ -24,7 +24,7 @@ class AsyncStorage : public MemoryStorage {
       : MemoryStorage(false),
         pool_blocks_(o.u32("pool_blocks")),
         fail_every_(o.u32("fail_every")),
-        transfers_(host.raw(), o.u32("queue_blocks"), o.u32("delay_us"),
+        transfers_(host, o.u32("queue_blocks"), o.u32("delay_us"),
                    [this](const kvasir_block_key& key) { return fetch(key); }) {}
   const void* get_extension(const char* id) { return probe_extension<AsyncStorage>(id); }
   void bind(const kvasir_geometry& geometry) {

@@ -24,10 +24,9 @@ class MemoryStorage {
   // Not stable: bytes move when the last lease is gone.
   explicit MemoryStorage(bool is_stable) : is_stable_(is_stable) {}
   void bind(const kvasir_geometry& geometry) { g_ = geometry; }
-  void plan(const kvasir_geometry& geometry, kvasir_storage_plan& out) {
-    g_ = geometry;
+  void plan(const kvasir_geometry& geometry, kvasir_storage_plan& out) const {
     out.n_tiers = 1;
-    out.block_bytes = geometry.n_kv_heads * head_floats() * sizeof(float);
+    out.block_bytes = geometry.n_kv_heads * head_floats(geometry) * sizeof(float);
   }
   void formats(kvasir_kv_format* out, uint32_t capacity, uint32_t& n) const {
     n = 1;
@@ -52,7 +51,8 @@ class MemoryStorage {
   void release(std::span<const uint64_t> leases) {
     for (const uint64_t id : leases) {
       const auto found = blocks_.find(id);
-      if (found == blocks_.end() || --found->second.n_leases > 0 || is_stable_) continue;
+      if (found == blocks_.end() || found->second.n_leases == 0) continue;
+      if (--found->second.n_leases > 0 || is_stable_) continue;
       found->second.bytes = std::vector(found->second.bytes);  // a late reader reads freed memory
     }
   }
@@ -84,7 +84,9 @@ class MemoryStorage {
   }
 
  protected:
-  uint64_t head_floats() const { return uint64_t{g_.block_size} * (g_.head_dim + g_.v_dim); }
+  static uint64_t head_floats(const kvasir_geometry& g) {
+    return uint64_t{g.block_size} * (g.head_dim + g.v_dim);
+  }
   // 0: it never had it.
   uint64_t find(const kvasir_block_key& key) const {
     const auto names = [&](const kvasir_block_key& of) {
@@ -109,7 +111,7 @@ class MemoryStorage {
   uint64_t make(const kvasir_block_key& key) {
     Block& block = blocks_[++last_id_];
     block.key = key;
-    block.bytes.resize(n_heads(block, g_) * head_floats());
+    block.bytes.resize(n_heads(block, g_) * head_floats(g_));
     return last_id_;
   }
   void lease(uint64_t id, kvasir_lease& out) {

@@ -3,8 +3,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <kvasir/ext/completion.h>
-
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -23,9 +21,8 @@ class Transfers {
   using Fetch = std::function<kvasir_status(const kvasir_block_key&)>;
 
   // Not available when the host offers no completion service.
-  Transfers(const kvasir_host* host, uint32_t max_blocks, uint32_t delay_us, Fetch fetch)
-      : completion_(static_cast<const kvasir_completion*>(
-            host->get_extension(host->self, KVASIR_EXT_COMPLETION))),
+  Transfers(const sdk::Host& host, uint32_t max_blocks, uint32_t delay_us, Fetch fetch)
+      : completion_(host.completion()),
         max_blocks_(max_blocks),
         delay_(delay_us),
         fetch_(std::move(fetch)) {}
