@@ -23,6 +23,7 @@
 #include "plugins/sdk/keep_best.h"
 #include "plugins/sdk/plugin.h"
 #include "plugins/sdk/pooling.h"
+#include "plugins/sdk/sequences.h"
 #include "plugins/sdk/token_budget.h"
 #include "plugins/sdk/vote_sums.h"
 

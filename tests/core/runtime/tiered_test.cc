@@ -2,10 +2,13 @@
 // for bit, and what was not asked for is not read.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
+#include <thread>
 
 #include "tests/core/runtime/support.h"
 #include "tests/support/effort.h"
+#include "tests/support/temp_dir.h"
 
 namespace {
 using namespace kvasir;
@@ -56,6 +59,21 @@ Numbers story(Engine& engine) {
   engine.close(b);
   out.add(prefill(engine, c, some_tokens(40, 3)));
   return out;
+}
+
+// Bytes of the nameless file in `folder`, once it holds `bytes`: writing is another thread's work.
+uint64_t written(const std::string& folder, uint64_t bytes) {
+  namespace fs = std::filesystem;
+  uint64_t size = 0;
+  for (int i = 0; i < 5000 && size < bytes; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    for (const auto& entry : fs::directory_iterator("/proc/self/fd")) {
+      std::error_code error;
+      if (fs::read_symlink(entry.path(), error).string().starts_with(folder + "/") && !error)
+        size = fs::file_size(entry.path(), error);
+    }
+  }
+  return size;
 }
 
 }  // namespace
@@ -109,11 +127,15 @@ TEST_CASE("a cut goes back into blocks that had left, and a saved sequence holds
 
 TEST_CASE("what a strategy does not ask for stays in the file") {
   Bench bench(8, 2);
+  constexpr uint64_t kBlockBytes = uint64_t{2} * 2 * kBlock * 16 * sizeof(float);
   const auto loaded = [&](const std::string& strategy, uint32_t cached) {
     bench.log.clear();
-    auto engine = bench.engine(kCache + strategy + tiered(cached));
+    const TempDir folder;
+    const std::string path = std::filesystem::path(folder.path("x")).parent_path().string();
+    auto engine = bench.engine(kCache + strategy + tiered(cached, "folder = '" + path + "'\n"));
     const auto seq = engine->open();
     prefill(*engine, seq, some_tokens(200, 5));
+    REQUIRE(written(path, 3 * 25 * kBlockBytes) == 3 * 25 * kBlockBytes);
     for (TokenId token = 0; token < 20; ++token) decode(*engine, seq, token);
     engine.reset();  // the storage says on its way what it did
     for (const std::string& line : bench.log)

@@ -3,7 +3,8 @@
 #include <algorithm>
 
 #include "tests/core/runtime/support.h"
-#include "tests/support/fake_host.h"
+#include "tests/support/plugin_instance.h"
+#include "tests/support/step_data.h"
 #include "tests/support/temp_dir.h"
 
 namespace {

@@ -149,7 +149,8 @@ TEST_SUITE("plugins/storage/tiered") {
 
   TEST_CASE("what left comes back with its bytes, reported once, whole or a head of it") {
     Tiered t({{"cached_blocks", int64_t{1}}});
-    for (uint32_t block = 0; block < 6; ++block) t.store(block, 1000.0f * block);
+    for (uint32_t block = 0; block < 6; ++block)
+      t.store(block, 1000.0f * static_cast<float>(block));
     t.settle(6, 5);
     for (uint32_t block = 0; block < 5; ++block) CHECK(!t.resident(block));
     const auto report = t.fetch({3, 0, 5}, 42);
@@ -233,12 +234,13 @@ TEST_SUITE("plugins/storage/tiered") {
     const auto handler = std::signal(SIGXFSZ, SIG_IGN);
     const rlimit small = {kBlockBytes, before.rlim_max};
     REQUIRE(setrlimit(RLIMIT_FSIZE, &small) == 0);
-    for (uint32_t block = 0; block < 4; ++block) t.store(block, 10.0f * block);
+    for (uint32_t block = 0; block < 4; ++block) t.store(block, 10.0f * static_cast<float>(block));
     for (int i = 0; i < 1000 && t.host.lines().empty(); ++i)
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
     CHECK(t.plugin->base.drain(t.plugin.self(), 1000, t.plugin.err()) == KVASIR_OK);
     CHECK(t.fetch({0, 1, 2, 3}, 5).status == KVASIR_OK);
-    for (uint32_t block = 0; block < 4; ++block) t.check_bytes(block, 10.0f * block);
+    for (uint32_t block = 0; block < 4; ++block)
+      t.check_bytes(block, 10.0f * static_cast<float>(block));
     REQUIRE(setrlimit(RLIMIT_FSIZE, &before) == 0);
     std::signal(SIGXFSZ, handler);
     REQUIRE(t.host.lines().size() == 1);
