@@ -1,5 +1,5 @@
-// The upper bound of every comparison: the tokens or blocks with the largest true attention mass.
-// And Twilight (arXiv:2502.02770): the smallest set of a base selector's candidates with mass p.
+// The upper bound of every comparison: the tokens or blocks with the largest true attention mass,
+// by number or as few as reach a share.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -45,25 +45,6 @@ inline TopP smallest_set(const Indices& candidates, const Vector& mass, double p
   out.choice = {candidates, mass, top_p(mass, p).size(), Choice::kOfThreshold};
   out.lower = top_p(mass, p - slack).size();
   out.upper = top_p(mass, p + slack).size();
-  return out;
-}
-
-// Twilight: probabilities inside the candidates, per query head, united over the group.
-// logit[head of the group][candidate].
-inline Indices twilight(const Indices& candidates, const Rows& logit, double p) {
-  Indices out;
-  for (const Vector& head : logit) out = unite(out, pick(candidates, top_p(softmax(head), p)));
-  return out;
-}
-
-// 4-bit asymmetric rounding of one key of one head: scale (max - min) / 15, zero at min.
-inline Vector int4(const Vector& x) {
-  const double low = *std::min_element(x.begin(), x.end());
-  const double high = *std::max_element(x.begin(), x.end());
-  const double step = high > low ? (high - low) / 15.0 : 1.0;
-  Vector out;
-  for (const double value : x)
-    out.push_back(low + step * std::clamp(std::nearbyint((value - low) / step), 0.0, 15.0));
   return out;
 }
 

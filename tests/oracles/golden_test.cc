@@ -14,6 +14,7 @@
 #include "tests/oracles/pyramidkv.h"
 #include "tests/oracles/representative.h"
 #include "tests/oracles/snapkv.h"
+#include "tests/oracles/twilight.h"
 
 namespace {
 
@@ -203,10 +204,32 @@ TEST_CASE("top-p: the smallest set, largest first") {
   CHECK(top_p({0.1, 0.5, 0.4}, 0.91) == range(0, 3));
   CHECK(top_p({0.5, 0.5}, 0.5) == Indices{0});
   CHECK(top_p({0.5, 0.5}, 0.0).empty());
-  CHECK(exact::twilight({2, 3, 7}, {{0, 9, 0}, {9, 0, 0}}, 0.9) == Indices{2, 3});
   const auto set = exact::smallest_set({0, 1, 2}, {0.1, 0.5, 0.4}, 0.9, 1e-6);
   CHECK(set.lower == 2);
   CHECK(set.upper == 3);
+}
+
+TEST_CASE("Twilight: four bits, shares, and what single precision leaves open") {
+  // A range of 15: whole numbers are exact, 7.4 is taken for 7; 7.5 may be 7 or 8.
+  const auto exact = twilight::estimate({1, 1, 1}, {0, 15, 7.4}, 0.5);
+  CHECK(exact.low == doctest::Approx(11).epsilon(1e-5));
+  CHECK(exact.high - exact.low < 1e-4);
+  const auto open = twilight::estimate({1, 1, 1}, {0, 15, 7.5}, 0.5);
+  CHECK(open.low == doctest::Approx(11).epsilon(1e-5));
+  CHECK(open.high == doctest::Approx(11.5).epsilon(1e-5));
+  CHECK(twilight::estimate({1, 2}, {0, 0}, 1.0).exact);
+  const auto known = [](double share) {
+    return twilight::Logit{std::log(share), std::log(share), true};
+  };
+  const twilight::Kept two =
+      twilight::smallest_set({known(0.25), known(0.25), known(0.25), known(0.25)}, 0.4);
+  CHECK(two.sure == Indices{0, 1});
+  CHECK(two.possible == Indices{0, 1});
+  // The first or the second is the larger one, and alone enough; the third is neither.
+  const twilight::Kept one =
+      twilight::smallest_set({{0.0, 1.0, false}, {0.5, 0.5, false}, {-9.0, -9.0, false}}, 0.3);
+  CHECK(one.sure.empty());
+  CHECK(one.possible == Indices{0, 1});
 }
 
 TEST_CASE("exact mass: tokens and blocks") {

@@ -41,12 +41,11 @@ struct Exact : Follower {
     for (const uint32_t t : with_forced(forced, {}, n))
       for (const Vector& head : mass) attended += head[t];
     constexpr double kSlack = 3e-6;  // single precision of logits
-    const auto count = [&](double share) {
-      return top_p(best.score, share * whole - attended).size();
-    };
-    out.choice.n = count(p);
-    out.n_low = count(p - kSlack);
-    out.n_high = count(p + kSlack);
+    const exact::TopP set =
+        exact::smallest_set(candidates, best.score, p * whole - attended, kSlack * whole);
+    out.choice.n = set.choice.n;
+    out.n_low = set.lower;
+    out.n_high = set.upper;
     return out;
   }
 };

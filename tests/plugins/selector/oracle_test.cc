@@ -127,19 +127,7 @@ TEST_SUITE("plugins/selector/oracle") {
     const kvasir_geometry geometry = small_geometry();
     CHECK(small->base.validate(small.self(), &geometry, small.err()) == KVASIR_ERR_INVALID);
     CHECK(small.text().find("budget_tokens") != std::string::npos);
-    Selector reader(host, "oracle");
-    kvasir_kv_format format{};
-    format.struct_size = sizeof format;
-    format.dtype_k = KVASIR_DTYPE_Q8_0;
-    kvasir_geometry quantised = small_geometry();
-    quantised.formats = &format;
-    quantised.n_formats = 1;
-    CHECK(reader->base.validate(reader.self(), &quantised, reader.err()) == KVASIR_ERR_INVALID);
-    CHECK(reader.text().find("bf16") != std::string::npos);
-    kvasir_geometry unrotated = small_geometry();
-    unrotated.k_state = KVASIR_K_UNROTATED;
-    CHECK(reader->base.validate(reader.self(), &unrotated, reader.err()) == KVASIR_ERR_INVALID);
-    CHECK(reader.text().find("rotation") != std::string::npos);
+    check_refuses_unreadable_keys("oracle");
   }
 
   TEST_CASE("a buffer that is too small is answered with the number needed") {

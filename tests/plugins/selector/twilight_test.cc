@@ -158,24 +158,7 @@ TEST_SUITE("plugins/selector/twilight") {
     CHECK(limits_of(capped).scope == KVASIR_SCOPE_KV_HEAD);
   }
 
-  TEST_CASE("keys it cannot read are refused") {
-    FakeHost host;
-    Selector selector(host, "twilight");
-    kvasir_kv_format format{};
-    format.struct_size = sizeof format;
-    format.dtype_k = KVASIR_DTYPE_Q4_0;
-    kvasir_geometry geometry = small_geometry();
-    geometry.formats = &format;
-    geometry.n_formats = 1;
-    CHECK(selector->base.validate(selector.self(), &geometry, selector.err()) ==
-          KVASIR_ERR_INVALID);
-    CHECK(selector.text().find("bf16") != std::string::npos);
-    geometry = small_geometry();
-    geometry.k_state = KVASIR_K_UNROTATED;
-    CHECK(selector->base.validate(selector.self(), &geometry, selector.err()) ==
-          KVASIR_ERR_INVALID);
-    CHECK(selector.text().find("rotation") != std::string::npos);
-  }
+  TEST_CASE("keys it cannot read are refused") { check_refuses_unreadable_keys("twilight"); }
 
   TEST_CASE("a buffer that is too small is answered with the number needed") {
     ShareScene scene(kShare);
