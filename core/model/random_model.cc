@@ -229,7 +229,7 @@ void set_metadata(GgufWriter& writer, const RandomModelSpec& s) {
   writer.set(arch + "attention.key_length", s.head_dim);
   writer.set(arch + "attention.value_length", s.head_dim);
   writer.set(arch + "attention.layer_norm_rms_epsilon", s.norm_eps);
-  writer.set(arch + "rope.dimension_count", s.head_dim);
+  writer.set(arch + "rope.dimension_count", s.rope ? s.head_dim : 0);
   writer.set(arch + "rope.freq_base", s.rope_base);
   if (s.rope_scaling.empty() || s.rope_scaling == "llama3") return;
   writer.set(arch + "rope.scaling.type", s.rope_scaling);
@@ -260,7 +260,7 @@ ModelShape shape_of(const RandomModelSpec& spec) {
   shape.tied_embeddings = spec.tied_embeddings;
   shape.rope.pairing =
       spec.architecture == "llama" ? RopePairing::kInterleaved : RopePairing::kHalfSplit;
-  shape.rope.n_dims = spec.head_dim;
+  shape.rope.n_dims = spec.rope ? spec.head_dim : 0;
   shape.rope.base = spec.rope_base;
   return shape;
 }

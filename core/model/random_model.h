@@ -20,6 +20,7 @@ struct RandomModelSpec {
   uint32_t n_q_heads = 0, n_kv_heads = 0, head_dim = 0;
   uint32_t vocab_size = 0;      // 0 = as many tokens as the tokenizer has
   uint32_t context_length = 0;  // tokens, as claimed in the file
+  bool rope = true;             // false: rope.dimension_count 0, queries and keys are not rotated
   float rope_base = 10000.0f;
   float norm_eps = 1e-5f;
   bool qkv_bias = false;  // qwen2

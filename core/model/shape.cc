@@ -152,7 +152,9 @@ void ShapeReader::read_rope() {
   RopeConfig& rope = shape_.rope;
   rope.pairing =
       shape_.architecture == "llama" ? RopePairing::kInterleaved : RopePairing::kHalfSplit;
-  rope.n_dims = count_or("rope.dimension_count", shape_.head_dim, shape_.head_dim);
+  const auto n_dims = file_.get_or<uint32_t>(key("rope.dimension_count"), shape_.head_dim);
+  if (n_dims == 0) return;  // no RoPE: keys are as they were projected
+  rope.n_dims = bounded("rope.dimension_count", n_dims, shape_.head_dim);
   if (rope.n_dims % 2 != 0) {
     fail("key '" + key("rope.dimension_count") + "' is " + std::to_string(rope.n_dims) +
          "; expected an even number");

@@ -127,8 +127,7 @@ class StateReader {
 
 // kvasir.state/1 of a plugin class with
 //   void save(uint64_t seq, StateWriter& out);
-//   void load(uint64_t seq, StateReader& in);   // all or nothing: throws before it changes
-//   anything
+//   void load(uint64_t seq, StateReader& in);
 template <class T>
 const kvasir_state* state_extension() {
   static constexpr kvasir_state table = {

@@ -47,6 +47,7 @@ struct VoteSums {
     }
     if (in.take_flag()) {
       out.votes = in.take_numbers<float>(uint64_t{n_rows} * out.prompt_end, true, "votes");
+      if (out.votes.empty()) in.damaged("votes of no tokens");
     }
     return out;
   }

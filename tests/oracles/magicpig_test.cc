@@ -23,7 +23,8 @@ struct Sampler : Follower {
   std::vector<Rows> mean;  // [layer][kv_head]: of what is hashed first; empty: nothing yet
   uint32_t mean_end = 0;   // cut before here, a sequence is hashed anew
   uint32_t prompt_candidates_end = 0;
-  // A whole block leaves the window only after it was hashed up to its last token.
+  // The last token of a block that left a rolling window right behind the prompt: what is fed at
+  // the prompt's end stops before it, and the block does not come again. Attended as it is.
   uint32_t skipped = UINT32_MAX;
   Sampler(const Case& c, uint32_t k, uint32_t l, Tally* t) : of(c), bits(k), tables(l), tally(t) {}
   std::unique_ptr<Follower> clone() const override { return std::make_unique<Sampler>(*this); }

@@ -78,6 +78,28 @@ TEST_CASE("model info reads back what model random was told") {
   CHECK(info["file_bytes"] == read_bytes(path).size());
 }
 
+TEST_CASE("a model without RoPE takes the skew in its weights and answers as before") {
+  const TempFolder folder;
+  const std::string model = folder.path("m.gguf"), skewed = folder.path("skewed.gguf");
+  REQUIRE(
+      run_kvasir({"model", "random", "tiny-llama-test", "--no-rope", "--type", "f32", "-o", model})
+          .code == 0);
+  CHECK(json_of({"model", "info", "-m", model, "--json"})["rope"]["n_dims"] == 0);
+  std::string text;
+  for (int i = 0; i < 300; ++i) text += "Odin gave eye number " + std::to_string(i) + ".\n";
+  const Finished fold = run_kvasir(
+      {"model", "skew", "--fold", "-m", model, "-f", folder.write("text", text), "-o", skewed});
+  REQUIRE_MESSAGE(fold.code == 0, fold.err);
+  CHECK(read_bytes(skewed) != read_bytes(model));
+  const auto top = [](const std::string& path) {
+    return json_of({"model", "logits", "-m", path, "--tokens", "5,6,7", "--json", "--top-k", "1",
+                    "--compute", "f32", "--ctk", "f32"})["top_k"][2][0];
+  };
+  CHECK(top(skewed)["token_id"] == top(model)["token_id"]);
+  CHECK(top(skewed)["logit"].get<double>() ==
+        doctest::Approx(top(model)["logit"].get<double>()).epsilon(1e-5));
+}
+
 TEST_CASE("tokenize --decode gives back the bytes of the text") {
   const TinyModel m;
   const std::string text = "Odin gave an eye.\n\n  twice \xff\xfe Mímir ☃";

@@ -22,7 +22,7 @@ struct RandomOptions {
   std::optional<float> rope_base, rope_factor, norm_eps, norm_spread;
   std::optional<bool> tied;
   uint64_t seed = 1;
-  bool force = false, json = false;
+  bool no_rope = false, force = false, json = false;
 };
 
 std::atomic<bool> interrupted{false};
@@ -45,6 +45,7 @@ RandomModelSpec spec_of(const RandomOptions& o) {
   assign(s.head_dim, o.head_dim);
   assign(s.vocab_size, o.vocab_size);
   assign(s.context_length, o.context_length);
+  s.rope = !o.no_rope;
   assign(s.rope_base, o.rope_base);
   assign(s.rope_scaling, o.rope_scaling);
   assign(s.rope_factor, o.rope_factor);
@@ -119,6 +120,7 @@ void add_model_random(CLI::App& model) {
   c->add_option("--head-dim", o->head_dim, "Default: d_model / query heads");
   c->add_option("--vocab,--vocab-size", o->vocab_size, "Default: what the tokenizer has");
   c->add_option("--context,--context-length", o->context_length, "As claimed in the file, tokens");
+  c->add_flag("--no-rope", o->no_rope, "Queries and keys are not rotated");
   c->add_option("--rope-base", o->rope_base);
   c->add_option("--rope-scaling", o->rope_scaling, "linear, yarn, dynamic, llama3");
   c->add_option("--rope-factor", o->rope_factor);

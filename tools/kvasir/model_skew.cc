@@ -1,8 +1,9 @@
-// kvasir model skew: skewing matrices of a model from a sample text, for the selector infinigen.
+// kvasir model skew: skewing matrices of a model from a sample text, for the selector infinigen, or
+// the model with them folded into its weights.
 // SPDX-License-Identifier: Apache-2.0
 #include <filesystem>
 
-#include "core/model/skew.h"
+#include "core/model/skew_fold.h"
 #include "core/model/tokenizer.h"
 #include "tools/kvasir/commands.h"
 #include "tools/kvasir/plugin_host.h"
@@ -17,7 +18,7 @@ constexpr uint32_t kBatchTokens = 256;
 struct SkewOptions {
   std::string file, output;
   uint32_t n_tokens = 2048;
-  bool force = false;
+  bool fold = false, force = false;
 };
 
 void skew(const Options& options, const SkewOptions& o) {
@@ -33,11 +34,15 @@ void skew(const Options& options, const SkewOptions& o) {
   model_options.compute = resolve_compute(options);
   model_options.max_batch_tokens = kBatchTokens;
   const auto model = Model::load(file, host.pool(), model_options);
+  if (o.fold) check_foldable(model->shape());
   ProgressBar bar("layers", !options.json);
   const SkewMatrices skew =
       skew_matrices(*model, host.pool(), ids, kBatchTokens,
                     [&](uint32_t done, uint32_t total) { bar.update(done, total); });
-  write_skew_file(skew, file.content_hash(), o.output);
+  if (o.fold)
+    write_folded_model(file, model->shape(), skew, o.output);
+  else
+    write_skew_file(skew, file.content_hash(), o.output);
   const uint64_t bytes = std::filesystem::file_size(o.output);
   if (options.json)
     return print_json({{"file", o.output},
@@ -61,6 +66,8 @@ void add_model_skew(CLI::App& model) {
   c->add_option("-f,--file", o->file, "Sample text")->required();
   c->add_option("-o,--output", o->output, "File to write")->required();
   c->add_option("--tokens", o->n_tokens, "Tokens of the text that are used");
+  c->add_flag("--fold", o->fold,
+              "Write the model with the matrices in its weights; for models without RoPE");
   c->add_flag("--force", o->force, "Overwrite the file");
   c->add_flag("--json", options->json, "One JSON document on stdout, nothing else there");
   c->callback([=] { skew(*options, *o); });

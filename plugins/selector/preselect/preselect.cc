@@ -162,6 +162,7 @@ class Preselect : public sdk::Sequences<Votes> {
     for (uint32_t i = 0; i < n; ++i) {
       const uint32_t layer = in.take_key(state.layers, n_layers_, "layers");
       state.layers[layer] = sdk::VoteSums::load(n_heads_, max_context_, in);
+      if (state.layers[layer].votes.empty()) in.damaged("a layer without votes");
     }
     state_of(seq) = std::move(state);
   }

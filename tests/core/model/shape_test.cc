@@ -83,6 +83,9 @@ TEST_CASE("what the file does not say has the defaults of the architecture") {
   CHECK(s.rope.pairing == RopePairing::kInterleaved);
   CHECK(s.group_size() == 2);
   CHECK(s.kv_bytes_per_token(2.0, 1.0625) == static_cast<uint64_t>(2 * 2 * 16 * (2.0 + 1.0625)));
+  Draft unrotated;
+  unrotated.set("rope.dimension_count", 0u);
+  CHECK(unrotated.read().rope.n_dims == 0);
   Draft tied;
   tied.tensors.erase("output.weight");
   CHECK(tied.read().tied_embeddings);
@@ -144,6 +147,7 @@ TEST_CASE("counts out of bounds, or that do not fit each other or the tensors, a
     CAPTURE(std::string(key));
     Draft draft;
     for (const uint32_t value : {0u, 0xFFFFFFFFu}) {
+      if (value == 0 && std::string(key) == "rope.dimension_count") continue;  // no RoPE
       draft.set(key, value);
       CHECK(draft.refused_with("llama." + std::string(key)));
     }

@@ -11,15 +11,14 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
-#include <random>
 
 #include "core/error.h"
-#include "core/model/random_model.h"
+#include "tests/core/model/skew_sample.h"
 #include "tests/support/dense_loop.h"
-#include "tests/support/temp_dir.h"
 
 namespace {
 using namespace kvasir;
+using test::skew_sample;
 
 // Passes everything on and keeps the queries, before RoPE.
 class Listener : public Model {
@@ -50,40 +49,15 @@ class Listener : public Model {
   mutable std::vector<std::vector<float>> q_;
 };
 
-struct Tiny {
-  test::TempDir dir;
-  ThreadPool pool{Topology::synthetic("numa:1 core:2 pu:1"), 2, false};
-  std::optional<GgufFile> file;
-  std::unique_ptr<Model> model;
-  Tiny() {
-    RandomModelSpec spec;
-    spec.n_layers = 3;
-    spec.d_model = 64;
-    spec.d_ff = 96;
-    spec.n_q_heads = 8;
-    spec.n_kv_heads = 2;
-    spec.head_dim = 16;
-    spec.vocab_size = 300;
-    spec.context_length = 512;
-    spec.type = GgmlType::kF32;
-    spec.norm_spread = 0.3f;
-    write_random_model(spec, dir.path("tiny"));
-    file = GgufFile::open(dir.path("tiny"));
-    model = Model::load(*file, pool, {Compute::kF32, 512});
-  }
+struct Tiny : test::SkewModel {
+  GgufFile file = write("tiny");
+  std::unique_ptr<Model> model = load(file);
 };
-
-std::vector<int32_t> sample(size_t n) {
-  std::mt19937 random(4);
-  std::vector<int32_t> ids(n);
-  for (int32_t& id : ids) id = static_cast<int32_t>(random() % 300);
-  return ids;
-}
 
 TEST_SUITE("core/model/skew") {
   TEST_CASE("columns are orthonormal and diagonalise what the group's queries span") {
     Tiny tiny;
-    const auto ids = sample(150);
+    const auto ids = skew_sample(150);
     const SkewMatrices skew = skew_matrices(*tiny.model, tiny.pool, ids, 67);
     const Listener listener(*tiny.model);
     test::DenseLoop(listener).step(ids);
@@ -127,7 +101,7 @@ TEST_SUITE("core/model/skew") {
 
   TEST_CASE("the size of the batches changes nothing but rounding") {
     Tiny tiny;
-    const auto ids = sample(90);
+    const auto ids = skew_sample(90);
     const SkewMatrices a = skew_matrices(*tiny.model, tiny.pool, ids, 512);
     const SkewMatrices b = skew_matrices(*tiny.model, tiny.pool, ids, 1);
     double least = 1;
@@ -141,7 +115,7 @@ TEST_SUITE("core/model/skew") {
 
   TEST_CASE("a sample shorter than a head is refused") {
     Tiny tiny;
-    CHECK_THROWS_AS(skew_matrices(*tiny.model, tiny.pool, sample(15), 64), Error);
+    CHECK_THROWS_AS(skew_matrices(*tiny.model, tiny.pool, skew_sample(15), 64), Error);
   }
 
   TEST_CASE("the file holds header, checksum and columns") {
