@@ -49,7 +49,8 @@ typedef struct kvasir_option_schema {
 typedef struct kvasir_option {
   const char* key; /* the schema's key, never an alias */
   kvasir_value value;
-  uint32_t is_set; /* 1 = by the user, 0 = the default */
+  uint32_t is_set; /* 0 = the default; by the user 1 = in a file, 2 = in the environment, 3 = on the
+                      command line: of two options that say the same, the larger one wins */
   uint32_t reserved;
 } kvasir_option;
 

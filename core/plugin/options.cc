@@ -80,7 +80,8 @@ ResolvedOptions::ResolvedOptions(const kvasir_desc& desc, const PluginSection& s
     Explained line{option->key, "", "default", ""};
     if (setting) {
       const kvasir_value value = convert_option(*option, *setting, storage_, line.note);
-      values_.push_back({option->key, value, 1, 0});
+      const auto said_in = static_cast<uint32_t>(setting->origin.source);
+      values_.push_back({option->key, value, std::max(1u, said_in), 0});
       line.value = option_value_text(*option, value);
       line.origin = setting->origin.text();
       if (setting->key != option->key) add_note(line.note, "written as " + setting->key);

@@ -50,11 +50,12 @@ class BlockChoice {
   BlockChoice(const Host& host, const Options& options)
       : host_(host), budget_tokens_(options.u32("budget_tokens")) {
     if (!options.delivered("budget_blocks")) return;
-    budget_blocks_ = options.u32("budget_blocks");
-    if (options.set_by_user("budget_tokens")) {
-      fail_invalid("budget_tokens = " + std::to_string(budget_tokens_) + " and budget_blocks = " +
-                   std::to_string(budget_blocks_) + " are both set: keep one of them");
-    }
+    const uint32_t blocks = options.u32("budget_blocks");
+    const auto said = options.latest({"budget_tokens", "budget_blocks"},
+                                     "budget_tokens = " + std::to_string(budget_tokens_) +
+                                         " and budget_blocks = " + std::to_string(blocks) +
+                                         " are both set: keep one of them");
+    if (said == "budget_blocks") budget_blocks_ = blocks;
   }
 
   void validate(const kvasir_geometry& geometry) const { max_blocks(geometry); }

@@ -5,6 +5,7 @@
 #include <kvasir/option.h>
 
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 #include <string_view>
 
@@ -97,12 +98,28 @@ class Options {
     return static_cast<uint32_t>(i);
   }
   bool delivered(std::string_view key) const { return find(key) != nullptr; }
-  bool set_by_user(std::string_view key) const {
-    const kvasir_option* found = find(key);
-    return found && found->is_set != 0;
+  bool set_by_user(std::string_view key) const { return rank(key) != 0; }
+  // Of keys that say the same, the one that decides: the command line goes before the environment,
+  // that before files, so that a preset's own words can be overruled. Empty: the user set none. Two
+  // said in the same place contradict each other: fails with `conflict`.
+  std::string_view latest(std::initializer_list<std::string_view> keys,
+                          const std::string& conflict) const {
+    std::string_view out;
+    bool is_tie = false;
+    for (const std::string_view key : keys) {
+      if (rank(key) == 0 || rank(key) < rank(out)) continue;
+      is_tie = rank(key) == rank(out);
+      out = key;
+    }
+    if (is_tie) fail_invalid(conflict);
+    return out;
   }
 
  private:
+  uint32_t rank(std::string_view key) const {
+    const kvasir_option* found = find(key);
+    return found ? found->is_set : 0;
+  }
   const kvasir_option* find(std::string_view key) const {
     for (const kvasir_option& option : options_) {
       if (option.key && key == option.key) return &option;

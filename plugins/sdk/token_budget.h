@@ -53,11 +53,12 @@ class TokenBudget {
   TokenBudget(const Options& options, const char* cap_key)
       : tokens_(options.u32("budget_tokens")), cap_key_(cap_key) {
     if (!options.delivered(cap_key)) return;
-    cap_ = options.u32(cap_key);
-    if (options.set_by_user("budget_tokens")) {
-      fail_invalid("budget_tokens = " + std::to_string(tokens_) + " and " + cap_key + " = " +
-                   std::to_string(cap_) + " are both set: keep one of them");
-    }
+    const uint32_t cap = options.u32(cap_key);
+    const auto said =
+        options.latest({"budget_tokens", cap_key},
+                       "budget_tokens = " + std::to_string(tokens_) + " and " + cap_key + " = " +
+                           std::to_string(cap) + " are both set: keep one of them");
+    if (said == cap_key) cap_ = cap;
   }
 
   // Beyond the forced parts, of which the current token always is one.

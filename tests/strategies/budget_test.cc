@@ -189,6 +189,25 @@ TEST_CASE("a native key and budget_tokens are two words for one thing: both at o
   }
 }
 
+TEST_CASE("budget_tokens on the command line overrules what a preset says in its own words") {
+  Bench bench(8, kKvHeads);
+  for (const auto& file :
+       std::filesystem::directory_iterator(KVASIR_SOURCE_DIR "/configs/strategies")) {
+    const std::string preset = file.path().stem();
+    CAPTURE(preset);
+    const Row plain{.name = preset, .preset = preset};
+    const bool is_chain = strategy_of(plain).selectors.size() > 1;
+    if (preset == "dense") continue;
+    const std::string key = is_chain ? "selector.0.budget_tokens" : "selector.budget_tokens";
+    const auto engine = bench.engine(strategy_of(plain, "cache.dense_layers=[0] " + key + "=64"));
+    const kvasir_sel_limits& limits = engine->pipeline().selectors[0]->limits();
+    uint64_t tokens = limits.max_units * (limits.unit == KVASIR_UNIT_BLOCK ? kBlock : 1);
+    if (preset == "pyramidkv") tokens = (tokens + 64 / 20) / 2;  // that of its first layer
+    if (preset == "duoattention") continue;                      // retrieval heads have no limit
+    CHECK(tokens == 64);
+  }
+}
+
 TEST_CASE("dense takes a budget that covers the context, and refuses one that it would not keep") {
   Bench bench(8, kKvHeads);
   attend(toml_of({"dense"}, {5, 17}, 2048),

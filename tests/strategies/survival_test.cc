@@ -137,6 +137,25 @@ TEST_CASE("a sequence saved in mid-generation goes on in another engine, bit for
   }
 }
 
+TEST_CASE("a sequence saved when its prompt was stopped reads the rest in another engine") {
+  Bench bench(8, 2);
+  KVASIR_FOR_EACH_ROW(row) {
+    if (!row.saves) continue;
+    const auto first = bench.engine(strategy_of(row)), second = bench.engine(strategy_of(row));
+    const auto seq = first->open();
+    const auto prompt = some_tokens(70, 5);
+    Engine::PrefillHooks stop;  // after the first chunk of which some of the last queries are
+    stop.progress = [](uint32_t done, uint32_t) { return done < 64; };
+    REQUIRE(first->prefill(seq, prompt, {}, stop) == 64);
+    const auto copy = second->load(first->save(seq), "saved");
+    const auto rest = std::span(prompt).subspan(64);
+    CHECK(prefill(*second, copy, rest) == prefill(*first, seq, rest));
+    CHECK(feed(*second, copy, 0, 20) == feed(*first, seq, 0, 20));
+    CHECK(second->save(copy) == first->save(seq));
+    check_sound(*second);
+  }
+}
+
 TEST_CASE("a fork that diverges is a sequence of its own, and leaves its parent alone") {
   constexpr uint32_t kFork = 9, kEnd = 40;
   Bench bench(8, 2);

@@ -334,7 +334,12 @@ void set_budget(PluginSection& section, uint32_t budget, PluginHost& host) {
   if (has_budget) section.options.push_back({"budget_tokens", int64_t{budget}, {}});
 }
 
-// The same forced parts, blocks and budget for all; strategies without a budget keep theirs.
+// Dense attention has nothing to spend a budget on.
+bool chooses(const Selector& selector) {
+  return selector.has_select() || selector.has_evict_plan();
+}
+
+// The same forced parts, blocks and budget for all that choose.
 std::vector<Arm> arms_of(const Options& options, const RecallOptions& o, PluginHost& host) {
   std::vector<Arm> arms;
   for (const std::string& name : o.strategies) {
@@ -353,7 +358,8 @@ std::vector<Arm> arms_of(const Options& options, const RecallOptions& o, PluginH
     arms.push_back({"", resolve_strategy(with)});
     Arm& arm = arms.back();
     arm.label = arm.strategy.name + (with.strategy != name ? "/token" : "");
-    set_budget(arm.strategy.selectors.front(), o.budget, host);
+    if (chooses(*build_pipeline(arm.strategy, host.registry(), host.services()).selectors.front()))
+      set_budget(arm.strategy.selectors.front(), o.budget, host);
     build_pipeline(arm.strategy, host.registry(), host.services());
   }
   return arms;

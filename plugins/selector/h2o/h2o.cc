@@ -39,20 +39,22 @@ constexpr std::array kOptions = {
 // How many of the last tokens and how many heavy hitters before them stay.
 class Budget {
  public:
-  explicit Budget(const sdk::Options& o)
-      : budget_(o.u32("budget_tokens")), is_ratio_(o.delivered("heavy_ratio")) {
-    has_heavy_ = o.delivered("hh_size");
+  explicit Budget(const sdk::Options& o) : budget_(o.u32("budget_tokens")) {
+    const auto said =
+        o.latest({"budget_tokens", "hh_size", "heavy_ratio"},
+                 "budget_tokens, hh_size and heavy_ratio say the same: keep one of them");
+    is_ratio_ = said == "heavy_ratio";
+    has_heavy_ = said == "hh_size";
     if (has_heavy_) heavy_ = o.u32("hh_size");
     if (o.delivered("recent_size")) recent_ = o.u32("recent_size");
     if (is_ratio_) heavy_ratio_ = o.f64("heavy_ratio");
-    if (o.delivered("recent_ratio")) recent_ratio_ = o.f64("recent_ratio");
-    const int n_set = o.set_by_user("budget_tokens") + has_heavy_ + is_ratio_;
-    if (n_set > 1) {
-      sdk::fail_invalid("budget_tokens, hh_size and heavy_ratio say the same: keep one of them");
-    }
-    if (o.delivered("recent_ratio") && (!is_ratio_ || o.delivered("recent_size"))) {
+    if (!o.delivered("recent_ratio")) return;
+    const bool is_overruled = o.delivered("heavy_ratio") && !is_ratio_;  // both together
+    if (is_overruled) return;
+    if (!is_ratio_ || o.delivered("recent_size")) {
       sdk::fail_invalid("recent_ratio goes with heavy_ratio, and not with recent_size");
     }
+    recent_ratio_ = o.f64("recent_ratio");
   }
 
   void validate(const kvasir_geometry& geometry) const {
@@ -90,7 +92,7 @@ class Budget {
     return recent > window ? recent - window : 0;
   }
   uint32_t budget_;
-  bool is_ratio_;
+  bool is_ratio_ = false;
   bool has_heavy_ = false;
   uint32_t heavy_ = 0;
   uint32_t recent_ = 0;

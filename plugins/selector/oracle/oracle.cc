@@ -41,12 +41,10 @@ class Oracle {
   Oracle(const sdk::Host& host, const sdk::Options& options)
       : host_(host),
         budget_tokens_(options.u32("budget_tokens")),
-        by_share_(options.delivered("p")),
+        by_share_(options.latest({"budget_tokens", "p"},
+                                 "budget_tokens and p are both set: keep one of them") == "p"),
         p_(by_share_ ? options.f64("p") : 1.0),
-        unit_(options.choice("unit") == 0 ? KVASIR_UNIT_BLOCK : KVASIR_UNIT_TOKEN) {
-    if (by_share_ && options.set_by_user("budget_tokens"))
-      sdk::fail_invalid("budget_tokens and p are both set: keep one of them");
-  }
+        unit_(options.choice("unit") == 0 ? KVASIR_UNIT_BLOCK : KVASIR_UNIT_TOKEN) {}
 
   void validate(const kvasir_geometry& geometry) const {
     budget(geometry);

@@ -80,13 +80,13 @@ class Preselect : public sdk::Sequences<Votes> {
         window_size_(options.u32("window_size")),
         separate_(options.choice("head_select_mode") == 1),
         with_last_layer_(options.boolean("union_with_last_layer")) {
-    if (options.delivered("budget_tokens")) budget_tokens_ = options.u32("budget_tokens");
-    if (options.delivered("max_capacity_prompt")) capacity_ = options.u32("max_capacity_prompt");
+    const auto said = options.latest(
+        {"preselect_block_count", "budget_tokens", "max_capacity_prompt"},
+        "preselect_block_count, budget_tokens and max_capacity_prompt are three words for one "
+        "thing: keep one of them");
+    if (said == "budget_tokens") budget_tokens_ = options.u32("budget_tokens");
+    if (said == "max_capacity_prompt") capacity_ = options.u32("max_capacity_prompt");
     if (options.delivered("kernel_size")) kernel_size_ = options.u32("kernel_size");
-    if (options.set_by_user("preselect_block_count") + bool{budget_tokens_} + bool{capacity_} > 1)
-      sdk::fail_invalid(
-          "preselect_block_count, budget_tokens and max_capacity_prompt are three words for one "
-          "thing: keep one of them");
   }
 
   void validate(const kvasir_geometry& geometry) const {

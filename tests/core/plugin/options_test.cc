@@ -57,6 +57,18 @@ TEST_CASE("every option is delivered in schema order with its default, OPTIONAL 
   CHECK(options.explained()[3].value == "\"max\"");
 }
 
+TEST_CASE("a plugin learns how late an option was said") {
+  Fixture f;
+  for (const auto& [source, is_set] : {std::pair{Origin::Source::kFile, 1u},
+                                       {Origin::Source::kEnvironment, 2u},
+                                       {Origin::Source::kCommandLine, 3u}}) {
+    Origin origin = at(3);
+    origin.source = source;
+    const ResolvedOptions options = f.resolve({{"budget_tokens", int64_t{7}, origin}});
+    CHECK(find(options, "budget_tokens")->is_set == is_set);
+  }
+}
+
 TEST_CASE("every type is converted, and where it came from is kept") {
   Fixture f;
   const ResolvedOptions options = f.resolve({{"budget_tokens", int64_t{7}, at(3)},
