@@ -79,7 +79,7 @@ TEST_CASE("model info reads back what model random was told") {
 }
 
 TEST_CASE("a model without RoPE takes the skew in its weights and answers as before") {
-  const TempFolder folder;
+  const TempDir folder;
   const std::string model = folder.path("m.gguf"), skewed = folder.path("skewed.gguf");
   REQUIRE(
       run_kvasir({"model", "random", "tiny-llama-test", "--no-rope", "--type", "f32", "-o", model})
