@@ -19,7 +19,6 @@ struct BudgetRow {
   std::string options{};  // TOML of its table, beside budget_tokens
   std::string more{};     // further tables, or keys of [cache] before them
   bool blocks = false;    // chosen and forced are whole blocks
-  bool exact = true;      // the budget is used up whenever there are candidates enough
   // Plans follow the attention they learn from: a step also sees the token (the block) that left
   // the window since, until its own plan.
   uint32_t late = 0;
@@ -172,7 +171,7 @@ TEST_CASE("what is attended is the budget and the forced parts, which may be non
           continue;
         }
         CHECK(over == 0);
-        if (row.exact) CHECK(under == 0);
+        CHECK(under == 0);
       }
     }
 }
