@@ -7,8 +7,6 @@
 namespace kvasir::test {
 namespace {
 
-constexpr bool kMagicPigSaves = false;  // it has no kvasir.state/1: saving is refused by name
-
 // Blocks of 8, chunks of 16: a prompt of 70 tokens takes several of each.
 const std::string kCommon =
     "cache.block_size=8 cache.chunk_size=16 cache.on_fault=fail storage.type_k=f32 "
@@ -157,8 +155,6 @@ std::vector<Row> make_rows() {
                   .dense_up_to = 24,
                   .rewinds = Rewinds::kDecoded,
                   .why = "what the prompt's end evicted does not come back"});
-  const std::string no_columns =
-      "without a prompt it has no columns: the core falls back to dense at every token";
   const std::string skewed = "cache.dense_layers=[0] selector.partial_weight_ratio=0.4 ";
   rows.push_back({.name = "infinigen",
                   .preset = "infinigen",
@@ -167,8 +163,7 @@ std::vector<Row> make_rows() {
                   .half = "selector.budget_tokens=8",
                   .dense_up_to = 16,
                   .rewinds = Rewinds::kDecoded,
-                  .why = "columns stay those of the whole prompt",
-                  .known = {{"300 tokens", no_columns}, {"cut to nothing", no_columns}}});
+                  .why = "columns stay those of the whole prompt"});
   rows.push_back({.name = "infinigen, a pool",
                   .preset = "infinigen",
                   .small = skewed + "selector.budget_tokens=16 selector.pool_limit=32 "
@@ -177,11 +172,7 @@ std::vector<Row> make_rows() {
                   .half = "selector.budget_tokens=8",
                   .dense_up_to = 16,
                   .rewinds = Rewinds::kNever,
-                  .why = "a full pool evicts with every token",
-                  .known = {{"300 tokens", no_columns}}});
-  const std::string hashed_early =
-      "tokens that the cut brought back into the window stay hashed, and are drawn where a fresh "
-      "sequence attends to them exactly";
+                  .why = "a full pool evicts with every token"});
   const std::string hashed =
       "cache.window_tokens=8 cache.dense_layers=[0] cache."
       "window_flush_tokens=8 selector.K=5 selector.L=24 ";
@@ -192,9 +183,7 @@ std::vector<Row> make_rows() {
                   .half = "selector.L=8",
                   .full_is = Equal::kBound,
                   .dense_up_to = 11,
-                  .saves = kMagicPigSaves,
-                  .why = "its budget is what it draws: half of it is fewer tables",
-                  .known = {{"cut in the answer", hashed_early}}});
+                  .why = "its budget is what it draws: half of it is fewer tables"});
   rows.push_back({.name = "magicpig, a budget and static tokens",
                   .preset = "magicpig",
                   .small = hashed + "selector.budget_tokens=24 selector.static=snapkv "
@@ -203,9 +192,7 @@ std::vector<Row> make_rows() {
                   .half = "selector.budget_tokens=15",
                   .dense_up_to = 11,
                   .rewinds = Rewinds::kDecoded,
-                  .saves = kMagicPigSaves,
-                  .why = "a cut prompt has no end whose queries could vote",
-                  .known = {{"cut in the answer", hashed_early}}});
+                  .why = "a cut prompt has no end whose queries could vote"});
   rows.push_back({.name = "twilight",
                   .preset = "twilight",
                   .small = forced + "cache.dense_layers=[0] selector.0.budget_tokens=48 "
@@ -274,13 +261,6 @@ void take_out(StrategyConfig& strategy, const std::string& name) {
 const std::vector<Row>& rows() {
   static const std::vector<Row> all = make_rows();
   return all;
-}
-
-bool is_known(const Row& row, const std::string& test_case) {
-  const auto found = row.known.find(test_case);
-  if (found == row.known.end()) return false;
-  MESSAGE("KNOWN: " << row.name << ": " << found->second);
-  return true;
 }
 
 StrategyConfig strategy_of(const Row& row, const std::string& more) {

@@ -3,7 +3,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <map>
 #include <string>
 #include <vector>
 
@@ -31,17 +30,11 @@ struct Row {
   Equal full_is = Equal::kBits;
   uint32_t dense_up_to = 0;  // tokens cached below which `small` is dense, bit for bit
   Rewinds rewinds = Rewinds::kAnywhere;
-  bool saves = true;
   std::string slice{};  // key of the prompt tokens that share a choice; empty: prompts read densely
   std::string why{};    // of what is not the plain case
-  // Defects at hand: what fails, by test case, and how. Printed, not checked.
-  std::map<std::string, std::string> known{};
 };
 
 const std::vector<Row>& rows();
-
-// Whether a row is known to fail here; then it says so, visibly.
-bool is_known(const Row& row, const std::string& test_case);
 
 // The preset with all of a row's settings. Keys and values are kept in f32.
 StrategyConfig strategy_of(const Row& row, const std::string& more = "");

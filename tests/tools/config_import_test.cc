@@ -90,7 +90,7 @@ TEST_CASE("a whole config.yaml under the older names, with preselection") {
 
 TEST_CASE("Quest as KTransformers says it is Quest: minmax, per kv head, nothing before it") {
   const StrategyConfig s = strategy_of(
-      "block_size: 16\nlocal_windows_len: 16\nsecond_block_count: 64\nrepresentative_type: QUEST\n"
+      "block_size: 16\nlocal_windows_len: 1\nsecond_block_count: 64\nrepresentative_type: QUEST\n"
       "representative_num: 2\npreselect_block: False\nhead_select_mode: SEPARATE\n");
   const StrategyConfig quest =
       load_strategy(KVASIR_SOURCE_DIR "/configs/strategies/quest.toml", {}, {});

@@ -350,8 +350,6 @@ std::vector<Arm> arms_of(const Options& options, const RecallOptions& o, PluginH
                                      {"sink_tokens", o.sink},
                                      {"window_tokens", o.window}})
       with.set.push_back(std::string("cache.") + key + "=" + std::to_string(value));
-    if (with.strategy == "streaming")  // its budget is its window
-      with.set.push_back("cache.window_tokens=" + std::to_string(o.window + o.budget));
     with.set.push_back("cache.dense_layers=[0]");
     with.set.push_back("storage.type_k=f32");
     with.set.push_back("storage.type_v=f32");

@@ -97,6 +97,7 @@ class InfiniGen : public sdk::Sequences<State> {
   template <class Fn>
   void each_batch(const kvasir_update_item& item, uint32_t kv_head, uint32_t begin, uint32_t end,
                   const Fn& fn) const;
+  void begin_without_prompt(const sdk::Step& step, uint32_t r);
   void sum_keys(const sdk::Step& step, const sdk::UpdateItems& items);
   void count_recent(const sdk::Step& step, uint32_t layer, const float* q);
   void choose_columns(const sdk::Step& step, uint32_t r);

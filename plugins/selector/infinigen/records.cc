@@ -72,9 +72,23 @@ void InfiniGen::update(const sdk::Step& step, const sdk::UpdateItems& items) {
   for (uint32_t r = 0; r < step.n_rows(); ++r) {
     if (choose[r]) choose_columns(step, r);
   }
+  for (const kvasir_update_item& item : items) {
+    if (step.raw().moment >= KVASIR_D1 && item.block == 0 && item.first_new == 0)
+      begin_without_prompt(step, item.row);
+  }
   host_.for_each(items.size() * geometry_.n_kv_heads, [&](uint32_t i) {
     write(step, items[i / geometry_.n_kv_heads], i % geometry_.n_kv_heads);
   });
+}
+
+// No query has said yet which columns matter: the first ones, which a skew file puts in order.
+void InfiniGen::begin_without_prompt(const sdk::Step& step, uint32_t r) {
+  for (uint32_t kv_head = 0; kv_head < geometry_.n_kv_heads; ++kv_head) {
+    auto& columns = head(step.row(r).seq, step.layer(), kv_head).columns;
+    if (!columns.empty()) continue;
+    columns.resize(rows_.n_columns);
+    std::iota(columns.begin(), columns.end(), uint16_t{0});
+  }
 }
 
 void InfiniGen::sum_keys(const sdk::Step& step, const sdk::UpdateItems& items) {

@@ -53,11 +53,8 @@ TEST_SUITE("plugins/selector/random") {
 
   TEST_CASE("heads draw apart, from lists of unlike lengths") {
     Draws draws(tokens(3));
-    SelectionBuffer listed(KVASIR_UNIT_TOKEN, KVASIR_SCOPE_KV_HEAD, 2, 0);
-    listed.index = {2, 3, 5, 7, 11, 13, 17, 4, 6};
-    listed.row_offsets = {0, 7, 9};
-    listed.selection.index = listed.index.data();
-    listed.selection.n_rows = 2;
+    SelectionBuffer listed(KVASIR_UNIT_TOKEN, KVASIR_SCOPE_KV_HEAD,
+                           {{2, 3, 5, 7, 11, 13, 17}, {4, 6}});
     draws.scene.listed = &listed.selection;
     const auto lists = draws.from(0, 20);
     CHECK(lists[0].size() == 3);
