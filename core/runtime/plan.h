@@ -23,8 +23,8 @@ struct MemoryPlan {
   uint64_t attention_scratch_bytes = 0;
   uint64_t process_bytes = 0;  // program, libraries, tokenizer: a measured constant
   uint64_t total() const {
-    return kv_bytes - kv_slow_bytes + kv_overhead_bytes + record_bytes + weight_bytes + model_scratch_bytes +
-           activation_bytes + attention_scratch_bytes + process_bytes;
+    return kv_bytes - kv_slow_bytes + kv_overhead_bytes + record_bytes + weight_bytes +
+           model_scratch_bytes + activation_bytes + attention_scratch_bytes + process_bytes;
   }
   // Attended per layer, kv head and decode step at max_context.
   uint64_t sink_tokens = 0, window_tokens = 0, selected_tokens = 0, attended_tokens = 0;
