@@ -7,11 +7,7 @@
 //     void limits(kvasir_sel_limits& out);            // methods are named like the slots;
 //     void select(const sdk::Step& step, …);          // one that is absent leaves its slot null
 //   };
-//   KVASIR_PLUGIN_NOTE(KVASIR_KIND_BIT(KVASIR_KIND_SELECTOR), "org.example.mine\0", "1.0.0");
-//   kvasir_status kvasir_plugin_entry(const kvasir_host* host, kvasir_request* request,
-//                                     kvasir_err* err) noexcept {
-//     return kvasir::sdk::entry<Mine>(host, request, err);
-//   }
+//   KVASIR_SDK_PLUGIN(KVASIR_KIND_SELECTOR, "org.example.mine", "1.0.0", Mine)
 //
 // Methods are public, not overloaded, return nothing or a kvasir_status, and throw sdk::Error on
 // failure. Their signatures stand below, one per slot.
@@ -345,3 +341,11 @@ kvasir_status entry(const kvasir_host* host, kvasir_request* request, kvasir_err
 }
 
 }  // namespace kvasir::sdk
+
+// Last in a file with one plugin, outside of namespaces: its note and its entry.
+#define KVASIR_SDK_PLUGIN(kind, id, version, ...)                                     \
+  KVASIR_PLUGIN_NOTE(KVASIR_KIND_BIT(kind), id "\0", version);                        \
+  kvasir_status kvasir_plugin_entry(const kvasir_host* host, kvasir_request* request, \
+                                    kvasir_err* err) noexcept {                       \
+    return kvasir::sdk::entry<__VA_ARGS__>(host, request, err);                       \
+  }

@@ -313,9 +313,4 @@ class Cpu {
 
 }  // namespace
 
-KVASIR_PLUGIN_NOTE(KVASIR_KIND_BIT(KVASIR_KIND_ATTENTION), "kvasir.cpu\0", "0.1.0");
-
-kvasir_status kvasir_plugin_entry(const kvasir_host* host, kvasir_request* request,
-                                  kvasir_err* err) noexcept {
-  return sdk::entry<Cpu>(host, request, err);
-}
+KVASIR_SDK_PLUGIN(KVASIR_KIND_ATTENTION, "kvasir.cpu", "0.1.0", Cpu)

@@ -181,9 +181,4 @@ class Dynamic : public sdk::BlockRepresentative<dynamic::AttendedKeys>,
 
 }  // namespace
 
-KVASIR_PLUGIN_NOTE(KVASIR_KIND_BIT(KVASIR_KIND_REPRESENTATIVE), "kvasir.dynamic\0", "0.1.0");
-
-kvasir_status kvasir_plugin_entry(const kvasir_host* host, kvasir_request* request,
-                                  kvasir_err* err) noexcept {
-  return sdk::entry<Dynamic>(host, request, err);
-}
+KVASIR_SDK_PLUGIN(KVASIR_KIND_REPRESENTATIVE, "kvasir.dynamic", "0.1.0", Dynamic)

@@ -56,9 +56,4 @@ class Max : public sdk::VectorRecords {
 
 }  // namespace
 
-KVASIR_PLUGIN_NOTE(KVASIR_KIND_BIT(KVASIR_KIND_REPRESENTATIVE), "kvasir.max\0", "0.1.0");
-
-kvasir_status kvasir_plugin_entry(const kvasir_host* host, kvasir_request* request,
-                                  kvasir_err* err) noexcept {
-  return sdk::entry<sdk::BlockRepresentative<Max>>(host, request, err);
-}
+KVASIR_SDK_PLUGIN(KVASIR_KIND_REPRESENTATIVE, "kvasir.max", "0.1.0", sdk::BlockRepresentative<Max>)

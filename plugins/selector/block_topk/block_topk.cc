@@ -32,9 +32,4 @@ class BlockTopK : public sdk::BlockChoice {
 
 }  // namespace
 
-KVASIR_PLUGIN_NOTE(KVASIR_KIND_BIT(KVASIR_KIND_SELECTOR), "kvasir.block_topk\0", "0.1.0");
-
-kvasir_status kvasir_plugin_entry(const kvasir_host* host, kvasir_request* request,
-                                  kvasir_err* err) noexcept {
-  return sdk::entry<BlockTopK>(host, request, err);
-}
+KVASIR_SDK_PLUGIN(KVASIR_KIND_SELECTOR, "kvasir.block_topk", "0.1.0", BlockTopK)

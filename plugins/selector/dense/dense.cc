@@ -52,9 +52,4 @@ class Dense {
 
 }  // namespace
 
-KVASIR_PLUGIN_NOTE(KVASIR_KIND_BIT(KVASIR_KIND_SELECTOR), "kvasir.dense\0", "0.1.0");
-
-kvasir_status kvasir_plugin_entry(const kvasir_host* host, kvasir_request* request,
-                                  kvasir_err* err) noexcept {
-  return sdk::entry<Dense>(host, request, err);
-}
+KVASIR_SDK_PLUGIN(KVASIR_KIND_SELECTOR, "kvasir.dense", "0.1.0", Dense)

@@ -71,9 +71,4 @@ void InfiniGen::layout(kvasir_layout& out) const {
 
 }  // namespace kvasir::infinigen
 
-KVASIR_PLUGIN_NOTE(KVASIR_KIND_BIT(KVASIR_KIND_SELECTOR), "kvasir.infinigen\0", "0.1.0");
-
-kvasir_status kvasir_plugin_entry(const kvasir_host* host, kvasir_request* request,
-                                  kvasir_err* err) noexcept {
-  return kvasir::sdk::entry<kvasir::infinigen::InfiniGen>(host, request, err);
-}
+KVASIR_SDK_PLUGIN(KVASIR_KIND_SELECTOR, "kvasir.infinigen", "0.1.0", kvasir::infinigen::InfiniGen)

@@ -74,9 +74,4 @@ void MagicPig::choose_static(Layer& layer, const kvasir_step_row& row) const {
 
 }  // namespace kvasir::magicpig
 
-KVASIR_PLUGIN_NOTE(KVASIR_KIND_BIT(KVASIR_KIND_SELECTOR), "kvasir.magicpig\0", "0.1.0");
-
-kvasir_status kvasir_plugin_entry(const kvasir_host* host, kvasir_request* request,
-                                  kvasir_err* err) noexcept {
-  return kvasir::sdk::entry<kvasir::magicpig::MagicPig>(host, request, err);
-}
+KVASIR_SDK_PLUGIN(KVASIR_KIND_SELECTOR, "kvasir.magicpig", "0.1.0", kvasir::magicpig::MagicPig)

@@ -67,9 +67,4 @@ class PyramidKv {
 
 }  // namespace
 
-KVASIR_PLUGIN_NOTE(KVASIR_KIND_BIT(KVASIR_KIND_SELECTOR), "kvasir.pyramidkv\0", "0.1.0");
-
-kvasir_status kvasir_plugin_entry(const kvasir_host* host, kvasir_request* request,
-                                  kvasir_err* err) noexcept {
-  return sdk::entry<sdk::PromptVotes<PyramidKv>>(host, request, err);
-}
+KVASIR_SDK_PLUGIN(KVASIR_KIND_SELECTOR, "kvasir.pyramidkv", "0.1.0", sdk::PromptVotes<PyramidKv>)

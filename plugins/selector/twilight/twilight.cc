@@ -184,9 +184,4 @@ class Twilight {
 
 }  // namespace
 
-KVASIR_PLUGIN_NOTE(KVASIR_KIND_BIT(KVASIR_KIND_SELECTOR), "kvasir.twilight\0", "0.1.0");
-
-kvasir_status kvasir_plugin_entry(const kvasir_host* host, kvasir_request* request,
-                                  kvasir_err* err) noexcept {
-  return sdk::entry<Twilight>(host, request, err);
-}
+KVASIR_SDK_PLUGIN(KVASIR_KIND_SELECTOR, "kvasir.twilight", "0.1.0", Twilight)

@@ -209,9 +209,4 @@ class Dram {
 
 }  // namespace
 
-KVASIR_PLUGIN_NOTE(KVASIR_KIND_BIT(KVASIR_KIND_STORAGE), "kvasir.dram\0", "0.1.0");
-
-kvasir_status kvasir_plugin_entry(const kvasir_host* host, kvasir_request* request,
-                                  kvasir_err* err) noexcept {
-  return sdk::entry<Dram>(host, request, err);
-}
+KVASIR_SDK_PLUGIN(KVASIR_KIND_STORAGE, "kvasir.dram", "0.1.0", Dram)

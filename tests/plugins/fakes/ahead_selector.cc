@@ -49,4 +49,4 @@ class AheadSelector {
 
 }  // namespace
 
-KVASIR_FAKE(AheadSelector, KVASIR_KIND_SELECTOR, "kvasir.test.ahead")
+KVASIR_SDK_PLUGIN(KVASIR_KIND_SELECTOR, "kvasir.test.ahead", "0.1.0", AheadSelector)

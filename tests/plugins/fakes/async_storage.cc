@@ -97,4 +97,4 @@ class AsyncStorage : public MemoryStorage {
 
 }  // namespace
 
-KVASIR_FAKE(AsyncStorage, KVASIR_KIND_STORAGE, "kvasir.test.async_storage")
+KVASIR_SDK_PLUGIN(KVASIR_KIND_STORAGE, "kvasir.test.async_storage", "0.1.0", AsyncStorage)

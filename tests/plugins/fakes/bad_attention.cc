@@ -49,4 +49,4 @@ class BadAttention : private InnerBackend {
 
 }  // namespace
 
-KVASIR_FAKE(BadAttention, KVASIR_KIND_ATTENTION, "kvasir.test.bad_attention")
+KVASIR_SDK_PLUGIN(KVASIR_KIND_ATTENTION, "kvasir.test.bad_attention", "0.1.0", BadAttention)

@@ -97,4 +97,4 @@ class BadSelector {
 
 }  // namespace
 
-KVASIR_FAKE(BadSelector, KVASIR_KIND_SELECTOR, "kvasir.test.bad_selector")
+KVASIR_SDK_PLUGIN(KVASIR_KIND_SELECTOR, "kvasir.test.bad_selector", "0.1.0", BadSelector)

@@ -68,4 +68,4 @@ class BadStorage : public MemoryStorage {
 
 }  // namespace
 
-KVASIR_FAKE(BadStorage, KVASIR_KIND_STORAGE, "kvasir.test.bad_storage")
+KVASIR_SDK_PLUGIN(KVASIR_KIND_STORAGE, "kvasir.test.bad_storage", "0.1.0", BadStorage)

@@ -83,4 +83,4 @@ class CallsSelector {
 
 }  // namespace
 
-KVASIR_FAKE(CallsSelector, KVASIR_KIND_SELECTOR, "kvasir.test.calls")
+KVASIR_SDK_PLUGIN(KVASIR_KIND_SELECTOR, "kvasir.test.calls", "0.1.0", CallsSelector)

@@ -97,4 +97,4 @@ class DrawsSelector {
 
 }  // namespace
 
-KVASIR_FAKE(DrawsSelector, KVASIR_KIND_SELECTOR, "kvasir.test.draws")
+KVASIR_SDK_PLUGIN(KVASIR_KIND_SELECTOR, "kvasir.test.draws", "0.1.0", DrawsSelector)

@@ -44,11 +44,3 @@ const void* probe_extension(const char* id) {
 }
 
 }  // namespace kvasir::test
-
-// Last in the file of a fake: note and entry.
-#define KVASIR_FAKE(Class, kind, id)                                                  \
-  KVASIR_PLUGIN_NOTE(KVASIR_KIND_BIT(kind), id "\0", "0.1.0");                        \
-  kvasir_status kvasir_plugin_entry(const kvasir_host* host, kvasir_request* request, \
-                                    kvasir_err* err) noexcept {                       \
-    return kvasir::sdk::entry<Class>(host, request, err);                             \
-  }

@@ -94,7 +94,7 @@ class RecordingAttention : public InnerBackend {
   }
   Recording book_;
 };
-
 }  // namespace
 
-KVASIR_FAKE(RecordingAttention, KVASIR_KIND_ATTENTION, "kvasir.test.recording_attention")
+KVASIR_SDK_PLUGIN(KVASIR_KIND_ATTENTION, "kvasir.test.recording_attention", "0.1.0",
+                  RecordingAttention)

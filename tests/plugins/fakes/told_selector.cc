@@ -75,4 +75,4 @@ class ToldSelector {
 
 }  // namespace
 
-KVASIR_FAKE(ToldSelector, KVASIR_KIND_SELECTOR, "kvasir.test.told")
+KVASIR_SDK_PLUGIN(KVASIR_KIND_SELECTOR, "kvasir.test.told", "0.1.0", ToldSelector)

@@ -97,4 +97,4 @@ class NeedleSelector {
 
 }  // namespace
 
-KVASIR_FAKE(NeedleSelector, KVASIR_KIND_SELECTOR, "org.test.needle_probe")
+KVASIR_SDK_PLUGIN(KVASIR_KIND_SELECTOR, "org.test.needle_probe", "0.1.0", NeedleSelector)
