@@ -6,6 +6,7 @@
 #include <kvasir/storage.h>
 
 #include <algorithm>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -13,6 +14,7 @@
 
 #include "plugins/sdk/block_name.h"
 #include "plugins/sdk/error.h"
+#include "plugins/sdk/host.h"
 #include "plugins/sdk/slot_map.h"
 #include "plugins/sdk/strided.h"
 
@@ -231,6 +233,35 @@ class BlockTable {
   std::unordered_multimap<BlockName, uint64_t, BlockNameHash> index_;
   std::unordered_map<uint64_t, std::vector<bool>> lost_heads_;  // of blocks with dropped slices
 };
+
+// What release() and drop() of every storage do. `store`: as below; drops are checked before the
+// first one.
+template <class Store>
+void release_all(Store& store, const Host& host, std::span<const uint64_t> leases) {
+  for (const uint64_t lease : leases) {
+    if (lease != 0 && !store.give_back(lease))
+      host.log(KVASIR_LOG_WARN,
+               "release: lease " + std::to_string(lease) + " is not out; released twice?");
+  }
+}
+template <class Store, class Bytes>
+void drop_all(Store& store, BlockTable<Bytes>& table, const char* storage,
+              const Strided<const kvasir_block_key>& keys, uint32_t mode) {
+  if (mode != KVASIR_DROP_UNREF && mode != KVASIR_DROP_FORGET) {
+    fail_invalid(std::string(storage) + ": drop: mode " + std::to_string(mode) +
+                 " is not UNREF or FORGET");
+  }
+  for (const kvasir_block_key& key : keys) table.check_drop(key);
+  for (const kvasir_block_key& key : keys)
+    if (const uint64_t handle = table.drop(key)) store.remove(handle);
+}
+inline void write_format(const char* storage, const kvasir_kv_format& format, kvasir_kv_format* out,
+                         uint32_t capacity, uint32_t& n_formats) {
+  n_formats = 1;
+  if (capacity < 1)
+    throw Error(KVASIR_ERR_CAPACITY, std::string(storage) + ": formats needs room for 1");
+  out[0] = format;
+}
 
 // Leases for all keys or for none. `store` has read_lease(key), write_lease(key, created), which
 // appends the handle of a block it makes, and give_back(lease), remove(handle).

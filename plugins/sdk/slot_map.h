@@ -35,6 +35,7 @@ class SlotMap {
 
   void remove(uint64_t id) noexcept {
     const auto index = static_cast<uint32_t>((id & 0xffffffffu) - 1);
+    slots_[index].value = T{};  // what it holds goes now, not when the slot is used again
     slots_[index].live = false;
     ++slots_[index].generation;
     free_.push_back(index);

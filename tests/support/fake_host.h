@@ -35,7 +35,10 @@ class FakeHost {
   }
   FakeHost(const FakeHost&) = delete;
   const kvasir_host* host() const { return &host_; }
-  const std::vector<std::string>& lines() const { return lines_; }
+  std::vector<std::string> lines() const {
+    const std::lock_guard lock(mutex_);
+    return lines_;
+  }
 
   // kvasir.completion/1, beside what `workers` brings.
   void offer_completions() { has_completions_ = true; }
@@ -108,7 +111,7 @@ class FakeHost {
   uint32_t workers_;
   std::vector<int32_t> nodes_;
   std::vector<std::unique_ptr<std::byte[], Free>> scratch_memory_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::vector<std::string> lines_;
   kvasir_host host_{};
   kvasir_thread_pool pool_{};

@@ -76,9 +76,7 @@ class Dram {
   }
 
   void formats(kvasir_kv_format* out, uint32_t capacity, uint32_t& n_formats) const {
-    n_formats = 1;
-    if (capacity < 1) throw sdk::Error(KVASIR_ERR_CAPACITY, "dram: formats needs room for 1");
-    out[0] = all_heads_->layout.format;
+    sdk::write_format("dram", all_heads_->layout.format, out, capacity, n_formats);
   }
 
   void acquire(const sdk::BlockKeys& keys, uint32_t mode, const sdk::Leases& out) {
@@ -88,12 +86,7 @@ class Dram {
 
   void release(std::span<const uint64_t> leases) {
     const std::lock_guard lock(mutex_);
-    for (const uint64_t lease : leases) {
-      if (lease != 0 && !give_back(lease)) {
-        host_.log(KVASIR_LOG_WARN,
-                  "release: lease " + std::to_string(lease) + " is not out; released twice?");
-      }
-    }
+    sdk::release_all(*this, host_, leases);
   }
 
   // Nothing is quantised or moved.
@@ -104,13 +97,8 @@ class Dram {
 
   // There is no other tier: UNREF and FORGET both free the bytes.
   void drop(const sdk::BlockKeys& keys, uint32_t mode) {
-    if (mode != KVASIR_DROP_UNREF && mode != KVASIR_DROP_FORGET) {
-      sdk::fail_invalid("dram: drop: mode " + std::to_string(mode) + " is not UNREF or FORGET");
-    }
     const std::lock_guard lock(mutex_);
-    for (const kvasir_block_key& key : keys) table_.check_drop(key);
-    for (const kvasir_block_key& key : keys)
-      if (const uint64_t handle = table_.drop(key)) remove(handle);
+    sdk::drop_all(*this, table_, "dram", keys, mode);
   }
 
   // What acquire_all() is made of, under the lock.

@@ -1,12 +1,10 @@
 // Storage in two tiers: the blocks used last stay in main memory, the others lie in a file and come
 // back when a step asks for them, or when a selector foresees that it will.
 // SPDX-License-Identifier: Apache-2.0
-#include <kvasir/ext/completion.h>
+#include <sys/mman.h>
 
 #include <array>
-#include <chrono>
 #include <condition_variable>
-#include <deque>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -14,18 +12,20 @@
 #include <new>
 #include <optional>
 #include <string>
-#include <thread>
+#include <utility>
 #include <vector>
 
 #include "plugins/sdk/block_table.h"
 #include "plugins/sdk/kv_layout.h"
 #include "plugins/sdk/plugin.h"
 #include "plugins/storage/tiered/block_file.h"
+#include "plugins/storage/tiered/transfers.h"
 
 namespace {
 using namespace kvasir;
 using tiered::BlockFile;
 using tiered::Extent;
+using tiered::Transfers;
 
 constexpr const char* kStrategies[] = {"lru", "fifo"};
 constexpr const char* kCachedAliases[] = {"max_cached_block", nullptr};
@@ -47,15 +47,16 @@ constexpr std::array kOptions = {
                  .flags = KVASIR_OPTION_OPTIONAL},
                 {KVASIR_OPTION_PATH, 0, 0, 0.0, "", nullptr})};
 
-// What the io thread writes or reads while a step may drop the block: shared, so that it stays.
+// What the thread writes or reads while a step may drop the block: shared, so that it stays.
 using Memory = std::shared_ptr<std::byte>;
+// Mapped, so that what leaves memory leaves it: the heap would keep it for later.
 Memory allocate(uint64_t bytes) {
-  constexpr std::align_val_t kAlignment{64};
-  auto* data = static_cast<std::byte*>(::operator new(bytes, kAlignment));
-  return {data, [](std::byte* p) { ::operator delete(p, kAlignment); }};
+  void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (data == MAP_FAILED) throw std::bad_alloc();
+  return {static_cast<std::byte*>(data), [bytes](std::byte* p) { ::munmap(p, bytes); }};
 }
 
-class Tiered {
+class Tiered : private Transfers::Work {
  public:
   static constexpr kvasir_desc kDesc =
       sdk::describe({.kind = KVASIR_KIND_STORAGE,
@@ -71,25 +72,16 @@ class Tiered {
 
   Tiered(const sdk::Host& host, const sdk::Options& options)
       : host_(host),
-        completion_(host.completion()),
         types_(options),
         cached_blocks_(options.u32("cached_blocks")),
         refresh_(options.choice("cache_strategy") == 0),
-        folder_(options.delivered("folder") ? options.path("folder") : "") {
-    if (!completion_)
-      throw sdk::Error(KVASIR_ERR_UNSUPPORTED,
-                       std::string("tiered: the host does not offer ") + KVASIR_EXT_COMPLETION);
-    if (folder_.empty()) folder_ = std::filesystem::temp_directory_path().string();
-  }
+        folder_(options.delivered("folder") ? options.path("folder")
+                                            : std::filesystem::temp_directory_path().string()),
+        transfers_(*this, completion_of(host)) {}
 
   ~Tiered() {
-    {
-      const std::lock_guard lock(mutex_);
-      stopping_ = true;
-    }
-    work_.notify_all();
-    if (thread_.joinable()) thread_.join();
-    if (file_ && n_read_ != 0) tell_use();
+    const std::lock_guard lock(mutex_);
+    if (n_read_ != 0) tell_use();
   }
 
   void plan(const kvasir_geometry& geometry, kvasir_storage_plan& out) const {
@@ -105,12 +97,11 @@ class Tiered {
     all_heads_ = sdk::kv_layout(geometry, types_, geometry.n_kv_heads);
     one_head_ = sdk::kv_layout(geometry, types_, 1);
     layers_.resize(geometry.n_layers);
+    file_.emplace(folder_);
   }
 
   void formats(kvasir_kv_format* out, uint32_t capacity, uint32_t& n_formats) const {
-    n_formats = 1;
-    if (capacity < 1) throw sdk::Error(KVASIR_ERR_CAPACITY, "tiered: formats needs room for 1");
-    out[0] = all_heads_.format;
+    sdk::write_format("tiered", all_heads_.format, out, capacity, n_formats);
   }
 
   void acquire(const sdk::BlockKeys& keys, uint32_t mode, const sdk::Leases& out) {
@@ -120,68 +111,47 @@ class Tiered {
 
   void release(std::span<const uint64_t> leases) {
     const std::lock_guard lock(mutex_);
-    for (const uint64_t lease : leases) {
-      if (lease != 0 && !give_back(lease))
-        host_.log(KVASIR_LOG_WARN,
-                  "release: lease " + std::to_string(lease) + " is not out; released twice?");
-    }
-    for (uint32_t layer = 0; layer < layers_.size(); ++layer) trim(layer);
+    sdk::release_all(*this, host_, leases);
+    for (uint32_t layer = 0; layer < layers_.size(); ++layer)
+      if (std::exchange(layers_[layer].released, false)) end_step(layer);
   }
 
   // A full block does not change any more: it goes to the file, and may then leave memory.
   void seal(const sdk::BlockKeys& keys, const sdk::Leases& leases) {
+    transfers_.start();
     const std::lock_guard lock(mutex_);
     table_.seal(keys, leases);
-    start();
+    std::vector<uint64_t> handles;
     for (uint64_t i = 0; i < keys.size(); ++i) {
-      Block& block = *table_.block(leases[i].handle);
+      handles.push_back(leases[i].handle);
+      Block& block = *table_.block(handles.back());
       block.bytes.sealed = true;
       block.bytes.used = ++clock_;
       layers_[block.name.layer].resident_bytes += layout_of(block).block_bytes();
-      saves_.push_back(leases[i].handle);
     }
-    work_.notify_all();
+    transfers_.save(handles);
   }
 
   // UNREF and FORGET both free the bytes of both tiers: no block outlives its holder.
   void drop(const sdk::BlockKeys& keys, uint32_t mode) {
-    if (mode != KVASIR_DROP_UNREF && mode != KVASIR_DROP_FORGET)
-      sdk::fail_invalid("tiered: drop: mode " + std::to_string(mode) + " is not UNREF or FORGET");
     const std::lock_guard lock(mutex_);
-    for (const kvasir_block_key& key : keys) table_.check_drop(key);
-    for (const kvasir_block_key& key : keys)
-      if (const uint64_t handle = table_.drop(key)) remove(handle);
+    sdk::drop_all(*this, table_, "tiered", keys, mode);
   }
 
   void prefetch(const sdk::BlockKeys& keys, const kvasir_io_hint& hint, uint64_t ticket,
                 uint32_t& accepted) {
-    const std::lock_guard lock(mutex_);
-    Job job{ticket, {}, false};
-    for (const kvasir_block_key& key : keys)
-      job.handles.push_back(table_.find("prefetch", key, true));
-    start();
-    (hint.priority == 0 ? foreseen_ : urgent_).push_back(std::move(job));
-    accepted = static_cast<uint32_t>(keys.size());
-    work_.notify_all();
+    transfers_.start();
+    std::vector<uint64_t> handles;
+    {
+      const std::lock_guard lock(mutex_);
+      for (const kvasir_block_key& key : keys)
+        handles.push_back(table_.find("prefetch", key, true));
+    }
+    accepted = static_cast<uint32_t>(handles.size());
+    transfers_.load(ticket, std::move(handles), hint.priority != 0);
   }
-
-  void cancel(uint64_t ticket) {
-    const std::lock_guard lock(mutex_);
-    for (std::deque<Job>* queue : {&urgent_, &foreseen_})
-      for (Job& job : *queue) job.cancelled |= job.ticket == ticket;
-    if (running_ && running_->ticket == ticket) running_->cancelled = true;
-  }
-
-  // What was asked for is read until the deadline; then the rest is cancelled.
-  void drain(uint64_t deadline_ms) {
-    std::unique_lock lock(mutex_);
-    const auto done = [&] { return urgent_.empty() && foreseen_.empty() && !running_; };
-    if (idle_.wait_for(lock, std::chrono::milliseconds(deadline_ms), done)) return;
-    for (std::deque<Job>* queue : {&urgent_, &foreseen_})
-      for (Job& job : *queue) job.cancelled = true;
-    if (running_) running_->cancelled = true;
-    idle_.wait(lock, done);
-  }
+  void cancel(uint64_t ticket) { transfers_.cancel(ticket); }
+  void drain(uint64_t deadline_ms) { transfers_.drain(deadline_ms); }
 
   // What acquire_all() is made of, under the lock.
   kvasir_lease read_lease(const kvasir_block_key& key) {
@@ -208,6 +178,7 @@ class Tiered {
   bool give_back(uint64_t lease) noexcept {
     const uint64_t handle = table_.end_lease(lease);
     if (handle == 0) return false;
+    layers_[table_.block(handle)->name.layer].released = true;
     may_leave(handle);
     return true;
   }
@@ -216,7 +187,7 @@ class Tiered {
     stay(block);
     if (block.bytes.sealed && block.bytes.memory)
       layers_[block.name.layer].resident_bytes -= layout_of(block).block_bytes();
-    if (file_ && !block.bytes.saving) file_->give_back(block.bytes.saved);
+    if (!block.bytes.saving) file_->give_back(block.bytes.saved);
     table_.remove(handle);
   }
 
@@ -234,12 +205,15 @@ class Tiered {
   struct Layer {
     uint64_t resident_bytes = 0;        // of sealed blocks in memory
     std::map<uint64_t, uint64_t> idle;  // those that may leave it, by last use
+    std::vector<uint64_t> fresh;        // read back for a step that has not ended
+    bool released = false;
   };
-  struct Job {
-    uint64_t ticket;
-    std::vector<uint64_t> handles;
-    bool cancelled;
-  };
+
+  static const kvasir_completion& completion_of(const sdk::Host& host) {
+    if (host.completion()) return *host.completion();
+    throw sdk::Error(KVASIR_ERR_UNSUPPORTED,
+                     std::string("tiered: the host does not offer ") + KVASIR_EXT_COMPLETION);
+  }
 
   const sdk::KvLayout& layout_of(const Block& block) const {
     return block.name.kv_head == KVASIR_ALL_HEADS ? all_heads_ : one_head_;
@@ -260,7 +234,7 @@ class Tiered {
   // A sealed block is to be written again: it comes back, and what the file has is void.
   void reopen(const kvasir_block_key& key, uint64_t handle) {
     std::unique_lock held(mutex_, std::adopt_lock);  // acquire()'s, which gets it back
-    idle_.wait(held, [&] { return !table_.block(handle)->bytes.saving; });
+    saved_.wait(held, [&] { return !table_.block(handle)->bytes.saving; });
     held.release();
     Block& block = *table_.block(handle);
     if (!block.bytes.sealed) return;
@@ -295,7 +269,15 @@ class Tiered {
       layers_[block.name.layer].idle.erase(block.bytes.used);
   }
 
-  // What a step needs at once may exceed the limit until it is released.
+  // What was read back for a layer stays until the step's leases on it end: asked for or foreseen,
+  // it is not pushed out by what else the step needs. That may exceed the limit so long.
+  void end_step(uint32_t layer) noexcept {
+    for (const uint64_t handle : layers_[layer].fresh)
+      if (table_.block(handle)) may_leave(handle);
+    layers_[layer].fresh.clear();
+    trim(layer);
+  }
+
   void trim(uint32_t layer_index) noexcept {
     Layer& layer = layers_[layer_index];
     const uint64_t limit = cached_blocks_ * all_heads_.block_bytes();
@@ -308,87 +290,40 @@ class Tiered {
     }
   }
 
-  // File and thread come with the first block that needs them.
-  void start() {
-    if (!file_) file_.emplace(folder_);
-    if (!thread_.joinable()) thread_ = std::thread([this] { serve(); });
-  }
-
-  void serve() {
+  kvasir_status load(uint64_t handle, uint64_t& bytes) override {
     std::unique_lock lock(mutex_);
-    for (;;) {
-      work_.wait(lock, [&] {
-        return stopping_ || !urgent_.empty() || !foreseen_.empty() || !saves_.empty();
-      });
-      if (!urgent_.empty() || !foreseen_.empty()) {
-        run(urgent_.empty() ? foreseen_ : urgent_, lock);
-      } else if (stopping_) {
-        return;
-      } else {
-        const uint64_t handle = saves_.front();
-        saves_.pop_front();
-        save(handle, lock);
-      }
-      idle_.notify_all();
-    }
-  }
-
-  // The first of `queue`, and its report.
-  void run(std::deque<Job>& queue, std::unique_lock<std::mutex>& lock) {
-    Job job = std::move(queue.front());
-    queue.pop_front();
-    job.cancelled |= stopping_;
-    running_ = &job;
-    std::vector<kvasir_status> status(job.handles.size());
-    kvasir_status whole = KVASIR_OK;
-    uint64_t bytes = 0;
-    for (size_t i = 0; i < status.size(); ++i) {
-      status[i] = job.cancelled ? KVASIR_ERR_CANCELLED : load(job.handles[i], lock, bytes);
-      if (status[i] != KVASIR_OK) whole = status[i];
-    }
-    running_ = nullptr;
-    lock.unlock();
-    completion_->complete(completion_->self, job.ticket, whole, status.data(),
-                          static_cast<uint32_t>(status.size()), bytes);
-    lock.lock();
-  }
-
-  kvasir_status load(uint64_t handle, std::unique_lock<std::mutex>& lock, uint64_t& bytes) {
     const Block* wanted = table_.block(handle);
     if (!wanted || wanted->bytes.lost) return KVASIR_ERR_IO;
     if (wanted->bytes.memory) return KVASIR_OK;
     const Extent extent = wanted->bytes.saved;
     const uint32_t layer = wanted->name.layer;
-    std::string why = "out of memory";
     lock.unlock();
-    Memory memory;
-    bool arrived = false;
-    try {
-      memory = allocate(extent.bytes);
-      arrived = file_->read(extent, memory.get(), why);
-    } catch (const std::bad_alloc&) {
-    }
+    std::string why;
+    Memory memory = allocate(extent.bytes);
+    const bool arrived = file_->read(extent, memory.get(), why);
     lock.lock();
     Block* block = table_.block(handle);
     if (!block) return KVASIR_ERR_IO;  // dropped meanwhile
+    if (block->bytes.memory)
+      return KVASIR_OK;  // reopened meanwhile, and its place given to another
     if (!arrived) {
-      block->bytes.lost = memory != nullptr;
+      block->bytes.lost = true;
       host_.log(KVASIR_LOG_WARN, "block " + std::to_string(block->name.block) + " of layer " +
                                      std::to_string(layer) + " could not be read back: " + why);
-      return memory ? KVASIR_ERR_IO : KVASIR_ERR_OUT_OF_MEMORY;
+      return KVASIR_ERR_IO;
     }
     bytes += extent.bytes;
     ++n_loaded_;
     bytes_loaded_ += extent.bytes;
-    if (block->bytes.memory) return KVASIR_OK;  // reopened meanwhile
+    layers_[layer].fresh.push_back(handle);
     block->bytes.memory = std::move(memory);
     block->bytes.used = ++clock_;
     layers_[layer].resident_bytes += extent.bytes;
-    may_leave(handle);
     return KVASIR_OK;
   }
 
-  void save(uint64_t handle, std::unique_lock<std::mutex>& lock) {
+  void save(uint64_t handle) override {
+    std::unique_lock lock(mutex_);
     Block* block = table_.block(handle);
     if (!block || !block->bytes.sealed || block->bytes.saved.valid()) return;
     const Memory memory = block->bytes.memory;
@@ -396,19 +331,26 @@ class Tiered {
     block->bytes.saving = true;
     std::string why;
     lock.unlock();
-    const bool done = file_->write(extent, memory.get(), why);
+    bool done = false;
+    try {
+      done = file_->write(extent, memory.get(), why);
+    } catch (const std::bad_alloc&) {  // for the reason
+    }
     lock.lock();
     block = table_.block(handle);
     if (!done || !block) file_->give_back(extent);
+    if (block) {
+      block->bytes.saving = false;
+      if (done) {
+        block->bytes.saved = extent;
+        may_leave(handle);
+        trim(block->name.layer);
+      }
+    }
+    saved_.notify_all();
     if (!done && !std::exchange(full_told_, true))
       host_.log(KVASIR_LOG_WARN, "blocks stay in memory, beyond cached_blocks: the file in " +
                                      folder_ + " takes no more (" + why + ")");
-    if (!block) return;
-    block->bytes.saving = false;
-    if (!done) return;
-    block->bytes.saved = extent;
-    may_leave(handle);
-    trim(block->name.layer);
   }
 
   void tell_use() const {
@@ -419,24 +361,20 @@ class Tiered {
   }
 
   sdk::Host host_;
-  const kvasir_completion* completion_;
   sdk::KvTypes types_;
   uint32_t cached_blocks_;
   bool refresh_;
   std::string folder_;
   sdk::KvLayout all_heads_, one_head_;
 
-  std::mutex mutex_;                     // of all below
-  std::condition_variable work_, idle_;  // something to do; something done
+  std::mutex mutex_;  // of all below but the last
+  std::condition_variable saved_;
   sdk::BlockTable<Bytes> table_{"tiered"};
   std::vector<Layer> layers_;
-  std::optional<BlockFile> file_;
-  std::deque<Job> urgent_, foreseen_;
-  std::deque<uint64_t> saves_;
-  Job* running_ = nullptr;
+  std::optional<BlockFile> file_;  // reads and writes need no lock
   uint64_t clock_ = 0, n_read_ = 0, n_loaded_ = 0, bytes_loaded_ = 0;
-  bool stopping_ = false, full_told_ = false;
-  std::thread thread_;
+  bool full_told_ = false;
+  Transfers transfers_;  // ends first: its thread uses the others
 };
 
 }  // namespace

@@ -59,7 +59,7 @@ struct Dram {
     return lease.handle;
   }
   kvasir_storage_plan plan() {
-    kvasir_storage_plan out{};
+    kvasir_storage_plan out{sizeof(kvasir_storage_plan), 0, 0, 0, 0};
     REQUIRE(storage->plan(storage.self(), &geometry, &out, storage.err()) == KVASIR_OK);
     return out;
   }

@@ -6,7 +6,9 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <numeric>
 #include <thread>
 
@@ -20,9 +22,9 @@ using namespace kvasir::test;
 constexpr uint32_t kFloats = 64;  // of K and of V: two kv heads, four tokens of 8
 constexpr uint64_t kBlockBytes = 2 * kFloats * sizeof(float);
 
-kvasir_geometry geometry() {
+kvasir_geometry geometry(uint32_t block_size = 4) {
   kvasir_geometry g = small_geometry();
-  g.block_size = 4;
+  g.block_size = block_size;
   g.n_kv_heads = 2;
   g.head_dim = g.v_dim = 8;
   return g;
@@ -34,8 +36,9 @@ struct CompletingHost : FakeHost {
 };
 
 struct Tiered {
-  explicit Tiered(OptionValues options) : plugin(host, "tiered", with_folder(std::move(options))) {
-    plugin.bind(geometry());
+  explicit Tiered(OptionValues options, uint32_t block_size = 4)
+      : plugin(host, "tiered", with_folder(std::move(options))) {
+    plugin.bind(geometry(block_size));
   }
   OptionValues with_folder(OptionValues options) {
     options["type_k"] = options["type_v"] = std::string("f32");
@@ -67,6 +70,13 @@ struct Tiered {
     std::iota(k, k + kFloats, first);
     for (uint32_t i = 0; i < kFloats; ++i) v[i] = -k[i];
     seal(block, lease);
+    release(lease);
+  }
+  // Of a large block: all of it is written, and it is let go, but stays open.
+  void fill(uint32_t block) {
+    const kvasir_lease lease = acquire(block, KVASIR_ACQUIRE_WRITE);
+    std::memset(lease.k, 1, geometry(4096).block_size * 2 * 8 * sizeof(float));
+    std::memset(lease.v, 1, geometry(4096).block_size * 2 * 8 * sizeof(float));
     release(lease);
   }
   bool resident(uint32_t block) {  // and the last one used, if so
@@ -203,6 +213,37 @@ TEST_SUITE("plugins/storage/tiered") {
     CHECK(std::filesystem::file_size(t.file()) == 6 * kBlockBytes);
   }
 
+  TEST_CASE("what was read back for a step stays until the step's leases end") {
+    Tiered t({{"cached_blocks", int64_t{1}}});
+    for (uint32_t block = 0; block < 6; ++block) t.store(block, 0.0f);
+    t.settle(6, 5);
+    CHECK(t.fetch({0, 1, 2}, 1, 0).status == KVASIR_OK);  // foreseen
+    CHECK(t.fetch({3, 4}, 2).status == KVASIR_OK);
+    std::vector<kvasir_lease> leases;
+    for (const uint32_t block : {0u, 1u, 3u, 4u}) {
+      leases.push_back(t.acquire(block));
+      CHECK(leases.back().state == KVASIR_LEASE_RESIDENT);
+    }
+    for (const kvasir_lease& lease : leases) t.release(lease);
+    for (const uint32_t block : {0u, 1u, 2u, 3u}) CHECK(!t.resident(block));  // 2 came for nothing
+    CHECK(t.resident(4));
+  }
+
+  TEST_CASE("dropped blocks free their memory at once") {
+    Tiered t({{"cached_blocks", int64_t{1000}}}, 4096);  // 256 KB a block
+    const auto resident_bytes = [] {
+      std::ifstream statm("/proc/self/statm");
+      uint64_t total = 0, resident = 0;
+      statm >> total >> resident;
+      return resident * 4096;
+    };
+    for (uint32_t block = 0; block < 128; ++block) t.fill(block);
+    const uint64_t before = resident_bytes();
+    for (uint32_t block = 0; block < 128; ++block) CHECK(t.drop(block) == KVASIR_OK);
+    t.plugin->base.drain(t.plugin.self(), 1000, t.plugin.err());
+    CHECK(resident_bytes() + (uint64_t{16} << 20) < before);
+  }
+
   TEST_CASE("bytes that changed in the file, or are gone, are lost by name, not read") {
     Tiered t({{"cached_blocks", int64_t{1}}});
     for (uint32_t block = 0; block < 3; ++block) t.store(block, 1.0f);
@@ -278,7 +319,7 @@ TEST_SUITE("plugins/storage/tiered") {
   TEST_CASE("the plan counts what stays in memory") {
     Tiered t({{"cached_blocks", int64_t{3}}});
     const kvasir_geometry g = geometry();
-    kvasir_storage_plan plan{};
+    kvasir_storage_plan plan{sizeof(kvasir_storage_plan), 0, 0, 0, 0};
     REQUIRE(t.plugin->plan(t.plugin.self(), &g, &plan, t.plugin.err()) == KVASIR_OK);
     CHECK(plan.n_tiers == 2);
     CHECK(plan.block_bytes == kBlockBytes);
