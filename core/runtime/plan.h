@@ -31,7 +31,7 @@ struct MemoryPlan {
   bool attends_all = false;  // no selector sets a limit: selected_tokens is all there is
   struct Budget {            // of one selector, beyond sink and window
     std::string selector;    // id
-    bool limited = false;    // false: what it selects depends on the queries
+    bool limited = false;    // false: all candidates, or as many as the queries say
     uint64_t tokens = 0;     // most per layer, kv head and step
   };
   std::vector<Budget> budgets;

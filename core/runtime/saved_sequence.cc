@@ -5,6 +5,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 namespace kvasir {
@@ -183,9 +184,13 @@ LayerSelection read_selection(Reader& in, const RunContext& c, uint32_t kv_len) 
       head.index = in.ascending(units, "selected units");
       head.weight = in.list<float>(units * c.group_size(), "weights");
       if (head.weight.size() != head.index.size() * s.width) in.refuse("a selection is damaged");
+      for (const float weight : head.weight)
+        if (!(weight < INFINITY)) in.refuse("a weight is damaged");
     }
   }
-  if (s.valid && !s.dense && s.heads.size() != 1 && s.heads.size() != c.geometry.n_kv_heads)
+  const auto fits = [&](size_t n) { return n == 1 || n == c.geometry.n_kv_heads; };
+  if ((s.valid && !s.dense && !fits(s.heads.size())) ||
+      (!s.standing.empty() && !fits(s.standing.size())))
     in.refuse("a selection is damaged");
   return s;
 }
@@ -207,7 +212,6 @@ void read_blocks(Reader& in, BlockStore& store, BlockList& list, uint32_t layer,
                  uint32_t block_size, uint64_t expected, Rows&& n_tokens) {
   const uint64_t n = in.count(expected, "blocks");
   if (n != expected) in.refuse("blocks are missing");
-  std::vector<bool> present(n);
   for (uint32_t block = 0; block < n; ++block) {
     const uint32_t tokens = n_tokens(block);
     if (!in.number<uint8_t>()) {

@@ -1,5 +1,6 @@
 // Training batches: an endless stream of records of one length, each a sample's tokens and a mask
-// of those that the context determines. SPDX-License-Identifier: Apache-2.0
+// of those that the context determines.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,7 @@
 // Who drives what: for every function slot of the stable ABI a plugin that fills it (one that
 // ships, or the path of a test plugin); for the host's, who calls it. A slot without a line here
-// belongs in ext/draft. SPDX-License-Identifier: Apache-2.0
+// belongs in ext/draft.
+// SPDX-License-Identifier: Apache-2.0
 #include <filesystem>
 #include <regex>
 #include <set>

@@ -1,5 +1,6 @@
 // DuoAttention (arXiv:2410.10819): retrieval heads see everything, streaming heads the first and
-// the last tokens. SPDX-License-Identifier: Apache-2.0
+// the last tokens.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "tests/oracles/streaming.h"

@@ -1,6 +1,7 @@
 // InfLLM (arXiv:2402.04617): blocks that leave the local window are represented by their tokens
 // most attended from within it, and looked up with queries and keys whose distance is held
-// constant. SPDX-License-Identifier: Apache-2.0
+// constant.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <map>

@@ -1,5 +1,6 @@
 // MagicPIG (arXiv:2410.16179): keys are sampled by hash collisions with known probability, and
-// their logits corrected by its logarithm. SPDX-License-Identifier: Apache-2.0
+// their logits corrected by its logarithm.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "tests/oracles/primitives.h"

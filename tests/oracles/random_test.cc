@@ -1,5 +1,6 @@
 // Random choice in the runtime: not a copy of its generator but what a uniform draw without
-// replacement must show. SPDX-License-Identifier: Apache-2.0
+// replacement must show.
+// SPDX-License-Identifier: Apache-2.0
 #include <tuple>
 
 #include "tests/oracles/harness/duel.h"

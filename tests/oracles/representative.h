@@ -1,6 +1,6 @@
 // Summaries of a block of keys and their scores: mean, max, min/max (Quest, arXiv:2406.10774),
-// fixed tokens, the most attended tokens. Unscaled, for one query head. SPDX-License-Identifier:
-// Apache-2.0
+// fixed tokens, the most attended tokens. Unscaled, for one query head.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "tests/oracles/primitives.h"

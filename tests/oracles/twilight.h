@@ -1,7 +1,8 @@
 // Twilight (arXiv:2502.02770): of some candidates each query head keeps the fewest tokens whose
 // share of its attention, estimated from keys of four bits, reaches p. Single precision may round a
 // key's element, and order tokens, differently: the oracle says which tokens are kept in any case,
-// and which may be. SPDX-License-Identifier: Apache-2.0
+// and which may be.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "tests/oracles/primitives.h"

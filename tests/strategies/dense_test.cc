@@ -1,5 +1,6 @@
 // A full budget is dense attention, and so is any budget while the context is shorter; half a
-// budget is not, so that both can fail. SPDX-License-Identifier: Apache-2.0
+// budget is not, so that both can fail.
+// SPDX-License-Identifier: Apache-2.0
 #include <filesystem>
 
 #include "tests/strategies/table.h"

@@ -1,5 +1,6 @@
 // One plugin, called through the C ABI without the core: dlopen, options from the schema, the error
-// record of the latest call. SPDX-License-Identifier: Apache-2.0
+// record of the latest call.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <dlfcn.h>

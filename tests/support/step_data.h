@@ -1,5 +1,6 @@
 // What step calls take and give back, for tests that make them: a small geometry, a step of one
-// sequence, selections. SPDX-License-Identifier: Apache-2.0
+// sequence, selections.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <doctest/doctest.h>

@@ -237,9 +237,24 @@ TEST_CASE("a prompt kept in a file is not read again, and answers as one that wa
     CHECK(another.code == 2);
     CHECK(another.err.find(word) != std::string::npos);
   }
+  std::filesystem::create_directory(m.folder.path("kept"));
   const Finished nowhere = run(text, {"--prompt-cache", m.folder.path("none/prompt.kv")});
   CHECK(nowhere.code == 2);
-  CHECK(nowhere.err.find("cannot be written") != std::string::npos);
+  CHECK(nowhere.err.find("cannot be written: No such file") != std::string::npos);
+  CHECK(std::filesystem::is_empty(m.folder.path("kept")));
+
+  // What SnapKV kept was decided by all of the prompt: going on is another turn, going back is not.
+  const std::string votes = m.folder.path("kept/votes.kv");
+  const auto snapkv = [&](const std::string& prompt) {
+    return run_kvasir({"run", "-m", m.path, "-p", prompt, "-n", "2", "--temp", "0", "--json", "-s",
+                       "snapkv", "-c", "2000", "--set", "selector.budget_tokens=40",
+                       "--prompt-cache", votes});
+  };
+  REQUIRE(snapkv(text).code == 0);
+  CHECK(Json::parse(snapkv(longer).out)["cached_prompt_tokens"].get<uint32_t>() > 100);
+  const Finished back = snapkv(text);
+  CHECK(back.code == 2);
+  CHECK(back.err.find("kvasir.snapkv keeps what the others decided") != std::string::npos);
 }
 
 TEST_CASE("config explain shows a native key, what it became, and the total that follows") {

@@ -7,10 +7,11 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdio>
+#include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <system_error>
 
 #include "core/error.h"
 #include "tools/kvasir/options.h"
@@ -53,6 +54,30 @@ std::span<const std::byte> read_head(const std::string& bytes, const std::string
   return std::as_bytes(std::span(bytes)).subspan(fixed);
 }
 
+// Who keeps what tokens decided that a cut takes away: votes, evictions, slices of a prompt that
+// was read sparsely. Empty: nobody.
+std::string who_cannot_go_back(const Pipeline& pipeline) {
+  const auto keeps_history = [](const Instance& plugin) {
+    return (plugin.desc().caps & KVASIR_CAP_HISTORY_STATE) != 0;
+  };
+  for (const auto& selector : pipeline.selectors) {
+    const kvasir_sel_limits& limits = selector->limits();
+    if (keeps_history(*selector) || limits.plan_at != 0 || limits.prefill_slice_tokens != 0)
+      return selector->id();
+  }
+  const bool is_history = pipeline.representative && keeps_history(*pipeline.representative);
+  return is_history ? pipeline.representative->id() : "";
+}
+
+std::string partial_of(const std::string& path) { return path + ".partial"; }
+
+[[noreturn]] void fail_to_write(const std::string& path, int error) {
+  std::error_code ignored;
+  std::filesystem::remove(partial_of(path), ignored);
+  throw input_error("--prompt-cache " + path +
+                    ": cannot be written: " + std::generic_category().message(error));
+}
+
 }  // namespace
 
 CachedPrompt restore_prompt(Engine& engine, const std::string& path,
@@ -74,8 +99,20 @@ CachedPrompt restore_prompt(Engine& engine, const std::string& path,
   }
   // At least one token is read again: it is what the answer begins from.
   const uint32_t keep = std::min<uint32_t>(shared, static_cast<uint32_t>(prompt.size()) - 1);
-  if (keep < saved.size()) engine.truncate(seq, keep);
+  if (keep == saved.size()) return {seq, keep};
+  if (const std::string plugin = who_cannot_go_back(engine.pipeline()); !plugin.empty())
+    refuse(path, "shares " + std::to_string(shared) + " of its " + std::to_string(saved.size()) +
+                     " tokens with this prompt, and " + plugin +
+                     " keeps what the others decided: it cannot be cut back");
+  engine.truncate(seq, keep);
   return {seq, keep};
+}
+
+void check_savable(Engine& engine, SequenceId seq, const std::string& path) {
+  engine.save(seq);
+  if (!std::ofstream(partial_of(path), std::ios::binary | std::ios::trunc))
+    fail_to_write(path, errno);
+  std::filesystem::remove(partial_of(path));
 }
 
 void save_prompt(Engine& engine, SequenceId seq, std::span<const float> logits,
@@ -84,8 +121,7 @@ void save_prompt(Engine& engine, SequenceId seq, std::span<const float> logits,
   Head head;
   head.n_logits = logits.size();
   const uint64_t sum = checksum(head, logits);
-  const std::string partial = path + ".partial";
-  std::ofstream file(partial, std::ios::binary | std::ios::trunc);
+  std::ofstream file(partial_of(path), std::ios::binary | std::ios::trunc);
   const auto write = [&](const void* data, size_t n) {
     file.write(static_cast<const char*>(data), static_cast<std::streamsize>(n));
   };
@@ -94,11 +130,10 @@ void save_prompt(Engine& engine, SequenceId seq, std::span<const float> logits,
   write(&sum, sizeof(sum));
   write(bytes.data(), bytes.size());
   file.close();
+  if (!file) fail_to_write(path, errno);
   std::error_code error;
-  if (file) std::filesystem::rename(partial, path, error);
-  if (file && !error) return;
-  std::filesystem::remove(partial, error);
-  throw input_error("--prompt-cache " + path + ": cannot be written; is the disk full?");
+  std::filesystem::rename(partial_of(path), path, error);
+  if (error) fail_to_write(path, error.value());
 }
 
 }  // namespace kvasir::tool

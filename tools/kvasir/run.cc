@@ -42,6 +42,16 @@ std::vector<TokenId> prompt_tokens(const Tokenizer& tokenizer, const PromptOptio
                           {.add_bos = true, .parse_special = true});
 }
 
+// The answer is worth more than the file.
+void keep_prompt(Engine& engine, SequenceId seq, std::span<const float> logits,
+                 const std::string& path) {
+  try {
+    save_prompt(engine, seq, logits, path);
+  } catch (const Error& e) {
+    std::fprintf(stderr, "kvasir: warning: %s\n", e.what());
+  }
+}
+
 void run(const Options& options, const PromptOptions& prompt) {
   Session session(options);
   const Tokenizer& tokenizer = session.tokenizer();
@@ -61,8 +71,9 @@ void run(const Options& options, const PromptOptions& prompt) {
                                   ? CachedPrompt{engine.open(), 0}
                                   : restore_prompt(engine, prompt.cache_file, tokens, logits);
   const SequenceId seq = cached.seq;
-  if (!prompt.cache_file.empty() && !prompt.cache_readonly)
-    engine.save(seq);  // who cannot be saved says so before the prompt is read
+  const bool is_kept =
+      !prompt.cache_file.empty() && !prompt.cache_readonly && cached.n_tokens < tokens.size();
+  if (is_kept) check_savable(engine, seq, prompt.cache_file);
   RunFigures figures;
   figures.prompt_tokens = static_cast<uint32_t>(tokens.size());
   figures.cached_prompt_tokens = cached.n_tokens;
@@ -81,9 +92,7 @@ void run(const Options& options, const PromptOptions& prompt) {
                                 },
                             .all_logits = {}});
   }
-  if (!prompt.cache_file.empty() && !prompt.cache_readonly && done > cached.n_tokens &&
-      done == tokens.size())
-    save_prompt(engine, seq, logits, prompt.cache_file);
+  if (is_kept && done == tokens.size()) keep_prompt(engine, seq, logits, prompt.cache_file);
   figures.prefill_ms = static_cast<double>(engine.prefill_engagement().total_nanos) / 1e6;
   SamplerOptions sampling = prompt.sampler;
   sampling.seed = options.seed;

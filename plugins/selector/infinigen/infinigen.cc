@@ -16,6 +16,12 @@ void InfiniGen::bind(const kvasir_geometry& geometry) {
   keys_ = sdk::LeasedKeys(geometry);
   n_decode_ = columns_of(o_.ratio);
   n_prefill_ = o_.slice_tokens == 0 ? 0 : columns_of(o_.ratio_prefill);
+  if (o_.budget > 0) {
+    host_.log(KVASIR_LOG_INFO,
+              "budget = " + std::to_string(o_.budget) + " of the tokens cached: budget_tokens = " +
+                  std::to_string(static_cast<uint64_t>(o_.budget * geometry.max_context)) + " at " +
+                  std::to_string(geometry.max_context));
+  }
   rows_.type = o_.type;
   rows_.n_columns = o_.columns == ColumnScore::kUnion
                         ? std::min(2 * std::max(n_decode_, n_prefill_), geometry.head_dim)

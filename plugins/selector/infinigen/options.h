@@ -79,7 +79,7 @@ inline constexpr std::array kOptions = {
 struct OptionValues {
   explicit OptionValues(const sdk::Options& o)
       : budget_tokens(o.u32("budget_tokens")),
-        budget(o.delivered("budget") ? o.f64("budget") : 0.0),
+        budget(share_of(o)),
         alpha(static_cast<float>(o.f64("alpha"))),
         ratio(o.f64("partial_weight_ratio")),
         ratio_prefill(o.delivered("partial_weight_ratio_prefill")
@@ -93,11 +93,12 @@ struct OptionValues {
         refresh_every(o.u32("refresh_every")),
         slice_tokens(o.u32("prefill_select_tokens")),
         pool_limit(o.u32("pool_limit")),
-        policy(static_cast<EvictionPolicy>(o.choice("eviction_policy"))) {
-    if (budget > 0 && o.set_by_user("budget_tokens")) {
-      sdk::fail_invalid("budget_tokens = " + std::to_string(budget_tokens) + " and budget = " +
-                        std::to_string(budget) + " are both set: keep one of them");
-    }
+        policy(static_cast<EvictionPolicy>(o.choice("eviction_policy"))) {}
+  // 0 where budget_tokens counts.
+  static double share_of(const sdk::Options& o) {
+    const auto said = o.latest({"budget_tokens", "budget"},
+                               "budget_tokens and budget say the same: keep one of them");
+    return said == "budget" ? o.f64("budget") : 0.0;
   }
 
   uint32_t budget_tokens;

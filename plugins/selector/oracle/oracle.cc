@@ -1,5 +1,6 @@
 // Chooses by the true attention mass of the query at hand: the upper bound of a comparison. It
-// reads every key, so it saves nothing. SPDX-License-Identifier: Apache-2.0
+// reads every key, so it saves nothing.
+// SPDX-License-Identifier: Apache-2.0
 #include <array>
 #include <numeric>
 

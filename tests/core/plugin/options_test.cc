@@ -1,5 +1,6 @@
 // Options against a plugin's schema: conversion, defaults, aliases, and what is said about
-// mistakes. SPDX-License-Identifier: Apache-2.0
+// mistakes.
+// SPDX-License-Identifier: Apache-2.0
 #include <cstring>
 #include <filesystem>
 

@@ -1,5 +1,6 @@
 // Slabs: records of a fork stay its own, what was cut reads as new, open records go with their
-// page. SPDX-License-Identifier: Apache-2.0
+// page.
+// SPDX-License-Identifier: Apache-2.0
 #include "core/runtime/slab.h"
 
 #include <doctest/doctest.h>

@@ -2,7 +2,8 @@
 // that lose the needle lose the answer. Over a trained model, the first of models/ or that of
 // KVASIR_TASK_MODEL; KVASIR_TASK_SAMPLES and KVASIR_TASK_LENGTH set how much. A claim fails when
 // the counts refute it, that is when Wilson's interval lies beyond it: at a few samples only what
-// is far off, at 200 what is near. SPDX-License-Identifier: Apache-2.0
+// is far off, at 200 what is near.
+// SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
 #include <algorithm>

@@ -1,6 +1,7 @@
 // Synthetic sequences as an oracle sees them: every token's queries, keys and values in every
 // layer, after RoPE in double precision, for the same names that a PrescribedModel shows the
-// runtime. SPDX-License-Identifier: Apache-2.0
+// runtime.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <map>

@@ -1,5 +1,6 @@
 // A selector that keeps everything, decided `ahead` layers before, and writes down the attention
-// input it is given there (KVASIR_NEED_INPUT; calls.h). SPDX-License-Identifier: Apache-2.0
+// input it is given there (KVASIR_NEED_INPUT; calls.h).
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/plugins/fakes/calls.h"
 #include "tests/plugins/fakes/fake.h"
 

@@ -1,7 +1,8 @@
 // A storage of two tiers with a thread of its own: sealed blocks beyond `pool_blocks` leave, least
 // recently used first; prefetch() brings them back, but for every `fail_every`-th, which is lost.
 // Bytes move at release. Probe: 0 = blocks, 1 = of these not resident, 2 = fetched, 3 = lost,
-// 4 = spilled, 5 = leases. SPDX-License-Identifier: Apache-2.0
+// 4 = spilled, 5 = leases.
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/plugins/fakes/memory_storage.h"
 #include "tests/plugins/fakes/transfers.h"
 
@@ -94,7 +95,6 @@ class AsyncStorage : public MemoryStorage {
   uint64_t n_fetched_ = 0, n_lost_ = 0, n_spilled_ = 0;
   Transfers transfers_;  // last: its thread uses the others
 };
-
 }  // namespace
 
 KVASIR_SDK_PLUGIN(KVASIR_KIND_STORAGE, "kvasir.test.async_storage", "0.1.0", AsyncStorage)

@@ -1,6 +1,7 @@
 // A selector that misbehaves on request: `fault` says how, `where` in which function, `from_call`
 // from which call of it on. Else it is honest: every second candidate. Probe: 0 = calls of that
-// function. SPDX-License-Identifier: Apache-2.0
+// function.
+// SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 
 #include "tests/plugins/fakes/fake.h"
@@ -94,7 +95,6 @@ class BadSelector {
   std::string_view fault_, where_;
   uint32_t unit_, honest_, n_calls_ = 0, n_heads_ = 1;
 };
-
 }  // namespace
 
 KVASIR_SDK_PLUGIN(KVASIR_KIND_SELECTOR, "kvasir.test.bad_selector", "0.1.0", BadSelector)

@@ -2,7 +2,8 @@
 // (KVASIR_NEED_HEAD_LOG_WEIGHT) from leases of all blocks (KVASIR_NEED_KEYS), without a slab. Token
 // t of a head is drawn with probability u, a hash of (seed, layer, head, t), and weighs -ln u.
 // Every `refuse_every`-th selection first asks for a larger buffer. Probe: 0 = prompt-end items, 1
-// = refusals. SPDX-License-Identifier: Apache-2.0
+// = refusals.
+// SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 
 #include "tests/plugins/fakes/fake.h"
@@ -94,7 +95,6 @@ class DrawsSelector {
   uint32_t refuse_every_, n_calls_ = 0, n_prompt_end_ = 0, n_refused_ = 0;
   kvasir_geometry g_{};
 };
-
 }  // namespace
 
 KVASIR_SDK_PLUGIN(KVASIR_KIND_SELECTOR, "kvasir.test.draws", "0.1.0", DrawsSelector)

@@ -1,5 +1,6 @@
 // An attention backend for fakes that leave the arithmetic to another one: the first plugin of a
-// file, with its default options. SPDX-License-Identifier: Apache-2.0
+// file, with its default options.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <dlfcn.h>

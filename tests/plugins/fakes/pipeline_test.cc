@@ -1,5 +1,6 @@
 // The fakes go through the core's own door: found by their note, options from TOML, needs against
-// provides, limits and layout after bind. SPDX-License-Identifier: Apache-2.0
+// provides, limits and layout after bind.
+// SPDX-License-Identifier: Apache-2.0
 #include <string>
 #include <vector>
 

@@ -1,5 +1,6 @@
 // The templates that others copy, loaded and called. KVASIR_TEST_STRIDED names another build of the
-// same plugin. SPDX-License-Identifier: Apache-2.0
+// same plugin.
+// SPDX-License-Identifier: Apache-2.0
 #include <cstdlib>
 
 #include "tests/support/plugin_instance.h"

@@ -1,5 +1,6 @@
 // A selector that keeps everything and writes down what it is told, in observe() and update()
-// (calls.h); the options say what it asks for. SPDX-License-Identifier: Apache-2.0
+// (calls.h); the options say what it asks for.
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/plugins/fakes/calls.h"
 #include "tests/plugins/fakes/fake.h"
 

@@ -1,5 +1,6 @@
 // infllm: what it asks of the host. How it chooses is block_topk's test; what comes of both, with
-// the loop around it, is tests/core/runtime/infllm_test.cc. SPDX-License-Identifier: Apache-2.0
+// the loop around it, is tests/core/runtime/infllm_test.cc.
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/support/plugin_instance.h"
 #include "tests/support/step_data.h"
 

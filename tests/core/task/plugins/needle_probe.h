@@ -1,5 +1,6 @@
 // Extension of the needle probe: what it shall do is written, what it has seen is read, between
-// steps. SPDX-License-Identifier: Apache-2.0
+// steps.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>
