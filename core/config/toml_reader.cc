@@ -144,7 +144,7 @@ RawDocument read_toml(const std::string& text, const std::string& label) {
     const auto& known = table_names();
     if (std::find(known.begin(), known.end(), name) == known.end()) {
       std::vector<std::string> candidates = known;
-      candidates.push_back("include");
+      candidates.emplace_back("include");
       std::string hint = did_you_mean(name, candidates);
       if (hint.empty() && !node.is_table()) {
         hint = did_you_mean(name, cache_key_names());

@@ -198,7 +198,8 @@ void GgufFile::release_pages(const std::byte* data, uint64_t n_bytes) const {
     const uintptr_t first = (at + kPage - 1) / kPage * kPage;
     const uintptr_t last = (at + n_bytes) / kPage * kPage;
     // A hint: whether it is taken changes nothing but the resident size.
-    if (last > first) madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+    if (last > first)  // NOLINTNEXTLINE(performance-no-int-to-ptr): the mapping's own address
+      madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
   }
 }
 
@@ -283,6 +284,7 @@ std::optional<GgufRaw> GgufFile::raw(std::string_view key) const {
                  {reinterpret_cast<const char*>(entry->values - head), entry->n_bytes + head}};
 }
 
+// NOLINTNEXTLINE(bugprone-macro-parentheses): T is a type
 #define KVASIR_INSTANTIATE(T)                                         \
   template std::optional<T> GgufFile::get<T>(std::string_view) const; \
   template T GgufFile::require<T>(std::string_view) const;            \

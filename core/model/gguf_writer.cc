@@ -185,7 +185,7 @@ void GgufWriter::write(const std::string& path, const Fill& fill) const {
   std::vector<std::byte> buffer(largest);
   for (size_t i = 0; i < tensors_.size(); ++i) {
     const uint64_t n = tensor_bytes(tensors_[i].type, tensors_[i].shape);
-    std::fill(buffer.begin() + n, buffer.begin() + padded(n), std::byte{0});
+    std::fill(buffer.data() + n, buffer.data() + padded(n), std::byte{0});
     fill(i, {buffer.data(), n});
     out.write(buffer.data(), padded(n));
   }

@@ -155,7 +155,7 @@ void PanelProducts::panel(const Input& x, const Product& product, uint32_t panel
   }
   if (!product.bias) return;
   for (uint32_t r = 0; r < x.n; ++r) {
-    kernels::add_to(product.bias + panel * kPanel, cols, y + size_t{r} * w.n_out);
+    kernels::add_to(product.bias + size_t{panel} * kPanel, cols, y + size_t{r} * w.n_out);
   }
 }
 
@@ -166,7 +166,8 @@ template <class Fn>
 void PanelProducts::for_panels(const Input& x, uint64_t n_panels, const Fn& fn) {
   const uint64_t n_blocks = x.many ? (x.n + kRowBlock - 1) / kRowBlock : 1;
   const uint64_t n_tasks = n_blocks * n_panels;
-  const uint64_t grain = x.many ? std::max<uint64_t>(1, n_tasks / (8 * pool_.n_workers())) : 0;
+  const uint64_t grain =
+      x.many ? std::max<uint64_t>(1, n_tasks / (uint64_t{8} * pool_.n_workers())) : 0;
   pool_.parallel_for(n_tasks, grain, [&](uint64_t begin, uint64_t end, uint32_t worker) {
     for (uint64_t task = begin; task < end; ++task) {
       Input rows = x;

@@ -313,12 +313,12 @@ struct Library {
                               kvasir_err* err) noexcept {
     return guard(err, [&] {
       using Maker = kvasir_instance* (*)(const kvasir_host*, const Options&);
-      constexpr Maker makers[] = {&detail::create<Ts>...};
+      constexpr Maker kMakers[] = {&detail::create<Ts>...};
       if (index >= sizeof...(Ts)) {
         fail_invalid("create: index " + std::to_string(index) + ", this file has " +
                      std::to_string(sizeof...(Ts)) + " plugin(s)");
       }
-      *out = makers[index](host, Options(options, n_options, option_size));
+      *out = kMakers[index](host, Options(options, n_options, option_size));
     });
   }
   static void shutdown() noexcept {}
