@@ -284,11 +284,12 @@ std::optional<GgufRaw> GgufFile::raw(std::string_view key) const {
                  {reinterpret_cast<const char*>(entry->values - head), entry->n_bytes + head}};
 }
 
-// NOLINTNEXTLINE(bugprone-macro-parentheses): T is a type
+// NOLINTBEGIN(bugprone-macro-parentheses): T is a type
 #define KVASIR_INSTANTIATE(T)                                         \
   template std::optional<T> GgufFile::get<T>(std::string_view) const; \
   template T GgufFile::require<T>(std::string_view) const;            \
   template std::optional<std::vector<T>> GgufFile::get_array<T>(std::string_view) const;
+// NOLINTEND(bugprone-macro-parentheses)
 KVASIR_INSTANTIATE(bool)
 KVASIR_INSTANTIATE(uint32_t)
 KVASIR_INSTANTIATE(int32_t)

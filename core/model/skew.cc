@@ -159,10 +159,10 @@ SkewMatrices skew_matrices(const Model& model, ThreadPool& pool, std::span<const
       for (uint64_t head = begin; head < end; ++head) {
         run.second_moment(static_cast<uint32_t>(head), moment.data());
         kernels::symmetric_eigen(moment.data(), s.head_dim, value.data(), vector.data());
-        std::transform(
-            vector.begin(), vector.end(),
-            out.columns.begin() + static_cast<ptrdiff_t>((layer * s.n_kv_heads + head) * square),
-            [](double x) { return static_cast<float>(x); });
+        std::transform(vector.begin(), vector.end(),
+                       out.columns.begin() +
+                           static_cast<ptrdiff_t>((size_t{layer} * s.n_kv_heads + head) * square),
+                       [](double x) { return static_cast<float>(x); });
       }
     });
     if (progress) progress(layer + 1, s.n_layers);

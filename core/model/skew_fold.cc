@@ -39,7 +39,7 @@ void fold_skew(const SkewMatrices& skew, uint32_t layer, uint32_t n_heads,
   std::vector<double> folded(dim * n_in);
   for (uint64_t head = 0; head < n_heads; ++head) {
     const uint64_t kv_head = head * skew.n_kv_heads / n_heads;
-    const float* a = skew.columns.data() + (layer * skew.n_kv_heads + kv_head) * dim * dim;
+    const float* a = skew.columns.data() + (size_t{layer} * skew.n_kv_heads + kv_head) * dim * dim;
     float* rows = weight.data() + head * dim * n_in;
     std::fill(folded.begin(), folded.end(), 0.0);
     for (uint64_t column = 0; column < dim; ++column)

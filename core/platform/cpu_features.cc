@@ -77,7 +77,7 @@ std::string model_name() {
   for (unsigned i = 0; i < 3; ++i) {
     const Leaf l = leaf(0x80000002u + i);
     const unsigned part[] = {l.eax, l.ebx, l.ecx, l.edx};
-    std::memcpy(words + 4 * i, part, sizeof part);
+    std::memcpy(words + size_t{4} * i, part, sizeof part);
   }
   const auto* text = reinterpret_cast<const char*>(words);
   std::string name(text, strnlen(text, sizeof words));

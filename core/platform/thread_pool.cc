@@ -279,7 +279,7 @@ void ThreadPool::Impl::start_threads(const Topology* bind_to) {
   std::vector<char> bound(n_workers(), 0);
   // In a region of their own: the topology is the caller's and may be gone afterwards.
   const Body bind = [&](uint64_t, uint64_t, uint32_t worker) {
-    bound[worker] = bind_to->bind_this_thread(placed[worker]);
+    bound[worker] = bind_to->bind_this_thread(placed[worker]) ? 1 : 0;
   };
   run_region({&bind, n_workers(), 0});
   caller_bound = bound[0] != 0;

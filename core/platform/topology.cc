@@ -128,7 +128,7 @@ void Topology::Impl::read_nodes(const std::vector<hwloc_obj_t>& node_objects) {
       if (node_objects.empty()) {
         nodes.push_back({0, 0, 0});
       } else {
-        const hwloc_obj_t object = node_objects[core.node];
+        const hwloc_obj* object = node_objects[core.node];
         nodes.push_back({object->os_index, object->attr->numanode.local_memory, 0});
       }
     }

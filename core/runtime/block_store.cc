@@ -153,6 +153,7 @@ void BlockStore::make_resident(BlockList& layer, std::span<const uint32_t> block
     if (layer.blocks[block] && !layer.leases[block].k) missing.push_back(block);
   for (int idle = 0; !missing.empty();) {  // rounds without progress
     std::vector<kvasir_block_key> keys;
+    keys.reserve(missing.size());
     for (const uint32_t block : missing) keys.push_back(layer.blocks[block]->key);
     std::vector<kvasir_lease> leases(keys.size());
     if (storage_.acquire(keys, KVASIR_ACQUIRE_READ, leases.data()) != KVASIR_OK)

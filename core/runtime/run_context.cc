@@ -29,6 +29,7 @@ StepBuilder::StepBuilder(const RunContext& c, uint32_t moment, uint32_t flags, u
   step_.rows = rows_.data();
   if (owner) {
     std::vector<const SlabPages*> pages;
+    pages.reserve(rows.size());
     for (const BatchRow& row : rows)
       pages.push_back(&row.seq->layers[layer].slabs[c.owner_index(owner)]);
     step_.slab = owner->slab.view(pages, slab_);

@@ -361,6 +361,7 @@ std::vector<std::byte> save_sequence(RunContext& c, Sequence& seq) {
                       " keeps blocks in a type that cannot be saved yet: use f32, f16 or bf16");
   const std::vector<Instance*> plugins = stateful(c);
   std::vector<std::vector<std::byte>> states;
+  states.reserve(plugins.size());
   for (Instance* plugin : plugins) states.push_back(plugin->save_state(seq.id));
   Writer out;
   out.bytes(kMagic, sizeof(kMagic));

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace kvasir {
 namespace {
@@ -184,7 +185,7 @@ void SelectStage::fault(size_t index, const std::string& function, uint32_t laye
 // Rows that said ALL or NONE speak of what has become a candidate since, too.
 void SelectStage::roll(uint32_t layer, const BatchRow& row) const {
   LayerSelection& selection = row.seq->layers[layer].selection;
-  const LayerSelection before = std::move(selection);
+  const LayerSelection before = std::exchange(selection, {});
   Work work = start(layer, row);
   narrow(work, std::vector<HeadSelection>(before.standing), 0);
   work.bypassed = false;
@@ -207,6 +208,7 @@ bool SelectStage::call(Selector& selector, const std::vector<Work*>& works, bool
     capacity += heads * (limits.max_units ? std::min(limits.max_units, work->candidates.max_count())
                                           : std::min<uint64_t>(work->candidates.max_count(), 1024));
   std::vector<const Candidates*> candidates;
+  candidates.reserve(works.size());
   for (const Work* work : works) candidates.push_back(&work->candidates);
   for (int attempt = 0; attempt < 3; ++attempt) {
     rows.prepare(limits.unit, limits.scope, limits.action, n_rows, capacity, c_.group_size());
@@ -473,6 +475,7 @@ void SelectStage::speculate(uint32_t layer, uint32_t target, const std::vector<B
   }
   if (todo.empty()) return;
   std::vector<const Candidates*> candidates;
+  candidates.reserve(works.size());
   for (const Work& work : works) candidates.push_back(&work.candidates);
   kvasir_sel_in in{};
   in.struct_size = sizeof(in);

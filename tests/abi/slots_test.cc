@@ -62,7 +62,7 @@ const Slot kHostSlots[] = {
     SLOT(kvasir_thread_pool, node_of, "plugins/sdk/host.h"),
     SLOT(kvasir_scratch, get, "plugins/sdk/host.h"),
     SLOT(kvasir_log, write, "plugins/sdk/host.h"),
-    SLOT(kvasir_completion, complete, "plugins/storage/tiered/tiered.cc"),
+    SLOT(kvasir_completion, complete, "plugins/storage/tiered/transfers.cc"),
 };
 
 bool is_filled(const void* table, size_t offset) {

@@ -125,7 +125,9 @@ Json budgets_json(const PluginHost& host, const MemoryPlan& plan) {
   return out;
 }
 
-Json attended_json(const MemoryPlan& p, const std::string& model, uint32_t context) {
+Json attended_json(const MemoryPlan& p, const std::string& model, uint32_t context,
+                   uint32_t n_layers, uint32_t n_dense) {
+  const double share = static_cast<double>(p.attended_tokens) / context;
   return {{"model", model},
           {"context", context},
           {"sink_tokens", p.sink_tokens},
@@ -133,7 +135,10 @@ Json attended_json(const MemoryPlan& p, const std::string& model, uint32_t conte
           {"attends_all", p.attends_all},
           {"window_tokens", p.window_tokens},
           {"attended_tokens", p.attended_tokens},
-          {"attended_share", static_cast<double>(p.attended_tokens) / context},
+          {"attended_share", share},
+          {"layers", n_layers},
+          {"dense_layers", n_dense},
+          {"mean_share", (share * (n_layers - n_dense) + n_dense) / n_layers},
           {"kv_bytes_per_step", p.kv_bytes_per_step}};
 }
 
@@ -165,13 +170,19 @@ void print_text(const Json& report) {
       std::printf("    %s\n", text.get<std::string>().c_str());
   }
   const Json& a = report["attended"];
+  const auto n_dense = a["dense_layers"].get<uint32_t>(), n_layers = a["layers"].get<uint32_t>();
+  const std::string dense =
+      n_dense == 0 ? ""
+                   : format(" in %u layers, all in %u dense ones: %.2f %% on average",
+                            n_layers - n_dense, n_dense, 100.0 * a["mean_share"].get<double>());
   std::printf(
       "\nattended per layer, kv head and decoded token at %u tokens (%s): "
-      "sink %llu + selected %s%llu + window %llu = %llu tokens (%.2f %%)\n",
+      "sink %llu + selected %s%llu + window %llu = %llu tokens (%.2f %%)%s\n",
       a["context"].get<uint32_t>(), a["model"].get<std::string>().c_str(),
       a["sink_tokens"].get<unsigned long long>(), a["attends_all"].get<bool>() ? "at most " : "",
       a["selected_tokens"].get<unsigned long long>(), a["window_tokens"].get<unsigned long long>(),
-      a["attended_tokens"].get<unsigned long long>(), 100.0 * a["attended_share"].get<double>());
+      a["attended_tokens"].get<unsigned long long>(), 100.0 * a["attended_share"].get<double>(),
+      dense.c_str());
 }
 
 void explain_strategy(Options options, const ConfigOptions& o) {
@@ -193,7 +204,9 @@ void explain_strategy(Options options, const ConfigOptions& o) {
           : options.model;
   const MemoryPlan plan = plan_strategy(host, strategy, shape, Compute::kF32, context);
   report["budgets"] = budgets_json(host, plan);
-  report["attended"] = attended_json(plan, model, context);
+  report["attended"] =
+      attended_json(plan, model, context, shape.n_layers,
+                    static_cast<uint32_t>(strategy.cache.dense_layers.value.size()));
   if (options.json) return print_json(report);
   print_text(report);
 }

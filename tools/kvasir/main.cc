@@ -7,6 +7,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <string>
+#include <vector>
 
 #include "core/config/strategy.h"
 #include "core/error.h"
@@ -23,17 +25,42 @@ void print_error(const char* text) {
   std::fputc('\n', stderr);
 }
 
-// A first word that is no subcommand is worth more than "a subcommand is required".
+std::vector<const CLI::App*> subcommands_of(const CLI::App& app) {
+  const auto list = app.get_subcommands([](const CLI::App*) { return true; });
+  return {list.begin(), list.end()};
+}
+
+std::string did_you_mean(const std::string& word, const std::vector<std::string>& names,
+                         const std::string& before = "") {
+  const std::string nearest = kvasir::nearest_name(word, names);
+  return nearest.empty() ? "" : "; did you mean '" + before + nearest + "'?";
+}
+
+// The first word that is no subcommand, or no flag of one, is worth more than what the parser says.
 std::string parse_problem(const CLI::App& app, const CLI::ParseError& error, int argc,
                           char** argv) {
-  const std::string word = argc > 1 ? argv[1] : "";
-  if (word.empty() || word[0] == '-') return error.what();
-  std::vector<std::string> names;
-  for (const CLI::App* command : app.get_subcommands({})) names.push_back(command->get_name());
-  if (std::find(names.begin(), names.end(), word) != names.end()) return error.what();
-  const std::string nearest = kvasir::nearest_name(word, names);
-  return "unknown subcommand '" + word + "'" +
-         (nearest.empty() ? "" : "; did you mean '" + nearest + "'?");
+  const CLI::App* at = &app;
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = std::string(argv[i]).substr(0, std::string(argv[i]).find('='));
+    if (word.starts_with("--") && word.size() > 2) {
+      std::vector<std::string> names;
+      for (const CLI::Option* option : at->get_options())
+        names.insert(names.end(), option->get_lnames().begin(), option->get_lnames().end());
+      const std::string name = word.substr(2);
+      if (std::find(names.begin(), names.end(), name) == names.end())
+        return "unknown flag '" + word + "'" + did_you_mean(name, names, "--");
+      continue;
+    }
+    const auto below = subcommands_of(*at);
+    if (word.starts_with("-") || below.empty()) continue;
+    std::vector<std::string> names;
+    for (const CLI::App* command : below) names.push_back(command->get_name());
+    const auto found = std::find(names.begin(), names.end(), word);
+    if (found == names.end())
+      return "unknown subcommand '" + word + "'" + did_you_mean(word, names);
+    at = below[static_cast<size_t>(found - names.begin())];
+  }
+  return error.what();
 }
 
 }  // namespace

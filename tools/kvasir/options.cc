@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "core/error.h"
+#include "tools/kvasir/text.h"
 
 namespace kvasir::tool {
 namespace fs = std::filesystem;
@@ -46,7 +47,24 @@ constexpr NotYet kNotYet[] = {
     {"--lora", true, "adapters are not applied"},
     {"--rope-scaling", true, "the model file's own scaling is used"},
     {"--rope-freq-base", true, "the model file's own base is used"},
+    {"--rope-freq-scale", true, "the model file's own scaling is used"},
     {"--jinja", false, "known chat templates are recognised, see --chat-template"},
+    {"--override-kv", true, "the model file's own values are used"},
+    {"--keep", true, "what stays is the strategy's: sink_tokens and window_tokens"},
+    {"--presence-penalty", true, "see --repeat-penalty"},
+    {"--frequency-penalty", true, "see --repeat-penalty"},
+    {"--typical,--typical-p", true, "see --top-k, --top-p and --min-p"},
+    {"--mirostat", true, "see --top-k, --top-p and --min-p"},
+    {"--samplers", true, "the order is fixed: penalty, top-k, top-p, min-p, temperature"},
+    {"--md,--model-draft", true, "nothing is drafted"},
+    {"--dev,--device", true, "there is no GPU backend yet"},
+    {"--cnv,--conversation", false, "kvasir chat converses"},
+    {"--no-cnv,--no-conversation", false, "kvasir run does not converse"},
+    {"--st,--single-turn", false, "kvasir run answers once"},
+    {"--no-warmup", false, "nothing is warmed up"},
+    {"--no-display-prompt", false, "the prompt is not printed"},
+    {"--color", false, "the answer is not coloured"},
+    {"-e,--escape", false, "a prompt is taken as it is"},
 };
 
 // Types of llama.cpp that no storage of ours keeps yet.
@@ -64,10 +82,9 @@ void add_strategy_flags(CLI::App& app, Options& o) {
       ->allow_extra_args(false);
   app.add_option("--plugin-dir", o.plugin_dirs, "Folder to search for plugins first")
       ->allow_extra_args(false);
-  app.add_option("--ctk,--cache-type-k", o.cache_type_k, "Type of stored K: f32, f16, bf16")
-      ->envname("KVASIR_ARG_CACHE_TYPE_K");
-  app.add_option("--ctv,--cache-type-v", o.cache_type_v, "Type of stored V: f32, f16, bf16")
-      ->envname("KVASIR_ARG_CACHE_TYPE_V");
+  app.add_option("--ctk,--cache-type-k", o.cache_type_k,
+                 "Type of stored K: f32, f16, bf16 (KVASIR_SET_STORAGE_TYPE_K in the environment)");
+  app.add_option("--ctv,--cache-type-v", o.cache_type_v, "Type of stored V, likewise");
   app.add_option("--log-level", o.log_level, "debug, info, warn, error")
       ->envname("KVASIR_LOG_LEVEL");
   app.add_flag("--json", o.json, "One JSON document on stdout, nothing else there");
@@ -75,7 +92,9 @@ void add_strategy_flags(CLI::App& app, Options& o) {
 
 void add_model_flags(CLI::App& app, Options& o) {
   app.add_option("-m,--model", o.model, "Model file (GGUF)")->envname("KVASIR_ARG_MODEL");
-  app.add_option("-c,--ctx-size", o.ctx_size, "Context in tokens (default: what the prompt needs)")
+  app.add_option("-c,--ctx-size", o.ctx_size,
+                 "Context in tokens, also 4K or 1M (default: what the prompt needs)")
+      ->transform([](const std::string& text) { return std::to_string(parse_count(text, "-c")); })
       ->envname("KVASIR_ARG_CTX_SIZE");
   app.add_option("-t,--threads", o.threads, "Worker threads (default: one per physical core)")
       ->envname("KVASIR_ARG_THREADS");
@@ -93,10 +112,15 @@ void add_sampler_flags(CLI::App& app, PromptOptions& o) {
   app.add_option("-n,--n-predict,--predict", o.n_predict, "Tokens to generate")
       ->envname("KVASIR_ARG_N_PREDICT");
   app.add_option("--temp", o.sampler.temperature, "Temperature, 0 = greedy")
+      ->check(CLI::Range(0.0, 1e6))
       ->envname("KVASIR_ARG_TEMP");
   app.add_option("--top-k", o.sampler.top_k, "0 = off")->envname("KVASIR_ARG_TOP_K");
-  app.add_option("--top-p", o.sampler.top_p, "1 = off")->envname("KVASIR_ARG_TOP_P");
-  app.add_option("--min-p", o.sampler.min_p, "0 = off")->envname("KVASIR_ARG_MIN_P");
+  app.add_option("--top-p", o.sampler.top_p, "1 = off")
+      ->check(CLI::Range(0.0, 1.0))
+      ->envname("KVASIR_ARG_TOP_P");
+  app.add_option("--min-p", o.sampler.min_p, "0 = off")
+      ->check(CLI::Range(0.0, 1.0))
+      ->envname("KVASIR_ARG_MIN_P");
   app.add_option("--repeat-penalty", o.sampler.repeat_penalty, "1 = off");
   app.add_option("--repeat-last-n", o.sampler.repeat_last_n, "Tokens the penalty looks back");
   app.add_flag("--ignore-eos", o.ignore_eos, "Generate on after an end-of-text token");
@@ -132,7 +156,7 @@ std::string find_strategy(const std::string& name) {
     for (const char* dir : {"../share/kvasir/strategies", "../../../configs/strategies"}) {
       const fs::path folder = fs::weakly_canonical(executable_dir() / dir);
       if (!fs::is_directory(folder)) continue;
-      places += " or in " + folder.string();
+      places += (places.empty() ? " here or in " : " or in ") + folder.string();
       for (const auto& entry : fs::directory_iterator(folder)) {
         if (entry.path().extension() != ".toml") continue;
         if (entry.path().stem() == name || entry.path().filename() == name)
@@ -166,12 +190,16 @@ StrategyConfig default_strategy() {
 }  // namespace
 
 std::vector<std::string> normalise_arguments(int argc, char** argv) {
-  static constexpr const char* kLong[] = {"-ngl", "-fa", "-tb", "-ub",  "-np",  "-nkvo",
-                                          "-sm",  "-ts", "-mg", "-ctk", "-ctv", "-sys"};
+  static constexpr const char* kLong[] = {"-ngl", "-fa",  "-tb",  "-ub",     "-np",  "-nkvo",
+                                          "-sm",  "-ts",  "-mg",  "-ctk",    "-ctv", "-sys",
+                                          "-md",  "-dev", "-cnv", "-no-cnv", "-st"};
   std::vector<std::string> out;
   for (int i = argc - 1; i > 0; --i) {  // CLI11 wants them last to first
-    const std::string argument = argv[i];
-    const bool known = std::find(std::begin(kLong), std::end(kLong), argument) != std::end(kLong);
+    const std::string argument = argv[i], flag = argument.substr(0, argument.find('='));
+    const bool known = std::find(std::begin(kLong), std::end(kLong), flag) != std::end(kLong);
+    // Once without a value: what follows is another flag then.
+    const bool bare = flag == "-fa" && argument == flag && (i + 1 == argc || argv[i + 1][0] == '-');
+    if (bare) out.push_back("on");
     out.push_back(known ? "-" + argument : argument);
   }
   return out;
@@ -185,12 +213,6 @@ StrategyConfig resolve_strategy(const Options& o) {
     origin.name = flag;
     overrides.push_back({key, value, origin});
   };
-  for (const std::string& set : o.set) {
-    const size_t at = set.find('=');
-    if (at == std::string::npos || at == 0)
-      throw input_error("--set " + set + ": expected key=value, as in cache.window_tokens=64");
-    add(set.substr(0, at), set.substr(at + 1), "--set " + set);
-  }
   const auto add_type = [&](const std::string& key, const std::string& type, const char* flag) {
     if (type.empty()) return;
     if (!is_future_cache_type(type)) return add(key, type, flag + (" " + type));
@@ -199,6 +221,12 @@ StrategyConfig resolve_strategy(const Options& o) {
   };
   add_type("storage.type_k", o.cache_type_k, "-ctk");
   add_type("storage.type_v", o.cache_type_v, "-ctv");
+  for (const std::string& set : o.set) {  // the longer way to say it wins
+    const size_t at = set.find('=');
+    if (at == std::string::npos || at == 0)
+      throw input_error("--set " + set + ": expected key=value, as in cache.window_tokens=64");
+    add(set.substr(0, at), set.substr(at + 1), "--set " + set);
+  }
   const std::string path = find_strategy(o.strategy);
   if (path.empty()) return parse_strategy("", "dense", overrides, default_strategy());
   return load_strategy(path, overrides, default_strategy());

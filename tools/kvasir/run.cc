@@ -1,5 +1,6 @@
 // kvasir run: a prompt through a model under a strategy; streams the answer, then proves its work.
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <atomic>
 #include <csignal>
 #include <cstdio>
@@ -10,6 +11,7 @@
 #include "tools/kvasir/generate.h"
 #include "tools/kvasir/prompt_cache.h"
 #include "tools/kvasir/session.h"
+#include "tools/kvasir/text.h"
 
 namespace kvasir::tool {
 namespace {
@@ -56,16 +58,17 @@ void run(const Options& options, const PromptOptions& prompt) {
   Session session(options);
   const Tokenizer& tokenizer = session.tokenizer();
   const std::vector<TokenId> tokens = prompt_tokens(tokenizer, prompt);
-  const uint32_t needed = static_cast<uint32_t>(tokens.size()) + prompt.n_predict;
+  const auto needed = static_cast<uint32_t>(
+      std::min<uint64_t>(uint64_t{tokens.size()} + prompt.n_predict, INT32_MAX));
   const uint32_t context = session.context_or(needed);
   if (tokens.size() > context)
     throw input_error("the prompt is " + std::to_string(tokens.size()) + " tokens, but " +
                       session.context_source() + " gives " + std::to_string(context) +
                       ": raise it or shorten the prompt");
+  Engine& engine = session.load(context);
   if (context > session.shape().max_context)
     std::fprintf(stderr, "kvasir: warning: %u tokens of context, the model was made for %u\n",
                  context, session.shape().max_context);
-  Engine& engine = session.load(context);
   std::vector<float> logits(session.shape().vocab_size);
   const CachedPrompt cached = prompt.cache_file.empty()
                                   ? CachedPrompt{engine.open(), 0}
@@ -94,6 +97,7 @@ void run(const Options& options, const PromptOptions& prompt) {
   }
   if (is_kept && done == tokens.size()) keep_prompt(engine, seq, logits, prompt.cache_file);
   figures.prefill_ms = static_cast<double>(engine.prefill_engagement().total_nanos) / 1e6;
+  figures.prompt_tokens = done;  // fewer when it was stopped
   SamplerOptions sampling = prompt.sampler;
   sampling.seed = options.seed;
   Sampler sampler(sampling);
@@ -107,8 +111,9 @@ void run(const Options& options, const PromptOptions& prompt) {
       std::fwrite(text.data(), 1, text.size(), stdout);
       std::fflush(stdout);
     };
-  const Generation answer =
+  Generation answer =
       generate(engine, seq, tokenizer, logits, sampler, generation, context, figures);
+  if (done < tokens.size()) answer.end = Generation::End::kInterrupted;
   if (options.json) {
     auto report = to_json(engine, figures);
     report["model"] = options.model;
@@ -120,13 +125,20 @@ void run(const Options& options, const PromptOptions& prompt) {
     report["finish_reason"] = name(answer.end);
     report["tokens"] = answer.tokens;
     report["text"] = answer.text;
-    std::printf("%s\n",
-                report.dump(2, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
-    return;
+    print_json(report);
+  } else {
+    std::printf("\n");
+    std::fflush(stdout);
+    std::fputs(to_text(engine, figures).c_str(), stderr);
+    if (answer.end == Generation::End::kContext)
+      std::fprintf(stderr,
+                   "kvasir: the answer stops where the context of %u tokens is full: "
+                   "raise -c\n",
+                   context);
   }
-  std::printf("\n");
-  std::fflush(stdout);
-  std::fputs(to_text(engine, figures).c_str(), stderr);
+  if (done < tokens.size())
+    throw input_error("interrupted after " + std::to_string(done) + " of " +
+                      std::to_string(tokens.size()) + " prompt tokens");
 }
 
 }  // namespace

@@ -209,8 +209,8 @@ class Tiered : private Transfers::Work {
     bool released = false;
   };
 
-  static const kvasir_completion& completion_of(const sdk::Host& host) {
-    if (host.completion()) return *host.completion();
+  static const kvasir_completion* completion_of(const sdk::Host& host) {
+    if (host.completion()) return host.completion();
     throw sdk::Error(KVASIR_ERR_UNSUPPORTED,
                      std::string("tiered: the host does not offer ") + KVASIR_EXT_COMPLETION);
   }

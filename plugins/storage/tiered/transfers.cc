@@ -101,8 +101,8 @@ void Transfers::report(Job job, std::unique_lock<std::mutex>& lock) {
     if (one != KVASIR_OK) whole = one;
   reporting_ = true;
   lock.unlock();
-  completion_.complete(completion_.self, job.ticket, whole, job.status.data(),
-                       static_cast<uint32_t>(job.status.size()), job.bytes);
+  completion_->complete(completion_->self, job.ticket, whole, job.status.data(),
+                        static_cast<uint32_t>(job.status.size()), job.bytes);
   lock.lock();
   reporting_ = false;
   idle_.notify_all();

@@ -28,7 +28,7 @@ class Transfers {
     ~Work() = default;
   };
 
-  Transfers(Work& work, const kvasir_completion& completion)
+  Transfers(Work& work, const kvasir_completion* completion)
       : work_(work), completion_(completion) {}
   ~Transfers();  // what is left of loads is reported as cancelled, saves are forgotten
   Transfers(const Transfers&) = delete;
@@ -56,7 +56,7 @@ class Transfers {
   void save_one(std::unique_lock<std::mutex>& lock);
 
   Work& work_;
-  const kvasir_completion& completion_;
+  const kvasir_completion* completion_;
   std::mutex mutex_;  // of all below
   std::condition_variable something_to_do_, idle_;
   std::deque<Job> urgent_, foreseen_;  // the thread alone takes from them

@@ -151,12 +151,10 @@ TEST_CASE("what a strategy does not ask for stays in the file") {
   CHECK(loaded(kDense, 100) == 0);
 }
 
-TEST_CASE("a folder that takes no file is refused by name") {
+TEST_CASE("a folder that takes no file is refused by name, before anything is read") {
   Bench bench(8, 2);
-  const auto engine =
-      bench.engine(kCache + kDense + tiered(1, "folder = '/proc/kvasir-has-no-folder-here'\n"));
-  const auto seq = engine->open();
-  std::vector<float> logits(300);
-  CHECK_THROWS_WITH_AS(engine->prefill(seq, some_tokens(40, 1), logits),
-                       doctest::Contains("set folder to one that does"), Error);
+  const std::string strategy =
+      kCache + kDense + tiered(1, "folder = '/proc/kvasir-has-no-folder-here'\n");
+  CHECK_THROWS_WITH_AS(bench.engine(strategy), doctest::Contains("set folder to one that does"),
+                       Error);
 }
