@@ -243,8 +243,7 @@ void add_flags(CLI::App& c, Options& options, ConfigOptions& o) {
   c.add_option("strategies", o.strategies, "Strategy files, or names of presets");
   c.add_option("-m,--model", options.model, "Check against this model's shape too");
   c.add_option("--preset", o.preset_name, "Against the shape of a known model");
-  c.add_option("-c,--ctx-size", options.ctx_size, "Context in tokens")
-      ->envname("KVASIR_ARG_CTX_SIZE");
+  add_ctx_size(c, options.ctx_size, "Context in tokens, also 4K or 1M");
   add_strategy_flags(c, options);
 }
 

@@ -90,12 +90,16 @@ void add_strategy_flags(CLI::App& app, Options& o) {
   app.add_flag("--json", o.json, "One JSON document on stdout, nothing else there");
 }
 
-void add_model_flags(CLI::App& app, Options& o) {
-  app.add_option("-m,--model", o.model, "Model file (GGUF)")->envname("KVASIR_ARG_MODEL");
-  app.add_option("-c,--ctx-size", o.ctx_size,
-                 "Context in tokens, also 4K or 1M (default: what the prompt needs)")
+void add_ctx_size(CLI::App& app, uint32_t& tokens, const std::string& help) {
+  app.add_option("-c,--ctx-size", tokens, help)
       ->transform([](const std::string& text) { return std::to_string(parse_count(text, "-c")); })
       ->envname("KVASIR_ARG_CTX_SIZE");
+}
+
+void add_model_flags(CLI::App& app, Options& o) {
+  app.add_option("-m,--model", o.model, "Model file (GGUF)")->envname("KVASIR_ARG_MODEL");
+  add_ctx_size(app, o.ctx_size,
+               "Context in tokens, also 4K or 1M (default: what the prompt needs)");
   app.add_option("-t,--threads", o.threads, "Worker threads (default: one per physical core)")
       ->envname("KVASIR_ARG_THREADS");
   app.add_option("--compute", o.compute,

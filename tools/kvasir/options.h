@@ -45,6 +45,7 @@ struct PromptOptions {
 // -m -s --set --plugin-dir -c -t --compute --seed -ctk -ctv --log-level --json, and the flags of
 // llama.cpp that mean nothing here yet: each prints one "not yet" line on stderr.
 void add_strategy_flags(CLI::App& app, Options& options);
+void add_ctx_size(CLI::App& app, uint32_t& tokens, const std::string& help);  // -c 4096, 4K, 1M
 void add_model_flags(CLI::App& app, Options& options);
 void add_sampler_flags(CLI::App& app, PromptOptions& options);
 void add_not_yet_flags(CLI::App& app);
