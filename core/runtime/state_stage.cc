@@ -93,6 +93,7 @@ void StateStage::left_window(uint32_t layer, const std::vector<BatchRow>& rows, 
     return forced_range(c_.cache, KVASIR_UNIT_BLOCK, n, row.seq->prompt_end).window_begin / b;
   };
   std::vector<uint32_t> ends;  // as the next query finds it: what it may choose is FINAL by then
+  ends.reserve(rows.size());
   for (const BatchRow& row : rows) ends.push_back(window_begin(row, row.kv_len + 1));
   for (SlabOwner& owner : c_.owners) {
     if (!(owner.layout.flags & KVASIR_LAYOUT_WANT_FINAL) && owner.layout.open_bytes == 0) continue;
@@ -193,6 +194,7 @@ void StateStage::observe(uint32_t layer, const std::vector<BatchRow>& rows, Atte
   const uint32_t moment = prefill ? KVASIR_P3 : KVASIR_D4;
   const auto from = [&](uint32_t last_queries) {
     std::vector<uint32_t> out;
+    out.reserve(rows.size());
     for (const BatchRow& row : rows)
       out.push_back(prefill ? first_counted(*row.seq, last_queries) : 0);
     return out;

@@ -62,12 +62,12 @@ TaskAnswer answer_task(Engine& engine, const Tokenizer& tokenizer, uint32_t voca
 //   (p + z^2/2n -+ z sqrt(p (1 - p) / n + z^2 / 4n^2)) / (1 + z^2 / n)
 Interval wilson_interval(uint64_t n_right, uint64_t n) {
   if (n == 0) return {};
-  constexpr double z = 1.959963984540054;
+  constexpr double kZ = 1.959963984540054;
   const auto count = static_cast<double>(n);
   const double p = static_cast<double>(n_right) / count;
-  const double middle = p + z * z / (2 * count);
-  const double half = z * std::sqrt(p * (1 - p) / count + z * z / (4 * count * count));
-  const double scale = 1 + z * z / count;
+  const double middle = p + kZ * kZ / (2 * count);
+  const double half = kZ * std::sqrt(p * (1 - p) / count + kZ * kZ / (4 * count * count));
+  const double scale = 1 + kZ * kZ / count;
   // At the ends the two terms cancel but for rounding.
   return {n_right == 0 ? 0.0 : (middle - half) / scale,
           n_right == n ? 1.0 : (middle + half) / scale};

@@ -179,7 +179,7 @@ Task task_by_name(const std::string& text, const std::string& flag) {
   std::vector<std::string> names;
   for (const Entry& entry : kTasks) {
     if (text == entry.name) return entry.task;
-    names.push_back(entry.name);
+    names.emplace_back(entry.name);
   }
   const std::string near = nearest_name(text, names);
   std::string list;

@@ -130,7 +130,7 @@ class StateReader {
 //   void load(uint64_t seq, StateReader& in);
 template <class T>
 const kvasir_state* state_extension() {
-  static constexpr kvasir_state table = {
+  static constexpr kvasir_state kTable = {
       sizeof(kvasir_state), 0,
       [](void* self, uint64_t seq, int32_t (*write)(void*, const void*, uint64_t) KVASIR_NOEXCEPT,
          void* user, kvasir_err* err) noexcept {
@@ -149,7 +149,7 @@ const kvasir_state* state_extension() {
           in.finish();
         });
       }};
-  return &table;
+  return &kTable;
 }
 
 // The whole of such a class's get_extension(), when it has no other.

@@ -49,7 +49,7 @@ class VectorRecords {
     }
   }
   uint64_t combined_scratch_bytes(uint32_t group_size) const {
-    return kernel_scratch_bytes(group_size) + group_size * kRun * sizeof(float);
+    return kernel_scratch_bytes(group_size) + uint64_t{group_size} * kRun * sizeof(float);
   }
 
   // n records as the kernels see them, beginning at their `vector`-th vector.

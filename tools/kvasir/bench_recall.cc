@@ -125,7 +125,7 @@ class World {
           v[d] = static_cast<float>(normal(random));
         }
         for (uint32_t g = 0; g < group; ++g) {
-          float* q = layer.q.data() + (t * o_.n_q_heads + head * group + g) * dim;
+          float* q = layer.q.data() + (t * o_.n_q_heads + size_t{head} * group + g) * dim;
           std::vector<double> direction(dim);
           double norm = 0;
           for (uint32_t d = 0; d < dim; ++d) {
@@ -181,7 +181,7 @@ class Meter {
       for (uint32_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
         const World::Truth truth = world_.truth(layer, pos, head);
         for (uint32_t t = 0; t <= pos; ++t) of_group[t] += truth.mass[t];
-        add(truth, seen, o + head * o_.head_dim);
+        add(truth, seen, o + size_t{head} * o_.head_dim);
       }
       add_bounds(of_group, seen.size());
     }
@@ -345,14 +345,14 @@ std::vector<Arm> arms_of(const Options& options, const RecallOptions& o, PluginH
   for (const std::string& name : o.strategies) {
     Options with = options;
     with.strategy = name.substr(0, name.find("/token"));
-    if (with.strategy != name) with.set.push_back("selector.unit=token");
+    if (with.strategy != name) with.set.emplace_back("selector.unit=token");
     for (const auto& [key, value] : {std::pair<const char*, uint32_t>{"block_size", o.block_size},
                                      {"sink_tokens", o.sink},
                                      {"window_tokens", o.window}})
       with.set.push_back(std::string("cache.") + key + "=" + std::to_string(value));
-    with.set.push_back("cache.dense_layers=[0]");
-    with.set.push_back("storage.type_k=f32");
-    with.set.push_back("storage.type_v=f32");
+    with.set.emplace_back("cache.dense_layers=[0]");
+    with.set.emplace_back("storage.type_k=f32");
+    with.set.emplace_back("storage.type_v=f32");
     arms.push_back({"", resolve_strategy(with)});
     Arm& arm = arms.back();
     arm.label = arm.strategy.name + (with.strategy != name ? "/token" : "");

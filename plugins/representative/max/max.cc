@@ -35,7 +35,7 @@ class Max : public sdk::VectorRecords {
 
   uint64_t format() const { return VectorRecords::format() | uint64_t{clamps_} << 24; }
 
-  uint64_t build_scratch_bytes() const { return 2 * head_dim() * sizeof(float); }
+  uint64_t build_scratch_bytes() const { return uint64_t{2} * head_dim() * sizeof(float); }
 
   // The upper half of a minmax record.
   void build(const sdk::BlockRows& keys, std::byte* record, void* scratch) const {

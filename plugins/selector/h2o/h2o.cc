@@ -202,8 +202,9 @@ class H2o {
  private:
   float* sums_of(const sdk::Step& step, uint32_t row, uint32_t head, uint32_t token) const {
     std::byte* const record = step.record(row, head, token / block_size_);
-    return record ? reinterpret_cast<float*>(record) + token % block_size_ * heads_.n_voices()
-                  : nullptr;
+    return record
+               ? reinterpret_cast<float*>(record) + size_t{token % block_size_} * heads_.n_voices()
+               : nullptr;
   }
 
   float weight(const sdk::Step& step, uint32_t row, uint32_t head, uint32_t token) const {

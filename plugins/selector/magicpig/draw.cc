@@ -77,7 +77,8 @@ void MagicPig::draw(const sdk::Step& step, const kvasir_sel_in& in, const sdk::Q
   for (uint64_t i = from.place_of(end); i < from.size(); ++i) {
     certain.push_back({from[i], 0.0f});
   }
-  const std::span rows(drawn_.data() + uint64_t{r} * geometry_.n_q_heads + kv_head * group, group);
+  const std::span rows(drawn_.data() + uint64_t{r} * geometry_.n_q_heads + size_t{kv_head} * group,
+                       group);
   const float* q = queries.head(row.q_begin, kv_head * group);
   if (head.mean) {
     std::vector<uint16_t> code(uint64_t{group} * o_.n_tables);
@@ -111,7 +112,7 @@ void MagicPig::draw_head(const Head& head, const sdk::Candidates& from, uint32_t
   std::vector<uint8_t> hits;
   for (const auto& segment : head.segments) {
     const uint32_t n = segment->end() - segment->begin();
-    hits.assign((n + 7) / 8 * 8, 0);
+    hits.assign(size_t{(n + 7) / 8} * 8, 0);
     segment->count(code, hits.data());
     for (uint32_t at = 0; at < n; at += 8) {
       uint64_t eight;

@@ -35,7 +35,7 @@ void Segment::build(std::span<const uint32_t> tokens, std::span<const uint16_t> 
     std::fill(at.begin(), at.end(), 0u);
     for (uint64_t i = 0; i < n; ++i) ++at[code[i * n_tables_ + table] + 1u];
     for (uint64_t c = 0; c < n_codes; ++c) at[c + 1] += at[c];
-    if (!sorted_codes) std::copy(at.begin(), at.end(), bounds_.begin() + table * (n_codes + 1));
+    if (!sorted_codes) std::copy(at.begin(), at.end(), bounds_.data() + table * (n_codes + 1));
     for (uint64_t i = 0; i < n; ++i) {
       const uint16_t c = code[i * n_tables_ + table];
       const uint64_t place = table * n + at[c]++;

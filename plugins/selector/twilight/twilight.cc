@@ -104,7 +104,7 @@ class Twilight {
   }
 
  private:
-  uint64_t token_bytes() const { return sizeof(Scale) + (g_.head_dim + 7) / 8 * 4; }
+  uint64_t token_bytes() const { return sizeof(Scale) + uint64_t{(g_.head_dim + 7) / 8} * 4; }
 
   void write(const std::vector<float>& key, std::byte* to) const {
     const auto [low, high] = std::minmax_element(key.begin(), key.end());
@@ -141,7 +141,8 @@ class Twilight {
     std::vector<uint32_t> order(n);
     std::vector<bool> is_kept(n);
     for (uint32_t g = 0; g < group_ && n > 0; ++g) {
-      const float* query = q + (uint64_t{row} * g_.n_q_heads + head * group_ + g) * g_.head_dim;
+      const float* query =
+          q + (uint64_t{row} * g_.n_q_heads + uint64_t{head} * group_ + g) * g_.head_dim;
       const float q_sum = std::accumulate(query, query + g_.head_dim, 0.0f);
       for (uint32_t c = 0; c < n; ++c) {
         const std::byte* record = step.record(row, head, from[c] / g_.block_size);
