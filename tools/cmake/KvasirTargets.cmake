@@ -55,5 +55,6 @@ function(kvasir_add_test folder)
   add_executable(${target} ${ARG_SOURCES})
   target_link_libraries(${target} PRIVATE kvasir_options kvasir_test_support ${ARG_LINK})
   add_test(NAME ${folder} COMMAND ${target} WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
-  set_tests_properties(${folder} PROPERTIES LABELS "${folder};${ARG_LABELS}" TIMEOUT 1200)
+  # Workers are bound to cores, so tests that use several run alone under ctest -j2.
+  set_tests_properties(${folder} PROPERTIES LABELS "${folder};${ARG_LABELS}" TIMEOUT 1200 PROCESSORS 2)
 endfunction()
