@@ -30,10 +30,6 @@ class BlockTable {
     uint32_t n_leases = 0;
     bool written = false;  // a WRITE lease is out
   };
-  struct Lease {
-    uint64_t block = 0;
-    bool write = false;
-  };
 
   explicit BlockTable(const char* storage) : storage_(storage) {}
 
@@ -45,8 +41,6 @@ class BlockTable {
 
   // Null when there is none. Valid until the next add().
   Block* block(uint64_t handle) { return blocks_.find(handle); }
-  const Lease* lease_of(uint64_t lease) { return leases_.find(lease); }
-  size_t size() const { return index_.size(); }
 
   // The block's handle, 0 when there is none of that name. A handle must fit its key. With `slices`
   // a key of one head also finds the block of all heads.
@@ -181,6 +175,11 @@ class BlockTable {
   }
 
  private:
+  struct Lease {
+    uint64_t block = 0;
+    bool write = false;
+  };
+
   void check_key(const char* function, const kvasir_block_key& key) const {
     if (key.layer >= n_layers_ || key.n_tokens > block_size_ ||
         (key.kv_head != KVASIR_ALL_HEADS && key.kv_head >= n_kv_heads_)) {

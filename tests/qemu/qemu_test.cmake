@@ -25,9 +25,7 @@ function(expect text)
 endfunction()
 
 if(BINARY)
-  # Whole runs of many strategies: hours there, and the same instructions as the others.
-  expect("Status: SUCCESS" ${BINARY} --no-colors
-         --source-file-exclude=*evictors_test.cc,*ktransformers_test.cc,*saved_sequence_test.cc)
+  expect("Status: SUCCESS" ${BINARY} --no-colors)
   return()
 endif()
 set(folder ${BUILD}/tests/qemu)
