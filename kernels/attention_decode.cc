@@ -115,8 +115,8 @@ HWY_INLINE void add_value_columns(const float* HWY_RESTRICT p, const T* const* r
   for (size_t r = 0; r < n_rows; ++r) {
     VecF32 v[VT];
     HWY_UNROLL(4) for (size_t i = 0; i < VT; ++i) {
-      const T* from = rows[r] + column + i * kLanes;
-      v[i] = tail ? load_row_tail(d, from, tail) : load_row(d, from);
+      const size_t at = column + i * kLanes;
+      v[i] = tail ? load_tail_at(d, rows[r], at, tail) : load_at(d, rows[r], at);
     }
     HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
       const VecF32 weight = hn::Set(d, p[g * kTileTokens + r]);
@@ -153,7 +153,7 @@ HWY_INLINE void add_value_rows(const float* HWY_RESTRICT p, const T* const* rows
 template <class T>
 HWY_INLINE void add_values(const DecodeScratch& s, size_t n_heads, const T* const* rows,
                            size_t n_rows, size_t ahead, size_t v_dim) {
-  const size_t row_bytes = v_dim * sizeof(T);
+  const size_t row_bytes = bytes_of_row<T>(v_dim);
   const size_t group = group_rows(row_bytes);
   const size_t stride = padded(v_dim);
   for (size_t r = 0; r < n_rows; r += group) {
@@ -178,26 +178,24 @@ HWY_NOINLINE void dot_tile(const AttentionShape& shape, const KvTile& tile,
                            const DecodeScratch& s) {
   dot_heads(s.q, padded(shape.head_dim), shape.group_size,
             reinterpret_cast<const T* const*>(tile.k), tile.n,
-            ahead_rows(shape.head_dim * sizeof(T)), shape.head_dim, s.logits, kTileTokens);
+            ahead_rows(bytes_of_row<T>(shape.head_dim)), shape.head_dim, s.logits, kTileTokens);
 }
 
 template <class T>
 HWY_NOINLINE void add_tile(const AttentionShape& shape, const KvTile& tile,
                            const DecodeScratch& s) {
   add_values(s, shape.group_size, reinterpret_cast<const T* const*>(tile.v), tile.n,
-             ahead_rows(shape.v_dim * sizeof(T)), shape.v_dim);
+             ahead_rows(bytes_of_row<T>(shape.v_dim)), shape.v_dim);
 }
 
 using TileFn = void (*)(const AttentionShape&, const KvTile&, const DecodeScratch&);
 
 TileFn dot_tile_for(ElementType type) {
-  if (type == ElementType::kF16) return dot_tile<hwy::float16_t>;
-  return type == ElementType::kBF16 ? dot_tile<hwy::bfloat16_t> : dot_tile<float>;
+  return with_row_type(type, []<class T>(T) -> TileFn { return dot_tile<T>; });
 }
 
 TileFn add_tile_for(ElementType type) {
-  if (type == ElementType::kF16) return add_tile<hwy::float16_t>;
-  return type == ElementType::kBF16 ? add_tile<hwy::bfloat16_t> : add_tile<float>;
+  return with_row_type(type, []<class T>(T) -> TileFn { return add_tile<T>; });
 }
 
 HWY_NOINLINE void softmax_tile(const AttentionShape& shape, const KvTile& tile,

@@ -78,11 +78,7 @@ HWY_NOINLINE void mass_of_query(const AttentionShape& shape, const MassQueries& 
                                 size_t ahead) {
   const size_t stride = padded_dim(shape.head_dim);
   const float* q = s.q + query * shape.group_size * stride;
-  if (shape.k_type == ElementType::kF32) dot_keys<float>(shape, tile, q, ahead, s.logits);
-  if (shape.k_type == ElementType::kF16) dot_keys<hwy::float16_t>(shape, tile, q, ahead, s.logits);
-  if (shape.k_type == ElementType::kBF16) {
-    dot_keys<hwy::bfloat16_t>(shape, tile, q, ahead, s.logits);
-  }
+  with_row_type(shape.k_type, [&]<class T>(T) { dot_keys<T>(shape, tile, q, ahead, s.logits); });
   for (size_t g = 0; g < shape.group_size; ++g) {
     float* share = s.logits + g * kTileTokens;
     float* sum = s.sum + g * kTileTokens;
@@ -129,7 +125,7 @@ void mass(const AttentionShape& shape, const MassQueries& queries, std::span<con
   for (TileCursor cursor(items, shape.group_size); cursor.next(tile, s.weights);) {
     link_ahead(tile.k, tile.n, tile.k, 0);
     std::fill_n(s.sum, shape.group_size * kTileTokens, 0.0f);
-    size_t ahead = ahead_rows(shape.head_dim * element_bytes(shape.k_type));
+    size_t ahead = ahead_rows(row_bytes(shape.k_type, shape.head_dim));
     const uint32_t lowest = *std::min_element(tile.pos, tile.pos + tile.n);
     for (size_t query = 0; query < queries.n_q; ++query) {
       if (queries.mask.q_pos && queries.mask.q_pos[query] < lowest) continue;

@@ -171,8 +171,8 @@ template <class T>
 HWY_INLINE void convert_row(const T* row, size_t n, float* HWY_RESTRICT out) {
   const F32 d;
   size_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) hn::Store(load_row(d, row + i), d, out + i);
-  if (i < n) hn::Store(load_row_tail(d, row + i, n - i), d, out + i);
+  for (; i + kLanes <= n; i += kLanes) hn::Store(load_at(d, row, i), d, out + i);
+  if (i < n) hn::Store(load_tail_at(d, row, i, n - i), d, out + i);
 }
 
 // K rows as they are; the keys that fill up the last step are zero.
@@ -194,22 +194,18 @@ void convert_values(const AttentionShape& shape, const KvTile& tile, const Prefi
     for (size_t c = 0; c < round_up(shape.v_dim, kPanel); c += kLanes) {
       float* out = s.v + c / kPanel * kPanel * kTileTokens + t * kPanel + c % kPanel;
       if (c + kLanes <= shape.v_dim) {
-        hn::Store(load_row(d, row + c), d, out);
+        hn::Store(load_at(d, row, c), d, out);
       } else {
         const size_t n = c < shape.v_dim ? shape.v_dim - c : 0;
-        hn::Store(load_row_tail(d, row + c, n), d, out);
+        hn::Store(load_tail_at(d, row, c, n), d, out);
       }
     }
   }
 }
 
 void convert_tile(const AttentionShape& shape, const KvTile& tile, const PrefillScratch& s) {
-  if (shape.k_type == ElementType::kF32) convert_keys<float>(shape, tile, s);
-  if (shape.k_type == ElementType::kF16) convert_keys<hwy::float16_t>(shape, tile, s);
-  if (shape.k_type == ElementType::kBF16) convert_keys<hwy::bfloat16_t>(shape, tile, s);
-  if (shape.v_type == ElementType::kF32) convert_values<float>(shape, tile, s);
-  if (shape.v_type == ElementType::kF16) convert_values<hwy::float16_t>(shape, tile, s);
-  if (shape.v_type == ElementType::kBF16) convert_values<hwy::bfloat16_t>(shape, tile, s);
+  with_row_type(shape.k_type, [&]<class T>(T) { convert_keys<T>(shape, tile, s); });
+  with_row_type(shape.v_type, [&]<class T>(T) { convert_values<T>(shape, tile, s); });
 }
 
 // ------------------------------------------------------------------ softmax of a piece

@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/convert.h"
 
+#include <cmath>
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/convert.cc"
 #include <hwy/foreach_target.h>
@@ -17,20 +19,89 @@ template <class In, class Out>
 void copy_elements(const In* HWY_RESTRICT in, size_t n, Out* HWY_RESTRICT out) {
   const F32 d;
   size_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) store_row(load_row(d, in + i), out + i);
-  if (i < n) store_row_tail(load_row_tail(d, in + i, n - i), out + i, n - i);
+  for (; i + kLanes <= n; i += kLanes) store_row(load_at(d, in, i), out + i);
+  if (i < n) store_row_tail(load_tail_at(d, in, i, n - i), out + i, n - i);
+}
+
+// ------------------------------------------------------------------ groups
+
+// Stores `scale` as binary16; returns its inverse as it was stored, 0 where it became 0. `poison`
+// is NaN when an element of the group is not finite, else 0.
+HWY_INLINE float store_scale(float scale, float poison, uint16_t* out) {
+  const F32 d;
+  HWY_ALIGN hwy::float16_t half[kLanes];
+  store_row(hn::Set(d, scale + poison), half);
+  HWY_ALIGN float stored[kLanes];
+  hn::Store(load_row(d, half), d, stored);
+  if (std::fabs(stored[0]) > 65504.0f) store_row(hn::Set(d, stored[0] - stored[0]), half);
+  hwy::CopyBytes<2>(half, out);
+  return stored[0] != 0.0f ? 1.0f / stored[0] : 0.0f;
+}
+
+// NaN when one of the elements is not finite, else 0.
+HWY_INLINE float poison_of(const float* HWY_RESTRICT x) {
+  const F32 d;
+  VecF32 sum = hn::Zero(d);
+  for (size_t i = 0; i < kGroupElements; i += kLanes) {
+    sum = hn::MulAdd(hn::LoadU(d, x + i), hn::Zero(d), sum);
+  }
+  return hn::GetLane(hn::SumOfLanes(d, sum));
+}
+
+// steps[i] = x[i] * inverse to the nearest integer, ties to even, within [low, high].
+HWY_INLINE void nearest_steps(const float* HWY_RESTRICT x, float inverse, float low, float high,
+                              int32_t* HWY_RESTRICT steps) {
+  const F32 d;
+  const hn::RebindToSigned<F32> di;
+  for (size_t i = 0; i < kGroupElements; i += kLanes) {
+    const VecF32 scaled = hn::Mul(hn::LoadU(d, x + i), hn::Set(d, inverse));
+    const VecF32 inside = hn::Min(hn::Set(d, high), hn::Max(hn::Set(d, low), scaled));
+    hn::StoreU(hn::NearestInt(inside), di, steps + i);
+  }
+}
+
+void quantize(const float* HWY_RESTRICT x, Q8Group* HWY_RESTRICT out) {
+  const F32 d;
+  VecF32 high = hn::Zero(d);
+  for (size_t i = 0; i < kGroupElements; i += kLanes) {
+    high = hn::Max(high, hn::Abs(hn::LoadU(d, x + i)));
+  }
+  const float largest = hn::GetLane(hn::MaxOfLanes(d, high));
+  const float inverse = store_scale(largest / 127.0f, poison_of(x), &out->scale);
+  int32_t steps[kGroupElements];
+  nearest_steps(x, inverse, -127.0f, 127.0f, steps);
+  for (size_t i = 0; i < kGroupElements; ++i) out->q[i] = static_cast<int8_t>(steps[i]);
+}
+
+void quantize(const float* HWY_RESTRICT x, Q4Group* HWY_RESTRICT out) {
+  float extreme = 0.0f;
+  for (size_t i = 0; i < kGroupElements; ++i) {
+    if (std::fabs(x[i]) > std::fabs(extreme)) extreme = x[i];
+  }
+  const float inverse = store_scale(extreme / -8.0f, poison_of(x), &out->scale);
+  int32_t steps[kGroupElements];
+  nearest_steps(x, inverse, -8.0f, 7.0f, steps);
+  for (size_t i = 0; i < kGroupElements / 2; ++i) {
+    const int32_t low = steps[i] + 8, upper = steps[kGroupElements / 2 + i] + 8;
+    out->q[i] = static_cast<uint8_t>(low | upper << 4);
+  }
+}
+
+template <class T>
+void narrow_to(const float* HWY_RESTRICT in, size_t n, T* HWY_RESTRICT out) {
+  if constexpr (Grouped<T>) {
+    for (size_t i = 0; i < n / kGroupElements; ++i) quantize(in + i * kGroupElements, out + i);
+  } else {
+    copy_elements(in, n, out);
+  }
 }
 
 void narrow_row(const float* in, size_t n, ElementType type, void* out) {
-  if (type == ElementType::kF32) copy_elements(in, n, static_cast<float*>(out));
-  if (type == ElementType::kF16) copy_elements(in, n, static_cast<hwy::float16_t*>(out));
-  if (type == ElementType::kBF16) copy_elements(in, n, static_cast<hwy::bfloat16_t*>(out));
+  with_row_type(type, [&]<class T>(T) { narrow_to(in, n, static_cast<T*>(out)); });
 }
 
 void widen_row(const void* in, size_t n, ElementType type, float* out) {
-  if (type == ElementType::kF32) copy_elements(static_cast<const float*>(in), n, out);
-  if (type == ElementType::kF16) copy_elements(static_cast<const hwy::float16_t*>(in), n, out);
-  if (type == ElementType::kBF16) copy_elements(static_cast<const hwy::bfloat16_t*>(in), n, out);
+  with_row_type(type, [&]<class T>(T) { copy_elements(static_cast<const T*>(in), n, out); });
 }
 
 }  // namespace kvasir::kernels::HWY_NAMESPACE

@@ -32,10 +32,11 @@ HWY_INLINE const T* key_row(const KeyRows& rows, size_t t) {
   return reinterpret_cast<const T*>(static_cast<const uint8_t*>(rows.k) + t * rows.token_stride);
 }
 
+// Elements [column, column + n) of a row.
 template <class T>
-HWY_INLINE VecF32 load_some(const T* from, size_t n) {
+HWY_INLINE VecF32 load_some(const T* row, size_t column, size_t n) {
   const F32 d;
-  return n == kLanes ? load_row(d, from) : load_row_tail(d, from, n);
+  return n == kLanes ? load_at(d, row, column) : load_tail_at(d, row, column, n);
 }
 
 template <class T>
@@ -71,11 +72,11 @@ void min_max(const KeyRows& rows, bool first, R* record) {
     R* low_at = record + c;
     R* high_at = record + rows.head_dim + c;
     VecF32 low = first ? hn::Set(d, std::numeric_limits<float>::infinity())
-                       : load_some(static_cast<const R*>(low_at), n);
+                       : load_some(static_cast<const R*>(record), c, n);
     VecF32 high = first ? hn::Set(d, -std::numeric_limits<float>::infinity())
-                        : load_some(static_cast<const R*>(high_at), n);
+                        : load_some(static_cast<const R*>(record), rows.head_dim + c, n);
     for (size_t t = 0; t < rows.n; ++t) {
-      const VecF32 k = load_some(key_row<T>(rows, t) + c, n);
+      const VecF32 k = load_some(key_row<T>(rows, t), c, n);
       low = hn::Min(low, k);
       high = hn::Max(high, k);
     }
@@ -86,9 +87,7 @@ void min_max(const KeyRows& rows, bool first, R* record) {
 
 template <class R>
 void min_max_of(const KeyRows& rows, bool first, R* record) {
-  if (rows.type == ElementType::kF32) min_max<float>(rows, first, record);
-  if (rows.type == ElementType::kF16) min_max<hwy::float16_t>(rows, first, record);
-  if (rows.type == ElementType::kBF16) min_max<hwy::bfloat16_t>(rows, first, record);
+  with_row_type(rows.type, [&]<class T>(T) { min_max<T>(rows, first, record); });
 }
 
 void extend_min_max(const KeyRows& rows, bool first, ElementType record_type, void* record) {
@@ -106,18 +105,16 @@ void add_rows(const KeyRows& rows, bool first, float* sum) {
   const F32 d;
   for (size_t c = 0; c < rows.head_dim; c += kLanes) {
     const size_t n = std::min(kLanes, rows.head_dim - c);
-    VecF32 total = first ? hn::Zero(d) : load_some(static_cast<const float*>(sum + c), n);
+    VecF32 total = first ? hn::Zero(d) : load_some(static_cast<const float*>(sum), c, n);
     for (size_t t = 0; t < rows.n; ++t) {
-      total = hn::Add(total, load_some(key_row<T>(rows, t) + c, n));
+      total = hn::Add(total, load_some(key_row<T>(rows, t), c, n));
     }
     store_some(total, sum + c, n);
   }
 }
 
 void extend_sum(const KeyRows& rows, bool first, float* sum) {
-  if (rows.type == ElementType::kF32) add_rows<float>(rows, first, sum);
-  if (rows.type == ElementType::kF16) add_rows<hwy::float16_t>(rows, first, sum);
-  if (rows.type == ElementType::kBF16) add_rows<hwy::bfloat16_t>(rows, first, sum);
+  with_row_type(rows.type, [&]<class T>(T) { add_rows<T>(rows, first, sum); });
 }
 
 template <class R>
@@ -125,7 +122,7 @@ void store_scaled(const float* sum, size_t n, float factor, R* record) {
   const F32 d;
   for (size_t c = 0; c < n; c += kLanes) {
     const size_t used = std::min(kLanes, n - c);
-    store_some(hn::Mul(load_some(sum + c, used), hn::Set(d, factor)), record + c, used);
+    store_some(hn::Mul(load_some(sum, c, used), hn::Set(d, factor)), record + c, used);
   }
 }
 
@@ -146,7 +143,7 @@ template <class T>
 void score_records(const float* q, size_t n_heads, size_t width, const Records& records,
                    float* score, size_t score_stride) {
   const T* rows[kTileTokens + kMaxAheadRows];
-  const size_t ahead = ahead_rows(width * sizeof(T));
+  const size_t ahead = ahead_rows(bytes_of_row<T>(width));
   const auto* base = static_cast<const uint8_t*>(records.base);
   for (size_t b = 0; b < records.n; b += kTileTokens) {
     const size_t n = std::min(kTileTokens, records.n - b);
@@ -160,15 +157,9 @@ void score_records(const float* q, size_t n_heads, size_t width, const Records& 
 
 void score_all(const float* q, size_t n_heads, size_t width, const Records& records, float* score,
                size_t score_stride) {
-  if (records.type == ElementType::kF32) {
-    score_records<float>(q, n_heads, width, records, score, score_stride);
-  }
-  if (records.type == ElementType::kF16) {
-    score_records<hwy::float16_t>(q, n_heads, width, records, score, score_stride);
-  }
-  if (records.type == ElementType::kBF16) {
-    score_records<hwy::bfloat16_t>(q, n_heads, width, records, score, score_stride);
-  }
+  with_row_type(records.type, [&]<class T>(T) {
+    score_records<T>(q, n_heads, width, records, score, score_stride);
+  });
 }
 
 }  // namespace kvasir::kernels::HWY_NAMESPACE

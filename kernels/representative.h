@@ -9,7 +9,7 @@
 
 namespace kvasir::kernels {
 
-// New rows of one block, row t at k + t * token_stride, contiguous along the head.
+// New rows of one block, row t at k + t * token_stride, contiguous along the head; of any type.
 struct KeyRows {
   const void* k = nullptr;
   uint64_t token_stride = 0;  // bytes
@@ -38,7 +38,7 @@ struct Records {
   uint64_t record_bytes = 0;
   size_t n = 0;
   size_t head_dim = 0;
-  ElementType type = ElementType::kF32;  // f32, f16 or bf16
+  ElementType type = ElementType::kF32;  // any
 };
 
 // Bytes of scratch for either score, 64-byte aligned by the caller.

@@ -57,12 +57,81 @@ HWY_INLINE hn::Vec<D> load_row(D d, const hwy::float16_t* row) {
 #endif
 }
 
-// The first n < kLanes elements of a row, zeros behind them; reads nothing past the row.
+// Types whose rows are groups: `row` then points to the row's first group.
+template <class T>
+concept Grouped = T::kIsGroup;
+
+// Elements [column, column + kLanes) of a row.
 template <class D, class T>
-HWY_INLINE hn::Vec<D> load_row_tail(D d, const T* row, size_t n) {
+HWY_INLINE hn::Vec<D> load_at(D d, const T* row, size_t column) {
+  return load_row(d, row + column);
+}
+
+// A vector lies inside one group.
+template <class D>
+HWY_INLINE hn::Vec<D> scale_of(D d, const uint16_t* scale) {
+  const hn::CappedTag<float, 4> d4;  // reads on into the group
+  return hn::Set(d, hn::GetLane(load_row(d4, reinterpret_cast<const hwy::float16_t*>(scale))));
+}
+
+template <class D>
+HWY_INLINE hn::Vec<D> load_at(D d, const Q8Group* row, size_t column) {
+  const Q8Group& group = row[column / kGroupElements];
+  const hn::RebindToSigned<D> di;
+  const hn::Rebind<int8_t, D> di8;
+  const auto q = hn::PromoteTo(di, hn::LoadU(di8, group.q + column % kGroupElements));
+  return hn::Mul(hn::ConvertTo(d, q), scale_of(d, &group.scale));
+}
+
+template <class D>
+HWY_INLINE hn::Vec<D> load_at(D d, const Q4Group* row, size_t column) {
+  const Q4Group& group = row[column / kGroupElements];
+  const hn::RebindToSigned<D> di;
+  const hn::Rebind<uint8_t, D> du8;
+  const size_t at = column % kGroupElements, half = kGroupElements / 2;
+  const auto pair = hn::PromoteTo(di, hn::LoadU(du8, group.q + at % half));
+  const auto nibble = at < half ? hn::And(pair, hn::Set(di, 15)) : hn::ShiftRight<4>(pair);
+  return hn::Mul(hn::ConvertTo(d, hn::Sub(nibble, hn::Set(di, 8))), scale_of(d, &group.scale));
+}
+
+// The n < kLanes elements from `column` on, zeros behind them; reads nothing past the row.
+template <class D, class T>
+HWY_INLINE hn::Vec<D> load_tail_at(D d, const T* row, size_t column, size_t n) {
   HWY_ALIGN T copy[kLanes] = {};
-  for (size_t i = 0; i < n; ++i) copy[i] = row[i];
+  for (size_t i = 0; i < n; ++i) copy[i] = row[column + i];
   return load_row(d, copy);
+}
+
+// Rows of whole groups are rows of whole vectors.
+template <class D, Grouped T>
+HWY_INLINE hn::Vec<D> load_tail_at(D d, const T*, size_t, size_t) {
+  return hn::Zero(d);
+}
+
+template <class T>
+constexpr size_t bytes_of_row(size_t n) {
+  if constexpr (Grouped<T>) {
+    return n / kGroupElements * sizeof(T);
+  } else {
+    return n * sizeof(T);
+  }
+}
+
+// fn(T()) with the C++ type of the elements or groups of `type`.
+template <class Fn>
+HWY_INLINE auto with_row_type(ElementType type, const Fn& fn) {
+  switch (type) {
+    case ElementType::kF16:
+      return fn(hwy::float16_t());
+    case ElementType::kBF16:
+      return fn(hwy::bfloat16_t());
+    case ElementType::kQ8_0:
+      return fn(Q8Group());
+    case ElementType::kQ4_0:
+      return fn(Q4Group());
+    default:
+      return fn(float());
+  }
 }
 
 // ------------------------------------------------------------------ sums of many vectors at once
@@ -116,7 +185,7 @@ HWY_INLINE void sum_lanes(const VecF32* v, float* HWY_RESTRICT lanes) {
 // vector of a row is converted once and used GT times, each vector of q is loaded once per KT
 // rows.
 //   q     [GT, q_stride] f32, zero from head_dim to the next multiple of kLanes
-//   rows  [KT] pointers to head_dim elements of T
+//   rows  [KT] pointers to head_dim elements of T, or to their groups
 //   n_rows <= KT: how many results are written (the others repeat a row)
 template <size_t KT, size_t GT, class T>
 HWY_INLINE void dot_rows(const float* HWY_RESTRICT q, size_t q_stride, const T* const* rows,
@@ -129,7 +198,7 @@ HWY_INLINE void dot_rows(const float* HWY_RESTRICT q, size_t q_stride, const T* 
   size_t i = 0;
   for (; i + kLanes <= head_dim; i += kLanes) {
     VecF32 k[KT];
-    HWY_UNROLL(16) for (size_t r = 0; r < KT; ++r) k[r] = load_row(d, rows[r] + i);
+    HWY_UNROLL(16) for (size_t r = 0; r < KT; ++r) k[r] = load_at(d, rows[r], i);
     HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
       const VecF32 qg = hn::Load(d, q + g * q_stride + i);
       HWY_UNROLL(16)
@@ -138,7 +207,7 @@ HWY_INLINE void dot_rows(const float* HWY_RESTRICT q, size_t q_stride, const T* 
   }
   if (i < head_dim) {
     HWY_UNROLL(16) for (size_t r = 0; r < KT; ++r) {
-      const VecF32 k = load_row_tail(d, rows[r] + i, head_dim - i);
+      const VecF32 k = load_tail_at(d, rows[r], i, head_dim - i);
       HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
         sum[g * KT + r] = hn::MulAdd(hn::Load(d, q + g * q_stride + i), k, sum[g * KT + r]);
       }
@@ -193,7 +262,7 @@ template <class T>
 HWY_INLINE void dot_heads(const float* HWY_RESTRICT q, size_t q_stride, size_t n_heads,
                           const T* const* rows, size_t n_rows, size_t ahead, size_t head_dim,
                           float* HWY_RESTRICT dots, size_t dot_stride) {
-  const size_t row_bytes = head_dim * sizeof(T);
+  const size_t row_bytes = bytes_of_row<T>(head_dim);
   const size_t group = group_rows(row_bytes);
   for (size_t r = 0; r < n_rows; r += group) {
     const size_t n = n_rows - r < group ? n_rows - r : group;

@@ -9,8 +9,11 @@
 #define KVASIR_DTYPE_F32 1u
 #define KVASIR_DTYPE_F16 2u
 #define KVASIR_DTYPE_BF16 3u
-#define KVASIR_DTYPE_Q8_0 4u /* 32 int8 + one f16 scale, 34 bytes */
-#define KVASIR_DTYPE_Q4_0 5u /* 32 4-bit + one f16 scale, 18 bytes */
+/* Groups of 32 along a row, as GGUF has them: an f16 scale, then the steps.
+ * Q8_0: 32 int8, x[i] = scale * q[i]; 34 bytes.
+ * Q4_0: 16 bytes, x[i] and x[16 + i] = scale * (low, high nibble of q[i] - 8); 18 bytes. */
+#define KVASIR_DTYPE_Q8_0 4u
+#define KVASIR_DTYPE_Q4_0 5u
 #define KVASIR_DTYPE_FP8_E4M3 6u
 #define KVASIR_DTYPE_BIT(dtype) (UINT64_C(1) << (dtype))
 

@@ -5,6 +5,7 @@
 
 #include <array>
 
+#include "core/plugin/dtypes.h"
 #include "core/plugin/option_schema.h"
 
 namespace kvasir {
@@ -85,23 +86,12 @@ void check_needs(const Prepared& p, const Prepared* representative, const Prepar
                     "): update the host, or use an older plugin");
 }
 
-std::string dtype_names(uint64_t dtypes) {
-  static constexpr std::array<const char*, 7> kNames = {"",     "f32",  "f16",     "bf16",
-                                                        "q8_0", "q4_0", "fp8_e4m3"};
-  std::string names;
-  for (uint32_t dtype = 1; dtype < kNames.size(); ++dtype) {
-    if (dtypes & KVASIR_DTYPE_BIT(dtype))
-      names += (names.empty() ? "" : ", ") + std::string(kNames[dtype]);
-  }
-  return names.empty() ? "types this host does not know" : names;
-}
-
 // 0 means any. A reader must share an element type with what the storage can hold.
 void check_dtypes(const Prepared& storage, const Prepared& reader) {
   const uint64_t held = storage.plugin.desc->dtypes, read = reader.plugin.desc->dtypes;
   if (held == 0 || read == 0 || (held & read)) return;
-  throw input_error(line_of(reader) + " reads K and V of " + dtype_names(read) + "; " +
-                    line_of(storage) + " holds " + dtype_names(held) +
+  throw input_error(line_of(reader) + " reads K and V of " + dtype_list(read) + "; " +
+                    line_of(storage) + " holds " + dtype_list(held) +
                     ": choose plugins that share a type");
 }
 

@@ -7,6 +7,7 @@
 #include <map>
 #include <numeric>
 
+#include "core/runtime/element_type.h"
 #include "kernels/convert.h"
 
 namespace kvasir {
@@ -247,9 +248,7 @@ void AttendStage::rotate_keys(Part& part, uint64_t rope_len, const Slots* slots)
     for (uint64_t i = begin; i < end; ++i) {
       kvasir_lease& lease = part.leases[blocks[i]];
       const kvasir_kv_format& format = c_.store.formats()[lease.format];
-      const auto type = format.dtype_k == KVASIR_DTYPE_F32   ? kernels::ElementType::kF32
-                        : format.dtype_k == KVASIR_DTYPE_F16 ? kernels::ElementType::kF16
-                                                             : kernels::ElementType::kBF16;
+      const kernels::ElementType type = element_type(format.dtype_k);
       float* out = copy.data() + i * b * heads * dim;
       const bool one = lease.kv_head != KVASIR_ALL_HEADS;
       for (uint32_t t = 0; t < lease.n_tokens; ++t)

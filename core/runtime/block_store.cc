@@ -7,27 +7,13 @@
 #include <cstring>
 #include <numeric>
 
+#include "core/runtime/element_type.h"
 #include "kernels/convert.h"
 
 namespace kvasir {
 namespace {
 
 constexpr auto kTransferTimeout = std::chrono::milliseconds(30'000);
-
-kernels::ElementType element_type(uint32_t dtype) {
-  switch (dtype) {
-    case KVASIR_DTYPE_F32:
-      return kernels::ElementType::kF32;
-    case KVASIR_DTYPE_F16:
-      return kernels::ElementType::kF16;
-    case KVASIR_DTYPE_BF16:
-      return kernels::ElementType::kBF16;
-    default:
-      throw Error(ErrorKind::kInternal, "the storage leases blocks of element type " +
-                                            std::to_string(dtype) +
-                                            " for writing; the core writes f32, f16 and bf16");
-  }
-}
 
 // Distinguishes the blocks of this process from any other's in a storage that outlives it.
 uint64_t run_nonce() {
@@ -268,12 +254,12 @@ void BlockStore::copy_row(Row from, Row to, uint32_t kv_head) const {
       static_cast<std::byte*>(to.lease->k) + b_head * b.k_head_stride + to.token * b.k_token_stride,
       static_cast<const std::byte*>(from.lease->k) + a_head * a.k_head_stride +
           from.token * a.k_token_stride,
-      kernels::element_bytes(element_type(a.dtype_k)) * head_dim_);
+      kernels::row_bytes(element_type(a.dtype_k), head_dim_));
   std::memcpy(
       static_cast<std::byte*>(to.lease->v) + b_head * b.v_head_stride + to.token * b.v_token_stride,
       static_cast<const std::byte*>(from.lease->v) + a_head * a.v_head_stride +
           from.token * a.v_token_stride,
-      kernels::element_bytes(element_type(a.dtype_v)) * v_dim_);
+      kernels::row_bytes(element_type(a.dtype_v), v_dim_));
 }
 
 void BlockStore::copy_rows(const kvasir_lease& from, kvasir_lease& to, uint32_t n_tokens) const {
@@ -304,16 +290,15 @@ void BlockStore::for_rows(const kvasir_lease& lease, uint32_t n_tokens,
   for (uint32_t head = 0; head < heads; ++head)
     for (uint32_t t = 0; t < n_tokens; ++t) {
       fn(static_cast<std::byte*>(lease.k) + head * f.k_head_stride + t * f.k_token_stride,
-         kernels::element_bytes(element_type(f.dtype_k)) * head_dim_);
+         kernels::row_bytes(element_type(f.dtype_k), head_dim_));
       fn(static_cast<std::byte*>(lease.v) + head * f.v_head_stride + t * f.v_token_stride,
-         kernels::element_bytes(element_type(f.dtype_v)) * v_dim_);
+         kernels::row_bytes(element_type(f.dtype_v), v_dim_));
     }
 }
 
 bool BlockStore::can_pack() const {
   return std::all_of(formats_.begin(), formats_.end(), [&](const kvasir_kv_format& format) {
-    return format.dtype_k == formats_[0].dtype_k && format.dtype_v == formats_[0].dtype_v &&
-           format.dtype_k <= KVASIR_DTYPE_BF16 && format.dtype_v <= KVASIR_DTYPE_BF16;
+    return format.dtype_k == formats_[0].dtype_k && format.dtype_v == formats_[0].dtype_v;
   });
 }
 

@@ -8,7 +8,9 @@
 #include <map>
 #include <numeric>
 
+#include "core/plugin/dtypes.h"
 #include "core/runtime/attend_stage.h"
+#include "core/runtime/element_type.h"
 #include "core/runtime/saved_sequence.h"
 #include "core/runtime/select_stage.h"
 #include "core/runtime/state_stage.h"
@@ -89,6 +91,20 @@ kvasir_geometry make_geometry(const ModelShape& shape, const StrategyConfig& str
   return g;
 }
 
+// What a plugin reads in general was compared with what the storage can hold; now it is known what
+// the storage does hold.
+void check_reads(const Instance& reader, std::span<const kvasir_kv_format> formats,
+                 const Storage& storage) {
+  const uint64_t read = reader.desc().dtypes;
+  for (const kvasir_kv_format& format : formats) {
+    const uint64_t held = KVASIR_DTYPE_BIT(format.dtype_k) | KVASIR_DTYPE_BIT(format.dtype_v);
+    if (read == 0 || (held & read) == held) continue;
+    throw input_error(reader.id() + " reads K and V of " + dtype_list(read) + "; " + storage.id() +
+                      " holds them as " + dtype_list(held & ~read) +
+                      ": set storage.type_k and storage.type_v to what it reads");
+  }
+}
+
 struct Engine::Impl {
   Impl(const Model& model_in, Pipeline pipeline_in, ThreadPool& pool_in, HostServices& services_in,
        const EngineOptions& options_in)
@@ -166,9 +182,10 @@ void Engine::Impl::bind() {
   if (geometry.k_state == KVASIR_K_UNROTATED) {  // rotated f32 copies, after the storage's own
     const size_t n = formats.size();
     for (size_t i = 0; i < n; ++i) {
-      if (formats[i].dtype_k > KVASIR_DTYPE_BF16)
+      if (!has_element_type(formats[i].dtype_k))
         throw input_error("storage " + pipeline.storage->id() +
-                          ": keys stored before RoPE must be f32, f16 or bf16");
+                          ": keys stored before RoPE cannot be of type " +
+                          dtype_list(KVASIR_DTYPE_BIT(formats[i].dtype_k)));
       kvasir_kv_format copy = formats[i];
       copy.dtype_k = KVASIR_DTYPE_F32;
       copy.k_head_stride = s.head_dim * sizeof(float);
@@ -178,6 +195,7 @@ void Engine::Impl::bind() {
   }
   geometry.formats = formats.data();
   geometry.n_formats = static_cast<uint32_t>(formats.size());
+  check_reads(*pipeline.attention, formats, *pipeline.storage);
   pipeline.attention->validate(geometry);
   pipeline.attention->bind(geometry);
   pipeline.attention->plan(geometry.max_queries, geometry.max_context);
@@ -196,12 +214,15 @@ void Engine::Impl::bind() {
                                                     {},
                                                     options.on_attend});
   if (pipeline.representative) {
+    check_reads(*pipeline.representative, store->formats(), *pipeline.storage);
     pipeline.representative->validate(geometry);
     pipeline.representative->bind(geometry);
     pipeline.representative->read_layout();
     add_owner(pipeline.representative.get(), nullptr, pipeline.representative->layout());
   }
   for (auto& selector : pipeline.selectors) {
+    if (selector->desc().needs & KVASIR_NEED_KEYS)
+      check_reads(*selector, store->formats(), *pipeline.storage);
     selector->validate(geometry);
     selector->bind(geometry);
     selector->read_limits();

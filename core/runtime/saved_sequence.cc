@@ -8,6 +8,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "core/plugin/dtypes.h"
+
 namespace kvasir {
 namespace {
 
@@ -123,8 +125,8 @@ std::vector<std::string> fingerprint(const RunContext& c) {
   add("head_dim", g.head_dim);
   add("v_dim", g.v_dim);
   add("key rotation", g.k_state);
-  add("type of K", g.formats[0].dtype_k);
-  add("type of V", g.formats[0].dtype_v);
+  lines.push_back("type of K = " + dtype_list(KVASIR_DTYPE_BIT(g.formats[0].dtype_k)));
+  lines.push_back("type of V = " + dtype_list(KVASIR_DTYPE_BIT(g.formats[0].dtype_v)));
   for (const ExplainLine& line : explain(c.pipeline.strategy))
     if (!line.key.starts_with("attention.") && !line.key.ends_with(".path") &&
         line.key != "cache.chunk_size" && line.key != "cache.on_fault")
@@ -358,7 +360,7 @@ void check_fingerprint(Reader& in, const RunContext& c) {
 std::vector<std::byte> save_sequence(RunContext& c, Sequence& seq) {
   if (!c.store.can_pack())
     throw input_error("storage " + c.pipeline.storage->id() +
-                      " keeps blocks in a type that cannot be saved yet: use f32, f16 or bf16");
+                      " keeps blocks of several element types: these cannot be saved");
   const std::vector<Instance*> plugins = stateful(c);
   std::vector<std::vector<std::byte>> states;
   states.reserve(plugins.size());

@@ -36,6 +36,16 @@ double bfloat_value(uint16_t bits) {
   return value;
 }
 
+// A scale, then 32 bytes or 16 pairs of nibbles that stand for elements 16 apart.
+double group_value(const void* row, size_t index, bool is_nibble) {
+  const auto* group = static_cast<const uint8_t*>(row) + index / 32 * (is_nibble ? 18 : 34);
+  const size_t i = index % 32;
+  const double scale = half_value(read_u16(group, 0));
+  if (!is_nibble) return scale * static_cast<int8_t>(group[2 + i]);
+  const int pair = group[2 + i % 16];
+  return scale * ((i < 16 ? pair % 16 : pair / 16) - 8);
+}
+
 const void* row_at(const void* base, uint64_t stride, uint32_t token) {
   return static_cast<const char*>(base) + stride * token;
 }
@@ -97,6 +107,9 @@ double log_sum_exp(const std::vector<double>& logits) {
 double element(const void* row, size_t index, ElementType type) {
   if (type == ElementType::kF16) return half_value(read_u16(row, index));
   if (type == ElementType::kBF16) return bfloat_value(read_u16(row, index));
+  if (type == ElementType::kQ8_0 || type == ElementType::kQ4_0) {
+    return group_value(row, index, type == ElementType::kQ4_0);
+  }
   float value = 0;
   std::memcpy(&value, static_cast<const char*>(row) + 4 * index, sizeof(value));
   return value;

@@ -22,7 +22,7 @@ class VectorRecords {
 
   void bind(const kvasir_geometry& geometry) { head_dim_ = geometry.head_dim; }
 
-  uint64_t vector_bytes() const { return head_dim_ * kernels::element_bytes(type_); }
+  uint64_t vector_bytes() const { return kernels::row_bytes(type_, head_dim_); }
   uint64_t record_bytes() const { return n_vectors_ * vector_bytes(); }
   uint64_t format() const {
     return uint64_t{1} << 48 | uint64_t{n_vectors_} << 8 | static_cast<uint64_t>(type_);
@@ -33,7 +33,7 @@ class VectorRecords {
   }
 
   kernels::KeyRows rows(const BlockRows& keys) const {
-    return {keys.k, keys.token_stride, keys.n_tokens, head_dim_, key_type(keys.dtype)};
+    return {keys.k, keys.token_stride, keys.n_tokens, head_dim_, element_type(keys.dtype)};
   }
   // out = sum, or with take_max the largest, of the dot products with vectors [first, first + n) of
   // each record. In runs whose records stay in the cache while their vectors are scored one after

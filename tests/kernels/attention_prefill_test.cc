@@ -84,7 +84,7 @@ std::vector<uint32_t> ascending(size_t n, uint32_t first) {
 
 TEST_SUITE("kernels/attention_prefill") {
   TEST_CASE("a causal chunk at the end of its keys equals the formula") {
-    for (const ElementType type : {ElementType::kF32, ElementType::kF16, ElementType::kBF16}) {
+    for (const ElementType type : test::kElementTypes) {
       for (const size_t n_q : {1, 7, 33, 130}) {
         for (const uint32_t group : {1u, 4u}) {
           for (const uint32_t past : {0u, 200u}) {

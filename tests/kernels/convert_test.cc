@@ -67,7 +67,7 @@ TEST_SUITE("kernels/convert") {
   TEST_CASE("any length is written fully and nothing behind it") {
     const auto in = test::random_floats(40, 1.0f, 511);
     for (const ElementType type : {ElementType::kF32, ElementType::kF16, ElementType::kBF16}) {
-      const size_t bytes = kernels::element_bytes(type);
+      const size_t bytes = kernels::row_bytes(type, 1);
       for (size_t n = 0; n <= 40; ++n) {
         test::for_each_simd_target([&] {
           std::vector<uint8_t> out(n * bytes + 1, 0xa5);
@@ -81,6 +81,66 @@ TEST_SUITE("kernels/convert") {
             equal = equal && back[i] == kernels::reference::round_to(in[i], type);
           }
           CHECK(equal);
+        });
+      }
+    }
+  }
+
+  TEST_CASE("groups: the scale is the definition's, and every element its nearest step") {
+    std::vector<float> in;
+    for (const float scale : {1e-6f, 1e-3f, 1.0f, 100.0f, 1e5f}) {
+      const auto more = test::random_floats(32 * 41, scale, 521);
+      in.insert(in.end(), more.begin(), more.end());
+    }
+    in.resize(in.size() + 32, 0.0f);                                  // all zero
+    for (int i = 0; i < 32; ++i) in.push_back(i % 2 ? 3.0f : -3.0f);  // equal extremes
+    for (const ElementType type : {ElementType::kQ8_0, ElementType::kQ4_0}) {
+      const size_t bytes = kernels::row_bytes(type, 32);
+      const auto expected = test::store_rows(in, 32, bytes, type);
+      std::vector<uint8_t> first;
+      test::for_each_simd_target([&] {
+        std::vector<uint8_t> out(expected.size() + 1, 0xa5);
+        kernels::convert_from_f32(type, in.data(), out.data(), in.size());
+        CHECK(out.back() == 0xa5);
+        std::vector<float> back(in.size());
+        kernels::convert_to_f32(type, out.data(), back.data(), in.size());
+        size_t other_scales = 0, wrong = 0, far = 0;
+        for (size_t i = 0; i < in.size(); ++i) {
+          const uint8_t* group = &out[i / 32 * bytes];
+          const double scale = kernels::reference::element(group, 0, ElementType::kF16);
+          if (std::memcmp(group, &expected[i / 32 * bytes], 2) != 0) ++other_scales;
+          if (back[i] != kernels::reference::element(out.data(), i, type)) ++wrong;
+          // Half a step. Further off: what the range, or a scale that was rounded down, cuts off,
+          // and what a subnormal scale loses.
+          const double steps = type == ElementType::kQ4_0 ? 8 : 127;
+          const double size = std::fabs(scale);
+          const bool at_end = std::fabs(in[i]) > (steps == 8 ? 7.4 : 126.9) * size;
+          const double lost = size < 0x1p-14 ? steps * 0x1p-25 : 0;
+          if (std::fabs(double{in[i]} - double{back[i]}) > (at_end ? 1.1 : 0.5001) * size + lost)
+            ++far;
+        }
+        CHECK(other_scales == 0);
+        CHECK(wrong == 0);
+        CHECK(far == 0);
+        if (first.empty()) first = out;
+        CHECK(out == first);  // every target stores the same bytes
+      });
+    }
+  }
+
+  TEST_CASE("a group with what is not finite, or too large for its scale, reads back as NaN") {
+    for (const float bad :
+         {std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(),
+          std::numeric_limits<float>::quiet_NaN(), 1e30f}) {
+      for (const ElementType type : {ElementType::kQ8_0, ElementType::kQ4_0}) {
+        std::vector<float> in(64, 1.0f);
+        in[17] = bad;
+        test::for_each_simd_target([&] {
+          std::vector<uint8_t> out(kernels::row_bytes(type, 64));
+          kernels::convert_from_f32(type, in.data(), out.data(), 64);
+          std::vector<float> back(64);
+          kernels::convert_to_f32(type, out.data(), back.data(), 64);
+          for (size_t i = 0; i < 64; ++i) CHECK(std::isnan(back[i]) == (i < 32));
         });
       }
     }

@@ -22,7 +22,7 @@ struct Keys {
   std::vector<uint8_t> bytes;
   KeyRows rows;
   Keys(size_t n, size_t head_dim, ElementType type, uint32_t seed, float scale = 1.0f) {
-    const size_t stride = (head_dim + 6) * kernels::element_bytes(type);
+    const size_t stride = test::row_stride(type, head_dim, 6);
     bytes =
         test::store_rows(test::random_floats(n * head_dim, scale, seed), head_dim, stride, type);
     rows = {bytes.data(), stride, n, head_dim, type};
@@ -37,8 +37,9 @@ struct Keys {
 
 TEST_SUITE("kernels/representative") {
   TEST_CASE("fed in pieces, minima, maxima and means are those of the whole block") {
-    for (const ElementType type : {ElementType::kF32, ElementType::kF16, ElementType::kBF16}) {
+    for (const ElementType type : test::kElementTypes) {
       for (const size_t head_dim : {8u, 36u, 64u, 100u, 128u}) {
+        if (!test::can_store(type, head_dim)) continue;
         const Keys keys(33, head_dim, type, 301);
         const auto expected = kernels::reference::channel_stats(keys.rows);
         test::for_each_simd_target([&] {
@@ -64,22 +65,23 @@ TEST_SUITE("kernels/representative") {
   }
 
   TEST_CASE("an f16 minmax record encloses its keys within one step, and f16 keys exactly") {
-    for (const ElementType type : {ElementType::kF32, ElementType::kF16, ElementType::kBF16}) {
+    for (const ElementType type : test::kElementTypes) {
       for (const float scale : {1e-6f, 1.0f, 300.0f}) {
-        const Keys keys(20, 36, type, 311, scale);
+        const size_t dim = test::can_store(type, 36) ? 36 : 64;
+        const Keys keys(20, dim, type, 311, scale);
         const auto exact = kernels::reference::channel_stats(keys.rows);
         test::for_each_simd_target([&] {
-          std::vector<uint8_t> record(2 * 36 * 2);
+          std::vector<uint8_t> record(2 * dim * 2);
           kernels::update_min_max(keys.part(0, 9), true, ElementType::kF16, record.data());
           kernels::update_min_max(keys.part(9, 20), false, ElementType::kF16, record.data());
-          const auto stored = decode(record, 72, ElementType::kF16);
-          for (size_t d = 0; d < 36; ++d) {
+          const auto stored = decode(record, 2 * dim, ElementType::kF16);
+          for (size_t d = 0; d < dim; ++d) {
             const double step_low = std::fmax(std::fabs(exact.min[d]) / 512, 0x1p-23);
             const double step_high = std::fmax(std::fabs(exact.max[d]) / 512, 0x1p-23);
             CHECK(stored[d] <= exact.min[d]);
             CHECK(stored[d] >= exact.min[d] - (type == ElementType::kF16 ? 0.0 : step_low));
-            CHECK(stored[36 + d] >= exact.max[d]);
-            CHECK(stored[36 + d] <= exact.max[d] + (type == ElementType::kF16 ? 0.0 : step_high));
+            CHECK(stored[dim + d] >= exact.max[d]);
+            CHECK(stored[dim + d] <= exact.max[d] + (type == ElementType::kF16 ? 0.0 : step_high));
           }
         });
       }
@@ -101,11 +103,12 @@ TEST_SUITE("kernels/representative") {
   }
 
   TEST_CASE("the scores of many strided records equal the formulas") {
-    for (const ElementType type : {ElementType::kF32, ElementType::kF16, ElementType::kBF16}) {
+    for (const ElementType type : test::kElementTypes) {
       for (const size_t head_dim : {8u, 36u, 64u, 128u}) {
+        if (!test::can_store(type, head_dim)) continue;
         for (const size_t heads : {1u, 3u, 4u, 8u}) {
           for (const size_t n : {0u, 1u, 5u, 130u}) {
-            const size_t stride = 2 * head_dim * kernels::element_bytes(type) + 64;
+            const size_t stride = kernels::row_bytes(type, 2 * head_dim) + 64;
             const auto bytes = test::store_rows(test::random_floats(n * 2 * head_dim, 1.0f, 321),
                                                 2 * head_dim, stride, type);
             const Records records{bytes.data(), stride, n, head_dim, type};
@@ -130,7 +133,7 @@ TEST_SUITE("kernels/representative") {
   TEST_CASE("the minmax score equals its formula and is never below the best key") {
     for (const ElementType record_type : {ElementType::kF32, ElementType::kF16}) {
       const size_t head_dim = 36;
-      const size_t record_bytes = 2 * head_dim * kernels::element_bytes(record_type) + 8;
+      const size_t record_bytes = kernels::row_bytes(record_type, 2 * head_dim) + 8;
       std::vector<Keys> blocks;
       for (uint32_t b = 0; b < 19; ++b)
         blocks.emplace_back(16, head_dim, ElementType::kBF16, 400 + b);

@@ -39,22 +39,62 @@ inline uint16_t half_bits(double value, kernels::ElementType type) {
   return static_cast<uint16_t>(low | (value < 0 ? 0x8000 : 0));
 }
 
+inline constexpr kernels::ElementType kElementTypes[] = {
+    kernels::ElementType::kF32, kernels::ElementType::kF16, kernels::ElementType::kBF16,
+    kernels::ElementType::kQ8_0, kernels::ElementType::kQ4_0};
+
+inline bool can_store(kernels::ElementType type, size_t width) {
+  return width % kernels::group_elements(type) == 0;
+}
+
+// One group of 32, by the definition in kernels/convert.h.
+inline void store_group(const float* values, kernels::ElementType type, uint8_t* out) {
+  using kernels::ElementType;
+  double extreme = 0;
+  for (size_t i = 0; i < 32; ++i)
+    if (std::fabs(values[i]) > std::fabs(extreme)) extreme = values[i];
+  const bool is_nibble = type == ElementType::kQ4_0;
+  const float wanted = static_cast<float>(is_nibble ? extreme / -8.0 : std::fabs(extreme) / 127.0);
+  const double scale = kernels::reference::round_to(wanted, ElementType::kF16);
+  const uint16_t bits = half_bits(scale, ElementType::kF16);
+  std::memcpy(out, &bits, 2);
+  for (size_t i = 0; i < 32; ++i) {
+    const double high = is_nibble ? 7 : 127, low = is_nibble ? -8 : -127;
+    const double step =
+        scale == 0 ? 0 : std::clamp(std::nearbyint(double{values[i]} / scale), low, high);
+    if (!is_nibble)
+      out[2 + i] = static_cast<uint8_t>(static_cast<int8_t>(step));
+    else if (i < 16)
+      out[2 + i] = static_cast<uint8_t>(step + 8);
+    else
+      out[2 + i - 16] = static_cast<uint8_t>(out[2 + i - 16] + 16 * (step + 8));
+  }
+}
+
 // Values rounded by the oracle and stored, `stride` bytes per row; the gap holds NaN, which must
 // never be read.
 inline std::vector<uint8_t> store_rows(const std::vector<float>& values, size_t width,
                                        size_t stride, kernels::ElementType type) {
-  const size_t bytes = kernels::element_bytes(type);
+  const size_t group = kernels::group_elements(type), bytes = kernels::row_bytes(type, group);
   std::vector<uint8_t> out(values.size() / std::max<size_t>(width, 1) * stride, 0xff);
-  for (size_t i = 0; i < values.size(); ++i) {
-    uint8_t* at = out.data() + i / width * stride + i % width * bytes;
+  for (size_t i = 0; i < values.size(); i += group) {
+    uint8_t* at = out.data() + i / width * stride + i % width / group * bytes;
     if (type == kernels::ElementType::kF32) {
       std::memcpy(at, &values[i], 4);
+    } else if (group > 1) {
+      store_group(&values[i], type, at);
     } else {
       const uint16_t bits = half_bits(kernels::reference::round_to(values[i], type), type);
       std::memcpy(at, &bits, 2);
     }
   }
   return out;
+}
+
+// Bytes from row to row, with a gap that keeps elements aligned.
+inline size_t row_stride(kernels::ElementType type, size_t width, size_t gap_elements) {
+  return kernels::row_bytes(type, width) +
+         (type == kernels::ElementType::kF32 ? 4 : 2) * gap_elements;
 }
 
 inline std::vector<float> random_floats(size_t n, float scale, uint32_t seed) {
@@ -72,8 +112,8 @@ struct StoredKv {
 
   StoredKv(const kernels::AttentionShape& shape, size_t n_tokens, uint32_t seed,
            float scale = 1.0f) {
-    const size_t k_stride = (shape.head_dim + 2) * kernels::element_bytes(shape.k_type);
-    const size_t v_stride = (shape.v_dim + 4) * kernels::element_bytes(shape.v_type);
+    const size_t k_stride = row_stride(shape.k_type, shape.head_dim, 2);
+    const size_t v_stride = row_stride(shape.v_type, shape.v_dim, 4);
     k = store_rows(random_floats(n_tokens * shape.head_dim, scale, seed), shape.head_dim, k_stride,
                    shape.k_type);
     v = store_rows(random_floats(n_tokens * shape.v_dim, 1.0f, seed + 1), shape.v_dim, v_stride,

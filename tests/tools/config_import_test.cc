@@ -20,7 +20,7 @@ using kvasir::test::TempDir;
 using kvasir::tool::ImportedStrategy;
 
 ImportedStrategy import(const std::string& yaml) {
-  return tool::import_ktransformers(yaml, "c.yaml", {"f32", "f16", "bf16"});
+  return tool::import_ktransformers(yaml, "c.yaml", {"f32", "f16", "bf16", "q8_0"});
 }
 StrategyConfig strategy_of(const std::string& yaml) {
   return parse_strategy(import(yaml).toml, "out.toml", {}, {});
@@ -66,6 +66,7 @@ TEST_CASE("the article's settings: every key arrives") {
   CHECK(s.representative->plugin.value == "kvasir.dynamic");
   CHECK(option(*s.representative, "representative_num") == "1");
   CHECK(option(s.storage, "type_k") == "f16");
+  CHECK(option(strategy_of("kv_type: Q8_0\n").storage, "type_v") == "q8_0");
   CHECK(option(s.storage, "type_v") == "f16");
   CHECK(import(kNewNames).notes.empty());
 }
@@ -154,7 +155,8 @@ TEST_CASE("mistakes are named with their line") {
       {"\nanchor_type: MEDIAN\n", "c.yaml:2: anchor_type = MEDIAN is none of"},
       {"anchor_type: QUEST\n", "representative_num = 1 must be 2 with QUEST"},
       {"anchor_type: BLOCK_MAX\nanchor_num: 2\n", "c.yaml:2: anchor_num = 2 must be 1"},
-      {"kv_type: Q4_0\n", "c.yaml:1: kv_type = Q4_0 cannot be stored: the storage holds f32, f16"},
+      {"kv_type: Q4_0\n",
+       "c.yaml:1: kv_type = Q4_0 cannot be stored: the storage holds f32, f16, bf16, q8_0"},
       {"kv_type: INT8\n", "c.yaml:1: kv_type = INT8"},
       {"max_capacity_prompt: 5000\npreselect_block_count: 9\n", "are one setting"},
       {"long_context:\n  block_size: 1\nlong_kontext:\n  block_size: 1\n",

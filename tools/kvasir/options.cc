@@ -69,7 +69,7 @@ constexpr NotYet kNotYet[] = {
 
 // Types of llama.cpp that no storage of ours keeps yet.
 bool is_future_cache_type(const std::string& type) {
-  static constexpr std::array kTypes = {"q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"};
+  static constexpr std::array kTypes = {"q5_1", "q5_0", "q4_1", "iq4_nl"};
   return std::find(kTypes.begin(), kTypes.end(), type) != kTypes.end();
 }
 
@@ -83,7 +83,8 @@ void add_strategy_flags(CLI::App& app, Options& o) {
   app.add_option("--plugin-dir", o.plugin_dirs, "Folder to search for plugins first")
       ->allow_extra_args(false);
   app.add_option("--ctk,--cache-type-k", o.cache_type_k,
-                 "Type of stored K: f32, f16, bf16 (KVASIR_SET_STORAGE_TYPE_K in the environment)");
+                 "Type of stored K: f32, f16, bf16, q8_0, q4_0 (KVASIR_SET_STORAGE_TYPE_K in the "
+                 "environment)");
   app.add_option("--ctv,--cache-type-v", o.cache_type_v, "Type of stored V, likewise");
   app.add_option("--log-level", o.log_level, "debug, info, warn, error")
       ->envname("KVASIR_LOG_LEVEL");

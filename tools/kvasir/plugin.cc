@@ -3,6 +3,7 @@
 #include <array>
 
 #include "core/error.h"
+#include "core/plugin/dtypes.h"
 #include "core/plugin/loader.h"
 #include "core/plugin/option_schema.h"
 #include "tools/kvasir/commands.h"
@@ -95,13 +96,6 @@ constexpr std::array<Bit, 7> kProvides = {{{KVASIR_PROVIDE_SCORES, "scores"},
 constexpr std::array<Bit, 3> kCaps = {{{KVASIR_CAP_OWN_THREADS, "own_threads"},
                                        {KVASIR_CAP_OPAQUE_STATE, "opaque_state"},
                                        {KVASIR_CAP_HISTORY_STATE, "history_state"}}};
-constexpr std::array<Bit, 6> kDtypes = {{{KVASIR_DTYPE_BIT(KVASIR_DTYPE_F32), "f32"},
-                                         {KVASIR_DTYPE_BIT(KVASIR_DTYPE_F16), "f16"},
-                                         {KVASIR_DTYPE_BIT(KVASIR_DTYPE_BF16), "bf16"},
-                                         {KVASIR_DTYPE_BIT(KVASIR_DTYPE_Q8_0), "q8_0"},
-                                         {KVASIR_DTYPE_BIT(KVASIR_DTYPE_Q4_0), "q4_0"},
-                                         {KVASIR_DTYPE_BIT(KVASIR_DTYPE_FP8_E4M3), "fp8_e4m3"}}};
-
 template <size_t N>
 std::vector<std::string> names(uint64_t bits, const std::array<Bit, N>& table) {
   std::vector<std::string> out;
@@ -169,7 +163,7 @@ Json desc_json(const kvasir_desc& d, const std::string& file) {
            {"caps", names(d.caps, kCaps)},
            {"needs", names(d.needs, kNeeds)},
            {"provides", names(d.provides, kProvides)},
-           {"dtypes", d.dtypes ? names(d.dtypes, kDtypes) : std::vector<std::string>{"any"}},
+           {"dtypes", d.dtypes ? dtype_names(d.dtypes) : std::vector<std::string>{"any"}},
            {"options", Json::array()}};
   for (const auto* option : checked_schema(d)) out["options"].push_back(option_json(*option));
   return out;

@@ -11,6 +11,7 @@
 #include "plugins/attention/cpu/key_rows.h"
 #include "plugins/attention/cpu/node_queues.h"
 #include "plugins/attention/cpu/tasks.h"
+#include "plugins/sdk/element_type.h"
 #include "plugins/sdk/placement.h"
 #include "plugins/sdk/plugin.h"
 
@@ -31,12 +32,11 @@ class Cpu {
        .name = "CPU attention",
        .vendor = "Kvasir",
        .license = "Apache-2.0",
-       .summary = "SIMD attention over f32, f16 and bf16 blocks, AVX-512 and AVX2 at run time.",
+       .summary = "SIMD attention over f32, f16, bf16, q8_0 and q4_0 blocks, AVX-512 and AVX2.",
        .provides = KVASIR_PROVIDE_MASS | KVASIR_PROVIDE_LOG_WEIGHT |
                    KVASIR_PROVIDE_HEAD_LOG_WEIGHT | KVASIR_PROVIDE_TOKEN_ROWS |
                    KVASIR_PROVIDE_DISTANCE,
-       .dtypes = KVASIR_DTYPE_BIT(KVASIR_DTYPE_F32) | KVASIR_DTYPE_BIT(KVASIR_DTYPE_F16) |
-                 KVASIR_DTYPE_BIT(KVASIR_DTYPE_BF16)});
+       .dtypes = sdk::kElementTypes});
 
   Cpu(const sdk::Host& host, const sdk::Options&) : host_(host) {}
 

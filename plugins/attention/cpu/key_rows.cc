@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <string>
 
-#include "plugins/sdk/error.h"
+#include "plugins/sdk/element_type.h"
 
 namespace kvasir::attention {
 
@@ -13,22 +13,6 @@ using kernels::ElementType;
 using kernels::KvRows;
 
 namespace {
-
-ElementType element_type(uint32_t dtype) {
-  switch (dtype) {
-    case KVASIR_DTYPE_F32:
-      return ElementType::kF32;
-    case KVASIR_DTYPE_F16:
-      return ElementType::kF16;
-    case KVASIR_DTYPE_BF16:
-      return ElementType::kBF16;
-    default:
-      throw sdk::Error(KVASIR_ERR_UNSUPPORTED,
-                       "K or V of element type " + std::to_string(dtype) +
-                           ": this backend reads f32, f16 and bf16; set [storage] type_k and "
-                           "type_v to one of them");
-  }
-}
 
 uint64_t item_value(const kvasir_attn_part& part, uint64_t i) {
   return part.items ? part.items[i] : i;
@@ -215,8 +199,8 @@ uint64_t KeyRows::add_tokens(const Geometry& geometry, const kvasir_attn_part& p
 
 void KeyRows::add(const Geometry& geometry, const kvasir_lease& lease, const KvRows& rows) {
   const kvasir_kv_format& format = geometry.format(lease);
-  const ElementType k_type = element_type(format.dtype_k);
-  const ElementType v_type = element_type(format.dtype_v);
+  const ElementType k_type = sdk::element_type(format.dtype_k);
+  const ElementType v_type = sdk::element_type(format.dtype_v);
   if (runs_.empty() || runs_.back().k_type != k_type || runs_.back().v_type != v_type) {
     runs_.push_back({k_type, v_type, rows_.size(), 0});
   }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels/reference/attention.h"
+#include "plugins/sdk/element_type.h"
 #include "plugins/sdk/plugin.h"
 
 namespace {
@@ -17,16 +18,6 @@ using Parts = sdk::Strided<const kvasir_attn_part>;
 using Rows = sdk::Strided<const kvasir_attn_row>;
 
 constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
-
-kernels::ElementType element_type(uint32_t dtype) {
-  if (dtype == KVASIR_DTYPE_F16) return kernels::ElementType::kF16;
-  if (dtype == KVASIR_DTYPE_BF16) return kernels::ElementType::kBF16;
-  if (dtype == KVASIR_DTYPE_F32) return kernels::ElementType::kF32;
-  throw sdk::Error(KVASIR_ERR_UNSUPPORTED,
-                   "K or V of element type " + std::to_string(dtype) +
-                       ": this backend reads f32, f16 and bf16; set [storage] type_k and type_v "
-                       "to one of them");
-}
 
 // One key of a row and its value.
 struct Key {
@@ -50,8 +41,7 @@ class Reference {
        .provides = KVASIR_PROVIDE_MASS | KVASIR_PROVIDE_LOG_WEIGHT |
                    KVASIR_PROVIDE_HEAD_LOG_WEIGHT | KVASIR_PROVIDE_TOKEN_ROWS |
                    KVASIR_PROVIDE_DISTANCE,
-       .dtypes = KVASIR_DTYPE_BIT(KVASIR_DTYPE_F32) | KVASIR_DTYPE_BIT(KVASIR_DTYPE_F16) |
-                 KVASIR_DTYPE_BIT(KVASIR_DTYPE_BF16)});
+       .dtypes = sdk::kElementTypes});
 
   Reference(const sdk::Host& host, const sdk::Options&) : host_(host) {}
 
@@ -110,8 +100,8 @@ class Reference {
     Key out{};
     out.k = static_cast<const char*>(from.k) + head * f.k_head_stride + token * f.k_token_stride;
     out.v = static_cast<const char*>(from.v) + head * f.v_head_stride + token * f.v_token_stride;
-    out.k_type = element_type(f.dtype_k);
-    out.v_type = element_type(f.dtype_v);
+    out.k_type = sdk::element_type(f.dtype_k);
+    out.v_type = sdk::element_type(f.dtype_v);
     out.pos =
         from.token_pos ? from.token_pos[token] : from.pos_begin + static_cast<uint32_t>(token);
     out.log_weight = part.log_weight ? part.log_weight + item * part.weight_width : nullptr;

@@ -48,7 +48,7 @@ class AttendedKeys : public sdk::VectorRecords {
                      .caps = KVASIR_CAP_OPAQUE_STATE | KVASIR_CAP_HISTORY_STATE,
                      .needs = KVASIR_NEED_MASS,
                      .provides = KVASIR_PROVIDE_SCORES,
-                     .dtypes = sdk::kKeyTypes});
+                     .dtypes = sdk::kElementTypes});
 
   explicit AttendedKeys(const sdk::Options& options)
       : VectorRecords(options,

@@ -35,7 +35,7 @@ class Fixed : public sdk::VectorRecords {
                      .summary = "Summarises a block by every n-th of its keys.",
                      .options = kOptions,
                      .provides = KVASIR_PROVIDE_SCORES,
-                     .dtypes = sdk::kKeyTypes});
+                     .dtypes = sdk::kElementTypes});
 
   explicit Fixed(const sdk::Options& options)
       : VectorRecords(options, options.u32("representative_num")),

@@ -28,7 +28,7 @@ class Max : public sdk::VectorRecords {
                      .summary = "Summarises a block by the elementwise maximum of its keys.",
                      .options = kOptions,
                      .provides = KVASIR_PROVIDE_SCORES,
-                     .dtypes = sdk::kKeyTypes});
+                     .dtypes = sdk::kElementTypes});
 
   explicit Max(const sdk::Options& options)
       : VectorRecords(options), clamps_(options.choice("compat") == 1) {}

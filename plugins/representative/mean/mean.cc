@@ -22,7 +22,7 @@ class Mean : public sdk::VectorRecords {
                      .summary = "Summarises a block by the mean of its keys.",
                      .options = kOptions,
                      .provides = KVASIR_PROVIDE_SCORES,
-                     .dtypes = sdk::kKeyTypes});
+                     .dtypes = sdk::kElementTypes});
 
   explicit Mean(const sdk::Options& options) : VectorRecords(options) {}
 

@@ -23,7 +23,7 @@ class MinMax : public sdk::VectorRecords {
                      .summary = "Bounds every key of a block from both sides (Quest).",
                      .options = kOptions,
                      .provides = KVASIR_PROVIDE_SCORES,
-                     .dtypes = sdk::kKeyTypes});
+                     .dtypes = sdk::kElementTypes});
 
   explicit MinMax(const sdk::Options& options) : VectorRecords(options, 2) {}
 

@@ -142,8 +142,8 @@ void MagicPig::weigh(const Head& head, const kvasir_lease* leases, uint32_t kv_h
   const auto keys_to = [&](uint32_t token) {
     return rows_to(leases[token / geometry_.block_size], kv_head, token);
   };
-  const kernels::ElementType type = sdk::key_type(keys_to(drawn[0].token).dtype);
-  const uint64_t row_bytes = dim * kernels::element_bytes(type);
+  const kernels::ElementType type = sdk::element_type(keys_to(drawn[0].token).dtype);
+  const uint64_t row_bytes = kernels::row_bytes(type, dim);
   std::vector<std::byte> rows(drawn.size() * row_bytes);
   for (size_t i = 0; i < drawn.size(); ++i) {
     const sdk::BlockRows keys = keys_to(drawn[i].token);

@@ -37,7 +37,7 @@ class MagicPig : public sdk::Sequences<State> {
        .caps = KVASIR_CAP_OPAQUE_STATE | KVASIR_CAP_HISTORY_STATE,
        .needs = KVASIR_NEED_KEYS | KVASIR_NEED_HEAD_LOG_WEIGHT | KVASIR_NEED_TOKEN_ROWS |
                 KVASIR_NEED_MASS,
-       .dtypes = sdk::kKeyTypes});
+       .dtypes = sdk::kElementTypes});
 
   MagicPig(const sdk::Host& host, const sdk::Options& options) : host_(host), o_(options) {}
 

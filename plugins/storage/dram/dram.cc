@@ -38,10 +38,10 @@ class Dram {
                      .name = "DRAM",
                      .vendor = "Kvasir",
                      .license = "Apache-2.0",
-                     .summary = "Keeps every block in main memory, in f32, f16 or bf16.",
+                     .summary = "Keeps every block in main memory, in f32, f16, bf16, q8_0 or q4_0.",
                      .options = kOptions,
                      .provides = KVASIR_PROVIDE_STABLE_LEASES,
-                     .dtypes = sdk::KvTypes::kAll});
+                     .dtypes = sdk::kElementTypes});
 
   Dram(const sdk::Host& host, const sdk::Options& options)
       : host_(host),

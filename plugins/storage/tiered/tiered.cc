@@ -68,7 +68,7 @@ class Tiered : private Transfers::Work {
                      .summary = "Keeps the blocks used last in memory, the others in a file.",
                      .options = kOptions,
                      .caps = KVASIR_CAP_OWN_THREADS,
-                     .dtypes = sdk::KvTypes::kAll});
+                     .dtypes = sdk::kElementTypes});
 
   Tiered(const sdk::Host& host, const sdk::Options& options)
       : host_(host),

@@ -3,6 +3,7 @@
 #include "tests/core/runtime/support.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdlib>
 #include <numeric>
@@ -47,19 +48,20 @@ struct TableOf : Instance {
 
 }  // namespace
 
-TinyModel tiny_model(uint32_t n_q_heads, uint32_t n_kv_heads) {
+TinyModel tiny_model(uint32_t n_q_heads, uint32_t n_kv_heads, uint32_t head_dim) {
   static TempDir dir;
-  static std::map<std::pair<uint32_t, uint32_t>, std::unique_ptr<LoadedModel>> models;
-  auto& slot = models[{n_q_heads, n_kv_heads}];
+  static std::map<std::array<uint32_t, 3>, std::unique_ptr<LoadedModel>> models;
+  auto& slot = models[{n_q_heads, n_kv_heads, head_dim}];
   if (!slot) {
     RandomModelSpec spec;
-    spec.name = "tiny" + std::to_string(n_q_heads) + "x" + std::to_string(n_kv_heads);
+    spec.name = "tiny" + std::to_string(n_q_heads) + "x" + std::to_string(n_kv_heads) + "x" +
+                std::to_string(head_dim);
     spec.n_layers = 3;
     spec.d_model = 64;
     spec.d_ff = 96;
     spec.n_q_heads = n_q_heads;
     spec.n_kv_heads = n_kv_heads;
-    spec.head_dim = 16;
+    spec.head_dim = head_dim;
     spec.vocab_size = 300;
     spec.context_length = 4096;
     spec.type = GgmlType::kF32;
@@ -82,7 +84,8 @@ std::vector<TokenId> some_tokens(size_t n, uint32_t seed) {
 
 const std::string kRecording = "[attention]\nplugin = 'kvasir.test.recording_attention'\n";
 
-Bench::Bench(uint32_t n_q_heads, uint32_t n_kv_heads) : tiny(tiny_model(n_q_heads, n_kv_heads)) {}
+Bench::Bench(uint32_t n_q_heads, uint32_t n_kv_heads, uint32_t head_dim)
+    : tiny(tiny_model(n_q_heads, n_kv_heads, head_dim)) {}
 
 namespace {
 // Services and registry of the process: instances are counted per engine, files are opened once.

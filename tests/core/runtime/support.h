@@ -29,12 +29,12 @@ struct StringMaker<std::vector<uint32_t>> {
 
 namespace kvasir::test {
 
-// A llama of 3 layers, d_model 64, head_dim 16, f32, in memory for the whole test run.
+// A llama of 3 layers, d_model 64, f32, in memory for the whole test run.
 struct TinyModel {
   const GgufFile* file;
   const Model* model;
 };
-TinyModel tiny_model(uint32_t n_q_heads, uint32_t n_kv_heads);
+TinyModel tiny_model(uint32_t n_q_heads, uint32_t n_kv_heads, uint32_t head_dim = 16);
 
 ThreadPool& test_pool();  // two workers, bound to nothing; for models of a test's own
 
@@ -42,7 +42,7 @@ std::vector<TokenId> some_tokens(size_t n, uint32_t seed = 1);
 
 // Host services with a readable log, and engines over them.
 struct Bench {
-  explicit Bench(uint32_t n_q_heads = 8, uint32_t n_kv_heads = 2);
+  explicit Bench(uint32_t n_q_heads = 8, uint32_t n_kv_heads = 2, uint32_t head_dim = 16);
   // `toml` may leave out [storage] (dram, f32) and [attention] (cpu).
   std::unique_ptr<Engine> engine(const std::string& toml, EngineOptions options = {});
   // The same over another model, which must outlive the engine.

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kernels/convert.h"
+#include "plugins/sdk/element_type.h"
 #include "tests/support/plugin_instance.h"
 #include "tests/support/step_data.h"
 
@@ -18,7 +19,8 @@ namespace kvasir::test {
 
 using Attention = PluginInstance<kvasir_attention>;
 
-// Formats 0, 1, 2: f16, f32, bf16, tokens outermost, all kv heads side by side.
+// Formats 0, 1, 2: f16, f32, bf16, and where groups divide the rows 3, 4: q8_0, q4_0; tokens
+// outermost, all kv heads side by side.
 struct AttentionCase {
   kvasir_geometry geometry;
   std::vector<kvasir_kv_format> formats;
@@ -39,13 +41,16 @@ struct AttentionCase {
     geometry.head_dim = head_dim;
     geometry.v_dim = v_dim;
     geometry.softmax_scale = 0.3f;
-    for (const uint32_t dtype : {KVASIR_DTYPE_F16, KVASIR_DTYPE_F32, KVASIR_DTYPE_BF16}) {
-      const uint64_t bytes = dtype == KVASIR_DTYPE_F32 ? 4 : 2;
+    for (const uint32_t dtype : {KVASIR_DTYPE_F16, KVASIR_DTYPE_F32, KVASIR_DTYPE_BF16,
+                                 KVASIR_DTYPE_Q8_0, KVASIR_DTYPE_Q4_0}) {
+      const kernels::ElementType type = sdk::element_type(dtype);
+      const size_t group = kernels::group_elements(type);
+      if (head_dim % group != 0 || v_dim % group != 0) continue;
       kvasir_kv_format f{};
       f.struct_size = sizeof f;
       f.dtype_k = f.dtype_v = dtype;
-      f.k_head_stride = head_dim * bytes;
-      f.v_head_stride = v_dim * bytes;
+      f.k_head_stride = kernels::row_bytes(type, head_dim);
+      f.v_head_stride = kernels::row_bytes(type, v_dim);
       f.k_token_stride = n_kv_heads * f.k_head_stride;
       f.v_token_stride = n_kv_heads * f.v_head_stride;
       formats.push_back(f);
@@ -64,11 +69,9 @@ struct AttentionCase {
 
   std::byte* stored(size_t n, uint32_t dtype) {
     const float* from = floats(n);
-    std::vector<std::byte>& out = memory.emplace_back(n * (dtype == KVASIR_DTYPE_F32 ? 4 : 2));
-    kernels::convert_from_f32(dtype == KVASIR_DTYPE_F32   ? kernels::ElementType::kF32
-                              : dtype == KVASIR_DTYPE_F16 ? kernels::ElementType::kF16
-                                                          : kernels::ElementType::kBF16,
-                              from, out.data(), n);
+    const kernels::ElementType type = sdk::element_type(dtype);
+    std::vector<std::byte>& out = memory.emplace_back(kernels::row_bytes(type, n));
+    kernels::convert_from_f32(type, from, out.data(), n);
     return out.data();
   }
 

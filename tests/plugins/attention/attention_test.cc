@@ -49,7 +49,8 @@ void add_decode_batch(AttentionCase& c, const std::vector<uint32_t>& lengths) {
   for (const uint32_t n : lengths) positions.push_back(n - 1);
   const size_t part = c.add_part(positions);
   for (uint32_t i = 0; i < lengths.size(); ++i) {
-    c.add_rows_of_all_heads(part, i, 1, c.add_tokens(part, 0, lengths[i], i % 3));
+    c.add_rows_of_all_heads(part, i, 1,
+                            c.add_tokens(part, 0, lengths[i], i % c.geometry.n_formats));
   }
 }
 
@@ -78,6 +79,12 @@ TEST_SUITE("plugins/attention") {
     c.add_rows_of_all_heads(part, 50, 3, c.add_tokens(part, 60, 150, 2));  // few queries
     c.add_rows_of_all_heads(part, 53, 7, c.add_tokens(part, 40, 116, 1));
     check_backends(c);
+    for (const uint32_t format : {3u, 4u}) {
+      AttentionCase groups(4, 2, 64, 96);
+      const size_t only = groups.add_part(ascending(40, 100));
+      groups.add_rows_of_all_heads(only, 0, 40, groups.add_tokens(only, 0, 150, format));
+      check_backends(groups);
+    }
   }
 
   TEST_CASE("token rows with a weight per item, or per item and query head") {
@@ -171,10 +178,12 @@ TEST_SUITE("plugins/attention") {
 
   TEST_CASE("positions in any order inside a block, and element types mixed in one row") {
     for (const uint32_t n_q : {1u, 12u}) {
-      AttentionCase c;
+      AttentionCase c(6, 2, 64, 32);
       const size_t part = c.add_part(ascending(n_q, 70));
-      c.add_tokens(part, 0, 32, 0);
-      c.add_tokens(part, 32, 32, 1);
+      c.add_tokens(part, 0, 16, 0);
+      c.add_tokens(part, 16, 16, 3);
+      c.add_tokens(part, 32, 16, 1);
+      c.add_tokens(part, 48, 16, 4);
       c.add_tokens(part, 64, 20, 2);
       c.add_tokens(part, 84, 5, 0);
       auto table = ascending(16, 60);
@@ -256,10 +265,10 @@ TEST_SUITE("plugins/attention") {
       lost.leases[0][1].k = nullptr;
       refused(lost, KVASIR_ERR_INVALID);
 
-      AttentionCase quantised;
-      quantised.formats[0].dtype_k = KVASIR_DTYPE_Q8_0;
-      add_decode_batch(quantised, {40});
-      refused(quantised, KVASIR_ERR_UNSUPPORTED);
+      AttentionCase unread;
+      add_decode_batch(unread, {40});
+      unread.formats[0].dtype_k = KVASIR_DTYPE_FP8_E4M3;
+      refused(unread, KVASIR_ERR_UNSUPPORTED);
 
       AttentionCase beyond;
       add_decode_batch(beyond, {40});
@@ -275,7 +284,7 @@ TEST_SUITE("plugins/attention") {
 
       AttentionCase unknown;
       add_decode_batch(unknown, {40});
-      unknown.leases[0][0].format = 3;
+      unknown.leases[0][0].format = 5;
       refused(unknown, KVASIR_ERR_INVALID);
     }
   }

@@ -85,7 +85,7 @@ class RecordingAttention : public InnerBackend {
       const kvasir_kv_format& f = g_.formats[lease.format];
       const std::byte* k =
           sdk::head_keys(lease, f, i / kv_len) + token % g_.block_size * f.k_token_stride;
-      const auto type = sdk::key_type(f.dtype_k);
+      const auto type = sdk::element_type(f.dtype_k);
       kernels::convert_to_f32(type, k, to, g_.head_dim);
     }
   }

@@ -198,21 +198,19 @@ class ShareScene : public KeyScene {
   }
 };
 
-// A selector that reads keys itself refuses quantised ones, and ones without their rotation.
+// A selector that reads keys itself refuses types it cannot read, and keys without their rotation.
 inline void check_refuses_unreadable_keys(const std::string& name) {
   const FakeHost host;
   PluginInstance<kvasir_selector> selector(host, name);
   kvasir_kv_format format{};
   format.struct_size = sizeof format;
-  for (const uint32_t dtype : {KVASIR_DTYPE_Q8_0, KVASIR_DTYPE_Q4_0}) {
-    format.dtype_k = dtype;
-    kvasir_geometry quantised = small_geometry();
-    quantised.formats = &format;
-    quantised.n_formats = 1;
-    CHECK(selector->base.validate(selector.self(), &quantised, selector.err()) ==
-          KVASIR_ERR_UNSUPPORTED);
-    CHECK(selector.text().find("f32, f16 or bf16") != std::string::npos);
-  }
+  format.dtype_k = KVASIR_DTYPE_FP8_E4M3;
+  kvasir_geometry unread = small_geometry();
+  unread.formats = &format;
+  unread.n_formats = 1;
+  CHECK(selector->base.validate(selector.self(), &unread, selector.err()) ==
+        KVASIR_ERR_UNSUPPORTED);
+  CHECK(selector.text().find("f32, f16, bf16, q8_0 or q4_0") != std::string::npos);
   kvasir_geometry unrotated = small_geometry();
   unrotated.k_state = KVASIR_K_UNROTATED;
   CHECK(selector->base.validate(selector.self(), &unrotated, selector.err()) == KVASIR_ERR_INVALID);

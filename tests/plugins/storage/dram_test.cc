@@ -109,6 +109,29 @@ TEST_SUITE("plugins/storage") {
     }
   }
 
+  TEST_CASE("groups of 32: rows of 34 and 18 bytes each, and no head they do not divide") {
+    kvasir_geometry geometry = small_geometry();
+    geometry.head_dim = 96;
+    geometry.v_dim = 64;
+    Dram dram({{"type_k", "q8_0"}, {"type_v", "q4_0"}}, geometry);
+    kvasir_kv_format format{};
+    uint32_t n = 0;
+    REQUIRE(dram.storage->formats(dram.storage.self(), &format, 1, &n, dram.storage.err()) ==
+            KVASIR_OK);
+    CHECK(format.dtype_k == KVASIR_DTYPE_Q8_0);
+    CHECK(format.dtype_v == KVASIR_DTYPE_Q4_0);
+    CHECK(format.k_token_stride == 3 * 34);
+    CHECK(format.v_token_stride == 2 * 18);
+    CHECK(dram.plan().block_bytes == 2 * 16 * (3 * 34 + 2 * 18));  // 2 heads, 16 tokens
+
+    geometry.head_dim = 80;
+    const FakeHost host{1};
+    Storage other(host, "dram", {{"type_k", "q8_0"}});
+    kvasir_storage_plan out{sizeof(kvasir_storage_plan), 0, 0, 0, 0};
+    CHECK(other->plan(other.self(), &geometry, &out, other.err()) == KVASIR_ERR_UNSUPPORTED);
+    CHECK(other.text().find("head of this model has 80") != std::string::npos);
+  }
+
   TEST_CASE("the plan says what blocks really take") {
     kvasir_geometry geometry = small_geometry();
     geometry.head_dim = geometry.v_dim = 64;

@@ -1,0 +1,36 @@
+// Element types by name; see dtypes.h.
+// SPDX-License-Identifier: Apache-2.0
+#include "core/plugin/dtypes.h"
+
+#include <kvasir/types.h>
+
+#include <array>
+
+namespace kvasir {
+namespace {
+
+constexpr std::array<const char*, 7> kNames = {nullptr, "f32",  "f16",     "bf16",
+                                               "q8_0",  "q4_0", "fp8_e4m3"};
+static_assert(KVASIR_DTYPE_FP8_E4M3 + 1 == kNames.size());
+
+}  // namespace
+
+std::vector<std::string> dtype_names(uint64_t dtypes) {
+  std::vector<std::string> names;
+  for (uint32_t dtype = 0; dtype < 64; ++dtype) {
+    if (!(dtypes >> dtype & 1)) continue;
+    const bool is_known = dtype < kNames.size() && kNames[dtype];
+    names.push_back(is_known ? kNames[dtype] : "type " + std::to_string(dtype));
+  }
+  return names;
+}
+
+std::string dtype_list(uint64_t dtypes) {
+  const std::vector<std::string> names = dtype_names(dtypes);
+  std::string text;
+  for (size_t i = 0; i < names.size(); ++i)
+    text += (i == 0 ? "" : i + 1 == names.size() ? " or " : ", ") + names[i];
+  return text;
+}
+
+}  // namespace kvasir
