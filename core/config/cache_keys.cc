@@ -157,9 +157,31 @@ constexpr CacheKey kKeys[] = {
     enum_key<&C::positions, kPositions>("positions"),
 };
 
+// Keys that who writes down a list of settings may put here.
+constexpr std::pair<const char*, Kind> kElsewhere[] = {
+    {"kv_type", Kind::kStorage},
+    {"type_k", Kind::kStorage},
+    {"type_v", Kind::kStorage},
+    {"budget_tokens", Kind::kSelector},
+    {"budget_blocks", Kind::kSelector},
+    {"second_block_count", Kind::kSelector},
+    {"second_select_num", Kind::kSelector},
+    {"preselect_block", Kind::kSelector},
+    {"preselect_block_count", Kind::kSelector},
+    {"representative_type", Kind::kRepresentative},
+    {"anchor_type", Kind::kRepresentative},
+    {"representative_num", Kind::kRepresentative},
+    {"anchor_num", Kind::kRepresentative},
+};
+
 const CacheKey& find_key(const OptionSetting& entry) {
   for (const CacheKey& key : kKeys) {
     if (entry.key == key.name) return key;
+  }
+  for (const auto& [name, table] : kElsewhere) {
+    if (entry.key == name)
+      throw error_at(entry.origin, "unknown key " + entry.key + " in [cache]: it belongs in [" +
+                                       table_name(table) + "]");
   }
   throw error_at(entry.origin, "unknown key " + entry.key + " in [cache]" +
                                    did_you_mean(entry.key, cache_key_names()));

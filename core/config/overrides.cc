@@ -91,14 +91,14 @@ void apply(const Target& target, const std::string& value, const Origin& origin,
     return;
   }
   PluginSection& section = find_section(target, origin, strategy);
-  if (entry.key == "plugin") {
-    // Options the user wrote stay (and must suit the new plugin); ours were for the old one.
+  if (names_plugin(entry, section.kind, strategy.representative_types)) {
+    // Options the user wrote stay; ours were for the old one.
     std::erase_if(section.options, [](const OptionSetting& o) {
       return o.origin.source == Origin::Source::kDefault;
     });
     if (section.path && section.path->origin.source < origin.source) section.path.reset();
   }
-  apply_section_entry(entry, section);
+  apply_section_entry(entry, strategy.representative_types, section);
 }
 
 Origin named(Origin origin, Origin::Source source, const std::string& name) {

@@ -62,8 +62,15 @@ std::vector<std::string> cache_key_names();
 // Checks that need several keys.
 void check_cache(const CacheConfig& cache);
 
-// Adds or replaces an option; `plugin` and `path` go to their fields, relative files resolved.
-void apply_section_entry(const OptionSetting& entry, PluginSection& section);
+using PluginNames = std::map<std::string, std::string>;  // StrategyConfig::representative_types
+
+// Whether the key says which plugin a table of that kind is about.
+bool names_plugin(const OptionSetting& entry, Kind kind, const PluginNames& representative_types);
+
+// Adds or replaces an option; what names the plugin and `path` go to their fields, relative files
+// resolved.
+void apply_section_entry(const OptionSetting& entry, const PluginNames& representative_types,
+                         PluginSection& section);
 
 // KVASIR_SET_* of the environment, then `overrides`.
 void apply_overrides(const std::vector<Override>& overrides, StrategyConfig& config);

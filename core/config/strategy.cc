@@ -39,49 +39,62 @@ std::string read_file(const fs::path& path, const Origin* from) {
   return text;
 }
 
-PluginSection make_section(Kind kind, const RawTable& table) {
+PluginSection make_section(Kind kind, const RawTable& table, const config::PluginNames& types) {
   PluginSection section;
   section.kind = kind;
-  for (const OptionSetting& entry : table.entries) config::apply_section_entry(entry, section);
+  for (const OptionSetting& entry : table.entries)
+    config::apply_section_entry(entry, types, section);
   return section;
 }
 
-bool names_plugin(const RawTable& table) {
-  return std::any_of(table.entries.begin(), table.entries.end(),
-                     [](const OptionSetting& e) { return e.key == "plugin"; });
+// Two keys that name it contradict each other.
+bool names_plugin(Kind kind, const RawTable& table, const config::PluginNames& types) {
+  const OptionSetting* found = nullptr;
+  for (const OptionSetting& entry : table.entries) {
+    if (!config::names_plugin(entry, kind, types)) continue;
+    if (found)
+      throw error_at(entry.origin, entry.key + " and " + found->key + " (" + found->origin.text() +
+                                       ") both name the plugin: keep one");
+    found = &entry;
+  }
+  return found != nullptr;
 }
 
 Error no_plugin(const std::string& name, const Origin& origin) {
   return error_at(origin, "[" + name + "] names no plugin: add plugin = \"<id>\"");
 }
 
-// A table with `plugin` replaces what an earlier layer said; one without adds options to it.
-void merge_table(Kind kind, const RawTable& table, PluginSection& section) {
-  if (names_plugin(table)) {
-    section = make_section(kind, table);
+// A table that names a plugin replaces what an earlier layer said; one that does not adds options
+// to it.
+void merge_table(Kind kind, const RawTable& table, const config::PluginNames& types,
+                 PluginSection& section) {
+  if (names_plugin(kind, table, types)) {
+    section = make_section(kind, table, types);
     return;
   }
   if (section.plugin.value.empty()) throw no_plugin(table_name(kind), table.origin);
   section.kind = kind;
-  for (const OptionSetting& entry : table.entries) config::apply_section_entry(entry, section);
+  for (const OptionSetting& entry : table.entries)
+    config::apply_section_entry(entry, types, section);
 }
 
-void merge_selectors(const RawSection& section, std::vector<PluginSection>& selectors) {
+void merge_selectors(const RawSection& section, const config::PluginNames& types,
+                     std::vector<PluginSection>& selectors) {
   if (!section.is_array) {
     const RawTable& table = section.tables[0];
-    if (!names_plugin(table) && selectors.size() > 1) {
+    if (!names_plugin(Kind::kSelector, table, types) && selectors.size() > 1) {
       throw error_at(table.origin,
                      "[selector] without plugin cannot say which selector of the chain it means: "
                      "write the whole [[selector]] chain");
     }
     if (selectors.size() != 1) selectors.assign(1, PluginSection{});
-    merge_table(Kind::kSelector, table, selectors[0]);
+    merge_table(Kind::kSelector, table, types, selectors[0]);
     return;
   }
   std::vector<PluginSection> chain;
   for (const RawTable& table : section.tables) {
-    if (!names_plugin(table)) throw no_plugin("[selector]", table.origin);
-    chain.push_back(make_section(Kind::kSelector, table));
+    if (!names_plugin(Kind::kSelector, table, types)) throw no_plugin("[selector]", table.origin);
+    chain.push_back(make_section(Kind::kSelector, table, types));
   }
   selectors = std::move(chain);
 }
@@ -95,21 +108,22 @@ const RawTable& only_table(const RawSection& section) {
 }
 
 void merge_document(const RawDocument& document, StrategyConfig& strategy) {
+  const config::PluginNames& types = strategy.representative_types;
   for (const RawSection& section : document.sections) {
     if (section.name == "selector") {
-      merge_selectors(section, strategy.selectors);
+      merge_selectors(section, types, strategy.selectors);
       continue;
     }
     const RawTable& table = only_table(section);
     if (section.name == "cache") {
       config::apply_cache_table(table, strategy.cache);
     } else if (section.name == "storage") {
-      merge_table(Kind::kStorage, table, strategy.storage);
+      merge_table(Kind::kStorage, table, types, strategy.storage);
     } else if (section.name == "attention") {
-      merge_table(Kind::kAttention, table, strategy.attention);
+      merge_table(Kind::kAttention, table, types, strategy.attention);
     } else {
       PluginSection merged = strategy.representative.value_or(PluginSection{});
-      merge_table(Kind::kRepresentative, table, merged);
+      merge_table(Kind::kRepresentative, table, types, merged);
       strategy.representative = std::move(merged);
     }
   }
@@ -165,12 +179,28 @@ namespace config {
 
 namespace {
 
+std::string lower(std::string text) {
+  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return text;
+}
+
+// representative_type = "QUEST"
+std::string plugin_of_type(const OptionSetting& type, const PluginNames& types) {
+  const auto* name = std::get_if<std::string>(&type.value);
+  if (const auto found = types.find(name ? lower(*name) : ""); found != types.end())
+    return found->second;
+  std::string known;
+  for (const auto& [other, plugin] : types) known += (known.empty() ? "" : ", ") + other;
+  throw error_at(type.origin, type.key + " = " + value_text(type.value) + " is none of " + known +
+                                  "; another plugin goes under plugin = \"<id>\"");
+}
+
 // kv_type = "FP16" means type_k and type_v, in the spelling of those.
 OptionSetting type_option(const char* key, const OptionSetting& kv_type) {
   OptionSetting made = kv_type;
   made.key = key;
   if (auto* name = std::get_if<std::string>(&made.value)) {
-    for (char& c : *name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    *name = lower(*name);
     if (*name == "fp16" || *name == "fp32") name->erase(1, 1);
   }
   return made;
@@ -178,10 +208,22 @@ OptionSetting type_option(const char* key, const OptionSetting& kv_type) {
 
 }  // namespace
 
-void apply_section_entry(const OptionSetting& entry, PluginSection& section) {
+bool names_plugin(const OptionSetting& entry, Kind kind, const PluginNames& representative_types) {
+  if (entry.key == "plugin") return true;
+  return kind == Kind::kRepresentative && !representative_types.empty() &&
+         (entry.key == "representative_type" || entry.key == "anchor_type");
+}
+
+void apply_section_entry(const OptionSetting& entry, const PluginNames& representative_types,
+                         PluginSection& section) {
   if (section.kind == Kind::kStorage && entry.key == "kv_type") {
-    apply_section_entry(type_option("type_k", entry), section);
-    apply_section_entry(type_option("type_v", entry), section);
+    for (const char* key : {"type_k", "type_v"})
+      apply_section_entry(type_option(key, entry), representative_types, section);
+    return;
+  }
+  if (entry.key != "plugin" && names_plugin(entry, section.kind, representative_types)) {
+    section.plugin = {plugin_of_type(entry, representative_types), entry.origin};
+    section.path.reset();
     return;
   }
   if (entry.key != "plugin" && entry.key != "path") {

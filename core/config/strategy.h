@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <variant>
@@ -76,6 +77,9 @@ struct StrategyConfig {
   std::vector<PluginSection> selectors;  // a chain, coarse to fine; one = the plain case
   std::optional<PluginSection> representative;
   PluginSection storage, attention;
+  // What [representative] representative_type (or anchor_type) may say in place of plugin, in lower
+  // case, and the plugin it means. Comes with `defaults`; empty: the key is the plugin's own.
+  std::map<std::string, std::string> representative_types;
 };
 
 // One `--set cache.window_tokens=64`; the value is TOML, a bare word counts as a string.

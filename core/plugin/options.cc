@@ -25,8 +25,7 @@ bool means(const OptionSetting& setting, const kvasir_option_schema& option) {
                      [&](const std::string& alias) { return is_named(alias, setting); });
 }
 
-Error unknown_option(const kvasir_desc& desc, const Schema& schema, const PluginSection& section,
-                     const OptionSetting& setting) {
+Error unknown_option(const kvasir_desc& desc, const Schema& schema, const OptionSetting& setting) {
   std::vector<std::string> names = {"plugin", "path"};
   std::string listed;
   for (const auto* option : schema) {
@@ -37,10 +36,6 @@ Error unknown_option(const kvasir_desc& desc, const Schema& schema, const Plugin
   const std::string hint = config::did_you_mean(setting.key, names);
   std::string text = "unknown option " + setting.key + " of plugin " + desc.id + hint;
   if (hint.empty()) text += listed.empty() ? "; it has no options" : "; it has: " + listed;
-  if (section.plugin.origin.source > setting.origin.source) {
-    text += "; the plugin was chosen by " + section.plugin.origin.text() +
-            ", and this option was written for another: remove it or override it too";
-  }
   return config::error_at(setting.origin, text);
 }
 
@@ -71,9 +66,12 @@ ResolvedOptions::ResolvedOptions(const kvasir_desc& desc, const PluginSection& s
   const Schema schema = checked_schema(desc);
   for (const OptionSetting& setting : section.options) {
     const auto fits = [&](const kvasir_option_schema* option) { return means(setting, *option); };
-    if (std::none_of(schema.begin(), schema.end(), fits)) {
-      throw unknown_option(desc, schema, section, setting);
-    }
+    if (std::any_of(schema.begin(), schema.end(), fits)) continue;
+    if (section.plugin.origin.source <= setting.origin.source)
+      throw unknown_option(desc, schema, setting);
+    explained_.push_back({setting.key, kSetAside, setting.origin.text(),
+                          "written for another plugin than the one of " +
+                              section.plugin.origin.text() + ", which has no such option"});
   }
   for (const kvasir_option_schema* option : schema) {
     const OptionSetting* setting = find_setting(*option, section);

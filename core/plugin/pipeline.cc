@@ -165,9 +165,11 @@ void log_notes(const PreparedPipeline& p, const HostServices& services) {
   }
   for (const Prepared* plugin : p.all()) {
     for (const auto& line : plugin->options.explained()) {
-      if (line.note.find("deprecated") == std::string::npos) continue;
-      services.log(KVASIR_LOG_WARN, plugin->plugin.desc->id,
-                   line.origin + ": " + line.key + " is " + line.note);
+      const bool is_aside = line.value == ResolvedOptions::kSetAside;
+      if (!is_aside && line.note.find("deprecated") == std::string::npos) continue;
+      services.log(
+          KVASIR_LOG_WARN, plugin->plugin.desc->id,
+          line.origin + ": " + line.key + " is " + (is_aside ? line.value + ": " : "") + line.note);
     }
   }
 }

@@ -100,6 +100,9 @@ class ResolvedOptions {
   ResolvedOptions(const kvasir_desc& desc, const PluginSection& section);
   const std::vector<kvasir_option>& values() const { return values_; }
   // "budget_tokens = 12288 (quest.toml:14:1)" per option, aliases and conversions said.
+  // What a file says for its plugin is set aside, and noted, where the environment or the command
+  // line chose another that has no such option.
+  static constexpr const char* kSetAside = "set aside";
   struct Explained {
     std::string key, value, origin, note;
   };

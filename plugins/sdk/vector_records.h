@@ -12,8 +12,16 @@ namespace kvasir::sdk {
 inline constexpr const char* kRecordTypeNames[] = {"f32", "f16"};
 inline constexpr kernels::ElementType kRecordTypes[] = {kernels::ElementType::kF32,
                                                         kernels::ElementType::kF16};
+inline constexpr const char* kNumberAliases[] = {"anchor_num", nullptr};
 inline constexpr kvasir_option_schema kRecordTypeOption =
     enum_option({.key = "dtype", .help = "element type of the records"}, kRecordTypeNames, 1);
+
+// Of a method that always takes the same number of vectors, so that whoever says the number is
+// told when it is another.
+constexpr kvasir_option_schema fixed_number_option(const char* help, int64_t n) {
+  return int_option({.key = "representative_num", .help = help, .aliases = kNumberAliases}, n, 1,
+                    n);
+}
 
 class VectorRecords {
  public:

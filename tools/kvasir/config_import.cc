@@ -12,6 +12,7 @@
 
 #include "core/config/strategy.h"
 #include "core/error.h"
+#include "tools/kvasir/ktransformers_keys.h"
 
 namespace kvasir::tool {
 namespace {
@@ -252,30 +253,26 @@ class Import {
   }
 
   void representative() {
-    std::string type = lower("representative_type");
-    if (type.starts_with("block_")) type.erase(0, 6);
-    const std::map<std::string, std::string> plugins = {{"mean", "mean"},    {"max", "max"},
-                                                        {"quest", "minmax"}, {"dynamic", "dynamic"},
-                                                        {"fixed", "fixed"},  {"fix", "fixed"}};
-    const auto plugin = plugins.find(type);
-    if (plugin == plugins.end())
+    const auto type = representative_types().find(lower("representative_type"));
+    if (type == representative_types().end())
       throw wrong("representative_type",
                   " is none of DYNAMIC, FIXED, BLOCK_MEAN, BLOCK_MAX, QUEST");
     table("[representative]");
-    line("plugin = \"kvasir." + plugin->second + "\"");
+    const std::string& plugin = type->second;
+    line("plugin = \"" + plugin + "\"");
     const int64_t n = integer("representative_num", 1);
-    if (type == "dynamic" || type.starts_with("fix")) {
+    if (plugin == "kvasir.dynamic" || plugin == "kvasir.fixed") {
       number("representative_num", 1);
-      if (n > 1 && type == "dynamic")
+      if (n > 1 && plugin == "kvasir.dynamic")
         note("representative_num",
              "scores are sums of dot products; in KTransformers more than one "
              "key with DYNAMIC sums only what is positive per channel");
       return;
     }
-    if (n != (type == "quest" ? 2 : 1))
-      throw wrong("representative_num", type == "quest"
-                                            ? " must be 2 with QUEST"
-                                            : " must be 1 with BLOCK_MEAN and BLOCK_MAX");
+    const bool is_quest = plugin == "kvasir.minmax";
+    if (n != (is_quest ? 2 : 1))
+      throw wrong("representative_num",
+                  is_quest ? " must be 2 with QUEST" : " must be 1 with BLOCK_MEAN and BLOCK_MAX");
   }
 
   void storage() {

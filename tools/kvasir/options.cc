@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "core/error.h"
+#include "tools/kvasir/ktransformers_keys.h"
 #include "tools/kvasir/text.h"
 
 namespace kvasir::tool {
@@ -189,6 +190,7 @@ StrategyConfig default_strategy() {
   config.selectors = {section(Kind::kSelector, "kvasir.dense")};
   config.storage = section(Kind::kStorage, "kvasir.dram");
   config.attention = section(Kind::kAttention, "kvasir.cpu");
+  config.representative_types = representative_types();
   return config;
 }
 
@@ -233,8 +235,11 @@ StrategyConfig resolve_strategy(const Options& o) {
     add(set.substr(0, at), set.substr(at + 1), "--set " + set);
   }
   const std::string path = find_strategy(o.strategy);
-  if (path.empty()) return parse_strategy("", "dense", overrides, default_strategy());
-  return load_strategy(path, overrides, default_strategy());
+  StrategyConfig strategy = path.empty()
+                                ? parse_strategy("", "dense", overrides, default_strategy())
+                                : load_strategy(path, overrides, default_strategy());
+  apply_preselect_keys(strategy);
+  return strategy;
 }
 
 PluginSearch plugin_search(const Options& o) {

@@ -8,7 +8,6 @@
 namespace {
 using namespace kvasir;
 
-constexpr const char* kCountAliases[] = {"anchor_num", nullptr};
 constexpr const char* kCombineNames[] = {"sum", "max"};
 constexpr uint32_t kCombineMax = 1;
 
@@ -17,7 +16,7 @@ constexpr std::array kOptions = {
     sdk::int_option({.key = "representative_num",
                      .help = "keys kept per block, evenly spaced",
                      .unit = "tokens",
-                     .aliases = kCountAliases},
+                     .aliases = sdk::kNumberAliases},
                     1, 1, 4096),
     sdk::enum_option({.key = "combine", .help = "how the dot products become one score"},
                      kCombineNames, 0),

@@ -8,7 +8,8 @@
 namespace {
 using namespace kvasir;
 
-constexpr std::array kOptions = {sdk::kRecordTypeOption};
+constexpr std::array kOptions = {sdk::kRecordTypeOption,
+                                 sdk::fixed_number_option("always 1: the mean", 1)};
 
 class Mean : public sdk::VectorRecords {
  public:

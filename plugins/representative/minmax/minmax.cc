@@ -9,7 +9,8 @@
 namespace {
 using namespace kvasir;
 
-constexpr std::array kOptions = {sdk::kRecordTypeOption};
+constexpr std::array kOptions = {
+    sdk::kRecordTypeOption, sdk::fixed_number_option("minimum and maximum; 1 means them too", 2)};
 
 class MinMax : public sdk::VectorRecords {
  public:

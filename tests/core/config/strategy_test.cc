@@ -278,6 +278,45 @@ TEST_CASE("explain lists every setting once, with its origin") {
   CHECK(n_cache == 16);
 }
 
+TEST_CASE("representative_type names a plugin in the words of the defaults") {
+  StrategyConfig defaults;
+  defaults.representative_types = {{"quest", "org.bounds"}, {"mean", "org.mean"}};
+  const auto strategy = [&](const std::string& toml, const std::vector<Override>& overrides = {}) {
+    return parse_strategy(toml, "test.toml", overrides, defaults);
+  };
+  for (const char* key : {"representative_type", "anchor_type"}) {
+    CAPTURE(key);
+    const std::string said = std::string("[representative]\n") + key + " = ";
+    const auto one = *strategy(said + "'QUEST'\nn = 2\n").representative;
+    CHECK(one.plugin.value == "org.bounds");
+    CHECK(one.plugin.origin.text() == "test.toml:2:1");
+    CHECK(one.options.size() == 1);
+    CHECK(error_of([&] { strategy(said + "'BEST'\n"); }) ==
+          "test.toml:2:1: " + std::string(key) +
+              " = \"BEST\" is none of mean, quest; another plugin goes under plugin = \"<id>\"");
+    CHECK(error_of([&] { strategy(said + "3\n"); }).find("none of mean, quest") !=
+          std::string::npos);
+    CHECK(error_of([&] { strategy(said + "'mean'\nplugin = 'x'\n"); }) ==
+          "test.toml:3:1: plugin and " + std::string(key) +
+              " (test.toml:2:1) both name the plugin: keep one");
+    // Over a file, whatever named its plugin; and the other way round.
+    const std::string full = std::string("representative.") + key;
+    const std::string file = "[representative]\nplugin = 'x'\n";
+    CHECK(strategy(file, {{full, "Mean", {}}}).representative->plugin.value == "org.mean");
+    CHECK(strategy("", {{full, "Mean", {}}}).representative->plugin.value == "org.mean");
+    CHECK(strategy(said + "'mean'\n", {{"representative.plugin", "x", {}}})
+              .representative->plugin.value == "x");
+  }
+  // Without such words, and in other tables, it is an option like any.
+  CHECK(parse("[representative]\nplugin = 'p'\nanchor_type = 'mean'\n")
+            .representative->options[0]
+            .key == "anchor_type");
+  CHECK(strategy("[selector]\nplugin = 'p'\nanchor_type = 'mean'\n").selectors[0].plugin.value ==
+        "p");
+  CHECK(error_of([&] { strategy("[cache]\nanchor_type = 'mean'\n"); }) ==
+        "test.toml:2:1: unknown key anchor_type in [cache]: it belongs in [representative]");
+}
+
 TEST_CASE("kv_type of [storage] is both types; what is said later wins; other kinds may own it") {
   const auto types = [](const PluginSection& section) {
     std::string text;

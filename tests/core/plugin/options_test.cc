@@ -160,13 +160,18 @@ TEST_CASE("mistakes name the place, the key, the range and the nearest name") {
   }
 }
 
-TEST_CASE("an option left over from another plugin says who changed the plugin") {
+TEST_CASE("an option left over from another plugin is set aside, and says who changed the plugin") {
   Fixture f;
   const OpenPlugin plugin = f.registry.open(Kind::kSelector, "org.test.options");
   PluginSection s = section(Kind::kSelector, "x", {{"temperature", int64_t{1}, at(3)}});
   s.plugin.origin = {Origin::Source::kCommandLine, "--set selector.plugin=x", 0, 0};
-  check_says(error_of([&] { ResolvedOptions(*plugin.desc, s); }),
-             {"run.toml:3:1", "--set selector.plugin=x", "written for another"});
+  const auto explained = ResolvedOptions(*plugin.desc, s).explained();
+  REQUIRE(explained[0].key == "temperature");
+  CHECK(explained[0].value == ResolvedOptions::kSetAside);
+  CHECK(explained[0].origin == "/dir/run.toml:3:1");
+  CHECK(explained[0].note.find("--set selector.plugin=x") != std::string::npos);
+  s.options[0].origin = s.plugin.origin;  // said together: a mistake
+  check_says(error_of([&] { ResolvedOptions(*plugin.desc, s); }), {"unknown option temperature"});
 }
 
 TEST_CASE("a required option that is missing is asked for at the line of the plugin") {
