@@ -71,6 +71,7 @@ std::vector<BudgetRow> make_rows() {
   rows.push_back({.plugin = "random", .blocks = true});
   rows.push_back({.plugin = "random", .options = "unit = 'token'\n"});
   rows.push_back({.plugin = "streaming"});
+  rows.push_back({.plugin = "streaming", .options = "evict = true\n"});
   rows.push_back({.plugin = "duoattention", .options = "sparsity = 1.0\n"});
   rows.push_back({.plugin = "duoattention", .options = "sparsity = 1.0\nevict = true\n"});
   return rows;
