@@ -205,7 +205,7 @@ std::vector<Row> make_rows() {
   rows.push_back({.name = "magicpig, a budget and static tokens",
                   .preset = "magicpig",
                   .small = hashed + "selector.budget_tokens=24 selector.static=snapkv "
-                                    "selector.static_tokens=6",
+                                    "selector.static_tokens=6 selector.planes=per_head",
                   .full = "selector.budget_tokens=4096",
                   .half = "selector.budget_tokens=15",
                   .dense_up_to = 11,
