@@ -268,8 +268,8 @@ class Import {
       number("representative_num", 1);
       if (n > 1 && type == "dynamic")
         note("representative_num",
-             "scores are sums of dot products; in KTransformers more than one "
-             "key with DYNAMIC sums only what is positive per channel");
+             "scores are sums of dot products; in KTransformers more than one key with DYNAMIC "
+             "sums only what is positive per channel: compat = \"ktransformers\" does so here");
       return;
     }
     if (n != (type == "quest" ? 2 : 1))
