@@ -15,14 +15,14 @@ const std::string kCache =
 const std::string kStreaming = "[selector]\nplugin = 'kvasir.streaming'\n";
 
 // Where the slice begins that a token of the prompt is read in: 16 tokens and 8 of each chunk.
-uint32_t slice_begin(uint32_t token) {
+uint32_t slice_begin(uint32_t token, uint32_t slice) {
   const uint32_t chunk = token / kChunk * kChunk;
-  return chunk + (token - chunk) / kSlice * kSlice;
+  return chunk + (token - chunk) / slice * slice;
 }
 
 // Sink, what the first query of the slice sees of the last tokens, and what came since.
-std::vector<uint32_t> near(uint32_t query, uint32_t window) {
-  const uint32_t first = query < kPrompt ? slice_begin(query) : query;
+std::vector<uint32_t> near(uint32_t query, uint32_t window, uint32_t slice = kSlice) {
+  const uint32_t first = query < kPrompt ? slice_begin(query, slice) : query;
   std::vector<uint32_t> out;
   for (uint32_t t = 0; t <= query; ++t)
     if (t < kSink || t + window > first) out.push_back(t);
@@ -67,15 +67,17 @@ std::vector<uint64_t> kv_bytes(const std::string& options) {
 TEST_SUITE("plugins/selector/streaming") {
   TEST_CASE("a slice of the prompt sees sink, window and itself; an answer sink and window") {
     for (const std::string evict : {"", "evict = true\n"})
-      for (const uint32_t budget : {0u, 7u}) {
+      for (const auto& [budget, slice] : {std::pair{0u, kSlice}, {7u, kSlice}, {0u, 1u}}) {
         CAPTURE(evict);
         CAPTURE(budget);
+        CAPTURE(slice);
         Prescribed given;
         generate(given, kCache + kStreaming + evict + "budget_tokens = " + std::to_string(budget) +
-                            "\nprefill_select_tokens = 16\n");
+                            "\nprefill_select_tokens = " + std::to_string(slice) + "\n");
         const double worst = given.worst_output(
-            kPrompt, kChunk, kDecoded,
-            [&](uint32_t, uint32_t, uint32_t query) { return near(query, kWindow + budget); });
+            kPrompt, kChunk, kDecoded, [&, b = budget, s = slice](uint32_t, uint32_t, uint32_t t) {
+              return near(t, kWindow + b, s);
+            });
         CHECK(worst < 1e-5);
       }
   }
