@@ -134,6 +134,16 @@ std::vector<Row> make_rows() {
                   .dense_up_to = 32,
                   .rewinds = Rewinds::kDecoded,
                   .why = "what the prompt's end evicted does not come back"});
+  rows.push_back({.name = "pyramidkv, kvpress' budgets",
+                  .preset = "pyramidkv",
+                  .small = votes + "selector.max_capacity_prompt=32 selector.beta=4 "
+                                   "selector.compat=kvpress",
+                  .full = "selector.max_capacity_prompt=4096",
+                  .half = "selector.max_capacity_prompt=16",
+                  .engages = evicts,
+                  .dense_up_to = 32,
+                  .rewinds = Rewinds::kDecoded,
+                  .why = "what the prompt's end evicted does not come back"});
   rows.push_back({.name = "h2o, in shares of the prompt",
                   .preset = "h2o",
                   .small = "selector.heavy_ratio=0.2 selector.recent_ratio=0.2",
