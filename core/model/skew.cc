@@ -12,6 +12,7 @@
 #include <memory>
 #include <new>
 #include <numeric>
+#include <optional>
 
 #include "core/error.h"
 #include "kernels/attention_prefill.h"
@@ -73,6 +74,26 @@ class SampleRun {
         for (uint32_t i = 0; i < dim; ++i)
           for (uint32_t j = 0; j < dim; ++j) out[uint64_t{i} * dim + j] += double{q[i]} * q[j];
       }
+  }
+
+  // Of |q A| over tokens and query heads of the group, and of |k A| over tokens.
+  //   a [column][head_dim], sums [2][head_dim]
+  void column_sums(uint32_t kv_head, const float* a, float* sums) const {
+    const uint32_t dim = shape().head_dim, group = shape().group_size();
+    std::vector<double> sum(2 * uint64_t{dim});
+    const auto add = [&](const float* x, double* to) {
+      for (uint32_t c = 0; c < dim; ++c) {
+        double y = 0;
+        for (uint32_t d = 0; d < dim; ++d) y += double{x[d]} * a[uint64_t{c} * dim + d];
+        to[c] += std::abs(y);
+      }
+    };
+    for (uint64_t token = 0; token < n_; ++token) {
+      for (uint32_t g = 0; g < group; ++g)
+        add(q_.data() + token * q_width() + (uint64_t{kv_head} * group + g) * dim, sum.data());
+      add(k_.data() + (token * shape().n_kv_heads + kv_head) * dim, sum.data() + dim);
+    }
+    std::transform(sum.begin(), sum.end(), sums, [](double x) { return static_cast<float>(x); });
   }
 
  private:
@@ -142,7 +163,8 @@ class SampleRun {
 
 SkewMatrices skew_matrices(const Model& model, ThreadPool& pool, std::span<const int32_t> sample,
                            uint32_t max_batch_tokens,
-                           const std::function<void(uint32_t done, uint32_t total)>& progress) {
+                           const std::function<void(uint32_t done, uint32_t total)>& progress,
+                           std::span<const int32_t> column_text) {
   const ModelShape& s = model.shape();
   if (sample.size() < s.head_dim)
     throw input_error("the sample has " + std::to_string(sample.size()) +
@@ -151,18 +173,25 @@ SkewMatrices skew_matrices(const Model& model, ThreadPool& pool, std::span<const
   const uint64_t square = uint64_t{s.head_dim} * s.head_dim;
   SkewMatrices out{s.n_layers, s.n_kv_heads, s.head_dim, {}};
   out.columns.resize(uint64_t{s.n_layers} * s.n_kv_heads * square);
-  SampleRun run(model, pool, sample, std::max(1u, max_batch_tokens));
+  out.sums.resize(uint64_t{s.n_layers} * s.n_kv_heads * 2 * s.head_dim);
+  const uint32_t batch = std::max(1u, max_batch_tokens);
+  SampleRun run(model, pool, sample, batch);
+  std::optional<SampleRun> other;
+  if (!column_text.empty()) other.emplace(model, pool, column_text, batch);
   for (uint32_t layer = 0; layer < s.n_layers; ++layer) {
     run.run_layer(layer);
+    if (other) other->run_layer(layer);
     pool.parallel_for(s.n_kv_heads, 1, [&](uint64_t begin, uint64_t end, uint32_t) {
       std::vector<double> moment(square), value(s.head_dim), vector(square);
       for (uint64_t head = begin; head < end; ++head) {
         run.second_moment(static_cast<uint32_t>(head), moment.data());
         kernels::symmetric_eigen(moment.data(), s.head_dim, value.data(), vector.data());
-        std::transform(vector.begin(), vector.end(),
-                       out.columns.begin() +
-                           static_cast<ptrdiff_t>((size_t{layer} * s.n_kv_heads + head) * square),
+        const uint64_t at = uint64_t{layer} * s.n_kv_heads + head;
+        float* const a = out.columns.data() + at * square;
+        std::transform(vector.begin(), vector.end(), a,
                        [](double x) { return static_cast<float>(x); });
+        (other ? *other : run)
+            .column_sums(static_cast<uint32_t>(head), a, out.sums.data() + at * 2 * s.head_dim);
       }
     });
     if (progress) progress(layer + 1, s.n_layers);
@@ -178,13 +207,15 @@ void write_skew_file(const SkewMatrices& skew, uint64_t model_hash, const std::s
   header.n_kv_heads = skew.n_kv_heads;
   header.head_dim = skew.head_dim;
   header.model_hash = model_hash;
-  const uint64_t bytes = skew.columns.size() * sizeof(float);
-  header.checksum = XXH3_64bits(skew.columns.data(), bytes);
+  std::vector<float> numbers = skew.columns;
+  numbers.insert(numbers.end(), skew.sums.begin(), skew.sums.end());
+  const uint64_t bytes = numbers.size() * sizeof(float);
+  header.checksum = XXH3_64bits(numbers.data(), bytes);
   const std::string partial = path + ".partial";
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(partial.c_str(), "wb"),
                                                              &std::fclose);
   const bool written = file && std::fwrite(&header, sizeof header, 1, file.get()) == 1 &&
-                       std::fwrite(skew.columns.data(), 1, bytes, file.get()) == bytes &&
+                       std::fwrite(numbers.data(), 1, bytes, file.get()) == bytes &&
                        std::fflush(file.get()) == 0;
   if (written && std::rename(partial.c_str(), path.c_str()) == 0) return;
   const std::string reason = std::strerror(errno);

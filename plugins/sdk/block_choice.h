@@ -47,8 +47,9 @@ inline uint32_t tokens_to_blocks(const char* key, uint32_t tokens, const kvasir_
 
 class BlockChoice {
  public:
-  BlockChoice(const Host& host, const Options& options)
-      : host_(host), budget_tokens_(options.u32("budget_tokens")) {
+  // higher_wins: of equal scores, the higher block goes first.
+  BlockChoice(const Host& host, const Options& options, bool higher_wins = false)
+      : host_(host), budget_tokens_(options.u32("budget_tokens")), higher_wins_(higher_wins) {
     if (!options.delivered("budget_blocks")) return;
     const uint32_t blocks = options.u32("budget_blocks");
     const auto said = options.latest({"budget_tokens", "budget_blocks"},
@@ -81,15 +82,28 @@ class BlockChoice {
       for (auto i = static_cast<uint32_t>(begin); i < end; ++i) {
         const Candidates from = candidates(i);
         const std::span<uint32_t> row = row_indices(out, i);
-        const Scratch<std::byte> scratch(host_, worker, kernels::top_k_scratch_bytes(from.size()));
-        kernels::top_k(in.scores + in.score_offsets[i], from.size(), row.size(), row.data(),
-                       scratch.data());
+        take_best(in.scores + in.score_offsets[i], from.size(), row, worker);
         for (uint32_t& index : row) index = from[index];
       }
     });
   }
 
  private:
+  // Places of the row.size() best of n scores, ascending.
+  void take_best(const float* score, uint64_t n, std::span<uint32_t> row, uint32_t worker) const {
+    const size_t words = kernels::top_k_scratch_bytes(n) / sizeof(uint64_t);
+    const Scratch<uint64_t> scratch(host_, worker, words + (higher_wins_ ? n : 0));
+    if (!higher_wins_) {
+      kernels::top_k(score, n, row.size(), row.data(), scratch.data());
+      return;
+    }
+    auto* backward = reinterpret_cast<float*>(scratch.data() + words);
+    std::reverse_copy(score, score + n, backward);
+    kernels::top_k(backward, n, row.size(), row.data(), scratch.data());
+    std::reverse(row.begin(), row.end());
+    for (uint32_t& place : row) place = static_cast<uint32_t>(n - 1 - place);
+  }
+
   uint32_t max_blocks(const kvasir_geometry& geometry) const {
     return budget_blocks_ != 0 ? budget_blocks_
                                : tokens_to_blocks("budget_tokens", budget_tokens_, geometry);
@@ -109,6 +123,7 @@ class BlockChoice {
   Host host_;
   uint32_t budget_tokens_;
   uint32_t budget_blocks_ = 0;  // 0: not set
+  bool higher_wins_;
   uint32_t max_blocks_ = 0;
   uint32_t n_heads_ = 1;  // rows per sequence
 };

@@ -1,14 +1,45 @@
-// The last candidates before the window: what budget_tokens buys where recency is the whole idea.
+// What selectors share for which recency is the whole idea: the last candidates before the window
+// are what budget_tokens buys, the others may be given up, and prompts be read like answers.
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 #pragma once
+
+#include <kvasir/selector.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <span>
 
+#include "plugins/sdk/options.h"
 #include "plugins/sdk/step.h"
 
 namespace kvasir::sdk {
+
+constexpr kvasir_option_schema evict_option(const char* help) {
+  return bool_option({.key = "evict", .help = help}, false);
+}
+inline constexpr kvasir_option_schema kPrefillSelectOption =
+    int_option({.key = "prefill_select_tokens",
+                .help = "select in prefill too, for this many queries at once; 0 = dense",
+                .unit = "tokens"},
+               0, 0, INT32_MAX);
+
+// What the two options ask of the host. Where no later slice of a prompt can see what a chunk gives
+// up, it goes at once; where prompts are read densely, at their end.
+struct RecentOnly {
+  explicit RecentOnly(const Options& options)
+      : evict(options.boolean("evict")), slice_tokens(options.u32("prefill_select_tokens")) {}
+  void limits(kvasir_sel_limits& out) const {
+    out.action = KVASIR_ACTION_EVICT;
+    if (evict) out.plan_at = KVASIR_PLAN_AT_PROMPT_END | KVASIR_PLAN_AT_STEP_END;
+    if (slice_tokens == 0) return;
+    out.flags |= KVASIR_LIMIT_PREFILL_SELECT;
+    out.prefill_slice_tokens = slice_tokens;
+    if (evict) out.plan_at |= KVASIR_PLAN_AT_CHUNK_END;
+  }
+
+  bool evict;
+  uint32_t slice_tokens;  // 0: prompts are read densely
+};
 
 inline uint64_t n_recent(const Candidates& from, uint32_t budget_tokens) {
   return std::min<uint64_t>(from.size(), budget_tokens);

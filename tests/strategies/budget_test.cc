@@ -59,6 +59,10 @@ std::vector<BudgetRow> make_rows() {
                   .more = prompt_mode,
                   .mean_over_layers = true,
                   .native = "max_capacity_prompt = 90"});
+  rows.push_back({.plugin = "pyramidkv",
+                  .options = "window_size = 16\nbeta = 4\ncompat = 'kvpress'\n",
+                  .more = prompt_mode,
+                  .mean_over_layers = true});
   rows.push_back({.plugin = "h2o", .late = 1, .native = "hh_size = 12"});
   rows.push_back({.plugin = "tova", .late = 1, .native = "cache_size = 90"});
   rows.push_back({.plugin = "infinigen",
@@ -71,6 +75,7 @@ std::vector<BudgetRow> make_rows() {
   rows.push_back({.plugin = "random", .blocks = true});
   rows.push_back({.plugin = "random", .options = "unit = 'token'\n"});
   rows.push_back({.plugin = "streaming"});
+  rows.push_back({.plugin = "streaming", .options = "evict = true\n"});
   rows.push_back({.plugin = "duoattention", .options = "sparsity = 1.0\n"});
   rows.push_back({.plugin = "duoattention", .options = "sparsity = 1.0\nevict = true\n"});
   return rows;

@@ -34,6 +34,24 @@ std::vector<Row> make_rows() {
                   .full = "cache.window_tokens=4096",
                   .half = "cache.window_tokens=8",
                   .dense_up_to = 20});
+  rows.push_back({.name = "streaming, evicting",
+                  .preset = "streaming",
+                  .small = forced + "selector.evict=true",
+                  .full = "cache.window_tokens=4096",
+                  .half = "cache.window_tokens=8",
+                  .dense_up_to = 20,
+                  .rewinds = Rewinds::kNever,
+                  .why = "what leaves the window is given up"});
+  rows.push_back({.name = "streaming, evicting, sparse prompts and positions by slot",
+                  .preset = "streaming",
+                  .small = forced + "cache.positions=slot selector.budget_tokens=4 "
+                                    "selector.evict=true selector.prefill_select_tokens=16",
+                  .full = "cache.window_tokens=4096",
+                  .half = "cache.window_tokens=8",
+                  .dense_up_to = 24,
+                  .rewinds = Rewinds::kNever,
+                  .slice = "selector.prefill_select_tokens",
+                  .why = "what leaves the window is given up"});
   rows.push_back({.name = "block_topk",
                   .preset = "block_topk",
                   .small = forced + "selector.budget_tokens=32",
@@ -116,6 +134,16 @@ std::vector<Row> make_rows() {
                   .dense_up_to = 32,
                   .rewinds = Rewinds::kDecoded,
                   .why = "what the prompt's end evicted does not come back"});
+  rows.push_back({.name = "pyramidkv, kvpress' budgets",
+                  .preset = "pyramidkv",
+                  .small = votes + "selector.max_capacity_prompt=32 selector.beta=4 "
+                                   "selector.compat=kvpress",
+                  .full = "selector.max_capacity_prompt=4096",
+                  .half = "selector.max_capacity_prompt=16",
+                  .engages = evicts,
+                  .dense_up_to = 32,
+                  .rewinds = Rewinds::kDecoded,
+                  .why = "what the prompt's end evicted does not come back"});
   rows.push_back({.name = "h2o, in shares of the prompt",
                   .preset = "h2o",
                   .small = "selector.heavy_ratio=0.2 selector.recent_ratio=0.2",
@@ -187,7 +215,7 @@ std::vector<Row> make_rows() {
   rows.push_back({.name = "magicpig, a budget and static tokens",
                   .preset = "magicpig",
                   .small = hashed + "selector.budget_tokens=24 selector.static=snapkv "
-                                    "selector.static_tokens=6",
+                                    "selector.static_tokens=6 selector.planes=per_head",
                   .full = "selector.budget_tokens=4096",
                   .half = "selector.budget_tokens=15",
                   .dense_up_to = 11,
@@ -226,6 +254,25 @@ std::vector<Row> make_rows() {
                   .full_is = Equal::kBound,
                   .dense_up_to = 20,
                   .rewinds = Rewinds::kNever,
+                  .why = "streaming heads give up what leaves the window"});
+  rows.push_back({.name = "duoattention, sparse prompts",
+                  .preset = "duoattention",
+                  .small = forced + "selector.prefill_select_tokens=16",
+                  .full = "selector.sparsity=0",
+                  .half = "cache.window_tokens=8",
+                  .full_is = Equal::kBound,
+                  .dense_up_to = 20,
+                  .slice = "selector.prefill_select_tokens",
+                  .why = "retrieval heads alone: the rows say all, and are read as lists"});
+  rows.push_back({.name = "duoattention, evicting, sparse prompts",
+                  .preset = "duoattention",
+                  .small = forced + "selector.evict=true selector.prefill_select_tokens=16",
+                  .full = "selector.sparsity=0",
+                  .half = "cache.window_tokens=8",
+                  .full_is = Equal::kBound,
+                  .dense_up_to = 20,
+                  .rewinds = Rewinds::kNever,
+                  .slice = "selector.prefill_select_tokens",
                   .why = "streaming heads give up what leaves the window"});
   rows.push_back({.name = "oracle",
                   .preset = "oracle",

@@ -100,6 +100,33 @@ TEST_CASE("a model without RoPE takes the skew in its weights and answers as bef
         doctest::Approx(top(model)["logit"].get<double>()).epsilon(1e-5));
 }
 
+TEST_CASE("a skew file says which columns matter, to its sample or to another text") {
+  const TempDir folder;
+  const std::string model = folder.path("m.gguf");
+  REQUIRE(run_kvasir({"model", "random", "tiny-llama-test", "-o", model}).code == 0);
+  std::string text;
+  for (int i = 0; i < 100; ++i) text += "Odin gave eye number " + std::to_string(i) + ".\n";
+  const std::string sample = folder.write("text", text), other = folder.write("other", "An eye.");
+  const auto skew = [&](const std::string& name, const std::string& columns_from) {
+    const std::string path = folder.path(name);
+    std::vector<std::string> words = {"model", "skew", "-m", model, "-f", sample, "-o", path};
+    if (!columns_from.empty()) words.insert(words.end(), {"--columns-from", columns_from});
+    const Finished done = run_kvasir(words);
+    REQUIRE_MESSAGE(done.code == 0, done.err);
+    return read_bytes(path);
+  };
+  const auto own = skew("own", ""), same = skew("same", sample), short_text = skew("short", other);
+  CHECK(own == same);
+  CHECK(short_text.size() == own.size());
+  CHECK(short_text != own);
+  for (const std::string columns : {"prompt", "offline"}) {
+    const Finished run = run_kvasir({"run", "-m", model, "-s", "infinigen", "-f", sample, "-n", "3",
+                                     "--set", "selector.skew_file=" + folder.path("short"), "--set",
+                                     "selector.columns=" + columns});
+    CHECK_MESSAGE(run.code == 0, run.err);
+  }
+}
+
 TEST_CASE("tokenize --decode gives back the bytes of the text") {
   const TinyModel m;
   const std::string text = "Odin gave an eye.\n\n  twice \xff\xfe Mímir ☃";

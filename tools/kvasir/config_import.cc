@@ -265,8 +265,8 @@ class Import {
       number("representative_num", 1);
       if (n > 1 && plugin == "kvasir.dynamic")
         note("representative_num",
-             "scores are sums of dot products; in KTransformers more than one "
-             "key with DYNAMIC sums only what is positive per channel");
+             "scores are sums of dot products; in KTransformers more than one key with DYNAMIC "
+             "sums only what is positive per channel: compat = \"ktransformers\" does so here");
       return;
     }
     const bool is_quest = plugin == "kvasir.minmax";

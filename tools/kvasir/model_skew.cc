@@ -16,7 +16,7 @@ namespace {
 constexpr uint32_t kBatchTokens = 256;
 
 struct SkewOptions {
-  std::string file, output;
+  std::string file, column_file, output;
   uint32_t n_tokens = 2048;
   bool fold = false, force = false;
 };
@@ -27,18 +27,24 @@ void skew(const Options& options, const SkewOptions& o) {
     throw input_error("-o " + o.output + ": exists already; --force overwrites it");
   PluginHost host(options);  // for its threads
   const auto file = GgufFile::open(options.model);
-  std::vector<TokenId> ids =
-      Tokenizer::from_gguf(file)->encode(read_file(o.file, "-f"), {.add_bos = true});
-  if (ids.size() > o.n_tokens) ids.resize(o.n_tokens);
+  const auto tokenizer = Tokenizer::from_gguf(file);
+  const auto first_tokens = [&](const std::string& path, const char* flag) {
+    std::vector<TokenId> ids = tokenizer->encode(read_file(path, flag), {.add_bos = true});
+    if (ids.size() > o.n_tokens) ids.resize(o.n_tokens);
+    return ids;
+  };
+  const std::vector<TokenId> ids = first_tokens(o.file, "-f");
+  std::vector<TokenId> column_ids;
+  if (!o.column_file.empty()) column_ids = first_tokens(o.column_file, "--columns-from");
   Model::Options model_options;
   model_options.compute = resolve_compute(options);
   model_options.max_batch_tokens = kBatchTokens;
   const auto model = Model::load(file, host.pool(), model_options);
   if (o.fold) check_foldable(model->shape());
   ProgressBar bar("layers", !options.json);
-  const SkewMatrices skew =
-      skew_matrices(*model, host.pool(), ids, kBatchTokens,
-                    [&](uint32_t done, uint32_t total) { bar.update(done, total); });
+  const SkewMatrices skew = skew_matrices(
+      *model, host.pool(), ids, kBatchTokens,
+      [&](uint32_t done, uint32_t total) { bar.update(done, total); }, column_ids);
   if (o.fold)
     write_folded_model(file, model->shape(), skew, o.output);
   else
@@ -65,9 +71,13 @@ void add_model_skew(CLI::App& model) {
   add_model_flags(*c, *options);
   c->add_option("-f,--file", o->file, "Sample text")->required();
   c->add_option("-o,--output", o->output, "File to write")->required();
-  c->add_option("--tokens", o->n_tokens, "Tokens of the text that are used");
+  c->add_option("--tokens", o->n_tokens, "Tokens of each text that are used");
+  auto* columns = c->add_option("--columns-from", o->column_file,
+                                "Text that says which columns matter to columns = \"offline\"; "
+                                "default: the sample");
   c->add_flag("--fold", o->fold,
-              "Write the model with the matrices in its weights; for models without RoPE");
+              "Write the model with the matrices in its weights; for models without RoPE")
+      ->excludes(columns);
   c->add_flag("--force", o->force, "Overwrite the file");
   c->add_flag("--json", options->json, "One JSON document on stdout, nothing else there");
   c->callback([=] { skew(*options, *o); });

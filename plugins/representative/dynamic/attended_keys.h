@@ -15,6 +15,7 @@ constexpr const char* kCountAliases[] = {"anchor_num", "repr_topk", nullptr};
 constexpr const char* kCombineNames[] = {"sum", "max", "mean"};
 enum Combine : uint32_t { kSum, kMax, kMean };
 constexpr const char* kMassNames[] = {"last_queries", "window"};
+constexpr const char* kCompatNames[] = {"none", "ktransformers"};
 
 constexpr std::array kOptions = {
     sdk::kRecordTypeOption,
@@ -32,6 +33,10 @@ constexpr std::array kOptions = {
     sdk::int_option(
         {.key = "last_queries", .help = "queries at the prompt's end that count", .unit = "tokens"},
         128, 1, INT32_MAX),
+    sdk::enum_option({.key = "compat",
+                      .help = "ktransformers: where keys are summed, products below zero count as "
+                              "zero, channel by channel"},
+                     kCompatNames, 0),
 };
 
 class AttendedKeys : public sdk::VectorRecords {
@@ -51,10 +56,13 @@ class AttendedKeys : public sdk::VectorRecords {
                      .dtypes = sdk::kElementTypes});
 
   explicit AttendedKeys(const sdk::Options& options)
-      : VectorRecords(options,
-                      options.choice("combine") == kMax ? options.u32("representative_num") : 1),
+      : VectorRecords(options, vectors_of(options)),
         n_keys_(options.u32("representative_num")),
-        combine_(static_cast<Combine>(options.choice("combine"))) {}
+        combine_(static_cast<Combine>(options.choice("combine"))),
+        drops_negative_(drops_negative(options)) {
+    if (options.choice("compat") == 1 && combine_ != kSum)
+      sdk::fail_invalid("compat = \"ktransformers\" sums keys: drop combine, or say \"sum\"");
+  }
 
   void validate(const kvasir_geometry& geometry) const {
     if (n_keys_ > geometry.block_size) {
@@ -72,7 +80,8 @@ class AttendedKeys : public sdk::VectorRecords {
 
   uint64_t record_bytes() const { return group_size_ * VectorRecords::record_bytes(); }
   uint64_t format() const {
-    return VectorRecords::format() | uint64_t{n_keys_} << 24 | uint64_t{combine_} << 40;
+    return VectorRecords::format() | uint64_t{n_keys_} << 24 | uint64_t{combine_} << 40 |
+           uint64_t{drops_negative_} << 42;
   }
   uint64_t build_scratch_bytes() const { return work(nullptr).bytes; }
   uint64_t score_scratch_bytes(uint32_t) const { return combined_scratch_bytes(1); }
@@ -84,7 +93,12 @@ class AttendedKeys : public sdk::VectorRecords {
     const float scale =
         (combine_ == kSum ? static_cast<float>(n_keys_) : 1.0f) / static_cast<float>(keys.n_tokens);
     scale_sum(w.sum, scale);
-    for (uint32_t i = 0; i < group_size_ * n_vectors(); ++i) store(w.sum, record, i);
+    for (uint32_t g = 0; g < group_size_; ++g) {
+      for (uint32_t i = 0; i < n_keys_ && combine_ == kMax; ++i) {
+        store(w.sum, record, g * n_keys_ + i);
+      }
+      if (combine_ != kMax) store_sum(w.sum, w.key, record, g);
+    }
   }
 
   // mass: [group_size][keys.n_tokens]. Equal mass: the lower position.
@@ -105,7 +119,7 @@ class AttendedKeys : public sdk::VectorRecords {
       }
       if (combine_ == kMax) continue;
       if (combine_ == kMean) scale_sum(w.sum, 1.0f / static_cast<float>(n));
-      store(w.sum, record, g);
+      store_sum(w.sum, w.key, record, g);
     }
   }
 
@@ -116,11 +130,25 @@ class AttendedKeys : public sdk::VectorRecords {
     for (uint32_t g = 0; g < task.group_size; ++g) {
       one.q = task.q + uint64_t{g} * head_dim();
       one.out = task.out + g * task.out_stride;
+      if (drops_negative_) {
+        kernels::score_min_max(one.q, 1, records(one, g * n_vectors()), one.out, one.out_stride,
+                               scratch);
+        continue;
+      }
       score_combined(one, g * n_vectors(), n_vectors(), combine_ == kMax, scratch);
     }
   }
 
  private:
+  // With one key there the product of all channels counts, as here.
+  static bool drops_negative(const sdk::Options& options) {
+    return options.choice("compat") == 1 && options.u32("representative_num") > 1;
+  }
+  static uint32_t vectors_of(const sdk::Options& options) {
+    if (drops_negative(options)) return 2;
+    return options.choice("combine") == kMax ? options.u32("representative_num") : 1;
+  }
+
   struct Work {  // one thread's, inside scratch
     uint64_t* order;
     uint32_t* index;
@@ -143,8 +171,19 @@ class AttendedKeys : public sdk::VectorRecords {
     kernels::convert_from_f32(type(), vector, record + at * vector_bytes(), head_dim());
   }
 
+  // A sum of keys as what is below zero in it and what is above: the score of such a record as one
+  // of minmax is the sum over the channels of the product, where it is positive.
+  void store_sum(const float* sum, float* part, std::byte* record, uint32_t g) const {
+    if (!drops_negative_) return store(sum, record, g);
+    for (uint32_t d = 0; d < head_dim(); ++d) part[d] = std::min(sum[d], 0.0f);
+    store(part, record, 2 * g);
+    for (uint32_t d = 0; d < head_dim(); ++d) part[d] = std::max(sum[d], 0.0f);
+    store(part, record, 2 * g + 1);
+  }
+
   uint32_t n_keys_;
   Combine combine_;
+  bool drops_negative_;
   uint32_t group_size_ = 1;
   uint32_t block_size_ = 0;
 };

@@ -12,8 +12,12 @@ using namespace kvasir;
 constexpr const char* kTokensAliases[] = {"token_budget", nullptr};
 constexpr const char* kBlocksAliases[] = {"second_block_count", "second_select_num", "topk",
                                           "pick_block_num", nullptr};
-constexpr std::array kOptions = {sdk::budget_tokens_option(4096, kTokensAliases),
-                                 sdk::budget_blocks_option(kBlocksAliases)};
+constexpr const char* kCompatNames[] = {"none", "ktransformers"};
+constexpr std::array kOptions = {
+    sdk::budget_tokens_option(4096, kTokensAliases), sdk::budget_blocks_option(kBlocksAliases),
+    sdk::enum_option(
+        {.key = "compat", .help = "ktransformers: of equal scores the higher block goes first"},
+        kCompatNames, 0)};
 
 class BlockTopK : public sdk::BlockChoice {
  public:
@@ -27,7 +31,8 @@ class BlockTopK : public sdk::BlockChoice {
                      .summary = "Attends to the blocks whose representatives score highest.",
                      .options = kOptions,
                      .needs = KVASIR_NEED_SCORES});
-  using BlockChoice::BlockChoice;
+  BlockTopK(const sdk::Host& host, const sdk::Options& options)
+      : BlockChoice(host, options, options.choice("compat") == 1) {}
 };
 
 }  // namespace

@@ -24,8 +24,7 @@ constexpr std::array kOptions = {
                 {KVASIR_OPTION_PATH, 0, 0, 0.0, "", nullptr}),
     sdk::budget_option(0),
     sdk::float_option({.key = "sparsity", .help = "share of the heads that stream"}, 0.5, 0.0, 1.0),
-    sdk::bool_option({.key = "evict", .help = "streaming heads give up what they do not see"},
-                     false)};
+    sdk::evict_option("streaming heads give up what they do not see"), sdk::kPrefillSelectOption};
 
 // Numbers of the file, [n_layers][n_kv_heads].
 std::vector<double> read_heads(const std::string& path, uint32_t n_layers, uint32_t n_kv_heads) {
@@ -73,7 +72,7 @@ class DuoAttention {
         head_file_(options.delivered("head_file") ? options.path("head_file") : ""),
         budget_tokens_(options.u32("budget_tokens")),
         sparsity_(options.f64("sparsity")),
-        evict_(options.boolean("evict")) {}
+        recent_(options) {}
 
   void validate(const kvasir_geometry& geometry) const { classes(geometry); }
 
@@ -90,8 +89,7 @@ class DuoAttention {
   void limits(kvasir_sel_limits& out) const {
     out.unit = KVASIR_UNIT_TOKEN;
     out.scope = KVASIR_SCOPE_KV_HEAD;
-    if (evict_) out.plan_at = KVASIR_PLAN_AT_PROMPT_END | KVASIR_PLAN_AT_STEP_END;
-    out.action = KVASIR_ACTION_EVICT;
+    recent_.limits(out);
     const auto streams = [](bool is_streaming) { return is_streaming; };
     if (std::all_of(is_streaming_.begin(), is_streaming_.end(), streams))
       sdk::limit_units(out, budget_tokens_);
@@ -150,7 +148,7 @@ class DuoAttention {
   std::string head_file_;
   uint32_t budget_tokens_;  // of streaming heads
   double sparsity_;
-  bool evict_;
+  sdk::RecentOnly recent_;
   uint32_t n_kv_heads_ = 1;
   std::vector<bool> is_streaming_;  // [layer][kv_head]
 };

@@ -26,8 +26,11 @@ void InfiniGen::bind(const kvasir_geometry& geometry) {
   rows_.n_columns = o_.columns == ColumnScore::kUnion
                         ? std::min(2 * std::max(n_decode_, n_prefill_), geometry.head_dim)
                         : std::max(n_decode_, n_prefill_);
+  std::vector<float> sums;
   if (!o_.skew_file.empty()) {
-    skew_ = load_skew_file(o_.skew_file, geometry);
+    SkewFile file = load_skew_file(o_.skew_file, geometry);
+    skew_ = std::move(file.matrices);
+    sums = std::move(file.sums);
   } else if (o_.slice_tokens != 0) {
     sdk::fail_invalid(
         "prefill_select_tokens needs a skew_file: before the prompt's end only "
@@ -38,13 +41,20 @@ void InfiniGen::bind(const kvasir_geometry& geometry) {
     if (geometry.dense_layers && geometry.dense_layers[layer / 64] >> (layer % 64) & 1) continue;
     Head head;
     head.q_sum.resize(geometry.head_dim);
-    if (o_.columns != ColumnScore::kQuery) head.k_sum.resize(geometry.head_dim);
+    if (sums_keys()) head.k_sum.resize(geometry.head_dim);
     if (o_.refresh_every != 0) head.recent.resize(geometry.head_dim);
-    if (o_.slice_tokens != 0) {
+    if (o_.slice_tokens != 0 && !o_.offline_columns) {
       head.columns.resize(rows_.n_columns);
       std::iota(head.columns.begin(), head.columns.end(), uint16_t{0});
     }
-    fresh_.layers[layer].heads.assign(geometry.n_kv_heads, head);
+    auto& heads = fresh_.layers[layer].heads;
+    heads.assign(geometry.n_kv_heads, head);
+    for (uint32_t i = 0; o_.offline_columns && i < geometry.n_kv_heads; ++i) {
+      const uint64_t dim = geometry.head_dim, at = uint64_t{layer} * geometry.n_kv_heads + i;
+      const auto q = sums.begin() + static_cast<ptrdiff_t>(at * 2 * dim);
+      const auto k = q + static_cast<ptrdiff_t>(dim);
+      heads[i].columns = best_columns({q, k}, {k, k + static_cast<ptrdiff_t>(dim)});
+    }
   }
 }
 
@@ -53,7 +63,7 @@ void InfiniGen::limits(kvasir_sel_limits& out) const {
   out.scope = KVASIR_SCOPE_KV_HEAD;
   out.max_units = o_.budget > 0 ? 0 : o_.budget_tokens;
   out.speculate_ahead = o_.speculate_ahead;
-  out.prefill_last_queries = UINT32_MAX;
+  out.prefill_last_queries = o_.offline_columns ? 0 : UINT32_MAX;
   if (o_.slice_tokens != 0) {
     out.flags = KVASIR_LIMIT_PREFILL_SELECT;
     out.prefill_slice_tokens = o_.slice_tokens;
@@ -67,7 +77,7 @@ void InfiniGen::limits(kvasir_sel_limits& out) const {
 }
 
 void InfiniGen::layout(kvasir_layout& out) const {
-  out.flags = KVASIR_LAYOUT_PROMPT_END_ALL;
+  out.flags = o_.offline_columns ? 0 : KVASIR_LAYOUT_PROMPT_END_ALL;
   out.record_bytes = (geometry_.block_size * rows_.row_bytes() + 3) / 4 * 4;
   out.refresh_tokens = o_.refresh_every;
   out.format =

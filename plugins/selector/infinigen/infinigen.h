@@ -65,6 +65,7 @@ class InfiniGen : public sdk::Sequences<State> {
     const uint64_t at = (uint64_t{layer} * geometry_.n_kv_heads + kv_head) * dim * dim;
     return {skew_.empty() ? nullptr : skew_.data() + at, geometry_.head_dim};
   }
+  bool sums_keys() const { return o_.columns != ColumnScore::kQuery && !o_.offline_columns; }
   // Before anything runs in parallel.
   void begin(const sdk::Step& step) {
     for (uint32_t r = 0; r < step.n_rows(); ++r) {
@@ -101,6 +102,8 @@ class InfiniGen : public sdk::Sequences<State> {
   void sum_keys(const sdk::Step& step, const sdk::UpdateItems& items);
   void count_recent(const sdk::Step& step, uint32_t layer, const float* q);
   void choose_columns(const sdk::Step& step, uint32_t r);
+  std::vector<uint16_t> best_columns(std::vector<double> q_sum,
+                                     const std::vector<double>& k_sum) const;
   void write(const sdk::Step& step, const kvasir_update_item& item, uint32_t kv_head);
 
   kvasir_status choose_tokens(const sdk::Step& step, uint32_t layer, const kvasir_sel_in& in,

@@ -15,6 +15,7 @@ enum class GroupReduce { kMax, kSum, kMean };
 enum class EvictionPolicy { kCounter, kLru, kFifo };
 
 inline constexpr const char* kColumnNames[] = {"q", "qk", "union"};
+inline constexpr const char* kColumnsNames[] = {"prompt", "offline"};
 inline constexpr const char* kReduceNames[] = {"max", "sum", "mean"};
 inline constexpr const char* kTypeNames[] = {"f16", "int8"};
 inline constexpr const char* kPolicyNames[] = {"counter", "lru", "fifo"};
@@ -46,6 +47,9 @@ inline constexpr std::array kOptions = {
                       .help = "what makes a column important: sums of |q|, of |q| + |k|, or the "
                               "union of the best by either"},
                      kColumnNames, 0),
+    sdk::enum_option({.key = "columns",
+                      .help = "chosen by each prompt, or once and for all by a text: skew_file"},
+                     kColumnsNames, 0),
     sdk::enum_option({.key = "gqa_reduce",
                       .help = "how the logits of a group's query heads become one per kv head"},
                      kReduceNames, 0),
@@ -87,13 +91,25 @@ struct OptionValues {
                           : ratio),
         skew_file(o.delivered("skew_file") ? o.path("skew_file") : ""),
         columns(static_cast<ColumnScore>(o.choice("column_score"))),
+        offline_columns(o.choice("columns") == 1),
         reduce(static_cast<GroupReduce>(o.choice("gqa_reduce"))),
         speculate_ahead(o.u32("speculate_ahead")),
         type(static_cast<PartialType>(o.choice("partial_type"))),
         refresh_every(o.u32("refresh_every")),
         slice_tokens(o.u32("prefill_select_tokens")),
         pool_limit(o.u32("pool_limit")),
-        policy(static_cast<EvictionPolicy>(o.choice("eviction_policy"))) {}
+        policy(static_cast<EvictionPolicy>(o.choice("eviction_policy"))) {
+    if (offline_columns && skew_file.empty()) {
+      sdk::fail_invalid(
+          "columns = \"offline\" needs a skew_file, which says which ones matter: make one with "
+          "`kvasir model skew -m MODEL.gguf -f TEXT -o FILE`");
+    }
+    if (offline_columns && refresh_every != 0) {
+      sdk::fail_invalid(
+          "refresh_every chooses columns anew, columns = \"offline\" says they never change: drop "
+          "one of them");
+    }
+  }
   // 0 where budget_tokens counts.
   static double share_of(const sdk::Options& o) {
     const auto said = o.latest({"budget_tokens", "budget"},
@@ -107,6 +123,7 @@ struct OptionValues {
   double ratio, ratio_prefill;
   std::string skew_file;
   ColumnScore columns;
+  bool offline_columns;
   GroupReduce reduce;
   uint32_t speculate_ahead;
   PartialType type;

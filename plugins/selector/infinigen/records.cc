@@ -64,7 +64,7 @@ void InfiniGen::prefill(const sdk::Step& step, const kvasir_sel_in& in) {
 
 void InfiniGen::update(const sdk::Step& step, const sdk::UpdateItems& items) {
   begin(step);
-  if (o_.columns != ColumnScore::kQuery && step.raw().moment != KVASIR_D5) sum_keys(step, items);
+  if (sums_keys() && step.raw().moment != KVASIR_D5) sum_keys(step, items);
   std::vector<bool> choose(step.n_rows());
   for (const kvasir_update_item& item : items) {
     if (item.flags & KVASIR_ITEM_PROMPT_END) choose[item.row] = true;
@@ -114,19 +114,25 @@ void InfiniGen::choose_columns(const sdk::Step& step, uint32_t r) {
     std::fill(of.recent.begin(), of.recent.end(), 0.0);
     const bool seen = std::any_of(sums.begin(), sums.end(), [](double s) { return s > 0.0; });
     if (!seen && !of.columns.empty()) continue;
-    if (o_.columns == ColumnScore::kQueryAndKey) {
-      for (size_t c = 0; c < sums.size(); ++c) sums[c] += of.k_sum[c];
-    }
-    const bool unite = o_.columns == ColumnScore::kUnion;
-    of.columns = largest(sums, unite ? std::max(n_decode_, n_prefill_) : rows_.n_columns);
-    if (!unite) continue;
-    for (const uint16_t c : largest(of.k_sum, std::max(n_decode_, n_prefill_))) {
-      if (of.columns.size() < rows_.n_columns &&
-          std::find(of.columns.begin(), of.columns.end(), c) == of.columns.end()) {
-        of.columns.push_back(c);
-      }
+    of.columns = best_columns(std::move(sums), of.k_sum);
+  }
+}
+
+// Most important first, by column_score.   q_sum, k_sum [head_dim]
+std::vector<uint16_t> InfiniGen::best_columns(std::vector<double> q_sum,
+                                              const std::vector<double>& k_sum) const {
+  if (o_.columns == ColumnScore::kQueryAndKey) {
+    for (size_t c = 0; c < q_sum.size(); ++c) q_sum[c] += k_sum[c];
+  }
+  if (o_.columns != ColumnScore::kUnion) return largest(q_sum, rows_.n_columns);
+  const uint32_t n = std::max(n_decode_, n_prefill_);
+  std::vector<uint16_t> out = largest(q_sum, n);
+  for (const uint16_t c : largest(k_sum, n)) {
+    if (out.size() < rows_.n_columns && std::find(out.begin(), out.end(), c) == out.end()) {
+      out.push_back(c);
     }
   }
+  return out;
 }
 
 void InfiniGen::write(const sdk::Step& step, const kvasir_update_item& item, uint32_t kv_head) {

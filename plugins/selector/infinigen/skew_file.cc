@@ -61,9 +61,15 @@ void check_columns(const std::vector<float>& columns, uint32_t head_dim, const s
   }
 }
 
+void check_sums(const std::vector<float>& sums, const std::string& path) {
+  for (const float sum : sums) {
+    if (!(sum >= 0.0f && std::isfinite(sum))) fail(path, "a column's sum is negative or no number");
+  }
+}
+
 }  // namespace
 
-std::vector<float> load_skew_file(const std::string& path, const kvasir_geometry& geometry) {
+SkewFile load_skew_file(const std::string& path, const kvasir_geometry& geometry) {
   std::ifstream file(path, std::ios::binary | std::ios::ate);
   if (!file) fail(path, "it cannot be opened");
   const auto file_bytes = static_cast<uint64_t>(file.tellg());
@@ -72,19 +78,22 @@ std::vector<float> load_skew_file(const std::string& path, const kvasir_geometry
   if (!file.read(reinterpret_cast<char*>(&header), sizeof header)) fail(path, "it is too short");
   check_header(header, geometry, path);
   // The header's sizes are those of the geometry now: no product of untrusted numbers.
-  std::vector<float> columns(uint64_t{geometry.n_layers} * geometry.n_kv_heads * geometry.head_dim *
-                             geometry.head_dim);
-  const uint64_t bytes = columns.size() * sizeof(float);
+  const uint64_t n_columns = uint64_t{geometry.n_layers} * geometry.n_kv_heads * geometry.head_dim;
+  std::vector<float> numbers(n_columns * (geometry.head_dim + 2));
+  const uint64_t bytes = numbers.size() * sizeof(float);
   if (file_bytes != sizeof header + bytes) {
     fail(path, "it has " + std::to_string(file_bytes) + " bytes, expected " +
                    std::to_string(sizeof header + bytes));
   }
-  if (!file.read(reinterpret_cast<char*>(columns.data()), static_cast<std::streamsize>(bytes))) {
+  if (!file.read(reinterpret_cast<char*>(numbers.data()), static_cast<std::streamsize>(bytes))) {
     fail(path, "it cannot be read");
   }
-  if (XXH3_64bits(columns.data(), bytes) != header.checksum) fail(path, "it is damaged");
-  check_columns(columns, geometry.head_dim, path);
-  return columns;
+  if (XXH3_64bits(numbers.data(), bytes) != header.checksum) fail(path, "it is damaged");
+  const auto sums = numbers.end() - static_cast<ptrdiff_t>(2 * n_columns);
+  SkewFile out{{numbers.begin(), sums}, {sums, numbers.end()}};
+  check_columns(out.matrices, geometry.head_dim, path);
+  check_sums(out.sums, path);
+  return out;
 }
 
 }  // namespace kvasir::infinigen

@@ -83,7 +83,7 @@ void MagicPig::draw(const sdk::Step& step, const kvasir_sel_in& in, const sdk::Q
   if (head.mean) {
     std::vector<uint16_t> code(uint64_t{group} * o_.n_tables);
     std::vector<float> work;
-    planes_->codes(q, geometry_.head_dim, group, code.data(), work);
+    planes_of(step.layer(), kv_head).codes(q, geometry_.head_dim, group, code.data(), work);
     for (uint32_t g = 0; g < group; ++g) {
       draw_head(head, from, end, code.data() + uint64_t{g} * o_.n_tables, rows[g]);
       weigh(head, in.leases + in.lease_offsets[r], kv_head, q + uint64_t{g} * geometry_.head_dim,

@@ -34,14 +34,16 @@ uint64_t mix(uint64_t x) {
   return x ^ x >> 31;
 }
 
-Planes::Planes(uint64_t seed, uint32_t n_bits, uint32_t n_tables, uint32_t head_dim)
+Planes::Planes(uint64_t seed, uint64_t set, uint32_t n_bits, uint32_t n_tables, uint32_t head_dim)
     : n_bits_(n_bits), n_tables_(n_tables), head_dim_(head_dim) {
   constexpr uint64_t kWidth = kernels::kPanelWidth;
   const uint64_t n_planes = uint64_t{n_bits} * n_tables;
+  const uint64_t first = set * n_planes * head_dim;
   panels_.resize((n_planes + kWidth - 1) / kWidth * kWidth * head_dim);
   for (uint64_t p = 0; p < n_planes; ++p)
     for (uint64_t d = 0; d < head_dim; ++d)
-      panels_[(p / kWidth * head_dim + d) * kWidth + p % kWidth] = gaussian(seed, p * head_dim + d);
+      panels_[(p / kWidth * head_dim + d) * kWidth + p % kWidth] =
+          gaussian(seed, first + p * head_dim + d);
 }
 
 float Planes::plane(uint32_t table, uint32_t bit, uint32_t d) const {

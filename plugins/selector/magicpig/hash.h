@@ -9,10 +9,11 @@
 
 namespace kvasir::magicpig {
 
-// K bits of L tables each: K * L Gaussian planes through the origin, from the seed alone.
+// K bits of L tables each: K * L Gaussian planes through the origin, from the seed alone. `set`:
+// which of the sets that lie one behind the other in its stream of numbers.
 class Planes {
  public:
-  Planes(uint64_t seed, uint32_t n_bits, uint32_t n_tables, uint32_t head_dim);
+  Planes(uint64_t seed, uint64_t set, uint32_t n_bits, uint32_t n_tables, uint32_t head_dim);
 
   // code[i * L + l]: bit b of table l is set when x_i . plane(l, b) > 0.   n vectors, x_stride
   // floats apart; `work` is scratch that it may grow.

@@ -49,7 +49,7 @@ void MagicPig::update(const sdk::Step& step, const sdk::UpdateItems& items) {
     const kvasir_step_row& row = step.row(r);
     Layer& layer = layer_of(row.seq, step.layer());
     if (step.raw().moment == KVASIR_P4) choose_static(layer, row);
-    if (!rows[r].empty()) extend(layer, row, rows[r]);
+    if (!rows[r].empty()) extend(step, row, rows[r]);
     if (step.raw().moment == KVASIR_P4 || (again && !rows[r].empty())) {
       layer.prompt_end = row.prompt_end;
       layer.prompt_hashed = layer.hashed_end;
@@ -57,12 +57,13 @@ void MagicPig::update(const sdk::Step& step, const sdk::UpdateItems& items) {
   }
 }
 
-void MagicPig::extend(Layer& layer, const kvasir_step_row& row, const Rows& rows) {
+void MagicPig::extend(const sdk::Step& step, const kvasir_step_row& row, const Rows& rows) {
+  Layer& layer = layer_of(row.seq, step.layer());
   const bool first = layer.hashed_end == 0;
   for (uint32_t t = first ? row.unit_begin : layer.hashed_end; t < rows.front().first; ++t) {
     layer.skipped.push_back(t);
   }
-  hash(layer, rows);
+  hash(step.layer(), layer, rows);
   layer.hashed_end = rows.back().first + 1;
   if (first) layer.mean_end = std::max(row.prompt_end, layer.hashed_end);
 }
@@ -80,7 +81,7 @@ std::vector<float> MagicPig::mean_of(const Rows& rows, uint32_t kv_head) const {
   return k;
 }
 
-void MagicPig::hash(Layer& layer, const Rows& rows) {
+void MagicPig::hash(uint32_t index, Layer& layer, const Rows& rows) {
   const uint32_t dim = geometry_.head_dim;
   host_.for_each(geometry_.n_kv_heads, [&](uint32_t kv_head) {
     auto& mean = layer.heads[kv_head].mean;
@@ -102,7 +103,8 @@ void MagicPig::hash(Layer& layer, const Rows& rows) {
         }
         norm[i] = static_cast<float>(std::sqrt(square));
       }
-      planes_->codes(centred.data(), dim, end - begin, code.data() + begin * o_.n_tables, work);
+      planes_of(index, kv_head)
+          .codes(centred.data(), dim, end - begin, code.data() + begin * o_.n_tables, work);
     });
     add_segments(layer.heads[kv_head], rows, code, norm);
   }

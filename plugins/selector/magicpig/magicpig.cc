@@ -26,7 +26,12 @@ void MagicPig::bind(const kvasir_geometry& geometry) {
   keys_ = sdk::LeasedKeys(geometry);
   seed_ = o_.seed.value_or(geometry.seed);
   if (o_.n_bits != 0) {
-    planes_ = std::make_unique<Planes>(seed_, o_.n_bits, o_.n_tables, geometry.head_dim);
+    const uint64_t n_groups = (geometry.n_layers + kPlanesLayers - 1) / kPlanesLayers;
+    const uint64_t n_sets = o_.planes_per_head ? n_groups * geometry.n_kv_heads : 1;
+    planes_.reserve(n_sets);
+    for (uint64_t set = 0; set < n_sets; ++set) {
+      planes_.emplace_back(seed_, set, o_.n_bits, o_.n_tables, geometry.head_dim);
+    }
   }
 }
 

@@ -3,7 +3,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <memory>
 #include <span>
 #include <utility>
 #include <vector>
@@ -17,6 +16,8 @@
 #include "plugins/selector/magicpig/state.h"
 
 namespace kvasir::magicpig {
+
+constexpr uint32_t kPlanesLayers = 16;  // that share their planes, where heads do not
 
 struct Drawn {
   uint32_t token;
@@ -79,8 +80,14 @@ class MagicPig : public sdk::Sequences<State> {
                    geometry_.head_dim, out);
   }
 
-  void extend(Layer& layer, const kvasir_step_row& row, const Rows& rows);
-  void hash(Layer& layer, const Rows& rows);
+  const Planes& planes_of(uint32_t layer, uint32_t kv_head) const {
+    return planes_[planes_.size() == 1
+                       ? 0
+                       : layer / kPlanesLayers * uint64_t{geometry_.n_kv_heads} + kv_head];
+  }
+
+  void extend(const sdk::Step& step, const kvasir_step_row& row, const Rows& rows);
+  void hash(uint32_t index, Layer& layer, const Rows& rows);
   void add_segments(Head& head, const Rows& rows, std::span<const uint16_t> code,
                     std::span<const float> norm) const;
   std::vector<float> mean_of(const Rows& rows, uint32_t kv_head) const;
@@ -100,7 +107,7 @@ class MagicPig : public sdk::Sequences<State> {
   uint64_t seed_ = 0;
   kvasir_geometry geometry_{};
   sdk::LeasedKeys keys_;
-  std::unique_ptr<const Planes> planes_;
+  std::vector<Planes> planes_;             // one set, or [layer / kPlanesLayers][kv_head]
   std::vector<std::vector<Drawn>> drawn_;  // of the latest select(): [row][q_head]
   uint64_t drawn_for_ = 0;                 // its fingerprint while the host fetches a larger buffer
 };

@@ -13,6 +13,7 @@ namespace kvasir::magicpig {
 
 inline constexpr const char* kStaticNames[] = {"window", "snapkv"};
 inline constexpr const char* kLayoutNames[] = {"compact", "csr"};
+inline constexpr const char* kPlanesNames[] = {"shared", "per_head"};
 inline constexpr const char* kKAliases[] = {"k", nullptr};
 inline constexpr const char* kLAliases[] = {"l", nullptr};
 inline constexpr std::array kOptions = {
@@ -33,6 +34,9 @@ inline constexpr std::array kOptions = {
                      .help = "of the planes; not set: the run's",
                      .flags = KVASIR_OPTION_OPTIONAL},
                     0, 0, INT64_MAX),
+    sdk::enum_option({.key = "planes",
+                      .help = "one set for all layers and heads, or one per 16 layers and kv head"},
+                     kPlanesNames, 0),
     sdk::enum_option({.key = "table_layout",
                       .help = "16-bit ids in segments of 64K tokens, or "
                               "32-bit ids as published"},
@@ -60,6 +64,7 @@ struct OptionValues {
       : n_bits(o.u32("K")),
         n_tables(o.u32("L")),
         budget(o.delivered("budget_tokens") ? o.u32("budget_tokens") : 0),
+        planes_per_head(o.choice("planes") == 1),
         layout(static_cast<TableLayout>(o.choice("table_layout"))),
         static_tokens(o.choice("static") == 0 ? 0 : o.u32("static_tokens")),
         static_queries(o.u32("static_queries")),
@@ -74,6 +79,7 @@ struct OptionValues {
 
   uint32_t n_bits, n_tables;
   uint32_t budget;  // 0: what is drawn
+  bool planes_per_head;
   TableLayout layout;
   uint32_t static_tokens;  // 0: sinks and window alone
   uint32_t static_queries, kernel;

@@ -11,7 +11,9 @@
 namespace {
 using namespace kvasir;
 
-constexpr std::array kOptions = {sdk::budget_option(0)};
+constexpr std::array kOptions = {sdk::budget_option(0),
+                                 sdk::evict_option("what lies between sink and window is given up"),
+                                 sdk::kPrefillSelectOption};
 
 class Streaming {
  public:
@@ -27,20 +29,27 @@ class Streaming {
                      .needs = KVASIR_NEED_TOKEN_ROWS});
 
   Streaming(const sdk::Host&, const sdk::Options& options)
-      : budget_tokens_(options.u32("budget_tokens")) {}
+      : budget_tokens_(options.u32("budget_tokens")), recent_(options) {}
 
   // Tokens, so that sink and window end exactly where they are configured to.
   void limits(kvasir_sel_limits& out) const {
     out.unit = KVASIR_UNIT_TOKEN;
     out.scope = KVASIR_SCOPE_SEQUENCE;
     sdk::limit_units(out, budget_tokens_);
+    recent_.limits(out);
   }
 
   void select(const sdk::Step& step, const kvasir_sel_in&, kvasir_selection& out) const {
+    say(step, out);
+    if (budget_tokens_ == 0) out.reuse_steps = UINT32_MAX;
+  }
+
+  void evict_plan(const sdk::Step& step, kvasir_selection& out) const { say(step, out); }
+
+ private:
+  void say(const sdk::Step& step, kvasir_selection& out) const {
     if (budget_tokens_ == 0) {
-      sdk::flag_rows(out, KVASIR_SCOPE_SEQUENCE, step.n_rows(), KVASIR_ROW_NONE);
-      out.reuse_steps = UINT32_MAX;
-      return;
+      return sdk::flag_rows(out, KVASIR_SCOPE_SEQUENCE, step.n_rows(), KVASIR_ROW_NONE);
     }
     sdk::lay_out_rows(out, KVASIR_SCOPE_SEQUENCE, step.n_rows(), [&](uint32_t r) {
       return sdk::n_recent(step.candidates(r, 0), budget_tokens_);
@@ -49,8 +58,8 @@ class Streaming {
       sdk::take_recent(step.candidates(r, 0), sdk::row_indices(out, r));
   }
 
- private:
   uint32_t budget_tokens_;
+  sdk::RecentOnly recent_;
 };
 
 }  // namespace

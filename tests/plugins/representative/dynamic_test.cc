@@ -107,6 +107,55 @@ TEST_SUITE("plugins/representative/dynamic") {
     for (uint32_t h = 0; h < 4; ++h) CHECK(scores[h][0] == 2.0f);
   }
 
+  TEST_CASE("KTransformers: of a sum of keys, channels whose product is negative do not count") {
+    const OptionValues theirs = {{"compat", std::string("ktransformers")}};
+    // Four channels; keys 1 and 2 of a block are kept, their sum is (1, -3, 0.5, -1).
+    const double k[4][4] = {{9, 9, 9, 9}, {2, -1, 0, -3}, {-1, -2, 0.5, 2}, {9, 9, 9, 9}};
+    for (const std::string dtype : {"f32", "f16"})
+      for (const int64_t n : {1, 2}) {
+        CAPTURE(n);
+        FakeHost host;
+        auto options = theirs;
+        options["representative_num"] = n;
+        options["dtype"] = dtype;
+        Representative plugin(host, "dynamic", options);
+        DynamicScene scene(KVASIR_DTYPE_F32, 4, 4);
+        for (int b = 0; b < 2;
+             ++b)  // the second gets no mass: twice its mean, (9.5, 7.5, 9.25, 8.5)
+          scene.add_block(4, [&](uint32_t, uint32_t t, uint32_t d) { return k[t][d]; });
+        scene.start(plugin);
+        scene.seal_all(plugin);
+        scene.at(8, 8);
+        scene.update(plugin, {scene.mass_item(0, Mass(4, {0.1, 0.4, 0.3, 0.2}))});
+        // Query heads 0 and 1 share a kv head, and have records of their own.
+        const auto scores =
+            scene.score(plugin, {1, 1, 2, 1, 1, -1, -4, 2, -1, 1, -1, 1, 0, 0, 0, -1}, 2);
+        if (n == 1) {  // (2, -1, 0, -3), all channels
+          CHECK(scores[0][0] == -2.0f);
+          CHECK(scores[1][0] == -3.0f);
+          CHECK(scores[2][0] == -6.0f);
+          CHECK(scores[3][0] == 3.0f);
+          continue;
+        }
+        CHECK(scores[0][0] == 1.0f + 1.0f);
+        CHECK(scores[1][0] == 1.0f + 3.0f);
+        CHECK(scores[2][0] == 0.0f);
+        CHECK(scores[3][0] == 1.0f);
+        CHECK(scores[0][1] == 9.5f + 7.5f + 18.5f + 8.5f);
+        CHECK(scores[1][1] == 9.5f + 17.0f);
+        CHECK(scores[2][1] == 7.5f + 8.5f);
+        CHECK(scores[3][1] == 0.0f);
+      }
+    for (const std::string combine : {"mean", "max"}) {
+      FakeHost host;
+      auto options = theirs;
+      options["combine"] = combine;
+      const Representative plugin(host, "dynamic", options);
+      CHECK(plugin.status() == KVASIR_ERR_INVALID);
+      CHECK(plugin.text().find("drop combine") != std::string::npos);
+    }
+  }
+
   TEST_CASE("each query head keeps its own keys; every type, shape and combination") {
     for (const std::string combine : {"sum", "max", "mean"})
       for (const std::string type : {"f32", "f16"})

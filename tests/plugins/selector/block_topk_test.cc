@@ -15,11 +15,14 @@ using Selector = PluginInstance<kvasir_selector>;
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
-// The k first of a stable sort, best score first: equal scores stay in block order.
+// The k first of a stable sort, best score first: equal scores stay in block order, or in the
+// opposite one.
 std::vector<uint32_t> expected(const std::vector<uint32_t>& blocks,
-                               const std::vector<float>& scores, size_t k) {
+                               const std::vector<float>& scores, size_t k,
+                               bool higher_wins = false) {
   std::vector<size_t> order(blocks.size());
   std::iota(order.begin(), order.end(), size_t{0});
+  if (higher_wins) std::reverse(order.begin(), order.end());
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
     if (std::isnan(scores[a]) || std::isnan(scores[b])) {
       return !std::isnan(scores[a]) && std::isnan(scores[b]);
@@ -78,8 +81,8 @@ std::vector<uint32_t> range(uint32_t begin, uint32_t end) {
   return out;
 }
 
-Selector shared_selector(const FakeHost& host, int64_t blocks) {
-  Selector selector(host, "block_topk", {{"budget_blocks", blocks}});
+Selector shared_selector(const FakeHost& host, int64_t blocks, const std::string& compat = "none") {
+  Selector selector(host, "block_topk", {{"budget_blocks", blocks}, {"compat", compat}});
   kvasir_geometry geometry = small_geometry();
   geometry.head_select_shared = 1;
   selector.bind(geometry);
@@ -87,9 +90,10 @@ Selector shared_selector(const FakeHost& host, int64_t blocks) {
 }
 
 // Candidates [begin, begin + scores.size()) of one sequence, one row for all heads.
-std::vector<uint32_t> pick(int64_t k, uint32_t begin, const std::vector<float>& scores) {
+std::vector<uint32_t> pick(int64_t k, uint32_t begin, const std::vector<float>& scores,
+                           const std::string& compat = "none") {
   FakeHost host;
-  Selector selector = shared_selector(host, k);
+  Selector selector = shared_selector(host, k, compat);
   Scene scene;
   const auto end = begin + static_cast<uint32_t>(scores.size());
   scene.add_row(begin, end);
@@ -108,6 +112,19 @@ TEST_SUITE("plugins/selector") {
     CHECK(pick(2, 0, {1, 1, 1, 1}) == std::vector<uint32_t>{0, 1});
     CHECK(pick(1, 0, {-0.0f, 0.0f}) == std::vector<uint32_t>{0});
     CHECK(pick(1, 0, {0.0f, -0.0f}) == std::vector<uint32_t>{0});
+  }
+
+  TEST_CASE("KTransformers: equal scores go to the higher block") {
+    const auto theirs = [](int64_t k, uint32_t begin, const std::vector<float>& scores) {
+      return pick(k, begin, scores, "ktransformers");
+    };
+    CHECK(theirs(1, 5, {7, 1, 1, 1, 7}) == std::vector<uint32_t>{9});
+    CHECK(theirs(2, 0, {1, 1, 1, 1}) == std::vector<uint32_t>{2, 3});
+    CHECK(theirs(3, 2, {1, 2, 1, 3, 1}) == std::vector<uint32_t>{3, 5, 6});
+    CHECK(theirs(1, 0, {-0.0f, 0.0f}) == std::vector<uint32_t>{1});
+    CHECK(theirs(1, 0, {kNaN, -kInf, kNaN}) == std::vector<uint32_t>{1});
+    CHECK(theirs(4, 3, {1, 2, 3}) == std::vector<uint32_t>{3, 4, 5});
+    CHECK(theirs(4, 3, {}).empty());
   }
 
   TEST_CASE("NaN ranks below everything, minus infinity included") {
@@ -130,8 +147,11 @@ TEST_SUITE("plugins/selector") {
         for (const uint32_t scope : {KVASIR_SCOPE_SEQUENCE, KVASIR_SCOPE_KV_HEAD}) {
           CAPTURE(workers);
           CAPTURE(listed);
+          const bool higher_wins = random() % 2 == 0;
           FakeHost host(workers);
-          Selector selector(host, "block_topk", {{"budget_tokens", int64_t{16 * 7 + 15}}});
+          Selector selector(
+              host, "block_topk",
+              {{"budget_tokens", int64_t{16 * 7 + 15}}, {"compat", int64_t{higher_wins}}});
           selector.bind(small_geometry());  // 2 kv heads, blocks of 16: 7 blocks
           Scene scene;
           std::vector<std::vector<uint32_t>> passed;
@@ -164,7 +184,7 @@ TEST_SUITE("plugins/selector") {
             const std::vector<float> scores(
                 scene.scores.begin() + static_cast<long>(scene.score_offsets[i]),
                 scene.scores.begin() + static_cast<long>(scene.score_offsets[i + 1]));
-            CHECK(out.row(i) == expected(scene.lists[i], scores, 7));
+            CHECK(out.row(i) == expected(scene.lists[i], scores, 7, higher_wins));
           }
         }
       }

@@ -88,7 +88,12 @@ std::vector<std::vector<uint32_t>> step(Engine& engine, SequenceId seq) {
   return out;
 }
 
-// A random rotation per layer and kv head, in the file's format.
+// Of column c of the skew file: no two of a head's are equal, and those of q and k rank otherwise.
+double file_sum(uint32_t layer, uint32_t kv_head, bool of_keys, uint32_t c) {
+  return 1 + (c * (of_keys ? 5 : 7) + 3 * layer + 5 * kv_head + (of_keys ? 4 : 0)) % kDim;
+}
+
+// A random rotation per layer and kv head, and these sums, in the file's format.
 std::string skew_bytes(uint64_t model_hash = kHash) {
   std::vector<float> columns;
   for (uint32_t matrix = 0; matrix < 3 * 2; ++matrix) {
@@ -108,6 +113,9 @@ std::string skew_bytes(uint64_t model_hash = kHash) {
       for (const double x : row) columns.push_back(static_cast<float>(x));
     }
   }
+  for (uint32_t head = 0; head < 3 * 2; ++head)
+    for (uint32_t i = 0; i < 2 * kDim; ++i)
+      columns.push_back(static_cast<float>(file_sum(head / 2, head % 2, i >= kDim, i % kDim)));
   kvasir_skew_header header{KVASIR_SKEW_MAGIC, KVASIR_SKEW_VERSION, 3, 2, kDim, model_hash, 0};
   header.checksum = XXH3_64bits(columns.data(), columns.size() * sizeof(float));
   std::string out(reinterpret_cast<const char*>(&header), sizeof header);
@@ -129,6 +137,22 @@ kvasir_geometry run_geometry() {
   g.block_size = 8;
   g.model_hash = kHash;
   return g;
+}
+
+// Queries and keys as the file's matrices turn them.
+void skew(Prescribed& given, const std::string& bytes) {
+  std::vector<float> a(3 * 2 * kDim * kDim);
+  std::memcpy(a.data(), bytes.data() + sizeof(kvasir_skew_header), a.size() * sizeof(float));
+  const auto fold = [a](const Prescribed::Value& value, uint32_t heads_per_kv) {
+    return [a, value, heads_per_kv](uint32_t l, int32_t t, uint32_t h, uint32_t c) {
+      const float* column = a.data() + ((l * 2 + h / heads_per_kv) * kDim + c) * kDim;
+      double sum = 0;
+      for (uint32_t d = 0; d < kDim; ++d) sum += double{value(l, t, h, d)} * double{column[d]};
+      return static_cast<float>(sum);
+    };
+  };
+  given.q = fold(given.q, 2);
+  given.k = fold(given.k, 1);
 }
 
 TEST_SUITE("plugins/selector/infinigen") {
@@ -170,19 +194,8 @@ TEST_SUITE("plugins/selector/infinigen") {
   TEST_CASE("without RoPE: skew folded into queries and keys needs no skew file") {
     const TempDir dir;
     const std::string bytes = skew_bytes();
-    std::vector<float> a(3 * 2 * kDim * kDim);
-    std::memcpy(a.data(), bytes.data() + sizeof(kvasir_skew_header), a.size() * sizeof(float));
     Prescribed plain, folded;
-    const auto fold = [&a](const Prescribed::Value& value, uint32_t heads_per_kv) {
-      return [&a, value, heads_per_kv](uint32_t l, int32_t t, uint32_t h, uint32_t c) {
-        const float* column = a.data() + ((l * 2 + h / heads_per_kv) * kDim + c) * kDim;
-        double sum = 0;
-        for (uint32_t d = 0; d < kDim; ++d) sum += double{value(l, t, h, d)} * double{column[d]};
-        return static_cast<float>(sum);
-      };
-    };
-    folded.q = fold(plain.q, 2);
-    folded.k = fold(plain.k, 1);
+    skew(folded, bytes);
     const std::string few = "partial_weight_ratio = 0.25\nalpha = 2.0\nbudget_tokens = 11\n";
     const std::string skew = "skew_file = '" + write_file(dir, bytes) + "'\n";
     const auto by_file = plain.engine(kCache + infinigen(few + skew) + kRecording, kHash);
@@ -292,6 +305,55 @@ TEST_SUITE("plugins/selector/infinigen") {
       }
       CHECK(checked > 25);
     }
+  }
+
+  TEST_CASE("columns chosen offline are those of the skew file, with a prompt and without") {
+    const TempDir dir;
+    const std::string bytes = skew_bytes();
+    const std::string file = "columns = 'offline'\nskew_file = '" + write_file(dir, bytes) + "'\n";
+    Prescribed skewed;
+    skew(skewed, bytes);
+    for (const std::string rule : {"q", "qk", "union"})
+      for (const uint32_t n_prompt : {0u, 90u}) {
+        CAPTURE(rule);
+        CAPTURE(n_prompt);
+        Prescribed given;
+        const auto engine = given.engine(kCache + "chunk_size = 33\n" +
+                                             infinigen("partial_weight_ratio = 0.27\nalpha = 2.0\n"
+                                                       "budget_tokens = 9\ncolumn_score = '" +
+                                                       rule + "'\n" + file) +
+                                             kRecording,
+                                         kHash);
+        const auto seq = engine->open();
+        if (n_prompt > 0) Prescribed::prompt(*engine, seq, n_prompt);
+        // int(0.27 * 16) = 4 columns.
+        const auto in_use = [&](uint32_t layer, uint32_t kv, uint32_t c) {
+          const auto is_among_best = [&](const std::function<double(uint32_t)>& sum) {
+            uint32_t before = 0;  // of equal ones, the lower
+            for (uint32_t o = 0; o < kDim; ++o)
+              before += sum(o) > sum(c) || (sum(o) == sum(c) && o < c);
+            return before < 4;
+          };
+          const auto q = [&](uint32_t o) { return file_sum(layer, kv, false, o); };
+          const auto k = [&](uint32_t o) { return file_sum(layer, kv, true, o); };
+          if (rule == "qk") return is_among_best([&](uint32_t o) { return q(o) + k(o); });
+          return is_among_best(q) || (rule == "union" && is_among_best(k));
+        };
+        uint32_t checked = 0;
+        for (uint32_t n = n_prompt + 1; n < n_prompt + 61; ++n) {
+          const auto got = step(*engine, seq);
+          for (uint32_t layer = 1; layer < 3 && n > kSink + kWindow + 9; ++layer) {
+            const Choice want = choose(skewed, layer, n, 2.0, 9, [&](uint32_t kv, uint32_t c) {
+              return in_use(layer, kv, c);
+            });
+            if (want.margin < 5e-3) continue;
+            ++checked;
+            for (uint32_t kv = 0; kv < 2; ++kv) CHECK(got[(layer - 1) * 2 + kv] == want.tokens[kv]);
+          }
+        }
+        CHECK(checked > 25);
+        CHECK(engine->decode_engagement().fallbacks == 0);
+      }
   }
 
   TEST_CASE("the columns can follow the queries while tokens are generated") {
@@ -496,7 +558,7 @@ TEST_SUITE("plugins/selector/infinigen") {
     refusal("", "too short");
     refusal(good.substr(0, 39), "too short");
     refusal(patched(0, 'x'), "no skew file");
-    refusal(patched(8, 2), "format version 2");
+    refusal(patched(8, 1), "format version 1");
     refusal(patched(12, 4), "n_layers = 4");
     refusal(patched(16, 1), "n_kv_heads = 1");
     refusal(patched(20, 32), "head_dim = 32");
@@ -504,13 +566,19 @@ TEST_SUITE("plugins/selector/infinigen") {
     refusal(good.substr(0, good.size() - 1), "bytes, expected");
     refusal(good + "x", "bytes, expected");
     refusal(patched(100, 1), "damaged");
-    std::string long_column = good;
-    const float two = 2.0f;
-    std::memcpy(long_column.data() + sizeof(kvasir_skew_header), &two, sizeof two);
-    const uint64_t sum = XXH3_64bits(long_column.data() + sizeof(kvasir_skew_header),
-                                     long_column.size() - sizeof(kvasir_skew_header));
-    std::memcpy(long_column.data() + offsetof(kvasir_skew_header, checksum), &sum, sizeof sum);
-    refusal(long_column, "column 0 has not length 1");
+    const auto with_number = [&](size_t at, float value) {  // and the checksum that belongs to it
+      std::string bytes = good;
+      char* const numbers = bytes.data() + sizeof(kvasir_skew_header);
+      std::memcpy(numbers + at * sizeof value, &value, sizeof value);
+      const uint64_t sum = XXH3_64bits(numbers, bytes.size() - sizeof(kvasir_skew_header));
+      std::memcpy(bytes.data() + offsetof(kvasir_skew_header, checksum), &sum, sizeof sum);
+      return bytes;
+    };
+    refusal(with_number(0, 2.0f), "column 0 has not length 1");
+    constexpr size_t kMatrices = 3 * 2 * kDim * kDim;
+    refusal(with_number(kMatrices - 1, 2.0f), "column 95 has not length 1");
+    for (const float wrong : {-1.0f, std::nanf(""), HUGE_VALF})
+      refusal(with_number(kMatrices, wrong), "sum is negative or no number");
     FakeHost host;
     Selector missing(host, "infinigen", {{"skew_file", dir.path("none")}});
     const kvasir_geometry g = run_geometry();
@@ -591,6 +659,14 @@ TEST_SUITE("plugins/selector/infinigen") {
     g = run_geometry();
     CHECK(no_file->base.bind(no_file.self(), &g, no_file.err()) == KVASIR_ERR_INVALID);
     CHECK(no_file.text().find("skew_file") != std::string::npos);
+    const std::string offline = "offline";
+    Selector no_columns(host, "infinigen", {{"columns", offline}});
+    CHECK(no_columns.status() == KVASIR_ERR_INVALID);
+    CHECK(no_columns.text().find("needs a skew_file") != std::string::npos);
+    Selector two_minds(host, "infinigen",
+                       {{"columns", offline}, {"skew_file", "x"}, {"refresh_every", int64_t{5}}});
+    CHECK(two_minds.status() == KVASIR_ERR_INVALID);
+    CHECK(two_minds.text().find("refresh_every") != std::string::npos);
   }
 
   TEST_CASE("records take the bytes per token that the README says") {

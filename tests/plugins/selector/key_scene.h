@@ -59,6 +59,7 @@ class KeyScene {
     return sum;
   }
 
+  uint32_t layer = 0;  // of every call
   // What an earlier selector left of them, in every select(); null: all.
   const kvasir_selection* listed = nullptr;
   // Candidates [begin, end) in every call from here on.
@@ -146,6 +147,7 @@ class KeyScene {
       row.unit_end = scene.end_;
       step.struct_size = sizeof step;
       step.moment = moment;
+      step.layer = scene.layer;
       step.n_rows = 1;
       step.row_size = sizeof row;
       step.rows = &row;

@@ -107,7 +107,7 @@ TEST_SUITE("plugins/selector/magicpig") {
 
   TEST_CASE("planes are standard normal and codes are the signs of products with them") {
     constexpr uint32_t kBits = 9, kTables = 31;
-    const Planes planes(7, kBits, kTables, kDim);
+    const Planes planes(7, 0, kBits, kTables, kDim);
     double sum = 0, square = 0, n = 0;
     for (uint32_t l = 0; l < kTables; ++l) {
       for (uint32_t b = 0; b < kBits; ++b) {
@@ -133,7 +133,77 @@ TEST_SUITE("plugins/selector/magicpig") {
         }
       }
     }
-    CHECK(Planes(8, kBits, kTables, kDim).plane(0, 0, 0) != planes.plane(0, 0, 0));
+    CHECK(Planes(8, 0, kBits, kTables, kDim).plane(0, 0, 0) != planes.plane(0, 0, 0));
+  }
+
+  TEST_CASE("what is drawn are agreements of the planes of the README, shared or per head") {
+    constexpr uint32_t kTokens = 90, kBegin = 4, kEnd = 80, kBits = 3, kTables = 7, kLayers = 33;
+    constexpr uint64_t kSeed = 99;
+    const auto uniform = [](uint64_t i) {  // in (0, 1), from 1
+      uint64_t x = kSeed + i * 0x9e3779b97f4a7c15;
+      x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
+      x = (x ^ x >> 27) * 0x94d049bb133111eb;
+      return (static_cast<double>((x ^ x >> 31) >> 11) + 0.5) / 9007199254740992.0;
+    };
+    const auto normal = [&](uint64_t i) {  // from 0
+      const double length = std::sqrt(-2 * std::log(uniform(i - i % 2 + 1)));
+      const double angle = 2 * std::numbers::pi * uniform(i - i % 2 + 2);
+      return length * (i % 2 ? std::sin(angle) : std::cos(angle));
+    };
+    const auto codes = [&](uint64_t set, const std::vector<double>& x) {
+      std::vector<uint32_t> out(kTables);
+      for (uint64_t p = 0; p < kBits * kTables; ++p) {
+        double y = 0;
+        for (uint32_t d = 0; d < kDim; ++d)
+          y += x[d] * normal((set * kBits * kTables + p) * kDim + d);
+        REQUIRE(std::abs(y) > 1e-5);  // else f32 may see the other side
+        out[p / kBits] |= uint32_t{y > 0} << p % kBits;
+      }
+      return out;
+    };
+    const Data data = cone(kTokens, 71);
+    kvasir_geometry g = geometry();
+    g.n_layers = kLayers;
+    KeyScene scene(g, data.keys, data.q);
+    scene.candidates(kBegin, kEnd);
+    std::set<std::vector<uint32_t>> unlike;
+    for (const bool per_head : {false, true}) {
+      FakeHost host;
+      Selector selector(host, "magicpig",
+                        {{"K", int64_t{kBits}},
+                         {"L", int64_t{kTables}},
+                         {"seed", static_cast<int64_t>(kSeed)},
+                         {"planes", std::string(per_head ? "per_head" : "shared")}});
+      open(selector, scene.geometry());
+      for (const uint32_t layer : {0u, 1u, 15u, 16u, 31u, 32u}) {
+        CAPTURE(layer);
+        scene.layer = layer;
+        REQUIRE(scene.prompt_end(selector) == KVASIR_OK);
+        SelectionBuffer out(KVASIR_UNIT_TOKEN, KVASIR_SCOPE_Q_HEAD, kHeads, kHeads * kTokens);
+        REQUIRE(scene.select(selector, out.selection) == KVASIR_OK);
+        for (uint32_t h = 0; h < kHeads; ++h) {
+          const uint32_t kv_head = h / 2;
+          const uint64_t set = per_head ? layer / 16 * kKvHeads + kv_head : 0;
+          const auto query = codes(set, {scene.query(h), scene.query(h) + kDim});
+          std::vector<double> mean(kDim);
+          for (uint32_t t = kBegin; t < kEnd; ++t)
+            for (uint32_t d = 0; d < kDim; ++d)
+              mean[d] += scene.key(t, kv_head)[d] / double{kEnd - kBegin};
+          std::vector<uint32_t> want;
+          for (uint32_t t = kBegin; t < kEnd; ++t) {
+            std::vector<double> key(scene.key(t, kv_head), scene.key(t, kv_head) + kDim);
+            for (uint32_t d = 0; d < kDim; ++d) key[d] -= mean[d];
+            const auto code = codes(set, key);
+            int same = 0;
+            for (uint32_t l = 0; l < kTables; ++l) same += code[l] == query[l];
+            if (same >= 2) want.push_back(t);
+          }
+          CHECK(out.row(h) == want);
+          if (h == 0) unlike.insert(want);
+        }
+      }
+    }
+    CHECK(unlike.size() == 3);  // planes of layers 0 to 15, of 16 to 31, of 32
   }
 
   TEST_CASE("tables count agreement as comparing all codes does, whole, cut and joined") {

@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <functional>
 #include <numeric>
 
@@ -81,6 +83,40 @@ struct Prescribed {
       dot += double{q(layer, static_cast<int32_t>(query), q_head, d)} *
              double{k(layer, static_cast<int32_t>(key), q_head / 2, d)};
     return dot / 4;
+  }
+  // What a query head gets from attending to these tokens, from the definition.   [kDim]
+  std::vector<double> attention(uint32_t layer, uint32_t query, uint32_t q_head,
+                                std::span<const uint32_t> tokens) const {
+    std::vector<double> out(kDim);
+    double most = -1e300, sum = 0;
+    for (const uint32_t t : tokens) most = std::max(most, logit(layer, query, q_head, t));
+    for (const uint32_t t : tokens) {
+      const double p = std::exp(logit(layer, query, q_head, t) - most);
+      sum += p;
+      for (uint32_t d = 0; d < kDim; ++d)
+        out[d] += p * given_value(layer, static_cast<int32_t>(t), q_head / 2, d, 2);
+    }
+    for (double& value : out) value /= sum;
+    return out;
+  }
+  // The largest difference of `outputs` to that. The prompt of `n` tokens came in chunks, then
+  // n_decoded one by one; attended(layer, kv_head, query) lists the tokens.
+  template <class Attended>
+  double worst_output(uint32_t n, uint32_t chunk, uint32_t n_decoded,
+                      const Attended& attended) const {
+    double worst = 0;
+    size_t at = 0;
+    for (uint32_t begin = 0, end; begin < n + n_decoded; begin = end) {
+      end = begin < n ? std::min(n, begin + chunk) : begin + 1;
+      for (uint32_t layer = 0; layer < kLayers; ++layer)
+        for (uint32_t query = begin; query < end; ++query)
+          for (uint32_t q_head = 0; q_head < kQHeads; ++q_head) {
+            const auto want = attention(layer, query, q_head, attended(layer, q_head / 2, query));
+            for (uint32_t d = 0; d < kDim; ++d, ++at)
+              worst = std::max(worst, std::abs(want[d] - outputs.at(at)));
+          }
+    }
+    return at == outputs.size() ? worst : 1e300;
   }
 };
 

@@ -8,11 +8,13 @@
 #include <stdint.h>
 
 #define KVASIR_SKEW_MAGIC "KVSKEW" /* padded with zeros to 8 bytes */
-#define KVASIR_SKEW_VERSION 1u
+#define KVASIR_SKEW_VERSION 2u
 
 /* Little endian, no padding. Behind it n_layers * n_kv_heads * head_dim * head_dim f32:
- * [layer][kv head][column of A][head_dim], columns by falling singular value. Queries and keys are
- * those that attention multiplies, after RoPE. */
+ * [layer][kv head][column of A][head_dim], columns by falling singular value. Then n_layers *
+ * n_kv_heads * 2 * head_dim f32, [layer][kv head][q, k][column of A]: sums of |Q A| over the tokens
+ * and query heads, and of |K A| over the tokens of a text, which say which columns matter. Queries
+ * and keys are those that attention multiplies, after RoPE. */
 typedef struct kvasir_skew_header {
   char magic[8];
   uint32_t version;
