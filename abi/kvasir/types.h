@@ -89,7 +89,7 @@ typedef struct kvasir_lease {
 #define KVASIR_ROW_FALLBACK 3u /* dense for this row, counted as a fallback */
 
 #define KVASIR_SELECTION_DROP 1u  /* evict_plan only: rows list what to lose, not to keep */
-#define KVASIR_SELECTION_FINAL 2u /* speculate only: no select() for that layer and step */
+#define KVASIR_SELECTION_FINAL 2u /* speculate only: no select() of it for that layer and step */
 
 #define KVASIR_ACTION_RESTRICT 1u /* reachable until the next prompt; nothing moves */
 #define KVASIR_ACTION_EVICT 2u    /* never attended again in this sequence */

@@ -439,7 +439,9 @@ void Engine::truncate(SequenceId id, uint32_t kv_len) {
   for (uint32_t layer = 0; layer < m.geometry.n_layers; ++layer) {
     LayerState& state = seq.layers[layer];
     m.store->truncate(state, layer, kv_len);
-    state.selection = {};
+    // A choice of a token that stays is what the next one would have reused.
+    if (kv_len <= seq.prompt_end || state.selection.made_at >= kv_len - seq.prompt_end)
+      state.selection = {};
     state.final_blocks = std::min(state.final_blocks, kv_len / m.geometry.block_size);
     if (kv_len < seq.prompt_end) state.restricted.clear();
     for (size_t owner = 0; owner < m.context->owners.size(); ++owner)

@@ -42,7 +42,10 @@ class Engine {
 
   SequenceId open();
   SequenceId fork(SequenceId parent);
-  void truncate(SequenceId seq, uint32_t kv_len);  // forgets tokens at positions >= kv_len
+  // Forgets tokens at positions >= kv_len. What follows is as in a sequence that never had them;
+  // but where a choice was made after the cut that took the place of one made before it
+  // (token_step, reuse_steps), the next token chooses anew.
+  void truncate(SequenceId seq, uint32_t kv_len);
   void close(SequenceId seq);
   // The sequence as bytes, for load() of an engine over the same model, strategy and plugins;
   // `name` stands for the bytes in errors. See saved_sequence.h.

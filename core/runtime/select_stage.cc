@@ -112,13 +112,17 @@ std::vector<const LayerSelection*> SelectStage::select(uint32_t layer,
       c_.pipeline.selectors.empty() || c_.dense_layer[layer] || (prefill && !selects_in_prefill());
   std::vector<const LayerSelection*> result(rows.size(), &dense_);
   if (dense) return result;
-  std::vector<Work> works;
+  std::vector<Work> works, begun;
   for (size_t i = 0; i < rows.size(); ++i) {
     const uint32_t leader = prefill ? layer : c_.group_leader[layer];
     LayerSelection& selection = rows[i].seq->layers[leader].selection;
     result[i] = &selection;
     if (leader != layer || (!prefill && !due(layer, *rows[i].seq))) {
       const bool ahead = selection.speculated && selection.made_at == rows[i].seq->decode_index;
+      if (leader == layer && ahead && c_.pipeline.selectors.size() > 1) {
+        begun.push_back(resume(layer, rows[i]));
+        continue;
+      }
       if (leader != layer || !ahead) ++c_.counters->reused;
       if (leader != layer) result[i] = follow(layer, rows[i], selection);
       if (leader == layer && !selection.standing.empty()) roll(layer, rows[i]);
@@ -129,13 +133,25 @@ std::vector<const LayerSelection*> SelectStage::select(uint32_t layer,
       flags |= KVASIR_STEP_FORCED;
     works.push_back(start(layer, rows[i]));
   }
-  if (!works.empty()) run_chain(layer, works, q, n_queries, prefill ? KVASIR_P2 : KVASIR_D2, flags);
+  const uint32_t moment = prefill ? KVASIR_P2 : KVASIR_D2;
+  if (!works.empty()) run_chain(0, layer, works, q, n_queries, moment, flags);
+  if (!begun.empty()) run_chain(1, layer, begun, q, n_queries, moment, flags);
   return result;
 }
 
-void SelectStage::run_chain(uint32_t layer, std::vector<Work>& works, const float* q,
+// Its first selector has spoken already, a layer ahead; the others choose from what it left.
+SelectStage::Work SelectStage::resume(uint32_t layer, const BatchRow& row) const {
+  LayerSelection before = std::move(row.seq->layers[layer].selection);
+  Work work = start(layer, row);
+  work.bypassed = before.unchosen;
+  work.reuse_steps = before.reuse_steps;
+  narrow(work, std::move(before.heads), before.width);
+  return work;
+}
+
+void SelectStage::run_chain(size_t first, uint32_t layer, std::vector<Work>& works, const float* q,
                             uint64_t n_queries, uint32_t moment, uint32_t flags) {
-  for (size_t s = 0; s < c_.pipeline.selectors.size(); ++s) {
+  for (size_t s = first; s < c_.pipeline.selectors.size(); ++s) {
     const Selector& selector = *c_.pipeline.selectors[s];
     const kvasir_sel_limits& limits = selector.limits();
     std::vector<Work*> todo;

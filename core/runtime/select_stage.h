@@ -41,8 +41,10 @@ class SelectStage {
   const LayerSelection* follow(uint32_t layer, const BatchRow& row,
                                const LayerSelection& chosen) const;
   Work start(uint32_t layer, const BatchRow& row) const;
-  void run_chain(uint32_t layer, std::vector<Work>& works, const float* q, uint64_t n_queries,
-                 uint32_t moment, uint32_t flags);
+  Work resume(uint32_t layer, const BatchRow& row) const;
+  // Selectors from `first` on.
+  void run_chain(size_t first, uint32_t layer, std::vector<Work>& works, const float* q,
+                 uint64_t n_queries, uint32_t moment, uint32_t flags);
   void run_selector(size_t index, uint32_t layer, std::vector<Work*>& works, const float* q,
                     uint64_t n_queries, uint32_t moment, uint32_t flags);
   void narrow(Work& work, std::vector<HeadSelection>&& heads, uint32_t width) const;

@@ -138,13 +138,20 @@ TEST_CASE("the cadence of a truncated sequence is that of a fresh one") {
   Bench bench(8, 2);
   const std::string toml = "[cache]\nblock_size = 16\nwindow_tokens = 20\ntoken_step = 4\n" + kTopK;
   const auto prompt = some_tokens(160, 14), grown = some_tokens(7, 15);
-  const auto engine = bench.engine(toml);
-  const auto seq = engine->open();
-  prefill(*engine, seq, prompt);
-  feed(*engine, seq, grown);
-  engine->truncate(seq, 160);
-  const auto after = some_tokens(12, 16);
-  check_equal(feed(*engine, seq, after), fresh(bench, toml, prompt, after));
+  // Choices were made for tokens 0 and 4; cut between them, the first is gone as well.
+  for (const uint32_t kept : {0u, 4u, 5u, 6u}) {
+    CAPTURE(kept);
+    const auto engine = bench.engine(toml);
+    const auto seq = engine->open();
+    prefill(*engine, seq, prompt);
+    feed(*engine, seq, grown);
+    engine->truncate(seq, 160 + kept);
+    std::vector<TokenId> all(grown.begin(), grown.begin() + kept);
+    for (const TokenId token : some_tokens(12, 16)) all.push_back(token);
+    auto want = fresh(bench, toml, prompt, all);
+    want.erase(want.begin(), want.begin() + kept);
+    check_equal(feed(*engine, seq, std::span(all).subspan(kept)), want);
+  }
 }
 
 TEST_CASE("forks share blocks; closing the last holder frees them") {

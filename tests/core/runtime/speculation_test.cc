@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "tests/core/runtime/support.h"
+#include "tests/plugins/selector/prescribed_run.h"
 
 namespace {
 using namespace kvasir;
@@ -142,6 +143,52 @@ TEST_CASE("who asks for it is given each layer's attention input, that many laye
     });
     CHECK(engine->decode_engagement().fallbacks == 0);
   }
+}
+
+TEST_CASE("behind a list made a layer ahead the rest of the chain still chooses") {
+  const std::string cache =  // sink and window of a chain are whole blocks
+      "[cache]\nblock_size = 1\nsink_tokens = 4\nwindow_tokens = 8\ndense_layers = [0]\n";
+  const std::string first =
+      "[[selector]]\nplugin = 'kvasir.infinigen'\npartial_weight_ratio = 1.0\nbudget_tokens = 40\n"
+      "alpha = 1000.0\n";
+  for (const char* step : {"", "token_step = 3\n"})
+    for (const double p : {0.5, 1.0}) {
+      CAPTURE(step);
+      CAPTURE(p);
+      Prescribed scene;  // queries and keys do not depend on what was attended before
+      const std::string second =
+          "[[selector]]\nplugin = 'kvasir.twilight'\np = " + std::to_string(p) + "\n";
+      const auto alone = scene.engine(cache + step + first + kRecording);
+      const auto chained = scene.engine(cache + step + first + second + kRecording);
+      const auto a = alone->open(), b = chained->open();
+      Prescribed::prompt(*alone, a, 150);
+      Prescribed::prompt(*chained, b, 150);
+      recording_of(*alone).armed = recording_of(*chained).armed = 1;
+      for (int i = 0; i < 10; ++i) {
+        Prescribed::decode(*alone, a);
+        Prescribed::decode(*chained, b);
+      }
+      size_t all = 0, kept = 0;
+      const auto& want = recording_of(*alone).runs;
+      const auto& got = recording_of(*chained).runs;
+      REQUIRE(want.size() == got.size());
+      for (size_t run = 0; run < want.size(); ++run)
+        for (uint32_t head = 0; head < 2; ++head) {
+          const auto of_first = attended(want[run], a, head), of_both = attended(got[run], b, head);
+          CHECK(std::ranges::includes(of_first, of_both));
+          const bool is_dense = run % Prescribed::kLayers == 0;
+          CHECK((!is_dense || of_both == of_first));
+          if (is_dense) continue;
+          all += of_first.size();
+          kept += of_both.size();
+        }
+      CHECK(all > 20 * 2 * 45);
+      if (p == 1.0)
+        CHECK(kept == all);
+      else
+        CHECK(kept < all * 2 / 3);
+      CHECK(chained->decode_engagement().fallbacks == 0);
+    }
 }
 
 TEST_CASE("a speculated list is kept for token_step steps like any other") {
