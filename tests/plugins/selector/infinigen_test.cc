@@ -234,14 +234,27 @@ TEST_SUITE("plugins/selector/infinigen") {
     CHECK(outputs[0] == outputs[1]);
   }
 
-  TEST_CASE("without the bypass, no threshold and room for all still selects all") {
-    Prescribed given;
-    const auto engine =
-        given.engine(kCache + "bypass = false\n" + infinigen("alpha = 1e30\n") + kRecording);
-    const auto seq = engine->open();
-    Prescribed::prompt(*engine, seq, 70);
-    for (uint32_t n = 71; n < 75; ++n)
-      for (const auto& tokens : step(*engine, seq)) CHECK(tokens == up_to(n));
+  TEST_CASE("without the bypass, all columns, no threshold and room for all give dense") {
+    const TempDir dir;
+    const std::string all = "partial_weight_ratio = 1.0\nalpha = 1e30\nbudget_tokens = 4096\n";
+    Prescribed dense;
+    const auto reference = dense.engine(kCache + "[selector]\nplugin = 'kvasir.dense'\n");
+    const auto of_reference = reference->open();
+    Prescribed::prompt(*reference, of_reference, 70);
+    for (int i = 0; i < 10; ++i) Prescribed::decode(*reference, of_reference);
+    for (const std::string& skew :
+         {std::string(), "skew_file = '" + write_file(dir, skew_bytes()) + "'\n"}) {
+      CAPTURE(skew);
+      Prescribed given;
+      const auto engine =
+          given.engine(kCache + "bypass = false\n" + infinigen(all + skew) + kRecording, kHash);
+      const auto seq = engine->open();
+      Prescribed::prompt(*engine, seq, 70);
+      for (uint32_t n = 71; n < 81; ++n)
+        for (const auto& tokens : step(*engine, seq)) CHECK(tokens == up_to(n));
+      CHECK(engine->decode_engagement().bypassed == 0);
+      CHECK(max_difference(given.outputs, dense.outputs) < 1e-5);  // sums in another order
+    }
   }
 
   TEST_CASE("few columns: those with the largest sums over the prompt, as each rule says") {
