@@ -48,15 +48,15 @@ HWY_INLINE float poison_of(const float* HWY_RESTRICT x) {
   return hn::GetLane(hn::SumOfLanes(d, sum));
 }
 
-// steps[i] = x[i] * inverse to the nearest integer, ties to even, within [low, high].
-HWY_INLINE void nearest_steps(const float* HWY_RESTRICT x, float inverse, float low, float high,
+// steps[i] = x[i] * inverse to the nearest integer, ties to even, within [low, high]; something in
+// there where x is not finite.
+HWY_INLINE void nearest_steps(const float* HWY_RESTRICT x, float inverse, int32_t low, int32_t high,
                               int32_t* HWY_RESTRICT steps) {
   const F32 d;
   const hn::RebindToSigned<F32> di;
   for (size_t i = 0; i < kGroupElements; i += kLanes) {
-    const VecF32 scaled = hn::Mul(hn::LoadU(d, x + i), hn::Set(d, inverse));
-    const VecF32 inside = hn::Min(hn::Set(d, high), hn::Max(hn::Set(d, low), scaled));
-    hn::StoreU(hn::NearestInt(inside), di, steps + i);
+    const auto step = hn::NearestInt(hn::Mul(hn::LoadU(d, x + i), hn::Set(d, inverse)));
+    hn::StoreU(hn::Min(hn::Set(di, high), hn::Max(hn::Set(di, low), step)), di, steps + i);
   }
 }
 
@@ -69,7 +69,7 @@ void quantize(const float* HWY_RESTRICT x, Q8Group* HWY_RESTRICT out) {
   const float largest = hn::GetLane(hn::MaxOfLanes(d, high));
   const float inverse = store_scale(largest / 127.0f, poison_of(x), &out->scale);
   int32_t steps[kGroupElements];
-  nearest_steps(x, inverse, -127.0f, 127.0f, steps);
+  nearest_steps(x, inverse, -127, 127, steps);
   for (size_t i = 0; i < kGroupElements; ++i) out->q[i] = static_cast<int8_t>(steps[i]);
 }
 
@@ -80,7 +80,7 @@ void quantize(const float* HWY_RESTRICT x, Q4Group* HWY_RESTRICT out) {
   }
   const float inverse = store_scale(extreme / -8.0f, poison_of(x), &out->scale);
   int32_t steps[kGroupElements];
-  nearest_steps(x, inverse, -8.0f, 7.0f, steps);
+  nearest_steps(x, inverse, -8, 7, steps);
   for (size_t i = 0; i < kGroupElements / 2; ++i) {
     const int32_t low = steps[i] + 8, upper = steps[kGroupElements / 2 + i] + 8;
     out->q[i] = static_cast<uint8_t>(low | upper << 4);
