@@ -1,16 +1,10 @@
 // kvasir bench recall: strategies where the truth is known, at the same number of attended tokens.
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
-#include <map>
-#include <numeric>
-#include <optional>
+#include <cmath>
 
 #include "core/error.h"
-#include "core/model/prescribed_model.h"
-#include "core/runtime/engine.h"
 #include "tools/kvasir/commands.h"
-#include "tools/kvasir/recall_arms.h"
-#include "tools/kvasir/recall_meter.h"
+#include "tools/kvasir/recall_bench.h"
 #include "tools/kvasir/report.h"
 #include "tools/kvasir/text.h"
 
@@ -23,12 +17,6 @@ struct RecallOptions {
   std::vector<std::string> strategies;
   RecallShape shape;
   uint32_t budget = 512, block_size = 16;
-
-  // Per kv head and step, of a strategy that attends to its budget beside sink and window.
-  double target() const {
-    const double all = shape.context + (1.0 + shape.steps) / 2.0;
-    return std::min(all, 0.0 + shape.sink + shape.window + budget);
-  }
 };
 
 const char* name_of(RecallScope scope) {
@@ -36,139 +24,21 @@ const char* name_of(RecallScope scope) {
   return scope == RecallScope::kKvHead ? "kv head" : "query head";
 }
 
-RecallMeter::Choice choice_of(const Engine& engine) {
-  const CacheConfig& cache = engine.pipeline().strategy.cache;
-  const kvasir_sel_limits& limits = engine.pipeline().selectors.back()->limits();
-  RecallMeter::Choice choice;
-  choice.unit_tokens = limits.unit == KVASIR_UNIT_TOKEN ? 1 : cache.block_size.value;
-  if (limits.scope == KVASIR_SCOPE_SEQUENCE ||
-      cache.head_select_mode.value == HeadSelectMode::kShared)
-    choice.scope = RecallScope::kSequence;
-  else if (limits.scope == KVASIR_SCOPE_Q_HEAD)
-    choice.scope = RecallScope::kQHead;
-  return choice;
-}
-
-struct Run {
-  RecallMeter::Choice choice;
-  RecallFigures figures;
-  uint64_t kv_bytes = 0, fallbacks = 0;
-};
-
-class Bench {
- public:
-  Bench(const Options& options, const RecallOptions& o, PluginHost& host)
-      : seed_(options.seed),
-        o_(o),
-        host_(host),
-        world_(o.shape, options.seed),
-        truth_(world_, host.pool()) {}
-
-  Run run(const StrategyConfig& strategy) const {
-    const RecallShape& shape = o_.shape;
-    std::optional<RecallMeter> meter;
-    const PrescribedModel model(
-        {shape.n_layers, shape.n_q_heads, shape.n_kv_heads, shape.head_dim, shape.head_dim,
-         shape.context + shape.steps, world_.rope()},
-        [&](uint32_t layer, int32_t token, float* q, float* k, float* v) {
-          world_.project(layer, token, q, k, v);
-        },
-        [&](uint32_t layer, std::span<const int32_t> tokens, const float* out) {
-          meter->output(layer, static_cast<uint32_t>(tokens.back()),
-                        out + (tokens.size() - 1) * shape.n_q_heads * shape.head_dim);
-        });
-    EngineOptions options;
-    options.max_context = shape.context + shape.steps;
-    options.seed = seed_;
-    options.on_attend = [&](uint32_t layer, uint64_t, uint32_t head,
-                            std::span<const uint32_t> tokens) {
-      meter->attended(layer, head, tokens);
-    };
-    Engine engine(model, build_pipeline(strategy, host_.registry(), host_.services()), host_.pool(),
-                  host_.services(), options);
-    meter.emplace(world_, truth_, choice_of(engine), o_.budget);
-    const SequenceId seq = engine.open();
-    std::vector<TokenId> prompt(shape.context);
-    std::iota(prompt.begin(), prompt.end(), 0);
-    std::vector<float> logits(1);
-    engine.prefill(seq, prompt, logits);
-    for (uint32_t step = 0; step < shape.steps; ++step) {
-      const Engine::DecodeItem item{seq, static_cast<TokenId>(shape.context + step)};
-      engine.decode({&item, 1}, logits);
-    }
-    return {choice_of(engine), meter->figures(), engine.kv_bytes(seq),
-            engine.decode_engagement().fallbacks};
-  }
-
- private:
-  uint64_t seed_;
-  const RecallOptions& o_;
-  PluginHost& host_;
-  RecallWorld world_;
-  RecallTruth truth_;
-};
-
-// What was turned, or why it could not be.
-std::string note_of(const RecallArm& arm, const Fit& found, const RecallOptions& o,
-                    double attended) {
-  if (arm.knobs().empty()) return "attends to everything; nothing to fit";
-  std::string text;
-  for (size_t i = 0; i < found.values.size(); ++i) {
-    const double start = arm.knobs()[i].start;
-    if (found.reached && found.values[i] != start)
-      text += format("%s%s = %.6g instead of %.6g", text.empty() ? "" : ", ", arm.key(i).c_str(),
-                     found.values[i], start);
-  }
-  if (found.reached) return text;
-  text = format("attends to %.0f tokens: ", attended);
-  for (size_t i = 0; i < arm.knobs().size(); ++i)
-    text += format(i == 0 ? "no %s from %.6g to %.6g" : ", with no %s between %.6g and %.6g",
-                   arm.key(i).c_str(), arm.knobs()[i].low, arm.knobs()[i].high);
-  return text + format(
-                    " leads to %.0f; compare it with best and random beside it, which choose as "
-                    "many tokens",
-                    o.target());
-}
-
-Json measure(const Bench& bench, const RecallArm& arm, const RecallOptions& o,
-             const std::function<void()>& on_run) {
-  std::map<std::vector<double>, Run> runs;
-  const auto run = [&](const std::vector<double>& values) -> const Run& {
-    auto found = runs.find(values);
-    if (found == runs.end()) {
-      found = runs.emplace(values, bench.run(arm.strategy(values))).first;
-      on_run();
-    }
-    return found->second;
-  };
-  std::vector<double> starts;
-  for (const FitKnob& knob : arm.knobs()) starts.push_back(knob.start);
-  run(starts);  // what is wrong with the strategy itself is told
-  Fit found{starts, false};
-  if (!starts.empty()) {
-    const auto attended = [&](const std::vector<double>& values) {
-      try {
-        return run(values).figures.attended;
-      } catch (const Error&) {
-        return 0.0;  // a budget that is too small to work with
-      }
-    };
-    found = fit(arm.knobs(), attended, o.target(), o.block_size);
-  }
-  const Run& r = runs.at(found.values);
-  const std::string note = note_of(arm, found, o, r.figures.attended);
+Json to_json(const RecallResult& r) {
   Json settings = Json::object();
-  for (size_t i = 0; i < found.values.size(); ++i) {
-    if (i == 0) settings[arm.key(i)] = static_cast<uint64_t>(found.values[i]);
-    if (i != 0 && found.values[i] != starts[i]) settings[arm.key(i)] = found.values[i];
+  for (const auto& [key, value] : r.settings) {
+    if (value == std::floor(value))
+      settings[key] = static_cast<uint64_t>(value);
+    else
+      settings[key] = value;
   }
-  return {{"strategy", arm.label()},
+  return {{"strategy", r.label},
           {"unit", r.choice.unit_tokens == 1 ? "token" : "block"},
           {"scope", name_of(r.choice.scope)},
           {"settings", settings},
-          {"at_target", found.reached},
-          {"note", note.empty() ? Json(nullptr) : Json(note)},
-          {"runs", runs.size()},
+          {"at_target", r.at_target},
+          {"note", r.note.empty() ? Json(nullptr) : Json(r.note)},
+          {"runs", r.n_runs},
           {"tokens_attended", r.figures.attended},
           {"captured_mass", r.figures.captured},
           {"best_mass", r.figures.best},
@@ -267,11 +137,11 @@ void bench_recall(const Options& options, RecallOptions o) {
                                 o.shape.context};
   std::vector<RecallArm> arms;
   for (const std::string& name : o.strategies) arms.emplace_back(options, name, settings, host);
-  const Bench bench(options, o, host);
   const RecallShape& s = o.shape;
+  const RecallBench bench(s, o.budget, o.block_size, options.seed, host);
   Json report{{"context", s.context},
               {"budget_tokens", o.budget},
-              {"tokens_target", o.target()},
+              {"tokens_target", bench.target()},
               {"tokens_tolerance", o.block_size},
               {"steps", s.steps},
               {"needles", s.needles},
@@ -286,12 +156,14 @@ void bench_recall(const Options& options, RecallOptions o) {
               {"seed", options.seed},
               {"strategies", Json::array()}};
   ProgressBar bar("recall", !options.json);
-  uint64_t n_done = 0;  // runs: at least one more for each strategy that is left
-  for (size_t i = 0; i < arms.size(); ++i)
-    report["strategies"].push_back(measure(bench, arms[i], o, [&] {
+  uint64_t n_done = 0;  // runs; at least one more for each strategy that is left
+  for (size_t i = 0; i < arms.size(); ++i) {
+    const RecallResult result = bench.measure(arms[i], [&] {
       ++n_done;
       bar.update(n_done, n_done + (arms.size() - i - 1));
-    }));
+    });
+    report["strategies"].push_back(to_json(result));
+  }
   if (options.json) return print_json(report);
   print_text(report);
 }

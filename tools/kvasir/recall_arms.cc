@@ -6,6 +6,7 @@
 #include <cmath>
 #include <filesystem>
 
+#include "core/error.h"
 #include "core/plugin/option_schema.h"
 
 namespace kvasir::tool {
@@ -63,8 +64,18 @@ RecallArm::RecallArm(const Options& options, const std::string& name,
   with.set.emplace_back("cache.dense_layers=[0]");
   with.set.emplace_back("storage.type_k=f32");
   with.set.emplace_back("storage.type_v=f32");
-  strategy_ = resolve_strategy(with);
+  try {
+    resolve(with, settings, host);
+  } catch (const Error& e) {
+    if (name.find('/') == std::string::npos) throw;
+    throw Error(e.kind(), "-s " + name + ": " + e.what() +
+                              " (/token or /shared may stand behind the name of a strategy)");
+  }
   label_ = strategy_.name + suffixes;
+}
+
+void RecallArm::resolve(const Options& options, const RecallSettings& settings, PluginHost& host) {
+  strategy_ = resolve_strategy(options);
   if (chooses(*build_pipeline(strategy_, host.registry(), host.services()).selectors.front()))
     add_budget(settings, host);
   if (!knobs_.empty()) add_shares(host);

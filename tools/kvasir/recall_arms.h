@@ -37,6 +37,7 @@ class RecallArm {
     std::string key, name;
     bool is_whole;
   };
+  void resolve(const Options& options, const RecallSettings& settings, PluginHost& host);
   void add_budget(const RecallSettings& settings, PluginHost& host);
   void add_shares(PluginHost& host);
   void add(size_t selector, const std::string& key, bool is_whole, const FitKnob& knob);

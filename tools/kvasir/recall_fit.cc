@@ -9,7 +9,8 @@
 namespace kvasir::tool {
 namespace {
 
-constexpr int kMostRuns = 12;  // of one search
+constexpr int kMostRuns = 12;             // in search of a budget
+constexpr double kShareStep = 1.0 / 128;  // of the range of a share
 
 class Search {
  public:
@@ -80,7 +81,7 @@ class Search {
     if ((at_low < target_) == (at_high < target_)) return false;
     const bool rises = at_low < at_high;
     std::optional<double> nearest;  // value below the target
-    for (int run = 2; run < kMostRuns; ++run) {
+    while (high - low > kShareStep * (knob.high - knob.low)) {
       const double at = (low + high) / 2.0, tokens = ask(i, at);
       if (tokens != at_low && tokens != at_high) {
         if (hits(tokens)) return true;

@@ -8,13 +8,11 @@
 
 namespace kvasir::tool {
 
-RecallMeter::RecallMeter(const RecallWorld& world, const RecallTruth& truth, Choice choice,
-                         uint32_t top_k)
+RecallMeter::RecallMeter(const RecallWorld& world, const RecallTruth& truth, Choice choice)
     : world_(world),
       truth_(truth),
       shape_(world.shape()),
       choice_(choice),
-      top_k_(top_k),
       attended_(shape_.n_kv_heads) {}
 
 void RecallMeter::attended(uint32_t layer, uint32_t kv_head, std::span<const uint32_t> tokens) {
@@ -36,11 +34,12 @@ void RecallMeter::add_q_head(uint32_t layer, uint32_t pos, uint32_t q_head,
                              const std::vector<uint32_t>& seen, const float* o) {
   const std::span<const float> mass = truth_.mass(layer, pos, q_head);
   const std::span<const double> want = truth_.output(layer, pos, q_head);
+  const auto sees = [&](uint32_t t) { return std::binary_search(seen.begin(), seen.end(), t); };
   double captured = 0, on_needles = 0, of_needles = 0;
   for (const uint32_t t : seen) captured += double{mass[t]};
   for (const uint32_t t : world_.needles()) {
     of_needles += double{mass[t]};
-    if (std::binary_search(seen.begin(), seen.end(), t)) on_needles += double{mass[t]};
+    if (sees(t)) on_needles += double{mass[t]};
   }
   double error = 0, length = 0;
   for (uint32_t d = 0; d < shape_.head_dim; ++d) {
@@ -50,7 +49,10 @@ void RecallMeter::add_q_head(uint32_t layer, uint32_t pos, uint32_t q_head,
   sums_.attended += static_cast<double>(seen.size());
   sums_.captured += captured;
   sums_.needles += of_needles > 0 ? on_needles / of_needles : 1.0;
-  sums_.top_k += top_k(mass, seen);
+  const std::span<const uint32_t> heaviest = truth_.heaviest(layer, pos, q_head);
+  const auto n_found = std::count_if(heaviest.begin(), heaviest.end(), sees);
+  sums_.top_k +=
+      heaviest.empty() ? 1.0 : static_cast<double>(n_found) / static_cast<double>(heaviest.size());
   sums_.error += std::sqrt(error / length);
   ++n_;
 }
@@ -95,21 +97,6 @@ void RecallMeter::add_bounds(uint32_t layer, uint32_t pos, uint32_t first_q_head
   sums_.random += drawn * mean;
   if (units.size() > 1)
     sums_.random_deviation += std::sqrt(drawn * (n_units - drawn) / (n_units - 1.0) * variance);
-}
-
-double RecallMeter::top_k(std::span<const float> mass, const std::vector<uint32_t>& seen) const {
-  std::vector<uint32_t> order(mass.size() - shape_.window - shape_.sink);
-  std::iota(order.begin(), order.end(), shape_.sink);
-  const size_t k = std::min<size_t>(top_k_, order.size());
-  if (k == 0) return 1.0;
-  const auto kth = order.begin() + static_cast<ptrdiff_t>(k);
-  if (k < order.size())
-    std::nth_element(order.begin(), kth, order.end(),
-                     [&](uint32_t a, uint32_t b) { return mass[a] > mass[b]; });
-  const auto found = std::count_if(order.begin(), kth, [&](uint32_t t) {
-    return std::binary_search(seen.begin(), seen.end(), t);
-  });
-  return static_cast<double>(found) / static_cast<double>(k);
 }
 
 RecallFigures RecallMeter::figures() const {

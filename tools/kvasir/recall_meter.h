@@ -23,7 +23,7 @@ struct RecallFigures {
   double random = 0;    // the same, expected of a random choice
   double random_deviation = 0;  // standard deviation of one such draw
   double needles = 0;           // share of the needles' mass
-  double top_k = 0;             // share of the `top_k` heaviest tokens between sink and window
+  double top_k = 0;             // share of the heaviest tokens that the truth names
   double error = 0;             // |output - dense output| / |dense output|
 };
 
@@ -33,8 +33,7 @@ class RecallMeter {
     uint32_t unit_tokens = 1;  // 1, or those of a block
     RecallScope scope = RecallScope::kKvHead;
   };
-  // `top_k`: tokens asked for by RecallFigures::top_k.
-  RecallMeter(const RecallWorld& world, const RecallTruth& truth, Choice choice, uint32_t top_k);
+  RecallMeter(const RecallWorld& world, const RecallTruth& truth, Choice choice);
 
   // What a kv head attends to in the step at hand, positions ascending.
   void attended(uint32_t layer, uint32_t kv_head, std::span<const uint32_t> tokens);
@@ -48,13 +47,11 @@ class RecallMeter {
                   const float* o);
   void add_bounds(uint32_t layer, uint32_t pos, uint32_t first_q_head, uint32_t n_q_heads,
                   size_t n_attended);
-  double top_k(std::span<const float> mass, const std::vector<uint32_t>& seen) const;
 
   const RecallWorld& world_;
   const RecallTruth& truth_;
   const RecallShape& shape_;
   Choice choice_;
-  uint32_t top_k_;
   std::vector<std::vector<uint32_t>> attended_;  // [kv_head]
   RecallFigures sums_;
   uint64_t n_ = 0;  // query heads counted

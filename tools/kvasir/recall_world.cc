@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 namespace kvasir::tool {
 namespace {
@@ -118,19 +119,28 @@ void RecallWorld::attend(uint32_t layer, uint32_t pos, uint32_t q_head, std::spa
   }
 }
 
-RecallTruth::RecallTruth(const RecallWorld& world, ThreadPool& pool) : shape_(world.shape()) {
+RecallTruth::RecallTruth(const RecallWorld& world, uint32_t n_heaviest, ThreadPool& pool)
+    : shape_(world.shape()),
+      n_heaviest_(std::min(n_heaviest, shape_.context - shape_.sink - shape_.window)) {
   const size_t n = size_t{shape_.n_layers - 1} * shape_.steps * shape_.n_q_heads;
   const size_t width = size_t{shape_.context} + shape_.steps;
   mass_.resize(n * width);
   output_.resize(n * shape_.head_dim);
+  heaviest_.resize(n * n_heaviest_);
   pool.parallel_for(n, 1, [&](uint64_t begin, uint64_t end, uint32_t) {
     for (uint64_t i = begin; i < end; ++i) {
       const auto q_head = static_cast<uint32_t>(i % shape_.n_q_heads);
       const auto step = static_cast<uint32_t>(i / shape_.n_q_heads % shape_.steps);
       const auto layer = static_cast<uint32_t>(i / shape_.n_q_heads / shape_.steps) + 1;
       const uint32_t pos = shape_.context + step;
-      world.attend(layer, pos, q_head, std::span(mass_).subspan(i * width, size_t{pos} + 1),
+      const auto mass = std::span(mass_).subspan(i * width, size_t{pos} + 1);
+      world.attend(layer, pos, q_head, mass,
                    std::span(output_).subspan(i * shape_.head_dim, shape_.head_dim));
+      std::vector<uint32_t> order(mass.size() - shape_.window - shape_.sink);
+      std::iota(order.begin(), order.end(), shape_.sink);
+      std::nth_element(order.begin(), order.begin() + n_heaviest_, order.end(),
+                       [&](uint32_t a, uint32_t b) { return mass[a] > mass[b]; });
+      std::copy_n(order.begin(), n_heaviest_, heaviest_.begin() + i * n_heaviest_);
     }
   });
 }
@@ -146,6 +156,11 @@ std::span<const float> RecallTruth::mass(uint32_t layer, uint32_t pos, uint32_t 
 
 std::span<const double> RecallTruth::output(uint32_t layer, uint32_t pos, uint32_t q_head) const {
   return std::span(output_).subspan(index(layer, pos, q_head) * shape_.head_dim, shape_.head_dim);
+}
+
+std::span<const uint32_t> RecallTruth::heaviest(uint32_t layer, uint32_t pos,
+                                                uint32_t q_head) const {
+  return std::span(heaviest_).subspan(index(layer, pos, q_head) * n_heaviest_, n_heaviest_);
 }
 
 }  // namespace kvasir::tool

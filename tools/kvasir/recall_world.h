@@ -17,7 +17,7 @@ namespace kvasir::tool {
 struct RecallShape {
   uint32_t context = 4096, steps = 32;  // tokens of the prompt; queries decoded after it
   uint32_t sink = 16, window = 64;      // tokens that are attended in any case: no needles there
-  uint32_t n_layers = 4, n_q_heads = 16, n_kv_heads = 4, head_dim = 64;
+  uint32_t n_layers = 4, n_q_heads = 12, n_kv_heads = 4, head_dim = 64;
   uint32_t needles = 8;
   double needle_mass = 0.5, drift = 0.3;
 
@@ -60,18 +60,23 @@ class RecallWorld {
 // strategies.
 class RecallTruth {
  public:
-  RecallTruth(const RecallWorld& world, ThreadPool& pool);
+  // `n_heaviest`: tokens that heaviest() names.
+  RecallTruth(const RecallWorld& world, uint32_t n_heaviest, ThreadPool& pool);
 
   // Of the query at `pos` >= context, in `layer` >= 1.
   std::span<const float> mass(uint32_t layer, uint32_t pos, uint32_t q_head) const;  // [pos + 1]
   std::span<const double> output(uint32_t layer, uint32_t pos, uint32_t q_head) const;
+  // Tokens of the largest mass between sink and window, in no order.
+  std::span<const uint32_t> heaviest(uint32_t layer, uint32_t pos, uint32_t q_head) const;
 
  private:
   size_t index(uint32_t layer, uint32_t pos, uint32_t q_head) const;
 
   RecallShape shape_;
-  std::vector<float> mass_;     // [layer - 1][step][q_head][context + steps]
-  std::vector<double> output_;  // [layer - 1][step][q_head][head_dim]
+  uint32_t n_heaviest_;
+  std::vector<float> mass_;         // [layer - 1][step][q_head][context + steps]
+  std::vector<double> output_;      // [layer - 1][step][q_head][head_dim]
+  std::vector<uint32_t> heaviest_;  // [layer - 1][step][q_head][n_heaviest]
 };
 
 }  // namespace kvasir::tool
