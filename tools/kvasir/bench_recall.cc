@@ -1,6 +1,7 @@
 // kvasir bench recall: strategies where the truth is known, at the same number of attended tokens.
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
+#include <sstream>
 
 #include "core/error.h"
 #include "tools/kvasir/commands.h"
@@ -18,6 +19,12 @@ struct RecallOptions {
   RecallShape shape;
   uint32_t budget = 512, block_size = 16;
 };
+
+// Presets: the bounds at every unit and scope, then the methods.
+constexpr const char* kStrategies =
+    "dense oracle random oracle/shared oracle/token random/token oracle/token/shared quest "
+    "block_topk ktransformers infllm snapkv h2o tova pyramidkv infinigen magicpig twilight "
+    "duoattention streaming";
 
 const char* name_of(RecallScope scope) {
   if (scope == RecallScope::kSequence) return "sequence";
@@ -97,12 +104,13 @@ void print_text(const Json& report) {
   }
   std::fputs(table.text().c_str(), stdout);
   std::printf(
-      "\nattended: tokens per kv head and step, wanted: %.0f = sink %u + window %u + budget %u, "
+      "\nattended: tokens per kv head and step. Wanted: %.0f (sink %u + window %u + budget %u), "
       "to\n"
-      "within a block of %u; where budget_tokens = %u gave another number, settings were searched\n"
-      "that give this one. best and random: the captured mass of an exact and of a random choice\n"
-      "(+- what one draw strays) of as many tokens, of the same unit, shared by the same heads,\n"
-      "beside the same sink and window. Sets of query heads count as their union per kv head.\n",
+      "within a block of %u. Where budget_tokens = %u gives another number, settings that give\n"
+      "this one were searched. best, random: captured mass of an exact and of a random choice\n"
+      "(+- a draw's standard deviation) of as many tokens, of the same unit and scope, beside the\n"
+      "same sink and window. Sets of query heads are attended, and count, as their union per kv\n"
+      "head.\n",
       report["tokens_target"].get<double>(), number("sink_tokens"), number("window_tokens"),
       number("budget_tokens"), number("block_size"), number("budget_tokens"));
   if (!notes.empty()) std::printf("\n%s", notes.c_str());
@@ -110,27 +118,10 @@ void print_text(const Json& report) {
 
 void bench_recall(const Options& options, RecallOptions o) {
   check(o);
-  if (o.strategies.empty())
-    o.strategies = {"dense",
-                    "oracle",
-                    "random",
-                    "oracle/shared",
-                    "oracle/token",
-                    "random/token",
-                    "oracle/token/shared",
-                    "quest",
-                    "block_topk",
-                    "ktransformers",
-                    "infllm",
-                    "snapkv",
-                    "h2o",
-                    "tova",
-                    "pyramidkv",
-                    "infinigen",
-                    "magicpig",
-                    "twilight",
-                    "duoattention",
-                    "streaming"};
+  if (o.strategies.empty()) {
+    std::istringstream presets(kStrategies);
+    for (std::string name; presets >> name;) o.strategies.push_back(name);
+  }
   PluginHost host(options);
   host.log_once();
   const RecallSettings settings{o.block_size, o.shape.sink, o.shape.window, o.budget,
@@ -182,7 +173,7 @@ void add_bench(CLI::App& app) {
   auto o = std::make_shared<RecallOptions>();
   RecallShape& s = o->shape;
   add_arm_flags(*c, *options, o->strategies);
-  c->add_option("-c,--ctx-size", s.context, "Tokens of the prompt");
+  add_ctx_size(*c, s.context, "Tokens of the prompt, also 4K");
   c->add_option("-b,--budget", o->budget, "Tokens selected beside sink and window");
   c->add_option("-n,--steps", s.steps, "Queries decoded");
   c->add_option("--block-size", o->block_size, "Tokens per block");

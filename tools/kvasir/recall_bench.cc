@@ -124,14 +124,14 @@ std::string RecallBench::note(const RecallArm& arm, const Fit& found, double att
   for (size_t i = 0; i < found.values.size(); ++i) {
     const FitKnob& knob = arm.knobs()[i];
     const char* key = arm.key(i).c_str();
-    tried += format("%s%s (%.6g to %.6g)", i == 0 ? "" : " or ", key, knob.low, knob.high);
+    tried += i == 0 ? format("no %s from %.6g to %.6g", key, knob.low, knob.high)
+                    : format(", and no %s short of all or nothing,", key);
     if (found.values[i] != knob.start)
       turned += format("%s%s = %.6g instead of %.6g", turned.empty() ? "" : ", ", key,
                        found.values[i], knob.start);
   }
   if (found.reached) return turned;
-  return format("attends to %.0f tokens; no value of %s leads to %.0f. ", attended, tried.c_str(),
-                target()) +
+  return format("attends to %.0f tokens; %s leads to %.0f. ", attended, tried.c_str(), target()) +
          "Compare it with best and random in its row, which choose as many tokens";
 }
 

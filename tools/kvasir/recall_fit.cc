@@ -9,8 +9,8 @@
 namespace kvasir::tool {
 namespace {
 
-constexpr int kMostRuns = 12;             // in search of a budget
-constexpr double kShareStep = 1.0 / 128;  // of the range of a share
+constexpr int kMostRuns = 12;            // in search of a budget
+constexpr double kShareStep = 1.0 / 64;  // of the range of a share
 
 class Search {
  public:

@@ -17,7 +17,7 @@ namespace kvasir::tool {
 struct RecallShape {
   uint32_t context = 4096, steps = 32;  // tokens of the prompt; queries decoded after it
   uint32_t sink = 16, window = 64;      // tokens that are attended in any case: no needles there
-  uint32_t n_layers = 4, n_q_heads = 12, n_kv_heads = 4, head_dim = 64;
+  uint32_t n_layers = 4, n_q_heads = 8, n_kv_heads = 4, head_dim = 64;
   uint32_t needles = 8;
   double needle_mass = 0.5, drift = 0.3;
 
