@@ -52,9 +52,10 @@ TEST_CASE("bench recall: at one number of tokens, oracle >= all others >= random
       continue;
     }
     CHECK(r["at_target"] == true);
-    CHECK(std::abs(r["tokens_attended"].get<double>() - target) <= 16);
-    // Sets of query heads are counted as unions per kv head. A block more or less of ordinary
-    // tokens is 2 % of the mass.
+    CHECK(std::abs(r["tokens_attended"].get<double>() - target) <=
+          (unit == "block" ? 16 : 0.02 * target));
+    // Sets of query heads are counted as unions per kv head. What 2 % of the tokens, or half a
+    // block, more or less may catch: 2 % of the mass.
     CHECK(captured <= oracle.at(unit + (scope == "query head" ? "kv head" : scope)) + 0.02);
     // Of 8 needles with half of the mass a draw of an eighth of the context finds about one, so one
     // draw strays by some 6 % from its mean: three times that bounds whoever draws once, and

@@ -30,11 +30,9 @@ RecallMeter::Choice choice_of(const Engine& engine) {
 
 }  // namespace
 
-RecallBench::RecallBench(const RecallShape& shape, uint32_t budget, uint32_t tolerance,
-                         uint64_t seed, PluginHost& host)
+RecallBench::RecallBench(const RecallShape& shape, uint32_t budget, uint64_t seed, PluginHost& host)
     : shape_(shape),
       budget_(budget),
-      tolerance_(tolerance),
       seed_(seed),
       host_(host),
       world_(shape, seed),
@@ -43,6 +41,10 @@ RecallBench::RecallBench(const RecallShape& shape, uint32_t budget, uint32_t tol
 double RecallBench::target() const {
   const double all = shape_.context + (1.0 + shape_.steps) / 2.0;
   return std::min(all, 0.0 + shape_.sink + shape_.window + budget_);
+}
+
+double RecallBench::tolerance(const RecallMeter::Choice& choice) const {
+  return std::max(0.0 + choice.unit_tokens, 0.02 * target());
 }
 
 RecallResult RecallBench::run(const StrategyConfig& strategy) const {
@@ -105,10 +107,11 @@ RecallResult RecallBench::measure(const RecallArm& arm, const std::function<void
   };
   Fit found;
   for (const FitKnob& knob : arm.knobs()) found.values.push_back(knob.start);
-  run_once(found.values);
-  if (!arm.knobs().empty()) found = fit(arm.knobs(), attended, target(), tolerance_);
+  const double near_enough = tolerance(run_once(found.values).choice);
+  if (!arm.knobs().empty()) found = fit(arm.knobs(), attended, target(), near_enough);
   RecallResult out = runs.at(found.values);
   out.label = arm.label();
+  out.tolerance = near_enough;
   out.at_target = found.reached;
   out.n_runs = runs.size();
   out.note = note(arm, found, out.figures.attended);
