@@ -141,10 +141,12 @@ void bench_recall(const Options& options, RecallOptions o) {
   ProgressBar bar("recall", !options.json);
   uint64_t n_done = 0;  // runs; at least one more for each strategy that is left
   for (size_t i = 0; i < arms.size(); ++i) {
+    const size_t n_left = arms.size() - i - 1;
     const RecallResult result = bench.measure(arms[i], [&] {
       ++n_done;
-      bar.update(n_done, n_done + (arms.size() - i - 1));
+      bar.update(n_done, n_done + n_left + 1);  // the one at hand may need another
     });
+    bar.update(n_done, n_done + n_left);
     report["strategies"].push_back(to_json(result));
   }
   if (options.json) return print_json(report);

@@ -22,11 +22,11 @@ class Search {
   }
 
   Fit run() {
-    if (budget()) return {values_, true};
+    if (budget(knobs_[0].start)) return {values_, true};
     const double end = too_many_ ? knobs_[0].low : knobs_[0].high;
     for (size_t i = 1; i < knobs_.size(); ++i) {
       values_[0] = end;
-      if (share(i) || (below_ && budget_from(knobs_[0].low))) return {values_, true};
+      if (share(i) || (below_ && budget(knobs_[0].low))) return {values_, true};
       values_[i] = knobs_[i].start;
     }
     Fit none;
@@ -41,11 +41,9 @@ class Search {
   }
   bool hits(double tokens) const { return std::abs(tokens - target_) <= tolerance_; }
 
-  bool budget() { return budget_from(knobs_[0].start); }
-
   // Between the largest budget known to be too small and the smallest known to be too large: where
   // the line through the last two leads, or, since it may lead astray, every third time the middle.
-  bool budget_from(double start) {
+  bool budget(double start) {
     double low = knobs_[0].low, high = knobs_[0].high, slope = 1.0;
     std::optional<double> at_low, at_high;
     double at = std::clamp(start, low, high), before = 0.0, tokens_before = 0.0;
@@ -60,7 +58,7 @@ class Search {
         slope = std::max((tokens - tokens_before) / (at - before), 0.01);
       before = at;
       tokens_before = tokens;
-      // An end of the range was not tried yet; other ends were.
+      // What was tried bounds the next try; an end of the range may still be tried itself.
       const double first = at_low ? low + 1.0 : low, last = at_high ? high - 1.0 : high;
       if (first > last) return false;
       double next = std::min(at + (target_ - tokens) / slope, 4.0 * at + 1.0);
