@@ -286,14 +286,47 @@ TEST_CASE("a prompt kept in a file is not read again, and answers as one that wa
 
 TEST_CASE("config explain shows a native key, what it became, and the total that follows") {
   const Json r = json_of({"config", "explain", "ktransformers", "-c", "131072", "--json"});
-  std::string note, value;
+  std::string note;
+  std::map<std::string, Json> values;
+  for (const Json& line : r["cache"]) values[line["key"]] = line["value"];
   for (const Json& plugin : r["plugins"])
-    for (const Json& option : plugin["options"])
-      if (option["key"] == "budget_blocks") note = option["note"], value = option["value"];
-  CHECK(value == "96");
+    for (const Json& option : plugin["options"]) {
+      values[option["key"]] = option["value"];
+      if (option["key"] == "budget_blocks") note = option["note"];
+    }
+  CHECK(values["budget_blocks"] == Json(96));  // numbers as numbers, and so on
+  CHECK(values["type_k"] == Json("f16"));
+  CHECK(values["cache.bypass"] == Json(true));
+  CHECK(values["cache.positions"] == Json("true"));
+  CHECK(values["cache.dense_layers"] == Json::array());
+  const Json h2o = json_of({"config", "explain", "h2o", "--json"});
+  for (const Json& option : h2o["plugins"][0]["options"]) {
+    if (option["key"] == "heavy_ratio") CHECK(option["value"] == Json(0.1));
+    if (option["key"] == "hh_size") CHECK(option["value"].is_null());
+  }
   CHECK(note.find("second_block_count") != std::string::npos);
   CHECK(note.find("12288 tokens") != std::string::npos);
   CHECK(r["attended"]["attended_tokens"] == 16512);
+}
+
+TEST_CASE("config check warns without a model of what a model would refuse") {
+  const std::vector<std::string> arguments{"config", "check", "quest", "--set",
+                                           "selector.token_budget=8"};
+  const Finished plain = run_kvasir(arguments);
+  CHECK(plain.code == 0);
+  CHECK(plain.out == "quest: ok\n");
+  CHECK(plain.err.find("warning: quest: ") != std::string::npos);
+  CHECK(plain.err.find("budget_tokens = 8 is less than one block (block_size = 16)") !=
+        std::string::npos);
+  std::vector<std::string> as_json = arguments;
+  as_json.emplace_back("--json");
+  const Json r = json_of(as_json)["strategies"][0];
+  CHECK(r["ok"] == true);
+  CHECK(r["warning"].get<std::string>().find("less than one block") != std::string::npos);
+  CHECK(json_of({"config", "check", "quest", "--json"})["strategies"][0]["warning"].is_null());
+  std::vector<std::string> with_shape = arguments;
+  with_shape.insert(with_shape.end(), {"--preset", "llama-3.1-8b"});
+  CHECK(run_kvasir(with_shape).code == 2);
 }
 
 TEST_CASE("config explain counts what a strategy that evicts leaves") {
@@ -358,12 +391,12 @@ TEST_CASE("later sources of a setting win: file, environment, command line") {
     arguments.insert(arguments.end(), more.begin(), more.end());
     const Json r = json_of(arguments, environment);
     for (const Json& line : r["cache"])
-      if (line["key"] == "cache.window_tokens") return line["value"].get<std::string>();
-    return std::string();
+      if (line["key"] == "cache.window_tokens") return line["value"].get<int>();
+    return 0;
   };
-  CHECK(window({}, {}) == "2000");
-  CHECK(window({}, {"KVASIR_SET_CACHE_WINDOW_TOKENS=70"}) == "70");
-  CHECK(window({"--set", "cache.window_tokens=64"}, {"KVASIR_SET_CACHE_WINDOW_TOKENS=70"}) == "64");
+  CHECK(window({}, {}) == 2000);
+  CHECK(window({}, {"KVASIR_SET_CACHE_WINDOW_TOKENS=70"}) == 70);
+  CHECK(window({"--set", "cache.window_tokens=64"}, {"KVASIR_SET_CACHE_WINDOW_TOKENS=70"}) == 64);
 }
 
 TEST_CASE("flags can come from the environment, and the command line wins") {

@@ -35,12 +35,22 @@ uint32_t context_of(const Options& options, const StrategyConfig& strategy,
   return configured ? configured : shape.max_context;
 }
 
-void check_one(PluginHost& host, const Options& options, const ConfigOptions& o) {
+// Without a model: against the nominal shape, and what fails there is returned as a warning, since
+// another shape may do. Empty: nothing to say.
+std::string check_one(PluginHost& host, const Options& options, const ConfigOptions& o) {
   const StrategyConfig strategy = resolve_strategy(options);
   build_pipeline(strategy, host.registry(), host.services());
-  if (!has_model(options, o)) return;
-  const ModelShape shape = shape_for_planning(options.model, o.preset_name);
-  plan_strategy(host, strategy, shape, Compute::kF32, context_of(options, strategy, shape));
+  const bool given = has_model(options, o);
+  const ModelShape shape =
+      shape_for_planning(options.model, given ? o.preset_name : kNominalPreset);
+  try {
+    plan_strategy(host, strategy, shape, Compute::kF32, context_of(options, strategy, shape));
+  } catch (const Error& e) {
+    if (given) throw;
+    return std::string(e.what()) + " (for the shape of " + kNominalPreset +
+           "; -m or --preset checks against yours)";
+  }
+  return "";
 }
 
 // All are checked; the mistakes come as one error, so that a script sees exit code 2.
@@ -54,11 +64,17 @@ void check(Options options, const ConfigOptions& o) {
   for (const std::string& name : names) {
     options.strategy = name;
     try {
-      check_one(host, options, o);
-      results.push_back({{"strategy", name}, {"ok", true}, {"error", nullptr}});
+      const std::string warning = check_one(host, options, o);
+      if (!warning.empty() && !options.json)
+        std::fprintf(stderr, "kvasir: warning: %s: %s\n", name.c_str(), warning.c_str());
+      results.push_back({{"strategy", name},
+                         {"ok", true},
+                         {"error", nullptr},
+                         {"warning", warning.empty() ? Json(nullptr) : Json(warning)}});
     } catch (const Error& e) {
       errors.emplace_back(e.what());
-      results.push_back({{"strategy", name}, {"ok", false}, {"error", e.what()}});
+      results.push_back(
+          {{"strategy", name}, {"ok", false}, {"error", e.what()}, {"warning", nullptr}});
     }
   }
   if (options.json) {
@@ -87,19 +103,35 @@ std::string in_tokens(PluginHost& host, const Pipeline::Explained& section,
   return "";
 }
 
+// A value as TOML writes it; for numbers, truth values, strings and lists JSON agrees.
+Json value_json(const std::string& toml) {
+  if (toml == "not set") return nullptr;
+  const Json value = Json::parse(toml, nullptr, false);
+  return value.is_discarded() ? Json(toml) : value;
+}
+
+std::string value_text(const Json& value) {
+  if (value.is_null()) return "not set";
+  if (!value.is_array()) return value.dump();
+  std::vector<std::string> parts;
+  for (const Json& part : value) parts.push_back(part.dump());
+  return "[" + join(parts, ", ") + "]";
+}
+
 // [cache] in full, then per section what the plugin gets.
 Json settings_json(PluginHost& host, const StrategyConfig& strategy, const Pipeline& pipeline) {
   Json out{{"cache", Json::array()}, {"plugins", Json::array()}};
   for (const ExplainLine& line : explain(strategy))
     if (line.key.starts_with("cache."))
-      out["cache"].push_back({{"key", line.key}, {"value", line.value}, {"origin", line.origin}});
+      out["cache"].push_back(
+          {{"key", line.key}, {"value", value_json(line.value)}, {"origin", line.origin}});
   for (const Pipeline::Explained& section : pipeline.explained) {
     Json options = Json::array();
     for (const auto& option : section.options) {
       const std::string tokens = in_tokens(host, section, option, strategy.cache.block_size.value);
       const char* between = option.note.empty() || tokens.empty() ? "" : "; ";
       options.push_back({{"key", option.key},
-                         {"value", option.value},
+                         {"value", value_json(option.value)},
                          {"origin", option.origin},
                          {"note", option.note + between + tokens}});
     }
@@ -150,14 +182,14 @@ void print_text(const Json& report) {
   std::printf("strategy %s\n\n", report["strategy"].get<std::string>().c_str());
   Table table({"key", "value", "from", ""});
   for (const Json& line : report["cache"])
-    table.add({line["key"], line["value"], line["origin"], ""});
+    table.add({line["key"], value_text(line["value"]), line["origin"], ""});
   for (const Json& plugin : report["plugins"]) {
     std::string section = plugin["table"];
     if (n_selectors > 1 && section == table_name(Kind::kSelector))
       section += "." + std::to_string(selector++);
     table.add({section + ".plugin", plugin["id"], plugin["file"], ""});
     for (const Json& option : plugin["options"])
-      table.add({section + "." + option["key"].get<std::string>(), option["value"],
+      table.add({section + "." + option["key"].get<std::string>(), value_text(option["value"]),
                  option["origin"], option["note"]});
   }
   std::fputs(table.text().c_str(), stdout);

@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <mutex>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,11 +22,16 @@ class PluginHost {
   PluginRegistry& registry() { return registry_; }
   // What plugins logged at level info so far, shown or not: id and text.
   const std::vector<std::pair<std::string, std::string>>& said() const { return said_; }
+  // From now on a line is shown the first time only: for tools that run a strategy many times.
+  void log_once() { log_once_ = true; }
 
  private:
   Topology topology_;
   ThreadPool pool_;
   std::vector<std::pair<std::string, std::string>> said_;
+  bool log_once_ = false;
+  std::mutex shown_mutex_;
+  std::set<std::pair<std::string, std::string>> shown_;
   HostServices services_;
   PluginRegistry registry_;
 };
