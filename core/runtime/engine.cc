@@ -444,6 +444,11 @@ void Engine::truncate(SequenceId id, uint32_t kv_len) {
       state.selection = {};
     state.final_blocks = std::min(state.final_blocks, kv_len / m.geometry.block_size);
     if (kv_len < seq.prompt_end) state.restricted.clear();
+    const uint32_t n_units =
+        state.restricted_unit == KVASIR_UNIT_BLOCK ? kv_len / m.geometry.block_size : kv_len;
+    for (auto& reachable : state.restricted)
+      std::erase_if(reachable, [&](uint32_t unit) { return unit >= n_units; });
+    state.restricted_end = std::min(state.restricted_end, n_units);
     for (size_t owner = 0; owner < m.context->owners.size(); ++owner)
       m.context->owners[owner].slab.truncate(state.slabs[owner], kv_len);
   }

@@ -50,10 +50,10 @@ struct Blocks : Follower {
     const uint64_t budget = of.budget_tokens / b;
     if (layer < dense_layers || candidates.size() <= budget)
       return {forced, b, {candidates, Vector(candidates.size(), 0.0), candidates.size(), 0}};
+    const Rows queries = track.queries(layer, n - 1);
     const auto score = [&](uint32_t h, uint32_t block) {
       const Rows& k = track.k(layer, of.shape.heads.kv_head(h));
-      return variant.score(track.q(layer, h, n - 1),
-                           Rows(k.begin() + block * b, k.begin() + (block + 1) * b));
+      return variant.score(queries[h], Rows(k.begin() + block * b, k.begin() + (block + 1) * b));
     };
     const auto rows =
         block_topk::choose(of.shape.heads, candidates, budget, score, rule, shared, track.scale());
@@ -107,7 +107,7 @@ TEST_CASE(
           "dense_layers = [0, 1]\ngqa_reduce = '" + rules[rule] + "'\n", 1e-5},
          std::move(quest), report);
   }
-  conclude(report, "quest");
+  conclude(report, "quest", {.block_sizes = {16}});
 }
 
 }  // namespace

@@ -28,12 +28,11 @@ inline Vector magnitude(const Rows& x, const Rows& a) {
 }
 // The n columns of one kv head with the largest sum over queries and heads of its group of |q A|.
 // q: of all heads of the group, one after the other.
+inline Choice largest(const Vector& sum, uint64_t n) {
+  return {range(0, static_cast<uint32_t>(sum.size())), sum, n, 0};
+}
 inline Choice columns(const Rows& q, const Rows& a, uint64_t n) {
-  Choice out;
-  out.n = n;
-  out.score = magnitude(q, a);
-  out.candidates = range(0, static_cast<uint32_t>(out.score.size()));
-  return out;
+  return largest(magnitude(q, a), n);
 }
 inline uint64_t column_count(double ratio, uint32_t head_dim) {
   return static_cast<uint64_t>(ratio * head_dim);

@@ -12,22 +12,40 @@ struct Rehearsed : Follower {
   Case of;
   double alpha, ratio, slack;
   Reduce group;
-  std::vector<std::vector<Indices>> columns;  // [layer][kv_head]
+  // [layer][kv_head]: sums over the queries of all prompts, and the columns.
+  std::vector<Rows> sum;
+  std::vector<std::vector<Indices>> columns;
   Rehearsed(const Case& c, double a, double r, double s, Reduce g)
-      : of(c), alpha(a), ratio(r), slack(s), group(g) {}
+      : of(c), alpha(a), ratio(r), slack(s), group(g) {
+    start();
+  }
   std::unique_ptr<Follower> clone() const override { return std::make_unique<Rehearsed>(*this); }
 
+  uint64_t n_columns() const { return infinigen::column_count(ratio, of.shape.heads.head_dim); }
+  // Until a prompt is read, the first columns count.
+  void start() {
+    const Heads& heads = of.shape.heads;
+    sum.assign(of.shape.n_layers, Rows(heads.n_kv_heads, Vector(heads.head_dim, 0.0)));
+    columns.assign(
+        of.shape.n_layers,
+        std::vector<Indices>(heads.n_kv_heads, range(0, static_cast<uint32_t>(n_columns()))));
+  }
   void prompted(const Track& track) override {
     const Heads& heads = of.shape.heads;
-    columns.assign(of.shape.n_layers, {});
-    for (uint32_t layer = 0; layer < of.shape.n_layers; ++layer)
+    for (uint32_t layer = 1; layer < of.shape.n_layers; ++layer)  // layer 0 is dense
       for (uint32_t g = 0; g < heads.n_kv_heads; ++g) {
         Rows q;
         for (uint32_t h = g * heads.group(); h < (g + 1) * heads.group(); ++h)
-          for (uint32_t pos = 0; pos < track.size(); ++pos) q.push_back(track.q(layer, h, pos));
-        columns[layer].push_back(
-            infinigen::columns(q, {}, infinigen::column_count(ratio, heads.head_dim)).chosen());
+          for (uint32_t pos = track.prompt_begin(); pos < track.size(); ++pos)
+            q.push_back(track.q(layer, h, pos));
+        Vector& total = sum[layer][g];
+        total = reduce({total, infinigen::magnitude(q, {})}, Reduce::kSum);
+        columns[layer][g] = infinigen::largest(total, n_columns()).chosen();
       }
+  }
+  // Sums keep what the forgotten queries added, and the columns stay: unless nothing is left.
+  void truncated(const Track& track) override {
+    if (track.size() == 0) start();
   }
   Expected expect(const Track& track, uint32_t layer, uint32_t kv_head) override {
     const Heads& heads = of.shape.heads;
@@ -67,8 +85,6 @@ TEST_CASE("InfiniGen fetches one common count of the best rehearsed tokens") {
   Report report;
   CaseOptions options;
   options.n_layers = 3;
-  options.shortest = 1;
-  options.second_prompts = false;
   const std::vector<std::string> rules = {"sum", "mean", "max"};
   for (uint32_t i = 0; i < case_count(); ++i) {
     Case of = make_case(i, options);

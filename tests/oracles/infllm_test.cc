@@ -158,9 +158,7 @@ TEST_CASE("slices and tokens choose by what was attended to while it was near") 
   Report report;
   Tally tally;
   for (uint32_t i = 0; i < case_count(); ++i) {
-    CaseOptions cases;
-    cases.longest = i % 72 == 5 ? 4097 : 1500;
-    Case of = make_case(i, cases);
+    Case of = make_case(i, {});
     Random random(i);
     of.cache.window_tokens = std::max(of.cache.window_tokens, 1u);
     Options options;

@@ -110,10 +110,8 @@ struct Sampler : Follower {
 TEST_CASE("MagicPIG draws as often as it says and weighs by the logarithm") {
   Report report;
   Tally all;
-  CaseOptions options;
-  options.longest = 1200;
   for (uint32_t i = 0; i < case_count(); ++i) {
-    Case of = make_case(i, options);
+    Case of = make_case(i, {});
     Random random(i);
     of.cache.window_from_prompt = random.one_in(2);
     of.cache.window_tokens = std::max(of.cache.window_tokens, 1u);
@@ -136,6 +134,7 @@ TEST_CASE("MagicPIG draws as often as it says and weighs by the logarithm") {
   }
   MESSAGE("magicpig: ", report.text(), "; drew ", all.drawn, ", expected ", all.expected,
           ", standard error ", std::sqrt(all.square), "; log-weights within ", all.worst_weight);
+  check_reach(report, "magicpig");
   CHECK(all.weights > 1000);
   CHECK(all.worst_weight < 1e-4);
   CHECK(std::abs(all.drawn - all.expected) < 4.0 * std::sqrt(all.square));

@@ -26,13 +26,14 @@ inline Vector pool(const Vector& x, uint32_t kernel, Pooling how) {
 }
 
 // Sum over the queries of the probability of each of the n tokens. q: one per query, at positions
-// n - q.size() …; each sees what stands before it and itself.
-inline Vector vote(const Rows& q, const Rows& k, double scale) {
+// n - q.size() …; each sees what stands before it and itself, but for what is gone.
+inline Vector vote(const Rows& q, const Rows& k, double scale, const Indices& gone = {}) {
   const auto n = static_cast<uint32_t>(k.size()), w = static_cast<uint32_t>(q.size());
   Vector sum(n, 0.0);
   for (uint32_t i = 0; i < w; ++i) {
-    const Vector p = softmax(logits(q[i], k, range(0, n - w + i + 1), scale));
-    for (size_t t = 0; t < p.size(); ++t) sum[t] += p[t];
+    const Indices seen = without(range(0, n - w + i + 1), gone);
+    const Vector p = softmax(logits(q[i], k, seen, scale));
+    for (size_t s = 0; s < p.size(); ++s) sum[seen[s]] += p[s];
   }
   return sum;
 }

@@ -41,7 +41,9 @@ void MagicPig::update(const sdk::Step& step, const sdk::UpdateItems& items) {
     const uint32_t begin = item.block * geometry_.block_size;
     const bool final = item.flags & KVASIR_ITEM_FINAL;
     const uint32_t end = std::min(begin + item.n_tokens, final ? UINT32_MAX : row.unit_end);
-    for (uint32_t t = std::max({begin, layer.hashed_end, row.unit_begin}); t < end; ++t) {
+    // A sequence that began without a prompt is told of its first blocks before its sink is whole.
+    const uint32_t candidates = std::max(row.unit_begin, geometry_.sink_tokens);
+    for (uint32_t t = std::max({begin, layer.hashed_end, candidates}); t < end; ++t) {
       rows[item.row].emplace_back(t, item.lease);
     }
   }

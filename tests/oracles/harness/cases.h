@@ -31,10 +31,7 @@ struct Case {
 };
 
 struct CaseOptions {
-  bool truncates = true, second_prompts = true;
-  bool truncates_into_prompt = true;
-  uint32_t longest = 4097;  // context
-  uint32_t shortest = 0;
+  bool second_prompts = true;
   uint32_t n_layers = 2;
 };
 
@@ -44,5 +41,6 @@ Case make_case(uint32_t index, const CaseOptions& options);
 
 // More than 200, and few under sanitizers; KVASIR_ORACLE_CASES says otherwise.
 uint32_t case_count();
+bool are_cases_reduced();  // by one or the other
 
 }  // namespace kvasir::oracle

@@ -63,24 +63,7 @@ class Duel {
   // Empty, or the first thing that is wrong.
   std::string run() {
     for (const Action& action : case_.script) {
-      Side& side = sides_[action.sequence];
-      switch (action.kind) {
-        case Action::Kind::kPrompt:
-          prompt(side, action.n);
-          break;
-        case Action::Kind::kDecode:
-          for (uint32_t i = 0; i < action.n && why_.empty(); ++i) decode();
-          break;
-        case Action::Kind::kFork:
-          sides_.push_back({engine_->fork(side.id), side.track, side.follower->clone()});
-          break;
-        case Action::Kind::kTruncate:
-          if (action.n >= side.track.size()) break;
-          engine_->truncate(side.id, action.n);
-          side.track.truncate(action.n);
-          side.follower->truncated(side.track);
-          break;
-      }
+      act(action);
       if (!why_.empty()) return why_;
     }
     for (const Side& side : sides_) engine_->close(side.id);
@@ -94,6 +77,71 @@ class Duel {
   static constexpr uint32_t kMaxContext = 4608;
 
   int32_t fresh_token() { return next_token_++; }
+
+  void act(const Action& action) {
+    Side& side = sides_[action.sequence];
+    Reach& reach = report_.reach;
+    switch (action.kind) {
+      case Action::Kind::kPrompt:
+        reach.second_prompts += side.track.size() > 0 ? 1 : 0;
+        return prompt(side, action.n);
+      case Action::Kind::kDecode:
+        return decode_and_count(side, action.n);
+      case Action::Kind::kFork:
+        ++reach.forks;
+        sides_.push_back({engine_->fork(side.id), side.track, side.follower->clone()});
+        return;
+      case Action::Kind::kTruncate:
+        return truncate(side, action.n);
+    }
+  }
+
+  void decode_and_count(const Side& side, uint32_t n) {
+    const uint32_t before = side.track.size();
+    for (uint32_t i = 0; i < n && why_.empty(); ++i) decode();
+    if (!why_.empty()) return;
+    Reach& reach = report_.reach;
+    reach.runs += n >= Reach::kRun ? 1 : 0;
+    reach.runs_from_nothing += n >= Reach::kRun && before == 0 ? 1 : 0;
+    if (is_counted_) return;
+    is_counted_ = true;
+    const Reach::Shape shape{case_.shape.heads.group(), case_.shape.heads.head_dim,
+                             case_.cache.block_size};
+    ++reach.cases;
+    reach.contexts.insert(before);
+    reach.shapes.insert(shape);
+    if (before >= Reach::kLong) reach.long_shapes.insert(shape);
+  }
+
+  void truncate(Side& side, uint32_t n) {
+    if (n >= side.track.size()) return;
+    const Follower::Cut cut = side.follower->cut(side.track, n);
+    std::string refusal;
+    try {
+      engine_->truncate(side.id, n);
+    } catch (const Error& e) {
+      refusal = e.what();
+    }
+    const std::string begin = "cannot truncate to " + std::to_string(n) + " tokens: ";
+    if (cut == Follower::Cut::kRefused && refusal.empty())
+      why_ = "a cut to " + std::to_string(n) + " is made, though tokens behind it were dropped";
+    if (cut == Follower::Cut::kPossible && !refusal.empty()) why_ = refusal;
+    if (!refusal.empty() && (refusal.find(begin) == std::string::npos ||
+                             refusal.find("the strategy has evicted tokens") == std::string::npos))
+      why_ = "a cut is refused with: " + refusal;
+    if (!why_.empty()) return;
+    Reach& reach = report_.reach;
+    if (!refusal.empty()) {  // the sequence goes on as if nothing had been asked
+      ++reach.refused_cuts;
+      return;
+    }
+    uint32_t& counter = n == 0                        ? reach.cuts_to_nothing
+                        : n < side.track.prompt_end() ? reach.cuts_in_prompt
+                                                      : reach.cuts_in_answer;
+    ++counter;
+    side.track.truncate(n);
+    side.follower->truncated(side.track);
+  }
 
   void prompt(Side& side, uint32_t n) {
     std::vector<TokenId> ids(n);
@@ -291,6 +339,7 @@ class Duel {
   std::vector<Side> sides_;
   int32_t next_token_ = 1;
   bool decoding_ = false;
+  bool is_counted_ = false;  // in the report's reach
   std::string why_;
 };
 
@@ -306,7 +355,6 @@ Expected Follower::expect_slice(const Track&, uint32_t, uint32_t, uint32_t, uint
 
 void duel(const Case& of, const Strategy& strategy, std::unique_ptr<Follower> follower,
           Report& report) {
-  ++report.cases;
   std::string why;
   try {
     why = Duel(of, strategy, std::move(follower), report).run();
@@ -317,15 +365,22 @@ void duel(const Case& of, const Strategy& strategy, std::unique_ptr<Follower> fo
 }
 
 std::string Report::text() const {
-  return std::to_string(cases) + " cases, " + std::to_string(steps) + " steps, " +
+  return std::to_string(reach.cases) + " cases, " + std::to_string(steps) + " steps, " +
          std::to_string(choices) + " real choices, " + std::to_string(swapped) +
          " swaps at near-ties (worst " + std::to_string(worst_swap) +
          " of the scale), outputs within " + std::to_string(worst_output);
 }
 
-void conclude(const Report& report, const std::string& name) {
+void check_reach(const Report& report, const std::string& name, const Demand& demand) {
+  MESSAGE(name, " reach: ", report.reach.text());
+  const std::string missing = report.reach.shortfall(demand);
+  if (!are_cases_reduced()) CHECK_MESSAGE(missing.empty(), "not reached: ", missing);
+}
+
+void conclude(const Report& report, const std::string& name, const Demand& demand) {
   MESSAGE(name, ": ", report.text());
-  CHECK(report.choices > report.cases);
+  check_reach(report, name, demand);
+  CHECK(report.choices > report.reach.cases);
   CHECK(report.swapped * 50 <= report.choices);  // items; a choice has hundreds
   CHECK(report.worst_output < 1e-4);
 }

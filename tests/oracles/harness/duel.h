@@ -10,6 +10,7 @@
 #include "tests/core/runtime/support.h"
 #include "tests/oracles/choice.h"
 #include "tests/oracles/harness/cases.h"
+#include "tests/oracles/harness/reach.h"
 
 namespace kvasir::oracle {
 
@@ -50,6 +51,10 @@ class Follower {
   };
   virtual void attended(const Track&, uint32_t /*layer*/, const Attended&) {}
   virtual void truncated(const Track&) {}
+  // Whether the sequence can be cut to n tokens: not where a dropped token stood at n or beyond.
+  // The runtime may also refuse inside blocks that it closed up after dropping.
+  enum class Cut { kPossible, kRefused, kEither };
+  virtual Cut cut(const Track&, uint32_t /*n*/) const { return Cut::kPossible; }
   // Methods that choose in prefill too, slice by slice: the queries [from, to) share a choice.
   virtual bool chooses_in_prefill() const { return false; }
   virtual Expected expect_slice(const Track& track, uint32_t layer, uint32_t kv_head, uint32_t from,
@@ -59,7 +64,7 @@ class Follower {
 };
 
 struct Report {
-  uint32_t cases = 0;
+  Reach reach;
   uint64_t steps = 0;    // per sequence
   uint64_t choices = 0;  // where something was left out
   uint64_t swapped = 0;  // items taken in place of others within tolerance
@@ -80,7 +85,10 @@ struct Strategy {
 void duel(const Case& of, const Strategy& strategy, std::unique_ptr<Follower> follower,
           Report& report);
 
-// After all cases: enough of them chose something, and swaps are as rare as near-ties are.
-void conclude(const Report& report, const std::string& name);
+// After all cases: they reach what is demanded, unless KVASIR_ORACLE_CASES or sanitizers make them
+// few.
+void check_reach(const Report& report, const std::string& name, const Demand& demand = {});
+// And enough of them chose something, and swaps are as rare as near-ties are.
+void conclude(const Report& report, const std::string& name, const Demand& demand = {});
 
 }  // namespace kvasir::oracle

@@ -92,6 +92,12 @@ Vector Track::q(uint32_t layer, uint32_t q_head, uint32_t pos) const {
   return q_at(layer, q_head, pos, pos);
 }
 
+Rows Track::queries(uint32_t layer, uint32_t pos) const {
+  Rows out;
+  for (uint32_t h = 0; h < shape().heads.n_q_heads; ++h) out.push_back(q(layer, h, pos));
+  return out;
+}
+
 Vector Track::q_at(uint32_t layer, uint32_t q_head, uint32_t pos, double turned_to) const {
   const World::Look& look = world_->look(layer, tokens_[pos]);
   return turned(look.q.data() + size_t{q_head} * shape().heads.head_dim, turned_to);

@@ -63,6 +63,7 @@ class Track {
   const Rows& k_raw(uint32_t layer, uint32_t kv_head) const { return layers_[layer].raw[kv_head]; }
   const Rows& v(uint32_t layer, uint32_t kv_head) const { return layers_[layer].v[kv_head]; }
   Vector q(uint32_t layer, uint32_t q_head, uint32_t pos) const;
+  Rows queries(uint32_t layer, uint32_t pos) const;  // of all query heads
   // The same query turned as if it stood at another position.
   Vector q_at(uint32_t layer, uint32_t q_head, uint32_t pos, double turned_to) const;
   // Probability of each of `tokens` for the query at pos.
