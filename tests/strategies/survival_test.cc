@@ -124,11 +124,13 @@ TEST_CASE("a prompt may come in chunks of any size") {
 TEST_CASE("a prompt may come in chunks of every size, for strategies of each kind") {
   // They choose blocks, tokens and evicted ones, by the whole prompt, its end, or step by step.
   const std::set<std::string> kinds = {
-      "quest", "ktransformers_preselect", "snapkv", "h2o, in tokens", "infinigen", "magicpig"};
+      "quest", "ktransformers_preselect", "snapkv", "h2o, in tokens", "infinigen", "magicpig",
+      "infllm"};
   size_t n_rows = 0;
   KVASIR_FOR_EACH_ROW(row) {
     if (!kinds.contains(row.name)) continue;
     ++n_rows;
+    // Of one token, it is in no chunk's way.
     const std::string slice = row.slice.empty() ? "" : " " + row.slice + "=1";
     const Logits whole = chunked(row, chunk(kWhole) + slice, 3);
     for (uint32_t n = 1; n <= kChunked; n += few_cases() ? 13 : 1) {

@@ -46,7 +46,9 @@ class Variants {
 void add_evicting(Variants& to) {
   const std::string h2o = "h2o, in tokens";
   to.add(h2o, "positions by slot", "cache.positions=slot");
-  to.add(h2o, "after the prompt only", "selector.evict_at=prompt_end").rewinds = Rewinds::kDecoded;
+  Row& once = to.add(h2o, "after the prompt only", "selector.evict_at=prompt_end");
+  once.rewinds = Rewinds::kDecoded;
+  once.why = "what the prompt's end evicted does not come back";
   to.add(h2o, "one choice, by the largest sum",
          "cache.gqa_reduce=max cache.head_select_mode=shared");
   to.add("tova", "positions by slot", "cache.positions=slot");
@@ -73,6 +75,7 @@ void add_infinigen(Variants& to) {
       "selector.prefill_select_tokens";
   Row& offline = to.add("infinigen", "columns of a text", skewed + "selector.columns=offline");
   offline.rewinds = Rewinds::kAnywhere;
+  offline.why = "no query has a say in the columns";
   to.add("infinigen, a pool", "the oldest goes", "selector.eviction_policy=fifo");
   to.add("infinigen, a pool", "the one used longest ago goes", "selector.eviction_policy=lru");
 }
@@ -82,6 +85,7 @@ void add_magicpig(Variants& to) {
          "selector.table_layout=csr cache.window_flush_tokens=1");
   Row& exact = to.add("magicpig", "answers attended exactly", "cache.window_flush_tokens=0");
   exact.engages = Engages::kAfterPrompt;
+  exact.why = "without a prompt there is nothing to draw from";
   to.add("magicpig", "a window that rolls",
          "cache.window_mode=rolling cache.window_flush_tokens=0");
 }
