@@ -4,6 +4,8 @@
 
 #include <sstream>
 
+#include "tests/strategies/variants.h"
+
 namespace kvasir::test {
 namespace {
 
@@ -14,7 +16,7 @@ const std::string kCommon =
 
 std::vector<Row> make_rows() {
   const auto all = Engages::kNever;
-  const auto evicts = Engages::kEvicts;
+  const auto evicts = Engages::kAfterPrompt;
   const std::string forced = "cache.sink_tokens=4 cache.window_tokens=16 ";
   std::vector<Row> rows;
   rows.push_back({.name = "dense",
@@ -155,6 +157,15 @@ std::vector<Row> make_rows() {
                   .why = "a share of the prompt never covers what is generated: a full budget is "
                          "one in tokens; each token evicts another"});
   const std::string tokens = "!selector.heavy_ratio !selector.recent_ratio ";
+  rows.push_back({.name = "h2o, in tokens",
+                  .preset = "h2o",
+                  .small = tokens + "selector.hh_size=12 selector.recent_size=12",
+                  .full = "selector.hh_size=4096",
+                  .half = "selector.hh_size=6 selector.recent_size=6",
+                  .engages = evicts,
+                  .dense_up_to = 24,
+                  .rewinds = Rewinds::kNever,
+                  .why = "each token evicts another"});
   rows.push_back({.name = "h2o, in tokens, masking",
                   .preset = "h2o",
                   .small = tokens + "selector.hh_size=12 selector.recent_size=12 "
@@ -292,6 +303,7 @@ std::vector<Row> make_rows() {
                   .full = "selector.budget_tokens=4096",
                   .half = "selector.budget_tokens=16",
                   .dense_up_to = 48});
+  add_variants(rows);
   return rows;
 }
 
@@ -334,7 +346,14 @@ StrategyConfig dense_of(const StrategyConfig& strategy) {
   dense.selectors[0] = {};
   dense.selectors[0].plugin.value = "kvasir.dense";
   dense.representative.reset();
-  dense.cache.positions.value = Positions::kTrue;
+  const auto exact = [](const OptionSetting& o) {
+    return o.key == "type_k" && o.value == OptionValue(std::string("f32"));
+  };
+  const auto& stored = strategy.storage.options;
+  const bool rounds = std::none_of(stored.begin(), stored.end(), exact);
+  const bool before_rope = strategy.cache.positions.value == Positions::kSlot ||
+                           strategy.selectors[0].plugin.value == "kvasir.infllm";
+  dense.cache.positions.value = rounds && before_rope ? Positions::kSlot : Positions::kTrue;
   return dense;
 }
 

@@ -12,11 +12,13 @@ namespace kvasir::test {
 
 enum class Equal { kBits, kBound };  // kBound: logits within 1e-5 of the largest
 // How counters show that the strategy was at work: it attends to less than there is, because it
-// selects, because it evicts, or not at all.
-enum class Engages { kSelects, kEvicts, kNever };
+// selects, in sequences that had a prompt (to evict by, or to choose from), or not at all.
+enum class Engages { kSelects, kAfterPrompt, kNever };
 // What truncate() may cut so that the sequence is as a fresh one: anything, tokens decoded since
 // the last prompt, or nothing, since what was evicted does not come back.
 enum class Rewinds { kAnywhere, kDecoded, kNever };
+
+constexpr double kClose = 1e-4;
 
 struct Row {
   std::string name;
@@ -32,13 +34,18 @@ struct Row {
   Rewinds rewinds = Rewinds::kAnywhere;
   std::string slice{};  // key of the prompt tokens that share a choice; empty: prompts read densely
   std::string why{};    // of what is not the plain case
+  uint32_t head_dim = 16;
+  // Of logits, where matrix products of other sizes sum in another order.
+  double rounding = kClose;
+  bool is_variant = false;  // of another row: fewer sizes of each kind
 };
 
 const std::vector<Row>& rows();
 
 // The preset with all of a row's settings. Keys and values are kept in f32.
 StrategyConfig strategy_of(const Row& row, const std::string& more = "");
-// Dense attention over the same cache.
+// Dense attention over the same cache: of keys kept before RoPE if the strategy keeps them so and
+// in a type that rounds them.
 StrategyConfig dense_of(const StrategyConfig& strategy);
 
 }  // namespace kvasir::test

@@ -5,6 +5,7 @@
 
 #include "core/model/prescribed_model.h"
 #include "tests/core/runtime/support.h"
+#include "tests/support/error_of.h"
 
 namespace {
 using namespace kvasir;
@@ -126,4 +127,24 @@ TEST_CASE("a follower of a layer group keeps to its own restriction") {
   CHECK(of(1).size() == 4 + 14 + 9);
   CHECK(of(1) != of(0));
   CHECK(of(2) != of(0));
+}
+
+TEST_CASE("who scores keys as attention sees them refuses keys that are kept before RoPE") {
+  const std::string infllm = "[[selector]]\nplugin = 'kvasir.infllm'\nbudget_tokens = 64\n",
+                    dynamic = "[representative]\nplugin = 'kvasir.dynamic'\nmass = 'window'\n";
+  for (const std::string plugin : {"twilight", "infinigen", "magicpig", "oracle"}) {
+    CAPTURE(plugin);
+    Bench bench(8, 2);
+    const std::string last = "[[selector]]\nplugin = 'kvasir." + plugin + "'\n";
+    const auto check = [&](const std::string& toml) {
+      const std::string text = error_of([&] { bench.engine(toml); });
+      CAPTURE(text);
+      CHECK(text.find("kvasir." + plugin) != std::string::npos);
+      CHECK(text.find("it needs keys with their rotation: cache.positions = \"true\"") !=
+            std::string::npos);
+    };
+    check("[cache]\npositions = 'slot'\n" + last);
+    check("[cache]\nblock_size = 8\n" + infllm + last + dynamic);
+    bench.engine(last);  // nothing else is wrong with it
+  }
 }

@@ -3,12 +3,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <malloc.h>
-
 #include <algorithm>
 #include <numeric>
 #include <random>
 
+#include "tests/support/heap_bytes.h"
 #include "tests/support/plugin_instance.h"
 #include "tests/support/step_data.h"
 
@@ -146,12 +145,6 @@ class EvictionScene {
   kvasir_geometry geometry_;
   kvasir_step step_{};
 };
-
-// Bytes on the heap; 0 where a sanitizer keeps its own.
-inline size_t heap_bytes() {
-  const struct mallinfo2 info = mallinfo2();
-  return info.uordblks + info.hblkhd;
-}
 
 // 4 query heads over 2 kv heads.
 inline kvasir_geometry eviction_geometry(uint32_t sink_tokens, uint32_t window_tokens) {

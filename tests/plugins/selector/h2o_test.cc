@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "tests/plugins/selector/eviction_scene.h"
+#include "tests/support/readme.h"
 #include "tests/support/slab.h"
 
 namespace {
@@ -210,6 +211,9 @@ TEST_SUITE("plugins/selector/h2o") {
     CHECK(EvictionScene("h2o", {}, geometry).layout.record_bytes == 4 * 16);
     geometry.gqa_reduce = KVASIR_REDUCE_MAX;
     CHECK(EvictionScene("h2o", {}, geometry).layout.record_bytes == 2 * 4 * 16);
+    check_claim(
+        "selector/h2o",
+        "4 bytes per token, layer and kv head (per query head with `gqa_reduce = \"max\"`)");
   }
 
   TEST_CASE("drop evicts, mask restricts") {

@@ -1,6 +1,8 @@
 // magicpig: draws happen as often as the formula of the paper says, weigh what it says, and make
 // attention unbiased; tables, blocks hashed late, cuts and forks do not change that.
 // SPDX-License-Identifier: Apache-2.0
+#include <kvasir/ext/draft/state.h>
+
 #include <cmath>
 #include <map>
 #include <numbers>
@@ -10,6 +12,7 @@
 #include "plugins/selector/magicpig/hash.h"
 #include "plugins/selector/magicpig/tables.h"
 #include "tests/plugins/selector/key_scene.h"
+#include "tests/support/readme.h"
 
 namespace {
 using namespace kvasir;
@@ -268,6 +271,35 @@ TEST_SUITE("plugins/selector/magicpig") {
           doctest::Approx(300 + 18.8 + 4).epsilon(.01));
     CHECK(per_token(TableLayout::kCsr, kTokens) == doctest::Approx(600 + 18.8 + 4).epsilon(.01));
     CHECK(per_token(TableLayout::kCompact, 256) == doctest::Approx(300 + 300 + 4).epsilon(.01));
+    check_claim("selector/magicpig", "**323 bytes** (measured 323), `csr` **623** (623)");
+    check_claim("selector/magicpig", "at most 4 L + 4 = 604 (256 tokens)");
+  }
+
+  TEST_CASE("a saved sequence takes the bytes per hashed token that the README says") {
+    const auto saved = [](uint32_t n_hashed) {
+      const Data data = cone(n_hashed, 3);
+      FakeHost host;
+      KeyScene scene(geometry(), data.keys, data.q);
+      scene.candidates(0, n_hashed);
+      Selector selector(host, "magicpig", {{"K", int64_t{10}}, {"L", int64_t{150}}});
+      open(selector, scene.geometry());
+      REQUIRE(scene.prompt_end(selector) == KVASIR_OK);
+      const auto* state = static_cast<const kvasir_state*>(
+          selector->base.get_extension(selector.self(), KVASIR_EXT_STATE));
+      REQUIRE(state);
+      uint64_t bytes = 0;
+      REQUIRE(state->save(
+                  selector.self(), 1,
+                  [](void* to, const void*, uint64_t n) noexcept {
+                    *static_cast<uint64_t*>(to) += n;
+                    return 0;
+                  },
+                  &bytes, selector.err()) == KVASIR_OK);
+      return bytes;
+    };
+    CHECK(saved(256) - saved(128) == 128 * kKvHeads * 308);
+    check_claim("selector/magicpig",
+                "`2 L + 8` bytes per hashed token, layer and kv head (308 at L = 150)");
   }
 
   TEST_CASE("tokens are drawn as often as u says, and weigh -ln(u + 1e-4)") {

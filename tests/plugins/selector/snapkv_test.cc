@@ -1,6 +1,7 @@
 // SnapKV: the golden case, votes over chunks, pooling, groups, budgets, and what it refuses.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/plugins/selector/eviction_scene.h"
+#include "tests/support/readme.h"
 
 namespace {
 using namespace kvasir::test;
@@ -134,6 +135,8 @@ TEST_SUITE("plugins/selector/snapkv") {
     CHECK(votes < 2 * 4 * kN * 1.01);
     CHECK(scene.plan(0)[0].size() == 8);
     CHECK(heap_bytes() < before + kN / 100);
+    check_claim("selector/snapkv", "votes take 4 bytes per prompt token and kv head (query head");
+    check_claim("selector/snapkv", "after the prompt 0 bytes");
   }
 
   TEST_CASE("every prompt is voted on anew; layers and sequences do not mix") {

@@ -1,25 +1,11 @@
 // What each strategy keeps of its own per token, measured, beside the number its README claims.
 // Others stand with their methods: h2o, infinigen, magicpig, snapkv, tova.
 // SPDX-License-Identifier: Apache-2.0
-#include <fstream>
-#include <sstream>
-
 #include "tests/plugins/selector/eviction_scene.h"
+#include "tests/support/readme.h"
 
 namespace {
 using namespace kvasir::test;
-
-// README of a plugin with single blanks, so that a claim may be broken over lines.
-std::string readme(const std::string& folder) {
-  std::ifstream file(std::string(KVASIR_SOURCE_DIR) + "/plugins/" + folder + "/README.md");
-  REQUIRE_MESSAGE(file, folder);
-  std::string out, word;
-  while (file >> word) out += word + " ";
-  return out;
-}
-void check_claim(const std::string& folder, const std::string& claim) {
-  CHECK_MESSAGE(readme(folder).find(claim) != std::string::npos, folder, ": ", claim);
-}
 
 // Layout of a plugin for 4 query heads of 128 per kv head and blocks of 128.
 template <class Table>
@@ -51,6 +37,8 @@ TEST_SUITE("plugins/selector/state") {
       CHECK_FALSE(static_cast<bool>(selector->observe));        // nothing is collected
       CHECK_FALSE(static_cast<bool>(selector->base.seq_open));  // nothing is known of a sequence
     }
+    check_claim("selector/dense", "| Own state | none |");
+    check_claim("selector/streaming", "Own state: none.");
     check_claim("selector/block_topk", "Own state: none.");
     check_claim("selector/infllm", "Own state: none;");
     check_claim("selector/duoattention", "It keeps no state per token.");

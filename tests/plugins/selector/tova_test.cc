@@ -1,6 +1,7 @@
 // TOVA: the latest query alone decides, for all heads alike.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/plugins/selector/eviction_scene.h"
+#include "tests/support/readme.h"
 
 namespace {
 using namespace kvasir::test;
@@ -64,6 +65,7 @@ TEST_SUITE("plugins/selector/tova") {
     CHECK(query < 8 * kN * 1.01);
     CHECK(scene.plan(0)[0].size() == 8);
     CHECK(heap_bytes() < before + kN / 100);
+    check_claim("selector/tova", "8 bytes per attended token and layer; between steps 0 bytes");
   }
 
   TEST_CASE("the paper's size counts sink, window and the current token") {

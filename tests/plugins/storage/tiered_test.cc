@@ -12,7 +12,9 @@
 #include <numeric>
 #include <thread>
 
+#include "tests/support/heap_bytes.h"
 #include "tests/support/plugin_instance.h"
+#include "tests/support/readme.h"
 #include "tests/support/step_data.h"
 #include "tests/support/temp_dir.h"
 
@@ -324,6 +326,39 @@ TEST_SUITE("plugins/storage/tiered") {
     CHECK(plan.n_tiers == 2);
     CHECK(plan.block_bytes == kBlockBytes);
     CHECK(plan.resident_bytes == 3 * plan.block_bytes * g.n_layers);
+  }
+
+  TEST_CASE("tables take the bytes per block that the README says") {
+    if (heap_bytes() == 0) return;
+    constexpr uint32_t kBlocks = 2000;
+    const auto per_block = [](size_t before) {
+      return static_cast<double>(heap_bytes() - before) / kBlocks;
+    };
+    Tiered t({{"cached_blocks", int64_t{2}}});
+    std::vector<kvasir_lease> held(kBlocks);
+    t.store(0, 0);
+    size_t before = heap_bytes();
+    for (uint32_t i = 0; i < kBlocks; ++i) t.store(1 + i, 0);
+    t.settle(1 + kBlocks, kBlocks);
+    const double let_go = per_block(before);
+    CHECK(let_go == doctest::Approx(190).epsilon(0.1));
+    before = heap_bytes();
+    for (uint32_t i = 0; i < kBlocks; ++i) {
+      held[i] = t.acquire(1 + kBlocks + i, KVASIR_ACQUIRE_WRITE);
+      t.seal(1 + kBlocks + i, held[i]);
+    }
+    t.settle(1 + 2 * kBlocks, kBlocks);
+    const double leased = per_block(before);
+    CHECK(leased == doctest::Approx(262).epsilon(0.1));
+    for (const kvasir_lease& lease : held) t.release(lease);
+    check_claim("storage/tiered", "0.2 KB of tables per block (0.3 KB of one that a step holds)");
+    kvasir_geometry g = geometry();  // what `plan` counts lies between
+    g.max_context = kBlocks * g.block_size;
+    g.max_sequences = g.n_layers = 1;
+    kvasir_storage_plan plan{sizeof(kvasir_storage_plan), 0, 0, 0, 0};
+    REQUIRE(t.plugin->plan(t.plugin.self(), &g, &plan, t.plugin.err()) == KVASIR_OK);
+    CHECK(static_cast<double>(plan.overhead_bytes) / kBlocks > let_go);
+    CHECK(static_cast<double>(plan.overhead_bytes) / kBlocks < leased);
   }
 }
 
