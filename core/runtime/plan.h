@@ -28,19 +28,20 @@ struct MemoryPlan {
   }
   // Attended per layer, kv head and decode step at max_context.
   uint64_t sink_tokens = 0, window_tokens = 0, selected_tokens = 0, attended_tokens = 0;
-  bool attends_all = false;  // no selector sets a limit: selected_tokens is all there is
-  struct Budget {            // of one selector, beyond sink and window
-    std::string selector;    // id
-    bool limited = false;    // false: all candidates, or as many as the queries say
-    uint64_t tokens = 0;     // most per layer, kv head and step
+  uint32_t n_dense_layers = 0;  // attended in full
+  bool attends_all = false;     // no selector sets a limit: selected_tokens is all there is
+  struct Budget {               // of one selector, beyond sink and window
+    std::string selector;       // id
+    bool limited = false;       // false: all candidates, or as many as the queries say
+    uint64_t tokens = 0;        // most per layer, kv head and step
   };
   std::vector<Budget> budgets;
   uint64_t kv_bytes_per_step = 0;  // rows read per decoded token, all layers
   uint64_t record_bytes_per_step = 0;
 };
 
-// Binds the plugins of `pipeline` (nothing is stored): use it for planning only. Throws Error as
-// the engine would.
+// Binds the plugins of `pipeline` (nothing is stored): use it for planning only. Throws what making
+// an engine over it would.
 MemoryPlan make_plan(const ModelShape& shape, const Model::Memory& model, Pipeline& pipeline,
                      const EngineOptions& options, uint64_t vocabulary_bytes);
 

@@ -324,6 +324,22 @@ TEST_CASE("config explain says what the budget of every preset comes to, in toke
   CHECK(text.out.find("selector.1.budget_blocks") != std::string::npos);
 }
 
+TEST_CASE("config check notes what a file for some model leaves open") {
+  const TinyModel m;
+  const std::string set = "selector.head_file=" + m.folder.write("heads.tsv", "1 0\n0 1\n");
+  const auto note = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), {"config", "check", "--json"});
+    return json_of(arguments)["strategies"][0]["note"];
+  };
+  CHECK(note({"duoattention", "--set", set}).get<std::string>().find("head_file") !=
+        std::string::npos);
+  CHECK(note({"duoattention", "--set", set, "-m", m.path}).is_null());
+  CHECK(
+      run_kvasir({"config", "check", "duoattention", "--set", set, "--preset", "qwen3-8b"}).code ==
+      2);
+  CHECK(note({"block_topk", "--set", "cache.dense_layers=[0, 70]"}).is_null());
+}
+
 TEST_CASE("later sources of a setting win: file, environment, command line") {
   const auto window = [](const std::vector<std::string>& more,
                          const std::vector<std::string>& environment) {

@@ -35,12 +35,42 @@ uint32_t context_of(const Options& options, const StrategyConfig& strategy,
   return configured ? configured : shape.max_context;
 }
 
-void check_one(PluginHost& host, const Options& options, const ConfigOptions& o) {
+// Without a model: the shape of a common one, as deep as the layers the strategy names.
+ModelShape nominal_shape(const StrategyConfig& strategy) {
+  ModelShape shape = shape_for_planning("", kNominalPreset);
+  const std::vector<uint32_t>& dense = strategy.cache.dense_layers.value;
+  if (!dense.empty()) shape.n_layers = std::max(shape.n_layers, dense.back() + 1);
+  return shape;
+}
+
+// Whether the strategy gives the plugin that failed a file: that may be made for one model.
+bool is_given_file(PluginHost& host, const Pipeline& pipeline, const PluginError& error) {
+  for (const Pipeline::Explained& section : pipeline.explained) {
+    if (error.plugin() != section.id && !error.plugin().starts_with(section.id + " ")) continue;
+    const OpenPlugin plugin = host.registry().open(section.kind, section.id, section.file);
+    for (const auto* known : checked_schema(*plugin.desc))
+      for (const auto& option : section.options)
+        if (known->type == KVASIR_OPTION_PATH && option.key == known->key &&
+            option.origin != "default")
+          return true;
+  }
+  return false;
+}
+
+// Returns what could not be judged without the model, or "".
+std::string check_one(PluginHost& host, const Options& options, const ConfigOptions& o) {
   const StrategyConfig strategy = resolve_strategy(options);
-  build_pipeline(strategy, host.registry(), host.services());
-  if (!has_model(options, o)) return;
-  const ModelShape shape = shape_for_planning(options.model, o.preset_name);
-  plan_strategy(host, strategy, shape, Compute::kF32, context_of(options, strategy, shape));
+  const Pipeline pipeline = build_pipeline(strategy, host.registry(), host.services());
+  const bool given = has_model(options, o);
+  const ModelShape shape =
+      given ? shape_for_planning(options.model, o.preset_name) : nominal_shape(strategy);
+  try {
+    plan_strategy(host, strategy, shape, Compute::kF32, context_of(options, strategy, shape));
+  } catch (const PluginError& e) {
+    if (given || e.kind() != ErrorKind::kInput || !is_given_file(host, pipeline, e)) throw;
+    return std::string("give -m or --preset to check this against your model: ") + e.what();
+  }
+  return "";
 }
 
 // All are checked; the mistakes come as one error, so that a script sees exit code 2.
@@ -54,11 +84,16 @@ void check(Options options, const ConfigOptions& o) {
   for (const std::string& name : names) {
     options.strategy = name;
     try {
-      check_one(host, options, o);
-      results.push_back({{"strategy", name}, {"ok", true}, {"error", nullptr}});
+      const std::string note = check_one(host, options, o);
+      results.push_back({{"strategy", name},
+                         {"ok", true},
+                         {"error", nullptr},
+                         {"note", note.empty() ? Json(nullptr) : Json(note)}});
+      if (!note.empty()) std::fprintf(stderr, "kvasir: note: %s: %s\n", name.c_str(), note.c_str());
     } catch (const Error& e) {
       errors.emplace_back(e.what());
-      results.push_back({{"strategy", name}, {"ok", false}, {"error", e.what()}});
+      results.push_back(
+          {{"strategy", name}, {"ok", false}, {"error", e.what()}, {"note", nullptr}});
     }
   }
   if (options.json) {
@@ -126,7 +161,7 @@ Json budgets_json(const PluginHost& host, const MemoryPlan& plan) {
 }
 
 Json attended_json(const MemoryPlan& p, const std::string& model, uint32_t context,
-                   uint32_t n_layers, uint32_t n_dense) {
+                   uint32_t n_layers) {
   const double share = static_cast<double>(p.attended_tokens) / context;
   return {{"model", model},
           {"context", context},
@@ -137,8 +172,8 @@ Json attended_json(const MemoryPlan& p, const std::string& model, uint32_t conte
           {"attended_tokens", p.attended_tokens},
           {"attended_share", share},
           {"layers", n_layers},
-          {"dense_layers", n_dense},
-          {"mean_share", (share * (n_layers - n_dense) + n_dense) / n_layers},
+          {"dense_layers", p.n_dense_layers},
+          {"mean_share", (share * (n_layers - p.n_dense_layers) + p.n_dense_layers) / n_layers},
           {"kv_bytes_per_step", p.kv_bytes_per_step}};
 }
 
@@ -194,7 +229,7 @@ void explain_strategy(Options options, const ConfigOptions& o) {
   const Pipeline pipeline = build_pipeline(strategy, host.registry(), host.services());
   const bool given = has_model(options, o);
   const ModelShape shape =
-      shape_for_planning(options.model, given ? o.preset_name : kNominalPreset);
+      given ? shape_for_planning(options.model, o.preset_name) : nominal_shape(strategy);
   const uint32_t context = context_of(options, strategy, shape);
   Json report{{"strategy", strategy.name}};
   report.update(settings_json(host, strategy, pipeline));
@@ -204,9 +239,7 @@ void explain_strategy(Options options, const ConfigOptions& o) {
           : options.model;
   const MemoryPlan plan = plan_strategy(host, strategy, shape, Compute::kF32, context);
   report["budgets"] = budgets_json(host, plan);
-  report["attended"] =
-      attended_json(plan, model, context, shape.n_layers,
-                    static_cast<uint32_t>(strategy.cache.dense_layers.value.size()));
+  report["attended"] = attended_json(plan, model, context, shape.n_layers);
   if (options.json) return print_json(report);
   print_text(report);
 }
