@@ -22,6 +22,7 @@ bool needs_unrotated(const Pipeline& pipeline) {
   return needs & KVASIR_NEED_UNROTATED_K;
 }
 
+// dense_layers, which must be there, and those of dense_layer_every that are.
 std::vector<uint64_t> dense_bits_of(const CacheConfig& cache, uint32_t n_layers) {
   std::vector<uint64_t> bits((n_layers + 63) / 64, 0);
   for (const uint32_t layer : cache.dense_layers.value) {
@@ -31,6 +32,9 @@ std::vector<uint64_t> dense_bits_of(const CacheConfig& cache, uint32_t n_layers)
                         std::to_string(n_layers - 1));
     bits[layer / 64] |= uint64_t{1} << (layer % 64);
   }
+  if (const uint32_t every = cache.dense_layer_every.value)
+    for (uint32_t layer = 0; layer < n_layers; layer += every)
+      bits[layer / 64] |= uint64_t{1} << (layer % 64);
   return bits;
 }
 

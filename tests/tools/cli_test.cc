@@ -340,6 +340,26 @@ TEST_CASE("config check notes what a file for some model leaves open") {
   CHECK(note({"block_topk", "--set", "cache.dense_layers=[0, 70]"}).is_null());
 }
 
+TEST_CASE("every preset suits a model of few layers") {
+  const TinyModel m;
+  for (const auto& file :
+       std::filesystem::directory_iterator(KVASIR_SOURCE_DIR "/configs/strategies")) {
+    const std::string name = file.path().stem();
+    CAPTURE(name);
+    CHECK(run_kvasir({"config", "check", name, "-m", m.path}).code == 0);
+  }
+  CHECK(run_kvasir({"run", "-m", m.path, "-s", "magicpig", "-p", "a", "-n", "2"}).code == 0);
+}
+
+TEST_CASE("magicpig's preset takes every 16th layer that there is") {
+  const Json r = json_of({"config", "explain", "magicpig", "--preset", "qwen3-8b", "--json"});
+  CHECK(r["attended"]["dense_layers"] == 3);  // 0, 16, 32 of 36
+  std::string every;
+  for (const Json& line : r["cache"])
+    if (line["key"] == "cache.dense_layer_every") every = line["value"];
+  CHECK(every == "16");
+}
+
 TEST_CASE("later sources of a setting win: file, environment, command line") {
   const auto window = [](const std::vector<std::string>& more,
                          const std::vector<std::string>& environment) {
