@@ -43,6 +43,9 @@ typedef struct kvasir_sel_limits {
   uint32_t pos_mode;             /* KVASIR_POS_* of sink and candidates */
   uint32_t pos_const;
   uint32_t reserved;
+  /* For plans only; neither checked nor a reason to bypass. */
+  uint64_t expected_units; /* the most selected per row at max_context, where that is no limit for
+                              all lengths or rows: of rows that differ the mean; 0 = max_units */
 } kvasir_sel_limits;
 
 /* What select(), speculate() and prefill() see. Undeclared needs are null / zero-sized. The rows of

@@ -18,12 +18,19 @@ uint64_t slab_bytes(const kvasir_layout& layout, const kvasir_geometry& g, uint6
   return (layout.record_bytes + layout.open_bytes) * g.n_kv_heads * n_blocks * sparse_layers;
 }
 
-// By choosing per step, or by keeping no more than that.
+// By choosing per step, or by keeping no more than that; a share of the context, or of the heads,
+// says itself what it comes to.
 MemoryPlan::Budget budget_of(const Selector& selector, uint32_t block_size) {
   const kvasir_sel_limits& limits = selector.limits();
-  const bool limited = limits.max_units != 0 || limits.flags & KVASIR_LIMIT_ZERO_UNITS;
-  return {selector.id(), limited && (selector.has_select() || limits.plan_at != 0),
-          limits.max_units * (limits.unit == KVASIR_UNIT_BLOCK ? block_size : 1)};
+  const uint64_t unit_tokens = limits.unit == KVASIR_UNIT_BLOCK ? block_size : 1;
+  const bool chooses = selector.has_select() || limits.plan_at != 0;
+  MemoryPlan::Budget budget;
+  budget.selector = selector.id();
+  budget.of_context = limits.expected_units != 0;
+  budget.limited = chooses && (budget.of_context || limits.max_units != 0 ||
+                               limits.flags & KVASIR_LIMIT_ZERO_UNITS);
+  budget.tokens = (budget.of_context ? limits.expected_units : limits.max_units) * unit_tokens;
+  return budget;
 }
 
 }  // namespace

@@ -33,6 +33,7 @@ struct MemoryPlan {
   struct Budget {               // of one selector, beyond sink and window
     std::string selector;       // id
     bool limited = false;       // false: all candidates, or as many as the queries say
+    bool of_context = false;    // tokens is what max_context makes it, a mean over layers and heads
     uint64_t tokens = 0;        // most per layer, kv head and step
   };
   std::vector<Budget> budgets;

@@ -242,7 +242,7 @@ AT(kvasir_update_item, flags, 20);
 AT(kvasir_update_item, lease, 24);
 AT(kvasir_update_item, mass, 32);
 
-SIZE(kvasir_sel_limits, 88);
+SIZE(kvasir_sel_limits, 96);
 AT(kvasir_sel_limits, struct_size, 0);
 AT(kvasir_sel_limits, unit, 4);
 AT(kvasir_sel_limits, scope, 8);
@@ -263,6 +263,7 @@ AT(kvasir_sel_limits, prefill_slice_tokens, 72);
 AT(kvasir_sel_limits, pos_mode, 76);
 AT(kvasir_sel_limits, pos_const, 80);
 AT(kvasir_sel_limits, reserved, 84);
+AT(kvasir_sel_limits, expected_units, 88);
 
 SIZE(kvasir_sel_in, 232);
 AT(kvasir_sel_in, struct_size, 0);

@@ -280,7 +280,7 @@ TEST_CASE("config explain says what the budget of every preset comes to, in toke
   const std::map<std::string, Json> wanted = {
       {"block_topk", Json::array({12288})},
       {"dense", Json::array({none})},
-      {"duoattention", Json::array({none})},
+      {"duoattention", Json::array({65344})},  // half of what is not sink or window
       {"h2o", Json::array({26213})},
       {"infinigen", Json::array({4096})},
       {"infllm", Json::array({2048})},
@@ -322,6 +322,51 @@ TEST_CASE("config explain says what the budget of every preset comes to, in toke
       run_kvasir({"config", "explain", "ktransformers_preselect", "-c", "131072"});
   CHECK(text.out.find("kvasir.preselect: 4096") != std::string::npos);
   CHECK(text.out.find("selector.1.budget_blocks") != std::string::npos);
+}
+
+TEST_CASE("config explain and plan count a share of the context or of the heads") {
+  const auto selected = [](std::vector<std::string> arguments, const Json& budget) {
+    arguments.insert(arguments.begin(), {"config", "explain"});
+    arguments.insert(arguments.end(), {"-c", "32768", "--json"});
+    const Json r = json_of(arguments);
+    CHECK(r["budgets"][0]["budget_tokens"] == budget);
+    CHECK(r["attended"]["attends_all"] == false);
+    arguments.erase(arguments.begin(), arguments.begin() + 2);
+    arguments.insert(arguments.begin(), {"plan", "--preset", "llama-3.1-8b", "-s"});
+    CHECK(json_of(arguments)["plans"][0]["attended_tokens"] == r["attended"]["attended_tokens"]);
+    return r["attended"]["selected_tokens"].get<uint64_t>();
+  };
+  CHECK(selected({"infinigen", "--set", "selector.budget=0.2"}, 6553) == 6553);
+  const uint64_t beyond = 32768 - 128 - 256;  // of duoattention: sink and window
+  CHECK(selected({"duoattention", "--set", "selector.sparsity=0.75"}, beyond / 4) == beyond / 4);
+  CHECK(selected({"duoattention", "--set", "selector.budget_tokens=1000"}, (beyond + 1000) / 2) ==
+        (beyond + 1000) / 2);
+  // 3 of 32 layers are dense, and are not asked.
+  CHECK(selected({"duoattention", "--set", "cache.dense_layers=[0,1,2]"}, beyond / 2) ==
+        beyond / 2);
+}
+
+TEST_CASE("config explain says which of several words for a budget won") {
+  const auto notes = [](std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), {"config", "explain"});
+    arguments.insert(arguments.end(), {"-c", "32768", "--json"});
+    const Json r = json_of(arguments);
+    std::map<std::string, std::string> out;
+    for (const Json& option : r["plugins"][0]["options"]) out[option["key"]] = option["note"];
+    out["said"] = r["budgets"][0]["said"].dump();
+    return out;
+  };
+  auto topk = notes({"block_topk", "--set", "selector.second_select_num=7"});
+  CHECK(topk["budget_blocks"].find("7 blocks x 128 = 896 tokens") != std::string::npos);
+  CHECK(topk["budget_tokens"] == "with the other keys: at most 896");
+  auto both = notes({"ktransformers_preselect", "--set", "selector.0.max_capacity_prompt=9000"});
+  CHECK(both["preselect_block_count"] ==
+        "32 blocks x 128 = 4096 tokens; with the other keys: at most 4736");
+  CHECK(both["said"].find("max_capacity_prompt = 9000 with sink_tokens = 128 and window_tokens = "
+                          "4096: budget_tokens = 4776, in whole blocks of 128 4736") !=
+        std::string::npos);
+  CHECK(notes({"h2o"})["budget_tokens"] == "with the other keys: at most 6551");
+  CHECK(notes({"quest"})["budget_tokens"].find("other keys") == std::string::npos);
 }
 
 TEST_CASE("config check notes what a file for some model leaves open") {

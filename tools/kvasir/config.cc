@@ -107,6 +107,17 @@ void check(Options options, const ConfigOptions& o) {
   if (!errors.empty()) throw input_error(errors.back());
 }
 
+// `budget_tokens`, or the same in blocks, as every selector here names it.
+bool is_budget(const kvasir_option_schema& schema) {
+  const auto says = [](const char* key) {
+    return std::string(key) == "budget_tokens" || std::string(key) == "budget_blocks";
+  };
+  bool found = says(schema.key);
+  for (const char* const* alias = schema.aliases; alias && *alias; ++alias)
+    found = found || says(*alias);
+  return found;
+}
+
 // " = 12288 tokens" for an option counted in blocks; empty for others.
 std::string in_tokens(PluginHost& host, const Pipeline::Explained& section,
                       const ResolvedOptions::Explained& option, uint32_t block_size) {
@@ -122,21 +133,46 @@ std::string in_tokens(PluginHost& host, const Pipeline::Explained& section,
   return "";
 }
 
+// What the selector's budget comes to, on each of the keys that say something else.
+std::string overruled(PluginHost& host, const Pipeline::Explained& section,
+                      const ResolvedOptions::Explained& option, const MemoryPlan::Budget& budget,
+                      uint32_t block_size) {
+  const OpenPlugin plugin = host.registry().open(section.kind, section.id, section.file);
+  for (const auto* known : checked_schema(*plugin.desc)) {
+    if (option.key != known->key || !is_budget(*known) || !budget.limited) continue;
+    const bool in_blocks = known->unit && std::string(known->unit) == "blocks";
+    char* end = nullptr;
+    const uint64_t n = std::strtoull(option.value.c_str(), &end, 10);
+    if (end == option.value.c_str() || *end != '\0') return "";  // not set
+    if (n * (in_blocks ? block_size : 1) == budget.tokens) return "";
+    return format("with the other keys: at most %llu",
+                  static_cast<unsigned long long>(budget.tokens));
+  }
+  return "";
+}
+
 // [cache] in full, then per section what the plugin gets.
-Json settings_json(PluginHost& host, const StrategyConfig& strategy, const Pipeline& pipeline) {
+Json settings_json(PluginHost& host, const StrategyConfig& strategy, const Pipeline& pipeline,
+                   const MemoryPlan& plan) {
   Json out{{"cache", Json::array()}, {"plugins", Json::array()}};
+  size_t n_selectors = 0;
   for (const ExplainLine& line : explain(strategy))
     if (line.key.starts_with("cache."))
       out["cache"].push_back({{"key", line.key}, {"value", line.value}, {"origin", line.origin}});
   for (const Pipeline::Explained& section : pipeline.explained) {
     Json options = Json::array();
+    const uint32_t block_size = strategy.cache.block_size.value;
+    const MemoryPlan::Budget budget =
+        section.kind == Kind::kSelector ? plan.budgets[n_selectors++] : MemoryPlan::Budget{};
     for (const auto& option : section.options) {
-      const std::string tokens = in_tokens(host, section, option, strategy.cache.block_size.value);
-      const char* between = option.note.empty() || tokens.empty() ? "" : "; ";
+      std::string note = option.note;
+      for (const std::string& more : {in_tokens(host, section, option, block_size),
+                                      overruled(host, section, option, budget, block_size)})
+        if (!more.empty()) note += (note.empty() ? "" : "; ") + more;
       options.push_back({{"key", option.key},
                          {"value", option.value},
                          {"origin", option.origin},
-                         {"note", option.note + between + tokens}});
+                         {"note", note}});
     }
     out["plugins"].push_back({{"table", table_name(section.kind)},
                               {"id", section.id},
@@ -155,6 +191,7 @@ Json budgets_json(const PluginHost& host, const MemoryPlan& plan) {
       if (plugin == budget.selector) said.push_back(text);
     out.push_back({{"selector", budget.selector},
                    {"budget_tokens", budget.limited ? Json(budget.tokens) : Json(nullptr)},
+                   {"of_context", budget.of_context},
                    {"said", said}});
   }
   return out;
@@ -199,8 +236,9 @@ void print_text(const Json& report) {
   std::printf("\nbudget_tokens, the most per layer, kv head and step beyond sink and window:\n");
   for (const Json& budget : report["budgets"]) {
     const Json& tokens = budget["budget_tokens"];
-    std::printf("  %s: %s\n", budget["selector"].get<std::string>().c_str(),
-                tokens.is_null() ? "no limit" : tokens.dump().c_str());
+    std::printf("  %s: %s%s\n", budget["selector"].get<std::string>().c_str(),
+                tokens.is_null() ? "no limit" : tokens.dump().c_str(),
+                budget["of_context"] ? " of a full context, mean over layers and kv heads" : "");
     for (const Json& text : budget["said"])
       std::printf("    %s\n", text.get<std::string>().c_str());
   }
@@ -232,12 +270,12 @@ void explain_strategy(Options options, const ConfigOptions& o) {
       given ? shape_for_planning(options.model, o.preset_name) : nominal_shape(strategy);
   const uint32_t context = context_of(options, strategy, shape);
   Json report{{"strategy", strategy.name}};
-  report.update(settings_json(host, strategy, pipeline));
   const std::string model =
       options.model.empty()
           ? std::string("shape of ") + shape.name + (given ? "" : "; give -m or --preset for yours")
           : options.model;
   const MemoryPlan plan = plan_strategy(host, strategy, shape, Compute::kF32, context);
+  report.update(settings_json(host, strategy, pipeline, plan));
   report["budgets"] = budgets_json(host, plan);
   report["attended"] = attended_json(plan, model, context, shape.n_layers);
   if (options.json) return print_json(report);

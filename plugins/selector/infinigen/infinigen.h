@@ -55,6 +55,8 @@ class InfiniGen : public sdk::Sequences<State> {
     return {geometry_.n_layers, geometry_.n_kv_heads, geometry_.head_dim, rows_.n_columns,
             geometry_.max_context};
   }
+  // `budget` of n tokens.
+  uint64_t share(uint32_t n) const { return static_cast<uint64_t>(o_.budget * n); }
   // int(ratio * head_dim), as published.
   uint32_t columns_of(double ratio) const {
     const auto n = static_cast<uint32_t>(ratio * geometry_.head_dim);

@@ -108,8 +108,7 @@ uint32_t InfiniGen::common_count(const sdk::Step& step, uint32_t r) const {
     total +=
         static_cast<uint64_t>(std::count_if(begin, end, [&](float s) { return s > threshold; }));
   }
-  const uint64_t cap =
-      o_.budget > 0 ? static_cast<uint64_t>(o_.budget * step.row(r).kv_len) : o_.budget_tokens;
+  const uint64_t cap = o_.budget > 0 ? share(step.row(r).kv_len) : o_.budget_tokens;
   const uint64_t n = std::min<uint64_t>(total / geometry_.n_kv_heads, cap);
   return static_cast<uint32_t>(std::max<uint64_t>(n, 1));
 }
