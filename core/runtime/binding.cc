@@ -147,8 +147,11 @@ uint32_t Binding::n_dense_layers() const {
   return n;
 }
 
-Binding bind_pipeline(const ModelShape& shape, Pipeline& pipeline, const EngineOptions& options) {
-  Binding binding;
+std::shared_ptr<const Binding> bind_pipeline(const ModelShape& shape, Pipeline& pipeline,
+                                             const EngineOptions& options) {
+  const auto made = std::make_shared<Binding>();
+  pipeline.bound_to = made;
+  Binding& binding = *made;
   kvasir_geometry& g = binding.geometry;
   const CacheConfig& cache = pipeline.strategy.cache;
   binding.dense_bits = dense_bits_of(cache, shape.n_layers);
@@ -187,7 +190,7 @@ Binding bind_pipeline(const ModelShape& shape, Pipeline& pipeline, const EngineO
   }
   check_units(pipeline);
   check_positions(pipeline, binding);
-  return binding;
+  return made;
 }
 
 }  // namespace kvasir

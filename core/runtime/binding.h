@@ -6,6 +6,7 @@
 #include <kvasir/kvasir.h>
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "core/model/model.h"
@@ -15,14 +16,7 @@ namespace kvasir {
 
 struct EngineOptions;
 
-// What the geometry points to moves with it; a copy would not.
 struct Binding {
-  Binding() = default;
-  Binding(Binding&&) = default;
-  Binding& operator=(Binding&&) = default;
-  Binding(const Binding&) = delete;
-  Binding& operator=(const Binding&) = delete;
-
   kvasir_geometry geometry{};
   std::vector<uint64_t> dense_bits;       // geometry.dense_layers
   std::vector<kvasir_kv_format> formats;  // the storage's, then its f32 copies of rotated keys
@@ -35,8 +29,10 @@ struct Binding {
 };
 
 // Validates, binds and asks storage, attention, representative and selectors, in this order; only
-// the sizes, seed and model_hash of `options` matter. Throws Error(kInput) for plugins that do not
-// fit each other, the strategy or the shape, PluginError for what a plugin refuses.
-Binding bind_pipeline(const ModelShape& shape, Pipeline& pipeline, const EngineOptions& options);
+// the sizes, seed and model_hash of `options` matter. The pipeline keeps it, too: plugins point
+// into it until they are destroyed. Throws Error(kInput) for plugins that do not fit each other,
+// the strategy or the shape, PluginError for what a plugin refuses.
+std::shared_ptr<const Binding> bind_pipeline(const ModelShape& shape, Pipeline& pipeline,
+                                             const EngineOptions& options);
 
 }  // namespace kvasir

@@ -74,8 +74,8 @@ struct Engine::Impl {
   ThreadPool& pool;
   HostServices& services;
   EngineOptions options;
-  Binding binding;
-  const kvasir_geometry& geometry = binding.geometry;
+  std::shared_ptr<const Binding> binding = bind_pipeline(model.shape(), pipeline, options);
+  const kvasir_geometry& geometry = binding->geometry;
   std::unique_ptr<BlockStore> store;
   std::unique_ptr<RunContext> context;
   std::unique_ptr<SelectStage> select_stage;
@@ -91,8 +91,7 @@ struct Engine::Impl {
 };
 
 void Engine::Impl::bind() {
-  binding = bind_pipeline(model.shape(), pipeline, options);
-  block_bytes = binding.storage.block_bytes;
+  block_bytes = binding->storage.block_bytes;
   const ModelShape& s = model.shape();
   store = std::make_unique<BlockStore>(*pipeline.storage, services, pool, geometry.block_size,
                                        s.n_kv_heads, s.head_dim, s.v_head_dim);
@@ -123,7 +122,7 @@ void Engine::Impl::bind() {
   uint32_t sparse = 0, leader = 0;
   const uint32_t step = std::max(1u, pipeline.strategy.cache.layer_step.value);
   for (uint32_t layer = 0; layer < geometry.n_layers; ++layer) {
-    const bool dense = binding.is_dense(layer);
+    const bool dense = binding->is_dense(layer);
     context->dense_layer.push_back(dense);
     if (!dense && sparse++ % step == 0) leader = layer;
     context->group_leader.push_back(dense ? layer : leader);
@@ -187,9 +186,9 @@ void Engine::Impl::attend_rows(uint32_t layer, const std::vector<BatchRow>& rows
                                uint32_t flags) {
   uint64_t n = 0;
   for (const BatchRow& row : rows) n = std::max<uint64_t>(n, row.q_begin + row.n_q);
-  AttendStage::Queries queries{q.data(), binding.constant_positions ? q_constant.data() : nullptr,
+  AttendStage::Queries queries{q.data(), binding->constant_positions ? q_constant.data() : nullptr,
                                n, positions.data()};
-  const float* candidate_q = binding.constant_positions ? q_constant.data() : q.data();
+  const float* candidate_q = binding->constant_positions ? q_constant.data() : q.data();
   const auto selections = select_stage->select(layer, rows, candidate_q, n, prefill, flags);
   attend_stage->attend(layer, rows, selections, queries, prefill ? KVASIR_P3 : KVASIR_D2, flags,
                        o.data());
@@ -205,7 +204,7 @@ void Engine::Impl::run_layer(uint32_t layer, const std::vector<BatchRow>& rows, 
   if (!prefill) speculate(layer, rows);
   model_call([&] {
     model.project_qkv(layer, x.data(), n, q.data(), k.data(), v.data());
-    if (binding.constant_positions) {
+    if (binding->constant_positions) {
       q_constant = q;
       const std::vector<uint32_t> at(n, pipeline.selectors[0]->limits().pos_const);
       model.rope().apply(q_constant.data(), n, geometry.n_q_heads, geometry.head_dim, at,

@@ -37,7 +37,8 @@ MemoryPlan::Budget budget_of(const Selector& selector, uint32_t block_size) {
 
 MemoryPlan make_plan(const ModelShape& shape, const Model::Memory& model, Pipeline& pipeline,
                      const EngineOptions& options, uint64_t vocabulary_bytes) {
-  const Binding binding = bind_pipeline(shape, pipeline, options);
+  const std::shared_ptr<const Binding> bound = bind_pipeline(shape, pipeline, options);
+  const Binding& binding = *bound;
   const kvasir_geometry& g = binding.geometry;
   const kvasir_storage_plan& storage = binding.storage;
   MemoryPlan plan;
@@ -57,11 +58,13 @@ MemoryPlan make_plan(const ModelShape& shape, const Model::Memory& model, Pipeli
   if (pipeline.representative) {
     const kvasir_layout& layout = pipeline.representative->layout();
     plan.record_bytes += slab_bytes(layout, g, n_blocks, sparse_layers) * options.max_sequences;
+    plan.add_state(layout.state_bytes, layout.state_peak_bytes);
     plan.record_bytes_per_step = layout.record_bytes * g.n_kv_heads * n_blocks * sparse_layers;
   }
   for (auto& selector : pipeline.selectors) {
     plan.record_bytes +=
         slab_bytes(selector->layout(), g, n_blocks, sparse_layers) * options.max_sequences;
+    plan.add_state(selector->limits().state_bytes, selector->limits().state_peak_bytes);
     plan.budgets.push_back(budget_of(*selector, g.block_size));
     plan.attends_all = plan.attends_all && !plan.budgets.back().limited;
   }

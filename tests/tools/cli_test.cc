@@ -46,6 +46,34 @@ TEST_CASE("plan counts what a strategy attends to, and what a step reads") {
   CHECK(p["bound_ms_per_token"].get<double>() == doctest::Approx(bytes / 100e9 * 1e3));
 }
 
+TEST_CASE("plan counts what selectors keep beside the cache, and the total has the most of it") {
+  const auto plan = [](const char* strategy, const char* n) {
+    return json_of({"plan", "--preset", "internlm2.5-7b", "-s", strategy, "-c", "32K",
+                    "--sequences", n, "--json"})["plans"][0];
+  };
+  const auto bytes = [](const Json& p, const char* key) { return p[key].get<uint64_t>(); };
+  const Json dense = plan("dense", "1"), pig = plan("magicpig", "1"), two = plan("magicpig", "2");
+  CHECK(dense["state_bytes"] == 0);
+  CHECK(dense["state_peak_bytes"] == 0);
+  // Per hashed token, sparse layer and kv head: ids, bounds, norm; 4 sinks and a window of 64.
+  const double n = 32768 - 68, heads = 30 * 8;
+  const double tables = heads * (n * (2 * 150 + 4) + 150 * 1025 * 4);
+  CHECK(static_cast<double>(bytes(pig, "state_bytes")) == doctest::Approx(tables).epsilon(0.001));
+  const double beside = n * (2 * 150 + 4 + 4 + 16);  // while one head is hashed
+  CHECK(static_cast<double>(bytes(pig, "state_peak_bytes") - bytes(pig, "state_bytes")) == beside);
+  CHECK(static_cast<double>(bytes(two, "state_bytes")) ==
+        doctest::Approx(2 * tables).epsilon(0.001));
+  CHECK(bytes(two, "state_peak_bytes") - bytes(two, "state_bytes") ==
+        bytes(pig, "state_peak_bytes") - bytes(pig, "state_bytes"));
+  CHECK(bytes(pig, "total_bytes") - bytes(dense, "total_bytes") >= bytes(pig, "state_peak_bytes"));
+  const Json votes = plan("snapkv", "1");  // 4 bytes per token, layer and kv head, then nothing
+  CHECK(votes["state_bytes"] == 0);
+  CHECK(votes["state_peak_bytes"] == uint64_t{4} * 32768 * 32 * 8);
+  const Json r =
+      json_of({"config", "explain", "snapkv", "--preset", "internlm2.5-7b", "-c", "32K", "--json"});
+  CHECK(r["memory"]["state_peak_bytes"] == votes["state_peak_bytes"]);
+}
+
 TEST_CASE("a model file and a preset of the same shape plan alike") {
   const TinyModel m;
   const Json a = json_of({"plan", "-m", m.path, "-c", "1000", "--json"})["plans"][0];

@@ -242,6 +242,12 @@ void print_text(const Json& report) {
     for (const Json& text : budget["said"])
       std::printf("    %s\n", text.get<std::string>().c_str());
   }
+  const Json& m = report["memory"];
+  std::printf(
+      "\nkept beside K and V: summaries %s, own state %s, at most %s while a prompt is read\n",
+      bytes_text(m["representative_bytes"].get<uint64_t>()).c_str(),
+      bytes_text(m["state_bytes"].get<uint64_t>()).c_str(),
+      bytes_text(m["state_peak_bytes"].get<uint64_t>()).c_str());
   const Json& a = report["attended"];
   const auto n_dense = a["dense_layers"].get<uint32_t>(), n_layers = a["layers"].get<uint32_t>();
   const std::string dense =
@@ -277,6 +283,9 @@ void explain_strategy(Options options, const ConfigOptions& o) {
   const MemoryPlan plan = plan_strategy(host, strategy, shape, Compute::kF32, context);
   report.update(settings_json(host, strategy, pipeline, plan));
   report["budgets"] = budgets_json(host, plan);
+  report["memory"] = {{"representative_bytes", plan.record_bytes},
+                      {"state_bytes", plan.state_bytes},
+                      {"state_peak_bytes", plan.state_peak_bytes}};
   report["attended"] = attended_json(plan, model, context, shape.n_layers);
   if (options.json) return print_json(report);
   print_text(report);

@@ -9,6 +9,7 @@
 #include <sstream>
 #include <vector>
 
+#include "plugins/sdk/layers.h"
 #include "plugins/sdk/plugin.h"
 #include "plugins/sdk/recent.h"
 #include "plugins/sdk/token_budget.h"
@@ -136,8 +137,7 @@ class DuoAttention {
     const uint64_t all = g.max_context - std::min<uint64_t>(g.max_context, forced);
     uint64_t n = 0, sum = 0;
     for (size_t i = 0; i < is_streaming_.size(); ++i) {
-      const size_t layer = i / n_kv_heads_;
-      if (g.dense_layers && g.dense_layers[layer / 64] >> (layer % 64) & 1) continue;
+      if (sdk::is_dense_layer(g, static_cast<uint32_t>(i / n_kv_heads_))) continue;
       sum += is_streaming_[i] ? std::min<uint64_t>(all, budget_tokens_) : all;
       ++n;
     }

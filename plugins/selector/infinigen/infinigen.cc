@@ -53,6 +53,7 @@ void InfiniGen::limits(kvasir_sel_limits& out) const {
   out.scope = KVASIR_SCOPE_KV_HEAD;
   out.max_units = o_.budget > 0 ? 0 : o_.budget_tokens;
   if (o_.budget > 0) out.expected_units = share(geometry_.max_context);
+  out.state_bytes = state_bytes();
   out.speculate_ahead = o_.speculate_ahead;
   out.prefill_last_queries = UINT32_MAX;
   if (o_.slice_tokens != 0) {

@@ -55,6 +55,7 @@ class InfiniGen : public sdk::Sequences<State> {
     return {geometry_.n_layers, geometry_.n_kv_heads, geometry_.head_dim, rows_.n_columns,
             geometry_.max_context};
   }
+  uint64_t state_bytes() const;
   // `budget` of n tokens.
   uint64_t share(uint32_t n) const { return static_cast<uint64_t>(o_.budget * n); }
   // int(ratio * head_dim), as published.

@@ -79,6 +79,7 @@ class MagicPig : public sdk::Sequences<State> {
                    geometry_.head_dim, out);
   }
 
+  void state_bytes(kvasir_sel_limits& out) const;
   void extend(Layer& layer, const kvasir_step_row& row, const Rows& rows);
   void hash(Layer& layer, const Rows& rows);
   void add_segments(Head& head, const Rows& rows, std::span<const uint16_t> code,

@@ -50,6 +50,13 @@ uint64_t Segment::bytes() const {
          codes_.size() * 2 + norm_.size() * 4;
 }
 
+uint64_t Segment::bytes(TableLayout layout, uint32_t n_bits, uint32_t n_tables, uint64_t n) {
+  const uint64_t id_bytes = layout == TableLayout::kCompact ? sizeof(uint16_t) : sizeof(uint32_t);
+  const uint64_t bound_bytes = ((uint64_t{1} << n_bits) + 1) * sizeof(uint32_t);
+  return sizeof(Segment) + n * sizeof(float) +
+         n_tables * (n * id_bytes + std::min(n * sizeof(uint16_t), bound_bytes));
+}
+
 std::pair<uint32_t, uint32_t> Segment::bucket(uint32_t table, uint16_t code) const {
   if (!bounds_.empty()) {
     const uint32_t* at = bounds_.data() + table * ((uint64_t{1} << n_bits_) + 1) + code;

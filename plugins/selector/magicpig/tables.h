@@ -31,6 +31,8 @@ class Segment {
   uint32_t end() const { return base_ + static_cast<uint32_t>(norm_.size()); }
   float norm(uint32_t token) const { return norm_[token - base_]; }
   uint64_t bytes() const;
+  // Of a segment of n tokens without gaps.
+  static uint64_t bytes(TableLayout layout, uint32_t n_bits, uint32_t n_tables, uint64_t n);
 
   // hits[token - begin()] += 1 for each table where the token has the code, up to 2.   code [L]
   void count(const uint16_t* code, uint8_t* hits) const;

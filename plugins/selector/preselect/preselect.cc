@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "plugins/sdk/block_choice.h"
+#include "plugins/sdk/layers.h"
 #include "plugins/sdk/sequences.h"
 #include "plugins/sdk/token_budget.h"
 #include "plugins/sdk/vote_sums.h"
@@ -103,6 +104,7 @@ class Preselect : public sdk::Sequences<Votes> {
   void bind(const kvasir_geometry& geometry) {
     block_size_ = geometry.block_size;
     n_layers_ = geometry.n_layers;
+    n_sparse_layers_ = sdk::n_sparse_layers(geometry);
     max_context_ = geometry.max_context;
     n_heads_ = separate_ ? geometry.n_kv_heads : 1;
     n_blocks_ = max_blocks(geometry);
@@ -121,6 +123,7 @@ class Preselect : public sdk::Sequences<Votes> {
     out.mass_level = KVASIR_MASS_TOKEN;
     out.mass_reduce = separate_ ? KVASIR_MASS_SUM_KV_HEAD : KVASIR_MASS_SUM_ALL;
     out.mass_last_queries = window_size_;
+    out.state_peak_bytes = sdk::VoteSums::bytes(n_heads_, max_context_) * n_sparse_layers_;
   }
 
   void observe(const sdk::Step& step, const kvasir_mass& mass) {
@@ -235,7 +238,8 @@ class Preselect : public sdk::Sequences<Votes> {
   std::optional<sdk::TokenBudget> capacity_;
   uint32_t window_size_;
   bool separate_, with_last_layer_;
-  uint32_t block_size_ = 0, n_heads_ = 1, margin_ = 0, n_layers_ = 0, max_context_ = 0;
+  uint32_t block_size_ = 0, n_heads_ = 1, margin_ = 0, n_layers_ = 0, n_sparse_layers_ = 0,
+           max_context_ = 0;
 };
 
 }  // namespace

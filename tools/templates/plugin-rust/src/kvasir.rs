@@ -239,6 +239,8 @@ pub struct SelLimits {
     pub dense_below_tokens: u64,
     pub rest: [u32; 14],
     pub expected_units: u64,
+    pub state_bytes: u64,
+    pub state_peak_bytes: u64,
 }
 
 pub type Limits = extern "C" fn(*mut c_void, *mut SelLimits, *mut ErrorRecord) -> Status;
@@ -271,7 +273,7 @@ const _: () = assert!(size_of::<OptionValue>() == 56 && size_of::<Desc>() == 112
 const _: () = assert!(size_of::<Host>() == 48 && size_of::<Request>() == 16);
 const _: () = assert!(size_of::<Instance>() == 96 && size_of::<Plugin>() == 40);
 const _: () = assert!(size_of::<StepRow>() == 40 && size_of::<Step>() == 48);
-const _: () = assert!(size_of::<Selection>() == 80 && size_of::<SelLimits>() == 96);
+const _: () = assert!(size_of::<Selection>() == 80 && size_of::<SelLimits>() == 112);
 const _: () = assert!(size_of::<SelectorTable>() == 160);
 
 /// Of a file with one selector, for `#[used] #[link_section = ".note.kvasir"]`.
