@@ -49,7 +49,7 @@ AT(kvasir_lease, format, 52);
 AT(kvasir_lease, tier, 56);
 AT(kvasir_lease, state, 60);
 
-SIZE(kvasir_selection, 80);
+SIZE(kvasir_selection, 88);
 AT(kvasir_selection, struct_size, 0);
 AT(kvasir_selection, unit, 4);
 AT(kvasir_selection, scope, 8);
@@ -64,6 +64,7 @@ AT(kvasir_selection, row_offsets, 48);
 AT(kvasir_selection, row_flags, 56);
 AT(kvasir_selection, index, 64);
 AT(kvasir_selection, log_weight, 72);
+AT(kvasir_selection, bytes_read, 80);
 
 SIZE(kvasir_slab, 48);
 AT(kvasir_slab, struct_size, 0);

@@ -177,7 +177,7 @@ TEST_CASE("run reports the engagement fields that a program may rely on") {
   for (const char* key :
        {"prompt_tokens", "generated_tokens", "prefill_ms", "decode_ms", "tokens_considered",
         "tokens_selected", "tokens_attended", "kv_bytes_read", "representative_bytes_read",
-        "fallbacks", "strategy", "plugins"})
+        "selector_bytes_read", "fallbacks", "strategy", "plugins"})
     CHECK(r.contains(key));
   CHECK(r["generated_tokens"] == 8);
   CHECK(r["strategy"] == "streaming");

@@ -108,8 +108,9 @@ class InfiniGen : public sdk::Sequences<State> {
 
   kvasir_status choose_tokens(const sdk::Step& step, uint32_t layer, const kvasir_sel_in& in,
                               kvasir_selection& out);
-  void score_chunk(const sdk::Step& step, uint32_t layer, uint32_t list, uint64_t begin,
-                   const float* q);
+  // Returns the bytes of records that it read.
+  uint64_t score_chunk(const sdk::Step& step, uint32_t layer, uint32_t list, uint64_t begin,
+                       const float* q);
   uint32_t common_count(const sdk::Step& step, uint32_t r) const;
   void take_best(const float* scores, const sdk::Candidates& from, std::span<uint32_t> row) const;
   void hit(std::vector<uint32_t>& used, uint32_t token, uint32_t kv_len) const;
