@@ -27,6 +27,8 @@ typedef struct kvasir_layout {
   uint32_t mass_last_queries; /* of the prompt; UINT32_MAX = all */
   uint32_t refresh_tokens;    /* the PROMPT_END items again, at D4 of every n-th decoded token; 0 =
                                  never */
+  uint64_t state_bytes;      /* of a representative's own memory, as in kvasir_sel_limits; what a */
+  uint64_t state_peak_bytes; /* selector keeps, its limits say */
 } kvasir_layout;
 
 /* Row r of q belongs to step->rows[r]: for a slice the host takes the mean of its queries first. */

@@ -43,6 +43,12 @@ typedef struct kvasir_sel_limits {
   uint32_t pos_mode;             /* KVASIR_POS_* of sink and candidates */
   uint32_t pos_const;
   uint32_t reserved;
+  /* For plans only; neither checked nor a reason to bypass. */
+  uint64_t expected_units;   /* the most selected per row at max_context, where that is no limit for
+                                all lengths or rows: of rows that differ the mean; 0 = max_units */
+  uint64_t state_bytes;      /* memory of its own, records of the slab apart, that max_sequences
+                                sequences of max_context tokens leave in all layers */
+  uint64_t state_peak_bytes; /* the most it needs at once on the way there; 0 = as state_bytes */
 } kvasir_sel_limits;
 
 /* What select(), speculate() and prefill() see. Undeclared needs are null / zero-sized. The rows of

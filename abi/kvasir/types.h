@@ -109,6 +109,9 @@ typedef struct kvasir_selection {
   uint32_t* row_flags;   /* [n_rows], KVASIR_ROW_*; zeroed by the host */
   uint32_t* index;       /* [capacity] */
   float* log_weight;     /* natural log, added to the scaled logit; -inf = not for that head */
+  uint64_t bytes_read;   /* preset to 0; select() and speculate() write how many bytes of what is
+                            kept per cached token (K, V, records, own tables) they read to choose;
+                            what the query heads of a group read together counts once */
 } kvasir_selection;
 
 /* Host-owned records of one layer, [sequence][page][kv_head][block in page][record_bytes]: forks by

@@ -12,6 +12,7 @@ namespace kvasir {
 
 struct Pipeline {
   StrategyConfig strategy;
+  std::shared_ptr<const void> bound_to;  // what bind() pointed the plugins to: outlives them
   std::vector<std::unique_ptr<Selector>> selectors;
   std::unique_ptr<Representative> representative;  // null when the strategy names none
   std::unique_ptr<Storage> storage;

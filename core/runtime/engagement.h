@@ -15,15 +15,19 @@ struct Engagement {
   uint64_t tokens_attended = 0;            // selected and forced
   uint64_t kv_bytes_read = 0;              // K and V rows of the attended tokens
   uint64_t representative_bytes_read = 0;  // records scored
-  uint64_t fallbacks = 0;                  // rows attended densely because a plugin failed
-  uint64_t selections = 0;                 // rows a selector chose for, then or one layer ahead
-  uint64_t reused = 0;                     // rows that kept an earlier selection
-  uint64_t bypassed = 0;                   // rows whose budget covered everything
-  uint64_t boundary_calls = 0;             // crossings of the plugin boundary
-  uint64_t plugin_nanos = 0;               // inside plugins
-  uint64_t core_nanos = 0;   // core's work between them: append, plan, validate, merge
-  uint64_t model_nanos = 0;  // dense layers
+  uint64_t selector_bytes_read = 0;  // K, V, records and tables, as selectors say, to choose by
+  uint64_t fallbacks = 0;            // rows attended densely because a plugin failed
+  uint64_t selections = 0;           // rows a selector chose for, then or one layer ahead
+  uint64_t reused = 0;               // rows that kept an earlier selection
+  uint64_t bypassed = 0;             // rows whose budget covered everything
+  uint64_t boundary_calls = 0;       // crossings of the plugin boundary
+  uint64_t plugin_nanos = 0;         // inside plugins
+  uint64_t core_nanos = 0;           // core's work between them: append, plan, validate, merge
+  uint64_t model_nanos = 0;          // dense layers
   uint64_t total_nanos = 0;
+
+  // What choosing read, by whichever plugin.
+  uint64_t bytes_read_to_choose() const { return representative_bytes_read + selector_bytes_read; }
 };
 
 }  // namespace kvasir

@@ -8,9 +8,8 @@
 #include <map>
 #include <numeric>
 
-#include "core/plugin/dtypes.h"
 #include "core/runtime/attend_stage.h"
-#include "core/runtime/element_type.h"
+#include "core/runtime/binding.h"
 #include "core/runtime/saved_sequence.h"
 #include "core/runtime/select_stage.h"
 #include "core/runtime/state_stage.h"
@@ -27,83 +26,7 @@ uint64_t now_nanos() {
                                    .count());
 }
 
-bool needs_unrotated(const Pipeline& pipeline) {
-  if (pipeline.strategy.cache.positions.value == Positions::kSlot) return true;
-  uint64_t needs = 0;
-  for (const auto& selector : pipeline.selectors) needs |= selector->desc().needs;
-  if (pipeline.representative) needs |= pipeline.representative->desc().needs;
-  return needs & KVASIR_NEED_UNROTATED_K;
-}
-
-// Constant positions and slots are two answers to one question, and neither can be kept for keys
-// whose neighbours are given up.
-void check_positions(const Pipeline& pipeline, bool constant) {
-  if (!constant) return;
-  const auto& positions = pipeline.strategy.cache.positions;
-  if (positions.value == Positions::kSlot)
-    throw input_error(positions.origin.text() + ": positions = \"slot\" cannot be had with " +
-                      pipeline.selectors[0]->id() + ", which sets constant positions");
-  for (const auto& selector : pipeline.selectors)
-    if (selector->limits().plan_at && selector->limits().action != KVASIR_ACTION_RESTRICT)
-      throw input_error(selector->id() +
-                        " evicts tokens and cannot be chained with constant "
-                        "positions (" +
-                        pipeline.selectors[0]->id() + ")");
-}
-
 }  // namespace
-
-kvasir_geometry make_geometry(const ModelShape& shape, const StrategyConfig& strategy,
-                              const EngineOptions& options, std::vector<uint64_t>& dense_bits,
-                              bool unrotated) {
-  const CacheConfig& cache = strategy.cache;
-  dense_bits.assign((shape.n_layers + 63) / 64, 0);
-  for (const uint32_t layer : cache.dense_layers.value) {
-    if (layer >= shape.n_layers)
-      throw input_error(cache.dense_layers.origin.text() + ": dense_layers names layer " +
-                        std::to_string(layer) + ", but the model has layers 0 to " +
-                        std::to_string(shape.n_layers - 1));
-    dense_bits[layer / 64] |= uint64_t{1} << (layer % 64);
-  }
-  kvasir_geometry g{};
-  g.struct_size = sizeof(g);
-  g.n_layers = shape.n_layers;
-  g.n_q_heads = shape.n_q_heads;
-  g.n_kv_heads = shape.n_kv_heads;
-  g.head_dim = shape.head_dim;
-  g.v_dim = shape.v_head_dim;
-  g.block_size = cache.block_size.value;
-  g.max_context = options.max_context;
-  g.max_sequences = options.max_sequences;
-  g.max_queries = std::max(cache.chunk_size.value, options.max_sequences);
-  g.sink_tokens = cache.sink_tokens.value;
-  g.window_tokens = cache.window_tokens.value;
-  g.window_mode =
-      cache.window_mode.value == WindowMode::kPrompt ? KVASIR_WINDOW_PROMPT : KVASIR_WINDOW_ROLLING;
-  g.k_state = unrotated ? KVASIR_K_UNROTATED : KVASIR_K_ROTATED;
-  g.gqa_reduce = static_cast<uint32_t>(cache.gqa_reduce.value);
-  g.head_select_shared = cache.head_select_mode.value == HeadSelectMode::kShared;
-  g.format_size = sizeof(kvasir_kv_format);
-  g.dense_layers = dense_bits.data();
-  g.softmax_scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
-  g.seed = options.seed;
-  g.model_hash = options.model_hash;
-  return g;
-}
-
-// What a plugin reads in general was compared with what the storage can hold; now it is known what
-// the storage does hold.
-void check_reads(const Instance& reader, std::span<const kvasir_kv_format> formats,
-                 const Storage& storage) {
-  const uint64_t read = reader.desc().dtypes;
-  for (const kvasir_kv_format& format : formats) {
-    const uint64_t held = KVASIR_DTYPE_BIT(format.dtype_k) | KVASIR_DTYPE_BIT(format.dtype_v);
-    if (read == 0 || (held & read) == held) continue;
-    throw input_error(reader.id() + " reads K and V of " + dtype_list(read) + "; " + storage.id() +
-                      " holds them as " + dtype_list(held & ~read) +
-                      ": set storage.type_k and storage.type_v to what it reads");
-  }
-}
 
 struct Engine::Impl {
   Impl(const Model& model_in, Pipeline pipeline_in, ThreadPool& pool_in, HostServices& services_in,
@@ -151,15 +74,13 @@ struct Engine::Impl {
   ThreadPool& pool;
   HostServices& services;
   EngineOptions options;
-  std::vector<uint64_t> dense_bits;
-  std::vector<kvasir_kv_format> formats;
-  kvasir_geometry geometry{};
+  std::shared_ptr<const Binding> binding = bind_pipeline(model.shape(), pipeline, options);
+  const kvasir_geometry& geometry = binding->geometry;
   std::unique_ptr<BlockStore> store;
   std::unique_ptr<RunContext> context;
   std::unique_ptr<SelectStage> select_stage;
   std::unique_ptr<AttendStage> attend_stage;
   std::unique_ptr<StateStage> state_stage;
-  bool constant_q = false;
   uint32_t slice_tokens = 0;
   uint64_t block_bytes = 0;  // K and V of one block of one layer, all kv heads
   std::map<SequenceId, std::unique_ptr<Sequence>> sequences;
@@ -170,35 +91,10 @@ struct Engine::Impl {
 };
 
 void Engine::Impl::bind() {
-  geometry = make_geometry(model.shape(), pipeline.strategy, options, dense_bits,
-                           needs_unrotated(pipeline));
-  pipeline.storage->validate(geometry);
-  block_bytes = pipeline.storage->plan(geometry).block_bytes;
-  pipeline.storage->bind(geometry);
+  block_bytes = binding->storage.block_bytes;
   const ModelShape& s = model.shape();
   store = std::make_unique<BlockStore>(*pipeline.storage, services, pool, geometry.block_size,
                                        s.n_kv_heads, s.head_dim, s.v_head_dim);
-  formats = store->formats();
-  if (geometry.k_state == KVASIR_K_UNROTATED) {  // rotated f32 copies, after the storage's own
-    const size_t n = formats.size();
-    for (size_t i = 0; i < n; ++i) {
-      if (!has_element_type(formats[i].dtype_k))
-        throw input_error("storage " + pipeline.storage->id() +
-                          ": keys stored before RoPE cannot be of type " +
-                          dtype_list(KVASIR_DTYPE_BIT(formats[i].dtype_k)));
-      kvasir_kv_format copy = formats[i];
-      copy.dtype_k = KVASIR_DTYPE_F32;
-      copy.k_head_stride = s.head_dim * sizeof(float);
-      copy.k_token_stride = copy.k_head_stride * s.n_kv_heads;
-      formats.push_back(copy);
-    }
-  }
-  geometry.formats = formats.data();
-  geometry.n_formats = static_cast<uint32_t>(formats.size());
-  check_reads(*pipeline.attention, formats, *pipeline.storage);
-  pipeline.attention->validate(geometry);
-  pipeline.attention->bind(geometry);
-  pipeline.attention->plan(geometry.max_queries, geometry.max_context);
   context = std::make_unique<RunContext>(RunContext{model,
                                                     pipeline,
                                                     *store,
@@ -213,48 +109,20 @@ void Engine::Impl::bind() {
                                                     &decode_counters,
                                                     {},
                                                     options.on_attend});
-  if (pipeline.representative) {
-    check_reads(*pipeline.representative, store->formats(), *pipeline.storage);
-    pipeline.representative->validate(geometry);
-    pipeline.representative->bind(geometry);
-    pipeline.representative->read_layout();
+  if (pipeline.representative)
     add_owner(pipeline.representative.get(), nullptr, pipeline.representative->layout());
-  }
   for (auto& selector : pipeline.selectors) {
-    if (selector->desc().needs & KVASIR_NEED_KEYS)
-      check_reads(*selector, store->formats(), *pipeline.storage);
-    selector->validate(geometry);
-    selector->bind(geometry);
-    selector->read_limits();
     if (selector->has_update()) add_owner(nullptr, selector.get(), selector->layout());
     const kvasir_sel_limits& limits = selector->limits();
-    constant_q = constant_q || limits.pos_mode == KVASIR_POS_CONSTANT;
     if (limits.flags & KVASIR_LIMIT_PREFILL_SELECT && limits.prefill_slice_tokens)
       slice_tokens = slice_tokens ? std::min(slice_tokens, limits.prefill_slice_tokens)
                                   : limits.prefill_slice_tokens;
   }
-  for (size_t i = 1; i < pipeline.selectors.size(); ++i)
-    if (pipeline.selectors[i]->limits().unit == KVASIR_UNIT_BLOCK &&
-        pipeline.selectors[i - 1]->limits().unit == KVASIR_UNIT_TOKEN)
-      throw input_error("[[selector]] chain: " + pipeline.selectors[i]->id() +
-                        " chooses blocks and cannot follow " + pipeline.selectors[i - 1]->id() +
-                        ", which chooses tokens: put the coarser one first");
-  for (const auto& selector : pipeline.selectors)  // records and positions are those of blocks
-    if (selector->limits().unit == KVASIR_UNIT_TOKEN &&
-        (selector->desc().needs & KVASIR_NEED_SCORES ||
-         selector->limits().pos_mode == KVASIR_POS_CONSTANT))
-      throw input_error(selector->id() +
-                        " chooses tokens: scores and constant positions are for selectors that "
-                        "choose blocks");
-  check_positions(pipeline, constant_q);
-  if (constant_q && geometry.k_state != KVASIR_K_UNROTATED)
-    throw input_error(pipeline.selectors[0]->id() +
-                      " asks for a constant query position without KVASIR_NEED_UNROTATED_K");
   context->faults.assign(pipeline.selectors.size(), 0);
   uint32_t sparse = 0, leader = 0;
   const uint32_t step = std::max(1u, pipeline.strategy.cache.layer_step.value);
   for (uint32_t layer = 0; layer < geometry.n_layers; ++layer) {
-    const bool dense = dense_bits[layer / 64] >> (layer % 64) & 1;
+    const bool dense = binding->is_dense(layer);
     context->dense_layer.push_back(dense);
     if (!dense && sparse++ % step == 0) leader = layer;
     context->group_leader.push_back(dense ? layer : leader);
@@ -266,11 +134,6 @@ void Engine::Impl::bind() {
 
 void Engine::Impl::add_owner(Representative* representative, Selector* selector,
                              const kvasir_layout& layout) {
-  if (layout.flags & KVASIR_LAYOUT_PER_TOKEN && layout.record_bytes % geometry.block_size != 0)
-    throw PluginError(selector ? selector->id() : representative->id(), "layout",
-                      KVASIR_ERR_INVALID,
-                      "record_bytes = " + std::to_string(layout.record_bytes) +
-                          " is not a multiple of block_size, though it says one slice per token");
   context->owners.push_back(
       {representative, selector, layout,
        SlabLayout(layout, geometry.n_kv_heads, geometry.block_size, kPageBlocks)});
@@ -323,9 +186,9 @@ void Engine::Impl::attend_rows(uint32_t layer, const std::vector<BatchRow>& rows
                                uint32_t flags) {
   uint64_t n = 0;
   for (const BatchRow& row : rows) n = std::max<uint64_t>(n, row.q_begin + row.n_q);
-  AttendStage::Queries queries{q.data(), constant_q ? q_constant.data() : nullptr, n,
-                               positions.data()};
-  const float* candidate_q = constant_q ? q_constant.data() : q.data();
+  AttendStage::Queries queries{q.data(), binding->constant_positions ? q_constant.data() : nullptr,
+                               n, positions.data()};
+  const float* candidate_q = binding->constant_positions ? q_constant.data() : q.data();
   const auto selections = select_stage->select(layer, rows, candidate_q, n, prefill, flags);
   attend_stage->attend(layer, rows, selections, queries, prefill ? KVASIR_P3 : KVASIR_D2, flags,
                        o.data());
@@ -341,7 +204,7 @@ void Engine::Impl::run_layer(uint32_t layer, const std::vector<BatchRow>& rows, 
   if (!prefill) speculate(layer, rows);
   model_call([&] {
     model.project_qkv(layer, x.data(), n, q.data(), k.data(), v.data());
-    if (constant_q) {
+    if (binding->constant_positions) {
       q_constant = q;
       const std::vector<uint32_t> at(n, pipeline.selectors[0]->limits().pos_const);
       model.rope().apply(q_constant.data(), n, geometry.n_q_heads, geometry.head_dim, at,

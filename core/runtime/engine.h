@@ -88,10 +88,4 @@ class Engine {
   std::unique_ptr<Impl> impl_;
 };
 
-// The geometry plugins are bound to. dense_bits backs geometry.dense_layers and must outlive it;
-// unrotated: some plugin needs K stored before RoPE.
-kvasir_geometry make_geometry(const ModelShape& shape, const StrategyConfig& strategy,
-                              const EngineOptions& options, std::vector<uint64_t>& dense_bits,
-                              bool unrotated);
-
 }  // namespace kvasir

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "core/runtime/binding.h"
 #include "core/runtime/rows.h"
 
 namespace kvasir {
@@ -17,27 +18,30 @@ uint64_t slab_bytes(const kvasir_layout& layout, const kvasir_geometry& g, uint6
   return (layout.record_bytes + layout.open_bytes) * g.n_kv_heads * n_blocks * sparse_layers;
 }
 
-// By choosing per step, or by keeping no more than that.
+// By choosing per step, or by keeping no more than that; a share of the context, or of the heads,
+// says itself what it comes to.
 MemoryPlan::Budget budget_of(const Selector& selector, uint32_t block_size) {
   const kvasir_sel_limits& limits = selector.limits();
-  const bool limited = limits.max_units != 0 || limits.flags & KVASIR_LIMIT_ZERO_UNITS;
-  return {selector.id(), limited && (selector.has_select() || limits.plan_at != 0),
-          limits.max_units * (limits.unit == KVASIR_UNIT_BLOCK ? block_size : 1)};
+  const uint64_t unit_tokens = limits.unit == KVASIR_UNIT_BLOCK ? block_size : 1;
+  const bool chooses = selector.has_select() || limits.plan_at != 0;
+  MemoryPlan::Budget budget;
+  budget.selector = selector.id();
+  budget.of_context = limits.expected_units != 0;
+  budget.limited = chooses && (budget.of_context || limits.max_units != 0 ||
+                               limits.flags & KVASIR_LIMIT_ZERO_UNITS);
+  budget.tokens = (budget.of_context ? limits.expected_units : limits.max_units) * unit_tokens;
+  return budget;
 }
 
 }  // namespace
 
 MemoryPlan make_plan(const ModelShape& shape, const Model::Memory& model, Pipeline& pipeline,
                      const EngineOptions& options, uint64_t vocabulary_bytes) {
-  std::vector<uint64_t> dense_bits;
-  kvasir_geometry g = make_geometry(shape, pipeline.strategy, options, dense_bits, false);
+  const std::shared_ptr<const Binding> bound = bind_pipeline(shape, pipeline, options);
+  const Binding& binding = *bound;
+  const kvasir_geometry& g = binding.geometry;
+  const kvasir_storage_plan& storage = binding.storage;
   MemoryPlan plan;
-  pipeline.storage->validate(g);
-  const kvasir_storage_plan storage = pipeline.storage->plan(g);
-  pipeline.storage->bind(g);
-  const std::vector<kvasir_kv_format> formats = pipeline.storage->formats();
-  g.formats = formats.data();
-  g.n_formats = static_cast<uint32_t>(formats.size());
   const uint64_t n_blocks = (uint64_t{g.max_context} + g.block_size - 1) / g.block_size;
   plan.kv_bytes = storage.block_bytes * n_blocks * g.n_layers * options.max_sequences;
   plan.kv_overhead_bytes = storage.overhead_bytes;
@@ -48,29 +52,23 @@ MemoryPlan make_plan(const ModelShape& shape, const Model::Memory& model, Pipeli
   }
 
   const CacheConfig& cache = pipeline.strategy.cache;
-  const uint64_t sparse_layers = g.n_layers - cache.dense_layers.value.size();
+  plan.n_dense_layers = binding.n_dense_layers();
+  const uint64_t sparse_layers = g.n_layers - plan.n_dense_layers;
   plan.attends_all = true;
   if (pipeline.representative) {
-    pipeline.representative->validate(g);
-    pipeline.representative->bind(g);
-    pipeline.representative->read_layout();
     const kvasir_layout& layout = pipeline.representative->layout();
     plan.record_bytes += slab_bytes(layout, g, n_blocks, sparse_layers) * options.max_sequences;
+    plan.add_state(layout.state_bytes, layout.state_peak_bytes);
     plan.record_bytes_per_step = layout.record_bytes * g.n_kv_heads * n_blocks * sparse_layers;
   }
   for (auto& selector : pipeline.selectors) {
-    selector->validate(g);
-    selector->bind(g);
-    selector->read_limits();
     plan.record_bytes +=
         slab_bytes(selector->layout(), g, n_blocks, sparse_layers) * options.max_sequences;
+    plan.add_state(selector->limits().state_bytes, selector->limits().state_peak_bytes);
     plan.budgets.push_back(budget_of(*selector, g.block_size));
     plan.attends_all = plan.attends_all && !plan.budgets.back().limited;
   }
-  pipeline.attention->validate(g);
-  pipeline.attention->bind(g);
-  plan.attention_scratch_bytes =
-      pipeline.attention->plan(g.max_queries, g.max_context).scratch_bytes;
+  plan.attention_scratch_bytes = binding.attention_scratch_bytes;
 
   plan.weight_bytes = model.weight_bytes;
   plan.model_scratch_bytes = model.scratch_bytes;
@@ -91,11 +89,11 @@ MemoryPlan make_plan(const ModelShape& shape, const Model::Memory& model, Pipeli
   for (const MemoryPlan::Budget& budget : plan.budgets)
     if (budget.limited) plan.selected_tokens = std::min(plan.selected_tokens, budget.tokens);
   plan.attended_tokens = plan.sink_tokens + plan.window_tokens + plan.selected_tokens;
-  const uint64_t row_bytes = formats[0].k_token_stride + formats[0].v_token_stride;
-  const uint64_t dense_layers = cache.dense_layers.value.size();
+  const kvasir_kv_format& format = binding.formats[0];
+  const uint64_t row_bytes = format.k_token_stride + format.v_token_stride;
   plan.kv_bytes_per_step =
       row_bytes * g.n_kv_heads *
-      (plan.attended_tokens * sparse_layers + uint64_t{g.max_context} * dense_layers);
+      (plan.attended_tokens * sparse_layers + uint64_t{g.max_context} * plan.n_dense_layers);
   return plan;
 }
 

@@ -17,30 +17,39 @@ struct MemoryPlan {
   uint64_t kv_slow_bytes = 0;      // of them, what is never in the fastest tier at once
   uint64_t kv_overhead_bytes = 0;  // the storage's fixed part
   uint64_t record_bytes = 0;       // slabs of representative and selectors
+  uint64_t state_bytes = 0;        // their own memory, as they state it: what stays,
+  uint64_t state_peak_bytes = 0;   // and the most at once
   uint64_t weight_bytes = 0;       // as resident after load
   uint64_t model_scratch_bytes = 0;
   uint64_t activation_bytes = 0;  // of the largest chunk, logits included
   uint64_t attention_scratch_bytes = 0;
   uint64_t process_bytes = 0;  // program, libraries, tokenizer: a measured constant
   uint64_t total() const {
-    return kv_bytes - kv_slow_bytes + kv_overhead_bytes + record_bytes + weight_bytes +
-           model_scratch_bytes + activation_bytes + attention_scratch_bytes + process_bytes;
+    return kv_bytes - kv_slow_bytes + kv_overhead_bytes + record_bytes + state_peak_bytes +
+           weight_bytes + model_scratch_bytes + activation_bytes + attention_scratch_bytes +
+           process_bytes;
+  }
+  void add_state(uint64_t stays, uint64_t peak) {  // of one plugin; peak 0: no more than stays
+    state_bytes += stays;
+    state_peak_bytes += peak > stays ? peak : stays;
   }
   // Attended per layer, kv head and decode step at max_context.
   uint64_t sink_tokens = 0, window_tokens = 0, selected_tokens = 0, attended_tokens = 0;
-  bool attends_all = false;  // no selector sets a limit: selected_tokens is all there is
-  struct Budget {            // of one selector, beyond sink and window
-    std::string selector;    // id
-    bool limited = false;    // false: all candidates, or as many as the queries say
-    uint64_t tokens = 0;     // most per layer, kv head and step
+  uint32_t n_dense_layers = 0;  // attended in full
+  bool attends_all = false;     // no selector sets a limit: selected_tokens is all there is
+  struct Budget {               // of one selector, beyond sink and window
+    std::string selector;       // id
+    bool limited = false;       // false: all candidates, or as many as the queries say
+    bool of_context = false;    // tokens is what max_context makes it, a mean over layers and heads
+    uint64_t tokens = 0;        // most per layer, kv head and step
   };
   std::vector<Budget> budgets;
   uint64_t kv_bytes_per_step = 0;  // rows read per decoded token, all layers
   uint64_t record_bytes_per_step = 0;
 };
 
-// Binds the plugins of `pipeline` (nothing is stored): use it for planning only. Throws Error as
-// the engine would.
+// Binds the plugins of `pipeline` (nothing is stored): use it for planning only. Throws what making
+// an engine over it would.
 MemoryPlan make_plan(const ModelShape& shape, const Model::Memory& model, Pipeline& pipeline,
                      const EngineOptions& options, uint64_t vocabulary_bytes);
 

@@ -259,6 +259,7 @@ bool SelectStage::call(Selector& selector, const std::vector<Work*>& works, bool
     check.weights_allowed = weights;
     *fault = rows.view.unit != limits.unit ? "changed the unit of its rows"
                                            : check_selection(rows.view, check, candidates);
+    if (fault->empty()) c_.counters->selector_bytes_read += rows.view.bytes_read;
     return fault->empty();
   }
   *fault = "asks for more room again and again";

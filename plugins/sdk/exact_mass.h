@@ -46,6 +46,18 @@ class ExactMass {
       sum[token] += logit[token] / total;
   }
 
+  // What add() reads of the keys of one kv head, for whichever queries.
+  uint64_t bytes(const kvasir_sel_in& in, uint32_t row, uint32_t kv_len, uint32_t kv_head) const {
+    const kvasir_lease* leases = in.leases + in.lease_offsets[row];
+    uint64_t sum = 0;
+    for (uint32_t block = 0; block * uint64_t{g_.block_size} < kv_len; ++block) {
+      if (!leases[block].k) continue;
+      const uint32_t n = std::min(g_.block_size, kv_len - block * g_.block_size);
+      sum += n * key_bytes(keys_.rows(&leases[block], kv_head, block, n), g_.head_dim);
+    }
+    return sum;
+  }
+
  private:
   kvasir_geometry g_{};
   LeasedKeys keys_;

@@ -29,4 +29,9 @@ inline void read_keys(const BlockRows& keys, uint32_t first, uint32_t n, uint32_
   }
 }
 
+// Of one key.
+inline uint64_t key_bytes(const BlockRows& keys, uint32_t head_dim) {
+  return kernels::row_bytes(element_type(keys.dtype), head_dim);
+}
+
 }  // namespace kvasir::sdk

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "plugins/sdk/keep_best.h"
+#include "plugins/sdk/layers.h"
 #include "plugins/sdk/plugin.h"
 #include "plugins/sdk/pooling.h"
 #include "plugins/sdk/sequences.h"
@@ -87,6 +88,7 @@ class PromptVotes : public Sequences<Votes> {
 
   void bind(const kvasir_geometry& geometry) {
     n_layers_ = geometry.n_layers;
+    n_sparse_layers_ = n_sparse_layers(geometry);
     max_context_ = geometry.max_context;
     heads_ = MassHeads(geometry, pool_first_);
     take_max_ = geometry.gqa_reduce == KVASIR_REDUCE_MAX;
@@ -103,6 +105,7 @@ class PromptVotes : public Sequences<Votes> {
     heads_.ask(out);
     out.mass_at = KVASIR_MASS_AT_PREFILL;
     out.mass_last_queries = n_queries_;
+    out.state_peak_bytes = VoteSums::bytes(heads_.n_rows(), max_context_) * n_sparse_layers_;
   }
 
   void observe(const Step& step, const kvasir_mass& mass) {
@@ -186,7 +189,7 @@ class PromptVotes : public Sequences<Votes> {
   bool pool_first_;
   bool take_max_ = false;  // the largest vote of a group, else the sum
   uint32_t action_;
-  uint32_t n_layers_ = 0, max_context_ = 0;
+  uint32_t n_layers_ = 0, n_sparse_layers_ = 0, max_context_ = 0;
   MassHeads heads_;
 };
 

@@ -5,6 +5,7 @@
 #include <kvasir/step.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -30,6 +31,12 @@ void lay_out_rows(kvasir_selection& out, uint32_t scope, uint32_t n_rows, Count&
   out.row_offsets[0] = 0;
   for (uint32_t i = 0; i < n_rows; ++i) out.row_offsets[i + 1] = out.row_offsets[i] + count(i);
   std::fill_n(out.row_flags, n_rows, KVASIR_ROW_LISTED);
+}
+
+// For select() and speculate(): what choosing read of the cached tokens.
+inline void say_read(kvasir_selection& out, uint64_t bytes) {
+  const bool has_room = out.struct_size >= offsetof(kvasir_selection, bytes_read) + sizeof(bytes);
+  if (has_room) out.bytes_read = bytes;
 }
 
 inline std::span<uint32_t> row_indices(const kvasir_selection& out, uint32_t i) {

@@ -60,6 +60,8 @@ class TokenBudget {
                            std::to_string(cap) + " are both set: keep one of them");
     if (said == cap_key) cap_ = cap;
   }
+  // Of a plugin that has found out itself that the cap decides.
+  TokenBudget(const char* cap_key, uint32_t cap) : tokens_(0), cap_(cap), cap_key_(cap_key) {}
 
   // Beyond the forced parts, of which the current token always is one.
   uint32_t tokens(const kvasir_geometry& geometry) const {
@@ -74,13 +76,17 @@ class TokenBudget {
     return static_cast<uint32_t>(cap_ - forced);
   }
 
-  // The conversion, for whoever reads the log.
-  void log(const Host& host, const kvasir_geometry& geometry) const {
+  // The conversion, for whoever reads the log; `unit`: tokens that are kept or lost together.
+  void log(const Host& host, const kvasir_geometry& geometry, uint32_t unit = 1) const {
     if (cap_ == 0) return;
+    const uint32_t n = tokens(geometry);
+    const std::string whole = n % unit == 0 ? ""
+                                            : ", in whole blocks of " + std::to_string(unit) + " " +
+                                                  std::to_string(n / unit * unit);
     host.log(KVASIR_LOG_INFO, std::string(cap_key_) + " = " + std::to_string(cap_) +
                                   " with sink_tokens = " + std::to_string(geometry.sink_tokens) +
                                   " and window_tokens = " + std::to_string(geometry.window_tokens) +
-                                  ": budget_tokens = " + std::to_string(tokens(geometry)));
+                                  ": budget_tokens = " + std::to_string(n) + whole);
   }
 
  private:

@@ -30,6 +30,8 @@ struct VoteSums {
       });
     }
   }
+  // Of one layer, on a prompt of n tokens.
+  static uint64_t bytes(uint64_t n_rows, uint64_t n) { return n_rows * n * sizeof(float); }
   const float* row(uint64_t i) const { return votes.data() + i * prompt_end; }
 
   void save(StateWriter& out) const {

@@ -49,7 +49,7 @@ AT(kvasir_lease, format, 52);
 AT(kvasir_lease, tier, 56);
 AT(kvasir_lease, state, 60);
 
-SIZE(kvasir_selection, 80);
+SIZE(kvasir_selection, 88);
 AT(kvasir_selection, struct_size, 0);
 AT(kvasir_selection, unit, 4);
 AT(kvasir_selection, scope, 8);
@@ -64,6 +64,7 @@ AT(kvasir_selection, row_offsets, 48);
 AT(kvasir_selection, row_flags, 56);
 AT(kvasir_selection, index, 64);
 AT(kvasir_selection, log_weight, 72);
+AT(kvasir_selection, bytes_read, 80);
 
 SIZE(kvasir_slab, 48);
 AT(kvasir_slab, struct_size, 0);
@@ -242,7 +243,7 @@ AT(kvasir_update_item, flags, 20);
 AT(kvasir_update_item, lease, 24);
 AT(kvasir_update_item, mass, 32);
 
-SIZE(kvasir_sel_limits, 88);
+SIZE(kvasir_sel_limits, 112);
 AT(kvasir_sel_limits, struct_size, 0);
 AT(kvasir_sel_limits, unit, 4);
 AT(kvasir_sel_limits, scope, 8);
@@ -263,6 +264,9 @@ AT(kvasir_sel_limits, prefill_slice_tokens, 72);
 AT(kvasir_sel_limits, pos_mode, 76);
 AT(kvasir_sel_limits, pos_const, 80);
 AT(kvasir_sel_limits, reserved, 84);
+AT(kvasir_sel_limits, expected_units, 88);
+AT(kvasir_sel_limits, state_bytes, 96);
+AT(kvasir_sel_limits, state_peak_bytes, 104);
 
 SIZE(kvasir_sel_in, 232);
 AT(kvasir_sel_in, struct_size, 0);
@@ -285,7 +289,7 @@ AT(kvasir_selector, select, 136);
 AT(kvasir_selector, observe, 144);
 AT(kvasir_selector, evict_plan, 152);
 
-SIZE(kvasir_layout, 48);
+SIZE(kvasir_layout, 64);
 AT(kvasir_layout, struct_size, 0);
 AT(kvasir_layout, flags, 4);
 AT(kvasir_layout, record_bytes, 8);
@@ -295,6 +299,8 @@ AT(kvasir_layout, mass_at, 32);
 AT(kvasir_layout, mass_part, 36);
 AT(kvasir_layout, mass_last_queries, 40);
 AT(kvasir_layout, refresh_tokens, 44);
+AT(kvasir_layout, state_bytes, 48);
+AT(kvasir_layout, state_peak_bytes, 56);
 
 SIZE(kvasir_score_in, 104);
 AT(kvasir_score_in, struct_size, 0);

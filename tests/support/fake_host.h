@@ -9,6 +9,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -39,6 +40,9 @@ class FakeHost {
     const std::lock_guard lock(mutex_);
     return lines_;
   }
+
+  // Called when a plugin hands work to the pool, before it starts.
+  std::function<void()> before_tasks;
 
   // kvasir.completion/1, beside what `workers` brings.
   void offer_completions() { has_completions_ = true; }
@@ -74,6 +78,7 @@ class FakeHost {
   }
   static int32_t parallel_for(void* self, uint64_t n, uint64_t grain, kvasir_task task,
                               void* user) noexcept {
+    if (from(self).before_tasks) from(self).before_tasks();
     const uint64_t workers = from(self).workers_;
     const uint64_t piece = grain != 0 ? grain : (n + workers - 1) / workers;
     std::vector<std::thread> threads;

@@ -177,6 +177,44 @@ TEST_CASE("a bad strategy is named with file, line and column") {
     check(mistake);
 }
 
+// What only shows once the plugins are bound: run refuses it, and so does whoever speaks before it.
+TEST_CASE("check, explain and plan refuse what run refuses") {
+  const Models m;
+  const auto chain = [&](const char* name, const std::string& first, const std::string& second) {
+    return m.folder.write(name, "[cache]\nblock_size = 16\n[[selector]]\nplugin = \"" + first +
+                                    "\"\n[[selector]]\nplugin = \"" + second +
+                                    "\"\n[representative]\nplugin = \"mean\"\n");
+  };
+  struct Pair {
+    std::vector<std::string> strategy;
+    std::vector<std::string> words;
+  };
+  const auto with_slot = [&](const char* preset) {
+    return std::vector<std::string>{preset, "--set", "cache.positions=slot"};
+  };
+  for (const Pair& pair : std::vector<Pair>{
+           {{chain("units.toml", "kvasir.twilight", "kvasir.block_topk")},
+            {"chooses blocks and cannot follow kvasir.twilight"}},
+           {{chain("keys.toml", "kvasir.infllm", "kvasir.twilight")},
+            {"kvasir.twilight", "keys with their rotation"}},
+           {with_slot("infllm"), {"--set cache.positions=slot", "kvasir.infllm"}},
+           {with_slot("oracle"), {"kvasir.oracle", "cache.positions = \"true\""}},
+           {with_slot("infinigen"), {"kvasir.infinigen", "cache.positions = \"true\""}},
+           {with_slot("twilight"), {"kvasir.twilight", "cache.positions = \"true\""}}}) {
+    const auto with = [&](std::vector<std::string> command, bool is_flag) {
+      if (is_flag) command.emplace_back("-s");
+      command.insert(command.end(), pair.strategy.begin(), pair.strategy.end());
+      return command;
+    };
+    CAPTURE(pair.strategy.front());
+    check({"run", with({"run", "-m", m.good, "-p", "a"}, true), pair.words});
+    check({"check", with({"config", "check"}, false), pair.words});
+    check({"check -m", with({"config", "check", "-m", m.good}, false), pair.words});
+    check({"explain", with({"config", "explain"}, false), pair.words});
+    check({"plan", with({"plan", "--preset", "llama-3.1-8b", "-c", "4K"}, true), pair.words});
+  }
+}
+
 TEST_CASE("a plugin that cannot be used says why") {
   const Models m;
   const std::string text = m.folder.write("text.so", "this is no shared object");

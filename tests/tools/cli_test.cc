@@ -46,6 +46,34 @@ TEST_CASE("plan counts what a strategy attends to, and what a step reads") {
   CHECK(p["bound_ms_per_token"].get<double>() == doctest::Approx(bytes / 100e9 * 1e3));
 }
 
+TEST_CASE("plan counts what selectors keep beside the cache, and the total has the most of it") {
+  const auto plan = [](const char* strategy, const char* n) {
+    return json_of({"plan", "--preset", "internlm2.5-7b", "-s", strategy, "-c", "32K",
+                    "--sequences", n, "--json"})["plans"][0];
+  };
+  const auto bytes = [](const Json& p, const char* key) { return p[key].get<uint64_t>(); };
+  const Json dense = plan("dense", "1"), pig = plan("magicpig", "1"), two = plan("magicpig", "2");
+  CHECK(dense["state_bytes"] == 0);
+  CHECK(dense["state_peak_bytes"] == 0);
+  // Per hashed token, sparse layer and kv head: ids, bounds, norm; 4 sinks and a window of 64.
+  const double n = 32768 - 68, heads = 30 * 8;
+  const double tables = heads * (n * (2 * 150 + 4) + 150 * 1025 * 4);
+  CHECK(static_cast<double>(bytes(pig, "state_bytes")) == doctest::Approx(tables).epsilon(0.001));
+  const double beside = n * (2 * 150 + 4 + 4 + 16);  // while one head is hashed
+  CHECK(static_cast<double>(bytes(pig, "state_peak_bytes") - bytes(pig, "state_bytes")) == beside);
+  CHECK(static_cast<double>(bytes(two, "state_bytes")) ==
+        doctest::Approx(2 * tables).epsilon(0.001));
+  CHECK(bytes(two, "state_peak_bytes") - bytes(two, "state_bytes") ==
+        bytes(pig, "state_peak_bytes") - bytes(pig, "state_bytes"));
+  CHECK(bytes(pig, "total_bytes") - bytes(dense, "total_bytes") >= bytes(pig, "state_peak_bytes"));
+  const Json votes = plan("snapkv", "1");  // 4 bytes per token, layer and kv head, then nothing
+  CHECK(votes["state_bytes"] == 0);
+  CHECK(votes["state_peak_bytes"] == uint64_t{4} * 32768 * 32 * 8);
+  const Json r =
+      json_of({"config", "explain", "snapkv", "--preset", "internlm2.5-7b", "-c", "32K", "--json"});
+  CHECK(r["memory"]["state_peak_bytes"] == votes["state_peak_bytes"]);
+}
+
 TEST_CASE("a model file and a preset of the same shape plan alike") {
   const TinyModel m;
   const Json a = json_of({"plan", "-m", m.path, "-c", "1000", "--json"})["plans"][0];
@@ -176,7 +204,7 @@ TEST_CASE("run reports the engagement fields that a program may rely on") {
   for (const char* key :
        {"prompt_tokens", "generated_tokens", "prefill_ms", "decode_ms", "tokens_considered",
         "tokens_selected", "tokens_attended", "kv_bytes_read", "representative_bytes_read",
-        "fallbacks", "strategy", "plugins"})
+        "selector_bytes_read", "fallbacks", "strategy", "plugins"})
     CHECK(r.contains(key));
   CHECK(r["generated_tokens"] == 8);
   CHECK(r["strategy"] == "streaming");
@@ -309,24 +337,17 @@ TEST_CASE("config explain shows a native key, what it became, and the total that
   CHECK(r["attended"]["attended_tokens"] == 16512);
 }
 
-TEST_CASE("config check warns without a model of what a model would refuse") {
-  const std::vector<std::string> arguments{"config", "check", "quest", "--set",
-                                           "selector.token_budget=8"};
-  const Finished plain = run_kvasir(arguments);
-  CHECK(plain.code == 0);
-  CHECK(plain.out == "quest: ok\n");
-  CHECK(plain.err.find("warning: quest: ") != std::string::npos);
-  CHECK(plain.err.find("budget_tokens = 8 is less than one block (block_size = 16)") !=
-        std::string::npos);
-  std::vector<std::string> as_json = arguments;
-  as_json.emplace_back("--json");
-  const Json r = json_of(as_json)["strategies"][0];
-  CHECK(r["ok"] == true);
-  CHECK(r["warning"].get<std::string>().find("less than one block") != std::string::npos);
-  CHECK(json_of({"config", "check", "quest", "--json"})["strategies"][0]["warning"].is_null());
-  std::vector<std::string> with_shape = arguments;
-  with_shape.insert(with_shape.end(), {"--preset", "llama-3.1-8b"});
-  CHECK(run_kvasir(with_shape).code == 2);
+TEST_CASE("config check refuses a budget below one block, with a model or without") {
+  std::vector<std::string> arguments{"config", "check", "quest", "--set",
+                                     "selector.token_budget=8"};
+  for (int i = 0; i < 2; ++i) {
+    const Finished done = run_kvasir(arguments);
+    CHECK(done.code == 2);
+    CHECK(done.err.find("budget_tokens = 8 is less than one block (block_size = 16)") !=
+          std::string::npos);
+    arguments.insert(arguments.end(), {"--preset", "llama-3.1-8b"});
+  }
+  CHECK(json_of({"config", "check", "quest", "--json"})["strategies"][0]["note"].is_null());
 }
 
 TEST_CASE("config explain counts what a strategy that evicts leaves") {
@@ -340,7 +361,7 @@ TEST_CASE("config explain says what the budget of every preset comes to, in toke
   const std::map<std::string, Json> wanted = {
       {"block_topk", Json::array({12288})},
       {"dense", Json::array({none})},
-      {"duoattention", Json::array({none})},
+      {"duoattention", Json::array({65344})},  // half of what is not sink or window
       {"h2o", Json::array({26213})},
       {"infinigen", Json::array({4096})},
       {"infllm", Json::array({2048})},
@@ -382,6 +403,87 @@ TEST_CASE("config explain says what the budget of every preset comes to, in toke
       run_kvasir({"config", "explain", "ktransformers_preselect", "-c", "131072"});
   CHECK(text.out.find("kvasir.preselect: 4096") != std::string::npos);
   CHECK(text.out.find("selector.1.budget_blocks") != std::string::npos);
+}
+
+TEST_CASE("config explain and plan count a share of the context or of the heads") {
+  const auto selected = [](std::vector<std::string> arguments, const Json& budget) {
+    arguments.insert(arguments.begin(), {"config", "explain"});
+    arguments.insert(arguments.end(), {"-c", "32768", "--json"});
+    const Json r = json_of(arguments);
+    CHECK(r["budgets"][0]["budget_tokens"] == budget);
+    CHECK(r["attended"]["attends_all"] == false);
+    arguments.erase(arguments.begin(), arguments.begin() + 2);
+    arguments.insert(arguments.begin(), {"plan", "--preset", "llama-3.1-8b", "-s"});
+    CHECK(json_of(arguments)["plans"][0]["attended_tokens"] == r["attended"]["attended_tokens"]);
+    return r["attended"]["selected_tokens"].get<uint64_t>();
+  };
+  CHECK(selected({"infinigen", "--set", "selector.budget=0.2"}, 6553) == 6553);
+  const uint64_t beyond = 32768 - 128 - 256;  // of duoattention: sink and window
+  CHECK(selected({"duoattention", "--set", "selector.sparsity=0.75"}, beyond / 4) == beyond / 4);
+  CHECK(selected({"duoattention", "--set", "selector.budget_tokens=1000"}, (beyond + 1000) / 2) ==
+        (beyond + 1000) / 2);
+  // 3 of 32 layers are dense, and are not asked.
+  CHECK(selected({"duoattention", "--set", "cache.dense_layers=[0,1,2]"}, beyond / 2) ==
+        beyond / 2);
+}
+
+TEST_CASE("config explain says which of several words for a budget won") {
+  const auto notes = [](std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), {"config", "explain"});
+    arguments.insert(arguments.end(), {"-c", "32768", "--json"});
+    const Json r = json_of(arguments);
+    std::map<std::string, std::string> out;
+    for (const Json& option : r["plugins"][0]["options"]) out[option["key"]] = option["note"];
+    out["said"] = r["budgets"][0]["said"].dump();
+    return out;
+  };
+  auto topk = notes({"block_topk", "--set", "selector.second_select_num=7"});
+  CHECK(topk["budget_blocks"].find("7 blocks x 128 = 896 tokens") != std::string::npos);
+  CHECK(topk["budget_tokens"] == "with the other keys: at most 896");
+  auto both = notes({"ktransformers_preselect", "--set", "selector.0.max_capacity_prompt=9000"});
+  CHECK(both["preselect_block_count"] ==
+        "32 blocks x 128 = 4096 tokens; with the other keys: at most 4736");
+  CHECK(both["said"].find("max_capacity_prompt = 9000 with sink_tokens = 128 and window_tokens = "
+                          "4096: budget_tokens = 4776, in whole blocks of 128 4736") !=
+        std::string::npos);
+  CHECK(notes({"h2o"})["budget_tokens"] == "with the other keys: at most 6551");
+  CHECK(notes({"quest"})["budget_tokens"].find("other keys") == std::string::npos);
+}
+
+TEST_CASE("config check notes what a file for some model leaves open") {
+  const TinyModel m;
+  const std::string set = "selector.head_file=" + m.folder.write("heads.tsv", "1 0\n0 1\n");
+  const auto note = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), {"config", "check", "--json"});
+    return json_of(arguments)["strategies"][0]["note"];
+  };
+  CHECK(note({"duoattention", "--set", set}).get<std::string>().find("head_file") !=
+        std::string::npos);
+  CHECK(note({"duoattention", "--set", set, "-m", m.path}).is_null());
+  CHECK(
+      run_kvasir({"config", "check", "duoattention", "--set", set, "--preset", "qwen3-8b"}).code ==
+      2);
+  CHECK(note({"block_topk", "--set", "cache.dense_layers=[0, 70]"}).is_null());
+}
+
+TEST_CASE("every preset suits a model of few layers") {
+  const TinyModel m;
+  for (const auto& file :
+       std::filesystem::directory_iterator(KVASIR_SOURCE_DIR "/configs/strategies")) {
+    const std::string name = file.path().stem();
+    CAPTURE(name);
+    CHECK(run_kvasir({"config", "check", name, "-m", m.path}).code == 0);
+  }
+  CHECK(run_kvasir({"run", "-m", m.path, "-s", "magicpig", "-p", "a", "-n", "2"}).code == 0);
+}
+
+TEST_CASE("magicpig's preset takes every 16th layer that there is") {
+  const Json r = json_of({"config", "explain", "magicpig", "--preset", "qwen3-8b", "--json"});
+  CHECK(r["attended"]["dense_layers"] == 3);  // 0, 16, 32 of 36
+  Json every;
+  for (const Json& line : r["cache"])
+    if (line["key"] == "cache.dense_layer_every") every = line["value"];
+  CHECK(every == 16);
 }
 
 TEST_CASE("later sources of a setting win: file, environment, command line") {

@@ -138,20 +138,22 @@ void print_text(const Json& report) {
   std::printf("%u prompt tokens, then %u tokens decoded from the same inputs; %s, %u threads\n\n",
               report["prompt_tokens"].get<uint32_t>(), report["decode_steps"].get<uint32_t>(),
               report["compute"].get<std::string>().c_str(), report["threads"].get<uint32_t>());
-  Table table({"strategy", "prefill tok/s", "decode tok/s", "K+V MB/token", "summaries MB/token",
+  Table table({"strategy", "prefill tok/s", "decode tok/s", "K+V MB/token", "to choose MB/token",
                "attended", "same top-1", "KL to dense", "fallbacks"},
               {1, 2, 3, 4, 5, 6, 7, 8});
   for (const Json& r : report["strategies"]) {
     const auto number = [&](const char* key) { return r[key].get<double>(); };
     const double steps = std::max(1.0, number("steps"));
-    table.add({r["strategy"], format("%.1f", number("prefill_tokens_per_second")),
-               format("%.2f", number("decode_tokens_per_second")),
-               format("%.3f", number("kv_bytes_read") / steps / 1e6),
-               format("%.3f", number("representative_bytes_read") / steps / 1e6),
-               format("%.1f %%", 100.0 * number("tokens_attended") /
-                                     std::max(1.0, number("tokens_considered"))),
-               format("%.1f %%", 100.0 * number("top1_agreement")),
-               format("%.5f", number("mean_kl")), r["fallbacks"].dump()});
+    table.add(
+        {r["strategy"], format("%.1f", number("prefill_tokens_per_second")),
+         format("%.2f", number("decode_tokens_per_second")),
+         format("%.3f", number("kv_bytes_read") / steps / 1e6),
+         format("%.3f", (number("representative_bytes_read") + number("selector_bytes_read")) /
+                            steps / 1e6),
+         format("%.1f %%",
+                100.0 * number("tokens_attended") / std::max(1.0, number("tokens_considered"))),
+         format("%.1f %%", 100.0 * number("top1_agreement")), format("%.5f", number("mean_kl")),
+         r["fallbacks"].dump()});
   }
   std::fputs(table.text().c_str(), stdout);
 }

@@ -35,20 +35,40 @@ uint32_t context_of(const Options& options, const StrategyConfig& strategy,
   return configured ? configured : shape.max_context;
 }
 
-// Without a model: against the nominal shape, and what fails there is returned as a warning, since
-// another shape may do. Empty: nothing to say.
+// Without a model: the shape of a common one, as deep as the layers the strategy names.
+ModelShape nominal_shape(const StrategyConfig& strategy) {
+  ModelShape shape = shape_for_planning("", kNominalPreset);
+  const std::vector<uint32_t>& dense = strategy.cache.dense_layers.value;
+  if (!dense.empty()) shape.n_layers = std::max(shape.n_layers, dense.back() + 1);
+  return shape;
+}
+
+// Whether the strategy gives the plugin that failed a file: that may be made for one model.
+bool is_given_file(PluginHost& host, const Pipeline& pipeline, const PluginError& error) {
+  for (const Pipeline::Explained& section : pipeline.explained) {
+    if (error.plugin() != section.id && !error.plugin().starts_with(section.id + " ")) continue;
+    const OpenPlugin plugin = host.registry().open(section.kind, section.id, section.file);
+    for (const auto* known : checked_schema(*plugin.desc))
+      for (const auto& option : section.options)
+        if (known->type == KVASIR_OPTION_PATH && option.key == known->key &&
+            option.origin != "default")
+          return true;
+  }
+  return false;
+}
+
+// Returns what could not be judged without the model, or "".
 std::string check_one(PluginHost& host, const Options& options, const ConfigOptions& o) {
   const StrategyConfig strategy = resolve_strategy(options);
-  build_pipeline(strategy, host.registry(), host.services());
+  const Pipeline pipeline = build_pipeline(strategy, host.registry(), host.services());
   const bool given = has_model(options, o);
   const ModelShape shape =
-      shape_for_planning(options.model, given ? o.preset_name : kNominalPreset);
+      given ? shape_for_planning(options.model, o.preset_name) : nominal_shape(strategy);
   try {
     plan_strategy(host, strategy, shape, Compute::kF32, context_of(options, strategy, shape));
-  } catch (const Error& e) {
-    if (given) throw;
-    return std::string(e.what()) + " (for the shape of " + kNominalPreset +
-           "; -m or --preset checks against yours)";
+  } catch (const PluginError& e) {
+    if (given || e.kind() != ErrorKind::kInput || !is_given_file(host, pipeline, e)) throw;
+    return std::string("give -m or --preset to check this against your model: ") + e.what();
   }
   return "";
 }
@@ -64,17 +84,16 @@ void check(Options options, const ConfigOptions& o) {
   for (const std::string& name : names) {
     options.strategy = name;
     try {
-      const std::string warning = check_one(host, options, o);
-      if (!warning.empty() && !options.json)
-        std::fprintf(stderr, "kvasir: warning: %s: %s\n", name.c_str(), warning.c_str());
+      const std::string note = check_one(host, options, o);
       results.push_back({{"strategy", name},
                          {"ok", true},
                          {"error", nullptr},
-                         {"warning", warning.empty() ? Json(nullptr) : Json(warning)}});
+                         {"note", note.empty() ? Json(nullptr) : Json(note)}});
+      if (!note.empty()) std::fprintf(stderr, "kvasir: note: %s: %s\n", name.c_str(), note.c_str());
     } catch (const Error& e) {
       errors.emplace_back(e.what());
       results.push_back(
-          {{"strategy", name}, {"ok", false}, {"error", e.what()}, {"warning", nullptr}});
+          {{"strategy", name}, {"ok", false}, {"error", e.what()}, {"note", nullptr}});
     }
   }
   if (options.json) {
@@ -88,6 +107,17 @@ void check(Options options, const ConfigOptions& o) {
   if (!errors.empty()) throw input_error(errors.back());
 }
 
+// `budget_tokens`, or the same in blocks, as every selector here names it.
+bool is_budget(const kvasir_option_schema& schema) {
+  const auto says = [](const char* key) {
+    return std::string(key) == "budget_tokens" || std::string(key) == "budget_blocks";
+  };
+  bool found = says(schema.key);
+  for (const char* const* alias = schema.aliases; alias && *alias; ++alias)
+    found = found || says(*alias);
+  return found;
+}
+
 // " = 12288 tokens" for an option counted in blocks; empty for others.
 std::string in_tokens(PluginHost& host, const Pipeline::Explained& section,
                       const ResolvedOptions::Explained& option, uint32_t block_size) {
@@ -99,6 +129,24 @@ std::string in_tokens(PluginHost& host, const Pipeline::Explained& section,
     if (end == option.value.c_str() || *end != '\0') return "";
     return format("%llu blocks x %u = %llu tokens", static_cast<unsigned long long>(blocks),
                   block_size, static_cast<unsigned long long>(blocks * block_size));
+  }
+  return "";
+}
+
+// What the selector's budget comes to, on each of the keys that say something else.
+std::string overruled(PluginHost& host, const Pipeline::Explained& section,
+                      const ResolvedOptions::Explained& option, const MemoryPlan::Budget& budget,
+                      uint32_t block_size) {
+  const OpenPlugin plugin = host.registry().open(section.kind, section.id, section.file);
+  for (const auto* known : checked_schema(*plugin.desc)) {
+    if (option.key != known->key || !is_budget(*known) || !budget.limited) continue;
+    const bool in_blocks = known->unit && std::string(known->unit) == "blocks";
+    char* end = nullptr;
+    const uint64_t n = std::strtoull(option.value.c_str(), &end, 10);
+    if (end == option.value.c_str() || *end != '\0') return "";  // not set
+    if (n * (in_blocks ? block_size : 1) == budget.tokens) return "";
+    return format("with the other keys: at most %llu",
+                  static_cast<unsigned long long>(budget.tokens));
   }
   return "";
 }
@@ -119,21 +167,28 @@ std::string value_text(const Json& value) {
 }
 
 // [cache] in full, then per section what the plugin gets.
-Json settings_json(PluginHost& host, const StrategyConfig& strategy, const Pipeline& pipeline) {
+Json settings_json(PluginHost& host, const StrategyConfig& strategy, const Pipeline& pipeline,
+                   const MemoryPlan& plan) {
   Json out{{"cache", Json::array()}, {"plugins", Json::array()}};
+  size_t n_selectors = 0;
   for (const ExplainLine& line : explain(strategy))
     if (line.key.starts_with("cache."))
       out["cache"].push_back(
           {{"key", line.key}, {"value", value_json(line.value)}, {"origin", line.origin}});
   for (const Pipeline::Explained& section : pipeline.explained) {
     Json options = Json::array();
+    const uint32_t block_size = strategy.cache.block_size.value;
+    const MemoryPlan::Budget budget =
+        section.kind == Kind::kSelector ? plan.budgets[n_selectors++] : MemoryPlan::Budget{};
     for (const auto& option : section.options) {
-      const std::string tokens = in_tokens(host, section, option, strategy.cache.block_size.value);
-      const char* between = option.note.empty() || tokens.empty() ? "" : "; ";
+      std::string note = option.note;
+      for (const std::string& more : {in_tokens(host, section, option, block_size),
+                                      overruled(host, section, option, budget, block_size)})
+        if (!more.empty()) note += (note.empty() ? "" : "; ") + more;
       options.push_back({{"key", option.key},
                          {"value", value_json(option.value)},
                          {"origin", option.origin},
-                         {"note", option.note + between + tokens}});
+                         {"note", note}});
     }
     out["plugins"].push_back({{"table", table_name(section.kind)},
                               {"id", section.id},
@@ -152,13 +207,14 @@ Json budgets_json(const PluginHost& host, const MemoryPlan& plan) {
       if (plugin == budget.selector) said.push_back(text);
     out.push_back({{"selector", budget.selector},
                    {"budget_tokens", budget.limited ? Json(budget.tokens) : Json(nullptr)},
+                   {"of_context", budget.of_context},
                    {"said", said}});
   }
   return out;
 }
 
 Json attended_json(const MemoryPlan& p, const std::string& model, uint32_t context,
-                   uint32_t n_layers, uint32_t n_dense) {
+                   uint32_t n_layers) {
   const double share = static_cast<double>(p.attended_tokens) / context;
   return {{"model", model},
           {"context", context},
@@ -169,8 +225,8 @@ Json attended_json(const MemoryPlan& p, const std::string& model, uint32_t conte
           {"attended_tokens", p.attended_tokens},
           {"attended_share", share},
           {"layers", n_layers},
-          {"dense_layers", n_dense},
-          {"mean_share", (share * (n_layers - n_dense) + n_dense) / n_layers},
+          {"dense_layers", p.n_dense_layers},
+          {"mean_share", (share * (n_layers - p.n_dense_layers) + p.n_dense_layers) / n_layers},
           {"kv_bytes_per_step", p.kv_bytes_per_step}};
 }
 
@@ -196,11 +252,18 @@ void print_text(const Json& report) {
   std::printf("\nbudget_tokens, the most per layer, kv head and step beyond sink and window:\n");
   for (const Json& budget : report["budgets"]) {
     const Json& tokens = budget["budget_tokens"];
-    std::printf("  %s: %s\n", budget["selector"].get<std::string>().c_str(),
-                tokens.is_null() ? "no limit" : tokens.dump().c_str());
+    std::printf("  %s: %s%s\n", budget["selector"].get<std::string>().c_str(),
+                tokens.is_null() ? "no limit" : tokens.dump().c_str(),
+                budget["of_context"] ? " of a full context, mean over layers and kv heads" : "");
     for (const Json& text : budget["said"])
       std::printf("    %s\n", text.get<std::string>().c_str());
   }
+  const Json& m = report["memory"];
+  std::printf(
+      "\nkept beside K and V: summaries %s, own state %s, at most %s while a prompt is read\n",
+      bytes_text(m["representative_bytes"].get<uint64_t>()).c_str(),
+      bytes_text(m["state_bytes"].get<uint64_t>()).c_str(),
+      bytes_text(m["state_peak_bytes"].get<uint64_t>()).c_str());
   const Json& a = report["attended"];
   const auto n_dense = a["dense_layers"].get<uint32_t>(), n_layers = a["layers"].get<uint32_t>();
   const std::string dense =
@@ -226,19 +289,20 @@ void explain_strategy(Options options, const ConfigOptions& o) {
   const Pipeline pipeline = build_pipeline(strategy, host.registry(), host.services());
   const bool given = has_model(options, o);
   const ModelShape shape =
-      shape_for_planning(options.model, given ? o.preset_name : kNominalPreset);
+      given ? shape_for_planning(options.model, o.preset_name) : nominal_shape(strategy);
   const uint32_t context = context_of(options, strategy, shape);
   Json report{{"strategy", strategy.name}};
-  report.update(settings_json(host, strategy, pipeline));
   const std::string model =
       options.model.empty()
           ? std::string("shape of ") + shape.name + (given ? "" : "; give -m or --preset for yours")
           : options.model;
   const MemoryPlan plan = plan_strategy(host, strategy, shape, Compute::kF32, context);
+  report.update(settings_json(host, strategy, pipeline, plan));
   report["budgets"] = budgets_json(host, plan);
-  report["attended"] =
-      attended_json(plan, model, context, shape.n_layers,
-                    static_cast<uint32_t>(strategy.cache.dense_layers.value.size()));
+  report["memory"] = {{"representative_bytes", plan.record_bytes},
+                      {"state_bytes", plan.state_bytes},
+                      {"state_peak_bytes", plan.state_peak_bytes}};
+  report["attended"] = attended_json(plan, model, context, shape.n_layers);
   if (options.json) return print_json(report);
   print_text(report);
 }

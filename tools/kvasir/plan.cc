@@ -38,6 +38,8 @@ Json plan_json(const MemoryPlan& p, uint32_t context, double bandwidth) {
            {"kv_slow_bytes", p.kv_slow_bytes},
            {"kv_overhead_bytes", p.kv_overhead_bytes},
            {"representative_bytes", p.record_bytes},
+           {"state_bytes", p.state_bytes},
+           {"state_peak_bytes", p.state_peak_bytes},
            {"weight_bytes", p.weight_bytes},
            {"model_scratch_bytes", p.model_scratch_bytes},
            {"activation_bytes", p.activation_bytes},
@@ -69,12 +71,15 @@ void print_text(const Json& report) {
   const bool bound = report.contains("bandwidth_bytes_per_second");
   const bool tiers = std::any_of(report["plans"].begin(), report["plans"].end(),
                                  [](const Json& p) { return p["kv_slow_bytes"] != 0; });
+  const bool state = std::any_of(report["plans"].begin(), report["plans"].end(),
+                                 [](const Json& p) { return p["state_peak_bytes"] != 0; });
   std::vector<std::string> header = {"context",    "K+V GB",        "summaries GB",
                                      "weights GB", "other GB",      "total GB",
                                      "attended",   "read/token MB", "of it weights MB"};
+  if (state) header.insert(header.begin() + 3, {"own state GB", "at most GB"});
   if (tiers) header.insert(header.begin() + 2, "not in memory GB");
   if (bound) header.insert(header.end(), {"at least ms/token", "at most tokens/s"});
-  Table table(header, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11});
+  Table table(header, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13});
   for (const Json& p : report["plans"]) {
     const auto bytes = [&](const char* key) { return p[key].get<uint64_t>(); };
     const uint64_t other = bytes("kv_overhead_bytes") + bytes("model_scratch_bytes") +
@@ -92,6 +97,9 @@ void print_text(const Json& report) {
         p["attended_tokens"].dump(),
         format("%.1f", static_cast<double>(read) / 1e6),
         format("%.1f", static_cast<double>(bytes("weight_bytes")) / 1e6)};
+    if (state)
+      row.insert(row.begin() + 3,
+                 {gigabytes(bytes("state_bytes")), gigabytes(bytes("state_peak_bytes"))});
     if (tiers) row.insert(row.begin() + 2, gigabytes(bytes("kv_slow_bytes")));
     if (bound) {
       row.push_back(format("%.2f", p["bound_ms_per_token"].get<double>()));
@@ -101,6 +109,10 @@ void print_text(const Json& report) {
   }
   std::fputs(table.text().c_str(), stdout);
   std::printf("\nattended: per layer, kv head and decoded token at the full context\n");
+  if (state)
+    std::printf(
+        "own state: memory that plugins keep beside summaries; at most: while a prompt is "
+        "read, which the total counts\n");
   if (tiers) std::printf("not in memory: that part of K and V; the total is without it\n");
   if (bound)
     std::printf("bound: bytes read / %.1f GB/s\n",

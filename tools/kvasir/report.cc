@@ -40,6 +40,7 @@ nlohmann::ordered_json engagement_json(const Engagement& e, double crossing_nano
           {"tokens_attended", e.tokens_attended},
           {"kv_bytes_read", e.kv_bytes_read},
           {"representative_bytes_read", e.representative_bytes_read},
+          {"selector_bytes_read", e.selector_bytes_read},
           {"fallbacks", e.fallbacks},
           {"selections", e.selections},
           {"reused", e.reused},
@@ -93,13 +94,13 @@ std::string to_text(Engine& engine, const RunFigures& f) {
   const auto considered = static_cast<double>(d.tokens_considered);
   out += format(
       "engagement: %s: considered %llu, selected %llu, attended %llu tokens (%.1f %%), "
-      "%.3f MB of K and V + %.3f MB of representatives read per step, %llu fallbacks\n",
+      "%.3f MB of K and V + %.3f MB to choose by read per step, %llu fallbacks\n",
       engine.pipeline().strategy.name.c_str(), static_cast<unsigned long long>(d.tokens_considered),
       static_cast<unsigned long long>(d.tokens_selected),
       static_cast<unsigned long long>(d.tokens_attended),
       100.0 * per(static_cast<double>(d.tokens_attended), considered),
       per(static_cast<double>(d.kv_bytes_read), steps) / 1e6,
-      per(static_cast<double>(d.representative_bytes_read), steps) / 1e6,
+      per(static_cast<double>(d.bytes_read_to_choose()), steps) / 1e6,
       static_cast<unsigned long long>(d.fallbacks));
   const double boundary_nanos = static_cast<double>(d.boundary_calls) * engine.crossing_nanos();
   const auto total = static_cast<double>(d.total_nanos);

@@ -171,7 +171,8 @@ class Evaluation {
     for (size_t i = 0; i < cells_.size(); ++i) {
       const Cell& cell = cells_[i];
       const auto number = [&](const char* key) { return cell.engagement[key].get<double>(); };
-      const double read = number("kv_bytes_read") + number("representative_bytes_read");
+      const double read = number("kv_bytes_read") + number("representative_bytes_read") +
+                          number("selector_bytes_read");
       const Interval interval = wilson_interval(cell.n_correct(), flags_.n);
       const bool is_control = &cell == &control(i, n_arms);
       const auto changes = [&](uint64_t n) { return is_control ? "" : std::to_string(n); };

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "plugins/representative/dynamic/attended_keys.h"
+#include "plugins/sdk/layers.h"
 #include "plugins/sdk/sequences.h"
 #include "plugins/sdk/state.h"
 
@@ -48,6 +49,7 @@ class Dynamic : public sdk::BlockRepresentative<dynamic::AttendedKeys>,
     block_size_ = geometry.block_size;
     n_layers_ = geometry.n_layers;
     max_blocks_ = geometry.max_context / block_size_ + 1;
+    n_sparse_layers_ = sdk::n_sparse_layers(geometry);
   }
 
   void layout(kvasir_layout& out) const {
@@ -57,6 +59,9 @@ class Dynamic : public sdk::BlockRepresentative<dynamic::AttendedKeys>,
     out.mass_at = KVASIR_MASS_AT_PREFILL | (of_window_ ? KVASIR_MASS_AT_DECODE : 0);
     out.mass_part = of_window_ ? KVASIR_PART_WINDOW : KVASIR_PART_ALL;
     out.mass_last_queries = of_window_ ? UINT32_MAX : last_queries_;
+    if (!of_window_)
+      out.state_peak_bytes =
+          n_kv_heads() * sums_per_head() * sizeof(float) * max_blocks_ * n_sparse_layers_;
   }
 
   void update(const sdk::Step& step, const sdk::UpdateItems& items) {
@@ -176,7 +181,7 @@ class Dynamic : public sdk::BlockRepresentative<dynamic::AttendedKeys>,
 
   uint32_t last_queries_;
   bool of_window_;
-  uint32_t block_size_ = 0, n_layers_ = 0, max_blocks_ = 0;
+  uint32_t block_size_ = 0, n_layers_ = 0, n_sparse_layers_ = 0, max_blocks_ = 0;
 };
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <sstream>
 #include <vector>
 
+#include "plugins/sdk/layers.h"
 #include "plugins/sdk/plugin.h"
 #include "plugins/sdk/recent.h"
 #include "plugins/sdk/token_budget.h"
@@ -79,6 +80,7 @@ class DuoAttention {
   void bind(const kvasir_geometry& geometry) {
     is_streaming_ = classes(geometry);
     n_kv_heads_ = geometry.n_kv_heads;
+    mean_units_ = mean_units(geometry);
     if (head_file_.empty()) {
       host_.log(KVASIR_LOG_WARN,
                 "no head_file: the first heads of each layer stream, whatever they do; measure "
@@ -93,6 +95,8 @@ class DuoAttention {
     const auto streams = [](bool is_streaming) { return is_streaming; };
     if (std::all_of(is_streaming_.begin(), is_streaming_.end(), streams))
       sdk::limit_units(out, budget_tokens_);
+    else
+      out.expected_units = mean_units_;
   }
 
   // Without a budget it holds for what becomes a candidate later, too: asked once per layer and
@@ -125,6 +129,19 @@ class DuoAttention {
     }
   }
 
+  // Tokens beyond sink and window of a full context, mean over the heads that are asked at all.
+  uint64_t mean_units(const kvasir_geometry& g) const {
+    const uint64_t forced = uint64_t{g.sink_tokens} + std::max(1u, g.window_tokens);
+    const uint64_t all = g.max_context - std::min<uint64_t>(g.max_context, forced);
+    uint64_t n = 0, sum = 0;
+    for (size_t i = 0; i < is_streaming_.size(); ++i) {
+      if (sdk::is_dense_layer(g, static_cast<uint32_t>(i / n_kv_heads_))) continue;
+      sum += is_streaming_[i] ? std::min<uint64_t>(all, budget_tokens_) : all;
+      ++n;
+    }
+    return n == 0 ? 0 : sum / n;
+  }
+
   // sparsity * heads, to the nearest head, stream: the smallest numbers; of equal ones, the first.
   std::vector<bool> classes(const kvasir_geometry& geometry) const {
     const size_t n = size_t{geometry.n_layers} * geometry.n_kv_heads;
@@ -150,6 +167,7 @@ class DuoAttention {
   double sparsity_;
   sdk::RecentOnly recent_;
   uint32_t n_kv_heads_ = 1;
+  uint64_t mean_units_ = 0;
   std::vector<bool> is_streaming_;  // [layer][kv_head]
 };
 

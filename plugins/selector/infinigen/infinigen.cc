@@ -17,10 +17,10 @@ void InfiniGen::bind(const kvasir_geometry& geometry) {
   n_decode_ = columns_of(o_.ratio);
   n_prefill_ = o_.slice_tokens == 0 ? 0 : columns_of(o_.ratio_prefill);
   if (o_.budget > 0) {
-    host_.log(KVASIR_LOG_INFO,
-              "budget = " + std::to_string(o_.budget) + " of the tokens cached: budget_tokens = " +
-                  std::to_string(static_cast<uint64_t>(o_.budget * geometry.max_context)) + " at " +
-                  std::to_string(geometry.max_context));
+    host_.log(KVASIR_LOG_INFO, "budget = " + std::to_string(o_.budget) +
+                                   " of the tokens cached: budget_tokens = " +
+                                   std::to_string(share(geometry.max_context)) + " at " +
+                                   std::to_string(geometry.max_context));
   }
   rows_.type = o_.type;
   rows_.n_columns = o_.columns == ColumnScore::kUnion
@@ -62,6 +62,8 @@ void InfiniGen::limits(kvasir_sel_limits& out) const {
   out.unit = KVASIR_UNIT_TOKEN;
   out.scope = KVASIR_SCOPE_KV_HEAD;
   out.max_units = o_.budget > 0 ? 0 : o_.budget_tokens;
+  if (o_.budget > 0) out.expected_units = share(geometry_.max_context);
+  out.state_bytes = state_bytes();
   out.speculate_ahead = o_.speculate_ahead;
   out.prefill_last_queries = o_.offline_columns ? 0 : UINT32_MAX;
   if (o_.slice_tokens != 0) {

@@ -55,6 +55,9 @@ class InfiniGen : public sdk::Sequences<State> {
     return {geometry_.n_layers, geometry_.n_kv_heads, geometry_.head_dim, rows_.n_columns,
             geometry_.max_context};
   }
+  uint64_t state_bytes() const;
+  // `budget` of n tokens.
+  uint64_t share(uint32_t n) const { return static_cast<uint64_t>(o_.budget * n); }
   // int(ratio * head_dim), as published.
   uint32_t columns_of(double ratio) const {
     const auto n = static_cast<uint32_t>(ratio * geometry_.head_dim);
@@ -108,8 +111,9 @@ class InfiniGen : public sdk::Sequences<State> {
 
   kvasir_status choose_tokens(const sdk::Step& step, uint32_t layer, const kvasir_sel_in& in,
                               kvasir_selection& out);
-  void score_chunk(const sdk::Step& step, uint32_t layer, uint32_t list, uint64_t begin,
-                   const float* q);
+  // Returns the bytes of records that it read.
+  uint64_t score_chunk(const sdk::Step& step, uint32_t layer, uint32_t list, uint64_t begin,
+                       const float* q);
   uint32_t common_count(const sdk::Step& step, uint32_t r) const;
   void take_best(const float* scores, const sdk::Candidates& from, std::span<uint32_t> row) const;
   void hit(std::vector<uint32_t>& used, uint32_t token, uint32_t kv_len) const;

@@ -22,6 +22,8 @@ struct RowFormat {
   uint64_t row_bytes() const {
     return type == PartialType::kF16 ? n_columns * 2ull : 4ull + (n_columns + 3ull) / 4 * 4;
   }
+  // Of one row, when the first n columns are used.
+  uint64_t bytes_read(size_t n) const { return type == PartialType::kF16 ? n * 2ull : 4ull + n; }
 };
 
 // The matrix A of one layer and kv head; null: identity.   columns [head_dim][head_dim]

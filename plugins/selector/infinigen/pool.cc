@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
+#include "plugins/sdk/layers.h"
 #include "plugins/selector/infinigen/infinigen.h"
 
 namespace kvasir::infinigen {
@@ -17,7 +18,10 @@ void InfiniGen::observe(const sdk::Step& step, const kvasir_mass& mass) {
     const kvasir_step_row& row = step.row(r);
     for (uint32_t kv_head = 0; kv_head < geometry_.n_kv_heads; ++kv_head) {
       auto& used = head(row.seq, step.layer(), kv_head).used;
-      used.resize(std::max<size_t>(used.size(), row.unit_end));
+      if (used.size() < row.unit_end) {
+        used.reserve(geometry_.max_context);
+        used.resize(row.unit_end);
+      }
       const uint64_t* at = mass.row_offsets + uint64_t{r} * geometry_.n_kv_heads + kv_head;
       for (uint64_t i = at[0]; i < at[1]; ++i) {
         const uint32_t token = mass.index ? mass.index[i] : static_cast<uint32_t>(i - at[0]);
@@ -25,6 +29,23 @@ void InfiniGen::observe(const sdk::Step& step, const kvasir_mass& mass) {
       }
     }
   }
+}
+
+// Matrices and a fresh state for all, then of each sequence its sums, columns and counters.
+uint64_t InfiniGen::state_bytes() const {
+  uint64_t heads = 0;
+  for (const Layer& layer : fresh_.layers) {
+    for (const Head& head : layer.heads) {
+      heads += sizeof(Head) + (head.q_sum.size() + head.k_sum.size() + head.recent.size()) * 8 +
+               rows_.n_columns * sizeof(uint16_t);
+    }
+  }
+  uint64_t of_sequence = heads + fresh_.layers.size() * sizeof(Layer);
+  if (o_.pool_limit != 0) {
+    of_sequence += uint64_t{geometry_.max_context} * sizeof(uint32_t) * geometry_.n_kv_heads *
+                   sdk::n_sparse_layers(geometry_);
+  }
+  return skew_.size() * sizeof(float) + heads + of_sequence * geometry_.max_sequences;
 }
 
 // The pool's victims: fewest hits, or longest not used; then the oldest. What is dead already is

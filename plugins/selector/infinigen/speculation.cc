@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <limits>
+#include <numeric>
 
 #include "kernels/topk.h"
 #include "plugins/sdk/queries.h"
@@ -41,8 +42,9 @@ kvasir_status InfiniGen::choose_tokens(const sdk::Step& step, uint32_t layer,
     for (uint64_t at = 0; at < n; at += kChunk) tasks.emplace_back(i, at);
   }
   scores_.resize(offsets_.back());
+  std::vector<uint64_t> read(tasks.size());
   host_.for_each(tasks.size(), [&](uint32_t t) {
-    score_chunk(step, layer, tasks[t].first, tasks[t].second, q.data());
+    read[t] = score_chunk(step, layer, tasks[t].first, tasks[t].second, q.data());
   });
   std::vector<uint32_t> counts;
   for (uint32_t r = 0; r < step.n_rows(); ++r) counts.push_back(common_count(step, r));
@@ -53,12 +55,13 @@ kvasir_status InfiniGen::choose_tokens(const sdk::Step& step, uint32_t layer,
     const uint32_t list = r * n_heads + kv_head;
     take_best(scores_.data() + offsets_[list], candidates(step, list), sdk::row_indices(out, list));
   });
+  sdk::say_read(out, std::accumulate(read.begin(), read.end(), uint64_t{0}));
   if (o_.refresh_every != 0 && step.raw().moment >= KVASIR_D1) count_recent(step, layer, q.data());
   return KVASIR_OK;
 }
 
-void InfiniGen::score_chunk(const sdk::Step& step, uint32_t layer, uint32_t list, uint64_t begin,
-                            const float* q) {
+uint64_t InfiniGen::score_chunk(const sdk::Step& step, uint32_t layer, uint32_t list,
+                                uint64_t begin, const float* q) {
   const uint32_t r = list / geometry_.n_kv_heads, kv_head = list % geometry_.n_kv_heads;
   const uint32_t group = group_size(), block_size = geometry_.block_size;
   const auto& columns = head(step.row(r).seq, layer, kv_head).columns;
@@ -71,6 +74,7 @@ void InfiniGen::score_chunk(const sdk::Step& step, uint32_t layer, uint32_t list
           group, partial.data(), scratch);
   const sdk::Candidates from = step.candidates(r, kv_head);
   const uint64_t end = std::min<uint64_t>(begin + kChunk, from.size());
+  uint64_t n_read = 0;
   for (uint64_t i = begin, run; i < end; i += run) {  // runs of neighbours inside a block
     const uint32_t token = from[i];
     run = 1;
@@ -83,6 +87,7 @@ void InfiniGen::score_chunk(const sdk::Step& step, uint32_t layer, uint32_t list
     }
     score_rows(rows_, partial.data(), group, n, record + token % block_size * rows_.row_bytes(),
                run, dots.data(), block_size, scratch);
+    n_read += run;
     for (uint64_t t = 0; t < run; ++t) {
       float score = dots[t];
       for (uint32_t g = 1; g < group; ++g) {
@@ -93,6 +98,7 @@ void InfiniGen::score_chunk(const sdk::Step& step, uint32_t layer, uint32_t list
       out[t] = score * geometry_.softmax_scale;
     }
   }
+  return n_read * rows_.bytes_read(n);
 }
 
 // n' of one sequence: how many tokens a head has on average within alpha of its best.
@@ -108,8 +114,7 @@ uint32_t InfiniGen::common_count(const sdk::Step& step, uint32_t r) const {
     total +=
         static_cast<uint64_t>(std::count_if(begin, end, [&](float s) { return s > threshold; }));
   }
-  const uint64_t cap =
-      o_.budget > 0 ? static_cast<uint64_t>(o_.budget * step.row(r).kv_len) : o_.budget_tokens;
+  const uint64_t cap = o_.budget > 0 ? share(step.row(r).kv_len) : o_.budget_tokens;
   const uint64_t n = std::min<uint64_t>(total / geometry_.n_kv_heads, cap);
   return static_cast<uint32_t>(std::max<uint64_t>(n, 1));
 }

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <iterator>
+#include <numeric>
 
 #include "kernels/representative.h"
 #include "plugins/selector/magicpig/magicpig.h"
@@ -26,6 +27,7 @@ void MagicPig::select(const sdk::Step& step, const kvasir_sel_in& in, kvasir_sel
   const uint64_t wanted = fingerprint(step, queries);
   if (drawn_for_ != wanted) {
     drawn_.assign(n_rows, {});
+    read_.assign(uint64_t{step.n_rows()} * geometry_.n_kv_heads, 0);
     for (uint32_t r = 0; r < step.n_rows(); ++r) layer_of(step.row(r).seq, step.layer());
     host_.for_each(uint64_t{step.n_rows()} * geometry_.n_kv_heads,
                    [&](uint32_t i) { draw(step, in, queries, i); });
@@ -33,6 +35,7 @@ void MagicPig::select(const sdk::Step& step, const kvasir_sel_in& in, kvasir_sel
   drawn_for_ = wanted;  // when the buffer is too small, the next call finds the same draw
   sdk::lay_out_rows(out, KVASIR_SCOPE_Q_HEAD, n_rows, [&](uint32_t i) { return drawn_[i].size(); });
   drawn_for_ = 0;
+  sdk::say_read(out, std::accumulate(read_.begin(), read_.end(), uint64_t{0}));
   out.weight_width = 1;
   for (uint32_t i = 0; i < n_rows; ++i) {
     uint64_t at = out.row_offsets[i];
@@ -85,9 +88,9 @@ void MagicPig::draw(const sdk::Step& step, const kvasir_sel_in& in, const sdk::Q
     std::vector<float> work;
     planes_of(step.layer(), kv_head).codes(q, geometry_.head_dim, group, code.data(), work);
     for (uint32_t g = 0; g < group; ++g) {
-      draw_head(head, from, end, code.data() + uint64_t{g} * o_.n_tables, rows[g]);
-      weigh(head, in.leases + in.lease_offsets[r], kv_head, q + uint64_t{g} * geometry_.head_dim,
-            rows[g]);
+      read_[list] += draw_head(head, from, end, code.data() + uint64_t{g} * o_.n_tables, rows[g]);
+      read_[list] += weigh(head, in.leases + in.lease_offsets[r], kv_head,
+                           q + uint64_t{g} * geometry_.head_dim, rows[g]);
     }
     if (o_.budget > certain.size()) {
       thin(step.layer(), kv_head, row.kv_len, o_.budget - certain.size(), rows);
@@ -106,14 +109,15 @@ void MagicPig::draw(const sdk::Step& step, const kvasir_sel_in& in, const sdk::Q
 }
 
 // Candidates that agree with the query in two tables at least, static ones left out.
-void MagicPig::draw_head(const Head& head, const sdk::Candidates& from, uint32_t end,
-                         const uint16_t* code, std::vector<Drawn>& out) const {
+uint64_t MagicPig::draw_head(const Head& head, const sdk::Candidates& from, uint32_t end,
+                             const uint16_t* code, std::vector<Drawn>& out) const {
+  uint64_t read = 0;
   constexpr uint64_t kTwo = 0x0202020202020202;  // a byte that reached 2, of 8 at once
   std::vector<uint8_t> hits;
   for (const auto& segment : head.segments) {
     const uint32_t n = segment->end() - segment->begin();
     hits.assign(size_t{(n + 7) / 8} * 8, 0);
-    segment->count(code, hits.data());
+    read += segment->count(code, hits.data());
     for (uint32_t at = 0; at < n; at += 8) {
       uint64_t eight;
       std::memcpy(&eight, hits.data() + at, sizeof eight);
@@ -126,14 +130,15 @@ void MagicPig::draw_head(const Head& head, const sdk::Candidates& from, uint32_t
       }
     }
   }
+  return read;
 }
 
 // log_weight = -ln(u + 1e-4), u from the exact cosine of query and centred key. Keys are gathered,
 // so that one kernel call takes all of them.
-void MagicPig::weigh(const Head& head, const kvasir_lease* leases, uint32_t kv_head, const float* q,
-                     std::vector<Drawn>& drawn) const {
+uint64_t MagicPig::weigh(const Head& head, const kvasir_lease* leases, uint32_t kv_head,
+                         const float* q, std::vector<Drawn>& drawn) const {
   const uint32_t dim = geometry_.head_dim;
-  if (drawn.empty()) return;
+  if (drawn.empty()) return 0;
   double square = 0.0, q_mean = 0.0;
   for (uint32_t d = 0; d < dim; ++d) {
     square += double{q[d]} * q[d];
@@ -163,6 +168,7 @@ void MagicPig::weigh(const Head& head, const kvasir_lease* leases, uint32_t kv_h
     const double u = draw_probability(cosine, o_.n_bits, o_.n_tables);
     drawn[i].log_weight = static_cast<float>(-std::log(u + kFloor));
   }
+  return drawn.size() * (row_bytes + sizeof(float));
 }
 
 // More were drawn for the group than there is room: of the M tokens the `room` with the smallest

@@ -41,6 +41,7 @@ void MagicPig::update(const sdk::Step& step, const sdk::UpdateItems& items) {
     const uint32_t begin = item.block * geometry_.block_size;
     const bool final = item.flags & KVASIR_ITEM_FINAL;
     const uint32_t end = std::min(begin + item.n_tokens, final ? UINT32_MAX : row.unit_end);
+    if (rows[item.row].empty()) rows[item.row].reserve(items.size() * geometry_.block_size);
     // A sequence that began without a prompt is told of its first blocks before its sink is whole.
     const uint32_t candidates = std::max(row.unit_begin, geometry_.sink_tokens);
     for (uint32_t t = std::max({begin, layer.hashed_end, candidates}); t < end; ++t) {
@@ -117,6 +118,7 @@ void MagicPig::hash(uint32_t index, Layer& layer, const Rows& rows) {
 void MagicPig::add_segments(Head& head, const Rows& rows, std::span<const uint16_t> code,
                             std::span<const float> norm) const {
   std::vector<uint32_t> tokens;
+  tokens.reserve(rows.size());
   for (const auto& row : rows) tokens.push_back(row.first);
   const uint64_t limit = max_segment_tokens(o_.layout);
   for (size_t begin = 0, end; begin < tokens.size(); begin = end) {

@@ -86,6 +86,7 @@ class MagicPig : public sdk::Sequences<State> {
                        : layer / kPlanesLayers * uint64_t{geometry_.n_kv_heads} + kv_head];
   }
 
+  void state_bytes(kvasir_sel_limits& out) const;
   void extend(const sdk::Step& step, const kvasir_step_row& row, const Rows& rows);
   void hash(uint32_t index, Layer& layer, const Rows& rows);
   void add_segments(Head& head, const Rows& rows, std::span<const uint16_t> code,
@@ -94,10 +95,11 @@ class MagicPig : public sdk::Sequences<State> {
   void choose_static(Layer& layer, const kvasir_step_row& row) const;
   void draw(const sdk::Step& step, const kvasir_sel_in& in, const sdk::Queries& queries,
             uint32_t list);
-  void draw_head(const Head& head, const sdk::Candidates& from, uint32_t end, const uint16_t* code,
-                 std::vector<Drawn>& out) const;
-  void weigh(const Head& head, const kvasir_lease* leases, uint32_t kv_head, const float* q,
-             std::vector<Drawn>& drawn) const;
+  // Each returns the bytes of ids, or of norms and keys, that it read.
+  uint64_t draw_head(const Head& head, const sdk::Candidates& from, uint32_t end,
+                     const uint16_t* code, std::vector<Drawn>& out) const;
+  uint64_t weigh(const Head& head, const kvasir_lease* leases, uint32_t kv_head, const float* q,
+                 std::vector<Drawn>& drawn) const;
   void thin(uint32_t layer, uint32_t kv_head, uint32_t kv_len, size_t room,
             std::span<std::vector<Drawn>> rows) const;
   uint64_t fingerprint(const sdk::Step& step, const sdk::Queries& queries) const;
@@ -109,6 +111,7 @@ class MagicPig : public sdk::Sequences<State> {
   sdk::LeasedKeys keys_;
   std::vector<Planes> planes_;             // one set, or [layer / kPlanesLayers][kv_head]
   std::vector<std::vector<Drawn>> drawn_;  // of the latest select(): [row][q_head]
+  std::vector<uint64_t> read_;             // by it, in bytes: [row][kv_head]
   uint64_t drawn_for_ = 0;                 // its fingerprint while the host fetches a larger buffer
 };
 

@@ -50,6 +50,13 @@ uint64_t Segment::bytes() const {
          codes_.size() * 2 + norm_.size() * 4;
 }
 
+uint64_t Segment::bytes(TableLayout layout, uint32_t n_bits, uint32_t n_tables, uint64_t n) {
+  const uint64_t id_bytes = layout == TableLayout::kCompact ? sizeof(uint16_t) : sizeof(uint32_t);
+  const uint64_t bound_bytes = ((uint64_t{1} << n_bits) + 1) * sizeof(uint32_t);
+  return sizeof(Segment) + n * sizeof(float) +
+         n_tables * (n * id_bytes + std::min(n * sizeof(uint16_t), bound_bytes));
+}
+
 std::pair<uint32_t, uint32_t> Segment::bucket(uint32_t table, uint16_t code) const {
   if (!bounds_.empty()) {
     const uint32_t* at = bounds_.data() + table * ((uint64_t{1} << n_bits_) + 1) + code;
@@ -61,19 +68,23 @@ std::pair<uint32_t, uint32_t> Segment::bucket(uint32_t table, uint16_t code) con
 }
 
 template <class Id>
-void Segment::count_ids(const std::vector<Id>& ids, const uint16_t* code, uint8_t* hits) const {
+uint64_t Segment::count_ids(const std::vector<Id>& ids, const uint16_t* code, uint8_t* hits) const {
+  uint64_t n = 0;
   for (uint32_t table = 0; table < n_tables_; ++table) {
     const auto [begin, end] = bucket(table, code[table]);
     const Id* list = ids.data() + uint64_t{table} * n_;
+    n += end - begin;
     for (uint32_t i = begin; i < end; ++i) {
       uint8_t& hit = hits[list[i]];
       hit = static_cast<uint8_t>(hit + (hit < 2));
     }
   }
+  return n * sizeof(Id);
 }
 
-void Segment::count(const uint16_t* code, uint8_t* hits) const {
-  layout_ == TableLayout::kCompact ? count_ids(ids16_, code, hits) : count_ids(ids32_, code, hits);
+uint64_t Segment::count(const uint16_t* code, uint8_t* hits) const {
+  return layout_ == TableLayout::kCompact ? count_ids(ids16_, code, hits)
+                                          : count_ids(ids32_, code, hits);
 }
 
 // What the constructor was given, of tokens before `end`.

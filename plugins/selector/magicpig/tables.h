@@ -31,9 +31,12 @@ class Segment {
   uint32_t end() const { return base_ + static_cast<uint32_t>(norm_.size()); }
   float norm(uint32_t token) const { return norm_[token - base_]; }
   uint64_t bytes() const;
+  // Of a segment of n tokens without gaps.
+  static uint64_t bytes(TableLayout layout, uint32_t n_bits, uint32_t n_tables, uint64_t n);
 
   // hits[token - begin()] += 1 for each table where the token has the code, up to 2.   code [L]
-  void count(const uint16_t* code, uint8_t* hits) const;
+  // Returns the bytes of the ids it read.
+  uint64_t count(const uint16_t* code, uint8_t* hits) const;
 
   struct Entries {  // as the constructor takes them
     std::vector<uint32_t> tokens;
@@ -53,7 +56,7 @@ class Segment {
   void build(std::span<const uint32_t> tokens, std::span<const uint16_t> code,
              std::vector<Id>& ids);
   template <class Id>
-  void count_ids(const std::vector<Id>& ids, const uint16_t* code, uint8_t* hits) const;
+  uint64_t count_ids(const std::vector<Id>& ids, const uint16_t* code, uint8_t* hits) const;
   // Places [first, second) of table's ids with that code.
   std::pair<uint32_t, uint32_t> bucket(uint32_t table, uint16_t code) const;
 

@@ -78,6 +78,11 @@ class Oracle {
                       [&](uint32_t i) { return chosen[i].size(); });
     for (uint32_t i = 0; i < n_rows; ++i)
       std::copy(chosen[i].begin(), chosen[i].end(), sdk::row_indices(out, i).begin());
+    uint64_t read = 0;
+    for (uint32_t r = 0; r < step.n_rows(); ++r)
+      for (uint32_t head = 0; head < n_q_heads_ / group_size_; ++head)
+        read += exact_.bytes(in, r, step.row(r).kv_len, head);
+    sdk::say_read(out, read);
   }
 
  private:

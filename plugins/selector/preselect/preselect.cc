@@ -10,7 +10,9 @@
 #include <vector>
 
 #include "plugins/sdk/block_choice.h"
+#include "plugins/sdk/layers.h"
 #include "plugins/sdk/sequences.h"
+#include "plugins/sdk/token_budget.h"
 #include "plugins/sdk/vote_sums.h"
 
 namespace {
@@ -18,6 +20,7 @@ using namespace kvasir;
 
 constexpr const char* kCountAliases[] = {"budget_blocks", nullptr};
 constexpr const char* kHeadModes[] = {"shared", "separate"};
+constexpr const char* kCapacityKey = "max_capacity_prompt";
 constexpr uint32_t kLastLayerRanks = 5;  // best blocks but one of the last layer that others take
 
 constexpr std::array kOptions = {
@@ -32,7 +35,7 @@ constexpr std::array kOptions = {
                      .unit = "tokens",
                      .flags = KVASIR_OPTION_OPTIONAL},
                     0, 1, INT32_MAX),
-    sdk::int_option({.key = "max_capacity_prompt",
+    sdk::int_option({.key = kCapacityKey,
                      .help = "the same in tokens with sink and window counted in (SnapKV)",
                      .unit = "tokens",
                      .flags = KVASIR_OPTION_OPTIONAL},
@@ -74,8 +77,9 @@ class Preselect : public sdk::Sequences<Votes> {
                      .caps = KVASIR_CAP_OPAQUE_STATE | KVASIR_CAP_HISTORY_STATE,
                      .needs = KVASIR_NEED_MASS});
 
-  Preselect(const sdk::Host&, const sdk::Options& options)
-      : enabled_(options.boolean("preselect_block")),
+  Preselect(const sdk::Host& host, const sdk::Options& options)
+      : host_(host),
+        enabled_(options.boolean("preselect_block")),
         n_blocks_(options.u32("preselect_block_count")),
         window_size_(options.u32("window_size")),
         separate_(options.choice("head_select_mode") == 1),
@@ -85,7 +89,7 @@ class Preselect : public sdk::Sequences<Votes> {
         "preselect_block_count, budget_tokens and max_capacity_prompt are three words for one "
         "thing: keep one of them");
     if (said == "budget_tokens") budget_tokens_ = options.u32("budget_tokens");
-    if (said == "max_capacity_prompt") capacity_ = options.u32("max_capacity_prompt");
+    if (said == kCapacityKey) capacity_.emplace(kCapacityKey, options.u32(kCapacityKey));
     if (options.delivered("kernel_size")) kernel_size_ = options.u32("kernel_size");
   }
 
@@ -100,9 +104,11 @@ class Preselect : public sdk::Sequences<Votes> {
   void bind(const kvasir_geometry& geometry) {
     block_size_ = geometry.block_size;
     n_layers_ = geometry.n_layers;
+    n_sparse_layers_ = sdk::n_sparse_layers(geometry);
     max_context_ = geometry.max_context;
     n_heads_ = separate_ ? geometry.n_kv_heads : 1;
     n_blocks_ = max_blocks(geometry);
+    if (capacity_) capacity_->log(host_, geometry, geometry.block_size);
     margin_ = (kernel_size_ ? *kernel_size_ : block_size_ / 2) / 2;
   }
 
@@ -117,6 +123,7 @@ class Preselect : public sdk::Sequences<Votes> {
     out.mass_level = KVASIR_MASS_TOKEN;
     out.mass_reduce = separate_ ? KVASIR_MASS_SUM_KV_HEAD : KVASIR_MASS_SUM_ALL;
     out.mass_last_queries = window_size_;
+    out.state_peak_bytes = sdk::VoteSums::bytes(n_heads_, max_context_) * n_sparse_layers_;
   }
 
   void observe(const sdk::Step& step, const kvasir_mass& mass) {
@@ -171,10 +178,15 @@ class Preselect : public sdk::Sequences<Votes> {
   uint32_t max_blocks(const kvasir_geometry& g) const {
     if (budget_tokens_) return sdk::tokens_to_blocks("budget_tokens", *budget_tokens_, g);
     if (!capacity_) return n_blocks_;
-    const uint64_t forced = uint64_t{g.sink_tokens} + g.window_tokens;
-    return sdk::tokens_to_blocks(
-        "max_capacity_prompt minus sink and window",
-        static_cast<uint32_t>(*capacity_ - std::min<uint64_t>(*capacity_, forced)), g);
+    const uint32_t tokens = capacity_->tokens(g);
+    if (tokens < g.block_size) {
+      sdk::fail_invalid(std::string(kCapacityKey) + " leaves " + std::to_string(tokens) +
+                        " tokens beside sink_tokens = " + std::to_string(g.sink_tokens) +
+                        " and window_tokens = " + std::to_string(g.window_tokens) +
+                        ", less than one block (block_size = " + std::to_string(g.block_size) +
+                        "): raise it or lower block_size");
+    }
+    return tokens / g.block_size;
   }
 
   // What one row keeps of a layer; nothing: all of it.
@@ -219,12 +231,15 @@ class Preselect : public sdk::Sequences<Votes> {
     return best;
   }
 
+  sdk::Host host_;
   bool enabled_;
   uint32_t n_blocks_;
-  std::optional<uint32_t> budget_tokens_, capacity_, kernel_size_;
+  std::optional<uint32_t> budget_tokens_, kernel_size_;
+  std::optional<sdk::TokenBudget> capacity_;
   uint32_t window_size_;
   bool separate_, with_last_layer_;
-  uint32_t block_size_ = 0, n_heads_ = 1, margin_ = 0, n_layers_ = 0, max_context_ = 0;
+  uint32_t block_size_ = 0, n_heads_ = 1, margin_ = 0, n_layers_ = 0, n_sparse_layers_ = 0,
+           max_context_ = 0;
 };
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "plugins/sdk/keep_best.h"
+#include "plugins/sdk/layers.h"
 #include "plugins/sdk/mass.h"
 #include "plugins/sdk/plugin.h"
 #include "plugins/sdk/sequences.h"
@@ -52,6 +53,9 @@ class Tova : public sdk::Sequences<LatestQuery> {
     budget_tokens_ = budget_.tokens(geometry);
     n_layers_ = geometry.n_layers;
     max_context_ = geometry.max_context;
+    const uint64_t kept = uint64_t{budget_tokens_} + geometry.sink_tokens + geometry.window_tokens;
+    most_attended_ = std::max<uint64_t>(max_context_, geometry.max_sequences * (kept + 1));
+    n_sparse_layers_ = sdk::n_sparse_layers(geometry);
   }
 
   void limits(kvasir_sel_limits& out) const {
@@ -63,6 +67,7 @@ class Tova : public sdk::Sequences<LatestQuery> {
     out.mass_level = KVASIR_MASS_TOKEN;
     out.mass_reduce = KVASIR_MASS_SUM_ALL;  // ranks as the mean over all heads does
     out.mass_last_queries = 1;
+    out.state_peak_bytes = (sizeof(uint32_t) + sizeof(float)) * most_attended_ * n_sparse_layers_;
   }
 
   void observe(const sdk::Step& step, const kvasir_mass& mass) {
@@ -133,7 +138,8 @@ class Tova : public sdk::Sequences<LatestQuery> {
   sdk::TokenBudget budget_;
   bool each_step_;
   uint32_t budget_tokens_ = 0;
-  uint32_t n_layers_ = 0, max_context_ = 0;
+  uint32_t n_layers_ = 0, n_sparse_layers_ = 0, max_context_ = 0;
+  uint64_t most_attended_ = 0;  // by the queries of one step: a prompt, or what is kept of each
 };
 
 }  // namespace

@@ -101,6 +101,10 @@ class Twilight {
                       [&](uint32_t i) { return kept[i].size(); });
     for (uint32_t i = 0; i < n_rows; ++i)
       std::copy(kept[i].begin(), kept[i].end(), sdk::row_indices(out, i).begin());
+    uint64_t n_keys = 0;
+    for (uint32_t i = 0; i < n_rows; ++i)
+      n_keys += step.candidates(i / g_.n_kv_heads, i % g_.n_kv_heads).size();
+    sdk::say_read(out, n_keys * token_bytes());
   }
 
  private:

@@ -139,6 +139,7 @@ TEST_CASE("every mistake names file, line, column, key and remedy") {
       {"[cache]\nwindow_mode = 3", {"must be a string"}},
       {"[cache]\ndense_layers = 3", {"list of layer numbers"}},
       {"[cache]\ndense_layers = [1, 'a']", {"test.toml:2:1", "list of integers"}},
+      {"[cache]\ndense_layer_every = -1", {"test.toml:2:1", "out of range"}},
       {"[cache]\ndense_layers = [-1]", {"layer -1", "out of range"}},
       {"[cache]\ndense_layer_num = 5000", {"dense_layer_num", "out of range"}},
       {"[cache]\nlayer_step = 0", {"layer_step = 0"}},
@@ -268,6 +269,7 @@ TEST_CASE("explain lists every setting once, with its origin") {
   CHECK(find("cache.sink_tokens") == "2 | test.toml:2:1");
   CHECK(find("cache.window_mode") == "\"rolling\" | default");
   CHECK(find("cache.dense_layers") == "[] | default");
+  CHECK(find("cache.dense_layer_every") == "0 | default");
   CHECK(find("cache.bypass") == "true | default");
   CHECK(find("selector.plugin") == "\"q\" | test.toml:4:1");
   CHECK(find("selector.budget") == "1.0 | test.toml:5:1");
@@ -275,7 +277,7 @@ TEST_CASE("explain lists every setting once, with its origin") {
   CHECK(find("cache.n_sink").empty());
   size_t n_cache = 0;
   for (const ExplainLine& line : lines) n_cache += line.key.rfind("cache.", 0) == 0;
-  CHECK(n_cache == 16);
+  CHECK(n_cache == 17);
 }
 
 TEST_CASE("representative_type names a plugin in the words of the defaults") {

@@ -144,6 +144,16 @@ TEST_CASE("layer_step and dense layers") {
   check_forced(both);
 }
 
+TEST_CASE("every n-th layer is dense, and the named ones with them") {
+  const auto sparse = [](const std::string& keys) { return run(keys, "every = 3").selects[0]; };
+  CHECK(sparse("dense_layer_every = 0") == std::vector<uint32_t>{0, 1, 2});
+  CHECK(sparse("dense_layer_every = 2") == std::vector<uint32_t>{1});
+  CHECK(sparse("dense_layer_every = 3") == std::vector<uint32_t>{1, 2});
+  CHECK(sparse("dense_layer_every = 16") == std::vector<uint32_t>{1, 2});
+  CHECK(sparse("dense_layer_every = 16\ndense_layers = [0, 2]") == std::vector<uint32_t>{1});
+  CHECK(sparse("dense_layer_every = 1").empty());
+}
+
 TEST_CASE("dense_layers beyond the model is refused with its place") {
   CHECK_THROWS_WITH_AS(run("dense_layers = [3]", ""), doctest::Contains("test.toml"), Error);
 }

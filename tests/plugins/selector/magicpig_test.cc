@@ -229,14 +229,17 @@ TEST_SUITE("plugins/selector/magicpig") {
             CHECK(segment.begin() == tokens[0]);
             CHECK(segment.end() == tokens[count - 1] + 1);
             std::vector<uint8_t> hits(segment.end() - segment.begin()), want(hits.size());
-            segment.count(query.data(), hits.data());
+            const uint64_t n_bytes = segment.count(query.data(), hits.data());
+            uint64_t n_ids = 0;
             for (size_t i = 0; i < count; ++i) {
               int same = 0;
               for (uint32_t l = 0; l < kTables; ++l) same += code[i * kTables + l] == query[l];
+              n_ids += static_cast<uint64_t>(same);
               want[tokens[i] - tokens[0]] = static_cast<uint8_t>(std::min(same, 2));
               CHECK(segment.norm(tokens[i]) == norm[i]);
             }
             CHECK(hits == want);
+            CHECK(n_bytes == n_ids * (layout == TableLayout::kCsr ? 4 : 2));
           };
           check(whole, n);
           if (n == 1) {

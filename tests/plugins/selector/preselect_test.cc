@@ -257,10 +257,16 @@ TEST_SUITE("plugins/selector/preselect") {
     CHECK(off.mass_at == 0);
     Selector both(host, "preselect", with(count(2), "budget_tokens", 8));
     CHECK(both.status() == KVASIR_ERR_INVALID);
-    const kvasir_geometry geometry = small_geometry();
+    kvasir_geometry geometry = small_geometry();
+    geometry.sink_tokens = 4;
+    geometry.window_tokens = 8;
     Selector little(host, "preselect", {{"max_capacity_prompt", int64_t{15}}});
     CHECK(little->base.validate(little.self(), &geometry, little.err()) == KVASIR_ERR_INVALID);
-    CHECK(little.text().find("max_capacity_prompt") != std::string::npos);
+    CHECK(little.text().find("max_capacity_prompt leaves 3 tokens") != std::string::npos);
+    Selector none(host, "preselect", {{"max_capacity_prompt", int64_t{11}}});
+    CHECK(none->base.validate(none.self(), &geometry, none.err()) == KVASIR_ERR_INVALID);
+    CHECK(none.text().find("max_capacity_prompt = 11 is less than sink_tokens") !=
+          std::string::npos);
     kvasir_geometry shared = geometry;
     shared.head_select_shared = 1;
     Selector separate(host, "preselect", {{"head_select_mode", std::string("separate")}});

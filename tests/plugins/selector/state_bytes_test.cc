@@ -1,5 +1,6 @@
 // What each strategy keeps of its own per token, measured, beside the number its README claims.
-// Others stand with their methods: h2o, infinigen, magicpig, snapkv, tova.
+// Others stand with their methods: h2o, infinigen, magicpig, snapkv, tova. What plugins say of it
+// before a run: stated_bytes_test.cc.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/plugins/selector/eviction_scene.h"
 #include "tests/support/readme.h"

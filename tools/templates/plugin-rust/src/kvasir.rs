@@ -226,6 +226,7 @@ pub struct Selection {
     pub row_flags: *mut u32,
     pub index: *mut u32,
     pub log_weight: *mut f32,
+    pub bytes_read: u64,
 }
 
 #[repr(C)]
@@ -238,6 +239,9 @@ pub struct SelLimits {
     pub max_units: u64,
     pub dense_below_tokens: u64,
     pub rest: [u32; 14],
+    pub expected_units: u64,
+    pub state_bytes: u64,
+    pub state_peak_bytes: u64,
 }
 
 pub type Limits = extern "C" fn(*mut c_void, *mut SelLimits, *mut ErrorRecord) -> Status;
@@ -270,7 +274,7 @@ const _: () = assert!(size_of::<OptionValue>() == 56 && size_of::<Desc>() == 112
 const _: () = assert!(size_of::<Host>() == 48 && size_of::<Request>() == 16);
 const _: () = assert!(size_of::<Instance>() == 96 && size_of::<Plugin>() == 40);
 const _: () = assert!(size_of::<StepRow>() == 40 && size_of::<Step>() == 48);
-const _: () = assert!(size_of::<Selection>() == 80 && size_of::<SelLimits>() == 88);
+const _: () = assert!(size_of::<Selection>() == 88 && size_of::<SelLimits>() == 112);
 const _: () = assert!(size_of::<SelectorTable>() == 160);
 
 /// Of a file with one selector, for `#[used] #[link_section = ".note.kvasir"]`.
