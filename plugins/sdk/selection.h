@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "plugins/sdk/error.h"
 
@@ -41,6 +42,15 @@ inline void say_read(kvasir_selection& out, uint64_t bytes) {
 
 inline std::span<uint32_t> row_indices(const kvasir_selection& out, uint32_t i) {
   return {out.index + out.row_offsets[i], out.index + out.row_offsets[i + 1]};
+}
+
+// One list per row.
+inline void write_rows(kvasir_selection& out, uint32_t scope,
+                       std::span<const std::vector<uint32_t>> rows) {
+  const auto n_rows = static_cast<uint32_t>(rows.size());
+  lay_out_rows(out, scope, n_rows, [&](uint32_t i) { return rows[i].size(); });
+  for (uint32_t i = 0; i < n_rows; ++i)
+    std::copy(rows[i].begin(), rows[i].end(), row_indices(out, i).begin());
 }
 
 // n_rows rows that list nothing and all carry `flag` (KVASIR_ROW_ALL, KVASIR_ROW_NONE).

@@ -4,27 +4,24 @@
 #include <array>
 #include <numeric>
 
-#include "plugins/sdk/block_choice.h"
+#include "plugins/sdk/best_first.h"
 #include "plugins/sdk/exact_mass.h"
 #include "plugins/sdk/queries.h"
+#include "plugins/sdk/unit_budget.h"
 
 namespace {
 using namespace kvasir;
 
-constexpr const char* kUnitNames[] = {"block", "token"};
 constexpr const char* kPAliases[] = {"top_p", nullptr};
 constexpr std::array kOptions = {
-    sdk::int_option({.key = "budget_tokens",
-                     .help = "selected per layer, kv head and step, rounded down to the unit",
-                     .unit = "tokens"},
-                    4096, 1, INT32_MAX),
+    sdk::kUnitBudgetOption,
     sdk::float_option({.key = "p",
                        .help = "instead: as few as reach this share of the mass, forced parts "
                                "included",
                        .aliases = kPAliases,
                        .flags = KVASIR_OPTION_OPTIONAL},
                       0.95, 0.0, 1.0),
-    sdk::enum_option({.key = "unit", .help = "whole blocks or single tokens"}, kUnitNames, 0)};
+    sdk::kUnitOption};
 
 class Oracle {
  public:
@@ -41,14 +38,13 @@ class Oracle {
 
   Oracle(const sdk::Host& host, const sdk::Options& options)
       : host_(host),
-        budget_tokens_(options.u32("budget_tokens")),
+        budget_(options),
         by_share_(options.latest({"budget_tokens", "p"},
                                  "budget_tokens and p are both set: keep one of them") == "p"),
-        p_(by_share_ ? options.f64("p") : 1.0),
-        unit_(options.choice("unit") == 0 ? KVASIR_UNIT_BLOCK : KVASIR_UNIT_TOKEN) {}
+        p_(by_share_ ? options.f64("p") : 1.0) {}
 
   void validate(const kvasir_geometry& geometry) const {
-    budget(geometry);
+    budget_.validate(geometry);
     sdk::ExactMass::validate(geometry);
   }
 
@@ -57,15 +53,13 @@ class Oracle {
     group_size_ = geometry.n_q_heads / geometry.n_kv_heads;
     n_q_heads_ = geometry.n_q_heads;
     head_dim_ = geometry.head_dim;
-    budget_ = budget(geometry);
-    per_ = unit_ == KVASIR_UNIT_BLOCK ? geometry.block_size : 1;
-    n_heads_ = geometry.head_select_shared ? 1 : geometry.n_kv_heads;
+    budget_.bind(geometry);
+    n_heads_ = budget_.n_heads();
   }
 
   void limits(kvasir_sel_limits& out) const {
-    out.unit = unit_;
-    out.scope = n_heads_ == 1 ? KVASIR_SCOPE_SEQUENCE : KVASIR_SCOPE_KV_HEAD;
-    out.max_units = by_share_ ? 0 : budget_;
+    budget_.limits(out);
+    if (by_share_) out.max_units = 0;
   }
 
   void select(const sdk::Step& step, const kvasir_sel_in& in, kvasir_selection& out) const {
@@ -74,10 +68,7 @@ class Oracle {
     const sdk::Queries queries(in.q, n_q_heads_, head_dim_);
     const std::vector<float> q = queries.pooled(step);
     host_.for_each(n_rows, [&](uint32_t i) { chosen[i] = choose(step, in, i, q.data()); });
-    sdk::lay_out_rows(out, n_heads_ == 1 ? KVASIR_SCOPE_SEQUENCE : KVASIR_SCOPE_KV_HEAD, n_rows,
-                      [&](uint32_t i) { return chosen[i].size(); });
-    for (uint32_t i = 0; i < n_rows; ++i)
-      std::copy(chosen[i].begin(), chosen[i].end(), sdk::row_indices(out, i).begin());
+    sdk::write_rows(out, budget_.scope(), chosen);
     uint64_t read = 0;
     for (uint32_t r = 0; r < step.n_rows(); ++r)
       for (uint32_t head = 0; head < n_q_heads_ / group_size_; ++head)
@@ -86,12 +77,6 @@ class Oracle {
   }
 
  private:
-  uint32_t budget(const kvasir_geometry& geometry) const {
-    return unit_ == KVASIR_UNIT_TOKEN
-               ? budget_tokens_
-               : sdk::tokens_to_blocks("budget_tokens", budget_tokens_, geometry);
-  }
-
   // Mass of every token, summed over the query heads that share row i.
   std::vector<double> mass(const sdk::Step& step, const kvasir_sel_in& in, uint32_t i,
                            const float* q) const {
@@ -107,22 +92,20 @@ class Oracle {
                                const float* q) const {
     const std::vector<double> of_token = mass(step, in, i, q);
     const sdk::Candidates from = step.candidates(i / n_heads_, i % n_heads_);
+    const uint64_t per = budget_.per_unit();
     std::vector<double> score(from.size());
     for (uint64_t c = 0; c < from.size(); ++c)
-      for (uint64_t t = uint64_t{from[c]} * per_;
-           t < std::min<uint64_t>(uint64_t{from[c] + 1} * per_, of_token.size()); ++t)
+      for (uint64_t t = from[c] * per;
+           t < std::min<uint64_t>((uint64_t{from[c]} + 1) * per, of_token.size()); ++t)
         score[c] += of_token[t];
-    std::vector<uint32_t> order(from.size());
-    std::iota(order.begin(), order.end(), 0u);
-    std::stable_sort(order.begin(), order.end(),
-                     [&](uint32_t a, uint32_t b) { return score[a] > score[b]; });
-    uint64_t n = std::min<uint64_t>(budget_, order.size());
+    const std::vector<uint32_t> order = sdk::best_first(score);
+    uint64_t n = std::min<uint64_t>(budget_.units(), order.size());
     if (by_share_) {
       // Mass to find among the candidates; what an earlier selector left out counts as missed.
       const kvasir_step_row& row = step.row(i / n_heads_);
       double left = -(1.0 - p_) * std::accumulate(of_token.begin(), of_token.end(), 0.0);
-      const uint64_t end = std::min<uint64_t>(uint64_t{row.unit_end} * per_, of_token.size());
-      for (uint64_t t = uint64_t{row.unit_begin} * per_; t < end; ++t) left += of_token[t];
+      const uint64_t end = std::min<uint64_t>(row.unit_end * per, of_token.size());
+      for (uint64_t t = row.unit_begin * per; t < end; ++t) left += of_token[t];
       for (n = 0; n < order.size() && left > 0.0; ++n) left -= score[order[n]];
     }
     std::vector<uint32_t> out(order.begin(), order.begin() + static_cast<ptrdiff_t>(n));
@@ -132,14 +115,11 @@ class Oracle {
   }
 
   sdk::Host host_;
-  uint32_t budget_tokens_;
+  sdk::UnitBudget budget_;
   bool by_share_;
   double p_;
-  uint32_t unit_;
   sdk::ExactMass exact_;
   uint32_t group_size_ = 1, n_q_heads_ = 1, head_dim_ = 1;
-  uint64_t budget_ = 0;
-  uint32_t per_ = 1;
   uint32_t n_heads_ = 1;
 };
 

@@ -9,6 +9,7 @@
 #include <numeric>
 #include <vector>
 
+#include "plugins/sdk/best_first.h"
 #include "plugins/sdk/key_values.h"
 #include "plugins/sdk/plugin.h"
 #include "plugins/sdk/queries.h"
@@ -97,10 +98,7 @@ class Twilight {
     host_.for_each(n_rows, [&](uint32_t i) {
       kept[i] = keep(step, i / g_.n_kv_heads, i % g_.n_kv_heads, q.data());
     });
-    sdk::lay_out_rows(out, KVASIR_SCOPE_KV_HEAD, n_rows,
-                      [&](uint32_t i) { return kept[i].size(); });
-    for (uint32_t i = 0; i < n_rows; ++i)
-      std::copy(kept[i].begin(), kept[i].end(), sdk::row_indices(out, i).begin());
+    sdk::write_rows(out, KVASIR_SCOPE_KV_HEAD, kept);
     uint64_t n_keys = 0;
     for (uint32_t i = 0; i < n_rows; ++i)
       n_keys += step.candidates(i / g_.n_kv_heads, i % g_.n_kv_heads).size();
@@ -142,7 +140,6 @@ class Twilight {
     const sdk::Candidates from = step.candidates(row, head);
     const auto n = static_cast<uint32_t>(from.size());
     std::vector<float> mass(n), sum(n);
-    std::vector<uint32_t> order(n);
     std::vector<bool> is_kept(n);
     for (uint32_t g = 0; g < group_ && n > 0; ++g) {
       const float* query =
@@ -156,9 +153,7 @@ class Twilight {
       const float high = *std::max_element(mass.begin(), mass.end());
       for (float& x : mass) x = std::exp(x - high);
       const double total = std::accumulate(mass.begin(), mass.end(), 0.0);
-      std::iota(order.begin(), order.end(), 0u);
-      std::stable_sort(order.begin(), order.end(),
-                       [&](uint32_t a, uint32_t b) { return mass[a] > mass[b]; });
+      const std::vector<uint32_t> order = sdk::best_first(mass);
       double reached = 0.0;
       for (uint32_t i = 0; i < n && reached < p_ * total; ++i) {
         reached += double{mass[order[i]]};
