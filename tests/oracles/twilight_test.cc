@@ -197,7 +197,7 @@ TEST_CASE("tokens that carry the share p of the estimated attention are kept") {
           " skipped behind near-ties");
   CHECK(tally.unsure * 50 <= tally.kept);
   CHECK(tally.skipped * 50 <= tally.rows);
-  CHECK(tally.capped * 20 > report.reach.cases);
+  if (!are_cases_reduced()) CHECK(tally.capped * 20 > report.reach.cases);
   conclude(report, "twilight");
 }
 
