@@ -152,9 +152,12 @@ TEST_CASE("H2O: sums over queries, the mean over a group, and per query that saw
   CHECK(mass.per_query(0) == 0.75);
   CHECK(mass.per_query(1) == 0.5);
   mass.add(2, {0, 1, 2}, {{0, 1, 0}, {0, 1, 0}});
-  CHECK(h2o::keep(mass, {0, 1, 2}, 3, 1, 1, false).chosen() == Indices{0});  // 1.5 each
-  CHECK(h2o::keep(mass, {0, 1, 2}, 3, 1, 1, true).chosen() == Indices{1});
-  CHECK(h2o::keep(mass, {0, 1, 2}, 3, 1, 0, true).chosen().empty());
+  CHECK(h2o::keep({mass}, {0, 1, 2}, 3, 1, 1, false).chosen() == Indices{0});  // 1.5 each
+  CHECK(h2o::keep({mass}, {0, 1, 2}, 3, 1, 1, true).chosen() == Indices{1});
+  CHECK(h2o::keep({mass}, {0, 1, 2}, 3, 1, 0, true).chosen().empty());
+  h2o::Accumulator other;  // a voice that holds another token dear
+  other.add(2, {0, 1, 2}, {{0, 2, 0}});
+  CHECK(h2o::keep({mass, other}, {0, 1, 2}, 3, 1, 1, false).chosen() == Indices{1});
   CHECK(h2o::ratio_budget(0.1, 1029) == 102);
   CHECK(tova::keep({0, 1}, {{0.9, 0.1}, {0.2, 0.8}}, 1).chosen() == Indices{0});
 }
