@@ -174,6 +174,12 @@ TEST_CASE("InfiniGen: one count for all heads, columns by the magnitude of queri
   of.alpha = 0;
   CHECK(infinigen::common_count(of) == 1);
   CHECK(infinigen::columns({{1, -3, 2, 0}, {-4, 0, 0, 0}}, {}, 2).chosen() == Indices{0, 1});
+  using infinigen::ColumnScore;
+  CHECK(infinigen::columns_by(ColumnScore::kQuery, {3, 1, 2}, {0, 5, 1}, 1) == Indices{0});
+  CHECK(infinigen::columns_by(ColumnScore::kQueryAndKey, {3, 1, 2}, {0, 5, 1}, 1) == Indices{1});
+  CHECK(infinigen::columns_by(ColumnScore::kUnion, {3, 1, 2}, {0, 5, 1}, 1) == Indices{0, 1});
+  CHECK(infinigen::part({127, 9, -0.6}, {}, {0, 2}, true) == Vector{127, -1});
+  CHECK(infinigen::projected({3, 4}, {{0, 1}, {1, 0}}, {0}) == Vector{0, 4});
   CHECK(infinigen::column_count(0.2, 128) == 25);
   CHECK(infinigen::column_count(0.3, 128) == 38);
 }
