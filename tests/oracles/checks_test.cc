@@ -127,7 +127,7 @@ TEST_CASE("H2O: masses sum to the number of queries until something is dropped")
     CHECK(mass.total() == doctest::Approx(t + 1));
   }
   // A budget that covers everything keeps everything.
-  const Choice all = h2o::keep(mass, range(0, n), n, 10, 40, false);
+  const Choice all = h2o::keep({mass}, range(0, n), n, 10, 40, false);
   CHECK(all.chosen() == range(0, 40));
 }
 
@@ -155,7 +155,7 @@ TEST_CASE("H2O: dropping rows and masking them give the same output; no token go
       CHECK(distance(dropped.o, attend(masked, Rows(v.begin(), v.begin() + t + 1), 3).o) < 1e-12);
       mass.add(t, alive, {softmax(logit)});
     }
-    const Choice keep = h2o::keep(mass, alive, t + 1, recent, heavy, false);
+    const Choice keep = h2o::keep({mass}, alive, t + 1, recent, heavy, false);
     for (const uint32_t gone : without(keep.candidates, keep.chosen())) {
       CHECK_FALSE(std::count(lost.begin(), lost.end(), gone));
       lost.push_back(gone);

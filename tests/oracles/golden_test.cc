@@ -152,9 +152,12 @@ TEST_CASE("H2O: sums over queries, the mean over a group, and per query that saw
   CHECK(mass.per_query(0) == 0.75);
   CHECK(mass.per_query(1) == 0.5);
   mass.add(2, {0, 1, 2}, {{0, 1, 0}, {0, 1, 0}});
-  CHECK(h2o::keep(mass, {0, 1, 2}, 3, 1, 1, false).chosen() == Indices{0});  // 1.5 each
-  CHECK(h2o::keep(mass, {0, 1, 2}, 3, 1, 1, true).chosen() == Indices{1});
-  CHECK(h2o::keep(mass, {0, 1, 2}, 3, 1, 0, true).chosen().empty());
+  CHECK(h2o::keep({mass}, {0, 1, 2}, 3, 1, 1, false).chosen() == Indices{0});  // 1.5 each
+  CHECK(h2o::keep({mass}, {0, 1, 2}, 3, 1, 1, true).chosen() == Indices{1});
+  CHECK(h2o::keep({mass}, {0, 1, 2}, 3, 1, 0, true).chosen().empty());
+  h2o::Accumulator other;  // a voice that holds another token dear
+  other.add(2, {0, 1, 2}, {{0, 2, 0}});
+  CHECK(h2o::keep({mass, other}, {0, 1, 2}, 3, 1, 1, false).chosen() == Indices{1});
   CHECK(h2o::ratio_budget(0.1, 1029) == 102);
   CHECK(tova::keep({0, 1}, {{0.9, 0.1}, {0.2, 0.8}}, 1).chosen() == Indices{0});
 }
@@ -171,6 +174,12 @@ TEST_CASE("InfiniGen: one count for all heads, columns by the magnitude of queri
   of.alpha = 0;
   CHECK(infinigen::common_count(of) == 1);
   CHECK(infinigen::columns({{1, -3, 2, 0}, {-4, 0, 0, 0}}, {}, 2).chosen() == Indices{0, 1});
+  using infinigen::ColumnScore;
+  CHECK(infinigen::columns_by(ColumnScore::kQuery, {3, 1, 2}, {0, 5, 1}, 1) == Indices{0});
+  CHECK(infinigen::columns_by(ColumnScore::kQueryAndKey, {3, 1, 2}, {0, 5, 1}, 1) == Indices{1});
+  CHECK(infinigen::columns_by(ColumnScore::kUnion, {3, 1, 2}, {0, 5, 1}, 1) == Indices{0, 1});
+  CHECK(infinigen::part({127, 9, -0.6}, {}, {0, 2}, true) == Vector{127, -1});
+  CHECK(infinigen::projected({3, 4}, {{0, 1}, {1, 0}}, {0}) == Vector{0, 4});
   CHECK(infinigen::column_count(0.2, 128) == 25);
   CHECK(infinigen::column_count(0.3, 128) == 38);
 }

@@ -7,7 +7,7 @@
 
 namespace kvasir::oracle::h2o {
 
-// Accumulated probability of every token so far, for one kv head: the mean over its query heads.
+// Accumulated probability of every token so far: the mean over some query heads.
 class Accumulator {
  public:
   // One query at `position`, of each head of the group: probability[i] of token tokens[i].
@@ -37,8 +37,9 @@ class Accumulator {
   uint32_t n_queries_ = 0;
 };
 
-// Of `alive`, ascending, the tokens older than the recent ones compete for `heavy` places.
-inline Choice keep(const Accumulator& mass, const Indices& alive, uint32_t n_tokens,
+// Of `alive`, ascending, the tokens older than the recent ones compete for `heavy` places by the
+// largest sum of any voice.
+inline Choice keep(const std::vector<Accumulator>& voices, const Indices& alive, uint32_t n_tokens,
                    uint32_t recent, uint64_t heavy, bool normalised) {
   Choice out;
   out.n = heavy;
@@ -46,7 +47,10 @@ inline Choice keep(const Accumulator& mass, const Indices& alive, uint32_t n_tok
   for (const uint32_t t : alive) {
     if (t + recent >= n_tokens) continue;
     out.candidates.push_back(t);
-    out.score.push_back(normalised ? mass.per_query(t) : mass.of(t));
+    double most = 0;
+    for (const Accumulator& of : voices)
+      most = std::max(most, normalised ? of.per_query(t) : of.of(t));
+    out.score.push_back(most);
   }
   return out;
 }

@@ -12,47 +12,80 @@ struct Setting {
   uint32_t heavy = 0, recent = 0;
   double ratio = 0;  // of the prompt for both, instead
   bool normalised = false, drop = true, once = false;
+  bool shared = false;   // one set for all heads of a layer
+  bool largest = false;  // of the query heads' sums, not their mean
+  bool by_slot = false;
 };
 
 // Follows the kept set: after the prompt and after each step the heavy ones among the tokens older
-// than the recent ones stay.
+// than the recent ones stay. Each of its sets is one row: of a kv head, or of all.
 struct HeavyHitters : Follower {
   Case of;
   Setting setting;
-  std::vector<std::vector<h2o::Accumulator>> mass;  // [layer][kv_head]
-  std::vector<std::vector<Survivors>> kept;
+  std::vector<std::vector<std::vector<h2o::Accumulator>>> mass;  // [layer][row][voice]
+  std::vector<std::vector<Survivors>> kept;                      // [layer][row]
   uint32_t planned_end = 0;  // cut before here, what was masked can be reached again
   HeavyHitters(const Case& c, const Setting& s) : of(c), setting(s) {
-    mass.assign(of.shape.n_layers, std::vector<h2o::Accumulator>(of.shape.heads.n_kv_heads));
-    kept.assign(of.shape.n_layers, std::vector<Survivors>(of.shape.heads.n_kv_heads));
+    const size_t voices = setting.largest ? n_members() : 1;
+    mass.assign(of.shape.n_layers, std::vector<std::vector<h2o::Accumulator>>(
+                                       n_rows(), std::vector<h2o::Accumulator>(voices)));
+    kept.assign(of.shape.n_layers, std::vector<Survivors>(n_rows()));
   }
   std::unique_ptr<Follower> clone() const override { return std::make_unique<HeavyHitters>(*this); }
+  uint32_t n_rows() const { return setting.shared ? 1 : of.shape.heads.n_kv_heads; }
+  uint32_t n_members() const { return of.shape.heads.n_q_heads / n_rows(); }
+  uint32_t row_of(uint32_t kv_head) const { return setting.shared ? 0 : kv_head; }
 
-  void add(const Track& track, uint32_t layer, uint32_t g, uint32_t pos, const Indices& seen) {
-    Rows p;
-    for (uint32_t h = g * of.shape.heads.group(); h < (g + 1) * of.shape.heads.group(); ++h)
-      p.push_back(track.probability(layer, h, pos, seen));
-    mass[layer][g].add(pos, seen, p);
-  }
-  // The same for the queries [begin, end) of a prompt, which share the reading of the keys.
-  static constexpr uint32_t kBatch = 4;
-  void add_batch(const Track& track, uint32_t layer, uint32_t g, uint32_t begin, uint32_t end) {
-    const uint32_t group = of.shape.heads.group();
-    const Rows& k = track.k(layer, g);
-    const Indices seen = kept[layer][g].tokens(end);
-    Rows q, logit(size_t{end - begin} * group);
-    for (uint32_t pos = begin; pos < end; ++pos)
-      for (uint32_t h = g * group; h < (g + 1) * group; ++h) q.push_back(track.q(layer, h, pos));
-    for (const uint32_t t : seen)
-      for (size_t i = t < begin ? 0 : size_t{t - begin} * group; i < q.size(); ++i)
-        logit[i].push_back(track.scale() * dot(q[i], k[t]));
+  // The queries [begin, end), each of which sees what of `seen` does not come later, count for
+  // their row. They share the reading of the keys.
+  void add(const Track& track, uint32_t layer, uint32_t row, uint32_t begin, uint32_t end,
+           const Indices& seen) {
+    const uint32_t group = of.shape.heads.group(), first = row * n_members();
+    const bool by_slot = is_by_slot(seen, end);
+    Rows p;  // [query][member]
+    p.resize(size_t{end - begin} * n_members());
+    for (uint32_t g = first / group; g < (first + n_members()) / group; ++g) {
+      const Rows turned = by_slot ? track.k_by_slot(layer, g, seen) : Rows();
+      Rows q, logit(size_t{end - begin} * group);
+      for (uint32_t pos = begin; pos < end; ++pos)
+        for (uint32_t h = g * group; h < (g + 1) * group; ++h)
+          q.push_back(track.q_at(layer, h, pos, by_slot ? slot_of(seen, pos) : pos));
+      for (size_t s = 0; s < seen.size(); ++s) {
+        const Vector& k = by_slot ? turned[s] : track.k(layer, g)[seen[s]];
+        for (size_t i = seen[s] < begin ? 0 : size_t{seen[s] - begin} * group; i < q.size(); ++i)
+          logit[i].push_back(track.scale() * dot(q[i], k));
+      }
+      for (size_t i = 0; i < q.size(); ++i)
+        p[i / group * n_members() + g * group - first + i % group] = softmax(logit[i]);
+    }
     for (uint32_t pos = begin; pos < end; ++pos) {
-      Rows p;
-      for (uint32_t h = 0; h < group; ++h) p.push_back(softmax(logit[(pos - begin) * group + h]));
-      mass[layer][g].add(pos, Indices(seen.begin(), seen.begin() + std::ssize(p[0])), p);
+      const auto from = p.begin() + std::ptrdiff_t{pos - begin} * n_members();
+      const Rows members(from, from + n_members());
+      const Indices tokens(seen.begin(), seen.begin() + std::ssize(members[0]));
+      auto& voices = mass[layer][row];
+      if (!setting.largest) voices[0].add(pos, tokens, members);
+      for (size_t m = 0; setting.largest && m < voices.size(); ++m)
+        voices[m].add(pos, tokens, {members[m]});
     }
   }
-  void plan(const Track& track, uint32_t layer, uint32_t g) {
+  // Where nothing is missing, slots are positions.
+  bool is_by_slot(const Indices& seen, uint32_t end) const {
+    return setting.by_slot && seen.size() < end;
+  }
+  static double slot_of(const Indices& seen, uint32_t token) {
+    return static_cast<double>(std::lower_bound(seen.begin(), seen.end(), token) - seen.begin());
+  }
+  void add_prompt(const Track& track, uint32_t layer, uint32_t row) {
+    constexpr uint32_t kBatch = 4;
+    const uint32_t begin = track.prompt_begin(), n = track.size();
+    // Keys are turned for the whole prompt at once.
+    const uint32_t batch = is_by_slot(kept[layer][row].tokens(n), n) ? n : kBatch;
+    for (uint32_t pos = begin; pos < n; pos += batch) {
+      const uint32_t end = std::min(pos + batch, n);
+      add(track, layer, row, pos, end, kept[layer][row].tokens(end));
+    }
+  }
+  void plan(const Track& track, uint32_t layer, uint32_t row) {
     const uint32_t n = track.size(), end = track.prompt_end();
     uint32_t heavy = setting.heavy, recent = setting.recent;
     if (setting.ratio > 0) {
@@ -60,9 +93,10 @@ struct HeavyHitters : Follower {
       recent = std::max(heavy, 1u);
     }
     const Indices sinks = range(0, std::min(of.cache.sink_tokens, n));
-    kept[layer][g].plan({static_cast<uint32_t>(sinks.size()), n - std::min(n, recent)},
-                        h2o::keep(mass[layer][g], without(kept[layer][g].tokens(n), sinks), n,
-                                  recent, heavy, setting.normalised));
+    Survivors& here = kept[layer][row];
+    here.plan({static_cast<uint32_t>(sinks.size()), n - std::min(n, recent)},
+              h2o::keep(mass[layer][row], without(here.tokens(n), sinks), n, recent, heavy,
+                        setting.normalised));
   }
   uint32_t window_begin(const Track& track) const {
     return forced_tokens(of.cache, track.size(), track.prompt_end()).window_begin;
@@ -71,28 +105,30 @@ struct HeavyHitters : Follower {
   void prompted(const Track& track) override {
     planned_end = track.size();
     for (uint32_t layer = 0; layer < of.shape.n_layers; ++layer)
-      for (uint32_t g = 0; g < of.shape.heads.n_kv_heads; ++g) {
-        if (!setting.drop) kept[layer][g] = {};
-        for (uint32_t pos = track.prompt_begin(); pos < track.size(); pos += kBatch)
-          add_batch(track, layer, g, pos, std::min(pos + kBatch, track.size()));
-        plan(track, layer, g);
+      for (uint32_t row = 0; row < n_rows(); ++row) {
+        if (!setting.drop) kept[layer][row] = {};
+        add_prompt(track, layer, row);
+        plan(track, layer, row);
       }
   }
   Indices expect_prefill(const Track&, uint32_t layer, uint32_t g, uint32_t, uint32_t to) override {
-    return setting.drop ? kept[layer][g].tokens(to) : range(0, to);
+    return setting.drop ? kept[layer][row_of(g)].tokens(to) : range(0, to);
   }
   // The plan was made one token ago, or when the prompt was done.
   Expected expect(const Track& track, uint32_t layer, uint32_t g) override {
-    Survivors seen = kept[layer][g];
+    Survivors seen = kept[layer][row_of(g)];
     if (!setting.drop) seen.truncate(window_begin(track));  // there masked ones are attended
     return seen.expected();
   }
   void attended(const Track& track, uint32_t layer, const Attended& in_fact) override {
-    for (uint32_t g = 0; g < of.shape.heads.n_kv_heads; ++g) {
-      kept[layer][g].settle(in_fact.tokens[g], setting.drop ? UINT32_MAX : window_begin(track));
+    const uint32_t n = track.size();
+    for (const Indices& tokens : in_fact.tokens)
+      CHECK((!setting.shared || tokens == in_fact.tokens[0]));
+    for (uint32_t row = 0; row < n_rows(); ++row) {
+      kept[layer][row].settle(in_fact.tokens[row], setting.drop ? UINT32_MAX : window_begin(track));
       if (setting.once) continue;
-      add(track, layer, g, track.size() - 1, in_fact.tokens[g]);
-      plan(track, layer, g);
+      add(track, layer, row, n - 1, n, in_fact.tokens[row]);
+      plan(track, layer, row);
     }
   }
   Cut cut(const Track& track, uint32_t n) const override {
@@ -103,10 +139,10 @@ struct HeavyHitters : Follower {
     const uint32_t n = track.size();
     const bool unmasked = !setting.drop && n < planned_end;
     for (uint32_t layer = 0; layer < of.shape.n_layers; ++layer)
-      for (uint32_t g = 0; g < of.shape.heads.n_kv_heads; ++g) {
-        mass[layer][g].truncate(n);
-        kept[layer][g].truncate(n);
-        if (unmasked) kept[layer][g] = {};
+      for (uint32_t row = 0; row < n_rows(); ++row) {
+        for (h2o::Accumulator& voice : mass[layer][row]) voice.truncate(n);
+        kept[layer][row].truncate(n);
+        if (unmasked) kept[layer][row] = {};
       }
     planned_end = std::min(planned_end, n);
   }
@@ -124,6 +160,10 @@ TEST_CASE("H2O keeps heavy hitters and recent tokens") {
     setting.normalised = random.one_in(3);
     setting.drop = !random.one_in(3);
     setting.once = random.one_in(4);
+    setting.shared = random.one_in(3);
+    setting.by_slot = random.one_in(3);
+    const std::string reduce = random.one_of(std::vector<std::string>{"mean", "sum", "max"});
+    setting.largest = reduce == "max";
     setting.heavy = of.budget_tokens;
     setting.recent = std::max(of.cache.window_tokens + random.below(40), 1u);
     std::string budget = "hh_size = " + std::to_string(setting.heavy) +
@@ -138,10 +178,16 @@ TEST_CASE("H2O keeps heavy hitters and recent tokens") {
                                (setting.drop ? "drop" : "mask") +
                                "'\nnormalize = " + (setting.normalised ? "true" : "false") +
                                "\nevict_at = '" + (setting.once ? "prompt_end" : "step") + "'\n";
-    duel(of, {tables, "gqa_reduce = 'mean'\n", 1e-5}, std::make_unique<HeavyHitters>(of, setting),
-         report);
+    const std::string cache_keys = "gqa_reduce = '" + reduce + "'\nhead_select_mode = '" +
+                                   (setting.shared ? "shared" : "separate") + "'\n";
+    std::vector<std::string> met = {reduce};
+    if (setting.shared) met.push_back("shared");
+    if (setting.by_slot) met.push_back("slot");
+    if (setting.shared && setting.largest) met.push_back("shared max");
+    duel(of, {tables, cache_keys, 1e-5, {.by_slot = setting.by_slot}, met},
+         std::make_unique<HeavyHitters>(of, setting), report);
   }
-  conclude(report, "h2o");
+  conclude(report, "h2o", {.options = {"mean", "sum", "max", "shared", "shared max", "slot"}});
 }
 
 }  // namespace

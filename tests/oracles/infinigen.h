@@ -7,12 +7,11 @@
 
 namespace kvasir::oracle::infinigen {
 
-// x A for a row vector x; an empty A is the identity.
+// x A for a row vector x. A by its columns; an empty one is the identity.
 inline Vector skewed(const Vector& x, const Rows& a) {
   if (a.empty()) return x;
-  Vector out(a[0].size(), 0.0);
-  for (size_t row = 0; row < x.size(); ++row)
-    for (size_t column = 0; column < out.size(); ++column) out[column] += x[row] * a[row][column];
+  Vector out;
+  for (const Vector& column : a) out.push_back(dot(x, column));
   return out;
 }
 
@@ -37,13 +36,43 @@ inline Choice columns(const Rows& q, const Rows& a, uint64_t n) {
 inline uint64_t column_count(double ratio, uint32_t head_dim) {
   return static_cast<uint64_t>(ratio * head_dim);
 }
+// By the sums of |q A|, of both |q A| and |k A|, or the best n by each.
+enum class ColumnScore { kQuery, kQueryAndKey, kUnion };
+inline Indices columns_by(ColumnScore rule, const Vector& q_sum, const Vector& k_sum, uint64_t n) {
+  if (rule == ColumnScore::kQueryAndKey)
+    return largest(reduce({q_sum, k_sum}, Reduce::kSum), n).chosen();
+  const Indices by_query = largest(q_sum, n).chosen();
+  return rule == ColumnScore::kQuery ? by_query : unite(by_query, largest(k_sum, n).chosen());
+}
 
+// Some columns of x A; 8 bits: in steps of a 127th of the largest.
+inline Vector part(const Vector& x, const Rows& a, const Indices& columns, bool is_8_bits) {
+  Vector out;
+  for (const uint32_t c : columns) out.push_back(a.empty() ? x[c] : dot(x, a[c]));
+  double largest = 0;
+  for (const double value : out) largest = std::max(largest, std::abs(value));
+  const double step = largest / 127.0;
+  for (double& value : out)
+    if (is_8_bits && step > 0) value = std::round(value / step) * step;
+  return out;
+}
 inline double partial_logit(const Vector& q, const Vector& k, const Rows& a, const Indices& columns,
-                            double scale) {
-  const Vector x = skewed(q, a), y = skewed(k, a);
-  double sum = 0;
-  for (const uint32_t c : columns) sum += x[c] * y[c];
-  return scale * sum;
+                            double scale, bool is_8_bits = false) {
+  return scale * dot(part(q, a, columns, is_8_bits), part(k, a, columns, is_8_bits));
+}
+
+// What the columns leave of q: its product with any k is that of these columns of q A and k A.
+inline Vector projected(const Vector& q, const Rows& a, const Indices& columns) {
+  Vector out(q.size(), 0.0);
+  for (const uint32_t c : columns) {
+    if (a.empty()) {
+      out[c] = q[c];
+      continue;
+    }
+    const double along = dot(q, a[c]);
+    for (size_t d = 0; d < out.size(); ++d) out[d] += along * a[c][d];
+  }
+  return out;
 }
 
 struct Rehearsal {

@@ -176,7 +176,8 @@ TEST_CASE("slices and tokens choose by what was attended to while it was near") 
             number(options.repr_topk),
         std::string("head_select_mode = '") + (options.shared ? "shared" : "separate") +
             "'\nbypass = " + (options.bypass ? "true" : "false") + "\n",
-        1e-5, of.cache.window_tokens};
+        1e-5,
+        {.constant_distance = of.cache.window_tokens}};
     duel(of, strategy, std::make_unique<Local>(of, options, &tally), report);
   }
   MESSAGE("infllm: ", tally.choices, " choices, ", tally.unsure, " of them near-ties");

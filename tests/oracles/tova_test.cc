@@ -60,13 +60,18 @@ TEST_CASE("TOVA keeps what the last query attended to") {
   Report report;
   for (uint32_t i = 0; i < case_count(); ++i) {
     const Case of = make_case(i, {});
-    const bool once = i % 5 == 4;
-    const std::string tables =
-        "[selector]\nplugin = 'kvasir.tova'\nbudget_tokens = " + std::to_string(of.budget_tokens) +
-        "\nevict_at = '" + (once ? "prompt_end" : "step") + "'\n";
-    duel(of, {tables, "", 1e-5}, std::make_unique<LastQuery>(of, once), report);
+    const bool once = i % 5 == 4, capped = i % 3 == 1;
+    // The authors' cap holds sink, window and the current token as well.
+    const uint32_t forced = of.cache.sink_tokens + std::max(of.cache.window_tokens, 1u);
+    const std::string budget = capped ? "cache_size = " + std::to_string(of.budget_tokens + forced)
+                                      : "budget_tokens = " + std::to_string(of.budget_tokens);
+    const std::string tables = "[selector]\nplugin = 'kvasir.tova'\n" + budget + "\nevict_at = '" +
+                               (once ? "prompt_end" : "step") + "'\n";
+    const std::vector<std::string> met = {capped ? "cache_size" : "budget_tokens",
+                                          once ? "once" : "every step"};
+    duel(of, {tables, "", 1e-5, {}, met}, std::make_unique<LastQuery>(of, once), report);
   }
-  conclude(report, "tova");
+  conclude(report, "tova", {.options = {"cache_size", "budget_tokens", "once", "every step"}});
 }
 
 }  // namespace

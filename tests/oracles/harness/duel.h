@@ -7,10 +7,10 @@
 #include <memory>
 #include <string>
 
-#include "tests/core/runtime/support.h"
 #include "tests/oracles/choice.h"
+#include "tests/oracles/harness/attended.h"
 #include "tests/oracles/harness/cases.h"
-#include "tests/oracles/harness/reach.h"
+#include "tests/oracles/harness/report.h"
 
 namespace kvasir::oracle {
 
@@ -63,32 +63,17 @@ class Follower {
                               const Attended&) {}
 };
 
-struct Report {
-  Reach reach;
-  uint64_t steps = 0;    // per sequence
-  uint64_t choices = 0;  // where something was left out
-  uint64_t swapped = 0;  // items taken in place of others within tolerance
-  double worst_swap = 0, worst_output = 0;
-  std::string text() const;
-};
-
 // toml: [selector] and further tables, [cache] keys beyond what `of` gives.
 struct Strategy {
   std::string tables;
   std::string cache_keys;
   double tolerance = 1e-5;  // of scores, relative to their scale
-  // Tokens at this distance and beyond are attended as if all lay one short of it; 0: none are.
-  uint32_t constant_distance = 0;
+  Placing placing = {};
+  std::vector<std::string> options = {};  // those of Demand::options that the case has
 };
 
 // Runs the case; doctest checks report what disagrees, once per case.
 void duel(const Case& of, const Strategy& strategy, std::unique_ptr<Follower> follower,
           Report& report);
-
-// After all cases: they reach what is demanded, unless KVASIR_ORACLE_CASES or sanitizers make them
-// few.
-void check_reach(const Report& report, const std::string& name, const Demand& demand = {});
-// And enough of them chose something, and swaps are as rare as near-ties are.
-void conclude(const Report& report, const std::string& name, const Demand& demand = {});
 
 }  // namespace kvasir::oracle

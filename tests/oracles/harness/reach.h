@@ -11,9 +11,12 @@
 
 namespace kvasir::oracle {
 
-// What a duel's cases reach in the end. Block sizes: those that the strategy's own setting allows.
+// What a duel's cases reach in the end. Block sizes: those that the strategy's own setting allows;
+// options: by the names that the duel gives them.
 struct Demand {
   std::vector<uint32_t> block_sizes = {16, 32, 64, 128};
+  std::vector<std::string> options = {};  // each of them in kOptionChoices real choices
+  static constexpr uint64_t kOptionChoices = 20;
 };
 
 struct Reach {

@@ -103,6 +103,16 @@ Vector Track::q_at(uint32_t layer, uint32_t q_head, uint32_t pos, double turned_
   return turned(look.q.data() + size_t{q_head} * shape().heads.head_dim, turned_to);
 }
 
+Rows Track::k_by_slot(uint32_t layer, uint32_t kv_head, const Indices& tokens) const {
+  Rows out;
+  for (const uint32_t t : tokens) {
+    const World::Look& look = world_->look(layer, tokens_[t]);
+    out.push_back(turned(look.k.data() + size_t{kv_head} * shape().heads.head_dim,
+                         static_cast<double>(out.size())));
+  }
+  return out;
+}
+
 Vector Track::probability(uint32_t layer, uint32_t q_head, uint32_t pos,
                           const Indices& seen) const {
   const Rows& keys = k(layer, shape().heads.kv_head(q_head));

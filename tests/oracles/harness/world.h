@@ -66,6 +66,8 @@ class Track {
   Rows queries(uint32_t layer, uint32_t pos) const;  // of all query heads
   // The same query turned as if it stood at another position.
   Vector q_at(uint32_t layer, uint32_t q_head, uint32_t pos, double turned_to) const;
+  // Keys turned as if each stood at its index in `tokens`.
+  Rows k_by_slot(uint32_t layer, uint32_t kv_head, const Indices& tokens) const;
   // Probability of each of `tokens` for the query at pos.
   Vector probability(uint32_t layer, uint32_t q_head, uint32_t pos, const Indices& seen) const;
 
