@@ -11,8 +11,7 @@ using namespace kvasir;
 
 constexpr const char* kCompatNames[] = {"none", "ktransformers"};
 constexpr std::array kOptions = {
-    sdk::kRecordTypeOption,
-    sdk::fixed_number_option("always 1: the maximum", 1),
+    sdk::kRecordTypeOption, sdk::fixed_number_option("always 1: the maximum", 1),
     sdk::enum_option(
         {.key = "compat", .help = "ktransformers: a maximum below zero counts as zero"},
         kCompatNames, 0)};

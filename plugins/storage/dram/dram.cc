@@ -31,17 +31,17 @@ constexpr std::array kOptions = {
 // Areas of a mapping are equally far apart: still one stride from head to head.
 class Dram {
  public:
-  static constexpr kvasir_desc kDesc =
-      sdk::describe({.kind = KVASIR_KIND_STORAGE,
-                     .id = "kvasir.dram",
-                     .version = "0.1.0",
-                     .name = "DRAM",
-                     .vendor = "Kvasir",
-                     .license = "Apache-2.0",
-                     .summary = "Keeps every block in main memory, in f32, f16, bf16, q8_0 or q4_0.",
-                     .options = kOptions,
-                     .provides = KVASIR_PROVIDE_STABLE_LEASES,
-                     .dtypes = sdk::kElementTypes});
+  static constexpr kvasir_desc kDesc = sdk::describe(
+      {.kind = KVASIR_KIND_STORAGE,
+       .id = "kvasir.dram",
+       .version = "0.1.0",
+       .name = "DRAM",
+       .vendor = "Kvasir",
+       .license = "Apache-2.0",
+       .summary = "Keeps every block in main memory, in f32, f16, bf16, q8_0 or q4_0.",
+       .options = kOptions,
+       .provides = KVASIR_PROVIDE_STABLE_LEASES,
+       .dtypes = sdk::kElementTypes});
 
   Dram(const sdk::Host& host, const sdk::Options& options)
       : host_(host),
