@@ -128,6 +128,22 @@ TEST_SUITE("kernels/convert") {
     }
   }
 
+  TEST_CASE("groups of one value, zero and subnormal ones included, come back as that value") {
+    for (const ElementType type : {ElementType::kQ8_0, ElementType::kQ4_0}) {
+      for (const float x : {0.0f, -0.0f, 1.0f, -3.0f, 1e-30f, 0.0078125f, 1000.0f}) {
+        CAPTURE(x);
+        const std::vector<float> in(32, x);
+        test::for_each_simd_target([&] {
+          std::vector<uint8_t> out(kernels::row_bytes(type, 32));
+          kernels::convert_from_f32(type, in.data(), out.data(), 32);
+          std::vector<float> back(32);
+          kernels::convert_to_f32(type, out.data(), back.data(), 32);
+          for (const float y : back) CHECK(std::fabs(y - x) <= std::fabs(x) * 5e-4f + 1e-29f);
+        });
+      }
+    }
+  }
+
   TEST_CASE("a group with what is not finite, or too large for its scale, reads back as NaN") {
     for (const float bad :
          {std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(),
