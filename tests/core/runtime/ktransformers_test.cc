@@ -130,6 +130,30 @@ struct Oracle {
   }
 };
 
+// One token through a method restated here and through the engine: the same logits, from the same
+// tokens attended in every layer and kv head.
+template <class Method>
+void check_token(Method& method, TokenForward& forward, Engine& engine, SequenceId seq,
+                 TokenId token) {
+  const uint32_t n_kv_heads = kHeads / method.group;
+  std::vector<std::vector<std::vector<uint32_t>>> want(
+      kLayers, std::vector<std::vector<uint32_t>>(n_kv_heads));
+  const auto logits = forward.step(token, [&](uint32_t layer, uint32_t pos, uint32_t h) {
+    const auto keys = method.attended(layer, pos, h);
+    auto& tokens = want[layer][h / method.group];
+    tokens.clear();
+    for (const auto& key : keys) tokens.push_back(key.token);
+    return keys;
+  });
+  Recording& book = recording_of(engine);
+  CHECK(max_difference(decode(engine, seq, token), logits) < 1e-4);
+  REQUIRE(book.runs.size() == kLayers);
+  for (uint32_t layer = 0; layer < kLayers; ++layer)
+    for (uint32_t head = 0; head < n_kv_heads; ++head)
+      CHECK(attended(book.runs[layer], seq, head) == want[layer][head]);
+  book.runs.clear();
+}
+
 }  // namespace
 
 TEST_SUITE_BEGIN("core/runtime/ktransformers");
@@ -143,37 +167,21 @@ TEST_CASE("preselected, represented by the most attended keys, selected again at
         CAPTURE(chunk);
         Bench bench(8, n_kv_heads);
         const auto engine = bench.engine(toml(chunk, shared));
-        Recording& book = recording_of(*engine);
         const auto prompt = some_tokens(kPrompt, 4);
         Oracle oracle(bench.tiny, n_kv_heads, shared, prompt);
         const auto seq = engine->open();
         CHECK(max_difference(prefill(*engine, seq, prompt), oracle.question.logits) < 1e-4);
-        book.armed = 1;
+        recording_of(*engine).armed = 1;
         uint32_t generated = 0, restricted = 0;
         for (uint32_t i = 0; i < 60; ++i) {
           CAPTURE(i);
-          const auto token = static_cast<TokenId>(i * 5);
-          std::vector<std::vector<std::vector<uint32_t>>> want(
-              kLayers, std::vector<std::vector<uint32_t>>(n_kv_heads));
-          const auto logits =
-              oracle.question.forward.step(token, [&](uint32_t layer, uint32_t pos, uint32_t h) {
-                const auto keys = oracle.attended(layer, pos, h);
-                auto& tokens = want[layer][h / oracle.group];
-                tokens.clear();
-                for (const auto& key : keys) tokens.push_back(key.token);
-                return keys;
-              });
-          CHECK(max_difference(decode(*engine, seq, token), logits) < 1e-4);
-          REQUIRE(book.runs.size() == kLayers);
-          for (uint32_t layer = 0; layer < kLayers; ++layer)
-            for (uint32_t head = 0; head < n_kv_heads; ++head) {
-              CHECK(attended(book.runs[layer], seq, head) == want[layer][head]);
-              for (const uint32_t block : oracle.chosen[layer][head]) {
+          check_token(oracle, oracle.question.forward, *engine, seq, static_cast<TokenId>(i * 5));
+          for (const auto& layer : oracle.chosen)
+            for (const auto& head : layer)
+              for (const uint32_t block : head) {
                 generated += (block + 1) * kBlock > kPrompt;
                 restricted += (block + 1) * kBlock <= kPrompt - kWindow;
               }
-            }
-          book.runs.clear();
         }
         CHECK(oracle.margin > 1e-7);  // no tie could excuse another choice
         CHECK(restricted > 0);
@@ -285,33 +293,15 @@ TEST_CASE("QUEST representatives without preselection, per kv head, select what 
                        "head_select_mode = 'SEPARATE'\nsink_tokens = " +
                        std::to_string(sink) +
                        "\n[selector]\nplugin = 'kvasir.block_topk'\nsecond_block_count = 3\n");
-      Recording& book = recording_of(*engine);
       Quest quest{TokenForward(bench.tiny), 8 / n_kv_heads, sink, 3};
       const auto prompt = some_tokens(kPrompt, 4);
       for (const TokenId token : prompt)
         quest.forward.step(token, [](uint32_t, uint32_t p, uint32_t) { return everything(p); });
       const auto seq = engine->open();
       prefill(*engine, seq, prompt);
-      book.armed = 1;
-      for (uint32_t i = 0; i < 30; ++i) {
-        const auto token = static_cast<TokenId>(i);
-        std::vector<std::vector<std::vector<uint32_t>>> want(
-            kLayers, std::vector<std::vector<uint32_t>>(n_kv_heads));
-        const auto logits =
-            quest.forward.step(token, [&](uint32_t layer, uint32_t pos, uint32_t h) {
-              const auto keys = quest.attended(layer, pos, h);
-              auto& tokens = want[layer][h / quest.group];
-              tokens.clear();
-              for (const auto& key : keys) tokens.push_back(key.token);
-              return keys;
-            });
-        CHECK(max_difference(decode(*engine, seq, token), logits) < 1e-4);
-        REQUIRE(book.runs.size() == kLayers);
-        for (uint32_t layer = 0; layer < kLayers; ++layer)
-          for (uint32_t head = 0; head < n_kv_heads; ++head)
-            CHECK(attended(book.runs[layer], seq, head) == want[layer][head]);
-        book.runs.clear();
-      }
+      recording_of(*engine).armed = 1;
+      for (uint32_t i = 0; i < 30; ++i)
+        check_token(quest, quest.forward, *engine, seq, static_cast<TokenId>(i));
       CHECK(quest.margin > 2e-6);  // no tie could excuse another choice
       CHECK(quest.n_chosen == 30 * (kLayers - 1) * n_kv_heads * 3);
     }
