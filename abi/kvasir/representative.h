@@ -25,7 +25,7 @@ typedef struct kvasir_layout {
   uint32_t mass_at;           /* KVASIR_MASS_AT_*: items carry mass per token and query head */
   uint32_t mass_part;         /* KVASIR_PART_ALL (0) or KVASIR_PART_WINDOW (1), see selector.h */
   uint32_t mass_last_queries; /* of the prompt; UINT32_MAX = all */
-  uint32_t refresh_tokens;    /* the PROMPT_END items again, at D4 of every n-th decoded token; 0 =
+  uint32_t refresh_tokens;    /* the PROMPT_END items again, at ATTENDED of every n-th decoded token; 0 =
                                  never */
   uint64_t state_bytes;      /* of a representative's own memory, as in kvasir_sel_limits; what a */
   uint64_t state_peak_bytes; /* selector keeps, its limits say */

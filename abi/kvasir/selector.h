@@ -79,24 +79,24 @@ typedef struct kvasir_selector {
   /* [step] (optional) n items, item_size apart: build, append, block full, prompt end. */
   kvasir_status (*update)(void* self, const kvasir_step* step, const kvasir_update_item* items,
                           uint32_t n, uint32_t item_size, kvasir_err* err) KVASIR_NOEXCEPT;
-  /* [step] (optional) P2: queries of the prompt's last tokens, as limits.prefill_last_queries asks.
-   */
+  /* [step] (optional) APPENDED: queries of the prompt's last tokens, as
+   * limits.prefill_last_queries asks. */
   kvasir_status (*prefill)(void* self, const kvasir_step* step, const kvasir_sel_in* in,
                            kvasir_err* err) KVASIR_NOEXCEPT;
-  /* [step] (optional) D1 of step->layer: x of that layer and the query the host computed from it
+  /* [step] (optional) INPUT of step->layer, sequences that decode: x of that layer and the query the host computed from it
    * for target_layer, whose slab and candidates step carries. kv_len counts the current token,
    * which the target layer does not hold yet. The result may be wrong: it feeds prefetch, and
    * replaces select() of the target only when marked FINAL. */
   kvasir_status (*speculate)(void* self, const kvasir_step* step, uint32_t target_layer,
                              const kvasir_sel_in* in, kvasir_selection* out,
                              kvasir_err* err) KVASIR_NOEXCEPT;
-  /* [step] (optional: null = all live candidates) P2 or D2. */
+  /* [step] (optional: null = all live candidates) APPENDED. */
   kvasir_status (*select)(void* self, const kvasir_step* step, const kvasir_sel_in* in,
                           kvasir_selection* out, kvasir_err* err) KVASIR_NOEXCEPT;
-  /* [step] (optional) P3 or D4; only collects. */
+  /* [step] (optional) ATTENDED; only collects. */
   kvasir_status (*observe)(void* self, const kvasir_step* step, const kvasir_mass* mass,
                            kvasir_err* err) KVASIR_NOEXCEPT;
-  /* [step] (optional) P5, D5 or chunk end, per layer in ascending order: what to keep (or, with
+  /* [step] (optional) STEP_END, per layer in ascending order; sequences of one phase per call: what to keep (or, with
    * DROP, to lose) among the candidates. ROW_ALL and ROW_NONE speak of the rows' list: with DROP
    * ROW_NONE loses nothing, else ROW_ALL keeps everything. No weights. */
   kvasir_status (*evict_plan)(void* self, const kvasir_step* step, kvasir_selection* out,

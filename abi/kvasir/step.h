@@ -5,22 +5,26 @@
 
 #include <kvasir/instance.h>
 
-/* Moments of one forward pass. */
-#define KVASIR_P2 2u  /* prefill: after projection and RoPE, before attention */
-#define KVASIR_P3 3u  /* prefill: after attention */
-#define KVASIR_P4 4u  /* prefill: last chunk of the prompt, K and V of the layer complete */
-#define KVASIR_P5 5u  /* prefill: last layer of the last chunk done (PLAN_AT_CHUNK_END: of any) */
-#define KVASIR_D1 9u  /* decode: after the norm, before projection */
-#define KVASIR_D2 10u /* decode: after projection, RoPE and append, before attention */
-#define KVASIR_D4 12u /* decode: after attention and merge */
-#define KVASIR_D5 13u /* decode: step end */
+/* When, inside a step, a function is called. Phases are apart from it: one call may carry sequences
+ * that read a prompt and sequences that decode. */
+#define KVASIR_MOMENT_INPUT 1u    /* the layer's input is normed, nothing is projected yet */
+#define KVASIR_MOMENT_APPENDED 2u /* K and V of the step are stored, attention has not run */
+#define KVASIR_MOMENT_ATTENDED 3u /* attention of the layer has run */
+#define KVASIR_MOMENT_PROMPT_END \
+  4u /* after ATTENDED of a prompt's last piece: its K and V of the layer are complete */
+#define KVASIR_MOMENT_STEP_END 5u      /* the last layer has run; layers in ascending order */
+#define KVASIR_MOMENT_BETWEEN_STEPS 6u /* no step runs: blocks are fed again, say after a cut */
 
-/* Of a prefill step, true for all its rows: kv_len - n_q == prompt_begin, kv_len == prompt_end. */
-#define KVASIR_STEP_FIRST_CHUNK 1u
-#define KVASIR_STEP_LAST_CHUNK 2u
+#define KVASIR_PHASE_NONE 0u    /* BETWEEN_STEPS only */
+#define KVASIR_PHASE_PREFILL 1u /* a piece of a prompt */
+#define KVASIR_PHASE_DECODE 2u  /* one token, generated or given, behind the prompt */
+
+/* Flags of a step row. */
+#define KVASIR_STEP_FIRST_PIECE 1u /* of the prompt: kv_len - n_q == prompt_begin */
+#define KVASIR_STEP_LAST_PIECE 2u  /* of the prompt: kv_len == prompt_end */
 #define KVASIR_STEP_FORCED 4u /* token_step said reuse, but the list had to be made anew */
 
-/* One sequence of the batch. */
+/* One sequence of the step. */
 typedef struct kvasir_step_row {
   uint64_t seq;
   uint32_t q_begin; /* first row of the query view of this call */
@@ -28,16 +32,18 @@ typedef struct kvasir_step_row {
   uint32_t kv_len;  /* tokens cached, those of this step included (of a slice: up to its end); query
                        i is at kv_len - n_q + i */
   uint32_t prompt_begin; /* of the latest prompt */
-  uint32_t prompt_end;   /* known from its first chunk on */
+  uint32_t prompt_end;   /* known from its first piece on */
   uint32_t unit_begin; /* candidate range in the callee's units; sink, window and open block lie */
   uint32_t unit_end;   /* outside it */
+  uint32_t phase;      /* KVASIR_PHASE_* */
+  uint32_t flags;      /* KVASIR_STEP_* */
   uint32_t reserved;
 } kvasir_step_row;
 
 typedef struct kvasir_step { /* step lifetime */
   uint32_t struct_size;
-  uint32_t moment; /* KVASIR_P*, KVASIR_D* */
-  uint32_t flags;  /* KVASIR_STEP_* */
+  uint32_t moment; /* KVASIR_MOMENT_* */
+  uint32_t reserved;
   uint32_t layer;
   uint32_t n_rows;
   uint32_t row_size;
@@ -68,9 +74,8 @@ typedef struct kvasir_mass {
   uint32_t struct_size;
   uint32_t unit; /* of index */
   uint32_t reduce;
-  uint32_t n_queries; /* queries summed, the same for each sequence */
   uint32_t n_rows;
-  uint32_t reserved;
+  const uint32_t* n_queries;   /* [step->n_rows] queries summed, per sequence */
   const uint64_t* row_offsets; /* [n_rows + 1] */
   const uint32_t* index;       /* ascending per row; null: 0, 1, 2 … */
   const float* value;          /* sum over the queries of exp(logit - lse), lse after the merge */
@@ -83,8 +88,8 @@ typedef struct kvasir_mass {
   4u /* it has left the window: open_bytes go away after this call. Without open_bytes also when \
         it leaves again, after a cut brought it back */
 #define KVASIR_ITEM_PROMPT_END                                                               \
-  8u                         /* once per prompt for every candidate block, at P4; at D4 when \
-                                layout.refresh_tokens asks */
+  8u                         /* once per prompt for every candidate block, at PROMPT_END; at \
+                                ATTENDED when layout.refresh_tokens asks */
 #define KVASIR_ITEM_MASS 16u /* an increment of attention mass is attached */
 
 typedef struct kvasir_update_item {

@@ -101,6 +101,7 @@ void Instance::validate(const kvasir_geometry& geometry) const {
 void Instance::bind(const kvasir_geometry& geometry) {
   control_call("bind",
                [&](kvasir_err* err) { return instance_->bind(instance_->self, &geometry, err); });
+  is_bound_ = true;
 }
 
 void Instance::seq_open(uint64_t seq) {

@@ -57,6 +57,7 @@ class Instance {
 
   void validate(const kvasir_geometry& geometry) const;
   void bind(const kvasir_geometry& geometry);
+  bool is_bound() const { return is_bound_; }
   void seq_open(uint64_t seq);
   void seq_fork(uint64_t parent, uint64_t child);
   kvasir_status seq_truncate(uint64_t seq, uint32_t kv_len);  // OK or REBUILD
@@ -92,6 +93,7 @@ class Instance {
  protected:
   OpenPlugin plugin_;
   kvasir_instance* instance_ = nullptr;
+  bool is_bound_ = false;
   CallStats stats_;
 };
 

@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/plugin/pipeline.h"
 
+#include <algorithm>
 #include <array>
 
 #include "core/plugin/dtypes.h"
@@ -196,6 +197,20 @@ Pipeline build_pipeline(const StrategyConfig& strategy, PluginRegistry& registry
                                   plugin->plugin.path, plugin->options.explained()});
   }
   return pipeline;
+}
+
+bool same_plugin(const Pipeline& a, const Pipeline& b, Kind kind) {
+  const auto find = [kind](const Pipeline& of) -> const Pipeline::Explained* {
+    for (const Pipeline::Explained& section : of.explained)
+      if (section.kind == kind) return &section;
+    return nullptr;
+  };
+  const Pipeline::Explained *left = find(a), *right = find(b);
+  if (!left || !right || left->id != right->id || left->file != right->file) return false;
+  return std::equal(left->options.begin(), left->options.end(), right->options.begin(),
+                    right->options.end(), [](const auto& x, const auto& y) {
+                      return x.key == y.key && x.value == y.value;
+                    });
 }
 
 }  // namespace kvasir

@@ -12,11 +12,12 @@ namespace kvasir {
 
 struct Pipeline {
   StrategyConfig strategy;
-  std::shared_ptr<const void> bound_to;  // what bind() pointed the plugins to: outlives them
+  // What bind() pointed the plugins to: outlives them. One more per pipeline it shares plugins with.
+  std::vector<std::shared_ptr<const void>> bound_to;
   std::vector<std::unique_ptr<Selector>> selectors;
   std::unique_ptr<Representative> representative;  // null when the strategy names none
-  std::unique_ptr<Storage> storage;
-  std::unique_ptr<Attention> attention;
+  std::shared_ptr<Storage> storage;      // strategies of one engine may share these two
+  std::shared_ptr<Attention> attention;
   struct Explained {  // per plugin section, for `config explain`
     Kind kind;
     std::string id, file;
@@ -31,5 +32,8 @@ struct Pipeline {
 // Error(kInput).
 Pipeline build_pipeline(const StrategyConfig& strategy, PluginRegistry& registry,
                         const HostServices& services);
+
+// Whether the plugins of a kind are the same file with the same options in both.
+bool same_plugin(const Pipeline& a, const Pipeline& b, Kind kind);
 
 }  // namespace kvasir

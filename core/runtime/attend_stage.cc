@@ -304,7 +304,7 @@ void AttendStage::count(const BatchRow& row, const LayerSelection& selection,
                         const LayerState& state) {
   const auto& format = c_.store.formats()[0];
   const uint64_t row_bytes = format.k_token_stride + format.v_token_stride;
-  Engagement& e = *c_.counters;
+  Engagement& e = c_.counters(row.prefills());
   for (uint32_t head = 0; head < c_.geometry.n_kv_heads; ++head) {
     uint64_t selected = 0;
     const uint64_t attended = attended_tokens(row, selection, state, head, &selected);
@@ -315,9 +315,11 @@ void AttendStage::count(const BatchRow& row, const LayerSelection& selection,
   }
 }
 
-uint32_t AttendStage::mass_follows(uint32_t layer, bool prefill) const {
+uint32_t AttendStage::mass_follows(uint32_t layer, const std::vector<BatchRow>& rows) const {
   if (c_.dense_layer[layer]) return 0;
-  const uint32_t at = prefill ? KVASIR_MASS_AT_PREFILL : KVASIR_MASS_AT_DECODE;
+  uint32_t at = 0;
+  for (const BatchRow& row : rows)
+    at |= row.prefills() ? KVASIR_MASS_AT_PREFILL : KVASIR_MASS_AT_DECODE;
   uint32_t wanted = 0;
   for (const auto& selector : c_.pipeline.selectors)
     if (selector->limits().mass_level != KVASIR_MASS_ROWS) wanted |= selector->limits().mass_at;
@@ -327,10 +329,10 @@ uint32_t AttendStage::mass_follows(uint32_t layer, bool prefill) const {
 
 void AttendStage::report(uint32_t layer, const std::vector<BatchRow>& rows) const {
   const uint32_t b = c_.geometry.block_size;
-  for (size_t r = 0; r < rows.size(); ++r) {
+  for (const BatchRow& batch_row : rows) {
     std::vector<std::vector<uint32_t>> tokens(c_.geometry.n_kv_heads);
     for (const Part& part : parts_) {
-      if (part.batch_row != r) continue;
+      if (part.batch_row != batch_row.place) continue;
       for (const kvasir_attn_row& row : part.rows)
         for (uint64_t i = row.item_begin; i < row.item_end; ++i) {
           const uint32_t item = part.null_items ? static_cast<uint32_t>(i) : part.items[i];
@@ -344,68 +346,111 @@ void AttendStage::report(uint32_t layer, const std::vector<BatchRow>& rows) cons
     for (uint32_t head = 0; head < tokens.size(); ++head) {  // parts may share tokens
       std::sort(tokens[head].begin(), tokens[head].end());
       tokens[head].erase(std::unique(tokens[head].begin(), tokens[head].end()), tokens[head].end());
-      c_.on_attend(layer, rows[r].seq->id, head, tokens[head]);
+      c_.on_attend(layer, batch_row.seq->id, head, tokens[head]);
     }
   }
 }
 
-void AttendStage::attend(uint32_t layer, const std::vector<BatchRow>& rows,
+void AttendStage::attend(uint32_t layer, std::vector<BatchRow>& rows,
                          const std::vector<const LayerSelection*>& selections,
-                         const Queries& queries, uint32_t moment, uint32_t flags, float* o) {
+                         const Queries& queries, float* o) {
   parts_.clear();
   rotated_.clear();
   n_queries_ = queries.n;
-  for (size_t i = 0; i < rows.size(); ++i) {
-    add_parts(layer, static_cast<uint32_t>(i), rows[i], *selections[i], queries,
-              queries.constant != nullptr);
-    count(rows[i], *selections[i], rows[i].seq->layers[layer]);
+  for (uint32_t i = 0; i < rows.size(); ++i) {
+    rows[i].place = i;
+    if (rows[i].seq->fault) continue;
+    const size_t n_parts = parts_.size();
+    const bool made = guard_row(rows[i], [&] {
+      add_parts(layer, i, rows[i], *selections[i], queries, queries.constant != nullptr);
+    });
+    if (made)
+      count(rows[i], *selections[i], rows[i].seq->layers[layer]);
+    else
+      parts_.resize(n_parts);
   }
+  std::erase_if(rows, [](const BatchRow& row) { return row.seq->fault != nullptr; });
   if (c_.on_attend) report(layer, rows);
+  lse_.assign(queries.n * c_.geometry.n_q_heads, -INFINITY);
+  if (rows.empty()) return;
+  try {
+    run(layer, rows, o);
+  } catch (const PluginError&) {
+    if (rows.size() == 1)
+      rows[0].seq->fail(std::current_exception());
+    else  // whose fault it is shows when each row is attended alone
+      for (const BatchRow& row : rows) guard_row(row, [&] { run(layer, {row}, o); });
+    std::erase_if(rows, [](const BatchRow& row) { return row.seq->fault != nullptr; });
+  }
+}
+
+void AttendStage::run(uint32_t layer, const std::vector<BatchRow>& rows, float* o) {
   abi_parts_.clear();
-  for (const Part& part : parts_) abi_parts_.push_back(part.part);
-  const uint64_t pairs = queries.n * c_.geometry.n_q_heads;
-  lse_.assign(pairs, -INFINITY);
-  const bool prefill = moment < KVASIR_D1;
-  const kvasir_attn_in in{sizeof(kvasir_attn_in), mass_follows(layer, prefill),
+  for (const Part& part : parts_)
+    for (const BatchRow& row : rows)
+      if (row.place == part.batch_row) abi_parts_.push_back(part.part);
+  const kvasir_attn_in in{sizeof(kvasir_attn_in), mass_follows(layer, rows),
                           static_cast<uint32_t>(abi_parts_.size()), sizeof(kvasir_attn_part),
                           abi_parts_.data()};
   kvasir_attn_out out{sizeof(kvasir_attn_out), 0, o, lse_.data()};
-  const StepBuilder step(c_, moment, flags, layer, rows, KVASIR_UNIT_BLOCK, nullptr);
+  const StepBuilder step(c_, KVASIR_MOMENT_APPENDED, layer, rows, KVASIR_UNIT_BLOCK, nullptr);
   const kvasir_status status = c_.pipeline.attention->run(step.step(), in, out);
   if (status != KVASIR_OK)
     throw PluginError(
         c_.pipeline.attention->id(), "run", status,
         "layer " + std::to_string(layer) + ": returned status " + std::to_string(status));
-  if (!c_.check_numerics) return;
-  for (const BatchRow& row : rows)  // each query sees itself at least: -inf is wrong too
-    for (uint64_t i = uint64_t{row.q_begin} * c_.geometry.n_q_heads;
-         i < (uint64_t{row.q_begin} + row.n_q) * c_.geometry.n_q_heads; ++i)
-      if (!std::isfinite(lse_[i]))
-        throw PluginError(c_.pipeline.attention->id(), "run", KVASIR_ERR_INTERNAL,
-                          "layer " + std::to_string(layer) + ": lse of query " +
-                              std::to_string(i / c_.geometry.n_q_heads) + " is not finite");
-  for (uint64_t i = 0; i < pairs * c_.geometry.v_dim; ++i)
-    if (!std::isfinite(o[i]))
-      throw PluginError(c_.pipeline.attention->id(), "run", KVASIR_ERR_INTERNAL,
-                        "layer " + std::to_string(layer) + ": output of query " +
-                            std::to_string(i / c_.geometry.v_dim / c_.geometry.n_q_heads) +
-                            " is not finite");
+  if (c_.check_numerics)
+    for (const BatchRow& row : rows) check_finite(layer, row, o);
+}
+
+// Each query sees itself at least: an lse of -inf is wrong, too.
+void AttendStage::check_finite(uint32_t layer, const BatchRow& row, const float* o) const {
+  const auto refuse = [&](const char* what, uint64_t query) {
+    throw PluginError(c_.pipeline.attention->id(), "run", KVASIR_ERR_INTERNAL,
+                      "layer " + std::to_string(layer) + ": " + what + " of query " +
+                          std::to_string(query) + " is not finite");
+  };
+  const uint64_t heads = c_.geometry.n_q_heads, width = heads * c_.geometry.v_dim;
+  for (uint64_t query = row.q_begin; query < uint64_t{row.q_begin} + row.n_q; ++query) {
+    for (uint64_t i = query * heads; i < (query + 1) * heads; ++i)
+      if (!std::isfinite(lse_[i])) refuse("lse", query);
+    for (uint64_t i = query * width; i < (query + 1) * width; ++i)
+      if (!std::isfinite(o[i])) refuse("output", query);
+  }
+}
+
+// Parts point into the stage they come from, which keeps them until its next attend().
+void AttendStage::adopt(const AttendStage& other) {
+  parts_.clear();
+  for (const Part& part : other.parts_) {
+    Part& copy = parts_.emplace_back();
+    copy.part = part.part;
+    copy.rows = part.rows;
+    copy.items = part.items;
+    copy.null_items = part.null_items;
+    copy.batch_row = part.batch_row;
+  }
+  lse_ = other.lse_;
+  n_queries_ = other.n_queries_;
 }
 
 std::vector<std::vector<HeadMass>> AttendStage::mass(uint32_t layer,
                                                      const std::vector<BatchRow>& rows,
                                                      const std::vector<uint32_t>& from_pos,
-                                                     bool window_only, bool values, uint32_t moment,
-                                                     uint32_t flags) {
+                                                     bool window_only, bool values) {
   const uint32_t group = c_.group_size(), b = c_.geometry.block_size;
   std::deque<std::vector<kvasir_attn_row>> narrowed;
   std::vector<kvasir_attn_part> parts;
+  std::vector<std::pair<const Part*, size_t>> used;  // with its row's index
   std::vector<uint64_t> offsets{0};
   for (const Part& part : parts_) {
-    const BatchRow& row = rows[part.batch_row];
-    const uint32_t skip = from_pos[part.batch_row] > row.first_pos()
-                              ? std::min(from_pos[part.batch_row] - row.first_pos(), row.n_q)
-                              : 0;
+    size_t of = 0;
+    while (of < rows.size() && rows[of].place != part.batch_row) ++of;
+    if (of == rows.size()) continue;
+    used.emplace_back(&part, of);
+    const BatchRow& row = rows[of];
+    const uint32_t skip =
+        from_pos[of] > row.first_pos() ? std::min(from_pos[of] - row.first_pos(), row.n_q) : 0;
     auto& list = narrowed.emplace_back(part.rows);
     for (kvasir_attn_row& r : list) {
       r.q_begin += skip;
@@ -425,22 +470,22 @@ std::vector<std::vector<HeadMass>> AttendStage::mass(uint32_t layer,
                           sizeof(kvasir_attn_part), parts.data()};
   const kvasir_attn_mass out{sizeof(kvasir_attn_mass), group, offsets.data(), lse_.data(),
                              value.data()};
-  const StepBuilder step(c_, moment, flags, layer, rows, KVASIR_UNIT_BLOCK, nullptr);
+  const StepBuilder step(c_, KVASIR_MOMENT_ATTENDED, layer, rows, KVASIR_UNIT_BLOCK, nullptr);
   if (values) c_.pipeline.attention->mass(step.step(), in, out);
 
   // From the backend's order to positions per sequence and kv head; parts may share a token.
   std::vector<std::vector<HeadMass>> result(rows.size(),
                                             std::vector<HeadMass>(c_.geometry.n_kv_heads));
   uint64_t row_index = 0;
-  for (size_t p = 0; p < parts_.size(); ++p) {
-    const Part& part = parts_[p];
-    const BatchRow& row = rows[part.batch_row];
+  for (size_t p = 0; p < used.size(); ++p) {
+    const Part& part = *used[p].first;
+    const BatchRow& row = rows[used[p].second];
     const ForcedRange forced =
         forced_range(c_.cache, c_.forced_unit(), row.first_pos() + 1, row.seq->prompt_end);
     for (const kvasir_attn_row& r : narrowed[p]) {
       uint64_t key = offsets[row_index++];
       if (r.n_q == 0) continue;
-      HeadMass& head = result[part.batch_row][r.kv_head];
+      HeadMass& head = result[used[p].second][r.kv_head];
       const bool merge = !head.pos.empty();
       std::map<uint32_t, std::vector<float>> sums;
       if (merge)

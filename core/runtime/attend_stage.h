@@ -27,16 +27,21 @@ class AttendStage {
     uint64_t n = 0;
     const uint32_t* pos = nullptr;  // true position per query row
   };
-  // o [queries][n_q_heads][v_dim]; selections[i] belongs to rows[i].
-  void attend(uint32_t layer, const std::vector<BatchRow>& rows,
+  // o [queries][n_q_heads][v_dim]; selections[i] belongs to rows[i], whose place is set to i. A row
+  // whose blocks are lost or whose attention fails ends its sequence, the others go on.
+  void attend(uint32_t layer, std::vector<BatchRow>& rows,
               const std::vector<const LayerSelection*>& selections, const Queries& queries,
-              uint32_t moment, uint32_t flags, float* o);
-  // Mass over the queries at positions >= from_pos[i] of rows[i], from the last attend(); a row
-  // whose from_pos lies beyond its queries gets none. window_only drops keys before the window.
-  // values = false: only which keys were attended; the backend need not know mass.
+              float* o);
+  // As if the last attend() of `other`, over the same blocks, had been made here: for strategies
+  // that share a dense prefill.
+  void adopt(const AttendStage& other);
+  // Mass over the queries at positions >= from_pos[i] of rows[i], which are rows of the last
+  // attend() by their place; a row whose from_pos lies beyond its queries gets none. window_only
+  // drops keys before the window. values = false: only which keys were attended; the backend need
+  // not know mass.
   std::vector<std::vector<HeadMass>> mass(uint32_t layer, const std::vector<BatchRow>& rows,
                                           const std::vector<uint32_t>& from_pos, bool window_only,
-                                          bool values, uint32_t moment, uint32_t flags);
+                                          bool values);
 
  private:
   struct Part {  // owns what a kvasir_attn_part points to
@@ -66,7 +71,10 @@ class AttendStage {
   Slots slots_of(const Part& part) const;
   void rotate_queries(Part& part, const BatchRow& row, const LayerState& state, uint64_t rope_len,
                       const Slots& slots);
-  uint32_t mass_follows(uint32_t layer, bool prefill) const;
+  uint32_t mass_follows(uint32_t layer, const std::vector<BatchRow>& rows) const;
+  // Over the parts of the rows, which are those that have not failed.
+  void run(uint32_t layer, const std::vector<BatchRow>& rows, float* o);
+  void check_finite(uint32_t layer, const BatchRow& row, const float* o) const;
   void report(uint32_t layer, const std::vector<BatchRow>& rows) const;
   void count(const BatchRow& row, const LayerSelection& selection, const LayerState& state);
   uint64_t attended_tokens(const BatchRow& row, const LayerSelection& selection,

@@ -50,7 +50,8 @@ kvasir_geometry geometry_of(const ModelShape& shape, const CacheConfig& cache,
   g.block_size = cache.block_size.value;
   g.max_context = options.max_context;
   g.max_sequences = options.max_sequences;
-  g.max_queries = std::max(cache.chunk_size.value, options.max_sequences);
+  g.max_queries =
+      std::max({cache.chunk_size.value, options.max_sequences, options.max_step_tokens});
   g.sink_tokens = cache.sink_tokens.value;
   g.window_tokens = cache.window_tokens.value;
   g.window_mode =
@@ -150,7 +151,7 @@ uint32_t Binding::n_dense_layers() const {
 std::shared_ptr<const Binding> bind_pipeline(const ModelShape& shape, Pipeline& pipeline,
                                              const EngineOptions& options) {
   const auto made = std::make_shared<Binding>();
-  pipeline.bound_to = made;
+  pipeline.bound_to.push_back(made);
   Binding& binding = *made;
   kvasir_geometry& g = binding.geometry;
   const CacheConfig& cache = pipeline.strategy.cache;
@@ -159,17 +160,19 @@ std::shared_ptr<const Binding> bind_pipeline(const ModelShape& shape, Pipeline& 
   g = geometry_of(shape, cache, options, unrotated);
   g.dense_layers = binding.dense_bits.data();
   Storage& storage = *pipeline.storage;
-  storage.validate(g);
+  if (!storage.is_bound()) storage.validate(g);
   binding.storage = storage.plan(g);
-  storage.bind(g);
+  if (!storage.is_bound()) storage.bind(g);
   binding.formats = leased_formats(storage, shape, unrotated);
   g.formats = binding.formats.data();
   g.n_formats = static_cast<uint32_t>(binding.formats.size());
   const std::span stored(binding.formats.data(), binding.formats.size() / (unrotated ? 2 : 1));
 
   check_reads(*pipeline.attention, binding.formats, storage);
-  pipeline.attention->validate(g);
-  pipeline.attention->bind(g);
+  if (!pipeline.attention->is_bound()) {
+    pipeline.attention->validate(g);
+    pipeline.attention->bind(g);
+  }
   binding.attention_scratch_bytes =
       pipeline.attention->plan(g.max_queries, g.max_context).scratch_bytes;
   if (pipeline.representative) {
@@ -191,6 +194,18 @@ std::shared_ptr<const Binding> bind_pipeline(const ModelShape& shape, Pipeline& 
   check_units(pipeline);
   check_positions(pipeline, binding);
   return made;
+}
+
+bool share_plugins(Pipeline& pipeline, const Pipeline& from) {
+  const CacheConfig &ours = pipeline.strategy.cache, &theirs = from.strategy.cache;
+  if (ours.block_size.value != theirs.block_size.value ||
+      needs_unrotated(pipeline) != needs_unrotated(from) ||
+      !same_plugin(pipeline, from, Kind::kStorage))
+    return false;
+  pipeline.bound_to.insert(pipeline.bound_to.end(), from.bound_to.begin(), from.bound_to.end());
+  pipeline.storage = from.storage;
+  if (same_plugin(pipeline, from, Kind::kAttention)) pipeline.attention = from.attention;
+  return true;
 }
 
 }  // namespace kvasir

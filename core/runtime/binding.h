@@ -30,9 +30,15 @@ struct Binding {
 
 // Validates, binds and asks storage, attention, representative and selectors, in this order; only
 // the sizes, seed and model_hash of `options` matter. The pipeline keeps it, too: plugins point
-// into it until they are destroyed. Throws Error(kInput) for plugins that do not fit each other,
+// into it until they are destroyed. A storage or backend that is bound already, because the
+// pipeline shares it, is only asked. Throws Error(kInput) for plugins that do not fit each other,
 // the strategy or the shape, PluginError for what a plugin refuses.
 std::shared_ptr<const Binding> bind_pipeline(const ModelShape& shape, Pipeline& pipeline,
                                              const EngineOptions& options);
+
+// Takes storage and backend of `from`, which is bound, where `pipeline` has the same plugins with
+// the same options and the blocks of both are alike (size, key rotation). True when it took the
+// storage.
+bool share_plugins(Pipeline& pipeline, const Pipeline& from);
 
 }  // namespace kvasir

@@ -342,6 +342,17 @@ void BlockStore::pack(LayerState& layer, uint32_t layer_index, uint32_t end,
   before = std::move(packed);
 }
 
+void BlockStore::share(const BlockList& from, BlockList& to) const {
+  to.blocks = from.blocks;
+  to.leases = from.leases;
+  if (stable_) return;
+  for (size_t block = 0; block < to.blocks.size(); ++block) {
+    if (!to.blocks[block] || !to.blocks[block]->sealed) continue;
+    to.leases[block].k = to.leases[block].v = nullptr;  // what `from` has leased, `from` releases
+    to.leases[block].lease = 0;
+  }
+}
+
 void BlockStore::fork(const BlockList& from, BlockList& to, uint32_t layer_index) {
   to = from;
   if (from.blocks.empty() || !from.blocks.back() || from.blocks.back()->sealed) return;

@@ -36,6 +36,9 @@ class BlockStore {
   // Starts moving what is not resident; never waits.
   void prefetch(BlockList& layer, std::span<const uint32_t> blocks);
   void release_step(BlockList& layer);
+  // `to` reads the blocks of `from`, the open one too, which only `from` writes: until fork() of
+  // the same lists.
+  void share(const BlockList& from, BlockList& to) const;
   // Shares sealed blocks and copies the open one, if the last block is.
   void fork(const BlockList& from, BlockList& to, uint32_t layer_index);
   // Keeps the first kv_len tokens; the cut block becomes writable again, private to this sequence.

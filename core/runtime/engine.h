@@ -1,10 +1,13 @@
-// The step loop: sequences, chunked prefill, decode of a batch, over one model and one pipeline.
+// Sequences under strategies over one model, and steps of mixed work: pieces of prompts and decoded
+// tokens of any of them.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <exception>
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "core/model/model.h"
@@ -17,8 +20,10 @@ namespace kvasir {
 
 struct EngineOptions {
   uint32_t max_context = 4096;  // tokens per sequence
-  uint32_t max_sequences = 1;   // of one decode step
-  uint64_t seed = 0;            // for plugins that draw
+  uint32_t max_sequences = 1;   // that decode in one step
+  uint32_t max_step_tokens =
+      0;              // of one step; at least max_sequences and the strategy's chunk_size
+  uint64_t seed = 0;  // for plugins that draw
   uint64_t model_hash = 0;
   bool check_numerics = false;  // refuse NaN and infinity from the backend
   // Told what each kv head of a sequence attends to, positions ascending, in every layer and call:
@@ -29,10 +34,34 @@ struct EngineOptions {
 };
 
 using SequenceId = uint64_t;
+using StrategyId = uint32_t;  // in the order they were added, 0 is the constructor's
 
-// Not thread-safe: one call at a time. Errors: Error(kInput) for a prompt beyond max_context,
-// PluginError when a plugin fails and the strategy says so (cache.on_fault) or nothing can replace
-// it (storage, attention); the sequence of the failed call must then be closed.
+// What one sequence does in a step: reads the next tokens of its prompt (begin_prompt), or decodes
+// one token.
+struct StepItem {
+  SequenceId seq = 0;
+  std::span<const TokenId> tokens;
+  std::span<float> logits = {};  // [vocab], of the last token; or empty
+  // Logits of every token, some at a time: of positions [first_pos, first_pos + n), [n][vocab].
+  std::function<void(uint32_t first_pos, uint32_t n, const float* logits)> all_logits = {};
+  // Sequences of other strategies that read the same piece of the same prompt (Engine::can_follow):
+  // K, V and attention are computed once, and each strategy's plugins see the prompt. They hold the
+  // same tokens as `seq` before and after.
+  std::span<const SequenceId> followers = {};
+};
+
+struct ItemResult {
+  std::exception_ptr error;  // null: done
+  // The sequence is not what it was before the step: all that can be done is to close it. Else an
+  // item with an error has changed nothing.
+  bool is_lost = false;
+  std::vector<std::exception_ptr> follower_errors;  // [followers]; those are lost
+  std::string text() const;                         // of the error, or empty
+};
+
+// Not thread-safe: one call at a time. A plugin's fault, a lost block or a storage without room end
+// the items they concern, the other items go on. A selector's fault ends nothing: its step is
+// dense, unless the strategy says cache.on_fault = "fail".
 class Engine {
  public:
   Engine(const Model& model, Pipeline pipeline, ThreadPool& pool, HostServices& services,
@@ -40,30 +69,49 @@ class Engine {
   ~Engine();
   Engine(const Engine&) = delete;
 
-  SequenceId open();
+  // A further strategy over the same model, with selectors and representative of its own; storage
+  // and backend are those of the first where plugin, options and blocks are the same.
+  StrategyId add_strategy(Pipeline pipeline);
+  // Whether a sequence of `follower` can read its prompt with one of `leader`: both share storage
+  // and backend, and read prompts densely.
+  bool can_follow(StrategyId leader, StrategyId follower) const;
+
+  SequenceId open(StrategyId strategy = 0);
   SequenceId fork(SequenceId parent);
-  // Forgets tokens at positions >= kv_len. What follows is as in a sequence that never had them;
-  // but where a choice was made after the cut that took the place of one made before it
-  // (token_step, reuse_steps), the next token chooses anew.
+  // Forgets tokens at positions >= kv_len; a prompt that is not read whole ends there. What follows
+  // is as in a sequence that never had them; but where a choice was made after the cut that took
+  // the place of one made before it (token_step, reuse_steps), the next token chooses anew.
   void truncate(SequenceId seq, uint32_t kv_len);
   void close(SequenceId seq);
   // The sequence as bytes, for load() of an engine over the same model, strategy and plugins;
   // `name` stands for the bytes in errors. See saved_sequence.h.
   std::vector<std::byte> save(SequenceId seq);
-  SequenceId load(std::span<const std::byte> bytes, const std::string& name);
+  SequenceId load(std::span<const std::byte> bytes, const std::string& name,
+                  StrategyId strategy = 0);
   uint32_t kv_len(SequenceId seq) const;
   std::span<const TokenId> tokens(SequenceId seq) const;  // cached ones
   // K and V that the sequence holds in storage, blocks it shares with forks included: less than
   // kv_len would need once a strategy has evicted.
   uint64_t kv_bytes(SequenceId seq) const;
 
+  // The next n_tokens given to the sequence are a prompt (or a further turn). It may be read in
+  // pieces of any size, with any steps of other sequences between them. Error(kInput) when it does
+  // not fit the context.
+  void begin_prompt(SequenceId seq, uint32_t n_tokens);
+  uint32_t prompt_left(SequenceId seq) const;  // tokens of the prompt that are not read yet
+  // What was read is the prompt: for one that is given up half-way.
+  void end_prompt(SequenceId seq);
+  // All items in one pass over the layers. A sequence stands in one item at most, and all tokens
+  // are at most max_step_tokens(). Throws what concerns every item; each is lost then.
+  std::vector<ItemResult> step(std::span<const StepItem> items);
+  uint32_t max_step_tokens() const;
+
   struct PrefillHooks {
-    std::function<bool(uint32_t done, uint32_t total)> progress;  // after each chunk; false = stop
-    // Logits of every position: rows [first_pos, first_pos + n) of the sequence, [n][vocab].
+    std::function<bool(uint32_t done, uint32_t total)> progress;  // after each piece; false = stop
     std::function<void(uint32_t first_pos, uint32_t n, const float* logits)> all_logits;
   };
-  // Appends a prompt (or a further turn). Returns the tokens done: fewer than given only when
-  // progress() said stop. last_logits [vocab], or empty.
+  // A whole prompt, in pieces of the strategy's chunk_size. Returns the tokens done: fewer than
+  // given only when progress() said stop. last_logits [vocab], or empty. Throws the item's error.
   uint32_t prefill(SequenceId seq, std::span<const TokenId> tokens, std::span<float> last_logits,
                    const PrefillHooks& hooks = {});
 
@@ -71,17 +119,17 @@ class Engine {
     SequenceId seq;
     TokenId token;
   };
-  // One token per sequence; logits [items][vocab].
+  // One token per sequence; logits [items][vocab]. Throws the first error of an item.
   void decode(std::span<const DecodeItem> items, std::span<float> logits);
 
-  const Engagement& prefill_engagement() const;
-  const Engagement& decode_engagement() const;
+  const Engagement& prefill_engagement(StrategyId strategy = 0) const;
+  const Engagement& decode_engagement(StrategyId strategy = 0) const;
   void reset_engagement();
   // Nanoseconds of one empty crossing of the plugin boundary, median of many: what the calls cost
   // besides what plugins do in them.
   double crossing_nanos();
-  const Pipeline& pipeline() const;
-  const kvasir_geometry& geometry() const;
+  const Pipeline& pipeline(StrategyId strategy = 0) const;
+  const kvasir_geometry& geometry(StrategyId strategy = 0) const;
 
  private:
   struct Impl;

@@ -4,7 +4,14 @@
 
 namespace kvasir {
 
-StepBuilder::StepBuilder(const RunContext& c, uint32_t moment, uint32_t flags, uint32_t layer,
+std::vector<BatchRow> living(const std::vector<BatchRow>& rows) {
+  std::vector<BatchRow> out;
+  for (const BatchRow& row : rows)
+    if (!row.seq->fault) out.push_back(row);
+  return out;
+}
+
+StepBuilder::StepBuilder(const RunContext& c, uint32_t moment, uint32_t layer,
                          const std::vector<BatchRow>& rows, uint32_t unit, const SlabOwner* owner,
                          const std::vector<const Candidates*>& candidates, uint32_t scope) {
   for (size_t i = 0; i < rows.size(); ++i) {
@@ -18,11 +25,10 @@ StepBuilder::StepBuilder(const RunContext& c, uint32_t moment, uint32_t flags, u
       end = candidates[i]->end;
     }
     rows_.push_back({row.seq->id, row.q_begin, row.n_q, row.kv_len, row.seq->prompt_begin,
-                     row.seq->prompt_end, begin, std::max(begin, end), 0});
+                     row.seq->prompt_end, begin, std::max(begin, end), row.phase, row.flags, 0});
   }
   step_.struct_size = sizeof(step_);
   step_.moment = moment;
-  step_.flags = flags;
   step_.layer = layer;
   step_.n_rows = static_cast<uint32_t>(rows_.size());
   step_.row_size = sizeof(kvasir_step_row);

@@ -5,6 +5,7 @@
 #include <kvasir/kvasir.h>
 
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <span>
 #include <string>
@@ -42,17 +43,18 @@ struct RunContext {
   ThreadPool& pool;
   const CacheConfig& cache;
   kvasir_geometry geometry;
-  std::vector<SlabOwner> owners;
-  std::vector<uint32_t> group_leader;  // [layer] whose selection a layer uses; itself when it leads
-  std::vector<bool> dense_layer;
   bool check_numerics = false;
-  Engagement* counters = nullptr;  // of the current phase
-  std::vector<uint32_t> faults;    // per selector; put aside at kMaxFaults
   std::function<void(uint32_t, uint64_t, uint32_t, std::span<const uint32_t>)> on_attend;
+  std::vector<SlabOwner> owners{};
+  std::vector<uint32_t> group_leader{};  // [layer] whose selection it uses; itself when it leads
+  std::vector<bool> dense_layer{};
+  Engagement prefill{}, decode{};
+  std::vector<uint32_t> faults{};      // per selector; put aside at kMaxFaults
   bool representative_failed = false;  // its records are incomplete from then on
 
   static constexpr uint32_t kMaxFaults = 3;
   bool aside(size_t selector) const { return faults[selector] >= kMaxFaults; }
+  Engagement& counters(bool in_prefill) { return in_prefill ? prefill : decode; }
   size_t index_of(const Selector& selector) const;
   // A fault of a selector: counted, logged with what is done instead, put aside when it was one too
   // many. Throws PluginError when the strategy says on_fault = fail.
@@ -78,20 +80,39 @@ struct RunContext {
   }
 };
 
-// One sequence of a call: queries [q_begin, q_begin + n_q) of the batch's rows.
+// One sequence of a call: queries [q_begin, q_begin + n_q) of the step's rows.
 struct BatchRow {
-  Sequence* seq;
-  uint32_t q_begin, n_q;
-  uint32_t kv_len;  // tokens cached, those of this call included
+  Sequence* seq = nullptr;
+  uint32_t q_begin = 0, n_q = 0;
+  uint32_t kv_len = 0;  // tokens cached, those of this call included
+  uint32_t phase = KVASIR_PHASE_NONE;
+  uint32_t flags = 0;  // KVASIR_STEP_*
+  uint32_t place = 0;  // among the rows that the layer attends together
   uint32_t first_pos() const { return kv_len - n_q; }
+  bool prefills() const { return phase == KVASIR_PHASE_PREFILL; }
+  bool decodes() const { return phase == KVASIR_PHASE_DECODE; }
 };
+
+// Runs fn; what it throws ends the row's sequence and nobody else's. False when it threw.
+template <class Fn>
+bool guard_row(const BatchRow& row, Fn&& fn) {
+  try {
+    fn();
+    return true;
+  } catch (const std::exception&) {
+    row.seq->fail(std::current_exception());
+    return false;
+  }
+}
+// Those whose sequences have not failed.
+std::vector<BatchRow> living(const std::vector<BatchRow>& rows);
 
 // Builds a kvasir_step; owns what it points to.
 class StepBuilder {
  public:
   // owner: whose slab it carries, or null. candidates: per row, or empty for ranges only; with
   // scope SEQUENCE the heads' lists must be equal.
-  StepBuilder(const RunContext& context, uint32_t moment, uint32_t flags, uint32_t layer,
+  StepBuilder(const RunContext& context, uint32_t moment, uint32_t layer,
               const std::vector<BatchRow>& rows, uint32_t unit, const SlabOwner* owner,
               const std::vector<const Candidates*>& candidates = {},
               uint32_t scope = KVASIR_SCOPE_KV_HEAD);

@@ -103,17 +103,15 @@ SelectStage::Work SelectStage::start(uint32_t layer, const BatchRow& row) const 
   return work;
 }
 
-std::vector<const LayerSelection*> SelectStage::select(uint32_t layer,
-                                                       const std::vector<BatchRow>& rows,
-                                                       const float* q, uint64_t n_queries,
-                                                       bool prefill, uint32_t flags) {
+std::vector<const LayerSelection*> SelectStage::select(uint32_t layer, std::vector<BatchRow> rows,
+                                                       const float* q, uint64_t n_queries) {
   dense_.valid = dense_.dense = true;
-  const bool dense =
-      c_.pipeline.selectors.empty() || c_.dense_layer[layer] || (prefill && !selects_in_prefill());
   std::vector<const LayerSelection*> result(rows.size(), &dense_);
-  if (dense) return result;
+  if (c_.pipeline.selectors.empty() || c_.dense_layer[layer]) return result;
   std::vector<Work> works, begun;
   for (size_t i = 0; i < rows.size(); ++i) {
+    const bool prefill = rows[i].prefills();
+    if (prefill && !selects_in_prefill()) continue;
     const uint32_t leader = prefill ? layer : c_.group_leader[layer];
     LayerSelection& selection = rows[i].seq->layers[leader].selection;
     result[i] = &selection;
@@ -123,19 +121,18 @@ std::vector<const LayerSelection*> SelectStage::select(uint32_t layer,
         begun.push_back(resume(layer, rows[i]));
         continue;
       }
-      if (leader != layer || !ahead) ++c_.counters->reused;
+      if (leader != layer || !ahead) ++c_.counters(prefill).reused;
       if (leader != layer) result[i] = follow(layer, rows[i], selection);
       if (leader == layer && !selection.standing.empty()) roll(layer, rows[i]);
       continue;
     }
     const uint32_t step = c_.cache.token_step.value;
     if (!prefill && step && !selection.reuse_steps && rows[i].seq->decode_index % step != 0)
-      flags |= KVASIR_STEP_FORCED;
+      rows[i].flags |= KVASIR_STEP_FORCED;
     works.push_back(start(layer, rows[i]));
   }
-  const uint32_t moment = prefill ? KVASIR_P2 : KVASIR_D2;
-  if (!works.empty()) run_chain(0, layer, works, q, n_queries, moment, flags);
-  if (!begun.empty()) run_chain(1, layer, begun, q, n_queries, moment, flags);
+  if (!works.empty()) run_chain(0, layer, works, q, n_queries);
+  if (!begun.empty()) run_chain(1, layer, begun, q, n_queries);
   return result;
 }
 
@@ -150,7 +147,7 @@ SelectStage::Work SelectStage::resume(uint32_t layer, const BatchRow& row) const
 }
 
 void SelectStage::run_chain(size_t first, uint32_t layer, std::vector<Work>& works, const float* q,
-                            uint64_t n_queries, uint32_t moment, uint32_t flags) {
+                            uint64_t n_queries) {
   for (size_t s = first; s < c_.pipeline.selectors.size(); ++s) {
     const Selector& selector = *c_.pipeline.selectors[s];
     const kvasir_sel_limits& limits = selector.limits();
@@ -169,7 +166,7 @@ void SelectStage::run_chain(size_t first, uint32_t layer, std::vector<Work>& wor
       work.bypassed = false;
       todo.push_back(&work);
     }
-    if (!todo.empty()) run_selector(s, layer, todo, q, n_queries, moment, flags);
+    if (!todo.empty()) run_selector(s, layer, todo, q, n_queries);
   }
   for (Work& work : works) finish(work);
 }
@@ -178,7 +175,7 @@ void SelectStage::finish(Work& work) const {
   LayerSelection& out = *work.out;
   out.valid = true;
   out.unchosen = work.bypassed;
-  if (work.bypassed) ++c_.counters->bypassed;
+  if (work.bypassed) ++counters(work).bypassed;
   out.unit = work.candidates.unit;
   out.width = work.width;
   out.reuse_steps = work.reuse_steps;
@@ -188,13 +185,22 @@ void SelectStage::finish(Work& work) const {
   out.standing = std::move(work.standing);
 }
 
+// Where the strategy says on_fault = fail the sequences end, else the step is dense for them.
 void SelectStage::fault(size_t index, const std::string& function, uint32_t layer,
-                        std::vector<Work*>& works, const std::string& text) {
-  c_.report_fault(index, function, layer, works[0]->row.seq->id, text,
-                  "attending densely in this step");
+                        const std::vector<Work*>& works, const std::string& text) {
+  const auto report = [&] {
+    c_.report_fault(index, function, layer, works[0]->row.seq->id, text,
+                    "attending densely in this step");
+  };
+  if (!guard_row(works[0]->row, report))
+    for (const Work* work : works) work->row.seq->fail(works[0]->row.seq->fault);
+  fall_back(works);
+}
+
+void SelectStage::fall_back(const std::vector<Work*>& works) {
   for (Work* work : works) {
     work->failed = true;
-    ++c_.counters->fallbacks;
+    ++counters(*work).fallbacks;
   }
 }
 
@@ -259,40 +265,58 @@ bool SelectStage::call(Selector& selector, const std::vector<Work*>& works, bool
     check.weights_allowed = weights;
     *fault = rows.view.unit != limits.unit ? "changed the unit of its rows"
                                            : check_selection(rows.view, check, candidates);
-    if (fault->empty()) c_.counters->selector_bytes_read += rows.view.bytes_read;
+    if (fault->empty()) counters(*works[0]).selector_bytes_read += rows.view.bytes_read;
     return fault->empty();
   }
   *fault = "asks for more room again and again";
   return false;
 }
 
-void SelectStage::run_selector(size_t index, uint32_t layer, std::vector<Work*>& works,
-                               const float* q, uint64_t n_queries, uint32_t moment,
-                               uint32_t flags) {
-  Selector& selector = *c_.pipeline.selectors[index];
-  if (c_.aside(index)) {
-    for (Work* work : works) work->failed = true;
-    c_.counters->fallbacks += works.size();
-    return;
+// A call that fails for several sequences is made again for each: whose fault it is shows then.
+// Selectors give the same answer to the same question, so that the others lose nothing.
+void SelectStage::run_selector(size_t index, uint32_t layer, const std::vector<Work*>& works,
+                               const float* q, uint64_t n_queries) {
+  if (c_.aside(index)) return fall_back(works);
+  std::vector<Work*> todo;
+  for (Work* work : works) {  // a storage's failure is not the selector's
+    LayerState& state = work->row.seq->layers[layer];
+    const bool wants_keys = c_.pipeline.selectors[index]->desc().needs & KVASIR_NEED_KEYS;
+    if (wants_keys && !guard_row(work->row, [&] { c_.store.make_all_resident(state); })) {
+      work->failed = true;
+      continue;
+    }
+    ++counters(*work).selections;
+    todo.push_back(work);
   }
+  if (todo.empty()) return;
+  const std::string text = ask(index, layer, todo, q, n_queries);
+  if (text.empty()) return;
+  if (todo.size() == 1) return fault(index, "select", layer, todo, text);
+  for (Work* work : todo) {
+    const std::string of_one = ask(index, layer, {work}, q, n_queries);
+    if (!of_one.empty()) fault(index, "select", layer, {work}, of_one);
+  }
+}
+
+std::string SelectStage::ask(size_t index, uint32_t layer, const std::vector<Work*>& works,
+                             const float* q, uint64_t n_queries) {
+  Selector& selector = *c_.pipeline.selectors[index];
   const uint64_t needs = selector.desc().needs;
   std::vector<BatchRow> rows;
   std::vector<const Candidates*> candidates;
-  for (Work* work : works) {
+  for (const Work* work : works) {
     rows.push_back(work->row);
     candidates.push_back(&work->candidates);
   }
   std::string fault_text;
   RowBuffer result;
-  if (needs & KVASIR_NEED_KEYS)  // a storage's failure is not the selector's
-    for (const BatchRow& row : rows) c_.store.make_all_resident(row.seq->layers[layer]);
   try {
     kvasir_sel_in in{};
     in.struct_size = sizeof(in);
     in.q = view_f32(q, n_queries, c_.geometry.n_q_heads, c_.geometry.head_dim);
     Scores scores;
     if (needs & KVASIR_NEED_SCORES) {
-      score(layer, works, q, n_queries, moment, flags, scores);
+      score(layer, works, q, n_queries, scores);
       in.n_score_heads = scores.n_heads;
       in.scores = scores.reduced.data();
       in.score_offsets = scores.offsets.data();
@@ -309,30 +333,27 @@ void SelectStage::run_selector(size_t index, uint32_t layer, std::vector<Work*>&
       in.leases = leases.data();
       in.lease_offsets = lease_offsets.data();
     }
-    const StepBuilder step(c_, moment, flags, layer, rows, selector.limits().unit,
+    const StepBuilder step(c_, KVASIR_MOMENT_APPENDED, layer, rows, selector.limits().unit,
                            c_.owner_of(&selector), candidates, selector.limits().scope);
-    c_.counters->selections += works.size();
     const bool ok = call(
         selector, works, needs & kWeightNeeds,
         [&](kvasir_selection& out) { return selector.select(step.step(), in, out); }, result,
         &fault_text);
     if (!ok && fault_text.empty()) {
-      for (Work* work : works) work->failed = true;
-      c_.counters->fallbacks += works.size();
-      return;
+      fall_back(works);
+      return "";
     }
   } catch (const PluginError& e) {
     fault_text = e.what();
   }
-  if (!fault_text.empty()) return fault(index, "select", layer, works, fault_text);
+  if (!fault_text.empty()) return fault_text;
   for (size_t i = 0; i < works.size(); ++i) {
     uint32_t width = 0;
     bool fallback = false;
     auto heads = heads_of(result.view, static_cast<uint32_t>(i), c_.geometry.n_q_heads,
                           c_.geometry.n_kv_heads, works[i]->candidates, &width, &fallback);
     if (fallback) {
-      works[i]->failed = true;
-      ++c_.counters->fallbacks;
+      fall_back({works[i]});
       continue;
     }
     bool standing = c_.pipeline.selectors.size() == 1 && width == 0;
@@ -343,6 +364,7 @@ void SelectStage::run_selector(size_t index, uint32_t layer, std::vector<Work*>&
     const uint32_t reuse = result.view.reuse_steps;
     works[i]->reuse_steps = index == 0 ? reuse : std::min(works[i]->reuse_steps, reuse);
   }
+  return "";
 }
 
 // Replaces the candidates by what was chosen among them; log-weights add along the chain.
@@ -388,7 +410,7 @@ void SelectStage::narrow(Work& work, std::vector<HeadSelection>&& heads, uint32_
 }
 
 void SelectStage::score(uint32_t layer, const std::vector<Work*>& works, const float* q,
-                        uint64_t n_queries, uint32_t moment, uint32_t flags, Scores& out) {
+                        uint64_t n_queries, Scores& out) {
   const uint32_t q_heads = c_.geometry.n_q_heads, dim = c_.geometry.head_dim;
   std::vector<BatchRow> rows;
   std::vector<const Candidates*> candidates;
@@ -418,15 +440,17 @@ void SelectStage::score(uint32_t layer, const std::vector<Work*>& works, const f
       out.q_offsets.push_back(out.q_offsets.back() + candidate->count(head / c_.group_size()));
   out.per_q_head.resize(std::max<uint64_t>(out.q_offsets.back(), 1));
   const SlabOwner& owner = c_.owners[0];  // the representative's
-  const StepBuilder step(c_, moment, flags, layer, rows, KVASIR_UNIT_BLOCK, &owner, candidates);
+  const StepBuilder step(c_, KVASIR_MOMENT_APPENDED, layer, rows, KVASIR_UNIT_BLOCK, &owner,
+                         candidates);
   kvasir_score_in in{};
   in.struct_size = sizeof(in);
   in.q = view_f32(q, n_queries, q_heads, dim);
   kvasir_score_out result{sizeof(kvasir_score_out), 0, out.q_offsets.data(), out.per_q_head.data()};
   c_.pipeline.representative->score(step.step(), in, result);
-  for (const Candidates* candidate : candidates)
+  for (const Work* work : works)
     for (uint32_t head = 0; head < c_.geometry.n_kv_heads; ++head)
-      c_.counters->representative_bytes_read += candidate->count(head) * owner.slab.record_bytes();
+      counters(*work).representative_bytes_read +=
+          work->candidates.count(head) * owner.slab.record_bytes();
   reduce(works, out);
 }
 
@@ -498,7 +522,7 @@ void SelectStage::speculate(uint32_t layer, uint32_t target, const std::vector<B
   in.struct_size = sizeof(in);
   in.q = view_f32(q, n_queries, c_.geometry.n_q_heads, c_.geometry.head_dim);
   in.x = view_f32(x, n_queries, c_.model.shape().d_model);
-  StepBuilder builder(c_, KVASIR_D1, 0, target, todo_rows, selector.limits().unit,
+  StepBuilder builder(c_, KVASIR_MOMENT_INPUT, target, todo_rows, selector.limits().unit,
                       c_.owner_of(&selector), candidates, selector.limits().scope);
   kvasir_step step = builder.step();
   step.layer = layer;
@@ -533,9 +557,9 @@ void SelectStage::speculate(uint32_t layer, uint32_t target, const std::vector<B
       for (const uint32_t u : head.index) blocks.push_back(u / per);
     std::sort(blocks.begin(), blocks.end());
     blocks.erase(std::unique(blocks.begin(), blocks.end()), blocks.end());
-    c_.store.prefetch(state, blocks);
+    if (!guard_row(works[i].row, [&] { c_.store.prefetch(state, blocks); })) continue;
     if (result.view.flags & KVASIR_SELECTION_FINAL) {
-      ++c_.counters->selections;  // in place of select() of the target
+      ++c_.decode.selections;  // in place of select() of the target
       scratch[i].reuse_steps = 0;
       state.selection = std::move(scratch[i]);
       state.selection.speculated = true;

@@ -15,13 +15,13 @@ class SelectStage {
  public:
   explicit SelectStage(RunContext& context) : c_(context) {}
 
-  // D2, or P2 for selectors that select in prefill. q: what the candidates will be attended with,
-  // f32 [queries][n_q_heads][head_dim], rows as BatchRow::q_begin says. The result points into the
-  // sequences' history, one per row.
-  std::vector<const LayerSelection*> select(uint32_t layer, const std::vector<BatchRow>& rows,
-                                            const float* q, uint64_t n_queries, bool prefill,
-                                            uint32_t flags);
-  // D1 of `layer`: x [rows][d_model], q of the target layer computed by the caller.
+  // q: what the candidates will be attended with, f32 [queries][n_q_heads][head_dim], rows as
+  // BatchRow::q_begin says. Rows that prefill are dense unless a selector selects in prefill; then
+  // they come alone. The result points into the sequences' history, one per row.
+  std::vector<const LayerSelection*> select(uint32_t layer, std::vector<BatchRow> rows,
+                                            const float* q, uint64_t n_queries);
+  // For rows that decode, before `layer` projects: x [rows][d_model], q of the target layer
+  // computed by the caller.
   void speculate(uint32_t layer, uint32_t target, const std::vector<BatchRow>& rows, const float* x,
                  const float* q, uint64_t n_queries);
   // Whether some selector speculates for a layer `ahead` of `layer` that is due; 0 = none.
@@ -44,16 +44,22 @@ class SelectStage {
   Work resume(uint32_t layer, const BatchRow& row) const;
   // Selectors from `first` on.
   void run_chain(size_t first, uint32_t layer, std::vector<Work>& works, const float* q,
-                 uint64_t n_queries, uint32_t moment, uint32_t flags);
-  void run_selector(size_t index, uint32_t layer, std::vector<Work*>& works, const float* q,
-                    uint64_t n_queries, uint32_t moment, uint32_t flags);
+                 uint64_t n_queries);
+  void run_selector(size_t index, uint32_t layer, const std::vector<Work*>& works, const float* q,
+                    uint64_t n_queries);
+  // One call of select(); empty, or what was wrong with it. A call that asks for dense attention
+  // marks the works as failed.
+  std::string ask(size_t index, uint32_t layer, const std::vector<Work*>& works, const float* q,
+                  uint64_t n_queries);
   void narrow(Work& work, std::vector<HeadSelection>&& heads, uint32_t width) const;
   void finish(Work& work) const;
   bool call(Selector& selector, const std::vector<Work*>& works, bool weights,
             const std::function<kvasir_status(kvasir_selection&)>& fn, RowBuffer& rows,
             std::string* fault);
-  void fault(size_t index, const std::string& function, uint32_t layer, std::vector<Work*>& works,
-             const std::string& text);
+  void fault(size_t index, const std::string& function, uint32_t layer,
+             const std::vector<Work*>& works, const std::string& text);
+  void fall_back(const std::vector<Work*>& works);
+  Engagement& counters(const Work& work) const { return c_.counters(work.row.prefills()); }
   void roll(uint32_t layer, const BatchRow& row) const;
 
   struct Scores {
@@ -62,7 +68,7 @@ class SelectStage {
     uint32_t n_heads = 0;
   };
   void score(uint32_t layer, const std::vector<Work*>& works, const float* q, uint64_t n_queries,
-             uint32_t moment, uint32_t flags, Scores& out);
+             Scores& out);
   void reduce(const std::vector<Work*>& works, Scores& scores) const;
 
   RunContext& c_;

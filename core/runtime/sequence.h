@@ -5,6 +5,7 @@
 #include <kvasir/kvasir.h>
 
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <vector>
 
@@ -86,11 +87,19 @@ struct LayerState : BlockList {
 
 struct Sequence {
   uint64_t id = 0;
+  uint32_t strategy = 0;  // index of the engine's
   uint32_t kv_len = 0;
-  uint32_t prompt_begin = 0, prompt_end = 0;
-  uint32_t decode_index = 0;  // decoded tokens since the prompt's end
+  uint32_t prompt_begin = 0, prompt_end = 0;  // prompt_end > kv_len: not all of it is read yet
+  uint32_t decode_index = 0;                  // decoded tokens since the prompt's end
   std::vector<int32_t> tokens;
   std::vector<LayerState> layers;
+  // Why a step could not finish it: layers hold unlike numbers of tokens, it can only be closed.
+  std::exception_ptr fault;
+
+  bool reads_prompt() const { return kv_len < prompt_end; }
+  void fail(std::exception_ptr why) {
+    if (!fault) fault = std::move(why);
+  }
 };
 
 }  // namespace kvasir

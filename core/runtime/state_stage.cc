@@ -23,9 +23,10 @@ uint32_t first_counted(const Sequence& seq, uint32_t wanted) {
 
 }  // namespace
 
+// The call cannot be made again for one sequence at a time: what it has done already is unknown.
 template <class Fn>
-void StateStage::guarded(Selector& selector, const char* function, uint32_t layer, uint64_t seq,
-                         const char* instead, Fn&& fn) {
+void StateStage::guarded(Selector& selector, const char* function, uint32_t layer,
+                         const std::vector<BatchRow>& rows, const char* instead, Fn&& fn) {
   const size_t index = c_.index_of(selector);
   if (c_.aside(index)) return;
   std::string fault;
@@ -34,29 +35,36 @@ void StateStage::guarded(Selector& selector, const char* function, uint32_t laye
   } catch (const PluginError& e) {
     fault = e.what();
   }
-  if (!fault.empty()) c_.report_fault(index, function, layer, seq, fault, instead);
+  if (fault.empty()) return;
+  try {
+    c_.report_fault(index, function, layer, rows[0].seq->id, fault, instead);
+  } catch (const PluginError&) {  // on_fault = fail
+    for (const BatchRow& row : rows) row.seq->fail(std::current_exception());
+  }
 }
 
 void StateStage::send(SlabOwner& owner, uint32_t layer, const std::vector<BatchRow>& rows,
-                      uint32_t moment, uint32_t flags,
-                      const std::vector<kvasir_update_item>& items) {
+                      uint32_t moment, const std::vector<kvasir_update_item>& items) {
   if (items.empty()) return;
   std::vector<BatchRow> quiet = rows;  // no queries: candidates are those at kv_len
   for (BatchRow& row : quiet) row.q_begin = row.n_q = 0;
-  const StepBuilder step(c_, moment, flags, layer, quiet, owner.unit(), &owner);
+  const StepBuilder step(c_, moment, layer, quiet, owner.unit(), &owner);
   if (owner.selector)
-    return guarded(*owner.selector, "update", layer, rows[0].seq->id, "going on without it",
+    return guarded(*owner.selector, "update", layer, rows, "going on without it",
                    [&] { return fault_of(owner.update(step.step(), items)); });
   if (c_.representative_failed) return;
   try {
     owner.update(step.step(), items);
   } catch (const PluginError& e) {
-    c_.report_representative_fault(e);
+    try {
+      c_.report_representative_fault(e);
+    } catch (const PluginError&) {  // on_fault = fail
+      for (const BatchRow& row : rows) row.seq->fail(std::current_exception());
+    }
   }
 }
 
-void StateStage::appended(uint32_t layer, const std::vector<BatchRow>& rows, uint32_t moment,
-                          uint32_t flags) {
+void StateStage::appended(uint32_t layer, const std::vector<BatchRow>& rows) {
   const uint32_t b = c_.geometry.block_size;
   for (SlabOwner& owner : c_.owners) {
     if (c_.dense_layer[layer]) break;
@@ -79,15 +87,19 @@ void StateStage::appended(uint32_t layer, const std::vector<BatchRow>& rows, uin
             {r, block, from, n_tokens - from, n_tokens, item_flags, &state.leases[block], nullptr});
       }
     }
-    send(owner, layer, rows, moment, flags, items);
+    send(owner, layer, rows, KVASIR_MOMENT_APPENDED, items);
   }
-  for (const BatchRow& row : rows)
-    c_.store.seal(row.seq->layers[layer], row.first_pos() / b, row.kv_len / b);
 }
 
-void StateStage::left_window(uint32_t layer, const std::vector<BatchRow>& rows, uint32_t moment,
-                             uint32_t flags) {
-  if (c_.dense_layer[layer]) return;
+void StateStage::seal(uint32_t layer, const std::vector<BatchRow>& rows) {
+  const uint32_t b = c_.geometry.block_size;
+  for (const BatchRow& row : rows)
+    guard_row(row,
+              [&] { c_.store.seal(row.seq->layers[layer], row.first_pos() / b, row.kv_len / b); });
+}
+
+void StateStage::left_window(uint32_t layer, const std::vector<BatchRow>& rows) {
+  if (c_.dense_layer[layer] || rows.empty()) return;
   const uint32_t b = c_.geometry.block_size;
   const auto window_begin = [&](const BatchRow& row, uint32_t n) {
     return forced_range(c_.cache, KVASIR_UNIT_BLOCK, n, row.seq->prompt_end).window_begin / b;
@@ -108,13 +120,13 @@ void StateStage::left_window(uint32_t layer, const std::vector<BatchRow>& rows, 
               : std::min(state.final_blocks, window_begin(rows[r], rows[r].first_pos() + 1));
       std::vector<uint32_t> blocks;
       for (uint32_t block = begin; block < ends[r]; ++block) blocks.push_back(block);
-      c_.store.make_resident(state, blocks);
+      if (!guard_row(rows[r], [&] { c_.store.make_resident(state, blocks); })) continue;
       for (const uint32_t block : blocks)
         if (state.blocks[block])
           items.push_back({r, block, b, 0, b, KVASIR_ITEM_FINAL, &state.leases[block], nullptr});
       owner.slab.make_writable(state.slabs[c_.owner_index(&owner)], begin, ends[r]);
     }
-    send(owner, layer, rows, moment, flags, items);
+    send(owner, layer, rows, KVASIR_MOMENT_ATTENDED, items);
     for (uint32_t r = 0; r < rows.size(); ++r)
       owner.slab.free_open(rows[r].seq->layers[layer].slabs[c_.owner_index(&owner)], ends[r]);
   }
@@ -122,34 +134,37 @@ void StateStage::left_window(uint32_t layer, const std::vector<BatchRow>& rows, 
     uint32_t& final_blocks = rows[r].seq->layers[layer].final_blocks;
     final_blocks = std::max(final_blocks, ends[r]);
   }
-  if (moment == KVASIR_D4) refresh(layer, rows, flags);
+  refresh(layer, rows);
 }
 
-void StateStage::prompt_end(uint32_t layer, const std::vector<BatchRow>& rows, uint32_t flags) {
+void StateStage::prompt_end(uint32_t layer, const std::vector<BatchRow>& rows) {
   if (c_.dense_layer[layer]) return;
+  std::vector<BatchRow> ended;
+  for (const BatchRow& row : rows)
+    if (row.flags & KVASIR_STEP_LAST_PIECE) ended.push_back(row);
+  if (ended.empty()) return;
   for (SlabOwner& owner : c_.owners)
-    if (wants_prompt_end(owner)) send_candidates(owner, layer, rows, KVASIR_P4, flags);
+    if (wants_prompt_end(owner)) send_candidates(owner, layer, ended, KVASIR_MOMENT_PROMPT_END);
 }
 
-void StateStage::refresh(uint32_t layer, const std::vector<BatchRow>& rows, uint32_t flags) {
+void StateStage::refresh(uint32_t layer, const std::vector<BatchRow>& rows) {
   for (SlabOwner& owner : c_.owners) {
     const uint32_t every = owner.layout.refresh_tokens;
     if (every == 0 || !wants_prompt_end(owner)) continue;
     std::vector<BatchRow> due;  // decode_index counts the tokens before this one
     for (const BatchRow& row : rows)
-      if ((row.seq->decode_index + 1) % every == 0) due.push_back(row);
-    if (!due.empty()) send_candidates(owner, layer, due, KVASIR_D4, flags);
+      if (row.decodes() && (row.seq->decode_index + 1) % every == 0) due.push_back(row);
+    if (!due.empty()) send_candidates(owner, layer, due, KVASIR_MOMENT_ATTENDED);
   }
 }
 
 void StateStage::send_candidates(SlabOwner& owner, uint32_t layer,
-                                 const std::vector<BatchRow>& rows, uint32_t moment,
-                                 uint32_t flags) {
+                                 const std::vector<BatchRow>& rows, uint32_t moment) {
   const uint32_t b = c_.geometry.block_size;
   std::vector<kvasir_update_item> items;
   for (uint32_t r = 0; r < rows.size(); ++r) {
     LayerState& state = rows[r].seq->layers[layer];
-    c_.store.make_all_resident(state);
+    if (!guard_row(rows[r], [&] { c_.store.make_all_resident(state); })) continue;
     const ForcedRange forced =
         forced_range(c_.cache, c_.forced_unit(), rows[r].kv_len, rows[r].seq->prompt_end);
     const bool all = owner.layout.flags & KVASIR_LAYOUT_PROMPT_END_ALL;
@@ -161,11 +176,11 @@ void StateStage::send_candidates(SlabOwner& owner, uint32_t layer,
         items.push_back({r, block, 0, 0, state.leases[block].n_tokens, KVASIR_ITEM_PROMPT_END,
                          &state.leases[block], nullptr});
   }
-  send(owner, layer, rows, moment, flags, items);
+  send(owner, layer, rows, moment, items);
 }
 
 void StateStage::prefill_queries(uint32_t layer, const BatchRow& row, const float* q,
-                                 uint64_t n_queries, uint32_t flags) {
+                                 uint64_t n_queries) {
   if (c_.dense_layer[layer]) return;
   for (auto& selector : c_.pipeline.selectors) {
     const uint32_t wanted = selector->limits().prefill_last_queries;
@@ -178,59 +193,59 @@ void StateStage::prefill_queries(uint32_t layer, const BatchRow& row, const floa
       narrowed.n_q = row.kv_len - from;
     }
     const SlabOwner* owner = c_.owner_of(selector.get());
-    const StepBuilder step(c_, KVASIR_P2, flags, layer, {narrowed}, selector->limits().unit, owner);
+    const StepBuilder step(c_, KVASIR_MOMENT_APPENDED, layer, {narrowed}, selector->limits().unit,
+                           owner);
     kvasir_sel_in in{};
     in.struct_size = sizeof(in);
     in.q = view_f32(q, n_queries, c_.geometry.n_q_heads, c_.geometry.head_dim);
-    guarded(*selector, "prefill", layer, row.seq->id, "going on without it",
+    guarded(*selector, "prefill", layer, {row}, "going on without it",
             [&] { return fault_of(selector->prefill(step.step(), in)); });
   }
 }
 
-void StateStage::observe(uint32_t layer, const std::vector<BatchRow>& rows, AttendStage& attention,
-                         bool prefill, uint32_t flags) {
+StateStage::Watched StateStage::watched(const std::vector<BatchRow>& rows, uint32_t mass_at,
+                                        uint32_t last_queries) {
+  Watched out;
+  for (const BatchRow& row : rows) {
+    if (row.seq->fault) continue;
+    const uint32_t at = row.prefills() ? KVASIR_MASS_AT_PREFILL : KVASIR_MASS_AT_DECODE;
+    const uint32_t from = row.prefills() ? first_counted(*row.seq, last_queries) : 0;
+    if (!(mass_at & at) || from >= row.kv_len) continue;
+    out.rows.push_back(row);
+    out.from_pos.push_back(from);
+  }
+  return out;
+}
+
+void StateStage::observe(uint32_t layer, const std::vector<BatchRow>& rows,
+                         AttendStage& attention) {
   if (c_.dense_layer[layer]) return;
-  const uint32_t at = prefill ? KVASIR_MASS_AT_PREFILL : KVASIR_MASS_AT_DECODE;
-  const uint32_t moment = prefill ? KVASIR_P3 : KVASIR_D4;
-  const auto from = [&](uint32_t last_queries) {
-    std::vector<uint32_t> out;
-    out.reserve(rows.size());
-    for (const BatchRow& row : rows)
-      out.push_back(prefill ? first_counted(*row.seq, last_queries) : 0);
-    return out;
-  };
-  const auto any = [&](const std::vector<uint32_t>& first) {
-    for (size_t r = 0; r < rows.size(); ++r)
-      if (first[r] < rows[r].kv_len) return true;
-    return false;
-  };
   for (auto& selector : c_.pipeline.selectors) {
     const kvasir_sel_limits& limits = selector->limits();
-    if (!(limits.mass_at & at) || !selector->has_observe()) continue;
-    if (c_.aside(c_.index_of(*selector))) continue;
-    const auto first = from(limits.mass_last_queries);
-    if (!any(first)) continue;
-    const auto mass = attention.mass(layer, rows, first, limits.mass_part == KVASIR_PART_WINDOW,
-                                     limits.mass_level != KVASIR_MASS_ROWS, moment, flags);
-    // The same for each sequence: prefill has one, decode one query of each.
-    const uint32_t n_queries = rows[0].kv_len - std::max(first[0], rows[0].first_pos());
-    observe_selector(*selector, layer, rows, mass, n_queries, moment, flags);
+    if (!selector->has_observe() || c_.aside(c_.index_of(*selector))) continue;
+    const Watched seen = watched(rows, limits.mass_at, limits.mass_last_queries);
+    if (seen.rows.empty()) continue;
+    const auto mass =
+        attention.mass(layer, seen.rows, seen.from_pos, limits.mass_part == KVASIR_PART_WINDOW,
+                       limits.mass_level != KVASIR_MASS_ROWS);
+    observe_selector(*selector, layer, seen, mass);
   }
   for (SlabOwner& owner : c_.owners) {
-    if (!owner.representative || !(owner.layout.mass_at & at)) continue;
-    if (c_.representative_failed) continue;
-    const auto first = from(owner.layout.mass_last_queries);
-    if (!any(first)) continue;
-    const auto mass = attention.mass(
-        layer, rows, first, owner.layout.mass_part == KVASIR_PART_WINDOW, true, moment, flags);
-    feed_mass(owner, layer, rows, mass, moment, flags);
+    if (!owner.representative || c_.representative_failed) continue;
+    const Watched seen = watched(rows, owner.layout.mass_at, owner.layout.mass_last_queries);
+    if (seen.rows.empty()) continue;
+    const auto mass = attention.mass(layer, seen.rows, seen.from_pos,
+                                     owner.layout.mass_part == KVASIR_PART_WINDOW, true);
+    feed_mass(owner, layer, seen.rows, mass);
   }
 }
 
-void StateStage::observe_selector(Selector& selector, uint32_t layer,
-                                  const std::vector<BatchRow>& rows,
-                                  const std::vector<std::vector<HeadMass>>& mass,
-                                  uint32_t n_queries, uint32_t moment, uint32_t flags) {
+void StateStage::observe_selector(Selector& selector, uint32_t layer, const Watched& watched,
+                                  const std::vector<std::vector<HeadMass>>& mass) {
+  const std::vector<BatchRow>& rows = watched.rows;
+  std::vector<uint32_t> n_queries;
+  for (size_t r = 0; r < rows.size(); ++r)
+    n_queries.push_back(rows[r].kv_len - std::max(watched.from_pos[r], rows[r].first_pos()));
   const kvasir_sel_limits& limits = selector.limits();
   const uint32_t group = c_.group_size(), kv_heads = c_.geometry.n_kv_heads;
   const uint32_t per = limits.mass_level == KVASIR_MASS_BLOCK ? c_.geometry.block_size : 1;
@@ -275,7 +290,7 @@ void StateStage::observe_selector(Selector& selector, uint32_t layer,
   out.struct_size = sizeof(out);
   out.unit = per > 1 ? KVASIR_UNIT_BLOCK : KVASIR_UNIT_TOKEN;
   out.reduce = limits.mass_reduce;
-  out.n_queries = n_queries;
+  out.n_queries = n_queries.data();
   out.n_rows = static_cast<uint32_t>(offsets.size() - 1);
   out.row_offsets = offsets.data();
   out.index = index.data();
@@ -285,15 +300,14 @@ void StateStage::observe_selector(Selector& selector, uint32_t layer,
     for (const BatchRow& row : rows)
       owner->slab.make_writable(row.seq->layers[layer].slabs[c_.owner_index(owner)], 0,
                                 (row.kv_len + c_.geometry.block_size - 1) / c_.geometry.block_size);
-  StepBuilder step(c_, moment, flags, layer, rows, limits.unit, owner);
+  StepBuilder step(c_, KVASIR_MOMENT_ATTENDED, layer, rows, limits.unit, owner);
   step.without_queries();
-  guarded(selector, "observe", layer, rows[0].seq->id, "going on without it",
+  guarded(selector, "observe", layer, rows, "going on without it",
           [&] { return fault_of(selector.observe(step.step(), out)); });
 }
 
 void StateStage::feed_mass(SlabOwner& owner, uint32_t layer, const std::vector<BatchRow>& rows,
-                           const std::vector<std::vector<HeadMass>>& mass, uint32_t moment,
-                           uint32_t flags) {
+                           const std::vector<std::vector<HeadMass>>& mass) {
   const uint32_t b = c_.geometry.block_size, group = c_.group_size();
   const uint32_t q_heads = c_.geometry.n_q_heads;
   std::vector<kvasir_update_item> items;
@@ -310,7 +324,7 @@ void StateStage::feed_mass(SlabOwner& owner, uint32_t layer, const std::vector<B
         for (uint32_t g = 0; g < group; ++g)
           buffer[(uint64_t{head} * group + g) * n_tokens + t] += mass[r][head].value[i * group + g];
       }
-    c_.store.make_all_resident(state);
+    if (!guard_row(rows[r], [&] { c_.store.make_all_resident(state); })) continue;
     for (uint32_t block = 0; block < buffers[r].size(); ++block) {
       if (buffers[r][block].empty()) continue;
       owner.slab.make_writable(state.slabs[c_.owner_index(&owner)], block, block + 1);
@@ -319,11 +333,10 @@ void StateStage::feed_mass(SlabOwner& owner, uint32_t layer, const std::vector<B
                        buffers[r][block].data()});
     }
   }
-  send(owner, layer, rows, moment, flags, items);
+  send(owner, layer, rows, KVASIR_MOMENT_ATTENDED, items);
 }
 
-void StateStage::evict(const std::vector<BatchRow>& rows, uint32_t plan_at, uint32_t moment,
-                       uint32_t flags) {
+void StateStage::evict(const std::vector<BatchRow>& rows, uint32_t plan_at) {
   for (auto& selector : c_.pipeline.selectors) {
     const kvasir_sel_limits& limits = selector->limits();
     if (!(limits.plan_at & plan_at) || !selector->has_evict_plan()) continue;
@@ -350,22 +363,21 @@ void StateStage::evict(const std::vector<BatchRow>& rows, uint32_t plan_at, uint
         most += candidate.max_count();
       }
       if (most == 0) continue;
-      guarded(*selector, "evict_plan", layer, due[0].seq->id, "keeping everything",
-              [&] { return plan(*selector, layer, due, pointers, moment, flags); });
+      guarded(*selector, "evict_plan", layer, due, "keeping everything",
+              [&] { return plan(*selector, layer, due, pointers); });
     }
   }
 }
 
 // Asks for one layer's plan and carries it out; empty, or what is wrong with it.
 std::string StateStage::plan(Selector& selector, uint32_t layer, const std::vector<BatchRow>& due,
-                             const std::vector<const Candidates*>& candidates, uint32_t moment,
-                             uint32_t flags) {
+                             const std::vector<const Candidates*>& candidates) {
   const kvasir_sel_limits& limits = selector.limits();
   uint64_t capacity = 0;
   for (const Candidates* candidate : candidates)
     capacity += candidate->max_count() * c_.geometry.n_kv_heads;
-  StepBuilder step(c_, moment, flags, layer, due, limits.unit, c_.owner_of(&selector), candidates,
-                   limits.scope);
+  StepBuilder step(c_, KVASIR_MOMENT_STEP_END, layer, due, limits.unit, c_.owner_of(&selector),
+                   candidates, limits.scope);
   step.without_queries();
   RowBuffer rows;
   rows.prepare(limits.unit, std::min<uint32_t>(limits.scope, KVASIR_SCOPE_KV_HEAD),
@@ -390,7 +402,8 @@ std::string StateStage::plan(Selector& selector, uint32_t layer, const std::vect
     bool fallback = false;
     auto heads = heads_of(rows.view, static_cast<uint32_t>(r), c_.geometry.n_q_heads,
                           c_.geometry.n_kv_heads, *candidates[r], &width, &fallback);
-    if (!fallback) apply(due[r], layer, rows.view, heads, *candidates[r]);
+    if (!fallback)  // a storage's failure is not the selector's
+      guard_row(due[r], [&] { apply(due[r], layer, rows.view, heads, *candidates[r]); });
   }
   return fault;
 }
@@ -497,7 +510,10 @@ void StateStage::refeed(SlabOwner& owner, Sequence& seq, uint32_t from_block) {
                        KVASIR_ITEM_NEW | (n_tokens == b ? KVASIR_ITEM_SEALED : 0u),
                        &state.leases[block], nullptr});
     }
-    send(owner, layer, {{&seq, 0, 0, seq.kv_len}}, KVASIR_D5, 0, items);
+    BatchRow row;
+    row.seq = &seq;
+    row.kv_len = seq.kv_len;
+    send(owner, layer, {row}, KVASIR_MOMENT_BETWEEN_STEPS, items);
     c_.store.release_step(state);
   }
 }

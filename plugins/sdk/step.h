@@ -47,6 +47,9 @@ class Step {
 
   const kvasir_step& raw() const { return step_; }
   uint32_t layer() const { return step_.layer; }
+  uint32_t moment() const { return step_.moment; }
+  // Of calls whose rows have one phase: evict_plan().
+  uint32_t phase() const { return n_rows() ? row(0).phase : KVASIR_PHASE_NONE; }
   uint32_t n_rows() const { return step_.n_rows; }
   const kvasir_step_row& row(uint32_t i) const { return rows_[i]; }
 

@@ -194,7 +194,7 @@ class H2o {
                                  : weight(step, i / n_heads, i % n_heads, from[c]);
       }
     };
-    const bool at_prompt_end = step.raw().moment == KVASIR_P5;  // afterwards few are lost
+    const bool at_prompt_end = step.phase() == KVASIR_PHASE_PREFILL;  // afterwards few are lost
     sdk::keep_best(host_, step, n_heads,
                    at_prompt_end ? sdk::PlanList::kKept : sdk::PlanList::kLost, count, score, out);
   }

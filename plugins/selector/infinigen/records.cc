@@ -64,7 +64,7 @@ void InfiniGen::prefill(const sdk::Step& step, const kvasir_sel_in& in) {
 
 void InfiniGen::update(const sdk::Step& step, const sdk::UpdateItems& items) {
   begin(step);
-  if (sums_keys() && step.raw().moment != KVASIR_D5) sum_keys(step, items);
+  if (sums_keys() && step.moment() != KVASIR_MOMENT_BETWEEN_STEPS) sum_keys(step, items);
   std::vector<bool> choose(step.n_rows());
   for (const kvasir_update_item& item : items) {
     if (item.flags & KVASIR_ITEM_PROMPT_END) choose[item.row] = true;
@@ -73,8 +73,8 @@ void InfiniGen::update(const sdk::Step& step, const sdk::UpdateItems& items) {
     if (choose[r]) choose_columns(step, r);
   }
   for (const kvasir_update_item& item : items) {
-    if (step.raw().moment >= KVASIR_D1 && item.block == 0 && item.first_new == 0)
-      begin_without_prompt(step, item.row);
+    const bool in_prompt = step.row(item.row).phase == KVASIR_PHASE_PREFILL;
+    if (!in_prompt && item.block == 0 && item.first_new == 0) begin_without_prompt(step, item.row);
   }
   host_.for_each(items.size() * geometry_.n_kv_heads, [&](uint32_t i) {
     write(step, items[i / geometry_.n_kv_heads], i % geometry_.n_kv_heads);
@@ -107,7 +107,7 @@ void InfiniGen::sum_keys(const sdk::Step& step, const sdk::UpdateItems& items) {
 }
 
 void InfiniGen::choose_columns(const sdk::Step& step, uint32_t r) {
-  const bool refresh = step.raw().moment == KVASIR_D4;
+  const bool refresh = step.moment() == KVASIR_MOMENT_ATTENDED;
   for (uint32_t kv_head = 0; kv_head < geometry_.n_kv_heads; ++kv_head) {
     Head& of = head(step.row(r).seq, step.layer(), kv_head);
     std::vector<double> sums = refresh ? of.recent : of.q_sum;
@@ -156,13 +156,15 @@ void InfiniGen::count_recent(const sdk::Step& step, uint32_t layer, const float*
   const uint64_t width = uint64_t{geometry_.n_q_heads} * geometry_.head_dim;
   each_head(step, [&](uint32_t r, uint32_t kv_head) {
     const kvasir_step_row& row = step.row(r);
-    if (state_of(row.seq).layers[layer].counted >= row.kv_len) return;
+    if (row.phase != KVASIR_PHASE_DECODE || state_of(row.seq).layers[layer].counted >= row.kv_len)
+      return;
     add_queries(layer, kv_head, 1, head(row.seq, layer, kv_head).recent, [&](uint32_t) {
       return q + r * width + uint64_t{kv_head} * group_size() * geometry_.head_dim;
     });
   });
   for (uint32_t r = 0; r < step.n_rows(); ++r) {
-    state_of(step.row(r).seq).layers[layer].counted = step.row(r).kv_len;
+    const kvasir_step_row& row = step.row(r);
+    if (row.phase == KVASIR_PHASE_DECODE) state_of(row.seq).layers[layer].counted = row.kv_len;
   }
 }
 

@@ -56,7 +56,7 @@ kvasir_status InfiniGen::choose_tokens(const sdk::Step& step, uint32_t layer,
     take_best(scores_.data() + offsets_[list], candidates(step, list), sdk::row_indices(out, list));
   });
   sdk::say_read(out, std::accumulate(read.begin(), read.end(), uint64_t{0}));
-  if (o_.refresh_every != 0 && step.raw().moment >= KVASIR_D1) count_recent(step, layer, q.data());
+  if (o_.refresh_every != 0) count_recent(step, layer, q.data());
   return KVASIR_OK;
 }
 
@@ -65,7 +65,8 @@ uint64_t InfiniGen::score_chunk(const sdk::Step& step, uint32_t layer, uint32_t 
   const uint32_t r = list / geometry_.n_kv_heads, kv_head = list % geometry_.n_kv_heads;
   const uint32_t group = group_size(), block_size = geometry_.block_size;
   const auto& columns = head(step.row(r).seq, layer, kv_head).columns;
-  const uint32_t wanted = step.raw().moment < KVASIR_D1 ? n_prefill_ : n_decode_;
+  const bool in_prompt = step.row(r).phase == KVASIR_PHASE_PREFILL;
+  const uint32_t wanted = in_prompt ? n_prefill_ : n_decode_;
   const size_t n =
       o_.columns == ColumnScore::kUnion ? columns.size() : std::min<size_t>(wanted, columns.size());
   std::vector<float> partial(group * n), dots(uint64_t{group} * block_size), scratch;

@@ -30,11 +30,11 @@ kvasir_status MagicPig::seq_truncate(std::span<const uint64_t> seqs,
 void MagicPig::update(const sdk::Step& step, const sdk::UpdateItems& items) {
   if (o_.n_bits == 0) return;
   std::vector<Rows> rows(step.n_rows());
-  const bool again = step.raw().moment == KVASIR_D5, decode = step.raw().moment == KVASIR_D4;
+  const bool again = step.moment() == KVASIR_MOMENT_BETWEEN_STEPS;
   for (const kvasir_update_item& item : items) {
     const kvasir_step_row& row = step.row(item.row);
     const Layer& layer = layer_of(row.seq, step.layer());
-    const bool first = layer.hashed_end == 0;
+    const bool first = layer.hashed_end == 0, decode = row.phase == KVASIR_PHASE_DECODE;
     const bool wanted = item.flags & KVASIR_ITEM_PROMPT_END ||
                         (item.flags & KVASIR_ITEM_FINAL && (decode || !first)) || (again && first);
     if (!wanted) continue;
@@ -51,9 +51,10 @@ void MagicPig::update(const sdk::Step& step, const sdk::UpdateItems& items) {
   for (uint32_t r = 0; r < step.n_rows(); ++r) {
     const kvasir_step_row& row = step.row(r);
     Layer& layer = layer_of(row.seq, step.layer());
-    if (step.raw().moment == KVASIR_P4) choose_static(layer, row);
+    const bool at_prompt_end = step.moment() == KVASIR_MOMENT_PROMPT_END;
+    if (at_prompt_end) choose_static(layer, row);
     if (!rows[r].empty()) extend(step, row, rows[r]);
-    if (step.raw().moment == KVASIR_P4 || (again && !rows[r].empty())) {
+    if (at_prompt_end || (again && !rows[r].empty())) {
       layer.prompt_end = row.prompt_end;
       layer.prompt_hashed = layer.hashed_end;
     }

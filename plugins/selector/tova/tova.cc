@@ -101,7 +101,7 @@ class Tova : public sdk::Sequences<LatestQuery> {
         to[c] = is_seen ? layer.mass[at] : 0.0f;
       }
     };
-    const bool at_prompt_end = step.raw().moment == KVASIR_P5;  // afterwards few are lost
+    const bool at_prompt_end = step.phase() == KVASIR_PHASE_PREFILL;  // afterwards few are lost
     sdk::keep_best(host_, step, 1, at_prompt_end ? sdk::PlanList::kKept : sdk::PlanList::kLost,
                    count, score, out);
     for (uint32_t r = 0; r < step.n_rows(); ++r) layer_of(step, r) = {};

@@ -194,6 +194,8 @@ pub struct StepRow {
     pub prompt_end: u32,
     pub unit_begin: u32,
     pub unit_end: u32,
+    pub phase: u32,
+    pub flags: u32,
     pub reserved: u32,
 }
 
@@ -201,7 +203,7 @@ pub struct StepRow {
 pub struct Step {
     pub struct_size: u32,
     pub moment: u32,
-    pub flags: u32,
+    pub reserved: u32,
     pub layer: u32,
     pub n_rows: u32,
     pub row_size: u32,
@@ -273,7 +275,7 @@ const _: () = assert!(size_of::<Value>() == 40 && size_of::<OptionSchema>() == 1
 const _: () = assert!(size_of::<OptionValue>() == 56 && size_of::<Desc>() == 112);
 const _: () = assert!(size_of::<Host>() == 48 && size_of::<Request>() == 16);
 const _: () = assert!(size_of::<Instance>() == 96 && size_of::<Plugin>() == 40);
-const _: () = assert!(size_of::<StepRow>() == 40 && size_of::<Step>() == 48);
+const _: () = assert!(size_of::<StepRow>() == 48 && size_of::<Step>() == 48);
 const _: () = assert!(size_of::<Selection>() == 88 && size_of::<SelLimits>() == 112);
 const _: () = assert!(size_of::<SelectorTable>() == 160);
 
