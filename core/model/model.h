@@ -107,6 +107,10 @@ class Model {
 
   virtual const ModelShape& shape() const = 0;
   virtual const RopeTable& rope() const = 0;
+  // Whether embed() takes the id.
+  virtual bool has_token(int32_t id) const {
+    return id >= 0 && static_cast<uint32_t>(id) < shape().vocab_size;
+  }
   virtual void embed(std::span<const int32_t> ids, float* h) const = 0;
   virtual void attn_norm(uint32_t layer, const float* h, uint32_t n, float* x) const = 0;
   // Before RoPE; biases and qk-norm applied. q [n, n_q_heads, head_dim], k and v likewise with

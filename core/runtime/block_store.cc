@@ -78,13 +78,12 @@ void BlockStore::create_range(BlockList& layer, uint32_t layer_index, uint32_t b
   }
 }
 
-void BlockStore::append(BlockList& layer, uint32_t layer_index, uint32_t kv_len, const float* k,
-                        const float* v, uint32_t n) {
-  const uint32_t n_blocks = (kv_len + n + block_size_ - 1) / block_size_;
-  create_range(layer, layer_index, static_cast<uint32_t>(layer.blocks.size()), n_blocks);
+template <class Position>
+void BlockStore::write_rows(const BlockList& layer, const float* k, const float* v, uint64_t n,
+                            const Position& position) {
   const auto write = [&](uint64_t begin, uint64_t end, uint32_t) {
     for (uint64_t i = begin; i < end; ++i) {
-      const auto pos = static_cast<uint32_t>(kv_len + i);
+      const uint32_t pos = position(i);
       const kvasir_lease& lease = layer.leases[pos / block_size_];
       const kvasir_kv_format& format = formats_[lease.format];
       auto* k_row = static_cast<std::byte*>(lease.k) + (pos % block_size_) * format.k_token_stride;
@@ -103,9 +102,52 @@ void BlockStore::append(BlockList& layer, uint32_t layer_index, uint32_t kv_len,
     write(0, n, 0);
   else
     pool_.parallel_for(n, 0, write);
+}
+
+void BlockStore::append(BlockList& layer, uint32_t layer_index, uint32_t kv_len, const float* k,
+                        const float* v, uint32_t n) {
+  const uint32_t n_blocks = (kv_len + n + block_size_ - 1) / block_size_;
+  create_range(layer, layer_index, static_cast<uint32_t>(layer.blocks.size()), n_blocks);
+  write_rows(layer, k, v, n, [&](uint64_t i) { return static_cast<uint32_t>(kv_len + i); });
   for (uint32_t block = kv_len / block_size_; block < n_blocks; ++block) {
     const uint32_t n_tokens = std::min(block_size_, kv_len + n - block * block_size_);
     set_tokens(layer, block, n_tokens);
+  }
+}
+
+void BlockStore::rewrite(BlockList& layer, uint32_t layer_index,
+                         std::span<const uint32_t> positions, const float* k, const float* v) {
+  std::vector<uint32_t> sealed;
+  for (const uint32_t pos : positions) {
+    const uint32_t block = pos / block_size_;
+    if (!layer.blocks[block]->sealed) continue;
+    reopen(layer, layer_index, block);
+    sealed.push_back(block);
+  }
+  write_rows(layer, k, v, positions.size(), [&](uint64_t i) { return positions[i]; });
+  for (const uint32_t block : sealed) seal(layer, block, block + 1);
+}
+
+void BlockStore::read_rows(BlockList& layer, std::span<const uint32_t> positions, float* k,
+                           float* v) {
+  std::vector<uint32_t> blocks;
+  for (const uint32_t pos : positions)
+    if (blocks.empty() || blocks.back() != pos / block_size_) blocks.push_back(pos / block_size_);
+  make_resident(layer, blocks);
+  for (size_t i = 0; i < positions.size(); ++i) {
+    const kvasir_lease& lease = layer.leases[positions[i] / block_size_];
+    const kvasir_kv_format& f = formats_[lease.format];
+    const uint32_t t = positions[i] % block_size_;
+    for (uint32_t head = 0; head < n_kv_heads_; ++head) {
+      kernels::convert_to_f32(
+          element_type(f.dtype_k),
+          static_cast<const std::byte*>(lease.k) + head * f.k_head_stride + t * f.k_token_stride,
+          k + (i * n_kv_heads_ + head) * head_dim_, head_dim_);
+      kernels::convert_to_f32(
+          element_type(f.dtype_v),
+          static_cast<const std::byte*>(lease.v) + head * f.v_head_stride + t * f.v_token_stride,
+          v + (i * n_kv_heads_ + head) * v_dim_, v_dim_);
+    }
   }
 }
 
@@ -365,6 +407,25 @@ void BlockStore::fork(const BlockList& from, BlockList& to, uint32_t layer_index
   set_tokens(to, last, n_tokens);
 }
 
+// A private copy of a sealed block, which forks may share, ready to be written.
+void BlockStore::reopen(BlockList& layer, uint32_t layer_index, uint32_t block) {
+  const uint32_t list[] = {block};
+  make_resident(layer, list);
+  const std::shared_ptr<Block> old = layer.blocks[block];
+  const kvasir_lease from = layer.leases[block];
+  BlockList fresh;
+  fresh.blocks.resize(block);
+  fresh.leases.resize(block);
+  create_range(fresh, layer_index, block, block + 1);
+  copy_rows(from, fresh.leases[block], from.n_tokens);
+  layer.blocks[block] = fresh.blocks[block];
+  layer.leases[block] = fresh.leases[block];
+  set_tokens(layer, block, from.n_tokens);
+  if (stable_) return;
+  if (from.lease) storage_.release({from.lease});
+  if (old->lease.lease == from.lease) old->lease.lease = 0;
+}
+
 void BlockStore::truncate(BlockList& layer, uint32_t layer_index, uint32_t kv_len) {
   const uint32_t n_blocks = (kv_len + block_size_ - 1) / block_size_;
   if (layer.blocks.size() > n_blocks) {
@@ -373,20 +434,8 @@ void BlockStore::truncate(BlockList& layer, uint32_t layer_index, uint32_t kv_le
   }
   const uint32_t n_tokens = kv_len % block_size_;
   if (n_tokens == 0 || !layer.blocks.back()) return;
-  const uint32_t last = n_blocks - 1;
-  if (layer.blocks[last]->sealed) {  // reopen as a private copy: forks may share the sealed one
-    const uint32_t list[] = {last};
-    make_resident(layer, list);
-    const std::shared_ptr<Block> old = layer.blocks[last];
-    const kvasir_lease from = layer.leases[last];
-    layer.blocks.pop_back();
-    layer.leases.pop_back();
-    create_range(layer, layer_index, last, last + 1);
-    copy_rows(from, layer.leases[last], n_tokens);
-    if (!stable_ && from.lease) storage_.release({from.lease});
-    if (old->lease.lease == from.lease) old->lease.lease = stable_ ? old->lease.lease : 0;
-  }
-  set_tokens(layer, last, n_tokens);
+  if (layer.blocks.back()->sealed) reopen(layer, layer_index, n_blocks - 1);
+  set_tokens(layer, n_blocks - 1, n_tokens);
 }
 
 void BlockStore::drop(Block& block) noexcept {

@@ -27,6 +27,12 @@ class BlockStore {
   // v_dim; opens the blocks that are missing. Afterwards leases say n_tokens of the new length.
   void append(BlockList& layer, uint32_t layer_index, uint32_t kv_len, const float* k,
               const float* v, uint32_t n);
+  // Replaces the rows of tokens at `positions`, ascending, which the list holds: k and v as in
+  // append(). A sealed block becomes another one, private to this list, and is sealed again.
+  void rewrite(BlockList& layer, uint32_t layer_index, std::span<const uint32_t> positions,
+               const float* k, const float* v);
+  // The rows at `positions` as f32, in the layout of append().
+  void read_rows(BlockList& layer, std::span<const uint32_t> positions, float* k, float* v);
   // Seals blocks [begin, end), which are full.
   void seal(BlockList& layer, uint32_t begin, uint32_t end);
   // Guarantees k and v of every listed block until release_step(); waits for transfers. Error when
@@ -60,6 +66,11 @@ class BlockStore {
  private:
   void create_range(BlockList& layer, uint32_t layer_index, uint32_t begin, uint32_t end,
                     uint32_t kv_head = KVASIR_ALL_HEADS);
+  // Row i of k and v goes to position(i).
+  template <class Position>
+  void write_rows(const BlockList& layer, const float* k, const float* v, uint64_t n,
+                  const Position& position);
+  void reopen(BlockList& layer, uint32_t layer_index, uint32_t block);
   void copy_rows(const kvasir_lease& from, kvasir_lease& to, uint32_t n_tokens) const;
   struct Row {
     const kvasir_lease* lease;

@@ -1,18 +1,14 @@
-// Sequences and steps; see engine.h.
+// Strategies and sequences of an engine; see engine.h.
 // SPDX-License-Identifier: Apache-2.0
-#include "core/runtime/engine.h"
+#include "core/runtime/engine_impl.h"
 
 #include <algorithm>
 #include <chrono>
-#include <map>
 
 #include "core/runtime/saved_sequence.h"
-#include "core/runtime/step_loop.h"
 
 namespace kvasir {
 namespace {
-
-constexpr uint32_t kLogitRows = 16;  // rows of logits computed at a time for all positions
 
 uint32_t step_tokens(const EngineOptions& options, const Pipeline& pipeline) {
   return std::max({1u, options.max_step_tokens, options.max_sequences,
@@ -35,66 +31,15 @@ std::string ItemResult::text() const {
   }
 }
 
-struct Engine::Impl {
-  Impl(const Model& model_in, Pipeline pipeline, ThreadPool& pool_in, HostServices& services_in,
-       const EngineOptions& options_in)
-      : model(model_in),
-        pool(pool_in),
-        services(services_in),
-        options(resolved(options_in, pipeline)),
-        loop(model_in, options.max_step_tokens) {
-    add(std::move(pipeline));
-  }
-
-  StrategyId add(Pipeline pipeline) {
-    const StrategyRun* first = runs.empty() ? nullptr : runs[0].get();
-    runs.push_back(
-        std::make_unique<StrategyRun>(model, std::move(pipeline), pool, services, options, first));
-    return static_cast<StrategyId>(runs.size() - 1);
-  }
-  Sequence& find(SequenceId id) const {
-    const auto it = sequences.find(id);
-    if (it == sequences.end())
-      throw Error(ErrorKind::kInternal, "no sequence " + std::to_string(id));
-    return *it->second;
-  }
-  // One that no step has failed in.
-  Sequence& usable(SequenceId id) const {
-    Sequence& seq = find(id);
-    if (seq.fault) std::rethrow_exception(seq.fault);
-    return seq;
-  }
-  StrategyRun& run_of(const Sequence& seq) const { return *runs[seq.strategy]; }
-
-  // What a step makes of its items.
-  struct Plan {
-    std::vector<Lane> lanes;
-    std::vector<Lane*> lane_of;  // [runs], null: no rows
-    std::vector<TokenId> tokens;
-    std::vector<uint32_t> q_begin;  // [items]
-    std::vector<Sequence*> seq;     // [items], null: refused
-  };
-  Plan plan(std::span<const StepItem> items, std::vector<ItemResult>& results);
-  void refuse_twice(std::span<const StepItem> items) const;
-  void check(const Sequence& seq, std::span<const TokenId> tokens) const;
-  Lane& lane(Plan& plan, StrategyId strategy);
-  BatchRow row_of(Sequence& seq, uint32_t q_begin, uint32_t n) const;
-  void add_followers(Plan& plan, const StepItem& item, Sequence& leader, const BatchRow& row,
-                     ItemResult& result);
-  void check_follower(const Sequence& leader, const Sequence& follower) const;
-  void advance(Sequence& seq, std::span<const TokenId> tokens) const;
-  void finish_prompt(Sequence& seq) const;
-  void write_logits(std::span<const StepItem> items, const Plan& plan);
-
-  const Model& model;
-  ThreadPool& pool;
-  HostServices& services;
-  EngineOptions options;
-  StepLoop loop;
-  std::vector<std::unique_ptr<StrategyRun>> runs;
-  std::map<SequenceId, std::unique_ptr<Sequence>> sequences;  // destroyed before the runs' storages
-  SequenceId next_id = 1;
-};
+Engine::Impl::Impl(const Model& model_in, Pipeline pipeline, ThreadPool& pool_in,
+                   HostServices& services_in, const EngineOptions& options_in)
+    : model(model_in),
+      pool(pool_in),
+      services(services_in),
+      options(resolved(options_in, pipeline)),
+      loop(model_in, options.max_step_tokens) {
+  add(std::move(pipeline));
+}
 
 Engine::Engine(const Model& model, Pipeline pipeline, ThreadPool& pool, HostServices& services,
                const EngineOptions& options)
@@ -121,23 +66,26 @@ SequenceId Engine::open(StrategyId strategy) {
   return id;
 }
 
-SequenceId Engine::fork(SequenceId parent_id) {
-  Impl& m = *impl_;
-  const Sequence& parent = m.usable(parent_id);
-  StrategyRun& run = m.run_of(parent);
+SequenceId Engine::fork(SequenceId parent) { return impl_->fork(impl_->usable(parent)); }
+
+SequenceId Engine::Impl::fork(const Sequence& parent) {
+  StrategyRun& run = run_of(parent);
   auto child = std::make_unique<Sequence>(parent);
-  child->id = m.next_id++;
+  child->id = next_id++;
   for (uint32_t layer = 0; layer < run.geometry().n_layers; ++layer)
     run.store->fork(parent.layers[layer], child->layers[layer], layer);
-  run.seq_fork(parent_id, child->id);
+  run.seq_fork(parent.id, child->id);
   const SequenceId id = child->id;
-  m.sequences[id] = std::move(child);
+  sequences[id] = std::move(child);
   return id;
 }
 
 void Engine::truncate(SequenceId id, uint32_t kv_len) {
-  Sequence& seq = impl_->usable(id);
-  StrategyRun& run = impl_->run_of(seq);
+  impl_->truncate(impl_->usable(id), kv_len);
+}
+
+void Engine::Impl::truncate(Sequence& seq, uint32_t kv_len) const {
+  StrategyRun& run = run_of(seq);
   if (kv_len >= seq.kv_len) return;
   const uint32_t block_size = run.geometry().block_size;
   const uint32_t n_blocks = (kv_len + block_size - 1) / block_size;
@@ -173,26 +121,29 @@ void Engine::truncate(SequenceId id, uint32_t kv_len) {
   seq.prompt_end = std::min(seq.prompt_end, kv_len);
   seq.prompt_begin = std::min(seq.prompt_begin, kv_len);
   seq.decode_index = kv_len - seq.prompt_end;
-  for (auto& owner : run.context.owners) {
-    Instance& plugin = owner.selector ? static_cast<Instance&>(*owner.selector)
-                                      : static_cast<Instance&>(*owner.representative);
-    const bool rebuild = plugin.seq_truncate(id, kv_len) == KVASIR_REBUILD;
-    const bool refeed_cut = cut && !(owner.layout.flags & KVASIR_LAYOUT_PER_TOKEN);
-    run.state.refeed(owner, seq, rebuild ? 0 : (refeed_cut ? n_blocks - 1 : n_blocks));
-  }
-  for (auto& selector : run.pipeline.selectors)
-    if (!run.context.owner_of(selector.get())) selector->seq_truncate(id, kv_len);
-  run.pipeline.storage->seq_truncate(id, kv_len);
+  run.refeed(seq, kv_len, cut ? n_blocks - 1 : n_blocks, cut);
 }
 
 void Engine::close(SequenceId id) {
-  Impl& m = *impl_;
-  Sequence& seq = m.find(id);
-  StrategyRun& run = m.run_of(seq);
+  impl_->drop_drafts(id);
+  impl_->close(id);
+}
+
+void Engine::Impl::close(SequenceId id) {
+  Sequence& seq = find(id);
+  StrategyRun& run = run_of(seq);
+  const SequenceId known_as = seq.id;  // to plugins: another one once drafts were accepted
   for (LayerState& layer : seq.layers) run.release_step(layer);  // of a step that failed
-  run.seq_close(id);
-  m.sequences.erase(id);
-  run.pipeline.storage->seq_close(id);
+  run.seq_close(known_as);
+  sequences.erase(id);
+  run.pipeline.storage->seq_close(known_as);
+}
+
+std::string Engine::cannot_verify(StrategyId strategy) const {
+  return impl_->runs.at(strategy)->cannot_verify();
+}
+std::string Engine::cannot_recompute(StrategyId strategy) const {
+  return impl_->runs.at(strategy)->cannot_recompute();
 }
 
 std::vector<std::byte> Engine::save(SequenceId id) {
@@ -251,203 +202,6 @@ void Engine::Impl::finish_prompt(Sequence& seq) const {
   seq.prompt_end = seq.kv_len;
   seq.decode_index = 0;
   for (LayerState& layer : seq.layers) layer.selection = {};
-}
-
-void Engine::Impl::check(const Sequence& seq, std::span<const TokenId> tokens) const {
-  if (seq.fault) std::rethrow_exception(seq.fault);
-  const std::string name = "sequence " + std::to_string(seq.id);
-  if (tokens.empty()) throw input_error(name + ": a step needs at least one token");
-  const uint32_t left = seq.reads_prompt() ? seq.prompt_end - seq.kv_len : 1;
-  if (tokens.size() > left)
-    throw Error(ErrorKind::kInternal,
-                name + (seq.reads_prompt() ? ": its prompt has " : " decodes one token: ") +
-                    std::to_string(left) + " left, " + std::to_string(tokens.size()) +
-                    " were given");
-  if (uint64_t{seq.kv_len} + tokens.size() > options.max_context)
-    throw input_error("the context of " + std::to_string(options.max_context) +
-                      " tokens is full: raise -c");
-  const uint32_t vocab = model.shape().vocab_size;
-  for (const TokenId token : tokens)
-    if (token < 0 || static_cast<uint32_t>(token) >= vocab)
-      throw input_error("token id " + std::to_string(token) + " is outside the vocabulary of " +
-                        std::to_string(vocab) + " tokens");
-}
-
-void Engine::Impl::refuse_twice(std::span<const StepItem> items) const {
-  std::vector<SequenceId> ids;
-  uint64_t n_tokens = 0;
-  for (const StepItem& item : items) {
-    n_tokens += item.tokens.size();
-    ids.push_back(item.seq);
-    ids.insert(ids.end(), item.followers.begin(), item.followers.end());
-  }
-  std::sort(ids.begin(), ids.end());
-  const auto twice = std::adjacent_find(ids.begin(), ids.end());
-  if (twice != ids.end())
-    throw Error(ErrorKind::kInternal,
-                "sequence " + std::to_string(*twice) + " stands twice in one step");
-  if (n_tokens > options.max_step_tokens)
-    throw Error(ErrorKind::kInternal, "a step of " + std::to_string(n_tokens) +
-                                          " tokens, but the engine was made for " +
-                                          std::to_string(options.max_step_tokens));
-}
-
-Lane& Engine::Impl::lane(Plan& plan, StrategyId strategy) {
-  if (!plan.lane_of[strategy]) plan.lane_of[strategy] = &plan.lanes.emplace_back(*runs[strategy]);
-  return *plan.lane_of[strategy];
-}
-
-BatchRow Engine::Impl::row_of(Sequence& seq, uint32_t q_begin, uint32_t n) const {
-  BatchRow row;
-  row.seq = &seq;
-  row.q_begin = q_begin;
-  row.n_q = n;
-  row.kv_len = seq.kv_len + n;
-  row.phase = seq.reads_prompt() ? KVASIR_PHASE_PREFILL : KVASIR_PHASE_DECODE;
-  if (seq.reads_prompt() && seq.kv_len == seq.prompt_begin) row.flags |= KVASIR_STEP_FIRST_PIECE;
-  if (seq.reads_prompt() && row.kv_len == seq.prompt_end) row.flags |= KVASIR_STEP_LAST_PIECE;
-  return row;
-}
-
-void Engine::Impl::check_follower(const Sequence& leader, const Sequence& follower) const {
-  if (follower.fault) std::rethrow_exception(follower.fault);
-  const auto refuse = [&](const char* why) {
-    throw Error(ErrorKind::kInternal, "sequence " + std::to_string(follower.id) +
-                                          " cannot read its prompt with sequence " +
-                                          std::to_string(leader.id) + ": " + why);
-  };
-  if (!leader.reads_prompt() || !run_of(leader).can_lead(run_of(follower)))
-    refuse("their strategies read prompts in different ways, or no prompt is read");
-  if (leader.prompt_begin != follower.prompt_begin || leader.prompt_end != follower.prompt_end ||
-      leader.tokens != follower.tokens)
-    refuse("their tokens differ");
-  for (size_t layer = 0; layer < leader.layers.size(); ++layer) {
-    const LayerState &a = leader.layers[layer], &b = follower.layers[layer];
-    bool same = a.dead.empty() && b.dead.empty() && a.blocks.size() == b.blocks.size();
-    for (size_t i = 0; same && i < a.blocks.size(); ++i)
-      same = a.blocks[i] == b.blocks[i] || !a.blocks[i]->sealed;
-    if (!same) refuse("they do not share their blocks");
-  }
-}
-
-void Engine::Impl::add_followers(Plan& plan, const StepItem& item, Sequence& leader,
-                                 const BatchRow& row, ItemResult& result) {
-  Lane& leading = lane(plan, leader.strategy);
-  result.follower_errors.resize(item.followers.size());
-  for (const SequenceId id : item.followers) {
-    Sequence& seq = find(id);
-    Lane* own = &lane(plan, seq.strategy);
-    auto at = std::find_if(leading.followers.begin(), leading.followers.end(),
-                           [&](const Lane::Followers& f) { return f.lane == own; });
-    if (at == leading.followers.end())
-      at = leading.followers.insert(at, Lane::Followers{own, {}, {}});
-    at->rows.push_back(row);
-    at->rows.back().seq = &seq;
-    at->leaders.push_back(&leader);
-    own->n_prefill += row.n_q;
-  }
-}
-
-Engine::Impl::Plan Engine::Impl::plan(std::span<const StepItem> items,
-                                      std::vector<ItemResult>& results) {
-  refuse_twice(items);
-  Plan plan;
-  plan.lanes.reserve(runs.size());  // lanes point to each other
-  plan.lane_of.resize(runs.size());
-  plan.q_begin.resize(items.size());
-  plan.seq.resize(items.size());
-  for (size_t i = 0; i < items.size(); ++i) {
-    Sequence& seq = find(items[i].seq);
-    try {
-      check(seq, items[i].tokens);
-      for (const SequenceId follower : items[i].followers) check_follower(seq, find(follower));
-    } catch (const Error&) {
-      results[i].error = std::current_exception();
-      results[i].is_lost = seq.fault != nullptr;
-      continue;
-    }
-    plan.seq[i] = &seq;
-    plan.q_begin[i] = static_cast<uint32_t>(plan.tokens.size());
-    plan.tokens.insert(plan.tokens.end(), items[i].tokens.begin(), items[i].tokens.end());
-    const BatchRow row =
-        row_of(seq, plan.q_begin[i], static_cast<uint32_t>(items[i].tokens.size()));
-    Lane& own = lane(plan, seq.strategy);
-    own.rows.push_back(row);
-    (row.prefills() ? own.n_prefill : own.n_decode) += row.n_q;
-    add_followers(plan, items[i], seq, row, results[i]);
-  }
-  return plan;
-}
-
-void Engine::Impl::advance(Sequence& seq, std::span<const TokenId> tokens) const {
-  if (!seq.reads_prompt()) ++seq.decode_index;
-  seq.tokens.insert(seq.tokens.end(), tokens.begin(), tokens.end());
-  seq.kv_len += static_cast<uint32_t>(tokens.size());
-}
-
-// The last tokens of all items in one product.
-void Engine::Impl::write_logits(std::span<const StepItem> items, const Plan& plan) {
-  const uint32_t vocab = model.shape().vocab_size, width = model.shape().d_model;
-  std::vector<float> hidden, logits;
-  std::vector<size_t> wanted;
-  for (size_t i = 0; i < items.size(); ++i) {
-    if (!plan.seq[i] || plan.seq[i]->fault) continue;
-    const auto n = static_cast<uint32_t>(items[i].tokens.size());
-    if (items[i].all_logits) {
-      logits.resize(uint64_t{std::min(n, kLogitRows)} * vocab);
-      for (uint32_t at = 0; at < n; at += kLogitRows) {
-        const uint32_t rows = std::min(kLogitRows, n - at);
-        loop.logits(loop.hidden(plan.q_begin[i] + at), rows, logits.data());
-        items[i].all_logits(plan.seq[i]->kv_len - n + at, rows, logits.data());
-      }
-    }
-    if (items[i].logits.empty()) continue;
-    const float* last = loop.hidden(plan.q_begin[i] + n - 1);
-    hidden.insert(hidden.end(), last, last + width);
-    wanted.push_back(i);
-  }
-  if (wanted.empty()) return;
-  logits.resize(wanted.size() * vocab);
-  loop.logits(hidden.data(), static_cast<uint32_t>(wanted.size()), logits.data());
-  for (size_t i = 0; i < wanted.size(); ++i)
-    std::copy_n(logits.data() + i * vocab, vocab, items[wanted[i]].logits.data());
-}
-
-std::vector<ItemResult> Engine::step(std::span<const StepItem> items) {
-  Impl& m = *impl_;
-  std::vector<ItemResult> results(items.size());
-  Impl::Plan plan = m.plan(items, results);
-  if (plan.tokens.empty()) return results;
-  const auto each_sequence = [&](const auto& fn) {  // fn(sequence, item)
-    for (size_t i = 0; i < items.size(); ++i) {
-      if (!plan.seq[i]) continue;
-      fn(*plan.seq[i], i);
-      for (const SequenceId follower : items[i].followers) fn(m.find(follower), i);
-    }
-  };
-  try {
-    m.loop.run(plan.lanes, plan.tokens);
-    each_sequence([&](Sequence& seq, size_t i) {
-      if (!seq.fault) m.advance(seq, items[i].tokens);
-    });
-    m.loop.evict(plan.lanes);
-    m.write_logits(items, plan);
-  } catch (const std::exception&) {
-    each_sequence([](Sequence& seq, size_t) { seq.fail(std::current_exception()); });
-    throw;
-  }
-  each_sequence([&](Sequence& seq, size_t) {
-    if (!seq.fault && seq.prompt_end == seq.kv_len) m.finish_prompt(seq);
-  });
-  for (size_t i = 0; i < items.size(); ++i) {
-    if (!plan.seq[i]) continue;
-    results[i].error = plan.seq[i]->fault;
-    results[i].is_lost = results[i].error != nullptr;
-    for (size_t f = 0; f < items[i].followers.size(); ++f)
-      results[i].follower_errors[f] = m.find(items[i].followers[f]).fault;
-  }
-  m.loop.account(plan.lanes);
-  return results;
 }
 
 uint32_t Engine::prefill(SequenceId id, std::span<const TokenId> tokens,

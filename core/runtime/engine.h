@@ -36,14 +36,36 @@ struct EngineOptions {
 using SequenceId = uint64_t;
 using StrategyId = uint32_t;  // in the order they were added, 0 is the constructor's
 
-// What one sequence does in a step: reads the next tokens of its prompt (begin_prompt), or decodes
-// one token.
+// Asked in each layer of a recomputation, before anything is replaced: which of the positions go
+// on, ascending; the others keep their K and V from here on. k, v: computed anew, as they would be
+// stored [positions][n_kv_heads][head_dim or v_dim]; old_k, old_v: what is stored now.
+struct RecomputedLayer {
+  uint32_t layer;
+  std::span<const uint32_t> positions;
+  const float *k, *v, *old_k, *old_v;
+};
+using NarrowRecompute = std::function<std::vector<uint32_t>(const RecomputedLayer&)>;
+
+// What one sequence does in a step, one of four things:
+//   reads the next tokens of its prompt (begin_prompt);
+//   decodes one token;
+//   has tokens verified: more than one, or any with `parents`. The sequence itself stays as it is
+//     until Engine::accept() says which of them it keeps;
+//   computes tokens that it holds again (`recompute`), at their positions and densely: K and V are
+//     replaced layer by layer. What selectors have chosen is chosen anew.
 struct StepItem {
   SequenceId seq = 0;
-  std::span<const TokenId> tokens;
+  std::span<const TokenId> tokens = {};
   std::span<float> logits = {};  // [vocab], of the last token; or empty
   // Logits of every token, some at a time: of positions [first_pos, first_pos + n), [n][vocab].
   std::function<void(uint32_t first_pos, uint32_t n, const float* logits)> all_logits = {};
+  // Of tokens to verify: the one that each follows, by index, -1 = the sequence as it is; a parent
+  // comes before its children. Empty: each follows the one before. Each token selects for itself,
+  // as if those on its path had been decoded one at a time. With all_logits the position is the
+  // token's index.
+  std::span<const int32_t> parents = {};
+  std::span<const uint32_t> recompute = {};  // positions, ascending; tokens is empty then
+  NarrowRecompute narrow = {};               // null: all go on; else the item is alone in its step
   // Sequences of other strategies that read the same piece of the same prompt (Engine::can_follow):
   // K, V and attention are computed once, and each strategy's plugins see the prompt. They hold the
   // same tokens as `seq` before and after.
@@ -105,6 +127,14 @@ class Engine {
   // are at most max_step_tokens(). Throws what concerns every item; each is lost then.
   std::vector<ItemResult> step(std::span<const StepItem> items);
   uint32_t max_step_tokens() const;
+  // Ends a verification: the sequence goes on behind `token` (an index into the item's tokens) as
+  // if the path to it had been decoded one token at a time; -1: behind none. Until then the
+  // sequence can do nothing else.
+  void accept(SequenceId seq, int32_t token);
+  // Why a strategy cannot verify several tokens in a step, or compute tokens again: a sentence, or
+  // empty. Such items end with it as their error.
+  std::string cannot_verify(StrategyId strategy) const;
+  std::string cannot_recompute(StrategyId strategy) const;
 
   struct PrefillHooks {
     std::function<bool(uint32_t done, uint32_t total)> progress;  // after each piece; false = stop

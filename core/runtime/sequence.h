@@ -81,6 +81,8 @@ struct LayerState : BlockList {
   uint32_t restricted_unit = KVASIR_UNIT_BLOCK;
   uint32_t restricted_end = 0;  // units from here on did not exist when the restriction was made
   LayerSelection selection;
+  std::vector<LayerSelection>
+      drafted;                   // what selection was after each token that is to be verified
   uint32_t final_blocks = 0;     // blocks [0, n) were reported FINAL and not cut since
   std::vector<SlabPages> slabs;  // one per slab owner
 };

@@ -17,6 +17,7 @@ uint64_t now_nanos() {
 
 // A follower ends with the row whose prompt it reads.
 void drop_failed(Lane& lane) {
+  std::erase_if(lane.redone, [](const Lane::Redo& redo) { return redo.row.seq->fault != nullptr; });
   std::erase_if(lane.rows, [](const BatchRow& row) { return row.seq->fault != nullptr; });
   for (Lane::Followers& f : lane.followers)
     for (size_t i = f.rows.size(); i-- > 0;) {
@@ -85,6 +86,10 @@ void StepLoop::run(std::vector<Lane>& lanes, std::span<const int32_t> tokens) {
     for (const BatchRow& row : lane.rows)
       std::iota(positions_.begin() + row.q_begin, positions_.begin() + row.q_begin + row.n_q,
                 row.first_pos());
+  for (const Lane& lane : lanes)
+    for (const Lane::Redo& redo : lane.redone)
+      std::copy(redo.positions.begin(), redo.positions.end(),
+                positions_.begin() + redo.row.q_begin);
   in_model([&] { model_.embed(tokens, h_.data()); });
   for (uint32_t layer = 0; layer < model_.shape().n_layers; ++layer) run_layer(layer, lanes);
 }
@@ -126,8 +131,12 @@ void StepLoop::project(uint32_t layer, std::vector<Lane>& lanes) {
                           lane.run.geometry().max_context);
     }
     rope(lane.rows, q_.data(), q_heads);
-    if (lane.run.geometry().k_state == KVASIR_K_ROTATED)
-      rope(lane.rows, k_.data(), model_.shape().n_kv_heads);
+    std::vector<BatchRow> redone;
+    for (const Lane::Redo& redo : lane.redone) redone.push_back(redo.row);
+    rope(redone, q_.data(), q_heads);
+    if (lane.run.geometry().k_state != KVASIR_K_ROTATED) continue;
+    rope(lane.rows, k_.data(), model_.shape().n_kv_heads);
+    rope(redone, k_.data(), model_.shape().n_kv_heads);
   }
 }
 
@@ -158,8 +167,81 @@ void StepLoop::speculate(Lane& lane, uint32_t layer) {
   lane.run.select.speculate(layer, target, rows, x_decode_.data(), q_target_.data(), n);
 }
 
+// Tokens to be verified go one after another, each with a selection of its own, as if each had a
+// step: all sequences that have a first token, then all that have a second.
 void StepLoop::run_lane(Lane& lane, uint32_t layer) {
-  in_lane(lane, [&] { append(lane, layer); });
+  uint32_t n_rounds = 1;
+  for (const BatchRow& row : lane.rows)
+    if (row.drafts) n_rounds = std::max(n_rounds, row.n_q);
+  run_first_round(lane, layer);
+  for (uint32_t round = 1; round < n_rounds; ++round)
+    in_lane(lane, [&] { run_round(lane, layer, round); });
+  in_lane(lane, [&] {
+    for (Lane::Redo& of : lane.redone) guard_row(of.row, [&] { redo(lane, of, layer); });
+    drop_failed(lane);
+    for (const BatchRow& row : lane.rows) lane.run.release_step(row.seq->layers[layer]);
+  });
+}
+
+namespace {
+
+// What the rows do in a round: their n-th token, where they have drafts, or all they have.
+std::vector<BatchRow> rows_of_round(const Lane& lane, uint32_t round) {
+  std::vector<BatchRow> rows;
+  for (BatchRow row : lane.rows) {
+    if (!row.drafts && round > 0) continue;
+    if (row.drafts) {
+      if (round >= row.n_q) continue;
+      row.kv_len = row.first_pos() + round + 1;
+      row.q_begin += round;
+      row.n_q = 1;
+    }
+    rows.push_back(row);
+  }
+  return rows;
+}
+
+// For the life of this object sequences with drafts stand where they would after `round` steps.
+class AtRound {
+ public:
+  AtRound(const Lane& lane, uint32_t layer, uint32_t round) : layer_(layer), round_(round) {
+    const uint32_t leader = lane.run.context.group_leader[layer];
+    for (const BatchRow& row : lane.rows) {
+      if (!row.drafts || round >= row.n_q) continue;
+      row.seq->decode_index += round;
+      const LayerState& led = row.seq->layers[leader];
+      if (leader != layer) row.seq->layers[leader].selection = led.drafted[round];
+      rows_.push_back(row.seq);
+    }
+  }
+  ~AtRound() {
+    for (Sequence* seq : rows_) {
+      seq->decode_index -= round_;
+      seq->layers[layer_].drafted.push_back(seq->layers[layer_].selection);
+    }
+  }
+  AtRound(const AtRound&) = delete;
+
+ private:
+  uint32_t layer_, round_;
+  std::vector<Sequence*> rows_;
+};
+
+}  // namespace
+
+void StepLoop::run_round(Lane& lane, uint32_t layer, uint32_t round) {
+  const AtRound scope(lane, layer, round);
+  std::vector<BatchRow> rows = rows_of_round(lane, round);
+  append(lane, layer, rows);
+  guard_rows(rows, [&] { attend(lane, layer, rows); });
+  drop_failed(lane);
+}
+
+void StepLoop::run_first_round(Lane& lane, uint32_t layer) {
+  const AtRound scope(lane, layer, 0);
+  std::vector<BatchRow> rows = rows_of_round(lane, 0);
+  in_lane(lane, [&] { append(lane, layer, rows); });
+  drop_failed(lane);
   for (Lane::Followers& f : lane.followers)
     in_lane(*f.lane, [&] {
       guard_rows(f.rows, [&] {
@@ -168,47 +250,93 @@ void StepLoop::run_lane(Lane& lane, uint32_t layer) {
         f.lane->run.state.appended(layer, f.rows);
       });
     });
-  in_lane(lane, [&] { guard_rows(lane.rows, [&] { attend(lane, layer); }); });
+  in_lane(lane, [&] { guard_rows(rows, [&] { attend(lane, layer, rows); }); });
   drop_failed(lane);
   for (Lane::Followers& f : lane.followers)
     in_lane(*f.lane, [&] { guard_rows(f.rows, [&] { follow(lane, f, layer); }); });
   in_lane(lane, [&] {
     guard_rows(lane.rows, [&] { lane.run.state.prompt_end(layer, lane.rows); });
     drop_failed(lane);
-    for (const BatchRow& row : lane.rows) lane.run.release_step(row.seq->layers[layer]);
   });
 }
 
-void StepLoop::append(Lane& lane, uint32_t layer) {
+void StepLoop::append(Lane& lane, uint32_t layer, std::vector<BatchRow>& rows) {
   const ModelShape& s = model_.shape();
-  for (const BatchRow& row : lane.rows)
+  for (const BatchRow& row : rows)
     guard_row(row, [&] {
       lane.run.store->append(row.seq->layers[layer], layer, row.first_pos(),
                              k_.data() + uint64_t{row.q_begin} * s.n_kv_heads * s.head_dim,
                              v_.data() + uint64_t{row.q_begin} * s.n_kv_heads * s.v_head_dim,
                              row.n_q);
     });
-  drop_failed(lane);
-  if (lane.rows.empty()) return;
-  guard_rows(lane.rows, [&] { lane.run.state.appended(layer, lane.rows); });
-  drop_failed(lane);
+  rows = living(rows);
+  if (rows.empty()) return;
+  guard_rows(rows, [&] { lane.run.state.appended(layer, rows); });
+  rows = living(rows);
 }
 
-void StepLoop::attend(Lane& lane, uint32_t layer) {
-  lane.run.state.seal(layer, lane.rows);
-  drop_failed(lane);
-  for (const BatchRow& row : lane.rows)
+void StepLoop::attend(Lane& lane, uint32_t layer, std::vector<BatchRow>& rows) {
+  lane.run.state.seal(layer, rows);
+  rows = living(rows);
+  for (const BatchRow& row : rows)
     if (row.prefills()) lane.run.state.prefill_queries(layer, row, q_.data(), n_);
-  drop_failed(lane);
+  rows = living(rows);
   std::vector<BatchRow> together, sliced;
   const bool slices = lane.run.select.selects_in_prefill();
-  for (const BatchRow& row : lane.rows)
-    (slices && row.prefills() ? sliced : together).push_back(row);
+  for (const BatchRow& row : rows) (slices && row.prefills() ? sliced : together).push_back(row);
   if (!together.empty()) attend_rows(lane, layer, together);
   for (const BatchRow& row : together)  // followers find their row by its place
     for (BatchRow& own : lane.rows)
       if (own.seq == row.seq) own.place = row.place;
   for (const BatchRow& row : sliced) attend_slices(lane, layer, row);
+}
+
+void StepLoop::redo(Lane& lane, Lane::Redo& redo, uint32_t layer) {
+  static const LayerSelection dense = [] {
+    LayerSelection all;
+    all.valid = all.dense = true;
+    return all;
+  }();
+  if (redo.narrow && *redo.narrow) narrow(lane, redo, layer);
+  const ModelShape& s = model_.shape();
+  LayerState& state = redo.row.seq->layers[layer];
+  lane.run.store->rewrite(state, layer, redo.positions,
+                          k_.data() + uint64_t{redo.row.q_begin} * s.n_kv_heads * s.head_dim,
+                          v_.data() + uint64_t{redo.row.q_begin} * s.n_kv_heads * s.v_head_dim);
+  std::vector<BatchRow> rows{redo.row};
+  const AttendStage::Queries queries{q_.data(), nullptr, n_, positions_.data()};
+  lane.run.attend.attend(layer, rows, {&dense}, queries, o_.data());
+  lane.run.release_step(state);
+}
+
+// The step has no other item: rows that are left move to the front.
+void StepLoop::narrow(Lane& lane, Lane::Redo& redo, uint32_t layer) {
+  const ModelShape& s = model_.shape();
+  const size_t k_width = size_t{s.n_kv_heads} * s.head_dim,
+               v_width = size_t{s.n_kv_heads} * s.v_head_dim;
+  std::vector<float> k(redo.positions.size() * k_width), v(redo.positions.size() * v_width);
+  lane.run.store->read_rows(redo.row.seq->layers[layer], redo.positions, k.data(), v.data());
+  const std::vector<uint32_t> left =
+      (*redo.narrow)({layer, redo.positions, k_.data(), v_.data(), k.data(), v.data()});
+  size_t at = 0, n = 0;
+  const auto move = [&](std::vector<float>& rows, size_t width) {
+    std::copy_n(rows.begin() + static_cast<ptrdiff_t>(at * width), width,
+                rows.begin() + static_cast<ptrdiff_t>(n * width));
+  };
+  for (const uint32_t pos : left) {
+    while (at < redo.positions.size() && redo.positions[at] < pos) ++at;
+    if (at == redo.positions.size() || redo.positions[at] != pos)
+      throw Error(ErrorKind::kInternal,
+                  "position " + std::to_string(pos) + " is not among those computed again");
+    move(h_, s.d_model);
+    move(q_, size_t{s.n_q_heads} * s.head_dim);
+    move(k_, k_width);
+    move(v_, v_width);
+    redo.positions[n] = positions_[n] = pos;
+    ++n, ++at;
+  }
+  redo.positions.resize(n);
+  redo.row.n_q = n_ = static_cast<uint32_t>(n);
 }
 
 void StepLoop::attend_rows(Lane& lane, uint32_t layer, std::vector<BatchRow>& rows) {
@@ -263,6 +391,18 @@ void evict_rows(StrategyRun& run, const std::vector<BatchRow>& rows) {
   guard_rows(decoded, [&] { run.state.evict(decoded, KVASIR_PLAN_AT_STEP_END); });
 }
 
+// Records of the blocks from the first changed one on are made anew.
+void feed_again(StrategyRun& run, Sequence& seq, uint32_t first_position) {
+  const uint32_t b = run.geometry().block_size;
+  const uint32_t from = first_position / b;
+  for (LayerState& state : seq.layers) {
+    for (size_t owner = 0; owner < run.context.owners.size(); ++owner)
+      run.context.owners[owner].slab.truncate(state.slabs[owner], from * b);
+    state.selection = {};
+  }
+  run.refeed(seq, from * b, from, false);
+}
+
 }  // namespace
 
 void StepLoop::evict(std::vector<Lane>& lanes) {
@@ -278,6 +418,10 @@ void StepLoop::evict(std::vector<Lane>& lanes) {
         evict_rows(f.lane->run, living(f.rows));
       });
     in_lane(lane, [&] { evict_rows(lane.run, lane.rows); });
+    in_lane(lane, [&] {
+      for (const Lane::Redo& redo : lane.redone)
+        guard_row(redo.row, [&] { feed_again(lane.run, *redo.row.seq, redo.first_position); });
+    });
     drop_failed(lane);
   }
 }
@@ -288,12 +432,14 @@ void StepLoop::account(std::vector<Lane>& lanes) {
   for (const Lane& lane : lanes) {
     in_lanes += lane.nanos;
     for (const BatchRow& row : lane.rows) n += row.n_q;
+    for (const Lane::Redo& redo : lane.redone) n += redo.row.n_q;
   }
   const uint64_t rest = total - std::min(total, in_lanes + model_nanos_);
   for (Lane& lane : lanes) {
     const uint64_t lane_tokens = std::max(1u, lane.n_prefill + lane.n_decode);
     uint64_t led = 0;
     for (const BatchRow& row : lane.rows) led += row.n_q;
+    for (const Lane::Redo& redo : lane.redone) led += redo.row.n_q;
     for (const bool prefill : {true, false}) {
       const uint64_t tokens = prefill ? lane.n_prefill : lane.n_decode;
       if (tokens == 0) continue;

@@ -21,6 +21,14 @@ struct Lane {
     std::vector<Sequence*> leaders;  // [rows]
   };
   std::vector<Followers> followers;
+  // Tokens that are computed again, densely and without any plugin of the selecting kinds.
+  struct Redo {
+    BatchRow row;  // kv_len: all that the sequence holds
+    std::vector<uint32_t> positions;
+    const NarrowRecompute* narrow;
+    uint32_t first_position;  // before anything was narrowed
+  };
+  std::vector<Redo> redone;
   uint64_t nanos = 0;  // in stages and plugins
   uint64_t plugin_nanos = 0, plugin_calls = 0;
   uint32_t n_prefill = 0, n_decode = 0;  // tokens, of its rows and those it follows
@@ -54,8 +62,12 @@ class StepLoop {
   void speculate(Lane& lane, uint32_t layer);
   void project(uint32_t layer, std::vector<Lane>& lanes);
   void run_lane(Lane& lane, uint32_t layer);
-  void append(Lane& lane, uint32_t layer);
-  void attend(Lane& lane, uint32_t layer);
+  void run_round(Lane& lane, uint32_t layer, uint32_t round);
+  void run_first_round(Lane& lane, uint32_t layer);
+  void append(Lane& lane, uint32_t layer, std::vector<BatchRow>& rows);
+  void attend(Lane& lane, uint32_t layer, std::vector<BatchRow>& rows);
+  void redo(Lane& lane, Lane::Redo& redo, uint32_t layer);
+  void narrow(Lane& lane, Lane::Redo& redo, uint32_t layer);
   void attend_rows(Lane& lane, uint32_t layer, std::vector<BatchRow>& rows);
   void attend_slices(Lane& lane, uint32_t layer, const BatchRow& row);
   void follow(const Lane& lane, Lane::Followers& followers, uint32_t layer);

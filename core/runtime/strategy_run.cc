@@ -82,6 +82,61 @@ bool StrategyRun::can_lead(const StrategyRun& other) const {
          reads_prompts_densely() && other.reads_prompts_densely();
 }
 
+// What a plugin has made of queries that are gone, or of an order of events, cannot be made again
+// from K and V.
+std::string StrategyRun::cannot_recompute() const {
+  for (const auto& selector : pipeline.selectors) {
+    const auto& limits = selector->limits();
+    const std::string who = selector->id() + " ";
+    if (limits.plan_at) return who + "gives tokens up or out of reach";
+    if (limits.mass_at || limits.prefill_last_queries)
+      return who + "keeps what queries of the prompt attended to";
+  }
+  for (const SlabOwner& owner : context.owners) {
+    const Instance& plugin = owner.selector ? static_cast<const Instance&>(*owner.selector)
+                                            : static_cast<const Instance&>(*owner.representative);
+    constexpr uint32_t kEvents =
+        KVASIR_LAYOUT_WANT_PROMPT_END | KVASIR_LAYOUT_WANT_FINAL | KVASIR_LAYOUT_PROMPT_END_ALL;
+    if (owner.layout.mass_at || owner.layout.open_bytes || owner.layout.flags & kEvents ||
+        (owner.selector && owner.selector->limits().flags & KVASIR_LIMIT_WANT_PROMPT_END))
+      return plugin.id() + " builds its records from a whole prompt or from attention mass";
+  }
+  return "";
+}
+
+std::string StrategyRun::cannot_verify() const {
+  for (const auto& selector : pipeline.selectors) {
+    const auto& limits = selector->limits();
+    const std::string who = selector->id() + " ";
+    if (limits.plan_at & KVASIR_PLAN_AT_STEP_END)
+      return who + "plans what to drop after each decoded token";
+    if (limits.mass_at & KVASIR_MASS_AT_DECODE)
+      return who + "keeps what each decoded token attended to";
+    if (limits.speculate_ahead && selector->has_speculate())
+      return who + "chooses for a layer before the tokens ahead have reached it";
+  }
+  for (const SlabOwner& owner : context.owners)
+    if (owner.layout.mass_at & KVASIR_MASS_AT_DECODE || owner.layout.open_bytes ||
+        owner.layout.refresh_tokens)
+      return (owner.selector ? owner.selector->id() : owner.representative->id()) +
+             " keeps what decoded tokens attended to";
+  return "";
+}
+
+void StrategyRun::refeed(Sequence& seq, uint32_t kv_len, uint32_t from_block, bool is_cut) {
+  const uint32_t n_blocks = (seq.kv_len + geometry().block_size - 1) / geometry().block_size;
+  for (auto& owner : context.owners) {
+    Instance& plugin = owner.selector ? static_cast<Instance&>(*owner.selector)
+                                      : static_cast<Instance&>(*owner.representative);
+    const bool rebuild = plugin.seq_truncate(seq.id, kv_len) == KVASIR_REBUILD;
+    const bool keeps_cut = is_cut && owner.layout.flags & KVASIR_LAYOUT_PER_TOKEN;
+    state.refeed(owner, seq, rebuild ? 0 : (keeps_cut ? n_blocks : from_block));
+  }
+  for (auto& selector : pipeline.selectors)
+    if (!context.owner_of(selector.get())) selector->seq_truncate(seq.id, kv_len);
+  pipeline.storage->seq_truncate(seq.id, kv_len);
+}
+
 void StrategyRun::seq_open(SequenceId id) {
   for (auto& selector : pipeline.selectors) selector->seq_open(id);
   if (pipeline.representative) pipeline.representative->seq_open(id);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "core/runtime/attend_stage.h"
 #include "core/runtime/binding.h"
@@ -23,6 +24,13 @@ struct StrategyRun {
   // Whether a prompt that this strategy reads can be read for `other`, too: K, V and attention are
   // the same, only plugins' own state differs.
   bool can_lead(const StrategyRun& other) const;
+  // Why no token can be computed again (or, several be verified in one step) under this strategy:
+  // a sentence that names the plugin, or empty.
+  std::string cannot_recompute() const;
+  std::string cannot_verify() const;
+  // Tells plugins that positions >= kv_len are gone, or no longer what they were, and feeds
+  // update() again from `from_block` on, or as far back as a plugin asks.
+  void refeed(Sequence& seq, uint32_t kv_len, uint32_t from_block, bool is_cut);
   // seq_* of every plugin of the strategy.
   void seq_open(SequenceId id);
   void seq_fork(SequenceId parent, SequenceId child);

@@ -140,8 +140,7 @@ TEST_CASE("a prompt read once serves dense attention and a strategy") {
     std::vector<float> logits(kVocab);
     for (uint32_t i = 0; i < reader.n_turns(); ++i) {
       const std::vector<TokenId> tokens = reader.turn(i);
-      const StepItem item{
-          .seq = lead, .tokens = tokens, .logits = logits, .followers = follow};
+      const StepItem item{.seq = lead, .tokens = tokens, .logits = logits, .followers = follow};
       const auto results = engine->step({&item, 1});
       REQUIRE(results[0].text().empty());
       REQUIRE(results[0].follower_errors[0] == nullptr);

@@ -14,7 +14,8 @@ constexpr const char* kFaults[] = {"none",  "nan",           "inf",      "nan_ls
                                    "error", "error_no_text", "untouched"};
 constexpr kvasir_option_schema kOptions[] = {
     sdk::enum_option({.key = "fault", .help = "what goes wrong"}, kFaults, 0),
-    sdk::int_option({.key = "from_call", .help = "honest calls before that"}, 0, 0, 1 << 30)};
+    sdk::int_option({.key = "from_call", .help = "honest calls before that"}, 0, 0, 1 << 30),
+    sdk::int_option({.key = "seq", .help = "only in calls that name it, 0 = all"}, 0, 0, 1 << 30)};
 
 class BadAttention : private InnerBackend {
  public:
@@ -24,14 +25,19 @@ class BadAttention : private InnerBackend {
                              KVASIR_PROVIDE_TOKEN_ROWS | KVASIR_PROVIDE_DISTANCE});
 
   BadAttention(const sdk::Host& host, const sdk::Options& o)
-      : InnerBackend(host.raw()), fault_(kFaults[o.choice("fault")]), honest_(o.u32("from_call")) {}
+      : InnerBackend(host.raw()),
+        fault_(kFaults[o.choice("fault")]),
+        honest_(o.u32("from_call")),
+        seq_(o.u32("seq")) {}
   void bind(const kvasir_geometry& geometry) { InnerBackend::bind(geometry); }
   void plan(const kvasir_attn_shape& shape, kvasir_attn_plan& out) {
     InnerBackend::plan(shape, out);
   }
 
   kvasir_status run(const sdk::Step& step, const kvasir_attn_in& in, kvasir_attn_out& out) {
-    const std::string_view fault = ++n_runs_ > honest_ ? fault_ : "none";
+    bool names_it = seq_ == 0;
+    for (uint32_t r = 0; r < step.n_rows(); ++r) names_it = names_it || step.row(r).seq == seq_;
+    const std::string_view fault = ++n_runs_ > honest_ && names_it ? fault_ : "none";
     if (fault == "error") throw sdk::Error(KVASIR_ERR_INTERNAL, "broken on request");
     if (fault == "error_no_text") return KVASIR_ERR_INTERNAL;
     if (fault == "untouched") return KVASIR_OK;
@@ -44,7 +50,7 @@ class BadAttention : private InnerBackend {
 
  private:
   std::string_view fault_;
-  uint32_t honest_, n_runs_ = 0;
+  uint32_t honest_, seq_, n_runs_ = 0;
 };
 
 }  // namespace

@@ -22,7 +22,8 @@ constexpr kvasir_option_schema kOptions[] = {
     sdk::enum_option({.key = "fault", .help = "what goes wrong"}, kFaults, 0),
     sdk::enum_option({.key = "where", .help = "in which function"}, kPlaces, 0),
     sdk::enum_option({.key = "unit", .help = "of its rows"}, kUnits, 0),
-    sdk::int_option({.key = "from_call", .help = "honest calls before that"}, 0, 0, 1 << 30)};
+    sdk::int_option({.key = "from_call", .help = "honest calls before that"}, 0, 0, 1 << 30),
+    sdk::int_option({.key = "seq", .help = "only in calls that name it, 0 = all"}, 0, 0, 1 << 30)};
 
 class BadSelector {
  public:
@@ -33,7 +34,8 @@ class BadSelector {
       : fault_(kFaults[o.choice("fault")]),
         where_(kPlaces[o.choice("where")]),
         unit_(o.choice("unit")),
-        honest_(o.u32("from_call")) {}
+        honest_(o.u32("from_call")),
+        seq_(o.u32("seq")) {}
   const void* get_extension(const char* id) { return probe_extension<BadSelector>(id); }
   uint32_t probe(uint32_t) const { return n_calls_; }
   void bind(const kvasir_geometry& geometry) { n_heads_ = geometry.n_kv_heads; }
@@ -66,7 +68,10 @@ class BadSelector {
   }
 
   kvasir_status list(std::string_view where, const sdk::Step& step, kvasir_selection& out) {
-    const std::string_view fault = due(where);
+    std::string_view fault = due(where);
+    bool names_it = seq_ == 0;
+    for (uint32_t r = 0; r < step.n_rows(); ++r) names_it = names_it || step.row(r).seq == seq_;
+    if (!names_it) fault = "none";
     if (answer(fault) != KVASIR_OK) return answer(fault);
     std::vector<uint32_t> index;
     out.n_rows = step.n_rows() * n_heads_;
@@ -93,7 +98,7 @@ class BadSelector {
     return KVASIR_OK;
   }
   std::string_view fault_, where_;
-  uint32_t unit_, honest_, n_calls_ = 0, n_heads_ = 1;
+  uint32_t unit_, honest_, seq_, n_calls_ = 0, n_heads_ = 1;
 };
 }  // namespace
 

@@ -12,7 +12,9 @@ constexpr const char* kFaults[] = {"none",          "acquire_error", "acquire_ag
                                    "unknown_state", "seal_error",    "drop_error",    "no_formats"};
 constexpr kvasir_option_schema kOptions[] = {
     sdk::enum_option({.key = "fault", .help = "what goes wrong"}, kFaults, 0),
-    sdk::int_option({.key = "from_call", .help = "honest calls before that"}, 0, 0, 1 << 30)};
+    sdk::int_option({.key = "from_call", .help = "honest calls before that"}, 0, 0, 1 << 30),
+    sdk::int_option({.key = "n_faults", .help = "honest again behind so many"}, 1 << 30, 1,
+                    1 << 30)};
 
 class BadStorage : public MemoryStorage {
  public:
@@ -21,7 +23,10 @@ class BadStorage : public MemoryStorage {
                 {.provides = KVASIR_PROVIDE_STABLE_LEASES});
 
   BadStorage(const sdk::Host&, const sdk::Options& o)
-      : MemoryStorage(true), fault_(kFaults[o.choice("fault")]), honest_(o.u32("from_call")) {}
+      : MemoryStorage(true),
+        fault_(kFaults[o.choice("fault")]),
+        honest_(o.u32("from_call")),
+        n_faults_(o.u32("n_faults")) {}
   const void* get_extension(const char* id) { return probe_extension<BadStorage>(id); }
   uint64_t probe(uint32_t item) const { return item == 0 ? n_blocks() : n_leases(); }
 
@@ -52,7 +57,7 @@ class BadStorage : public MemoryStorage {
   }
 
  private:
-  bool due() { return ++n_calls_ > honest_; }
+  bool due() { return ++n_calls_ > honest_ && n_calls_ - honest_ <= n_faults_; }
   [[noreturn]] static void fail() { throw sdk::Error(KVASIR_ERR_IO, "broken on request"); }
   void spoil(kvasir_lease& lease) const {
     if (fault_ == "null_keys") lease.k = nullptr;
@@ -63,7 +68,7 @@ class BadStorage : public MemoryStorage {
   }
 
   std::string_view fault_;
-  uint32_t honest_, n_calls_ = 0;
+  uint32_t honest_, n_faults_, n_calls_ = 0;
 };
 
 }  // namespace

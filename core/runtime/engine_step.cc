@@ -1,0 +1,289 @@
+// From items to rows, through the layers, and back to items; see engine.h.
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "core/runtime/engine_impl.h"
+
+namespace kvasir {
+namespace {
+
+constexpr uint32_t kLogitRows = 16;  // rows of logits computed at a time
+
+}  // namespace
+
+void Engine::Impl::check(const Sequence& seq, const StepItem& item) const {
+  const std::span<const TokenId> tokens = item.tokens;
+  const std::string name = "sequence " + std::to_string(seq.id);
+  if (tokens.empty()) throw input_error(name + ": a step needs at least one token");
+  const bool verifies = tokens.size() > 1 || !item.parents.empty();
+  if (seq.reads_prompt() && (tokens.size() > seq.prompt_end - seq.kv_len || !item.parents.empty()))
+    throw Error(ErrorKind::kInternal,
+                name + ": its prompt has " + std::to_string(seq.prompt_end - seq.kv_len) +
+                    " tokens left, " + std::to_string(tokens.size()) + " were given");
+  if (!seq.reads_prompt() && verifies) check_verify(seq, item);
+  if (uint64_t{seq.kv_len} + tokens.size() > options.max_context)
+    throw input_error("the context of " + std::to_string(options.max_context) +
+                      " tokens is full: raise -c");
+  for (const TokenId token : tokens)
+    if (!model.has_token(token))
+      throw input_error("token id " + std::to_string(token) + " is outside the vocabulary of " +
+                        std::to_string(model.shape().vocab_size) + " tokens");
+}
+
+void Engine::Impl::check_recompute(const Sequence& seq, const StepItem& item,
+                                   size_t n_items) const {
+  const std::string why = run_of(seq).cannot_recompute();
+  if (!why.empty())
+    throw input_error(why + ": its tokens cannot be computed again, read the prompt anew");
+  const auto refuse = [&](const std::string& text) {
+    throw Error(ErrorKind::kInternal, "sequence " + std::to_string(seq.id) + ": " + text);
+  };
+  if (!item.tokens.empty() || !item.parents.empty() || !item.followers.empty() || item.all_logits)
+    refuse("what is computed again takes no tokens, parents, followers or all_logits");
+  if (item.narrow && n_items > 1) refuse("a recomputation that narrows is alone in its step");
+  if (seq.reads_prompt()) refuse("its prompt is not read whole");
+  for (size_t i = 0; i < item.recompute.size(); ++i)
+    if (item.recompute[i] >= seq.kv_len || (i > 0 && item.recompute[i] <= item.recompute[i - 1]))
+      refuse("position " + std::to_string(item.recompute[i]) +
+             " is not ascending, or beyond what is cached");
+}
+
+void Engine::Impl::refuse_twice(std::span<const StepItem> items) const {
+  std::vector<SequenceId> ids;
+  uint64_t n_tokens = 0;
+  for (const StepItem& item : items) {
+    n_tokens += item.tokens.size() + item.recompute.size();
+    ids.push_back(item.seq);
+    ids.insert(ids.end(), item.followers.begin(), item.followers.end());
+  }
+  std::sort(ids.begin(), ids.end());
+  const auto twice = std::adjacent_find(ids.begin(), ids.end());
+  if (twice != ids.end())
+    throw Error(ErrorKind::kInternal,
+                "sequence " + std::to_string(*twice) + " stands twice in one step");
+  if (n_tokens > options.max_step_tokens)
+    throw Error(ErrorKind::kInternal, "a step of " + std::to_string(n_tokens) +
+                                          " tokens, but the engine was made for " +
+                                          std::to_string(options.max_step_tokens));
+}
+
+Lane& Engine::Impl::lane(Plan& plan, StrategyId strategy) {
+  if (!plan.lane_of[strategy]) plan.lane_of[strategy] = &plan.lanes.emplace_back(*runs[strategy]);
+  return *plan.lane_of[strategy];
+}
+
+BatchRow Engine::Impl::row_of(Sequence& seq, uint32_t q_begin, uint32_t n) const {
+  BatchRow row;
+  row.seq = &seq;
+  row.q_begin = q_begin;
+  row.n_q = n;
+  row.kv_len = seq.kv_len + n;
+  row.phase = seq.reads_prompt() ? KVASIR_PHASE_PREFILL : KVASIR_PHASE_DECODE;
+  if (seq.reads_prompt() && seq.kv_len == seq.prompt_begin) row.flags |= KVASIR_STEP_FIRST_PIECE;
+  if (seq.reads_prompt() && row.kv_len == seq.prompt_end) row.flags |= KVASIR_STEP_LAST_PIECE;
+  return row;
+}
+
+void Engine::Impl::check_follower(const Sequence& leader, const Sequence& follower) const {
+  if (follower.fault) std::rethrow_exception(follower.fault);
+  const auto refuse = [&](const char* why) {
+    throw Error(ErrorKind::kInternal, "sequence " + std::to_string(follower.id) +
+                                          " cannot read its prompt with sequence " +
+                                          std::to_string(leader.id) + ": " + why);
+  };
+  if (!leader.reads_prompt() || !run_of(leader).can_lead(run_of(follower)))
+    refuse("their strategies read prompts in different ways, or no prompt is read");
+  if (leader.prompt_begin != follower.prompt_begin || leader.prompt_end != follower.prompt_end ||
+      leader.tokens != follower.tokens)
+    refuse("their tokens differ");
+  for (size_t layer = 0; layer < leader.layers.size(); ++layer) {
+    const LayerState &a = leader.layers[layer], &b = follower.layers[layer];
+    bool same = a.dead.empty() && b.dead.empty() && a.blocks.size() == b.blocks.size();
+    for (size_t i = 0; same && i < a.blocks.size(); ++i)
+      same = a.blocks[i] == b.blocks[i] || !a.blocks[i]->sealed;
+    if (!same) refuse("they do not share their blocks");
+  }
+}
+
+void Engine::Impl::add_followers(Plan& plan, const StepItem& item, Sequence& leader,
+                                 const BatchRow& row, ItemResult& result) {
+  Lane& leading = lane(plan, leader.strategy);
+  result.follower_errors.resize(item.followers.size());
+  for (const SequenceId id : item.followers) {
+    Sequence& seq = find(id);
+    Lane* own = &lane(plan, seq.strategy);
+    auto at = std::find_if(leading.followers.begin(), leading.followers.end(),
+                           [&](const Lane::Followers& f) { return f.lane == own; });
+    if (at == leading.followers.end())
+      at = leading.followers.insert(at, Lane::Followers{own, {}, {}});
+    at->rows.push_back(row);
+    at->rows.back().seq = &seq;
+    at->leaders.push_back(&leader);
+    own->n_prefill += row.n_q;
+  }
+}
+
+Engine::Impl::Plan Engine::Impl::plan(std::span<const StepItem> items,
+                                      std::vector<ItemResult>& results) {
+  refuse_twice(items);
+  Plan plan;
+  plan.lanes.reserve(runs.size());  // lanes point to each other
+  plan.lane_of.resize(runs.size());
+  plan.items.resize(items.size());
+  for (size_t i = 0; i < items.size(); ++i) {
+    const StepItem& item = items[i];
+    Plan::Done& done = plan.items[i];
+    Sequence& seq = find(item.seq);
+    try {
+      usable(item.seq);
+      if (!item.recompute.empty())
+        check_recompute(seq, item, items.size());
+      else
+        check(seq, item);
+      for (const SequenceId follower : item.followers) check_follower(seq, find(follower));
+      const bool verifies = item.tokens.size() > 1 || !item.parents.empty();
+      if (!seq.reads_prompt() && verifies) add_drafts(plan, item, done);
+    } catch (const Error&) {
+      results[i].error = std::current_exception();
+      results[i].is_lost = seq.fault != nullptr;
+      continue;
+    }
+    done.seq = &seq;
+    if (!done.leaves.empty()) continue;
+    if (!item.recompute.empty()) {
+      add_recompute(plan, item, done);
+      continue;
+    }
+    const auto at = static_cast<uint32_t>(plan.tokens.size());
+    for (uint32_t t = 0; t < item.tokens.size(); ++t) done.query.push_back(at + t);
+    plan.tokens.insert(plan.tokens.end(), item.tokens.begin(), item.tokens.end());
+    const BatchRow row = row_of(seq, at, static_cast<uint32_t>(item.tokens.size()));
+    Lane& own = lane(plan, seq.strategy);
+    own.rows.push_back(row);
+    (row.prefills() ? own.n_prefill : own.n_decode) += row.n_q;
+    add_followers(plan, item, seq, row, results[i]);
+  }
+  return plan;
+}
+
+void Engine::Impl::add_recompute(Plan& plan, const StepItem& item, Plan::Done& done) {
+  const auto at = static_cast<uint32_t>(plan.tokens.size());
+  const auto n = static_cast<uint32_t>(item.recompute.size());
+  done.query = {at};
+  Lane::Redo redo;
+  redo.row.seq = done.seq;
+  redo.row.q_begin = at;
+  redo.row.n_q = n;
+  redo.row.kv_len = done.seq->kv_len;
+  redo.row.phase = KVASIR_PHASE_PREFILL;
+  redo.positions.assign(item.recompute.begin(), item.recompute.end());
+  redo.narrow = &item.narrow;
+  redo.first_position = item.recompute.front();
+  for (const uint32_t pos : item.recompute) plan.tokens.push_back(done.seq->tokens[pos]);
+  Lane& own = lane(plan, done.seq->strategy);
+  own.redone.push_back(std::move(redo));
+  own.n_prefill += n;
+}
+
+void Engine::Impl::advance(Sequence& seq, std::span<const TokenId> tokens) const {
+  const auto n = static_cast<uint32_t>(tokens.size());
+  if (!seq.reads_prompt()) seq.decode_index += n;
+  seq.tokens.insert(seq.tokens.end(), tokens.begin(), tokens.end());
+  seq.kv_len += n;
+}
+
+// The last tokens of all items, and every token that is to be verified, in one product.
+void Engine::Impl::write_logits(std::span<const StepItem> items, const Plan& plan) {
+  const uint32_t vocab = model.shape().vocab_size, width = model.shape().d_model;
+  std::vector<float> hidden, logits;
+  std::vector<float*> to;
+  for (size_t i = 0; i < items.size(); ++i) {
+    const Plan::Done& done = plan.items[i];
+    if (!done.seq || done.seq->fault) continue;
+    const bool verifies = !done.leaves.empty();
+    const auto n = static_cast<uint32_t>(items[i].tokens.size());
+    for (uint32_t at = 0; items[i].all_logits && at < n; at += kLogitRows) {
+      const uint32_t rows = std::min(kLogitRows, n - at);
+      hidden.clear();
+      for (uint32_t t = at; t < at + rows; ++t)
+        hidden.insert(hidden.end(), loop.hidden(done.query[t]), loop.hidden(done.query[t]) + width);
+      logits.resize(uint64_t{rows} * vocab);
+      loop.logits(hidden.data(), rows, logits.data());
+      items[i].all_logits(verifies ? at : done.seq->kv_len - n + at, rows, logits.data());
+    }
+  }
+  hidden.clear();
+  for (size_t i = 0; i < items.size(); ++i) {
+    const Plan::Done& done = plan.items[i];
+    if (!done.seq || done.seq->fault || items[i].logits.empty()) continue;
+    std::vector<uint32_t> queries{done.query.back()};
+    if (!done.leaves.empty()) queries = done.query;
+    if (!items[i].recompute.empty()) {
+      const uint32_t left = lane_rows_left(plan, *done.seq);
+      if (left == 0) continue;  // all were narrowed away
+      queries = {done.query[0] + left - 1};
+    }
+    for (size_t q = 0; q < queries.size(); ++q) {
+      hidden.insert(hidden.end(), loop.hidden(queries[q]), loop.hidden(queries[q]) + width);
+      to.push_back(items[i].logits.data() + q * vocab);
+    }
+  }
+  logits.resize(uint64_t{kLogitRows} * vocab);
+  for (size_t at = 0; at < to.size(); at += kLogitRows) {
+    const size_t rows = std::min<size_t>(kLogitRows, to.size() - at);
+    loop.logits(hidden.data() + at * width, static_cast<uint32_t>(rows), logits.data());
+    for (size_t r = 0; r < rows; ++r) std::copy_n(logits.data() + r * vocab, vocab, to[at + r]);
+  }
+}
+
+uint32_t Engine::Impl::lane_rows_left(const Plan& plan, const Sequence& seq) {
+  for (const Lane& lane : plan.lanes)
+    for (const Lane::Redo& redo : lane.redone)
+      if (redo.row.seq == &seq) return redo.row.n_q;
+  return 0;
+}
+
+std::vector<ItemResult> Engine::step(std::span<const StepItem> items) {
+  Impl& m = *impl_;
+  std::vector<ItemResult> results(items.size());
+  Impl::Plan plan = m.plan(items, results);
+  if (plan.tokens.empty()) return results;
+  const auto each_sequence = [&](const auto& fn) {  // fn(sequence, item), but forks of drafts
+    for (size_t i = 0; i < items.size(); ++i) {
+      if (!plan.items[i].seq || !plan.items[i].leaves.empty()) continue;
+      fn(*plan.items[i].seq, items[i]);
+      for (const SequenceId follower : items[i].followers) fn(m.find(follower), items[i]);
+    }
+  };
+  try {
+    m.loop.run(plan.lanes, plan.tokens);
+    each_sequence([&](Sequence& seq, const StepItem& item) {
+      if (!seq.fault && item.recompute.empty()) m.advance(seq, item.tokens);
+    });
+    for (size_t i = 0; i < items.size(); ++i) m.advance_drafts(items[i], plan.items[i], results[i]);
+    m.loop.evict(plan.lanes);
+    m.write_logits(items, plan);
+  } catch (const std::exception&) {
+    each_sequence([](Sequence& seq, const StepItem&) { seq.fail(std::current_exception()); });
+    for (const StepItem& item : items) m.drop_drafts(item.seq);
+    throw;
+  }
+  each_sequence([&](Sequence& seq, const StepItem& item) {
+    const bool reads = item.recompute.empty();
+    if (reads && !seq.fault && seq.prompt_end == seq.kv_len) m.finish_prompt(seq);
+  });
+  for (size_t i = 0; i < items.size(); ++i) {
+    const Impl::Plan::Done& done = plan.items[i];
+    if (!done.seq || !done.leaves.empty()) continue;
+    results[i].error = done.seq->fault;
+    results[i].is_lost = results[i].error != nullptr;
+    for (size_t f = 0; f < items[i].followers.size(); ++f)
+      results[i].follower_errors[f] = m.find(items[i].followers[f]).fault;
+  }
+  m.loop.account(plan.lanes);
+  for (size_t i = 0; i < items.size(); ++i)
+    if (results[i].error) m.drop_drafts(items[i].seq);
+  return results;
+}
+
+}  // namespace kvasir
