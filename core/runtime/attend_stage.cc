@@ -56,7 +56,7 @@ AttendStage::Part& AttendStage::new_part(uint32_t batch_row, const LayerState& s
 }
 
 void AttendStage::add_dense_row(Part& part, const BatchRow& row, uint32_t head, uint32_t n_blocks) {
-  part.rows.push_back({head, row.q_begin, row.n_q, 0, 0, n_blocks});
+  part.rows.push_back({head, row.q_begin, row.n_q, row_flags_, 0, n_blocks});
 }
 
 void AttendStage::add_block_row(Part& part, const BatchRow& row, uint32_t head,
@@ -73,7 +73,7 @@ void AttendStage::add_block_row(Part& part, const BatchRow& row, uint32_t head,
   if (window)
     for (uint32_t block = selection.window_begin / b; block * b < row.kv_len; ++block)
       part.items.push_back(block);
-  part.rows.push_back({head, row.q_begin, row.n_q, 0, begin, part.items.size()});
+  part.rows.push_back({head, row.q_begin, row.n_q, row_flags_, begin, part.items.size()});
 }
 
 void AttendStage::add_token_row(Part& part, const BatchRow& row, uint32_t head,
@@ -97,7 +97,7 @@ void AttendStage::add_token_row(Part& part, const BatchRow& row, uint32_t head,
         push(chosen.index[i] * per + t, width ? chosen.weight.data() + i * width : nullptr);
     for (uint32_t token = selection.window_begin; token < row.kv_len; ++token) push(token, nullptr);
   }
-  part.rows.push_back({head, row.q_begin, row.n_q, 0, begin, part.items.size()});
+  part.rows.push_back({head, row.q_begin, row.n_q, row_flags_, begin, part.items.size()});
 }
 
 // Parts of one sequence: one in the plain case; with constant-position candidates two, split at the
@@ -355,6 +355,7 @@ void AttendStage::attend(uint32_t layer, const std::vector<BatchRow>& rows,
   parts_.clear();
   rotated_.clear();
   n_queries_ = queries.n;
+  row_flags_ = moment < KVASIR_D1 ? KVASIR_ATTN_ROW_PREFILL : 0u;
   for (size_t i = 0; i < rows.size(); ++i) {
     add_parts(layer, static_cast<uint32_t>(i), rows[i], *selections[i], queries,
               queries.constant != nullptr);

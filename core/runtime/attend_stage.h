@@ -78,6 +78,7 @@ class AttendStage {
   std::vector<float> lse_;
   std::deque<std::vector<float>> rotated_;  // scratch copies of rotated keys and queries
   uint64_t n_queries_ = 0;
+  uint32_t row_flags_ = 0;  // KVASIR_ATTN_ROW_*
 };
 
 }  // namespace kvasir
