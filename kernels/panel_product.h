@@ -11,7 +11,7 @@
 namespace kvasir::kernels {
 
 inline constexpr size_t kPanelWidth = 64;        // outputs per panel
-inline constexpr size_t kPanelProductRows = 32;  // largest n_rows
+inline constexpr size_t kPanelProductRows = 64;  // largest n_rows
 
 // y[r, j] = sum_k x[r, k] * w[k, j], plus what y held when `accumulate`.
 //

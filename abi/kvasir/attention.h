@@ -5,11 +5,11 @@
 
 #include <kvasir/step.h>
 
-/* The queries are tokens of a prompt. The host may hand a prompt over in pieces of any size: the
- * result of a query (o, lse and mass) depends on that query and the keys it sees, in item order,
- * and not on how many queries share the row or on keys behind those it sees. Without this flag a
- * row holds decoded tokens: the same rule, but the result may differ from that of a prompt's query
- * by rounding. In neither case does it depend on the other rows of the call. */
+/* The queries are tokens of a prompt. The host may hand a prompt over in pieces of any size: o and
+ * lse of a query depend on that query and the keys it sees, in item order, and not on how many
+ * queries share the row or on keys behind those it sees. Without this flag a row holds decoded
+ * tokens: the same rule, but o and lse may differ from those of a prompt's query by rounding. In
+ * neither case do they depend on the other rows of the call. (Mass sums over queries may round.) */
 #define KVASIR_ATTN_ROW_PREFILL 1u
 
 /* One sequence and kv head: which queries attend to which items. */
