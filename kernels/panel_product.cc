@@ -1,4 +1,4 @@
-// Few rows times a panel of weights: each weight vector is loaded once and used for a tile of rows
+// Rows times a panel of weights: each weight vector is loaded once and used for a tile of rows
 // whose sums stay in registers.
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/panel_product.h"
@@ -7,6 +7,35 @@
 #define HWY_TARGET_INCLUDE "kernels/panel_product.cc"
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
+
+#ifndef KVASIR_KERNELS_PANEL_PRODUCT_ONCE
+#define KVASIR_KERNELS_PANEL_PRODUCT_ONCE
+#if HWY_ARCH_X86
+#include <xmmintrin.h>
+#endif
+
+namespace kvasir::kernels {
+
+// While it lives, this thread takes subnormal operands and results as zero.
+class FlushSubnormals {
+#if HWY_ARCH_X86
+ public:
+  FlushSubnormals() : before_(_mm_getcsr()) { _mm_setcsr(before_ | kFlushToZero | kAreZero); }
+  ~FlushSubnormals() { _mm_setcsr(before_); }
+  FlushSubnormals(const FlushSubnormals&) = delete;
+  FlushSubnormals& operator=(const FlushSubnormals&) = delete;
+
+ private:
+  static constexpr unsigned kFlushToZero = 0x8000, kAreZero = 0x40;
+  unsigned before_;
+#else
+ public:
+  FlushSubnormals() {}
+#endif
+};
+
+}  // namespace kvasir::kernels
+#endif  // KVASIR_KERNELS_PANEL_PRODUCT_ONCE
 
 HWY_BEFORE_NAMESPACE();
 namespace kvasir::kernels::HWY_NAMESPACE {
@@ -23,7 +52,7 @@ inline constexpr size_t kChunk = 256;
 template <size_t kRows, size_t kVectors>
 using Sums = PanelVec[kRows][kVectors];
 
-// sum[r] += x[r, k] * w[k], for inputs k and, in bf16, k + 1 if there is one.
+// sum[r] += x[r, k] * w[k]
 template <size_t kRows, size_t kVectors>
 HWY_INLINE void add_products(const float* HWY_RESTRICT x, size_t x_stride, const PanelVec* row,
                              Sums<kRows, kVectors>& sum) {
@@ -60,8 +89,8 @@ HWY_INLINE void inputs(const float* HWY_RESTRICT x, size_t x_stride, const uint3
       even[v] = hn::BitCast(d, hn::ShiftLeft<16>(pairs));
       odd[v] = hn::BitCast(d, hn::And(pairs, hn::Set(du, 0xFFFF0000u)));
     }
-    add_products<kRows, kVectors>(x + k, x_stride, even, sum);
     if (k + 1 < n) add_products<kRows, kVectors>(x + k + 1, x_stride, odd, sum);
+    add_products<kRows, kVectors>(x + k, x_stride, even, sum);
   }
 }
 
@@ -101,9 +130,10 @@ inline constexpr size_t kInputsPerElement = 1;
 template <>
 inline constexpr size_t kInputsPerElement<uint32_t> = 2;
 
+// sums[r, 0..64) += x[r, 0..n_in) * w
 template <class T>
-void product(const float* x, size_t x_stride, size_t n_rows, const T* w, size_t n_in,
-             float* HWY_RESTRICT sums) {
+void add_inputs(const float* x, size_t x_stride, size_t n_rows, const T* w, size_t n_in,
+                float* HWY_RESTRICT sums) {
   for (size_t begin = 0; begin < n_in; begin += kChunk) {
     const size_t n = n_in - begin < kChunk ? n_in - begin : kChunk;
     const T* chunk = w + begin * kPanelWidth / kInputsPerElement<T>;
@@ -127,19 +157,48 @@ void product(const float* x, size_t x_stride, size_t n_rows, const T* w, size_t 
   }
 }
 
-void panel_product(ElementType type, const float* x, size_t x_stride, size_t n_rows, const void* w,
-                   size_t n_in, size_t n_cols, bool accumulate, float* y, size_t y_stride) {
-  HWY_ALIGN float sums[kPanelProductRows * kPanelWidth] = {};
-  for (size_t r = 0; accumulate && r < n_rows; ++r) {
-    for (size_t j = 0; j < n_cols; ++j) sums[r * kPanelWidth + j] = y[r * y_stride + j];
-  }
-  if (type == ElementType::kBF16) {
-    product(x, x_stride, n_rows, static_cast<const uint32_t*>(w), n_in, sums);
+// One block of inputs: sums = x w.
+template <class T>
+void block_product(const float* x, size_t x_stride, size_t n_rows, const T* w, size_t n_in,
+                   float* HWY_RESTRICT sums) {
+  for (size_t i = 0; i < n_rows * kPanelWidth; ++i) sums[i] = 0.0f;
+  if constexpr (kInputsPerElement<T> == 2) {
+    const FlushSubnormals flush;
+    add_inputs(x, x_stride, n_rows, w, n_in, sums);
   } else {
-    product(x, x_stride, n_rows, static_cast<const float*>(w), n_in, sums);
+    add_inputs(x, x_stride, n_rows, w, n_in, sums);
+  }
+}
+
+template <class T>
+void product(const float* x, size_t x_stride, size_t n_rows, const T* w, size_t n_in, size_t block,
+             size_t n_cols, bool accumulate, float* y, size_t y_stride) {
+  HWY_ALIGN float total[kPanelProductRows * kPanelWidth];
+  HWY_ALIGN float sums[kPanelProductRows * kPanelWidth];
+  for (size_t begin = 0; begin < n_in; begin += block) {
+    const size_t n = n_in - begin < block ? n_in - begin : block;
+    block_product(x + begin, x_stride, n_rows, w + begin * kPanelWidth / kInputsPerElement<T>, n,
+                  begin == 0 ? total : sums);
+    for (size_t i = 0; begin != 0 && i < n_rows * kPanelWidth; ++i) total[i] += sums[i];
   }
   for (size_t r = 0; r < n_rows; ++r) {
-    for (size_t j = 0; j < n_cols; ++j) y[r * y_stride + j] = sums[r * kPanelWidth + j];
+    for (size_t j = 0; j < n_cols; ++j) {
+      const float sum = total[r * kPanelWidth + j];
+      float& to = y[r * y_stride + j];
+      to = accumulate ? to + sum : sum;
+    }
+  }
+}
+
+void panel_product(ElementType type, const float* x, size_t x_stride, size_t n_rows, const void* w,
+                   size_t n_in, size_t block, size_t n_cols, bool accumulate, float* y,
+                   size_t y_stride) {
+  if (type == ElementType::kBF16) {
+    product(x, x_stride, n_rows, static_cast<const uint32_t*>(w), n_in, block, n_cols, accumulate,
+            y, y_stride);
+  } else {
+    product(x, x_stride, n_rows, static_cast<const float*>(w), n_in, block, n_cols, accumulate, y,
+            y_stride);
   }
 }
 
@@ -153,9 +212,10 @@ namespace kvasir::kernels {
 HWY_EXPORT(panel_product);
 
 void panel_product(ElementType type, const float* x, size_t x_stride, size_t n_rows, const void* w,
-                   size_t n_in, size_t n_cols, bool accumulate, float* y, size_t y_stride) {
+                   size_t n_in, size_t block, size_t n_cols, bool accumulate, float* y,
+                   size_t y_stride) {
   HWY_DYNAMIC_DISPATCH(panel_product)
-  (type, x, x_stride, n_rows, w, n_in, n_cols, accumulate, y, y_stride);
+  (type, x, x_stride, n_rows, w, n_in, block, n_cols, accumulate, y, y_stride);
 }
 
 }  // namespace kvasir::kernels

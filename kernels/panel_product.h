@@ -1,4 +1,5 @@
-// Few rows times a weight matrix stored in panels of 64 outputs: the products of decode.
+// Rows times a weight matrix stored in panels of 64 outputs: the products of decode, and of prefill
+// where the library's would sum in another order.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -9,10 +10,16 @@
 
 namespace kvasir::kernels {
 
-inline constexpr size_t kPanelWidth = 64;       // outputs per panel
-inline constexpr size_t kPanelProductRows = 8;  // largest n_rows
+inline constexpr size_t kPanelWidth = 64;        // outputs per panel
+inline constexpr size_t kPanelProductRows = 64;  // largest n_rows
 
 // y[r, j] = sum_k x[r, k] * w[k, j], plus what y held when `accumulate`.
+//
+// The order of the sum is part of the contract, so that a row's result depends neither on the other
+// rows nor on their number, and may equal a library's bit for bit: each block of `block` inputs
+// (even) is a chain of fused multiply-adds from zero, in the order of the inputs (bf16: the odd
+// input of a pair, then the even one, as VDPBF16PS does, subnormals taken as zero as there); the
+// blocks are added up in order, and what y held comes last.
 //
 //   x  [n_rows, n_in]  f32, rows x_stride apart
 //   w  one panel: f32 [n_in, 64], or bf16 [n_in / 2, 64, 2] (inputs 2i and 2i + 1 side by side, an
@@ -21,6 +28,7 @@ inline constexpr size_t kPanelProductRows = 8;  // largest n_rows
 //
 // Sums in f32. Reads the panel once, in order: bound by memory for n_rows up to about 4 (f32).
 void panel_product(ElementType type, const float* x, size_t x_stride, size_t n_rows, const void* w,
-                   size_t n_in, size_t n_cols, bool accumulate, float* y, size_t y_stride);
+                   size_t n_in, size_t block, size_t n_cols, bool accumulate, float* y,
+                   size_t y_stride);
 
 }  // namespace kvasir::kernels

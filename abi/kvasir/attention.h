@@ -5,12 +5,19 @@
 
 #include <kvasir/step.h>
 
+/* The queries are tokens of a prompt. The host may hand a prompt over in pieces of any size: o and
+ * lse of a query depend on that query and the keys it sees, in item order, and not on how many
+ * queries share the row or on keys behind those it sees. Without this flag a row holds decoded
+ * tokens: the same rule, but o and lse may differ from those of a prompt's query by rounding. In
+ * neither case do they depend on the other rows of the call. (Mass sums over queries may round.) */
+#define KVASIR_ATTN_ROW_PREFILL 1u
+
 /* One sequence and kv head: which queries attend to which items. */
 typedef struct kvasir_attn_row {
   uint32_t kv_head;
   uint32_t q_begin; /* rows of the part's q view */
   uint32_t n_q;
-  uint32_t reserved;
+  uint32_t flags;      /* KVASIR_ATTN_ROW_* */
   uint64_t item_begin; /* into items; BLOCK unit without items: lease ordinals themselves */
   uint64_t item_end;
 } kvasir_attn_row;

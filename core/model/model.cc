@@ -120,12 +120,15 @@ Weights WeightLoader::lay_out(std::byte* memory, ThreadPool* pool) {
 // Activations that live inside one call: the normalised input, gate and up of the FFN.
 struct Scratch {
   uint64_t norm_floats, ffn_floats;
-  uint32_t max_in;  // widest input of a product
+  std::vector<uint32_t> widths;  // of inputs of products
   Scratch(const ModelShape& s, uint32_t max_rows)
       : norm_floats(uint64_t{max_rows} * s.d_model),
         ffn_floats(uint64_t{max_rows} * s.d_ff),
-        max_in(std::max({s.d_model, s.d_ff, s.n_q_heads * s.v_head_dim})) {}
+        widths{s.d_model, s.d_ff, s.n_q_heads * s.v_head_dim} {}
   uint64_t n_bytes() const { return (norm_floats + 2 * ffn_floats) * sizeof(float); }
+  PanelProducts::Options products(const Model::Options& options) const {
+    return {options.compute, options.deterministic, options.max_batch_tokens, widths};
+  }
 };
 
 constexpr uint64_t kEmbeddedBeforeRelease = 256;
@@ -182,8 +185,7 @@ GgufModel::GgufModel(const GgufFile& file, const ModelShape& shape, ThreadPool& 
   norm_ = scratch_memory_.as<float>().data();
   gate_ = norm_ + scratch.norm_floats;
   up_ = gate_ + scratch.ffn_floats;
-  products_ = std::make_unique<PanelProducts>(pool_, options.compute, options.max_batch_tokens,
-                                              scratch.max_in);
+  products_ = std::make_unique<PanelProducts>(pool_, scratch.products(options));
   // Every weight once, and one row of the embedding.
   bytes_per_token_ = loader.n_bytes() + embedding_.n_bytes / shape_.vocab_size;
 }
@@ -276,7 +278,9 @@ void GgufModel::logits(const float* h, uint32_t n, float* out) const {
 
 }  // namespace
 
-bool compute_supported(Compute compute) { return OneDnnProducts::supported(compute); }
+bool compute_supported(Compute compute) {
+  return compute == Compute::kF32 || OneDnnProducts::supported(compute);
+}
 
 std::unique_ptr<Model> Model::load(const GgufFile& file, ThreadPool& pool, const Options& options) {
   if (!compute_supported(options.compute)) {
@@ -295,8 +299,7 @@ Model::Memory Model::plan_memory(const ModelShape& shape, const Options& options
   WeightLoader loader(nullptr, shape, options.compute);
   loader.lay_out(nullptr, nullptr);
   return {loader.n_bytes(),
-          scratch.n_bytes() + PanelProducts::scratch_bytes(
-                                  options.compute, options.max_batch_tokens, scratch.max_in)};
+          scratch.n_bytes() + PanelProducts::scratch_bytes(scratch.products(options))};
 }
 
 }  // namespace kvasir

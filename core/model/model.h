@@ -93,6 +93,9 @@ class Model {
   struct Options {
     Compute compute = Compute::kF32;
     uint32_t max_batch_tokens = 512;  // largest n_tokens of a call: sizes scratch
+    // bf16: a token's result does not depend on the other tokens of a call, bit for bit. In f32 it
+    // never does.
+    bool deterministic = false;
   };
   static std::unique_ptr<Model> load(const GgufFile& file, ThreadPool& pool,
                                      const Options& options);

@@ -20,12 +20,17 @@ struct PanelShape {
   bool accumulate;
 };
 
+// Inputs that oneDNN 2.6 sums in one chain before it adds the chains up: what our own kernel must
+// do to give the same bits. PanelProducts compares the two before it relies on it.
+constexpr uint32_t chain_inputs(uint32_t n_in) { return n_in <= 1024 ? 512 : 1024; }
+
 class OneDnnProducts {
  public:
+  // supported(compute) must hold.
   OneDnnProducts(Compute compute, uint32_t n_workers);
   ~OneDnnProducts();
-  // Whether oneDNN has a fast product of this type over panels: bf16 needs AVX-512 BF16 or AMX.
-  // f32 is always possible: without AVX-512, by its plain matrix product.
+  // Whether oneDNN has a fast product of this type over panels: f32 needs AVX-512, bf16 AVX-512
+  // BF16 or AMX.
   static bool supported(Compute compute);
   // x f32 or bf16 after `compute`. May be called by all workers at once.
   void multiply(const PanelShape& shape, const void* x, const void* w, float* y, uint32_t worker);

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -39,12 +40,25 @@ void load_panels(const GgufTensor& tensor, const PanelMatrix& matrix, ThreadPool
 class OneDnnProducts;
 
 // Products of f32 rows with panel matrices. Not thread-safe; parallel inside.
+//
+// In f32, and in every type with `deterministic`, a row's result does not depend on how many rows
+// share the call. Our kernel sums in the order of oneDNN's, which is compared when this is made;
+// where they differ, one of them multiplies all numbers of rows.
 class PanelProducts {
  public:
-  // At most max_rows rows of at most max_in inputs.
-  PanelProducts(ThreadPool& pool, Compute compute, uint32_t max_rows, uint32_t max_in);
+  // Which product takes few rows and which takes many.
+  enum class Forms { kBoth, kOwn, kOneDnn };  // kBoth: our kernel few, oneDNN many
+  struct Options {
+    Compute compute = Compute::kF32;
+    bool deterministic = false;
+    uint32_t max_rows = 0;         // of a call
+    std::vector<uint32_t> n_in{};  // all widths that rows may have
+    std::optional<Forms> forms{};  // for tests: these, whatever was compared
+  };
+  PanelProducts(ThreadPool& pool, const Options& options);
   ~PanelProducts();
-  static uint64_t scratch_bytes(Compute compute, uint32_t max_rows, uint32_t max_in);
+  static uint64_t scratch_bytes(const Options& options);
+  Forms forms() const { return forms_; }
 
   struct Product {
     const PanelMatrix* w;
@@ -65,10 +79,13 @@ class PanelProducts {
   template <class Fn>
   void for_panels(const Input& x, uint64_t n_panels, const Fn& fn);
 
+  Forms choose_forms(const Options& options);
+
   ThreadPool& pool_;
   Compute compute_;
-  Region rounded_;  // bf16: the inputs, rounded
-  std::unique_ptr<OneDnnProducts> onednn_;
+  Region rounded_;                          // bf16: the inputs, rounded
+  std::unique_ptr<OneDnnProducts> onednn_;  // null where it has no fast product
+  Forms forms_;
 };
 
 }  // namespace kvasir

@@ -25,6 +25,8 @@ uint32_t first_item(const LayerState& state, uint32_t block_size, uint32_t head)
   return static_cast<uint32_t>(blocks) * block_size;
 }
 
+uint32_t attn_flags(const BatchRow& row) { return row.prefills() ? KVASIR_ATTN_ROW_PREFILL : 0u; }
+
 // Where a living token stands.
 uint32_t item_of(const LayerState& state, uint32_t block_size, uint32_t head, uint32_t token) {
   if (token >= state.packed.end)
@@ -56,7 +58,7 @@ AttendStage::Part& AttendStage::new_part(uint32_t batch_row, const LayerState& s
 }
 
 void AttendStage::add_dense_row(Part& part, const BatchRow& row, uint32_t head, uint32_t n_blocks) {
-  part.rows.push_back({head, row.q_begin, row.n_q, 0, 0, n_blocks});
+  part.rows.push_back({head, row.q_begin, row.n_q, attn_flags(row), 0, n_blocks});
 }
 
 void AttendStage::add_block_row(Part& part, const BatchRow& row, uint32_t head,
@@ -73,7 +75,7 @@ void AttendStage::add_block_row(Part& part, const BatchRow& row, uint32_t head,
   if (window)
     for (uint32_t block = selection.window_begin / b; block * b < row.kv_len; ++block)
       part.items.push_back(block);
-  part.rows.push_back({head, row.q_begin, row.n_q, 0, begin, part.items.size()});
+  part.rows.push_back({head, row.q_begin, row.n_q, attn_flags(row), begin, part.items.size()});
 }
 
 void AttendStage::add_token_row(Part& part, const BatchRow& row, uint32_t head,
@@ -97,7 +99,7 @@ void AttendStage::add_token_row(Part& part, const BatchRow& row, uint32_t head,
         push(chosen.index[i] * per + t, width ? chosen.weight.data() + i * width : nullptr);
     for (uint32_t token = selection.window_begin; token < row.kv_len; ++token) push(token, nullptr);
   }
-  part.rows.push_back({head, row.q_begin, row.n_q, 0, begin, part.items.size()});
+  part.rows.push_back({head, row.q_begin, row.n_q, attn_flags(row), begin, part.items.size()});
 }
 
 // Parts of one sequence: one in the plain case; with constant-position candidates two, split at the

@@ -354,7 +354,7 @@ SIZE(kvasir_attn_row, 32);
 AT(kvasir_attn_row, kv_head, 0);
 AT(kvasir_attn_row, q_begin, 4);
 AT(kvasir_attn_row, n_q, 8);
-AT(kvasir_attn_row, reserved, 12);
+AT(kvasir_attn_row, flags, 12);
 AT(kvasir_attn_row, item_begin, 16);
 AT(kvasir_attn_row, item_end, 24);
 

@@ -18,8 +18,6 @@ enum class Engages { kSelects, kAfterPrompt, kNever };
 // the last prompt, or nothing, since what was evicted does not come back.
 enum class Rewinds { kAnywhere, kDecoded, kNever };
 
-constexpr double kClose = 1e-4;
-
 struct Row {
   std::string name;
   std::string preset;  // configs/strategies/<preset>.toml
@@ -35,8 +33,6 @@ struct Row {
   std::string slice{};  // key of the prompt tokens that share a choice; empty: prompts read densely
   std::string why{};    // of what is not the plain case
   uint32_t head_dim = 16;
-  // Of logits, where matrix products of other sizes sum in another order.
-  double rounding = kClose;
   bool is_variant = false;  // of another row: fewer sizes of each kind
 };
 

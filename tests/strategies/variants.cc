@@ -124,7 +124,6 @@ void add_surroundings(Variants& to) {
   for (const char* of : {"quest", "infllm", "h2o, in tokens", "infinigen", "magicpig"}) {
     Row& row = to.add(of, "q8_0", "storage.type_k=q8_0 storage.type_v=q8_0");
     row.head_dim = 32;  // values that q8_0 takes together
-    row.rounding = 5e-3;
   }
 }
 

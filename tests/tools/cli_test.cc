@@ -197,6 +197,35 @@ TEST_CASE("model logits writes float32 rows that agree with its JSON and with ru
   CHECK(m.folder.list() == std::vector<std::string>{"l.npy", "tiny.gguf"});
 }
 
+TEST_CASE("--deterministic: the same logits for every chunk size, and the reports say so") {
+  const TinyModel m;
+  std::string ids = "5";
+  for (int i = 0; i < 60; ++i) ids += "," + std::to_string(i * 37 % 500);
+  const auto logits = [&](const char* compute, const char* chunk) {
+    const std::string npy = m.folder.path("l.npy");
+    const Finished done =
+        run_kvasir({"model", "logits", "-m", m.path, "--tokens", ids, "-o", npy, "--compute",
+                    compute, "--deterministic", "--set", std::string("cache.chunk_size=") + chunk});
+    REQUIRE_MESSAGE(done.code == 0, done.err);
+    return read_bytes(npy);
+  };
+  for (const char* compute : {"auto", "f32"}) {
+    const auto whole = logits(compute, "128");
+    for (const char* chunk : {"1", "3", "16"}) CHECK(logits(compute, chunk) == whole);
+  }
+  const auto run = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"run", "-m", m.path, "-p", "a", "-n", "1", "--json"});
+    return json_of(more);
+  };
+  CHECK(run({"--compute", "f32"})["deterministic"] == true);
+  CHECK(run({"--deterministic"})["deterministic"] == true);
+  const Json usual = run({});
+  CHECK(usual["deterministic"] == (usual["compute"] == "f32"));
+  const std::string prompt = m.folder.write("prompt", "some words to begin with");
+  CHECK(json_of({"compare", "-m", m.path, "-f", prompt, "-s", "dense", "-n", "2", "--json",
+                 "--deterministic"})["deterministic"] == true);
+}
+
 TEST_CASE("run reports the engagement fields that a program may rely on") {
   const TinyModel m;
   const Json r = json_of({"run", "-m", m.path, "-p", "some words to begin with", "-n", "8",

@@ -175,6 +175,7 @@ void compare(Options options, const CompareOptions& o) {
   Engine& dense = session.load(static_cast<uint32_t>(context));
   Json report{{"model", options.model},
               {"compute", session.compute() == Compute::kBF16 ? "bf16" : "f32"},
+              {"deterministic", session.deterministic()},
               {"threads", session.pool().n_workers()},
               {"prompt_tokens", prompt.size()},
               {"decode_steps", o.n_predict},

@@ -65,7 +65,7 @@ std::string check_one(PluginHost& host, const Options& options, const ConfigOpti
   const ModelShape shape =
       given ? shape_for_planning(options.model, o.preset_name) : nominal_shape(strategy);
   try {
-    plan_strategy(host, strategy, shape, Compute::kF32, context_of(options, strategy, shape));
+    plan_strategy(host, strategy, shape, {Compute::kF32}, context_of(options, strategy, shape));
   } catch (const PluginError& e) {
     if (given || e.kind() != ErrorKind::kInput || !is_given_file(host, pipeline, e)) throw;
     return std::string("give -m or --preset to check this against your model: ") + e.what();
@@ -296,7 +296,7 @@ void explain_strategy(Options options, const ConfigOptions& o) {
       options.model.empty()
           ? std::string("shape of ") + shape.name + (given ? "" : "; give -m or --preset for yours")
           : options.model;
-  const MemoryPlan plan = plan_strategy(host, strategy, shape, Compute::kF32, context);
+  const MemoryPlan plan = plan_strategy(host, strategy, shape, {Compute::kF32}, context);
   report.update(settings_json(host, strategy, pipeline, plan));
   report["budgets"] = budgets_json(host, plan);
   report["memory"] = {{"representative_bytes", plan.record_bytes},

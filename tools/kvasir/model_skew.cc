@@ -39,6 +39,7 @@ void skew(const Options& options, const SkewOptions& o) {
   Model::Options model_options;
   model_options.compute = resolve_compute(options);
   model_options.max_batch_tokens = kBatchTokens;
+  model_options.deterministic = options.deterministic;
   const auto model = Model::load(file, host.pool(), model_options);
   if (o.fold) check_foldable(model->shape());
   ProgressBar bar("layers", !options.json);

@@ -105,13 +105,21 @@ void add_model_flags(CLI::App& app, Options& o) {
   app.add_option("-t,--threads", o.threads, "Worker threads (default: one per physical core)")
       ->envname("KVASIR_ARG_THREADS");
   app.add_option("--compute", o.compute,
-                 "Dense layers in f32 or bf16 (default: bf16 when the CPU has it)")
+                 "Dense layers in f32 or bf16 (default: bf16 when the CPU has it). In bf16 the "
+                 "chunk size may change greedy text, see --deterministic")
       ->check(CLI::IsMember({"auto", "f32", "bf16"}))
       ->envname("KVASIR_ARG_COMPUTE");
+  add_deterministic(app, o);
   app.add_option("--seed", o.seed, "Seed of sampling and of plugins that draw")
       ->envname("KVASIR_ARG_SEED");
   app.add_flag("--check-numerics", o.check_numerics, "Fail when attention yields NaN or infinity");
   add_not_yet_flags(app);
+}
+
+void add_deterministic(CLI::App& app, Options& o) {
+  app.add_flag("--deterministic", o.deterministic,
+               "bf16: the same text whatever the chunk size and company (slower)")
+      ->envname("KVASIR_ARG_DETERMINISTIC");
 }
 
 void add_sampler_flags(CLI::App& app, PromptOptions& o) {
@@ -268,6 +276,10 @@ Compute resolve_compute(const Options& o) {
     throw Error(ErrorKind::kResource,
                 "--compute bf16: this CPU has no bf16 matrix products; use --compute f32");
   return Compute::kF32;
+}
+
+bool is_deterministic(const Options& o) {
+  return o.deterministic || resolve_compute(o) == Compute::kF32;
 }
 
 std::string read_file(const std::string& path, const std::string& what) {

@@ -29,6 +29,7 @@ struct Options {
   std::string log_level = "warn";
   bool json = false;
   bool check_numerics = false;
+  bool deterministic = false;
 };
 
 struct PromptOptions {
@@ -61,6 +62,10 @@ StrategyConfig resolve_strategy(const Options& options);
 std::string find_strategy(const std::string& name);
 PluginSearch plugin_search(const Options& options);
 Compute resolve_compute(const Options& options);
+// Whether a token's result is promised not to depend on what shares its step: --deterministic, or
+// f32 dense layers, which never do.
+bool is_deterministic(const Options& options);
+void add_deterministic(CLI::App& app, Options& options);  // --deterministic
 std::string read_file(const std::string& path, const std::string& what);
 
 }  // namespace kvasir::tool

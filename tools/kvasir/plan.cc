@@ -126,7 +126,9 @@ void plan(const Options& options, const PlanOptions& o) {
   const StrategyConfig strategy = resolve_strategy(options);
   build_pipeline(strategy, host.registry(), host.services());
   const ModelShape shape = shape_for_planning(options.model, o.preset_name);
-  const Compute compute = resolve_compute(options);
+  Model::Options model;
+  model.compute = resolve_compute(options);
+  model.deterministic = options.deterministic;
   if (o.n_sequences == 0) throw input_error("--sequences must be above 0");
   const std::vector<uint32_t> contexts = o.contexts.empty()
                                              ? std::vector<uint32_t>{shape.max_context}
@@ -134,13 +136,13 @@ void plan(const Options& options, const PlanOptions& o) {
   const double bandwidth = bandwidth_of(o.bandwidth, host);
   Json report{{"model", options.model.empty() ? o.preset_name : options.model},
               {"strategy", strategy.name},
-              {"compute", compute == Compute::kBF16 ? "bf16" : "f32"},
+              {"compute", model.compute == Compute::kBF16 ? "bf16" : "f32"},
               {"n_sequences", o.n_sequences},
               {"available_bytes", memory_info().available_bytes}};
   if (bandwidth > 0) report["bandwidth_bytes_per_second"] = bandwidth;
   for (const uint32_t context : contexts)
     report["plans"].push_back(plan_json(
-        plan_strategy(host, strategy, shape, compute, context, o.n_sequences), context, bandwidth));
+        plan_strategy(host, strategy, shape, model, context, o.n_sequences), context, bandwidth));
   if (options.json) return print_json(report);
   print_text(report);
 }
@@ -160,6 +162,7 @@ void add_plan(CLI::App& app) {
   c->add_option("--compute", options->compute, "Dense layers in f32 or bf16")
       ->check(CLI::IsMember({"auto", "f32", "bf16"}))
       ->envname("KVASIR_ARG_COMPUTE");
+  add_deterministic(*c, *options);
   add_strategy_flags(*c, *options);
   c->callback([=] { plan(*options, *o); });
 }

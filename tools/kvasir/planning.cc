@@ -18,10 +18,8 @@ ModelShape shape_for_planning(const std::string& model, const std::string& prese
 }
 
 MemoryPlan plan_strategy(PluginHost& host, const StrategyConfig& strategy, const ModelShape& shape,
-                         Compute compute, uint32_t max_context, uint32_t max_sequences) {
+                         Model::Options model, uint32_t max_context, uint32_t max_sequences) {
   Pipeline pipeline = build_pipeline(strategy, host.registry(), host.services());
-  Model::Options model;
-  model.compute = compute;
   model.max_batch_tokens = std::max(strategy.cache.chunk_size.value, max_sequences);
   EngineOptions engine;
   engine.max_context = max_context;

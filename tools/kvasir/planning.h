@@ -17,8 +17,9 @@ inline uint64_t vocabulary_bytes(const ModelShape& shape) {
   return uint64_t{shape.vocab_size} * 160;
 }
 
-// Creates the strategy's plugins, binds them to this geometry, and asks them.
+// Creates the strategy's plugins, binds them to this geometry, and asks them. The strategy says how
+// many tokens a call of the model has.
 MemoryPlan plan_strategy(PluginHost& host, const StrategyConfig& strategy, const ModelShape& shape,
-                         Compute compute, uint32_t max_context, uint32_t max_sequences = 1);
+                         Model::Options model, uint32_t max_context, uint32_t max_sequences = 1);
 
 }  // namespace kvasir::tool

@@ -119,6 +119,7 @@ void run(const Options& options, const PromptOptions& prompt) {
     report["model"] = options.model;
     report["context"] = context;
     report["compute"] = session.compute() == Compute::kBF16 ? "bf16" : "f32";
+    report["deterministic"] = session.deterministic();
     report["threads"] = session.pool().n_workers();
     report["peak_resident_bytes"] = memory_info().peak_resident_bytes;
     report["planned_bytes"] = session.plan(context).total();

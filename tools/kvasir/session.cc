@@ -63,21 +63,25 @@ EngineOptions Session::engine_options(uint32_t max_context, uint32_t max_sequenc
   return made;
 }
 
+Model::Options Session::model_options(uint32_t max_queries) const {
+  Model::Options made;
+  made.compute = compute_;
+  made.max_batch_tokens = max_queries;
+  made.deterministic = options_.deterministic;
+  return made;
+}
+
 MemoryPlan Session::plan(uint32_t max_context, uint32_t max_sequences) {
   Pipeline pipeline = build_pipeline(strategy_, registry(), services());
-  Model::Options model;
-  model.compute = compute_;
-  model.max_batch_tokens = std::max(strategy_.cache.chunk_size.value, max_sequences);
+  const Model::Options model =
+      model_options(std::max(strategy_.cache.chunk_size.value, max_sequences));
   return make_plan(shape_, Model::plan_memory(*file_, model), pipeline,
                    engine_options(max_context, max_sequences), vocabulary_bytes(shape_));
 }
 
 void Session::load_model(uint32_t max_queries) {
   const auto begin = std::chrono::steady_clock::now();
-  Model::Options model;
-  model.compute = compute_;
-  model.max_batch_tokens = max_queries;
-  model_ = Model::load(*file_, pool(), model);
+  model_ = Model::load(*file_, pool(), model_options(max_queries));
   load_ms_ =
       std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
 }

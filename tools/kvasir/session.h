@@ -30,6 +30,7 @@ class Session {
   HostServices& services() { return host_.services(); }
   ThreadPool& pool() { return host_.pool(); }
   Compute compute() const { return compute_; }
+  bool deterministic() const { return is_deterministic(options_); }
 
   MemoryPlan plan(uint32_t max_context, uint32_t max_sequences = 1);
   // Refuses when the plan does not fit the machine, then loads weights.
@@ -42,6 +43,7 @@ class Session {
 
  private:
   void load_model(uint32_t max_queries);
+  Model::Options model_options(uint32_t max_queries) const;
   EngineOptions engine_options(uint32_t max_context, uint32_t max_sequences) const;
 
   Options options_;

@@ -138,6 +138,7 @@ class Evaluation {
   void print_report(size_t n_arms) const {
     Json report{{"model", options_.model},
                 {"compute", session_.compute() == Compute::kBF16 ? "bf16" : "f32"},
+                {"deterministic", session_.deterministic()},
                 {"threads", session_.pool().n_workers()},
                 {"seed", options_.seed},
                 {"samples", flags_.n},

@@ -19,6 +19,7 @@ namespace {
 using namespace kvasir;
 using attention::Geometry;
 using attention::KeyRows;
+using attention::Merge;
 using attention::Task;
 
 constexpr uint64_t kAlignment = 64;
@@ -66,11 +67,11 @@ class Cpu {
     };
     share_out(list_.tasks.size(), node,
               [&](uint64_t i, uint32_t worker) { attend(list_.tasks[i], out, worker); });
-    if (list_.to_merge.empty()) return;
+    if (list_.merges.empty()) return;
     // One kv head is merged by one worker, in the order of the parts and slices.
     host_.parallel_for(geometry_->n_kv_heads, 1, [&](uint64_t begin, uint64_t end, uint32_t) {
-      for (const Task& task : list_.to_merge) {
-        if (begin <= task.kv_head && task.kv_head < end) merge(task, out);
+      for (const Merge& m : list_.merges) {
+        if (begin <= m.kv_head && m.kv_head < end) merge(m, out);
       }
     });
   }
@@ -87,7 +88,7 @@ class Cpu {
  private:
   struct Worker {
     KeyRows keys;
-    std::vector<float> o, lse;  // of a second run of element types
+    std::vector<float> slice, run;  // results of a later slice, of a second run of element types
   };
   struct MassTask {
     const kvasir_attn_part* part;
@@ -151,18 +152,23 @@ class Cpu {
     return uint64_t{row} * geometry_->n_q_heads + uint64_t{kv_head} * geometry_->group_size();
   }
 
-  // Outputs of a task: rows of the call's arrays, or of its own place in the side buffer.
+  // Where a result goes: rows of the call's arrays, or a place of its own.
   struct Target {
     float *o, *lse;
     size_t o_stride, lse_stride;
   };
-  Target target(const Task& task, const kvasir_attn_out& out) {
+  Target compact(float* o, uint32_t n_q) const {
     const size_t group = geometry_->group_size();
-    if (task.side != attention::kDirect) {
-      float* o = side_.data() + task.side;
-      return {o, o + task.n_q * group * geometry_->v_dim, group * geometry_->v_dim, group};
-    }
-    const size_t head = first_head(task.q_begin, task.kv_head);
+    return {o, o + n_q * group * geometry_->v_dim, group * geometry_->v_dim, group};
+  }
+  Target compact(std::vector<float>& memory, uint32_t n_q) const {
+    memory.resize(n_q * geometry_->group_size() * (size_t{geometry_->v_dim} + 1));
+    return compact(memory.data(), n_q);
+  }
+  template <class Work>  // a Task or a Merge
+  Target target(const Work& work, uint64_t side, const kvasir_attn_out& out) {
+    if (side != attention::kDirect) return compact(side_.data() + side, work.n_q);
+    const size_t head = first_head(work.q_begin, work.kv_head);
     return {out.o + head * geometry_->v_dim, out.lse + head,
             size_t{geometry_->n_q_heads} * geometry_->v_dim, geometry_->n_q_heads};
   }
@@ -176,20 +182,39 @@ class Cpu {
     }
   }
 
+  // Slice by slice, each merged at once.
   void attend(const Task& task, const kvasir_attn_out& out, uint32_t worker) {
+    const Target to = target(task, task.side, out);
+    uint64_t begin = task.item_begin;
+    do {
+      const uint64_t end = std::min(begin + task.slice_items, task.item_end);
+      if (begin == task.item_begin) {
+        attend_slice(task, begin, end, to, worker);
+      } else {
+        const Target slice = compact(workers_[worker].slice, task.n_q);
+        attend_slice(task, begin, end, slice, worker);
+        merge_rows(slice, task.n_q, to);
+      }
+      begin = end;
+    } while (begin < task.item_end);
+  }
+
+  // Rows of another element type: a partial result of their own, merged at once.
+  void attend_slice(const Task& task, uint64_t begin, uint64_t end, const Target& to,
+                    uint32_t worker) {
     Worker& w = workers_[worker];
-    const bool decode = task.n_q == 1;
     const uint32_t* q_pos = task.part->q_pos + task.q_begin;
-    w.keys.build(*geometry_, *task.part, task.kv_head, task.item_begin, task.item_end,
-                 decode ? std::optional(*q_pos) : std::nullopt);
-    const Target to = target(task, out);
+    w.keys.build(*geometry_, *task.part, task.kv_head, begin, end,
+                 task.prefill ? std::nullopt : std::optional(*q_pos));
     if (w.keys.runs().empty()) return attend_run(task, {}, {}, to, worker);
     bool first = true;
     for (const KeyRows::Run& run : w.keys.runs()) {
       if (first) {
         attend_run(task, run, w.keys.rows(run), to, worker);
       } else {
-        attend_more(task, run, to, worker);
+        const Target more = compact(w.run, task.n_q);
+        attend_run(task, run, w.keys.rows(run), more, worker);
+        merge_rows(more, task.n_q, to);
       }
       first = false;
     }
@@ -199,7 +224,7 @@ class Cpu {
                   const Target& to, uint32_t worker) {
     const kernels::AttentionShape shape = kernel_shape(run);
     const float* q = query(*task.part, task.q_begin, task.kv_head);
-    if (task.n_q == 1) {
+    if (!task.prefill) {
       const Memory memory(host_, worker, kernels::attention_decode_scratch_bytes(shape));
       return kernels::attention_decode(shape, q, rows, to.o, to.lse, memory.get());
     }
@@ -216,34 +241,19 @@ class Cpu {
     kernels::attention_prefill(shape, tile, rows, memory.get());
   }
 
-  // Rows of another element type: a partial result of their own, merged at once.
-  void attend_more(const Task& task, const KeyRows::Run& run, const Target& to, uint32_t worker) {
-    Worker& w = workers_[worker];
-    const size_t group = geometry_->group_size();
-    const size_t v_dim = geometry_->v_dim;
-    w.o.resize(task.n_q * group * v_dim);
-    w.lse.resize(task.n_q * group);
-    attend_run(task, run, w.keys.rows(run), {w.o.data(), w.lse.data(), group * v_dim, group},
-               worker);
-    merge_rows(w.o.data(), w.lse.data(), task.n_q, to);
-  }
-
-  void merge_rows(const float* o, const float* lse, uint32_t n_q, const Target& to) const {
-    const size_t group = geometry_->group_size();
+  void merge_rows(const Target& from, uint32_t n_q, const Target& into) const {
     const size_t v_dim = geometry_->v_dim;
     for (size_t q = 0; q < n_q; ++q) {
-      for (size_t g = 0; g < group; ++g) {
-        kernels::merge_attention(to.o + q * to.o_stride + g * v_dim, to.lse + q * to.lse_stride + g,
-                                 o + (q * group + g) * v_dim, lse[q * group + g], v_dim);
+      for (size_t g = 0; g < geometry_->group_size(); ++g) {
+        kernels::merge_attention(
+            into.o + q * into.o_stride + g * v_dim, into.lse + q * into.lse_stride + g,
+            from.o + q * from.o_stride + g * v_dim, from.lse[q * from.lse_stride + g], v_dim);
       }
     }
   }
 
-  void merge(const Task& task, const kvasir_attn_out& out) {
-    const Target from = target(task, out);
-    Task direct = task;
-    direct.side = attention::kDirect;
-    merge_rows(from.o, from.lse, task.n_q, target(direct, out));
+  void merge(const Merge& m, const kvasir_attn_out& out) {
+    merge_rows(target(m, m.from, out), m.n_q, target(m, m.into, out));
   }
 
   // Slices of keys: no two tasks write the same key, so nothing is merged.

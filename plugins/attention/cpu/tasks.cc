@@ -10,8 +10,11 @@
 namespace kvasir::attention {
 namespace {
 
-constexpr uint64_t kSliceKeys = 2048;     // fewer are not worth a task of their own
+// Keys of a slice. Of a decoded token: fewer are not worth a task of their own. Of a prompt:
+// queries are packed once per slice, for 8,192 keys at a hundredth of the cost.
+constexpr uint64_t kDecodeSliceKeys = 2048, kPrefillSliceKeys = 8192;
 constexpr uint32_t kTaskQueryRows = 512;  // query rows of a prefill task: 64 KiB of S, 0.5 MiB of o
+constexpr uint64_t kMostSpread = uint64_t{1} << 24;  // floats of a row's results by slice: 64 MiB
 
 uint64_t floats_of(const Geometry& g, uint32_t n_q) {
   return uint64_t{n_q} * g.group_size() * (uint64_t{g.v_dim} + 1);
@@ -49,9 +52,7 @@ void check_part(const Geometry& g, const kvasir_attn_part& part) {
 TaskPlanner::TaskPlanner(const Geometry& geometry, uint32_t n_workers)
     : geometry_(geometry),
       queries_per_task_(std::max(16u, kTaskQueryRows / geometry.group_size())),
-      max_slices_(std::max(1u, 4 * n_workers / geometry.n_kv_heads)) {
-  if (n_workers == 1) max_slices_ = 1;
-}
+      n_workers_(n_workers) {}
 
 // The first row that names a (query, kv head) writes its output, later ones are merged into it.
 // True when the row may write all of its pairs itself.
@@ -73,38 +74,67 @@ bool TaskPlanner::claim(const kvasir_attn_row& row, TaskList& out) {
 void TaskPlanner::add_row(const kvasir_attn_part& part, const kvasir_attn_row& row, TaskList& out) {
   check_row(geometry_, part, row);
   const bool direct = claim(row, out);
-  const uint64_t n_items = row.item_end - row.item_begin;
+  const bool prefill = row.flags & KVASIR_ATTN_ROW_PREFILL;
   const uint64_t per_item = geometry_.keys_per_item(part);
-  const uint64_t slices = std::clamp<uint64_t>(n_items * per_item / kSliceKeys, 1, max_slices_);
-  const uint32_t q_step = decodes(row.n_q) ? 1 : queries_per_task_;
-  const uint64_t n_parts = (row.n_q + q_step - 1) / q_step * slices;
-  uint64_t part_of_row = 0;
+  const uint64_t slice_items =
+      std::max<uint64_t>(1, (prefill ? kPrefillSliceKeys : kDecodeSliceKeys) / per_item);
+  const uint64_t n_items = row.item_end - row.item_begin;
+  const uint64_t n_slices = std::max<uint64_t>(1, (n_items + slice_items - 1) / slice_items);
+  const uint32_t q_step = prefill ? queries_per_task_ : 1;
+  const uint32_t n_tiles = (row.n_q + q_step - 1) / q_step;
+  // A task per slice where there would be too few tasks; a token's are cheap to merge.
+  const bool few = !prefill || uint64_t{n_tiles} * geometry_.n_kv_heads < uint64_t{2} * n_workers_;
+  const bool spread = n_workers_ > 1 && n_slices > 1 && few &&
+                      n_slices * floats_of(geometry_, row.n_q) <= kMostSpread;
+  Task tile{};
+  tile.part = &part;
+  tile.kv_head = row.kv_head;
+  tile.prefill = prefill;
+  tile.item_begin = row.item_begin;
+  tile.item_end = row.item_end;
+  tile.slice_items = slice_items;
+  tile.n_parts_of_row = n_tiles * (spread ? n_slices : 1);
   for (uint32_t q = 0; q < row.n_q; q += q_step) {
-    for (uint64_t slice = 0; slice < slices; ++slice) {
-      Task task{};
-      task.part = &part;
-      task.kv_head = row.kv_head;
-      task.q_begin = row.q_begin + q;
-      task.n_q = std::min(q_step, row.n_q - q);
-      task.item_begin = row.item_begin + n_items * slice / slices;
-      task.item_end = row.item_begin + n_items * (slice + 1) / slices;
-      task.side = kDirect;
-      task.part_of_row = part_of_row++;
-      task.n_parts_of_row = n_parts;
-      task.cost = (task.item_end - task.item_begin) * per_item * task.n_q;
-      if (!direct || slice != 0) {
-        task.side = out.side_floats;
-        out.side_floats += floats_of(geometry_, task.n_q);
-        out.to_merge.push_back(task);
+    tile.q_begin = row.q_begin + q;
+    tile.n_q = std::min(q_step, row.n_q - q);
+    tile.cost = n_items * per_item * tile.n_q;
+    add_tile(tile, direct, spread, out);
+    tile.part_of_row += spread ? n_slices : 1;
+  }
+}
+
+// The slices are merged into the first one's result, and that into the outputs.
+void TaskPlanner::add_tile(const Task& tile, bool direct, bool spread, TaskList& out) {
+  const auto take_side = [&] {
+    const uint64_t at = out.side_floats;
+    out.side_floats += floats_of(geometry_, tile.n_q);
+    return at;
+  };
+  const uint64_t first = direct ? kDirect : take_side();
+  Task task = tile;
+  task.side = first;
+  if (spread) {
+    const uint64_t n_items = tile.item_end - tile.item_begin;
+    task.cost = tile.cost * tile.slice_items / n_items;
+    for (uint64_t at = tile.item_begin; at < tile.item_end; at += tile.slice_items) {
+      task.item_begin = at;
+      task.item_end = std::min(at + tile.slice_items, tile.item_end);
+      if (at != tile.item_begin) {
+        task.side = take_side();
+        out.merges.push_back({tile.kv_head, tile.q_begin, tile.n_q, task.side, first});
       }
       out.tasks.push_back(task);
+      ++task.part_of_row;
     }
+  } else {
+    out.tasks.push_back(task);
   }
+  if (!direct) out.merges.push_back({tile.kv_head, tile.q_begin, tile.n_q, first, kDirect});
 }
 
 void TaskPlanner::plan(const kvasir_attn_in& in, TaskList& out) {
   out.tasks.clear();
-  out.to_merge.clear();
+  out.merges.clear();
   out.to_clear.clear();
   out.side_floats = 0;
   claimed_.clear();

@@ -12,50 +12,59 @@ namespace kvasir::attention {
 
 inline constexpr uint64_t kDirect = UINT64_MAX;
 
-// Some queries of one row against some of its items.
+// Some queries of one row against some of its items, slice by slice: the partial results of the
+// slices are merged in their order, so it does not matter which of them share a task.
 struct Task {
   const kvasir_attn_part* part;
   uint32_t kv_head;
   uint32_t q_begin;  // row of the q view and of the outputs
   uint32_t n_q;
+  bool prefill;  // the kernel: one for prompts, one for single tokens
   uint64_t item_begin;
   uint64_t item_end;
-  // Where the partial result goes: the call's outputs, or [n_q][group_size] (o, then lse) at this
-  // offset of the side buffer, to be merged into the outputs afterwards.
+  uint64_t slice_items;
+  // Where the result goes: the call's outputs, or [n_q][group_size] (o, then lse) at this offset of
+  // the side buffer.
   uint64_t side;
   uint64_t cost;                         // keys times queries
   uint64_t part_of_row, n_parts_of_row;  // which task it is of its row's
 };
 
+// A result of the side buffer goes into another, or into the call's outputs.
+struct Merge {
+  uint32_t kv_head, q_begin, n_q;
+  uint64_t from, into;  // offsets of the side buffer; kDirect: the outputs
+};
+
 struct TaskList {
-  std::vector<Task> tasks;     // longest first
-  std::vector<Task> to_merge;  // those with a side result, in the order of merging
-  uint64_t side_floats = 0;    // size of the side buffer
+  std::vector<Task> tasks;    // longest first
+  std::vector<Merge> merges;  // to be done in this order
+  uint64_t side_floats = 0;   // size of the side buffer
   struct Pairs {
     uint32_t kv_head, q_begin, n_q;
   };
   std::vector<Pairs> to_clear;  // outputs no task writes directly: start as the empty set
 };
 
-// Tasks of run(). Cuts depend on the row itself and on n_workers, never on the rest of the batch:
-// the result of a sequence is the same alone and in company.
+// Tasks of run(). What is computed does not depend on the number of workers, on the rest of the
+// batch, or on the other queries of a row: slices begin at fixed places of the row's item list, a
+// slice of which a query sees nothing leaves its result as it was, and the order of merging is that
+// of the list. Only who computes what depends on them.
 class TaskPlanner {
  public:
   TaskPlanner(const Geometry& geometry, uint32_t n_workers);
   void plan(const kvasir_attn_in& in, TaskList& out);
 
-  // Queries of a task: more share one conversion of K and V, fewer balance better.
+  // Queries of a prompt per task: more share one conversion of K and V, fewer balance better.
   uint32_t queries_per_task() const { return queries_per_task_; }
-  // Whether so few queries go to the decode kernel, one by one.
-  bool decodes(uint32_t n_q) const { return n_q == 1 || n_q * geometry_.group_size() <= 16; }
 
  private:
   void add_row(const kvasir_attn_part& part, const kvasir_attn_row& row, TaskList& out);
+  void add_tile(const Task& tile, bool direct, bool spread, TaskList& out);
   bool claim(const kvasir_attn_row& row, TaskList& out);
 
   const Geometry& geometry_;
-  uint32_t queries_per_task_;
-  uint64_t max_slices_;
+  uint32_t queries_per_task_, n_workers_;
   std::vector<bool> claimed_;  // [query][kv_head]: some earlier row writes it
 };
 

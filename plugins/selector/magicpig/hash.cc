@@ -60,7 +60,7 @@ void Planes::codes(const float* x, size_t x_stride, size_t n, uint16_t* code,
     const size_t rows = std::min(kernels::kPanelProductRows, n - at);
     for (size_t p = 0; p < n_planes; p += kernels::kPanelWidth)
       kernels::panel_product(kernels::ElementType::kF32, x + at * x_stride, x_stride, rows,
-                             panels_.data() + p * head_dim_, head_dim_,
+                             panels_.data() + p * head_dim_, head_dim_, head_dim_,
                              std::min(kernels::kPanelWidth, n_planes - p), false, work.data() + p,
                              n_planes);
     for (size_t i = 0; i < rows; ++i) {

@@ -7,6 +7,7 @@
 #include <deque>
 #include <limits>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <vector>
 
@@ -127,14 +128,17 @@ struct AttentionCase {
     return parts.size() - 1;
   }
 
+  // Several queries are a piece of a prompt unless `flags` say otherwise.
   void add_row(size_t part, uint32_t kv_head, uint32_t q_begin, uint32_t n_q, uint64_t item_begin,
-               uint64_t item_end) {
-    rows[part].push_back({kv_head, q_begin, n_q, 0, item_begin, item_end});
+               uint64_t item_end, std::optional<uint32_t> flags = {}) {
+    const uint32_t usual = n_q > 1 ? KVASIR_ATTN_ROW_PREFILL : 0u;
+    rows[part].push_back({kv_head, q_begin, n_q, flags.value_or(usual), item_begin, item_end});
   }
   void add_rows_of_all_heads(size_t part, uint32_t q_begin, uint32_t n_q,
-                             std::pair<uint64_t, uint64_t> items) {
+                             std::pair<uint64_t, uint64_t> items,
+                             std::optional<uint32_t> flags = {}) {
     for (uint32_t head = 0; head < geometry.n_kv_heads; ++head) {
-      add_row(part, head, q_begin, n_q, items.first, items.second);
+      add_row(part, head, q_begin, n_q, items.first, items.second, flags);
     }
   }
   void set_items(size_t part, std::vector<uint32_t> items) {
