@@ -49,7 +49,7 @@ struct Engine::Impl {
   }
 
   void bind();
-  void add_owner(Representative* representative, Selector* selector, const kvasir_layout& layout);
+  void add_owner(Representative* representative, Selector* selector, const RecordLayout& layout);
   Sequence& find(SequenceId id) const;
   void release_step(LayerState& layer) {
     store->release_step(layer);
@@ -113,7 +113,7 @@ void Engine::Impl::bind() {
     add_owner(pipeline.representative.get(), nullptr, pipeline.representative->layout());
   for (auto& selector : pipeline.selectors) {
     if (selector->has_update()) add_owner(nullptr, selector.get(), selector->layout());
-    const kvasir_sel_limits& limits = selector->limits();
+    const SelectorLimits& limits = selector->limits();
     if (limits.flags & KVASIR_LIMIT_PREFILL_SELECT && limits.prefill_slice_tokens)
       slice_tokens = slice_tokens ? std::min(slice_tokens, limits.prefill_slice_tokens)
                                   : limits.prefill_slice_tokens;
@@ -133,7 +133,7 @@ void Engine::Impl::bind() {
 }
 
 void Engine::Impl::add_owner(Representative* representative, Selector* selector,
-                             const kvasir_layout& layout) {
+                             const RecordLayout& layout) {
   context->owners.push_back(
       {representative, selector, layout,
        SlabLayout(layout, geometry.n_kv_heads, geometry.block_size, kPageBlocks)});
@@ -306,7 +306,8 @@ void Engine::truncate(SequenceId id, uint32_t kv_len) {
     if (kv_len <= seq.prompt_end || state.selection.made_at >= kv_len - seq.prompt_end)
       state.selection = {};
     state.final_blocks = std::min(state.final_blocks, kv_len / m.geometry.block_size);
-    if (kv_len < seq.prompt_end) state.restricted.clear();
+    if (kv_len < seq.prompt_end || kv_len + 1 < m.pipeline.strategy.cache.dense_below_tokens.value)
+      state.restricted.clear();
     const uint32_t n_units =
         state.restricted_unit == KVASIR_UNIT_BLOCK ? kv_len / m.geometry.block_size : kv_len;
     for (auto& reachable : state.restricted)

@@ -205,7 +205,7 @@ void StateStage::observe(uint32_t layer, const std::vector<BatchRow>& rows, Atte
     return false;
   };
   for (auto& selector : c_.pipeline.selectors) {
-    const kvasir_sel_limits& limits = selector->limits();
+    const SelectorLimits& limits = selector->limits();
     if (!(limits.mass_at & at) || !selector->has_observe()) continue;
     if (c_.aside(c_.index_of(*selector))) continue;
     const auto first = from(limits.mass_last_queries);
@@ -231,7 +231,7 @@ void StateStage::observe_selector(Selector& selector, uint32_t layer,
                                   const std::vector<BatchRow>& rows,
                                   const std::vector<std::vector<HeadMass>>& mass,
                                   uint32_t n_queries, uint32_t moment, uint32_t flags) {
-  const kvasir_sel_limits& limits = selector.limits();
+  const SelectorLimits& limits = selector.limits();
   const uint32_t group = c_.group_size(), kv_heads = c_.geometry.n_kv_heads;
   const uint32_t per = limits.mass_level == KVASIR_MASS_BLOCK ? c_.geometry.block_size : 1;
   std::vector<uint64_t> offsets{0};
@@ -325,13 +325,14 @@ void StateStage::feed_mass(SlabOwner& owner, uint32_t layer, const std::vector<B
 void StateStage::evict(const std::vector<BatchRow>& rows, uint32_t plan_at, uint32_t moment,
                        uint32_t flags) {
   for (auto& selector : c_.pipeline.selectors) {
-    const kvasir_sel_limits& limits = selector->limits();
+    const SelectorLimits& limits = selector->limits();
     if (!(limits.plan_at & plan_at) || !selector->has_evict_plan()) continue;
     for (uint32_t layer = 0; layer < c_.geometry.n_layers; ++layer) {
       if (c_.dense_layer[layer]) continue;
       std::vector<BatchRow> due;
       std::vector<Candidates> candidates;
       for (const BatchRow& row : rows) {
+        if (row.kv_len < limits.dense_below_tokens) continue;
         if (plan_at == KVASIR_PLAN_AT_STEP_END && limits.plan_every_tokens &&
             row.seq->decode_index % limits.plan_every_tokens != 0)
           continue;
@@ -360,7 +361,7 @@ void StateStage::evict(const std::vector<BatchRow>& rows, uint32_t plan_at, uint
 std::string StateStage::plan(Selector& selector, uint32_t layer, const std::vector<BatchRow>& due,
                              const std::vector<const Candidates*>& candidates, uint32_t moment,
                              uint32_t flags) {
-  const kvasir_sel_limits& limits = selector.limits();
+  const SelectorLimits& limits = selector.limits();
   uint64_t capacity = 0;
   for (const Candidates* candidate : candidates)
     capacity += candidate->max_count() * c_.geometry.n_kv_heads;

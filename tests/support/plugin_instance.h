@@ -35,6 +35,14 @@ inline Entry entry_of(const std::string& plugin) {
   return entry;
 }
 
+// As the host hands it to limits().
+inline kvasir_sel_limits blank_limits() {
+  kvasir_sel_limits limits{};
+  limits.struct_size = sizeof limits;
+  limits.max_units = KVASIR_NO_LIMIT;
+  return limits;
+}
+
 // One instance of the only plugin in a file. When create() fails, status() and text() say why, and
 // nothing else may be called. Table = kvasir_selector, …
 template <class Table>
@@ -90,6 +98,7 @@ class PluginInstance {
       const kvasir_option_schema& schema = desc_->options[i];
       const auto found = set.find(schema.key);
       if (found == set.end() && (schema.flags & KVASIR_OPTION_OPTIONAL)) continue;
+      if (found == set.end() && schema.group && another_is_set(schema, set)) continue;
       kvasir_option option{schema.key, schema.def, 0, 0};
       if (found != set.end()) {
         ++used;
@@ -100,6 +109,14 @@ class PluginInstance {
     }
     REQUIRE_MESSAGE(used == set.size(), "a test sets an option the plugin does not have");
     return out;
+  }
+  bool another_is_set(const kvasir_option_schema& schema, const OptionValues& set) const {
+    for (uint32_t i = 0; i < desc_->n_options; ++i) {
+      const kvasir_option_schema& other = desc_->options[i];
+      if (other.group && std::string(other.group) == schema.group && set.count(other.key) != 0)
+        return true;
+    }
+    return false;
   }
   static kvasir_value value(const kvasir_option_schema& schema,
                             const OptionValues::mapped_type& v) {

@@ -100,7 +100,7 @@ TEST_CASE("an instance that is not what it should be is refused") {
       {"create", {"create", "I do not want to", "KVASIR_ERR_INVALID"}},
       {"create.silent", {"gave no reason", "defect"}},
       {"create.null", {"without an instance"}},
-      {"table.small", {"bytes; a selector of ABI 0.1 has", "struct_size"}},
+      {"table.small", {"bytes; a selector has at least", "struct_size"}},
       {"table.tiny", {"has 8 bytes"}},
       {"table.kind", {"is a storage, not a selector"}},
       {"table.desc", {"its own description"}},
@@ -123,6 +123,36 @@ TEST_CASE("a table larger than ours is a newer plugin, and welcome") {
   CHECK(s.limits().max_units == 32);
 }
 
+TEST_CASE("a table may end behind its last function; what lies there is not called") {
+  Fixture f;
+  Selector s = f.refused("table.short");
+  CHECK_FALSE(s.has_select());
+  CHECK_FALSE(s.has_evict_plan());
+  s.read_limits();
+  CHECK(s.limits().max_units == 32);
+}
+
+TEST_CASE(
+    "none, a number and no limit are three things; so are no slice, one per chunk, a number") {
+  Fixture f;
+  const auto limits = [&](const char* fault) {
+    Selector s = f.selector(fault);
+    s.read_limits();
+    return s.limits();
+  };
+  CHECK(limits("").max_units == 32);
+  CHECK((limits("").flags & KVASIR_LIMIT_ZERO_UNITS) == 0);
+  CHECK(limits("limits.none").max_units == 0);
+  CHECK((limits("limits.none").flags & KVASIR_LIMIT_ZERO_UNITS) != 0);
+  CHECK(limits("limits.silent").max_units == 0);
+  CHECK((limits("limits.silent").flags & KVASIR_LIMIT_ZERO_UNITS) == 0);
+  CHECK((limits("").flags & KVASIR_LIMIT_PREFILL_SELECT) == 0);
+  CHECK((limits("limits.chunk").flags & KVASIR_LIMIT_PREFILL_SELECT) != 0);
+  CHECK(limits("limits.chunk").prefill_slice_tokens == 0);
+  CHECK((limits("limits.slice").flags & KVASIR_LIMIT_PREFILL_SELECT) != 0);
+  CHECK(limits("limits.slice").prefill_slice_tokens == 48);
+}
+
 TEST_CASE("refusals before the run are the configuration's, or the machine's") {
   Fixture f;
   kvasir_geometry geometry{};
@@ -138,8 +168,8 @@ TEST_CASE("refusals before the run are the configuration's, or the machine's") {
 
 TEST_CASE("limits with values this ABI does not know are refused") {
   Fixture f;
-  for (const char* fault : {"limits.unit", "limits.scope", "limits.flags", "limits.zero",
-                            "limits.plan_at", "limits.mass", "limits.reserved"}) {
+  for (const char* fault : {"limits.unit", "limits.scope", "limits.both", "limits.plan_at",
+                            "limits.mass", "limits.reserved"}) {
     CAPTURE(fault);
     Selector s = f.selector(fault);
     check_says(failure_of([&] { s.read_limits(); }), {"limits", "defect of the plugin"});
@@ -164,6 +194,8 @@ TEST_CASE("a failing step names plugin, function, layer and sequence") {
                                  "lost my way", "KVASIR_ERR_INTERNAL"});
   check_says(failure("select.silent"), {"gave no reason (a defect of the plugin)"});
   check_says(failure("select.unknown"), {"unknown status 42"});
+  check_says(failure("select.again"), {"select() may not answer so", "KVASIR_AGAIN"});
+  check_says(failure("select.rebuild"), {"select() may not answer so", "KVASIR_REBUILD"});
   check_says(failure("select.unterminated"), {"xxxx"});
 }
 

@@ -231,13 +231,13 @@ TEST_SUITE("plugins/selector") {
     FakeHost host;
     Selector tokens(host, "block_topk", {{"budget_tokens", int64_t{100}}});
     tokens.bind(small_geometry());
-    kvasir_sel_limits limits{};
+    kvasir_sel_limits limits = blank_limits();
     REQUIRE(tokens->limits(tokens.self(), &limits, tokens.err()) == KVASIR_OK);
     CHECK(limits.max_units == 6);
     CHECK(limits.scope == KVASIR_SCOPE_KV_HEAD);
     CHECK(limits.unit == KVASIR_UNIT_BLOCK);
     Selector blocks = shared_selector(host, 96);
-    limits = {};
+    limits = blank_limits();
     REQUIRE(blocks->limits(blocks.self(), &limits, blocks.err()) == KVASIR_OK);
     CHECK(limits.max_units == 96);
     CHECK(limits.scope == KVASIR_SCOPE_SEQUENCE);

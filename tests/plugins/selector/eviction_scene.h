@@ -77,7 +77,7 @@ class EvictionScene {
     }
     const kvasir_mass mass{sizeof(kvasir_mass),
                            KVASIR_UNIT_TOKEN,
-                           limits.mass_reduce,
+                           limits.mass.reduce,
                            1,
                            static_cast<uint32_t>(value.size()),
                            0,
@@ -96,7 +96,7 @@ class EvictionScene {
     REQUIRE(from.size() == n_rows);
     const SelectionBuffer listed(KVASIR_UNIT_TOKEN, limits.scope, from);
     SelectionBuffer out(KVASIR_UNIT_TOKEN, limits.scope, n_rows, listed.selection.capacity);
-    out.selection.action = limits.action;
+    out.selection.action = limits.plans.action;
     kvasir_step& step = at(layer, moment);
     step.candidates = candidates.empty() ? nullptr : &listed.selection;
     status = selector->evict_plan(selector.self(), &step, &out.selection, selector.err());
@@ -132,7 +132,7 @@ class EvictionScene {
 
   FakeHost host;
   PluginInstance<kvasir_selector> selector;
-  kvasir_sel_limits limits{};
+  kvasir_sel_limits limits = blank_limits();
   kvasir_layout layout{};
   kvasir_step_row row{};
   const kvasir_slab* slab = nullptr;

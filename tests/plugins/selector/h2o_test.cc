@@ -218,9 +218,10 @@ TEST_SUITE("plugins/selector/h2o") {
 
   TEST_CASE("drop evicts, mask restricts") {
     const kvasir_geometry geometry = eviction_geometry(4, 8);
-    CHECK(limits_of({}, geometry).action == KVASIR_ACTION_EVICT);
-    CHECK(limits_of({{"mode", std::string("mask")}}, geometry).action == KVASIR_ACTION_RESTRICT);
-    CHECK(limits_of({}, geometry).flags == KVASIR_LIMIT_OBSERVE_WRITES_SLAB);
+    CHECK(limits_of({}, geometry).plans.action == KVASIR_ACTION_EVICT);
+    CHECK(limits_of({{"mode", std::string("mask")}}, geometry).plans.action ==
+          KVASIR_ACTION_RESTRICT);
+    CHECK((EvictionScene("h2o", {}, geometry).layout.flags & KVASIR_LAYOUT_OBSERVE_WRITES) != 0);
   }
 
   TEST_CASE("budgets that contradict each other are refused") {
