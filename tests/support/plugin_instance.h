@@ -8,6 +8,7 @@
 #include <kvasir/kvasir.h>
 
 #include <cstdint>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <string>
@@ -41,6 +42,22 @@ inline kvasir_sel_limits blank_limits() {
   limits.struct_size = sizeof limits;
   limits.max_units = KVASIR_NO_LIMIT;
   return limits;
+}
+
+// Whether the host decides between these options of the only plugin in a file.
+inline bool are_alternatives(const FakeHost& host, const std::string& plugin,
+                             std::initializer_list<const char*> keys) {
+  kvasir_request request{sizeof(kvasir_request), 0, nullptr};
+  kvasir_err err{sizeof err, 0, {}};
+  REQUIRE(entry_of(plugin)(host.host(), &request, &err) == KVASIR_OK);
+  const kvasir_desc& desc = *request.plugin->describe(0);
+  std::map<std::string, std::string> group;
+  for (uint32_t i = 0; i < desc.n_options; ++i)
+    if (desc.options[i].group) group[desc.options[i].key] = desc.options[i].group;
+  const std::string first = group[*keys.begin()];
+  for (const char* key : keys)
+    if (group[key] != first) return false;
+  return first != "";
 }
 
 // One instance of the only plugin in a file. When create() fails, status() and text() say why, and

@@ -88,7 +88,7 @@ class Preselect : public sdk::Sequences<Votes> {
         window_size_(options.u32("window_size")),
         separate_(options.choice("head_select_mode") == 1),
         with_last_layer_(options.boolean("union_with_last_layer")) {
-    if (options.delivered(kCapacityKey)) capacity_.emplace(kCapacityKey, options.u32(kCapacityKey));
+    if (options.delivered(kCapacityKey)) capacity_.emplace(options, kCapacityKey);
     if (options.delivered("kernel_size")) kernel_size_ = options.u32("kernel_size");
   }
 
