@@ -27,8 +27,9 @@ class BlockStore {
   // v_dim; opens the blocks that are missing. Afterwards leases say n_tokens of the new length.
   void append(BlockList& layer, uint32_t layer_index, uint32_t kv_len, const float* k,
               const float* v, uint32_t n);
-  // Seals blocks [begin, end), which are full.
-  void seal(BlockList& layer, uint32_t begin, uint32_t end);
+  // Seals blocks [begin, end), which are full; under the names of their content where they have
+  // one.
+  void seal(BlockList& layer, uint32_t begin, uint32_t end, const ContentHash& content = {});
   // Guarantees k and v of every listed block until release_step(); waits for transfers. Error when
   // a block is lost. Does nothing for storage with stable leases.
   void make_resident(BlockList& layer, std::span<const uint32_t> blocks);

@@ -3,6 +3,7 @@
 #include "core/runtime/engine.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <map>
@@ -49,6 +50,9 @@ struct Engine::Impl {
   }
 
   void bind();
+  // Before tokens of a prompt are computed: their blocks are named by their content, if they may
+  // be.
+  void name_content(Sequence& seq, std::span<const TokenId> tokens) const;
   void add_owner(Representative* representative, Selector* selector, const RecordLayout& layout);
   Sequence& find(SequenceId id) const;
   void release_step(LayerState& layer) {
@@ -82,6 +86,7 @@ struct Engine::Impl {
   std::unique_ptr<AttendStage> attend_stage;
   std::unique_ptr<StateStage> state_stage;
   uint32_t slice_tokens = 0;
+  Hash128 content_run{};     // what K and V of all sequences depend on
   uint64_t block_bytes = 0;  // K and V of one block of one layer, all kv heads
   std::map<SequenceId, std::unique_ptr<Sequence>> sequences;
   SequenceId next_id = 1;
@@ -89,6 +94,18 @@ struct Engine::Impl {
   std::vector<float> h, x, q, k, v, o, q_constant, q_target;
   std::vector<uint32_t> positions;
 };
+
+void Engine::Impl::name_content(Sequence& seq, std::span<const TokenId> tokens) const {
+  const auto is_short_of = [](const LayerState& layer) {
+    return layer.packed.end != 0 || !layer.dead.empty();
+  };
+  const bool has_evicted = std::any_of(seq.layers.begin(), seq.layers.end(), is_short_of);
+  const bool by_slot = pipeline.strategy.cache.positions.value == Positions::kSlot;
+  // A step that failed leaves tokens that were named and never computed.
+  const bool is_off = seq.content.n_tokens() != seq.kv_len;
+  if (has_evicted || by_slot || is_off || select_stage->selects_in_prefill()) seq.content.taint();
+  seq.content.append(tokens);
+}
 
 void Engine::Impl::bind() {
   block_bytes = binding->storage.block_bytes;
@@ -118,6 +135,9 @@ void Engine::Impl::bind() {
       slice_tokens = slice_tokens ? std::min(slice_tokens, limits.prefill_slice_tokens)
                                   : limits.prefill_slice_tokens;
   }
+  content_run =
+      hash_of(std::array<uint64_t, 4>{geometry.model_hash, geometry.k_state,
+                                      binding->formats[0].dtype_k, binding->formats[0].dtype_v});
   context->faults.assign(pipeline.selectors.size(), 0);
   uint32_t sparse = 0, leader = 0;
   const uint32_t step = std::max(1u, pipeline.strategy.cache.layer_step.value);
@@ -259,6 +279,7 @@ SequenceId Engine::open() {
   seq->id = m.next_id++;
   seq->layers.resize(m.geometry.n_layers);
   for (LayerState& layer : seq->layers) layer.slabs.resize(m.context->owners.size());
+  seq->content = ContentHash(m.content_run, m.geometry.block_size);
   for (auto& selector : m.pipeline.selectors) selector->seq_open(seq->id);
   if (m.pipeline.representative) m.pipeline.representative->seq_open(seq->id);
   m.pipeline.storage->seq_open(seq->id);
@@ -318,6 +339,7 @@ void Engine::truncate(SequenceId id, uint32_t kv_len) {
   }
   seq.kv_len = kv_len;
   seq.tokens.resize(kv_len);
+  seq.content.truncate(kv_len);
   seq.prompt_end = std::min(seq.prompt_end, kv_len);
   seq.prompt_begin = std::min(seq.prompt_begin, kv_len);
   seq.decode_index = kv_len - seq.prompt_end;
@@ -351,6 +373,7 @@ SequenceId Engine::load(std::span<const std::byte> bytes, const std::string& nam
   const SequenceId id = open();
   try {
     load_sequence(*impl_->context, bytes, name, impl_->find(id));
+    impl_->find(id).content.taint();
   } catch (...) {
     close(id);
     throw;
@@ -386,6 +409,7 @@ uint32_t Engine::prefill(SequenceId id, std::span<const TokenId> tokens,
       const uint32_t flags = (done == 0 ? KVASIR_STEP_FIRST_CHUNK : 0u) |
                              (done + n == total ? KVASIR_STEP_LAST_CHUNK : 0u);
       const std::vector<BatchRow> rows{{&seq, 0, n, seq.kv_len + n}};
+      m.name_content(seq, tokens.subspan(done, n));
       m.model_call([&] { m.model.embed(tokens.subspan(done, n), m.h.data()); });
       m.run_layers(rows, true, flags);
       seq.tokens.insert(seq.tokens.end(), tokens.begin() + done, tokens.begin() + done + n);
@@ -434,6 +458,7 @@ void Engine::decode(std::span<const DecodeItem> items, std::span<float> logits) 
       if (row.seq == &seq)
         throw Error(ErrorKind::kInternal,
                     "sequence " + std::to_string(item.seq) + " stands twice in one decode step");
+    seq.content.taint();  // a decoded token has seen what its strategy let it see
     rows.push_back({&seq, static_cast<uint32_t>(rows.size()), 1, seq.kv_len + 1});
     tokens.push_back(item.token);
   }

@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "core/runtime/content_hash.h"
 #include "core/runtime/slab.h"
 
 namespace kvasir {
@@ -90,6 +91,7 @@ struct Sequence {
   uint32_t prompt_begin = 0, prompt_end = 0;
   uint32_t decode_index = 0;  // decoded tokens since the prompt's end
   std::vector<int32_t> tokens;
+  ContentHash content;  // names of its full blocks
   std::vector<LayerState> layers;
 };
 

@@ -82,7 +82,7 @@ void StateStage::appended(uint32_t layer, const std::vector<BatchRow>& rows, uin
     send(owner, layer, rows, moment, flags, items);
   }
   for (const BatchRow& row : rows)
-    c_.store.seal(row.seq->layers[layer], row.first_pos() / b, row.kv_len / b);
+    c_.store.seal(row.seq->layers[layer], row.first_pos() / b, row.kv_len / b, row.seq->content);
 }
 
 void StateStage::left_window(uint32_t layer, const std::vector<BatchRow>& rows, uint32_t moment,
