@@ -238,12 +238,19 @@ TEST_CASE("a storage's answers are checked as they come back") {
 
   check_says(failure_of([&] { f.storage("plan").plan({}); }), {"block_bytes is zero"});
   check_says(failure_of([&] { f.storage("formats.type").formats(); }), {"unknown element type"});
+  check_says(failure_of([&] { f.storage("formats.stride").formats(); }), {"stride", "alignment"});
   check_says(failure_of([&] { f.storage("formats.endless").formats(); }), {"room for"});
   const auto acquire = [&](const char* fault) {
     return failure_of([&] { f.storage(fault).acquire({key}, KVASIR_ACQUIRE_READ, &lease); });
   };
   check_says(acquire("acquire.null"), {"layer 2", "block 5", "without K and V"});
   check_says(acquire("acquire.state"), {"state 9"});
+  for (const auto& [fault, said] : {std::pair{"seal.null", "without K and V"},
+                                    std::pair{"seal.again", "seal() may not answer so"}}) {
+    Storage s = f.storage(fault);
+    REQUIRE(s.acquire({key}, KVASIR_ACQUIRE_WRITE, &lease) == KVASIR_OK);
+    check_says(failure_of([&] { s.seal({key}, &lease); }), {"seal", said});
+  }
   CHECK(f.storage("acquire.again").acquire({key}, KVASIR_ACQUIRE_WRITE, &lease) == KVASIR_AGAIN);
   check_says(failure_of([&] { f.storage("drop").drop({key}, KVASIR_DROP_FORGET); }),
              {"drop", "layer 2", "the disk is gone", "KVASIR_ERR_IO"});
@@ -305,6 +312,27 @@ TEST_CASE("a representative says how large its records are, within reason") {
     Representative bad = load(id);
     check_says(failure_of([&] { bad.read_layout(); }), {"record_bytes", "multiple of 4"});
   }
+}
+
+TEST_CASE("scores are finite, whichever candidate they are of") {
+  Fixture f;
+  kvasir_step_row row{};
+  const kvasir_step step = step_of_layer(0, row);
+  kvasir_score_in in{};
+  in.q.rank = 3;
+  in.q.shape[1] = 2;  // query heads
+  const uint64_t offsets[] = {0, 1, 3};
+  std::vector<float> value(3);
+  kvasir_score_out out{sizeof out, 0, offsets, value.data()};
+  const auto score = [&](const char* id) {
+    Representative r =
+        make<Representative>(f.registry, f.host.services, section(Kind::kRepresentative, id));
+    return failure_of([&] { r.score(step, in, out); });
+  };
+  CHECK(score("org.test.representative") == "");
+  CHECK(value == std::vector<float>{1.0f, -3.0f, 1.0f});
+  for (const char* id : {"org.test.rep_nan", "org.test.rep_inf", "org.test.rep_minus_inf"})
+    check_says(score(id), {"score", "not a number or infinite", "defect of the plugin"});
 }
 
 TEST_CASE("an instance keeps its plugin when the registry is gone") {

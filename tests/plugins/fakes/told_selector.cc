@@ -64,6 +64,7 @@ class ToldSelector {
     RecordedCall& call = note(calls_, RecordedCall::kUpdate, step);
     for (const kvasir_update_item& item : items) {
       call.items.push_back(item);
+      call.first_key.push_back(*static_cast<const float*>(item.lease->k));
       call.items.back().lease = nullptr, call.items.back().mass = nullptr;
     }
   }
