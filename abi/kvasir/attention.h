@@ -1,4 +1,5 @@
 /* AttentionBackend: the arithmetic over what was selected.
+ * Since 0.2.
  * SPDX-License-Identifier: Apache-2.0 OR MIT */
 #ifndef KVASIR_ATTENTION_H
 #define KVASIR_ATTENTION_H

@@ -1,4 +1,5 @@
 /* Convenience for plugins in C. Nothing here crosses the ABI: use it, copy it, or do without.
+ * Since 0.2.
  * SPDX-License-Identifier: Apache-2.0 OR MIT */
 #ifndef KVASIR_C_PLUGIN_H
 #define KVASIR_C_PLUGIN_H
@@ -22,12 +23,11 @@ static inline const kvasir_step_row* kvasir_row(const kvasir_step* step, uint32_
 }
 
 /* static const kvasir_option_schema option = KVASIR_INT_OPTION("stride", "blocks", …); */
-#define KVASIR_INT_OPTION(key_, unit_, help_, def_, min_, max_)                               \
-  {                                                                                           \
-    sizeof(kvasir_option_schema), KVASIR_OPTION_INT, 0u, 0u, key_, 0, 0, unit_, help_,        \
-        {KVASIR_OPTION_INT, 0u, def_, 0.0, 0, 0}, {KVASIR_OPTION_INT, 0u, min_, 0.0, 0, 0}, { \
-      KVASIR_OPTION_INT, 0u, max_, 0.0, 0, 0                                                  \
-    }                                                                                         \
+#define KVASIR_INT_OPTION(key_, unit_, help_, def_, min_, max_)                             \
+  {                                                                                         \
+    sizeof(kvasir_option_schema), KVASIR_OPTION_INT, 0u, 0u, key_, 0, 0, unit_, help_,      \
+        {KVASIR_OPTION_INT, 0u, def_, 0.0, 0, 0}, {KVASIR_OPTION_INT, 0u, min_, 0.0, 0, 0}, \
+        {KVASIR_OPTION_INT, 0u, max_, 0.0, 0, 0}, 0, 0                                      \
   }
 
 /* Last in a file with one plugin, beside the note: its table and the entry. desc_: a static

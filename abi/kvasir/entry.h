@@ -1,4 +1,5 @@
 /* The one exported symbol, the note a loader reads before dlopen, host and plugin tables.
+ * Since 0.2.
  * SPDX-License-Identifier: Apache-2.0 OR MIT */
 #ifndef KVASIR_ENTRY_H
 #define KVASIR_ENTRY_H

@@ -1,4 +1,5 @@
 /* Geometry of a run and the header every instance of every kind begins with.
+ * Since 0.2.
  * SPDX-License-Identifier: Apache-2.0 OR MIT */
 #ifndef KVASIR_INSTANCE_H
 #define KVASIR_INSTANCE_H

@@ -1,54 +1,73 @@
-/* KVSelector: which blocks or tokens each kv head attends to; what to give up.
+/* KVSelector: which blocks or tokens each kv head attends to; what to give up. Since 0.2.
  * SPDX-License-Identifier: Apache-2.0 OR MIT */
 #ifndef KVASIR_SELECTOR_H
 #define KVASIR_SELECTOR_H
 
-#include <kvasir/step.h>
+#include <kvasir/records.h>
+
+/* In limits(): the number of units is not limited. 0 is a limit, too: none. */
+#define KVASIR_NO_LIMIT UINT64_MAX
 
 #define KVASIR_PLAN_AT_PROMPT_END 1u
 #define KVASIR_PLAN_AT_CHUNK_END 2u
 #define KVASIR_PLAN_AT_STEP_END 4u
 
 #define KVASIR_POS_TRUE 0u     /* keys at the positions of their tokens */
-#define KVASIR_POS_CONSTANT 1u /* unrotated K only: query at pos_const, keys at 0 */
+#define KVASIR_POS_CONSTANT 1u /* unrotated K only: query at `constant`, keys at 0 */
 
-#define KVASIR_PART_ALL 0u    /* mass over everything attended */
-#define KVASIR_PART_WINDOW 1u /* mass over window and open block only */
+/* In kvasir_prefill_wish: one slice per chunk. */
+#define KVASIR_SLICE_CHUNK 0xffffffffu
 
-#define KVASIR_LIMIT_OBSERVE_WRITES_SLAB 1u
-#define KVASIR_LIMIT_WANT_PROMPT_END 2u /* same as the flag of its layout(): either will do */
-#define KVASIR_LIMIT_PREFILL_SELECT 4u  /* select() in prefill too, per slice */
-#define KVASIR_LIMIT_ZERO_UNITS 8u      /* max_units = 0 says none is selected, not "no limit" */
+/* One struct per ability, each for the functions it names. All lie inside kvasir_sel_limits and
+ * never grow: a new ability is a new struct at its end. All zero: not wanted. */
 
-/* Filled by limits(); the host zeroes it first, and zero is the plain case. */
+/* evict_plan() */
+typedef struct kvasir_plan_wish {
+  uint32_t at;           /* KVASIR_PLAN_AT_* set: when it is asked */
+  uint32_t every_tokens; /* STEP_END: only every n-th decoded token; 0 = each */
+  uint32_t action;       /* default KVASIR_ACTION_* of its plans */
+  uint32_t reserved;
+} kvasir_plan_wish;
+
+/* speculate() */
+typedef struct kvasir_speculation {
+  uint32_t layers_ahead; /* 0 = not called */
+  uint32_t reserved;
+} kvasir_speculation;
+
+/* select() in prefill, and prefill() */
+typedef struct kvasir_prefill_wish {
+  uint32_t slice_tokens; /* select and attend per slice of so many tokens of the chunk, or
+                            KVASIR_SLICE_CHUNK; 0 = prompts are attended densely */
+  uint32_t last_queries; /* prefill() is given so many of the prompt's last ones, or
+                            KVASIR_ALL_QUERIES; 0 = not called */
+} kvasir_prefill_wish;
+
+/* Of sink and candidates, where they are attended. */
+typedef struct kvasir_positions {
+  uint32_t mode;     /* KVASIR_POS_* */
+  uint32_t constant; /* position of the query with KVASIR_POS_CONSTANT */
+} kvasir_positions;
+
+/* Filled by limits(). The host zeroes it first and sets max_units to KVASIR_NO_LIMIT, so that a
+ * selector which only selects says unit and scope. */
 typedef struct kvasir_sel_limits {
   uint32_t struct_size;
-  uint32_t unit;      /* KVASIR_UNIT_* of its rows and candidate ranges */
-  uint32_t scope;     /* finest KVASIR_SCOPE_* it returns */
-  uint32_t flags;     /* KVASIR_LIMIT_* */
-  uint64_t max_units; /* most candidates selected per row, or kept by its plans; 0 = no limit, no
-                         bypass by count (but see KVASIR_LIMIT_ZERO_UNITS) */
-  uint64_t dense_below_tokens;   /* kv_len below which attending everything is better */
-  uint32_t plan_at;              /* KVASIR_PLAN_AT_* set: when evict_plan is asked */
-  uint32_t plan_every_tokens;    /* STEP_END: only every n-th decoded token; 0 = each */
-  uint32_t action;               /* default KVASIR_ACTION_* of its plans */
-  uint32_t speculate_ahead;      /* layers; 0 = no speculate() */
-  uint32_t mass_at;              /* KVASIR_MASS_AT_* set; 0 = no observe() */
-  uint32_t mass_level;           /* KVASIR_MASS_ROWS, _BLOCK, _TOKEN */
-  uint32_t mass_reduce;          /* KVASIR_MASS_PER_Q_HEAD … */
-  uint32_t mass_part;            /* KVASIR_PART_* */
-  uint32_t mass_last_queries;    /* of the prompt; UINT32_MAX = all */
-  uint32_t prefill_last_queries; /* of the prompt, for prefill(); UINT32_MAX = all */
-  uint32_t prefill_slice_tokens; /* PREFILL_SELECT: select and attend per slice of the chunk */
-  uint32_t pos_mode;             /* KVASIR_POS_* of sink and candidates */
-  uint32_t pos_const;
+  uint32_t unit;  /* KVASIR_UNIT_* of its rows and candidate ranges */
+  uint32_t scope; /* finest KVASIR_SCOPE_* it returns */
   uint32_t reserved;
-  /* For plans only; neither checked nor a reason to bypass. */
-  uint64_t expected_units;   /* the most selected per row at max_context, where that is no limit for
-                                all lengths or rows: of rows that differ the mean; 0 = max_units */
-  uint64_t state_bytes;      /* memory of its own, records of the slab apart, that max_sequences
-                                sequences of max_context tokens leave in all layers */
-  uint64_t state_peak_bytes; /* the most it needs at once on the way there; 0 = as state_bytes */
+  uint64_t max_units;          /* most candidates selected per row, or kept by its plans: 0 = none,
+                                  KVASIR_NO_LIMIT. Where all candidates fit, select() is not called */
+  uint64_t expected_units;     /* for plans only, with KVASIR_NO_LIMIT: the most selected per row at
+                                  max_context, of rows that differ the mean; 0 = not known */
+  uint64_t dense_below_tokens; /* kv_len below which attending everything is better; the user may
+                                  ask for more (cache.dense_below_tokens) */
+  kvasir_mass_wish mass;       /* for observe() */
+  kvasir_plan_wish plans;
+  kvasir_speculation speculation;
+  kvasir_prefill_wish prefill;
+  kvasir_positions positions;
+  kvasir_memory memory;
 } kvasir_sel_limits;
 
 /* What select(), speculate() and prefill() see. Undeclared needs are null / zero-sized. The rows of
@@ -66,21 +85,18 @@ typedef struct kvasir_sel_in {
   const uint64_t* lease_offsets; /* [n_rows + 1] */
 } kvasir_sel_in;
 
-/* Bytes of the selector's own slab, same meaning as a representative's; see representative.h. */
-struct kvasir_layout;
-
 typedef struct kvasir_selector {
   kvasir_instance base;
   /* [control] after bind. */
   kvasir_status (*limits)(void* self, kvasir_sel_limits* out, kvasir_err* err) KVASIR_NOEXCEPT;
   /* [control] (optional) own per-block records, kept by the host. With update(). record_bytes = 0:
    * update() is wanted, a slab is not. */
-  kvasir_status (*layout)(void* self, struct kvasir_layout* out, kvasir_err* err) KVASIR_NOEXCEPT;
+  kvasir_status (*layout)(void* self, kvasir_layout* out, kvasir_err* err) KVASIR_NOEXCEPT;
   /* [step] (optional) n items, item_size apart: build, append, block full, prompt end. */
   kvasir_status (*update)(void* self, const kvasir_step* step, const kvasir_update_item* items,
                           uint32_t n, uint32_t item_size, kvasir_err* err) KVASIR_NOEXCEPT;
   /* [step] (optional) APPENDED: queries of the prompt's last tokens, as
-   * limits.prefill_last_queries asks. */
+   * limits.prefill.last_queries asks. */
   kvasir_status (*prefill)(void* self, const kvasir_step* step, const kvasir_sel_in* in,
                            kvasir_err* err) KVASIR_NOEXCEPT;
   /* [step] (optional) INPUT of step->layer, sequences that decode: x of that layer and the query the host computed from it

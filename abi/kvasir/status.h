@@ -1,4 +1,5 @@
 /* Status codes and the caller-owned error record.
+ * Since 0.2.
  * SPDX-License-Identifier: Apache-2.0 OR MIT */
 #ifndef KVASIR_STATUS_H
 #define KVASIR_STATUS_H
@@ -8,15 +9,23 @@
 typedef int32_t kvasir_status;
 
 #define KVASIR_OK 0
-/* Positive: not a failure, the host acts. */
-#define KVASIR_FALLBACK 1 /* attend densely for this call; counted and reported */
-#define KVASIR_AGAIN 2    /* over a budget right now: try later */
-#define KVASIR_REBUILD 3  /* state is lost: the host feeds update() again from the start */
+/* Positive: not a failure, the host acts. Each is legal where it is named here; from any other
+ * function it is a fault, as an unknown status is.
+ * FALLBACK: select (attend densely in this call; counted and reported), speculate (no guess),
+ *   evict_plan (no plan: everything stays).
+ * AGAIN: acquire and prefetch (over a budget right now: try later), drain (not done in time).
+ * REBUILD: seq_truncate (state is lost: the host feeds update() again from the start). */
+#define KVASIR_FALLBACK 1
+#define KVASIR_AGAIN 2
+#define KVASIR_REBUILD 3
 /* Negative: failures, each with a sentence in kvasir_err. */
 #define KVASIR_ERR_INVALID (-1)     /* an argument or option value is wrong */
 #define KVASIR_ERR_UNSUPPORTED (-2) /* legal, but not by this plugin */
 #define KVASIR_ERR_VERSION (-3)     /* the other side is too old or too new */
-#define KVASIR_ERR_CAPACITY (-4)    /* buffer too small; the needed count was written, no effect */
+/* Buffer too small: the needed count was written, nothing else changed. Legal from formats, select
+ * and speculate; the host calls again with the same arguments and that much room, and the answer
+ * must fit then. evict_plan has room for every candidate from the start. */
+#define KVASIR_ERR_CAPACITY (-4)
 #define KVASIR_ERR_OUT_OF_MEMORY (-5)
 #define KVASIR_ERR_IO (-6)
 #define KVASIR_ERR_CANCELLED (-7)

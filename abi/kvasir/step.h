@@ -1,4 +1,5 @@
 /* The step batch: what every step call of every kind is told about the moment.
+ * Since 0.2.
  * SPDX-License-Identifier: Apache-2.0 OR MIT */
 #ifndef KVASIR_STEP_H
 #define KVASIR_STEP_H
@@ -95,9 +96,9 @@ typedef struct kvasir_mass {
 typedef struct kvasir_update_item {
   uint32_t row; /* of the step */
   uint32_t block;
-  uint32_t first_new;        /* inside the block */
+  uint32_t first_new;        /* inside the block; the rows before it are in the lease, too */
   uint32_t n_new;            /* may be 0 */
-  uint32_t n_tokens;         /* valid in the block */
+  uint32_t n_tokens;         /* valid in the block: rows [0, n_tokens) of the lease */
   uint32_t flags;            /* KVASIR_ITEM_* */
   const kvasir_lease* lease; /* K and V of all kv heads */
   const float* mass;         /* [n_q_heads][n_tokens], or null */

@@ -1,4 +1,5 @@
 /* Storage: where blocks live, in which type, what moves between tiers.
+ * Since 0.2.
  * SPDX-License-Identifier: Apache-2.0 OR MIT */
 #ifndef KVASIR_STORAGE_H
 #define KVASIR_STORAGE_H
@@ -44,7 +45,7 @@ typedef struct kvasir_storage {
   kvasir_status (*plan)(void* self, const kvasir_geometry* geometry, kvasir_storage_plan* out,
                         kvasir_err* err) KVASIR_NOEXCEPT;
   /* [control] after bind: the layouts its leases use. Writes *n_formats; CAPACITY when too small.
-   */
+   * The host has filled struct_size of every element. */
   kvasir_status (*formats)(void* self, kvasir_kv_format* out, uint32_t capacity,
                            uint32_t* n_formats, kvasir_err* err) KVASIR_NOEXCEPT;
   /* [step] one lease per key. WRITE on a new key allocates: KVASIR_AGAIN or OUT_OF_MEMORY when
@@ -54,11 +55,16 @@ typedef struct kvasir_storage {
                            kvasir_err* err) KVASIR_NOEXCEPT;
   void (*release)(void* self, const uint64_t* leases, uint32_t n) KVASIR_NOEXCEPT; /* [step] */
   /* [step] blocks are full: leases (WRITE) become `keys`, may be quantised once, may spill. The
-   * leases stay valid for reading and are refreshed in place (handle, format and pointers may
-   * change). */
+   * leases stay valid for reading, under the same id, and are refreshed in place (handle, format
+   * and pointers may change). A key that a sealed block has already says that the bytes are equal.
+   * The storage then keeps both under one name, or gives the new bytes up for the old ones and
+   * counts both holders: each seal is one holder, whom one drop() takes away. The handle says which
+   * block a lease is on; a look-up without one finds either. */
   kvasir_status (*seal)(void* self, const kvasir_block_key* keys, uint32_t n, uint32_t key_size,
                         kvasir_lease* leases, uint32_t lease_size, kvasir_err* err) KVASIR_NOEXCEPT;
-  /* [any] the holder no longer needs them; not while leased. */
+  /* [any] the holder no longer needs them; not while leased. Bytes go with the last holder. A slice
+   * (one head of a block written for all) frees nothing by itself: the bytes go when every head was
+   * dropped, or the whole block is. A slice dropped twice is ERR_INVALID. */
   kvasir_status (*drop)(void* self, const kvasir_block_key* keys, uint32_t n, uint32_t key_size,
                         uint32_t mode, kvasir_err* err) KVASIR_NOEXCEPT;
   /* [any] (optional: everything is always resident) asynchronous; takes the first *accepted keys.

@@ -1,4 +1,5 @@
 /* Element types, memory kinds, tensor views, selections, slabs, leases: the shared nouns.
+ * Since 0.2.
  * SPDX-License-Identifier: Apache-2.0 OR MIT */
 #ifndef KVASIR_TYPES_H
 #define KVASIR_TYPES_H
@@ -41,6 +42,8 @@ typedef struct kvasir_view {
 } kvasir_view;
 
 /* How the blocks of a storage are laid out; leases name one by its index in geometry.formats.
+ * Strides are multiples of the element type's alignment: F32 4 bytes; F16, BF16, Q8_0 and Q4_0 2
+ * (scales are f16); FP8 1. The pointers of a lease keep to it, too.
  * Row t of kv head h of a lease that covers all heads: k + h * k_head_stride + t * k_token_stride,
  * elements contiguous, quantised ones in groups along the row; V likewise, never transposed. A
  * lease of one head starts at that head: add no head stride. */
@@ -60,19 +63,22 @@ typedef struct kvasir_kv_format {
 #define KVASIR_LEASE_FAILED 2u       /* lost or corrupt; k and v are null */
 
 /* Zero-copy access to one block of one layer. While leased, bytes neither move nor change, except
- * rows that the holder of a WRITE lease writes. */
+ * rows that the holder of a WRITE lease writes. The storage counts its leases: a block may be
+ * leased for reading any number of times, for writing once at a time, and each lease ends with one
+ * release() of its id. token_pos, pos_begin and n_tokens are the host's, whether the block is open
+ * or sealed: what a storage writes there is not read. */
 typedef struct kvasir_lease {
   uint64_t lease;  /* for release(); 0 = nothing to release */
   uint64_t handle; /* for later keys; 0 = none */
   void* k;
   void* v;
-  const uint32_t* token_pos; /* position per token, or null: pos_begin + t. Set by the host */
-  uint32_t pos_begin;        /* set by the host */
-  uint32_t n_tokens;         /* valid rows, set by the host for the open block */
-  uint32_t kv_head;          /* KVASIR_ALL_HEADS or the one head it covers */
-  uint32_t format;           /* index into geometry.formats */
-  uint32_t tier;             /* the storage's own numbering, 0 = fastest */
-  uint32_t state;            /* KVASIR_LEASE_* */
+  const uint32_t* token_pos; /* position per token, or null: pos_begin + t */
+  uint32_t pos_begin;
+  uint32_t n_tokens; /* valid rows */
+  uint32_t kv_head;  /* KVASIR_ALL_HEADS or the one head it covers */
+  uint32_t format;   /* index into geometry.formats */
+  uint32_t tier;     /* the storage's own numbering, 0 = fastest */
+  uint32_t state;    /* KVASIR_LEASE_* */
 } kvasir_lease;
 
 /* Rows of indices, compressed: what a selector returns, and what it may choose from.

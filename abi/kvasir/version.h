@@ -1,4 +1,5 @@
 /* ABI version, and the macros every other header uses.
+ * Since 0.2.
  * SPDX-License-Identifier: Apache-2.0 OR MIT */
 #ifndef KVASIR_VERSION_H
 #define KVASIR_VERSION_H
@@ -6,10 +7,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A host refuses a plugin only when the major differs or the plugin's required minor is above the
- * host's. While the major is 0 a minor may change anything; from 1.0 on structs only grow. */
+/* A host runs a plugin whose major is its own, whose minor is KVASIR_ABI_MINOR_MIN of the host's
+ * headers or later, and which requires no later minor than the host's. Between KVASIR_ABI_MINOR_MIN
+ * and KVASIR_ABI_MINOR structs only grew. While the major is 0 a release may raise the first of the
+ * two, and so break older plugins; from 1.0 on it stays. */
 #define KVASIR_ABI_MAJOR 0u
-#define KVASIR_ABI_MINOR 1u
+#define KVASIR_ABI_MINOR 2u
+#define KVASIR_ABI_MINOR_MIN 2u
 
 /* Function types are no-throw in C++: no exception, longjmp or signal handler crosses the line.
  * Before C++17 the type cannot say so; the rule is the same. */

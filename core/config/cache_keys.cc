@@ -146,6 +146,7 @@ constexpr CacheKey kKeys[] = {
     kDense,
     {"dense_layer_num", "dense_layers", &set_dense_layer_num, nullptr, nullptr},
     number_key<&C::dense_layer_every, 0, kMaxLayers>("dense_layer_every"),
+    number_key<&C::dense_below_tokens, 0, kMaxTokens>("dense_below_tokens"),
     number_key<&C::token_step, 0, kMaxTokens>("token_step"),
     number_key<&C::layer_step, 1, kMaxLayers>("layer_step"),
     enum_key<&C::head_select_mode, kHeadSelectModes>("head_select_mode"),

@@ -58,7 +58,8 @@ struct CacheConfig {
   Setting<uint32_t> window_flush_tokens{0};               // prompt mode: hand over in bulk
   Setting<std::vector<uint32_t>> dense_layers{};          // alias dense_layer_num = n: 0..n-1
   Setting<uint32_t> dense_layer_every{0};                 // n: layers 0, n, 2n … too; 0 = none
-  Setting<uint32_t> token_step{0};                        // 0 = the plugin's reuse_steps
+  Setting<uint32_t> dense_below_tokens{0};  // kv_len below which a step is dense, nothing given up
+  Setting<uint32_t> token_step{0};          // 0 = the plugin's reuse_steps
   Setting<uint32_t> layer_step{1};
   Setting<HeadSelectMode> head_select_mode{HeadSelectMode::kSeparate};  // "separate", "shared"
   Setting<GqaReduce> gqa_reduce{GqaReduce::kSum};

@@ -7,15 +7,12 @@ namespace kvasir {
 
 Attention::Attention(const OpenPlugin& plugin, const HostServices& services,
                      const ResolvedOptions& options)
-    : Instance(plugin, services, options, KVASIR_KIND_ATTENTION, abi_0_1::kAttentionBytes) {
+    : Instance(plugin, services, options, KVASIR_KIND_ATTENTION, abi_least::kAttentionBytes),
+      table_(copy_table<kvasir_attention>()) {
   if (!table().plan || !table().run) defect("create", "its backend has no plan() or run()");
   if ((desc().provides & KVASIR_PROVIDE_MASS) && !table().mass) {
     defect("create", "it provides attention mass, but has no mass()");
   }
-}
-
-const kvasir_attention& Attention::table() const {
-  return reinterpret_cast<const kvasir_attention&>(base());
 }
 
 bool Attention::has_mass() const { return table().mass != nullptr; }

@@ -11,9 +11,15 @@
 
 namespace kvasir {
 
+// Why a call failed: in the plugin's words, or that this function may not answer so.
+inline std::string refusal_text(const char* function, kvasir_status status, const kvasir_err& err) {
+  if (status < KVASIR_OK && status != KVASIR_ERR_CAPACITY) return err_text(err);
+  return std::string(function) + "() may not answer so (a defect of the plugin)";
+}
+
 template <class Fn>
 kvasir_status Instance::step_call(const char* function, const kvasir_step* step, Fn&& fn,
-                                  uint32_t layer) {
+                                  std::initializer_list<kvasir_status> accepted, uint32_t layer) {
   if (step) layer = step->layer;
   kvasir_err err{};
   err.struct_size = sizeof(err);
@@ -26,10 +32,10 @@ kvasir_status Instance::step_call(const char* function, const kvasir_step* step,
     stats_.nanos += static_cast<uint64_t>((end - begin).count());
   }
   ++stats_.calls;
-  const bool is_known = status >= KVASIR_OK && status <= KVASIR_REBUILD;
-  if (is_known || status == KVASIR_ERR_CAPACITY) [[likely]]
+  if (status == KVASIR_OK) [[likely]]
     return status;
-  fail(function, status, err_text(err), step, layer);
+  if (std::find(accepted.begin(), accepted.end(), status) != accepted.end()) return status;
+  fail(function, status, refusal_text(function, status, err), step, layer);
 }
 
 template <class Fn>
@@ -41,7 +47,8 @@ kvasir_status Instance::control_call(const char* function, Fn&& fn, kvasir_statu
     const BreadcrumbScope crumb({plugin_.desc->id, function, Breadcrumb::kNoLayer});
     status = fn(&err);
   }
-  if (status != KVASIR_OK && status != accepted) fail(function, status, err_text(err));
+  if (status != KVASIR_OK && status != accepted)
+    fail(function, status, refusal_text(function, status, err));
   return status;
 }
 

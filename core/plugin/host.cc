@@ -51,7 +51,7 @@ struct HostServices::Impl {
       : pool(pool_), sink(std::move(log_)), scratch(pool.n_workers()) {
     host = {sizeof(kvasir_host),
             KVASIR_ABI_MAJOR,
-            KVASIR_ABI_MINOR,
+            KVASIR_ABI_MINOR_MIN,
             KVASIR_ABI_MINOR,
             "kvasir",
             KVASIR_VERSION_TEXT,

@@ -16,6 +16,7 @@ std::string abi_text(uint32_t major, uint32_t minor) {
 
 const std::string& host_text() {
   static const std::string text = "this host (kvasir " KVASIR_VERSION_TEXT ") speaks " +
+                                  abi_text(KVASIR_ABI_MAJOR, KVASIR_ABI_MINOR_MIN) + " to " +
                                   abi_text(KVASIR_ABI_MAJOR, KVASIR_ABI_MINOR);
   return text;
 }
@@ -39,6 +40,10 @@ std::string judge_version(const PluginNote& note) {
   if (note.abi_major != KVASIR_ABI_MAJOR) {
     return "needs plugin ABI " + std::to_string(note.abi_major) + ".x; " + host_text() +
            "; rebuild it against this host's headers, or use a host of that ABI";
+  }
+  if (note.abi_minor < KVASIR_ABI_MINOR_MIN) {
+    return "was built for plugin ABI " + abi_text(note.abi_major, note.abi_minor) + "; " +
+           host_text() + "; rebuild it against this host's headers";
   }
   if (note.required_minor > KVASIR_ABI_MINOR) {
     return "needs plugin ABI " + abi_text(note.abi_major, note.required_minor) + " or newer; " +

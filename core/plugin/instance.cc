@@ -55,13 +55,13 @@ void Instance::check_table(uint32_t expected_kind, size_t min_table_bytes) {
   kvasir_instance& table = *instance_;
   const auto refuse = [&](const std::string& what) {
     // The base struct is whole: let the plugin clean up. Otherwise nothing in it can be trusted.
-    if (table.struct_size >= abi_0_1::kInstanceBytes && table.destroy) table.destroy(table.self);
+    if (table.struct_size >= abi_least::kInstanceBytes && table.destroy) table.destroy(table.self);
     instance_ = nullptr;
     defect("create", what);
   };
   if (table.struct_size < min_table_bytes) {
     refuse("its instance has " + std::to_string(table.struct_size) + " bytes; a " +
-           kind_name(expected_kind) + " of ABI 0.1 has " + std::to_string(min_table_bytes) +
+           kind_name(expected_kind) + " has at least " + std::to_string(min_table_bytes) +
            " (set struct_size to the whole table)");
   }
   if (table.kind != expected_kind) {
@@ -196,25 +196,45 @@ void Instance::require(bool slot, const char* function) const {
   }
 }
 
-void Instance::check_layout(const kvasir_layout& layout, bool needs_records) const {
+RecordLayout Instance::checked_layout(const kvasir_layout& layout, uint32_t kind) const {
   constexpr uint64_t kMaxRecordBytes = UINT64_C(1) << 24;  // of one block of one kv head
   constexpr uint32_t kFlags = KVASIR_LAYOUT_CONTENT_ONLY | KVASIR_LAYOUT_WANT_PROMPT_END |
                               KVASIR_LAYOUT_SEALED_ONLY | KVASIR_LAYOUT_WANT_FINAL |
-                              KVASIR_LAYOUT_PROMPT_END_ALL | KVASIR_LAYOUT_PER_TOKEN;
-  if (layout.record_bytes % 4 != 0 || layout.record_bytes > kMaxRecordBytes ||
-      layout.open_bytes > kMaxRecordBytes || (needs_records && layout.record_bytes == 0)) {
-    defect("layout", "record_bytes = " + std::to_string(layout.record_bytes) +
-                         ", open_bytes = " + std::to_string(layout.open_bytes) +
-                         "; records are a multiple of 4 up to 16 MiB");
-  }
-  if (layout.flags & ~kFlags) defect("layout", "unknown flags");
-  if (layout.mass_at & ~(KVASIR_MASS_AT_PREFILL | KVASIR_MASS_AT_DECODE) ||
-      layout.mass_part > KVASIR_PART_WINDOW) {
-    defect("layout", "mass_at or mass_part is unknown");
-  }
-  if (layout.mass_at != 0 && !(desc().needs & KVASIR_NEED_MASS)) {
-    defect("layout", "it asks for attention mass without KVASIR_NEED_MASS");
-  }
+                              KVASIR_LAYOUT_PROMPT_END_ALL | KVASIR_LAYOUT_PER_TOKEN |
+                              KVASIR_LAYOUT_OBSERVE_WRITES;
+  const bool is_selector = kind == KVASIR_KIND_SELECTOR;
+  const kvasir_mass_wish& mass = layout.mass;
+  const auto demand = [&](bool is_met, const std::string& what) {
+    if (!is_met) defect("layout", what);
+  };
+  demand(layout.record_bytes % 4 == 0 && layout.record_bytes <= kMaxRecordBytes &&
+             layout.open_bytes <= kMaxRecordBytes && (is_selector || layout.record_bytes != 0),
+         "record_bytes = " + std::to_string(layout.record_bytes) + ", open_bytes = " +
+             std::to_string(layout.open_bytes) + "; records are a multiple of 4 up to 16 MiB");
+  demand(!(layout.flags & ~kFlags), "unknown flags");
+  demand(is_selector || !(layout.flags & KVASIR_LAYOUT_OBSERVE_WRITES),
+         "OBSERVE_WRITES is for selectors: a representative has no observe()");
+  demand(!(mass.at & ~(KVASIR_MASS_AT_PREFILL | KVASIR_MASS_AT_DECODE)) &&
+             mass.part <= KVASIR_PART_WINDOW,
+         "mass.at or mass.part is unknown");
+  demand(mass.at == 0 || (mass.level == KVASIR_MASS_TOKEN && mass.reduce == KVASIR_MASS_PER_Q_HEAD),
+         "items carry mass per token and query head: mass.level must be TOKEN, mass.reduce "
+         "PER_Q_HEAD");
+  demand(mass.at == 0 || (desc().needs & KVASIR_NEED_MASS),
+         "it asks for attention mass without KVASIR_NEED_MASS");
+  demand(!is_selector || (layout.memory.state_bytes | layout.memory.state_peak_bytes) == 0,
+         "a selector says its memory in limits(), not in layout()");
+  demand((layout.reserved | mass.reserved) == 0, "reserved is not zero");
+  return {layout.flags,
+          layout.record_bytes,
+          layout.open_bytes,
+          layout.format,
+          mass.at,
+          mass.part,
+          mass.last_queries,
+          layout.refresh_tokens,
+          layout.memory.state_bytes,
+          layout.memory.state_peak_bytes};
 }
 
 }  // namespace kvasir

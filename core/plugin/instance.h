@@ -6,7 +6,10 @@
 #include <kvasir/ext/draft/state.h>
 #include <kvasir/kvasir.h>
 
+#include <algorithm>
 #include <cstddef>
+#include <cstring>
+#include <initializer_list>
 #include <memory>
 #include <span>
 #include <string>
@@ -32,13 +35,43 @@ class PluginError : public Error {
   kvasir_status status_;
 };
 
+// What limits() said, one value per line, checked. Flags and numbers as the stages of a step read
+// them; the ABI groups them by ability (kvasir/selector.h).
+enum SelectorFlag : uint32_t {
+  KVASIR_LIMIT_OBSERVE_WRITES_SLAB = 1,  // KVASIR_LAYOUT_OBSERVE_WRITES
+  KVASIR_LIMIT_WANT_PROMPT_END = 2,      // KVASIR_LAYOUT_WANT_PROMPT_END
+  KVASIR_LIMIT_PREFILL_SELECT = 4,       // prefill.slice_tokens is not 0
+  KVASIR_LIMIT_ZERO_UNITS = 8,           // max_units = 0 says none, not "no limit"
+};
+struct SelectorLimits {
+  uint32_t unit = 0, scope = 0;
+  uint32_t flags = 0;      // SelectorFlag set
+  uint64_t max_units = 0;  // 0 = no limit, but see KVASIR_LIMIT_ZERO_UNITS
+  uint64_t dense_below_tokens = 0;
+  uint32_t plan_at = 0, plan_every_tokens = 0, action = 0;
+  uint32_t speculate_ahead = 0;
+  uint32_t mass_at = 0, mass_level = 0, mass_reduce = 0, mass_part = 0, mass_last_queries = 0;
+  uint32_t prefill_last_queries = 0;
+  uint32_t prefill_slice_tokens = 0;  // 0 = one slice per chunk
+  uint32_t pos_mode = 0, pos_const = 0;
+  uint64_t expected_units = 0, state_bytes = 0, state_peak_bytes = 0;
+};
+// Likewise what layout() said.
+struct RecordLayout {
+  uint32_t flags = 0;  // KVASIR_LAYOUT_*
+  uint64_t record_bytes = 0, open_bytes = 0, format = 0;
+  uint32_t mass_at = 0, mass_part = 0, mass_last_queries = 0;
+  uint32_t refresh_tokens = 0;
+  uint64_t state_bytes = 0, state_peak_bytes = 0;
+};
+
 struct CallStats {
   uint64_t calls = 0;  // crossings of the plugin boundary in [step] functions
   uint64_t nanos = 0;  // inside them
 };
 
-// Every call: negative status other than ERR_CAPACITY throws PluginError; others are returned, an
-// unknown one throws too. Calling an absent optional slot is a defect (check has_*()). Calls of one
+// Every call: OK is returned, and what status.h lets the function answer besides; anything else
+// throws PluginError. Calling an absent optional slot is a defect (check has_*()). Calls of one
 // instance come from one thread at a time.
 class Instance {
  public:
@@ -73,6 +106,7 @@ class Instance {
   // Runs fn(err) as a counted step call named `function`; defined in call.h, as is control_call.
   template <class Fn>
   kvasir_status step_call(const char* function, const kvasir_step* step, Fn&& fn,
+                          std::initializer_list<kvasir_status> accepted = {},
                           uint32_t layer = UINT32_MAX);
   // Runs fn(err) outside a step; anything but OK and `accepted` throws.
   template <class Fn>
@@ -83,7 +117,15 @@ class Instance {
   // The instance answered something the ABI does not allow.
   [[noreturn]] void defect(const char* function, const std::string& what) const;
   void require(bool slot, const char* function) const;  // an optional slot that is called is there
-  void check_layout(const kvasir_layout& layout, bool needs_records) const;
+  // The plugin's table of this kind; slots beyond its struct_size are null. Read once: a table does
+  // not change.
+  template <class Table>
+  Table copy_table() const {
+    Table table{};
+    std::memcpy(&table, instance_, std::min<size_t>(sizeof table, instance_->struct_size));
+    return table;
+  }
+  RecordLayout checked_layout(const kvasir_layout& layout, uint32_t kind) const;
 
  private:
   const kvasir_state& state_table() const;
@@ -100,9 +142,11 @@ class Instance {
 class Selector : public Instance {
  public:
   Selector(const OpenPlugin&, const HostServices&, const ResolvedOptions&);
-  const kvasir_sel_limits& limits() const { return limits_; }  // after bind_limits()
-  const kvasir_layout& layout() const { return layout_; }      // zeros when it has no slab
-  void read_limits();  // limits() and layout(), after bind; checks them (unit, scope, enums)
+  const SelectorLimits& limits() const { return limits_; }  // after read_limits()
+  const RecordLayout& layout() const { return layout_; }    // zeros when it has no slab
+  // limits() and layout(), after bind; checks them (unit, scope, enums). dense_below_tokens becomes
+  // at least what is given.
+  void read_limits(uint64_t dense_below_tokens = 0);
   bool has_update() const;
   bool has_prefill() const;
   bool has_speculate() const;
@@ -118,24 +162,26 @@ class Selector : public Instance {
   kvasir_status evict_plan(const kvasir_step& step, kvasir_selection& out);
 
  private:
-  const kvasir_selector& table() const;
-  void check_limits() const;
-  void check_limits_against_slots() const;
-  kvasir_sel_limits limits_{};
-  kvasir_layout layout_{};
+  const kvasir_selector& table() const { return table_; }
+  void check_limits(const kvasir_sel_limits& limits) const;
+  void check_limits_against_slots(const kvasir_sel_limits& limits) const;
+  kvasir_selector table_;
+  SelectorLimits limits_;
+  RecordLayout layout_;
 };
 
 class Representative : public Instance {
  public:
   Representative(const OpenPlugin&, const HostServices&, const ResolvedOptions&);
-  const kvasir_layout& layout() const { return layout_; }
+  const RecordLayout& layout() const { return layout_; }
   void read_layout();
   kvasir_status update(const kvasir_step& step, const std::vector<kvasir_update_item>& items);
   kvasir_status score(const kvasir_step& step, const kvasir_score_in& in, kvasir_score_out& out);
 
  private:
-  const kvasir_representative& table() const;
-  kvasir_layout layout_{};
+  const kvasir_representative& table() const { return table_; }
+  kvasir_representative table_;
+  RecordLayout layout_;
 };
 
 class Storage : public Instance {
@@ -155,7 +201,10 @@ class Storage : public Instance {
   void cancel(uint64_t ticket);
 
  private:
-  const kvasir_storage& table() const;
+  const kvasir_storage& table() const { return table_; }
+  void check_leases(const char* function, const std::vector<kvasir_block_key>& keys,
+                    const kvasir_lease* leases) const;
+  kvasir_storage table_;
 };
 
 class Attention : public Instance {
@@ -168,7 +217,8 @@ class Attention : public Instance {
                      const kvasir_attn_mass& out);
 
  private:
-  const kvasir_attention& table() const;
+  const kvasir_attention& table() const { return table_; }
+  kvasir_attention table_;
 };
 
 }  // namespace kvasir

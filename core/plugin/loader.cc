@@ -72,9 +72,10 @@ const kvasir_plugin* call_entry(const PluginFile& file, Entry entry, const kvasi
   }
   const kvasir_plugin* table = request.plugin;
   if (!table) throw refuse(file, "returned no plugin table (a defect of the plugin)");
-  if (table->struct_size < abi_0_1::kPluginBytes) {
+  if (table->struct_size < abi_least::kPluginBytes) {
     throw refuse(file, "returned a plugin table of " + std::to_string(table->struct_size) +
-                           " bytes; ABI 0.1 has " + std::to_string(abi_0_1::kPluginBytes) +
+                           " bytes; it must have at least " +
+                           std::to_string(abi_least::kPluginBytes) +
                            "; set struct_size to sizeof(kvasir_plugin)");
   }
   if (!table->count || !table->describe || !table->create) {
@@ -89,9 +90,10 @@ const kvasir_desc* describe_one(const PluginFile& file, const kvasir_plugin& tab
   const kvasir_desc* desc = table.describe(index);
   const std::string which = "describe(" + std::to_string(index) + ") ";
   if (!desc) throw refuse(file, which + "returned nothing (a defect of the plugin)");
-  if (desc->struct_size < abi_0_1::kDescBytes) {
+  if (desc->struct_size < abi_least::kDescBytes) {
     throw refuse(file, which + "returned a description of " + std::to_string(desc->struct_size) +
-                           " bytes; ABI 0.1 has " + std::to_string(abi_0_1::kDescBytes) +
+                           " bytes; it must have at least " +
+                           std::to_string(abi_least::kDescBytes) +
                            "; set struct_size to sizeof(kvasir_desc)");
   }
   if (!desc->id || !desc->version) {

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "core/error.h"
+#include "core/plugin/alternatives.h"
 #include "core/plugin/sizes.h"
 
 namespace kvasir {
@@ -28,6 +29,10 @@ bool is_key(const char* text) {
 
 std::string check_names(const kvasir_option_schema& o) {
   if (!is_key(o.key)) return "its key is missing, longer than 64 bytes or not of [A-Za-z0-9_-]";
+  if (KVASIR_HAS(&o, kvasir_option_schema, group) && !is_key(o.group))
+    return "its group is not of [A-Za-z0-9_-]";
+  if (KVASIR_HAS(&o, kvasir_option_schema, with) && !is_key(o.with))
+    return "what it goes with is not of [A-Za-z0-9_-]";
   for (size_t i = 0; o.aliases && o.aliases[i]; ++i) {
     if (i >= kMaxNames) return "it has more than 256 aliases, or their list is not ended by null";
     if (!is_key(o.aliases[i])) return "an alias is not of [A-Za-z0-9_-]";
@@ -112,7 +117,7 @@ Schema checked_schema(const kvasir_desc& desc) {
   if (desc.n_options > kMaxOptions || !desc.options) {
     throw defect(desc, std::to_string(desc.n_options) + " options without a table of them");
   }
-  if (desc.option_size < abi_0_1::kOptionSchemaBytes ||
+  if (desc.option_size < abi_least::kOptionSchemaBytes ||
       desc.option_size % alignof(kvasir_option_schema) != 0) {
     throw defect(desc, "option_size is " + std::to_string(desc.option_size) +
                            ", not sizeof(kvasir_option_schema)");
@@ -123,15 +128,15 @@ Schema checked_schema(const kvasir_desc& desc) {
     const auto* option = reinterpret_cast<const kvasir_option_schema*>(
         bytes + static_cast<size_t>(i) * desc.option_size);
     const std::string which = "option " + std::to_string(i);
-    if (option->struct_size < abi_0_1::kOptionSchemaBytes ||
+    if (option->struct_size < abi_least::kOptionSchemaBytes ||
         option->struct_size > desc.option_size) {
       throw defect(desc, which + ": struct_size is " + std::to_string(option->struct_size));
     }
-    const std::string problem = check_option(*option);
-    if (!problem.empty()) {
+    const std::string wrong = check_option(*option);
+    if (!wrong.empty()) {
       throw defect(desc, which +
                              (is_key(option->key) ? " (" + std::string(option->key) + ")" : "") +
-                             ": " + problem);
+                             ": " + wrong);
     }
     std::vector<std::string> names = alias_names(*option);
     names.emplace_back(option->key);
@@ -143,6 +148,11 @@ Schema checked_schema(const kvasir_desc& desc) {
     }
     schema.push_back(option);
   }
+  size_t which = 0;
+  const std::string problem = check_alternatives(schema, which);
+  if (!problem.empty())
+    throw defect(desc,
+                 "option " + std::to_string(which) + " (" + schema[which]->key + "): " + problem);
   return schema;
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/config/raw.h"
+#include "core/plugin/alternatives.h"
 #include "core/plugin/option_schema.h"
 #include "core/plugin/registry.h"
 
@@ -33,6 +34,11 @@ Error unknown_option(const kvasir_desc& desc, const Schema& schema, const Option
     listed += (listed.empty() ? "" : ", ") + names.back();
     for (const std::string& alias : alias_names(*option)) names.push_back(alias);
   }
+  const auto cache = config::cache_key_names();
+  if (std::find(cache.begin(), cache.end(), setting.key) != cache.end())
+    return config::error_at(setting.origin, setting.key + " is no option of plugin " +
+                                                std::string(desc.id) +
+                                                ": it belongs in [cache], which holds for all");
   const std::string hint = config::did_you_mean(setting.key, names);
   std::string text = "unknown option " + setting.key + " of plugin " + desc.id + hint;
   if (hint.empty()) text += listed.empty() ? "; it has no options" : "; it has: " + listed;
@@ -73,35 +79,48 @@ ResolvedOptions::ResolvedOptions(const kvasir_desc& desc, const PluginSection& s
                           "written for another plugin than the one of " +
                               section.plugin.origin.text() + ", which has no such option"});
   }
-  for (const kvasir_option_schema* option : schema) {
-    const OptionSetting* setting = find_setting(*option, section);
-    Explained line{option->key, "", "default", ""};
-    if (setting) {
-      const kvasir_value value = convert_option(*option, *setting, storage_, line.note);
-      const auto said_in = static_cast<uint32_t>(setting->origin.source);
-      values_.push_back({option->key, value, std::max(1u, said_in), 0});
-      line.value = option_value_text(*option, value);
-      line.origin = setting->origin.text();
-      if (setting->key != option->key) add_note(line.note, "written as " + setting->key);
-      if (option->flags & KVASIR_OPTION_DEPRECATED) {
-        add_note(line.note,
-                 std::string("deprecated: ") + (option->help ? option->help : "will go away"));
-      }
-    } else if (option->flags & KVASIR_OPTION_REQUIRED) {
-      throw config::error_at(section.plugin.origin,
-                             "plugin " + std::string(desc.id) + " needs the option " + option->key +
-                                 (option->help ? std::string(" (") + option->help + ")" : "") +
-                                 ": add it to [" + table_name(section.kind) + "]");
-    } else if (option->flags & KVASIR_OPTION_OPTIONAL) {
-      line.value = "not set";
-    } else {
-      kvasir_value value = option->def;
-      value.type = option->type;
-      values_.push_back({option->key, value, 0, 0});
-      line.value = option_value_text(*option, value);
-    }
-    explained_.push_back(std::move(line));
+  std::vector<const OptionSetting*> set;
+  set.reserve(schema.size());
+  for (const kvasir_option_schema* option : schema) set.push_back(find_setting(*option, section));
+  const std::vector<OptionVerdict> verdicts = decide_alternatives(schema, set);
+  for (size_t i = 0; i < schema.size(); ++i) {
+    if (verdicts[i].kind == OptionVerdict::Kind::kTaken)
+      take(desc, section, *schema[i], set[i], verdicts[i].note);
+    else if (set[i])
+      explained_.push_back({schema[i]->key, kOverruled, set[i]->origin.text(), verdicts[i].note});
+    else
+      explained_.push_back({schema[i]->key, kNotSet, "default", verdicts[i].note});
   }
+}
+
+void ResolvedOptions::take(const kvasir_desc& desc, const PluginSection& section,
+                           const kvasir_option_schema& option, const OptionSetting* setting,
+                           const std::string& note) {
+  Explained line{option.key, "", "default", note};
+  if (setting) {
+    const kvasir_value value = convert_option(option, *setting, storage_, line.note);
+    const auto said_in = static_cast<uint32_t>(setting->origin.source);
+    values_.push_back({option.key, value, std::max(1u, said_in), 0});
+    line.value = option_value_text(option, value);
+    line.origin = setting->origin.text();
+    if (setting->key != option.key) add_note(line.note, "written as " + setting->key);
+    if (option.flags & KVASIR_OPTION_DEPRECATED)
+      add_note(line.note,
+               std::string("deprecated: ") + (option.help ? option.help : "will go away"));
+  } else if (option.flags & KVASIR_OPTION_REQUIRED) {
+    throw config::error_at(section.plugin.origin,
+                           "plugin " + std::string(desc.id) + " needs the option " + option.key +
+                               (option.help ? std::string(" (") + option.help + ")" : "") +
+                               ": add it to [" + table_name(section.kind) + "]");
+  } else if (option.flags & KVASIR_OPTION_OPTIONAL) {
+    line.value = kNotSet;
+  } else {
+    kvasir_value value = option.def;
+    value.type = option.type;
+    values_.push_back({option.key, value, 0, 0});
+    line.value = option_value_text(option, value);
+  }
+  explained_.push_back(std::move(line));
 }
 
 }  // namespace kvasir

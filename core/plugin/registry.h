@@ -103,12 +103,18 @@ class ResolvedOptions {
   // What a file says for its plugin is set aside, and noted, where the environment or the command
   // line chose another that has no such option.
   static constexpr const char* kSetAside = "set aside";
+  // Of alternatives: the user set this one, and another one decides.
+  static constexpr const char* kOverruled = "overruled";
+  static constexpr const char* kNotSet = "not set";
   struct Explained {
     std::string key, value, origin, note;
   };
   const std::vector<Explained>& explained() const { return explained_; }
 
  private:
+  void take(const kvasir_desc& desc, const PluginSection& section,
+            const kvasir_option_schema& option, const OptionSetting* setting,
+            const std::string& note);
   std::vector<kvasir_option> values_;
   std::vector<Explained> explained_;
   std::vector<std::shared_ptr<const void>> storage_;

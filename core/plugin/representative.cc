@@ -1,29 +1,40 @@
 // Calls of a representative.
 // SPDX-License-Identifier: Apache-2.0
+#include <bit>
+
 #include "core/plugin/call.h"
 #include "core/plugin/sizes.h"
 
 namespace kvasir {
+namespace {
+
+// One pass without a branch: an exponent of ones is what NaN and the infinities have in common.
+bool all_finite(const float* value, uint64_t n) {
+  constexpr uint32_t kExponent = 0x7f800000u;
+  uint32_t n_bad = 0;
+  for (uint64_t i = 0; i < n; ++i)
+    n_bad += (std::bit_cast<uint32_t>(value[i]) & kExponent) == kExponent ? 1u : 0u;
+  return n_bad == 0;
+}
+
+}  // namespace
 
 Representative::Representative(const OpenPlugin& plugin, const HostServices& services,
                                const ResolvedOptions& options)
     : Instance(plugin, services, options, KVASIR_KIND_REPRESENTATIVE,
-               abi_0_1::kRepresentativeBytes) {
+               abi_least::kRepresentativeBytes),
+      table_(copy_table<kvasir_representative>()) {
   if (!table().layout || !table().update || !table().score) {
     defect("create", "its representative has no layout(), update() or score()");
   }
 }
 
-const kvasir_representative& Representative::table() const {
-  return reinterpret_cast<const kvasir_representative&>(base());
-}
-
 void Representative::read_layout() {
-  layout_ = {};
-  layout_.struct_size = sizeof(layout_);
+  kvasir_layout layout{};
+  layout.struct_size = sizeof(layout);
   control_call("layout",
-               [&](kvasir_err* err) { return table().layout(base().self, &layout_, err); });
-  check_layout(layout_, /*needs_records=*/true);
+               [&](kvasir_err* err) { return table().layout(base().self, &layout, err); });
+  layout_ = checked_layout(layout, KVASIR_KIND_REPRESENTATIVE);
 }
 
 kvasir_status Representative::update(const kvasir_step& step,
@@ -36,9 +47,13 @@ kvasir_status Representative::update(const kvasir_step& step,
 
 kvasir_status Representative::score(const kvasir_step& step, const kvasir_score_in& in,
                                     kvasir_score_out& out) {
-  return step_call("score", &step, [&](kvasir_err* err) {
+  const kvasir_status status = step_call("score", &step, [&](kvasir_err* err) {
     return table().score(base().self, &step, &in, &out, err);
   });
+  const uint64_t n_q_heads = in.q.rank == 3 ? in.q.shape[1] : 0;
+  const uint64_t n = out.offsets && out.value ? out.offsets[step.n_rows * n_q_heads] : 0;
+  if (!all_finite(out.value, n)) defect("score", "a score is not a number or infinite");
+  return status;
 }
 
 }  // namespace kvasir

@@ -5,15 +5,46 @@
 
 namespace kvasir {
 
-Selector::Selector(const OpenPlugin& plugin, const HostServices& services,
-                   const ResolvedOptions& options)
-    : Instance(plugin, services, options, KVASIR_KIND_SELECTOR, abi_0_1::kSelectorBytes) {
-  if (!table().limits) defect("create", "its selector has no limits()");
-  if (table().layout && !table().update) defect("create", "its selector has layout(), no update()");
+namespace {
+
+SelectorLimits limits_of(const kvasir_sel_limits& l, const RecordLayout& layout) {
+  SelectorLimits out;
+  out.unit = l.unit;
+  out.scope = l.scope;
+  if (layout.flags & KVASIR_LAYOUT_OBSERVE_WRITES) out.flags |= KVASIR_LIMIT_OBSERVE_WRITES_SLAB;
+  if (layout.flags & KVASIR_LAYOUT_WANT_PROMPT_END) out.flags |= KVASIR_LIMIT_WANT_PROMPT_END;
+  if (l.prefill.slice_tokens != 0) out.flags |= KVASIR_LIMIT_PREFILL_SELECT;
+  if (l.max_units == 0) out.flags |= KVASIR_LIMIT_ZERO_UNITS;
+  if (l.max_units != KVASIR_NO_LIMIT) out.max_units = l.max_units;
+  out.dense_below_tokens = l.dense_below_tokens;
+  out.plan_at = l.plans.at;
+  out.plan_every_tokens = l.plans.every_tokens;
+  out.action = l.plans.action;
+  out.speculate_ahead = l.speculation.layers_ahead;
+  out.mass_at = l.mass.at;
+  out.mass_level = l.mass.level;
+  out.mass_reduce = l.mass.reduce;
+  out.mass_part = l.mass.part;
+  out.mass_last_queries = l.mass.last_queries;
+  out.prefill_last_queries = l.prefill.last_queries;
+  if (l.prefill.slice_tokens != KVASIR_SLICE_CHUNK)
+    out.prefill_slice_tokens = l.prefill.slice_tokens;
+  out.pos_mode = l.positions.mode;
+  out.pos_const = l.positions.constant;
+  out.expected_units = l.expected_units;
+  out.state_bytes = l.memory.state_bytes;
+  out.state_peak_bytes = l.memory.state_peak_bytes;
+  return out;
 }
 
-const kvasir_selector& Selector::table() const {
-  return reinterpret_cast<const kvasir_selector&>(base());
+}  // namespace
+
+Selector::Selector(const OpenPlugin& plugin, const HostServices& services,
+                   const ResolvedOptions& options)
+    : Instance(plugin, services, options, KVASIR_KIND_SELECTOR, abi_least::kSelectorBytes),
+      table_(copy_table<kvasir_selector>()) {
+  if (!table().limits) defect("create", "its selector has no limits()");
+  if (table().layout && !table().update) defect("create", "its selector has layout(), no update()");
 }
 
 bool Selector::has_update() const { return table().update != nullptr; }
@@ -23,22 +54,27 @@ bool Selector::has_select() const { return table().select != nullptr; }
 bool Selector::has_observe() const { return table().observe != nullptr; }
 bool Selector::has_evict_plan() const { return table().evict_plan != nullptr; }
 
-void Selector::read_limits() {
-  limits_ = {};
-  limits_.struct_size = sizeof(limits_);
-  control_call("limits",
-               [&](kvasir_err* err) { return table().limits(base().self, &limits_, err); });
-  check_limits();
+void Selector::read_limits(uint64_t dense_below_tokens) {
   layout_ = {};
-  if (!table().layout) return;
-  layout_.struct_size = sizeof(layout_);
-  control_call("layout",
-               [&](kvasir_err* err) { return table().layout(base().self, &layout_, err); });
-  check_layout(layout_, /*needs_records=*/false);
+  if (table().layout) {
+    kvasir_layout layout{};
+    layout.struct_size = sizeof(layout);
+    control_call("layout",
+                 [&](kvasir_err* err) { return table().layout(base().self, &layout, err); });
+    layout_ = checked_layout(layout, KVASIR_KIND_SELECTOR);
+  }
+  kvasir_sel_limits limits{};
+  limits.struct_size = sizeof(limits);
+  limits.max_units = KVASIR_NO_LIMIT;
+  control_call("limits",
+               [&](kvasir_err* err) { return table().limits(base().self, &limits, err); });
+  check_limits(limits);
+  check_limits_against_slots(limits);
+  limits_ = limits_of(limits, layout_);
+  limits_.dense_below_tokens = std::max(limits_.dense_below_tokens, dense_below_tokens);
 }
 
-void Selector::check_limits() const {
-  const kvasir_sel_limits& l = limits_;
+void Selector::check_limits(const kvasir_sel_limits& l) const {
   const auto in_set = [&](uint32_t value, uint32_t set, const char* name) {
     if (value & ~set) defect("limits", std::string(name) + " has unknown bits");
   };
@@ -47,44 +83,39 @@ void Selector::check_limits() const {
   };
   at_most(l.unit, KVASIR_UNIT_TOKEN, "unit");
   at_most(l.scope, KVASIR_SCOPE_Q_HEAD, "scope");
-  in_set(l.flags,
-         KVASIR_LIMIT_OBSERVE_WRITES_SLAB | KVASIR_LIMIT_WANT_PROMPT_END |
-             KVASIR_LIMIT_PREFILL_SELECT | KVASIR_LIMIT_ZERO_UNITS,
-         "flags");
-  in_set(l.plan_at, KVASIR_PLAN_AT_PROMPT_END | KVASIR_PLAN_AT_CHUNK_END | KVASIR_PLAN_AT_STEP_END,
-         "plan_at");
-  at_most(l.action, KVASIR_ACTION_EVICT, "action");
-  in_set(l.mass_at, KVASIR_MASS_AT_PREFILL | KVASIR_MASS_AT_DECODE, "mass_at");
-  at_most(l.mass_level, KVASIR_MASS_TOKEN, "mass_level");
-  at_most(l.mass_reduce, KVASIR_MASS_SUM_ALL, "mass_reduce");
-  at_most(l.mass_part, KVASIR_PART_WINDOW, "mass_part");
-  at_most(l.pos_mode, KVASIR_POS_CONSTANT, "pos_mode");
-  if (l.reserved != 0) defect("limits", "reserved is not zero");
-  check_limits_against_slots();
+  in_set(l.plans.at, KVASIR_PLAN_AT_PROMPT_END | KVASIR_PLAN_AT_CHUNK_END | KVASIR_PLAN_AT_STEP_END,
+         "plans.at");
+  at_most(l.plans.action, KVASIR_ACTION_EVICT, "plans.action");
+  in_set(l.mass.at, KVASIR_MASS_AT_PREFILL | KVASIR_MASS_AT_DECODE, "mass.at");
+  at_most(l.mass.level, KVASIR_MASS_TOKEN, "mass.level");
+  at_most(l.mass.reduce, KVASIR_MASS_SUM_ALL, "mass.reduce");
+  at_most(l.mass.part, KVASIR_PART_WINDOW, "mass.part");
+  at_most(l.positions.mode, KVASIR_POS_CONSTANT, "positions.mode");
+  if ((l.reserved | l.mass.reserved | l.plans.reserved | l.speculation.reserved) != 0)
+    defect("limits", "reserved is not zero");
 }
 
 // What limits() asks for must have a function that receives it.
-void Selector::check_limits_against_slots() const {
-  const kvasir_sel_limits& l = limits_;
+void Selector::check_limits_against_slots(const kvasir_sel_limits& l) const {
   const auto demand = [&](bool is_met, const char* what) {
     if (!is_met) defect("limits", what);
   };
-  demand(l.plan_at == 0 || has_evict_plan(), "plan_at is set, but there is no evict_plan()");
-  demand(l.plan_at == 0 || l.action != 0,
-         "plan_at is set, but action is neither RESTRICT nor EVICT");
-  demand(l.mass_at == 0 || has_observe(), "mass_at is set, but there is no observe()");
-  demand(l.mass_at == 0 || l.mass_level != KVASIR_MASS_NONE, "mass_at is set, mass_level is NONE");
-  demand(l.mass_at == 0 || l.mass_level == KVASIR_MASS_ROWS || (desc().needs & KVASIR_NEED_MASS),
+  demand(l.plans.at == 0 || has_evict_plan(), "plans.at is set, but there is no evict_plan()");
+  demand(l.plans.at == 0 || l.plans.action != 0,
+         "plans.at is set, but plans.action is neither RESTRICT nor EVICT");
+  demand(l.mass.at == 0 || has_observe(), "mass.at is set, but there is no observe()");
+  demand(l.mass.at == 0 || l.mass.level != KVASIR_MASS_NONE, "mass.at is set, mass.level is NONE");
+  demand(l.mass.at == 0 || l.mass.level == KVASIR_MASS_ROWS || (desc().needs & KVASIR_NEED_MASS),
          "it asks for attention mass without KVASIR_NEED_MASS");
-  demand(l.speculate_ahead == 0 || has_speculate(), "speculate_ahead without speculate()");
-  demand(l.prefill_last_queries == 0 || has_prefill(), "prefill_last_queries without prefill()");
-  demand(!(l.flags & KVASIR_LIMIT_PREFILL_SELECT) || has_select(),
-         "PREFILL_SELECT without select()");
-  demand(!(l.flags & KVASIR_LIMIT_OBSERVE_WRITES_SLAB) || table().layout,
-         "OBSERVE_WRITES_SLAB without layout()");
-  demand(!(l.flags & KVASIR_LIMIT_ZERO_UNITS) || l.max_units == 0,
-         "ZERO_UNITS although max_units is above 0");
-  demand(l.pos_mode != KVASIR_POS_CONSTANT || (desc().needs & KVASIR_NEED_UNROTATED_K),
+  demand(l.speculation.layers_ahead == 0 || has_speculate(),
+         "speculation.layers_ahead without speculate()");
+  demand(l.prefill.last_queries == 0 || has_prefill(), "prefill.last_queries without prefill()");
+  demand(l.prefill.slice_tokens == 0 || has_select(), "prefill.slice_tokens without select()");
+  demand(!(layout_.flags & KVASIR_LAYOUT_OBSERVE_WRITES) || has_observe(),
+         "its layout says OBSERVE_WRITES, but there is no observe()");
+  demand(l.expected_units == 0 || l.max_units == KVASIR_NO_LIMIT,
+         "expected_units beside max_units: one of them says how many units to expect");
+  demand(l.positions.mode != KVASIR_POS_CONSTANT || (desc().needs & KVASIR_NEED_UNROTATED_K),
          "POS_CONSTANT without KVASIR_NEED_UNROTATED_K");
 }
 
@@ -106,17 +137,20 @@ kvasir_status Selector::prefill(const kvasir_step& step, const kvasir_sel_in& in
 kvasir_status Selector::speculate(const kvasir_step& step, uint32_t target, const kvasir_sel_in& in,
                                   kvasir_selection& out) {
   require(has_speculate(), "speculate");
-  return step_call("speculate", &step, [&](kvasir_err* err) {
-    return table().speculate(base().self, &step, target, &in, &out, err);
-  });
+  return step_call("speculate", &step,
+                   [&](kvasir_err* err) {
+                     return table().speculate(base().self, &step, target, &in, &out, err);
+                   },
+                   {KVASIR_FALLBACK, KVASIR_ERR_CAPACITY});
 }
 
 kvasir_status Selector::select(const kvasir_step& step, const kvasir_sel_in& in,
                                kvasir_selection& out) {
   require(has_select(), "select");
-  return step_call("select", &step, [&](kvasir_err* err) {
-    return table().select(base().self, &step, &in, &out, err);
-  });
+  return step_call(
+      "select", &step,
+      [&](kvasir_err* err) { return table().select(base().self, &step, &in, &out, err); },
+      {KVASIR_FALLBACK, KVASIR_ERR_CAPACITY});
 }
 
 kvasir_status Selector::observe(const kvasir_step& step, const kvasir_mass& mass) {
@@ -128,9 +162,10 @@ kvasir_status Selector::observe(const kvasir_step& step, const kvasir_mass& mass
 
 kvasir_status Selector::evict_plan(const kvasir_step& step, kvasir_selection& out) {
   require(has_evict_plan(), "evict_plan");
-  return step_call("evict_plan", &step, [&](kvasir_err* err) {
-    return table().evict_plan(base().self, &step, &out, err);
-  });
+  return step_call(
+      "evict_plan", &step,
+      [&](kvasir_err* err) { return table().evict_plan(base().self, &step, &out, err); },
+      {KVASIR_FALLBACK});
 }
 
 }  // namespace kvasir

@@ -10,20 +10,22 @@ uint32_t layer_of(const std::vector<kvasir_block_key>& keys) {
   return keys.empty() ? Breadcrumb::kNoLayer : keys[0].layer;
 }
 
+// Of elements, and of the scales of quantised groups; see kvasir_kv_format.
+uint64_t alignment_of(uint32_t dtype) {
+  return dtype == KVASIR_DTYPE_F32 ? 4 : dtype == KVASIR_DTYPE_FP8_E4M3 ? 1 : 2;
+}
+
 }  // namespace
 
 Storage::Storage(const OpenPlugin& plugin, const HostServices& services,
                  const ResolvedOptions& options)
-    : Instance(plugin, services, options, KVASIR_KIND_STORAGE, abi_0_1::kStorageBytes) {
+    : Instance(plugin, services, options, KVASIR_KIND_STORAGE, abi_least::kStorageBytes),
+      table_(copy_table<kvasir_storage>()) {
   const kvasir_storage& t = table();
   if (!t.plan || !t.formats || !t.acquire || !t.release || !t.seal || !t.drop) {
     defect("create",
            "its storage has no plan(), formats(), acquire(), release(), seal() or drop()");
   }
-}
-
-const kvasir_storage& Storage::table() const {
-  return reinterpret_cast<const kvasir_storage&>(base());
 }
 
 bool Storage::stable_leases() const { return desc().provides & KVASIR_PROVIDE_STABLE_LEASES; }
@@ -62,6 +64,9 @@ std::vector<kvasir_kv_format> Storage::formats() const {
       return d >= KVASIR_DTYPE_F32 && d <= KVASIR_DTYPE_FP8_E4M3;
     };
     if (!is_dtype(f.dtype_k) || !is_dtype(f.dtype_v)) defect("formats", "an unknown element type");
+    if ((f.k_token_stride | f.k_head_stride) % alignment_of(f.dtype_k) != 0 ||
+        (f.v_token_stride | f.v_head_stride) % alignment_of(f.dtype_v) != 0)
+      defect("formats", "a stride that is not a multiple of its element type's alignment");
   }
   return formats;
 }
@@ -72,18 +77,23 @@ kvasir_status Storage::acquire(const std::vector<kvasir_block_key>& keys, uint32
     return table().acquire(base().self, keys.data(), static_cast<uint32_t>(keys.size()),
                            sizeof(kvasir_block_key), mode, out, sizeof(kvasir_lease), err);
   };
-  const kvasir_status status = step_call("acquire", nullptr, call, layer_of(keys));
+  const kvasir_status status = step_call("acquire", nullptr, call, {KVASIR_AGAIN}, layer_of(keys));
   if (status != KVASIR_OK) return status;
-  for (size_t i = 0; i < keys.size(); ++i) {
-    const kvasir_lease& lease = out[i];
-    const bool has_data = lease.k && lease.v;
-    if (lease.state > KVASIR_LEASE_FAILED || (lease.state == KVASIR_LEASE_RESIDENT && !has_data)) {
-      defect("acquire", "layer " + std::to_string(keys[i].layer) + ", block " +
-                            std::to_string(keys[i].block) + ": a lease of state " +
-                            std::to_string(lease.state) + (has_data ? "" : " without K and V"));
-    }
-  }
+  check_leases("acquire", keys, out);
   return status;
+}
+
+void Storage::check_leases(const char* function, const std::vector<kvasir_block_key>& keys,
+                           const kvasir_lease* leases) const {
+  for (size_t i = 0; i < keys.size(); ++i) {
+    const kvasir_lease& lease = leases[i];
+    const bool has_data = lease.k && lease.v;
+    if (lease.state <= KVASIR_LEASE_FAILED && (lease.state != KVASIR_LEASE_RESIDENT || has_data))
+      continue;
+    defect(function, "layer " + std::to_string(keys[i].layer) + ", block " +
+                         std::to_string(keys[i].block) + ": a lease of state " +
+                         std::to_string(lease.state) + (has_data ? "" : " without K and V"));
+  }
 }
 
 void Storage::release(const std::vector<uint64_t>& leases) noexcept {
@@ -99,7 +109,9 @@ kvasir_status Storage::seal(const std::vector<kvasir_block_key>& keys, kvasir_le
     return table().seal(base().self, keys.data(), static_cast<uint32_t>(keys.size()),
                         sizeof(kvasir_block_key), leases, sizeof(kvasir_lease), err);
   };
-  return step_call("seal", nullptr, call, layer_of(keys));
+  const kvasir_status status = step_call("seal", nullptr, call, {}, layer_of(keys));
+  check_leases("seal", keys, leases);
+  return status;
 }
 
 void Storage::drop(const std::vector<kvasir_block_key>& keys, uint32_t mode) {
@@ -107,7 +119,7 @@ void Storage::drop(const std::vector<kvasir_block_key>& keys, uint32_t mode) {
     return table().drop(base().self, keys.data(), static_cast<uint32_t>(keys.size()),
                         sizeof(kvasir_block_key), mode, err);
   };
-  step_call("drop", nullptr, call, layer_of(keys));
+  step_call("drop", nullptr, call, {}, layer_of(keys));
 }
 
 kvasir_status Storage::prefetch(const std::vector<kvasir_block_key>& keys, uint32_t priority,
@@ -119,7 +131,7 @@ kvasir_status Storage::prefetch(const std::vector<kvasir_block_key>& keys, uint3
     return table().prefetch(base().self, keys.data(), static_cast<uint32_t>(keys.size()),
                             sizeof(kvasir_block_key), &hint, ticket, &accepted, err);
   };
-  const kvasir_status status = step_call("prefetch", nullptr, call, layer_of(keys));
+  const kvasir_status status = step_call("prefetch", nullptr, call, {KVASIR_AGAIN}, layer_of(keys));
   if (accepted > keys.size()) {
     defect("prefetch", "it accepted " + std::to_string(accepted) + " of " +
                            std::to_string(keys.size()) + " blocks");

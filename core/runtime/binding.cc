@@ -98,7 +98,7 @@ void check_reads(const Instance& reader, std::span<const kvasir_kv_format> forma
   }
 }
 
-void check_layout(const Instance& owner, const kvasir_layout& layout, uint32_t block_size) {
+void check_layout(const Instance& owner, const RecordLayout& layout, uint32_t block_size) {
   if (layout.flags & KVASIR_LAYOUT_PER_TOKEN && layout.record_bytes % block_size != 0)
     throw PluginError(owner.id(), "layout", KVASIR_ERR_INVALID,
                       "record_bytes = " + std::to_string(layout.record_bytes) +
@@ -187,7 +187,7 @@ std::shared_ptr<const Binding> bind_pipeline(const ModelShape& shape, Pipeline& 
     if (selector->desc().needs & KVASIR_NEED_KEYS) check_reads(*selector, stored, storage);
     selector->validate(g);
     selector->bind(g);
-    selector->read_limits();
+    selector->read_limits(cache.dense_below_tokens.value);
     check_layout(*selector, selector->layout(), g.block_size);
     binding.constant_positions |= selector->limits().pos_mode == KVASIR_POS_CONSTANT;
   }

@@ -151,12 +151,14 @@ void BlockStore::read_rows(BlockList& layer, std::span<const uint32_t> positions
   }
 }
 
-void BlockStore::seal(BlockList& layer, uint32_t begin, uint32_t end) {
+void BlockStore::seal(BlockList& layer, uint32_t begin, uint32_t end, const ContentHash& content) {
   if (begin >= end) return;
   std::vector<kvasir_block_key> keys;
   std::vector<kvasir_lease> leases;
   for (uint32_t block = begin; block < end; ++block) {
     keys.push_back(layer.blocks[block]->key);
+    if (const Hash128* name = content.block(block))
+      std::copy(name->begin(), name->end(), keys.back().hash);
     leases.push_back(layer.blocks[block]->lease);
   }
   storage_.seal(keys, leases.data());
@@ -168,6 +170,7 @@ void BlockStore::seal(BlockList& layer, uint32_t begin, uint32_t end) {
     lease.n_tokens = block_size_;
     Block& sealed = *layer.blocks[block];
     sealed.lease = lease;
+    sealed.key = keys[block - begin];
     sealed.key.handle = lease.handle;
     sealed.sealed = true;
     layer.leases[block] = lease;

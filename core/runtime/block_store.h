@@ -33,8 +33,9 @@ class BlockStore {
                const float* k, const float* v);
   // The rows at `positions` as f32, in the layout of append().
   void read_rows(BlockList& layer, std::span<const uint32_t> positions, float* k, float* v);
-  // Seals blocks [begin, end), which are full.
-  void seal(BlockList& layer, uint32_t begin, uint32_t end);
+  // Seals blocks [begin, end), which are full; under the names of their content where they have
+  // one.
+  void seal(BlockList& layer, uint32_t begin, uint32_t end, const ContentHash& content = {});
   // Guarantees k and v of every listed block until release_step(); waits for transfers. Error when
   // a block is lost. Does nothing for storage with stable leases.
   void make_resident(BlockList& layer, std::span<const uint32_t> blocks);

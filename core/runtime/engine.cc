@@ -60,7 +60,7 @@ SequenceId Engine::open(StrategyId strategy) {
   seq->strategy = strategy;
   seq->layers.resize(run.geometry().n_layers);
   for (LayerState& layer : seq->layers) layer.slabs.resize(run.context.owners.size());
-  run.seq_open(seq->id);
+  run.seq_open(*seq);
   const SequenceId id = seq->id;
   m.sequences[id] = std::move(seq);
   return id;
@@ -107,7 +107,9 @@ void Engine::Impl::truncate(Sequence& seq, uint32_t kv_len) const {
     if (kv_len <= seq.prompt_end || state.selection.made_at >= kv_len - seq.prompt_end)
       state.selection = {};
     state.final_blocks = std::min(state.final_blocks, kv_len / block_size);
-    if (kv_len < seq.prompt_end) state.restricted.clear();
+    if (kv_len < seq.prompt_end ||
+        kv_len + 1 < run.pipeline.strategy.cache.dense_below_tokens.value)
+      state.restricted.clear();
     const uint32_t n_units =
         state.restricted_unit == KVASIR_UNIT_BLOCK ? kv_len / block_size : kv_len;
     for (auto& reachable : state.restricted)
@@ -118,6 +120,7 @@ void Engine::Impl::truncate(Sequence& seq, uint32_t kv_len) const {
   }
   seq.kv_len = kv_len;
   seq.tokens.resize(kv_len);
+  seq.content.truncate(kv_len);
   seq.prompt_end = std::min(seq.prompt_end, kv_len);
   seq.prompt_begin = std::min(seq.prompt_begin, kv_len);
   seq.decode_index = kv_len - seq.prompt_end;
@@ -161,6 +164,7 @@ SequenceId Engine::load(std::span<const std::byte> bytes, const std::string& nam
   const SequenceId id = open(strategy);
   try {
     load_sequence(impl_->runs[strategy]->context, bytes, name, impl_->find(id));
+    impl_->find(id).content.taint();
   } catch (...) {
     close(id);
     throw;

@@ -69,6 +69,7 @@ struct Engine::Impl {
   void finish_prompt(Sequence& seq) const;
   void advance_drafts(const StepItem& item, const Plan::Done& done, ItemResult& result);
   void drop_drafts(SequenceId id);
+  void name_content(std::span<const StepItem> items, const Plan& plan) const;
   void write_logits(std::span<const StepItem> items, const Plan& plan);
   // Rows of a recomputation that were not narrowed away.
   static uint32_t lane_rows_left(const Plan& plan, const Sequence& seq);

@@ -243,6 +243,20 @@ uint32_t Engine::Impl::lane_rows_left(const Plan& plan, const Sequence& seq) {
   return 0;
 }
 
+// A decoded token has seen what its strategy let it see: what comes behind it has no name.
+void Engine::Impl::name_content(std::span<const StepItem> items, const Plan& plan) const {
+  const auto n = model.rows_are_independent() ? 0u : static_cast<uint32_t>(plan.tokens.size());
+  for (const Lane& lane : plan.lanes)
+    for (const BatchRow& row : lane.rows)
+      if (row.decodes()) row.seq->content.taint();
+  for (size_t i = 0; i < items.size(); ++i) {
+    const Sequence* seq = plan.items[i].seq;
+    if (!seq || !seq->reads_prompt()) continue;
+    run_of(*seq).name_content(find(items[i].seq), items[i].tokens, n);
+    for (const SequenceId follower : items[i].followers) find(follower).content = seq->content;
+  }
+}
+
 std::vector<ItemResult> Engine::step(std::span<const StepItem> items) {
   Impl& m = *impl_;
   std::vector<ItemResult> results(items.size());
@@ -255,6 +269,7 @@ std::vector<ItemResult> Engine::step(std::span<const StepItem> items) {
       for (const SequenceId follower : items[i].followers) fn(m.find(follower), items[i]);
     }
   };
+  m.name_content(items, plan);
   try {
     m.loop.run(plan.lanes, plan.tokens);
     each_sequence([&](Sequence& seq, const StepItem& item) {

@@ -13,15 +13,15 @@ namespace {
 // Resident bytes of the program and its shared libraries, measured on Debian 12.
 constexpr uint64_t kProcessBytes = uint64_t{48} << 20;
 
-uint64_t slab_bytes(const kvasir_layout& layout, const kvasir_geometry& g, uint64_t n_blocks,
+uint64_t slab_bytes(const RecordLayout& layout, const kvasir_geometry& g, uint64_t n_blocks,
                     uint64_t sparse_layers) {
   return (layout.record_bytes + layout.open_bytes) * g.n_kv_heads * n_blocks * sparse_layers;
 }
 
 // By choosing per step, or by keeping no more than that; a share of the context, or of the heads,
 // says itself what it comes to.
-MemoryPlan::Budget budget_of(const Selector& selector, uint32_t block_size) {
-  const kvasir_sel_limits& limits = selector.limits();
+MemoryPlan::Budget budget_of(const Selector& selector, uint32_t block_size, uint32_t max_context) {
+  const SelectorLimits& limits = selector.limits();
   const uint64_t unit_tokens = limits.unit == KVASIR_UNIT_BLOCK ? block_size : 1;
   const bool chooses = selector.has_select() || limits.plan_at != 0;
   MemoryPlan::Budget budget;
@@ -29,6 +29,7 @@ MemoryPlan::Budget budget_of(const Selector& selector, uint32_t block_size) {
   budget.of_context = limits.expected_units != 0;
   budget.limited = chooses && (budget.of_context || limits.max_units != 0 ||
                                limits.flags & KVASIR_LIMIT_ZERO_UNITS);
+  if (max_context < limits.dense_below_tokens) budget.limited = false;
   budget.tokens = (budget.of_context ? limits.expected_units : limits.max_units) * unit_tokens;
   return budget;
 }
@@ -56,7 +57,7 @@ MemoryPlan make_plan(const ModelShape& shape, const Model::Memory& model, Pipeli
   const uint64_t sparse_layers = g.n_layers - plan.n_dense_layers;
   plan.attends_all = true;
   if (pipeline.representative) {
-    const kvasir_layout& layout = pipeline.representative->layout();
+    const RecordLayout& layout = pipeline.representative->layout();
     plan.record_bytes += slab_bytes(layout, g, n_blocks, sparse_layers) * options.max_sequences;
     plan.add_state(layout.state_bytes, layout.state_peak_bytes);
     plan.record_bytes_per_step = layout.record_bytes * g.n_kv_heads * n_blocks * sparse_layers;
@@ -65,7 +66,7 @@ MemoryPlan make_plan(const ModelShape& shape, const Model::Memory& model, Pipeli
     plan.record_bytes +=
         slab_bytes(selector->layout(), g, n_blocks, sparse_layers) * options.max_sequences;
     plan.add_state(selector->limits().state_bytes, selector->limits().state_peak_bytes);
-    plan.budgets.push_back(budget_of(*selector, g.block_size));
+    plan.budgets.push_back(budget_of(*selector, g.block_size, g.max_context));
     plan.attends_all = plan.attends_all && !plan.budgets.back().limited;
   }
   plan.attention_scratch_bytes = binding.attention_scratch_bytes;

@@ -25,7 +25,7 @@ namespace kvasir {
 struct SlabOwner {
   Representative* representative = nullptr;
   Selector* selector = nullptr;
-  kvasir_layout layout{};
+  RecordLayout layout{};
   SlabLayout slab;
   uint32_t unit() const {
     return selector ? selector->limits().unit : static_cast<uint32_t>(KVASIR_UNIT_BLOCK);

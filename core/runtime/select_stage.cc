@@ -150,7 +150,7 @@ void SelectStage::run_chain(size_t first, uint32_t layer, std::vector<Work>& wor
                             uint64_t n_queries) {
   for (size_t s = first; s < c_.pipeline.selectors.size(); ++s) {
     const Selector& selector = *c_.pipeline.selectors[s];
-    const kvasir_sel_limits& limits = selector.limits();
+    const SelectorLimits& limits = selector.limits();
     std::vector<Work*> todo;
     for (Work& work : works) {
       if (work.failed) continue;
@@ -162,6 +162,7 @@ void SelectStage::run_chain(size_t first, uint32_t layer, std::vector<Work>& wor
       const bool covers = (limits.max_units && work.candidates.max_count() <= limits.max_units) ||
                           work.row.kv_len < limits.dense_below_tokens ||
                           work.candidates.max_count() == 0;
+      if (work.row.kv_len < c_.cache.dense_below_tokens.value) continue;
       if (c_.cache.bypass.value && covers) continue;
       work.bypassed = false;
       todo.push_back(&work);
@@ -220,7 +221,7 @@ void SelectStage::roll(uint32_t layer, const BatchRow& row) const {
 bool SelectStage::call(Selector& selector, const std::vector<Work*>& works, bool weights,
                        const std::function<kvasir_status(kvasir_selection&)>& fn, RowBuffer& rows,
                        std::string* fault) {
-  const kvasir_sel_limits& limits = selector.limits();
+  const SelectorLimits& limits = selector.limits();
   const uint32_t heads = limits.scope == KVASIR_SCOPE_SEQUENCE  ? 1
                          : limits.scope == KVASIR_SCOPE_KV_HEAD ? c_.geometry.n_kv_heads
                                                                 : c_.geometry.n_q_heads;
@@ -503,7 +504,8 @@ void SelectStage::speculate(uint32_t layer, uint32_t target, const std::vector<B
     scratch[works.size()] = std::move(*work.out);
     row.seq->layers[target].selection = std::move(before);
     const uint64_t most = work.candidates.max_count();
-    const kvasir_sel_limits& limits = selector.limits();
+    const SelectorLimits& limits = selector.limits();
+    if (row.kv_len < c_.cache.dense_below_tokens.value) continue;
     if (most == 0 || (c_.cache.bypass.value && ((limits.max_units && most <= limits.max_units) ||
                                                 row.kv_len < limits.dense_below_tokens)))
       continue;

@@ -9,6 +9,7 @@
 #include <memory>
 #include <vector>
 
+#include "core/runtime/content_hash.h"
 #include "core/runtime/slab.h"
 
 namespace kvasir {
@@ -94,6 +95,7 @@ struct Sequence {
   uint32_t prompt_begin = 0, prompt_end = 0;  // prompt_end > kv_len: not all of it is read yet
   uint32_t decode_index = 0;                  // decoded tokens since the prompt's end
   std::vector<int32_t> tokens;
+  ContentHash content;  // names of its full blocks
   std::vector<LayerState> layers;
   // Why a step could not finish it: layers hold unlike numbers of tokens, it can only be closed.
   std::exception_ptr fault;

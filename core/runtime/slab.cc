@@ -29,7 +29,7 @@ SlabPage SlabLayout::new_page(uint64_t bytes) {
   return {raw, [](std::byte* p) { ::operator delete(p, kAlign); }};
 }
 
-SlabLayout::SlabLayout(const kvasir_layout& layout, uint32_t n_kv_heads, uint32_t block_size,
+SlabLayout::SlabLayout(const RecordLayout& layout, uint32_t n_kv_heads, uint32_t block_size,
                        uint32_t page_blocks)
     : record_bytes_(layout.record_bytes),
       open_bytes_(layout.open_bytes),

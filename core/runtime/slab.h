@@ -9,6 +9,8 @@
 #include <memory>
 #include <vector>
 
+#include "core/plugin/instance.h"
+
 namespace kvasir {
 
 using SlabPage = std::shared_ptr<std::byte[]>;
@@ -22,7 +24,7 @@ struct SlabPages {
 class SlabLayout {
  public:
   SlabLayout() = default;
-  SlabLayout(const kvasir_layout& layout, uint32_t n_kv_heads, uint32_t block_size,
+  SlabLayout(const RecordLayout& layout, uint32_t n_kv_heads, uint32_t block_size,
              uint32_t page_blocks);
 
   bool empty() const { return record_bytes_ == 0 && open_bytes_ == 0; }

@@ -94,8 +94,9 @@ void StateStage::appended(uint32_t layer, const std::vector<BatchRow>& rows) {
 void StateStage::seal(uint32_t layer, const std::vector<BatchRow>& rows) {
   const uint32_t b = c_.geometry.block_size;
   for (const BatchRow& row : rows)
-    guard_row(row,
-              [&] { c_.store.seal(row.seq->layers[layer], row.first_pos() / b, row.kv_len / b); });
+    guard_row(row, [&] {
+      c_.store.seal(row.seq->layers[layer], row.first_pos() / b, row.kv_len / b, row.seq->content);
+    });
 }
 
 void StateStage::left_window(uint32_t layer, const std::vector<BatchRow>& rows) {
@@ -221,7 +222,7 @@ void StateStage::observe(uint32_t layer, const std::vector<BatchRow>& rows,
                          AttendStage& attention) {
   if (c_.dense_layer[layer]) return;
   for (auto& selector : c_.pipeline.selectors) {
-    const kvasir_sel_limits& limits = selector->limits();
+    const SelectorLimits& limits = selector->limits();
     if (!selector->has_observe() || c_.aside(c_.index_of(*selector))) continue;
     const Watched seen = watched(rows, limits.mass_at, limits.mass_last_queries);
     if (seen.rows.empty()) continue;
@@ -246,7 +247,7 @@ void StateStage::observe_selector(Selector& selector, uint32_t layer, const Watc
   std::vector<uint32_t> n_queries;
   for (size_t r = 0; r < rows.size(); ++r)
     n_queries.push_back(rows[r].kv_len - std::max(watched.from_pos[r], rows[r].first_pos()));
-  const kvasir_sel_limits& limits = selector.limits();
+  const SelectorLimits& limits = selector.limits();
   const uint32_t group = c_.group_size(), kv_heads = c_.geometry.n_kv_heads;
   const uint32_t per = limits.mass_level == KVASIR_MASS_BLOCK ? c_.geometry.block_size : 1;
   std::vector<uint64_t> offsets{0};
@@ -338,13 +339,14 @@ void StateStage::feed_mass(SlabOwner& owner, uint32_t layer, const std::vector<B
 
 void StateStage::evict(const std::vector<BatchRow>& rows, uint32_t plan_at) {
   for (auto& selector : c_.pipeline.selectors) {
-    const kvasir_sel_limits& limits = selector->limits();
+    const SelectorLimits& limits = selector->limits();
     if (!(limits.plan_at & plan_at) || !selector->has_evict_plan()) continue;
     for (uint32_t layer = 0; layer < c_.geometry.n_layers; ++layer) {
       if (c_.dense_layer[layer]) continue;
       std::vector<BatchRow> due;
       std::vector<Candidates> candidates;
       for (const BatchRow& row : rows) {
+        if (row.kv_len < limits.dense_below_tokens) continue;
         if (plan_at == KVASIR_PLAN_AT_STEP_END && limits.plan_every_tokens &&
             row.seq->decode_index % limits.plan_every_tokens != 0)
           continue;
@@ -372,7 +374,7 @@ void StateStage::evict(const std::vector<BatchRow>& rows, uint32_t plan_at) {
 // Asks for one layer's plan and carries it out; empty, or what is wrong with it.
 std::string StateStage::plan(Selector& selector, uint32_t layer, const std::vector<BatchRow>& due,
                              const std::vector<const Candidates*>& candidates) {
-  const kvasir_sel_limits& limits = selector.limits();
+  const SelectorLimits& limits = selector.limits();
   uint64_t capacity = 0;
   for (const Candidates* candidate : candidates)
     capacity += candidate->max_count() * c_.geometry.n_kv_heads;

@@ -395,6 +395,8 @@ void evict_rows(StrategyRun& run, const std::vector<BatchRow>& rows) {
 void feed_again(StrategyRun& run, Sequence& seq, uint32_t first_position) {
   const uint32_t b = run.geometry().block_size;
   const uint32_t from = first_position / b;
+  seq.content.truncate(first_position);
+  seq.content.taint();
   for (LayerState& state : seq.layers) {
     for (size_t owner = 0; owner < run.context.owners.size(); ++owner)
       run.context.owners[owner].slab.truncate(state.slabs[owner], from * b);

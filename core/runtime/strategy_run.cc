@@ -3,6 +3,7 @@
 #include "core/runtime/strategy_run.h"
 
 #include <algorithm>
+#include <array>
 
 namespace kvasir {
 namespace {
@@ -38,10 +39,13 @@ StrategyRun::StrategyRun(const Model& model, Pipeline pipeline_in, ThreadPool& p
   add_owners();
   find_leaders();
   context.faults.assign(pipeline.selectors.size(), 0);
+  content_run =
+      hash_of(std::array<uint64_t, 4>{geometry().model_hash, geometry().k_state,
+                                      binding->formats[0].dtype_k, binding->formats[0].dtype_v});
 }
 
 void StrategyRun::add_owner(Representative* representative, Selector* selector,
-                            const kvasir_layout& layout) {
+                            const RecordLayout& layout) {
   context.owners.push_back(
       {representative, selector, layout,
        SlabLayout(layout, geometry().n_kv_heads, geometry().block_size, kPageBlocks)});
@@ -137,7 +141,9 @@ void StrategyRun::refeed(Sequence& seq, uint32_t kv_len, uint32_t from_block, bo
   pipeline.storage->seq_truncate(seq.id, kv_len);
 }
 
-void StrategyRun::seq_open(SequenceId id) {
+void StrategyRun::seq_open(Sequence& seq) {
+  const SequenceId id = seq.id;
+  seq.content = ContentHash(content_run, geometry().block_size);
   for (auto& selector : pipeline.selectors) selector->seq_open(id);
   if (pipeline.representative) pipeline.representative->seq_open(id);
   pipeline.storage->seq_open(id);
@@ -152,6 +158,19 @@ void StrategyRun::seq_fork(SequenceId parent, SequenceId child) {
 void StrategyRun::seq_close(SequenceId id) noexcept {
   for (auto& selector : pipeline.selectors) selector->seq_close(id);
   if (pipeline.representative) pipeline.representative->seq_close(id);
+}
+
+void StrategyRun::name_content(Sequence& seq, std::span<const int32_t> tokens,
+                               uint32_t n_together) const {
+  const auto has_gaps = [](const LayerState& layer) {
+    return layer.packed.end != 0 || !layer.dead.empty();
+  };
+  const bool has_evicted = std::any_of(seq.layers.begin(), seq.layers.end(), has_gaps);
+  const bool by_slot = pipeline.strategy.cache.positions.value == Positions::kSlot;
+  // A step that failed leaves tokens that were named and never computed.
+  const bool is_off = seq.content.n_tokens() != seq.kv_len;
+  if (has_evicted || by_slot || is_off || select.selects_in_prefill()) seq.content.taint();
+  seq.content.append(tokens, n_together);
 }
 
 void StrategyRun::release_step(LayerState& layer) {

@@ -32,10 +32,13 @@ struct StrategyRun {
   // update() again from `from_block` on, or as far back as a plugin asks.
   void refeed(Sequence& seq, uint32_t kv_len, uint32_t from_block, bool is_cut);
   // seq_* of every plugin of the strategy.
-  void seq_open(SequenceId id);
+  void seq_open(Sequence& seq);
   void seq_fork(SequenceId parent, SequenceId child);
   void seq_close(SequenceId id) noexcept;
   void release_step(LayerState& layer);
+  // Before tokens of a prompt are computed: their blocks are named by their content, if they may
+  // be. n_together: tokens of the step, on which roundings may depend.
+  void name_content(Sequence& seq, std::span<const int32_t> tokens, uint32_t n_together) const;
 
   Pipeline pipeline;
   std::shared_ptr<const Binding> binding;
@@ -44,11 +47,12 @@ struct StrategyRun {
   SelectStage select{context};
   AttendStage attend{context};
   StateStage state{context};
+  Hash128 content_run{};      // what K and V of all sequences depend on
   uint32_t slice_tokens = 0;  // of a piece that selectors choose for; 0 = the whole piece
 
  private:
   bool reads_prompts_densely() const;
-  void add_owner(Representative* representative, Selector* selector, const kvasir_layout& layout);
+  void add_owner(Representative* representative, Selector* selector, const RecordLayout& layout);
   void add_owners();
   void find_leaders();
 };

@@ -23,7 +23,8 @@ constexpr kvasir_option_schema budget_tokens_option(int64_t def,
   return int_option({.key = "budget_tokens",
                      .help = "selected per layer, kv head and step, rounded down to blocks",
                      .unit = "tokens",
-                     .aliases = aliases},
+                     .aliases = aliases,
+                     .group = "budget"},
                     def, 1, INT32_MAX);
 }
 constexpr kvasir_option_schema budget_blocks_option(const char* const* aliases) {
@@ -31,7 +32,8 @@ constexpr kvasir_option_schema budget_blocks_option(const char* const* aliases) 
                      .help = "the same in blocks, instead of budget_tokens",
                      .unit = "blocks",
                      .aliases = aliases,
-                     .flags = KVASIR_OPTION_OPTIONAL},
+                     .flags = KVASIR_OPTION_OPTIONAL,
+                     .group = "budget"},
                     0, 1, INT32_MAX);
 }
 
@@ -49,15 +51,10 @@ class BlockChoice {
  public:
   // higher_wins: of equal scores, the higher block goes first.
   BlockChoice(const Host& host, const Options& options, bool higher_wins = false)
-      : host_(host), budget_tokens_(options.u32("budget_tokens")), higher_wins_(higher_wins) {
-    if (!options.delivered("budget_blocks")) return;
-    const uint32_t blocks = options.u32("budget_blocks");
-    const auto said = options.latest({"budget_tokens", "budget_blocks"},
-                                     "budget_tokens = " + std::to_string(budget_tokens_) +
-                                         " and budget_blocks = " + std::to_string(blocks) +
-                                         " are both set: keep one of them");
-    if (said == "budget_blocks") budget_blocks_ = blocks;
-  }
+      : host_(host),
+        budget_tokens_(options.u32_or("budget_tokens", 0)),
+        budget_blocks_(options.u32_or("budget_blocks", 0)),
+        higher_wins_(higher_wins) {}
 
   void validate(const kvasir_geometry& geometry) const { max_blocks(geometry); }
 
@@ -121,8 +118,7 @@ class BlockChoice {
   }
 
   Host host_;
-  uint32_t budget_tokens_;
-  uint32_t budget_blocks_ = 0;  // 0: not set
+  uint32_t budget_tokens_, budget_blocks_;  // 0: the other one decides
   bool higher_wins_;
   uint32_t max_blocks_ = 0;
   uint32_t n_heads_ = 1;  // rows per sequence

@@ -28,7 +28,9 @@ class BlockTable {
     Bytes bytes{};
     BlockName name{};
     uint32_t n_leases = 0;
-    bool written = false;  // a WRITE lease is out
+    uint32_t n_holders = 1;  // seals that came to share it: each drops it once
+    bool written = false;    // a WRITE lease is out
+    bool sealed = false;
   };
 
   explicit BlockTable(const char* storage) : storage_(storage) {}
@@ -65,14 +67,20 @@ class BlockTable {
   // Handle of a block that may be leased for writing, 0 when it is to be created.
   uint64_t find_for_writing(const kvasir_block_key& key) {
     const uint64_t handle = find("acquire", key, false);
-    if (handle != 0 && blocks_.find(handle)->written)
-      fail_invalid(where("acquire", key) + "a WRITE lease is out already");
+    if (handle == 0) return 0;
+    Block& block = *blocks_.find(handle);
+    if (block.written) fail_invalid(where("acquire", key) + "a WRITE lease is out already");
+    if (block.n_holders > 1) {
+      fail_invalid(where("acquire", key) + std::to_string(block.n_holders) +
+                   " holders share the block; write into a copy");
+    }
+    block.sealed = false;
     return handle;
   }
 
   // Nothing is added when it throws.
   uint64_t add(const kvasir_block_key& key, Bytes bytes) {
-    const uint64_t handle = blocks_.add({std::move(bytes), name_of(key), 0, false});
+    const uint64_t handle = blocks_.add({std::move(bytes), name_of(key)});
     try {
       index_.emplace(name_of(key), handle);
     } catch (...) {
@@ -116,16 +124,34 @@ class BlockTable {
     return handle;
   }
 
-  // Blocks take their new names, leases become ones for reading; all or none.
-  void seal(const Strided<const kvasir_block_key>& keys, const Strided<kvasir_lease>& leases) {
+  // Blocks take their new names, leases become ones for reading; all or none. Where a sealed block
+  // bears the name already, and can_share(its handle), the lease goes over to it: the pointers are
+  // the caller's to refresh. Handles of the blocks that were given up for others, without a lease.
+  template <class CanShare>
+  std::vector<uint64_t> seal(const Strided<const kvasir_block_key>& keys,
+                             const Strided<kvasir_lease>& leases, const CanShare& can_share) {
+    std::vector<uint64_t> given_up;
+    given_up.reserve(keys.size());
     for (uint64_t i = 0; i < keys.size(); ++i) check_seal(keys[i], leases[i]);
     for (uint64_t i = 0; i < keys.size(); ++i) {
       Lease& lease = *leases_.find(leases[i].lease);
-      rename(lease.block, name_of(keys[i]));
-      blocks_.find(lease.block)->written = false;
       lease.write = false;
+      Block& block = *blocks_.find(lease.block);
+      block.written = false;
+      const uint64_t twin = block.n_leases == 1 ? sealed_twin(lease.block, name_of(keys[i])) : 0;
+      if (twin != 0 && can_share(twin)) {
+        --block.n_leases;
+        given_up.push_back(lease.block);
+        lease.block = twin;
+        ++blocks_.find(twin)->n_leases;
+        ++blocks_.find(twin)->n_holders;
+      } else {
+        rename(lease.block, name_of(keys[i]));
+        block.sealed = true;
+      }
       leases[i].handle = lease.block;
     }
+    return given_up;
   }
 
   // Handle of a block that may be dropped.
@@ -133,29 +159,32 @@ class BlockTable {
     const uint64_t handle = find("drop", key, true);
     if (handle == 0) fail_invalid(where("drop", key) + "no such block; dropped before?");
     const Block& block = *blocks_.find(handle);
-    if (block.n_leases != 0 && block.name.kv_head == key.kv_head) {
+    if (block.n_leases != 0 && block.n_holders == 1 && block.name.kv_head == key.kv_head) {
       fail_invalid(where("drop", key) + std::to_string(block.n_leases) +
                    " lease(s) are out; release them first");
     }
     return handle;
   }
 
-  // Handle of the block that goes with it, for remove(); 0 when heads of it are left: a slice takes
-  // no bytes with it.
+  // Handle of the block that goes with it, for remove(); 0 when holders or heads of it are left: a
+  // slice takes no bytes with it. A holder is gone when it dropped the block, or every head of it.
   uint64_t drop(const kvasir_block_key& key) {
     const uint64_t handle = check_drop(key);
-    const Block& block = *blocks_.find(handle);
-    if (block.name.kv_head == key.kv_head) return handle;
-    std::vector<bool>& lost = lost_heads_[handle];
+    Block& block = *blocks_.find(handle);
+    if (block.name.kv_head == key.kv_head) return holder_gone(block) ? handle : 0;
+    std::vector<uint32_t>& lost = lost_heads_[handle];
     lost.resize(n_kv_heads_);
-    if (lost[key.kv_head])
+    if (lost[key.kv_head] == block.n_holders)
       fail_invalid(where("drop", key) + "this head of the block was dropped before");
-    if (block.n_leases != 0 && std::count(lost.begin(), lost.end(), false) == 1) {
+    const bool completes = lost[key.kv_head] == 0 && std::count(lost.begin(), lost.end(), 0u) == 1;
+    if (completes && block.n_holders == 1 && block.n_leases != 0) {
       fail_invalid(where("drop", key) + "it is the block's last head, and " +
                    std::to_string(block.n_leases) + " lease(s) are out");
     }
-    lost[key.kv_head] = true;
-    return std::count(lost.begin(), lost.end(), false) == 0 ? handle : 0;
+    ++lost[key.kv_head];
+    if (!completes) return 0;
+    for (uint32_t& n : lost) --n;
+    return holder_gone(block) ? handle : 0;
   }
 
   void remove(uint64_t handle) noexcept {
@@ -204,7 +233,18 @@ class BlockTable {
     }
   }
 
-  // Two sealed blocks may bear one name (equal content, sealed twice): look-up finds either.
+  static bool holder_gone(Block& block) { return --block.n_holders == 0; }
+
+  // Another sealed block of that name, 0 when there is none.
+  uint64_t sealed_twin(uint64_t handle, const BlockName& name) {
+    const auto [begin, end] = index_.equal_range(name);
+    for (auto it = begin; it != end; ++it)
+      if (it->second != handle && blocks_.find(it->second)->sealed) return it->second;
+    return 0;
+  }
+
+  // Two sealed blocks may bear one name (equal content that could not be shared): look-up finds
+  // either.
   void forget_name(const BlockName& name, uint64_t handle) noexcept {
     const auto [begin, end] = index_.equal_range(name);
     for (auto it = begin; it != end; ++it) {
@@ -230,7 +270,8 @@ class BlockTable {
   SlotMap<Block> blocks_;
   SlotMap<Lease> leases_;
   std::unordered_multimap<BlockName, uint64_t, BlockNameHash> index_;
-  std::unordered_map<uint64_t, std::vector<bool>> lost_heads_;  // of blocks with dropped slices
+  // Of blocks with dropped slices, per head: by how many of the holders that are left.
+  std::unordered_map<uint64_t, std::vector<uint32_t>> lost_heads_;
 };
 
 // What release() and drop() of every storage do. `store`: as below; drops are checked before the

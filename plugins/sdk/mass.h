@@ -31,8 +31,8 @@ class MassHeads {
 
   void ask(kvasir_sel_limits& out) const {
     out.scope = n_heads_ == 1 ? KVASIR_SCOPE_SEQUENCE : KVASIR_SCOPE_KV_HEAD;
-    out.mass_level = KVASIR_MASS_TOKEN;
-    out.mass_reduce = is_apart_       ? KVASIR_MASS_PER_Q_HEAD
+    out.mass.level = KVASIR_MASS_TOKEN;
+    out.mass.reduce = is_apart_       ? KVASIR_MASS_PER_Q_HEAD
                       : n_heads_ == 1 ? KVASIR_MASS_SUM_ALL
                                       : KVASIR_MASS_SUM_KV_HEAD;
   }

@@ -5,7 +5,6 @@
 #include <kvasir/option.h>
 
 #include <cstdint>
-#include <initializer_list>
 #include <string>
 #include <string_view>
 
@@ -21,6 +20,8 @@ struct OptionText {
   const char* unit = nullptr;
   const char* const* aliases = nullptr;
   uint32_t flags = 0;  // KVASIR_OPTION_REQUIRED …
+  const char* group = nullptr;
+  const char* with = nullptr;
 };
 
 constexpr kvasir_value int_value(int64_t i, uint32_t type = KVASIR_OPTION_INT) {
@@ -44,7 +45,9 @@ constexpr kvasir_option_schema option(uint32_t type, const OptionText& text, kva
           text.help,
           def,
           min,
-          max};
+          max,
+          text.group,
+          text.with};
 }
 constexpr kvasir_option_schema bool_option(const OptionText& text, bool def) {
   return option(KVASIR_OPTION_BOOL, text, int_value(def ? 1 : 0, KVASIR_OPTION_BOOL));
@@ -97,29 +100,17 @@ class Options {
     }
     return static_cast<uint32_t>(i);
   }
+  // Of OPTIONAL options, and of alternatives: exactly one of a group is.
   bool delivered(std::string_view key) const { return find(key) != nullptr; }
-  bool set_by_user(std::string_view key) const { return rank(key) != 0; }
-  // Of keys that say the same, the one that decides: the command line goes before the environment,
-  // that before files, so that a preset's own words can be overruled. Empty: the user set none. Two
-  // said in the same place contradict each other: fails with `conflict`.
-  std::string_view latest(std::initializer_list<std::string_view> keys,
-                          const std::string& conflict) const {
-    std::string_view out;
-    bool is_tie = false;
-    for (const std::string_view key : keys) {
-      if (rank(key) == 0 || rank(key) < rank(out)) continue;
-      is_tie = rank(key) == rank(out);
-      out = key;
-    }
-    if (is_tie) fail_invalid(conflict);
-    return out;
+  uint32_t u32_or(std::string_view key, uint32_t otherwise) const {
+    return delivered(key) ? u32(key) : otherwise;
+  }
+  bool set_by_user(std::string_view key) const {
+    const kvasir_option* found = find(key);
+    return found && found->is_set != 0;
   }
 
  private:
-  uint32_t rank(std::string_view key) const {
-    const kvasir_option* found = find(key);
-    return found ? found->is_set : 0;
-  }
   const kvasir_option* find(std::string_view key) const {
     for (const kvasir_option& option : options_) {
       if (option.key && key == option.key) return &option;

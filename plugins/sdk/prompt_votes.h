@@ -34,7 +34,7 @@ inline constexpr const char* kCapAliases[] = {"max_capacity_prompts", nullptr};
 inline constexpr const char* kWindowAliases[] = {"observation_window", nullptr};
 inline constexpr const char* kVoteModeNames[] = {"evict", "retrieve"};
 inline constexpr std::array kVoteOptions = {
-    budget_option(2016),
+    budget_option(2016, kBudgetGroup),
     cap_option("max_capacity_prompt", kCapAliases),
     int_option({.key = "window_size",
                 .help = "last queries of the prompt that vote; not set: cache.window_tokens",
@@ -67,7 +67,7 @@ class PromptVotes : public Sequences<Votes> {
       : host_(host),
         method_(options),
         budget_(options, "max_capacity_prompt"),
-        n_queries_(options.delivered("window_size") ? options.u32("window_size") : 0),
+        n_queries_(options.u32_or("window_size", 0)),
         kernel_(options.u32("kernel_size")),
         pooling_(static_cast<Pooling>(options.choice("pooling"))),
         pool_first_(options.boolean("pool_first")),
@@ -99,13 +99,13 @@ class PromptVotes : public Sequences<Votes> {
 
   void limits(kvasir_sel_limits& out) const {
     out.unit = KVASIR_UNIT_TOKEN;
-    limit_units(out, method_.max_keep());
-    out.plan_at = KVASIR_PLAN_AT_PROMPT_END;
-    out.action = action_;
+    out.max_units = method_.max_keep();
+    out.plans.at = KVASIR_PLAN_AT_PROMPT_END;
+    out.plans.action = action_;
     heads_.ask(out);
-    out.mass_at = KVASIR_MASS_AT_PREFILL;
-    out.mass_last_queries = n_queries_;
-    out.state_peak_bytes = VoteSums::bytes(heads_.n_rows(), max_context_) * n_sparse_layers_;
+    out.mass.at = KVASIR_MASS_AT_PREFILL;
+    out.mass.last_queries = n_queries_;
+    out.memory.state_peak_bytes = VoteSums::bytes(heads_.n_rows(), max_context_) * n_sparse_layers_;
   }
 
   void observe(const Step& step, const kvasir_mass& mass) {

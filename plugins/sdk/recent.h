@@ -29,12 +29,11 @@ struct RecentOnly {
   explicit RecentOnly(const Options& options)
       : evict(options.boolean("evict")), slice_tokens(options.u32("prefill_select_tokens")) {}
   void limits(kvasir_sel_limits& out) const {
-    out.action = KVASIR_ACTION_EVICT;
-    if (evict) out.plan_at = KVASIR_PLAN_AT_PROMPT_END | KVASIR_PLAN_AT_STEP_END;
+    out.plans.action = KVASIR_ACTION_EVICT;
+    if (evict) out.plans.at = KVASIR_PLAN_AT_PROMPT_END | KVASIR_PLAN_AT_STEP_END;
     if (slice_tokens == 0) return;
-    out.flags |= KVASIR_LIMIT_PREFILL_SELECT;
-    out.prefill_slice_tokens = slice_tokens;
-    if (evict) out.plan_at |= KVASIR_PLAN_AT_CHUNK_END;
+    out.prefill.slice_tokens = slice_tokens;
+    if (evict) out.plans.at |= KVASIR_PLAN_AT_CHUNK_END;
   }
 
   bool evict;

@@ -13,19 +13,25 @@
 
 namespace kvasir::sdk {
 
-constexpr kvasir_option_schema budget_option(int64_t def) {
+// Options that say how much is kept.
+inline constexpr const char* kBudgetGroup = "budget";
+
+// Alone, or the default among alternatives.
+constexpr kvasir_option_schema budget_option(int64_t def, const char* group = nullptr) {
   return int_option({.key = "budget_tokens",
                      .help = "kept per layer and kv head, beyond sink and window",
-                     .unit = "tokens"},
+                     .unit = "tokens",
+                     .group = group},
                     def, 0, INT32_MAX);
 }
-// The paper's own number, sink and window included.
+// The paper's own number, sink and window included; an alternative to budget_tokens.
 constexpr kvasir_option_schema cap_option(const char* key, const char* const* aliases) {
   return int_option({.key = key,
                      .help = "the same with sink and window counted, instead of budget_tokens",
                      .unit = "tokens",
                      .aliases = aliases,
-                     .flags = KVASIR_OPTION_OPTIONAL},
+                     .flags = KVASIR_OPTION_OPTIONAL,
+                     .group = kBudgetGroup},
                     0, 1, INT32_MAX);
 }
 
@@ -38,30 +44,16 @@ inline bool evicts_each_step(const Options& options) { return options.choice("ev
 
 // Plans after the prompt and, with each_step, after every token, with the mass they need.
 inline void plan_evictions(bool each_step, kvasir_sel_limits& out) {
-  out.plan_at = KVASIR_PLAN_AT_PROMPT_END | (each_step ? KVASIR_PLAN_AT_STEP_END : 0u);
-  out.mass_at = KVASIR_MASS_AT_PREFILL | (each_step ? KVASIR_MASS_AT_DECODE : 0u);
-}
-
-// max_units = n, where none at all is a budget, too.
-inline void limit_units(kvasir_sel_limits& out, uint64_t n) {
-  out.max_units = n;
-  if (n == 0) out.flags |= KVASIR_LIMIT_ZERO_UNITS;
+  out.plans.at = KVASIR_PLAN_AT_PROMPT_END | (each_step ? KVASIR_PLAN_AT_STEP_END : 0u);
+  out.mass.at = KVASIR_MASS_AT_PREFILL | (each_step ? KVASIR_MASS_AT_DECODE : 0u);
 }
 
 class TokenBudget {
  public:
   TokenBudget(const Options& options, const char* cap_key)
-      : tokens_(options.u32("budget_tokens")), cap_key_(cap_key) {
-    if (!options.delivered(cap_key)) return;
-    const uint32_t cap = options.u32(cap_key);
-    const auto said =
-        options.latest({"budget_tokens", cap_key},
-                       "budget_tokens = " + std::to_string(tokens_) + " and " + cap_key + " = " +
-                           std::to_string(cap) + " are both set: keep one of them");
-    if (said == cap_key) cap_ = cap;
-  }
-  // Of a plugin that has found out itself that the cap decides.
-  TokenBudget(const char* cap_key, uint32_t cap) : tokens_(0), cap_(cap), cap_key_(cap_key) {}
+      : tokens_(options.u32_or("budget_tokens", 0)),
+        cap_(options.u32_or(cap_key, 0)),
+        cap_key_(cap_key) {}
 
   // Beyond the forced parts, of which the current token always is one.
   uint32_t tokens(const kvasir_geometry& geometry) const {
@@ -91,7 +83,7 @@ class TokenBudget {
 
  private:
   uint32_t tokens_;
-  uint32_t cap_ = 0;  // 0: not set
+  uint32_t cap_;  // 0: budget_tokens decides
   const char* cap_key_;
 };
 

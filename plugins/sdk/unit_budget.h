@@ -10,16 +10,19 @@ namespace kvasir::sdk {
 inline constexpr const char* kUnitNames[] = {"block", "token"};
 inline constexpr kvasir_option_schema kUnitOption =
     enum_option({.key = "unit", .help = "whole blocks or single tokens"}, kUnitNames, 0);
-inline constexpr kvasir_option_schema kUnitBudgetOption =
-    int_option({.key = "budget_tokens",
-                .help = "selected per layer, kv head and step, rounded down to the unit",
-                .unit = "tokens"},
-               4096, 1, INT32_MAX);
+constexpr kvasir_option_schema unit_budget_option(const char* group = nullptr) {
+  return int_option({.key = "budget_tokens",
+                     .help = "selected per layer, kv head and step, rounded down to the unit",
+                     .unit = "tokens",
+                     .group = group},
+                    4096, 1, INT32_MAX);
+}
 
+// Without a number where an alternative to budget_tokens decides.
 class UnitBudget {
  public:
   explicit UnitBudget(const Options& options)
-      : tokens_(options.u32("budget_tokens")),
+      : tokens_(options.u32_or("budget_tokens", 0)),
         unit_(options.choice("unit") == 0 ? KVASIR_UNIT_BLOCK : KVASIR_UNIT_TOKEN) {}
 
   // Throws where the budget is less than one unit.
@@ -34,7 +37,7 @@ class UnitBudget {
   void limits(kvasir_sel_limits& out) const {
     out.unit = unit_;
     out.scope = scope();
-    out.max_units = units_;
+    if (tokens_ != 0) out.max_units = units_;
   }
 
   uint32_t units() const { return units_; }        // to select
@@ -44,8 +47,9 @@ class UnitBudget {
 
  private:
   uint32_t units(const kvasir_geometry& geometry) const {
-    return unit_ == KVASIR_UNIT_TOKEN ? tokens_
-                                      : tokens_to_blocks("budget_tokens", tokens_, geometry);
+    return unit_ == KVASIR_UNIT_TOKEN || tokens_ == 0
+               ? tokens_
+               : tokens_to_blocks("budget_tokens", tokens_, geometry);
   }
 
   uint32_t tokens_, unit_;

@@ -64,7 +64,7 @@ check_plugin(${work}/stripped.so)
 file(WRITE ${work}/cmake/CMakeLists.txt "
 cmake_minimum_required(VERSION 3.18)
 project(outside C)
-find_package(kvasir 0.1 REQUIRED)
+find_package(kvasir 0.2 REQUIRED)
 kvasir_add_plugin(strided SOURCES ${work}/strided.c)
 ")
 run(${CMAKE_COMMAND} -S cmake -B cmake/build -DCMAKE_PREFIX_PATH=${prefix}

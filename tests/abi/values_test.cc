@@ -1,5 +1,5 @@
 // Named constants of the ABI: distinct within each family, masks made of single bits, needs and
-// provides at equal places; and the ledger names every public struct.
+// provides at equal places; and the layout of every field is held.
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 #include <kvasir/kvasir.h>
@@ -76,13 +76,19 @@ TEST_CASE("no two constants of a family have one value") {
 }
 
 TEST_CASE("constants that are combined are single bits") {
-  const std::vector<std::string> masks = {"KVASIR_CAP_",           "KVASIR_NEED_",
-                                          "KVASIR_PROVIDE_",       "KVASIR_CPU_",
-                                          "KVASIR_LIMIT_",         "KVASIR_LAYOUT_",
-                                          "KVASIR_ITEM_",          "KVASIR_STEP_",
-                                          "KVASIR_PLAN_AT_",       "KVASIR_MASS_AT_",
-                                          "KVASIR_SELECTION_",     "KVASIR_OPTION_REQUIRED",
-                                          "KVASIR_ATTN_MASS_",     "KVASIR_OPTION_DEPRECATED",
+  const std::vector<std::string> masks = {"KVASIR_CAP_",
+                                          "KVASIR_NEED_",
+                                          "KVASIR_PROVIDE_",
+                                          "KVASIR_CPU_",
+                                          "KVASIR_LAYOUT_",
+                                          "KVASIR_ITEM_",
+                                          "KVASIR_STEP_",
+                                          "KVASIR_PLAN_AT_",
+                                          "KVASIR_MASS_AT_",
+                                          "KVASIR_SELECTION_",
+                                          "KVASIR_OPTION_REQUIRED",
+                                          "KVASIR_ATTN_MASS_",
+                                          "KVASIR_OPTION_DEPRECATED",
                                           "KVASIR_OPTION_OPTIONAL"};
   std::set<std::string> found;
   for (const auto& family : families())
@@ -114,17 +120,63 @@ TEST_CASE("what one side needs and another provides is the same bit") {
   CHECK(n_shared >= 6);
 }
 
-TEST_CASE("the ledger has a line for every public struct") {
-  const auto ledger =
-      read_text(std::filesystem::path(KVASIR_SOURCE_DIR) / "tests" / "abi" / "ledger.c");
-  const auto headers = all_headers();
-  static const std::regex structure(R"(typedef struct (kvasir_\w+) \{)");
-  size_t n_structs = 0;
-  for (std::sregex_iterator at(headers.begin(), headers.end(), structure), end; at != end; ++at) {
-    ++n_structs;
-    CHECK_MESSAGE(ledger.find("SIZE(" + (*at)[1].str() + ",") != std::string::npos, (*at)[1].str());
+// The names of a struct's fields, from the text between its braces.
+std::vector<std::string> fields_of(const std::string& body) {
+  static const std::regex comment(R"(/\*[^]*?\*/)"), function(R"(\(\*(\w+)\)\()"),
+      value(R"((\w+)(\[\w+\])?\s*$)");
+  std::istringstream code(std::regex_replace(body, comment, " "));
+  std::vector<std::string> names;
+  for (std::string declaration; std::getline(code, declaration, ';');) {
+    std::smatch match;
+    if (std::regex_search(declaration, match, function) ||
+        std::regex_search(declaration, match, value))
+      names.push_back(match[1]);
   }
-  CHECK(n_structs > 40);
+  return names;
+}
+
+TEST_CASE("the layout of every public struct and field is held") {
+  const std::filesystem::path root = KVASIR_SOURCE_DIR;
+  const std::string checks = read_text(root / "abi" / "kvasir" / "layout_checks.h") +
+                             read_text(root / "tests" / "abi" / "ledger.c");
+  const auto is_held = [&](const std::string& line) {
+    return checks.find(line) != std::string::npos;
+  };
+  const auto headers = all_headers();
+  static const std::regex structure(R"(typedef struct (kvasir_\w+) \{([^]*?)\n\} \1;)");
+  size_t n_structs = 0, n_fields = 0;
+  for (std::sregex_iterator at(headers.begin(), headers.end(), structure), end; at != end; ++at) {
+    const std::string name = (*at)[1];
+    CAPTURE(name);
+    ++n_structs;
+    CHECK((is_held("KVASIR_SIZE_(" + name + ", ") || is_held("\nSIZE(" + name + ", ")));
+    for (const std::string& field : fields_of((*at)[2])) {
+      CAPTURE(field);
+      ++n_fields;
+      const std::string place = name + ", " + field + ", ";
+      CHECK((is_held("KVASIR_AT_(" + place) || is_held("\nAT(" + place)));
+    }
+  }
+  CHECK(n_structs > 45);  // the patterns still find them
+  CHECK(n_fields > 320);
+}
+
+TEST_CASE("every header says since when it is there, and no mark is of a minor to come") {
+  static const std::regex mark(R"([Ss]ince (\d+)\.(\d+))");
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(
+           std::filesystem::path(KVASIR_SOURCE_DIR) / "abi" / "kvasir")) {
+    if (entry.path().extension() != ".h") continue;
+    CAPTURE(entry.path().string());
+    const std::string text = read_text(entry.path());
+    CHECK(text.substr(0, text.find("SPDX")).find("Since ") != std::string::npos);
+    for (std::sregex_iterator at(text.begin(), text.end(), mark), end; at != end; ++at) {
+      const auto major = static_cast<uint32_t>(std::stoul((*at)[1]));
+      const auto minor = static_cast<uint32_t>(std::stoul((*at)[2]));
+      CHECK(major == KVASIR_ABI_MAJOR);
+      CHECK(minor >= KVASIR_ABI_MINOR_MIN);
+      CHECK(minor <= KVASIR_ABI_MINOR);
+    }
+  }
 }
 
 TEST_CASE("HAS is false for a slot beyond the table, for a null one, and true else") {

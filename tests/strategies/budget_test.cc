@@ -204,7 +204,7 @@ TEST_CASE("budget_tokens on the command line overrules what a preset says in its
     if (preset == "dense") continue;
     const std::string key = is_chain ? "selector.0.budget_tokens" : "selector.budget_tokens";
     const auto engine = bench.engine(strategy_of(plain, "cache.dense_layers=[0] " + key + "=64"));
-    const kvasir_sel_limits& limits = engine->pipeline().selectors[0]->limits();
+    const SelectorLimits& limits = engine->pipeline().selectors[0]->limits();
     uint64_t tokens = limits.max_units * (limits.unit == KVASIR_UNIT_BLOCK ? kBlock : 1);
     if (preset == "pyramidkv") tokens = (tokens + 64 / 20) / 2;  // that of its first layer
     if (preset == "duoattention") continue;                      // retrieval heads have no limit

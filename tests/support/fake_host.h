@@ -26,7 +26,7 @@ class FakeHost {
   // nodes: of each worker; empty: a host that does not say.
   explicit FakeHost(uint32_t workers = 0, std::vector<int32_t> nodes = {})
       : workers_(workers), nodes_(std::move(nodes)), scratch_memory_(workers) {
-    host_ = {sizeof host_, KVASIR_ABI_MAJOR,         KVASIR_ABI_MINOR, KVASIR_ABI_MINOR, "fake",
+    host_ = {sizeof host_, KVASIR_ABI_MAJOR,         KVASIR_ABI_MINOR_MIN, KVASIR_ABI_MINOR, "fake",
              "0",          static_cast<void*>(this), &get_extension};
     pool_ = {
         sizeof pool_, 0, this, &max_workers, &parallel_for, nodes_.empty() ? nullptr : &node_of};

@@ -8,6 +8,7 @@
 #include <kvasir/kvasir.h>
 
 #include <cstdint>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <string>
@@ -33,6 +34,30 @@ inline Entry entry_of(const std::string& plugin) {
   const auto entry = reinterpret_cast<Entry>(dlsym(library, "kvasir_plugin_entry"));
   REQUIRE(static_cast<bool>(entry));
   return entry;
+}
+
+// As the host hands it to limits().
+inline kvasir_sel_limits blank_limits() {
+  kvasir_sel_limits limits{};
+  limits.struct_size = sizeof limits;
+  limits.max_units = KVASIR_NO_LIMIT;
+  return limits;
+}
+
+// Whether the host decides between these options of the only plugin in a file.
+inline bool are_alternatives(const FakeHost& host, const std::string& plugin,
+                             std::initializer_list<const char*> keys) {
+  kvasir_request request{sizeof(kvasir_request), 0, nullptr};
+  kvasir_err err{sizeof err, 0, {}};
+  REQUIRE(entry_of(plugin)(host.host(), &request, &err) == KVASIR_OK);
+  const kvasir_desc& desc = *request.plugin->describe(0);
+  std::map<std::string, std::string> group;
+  for (uint32_t i = 0; i < desc.n_options; ++i)
+    if (desc.options[i].group) group[desc.options[i].key] = desc.options[i].group;
+  const std::string first = group[*keys.begin()];
+  for (const char* key : keys)
+    if (group[key] != first) return false;
+  return first != "";
 }
 
 // One instance of the only plugin in a file. When create() fails, status() and text() say why, and
@@ -90,6 +115,7 @@ class PluginInstance {
       const kvasir_option_schema& schema = desc_->options[i];
       const auto found = set.find(schema.key);
       if (found == set.end() && (schema.flags & KVASIR_OPTION_OPTIONAL)) continue;
+      if (found == set.end() && schema.group && another_is_set(schema, set)) continue;
       kvasir_option option{schema.key, schema.def, 0, 0};
       if (found != set.end()) {
         ++used;
@@ -100,6 +126,14 @@ class PluginInstance {
     }
     REQUIRE_MESSAGE(used == set.size(), "a test sets an option the plugin does not have");
     return out;
+  }
+  bool another_is_set(const kvasir_option_schema& schema, const OptionValues& set) const {
+    for (uint32_t i = 0; i < desc_->n_options; ++i) {
+      const kvasir_option_schema& other = desc_->options[i];
+      if (other.group && std::string(other.group) == schema.group && set.count(other.key) != 0)
+        return true;
+    }
+    return false;
   }
   static kvasir_value value(const kvasir_option_schema& schema,
                             const OptionValues::mapped_type& v) {

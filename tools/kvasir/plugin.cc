@@ -146,6 +146,8 @@ Json option_json(const kvasir_option_schema& option) {
           {"unit", option.unit ? option.unit : ""},
           {"aliases", alias_names(option)},
           {"deprecated", (option.flags & KVASIR_OPTION_DEPRECATED) != 0},
+          {"group", KVASIR_HAS(&option, kvasir_option_schema, group) ? option.group : ""},
+          {"with", KVASIR_HAS(&option, kvasir_option_schema, with) ? option.with : ""},
           {"help", option.help ? option.help : ""}};
 }
 
@@ -169,6 +171,14 @@ Json desc_json(const kvasir_desc& d, const std::string& file) {
   return out;
 }
 
+// " (one of "budget")", " (with heavy_ratio)".
+std::string group_text(const Json& option) {
+  const auto group = option["group"].get<std::string>(), with = option["with"].get<std::string>();
+  std::string text = group.empty() ? "" : "one of \"" + group + "\"";
+  if (!with.empty()) text += (text.empty() ? "with " : ", with ") + with;
+  return text.empty() ? "" : " (" + text + ")";
+}
+
 void print_desc(const Json& d) {
   Table facts({"id", d["id"]});
   for (const auto& [key, value] : d.items()) {
@@ -180,10 +190,10 @@ void print_desc(const Json& d) {
   if (d["options"].empty()) return std::puts("no options"), void();
   Table options({"option", "type", "default", "range", "unit", "aliases", "help"}, {2});
   for (const Json& o : d["options"])
-    options.add(
-        {o["key"], o["type"], o["default"], o["range"], o["unit"],
-         join(o["aliases"].get<std::vector<std::string>>(), ", "),
-         (o["deprecated"].get<bool>() ? "deprecated: " : "") + o["help"].get<std::string>()});
+    options.add({o["key"], o["type"], o["default"], o["range"], o["unit"],
+                 join(o["aliases"].get<std::vector<std::string>>(), ", "),
+                 (o["deprecated"].get<bool>() ? "deprecated: " : "") +
+                     o["help"].get<std::string>() + group_text(o)});
   std::printf("\n%s", options.text().c_str());
 }
 

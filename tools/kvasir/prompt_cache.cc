@@ -61,7 +61,7 @@ std::string who_cannot_go_back(const Pipeline& pipeline) {
     return (plugin.desc().caps & KVASIR_CAP_HISTORY_STATE) != 0;
   };
   for (const auto& selector : pipeline.selectors) {
-    const kvasir_sel_limits& limits = selector->limits();
+    const SelectorLimits& limits = selector->limits();
     if (keeps_history(*selector) || limits.plan_at != 0 || limits.prefill_slice_tokens != 0)
       return selector->id();
   }

@@ -17,7 +17,7 @@ namespace {
 
 RecallMeter::Choice choice_of(const Engine& engine) {
   const CacheConfig& cache = engine.pipeline().strategy.cache;
-  const kvasir_sel_limits& limits = engine.pipeline().selectors.back()->limits();
+  const SelectorLimits& limits = engine.pipeline().selectors.back()->limits();
   RecallMeter::Choice choice;
   choice.unit_tokens = limits.unit == KVASIR_UNIT_TOKEN ? 1 : cache.block_size.value;
   if (limits.scope == KVASIR_SCOPE_SEQUENCE ||

@@ -1,4 +1,5 @@
 /* Host extension kvasir.completion/1: how a storage reports finished transfers.
+ * Since 0.2.
  * SPDX-License-Identifier: Apache-2.0 OR MIT */
 #ifndef KVASIR_EXT_COMPLETION_H
 #define KVASIR_EXT_COMPLETION_H

@@ -1,4 +1,5 @@
 /* Host extension kvasir.log/1: one line into the host's log, prefixed with the plugin's id.
+ * Since 0.2.
  * SPDX-License-Identifier: Apache-2.0 OR MIT */
 #ifndef KVASIR_EXT_LOG_H
 #define KVASIR_EXT_LOG_H

@@ -1,4 +1,5 @@
 /* Host extension kvasir.scratch/1: per-worker scratch memory that the host accounts for.
+ * Since 0.2.
  * SPDX-License-Identifier: Apache-2.0 OR MIT */
 #ifndef KVASIR_EXT_SCRATCH_H
 #define KVASIR_EXT_SCRATCH_H

@@ -1,4 +1,5 @@
 /* Host extension kvasir.thread-pool/1: the one pool of pinned workers.
+ * Since 0.2.
  * SPDX-License-Identifier: Apache-2.0 OR MIT */
 #ifndef KVASIR_EXT_THREAD_POOL_H
 #define KVASIR_EXT_THREAD_POOL_H

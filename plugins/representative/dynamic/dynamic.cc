@@ -56,11 +56,12 @@ class Dynamic : public sdk::BlockRepresentative<dynamic::AttendedKeys>,
     Base::layout(out);
     out.flags = of_window_ ? KVASIR_LAYOUT_WANT_FINAL : KVASIR_LAYOUT_SEALED_ONLY;
     out.open_bytes = of_window_ ? sums_per_head() * sizeof(float) : 0;
-    out.mass_at = KVASIR_MASS_AT_PREFILL | (of_window_ ? KVASIR_MASS_AT_DECODE : 0);
-    out.mass_part = of_window_ ? KVASIR_PART_WINDOW : KVASIR_PART_ALL;
-    out.mass_last_queries = of_window_ ? UINT32_MAX : last_queries_;
+    out.mass.at = KVASIR_MASS_AT_PREFILL | (of_window_ ? KVASIR_MASS_AT_DECODE : 0);
+    out.mass.level = KVASIR_MASS_TOKEN;
+    out.mass.part = of_window_ ? KVASIR_PART_WINDOW : KVASIR_PART_ALL;
+    out.mass.last_queries = of_window_ ? KVASIR_ALL_QUERIES : last_queries_;
     if (!of_window_)
-      out.state_peak_bytes =
+      out.memory.state_peak_bytes =
           n_kv_heads() * sums_per_head() * sizeof(float) * max_blocks_ * n_sparse_layers_;
   }
 

@@ -94,7 +94,7 @@ class DuoAttention {
     recent_.limits(out);
     const auto streams = [](bool is_streaming) { return is_streaming; };
     if (std::all_of(is_streaming_.begin(), is_streaming_.end(), streams))
-      sdk::limit_units(out, budget_tokens_);
+      out.max_units = budget_tokens_;
     else
       out.expected_units = mean_units_;
   }

@@ -14,21 +14,25 @@ namespace {
 using namespace kvasir;
 
 constexpr const char* kModeNames[] = {"drop", "mask"};
-constexpr kvasir_option_schema tokens_option(const char* key, const char* help) {
+constexpr const char* kRecentGroup = "recent";
+constexpr kvasir_option_schema tokens_option(const char* key, const char* group, const char* help) {
   return sdk::int_option(
-      {.key = key, .help = help, .unit = "tokens", .flags = KVASIR_OPTION_OPTIONAL}, 0, 0,
-      INT32_MAX);
+      {.key = key, .help = help, .unit = "tokens", .flags = KVASIR_OPTION_OPTIONAL, .group = group},
+      0, 0, INT32_MAX);
 }
-constexpr kvasir_option_schema ratio_option(const char* key, const char* help) {
-  return sdk::float_option({.key = key, .help = help, .flags = KVASIR_OPTION_OPTIONAL}, 0.1, 0.0,
-                           1.0);
+constexpr kvasir_option_schema ratio_option(const char* key, const char* group, const char* help,
+                                            const char* with = nullptr) {
+  return sdk::float_option(
+      {.key = key, .help = help, .flags = KVASIR_OPTION_OPTIONAL, .group = group, .with = with},
+      0.1, 0.0, 1.0);
 }
 constexpr std::array kOptions = {
-    sdk::budget_option(512),
-    tokens_option("hh_size", "heavy hitters kept, instead of budget_tokens"),
-    tokens_option("recent_size", "last tokens kept; not set: cache.window_tokens"),
-    ratio_option("heavy_ratio", "heavy hitters as a share of the prompt"),
-    ratio_option("recent_ratio", "last tokens as a share of the prompt"),
+    sdk::budget_option(512, sdk::kBudgetGroup),
+    tokens_option("hh_size", sdk::kBudgetGroup, "heavy hitters kept, instead of budget_tokens"),
+    tokens_option("recent_size", kRecentGroup, "last tokens kept; not set: cache.window_tokens"),
+    ratio_option("heavy_ratio", sdk::kBudgetGroup, "heavy hitters as a share of the prompt"),
+    ratio_option("recent_ratio", kRecentGroup, "last tokens as a share of the prompt",
+                 "heavy_ratio"),
     sdk::enum_option({.key = "mode", .help = "drop for good, or mask until the next prompt"},
                      kModeNames, 0),
     sdk::kEvictAtOption,
@@ -39,22 +43,15 @@ constexpr std::array kOptions = {
 // How many of the last tokens and how many heavy hitters before them stay.
 class Budget {
  public:
-  explicit Budget(const sdk::Options& o) : budget_(o.u32("budget_tokens")) {
-    const auto said =
-        o.latest({"budget_tokens", "hh_size", "heavy_ratio"},
-                 "budget_tokens, hh_size and heavy_ratio say the same: keep one of them");
-    is_ratio_ = said == "heavy_ratio";
-    has_heavy_ = said == "hh_size";
-    if (has_heavy_) heavy_ = o.u32("hh_size");
-    if (o.delivered("recent_size")) recent_ = o.u32("recent_size");
-    if (is_ratio_) heavy_ratio_ = o.f64("heavy_ratio");
-    if (!o.delivered("recent_ratio")) return;
-    const bool is_overruled = o.delivered("heavy_ratio") && !is_ratio_;  // both together
-    if (is_overruled) return;
-    if (!is_ratio_ || o.delivered("recent_size")) {
-      sdk::fail_invalid("recent_ratio goes with heavy_ratio, and not with recent_size");
-    }
-    recent_ratio_ = o.f64("recent_ratio");
+  explicit Budget(const sdk::Options& o)
+      : budget_(o.u32_or("budget_tokens", 0)),
+        is_ratio_(o.delivered("heavy_ratio")),
+        has_heavy_(o.delivered("hh_size")),
+        heavy_(o.u32_or("hh_size", 0)),
+        recent_(o.u32_or("recent_size", 0)) {
+    if (!is_ratio_) return;
+    heavy_ratio_ = o.f64("heavy_ratio");
+    if (o.delivered("recent_ratio")) recent_ratio_ = o.f64("recent_ratio");
   }
 
   void validate(const kvasir_geometry& geometry) const {
@@ -92,10 +89,10 @@ class Budget {
     return recent > window ? recent - window : 0;
   }
   uint32_t budget_;
-  bool is_ratio_ = false;
-  bool has_heavy_ = false;
-  uint32_t heavy_ = 0;
-  uint32_t recent_ = 0;
+  bool is_ratio_;
+  bool has_heavy_;
+  uint32_t heavy_;
+  uint32_t recent_;
   double heavy_ratio_ = 0.0, recent_ratio_ = 0.0;
   uint32_t window_ = 0;
 };
@@ -142,18 +139,17 @@ class H2o {
 
   void limits(kvasir_sel_limits& out) const {
     out.unit = KVASIR_UNIT_TOKEN;
-    out.flags = KVASIR_LIMIT_OBSERVE_WRITES_SLAB;
-    sdk::limit_units(out, budget_.tokens(max_context_));
+    out.max_units = budget_.tokens(max_context_);
     sdk::plan_evictions(each_step_, out);
-    out.action = action_;
+    out.plans.action = action_;
     heads_.ask(out);
-    out.mass_last_queries = UINT32_MAX;
+    out.mass.last_queries = KVASIR_ALL_QUERIES;
   }
 
   // Per token the sum of its mass, mean over the group; a sum per query head where the largest
   // counts. f32: in f16 a sum of 2048 takes no more probabilities.
   void layout(kvasir_layout& out) const {
-    out.flags = KVASIR_LAYOUT_SEALED_ONLY | KVASIR_LAYOUT_PER_TOKEN;
+    out.flags = KVASIR_LAYOUT_SEALED_ONLY | KVASIR_LAYOUT_PER_TOKEN | KVASIR_LAYOUT_OBSERVE_WRITES;
     out.record_bytes = uint64_t{block_size_} * heads_.n_voices() * sizeof(float);
     out.format = uint64_t{1} << 48 | heads_.n_voices();
   }

@@ -61,21 +61,20 @@ void InfiniGen::bind(const kvasir_geometry& geometry) {
 void InfiniGen::limits(kvasir_sel_limits& out) const {
   out.unit = KVASIR_UNIT_TOKEN;
   out.scope = KVASIR_SCOPE_KV_HEAD;
-  out.max_units = o_.budget > 0 ? 0 : o_.budget_tokens;
-  if (o_.budget > 0) out.expected_units = share(geometry_.max_context);
-  out.state_bytes = state_bytes();
-  out.speculate_ahead = o_.speculate_ahead;
-  out.prefill_last_queries = o_.offline_columns ? 0 : UINT32_MAX;
-  if (o_.slice_tokens != 0) {
-    out.flags = KVASIR_LIMIT_PREFILL_SELECT;
-    out.prefill_slice_tokens = o_.slice_tokens;
-  }
+  if (o_.budget > 0)
+    out.expected_units = share(geometry_.max_context);
+  else
+    out.max_units = o_.budget_tokens;
+  out.memory.state_bytes = state_bytes();
+  out.speculation.layers_ahead = o_.speculate_ahead;
+  out.prefill.last_queries = o_.offline_columns ? 0 : KVASIR_ALL_QUERIES;
+  out.prefill.slice_tokens = o_.slice_tokens;
   if (o_.pool_limit == 0) return;
-  out.plan_at = KVASIR_PLAN_AT_STEP_END;
-  out.action = KVASIR_ACTION_EVICT;
-  out.mass_at = KVASIR_MASS_AT_DECODE;
-  out.mass_level = KVASIR_MASS_ROWS;
-  out.mass_reduce = KVASIR_MASS_SUM_KV_HEAD;
+  out.plans.at = KVASIR_PLAN_AT_STEP_END;
+  out.plans.action = KVASIR_ACTION_EVICT;
+  out.mass.at = KVASIR_MASS_AT_DECODE;
+  out.mass.level = KVASIR_MASS_ROWS;
+  out.mass.reduce = KVASIR_MASS_SUM_KV_HEAD;
 }
 
 void InfiniGen::layout(kvasir_layout& out) const {

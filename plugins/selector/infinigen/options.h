@@ -25,12 +25,14 @@ inline constexpr std::array kOptions = {
     sdk::int_option({.key = "budget_tokens",
                      .help = "most tokens fetched per layer, kv head and step",
                      .unit = "tokens",
-                     .aliases = kBudgetAliases},
+                     .aliases = kBudgetAliases,
+                     .group = "budget"},
                     4096, 1, INT32_MAX),
     sdk::option(KVASIR_OPTION_FLOAT,
                 {.key = "budget",
                  .help = "the same as a share of the tokens cached, instead of budget_tokens",
-                 .flags = KVASIR_OPTION_OPTIONAL},
+                 .flags = KVASIR_OPTION_OPTIONAL,
+                 .group = "budget"},
                 sdk::float_value(0), sdk::float_value(1e-6), sdk::float_value(1)),
     sdk::float_option(
         {.key = "alpha", .help = "tokens whose logit is within alpha of the best count as wanted"},
@@ -82,8 +84,8 @@ inline constexpr std::array kOptions = {
 
 struct OptionValues {
   explicit OptionValues(const sdk::Options& o)
-      : budget_tokens(o.u32("budget_tokens")),
-        budget(share_of(o)),
+      : budget_tokens(o.u32_or("budget_tokens", 0)),
+        budget(o.delivered("budget") ? o.f64("budget") : 0.0),
         alpha(static_cast<float>(o.f64("alpha"))),
         ratio(o.f64("partial_weight_ratio")),
         ratio_prefill(o.delivered("partial_weight_ratio_prefill")
@@ -110,15 +112,9 @@ struct OptionValues {
           "one of them");
     }
   }
-  // 0 where budget_tokens counts.
-  static double share_of(const sdk::Options& o) {
-    const auto said = o.latest({"budget_tokens", "budget"},
-                               "budget_tokens and budget say the same: keep one of them");
-    return said == "budget" ? o.f64("budget") : 0.0;
-  }
 
-  uint32_t budget_tokens;
-  double budget;  // 0: not set
+  uint32_t budget_tokens;  // 0: budget decides
+  double budget;           // 0: budget_tokens decides
   float alpha;
   double ratio, ratio_prefill;
   std::string skew_file;

@@ -49,10 +49,8 @@ class InfLlm : public sdk::BlockChoice {
 
   void limits(kvasir_sel_limits& out) const {
     BlockChoice::limits(out);
-    out.flags = KVASIR_LIMIT_PREFILL_SELECT;
-    out.prefill_slice_tokens = slice_tokens_;
-    out.pos_mode = KVASIR_POS_CONSTANT;
-    out.pos_const = pos_const_;
+    out.prefill.slice_tokens = slice_tokens_;
+    out.positions = {KVASIR_POS_CONSTANT, pos_const_};
   }
 
  private:

@@ -39,26 +39,27 @@ void MagicPig::bind(const kvasir_geometry& geometry) {
 void MagicPig::limits(kvasir_sel_limits& out) const {
   out.unit = KVASIR_UNIT_TOKEN;
   out.scope = KVASIR_SCOPE_Q_HEAD;
-  out.max_units = o_.budget;
+  if (o_.budget != 0) out.max_units = o_.budget;
   out.dense_below_tokens = uint64_t{geometry_.sink_tokens} + geometry_.window_tokens;
-  state_bytes(out);
+  out.memory = memory();
   if (o_.static_tokens == 0) return;
-  out.mass_at = KVASIR_MASS_AT_PREFILL;
-  out.mass_level = KVASIR_MASS_TOKEN;
-  out.mass_reduce = KVASIR_MASS_SUM_KV_HEAD;
-  out.mass_last_queries = o_.static_queries;
+  out.mass.at = KVASIR_MASS_AT_PREFILL;
+  out.mass.level = KVASIR_MASS_TOKEN;
+  out.mass.reduce = KVASIR_MASS_SUM_KV_HEAD;
+  out.mass.last_queries = o_.static_queries;
 }
 
 // Of prompts that fill the context. While one head is hashed its codes, norms and tokens stand
 // beside the tables, and the rows of all heads: 16 bytes per token.
-void MagicPig::state_bytes(kvasir_sel_limits& out) const {
+kvasir_memory MagicPig::memory() const {
+  kvasir_memory out{};
   const uint64_t layers = sdk::n_sparse_layers(geometry_), n_kv_heads = geometry_.n_kv_heads;
   const uint64_t forced = uint64_t{geometry_.sink_tokens} + std::max(1u, geometry_.window_tokens);
   const uint64_t n = geometry_.max_context - std::min<uint64_t>(geometry_.max_context, forced);
   const uint64_t n_votes = o_.static_tokens == 0 ? 0 : geometry_.max_context;
   const uint64_t votes = sdk::VoteSums::bytes(n_kv_heads, n_votes) * layers;
   out.state_peak_bytes = votes;
-  if (o_.n_bits == 0) return;
+  if (o_.n_bits == 0) return out;
   uint64_t head = (geometry_.head_dim + uint64_t{o_.static_tokens}) * sizeof(float);
   const uint64_t limit = max_segment_tokens(o_.layout);
   for (uint64_t rest = n; rest != 0; rest -= std::min(rest, limit)) {
@@ -69,6 +70,7 @@ void MagicPig::state_bytes(kvasir_sel_limits& out) const {
   const uint64_t per_token =
       o_.n_tables * sizeof(uint16_t) + sizeof(float) + sizeof(uint32_t) + sizeof(Rows::value_type);
   out.state_peak_bytes = out.state_bytes + std::max(votes, n * per_token);
+  return out;
 }
 
 void MagicPig::layout(kvasir_layout& out) const {  // no slab, only update()

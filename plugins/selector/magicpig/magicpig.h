@@ -86,7 +86,7 @@ class MagicPig : public sdk::Sequences<State> {
                        : layer / kPlanesLayers * uint64_t{geometry_.n_kv_heads} + kv_head];
   }
 
-  void state_bytes(kvasir_sel_limits& out) const;
+  kvasir_memory memory() const;
   void extend(const sdk::Step& step, const kvasir_step_row& row, const Rows& rows);
   void hash(uint32_t index, Layer& layer, const Rows& rows);
   void add_segments(Head& head, const Rows& rows, std::span<const uint16_t> code,

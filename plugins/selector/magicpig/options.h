@@ -63,7 +63,7 @@ struct OptionValues {
   explicit OptionValues(const sdk::Options& o)
       : n_bits(o.u32("K")),
         n_tables(o.u32("L")),
-        budget(o.delivered("budget_tokens") ? o.u32("budget_tokens") : 0),
+        budget(o.u32_or("budget_tokens", 0)),
         planes_per_head(o.choice("planes") == 1),
         layout(static_cast<TableLayout>(o.choice("table_layout"))),
         static_tokens(o.choice("static") == 0 ? 0 : o.u32("static_tokens")),

@@ -14,12 +14,13 @@ using namespace kvasir;
 
 constexpr const char* kPAliases[] = {"top_p", nullptr};
 constexpr std::array kOptions = {
-    sdk::kUnitBudgetOption,
+    sdk::unit_budget_option("budget"),
     sdk::float_option({.key = "p",
                        .help = "instead: as few as reach this share of the mass, forced parts "
                                "included",
                        .aliases = kPAliases,
-                       .flags = KVASIR_OPTION_OPTIONAL},
+                       .flags = KVASIR_OPTION_OPTIONAL,
+                       .group = "budget"},
                       0.95, 0.0, 1.0),
     sdk::kUnitOption};
 
@@ -39,8 +40,7 @@ class Oracle {
   Oracle(const sdk::Host& host, const sdk::Options& options)
       : host_(host),
         budget_(options),
-        by_share_(options.latest({"budget_tokens", "p"},
-                                 "budget_tokens and p are both set: keep one of them") == "p"),
+        by_share_(options.delivered("p")),
         p_(by_share_ ? options.f64("p") : 1.0) {}
 
   void validate(const kvasir_geometry& geometry) const {
@@ -57,10 +57,7 @@ class Oracle {
     n_heads_ = budget_.n_heads();
   }
 
-  void limits(kvasir_sel_limits& out) const {
-    budget_.limits(out);
-    if (by_share_) out.max_units = 0;
-  }
+  void limits(kvasir_sel_limits& out) const { budget_.limits(out); }
 
   void select(const sdk::Step& step, const kvasir_sel_in& in, kvasir_selection& out) const {
     const uint32_t n_rows = step.n_rows() * n_heads_;

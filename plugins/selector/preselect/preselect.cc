@@ -28,17 +28,20 @@ constexpr std::array kOptions = {
     sdk::int_option({.key = "preselect_block_count",
                      .help = "blocks that stay reachable, per layer",
                      .unit = "blocks",
-                     .aliases = kCountAliases},
+                     .aliases = kCountAliases,
+                     .group = "budget"},
                     96, 1, INT32_MAX),
     sdk::int_option({.key = "budget_tokens",
                      .help = "the same in tokens, rounded down to blocks",
                      .unit = "tokens",
-                     .flags = KVASIR_OPTION_OPTIONAL},
+                     .flags = KVASIR_OPTION_OPTIONAL,
+                     .group = "budget"},
                     0, 1, INT32_MAX),
     sdk::int_option({.key = kCapacityKey,
                      .help = "the same in tokens with sink and window counted in (SnapKV)",
                      .unit = "tokens",
-                     .flags = KVASIR_OPTION_OPTIONAL},
+                     .flags = KVASIR_OPTION_OPTIONAL,
+                     .group = "budget"},
                     0, 1, INT32_MAX),
     sdk::int_option({.key = "kernel_size",
                      .help = "half of it on either side of a block votes for the block too; "
@@ -80,16 +83,12 @@ class Preselect : public sdk::Sequences<Votes> {
   Preselect(const sdk::Host& host, const sdk::Options& options)
       : host_(host),
         enabled_(options.boolean("preselect_block")),
-        n_blocks_(options.u32("preselect_block_count")),
+        n_blocks_(options.u32_or("preselect_block_count", 0)),
+        budget_tokens_(options.u32_or("budget_tokens", 0)),
         window_size_(options.u32("window_size")),
         separate_(options.choice("head_select_mode") == 1),
         with_last_layer_(options.boolean("union_with_last_layer")) {
-    const auto said = options.latest(
-        {"preselect_block_count", "budget_tokens", "max_capacity_prompt"},
-        "preselect_block_count, budget_tokens and max_capacity_prompt are three words for one "
-        "thing: keep one of them");
-    if (said == "budget_tokens") budget_tokens_ = options.u32("budget_tokens");
-    if (said == kCapacityKey) capacity_.emplace(kCapacityKey, options.u32(kCapacityKey));
+    if (options.delivered(kCapacityKey)) capacity_.emplace(options, kCapacityKey);
     if (options.delivered("kernel_size")) kernel_size_ = options.u32("kernel_size");
   }
 
@@ -117,13 +116,13 @@ class Preselect : public sdk::Sequences<Votes> {
     out.scope = separate_ ? KVASIR_SCOPE_KV_HEAD : KVASIR_SCOPE_SEQUENCE;
     if (!enabled_) return;
     out.max_units = n_blocks_;
-    out.plan_at = KVASIR_PLAN_AT_PROMPT_END;
-    out.action = KVASIR_ACTION_RESTRICT;
-    out.mass_at = KVASIR_MASS_AT_PREFILL;
-    out.mass_level = KVASIR_MASS_TOKEN;
-    out.mass_reduce = separate_ ? KVASIR_MASS_SUM_KV_HEAD : KVASIR_MASS_SUM_ALL;
-    out.mass_last_queries = window_size_;
-    out.state_peak_bytes = sdk::VoteSums::bytes(n_heads_, max_context_) * n_sparse_layers_;
+    out.plans.at = KVASIR_PLAN_AT_PROMPT_END;
+    out.plans.action = KVASIR_ACTION_RESTRICT;
+    out.mass.at = KVASIR_MASS_AT_PREFILL;
+    out.mass.level = KVASIR_MASS_TOKEN;
+    out.mass.reduce = separate_ ? KVASIR_MASS_SUM_KV_HEAD : KVASIR_MASS_SUM_ALL;
+    out.mass.last_queries = window_size_;
+    out.memory.state_peak_bytes = sdk::VoteSums::bytes(n_heads_, max_context_) * n_sparse_layers_;
   }
 
   void observe(const sdk::Step& step, const kvasir_mass& mass) {
@@ -176,7 +175,7 @@ class Preselect : public sdk::Sequences<Votes> {
 
  private:
   uint32_t max_blocks(const kvasir_geometry& g) const {
-    if (budget_tokens_) return sdk::tokens_to_blocks("budget_tokens", *budget_tokens_, g);
+    if (budget_tokens_) return sdk::tokens_to_blocks("budget_tokens", budget_tokens_, g);
     if (!capacity_) return n_blocks_;
     const uint32_t tokens = capacity_->tokens(g);
     if (tokens < g.block_size) {
@@ -233,8 +232,9 @@ class Preselect : public sdk::Sequences<Votes> {
 
   sdk::Host host_;
   bool enabled_;
-  uint32_t n_blocks_;
-  std::optional<uint32_t> budget_tokens_, kernel_size_;
+  uint32_t n_blocks_;  // 0 until bind() where an alternative decides
+  uint32_t budget_tokens_;
+  std::optional<uint32_t> kernel_size_;
   std::optional<sdk::TokenBudget> capacity_;
   uint32_t window_size_;
   bool separate_, with_last_layer_;

@@ -9,7 +9,7 @@
 namespace {
 using namespace kvasir;
 
-constexpr std::array kOptions = {sdk::kUnitBudgetOption, sdk::kUnitOption};
+constexpr std::array kOptions = {sdk::unit_budget_option(), sdk::kUnitOption};
 
 // splitmix64 (Steele, Lea, Flood 2014, doi:10.1145/2660193.2660195): one well-mixed word per input.
 constexpr uint64_t mix(uint64_t x) {

@@ -35,7 +35,7 @@ class Streaming {
   void limits(kvasir_sel_limits& out) const {
     out.unit = KVASIR_UNIT_TOKEN;
     out.scope = KVASIR_SCOPE_SEQUENCE;
-    sdk::limit_units(out, budget_tokens_);
+    out.max_units = budget_tokens_;
     recent_.limits(out);
   }
 

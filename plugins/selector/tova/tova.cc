@@ -16,8 +16,9 @@ namespace {
 using namespace kvasir;
 
 constexpr const char* kCacheSizeAliases[] = {"multi_state_size", nullptr};
-constexpr std::array kOptions = {
-    sdk::budget_option(512), sdk::cap_option("cache_size", kCacheSizeAliases), sdk::kEvictAtOption};
+constexpr std::array kOptions = {sdk::budget_option(512, sdk::kBudgetGroup),
+                                 sdk::cap_option("cache_size", kCacheSizeAliases),
+                                 sdk::kEvictAtOption};
 
 // What the latest query saw, between its attention and the plan of the same step.
 struct LatestQuery {
@@ -61,13 +62,14 @@ class Tova : public sdk::Sequences<LatestQuery> {
   void limits(kvasir_sel_limits& out) const {
     out.unit = KVASIR_UNIT_TOKEN;
     out.scope = KVASIR_SCOPE_SEQUENCE;
-    sdk::limit_units(out, budget_tokens_);
+    out.max_units = budget_tokens_;
     sdk::plan_evictions(each_step_, out);
-    out.action = KVASIR_ACTION_EVICT;
-    out.mass_level = KVASIR_MASS_TOKEN;
-    out.mass_reduce = KVASIR_MASS_SUM_ALL;  // ranks as the mean over all heads does
-    out.mass_last_queries = 1;
-    out.state_peak_bytes = (sizeof(uint32_t) + sizeof(float)) * most_attended_ * n_sparse_layers_;
+    out.plans.action = KVASIR_ACTION_EVICT;
+    out.mass.level = KVASIR_MASS_TOKEN;
+    out.mass.reduce = KVASIR_MASS_SUM_ALL;  // ranks as the mean over all heads does
+    out.mass.last_queries = 1;
+    out.memory.state_peak_bytes =
+        (sizeof(uint32_t) + sizeof(float)) * most_attended_ * n_sparse_layers_;
   }
 
   void observe(const sdk::Step& step, const kvasir_mass& mass) {

@@ -49,9 +49,7 @@ class Twilight {
                      .needs = KVASIR_NEED_TOKEN_ROWS});
 
   Twilight(const sdk::Host& host, const sdk::Options& options)
-      : host_(host),
-        p_(options.f64("p")),
-        budget_(options.delivered("budget_tokens") ? options.u32("budget_tokens") : 0) {}
+      : host_(host), p_(options.f64("p")), budget_(options.u32_or("budget_tokens", 0)) {}
 
   void validate(const kvasir_geometry& geometry) const { sdk::require_rotated_keys(geometry); }
 
@@ -64,7 +62,7 @@ class Twilight {
   void limits(kvasir_sel_limits& out) const {
     out.unit = KVASIR_UNIT_TOKEN;
     out.scope = KVASIR_SCOPE_KV_HEAD;
-    out.max_units = budget_;
+    if (budget_ != 0) out.max_units = budget_;
   }
 
   // Candidates are full blocks but for the last tokens before the window, so every block is kept

@@ -89,10 +89,13 @@ class Dram {
     sdk::release_all(*this, host_, leases);
   }
 
-  // Nothing is quantised or moved.
+  // Nothing is quantised or moved; equal blocks are kept once.
   void seal(const sdk::BlockKeys& keys, const sdk::Leases& leases) {
     const std::lock_guard lock(mutex_);
-    table_.seal(keys, leases);
+    const auto given_up = table_.seal(keys, leases, [](uint64_t) { return true; });
+    if (given_up.empty()) return;
+    for (uint64_t i = 0; i < keys.size(); ++i) point(leases[i], keys[i], leases[i].handle);
+    for (const uint64_t handle : given_up) remove(handle);
   }
 
   // There is no other tier: UNREF and FORGET both free the bytes.
@@ -173,12 +176,15 @@ class Dram {
 
   kvasir_lease lease(const kvasir_block_key& key, uint64_t handle, bool write) {
     kvasir_lease out = table_.lease(key, handle, write);
+    point(out, key, handle);
+    return out;
+  }
+  void point(kvasir_lease& lease, const kvasir_block_key& key, uint64_t handle) {
     const auto& block = *table_.block(handle);
     const sdk::KvLayout& layout = size_class(block.name.kv_head).layout;
     const uint64_t skip = table_.first_head(key, handle);
-    out.k = block.bytes + skip * layout.format.k_head_stride;
-    out.v = block.bytes + layout.k_bytes + skip * layout.format.v_head_stride;
-    return out;
+    lease.k = block.bytes + skip * layout.format.k_head_stride;
+    lease.v = block.bytes + layout.k_bytes + skip * layout.format.v_head_stride;
   }
 
   sdk::Host host_;

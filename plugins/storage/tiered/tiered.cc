@@ -116,19 +116,28 @@ class Tiered : private Transfers::Work {
       if (std::exchange(layers_[layer].released, false)) end_step(layer);
   }
 
-  // A full block does not change any more: it goes to the file, and may then leave memory.
+  // A full block does not change any more: it goes to the file, and may then leave memory. Equal
+  // blocks are kept once, unless the one that is there has left memory.
   void seal(const sdk::BlockKeys& keys, const sdk::Leases& leases) {
     transfers_.start();
     const std::lock_guard lock(mutex_);
-    table_.seal(keys, leases);
+    const auto is_resident = [&](uint64_t twin) {
+      return table_.block(twin)->bytes.memory != nullptr;
+    };
+    const auto given_up = table_.seal(keys, leases, is_resident);
     std::vector<uint64_t> handles;
     for (uint64_t i = 0; i < keys.size(); ++i) {
+      Block& block = *table_.block(leases[i].handle);
+      if (std::exchange(block.bytes.sealed, true)) {  // shared
+        stay(block);
+        point(leases[i], keys[i], leases[i].handle);
+        continue;
+      }
       handles.push_back(leases[i].handle);
-      Block& block = *table_.block(handles.back());
-      block.bytes.sealed = true;
       block.bytes.used = ++clock_;
       layers_[block.name.layer].resident_bytes += layout_of(block).block_bytes();
     }
+    for (const uint64_t handle : given_up) remove(handle);
     transfers_.save(handles);
   }
 
@@ -224,11 +233,15 @@ class Tiered : private Transfers::Work {
     Block& block = *table_.block(handle);
     stay(block);
     if (refresh_) block.bytes.used = ++clock_;
+    point(out, key, handle);
+    return out;
+  }
+  void point(kvasir_lease& lease, const kvasir_block_key& key, uint64_t handle) {
+    Block& block = *table_.block(handle);
     const sdk::KvLayout& layout = layout_of(block);
     const uint64_t skip = table_.first_head(key, handle);
-    out.k = block.bytes.memory.get() + skip * layout.format.k_head_stride;
-    out.v = block.bytes.memory.get() + layout.k_bytes + skip * layout.format.v_head_stride;
-    return out;
+    lease.k = block.bytes.memory.get() + skip * layout.format.k_head_stride;
+    lease.v = block.bytes.memory.get() + layout.k_bytes + skip * layout.format.v_head_stride;
   }
 
   // A sealed block is to be written again: it comes back, and what the file has is void.

@@ -43,8 +43,10 @@ TEST_CASE("every reason for a refusal says what is needed, offered, and to be do
   const Case cases[] = {
       {"no_note", {"no Kvasir note", "KVASIR_PLUGIN_NOTE"}},
       {"other_note", {"no Kvasir note"}},
-      {"wrong_major", {"needs plugin ABI 7.x", "speaks 0.1", "rebuild"}},
-      {"newer_minor", {id, "needs plugin ABI 0.99 or newer", "speaks 0.1", "update the host"}},
+      {"wrong_major", {"needs plugin ABI 7.x", "speaks 0.2 to 0.2", "rebuild"}},
+      {"newer_minor",
+       {id, "needs plugin ABI 0.99 or newer", "speaks 0.2 to 0.2", "update the host"}},
+      {"older_minor", {id, "was built for plugin ABI 0.1", "speaks 0.2 to 0.2", "rebuild"}},
       {"short_note", {"too short"}},
       {"future_cpu", {id, "CPU features", "unknown bits", "this machine has"}},
       {"needs_draft", {id, "draft extension kvasir.state/1", "allow_drafts"}},

@@ -100,7 +100,7 @@ TEST_CASE("an instance that is not what it should be is refused") {
       {"create", {"create", "I do not want to", "KVASIR_ERR_INVALID"}},
       {"create.silent", {"gave no reason", "defect"}},
       {"create.null", {"without an instance"}},
-      {"table.small", {"bytes; a selector of ABI 0.1 has", "struct_size"}},
+      {"table.small", {"bytes; a selector has at least", "struct_size"}},
       {"table.tiny", {"has 8 bytes"}},
       {"table.kind", {"is a storage, not a selector"}},
       {"table.desc", {"its own description"}},
@@ -123,6 +123,36 @@ TEST_CASE("a table larger than ours is a newer plugin, and welcome") {
   CHECK(s.limits().max_units == 32);
 }
 
+TEST_CASE("a table may end behind its last function; what lies there is not called") {
+  Fixture f;
+  Selector s = f.refused("table.short");
+  CHECK_FALSE(s.has_select());
+  CHECK_FALSE(s.has_evict_plan());
+  s.read_limits();
+  CHECK(s.limits().max_units == 32);
+}
+
+TEST_CASE(
+    "none, a number and no limit are three things; so are no slice, one per chunk, a number") {
+  Fixture f;
+  const auto limits = [&](const char* fault) {
+    Selector s = f.selector(fault);
+    s.read_limits();
+    return s.limits();
+  };
+  CHECK(limits("").max_units == 32);
+  CHECK((limits("").flags & KVASIR_LIMIT_ZERO_UNITS) == 0);
+  CHECK(limits("limits.none").max_units == 0);
+  CHECK((limits("limits.none").flags & KVASIR_LIMIT_ZERO_UNITS) != 0);
+  CHECK(limits("limits.silent").max_units == 0);
+  CHECK((limits("limits.silent").flags & KVASIR_LIMIT_ZERO_UNITS) == 0);
+  CHECK((limits("").flags & KVASIR_LIMIT_PREFILL_SELECT) == 0);
+  CHECK((limits("limits.chunk").flags & KVASIR_LIMIT_PREFILL_SELECT) != 0);
+  CHECK(limits("limits.chunk").prefill_slice_tokens == 0);
+  CHECK((limits("limits.slice").flags & KVASIR_LIMIT_PREFILL_SELECT) != 0);
+  CHECK(limits("limits.slice").prefill_slice_tokens == 48);
+}
+
 TEST_CASE("refusals before the run are the configuration's, or the machine's") {
   Fixture f;
   kvasir_geometry geometry{};
@@ -138,8 +168,8 @@ TEST_CASE("refusals before the run are the configuration's, or the machine's") {
 
 TEST_CASE("limits with values this ABI does not know are refused") {
   Fixture f;
-  for (const char* fault : {"limits.unit", "limits.scope", "limits.flags", "limits.zero",
-                            "limits.plan_at", "limits.mass", "limits.reserved"}) {
+  for (const char* fault : {"limits.unit", "limits.scope", "limits.both", "limits.plan_at",
+                            "limits.mass", "limits.reserved"}) {
     CAPTURE(fault);
     Selector s = f.selector(fault);
     check_says(failure_of([&] { s.read_limits(); }), {"limits", "defect of the plugin"});
@@ -164,6 +194,8 @@ TEST_CASE("a failing step names plugin, function, layer and sequence") {
                                  "lost my way", "KVASIR_ERR_INTERNAL"});
   check_says(failure("select.silent"), {"gave no reason (a defect of the plugin)"});
   check_says(failure("select.unknown"), {"unknown status 42"});
+  check_says(failure("select.again"), {"select() may not answer so", "KVASIR_AGAIN"});
+  check_says(failure("select.rebuild"), {"select() may not answer so", "KVASIR_REBUILD"});
   check_says(failure("select.unterminated"), {"xxxx"});
 }
 
@@ -206,12 +238,19 @@ TEST_CASE("a storage's answers are checked as they come back") {
 
   check_says(failure_of([&] { f.storage("plan").plan({}); }), {"block_bytes is zero"});
   check_says(failure_of([&] { f.storage("formats.type").formats(); }), {"unknown element type"});
+  check_says(failure_of([&] { f.storage("formats.stride").formats(); }), {"stride", "alignment"});
   check_says(failure_of([&] { f.storage("formats.endless").formats(); }), {"room for"});
   const auto acquire = [&](const char* fault) {
     return failure_of([&] { f.storage(fault).acquire({key}, KVASIR_ACQUIRE_READ, &lease); });
   };
   check_says(acquire("acquire.null"), {"layer 2", "block 5", "without K and V"});
   check_says(acquire("acquire.state"), {"state 9"});
+  for (const auto& [fault, said] : {std::pair{"seal.null", "without K and V"},
+                                    std::pair{"seal.again", "seal() may not answer so"}}) {
+    Storage s = f.storage(fault);
+    REQUIRE(s.acquire({key}, KVASIR_ACQUIRE_WRITE, &lease) == KVASIR_OK);
+    check_says(failure_of([&] { s.seal({key}, &lease); }), {"seal", said});
+  }
   CHECK(f.storage("acquire.again").acquire({key}, KVASIR_ACQUIRE_WRITE, &lease) == KVASIR_AGAIN);
   check_says(failure_of([&] { f.storage("drop").drop({key}, KVASIR_DROP_FORGET); }),
              {"drop", "layer 2", "the disk is gone", "KVASIR_ERR_IO"});
@@ -273,6 +312,27 @@ TEST_CASE("a representative says how large its records are, within reason") {
     Representative bad = load(id);
     check_says(failure_of([&] { bad.read_layout(); }), {"record_bytes", "multiple of 4"});
   }
+}
+
+TEST_CASE("scores are finite, whichever candidate they are of") {
+  Fixture f;
+  kvasir_step_row row{};
+  const kvasir_step step = step_of_layer(0, row);
+  kvasir_score_in in{};
+  in.q.rank = 3;
+  in.q.shape[1] = 2;  // query heads
+  const uint64_t offsets[] = {0, 1, 3};
+  std::vector<float> value(3);
+  kvasir_score_out out{sizeof out, 0, offsets, value.data()};
+  const auto score = [&](const char* id) {
+    Representative r =
+        make<Representative>(f.registry, f.host.services, section(Kind::kRepresentative, id));
+    return failure_of([&] { r.score(step, in, out); });
+  };
+  CHECK(score("org.test.representative") == "");
+  CHECK(value == std::vector<float>{1.0f, -3.0f, 1.0f});
+  for (const char* id : {"org.test.rep_nan", "org.test.rep_inf", "org.test.rep_minus_inf"})
+    check_says(score(id), {"score", "not a number or infinite", "defect of the plugin"});
 }
 
 TEST_CASE("an instance keeps its plugin when the registry is gone") {

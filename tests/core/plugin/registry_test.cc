@@ -146,7 +146,7 @@ TEST_CASE("what goes wrong while opening is said with file, cause and remedy") {
       {"no_symbol", {"does not export kvasir_plugin_entry", "plugin.map"}},
       {"entry_fails", {"KVASIR_ERR_VERSION", "the moon is in the wrong phase"}},
       {"entry_silent", {"KVASIR_ERR_INTERNAL", "gave no reason", "defect"}},
-      {"other_minor", {"minor 9", "offers 1 to 1"}},
+      {"other_minor", {"minor 9", "offers 2 to 2"}},
       {"null_table", {"no plugin table"}},
       {"small_table", {"16 bytes", "sizeof(kvasir_plugin)"}},
       {"null_desc", {"describe(0)", "returned nothing"}},

@@ -14,7 +14,7 @@ using namespace kvasir;
 constexpr uint32_t kHeads = 2, kPage = 4, kBlock = 4;
 
 struct Slab {
-  kvasir_layout wish{sizeof(kvasir_layout), 0, 8, 4, 0, 0, 0, 0, 0, 0, 0};
+  RecordLayout wish{.record_bytes = 8, .open_bytes = 4};
   SlabLayout layout{wish, kHeads, kBlock, kPage};
   SlabPages pages;
 
@@ -97,17 +97,7 @@ TEST_CASE("what is cut reads as new, for this holder only") {
 }
 
 TEST_CASE("a record per token keeps what it says of the tokens that stay") {
-  const kvasir_layout wish{sizeof(kvasir_layout),
-                           KVASIR_LAYOUT_PER_TOKEN,
-                           8,
-                           0,
-                           0,
-                           0,
-                           0,
-                           0,
-                           0,
-                           0,
-                           0};  // 2 bytes per token
+  const RecordLayout wish{.flags = KVASIR_LAYOUT_PER_TOKEN, .record_bytes = 8};  // 2 per token
   const SlabLayout layout{wish, kHeads, kBlock, kPage};
   SlabPages pages;
   layout.make_writable(pages, 0, 3);

@@ -126,6 +126,33 @@ TEST_CASE("who asks gets window and open block at the prompt's end, and all of i
   }
 }
 
+TEST_CASE("rows before the new ones are in the lease, and n_tokens is the host's") {
+  Bench bench(8, 2);
+  const auto engine = bench.engine(toml(5, 0, "token"));
+  Calls& book = calls_of(*engine);
+  const auto seq = engine->open();
+  prefill(*engine, seq, some_tokens(37));
+  for (uint32_t step = 0; step < 9; ++step) decode(*engine, seq, 1);
+  std::map<uint32_t, float> first_key;  // by block, of layer 1
+  uint32_t n_appended = 0;
+  for (const RecordedCall& call : book) {
+    if (call.function != RecordedCall::kUpdate || call.layer != 1) continue;
+    for (size_t i = 0; i < call.items.size(); ++i) {
+      const kvasir_update_item& item = call.items[i];
+      CHECK(item.n_tokens == std::min(kBlock, call.row[0].kv_len - item.block * kBlock));
+      const auto [known, fresh] = first_key.emplace(item.block, call.first_key[i]);
+      CHECK(fresh == (item.first_new == 0));
+      CHECK(known->second == call.first_key[i]);
+      n_appended += !fresh;
+    }
+  }
+  CHECK(first_key.size() == 6);
+  CHECK(n_appended > 10);
+  std::set<float> keys;
+  for (const auto& [block, key] : first_key) keys.insert(key);
+  CHECK(keys.size() == first_key.size());
+}
+
 TEST_CASE("blocks that a cut brings back into the window leave it again") {
   Bench bench(8, 2);
   const auto engine = bench.engine(toml(100, KVASIR_LAYOUT_WANT_FINAL, "token"));

@@ -22,7 +22,7 @@ class AheadSelector {
   }
   void limits(kvasir_sel_limits& out) const {
     out.scope = KVASIR_SCOPE_SEQUENCE;
-    out.speculate_ahead = ahead_;
+    out.speculation.layers_ahead = ahead_;
   }
 
   void speculate(const sdk::Step& step, uint32_t target_layer, const kvasir_sel_in& in,

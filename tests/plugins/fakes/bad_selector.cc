@@ -42,9 +42,9 @@ class BadSelector {
   void limits(kvasir_sel_limits& out) const {
     out.unit = unit_;
     out.scope = KVASIR_SCOPE_KV_HEAD;
-    if (where_ == "observe") out.mass_at = KVASIR_MASS_AT_DECODE, out.mass_level = KVASIR_MASS_ROWS;
-    if (where_ == "evict_plan") out.plan_at = KVASIR_PLAN_AT_PROMPT_END | KVASIR_PLAN_AT_STEP_END;
-    out.action = KVASIR_ACTION_RESTRICT;
+    if (where_ == "observe") out.mass.at = KVASIR_MASS_AT_DECODE, out.mass.level = KVASIR_MASS_ROWS;
+    if (where_ == "evict_plan") out.plans.at = KVASIR_PLAN_AT_PROMPT_END | KVASIR_PLAN_AT_STEP_END;
+    out.plans.action = KVASIR_ACTION_RESTRICT;
   }
   void layout(kvasir_layout&) const {}
   kvasir_status select(const sdk::Step& step, const kvasir_sel_in&, kvasir_selection& out) {

@@ -25,6 +25,7 @@ struct RecordedCall {
   std::vector<uint32_t> index;
   std::vector<float> value;
   std::vector<kvasir_update_item> items;  // kUpdate: a copy, its pointers cleared
+  std::vector<float> first_key;           // [item] of an f32 lease: head 0, row 0, element 0 of K
 };
 
 using Calls = std::vector<RecordedCall>;  // belongs to the instance: lives as long as it does

@@ -17,7 +17,7 @@ constexpr kvasir_option_schema kOptions[] = {
     sdk::enum_option({.key = "rows", .help = "what rows look like"}, kRowKinds, 0),
     sdk::int_option({.key = "every", .help = "candidates u with u % every = 0"}, 2, 1, 1 << 30),
     sdk::int_option({.key = "reuse_steps", .help = "as select() says"}, 0, 0, UINT32_MAX),
-    sdk::int_option({.key = "max_units", .help = "as limits() says"}, 0, 0, 1 << 30),
+    sdk::int_option({.key = "max_units", .help = "as limits() says; 0: no limit"}, 0, 0, 1 << 30),
     sdk::float_option({.key = "weight", .help = "listed indices weigh less"}, 0.0, 0.0, 1e9)};
 
 class CallsSelector {
@@ -40,7 +40,7 @@ class CallsSelector {
   void limits(kvasir_sel_limits& out) const {
     out.unit = unit_;
     out.scope = KVASIR_SCOPE_KV_HEAD;
-    out.max_units = max_units_;
+    if (max_units_ != 0) out.max_units = max_units_;
   }
 
   void select(const sdk::Step& step, const kvasir_sel_in&, kvasir_selection& out) {

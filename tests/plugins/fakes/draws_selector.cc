@@ -40,7 +40,6 @@ class DrawsSelector {
   void limits(kvasir_sel_limits& out) const {
     out.unit = KVASIR_UNIT_TOKEN;
     out.scope = KVASIR_SCOPE_Q_HEAD;
-    out.flags = KVASIR_LIMIT_WANT_PROMPT_END;
   }
   void layout(kvasir_layout& out) const {
     out.flags = KVASIR_LAYOUT_WANT_PROMPT_END | KVASIR_LAYOUT_SEALED_ONLY;

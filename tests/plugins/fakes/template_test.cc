@@ -29,7 +29,7 @@ struct Strided {
 
 TEST_CASE("template: every n-th candidate, of the range or of a list") {
   Strided strided(3);
-  kvasir_sel_limits limits{};
+  kvasir_sel_limits limits = blank_limits();
   limits.struct_size = sizeof limits;
   REQUIRE(strided.selector->limits(strided.selector.self(), &limits, strided.selector.err()) ==
           KVASIR_OK);

@@ -26,12 +26,13 @@ class ToldSelector {
 
   ToldSelector(const sdk::Host&, const sdk::Options& o) {
     limits_.struct_size = sizeof limits_;
+    limits_.max_units = KVASIR_NO_LIMIT;
     limits_.unit = o.choice("unit");
     limits_.scope = KVASIR_SCOPE_KV_HEAD;
-    limits_.mass_level = o.u32("mass_level");
-    if (limits_.mass_level) limits_.mass_at = KVASIR_MASS_AT_PREFILL | KVASIR_MASS_AT_DECODE;
-    limits_.mass_reduce = o.u32("mass_reduce");
-    limits_.mass_last_queries = o.u32("mass_queries") ? o.u32("mass_queries") : UINT32_MAX;
+    limits_.mass.level = o.u32("mass_level");
+    if (limits_.mass.level) limits_.mass.at = KVASIR_MASS_AT_PREFILL | KVASIR_MASS_AT_DECODE;
+    limits_.mass.reduce = o.u32("mass_reduce");
+    limits_.mass.last_queries = o.u32("mass_queries") ? o.u32("mass_queries") : UINT32_MAX;
     layout_.struct_size = sizeof layout_;
     layout_.flags = o.u32("layout_flags");
     layout_.open_bytes = o.u32("open_bytes");
@@ -63,6 +64,7 @@ class ToldSelector {
     RecordedCall& call = note(calls_, RecordedCall::kUpdate, step);
     for (const kvasir_update_item& item : items) {
       call.items.push_back(item);
+      call.first_key.push_back(*static_cast<const float*>(item.lease->k));
       call.items.back().lease = nullptr, call.items.back().mass = nullptr;
     }
   }

@@ -174,8 +174,8 @@ TEST_SUITE("plugins/representative/dynamic") {
             scene.start(plugin);
             CHECK(scene.layout.flags == KVASIR_LAYOUT_SEALED_ONLY);  // private: shaped by mass
             CHECK(scene.layout.open_bytes == 0);
-            CHECK(scene.layout.mass_at == KVASIR_MASS_AT_PREFILL);
-            CHECK(scene.layout.mass_last_queries == 128);
+            CHECK(scene.layout.mass.at == KVASIR_MASS_AT_PREFILL);
+            CHECK(scene.layout.mass.last_queries == 128);
             const uint64_t bytes =
                 2ull * (combine == "max" ? n : 1) * dim * (type == "f32" ? 4 : 2);
             CHECK(scene.layout.record_bytes == (bytes + 3) / 4 * 4);
@@ -260,9 +260,9 @@ TEST_SUITE("plugins/representative/dynamic") {
     scene.start(plugin);
     CHECK(scene.layout.flags == KVASIR_LAYOUT_WANT_FINAL);
     CHECK(scene.layout.open_bytes == 2 * 8 * sizeof(float));
-    CHECK(scene.layout.mass_at == (KVASIR_MASS_AT_PREFILL | KVASIR_MASS_AT_DECODE));
-    CHECK(scene.layout.mass_part == KVASIR_PART_WINDOW);
-    CHECK(scene.layout.mass_last_queries == UINT32_MAX);
+    CHECK(scene.layout.mass.at == (KVASIR_MASS_AT_PREFILL | KVASIR_MASS_AT_DECODE));
+    CHECK(scene.layout.mass.part == KVASIR_PART_WINDOW);
+    CHECK(scene.layout.mass.last_queries == UINT32_MAX);
     scene.seal_all(plugin);
     std::mt19937 random(2);
     std::vector<Mass> sums(6, Mass(4, std::vector<double>(8)));

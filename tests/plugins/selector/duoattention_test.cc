@@ -126,13 +126,13 @@ TEST_SUITE("plugins/selector/duoattention") {
       FakeHost host;
       Selector selector(host, "duoattention", {{"evict", int64_t{evict}}});
       selector.bind(heads_of(2, 2));
-      kvasir_sel_limits limits{};
+      kvasir_sel_limits limits = blank_limits();
       REQUIRE(selector->limits(selector.self(), &limits, selector.err()) == KVASIR_OK);
       CHECK(limits.unit == KVASIR_UNIT_TOKEN);
       CHECK(limits.scope == KVASIR_SCOPE_KV_HEAD);
-      CHECK(limits.max_units == 0);
-      CHECK(limits.plan_at == (evict ? KVASIR_PLAN_AT_PROMPT_END | KVASIR_PLAN_AT_STEP_END : 0u));
-      CHECK(limits.action == KVASIR_ACTION_EVICT);
+      CHECK(limits.max_units == KVASIR_NO_LIMIT);
+      CHECK(limits.plans.at == (evict ? KVASIR_PLAN_AT_PROMPT_END | KVASIR_PLAN_AT_STEP_END : 0u));
+      CHECK(limits.plans.action == KVASIR_ACTION_EVICT);
     }
   }
 

@@ -78,7 +78,7 @@ class EvictionScene {
     const uint32_t n_queries[] = {1};
     const kvasir_mass mass{sizeof(kvasir_mass),
                            KVASIR_UNIT_TOKEN,
-                           limits.mass_reduce,
+                           limits.mass.reduce,
                            static_cast<uint32_t>(value.size()),
                            n_queries,
                            offsets.data(),
@@ -96,7 +96,7 @@ class EvictionScene {
     REQUIRE(from.size() == n_rows);
     const SelectionBuffer listed(KVASIR_UNIT_TOKEN, limits.scope, from);
     SelectionBuffer out(KVASIR_UNIT_TOKEN, limits.scope, n_rows, listed.selection.capacity);
-    out.selection.action = limits.action;
+    out.selection.action = limits.plans.action;
     kvasir_step& step = at(layer, when);
     step.candidates = candidates.empty() ? nullptr : &listed.selection;
     status = selector->evict_plan(selector.self(), &step, &out.selection, selector.err());
@@ -133,7 +133,7 @@ class EvictionScene {
 
   FakeHost host;
   PluginInstance<kvasir_selector> selector;
-  kvasir_sel_limits limits{};
+  kvasir_sel_limits limits = blank_limits();
   kvasir_layout layout{};
   kvasir_step_row row{};
   const kvasir_slab* slab = nullptr;

@@ -13,20 +13,20 @@ TEST_SUITE("plugins/selector") {
     Selector dense(host, "dense");
     CHECK(dense.desc().id == std::string("kvasir.dense"));
     dense.bind(small_geometry());
-    kvasir_sel_limits limits{};
+    kvasir_sel_limits limits = blank_limits();
     REQUIRE(dense->limits(dense.self(), &limits, dense.err()) == KVASIR_OK);
     CHECK_FALSE(static_cast<bool>(dense->select));
     CHECK_FALSE(static_cast<bool>(dense->update));
     CHECK_FALSE(static_cast<bool>(dense->base.seq_open));
-    CHECK(limits.max_units == 0);
-    CHECK(limits.mass_at == 0);
+    CHECK(limits.max_units == KVASIR_NO_LIMIT);
+    CHECK(limits.mass.at == 0);
   }
 
   TEST_CASE("streaming selects nothing, in tokens, once for all heads and steps") {
     FakeHost host;
     Selector streaming(host, "streaming");
     streaming.bind(small_geometry());
-    kvasir_sel_limits limits{};
+    kvasir_sel_limits limits = blank_limits();
     REQUIRE(streaming->limits(streaming.self(), &limits, streaming.err()) == KVASIR_OK);
     CHECK(limits.unit == KVASIR_UNIT_TOKEN);
     CHECK(limits.scope == KVASIR_SCOPE_SEQUENCE);

@@ -19,12 +19,11 @@ TEST_SUITE("plugins/selector/infllm") {
     geometry.head_select_shared = 1;
     CHECK(selector->base.validate(selector.self(), &geometry, selector.err()) == KVASIR_OK);
     selector.bind(geometry);
-    kvasir_sel_limits limits{};
+    kvasir_sel_limits limits = blank_limits();
     REQUIRE(selector->limits(selector.self(), &limits, selector.err()) == KVASIR_OK);
-    CHECK(limits.flags == KVASIR_LIMIT_PREFILL_SELECT);
-    CHECK(limits.prefill_slice_tokens == 512);
-    CHECK(limits.pos_mode == KVASIR_POS_CONSTANT);
-    CHECK(limits.pos_const == 39);
+    CHECK(limits.prefill.slice_tokens == 512);
+    CHECK(limits.positions.mode == KVASIR_POS_CONSTANT);
+    CHECK(limits.positions.constant == 39);
     CHECK(limits.max_units == 16);
     CHECK(limits.unit == KVASIR_UNIT_BLOCK);
     CHECK(limits.scope == KVASIR_SCOPE_SEQUENCE);

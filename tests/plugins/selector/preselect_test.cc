@@ -199,10 +199,10 @@ TEST_SUITE("plugins/selector/preselect") {
     FakeHost host;
     Selector selector = bound(host, {{"preselect_block_count", int64_t{1}},
                                      {"head_select_mode", std::string("separate")}});
-    kvasir_sel_limits limits{};
+    kvasir_sel_limits limits = blank_limits();
     REQUIRE(selector->limits(selector.self(), &limits, selector.err()) == KVASIR_OK);
     CHECK(limits.scope == KVASIR_SCOPE_KV_HEAD);
-    CHECK(limits.mass_reduce == KVASIR_MASS_SUM_KV_HEAD);
+    CHECK(limits.mass.reduce == KVASIR_MASS_SUM_KV_HEAD);
     Prompt p;
     observe(selector, p, 0, {{0, 1}, {0, 0, 0, 0, 0, 1}});
     const uint64_t parent = 1, child = 7;
@@ -239,24 +239,24 @@ TEST_SUITE("plugins/selector/preselect") {
     FakeHost host;
     const auto limits_of = [&](const OptionValues& options) {
       Selector selector = bound(host, options, 4, 8);
-      kvasir_sel_limits limits{};
+      kvasir_sel_limits limits = blank_limits();
       REQUIRE(selector->limits(selector.self(), &limits, selector.err()) == KVASIR_OK);
       CHECK(limits.unit == KVASIR_UNIT_BLOCK);
       return limits;
     };
     const kvasir_sel_limits on = limits_of(count(17));
     CHECK(on.max_units == 17);
-    CHECK(on.action == KVASIR_ACTION_RESTRICT);
-    CHECK(on.plan_at == KVASIR_PLAN_AT_PROMPT_END);
-    CHECK(on.mass_last_queries == 128);
-    CHECK(on.mass_reduce == KVASIR_MASS_SUM_ALL);
+    CHECK(on.plans.action == KVASIR_ACTION_RESTRICT);
+    CHECK(on.plans.at == KVASIR_PLAN_AT_PROMPT_END);
+    CHECK(on.mass.last_queries == 128);
+    CHECK(on.mass.reduce == KVASIR_MASS_SUM_ALL);
     CHECK(limits_of({{"budget_tokens", int64_t{35}}}).max_units == 8);
     CHECK(limits_of({{"max_capacity_prompt", int64_t{40}}}).max_units == 8);
     const kvasir_sel_limits off = limits_of({{"preselect_block", int64_t{0}}});
-    CHECK(off.plan_at == 0);
-    CHECK(off.mass_at == 0);
-    Selector both(host, "preselect", with(count(2), "budget_tokens", 8));
-    CHECK(both.status() == KVASIR_ERR_INVALID);
+    CHECK(off.plans.at == 0);
+    CHECK(off.mass.at == 0);
+    CHECK(are_alternatives(host, "preselect",
+                           {"preselect_block_count", "budget_tokens", "max_capacity_prompt"}));
     kvasir_geometry geometry = small_geometry();
     geometry.sink_tokens = 4;
     geometry.window_tokens = 8;

@@ -29,7 +29,7 @@ struct Draws {
   FakeHost host;
   Selector selector;
   KeyScene scene;
-  kvasir_sel_limits limits{};
+  kvasir_sel_limits limits = blank_limits();
 };
 
 OptionValues tokens(int64_t budget) {

@@ -32,9 +32,10 @@ TEST_SUITE("plugins/selector/stated") {
       const auto mass = random_mass(n_rows, kN, 1);
       const size_t before = heap_bytes();
       REQUIRE(scene.observe(1, mass) == KVASIR_OK);
-      CHECK(scene.limits.state_bytes == 0);
-      CHECK(static_cast<double>(heap_bytes() - before) ==
-            doctest::Approx(static_cast<double>(scene.limits.state_peak_bytes)).epsilon(0.01));
+      CHECK(scene.limits.memory.state_bytes == 0);
+      CHECK(
+          static_cast<double>(heap_bytes() - before) ==
+          doctest::Approx(static_cast<double>(scene.limits.memory.state_peak_bytes)).epsilon(0.01));
     };
     check("snapkv", 2);
     check("snapkv", 4, KVASIR_REDUCE_MAX);
@@ -60,13 +61,13 @@ TEST_SUITE("plugins/selector/stated") {
       const size_t before = heap_bytes();
       host.before_tasks = [&] { most = std::max(most, heap_bytes() - before); };
       selector.bind(scene.geometry());
-      kvasir_sel_limits limits{};
+      kvasir_sel_limits limits = blank_limits();
       REQUIRE(selector->limits(selector.self(), &limits, selector.err()) == KVASIR_OK);
       const uint64_t seq = 1;
       REQUIRE(selector->base.seq_open(selector.self(), &seq, 1, selector.err()) == KVASIR_OK);
       REQUIRE(scene.prompt_end(selector) == KVASIR_OK);
       const auto stays = static_cast<double>(heap_bytes() - before);
-      CHECK(stays == doctest::Approx(static_cast<double>(limits.state_bytes)).epsilon(0.02));
+      CHECK(stays == doctest::Approx(static_cast<double>(limits.memory.state_bytes)).epsilon(0.02));
       // Seen when the last head's keys are hashed: its table and list of tokens are still to come.
       using kvasir::magicpig::Segment;
       using kvasir::magicpig::TableLayout;
@@ -75,7 +76,7 @@ TEST_SUITE("plugins/selector/stated") {
                          kTables, kN - 20) +
           uint64_t{kN} * sizeof(uint32_t);
       CHECK(static_cast<double>(most + to_come) ==
-            doctest::Approx(static_cast<double>(limits.state_peak_bytes)).epsilon(0.02));
+            doctest::Approx(static_cast<double>(limits.memory.state_peak_bytes)).epsilon(0.02));
     }
   }
 
@@ -86,7 +87,7 @@ TEST_SUITE("plugins/selector/stated") {
       PluginInstance<kvasir_selector> selector(host, "infinigen", options);
       const size_t before = heap_bytes();
       selector.bind(geometry);
-      kvasir_sel_limits limits{};
+      kvasir_sel_limits limits = blank_limits();
       REQUIRE(selector->limits(selector.self(), &limits, selector.err()) == KVASIR_OK);
       const uint64_t seq = 1;
       REQUIRE(selector->base.seq_open(selector.self(), &seq, 1, selector.err()) == KVASIR_OK);
@@ -105,7 +106,7 @@ TEST_SUITE("plugins/selector/stated") {
         REQUIRE(selector->observe(selector.self(), &step, &mass, selector.err()) == KVASIR_OK);
       }
       CHECK(static_cast<double>(heap_bytes() - before) ==
-            doctest::Approx(static_cast<double>(limits.state_bytes)).epsilon(within));
+            doctest::Approx(static_cast<double>(limits.memory.state_bytes)).epsilon(within));
     };
     check({{"pool_limit", int64_t{9}}}, one_sparse_layer(1u << 20), 0.01);
     kvasir_geometry deep = one_sparse_layer(64);
@@ -144,7 +145,7 @@ TEST_SUITE("plugins/selector/stated") {
       REQUIRE(plugin->update(plugin.self(), &step, items.data(), kBlocks, sizeof items[0],
                              plugin.err()) == KVASIR_OK);
       CHECK(static_cast<double>(heap_bytes() - before) ==
-            doctest::Approx(static_cast<double>(layout.state_peak_bytes)).epsilon(0.05));
+            doctest::Approx(static_cast<double>(layout.memory.state_peak_bytes)).epsilon(0.05));
       return layout;
     };
     CHECK(layout_with({}, true).state_bytes == 0);

@@ -12,8 +12,8 @@ TEST_SUITE("plugins/selector/tova") {
     EvictionScene scene("tova", {{"budget_tokens", int64_t{kBudget}}},
                         eviction_geometry(kSink, kWindow), 2);
     CHECK(scene.limits.scope == KVASIR_SCOPE_SEQUENCE);
-    CHECK(scene.limits.mass_reduce == KVASIR_MASS_SUM_ALL);
-    CHECK(scene.limits.mass_last_queries == 1);
+    CHECK(scene.limits.mass.reduce == KVASIR_MASS_SUM_ALL);
+    CHECK(scene.limits.mass.last_queries == 1);
     CHECK(scene.limits.max_units == kBudget);
     scene.prompt(0, 40);
     Tokens alive = range(0, 40);
@@ -84,8 +84,8 @@ TEST_SUITE("plugins/selector/tova") {
   TEST_CASE("once after the prompt, when asked") {
     const EvictionScene scene("tova", {{"evict_at", std::string("prompt_end")}},
                               eviction_geometry(0, 1));
-    CHECK(scene.limits.plan_at == KVASIR_PLAN_AT_PROMPT_END);
-    CHECK(scene.limits.mass_at == KVASIR_MASS_AT_PREFILL);
+    CHECK(scene.limits.plans.at == KVASIR_PLAN_AT_PROMPT_END);
+    CHECK(scene.limits.mass.at == KVASIR_MASS_AT_PREFILL);
   }
 }
 

@@ -9,7 +9,7 @@ using Tokens = std::vector<uint32_t>;
 using Lists = std::vector<Tokens>;
 
 kvasir_sel_limits limits_of(Selector& selector) {
-  kvasir_sel_limits limits{};
+  kvasir_sel_limits limits = blank_limits();
   REQUIRE(selector->limits(selector.self(), &limits, selector.err()) == KVASIR_OK);
   return limits;
 }
@@ -143,7 +143,7 @@ TEST_SUITE("plugins/selector/twilight") {
     free.bind(small_geometry());
     CHECK(limits_of(free).unit == KVASIR_UNIT_TOKEN);
     CHECK(limits_of(free).scope == KVASIR_SCOPE_KV_HEAD);
-    CHECK(limits_of(free).max_units == 0);
+    CHECK(limits_of(free).max_units == KVASIR_NO_LIMIT);
     Selector capped(host, "twilight", {{"budget_tokens", int64_t{77}}});
     kvasir_geometry geometry = small_geometry();
     geometry.head_select_shared = 1;

@@ -1,6 +1,7 @@
 // kvasir.dram: what is written is read, names and handles agree, misuse is refused with a text.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <cstring>
 #include <fstream>
 #include <map>
 #include <random>
@@ -203,20 +204,87 @@ TEST_SUITE("plugins/storage") {
     CHECK(reopened.k == before.k);
   }
 
-  TEST_CASE("two blocks sealed under one name are dropped one by one") {
+  TEST_CASE("blocks sealed under one name are one, and go with their last holder") {
+    for (const bool in_one_call : {false, true}) {
+      CAPTURE(in_one_call);
+      Dram dram({{"max_bytes", int64_t{3 * 1024}}});
+      std::vector<kvasir_lease> leases;
+      for (uint64_t i = 0; i < 3; ++i) leases.push_back(dram.write(key(100 + i, 0)));
+      void* const first = leases[0].k;
+      std::memset(first, 7, 16);
+      if (in_one_call) {
+        const std::vector<kvasir_block_key> keys(3, key(1, 0));
+        REQUIRE(dram.storage->seal(dram.storage.self(), keys.data(), 3, sizeof keys[0],
+                                   leases.data(), sizeof leases[0],
+                                   dram.storage.err()) == KVASIR_OK);
+      } else {
+        for (kvasir_lease& lease : leases) REQUIRE(dram.seal(key(1, 0), lease) == KVASIR_OK);
+      }
+      std::set<uint64_t> ids;
+      for (const kvasir_lease& lease : leases) {
+        CHECK(lease.k == first);
+        CHECK(lease.handle == leases[0].handle);
+        ids.insert(lease.lease);
+      }
+      CHECK(ids.size() == 3);  // a lease each
+      CHECK(dram.read(key(101, 0)).state == KVASIR_LEASE_FAILED);
+      // Two of three are free again: the memory takes two more, and not three.
+      const uint64_t more[] = {dram.make(key(5, 1)), dram.make(key(6, 2))};
+      std::vector<kvasir_lease> none;
+      CHECK(dram.try_acquire({key(7, 3)}, KVASIR_ACQUIRE_WRITE, none) == KVASIR_ERR_OUT_OF_MEMORY);
+      REQUIRE(dram.drop(with_handle(key(5, 1), more[0])) == KVASIR_OK);
+      CHECK(dram.try_acquire({key(1, 0)}, KVASIR_ACQUIRE_WRITE, none) == KVASIR_ERR_INVALID);
+      CHECK(dram.storage.text().find("write into a copy") != std::string::npos);
+      for (size_t i = 0; i < 3; ++i) {
+        CHECK(static_cast<const unsigned char*>(first)[15] == 7);
+        if (i == 2) {  // the last holder, and a lease is out
+          CHECK(dram.drop(with_handle(key(1, 0), leases[0].handle)) == KVASIR_ERR_INVALID);
+          dram.release(leases[0].lease);
+        } else {
+          dram.release(leases[i + 1].lease);
+        }
+        REQUIRE(dram.drop(with_handle(key(1, 0), leases[0].handle)) == KVASIR_OK);
+      }
+      CHECK(dram.read(key(1, 0)).state == KVASIR_LEASE_FAILED);
+      CHECK(dram.drop(with_handle(key(1, 0), leases[0].handle)) == KVASIR_ERR_INVALID);
+    }
+  }
+
+  TEST_CASE("a block that others read while it is open is not given up for an equal one") {
     Dram dram;
-    uint64_t handles[2];
+    kvasir_lease first = dram.write(key(100, 0)), second = dram.write(key(101, 0));
+    const kvasir_lease reader = dram.read(key(101, 0));
+    REQUIRE(dram.seal(key(1, 0), first) == KVASIR_OK);
+    REQUIRE(dram.seal(key(1, 0), second) == KVASIR_OK);
+    CHECK(second.k == reader.k);
+    CHECK(second.handle != first.handle);
+    for (const uint64_t lease : {first.lease, second.lease, reader.lease}) dram.release(lease);
+    REQUIRE(dram.drop(with_handle(key(1, 0), first.handle)) == KVASIR_OK);
+    const kvasir_lease left = dram.read(key(1, 0));
+    CHECK(left.handle == second.handle);
+  }
+
+  TEST_CASE("each holder of a shared block drops its heads for itself") {
+    Dram dram;
+    uint64_t handle = 0;
     for (uint64_t i = 0; i < 2; ++i) {
       kvasir_lease lease = dram.write(key(100 + i, 0));
       REQUIRE(dram.seal(key(1, 0), lease) == KVASIR_OK);
-      handles[i] = lease.handle;
       dram.release(lease.lease);
+      handle = lease.handle;
     }
-    REQUIRE(dram.drop(with_handle(key(1, 0), handles[0])) == KVASIR_OK);
-    const kvasir_lease left = dram.read(key(1, 0));
-    CHECK(left.handle == handles[1]);
-    dram.release(left.lease);
-    REQUIRE(dram.drop(key(1, 0)) == KVASIR_OK);
+    const auto drop = [&](uint32_t head) {
+      return dram.drop(with_handle(key(1, 0, 0, head), handle));
+    };
+    CHECK(drop(0) == KVASIR_OK);
+    CHECK(drop(0) == KVASIR_OK);  // the other holder
+    CHECK(drop(0) == KVASIR_ERR_INVALID);
+    CHECK(drop(1) == KVASIR_OK);
+    kvasir_lease lease = dram.read(key(1, 0));
+    CHECK(lease.state == KVASIR_LEASE_RESIDENT);
+    CHECK(drop(1) == KVASIR_ERR_INVALID);  // the last head of the last holder, leased
+    dram.release(lease.lease);
+    CHECK(drop(1) == KVASIR_OK);
     CHECK(dram.read(key(1, 0)).state == KVASIR_LEASE_FAILED);
   }
 

@@ -1,6 +1,7 @@
 /* DRAFT file format: per layer and kv head an orthogonal matrix A under which few columns of Q A
  * and K A hold most of Q K^T (arXiv:2406.19707). Made from a model, read by plugins. May still
  * change.
+ * Since 0.2.
  * SPDX-License-Identifier: Apache-2.0 OR MIT */
 #ifndef KVASIR_EXT_DRAFT_SKEW_H
 #define KVASIR_EXT_DRAFT_SKEW_H

@@ -1,4 +1,5 @@
 /* DRAFT plugin extension kvasir.state/1: opaque sequence state as bytes. May still change.
+ * Since 0.2.
  * SPDX-License-Identifier: Apache-2.0 OR MIT */
 #ifndef KVASIR_EXT_DRAFT_STATE_H
 #define KVASIR_EXT_DRAFT_STATE_H

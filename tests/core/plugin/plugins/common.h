@@ -18,6 +18,9 @@
 #ifndef NOTE_MAJOR
 #define NOTE_MAJOR KVASIR_ABI_MAJOR
 #endif
+#ifndef NOTE_MINOR
+#define NOTE_MINOR KVASIR_ABI_MINOR
+#endif
 #ifndef NOTE_REQUIRED_MINOR
 #define NOTE_REQUIRED_MINOR KVASIR_ABI_MINOR
 #endif
@@ -74,7 +77,7 @@ __attribute__((used, section(KVASIR_NOTE_SECTION), aligned(4))) static const kva
     KVASIR_NOTE_TYPE,
     NOTE_NAME,
     NOTE_MAJOR,
-    KVASIR_ABI_MINOR,
+    NOTE_MINOR,
     NOTE_REQUIRED_MINOR,
     NOTE_KINDS,
     NOTE_CPU,
@@ -129,7 +132,11 @@ static inline void* test_instance(size_t size, uint32_t table_size, const kvasir
   return base;
 }
 
+#ifdef DESCRIBED_BY_TEST
+static kvasir_desc plugin_desc;
+#else
 static const kvasir_desc plugin_desc;
+#endif
 static kvasir_status plugin_create(uint32_t index, const kvasir_host* host,
                                    const kvasir_option* options, uint32_t n_options,
                                    uint32_t option_size, struct kvasir_instance** out,

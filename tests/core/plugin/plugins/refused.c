@@ -29,10 +29,14 @@ static kvasir_status plugin_create(uint32_t index, const kvasir_host* host,
   kvasir_selector* s = test_instance(sizeof *s, sizeof *s, &plugin_desc);
   if (!s) return kvasir_fail(err, KVASIR_ERR_OUT_OF_MEMORY, "no memory");
   s->limits = limits;
-  if (strcmp(fault, "table.small") == 0) s->base.struct_size = sizeof *s - 8;
+  if (strcmp(fault, "table.small") == 0) s->base.struct_size = sizeof s->base;
   if (strcmp(fault, "table.tiny") == 0) {
     s->base.struct_size = 8;
     never_destroyed = s; /* the host cannot trust destroy; reachable, so no leak */
+  }
+  if (strcmp(fault, "table.short") == 0) { /* as built before anything behind limits() was known */
+    s->base.struct_size = offsetof(kvasir_selector, limits) + sizeof s->limits;
+    memset((char*)s + s->base.struct_size, 0xff, sizeof *s - s->base.struct_size);
   }
   if (strcmp(fault, "table.large") == 0) s->base.struct_size = sizeof *s + 64;
   if (strcmp(fault, "table.kind") == 0) s->base.kind = KVASIR_KIND_STORAGE;

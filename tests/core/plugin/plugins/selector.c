@@ -45,14 +45,18 @@ static void seq_close(void* self, const uint64_t* seqs, uint32_t n) {
 }
 
 static kvasir_status limits(void* self, kvasir_sel_limits* out, kvasir_err* err) {
+  const uint64_t before = out->max_units;
   (void)err;
   out->max_units = 32;
   if (has_fault(self, "limits.unit")) out->unit = 7;
   if (has_fault(self, "limits.scope")) out->scope = 3;
-  if (has_fault(self, "limits.flags")) out->flags = 1u << 9;
-  if (has_fault(self, "limits.zero")) out->flags = KVASIR_LIMIT_ZERO_UNITS;
-  if (has_fault(self, "limits.plan_at")) out->plan_at = KVASIR_PLAN_AT_STEP_END;
-  if (has_fault(self, "limits.mass")) out->mass_at = KVASIR_MASS_AT_DECODE;
+  if (has_fault(self, "limits.both")) out->expected_units = 40;
+  if (has_fault(self, "limits.none")) out->max_units = 0;
+  if (has_fault(self, "limits.silent")) out->max_units = before;
+  if (has_fault(self, "limits.plan_at")) out->plans.at = KVASIR_PLAN_AT_STEP_END;
+  if (has_fault(self, "limits.mass")) out->mass.at = KVASIR_MASS_AT_DECODE;
+  if (has_fault(self, "limits.chunk")) out->prefill.slice_tokens = KVASIR_SLICE_CHUNK;
+  if (has_fault(self, "limits.slice")) out->prefill.slice_tokens = 48;
   if (has_fault(self, "limits.reserved")) out->reserved = 1;
   return KVASIR_OK;
 }
@@ -71,6 +75,8 @@ static kvasir_status select_none(void* self, const kvasir_step* step, const kvas
     out->needed = 77;
     return KVASIR_ERR_CAPACITY;
   }
+  if (has_fault(self, "select.again")) return KVASIR_AGAIN;
+  if (has_fault(self, "select.rebuild")) return KVASIR_REBUILD;
   return has_fault(self, "select.fallback") ? KVASIR_FALLBACK : KVASIR_OK;
 }
 

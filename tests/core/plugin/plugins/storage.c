@@ -32,6 +32,9 @@ static kvasir_status sto_formats(void* self, kvasir_kv_format* out, uint32_t cap
   for (uint32_t i = 0; i < 10; ++i) {
     out[i].dtype_k = has_fault(self, "formats.type") ? 99 : KVASIR_DTYPE_F32;
     out[i].dtype_v = KVASIR_DTYPE_F16;
+    out[i].k_token_stride = has_fault(self, "formats.stride") && i == 9 ? 6 : 8;
+    out[i].v_token_stride = 6;
+    if (out[i].struct_size != sizeof out[i]) out[i].dtype_k = 99;
   }
   return KVASIR_OK;
 }
@@ -55,8 +58,9 @@ static void sto_release(void* self, const uint64_t* leases, uint32_t n) {
 static kvasir_status sto_seal(void* self, const kvasir_block_key* keys, uint32_t n,
                               uint32_t key_size, kvasir_lease* leases, uint32_t lease_size,
                               kvasir_err* err) {
-  (void)self, (void)keys, (void)n, (void)key_size, (void)leases, (void)lease_size, (void)err;
-  return KVASIR_OK;
+  (void)keys, (void)n, (void)key_size, (void)lease_size, (void)err;
+  if (has_fault(self, "seal.null")) leases->k = 0;
+  return has_fault(self, "seal.again") ? KVASIR_AGAIN : KVASIR_OK;
 }
 static kvasir_status sto_drop(void* self, const kvasir_block_key* keys, uint32_t n,
                               uint32_t key_size, uint32_t mode, kvasir_err* err) {

@@ -32,10 +32,10 @@ class NeedleSelector {
   void limits(kvasir_sel_limits& out) const {
     out.unit = KVASIR_UNIT_TOKEN;
     out.scope = KVASIR_SCOPE_KV_HEAD;
-    out.mass_at = KVASIR_MASS_AT_DECODE;
-    out.mass_level = KVASIR_MASS_TOKEN;
-    out.mass_reduce = KVASIR_MASS_PER_Q_HEAD;
-    out.mass_part = KVASIR_PART_ALL;
+    out.mass.at = KVASIR_MASS_AT_DECODE;
+    out.mass.level = KVASIR_MASS_TOKEN;
+    out.mass.reduce = KVASIR_MASS_PER_Q_HEAD;
+    out.mass.part = KVASIR_PART_ALL;
   }
 
   void select(const sdk::Step& step, const kvasir_sel_in& in, kvasir_selection& out) {

@@ -17,7 +17,7 @@ pub const ERR_CAPACITY: Status = -4;
 pub const ERR_INTERNAL: Status = -8;
 
 pub const ABI_MAJOR: u32 = 0;
-pub const ABI_MINOR: u32 = 1;
+pub const ABI_MINOR: u32 = 2;
 pub const KIND_SELECTOR: u32 = 1;
 pub const OPTION_INT: u32 = 2;
 pub const UNIT_BLOCK: u32 = 0;
@@ -100,6 +100,8 @@ pub struct OptionSchema {
     pub def: Value,
     pub min: Value,
     pub max: Value,
+    pub group: *const c_char,
+    pub with: *const c_char,
 }
 
 #[repr(C)]
@@ -237,13 +239,16 @@ pub struct SelLimits {
     pub struct_size: u32,
     pub unit: u32,
     pub scope: u32,
-    pub flags: u32,
+    pub reserved: u32,
     pub max_units: u64,
-    pub dense_below_tokens: u64,
-    pub rest: [u32; 14],
     pub expected_units: u64,
-    pub state_bytes: u64,
-    pub state_peak_bytes: u64,
+    pub dense_below_tokens: u64,
+    pub mass: [u32; 6],
+    pub plans: [u32; 4],
+    pub speculation: [u32; 2],
+    pub prefill: [u32; 2],
+    pub positions: [u32; 2],
+    pub memory: [u64; 2],
 }
 
 pub type Limits = extern "C" fn(*mut c_void, *mut SelLimits, *mut ErrorRecord) -> Status;
@@ -271,12 +276,12 @@ pub struct SelectorTable {
 
 // Sizes of the C structs: a slip of the pen above does not compile.
 const _: () = assert!(size_of::<ErrorRecord>() == 520 && size_of::<Note>() == 652);
-const _: () = assert!(size_of::<Value>() == 40 && size_of::<OptionSchema>() == 176);
+const _: () = assert!(size_of::<Value>() == 40 && size_of::<OptionSchema>() == 192);
 const _: () = assert!(size_of::<OptionValue>() == 56 && size_of::<Desc>() == 112);
 const _: () = assert!(size_of::<Host>() == 48 && size_of::<Request>() == 16);
 const _: () = assert!(size_of::<Instance>() == 96 && size_of::<Plugin>() == 40);
 const _: () = assert!(size_of::<StepRow>() == 48 && size_of::<Step>() == 48);
-const _: () = assert!(size_of::<Selection>() == 88 && size_of::<SelLimits>() == 112);
+const _: () = assert!(size_of::<Selection>() == 88 && size_of::<SelLimits>() == 120);
 const _: () = assert!(size_of::<SelectorTable>() == 160);
 
 /// Of a file with one selector, for `#[used] #[link_section = ".note.kvasir"]`.
@@ -318,6 +323,8 @@ impl OptionSchema {
             def: Value::int(def),
             min: Value::int(1),
             max: Value::int(1 << 20),
+            group: null(),
+            with: null(),
         }
     }
 }
@@ -438,7 +445,9 @@ macro_rules! plugin_entry {
         ) -> Status {
             // SAFETY: both live for the call.
             guard(err, || unsafe {
-                if (*host).abi_major != ABI_MAJOR || (*host).abi_minor_max < ABI_MINOR {
+                if (*host).abi_major != ABI_MAJOR || (*host).abi_minor_max < ABI_MINOR
+                    || (*host).abi_minor_min > ABI_MINOR
+                {
                     let text = "built for another version of kvasir: rebuild or update it";
                     return Err((ERR_VERSION, text));
                 }
