@@ -152,6 +152,7 @@ void Engine::Impl::timed(Engagement& phase, Fn&& fn) {
   const uint64_t begin = now_nanos(), model_before = phase.model_nanos;
   fn();
   const uint64_t total = now_nanos() - begin;
+  store->count_transfers(phase);
   const CallStats after = plugin_totals(pipeline);
   phase.boundary_calls += after.calls - before.calls;
   phase.plugin_nanos += after.nanos - before.nanos;
@@ -462,9 +463,16 @@ uint64_t Engine::kv_bytes(SequenceId id) const {
   return head_blocks * impl_->block_bytes / impl_->geometry.n_kv_heads;
 }
 
-const Engagement& Engine::prefill_engagement() const { return impl_->prefill_counters; }
-const Engagement& Engine::decode_engagement() const { return impl_->decode_counters; }
+const Engagement& Engine::prefill_engagement() const {
+  impl_->store->count_transfers(*impl_->context->counters);
+  return impl_->prefill_counters;
+}
+const Engagement& Engine::decode_engagement() const {
+  impl_->store->count_transfers(*impl_->context->counters);
+  return impl_->decode_counters;
+}
 void Engine::reset_engagement() {
+  impl_->store->count_transfers(*impl_->context->counters);
   impl_->prefill_counters = {};
   impl_->decode_counters = {};
 }

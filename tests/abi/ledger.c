@@ -4,6 +4,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include <kvasir/ext/draft/skew.h>
 #include <kvasir/ext/draft/state.h>
+#include <kvasir/ext/draft/tier_counters.h>
 #include <kvasir/kvasir.h>
 
 #define SIZE(type, bytes) _Static_assert(sizeof(type) == (bytes), #type " changed its size")
@@ -319,13 +320,14 @@ AT(kvasir_representative, layout, 96);
 AT(kvasir_representative, update, 104);
 AT(kvasir_representative, score, 112);
 
-SIZE(kvasir_block_key, 40);
+SIZE(kvasir_block_key, 48);
 AT(kvasir_block_key, hash, 0);
 AT(kvasir_block_key, layer, 16);
 AT(kvasir_block_key, block, 20);
 AT(kvasir_block_key, kv_head, 24);
 AT(kvasir_block_key, n_tokens, 28);
 AT(kvasir_block_key, handle, 32);
+AT(kvasir_block_key, needed, 40);
 
 SIZE(kvasir_io_hint, 8);
 AT(kvasir_io_hint, struct_size, 0);
@@ -450,3 +452,12 @@ AT(kvasir_state, struct_size, 0);
 AT(kvasir_state, reserved, 4);
 AT(kvasir_state, save, 8);
 AT(kvasir_state, load, 16);
+SIZE(kvasir_tier_count, 32);
+AT(kvasir_tier_count, name, 0);
+AT(kvasir_tier_count, bytes_read, 8);
+AT(kvasir_tier_count, bytes_written, 16);
+AT(kvasir_tier_count, tokens, 24);
+SIZE(kvasir_tier_counters, 16);
+AT(kvasir_tier_counters, struct_size, 0);
+AT(kvasir_tier_counters, reserved, 4);
+AT(kvasir_tier_counters, count, 8);

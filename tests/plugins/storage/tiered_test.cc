@@ -48,7 +48,7 @@ struct Tiered {
     return options;
   }
   static kvasir_block_key key(uint32_t block, uint32_t kv_head = KVASIR_ALL_HEADS) {
-    return {{block + 100, 1}, 0, block, kv_head, 4, 0};
+    return {{block + 100, 1}, 0, block, kv_head, 4, 0, nullptr};
   }
   kvasir_lease acquire(uint32_t block, uint32_t mode = KVASIR_ACQUIRE_READ,
                        uint32_t kv_head = KVASIR_ALL_HEADS) {
