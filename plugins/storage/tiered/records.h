@@ -22,9 +22,11 @@ class Records {
       : k_bytes_(layout.format.k_token_stride),
         v_bytes_(layout.format.v_token_stride),
         v_begin_(layout.k_bytes),
-        n_(n_heads * block_size) {}
+        n_(n_heads * block_size),
+        block_size_(block_size) {}
 
   uint32_t size() const { return n_; }  // of a block
+  uint32_t block_size() const { return block_size_; }
   uint64_t data_bytes() const { return k_bytes_ + v_bytes_; }
   uint64_t record_bytes() const { return data_bytes() + sizeof(uint64_t); }
   uint64_t block_bytes() const { return n_ * record_bytes(); }
@@ -63,7 +65,7 @@ class Records {
   }
 
   uint64_t k_bytes_ = 0, v_bytes_ = 0, v_begin_ = 0;
-  uint32_t n_ = 0;
+  uint32_t n_ = 0, block_size_ = 0;
 };
 
 }  // namespace kvasir::tiered

@@ -2,8 +2,6 @@
 // back when a step asks for them, or when a selector foresees that it will: whole, or the tokens
 // that are needed.
 // SPDX-License-Identifier: Apache-2.0
-#include <kvasir/ext/draft/tier_counters.h>
-#include <sys/mman.h>
 
 #include <array>
 #include <condition_variable>
@@ -20,56 +18,24 @@
 #include "plugins/sdk/block_table.h"
 #include "plugins/sdk/kv_layout.h"
 #include "plugins/sdk/plugin.h"
+#include "plugins/sdk/tier_counters.h"
 #include "plugins/storage/tiered/block_file.h"
-#include "plugins/storage/tiered/records.h"
-#include "plugins/storage/tiered/token_set.h"
+#include "plugins/storage/tiered/block_memory.h"
+#include "plugins/storage/tiered/key_tokens.h"
+#include "plugins/storage/tiered/options.h"
+#include "plugins/storage/tiered/reading.h"
 #include "plugins/storage/tiered/transfers.h"
 
 namespace {
 using namespace kvasir;
 using tiered::BlockFile;
+using tiered::BlockMemory;
 using tiered::Extent;
 using tiered::Load;
+using tiered::Reading;
 using tiered::Records;
 using tiered::TokenSet;
 using tiered::Transfers;
-
-constexpr const char* kStrategies[] = {"lru", "fifo"};
-constexpr const char* kCachedAliases[] = {"max_cached_block", nullptr};
-
-constexpr std::array kOptions = {
-    sdk::KvTypes::option_k(),
-    sdk::KvTypes::option_v(),
-    sdk::int_option({.key = "cached_blocks",
-                     .help = "full blocks of a layer that stay in memory between steps",
-                     .unit = "blocks",
-                     .aliases = kCachedAliases},
-                    32, 1, INT32_MAX),
-    sdk::enum_option({.key = "cache_strategy",
-                      .help = "which block leaves memory: the one used "
-                              "longest ago, or the one that came first"},
-                     kStrategies, 0),
-    sdk::int_option({.key = "gap_bytes",
-                     .help = "tokens that lie closer in the file are read in one call, with what "
-                             "lies between",
-                     .unit = "bytes"},
-                    4096, 0, INT32_MAX),
-    sdk::option(KVASIR_OPTION_PATH,
-                {.key = "folder",
-                 .help = "folder of the file; default: the system's for temporary files",
-                 .flags = KVASIR_OPTION_OPTIONAL},
-                {KVASIR_OPTION_PATH, 0, 0, 0.0, "", nullptr})};
-
-// What the thread writes or reads while a step may drop the block: shared, so that it stays.
-using Memory = std::shared_ptr<std::byte>;
-// Mapped, so that what leaves memory leaves it: the heap would keep it for later.
-Memory allocate(uint64_t bytes) {
-  void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (data == MAP_FAILED) throw std::bad_alloc();
-  return {static_cast<std::byte*>(data), [bytes](std::byte* p) { ::munmap(p, bytes); }};
-}
-
-constexpr uint64_t kPage = 4096;  // of memory
 
 class Tiered : private Transfers::Work {
  public:
@@ -81,7 +47,7 @@ class Tiered : private Transfers::Work {
                      .vendor = "Kvasir",
                      .license = "Apache-2.0",
                      .summary = "Keeps the blocks used last in memory, the others in a file.",
-                     .options = kOptions,
+                     .options = tiered::kOptions,
                      .caps = KVASIR_CAP_OWN_THREADS,
                      .dtypes = sdk::kElementTypes});
 
@@ -104,8 +70,10 @@ class Tiered : private Transfers::Work {
     out.n_tiers = 2;
     out.block_bytes = sdk::kv_layout(geometry, types_, geometry.n_kv_heads).block_bytes();
     out.resident_bytes = out.block_bytes * cached_blocks_ * geometry.n_layers;
-    out.overhead_bytes = sdk::blocks_per_sequence(geometry) * geometry.n_layers *
-                         geometry.max_sequences * sdk::BlockTable<Bytes>::bytes_per_block();
+    // A block on its way, in records, and the tables.
+    out.overhead_bytes = out.block_bytes + uint64_t{geometry.n_kv_heads} * geometry.block_size * 8;
+    out.overhead_bytes += sdk::blocks_per_sequence(geometry) * geometry.n_layers *
+                          geometry.max_sequences * sdk::BlockTable<Bytes>::bytes_per_block();
   }
 
   void bind(const kvasir_geometry& geometry) {
@@ -119,20 +87,14 @@ class Tiered : private Transfers::Work {
     file_.emplace(folder_);
   }
 
+  std::array<kvasir_tier_count, 2> tiers() {
+    const std::lock_guard lock(mutex_);
+    return {{{"memory", memory_read_, memory_written_, tokens_leased_},
+             {"file", file_->bytes_read(), file_->bytes_written(), tokens_missed_}}};
+  }
+
   const void* get_extension(const char* id) const {
-    static constexpr kvasir_tier_counters kCounters = {
-        sizeof(kvasir_tier_counters), 0,
-        [](void* self, kvasir_tier_count* out, uint32_t capacity, uint32_t count_size,
-           uint32_t* n_tiers, kvasir_err* err) noexcept {
-          return sdk::guard(err, [&] {
-            const auto tiers = sdk::detail::as<Tiered>(self).tiers();
-            *n_tiers = static_cast<uint32_t>(tiers.size());
-            const sdk::Strided<kvasir_tier_count> list(out, std::min(capacity, *n_tiers),
-                                                       count_size);
-            for (uint32_t i = 0; i < list.size(); ++i) list[i] = tiers[i];
-          });
-        }};
-    return std::string_view(id) == KVASIR_EXT_TIER_COUNTERS ? &kCounters : nullptr;
+    return sdk::tier_counters_if_asked<Tiered>(id);
   }
 
   void formats(kvasir_kv_format* out, uint32_t capacity, uint32_t& n_formats) const {
@@ -196,20 +158,21 @@ class Tiered : private Transfers::Work {
     if (handle == 0) return table_.no_lease(key, KVASIR_LEASE_FAILED);
     const Block& block = *table_.block(handle);
     if (block.bytes.lost) return table_.no_lease(key, KVASIR_LEASE_FAILED);
-    if (block.bytes.memory && !block.bytes.partial) {
+    if (block.bytes.memory.whole()) {
       ++n_read_;
-      tokens_leased_ += n_needed(key);
+      tokens_leased_ += tiered::n_needed(key, block.name.kv_head != key.kv_head, records_of(block));
       return lease(key, handle, false);
     }
     const TokenSet needed = needed_of(key, block);
-    if (const uint32_t n_missing = missing(needed, block).count(); n_missing != 0) {
+    if (const uint32_t n_missing = block.bytes.memory.missing(needed).count(); n_missing != 0) {
       tokens_missed_ += n_missing;
       return table_.no_lease(key, KVASIR_LEASE_NOT_RESIDENT);
     }
     ++n_read_;
     tokens_leased_ += needed.count();
     kvasir_lease out = lease(key, handle, false);
-    if (!missing(covered_by(key, block), block).empty()) out.state = KVASIR_LEASE_PARTIAL;
+    if (!block.bytes.memory.missing(covered_by(key, block)).empty())
+      out.state = KVASIR_LEASE_PARTIAL;
     return out;
   }
   kvasir_lease write_lease(const kvasir_block_key& key, std::vector<uint64_t>& created) {
@@ -217,7 +180,7 @@ class Tiered : private Transfers::Work {
     if (handle == 0) {
       const sdk::KvLayout& layout = key.kv_head == KVASIR_ALL_HEADS ? all_heads_ : one_head_;
       Bytes bytes;
-      bytes.memory = allocate(layout.block_bytes());
+      bytes.memory = BlockMemory(tiered::allocate(layout.block_bytes()));
       created.push_back(handle = table_.add(key, std::move(bytes)));
     } else {
       reopen(key, handle);
@@ -240,20 +203,15 @@ class Tiered : private Transfers::Work {
   }
 
  private:
-  struct Partial {
-    TokenSet present;
-    uint64_t bytes = 0;  // of the pages that hold them
-  };
   struct Bytes {
-    Memory memory;                     // null: in the file only
-    std::unique_ptr<Partial> partial;  // null: memory has all of it
-    Extent saved;                      // valid: the file has it
-    uint64_t used = 0;                 // when, on clock_
-    bool sealed = false;               // does not change
-    bool saving = false;               // the io thread writes it
-    bool loading = false;              // the io thread reads it
-    bool lost = false;                 // could not be read back
-    bool may_leave = false;            // is in Layer::idle
+    BlockMemory memory;
+    Extent saved;            // valid: the file has it
+    uint64_t used = 0;       // when, on clock_
+    bool sealed = false;     // does not change
+    bool saving = false;     // the io thread writes it
+    bool loading = false;    // the io thread reads it
+    bool lost = false;       // could not be read back
+    bool may_leave = false;  // is in Layer::idle
   };
   using Block = sdk::BlockTable<Bytes>::Block;
   struct Layer {
@@ -276,47 +234,14 @@ class Tiered : private Transfers::Work {
     return block.name.kv_head == KVASIR_ALL_HEADS ? all_records_ : one_records_;
   }
 
-  // What a key names, as tokens of the block: all of it, or the head that it is a slice of.
   TokenSet covered_by(const kvasir_block_key& key, const Block& block) const {
-    const uint32_t n = records_of(block).size();
-    if (block.name.kv_head == key.kv_head) return TokenSet::range(n, 0, n);
-    return TokenSet::range(n, key.kv_head * block_size_, (key.kv_head + 1) * block_size_);
-  }
-  uint64_t n_needed(const kvasir_block_key& key) const {
-    const uint32_t n = key.kv_head == KVASIR_ALL_HEADS ? all_records_.size() : block_size_;
-    return key.needed ? TokenSet::from_words(n, 0, n, key.needed).count() : n;
+    return tiered::covered_by(key, block.name.kv_head != key.kv_head, records_of(block));
   }
   TokenSet needed_of(const kvasir_block_key& key, const Block& block) const {
-    if (!key.needed) return covered_by(key, block);
-    const uint32_t n = records_of(block).size();
-    if (block.name.kv_head == key.kv_head) return TokenSet::from_words(n, 0, n, key.needed);
-    return TokenSet::from_words(n, key.kv_head * block_size_, block_size_, key.needed);
+    return tiered::needed_by(key, block.name.kv_head != key.kv_head, records_of(block));
   }
-  static TokenSet missing(TokenSet needed, const Block& block) {
-    if (!block.bytes.memory) return needed;
-    if (!block.bytes.partial) return {};
-    needed.remove(block.bytes.partial->present);
-    return needed;
-  }
-  // That a block takes: whole pages of those that hold something.
   uint64_t memory_bytes(const Block& block) const {
-    if (!block.bytes.memory) return 0;
-    return block.bytes.partial ? block.bytes.partial->bytes : layout_of(block).block_bytes();
-  }
-  uint64_t page_bytes(const Block& block) const {
-    const TokenSet& present = block.bytes.partial->present;
-    uint64_t n_pages = 0, k_end = 0, v_end = 0;  // pages counted so far end there
-    const auto touch = [&](uint64_t begin, uint64_t end, uint64_t& counted) {
-      const uint64_t first = std::max(begin / kPage, counted), last = (end - 1) / kPage + 1;
-      if (last > first) n_pages += last - first;
-      counted = std::max(counted, last);
-    };
-    for (uint32_t i = present.next(0); i < present.size(); i = present.next(i + 1)) {
-      const Records::Place place = records_of(block).place(i);
-      touch(place.k_begin, place.k_end, k_end);
-      touch(place.v_begin, place.v_end, v_end);
-    }
-    return std::min(n_pages * kPage, layout_of(block).block_bytes());
+    return block.bytes.memory.bytes(layout_of(block).block_bytes());
   }
 
   kvasir_lease lease(const kvasir_block_key& key, uint64_t handle, bool write) {
@@ -326,8 +251,8 @@ class Tiered : private Transfers::Work {
     if (refresh_) block.bytes.used = ++clock_;
     const sdk::KvLayout& layout = layout_of(block);
     const uint64_t skip = table_.first_head(key, handle);
-    out.k = block.bytes.memory.get() + skip * layout.format.k_head_stride;
-    out.v = block.bytes.memory.get() + layout.k_bytes + skip * layout.format.v_head_stride;
+    out.k = block.bytes.memory.data() + skip * layout.format.k_head_stride;
+    out.v = block.bytes.memory.data() + layout.k_bytes + skip * layout.format.v_head_stride;
     return out;
   }
 
@@ -342,16 +267,18 @@ class Tiered : private Transfers::Work {
     Block& block = *table_.block(handle);
     if (!block.bytes.sealed) return;
     stay(block);
-    if (!block.bytes.memory || block.bytes.partial) complete(key, block);
+    if (!block.bytes.memory.whole()) complete(key, block);
     layers_[block.name.layer].resident_bytes -= memory_bytes(block);
     file_->give_back(std::exchange(block.bytes.saved, {}));
     block.bytes.sealed = false;
   }
   void complete(const kvasir_block_key& key, Block& block) {
-    Reading reading = start_reading(missing(covered_by(key, block), block), block);
-    if (!reading.memory) reading.memory = allocate(layout_of(block).block_bytes());
+    Reading reading(block.bytes.saved, records_of(block), covered_by(key, block),
+                    block.bytes.memory);
+    if (!reading.memory) reading.memory = tiered::allocate(layout_of(block).block_bytes());
+    std::vector<std::byte> buffer;
     std::string why = "it was lost before";
-    if (block.bytes.lost || !read(reading, why))
+    if (block.bytes.lost || !reading.read(*file_, gap_bytes_, buffer, why))
       throw sdk::Error(KVASIR_ERR_IO,
                        table_.where("acquire", key) + "the block could not be read back: " + why);
     take(block, reading);
@@ -360,7 +287,7 @@ class Tiered : private Transfers::Work {
   void may_leave(uint64_t handle) noexcept {
     Block& block = *table_.block(handle);
     Bytes& bytes = block.bytes;
-    if (block.n_leases != 0 || !bytes.saved.valid() || !bytes.memory || bytes.may_leave ||
+    if (block.n_leases != 0 || !bytes.saved.valid() || bytes.memory.empty() || bytes.may_leave ||
         bytes.loading)
       return;
     try {
@@ -391,97 +318,37 @@ class Tiered : private Transfers::Work {
       layer.idle.erase(layer.idle.begin());
       block.bytes.may_leave = false;
       layer.resident_bytes -= memory_bytes(block);
-      block.bytes.memory = nullptr;
-      block.bytes.partial = nullptr;
+      block.bytes.memory.clear();
     }
   }
 
-  // Records on their way from the file into the memory of a block.
-  struct Reading {
-    Extent from;
-    const Records* records;
-    TokenSet wanted, arrived, present;  // of the block's size; present: already in memory
-    Memory memory;
-    uint64_t bytes = 0;  // read of the file
-  };
-  // False with a reason in `why` when one of the wanted did not arrive. Runs of records that lie
-  // close are read in one call; what lies between is kept unless it is damaged, which is then for
-  // the one who wants it to find. Present ones are not written again: others read them.
-  bool read(Reading& reading, std::string& why) {
-    const Records& records = *reading.records;
-    const TokenSet& wanted = reading.wanted;
-    const uint64_t size = records.record_bytes();
-    std::vector<std::byte> buffer;
-    for (uint32_t begin = wanted.next(0); begin < wanted.size();) {
-      uint32_t end = begin + 1, next = wanted.next(end);
-      while (next < wanted.size() && (next - end) * size <= gap_bytes_) {
-        end = next + 1;
-        next = wanted.next(end);
-      }
-      buffer.resize((end - begin) * size);
-      if (!file_->read(reading.from, begin * size, buffer.size(), buffer.data(), why)) return false;
-      reading.bytes += buffer.size();
-      for (uint32_t i = begin; i < end; ++i) {
-        const std::byte* record = buffer.data() + (i - begin) * size;
-        if (reading.present.has(i)) continue;
-        if (records.intact(record, reading.from.seed, i)) {
-          records.unpack(record, i, reading.memory.get());
-          reading.arrived.add(i);
-        } else if (wanted.has(i)) {
-          why = "the bytes of token " + std::to_string(i % block_size_) + " of kv head " +
-                std::to_string(i / block_size_) + " changed on the way";
-          return false;
-        }
-      }
-      begin = next;
-    }
-    return true;
-  }
   // What arrived is the block's.
   void take(Block& block, Reading& reading) {
-    Bytes& bytes = block.bytes;
     const uint64_t before = memory_bytes(block);
     const uint64_t n_arrived = reading.arrived.count();
-    reading.arrived.add(reading.present);
-    if (reading.arrived.full()) {
-      bytes.partial = nullptr;
-    } else {
-      if (!bytes.partial) bytes.partial = std::make_unique<Partial>();
-      bytes.partial->present = std::move(reading.arrived);
-      bytes.partial->bytes = page_bytes(block);
-    }
-    bytes.memory = std::move(reading.memory);
+    block.bytes.memory.add(std::move(reading.memory), std::move(reading.arrived), *reading.records);
     memory_written_ += n_arrived * reading.records->data_bytes();
     layers_[block.name.layer].resident_bytes += memory_bytes(block) - before;
-  }
-  Reading start_reading(TokenSet wanted, const Block& block) const {
-    const Records& records = records_of(block);
-    Reading out{block.bytes.saved,
-                &records,
-                std::move(wanted),
-                TokenSet(records.size()),
-                block.bytes.partial ? block.bytes.partial->present : TokenSet(records.size()),
-                block.bytes.memory};
-    return out;
   }
 
   kvasir_status load(const Load& wanted, uint64_t& bytes) override {
     std::unique_lock lock(mutex_);
     Block* block = table_.block(wanted.handle);
     if (!block || block->bytes.lost) return KVASIR_ERR_IO;
-    Reading reading = start_reading(missing(wanted.tokens, *block), *block);
+    Reading reading(block->bytes.saved, records_of(*block), wanted.tokens, block->bytes.memory);
     if (reading.wanted.empty()) return KVASIR_OK;
     layers_[block->name.layer].fresh.push_back(wanted.handle);
     block->bytes.loading = true;  // and so it stays
     stay(*block);
     const uint64_t memory_bytes = layout_of(*block).block_bytes();
     lock.unlock();
-    std::string why = "memory is full";
-    bool arrived = false;
+    std::string why;
+    bool arrived = false, full = false;
     try {
-      if (!reading.memory) reading.memory = allocate(memory_bytes);
-      arrived = read(reading, why);
+      if (!reading.memory) reading.memory = tiered::allocate(memory_bytes);
+      arrived = reading.read(*file_, gap_bytes_, buffer_, why);
     } catch (const std::bad_alloc&) {
+      full = true;
     }
     lock.lock();
     bytes += reading.bytes;
@@ -495,6 +362,7 @@ class Tiered : private Transfers::Work {
       ++n_loaded_;
       return KVASIR_OK;
     }
+    if (full) return KVASIR_ERR_OUT_OF_MEMORY;
     block->bytes.lost = true;
     host_.log(KVASIR_LOG_WARN, "block " + std::to_string(block->name.block) + " of layer " +
                                    std::to_string(block->name.layer) +
@@ -506,7 +374,7 @@ class Tiered : private Transfers::Work {
     std::unique_lock lock(mutex_);
     Block* block = table_.block(handle);
     if (!block || !block->bytes.sealed || block->bytes.saved.valid()) return;
-    const Memory memory = block->bytes.memory;
+    const tiered::Memory memory = block->bytes.memory.memory();
     const Records& records = records_of(*block);
     const Extent extent = file_->reserve(records.block_bytes());
     block->bytes.saving = true;
@@ -514,9 +382,9 @@ class Tiered : private Transfers::Work {
     lock.unlock();
     bool done = false;
     try {
-      std::vector<std::byte> packed(records.block_bytes());
-      records.pack(memory.get(), extent.seed, packed.data());
-      done = file_->write(extent, packed.data(), why);
+      buffer_.resize(std::max(buffer_.size(), records.block_bytes()));
+      records.pack(memory.get(), extent.seed, buffer_.data());
+      done = file_->write(extent, buffer_.data(), why);
     } catch (const std::bad_alloc&) {  // for the reason
     }
     lock.lock();
@@ -537,12 +405,6 @@ class Tiered : private Transfers::Work {
                                      folder_ + " takes no more (" + why + ")");
   }
 
-  std::array<kvasir_tier_count, 2> tiers() {
-    const std::lock_guard lock(mutex_);
-    return {{{"memory", memory_read_, memory_written_, tokens_leased_},
-             {"file", file_->bytes_read(), file_->bytes_written(), tokens_missed_}}};
-  }
-
   void tell_use() const {
     host_.log(KVASIR_LOG_INFO, std::to_string(n_loaded_) + " blocks (" +
                                    std::to_string(file_->bytes_read() / 1000000) +
@@ -560,7 +422,7 @@ class Tiered : private Transfers::Work {
   sdk::KvLayout all_heads_, one_head_;
   Records all_records_, one_records_;
 
-  std::mutex mutex_;  // of all below but the last
+  std::mutex mutex_;  // of all below but the last two
   std::condition_variable moved_;
   sdk::BlockTable<Bytes> table_{"tiered"};
   std::vector<Layer> layers_;
@@ -568,7 +430,8 @@ class Tiered : private Transfers::Work {
   uint64_t clock_ = 0, n_read_ = 0, n_loaded_ = 0;
   uint64_t tokens_leased_ = 0, tokens_missed_ = 0, memory_read_ = 0, memory_written_ = 0;
   bool full_told_ = false;
-  Transfers transfers_;  // ends first: its thread uses the others
+  std::vector<std::byte> buffer_;  // the io thread's alone
+  Transfers transfers_;            // ends first: its thread uses the others
 };
 
 }  // namespace
