@@ -5,6 +5,8 @@
 #include <array>
 #include <chrono>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <map>
 #include <set>
 #include <thread>
@@ -162,23 +164,26 @@ TEST_CASE("nobody reads a token that was not asked for") {
 }
 
 TEST_CASE("a cut goes back into blocks that had left, and a saved sequence holds them") {
-  Bench bench(8, 2);
-  const auto plain = bench.engine(kCache + kTopK),
-             moving = bench.engine(kCache + kTopK + tiered(1));
-  const auto a = plain->open(), b = moving->open();
-  CHECK(prefill(*plain, a, some_tokens(130, 5)) == prefill(*moving, b, some_tokens(130, 5)));
-  for (const uint32_t kv_len : {129u, 61u, 5u}) {  // inside the open block, a full one, the first
-    CAPTURE(kv_len);
-    plain->truncate(a, kv_len);
-    moving->truncate(b, kv_len);
-    for (TokenId token = 0; token < 10; ++token)
-      CHECK(decode(*plain, a, token) == decode(*moving, b, token));
-    const auto saved = moving->save(b);
-    const auto copy = moving->load(saved, "saved");
-    CHECK(decode(*moving, copy, 7) == decode(*plain, a, 7));
-    plain->truncate(a, kv_len + 10);
-    moving->close(copy);
-    CHECK(prefill(*plain, a, some_tokens(100, 6)) == prefill(*moving, b, some_tokens(100, 6)));
+  for (const std::string& strategy : {kTopK, kInfiniGen}) {
+    CAPTURE(strategy);
+    Bench bench(8, 2);
+    const auto plain = bench.engine(kCache + strategy),
+               moving = bench.engine(kCache + strategy + tiered(1));
+    const auto a = plain->open(), b = moving->open();
+    CHECK(prefill(*plain, a, some_tokens(130, 5)) == prefill(*moving, b, some_tokens(130, 5)));
+    for (const uint32_t kv_len : {129u, 61u, 5u}) {  // inside the open block, a full one, the first
+      CAPTURE(kv_len);
+      plain->truncate(a, kv_len);
+      moving->truncate(b, kv_len);
+      for (TokenId token = 0; token < 10; ++token)
+        CHECK(decode(*plain, a, token) == decode(*moving, b, token));
+      const auto saved = moving->save(b);
+      const auto copy = moving->load(saved, "saved");
+      CHECK(decode(*moving, copy, 7) == decode(*plain, a, 7));
+      plain->truncate(a, kv_len + 10);
+      moving->close(copy);
+      CHECK(prefill(*plain, a, some_tokens(100, 6)) == prefill(*moving, b, some_tokens(100, 6)));
+    }
   }
 }
 
@@ -255,6 +260,26 @@ class FileOracle {
   const std::vector<uint32_t> all_ = between(0, 2 * kBlock);
 };
 
+std::set<std::string> threads() {
+  std::set<std::string> out;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task"))
+    out.insert(entry.path().string());
+  return out;
+}
+// Until none of them has anything to do. A thread that was told to work is not asleep any more.
+void wait_until_asleep(const std::set<std::string>& list) {
+  for (int n_asleep = 0; n_asleep < 2;) {
+    bool asleep = true;
+    for (const std::string& thread : list) {
+      std::ifstream file(thread + "/stat");
+      const std::string stat{std::istreambuf_iterator<char>(file), {}};
+      asleep = asleep && stat.substr(stat.rfind(')') + 2, 1) == "S";
+    }
+    n_asleep = asleep ? n_asleep + 1 : 0;
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+  }
+}
+
 TEST_CASE("what comes from the file is what an account from outside says, token by token") {
   constexpr uint32_t kPrompt = 25 * kBlock, kSteps = 7;  // no block fills up while decoding
   for (const std::string& strategy : {kDense, kTopK, kInfiniGen})
@@ -265,13 +290,16 @@ TEST_CASE("what comes from the file is what an account from outside says, token 
         CAPTURE(gap);
         Bench bench(8, 2);
         std::vector<std::array<std::vector<uint32_t>, 2>> seen(3);
+        std::set<std::string> transfers;  // threads of the storage
         EngineOptions options;
         options.on_attend = [&](uint32_t layer, uint64_t, uint32_t head,
                                 std::span<const uint32_t> tokens) {
           seen[layer][head].assign(tokens.begin(), tokens.end());
+          if (head == 0) wait_until_asleep(transfers);  // what was foreseen for the next layer
         };
         const TempDir folder;
         const std::string path = std::filesystem::path(folder.path("x")).parent_path().string();
+        const std::set<std::string> before = threads();
         const auto engine =
             bench.engine(kCache + strategy +
                              tiered(cached, "folder = '" + path +
@@ -281,6 +309,9 @@ TEST_CASE("what comes from the file is what an account from outside says, token 
         prefill(*engine, seq, some_tokens(kPrompt, 5));
         constexpr uint64_t kFile = uint64_t{3} * 25 * 2 * kBlock * (2 * 16 * sizeof(float) + 8);
         REQUIRE(written(path, kFile) == kFile);
+        for (const std::string& thread : threads())
+          if (!before.contains(thread)) transfers.insert(thread);
+        REQUIRE(transfers.size() == 1);
         FileOracle oracle(3, cached, gap);
         oracle.prompt(25);
         SequenceId child = 0;
