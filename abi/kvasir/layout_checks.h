@@ -355,13 +355,14 @@ KVASIR_AT_(kvasir_representative, layout, 96);
 KVASIR_AT_(kvasir_representative, update, 104);
 KVASIR_AT_(kvasir_representative, score, 112);
 
-KVASIR_SIZE_(kvasir_block_key, 40);
+KVASIR_SIZE_(kvasir_block_key, 48);
 KVASIR_AT_(kvasir_block_key, hash, 0);
 KVASIR_AT_(kvasir_block_key, layer, 16);
 KVASIR_AT_(kvasir_block_key, block, 20);
 KVASIR_AT_(kvasir_block_key, kv_head, 24);
 KVASIR_AT_(kvasir_block_key, n_tokens, 28);
 KVASIR_AT_(kvasir_block_key, handle, 32);
+KVASIR_AT_(kvasir_block_key, needed, 40);
 
 KVASIR_SIZE_(kvasir_io_hint, 8);
 KVASIR_AT_(kvasir_io_hint, struct_size, 0);

@@ -16,9 +16,18 @@ typedef struct kvasir_block_key {
                         acquire READ, prefetch and drop */
   uint32_t n_tokens; /* that hold data */
   uint64_t handle;
+  /* Since 0.1, in acquire READ and prefetch; null elsewhere and for the whole block. Which tokens
+   * of which kv heads are needed, valid during the call: bit h * block_size + t for token t of kv
+   * head h, in (n_kv_heads * block_size + 63) / 64 words; of one head: bit t, in
+   * (block_size + 63) / 64 words. Bits beyond the last token are zero. */
+  const uint64_t* needed;
 } kvasir_block_key;
 
-#define KVASIR_ACQUIRE_READ 0u  /* no I/O: resident, or marked; a key it never had: FAILED */
+/* READ: no I/O: resident, partial or marked; a key it never had: FAILED. With `needed` a storage
+ * may answer for the whole block. A later READ of tokens that are not there, also while another
+ * lease of the block is out: NOT_RESIDENT, prefetch them. What prefetches bring in parts adds up in
+ * the storage until the block leaves memory as a whole; once all is there, leases are RESIDENT. */
+#define KVASIR_ACQUIRE_READ 0u
 #define KVASIR_ACQUIRE_WRITE 1u /* creates the block, or reopens a private one */
 
 #define KVASIR_DROP_UNREF 0u  /* this holder is done; a tier may keep the bytes */
@@ -68,6 +77,7 @@ typedef struct kvasir_storage {
   kvasir_status (*drop)(void* self, const kvasir_block_key* keys, uint32_t n, uint32_t key_size,
                         uint32_t mode, kvasir_err* err) KVASIR_NOEXCEPT;
   /* [any] (optional: everything is always resident) asynchronous; takes the first *accepted keys.
+   * With key.needed: at least those tokens; a storage may bring more, up to the whole block.
    * Exactly one report per ticket through kvasir.completion/1, also after cancel(); none when it
    * accepted nothing. The report may come before prefetch() returns. */
   kvasir_status (*prefetch)(void* self, const kvasir_block_key* keys, uint32_t n, uint32_t key_size,

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <kvasir/ext/draft/state.h>
+#include <kvasir/ext/draft/tier_counters.h>
 #include <kvasir/kvasir.h>
 
 #include <algorithm>
@@ -199,6 +200,9 @@ class Storage : public Instance {
   kvasir_status prefetch(const std::vector<kvasir_block_key>& keys, uint32_t priority,
                          uint64_t ticket, uint32_t& accepted);
   void cancel(uint64_t ticket);
+  // What it moved since bind, by tier, fastest first; empty when it does not count. The names are
+  // the plugin's, for as long as it lives.
+  std::vector<kvasir_tier_count> count_tiers() const;
 
  private:
   const kvasir_storage& table() const { return table_; }

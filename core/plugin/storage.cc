@@ -88,11 +88,17 @@ void Storage::check_leases(const char* function, const std::vector<kvasir_block_
   for (size_t i = 0; i < keys.size(); ++i) {
     const kvasir_lease& lease = leases[i];
     const bool has_data = lease.k && lease.v;
-    if (lease.state <= KVASIR_LEASE_FAILED && (lease.state != KVASIR_LEASE_RESIDENT || has_data))
+    const bool is_partial = lease.state == KVASIR_LEASE_PARTIAL;
+    const bool is_held = lease.state == KVASIR_LEASE_RESIDENT || is_partial;
+    if (lease.state <= KVASIR_LEASE_PARTIAL && (!is_held || has_data) &&
+        (!is_partial || keys[i].needed))
       continue;
     defect(function, "layer " + std::to_string(keys[i].layer) + ", block " +
                          std::to_string(keys[i].block) + ": a lease of state " +
-                         std::to_string(lease.state) + (has_data ? "" : " without K and V"));
+                         std::to_string(lease.state) +
+                         (!has_data        ? " without K and V"
+                          : keys[i].needed ? ""
+                                           : " for a key that needs the whole block"));
   }
 }
 
@@ -143,6 +149,26 @@ void Storage::cancel(uint64_t ticket) {
   if (!table().cancel) return;
   step_call("cancel", nullptr,
             [&](kvasir_err* err) { return table().cancel(base().self, ticket, err); });
+}
+
+std::vector<kvasir_tier_count> Storage::count_tiers() const {
+  const auto* counters =
+      static_cast<const kvasir_tier_counters*>(extension(KVASIR_EXT_TIER_COUNTERS));
+  if (!counters) return {};
+  if (!KVASIR_HAS(counters, kvasir_tier_counters, count))
+    defect(KVASIR_EXT_TIER_COUNTERS, "it has no count()");
+  constexpr uint32_t kMaxTiers = 8;
+  std::vector<kvasir_tier_count> tiers(kMaxTiers);
+  uint32_t n = 0;
+  control_call("count", [&](kvasir_err* err) {
+    return counters->count(base().self, tiers.data(), kMaxTiers, sizeof(kvasir_tier_count), &n,
+                           err);
+  });
+  if (n > kMaxTiers) defect("count", std::to_string(n) + " tiers");
+  tiers.resize(n);
+  for (const kvasir_tier_count& tier : tiers)
+    if (!tier.name) defect("count", "a tier without a name");
+  return tiers;
 }
 
 }  // namespace kvasir

@@ -144,18 +144,28 @@ void AttendStage::add_parts(uint32_t layer, uint32_t batch_row, const BatchRow& 
 }
 
 void AttendStage::make_resident(const Part& part, LayerState& state) {
+  if (!c_.store.moves()) return;
   if (part.null_items) return c_.store.make_all_resident(state);
   const uint32_t b = c_.geometry.block_size;
-  const uint32_t per = part.part.unit == KVASIR_UNIT_BLOCK ? 1 : b;
-  const uint32_t n_packed = first_item(state, b, UINT32_MAX) / b;
-  std::vector<bool> wanted(state.blocks.size());
-  for (const uint32_t item : part.items)
-    if (item / per >= n_packed) wanted[item / per - n_packed + state.packed.end / b] = true;
-  std::vector<uint32_t> blocks;
-  for (uint32_t block = 0; block < wanted.size(); ++block)
-    if (wanted[block]) blocks.push_back(block);
-  c_.store.make_resident(state, blocks);
-  for (PackedHead& head : state.packed.heads) c_.store.make_all_resident(head);
+  const uint32_t first_whole = first_item(state, b, UINT32_MAX);  // of blocks of all heads
+  NeededTokens needed(b, c_.geometry.n_kv_heads, state.blocks.size());
+  std::vector<NeededTokens> packed;
+  for (const PackedHead& head : state.packed.heads) packed.emplace_back(b, 1, head.blocks.size());
+  for (const kvasir_attn_row& row : part.rows) {
+    const uint32_t first = first_item(state, b, row.kv_head);
+    for (uint64_t i = row.item_begin; i < row.item_end; ++i) {
+      const uint32_t item = part.items[i];
+      if (part.part.unit == KVASIR_UNIT_BLOCK)  // nothing is packed
+        needed.add_block(row.kv_head, item);
+      else if (item < first_whole)
+        packed[row.kv_head].add_token(0, item - first);
+      else
+        needed.add_token(row.kv_head, item - first_whole + state.packed.end);
+    }
+  }
+  c_.store.make_resident(state, needed.take());
+  for (size_t head = 0; head < packed.size(); ++head)
+    c_.store.make_resident(state.packed.heads[head], packed[head].take());
 }
 
 // The leases of a part in the order of its items.
@@ -232,6 +242,21 @@ void AttendStage::rotate_queries(Part& part, const BatchRow& row, const LayerSta
   part.part.q = view_f32(copy.data(), n_queries_, c_.geometry.n_q_heads, dim);
 }
 
+std::vector<bool> AttendStage::attended_keys(const Part& part) const {
+  const uint32_t heads = c_.geometry.n_kv_heads, b = c_.geometry.block_size;
+  const auto is_partial = [](const kvasir_lease& lease) {
+    return lease.state == KVASIR_LEASE_PARTIAL;
+  };
+  if (std::none_of(part.leases.begin(), part.leases.end(), is_partial)) return {};
+  std::vector<bool> keys(part.leases.size() * b * heads);
+  const uint32_t per = part.part.unit == KVASIR_UNIT_BLOCK ? b : 1;
+  for (const kvasir_attn_row& row : part.rows)
+    for (uint64_t i = row.item_begin; i < row.item_end; ++i)
+      for (uint64_t t = 0; t < per; ++t)
+        keys[(uint64_t{part.items[i]} * per + t) * heads + row.kv_head] = true;
+  return keys;
+}
+
 // Keys are stored before RoPE: a rotated f32 copy of the blocks this part touches, at the positions
 // of their tokens or at their slots.
 void AttendStage::rotate_keys(Part& part, uint64_t rope_len, const Slots* slots) {
@@ -245,6 +270,7 @@ void AttendStage::rotate_keys(Part& part, uint64_t rope_len, const Slots* slots)
     if (wanted[block] && part.leases[block].k) blocks.push_back(block);
   std::vector<float>& copy = rotated_.emplace_back(blocks.size() * b * heads * dim);
   const size_t n_formats = c_.store.formats().size();
+  const std::vector<bool> attended = attended_keys(part);
   c_.pool.parallel_for(blocks.size(), 1, [&](uint64_t begin, uint64_t end, uint32_t) {
     std::vector<uint32_t> pos(b);
     for (uint64_t i = begin; i < end; ++i) {
@@ -254,11 +280,14 @@ void AttendStage::rotate_keys(Part& part, uint64_t rope_len, const Slots* slots)
       float* out = copy.data() + i * b * heads * dim;
       const bool one = lease.kv_head != KVASIR_ALL_HEADS;
       for (uint32_t t = 0; t < lease.n_tokens; ++t)
-        for (uint32_t head = 0; head < (one ? 1 : heads); ++head)
+        for (uint32_t head = 0; head < (one ? 1 : heads); ++head) {
+          const uint64_t key = (uint64_t{blocks[i]} * b + t) * heads + (one ? lease.kv_head : head);
+          if (!attended.empty() && !attended[key]) continue;  // unspecified bytes
           kernels::convert_to_f32(type,
                                   static_cast<const std::byte*>(lease.k) +
                                       head * format.k_head_stride + t * format.k_token_stride,
                                   out + (uint64_t{t} * heads + head) * dim, dim);
+        }
       if (slots) {
         for (uint32_t row = 0; row < lease.n_tokens * heads; ++row) {
           const uint32_t head = one ? lease.kv_head : row % heads;

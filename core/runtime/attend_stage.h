@@ -68,6 +68,8 @@ class AttendStage {
   void make_resident(const Part& part, LayerState& state);
   std::vector<kvasir_lease> leases_of(const LayerState& state) const;
   void rotate_keys(Part& part, uint64_t rope_len, const Slots* slots);
+  // [lease][token][kv_head] of a part; empty when all bytes of all leases are there.
+  std::vector<bool> attended_keys(const Part& part) const;
   Slots slots_of(const Part& part) const;
   void rotate_queries(Part& part, const BatchRow& row, const LayerState& state, uint64_t rope_len,
                       const Slots& slots);

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstring>
 #include <numeric>
+#include <utility>
 
 #include "core/runtime/element_type.h"
 #include "kernels/convert.h"
@@ -43,7 +44,7 @@ BlockStore::BlockStore(Storage& storage, HostServices& services, ThreadPool& poo
 
 kvasir_block_key BlockStore::new_key(uint32_t layer_index, uint32_t block, uint32_t kv_head) {
   static std::atomic<uint64_t> counter{0};
-  return {{nonce_, ++counter}, layer_index, block, kv_head, 0, 0};
+  return {{nonce_, ++counter}, layer_index, block, kv_head, 0, 0, nullptr};
 }
 
 void BlockStore::create_range(BlockList& layer, uint32_t layer_index, uint32_t begin, uint32_t end,
@@ -179,62 +180,116 @@ void BlockStore::seal(BlockList& layer, uint32_t begin, uint32_t end, const Cont
 
 void BlockStore::make_resident(BlockList& layer, std::span<const uint32_t> blocks) {
   if (stable_) return;
-  std::vector<uint32_t> missing;
-  for (const uint32_t block : blocks)
-    if (layer.blocks[block] && !layer.leases[block].k) missing.push_back(block);
-  for (int idle = 0; !missing.empty();) {  // rounds without progress
-    std::vector<kvasir_block_key> keys;
-    keys.reserve(missing.size());
-    for (const uint32_t block : missing) keys.push_back(layer.blocks[block]->key);
-    std::vector<kvasir_lease> leases(keys.size());
-    if (storage_.acquire(keys, KVASIR_ACQUIRE_READ, leases.data()) != KVASIR_OK)
-      throw Error(ErrorKind::kResource, "storage " + storage_.id() +
-                                            " cannot hold the blocks of one step at a time: "
-                                            "raise its limit or lower the budget");
-    std::vector<uint32_t> still;
-    std::vector<kvasir_block_key> wanted;
-    for (size_t i = 0; i < missing.size(); ++i) {
-      const uint32_t block = missing[i];
-      kvasir_lease& lease = leases[i];
-      if (lease.state == KVASIR_LEASE_FAILED || (idle >= 8 && !lease.k))
-        throw PluginError(storage_.id(), "acquire", KVASIR_ERR_IO,
-                          "block " + std::to_string(block) + " of layer " +
-                              std::to_string(layer.blocks[block]->key.layer) +
-                              (lease.state == KVASIR_LEASE_FAILED
-                                   ? " is lost"
-                                   : " does not become resident: raise the storage's limits"));
-      if (lease.state == KVASIR_LEASE_NOT_RESIDENT || !lease.k) {
-        still.push_back(block);
-        wanted.push_back(layer.blocks[block]->key);
-        continue;
-      }
-      lease.pos_begin = block * block_size_;
-      lease.n_tokens = layer.blocks[block]->lease.n_tokens;
-      lease.token_pos = nullptr;
-      layer.leases[block] = lease;
+  std::vector<NeededBlock> needed;
+  needed.reserve(blocks.size());
+  for (const uint32_t block : blocks) needed.push_back({block, {}});
+  make_resident(layer, std::move(needed));
+}
+
+void BlockStore::make_resident(BlockList& layer, std::vector<NeededBlock> needed) {
+  if (stable_) return;
+  keep_missing(layer, needed);
+  const size_t n_asked = needed.size();
+  bool first = true;
+  for (int idle = 0; !needed.empty();) {  // rounds without progress
+    const size_t before = needed.size();
+    lease_present(layer, needed, idle < 8);
+    if (std::exchange(first, false)) {
+      since_.blocks_missed += needed.size();
+      since_.blocks_hit += n_asked - needed.size();
     }
-    idle = still.size() < missing.size() ? 0 : idle + 1;
-    missing = std::move(still);
-    for (size_t done = 0; done < wanted.size();) {
-      const std::vector<kvasir_block_key> rest(wanted.begin() + static_cast<ptrdiff_t>(done),
-                                               wanted.end());
-      const uint64_t ticket = services_.new_ticket();
-      uint32_t accepted = 0;
-      storage_.prefetch(rest, 2, ticket, accepted);
-      if (accepted == 0) {  // over its budget: acquire what arrived, then ask again
-        services_.discard(ticket);
-        if (!tickets_.empty()) {  // a speculative transfer may be what fills it
-          Completion report;
-          services_.wait(tickets_.front(), kTransferTimeout, &report);
-          tickets_.erase(tickets_.begin());
-          idle = 0;
-        }
-        break;
-      }
-      wait_for(ticket, rest);
-      done += accepted;
-    }
+    idle = needed.size() < before ? 0 : idle + 1;
+    const auto begin = std::chrono::steady_clock::now();
+    if (fetch(layer, needed)) idle = 0;
+    since_.transfer_wait_nanos +=
+        static_cast<uint64_t>((std::chrono::steady_clock::now() - begin).count());
   }
+}
+
+void BlockStore::keep_missing(const BlockList& layer, std::vector<NeededBlock>& needed) const {
+  std::erase_if(needed, [&](NeededBlock& wanted) {
+    if (!layer.blocks[wanted.block]) return true;
+    const kvasir_lease& lease = layer.leases[wanted.block];
+    if (!lease.k || lease.state != KVASIR_LEASE_PARTIAL) return lease.k != nullptr;
+    for (const NeededBlock& covered : layer.partial) {
+      if (covered.block != wanted.block) continue;
+      if (covered.covers(wanted)) return true;
+      wanted.add(covered);
+      return false;
+    }
+    return true;
+  });
+}
+
+std::vector<kvasir_block_key> BlockStore::keys_of(const BlockList& layer,
+                                                  std::span<const NeededBlock> needed) const {
+  std::vector<kvasir_block_key> keys;
+  keys.reserve(needed.size());
+  for (const NeededBlock& wanted : needed) {
+    keys.push_back(layer.blocks[wanted.block]->key);
+    if (!wanted.tokens.empty()) keys.back().needed = wanted.tokens.data();
+  }
+  return keys;
+}
+
+void BlockStore::lease_present(BlockList& layer, std::vector<NeededBlock>& missing, bool may_lack) {
+  std::vector<kvasir_lease> leases(missing.size());
+  if (storage_.acquire(keys_of(layer, missing), KVASIR_ACQUIRE_READ, leases.data()) != KVASIR_OK)
+    throw Error(ErrorKind::kResource, "storage " + storage_.id() +
+                                          " cannot hold the blocks of one step at a time: "
+                                          "raise its limit or lower the budget");
+  std::vector<NeededBlock> still;
+  for (size_t i = 0; i < missing.size(); ++i) {
+    const kvasir_lease& lease = leases[i];
+    const uint32_t block = missing[i].block;
+    const bool lost = lease.state == KVASIR_LEASE_FAILED;
+    if (lost || (!may_lack && !lease.k))
+      throw PluginError(
+          storage_.id(), "acquire", KVASIR_ERR_IO,
+          "block " + std::to_string(block) + " of layer " +
+              std::to_string(layer.blocks[block]->key.layer) +
+              (lost ? " is lost" : " does not become resident: raise the storage's limits"));
+    if (lease.state == KVASIR_LEASE_NOT_RESIDENT || !lease.k)
+      still.push_back(std::move(missing[i]));
+    else
+      take_lease(layer, missing[i], lease);
+  }
+  missing = std::move(still);
+}
+
+void BlockStore::take_lease(BlockList& layer, const NeededBlock& needed, kvasir_lease lease) {
+  const uint32_t block = needed.block;
+  lease.pos_begin = block * block_size_;
+  lease.n_tokens = layer.blocks[block]->lease.n_tokens;
+  lease.token_pos = nullptr;
+  // Parts made before point to the bytes of the lease it takes the place of.
+  if (const uint64_t before = layer.leases[block].lease) superseded_.push_back(before);
+  if (layer.leases[block].state == KVASIR_LEASE_PARTIAL)
+    std::erase_if(layer.partial, [&](const NeededBlock& old) { return old.block == block; });
+  layer.leases[block] = lease;
+  if (lease.state == KVASIR_LEASE_PARTIAL) layer.partial.push_back(needed);
+}
+
+bool BlockStore::fetch(const BlockList& layer, std::span<const NeededBlock> missing) {
+  const std::vector<kvasir_block_key> wanted = keys_of(layer, missing);
+  for (size_t done = 0; done < wanted.size();) {
+    const std::vector<kvasir_block_key> rest(wanted.begin() + static_cast<ptrdiff_t>(done),
+                                             wanted.end());
+    const uint64_t ticket = services_.new_ticket();
+    uint32_t accepted = 0;
+    storage_.prefetch(rest, 2, ticket, accepted);
+    if (accepted == 0) {  // over its budget: acquire what arrived, then ask again
+      services_.discard(ticket);
+      if (tickets_.empty()) return false;
+      Completion report;  // a speculative transfer may be what fills it
+      services_.wait(tickets_.front(), kTransferTimeout, &report);
+      tickets_.erase(tickets_.begin());
+      return true;
+    }
+    wait_for(ticket, rest);
+    done += accepted;
+  }
+  return false;
 }
 
 void BlockStore::wait_for(uint64_t ticket, std::span<const kvasir_block_key> keys) {
@@ -259,26 +314,42 @@ void BlockStore::make_all_resident(BlockList& layer) {
   make_resident(layer, all);
 }
 
-void BlockStore::prefetch(BlockList& layer, std::span<const uint32_t> blocks) {
+void BlockStore::prefetch(BlockList& layer, std::vector<NeededBlock> needed) {
   if (stable_ || !storage_.has_prefetch()) return;
   Completion report;
   std::erase_if(tickets_, [&](uint64_t ticket) { return services_.poll(ticket, &report); });
-  std::vector<kvasir_block_key> keys;
-  for (const uint32_t block : blocks)
-    if (layer.blocks[block] && !layer.leases[block].k) keys.push_back(layer.blocks[block]->key);
-  if (keys.empty()) return;
+  keep_missing(layer, needed);
+  if (needed.empty()) return;
   uint32_t accepted = 0;
   const uint64_t ticket = services_.new_ticket();
-  storage_.prefetch(keys, 0, ticket, accepted);
+  storage_.prefetch(keys_of(layer, needed), 0, ticket, accepted);
   if (accepted > 0)
     tickets_.push_back(ticket);
   else
     services_.discard(ticket);
 }
 
+void BlockStore::count_transfers(Engagement& into) {
+  into.blocks_hit += std::exchange(since_.blocks_hit, 0);
+  into.blocks_missed += std::exchange(since_.blocks_missed, 0);
+  into.transfer_wait_nanos += std::exchange(since_.transfer_wait_nanos, 0);
+  const std::vector<kvasir_tier_count> now = storage_.count_tiers();
+  counted_.resize(now.size());
+  into.tiers.resize(now.size());
+  for (size_t i = 0; i < now.size(); ++i) {
+    TierTraffic& tier = into.tiers[i];
+    tier.tier = now[i].name;
+    tier.bytes_read += now[i].bytes_read - counted_[i].bytes_read;
+    tier.bytes_written += now[i].bytes_written - counted_[i].bytes_written;
+    tier.tokens += now[i].tokens - counted_[i].tokens;
+  }
+  counted_ = now;
+}
+
 void BlockStore::release_step(BlockList& layer) {
   if (stable_) return;
-  std::vector<uint64_t> leases;
+  std::vector<uint64_t> leases = std::exchange(superseded_, {});
+  layer.partial.clear();
   for (size_t block = 0; block < layer.blocks.size(); ++block) {
     kvasir_lease& lease = layer.leases[block];
     if (!layer.blocks[block] || !layer.blocks[block]->sealed || !lease.k) continue;
@@ -286,6 +357,7 @@ void BlockStore::release_step(BlockList& layer) {
     if (layer.blocks[block]->lease.lease == lease.lease) layer.blocks[block]->lease.lease = 0;
     lease.k = lease.v = nullptr;
     lease.lease = 0;
+    lease.state = KVASIR_LEASE_RESIDENT;
   }
   if (!leases.empty()) storage_.release(leases);
 }

@@ -12,6 +12,8 @@
 
 #include "core/plugin/host.h"
 #include "core/plugin/instance.h"
+#include "core/runtime/engagement.h"
+#include "core/runtime/needed_tokens.h"
 #include "core/runtime/sequence.h"
 
 namespace kvasir {
@@ -39,9 +41,15 @@ class BlockStore {
   // Guarantees k and v of every listed block until release_step(); waits for transfers. Error when
   // a block is lost. Does nothing for storage with stable leases.
   void make_resident(BlockList& layer, std::span<const uint32_t> blocks);
+  // The same of the needed tokens; leases of other tokens in the block may be unspecified bytes.
+  void make_resident(BlockList& layer, std::vector<NeededBlock> needed);
   void make_all_resident(BlockList& layer);
   // Starts moving what is not resident; never waits.
-  void prefetch(BlockList& layer, std::span<const uint32_t> blocks);
+  void prefetch(BlockList& layer, std::vector<NeededBlock> needed);
+  // False: everything is always resident.
+  bool moves() const { return !stable_; }
+  // Adds what was moved and waited for since the last call.
+  void count_transfers(Engagement& into);
   void release_step(BlockList& layer);
   // `to` reads the blocks of `from`, the open one too, which only `from` writes: until fork() of
   // the same lists.
@@ -80,6 +88,16 @@ class BlockStore {
   void copy_row(Row from, Row to, uint32_t kv_head) const;
   kvasir_block_key new_key(uint32_t layer_index, uint32_t block, uint32_t kv_head);
   void wait_for(uint64_t ticket, std::span<const kvasir_block_key> keys);
+  // Leaves those that are not leased, or not so far; merges them with what a lease covers.
+  void keep_missing(const BlockList& layer, std::vector<NeededBlock>& needed) const;
+  std::vector<kvasir_block_key> keys_of(const BlockList& layer,
+                                        std::span<const NeededBlock> needed) const;
+  // Leases what is there; the others are left in `missing`.
+  void lease_present(BlockList& layer, std::vector<NeededBlock>& missing, bool may_lack);
+  void take_lease(BlockList& layer, const NeededBlock& needed, kvasir_lease lease);
+  // Until the storage has taken and moved them, or is over its budget. Whether to ask on although
+  // nothing came.
+  bool fetch(const BlockList& layer, std::span<const NeededBlock> missing);
 
   Storage& storage_;
   HostServices& services_;
@@ -88,7 +106,10 @@ class BlockStore {
   bool stable_;
   uint64_t nonce_ = 0;
   std::vector<kvasir_kv_format> formats_;
-  std::vector<uint64_t> tickets_;  // speculative prefetches in flight
+  std::vector<uint64_t> tickets_;     // speculative prefetches in flight
+  std::vector<uint64_t> superseded_;  // leases of this step whose block was leased again for more
+  Engagement since_;                  // blocks and waits that are not counted yet
+  std::vector<kvasir_tier_count> counted_;
 };
 
 }  // namespace kvasir

@@ -4,8 +4,20 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 namespace kvasir {
+
+// What a storage moved out of and into one of its tiers, as it says itself.
+struct TierTraffic {
+  std::string tier;  // "memory", "file"
+  uint64_t bytes_read = 0;
+  uint64_t bytes_written = 0;
+  // Tokens, each kv head for itself: of the fastest tier, leased for reading; of the others, found
+  // only there when a step asked.
+  uint64_t tokens = 0;
+};
 
 struct Engagement {
   uint64_t steps = 0;                      // passes over all layers: chunks, or decode steps
@@ -20,11 +32,17 @@ struct Engagement {
   uint64_t selections = 0;           // rows a selector chose for, then or one layer ahead
   uint64_t reused = 0;               // rows that kept an earlier selection
   uint64_t bypassed = 0;             // rows whose budget covered everything
+  uint64_t blocks_hit = 0;     // full blocks whose needed tokens were in memory when asked for
+  uint64_t blocks_missed = 0;  // whose were not
+  uint64_t transfer_wait_nanos = 0;  // until those were
   uint64_t boundary_calls = 0;       // crossings of the plugin boundary
   uint64_t plugin_nanos = 0;         // inside plugins
   uint64_t core_nanos = 0;           // core's work between them: append, plan, validate, merge
   uint64_t model_nanos = 0;          // dense layers
   uint64_t total_nanos = 0;
+  // Of a storage that counts, fastest first. What its own threads move is counted with the step
+  // that runs or ends next.
+  std::vector<TierTraffic> tiers;
 
   // What choosing read, by whichever plugin.
   uint64_t bytes_read_to_choose() const { return representative_bytes_read + selector_bytes_read; }

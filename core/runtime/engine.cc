@@ -256,13 +256,13 @@ uint64_t Engine::kv_bytes(SequenceId id) const {
 }
 
 const Engagement& Engine::prefill_engagement(StrategyId strategy) const {
-  return impl_->runs.at(strategy)->context.prefill;
+  return impl_->runs.at(strategy)->counted().prefill;
 }
 const Engagement& Engine::decode_engagement(StrategyId strategy) const {
-  return impl_->runs.at(strategy)->context.decode;
+  return impl_->runs.at(strategy)->counted().decode;
 }
 void Engine::reset_engagement() {
-  for (auto& run : impl_->runs) run->context.prefill = run->context.decode = {};
+  for (auto& run : impl_->runs) run->counted().prefill = run->context.decode = {};
 }
 
 double Engine::crossing_nanos() {

@@ -49,6 +49,7 @@ struct RunContext {
   std::vector<uint32_t> group_leader{};  // [layer] whose selection it uses; itself when it leads
   std::vector<bool> dense_layer{};
   Engagement prefill{}, decode{};
+  bool latest_prefilled = false;       // what the storage moves between steps counts there
   std::vector<uint32_t> faults{};      // per selector; put aside at kMaxFaults
   bool representative_failed = false;  // its records are incomplete from then on
 

@@ -553,13 +553,12 @@ void SelectStage::speculate(uint32_t layer, uint32_t target, const std::vector<B
     works[i].out = &scratch[i];
     finish(works[i]);
     LayerState& state = works[i].row.seq->layers[target];
-    std::vector<uint32_t> blocks;
-    const uint32_t per = scratch[i].unit == KVASIR_UNIT_BLOCK ? 1 : c_.geometry.block_size;
-    for (const HeadSelection& head : scratch[i].heads)
-      for (const uint32_t u : head.index) blocks.push_back(u / per);
-    std::sort(blocks.begin(), blocks.end());
-    blocks.erase(std::unique(blocks.begin(), blocks.end()), blocks.end());
-    if (!guard_row(works[i].row, [&] { c_.store.prefetch(state, blocks); })) continue;
+    const auto fetch = [&] {
+      if (c_.store.moves())
+        c_.store.prefetch(state, needed_by(scratch[i], c_.geometry.block_size,
+                                           c_.geometry.n_kv_heads, state.blocks.size()));
+    };
+    if (!guard_row(works[i].row, fetch)) continue;
     if (result.view.flags & KVASIR_SELECTION_FINAL) {
       ++c_.decode.selections;  // in place of select() of the target
       scratch[i].reuse_steps = 0;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/runtime/content_hash.h"
+#include "core/runtime/needed_block.h"
 #include "core/runtime/slab.h"
 
 namespace kvasir {
@@ -59,6 +60,7 @@ struct LayerSelection {
 struct BlockList {
   std::vector<std::shared_ptr<Block>> blocks;  // null: given up as a whole
   std::vector<kvasir_lease> leases;            // parallel: what backends and plugins see
+  std::vector<NeededBlock> partial;            // what PARTIAL leases of this step cover
 };
 
 // The living tokens of one kv head, closed up in order of position in blocks of that head alone.

@@ -436,6 +436,11 @@ void StepLoop::account(std::vector<Lane>& lanes) {
     for (const BatchRow& row : lane.rows) n += row.n_q;
     for (const Lane::Redo& redo : lane.redone) n += redo.row.n_q;
   }
+  for (Lane& lane : lanes) {
+    RunContext& context = lane.run.context;
+    context.latest_prefilled = lane.n_decode == 0;
+    lane.run.store->count_transfers(context.counters(context.latest_prefilled));
+  }
   const uint64_t rest = total - std::min(total, in_lanes + model_nanos_);
   for (Lane& lane : lanes) {
     const uint64_t lane_tokens = std::max(1u, lane.n_prefill + lane.n_decode);

@@ -160,6 +160,11 @@ void StrategyRun::seq_close(SequenceId id) noexcept {
   if (pipeline.representative) pipeline.representative->seq_close(id);
 }
 
+RunContext& StrategyRun::counted() {
+  store->count_transfers(context.counters(context.latest_prefilled));
+  return context;
+}
+
 void StrategyRun::name_content(Sequence& seq, std::span<const int32_t> tokens,
                                uint32_t n_together) const {
   const auto has_gaps = [](const LayerState& layer) {

@@ -36,6 +36,8 @@ struct StrategyRun {
   void seq_fork(SequenceId parent, SequenceId child);
   void seq_close(SequenceId id) noexcept;
   void release_step(LayerState& layer);
+  // The context, with what its storage has moved up to now.
+  RunContext& counted();
   // Before tokens of a prompt are computed: their blocks are named by their content, if they may
   // be. n_together: tokens of the step, on which roundings may depend.
   void name_content(Sequence& seq, std::span<const int32_t> tokens, uint32_t n_together) const;

@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include <kvasir/ext/draft/skew.h>
 #include <kvasir/ext/draft/state.h>
+#include <kvasir/ext/draft/tier_counters.h>
 #include <kvasir/kvasir.h>
 
 #define SIZE(type, bytes) _Static_assert(sizeof(type) == (bytes), #type " changed its size")
@@ -23,3 +24,12 @@ AT(kvasir_state, struct_size, 0);
 AT(kvasir_state, reserved, 4);
 AT(kvasir_state, save, 8);
 AT(kvasir_state, load, 16);
+SIZE(kvasir_tier_count, 32);
+AT(kvasir_tier_count, name, 0);
+AT(kvasir_tier_count, bytes_read, 8);
+AT(kvasir_tier_count, bytes_written, 16);
+AT(kvasir_tier_count, tokens, 24);
+SIZE(kvasir_tier_counters, 16);
+AT(kvasir_tier_counters, struct_size, 0);
+AT(kvasir_tier_counters, reserved, 4);
+AT(kvasir_tier_counters, count, 8);

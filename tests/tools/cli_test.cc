@@ -269,6 +269,37 @@ TEST_CASE("two strategy files on one binary read different amounts, and compare 
   CHECK(again["kv_bytes_read"] == dense["kv_bytes_read"]);
 }
 
+TEST_CASE("run and compare say what a storage of two tiers moved, and of one nothing") {
+  const TinyModel m;
+  std::string text;
+  for (int i = 0; i < 200; ++i) text.append("line ").append(std::to_string(i * 7919 % 1000));
+  const std::string prompt = m.folder.write("prompt", text);
+  const std::vector<std::string> small = {"--set", "cache.block_size=16", "storage.plugin=tiered",
+                                          "storage.cached_blocks=1"};
+  std::vector<std::string> command = {"run", "-m", m.path,         "-f", prompt,
+                                      "-n",  "4",  "--ignore-eos", "-s", "dense"};
+  command.insert(command.end(), small.begin(), small.end());
+  CHECK(run_kvasir(command).err.find("tiers: memory ") != std::string::npos);
+  command.push_back("--json");
+  const Json r = json_of(command);
+  REQUIRE(r["tiers"].size() == 2);
+  CHECK(r["tiers"][0]["tier"] == "memory");
+  CHECK(r["tiers"][1]["tier"] == "file");
+  CHECK(r["tiers"][1]["bytes_read"].get<uint64_t>() > 0);
+  CHECK(r["tiers"][1]["tokens"].get<uint64_t>() > 0);
+  CHECK(r["blocks_missed"].get<uint64_t>() > 0);
+  CHECK(r["prefill"]["tiers"][1]["bytes_written"].get<uint64_t>() > 0);
+  CHECK(r.contains("transfer_wait_ms"));
+
+  const std::string tiered = m.folder.write(
+      "tiered.toml", "[selector]\nplugin = \"dense\"\n[storage]\nplugin = \"tiered\"\n");
+  const Json both = json_of(
+      {"compare", "-m", m.path, "-f", prompt, "-s", tiered, "-s", "dense", "-n", "3", "--json"});
+  CHECK(both["strategies"][1]["tiers"].size() == 2);
+  CHECK(!both["strategies"][2].contains("tiers"));
+  CHECK(!both["strategies"][2].contains("blocks_missed"));
+}
+
 TEST_CASE("a prompt kept in a file is not read again, and answers as one that was") {
   const TinyModel m;
   const std::string file = m.folder.path("prompt.kv");

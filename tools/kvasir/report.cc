@@ -33,26 +33,65 @@ nlohmann::ordered_json plugins_json(const Pipeline& pipeline) {
   return list;
 }
 
+double megabytes(uint64_t bytes, double steps) {
+  return per(static_cast<double>(bytes), steps) / 1e6;
+}
+
+// Nothing where all is in one tier.
+void add_tiers(nlohmann::ordered_json& out, const Engagement& e) {
+  if (e.tiers.size() < 2) return;
+  out["blocks_hit"] = e.blocks_hit;
+  out["blocks_missed"] = e.blocks_missed;
+  out["transfer_wait_ms"] = static_cast<double>(e.transfer_wait_nanos) / 1e6;
+  auto& tiers = out["tiers"] = nlohmann::ordered_json::array();
+  for (const TierTraffic& tier : e.tiers)
+    tiers.push_back({{"tier", tier.tier},
+                     {"bytes_read", tier.bytes_read},
+                     {"bytes_written", tier.bytes_written},
+                     {"tokens", tier.tokens}});
+}
+
+std::string tiers_text(const Engagement& e, double steps) {
+  if (e.tiers.size() < 2) return "";
+  std::string out = "tiers:";
+  for (const TierTraffic& tier : e.tiers)
+    out += format(" %s %.3f MB read, %.3f MB written per step;", tier.tier.c_str(),
+                  megabytes(tier.bytes_read, steps), megabytes(tier.bytes_written, steps));
+  uint64_t missed = 0;
+  for (size_t i = 1; i < e.tiers.size(); ++i) missed += e.tiers[i].tokens;
+  return out + format(
+                   " %llu of %llu tokens and %llu of %llu blocks had to come, %.3f ms waited "
+                   "per step\n",
+                   static_cast<unsigned long long>(missed),
+                   static_cast<unsigned long long>(e.tiers[0].tokens),
+                   static_cast<unsigned long long>(e.blocks_missed),
+                   static_cast<unsigned long long>(e.blocks_hit + e.blocks_missed),
+                   per(static_cast<double>(e.transfer_wait_nanos), steps) / 1e6);
+}
+
 nlohmann::ordered_json engagement_json(const Engagement& e, double crossing_nanos) {
-  return {{"steps", e.steps},
-          {"tokens_considered", e.tokens_considered},
-          {"tokens_selected", e.tokens_selected},
-          {"tokens_attended", e.tokens_attended},
-          {"kv_bytes_read", e.kv_bytes_read},
-          {"representative_bytes_read", e.representative_bytes_read},
-          {"selector_bytes_read", e.selector_bytes_read},
-          {"fallbacks", e.fallbacks},
-          {"selections", e.selections},
-          {"reused", e.reused},
-          {"bypassed", e.bypassed},
-          {"boundary_calls", e.boundary_calls},
-          {"boundary_calls_per_layer_step",
-           per(static_cast<double>(e.boundary_calls), static_cast<double>(e.layer_steps))},
-          {"boundary_ms", static_cast<double>(e.boundary_calls) * crossing_nanos / 1e6},
-          {"plugin_ms", static_cast<double>(e.plugin_nanos) / 1e6},
-          {"core_ms", static_cast<double>(e.core_nanos) / 1e6},
-          {"model_ms", static_cast<double>(e.model_nanos) / 1e6},
-          {"total_ms", static_cast<double>(e.total_nanos) / 1e6}};
+  nlohmann::ordered_json out{
+      {"steps", e.steps},
+      {"tokens_considered", e.tokens_considered},
+      {"tokens_selected", e.tokens_selected},
+      {"tokens_attended", e.tokens_attended},
+      {"kv_bytes_read", e.kv_bytes_read},
+      {"representative_bytes_read", e.representative_bytes_read},
+      {"selector_bytes_read", e.selector_bytes_read},
+      {"fallbacks", e.fallbacks},
+      {"selections", e.selections},
+      {"reused", e.reused},
+      {"bypassed", e.bypassed},
+      {"boundary_calls", e.boundary_calls},
+      {"boundary_calls_per_layer_step",
+       per(static_cast<double>(e.boundary_calls), static_cast<double>(e.layer_steps))},
+      {"boundary_ms", static_cast<double>(e.boundary_calls) * crossing_nanos / 1e6},
+      {"plugin_ms", static_cast<double>(e.plugin_nanos) / 1e6},
+      {"core_ms", static_cast<double>(e.core_nanos) / 1e6},
+      {"model_ms", static_cast<double>(e.model_nanos) / 1e6},
+      {"total_ms", static_cast<double>(e.total_nanos) / 1e6}};
+  add_tiers(out, e);
+  return out;
 }
 
 }  // namespace
@@ -112,7 +151,7 @@ std::string to_text(Engine& engine, const RunFigures& f) {
       per(static_cast<double>(d.model_nanos), steps) / 1e6,
       per(static_cast<double>(d.plugin_nanos), steps) / 1e6,
       per(static_cast<double>(d.core_nanos), steps) / 1e6);
-  return out;
+  return out + tiers_text(d, steps);
 }
 
 ProgressBar::ProgressBar(std::string label, bool enabled)

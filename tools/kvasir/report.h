@@ -21,7 +21,7 @@ struct RunFigures {
 
 // Field names as in the strategy and the headers; sums over decode steps, layers and kv heads.
 nlohmann::ordered_json to_json(Engine& engine, const RunFigures& figures);
-// Three lines on stderr: timings, engagement, boundary.
+// Three lines on stderr: timings, engagement, boundary; a fourth where storage has several tiers.
 std::string to_text(Engine& engine, const RunFigures& figures);
 
 // "prefill [#####.....]  512/1024 tokens  123 tokens/s" on stderr, only when it is a terminal, at

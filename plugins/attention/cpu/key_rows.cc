@@ -74,7 +74,8 @@ const kvasir_lease& Geometry::lease(const kvasir_attn_part& part, uint64_t ordin
 }
 
 const kvasir_kv_format& Geometry::format(const kvasir_lease& lease) const {
-  if (lease.state != KVASIR_LEASE_RESIDENT || !lease.k || !lease.v) {
+  const bool is_held = lease.state == KVASIR_LEASE_RESIDENT || lease.state == KVASIR_LEASE_PARTIAL;
+  if (!is_held || !lease.k || !lease.v) {
     sdk::fail_invalid("a lease to be attended is not resident: acquire or prefetch it first");
   }
   if (lease.format >= formats.size()) {

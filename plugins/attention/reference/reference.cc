@@ -84,7 +84,9 @@ class Reference {
     if (ordinal >= part.n_leases) sdk::fail_invalid("an item names a lease that does not exist");
     const sdk::Strided<const kvasir_lease> leases(part.leases, part.n_leases, part.lease_size);
     const kvasir_lease& found = leases[ordinal];
-    if (found.state != KVASIR_LEASE_RESIDENT || !found.k || !found.v) {
+    const bool is_held =
+        found.state == KVASIR_LEASE_RESIDENT || found.state == KVASIR_LEASE_PARTIAL;
+    if (!is_held || !found.k || !found.v) {
       sdk::fail_invalid("a lease to be attended is not resident: acquire or prefetch it first");
     }
     if (found.format >= formats_.size()) sdk::fail_invalid("a lease names an unknown format");

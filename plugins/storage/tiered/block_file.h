@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -10,12 +11,12 @@
 
 namespace kvasir::tiered {
 
-// Where a block lies, and what its bytes must hash to.
+// Where a block lies.
 struct Extent {
   static constexpr uint64_t kNowhere = UINT64_MAX;
   uint64_t offset = kNowhere;
   uint64_t bytes = 0;
-  uint64_t checksum = 0;  // XXH3, 64 bits
+  uint64_t seed = 0;  // of its checksums: which reserve() it was
   bool valid() const { return offset != kNowhere; }
 };
 
@@ -32,12 +33,17 @@ class BlockFile {
   void give_back(const Extent& extent) noexcept;
   uint64_t bytes() const { return end_; }  // the file's length
 
-  // False with a reason in `why`. write() sets the checksum, read() checks it.
-  bool write(Extent& extent, const std::byte* from, std::string& why) const;
-  bool read(const Extent& extent, std::byte* to, std::string& why) const;
+  // All of the extent, or n bytes of it from `begin` on. False with a reason in `why`.
+  bool write(const Extent& extent, const std::byte* from, std::string& why);
+  bool read(const Extent& extent, uint64_t begin, uint64_t n, std::byte* to, std::string& why);
+  // That the calls above moved, also those that failed half-way.
+  uint64_t bytes_read() const { return bytes_read_; }
+  uint64_t bytes_written() const { return bytes_written_; }
 
  private:
   int file_ = -1;
+  uint64_t n_reserved_ = 0;
+  std::atomic<uint64_t> bytes_read_{0}, bytes_written_{0};
   uint64_t end_ = 0;
   std::map<uint64_t, std::vector<uint64_t>> free_;  // offsets by size
 };

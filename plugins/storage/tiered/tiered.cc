@@ -1,7 +1,7 @@
 // Storage in two tiers: the blocks used last stay in main memory, the others lie in a file and come
-// back when a step asks for them, or when a selector foresees that it will.
+// back when a step asks for them, or when a selector foresees that it will: whole, or the tokens
+// that are needed.
 // SPDX-License-Identifier: Apache-2.0
-#include <sys/mman.h>
 
 #include <array>
 #include <condition_variable>
@@ -18,43 +18,24 @@
 #include "plugins/sdk/block_table.h"
 #include "plugins/sdk/kv_layout.h"
 #include "plugins/sdk/plugin.h"
+#include "plugins/sdk/tier_counters.h"
 #include "plugins/storage/tiered/block_file.h"
+#include "plugins/storage/tiered/block_memory.h"
+#include "plugins/storage/tiered/key_tokens.h"
+#include "plugins/storage/tiered/options.h"
+#include "plugins/storage/tiered/reading.h"
 #include "plugins/storage/tiered/transfers.h"
 
 namespace {
 using namespace kvasir;
 using tiered::BlockFile;
+using tiered::BlockMemory;
 using tiered::Extent;
+using tiered::Load;
+using tiered::Reading;
+using tiered::Records;
+using tiered::TokenSet;
 using tiered::Transfers;
-
-constexpr const char* kStrategies[] = {"lru", "fifo"};
-constexpr const char* kCachedAliases[] = {"max_cached_block", nullptr};
-
-constexpr std::array kOptions = {
-    sdk::KvTypes::option_k(), sdk::KvTypes::option_v(),
-    sdk::int_option({.key = "cached_blocks",
-                     .help = "full blocks of a layer that stay in memory between steps",
-                     .unit = "blocks",
-                     .aliases = kCachedAliases},
-                    32, 1, INT32_MAX),
-    sdk::enum_option({.key = "cache_strategy",
-                      .help = "which block leaves memory: the one used "
-                              "longest ago, or the one that came first"},
-                     kStrategies, 0),
-    sdk::option(KVASIR_OPTION_PATH,
-                {.key = "folder",
-                 .help = "folder of the file; default: the system's for temporary files",
-                 .flags = KVASIR_OPTION_OPTIONAL},
-                {KVASIR_OPTION_PATH, 0, 0, 0.0, "", nullptr})};
-
-// What the thread writes or reads while a step may drop the block: shared, so that it stays.
-using Memory = std::shared_ptr<std::byte>;
-// Mapped, so that what leaves memory leaves it: the heap would keep it for later.
-Memory allocate(uint64_t bytes) {
-  void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (data == MAP_FAILED) throw std::bad_alloc();
-  return {static_cast<std::byte*>(data), [bytes](std::byte* p) { ::munmap(p, bytes); }};
-}
 
 class Tiered : private Transfers::Work {
  public:
@@ -66,7 +47,7 @@ class Tiered : private Transfers::Work {
                      .vendor = "Kvasir",
                      .license = "Apache-2.0",
                      .summary = "Keeps the blocks used last in memory, the others in a file.",
-                     .options = kOptions,
+                     .options = tiered::kOptions,
                      .caps = KVASIR_CAP_OWN_THREADS,
                      .dtypes = sdk::kElementTypes});
 
@@ -75,6 +56,7 @@ class Tiered : private Transfers::Work {
         types_(options),
         cached_blocks_(options.u32("cached_blocks")),
         refresh_(options.choice("cache_strategy") == 0),
+        gap_bytes_(options.u32("gap_bytes")),
         folder_(options.delivered("folder") ? options.path("folder")
                                             : std::filesystem::temp_directory_path().string()),
         transfers_(*this, completion_of(host)) {}
@@ -88,16 +70,31 @@ class Tiered : private Transfers::Work {
     out.n_tiers = 2;
     out.block_bytes = sdk::kv_layout(geometry, types_, geometry.n_kv_heads).block_bytes();
     out.resident_bytes = out.block_bytes * cached_blocks_ * geometry.n_layers;
-    out.overhead_bytes = sdk::blocks_per_sequence(geometry) * geometry.n_layers *
-                         geometry.max_sequences * sdk::BlockTable<Bytes>::bytes_per_block();
+    // A block on its way, in records, and the tables.
+    out.overhead_bytes = out.block_bytes + uint64_t{geometry.n_kv_heads} * geometry.block_size * 8;
+    out.overhead_bytes += sdk::blocks_per_sequence(geometry) * geometry.n_layers *
+                          geometry.max_sequences * sdk::BlockTable<Bytes>::bytes_per_block();
   }
 
   void bind(const kvasir_geometry& geometry) {
     table_.bind(geometry);
     all_heads_ = sdk::kv_layout(geometry, types_, geometry.n_kv_heads);
     one_head_ = sdk::kv_layout(geometry, types_, 1);
+    block_size_ = geometry.block_size;
+    all_records_ = Records(all_heads_, geometry.n_kv_heads, block_size_);
+    one_records_ = Records(one_head_, 1, block_size_);
     layers_.resize(geometry.n_layers);
     file_.emplace(folder_);
+  }
+
+  std::array<kvasir_tier_count, 2> tiers() {
+    const std::lock_guard lock(mutex_);
+    return {{{"memory", memory_read_, memory_written_, tokens_leased_},
+             {"file", file_->bytes_read(), file_->bytes_written(), tokens_missed_}}};
+  }
+
+  const void* get_extension(const char* id) const {
+    return sdk::tier_counters_if_asked<Tiered>(id);
   }
 
   void formats(kvasir_kv_format* out, uint32_t capacity, uint32_t& n_formats) const {
@@ -122,7 +119,7 @@ class Tiered : private Transfers::Work {
     transfers_.start();
     const std::lock_guard lock(mutex_);
     const auto is_resident = [&](uint64_t twin) {
-      return table_.block(twin)->bytes.memory != nullptr;
+      return table_.block(twin)->bytes.memory.whole();
     };
     const auto given_up = table_.seal(keys, leases, is_resident);
     std::vector<uint64_t> handles;
@@ -150,14 +147,16 @@ class Tiered : private Transfers::Work {
   void prefetch(const sdk::BlockKeys& keys, const kvasir_io_hint& hint, uint64_t ticket,
                 uint32_t& accepted) {
     transfers_.start();
-    std::vector<uint64_t> handles;
+    std::vector<Load> loads;
     {
       const std::lock_guard lock(mutex_);
-      for (const kvasir_block_key& key : keys)
-        handles.push_back(table_.find("prefetch", key, true));
+      for (const kvasir_block_key& key : keys) {
+        const uint64_t handle = table_.find("prefetch", key, true);
+        loads.push_back({handle, handle ? needed_of(key, *table_.block(handle)) : TokenSet()});
+      }
     }
-    accepted = static_cast<uint32_t>(handles.size());
-    transfers_.load(ticket, std::move(handles), hint.priority != 0);
+    accepted = static_cast<uint32_t>(loads.size());
+    transfers_.load(ticket, std::move(loads), hint.priority != 0);
   }
   void cancel(uint64_t ticket) { transfers_.cancel(ticket); }
   void drain(uint64_t deadline_ms) { transfers_.drain(deadline_ms); }
@@ -166,18 +165,31 @@ class Tiered : private Transfers::Work {
   kvasir_lease read_lease(const kvasir_block_key& key) {
     const uint64_t handle = table_.find("acquire", key, true);
     if (handle == 0) return table_.no_lease(key, KVASIR_LEASE_FAILED);
-    const Bytes& bytes = table_.block(handle)->bytes;
-    if (bytes.lost) return table_.no_lease(key, KVASIR_LEASE_FAILED);
-    if (!bytes.memory) return table_.no_lease(key, KVASIR_LEASE_NOT_RESIDENT);
+    const Block& block = *table_.block(handle);
+    if (block.bytes.lost) return table_.no_lease(key, KVASIR_LEASE_FAILED);
+    if (block.bytes.memory.whole()) {
+      ++n_read_;
+      tokens_leased_ += tiered::n_needed(key, block.name.kv_head != key.kv_head, records_of(block));
+      return lease(key, handle, false);
+    }
+    const TokenSet needed = needed_of(key, block);
+    if (const uint32_t n_missing = block.bytes.memory.missing(needed).count(); n_missing != 0) {
+      tokens_missed_ += n_missing;
+      return table_.no_lease(key, KVASIR_LEASE_NOT_RESIDENT);
+    }
     ++n_read_;
-    return lease(key, handle, false);
+    tokens_leased_ += needed.count();
+    kvasir_lease out = lease(key, handle, false);
+    if (!block.bytes.memory.missing(covered_by(key, block)).empty())
+      out.state = KVASIR_LEASE_PARTIAL;
+    return out;
   }
   kvasir_lease write_lease(const kvasir_block_key& key, std::vector<uint64_t>& created) {
     uint64_t handle = table_.find_for_writing(key);
     if (handle == 0) {
       const sdk::KvLayout& layout = key.kv_head == KVASIR_ALL_HEADS ? all_heads_ : one_head_;
       Bytes bytes;
-      bytes.memory = allocate(layout.block_bytes());
+      bytes.memory = BlockMemory(tiered::allocate(layout.block_bytes()));
       created.push_back(handle = table_.add(key, std::move(bytes)));
     } else {
       reopen(key, handle);
@@ -194,19 +206,19 @@ class Tiered : private Transfers::Work {
   void remove(uint64_t handle) noexcept {
     Block& block = *table_.block(handle);
     stay(block);
-    if (block.bytes.sealed && block.bytes.memory)
-      layers_[block.name.layer].resident_bytes -= layout_of(block).block_bytes();
+    if (block.bytes.sealed) layers_[block.name.layer].resident_bytes -= memory_bytes(block);
     if (!block.bytes.saving) file_->give_back(block.bytes.saved);
     table_.remove(handle);
   }
 
  private:
   struct Bytes {
-    Memory memory;           // null: in the file only
+    BlockMemory memory;
     Extent saved;            // valid: the file has it
     uint64_t used = 0;       // when, on clock_
     bool sealed = false;     // does not change
     bool saving = false;     // the io thread writes it
+    bool loading = false;    // the io thread reads it
     bool lost = false;       // could not be read back
     bool may_leave = false;  // is in Layer::idle
   };
@@ -227,6 +239,19 @@ class Tiered : private Transfers::Work {
   const sdk::KvLayout& layout_of(const Block& block) const {
     return block.name.kv_head == KVASIR_ALL_HEADS ? all_heads_ : one_head_;
   }
+  const Records& records_of(const Block& block) const {
+    return block.name.kv_head == KVASIR_ALL_HEADS ? all_records_ : one_records_;
+  }
+
+  TokenSet covered_by(const kvasir_block_key& key, const Block& block) const {
+    return tiered::covered_by(key, block.name.kv_head != key.kv_head, records_of(block));
+  }
+  TokenSet needed_of(const kvasir_block_key& key, const Block& block) const {
+    return tiered::needed_by(key, block.name.kv_head != key.kv_head, records_of(block));
+  }
+  uint64_t memory_bytes(const Block& block) const {
+    return block.bytes.memory.bytes(layout_of(block).block_bytes());
+  }
 
   kvasir_lease lease(const kvasir_block_key& key, uint64_t handle, bool write) {
     kvasir_lease out = table_.lease(key, handle, write);
@@ -240,37 +265,44 @@ class Tiered : private Transfers::Work {
     Block& block = *table_.block(handle);
     const sdk::KvLayout& layout = layout_of(block);
     const uint64_t skip = table_.first_head(key, handle);
-    lease.k = block.bytes.memory.get() + skip * layout.format.k_head_stride;
-    lease.v = block.bytes.memory.get() + layout.k_bytes + skip * layout.format.v_head_stride;
+    lease.k = block.bytes.memory.data() + skip * layout.format.k_head_stride;
+    lease.v = block.bytes.memory.data() + layout.k_bytes + skip * layout.format.v_head_stride;
   }
 
   // A sealed block is to be written again: it comes back, and what the file has is void.
   void reopen(const kvasir_block_key& key, uint64_t handle) {
     std::unique_lock held(mutex_, std::adopt_lock);  // acquire()'s, which gets it back
-    saved_.wait(held, [&] { return !table_.block(handle)->bytes.saving; });
+    moved_.wait(held, [&] {
+      const Bytes& bytes = table_.block(handle)->bytes;
+      return !bytes.saving && !bytes.loading;
+    });
     held.release();
     Block& block = *table_.block(handle);
     if (!block.bytes.sealed) return;
-    const uint64_t bytes = layout_of(block).block_bytes();
     stay(block);
-    if (!block.bytes.memory) {
-      std::string why = "it was lost before";
-      Memory memory = allocate(bytes);
-      if (block.bytes.lost || !file_->read(block.bytes.saved, memory.get(), why))
-        throw sdk::Error(KVASIR_ERR_IO,
-                         table_.where("acquire", key) + "the block could not be read back: " + why);
-      block.bytes.memory = std::move(memory);
-    } else {
-      layers_[block.name.layer].resident_bytes -= bytes;
-    }
+    if (!block.bytes.memory.whole()) complete(key, block);
+    layers_[block.name.layer].resident_bytes -= memory_bytes(block);
     file_->give_back(std::exchange(block.bytes.saved, {}));
     block.bytes.sealed = false;
+  }
+  void complete(const kvasir_block_key& key, Block& block) {
+    Reading reading(block.bytes.saved, records_of(block), covered_by(key, block),
+                    block.bytes.memory);
+    if (!reading.memory) reading.memory = tiered::allocate(layout_of(block).block_bytes());
+    std::vector<std::byte> buffer;
+    std::string why = "it was lost before";
+    if (block.bytes.lost || !reading.read(*file_, gap_bytes_, buffer, why))
+      throw sdk::Error(KVASIR_ERR_IO,
+                       table_.where("acquire", key) + "the block could not be read back: " + why);
+    take(block, reading);
   }
 
   void may_leave(uint64_t handle) noexcept {
     Block& block = *table_.block(handle);
     Bytes& bytes = block.bytes;
-    if (block.n_leases != 0 || !bytes.saved.valid() || !bytes.memory || bytes.may_leave) return;
+    if (block.n_leases != 0 || !bytes.saved.valid() || bytes.memory.empty() || bytes.may_leave ||
+        bytes.loading)
+      return;
     try {
       layers_[block.name.layer].idle.emplace(bytes.used, handle);
       bytes.may_leave = true;
@@ -298,55 +330,74 @@ class Tiered : private Transfers::Work {
       Block& block = *table_.block(layer.idle.begin()->second);
       layer.idle.erase(layer.idle.begin());
       block.bytes.may_leave = false;
-      block.bytes.memory = nullptr;
-      layer.resident_bytes -= layout_of(block).block_bytes();
+      layer.resident_bytes -= memory_bytes(block);
+      block.bytes.memory.clear();
     }
   }
 
-  kvasir_status load(uint64_t handle, uint64_t& bytes) override {
+  // What arrived is the block's.
+  void take(Block& block, Reading& reading) {
+    const uint64_t before = memory_bytes(block);
+    const uint64_t n_arrived = reading.arrived.count();
+    block.bytes.memory.add(std::move(reading.memory), std::move(reading.arrived), *reading.records);
+    memory_written_ += n_arrived * reading.records->data_bytes();
+    layers_[block.name.layer].resident_bytes += memory_bytes(block) - before;
+  }
+
+  kvasir_status load(const Load& wanted, uint64_t& bytes) override {
     std::unique_lock lock(mutex_);
-    const Block* wanted = table_.block(handle);
-    if (!wanted || wanted->bytes.lost) return KVASIR_ERR_IO;
-    if (wanted->bytes.memory) return KVASIR_OK;
-    const Extent extent = wanted->bytes.saved;
-    const uint32_t layer = wanted->name.layer;
+    Block* block = table_.block(wanted.handle);
+    if (!block || block->bytes.lost) return KVASIR_ERR_IO;
+    Reading reading(block->bytes.saved, records_of(*block), wanted.tokens, block->bytes.memory);
+    if (reading.wanted.empty()) return KVASIR_OK;
+    layers_[block->name.layer].fresh.push_back(wanted.handle);
+    block->bytes.loading = true;  // and so it stays
+    stay(*block);
+    const uint64_t memory_bytes = layout_of(*block).block_bytes();
     lock.unlock();
     std::string why;
-    Memory memory = allocate(extent.bytes);
-    const bool arrived = file_->read(extent, memory.get(), why);
-    lock.lock();
-    Block* block = table_.block(handle);
-    if (!block) return KVASIR_ERR_IO;  // dropped meanwhile
-    if (block->bytes.memory)
-      return KVASIR_OK;  // reopened meanwhile, and its place given to another
-    if (!arrived) {
-      block->bytes.lost = true;
-      host_.log(KVASIR_LOG_WARN, "block " + std::to_string(block->name.block) + " of layer " +
-                                     std::to_string(layer) + " could not be read back: " + why);
-      return KVASIR_ERR_IO;
+    bool arrived = false, full = false;
+    try {
+      if (!reading.memory) reading.memory = tiered::allocate(memory_bytes);
+      arrived = reading.read(*file_, gap_bytes_, buffer_, why);
+    } catch (const std::bad_alloc&) {
+      full = true;
     }
-    bytes += extent.bytes;
-    ++n_loaded_;
-    bytes_loaded_ += extent.bytes;
-    layers_[layer].fresh.push_back(handle);
-    block->bytes.memory = std::move(memory);
-    block->bytes.used = ++clock_;
-    layers_[layer].resident_bytes += extent.bytes;
-    return KVASIR_OK;
+    lock.lock();
+    bytes += reading.bytes;
+    moved_.notify_all();
+    block = table_.block(wanted.handle);
+    if (!block) return KVASIR_ERR_IO;  // dropped meanwhile
+    block->bytes.loading = false;
+    if (arrived) {
+      take(*block, reading);
+      block->bytes.used = ++clock_;
+      ++n_loaded_;
+      return KVASIR_OK;
+    }
+    if (full) return KVASIR_ERR_OUT_OF_MEMORY;
+    block->bytes.lost = true;
+    host_.log(KVASIR_LOG_WARN, "block " + std::to_string(block->name.block) + " of layer " +
+                                   std::to_string(block->name.layer) +
+                                   " could not be read back: " + why);
+    return KVASIR_ERR_IO;
   }
 
   void save(uint64_t handle) override {
     std::unique_lock lock(mutex_);
     Block* block = table_.block(handle);
     if (!block || !block->bytes.sealed || block->bytes.saved.valid()) return;
-    const Memory memory = block->bytes.memory;
-    Extent extent = file_->reserve(layout_of(*block).block_bytes());
+    const tiered::Memory memory = block->bytes.memory.memory();
+    const Records& records = records_of(*block);
+    const Extent extent = file_->reserve(records.block_bytes());
     block->bytes.saving = true;
     std::string why;
     lock.unlock();
     bool done = false;
     try {
-      done = file_->write(extent, memory.get(), why);
+      buffer_.resize(std::max(buffer_.size(), records.block_bytes()));
+      records.pack(memory.get(), extent.seed, buffer_.data());
+      done = file_->write(extent, buffer_.data(), why);
     } catch (const std::bad_alloc&) {  // for the reason
     }
     lock.lock();
@@ -356,11 +407,12 @@ class Tiered : private Transfers::Work {
       block->bytes.saving = false;
       if (done) {
         block->bytes.saved = extent;
+        memory_read_ += records.size() * records.data_bytes();
         may_leave(handle);
         trim(block->name.layer);
       }
     }
-    saved_.notify_all();
+    moved_.notify_all();
     if (!done && !std::exchange(full_told_, true))
       host_.log(KVASIR_LOG_WARN, "blocks stay in memory, beyond cached_blocks: the file in " +
                                      folder_ + " takes no more (" + why + ")");
@@ -368,7 +420,8 @@ class Tiered : private Transfers::Work {
 
   void tell_use() const {
     host_.log(KVASIR_LOG_INFO, std::to_string(n_loaded_) + " blocks (" +
-                                   std::to_string(bytes_loaded_ / 1000000) + " MB) read back for " +
+                                   std::to_string(file_->bytes_read() / 1000000) +
+                                   " MB) read back, whole or in part, for " +
                                    std::to_string(n_read_) + " leases, a file of " +
                                    std::to_string(file_->bytes() / 1000000) + " MB");
   }
@@ -377,17 +430,21 @@ class Tiered : private Transfers::Work {
   sdk::KvTypes types_;
   uint32_t cached_blocks_;
   bool refresh_;
+  uint32_t gap_bytes_, block_size_ = 0;
   std::string folder_;
   sdk::KvLayout all_heads_, one_head_;
+  Records all_records_, one_records_;
 
-  std::mutex mutex_;  // of all below but the last
-  std::condition_variable saved_;
+  std::mutex mutex_;  // of all below but the last two
+  std::condition_variable moved_;
   sdk::BlockTable<Bytes> table_{"tiered"};
   std::vector<Layer> layers_;
   std::optional<BlockFile> file_;  // reads and writes need no lock
-  uint64_t clock_ = 0, n_read_ = 0, n_loaded_ = 0, bytes_loaded_ = 0;
+  uint64_t clock_ = 0, n_read_ = 0, n_loaded_ = 0;
+  uint64_t tokens_leased_ = 0, tokens_missed_ = 0, memory_read_ = 0, memory_written_ = 0;
   bool full_told_ = false;
-  Transfers transfers_;  // ends first: its thread uses the others
+  std::vector<std::byte> buffer_;  // the io thread's alone
+  Transfers transfers_;            // ends first: its thread uses the others
 };
 
 }  // namespace

@@ -22,9 +22,9 @@ void Transfers::start() {
   if (!thread_.joinable()) thread_ = std::thread([this] { serve(); });
 }
 
-void Transfers::load(uint64_t ticket, std::vector<uint64_t> handles, bool is_urgent) {
-  Job job{ticket, std::move(handles)};
-  job.status.reserve(job.handles.size());  // the thread must not fail at it
+void Transfers::load(uint64_t ticket, std::vector<Load> loads, bool is_urgent) {
+  Job job{ticket, std::move(loads)};
+  job.status.reserve(job.loads.size());  // the thread must not fail at it
   const std::lock_guard lock(mutex_);
   (is_urgent ? urgent_ : foreseen_).push_back(std::move(job));
   something_to_do_.notify_all();
@@ -71,14 +71,14 @@ void Transfers::serve() {
 
 void Transfers::load_one(std::deque<Job>& queue, std::unique_lock<std::mutex>& lock) {
   Job& job = queue.front();  // stays there while others are appended
-  if (job.status.size() < job.handles.size()) {
-    const uint64_t handle = job.handles[job.status.size()];
+  if (job.status.size() < job.loads.size()) {
+    const Load& load = job.loads[job.status.size()];
     kvasir_status status = KVASIR_ERR_CANCELLED;
     uint64_t bytes = 0;
     if (!job.cancelled && !stopping_) {
       lock.unlock();
       try {
-        status = work_.load(handle, bytes);
+        status = work_.load(load, bytes);
       } catch (const std::bad_alloc&) {
         status = KVASIR_ERR_OUT_OF_MEMORY;
       } catch (...) {
@@ -89,7 +89,7 @@ void Transfers::load_one(std::deque<Job>& queue, std::unique_lock<std::mutex>& l
     job.status.push_back(status);
     job.bytes += bytes;
   }
-  if (job.status.size() < job.handles.size()) return;
+  if (job.status.size() < job.loads.size()) return;
   Job done = std::move(job);
   queue.pop_front();
   report(std::move(done), lock);

@@ -12,7 +12,15 @@
 #include <thread>
 #include <vector>
 
+#include "plugins/storage/tiered/token_set.h"
+
 namespace kvasir::tiered {
+
+// What is to come back of a block.
+struct Load {
+  uint64_t handle = 0;  // 0: no such block
+  TokenSet tokens;
+};
 
 // For any thread. One report per ticket, whatever happens.
 class Transfers {
@@ -21,7 +29,7 @@ class Transfers {
   // a save that throws was not made.
   class Work {
    public:
-    virtual kvasir_status load(uint64_t handle, uint64_t& bytes) = 0;  // adds what it moved
+    virtual kvasir_status load(const Load& load, uint64_t& bytes) = 0;  // adds what it moved
     virtual void save(uint64_t handle) = 0;
 
    protected:
@@ -36,7 +44,7 @@ class Transfers {
 
   void start();  // the thread, if it does not run yet; may throw
   // Urgent ones go first, also before the rest of a job that is not.
-  void load(uint64_t ticket, std::vector<uint64_t> handles, bool is_urgent);
+  void load(uint64_t ticket, std::vector<Load> loads, bool is_urgent);
   void save(std::span<const uint64_t> handles);  // in this order, when there is nothing to load
   void cancel(uint64_t ticket);
   // Loads go on until the deadline; then the rest is cancelled. Returns when all are reported.
@@ -45,7 +53,7 @@ class Transfers {
  private:
   struct Job {
     uint64_t ticket;
-    std::vector<uint64_t> handles;
+    std::vector<Load> loads;
     std::vector<kvasir_status> status{};  // of those that are done
     uint64_t bytes = 0;
     bool cancelled = false;

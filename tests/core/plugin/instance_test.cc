@@ -251,6 +251,12 @@ TEST_CASE("a storage's answers are checked as they come back") {
     REQUIRE(s.acquire({key}, KVASIR_ACQUIRE_WRITE, &lease) == KVASIR_OK);
     check_says(failure_of([&] { s.seal({key}, &lease); }), {"seal", said});
   }
+  check_says(acquire("acquire.partial"), {"block 5", "state 3", "needs the whole block"});
+  const uint64_t needed = 1;
+  key.needed = &needed;
+  CHECK(f.storage("acquire.partial").acquire({key}, KVASIR_ACQUIRE_READ, &lease) == KVASIR_OK);
+  key.needed = nullptr;
+  CHECK(s.count_tiers().empty());  // it has one tier and does not count
   CHECK(f.storage("acquire.again").acquire({key}, KVASIR_ACQUIRE_WRITE, &lease) == KVASIR_AGAIN);
   check_says(failure_of([&] { f.storage("drop").drop({key}, KVASIR_DROP_FORGET); }),
              {"drop", "layer 2", "the disk is gone", "KVASIR_ERR_IO"});

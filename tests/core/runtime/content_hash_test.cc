@@ -74,20 +74,20 @@ TEST_CASE("what is tainted has no name; a cut at a block's end begins anew, one 
   ContentHash content = named(tokens, {16, 24});
   const ContentHash whole = content;
   content.taint();
-  content.append(first.first(8));
+  content.append(first.first(8), 8);
   CHECK(content.block(5) == nullptr);
   CHECK(name(content, 4) == name(whole, 4));
   content.truncate(16);
   CHECK(content.n_tokens() == 16);
   CHECK(content.block(2) == nullptr);
-  content.append(first.subspan(16));
+  content.append(first.subspan(16), 16);
   for (uint32_t block = 0; block < 5; ++block) CHECK(name(content, block) == name(whole, block));
   content.truncate(19);
-  content.append(first.subspan(19));
+  content.append(first.subspan(19), 13);
   CHECK(name(content, 1) == name(whole, 1));
   CHECK(content.block(2) == nullptr);
   content.truncate(100);  // nothing to cut, still without a name
-  content.append(first);
+  content.append(first, 32);
   CHECK(content.block(2) == nullptr);
 }
 

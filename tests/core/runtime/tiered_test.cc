@@ -2,8 +2,13 @@
 // for bit, and what was not asked for is not read.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <set>
 #include <thread>
 
 #include "tests/core/runtime/support.h"
@@ -28,7 +33,14 @@ const std::string kInfLlm =
 const std::string kInfiniGen =
     "dense_layers = [0]\n"
     "[selector]\nplugin = 'kvasir.infinigen'\nbudget_tokens = 12\n";
+const std::string kH2o = "[selector]\nplugin = 'kvasir.h2o'\nbudget_tokens = 24\n";
 const std::string kSnapKv = "[selector]\nplugin = 'kvasir.snapkv'\nbudget_tokens = 30\n";
+
+// Every way to need less than a block: blocks or tokens of some heads, weights, keys before RoPE,
+// heads packed apart.
+const std::string kStreamingSlots = "positions = 'slot'\n[selector]\nplugin = 'kvasir.streaming'\n";
+const std::vector<std::string> kAll = {kDense,  kTopK, kInfLlm,        kInfiniGen,
+                                       kSnapKv, kH2o,  kStreamingSlots};
 
 std::string tiered(uint32_t cached_blocks, const std::string& more = "") {
   return "[storage]\nplugin = 'kvasir.tiered'\n" + kTypes +
@@ -81,7 +93,7 @@ uint64_t written(const std::string& folder, uint64_t bytes) {
 TEST_SUITE_BEGIN("core/runtime/tiered");
 
 TEST_CASE("blocks in a file give the numbers of blocks in memory") {
-  for (const std::string& strategy : {kDense, kTopK, kInfLlm, kInfiniGen, kSnapKv})
+  for (const std::string& strategy : kAll)
     for (const uint32_t cached : {1u, 5u, 1000u}) {
       if (few_cases() && cached != 1) continue;
       CAPTURE(strategy);
@@ -104,51 +116,245 @@ TEST_CASE("blocks in a file give the numbers of blocks in memory") {
     }
 }
 
+TEST_CASE("q8_0 and f16 in a file give the numbers of q8_0 and f16 in memory") {
+  for (const std::string type : {"f16", "q8_0"})
+    for (const std::string& strategy : {kTopK, kInfiniGen, kSnapKv}) {
+      CAPTURE(type);
+      CAPTURE(strategy);
+      Bench bench(8, 2, 32);
+      EngineOptions options;
+      options.max_sequences = 3;
+      options.max_context = 512;
+      const std::string types = "type_k = '" + type + "'\ntype_v = '" + type + "'\n";
+      const auto plain =
+          bench.engine(kCache + strategy + "[storage]\nplugin = 'kvasir.dram'\n" + types, options);
+      const auto moving = bench.engine(kCache + strategy + "[storage]\nplugin = 'kvasir.tiered'\n" +
+                                           types + "cached_blocks = 2\ngap_bytes = 0\n",
+                                       options);
+      CHECK(story(*moving).logits == story(*plain).logits);
+    }
+}
+
+TEST_CASE("nobody reads a token that was not asked for") {
+  uint64_t n_partial = 0;
+  for (const std::string& strategy : kAll) {
+    CAPTURE(strategy);
+    Bench bench(8, 2);
+    EngineOptions options;
+    options.max_sequences = 3;
+    options.max_context = 512;
+    options.check_numerics = true;
+    const auto plain =
+        bench.engine(kCache + strategy + "[storage]\nplugin = 'kvasir.dram'\n" + kTypes, options);
+    const auto poisoned = bench.engine(
+        kCache + strategy + "[storage]\nplugin = 'kvasir.test.poison_storage'\n", options);
+    CHECK(story(*poisoned).logits == story(*plain).logits);
+    const auto leases = [&](uint32_t item) {
+      return static_cast<uint64_t>(probe(*poisoned->pipeline().storage, item));
+    };
+    if (strategy != kDense) CHECK(leases(0) > 0);
+    n_partial += leases(0);
+    const auto a = poisoned->open(), b = plain->open();
+    CHECK(prefill(*poisoned, a, some_tokens(90, 9)) == prefill(*plain, b, some_tokens(90, 9)));
+    CHECK(decode(*poisoned, a, 5) == decode(*plain, b, 5));
+    const auto copy = poisoned->load(poisoned->save(a), "saved");
+    CHECK(decode(*poisoned, copy, 6) == decode(*plain, b, 6));
+  }
+  CHECK(n_partial > 100);
+}
+
 TEST_CASE("a cut goes back into blocks that had left, and a saved sequence holds them") {
-  Bench bench(8, 2);
-  const auto plain = bench.engine(kCache + kTopK),
-             moving = bench.engine(kCache + kTopK + tiered(1));
-  const auto a = plain->open(), b = moving->open();
-  CHECK(prefill(*plain, a, some_tokens(130, 5)) == prefill(*moving, b, some_tokens(130, 5)));
-  for (const uint32_t kv_len : {129u, 61u, 5u}) {  // inside the open block, a full one, the first
-    CAPTURE(kv_len);
-    plain->truncate(a, kv_len);
-    moving->truncate(b, kv_len);
-    for (TokenId token = 0; token < 10; ++token)
-      CHECK(decode(*plain, a, token) == decode(*moving, b, token));
-    const auto saved = moving->save(b);
-    const auto copy = moving->load(saved, "saved");
-    CHECK(decode(*moving, copy, 7) == decode(*plain, a, 7));
-    plain->truncate(a, kv_len + 10);
-    moving->close(copy);
-    CHECK(prefill(*plain, a, some_tokens(100, 6)) == prefill(*moving, b, some_tokens(100, 6)));
+  for (const std::string& strategy : {kTopK, kInfiniGen}) {
+    CAPTURE(strategy);
+    Bench bench(8, 2);
+    const auto plain = bench.engine(kCache + strategy),
+               moving = bench.engine(kCache + strategy + tiered(1));
+    const auto a = plain->open(), b = moving->open();
+    CHECK(prefill(*plain, a, some_tokens(130, 5)) == prefill(*moving, b, some_tokens(130, 5)));
+    for (const uint32_t kv_len : {129u, 61u, 5u}) {  // inside the open block, a full one, the first
+      CAPTURE(kv_len);
+      plain->truncate(a, kv_len);
+      moving->truncate(b, kv_len);
+      for (TokenId token = 0; token < 10; ++token)
+        CHECK(decode(*plain, a, token) == decode(*moving, b, token));
+      const auto saved = moving->save(b);
+      const auto copy = moving->load(saved, "saved");
+      CHECK(decode(*moving, copy, 7) == decode(*plain, a, 7));
+      plain->truncate(a, kv_len + 10);
+      moving->close(copy);
+      CHECK(prefill(*plain, a, some_tokens(100, 6)) == prefill(*moving, b, some_tokens(100, 6)));
+    }
   }
 }
 
-TEST_CASE("what a strategy does not ask for stays in the file") {
-  Bench bench(8, 2);
-  constexpr uint64_t kBlockBytes = uint64_t{2} * 2 * kBlock * 16 * sizeof(float);
-  const auto loaded = [&](const std::string& strategy, uint32_t cached) {
-    bench.log.clear();
-    const TempDir folder;
-    const std::string path = std::filesystem::path(folder.path("x")).parent_path().string();
-    auto engine = bench.engine(kCache + strategy + tiered(cached, "folder = '" + path + "'\n"));
-    const auto seq = engine->open();
-    prefill(*engine, seq, some_tokens(200, 5));
-    REQUIRE(written(path, 3 * 25 * kBlockBytes) == 3 * 25 * kBlockBytes);
-    for (TokenId token = 0; token < 20; ++token) decode(*engine, seq, token);
-    engine.reset();  // the storage says on its way what it did
-    for (const std::string& line : bench.log)
-      if (const size_t at = line.find(" blocks ("); at != std::string::npos)
-        return std::stoul(line.substr(line.rfind(' ', at - 1) + 1));
-    FAIL("no line about what was read back");
-    return 0ul;
+// What must come from the file, told from outside: which tokens of which heads each layer attends
+// to in each step, and the rule by which blocks leave. Full blocks only; a partly present one takes
+// the memory of a whole one, as all of its bytes lie in one page.
+class FileOracle {
+ public:
+  FileOracle(uint32_t n_layers, uint32_t cached_blocks, uint64_t gap_bytes)
+      : cached_(cached_blocks), gap_(gap_bytes), layers_(n_layers) {}
+
+  // After a prompt of n full blocks the ones that came last are there.
+  void prompt(uint32_t n) {
+    for (auto& layer : layers_) {
+      layer.clear();
+      for (uint32_t block = n - std::min(n, cached_); block < n; ++block)
+        layer[block] = {std::set<uint32_t>(all_.begin(), all_.end()), ++clock_};
+    }
+  }
+  using Needed = std::map<uint32_t, std::set<uint32_t>>;  // block: head * kBlock + token
+  // One layer of a step: what was foreseen comes first, then what is missing of all.
+  void step(uint32_t layer, const Needed& foreseen, const Needed& all) {
+    for (const auto& [block, tokens] : foreseen) read(layer, block, tokens);
+    Needed missed;
+    for (const auto& [block, tokens] : all) {
+      uint32_t n = 0;
+      for (const uint32_t token : tokens) n += !layers_[layer][block].present.contains(token);
+      n_missed += n;
+      n_leased += tokens.size();
+      ++(n ? blocks_missed : blocks_hit);
+      if (n)
+        missed[block] = tokens;
+      else
+        layers_[layer][block].used = ++clock_;
+    }
+    for (const auto& [block, tokens] : missed) {
+      read(layer, block, tokens);
+      layers_[layer][block].used = ++clock_;
+    }
+    while (layers_[layer].size() > cached_)
+      layers_[layer].erase(std::min_element(
+          layers_[layer].begin(), layers_[layer].end(),
+          [](const auto& a, const auto& b) { return a.second.used < b.second.used; }));
+  }
+  uint64_t bytes = 0, n_missed = 0, n_leased = 0, blocks_hit = 0, blocks_missed = 0;
+
+ private:
+  static constexpr uint64_t kRecord = 2 * 16 * sizeof(float) + 8;
+  struct State {
+    std::set<uint32_t> present;
+    uint64_t used = 0;
   };
-  const auto dense = loaded(kDense, 2), few = loaded(kTopK, 2), cached = loaded(kTopK, 8);
-  CHECK(dense > 20 * 3 * 20);  // 20 steps, 3 layers, more than 20 of 25 blocks each
-  CHECK(few < dense / 2);
-  CHECK(cached < few);  // blocks chosen again are still there
-  CHECK(loaded(kDense, 100) == 0);
+  void read(uint32_t layer, uint32_t block, const std::set<uint32_t>& tokens) {
+    State& state = layers_[layer][block];
+    std::vector<uint32_t> run;
+    const auto end_run = [&] {
+      if (run.empty()) return;
+      bytes += (run.back() - run.front() + 1) * kRecord;
+      for (uint32_t i = run.front(); i <= run.back(); ++i) state.present.insert(i);
+      run.clear();
+    };
+    const std::set<uint32_t> before = state.present;
+    for (const uint32_t token : tokens) {
+      if (before.contains(token)) continue;
+      if (!run.empty() && (token - run.back() - 1) * kRecord > gap_) end_run();
+      run.push_back(token);
+    }
+    end_run();
+  }
+
+  uint32_t cached_;
+  uint64_t gap_, clock_ = 0;
+  std::vector<std::map<uint32_t, State>> layers_;
+  const std::vector<uint32_t> all_ = between(0, 2 * kBlock);
+};
+
+std::set<std::string> threads() {
+  std::set<std::string> out;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task"))
+    out.insert(entry.path().string());
+  return out;
+}
+// Until none of them has anything to do. A thread that was told to work is not asleep any more.
+void wait_until_asleep(const std::set<std::string>& list) {
+  for (int n_asleep = 0; n_asleep < 2;) {
+    bool asleep = true;
+    for (const std::string& thread : list) {
+      std::ifstream file(thread + "/stat");
+      const std::string stat{std::istreambuf_iterator<char>(file), {}};
+      asleep = asleep && stat.substr(stat.rfind(')') + 2, 1) == "S";
+    }
+    n_asleep = asleep ? n_asleep + 1 : 0;
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+  }
+}
+
+TEST_CASE("what comes from the file is what an account from outside says, token by token") {
+  constexpr uint32_t kPrompt = 25 * kBlock, kSteps = 7;  // no block fills up while decoding
+  for (const std::string& strategy : {kDense, kTopK, kInfiniGen})
+    for (const uint32_t cached : {1u, 6u, 12u, 100u})
+      for (const uint32_t gap : {0u, 300u}) {
+        CAPTURE(strategy);
+        CAPTURE(cached);
+        CAPTURE(gap);
+        Bench bench(8, 2);
+        std::vector<std::array<std::vector<uint32_t>, 2>> seen(3);
+        std::set<std::string> transfers;  // threads of the storage
+        EngineOptions options;
+        options.on_attend = [&](uint32_t layer, uint64_t, uint32_t head,
+                                std::span<const uint32_t> tokens) {
+          seen[layer][head].assign(tokens.begin(), tokens.end());
+          if (head == 0) wait_until_asleep(transfers);  // what was foreseen for the next layer
+        };
+        const TempDir folder;
+        const std::string path = std::filesystem::path(folder.path("x")).parent_path().string();
+        const std::set<std::string> before = threads();
+        const auto engine =
+            bench.engine(kCache + strategy +
+                             tiered(cached, "folder = '" + path +
+                                                "'\ngap_bytes = " + std::to_string(gap) + "\n"),
+                         options);
+        const auto seq = engine->open();
+        prefill(*engine, seq, some_tokens(kPrompt, 5));
+        constexpr uint64_t kFile = uint64_t{3} * 25 * 2 * kBlock * (2 * 16 * sizeof(float) + 8);
+        REQUIRE(written(path, kFile) == kFile);
+        for (const std::string& thread : threads())
+          if (!before.contains(thread)) transfers.insert(thread);
+        REQUIRE(transfers.size() == 1);
+        FileOracle oracle(3, cached, gap);
+        oracle.prompt(25);
+        SequenceId child = 0;
+        for (uint32_t i = 0; i < 4 * kSteps; ++i) {
+          if (i % kSteps == 0) child = engine->fork(seq);
+          decode(*engine, child, static_cast<TokenId>(3 * i));
+          if (i % kSteps == kSteps - 1) engine->close(child);
+          const uint32_t window = kPrompt + i % kSteps + 1 - 16;
+          for (uint32_t layer = 0; layer < 3; ++layer) {
+            FileOracle::Needed foreseen, all;
+            for (uint32_t head = 0; head < 2; ++head)
+              for (const uint32_t token : seen[layer][head]) {
+                if (token >= kPrompt) continue;  // in the open block
+                all[token / kBlock].insert(head * kBlock + token % kBlock);
+                if (strategy == kInfiniGen && layer > 0 && token >= 8 && token < window)
+                  foreseen[token / kBlock].insert(head * kBlock + token % kBlock);
+              }
+            oracle.step(layer, foreseen, all);
+          }
+        }
+        const Engagement& e = engine->decode_engagement();
+        REQUIRE(e.tiers.size() == 2);
+        CHECK(e.tiers[1].tier == "file");
+        CHECK(e.tiers[1].bytes_read == oracle.bytes);
+        CHECK(e.tiers[1].tokens == oracle.n_missed);
+        CHECK(e.tiers[0].tokens == oracle.n_leased);
+        CHECK(e.blocks_hit == oracle.blocks_hit);
+        CHECK(e.blocks_missed == oracle.blocks_missed);
+        CHECK(e.tiers[1].bytes_written + engine->prefill_engagement().tiers[1].bytes_written ==
+              kFile);
+        CHECK(engine->prefill_engagement().tiers[1].bytes_read == 0);
+        if (cached == 100) CHECK(oracle.bytes == 0);
+        if (cached == 1) CHECK(oracle.bytes > 0);
+      }
+}
+
+TEST_CASE("a storage of one tier counts none") {
+  Bench bench(8, 2);
+  const auto engine = bench.engine(kCache + kTopK + "[storage]\nplugin = 'kvasir.dram'\n" + kTypes);
+  const auto seq = engine->open();
+  prefill(*engine, seq, some_tokens(50, 5));
+  CHECK(engine->prefill_engagement().tiers.empty());
+  CHECK(engine->prefill_engagement().blocks_hit == 0);
 }
 
 TEST_CASE("a folder that takes no file is refused by name, before anything is read") {

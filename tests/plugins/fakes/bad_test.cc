@@ -119,7 +119,7 @@ TEST_CASE("bad_storage: each fault shows in the call it is named after") {
     uint32_t n = 9;
     REQUIRE(plugin->formats(plugin.self(), &got, 1, &n, plugin.err()) == KVASIR_OK);
     CHECK(n == (name == "no_formats" ? 0 : 1));
-    kvasir_block_key key = {{1, 1}, 0, 0, KVASIR_ALL_HEADS, 4, 0};
+    kvasir_block_key key = {{1, 1}, 0, 0, KVASIR_ALL_HEADS, 4, 0, nullptr};
     kvasir_lease lease{};
     const auto status = plugin->acquire(plugin.self(), &key, 1, sizeof key, KVASIR_ACQUIRE_WRITE,
                                         &lease, sizeof lease, plugin.err());

@@ -36,7 +36,7 @@ struct Fake {
     REQUIRE(plugin->formats(plugin.self(), &f, 1, &n, plugin.err()) == KVASIR_OK);
   }
   static kvasir_block_key key(uint32_t block, uint32_t kv_head = KVASIR_ALL_HEADS) {
-    return {{block + 100, 1}, 0, block, kv_head, 4, 0};
+    return {{block + 100, 1}, 0, block, kv_head, 4, 0, nullptr};
   }
   kvasir_lease acquire(const kvasir_block_key& key, uint32_t mode = KVASIR_ACQUIRE_READ) {
     kvasir_lease lease{};

@@ -17,7 +17,7 @@ using Storage = PluginInstance<kvasir_storage>;
 
 kvasir_block_key key(uint64_t hash, uint32_t block, uint32_t layer = 0,
                      uint32_t kv_head = KVASIR_ALL_HEADS) {
-  return {{hash, ~hash}, layer, block, kv_head, 0, 0};
+  return {{hash, ~hash}, layer, block, kv_head, 0, 0, nullptr};
 }
 kvasir_block_key with_handle(kvasir_block_key k, uint64_t handle) {
   k.handle = handle;

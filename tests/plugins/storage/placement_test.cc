@@ -76,7 +76,7 @@ struct Dram {
     REQUIRE(storage->formats(storage.self(), &format, 1, &n, storage.err()) == KVASIR_OK);
   }
   kvasir_lease acquire(uint32_t block, uint32_t mode, uint32_t kv_head = KVASIR_ALL_HEADS) {
-    const kvasir_block_key key{{block + 1, 7}, 0, block, kv_head, 0, 0};
+    const kvasir_block_key key{{block + 1, 7}, 0, block, kv_head, 0, 0, nullptr};
     kvasir_lease out{};
     REQUIRE_MESSAGE(storage->acquire(storage.self(), &key, 1, sizeof key, mode, &out, sizeof out,
                                      storage.err()) == KVASIR_OK,

@@ -1,14 +1,17 @@
 // kvasir.tiered: who leaves memory, what comes back, and what happens when the file fails.
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
+#include <kvasir/ext/draft/tier_counters.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <numeric>
 #include <thread>
 
@@ -23,6 +26,9 @@ using namespace kvasir::test;
 
 constexpr uint32_t kFloats = 64;  // of K and of V: two kv heads, four tokens of 8
 constexpr uint64_t kBlockBytes = 2 * kFloats * sizeof(float);
+constexpr uint64_t kTokenBytes = 2 * 8 * sizeof(float);          // K and V of one kv head
+constexpr uint64_t kRecordBytes = kTokenBytes + 8;               // with its checksum, in the file
+constexpr uint64_t kFileBytes = uint64_t{2} * 4 * kRecordBytes;  // of a block
 
 kvasir_geometry geometry(uint32_t block_size = 4) {
   kvasir_geometry g = small_geometry();
@@ -48,16 +54,53 @@ struct Tiered {
     return options;
   }
   static kvasir_block_key key(uint32_t block, uint32_t kv_head = KVASIR_ALL_HEADS) {
-    return {{block + 100, 1}, 0, block, kv_head, 4, 0};
+    return {{block + 100, 1}, 0, block, kv_head, 4, 0, nullptr};
   }
   kvasir_lease acquire(uint32_t block, uint32_t mode = KVASIR_ACQUIRE_READ,
-                       uint32_t kv_head = KVASIR_ALL_HEADS) {
-    const kvasir_block_key name = key(block, kv_head);
+                       uint32_t kv_head = KVASIR_ALL_HEADS, const uint64_t* needed = nullptr) {
+    kvasir_block_key name = key(block, kv_head);
+    name.needed = needed;
     kvasir_lease lease{};
     REQUIRE_MESSAGE(plugin->acquire(plugin.self(), &name, 1, sizeof name, mode, &lease,
                                     sizeof lease, plugin.err()) == KVASIR_OK,
                     plugin.text());
     return lease;
+  }
+  // Tokens by bit: head 0 has bits 0 to 3, head 1 bits 4 to 7.
+  kvasir_lease acquire_tokens(uint32_t block, uint64_t needed,
+                              uint32_t kv_head = KVASIR_ALL_HEADS) {
+    return acquire(block, KVASIR_ACQUIRE_READ, kv_head, &needed);
+  }
+  kvasir_status fetch_tokens(uint32_t block, uint64_t needed, uint64_t ticket,
+                             uint32_t kv_head = KVASIR_ALL_HEADS) {
+    kvasir_block_key name = key(block, kv_head);
+    name.needed = &needed;
+    const kvasir_io_hint hint = {sizeof hint, 2};
+    uint32_t accepted = 0;
+    REQUIRE(plugin->prefetch(plugin.self(), &name, 1, sizeof name, &hint, ticket, &accepted,
+                             plugin.err()) == KVASIR_OK);
+    needed = ~uint64_t{0};  // it was the call's
+    return host.wait(ticket).status;
+  }
+  std::array<kvasir_tier_count, 2> count() {
+    const auto* counters = static_cast<const kvasir_tier_counters*>(
+        plugin->base.get_extension(plugin.self(), KVASIR_EXT_TIER_COUNTERS));
+    REQUIRE(counters);
+    std::array<kvasir_tier_count, 2> tiers{};
+    uint32_t n = 0;
+    REQUIRE(counters->count(plugin.self(), tiers.data(), 2, sizeof tiers[0], &n, plugin.err()) ==
+            KVASIR_OK);
+    CHECK(n == 2);
+    CHECK(std::string(tiers[0].name) == "memory");
+    CHECK(std::string(tiers[1].name) == "file");
+    return tiers;
+  }
+  void check_tokens(const kvasir_lease& lease, uint64_t tokens, float first) {
+    for (uint32_t i = 0; i < kFloats; ++i)
+      if (tokens >> (i / 8) & 1) {
+        CHECK(static_cast<const float*>(lease.k)[i] == first + static_cast<float>(i));
+        CHECK(static_cast<const float*>(lease.v)[i] == -first - static_cast<float>(i));
+      }
   }
   void release(const kvasir_lease& lease) { plugin->release(plugin.self(), &lease.lease, 1); }
   void seal(uint32_t block, kvasir_lease& lease) {
@@ -90,7 +133,7 @@ struct Tiered {
   // thread's business; it is done with the last one once it answers for a block that is there.
   void settle(uint64_t n_blocks, uint32_t resident_block) {
     const auto written = [&] {
-      return !file().empty() && std::filesystem::file_size(file()) >= n_blocks * kBlockBytes;
+      return !file().empty() && std::filesystem::file_size(file()) >= n_blocks * kFileBytes;
     };
     for (int i = 0; i < 5000 && !written(); ++i)
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
@@ -183,6 +226,141 @@ TEST_SUITE("plugins/storage/tiered") {
     CHECK(!t.resident(4));
   }
 
+  TEST_CASE("tokens come alone, add up to the block, and leave with it") {
+    Tiered t({{"cached_blocks", int64_t{1}}, {"gap_bytes", int64_t{0}}});
+    for (uint32_t block = 0; block < 4; ++block) t.store(block, 100.0f * static_cast<float>(block));
+    t.settle(4, 3);
+    CHECK(t.acquire_tokens(1, 0b00010010).state == KVASIR_LEASE_NOT_RESIDENT);
+    CHECK(t.fetch_tokens(1, 0b00010010, 1) == KVASIR_OK);
+    const kvasir_lease first = t.acquire_tokens(1, 0b00010010);
+    REQUIRE(first.state == KVASIR_LEASE_PARTIAL);
+    t.check_tokens(first, 0b00010010, 100.0f);
+    CHECK(t.count()[1].bytes_read == 2 * kRecordBytes);
+    CHECK(t.count()[0].bytes_written == 2 * kTokenBytes);
+    CHECK(t.count()[1].tokens == 2);
+    CHECK(t.count()[0].tokens == 2);
+    // Others of the block, while it is leased: not there, and then beside the first ones.
+    CHECK(t.acquire_tokens(1, 0b00010100).state == KVASIR_LEASE_NOT_RESIDENT);
+    CHECK(t.acquire(1).state == KVASIR_LEASE_NOT_RESIDENT);
+    CHECK(t.count()[1].tokens == 2 + 1 + 6);
+    CHECK(t.fetch_tokens(1, 0b00010100, 2) == KVASIR_OK);
+    CHECK(t.count()[1].bytes_read == 3 * kRecordBytes);  // one was there
+    const kvasir_lease second = t.acquire_tokens(1, 0b00010110);
+    REQUIRE(second.state == KVASIR_LEASE_PARTIAL);
+    CHECK(second.k == first.k);
+    t.check_tokens(second, 0b00010110, 100.0f);
+    // A head of it, by its own bits.
+    CHECK(t.acquire_tokens(1, 0b0011, 1).state == KVASIR_LEASE_NOT_RESIDENT);
+    CHECK(t.fetch_tokens(1, 0b1111, 3, 1) == KVASIR_OK);
+    CHECK(t.count()[1].bytes_read == 6 * kRecordBytes);
+    const kvasir_lease head = t.acquire(1, KVASIR_ACQUIRE_READ, 1);
+    CHECK(head.state == KVASIR_LEASE_RESIDENT);
+    CHECK(static_cast<const float*>(head.k)[31] == 100.0f + 63);
+    // All of it.
+    CHECK(t.fetch({1}, 4).status == KVASIR_OK);
+    CHECK(t.count()[1].bytes_read == 8 * kRecordBytes);
+    CHECK(t.acquire_tokens(1, 1).state == KVASIR_LEASE_RESIDENT);
+    t.check_bytes(1, 100.0f);
+    // What is partly there leaves as a whole and comes back.
+    CHECK(t.fetch_tokens(2, 0b1, 5) == KVASIR_OK);
+    const kvasir_lease third = t.acquire_tokens(2, 0b1);
+    CHECK(third.state == KVASIR_LEASE_PARTIAL);
+    t.release(third);
+    CHECK(t.fetch({3}, 6).status == KVASIR_OK);
+    t.release(t.acquire(3));
+    CHECK(t.acquire_tokens(2, 0b1).state == KVASIR_LEASE_NOT_RESIDENT);
+    CHECK(t.fetch_tokens(2, 0b10000000, 7) == KVASIR_OK);
+    t.check_tokens(t.acquire_tokens(2, 0b10000000), 0b10000000, 200.0f);
+    CHECK(t.acquire_tokens(2, 0b1).state == KVASIR_LEASE_NOT_RESIDENT);
+  }
+
+  TEST_CASE("tokens that lie close come in one read, and what lies between is kept") {
+    Tiered t({{"cached_blocks", int64_t{1}}, {"gap_bytes", int64_t{kRecordBytes * 2}}});
+    t.store(0, 7.0f);
+    t.store(1, 0.0f);
+    t.settle(2, 1);
+    CHECK(t.fetch_tokens(0, 0b10010001, 1) == KVASIR_OK);  // gaps of three and two
+    CHECK(t.count()[1].bytes_read == (1 + 4) * kRecordBytes);
+    const kvasir_lease lease = t.acquire_tokens(0, 0b11110001);
+    REQUIRE(lease.state == KVASIR_LEASE_PARTIAL);
+    t.check_tokens(lease, 0b11110001, 7.0f);
+    CHECK(t.fetch({0}, 2).status == KVASIR_OK);
+    CHECK(t.count()[1].bytes_read == (1 + 4 + 3) * kRecordBytes);
+    t.check_bytes(0, 7.0f);
+  }
+
+  TEST_CASE("a partly present block that is written again is whole") {
+    Tiered t({{"cached_blocks", int64_t{1}}});
+    t.store(0, 7.0f);
+    t.store(1, 0.0f);
+    t.settle(2, 1);
+    CHECK(t.fetch_tokens(0, 0b10, 1) == KVASIR_OK);
+    const kvasir_lease lease = t.acquire(0, KVASIR_ACQUIRE_WRITE);
+    t.check_tokens(lease, 0xff, 7.0f);
+    t.release(lease);
+    t.check_bytes(0, 7.0f);
+  }
+
+  TEST_CASE("a damaged token is found by who needs it, not by who reads past it") {
+    Tiered t({{"cached_blocks", int64_t{1}}});
+    for (uint32_t block = 0; block < 3; ++block) t.store(block, 7.0f);
+    t.settle(3, 2);
+    const int file = ::open(t.file().c_str(), O_RDWR);
+    REQUIRE(file >= 0);
+    const auto damage = [&](uint64_t at) {
+      CHECK(::pwrite(file, "x", 1, static_cast<off_t>(at)) == 1);
+    };
+    damage(2 * kRecordBytes + 40);               // V of token 2, head 0
+    damage(kFileBytes + 5 * kRecordBytes + 70);  // the checksum of token 1, head 1
+    CHECK(t.fetch_tokens(0, 0b1010, 1) == KVASIR_OK);
+    t.check_tokens(t.acquire_tokens(0, 0b1010), 0b1010, 7.0f);
+    CHECK(t.acquire_tokens(0, 0b0100).state == KVASIR_LEASE_NOT_RESIDENT);
+    CHECK(t.fetch_tokens(0, 0b0100, 2) == KVASIR_ERR_IO);
+    CHECK(t.acquire_tokens(0, 0b0100).state == KVASIR_LEASE_FAILED);
+    CHECK(t.fetch_tokens(1, 0b1111, 3) == KVASIR_OK);
+    CHECK(t.fetch({1}, 4).status == KVASIR_ERR_IO);
+    // A whole record of another token or of another block in its place.
+    std::vector<char> record(kRecordBytes);
+    const uint64_t third = 2 * kFileBytes;
+    CHECK(::pread(file, record.data(), kRecordBytes, static_cast<off_t>(third)) == kRecordBytes);
+    CHECK(::pwrite(file, record.data(), kRecordBytes, static_cast<off_t>(third + kRecordBytes)) ==
+          kRecordBytes);
+    ::close(file);
+    t.store(3, 0.0f);
+    t.settle(4, 3);
+    CHECK(t.fetch_tokens(2, 0b01, 5) == KVASIR_OK);
+    CHECK(t.fetch_tokens(2, 0b10, 6) == KVASIR_ERR_IO);
+    REQUIRE(t.host.lines().size() == 3);
+    CHECK(t.host.lines()[0].find("token 2 of kv head 0 changed") != std::string::npos);
+    CHECK(t.host.lines()[1].find("token 1 of kv head 1 changed") != std::string::npos);
+  }
+
+  TEST_CASE("the counters are what the process read and wrote") {
+    Tiered t({{"cached_blocks", int64_t{1}}});
+    const auto io = [](const std::string& name) {  // minus what reading it the last time took
+      std::ifstream file("/proc/self/io");
+      const std::string text{std::istreambuf_iterator<char>(file), {}};
+      const size_t at = text.find(name + ": ");
+      return at == std::string::npos
+                 ? std::pair<uint64_t, uint64_t>{}
+                 : std::pair<uint64_t, uint64_t>{std::stoull(text.substr(at + name.size() + 2)),
+                                                 text.size()};
+    };
+    const uint64_t wrote = io("wchar").first;
+    if (io("rchar").second == 0) return;  // the system does not say
+    for (uint32_t block = 0; block < 20; ++block) t.store(block, 7.0f);
+    t.settle(20, 19);
+    CHECK(io("wchar").first - wrote == 20 * kFileBytes);
+    CHECK(t.count()[1].bytes_written == 20 * kFileBytes);
+    CHECK(t.count()[0].bytes_read == 20 * kBlockBytes);
+    const auto [read, own] = io("rchar");
+    const uint64_t counted = t.count()[1].bytes_read;
+    for (uint32_t block = 0; block < 10; ++block)
+      CHECK(t.fetch_tokens(block, 0x5a >> (block % 4) & 0xff, block + 1) == KVASIR_OK);
+    CHECK(t.fetch({0, 3, 11, 12}, 100).status == KVASIR_OK);
+    CHECK(io("rchar").first - read - own == t.count()[1].bytes_read - counted);
+  }
+
   TEST_CASE("a block that is written again forgets what the file had") {
     Tiered t({{"cached_blocks", int64_t{1}}});
     t.store(0, 1.0f);
@@ -243,7 +421,7 @@ TEST_SUITE("plugins/storage/tiered") {
     for (uint32_t block = 10; block < 14; ++block) t.store(block, 0.0f);
     t.store(20, 0.0f);
     t.settle(6, 20);
-    CHECK(std::filesystem::file_size(t.file()) == 6 * kBlockBytes);
+    CHECK(std::filesystem::file_size(t.file()) == 6 * kFileBytes);
   }
 
   TEST_CASE("what was read back for a step stays until the step's leases end") {
@@ -286,7 +464,7 @@ TEST_SUITE("plugins/storage/tiered") {
     CHECK(::pwrite(file, "x", 1, 100) == 1);
     CHECK(t.fetch({0}, 1).blocks == std::vector<kvasir_status>{KVASIR_ERR_IO});
     CHECK(t.acquire(0).state == KVASIR_LEASE_FAILED);
-    REQUIRE(::ftruncate(file, kBlockBytes) == 0);
+    REQUIRE(::ftruncate(file, kFileBytes) == 0);
     const auto report = t.fetch({1, 2}, 2);
     CHECK(report.status == KVASIR_ERR_IO);
     CHECK(report.blocks == std::vector<kvasir_status>{KVASIR_ERR_IO, KVASIR_OK});
@@ -306,7 +484,7 @@ TEST_SUITE("plugins/storage/tiered") {
     rlimit before{};
     REQUIRE(getrlimit(RLIMIT_FSIZE, &before) == 0);
     const auto handler = std::signal(SIGXFSZ, SIG_IGN);
-    const rlimit small = {kBlockBytes, before.rlim_max};
+    const rlimit small = {kFileBytes, before.rlim_max};
     REQUIRE(setrlimit(RLIMIT_FSIZE, &small) == 0);
     for (uint32_t block = 0; block < 4; ++block) t.store(block, 10.0f * static_cast<float>(block));
     for (int i = 0; i < 1000 && t.host.lines().empty(); ++i)

@@ -49,6 +49,7 @@ static kvasir_status sto_acquire(void* self, const kvasir_block_key* keys, uint3
     memset(lease, 0, sizeof *lease);
     if (!has_fault(self, "acquire.null")) lease->k = lease->v = s->data;
     if (has_fault(self, "acquire.state")) lease->state = 9;
+    if (has_fault(self, "acquire.partial")) lease->state = KVASIR_LEASE_PARTIAL;
   }
   return KVASIR_OK;
 }

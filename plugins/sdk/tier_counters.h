@@ -1,0 +1,32 @@
+// kvasir.tier-counters/1 for a storage class with `tiers()`, which returns a list of
+// kvasir_tier_count.
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+#pragma once
+
+#include <kvasir/ext/draft/tier_counters.h>
+
+#include <algorithm>
+#include <string_view>
+
+#include "plugins/sdk/plugin.h"
+
+namespace kvasir::sdk {
+
+// The whole of such a class's get_extension(), when it has no other.
+template <class T>
+const void* tier_counters_if_asked(const char* id) {
+  static constexpr kvasir_tier_counters kTable = {
+      sizeof(kvasir_tier_counters), 0,
+      [](void* self, kvasir_tier_count* out, uint32_t capacity, uint32_t count_size,
+         uint32_t* n_tiers, kvasir_err* err) noexcept {
+        return guard(err, [&] {
+          const auto tiers = detail::as<T>(self).tiers();
+          *n_tiers = static_cast<uint32_t>(tiers.size());
+          const Strided<kvasir_tier_count> list(out, std::min(capacity, *n_tiers), count_size);
+          for (uint32_t i = 0; i < list.size(); ++i) list[i] = tiers[i];
+        });
+      }};
+  return std::string_view(id) == KVASIR_EXT_TIER_COUNTERS ? &kTable : nullptr;
+}
+
+}  // namespace kvasir::sdk
