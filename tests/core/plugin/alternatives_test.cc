@@ -34,10 +34,14 @@ struct Fixture {
   }
   // What the plugin gets: "budget_tokens=9 alone=9".
   std::string delivered(std::vector<OptionSetting> options) {
+    const ResolvedOptions resolved = resolve(std::move(options));
     std::string out;
-    for (const kvasir_option& option : resolve(std::move(options)).values())
-      out +=
-          (out.empty() ? "" : " ") + std::string(option.key) + "=" + std::to_string(option.value.i);
+    for (const kvasir_option& option : resolved.values()) {
+      if (!out.empty()) out += ' ';
+      out += option.key;
+      out += '=';
+      out += std::to_string(option.value.i);
+    }
     return out;
   }
   std::string error(std::vector<OptionSetting> options, const std::string& id = kId) {

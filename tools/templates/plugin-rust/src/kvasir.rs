@@ -445,7 +445,8 @@ macro_rules! plugin_entry {
         ) -> Status {
             // SAFETY: both live for the call.
             guard(err, || unsafe {
-                if (*host).abi_major != ABI_MAJOR || (*host).abi_minor_max < ABI_MINOR
+                if (*host).abi_major != ABI_MAJOR
+                    || (*host).abi_minor_max < ABI_MINOR
                     || (*host).abi_minor_min > ABI_MINOR
                 {
                     let text = "built for another version of kvasir: rebuild or update it";
