@@ -274,8 +274,9 @@ TEST_CASE("run and compare say what a storage of two tiers moved, and of one not
   std::string text;
   for (int i = 0; i < 200; ++i) text.append("line ").append(std::to_string(i * 7919 % 1000));
   const std::string prompt = m.folder.write("prompt", text);
-  const std::vector<std::string> small = {"--set", "cache.block_size=16", "storage.plugin=tiered",
-                                          "storage.cached_blocks=1"};
+  const std::vector<std::string> small = {"--set", "cache.block_size=16",
+                                          "--set", "storage.plugin=tiered",
+                                          "--set", "storage.cached_blocks=1"};
   std::vector<std::string> command = {"run", "-m", m.path,         "-f", prompt,
                                       "-n",  "4",  "--ignore-eos", "-s", "dense"};
   command.insert(command.end(), small.begin(), small.end());
