@@ -142,7 +142,7 @@ TEST_SUITE("abi/growth") {
       kvasir_sel_limits limits = blank_limits();
       REQUIRE(s->limits(s.self(), &limits, s.err()) == KVASIR_OK);
       const uint32_t n_rows = limits.scope == KVASIR_SCOPE_SEQUENCE ? 3 : 6;
-      OneRowStep first(KVASIR_D2, 60, 0, 40);
+      OneRowStep first(kDecodeAppended, 60, 0, 40);
       std::vector<kvasir_step_row> rows(3, first.row);
       rows[1].unit_begin = 7, rows[1].unit_end = 11;
       rows[2].seq = 9, rows[2].kv_len = 90, rows[2].unit_end = 77;
@@ -174,7 +174,7 @@ TEST_SUITE("abi/growth") {
       s.bind(small_geometry());
       std::vector<kvasir_block_key> names;
       for (uint32_t block = 0; block < 3; ++block)
-        names.push_back({{block + 5, 1}, 1, block, KVASIR_ALL_HEADS, 0, 0});
+        names.push_back({{block + 5, 1}, 1, block, KVASIR_ALL_HEADS, 0, 0, nullptr});
       Grown<kvasir_block_key> keys(names);
       Grown<kvasir_lease> leases(std::vector<kvasir_lease>(3));
       constexpr uint32_t kKey = Grown<kvasir_block_key>::kStride;

@@ -148,8 +148,8 @@ TEST_SUITE("plugins/selector/stated") {
             doctest::Approx(static_cast<double>(layout.memory.state_peak_bytes)).epsilon(0.05));
       return layout;
     };
-    CHECK(layout_with({}, true).state_bytes == 0);
-    CHECK(layout_with({{"mass", std::string("window")}}, false).state_peak_bytes == 0);
+    CHECK(layout_with({}, true).memory.state_bytes == 0);
+    CHECK(layout_with({{"mass", std::string("window")}}, false).memory.state_peak_bytes == 0);
   }
 }
 
