@@ -29,6 +29,9 @@ typedef struct kvasir_layout {
                                  never */
   uint64_t state_bytes;      /* of a representative's own memory, as in kvasir_sel_limits; what a */
   uint64_t state_peak_bytes; /* selector keeps, its limits say */
+  uint32_t mem_kind; /* KVASIR_MEM_HOST or _DEVICE: where its records shall lie. On a device the
+                        storage's kvasir.device-memory/1 allocates, copies and clears them */
+  uint32_t reserved;
 } kvasir_layout;
 
 /* Row r of q belongs to step->rows[r]: for a slice the host takes the mean of its queries first. */
@@ -38,12 +41,13 @@ typedef struct kvasir_score_in {
   kvasir_view q; /* f32 [n_rows][n_q_heads][head_dim] */
 } kvasir_score_in;
 
-/* value[offsets[row * n_q_heads + q_head] + i]: score of candidate i of that row, unscaled. */
+/* value[offsets[row * n_q_heads + q_head] + i]: score of candidate i of that row, unscaled. f32
+ * [offsets[n_rows * n_q_heads]], contiguous. */
 typedef struct kvasir_score_out {
   uint32_t struct_size;
   uint32_t reserved;
   const uint64_t* offsets; /* [n_rows * n_q_heads + 1] */
-  float* value;
+  kvasir_view value;
 } kvasir_score_out;
 
 typedef struct kvasir_representative {

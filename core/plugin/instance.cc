@@ -24,6 +24,13 @@ ErrorKind kind_of(const std::string& function, kvasir_status status) {
   return ErrorKind::kInternal;
 }
 
+bool in_mask(uint32_t mask, uint32_t mem_kind) {
+  if (mask == 0) mask = KVASIR_MEM_BIT(KVASIR_MEM_HOST);
+  const uint32_t host =
+      mask & KVASIR_MEM_BIT(KVASIR_MEM_HOST) ? KVASIR_MEM_BIT(KVASIR_MEM_PINNED) : 0;
+  return mem_kind < 32 && (mask | host) & KVASIR_MEM_BIT(mem_kind);
+}
+
 }  // namespace
 
 PluginError::PluginError(std::string plugin, std::string function, kvasir_status status,
@@ -89,6 +96,16 @@ const void* Instance::extension(const char* id) const {
   if (!instance_->get_extension) return nullptr;
   const BreadcrumbScope crumb({plugin_.desc->id, "get_extension", Breadcrumb::kNoLayer});
   return instance_->get_extension(instance_->self, id);
+}
+
+bool Instance::reads(uint32_t mem_kind) const {
+  return in_mask(KVASIR_HAS(&desc(), kvasir_desc, mem_kinds_read) ? desc().mem_kinds_read : 0,
+                 mem_kind);
+}
+
+bool Instance::writes(uint32_t mem_kind) const {
+  return in_mask(KVASIR_HAS(&desc(), kvasir_desc, mem_kinds_write) ? desc().mem_kinds_write : 0,
+                 mem_kind);
 }
 
 void Instance::validate(const kvasir_geometry& geometry) const {
@@ -210,6 +227,13 @@ void Instance::check_layout(const kvasir_layout& layout, bool needs_records) con
   if (layout.mass_at & ~(KVASIR_MASS_AT_PREFILL | KVASIR_MASS_AT_DECODE) ||
       layout.mass_part > KVASIR_PART_WINDOW) {
     defect("layout", "mass_at or mass_part is unknown");
+  }
+  if (layout.mem_kind != KVASIR_MEM_HOST && layout.mem_kind != KVASIR_MEM_DEVICE) {
+    defect("layout",
+           "mem_kind = " + std::to_string(layout.mem_kind) + " is neither HOST nor DEVICE");
+  }
+  if (!reads(layout.mem_kind) || !writes(layout.mem_kind)) {
+    defect("layout", "it wants its records in memory that its description does not name");
   }
   if (layout.mass_at != 0 && !(desc().needs & KVASIR_NEED_MASS)) {
     defect("layout", "it asks for attention mass without KVASIR_NEED_MASS");

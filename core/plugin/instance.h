@@ -3,11 +3,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <kvasir/ext/draft/device_memory.h>
 #include <kvasir/ext/draft/state.h>
 #include <kvasir/kvasir.h>
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -51,6 +53,10 @@ class Instance {
   std::string id() const { return plugin_.desc->id; }
   std::string version() const { return plugin_.desc->version; }
   const std::string& file() const { return plugin_.path; }
+  // Whether it takes inputs, leased K and V and records in memory of this kind; where it fills
+  // results. Who takes HOST takes PINNED.
+  bool reads(uint32_t mem_kind) const;
+  bool writes(uint32_t mem_kind) const;
   const CallStats& stats() const { return stats_; }
   void reset_stats() { stats_ = {}; }
   const void* extension(const char* id) const;
@@ -151,9 +157,26 @@ class Storage : public Instance {
   kvasir_status prefetch(const std::vector<kvasir_block_key>& keys, uint32_t priority,
                          uint64_t ticket, uint32_t& accepted);
   void cancel(uint64_t ticket);
+  // Of blocks in memory that the host does not touch; k [tokens][n_kv_heads][head_dim], v likewise.
+  void write_rows(const std::vector<kvasir_row_span>& spans, const kvasir_view& k,
+                  const kvasir_view& v);
+  void copy_rows(const std::vector<kvasir_row_copy>& copies);
+  void save_rows(const kvasir_row_span& span, std::span<std::byte> to);
+  void load_rows(const kvasir_row_span& span, std::span<const std::byte> from);
+  // kvasir.device-memory/1; without it the others may not be called.
+  bool has_device_memory() const;
+  int32_t device() const;
+  void* device_alloc(uint64_t bytes);
+  void device_free(void* data) noexcept;
+  void device_copy(const kvasir_view& to, const kvasir_view& from);
+  void device_zero(void* data, uint64_t bytes);
 
  private:
   const kvasir_storage& table() const;
+  const kvasir_device_memory& device_table() const;
+  bool moves_rows() const;
+  void check(const char* function, kvasir_status status) const;
+  mutable std::optional<const kvasir_device_memory*> device_memory_;
 };
 
 class Attention : public Instance {

@@ -10,6 +10,7 @@
 #include "core/plugin/dtypes.h"
 #include "core/runtime/element_type.h"
 #include "core/runtime/engine.h"
+#include "core/runtime/memory_kinds.h"
 
 namespace kvasir {
 namespace {
@@ -167,6 +168,7 @@ std::shared_ptr<const Binding> bind_pipeline(const ModelShape& shape, Pipeline& 
   g.n_formats = static_cast<uint32_t>(binding.formats.size());
   const std::span stored(binding.formats.data(), binding.formats.size() / (unrotated ? 2 : 1));
 
+  check_memory_kinds(pipeline, stored, unrotated);
   check_reads(*pipeline.attention, binding.formats, storage);
   pipeline.attention->validate(g);
   pipeline.attention->bind(g);
@@ -179,6 +181,7 @@ std::shared_ptr<const Binding> bind_pipeline(const ModelShape& shape, Pipeline& 
     representative.bind(g);
     representative.read_layout();
     check_layout(representative, representative.layout(), g.block_size);
+    check_record_memory(representative, representative.layout(), storage);
   }
   for (auto& selector : pipeline.selectors) {
     if (selector->desc().needs & KVASIR_NEED_KEYS) check_reads(*selector, stored, storage);
@@ -186,6 +189,7 @@ std::shared_ptr<const Binding> bind_pipeline(const ModelShape& shape, Pipeline& 
     selector->bind(g);
     selector->read_limits();
     check_layout(*selector, selector->layout(), g.block_size);
+    check_record_memory(*selector, selector->layout(), storage);
     binding.constant_positions |= selector->limits().pos_mode == KVASIR_POS_CONSTANT;
   }
   check_units(pipeline);

@@ -76,6 +76,7 @@ struct Engine::Impl {
   EngineOptions options;
   std::shared_ptr<const Binding> binding = bind_pipeline(model.shape(), pipeline, options);
   const kvasir_geometry& geometry = binding->geometry;
+  std::unique_ptr<MemoryBridge> bridge;
   std::unique_ptr<BlockStore> store;
   std::unique_ptr<RunContext> context;
   std::unique_ptr<SelectStage> select_stage;
@@ -93,8 +94,9 @@ struct Engine::Impl {
 void Engine::Impl::bind() {
   block_bytes = binding->storage.block_bytes;
   const ModelShape& s = model.shape();
-  store = std::make_unique<BlockStore>(*pipeline.storage, services, pool, geometry.block_size,
-                                       s.n_kv_heads, s.head_dim, s.v_head_dim);
+  bridge = std::make_unique<MemoryBridge>(*pipeline.storage);
+  store = std::make_unique<BlockStore>(*pipeline.storage, *bridge, services, pool,
+                                       geometry.block_size, s.n_kv_heads, s.head_dim, s.v_head_dim);
   context = std::make_unique<RunContext>(RunContext{model,
                                                     pipeline,
                                                     *store,
@@ -136,7 +138,7 @@ void Engine::Impl::add_owner(Representative* representative, Selector* selector,
                              const kvasir_layout& layout) {
   context->owners.push_back(
       {representative, selector, layout,
-       SlabLayout(layout, geometry.n_kv_heads, geometry.block_size, kPageBlocks)});
+       SlabLayout(layout, geometry.n_kv_heads, geometry.block_size, kPageBlocks, bridge.get())});
 }
 
 Sequence& Engine::Impl::find(SequenceId id) const {
@@ -150,12 +152,14 @@ void Engine::Impl::timed(Engagement& phase, Fn&& fn) {
   context->counters = &phase;
   const CallStats before = plugin_totals(pipeline);
   const uint64_t begin = now_nanos(), model_before = phase.model_nanos;
+  const uint64_t copied_before = bridge->copied_bytes();
   fn();
   const uint64_t total = now_nanos() - begin;
   const CallStats after = plugin_totals(pipeline);
   phase.boundary_calls += after.calls - before.calls;
   phase.plugin_nanos += after.nanos - before.nanos;
   phase.total_nanos += total;
+  phase.device_copy_bytes += bridge->copied_bytes() - copied_before;
   const uint64_t accounted = after.nanos - before.nanos + phase.model_nanos - model_before;
   phase.core_nanos += total > accounted ? total - accounted : 0;
 }

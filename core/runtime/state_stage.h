@@ -60,6 +60,8 @@ class StateStage {
                const char* instead, Fn&& fn);
 
   RunContext& c_;
+  // Where a selector or the representative works on a device.
+  MemoryBridge::Buffer q_hold_, mass_hold_;
 };
 
 }  // namespace kvasir

@@ -2,8 +2,10 @@
  * may change while the major version is 0; from 1.0 on lines are only added. Which plugin drives
  * which slot: slots_test.cc.
  * SPDX-License-Identifier: Apache-2.0 */
+#include <kvasir/ext/draft/device_memory.h>
 #include <kvasir/ext/draft/skew.h>
 #include <kvasir/ext/draft/state.h>
+#include <kvasir/ext/draft/stream.h>
 #include <kvasir/kvasir.h>
 
 #define SIZE(type, bytes) _Static_assert(sizeof(type) == (bytes), #type " changed its size")
@@ -26,7 +28,7 @@ AT(kvasir_view, flags, 28);
 AT(kvasir_view, shape, 32);
 AT(kvasir_view, stride, 64);
 
-SIZE(kvasir_kv_format, 48);
+SIZE(kvasir_kv_format, 56);
 AT(kvasir_kv_format, struct_size, 0);
 AT(kvasir_kv_format, dtype_k, 4);
 AT(kvasir_kv_format, dtype_v, 8);
@@ -35,6 +37,8 @@ AT(kvasir_kv_format, k_token_stride, 16);
 AT(kvasir_kv_format, v_token_stride, 24);
 AT(kvasir_kv_format, k_head_stride, 32);
 AT(kvasir_kv_format, v_head_stride, 40);
+AT(kvasir_kv_format, device, 48);
+AT(kvasir_kv_format, reserved, 52);
 
 SIZE(kvasir_lease, 64);
 AT(kvasir_lease, lease, 0);
@@ -66,7 +70,7 @@ AT(kvasir_selection, index, 64);
 AT(kvasir_selection, log_weight, 72);
 AT(kvasir_selection, bytes_read, 80);
 
-SIZE(kvasir_slab, 48);
+SIZE(kvasir_slab, 56);
 AT(kvasir_slab, struct_size, 0);
 AT(kvasir_slab, page_blocks, 4);
 AT(kvasir_slab, record_bytes, 8);
@@ -74,6 +78,8 @@ AT(kvasir_slab, open_bytes, 16);
 AT(kvasir_slab, row_pages, 24);
 AT(kvasir_slab, pages, 32);
 AT(kvasir_slab, open_pages, 40);
+AT(kvasir_slab, mem_kind, 48);
+AT(kvasir_slab, reserved, 52);
 
 SIZE(kvasir_value, 40);
 AT(kvasir_value, type, 0);
@@ -128,7 +134,7 @@ AT(kvasir_host, version, 24);
 AT(kvasir_host, self, 32);
 AT(kvasir_host, get_extension, 40);
 
-SIZE(kvasir_desc, 112);
+SIZE(kvasir_desc, 120);
 AT(kvasir_desc, struct_size, 0);
 AT(kvasir_desc, kind, 4);
 AT(kvasir_desc, id, 8);
@@ -145,6 +151,8 @@ AT(kvasir_desc, caps, 80);
 AT(kvasir_desc, needs, 88);
 AT(kvasir_desc, provides, 96);
 AT(kvasir_desc, dtypes, 104);
+AT(kvasir_desc, mem_kinds_read, 112);
+AT(kvasir_desc, mem_kinds_write, 116);
 
 SIZE(kvasir_plugin, 40);
 AT(kvasir_plugin, struct_size, 0);
@@ -222,7 +230,7 @@ AT(kvasir_step, rows, 24);
 AT(kvasir_step, candidates, 32);
 AT(kvasir_step, slab, 40);
 
-SIZE(kvasir_mass, 48);
+SIZE(kvasir_mass, 136);
 AT(kvasir_mass, struct_size, 0);
 AT(kvasir_mass, unit, 4);
 AT(kvasir_mass, reduce, 8);
@@ -268,15 +276,15 @@ AT(kvasir_sel_limits, expected_units, 88);
 AT(kvasir_sel_limits, state_bytes, 96);
 AT(kvasir_sel_limits, state_peak_bytes, 104);
 
-SIZE(kvasir_sel_in, 232);
+SIZE(kvasir_sel_in, 320);
 AT(kvasir_sel_in, struct_size, 0);
 AT(kvasir_sel_in, n_score_heads, 4);
 AT(kvasir_sel_in, q, 8);
 AT(kvasir_sel_in, x, 104);
 AT(kvasir_sel_in, scores, 200);
-AT(kvasir_sel_in, score_offsets, 208);
-AT(kvasir_sel_in, leases, 216);
-AT(kvasir_sel_in, lease_offsets, 224);
+AT(kvasir_sel_in, score_offsets, 296);
+AT(kvasir_sel_in, leases, 304);
+AT(kvasir_sel_in, lease_offsets, 312);
 
 SIZE(kvasir_selector, 160);
 AT(kvasir_selector, base, 0);
@@ -289,7 +297,7 @@ AT(kvasir_selector, select, 136);
 AT(kvasir_selector, observe, 144);
 AT(kvasir_selector, evict_plan, 152);
 
-SIZE(kvasir_layout, 64);
+SIZE(kvasir_layout, 72);
 AT(kvasir_layout, struct_size, 0);
 AT(kvasir_layout, flags, 4);
 AT(kvasir_layout, record_bytes, 8);
@@ -301,13 +309,15 @@ AT(kvasir_layout, mass_last_queries, 40);
 AT(kvasir_layout, refresh_tokens, 44);
 AT(kvasir_layout, state_bytes, 48);
 AT(kvasir_layout, state_peak_bytes, 56);
+AT(kvasir_layout, mem_kind, 64);
+AT(kvasir_layout, reserved, 68);
 
 SIZE(kvasir_score_in, 104);
 AT(kvasir_score_in, struct_size, 0);
 AT(kvasir_score_in, reserved, 4);
 AT(kvasir_score_in, q, 8);
 
-SIZE(kvasir_score_out, 24);
+SIZE(kvasir_score_out, 112);
 AT(kvasir_score_out, struct_size, 0);
 AT(kvasir_score_out, reserved, 4);
 AT(kvasir_score_out, offsets, 8);
@@ -338,7 +348,20 @@ AT(kvasir_storage_plan, block_bytes, 8);
 AT(kvasir_storage_plan, overhead_bytes, 16);
 AT(kvasir_storage_plan, resident_bytes, 24);
 
-SIZE(kvasir_storage, 160);
+SIZE(kvasir_row_span, 16);
+AT(kvasir_row_span, lease, 0);
+AT(kvasir_row_span, first_token, 8);
+AT(kvasir_row_span, n_tokens, 12);
+
+SIZE(kvasir_row_copy, 32);
+AT(kvasir_row_copy, from, 0);
+AT(kvasir_row_copy, to, 8);
+AT(kvasir_row_copy, from_token, 16);
+AT(kvasir_row_copy, to_token, 20);
+AT(kvasir_row_copy, n_tokens, 24);
+AT(kvasir_row_copy, kv_head, 28);
+
+SIZE(kvasir_storage, 192);
 AT(kvasir_storage, base, 0);
 AT(kvasir_storage, plan, 96);
 AT(kvasir_storage, formats, 104);
@@ -348,6 +371,10 @@ AT(kvasir_storage, seal, 128);
 AT(kvasir_storage, drop, 136);
 AT(kvasir_storage, prefetch, 144);
 AT(kvasir_storage, cancel, 152);
+AT(kvasir_storage, write_rows, 160);
+AT(kvasir_storage, copy_rows, 168);
+AT(kvasir_storage, save_rows, 176);
+AT(kvasir_storage, load_rows, 184);
 
 SIZE(kvasir_attn_row, 32);
 AT(kvasir_attn_row, kv_head, 0);
@@ -357,7 +384,7 @@ AT(kvasir_attn_row, reserved, 12);
 AT(kvasir_attn_row, item_begin, 16);
 AT(kvasir_attn_row, item_end, 24);
 
-SIZE(kvasir_attn_part, 176);
+SIZE(kvasir_attn_part, 264);
 AT(kvasir_attn_part, struct_size, 0);
 AT(kvasir_attn_part, unit, 4);
 AT(kvasir_attn_part, n_rows, 8);
@@ -382,18 +409,18 @@ AT(kvasir_attn_in, n_parts, 8);
 AT(kvasir_attn_in, part_size, 12);
 AT(kvasir_attn_in, parts, 16);
 
-SIZE(kvasir_attn_out, 24);
+SIZE(kvasir_attn_out, 200);
 AT(kvasir_attn_out, struct_size, 0);
 AT(kvasir_attn_out, reserved, 4);
 AT(kvasir_attn_out, o, 8);
-AT(kvasir_attn_out, lse, 16);
+AT(kvasir_attn_out, lse, 104);
 
-SIZE(kvasir_attn_mass, 32);
+SIZE(kvasir_attn_mass, 208);
 AT(kvasir_attn_mass, struct_size, 0);
 AT(kvasir_attn_mass, width, 4);
 AT(kvasir_attn_mass, row_offsets, 8);
 AT(kvasir_attn_mass, lse, 16);
-AT(kvasir_attn_mass, value, 24);
+AT(kvasir_attn_mass, value, 112);
 
 SIZE(kvasir_attn_shape, 16);
 AT(kvasir_attn_shape, struct_size, 0);
@@ -450,3 +477,25 @@ AT(kvasir_state, struct_size, 0);
 AT(kvasir_state, reserved, 4);
 AT(kvasir_state, save, 8);
 AT(kvasir_state, load, 16);
+
+SIZE(kvasir_device_memory, 40);
+AT(kvasir_device_memory, struct_size, 0);
+AT(kvasir_device_memory, device, 4);
+AT(kvasir_device_memory, alloc, 8);
+AT(kvasir_device_memory, free, 16);
+AT(kvasir_device_memory, copy, 24);
+AT(kvasir_device_memory, zero, 32);
+
+SIZE(kvasir_stream, 48);
+AT(kvasir_stream, struct_size, 0);
+AT(kvasir_stream, device, 4);
+AT(kvasir_stream, create, 8);
+AT(kvasir_stream, destroy, 16);
+AT(kvasir_stream, record, 24);
+AT(kvasir_stream, follow, 32);
+AT(kvasir_stream, wait, 40);
+
+SIZE(kvasir_stream_user, 16);
+AT(kvasir_stream_user, struct_size, 0);
+AT(kvasir_stream_user, reserved, 4);
+AT(kvasir_stream_user, set_stream, 8);

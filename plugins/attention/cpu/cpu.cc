@@ -14,6 +14,7 @@
 #include "plugins/sdk/element_type.h"
 #include "plugins/sdk/placement.h"
 #include "plugins/sdk/plugin.h"
+#include "plugins/sdk/view.h"
 
 namespace {
 using namespace kvasir;
@@ -56,7 +57,8 @@ class Cpu {
     out.scratch_bytes = (task + kAlignment) * host_.max_workers();
   }
 
-  void run(const sdk::Step&, const kvasir_attn_in& in, kvasir_attn_out& out) {
+  void run(const sdk::Step&, const kvasir_attn_in& in, kvasir_attn_out& views) {
+    const Out out{sdk::floats(views.o, "o"), sdk::floats(views.lse, "lse")};
     planner_->plan(in, list_);
     if (side_.size() < list_.side_floats) side_.resize(list_.side_floats);
     for (const auto& pairs : list_.to_clear) clear(pairs, out);
@@ -75,8 +77,9 @@ class Cpu {
     });
   }
 
-  void mass(const sdk::Step&, const kvasir_attn_in& in, const kvasir_attn_mass& out) {
-    plan_mass(in, out);
+  void mass(const sdk::Step&, const kvasir_attn_in& in, const kvasir_attn_mass& views) {
+    plan_mass(in, views);
+    const Mass out{sdk::floats(views.lse, "lse"), sdk::floats(views.value, "mass"), views.width};
     const auto node = [&](uint64_t i) {
       return placement_->group_of(mass_tasks_[i].row->kv_head, 0, 1);
     };
@@ -85,6 +88,15 @@ class Cpu {
   }
 
  private:
+  struct Out {
+    float* o;    // [rows][n_q_heads][v_dim]
+    float* lse;  // [rows][n_q_heads]
+  };
+  struct Mass {
+    const float* lse;  // [rows][n_q_heads]
+    float* value;      // [keys][width]
+    uint32_t width;
+  };
   struct Worker {
     KeyRows keys;
     std::vector<float> o, lse;  // of a second run of element types
@@ -156,7 +168,7 @@ class Cpu {
     float *o, *lse;
     size_t o_stride, lse_stride;
   };
-  Target target(const Task& task, const kvasir_attn_out& out) {
+  Target target(const Task& task, const Out& out) {
     const size_t group = geometry_->group_size();
     if (task.side != attention::kDirect) {
       float* o = side_.data() + task.side;
@@ -167,7 +179,7 @@ class Cpu {
             size_t{geometry_->n_q_heads} * geometry_->v_dim, geometry_->n_q_heads};
   }
 
-  void clear(const attention::TaskList::Pairs& pairs, const kvasir_attn_out& out) const {
+  void clear(const attention::TaskList::Pairs& pairs, const Out& out) const {
     for (uint32_t q = pairs.q_begin; q < pairs.q_begin + pairs.n_q; ++q) {
       const size_t head = first_head(q, pairs.kv_head);
       std::fill_n(out.o + head * geometry_->v_dim, geometry_->group_size() * geometry_->v_dim,
@@ -176,10 +188,10 @@ class Cpu {
     }
   }
 
-  void attend(const Task& task, const kvasir_attn_out& out, uint32_t worker) {
+  void attend(const Task& task, const Out& out, uint32_t worker) {
     Worker& w = workers_[worker];
     const bool decode = task.n_q == 1;
-    const uint32_t* q_pos = task.part->q_pos + task.q_begin;
+    const uint32_t* q_pos = attention::positions_of(*task.part) + task.q_begin;
     w.keys.build(*geometry_, *task.part, task.kv_head, task.item_begin, task.item_end,
                  decode ? std::optional(*q_pos) : std::nullopt);
     const Target to = target(task, out);
@@ -211,7 +223,8 @@ class Cpu {
     tile.q_stride = static_cast<size_t>(task.part->q.stride[0]) / sizeof(float);
     tile.o_stride = to.o_stride;
     tile.lse_stride = to.lse_stride;
-    tile.mask = {task.part->q_pos + task.q_begin, task.part->dist_min, task.part->dist_max};
+    tile.mask = {attention::positions_of(*task.part) + task.q_begin, task.part->dist_min,
+                 task.part->dist_max};
     const Memory memory(host_, worker, kernels::attention_prefill_scratch_bytes(shape, task.n_q));
     kernels::attention_prefill(shape, tile, rows, memory.get());
   }
@@ -239,7 +252,7 @@ class Cpu {
     }
   }
 
-  void merge(const Task& task, const kvasir_attn_out& out) {
+  void merge(const Task& task, const Out& out) {
     const Target from = target(task, out);
     Task direct = task;
     direct.side = attention::kDirect;
@@ -277,7 +290,7 @@ class Cpu {
     }
   }
 
-  void add_mass(const MassTask& task, const kvasir_attn_mass& out, uint32_t worker) {
+  void add_mass(const MassTask& task, const Mass& out, uint32_t worker) {
     Worker& w = workers_[worker];
     const kvasir_attn_row& row = *task.row;
     w.keys.build(*geometry_, *task.part, row.kv_head, task.item_begin, task.item_end, {});
@@ -289,7 +302,8 @@ class Cpu {
     queries.n_q = row.n_q;
     queries.q_stride = static_cast<size_t>(task.part->q.stride[0]) / sizeof(float);
     queries.lse_stride = geometry_->n_q_heads;
-    queries.mask = {task.part->q_pos + row.q_begin, task.part->dist_min, task.part->dist_max};
+    queries.mask = {attention::positions_of(*task.part) + row.q_begin, task.part->dist_min,
+                    task.part->dist_max};
     for (const KeyRows::Run& run : w.keys.runs()) {
       const kernels::AttentionShape shape = kernel_shape(run);
       const Memory memory(host_, worker, kernels::attention_mass_scratch_bytes(shape, row.n_q));

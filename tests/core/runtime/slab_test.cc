@@ -14,7 +14,7 @@ using namespace kvasir;
 constexpr uint32_t kHeads = 2, kPage = 4, kBlock = 4;
 
 struct Slab {
-  kvasir_layout wish{sizeof(kvasir_layout), 0, 8, 4, 0, 0, 0, 0, 0, 0, 0};
+  kvasir_layout wish{sizeof(kvasir_layout), 0, 8, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0};
   SlabLayout layout{wish, kHeads, kBlock, kPage};
   SlabPages pages;
 
@@ -100,6 +100,8 @@ TEST_CASE("a record per token keeps what it says of the tokens that stay") {
   const kvasir_layout wish{sizeof(kvasir_layout),
                            KVASIR_LAYOUT_PER_TOKEN,
                            8,
+                           0,
+                           0,
                            0,
                            0,
                            0,

@@ -32,6 +32,9 @@ static kvasir_status sto_formats(void* self, kvasir_kv_format* out, uint32_t cap
   for (uint32_t i = 0; i < 10; ++i) {
     out[i].dtype_k = has_fault(self, "formats.type") ? 99 : KVASIR_DTYPE_F32;
     out[i].dtype_v = KVASIR_DTYPE_F16;
+    out[i].mem_kind = has_fault(self, "formats.device")   ? KVASIR_MEM_DEVICE
+                      : has_fault(self, "formats.memory") ? 77
+                                                          : KVASIR_MEM_HOST;
   }
   return KVASIR_OK;
 }
