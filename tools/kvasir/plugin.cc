@@ -154,30 +154,30 @@ constexpr std::array<Bit, 3> kMemory = {{{KVASIR_MEM_BIT(KVASIR_MEM_HOST), "host
                                          {KVASIR_MEM_BIT(KVASIR_MEM_DEVICE), "device"}}};
 
 // Where what it reads and writes may lie; a mask that is absent or empty says host memory.
-std::vector<std::string> memory_names(bool has_mask, uint32_t mask) {
-  return names(has_mask && mask ? mask : KVASIR_MEM_BIT(KVASIR_MEM_HOST), kMemory);
+std::vector<std::string> memory_names(uint32_t mask) {
+  return names(mask ? mask : KVASIR_MEM_BIT(KVASIR_MEM_HOST), kMemory);
 }
 
 Json desc_json(const kvasir_desc& d, const std::string& file) {
   const auto text = [](const char* s) { return s ? std::string(s) : std::string(); };
-  Json out{
-      {"id", d.id},
-      {"kind", kind_name(d.kind)},
-      {"version", text(d.version)},
-      {"name", text(d.name)},
-      {"summary", text(d.summary)},
-      {"vendor", text(d.vendor)},
-      {"license", text(d.license)},
-      {"url", text(d.url)},
-      {"file", file},
-      {"caps", names(d.caps, kCaps)},
-      {"needs", names(d.needs, kNeeds)},
-      {"provides", names(d.provides, kProvides)},
-      {"dtypes", d.dtypes ? dtype_names(d.dtypes) : std::vector<std::string>{"any"}},
-      {"memory_read", memory_names(KVASIR_HAS(&d, kvasir_desc, mem_kinds_read), d.mem_kinds_read)},
-      {"memory_written",
-       memory_names(KVASIR_HAS(&d, kvasir_desc, mem_kinds_write), d.mem_kinds_write)},
-      {"options", Json::array()}};
+  const uint32_t read = KVASIR_HAS(&d, kvasir_desc, mem_kinds_read) ? d.mem_kinds_read : 0;
+  const uint32_t written = KVASIR_HAS(&d, kvasir_desc, mem_kinds_write) ? d.mem_kinds_write : 0;
+  Json out{{"id", d.id},
+           {"kind", kind_name(d.kind)},
+           {"version", text(d.version)},
+           {"name", text(d.name)},
+           {"summary", text(d.summary)},
+           {"vendor", text(d.vendor)},
+           {"license", text(d.license)},
+           {"url", text(d.url)},
+           {"file", file},
+           {"caps", names(d.caps, kCaps)},
+           {"needs", names(d.needs, kNeeds)},
+           {"provides", names(d.provides, kProvides)},
+           {"dtypes", d.dtypes ? dtype_names(d.dtypes) : std::vector<std::string>{"any"}},
+           {"memory_read", memory_names(read)},
+           {"memory_written", memory_names(written)},
+           {"options", Json::array()}};
   for (const auto* option : checked_schema(d)) out["options"].push_back(option_json(*option));
   return out;
 }
