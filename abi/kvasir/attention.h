@@ -42,8 +42,8 @@ typedef struct kvasir_attn_part {
   uint32_t dist_min;
   uint32_t dist_max; /* UINT32_MAX = no limit */
   uint32_t reserved;
-  kvasir_view q;         /* f32 [rows][n_q_heads][head_dim] */
-  const uint32_t* q_pos; /* true position per row of q */
+  kvasir_view q;     /* f32 [rows][n_q_heads][head_dim] */
+  kvasir_view q_pos; /* u32 [rows]: true position per row of q */
 } kvasir_attn_part;
 
 #define KVASIR_ATTN_MASS_FOLLOWS 1u /* mass() will be called for the same input */
@@ -61,8 +61,8 @@ typedef struct kvasir_attn_in {
 typedef struct kvasir_attn_out {
   uint32_t struct_size;
   uint32_t reserved;
-  float* o;   /* [rows][n_q_heads][v_dim], contiguous */
-  float* lse; /* [rows][n_q_heads] */
+  kvasir_view o;   /* f32 [rows][n_q_heads][v_dim], contiguous */
+  kvasir_view lse; /* f32 [rows][n_q_heads], contiguous */
 } kvasir_attn_out;
 
 /* exp(logit - lse) per key, summed over the row's queries, for every row of every part in order.
@@ -71,8 +71,8 @@ typedef struct kvasir_attn_mass {
   uint32_t struct_size;
   uint32_t width; /* 1: summed over the group; group_size: per query head, head fastest */
   const uint64_t* row_offsets; /* [rows of all parts + 1], in keys */
-  const float* lse;            /* [rows][n_q_heads], after the merge */
-  float* value;                /* [keys][width], overwritten */
+  kvasir_view lse;             /* f32 [rows][n_q_heads], after the merge; contiguous */
+  kvasir_view value;           /* f32 [keys][width], contiguous, overwritten */
 } kvasir_attn_mass;
 
 /* Sizes of the largest call, and what the backend needs for it. */

@@ -41,7 +41,7 @@ KVASIR_AT_(kvasir_view, flags, 28);
 KVASIR_AT_(kvasir_view, shape, 32);
 KVASIR_AT_(kvasir_view, stride, 64);
 
-KVASIR_SIZE_(kvasir_kv_format, 48);
+KVASIR_SIZE_(kvasir_kv_format, 56);
 KVASIR_AT_(kvasir_kv_format, struct_size, 0);
 KVASIR_AT_(kvasir_kv_format, dtype_k, 4);
 KVASIR_AT_(kvasir_kv_format, dtype_v, 8);
@@ -50,6 +50,8 @@ KVASIR_AT_(kvasir_kv_format, k_token_stride, 16);
 KVASIR_AT_(kvasir_kv_format, v_token_stride, 24);
 KVASIR_AT_(kvasir_kv_format, k_head_stride, 32);
 KVASIR_AT_(kvasir_kv_format, v_head_stride, 40);
+KVASIR_AT_(kvasir_kv_format, device, 48);
+KVASIR_AT_(kvasir_kv_format, reserved, 52);
 
 KVASIR_SIZE_(kvasir_lease, 64);
 KVASIR_AT_(kvasir_lease, lease, 0);
@@ -81,7 +83,7 @@ KVASIR_AT_(kvasir_selection, index, 64);
 KVASIR_AT_(kvasir_selection, log_weight, 72);
 KVASIR_AT_(kvasir_selection, bytes_read, 80);
 
-KVASIR_SIZE_(kvasir_slab, 48);
+KVASIR_SIZE_(kvasir_slab, 56);
 KVASIR_AT_(kvasir_slab, struct_size, 0);
 KVASIR_AT_(kvasir_slab, page_blocks, 4);
 KVASIR_AT_(kvasir_slab, record_bytes, 8);
@@ -89,6 +91,8 @@ KVASIR_AT_(kvasir_slab, open_bytes, 16);
 KVASIR_AT_(kvasir_slab, row_pages, 24);
 KVASIR_AT_(kvasir_slab, pages, 32);
 KVASIR_AT_(kvasir_slab, open_pages, 40);
+KVASIR_AT_(kvasir_slab, mem_kind, 48);
+KVASIR_AT_(kvasir_slab, reserved, 52);
 
 KVASIR_SIZE_(kvasir_value, 40);
 KVASIR_AT_(kvasir_value, type, 0);
@@ -145,7 +149,7 @@ KVASIR_AT_(kvasir_host, version, 24);
 KVASIR_AT_(kvasir_host, self, 32);
 KVASIR_AT_(kvasir_host, get_extension, 40);
 
-KVASIR_SIZE_(kvasir_desc, 112);
+KVASIR_SIZE_(kvasir_desc, 120);
 KVASIR_AT_(kvasir_desc, struct_size, 0);
 KVASIR_AT_(kvasir_desc, kind, 4);
 KVASIR_AT_(kvasir_desc, id, 8);
@@ -162,6 +166,8 @@ KVASIR_AT_(kvasir_desc, caps, 80);
 KVASIR_AT_(kvasir_desc, needs, 88);
 KVASIR_AT_(kvasir_desc, provides, 96);
 KVASIR_AT_(kvasir_desc, dtypes, 104);
+KVASIR_AT_(kvasir_desc, mem_kinds_read, 112);
+KVASIR_AT_(kvasir_desc, mem_kinds_write, 116);
 
 KVASIR_SIZE_(kvasir_plugin, 40);
 KVASIR_AT_(kvasir_plugin, struct_size, 0);
@@ -241,7 +247,7 @@ KVASIR_AT_(kvasir_step, rows, 24);
 KVASIR_AT_(kvasir_step, candidates, 32);
 KVASIR_AT_(kvasir_step, slab, 40);
 
-KVASIR_SIZE_(kvasir_mass, 48);
+KVASIR_SIZE_(kvasir_mass, 136);
 KVASIR_AT_(kvasir_mass, struct_size, 0);
 KVASIR_AT_(kvasir_mass, unit, 4);
 KVASIR_AT_(kvasir_mass, reduce, 8);
@@ -280,7 +286,7 @@ KVASIR_AT_(kvasir_layout, record_bytes, 8);
 KVASIR_AT_(kvasir_layout, open_bytes, 16);
 KVASIR_AT_(kvasir_layout, format, 24);
 KVASIR_AT_(kvasir_layout, refresh_tokens, 32);
-KVASIR_AT_(kvasir_layout, reserved, 36);
+KVASIR_AT_(kvasir_layout, mem_kind, 36);
 KVASIR_AT_(kvasir_layout, mass, 40);
 KVASIR_AT_(kvasir_layout, memory, 64);
 
@@ -317,15 +323,15 @@ KVASIR_AT_(kvasir_sel_limits, prefill, 88);
 KVASIR_AT_(kvasir_sel_limits, positions, 96);
 KVASIR_AT_(kvasir_sel_limits, memory, 104);
 
-KVASIR_SIZE_(kvasir_sel_in, 232);
+KVASIR_SIZE_(kvasir_sel_in, 320);
 KVASIR_AT_(kvasir_sel_in, struct_size, 0);
 KVASIR_AT_(kvasir_sel_in, n_score_heads, 4);
 KVASIR_AT_(kvasir_sel_in, q, 8);
 KVASIR_AT_(kvasir_sel_in, x, 104);
 KVASIR_AT_(kvasir_sel_in, scores, 200);
-KVASIR_AT_(kvasir_sel_in, score_offsets, 208);
-KVASIR_AT_(kvasir_sel_in, leases, 216);
-KVASIR_AT_(kvasir_sel_in, lease_offsets, 224);
+KVASIR_AT_(kvasir_sel_in, score_offsets, 296);
+KVASIR_AT_(kvasir_sel_in, leases, 304);
+KVASIR_AT_(kvasir_sel_in, lease_offsets, 312);
 
 KVASIR_SIZE_(kvasir_selector, 160);
 KVASIR_AT_(kvasir_selector, base, 0);
@@ -343,7 +349,7 @@ KVASIR_AT_(kvasir_score_in, struct_size, 0);
 KVASIR_AT_(kvasir_score_in, reserved, 4);
 KVASIR_AT_(kvasir_score_in, q, 8);
 
-KVASIR_SIZE_(kvasir_score_out, 24);
+KVASIR_SIZE_(kvasir_score_out, 112);
 KVASIR_AT_(kvasir_score_out, struct_size, 0);
 KVASIR_AT_(kvasir_score_out, reserved, 4);
 KVASIR_AT_(kvasir_score_out, offsets, 8);
@@ -375,7 +381,20 @@ KVASIR_AT_(kvasir_storage_plan, block_bytes, 8);
 KVASIR_AT_(kvasir_storage_plan, overhead_bytes, 16);
 KVASIR_AT_(kvasir_storage_plan, resident_bytes, 24);
 
-KVASIR_SIZE_(kvasir_storage, 160);
+KVASIR_SIZE_(kvasir_row_span, 16);
+KVASIR_AT_(kvasir_row_span, lease, 0);
+KVASIR_AT_(kvasir_row_span, first_token, 8);
+KVASIR_AT_(kvasir_row_span, n_tokens, 12);
+
+KVASIR_SIZE_(kvasir_row_copy, 32);
+KVASIR_AT_(kvasir_row_copy, from, 0);
+KVASIR_AT_(kvasir_row_copy, to, 8);
+KVASIR_AT_(kvasir_row_copy, from_token, 16);
+KVASIR_AT_(kvasir_row_copy, to_token, 20);
+KVASIR_AT_(kvasir_row_copy, n_tokens, 24);
+KVASIR_AT_(kvasir_row_copy, kv_head, 28);
+
+KVASIR_SIZE_(kvasir_storage, 192);
 KVASIR_AT_(kvasir_storage, base, 0);
 KVASIR_AT_(kvasir_storage, plan, 96);
 KVASIR_AT_(kvasir_storage, formats, 104);
@@ -385,6 +404,10 @@ KVASIR_AT_(kvasir_storage, seal, 128);
 KVASIR_AT_(kvasir_storage, drop, 136);
 KVASIR_AT_(kvasir_storage, prefetch, 144);
 KVASIR_AT_(kvasir_storage, cancel, 152);
+KVASIR_AT_(kvasir_storage, write_rows, 160);
+KVASIR_AT_(kvasir_storage, copy_rows, 168);
+KVASIR_AT_(kvasir_storage, save_rows, 176);
+KVASIR_AT_(kvasir_storage, load_rows, 184);
 
 KVASIR_SIZE_(kvasir_attn_row, 32);
 KVASIR_AT_(kvasir_attn_row, kv_head, 0);
@@ -394,7 +417,7 @@ KVASIR_AT_(kvasir_attn_row, flags, 12);
 KVASIR_AT_(kvasir_attn_row, item_begin, 16);
 KVASIR_AT_(kvasir_attn_row, item_end, 24);
 
-KVASIR_SIZE_(kvasir_attn_part, 176);
+KVASIR_SIZE_(kvasir_attn_part, 264);
 KVASIR_AT_(kvasir_attn_part, struct_size, 0);
 KVASIR_AT_(kvasir_attn_part, unit, 4);
 KVASIR_AT_(kvasir_attn_part, n_rows, 8);
@@ -419,18 +442,18 @@ KVASIR_AT_(kvasir_attn_in, n_parts, 8);
 KVASIR_AT_(kvasir_attn_in, part_size, 12);
 KVASIR_AT_(kvasir_attn_in, parts, 16);
 
-KVASIR_SIZE_(kvasir_attn_out, 24);
+KVASIR_SIZE_(kvasir_attn_out, 200);
 KVASIR_AT_(kvasir_attn_out, struct_size, 0);
 KVASIR_AT_(kvasir_attn_out, reserved, 4);
 KVASIR_AT_(kvasir_attn_out, o, 8);
-KVASIR_AT_(kvasir_attn_out, lse, 16);
+KVASIR_AT_(kvasir_attn_out, lse, 104);
 
-KVASIR_SIZE_(kvasir_attn_mass, 32);
+KVASIR_SIZE_(kvasir_attn_mass, 208);
 KVASIR_AT_(kvasir_attn_mass, struct_size, 0);
 KVASIR_AT_(kvasir_attn_mass, width, 4);
 KVASIR_AT_(kvasir_attn_mass, row_offsets, 8);
 KVASIR_AT_(kvasir_attn_mass, lse, 16);
-KVASIR_AT_(kvasir_attn_mass, value, 24);
+KVASIR_AT_(kvasir_attn_mass, value, 112);
 
 KVASIR_SIZE_(kvasir_attn_shape, 16);
 KVASIR_AT_(kvasir_attn_shape, struct_size, 0);

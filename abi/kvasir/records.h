@@ -50,7 +50,8 @@ typedef struct kvasir_layout {
   uint64_t format;         /* changes when records of an older build cannot be read */
   uint32_t refresh_tokens; /* the PROMPT_END items again, when every n-th decoded token was
                               attended; 0 = never */
-  uint32_t reserved;
+  uint32_t mem_kind;     /* KVASIR_MEM_HOST or _DEVICE: where its records shall lie. On a device the
+                            storage's kvasir.device-memory/1 allocates, copies and clears them */
   kvasir_mass_wish mass; /* update() items carry it: level TOKEN, reduce PER_Q_HEAD, no others */
   kvasir_memory memory;  /* of a representative; zero for a selector, whose limits() say it */
 } kvasir_layout;

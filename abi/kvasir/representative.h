@@ -13,13 +13,14 @@ typedef struct kvasir_score_in {
   kvasir_view q; /* f32 [n_rows][n_q_heads][head_dim] */
 } kvasir_score_in;
 
-/* value[offsets[row * n_q_heads + q_head] + i]: score of candidate i of that row, unscaled. Every
- * one is written, and finite: NaN or an infinity is a fault. */
+/* value[offsets[row * n_q_heads + q_head] + i]: score of candidate i of that row, unscaled. f32
+ * [offsets[n_rows * n_q_heads]], contiguous. Every one is written, and finite: NaN or an infinity is
+ * a fault. */
 typedef struct kvasir_score_out {
   uint32_t struct_size;
   uint32_t reserved;
   const uint64_t* offsets; /* [n_rows * n_q_heads + 1] */
-  float* value;
+  kvasir_view value;
 } kvasir_score_out;
 
 typedef struct kvasir_representative {

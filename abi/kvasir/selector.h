@@ -78,7 +78,8 @@ typedef struct kvasir_sel_in {
   uint32_t n_score_heads;        /* n_kv_heads, or 1 when selection is shared; 0 = no scores */
   kvasir_view q;                 /* f32 [rows][n_q_heads][head_dim] */
   kvasir_view x;                 /* f32 [rows][d_model], KVASIR_NEED_INPUT, speculate() only */
-  const float* scores;           /* reduced over the group; KVASIR_NEED_SCORES */
+  kvasir_view scores;            /* f32 [score_offsets[last]], reduced over the group;
+                                    KVASIR_NEED_SCORES */
   const uint64_t* score_offsets; /* [n_rows * n_score_heads + 1], row-major; candidate order */
   const kvasir_lease* leases;    /* KVASIR_NEED_KEYS: all heads, blocks [0, n) of each row, the
                                     open one included; check state */

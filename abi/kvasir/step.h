@@ -60,7 +60,7 @@ typedef struct kvasir_step { /* step lifetime */
 /* Attention mass, given to observe() and update(): one row per sequence and head (n_q_heads,
  * n_kv_heads or 1 by reduce), over everything attended, forced parts included. */
 #define KVASIR_MASS_NONE 0u
-#define KVASIR_MASS_ROWS 1u  /* which indices were attended: value is null */
+#define KVASIR_MASS_ROWS 1u  /* which indices were attended: value is not given */
 #define KVASIR_MASS_BLOCK 2u /* sums per block */
 #define KVASIR_MASS_TOKEN 3u
 
@@ -79,7 +79,8 @@ typedef struct kvasir_mass {
   const uint32_t* n_queries;   /* [step->n_rows] queries summed, per sequence */
   const uint64_t* row_offsets; /* [n_rows + 1] */
   const uint32_t* index;       /* ascending per row; null: 0, 1, 2 … */
-  const float* value;          /* sum over the queries of exp(logit - lse), lse after the merge */
+  kvasir_view value; /* f32 [row_offsets[n_rows]]: sum over the queries of exp(logit - lse),
+                        lse after the merge */
 } kvasir_mass;
 
 /* Touched blocks of one layer, all kv heads: the argument of update(). */
@@ -101,7 +102,7 @@ typedef struct kvasir_update_item {
   uint32_t n_tokens;         /* valid in the block: rows [0, n_tokens) of the lease */
   uint32_t flags;            /* KVASIR_ITEM_* */
   const kvasir_lease* lease; /* K and V of all kv heads */
-  const float* mass;         /* [n_q_heads][n_tokens], or null */
+  const kvasir_view* mass;   /* f32 [n_q_heads][n_tokens], contiguous, or null */
 } kvasir_update_item;
 
 #endif

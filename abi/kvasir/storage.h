@@ -48,6 +48,24 @@ typedef struct kvasir_storage_plan {
                               them. What a step leases at once comes on top. */
 } kvasir_storage_plan;
 
+/* Rows [first_token, first_token + n_tokens) of a leased block, of the heads that the lease covers.
+ */
+typedef struct kvasir_row_span {
+  const kvasir_lease* lease;
+  uint32_t first_token; /* inside the block */
+  uint32_t n_tokens;
+} kvasir_row_span;
+
+/* Rows of one kv head, from block to block; the types of both are the same. */
+typedef struct kvasir_row_copy {
+  const kvasir_lease* from;
+  const kvasir_lease* to;
+  uint32_t from_token; /* inside their blocks */
+  uint32_t to_token;
+  uint32_t n_tokens;
+  uint32_t kv_head; /* or KVASIR_ALL_HEADS, when both leases cover all */
+} kvasir_row_copy;
+
 typedef struct kvasir_storage {
   kvasir_instance base;
   /* [control] may be called before bind, after validate. */
@@ -85,6 +103,26 @@ typedef struct kvasir_storage {
                             kvasir_err* err) KVASIR_NOEXCEPT;
   kvasir_status (*cancel)(void* self, uint64_t ticket,
                           kvasir_err* err) KVASIR_NOEXCEPT; /* [any] (optional) */
+  /* The next four are for blocks whose memory is neither HOST nor PINNED: the host never touches
+   * their bytes. (optional where all formats are HOST or PINNED, else all four.) The leases that
+   * they write to are WRITE leases; what a call did is seen by later calls of any plugin.
+   * [step] k f32 [tokens][n_kv_heads][head_dim] and v f32 [tokens][n_kv_heads][v_dim], contiguous,
+   * into the spans one after another, converted to the types of their formats. */
+  kvasir_status (*write_rows)(void* self, const kvasir_row_span* spans, uint32_t n,
+                              uint32_t span_size, const kvasir_view* k, const kvasir_view* v,
+                              kvasir_err* err) KVASIR_NOEXCEPT;
+  /* [step] as bytes, in the order of the copies. */
+  kvasir_status (*copy_rows)(void* self, const kvasir_row_copy* copies, uint32_t n,
+                             uint32_t copy_size, kvasir_err* err) KVASIR_NOEXCEPT;
+  /* [control] rows as bytes in HOST memory, [span][kv head][token], the row of K before that of V;
+   * n_bytes is exactly what that takes. load_rows() gets back what save_rows() gave, perhaps
+   * damaged: its bytes are untrusted. */
+  kvasir_status (*save_rows)(void* self, const kvasir_row_span* spans, uint32_t n,
+                             uint32_t span_size, void* bytes, uint64_t n_bytes,
+                             kvasir_err* err) KVASIR_NOEXCEPT;
+  kvasir_status (*load_rows)(void* self, const kvasir_row_span* spans, uint32_t n,
+                             uint32_t span_size, const void* bytes, uint64_t n_bytes,
+                             kvasir_err* err) KVASIR_NOEXCEPT;
 } kvasir_storage;
 
 #endif

@@ -16,11 +16,20 @@
 #define KVASIR_DTYPE_Q8_0 4u
 #define KVASIR_DTYPE_Q4_0 5u
 #define KVASIR_DTYPE_FP8_E4M3 6u
+/* Of views only, never of K and V. */
+#define KVASIR_DTYPE_U32 16u
+#define KVASIR_DTYPE_U8 17u /* bytes */
 #define KVASIR_DTYPE_BIT(dtype) (UINT64_C(1) << (dtype))
 
+/* Kinds of memory. Only HOST and PINNED are read and written by their address. Numbers that a
+ * plugin reads or fills (q, x, q_pos, scores, o, lse, mass) are views, which say where they lie.
+ * Lists (rows, items and their weights, offsets, indices, positions of keys, leases, selections)
+ * are HOST memory always: a plugin on a device takes them along. A set of kinds is a mask of
+ * KVASIR_MEM_BIT(kind); 0 = HOST only, and who names HOST takes PINNED too. */
 #define KVASIR_MEM_HOST 0u   /* pageable memory of this machine */
 #define KVASIR_MEM_PINNED 1u /* page-locked */
 #define KVASIR_MEM_DEVICE 2u
+#define KVASIR_MEM_BIT(kind) (1u << (kind))
 
 #define KVASIR_UNIT_BLOCK 0u
 #define KVASIR_UNIT_TOKEN 1u
@@ -51,11 +60,14 @@ typedef struct kvasir_kv_format {
   uint32_t struct_size;
   uint32_t dtype_k;
   uint32_t dtype_v;
-  uint32_t mem_kind;       /* KVASIR_MEM_* of k and v; one format per kind of memory */
+  uint32_t mem_kind;       /* KVASIR_MEM_* of k and v; one format per kind of memory. Of one that is
+                              neither HOST nor PINNED the storage itself moves the rows: storage.h */
   uint64_t k_token_stride; /* bytes */
   uint64_t v_token_stride;
   uint64_t k_head_stride;
   uint64_t v_head_stride;
+  int32_t device; /* of KVASIR_MEM_DEVICE; else 0 */
+  uint32_t reserved;
 } kvasir_kv_format;
 
 #define KVASIR_LEASE_RESIDENT 0u
@@ -123,8 +135,8 @@ typedef struct kvasir_selection {
                             what the query heads of a group read together counts once */
 } kvasir_selection;
 
-/* Host-owned records of one layer, [sequence][page][kv_head][block in page][record_bytes]: forks by
- * copy on write, saves as bytes. Record of (row, kv_head, block):
+/* Records of one layer, kept by the host, [sequence][page][kv_head][block in page][record_bytes]:
+ * forks by copy on write, saves as bytes. Record of (row, kv_head, block):
  *   pages[row_pages[row] + block / page_blocks]
  *     + (kv_head * page_blocks + block % page_blocks) * record_bytes
  * open_pages likewise with open_bytes, for blocks that are not FINAL yet; null when open_bytes = 0.
@@ -138,6 +150,8 @@ typedef struct kvasir_slab {
   const uint64_t* row_pages; /* [n_rows + 1] */
   void* const* pages;
   void* const* open_pages;
+  uint32_t mem_kind; /* KVASIR_MEM_* of the pages: what layout.mem_kind asked for */
+  uint32_t reserved;
 } kvasir_slab;
 
 #endif

@@ -24,6 +24,13 @@ ErrorKind kind_of(const std::string& function, kvasir_status status) {
   return ErrorKind::kInternal;
 }
 
+bool in_mask(uint32_t mask, uint32_t mem_kind) {
+  if (mask == 0) mask = KVASIR_MEM_BIT(KVASIR_MEM_HOST);
+  const uint32_t host =
+      mask & KVASIR_MEM_BIT(KVASIR_MEM_HOST) ? KVASIR_MEM_BIT(KVASIR_MEM_PINNED) : 0;
+  return mem_kind < 32 && (mask | host) & KVASIR_MEM_BIT(mem_kind);
+}
+
 }  // namespace
 
 PluginError::PluginError(std::string plugin, std::string function, kvasir_status status,
@@ -89,6 +96,16 @@ const void* Instance::extension(const char* id) const {
   if (!instance_->get_extension) return nullptr;
   const BreadcrumbScope crumb({plugin_.desc->id, "get_extension", Breadcrumb::kNoLayer});
   return instance_->get_extension(instance_->self, id);
+}
+
+bool Instance::reads(uint32_t mem_kind) const {
+  return in_mask(KVASIR_HAS(&desc(), kvasir_desc, mem_kinds_read) ? desc().mem_kinds_read : 0,
+                 mem_kind);
+}
+
+bool Instance::writes(uint32_t mem_kind) const {
+  return in_mask(KVASIR_HAS(&desc(), kvasir_desc, mem_kinds_write) ? desc().mem_kinds_write : 0,
+                 mem_kind);
 }
 
 void Instance::validate(const kvasir_geometry& geometry) const {
@@ -224,7 +241,11 @@ RecordLayout Instance::checked_layout(const kvasir_layout& layout, uint32_t kind
          "it asks for attention mass without KVASIR_NEED_MASS");
   demand(!is_selector || (layout.memory.state_bytes | layout.memory.state_peak_bytes) == 0,
          "a selector says its memory in limits(), not in layout()");
-  demand((layout.reserved | mass.reserved) == 0, "reserved is not zero");
+  demand(layout.mem_kind == KVASIR_MEM_HOST || layout.mem_kind == KVASIR_MEM_DEVICE,
+         "mem_kind = " + std::to_string(layout.mem_kind) + " is neither HOST nor DEVICE");
+  demand(reads(layout.mem_kind) && writes(layout.mem_kind),
+         "it wants its records in memory that its description does not name");
+  demand(mass.reserved == 0, "reserved is not zero");
   return {layout.flags,
           layout.record_bytes,
           layout.open_bytes,
@@ -234,7 +255,8 @@ RecordLayout Instance::checked_layout(const kvasir_layout& layout, uint32_t kind
           mass.last_queries,
           layout.refresh_tokens,
           layout.memory.state_bytes,
-          layout.memory.state_peak_bytes};
+          layout.memory.state_peak_bytes,
+          layout.mem_kind};
 }
 
 }  // namespace kvasir

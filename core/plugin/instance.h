@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <kvasir/ext/draft/device_memory.h>
 #include <kvasir/ext/draft/state.h>
 #include <kvasir/ext/draft/tier_counters.h>
 #include <kvasir/kvasir.h>
@@ -12,6 +13,7 @@
 #include <cstring>
 #include <initializer_list>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -64,6 +66,7 @@ struct RecordLayout {
   uint32_t mass_at = 0, mass_part = 0, mass_last_queries = 0;
   uint32_t refresh_tokens = 0;
   uint64_t state_bytes = 0, state_peak_bytes = 0;
+  uint32_t mem_kind = KVASIR_MEM_HOST;
 };
 
 struct CallStats {
@@ -85,6 +88,10 @@ class Instance {
   std::string id() const { return plugin_.desc->id; }
   std::string version() const { return plugin_.desc->version; }
   const std::string& file() const { return plugin_.path; }
+  // Whether it takes inputs, leased K and V and records in memory of this kind; where it fills
+  // results. Who takes HOST takes PINNED.
+  bool reads(uint32_t mem_kind) const;
+  bool writes(uint32_t mem_kind) const;
   const CallStats& stats() const { return stats_; }
   void reset_stats() { stats_ = {}; }
   const void* extension(const char* id) const;
@@ -204,11 +211,29 @@ class Storage : public Instance {
   // the plugin's, for as long as it lives.
   std::vector<kvasir_tier_count> count_tiers() const;
 
+  // Of blocks in memory that the host does not touch; k [tokens][n_kv_heads][head_dim], v likewise.
+  void write_rows(const std::vector<kvasir_row_span>& spans, const kvasir_view& k,
+                  const kvasir_view& v);
+  void copy_rows(const std::vector<kvasir_row_copy>& copies);
+  void save_rows(const kvasir_row_span& span, std::span<std::byte> to);
+  void load_rows(const kvasir_row_span& span, std::span<const std::byte> from);
+  // kvasir.device-memory/1; without it the others may not be called.
+  bool has_device_memory() const;
+  int32_t device() const;
+  void* device_alloc(uint64_t bytes);
+  void device_free(void* data) noexcept;
+  void device_copy(const kvasir_view& to, const kvasir_view& from);
+  void device_zero(void* data, uint64_t bytes);
+
  private:
   const kvasir_storage& table() const { return table_; }
   void check_leases(const char* function, const std::vector<kvasir_block_key>& keys,
                     const kvasir_lease* leases) const;
+  const kvasir_device_memory& device_table() const;
+  bool moves_rows() const;
+  void check(const char* function, kvasir_status status) const;
   kvasir_storage table_;
+  mutable std::optional<const kvasir_device_memory*> device_memory_;
 };
 
 class Attention : public Instance {

@@ -207,10 +207,9 @@ bool same_plugin(const Pipeline& a, const Pipeline& b, Kind kind) {
   };
   const Pipeline::Explained *left = find(a), *right = find(b);
   if (!left || !right || left->id != right->id || left->file != right->file) return false;
-  return std::equal(left->options.begin(), left->options.end(), right->options.begin(),
-                    right->options.end(), [](const auto& x, const auto& y) {
-                      return x.key == y.key && x.value == y.value;
-                    });
+  return std::equal(
+      left->options.begin(), left->options.end(), right->options.begin(), right->options.end(),
+      [](const auto& x, const auto& y) { return x.key == y.key && x.value == y.value; });
 }
 
 }  // namespace kvasir

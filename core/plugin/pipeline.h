@@ -12,11 +12,12 @@ namespace kvasir {
 
 struct Pipeline {
   StrategyConfig strategy;
-  // What bind() pointed the plugins to: outlives them. One more per pipeline it shares plugins with.
+  // What bind() pointed the plugins to: outlives them. One more per pipeline it shares plugins
+  // with.
   std::vector<std::shared_ptr<const void>> bound_to;
   std::vector<std::unique_ptr<Selector>> selectors;
   std::unique_ptr<Representative> representative;  // null when the strategy names none
-  std::shared_ptr<Storage> storage;      // strategies of one engine may share these two
+  std::shared_ptr<Storage> storage;                // strategies of one engine may share these two
   std::shared_ptr<Attention> attention;
   struct Explained {  // per plugin section, for `config explain`
     Kind kind;

@@ -15,7 +15,7 @@ namespace kvasir::abi_least {
 
 #define KVASIR_REACHES(type, last) (offsetof(type, last) + sizeof(type::last))
 inline constexpr size_t kPluginBytes = KVASIR_REACHES(kvasir_plugin, create);
-inline constexpr size_t kDescBytes = KVASIR_REACHES(kvasir_desc, dtypes);
+inline constexpr size_t kDescBytes = KVASIR_REACHES(kvasir_desc, mem_kinds_write);
 inline constexpr size_t kOptionSchemaBytes = KVASIR_REACHES(kvasir_option_schema, max);
 inline constexpr size_t kInstanceBytes = KVASIR_REACHES(kvasir_instance, get_extension);
 inline constexpr size_t kSelectorBytes = KVASIR_REACHES(kvasir_selector, limits);

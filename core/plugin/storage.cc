@@ -67,6 +67,11 @@ std::vector<kvasir_kv_format> Storage::formats() const {
     if ((f.k_token_stride | f.k_head_stride) % alignment_of(f.dtype_k) != 0 ||
         (f.v_token_stride | f.v_head_stride) % alignment_of(f.dtype_v) != 0)
       defect("formats", "a stride that is not a multiple of its element type's alignment");
+    if (f.mem_kind > KVASIR_MEM_DEVICE) defect("formats", "an unknown kind of memory");
+    if (f.mem_kind == KVASIR_MEM_DEVICE && !moves_rows())
+      defect(
+          "formats",
+          "blocks in device memory without write_rows(), copy_rows(), save_rows() and load_rows()");
   }
   return formats;
 }
@@ -169,6 +174,92 @@ std::vector<kvasir_tier_count> Storage::count_tiers() const {
   for (const kvasir_tier_count& tier : tiers)
     if (!tier.name) defect("count", "a tier without a name");
   return tiers;
+}
+
+bool Storage::moves_rows() const {
+  const kvasir_instance* t = &base();
+  return KVASIR_HAS(t, kvasir_storage, write_rows) && KVASIR_HAS(t, kvasir_storage, copy_rows) &&
+         KVASIR_HAS(t, kvasir_storage, save_rows) && KVASIR_HAS(t, kvasir_storage, load_rows);
+}
+
+void Storage::write_rows(const std::vector<kvasir_row_span>& spans, const kvasir_view& k,
+                         const kvasir_view& v) {
+  require(moves_rows(), "write_rows");
+  check("write_rows", step_call("write_rows", nullptr, [&](kvasir_err* err) {
+          return table().write_rows(base().self, spans.data(), static_cast<uint32_t>(spans.size()),
+                                    sizeof(kvasir_row_span), &k, &v, err);
+        }));
+}
+
+void Storage::copy_rows(const std::vector<kvasir_row_copy>& copies) {
+  require(moves_rows(), "copy_rows");
+  check("copy_rows", step_call("copy_rows", nullptr, [&](kvasir_err* err) {
+          return table().copy_rows(base().self, copies.data(), static_cast<uint32_t>(copies.size()),
+                                   sizeof(kvasir_row_copy), err);
+        }));
+}
+
+void Storage::save_rows(const kvasir_row_span& span, std::span<std::byte> to) {
+  require(moves_rows(), "save_rows");
+  control_call("save_rows", [&](kvasir_err* err) {
+    return table().save_rows(base().self, &span, 1, sizeof(span), to.data(), to.size(), err);
+  });
+}
+
+void Storage::load_rows(const kvasir_row_span& span, std::span<const std::byte> from) {
+  require(moves_rows(), "load_rows");
+  control_call("load_rows", [&](kvasir_err* err) {
+    return table().load_rows(base().self, &span, 1, sizeof(span), from.data(), from.size(), err);
+  });
+}
+
+// Asked once: the table lives as long as the instance.
+bool Storage::has_device_memory() const {
+  if (!device_memory_) {
+    const auto* t = static_cast<const kvasir_device_memory*>(extension(KVASIR_EXT_DEVICE_MEMORY));
+    const bool is_whole = t && t->struct_size >= sizeof(kvasir_device_memory) && t->alloc &&
+                          t->free && t->copy && t->zero;
+    device_memory_ = is_whole ? t : nullptr;
+  }
+  return *device_memory_ != nullptr;
+}
+
+const kvasir_device_memory& Storage::device_table() const {
+  require(has_device_memory(), KVASIR_EXT_DEVICE_MEMORY);
+  return **device_memory_;
+}
+
+int32_t Storage::device() const { return device_table().device; }
+
+void* Storage::device_alloc(uint64_t bytes) {
+  void* data = nullptr;
+  check("alloc", step_call("alloc", nullptr, [&](kvasir_err* err) {
+          return device_table().alloc(base().self, bytes, &data, err);
+        }));
+  if (!data) defect("alloc", "it succeeded without memory");
+  return data;
+}
+
+void Storage::device_free(void* data) noexcept {
+  const BreadcrumbScope crumb({plugin_.desc->id, "free", Breadcrumb::kNoLayer});
+  (*device_memory_)->free(base().self, data);  // it gave it, so it is there
+}
+
+void Storage::device_copy(const kvasir_view& to, const kvasir_view& from) {
+  check("copy", step_call("copy", nullptr, [&](kvasir_err* err) {
+          return device_table().copy(base().self, &to, &from, err);
+        }));
+}
+
+void Storage::device_zero(void* data, uint64_t bytes) {
+  check("zero", step_call("zero", nullptr, [&](kvasir_err* err) {
+          return device_table().zero(base().self, data, bytes, err);
+        }));
+}
+
+// Of calls that have no other answer than done.
+void Storage::check(const char* function, kvasir_status status) const {
+  if (status != KVASIR_OK) defect(function, "returned status " + std::to_string(status));
 }
 
 }  // namespace kvasir

@@ -53,7 +53,7 @@ AttendStage::Part& AttendStage::new_part(uint32_t batch_row, const LayerState& s
   part.n_leases = static_cast<uint32_t>(state.leases.size());
   part.dist_max = UINT32_MAX;
   part.q = view_f32(q, queries.n, c_.geometry.n_q_heads, c_.geometry.head_dim);
-  part.q_pos = queries.pos;
+  part.q_pos = host_view(queries.pos, KVASIR_DTYPE_U32, {queries.n});
   return made;
 }
 
@@ -404,6 +404,7 @@ void AttendStage::attend(uint32_t layer, std::vector<BatchRow>& rows,
   if (c_.on_attend) report(layer, rows);
   lse_.assign(queries.n * c_.geometry.n_q_heads, -INFINITY);
   if (rows.empty()) return;
+  hand_over_queries();
   try {
     run(layer, rows, o);
   } catch (const PluginError&) {
@@ -423,13 +424,21 @@ void AttendStage::run(uint32_t layer, const std::vector<BatchRow>& rows, float* 
   const kvasir_attn_in in{sizeof(kvasir_attn_in), mass_follows(layer, rows),
                           static_cast<uint32_t>(abi_parts_.size()), sizeof(kvasir_attn_part),
                           abi_parts_.data()};
-  kvasir_attn_out out{sizeof(kvasir_attn_out), 0, o, lse_.data()};
+  const Attention& backend = *c_.pipeline.attention;
+  MemoryBridge& bridge = c_.store.bridge();
+  const kvasir_view o_host = view_f32(o, n_queries_, c_.geometry.n_q_heads, c_.geometry.v_dim);
+  const kvasir_view lse_host = view_f32(lse_.data(), n_queries_, c_.geometry.n_q_heads);
+  const kvasir_view o_there = bridge.to_writer(backend, o_host, o_hold_);
+  const kvasir_view lse_there = bridge.to_writer(backend, lse_host, lse_hold_);
+  kvasir_attn_out out{sizeof(kvasir_attn_out), 0, o_there, lse_there};
   const StepBuilder step(c_, KVASIR_MOMENT_APPENDED, layer, rows, KVASIR_UNIT_BLOCK, nullptr);
   const kvasir_status status = c_.pipeline.attention->run(step.step(), in, out);
   if (status != KVASIR_OK)
     throw PluginError(
         c_.pipeline.attention->id(), "run", status,
         "layer " + std::to_string(layer) + ": returned status " + std::to_string(status));
+  bring_back(rows, o_there, o_host);
+  bring_back(rows, lse_there, lse_host);
   if (c_.check_numerics)
     for (const BatchRow& row : rows) check_finite(layer, row, o);
 }
@@ -463,6 +472,33 @@ void AttendStage::adopt(const AttendStage& other) {
   }
   lse_ = other.lse_;
   n_queries_ = other.n_queries_;
+}
+
+// Queries and their positions, where the backend reads them; parts share most of them.
+void AttendStage::hand_over_queries() {
+  const Attention& backend = *c_.pipeline.attention;
+  if (backend.reads(KVASIR_MEM_HOST)) return;
+  std::map<const void*, kvasir_view> there;
+  for (Part& part : parts_)
+    for (kvasir_view* view : {&part.part.q, &part.part.q_pos}) {
+      const auto [at, is_new] = there.try_emplace(view->data);
+      if (is_new) {
+        if (query_holds_.size() < there.size()) query_holds_.emplace_back();
+        at->second = c_.store.bridge().to_reader(backend, *view, query_holds_[there.size() - 1]);
+      }
+      *view = at->second;
+    }
+}
+
+// Results of the queries of this call: what other calls wrote beside them stays.
+void AttendStage::bring_back(const std::vector<BatchRow>& rows, const kvasir_view& written,
+                             const kvasir_view& into) const {
+  for (size_t r = 0; r < rows.size();) {
+    const uint64_t begin = rows[r].q_begin;
+    uint64_t end = begin;
+    for (; r < rows.size() && rows[r].q_begin == end; ++r) end += rows[r].n_q;
+    c_.store.bridge().from_writer(written, into, begin, end);
+  }
 }
 
 std::vector<std::vector<HeadMass>> AttendStage::mass(uint32_t layer,
@@ -499,10 +535,17 @@ std::vector<std::vector<HeadMass>> AttendStage::mass(uint32_t layer,
   std::vector<float> value(std::max<uint64_t>(offsets.back() * group, 1));
   const kvasir_attn_in in{sizeof(kvasir_attn_in), 0, static_cast<uint32_t>(parts.size()),
                           sizeof(kvasir_attn_part), parts.data()};
-  const kvasir_attn_mass out{sizeof(kvasir_attn_mass), group, offsets.data(), lse_.data(),
-                             value.data()};
-  const StepBuilder step(c_, KVASIR_MOMENT_ATTENDED, layer, rows, KVASIR_UNIT_BLOCK, nullptr);
-  if (values) c_.pipeline.attention->mass(step.step(), in, out);
+  if (values) {
+    Attention& backend = *c_.pipeline.attention;
+    const kvasir_view lse = view_f32(lse_.data(), n_queries_, c_.geometry.n_q_heads);
+    const kvasir_view into = view_f32(value.data(), offsets.back(), group);
+    const kvasir_view there = c_.store.bridge().to_writer(backend, into, mass_hold_);
+    const kvasir_attn_mass out{sizeof(kvasir_attn_mass), group, offsets.data(),
+                               c_.store.bridge().to_reader(backend, lse, mass_lse_hold_), there};
+    const StepBuilder step(c_, KVASIR_MOMENT_ATTENDED, layer, rows, KVASIR_UNIT_BLOCK, nullptr);
+    backend.mass(step.step(), in, out);
+    c_.store.bridge().from_writer(there, into, 0, offsets.back());
+  }
 
   // From the backend's order to positions per sequence and kv head; parts may share a token.
   std::vector<std::vector<HeadMass>> result(rows.size(),

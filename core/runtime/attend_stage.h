@@ -85,7 +85,13 @@ class AttendStage {
   RunContext& c_;
   std::deque<Part> parts_;
   std::vector<kvasir_attn_part> abi_parts_;
+  void hand_over_queries();
+  void bring_back(const std::vector<BatchRow>& rows, const kvasir_view& written,
+                  const kvasir_view& into) const;
   std::vector<float> lse_;
+  // Where the backend works on a device.
+  std::deque<MemoryBridge::Buffer> query_holds_;  // queries, their rotations, positions
+  MemoryBridge::Buffer o_hold_, lse_hold_, mass_lse_hold_, mass_hold_;
   std::deque<std::vector<float>> rotated_;  // scratch copies of rotated keys and queries
   uint64_t n_queries_ = 0;
 };

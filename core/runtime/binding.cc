@@ -10,6 +10,7 @@
 #include "core/plugin/dtypes.h"
 #include "core/runtime/element_type.h"
 #include "core/runtime/engine.h"
+#include "core/runtime/memory_kinds.h"
 
 namespace kvasir {
 namespace {
@@ -168,6 +169,7 @@ std::shared_ptr<const Binding> bind_pipeline(const ModelShape& shape, Pipeline& 
   g.n_formats = static_cast<uint32_t>(binding.formats.size());
   const std::span stored(binding.formats.data(), binding.formats.size() / (unrotated ? 2 : 1));
 
+  check_memory_kinds(pipeline, stored, unrotated);
   check_reads(*pipeline.attention, binding.formats, storage);
   if (!pipeline.attention->is_bound()) {
     pipeline.attention->validate(g);
@@ -182,6 +184,7 @@ std::shared_ptr<const Binding> bind_pipeline(const ModelShape& shape, Pipeline& 
     representative.bind(g);
     representative.read_layout();
     check_layout(representative, representative.layout(), g.block_size);
+    check_record_memory(representative, representative.layout(), storage);
   }
   for (auto& selector : pipeline.selectors) {
     if (selector->desc().needs & KVASIR_NEED_KEYS) check_reads(*selector, stored, storage);
@@ -189,6 +192,7 @@ std::shared_ptr<const Binding> bind_pipeline(const ModelShape& shape, Pipeline& 
     selector->bind(g);
     selector->read_limits(cache.dense_below_tokens.value);
     check_layout(*selector, selector->layout(), g.block_size);
+    check_record_memory(*selector, selector->layout(), storage);
     binding.constant_positions |= selector->limits().pos_mode == KVASIR_POS_CONSTANT;
   }
   check_units(pipeline);

@@ -29,9 +29,11 @@ Block::~Block() {
   if (store) store->drop(*this);
 }
 
-BlockStore::BlockStore(Storage& storage, HostServices& services, ThreadPool& pool,
-                       uint32_t block_size, uint32_t n_kv_heads, uint32_t head_dim, uint32_t v_dim)
+BlockStore::BlockStore(Storage& storage, MemoryBridge& bridge, HostServices& services,
+                       ThreadPool& pool, uint32_t block_size, uint32_t n_kv_heads,
+                       uint32_t head_dim, uint32_t v_dim)
     : storage_(storage),
+      bridge_(bridge),
       services_(services),
       pool_(pool),
       block_size_(block_size),
@@ -79,13 +81,18 @@ void BlockStore::create_range(BlockList& layer, uint32_t layer_index, uint32_t b
   }
 }
 
-template <class Position>
+bool BlockStore::on_host(const kvasir_lease& lease) const {
+  return is_host_memory(formats_[lease.format].mem_kind);
+}
+
+// The same rows for the blockstemplate <class Position>
 void BlockStore::write_rows(const BlockList& layer, const float* k, const float* v, uint64_t n,
                             const Position& position) {
   const auto write = [&](uint64_t begin, uint64_t end, uint32_t) {
     for (uint64_t i = begin; i < end; ++i) {
       const uint32_t pos = position(i);
       const kvasir_lease& lease = layer.leases[pos / block_size_];
+      if (!on_host(lease)) continue;
       const kvasir_kv_format& format = formats_[lease.format];
       auto* k_row = static_cast<std::byte*>(lease.k) + (pos % block_size_) * format.k_token_stride;
       auto* v_row = static_cast<std::byte*>(lease.v) + (pos % block_size_) * format.v_token_stride;
@@ -103,6 +110,7 @@ void BlockStore::write_rows(const BlockList& layer, const float* k, const float*
     write(0, n, 0);
   else
     pool_.parallel_for(n, 0, write);
+  write_by_storage(layer, k, v, n, position);
 }
 
 void BlockStore::append(BlockList& layer, uint32_t layer_index, uint32_t kv_len, const float* k,
@@ -139,6 +147,10 @@ void BlockStore::read_rows(BlockList& layer, std::span<const uint32_t> positions
     const kvasir_lease& lease = layer.leases[positions[i] / block_size_];
     const kvasir_kv_format& f = formats_[lease.format];
     const uint32_t t = positions[i] % block_size_;
+    if (!on_host(lease)) {
+      read_by_storage(lease, t, k + i * n_kv_heads_ * head_dim_, v + i * n_kv_heads_ * v_dim_);
+      continue;
+    }
     for (uint32_t head = 0; head < n_kv_heads_; ++head) {
       kernels::convert_to_f32(
           element_type(f.dtype_k),
@@ -149,6 +161,22 @@ void BlockStore::read_rows(BlockList& layer, std::span<const uint32_t> positions
           static_cast<const std::byte*>(lease.v) + head * f.v_head_stride + t * f.v_token_stride,
           v + (i * n_kv_heads_ + head) * v_dim_, v_dim_);
     }
+  }
+}
+
+// [kv head][token], the row of K before that of V.
+void BlockStore::read_by_storage(const kvasir_lease& lease, uint32_t token, float* k,
+                                 float* v) const {
+  const kvasir_kv_format& f = formats_[lease.format];
+  const kernels::ElementType k_type = element_type(f.dtype_k), v_type = element_type(f.dtype_v);
+  const size_t k_bytes = kernels::row_bytes(k_type, head_dim_),
+               v_bytes = kernels::row_bytes(v_type, v_dim_);
+  std::vector<std::byte> bytes(n_kv_heads_ * (k_bytes + v_bytes));
+  storage_.save_rows({&lease, token, 1}, bytes);
+  for (uint32_t head = 0; head < n_kv_heads_; ++head) {
+    const std::byte* row = bytes.data() + head * (k_bytes + v_bytes);
+    kernels::convert_to_f32(k_type, row, k + head * head_dim_, head_dim_);
+    kernels::convert_to_f32(v_type, row + k_bytes, v + head * v_dim_, v_dim_);
   }
 }
 
@@ -362,21 +390,37 @@ void BlockStore::release_step(BlockList& layer) {
   if (!leases.empty()) storage_.release(leases);
 }
 
-void BlockStore::copy_row(Row from, Row to, uint32_t kv_head) const {
-  const kvasir_kv_format& a = formats_[from.lease->format];
-  const kvasir_kv_format& b = formats_[to.lease->format];
-  const uint64_t a_head = from.lease->kv_head == KVASIR_ALL_HEADS ? kv_head : 0;
-  const uint64_t b_head = to.lease->kv_head == KVASIR_ALL_HEADS ? kv_head : 0;
-  std::memcpy(
-      static_cast<std::byte*>(to.lease->k) + b_head * b.k_head_stride + to.token * b.k_token_stride,
-      static_cast<const std::byte*>(from.lease->k) + a_head * a.k_head_stride +
-          from.token * a.k_token_stride,
-      kernels::row_bytes(element_type(a.dtype_k), head_dim_));
-  std::memcpy(
-      static_cast<std::byte*>(to.lease->v) + b_head * b.v_head_stride + to.token * b.v_token_stride,
-      static_cast<const std::byte*>(from.lease->v) + a_head * a.v_head_stride +
-          from.token * a.v_token_stride,
-      kernels::row_bytes(element_type(a.dtype_v), v_dim_));
+// Rows between blocks, as bytes: the host's own, and by the storage where it alone reaches them.
+void BlockStore::copy(std::span<const kvasir_row_copy> copies) const {
+  std::vector<kvasir_row_copy> elsewhere;
+  for (const kvasir_row_copy& copy : copies) {
+    if (!on_host(*copy.from) || !on_host(*copy.to)) {
+      elsewhere.push_back(copy);
+    } else if (copy.kv_head != KVASIR_ALL_HEADS) {
+      copy_on_host(copy, copy.kv_head);
+    } else {
+      for (uint32_t head = 0; head < n_kv_heads_; ++head) copy_on_host(copy, head);
+    }
+  }
+  if (!elsewhere.empty()) storage_.copy_rows(elsewhere);
+}
+
+void BlockStore::copy_on_host(const kvasir_row_copy& copy, uint32_t kv_head) const {
+  const kvasir_kv_format& a = formats_[copy.from->format];
+  const kvasir_kv_format& b = formats_[copy.to->format];
+  const uint64_t a_head = copy.from->kv_head == KVASIR_ALL_HEADS ? kv_head : 0;
+  const uint64_t b_head = copy.to->kv_head == KVASIR_ALL_HEADS ? kv_head : 0;
+  const auto* k = static_cast<const std::byte*>(copy.from->k) + a_head * a.k_head_stride;
+  const auto* v = static_cast<const std::byte*>(copy.from->v) + a_head * a.v_head_stride;
+  auto* to_k = static_cast<std::byte*>(copy.to->k) + b_head * b.k_head_stride;
+  auto* to_v = static_cast<std::byte*>(copy.to->v) + b_head * b.v_head_stride;
+  const uint64_t k_bytes = kernels::row_bytes(element_type(a.dtype_k), head_dim_);
+  const uint64_t v_bytes = kernels::row_bytes(element_type(a.dtype_v), v_dim_);
+  for (uint64_t t = 0; t < copy.n_tokens; ++t) {
+    const uint64_t from = copy.from_token + t, to = copy.to_token + t;
+    std::memcpy(to_k + to * b.k_token_stride, k + from * a.k_token_stride, k_bytes);
+    std::memcpy(to_v + to * b.v_token_stride, v + from * a.v_token_stride, v_bytes);
+  }
 }
 
 void BlockStore::copy_rows(const kvasir_lease& from, kvasir_lease& to, uint32_t n_tokens) const {
@@ -385,8 +429,8 @@ void BlockStore::copy_rows(const kvasir_lease& from, kvasir_lease& to, uint32_t 
   if (a.dtype_k != b.dtype_k || a.dtype_v != b.dtype_v)
     throw Error(ErrorKind::kInternal,
                 "storage " + storage_.id() + " cannot fork: a sealed block's type differs");
-  for (uint32_t head = 0; head < n_kv_heads_; ++head)
-    for (uint32_t t = 0; t < n_tokens; ++t) copy_row({&from, t}, {&to, t}, head);
+  const kvasir_row_copy all[] = {{&from, &to, 0, 0, n_tokens, KVASIR_ALL_HEADS}};
+  copy(all);
 }
 
 void BlockStore::open_block(BlockList& list, uint32_t layer_index, uint32_t block,
@@ -413,6 +457,42 @@ void BlockStore::for_rows(const kvasir_lease& lease, uint32_t n_tokens,
     }
 }
 
+uint64_t BlockStore::bytes_of_rows(const kvasir_lease& lease, uint32_t n_tokens) const {
+  const kvasir_kv_format& f = formats_[lease.format];
+  const uint64_t heads = lease.kv_head == KVASIR_ALL_HEADS ? n_kv_heads_ : 1;
+  return heads * n_tokens *
+         (kernels::row_bytes(element_type(f.dtype_k), head_dim_) +
+          kernels::row_bytes(element_type(f.dtype_v), v_dim_));
+}
+
+std::vector<std::byte> BlockStore::save_rows(const kvasir_lease& lease, uint32_t n_tokens) const {
+  std::vector<std::byte> out(bytes_of_rows(lease, n_tokens));
+  if (!on_host(lease)) {
+    storage_.save_rows({&lease, 0, n_tokens}, out);
+    bridge_.add_copied(out.size());
+    return out;
+  }
+  std::byte* to = out.data();
+  for_rows(lease, n_tokens, [&](const std::byte* row, size_t n) {
+    std::memcpy(to, row, n);
+    to += n;
+  });
+  return out;
+}
+
+void BlockStore::load_rows(const kvasir_lease& lease, uint32_t n_tokens,
+                           std::span<const std::byte> from) const {
+  if (!on_host(lease)) {
+    storage_.load_rows({&lease, 0, n_tokens}, from);
+    bridge_.add_copied(from.size());
+    return;
+  }
+  for_rows(lease, n_tokens, [&](std::byte* row, size_t n) {
+    std::memcpy(row, from.data(), n);
+    from = from.subspan(n);
+  });
+}
+
 bool BlockStore::can_pack() const {
   return std::all_of(formats_.begin(), formats_.end(), [&](const kvasir_kv_format& format) {
     return format.dtype_k == formats_[0].dtype_k && format.dtype_v == formats_[0].dtype_v;
@@ -434,17 +514,30 @@ void BlockStore::pack(LayerState& layer, uint32_t layer_index, uint32_t end,
     to.live = std::make_shared<const std::vector<uint32_t>>(std::move(live[head]));
     create_range(to, layer_index, 0, (n + block_size_ - 1) / block_size_, head);
     if (before.end) make_all_resident(before.heads[head]);
+    std::vector<kvasir_row_copy> copies;
     uint32_t old_slot = 0;
     for (uint32_t slot = 0; slot < n; ++slot) {
       const uint32_t token = (*to.live)[slot];
-      Row from{&layer.leases[token / block_size_], token % block_size_};
+      kvasir_row_copy row{&layer.leases[token / block_size_],
+                          &to.leases[slot / block_size_],
+                          token % block_size_,
+                          slot % block_size_,
+                          1,
+                          head};
       if (token < before.end) {
         const PackedHead& old = before.heads[head];
         while ((*old.live)[old_slot] != token) ++old_slot;
-        from = {&old.leases[old_slot / block_size_], old_slot % block_size_};
+        row.from = &old.leases[old_slot / block_size_];
+        row.from_token = old_slot % block_size_;
       }
-      copy_row(from, {&to.leases[slot / block_size_], slot % block_size_}, head);
+      kvasir_row_copy* last = copies.empty() ? nullptr : &copies.back();
+      if (last && last->from == row.from && last->to == row.to &&
+          last->from_token + last->n_tokens == row.from_token)
+        ++last->n_tokens;
+      else
+        copies.push_back(row);
     }
+    copy(copies);
     for (uint32_t block = 0; block < to.blocks.size(); ++block)
       set_tokens(to, block, std::min(block_size_, n - block * block_size_));
     seal(to, 0, n / block_size_);

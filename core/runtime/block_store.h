@@ -13,6 +13,7 @@
 #include "core/plugin/host.h"
 #include "core/plugin/instance.h"
 #include "core/runtime/engagement.h"
+#include "core/runtime/memory_bridge.h"
 #include "core/runtime/needed_tokens.h"
 #include "core/runtime/sequence.h"
 
@@ -20,9 +21,10 @@ namespace kvasir {
 
 class BlockStore {
  public:
-  BlockStore(Storage& storage, HostServices& services, ThreadPool& pool, uint32_t block_size,
-             uint32_t n_kv_heads, uint32_t head_dim, uint32_t v_dim);
+  BlockStore(Storage& storage, MemoryBridge& bridge, HostServices& services, ThreadPool& pool,
+             uint32_t block_size, uint32_t n_kv_heads, uint32_t head_dim, uint32_t v_dim);
 
+  MemoryBridge& bridge() const { return bridge_; }
   const std::vector<kvasir_kv_format>& formats() const { return formats_; }
 
   // Writes rows [kv_len, kv_len + n) of one layer: k [n][n_kv_heads][head_dim] f32, v likewise with
@@ -65,9 +67,11 @@ class BlockStore {
   // One more block at the end of the list, ready to be written as far as set_tokens() says.
   void open_block(BlockList& list, uint32_t layer_index, uint32_t block, uint32_t kv_head);
   void set_tokens(BlockList& list, uint32_t block, uint32_t n_tokens) const;
-  // fn(row, bytes) for K and then V of every head and token of a leased block.
-  void for_rows(const kvasir_lease& lease, uint32_t n_tokens,
-                const std::function<void(std::byte*, size_t)>& fn) const;
+  // The first n_tokens rows of a leased block as bytes: K and then V of every head and token.
+  uint64_t bytes_of_rows(const kvasir_lease& lease, uint32_t n_tokens) const;
+  std::vector<std::byte> save_rows(const kvasir_lease& lease, uint32_t n_tokens) const;
+  void load_rows(const kvasir_lease& lease, uint32_t n_tokens,
+                 std::span<const std::byte> from) const;
   // Whether rows can move between blocks as bytes: every block has the same element types.
   bool can_pack() const;
   void drop(Block& block) noexcept;
@@ -81,11 +85,17 @@ class BlockStore {
                   const Position& position);
   void reopen(BlockList& layer, uint32_t layer_index, uint32_t block);
   void copy_rows(const kvasir_lease& from, kvasir_lease& to, uint32_t n_tokens) const;
-  struct Row {
-    const kvasir_lease* lease;
-    uint32_t token;  // inside the block
-  };
-  void copy_row(Row from, Row to, uint32_t kv_head) const;
+  void copy(std::span<const kvasir_row_copy> copies) const;
+  void copy_on_host(const kvasir_row_copy& copy, uint32_t kv_head) const;
+  bool on_host(const kvasir_lease& lease) const;
+  template <class Position>
+  void write_by_storage(const BlockList& layer, const float* k, const float* v, uint64_t n,
+                        const Position& position);
+  // One token of a block as f32: k [n_kv_heads][head_dim], v likewise.
+  void read_by_storage(const kvasir_lease& lease, uint32_t token, float* k, float* v) const;
+  // fn(row, bytes) for K and then V of every head and token of a block in host memory.
+  void for_rows(const kvasir_lease& lease, uint32_t n_tokens,
+                const std::function<void(std::byte*, size_t)>& fn) const;
   kvasir_block_key new_key(uint32_t layer_index, uint32_t block, uint32_t kv_head);
   void wait_for(uint64_t ticket, std::span<const kvasir_block_key> keys);
   // Leaves those that are not leased, or not so far; merges them with what a lease covers.
@@ -100,6 +110,8 @@ class BlockStore {
   bool fetch(const BlockList& layer, std::span<const NeededBlock> missing);
 
   Storage& storage_;
+  MemoryBridge& bridge_;
+  MemoryBridge::Buffer k_hold_, v_hold_;
   HostServices& services_;
   ThreadPool& pool_;
   uint32_t block_size_, n_kv_heads_, head_dim_, v_dim_;

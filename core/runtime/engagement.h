@@ -28,6 +28,7 @@ struct Engagement {
   uint64_t kv_bytes_read = 0;              // K and V rows of the attended tokens
   uint64_t representative_bytes_read = 0;  // records scored
   uint64_t selector_bytes_read = 0;  // K, V, records and tables, as selectors say, to choose by
+  uint64_t device_copy_bytes = 0;    // between host and device, both ways; what the core ordered
   uint64_t fallbacks = 0;            // rows attended densely because a plugin failed
   uint64_t selections = 0;           // rows a selector chose for, then or one layer ahead
   uint64_t reused = 0;               // rows that kept an earlier selection

@@ -204,8 +204,8 @@ void write_blocks(Writer& out, const BlockStore& store, const BlockList& list, R
   for (uint32_t block = 0; block < list.blocks.size(); ++block) {
     out.number<uint8_t>(list.blocks[block] != nullptr);
     if (!list.blocks[block]) continue;
-    store.for_rows(list.leases[block], n_tokens(block),
-                   [&](std::byte* row, size_t n) { out.bytes(row, n); });
+    const std::vector<std::byte> rows = store.save_rows(list.leases[block], n_tokens(block));
+    out.bytes(rows.data(), rows.size());
   }
 }
 
@@ -222,10 +222,8 @@ void read_blocks(Reader& in, BlockStore& store, BlockList& list, uint32_t layer,
       continue;
     }
     store.open_block(list, layer, block, kv_head);
-    kvasir_lease& lease = list.leases[block];
-    store.for_rows(lease, tokens, [&](std::byte* row, size_t bytes) {
-      std::memcpy(row, in.bytes(bytes).data(), bytes);
-    });
+    const kvasir_lease& lease = list.leases[block];
+    store.load_rows(lease, tokens, in.bytes(store.bytes_of_rows(lease, tokens)));
     store.set_tokens(list, block, tokens);
     if (tokens == block_size) store.seal(list, block, block + 1);
   }
@@ -238,7 +236,9 @@ void write_slab(Writer& out, const SlabLayout& layout, const SlabPages& pages) {
     out.number<uint64_t>(list->size());
     for (const SlabPage& page : *list) {
       out.number<uint8_t>(page != nullptr);
-      if (page) out.bytes(page.get(), bytes);
+      if (!page) continue;
+      const std::vector<std::byte> records = layout.save_page(page, bytes);
+      out.bytes(records.data(), records.size());
     }
   }
 }
@@ -249,9 +249,7 @@ void read_slab(Reader& in, const SlabLayout& layout, SlabPages& pages, uint64_t 
     list->resize(in.count(most, "pages of records"));
     for (SlabPage& page : *list) {
       if (!in.number<uint8_t>()) continue;
-      const auto from = in.bytes(bytes);
-      page = SlabLayout::new_page(bytes);
-      std::memcpy(page.get(), from.data(), bytes);
+      page = layout.load_page(in.bytes(bytes));
     }
   }
 }

@@ -314,12 +314,16 @@ std::string SelectStage::ask(size_t index, uint32_t layer, const std::vector<Wor
   try {
     kvasir_sel_in in{};
     in.struct_size = sizeof(in);
-    in.q = view_f32(q, n_queries, c_.geometry.n_q_heads, c_.geometry.head_dim);
+    MemoryBridge& bridge = c_.store.bridge();
+    in.q = bridge.to_reader(
+        selector, view_f32(q, n_queries, c_.geometry.n_q_heads, c_.geometry.head_dim), q_hold_);
     Scores scores;
     if (needs & KVASIR_NEED_SCORES) {
       score(layer, works, q, n_queries, scores);
       in.n_score_heads = scores.n_heads;
-      in.scores = scores.reduced.data();
+      in.scores = bridge.to_reader(
+          selector, host_view(scores.reduced.data(), KVASIR_DTYPE_F32, {scores.reduced.size()}),
+          scores_hold_);
       in.score_offsets = scores.offsets.data();
     }
     std::vector<kvasir_lease> leases;
@@ -445,9 +449,15 @@ void SelectStage::score(uint32_t layer, const std::vector<Work*>& works, const f
                          candidates);
   kvasir_score_in in{};
   in.struct_size = sizeof(in);
-  in.q = view_f32(q, n_queries, q_heads, dim);
-  kvasir_score_out result{sizeof(kvasir_score_out), 0, out.q_offsets.data(), out.per_q_head.data()};
-  c_.pipeline.representative->score(step.step(), in, result);
+  MemoryBridge& bridge = c_.store.bridge();
+  Representative& representative = *c_.pipeline.representative;
+  in.q = bridge.to_reader(representative, view_f32(q, n_queries, q_heads, dim), score_q_hold_);
+  const kvasir_view into =
+      host_view(out.per_q_head.data(), KVASIR_DTYPE_F32, {out.q_offsets.back()});
+  const kvasir_view there = bridge.to_writer(representative, into, score_hold_);
+  kvasir_score_out result{sizeof(kvasir_score_out), 0, out.q_offsets.data(), there};
+  representative.score(step.step(), in, result);
+  bridge.from_writer(there, into, 0, out.q_offsets.back());
   for (const Work* work : works)
     for (uint32_t head = 0; head < c_.geometry.n_kv_heads; ++head)
       counters(*work).representative_bytes_read +=
@@ -522,8 +532,10 @@ void SelectStage::speculate(uint32_t layer, uint32_t target, const std::vector<B
   for (const Work& work : works) candidates.push_back(&work.candidates);
   kvasir_sel_in in{};
   in.struct_size = sizeof(in);
-  in.q = view_f32(q, n_queries, c_.geometry.n_q_heads, c_.geometry.head_dim);
-  in.x = view_f32(x, n_queries, c_.model.shape().d_model);
+  MemoryBridge& bridge = c_.store.bridge();
+  in.q = bridge.to_reader(
+      selector, view_f32(q, n_queries, c_.geometry.n_q_heads, c_.geometry.head_dim), q_hold_);
+  in.x = bridge.to_reader(selector, view_f32(x, n_queries, c_.model.shape().d_model), x_hold_);
   StepBuilder builder(c_, KVASIR_MOMENT_INPUT, target, todo_rows, selector.limits().unit,
                       c_.owner_of(&selector), candidates, selector.limits().scope);
   kvasir_step step = builder.step();

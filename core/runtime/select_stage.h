@@ -72,6 +72,8 @@ class SelectStage {
   void reduce(const std::vector<Work*>& works, Scores& scores) const;
 
   RunContext& c_;
+  // Where a selector or the representative works on a device.
+  MemoryBridge::Buffer q_hold_, x_hold_, scores_hold_, score_q_hold_, score_hold_;
   LayerSelection dense_{};
 };
 

@@ -6,32 +6,64 @@
 #include <cstring>
 #include <new>
 
+#include "core/runtime/memory_bridge.h"
+
 namespace kvasir {
 namespace {
 
 constexpr std::align_val_t kAlign{64};
 
-void make_page_writable(SlabPage& page, uint64_t bytes) {
+}  // namespace
+
+void SlabLayout::make_page_writable(SlabPage& page, uint64_t bytes) const {
   if (!page) {
-    page = SlabLayout::new_page(bytes);
+    page = new_page(bytes);
   } else if (page.use_count() > 1) {
-    SlabPage copy = SlabLayout::new_page(bytes);
-    std::memcpy(copy.get(), page.get(), bytes);
+    SlabPage copy = new_page(bytes);
+    if (device_)
+      device_->copy_page(copy.get(), page.get(), bytes);
+    else
+      std::memcpy(copy.get(), page.get(), bytes);
     page = std::move(copy);
   }
 }
 
-}  // namespace
+void SlabLayout::clear(std::byte* at, uint64_t bytes) const {
+  if (device_)
+    device_->clear(at, bytes);
+  else
+    std::memset(at, 0, bytes);
+}
 
-SlabPage SlabLayout::new_page(uint64_t bytes) {
+std::vector<std::byte> SlabLayout::save_page(const SlabPage& page, uint64_t bytes) const {
+  std::vector<std::byte> out(bytes);
+  if (device_)
+    device_->save_page(out, page.get());
+  else
+    std::memcpy(out.data(), page.get(), bytes);
+  return out;
+}
+
+SlabPage SlabLayout::load_page(std::span<const std::byte> from) const {
+  SlabPage page = new_page(from.size());
+  if (device_)
+    device_->load_page(page.get(), from);
+  else
+    std::memcpy(page.get(), from.data(), from.size());
+  return page;
+}
+
+SlabPage SlabLayout::new_page(uint64_t bytes) const {
+  if (device_) return device_->new_page(bytes);
   auto* raw = static_cast<std::byte*>(::operator new(bytes, kAlign));
   std::memset(raw, 0, bytes);
   return {raw, [](std::byte* p) { ::operator delete(p, kAlign); }};
 }
 
 SlabLayout::SlabLayout(const RecordLayout& layout, uint32_t n_kv_heads, uint32_t block_size,
-                       uint32_t page_blocks)
-    : record_bytes_(layout.record_bytes),
+                       uint32_t page_blocks, MemoryBridge* device)
+    : device_(is_host_memory(layout.mem_kind) ? nullptr : device),
+      record_bytes_(layout.record_bytes),
       open_bytes_(layout.open_bytes),
       n_kv_heads_(n_kv_heads),
       block_size_(block_size),
@@ -62,18 +94,16 @@ void SlabLayout::truncate(SlabPages& pages, uint32_t kv_len) const {
   if (n_pages == 0) return;
   // Records past the end must read as new ones when their blocks are written again.
   make_writable(pages, (static_cast<uint32_t>(n_pages) - 1) * page_blocks_, n_blocks);
-  const uint32_t kept_tokens = per_token_ ? kv_len % block_size_ : 0;
-  for (uint32_t block = kv_len / block_size_; block < n_pages * page_blocks_; ++block)
-    for (uint32_t head = 0; head < n_kv_heads_; ++head) {
-      const uint64_t slot = uint64_t{head} * page_blocks_ + block % page_blocks_;
-      const uint64_t kept =
-          block == kv_len / block_size_ ? record_bytes_ / block_size_ * kept_tokens : 0;
-      if (record_bytes_)
-        std::memset(pages.pages[n_pages - 1].get() + slot * record_bytes_ + kept, 0,
-                    record_bytes_ - kept);
-      if (open_bytes_)
-        std::memset(pages.open_pages[n_pages - 1].get() + slot * open_bytes_, 0, open_bytes_);
-    }
+  const uint64_t first = kv_len / block_size_, n = n_pages * page_blocks_ - first;  // blocks
+  if (n == 0) return;
+  const uint64_t kept = per_token_ ? record_bytes_ / block_size_ * (kv_len % block_size_) : 0;
+  for (uint32_t head = 0; head < n_kv_heads_; ++head) {
+    const uint64_t slot = uint64_t{head} * page_blocks_ + first % page_blocks_;
+    if (record_bytes_)
+      clear(pages.pages[n_pages - 1].get() + slot * record_bytes_ + kept, n * record_bytes_ - kept);
+    if (open_bytes_)
+      clear(pages.open_pages[n_pages - 1].get() + slot * open_bytes_, n * open_bytes_);
+  }
 }
 
 const kvasir_slab* SlabLayout::view(const std::vector<const SlabPages*>& rows, Buffers& out) const {
@@ -90,8 +120,15 @@ const kvasir_slab* SlabLayout::view(const std::vector<const SlabPages*>& rows, B
     }
   }
   out.row_pages.push_back(out.pages.size());
-  out.slab = {sizeof(kvasir_slab),  page_blocks_,     record_bytes_,        open_bytes_,
-              out.row_pages.data(), out.pages.data(), out.open_pages.data()};
+  out.slab = {sizeof(kvasir_slab),
+              page_blocks_,
+              record_bytes_,
+              open_bytes_,
+              out.row_pages.data(),
+              out.pages.data(),
+              out.open_pages.data(),
+              device_ ? KVASIR_MEM_DEVICE : KVASIR_MEM_HOST,
+              0};
   return &out.slab;
 }
 

@@ -7,13 +7,16 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "core/plugin/instance.h"
 
 namespace kvasir {
 
-using SlabPage = std::shared_ptr<std::byte[]>;
+class MemoryBridge;
+
+using SlabPage = std::shared_ptr<std::byte[]>;  // memory of the layout's kind
 
 // Pages of one layer of one sequence for one owner.
 struct SlabPages {
@@ -24,13 +27,16 @@ struct SlabPages {
 class SlabLayout {
  public:
   SlabLayout() = default;
+  // device: where layout.mem_kind asks for device memory; it must outlive all pages.
   SlabLayout(const RecordLayout& layout, uint32_t n_kv_heads, uint32_t block_size,
-             uint32_t page_blocks);
+             uint32_t page_blocks, MemoryBridge* device = nullptr);
 
   bool empty() const { return record_bytes_ == 0 && open_bytes_ == 0; }
   uint64_t record_bytes() const { return record_bytes_; }
   uint64_t open_page_bytes() const { return open_bytes_ * n_kv_heads_ * page_blocks_; }
-  static SlabPage new_page(uint64_t bytes);  // zeros, aligned to 64 bytes
+  // A page as bytes of host memory, and back.
+  std::vector<std::byte> save_page(const SlabPage& page, uint64_t bytes) const;
+  SlabPage load_page(std::span<const std::byte> from) const;
   uint64_t page_bytes() const { return record_bytes_ * n_kv_heads_ * page_blocks_; }
   uint32_t page_blocks() const { return page_blocks_; }
 
@@ -51,6 +57,11 @@ class SlabLayout {
   const kvasir_slab* view(const std::vector<const SlabPages*>& rows, Buffers& out) const;
 
  private:
+  SlabPage new_page(uint64_t bytes) const;  // zeros, aligned to 64 bytes
+  void make_page_writable(SlabPage& page, uint64_t bytes) const;
+  void clear(std::byte* at, uint64_t bytes) const;
+
+  MemoryBridge* device_ = nullptr;  // null: host memory
   uint64_t record_bytes_ = 0, open_bytes_ = 0;
   uint32_t n_kv_heads_ = 0, block_size_ = 0, page_blocks_ = 0;
   bool per_token_ = false;

@@ -198,7 +198,8 @@ void StateStage::prefill_queries(uint32_t layer, const BatchRow& row, const floa
                            owner);
     kvasir_sel_in in{};
     in.struct_size = sizeof(in);
-    in.q = view_f32(q, n_queries, c_.geometry.n_q_heads, c_.geometry.head_dim);
+    in.q = c_.store.bridge().to_reader(
+        *selector, view_f32(q, n_queries, c_.geometry.n_q_heads, c_.geometry.head_dim), q_hold_);
     guarded(*selector, "prefill", layer, {row}, "going on without it",
             [&] { return fault_of(selector->prefill(step.step(), in)); });
   }
@@ -295,7 +296,9 @@ void StateStage::observe_selector(Selector& selector, uint32_t layer, const Watc
   out.n_rows = static_cast<uint32_t>(offsets.size() - 1);
   out.row_offsets = offsets.data();
   out.index = index.data();
-  out.value = limits.mass_level == KVASIR_MASS_ROWS ? nullptr : value.data();
+  if (limits.mass_level != KVASIR_MASS_ROWS)
+    out.value = c_.store.bridge().to_reader(
+        selector, host_view(value.data(), KVASIR_DTYPE_F32, {value.size()}), mass_hold_);
   const SlabOwner* owner = c_.owner_of(&selector);
   if (owner && (limits.flags & KVASIR_LIMIT_OBSERVE_WRITES_SLAB))
     for (const BatchRow& row : rows)
@@ -312,6 +315,8 @@ void StateStage::feed_mass(SlabOwner& owner, uint32_t layer, const std::vector<B
   const uint32_t b = c_.geometry.block_size, group = c_.group_size();
   const uint32_t q_heads = c_.geometry.n_q_heads;
   std::vector<kvasir_update_item> items;
+  std::vector<float> flat;      // mass of all items
+  std::vector<uint64_t> where;  // of each in it
   std::vector<std::vector<std::vector<float>>> buffers(rows.size());
   for (uint32_t r = 0; r < rows.size(); ++r) {
     LayerState& state = rows[r].seq->layers[layer];
@@ -330,10 +335,25 @@ void StateStage::feed_mass(SlabOwner& owner, uint32_t layer, const std::vector<B
       if (buffers[r][block].empty()) continue;
       owner.slab.make_writable(state.slabs[c_.owner_index(&owner)], block, block + 1);
       const uint32_t n_tokens = state.leases[block].n_tokens;
-      items.push_back({r, block, n_tokens, 0, n_tokens, KVASIR_ITEM_MASS, &state.leases[block],
-                       buffers[r][block].data()});
+      items.push_back(
+          {r, block, n_tokens, 0, n_tokens, KVASIR_ITEM_MASS, &state.leases[block], nullptr});
+      where.push_back(flat.size());
+      flat.insert(flat.end(), buffers[r][block].begin(), buffers[r][block].end());
     }
   }
+  const Instance& plugin = owner.selector ? static_cast<const Instance&>(*owner.selector)
+                                          : static_cast<const Instance&>(*owner.representative);
+  const kvasir_view all = c_.store.bridge().to_reader(
+      plugin, host_view(flat.data(), KVASIR_DTYPE_F32, {flat.size()}), mass_hold_);
+  std::vector<kvasir_view> views;
+  for (size_t i = 0; i < items.size(); ++i) {
+    kvasir_view view = host_view(static_cast<float*>(all.data) + where[i], KVASIR_DTYPE_F32,
+                                 {q_heads, items[i].n_tokens});
+    view.mem_kind = all.mem_kind;
+    view.device = all.device;
+    views.push_back(view);
+  }
+  for (size_t i = 0; i < items.size(); ++i) items[i].mass = &views[i];
   send(owner, layer, rows, KVASIR_MOMENT_ATTENDED, items);
 }
 

@@ -64,6 +64,8 @@ class StateStage {
                const std::vector<BatchRow>& rows, const char* instead, Fn&& fn);
 
   RunContext& c_;
+  // Where a selector or the representative works on a device.
+  MemoryBridge::Buffer q_hold_, mass_hold_;
 };
 
 }  // namespace kvasir

@@ -63,9 +63,11 @@ template <class Fn>
 void StepLoop::in_lane(Lane& lane, Fn&& fn) {
   const CallStats before = plugin_totals(lane.run.pipeline);
   const uint64_t begin = now_nanos(), model_before = model_nanos_;
+  const uint64_t copied_before = lane.run.bridge->copied_bytes();
   fn();
   const CallStats after = plugin_totals(lane.run.pipeline);
   lane.nanos += now_nanos() - begin - (model_nanos_ - model_before);
+  lane.copied_bytes += lane.run.bridge->copied_bytes() - copied_before;
   lane.plugin_calls += after.calls - before.calls;
   lane.plugin_nanos += after.nanos - before.nanos;
 }
@@ -457,6 +459,7 @@ void StepLoop::account(std::vector<Lane>& lanes) {
       ++e.steps;
       e.layer_steps += model_.shape().n_layers;
       e.boundary_calls += of_lane(lane.plugin_calls);
+      e.device_copy_bytes += of_lane(lane.copied_bytes);
       e.plugin_nanos += of_lane(lane.plugin_nanos);
       e.model_nanos += of_step(model_nanos_);
       e.core_nanos += of_lane(lane.nanos - std::min(lane.nanos, lane.plugin_nanos)) + of_step(rest);

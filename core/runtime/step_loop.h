@@ -30,7 +30,7 @@ struct Lane {
   };
   std::vector<Redo> redone;
   uint64_t nanos = 0;  // in stages and plugins
-  uint64_t plugin_nanos = 0, plugin_calls = 0;
+  uint64_t plugin_nanos = 0, plugin_calls = 0, copied_bytes = 0;
   uint32_t n_prefill = 0, n_decode = 0;  // tokens, of its rows and those it follows
 };
 

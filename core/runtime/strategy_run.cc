@@ -22,10 +22,13 @@ StrategyRun::StrategyRun(const Model& model, Pipeline pipeline_in, ThreadPool& p
                          const StrategyRun* first)
     : pipeline(shared_with(std::move(pipeline_in), first)),
       binding(bind_pipeline(model.shape(), pipeline, options)),
+      bridge(first && first->pipeline.storage == pipeline.storage
+                 ? first->bridge
+                 : std::make_shared<MemoryBridge>(*pipeline.storage)),
       store(first && first->pipeline.storage == pipeline.storage
                 ? first->store
                 : std::make_shared<BlockStore>(
-                      *pipeline.storage, services, pool, binding->geometry.block_size,
+                      *pipeline.storage, *bridge, services, pool, binding->geometry.block_size,
                       model.shape().n_kv_heads, model.shape().head_dim, model.shape().v_head_dim)),
       context{.model = model,
               .pipeline = pipeline,
@@ -46,9 +49,9 @@ StrategyRun::StrategyRun(const Model& model, Pipeline pipeline_in, ThreadPool& p
 
 void StrategyRun::add_owner(Representative* representative, Selector* selector,
                             const RecordLayout& layout) {
-  context.owners.push_back(
-      {representative, selector, layout,
-       SlabLayout(layout, geometry().n_kv_heads, geometry().block_size, kPageBlocks)});
+  context.owners.push_back({representative, selector, layout,
+                            SlabLayout(layout, geometry().n_kv_heads, geometry().block_size,
+                                       kPageBlocks, bridge.get())});
 }
 
 void StrategyRun::add_owners() {

@@ -44,6 +44,7 @@ struct StrategyRun {
 
   Pipeline pipeline;
   std::shared_ptr<const Binding> binding;
+  std::shared_ptr<MemoryBridge> bridge;  // as store: of the strategies that share the storage
   std::shared_ptr<BlockStore> store;
   RunContext context;
   SelectStage select{context};

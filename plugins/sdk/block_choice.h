@@ -15,6 +15,7 @@
 
 #include "kernels/topk.h"
 #include "plugins/sdk/plugin.h"
+#include "plugins/sdk/view.h"
 
 namespace kvasir::sdk {
 
@@ -73,13 +74,14 @@ class BlockChoice {
     const uint32_t n_rows = step.n_rows() * n_heads_;
     const auto candidates = [&](uint32_t i) { return step.candidates(i / n_heads_, i % n_heads_); };
     check_scores(in, n_rows, candidates);
+    const float* scores = floats(in.scores, "the scores");
     lay_out_rows(out, scope(), n_rows,
                  [&](uint32_t i) { return std::min<uint64_t>(candidates(i).size(), max_blocks_); });
     host_.parallel_for(n_rows, 1, [&](uint64_t begin, uint64_t end, uint32_t worker) {
       for (auto i = static_cast<uint32_t>(begin); i < end; ++i) {
         const Candidates from = candidates(i);
         const std::span<uint32_t> row = row_indices(out, i);
-        take_best(in.scores + in.score_offsets[i], from.size(), row, worker);
+        take_best(scores + in.score_offsets[i], from.size(), row, worker);
         for (uint32_t& index : row) index = from[index];
       }
     });
@@ -114,6 +116,7 @@ class BlockChoice {
     for (uint32_t i = 0; fits && i < n_rows; ++i) {
       fits = in.score_offsets[i + 1] - in.score_offsets[i] == candidates(i).size();
     }
+    fits = fits && (in.scores.data || in.score_offsets[n_rows] == 0);
     if (!fits) fail_invalid("select: there must be one score per candidate and head");
   }
 

@@ -27,6 +27,7 @@
 
 #include "plugins/sdk/leased_keys.h"
 #include "plugins/sdk/plugin.h"
+#include "plugins/sdk/view.h"
 
 namespace kvasir::sdk {
 
@@ -85,13 +86,14 @@ class BlockRepresentative {
   void score(const Step& step, const kvasir_score_in& in, kvasir_score_out& out) const {
     const uint32_t n_lists = step.n_rows() * n_kv_heads_;
     check_query(step, in.q);
+    float* const value = floats(out.value, "the scores");
     uint64_t longest = 0;
     for (uint32_t i = 0; i < n_lists; ++i) longest = std::max(longest, check_list(step, out, i));
     const uint64_t n_chunks = (longest + kChunk - 1) / kChunk;
     host_.parallel_for(n_lists * n_chunks, 1, [&](uint64_t begin, uint64_t end, uint32_t worker) {
       const Scratch<std::byte> scratch(host_, worker, method_.score_scratch_bytes(group_size()));
       for (uint64_t task = begin; task < end; ++task) {
-        score_chunk(step, in.q, out, static_cast<uint32_t>(task / n_chunks),
+        score_chunk(step, in.q, out.offsets, value, static_cast<uint32_t>(task / n_chunks),
                     task % n_chunks * kChunk, scratch.data());
       }
     });
@@ -114,12 +116,12 @@ class BlockRepresentative {
   static constexpr uint64_t kChunk = 256;
 
   void check_query(const Step& step, const kvasir_view& q) const {
-    if (q.dtype != KVASIR_DTYPE_F32 || q.rank != 3 || q.shape[0] < step.n_rows() ||
-        q.shape[1] != n_q_heads_ || q.shape[2] != head_dim_ ||
+    if (q.mem_kind > KVASIR_MEM_PINNED || q.dtype != KVASIR_DTYPE_F32 || q.rank != 3 ||
+        q.shape[0] < step.n_rows() || q.shape[1] != n_q_heads_ || q.shape[2] != head_dim_ ||
         q.stride[1] != static_cast<int64_t>(head_dim_ * sizeof(float))) {
       fail_invalid("score: q must be f32 [" + std::to_string(step.n_rows()) + "][" +
                    std::to_string(n_q_heads_) + "][" + std::to_string(head_dim_) +
-                   "], contiguous within a row");
+                   "], contiguous within a row, in host memory");
     }
   }
 
@@ -135,7 +137,7 @@ class BlockRepresentative {
   }
 
   // Candidates [begin, begin + kChunk) of one list, in runs of records that lie side by side.
-  void score_chunk(const Step& step, const kvasir_view& q, const kvasir_score_out& out,
+  void score_chunk(const Step& step, const kvasir_view& q, const uint64_t* offsets, float* value,
                    uint32_t list, uint64_t begin, void* scratch) const {
     const uint32_t row = list / n_kv_heads_, kv_head = list % n_kv_heads_;
     const Candidates from = step.candidates(row, kv_head);
@@ -156,7 +158,7 @@ class BlockRepresentative {
         ++task.n;
       }
       task.records = step.record(row, kv_head, block);
-      task.out = out.value + out.offsets[uint64_t{list} * group_size()] + i;
+      task.out = value + offsets[uint64_t{list} * group_size()] + i;
       if (task.records) {
         method_.score(task, scratch);
       } else {

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "plugins/sdk/error.h"
+#include "plugins/sdk/view.h"
 
 namespace kvasir::sdk {
 
@@ -50,7 +51,8 @@ class MassHeads {
 
 // The host handed over one row per sequence and head, as limits() asked, in tokens and with values.
 inline void check_mass(const kvasir_mass& mass, uint32_t n_rows) {
-  if (mass.unit == KVASIR_UNIT_TOKEN && mass.n_rows == n_rows && mass.row_offsets && mass.value) {
+  if (mass.unit == KVASIR_UNIT_TOKEN && mass.n_rows == n_rows && mass.row_offsets &&
+      floats(mass.value, "attention mass")) {
     return;
   }
   fail_invalid("observe: " + std::to_string(mass.n_rows) + " rows of attention mass came, " +
@@ -61,8 +63,9 @@ inline void check_mass(const kvasir_mass& mass, uint32_t n_rows) {
 template <class Fn>
 void for_each_mass(const kvasir_mass& mass, uint64_t row, Fn&& fn) {
   const uint64_t begin = mass.row_offsets[row];
+  const auto* value = static_cast<const float*>(mass.value.data);
   for (uint64_t i = begin; i < mass.row_offsets[row + 1]; ++i) {
-    fn(mass.index ? mass.index[i] : static_cast<uint32_t>(i - begin), mass.value[i]);
+    fn(mass.index ? mass.index[i] : static_cast<uint32_t>(i - begin), value[i]);
   }
 }
 

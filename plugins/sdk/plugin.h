@@ -45,6 +45,8 @@ struct Description {
   uint64_t needs = 0;
   uint64_t provides = 0;
   uint64_t dtypes = 0;
+  uint32_t mem_kinds_read = KVASIR_MEM_BIT(KVASIR_MEM_HOST);
+  uint32_t mem_kinds_write = KVASIR_MEM_BIT(KVASIR_MEM_HOST);
 };
 
 constexpr kvasir_desc describe(const Description& d) {
@@ -63,11 +65,15 @@ constexpr kvasir_desc describe(const Description& d) {
           d.caps,
           d.needs,
           d.provides,
-          d.dtypes};
+          d.dtypes,
+          d.mem_kinds_read,
+          d.mem_kinds_write};
 }
 
 using BlockKeys = Strided<const kvasir_block_key>;
 using Leases = Strided<kvasir_lease>;
+using RowSpans = Strided<const kvasir_row_span>;
+using RowCopies = Strided<const kvasir_row_copy>;
 
 namespace detail {
 
@@ -223,6 +229,36 @@ void fill(kvasir_representative& table) {
   };
 }
 
+// Rows of blocks that the host cannot touch.
+template <class T>
+void fill_rows(kvasir_storage& table) {
+  if constexpr (requires { &T::write_rows; }) {
+    table.write_rows = [](void* self, const kvasir_row_span* spans, uint32_t n, uint32_t span_size,
+                          const kvasir_view* k, const kvasir_view* v, kvasir_err* err) noexcept {
+      return guard(err,
+                   [&] { return as<T>(self).write_rows(RowSpans(spans, n, span_size), *k, *v); });
+    };
+    table.copy_rows = [](void* self, const kvasir_row_copy* copies, uint32_t n, uint32_t copy_size,
+                         kvasir_err* err) noexcept {
+      return guard(err, [&] { return as<T>(self).copy_rows(RowCopies(copies, n, copy_size)); });
+    };
+    table.save_rows = [](void* self, const kvasir_row_span* spans, uint32_t n, uint32_t span_size,
+                         void* bytes, uint64_t n_bytes, kvasir_err* err) noexcept {
+      return guard(err, [&] {
+        return as<T>(self).save_rows(RowSpans(spans, n, span_size),
+                                     std::span(static_cast<std::byte*>(bytes), n_bytes));
+      });
+    };
+    table.load_rows = [](void* self, const kvasir_row_span* spans, uint32_t n, uint32_t span_size,
+                         const void* bytes, uint64_t n_bytes, kvasir_err* err) noexcept {
+      return guard(err, [&] {
+        return as<T>(self).load_rows(RowSpans(spans, n, span_size),
+                                     std::span(static_cast<const std::byte*>(bytes), n_bytes));
+      });
+    };
+  }
+}
+
 template <class T>
 void fill(kvasir_storage& table) {
   table.plan = [](void* self, const kvasir_geometry* geometry, kvasir_storage_plan* out,
@@ -272,6 +308,7 @@ void fill(kvasir_storage& table) {
       return guard(err, [&] { return as<T>(self).cancel(ticket); });
     };
   }
+  fill_rows<T>(table);
 }
 
 template <class T>

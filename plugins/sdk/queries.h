@@ -19,10 +19,11 @@ class Queries {
  public:
   Queries(const kvasir_view& q, uint32_t n_q_heads, uint32_t head_dim)
       : q_(q), n_q_heads_(n_q_heads), head_dim_(head_dim) {
-    if (q.dtype != KVASIR_DTYPE_F32 || q.rank != 3 || q.shape[1] != n_q_heads ||
-        q.shape[2] != head_dim || q.stride[1] != static_cast<int64_t>(head_dim * sizeof(float))) {
+    if (q.mem_kind > KVASIR_MEM_PINNED || q.dtype != KVASIR_DTYPE_F32 || q.rank != 3 ||
+        q.shape[1] != n_q_heads || q.shape[2] != head_dim ||
+        q.stride[1] != static_cast<int64_t>(head_dim * sizeof(float))) {
       fail_invalid("q must be f32 [rows][" + std::to_string(n_q_heads) + "][" +
-                   std::to_string(head_dim) + "], contiguous within a row");
+                   std::to_string(head_dim) + "], contiguous within a row, in host memory");
     }
   }
 

@@ -1,9 +1,11 @@
 /* The stable headers lay their structs out as <kvasir/layout_checks.h> says; what is in ext/draft
  * is held here, as it may still change.
  * SPDX-License-Identifier: Apache-2.0 */
+#include <kvasir/ext/draft/device_memory.h>
 #include <kvasir/ext/draft/skew.h>
 #include <kvasir/ext/draft/state.h>
 #include <kvasir/ext/draft/tier_counters.h>
+#include <kvasir/ext/draft/stream.h>
 #include <kvasir/kvasir.h>
 
 #define SIZE(type, bytes) _Static_assert(sizeof(type) == (bytes), #type " changed its size")
@@ -33,3 +35,25 @@ SIZE(kvasir_tier_counters, 16);
 AT(kvasir_tier_counters, struct_size, 0);
 AT(kvasir_tier_counters, reserved, 4);
 AT(kvasir_tier_counters, count, 8);
+
+SIZE(kvasir_device_memory, 40);
+AT(kvasir_device_memory, struct_size, 0);
+AT(kvasir_device_memory, device, 4);
+AT(kvasir_device_memory, alloc, 8);
+AT(kvasir_device_memory, free, 16);
+AT(kvasir_device_memory, copy, 24);
+AT(kvasir_device_memory, zero, 32);
+
+SIZE(kvasir_stream, 48);
+AT(kvasir_stream, struct_size, 0);
+AT(kvasir_stream, device, 4);
+AT(kvasir_stream, create, 8);
+AT(kvasir_stream, destroy, 16);
+AT(kvasir_stream, record, 24);
+AT(kvasir_stream, follow, 32);
+AT(kvasir_stream, wait, 40);
+
+SIZE(kvasir_stream_user, 16);
+AT(kvasir_stream_user, struct_size, 0);
+AT(kvasir_stream_user, reserved, 4);
+AT(kvasir_stream_user, set_stream, 8);

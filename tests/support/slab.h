@@ -25,7 +25,9 @@ class Slab {
              layout.open_bytes,
              row_pages_.data(),
              pages_.data(),
-             layout.open_bytes ? open_pages_.data() : nullptr};
+             layout.open_bytes ? open_pages_.data() : nullptr,
+             KVASIR_MEM_HOST,
+             0};
   }
   Slab(Slab&&) = default;
   Slab& operator=(Slab&&) = default;

@@ -151,8 +151,19 @@ Json option_json(const kvasir_option_schema& option) {
           {"help", option.help ? option.help : ""}};
 }
 
+constexpr std::array<Bit, 3> kMemory = {{{KVASIR_MEM_BIT(KVASIR_MEM_HOST), "host"},
+                                         {KVASIR_MEM_BIT(KVASIR_MEM_PINNED), "pinned"},
+                                         {KVASIR_MEM_BIT(KVASIR_MEM_DEVICE), "device"}}};
+
+// Where what it reads and writes may lie; a mask that is absent or empty says host memory.
+std::vector<std::string> memory_names(uint32_t mask) {
+  return names(mask ? mask : KVASIR_MEM_BIT(KVASIR_MEM_HOST), kMemory);
+}
+
 Json desc_json(const kvasir_desc& d, const std::string& file) {
   const auto text = [](const char* s) { return s ? std::string(s) : std::string(); };
+  const uint32_t read = KVASIR_HAS(&d, kvasir_desc, mem_kinds_read) ? d.mem_kinds_read : 0;
+  const uint32_t written = KVASIR_HAS(&d, kvasir_desc, mem_kinds_write) ? d.mem_kinds_write : 0;
   Json out{{"id", d.id},
            {"kind", kind_name(d.kind)},
            {"version", text(d.version)},
@@ -166,6 +177,8 @@ Json desc_json(const kvasir_desc& d, const std::string& file) {
            {"needs", names(d.needs, kNeeds)},
            {"provides", names(d.provides, kProvides)},
            {"dtypes", d.dtypes ? dtype_names(d.dtypes) : std::vector<std::string>{"any"}},
+           {"memory_read", memory_names(read)},
+           {"memory_written", memory_names(written)},
            {"options", Json::array()}};
   for (const auto* option : checked_schema(d)) out["options"].push_back(option_json(*option));
   return out;

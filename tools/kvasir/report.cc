@@ -78,6 +78,7 @@ nlohmann::ordered_json engagement_json(const Engagement& e, double crossing_nano
       {"kv_bytes_read", e.kv_bytes_read},
       {"representative_bytes_read", e.representative_bytes_read},
       {"selector_bytes_read", e.selector_bytes_read},
+      {"device_copy_bytes", e.device_copy_bytes},
       {"fallbacks", e.fallbacks},
       {"selections", e.selections},
       {"reused", e.reused},
@@ -141,6 +142,9 @@ std::string to_text(Engine& engine, const RunFigures& f) {
       per(static_cast<double>(d.kv_bytes_read), steps) / 1e6,
       per(static_cast<double>(d.bytes_read_to_choose()), steps) / 1e6,
       static_cast<unsigned long long>(d.fallbacks));
+  if (d.device_copy_bytes != 0)
+    out += format("device: %.3f MB copied between host and device per step\n",
+                  per(static_cast<double>(d.device_copy_bytes), steps) / 1e6);
   const double boundary_nanos = static_cast<double>(d.boundary_calls) * engine.crossing_nanos();
   const auto total = static_cast<double>(d.total_nanos);
   out += format(

@@ -14,6 +14,7 @@
 #include "plugins/sdk/element_type.h"
 #include "plugins/sdk/placement.h"
 #include "plugins/sdk/plugin.h"
+#include "plugins/sdk/view.h"
 
 namespace {
 using namespace kvasir;
@@ -57,7 +58,8 @@ class Cpu {
     out.scratch_bytes = (task + kAlignment) * host_.max_workers();
   }
 
-  void run(const sdk::Step&, const kvasir_attn_in& in, kvasir_attn_out& out) {
+  void run(const sdk::Step&, const kvasir_attn_in& in, kvasir_attn_out& views) {
+    const Out out{sdk::floats(views.o, "o"), sdk::floats(views.lse, "lse")};
     planner_->plan(in, list_);
     if (side_.size() < list_.side_floats) side_.resize(list_.side_floats);
     for (const auto& pairs : list_.to_clear) clear(pairs, out);
@@ -76,8 +78,9 @@ class Cpu {
     });
   }
 
-  void mass(const sdk::Step&, const kvasir_attn_in& in, const kvasir_attn_mass& out) {
-    plan_mass(in, out);
+  void mass(const sdk::Step&, const kvasir_attn_in& in, const kvasir_attn_mass& views) {
+    plan_mass(in, views);
+    const Mass out{sdk::floats(views.lse, "lse"), sdk::floats(views.value, "mass"), views.width};
     const auto node = [&](uint64_t i) {
       return placement_->group_of(mass_tasks_[i].row->kv_head, 0, 1);
     };
@@ -86,6 +89,15 @@ class Cpu {
   }
 
  private:
+  struct Out {
+    float* o;    // [rows][n_q_heads][v_dim]
+    float* lse;  // [rows][n_q_heads]
+  };
+  struct Mass {
+    const float* lse;  // [rows][n_q_heads]
+    float* value;      // [keys][width]
+    uint32_t width;
+  };
   struct Worker {
     KeyRows keys;
     std::vector<float> slice, run;  // results of a later slice, of a second run of element types
@@ -166,14 +178,14 @@ class Cpu {
     return compact(memory.data(), n_q);
   }
   template <class Work>  // a Task or a Merge
-  Target target(const Work& work, uint64_t side, const kvasir_attn_out& out) {
+  Target target(const Work& work, uint64_t side, const Out& out) {
     if (side != attention::kDirect) return compact(side_.data() + side, work.n_q);
     const size_t head = first_head(work.q_begin, work.kv_head);
     return {out.o + head * geometry_->v_dim, out.lse + head,
             size_t{geometry_->n_q_heads} * geometry_->v_dim, geometry_->n_q_heads};
   }
 
-  void clear(const attention::TaskList::Pairs& pairs, const kvasir_attn_out& out) const {
+  void clear(const attention::TaskList::Pairs& pairs, const Out& out) const {
     for (uint32_t q = pairs.q_begin; q < pairs.q_begin + pairs.n_q; ++q) {
       const size_t head = first_head(q, pairs.kv_head);
       std::fill_n(out.o + head * geometry_->v_dim, geometry_->group_size() * geometry_->v_dim,
@@ -183,7 +195,7 @@ class Cpu {
   }
 
   // Slice by slice, each merged at once.
-  void attend(const Task& task, const kvasir_attn_out& out, uint32_t worker) {
+  void attend(const Task& task, const Out& out, uint32_t worker) {
     const Target to = target(task, task.side, out);
     uint64_t begin = task.item_begin;
     do {
@@ -203,7 +215,7 @@ class Cpu {
   void attend_slice(const Task& task, uint64_t begin, uint64_t end, const Target& to,
                     uint32_t worker) {
     Worker& w = workers_[worker];
-    const uint32_t* q_pos = task.part->q_pos + task.q_begin;
+    const uint32_t* q_pos = attention::positions_of(*task.part) + task.q_begin;
     w.keys.build(*geometry_, *task.part, task.kv_head, begin, end,
                  task.prefill ? std::nullopt : std::optional(*q_pos));
     if (w.keys.runs().empty()) return attend_run(task, {}, {}, to, worker);
@@ -236,7 +248,8 @@ class Cpu {
     tile.q_stride = static_cast<size_t>(task.part->q.stride[0]) / sizeof(float);
     tile.o_stride = to.o_stride;
     tile.lse_stride = to.lse_stride;
-    tile.mask = {task.part->q_pos + task.q_begin, task.part->dist_min, task.part->dist_max};
+    tile.mask = {attention::positions_of(*task.part) + task.q_begin, task.part->dist_min,
+                 task.part->dist_max};
     const Memory memory(host_, worker, kernels::attention_prefill_scratch_bytes(shape, task.n_q));
     kernels::attention_prefill(shape, tile, rows, memory.get());
   }
@@ -252,7 +265,7 @@ class Cpu {
     }
   }
 
-  void merge(const Merge& m, const kvasir_attn_out& out) {
+  void merge(const Merge& m, const Out& out) {
     merge_rows(target(m, m.from, out), m.n_q, target(m, m.into, out));
   }
 
@@ -287,7 +300,7 @@ class Cpu {
     }
   }
 
-  void add_mass(const MassTask& task, const kvasir_attn_mass& out, uint32_t worker) {
+  void add_mass(const MassTask& task, const Mass& out, uint32_t worker) {
     Worker& w = workers_[worker];
     const kvasir_attn_row& row = *task.row;
     w.keys.build(*geometry_, *task.part, row.kv_head, task.item_begin, task.item_end, {});
@@ -299,7 +312,8 @@ class Cpu {
     queries.n_q = row.n_q;
     queries.q_stride = static_cast<size_t>(task.part->q.stride[0]) / sizeof(float);
     queries.lse_stride = geometry_->n_q_heads;
-    queries.mask = {task.part->q_pos + row.q_begin, task.part->dist_min, task.part->dist_max};
+    queries.mask = {attention::positions_of(*task.part) + row.q_begin, task.part->dist_min,
+                    task.part->dist_max};
     for (const KeyRows::Run& run : w.keys.runs()) {
       const kernels::AttentionShape shape = kernel_shape(run);
       const Memory memory(host_, worker, kernels::attention_mass_scratch_bytes(shape, row.n_q));

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "plugins/sdk/error.h"
+#include "plugins/sdk/view.h"
 
 namespace kvasir::attention {
 namespace {
@@ -34,9 +35,12 @@ void check_part(const Geometry& g, const kvasir_attn_part& part) {
   const auto head_bytes = static_cast<int64_t>(g.head_dim * sizeof(float));
   const bool shaped = part.q.rank == 3 && part.q.dtype == KVASIR_DTYPE_F32 &&
                       part.q.shape[1] == g.n_q_heads && part.q.shape[2] == g.head_dim &&
-                      part.q.stride[1] == head_bytes && part.q.mem_kind != KVASIR_MEM_DEVICE;
+                      part.q.stride[1] == head_bytes && part.q.mem_kind <= KVASIR_MEM_PINNED;
   if (!shaped) {
     sdk::fail_invalid("q must be f32 [rows][n_q_heads][head_dim] in host memory, heads contiguous");
+  }
+  if (!sdk::positions(part.q_pos, "q_pos") && part.q.shape[0] != 0) {
+    sdk::fail_invalid("a part without q_pos");
   }
   if (part.log_weight && part.weight_width > 1 && part.weight_width != g.group_size()) {
     sdk::fail_invalid("weight_width " + std::to_string(part.weight_width) +

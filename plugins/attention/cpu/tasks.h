@@ -75,5 +75,9 @@ inline sdk::Strided<const kvasir_attn_part> parts_of(const kvasir_attn_in& in) {
 inline sdk::Strided<const kvasir_attn_row> rows_of(const kvasir_attn_part& part) {
   return {part.rows, part.n_rows, part.row_size};
 }
+// Of a part that the planner has checked.
+inline const uint32_t* positions_of(const kvasir_attn_part& part) {
+  return static_cast<const uint32_t*>(part.q_pos.data);
+}
 
 }  // namespace kvasir::attention

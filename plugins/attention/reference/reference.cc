@@ -11,6 +11,7 @@
 #include "kernels/reference/attention.h"
 #include "plugins/sdk/element_type.h"
 #include "plugins/sdk/plugin.h"
+#include "plugins/sdk/view.h"
 
 namespace {
 using namespace kvasir;
@@ -58,24 +59,42 @@ class Reference {
 
   void plan(const kvasir_attn_shape&, kvasir_attn_plan& out) { out.scratch_bytes = 0; }
 
-  void run(const sdk::Step&, const kvasir_attn_in& in, kvasir_attn_out& out) {
+  void run(const sdk::Step&, const kvasir_attn_in& in, kvasir_attn_out& views) {
+    const Out out{sdk::floats(views.o, "o"), sdk::floats(views.lse, "lse")};
+    check(in);
     host_.parallel_for(geometry_.n_kv_heads, 1, [&](uint64_t begin, uint64_t end, uint32_t) {
       for (auto head = static_cast<uint32_t>(begin); head < end; ++head) run_head(head, in, out);
     });
   }
 
   void mass(const sdk::Step&, const kvasir_attn_in& in, const kvasir_attn_mass& out) {
+    check(in);
+    float* const value = sdk::floats(out.value, "mass");
+    const float* const lse = sdk::floats(out.lse, "lse");
     uint64_t row_index = 0;
     for (const kvasir_attn_part& part : Parts(in.parts, in.n_parts, in.part_size)) {
       for (const kvasir_attn_row& row : Rows(part.rows, part.n_rows, part.row_size)) {
         const uint64_t first = out.row_offsets[row_index];
         const uint64_t n = out.row_offsets[++row_index] - first;
-        mass_row(part, row, n, out, out.value + first * out.width);
+        mass_row(part, row, n, out.width, lse, value + first * out.width);
       }
     }
   }
 
  private:
+  struct Out {
+    float* o;    // [rows][n_q_heads][v_dim]
+    float* lse;  // [rows][n_q_heads]
+  };
+
+  static void check(const kvasir_attn_in& in) {
+    for (const kvasir_attn_part& part : Parts(in.parts, in.n_parts, in.part_size)) {
+      if (part.q.mem_kind > KVASIR_MEM_PINNED)
+        sdk::fail_invalid("q lies in memory that this plugin cannot read or write");
+      sdk::positions(part.q_pos, "q_pos");
+    }
+  }
+
   uint32_t group_size() const { return geometry_.n_q_heads / geometry_.n_kv_heads; }
 
   // ---- the keys of a row, one by one, in the order mass() numbers them ----
@@ -128,7 +147,8 @@ class Reference {
   // ---- one query head against one key ----
 
   static bool sees(const kvasir_attn_part& part, uint32_t query, const Key& key) {
-    const int64_t distance = int64_t{part.q_pos[query]} - int64_t{key.pos};
+    const int64_t distance =
+        int64_t{static_cast<const uint32_t*>(part.q_pos.data)[query]} - int64_t{key.pos};
     if (distance < 0 || distance < int64_t{part.dist_min}) return false;
     return part.dist_max == UINT32_MAX || distance < int64_t{part.dist_max};
   }
@@ -186,7 +206,7 @@ class Reference {
     return state;
   }
 
-  void run_head(uint32_t kv_head, const kvasir_attn_in& in, const kvasir_attn_out& out) const {
+  void run_head(uint32_t kv_head, const kvasir_attn_in& in, const Out& out) const {
     std::vector<State> states;  // [query][head of the group]
     for (const kvasir_attn_part& part : Parts(in.parts, in.n_parts, in.part_size)) {
       for (const kvasir_attn_row& row : Rows(part.rows, part.n_rows, part.row_size)) {
@@ -218,7 +238,7 @@ class Reference {
     }
   }
 
-  void store(const State& state, size_t index, uint32_t kv_head, const kvasir_attn_out& out) const {
+  void store(const State& state, size_t index, uint32_t kv_head, const Out& out) const {
     const size_t query = index / group_size();
     const size_t q_head = size_t{kv_head} * group_size() + index % group_size();
     const size_t at = query * geometry_.n_q_heads + q_head;
@@ -231,19 +251,19 @@ class Reference {
   // ---- mass ----
 
   void mass_row(const kvasir_attn_part& part, const kvasir_attn_row& row, uint64_t n,
-                const kvasir_attn_mass& out, float* value) const {
+                uint32_t width, const float* row_lse, float* value) const {
     const std::vector<Key> row_keys = keys(part, row);
     if (row_keys.size() != n) sdk::fail_invalid("mass: row_offsets do not fit the keys of a row");
-    std::vector<double> sum(n * out.width, 0.0);
+    std::vector<double> sum(n * width, 0.0);
     for (uint32_t i = 0; i < row.n_q * group_size(); ++i) {
       const uint32_t query = row.q_begin + i / group_size();
       const uint32_t g = i % group_size();
       const uint32_t q_head = row.kv_head * group_size() + g;
-      const double lse = out.lse[size_t{query} * geometry_.n_q_heads + q_head];
+      const double lse = row_lse[size_t{query} * geometry_.n_q_heads + q_head];
       if (lse == kMinusInfinity) continue;
       for (size_t k = 0; k < n; ++k) {
         const double x = logit(part, query, q_head, row_keys[k]);
-        sum[k * out.width + (out.width == 1 ? 0 : g)] += std::exp(x - lse);
+        sum[k * width + (width == 1 ? 0 : g)] += std::exp(x - lse);
       }
     }
     for (size_t i = 0; i < sum.size(); ++i) value[i] = static_cast<float>(sum[i]);

@@ -106,6 +106,9 @@ class Dynamic : public sdk::BlockRepresentative<dynamic::AttendedKeys>,
   }
 
  private:
+  static const float* mass_of(const kvasir_update_item& item) {
+    return sdk::floats(*item.mass, "attention mass of a block");
+  }
   uint64_t sums_per_head() const { return uint64_t{group_size()} * block_size_; }
 
   void update_prompt(const sdk::Step& step, const sdk::UpdateItems& items) {
@@ -115,7 +118,7 @@ class Dynamic : public sdk::BlockRepresentative<dynamic::AttendedKeys>,
       const kvasir_step_row& row = step.row(item.row);
       Pending::Layer& pending = pending_of(row, step.layer());
       const bool last = row.kv_len == row.prompt_end;
-      const float* mass = item.mass;
+      const float* mass = mass_of(item);
       if (!last || pending.blocks.count(item.block)) mass = add(pending, item).data();
       if (last && item.n_tokens == block_size_) ready.emplace_back(&item, mass);
     }
@@ -134,9 +137,10 @@ class Dynamic : public sdk::BlockRepresentative<dynamic::AttendedKeys>,
   const std::vector<float>& add(Pending::Layer& pending, const kvasir_update_item& item) const {
     std::vector<float>& sums = pending.blocks[item.block];
     sums.resize(uint64_t{n_q_heads()} * block_size_);
+    const float* mass = mass_of(item);
     for (uint32_t head = 0; head < n_q_heads(); ++head)
       for (uint32_t t = 0; t < item.n_tokens; ++t)
-        sums[uint64_t{head} * block_size_ + t] += item.mass[uint64_t{head} * item.n_tokens + t];
+        sums[uint64_t{head} * block_size_ + t] += mass[uint64_t{head} * item.n_tokens + t];
     return sums;
   }
 
@@ -154,7 +158,7 @@ class Dynamic : public sdk::BlockRepresentative<dynamic::AttendedKeys>,
       auto* sums = reinterpret_cast<float*>(step.open_record(item.row, kv_head, item.block));
       if (!sums) return;
       if (item.mass) {
-        const float* mass = item.mass + uint64_t{kv_head} * group_size() * item.n_tokens;
+        const float* mass = mass_of(item) + uint64_t{kv_head} * group_size() * item.n_tokens;
         for (uint32_t g = 0; g < group_size(); ++g)
           for (uint32_t t = 0; t < item.n_tokens; ++t)
             sums[g * block_size_ + t] += mass[g * item.n_tokens + t];

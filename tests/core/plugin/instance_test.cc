@@ -240,6 +240,9 @@ TEST_CASE("a storage's answers are checked as they come back") {
   check_says(failure_of([&] { f.storage("formats.type").formats(); }), {"unknown element type"});
   check_says(failure_of([&] { f.storage("formats.stride").formats(); }), {"stride", "alignment"});
   check_says(failure_of([&] { f.storage("formats.endless").formats(); }), {"room for"});
+  check_says(failure_of([&] { f.storage("formats.memory").formats(); }), {"kind of memory"});
+  check_says(failure_of([&] { f.storage("formats.device").formats(); }),
+             {"device memory without write_rows()", "load_rows()"});
   const auto acquire = [&](const char* fault) {
     return failure_of([&] { f.storage(fault).acquire({key}, KVASIR_ACQUIRE_READ, &lease); });
   };
@@ -295,7 +298,8 @@ TEST_CASE("a backend reaches pool, scratch and log; nested regions are refused")
   kvasir_step_row row{};
   const kvasir_step step = step_of_layer(0, row);
   float lse[2] = {};
-  kvasir_attn_out out{sizeof(out), 0, nullptr, lse};
+  kvasir_attn_out out{sizeof(out), 0, {}, {}};
+  out.lse.data = lse;
   CHECK(a.run(step, {}, out) == KVASIR_OK);
   CHECK(lse[0] == 999 * 1000 / 2);
   CHECK(lse[1] == 10);

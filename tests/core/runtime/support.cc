@@ -100,8 +100,9 @@ struct Plugins {
   static PluginSearch search() {
     const std::string root = KVASIR_BINARY_DIR;
     PluginSearch result;
-    result.levels.push_back(
-        {"tests", {root + "/plugins", root + "/test-plugins/fake", root + "/test-plugins/task"}});
+    result.levels.push_back({"tests",
+                             {root + "/plugins", root + "/test-plugins/fake",
+                              root + "/test-plugins/device", root + "/test-plugins/task"}});
     return result;
   }
 };

@@ -13,6 +13,7 @@
 
 #include "kernels/convert.h"
 #include "plugins/sdk/element_type.h"
+#include "plugins/sdk/view.h"
 #include "tests/support/plugin_instance.h"
 #include "tests/support/step_data.h"
 
@@ -110,7 +111,8 @@ struct AttentionCase {
     part.row_size = sizeof(kvasir_attn_row);
     part.lease_size = sizeof(kvasir_lease);
     part.dist_max = UINT32_MAX;
-    part.q_pos = numbers.emplace_back(positions).data();
+    part.q_pos = sdk::host_view(numbers.emplace_back(positions).data(), {positions.size()},
+                                KVASIR_DTYPE_U32);
     const auto head_bytes = static_cast<int64_t>(geometry.head_dim * sizeof(float));
     part.q.struct_size = sizeof part.q;
     part.q.dtype = KVASIR_DTYPE_F32;
@@ -172,7 +174,10 @@ inline AttentionResult run(Attention& backend, AttentionCase& c) {
   r.o.assign(heads * c.geometry.v_dim, kUntouched);
   r.lse.assign(heads, kUntouched);
   const kvasir_attn_in in = c.input();
-  kvasir_attn_out out{sizeof(kvasir_attn_out), 0, r.o.data(), r.lse.data()};
+  kvasir_attn_out out{
+      sizeof(kvasir_attn_out), 0,
+      sdk::host_view(r.o.data(), {c.n_queries, c.geometry.n_q_heads, c.geometry.v_dim}),
+      sdk::host_view(r.lse.data(), {c.n_queries, c.geometry.n_q_heads})};
   kvasir_step step{};
   step.struct_size = sizeof step;
   step.row_size = sizeof(kvasir_step_row);
@@ -204,7 +209,9 @@ inline std::vector<float> mass(Attention& backend, AttentionCase& c, const std::
   const auto offsets = key_offsets(c);
   std::vector<float> value(offsets.back() * width, kUntouched);
   const kvasir_attn_in in = c.input();
-  const kvasir_attn_mass out{sizeof out, width, offsets.data(), lse.data(), value.data()};
+  const kvasir_attn_mass out{sizeof out, width, offsets.data(),
+                             sdk::host_view(lse.data(), {c.n_queries, c.geometry.n_q_heads}),
+                             sdk::host_view(value.data(), {offsets.back(), width})};
   kvasir_step step{};
   step.struct_size = sizeof step;
   const kvasir_status status = backend->mass(backend.self(), &step, &in, &out, backend.err());

@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <limits>
 
+#include "plugins/sdk/view.h"
 #include "tests/plugins/fakes/fake.h"
 #include "tests/plugins/fakes/inner_backend.h"
 
@@ -42,9 +43,10 @@ class BadAttention : private InnerBackend {
     if (fault == "error_no_text") return KVASIR_ERR_INTERNAL;
     if (fault == "untouched") return KVASIR_OK;
     InnerBackend::run(step, in, out);
-    if (fault == "nan") out.o[0] = std::numeric_limits<float>::quiet_NaN();
-    if (fault == "inf") out.o[g_.v_dim - 1] = std::numeric_limits<float>::infinity();
-    if (fault == "nan_lse") out.lse[0] = std::numeric_limits<float>::quiet_NaN();
+    float* const o = sdk::floats(out.o, "o");
+    if (fault == "nan") o[0] = std::numeric_limits<float>::quiet_NaN();
+    if (fault == "inf") o[g_.v_dim - 1] = std::numeric_limits<float>::infinity();
+    if (fault == "nan_lse") *sdk::floats(out.lse, "lse") = std::numeric_limits<float>::quiet_NaN();
     return KVASIR_OK;
   }
 

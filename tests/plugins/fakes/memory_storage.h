@@ -32,8 +32,16 @@ class MemoryStorage {
     n = 1;
     if (capacity < 1) throw sdk::Error(KVASIR_ERR_CAPACITY, "one format");
     const uint64_t k = g_.head_dim * sizeof(float), v = g_.v_dim * sizeof(float);
-    out[0] = {sizeof out[0],     KVASIR_DTYPE_F32, KVASIR_DTYPE_F32, KVASIR_MEM_HOST, k, v,
-              k * g_.block_size, v * g_.block_size};
+    out[0] = {sizeof out[0],
+              KVASIR_DTYPE_F32,
+              KVASIR_DTYPE_F32,
+              KVASIR_MEM_HOST,
+              k,
+              v,
+              k * g_.block_size,
+              v * g_.block_size,
+              0,
+              0};
   }
   void acquire(const sdk::BlockKeys& keys, uint32_t mode, const sdk::Leases& out) {
     for (uint64_t i = 0; i < keys.size(); ++i) {

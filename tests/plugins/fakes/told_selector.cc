@@ -1,6 +1,7 @@
 // A selector that keeps everything and writes down what it is told, in observe() and update()
 // (calls.h); the options say what it asks for.
 // SPDX-License-Identifier: Apache-2.0
+#include "plugins/sdk/view.h"
 #include "tests/plugins/fakes/calls.h"
 #include "tests/plugins/fakes/fake.h"
 
@@ -58,7 +59,8 @@ class ToldSelector {
     call.n_queries.assign(mass.n_queries, mass.n_queries + step.n_rows());
     call.offsets.assign(mass.row_offsets, mass.row_offsets + mass.n_rows + 1);
     call.index.assign(mass.index, mass.index + call.offsets.back());
-    if (mass.value) call.value.assign(mass.value, mass.value + call.offsets.back());
+    if (const float* value = sdk::floats(mass.value, "mass"))
+      call.value.assign(value, value + call.offsets.back());
   }
   void update(const sdk::Step& step, const sdk::UpdateItems& items) {
     RecordedCall& call = note(calls_, RecordedCall::kUpdate, step);

@@ -1,10 +1,12 @@
 // dynamic against plain loops in double: which keys it keeps, when, and how it scores them.
 // SPDX-License-Identifier: Apache-2.0
+#include <deque>
 #include <numeric>
 
 #include "tests/plugins/representative/scene.h"
 
 namespace {
+using namespace kvasir;
 using namespace kvasir::test;
 
 // 4 query heads over 2 kv heads. Mass of one block: [q_head][token].
@@ -13,13 +15,15 @@ using Mass = std::vector<std::vector<double>>;
 struct DynamicScene : Scene {
   using Scene::Scene;
   std::vector<std::vector<float>> buffers;
+  std::deque<kvasir_view> views;
 
   kvasir_update_item mass_item(uint32_t block, const Mass& mass, uint32_t flags = 0) {
     auto& flat = buffers.emplace_back();
     for (const auto& head : mass)
       for (const double m : head) flat.push_back(static_cast<float>(m));
     const uint32_t n = n_tokens[block];
-    return {0, block, n, 0, n, KVASIR_ITEM_MASS | flags, &leases[block], flat.data()};
+    const kvasir_view& view = views.emplace_back(sdk::host_view(flat.data(), {mass.size(), n}));
+    return {0, block, n, 0, n, KVASIR_ITEM_MASS | flags, &leases[block], &view};
   }
   void start(Representative& plugin) {
     prepare(plugin);

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <random>
 
+#include "plugins/sdk/view.h"
 #include "tests/support/plugin_instance.h"
 #include "tests/support/slab.h"
 #include "tests/support/step_data.h"
@@ -153,7 +154,8 @@ struct Scene {
     std::vector<uint64_t> offsets;
     for (uint32_t h = 0; h <= geometry.n_q_heads; ++h) offsets.push_back(h * n);
     std::vector<float> value(geometry.n_q_heads * n, 12345.0f);
-    kvasir_score_out out{sizeof out, 0, offsets.data(), value.data()};
+    kvasir_score_out out{sizeof out, 0, offsets.data(),
+                         sdk::host_view(value.data(), {value.size()})};
     REQUIRE_MESSAGE(plugin->score(plugin.self(), &step, &in, &out, plugin.err()) == KVASIR_OK,
                     plugin.text());
     std::vector<std::vector<float>> rows;

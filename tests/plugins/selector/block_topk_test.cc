@@ -6,6 +6,7 @@
 #include <numeric>
 #include <random>
 
+#include "plugins/sdk/view.h"
 #include "tests/support/plugin_instance.h"
 #include "tests/support/step_data.h"
 
@@ -70,7 +71,7 @@ struct Scene {
     step.rows = rows.data();
     in.struct_size = sizeof in;
     in.n_score_heads = static_cast<uint32_t>(lists.size() / rows.size());
-    in.scores = scores.data();
+    in.scores = kvasir::sdk::host_view(scores.data(), {scores.size()});
     in.score_offsets = score_offsets.data();
   }
 };

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <random>
 
+#include "plugins/sdk/view.h"
 #include "tests/support/heap_bytes.h"
 #include "tests/support/plugin_instance.h"
 #include "tests/support/step_data.h"
@@ -83,7 +84,7 @@ class EvictionScene {
                            n_queries,
                            offsets.data(),
                            tokens.empty() ? nullptr : index.data(),
-                           values.data()};
+                           sdk::host_view(values.data(), {values.size()})};
     return selector->observe(selector.self(), &at(layer, when), &mass, selector.err());
   }
 

@@ -5,6 +5,7 @@
 #include <random>
 #include <set>
 
+#include "plugins/sdk/view.h"
 #include "tests/support/plugin_instance.h"
 #include "tests/support/step_data.h"
 
@@ -67,7 +68,7 @@ void observe(Selector& selector, const Prompt& p, uint32_t layer, const std::vec
   mass.unit = KVASIR_UNIT_TOKEN;
   mass.n_rows = static_cast<uint32_t>(heads.size());
   mass.row_offsets = offsets.data();
-  mass.value = value.data();
+  mass.value = kvasir::sdk::host_view(value.data(), {value.size()});
   REQUIRE(selector->observe(selector.self(), &call.step, &mass, selector.err()) == KVASIR_OK);
 }
 

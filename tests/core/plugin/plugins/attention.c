@@ -41,7 +41,7 @@ static kvasir_status att_plan(void* self, const kvasir_attn_shape* shape, kvasir
   out->scratch_bytes = shape->max_queries * shape->max_keys;
   return KVASIR_OK;
 }
-/* out->lse[0]: the sum of 0 .. 999; lse[1]: how many nested regions were refused. */
+/* lse[0]: the sum of 0 .. 999; lse[1]: how many nested regions were refused. */
 static kvasir_status att_run(void* self, const kvasir_step* step, const kvasir_attn_in* in,
                              kvasir_attn_out* out, kvasir_err* err) {
   (void)step, (void)in;
@@ -52,9 +52,10 @@ static kvasir_status att_run(void* self, const kvasir_step* step, const kvasir_a
   if (a->pool->parallel_for(a->pool->self, 1000, 100, sum, &task) != 0) {
     return kvasir_fail(err, KVASIR_ERR_INTERNAL, "refused");
   }
-  out->lse[0] = 0;
-  for (int i = 0; i < 256; ++i) out->lse[0] += (float)task.sums[i];
-  out->lse[1] = (float)task.refused;
+  float* lse = out->lse.data;
+  lse[0] = 0;
+  for (int i = 0; i < 256; ++i) lse[0] += (float)task.sums[i];
+  lse[1] = (float)task.refused;
   a->log->write(a->log->self, 99, TEST_ID, "two\nlines");
   a->log->write(a->log->self, KVASIR_LOG_INFO, 0, 0);
   return KVASIR_OK;

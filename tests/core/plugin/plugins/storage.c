@@ -35,6 +35,9 @@ static kvasir_status sto_formats(void* self, kvasir_kv_format* out, uint32_t cap
     out[i].k_token_stride = has_fault(self, "formats.stride") && i == 9 ? 6 : 8;
     out[i].v_token_stride = 6;
     if (out[i].struct_size != sizeof out[i]) out[i].dtype_k = 99;
+    out[i].mem_kind = has_fault(self, "formats.device")   ? KVASIR_MEM_DEVICE
+                      : has_fault(self, "formats.memory") ? 77
+                                                          : KVASIR_MEM_HOST;
   }
   return KVASIR_OK;
 }

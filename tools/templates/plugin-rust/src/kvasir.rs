@@ -130,6 +130,8 @@ pub struct Desc {
     pub needs: u64,
     pub provides: u64,
     pub dtypes: u64,
+    pub mem_kinds_read: u32,
+    pub mem_kinds_write: u32,
 }
 
 #[repr(C)]
@@ -277,7 +279,7 @@ pub struct SelectorTable {
 // Sizes of the C structs: a slip of the pen above does not compile.
 const _: () = assert!(size_of::<ErrorRecord>() == 520 && size_of::<Note>() == 652);
 const _: () = assert!(size_of::<Value>() == 40 && size_of::<OptionSchema>() == 192);
-const _: () = assert!(size_of::<OptionValue>() == 56 && size_of::<Desc>() == 112);
+const _: () = assert!(size_of::<OptionValue>() == 56 && size_of::<Desc>() == 120);
 const _: () = assert!(size_of::<Host>() == 48 && size_of::<Request>() == 16);
 const _: () = assert!(size_of::<Instance>() == 96 && size_of::<Plugin>() == 40);
 const _: () = assert!(size_of::<StepRow>() == 48 && size_of::<Step>() == 48);
@@ -353,6 +355,8 @@ impl Desc {
             needs: 0,
             provides: 0,
             dtypes: 0,
+            mem_kinds_read: 0,
+            mem_kinds_write: 0,
         }
     }
 }

@@ -1,0 +1,26 @@
+/* DRAFT plugin extension kvasir.device-memory/1, of the storage that owns a device: its memory for
+ * whatever else a run keeps there (records, queries, results). No real device has used it yet.
+ * SPDX-License-Identifier: Apache-2.0 OR MIT */
+#ifndef KVASIR_EXT_DRAFT_DEVICE_MEMORY_H
+#define KVASIR_EXT_DRAFT_DEVICE_MEMORY_H
+
+#include <kvasir/instance.h>
+
+#define KVASIR_EXT_DEVICE_MEMORY "kvasir.device-memory/1"
+
+/* self: of the instance. Everything that alloc() gave is freed before destroy(). */
+typedef struct kvasir_device_memory {
+  uint32_t struct_size;
+  int32_t device; /* goes into views of this memory */
+  /* [any] after bind; aligned to 64 bytes or more, contents undefined. OUT_OF_MEMORY when full. */
+  kvasir_status (*alloc)(void* self, uint64_t bytes, void** out, kvasir_err* err) KVASIR_NOEXCEPT;
+  void (*free)(void* self, void* data) KVASIR_NOEXCEPT; /* [any] */
+  /* [any] between views of the same type and shape, in HOST, PINNED or this memory; done on return,
+   * and after all that earlier calls have started. */
+  kvasir_status (*copy)(void* self, const kvasir_view* to, const kvasir_view* from,
+                        kvasir_err* err) KVASIR_NOEXCEPT;
+  /* [any] zero bytes, seen by all later calls. */
+  kvasir_status (*zero)(void* self, void* data, uint64_t bytes, kvasir_err* err) KVASIR_NOEXCEPT;
+} kvasir_device_memory;
+
+#endif

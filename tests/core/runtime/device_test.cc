@@ -1,0 +1,284 @@
+// Blocks, records, scores and attention on a device whose memory the core cannot touch: the numbers
+// of the same plugins in host memory, and a sentence for what cannot work together.
+// SPDX-License-Identifier: Apache-2.0
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <climits>
+#include <cstdio>
+#include <cstdlib>
+#include <optional>
+
+#include "tests/core/runtime/support.h"
+#include "tests/support/effort.h"
+
+namespace {
+using namespace kvasir;
+using namespace kvasir::test;
+
+const std::string kCache =
+    "[cache]\nblock_size = 8\nsink_tokens = 8\nwindow_tokens = 16\nchunk_size = 23\n";
+const std::string kDense = "[selector]\nplugin = 'dense'\n";
+
+std::string device_storage(const std::string& more = "") {
+  return "[storage]\nplugin = 'kvasir.test.device_storage'\n" + more;
+}
+std::string device_attention(const std::string& inner = "reference") {
+  return "[attention]\nplugin = 'kvasir.test.device_attention'\ninner = '" + inner + "'\n";
+}
+std::string host(const std::string& attention = "reference", const std::string& type = "f32") {
+  return "[storage]\nplugin = 'dram'\ntype_k = '" + type + "'\ntype_v = '" + type +
+         "'\n[attention]\nplugin = '" + attention + "'\n";
+}
+
+// A touch of the device's pages from outside ends the process, with a name.
+constexpr int kTouched = 42;
+uint64_t device_begin = 0, device_end = 0;
+
+void on_fault(int number, siginfo_t* info, void*) {
+  const auto at = reinterpret_cast<uint64_t>(info->si_addr);
+  if (at < device_begin || at >= device_end) {
+    signal(number, SIG_DFL);
+    return;  // the instruction faults again
+  }
+  const char text[] = "the core touched device memory outside of a device plugin's call\n";
+  if (write(STDERR_FILENO, text, sizeof text - 1) < 0) _exit(1);
+  _exit(kTouched);
+}
+
+std::unique_ptr<Engine> engine_of(Bench& bench, const std::string& toml) {
+  EngineOptions options;
+  options.max_sequences = 4;
+  return bench.engine(kCache + toml, options);
+}
+
+class TouchGuard {
+ public:
+  explicit TouchGuard(const Engine& engine) {
+    const Instance& storage = *engine.pipeline().storage;
+    device_begin = static_cast<uint64_t>(probe(storage, 0));
+    device_end = device_begin + static_cast<uint64_t>(probe(storage, 1));
+    struct sigaction action {};
+    action.sa_sigaction = on_fault;
+    action.sa_flags = SA_SIGINFO;
+    sigaction(SIGSEGV, &action, &before_);
+  }
+  ~TouchGuard() { sigaction(SIGSEGV, &before_, nullptr); }
+  TouchGuard(const TouchGuard&) = delete;
+
+ private:
+  struct sigaction before_ {};
+};
+
+using Numbers = std::vector<std::vector<float>>;
+
+// Several chunks, a batch, a fork, a cut where nothing was evicted, a second prompt, save and load.
+Numbers story(Engine& engine, bool can_cut) {
+  Numbers out;
+  const auto a = engine.open(), b = engine.open();
+  out.push_back(prefill(engine, a, some_tokens(131, 1)));
+  out.push_back(prefill(engine, b, some_tokens(58, 2)));
+  for (TokenId token = 0; token < 12; ++token) {
+    out.emplace_back(600);
+    engine.decode(std::vector<Engine::DecodeItem>{{a, token}, {b, token}}, out.back());
+  }
+  const auto c = engine.fork(a);
+  for (TokenId token = 20; token < 30; ++token) {
+    out.push_back(decode(engine, c, token));
+    out.push_back(decode(engine, a, token + 50));
+  }
+  if (can_cut) {
+    engine.truncate(c, 140);
+    out.push_back(decode(engine, c, 7));
+    engine.truncate(c, 85);  // inside a sealed block
+    out.push_back(decode(engine, c, 8));
+  }
+  engine.close(b);
+  out.push_back(prefill(engine, c, some_tokens(40, 3)));
+  const auto d = engine.load(engine.save(c), "saved");
+  for (TokenId token = 40; token < 52; ++token) {
+    out.push_back(decode(engine, d, token));
+    REQUIRE(out.back() == decode(engine, c, token));
+  }
+  for (const auto seq : {a, c, d}) engine.close(seq);
+  return out;
+}
+
+struct Strategy {
+  std::string name;
+  std::string on_host, on_device;  // selector and representative
+  bool can_cut = true;
+};
+const std::string kTopK = "[selector]\nplugin = 'block_topk'\nbudget_tokens = 24\n";
+const std::string kDeviceTopK =
+    "[selector]\nplugin = 'kvasir.test.device_selector'\nbudget_tokens = 24\n";
+std::string records(const std::string& inner, bool on_device) {
+  if (!on_device) return "[representative]\nplugin = '" + inner + "'\n";
+  return "[representative]\nplugin = 'kvasir.test.device_representative'\ninner = '" + inner +
+         "'\n";
+}
+const Strategy kStrategies[] = {
+    {"dense", kDense, kDense},
+    {"streaming", "[selector]\nplugin = 'streaming'\n", "[selector]\nplugin = 'streaming'\n"},
+    {"block_topk, scores on the device", kTopK + records("minmax", false),
+     kTopK + records("minmax", true)},
+    {"block_topk, selection on the device", kTopK + records("mean", false),
+     kDeviceTopK + records("mean", true)},
+    {"snapkv", "[selector]\nplugin = 'snapkv'\nbudget_tokens = 30\n",
+     "[selector]\nplugin = 'snapkv'\nbudget_tokens = 30\n", false},
+    {"h2o", "[selector]\nplugin = 'h2o'\nbudget_tokens = 20\n",
+     "[selector]\nplugin = 'h2o'\nbudget_tokens = 20\n", false},
+};
+
+std::string refusal_of(const std::string& toml) {
+  Bench bench;
+  try {
+    engine_of(bench, toml);
+  } catch (const Error& e) {
+    return e.kind() == ErrorKind::kInput ? e.what()
+                                         : std::string("not an input error: ") + e.what();
+  }
+  return "accepted";
+}
+
+}  // namespace
+
+TEST_SUITE_BEGIN("core/runtime/device");
+
+TEST_CASE("a device gives the numbers of host memory, bit for bit, and no byte of it is touched") {
+  for (const Strategy& s : kStrategies)
+    for (const std::string type : {"f32", "f16", "q8_0"}) {
+      if (few_cases() && type != "f32" && s.name != "dense" && s.name != "snapkv") continue;
+      CAPTURE(s.name);
+      CAPTURE(type);
+      Bench bench(8, 2, 32);
+      const auto expected = engine_of(bench, s.on_host + host("reference", type));
+      const auto engine = engine_of(
+          bench, s.on_device + device_storage("type = '" + type + "'\n") + device_attention());
+      const TouchGuard guard(*engine);
+      CHECK(story(*engine, s.can_cut) == story(*expected, s.can_cut));
+      CHECK(bench.log.empty());
+      CHECK(engine->decode_engagement().fallbacks == 0);
+      CHECK(engine->decode_engagement().tokens_attended ==
+            expected->decode_engagement().tokens_attended);
+      CHECK(engine->decode_engagement().device_copy_bytes > 0);
+      CHECK(expected->decode_engagement().device_copy_bytes == 0);
+      const Instance& storage = *engine->pipeline().storage;
+      CHECK(probe(storage, 2) == 0);  // all blocks were dropped
+      const bool packs = !s.can_cut;  // far more rows than the open blocks of forks and cuts
+      CHECK((probe(storage, 4) > 3 * 2 * 8 * 4) == packs);
+      CHECK(probe(storage, 4) > 0);
+    }
+}
+
+TEST_CASE("so does the arithmetic of cpu") {
+  for (const Strategy& s : kStrategies) {
+    CAPTURE(s.name);
+    Bench bench;
+    const auto expected = engine_of(bench, s.on_host + host("cpu"));
+    const auto engine = engine_of(bench, s.on_device + device_storage() + device_attention("cpu"));
+    const TouchGuard guard(*engine);
+    const Numbers a = story(*engine, s.can_cut), b = story(*expected, s.can_cut);
+    REQUIRE(a.size() == b.size());
+    for (size_t i = 0; i < a.size(); ++i) CHECK(max_difference(a[i], b[i]) <= 1e-5 * largest(b[i]));
+  }
+}
+
+TEST_CASE("every copied byte of a decode step is counted") {
+  Bench bench;  // 3 layers, 8 query heads, 2 kv heads, 16 wide, f32
+  const auto engine = engine_of(bench, kDense + device_storage() + device_attention());
+  const auto seq = engine->open();
+  prefill(*engine, seq, some_tokens(50));
+  engine->reset_engagement();
+  decode(*engine, seq, 5);
+  const uint64_t rows = 2 * (16 + 16) * 4, q = 8 * 16 * 4, q_pos = 4, o = 8 * 16 * 4, lse = 8 * 4;
+  CHECK(engine->decode_engagement().device_copy_bytes == 3 * (rows + q + q_pos + o + lse));
+}
+
+TEST_CASE("what a run took of the device it gives back") {
+  Bench bench;
+  const auto left = [&] {
+    const auto engine = engine_of(bench, kDense + device_storage() + device_attention());
+    return probe(*engine->pipeline().storage, 3);
+  };
+  const double before = left();
+  for (const Strategy& s : kStrategies) {
+    const auto engine = engine_of(bench, s.on_device + device_storage() + device_attention());
+    const auto seq = engine->open();
+    prefill(*engine, seq, some_tokens(70));
+    decode(*engine, engine->fork(seq), 3);
+    CHECK(probe(*engine->pipeline().storage, 3) > before);
+  }
+  CHECK(left() == before);
+}
+
+TEST_CASE("what cannot work together is refused with a sentence that names both and the remedy") {
+  const std::string held = "; kvasir.test.device_storage holds them in device memory: take ";
+  const std::string on_device = device_storage() + device_attention();
+  CHECK(refusal_of(kDense + device_storage() + "[attention]\nplugin = 'cpu'\n") ==
+        "kvasir.cpu reads K and V in host memory" + held +
+            "an attention backend that reads device memory, or a storage that holds blocks in host "
+            "memory");
+  CHECK(refusal_of(kTopK + records("minmax", false) + on_device) ==
+        "kvasir.minmax reads K and V in host memory" + held +
+            "a representative that reads device memory, or a storage that holds blocks in host "
+            "memory");
+  for (const std::string name : {"oracle", "magicpig", "infinigen"}) {
+    CAPTURE(name);
+    CHECK(refusal_of("[selector]\nplugin = '" + name + "'\nbudget_tokens = 16\n" + on_device) ==
+          "kvasir." + name + " reads K and V in host memory" + held +
+              "a selector that needs no keys, or one that reads device memory, or a storage that "
+              "holds blocks in host memory");
+  }
+  CHECK(refusal_of(kDense + device_attention()) ==
+        "kvasir.test.device_attention reads K and V in device memory; kvasir.dram holds them in "
+        "host memory: take an attention backend that reads host memory, or a storage that holds "
+        "blocks in device memory");
+  CHECK(refusal_of(kTopK + records("minmax", true)) ==
+        "kvasir.test.device_representative reads K and V in device memory; kvasir.dram holds them "
+        "in host memory: take a representative that reads host memory, or a storage that holds "
+        "blocks in device memory");
+  CHECK(refusal_of(kDeviceTopK + records("minmax", false)) ==
+        "kvasir.test.device_selector reads device memory only, and storage kvasir.dram gives none "
+        "(it has no kvasir.device-memory/1): take the storage of that device");
+  CHECK(refusal_of("[selector]\nplugin = 'infllm'\ntopk = 3\n[representative]\nplugin = "
+                   "'kvasir.test.device_representative'\n" +
+                   on_device)
+            .starts_with("kvasir.infllm needs keys that are stored before RoPE, which the host "
+                         "turns as they are attended; kvasir.test.device_storage holds them in "
+                         "device memory: take a storage that holds blocks in host memory"));
+  const std::string slots =
+      refusal_of("positions = 'slot'\n[selector]\nplugin = 'streaming'\n" + on_device);
+  CHECK(slots.find("positions = \"slot\" needs keys that are stored before RoPE") !=
+        std::string::npos);
+}
+
+// Run by the next test in a process of its own: the storage says that its blocks are host memory.
+TEST_CASE("touching device memory" * doctest::skip()) {
+  Bench bench;
+  const auto engine = engine_of(bench, kDense + device_storage("claims_host = true\n") +
+                                           "[attention]\nplugin = 'reference'\n");
+  const TouchGuard guard(*engine);
+  const auto seq = engine->open();
+  prefill(*engine, seq, some_tokens(50));
+}
+
+TEST_CASE("a touch by the core is a fault, with its name") {
+  char self[PATH_MAX] = {};
+  REQUIRE(readlink("/proc/self/exe", self, sizeof self - 1) > 0);
+  const std::string command = std::string(self) + " -ns -tc='touching device memory' 2>&1";
+  FILE* child = popen(command.c_str(), "r");
+  REQUIRE(child != nullptr);
+  std::string text;
+  for (char part[256]; std::fgets(part, sizeof part, child);) text += part;
+  const int status = pclose(child);
+  CAPTURE(text);
+  CHECK(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == kTouched);
+  CHECK(text.find("the core touched device memory outside of a device plugin's call") !=
+        std::string::npos);
+}
+
+TEST_SUITE_END();

@@ -1,0 +1,98 @@
+// Blocks of the test device's storage: names, memory, leases. [kv_head][token][row], K of all heads
+// before V.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <map>
+
+#include "kernels/convert.h"
+#include "plugins/sdk/element_type.h"
+#include "tests/plugins/device/device_memory.h"
+#include "tests/plugins/fakes/fake.h"
+
+namespace kvasir::test {
+
+class DeviceBlocks {
+ public:
+  DeviceBlocks(const kvasir_geometry& geometry, uint32_t dtype)
+      : g_(geometry),
+        type_(sdk::element_type(dtype)),
+        k_row_(kernels::row_bytes(type_, g_.head_dim)),
+        v_row_(kernels::row_bytes(type_, g_.v_dim)) {}
+  DeviceBlocks(const DeviceBlocks&) = delete;
+  ~DeviceBlocks() {
+    for (const auto& [id, block] : blocks_) DeviceMemory::instance().free(block.data);
+  }
+
+  // Finds or, to write, makes it; FAILED when there is none.
+  kvasir_lease lease(const kvasir_block_key& key, bool to_write) {
+    uint64_t id = find(key);
+    if (!id && to_write) {
+      const uint64_t heads = key.kv_head == KVASIR_ALL_HEADS ? g_.n_kv_heads : 1;
+      void* data = DeviceMemory::instance().alloc(block_bytes(heads));
+      blocks_[id = ++last_id_] = {key, static_cast<std::byte*>(data), heads, 0};
+    }
+    kvasir_lease out{};
+    out.kv_head = key.kv_head;
+    out.state = id ? KVASIR_LEASE_RESIDENT : KVASIR_LEASE_FAILED;
+    if (!id) return out;
+    Block& block = blocks_.at(id);
+    const bool is_slice = key.kv_head != KVASIR_ALL_HEADS && block.n_heads > 1;
+    const uint64_t first = is_slice ? uint64_t{key.kv_head} * g_.block_size : 0;
+    out.lease = out.handle = id;
+    out.k = block.data + first * k_row_;
+    out.v = block.data + block.n_heads * g_.block_size * k_row_ + first * v_row_;
+    ++block.n_leases;
+    return out;
+  }
+  void release(uint64_t id) {
+    const auto found = blocks_.find(id);
+    if (found != blocks_.end() && found->second.n_leases > 0) --found->second.n_leases;
+  }
+  void drop(const kvasir_block_key& key) {
+    const uint64_t id = find(key);
+    if (!id) return;
+    DeviceMemory::instance().free(blocks_.at(id).data);
+    blocks_.erase(id);
+  }
+  uint64_t block_bytes(uint64_t n_heads) const {
+    return n_heads * g_.block_size * (k_row_ + v_row_);
+  }
+  kvasir_kv_format format(uint32_t dtype, uint32_t mem_kind) const {
+    return {
+        sizeof(kvasir_kv_format), dtype, dtype, mem_kind, k_row_, v_row_, k_row_ * g_.block_size,
+        v_row_ * g_.block_size,   0,     0};
+  }
+  uint64_t size() const { return blocks_.size(); }
+
+  // Row of K or V of a lease that covers head `kv_head`.
+  std::byte* row(const kvasir_lease& lease, bool is_v, uint32_t kv_head, uint64_t token) const {
+    check_lease(lease);
+    const uint64_t head = lease.kv_head == KVASIR_ALL_HEADS ? kv_head : 0;
+    const uint64_t at = head * g_.block_size + token;
+    return static_cast<std::byte*>(is_v ? lease.v : lease.k) + at * row_bytes(is_v);
+  }
+  uint64_t row_bytes(bool is_v) const { return is_v ? v_row_ : k_row_; }
+  kernels::ElementType type() const { return type_; }
+  const kvasir_geometry& geometry() const { return g_; }
+
+ private:
+  struct Block {
+    kvasir_block_key key;
+    std::byte* data;
+    uint64_t n_heads;
+    uint32_t n_leases;
+  };
+  uint64_t find(const kvasir_block_key& key) const {
+    for (const auto& [id, block] : blocks_)
+      if (block.key.hash[0] == key.hash[0] && block.key.hash[1] == key.hash[1]) return id;
+    return 0;
+  }
+
+  kvasir_geometry g_;
+  kernels::ElementType type_;
+  uint64_t k_row_, v_row_, last_id_ = 0;
+  std::map<uint64_t, Block> blocks_;
+};
+
+}  // namespace kvasir::test

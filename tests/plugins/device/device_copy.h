@@ -1,0 +1,104 @@
+// What the test device's storage moves: rows of blocks, and views for kvasir.device-memory/1.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <kvasir/ext/draft/device_memory.h>
+
+#include <cstring>
+
+#include "plugins/sdk/view.h"
+#include "tests/plugins/device/device_blocks.h"
+
+namespace kvasir::test {
+
+inline uint32_t heads_of(const DeviceBlocks& blocks, const kvasir_lease& lease) {
+  return lease.kv_head == KVASIR_ALL_HEADS ? blocks.geometry().n_kv_heads : 1;
+}
+
+inline void write_spans(const DeviceBlocks& blocks, const sdk::RowSpans& spans,
+                        const kvasir_view& k, const kvasir_view& v) {
+  const float* rows[] = {sdk::floats(k, "K"), sdk::floats(v, "V")};
+  const uint32_t dims[] = {blocks.geometry().head_dim, blocks.geometry().v_dim};
+  for (const kvasir_row_span& span : spans)
+    for (uint32_t t = 0; t < span.n_tokens; ++t)
+      for (const bool is_v : {false, true})
+        for (uint32_t head = 0; head < blocks.geometry().n_kv_heads; ++head) {
+          kernels::convert_from_f32(blocks.type(), rows[is_v],
+                                    blocks.row(*span.lease, is_v, head, span.first_token + t),
+                                    dims[is_v]);
+          rows[is_v] += dims[is_v];
+        }
+}
+
+// Rows of K, which are as many as of V.
+inline uint64_t copy_between(const DeviceBlocks& blocks, const sdk::RowCopies& copies) {
+  uint64_t n_rows = 0;
+  for (const kvasir_row_copy& copy : copies) {
+    const bool is_all = copy.kv_head == KVASIR_ALL_HEADS;
+    const uint32_t first = is_all ? 0 : copy.kv_head;
+    const uint32_t end = is_all ? blocks.geometry().n_kv_heads : first + 1;
+    n_rows += (end - first) * copy.n_tokens;
+    for (uint32_t head = first; head < end; ++head)
+      for (const bool is_v : {false, true})
+        for (uint32_t t = 0; t < copy.n_tokens; ++t)
+          std::memcpy(blocks.row(*copy.to, is_v, head, copy.to_token + t),
+                      blocks.row(*copy.from, is_v, head, copy.from_token + t),
+                      blocks.row_bytes(is_v));
+  }
+  return n_rows;
+}
+
+// fn(row, place among the bytes, bytes), in the order of save_rows().
+template <class Fn>
+void for_each_row(const DeviceBlocks& blocks, const sdk::RowSpans& spans, uint64_t n_bytes,
+                  Fn&& fn) {
+  uint64_t at = 0;
+  for (const kvasir_row_span& span : spans)
+    for (uint32_t head = 0; head < heads_of(blocks, *span.lease); ++head)
+      for (uint32_t t = 0; t < span.n_tokens; ++t)
+        for (const bool is_v : {false, true}) {
+          const uint64_t n = blocks.row_bytes(is_v);
+          if (at + n > n_bytes) sdk::fail_invalid("too few bytes for these rows");
+          fn(blocks.row(*span.lease, is_v, head, span.first_token + t), at, n);
+          at += n;
+        }
+  if (at != n_bytes) sdk::fail_invalid("too many bytes for these rows");
+}
+
+inline uint64_t bytes_of(const kvasir_view& view) {
+  uint64_t bytes = view.dtype == KVASIR_DTYPE_U8 ? 1 : 4;
+  for (uint32_t d = 0; d < view.rank; ++d) bytes *= view.shape[d];
+  return bytes;
+}
+
+// Contiguous views, as the host hands them over.
+inline const kvasir_device_memory& device_memory_table() {
+  static constexpr kvasir_device_memory table = {
+      sizeof table,
+      0,
+      [](void*, uint64_t bytes, void** out, kvasir_err* err) noexcept {
+        return sdk::guard(err, [&] { *out = DeviceMemory::instance().alloc(bytes); });
+      },
+      [](void*, void* data) noexcept {
+        sdk::guard(nullptr, [&] { DeviceMemory::instance().free(data); });
+      },
+      [](void*, const kvasir_view* to, const kvasir_view* from, kvasir_err* err) noexcept {
+        return sdk::guard(err, [&] {
+          for (const kvasir_view* view : {to, from})
+            if (view->mem_kind == KVASIR_MEM_DEVICE) inside(*view, "a copied view");
+          if (bytes_of(*to) != bytes_of(*from)) sdk::fail_invalid("views of other shapes");
+          const DeviceMemory::Access access;
+          std::memcpy(to->data, from->data, bytes_of(*to));
+        });
+      },
+      [](void*, void* data, uint64_t bytes, kvasir_err* err) noexcept {
+        return sdk::guard(err, [&] {
+          if (!DeviceMemory::instance().holds(data, bytes)) sdk::fail_invalid("not on the device");
+          const DeviceMemory::Access access;
+          std::memset(data, 0, bytes);
+        });
+      }};
+  return table;
+}
+
+}  // namespace kvasir::test

@@ -1,0 +1,95 @@
+// Storage on the test device. Its leases end with the step. `claims_host` says that its blocks are
+// host memory, which they are not. Probe: 0 = where its memory begins, 1 = bytes, 2 = blocks,
+// 3 = allocations, 4 = rows of one head that copy_rows() moved.
+// SPDX-License-Identifier: Apache-2.0
+#include <kvasir/ext/draft/device_memory.h>
+
+#include <array>
+#include <cstring>
+#include <optional>
+
+#include "tests/plugins/device/device_blocks.h"
+#include "tests/plugins/device/device_copy.h"
+
+namespace {
+using namespace kvasir;
+using namespace kvasir::test;
+
+constexpr const char* kTypes[] = {"f32", "f16", "q8_0"};
+constexpr uint32_t kDtypes[] = {KVASIR_DTYPE_F32, KVASIR_DTYPE_F16, KVASIR_DTYPE_Q8_0};
+constexpr kvasir_option_schema kOptions[] = {
+    sdk::enum_option({.key = "type", .help = "of K and V"}, kTypes, 0),
+    sdk::bool_option({.key = "claims_host", .help = "a lie"}, false)};
+
+class DeviceStorage {
+ public:
+  static constexpr kvasir_desc kDesc =
+      fake_desc(KVASIR_KIND_STORAGE, "kvasir.test.device_storage", kOptions);
+
+  DeviceStorage(const sdk::Host&, const sdk::Options& options)
+      : dtype_(kDtypes[options.choice("type")]), claims_host_(options.boolean("claims_host")) {}
+
+  const void* get_extension(const char* id) {
+    if (std::string_view(id) == KVASIR_EXT_DEVICE_MEMORY) return &device_memory_table();
+    return probe_extension<DeviceStorage>(id);
+  }
+  uint64_t probe(uint32_t item) const {
+    const DeviceMemory& memory = DeviceMemory::instance();
+    return std::array{memory.begin(), memory.size(), blocks_->size(), memory.n_allocated(),
+                      n_copied_}
+        .at(item);
+  }
+
+  void plan(const kvasir_geometry& g, kvasir_storage_plan& out) const {
+    out.n_tiers = 1;
+    out.block_bytes = DeviceBlocks(g, dtype_).block_bytes(g.n_kv_heads);
+  }
+  void bind(const kvasir_geometry& geometry) { blocks_.emplace(geometry, dtype_); }
+  void formats(kvasir_kv_format* out, uint32_t capacity, uint32_t& n) const {
+    n = 1;
+    if (capacity < 1) throw sdk::Error(KVASIR_ERR_CAPACITY, "one format");
+    out[0] = blocks_->format(dtype_, claims_host_ ? KVASIR_MEM_HOST : KVASIR_MEM_DEVICE);
+  }
+  void acquire(const sdk::BlockKeys& keys, uint32_t mode, const sdk::Leases& out) {
+    for (uint64_t i = 0; i < keys.size(); ++i)
+      out[i] = blocks_->lease(keys[i], mode == KVASIR_ACQUIRE_WRITE);
+  }
+  void release(std::span<const uint64_t> leases) {
+    for (const uint64_t id : leases) blocks_->release(id);
+  }
+  void seal(const sdk::BlockKeys&, const sdk::Leases&) {}
+  void drop(const sdk::BlockKeys& keys, uint32_t) {
+    for (const kvasir_block_key& key : keys) blocks_->drop(key);
+  }
+
+  void write_rows(const sdk::RowSpans& spans, const kvasir_view& k, const kvasir_view& v) {
+    const DeviceMemory::Access access;
+    write_spans(*blocks_, spans, k, v);
+  }
+  void copy_rows(const sdk::RowCopies& copies) {
+    const DeviceMemory::Access access;
+    n_copied_ += copy_between(*blocks_, copies);
+  }
+  void save_rows(const sdk::RowSpans& spans, std::span<std::byte> bytes) {
+    const DeviceMemory::Access access;
+    for_each_row(*blocks_, spans, bytes.size(), [&](std::byte* row, uint64_t at, uint64_t n) {
+      std::memcpy(bytes.data() + at, row, n);
+    });
+  }
+  void load_rows(const sdk::RowSpans& spans, std::span<const std::byte> bytes) {
+    const DeviceMemory::Access access;
+    for_each_row(*blocks_, spans, bytes.size(), [&](std::byte* row, uint64_t at, uint64_t n) {
+      std::memcpy(row, bytes.data() + at, n);
+    });
+  }
+
+ private:
+  uint32_t dtype_;
+  bool claims_host_;
+  std::optional<DeviceBlocks> blocks_;
+  uint64_t n_copied_ = 0;
+};
+
+}  // namespace
+
+KVASIR_SDK_PLUGIN(KVASIR_KIND_STORAGE, "kvasir.test.device_storage", "0.1.0", DeviceStorage)
