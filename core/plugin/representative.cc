@@ -51,8 +51,10 @@ kvasir_status Representative::score(const kvasir_step& step, const kvasir_score_
     return table().score(base().self, &step, &in, &out, err);
   });
   const uint64_t n_q_heads = in.q.rank == 3 ? in.q.shape[1] : 0;
-  const uint64_t n = out.offsets && out.value ? out.offsets[step.n_rows * n_q_heads] : 0;
-  if (!all_finite(out.value, n)) defect("score", "a score is not a number or infinite");
+  const bool is_here = out.value.mem_kind != KVASIR_MEM_DEVICE && out.value.data;
+  const uint64_t n = out.offsets && is_here ? out.offsets[step.n_rows * n_q_heads] : 0;
+  if (!all_finite(static_cast<const float*>(out.value.data), n))
+    defect("score", "a score is not a number or infinite");
   return status;
 }
 

@@ -85,7 +85,45 @@ bool BlockStore::on_host(const kvasir_lease& lease) const {
   return is_host_memory(formats_[lease.format].mem_kind);
 }
 
-// The same rows for the blockstemplate <class Position>
+// The same rows for the blocks that the host does not touch, in one call per run of such rows.
+template <class Position>
+void BlockStore::write_by_storage(const BlockList& layer, const float* k, const float* v,
+                                  uint64_t n, const Position& position) {
+  std::vector<kvasir_row_span> spans;
+  uint64_t first = 0;  // row of k and v that the spans begin with
+  const auto flush = [&](uint64_t end) {
+    if (spans.empty()) return;
+    const uint64_t k_width = uint64_t{n_kv_heads_} * head_dim_,
+                   v_width = uint64_t{n_kv_heads_} * v_dim_;
+    const kvasir_view k_rows =
+        host_view(k + first * k_width, KVASIR_DTYPE_F32, {end - first, n_kv_heads_, head_dim_});
+    const kvasir_view v_rows =
+        host_view(v + first * v_width, KVASIR_DTYPE_F32, {end - first, n_kv_heads_, v_dim_});
+    if (storage_.reads(KVASIR_MEM_HOST))  // else the bridge copies and counts
+      bridge_.add_copied((end - first) * (k_width + v_width) * sizeof(float));
+    storage_.write_rows(spans, bridge_.to_reader(storage_, k_rows, k_hold_),
+                        bridge_.to_reader(storage_, v_rows, v_hold_));
+    spans.clear();
+  };
+  for (uint64_t i = 0; i < n; ++i) {
+    const kvasir_lease& lease = layer.leases[position(i) / block_size_];
+    if (on_host(lease)) {
+      flush(i);
+      continue;
+    }
+    if (spans.empty()) first = i;
+    const uint32_t token = position(i) % block_size_;
+    const bool goes_on = !spans.empty() && spans.back().lease == &lease &&
+                         spans.back().first_token + spans.back().n_tokens == token;
+    if (goes_on)
+      ++spans.back().n_tokens;
+    else
+      spans.push_back({&lease, token, 1});
+  }
+  flush(n);
+}
+
+template <class Position>
 void BlockStore::write_rows(const BlockList& layer, const float* k, const float* v, uint64_t n,
                             const Position& position) {
   const auto write = [&](uint64_t begin, uint64_t end, uint32_t) {
@@ -555,6 +593,7 @@ void BlockStore::pack(LayerState& layer, uint32_t layer_index, uint32_t end,
 void BlockStore::share(const BlockList& from, BlockList& to) const {
   to.blocks = from.blocks;
   to.leases = from.leases;
+  to.partial.clear();
   if (stable_) return;
   for (size_t block = 0; block < to.blocks.size(); ++block) {
     if (!to.blocks[block] || !to.blocks[block]->sealed) continue;

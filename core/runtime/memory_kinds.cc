@@ -82,7 +82,7 @@ void check_memory_kinds(const Pipeline& pipeline, std::span<const kvasir_kv_form
   }
 }
 
-void check_record_memory(const Instance& owner, const kvasir_layout& layout,
+void check_record_memory(const Instance& owner, const RecordLayout& layout,
                          const Storage& storage) {
   if (is_host_memory(layout.mem_kind) || storage.has_device_memory()) return;
   throw input_error(

@@ -17,7 +17,6 @@ namespace kvasir {
 void check_memory_kinds(const Pipeline& pipeline, std::span<const kvasir_kv_format> formats,
                         bool unrotated);
 // The same of where `owner` wants its records.
-void check_record_memory(const Instance& owner, const kvasir_layout& layout,
-                         const Storage& storage);
+void check_record_memory(const Instance& owner, const RecordLayout& layout, const Storage& storage);
 
 }  // namespace kvasir

@@ -458,6 +458,11 @@ void SelectStage::score(uint32_t layer, const std::vector<Work*>& works, const f
   kvasir_score_out result{sizeof(kvasir_score_out), 0, out.q_offsets.data(), there};
   representative.score(step.step(), in, result);
   bridge.from_writer(there, into, 0, out.q_offsets.back());
+  if (!is_host_memory(there.mem_kind) &&  // in host memory they are checked where they come from
+      !std::all_of(out.per_q_head.begin(), out.per_q_head.end(),
+                   [](float score) { return std::isfinite(score); }))
+    throw PluginError(representative.id(), "score", KVASIR_ERR_INTERNAL,
+                      "a score is not a number or infinite");
   for (const Work* work : works)
     for (uint32_t head = 0; head < c_.geometry.n_kv_heads; ++head)
       counters(*work).representative_bytes_read +=
