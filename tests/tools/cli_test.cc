@@ -200,7 +200,7 @@ TEST_CASE("model logits writes float32 rows that agree with its JSON and with ru
 TEST_CASE("--deterministic: the same logits for every chunk size, and the reports say so") {
   const TinyModel m;
   std::string ids = "5";
-  for (int i = 0; i < 60; ++i) ids += "," + std::to_string(i * 37 % 500);
+  for (int i = 0; i < 60; ++i) ids.append(",").append(std::to_string(i * 37 % 500));
   const auto logits = [&](const char* compute, const char* chunk) {
     const std::string npy = m.folder.path("l.npy");
     const Finished done =

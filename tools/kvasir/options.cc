@@ -118,7 +118,7 @@ void add_model_flags(CLI::App& app, Options& o) {
 
 void add_deterministic(CLI::App& app, Options& o) {
   app.add_flag("--deterministic", o.deterministic,
-               "bf16: the same text whatever the chunk size and company (slower)")
+               "bf16: the same text whatever the chunk size and company (may be slower)")
       ->envname("KVASIR_ARG_DETERMINISTIC");
 }
 

@@ -80,7 +80,9 @@ TEST_CASE("every form of product gives a row the same bits, whatever the number 
       const auto x = random_rows(n_in);
       PanelProducts::Options options{type, true, kRows, {n_in}};
       PanelProducts chosen(pool, options);
-      if (!onednn) CHECK(chosen.forms() == Forms::kOwn);
+      // Another choice is as right, but slower: oneDNN's f32 sums in our order, as long as it is
+      // the version that chain_inputs() describes.
+      if (type == Compute::kF32) CHECK(chosen.forms() == (onednn ? Forms::kBoth : Forms::kOwn));
       options.forms = Forms::kOwn;
       PanelProducts own(pool, options);
       const bool accumulate = n_in % 2;
