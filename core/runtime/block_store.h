@@ -43,7 +43,7 @@ class BlockStore {
   // Guarantees k and v of every listed block until release_step(); waits for transfers. Error when
   // a block is lost. Does nothing for storage with stable leases.
   void make_resident(BlockList& layer, std::span<const uint32_t> blocks);
-  // The same of the needed tokens; leases of other tokens in the block may be unspecified bytes.
+  // The same for the needed tokens. The bytes of other tokens in those blocks are unspecified.
   void make_resident(BlockList& layer, std::vector<NeededBlock> needed);
   void make_all_resident(BlockList& layer);
   // Starts moving what is not resident; never waits.
