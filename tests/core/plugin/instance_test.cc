@@ -247,9 +247,9 @@ TEST_CASE("a storage's answers are checked as they come back") {
   check_says(acquire("acquire.state"), {"state 9"});
   for (const auto& [fault, said] : {std::pair{"seal.null", "without K and V"},
                                     std::pair{"seal.again", "seal() may not answer so"}}) {
-    Storage s = f.storage(fault);
-    REQUIRE(s.acquire({key}, KVASIR_ACQUIRE_WRITE, &lease) == KVASIR_OK);
-    check_says(failure_of([&] { s.seal({key}, &lease); }), {"seal", said});
+    Storage bad = f.storage(fault);
+    REQUIRE(bad.acquire({key}, KVASIR_ACQUIRE_WRITE, &lease) == KVASIR_OK);
+    check_says(failure_of([&] { bad.seal({key}, &lease); }), {"seal", said});
   }
   CHECK(f.storage("acquire.again").acquire({key}, KVASIR_ACQUIRE_WRITE, &lease) == KVASIR_AGAIN);
   check_says(failure_of([&] { f.storage("drop").drop({key}, KVASIR_DROP_FORGET); }),
