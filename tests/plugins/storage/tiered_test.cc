@@ -409,6 +409,7 @@ TEST_SUITE("plugins/storage/tiered") {
     CHECK(seal_as_0(78) != first.handle);  // what has left memory stays away: both are kept
     for (int holder = 0; holder < 3; ++holder) CHECK(t.drop(0) == KVASIR_OK);
     CHECK(t.drop(0) == KVASIR_ERR_INVALID);
+    CHECK(t.fetch({1}, 1).status == KVASIR_OK);
     t.check_bytes(1, 9.0f);
   }
 
