@@ -74,7 +74,8 @@ class KeyScene {
                     std::vector<float>(geometry_.n_kv_heads * layout.record_bytes / sizeof(float)));
     pages_.clear();
     for (auto& page : records_) pages_.push_back(page.data());
-    slab_ = {sizeof slab_, 1, layout.record_bytes, 0, row_pages_, pages_.data(), nullptr};
+    slab_ = {sizeof slab_,  1,       layout.record_bytes, 0, row_pages_,
+             pages_.data(), nullptr, KVASIR_MEM_HOST,     0};
     row_pages_[1] = pages_.size();
   }
 

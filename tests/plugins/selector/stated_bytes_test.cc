@@ -137,10 +137,11 @@ TEST_SUITE("plugins/selector/stated") {
       step.moment = KVASIR_MOMENT_ATTENDED, step.n_rows = 1, step.row_size = sizeof row,
       step.rows = &row;
       step.layer = 1;
-      const std::vector<float> mass(size_t{4} * kBlock, 0.5f);
+      const std::vector<float> values(size_t{4} * kBlock, 0.5f);
+      const kvasir_view mass = kvasir::sdk::host_view(values.data(), {4, kBlock});
       std::vector<kvasir_update_item> items;
       for (uint32_t block = 0; block < kBlocks; ++block)
-        items.push_back({0, block, 0, 0, kBlock, KVASIR_ITEM_MASS, nullptr, mass.data()});
+        items.push_back({0, block, 0, 0, kBlock, KVASIR_ITEM_MASS, nullptr, &mass});
       const size_t before = heap_bytes();
       REQUIRE(plugin->update(plugin.self(), &step, items.data(), kBlocks, sizeof items[0],
                              plugin.err()) == KVASIR_OK);
