@@ -31,7 +31,7 @@ typedef struct kvasir_block_key {
 #define KVASIR_ACQUIRE_WRITE 1u /* creates the block, or reopens a private one */
 
 #define KVASIR_DROP_UNREF 0u  /* this holder is done; a tier may keep the bytes */
-#define KVASIR_DROP_FORGET 1u /* erase everywhere */
+#define KVASIR_DROP_FORGET 1u /* and with the last holder, erase everywhere */
 
 typedef struct kvasir_io_hint {
   uint32_t struct_size;
