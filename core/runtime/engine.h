@@ -56,7 +56,8 @@ using NarrowRecompute = std::function<std::vector<uint32_t>(const RecomputedLaye
 struct StepItem {
   SequenceId seq = 0;
   std::span<const TokenId> tokens = {};
-  std::span<float> logits = {};  // [vocab], of the last token; or empty
+  // [vocab], of the last token; of tokens to verify [tokens][vocab]; or empty.
+  std::span<float> logits = {};
   // Logits of every token, some at a time: of positions [first_pos, first_pos + n), [n][vocab].
   std::function<void(uint32_t first_pos, uint32_t n, const float* logits)> all_logits = {};
   // Of tokens to verify: the one that each follows, by index, -1 = the sequence as it is; a parent
