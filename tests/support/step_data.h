@@ -29,19 +29,32 @@ inline kvasir_geometry small_geometry() {
   return g;
 }
 
+// A moment of a step and what its sequences do.
+struct When {
+  uint32_t moment, phase;
+};
+inline constexpr When kPromptAppended{KVASIR_MOMENT_APPENDED, KVASIR_PHASE_PREFILL};
+inline constexpr When kPromptAttended{KVASIR_MOMENT_ATTENDED, KVASIR_PHASE_PREFILL};
+inline constexpr When kPromptEnd{KVASIR_MOMENT_PROMPT_END, KVASIR_PHASE_PREFILL};
+inline constexpr When kPromptStepEnd{KVASIR_MOMENT_STEP_END, KVASIR_PHASE_PREFILL};
+inline constexpr When kDecodeAppended{KVASIR_MOMENT_APPENDED, KVASIR_PHASE_DECODE};
+inline constexpr When kDecodeAttended{KVASIR_MOMENT_ATTENDED, KVASIR_PHASE_DECODE};
+inline constexpr When kDecodeStepEnd{KVASIR_MOMENT_STEP_END, KVASIR_PHASE_DECODE};
+
 // A step of one sequence (id 1) in layer 0, whose prompt has just been read.
 struct OneRowStep {
   kvasir_step_row row{};
   kvasir_step step{};
 
-  OneRowStep(uint32_t moment, uint32_t kv_len, uint32_t unit_begin, uint32_t unit_end) {
+  OneRowStep(When when, uint32_t kv_len, uint32_t unit_begin, uint32_t unit_end) {
     row.seq = 1;
     row.n_q = 1;
     row.kv_len = row.prompt_end = kv_len;
     row.unit_begin = unit_begin;
     row.unit_end = unit_end;
     step.struct_size = sizeof step;
-    step.moment = moment;
+    row.phase = when.phase;
+    step.moment = when.moment;
     step.n_rows = 1;
     step.row_size = sizeof row;
     step.rows = &row;

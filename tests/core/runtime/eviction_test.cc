@@ -281,8 +281,9 @@ TEST_CASE("mass as it is handed over: units, reductions, how many queries") {
         };
         const auto a = engine->open(), b = engine->open();
         prefill(*engine, a, prompt);
-        CHECK(last().moment == KVASIR_P3);
-        CHECK(last().n_queries == (n_queries ? n_queries : kPrompt));
+        CHECK(last().moment == KVASIR_MOMENT_ATTENDED);
+        CHECK(last().row[0].phase == KVASIR_PHASE_PREFILL);
+        CHECK(last().n_queries == std::vector<uint32_t>{n_queries ? n_queries : kPrompt});
         REQUIRE(last().offsets.size() == n_rows + 1);
         check(last(), 0);
         prefill(*engine, b, prompt);
@@ -292,8 +293,9 @@ TEST_CASE("mass as it is handed over: units, reductions, how many queries") {
         forward.step(77, all);
         for (auto& row : want) row.clear();
         add();
-        CHECK(last().moment == KVASIR_D4);
-        CHECK(last().n_queries == 1);  // of each sequence
+        CHECK(last().moment == KVASIR_MOMENT_ATTENDED);
+        CHECK(last().row[0].phase == KVASIR_PHASE_DECODE);
+        CHECK(last().n_queries == std::vector<uint32_t>(last().row.size(), 1));
         REQUIRE(last().offsets.size() == 2 * n_rows + 1);
         check(last(), 0);
         check(last(), n_rows);

@@ -135,7 +135,7 @@ TEST_CASE("who asks for it is given each layer's attention input, that many laye
     forward.step(7, [&](uint32_t layer, uint32_t pos, uint32_t h) {
       if (h == 0 && layer + ahead < 3) {
         CHECK(calls[layer].layer == layer);
-        CHECK(calls[layer].moment == KVASIR_D1);
+        CHECK(calls[layer].moment == KVASIR_MOMENT_INPUT);
         CHECK(calls[layer].target_layer == layer + ahead);
         CHECK(max_difference(calls[layer].x, forward.input()) < 1e-4);
       }

@@ -106,13 +106,18 @@ struct Plugins {
   }
 };
 
+Plugins& plugins(std::vector<std::string>* log) {
+  static Plugins instance;
+  instance.log = log;
+  return instance;
+}
+
 std::unique_ptr<Engine> make_engine(const Model& model, const StrategyConfig& strategy,
                                     EngineOptions options, std::vector<std::string>* log) {
-  static Plugins plugins;
-  plugins.log = log;
+  Plugins& shared = plugins(log);
   if (options.max_context == EngineOptions{}.max_context) options.max_context = 2048;
-  Pipeline pipeline = build_pipeline(strategy, plugins.registry, plugins.services);
-  return std::make_unique<Engine>(model, std::move(pipeline), test_pool(), plugins.services,
+  Pipeline pipeline = build_pipeline(strategy, shared.registry, shared.services);
+  return std::make_unique<Engine>(model, std::move(pipeline), test_pool(), shared.services,
                                   options);
 }
 }  // namespace
@@ -123,6 +128,10 @@ std::unique_ptr<Engine> Bench::engine(const std::string& toml, EngineOptions opt
 
 std::unique_ptr<Engine> Bench::engine(const Model& model, const std::string& toml,
                                       EngineOptions options) {
+  return make_engine(model, strategy(toml), options, &log);
+}
+
+StrategyConfig Bench::strategy(const std::string& toml) {
   StrategyConfig defaults;
   defaults.storage.kind = Kind::kStorage;
   defaults.storage.plugin.value = "kvasir.dram";
@@ -130,7 +139,12 @@ std::unique_ptr<Engine> Bench::engine(const Model& model, const std::string& tom
                               {"type_v", std::string("f32"), {}}};
   defaults.attention.kind = Kind::kAttention;
   defaults.attention.plugin.value = "kvasir.cpu";
-  return make_engine(model, parse_strategy(toml, "test.toml", {}, defaults), options, &log);
+  return parse_strategy(toml, "test.toml", {}, defaults);
+}
+
+Pipeline Bench::pipeline(const StrategyConfig& strategy) {
+  Plugins& shared = plugins(&log);
+  return build_pipeline(strategy, shared.registry, shared.services);
 }
 
 std::unique_ptr<Engine> Bench::engine(const StrategyConfig& strategy, EngineOptions options) {

@@ -50,6 +50,9 @@ struct Bench {
                                  EngineOptions options = {});
   // A strategy that is resolved already, with all its sections.
   std::unique_ptr<Engine> engine(const StrategyConfig& strategy, EngineOptions options = {});
+  // For Engine::add_strategy.
+  Pipeline pipeline(const StrategyConfig& strategy);
+  StrategyConfig strategy(const std::string& toml);  // as engine(toml) completes it
 
   TinyModel tiny;
   std::vector<std::string> log;

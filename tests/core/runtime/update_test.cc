@@ -109,7 +109,8 @@ TEST_CASE("who asks gets window and open block at the prompt's end, and all of i
   for (const uint32_t layer : {0u, 1u})
     CHECK(Told(book, layer).prompt_end == between(0, (kPrompt + kBlock - 1) / kBlock));
   for (uint32_t i = 0; i < book.size(); ++i) {
-    if (book[i].function != RecordedCall::kUpdate || book[i].moment != KVASIR_P4) continue;
+    if (book[i].function != RecordedCall::kUpdate || book[i].moment != KVASIR_MOMENT_PROMPT_END)
+      continue;
     CHECK(book[i].row[0].n_q == 0);
     CHECK(book[i].row[0].unit_begin == kSink);
     CHECK(book[i].row[0].unit_end == kPrompt - kWindow);

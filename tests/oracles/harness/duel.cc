@@ -166,7 +166,7 @@ class Duel {
   }
 
   std::vector<Indices> tokens_of_run(const Side& side, const RecordedRun& run) const {
-    const bool both = run.moment < KVASIR_D1 && strategy_.placing.constant_distance > 0;
+    const bool both = run.in_prefill && strategy_.placing.constant_distance > 0;
     return tokens_by_head(run, side.id, case_.shape.heads.n_kv_heads, both);
   }
 
@@ -201,7 +201,7 @@ class Duel {
 
   // The queries [from, to) share a choice.
   void compare(Side& side, const RecordedRun& run, uint32_t from, uint32_t to) {
-    const bool in_prefill = run.moment < KVASIR_D1;
+    const bool in_prefill = run.in_prefill;
     Follower::Attended attended;
     attended.tokens = tokens_of_run(side, run);
     attended.weight = weights_by_head(run, side.id, attended.tokens, case_.shape.heads.group());

@@ -41,7 +41,7 @@ TEST_CASE("bad_selector: each fault breaks the rule it is named after, from the 
     CAPTURE(one.fault);
     Selector plugin(host, fake("bad_selector"), {{"fault", one.fault}, {"from_call", int64_t{1}}});
     plugin.bind(small_geometry());
-    const OneRowStep step(KVASIR_D2, 40, 2, 8);
+    const OneRowStep step(kDecodeAppended, 40, 2, 8);
     const kvasir_sel_in in{};
     SelectionBuffer honest(KVASIR_UNIT_BLOCK, KVASIR_SCOPE_KV_HEAD, 2, 16);
     REQUIRE(plugin->select(plugin.self(), &step.step, &in, &honest.selection, plugin.err()) == 0);
@@ -58,7 +58,7 @@ TEST_CASE("bad_selector: each fault breaks the rule it is named after, from the 
 
 TEST_CASE("bad_selector: the fault can sit in observe, evict_plan or update instead") {
   FakeHost host;
-  const OneRowStep step(KVASIR_D5, 40, 2, 8);
+  const OneRowStep step(kDecodeStepEnd, 40, 2, 8);
   const kvasir_sel_in in{};
   const kvasir_mass mass{};
   for (const std::string where : {"observe", "evict_plan", "update"}) {

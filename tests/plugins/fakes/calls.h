@@ -14,13 +14,13 @@ inline constexpr const char* kCallsExtension = "test.calls/1";
 
 struct RecordedCall {
   enum Function { kSelect, kSpeculate, kObserve, kUpdate } function = kSelect;
-  uint32_t layer = 0, moment = 0, flags = 0;
+  uint32_t layer = 0, moment = 0;
   std::vector<kvasir_step_row> row;
   // kSpeculate: for which layer, and the attention input of this one, [rows][d_model].
   uint32_t target_layer = 0;
   std::vector<float> x;
   // kObserve: a copy of the mass.
-  uint32_t n_queries = 0;
+  std::vector<uint32_t> n_queries;  // per sequence
   std::vector<uint64_t> offsets;
   std::vector<uint32_t> index;
   std::vector<float> value;
@@ -33,8 +33,7 @@ inline RecordedCall& note(Calls& calls, RecordedCall::Function function, const s
   RecordedCall& call = calls.emplace_back();
   call.function = function;
   call.layer = step.layer();
-  call.moment = step.raw().moment;
-  call.flags = step.raw().flags;
+  call.moment = step.moment();
   for (uint32_t r = 0; r < step.n_rows(); ++r) call.row.push_back(step.row(r));
   return call;
 }

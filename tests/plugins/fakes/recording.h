@@ -19,7 +19,8 @@ struct RecordedRow {
 };
 
 struct RecordedRun {
-  uint32_t layer = 0, moment = 0;  // KVASIR_P1 …
+  uint32_t layer = 0, moment = 0;
+  bool in_prefill = false;  // of its first row
   std::vector<RecordedRow> rows;
   std::vector<float> q;               // of the first part: [queries][n_q_heads][head_dim]
   std::vector<std::vector<float>> k;  // per sequence of the step [n_kv_heads][kv_len][head_dim];

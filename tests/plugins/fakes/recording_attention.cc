@@ -34,7 +34,8 @@ class RecordingAttention : public InnerBackend {
     InnerBackend::run(step, in, out);
     if (book_.armed == 0) return;
     RecordedRun& run = book_.runs.emplace_back();
-    run.layer = step.layer(), run.moment = step.raw().moment;
+    run.layer = step.layer(), run.moment = step.moment();
+    run.in_prefill = step.phase() == KVASIR_PHASE_PREFILL;
     std::map<uint64_t, const kvasir_attn_part*> serving;  // one part of each sequence
     for (const auto& part : sdk::Strided(in.parts, in.n_parts, in.part_size))
       for (const auto& row : sdk::Strided(part.rows, part.n_rows, part.row_size)) {

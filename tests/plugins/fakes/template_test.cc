@@ -35,7 +35,7 @@ TEST_CASE("template: every n-th candidate, of the range or of a list") {
           KVASIR_OK);
   CHECK(limits.unit == KVASIR_UNIT_BLOCK);
   CHECK(limits.scope == KVASIR_SCOPE_SEQUENCE);
-  OneRowStep step(KVASIR_D2, 60, 1, 9);
+  OneRowStep step(kDecodeAppended, 60, 1, 9);
   SelectionBuffer whole(KVASIR_UNIT_BLOCK, KVASIR_SCOPE_SEQUENCE, 1, 8);
   REQUIRE(strided.select(step.step, whole) == KVASIR_OK);
   CHECK(violation(whole.selection, 1, 1, 9) == "");
@@ -50,8 +50,8 @@ TEST_CASE("template: every n-th candidate, of the range or of a list") {
 
 TEST_CASE("template: each sequence of a batch has its own row") {
   Strided strided(2);
-  OneRowStep first(KVASIR_D2, 60, 0, 3);
-  const kvasir_step_row rows[] = {first.row, OneRowStep(KVASIR_D2, 60, 4, 9).row};
+  OneRowStep first(kDecodeAppended, 60, 0, 3);
+  const kvasir_step_row rows[] = {first.row, OneRowStep(kDecodeAppended, 60, 4, 9).row};
   first.step.n_rows = 2;
   first.step.rows = rows;
   SelectionBuffer both(KVASIR_UNIT_BLOCK, KVASIR_SCOPE_SEQUENCE, 2, 8);
@@ -65,7 +65,7 @@ TEST_CASE(
     "template: a small buffer is answered with the needed size and nothing written beyond it") {
   Strided strided(2);
   SelectionBuffer result(KVASIR_UNIT_BLOCK, KVASIR_SCOPE_SEQUENCE, 1, 2);
-  CHECK(strided.select(OneRowStep(KVASIR_D2, 60, 0, 10).step, result) == KVASIR_ERR_CAPACITY);
+  CHECK(strided.select(OneRowStep(kDecodeAppended, 60, 0, 10).step, result) == KVASIR_ERR_CAPACITY);
   CHECK(result.selection.needed == 5);
   CHECK(strided.selector.text() != "");
 }

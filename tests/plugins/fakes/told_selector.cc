@@ -54,7 +54,7 @@ class ToldSelector {
   }
   void observe(const sdk::Step& step, const kvasir_mass& mass) {
     RecordedCall& call = note(calls_, RecordedCall::kObserve, step);
-    call.n_queries = mass.n_queries;
+    call.n_queries.assign(mass.n_queries, mass.n_queries + step.n_rows());
     call.offsets.assign(mass.row_offsets, mass.row_offsets + mass.n_rows + 1);
     call.index.assign(mass.index, mass.index + call.offsets.back());
     if (mass.value) call.value.assign(mass.value, mass.value + call.offsets.back());

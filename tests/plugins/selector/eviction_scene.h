@@ -66,7 +66,7 @@ class EvictionScene {
 
   // value[row][i] for tokens 0, 1, 2 …, or for tokens[row][i].
   kvasir_status observe(uint32_t layer, const std::vector<std::vector<float>>& value,
-                        const std::vector<Tokens>& tokens = {}, uint32_t moment = KVASIR_P3) {
+                        const std::vector<Tokens>& tokens = {}, When when = kPromptAttended) {
     std::vector<uint64_t> offsets{0};
     std::vector<float> values;
     Tokens index;
@@ -75,20 +75,20 @@ class EvictionScene {
       if (!tokens.empty()) index.insert(index.end(), tokens[r].begin(), tokens[r].end());
       offsets.push_back(values.size());
     }
+    const uint32_t n_queries[] = {1};
     const kvasir_mass mass{sizeof(kvasir_mass),
                            KVASIR_UNIT_TOKEN,
                            limits.mass_reduce,
-                           1,
                            static_cast<uint32_t>(value.size()),
-                           0,
+                           n_queries,
                            offsets.data(),
                            tokens.empty() ? nullptr : index.data(),
                            values.data()};
-    return selector->observe(selector.self(), &at(layer, moment), &mass, selector.err());
+    return selector->observe(selector.self(), &at(layer, when), &mass, selector.err());
   }
 
   // What stays, per row; the candidates are the whole range, or `candidates` per row.
-  std::vector<Tokens> plan(uint32_t layer, uint32_t moment = KVASIR_P5,
+  std::vector<Tokens> plan(uint32_t layer, When when = kPromptStepEnd,
                            const std::vector<Tokens>& candidates = {}) {
     const uint32_t n_rows = limits.scope == KVASIR_SCOPE_SEQUENCE ? 1 : geometry_.n_kv_heads;
     std::vector<Tokens> from = candidates;
@@ -97,7 +97,7 @@ class EvictionScene {
     const SelectionBuffer listed(KVASIR_UNIT_TOKEN, limits.scope, from);
     SelectionBuffer out(KVASIR_UNIT_TOKEN, limits.scope, n_rows, listed.selection.capacity);
     out.selection.action = limits.action;
-    kvasir_step& step = at(layer, moment);
+    kvasir_step& step = at(layer, when);
     step.candidates = candidates.empty() ? nullptr : &listed.selection;
     status = selector->evict_plan(selector.self(), &step, &out.selection, selector.err());
     step.candidates = nullptr;
@@ -123,9 +123,10 @@ class EvictionScene {
     return kept;
   }
 
-  kvasir_step& at(uint32_t layer, uint32_t moment) {
+  kvasir_step& at(uint32_t layer, When when) {
     step_.layer = layer;
-    step_.moment = moment;
+    step_.moment = when.moment;
+    row.phase = when.phase;
     step_.slab = slab;
     return step_;
   }

@@ -61,7 +61,7 @@ TEST_SUITE("plugins/selector/h2o") {
         const uint32_t n_voices = reduce == KVASIR_REDUCE_MAX ? 2 : 1;
         std::vector<Head> heads(
             2, {std::vector<std::vector<double>>(n_voices, std::vector<double>(kMax)), {}});
-        const auto observe = [&](uint32_t moment) {
+        const auto observe = [&](When when) {
           std::vector<std::vector<float>> value;
           std::vector<Tokens> tokens;
           for (uint32_t row = 0; row < 2 * n_voices; ++row) {
@@ -73,9 +73,9 @@ TEST_SUITE("plugins/selector/h2o") {
               head.sum[row % n_voices][head.alive[i]] += share * double{value.back()[i]};
             }
           }
-          REQUIRE(scene.observe(1, value, tokens, moment) == KVASIR_OK);
+          REQUIRE(scene.observe(1, value, tokens, when) == KVASIR_OK);
         };
-        const auto evict = [&](uint32_t moment) {
+        const auto evict = [&](When when) {
           const uint32_t n = scene.row.kv_len;
           std::vector<Tokens> candidates;
           for (const Head& head : heads) {
@@ -84,7 +84,7 @@ TEST_SUITE("plugins/selector/h2o") {
               if (t >= kSink && t + kWindow < n) candidates.back().push_back(t);
             }
           }
-          const auto kept = scene.plan(1, moment, candidates);
+          const auto kept = scene.plan(1, when, candidates);
           REQUIRE(scene.status == KVASIR_OK);
           for (size_t h = 0; h < 2; ++h) {
             Tokens older, stays, alive;
@@ -105,16 +105,16 @@ TEST_SUITE("plugins/selector/h2o") {
           scene.prompt(0, kPrompt);
           scene.row.kv_len = end;
           for (Head& head : heads) head.alive = range(0, end);
-          observe(KVASIR_P3);
+          observe(kPromptAttended);
         }
-        evict(KVASIR_P5);
+        evict(kPromptStepEnd);
         CHECK(!scene.dropped);
         CHECK(heads[0].alive.size() == kSink + kHeavy + kRecent);
         for (uint32_t i = 0; i < 60; ++i) {
           scene.decoded();
           for (Head& head : heads) head.alive.push_back(scene.row.kv_len - 1);
-          observe(KVASIR_D4);
-          evict(KVASIR_D5);
+          observe(kDecodeAttended);
+          evict(kDecodeStepEnd);
           CHECK(scene.dropped);
           CHECK(scene.n_listed == 2);  // one token of each kv head goes
         }
@@ -180,8 +180,8 @@ TEST_SUITE("plugins/selector/h2o") {
     CHECK(scene.plan(0)[1] == range(0, 20));
     CHECK(scene.n_listed == 0);
     scene.decoded();
-    REQUIRE(scene.observe(0, random_mass(2, 25, 4), {}, KVASIR_D4) == KVASIR_OK);
-    CHECK(scene.plan(0, KVASIR_D5)[1].size() == 20);  // of 21
+    REQUIRE(scene.observe(0, random_mass(2, 25, 4), {}, kDecodeAttended) == KVASIR_OK);
+    CHECK(scene.plan(0, kDecodeStepEnd)[1].size() == 20);  // of 21
     Scene none({{"budget_tokens", int64_t{0}}}, eviction_geometry(0, 4));
     none.prompt(0, 24);
     REQUIRE(none.observe(0, random_mass(2, 24, 3)) == KVASIR_OK);

@@ -619,7 +619,9 @@ TEST_SUITE("plugins/selector/infinigen") {
     kvasir_step_row row{};
     row.seq = 1, row.unit_end = 30, row.kv_len = 40;
     kvasir_step step{};
-    step.moment = KVASIR_D4, step.n_rows = 1, step.row_size = sizeof row, step.rows = &row;
+    row.phase = KVASIR_PHASE_DECODE;
+    step.moment = KVASIR_MOMENT_ATTENDED, step.n_rows = 1, step.row_size = sizeof row,
+    step.rows = &row;
     const uint64_t offsets[] = {0, 3, 5};
     const uint32_t index[] = {1, 4, 33, 2, 4};
     kvasir_mass mass{};

@@ -78,26 +78,26 @@ class KeyScene {
     row_pages_[1] = pages_.size();
   }
 
-  kvasir_status update(const Selector& selector, uint32_t moment, uint32_t flags,
-                       uint32_t first_block, uint32_t last_block) {
+  kvasir_status update(const Selector& selector, When when, uint32_t flags, uint32_t first_block,
+                       uint32_t last_block) {
     std::vector<kvasir_update_item> items;
     for (uint32_t block = first_block; block < last_block; ++block) {
       const uint32_t n = leases_[block].n_tokens;
       items.push_back(
           {0, block, 0, flags & KVASIR_ITEM_NEW ? n : 0, n, flags, &leases_[block], nullptr});
     }
-    const Call call(*this, moment);
+    const Call call(*this, when);
     return selector->update(selector.self(), &call.step, items.data(),
                             static_cast<uint32_t>(items.size()), sizeof items[0],
                             const_cast<Selector&>(selector).err());
   }
   // The whole prompt at its end.
   kvasir_status prompt_end(const Selector& selector) {
-    return update(selector, KVASIR_P4, KVASIR_ITEM_PROMPT_END, 0,
+    return update(selector, kPromptEnd, KVASIR_ITEM_PROMPT_END, 0,
                   static_cast<uint32_t>(leases_.size()));
   }
   kvasir_status select(const Selector& selector, kvasir_selection& out) {
-    Call call(*this, KVASIR_D2);
+    Call call(*this, kDecodeAppended);
     call.step.candidates = listed;
     const uint64_t lease_offsets[] = {0, leases_.size()};
     kvasir_sel_in in{};
@@ -138,7 +138,7 @@ class KeyScene {
     kvasir_step_row row{};
     kvasir_step step{};
     kvasir_view q{};
-    Call(KeyScene& scene, uint32_t moment) {
+    Call(KeyScene& scene, When when) {
       row.seq = 1;
       row.n_q = 1;
       row.kv_len = scene.n_tokens();
@@ -146,7 +146,8 @@ class KeyScene {
       row.unit_begin = scene.begin_;
       row.unit_end = scene.end_;
       step.struct_size = sizeof step;
-      step.moment = moment;
+      step.moment = when.moment;
+      row.phase = when.phase;
       step.layer = scene.layer;
       step.n_rows = 1;
       step.row_size = sizeof row;

@@ -106,7 +106,8 @@ TEST_SUITE("plugins/selector/snapkv") {
     const Tokens attended{2, 5, 9, 10, 11, 12, 13, 14, 15};
     REQUIRE(scene.observe(0, {{9, 8, 0, 0, 0, 0, 1, 0, 0}, {0, 1, 0, 2, 0, 0, 3, 0, 0}},
                           {attended, attended}) == KVASIR_OK);
-    const auto kept = scene.plan(0, KVASIR_P5, {{2, 5, 9, 10, 11, 12, 13}, {5, 9, 11, 12, 13}});
+    const auto kept =
+        scene.plan(0, kPromptStepEnd, {{2, 5, 9, 10, 11, 12, 13}, {5, 9, 11, 12, 13}});
     CHECK(kept[0] == Tokens{2, 5});
     CHECK(kept[1] == Tokens{5, 13});  // 10 had more, but is not there
   }

@@ -93,7 +93,9 @@ TEST_SUITE("plugins/selector/stated") {
       kvasir_step_row row{};
       row.seq = 1, row.kv_len = geometry.max_context, row.unit_end = geometry.max_context / 3;
       kvasir_step step{};
-      step.moment = KVASIR_D4, step.n_rows = 1, step.row_size = sizeof row, step.rows = &row;
+      row.phase = KVASIR_PHASE_DECODE;
+      step.moment = KVASIR_MOMENT_ATTENDED, step.n_rows = 1, step.row_size = sizeof row,
+      step.rows = &row;
       step.layer = 1;
       const std::vector<uint64_t> offsets(geometry.n_kv_heads + 1);
       kvasir_mass mass{};
@@ -130,7 +132,9 @@ TEST_SUITE("plugins/selector/stated") {
       kvasir_step_row row{};
       row.seq = 1, row.kv_len = kBlocks * kBlock - 1, row.prompt_end = kBlocks * kBlock;
       kvasir_step step{};
-      step.moment = KVASIR_P3, step.n_rows = 1, step.row_size = sizeof row, step.rows = &row;
+      row.phase = KVASIR_PHASE_PREFILL;
+      step.moment = KVASIR_MOMENT_ATTENDED, step.n_rows = 1, step.row_size = sizeof row,
+      step.rows = &row;
       step.layer = 1;
       const std::vector<float> mass(size_t{4} * kBlock, 0.5f);
       std::vector<kvasir_update_item> items;

@@ -18,9 +18,11 @@ TEST_SUITE("plugins/selector/tova") {
     scene.prompt(0, 40);
     Tokens alive = range(0, 40);
     for (uint32_t i = 0; i < 40; ++i) {
-      const uint32_t moment = i == 0 ? KVASIR_P5 : KVASIR_D5, n = scene.row.kv_len;
+      const When when = i == 0 ? kPromptStepEnd : kDecodeStepEnd;
+      const uint32_t n = scene.row.kv_len;
       const auto mass = random_mass(1, alive.size(), i);
-      REQUIRE(scene.observe(0, mass, {alive}, i == 0 ? KVASIR_P3 : KVASIR_D4) == KVASIR_OK);
+      REQUIRE(scene.observe(0, mass, {alive}, i == 0 ? kPromptAttended : kDecodeAttended) ==
+              KVASIR_OK);
       std::vector<double> weight(n);
       Tokens candidates, kept;
       for (size_t j = 0; j < alive.size(); ++j) {
@@ -29,7 +31,7 @@ TEST_SUITE("plugins/selector/tova") {
         (forced ? kept : candidates).push_back(alive[j]);
       }
       const Tokens best = best_of(weight, candidates, kBudget);
-      CHECK(scene.plan(0, moment, {candidates}) == std::vector<Tokens>{best});
+      CHECK(scene.plan(0, when, {candidates}) == std::vector<Tokens>{best});
       CHECK(scene.n_listed == (i == 0 ? kBudget : candidates.size() - kBudget));
       kept.insert(kept.end(), best.begin(), best.end());
       std::sort(kept.begin(), kept.end());

@@ -23,7 +23,8 @@ Lists prune(KeyScene& scene, const OptionValues& options, uint32_t begin, uint32
   const uint32_t n_blocks =
       (scene.n_tokens() + scene.geometry().block_size - 1) / scene.geometry().block_size;
   for (uint32_t block = 0; block < n_blocks; ++block)
-    REQUIRE(scene.update(selector, KVASIR_P2, KVASIR_ITEM_NEW, block, block + 1) == KVASIR_OK);
+    REQUIRE(scene.update(selector, kPromptAppended, KVASIR_ITEM_NEW, block, block + 1) ==
+            KVASIR_OK);
   scene.candidates(begin, end);
   return scene.choose(selector, limits_of(selector));
 }
@@ -159,7 +160,7 @@ TEST_SUITE("plugins/selector/twilight") {
     Selector selector(host, "twilight", {{"p", 0.69}});
     selector.bind(scene.geometry());
     scene.provide_slab(selector);
-    REQUIRE(scene.update(selector, KVASIR_P2, KVASIR_ITEM_NEW, 0, 2) == KVASIR_OK);
+    REQUIRE(scene.update(selector, kPromptAppended, KVASIR_ITEM_NEW, 0, 2) == KVASIR_OK);
     scene.candidates(0, 8);
     SelectionBuffer out(KVASIR_UNIT_TOKEN, KVASIR_SCOPE_KV_HEAD, 1, 2);
     CHECK(scene.select(selector, out.selection) == KVASIR_ERR_CAPACITY);
