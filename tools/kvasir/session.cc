@@ -97,9 +97,11 @@ Engine& Session::load(uint32_t max_context, uint32_t max_sequences) {
                                           ", K and V " + gigabytes(needed.kv_bytes) + "), " +
                                           gigabytes(machine.available_bytes) +
                                           " are available: lower -c, or see `kvasir plan`");
+  const MemoryPlan all = max_sequences == 1 ? needed : plan(max_context, max_sequences);
   const uint64_t of_sequences =
-      needed.kv_bytes - needed.kv_slow_bytes + needed.record_bytes + needed.state_peak_bytes;
-  sequence_memory_ = machine.available_bytes - (needed.total() - of_sequences);
+      all.kv_bytes - all.kv_slow_bytes + all.record_bytes + all.state_peak_bytes;
+  const uint64_t others = all.total() - of_sequences;
+  sequence_memory_ = machine.available_bytes - std::min(machine.available_bytes, others);
   load_model(step_tokens(max_sequences));
   engine_ = make_engine(max_context, max_sequences);
   return *engine_;
