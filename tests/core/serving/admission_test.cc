@@ -76,7 +76,13 @@ TEST_CASE("what can never be served is refused at once, with what to do") {
   Scene scene;
   Scheduler scheduler(*scene.engine, {.memory_bytes = scene.bytes(100)});
   Asked heavy(100, 50, 1), long_one(300, 1, 2), empty(0, 1, 3);
-  const std::string no_memory = error_of([&] { heavy.submit(scheduler); });
+  std::string no_memory;
+  try {
+    heavy.submit(scheduler);
+  } catch (const Error& e) {
+    CHECK(e.kind() == ErrorKind::kResource);
+    no_memory = e.what();
+  }
   CHECK(no_memory.find("150 tokens under dense") != std::string::npos);
   CHECK(no_memory.find("shorten the prompt") != std::string::npos);
   CHECK(error_of([&] { long_one.submit(scheduler); }).find("raise -c") != std::string::npos);

@@ -87,7 +87,7 @@ TEST_CASE("random requests over all strategies are answered as if each were alon
   const uint32_t n_plays = few_cases() ? 30 : 400;
   Soloists alone(kMaxStep);
   uint32_t n_done = 0, n_cancelled = 0, n_shared = 0;
-  for (uint32_t seed = 0; seed < n_plays; ++seed) {
+  for (const uint32_t seed : seeds(n_plays)) {
     CAPTURE(seed);
     Dice dice(seed);
     const Row& first = rows()[seed % rows().size()];
@@ -114,6 +114,7 @@ TEST_CASE("random requests over all strategies are answered as if each were alon
     }
     CHECK(play.scheduler.memory_used() == 0);
   }
+  if (std::getenv("KVASIR_TEST_SEED")) return;
   CHECK(n_done >= 2 * n_plays);
   CHECK(n_cancelled >= n_plays / 10);
   CHECK(n_shared >= n_plays / 10);

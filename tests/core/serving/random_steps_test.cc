@@ -53,15 +53,17 @@ class Schedule {
   }
 
   void check(Soloists& alone) {
+    std::string log;
+    for (const std::string& line : bench_.log)
+      if (line.find("bad_selector") == line.npos) log += line + "\n";
+    CAPTURE(log);
     for (const Player& player : players_) {
-      if (player.strategy == kFaulty) continue;
+      if (player.strategy == kFaulty || fell_back(player.strategy)) continue;
       const Row& row = *rows_[player.strategy];
       CAPTURE(row.name);
       check_as_alone(player.out, alone.play(row, player.ops), std::max(kCompany, row.rounding));
       ++seen_.survivors;
     }
-    for (const StrategyId strategy : {0u, 1u})
-      CHECK(engine_->decode_engagement(strategy).fallbacks == 0);
   }
 
  private:
@@ -76,6 +78,14 @@ class Schedule {
     if (what == 3 && dice_.one_in(2)) return cancel(player);
     if (what == 4) return end_or_begin_prompt(player);
     step();
+  }
+
+  // InfiniGen asks for a dense step while one of its sequences has no columns, because its prompt
+  // was given up; all its sequences of that step are dense then, which alone they are not.
+  bool fell_back(StrategyId strategy) const {
+    const uint64_t n = engine_->decode_engagement(strategy).fallbacks;
+    if (rows_[strategy]->preset != "infinigen") CHECK(n == 0);
+    return n != 0;
   }
 
   Player* find(SequenceId seq) {
@@ -228,7 +238,7 @@ TEST_CASE("random schedules over all strategies: each sequence is as if it were 
   const uint32_t n_schedules = few_cases() ? 60 : 1000;
   Coverage seen;
   Soloists alone(kMaxStep);
-  for (uint32_t seed = 0; seed < n_schedules; ++seed) {
+  for (const uint32_t seed : seeds(n_schedules)) {
     CAPTURE(seed);
     // Every row comes as the first in turn; the second is any that runs over the same model.
     const Row& first = rows()[seed % rows().size()];
@@ -238,6 +248,7 @@ TEST_CASE("random schedules over all strategies: each sequence is as if it were 
     schedule.run(dice.between(10, 40));
     schedule.check(alone);
   }
+  if (std::getenv("KVASIR_TEST_SEED")) return;
   for (const uint32_t n : {seen.forks, seen.cuts, seen.cancels, seen.faults, seen.followed,
                            seen.pieces, seen.decoded, seen.turns, seen.survivors})
     CHECK(n >= n_schedules / 10);

@@ -3,6 +3,7 @@
 #include "tests/core/serving/replay.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 namespace kvasir::test {
 
@@ -42,6 +43,12 @@ void check_as_alone(const Logits& got, const Logits& alone, double bound) {
   }
   CHECK(most <= bound);
   CHECK(n_others == 0);
+}
+
+std::vector<uint32_t> seeds(uint32_t n) {
+  if (const char* only = std::getenv("KVASIR_TEST_SEED"))
+    return {static_cast<uint32_t>(std::strtoul(only, nullptr, 10))};
+  return up_to(n);
 }
 
 std::vector<const Row*> rows_of(uint32_t head_dim) {

@@ -49,6 +49,9 @@ struct Dice {
   bool one_in(uint32_t n) { return below(n) == 0; }
 };
 
+// The seeds of a random test: n of them, or KVASIR_TEST_SEED alone, to look into one.
+std::vector<uint32_t> seeds(uint32_t n);
+
 // Rows that can stand in one engine: those over models of the head_dim.
 std::vector<const Row*> rows_of(uint32_t head_dim);
 
