@@ -47,7 +47,7 @@ struct Cell {
   std::string read_with = {};  // the strategy whose pass over the prompts it shared; empty: its own
   double seconds = 0;          // in its own part of the steps
   double wall_seconds = 0;     // of all strategies of the task and length
-  Json engagement;
+  Json engagement = {};
 
   uint64_t n_correct() const {
     return static_cast<uint64_t>(std::count(correct.begin(), correct.end(), true));
