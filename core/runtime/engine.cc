@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "core/runtime/plan.h"
 #include "core/runtime/saved_sequence.h"
 
 namespace kvasir {
@@ -186,6 +187,7 @@ SequenceId Engine::load(std::span<const std::byte> bytes, const std::string& nam
 uint32_t Engine::kv_len(SequenceId id) const { return impl_->find(id).kv_len; }
 std::span<const TokenId> Engine::tokens(SequenceId id) const { return impl_->find(id).tokens; }
 uint32_t Engine::max_step_tokens() const { return impl_->options.max_step_tokens; }
+uint32_t Engine::vocab_size() const { return impl_->model.shape().vocab_size; }
 
 void Engine::begin_prompt(SequenceId id, uint32_t n_tokens) {
   Sequence& seq = impl_->usable(id);
@@ -268,6 +270,11 @@ uint64_t Engine::kv_bytes(SequenceId id) const {
     for (const PackedHead& head : layer.packed.heads) head_blocks += count(head);
   }
   return head_blocks * run.binding->storage.block_bytes / run.geometry().n_kv_heads;
+}
+
+uint64_t Engine::sequence_bytes(StrategyId strategy, uint32_t n_tokens, uint32_t n_shared) const {
+  const StrategyRun& run = *impl_->runs.at(strategy);
+  return plan_sequence(*run.binding, run.pipeline, n_tokens, n_shared);
 }
 
 const Engagement& Engine::prefill_engagement(StrategyId strategy) const {

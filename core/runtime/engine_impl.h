@@ -16,9 +16,11 @@ struct Engine::Impl {
   Impl(const Model& model_in, Pipeline pipeline, ThreadPool& pool_in, HostServices& services_in,
        const EngineOptions& options_in);
   StrategyId add(Pipeline pipeline) {
-    const StrategyRun* first = runs.empty() ? nullptr : runs[0].get();
+    const StrategyRun* alike = nullptr;
+    for (const auto& run : runs)
+      if (!alike && can_share(pipeline, run->pipeline)) alike = run.get();
     runs.push_back(
-        std::make_unique<StrategyRun>(model, std::move(pipeline), pool, services, options, first));
+        std::make_unique<StrategyRun>(model, std::move(pipeline), pool, services, options, alike));
     return static_cast<StrategyId>(runs.size() - 1);
   }
   Sequence& find(SequenceId id) const {

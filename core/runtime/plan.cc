@@ -98,4 +98,32 @@ MemoryPlan make_plan(const ModelShape& shape, const Model::Memory& model, Pipeli
   return plan;
 }
 
+uint64_t plan_sequence(const Binding& binding, const Pipeline& pipeline, uint32_t n_tokens,
+                       uint32_t n_shared) {
+  const kvasir_geometry& g = binding.geometry;
+  const uint64_t n_blocks = (uint64_t{n_tokens} + g.block_size - 1) / g.block_size;
+  const uint64_t sparse_layers = g.n_layers - binding.n_dense_layers();
+  const bool evicts =
+      std::any_of(pipeline.selectors.begin(), pipeline.selectors.end(), [](const auto& selector) {
+        return selector->limits().plan_at && selector->limits().action != KVASIR_ACTION_RESTRICT;
+      });
+  const uint64_t shared_blocks = evicts ? 0 : std::min(n_shared, n_tokens) / g.block_size;
+  const uint64_t layer_bytes = binding.storage.block_bytes * (n_blocks - shared_blocks);
+  uint64_t kv_bytes = layer_bytes * g.n_layers;
+  if (binding.storage.resident_bytes != 0)
+    kv_bytes = std::min(kv_bytes, binding.storage.resident_bytes + layer_bytes);
+  uint64_t record_bytes = 0, state_bytes = 0;
+  const auto add = [&](const RecordLayout& layout, uint64_t stays, uint64_t peak) {
+    record_bytes += slab_bytes(layout, g, n_blocks, sparse_layers);
+    state_bytes += std::max(stays, peak);
+  };
+  if (pipeline.representative) {
+    const RecordLayout& layout = pipeline.representative->layout();
+    add(layout, layout.state_bytes, layout.state_peak_bytes);
+  }
+  for (const auto& selector : pipeline.selectors)
+    add(selector->layout(), selector->limits().state_bytes, selector->limits().state_peak_bytes);
+  return kv_bytes + record_bytes + state_bytes / std::max(1u, g.max_sequences);
+}
+
 }  // namespace kvasir
