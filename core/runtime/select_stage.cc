@@ -273,7 +273,7 @@ bool SelectStage::call(Selector& selector, const std::vector<Work*>& works, bool
   return false;
 }
 
-// A call that fails for several sequences is made again for each: whose fault it is shows then.
+// A call that fails, or asks for dense attention, for several sequences is made again for each.
 // Selectors give the same answer to the same question, so that the others lose nothing.
 void SelectStage::run_selector(size_t index, uint32_t layer, const std::vector<Work*>& works,
                                const float* q, uint64_t n_queries) {
@@ -344,7 +344,8 @@ std::string SelectStage::ask(size_t index, uint32_t layer, const std::vector<Wor
         selector, works, needs & kWeightNeeds,
         [&](kvasir_selection& out) { return selector.select(step.step(), in, out); }, result,
         &fault_text);
-    if (!ok && fault_text.empty()) {
+    if (!ok && fault_text.empty()) {  // it asks for dense attention: for which of them?
+      if (works.size() > 1) return "fallback";
       fall_back(works);
       return "";
     }
@@ -506,8 +507,23 @@ uint32_t SelectStage::speculation_target(uint32_t layer, const std::vector<Batch
 
 void SelectStage::speculate(uint32_t layer, uint32_t target, const std::vector<BatchRow>& rows,
                             const float* x, const float* q, uint64_t n_queries) {
+  if (speculate_together(layer, target, rows, x, q, n_queries)) return;
+  const size_t x_width = c_.model.shape().d_model;
+  const size_t q_width = size_t{c_.geometry.n_q_heads} * c_.geometry.head_dim;
+  for (const BatchRow& row : rows) {
+    BatchRow alone = row;
+    alone.q_begin = 0;
+    speculate_together(layer, target, {alone}, x + row.q_begin * x_width, q + row.q_begin * q_width,
+                       1);
+  }
+}
+
+// False: the call failed, or asked for dense attention, for several sequences.
+bool SelectStage::speculate_together(uint32_t layer, uint32_t target,
+                                     const std::vector<BatchRow>& rows, const float* x,
+                                     const float* q, uint64_t n_queries) {
   Selector& selector = *c_.pipeline.selectors[0];
-  if (c_.aside(0)) return;
+  if (c_.aside(0)) return true;
   std::vector<Work> works;
   std::vector<Work*> todo;
   std::vector<BatchRow> todo_rows;
@@ -531,7 +547,7 @@ void SelectStage::speculate(uint32_t layer, uint32_t target, const std::vector<B
     todo.push_back(&work);
     todo_rows.push_back(work.row);
   }
-  if (todo.empty()) return;
+  if (todo.empty()) return true;
   std::vector<const Candidates*> candidates;
   candidates.reserve(works.size());
   for (const Work& work : works) candidates.push_back(&work.candidates);
@@ -552,13 +568,15 @@ void SelectStage::speculate(uint32_t layer, uint32_t target, const std::vector<B
         selector, todo, selector.desc().needs & kWeightNeeds,
         [&](kvasir_selection& out) { return selector.speculate(step, target, in, out); }, result,
         &text);
-    if (!ok && text.empty()) return;
+    if (!ok && works.size() > 1) return false;
+    if (!ok && text.empty()) return true;
   } catch (const PluginError& e) {
+    if (works.size() > 1) return false;
     text = e.what();
   }
   if (!text.empty()) {
     fault(0, "speculate", layer, todo, text);
-    return;
+    return true;
   }
   for (size_t i = 0; i < works.size(); ++i) {
     uint32_t width = 0;
@@ -583,6 +601,7 @@ void SelectStage::speculate(uint32_t layer, uint32_t target, const std::vector<B
       state.selection.speculated = true;
     }
   }
+  return true;
 }
 
 }  // namespace kvasir

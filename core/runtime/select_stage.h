@@ -29,6 +29,8 @@ class SelectStage {
   bool selects_in_prefill() const;
 
  private:
+  bool speculate_together(uint32_t layer, uint32_t target, const std::vector<BatchRow>& rows,
+                          const float* x, const float* q, uint64_t n_queries);
   struct Work {  // one row on its way through the chain
     BatchRow row;
     Candidates candidates;

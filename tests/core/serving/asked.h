@@ -68,7 +68,7 @@ struct Asked {
     Logits want = alone.play(row, ops(piece_tokens));
     const auto n_pieces = static_cast<ptrdiff_t>((n_prompt + piece_tokens - 1) / piece_tokens);
     want.erase(want.begin(), want.begin() + n_pieces - 1);  // those within the prompt
-    check_as_alone(logits, want, std::max(kCompany, row.rounding));
+    check_as_alone(logits, want, kCompany);
   }
 };
 

@@ -58,10 +58,10 @@ class Schedule {
       if (line.find("bad_selector") == line.npos) log += line + "\n";
     CAPTURE(log);
     for (const Player& player : players_) {
-      if (player.strategy == kFaulty || fell_back(player.strategy)) continue;
+      if (player.strategy == kFaulty) continue;
       const Row& row = *rows_[player.strategy];
       CAPTURE(row.name);
-      check_as_alone(player.out, alone.play(row, player.ops), std::max(kCompany, row.rounding));
+      check_as_alone(player.out, alone.play(row, player.ops), kCompany);
       ++seen_.survivors;
     }
   }
@@ -78,14 +78,6 @@ class Schedule {
     if (what == 3 && dice_.one_in(2)) return cancel(player);
     if (what == 4) return end_or_begin_prompt(player);
     step();
-  }
-
-  // InfiniGen asks for a dense step while one of its sequences has no columns, because its prompt
-  // was given up; all its sequences of that step are dense then, which alone they are not.
-  bool fell_back(StrategyId strategy) const {
-    const uint64_t n = engine_->decode_engagement(strategy).fallbacks;
-    if (rows_[strategy]->preset != "infinigen") CHECK(n == 0);
-    return n != 0;
   }
 
   Player* find(SequenceId seq) {
