@@ -46,6 +46,12 @@ MemoryPlan make_plan(const ModelShape& shape, const Model::Memory& model, Pipeli
   const uint64_t n_blocks = (uint64_t{g.max_context} + g.block_size - 1) / g.block_size;
   plan.kv_bytes = storage.block_bytes * n_blocks * g.n_layers * options.max_sequences;
   plan.kv_overhead_bytes = storage.overhead_bytes;
+  if (pipeline.is_hybrid()) {  // a piece of a prompt is in the window until a layer is through
+    const uint64_t window = uint64_t{g.window_tokens} + pipeline.strategy.cache.chunk_size.value;
+    plan.kv_overhead_bytes += binding.window_storage.overhead_bytes +
+                              binding.window_storage.block_bytes * g.n_layers *
+                                  options.max_sequences * (window / g.block_size + 2);
+  }
   if (storage.resident_bytes != 0) {  // and a dense step leases all of one layer
     const uint64_t layer_bytes = plan.kv_bytes / g.n_layers;
     plan.kv_slow_bytes =
