@@ -18,7 +18,7 @@ const std::string kCache =
     "[cache]\nblock_size = 8\nsink_tokens = 8\nwindow_tokens = 16\nchunk_size = 23\n";
 const std::string kDense = "[selector]\nplugin = 'dense'\n";
 const std::string kTopK =
-    "[selector]\nplugin = 'block_topk'\nbudget_tokens = 24\n[representative]\nplugin = 'minmax'\n";
+    "[selector]\nplugin = 'block_topk'\nbudget_tokens = 24\n[representative]\nplugin = 'mean'\n";
 
 std::string dram(const std::string& type = "f32") {
   return "plugin = 'dram'\ntype_k = '" + type + "'\ntype_v = '" + type + "'\n";
@@ -51,6 +51,11 @@ const Halves kHalves[] = {
     {"device and cpu", kDeviceStorage, device_attention("reference"), dram(), kCpu},
     {"cpu and device", dram(), kCpu, kDeviceStorage, device_attention("reference")},
 };
+
+// Records are made from the context's blocks where they are: host plugins cannot read a device's.
+bool works(const std::string& selector, const Halves& halves) {
+  return halves.storage == dram() || selector.find("[representative]") == std::string::npos;
+}
 
 struct Seen {  // of one kv head, layer and call
   uint32_t layer;
@@ -143,7 +148,7 @@ const Strategy kStrategies[] = {
     {"block_topk", kTopK},
     {"quest",
      "[selector]\nplugin = 'block_topk'\nbudget_blocks = 4\n[representative]\nplugin = "
-     "'quest'\n"},
+     "'minmax'\n"},
     {"snapkv", "[selector]\nplugin = 'snapkv'\nbudget_tokens = 30\n", false},
     {"h2o", "[selector]\nplugin = 'h2o'\nbudget_tokens = 20\n", false},
 };
@@ -167,13 +172,13 @@ TEST_CASE("two storages give the numbers and selections of one") {
     Told expected;
     expected.numbers = story(*engine_of(bench, s.toml + one("reference"), &expected), s.can_cut);
     for (const Halves& halves : kHalves) {
+      if (!works(s.toml, halves) || (few_cases() && halves.name != kDevice.name)) continue;
       CAPTURE(halves.name);
       Told told;
       told.numbers = story(*engine_of(bench, s.toml + halves.toml(), &told), s.can_cut);
       check_close(told.numbers, expected.numbers, 1e-5);
       REQUIRE(told.seen.size() == expected.seen.size());
       CHECK((told.seen == expected.seen));
-      if (few_cases() && halves.name == kDevice.name) break;
     }
   }
 }
@@ -326,6 +331,7 @@ TEST_CASE("what a run took of both storages it gives back") {
   const Halves halves[] = {kDevice, kHalves[4]};
   for (const Halves& h : halves) {
     for (const Strategy& s : kStrategies) {
+      if (!works(s.toml, h)) continue;
       CAPTURE(s.name);
       const auto engine = engine_of(bench, s.toml + h.toml());
       const bool newest = h.name == kDevice.name;
@@ -360,6 +366,9 @@ TEST_CASE("what cannot work is refused with a sentence") {
                          "holds them in device memory"));
   CHECK(refusal("[selector]\nplugin = 'oracle'\nbudget_tokens = 16\n" + kDevice.toml())
             .starts_with("kvasir.oracle reads K and V in host memory; kvasir.test.device_storage "
+                         "holds them in device memory"));
+  CHECK(refusal(kTopK + kHalves[4].toml())
+            .starts_with("kvasir.mean reads K and V in host memory; kvasir.test.device_storage "
                          "holds them in device memory"));
   CHECK(refusal(kTopK + kDevice.toml()) == "");  // update() is given copies
 }
