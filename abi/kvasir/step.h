@@ -54,7 +54,7 @@ typedef struct kvasir_step { /* step lifetime */
    * results are a subset. */
   const kvasir_selection* candidates;
   const kvasir_slab* slab; /* the callee's own, or null; writable in update() only, and in observe()
-                              with KVASIR_LIMIT_OBSERVE_WRITES_SLAB */
+                              with KVASIR_LAYOUT_OBSERVE_WRITES */
 } kvasir_step;
 
 /* Attention mass, given to observe() and update(): one row per sequence and head (n_q_heads,

@@ -16,7 +16,7 @@ typedef struct kvasir_block_key {
                         acquire READ, prefetch and drop */
   uint32_t n_tokens; /* that hold data */
   uint64_t handle;
-  /* Since 0.1, in acquire READ and prefetch; null elsewhere and for the whole block. Which tokens
+  /* Since 0.2, in acquire READ and prefetch; null elsewhere and for the whole block. Which tokens
    * of which kv heads are needed, valid during the call: bit h * block_size + t for token t of kv
    * head h, in (n_kv_heads * block_size + 63) / 64 words; of one head: bit t, in
    * (block_size + 63) / 64 words. Bits beyond the last token are zero. */
@@ -31,7 +31,7 @@ typedef struct kvasir_block_key {
 #define KVASIR_ACQUIRE_WRITE 1u /* creates the block, or reopens a private one */
 
 #define KVASIR_DROP_UNREF 0u  /* this holder is done; a tier may keep the bytes */
-#define KVASIR_DROP_FORGET 1u /* erase everywhere */
+#define KVASIR_DROP_FORGET 1u /* and with the last holder, erase everywhere */
 
 typedef struct kvasir_io_hint {
   uint32_t struct_size;

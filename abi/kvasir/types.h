@@ -73,7 +73,7 @@ typedef struct kvasir_kv_format {
 #define KVASIR_LEASE_RESIDENT 0u
 #define KVASIR_LEASE_NOT_RESIDENT 1u /* prefetch it; k and v are null */
 #define KVASIR_LEASE_FAILED 2u       /* lost or corrupt; k and v are null */
-/* Since 0.1, only where the key said `needed`: those tokens are there. The bytes of others are
+/* Since 0.2, only where the key said `needed`: those tokens are there. The bytes of others are
  * unspecified and may change while leased: nobody reads them. */
 #define KVASIR_LEASE_PARTIAL 3u
 

@@ -241,12 +241,15 @@ std::shared_ptr<const Binding> bind_pipeline(const ModelShape& shape, Pipeline& 
   return made;
 }
 
-bool share_plugins(Pipeline& pipeline, const Pipeline& from) {
+bool can_share(const Pipeline& pipeline, const Pipeline& from) {
   const CacheConfig &ours = pipeline.strategy.cache, &theirs = from.strategy.cache;
-  if (ours.block_size.value != theirs.block_size.value ||
-      needs_unrotated(pipeline) != needs_unrotated(from) ||
-      !same_plugin(pipeline, from, Kind::kStorage))
-    return false;
+  return ours.block_size.value == theirs.block_size.value &&
+         needs_unrotated(pipeline) == needs_unrotated(from) &&
+         same_plugin(pipeline, from, Kind::kStorage);
+}
+
+bool share_plugins(Pipeline& pipeline, const Pipeline& from) {
+  if (!can_share(pipeline, from)) return false;
   pipeline.bound_to.insert(pipeline.bound_to.end(), from.bound_to.begin(), from.bound_to.end());
   pipeline.storage = from.storage;
   pipeline.window_storage = from.window_storage;

@@ -40,6 +40,9 @@ struct Binding {
 std::shared_ptr<const Binding> bind_pipeline(const ModelShape& shape, Pipeline& pipeline,
                                              const EngineOptions& options);
 
+// Whether share_plugins() would take the storage of `from`.
+bool can_share(const Pipeline& pipeline, const Pipeline& from);
+
 // Takes storage and backend of `from`, which is bound, where `pipeline` has the same plugins with
 // the same options and the blocks of both are alike (size, key rotation). True when it took the
 // storage.

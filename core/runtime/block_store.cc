@@ -736,7 +736,7 @@ void BlockStore::share(const BlockList& from, BlockList& to) const {
 }
 
 void BlockStore::fork(const BlockList& from, BlockList& to, uint32_t layer_index) {
-  to = from;
+  share(from, to);  // without leases that a call which failed has left
   if (from.blocks.empty() || !from.blocks.back() || from.blocks.back()->sealed) return;
   const auto last = static_cast<uint32_t>(from.blocks.size() - 1);
   const uint32_t n_tokens = from.leases[last].n_tokens;

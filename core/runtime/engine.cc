@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "core/runtime/plan.h"
 #include "core/runtime/saved_sequence.h"
 
 namespace kvasir {
@@ -87,9 +88,6 @@ void Engine::truncate(SequenceId id, uint32_t kv_len) {
 void Engine::Impl::truncate(Sequence& seq, uint32_t kv_len) const {
   StrategyRun& run = run_of(seq);
   if (kv_len >= seq.kv_len) return;
-  const uint32_t block_size = run.geometry().block_size;
-  const uint32_t n_blocks = (kv_len + block_size - 1) / block_size;
-  const bool cut = kv_len % block_size != 0;
   for (const LayerState& layer : seq.layers)
     for (const auto& head : layer.dead) {
       const bool lost = std::find(head.begin() + std::min<ptrdiff_t>(kv_len, std::ssize(head)),
@@ -100,9 +98,23 @@ void Engine::Impl::truncate(Sequence& seq, uint32_t kv_len) const {
                           std::to_string(std::max<size_t>(head.size(), layer.packed.end)) +
                           "; start anew");
     }
+  try {
+    cut(run, seq, kv_len);
+  } catch (...) {  // some layers are cut, others are not
+    seq.fail(std::current_exception());
+    throw;
+  }
+}
+
+void Engine::Impl::cut(StrategyRun& run, Sequence& seq, uint32_t kv_len) const {
+  const uint32_t block_size = run.geometry().block_size;
+  const uint32_t n_blocks = (kv_len + block_size - 1) / block_size;
+  const bool is_inside = kv_len % block_size != 0;
   for (uint32_t layer = 0; layer < run.geometry().n_layers; ++layer) {
     LayerState& state = seq.layers[layer];
     run.store->truncate(state, layer, kv_len);
+    for (auto& head : state.dead) head.resize(std::min<size_t>(head.size(), kv_len));
+    for (auto& head : state.live) std::erase_if(head, [&](uint32_t t) { return t >= kv_len; });
     // Keep the selection if it was made at a token that survives the cut.
     if (kv_len <= seq.prompt_end || state.selection.made_at >= kv_len - seq.prompt_end)
       state.selection = {};
@@ -124,7 +136,7 @@ void Engine::Impl::truncate(Sequence& seq, uint32_t kv_len) const {
   seq.prompt_end = std::min(seq.prompt_end, kv_len);
   seq.prompt_begin = std::min(seq.prompt_begin, kv_len);
   seq.decode_index = kv_len - seq.prompt_end;
-  run.refeed(seq, kv_len, cut ? n_blocks - 1 : n_blocks, cut);
+  run.refeed(seq, kv_len, is_inside ? n_blocks - 1 : n_blocks, is_inside);
 }
 
 void Engine::close(SequenceId id) {
@@ -176,6 +188,7 @@ SequenceId Engine::load(std::span<const std::byte> bytes, const std::string& nam
 uint32_t Engine::kv_len(SequenceId id) const { return impl_->find(id).kv_len; }
 std::span<const TokenId> Engine::tokens(SequenceId id) const { return impl_->find(id).tokens; }
 uint32_t Engine::max_step_tokens() const { return impl_->options.max_step_tokens; }
+uint32_t Engine::vocab_size() const { return impl_->model.shape().vocab_size; }
 
 void Engine::begin_prompt(SequenceId id, uint32_t n_tokens) {
   Sequence& seq = impl_->usable(id);
@@ -232,6 +245,10 @@ uint32_t Engine::prefill(SequenceId id, std::span<const TokenId> tokens,
 
 void Engine::decode(std::span<const DecodeItem> items, std::span<float> logits) {
   const size_t vocab = impl_->model.shape().vocab_size;
+  if (logits.size() < items.size() * vocab)
+    throw Error(ErrorKind::kInternal, "decode() has room for the logits of " +
+                                          std::to_string(logits.size() / vocab) + " of " +
+                                          std::to_string(items.size()) + " sequences");
   std::vector<StepItem> step_items;
   for (size_t i = 0; i < items.size(); ++i)
     step_items.push_back({.seq = items[i].seq,
@@ -257,6 +274,11 @@ uint64_t Engine::kv_bytes(SequenceId id) const {
   }
   return head_blocks * run.binding->storage.block_bytes / run.geometry().n_kv_heads +
          window_blocks * run.binding->window_storage.block_bytes;
+}
+
+uint64_t Engine::sequence_bytes(StrategyId strategy, uint32_t n_tokens, uint32_t n_shared) const {
+  const StrategyRun& run = *impl_->runs.at(strategy);
+  return plan_sequence(*run.binding, run.pipeline, n_tokens, n_shared);
 }
 
 const Engagement& Engine::prefill_engagement(StrategyId strategy) const {

@@ -56,7 +56,8 @@ using NarrowRecompute = std::function<std::vector<uint32_t>(const RecomputedLaye
 struct StepItem {
   SequenceId seq = 0;
   std::span<const TokenId> tokens = {};
-  std::span<float> logits = {};  // [vocab], of the last token; or empty
+  // [vocab], of the last token; of tokens to verify [tokens][vocab]; or empty.
+  std::span<float> logits = {};
   // Logits of every token, some at a time: of positions [first_pos, first_pos + n), [n][vocab].
   std::function<void(uint32_t first_pos, uint32_t n, const float* logits)> all_logits = {};
   // Of tokens to verify: the one that each follows, by index, -1 = the sequence as it is; a parent
@@ -77,7 +78,7 @@ struct ItemResult {
   // The sequence is not what it was before the step: all that can be done is to close it. Else an
   // item with an error has changed nothing.
   bool is_lost = false;
-  std::vector<std::exception_ptr> follower_errors;  // [followers]; those are lost
+  std::vector<std::exception_ptr> follower_errors = {};  // [followers]; those are lost
   std::string text() const;                         // of the error, or empty
 };
 
@@ -92,7 +93,7 @@ class Engine {
   Engine(const Engine&) = delete;
 
   // A further strategy over the same model, with selectors and representative of its own; storage
-  // and backend are those of the first where plugin, options and blocks are the same.
+  // and backend are those of the first strategy whose plugin, options and blocks are the same.
   StrategyId add_strategy(Pipeline pipeline);
   // Whether a sequence of `follower` can read its prompt with one of `leader`: both share storage
   // and backend, and read prompts densely.
@@ -115,6 +116,10 @@ class Engine {
   // K and V that the sequence holds in storage, blocks it shares with forks included: less than
   // kv_len would need once a strategy has evicted.
   uint64_t kv_bytes(SequenceId seq) const;
+  // What make_plan() counts for one sequence of n_tokens: K, V, records, and the memory of plugins.
+  // The K and V of its first n_shared tokens are another sequence's; a strategy that evicts may
+  // copy what it keeps of them, and then they count.
+  uint64_t sequence_bytes(StrategyId strategy, uint32_t n_tokens, uint32_t n_shared = 0) const;
 
   // The next n_tokens given to the sequence are a prompt (or a further turn). It may be read in
   // pieces of any size, with any steps of other sequences between them. Error(kInput) when it does
@@ -127,6 +132,7 @@ class Engine {
   // are at most max_step_tokens(). Throws what concerns every item; each is lost then.
   std::vector<ItemResult> step(std::span<const StepItem> items);
   uint32_t max_step_tokens() const;
+  uint32_t vocab_size() const;
   // Ends a verification: the sequence goes on behind `token` (an index into the item's tokens) as
   // if the path to it had been decoded one token at a time; -1: behind none. Until then the
   // sequence can do nothing else.

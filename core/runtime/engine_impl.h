@@ -16,9 +16,11 @@ struct Engine::Impl {
   Impl(const Model& model_in, Pipeline pipeline, ThreadPool& pool_in, HostServices& services_in,
        const EngineOptions& options_in);
   StrategyId add(Pipeline pipeline) {
-    const StrategyRun* first = runs.empty() ? nullptr : runs[0].get();
+    const StrategyRun* alike = nullptr;
+    for (const auto& run : runs)
+      if (!alike && can_share(pipeline, run->pipeline)) alike = run.get();
     runs.push_back(
-        std::make_unique<StrategyRun>(model, std::move(pipeline), pool, services, options, first));
+        std::make_unique<StrategyRun>(model, std::move(pipeline), pool, services, options, alike));
     return static_cast<StrategyId>(runs.size() - 1);
   }
   Sequence& find(SequenceId id) const {
@@ -38,6 +40,7 @@ struct Engine::Impl {
   }
   StrategyRun& run_of(const Sequence& seq) const { return *runs[seq.strategy]; }
   void truncate(Sequence& seq, uint32_t kv_len) const;
+  void cut(StrategyRun& run, Sequence& seq, uint32_t kv_len) const;
   SequenceId fork(const Sequence& parent);
   void close(SequenceId id);
 
@@ -46,6 +49,7 @@ struct Engine::Impl {
     std::vector<Lane> lanes;
     std::vector<Lane*> lane_of;  // [runs], null: no rows
     std::vector<TokenId> tokens;
+    uint64_t n_rows = 0;               // of all items, those that are not planned yet included
     struct Done {                      // what an item has become
       Sequence* seq = nullptr;         // null: refused
       std::vector<uint32_t> query;     // of each of its tokens, or of a recomputation the first
@@ -54,9 +58,10 @@ struct Engine::Impl {
     std::vector<Done> items;
   };
   Plan plan(std::span<const StepItem> items, std::vector<ItemResult>& results);
-  void refuse_twice(std::span<const StepItem> items) const;
+  void refuse_what_is_wrong(std::span<const StepItem> items) const;
   void check(const Sequence& seq, const StepItem& item) const;
   void check_recompute(const Sequence& seq, const StepItem& item, size_t n_items) const;
+  void check_logits(const StepItem& item, size_t n_tokens) const;
   void check_verify(const Sequence& seq, const StepItem& item) const;
   void add_recompute(Plan& plan, const StepItem& item, Plan::Done& done);
   void add_drafts(Plan& plan, const StepItem& item, Plan::Done& done);
@@ -64,6 +69,7 @@ struct Engine::Impl {
   BatchRow row_of(Sequence& seq, uint32_t q_begin, uint32_t n) const;
   void add_followers(Plan& plan, const StepItem& item, Sequence& leader, const BatchRow& row,
                      ItemResult& result);
+  void check_followers(const Sequence& leader, const StepItem& item) const;
   void check_follower(const Sequence& leader, const Sequence& follower) const;
   void advance(Sequence& seq, std::span<const TokenId> tokens) const;
   void finish_prompt(Sequence& seq) const;

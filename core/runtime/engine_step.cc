@@ -21,6 +21,7 @@ void Engine::Impl::check(const Sequence& seq, const StepItem& item) const {
                 name + ": its prompt has " + std::to_string(seq.prompt_end - seq.kv_len) +
                     " tokens left, " + std::to_string(tokens.size()) + " were given");
   if (!seq.reads_prompt() && verifies) check_verify(seq, item);
+  check_logits(item, !seq.reads_prompt() && verifies ? tokens.size() : 1);
   if (uint64_t{seq.kv_len} + tokens.size() > options.max_context)
     throw input_error("the context of " + std::to_string(options.max_context) +
                       " tokens is full: raise -c");
@@ -28,6 +29,14 @@ void Engine::Impl::check(const Sequence& seq, const StepItem& item) const {
     if (!model.has_token(token))
       throw input_error("token id " + std::to_string(token) + " is outside the vocabulary of " +
                         std::to_string(model.shape().vocab_size) + " tokens");
+}
+
+void Engine::Impl::check_logits(const StepItem& item, size_t n_tokens) const {
+  if (item.logits.empty() || item.logits.size() >= n_tokens * model.shape().vocab_size) return;
+  throw Error(ErrorKind::kInternal, "logits of " + std::to_string(n_tokens) + " tokens need " +
+                                        std::to_string(n_tokens * model.shape().vocab_size) +
+                                        " floats, " + std::to_string(item.logits.size()) +
+                                        " were given");
 }
 
 void Engine::Impl::check_recompute(const Sequence& seq, const StepItem& item,
@@ -41,6 +50,7 @@ void Engine::Impl::check_recompute(const Sequence& seq, const StepItem& item,
   if (!item.tokens.empty() || !item.parents.empty() || !item.followers.empty() || item.all_logits)
     refuse("what is computed again takes no tokens, parents, followers or all_logits");
   if (item.narrow && n_items > 1) refuse("a recomputation that narrows is alone in its step");
+  check_logits(item, 1);
   if (seq.reads_prompt()) refuse("its prompt is not read whole");
   for (size_t i = 0; i < item.recompute.size(); ++i)
     if (item.recompute[i] >= seq.kv_len || (i > 0 && item.recompute[i] <= item.recompute[i - 1]))
@@ -48,7 +58,8 @@ void Engine::Impl::check_recompute(const Sequence& seq, const StepItem& item,
              " is not ascending, or beyond what is cached");
 }
 
-void Engine::Impl::refuse_twice(std::span<const StepItem> items) const {
+// What is wrong with the step as a whole.
+void Engine::Impl::refuse_what_is_wrong(std::span<const StepItem> items) const {
   std::vector<SequenceId> ids;
   uint64_t n_tokens = 0;
   for (const StepItem& item : items) {
@@ -56,6 +67,7 @@ void Engine::Impl::refuse_twice(std::span<const StepItem> items) const {
     ids.push_back(item.seq);
     ids.insert(ids.end(), item.followers.begin(), item.followers.end());
   }
+  for (const SequenceId id : ids) find(id);
   std::sort(ids.begin(), ids.end());
   const auto twice = std::adjacent_find(ids.begin(), ids.end());
   if (twice != ids.end())
@@ -84,6 +96,19 @@ BatchRow Engine::Impl::row_of(Sequence& seq, uint32_t q_begin, uint32_t n) const
   return row;
 }
 
+void Engine::Impl::check_followers(const Sequence& leader, const StepItem& item) const {
+  std::vector<StrategyId> strategies;
+  for (const SequenceId id : item.followers) {
+    const Sequence& follower = find(id);
+    check_follower(leader, follower);
+    if (std::find(strategies.begin(), strategies.end(), follower.strategy) != strategies.end())
+      throw Error(ErrorKind::kInternal, "sequence " + std::to_string(id) +
+                                            " is the second of its strategy to follow: fork the "
+                                            "first one instead");
+    strategies.push_back(follower.strategy);
+  }
+}
+
 void Engine::Impl::check_follower(const Sequence& leader, const Sequence& follower) const {
   if (follower.fault) std::rethrow_exception(follower.fault);
   const auto refuse = [&](const char* why) {
@@ -99,8 +124,10 @@ void Engine::Impl::check_follower(const Sequence& leader, const Sequence& follow
   for (size_t layer = 0; layer < leader.layers.size(); ++layer) {
     const LayerState &a = leader.layers[layer], &b = follower.layers[layer];
     bool same = a.dead.empty() && b.dead.empty() && a.blocks.size() == b.blocks.size();
+    const bool was_led = follower.led_by == leader.id && follower.led_to == leader.kv_len;
     for (size_t i = 0; same && i < a.blocks.size(); ++i)
-      same = a.blocks[i] == b.blocks[i] || !a.blocks[i]->sealed;
+      same =
+          a.blocks[i] == b.blocks[i] || (was_led && !a.blocks[i]->sealed && !b.blocks[i]->sealed);
     if (!same) refuse("they do not share their blocks");
   }
 }
@@ -125,25 +152,26 @@ void Engine::Impl::add_followers(Plan& plan, const StepItem& item, Sequence& lea
 
 Engine::Impl::Plan Engine::Impl::plan(std::span<const StepItem> items,
                                       std::vector<ItemResult>& results) {
-  refuse_twice(items);
+  refuse_what_is_wrong(items);
   Plan plan;
+  for (const StepItem& item : items) plan.n_rows += item.tokens.size() + item.recompute.size();
   plan.lanes.reserve(runs.size());  // lanes point to each other
   plan.lane_of.resize(runs.size());
   plan.items.resize(items.size());
   for (size_t i = 0; i < items.size(); ++i) {
     const StepItem& item = items[i];
     Plan::Done& done = plan.items[i];
-    Sequence& seq = find(item.seq);
+    Sequence& seq = *sequences.at(item.seq);  // refuse_what_is_wrong() has looked
     try {
       usable(item.seq);
       if (!item.recompute.empty())
         check_recompute(seq, item, items.size());
       else
         check(seq, item);
-      for (const SequenceId follower : item.followers) check_follower(seq, find(follower));
+      check_followers(seq, item);
       const bool verifies = item.tokens.size() > 1 || !item.parents.empty();
       if (!seq.reads_prompt() && verifies) add_drafts(plan, item, done);
-    } catch (const Error&) {
+    } catch (const std::exception&) {
       results[i].error = std::current_exception();
       results[i].is_lost = seq.fault != nullptr;
       continue;
@@ -280,7 +308,8 @@ std::vector<ItemResult> Engine::step(std::span<const StepItem> items) {
     m.write_logits(items, plan);
   } catch (const std::exception&) {
     each_sequence([](Sequence& seq, const StepItem&) { seq.fail(std::current_exception()); });
-    for (const StepItem& item : items) m.drop_drafts(item.seq);
+    for (size_t i = 0; i < items.size(); ++i)
+      if (!plan.items[i].leaves.empty()) m.drop_drafts(items[i].seq);
     throw;
   }
   each_sequence([&](Sequence& seq, const StepItem& item) {
@@ -292,12 +321,16 @@ std::vector<ItemResult> Engine::step(std::span<const StepItem> items) {
     if (!done.seq || !done.leaves.empty()) continue;
     results[i].error = done.seq->fault;
     results[i].is_lost = results[i].error != nullptr;
-    for (size_t f = 0; f < items[i].followers.size(); ++f)
-      results[i].follower_errors[f] = m.find(items[i].followers[f]).fault;
+    for (size_t f = 0; f < items[i].followers.size(); ++f) {
+      Sequence& follower = m.find(items[i].followers[f]);
+      follower.led_by = done.seq->id;
+      follower.led_to = follower.kv_len;
+      results[i].follower_errors[f] = follower.fault;
+    }
   }
   m.loop.account(plan.lanes);
   for (size_t i = 0; i < items.size(); ++i)
-    if (results[i].error) m.drop_drafts(items[i].seq);
+    if (results[i].error && !plan.items[i].leaves.empty()) m.drop_drafts(items[i].seq);
   return results;
 }
 

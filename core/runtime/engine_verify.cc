@@ -34,7 +34,12 @@ void Engine::accept(SequenceId id, int32_t token) {
     selections.push_back(std::move(layer.drafted[depth]));
     layer.drafted.clear();
   }
-  m.truncate(fork, kept);
+  try {
+    m.truncate(fork, kept);
+  } catch (...) {
+    m.close(*chosen);
+    throw;
+  }
   for (size_t layer = 0; layer < fork.layers.size(); ++layer)
     fork.layers[layer].selection = std::move(selections[layer]);
   m.close(id);
@@ -67,7 +72,7 @@ void Engine::Impl::add_drafts(Plan& plan, const StepItem& item, Plan::Done& done
   for (uint32_t t = 0; t < n; ++t)
     if (parent(t) >= 0) has_child[static_cast<uint32_t>(parent(t))] = true;
   std::vector<Leaf> leaves;
-  uint64_t n_rows = plan.tokens.size();
+  uint64_t n_rows = plan.n_rows - n;
   for (uint32_t t = 0; t < n; ++t) {
     if (has_child[t]) continue;
     Leaf leaf{0, {}};
@@ -80,6 +85,7 @@ void Engine::Impl::add_drafts(Plan& plan, const StepItem& item, Plan::Done& done
     throw input_error("the paths of the drafts have " + std::to_string(n_rows) +
                       " tokens with the rest of the step, which takes " +
                       std::to_string(options.max_step_tokens));
+  plan.n_rows = n_rows;
   done.query.resize(n);
   const Sequence& seq = find(item.seq);
   std::vector<Leaf>& kept = drafts[item.seq];

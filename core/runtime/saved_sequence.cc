@@ -347,6 +347,7 @@ void read_layer(Reader& in, RunContext& c, LayerState& state, uint32_t layer, ui
   state.final_blocks = in.number<uint32_t>();
   if (state.restricted_unit > KVASIR_UNIT_TOKEN || state.final_blocks > kv_len / b)
     in.refuse("a layer is damaged");
+  if (!state.blocks.empty() && !state.blocks.back()) in.refuse("its last block is missing");
   check_held(in, c, state, kv_len);
   for (size_t owner = 0; owner < c.owners.size(); ++owner)
     read_slab(in, c.owners[owner].slab, state.slabs[owner], state.blocks.size() + 1);

@@ -99,6 +99,9 @@ struct Sequence {
   uint32_t decode_index = 0;                  // decoded tokens since the prompt's end
   std::vector<int32_t> tokens;
   ContentHash content;  // names of its full blocks
+  // The sequence whose prompt it has read up to led_to: its open block was a copy of that one's.
+  uint64_t led_by = 0;
+  uint32_t led_to = 0;
   std::vector<LayerState> layers;
   // Why a step could not finish it: layers hold unlike numbers of tokens, it can only be closed.
   std::exception_ptr fault;

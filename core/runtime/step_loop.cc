@@ -70,6 +70,14 @@ void StepLoop::in_lane(Lane& lane, Fn&& fn) {
   lane.copied_bytes += lane.run.copied_bytes() - copied_before;
   lane.plugin_calls += after.calls - before.calls;
   lane.plugin_nanos += after.nanos - before.nanos;
+  if (n_lanes_ > 1) count_transfers(lane);
+}
+
+void StepLoop::count_transfers(const Lane& lane) {
+  RunContext& context = lane.run.context;
+  context.latest_prefilled = lane.n_decode == 0;
+  if (lane.run.store->moves())
+    lane.run.store->count_transfers(context.counters(context.latest_prefilled));
 }
 
 const float* StepLoop::hidden(uint32_t query) const {
@@ -84,6 +92,7 @@ void StepLoop::run(std::vector<Lane>& lanes, std::span<const int32_t> tokens) {
   begun_ = now_nanos();
   model_nanos_ = 0;
   n_ = static_cast<uint32_t>(tokens.size());
+  n_lanes_ = lanes.size();
   for (const Lane& lane : lanes)
     for (const BatchRow& row : lane.rows)
       std::iota(positions_.begin() + row.q_begin, positions_.begin() + row.q_begin + row.n_q,
@@ -112,10 +121,16 @@ void StepLoop::run_layer(uint32_t layer, std::vector<Lane>& lanes) {
 // it is read, so that the pieces it comes in do not change the keys.
 void StepLoop::rope(const std::vector<BatchRow>& rows, float* values, uint32_t heads) const {
   const uint32_t dim = model_.shape().head_dim;
-  for (const BatchRow& row : rows)
-    model_.rope().apply(values + uint64_t{row.q_begin} * heads * dim, row.n_q, heads, dim,
-                        {positions_.data() + row.q_begin, row.n_q},
-                        std::max(row.seq->prompt_end, row.kv_len));
+  const auto apply = [&](const BatchRow& row, uint32_t first, uint32_t n, uint32_t kv_len) {
+    model_.rope().apply(values + uint64_t{row.q_begin + first} * heads * dim, n, heads, dim,
+                        {positions_.data() + row.q_begin + first, n},
+                        std::max(row.seq->prompt_end, kv_len));
+  };
+  for (const BatchRow& row : rows) {
+    if (!row.drafts) apply(row, 0, row.n_q, row.kv_len);
+    for (uint32_t t = 0; row.drafts && t < row.n_q; ++t)  // as if each had its own step
+      apply(row, t, 1, row.first_pos() + t + 1);
+  }
 }
 
 void StepLoop::project(uint32_t layer, std::vector<Lane>& lanes) {
@@ -440,11 +455,7 @@ void StepLoop::account(std::vector<Lane>& lanes) {
     for (const BatchRow& row : lane.rows) n += row.n_q;
     for (const Lane::Redo& redo : lane.redone) n += redo.row.n_q;
   }
-  for (Lane& lane : lanes) {
-    RunContext& context = lane.run.context;
-    context.latest_prefilled = lane.n_decode == 0;
-    lane.run.store->count_transfers(context.counters(context.latest_prefilled));
-  }
+  for (const Lane& lane : lanes) count_transfers(lane);
   const uint64_t rest = total - std::min(total, in_lanes + model_nanos_);
   for (Lane& lane : lanes) {
     const uint64_t lane_tokens = std::max(1u, lane.n_prefill + lane.n_decode);

@@ -56,6 +56,8 @@ class StepLoop {
   // Runs fn as a part of the lane's work.
   template <class Fn>
   void in_lane(Lane& lane, Fn&& fn);
+  // What a storage moved counts where it was moved for; strategies may share one.
+  static void count_transfers(const Lane& lane);
   template <class Fn>
   void in_model(Fn&& fn);
   void run_layer(uint32_t layer, std::vector<Lane>& lanes);
@@ -75,6 +77,7 @@ class StepLoop {
 
   const Model& model_;
   uint32_t n_ = 0;  // queries of the step
+  size_t n_lanes_ = 0;
   std::vector<float> h_, x_, q_, k_, v_, o_, q_constant_, x_decode_, q_target_;
   std::vector<uint32_t> positions_;
   uint64_t begun_ = 0, model_nanos_ = 0;

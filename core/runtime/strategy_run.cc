@@ -63,8 +63,10 @@ StrategyRun::StrategyRun(const Model& model, Pipeline pipeline_in, ThreadPool& p
   find_leaders();
   context.faults.assign(pipeline.selectors.size(), 0);
   content_run =
-      hash_of(std::array<uint64_t, 4>{geometry().model_hash, geometry().k_state,
-                                      binding->formats[0].dtype_k, binding->formats[0].dtype_v});
+      hash_of(std::array<uint64_t, 5>{geometry().model_hash, geometry().k_state,
+                                      binding->formats[0].dtype_k, binding->formats[0].dtype_v,
+                                      // of this process: backends round in their own ways
+                                      reinterpret_cast<uintptr_t>(pipeline.attention.get())});
 }
 
 void StrategyRun::add_owner(Representative* representative, Selector* selector,
@@ -105,7 +107,8 @@ bool StrategyRun::reads_prompts_densely() const {
 }
 
 bool StrategyRun::can_lead(const StrategyRun& other) const {
-  return shares_storage(other) && pipeline.attention == other.pipeline.attention &&
+  return &other != this && shares_storage(other) &&
+         pipeline.attention == other.pipeline.attention &&
          pipeline.window_attention == other.pipeline.window_attention && reads_prompts_densely() &&
          other.reads_prompts_densely();
 }
@@ -199,10 +202,14 @@ void StrategyRun::name_content(Sequence& seq, std::span<const int32_t> tokens,
   };
   const bool has_evicted = std::any_of(seq.layers.begin(), seq.layers.end(), has_gaps);
   const bool by_slot = pipeline.strategy.cache.positions.value == Positions::kSlot;
+  const RopeConfig& rope = context.model.shape().rope;
+  const bool by_length =
+      rope.scaling == RopeScaling::kDynamicNtk && seq.prompt_end > rope.original_context;
   // A step that failed leaves tokens that were named and never computed.
   const bool is_off = seq.content.n_tokens() != seq.kv_len;
   // In hybrid mode rounding depends on what had left the window when a token was computed.
-  if (has_evicted || by_slot || is_off || pipeline.is_hybrid() || select.selects_in_prefill())
+  if (has_evicted || by_slot || by_length || is_off || pipeline.is_hybrid() ||
+      select.selects_in_prefill())
     seq.content.taint();
   seq.content.append(tokens, n_together);
 }

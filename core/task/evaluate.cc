@@ -8,15 +8,61 @@
 #include "core/error.h"
 
 namespace kvasir {
-TaskPrompt prefill_task(Engine& engine, uint32_t vocab_size, const Sample& sample,
-                        bool with_question) {
+
+AnswerJudge::AnswerJudge(const Tokenizer& tokenizer, const Sample& sample, size_t next,
+                         AnswerStep on_step)
+    : tokenizer_(tokenizer), sample_(sample), next_(next), on_step_(std::move(on_step)) {
+  answer_.given.resize(sample.turns.size());
+}
+
+std::optional<TokenId> AnswerJudge::next(std::span<const float> logits) {
+  const std::vector<TokenId>& ids = sample_.tokens.ids;
+  if (turn_ == sample_.turns.size()) return std::nullopt;
+  const Span span = sample_.token_span(sample_.turns[turn_].answer);
+  if (next_ >= span.begin) {
+    if (on_step_) on_step_(turn_, next_ - span.begin);
+    const auto best =
+        static_cast<TokenId>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+    answer_.given[turn_] += tokenizer_.piece(best, true);
+    ++answer_.n_tokens;
+    answer_.n_right += best == ids[next_];
+    answer_.correct = answer_.n_right == answer_.n_tokens;
+  }
+  const TokenId token = ids[next_++];
+  if (next_ == span.end) ++turn_;
+  // Nothing is predicted from the last token.
+  return turn_ == sample_.turns.size() ? std::nullopt : std::optional(token);
+}
+
+size_t prompt_tokens(const Sample& sample, bool with_question) {
   if (sample.turns.empty())
     throw input_error(std::string(name(sample.task)) + " asks nothing: choose another task");
   const size_t question = sample.token_span(sample.turns[0].question).begin;
   const size_t answer = sample.token_span(sample.turns[0].answer).begin;
+  return with_question || question == 0 ? answer : question;
+}
+
+Request task_request(const Tokenizer& tokenizer, const Sample& sample, StrategyId strategy,
+                     bool with_question,
+                     std::function<void(const TaskAnswer&, const RequestStatus&)> answered) {
+  const size_t n = prompt_tokens(sample, with_question);
+  const std::vector<TokenId>& ids = sample.tokens.ids;
+  const auto judge = std::make_shared<AnswerJudge>(tokenizer, sample, n);
+  Request request;
+  request.strategy = strategy;
+  request.prompt.assign(ids.begin(), ids.begin() + static_cast<ptrdiff_t>(n));
+  request.max_new_tokens = static_cast<uint32_t>(ids.size() - n);
+  request.next = [judge](std::span<const float> logits) { return judge->next(logits); };
+  request.on_end = [judge, answered = std::move(answered)](const RequestStatus& status) {
+    answered(judge->answer(), status);
+  };
+  return request;
+}
+
+TaskPrompt prefill_task(Engine& engine, const Sample& sample, bool with_question) {
   TaskPrompt prompt;
-  prompt.next = with_question || question == 0 ? answer : question;
-  prompt.logits.resize(vocab_size);
+  prompt.next = prompt_tokens(sample, with_question);
+  prompt.logits.resize(engine.vocab_size());
   prompt.seq = engine.open();
   engine.prefill(prompt.seq, std::span(sample.tokens.ids).first(prompt.next), prompt.logits);
   return prompt;
@@ -24,38 +70,13 @@ TaskPrompt prefill_task(Engine& engine, uint32_t vocab_size, const Sample& sampl
 
 TaskAnswer answer_turns(Engine& engine, const Tokenizer& tokenizer, const Sample& sample,
                         SequenceId seq, const TaskPrompt& prompt, const AnswerStep& on_step) {
-  const std::vector<TokenId>& ids = sample.tokens.ids;
   std::vector<float> logits = prompt.logits;
-  size_t next = prompt.next;
-  TaskAnswer out;
-  for (size_t turn = 0; turn < sample.turns.size(); ++turn) {
-    const Span answer = sample.token_span(sample.turns[turn].answer);
-    const bool last = turn + 1 == sample.turns.size();
-    std::string& given = out.given.emplace_back();
-    for (; next < answer.end; ++next) {
-      if (next >= answer.begin) {
-        if (on_step) on_step(turn, next - answer.begin);
-        const auto best =
-            static_cast<TokenId>(std::max_element(logits.begin(), logits.end()) - logits.begin());
-        given += tokenizer.piece(best, true);
-        ++out.n_tokens;
-        out.n_right += best == ids[next];
-      }
-      if (last && next + 1 == answer.end) break;  // nothing is predicted from the last token
-      const Engine::DecodeItem item{seq, ids[next]};
-      engine.decode({&item, 1}, logits);
-    }
+  AnswerJudge judge(tokenizer, sample, prompt.next, on_step);
+  while (const std::optional<TokenId> token = judge.next(logits)) {
+    const Engine::DecodeItem item{seq, *token};
+    engine.decode({&item, 1}, logits);
   }
-  out.correct = out.n_right == out.n_tokens;
-  return out;
-}
-
-TaskAnswer answer_task(Engine& engine, const Tokenizer& tokenizer, uint32_t vocab_size,
-                       const Sample& sample, bool question_in_prompt) {
-  const TaskPrompt prompt = prefill_task(engine, vocab_size, sample, question_in_prompt);
-  TaskAnswer answer = answer_turns(engine, tokenizer, sample, prompt.seq, prompt);
-  engine.close(prompt.seq);
-  return answer;
+  return judge.answer();
 }
 
 // With p = n_right / n and z the 97.5 % point of the normal distribution:

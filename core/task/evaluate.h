@@ -4,10 +4,14 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
-#include "core/runtime/engine.h"
+#include "core/model/tokenizer.h"
+#include "core/serving/request.h"
 #include "core/task/task.h"
 
 namespace kvasir {
@@ -26,23 +30,48 @@ struct TaskAnswer {
 // the answer was found by.
 using AnswerStep = std::function<void(size_t turn, size_t token)>;
 
-// What the model is given before anything is judged. The prompt is the context alone, unless
-// `with_question`; what is left of the question is decoded like the answer, so that a strategy that
-// works in decode meets the question there, and cannot know it beforehand.
+// Judges the answers of one sample, token by token, and says which token comes next. Sample and
+// tokenizer must outlive it.
+class AnswerJudge {
+ public:
+  // `next`: the first token of the sample that is not read yet.
+  AnswerJudge(const Tokenizer& tokenizer, const Sample& sample, size_t next,
+              AnswerStep on_step = {});
+  // The token to decode after these logits [vocab]; none when nothing more is predicted.
+  std::optional<TokenId> next(std::span<const float> logits);
+  // Complete once next() gave none.
+  const TaskAnswer& answer() const { return answer_; }
+
+ private:
+  const Tokenizer& tokenizer_;
+  const Sample& sample_;
+  size_t next_, turn_ = 0;
+  AnswerStep on_step_;
+  TaskAnswer answer_;
+};
+
+// Tokens of the sample that are its prompt: the context alone, unless `with_question`; what is left
+// of the question is decoded like the answer, so that a strategy that works in decode meets the
+// question there, and cannot know it beforehand. Error(kInput) when the sample asks nothing.
+size_t prompt_tokens(const Sample& sample, bool with_question = false);
+
+// The sample as a request of a scheduler; `answered` gets the answer when it is done, and how the
+// request ended.
+Request task_request(const Tokenizer& tokenizer, const Sample& sample, StrategyId strategy,
+                     bool with_question,
+                     std::function<void(const TaskAnswer&, const RequestStatus&)> answered);
+
+// A prompt that was read, for answers of several forks of it.
 struct TaskPrompt {
   SequenceId seq = 0;
   size_t next = 0;            // first token not in the sequence
   std::vector<float> logits;  // that predict it
 };
 // Error(kInput) when the sample asks nothing.
-TaskPrompt prefill_task(Engine& engine, uint32_t vocab_size, const Sample& sample,
-                        bool with_question = false);
+TaskPrompt prefill_task(Engine& engine, const Sample& sample, bool with_question = false);
 // On a sequence that holds the prompt: its own, or a fork of it.
 TaskAnswer answer_turns(Engine& engine, const Tokenizer& tokenizer, const Sample& sample,
                         SequenceId seq, const TaskPrompt& prompt, const AnswerStep& on_step = {});
-// Both, in a sequence of its own.
-TaskAnswer answer_task(Engine& engine, const Tokenizer& tokenizer, uint32_t vocab_size,
-                       const Sample& sample, bool question_in_prompt = false);
 
 struct Interval {
   double low = 0, high = 1;

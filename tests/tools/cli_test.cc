@@ -301,6 +301,36 @@ TEST_CASE("run and compare say what a storage of two tiers moved, and of one not
   CHECK(!both["strategies"][2].contains("blocks_missed"));
 }
 
+TEST_CASE("compare reads a prompt once for the strategies that read it alike, and says for which") {
+  const TinyModel m;
+  std::string text;
+  for (int i = 0; i < 200; ++i)
+    text.append("line ").append(std::to_string(i * 7919 % 1000)).append("\n");
+  const std::string prompt = m.folder.write("prompt", text);
+  const std::string sparse = m.folder.write(
+      "sparse.toml",
+      "[cache]\nblock_size = 16\nsink_tokens = 16\nwindow_tokens = 64\n"
+      "[selector]\nplugin = \"streaming\"\nprefill_select_tokens = 64\n");
+  const Json r = json_of({"compare", "-m", m.path, "-f", prompt, "-s", "snapkv", "-s", sparse, "-s",
+                          "streaming", "--set", "cache.block_size=16", "-n", "4", "--json"});
+  REQUIRE(r["strategies"].size() == 4);
+  const Json &dense = r["strategies"][0], &snapkv = r["strategies"][1],
+             &by_itself = r["strategies"][2], &streaming = r["strategies"][3];
+  for (const Json* shared : {&snapkv, &streaming}) {
+    CHECK((*shared)["prefill_shared_with"] == "dense");
+    CHECK((*shared)["prefill"]["model_ms"] == 0.0);
+    CHECK((*shared)["prefill_ms"] > dense["prefill_ms"]);
+  }
+  for (const Json* own : {&dense, &by_itself}) {
+    CHECK((*own)["prefill_shared_with"].is_null());
+    CHECK((*own)["prefill"]["model_ms"] > 0.0);
+  }
+  for (const Json& strategy : r["strategies"]) CHECK(strategy["steps"] == 4);
+  const Finished table = run_kvasir({"compare", "-m", m.path, "-f", prompt, "-s", "streaming",
+                                     "--set", "cache.block_size=16", "-n", "2"});
+  CHECK(table.out.find("Prompts read together: streaming with dense.") != std::string::npos);
+}
+
 TEST_CASE("a prompt kept in a file is not read again, and answers as one that was") {
   const TinyModel m;
   const std::string file = m.folder.path("prompt.kv");

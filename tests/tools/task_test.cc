@@ -138,6 +138,38 @@ TEST_CASE("task eval reports every task, length and strategy, dense first") {
   }
 }
 
+TEST_CASE("task eval --parallel gives the answers of one by one") {
+  const TinyModel m;
+  const auto run = [&](const std::string& n_parallel) {
+    const std::string rows = m.folder.path("rows-" + n_parallel + ".jsonl");
+    Json report =
+        json_of({"task",      "eval",         "-m",       m.path,       "-s",
+                 "streaming", "-s",           "snapkv",   "--set",      "cache.block_size=16",
+                 "--task",    "passkey,mqar", "--length", "256",        "-n",
+                 "5",         "--compute",    "f32",      "--parallel", n_parallel,
+                 "--json",    "-o",           rows});
+    CHECK(report["parallel"].dump() == n_parallel);
+    return std::pair(report, read_bytes(rows));
+  };
+  const auto [one, rows_of_one] = run("1");
+  const auto [four, rows_of_four] = run("4");
+  CHECK(rows_of_one == rows_of_four);
+  REQUIRE(one["cells"].size() == 6);
+  for (size_t i = 0; i < 6; ++i) {
+    const Json &a = one["cells"][i], &b = four["cells"][i];
+    for (const char* key : {"correct", "answer_tokens", "answer_tokens_right", "strategy"})
+      CHECK(a[key] == b[key]);
+    for (const Json* report : {&one, &four}) {
+      const Json* cell = &(*report)["cells"][i];
+      CHECK((*cell)["wall_seconds"].get<double>() > 0);
+      CHECK((*cell)["wall_seconds"] == (*report)["cells"][i - i % 3]["wall_seconds"]);
+      // One pass over each prompt, dense attention's, serves all three.
+      CHECK((*cell)["prefill_shared_with"] == (i % 3 ? Json("dense") : Json()));
+      CHECK(((*cell)["engagement"]["prefill"]["model_ms"].get<double>() > 0) == (i % 3 == 0));
+    }
+  }
+}
+
 TEST_CASE("task eval prints an aligned table with intervals") {
   const TinyModel m;
   const Finished done =

@@ -3,6 +3,7 @@
 #include "tools/kvasir/arms.h"
 
 #include <algorithm>
+#include <map>
 
 #include "tools/kvasir/plugin_host.h"
 
@@ -19,6 +20,7 @@ void add_arm_flags(CLI::App& app, Options& options, std::vector<std::string>& st
 std::vector<Arm> resolve_arms(Options& options, const std::vector<std::string>& strategies) {
   std::vector<Arm> arms;
   PluginHost host(options);
+  std::map<uint32_t, size_t> block_sizes;  // and how many have them
   uint32_t chunk = resolve_strategy(options).cache.chunk_size.value;
   for (const std::string& name : strategies) {
     Options with = options;
@@ -26,12 +28,18 @@ std::vector<Arm> resolve_arms(Options& options, const std::vector<std::string>& 
     arms.push_back({"", resolve_strategy(with)});
     arms.back().label = arms.back().strategy.name;
     build_pipeline(arms.back().strategy, host.registry(), host.services());
+    ++block_sizes[arms.back().strategy.cache.block_size.value];
     chunk = std::max(chunk, arms.back().strategy.cache.chunk_size.value);
   }
   std::erase_if(options.set, [](const std::string& set) {  // dense attention has no such options
     return set.starts_with("selector.") || set.starts_with("representative.");
   });
   options.set.push_back("cache.chunk_size=" + std::to_string(chunk));
+  const auto most =
+      std::max_element(block_sizes.begin(), block_sizes.end(),
+                       [](const auto& a, const auto& b) { return a.second < b.second; });
+  if (most != block_sizes.end())
+    options.set.push_back("cache.block_size=" + std::to_string(most->first));
   return arms;
 }
 

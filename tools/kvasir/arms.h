@@ -17,8 +17,9 @@ struct Arm {
 // Repeated -s, --set for all of them, --plugin-dir.
 void add_arm_flags(CLI::App& app, Options& options, std::vector<std::string>& strategies);
 
-// All are checked before the model is opened. The model's buffers take the largest chunk of all;
-// `options` is left fit for a session of dense attention, the control.
+// All are checked before the model is opened. `options` is left fit for a session of dense
+// attention, the control: with the largest chunk of all, which the model's buffers take, and the
+// blocks that most of them have, so that one prompt is read for them all.
 std::vector<Arm> resolve_arms(Options& options, const std::vector<std::string>& strategies);
 
 }  // namespace kvasir::tool

@@ -88,7 +88,7 @@ class Chat {
     return sampler;
   }
   std::vector<TokenId> encode(const std::string& text, bool is_first) const;
-  uint32_t prefill(std::span<const TokenId> tokens, const char* label);
+  uint32_t prefill(const std::vector<TokenId>& tokens, const char* label);
   void open();
   void reset();
   void turn(const std::string& line);
@@ -105,6 +105,7 @@ class Chat {
   std::vector<TokenId> pending_;  // generated, not in the cache yet
   uint32_t context_ = 0;
   Engine* engine_ = nullptr;
+  std::optional<Scheduler> scheduler_;
   SequenceId seq_ = 0;
   std::vector<float> logits_;
 };
@@ -117,15 +118,9 @@ std::vector<TokenId> Chat::encode(const std::string& text, bool is_first) const 
 }
 
 // Returns the tokens done; fewer than given after Ctrl-C.
-uint32_t Chat::prefill(std::span<const TokenId> tokens, const char* label) {
-  ProgressBar bar(label);
-  return engine_->prefill(seq_, tokens, logits_,
-                          {.progress =
-                               [&](uint32_t done, uint32_t total) {
-                                 bar.update(done, total);
-                                 return !interrupted.load();
-                               },
-                           .all_logits = {}});
+uint32_t Chat::prefill(const std::vector<TokenId>& tokens, const char* label) {
+  return read_prompt(*scheduler_, seq_, tokens, logits_, label, [] { return interrupted.load(); })
+      .n_tokens;
 }
 
 void Chat::open() {
@@ -143,7 +138,7 @@ void Chat::reset() {
   try {
     engine_->truncate(seq_, static_cast<uint32_t>(prefix_.size()));
   } catch (const Error&) {
-    engine_->close(seq_);
+    scheduler_->close(seq_);
     open();
   }
 }
@@ -205,8 +200,8 @@ void Chat::turn(const std::string& line) {
     std::fflush(stdout);
   };
   const uint32_t begin = engine_->kv_len(seq_);
-  const Generation answer =
-      generate(*engine_, seq_, tokenizer_, logits_, sampler_, generation, context_, figures);
+  const Generation answer = generate(*scheduler_, *engine_, seq_, tokenizer_, logits_, sampler_,
+                                     generation, context_, figures);
   std::printf("\n");
   std::fflush(stdout);
   const uint32_t kept = engine_->kv_len(seq_) - begin;
@@ -217,6 +212,7 @@ void Chat::turn(const std::string& line) {
 
 void Chat::run() {
   engine_ = &session_.load(context_);
+  scheduler_.emplace(*engine_, SchedulerOptions{.memory_bytes = session_.sequence_memory()});
   catch_interrupts();
   open();
   const bool is_terminal = isatty(STDIN_FILENO);

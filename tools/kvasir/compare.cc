@@ -3,9 +3,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <optional>
 
+#include "core/serving/scheduler.h"
 #include "tools/kvasir/arms.h"
 #include "tools/kvasir/commands.h"
 #include "tools/kvasir/report.h"
@@ -46,44 +46,6 @@ double kl_divergence(std::span<const float> p, std::span<const float> q) {
   return std::max(sum, 0.0);
 }
 
-// One run: prefill, then n decode steps. `next` gives the token to feed from the last logits, and
-// `seen` gets the logits of each step.
-struct Replay {
-  std::function<TokenId(uint32_t step, std::span<const float> logits)> next;
-  std::function<void(uint32_t step, std::span<const float> logits)> seen;
-};
-Json replay(Engine& engine, const std::string& label, const std::vector<TokenId>& prompt,
-            uint32_t n_steps, uint32_t vocab, bool show, const Replay& use) {
-  const SequenceId seq = engine.open();
-  std::vector<float> logits(vocab);
-  RunFigures figures;
-  figures.prompt_tokens = static_cast<uint32_t>(prompt.size());
-  figures.generated_tokens = n_steps;
-  {
-    ProgressBar bar(label + ": prefill", show);
-    engine.prefill(seq, prompt, logits,
-                   {.progress =
-                        [&](uint32_t done, uint32_t total) {
-                          bar.update(done, total);
-                          return true;
-                        },
-                    .all_logits = {}});
-  }
-  ProgressBar bar(label + ": decode", show);
-  for (uint32_t step = 0; step < n_steps; ++step) {
-    const Engine::DecodeItem item{seq, use.next(step, logits)};
-    engine.decode({&item, 1}, logits);
-    use.seen(step, logits);
-    bar.update(step + 1, n_steps);
-  }
-  figures.prefill_ms = static_cast<double>(engine.prefill_engagement().total_nanos) / 1e6;
-  figures.decode_ms = static_cast<double>(engine.decode_engagement().total_nanos) / 1e6;
-  engine.close(seq);
-  Json out = to_json(engine, figures);
-  out["strategy"] = label;
-  return out;
-}
-
 // What dense attention said: the tokens that all strategies are fed, and its logits after each.
 struct Baseline {
   std::vector<TokenId> tokens;
@@ -93,44 +55,154 @@ struct Baseline {
   }
 };
 
-Json run_dense(Session& session, Engine& engine, const std::vector<TokenId>& prompt, uint32_t n,
-               bool show, Baseline& baseline) {
-  const uint32_t vocab = session.shape().vocab_size;
-  baseline.logits.reserve(uint64_t{n} * vocab);
-  Json out =
-      replay(engine, "dense", prompt, n, vocab, show,
-             {.next =
-                  [&](uint32_t, std::span<const float> logits) {
-                    return baseline.tokens.emplace_back(argmax(logits));
-                  },
-              .seen =
-                  [&](uint32_t, std::span<const float> logits) {
-                    baseline.logits.insert(baseline.logits.end(), logits.begin(), logits.end());
-                  }});
-  out["top1_agreement"] = 1.0;
-  out["mean_kl"] = 0.0;
-  return out;
+// Strategies of one engine, dense first. Prompts are read together where that is possible; tokens
+// are decoded one strategy at a time, so that each has the machine to itself.
+class Comparison {
+ public:
+  Comparison(Session& session, const std::vector<Arm>& arms, std::vector<TokenId> prompt,
+             uint32_t n_steps, bool show)
+      : session_(session),
+        prompt_(std::move(prompt)),
+        n_steps_(n_steps),
+        show_(show),
+        engine_(session.load(static_cast<uint32_t>(prompt_.size()) + n_steps,
+                             static_cast<uint32_t>(arms.size() + 1))),
+        scheduler_(engine_, {.memory_bytes = session.sequence_memory()}) {
+    runs_.resize(arms.size() + 1);
+    runs_[0].label = "dense";
+    for (size_t i = 0; i < arms.size(); ++i) {
+      engine_.add_strategy(session.pipeline(arms[i].strategy));
+      runs_[i + 1].label = arms[i].label;
+    }
+  }
+
+  Json run() {
+    Json out = Json::array();
+    for (StrategyId leader = 0; leader < runs_.size(); ++leader) {
+      if (!runs_[leader].logits.empty()) continue;
+      std::vector<StrategyId> together{leader};
+      for (StrategyId other = leader + 1; other < runs_.size(); ++other)
+        if (runs_[other].logits.empty() && engine_.can_follow(leader, other))
+          together.push_back(other);
+      read_prompt(together);
+      for (const StrategyId strategy : together) decode(strategy);
+    }
+    for (const Run& run : runs_) out.push_back(run.report);
+    return out;
+  }
+
+ private:
+  struct Run {
+    std::string label;
+    SequenceId seq = 0;
+    std::vector<float> logits;  // of the prompt's last token
+    RequestId request = 0, read_by = 0;
+    Json report;
+  };
+
+  void read_prompt(const std::vector<StrategyId>& together);
+  void decode(StrategyId strategy);
+  std::optional<TokenId> next(StrategyId strategy, uint32_t step, std::span<const float> logits);
+  Json report(StrategyId strategy) const;
+  void finish(const std::exception_ptr& error) {
+    scheduler_.run();
+    if (error) std::rethrow_exception(error);
+  }
+
+  Session& session_;
+  std::vector<TokenId> prompt_;
+  uint32_t n_steps_;
+  bool show_;
+  Engine& engine_;
+  Scheduler scheduler_;
+  std::vector<Run> runs_;
+  Baseline baseline_;
+  uint32_t agreed_ = 0;
+  double kl_ = 0;
+};
+
+void Comparison::read_prompt(const std::vector<StrategyId>& together) {
+  ProgressBar bar(runs_[together[0]].label + ": prefill", show_);
+  std::vector<Request> requests(together.size());
+  std::exception_ptr error;
+  for (size_t i = 0; i < together.size(); ++i) {
+    Run& run = runs_[together[i]];
+    requests[i].strategy = together[i];
+    requests[i].max_new_tokens = n_steps_;
+    requests[i].keep = true;
+    requests[i].on_prompt_end = [&run](std::span<const float> logits) {
+      run.logits.assign(logits.begin(), logits.end());
+    };
+    requests[i].on_end = [&run, &error](const RequestStatus& status) {
+      run.seq = status.seq;
+      run.read_by = status.prompt_read_by;
+      if (status.error) error = status.error;
+    };
+  }
+  requests[0].prompt = prompt_;
+  requests[0].on_progress = [&](uint32_t done, uint32_t total) { bar.update(done, total); };
+  const std::vector<RequestId> ids = scheduler_.submit_together(std::move(requests));
+  for (size_t i = 0; i < together.size(); ++i) runs_[together[i]].request = ids[i];
+  finish(error);
 }
 
-Json run_strategy(Session& session, const StrategyConfig& strategy, const std::string& label,
-                  const std::vector<TokenId>& prompt, uint32_t n, bool show,
-                  const Baseline& baseline) {
-  const uint32_t vocab = session.shape().vocab_size;
-  const auto context = static_cast<uint32_t>(prompt.size()) + n;
-  const auto engine = session.make_engine(strategy, context);
-  uint32_t agreed = 0;
-  double kl = 0;
-  Json out =
-      replay(*engine, label, prompt, n, vocab, show,
-             {.next = [&](uint32_t step, std::span<const float>) { return baseline.tokens[step]; },
-              .seen =
-                  [&](uint32_t step, std::span<const float> logits) {
-                    const auto dense = baseline.at(step, vocab);
-                    agreed += argmax(logits) == argmax(dense);
-                    kl += kl_divergence(dense, logits);
-                  }});
-  out["top1_agreement"] = static_cast<double>(agreed) / n;
-  out["mean_kl"] = kl / n;
+void Comparison::decode(StrategyId strategy) {
+  Run& run = runs_[strategy];
+  ProgressBar bar(run.label + ": decode", show_);
+  agreed_ = 0;
+  kl_ = 0;
+  std::exception_ptr error;
+  Request request;
+  request.strategy = strategy;
+  request.seq = run.seq;
+  request.logits = run.logits;
+  request.max_new_tokens = n_steps_;
+  request.next = [&, step = uint32_t{0}](std::span<const float> logits) mutable {
+    bar.update(step, n_steps_);
+    return next(strategy, step++, logits);
+  };
+  request.on_end = [&error](const RequestStatus& status) { error = status.error; };
+  scheduler_.submit(std::move(request));
+  finish(error);
+  run.report = report(strategy);
+}
+
+// `logits` follow the prompt (step 0) or the token of the step before; dense attention chooses the
+// tokens, the others are fed them and judged by their own predictions.
+std::optional<TokenId> Comparison::next(StrategyId strategy, uint32_t step,
+                                        std::span<const float> logits) {
+  const uint32_t vocab = session_.shape().vocab_size;
+  if (strategy == 0 && step > 0)
+    baseline_.logits.insert(baseline_.logits.end(), logits.begin(), logits.end());
+  if (strategy != 0 && step > 0) {
+    const auto dense = baseline_.at(step - 1, vocab);
+    agreed_ += argmax(logits) == argmax(dense);
+    kl_ += kl_divergence(dense, logits);
+  }
+  if (step == n_steps_) return std::nullopt;
+  return strategy == 0 ? baseline_.tokens.emplace_back(argmax(logits)) : baseline_.tokens[step];
+}
+
+Json Comparison::report(StrategyId strategy) const {
+  const Run& run = runs_[strategy];
+  const Run* leader = &run;
+  for (const Run& other : runs_)
+    if (other.request == run.read_by) leader = &other;
+  const auto nanos = [&](const Run& of) {
+    return engine_.prefill_engagement(static_cast<StrategyId>(&of - runs_.data())).total_nanos;
+  };
+  RunFigures figures;
+  figures.prompt_tokens = static_cast<uint32_t>(prompt_.size());
+  figures.generated_tokens = n_steps_;
+  // The pass over the prompt is its leader's; the others add what their own plugins took.
+  figures.prefill_ms =
+      static_cast<double>(nanos(run) + (leader == &run ? 0 : nanos(*leader))) / 1e6;
+  figures.decode_ms = static_cast<double>(engine_.decode_engagement(strategy).total_nanos) / 1e6;
+  Json out = to_json(engine_, figures, strategy);
+  out["strategy"] = run.label;
+  out["prefill_shared_with"] = leader == &run ? Json() : Json(leader->label);
+  out["top1_agreement"] = strategy == 0 ? 1.0 : static_cast<double>(agreed_) / n_steps_;
+  out["mean_kl"] = strategy == 0 ? 0.0 : kl_ / n_steps_;
   return out;
 }
 
@@ -156,6 +228,16 @@ void print_text(const Json& report) {
          r["fallbacks"].dump()});
   }
   std::fputs(table.text().c_str(), stdout);
+  std::vector<std::string> shared;
+  for (const Json& r : report["strategies"])
+    if (!r["prefill_shared_with"].is_null())
+      shared.push_back(r["strategy"].get<std::string>() + " with " +
+                       r["prefill_shared_with"].get<std::string>());
+  if (shared.empty()) return;
+  std::printf(
+      "\nPrompts read together: %s. Their prefill speed counts the shared pass and what their "
+      "own plugins took.\n",
+      join(shared, ", ").c_str());
 }
 
 void compare(Options options, const CompareOptions& o) {
@@ -172,21 +254,15 @@ void compare(Options options, const CompareOptions& o) {
   if (options.ctx_size && context > options.ctx_size)
     throw input_error("prompt and -n are " + std::to_string(context) + " tokens, but -c gives " +
                       std::to_string(options.ctx_size) + ": raise -c or shorten the prompt");
-  Engine& dense = session.load(static_cast<uint32_t>(context));
+  Comparison comparison(session, arms, prompt, o.n_predict, !options.json);
   Json report{{"model", options.model},
               {"compute", session.compute() == Compute::kBF16 ? "bf16" : "f32"},
               {"deterministic", session.deterministic()},
               {"threads", session.pool().n_workers()},
               {"prompt_tokens", prompt.size()},
               {"decode_steps", o.n_predict},
-              {"load_ms", session.load_ms()},
-              {"strategies", Json::array()}};
-  Baseline baseline;
-  report["strategies"].push_back(
-      run_dense(session, dense, prompt, o.n_predict, !options.json, baseline));
-  for (const Arm& arm : arms)
-    report["strategies"].push_back(run_strategy(session, arm.strategy, arm.label, prompt,
-                                                o.n_predict, !options.json, baseline));
+              {"load_ms", session.load_ms()}};
+  report["strategies"] = comparison.run();
   if (options.json) return print_json(report);
   print_text(report);
 }

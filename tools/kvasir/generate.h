@@ -1,4 +1,4 @@
-// Prompt in, text out: the loop that run and chat share.
+// Prompt in, text out: the requests that run and chat make.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -9,6 +9,7 @@
 #include "core/model/sampler.h"
 #include "core/model/tokenizer.h"
 #include "core/runtime/engine.h"
+#include "core/serving/scheduler.h"
 #include "tools/kvasir/report.h"
 
 namespace kvasir::tool {
@@ -22,6 +23,17 @@ class Utf8Stream {
  private:
   std::string pending_;
 };
+
+// What a prompt left behind: the sequence, open, and the tokens that were read.
+struct PromptRead {
+  SequenceId seq = 0;
+  uint32_t n_tokens = 0;  // fewer than given when stop() was true between two pieces
+};
+// `seq` goes on with the tokens; logits [vocab] are those of the last one. Throws the error that
+// ended it.
+PromptRead read_prompt(Scheduler& scheduler, SequenceId seq, std::vector<TokenId> tokens,
+                       std::vector<float>& logits, const char* label,
+                       const std::function<bool()>& stop);
 
 struct Generation {
   std::string text;
@@ -39,8 +51,8 @@ struct GenerateOptions {
   std::function<void(const std::string&)> on_text;
   std::function<bool()> stop;
 };
-Generation generate(Engine& engine, SequenceId seq, const Tokenizer& tokenizer,
-                    std::vector<float>& logits, Sampler& sampler, const GenerateOptions& options,
-                    uint32_t max_context, RunFigures& figures);
+Generation generate(Scheduler& scheduler, Engine& engine, SequenceId seq,
+                    const Tokenizer& tokenizer, const std::vector<float>& logits, Sampler& sampler,
+                    const GenerateOptions& options, uint32_t max_context, RunFigures& figures);
 
 }  // namespace kvasir::tool

@@ -100,13 +100,13 @@ nlohmann::ordered_json engagement_json(const Engagement& e, double crossing_nano
 
 }  // namespace
 
-nlohmann::ordered_json to_json(Engine& engine, const RunFigures& f) {
+nlohmann::ordered_json to_json(Engine& engine, const RunFigures& f, StrategyId strategy) {
   const double crossing = engine.crossing_nanos();
-  const Engagement& d = engine.decode_engagement();
+  const Engagement& d = engine.decode_engagement(strategy);
   const uint32_t n_read = f.prompt_tokens - f.cached_prompt_tokens;
   nlohmann::ordered_json out{
-      {"strategy", engine.pipeline().strategy.name},
-      {"plugins", plugins_json(engine.pipeline())},
+      {"strategy", engine.pipeline(strategy).strategy.name},
+      {"plugins", plugins_json(engine.pipeline(strategy))},
       {"prompt_tokens", f.prompt_tokens},
       {"cached_prompt_tokens", f.cached_prompt_tokens},
       {"generated_tokens", f.generated_tokens},
@@ -116,7 +116,7 @@ nlohmann::ordered_json to_json(Engine& engine, const RunFigures& f) {
       {"prefill_tokens_per_second", per(n_read * 1e3, f.prefill_ms)},
       {"decode_tokens_per_second", per(static_cast<double>(d.steps) * 1e3, f.decode_ms)}};
   out.update(engagement_json(d, crossing));
-  out["prefill"] = engagement_json(engine.prefill_engagement(), crossing);
+  out["prefill"] = engagement_json(engine.prefill_engagement(strategy), crossing);
   return out;
 }
 

@@ -20,7 +20,7 @@ struct RunFigures {
 };
 
 // Field names as in the strategy and the headers; sums over decode steps, layers and kv heads.
-nlohmann::ordered_json to_json(Engine& engine, const RunFigures& figures);
+nlohmann::ordered_json to_json(Engine& engine, const RunFigures& figures, StrategyId strategy = 0);
 // Three lines on stderr: timings, engagement, boundary; a fourth where storage has several tiers.
 std::string to_text(Engine& engine, const RunFigures& figures);
 

@@ -84,17 +84,13 @@ void run(const Options& options, const PromptOptions& prompt) {
   std::signal(SIGINT, [](int) {
     if (interrupted.exchange(true)) std::_Exit(130);
   });
+  const auto is_stopped = [] { return interrupted.load(); };
+  Scheduler scheduler(engine, {.memory_bytes = session.sequence_memory()});
   uint32_t done = cached.n_tokens;
-  if (done < tokens.size()) {
-    ProgressBar bar("prefill");
-    done += engine.prefill(seq, std::span(tokens).subspan(cached.n_tokens), logits,
-                           {.progress =
-                                [&](uint32_t at, uint32_t total) {
-                                  bar.update(at, total);
-                                  return !interrupted.load();
-                                },
-                            .all_logits = {}});
-  }
+  if (done < tokens.size())
+    done += read_prompt(scheduler, seq, {tokens.begin() + done, tokens.end()}, logits, "prefill",
+                        is_stopped)
+                .n_tokens;
   if (is_kept && done == tokens.size()) keep_prompt(engine, seq, logits, prompt.cache_file);
   figures.prefill_ms = static_cast<double>(engine.prefill_engagement().total_nanos) / 1e6;
   figures.prompt_tokens = done;  // fewer when it was stopped
@@ -105,14 +101,14 @@ void run(const Options& options, const PromptOptions& prompt) {
   GenerateOptions generation;
   generation.n_predict = done == tokens.size() ? prompt.n_predict : 0;
   generation.ignore_eos = prompt.ignore_eos;
-  generation.stop = [] { return interrupted.load(); };
+  generation.stop = is_stopped;
   if (!options.json)
     generation.on_text = [](const std::string& text) {
       std::fwrite(text.data(), 1, text.size(), stdout);
       std::fflush(stdout);
     };
   Generation answer =
-      generate(engine, seq, tokenizer, logits, sampler, generation, context, figures);
+      generate(scheduler, engine, seq, tokenizer, logits, sampler, generation, context, figures);
   if (done < tokens.size()) answer.end = Generation::End::kInterrupted;
   if (options.json) {
     auto report = to_json(engine, figures);

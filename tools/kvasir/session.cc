@@ -53,10 +53,15 @@ const Tokenizer& Session::tokenizer() const {
   return *tokenizer_;
 }
 
+uint32_t Session::step_tokens(uint32_t max_sequences) const {
+  return std::max(1u, strategy_.cache.chunk_size.value) + max_sequences - 1;
+}
+
 EngineOptions Session::engine_options(uint32_t max_context, uint32_t max_sequences) const {
   EngineOptions made;
   made.max_context = max_context;
   made.max_sequences = max_sequences;
+  made.max_step_tokens = step_tokens(max_sequences);
   made.seed = options_.seed;
   made.model_hash = file_->content_hash();
   made.check_numerics = options_.check_numerics;
@@ -73,8 +78,7 @@ Model::Options Session::model_options(uint32_t max_queries) const {
 
 MemoryPlan Session::plan(uint32_t max_context, uint32_t max_sequences) {
   Pipeline pipeline = build_pipeline(strategy_, registry(), services());
-  const Model::Options model =
-      model_options(std::max(strategy_.cache.chunk_size.value, max_sequences));
+  const Model::Options model = model_options(step_tokens(max_sequences));
   return make_plan(shape_, Model::plan_memory(*file_, model), pipeline,
                    engine_options(max_context, max_sequences), vocabulary_bytes(shape_));
 }
@@ -87,7 +91,7 @@ void Session::load_model(uint32_t max_queries) {
 }
 
 Engine& Session::load(uint32_t max_context, uint32_t max_sequences) {
-  const MemoryPlan needed = plan(max_context, max_sequences);
+  const MemoryPlan needed = plan(max_context);
   const MemoryInfo machine = memory_info();
   if (needed.total() > machine.available_bytes)
     throw Error(ErrorKind::kResource, "a context of " + std::to_string(max_context) +
@@ -96,15 +100,23 @@ Engine& Session::load(uint32_t max_context, uint32_t max_sequences) {
                                           ", K and V " + gigabytes(needed.kv_bytes) + "), " +
                                           gigabytes(machine.available_bytes) +
                                           " are available: lower -c, or see `kvasir plan`");
-  load_model(std::max(strategy_.cache.chunk_size.value, max_sequences));
-  engine_ = make_engine(strategy_, max_context, max_sequences);
+  const MemoryPlan all = max_sequences == 1 ? needed : plan(max_context, max_sequences);
+  const uint64_t of_sequences =
+      all.kv_bytes - all.kv_slow_bytes + all.record_bytes + all.state_peak_bytes;
+  const uint64_t others = all.total() - of_sequences;
+  sequence_memory_ = machine.available_bytes - std::min(machine.available_bytes, others);
+  load_model(step_tokens(max_sequences));
+  engine_ = make_engine(max_context, max_sequences);
   return *engine_;
 }
 
-std::unique_ptr<Engine> Session::make_engine(const StrategyConfig& strategy, uint32_t max_context,
-                                             uint32_t max_sequences) {
-  return std::make_unique<Engine>(*model_, build_pipeline(strategy, registry(), services()), pool(),
-                                  services(), engine_options(max_context, max_sequences));
+std::unique_ptr<Engine> Session::make_engine(uint32_t max_context, uint32_t max_sequences) {
+  return std::make_unique<Engine>(*model_, pipeline(strategy_), pool(), services(),
+                                  engine_options(max_context, max_sequences));
+}
+
+Pipeline Session::pipeline(const StrategyConfig& strategy) {
+  return build_pipeline(strategy, registry(), services());
 }
 
 }  // namespace kvasir::tool

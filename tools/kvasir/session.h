@@ -33,17 +33,22 @@ class Session {
   bool deterministic() const { return is_deterministic(options_); }
 
   MemoryPlan plan(uint32_t max_context, uint32_t max_sequences = 1);
-  // Refuses when the plan does not fit the machine, then loads weights.
+  // Refuses when the plan of one sequence does not fit the machine, then loads weights. A step of
+  // the engine takes a chunk and a token of each of the other sequences.
   Engine& load(uint32_t max_context, uint32_t max_sequences = 1);
-  // A further engine over the same weights: another strategy, or another context.
-  std::unique_ptr<Engine> make_engine(const StrategyConfig& strategy, uint32_t max_context,
-                                      uint32_t max_sequences = 1);
+  // A further engine over the same weights with as many sequences at most; the session's strategy
+  // is the first of it.
+  std::unique_ptr<Engine> make_engine(uint32_t max_context, uint32_t max_sequences);
+  Pipeline pipeline(const StrategyConfig& strategy);  // for Engine::add_strategy()
+  // For the sequences of all engines, once weights are loaded: what else is planned is taken off.
+  uint64_t sequence_memory() const { return sequence_memory_; }
   const Model& model() const { return *model_; }
   double load_ms() const { return load_ms_; }
 
  private:
   void load_model(uint32_t max_queries);
   Model::Options model_options(uint32_t max_queries) const;
+  uint32_t step_tokens(uint32_t max_sequences) const;
   EngineOptions engine_options(uint32_t max_context, uint32_t max_sequences) const;
 
   Options options_;
@@ -56,6 +61,7 @@ class Session {
   std::unique_ptr<Model> model_;
   std::unique_ptr<Engine> engine_;
   double load_ms_ = 0;
+  uint64_t sequence_memory_ = 0;
 };
 
 }  // namespace kvasir::tool

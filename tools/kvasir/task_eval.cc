@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "core/error.h"
+#include "core/serving/scheduler.h"
 #include "core/task/evaluate.h"
 #include "tools/kvasir/arms.h"
 #include "tools/kvasir/commands.h"
@@ -32,6 +33,7 @@ struct EvalFlags {
   std::vector<std::string> strategies;
   std::string length = "1024", output;
   uint32_t n = 200;
+  uint32_t parallel = 1;
   bool question_in_prompt = false;
 };
 
@@ -40,10 +42,12 @@ struct Cell {
   Task task;
   uint32_t length;
   std::string strategy;
-  std::vector<bool> correct;  // per sample
-  uint64_t n_tokens = 0, n_right = 0;
-  double seconds = 0;
-  Json engagement;
+  std::vector<bool> correct = {};  // per sample
+  uint64_t n_tokens = 0, n_right = 0, n_decoded = 0;
+  std::string read_with = {};  // the strategy whose pass over the prompts it shared; empty: its own
+  double seconds = 0;          // in its own part of the steps
+  double wall_seconds = 0;     // of all strategies of the task and length
+  Json engagement = {};
 
   uint64_t n_correct() const {
     return static_cast<uint64_t>(std::count(correct.begin(), correct.end(), true));
@@ -74,7 +78,8 @@ class Evaluation {
     if (options_.ctx_size && options_.ctx_size < longest)
       throw input_error("-c " + std::to_string(options_.ctx_size) + ": --length " +
                         std::to_string(longest) + " needs as many tokens");
-    session_.load(longest);
+    n_strategies_ = static_cast<uint32_t>(arms.size() + 1);
+    session_.load(longest, flags_.parallel * n_strategies_);
     total_ = uint64_t{flags_.n} * tasks.size() * lengths.size() * (arms.size() + 1);
     bar_.emplace("samples", !options_.json);
     for (const uint32_t length : lengths) {
@@ -82,8 +87,7 @@ class Evaluation {
         TaskGenerator generator(task, task_flags, length, encoder_);
         std::vector<Sample> samples;
         for (uint32_t i = 0; i < flags_.n; ++i) samples.push_back(generator.make(options_.seed, i));
-        answer(session_.strategy(), "dense", length, samples);
-        for (const Arm& arm : arms) answer(arm.strategy, arm.label, length, samples);
+        answer(arms, length, samples);
       }
     }
     bar_.reset();
@@ -93,20 +97,78 @@ class Evaluation {
   void print(size_t n_arms) const { options_.json ? print_report(n_arms) : print_table(n_arms); }
 
  private:
-  void answer(const StrategyConfig& strategy, const std::string& label, uint32_t length,
-              const std::vector<Sample>& samples) {
-    const auto engine = session_.make_engine(strategy, length);
-    Cell cell{samples[0].task, length, label, {}, 0, 0, 0, {}};
-    const auto begin = std::chrono::steady_clock::now();
-    for (const Sample& sample : samples) {
-      add(cell, sample,
-          answer_task(*engine, session_.tokenizer(), session_.shape().vocab_size, sample,
-                      flags_.question_in_prompt));
-      bar_->update(++done_, total_);
+  // What became of one sample under one strategy.
+  struct Answer {
+    RequestId id = 0;
+    TaskAnswer given = {};
+    RequestStatus status = {};
+  };
+
+  void answer(const std::vector<Arm>& arms, uint32_t length, const std::vector<Sample>& samples) {
+    const auto engine = session_.make_engine(length, flags_.parallel * n_strategies_);
+    std::vector<Cell> cells{{.task = samples[0].task, .length = length, .strategy = "dense"}};
+    for (const Arm& arm : arms) {
+      engine->add_strategy(session_.pipeline(arm.strategy));
+      cells.push_back({.task = samples[0].task, .length = length, .strategy = arm.label});
     }
-    cell.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    cell.engagement = to_json(*engine, {});
-    cells_.push_back(std::move(cell));
+    const auto begin = std::chrono::steady_clock::now();
+    const auto answers = answer_all(*engine, samples);
+    const double wall =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    for (StrategyId s = 0; s < n_strategies_; ++s) {
+      Cell& cell = cells[s];
+      for (size_t i = 0; i < samples.size(); ++i) add(cell, samples[i], answers[i][s].given);
+      for (const auto& answer : answers) cell.n_decoded += answer[s].status.decoded_tokens;
+      const StrategyId reader = reader_of(answers[0], s);
+      cell.read_with = reader == s ? "" : cells[reader].strategy;
+      cell.seconds = static_cast<double>(engine->prefill_engagement(s).total_nanos +
+                                         engine->decode_engagement(s).total_nanos) /
+                     1e9;
+      cell.wall_seconds = wall;
+      cell.engagement = to_json(*engine, {}, s);
+      cells_.push_back(std::move(cell));
+    }
+  }
+
+  // Requests get ids in the order of strategies.
+  static StrategyId reader_of(const std::vector<Answer>& answers, StrategyId strategy) {
+    const auto is_reader = [&](const Answer& a) {
+      return a.id == answers[strategy].status.prompt_read_by;
+    };
+    return static_cast<StrategyId>(std::find_if(answers.begin(), answers.end(), is_reader) -
+                                   answers.begin());
+  }
+
+  // [samples][strategies]; --parallel samples at a time.
+  std::vector<std::vector<Answer>> answer_all(Engine& engine, const std::vector<Sample>& samples) {
+    Scheduler scheduler(engine, {.memory_bytes = session_.sequence_memory()});
+    std::vector<std::vector<Answer>> answers(samples.size(), std::vector<Answer>(n_strategies_));
+    size_t n_submitted = 0, n_in_flight = 0;
+    std::exception_ptr error;
+    const auto submit = [&](size_t i) {
+      std::vector<Request> requests;
+      const auto n_left = std::make_shared<uint32_t>(n_strategies_);
+      for (StrategyId s = 0; s < n_strategies_; ++s)
+        requests.push_back(
+            task_request(session_.tokenizer(), samples[i], s, flags_.question_in_prompt,
+                         [&, i, s, n_left](const TaskAnswer& given, const RequestStatus& status) {
+                           answers[i][s].given = given;
+                           answers[i][s].status = status;
+                           if (status.error && !error) error = status.error;
+                           if (--*n_left == 0) --n_in_flight;
+                           bar_->update(++done_, total_);
+                         }));
+      const auto ids = scheduler.submit_together(std::move(requests));
+      for (StrategyId s = 0; s < n_strategies_; ++s) answers[i][s].id = ids[s];
+    };
+    do {
+      while (n_in_flight < flags_.parallel && n_submitted < samples.size()) {
+        ++n_in_flight;
+        submit(n_submitted++);
+      }
+    } while (!error && scheduler.step());
+    if (error) std::rethrow_exception(error);
+    return answers;
   }
 
   void add(Cell& cell, const Sample& sample, const TaskAnswer& answer) {
@@ -143,24 +205,28 @@ class Evaluation {
                 {"seed", options_.seed},
                 {"samples", flags_.n},
                 {"question_in_prompt", flags_.question_in_prompt},
+                {"parallel", flags_.parallel},
                 {"cells", Json::array()}};
     for (size_t i = 0; i < cells_.size(); ++i) {
       const Cell& cell = cells_[i];
       const Interval interval = wilson_interval(cell.n_correct(), flags_.n);
-      report["cells"].push_back({{"task", name(cell.task)},
-                                 {"length", cell.length},
-                                 {"strategy", cell.strategy},
-                                 {"samples", flags_.n},
-                                 {"correct", cell.n_correct()},
-                                 {"accuracy", static_cast<double>(cell.n_correct()) / flags_.n},
-                                 {"accuracy_low", interval.low},
-                                 {"accuracy_high", interval.high},
-                                 {"lost", count_changes(control(i, n_arms), cell)},
-                                 {"won", count_changes(cell, control(i, n_arms))},
-                                 {"answer_tokens", cell.n_tokens},
-                                 {"answer_tokens_right", cell.n_right},
-                                 {"seconds", cell.seconds},
-                                 {"engagement", cell.engagement}});
+      report["cells"].push_back(
+          {{"task", name(cell.task)},
+           {"length", cell.length},
+           {"strategy", cell.strategy},
+           {"samples", flags_.n},
+           {"correct", cell.n_correct()},
+           {"accuracy", static_cast<double>(cell.n_correct()) / flags_.n},
+           {"accuracy_low", interval.low},
+           {"accuracy_high", interval.high},
+           {"lost", count_changes(control(i, n_arms), cell)},
+           {"won", count_changes(cell, control(i, n_arms))},
+           {"answer_tokens", cell.n_tokens},
+           {"answer_tokens_right", cell.n_right},
+           {"prefill_shared_with", cell.read_with.empty() ? Json() : Json(cell.read_with)},
+           {"seconds", cell.seconds},
+           {"wall_seconds", cell.wall_seconds},
+           {"engagement", cell.engagement}});
     }
     print_json(report);
   }
@@ -177,20 +243,31 @@ class Evaluation {
       const Interval interval = wilson_interval(cell.n_correct(), flags_.n);
       const bool is_control = &cell == &control(i, n_arms);
       const auto changes = [&](uint64_t n) { return is_control ? "" : std::to_string(n); };
-      table.add({name(cell.task), std::to_string(cell.length), cell.strategy,
-                 format("%llu/%u", static_cast<unsigned long long>(cell.n_correct()), flags_.n),
-                 format("%.1f %%", 100.0 * static_cast<double>(cell.n_correct()) / flags_.n),
-                 format("%.1f - %.1f %%", 100 * interval.low, 100 * interval.high),
-                 changes(count_changes(control(i, n_arms), cell)),
-                 changes(count_changes(cell, control(i, n_arms))),
-                 format("%.1f %%", 100.0 * static_cast<double>(cell.n_right) /
-                                       static_cast<double>(std::max<uint64_t>(cell.n_tokens, 1))),
-                 format("%.1f %%", 100.0 * number("tokens_attended") /
-                                       std::max(1.0, number("tokens_considered"))),
-                 format("%.3f", read / 1e6 / std::max(1.0, number("steps"))),
-                 cell.engagement["fallbacks"].dump(), format("%.1f", cell.seconds)});
+      table.add(
+          {name(cell.task), std::to_string(cell.length), cell.strategy,
+           format("%llu/%u", static_cast<unsigned long long>(cell.n_correct()), flags_.n),
+           format("%.1f %%", 100.0 * static_cast<double>(cell.n_correct()) / flags_.n),
+           format("%.1f - %.1f %%", 100 * interval.low, 100 * interval.high),
+           changes(count_changes(control(i, n_arms), cell)),
+           changes(count_changes(cell, control(i, n_arms))),
+           format("%.1f %%", 100.0 * static_cast<double>(cell.n_right) /
+                                 static_cast<double>(std::max<uint64_t>(cell.n_tokens, 1))),
+           format("%.1f %%",
+                  100.0 * number("tokens_attended") / std::max(1.0, number("tokens_considered"))),
+           format("%.3f", read / 1e6 / static_cast<double>(std::max<uint64_t>(cell.n_decoded, 1))),
+           cell.engagement["fallbacks"].dump(), format("%.1f", cell.seconds)});
     }
     std::fputs(table.text().c_str(), stdout);
+    std::printf("\nWall time, %u samples at once:", flags_.parallel);
+    for (size_t i = 0; i < cells_.size(); i += n_arms + 1)
+      std::printf("%s %s %u: %.1f s", i ? "," : "", name(cells_[i].task), cells_[i].length,
+                  cells_[i].wall_seconds);
+    const auto shares = [](const Cell& cell) { return !cell.read_with.empty(); };
+    const auto n_shared = std::count_if(cells_.begin(), cells_.begin() + n_arms + 1, shares);
+    std::printf(
+        ". %td of %zu strategies shared a pass over the prompts with another; it counts for "
+        "that one.\n",
+        n_shared, n_arms + 1);
   }
 
   Session& session_;
@@ -201,6 +278,7 @@ class Evaluation {
   std::optional<ProgressBar> bar_;
   std::vector<Cell> cells_;
   uint64_t done_ = 0, total_ = 0;
+  uint32_t n_strategies_ = 1;
 };
 
 void evaluate_tasks(Options options, const EvalFlags& flags) {
@@ -233,6 +311,8 @@ void add_task_eval(CLI::App& task) {
       ->required();
   c->add_option("--length", f->length, "Tokens of prompt and answers: 1024, or 1K,4K (1024)");
   c->add_option("-n", f->n, "Samples of each task and length");
+  c->add_option("--parallel", f->parallel, "Samples answered at once; the answers are the same (1)")
+      ->check(CLI::Range(1, 256));
   c->add_flag("--question-in-prompt", f->question_in_prompt,
               "Prefill the first question with the context");
   c->add_option("-o,--output", f->output, "JSON lines, one per sample and strategy");

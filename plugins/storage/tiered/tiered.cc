@@ -317,9 +317,12 @@ class Tiered : private Transfers::Work {
   // What was read back for a layer stays until the step's leases on it end: asked for or foreseen,
   // it is not pushed out by what else the step needs. That may exceed the limit so long.
   void end_step(uint32_t layer) noexcept {
-    for (const uint64_t handle : layers_[layer].fresh)
-      if (table_.block(handle)) may_leave(handle);
-    layers_[layer].fresh.clear();
+    std::erase_if(layers_[layer].fresh, [&](uint64_t handle) {
+      const Block* block = table_.block(handle);
+      if (block && block->bytes.loading) return false;  // it may leave with the next step
+      if (block) may_leave(handle);
+      return true;
+    });
     trim(layer);
   }
 

@@ -333,7 +333,10 @@ TEST_CASE("scores are finite, whichever candidate they are of") {
   in.q.shape[1] = 2;  // query heads
   const uint64_t offsets[] = {0, 1, 3};
   std::vector<float> value(3);
-  kvasir_score_out out{sizeof out, 0, offsets, value.data()};
+  kvasir_score_out out{};
+  out.struct_size = sizeof out;
+  out.offsets = offsets;
+  out.value.data = value.data();
   const auto score = [&](const char* id) {
     Representative r =
         make<Representative>(f.registry, f.host.services, section(Kind::kRepresentative, id));

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "core/serving/scheduler.h"
 #include "tests/core/runtime/support.h"
 #include "tests/core/task/plugins/needle_probe.h"
 #include "tests/core/task/probing.h"
@@ -44,6 +45,26 @@ void answer_greedily(Bench& bench, Sample& sample) {
   }
 }
 
+// Samples as requests, all at once or one by one.
+std::vector<TaskAnswer> answer_all(Engine& engine, const Tokenizer& tokenizer,
+                                   const std::vector<Sample>& samples, uint32_t at_once,
+                                   bool question_in_prompt = false) {
+  Scheduler scheduler(engine, {.max_sequences = at_once});
+  std::vector<TaskAnswer> answers(samples.size());
+  for (size_t i = 0; i < samples.size(); ++i)
+    scheduler.submit(task_request(tokenizer, samples[i], 0, question_in_prompt,
+                                  [&answers, i](const TaskAnswer& answer, const RequestStatus& s) {
+                                    REQUIRE(s.error_text() == "");
+                                    answers[i] = answer;
+                                  }));
+  scheduler.run();
+  return answers;
+}
+TaskAnswer answer_one(Engine& engine, const Tokenizer& tokenizer, const Sample& sample,
+                      bool question_in_prompt = false) {
+  return answer_all(engine, tokenizer, {sample}, 1, question_in_prompt)[0];
+}
+
 TEST_SUITE_BEGIN("core/task/evaluate");
 
 TEST_CASE("right is what greedy decoding gives, and one other token makes it wrong") {
@@ -53,7 +74,7 @@ TEST_CASE("right is what greedy decoding gives, and one other token makes it wro
   const auto tokenizer = Tokenizer::from_gguf(*bench.tiny.file);
   const auto engine = bench.engine("[selector]\nplugin = 'kvasir.dense'\n");
   for (const bool question_in_prompt : {false, true}) {
-    const TaskAnswer answer = answer_task(*engine, *tokenizer, 300, sample, question_in_prompt);
+    const TaskAnswer answer = answer_one(*engine, *tokenizer, sample, question_in_prompt);
     CHECK(answer.correct);
     CHECK(answer.n_tokens == 6);
     CHECK(answer.n_right == 6);
@@ -66,10 +87,35 @@ TEST_CASE("right is what greedy decoding gives, and one other token makes it wro
   for (const size_t at : {24u, 25u, 26u, 31u, 33u}) {
     Sample wrong = sample;
     wrong.tokens.ids[at] = (wrong.tokens.ids[at] + 1) % 300;
-    const TaskAnswer answer = answer_task(*engine, *tokenizer, 300, wrong);
+    const TaskAnswer answer = answer_one(*engine, *tokenizer, wrong);
     CHECK(!answer.correct);
     CHECK(answer.n_tokens == 6);
     CHECK(answer.n_right < 6);
+  }
+}
+
+TEST_CASE("samples answered at once are answered as one by one") {
+  Bench bench;
+  std::vector<Sample> samples;
+  for (uint32_t i = 0; i < 9; ++i) {
+    Sample& sample = samples.emplace_back(toy_sample());
+    const auto ids = test::some_tokens(35, i + 20);
+    std::copy_n(ids.begin(), 20, sample.tokens.ids.begin());
+    if (i % 2) answer_greedily(bench, sample);
+  }
+  const auto tokenizer = Tokenizer::from_gguf(*bench.tiny.file);
+  EngineOptions options;
+  options.max_sequences = 8;
+  options.max_step_tokens = 512 + 7;
+  const auto engine = bench.engine("[selector]\nplugin = 'kvasir.dense'\n", options);
+  const auto alone = answer_all(*engine, *tokenizer, samples, 1);
+  const auto together = answer_all(*engine, *tokenizer, samples, 8);
+  for (size_t i = 0; i < samples.size(); ++i) {
+    CHECK(alone[i].correct == (i % 2 == 1));
+    CHECK(together[i].correct == alone[i].correct);
+    CHECK(together[i].n_tokens == alone[i].n_tokens);
+    CHECK(together[i].n_right == alone[i].n_right);
+    CHECK(together[i].given == alone[i].given);
   }
 }
 
@@ -78,8 +124,8 @@ TEST_CASE("a fork answers as its parent would") {
   const Sample sample = toy_sample();
   const auto tokenizer = Tokenizer::from_gguf(*bench.tiny.file);
   const auto engine = bench.engine("[selector]\nplugin = 'kvasir.dense'\n");
-  const TaskAnswer whole = answer_task(*engine, *tokenizer, 300, sample);
-  const TaskPrompt prompt = prefill_task(*engine, 300, sample);
+  const TaskAnswer whole = answer_one(*engine, *tokenizer, sample);
+  const TaskPrompt prompt = prefill_task(*engine, sample);
   for (int i = 0; i < 2; ++i) {
     const SequenceId fork = engine->fork(prompt.seq);
     CHECK(answer_turns(*engine, *tokenizer, sample, fork, prompt).given == whole.given);
@@ -92,7 +138,7 @@ TEST_CASE("a sample that asks nothing is refused") {
   Sample sample = toy_sample();
   sample.turns.clear();
   const auto engine = bench.engine("[selector]\nplugin = 'kvasir.dense'\n");
-  CHECK(test::error_of([&] { prefill_task(*engine, 300, sample); }).find("asks nothing") !=
+  CHECK(test::error_of([&] { prefill_task(*engine, sample); }).find("asks nothing") !=
         std::string::npos);
 }
 

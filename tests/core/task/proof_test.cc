@@ -110,7 +110,7 @@ TEST_CASE("without sight of the needle's tokens the answer is gone, without othe
     CAPTURE(std::string(name(task)));
     Count dense, masked, elsewhere;
     for (const Sample& sample : trained.samples(task)) {
-      const TaskPrompt prompt = prefill_task(*engine, trained.model->shape().vocab_size, sample);
+      const TaskPrompt prompt = prefill_task(*engine, sample);
       probe.mode = NeedleProbe::Mode::kAll;
       const bool right = trained.answer(*engine, sample, prompt).correct;
       dense.add(right);
@@ -149,7 +149,7 @@ TEST_CASE("some heads put much of their mass on the needle when the answer is fo
       const auto needle = needles(sample).at(0);
       probe.watch_begin = needle.first;
       probe.watch_end = needle.second;
-      const TaskPrompt prompt = prefill_task(*engine, trained.model->shape().vocab_size, sample);
+      const TaskPrompt prompt = prefill_task(*engine, sample);
       trained.answer(*engine, sample, prompt, [&](size_t, size_t) {
         for (size_t layer = 0; layer < sum.size(); ++layer)
           for (size_t head = 0; head < sum[layer].size(); ++head)
@@ -187,7 +187,7 @@ TEST_CASE("exact top-k at a tenth of the tokens keeps nine tenths of the dense a
     constexpr double kShares[] = {0.01, 0.02, 0.05, 0.1, 0.2, 0.5};
     Count dense, kept[std::size(kShares)];
     for (const Sample& sample : trained.samples(task)) {
-      const TaskPrompt prompt = prefill_task(*engine, trained.model->shape().vocab_size, sample);
+      const TaskPrompt prompt = prefill_task(*engine, sample);
       probe.mode = NeedleProbe::Mode::kAll;
       const bool right = trained.answer(*engine, sample, prompt).correct;
       dense.add(right);
@@ -220,7 +220,7 @@ TEST_CASE("streaming answers nothing that lies outside its window") {
     CAPTURE(std::string(name(task)));
     Count outside, inside;
     for (const Sample& sample : trained.samples(task)) {
-      const TaskPrompt prompt = prefill_task(*engine, trained.model->shape().vocab_size, sample);
+      const TaskPrompt prompt = prefill_task(*engine, sample);
       const auto needle = needles(sample).at(0);
       const bool right = trained.answer(*engine, sample, prompt).correct;
       // Past the answer the window has moved on by question and answer.

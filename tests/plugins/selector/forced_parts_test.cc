@@ -59,7 +59,7 @@ TEST_SUITE("plugins/selector") {
     kvasir_err err{sizeof err, 0, {}};
     CHECK(entry(&other, &request, &err) == KVASIR_ERR_VERSION);
     CHECK(err.code == KVASIR_ERR_VERSION);
-    CHECK(std::string(err.text).find("0.1") != std::string::npos);
+    CHECK(std::string(err.text).find("ABI 0.2") != std::string::npos);
     CHECK(request.plugin == nullptr);
   }
 }

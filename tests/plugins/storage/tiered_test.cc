@@ -404,7 +404,7 @@ TEST_SUITE("plugins/storage/tiered") {
     CHECK(seal_as_0(77) == first.handle);
     t.store(1, 9.0f);
     t.settle(2, 1);
-    CHECK(std::filesystem::file_size(t.file()) == 2 * kBlockBytes);
+    CHECK(std::filesystem::file_size(t.file()) == 2 * kFileBytes);
     CHECK(!t.resident(0));
     CHECK(seal_as_0(78) != first.handle);  // what has left memory stays away: both are kept
     for (int holder = 0; holder < 3; ++holder) CHECK(t.drop(0) == KVASIR_OK);

@@ -1,5 +1,6 @@
 /* DRAFT plugin extension kvasir.device-memory/1, of the storage that owns a device: its memory for
  * whatever else a run keeps there (records, queries, results). No real device has used it yet.
+ * Since 0.2.
  * SPDX-License-Identifier: Apache-2.0 OR MIT */
 #ifndef KVASIR_EXT_DRAFT_DEVICE_MEMORY_H
 #define KVASIR_EXT_DRAFT_DEVICE_MEMORY_H

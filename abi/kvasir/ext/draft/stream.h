@@ -1,5 +1,6 @@
 /* DRAFT plugin extensions kvasir.stream/1 and kvasir.stream-user/1: work of a device that goes on
  * after a call has returned. No real device has used them yet.
+ * Since 0.2.
  *
  * Without them every call is synchronous: what it writes is there when it returns. That is also
  * what a host without a device does, and a host that does not know these extensions: it never asks

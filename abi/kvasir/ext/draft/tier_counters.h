@@ -1,5 +1,6 @@
 /* DRAFT plugin extension kvasir.tier-counters/1: what a storage of several tiers moved. May still
  * change.
+ * Since 0.2.
  * SPDX-License-Identifier: Apache-2.0 OR MIT */
 #ifndef KVASIR_EXT_DRAFT_TIER_COUNTERS_H
 #define KVASIR_EXT_DRAFT_TIER_COUNTERS_H

@@ -1,0 +1,90 @@
+// What the scheduler keeps: requests that have not ended, prompts that are read, memory in use.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <deque>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "core/serving/request.h"
+
+namespace kvasir {
+
+struct Job;
+
+// A prompt and the requests that read it together: the sequence of the first leads.
+struct PromptGroup {
+  std::vector<Job*> members;  // that have not ended; they stay when the prompt is read
+  std::vector<TokenId> prompt;
+  uint32_t piece_tokens = 0;
+  uint32_t read = 0;          // tokens
+  uint64_t shared_bytes = 0;  // K and V that members share; free when the last one ends
+  bool is_paused = false;     // has one member then
+
+  uint32_t left() const { return static_cast<uint32_t>(prompt.size()) - read; }
+  uint32_t next_piece() const { return std::min(piece_tokens, left()); }
+};
+
+// A request that has not ended.
+struct Job {
+  RequestId id = 0;
+  Request request;
+  RequestStatus status;
+  std::shared_ptr<PromptGroup> group;
+  uint64_t own_bytes = 0;  // counted for it beside the group's shared_bytes
+  std::chrono::steady_clock::time_point submitted;
+  std::optional<TokenId> pending;  // to be decoded
+  std::vector<float> logits;       // [vocab], of its last token
+  bool is_cancelled = false;       // inside a step: ends when the step does
+  bool has_ended = false;
+
+  bool decodes() const {
+    return status.state == RequestState::kDecoding && !status.is_paused && pending && !has_ended;
+  }
+};
+
+// Memory counted for running requests and for sequences that were kept.
+class MemoryAccount {
+ public:
+  explicit MemoryAccount(uint64_t limit) : limit_(limit) {}
+  uint64_t limit() const { return limit_; }
+  uint64_t used() const { return used_; }
+  bool fits(uint64_t bytes) const { return used_ <= limit_ && bytes <= limit_ - used_; }
+  void take(uint64_t bytes) { used_ += bytes; }
+  void give(uint64_t bytes) { used_ -= std::min(bytes, used_); }
+  void hold(SequenceId seq, uint64_t bytes) {
+    held_[seq] = bytes;
+    take(bytes);
+  }
+  void let_go(SequenceId seq) {
+    give(held(seq));
+    held_.erase(seq);
+  }
+  uint64_t held(SequenceId seq) const {
+    const auto it = held_.find(seq);
+    return it == held_.end() ? 0 : it->second;
+  }
+
+ private:
+  uint64_t limit_, used_ = 0;
+  std::map<SequenceId, uint64_t> held_;
+};
+
+// Requests in groups, and groups in the order in which they enter and read.
+struct Schedule {
+  std::map<RequestId, std::unique_ptr<Job>> jobs;
+  std::deque<std::shared_ptr<PromptGroup>> queue;    // in the order of submission
+  std::deque<std::shared_ptr<PromptGroup>> reading;  // the next in turn first; none is paused
+  std::vector<Job*> decoding;                        // in the order they began to
+
+  Job* find(RequestId id) const;
+  // The group of the job alone, with what is read already; where it was queued, behind its old one.
+  void split(Job& job);
+  void remove(const PromptGroup& group);  // from queue and turn
+  void remove(Job& job);                  // from its group, and everywhere but `jobs`
+};
+
+}  // namespace kvasir

@@ -1,0 +1,147 @@
+// Who enters: by memory as the plan counts it, by sequences, in the order of asking.
+// SPDX-License-Identifier: Apache-2.0
+#include <deque>
+
+#include "core/model/model.h"
+#include "core/runtime/plan.h"
+#include "tests/core/serving/asked.h"
+#include "tests/support/error_of.h"
+
+namespace {
+using namespace kvasir;
+using namespace kvasir::test;
+
+EngineOptions options() {
+  EngineOptions made;
+  made.max_context = 256;
+  made.max_sequences = 4;
+  made.max_step_tokens = 32;
+  return made;
+}
+
+struct Scene {
+  Bench bench;
+  std::unique_ptr<Engine> engine = bench.engine(strategy_of(rows()[0]), options());
+  uint64_t bytes(uint32_t n_tokens) const { return engine->sequence_bytes(0, n_tokens); }
+};
+
+}  // namespace
+
+TEST_SUITE_BEGIN("core/serving/admission");
+
+TEST_CASE("max_sequences of max_context tokens cost what the plan says") {
+  KVASIR_FOR_EACH_ROW(row) {
+    Bench bench(8, 2, row.head_dim);
+    const auto engine = bench.engine(strategy_of(row), options());
+    Pipeline pipeline = bench.pipeline(strategy_of(row));
+    const MemoryPlan plan = make_plan(bench.tiny.model->shape(), {}, pipeline, options(), 0);
+    const uint64_t planned =
+        plan.kv_bytes - plan.kv_slow_bytes + plan.record_bytes + plan.state_peak_bytes;
+    const uint64_t counted = 4 * engine->sequence_bytes(0, 256);
+    CHECK(counted + 4 > planned);  // a share of what is stated for all is rounded down
+    if (plan.kv_slow_bytes == 0) CHECK(counted <= planned);
+    // Half the context: half the rows.
+    CHECK(engine->sequence_bytes(0, 128) < engine->sequence_bytes(0, 256));
+    CHECK(engine->sequence_bytes(0, 128, 64) <= engine->sequence_bytes(0, 128));
+  }
+  const Scene scene;  // K and V of 3 layers, 2 heads of 16, in f32, blocks of 8
+  CHECK(scene.bytes(8) == 8ull * 3 * 2 * 16 * 2 * 4);
+  CHECK(scene.bytes(9) == scene.bytes(16));
+  CHECK(scene.engine->sequence_bytes(0, 64, 20) == scene.bytes(64) - scene.bytes(16));
+}
+
+TEST_CASE("a request waits until its memory is free, and holds back those behind it") {
+  Scene scene;
+  Scheduler scheduler(*scene.engine, {.memory_bytes = scene.bytes(100)});
+  Asked large(60, 20, 1), second(70, 10, 2), small(8, 4, 3);  // 80, 80 and 16 tokens
+  large.submit(scheduler);
+  second.submit(scheduler);
+  small.submit(scheduler);
+  scheduler.step();
+  CHECK(scheduler.memory_used() == scene.bytes(80));
+  CHECK(scheduler.n_queued() == 2);
+  while (!large.has_ended) {
+    CHECK(scheduler.find(small.id)->state == RequestState::kQueued);  // it would fit, but is last
+    REQUIRE(scheduler.step());
+  }
+  scheduler.step();
+  CHECK(scheduler.n_running() == 2);
+  CHECK(scheduler.memory_used() == scene.bytes(80) + scene.bytes(16));
+  scheduler.run();
+  for (const Asked* a : {&large, &second, &small}) CHECK(a->is_done());
+  CHECK(scheduler.memory_used() == 0);
+}
+
+TEST_CASE("what can never be served is refused at once, with what to do") {
+  Scene scene;
+  Scheduler scheduler(*scene.engine, {.memory_bytes = scene.bytes(100)});
+  Asked heavy(100, 50, 1), long_one(300, 1, 2), empty(0, 1, 3);
+  std::string no_memory;
+  try {
+    heavy.submit(scheduler);
+  } catch (const Error& e) {
+    CHECK(e.kind() == ErrorKind::kResource);
+    no_memory = e.what();
+  }
+  CHECK(no_memory.find("150 tokens under dense") != std::string::npos);
+  CHECK(no_memory.find("shorten the prompt") != std::string::npos);
+  CHECK(error_of([&] { long_one.submit(scheduler); }).find("raise -c") != std::string::npos);
+  CHECK(error_of([&] { empty.submit(scheduler); }).find("prompt is empty") != std::string::npos);
+  CHECK(scheduler.n_queued() == 0);
+  CHECK(!scheduler.step());
+}
+
+TEST_CASE("no more than max_sequences run") {
+  Scene scene;
+  for (const uint32_t limit : {1u, 3u, 9u}) {
+    Scheduler scheduler(*scene.engine, {.max_sequences = limit});
+    std::deque<Asked> asked;
+    for (uint32_t i = 0; i < 6; ++i) asked.emplace_back(20, 5, i).submit(scheduler);
+    size_t most = 0;
+    while (scheduler.step()) most = std::max(most, scheduler.n_running());
+    CHECK(most == std::min(limit, 4u));
+    for (const Asked& a : asked) CHECK(a.is_done());
+  }
+}
+
+TEST_CASE("kept sequences hold their memory until they are closed") {
+  Scene scene;
+  Scheduler scheduler(*scene.engine, {.memory_bytes = scene.bytes(100)});
+  Asked kept(60, 4, 1), next(60, 4, 2);
+  Request request = kept.request();
+  request.keep = true;
+  scheduler.submit(std::move(request));
+  next.submit(scheduler);
+  scheduler.run();
+  CHECK(kept.is_done());
+  CHECK(!next.has_ended);  // nothing to do until the kept one goes
+  scheduler.close(kept.end.seq);
+  scheduler.run();
+  CHECK(next.is_done());
+}
+
+TEST_CASE("strategies that share a prompt count its K and V once") {
+  Scene scene;
+  const StrategyId quest =
+      scene.engine->add_strategy(scene.bench.pipeline(strategy_of(row_named("quest"))));
+  REQUIRE(scene.engine->can_follow(0, quest));
+  const uint64_t records = scene.engine->sequence_bytes(quest, 90) - scene.bytes(90);
+  const uint64_t both = scene.bytes(90) + (scene.bytes(90) - scene.bytes(80)) + records;
+  for (const bool fits : {true, false}) {
+    CAPTURE(fits);
+    Scheduler scheduler(*scene.engine, {.memory_bytes = fits ? both : both - 1});
+    Asked dense(80, 10, 1), other(80, 10, 1);
+    std::vector<Request> requests;
+    requests.push_back(dense.request());
+    requests.push_back(other.request(quest));
+    const auto ids = scheduler.submit_together(std::move(requests));
+    scheduler.step();
+    CHECK(scheduler.n_running() == (fits ? 2 : 1));
+    if (fits) CHECK(scheduler.memory_used() == both);
+    scheduler.run();
+    CHECK(dense.is_done());
+    CHECK(other.is_done());
+    CHECK(other.end.prompt_read_by == ids[fits ? 0 : 1]);  // else one after the other
+    CHECK(scheduler.memory_used() == 0);
+  }
+}

@@ -1,0 +1,61 @@
+// See replay.h.
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/core/serving/replay.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+namespace kvasir::test {
+
+Logits Soloists::play(const Row& row, const std::vector<Op>& ops) {
+  Soloist& solo = of_row_[row.name];
+  if (!solo.engine) {
+    solo.bench = std::make_unique<Bench>(8, 2, row.head_dim);
+    EngineOptions options;
+    options.max_step_tokens = max_step_tokens_;
+    solo.engine = solo.bench->engine(strategy_of(row), options);
+  }
+  Engine& engine = *solo.engine;
+  const SequenceId seq = engine.open();
+  Logits out;
+  for (const Op& op : ops) {
+    if (op.kind == Op::Kind::kBeginPrompt) engine.begin_prompt(seq, op.n);
+    if (op.kind == Op::Kind::kEndPrompt) engine.end_prompt(seq);
+    if (op.kind == Op::Kind::kCut) engine.truncate(seq, op.n);
+    if (op.kind != Op::Kind::kTokens) continue;
+    out.emplace_back(engine.vocab_size());
+    const StepItem item{.seq = seq, .tokens = op.tokens, .logits = out.back()};
+    REQUIRE(engine.step({&item, 1})[0].text() == "");
+  }
+  engine.close(seq);
+  return out;
+}
+
+void check_as_alone(const Logits& got, const Logits& alone, double bound) {
+  REQUIRE(got.size() == alone.size());
+  double most = 0;
+  size_t n_others = 0;
+  for (size_t i = 0; i < got.size(); ++i) {
+    most = std::max(most, max_difference(got[i], alone[i]));
+    const double lost = double{*std::max_element(alone[i].begin(), alone[i].end())} -
+                        double{alone[i][static_cast<size_t>(best(got[i]))]};
+    n_others += !(lost <= 2 * bound);
+  }
+  CHECK(most <= bound);
+  CHECK(n_others == 0);
+}
+
+std::vector<uint32_t> seeds(uint32_t n) {
+  if (const char* only = std::getenv("KVASIR_TEST_SEED"))
+    return {static_cast<uint32_t>(std::strtoul(only, nullptr, 10))};
+  return up_to(n);
+}
+
+std::vector<const Row*> rows_of(uint32_t head_dim) {
+  std::vector<const Row*> out;
+  for (const Row& row : rows())
+    if (row.head_dim == head_dim) out.push_back(&row);
+  return out;
+}
+
+}  // namespace kvasir::test

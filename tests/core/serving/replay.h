@@ -1,0 +1,58 @@
+// What happened to a sequence, so that it can be done again alone.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <map>
+#include <memory>
+#include <random>
+
+#include "tests/strategies/table.h"
+
+namespace kvasir::test {
+
+using Logits = std::vector<std::vector<float>>;
+
+// How far logits may be from those of the sequence alone where a row's rounding is no more: sums of
+// matrix products and of attention may be in another order beside other sequences.
+constexpr double kCompany = kClose;
+
+struct Op {
+  enum class Kind { kBeginPrompt, kTokens, kEndPrompt, kCut } kind = Kind::kTokens;
+  uint32_t n = 0;               // tokens of the prompt; kv_len after the cut
+  std::vector<TokenId> tokens;  // a piece, or one that is decoded
+};
+
+// Engines of one sequence at a time, one per row, made when first asked for.
+class Soloists {
+ public:
+  explicit Soloists(uint32_t max_step_tokens) : max_step_tokens_(max_step_tokens) {}
+  // Logits after each kTokens.
+  Logits play(const Row& row, const std::vector<Op>& ops);
+
+ private:
+  struct Soloist {
+    std::unique_ptr<Bench> bench;
+    std::unique_ptr<Engine> engine;
+  };
+  uint32_t max_step_tokens_;
+  std::map<std::string, Soloist> of_row_;
+};
+
+// Close, and with the same greedy token, unless two were as good as one.
+void check_as_alone(const Logits& got, const Logits& alone, double bound);
+
+struct Dice {
+  std::mt19937 bits;
+  explicit Dice(uint32_t seed) : bits(seed) {}
+  uint32_t below(uint32_t n) { return static_cast<uint32_t>(bits() % n); }
+  uint32_t between(uint32_t low, uint32_t high) { return low + below(high - low + 1); }
+  bool one_in(uint32_t n) { return below(n) == 0; }
+};
+
+// The seeds of a random test: n of them, or KVASIR_TEST_SEED alone, to look into one.
+std::vector<uint32_t> seeds(uint32_t n);
+
+// Rows that can stand in one engine: those over models of the head_dim.
+std::vector<const Row*> rows_of(uint32_t head_dim);
+
+}  // namespace kvasir::test
