@@ -35,10 +35,14 @@ std::vector<ExplainLine> explain(const StrategyConfig& strategy) {
     explain_section(table, strategy.selectors[i], lines);
   }
   if (strategy.representative) explain_section("representative", *strategy.representative, lines);
-  if (!strategy.storage.plugin.value.empty()) explain_section("storage", strategy.storage, lines);
-  if (!strategy.attention.plugin.value.empty()) {
-    explain_section("attention", strategy.attention, lines);
-  }
+  const auto explain_two = [&](const std::string& table, const PluginSection& context,
+                               const std::optional<PluginSection>& window) {
+    if (window) explain_section(table + ".window", *window, lines);
+    if (!context.plugin.value.empty())
+      explain_section(window ? table + ".context" : table, context, lines);
+  };
+  explain_two("storage", strategy.storage, strategy.window_storage);
+  explain_two("attention", strategy.attention, strategy.window_attention);
   return lines;
 }
 

@@ -17,6 +17,7 @@ constexpr const char* kPrefix = "KVASIR_SET_";
 struct Target {
   std::string table;
   int64_t index = -1;  // of a selector chain; -1 = not said
+  std::string holds;   // of two storages or backends, "window" or "context"; empty = not said
   std::string key;
 };
 
@@ -39,6 +40,24 @@ Target split(const std::string& name, char separator) {
     target.key = target.key.substr(second + 1);
   }
   return target;
+}
+
+bool has_two(const std::string& table, const StrategyConfig& strategy) {
+  return (table == "storage" && strategy.window_storage) ||
+         (table == "attention" && strategy.window_attention);
+}
+
+// <window or context> <separator> key, where the strategy has two of the table or the separator
+// cannot be part of a key.
+void split_holds(Target& target, char separator, const StrategyConfig& strategy) {
+  if (target.table != "storage" && target.table != "attention") return;
+  if (separator != '.' && !has_two(target.table, strategy)) return;
+  for (const std::string holds : {"window", "context"}) {
+    if (target.key.rfind(holds + separator, 0) != 0) continue;
+    target.holds = holds;
+    target.key = target.key.substr(holds.size() + 1);
+    return;
+  }
 }
 
 bool is_table(const std::string& name) {
@@ -78,8 +97,18 @@ PluginSection& find_section(const Target& target, const Origin& origin, Strategy
     strategy.representative->kind = Kind::kRepresentative;
     return *strategy.representative;
   }
-  PluginSection& section = target.table == "storage" ? strategy.storage : strategy.attention;
-  section.kind = target.table == "storage" ? Kind::kStorage : Kind::kAttention;
+  const bool is_storage = target.table == "storage", two = has_two(target.table, strategy);
+  if (two && target.holds.empty())
+    throw error_at(origin, "the strategy has two [[" + target.table + "]] tables: say which, as " +
+                               target.table + ".window." + target.key + " or " + target.table +
+                               ".context." + target.key);
+  if (!two && !target.holds.empty())
+    throw error_at(origin, target.table + "." + target.holds + ": the strategy has one [" +
+                               target.table + "], write " + target.table + "." + target.key);
+  if (target.holds == "window")
+    return is_storage ? *strategy.window_storage : *strategy.window_attention;
+  PluginSection& section = is_storage ? strategy.storage : strategy.attention;
+  section.kind = is_storage ? Kind::kStorage : Kind::kAttention;
   return section;
 }
 
@@ -91,6 +120,11 @@ void apply(const Target& target, const std::string& value, const Origin& origin,
     return;
   }
   PluginSection& section = find_section(target, origin, strategy);
+  if (entry.key == "holds" && (target.table == "storage" || target.table == "attention"))
+    throw error_at(origin, target.table +
+                               ".holds stands in the TOML file: there it says which of "
+                               "two [[" +
+                               target.table + "]] tables is the window's");
   if (names_plugin(entry, section.kind, strategy.representative_types)) {
     // Options the user wrote stay; ours were for the old one.
     std::erase_if(section.options, [](const OptionSetting& o) {
@@ -110,7 +144,8 @@ Origin named(Origin origin, Origin::Source source, const std::string& name) {
 void apply_override(const Override& o, StrategyConfig& strategy) {
   const Origin origin =
       named(o.origin, Origin::Source::kCommandLine, "--set " + o.key + "=" + o.value);
-  const Target target = split(o.key, '.');
+  Target target = split(o.key, '.');
+  split_holds(target, '.', strategy);
   if (target.table.empty()) {
     throw error_at(origin, "\"" + o.key + "\" names no table: write <table>.<key>" +
                                did_you_mean("cache." + o.key, full_cache_names()));
@@ -129,7 +164,8 @@ void apply_variable(const std::string& variable, const std::string& value,
   const Origin origin{Origin::Source::kEnvironment, variable, 0, 0};
   std::string name = variable.substr(std::string(kPrefix).size());
   for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  const Target target = split(name, '_');
+  Target target = split(name, '_');
+  split_holds(target, '_', strategy);
   if (!is_table(target.table) || target.key.empty()) {
     throw error_at(origin, "names no table and key: write " + std::string(kPrefix) +
                                "<TABLE>_<KEY>" + did_you_mean(target.table, table_names()));
@@ -171,6 +207,8 @@ void apply_overrides(const std::vector<Override>& overrides, StrategyConfig& str
   if (strategy.representative) check(*strategy.representative);
   check(strategy.storage);
   check(strategy.attention);
+  if (strategy.window_storage) check(*strategy.window_storage);
+  if (strategy.window_attention) check(*strategy.window_attention);
 }
 
 }  // namespace kvasir::config

@@ -99,6 +99,80 @@ void merge_selectors(const RawSection& section, const config::PluginNames& types
   selectors = std::move(chain);
 }
 
+const OptionSetting* find_holds(const RawTable& table) {
+  const auto at = std::find_if(table.entries.begin(), table.entries.end(),
+                               [](const OptionSetting& entry) { return entry.key == "holds"; });
+  return at == table.entries.end() ? nullptr : &*at;
+}
+
+// "window" or "context"; the entry leaves the table.
+std::string take_holds(const std::string& name, RawTable& table) {
+  const OptionSetting* holds = find_holds(table);
+  if (!holds)
+    throw error_at(table.origin, "one of two [[" + name +
+                                     "]] tables does not say what it holds: add holds = "
+                                     "\"window\" or holds = \"context\"");
+  const auto* text = std::get_if<std::string>(&holds->value);
+  if (!text || (*text != "window" && *text != "context"))
+    throw error_at(holds->origin, name + ".holds is \"window\" or \"context\", not " +
+                                      config::value_text(holds->value));
+  std::string value = *text;
+  std::erase_if(table.entries, [](const OptionSetting& entry) { return entry.key == "holds"; });
+  return value;
+}
+
+// [[storage]] or [[attention]] twice: one for the window, one for the context.
+void merge_two(Kind kind, const RawSection& section, const config::PluginNames& types,
+               PluginSection& context, std::optional<PluginSection>& window) {
+  if (section.tables.size() > 2)
+    throw error_at(section.tables[2].origin, "a third [[" + section.name +
+                                                 "]]: there are two at most, holds = \"window\" "
+                                                 "and holds = \"context\"");
+  std::optional<PluginSection> made[2];  // window, context
+  for (RawTable table : section.tables) {
+    const Origin origin = table.origin;
+    const std::string holds = take_holds(section.name, table);
+    auto& slot = made[holds == "window" ? 0 : 1];
+    if (slot)
+      throw error_at(origin, "both [[" + section.name + "]] tables say holds = \"" + holds +
+                                 "\": one holds the window, the other the context");
+    if (!names_plugin(kind, table, types)) throw no_plugin("[" + section.name + "]", origin);
+    slot = make_section(kind, table, types);
+  }
+  window = std::move(made[0]);
+  context = std::move(*made[1]);
+}
+
+// One table stands for the whole context, two share it.
+void merge_holders(Kind kind, const RawSection& section, const config::PluginNames& types,
+                   PluginSection& context, std::optional<PluginSection>& window) {
+  if (section.tables.size() > 1) return merge_two(kind, section, types, context, window);
+  const RawTable& table = section.tables[0];
+  if (const OptionSetting* holds = find_holds(table))
+    throw error_at(holds->origin, "holds is for two [[" + section.name +
+                                      "]] tables, one for the window and one for the context: add "
+                                      "the other, or leave holds out");
+  if (window && !names_plugin(kind, table, types))
+    throw error_at(table.origin, "[" + section.name +
+                                     "] without plugin cannot say which of two it means: write "
+                                     "both [[" +
+                                     section.name + "]] tables");
+  merge_table(kind, table, types, context);
+  window.reset();
+}
+
+// Blocks that one storage holds are read by one backend.
+void check_hybrid(const StrategyConfig& strategy) {
+  if (strategy.window_storage.has_value() == strategy.window_attention.has_value()) return;
+  const bool two_storages = strategy.window_storage.has_value();
+  const PluginSection& there = two_storages ? *strategy.window_storage : *strategy.window_attention;
+  const std::string has = table_name(there.kind), lacks = two_storages ? "attention" : "storage";
+  throw error_at(there.plugin.origin, "there are two [[" + has + "]] tables and one [" + lacks +
+                                          "]: write two [[" + lacks +
+                                          "]] tables, holds = \"window\" and holds = "
+                                          "\"context\", too");
+}
+
 const RawTable& only_table(const RawSection& section) {
   if (section.tables.size() > 1) {
     throw error_at(section.tables[1].origin,
@@ -114,13 +188,18 @@ void merge_document(const RawDocument& document, StrategyConfig& strategy) {
       merge_selectors(section, types, strategy.selectors);
       continue;
     }
+    if (section.name == "storage") {
+      merge_holders(Kind::kStorage, section, types, strategy.storage, strategy.window_storage);
+      continue;
+    }
+    if (section.name == "attention") {
+      merge_holders(Kind::kAttention, section, types, strategy.attention,
+                    strategy.window_attention);
+      continue;
+    }
     const RawTable& table = only_table(section);
     if (section.name == "cache") {
       config::apply_cache_table(table, strategy.cache);
-    } else if (section.name == "storage") {
-      merge_table(Kind::kStorage, table, types, strategy.storage);
-    } else if (section.name == "attention") {
-      merge_table(Kind::kAttention, table, types, strategy.attention);
     } else {
       PluginSection merged = strategy.representative.value_or(PluginSection{});
       merge_table(Kind::kRepresentative, table, types, merged);
@@ -170,6 +249,7 @@ class FileLoader {
 
 void finish(const std::vector<Override>& overrides, StrategyConfig& strategy) {
   config::apply_overrides(overrides, strategy);
+  check_hybrid(strategy);
   config::check_cache(strategy.cache);
 }
 

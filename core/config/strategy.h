@@ -79,6 +79,10 @@ struct StrategyConfig {
   std::vector<PluginSection> selectors;  // a chain, coarse to fine; one = the plain case
   std::optional<PluginSection> representative;
   PluginSection storage, attention;
+  // Hybrid mode: two [[storage]] and two [[attention]] tables. Those with holds = "window" are
+  // here, those with holds = "context" above. Both or neither.
+  std::optional<PluginSection> window_storage, window_attention;
+  bool is_hybrid() const { return window_storage.has_value(); }
   // What [representative] representative_type (or anchor_type) may say in place of plugin, in lower
   // case, and the plugin it means. Comes with `defaults`; empty: the key is the plugin's own.
   std::map<std::string, std::string> representative_types;
@@ -95,7 +99,8 @@ struct Override {
 // nothing else names (the tool passes its default strategy). Throws Error(kInput).
 // [cache] is merged key by key. A plugin table that names a plugin replaces what an earlier layer
 // said about that kind; one that does not adds its options to it. Selectors of a chain are
-// addressed as selector.<n>.<key>. An empty path: defaults and overrides only.
+// addressed as selector.<n>.<key>, the tables of hybrid mode as storage.window.<key> and
+// storage.context.<key>. An empty path: defaults and overrides only.
 StrategyConfig load_strategy(const std::string& path, const std::vector<Override>& overrides,
                              const StrategyConfig& defaults);
 // The same from text, for tests and fuzzing; `label` stands for the file name. No includes.

@@ -117,14 +117,20 @@ struct PreparedPipeline {
   std::vector<Prepared> selectors;
   std::unique_ptr<Prepared> representative;
   std::unique_ptr<Prepared> storage, attention;
+  std::unique_ptr<Prepared> window_storage, window_attention;  // null unless hybrid
 
   std::vector<const Prepared*> all() const {
     std::vector<const Prepared*> list;
     for (const Prepared& p : selectors) list.push_back(&p);
     if (representative) list.push_back(representative.get());
-    list.push_back(storage.get());
-    list.push_back(attention.get());
+    for (const auto* p : {&window_storage, &storage, &window_attention, &attention})
+      if (*p) list.push_back(p->get());
     return list;
+  }
+  std::string holds(const Prepared* p) const {
+    if (!window_storage) return "";
+    if (p == window_storage.get() || p == window_attention.get()) return "window";
+    return p == storage.get() || p == attention.get() ? "context" : "";
   }
 };
 
@@ -140,18 +146,28 @@ PreparedPipeline prepare_all(const StrategyConfig& strategy, PluginRegistry& reg
   }
   p.storage = std::make_unique<Prepared>(prepare(strategy.storage, Kind::kStorage, registry));
   p.attention = std::make_unique<Prepared>(prepare(strategy.attention, Kind::kAttention, registry));
+  if (strategy.is_hybrid()) {
+    p.window_storage =
+        std::make_unique<Prepared>(prepare(*strategy.window_storage, Kind::kStorage, registry));
+    p.window_attention =
+        std::make_unique<Prepared>(prepare(*strategy.window_attention, Kind::kAttention, registry));
+  }
   return p;
 }
 
 void check_all(const PreparedPipeline& p) {
   for (const Prepared* plugin : p.all()) {
     check_needs(*plugin, p.representative.get(), *p.attention);
+    if (p.window_attention) check_needs(*plugin, p.representative.get(), *p.window_attention);
     check_caps(*plugin);
   }
   check_dtypes(*p.storage, *p.attention);
+  if (p.window_storage) check_dtypes(*p.window_storage, *p.window_attention);
   if (p.representative) check_dtypes(*p.storage, *p.representative);
   for (const Prepared& selector : p.selectors) {
-    if (selector.plugin.desc->needs & KVASIR_NEED_KEYS) check_dtypes(*p.storage, selector);
+    if (!(selector.plugin.desc->needs & KVASIR_NEED_KEYS)) continue;
+    check_dtypes(*p.storage, selector);
+    if (p.window_storage) check_dtypes(*p.window_storage, selector);
   }
 }
 
@@ -186,6 +202,10 @@ Pipeline build_pipeline(const StrategyConfig& strategy, PluginRegistry& registry
   pipeline.strategy = strategy;
   pipeline.storage = create<Storage>(*prepared.storage, services);
   pipeline.attention = create<Attention>(*prepared.attention, services);
+  if (prepared.window_storage) {
+    pipeline.window_storage = create<Storage>(*prepared.window_storage, services);
+    pipeline.window_attention = create<Attention>(*prepared.window_attention, services);
+  }
   if (prepared.representative) {
     pipeline.representative = create<Representative>(*prepared.representative, services);
   }
@@ -194,22 +214,29 @@ Pipeline build_pipeline(const StrategyConfig& strategy, PluginRegistry& registry
   }
   for (const Prepared* plugin : prepared.all()) {
     pipeline.explained.push_back({plugin->section->kind, plugin->plugin.desc->id,
-                                  plugin->plugin.path, plugin->options.explained()});
+                                  plugin->plugin.path, plugin->options.explained(),
+                                  prepared.holds(plugin)});
   }
   return pipeline;
 }
 
 bool same_plugin(const Pipeline& a, const Pipeline& b, Kind kind) {
-  const auto find = [kind](const Pipeline& of) -> const Pipeline::Explained* {
+  const auto find = [kind](const Pipeline& of) {
+    std::vector<const Pipeline::Explained*> found;
     for (const Pipeline::Explained& section : of.explained)
-      if (section.kind == kind) return &section;
-    return nullptr;
+      if (section.kind == kind) found.push_back(&section);
+    return found;
   };
-  const Pipeline::Explained *left = find(a), *right = find(b);
-  if (!left || !right || left->id != right->id || left->file != right->file) return false;
-  return std::equal(
-      left->options.begin(), left->options.end(), right->options.begin(), right->options.end(),
-      [](const auto& x, const auto& y) { return x.key == y.key && x.value == y.value; });
+  const auto left = find(a), right = find(b);
+  const auto same_option = [](const auto& x, const auto& y) {
+    return x.key == y.key && x.value == y.value;
+  };
+  const auto same = [&](const Pipeline::Explained* x, const Pipeline::Explained* y) {
+    return x->id == y->id && x->file == y->file && x->holds == y->holds &&
+           std::equal(x->options.begin(), x->options.end(), y->options.begin(), y->options.end(),
+                      same_option);
+  };
+  return !left.empty() && std::equal(left.begin(), left.end(), right.begin(), right.end(), same);
 }
 
 }  // namespace kvasir

@@ -19,10 +19,15 @@ struct Pipeline {
   std::unique_ptr<Representative> representative;  // null when the strategy names none
   std::shared_ptr<Storage> storage;                // strategies of one engine may share these two
   std::shared_ptr<Attention> attention;
+  // Hybrid mode, or null: they hold and read the newest blocks, those above the others.
+  std::shared_ptr<Storage> window_storage;
+  std::shared_ptr<Attention> window_attention;
+  bool is_hybrid() const { return window_storage != nullptr; }
   struct Explained {  // per plugin section, for `config explain`
     Kind kind;
     std::string id, file;
     std::vector<ResolvedOptions::Explained> options;
+    std::string holds{};  // "window", "context"; empty: there is one of this kind
   };
   std::vector<Explained> explained;
 };

@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "core/runtime/element_type.h"
+#include "kernels/attention_state.h"
 #include "kernels/convert.h"
 
 namespace kvasir {
@@ -38,7 +39,26 @@ uint32_t item_of(const LayerState& state, uint32_t block_size, uint32_t head, ui
 
 }  // namespace
 
-AttendStage::AttendStage(RunContext& context) : c_(context) {}
+uint32_t AttendStage::first_key(const Part& part, const kvasir_attn_row& row) const {
+  if (row.item_begin == row.item_end) return UINT32_MAX;
+  const uint32_t item =
+      part.null_items ? static_cast<uint32_t>(row.item_begin) : part.items[row.item_begin];
+  const uint32_t b = c_.geometry.block_size;
+  if (part.part.unit == KVASIR_UNIT_BLOCK) return part.part.leases[item].pos_begin;
+  const kvasir_lease& lease = part.part.leases[item / b];
+  return lease.token_pos ? lease.token_pos[item % b] : lease.pos_begin + item % b;
+}
+
+AttendStage::AttendStage(RunContext& context) : c_(context) {
+  Side& all = sides_.emplace_back();
+  all.backend = c_.pipeline.attention.get();
+  all.bridge = &c_.store.bridge();
+  if (!c_.pipeline.is_hybrid()) return;
+  Side& window = sides_.emplace_back();
+  window.backend = c_.pipeline.window_attention.get();
+  window.bridge = c_.window_bridge;
+  window.in_window = true;
+}
 
 AttendStage::Part& AttendStage::new_part(uint32_t batch_row, const LayerState& state, uint32_t unit,
                                          const float* q, const Queries& queries) {
@@ -202,6 +222,59 @@ void AttendStage::close_part(Part& part, const BatchRow& row, LayerState& state,
   part.part.n_rows = static_cast<uint32_t>(part.rows.size());
   part.part.items = part.null_items ? nullptr : part.items.data();
   part.part.log_weight = part.part.weight_width ? part.weights.data() : nullptr;
+  if (c_.store.has_window()) split_last_part(state);
+}
+
+void AttendStage::split_last_part(const LayerState& state) {
+  const std::vector<kvasir_lease> leases = leases_of(state);
+  Part context = narrowed(parts_.back(), leases, false);
+  Part window = narrowed(parts_.back(), leases, true);
+  parts_.pop_back();
+  for (Part* part : {&context, &window}) {
+    if (part->rows.empty()) continue;
+    Part& kept = parts_.emplace_back(std::move(*part));
+    kept.part.rows = kept.rows.data();
+    kept.part.n_rows = static_cast<uint32_t>(kept.rows.size());
+    kept.part.items = kept.items.data();
+    kept.part.leases = kept.leases.data();
+    kept.part.n_leases = static_cast<uint32_t>(kept.leases.size());
+    kept.part.log_weight = kept.part.weight_width ? kept.weights.data() : nullptr;
+  }
+}
+
+// The items of a part that lie in one of the two storages, and no row without any. `leases`: in the
+// order of the part's items, of both.
+AttendStage::Part AttendStage::narrowed(const Part& whole, const std::vector<kvasir_lease>& leases,
+                                        bool in_window) const {
+  Part made;
+  made.part = whole.part;
+  made.batch_row = whole.batch_row;
+  made.in_window = in_window;
+  made.null_items = false;
+  std::vector<uint32_t> ordinal(leases.size(), UINT32_MAX);  // among those that stay
+  for (size_t i = 0; i < leases.size(); ++i) {
+    if (c_.store.in_window(leases[i]) != in_window) continue;
+    ordinal[i] = static_cast<uint32_t>(made.leases.size());
+    made.leases.push_back(leases[i]);
+    if (in_window) made.leases.back().format = c_.store.window_format(leases[i]);
+  }
+  const uint32_t per = whole.part.unit == KVASIR_UNIT_TOKEN ? c_.geometry.block_size : 1;
+  const uint32_t width = whole.part.weight_width;
+  for (kvasir_attn_row row : whole.rows) {
+    const uint64_t begin = made.items.size();
+    for (uint64_t i = row.item_begin; i < row.item_end; ++i) {
+      const uint32_t item = whole.null_items ? static_cast<uint32_t>(i) : whole.items[i];
+      if (ordinal[item / per] == UINT32_MAX) continue;
+      made.items.push_back(ordinal[item / per] * per + item % per);
+      made.weights.insert(made.weights.end(),
+                          whole.weights.begin() + static_cast<ptrdiff_t>(i * width),
+                          whole.weights.begin() + static_cast<ptrdiff_t>((i + 1) * width));
+    }
+    row.item_begin = begin;
+    row.item_end = made.items.size();
+    if (row.item_begin < row.item_end) made.rows.push_back(row);
+  }
+  return made;
 }
 
 AttendStage::Slots AttendStage::slots_of(const Part& part) const {
@@ -342,7 +415,23 @@ void AttendStage::count(const BatchRow& row, const LayerSelection& selection,
     e.tokens_considered += row.kv_len;
     e.tokens_selected += selected;
     e.tokens_attended += attended;
-    e.kv_bytes_read += attended * row_bytes;
+    if (!c_.store.has_window()) e.kv_bytes_read += attended * row_bytes;
+  }
+}
+
+// Hybrid mode: rows of the two storages may be of unlike sizes.
+void AttendStage::count_bytes(const BatchRow& row, size_t first_part) {
+  Engagement& e = c_.counters(row.prefills());
+  for (size_t p = first_part; p < parts_.size(); ++p) {
+    const Part& part = parts_[p];
+    const auto& formats = c_.store.formats();
+    const kvasir_kv_format& format = part.in_window ? formats.back() : formats.front();
+    uint64_t tokens = 0;
+    for (const uint32_t item : part.items)
+      tokens += part.part.unit == KVASIR_UNIT_TOKEN ? 1 : part.leases[item].n_tokens;
+    const uint64_t bytes = tokens * (format.k_token_stride + format.v_token_stride);
+    e.kv_bytes_read += bytes;
+    if (part.in_window) e.window_kv_bytes_read += bytes;
   }
 }
 
@@ -399,12 +488,13 @@ void AttendStage::attend(uint32_t layer, std::vector<BatchRow>& rows,
       count(rows[i], *selections[i], rows[i].seq->layers[layer]);
     else
       parts_.resize(n_parts);
+    if (made && c_.store.has_window()) count_bytes(rows[i], n_parts);
   }
   std::erase_if(rows, [](const BatchRow& row) { return row.seq->fault != nullptr; });
   if (c_.on_attend) report(layer, rows);
   lse_.assign(queries.n * c_.geometry.n_q_heads, -INFINITY);
   if (rows.empty()) return;
-  hand_over_queries();
+  for (Side& side : sides_) hand_over_queries(side);
   try {
     run(layer, rows, o);
   } catch (const PluginError&) {
@@ -417,30 +507,68 @@ void AttendStage::attend(uint32_t layer, std::vector<BatchRow>& rows,
 }
 
 void AttendStage::run(uint32_t layer, const std::vector<BatchRow>& rows, float* o) {
+  if (sides_.size() == 1) {
+    run_side(sides_[0], layer, rows, o, lse_.data());
+  } else {
+    const uint64_t heads = c_.geometry.n_q_heads, width = heads * c_.geometry.v_dim;
+    for (const BatchRow& row : rows) {
+      std::fill_n(o + row.q_begin * width, row.n_q * width, 0.0f);
+      std::fill_n(lse_.begin() + static_cast<ptrdiff_t>(row.q_begin * heads), row.n_q * heads,
+                  kernels::kEmptyLse);
+    }
+    for (Side& side : sides_) {
+      side.o.resize(n_queries_ * width);
+      side.lse.resize(n_queries_ * heads);
+      if (run_side(side, layer, rows, side.o.data(), side.lse.data())) merge_side(side, rows, o);
+    }
+  }
+  if (c_.check_numerics)
+    for (const BatchRow& row : rows) check_finite(layer, row, o);
+}
+
+bool AttendStage::run_side(Side& side, uint32_t layer, const std::vector<BatchRow>& rows, float* o,
+                           float* lse) {
   abi_parts_.clear();
   for (const Part& part : parts_)
     for (const BatchRow& row : rows)
-      if (row.place == part.batch_row) abi_parts_.push_back(part.part);
+      if (row.place == part.batch_row && part.in_window == side.in_window)
+        abi_parts_.push_back(part.part);
+  if (abi_parts_.empty() && sides_.size() > 1) return false;
   const kvasir_attn_in in{sizeof(kvasir_attn_in), mass_follows(layer, rows),
                           static_cast<uint32_t>(abi_parts_.size()), sizeof(kvasir_attn_part),
                           abi_parts_.data()};
-  const Attention& backend = *c_.pipeline.attention;
-  MemoryBridge& bridge = c_.store.bridge();
+  Attention& backend = *side.backend;
   const kvasir_view o_host = view_f32(o, n_queries_, c_.geometry.n_q_heads, c_.geometry.v_dim);
-  const kvasir_view lse_host = view_f32(lse_.data(), n_queries_, c_.geometry.n_q_heads);
-  const kvasir_view o_there = bridge.to_writer(backend, o_host, o_hold_);
-  const kvasir_view lse_there = bridge.to_writer(backend, lse_host, lse_hold_);
+  const kvasir_view lse_host = view_f32(lse, n_queries_, c_.geometry.n_q_heads);
+  const kvasir_view o_there = side.bridge->to_writer(backend, o_host, side.o_hold);
+  const kvasir_view lse_there = side.bridge->to_writer(backend, lse_host, side.lse_hold);
   kvasir_attn_out out{sizeof(kvasir_attn_out), 0, o_there, lse_there};
   const StepBuilder step(c_, KVASIR_MOMENT_APPENDED, layer, rows, KVASIR_UNIT_BLOCK, nullptr);
-  const kvasir_status status = c_.pipeline.attention->run(step.step(), in, out);
+  const kvasir_status status = backend.run(step.step(), in, out);
   if (status != KVASIR_OK)
     throw PluginError(
-        c_.pipeline.attention->id(), "run", status,
+        backend.id(), "run", status,
         "layer " + std::to_string(layer) + ": returned status " + std::to_string(status));
-  bring_back(rows, o_there, o_host);
-  bring_back(rows, lse_there, lse_host);
-  if (c_.check_numerics)
-    for (const BatchRow& row : rows) check_finite(layer, row, o);
+  bring_back(side, rows, o_there, o_host);
+  bring_back(side, rows, lse_there, lse_host);
+  return true;
+}
+
+void AttendStage::merge_side(const Side& side, const std::vector<BatchRow>& rows, float* o) {
+  const uint64_t heads = c_.geometry.n_q_heads, v_dim = c_.geometry.v_dim;
+  const uint32_t group = c_.group_size();
+  for (const Part& part : parts_) {
+    const bool runs = std::any_of(rows.begin(), rows.end(),
+                                  [&](const BatchRow& row) { return row.place == part.batch_row; });
+    if (!runs || part.in_window != side.in_window) continue;
+    for (const kvasir_attn_row& row : part.rows)
+      for (uint64_t query = row.q_begin; query < uint64_t{row.q_begin} + row.n_q; ++query)
+        for (uint64_t head = row.kv_head * group; head < (row.kv_head + 1) * group; ++head) {
+          const uint64_t at = query * heads + head;
+          kernels::merge_attention(o + at * v_dim, &lse_[at], side.o.data() + at * v_dim,
+                                   side.lse[at], v_dim);
+        }
+  }
 }
 
 // Each query sees itself at least: an lse of -inf is wrong, too.
@@ -469,36 +597,84 @@ void AttendStage::adopt(const AttendStage& other) {
     copy.items = part.items;
     copy.null_items = part.null_items;
     copy.batch_row = part.batch_row;
+    copy.in_window = part.in_window;
   }
   lse_ = other.lse_;
   n_queries_ = other.n_queries_;
 }
 
 // Queries and their positions, where the backend reads them; parts share most of them.
-void AttendStage::hand_over_queries() {
-  const Attention& backend = *c_.pipeline.attention;
-  if (backend.reads(KVASIR_MEM_HOST)) return;
+void AttendStage::hand_over_queries(Side& side) {
+  if (side.backend->reads(KVASIR_MEM_HOST)) return;
   std::map<const void*, kvasir_view> there;
-  for (Part& part : parts_)
+  for (Part& part : parts_) {
+    if (part.in_window != side.in_window) continue;
     for (kvasir_view* view : {&part.part.q, &part.part.q_pos}) {
       const auto [at, is_new] = there.try_emplace(view->data);
       if (is_new) {
-        if (query_holds_.size() < there.size()) query_holds_.emplace_back();
-        at->second = c_.store.bridge().to_reader(backend, *view, query_holds_[there.size() - 1]);
+        if (side.queries.size() < there.size()) side.queries.emplace_back();
+        at->second = side.bridge->to_reader(*side.backend, *view, side.queries[there.size() - 1]);
       }
       *view = at->second;
     }
+  }
 }
 
 // Results of the queries of this call: what other calls wrote beside them stays.
-void AttendStage::bring_back(const std::vector<BatchRow>& rows, const kvasir_view& written,
-                             const kvasir_view& into) const {
+void AttendStage::bring_back(const Side& side, const std::vector<BatchRow>& rows,
+                             const kvasir_view& written, const kvasir_view& into) {
   for (size_t r = 0; r < rows.size();) {
     const uint64_t begin = rows[r].q_begin;
     uint64_t end = begin;
     for (; r < rows.size() && rows[r].q_begin == end; ++r) end += rows[r].n_q;
-    c_.store.bridge().from_writer(written, into, begin, end);
+    side.bridge->from_writer(written, into, begin, end);
   }
+}
+
+// What one backend is asked the mass of. Parts of all sides follow one another in `value`.
+struct AttendStage::MassRows {
+  std::vector<const Part*> used;
+  std::vector<size_t> row_of;                       // of each in the call's rows
+  std::deque<std::vector<kvasir_attn_row>> rows{};  // of each, for the queries that count
+  std::vector<uint64_t> offsets{0};                 // [rows of all parts + 1], in keys
+  std::vector<float> value{};                       // [key][group_size]
+};
+
+// Fills `of.value` for the parts of one side, which stand together.
+void AttendStage::ask_mass(Side& side, uint32_t layer, const std::vector<BatchRow>& rows,
+                           MassRows& of) {
+  const uint32_t group = c_.group_size();
+  std::vector<kvasir_attn_part> parts;
+  std::vector<uint64_t> offsets;  // from 0 on
+  uint64_t first = 0;             // key that value begins with
+  size_t row_index = 0;
+  for (size_t p = 0; p < of.used.size(); ++p) {
+    const size_t n = of.rows[p].size();
+    if (of.used[p]->in_window == side.in_window) {
+      if (offsets.empty()) {
+        first = of.offsets[row_index];
+        offsets.push_back(0);
+      }
+      for (size_t r = 1; r <= n; ++r) offsets.push_back(of.offsets[row_index + r] - first);
+      parts.push_back(of.used[p]->part);
+      parts.back().rows = of.rows[p].data();
+    }
+    row_index += n;
+  }
+  if (offsets.empty()) {
+    if (sides_.size() > 1) return;
+    offsets.push_back(0);
+  }
+  const kvasir_attn_in in{sizeof(kvasir_attn_in), 0, static_cast<uint32_t>(parts.size()),
+                          sizeof(kvasir_attn_part), parts.data()};
+  const kvasir_view lse = view_f32(lse_.data(), n_queries_, c_.geometry.n_q_heads);
+  const kvasir_view into = view_f32(of.value.data() + first * group, offsets.back(), group);
+  const kvasir_view there = side.bridge->to_writer(*side.backend, into, side.mass_hold);
+  const kvasir_attn_mass out{sizeof(kvasir_attn_mass), group, offsets.data(),
+                             side.bridge->to_reader(*side.backend, lse, side.mass_lse_hold), there};
+  const StepBuilder step(c_, KVASIR_MOMENT_ATTENDED, layer, rows, KVASIR_UNIT_BLOCK, nullptr);
+  side.backend->mass(step.step(), in, out);
+  side.bridge->from_writer(there, into, 0, offsets.back());
 }
 
 std::vector<std::vector<HeadMass>> AttendStage::mass(uint32_t layer,
@@ -506,19 +682,17 @@ std::vector<std::vector<HeadMass>> AttendStage::mass(uint32_t layer,
                                                      const std::vector<uint32_t>& from_pos,
                                                      bool window_only, bool values) {
   const uint32_t group = c_.group_size(), b = c_.geometry.block_size;
-  std::deque<std::vector<kvasir_attn_row>> narrowed;
-  std::vector<kvasir_attn_part> parts;
-  std::vector<std::pair<const Part*, size_t>> used;  // with its row's index
-  std::vector<uint64_t> offsets{0};
-  for (const Part& part : parts_) {
-    size_t of = 0;
-    while (of < rows.size() && rows[of].place != part.batch_row) ++of;
-    if (of == rows.size()) continue;
-    used.emplace_back(&part, of);
-    const BatchRow& row = rows[of];
+  MassRows of;
+  const auto add = [&](const Part& part) {
+    size_t at = 0;
+    while (at < rows.size() && rows[at].place != part.batch_row) ++at;
+    if (at == rows.size()) return;
+    of.used.push_back(&part);
+    of.row_of.push_back(at);
+    const BatchRow& row = rows[at];
     const uint32_t skip =
-        from_pos[of] > row.first_pos() ? std::min(from_pos[of] - row.first_pos(), row.n_q) : 0;
-    auto& list = narrowed.emplace_back(part.rows);
+        from_pos[at] > row.first_pos() ? std::min(from_pos[at] - row.first_pos(), row.n_q) : 0;
+    auto& list = of.rows.emplace_back(part.rows);
     for (kvasir_attn_row& r : list) {
       r.q_begin += skip;
       r.n_q -= skip;
@@ -527,47 +701,39 @@ std::vector<std::vector<HeadMass>> AttendStage::mass(uint32_t layer,
         keys += part.part.unit == KVASIR_UNIT_TOKEN
                     ? 1
                     : part.part.leases[part.null_items ? i : part.items[i]].n_tokens;
-      offsets.push_back(offsets.back() + keys);
+      of.offsets.push_back(of.offsets.back() + keys);
     }
-    parts.push_back(part.part);
-    parts.back().rows = list.data();
-  }
-  std::vector<float> value(std::max<uint64_t>(offsets.back() * group, 1));
-  const kvasir_attn_in in{sizeof(kvasir_attn_in), 0, static_cast<uint32_t>(parts.size()),
-                          sizeof(kvasir_attn_part), parts.data()};
-  if (values) {
-    Attention& backend = *c_.pipeline.attention;
-    const kvasir_view lse = view_f32(lse_.data(), n_queries_, c_.geometry.n_q_heads);
-    const kvasir_view into = view_f32(value.data(), offsets.back(), group);
-    const kvasir_view there = c_.store.bridge().to_writer(backend, into, mass_hold_);
-    const kvasir_attn_mass out{sizeof(kvasir_attn_mass), group, offsets.data(),
-                               c_.store.bridge().to_reader(backend, lse, mass_lse_hold_), there};
-    const StepBuilder step(c_, KVASIR_MOMENT_ATTENDED, layer, rows, KVASIR_UNIT_BLOCK, nullptr);
-    backend.mass(step.step(), in, out);
-    c_.store.bridge().from_writer(there, into, 0, offsets.back());
-  }
+  };
+  for (const Side& side : sides_)
+    for (const Part& part : parts_)
+      if (part.in_window == side.in_window) add(part);
+  of.value.resize(std::max<uint64_t>(of.offsets.back() * group, 1));
+  if (values)
+    for (Side& side : sides_) ask_mass(side, layer, rows, of);
 
   // From the backend's order to positions per sequence and kv head; parts may share a token.
   std::vector<std::vector<HeadMass>> result(rows.size(),
                                             std::vector<HeadMass>(c_.geometry.n_kv_heads));
   uint64_t row_index = 0;
-  for (size_t p = 0; p < used.size(); ++p) {
-    const Part& part = *used[p].first;
-    const BatchRow& row = rows[used[p].second];
+  for (size_t p = 0; p < of.used.size(); ++p) {
+    const Part& part = *of.used[p];
+    const BatchRow& row = rows[of.row_of[p]];
     const ForcedRange forced =
         forced_range(c_.cache, c_.forced_unit(), row.first_pos() + 1, row.seq->prompt_end);
-    for (const kvasir_attn_row& r : narrowed[p]) {
-      uint64_t key = offsets[row_index++];
+    for (const kvasir_attn_row& r : of.rows[p]) {
+      uint64_t key = of.offsets[row_index++];
       if (r.n_q == 0) continue;
-      HeadMass& head = result[used[p].second][r.kv_head];
-      const bool merge = !head.pos.empty();
+      HeadMass& head = result[of.row_of[p]][r.kv_head];
+      // In hybrid mode the window's keys follow the context's.
+      const bool merge =
+          !head.pos.empty() && (!part.in_window || head.pos.back() >= first_key(part, r));
       std::map<uint32_t, std::vector<float>> sums;
       if (merge)
         for (size_t i = 0; i < head.pos.size(); ++i)
           sums[head.pos[i]].assign(head.value.begin() + static_cast<ptrdiff_t>(i * group),
                                    head.value.begin() + static_cast<ptrdiff_t>((i + 1) * group));
       const auto take = [&](uint32_t pos) {
-        const float* v = value.data() + key++ * group;
+        const float* v = of.value.data() + key++ * group;
         if (window_only && pos < forced.window_begin) return;
         if (merge) {
           auto& sum = sums[pos];
@@ -584,7 +750,8 @@ std::vector<std::vector<HeadMass>> AttendStage::mass(uint32_t layer,
           const kvasir_lease& lease = part.part.leases[item / b];
           take(lease.token_pos ? lease.token_pos[item % b] : lease.pos_begin + item % b);
         } else {
-          for (uint32_t t = 0; t < part.part.leases[item].n_tokens; ++t) take(item * b + t);
+          const kvasir_lease& lease = part.part.leases[item];
+          for (uint32_t t = 0; t < lease.n_tokens; ++t) take(lease.pos_begin + t);
         }
       }
       if (!merge) continue;

@@ -52,6 +52,16 @@ class AttendStage {
     bool null_items = true;
     kvasir_attn_part part{};
     uint32_t batch_row = 0;
+    bool in_window = false;  // for the window's backend
+  };
+  // A backend, the way to where it works, and what it works on there.
+  struct Side {
+    Attention* backend = nullptr;
+    MemoryBridge* bridge = nullptr;
+    bool in_window = false;
+    std::deque<MemoryBridge::Buffer> queries{};  // with their rotations and positions
+    MemoryBridge::Buffer o_hold{}, lse_hold{}, mass_lse_hold{}, mass_hold{};
+    std::vector<float> o{}, lse{};  // of hybrid mode, before the merge
   };
   void add_parts(uint32_t layer, uint32_t batch_row, const BatchRow& row,
                  const LayerSelection& selection, const Queries& queries, bool constant);
@@ -66,6 +76,9 @@ class AttendStage {
   // Index of each key among those its kv head attends to, [kv_head][item]; UINT32_MAX: it does not.
   using Slots = std::vector<std::vector<uint32_t>>;
   void make_resident(const Part& part, LayerState& state);
+  // Hybrid mode: the last part becomes one of the context's blocks and one of the window's.
+  void split_last_part(const LayerState& state);
+  Part narrowed(const Part& whole, const std::vector<kvasir_lease>& leases, bool in_window) const;
   std::vector<kvasir_lease> leases_of(const LayerState& state) const;
   void rotate_keys(Part& part, uint64_t rope_len, const Slots* slots);
   // [lease][token][kv_head] of a part; empty when all bytes of all leases are there.
@@ -76,22 +89,30 @@ class AttendStage {
   uint32_t mass_follows(uint32_t layer, const std::vector<BatchRow>& rows) const;
   // Over the parts of the rows, which are those that have not failed.
   void run(uint32_t layer, const std::vector<BatchRow>& rows, float* o);
+  // The parts of one backend; false: there are none.
+  bool run_side(Side& side, uint32_t layer, const std::vector<BatchRow>& rows, float* o,
+                float* lse);
+  // Adds what a backend made of its parts to o and lse_, for the pairs of query and head it named.
+  void merge_side(const Side& side, const std::vector<BatchRow>& rows, float* o);
   void check_finite(uint32_t layer, const BatchRow& row, const float* o) const;
   void report(uint32_t layer, const std::vector<BatchRow>& rows) const;
   void count(const BatchRow& row, const LayerSelection& selection, const LayerState& state);
+  void count_bytes(const BatchRow& row, size_t first_part);
   uint64_t attended_tokens(const BatchRow& row, const LayerSelection& selection,
                            const LayerState& state, uint32_t head, uint64_t* selected) const;
 
   RunContext& c_;
   std::deque<Part> parts_;
   std::vector<kvasir_attn_part> abi_parts_;
-  void hand_over_queries();
-  void bring_back(const std::vector<BatchRow>& rows, const kvasir_view& written,
-                  const kvasir_view& into) const;
+  void hand_over_queries(Side& side);
+  static void bring_back(const Side& side, const std::vector<BatchRow>& rows,
+                         const kvasir_view& written, const kvasir_view& into);
+  struct MassRows;
+  // Position of a row's first key; UINT32_MAX: it has none.
+  uint32_t first_key(const Part& part, const kvasir_attn_row& row) const;
+  void ask_mass(Side& side, uint32_t layer, const std::vector<BatchRow>& rows, MassRows& of);
   std::vector<float> lse_;
-  // Where the backend works on a device.
-  std::deque<MemoryBridge::Buffer> query_holds_;  // queries, their rotations, positions
-  MemoryBridge::Buffer o_hold_, lse_hold_, mass_lse_hold_, mass_hold_;
+  std::deque<Side> sides_;  // the context's, or the only one; in hybrid mode the window's
   std::deque<std::vector<float>> rotated_;  // scratch copies of rotated keys and queries
   uint64_t n_queries_ = 0;
 };

@@ -10,6 +10,7 @@
 #include "core/plugin/dtypes.h"
 #include "core/runtime/element_type.h"
 #include "core/runtime/engine.h"
+#include "core/runtime/memory_bridge.h"
 #include "core/runtime/memory_kinds.h"
 
 namespace kvasir {
@@ -141,6 +142,36 @@ void check_positions(const Pipeline& pipeline, const Binding& binding) {
                       " asks for a constant query position without KVASIR_NEED_UNROTATED_K");
 }
 
+void bind_storage(Storage& storage, const kvasir_geometry& g, kvasir_storage_plan& plan) {
+  if (!storage.is_bound()) storage.validate(g);
+  plan = storage.plan(g);
+  if (!storage.is_bound()) storage.bind(g);
+}
+
+uint64_t bind_attention(Attention& attention, const kvasir_geometry& g) {
+  if (!attention.is_bound()) {
+    attention.validate(g);
+    attention.bind(g);
+  }
+  return attention.plan(g.max_queries, g.max_context).scratch_bytes;
+}
+
+// Backends see blocks of their own storage alone; who else reads K and V sees those of both.
+void bind_window(Pipeline& pipeline, Binding& binding) {
+  kvasir_geometry &g = binding.geometry, &context = binding.context_geometry,
+                  &window = binding.window_geometry;
+  context = window = g;
+  bind_storage(*pipeline.window_storage, window, binding.window_storage);
+  const size_t n_context = binding.formats.size();
+  const std::vector<kvasir_kv_format> newest = pipeline.window_storage->formats();
+  binding.formats.insert(binding.formats.end(), newest.begin(), newest.end());
+  context.formats = g.formats = binding.formats.data();
+  context.n_formats = static_cast<uint32_t>(n_context);
+  g.n_formats = static_cast<uint32_t>(binding.formats.size());
+  window.formats = binding.formats.data() + n_context;
+  window.n_formats = g.n_formats - context.n_formats;
+}
+
 }  // namespace
 
 uint32_t Binding::n_dense_layers() const {
@@ -161,25 +192,35 @@ std::shared_ptr<const Binding> bind_pipeline(const ModelShape& shape, Pipeline& 
   g = geometry_of(shape, cache, options, unrotated);
   g.dense_layers = binding.dense_bits.data();
   Storage& storage = *pipeline.storage;
-  if (!storage.is_bound()) storage.validate(g);
-  binding.storage = storage.plan(g);
-  if (!storage.is_bound()) storage.bind(g);
+  check_hybrid(pipeline, unrotated);
+  bind_storage(storage, g, binding.storage);
   binding.formats = leased_formats(storage, shape, unrotated);
   g.formats = binding.formats.data();
   g.n_formats = static_cast<uint32_t>(binding.formats.size());
-  const std::span stored(binding.formats.data(), binding.formats.size() / (unrotated ? 2 : 1));
-
-  check_memory_kinds(pipeline, stored, unrotated);
-  check_reads(*pipeline.attention, binding.formats, storage);
-  if (!pipeline.attention->is_bound()) {
-    pipeline.attention->validate(g);
-    pipeline.attention->bind(g);
+  const size_t n_leased = binding.formats.size(), n_stored = n_leased / (unrotated ? 2 : 1);
+  if (pipeline.is_hybrid()) bind_window(pipeline, binding);
+  const std::span<const kvasir_kv_format> all(binding.formats);
+  const auto leased = all.first(n_leased), stored = all.first(n_stored),
+             window = all.subspan(n_leased);
+  check_memory_kinds(pipeline, stored, window, unrotated);
+  check_reads(*pipeline.attention, leased, storage);
+  if (pipeline.is_hybrid()) {
+    check_reads(*pipeline.window_attention, window, *pipeline.window_storage);
+    binding.attention_scratch_bytes =
+        bind_attention(*pipeline.window_attention, binding.window_geometry) +
+        bind_attention(*pipeline.attention, binding.context_geometry);
+  } else {
+    binding.attention_scratch_bytes = bind_attention(*pipeline.attention, g);
   }
-  binding.attention_scratch_bytes =
-      pipeline.attention->plan(g.max_queries, g.max_context).scratch_bytes;
+  const bool copies = is_host_memory(stored[0].mem_kind);  // for update(), of the window's blocks
+  const auto check_stored = [&](const Instance& reader, bool at_select) {
+    check_reads(reader, stored, storage);
+    if (pipeline.is_hybrid() && (at_select || !copies))
+      check_reads(reader, window, *pipeline.window_storage);
+  };
   if (pipeline.representative) {
     Representative& representative = *pipeline.representative;
-    check_reads(representative, stored, storage);
+    check_stored(representative, false);
     representative.validate(g);
     representative.bind(g);
     representative.read_layout();
@@ -187,7 +228,7 @@ std::shared_ptr<const Binding> bind_pipeline(const ModelShape& shape, Pipeline& 
     check_record_memory(representative, representative.layout(), storage);
   }
   for (auto& selector : pipeline.selectors) {
-    if (selector->desc().needs & KVASIR_NEED_KEYS) check_reads(*selector, stored, storage);
+    if (selector->desc().needs & KVASIR_NEED_KEYS) check_stored(*selector, true);
     selector->validate(g);
     selector->bind(g);
     selector->read_limits(cache.dense_below_tokens.value);
@@ -211,7 +252,10 @@ bool share_plugins(Pipeline& pipeline, const Pipeline& from) {
   if (!can_share(pipeline, from)) return false;
   pipeline.bound_to.insert(pipeline.bound_to.end(), from.bound_to.begin(), from.bound_to.end());
   pipeline.storage = from.storage;
-  if (same_plugin(pipeline, from, Kind::kAttention)) pipeline.attention = from.attention;
+  pipeline.window_storage = from.window_storage;
+  if (!same_plugin(pipeline, from, Kind::kAttention)) return true;
+  pipeline.attention = from.attention;
+  pipeline.window_attention = from.window_attention;
   return true;
 }
 

@@ -18,9 +18,13 @@ struct EngineOptions;
 
 struct Binding {
   kvasir_geometry geometry{};
-  std::vector<uint64_t> dense_bits;       // geometry.dense_layers
-  std::vector<kvasir_kv_format> formats;  // the storage's, then its f32 copies of rotated keys
+  std::vector<uint64_t> dense_bits;  // geometry.dense_layers
+  // The storage's, then its f32 copies of rotated keys, or, in hybrid mode, the window storage's.
+  std::vector<kvasir_kv_format> formats;
   kvasir_storage_plan storage{};
+  // Hybrid mode: the two backends are told the formats of their own storage only.
+  kvasir_geometry context_geometry{}, window_geometry{};
+  kvasir_storage_plan window_storage{};
   uint64_t attention_scratch_bytes = 0;  // of max_queries over max_context
   bool constant_positions = false;       // some selector sets KVASIR_POS_CONSTANT
 

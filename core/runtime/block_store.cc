@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <deque>
 #include <numeric>
 #include <utility>
 
@@ -42,7 +43,16 @@ BlockStore::BlockStore(Storage& storage, MemoryBridge& bridge, HostServices& ser
       v_dim_(v_dim),
       stable_(storage.stable_leases()),
       nonce_(run_nonce()),
-      formats_(storage.formats()) {}
+      formats_(storage.formats()) {
+  n_formats_ = static_cast<uint32_t>(formats_.size());
+}
+
+void BlockStore::set_window(BlockStore& window) {
+  window_ = &window;
+  formats_.insert(formats_.end(), window.formats_.begin(), window.formats_.end());
+  window.first_format_ = n_formats_;
+  window.formats_ = formats_;
+}
 
 kvasir_block_key BlockStore::new_key(uint32_t layer_index, uint32_t block, uint32_t kv_head) {
   static std::atomic<uint64_t> counter{0};
@@ -73,9 +83,10 @@ void BlockStore::create_range(BlockList& layer, uint32_t layer_index, uint32_t b
     made->lease.token_pos = nullptr;
     made->key.handle = made->lease.handle;
     made->store = this;
-    if (made->lease.format >= formats_.size() || !made->lease.k || !made->lease.v)
+    if (made->lease.format >= n_formats_ || !made->lease.k || !made->lease.v)
       throw PluginError(storage_.id(), "acquire", KVASIR_ERR_INTERNAL,
                         "returned a write lease without memory or of an unknown format");
+    made->lease.format += first_format_;
     layer.leases[block] = made->lease;
     layer.blocks[block] = std::move(made);
   }
@@ -90,6 +101,8 @@ template <class Position>
 void BlockStore::write_by_storage(const BlockList& layer, const float* k, const float* v,
                                   uint64_t n, const Position& position) {
   std::vector<kvasir_row_span> spans;
+  std::deque<kvasir_lease> leases;  // of the spans
+  const kvasir_lease* last = nullptr;
   uint64_t first = 0;  // row of k and v that the spans begin with
   const auto flush = [&](uint64_t end) {
     if (spans.empty()) return;
@@ -104,6 +117,7 @@ void BlockStore::write_by_storage(const BlockList& layer, const float* k, const 
     storage_.write_rows(spans, bridge_.to_reader(storage_, k_rows, k_hold_),
                         bridge_.to_reader(storage_, v_rows, v_hold_));
     spans.clear();
+    leases.clear();
   };
   for (uint64_t i = 0; i < n; ++i) {
     const kvasir_lease& lease = layer.leases[position(i) / block_size_];
@@ -113,12 +127,13 @@ void BlockStore::write_by_storage(const BlockList& layer, const float* k, const 
     }
     if (spans.empty()) first = i;
     const uint32_t token = position(i) % block_size_;
-    const bool goes_on = !spans.empty() && spans.back().lease == &lease &&
+    const bool goes_on = !spans.empty() && last == &lease &&
                          spans.back().first_token + spans.back().n_tokens == token;
     if (goes_on)
       ++spans.back().n_tokens;
     else
-      spans.push_back({&lease, token, 1});
+      spans.push_back({&leases.emplace_back(own(lease)), token, 1});
+    last = &lease;
   }
   flush(n);
 }
@@ -153,6 +168,7 @@ void BlockStore::write_rows(const BlockList& layer, const float* k, const float*
 
 void BlockStore::append(BlockList& layer, uint32_t layer_index, uint32_t kv_len, const float* k,
                         const float* v, uint32_t n) {
+  if (window_) return window_->append(layer, layer_index, kv_len, k, v, n);
   const uint32_t n_blocks = (kv_len + n + block_size_ - 1) / block_size_;
   create_range(layer, layer_index, static_cast<uint32_t>(layer.blocks.size()), n_blocks);
   write_rows(layer, k, v, n, [&](uint64_t i) { return static_cast<uint32_t>(kv_len + i); });
@@ -162,16 +178,17 @@ void BlockStore::append(BlockList& layer, uint32_t layer_index, uint32_t kv_len,
   }
 }
 
-void BlockStore::rewrite(BlockList& layer, uint32_t layer_index,
+void BlockStore::rewrite(LayerState& layer, uint32_t layer_index,
                          std::span<const uint32_t> positions, const float* k, const float* v) {
   std::vector<uint32_t> sealed;
   for (const uint32_t pos : positions) {
     const uint32_t block = pos / block_size_;
     if (!layer.blocks[block]->sealed) continue;
     reopen(layer, layer_index, block);
+    layer.context_blocks = std::min(layer.context_blocks, block);
     sealed.push_back(block);
   }
-  write_rows(layer, k, v, positions.size(), [&](uint64_t i) { return positions[i]; });
+  newest().write_rows(layer, k, v, positions.size(), [&](uint64_t i) { return positions[i]; });
   for (const uint32_t block : sealed) seal(layer, block, block + 1);
 }
 
@@ -186,7 +203,8 @@ void BlockStore::read_rows(BlockList& layer, std::span<const uint32_t> positions
     const kvasir_kv_format& f = formats_[lease.format];
     const uint32_t t = positions[i] % block_size_;
     if (!on_host(lease)) {
-      read_by_storage(lease, t, k + i * n_kv_heads_ * head_dim_, v + i * n_kv_heads_ * v_dim_);
+      holder(lease).read_by_storage(lease, t, k + i * n_kv_heads_ * head_dim_,
+                                    v + i * n_kv_heads_ * v_dim_);
       continue;
     }
     for (uint32_t head = 0; head < n_kv_heads_; ++head) {
@@ -210,7 +228,8 @@ void BlockStore::read_by_storage(const kvasir_lease& lease, uint32_t token, floa
   const size_t k_bytes = kernels::row_bytes(k_type, head_dim_),
                v_bytes = kernels::row_bytes(v_type, v_dim_);
   std::vector<std::byte> bytes(n_kv_heads_ * (k_bytes + v_bytes));
-  storage_.save_rows({&lease, token, 1}, bytes);
+  const kvasir_lease owned = own(lease);
+  storage_.save_rows({&owned, token, 1}, bytes);
   for (uint32_t head = 0; head < n_kv_heads_; ++head) {
     const std::byte* row = bytes.data() + head * (k_bytes + v_bytes);
     kernels::convert_to_f32(k_type, row, k + head * head_dim_, head_dim_);
@@ -220,19 +239,21 @@ void BlockStore::read_by_storage(const kvasir_lease& lease, uint32_t token, floa
 
 void BlockStore::seal(BlockList& layer, uint32_t begin, uint32_t end, const ContentHash& content) {
   if (begin >= end) return;
+  if (window_ && window_->holds(layer, begin)) return window_->seal(layer, begin, end, content);
   std::vector<kvasir_block_key> keys;
   std::vector<kvasir_lease> leases;
   for (uint32_t block = begin; block < end; ++block) {
     keys.push_back(layer.blocks[block]->key);
     if (const Hash128* name = content.block(block))
       std::copy(name->begin(), name->end(), keys.back().hash);
-    leases.push_back(layer.blocks[block]->lease);
+    leases.push_back(own(layer.blocks[block]->lease));
   }
   storage_.seal(keys, leases.data());
   for (uint32_t block = begin; block < end; ++block) {
     kvasir_lease& lease = leases[block - begin];
-    if (lease.format >= formats_.size())
+    if (lease.format >= n_formats_)
       throw PluginError(storage_.id(), "seal", KVASIR_ERR_INTERNAL, "unknown format in a lease");
+    lease.format += first_format_;
     lease.pos_begin = block * block_size_;
     lease.n_tokens = block_size_;
     Block& sealed = *layer.blocks[block];
@@ -245,7 +266,7 @@ void BlockStore::seal(BlockList& layer, uint32_t begin, uint32_t end, const Cont
 }
 
 void BlockStore::make_resident(BlockList& layer, std::span<const uint32_t> blocks) {
-  if (stable_) return;
+  if (!moves()) return;
   std::vector<NeededBlock> needed;
   needed.reserve(blocks.size());
   for (const uint32_t block : blocks) needed.push_back({block, {}});
@@ -253,6 +274,7 @@ void BlockStore::make_resident(BlockList& layer, std::span<const uint32_t> block
 }
 
 void BlockStore::make_resident(BlockList& layer, std::vector<NeededBlock> needed) {
+  if (window_) window_->make_resident(layer, needed);
   if (stable_) return;
   keep_missing(layer, needed);
   const size_t n_asked = needed.size();
@@ -274,7 +296,7 @@ void BlockStore::make_resident(BlockList& layer, std::vector<NeededBlock> needed
 
 void BlockStore::keep_missing(const BlockList& layer, std::vector<NeededBlock>& needed) const {
   std::erase_if(needed, [&](NeededBlock& wanted) {
-    if (!layer.blocks[wanted.block]) return true;
+    if (!holds(layer, wanted.block)) return true;
     const kvasir_lease& lease = layer.leases[wanted.block];
     if (!lease.k || lease.state != KVASIR_LEASE_PARTIAL) return lease.k != nullptr;
     for (const NeededBlock& covered : layer.partial) {
@@ -325,6 +347,7 @@ void BlockStore::lease_present(BlockList& layer, std::vector<NeededBlock>& missi
 
 void BlockStore::take_lease(BlockList& layer, const NeededBlock& needed, kvasir_lease lease) {
   const uint32_t block = needed.block;
+  lease.format += first_format_;
   lease.pos_begin = block * block_size_;
   lease.n_tokens = layer.blocks[block]->lease.n_tokens;
   lease.token_pos = nullptr;
@@ -374,13 +397,14 @@ void BlockStore::wait_for(uint64_t ticket, std::span<const kvasir_block_key> key
 }
 
 void BlockStore::make_all_resident(BlockList& layer) {
-  if (stable_) return;
+  if (!moves()) return;
   std::vector<uint32_t> all(layer.blocks.size());
   for (uint32_t block = 0; block < all.size(); ++block) all[block] = block;
   make_resident(layer, all);
 }
 
 void BlockStore::prefetch(BlockList& layer, std::vector<NeededBlock> needed) {
+  if (window_) window_->prefetch(layer, needed);
   if (stable_ || !storage_.has_prefetch()) return;
   Completion report;
   std::erase_if(tickets_, [&](uint64_t ticket) { return services_.poll(ticket, &report); });
@@ -399,6 +423,11 @@ void BlockStore::count_transfers(Engagement& into) {
   into.blocks_hit += std::exchange(since_.blocks_hit, 0);
   into.blocks_missed += std::exchange(since_.blocks_missed, 0);
   into.transfer_wait_nanos += std::exchange(since_.transfer_wait_nanos, 0);
+  if (window_) {  // its tiers have no place in the report, which is the context's
+    into.blocks_hit += std::exchange(window_->since_.blocks_hit, 0);
+    into.blocks_missed += std::exchange(window_->since_.blocks_missed, 0);
+    into.transfer_wait_nanos += std::exchange(window_->since_.transfer_wait_nanos, 0);
+  }
   const std::vector<kvasir_tier_count> now = storage_.count_tiers();
   counted_.resize(now.size());
   into.tiers.resize(now.size());
@@ -413,12 +442,14 @@ void BlockStore::count_transfers(Engagement& into) {
 }
 
 void BlockStore::release_step(BlockList& layer) {
+  if (window_) window_->release_step(layer);
   if (stable_) return;
   std::vector<uint64_t> leases = std::exchange(superseded_, {});
   layer.partial.clear();
   for (size_t block = 0; block < layer.blocks.size(); ++block) {
     kvasir_lease& lease = layer.leases[block];
-    if (!layer.blocks[block] || !layer.blocks[block]->sealed || !lease.k) continue;
+    if (!holds(layer, static_cast<uint32_t>(block)) || !layer.blocks[block]->sealed || !lease.k)
+      continue;
     if (lease.lease) leases.push_back(lease.lease);
     if (layer.blocks[block]->lease.lease == lease.lease) layer.blocks[block]->lease.lease = 0;
     lease.k = lease.v = nullptr;
@@ -440,7 +471,14 @@ void BlockStore::copy(std::span<const kvasir_row_copy> copies) const {
       for (uint32_t head = 0; head < n_kv_heads_; ++head) copy_on_host(copy, head);
     }
   }
-  if (!elsewhere.empty()) storage_.copy_rows(elsewhere);
+  if (elsewhere.empty()) return;
+  std::deque<kvasir_lease> leases;
+  for (kvasir_row_copy& one : elsewhere) {
+    if (first_format_ == 0) break;  // as the storage counts them already
+    one.from = &leases.emplace_back(own(*one.from));
+    one.to = &leases.emplace_back(own(*one.to));
+  }
+  storage_.copy_rows(elsewhere);
 }
 
 void BlockStore::copy_on_host(const kvasir_row_copy& copy, uint32_t kv_head) const {
@@ -461,7 +499,69 @@ void BlockStore::copy_on_host(const kvasir_row_copy& copy, uint32_t kv_head) con
   }
 }
 
+// Rows as bytes through the host.
+void BlockStore::carry_over(const kvasir_lease& from, kvasir_lease& to, uint32_t n_tokens) const {
+  const kvasir_kv_format &a = formats_[from.format], &b = formats_[to.format];
+  std::vector<std::byte> rows = save_rows(from, n_tokens);
+  if (a.dtype_k == b.dtype_k && a.dtype_v == b.dtype_v) return load_rows(to, n_tokens, rows);
+  std::vector<std::byte> turned(bytes_of_rows(to, n_tokens));
+  std::vector<float> values(std::max(head_dim_, v_dim_));
+  const std::byte* at = rows.data();
+  std::byte* out = turned.data();
+  const auto turn = [&](uint32_t from_type, uint32_t to_type, uint32_t width) {
+    kernels::convert_to_f32(element_type(from_type), at, values.data(), width);
+    kernels::convert_from_f32(element_type(to_type), values.data(), out, width);
+    at += kernels::row_bytes(element_type(from_type), width);
+    out += kernels::row_bytes(element_type(to_type), width);
+  };
+  for (uint64_t row = 0; row < uint64_t{n_kv_heads_} * n_tokens; ++row) {
+    turn(a.dtype_k, b.dtype_k, head_dim_);
+    turn(a.dtype_v, b.dtype_v, v_dim_);
+  }
+  load_rows(to, n_tokens, turned);
+}
+
+void BlockStore::leave_window(LayerState& layer, uint32_t layer_index, uint32_t end) {
+  if (!window_) return;
+  const auto is_next = [&](uint32_t block) { return window_->holds(layer, block); };
+  for (uint32_t begin = layer.context_blocks; begin < end;) {
+    if (!is_next(begin)) {
+      ++begin;
+      continue;
+    }
+    uint32_t stop = begin;
+    std::vector<uint32_t> blocks;
+    while (stop < end && is_next(stop)) blocks.push_back(stop++);
+    make_resident(layer, blocks);
+    BlockList fresh;
+    fresh.blocks.resize(begin);
+    fresh.leases.resize(begin);
+    create_range(fresh, layer_index, begin, stop);
+    for (const uint32_t block : blocks) {
+      carry_over(layer.leases[block], fresh.leases[block], block_size_);
+      set_tokens(fresh, block, block_size_);
+    }
+    for (const uint32_t block : blocks) replace(layer, block, fresh);
+    seal(layer, begin, stop);
+    begin = stop;
+  }
+  layer.context_blocks = std::max(layer.context_blocks, end);
+}
+
+void BlockStore::replace(BlockList& layer, uint32_t block, const BlockList& fresh) {
+  const std::shared_ptr<Block> old = layer.blocks[block];
+  const kvasir_lease from = layer.leases[block];
+  layer.blocks[block] = fresh.blocks[block];
+  layer.leases[block] = fresh.leases[block];
+  std::erase_if(layer.partial, [&](const NeededBlock& part) { return part.block == block; });
+  if (old->store->stable_) return;
+  if (from.lease) old->store->storage_.release({from.lease});
+  if (old->lease.lease == from.lease) old->lease.lease = 0;
+}
+
 void BlockStore::copy_rows(const kvasir_lease& from, kvasir_lease& to, uint32_t n_tokens) const {
+  if (in_window(from) != in_window(to)) return carry_over(from, to, n_tokens);
+  if (in_window(from)) return window_->copy_rows(from, to, n_tokens);
   const kvasir_kv_format& a = formats_[from.format];
   const kvasir_kv_format& b = formats_[to.format];
   if (a.dtype_k != b.dtype_k || a.dtype_v != b.dtype_v)
@@ -471,9 +571,9 @@ void BlockStore::copy_rows(const kvasir_lease& from, kvasir_lease& to, uint32_t 
   copy(all);
 }
 
-void BlockStore::open_block(BlockList& list, uint32_t layer_index, uint32_t block,
-                            uint32_t kv_head) {
-  create_range(list, layer_index, block, block + 1, kv_head);
+void BlockStore::open_block(BlockList& list, uint32_t layer_index, uint32_t block, uint32_t kv_head,
+                            bool in_window) {
+  (in_window ? *window_ : *this).create_range(list, layer_index, block, block + 1, kv_head);
 }
 
 void BlockStore::set_tokens(BlockList& list, uint32_t block, uint32_t n_tokens) const {
@@ -504,9 +604,11 @@ uint64_t BlockStore::bytes_of_rows(const kvasir_lease& lease, uint32_t n_tokens)
 }
 
 std::vector<std::byte> BlockStore::save_rows(const kvasir_lease& lease, uint32_t n_tokens) const {
+  if (in_window(lease)) return window_->save_rows(lease, n_tokens);
   std::vector<std::byte> out(bytes_of_rows(lease, n_tokens));
   if (!on_host(lease)) {
-    storage_.save_rows({&lease, 0, n_tokens}, out);
+    const kvasir_lease owned = own(lease);
+    storage_.save_rows({&owned, 0, n_tokens}, out);
     bridge_.add_copied(out.size());
     return out;
   }
@@ -520,8 +622,10 @@ std::vector<std::byte> BlockStore::save_rows(const kvasir_lease& lease, uint32_t
 
 void BlockStore::load_rows(const kvasir_lease& lease, uint32_t n_tokens,
                            std::span<const std::byte> from) const {
+  if (in_window(lease)) return window_->load_rows(lease, n_tokens, from);
   if (!on_host(lease)) {
-    storage_.load_rows({&lease, 0, n_tokens}, from);
+    const kvasir_lease owned = own(lease);
+    storage_.load_rows({&owned, 0, n_tokens}, from);
     bridge_.add_copied(from.size());
     return;
   }
@@ -531,14 +635,42 @@ void BlockStore::load_rows(const kvasir_lease& lease, uint32_t n_tokens,
   });
 }
 
+kvasir_lease BlockStore::copy_to_host(const kvasir_lease& lease,
+                                      std::vector<std::byte>& rows) const {
+  const kvasir_kv_format& f = formats_[0];
+  const auto extent = [&](uint64_t head_stride, uint64_t token_stride, uint64_t row) {
+    return (n_kv_heads_ - 1) * head_stride + (block_size_ - 1) * token_stride + row;
+  };
+  const uint64_t k_bytes = (extent(f.k_head_stride, f.k_token_stride,
+                                   kernels::row_bytes(element_type(f.dtype_k), head_dim_)) +
+                            63) /
+                           64 * 64;
+  const uint64_t v_bytes = extent(f.v_head_stride, f.v_token_stride,
+                                  kernels::row_bytes(element_type(f.dtype_v), v_dim_));
+  rows.resize(k_bytes + v_bytes + 63);
+  const auto misaligned = reinterpret_cast<uintptr_t>(rows.data()) % 64;
+  kvasir_lease copy = lease;
+  copy.format = 0;
+  copy.k = rows.data() + (misaligned ? 64 - misaligned : 0);
+  copy.v = static_cast<std::byte*>(copy.k) + k_bytes;
+  carry_over(lease, copy, lease.n_tokens);
+  return copy;
+}
+
 bool BlockStore::can_pack() const {
-  return std::all_of(formats_.begin(), formats_.end(), [&](const kvasir_kv_format& format) {
-    return format.dtype_k == formats_[0].dtype_k && format.dtype_v == formats_[0].dtype_v;
-  });
+  const auto of_one_type = [](std::span<const kvasir_kv_format> formats) {
+    return std::all_of(formats.begin(), formats.end(), [&](const kvasir_kv_format& format) {
+      return format.dtype_k == formats[0].dtype_k && format.dtype_v == formats[0].dtype_v;
+    });
+  };
+  const std::span all(formats_);
+  return of_one_type(all.subspan(first_format_, n_formats_)) &&
+         of_one_type(all.subspan(first_format_ + n_formats_));
 }
 
 void BlockStore::pack(LayerState& layer, uint32_t layer_index, uint32_t end,
                       std::vector<std::vector<uint32_t>> live) {
+  leave_window(layer, layer_index, end / block_size_);
   PackedTokens& before = layer.packed;
   std::vector<uint32_t> blocks(end / block_size_ - before.end / block_size_);
   std::iota(blocks.begin(), blocks.end(), before.end / block_size_);
@@ -594,9 +726,10 @@ void BlockStore::share(const BlockList& from, BlockList& to) const {
   to.blocks = from.blocks;
   to.leases = from.leases;
   to.partial.clear();
-  if (stable_) return;
+  if (!moves()) return;
   for (size_t block = 0; block < to.blocks.size(); ++block) {
-    if (!to.blocks[block] || !to.blocks[block]->sealed) continue;
+    const Block* held = to.blocks[block].get();
+    if (!held || !held->sealed || held->store->stable_) continue;
     to.leases[block].k = to.leases[block].v = nullptr;  // what `from` has leased, `from` releases
     to.leases[block].lease = 0;
   }
@@ -609,7 +742,7 @@ void BlockStore::fork(const BlockList& from, BlockList& to, uint32_t layer_index
   const uint32_t n_tokens = from.leases[last].n_tokens;
   to.blocks.pop_back();
   to.leases.pop_back();
-  create_range(to, layer_index, last, last + 1);
+  newest().create_range(to, layer_index, last, last + 1);
   copy_rows(from.leases[last], to.leases[last], n_tokens);
   set_tokens(to, last, n_tokens);
 }
@@ -618,22 +751,18 @@ void BlockStore::fork(const BlockList& from, BlockList& to, uint32_t layer_index
 void BlockStore::reopen(BlockList& layer, uint32_t layer_index, uint32_t block) {
   const uint32_t list[] = {block};
   make_resident(layer, list);
-  const std::shared_ptr<Block> old = layer.blocks[block];
   const kvasir_lease from = layer.leases[block];
   BlockList fresh;
   fresh.blocks.resize(block);
   fresh.leases.resize(block);
-  create_range(fresh, layer_index, block, block + 1);
+  newest().create_range(fresh, layer_index, block, block + 1);
   copy_rows(from, fresh.leases[block], from.n_tokens);
-  layer.blocks[block] = fresh.blocks[block];
-  layer.leases[block] = fresh.leases[block];
-  set_tokens(layer, block, from.n_tokens);
-  if (stable_) return;
-  if (from.lease) storage_.release({from.lease});
-  if (old->lease.lease == from.lease) old->lease.lease = 0;
+  set_tokens(fresh, block, from.n_tokens);
+  replace(layer, block, fresh);
 }
 
-void BlockStore::truncate(BlockList& layer, uint32_t layer_index, uint32_t kv_len) {
+void BlockStore::truncate(LayerState& layer, uint32_t layer_index, uint32_t kv_len) {
+  layer.context_blocks = std::min(layer.context_blocks, kv_len / block_size_);
   const uint32_t n_blocks = (kv_len + block_size_ - 1) / block_size_;
   if (layer.blocks.size() > n_blocks) {
     layer.blocks.resize(n_blocks);

@@ -23,9 +23,24 @@ class BlockStore {
  public:
   BlockStore(Storage& storage, MemoryBridge& bridge, HostServices& services, ThreadPool& pool,
              uint32_t block_size, uint32_t n_kv_heads, uint32_t head_dim, uint32_t v_dim);
+  // Hybrid mode: blocks are written to `window`, which must outlive this, and stay there until
+  // leave_window(). All calls go to this store, which hands on what concerns the other's blocks.
+  void set_window(BlockStore& window);
+  bool has_window() const { return window_ != nullptr; }
+  // Whether the lease is one of the window's storage; window_format() is its format's index there.
+  bool in_window(const kvasir_lease& lease) const {
+    return window_ && lease.format >= window_->first_format_;
+  }
+  uint32_t window_format(const kvasir_lease& lease) const {
+    return lease.format - window_->first_format_;
+  }
 
   MemoryBridge& bridge() const { return bridge_; }
+  // What lease.format counts in: this storage's, then the window's.
   const std::vector<kvasir_kv_format>& formats() const { return formats_; }
+  // Moves the full blocks below `end` from the window's storage to this one and seals them. Rows of
+  // equal element types move as bytes, others are rounded once more.
+  void leave_window(LayerState& layer, uint32_t layer_index, uint32_t end);
 
   // Writes rows [kv_len, kv_len + n) of one layer: k [n][n_kv_heads][head_dim] f32, v likewise with
   // v_dim; opens the blocks that are missing. Afterwards leases say n_tokens of the new length.
@@ -33,7 +48,7 @@ class BlockStore {
               const float* v, uint32_t n);
   // Replaces the rows of tokens at `positions`, ascending, which the list holds: k and v as in
   // append(). A sealed block becomes another one, private to this list, and is sealed again.
-  void rewrite(BlockList& layer, uint32_t layer_index, std::span<const uint32_t> positions,
+  void rewrite(LayerState& layer, uint32_t layer_index, std::span<const uint32_t> positions,
                const float* k, const float* v);
   // The rows at `positions` as f32, in the layout of append().
   void read_rows(BlockList& layer, std::span<const uint32_t> positions, float* k, float* v);
@@ -49,7 +64,7 @@ class BlockStore {
   // Starts moving what is not resident; never waits.
   void prefetch(BlockList& layer, std::vector<NeededBlock> needed);
   // False: everything is always resident.
-  bool moves() const { return !stable_; }
+  bool moves() const { return !stable_ || (window_ && window_->moves()); }
   // Adds what was moved and waited for since the last call.
   void count_transfers(Engagement& into);
   void release_step(BlockList& layer);
@@ -59,19 +74,23 @@ class BlockStore {
   // Shares sealed blocks and copies the open one, if the last block is.
   void fork(const BlockList& from, BlockList& to, uint32_t layer_index);
   // Keeps the first kv_len tokens; the cut block becomes writable again, private to this sequence.
-  void truncate(BlockList& layer, uint32_t layer_index, uint32_t kv_len);
+  void truncate(LayerState& layer, uint32_t layer_index, uint32_t kv_len);
   // Closes up the tokens below `end`: of each kv head those in live[head] stay, in blocks of its
   // own; the blocks that held them are given up.
   void pack(LayerState& layer, uint32_t layer_index, uint32_t end,
             std::vector<std::vector<uint32_t>> live);
   // One more block at the end of the list, ready to be written as far as set_tokens() says.
-  void open_block(BlockList& list, uint32_t layer_index, uint32_t block, uint32_t kv_head);
+  void open_block(BlockList& list, uint32_t layer_index, uint32_t block, uint32_t kv_head,
+                  bool in_window = false);
   void set_tokens(BlockList& list, uint32_t block, uint32_t n_tokens) const;
   // The first n_tokens rows of a leased block as bytes: K and then V of every head and token.
   uint64_t bytes_of_rows(const kvasir_lease& lease, uint32_t n_tokens) const;
   std::vector<std::byte> save_rows(const kvasir_lease& lease, uint32_t n_tokens) const;
   void load_rows(const kvasir_lease& lease, uint32_t n_tokens,
                  std::span<const std::byte> from) const;
+  // A lease of `rows`, a copy of a leased block's in host memory, in the context's first format,
+  // which must be of host memory: for who cannot read the window's storage.
+  kvasir_lease copy_to_host(const kvasir_lease& lease, std::vector<std::byte>& rows) const;
   // Whether rows can move between blocks as bytes: every block has the same element types.
   bool can_pack() const;
   void drop(Block& block) noexcept;
@@ -83,6 +102,24 @@ class BlockStore {
   template <class Position>
   void write_rows(const BlockList& layer, const float* k, const float* v, uint64_t n,
                   const Position& position);
+  // Where new tokens are written.
+  BlockStore& newest() { return window_ ? *window_ : *this; }
+  // Whose block it is, by its lease.
+  const BlockStore& holder(const kvasir_lease& lease) const {
+    return in_window(lease) ? *window_ : *this;
+  }
+  bool holds(const BlockList& layer, uint32_t block) const {
+    return layer.blocks[block] && layer.blocks[block]->store == this;
+  }
+  // The lease as the storage counts formats.
+  kvasir_lease own(kvasir_lease lease) const {
+    lease.format -= first_format_;
+    return lease;
+  }
+  // Puts `fresh` in the place of a block, whose lease is given up.
+  void replace(BlockList& layer, uint32_t block, const BlockList& fresh);
+  // Between blocks of any two stores.
+  void carry_over(const kvasir_lease& from, kvasir_lease& to, uint32_t n_tokens) const;
   void reopen(BlockList& layer, uint32_t layer_index, uint32_t block);
   void copy_rows(const kvasir_lease& from, kvasir_lease& to, uint32_t n_tokens) const;
   void copy(std::span<const kvasir_row_copy> copies) const;
@@ -117,6 +154,9 @@ class BlockStore {
   uint32_t block_size_, n_kv_heads_, head_dim_, v_dim_;
   bool stable_;
   uint64_t nonce_ = 0;
+  BlockStore* window_ = nullptr;  // hybrid mode, of the context's store
+  uint32_t first_format_ = 0;     // of this storage among formats_
+  uint32_t n_formats_ = 0;
   std::vector<kvasir_kv_format> formats_;
   std::vector<uint64_t> tickets_;     // speculative prefetches in flight
   std::vector<uint64_t> superseded_;  // leases of this step whose block was leased again for more

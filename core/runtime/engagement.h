@@ -26,6 +26,7 @@ struct Engagement {
   uint64_t tokens_selected = 0;            // by the plugin; all candidates when attended densely
   uint64_t tokens_attended = 0;            // selected and forced
   uint64_t kv_bytes_read = 0;              // K and V rows of the attended tokens
+  uint64_t window_kv_bytes_read = 0;       // of these, in hybrid mode, by the window's backend
   uint64_t representative_bytes_read = 0;  // records scored
   uint64_t selector_bytes_read = 0;  // K, V, records and tables, as selectors say, to choose by
   uint64_t device_copy_bytes = 0;    // between host and device, both ways; what the core ordered

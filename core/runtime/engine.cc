@@ -152,6 +152,7 @@ void Engine::Impl::close(SequenceId id) {
   run.seq_close(known_as);
   sequences.erase(id);
   run.pipeline.storage->seq_close(known_as);
+  if (run.pipeline.is_hybrid()) run.pipeline.window_storage->seq_close(known_as);
 }
 
 std::string Engine::cannot_verify(StrategyId strategy) const {
@@ -258,18 +259,21 @@ void Engine::decode(std::span<const DecodeItem> items, std::span<float> logits) 
 }
 
 uint64_t Engine::kv_bytes(SequenceId id) const {
-  const auto count = [](const BlockList& list) {
-    return static_cast<uint64_t>(std::count_if(list.blocks.begin(), list.blocks.end(),
-                                               [](const auto& block) { return block != nullptr; }));
-  };
   const Sequence& seq = impl_->find(id);
   const StrategyRun& run = impl_->run_of(seq);
-  uint64_t head_blocks = 0;
+  const auto count = [](const BlockList& list, const BlockStore* store) {
+    return static_cast<uint64_t>(
+        std::count_if(list.blocks.begin(), list.blocks.end(),
+                      [&](const auto& block) { return block && block->store == store; }));
+  };
+  uint64_t head_blocks = 0, window_blocks = 0;
   for (const LayerState& layer : seq.layers) {
-    head_blocks += count(layer) * run.geometry().n_kv_heads;
-    for (const PackedHead& head : layer.packed.heads) head_blocks += count(head);
+    head_blocks += count(layer, run.store.get()) * run.geometry().n_kv_heads;
+    if (run.window_store) window_blocks += count(layer, run.window_store.get());
+    for (const PackedHead& head : layer.packed.heads) head_blocks += count(head, run.store.get());
   }
-  return head_blocks * run.binding->storage.block_bytes / run.geometry().n_kv_heads;
+  return head_blocks * run.binding->storage.block_bytes / run.geometry().n_kv_heads +
+         window_blocks * run.binding->window_storage.block_bytes;
 }
 
 uint64_t Engine::sequence_bytes(StrategyId strategy, uint32_t n_tokens, uint32_t n_shared) const {

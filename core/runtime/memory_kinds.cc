@@ -60,8 +60,23 @@ std::string wisher(const Pipeline& pipeline) {
 
 }  // namespace
 
+bool can_read(const Instance& reader, const kvasir_kv_format& format) {
+  const uint64_t read = reader.desc().dtypes;
+  const uint64_t held = KVASIR_DTYPE_BIT(format.dtype_k) | KVASIR_DTYPE_BIT(format.dtype_v);
+  return reader.reads(format.mem_kind) && (read == 0 || (held & read) == held);
+}
+
+void check_hybrid(const Pipeline& pipeline, bool unrotated) {
+  if (!pipeline.is_hybrid() || !unrotated) return;
+  throw input_error(wisher(pipeline) +
+                    " needs keys that are stored before RoPE, and two [[storage]] "
+                    "tables (" +
+                    pipeline.strategy.window_storage->plugin.origin.text() +
+                    ") hold keys after RoPE only: write one [storage] and one [attention]");
+}
+
 void check_memory_kinds(const Pipeline& pipeline, std::span<const kvasir_kv_format> formats,
-                        bool unrotated) {
+                        std::span<const kvasir_kv_format> window, bool unrotated) {
   const Storage& storage = *pipeline.storage;
   for (const kvasir_kv_format& format : formats)
     if (unrotated && !is_host_memory(format.mem_kind))
@@ -71,6 +86,17 @@ void check_memory_kinds(const Pipeline& pipeline, std::span<const kvasir_kv_form
                         ": take a storage that holds blocks in host memory, or do without it");
   check_keys(*pipeline.attention, "an attention backend", storage, formats);
   check_views(*pipeline.attention, storage);
+  if (pipeline.is_hybrid()) {
+    const Storage& newest = *pipeline.window_storage;
+    check_keys(*pipeline.window_attention, "an attention backend", newest, window);
+    check_views(*pipeline.window_attention, newest);
+    const bool copies = is_host_memory(formats[0].mem_kind);
+    if (pipeline.representative && !copies)
+      check_keys(*pipeline.representative, "a representative", newest, window);
+    for (const auto& selector : pipeline.selectors)
+      if (selector->desc().needs & KVASIR_NEED_KEYS || (reads_keys(*selector) && !copies))
+        check_keys(*selector, "a selector that needs no keys, or one", newest, window);
+  }
   if (pipeline.representative) {
     check_keys(*pipeline.representative, "a representative", storage, formats);
     check_views(*pipeline.representative, storage);

@@ -34,6 +34,13 @@ MemoryPlan::Budget budget_of(const Selector& selector, uint32_t block_size, uint
   return budget;
 }
 
+// Of one sequence in hybrid mode: a piece of a prompt is in the window until a layer is through.
+uint64_t window_bytes(const Binding& binding, const Pipeline& pipeline) {
+  const kvasir_geometry& g = binding.geometry;
+  const uint64_t tokens = uint64_t{g.window_tokens} + pipeline.strategy.cache.chunk_size.value;
+  return binding.window_storage.block_bytes * g.n_layers * (tokens / g.block_size + 2);
+}
+
 }  // namespace
 
 MemoryPlan make_plan(const ModelShape& shape, const Model::Memory& model, Pipeline& pipeline,
@@ -46,6 +53,9 @@ MemoryPlan make_plan(const ModelShape& shape, const Model::Memory& model, Pipeli
   const uint64_t n_blocks = (uint64_t{g.max_context} + g.block_size - 1) / g.block_size;
   plan.kv_bytes = storage.block_bytes * n_blocks * g.n_layers * options.max_sequences;
   plan.kv_overhead_bytes = storage.overhead_bytes;
+  if (pipeline.is_hybrid())
+    plan.kv_overhead_bytes += binding.window_storage.overhead_bytes +
+                              window_bytes(binding, pipeline) * options.max_sequences;
   if (storage.resident_bytes != 0) {  // and a dense step leases all of one layer
     const uint64_t layer_bytes = plan.kv_bytes / g.n_layers;
     plan.kv_slow_bytes =
@@ -112,6 +122,7 @@ uint64_t plan_sequence(const Binding& binding, const Pipeline& pipeline, uint32_
   uint64_t kv_bytes = layer_bytes * g.n_layers;
   if (binding.storage.resident_bytes != 0)
     kv_bytes = std::min(kv_bytes, binding.storage.resident_bytes + layer_bytes);
+  if (pipeline.is_hybrid()) kv_bytes += window_bytes(binding, pipeline);
   uint64_t record_bytes = 0, state_bytes = 0;
   const auto add = [&](const RecordLayout& layout, uint64_t stays, uint64_t peak) {
     record_bytes += slab_bytes(layout, g, n_blocks, sparse_layers);

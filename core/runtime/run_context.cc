@@ -139,6 +139,8 @@ CallStats plugin_totals(const Pipeline& pipeline) {
   add(pipeline.representative.get());
   add(pipeline.storage.get());
   add(pipeline.attention.get());
+  add(pipeline.window_storage.get());
+  add(pipeline.window_attention.get());
   return total;
 }
 

@@ -39,6 +39,7 @@ struct RunContext {
   const Model& model;
   Pipeline& pipeline;
   BlockStore& store;
+  MemoryBridge* window_bridge = nullptr;  // hybrid mode: to where the window's backend works
   HostServices& services;
   ThreadPool& pool;
   const CacheConfig& cache;

@@ -197,13 +197,19 @@ LayerSelection read_selection(Reader& in, const RunContext& c, uint32_t kv_len) 
   return s;
 }
 
+// What stands before the rows of a block: where they lie.
+constexpr uint8_t kNoBlock = 0, kBlock = 1, kWindowBlock = 2;  // the last of the window's storage
+
 // Rows of K and V of every block of a list, as they lie in storage.
 template <class Rows>
 void write_blocks(Writer& out, const BlockStore& store, const BlockList& list, Rows&& n_tokens) {
   out.number<uint64_t>(list.blocks.size());
   for (uint32_t block = 0; block < list.blocks.size(); ++block) {
-    out.number<uint8_t>(list.blocks[block] != nullptr);
-    if (!list.blocks[block]) continue;
+    if (!list.blocks[block]) {
+      out.number(kNoBlock);
+      continue;
+    }
+    out.number(store.in_window(list.leases[block]) ? kWindowBlock : kBlock);
     const std::vector<std::byte> rows = store.save_rows(list.leases[block], n_tokens(block));
     out.bytes(rows.data(), rows.size());
   }
@@ -216,12 +222,16 @@ void read_blocks(Reader& in, BlockStore& store, BlockList& list, uint32_t layer,
   if (n != expected) in.refuse("blocks are missing");
   for (uint32_t block = 0; block < n; ++block) {
     const uint32_t tokens = n_tokens(block);
-    if (!in.number<uint8_t>()) {
+    const auto where = in.number<uint8_t>();
+    if (where == kNoBlock) {
       list.blocks.resize(block + 1);
       list.leases.resize(block + 1);
       continue;
     }
-    store.open_block(list, layer, block, kv_head);
+    const bool in_window = where == kWindowBlock;
+    if (where > kWindowBlock || (in_window && !store.has_window())) in.refuse("a block is damaged");
+    if (in_window && kv_head != KVASIR_ALL_HEADS) in.refuse("a block is damaged");
+    store.open_block(list, layer, block, kv_head, in_window);
     const kvasir_lease& lease = list.leases[block];
     store.load_rows(lease, tokens, in.bytes(store.bytes_of_rows(lease, tokens)));
     store.set_tokens(list, block, tokens);

@@ -87,6 +87,7 @@ struct LayerState : BlockList {
   std::vector<LayerSelection>
       drafted;                   // what selection was after each token that is to be verified
   uint32_t final_blocks = 0;     // blocks [0, n) were reported FINAL and not cut since
+  uint32_t context_blocks = 0;   // hybrid mode: no block of [0, n) lies in the window's storage
   std::vector<SlabPages> slabs;  // one per slab owner
 };
 

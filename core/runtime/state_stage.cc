@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "core/runtime/memory_kinds.h"
+
 namespace kvasir {
 namespace {
 
@@ -44,8 +46,12 @@ void StateStage::guarded(Selector& selector, const char* function, uint32_t laye
 }
 
 void StateStage::send(SlabOwner& owner, uint32_t layer, const std::vector<BatchRow>& rows,
-                      uint32_t moment, const std::vector<kvasir_update_item>& items) {
+                      uint32_t moment, std::vector<kvasir_update_item> items) {
   if (items.empty()) return;
+  HostCopies copies;
+  const Instance& plugin = owner.selector ? static_cast<const Instance&>(*owner.selector)
+                                          : static_cast<const Instance&>(*owner.representative);
+  copy_unreadable(plugin, items, copies);
   std::vector<BatchRow> quiet = rows;  // no queries: candidates are those at kv_len
   for (BatchRow& row : quiet) row.q_begin = row.n_q = 0;
   const StepBuilder step(c_, moment, layer, quiet, owner.unit(), &owner);
@@ -61,6 +67,18 @@ void StateStage::send(SlabOwner& owner, uint32_t layer, const std::vector<BatchR
     } catch (const PluginError&) {  // on_fault = fail
       for (const BatchRow& row : rows) row.seq->fail(std::current_exception());
     }
+  }
+}
+
+void StateStage::copy_unreadable(const Instance& reader, std::vector<kvasir_update_item>& items,
+                                 HostCopies& copies) const {
+  if (!c_.store.has_window()) return;
+  for (kvasir_update_item& item : items) {
+    if (!c_.store.in_window(*item.lease)) continue;
+    const kvasir_kv_format& format = c_.store.formats()[item.lease->format];
+    if (can_read(reader, format)) continue;
+    copies.leases.push_back(c_.store.copy_to_host(*item.lease, copies.rows.emplace_back()));
+    item.lease = &copies.leases.back();
   }
 }
 
@@ -136,6 +154,14 @@ void StateStage::left_window(uint32_t layer, const std::vector<BatchRow>& rows) 
     final_blocks = std::max(final_blocks, ends[r]);
   }
   refresh(layer, rows);
+}
+
+// Drafts may be rejected: they push nothing out of the window.
+void StateStage::to_context(uint32_t layer, const BatchRow& row) {
+  if (!c_.store.has_window()) return;
+  const uint32_t n = row.drafts ? row.first_pos() : row.kv_len;
+  const ForcedRange next = forced_range(c_.cache, KVASIR_UNIT_BLOCK, n + 1, row.seq->prompt_end);
+  c_.store.leave_window(row.seq->layers[layer], layer, next.window_begin / c_.geometry.block_size);
 }
 
 void StateStage::prompt_end(uint32_t layer, const std::vector<BatchRow>& rows) {

@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <deque>
 #include <set>
 #include <string>
 #include <vector>
@@ -24,6 +25,9 @@ class StateStage {
   // Blocks that have left the window since the last call, as seen by the next query: FINAL items;
   // in decode PROMPT_END items for owners that refresh.
   void left_window(uint32_t layer, const std::vector<BatchRow>& rows);
+  // Hybrid mode: blocks that have left the window move to the context's storage. Called when no
+  // part of the layer's attention points to them any more.
+  void to_context(uint32_t layer, const BatchRow& row);
   // Of rows with LAST_PIECE: every candidate block once, for those who asked.
   void prompt_end(uint32_t layer, const std::vector<BatchRow>& rows);
   // The prompt's last queries, for selectors with prefill().
@@ -40,7 +44,14 @@ class StateStage {
   void send_candidates(SlabOwner& owner, uint32_t layer, const std::vector<BatchRow>& rows,
                        uint32_t moment);
   void send(SlabOwner& owner, uint32_t layer, const std::vector<BatchRow>& rows, uint32_t moment,
-            const std::vector<kvasir_update_item>& items);
+            std::vector<kvasir_update_item> items);
+  // Hybrid mode: host copies of the window's blocks that `reader` cannot read where they are.
+  struct HostCopies {
+    std::deque<std::vector<std::byte>> rows;
+    std::deque<kvasir_lease> leases;
+  };
+  void copy_unreadable(const Instance& reader, std::vector<kvasir_update_item>& items,
+                       HostCopies& copies) const;
   // Rows whose mass somebody wants, and from which query on.
   struct Watched {
     std::vector<BatchRow> rows;

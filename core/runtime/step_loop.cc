@@ -63,11 +63,11 @@ template <class Fn>
 void StepLoop::in_lane(Lane& lane, Fn&& fn) {
   const CallStats before = plugin_totals(lane.run.pipeline);
   const uint64_t begin = now_nanos(), model_before = model_nanos_;
-  const uint64_t copied_before = lane.run.bridge->copied_bytes();
+  const uint64_t copied_before = lane.run.copied_bytes();
   fn();
   const CallStats after = plugin_totals(lane.run.pipeline);
   lane.nanos += now_nanos() - begin - (model_nanos_ - model_before);
-  lane.copied_bytes += lane.run.bridge->copied_bytes() - copied_before;
+  lane.copied_bytes += lane.run.copied_bytes() - copied_before;
   lane.plugin_calls += after.calls - before.calls;
   lane.plugin_nanos += after.nanos - before.nanos;
   if (n_lanes_ > 1) count_transfers(lane);
@@ -196,6 +196,8 @@ void StepLoop::run_lane(Lane& lane, uint32_t layer) {
   in_lane(lane, [&] {
     for (Lane::Redo& of : lane.redone) guard_row(of.row, [&] { redo(lane, of, layer); });
     drop_failed(lane);
+    for (const BatchRow& row : lane.rows)
+      guard_row(row, [&] { lane.run.state.to_context(layer, row); });
     for (const BatchRow& row : lane.rows) lane.run.release_step(row.seq->layers[layer]);
   });
 }

@@ -15,6 +15,19 @@ Pipeline shared_with(Pipeline pipeline, const StrategyRun* first) {
   return pipeline;
 }
 
+bool has_storage_of(const StrategyRun* first, const Pipeline& pipeline) {
+  return first && first->pipeline.storage == pipeline.storage;
+}
+
+std::shared_ptr<BlockStore> new_store(Storage& storage, MemoryBridge& bridge,
+                                      HostServices& services, ThreadPool& pool,
+                                      const kvasir_geometry& g, BlockStore* window = nullptr) {
+  auto made = std::make_shared<BlockStore>(storage, bridge, services, pool, g.block_size,
+                                           g.n_kv_heads, g.head_dim, g.v_dim);
+  if (window) made->set_window(*window);
+  return made;
+}
+
 }  // namespace
 
 StrategyRun::StrategyRun(const Model& model, Pipeline pipeline_in, ThreadPool& pool,
@@ -22,17 +35,24 @@ StrategyRun::StrategyRun(const Model& model, Pipeline pipeline_in, ThreadPool& p
                          const StrategyRun* first)
     : pipeline(shared_with(std::move(pipeline_in), first)),
       binding(bind_pipeline(model.shape(), pipeline, options)),
-      bridge(first && first->pipeline.storage == pipeline.storage
-                 ? first->bridge
-                 : std::make_shared<MemoryBridge>(*pipeline.storage)),
-      store(first && first->pipeline.storage == pipeline.storage
-                ? first->store
-                : std::make_shared<BlockStore>(
-                      *pipeline.storage, *bridge, services, pool, binding->geometry.block_size,
-                      model.shape().n_kv_heads, model.shape().head_dim, model.shape().v_head_dim)),
+      bridge(has_storage_of(first, pipeline) ? first->bridge
+                                             : std::make_shared<MemoryBridge>(*pipeline.storage)),
+      window_bridge(!pipeline.is_hybrid() ? nullptr
+                    : has_storage_of(first, pipeline)
+                        ? first->window_bridge
+                        : std::make_shared<MemoryBridge>(*pipeline.window_storage)),
+      window_store(!pipeline.is_hybrid() ? nullptr
+                   : has_storage_of(first, pipeline)
+                       ? first->window_store
+                       : new_store(*pipeline.window_storage, *window_bridge, services, pool,
+                                   binding->geometry)),
+      store(has_storage_of(first, pipeline) ? first->store
+                                            : new_store(*pipeline.storage, *bridge, services, pool,
+                                                        binding->geometry, window_store.get())),
       context{.model = model,
               .pipeline = pipeline,
               .store = *store,
+              .window_bridge = window_bridge.get(),
               .services = services,
               .pool = pool,
               .cache = pipeline.strategy.cache,
@@ -88,7 +108,8 @@ bool StrategyRun::reads_prompts_densely() const {
 
 bool StrategyRun::can_lead(const StrategyRun& other) const {
   return &other != this && shares_storage(other) &&
-         pipeline.attention == other.pipeline.attention && reads_prompts_densely() &&
+         pipeline.attention == other.pipeline.attention &&
+         pipeline.window_attention == other.pipeline.window_attention && reads_prompts_densely() &&
          other.reads_prompts_densely();
 }
 
@@ -145,6 +166,7 @@ void StrategyRun::refeed(Sequence& seq, uint32_t kv_len, uint32_t from_block, bo
   for (auto& selector : pipeline.selectors)
     if (!context.owner_of(selector.get())) selector->seq_truncate(seq.id, kv_len);
   pipeline.storage->seq_truncate(seq.id, kv_len);
+  if (pipeline.is_hybrid()) pipeline.window_storage->seq_truncate(seq.id, kv_len);
 }
 
 void StrategyRun::seq_open(Sequence& seq) {
@@ -153,12 +175,14 @@ void StrategyRun::seq_open(Sequence& seq) {
   for (auto& selector : pipeline.selectors) selector->seq_open(id);
   if (pipeline.representative) pipeline.representative->seq_open(id);
   pipeline.storage->seq_open(id);
+  if (pipeline.is_hybrid()) pipeline.window_storage->seq_open(id);
 }
 
 void StrategyRun::seq_fork(SequenceId parent, SequenceId child) {
   for (auto& selector : pipeline.selectors) selector->seq_fork(parent, child);
   if (pipeline.representative) pipeline.representative->seq_fork(parent, child);
   pipeline.storage->seq_fork(parent, child);
+  if (pipeline.is_hybrid()) pipeline.window_storage->seq_fork(parent, child);
 }
 
 void StrategyRun::seq_close(SequenceId id) noexcept {
@@ -183,7 +207,9 @@ void StrategyRun::name_content(Sequence& seq, std::span<const int32_t> tokens,
       rope.scaling == RopeScaling::kDynamicNtk && seq.prompt_end > rope.original_context;
   // A step that failed leaves tokens that were named and never computed.
   const bool is_off = seq.content.n_tokens() != seq.kv_len;
-  if (has_evicted || by_slot || by_length || is_off || select.selects_in_prefill())
+  // In hybrid mode rounding depends on what had left the window when a token was computed.
+  if (has_evicted || by_slot || by_length || is_off || pipeline.is_hybrid() ||
+      select.selects_in_prefill())
     seq.content.taint();
   seq.content.append(tokens, n_together);
 }

@@ -45,7 +45,14 @@ struct StrategyRun {
   Pipeline pipeline;
   std::shared_ptr<const Binding> binding;
   std::shared_ptr<MemoryBridge> bridge;  // as store: of the strategies that share the storage
+  // Hybrid mode, or null: the window's. Destroyed after `store`, which points to it.
+  std::shared_ptr<MemoryBridge> window_bridge;
+  std::shared_ptr<BlockStore> window_store;
   std::shared_ptr<BlockStore> store;
+  // Bytes between host and device so far, of both.
+  uint64_t copied_bytes() const {
+    return bridge->copied_bytes() + (window_bridge ? window_bridge->copied_bytes() : 0);
+  }
   RunContext context;
   SelectStage select{context};
   AttendStage attend{context};

@@ -190,10 +190,12 @@ Json settings_json(PluginHost& host, const StrategyConfig& strategy, const Pipel
                          {"origin", option.origin},
                          {"note", note}});
     }
-    out["plugins"].push_back({{"table", table_name(section.kind)},
-                              {"id", section.id},
-                              {"file", section.file},
-                              {"options", options}});
+    const std::string table = table_name(section.kind);
+    out["plugins"].push_back(
+        {{"table", section.holds.empty() ? table : table + "." + section.holds},
+         {"id", section.id},
+         {"file", section.file},
+         {"options", options}});
   }
   return out;
 }

@@ -30,6 +30,8 @@ nlohmann::ordered_json plugins_json(const Pipeline& pipeline) {
   add(pipeline.representative.get());
   add(pipeline.storage.get());
   add(pipeline.attention.get());
+  add(pipeline.window_storage.get());
+  add(pipeline.window_attention.get());
   return list;
 }
 
@@ -76,6 +78,7 @@ nlohmann::ordered_json engagement_json(const Engagement& e, double crossing_nano
       {"tokens_selected", e.tokens_selected},
       {"tokens_attended", e.tokens_attended},
       {"kv_bytes_read", e.kv_bytes_read},
+      {"window_kv_bytes_read", e.window_kv_bytes_read},
       {"representative_bytes_read", e.representative_bytes_read},
       {"selector_bytes_read", e.selector_bytes_read},
       {"device_copy_bytes", e.device_copy_bytes},
@@ -142,6 +145,14 @@ std::string to_text(Engine& engine, const RunFigures& f) {
       per(static_cast<double>(d.kv_bytes_read), steps) / 1e6,
       per(static_cast<double>(d.bytes_read_to_choose()), steps) / 1e6,
       static_cast<unsigned long long>(d.fallbacks));
+  if (d.window_kv_bytes_read != 0)
+    out += format(
+        "hybrid: of K and V %s read %.3f MB in the window, %s %.3f MB in the context, "
+        "per step\n",
+        engine.pipeline().window_attention->id().c_str(),
+        per(static_cast<double>(d.window_kv_bytes_read), steps) / 1e6,
+        engine.pipeline().attention->id().c_str(),
+        per(static_cast<double>(d.kv_bytes_read - d.window_kv_bytes_read), steps) / 1e6);
   if (d.device_copy_bytes != 0)
     out += format("device: %.3f MB copied between host and device per step\n",
                   per(static_cast<double>(d.device_copy_bytes), steps) / 1e6);

@@ -158,8 +158,27 @@ TEST_CASE("every mistake names file, line, column, key and remedy") {
       {"[selector]\nplugin = 'x'\nwhen = 2020-01-01", {"test.toml:3:1", "when", "a date"}},
       {"[selector]\nplugin = 'x'\n[selector.more]\na = 1", {"more is a table"}},
       {"[[selector]]\nplugin = 'x'\n[[selector]]\na = 1", {"test.toml:3:", "names no plugin"}},
-      {"[[storage]]\nplugin='a'\n[[storage]]\nplugin='b'", {"test.toml:3:", "not supported yet"}},
-      {"[[attention]]\nplugin='a'\n[[attention]]\nplugin='b'", {"not supported yet"}},
+      {"[[storage]]\nplugin='a'\n[[storage]]\nplugin='b'",
+       {"test.toml:1:", "[[storage]]", "does not say what it holds", "holds = \"window\""}},
+      {"[[attention]]\nholds='window'\nplugin='a'\n[[attention]]\nplugin='b'",
+       {"test.toml:4:", "[[attention]]", "does not say what it holds"}},
+      {"[[storage]]\nholds='window'\nplugin='a'\n[[storage]]\nholds='window'\nplugin='b'",
+       {"test.toml:4:", "both [[storage]] tables say holds = \"window\""}},
+      {"[[storage]]\nholds='all'\nplugin='a'\n[[storage]]\nholds='window'\nplugin='b'",
+       {"test.toml:2:1", "storage.holds is \"window\" or \"context\", not \"all\""}},
+      {"[[storage]]\nholds=3\nplugin='a'\n[[storage]]\nholds='window'\nplugin='b'",
+       {"test.toml:2:1", "not 3"}},
+      {"[[storage]]\nplugin='a'\n[[storage]]\nplugin='b'\n[[storage]]\nplugin='c'",
+       {"test.toml:5:", "a third [[storage]]", "two at most"}},
+      {"[[storage]]\nholds='window'\nplugin='a'\n[[storage]]\nholds='context'\n",
+       {"test.toml:4:", "names no plugin"}},
+      {"[storage]\nplugin='a'\nholds='window'", {"test.toml:3:1", "holds is for two [[storage]]"}},
+      {"[[attention]]\nholds='window'\nplugin='a'",
+       {"test.toml:2:1", "holds is for two [[attention]]"}},
+      {"[[storage]]\nholds='window'\nplugin='a'\n[[storage]]\nholds='context'\nplugin='b'",
+       {"test.toml:3:1", "two [[storage]] tables and one [attention]", "write two [[attention]]"}},
+      {"[[attention]]\nholds='window'\nplugin='a'\n[[attention]]\nholds='context'\nplugin='b'",
+       {"test.toml:3:1", "two [[attention]] tables and one [storage]"}},
       {"[representative]\nx = 1", {"test.toml:1:1", "[representative] names no plugin"}},
       {"selector = []", {"[selector]"}},
       {"selector = [1]", {"must hold tables"}},
@@ -180,6 +199,72 @@ TEST_CASE("every mistake names file, line, column, key and remedy") {
       CHECK(error.find(piece) != std::string::npos);
     }
   }
+}
+
+const char* const kHybrid = R"([[storage]]
+holds = "context"
+plugin = "dram"
+type_k = "f16"
+[[storage]]
+holds = "window"
+plugin = "device"
+[[attention]]
+holds = "window"
+plugin = "gpu"
+[[attention]]
+holds = "context"
+plugin = "cpu"
+)";
+
+TEST_CASE("two storages and two backends hold window and context, in any order") {
+  const StrategyConfig config = parse(kHybrid);
+  REQUIRE(config.is_hybrid());
+  CHECK(config.storage.plugin.value == "dram");
+  REQUIRE(config.storage.options.size() == 1);
+  CHECK(config.storage.options[0].key == "type_k");
+  CHECK(config.window_storage->plugin.value == "device");
+  CHECK(config.window_storage->kind == Kind::kStorage);
+  CHECK(config.window_storage->options.empty());
+  CHECK(config.attention.plugin.value == "cpu");
+  CHECK(config.window_attention->plugin.value == "gpu");
+  CHECK_FALSE(parse("").is_hybrid());
+}
+
+TEST_CASE("overrides and explain name the two by what they hold") {
+  const StrategyConfig config =
+      parse(kHybrid, {{"storage.window.type_k", "f32", {}}, {"attention.context.x", "1", {}}});
+  CHECK(config.window_storage->options[0].key == "type_k");
+  CHECK(config.attention.options[0].key == "x");
+  std::vector<std::string> keys;
+  for (const ExplainLine& line : explain(config))
+    if (line.key.starts_with("storage") || line.key.starts_with("attention"))
+      keys.push_back(line.key + " = " + line.value);
+  CHECK(keys == std::vector<std::string>{
+                    "storage.window.plugin = \"device\"", "storage.window.type_k = \"f32\"",
+                    "storage.context.plugin = \"dram\"", "storage.context.type_k = \"f16\"",
+                    "attention.window.plugin = \"gpu\"", "attention.context.plugin = \"cpu\"",
+                    "attention.context.x = 1"});
+  const auto refused = [](const char* toml, const char* key) {
+    return error_of([&] { parse(toml, {{key, "1", {}}}); });
+  };
+  CHECK(refused(kHybrid, "storage.type_k")
+            .find("say which, as storage.window.type_k or "
+                  "storage.context.type_k") != std::string::npos);
+  CHECK(refused("", "storage.window.x").find("the strategy has one [storage]") !=
+        std::string::npos);
+  CHECK(refused(kHybrid, "storage.window.holds").find("stands in the TOML file") !=
+        std::string::npos);
+}
+
+TEST_CASE("one table takes the place of two") {
+  const StrategyConfig two = parse(kHybrid);
+  const StrategyConfig one =
+      parse_strategy("[storage]\nplugin='a'\n[attention]\nplugin='b'", "over.toml", {}, two);
+  CHECK_FALSE(one.is_hybrid());
+  CHECK_FALSE(one.window_attention.has_value());
+  CHECK(error_of([&] {
+          parse_strategy("[storage]\ntype_k='f32'", "over.toml", {}, two);
+        }).find("cannot say which of two") != std::string::npos);
 }
 
 TEST_CASE("size and depth are bounded") {

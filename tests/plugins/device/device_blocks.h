@@ -83,7 +83,9 @@ class DeviceBlocks {
     uint64_t n_heads;
     uint32_t n_leases;
   };
+  // seal() may have renamed the block: the handle says which it is.
   uint64_t find(const kvasir_block_key& key) const {
+    if (key.handle) return blocks_.contains(key.handle) ? key.handle : 0;
     for (const auto& [id, block] : blocks_)
       if (block.key.hash[0] == key.hash[0] && block.key.hash[1] == key.hash[1]) return id;
     return 0;
