@@ -298,7 +298,7 @@ TEST_CASE("a backend reaches pool, scratch and log; nested regions are refused")
   kvasir_step_row row{};
   const kvasir_step step = step_of_layer(0, row);
   float lse[2] = {};
-  kvasir_attn_out out{sizeof(out), 0, {}, {}};
+  kvasir_attn_out out{sizeof(out), 0, {}, {}, 0};
   out.lse.data = lse;
   CHECK(a.run(step, {}, out) == KVASIR_OK);
   CHECK(lse[0] == 999 * 1000 / 2);

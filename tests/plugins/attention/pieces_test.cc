@@ -73,7 +73,7 @@ struct Whole : AttentionCase {
     AttentionResult r;
     r.o.assign(size_t{end - begin} * p.n_q_heads * p.head_dim, kUntouched);
     r.lse.assign(size_t{end - begin} * p.n_q_heads, kUntouched);
-    kvasir_attn_out out{sizeof out, 0, r.o.data(), r.lse.data()};
+    kvasir_attn_out out{sizeof out, 0, r.o.data(), r.lse.data(), 0};
     kvasir_step step{};
     step.struct_size = sizeof step;
     step.row_size = sizeof(kvasir_step_row);
