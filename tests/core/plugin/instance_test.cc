@@ -168,8 +168,9 @@ TEST_CASE("refusals before the run are the configuration's, or the machine's") {
 
 TEST_CASE("limits with values this ABI does not know are refused") {
   Fixture f;
-  for (const char* fault : {"limits.unit", "limits.scope", "limits.both", "limits.plan_at",
-                            "limits.mass", "limits.reserved"}) {
+  for (const char* fault :
+       {"limits.unit", "limits.scope", "limits.both", "limits.plan_at", "limits.mass",
+        "limits.reserved", "limits.query_block", "limits.dense_last"}) {
     CAPTURE(fault);
     Selector s = f.selector(fault);
     check_says(failure_of([&] { s.read_limits(); }), {"limits", "defect of the plugin"});
@@ -333,7 +334,10 @@ TEST_CASE("scores are finite, whichever candidate they are of") {
   in.q.shape[1] = 2;  // query heads
   const uint64_t offsets[] = {0, 1, 3};
   std::vector<float> value(3);
-  kvasir_score_out out{sizeof out, 0, offsets, value.data()};
+  kvasir_score_out out{};
+  out.struct_size = sizeof out;
+  out.offsets = offsets;
+  out.value.data = value.data();
   const auto score = [&](const char* id) {
     Representative r =
         make<Representative>(f.registry, f.host.services, section(Kind::kRepresentative, id));

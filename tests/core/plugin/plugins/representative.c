@@ -30,8 +30,9 @@ static kvasir_status rep_update(void* self, const kvasir_step* step,
 static kvasir_status rep_score(void* self, const kvasir_step* step, const kvasir_score_in* in,
                                kvasir_score_out* out, kvasir_err* err) {
   (void)self, (void)step, (void)in, (void)err;
-  for (uint64_t i = 0; out->value && i < out->offsets[2]; ++i) out->value[i] = 1.0f;
-  if (out->value) out->value[1] = SCORE;
+  float* value = out->value.data;
+  for (uint64_t i = 0; value && i < out->offsets[2]; ++i) value[i] = 1.0f;
+  if (value) value[1] = SCORE;
   return KVASIR_OK;
 }
 
