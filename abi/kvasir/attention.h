@@ -61,8 +61,10 @@ typedef struct kvasir_attn_in {
 typedef struct kvasir_attn_out {
   uint32_t struct_size;
   uint32_t reserved;
-  kvasir_view o;   /* f32 [rows][n_q_heads][v_dim], contiguous */
-  kvasir_view lse; /* f32 [rows][n_q_heads], contiguous */
+  kvasir_view o;         /* f32 [rows][n_q_heads][v_dim], contiguous */
+  kvasir_view lse;       /* f32 [rows][n_q_heads], contiguous */
+  uint64_t keys_skipped; /* preset to 0: keys that a row's items name and that run() left out for
+                            all queries of the row by a choice of its own; summed over the rows */
 } kvasir_attn_out;
 
 /* exp(logit - lse) per key, summed over the row's queries, for every row of every part in order.

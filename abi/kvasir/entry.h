@@ -89,15 +89,16 @@ typedef struct kvasir_host {
 #define KVASIR_CAP_HISTORY_STATE (UINT64_C(1) << 2) /* which cannot be rebuilt by update() */
 
 /* needs: checked against the provides of the others before a model loads. */
-#define KVASIR_NEED_SCORES (UINT64_C(1) << 0)          /* a representative */
-#define KVASIR_NEED_MASS (UINT64_C(1) << 1)            /* attention mass from the backend */
-#define KVASIR_NEED_KEYS (UINT64_C(1) << 2)            /* leases of the candidates in select() */
-#define KVASIR_NEED_INPUT (UINT64_C(1) << 3)           /* attention input x in speculate() */
-#define KVASIR_NEED_UNROTATED_K (UINT64_C(1) << 4)     /* K stored before RoPE */
-#define KVASIR_NEED_LOG_WEIGHT (UINT64_C(1) << 5)      /* one weight per index */
+#define KVASIR_NEED_SCORES (UINT64_C(1) << 0)      /* a representative */
+#define KVASIR_NEED_MASS (UINT64_C(1) << 1)        /* attention mass from the backend */
+#define KVASIR_NEED_KEYS (UINT64_C(1) << 2)        /* leases of the candidates in select() */
+#define KVASIR_NEED_INPUT (UINT64_C(1) << 3)       /* attention input x in select(), speculate() */
+#define KVASIR_NEED_UNROTATED_K (UINT64_C(1) << 4) /* K stored before RoPE */
+#define KVASIR_NEED_LOG_WEIGHT (UINT64_C(1) << 5)  /* one weight per index */
 #define KVASIR_NEED_HEAD_LOG_WEIGHT (UINT64_C(1) << 6) /* one per index and query head */
 #define KVASIR_NEED_TOKEN_ROWS (UINT64_C(1) << 7)      /* token-granular attention */
 #define KVASIR_NEED_DISTANCE (UINT64_C(1) << 8)        /* dist_min, dist_max, several parts */
+#define KVASIR_NEED_CONTRIBUTION (UINT64_C(1) << 9)    /* o and lse in the result of select() */
 
 /* provides */
 #define KVASIR_PROVIDE_SCORES (UINT64_C(1) << 0)

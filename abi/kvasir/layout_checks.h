@@ -66,7 +66,7 @@ KVASIR_AT_(kvasir_lease, format, 52);
 KVASIR_AT_(kvasir_lease, tier, 56);
 KVASIR_AT_(kvasir_lease, state, 60);
 
-KVASIR_SIZE_(kvasir_selection, 88);
+KVASIR_SIZE_(kvasir_selection, 288);
 KVASIR_AT_(kvasir_selection, struct_size, 0);
 KVASIR_AT_(kvasir_selection, unit, 4);
 KVASIR_AT_(kvasir_selection, scope, 8);
@@ -82,6 +82,10 @@ KVASIR_AT_(kvasir_selection, row_flags, 56);
 KVASIR_AT_(kvasir_selection, index, 64);
 KVASIR_AT_(kvasir_selection, log_weight, 72);
 KVASIR_AT_(kvasir_selection, bytes_read, 80);
+KVASIR_AT_(kvasir_selection, query_block, 88);
+KVASIR_AT_(kvasir_selection, reserved, 92);
+KVASIR_AT_(kvasir_selection, o, 96);
+KVASIR_AT_(kvasir_selection, lse, 192);
 
 KVASIR_SIZE_(kvasir_slab, 56);
 KVASIR_AT_(kvasir_slab, struct_size, 0);
@@ -300,15 +304,17 @@ KVASIR_SIZE_(kvasir_speculation, 8);
 KVASIR_AT_(kvasir_speculation, layers_ahead, 0);
 KVASIR_AT_(kvasir_speculation, reserved, 4);
 
-KVASIR_SIZE_(kvasir_prefill_wish, 8);
+KVASIR_SIZE_(kvasir_prefill_wish, 16);
 KVASIR_AT_(kvasir_prefill_wish, slice_tokens, 0);
 KVASIR_AT_(kvasir_prefill_wish, last_queries, 4);
+KVASIR_AT_(kvasir_prefill_wish, query_block, 8);
+KVASIR_AT_(kvasir_prefill_wish, dense_last_queries, 12);
 
 KVASIR_SIZE_(kvasir_positions, 8);
 KVASIR_AT_(kvasir_positions, mode, 0);
 KVASIR_AT_(kvasir_positions, constant, 4);
 
-KVASIR_SIZE_(kvasir_sel_limits, 120);
+KVASIR_SIZE_(kvasir_sel_limits, 128);
 KVASIR_AT_(kvasir_sel_limits, struct_size, 0);
 KVASIR_AT_(kvasir_sel_limits, unit, 4);
 KVASIR_AT_(kvasir_sel_limits, scope, 8);
@@ -320,10 +326,10 @@ KVASIR_AT_(kvasir_sel_limits, mass, 40);
 KVASIR_AT_(kvasir_sel_limits, plans, 64);
 KVASIR_AT_(kvasir_sel_limits, speculation, 80);
 KVASIR_AT_(kvasir_sel_limits, prefill, 88);
-KVASIR_AT_(kvasir_sel_limits, positions, 96);
-KVASIR_AT_(kvasir_sel_limits, memory, 104);
+KVASIR_AT_(kvasir_sel_limits, positions, 104);
+KVASIR_AT_(kvasir_sel_limits, memory, 112);
 
-KVASIR_SIZE_(kvasir_sel_in, 320);
+KVASIR_SIZE_(kvasir_sel_in, 328);
 KVASIR_AT_(kvasir_sel_in, struct_size, 0);
 KVASIR_AT_(kvasir_sel_in, n_score_heads, 4);
 KVASIR_AT_(kvasir_sel_in, q, 8);
@@ -332,6 +338,7 @@ KVASIR_AT_(kvasir_sel_in, scores, 200);
 KVASIR_AT_(kvasir_sel_in, score_offsets, 296);
 KVASIR_AT_(kvasir_sel_in, leases, 304);
 KVASIR_AT_(kvasir_sel_in, lease_offsets, 312);
+KVASIR_AT_(kvasir_sel_in, list_end, 320);
 
 KVASIR_SIZE_(kvasir_selector, 160);
 KVASIR_AT_(kvasir_selector, base, 0);
@@ -442,11 +449,12 @@ KVASIR_AT_(kvasir_attn_in, n_parts, 8);
 KVASIR_AT_(kvasir_attn_in, part_size, 12);
 KVASIR_AT_(kvasir_attn_in, parts, 16);
 
-KVASIR_SIZE_(kvasir_attn_out, 200);
+KVASIR_SIZE_(kvasir_attn_out, 208);
 KVASIR_AT_(kvasir_attn_out, struct_size, 0);
 KVASIR_AT_(kvasir_attn_out, reserved, 4);
 KVASIR_AT_(kvasir_attn_out, o, 8);
 KVASIR_AT_(kvasir_attn_out, lse, 104);
+KVASIR_AT_(kvasir_attn_out, keys_skipped, 200);
 
 KVASIR_SIZE_(kvasir_attn_mass, 208);
 KVASIR_AT_(kvasir_attn_mass, struct_size, 0);

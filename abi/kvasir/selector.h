@@ -41,6 +41,11 @@ typedef struct kvasir_prefill_wish {
                             KVASIR_SLICE_CHUNK; 0 = prompts are attended densely */
   uint32_t last_queries; /* prefill() is given so many of the prompt's last ones, or
                             KVASIR_ALL_QUERIES; 0 = not called */
+  uint32_t query_block;  /* queries per list in a slice, counted from the slice's first; the last
+                            block may be shorter. 1 = a list per query; 0 = one list for all
+                            queries. Not with KVASIR_NEED_SCORES, nor beside another selector */
+  uint32_t dense_last_queries; /* the last n queries of the prompt attend to everything, select()
+                                  is not asked for them; KVASIR_ALL_QUERIES: none of a prompt */
 } kvasir_prefill_wish;
 
 /* Of sink and candidates, where they are attended. */
@@ -77,13 +82,17 @@ typedef struct kvasir_sel_in {
   uint32_t struct_size;
   uint32_t n_score_heads;        /* n_kv_heads, or 1 when selection is shared; 0 = no scores */
   kvasir_view q;                 /* f32 [rows][n_q_heads][head_dim] */
-  kvasir_view x;                 /* f32 [rows][d_model], KVASIR_NEED_INPUT, speculate() only */
+  kvasir_view x;                 /* f32 [rows][d_model], KVASIR_NEED_INPUT; not in prefill() */
   kvasir_view scores;            /* f32 [score_offsets[last]], reduced over the group;
                                     KVASIR_NEED_SCORES */
   const uint64_t* score_offsets; /* [n_rows * n_score_heads + 1], row-major; candidate order */
   const kvasir_lease* leases;    /* KVASIR_NEED_KEYS: all heads, blocks [0, n) of each row, the
                                     open one included; check state */
   const uint64_t* lease_offsets; /* [n_rows + 1] */
+  const uint32_t* list_end;      /* with prefill.query_block: where the candidates of each query
+                                    block end, row by row. unit_end is that of the last block. The
+                                    host attends to what lies behind the end, as far as a query may
+                                    see it, and leaves out what a list names there. Else null */
 } kvasir_sel_in;
 
 typedef struct kvasir_selector {
@@ -100,10 +109,10 @@ typedef struct kvasir_selector {
    * limits.prefill.last_queries asks. */
   kvasir_status (*prefill)(void* self, const kvasir_step* step, const kvasir_sel_in* in,
                            kvasir_err* err) KVASIR_NOEXCEPT;
-  /* [step] (optional) INPUT of step->layer, sequences that decode: x of that layer and the query the host computed from it
-   * for target_layer, whose slab and candidates step carries. kv_len counts the current token,
-   * which the target layer does not hold yet. The result may be wrong: it feeds prefetch, and
-   * replaces select() of the target only when marked FINAL. */
+  /* [step] (optional) INPUT of step->layer, sequences that decode: x of that layer and the query
+   * the host computed from it for target_layer, whose slab and candidates step carries. kv_len
+   * counts the current token, which the target layer does not hold yet. The result may be wrong: it
+   * feeds prefetch, and replaces select() of the target only when marked FINAL. */
   kvasir_status (*speculate)(void* self, const kvasir_step* step, uint32_t target_layer,
                              const kvasir_sel_in* in, kvasir_selection* out,
                              kvasir_err* err) KVASIR_NOEXCEPT;
@@ -113,9 +122,9 @@ typedef struct kvasir_selector {
   /* [step] (optional) ATTENDED; only collects. */
   kvasir_status (*observe)(void* self, const kvasir_step* step, const kvasir_mass* mass,
                            kvasir_err* err) KVASIR_NOEXCEPT;
-  /* [step] (optional) STEP_END, per layer in ascending order; sequences of one phase per call: what to keep (or, with
-   * DROP, to lose) among the candidates. ROW_ALL and ROW_NONE speak of the rows' list: with DROP
-   * ROW_NONE loses nothing, else ROW_ALL keeps everything. No weights. */
+  /* [step] (optional) STEP_END, per layer in ascending order; sequences of one phase per call: what
+   * to keep (or, with DROP, to lose) among the candidates. ROW_ALL and ROW_NONE speak of the rows'
+   * list: with DROP ROW_NONE loses nothing, else ROW_ALL keeps everything. No weights. */
   kvasir_status (*evict_plan)(void* self, const kvasir_step* step, kvasir_selection* out,
                               kvasir_err* err) KVASIR_NOEXCEPT;
 } kvasir_selector;

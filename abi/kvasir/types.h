@@ -97,7 +97,8 @@ typedef struct kvasir_lease {
 } kvasir_lease;
 
 /* Rows of indices, compressed: what a selector returns, and what it may choose from.
- * Row order: sequence outermost, then head (1, n_kv_heads or n_q_heads by scope). Indices are
+ * Row order: sequence outermost, then head (1, n_kv_heads or n_q_heads by scope), then query block
+ * where query_block is not 0. Indices are
  * logical for the life of the sequence: token position, or position / block_size; ascending,
  * unique, inside the candidate range of the row. */
 #define KVASIR_SCOPE_SEQUENCE 0u /* one row for all heads */
@@ -105,12 +106,13 @@ typedef struct kvasir_lease {
 #define KVASIR_SCOPE_Q_HEAD 2u /* the host makes the union per kv head, with weights */
 
 #define KVASIR_ROW_LISTED 0u
-#define KVASIR_ROW_ALL 1u      /* all candidates; the row lists nothing */
+#define KVASIR_ROW_ALL 1u      /* all candidates: the queries attend densely; lists nothing */
 #define KVASIR_ROW_NONE 2u     /* none */
 #define KVASIR_ROW_FALLBACK 3u /* dense for this row, counted as a fallback */
 
 #define KVASIR_SELECTION_DROP 1u  /* evict_plan only: rows list what to lose, not to keep */
 #define KVASIR_SELECTION_FINAL 2u /* speculate only: no select() of it for that layer and step */
+#define KVASIR_SELECTION_CONTRIBUTES 4u /* select only: o and lse are filled */
 
 #define KVASIR_ACTION_RESTRICT 1u /* reachable until the next prompt; nothing moves */
 #define KVASIR_ACTION_EVICT 2u    /* never attended again in this sequence */
@@ -133,6 +135,17 @@ typedef struct kvasir_selection {
   uint64_t bytes_read;   /* preset to 0; select() and speculate() write how many bytes of what is
                             kept per cached token (K, V, records, own tables) they read to choose;
                             what the query heads of a group read together counts once */
+  uint32_t query_block;  /* select() in prefill: preset to limits.prefill.query_block; a callee that
+                            writes 0 returns one list per head for all queries. Else 0 */
+  uint32_t reserved;
+  /* select() with KVASIR_NEED_CONTRIBUTION, else not given: attention over candidates that the
+   * callee stands in for and does not list, per query of the q view: value rows weighted by their
+   * softmax, and the log-sum-exp of their scaled logits. HOST memory; lse preset to -inf, which
+   * says no contribution, o to 0. The host merges them with what was attended. A selection that
+   * contributes serves this step and layer only: it is not reused, and layers that follow this one
+   * (layer_step) take its lists alone. */
+  kvasir_view o;   /* f32 [rows of q][n_q_heads][v_dim], contiguous */
+  kvasir_view lse; /* f32 [rows of q][n_q_heads], contiguous; finite or -inf */
 } kvasir_selection;
 
 /* Records of one layer, kept by the host, [sequence][page][kv_head][block in page][record_bytes]:

@@ -56,6 +56,7 @@ struct SelectorLimits {
   uint32_t mass_at = 0, mass_level = 0, mass_reduce = 0, mass_part = 0, mass_last_queries = 0;
   uint32_t prefill_last_queries = 0;
   uint32_t prefill_slice_tokens = 0;  // 0 = one slice per chunk
+  uint32_t query_block = 0, dense_last_queries = 0;
   uint32_t pos_mode = 0, pos_const = 0;
   uint64_t expected_units = 0, state_bytes = 0, state_peak_bytes = 0;
 };

@@ -46,7 +46,7 @@ struct Need {
   const char* what;
   Kind provider;  // kSelector: the host itself
 };
-constexpr std::array<Need, 9> kNeeds = {{
+constexpr std::array<Need, 10> kNeeds = {{
     {KVASIR_NEED_SCORES, "scores", Kind::kRepresentative},
     {KVASIR_NEED_MASS, "attention mass", Kind::kAttention},
     {KVASIR_NEED_KEYS, "keys", Kind::kSelector},
@@ -56,6 +56,7 @@ constexpr std::array<Need, 9> kNeeds = {{
     {KVASIR_NEED_HEAD_LOG_WEIGHT, "weights per index and query head", Kind::kAttention},
     {KVASIR_NEED_TOKEN_ROWS, "attention over single tokens", Kind::kAttention},
     {KVASIR_NEED_DISTANCE, "distance limits between query and key", Kind::kAttention},
+    {KVASIR_NEED_CONTRIBUTION, "contributions to the attention", Kind::kSelector},
 }};
 
 void check_need(const Prepared& p, const Need& need, const Prepared* representative,

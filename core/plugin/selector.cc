@@ -29,6 +29,8 @@ SelectorLimits limits_of(const kvasir_sel_limits& l, const RecordLayout& layout)
   out.prefill_last_queries = l.prefill.last_queries;
   if (l.prefill.slice_tokens != KVASIR_SLICE_CHUNK)
     out.prefill_slice_tokens = l.prefill.slice_tokens;
+  out.query_block = l.prefill.query_block;
+  out.dense_last_queries = l.prefill.dense_last_queries;
   out.pos_mode = l.positions.mode;
   out.pos_const = l.positions.constant;
   out.expected_units = l.expected_units;
@@ -111,6 +113,14 @@ void Selector::check_limits_against_slots(const kvasir_sel_limits& l) const {
          "speculation.layers_ahead without speculate()");
   demand(l.prefill.last_queries == 0 || has_prefill(), "prefill.last_queries without prefill()");
   demand(l.prefill.slice_tokens == 0 || has_select(), "prefill.slice_tokens without select()");
+  demand(l.prefill.query_block == 0 || l.prefill.slice_tokens != 0,
+         "prefill.query_block without prefill.slice_tokens");
+  demand(l.prefill.dense_last_queries == 0 || l.prefill.slice_tokens != 0,
+         "prefill.dense_last_queries without prefill.slice_tokens");
+  demand(l.prefill.query_block == 0 || !(desc().needs & KVASIR_NEED_SCORES),
+         "prefill.query_block beside KVASIR_NEED_SCORES: scores are per row");
+  demand(!(desc().needs & KVASIR_NEED_CONTRIBUTION) || has_select(),
+         "KVASIR_NEED_CONTRIBUTION without select()");
   demand(!(layout_.flags & KVASIR_LAYOUT_OBSERVE_WRITES) || has_observe(),
          "its layout says OBSERVE_WRITES, but there is no observe()");
   demand(l.expected_units == 0 || l.max_units == KVASIR_NO_LIMIT,

@@ -28,6 +28,25 @@ uint32_t first_item(const LayerState& state, uint32_t block_size, uint32_t head)
 
 uint32_t attn_flags(const BatchRow& row) { return row.prefills() ? KVASIR_ATTN_ROW_PREFILL : 0u; }
 
+// One row per sequence, as plugins see them.
+std::vector<BatchRow> whole_rows(const std::vector<BatchRow>& rows) {
+  std::vector<BatchRow> whole;
+  for (const BatchRow& row : rows) {
+    if (whole.empty() || whole.back().seq != row.seq ||
+        whole.back().q_begin + whole.back().n_q != row.q_begin) {
+      whole.push_back(row);
+      continue;
+    }
+    whole.back().n_q += row.n_q;
+    whole.back().kv_len = row.kv_len;
+  }
+  return whole;
+}
+
+uint32_t position_of(const BatchRow& row, uint32_t query) {
+  return row.first_pos() + query - row.q_begin;
+}
+
 // Where a living token stands.
 uint32_t item_of(const LayerState& state, uint32_t block_size, uint32_t head, uint32_t token) {
   if (token >= state.packed.end)
@@ -477,6 +496,8 @@ void AttendStage::attend(uint32_t layer, std::vector<BatchRow>& rows,
   parts_.clear();
   rotated_.clear();
   n_queries_ = queries.n;
+  contributed_o_ = queries.contributed_o;
+  contributed_lse_ = queries.contributed_lse;
   for (uint32_t i = 0; i < rows.size(); ++i) {
     rows[i].place = i;
     if (rows[i].seq->fault) continue;
@@ -524,6 +545,7 @@ void AttendStage::run(uint32_t layer, const std::vector<BatchRow>& rows, float* 
   }
   if (c_.check_numerics)
     for (const BatchRow& row : rows) check_finite(layer, row, o);
+  merge_contribution(rows, o);
 }
 
 bool AttendStage::run_side(Side& side, uint32_t layer, const std::vector<BatchRow>& rows, float* o,
@@ -542,8 +564,9 @@ bool AttendStage::run_side(Side& side, uint32_t layer, const std::vector<BatchRo
   const kvasir_view lse_host = view_f32(lse, n_queries_, c_.geometry.n_q_heads);
   const kvasir_view o_there = side.bridge->to_writer(backend, o_host, side.o_hold);
   const kvasir_view lse_there = side.bridge->to_writer(backend, lse_host, side.lse_hold);
-  kvasir_attn_out out{sizeof(kvasir_attn_out), 0, o_there, lse_there};
-  const StepBuilder step(c_, KVASIR_MOMENT_APPENDED, layer, rows, KVASIR_UNIT_BLOCK, nullptr);
+  kvasir_attn_out out{sizeof(kvasir_attn_out), 0, o_there, lse_there, 0};
+  const std::vector<BatchRow> whole = whole_rows(rows);
+  const StepBuilder step(c_, KVASIR_MOMENT_APPENDED, layer, whole, KVASIR_UNIT_BLOCK, nullptr);
   const kvasir_status status = backend.run(step.step(), in, out);
   if (status != KVASIR_OK)
     throw PluginError(
@@ -551,6 +574,9 @@ bool AttendStage::run_side(Side& side, uint32_t layer, const std::vector<BatchRo
         "layer " + std::to_string(layer) + ": returned status " + std::to_string(status));
   bring_back(side, rows, o_there, o_host);
   bring_back(side, rows, lse_there, lse_host);
+  const bool in_prefill =
+      std::all_of(rows.begin(), rows.end(), [](const BatchRow& row) { return row.prefills(); });
+  c_.counters(in_prefill).backend_skipped += out.keys_skipped;
   return true;
 }
 
@@ -569,6 +595,15 @@ void AttendStage::merge_side(const Side& side, const std::vector<BatchRow>& rows
                                    side.lse[at], v_dim);
         }
   }
+}
+
+void AttendStage::merge_contribution(const std::vector<BatchRow>& rows, float* o) {
+  if (!contributed_lse_) return;
+  const uint64_t heads = c_.geometry.n_q_heads, dim = c_.geometry.v_dim;
+  for (const BatchRow& row : rows)
+    for (uint64_t i = row.q_begin * heads; i < (uint64_t{row.q_begin} + row.n_q) * heads; ++i)
+      kernels::merge_attention(o + i * dim, &lse_[i], contributed_o_ + i * dim, contributed_lse_[i],
+                               dim);
 }
 
 // Each query sees itself at least: an lse of -inf is wrong, too.
@@ -685,15 +720,14 @@ std::vector<std::vector<HeadMass>> AttendStage::mass(uint32_t layer,
   MassRows of;
   const auto add = [&](const Part& part) {
     size_t at = 0;
-    while (at < rows.size() && rows[at].place != part.batch_row) ++at;
+    while (at < rows.size() && part.batch_row - rows[at].place >= rows[at].n_places) ++at;
     if (at == rows.size()) return;
     of.used.push_back(&part);
     of.row_of.push_back(at);
-    const BatchRow& row = rows[at];
-    const uint32_t skip =
-        from_pos[at] > row.first_pos() ? std::min(from_pos[at] - row.first_pos(), row.n_q) : 0;
     auto& list = of.rows.emplace_back(part.rows);
     for (kvasir_attn_row& r : list) {
+      const uint32_t first = position_of(rows[at], r.q_begin);
+      const uint32_t skip = from_pos[at] > first ? std::min(from_pos[at] - first, r.n_q) : 0;
       r.q_begin += skip;
       r.n_q -= skip;
       uint64_t keys = 0;
@@ -719,7 +753,8 @@ std::vector<std::vector<HeadMass>> AttendStage::mass(uint32_t layer,
     const Part& part = *of.used[p];
     const BatchRow& row = rows[of.row_of[p]];
     const ForcedRange forced =
-        forced_range(c_.cache, c_.forced_unit(), row.first_pos() + 1, row.seq->prompt_end);
+        forced_range(c_.cache, c_.forced_unit(), position_of(row, part.rows[0].q_begin) + 1,
+                     row.seq->prompt_end);
     for (const kvasir_attn_row& r : of.rows[p]) {
       uint64_t key = of.offsets[row_index++];
       if (r.n_q == 0) continue;

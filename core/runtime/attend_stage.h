@@ -26,8 +26,12 @@ class AttendStage {
     const float* constant = nullptr;
     uint64_t n = 0;
     const uint32_t* pos = nullptr;  // true position per query row
+    // Attention to keys that no selection names, merged with the result; null: none.
+    const float* contributed_o = nullptr;    // [queries][n_q_heads][v_dim]
+    const float* contributed_lse = nullptr;  // [queries][n_q_heads]
   };
-  // o [queries][n_q_heads][v_dim]; selections[i] belongs to rows[i], whose place is set to i. A row
+  // o [queries][n_q_heads][v_dim]; selections[i] belongs to rows[i], whose place is set to i.
+  // Several rows may be of one sequence, in the order of their queries. A row
   // whose blocks are lost or whose attention fails ends its sequence, the others go on.
   void attend(uint32_t layer, std::vector<BatchRow>& rows,
               const std::vector<const LayerSelection*>& selections, const Queries& queries,
@@ -36,7 +40,7 @@ class AttendStage {
   // that share a dense prefill.
   void adopt(const AttendStage& other);
   // Mass over the queries at positions >= from_pos[i] of rows[i], which are rows of the last
-  // attend() by their place; a row whose from_pos lies beyond its queries gets none. window_only
+  // attend() by their places; a row whose from_pos lies beyond its queries gets none. window_only
   // drops keys before the window. values = false: only which keys were attended; the backend need
   // not know mass.
   std::vector<std::vector<HeadMass>> mass(uint32_t layer, const std::vector<BatchRow>& rows,
@@ -94,6 +98,7 @@ class AttendStage {
                 float* lse);
   // Adds what a backend made of its parts to o and lse_, for the pairs of query and head it named.
   void merge_side(const Side& side, const std::vector<BatchRow>& rows, float* o);
+  void merge_contribution(const std::vector<BatchRow>& rows, float* o);
   void check_finite(uint32_t layer, const BatchRow& row, const float* o) const;
   void report(uint32_t layer, const std::vector<BatchRow>& rows) const;
   void count(const BatchRow& row, const LayerSelection& selection, const LayerState& state);
@@ -115,6 +120,8 @@ class AttendStage {
   std::deque<Side> sides_;  // the context's, or the only one; in hybrid mode the window's
   std::deque<std::vector<float>> rotated_;  // scratch copies of rotated keys and queries
   uint64_t n_queries_ = 0;
+  const float* contributed_o_ = nullptr;  // of the attend() that runs
+  const float* contributed_lse_ = nullptr;
 };
 
 }  // namespace kvasir

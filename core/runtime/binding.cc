@@ -123,6 +123,20 @@ void check_units(const Pipeline& pipeline) {
                         "choose blocks");
 }
 
+// A list per query block narrows nothing that a second selector could choose from, and a
+// contribution stands for what that one would leave out.
+void check_single(const Pipeline& pipeline) {
+  if (pipeline.selectors.size() < 2) return;
+  for (const auto& selector : pipeline.selectors) {
+    if (selector->limits().query_block)
+      throw input_error("[[selector]] chain: " + selector->id() +
+                        " returns lists per query block and must be the only selector");
+    if (selector->desc().needs & KVASIR_NEED_CONTRIBUTION)
+      throw input_error("[[selector]] chain: " + selector->id() +
+                        " contributes to the attention and must be the only selector");
+  }
+}
+
 // Constant positions and slots are two answers to one question, and neither can be kept for keys
 // whose neighbours are given up.
 void check_positions(const Pipeline& pipeline, const Binding& binding) {
@@ -237,6 +251,7 @@ std::shared_ptr<const Binding> bind_pipeline(const ModelShape& shape, Pipeline& 
     binding.constant_positions |= selector->limits().pos_mode == KVASIR_POS_CONSTANT;
   }
   check_units(pipeline);
+  check_single(pipeline);
   check_positions(pipeline, binding);
   return made;
 }

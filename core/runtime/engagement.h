@@ -34,8 +34,9 @@ struct Engagement {
   uint64_t selections = 0;           // rows a selector chose for, then or one layer ahead
   uint64_t reused = 0;               // rows that kept an earlier selection
   uint64_t bypassed = 0;             // rows whose budget covered everything
-  uint64_t blocks_hit = 0;     // full blocks whose needed tokens were in memory when asked for
-  uint64_t blocks_missed = 0;  // whose were not
+  uint64_t backend_skipped = 0;  // keys of the lists that the backend left out by its own choice
+  uint64_t blocks_hit = 0;       // full blocks whose needed tokens were in memory when asked for
+  uint64_t blocks_missed = 0;    // whose were not
   uint64_t transfer_wait_nanos = 0;  // until those were
   uint64_t boundary_calls = 0;       // crossings of the plugin boundary
   uint64_t plugin_nanos = 0;         // inside plugins

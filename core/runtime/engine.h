@@ -79,7 +79,7 @@ struct ItemResult {
   // item with an error has changed nothing.
   bool is_lost = false;
   std::vector<std::exception_ptr> follower_errors = {};  // [followers]; those are lost
-  std::string text() const;                         // of the error, or empty
+  std::string text() const;                              // of the error, or empty
 };
 
 // Not thread-safe: one call at a time. A plugin's fault, a lost block or a storage without room end

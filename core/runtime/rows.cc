@@ -6,6 +6,8 @@
 #include <cmath>
 #include <limits>
 
+#include "core/runtime/memory_bridge.h"
+
 namespace kvasir {
 
 ForcedRange forced_range(const CacheConfig& cache, uint32_t unit, uint32_t n, uint32_t prompt_end) {
@@ -43,12 +45,24 @@ void RowBuffer::prepare(uint32_t unit, uint32_t scope, uint32_t action, uint32_t
   reclaim();
 }
 
+void RowBuffer::offer_contribution(uint64_t n_queries, uint32_t n_q_heads, uint32_t v_dim) {
+  o.assign(n_queries * n_q_heads * v_dim, 0.0f);
+  lse.assign(n_queries * n_q_heads, -std::numeric_limits<float>::infinity());
+  n_q_heads_ = n_q_heads;
+  v_dim_ = v_dim;
+  reclaim();
+}
+
 void RowBuffer::reclaim() {
   view.capacity = index.size();
   view.row_offsets = offsets.data();
   view.row_flags = flags.data();
   view.index = index.data();
   view.log_weight = weight.data();
+  view.o = view.lse = {};
+  if (lse.empty()) return;
+  view.o = host_view(o.data(), KVASIR_DTYPE_F32, {lse.size() / n_q_heads_, n_q_heads_, v_dim_});
+  view.lse = host_view(lse.data(), KVASIR_DTYPE_F32, {lse.size() / n_q_heads_, n_q_heads_});
 }
 
 uint64_t Candidates::max_count() const {
@@ -156,15 +170,16 @@ std::string check_row(const kvasir_selection& s, uint32_t row, uint64_t max_unit
 }
 
 // Union of the group's rows, with one weight per query head; -inf: that head did not choose it.
-HeadSelection unite(const kvasir_selection& s, uint32_t first_row, uint32_t group_size,
-                    const Candidates& candidates, uint32_t kv_head) {
+// The rows stand `stride` apart.
+HeadSelection unite(const kvasir_selection& s, uint32_t first_row, uint32_t stride,
+                    uint32_t group_size, const Candidates& candidates, uint32_t kv_head) {
   constexpr float kNot = -std::numeric_limits<float>::infinity();
   HeadSelection out;
   std::vector<uint64_t> at(group_size), end(group_size);
   std::vector<std::vector<uint32_t>> all(group_size);
   std::vector<const uint32_t*> list(group_size);
   for (uint32_t g = 0; g < group_size; ++g) {
-    const uint32_t row = first_row + g;
+    const uint32_t row = first_row + g * stride;
     if (s.row_flags[row] == KVASIR_ROW_ALL) {
       if (candidates.listed) {
         all[g] = candidates.heads[kv_head].index;
@@ -187,8 +202,8 @@ HeadSelection unite(const kvasir_selection& s, uint32_t first_row, uint32_t grou
     for (uint32_t g = 0; g < group_size; ++g) {
       float weight = kNot;
       if (at[g] < end[g] && list[g][at[g]] == next) {
-        const uint64_t item = s.row_offsets[first_row + g] + at[g];
-        const bool listed = s.row_flags[first_row + g] == KVASIR_ROW_LISTED;
+        const uint64_t item = s.row_offsets[first_row + g * stride] + at[g];
+        const bool listed = s.row_flags[first_row + g * stride] == KVASIR_ROW_LISTED;
         weight = listed && s.weight_width ? s.log_weight[item * s.weight_width] : 0.0f;
         ++at[g];
       }
@@ -205,10 +220,17 @@ std::string check_selection(const kvasir_selection& s, const CheckContext& c,
   if (s.scope > KVASIR_SCOPE_Q_HEAD || s.scope > c.finest_scope)
     return "scope " + std::to_string(s.scope) + " is finer than limits() declared";
   const uint32_t heads = heads_in_scope(s.scope, c.n_q_heads, c.n_kv_heads);
-  if (s.n_rows != c.n_rows * heads)
+  if (s.query_block != 0 && s.query_block != c.query_block)
+    return "query_block " + std::to_string(s.query_block) + " is neither 0 nor what was preset, " +
+           std::to_string(c.query_block);
+  const uint32_t lists = s.query_block ? c.n_query_blocks : 1;
+  if (s.n_rows != c.n_rows * heads * lists)
     return "returned " + std::to_string(s.n_rows) + " rows, expected " +
-           std::to_string(c.n_rows * heads) + " (" + std::to_string(c.n_rows) + " sequences x " +
-           std::to_string(heads) + " heads)";
+           std::to_string(c.n_rows * heads * lists) + " (" + std::to_string(c.n_rows) +
+           " sequences x " + std::to_string(heads) + " heads" +
+           (s.query_block ? " x " + std::to_string(lists) + " query blocks)" : ")");
+  if (s.flags & KVASIR_SELECTION_CONTRIBUTES && !c.contribution_allowed)
+    return "contributes where that was not asked for (KVASIR_NEED_CONTRIBUTION, in select() only)";
   const uint32_t group = c.n_q_heads / c.n_kv_heads;
   if (s.weight_width != 0 && !c.weights_allowed)
     return "returned weights without declaring KVASIR_NEED_LOG_WEIGHT";
@@ -221,10 +243,10 @@ std::string check_selection(const kvasir_selection& s, const CheckContext& c,
     if (s.row_offsets[row + 1] < s.row_offsets[row] || s.row_offsets[row + 1] > s.capacity)
       return "row_offsets[" + std::to_string(row + 1) + "] is out of order or beyond capacity";
   for (uint32_t row = 0; row < s.n_rows; ++row) {
-    const uint32_t head = row % heads;
+    const uint32_t head = row / lists % heads;
     const uint32_t kv_head = s.scope == KVASIR_SCOPE_Q_HEAD ? head / group : head;
     std::string fault =
-        check_row(s, row, c.max_units, *candidates[row / heads], kv_head, c.n_kv_heads);
+        check_row(s, row, c.max_units, *candidates[row / lists / heads], kv_head, c.n_kv_heads);
     if (!fault.empty()) return fault;
   }
   const uint64_t n_weights = s.row_offsets[s.n_rows] * s.weight_width;
@@ -236,22 +258,26 @@ std::string check_selection(const kvasir_selection& s, const CheckContext& c,
 
 std::vector<HeadSelection> heads_of(const kvasir_selection& s, uint32_t row, uint32_t n_q_heads,
                                     uint32_t n_kv_heads, const Candidates& candidates,
-                                    uint32_t* width, bool* fallback) {
+                                    uint32_t* width, bool* fallback, uint32_t query_block,
+                                    uint32_t n_query_blocks) {
   const uint32_t group = n_q_heads / n_kv_heads;
   const uint32_t heads = heads_in_scope(s.scope, n_q_heads, n_kv_heads);
+  const auto row_of = [&](uint32_t head) {
+    return (row * heads + head) * n_query_blocks + query_block;
+  };
   *fallback = false;
   for (uint32_t head = 0; head < heads; ++head)
-    *fallback = *fallback || s.row_flags[row * heads + head] == KVASIR_ROW_FALLBACK;
+    *fallback = *fallback || s.row_flags[row_of(head)] == KVASIR_ROW_FALLBACK;
   std::vector<HeadSelection> out;
   if (s.scope == KVASIR_SCOPE_Q_HEAD) {
     *width = group;
     for (uint32_t head = 0; head < n_kv_heads; ++head)
-      out.push_back(unite(s, row * n_q_heads + head * group, group, candidates, head));
+      out.push_back(unite(s, row_of(head * group), n_query_blocks, group, candidates, head));
     return out;
   }
   *width = s.weight_width;
   for (uint32_t head = 0; head < heads; ++head) {
-    const uint32_t r = row * heads + head;
+    const uint32_t r = row_of(head);
     HeadSelection selection;
     selection.all = s.row_flags[r] == KVASIR_ROW_ALL;
     selection.index.assign(s.index + s.row_offsets[r], s.index + s.row_offsets[r + 1]);

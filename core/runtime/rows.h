@@ -30,14 +30,20 @@ struct RowBuffer {
   std::vector<uint32_t> flags;
   std::vector<uint32_t> index;
   std::vector<float> weight;
+  std::vector<float> o, lse;  // see offer_contribution()
   kvasir_selection view{};
   // Ready to be filled: max_rows rows, `capacity` indices with group_size weights each. The room
   // for weights is there even where none are allowed: check_selection() refuses them, a null would
   // crash.
   void prepare(uint32_t unit, uint32_t scope, uint32_t action, uint32_t max_rows, uint64_t capacity,
                uint32_t group_size);
+  // After prepare(): room for a contribution to n_queries queries, preset to none.
+  void offer_contribution(uint64_t n_queries, uint32_t n_q_heads, uint32_t v_dim);
   // Undoes what a callee did to pointers and capacity, which are not its to write.
   void reclaim();
+
+ private:
+  uint32_t n_q_heads_ = 1, v_dim_ = 0;
 };
 
 // One sequence's candidates: [begin, end) in units, or per kv head a list (restricted, evicted, or
@@ -69,12 +75,18 @@ struct CheckContext {
   uint64_t max_units = UINT64_MAX;  // most indices of a row
   uint32_t finest_scope = 0;
   bool weights_allowed = false;
+  bool contribution_allowed = false;
+  // Where lists per query block were asked for: queries of one, and how many there are in the one
+  // sequence of the call.
+  uint32_t query_block = 0, n_query_blocks = 1;
 };
 std::string check_selection(const kvasir_selection& selection, const CheckContext& context,
                             const std::vector<const Candidates*>& candidates);
-// Heads of sequence `row`; fallback is set when any of its rows asked for it.
+// Heads of sequence `row`; fallback is set when any of its rows asked for it. With lists per query
+// block: those of block `query_block` of n_query_blocks.
 std::vector<HeadSelection> heads_of(const kvasir_selection& selection, uint32_t row,
                                     uint32_t n_q_heads, uint32_t n_kv_heads,
-                                    const Candidates& candidates, uint32_t* width, bool* fallback);
+                                    const Candidates& candidates, uint32_t* width, bool* fallback,
+                                    uint32_t query_block = 0, uint32_t n_query_blocks = 1);
 
 }  // namespace kvasir

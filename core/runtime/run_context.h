@@ -88,9 +88,10 @@ struct BatchRow {
   uint32_t q_begin = 0, n_q = 0;
   uint32_t kv_len = 0;  // tokens cached, those of this call included
   uint32_t phase = KVASIR_PHASE_NONE;
-  uint32_t flags = 0;   // KVASIR_STEP_*
-  uint32_t place = 0;   // among the rows that the layer attends together
-  bool drafts = false;  // decodes n_q tokens one after another, to be verified
+  uint32_t flags = 0;     // KVASIR_STEP_*
+  uint32_t place = 0;     // among the rows that the layer attends together
+  uint32_t n_places = 1;  // from place on: rows that its queries were divided into
+  bool drafts = false;    // decodes n_q tokens one after another, to be verified
   uint32_t first_pos() const { return kv_len - n_q; }
   bool prefills() const { return phase == KVASIR_PHASE_PREFILL; }
   bool decodes() const { return phase == KVASIR_PHASE_DECODE; }

@@ -44,7 +44,7 @@ bool SelectStage::selects_in_prefill() const {
 // token_step if set, else the plugin's reuse_steps; both: the smaller.
 bool SelectStage::due(uint32_t layer, const Sequence& seq) const {
   const LayerSelection& last = seq.layers[layer].selection;
-  if (!last.valid || last.dense) return true;
+  if (!last.valid || last.dense || last.contributed) return true;
   const uint32_t age = seq.decode_index - last.made_at;
   const uint32_t step = c_.cache.token_step.value;
   if (last.speculated && (age == 0 || !step)) return age > 0;
@@ -104,8 +104,9 @@ SelectStage::Work SelectStage::start(uint32_t layer, const BatchRow& row) const 
 }
 
 std::vector<const LayerSelection*> SelectStage::select(uint32_t layer, std::vector<BatchRow> rows,
-                                                       const float* q, uint64_t n_queries) {
+                                                       const Inputs& inputs) {
   dense_.valid = dense_.dense = true;
+  contribution_.lse.clear();
   std::vector<const LayerSelection*> result(rows.size(), &dense_);
   if (c_.pipeline.selectors.empty() || c_.dense_layer[layer]) return result;
   std::vector<Work> works, begun;
@@ -131,8 +132,8 @@ std::vector<const LayerSelection*> SelectStage::select(uint32_t layer, std::vect
       rows[i].flags |= KVASIR_STEP_FORCED;
     works.push_back(start(layer, rows[i]));
   }
-  if (!works.empty()) run_chain(0, layer, works, q, n_queries);
-  if (!begun.empty()) run_chain(1, layer, begun, q, n_queries);
+  if (!works.empty()) run_chain(0, layer, works, inputs);
+  if (!begun.empty()) run_chain(1, layer, begun, inputs);
   return result;
 }
 
@@ -146,8 +147,8 @@ SelectStage::Work SelectStage::resume(uint32_t layer, const BatchRow& row) const
   return work;
 }
 
-void SelectStage::run_chain(size_t first, uint32_t layer, std::vector<Work>& works, const float* q,
-                            uint64_t n_queries) {
+void SelectStage::run_chain(size_t first, uint32_t layer, std::vector<Work>& works,
+                            const Inputs& inputs) {
   for (size_t s = first; s < c_.pipeline.selectors.size(); ++s) {
     const Selector& selector = *c_.pipeline.selectors[s];
     const SelectorLimits& limits = selector.limits();
@@ -167,7 +168,7 @@ void SelectStage::run_chain(size_t first, uint32_t layer, std::vector<Work>& wor
       work.bypassed = false;
       todo.push_back(&work);
     }
-    if (!todo.empty()) run_selector(s, layer, todo, q, n_queries);
+    if (!todo.empty()) run_selector(s, layer, todo, inputs);
   }
   for (Work& work : works) finish(work);
 }
@@ -180,6 +181,7 @@ void SelectStage::finish(Work& work) const {
   out.unit = work.candidates.unit;
   out.width = work.width;
   out.reuse_steps = work.reuse_steps;
+  out.contributed = work.contributed;
   out.dense = work.failed || !work.candidates.listed;
   if (out.dense) return;
   out.heads = std::move(work.candidates.heads);
@@ -218,28 +220,36 @@ void SelectStage::roll(uint32_t layer, const BatchRow& row) const {
   selection.made_at = before.made_at;
 }
 
-bool SelectStage::call(Selector& selector, const std::vector<Work*>& works, bool weights,
+bool SelectStage::call(Selector& selector, const std::vector<Work*>& works, const Allowed& allowed,
                        const std::function<kvasir_status(kvasir_selection&)>& fn, RowBuffer& rows,
                        std::string* fault) {
   const SelectorLimits& limits = selector.limits();
   const uint32_t heads = limits.scope == KVASIR_SCOPE_SEQUENCE  ? 1
                          : limits.scope == KVASIR_SCOPE_KV_HEAD ? c_.geometry.n_kv_heads
                                                                 : c_.geometry.n_q_heads;
-  const auto n_rows = static_cast<uint32_t>(works.size()) * heads;
+  const uint32_t n_lists = works[0]->n_lists;
+  const auto n_rows = static_cast<uint32_t>(works.size()) * heads * n_lists;
   uint64_t capacity = 0;
   for (const Work* work : works)
     capacity += heads * (limits.max_units ? std::min(limits.max_units, work->candidates.max_count())
                                           : std::min<uint64_t>(work->candidates.max_count(), 1024));
+  // Lists of many query blocks are rarely as long as they may be.
+  capacity *= std::min(n_lists, 4u);
   std::vector<const Candidates*> candidates;
   candidates.reserve(works.size());
   for (const Work* work : works) candidates.push_back(&work->candidates);
   for (int attempt = 0; attempt < 3; ++attempt) {
     rows.prepare(limits.unit, limits.scope, limits.action, n_rows, capacity, c_.group_size());
+    if (allowed.contribution_queries)
+      rows.offer_contribution(allowed.contribution_queries, c_.geometry.n_q_heads,
+                              c_.geometry.v_dim);
+    rows.view.query_block = works[0]->query_block;
     const kvasir_status status = fn(rows.view);
     rows.reclaim();
     if (status == KVASIR_ERR_CAPACITY) {
       uint64_t most = 0;
-      for (const Work* work : works) most += heads * work->candidates.max_count();
+      for (const Work* work : works)
+        most += uint64_t{heads} * n_lists * work->candidates.max_count();
       if (rows.view.needed <= capacity || rows.view.needed > most) {
         *fault = "asked for room for " + std::to_string(rows.view.needed) + " indices with " +
                  std::to_string(capacity) + " given and " + std::to_string(most) + " possible";
@@ -263,7 +273,10 @@ bool SelectStage::call(Selector& selector, const std::vector<Work*>& works, bool
     if (limits.max_units || limits.flags & KVASIR_LIMIT_ZERO_UNITS)
       check.max_units = limits.max_units;
     check.finest_scope = limits.scope;
-    check.weights_allowed = weights;
+    check.weights_allowed = allowed.weights;
+    check.contribution_allowed = allowed.contribution_queries != 0;
+    check.query_block = works[0]->query_block;
+    check.n_query_blocks = n_lists;
     *fault = rows.view.unit != limits.unit ? "changed the unit of its rows"
                                            : check_selection(rows.view, check, candidates);
     if (fault->empty()) counters(*works[0]).selector_bytes_read += rows.view.bytes_read;
@@ -276,7 +289,7 @@ bool SelectStage::call(Selector& selector, const std::vector<Work*>& works, bool
 // A call that fails, or asks for dense attention, for several sequences is made again for each.
 // Selectors give the same answer to the same question, so that the others lose nothing.
 void SelectStage::run_selector(size_t index, uint32_t layer, const std::vector<Work*>& works,
-                               const float* q, uint64_t n_queries) {
+                               const Inputs& inputs) {
   if (c_.aside(index)) return fall_back(works);
   std::vector<Work*> todo;
   for (Work* work : works) {  // a storage's failure is not the selector's
@@ -290,17 +303,17 @@ void SelectStage::run_selector(size_t index, uint32_t layer, const std::vector<W
     todo.push_back(work);
   }
   if (todo.empty()) return;
-  const std::string text = ask(index, layer, todo, q, n_queries);
+  const std::string text = ask(index, layer, todo, inputs);
   if (text.empty()) return;
   if (todo.size() == 1) return fault(index, "select", layer, todo, text);
   for (Work* work : todo) {
-    const std::string of_one = ask(index, layer, {work}, q, n_queries);
+    const std::string of_one = ask(index, layer, {work}, inputs);
     if (!of_one.empty()) fault(index, "select", layer, {work}, of_one);
   }
 }
 
 std::string SelectStage::ask(size_t index, uint32_t layer, const std::vector<Work*>& works,
-                             const float* q, uint64_t n_queries) {
+                             const Inputs& inputs) {
   Selector& selector = *c_.pipeline.selectors[index];
   const uint64_t needs = selector.desc().needs;
   std::vector<BatchRow> rows;
@@ -316,10 +329,15 @@ std::string SelectStage::ask(size_t index, uint32_t layer, const std::vector<Wor
     in.struct_size = sizeof(in);
     MemoryBridge& bridge = c_.store.bridge();
     in.q = bridge.to_reader(
-        selector, view_f32(q, n_queries, c_.geometry.n_q_heads, c_.geometry.head_dim), q_hold_);
+        selector, view_f32(inputs.q, inputs.n, c_.geometry.n_q_heads, c_.geometry.head_dim),
+        q_hold_);
+    if (needs & KVASIR_NEED_INPUT)
+      in.x = bridge.to_reader(selector, view_f32(inputs.x, inputs.n, c_.model.shape().d_model),
+                              x_hold_);
+    if (!works[0]->list_end.empty()) in.list_end = works[0]->list_end.data();
     Scores scores;
     if (needs & KVASIR_NEED_SCORES) {
-      score(layer, works, q, n_queries, scores);
+      score(layer, works, inputs, scores);
       in.n_score_heads = scores.n_heads;
       in.scores = bridge.to_reader(
           selector, host_view(scores.reduced.data(), KVASIR_DTYPE_F32, {scores.reduced.size()}),
@@ -341,7 +359,8 @@ std::string SelectStage::ask(size_t index, uint32_t layer, const std::vector<Wor
     const StepBuilder step(c_, KVASIR_MOMENT_APPENDED, layer, rows, selector.limits().unit,
                            c_.owner_of(&selector), candidates, selector.limits().scope);
     const bool ok = call(
-        selector, works, needs & kWeightNeeds,
+        selector, works,
+        {(needs & kWeightNeeds) != 0, needs & KVASIR_NEED_CONTRIBUTION ? inputs.n : 0},
         [&](kvasir_selection& out) { return selector.select(step.step(), in, out); }, result,
         &fault_text);
     if (!ok && fault_text.empty()) {  // it asks for dense attention: for which of them?
@@ -352,8 +371,13 @@ std::string SelectStage::ask(size_t index, uint32_t layer, const std::vector<Wor
   } catch (const PluginError& e) {
     fault_text = e.what();
   }
+  if (fault_text.empty()) fault_text = check_contribution(result, rows);
   if (!fault_text.empty()) return fault_text;
   for (size_t i = 0; i < works.size(); ++i) {
+    if (works[i]->keeps_lists) {
+      take_lists(*works[i], result, static_cast<uint32_t>(i));
+      continue;
+    }
     uint32_t width = 0;
     bool fallback = false;
     auto heads = heads_of(result.view, static_cast<uint32_t>(i), c_.geometry.n_q_heads,
@@ -368,6 +392,7 @@ std::string SelectStage::ask(size_t index, uint32_t layer, const std::vector<Wor
     if (standing) works[i]->standing = heads;
     narrow(*works[i], std::move(heads), width);
     const uint32_t reuse = result.view.reuse_steps;
+    works[i]->contributed = take_contribution(result, works[i]->row);
     works[i]->reuse_steps = index == 0 ? reuse : std::min(works[i]->reuse_steps, reuse);
   }
   return "";
@@ -415,9 +440,11 @@ void SelectStage::narrow(Work& work, std::vector<HeadSelection>&& heads, uint32_
   work.candidates = std::move(next);
 }
 
-void SelectStage::score(uint32_t layer, const std::vector<Work*>& works, const float* q,
-                        uint64_t n_queries, Scores& out) {
+void SelectStage::score(uint32_t layer, const std::vector<Work*>& works, const Inputs& inputs,
+                        Scores& out) {
   const uint32_t q_heads = c_.geometry.n_q_heads, dim = c_.geometry.head_dim;
+  const float* q = inputs.q;
+  uint64_t n_queries = inputs.n;
   std::vector<BatchRow> rows;
   std::vector<const Candidates*> candidates;
   std::vector<float> pooled;  // one query per row
@@ -565,7 +592,7 @@ bool SelectStage::speculate_together(uint32_t layer, uint32_t target,
   std::string text;
   try {
     const bool ok = call(
-        selector, todo, selector.desc().needs & kWeightNeeds,
+        selector, todo, {(selector.desc().needs & kWeightNeeds) != 0, 0},
         [&](kvasir_selection& out) { return selector.speculate(step, target, in, out); }, result,
         &text);
     if (!ok && works.size() > 1) return false;

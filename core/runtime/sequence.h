@@ -39,9 +39,10 @@ struct HeadSelection {
 // A selection of one layer, kept while token_step, layer_step or the plugin allow.
 struct LayerSelection {
   bool valid = false;
-  bool dense = false;       // attend everything that is live
-  bool unchosen = false;    // no selector was asked: all that is reachable
-  bool speculated = false;  // FINAL from speculate(): stands for the step it was made in
+  bool dense = false;        // attend everything that is live
+  bool unchosen = false;     // no selector was asked: all that is reachable
+  bool contributed = false;  // part of the attention came with it: serves one step
+  bool speculated = false;   // FINAL from speculate(): stands for the step it was made in
   uint32_t unit = KVASIR_UNIT_BLOCK;
   uint32_t width = 0;         // weights per index
   uint32_t sink_end = 0;      // tokens; frozen with the selection so that nothing falls between

@@ -358,14 +358,25 @@ void StepLoop::narrow(Lane& lane, Lane::Redo& redo, uint32_t layer) {
   redo.row.n_q = n_ = static_cast<uint32_t>(n);
 }
 
+SelectStage::Inputs StepLoop::inputs_of(const Lane& lane) const {
+  return {lane.run.binding->constant_positions ? q_constant_.data() : q_.data(), x_.data(), n_};
+}
+
+// After the selection.
+AttendStage::Queries StepLoop::queries_of(const Lane& lane) const {
+  AttendStage::Queries out{q_.data(), nullptr, n_, positions_.data()};
+  if (lane.run.binding->constant_positions) out.constant = q_constant_.data();
+  if (const SelectStage::Contribution* contribution = lane.run.select.contribution()) {
+    out.contributed_o = contribution->o.data();
+    out.contributed_lse = contribution->lse.data();
+  }
+  return out;
+}
+
 void StepLoop::attend_rows(Lane& lane, uint32_t layer, std::vector<BatchRow>& rows) {
   StrategyRun& run = lane.run;
-  const bool constant = run.binding->constant_positions;
-  const AttendStage::Queries queries{q_.data(), constant ? q_constant_.data() : nullptr, n_,
-                                     positions_.data()};
-  const auto selections =
-      run.select.select(layer, rows, constant ? q_constant_.data() : q_.data(), n_);
-  run.attend.attend(layer, rows, selections, queries, o_.data());
+  const auto selections = run.select.select(layer, rows, inputs_of(lane));
+  run.attend.attend(layer, rows, selections, queries_of(lane), o_.data());
   run.state.observe(layer, rows, run.attend);
   run.state.left_window(layer, living(rows));
 }
@@ -377,8 +388,41 @@ void StepLoop::attend_slices(Lane& lane, uint32_t layer, const BatchRow& row) {
     part[0].q_begin += at;
     part[0].n_q = std::min(slice, row.n_q - at);
     part[0].kv_len = row.first_pos() + at + part[0].n_q;
-    guard_rows(part, [&] { attend_rows(lane, layer, part); });
+    guard_rows(part, [&] {
+      if (lane.run.query_block || lane.run.dense_last_queries)
+        attend_slice(lane, layer, part[0]);
+      else
+        attend_rows(lane, layer, part);
+    });
   }
+}
+
+// A list per query block, and one row for the queries that end the prompt and attend to everything,
+// in one call of the backend.
+void StepLoop::attend_slice(Lane& lane, uint32_t layer, const BatchRow& row) {
+  StrategyRun& run = lane.run;
+  const uint32_t end = row.seq->prompt_end;
+  const uint32_t dense_from = end - std::min(run.dense_last_queries, end);
+  BatchRow chosen = row, dense = row;
+  chosen.kv_len = std::clamp(dense_from, row.first_pos(), row.kv_len);
+  chosen.n_q = chosen.kv_len - row.first_pos();
+  dense.n_q -= chosen.n_q;
+  dense.q_begin += chosen.n_q;
+  SelectStage::Lists lists =
+      run.select.select_lists(layer, chosen, inputs_of(lane), run.query_block);
+  if (dense.n_q) {
+    lists.rows.push_back(dense);
+    lists.selections.emplace_back();
+    lists.selections.back().valid = lists.selections.back().dense = true;
+  }
+  std::vector<const LayerSelection*> selections;
+  for (const LayerSelection& selection : lists.selections) selections.push_back(&selection);
+  BatchRow whole = row;
+  whole.place = 0;
+  whole.n_places = static_cast<uint32_t>(lists.rows.size());
+  run.attend.attend(layer, lists.rows, selections, queries_of(lane), o_.data());
+  run.state.observe(layer, living({whole}), run.attend);
+  run.state.left_window(layer, living({whole}));
 }
 
 void StepLoop::follow(const Lane& lane, Lane::Followers& f, uint32_t layer) {

@@ -71,6 +71,9 @@ class StepLoop {
   void redo(Lane& lane, Lane::Redo& redo, uint32_t layer);
   void narrow(Lane& lane, Lane::Redo& redo, uint32_t layer);
   void attend_rows(Lane& lane, uint32_t layer, std::vector<BatchRow>& rows);
+  void attend_slice(Lane& lane, uint32_t layer, const BatchRow& row);
+  SelectStage::Inputs inputs_of(const Lane& lane) const;
+  AttendStage::Queries queries_of(const Lane& lane) const;
   void attend_slices(Lane& lane, uint32_t layer, const BatchRow& row);
   void follow(const Lane& lane, Lane::Followers& followers, uint32_t layer);
   void rope(const std::vector<BatchRow>& rows, float* values, uint32_t heads) const;

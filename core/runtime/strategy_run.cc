@@ -85,6 +85,8 @@ void StrategyRun::add_owners() {
     if (limits.flags & KVASIR_LIMIT_PREFILL_SELECT && limits.prefill_slice_tokens)
       slice_tokens = slice_tokens ? std::min(slice_tokens, limits.prefill_slice_tokens)
                                   : limits.prefill_slice_tokens;
+    dense_last_queries = std::max(dense_last_queries, limits.dense_last_queries);
+    query_block = std::max(query_block, limits.query_block);
   }
 }
 

@@ -57,8 +57,10 @@ struct StrategyRun {
   SelectStage select{context};
   AttendStage attend{context};
   StateStage state{context};
-  Hash128 content_run{};      // what K and V of all sequences depend on
-  uint32_t slice_tokens = 0;  // of a piece that selectors choose for; 0 = the whole piece
+  Hash128 content_run{};            // what K and V of all sequences depend on
+  uint32_t slice_tokens = 0;        // of a piece that selectors choose for; 0 = the whole piece
+  uint32_t query_block = 0;         // queries per list in it; 0 = one list
+  uint32_t dense_last_queries = 0;  // of a prompt that no selector chooses for
 
  private:
   bool reads_prompts_densely() const;

@@ -77,15 +77,16 @@ struct Bit {
   uint64_t bit;
   const char* name;
 };
-constexpr std::array<Bit, 9> kNeeds = {{{KVASIR_NEED_SCORES, "scores"},
-                                        {KVASIR_NEED_MASS, "mass"},
-                                        {KVASIR_NEED_KEYS, "keys"},
-                                        {KVASIR_NEED_INPUT, "input"},
-                                        {KVASIR_NEED_UNROTATED_K, "unrotated_k"},
-                                        {KVASIR_NEED_LOG_WEIGHT, "log_weight"},
-                                        {KVASIR_NEED_HEAD_LOG_WEIGHT, "head_log_weight"},
-                                        {KVASIR_NEED_TOKEN_ROWS, "token_rows"},
-                                        {KVASIR_NEED_DISTANCE, "distance"}}};
+constexpr std::array<Bit, 10> kNeeds = {{{KVASIR_NEED_SCORES, "scores"},
+                                         {KVASIR_NEED_MASS, "mass"},
+                                         {KVASIR_NEED_KEYS, "keys"},
+                                         {KVASIR_NEED_INPUT, "input"},
+                                         {KVASIR_NEED_UNROTATED_K, "unrotated_k"},
+                                         {KVASIR_NEED_LOG_WEIGHT, "log_weight"},
+                                         {KVASIR_NEED_HEAD_LOG_WEIGHT, "head_log_weight"},
+                                         {KVASIR_NEED_TOKEN_ROWS, "token_rows"},
+                                         {KVASIR_NEED_DISTANCE, "distance"},
+                                         {KVASIR_NEED_CONTRIBUTION, "contribution"}}};
 constexpr std::array<Bit, 7> kProvides = {{{KVASIR_PROVIDE_SCORES, "scores"},
                                            {KVASIR_PROVIDE_MASS, "mass"},
                                            {KVASIR_PROVIDE_LOG_WEIGHT, "log_weight"},

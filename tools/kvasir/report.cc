@@ -94,6 +94,7 @@ nlohmann::ordered_json engagement_json(const Engagement& e, double crossing_nano
       {"core_ms", static_cast<double>(e.core_nanos) / 1e6},
       {"model_ms", static_cast<double>(e.model_nanos) / 1e6},
       {"total_ms", static_cast<double>(e.total_nanos) / 1e6}};
+  if (e.backend_skipped != 0) out["backend_skipped"] = e.backend_skipped;
   add_tiers(out, e);
   return out;
 }
@@ -156,6 +157,9 @@ std::string to_text(Engine& engine, const RunFigures& f) {
   if (d.device_copy_bytes != 0)
     out += format("device: %.3f MB copied between host and device per step\n",
                   per(static_cast<double>(d.device_copy_bytes), steps) / 1e6);
+  if (d.backend_skipped != 0)
+    out += format("backend: %llu attended tokens skipped by itself\n",
+                  static_cast<unsigned long long>(d.backend_skipped));
   const double boundary_nanos = static_cast<double>(d.boundary_calls) * engine.crossing_nanos();
   const auto total = static_cast<double>(d.total_nanos);
   out += format(

@@ -168,8 +168,9 @@ TEST_CASE("refusals before the run are the configuration's, or the machine's") {
 
 TEST_CASE("limits with values this ABI does not know are refused") {
   Fixture f;
-  for (const char* fault : {"limits.unit", "limits.scope", "limits.both", "limits.plan_at",
-                            "limits.mass", "limits.reserved"}) {
+  for (const char* fault :
+       {"limits.unit", "limits.scope", "limits.both", "limits.plan_at", "limits.mass",
+        "limits.reserved", "limits.query_block", "limits.dense_last"}) {
     CAPTURE(fault);
     Selector s = f.selector(fault);
     check_says(failure_of([&] { s.read_limits(); }), {"limits", "defect of the plugin"});
@@ -298,7 +299,7 @@ TEST_CASE("a backend reaches pool, scratch and log; nested regions are refused")
   kvasir_step_row row{};
   const kvasir_step step = step_of_layer(0, row);
   float lse[2] = {};
-  kvasir_attn_out out{sizeof(out), 0, {}, {}};
+  kvasir_attn_out out{sizeof(out), 0, {}, {}, 0};
   out.lse.data = lse;
   CHECK(a.run(step, {}, out) == KVASIR_OK);
   CHECK(lse[0] == 999 * 1000 / 2);

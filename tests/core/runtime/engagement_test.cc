@@ -16,6 +16,17 @@ const std::string kSmall = "[cache]\nblock_size = 4\nsink_tokens = 4\nwindow_tok
 
 TEST_SUITE_BEGIN("core/runtime/engagement");
 
+TEST_CASE("what a backend says it skipped is summed, prompts and decoding apart") {
+  Bench bench(8, 2);
+  const auto engine = bench.engine(
+      kSmall + kTopK + "[attention]\nplugin = 'kvasir.test.bad_attention'\nfault = 'skips'\n");
+  const auto seq = engine->open();
+  prefill(*engine, seq, some_tokens(20));
+  for (TokenId token = 0; token < 2; ++token) decode(*engine, seq, token);
+  CHECK(engine->prefill_engagement().backend_skipped == 3 * 5);
+  CHECK(engine->decode_engagement().backend_skipped == 2 * 3 * 5);
+}
+
 TEST_CASE("a small case by hand") {
   // 3 layers, 2 kv heads, head_dim 16, f32. 20 tokens cached, the 21st decoded: block 0 is the
   // sink, the window begins at 17 rounded down to 16, candidates are blocks 1 to 3, one is taken.

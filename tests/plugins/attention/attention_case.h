@@ -177,7 +177,7 @@ inline AttentionResult run(Attention& backend, AttentionCase& c) {
   kvasir_attn_out out{
       sizeof(kvasir_attn_out), 0,
       sdk::host_view(r.o.data(), {c.n_queries, c.geometry.n_q_heads, c.geometry.v_dim}),
-      sdk::host_view(r.lse.data(), {c.n_queries, c.geometry.n_q_heads})};
+      sdk::host_view(r.lse.data(), {c.n_queries, c.geometry.n_q_heads}), 0};
   kvasir_step step{};
   step.struct_size = sizeof step;
   step.row_size = sizeof(kvasir_step_row);

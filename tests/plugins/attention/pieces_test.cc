@@ -63,7 +63,8 @@ struct Whole : AttentionCase {
     }
     part.q.data = static_cast<std::byte*>(part.q.data) + begin * part.q.stride[0];
     part.q.shape[0] = end - begin;
-    part.q_pos += begin;
+    part.q_pos.data = static_cast<uint32_t*>(part.q_pos.data) + begin;
+    part.q_pos.shape[0] = end - begin;
     std::vector<kvasir_attn_row> list;
     for (uint32_t head = 0; head < p.n_kv_heads; ++head)
       list.push_back({head, 0, end - begin, flags, 0, n_items});
@@ -73,7 +74,9 @@ struct Whole : AttentionCase {
     AttentionResult r;
     r.o.assign(size_t{end - begin} * p.n_q_heads * p.head_dim, kUntouched);
     r.lse.assign(size_t{end - begin} * p.n_q_heads, kUntouched);
-    kvasir_attn_out out{sizeof out, 0, r.o.data(), r.lse.data()};
+    kvasir_attn_out out{sizeof out, 0,
+                        kvasir::sdk::host_view(r.o.data(), {end - begin, p.n_q_heads, p.head_dim}),
+                        kvasir::sdk::host_view(r.lse.data(), {end - begin, p.n_q_heads}), 0};
     kvasir_step step{};
     step.struct_size = sizeof step;
     step.row_size = sizeof(kvasir_step_row);

@@ -44,8 +44,9 @@ class DeviceAttention {
     const std::vector<kvasir_attn_part> parts = parts_of(in);
     const kvasir_attn_in inner_in{sizeof inner_in, in.flags, in.n_parts, sizeof parts[0],
                                   parts.data()};
-    kvasir_attn_out inner_out{sizeof inner_out, 0, inside(out.o, "o"), inside(out.lse, "lse")};
+    kvasir_attn_out inner_out{sizeof inner_out, 0, inside(out.o, "o"), inside(out.lse, "lse"), 0};
     inner_.check(inner_->run(inner_.self(), &step.raw(), &inner_in, &inner_out, inner_.err()));
+    out.keys_skipped = inner_out.keys_skipped;
   }
   void mass(const sdk::Step& step, const kvasir_attn_in& in, const kvasir_attn_mass& out) {
     const DeviceMemory::Access access;

@@ -11,8 +11,8 @@ namespace {
 using namespace kvasir;
 using namespace kvasir::test;
 
-constexpr const char* kFaults[] = {"none",  "nan",           "inf",      "nan_lse",
-                                   "error", "error_no_text", "untouched"};
+constexpr const char* kFaults[] = {"none",  "nan",           "inf",       "nan_lse",
+                                   "error", "error_no_text", "untouched", "skips"};
 constexpr kvasir_option_schema kOptions[] = {
     sdk::enum_option({.key = "fault", .help = "what goes wrong"}, kFaults, 0),
     sdk::int_option({.key = "from_call", .help = "honest calls before that"}, 0, 0, 1 << 30),
@@ -47,6 +47,7 @@ class BadAttention : private InnerBackend {
     if (fault == "nan") o[0] = std::numeric_limits<float>::quiet_NaN();
     if (fault == "inf") o[g_.v_dim - 1] = std::numeric_limits<float>::infinity();
     if (fault == "nan_lse") *sdk::floats(out.lse, "lse") = std::numeric_limits<float>::quiet_NaN();
+    if (fault == "skips") out.keys_skipped = 5;  // no fault, but no other fake has an opinion
     return KVASIR_OK;
   }
 

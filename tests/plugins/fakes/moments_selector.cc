@@ -31,7 +31,7 @@ class MomentsSelector {
     out.plans = {KVASIR_PLAN_AT_PROMPT_END | KVASIR_PLAN_AT_CHUNK_END | KVASIR_PLAN_AT_STEP_END, 0,
                  KVASIR_ACTION_RESTRICT, 0};
     out.speculation.layers_ahead = 1;
-    out.prefill = {KVASIR_SLICE_CHUNK, KVASIR_ALL_QUERIES};
+    out.prefill = {KVASIR_SLICE_CHUNK, KVASIR_ALL_QUERIES, 0, 0};
   }
   void layout(kvasir_layout& out) const {
     out.flags = KVASIR_LAYOUT_WANT_PROMPT_END | KVASIR_LAYOUT_WANT_FINAL;

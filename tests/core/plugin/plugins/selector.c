@@ -57,6 +57,8 @@ static kvasir_status limits(void* self, kvasir_sel_limits* out, kvasir_err* err)
   if (has_fault(self, "limits.mass")) out->mass.at = KVASIR_MASS_AT_DECODE;
   if (has_fault(self, "limits.chunk")) out->prefill.slice_tokens = KVASIR_SLICE_CHUNK;
   if (has_fault(self, "limits.slice")) out->prefill.slice_tokens = 48;
+  if (has_fault(self, "limits.query_block")) out->prefill.query_block = 4; /* and no slices */
+  if (has_fault(self, "limits.dense_last")) out->prefill.dense_last_queries = 4;
   if (has_fault(self, "limits.reserved")) out->reserved = 1;
   return KVASIR_OK;
 }

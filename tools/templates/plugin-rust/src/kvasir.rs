@@ -233,6 +233,10 @@ pub struct Selection {
     pub index: *mut u32,
     pub log_weight: *mut f32,
     pub bytes_read: u64,
+    pub query_block: u32,
+    pub reserved: u32,
+    pub o: [u64; 12],   // views, for contributions
+    pub lse: [u64; 12],
 }
 
 #[repr(C)]
@@ -248,7 +252,7 @@ pub struct SelLimits {
     pub mass: [u32; 6],
     pub plans: [u32; 4],
     pub speculation: [u32; 2],
-    pub prefill: [u32; 2],
+    pub prefill: [u32; 4],
     pub positions: [u32; 2],
     pub memory: [u64; 2],
 }
@@ -283,7 +287,7 @@ const _: () = assert!(size_of::<OptionValue>() == 56 && size_of::<Desc>() == 120
 const _: () = assert!(size_of::<Host>() == 48 && size_of::<Request>() == 16);
 const _: () = assert!(size_of::<Instance>() == 96 && size_of::<Plugin>() == 40);
 const _: () = assert!(size_of::<StepRow>() == 48 && size_of::<Step>() == 48);
-const _: () = assert!(size_of::<Selection>() == 88 && size_of::<SelLimits>() == 120);
+const _: () = assert!(size_of::<Selection>() == 288 && size_of::<SelLimits>() == 128);
 const _: () = assert!(size_of::<SelectorTable>() == 160);
 
 /// Of a file with one selector, for `#[used] #[link_section = ".note.kvasir"]`.
