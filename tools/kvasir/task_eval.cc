@@ -311,7 +311,9 @@ void add_task_eval(CLI::App& task) {
       ->required();
   c->add_option("--length", f->length, "Tokens of prompt and answers: 1024, or 1K,4K (1024)");
   c->add_option("-n", f->n, "Samples of each task and length");
-  c->add_option("--parallel", f->parallel, "Samples answered at once; the answers are the same (1)")
+  c->remove_option(c->get_option("--parallel"));  // elsewhere it is not there yet
+  c->add_option("--np,--parallel", f->parallel,
+                "Samples answered at once; the answers are the same (1)")
       ->check(CLI::Range(1, 256));
   c->add_flag("--question-in-prompt", f->question_in_prompt,
               "Prefill the first question with the context");

@@ -79,10 +79,10 @@ TEST_CASE("what is tainted has no name; a cut at a block's end begins anew, one 
   content.truncate(16);
   CHECK(content.n_tokens() == 16);
   CHECK(content.block(2) == nullptr);
-  content.append(first.subspan(16), 16);
+  content.append(first.subspan(16), 24);
   for (uint32_t block = 0; block < 5; ++block) CHECK(name(content, block) == name(whole, block));
   content.truncate(19);
-  content.append(first.subspan(19), 13);
+  content.append(first.subspan(19), 21);
   CHECK(name(content, 1) == name(whole, 1));
   CHECK(content.block(2) == nullptr);
   content.truncate(100);  // nothing to cut, still without a name

@@ -36,9 +36,7 @@ class BadAttention : private InnerBackend {
   }
 
   kvasir_status run(const sdk::Step& step, const kvasir_attn_in& in, kvasir_attn_out& out) {
-    bool names_it = seq_ == 0;
-    for (uint32_t r = 0; r < step.n_rows(); ++r) names_it = names_it || step.row(r).seq == seq_;
-    const std::string_view fault = ++n_runs_ > honest_ && names_it ? fault_ : "none";
+    const std::string_view fault = ++n_runs_ > honest_ && names(step, seq_) ? fault_ : "none";
     if (fault == "error") throw sdk::Error(KVASIR_ERR_INTERNAL, "broken on request");
     if (fault == "error_no_text") return KVASIR_ERR_INTERNAL;
     if (fault == "untouched") return KVASIR_OK;

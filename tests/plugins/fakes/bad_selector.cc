@@ -1,6 +1,5 @@
 // A selector that misbehaves on request: `fault` says how, `where` in which function, `from_call`
-// from which call of it on. Else it is honest: every second candidate. Probe: 0 = calls of that
-// function.
+// from which call of it on. Else it is honest: every second candidate. Probe 0: calls of it.
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 
@@ -68,10 +67,7 @@ class BadSelector {
   }
 
   kvasir_status list(std::string_view where, const sdk::Step& step, kvasir_selection& out) {
-    std::string_view fault = due(where);
-    bool names_it = seq_ == 0;
-    for (uint32_t r = 0; r < step.n_rows(); ++r) names_it = names_it || step.row(r).seq == seq_;
-    if (!names_it) fault = "none";
+    const std::string_view fault = names(step, seq_) ? due(where) : "none";
     if (answer(fault) != KVASIR_OK) return answer(fault);
     std::vector<uint32_t> index;
     out.n_rows = step.n_rows() * n_heads_;
@@ -88,9 +84,8 @@ class BadSelector {
     out.needed = fault == "capacity_for_ever" ? out.capacity + 1 : index.size();
     if (out.needed > out.capacity) throw sdk::Error(KVASIR_ERR_CAPACITY, "never enough");
     std::copy(index.begin(), index.end(), out.index);
-    if (fault.ends_with("_weight")) out.weight_width = 1;
-    if (fault == "nan_weight") std::fill_n(out.log_weight, index.size(), NAN);
-    if (fault == "inf_weight") std::fill_n(out.log_weight, index.size(), INFINITY);
+    out.weight_width = fault.ends_with("_weight");
+    std::fill_n(out.log_weight, index.size(), fault == "nan_weight" ? NAN : INFINITY);
     if (fault == "finer_scope") out.scope = KVASIR_SCOPE_Q_HEAD;
     if (fault == "offsets_descend") out.row_offsets[0] = index.size() + 1;
     if (fault == "too_many") out.row_offsets[out.n_rows] = out.capacity + 1;

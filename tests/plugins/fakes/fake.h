@@ -34,6 +34,13 @@ constexpr kvasir_desc fake_desc(uint32_t kind, const char* id,
                                   KVASIR_DTYPE_BIT(KVASIR_DTYPE_BF16)});
 }
 
+// Whether a call is of the sequence; 0: of any.
+inline bool names(const sdk::Step& step, uint64_t seq) {
+  for (uint32_t r = 0; r < step.n_rows(); ++r)
+    if (step.row(r).seq == seq) return true;
+  return seq == 0;
+}
+
 // get_extension() of a plugin class with `double probe(uint32_t item)`.
 template <class T>
 const void* probe_extension(const char* id) {

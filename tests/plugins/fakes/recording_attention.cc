@@ -1,5 +1,4 @@
-// An attention backend that writes down what it was asked to attend to (recording.h). The
-// arithmetic is that of kvasir.reference, or of the backend in the file `inner`.
+// A backend that writes down what it attends to (recording.h), and computes as `inner` does.
 // SPDX-License-Identifier: Apache-2.0
 #include <map>
 

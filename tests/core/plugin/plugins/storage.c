@@ -1,5 +1,4 @@
-/* A storage of one static block; its `fault` says where it misbehaves.
- * SPDX-License-Identifier: Apache-2.0 */
+/* A storage of one block; `fault`: where it misbehaves. SPDX-License-Identifier: Apache-2.0 */
 #define TEST_KIND KVASIR_KIND_STORAGE
 #include "common.h"
 
