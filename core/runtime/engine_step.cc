@@ -124,7 +124,10 @@ void Engine::Impl::check_follower(const Sequence& leader, const Sequence& follow
   for (size_t layer = 0; layer < leader.layers.size(); ++layer) {
     const LayerState &a = leader.layers[layer], &b = follower.layers[layer];
     bool same = a.dead.empty() && b.dead.empty() && a.blocks.size() == b.blocks.size();
-    const bool was_led = follower.led_by == leader.id && follower.led_to == leader.kv_len;
+    const bool was_led =  // or both were, by one that has ended
+        follower.led_to == leader.kv_len &&
+        (follower.led_by == leader.id ||
+         (leader.led_to == leader.kv_len && follower.led_by == leader.led_by));
     for (size_t i = 0; same && i < a.blocks.size(); ++i)
       same =
           a.blocks[i] == b.blocks[i] || (was_led && !a.blocks[i]->sealed && !b.blocks[i]->sealed);

@@ -107,10 +107,13 @@ struct Plugins {
   }
 };
 
-Plugins& plugins(std::vector<std::string>* log) {
+Plugins& plugins() {
   static Plugins instance;
-  instance.log = log;
   return instance;
+}
+Plugins& plugins(std::vector<std::string>* log) {
+  plugins().log = log;
+  return plugins();
 }
 
 std::unique_ptr<Engine> make_engine(const Model& model, const StrategyConfig& strategy,
@@ -122,6 +125,11 @@ std::unique_ptr<Engine> make_engine(const Model& model, const StrategyConfig& st
                                   options);
 }
 }  // namespace
+
+Bench::~Bench() {
+  Plugins& shared = plugins();
+  if (shared.log == &log) shared.log = nullptr;
+}
 
 std::unique_ptr<Engine> Bench::engine(const std::string& toml, EngineOptions options) {
   return engine(*tiny.model, toml, options);

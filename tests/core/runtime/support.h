@@ -43,6 +43,8 @@ std::vector<TokenId> some_tokens(size_t n, uint32_t seed = 1);
 // Host services with a readable log, and engines over them.
 struct Bench {
   explicit Bench(uint32_t n_q_heads = 8, uint32_t n_kv_heads = 2, uint32_t head_dim = 16);
+  ~Bench();  // what engines that outlive it log is lost
+  Bench(const Bench&) = delete;
   // `toml` may leave out [storage] (dram, f32) and [attention] (cpu).
   std::unique_ptr<Engine> engine(const std::string& toml, EngineOptions options = {});
   // The same over another model, which must outlive the engine.
