@@ -150,6 +150,7 @@ void Engine::Impl::add_followers(Plan& plan, const StepItem& item, Sequence& lea
     at->rows.back().seq = &seq;
     at->leaders.push_back(&leader);
     own->n_prefill += row.n_q;
+    own->n_followed += row.n_q;
   }
 }
 

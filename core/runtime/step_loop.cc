@@ -496,22 +496,19 @@ void StepLoop::account(std::vector<Lane>& lanes) {
   uint64_t in_lanes = 0, n = 0;
   for (const Lane& lane : lanes) {
     in_lanes += lane.nanos;
-    for (const BatchRow& row : lane.rows) n += row.n_q;
-    for (const Lane::Redo& redo : lane.redone) n += redo.row.n_q;
+    n += lane.n_prefill - lane.n_followed + lane.n_decode;
   }
   for (const Lane& lane : lanes) count_transfers(lane);
   const uint64_t rest = total - std::min(total, in_lanes + model_nanos_);
   for (Lane& lane : lanes) {
     const uint64_t lane_tokens = std::max(1u, lane.n_prefill + lane.n_decode);
-    uint64_t led = 0;
-    for (const BatchRow& row : lane.rows) led += row.n_q;
-    for (const Lane::Redo& redo : lane.redone) led += redo.row.n_q;
     for (const bool prefill : {true, false}) {
       const uint64_t tokens = prefill ? lane.n_prefill : lane.n_decode;
       if (tokens == 0) continue;
       const auto of_lane = [&](uint64_t x) { return x * tokens / lane_tokens; };
-      // Model time belongs to the rows that went through it: none to those that follow.
-      const auto of_step = [&](uint64_t x) { return n ? of_lane(x * led / n) : 0; };
+      // Model time belongs to the tokens that went through it: none to those that follow.
+      const uint64_t computed = prefill ? tokens - lane.n_followed : tokens;
+      const auto of_step = [&](uint64_t x) { return n ? x * computed / n : 0; };
       Engagement& e = lane.run.context.counters(prefill);
       ++e.steps;
       e.layer_steps += model_.shape().n_layers;

@@ -32,6 +32,7 @@ struct Lane {
   uint64_t nanos = 0;  // in stages and plugins
   uint64_t plugin_nanos = 0, plugin_calls = 0, copied_bytes = 0;
   uint32_t n_prefill = 0, n_decode = 0;  // tokens, of its rows and those it follows
+  uint32_t n_followed = 0;               // of n_prefill: another lane computes them
 };
 
 class StepLoop {

@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <memory>
 #include <optional>
 
@@ -126,8 +127,8 @@ class Evaluation {
                      1e9;
       cell.wall_seconds = wall;
       cell.engagement = to_json(*engine, {}, s);
-      cells_.push_back(std::move(cell));
     }
+    std::move(cells.begin(), cells.end(), std::back_inserter(cells_));
   }
 
   // Requests get ids in the order of strategies.
