@@ -14,8 +14,8 @@ typedef struct kvasir_score_in {
 } kvasir_score_in;
 
 /* value[offsets[row * n_q_heads + q_head] + i]: score of candidate i of that row, unscaled. f32
- * [offsets[n_rows * n_q_heads]], contiguous. Every one is written, and finite: NaN or an infinity is
- * a fault. */
+ * [offsets[n_rows * n_q_heads]], contiguous. Every one is written, and finite: NaN or an infinity
+ * is a fault. */
 typedef struct kvasir_score_out {
   uint32_t struct_size;
   uint32_t reserved;

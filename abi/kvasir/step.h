@@ -23,7 +23,7 @@
 /* Flags of a step row. */
 #define KVASIR_STEP_FIRST_PIECE 1u /* of the prompt: kv_len - n_q == prompt_begin */
 #define KVASIR_STEP_LAST_PIECE 2u  /* of the prompt: kv_len == prompt_end */
-#define KVASIR_STEP_FORCED 4u /* token_step said reuse, but the list had to be made anew */
+#define KVASIR_STEP_FORCED 4u      /* token_step said reuse, but the list had to be made anew */
 
 /* One sequence of the step. */
 typedef struct kvasir_step_row {

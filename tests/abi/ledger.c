@@ -4,8 +4,8 @@
 #include <kvasir/ext/draft/device_memory.h>
 #include <kvasir/ext/draft/skew.h>
 #include <kvasir/ext/draft/state.h>
-#include <kvasir/ext/draft/tier_counters.h>
 #include <kvasir/ext/draft/stream.h>
+#include <kvasir/ext/draft/tier_counters.h>
 #include <kvasir/kvasir.h>
 
 #define SIZE(type, bytes) _Static_assert(sizeof(type) == (bytes), #type " changed its size")

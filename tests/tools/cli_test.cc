@@ -307,10 +307,10 @@ TEST_CASE("compare reads a prompt once for the strategies that read it alike, an
   for (int i = 0; i < 200; ++i)
     text.append("line ").append(std::to_string(i * 7919 % 1000)).append("\n");
   const std::string prompt = m.folder.write("prompt", text);
-  const std::string sparse = m.folder.write(
-      "sparse.toml",
-      "[cache]\nblock_size = 16\nsink_tokens = 16\nwindow_tokens = 64\n"
-      "[selector]\nplugin = \"streaming\"\nprefill_select_tokens = 64\n");
+  const std::string sparse =
+      m.folder.write("sparse.toml",
+                     "[cache]\nblock_size = 16\nsink_tokens = 16\nwindow_tokens = 64\n"
+                     "[selector]\nplugin = \"streaming\"\nprefill_select_tokens = 64\n");
   const Json r = json_of({"compare", "-m", m.path, "-f", prompt, "-s", "snapkv", "-s", sparse, "-s",
                           "streaming", "--set", "cache.block_size=16", "-n", "4", "--json"});
   REQUIRE(r["strategies"].size() == 4);

@@ -259,7 +259,8 @@ class Evaluation {
            cell.engagement["fallbacks"].dump(), format("%.1f", cell.seconds)});
     }
     std::fputs(table.text().c_str(), stdout);
-    std::printf("\nWall time, %u samples at once:", flags_.parallel);
+    std::printf("\nWall time, %u sample%s at once:", flags_.parallel,
+                flags_.parallel > 1 ? "s" : "");
     for (size_t i = 0; i < cells_.size(); i += n_arms + 1)
       std::printf("%s %s %u: %.1f s", i ? "," : "", name(cells_[i].task), cells_[i].length,
                   cells_[i].wall_seconds);
