@@ -1,5 +1,5 @@
 # Fails on an include that points against the arrows:
-#   abi, kernels see nothing of ours; plugins see abi, kernels, plugins/sdk; core never sees a plugin
+#   abi, kernels see nothing of ours; plugins see abi, kernels, plugins/{sdk,shared}; core never sees a plugin
 #   or a tool, and never names a plugin id; the tool never sees a plugin;
 # and on a plugin that is read as an example or as a proof, and is too long for it:
 #   test plugins over 100 lines, the C template over 80.
@@ -21,7 +21,8 @@ forbid(abi "${ours}(core|kernels|plugins|tools|tests)/" "abi includes nothing of
 forbid(kernels "${ours}(core|abi|plugins|tools|tests|kvasir)/" "kernels include nothing of ours")
 forbid(core "${ours}(plugins|tools|tests)/" "core includes neither plugins nor tools")
 forbid(core "\"kvasir\\.[a-z_0-9]+\"" "core never names a plugin")
-forbid(plugins "${ours}(core|tools|tests)/" "plugins include abi, kernels and plugins/sdk only")
+forbid(plugins "${ours}(core|tools|tests)/" "plugins include abi, kernels, plugins/sdk and plugins/shared only")
+forbid(plugins/sdk "${ours}(kernels|plugins/shared)/" "the SDK is what authors get: abi and itself only")
 forbid(tools/kvasir "${ours}(plugins|tests)/" "the tool includes core, kernels and abi, never a plugin")
 
 function(count_lines file result)

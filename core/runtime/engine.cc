@@ -6,7 +6,7 @@
 #include <chrono>
 
 #include "core/runtime/plan.h"
-#include "core/runtime/saved_sequence.h"
+#include "core/runtime/sequence/saved_sequence.h"
 
 namespace kvasir {
 namespace {

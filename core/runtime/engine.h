@@ -10,11 +10,11 @@
 #include <string>
 #include <vector>
 
-#include "core/model/model.h"
-#include "core/model/tokenizer.h"
+#include "core/model/layers/model.h"
+#include "core/model/tokenizer/tokenizer.h"
 #include "core/plugin/host.h"
 #include "core/plugin/pipeline.h"
-#include "core/runtime/engagement.h"
+#include "core/runtime/step/engagement.h"
 
 namespace kvasir {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "core/runtime/engine.h"
-#include "core/runtime/step_loop.h"
+#include "core/runtime/step/step_loop.h"
 
 namespace kvasir {
 

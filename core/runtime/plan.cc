@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "core/runtime/binding.h"
-#include "core/runtime/rows.h"
+#include "core/runtime/select/index_lists.h"
+#include "core/runtime/step/binding.h"
 
 namespace kvasir {
 namespace {

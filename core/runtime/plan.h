@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "core/model/model.h"
+#include "core/model/layers/model.h"
 #include "core/plugin/pipeline.h"
 #include "core/runtime/engine.h"
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "core/model/tokenizer.h"
+#include "core/model/tokenizer/tokenizer.h"
 #include "core/serving/request.h"
 #include "core/task/task.h"
 

@@ -8,7 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "core/model/tokenizer.h"
+#include "core/model/tokenizer/tokenizer.h"
 
 namespace kvasir {
 

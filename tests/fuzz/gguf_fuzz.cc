@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "core/error.h"
-#include "core/model/gguf.h"
+#include "core/model/gguf/gguf.h"
 
 namespace {
 

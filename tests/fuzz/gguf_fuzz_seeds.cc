@@ -6,7 +6,7 @@
 #include <filesystem>
 
 #include "core/error.h"
-#include "core/model/gguf.h"
+#include "core/model/gguf/gguf.h"
 
 namespace {
 

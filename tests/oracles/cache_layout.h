@@ -1,5 +1,5 @@
 // Which tokens are attended without being chosen: attention sinks, window, the current token.
-// The core's rule, from the comments of core/runtime/rows.h.
+// The core's rule, from the comments of core/runtime/select/index_lists.h.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "core/model/skew.h"
 #include "tests/support/temp_dir.h"
+#include "tools/skew/skew.h"
 
 namespace kvasir::test {
 namespace {

@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "core/model/model.h"
+#include "core/model/layers/model.h"
 
 namespace kvasir::test {
 

@@ -1,6 +1,6 @@
 // The pieces that a conversation hands out make up the chat template's own text.
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/kvasir/conversation.h"
+#include "tools/kvasir/run/conversation.h"
 
 #include <doctest/doctest.h>
 

@@ -1,6 +1,6 @@
 // What `kvasir bench recall` measures with, against sums and draws written here.
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/kvasir/recall_meter.h"
+#include "tools/kvasir/bench/recall_meter.h"
 
 #include <doctest/doctest.h>
 

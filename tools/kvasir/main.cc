@@ -13,8 +13,8 @@
 #include "core/config/strategy.h"
 #include "core/error.h"
 #include "kernels/simd_target.h"
+#include "tools/kvasir/cli/options.h"
 #include "tools/kvasir/commands.h"
-#include "tools/kvasir/options.h"
 
 namespace {
 

@@ -11,10 +11,10 @@
 #include "plugins/attention/cpu/key_rows.h"
 #include "plugins/attention/cpu/node_queues.h"
 #include "plugins/attention/cpu/tasks.h"
-#include "plugins/sdk/element_type.h"
-#include "plugins/sdk/placement.h"
 #include "plugins/sdk/plugin.h"
 #include "plugins/sdk/view.h"
+#include "plugins/shared/element_type.h"
+#include "plugins/shared/placement.h"
 
 namespace {
 using namespace kvasir;

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <string>
 
-#include "plugins/sdk/element_type.h"
+#include "plugins/shared/element_type.h"
 
 namespace kvasir::attention {
 

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "kernels/reference/attention.h"
-#include "plugins/sdk/element_type.h"
 #include "plugins/sdk/plugin.h"
 #include "plugins/sdk/view.h"
+#include "plugins/shared/element_type.h"
 
 namespace {
 using namespace kvasir;

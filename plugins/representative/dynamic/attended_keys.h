@@ -7,7 +7,7 @@
 #include <array>
 
 #include "kernels/topk.h"
-#include "plugins/sdk/vector_records.h"
+#include "plugins/shared/vector_records.h"
 
 namespace kvasir::dynamic {
 

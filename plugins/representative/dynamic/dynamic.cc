@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "plugins/representative/dynamic/attended_keys.h"
-#include "plugins/sdk/layers.h"
 #include "plugins/sdk/sequences.h"
 #include "plugins/sdk/state.h"
+#include "plugins/shared/layers.h"
 
 namespace {
 using namespace kvasir;

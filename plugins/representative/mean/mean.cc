@@ -3,7 +3,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <array>
 
-#include "plugins/sdk/vector_records.h"
+#include "plugins/shared/vector_records.h"
 
 namespace {
 using namespace kvasir;

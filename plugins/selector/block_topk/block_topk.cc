@@ -4,7 +4,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <array>
 
-#include "plugins/sdk/block_choice.h"
+#include "plugins/shared/block_choice.h"
 
 namespace {
 using namespace kvasir;

@@ -9,10 +9,10 @@
 #include <sstream>
 #include <vector>
 
-#include "plugins/sdk/layers.h"
 #include "plugins/sdk/plugin.h"
-#include "plugins/sdk/recent.h"
-#include "plugins/sdk/token_budget.h"
+#include "plugins/shared/layers.h"
+#include "plugins/shared/recent.h"
+#include "plugins/shared/token_budget.h"
 
 namespace {
 using namespace kvasir;

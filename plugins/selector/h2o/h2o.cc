@@ -5,10 +5,10 @@
 #include <cmath>
 #include <limits>
 
-#include "plugins/sdk/keep_best.h"
 #include "plugins/sdk/mass.h"
 #include "plugins/sdk/plugin.h"
-#include "plugins/sdk/token_budget.h"
+#include "plugins/shared/keep_best.h"
+#include "plugins/shared/token_budget.h"
 
 namespace {
 using namespace kvasir;

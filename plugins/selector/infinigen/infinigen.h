@@ -4,12 +4,12 @@
 #pragma once
 
 #include "plugins/sdk/host.h"
-#include "plugins/sdk/key_values.h"
 #include "plugins/sdk/plugin.h"
 #include "plugins/sdk/sequences.h"
 #include "plugins/selector/infinigen/options.h"
 #include "plugins/selector/infinigen/partial_index.h"
 #include "plugins/selector/infinigen/state.h"
+#include "plugins/shared/key_values.h"
 
 namespace kvasir::infinigen {
 

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
-#include "plugins/sdk/layers.h"
 #include "plugins/selector/infinigen/infinigen.h"
+#include "plugins/shared/layers.h"
 
 namespace kvasir::infinigen {
 namespace {

@@ -7,8 +7,8 @@
 #include <string>
 
 #include "kernels/topk.h"
-#include "plugins/sdk/layers.h"
-#include "plugins/sdk/pooling.h"
+#include "plugins/shared/layers.h"
+#include "plugins/shared/pooling.h"
 
 namespace kvasir::magicpig {
 

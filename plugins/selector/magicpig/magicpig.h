@@ -7,13 +7,13 @@
 #include <utility>
 #include <vector>
 
-#include "plugins/sdk/key_values.h"
 #include "plugins/sdk/plugin.h"
 #include "plugins/sdk/queries.h"
 #include "plugins/sdk/sequences.h"
 #include "plugins/selector/magicpig/hash.h"
 #include "plugins/selector/magicpig/options.h"
 #include "plugins/selector/magicpig/state.h"
+#include "plugins/shared/key_values.h"
 
 namespace kvasir::magicpig {
 

@@ -6,8 +6,8 @@
 #include <memory>
 #include <vector>
 
-#include "plugins/sdk/vote_sums.h"
 #include "plugins/selector/magicpig/tables.h"
+#include "plugins/shared/vote_sums.h"
 
 namespace kvasir::magicpig {
 

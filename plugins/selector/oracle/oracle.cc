@@ -4,10 +4,10 @@
 #include <array>
 #include <numeric>
 
-#include "plugins/sdk/best_first.h"
-#include "plugins/sdk/exact_mass.h"
 #include "plugins/sdk/queries.h"
-#include "plugins/sdk/unit_budget.h"
+#include "plugins/shared/best_first.h"
+#include "plugins/shared/exact_mass.h"
+#include "plugins/shared/unit_budget.h"
 
 namespace {
 using namespace kvasir;

@@ -9,11 +9,11 @@
 #include <string>
 #include <vector>
 
-#include "plugins/sdk/block_choice.h"
-#include "plugins/sdk/layers.h"
 #include "plugins/sdk/sequences.h"
-#include "plugins/sdk/token_budget.h"
-#include "plugins/sdk/vote_sums.h"
+#include "plugins/shared/block_choice.h"
+#include "plugins/shared/layers.h"
+#include "plugins/shared/token_budget.h"
+#include "plugins/shared/vote_sums.h"
 
 namespace {
 using namespace kvasir;

@@ -5,7 +5,7 @@
 #include <array>
 #include <cmath>
 
-#include "plugins/sdk/prompt_votes.h"
+#include "plugins/shared/prompt_votes.h"
 
 namespace {
 using namespace kvasir;

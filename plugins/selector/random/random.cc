@@ -3,8 +3,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <array>
 
-#include "plugins/sdk/keep_best.h"
-#include "plugins/sdk/unit_budget.h"
+#include "plugins/shared/keep_best.h"
+#include "plugins/shared/unit_budget.h"
 
 namespace {
 using namespace kvasir;

@@ -1,7 +1,7 @@
 // The last queries of the prompt decide which tokens before them stay.
 // Li et al. 2024, "SnapKV: LLM Knows What You are Looking for Before Generation", arXiv:2404.14469.
 // SPDX-License-Identifier: Apache-2.0
-#include "plugins/sdk/prompt_votes.h"
+#include "plugins/shared/prompt_votes.h"
 
 namespace {
 using namespace kvasir;

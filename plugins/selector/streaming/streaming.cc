@@ -5,8 +5,8 @@
 #include <array>
 
 #include "plugins/sdk/plugin.h"
-#include "plugins/sdk/recent.h"
-#include "plugins/sdk/token_budget.h"
+#include "plugins/shared/recent.h"
+#include "plugins/shared/token_budget.h"
 
 namespace {
 using namespace kvasir;

@@ -4,13 +4,13 @@
 #include <array>
 #include <vector>
 
-#include "plugins/sdk/keep_best.h"
-#include "plugins/sdk/layers.h"
 #include "plugins/sdk/mass.h"
 #include "plugins/sdk/plugin.h"
 #include "plugins/sdk/sequences.h"
 #include "plugins/sdk/state.h"
-#include "plugins/sdk/token_budget.h"
+#include "plugins/shared/keep_best.h"
+#include "plugins/shared/layers.h"
+#include "plugins/shared/token_budget.h"
 
 namespace {
 using namespace kvasir;

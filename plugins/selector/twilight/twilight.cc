@@ -9,11 +9,11 @@
 #include <numeric>
 #include <vector>
 
-#include "plugins/sdk/best_first.h"
-#include "plugins/sdk/key_values.h"
 #include "plugins/sdk/plugin.h"
 #include "plugins/sdk/queries.h"
-#include "plugins/sdk/softcap.h"
+#include "plugins/shared/best_first.h"
+#include "plugins/shared/key_values.h"
+#include "plugins/shared/softcap.h"
 
 namespace {
 using namespace kvasir;

@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "plugins/sdk/block_table.h"
-#include "plugins/sdk/kv_layout.h"
-#include "plugins/sdk/placement.h"
 #include "plugins/sdk/plugin.h"
+#include "plugins/shared/block_table.h"
+#include "plugins/shared/kv_layout.h"
+#include "plugins/shared/placement.h"
 #include "plugins/storage/dram/arena.h"
 
 namespace {

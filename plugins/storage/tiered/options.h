@@ -5,8 +5,8 @@
 #include <array>
 #include <cstdint>
 
-#include "plugins/sdk/kv_layout.h"
 #include "plugins/sdk/options.h"
+#include "plugins/shared/kv_layout.h"
 
 namespace kvasir::tiered {
 

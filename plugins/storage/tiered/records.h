@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "plugins/sdk/kv_layout.h"
+#include "plugins/shared/kv_layout.h"
 
 namespace kvasir::tiered {
 

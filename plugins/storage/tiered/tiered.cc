@@ -15,10 +15,10 @@
 #include <utility>
 #include <vector>
 
-#include "plugins/sdk/block_table.h"
-#include "plugins/sdk/kv_layout.h"
 #include "plugins/sdk/plugin.h"
 #include "plugins/sdk/tier_counters.h"
+#include "plugins/shared/block_table.h"
+#include "plugins/shared/kv_layout.h"
 #include "plugins/storage/tiered/block_file.h"
 #include "plugins/storage/tiered/block_memory.h"
 #include "plugins/storage/tiered/key_tokens.h"

@@ -1,6 +1,6 @@
 // Chat templates: recognition from Jinja as found in model files, exact texts, prefix property.
 // SPDX-License-Identifier: Apache-2.0
-#include "core/model/chat_template.h"
+#include "core/model/tokenizer/chat_template.h"
 
 #include <doctest/doctest.h>
 

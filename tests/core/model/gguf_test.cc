@@ -1,6 +1,6 @@
 // The GGUF reader and writer: round trip, every kind of damage, split models, real files.
 // SPDX-License-Identifier: Apache-2.0
-#include "core/model/gguf.h"
+#include "core/model/gguf/gguf.h"
 
 #include <doctest/doctest.h>
 

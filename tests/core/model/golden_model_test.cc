@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/model/model.h"
+#include "core/model/layers/model.h"
 #include "tests/support/dense_loop.h"
 #include "tests/support/npy.h"
 

@@ -31,7 +31,7 @@ def rows(items, per_line):
 print("// Blocks and their values by the PyPI package gguf; made by make_quant_golden.py.")
 print("// SPDX-License-Identifier: Apache-2.0")
 print("#pragma once\n\n#include <cstdint>\n#include <vector>\n")
-print('#include "core/model/gguf.h"\n')
+print('#include "core/model/gguf/gguf.h"\n')
 print("namespace kvasir::test {\n")
 print("struct QuantGolden {\n  GgmlType type;\n  std::vector<uint8_t> block;")
 print("  std::vector<float> values;\n};\n")

@@ -1,7 +1,7 @@
 // The model's pieces against the double-precision reference, batches against single tokens, memory
 // against its plan, refusals.
 // SPDX-License-Identifier: Apache-2.0
-#include "core/model/model.h"
+#include "core/model/layers/model.h"
 
 #include <doctest/doctest.h>
 
@@ -9,7 +9,7 @@
 #include <cmath>
 
 #include "core/error.h"
-#include "core/model/random_model.h"
+#include "core/model/synthetic/random_model.h"
 #include "core/platform/memory.h"
 #include "tests/core/model/reference_model.h"
 #include "tests/support/dense_loop.h"

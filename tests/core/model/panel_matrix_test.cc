@@ -1,7 +1,7 @@
 // Products over panels: every choice between our kernel and oneDNN gives each row the same bits,
 // whatever the number of rows; near sums in double.
 // SPDX-License-Identifier: Apache-2.0
-#include "core/model/panel_matrix.h"
+#include "core/model/layers/panel_matrix.h"
 
 #include <doctest/doctest.h>
 
@@ -9,8 +9,8 @@
 #include <cmath>
 #include <random>
 
-#include "core/model/float16.h"
-#include "core/model/onednn.h"
+#include "core/model/gguf/float16.h"
+#include "core/model/layers/onednn.h"
 #include "tests/support/effort.h"
 
 namespace {

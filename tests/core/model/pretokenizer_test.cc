@@ -1,6 +1,6 @@
 // Pre-tokenizer expressions: expected cuts, an oracle for ASCII written with plain loops, cost.
 // SPDX-License-Identifier: Apache-2.0
-#include "core/model/pretokenizer.h"
+#include "core/model/tokenizer/pretokenizer.h"
 
 #include <doctest/doctest.h>
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/model/gguf.h"
+#include "core/model/gguf/gguf.h"
 
 namespace kvasir::test {
 

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "core/error.h"
-#include "core/model/float16.h"
-#include "core/model/gguf.h"
+#include "core/model/gguf/float16.h"
+#include "core/model/gguf/gguf.h"
 #include "tests/core/model/quant_golden.h"
 #include "tests/support/data.h"
 

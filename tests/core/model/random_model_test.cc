@@ -1,7 +1,7 @@
 // Random models: published sizes, a file the reader takes apart again, a tokenizer that hangs
 // together, values with the promised spread.
 // SPDX-License-Identifier: Apache-2.0
-#include "core/model/random_model.h"
+#include "core/model/synthetic/random_model.h"
 
 #include <doctest/doctest.h>
 

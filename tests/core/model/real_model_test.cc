@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "core/model/model.h"
+#include "core/model/layers/model.h"
 #include "tests/support/data.h"
 #include "tests/support/dense_loop.h"
 #include "tests/support/effort.h"

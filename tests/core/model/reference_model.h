@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "core/model/gguf.h"
+#include "core/model/gguf/gguf.h"
 
 namespace kvasir::test {
 

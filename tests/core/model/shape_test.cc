@@ -4,8 +4,8 @@
 
 #include <map>
 
-#include "core/model/model.h"
-#include "core/model/tensor_list.h"
+#include "core/model/layers/model.h"
+#include "core/model/layers/tensor_list.h"
 #include "tests/support/error_of.h"
 #include "tests/support/temp_dir.h"
 

@@ -1,7 +1,7 @@
 // Tokenizers over vocabularies made here: the merge procedures as the papers tell them are the
 // oracle; and what is wrong in a file is refused.
 // SPDX-License-Identifier: Apache-2.0
-#include "core/model/tokenizer.h"
+#include "core/model/tokenizer/tokenizer.h"
 
 #include <doctest/doctest.h>
 

@@ -10,7 +10,7 @@
 #include <random>
 #include <sstream>
 
-#include "core/model/tokenizer.h"
+#include "core/model/tokenizer/tokenizer.h"
 #include "tests/support/data.h"
 
 using namespace kvasir;

@@ -4,7 +4,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <utility>
 
-#include "core/model/model.h"
+#include "core/model/layers/model.h"
 #include "tests/core/runtime/support.h"
 #include "tests/support/effort.h"
 

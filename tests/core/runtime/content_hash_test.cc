@@ -1,7 +1,7 @@
 // Blocks are named by what made their content: equal prefixes meet in storage, and nothing else
 // does.
 // SPDX-License-Identifier: Apache-2.0
-#include "core/runtime/content_hash.h"
+#include "core/runtime/sequence/content_hash.h"
 
 #include <set>
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "core/model/prescribed_model.h"
+#include "core/model/synthetic/prescribed_model.h"
 #include "tests/core/runtime/support.h"
 #include "tests/plugins/selector/prescribed_run.h"
 #include "tests/support/effort.h"

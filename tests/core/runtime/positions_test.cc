@@ -3,7 +3,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 
-#include "core/model/prescribed_model.h"
+#include "core/model/synthetic/prescribed_model.h"
 #include "tests/core/runtime/support.h"
 #include "tests/support/error_of.h"
 

@@ -1,7 +1,7 @@
 // Slabs: records of a fork stay its own, what was cut reads as new, open records go with their
 // page.
 // SPDX-License-Identifier: Apache-2.0
-#include "core/runtime/slab.h"
+#include "core/runtime/sequence/slab.h"
 
 #include <doctest/doctest.h>
 

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <map>
 
-#include "core/model/prescribed_model.h"
-#include "core/runtime/element_type.h"
+#include "core/model/synthetic/prescribed_model.h"
+#include "core/runtime/blocks/element_type.h"
 #include "kernels/convert.h"
 #include "tests/core/runtime/support.h"
 #include "tests/plugins/selector/prescribed_run.h"

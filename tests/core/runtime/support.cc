@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <numeric>
 
-#include "core/model/random_model.h"
+#include "core/model/synthetic/random_model.h"
 #include "tests/plugins/fakes/probe.h"
 #include "tests/support/temp_dir.h"
 

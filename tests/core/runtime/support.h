@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "core/model/gguf.h"
-#include "core/model/model.h"
+#include "core/model/gguf/gguf.h"
+#include "core/model/layers/model.h"
 #include "core/plugin/pipeline.h"
 #include "core/plugin/registry.h"
 #include "core/runtime/engine.h"

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <deque>
 
-#include "core/model/model.h"
+#include "core/model/layers/model.h"
 #include "core/runtime/plan.h"
 #include "tests/core/serving/asked.h"
 #include "tests/support/error_of.h"

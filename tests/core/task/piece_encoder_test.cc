@@ -4,7 +4,7 @@
 
 #include <doctest/doctest.h>
 
-#include "core/model/random_model.h"
+#include "core/model/synthetic/random_model.h"
 #include "core/task/task.h"
 #include "tests/core/task/vocabularies.h"
 #include "tests/support/data.h"

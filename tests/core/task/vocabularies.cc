@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/core/task/vocabularies.h"
 
-#include "core/model/random_model.h"
+#include "core/model/synthetic/random_model.h"
 #include "tests/support/data.h"
 #include "tests/support/temp_dir.h"
 

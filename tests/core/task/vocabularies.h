@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "core/model/tokenizer.h"
+#include "core/model/tokenizer/tokenizer.h"
 
 namespace kvasir::test {
 

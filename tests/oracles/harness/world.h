@@ -7,7 +7,7 @@
 #include <map>
 #include <memory>
 
-#include "core/model/prescribed_model.h"
+#include "core/model/synthetic/prescribed_model.h"
 #include "tests/oracles/primitives.h"
 
 namespace kvasir::oracle {

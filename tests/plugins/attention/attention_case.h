@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "kernels/convert.h"
-#include "plugins/sdk/element_type.h"
 #include "plugins/sdk/view.h"
+#include "plugins/shared/element_type.h"
 #include "tests/support/plugin_instance.h"
 #include "tests/support/step_data.h"
 

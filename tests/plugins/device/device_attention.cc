@@ -1,7 +1,7 @@
 // Attention on the test device: the arithmetic is that of `inner`, everything it reads and writes
 // lies on the device.
 // SPDX-License-Identifier: Apache-2.0
-#include "plugins/sdk/element_type.h"
+#include "plugins/shared/element_type.h"
 #include "tests/plugins/device/device_memory.h"
 #include "tests/plugins/device/inner_plugin.h"
 #include "tests/plugins/fakes/fake.h"

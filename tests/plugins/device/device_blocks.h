@@ -6,7 +6,7 @@
 #include <map>
 
 #include "kernels/convert.h"
-#include "plugins/sdk/element_type.h"
+#include "plugins/shared/element_type.h"
 #include "tests/plugins/device/device_memory.h"
 #include "tests/plugins/fakes/fake.h"
 

@@ -1,7 +1,7 @@
 // Summaries on the test device: records, queries and scores lie there, the arithmetic is that of
 // `inner`.
 // SPDX-License-Identifier: Apache-2.0
-#include "plugins/sdk/element_type.h"
+#include "plugins/shared/element_type.h"
 #include "tests/plugins/device/device_memory.h"
 #include "tests/plugins/device/inner_plugin.h"
 #include "tests/plugins/fakes/fake.h"

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <map>
 
-#include "plugins/sdk/vector_records.h"
+#include "plugins/shared/vector_records.h"
 #include "tests/plugins/fakes/fake.h"
 #include "tests/plugins/fakes/inner_backend.h"
 #include "tests/plugins/fakes/recording.h"

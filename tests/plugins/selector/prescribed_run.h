@@ -7,7 +7,7 @@
 #include <functional>
 #include <numeric>
 
-#include "core/model/prescribed_model.h"
+#include "core/model/synthetic/prescribed_model.h"
 #include "tests/core/runtime/support.h"
 
 namespace kvasir::test {

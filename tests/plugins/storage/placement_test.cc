@@ -1,6 +1,6 @@
 // Which memory node a kv head belongs on, and that kvasir.dram puts it there.
 // SPDX-License-Identifier: Apache-2.0
-#include "plugins/sdk/placement.h"
+#include "plugins/shared/placement.h"
 
 #include <numa.h>
 #include <numaif.h>

@@ -5,9 +5,9 @@
 
 #include <algorithm>
 
-#include "plugins/sdk/exact_mass.h"
 #include "plugins/sdk/mass.h"
 #include "plugins/sdk/queries.h"
+#include "plugins/shared/exact_mass.h"
 #include "tests/plugins/fakes/fake.h"
 
 namespace {

@@ -1,0 +1,195 @@
+// GgufWriter: metadata, tensor directory, then the data of one tensor after the other.
+// SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+
+#include "core/error.h"
+#include "core/model/gguf/gguf.h"
+#include "core/model/gguf/gguf_format.h"
+
+namespace kvasir {
+namespace {
+
+using gguf::ValueType;
+
+// Collects the head of the file; all of it fits memory (the vocabulary is the largest part).
+class HeadBuffer {
+ public:
+  template <class T>
+  void number(T value) {
+    bytes_.append(reinterpret_cast<const char*>(&value), sizeof value);
+  }
+  void text(std::string_view value) {
+    number(uint64_t{value.size()});
+    bytes_ += value;
+  }
+  void raw(std::string_view bytes) { bytes_ += bytes; }
+  void type(ValueType value) { number(static_cast<uint32_t>(value)); }
+  void pad_to(uint64_t alignment) {
+    bytes_.resize((bytes_.size() + alignment - 1) / alignment * alignment);
+  }
+  const std::string& bytes() const { return bytes_; }
+
+ private:
+  std::string bytes_;
+};
+
+template <class T>
+constexpr ValueType value_type() {
+  if constexpr (std::is_same_v<T, bool>) return ValueType::kBool;
+  if constexpr (std::is_same_v<T, uint32_t>) return ValueType::kU32;
+  if constexpr (std::is_same_v<T, int32_t>) return ValueType::kI32;
+  if constexpr (std::is_same_v<T, uint64_t>) return ValueType::kU64;
+  if constexpr (std::is_same_v<T, float>) return ValueType::kF32;
+  if constexpr (std::is_same_v<T, std::string>) return ValueType::kString;
+}
+
+template <class T>
+void put(HeadBuffer& out, const T& value) {
+  if constexpr (std::is_same_v<T, std::string>) {
+    out.text(value);
+  } else if constexpr (std::is_same_v<T, bool>) {
+    out.number(static_cast<uint8_t>(value));
+  } else {
+    out.number(value);
+  }
+}
+
+template <class T>
+void put_value(HeadBuffer& out, const T& value) {
+  out.type(value_type<T>());
+  put(out, value);
+}
+
+template <class T>
+void put_value(HeadBuffer& out, const std::vector<T>& values) {
+  out.type(ValueType::kArray);
+  out.type(value_type<T>());
+  out.number(uint64_t{values.size()});
+  for (const T& value : values) put(out, value);
+}
+
+void put_value(HeadBuffer& out, const GgufRaw& value) {
+  out.number(value.type);
+  out.raw(value.bytes);
+}
+
+// The file under its temporary name; removed again unless commit() was reached.
+class TemporaryFile {
+ public:
+  explicit TemporaryFile(const std::string& path)
+      : path_(path), temporary_(path + ".part-" + std::to_string(::getpid())) {
+    fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (fd_ < 0) fail("cannot be created");
+  }
+  TemporaryFile(const TemporaryFile&) = delete;
+  TemporaryFile& operator=(const TemporaryFile&) = delete;
+  ~TemporaryFile() {
+    if (fd_ >= 0) ::close(fd_);
+    if (!committed_) ::unlink(temporary_.c_str());
+  }
+  void write(const void* data, size_t n) {
+    const char* at = static_cast<const char*>(data);
+    while (n > 0) {
+      const ssize_t done = ::write(fd_, at, n);
+      if (done < 0 && errno == EINTR) continue;
+      if (done < 0) fail("cannot be written");
+      at += done;
+      n -= static_cast<size_t>(done);
+    }
+  }
+  void commit() {
+    const int closed = ::close(fd_);
+    fd_ = -1;
+    if (closed != 0) fail("cannot be written");
+    if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail("cannot be renamed into place");
+    committed_ = true;
+  }
+
+ private:
+  [[noreturn]] void fail(const std::string& what) const {
+    const int error = errno;
+    throw Error(error == ENOSPC ? ErrorKind::kResource : ErrorKind::kInput,
+                path_ + ": " + what + ": " + std::strerror(error) +
+                    (error == ENOSPC ? "; free space or choose another folder"
+                                     : "; check that the folder exists and may be written to"));
+  }
+
+  std::string path_, temporary_;
+  int fd_ = -1;
+  bool committed_ = false;
+};
+
+uint64_t tensor_bytes(GgmlType type, const std::vector<uint64_t>& shape) {
+  uint64_t n = 1;
+  for (const uint64_t dim : shape) n *= dim;
+  return n / block_elements(type) * block_bytes(type);
+}
+
+uint64_t padded(uint64_t n) {
+  return (n + gguf::kDefaultAlignment - 1) / gguf::kDefaultAlignment * gguf::kDefaultAlignment;
+}
+
+}  // namespace
+
+void GgufWriter::set(const std::string& key, Value value) {
+  for (auto& [existing, old] : metadata_) {
+    if (existing != key) continue;
+    old = std::move(value);
+    return;
+  }
+  metadata_.emplace_back(key, std::move(value));
+}
+
+void GgufWriter::add_tensor(const std::string& name, GgmlType type, std::vector<uint64_t> shape) {
+  const bool sized = block_elements(type) > 0 && !shape.empty() && shape.size() <= 4 &&
+                     shape[0] % block_elements(type) == 0;
+  if (!sized)
+    throw Error(ErrorKind::kInternal,
+                "tensor " + gguf::in_quotes(name) + " cannot be written as " + kvasir::name(type) +
+                    ": its first dimension must be a multiple of the type's block");
+  tensors_.push_back({name, type, std::move(shape)});
+}
+
+void GgufWriter::write(const std::string& path, const Fill& fill) const {
+  HeadBuffer head;
+  head.number(gguf::kMagic);
+  head.number(uint32_t{3});
+  head.number(uint64_t{tensors_.size()});
+  head.number(uint64_t{metadata_.size()});
+  for (const auto& [key, value] : metadata_) {
+    head.text(key);
+    std::visit([&](const auto& v) { put_value(head, v); }, value);
+  }
+  uint64_t offset = 0;
+  uint64_t largest = 0;
+  for (const Entry& tensor : tensors_) {
+    head.text(tensor.name);
+    head.number(static_cast<uint32_t>(tensor.shape.size()));
+    for (const uint64_t dim : tensor.shape) head.number(dim);
+    head.number(static_cast<uint32_t>(tensor.type));
+    head.number(offset);
+    const uint64_t n = padded(tensor_bytes(tensor.type, tensor.shape));
+    offset += n;
+    largest = std::max(largest, n);
+  }
+  if (!tensors_.empty()) head.pad_to(gguf::kDefaultAlignment);
+
+  TemporaryFile out(path);
+  out.write(head.bytes().data(), head.bytes().size());
+  std::vector<std::byte> buffer(largest);
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    const uint64_t n = tensor_bytes(tensors_[i].type, tensors_[i].shape);
+    std::fill(buffer.data() + n, buffer.data() + padded(n), std::byte{0});
+    fill(i, {buffer.data(), n});
+    out.write(buffer.data(), padded(n));
+  }
+  out.commit();
+}
+
+}  // namespace kvasir

@@ -1,0 +1,308 @@
+// The transformer's pieces over weights loaded from a GGUF.
+// SPDX-License-Identifier: Apache-2.0
+#include "core/model/layers/model.h"
+
+#include <algorithm>
+#include <array>
+
+#include "core/error.h"
+#include "core/model/layers/onednn.h"
+#include "core/model/layers/panel_matrix.h"
+#include "core/model/layers/tensor_list.h"
+#include "kernels/row_ops.h"
+
+namespace kvasir {
+namespace {
+
+struct Layer {
+  PanelMatrix q, k, v, o, gate, up, down;
+  const float *attn_norm = nullptr, *ffn_norm = nullptr;
+  const float *q_bias = nullptr, *k_bias = nullptr, *v_bias = nullptr;  // or null
+  const float *q_norm = nullptr, *k_norm = nullptr;                     // or null
+};
+
+struct Weights {
+  std::vector<Layer> layers;
+  const float* output_norm = nullptr;
+  PanelMatrix head;
+};
+
+// Lays the weights out in one block of memory. Run twice with the same steps: without memory to
+// count the bytes, then with memory to fill it.
+class WeightLoader {
+ public:
+  // file may be null to count bytes only.
+  WeightLoader(const GgufFile* file, const ModelShape& shape, Compute compute)
+      : file_(file), shape_(shape), compute_(compute) {}
+  Weights lay_out(std::byte* memory, ThreadPool* pool);
+  uint64_t n_bytes() const { return used_; }
+
+ private:
+  std::byte* take(uint64_t bytes) {
+    std::byte* at = memory_ ? memory_ + used_ : nullptr;
+    used_ += (bytes + 63) / 64 * 64;
+    return at;
+  }
+  PanelMatrix matrix(const std::string& name, uint64_t n_in, uint64_t n_out);
+  const float* vector(const std::string& name, uint64_t n);
+  Layer layer(uint32_t index);
+
+  const GgufFile* file_;
+  const ModelShape& shape_;
+  Compute compute_;
+  std::byte* memory_ = nullptr;
+  ThreadPool* pool_ = nullptr;
+  uint64_t used_ = 0;
+};
+
+PanelMatrix WeightLoader::matrix(const std::string& name, uint64_t n_in, uint64_t n_out) {
+  PanelMatrix m{compute_, static_cast<uint32_t>(n_in), static_cast<uint32_t>(n_out)};
+  m.data = take(m.n_bytes());
+  if (!memory_) return m;
+  const GgufTensor& tensor = file_->tensor(name);
+  load_panels(tensor, m, *pool_, *file_);
+  file_->release_pages(tensor.data, tensor.n_bytes);
+  return m;
+}
+
+const float* WeightLoader::vector(const std::string& name, uint64_t n) {
+  auto* data = reinterpret_cast<float*>(take(n * sizeof(float)));
+  if (!memory_) return data;
+  const GgufTensor& tensor = file_->tensor(name);
+  if (n % block_elements(tensor.type) != 0) {
+    throw input_error(file_->path() + ": tensor '" + name + "' cannot be of type " +
+                      kvasir::name(tensor.type));
+  }
+  dequantize(tensor.type, tensor.data, data, n);
+  return data;
+}
+
+Layer WeightLoader::layer(uint32_t index) {
+  const ModelShape& s = shape_;
+  const std::string blk = "blk." + std::to_string(index) + ".";
+  const uint64_t q = uint64_t{s.n_q_heads} * s.head_dim;
+  const uint64_t k = uint64_t{s.n_kv_heads} * s.head_dim;
+  const uint64_t v = uint64_t{s.n_kv_heads} * s.v_head_dim;
+  Layer l;
+  l.attn_norm = vector(blk + "attn_norm.weight", s.d_model);
+  l.q = matrix(blk + "attn_q.weight", s.d_model, q);
+  l.k = matrix(blk + "attn_k.weight", s.d_model, k);
+  l.v = matrix(blk + "attn_v.weight", s.d_model, v);
+  if (s.qkv_bias) {
+    l.q_bias = vector(blk + "attn_q.bias", q);
+    l.k_bias = vector(blk + "attn_k.bias", k);
+    l.v_bias = vector(blk + "attn_v.bias", v);
+  }
+  if (s.qk_norm) {
+    l.q_norm = vector(blk + "attn_q_norm.weight", s.head_dim);
+    l.k_norm = vector(blk + "attn_k_norm.weight", s.head_dim);
+  }
+  l.o = matrix(blk + "attn_output.weight", uint64_t{s.n_q_heads} * s.v_head_dim, s.d_model);
+  l.ffn_norm = vector(blk + "ffn_norm.weight", s.d_model);
+  l.gate = matrix(blk + "ffn_gate.weight", s.d_model, s.d_ff);
+  l.up = matrix(blk + "ffn_up.weight", s.d_model, s.d_ff);
+  l.down = matrix(blk + "ffn_down.weight", s.d_ff, s.d_model);
+  return l;
+}
+
+Weights WeightLoader::lay_out(std::byte* memory, ThreadPool* pool) {
+  memory_ = memory;
+  pool_ = pool;
+  used_ = 0;
+  Weights w;
+  for (uint32_t i = 0; i < shape_.n_layers; ++i) w.layers.push_back(layer(i));
+  w.output_norm = vector("output_norm.weight", shape_.d_model);
+  w.head = matrix(shape_.tied_embeddings ? "token_embd.weight" : "output.weight", shape_.d_model,
+                  shape_.vocab_size);
+  return w;
+}
+
+// Activations that live inside one call: the normalised input, gate and up of the FFN.
+struct Scratch {
+  uint64_t norm_floats, ffn_floats;
+  std::vector<uint32_t> widths;  // of inputs of products
+  Scratch(const ModelShape& s, uint32_t max_rows)
+      : norm_floats(uint64_t{max_rows} * s.d_model),
+        ffn_floats(uint64_t{max_rows} * s.d_ff),
+        widths{s.d_model, s.d_ff, s.n_q_heads * s.v_head_dim} {}
+  uint64_t n_bytes() const { return (norm_floats + 2 * ffn_floats) * sizeof(float); }
+  PanelProducts::Options products(const Model::Options& options) const {
+    return {options.compute, options.deterministic, options.max_batch_tokens, widths};
+  }
+};
+
+constexpr uint64_t kEmbeddedBeforeRelease = 256;
+
+class GgufModel final : public Model {
+ public:
+  GgufModel(const GgufFile& file, const ModelShape& shape, ThreadPool& pool,
+            const Options& options);
+
+  const ModelShape& shape() const override { return shape_; }
+  const RopeTable& rope() const override { return rope_; }
+  void embed(std::span<const int32_t> ids, float* h) const override;
+  void attn_norm(uint32_t layer, const float* h, uint32_t n, float* x) const override;
+  void project_qkv(uint32_t layer, const float* x, uint32_t n, float* q, float* k,
+                   float* v) const override;
+  void attn_output(uint32_t layer, const float* o, uint32_t n, float* h) const override;
+  void ffn(uint32_t layer, float* h, uint32_t n) const override;
+  void logits(const float* h, uint32_t n, float* out) const override;
+  bool rows_are_independent() const override { return rows_are_independent_; }
+  uint64_t weight_bytes() const override { return weights_memory_.size(); }
+  uint64_t weight_bytes_per_token() const override { return bytes_per_token_; }
+
+ private:
+  void check_rows(uint32_t n) const;
+  void norm_rows(const float* x, const float* weight, uint64_t n, uint32_t width, float* y) const;
+
+  ModelShape shape_;
+  ThreadPool& pool_;
+  RopeTable rope_;
+  const GgufFile& file_;
+  const GgufTensor& embedding_;
+  mutable uint64_t embedded_ = 0;  // rows since their pages were given back
+  Region weights_memory_, scratch_memory_;
+  Weights weights_;
+  uint64_t bytes_per_token_ = 0;
+  bool rows_are_independent_;
+  uint32_t max_rows_;
+  float *norm_ = nullptr, *gate_ = nullptr, *up_ = nullptr;  // inside scratch_memory_
+  std::unique_ptr<PanelProducts> products_;
+};
+
+GgufModel::GgufModel(const GgufFile& file, const ModelShape& shape, ThreadPool& pool,
+                     const Options& options)
+    : shape_(shape),
+      pool_(pool),
+      rope_(shape.rope, shape.max_context),
+      file_(file),
+      embedding_(file.tensor("token_embd.weight")),
+      rows_are_independent_(options.compute == Compute::kF32 || options.deterministic),
+      max_rows_(options.max_batch_tokens) {
+  const Scratch scratch(shape_, options.max_batch_tokens);
+  WeightLoader loader(&file, shape_, options.compute);
+  loader.lay_out(nullptr, nullptr);
+  weights_memory_ = Region(loader.n_bytes());
+  scratch_memory_ = Region(scratch.n_bytes());
+  weights_ = loader.lay_out(weights_memory_.data(), &pool_);
+  norm_ = scratch_memory_.as<float>().data();
+  gate_ = norm_ + scratch.norm_floats;
+  up_ = gate_ + scratch.ffn_floats;
+  products_ = std::make_unique<PanelProducts>(pool_, scratch.products(options));
+  // Every weight once, and one row of the embedding.
+  bytes_per_token_ = loader.n_bytes() + embedding_.n_bytes / shape_.vocab_size;
+}
+
+void GgufModel::embed(std::span<const int32_t> ids, float* h) const {
+  const uint64_t row_bytes = embedding_.n_bytes / shape_.vocab_size;
+  for (const int32_t id : ids) {
+    if (id < 0 || static_cast<uint32_t>(id) >= shape_.vocab_size) {
+      throw Error(ErrorKind::kInput, "token id " + std::to_string(id) +
+                                         " is outside the vocabulary of " +
+                                         std::to_string(shape_.vocab_size) + " tokens");
+    }
+  }
+  const auto rows = [&](uint64_t begin, uint64_t end, uint32_t) {
+    for (uint64_t i = begin; i < end; ++i) {
+      dequantize(embedding_.type, embedding_.data + static_cast<uint64_t>(ids[i]) * row_bytes,
+                 h + i * shape_.d_model, shape_.d_model);
+    }
+  };
+  if (ids.size() < 8)
+    rows(0, ids.size(), 0);
+  else
+    pool_.parallel_for(ids.size(), 0, rows);
+  // The kernel maps 16 pages around each row: without this a long prompt makes the table resident.
+  embedded_ += ids.size();
+  if (embedded_ < kEmbeddedBeforeRelease) return;
+  embedded_ = 0;
+  file_.release_pages(embedding_.data, embedding_.n_bytes);
+}
+
+// Before anything is written to scratch memory.
+void GgufModel::check_rows(uint32_t n) const {
+  if (n <= max_rows_) return;
+  throw Error(ErrorKind::kInternal, "a step of " + std::to_string(n) +
+                                        " tokens, but the model was loaded for at most " +
+                                        std::to_string(max_rows_));
+}
+
+// Starting the pool costs more than normalising a few rows.
+void GgufModel::norm_rows(const float* x, const float* weight, uint64_t n, uint32_t width,
+                          float* y) const {
+  const auto rows = [&](uint64_t begin, uint64_t end, uint32_t) {
+    for (uint64_t i = begin; i < end; ++i) {
+      kernels::rms_norm(x + i * width, weight, width, shape_.norm_eps, y + i * width);
+    }
+  };
+  if (n * width < 65536) return rows(0, n, 0);
+  pool_.parallel_for(n, 0, rows);
+}
+
+void GgufModel::attn_norm(uint32_t layer, const float* h, uint32_t n, float* x) const {
+  norm_rows(h, weights_.layers[layer].attn_norm, n, shape_.d_model, x);
+}
+
+void GgufModel::project_qkv(uint32_t layer, const float* x, uint32_t n, float* q, float* k,
+                            float* v) const {
+  check_rows(n);
+  const Layer& l = weights_.layers[layer];
+  std::array<PanelProducts::Product, 3> list;
+  size_t count = 0;
+  if (q) list[count++] = {&l.q, q, l.q_bias};
+  if (k) list[count++] = {&l.k, k, l.k_bias};
+  if (v) list[count++] = {&l.v, v, l.v_bias};
+  products_->multiply(x, n, std::span(list.data(), count));
+  if (l.q_norm && q) norm_rows(q, l.q_norm, uint64_t{n} * shape_.n_q_heads, shape_.head_dim, q);
+  if (l.k_norm && k) norm_rows(k, l.k_norm, uint64_t{n} * shape_.n_kv_heads, shape_.head_dim, k);
+}
+
+void GgufModel::attn_output(uint32_t layer, const float* o, uint32_t n, float* h) const {
+  check_rows(n);
+  const PanelProducts::Product product{&weights_.layers[layer].o, h, nullptr, true};
+  products_->multiply(o, n, {&product, 1});
+}
+
+void GgufModel::ffn(uint32_t layer, float* h, uint32_t n) const {
+  check_rows(n);
+  const Layer& l = weights_.layers[layer];
+  norm_rows(h, l.ffn_norm, n, shape_.d_model, norm_);
+  products_->multiply_swiglu(norm_, n, l.gate, l.up, gate_, up_);
+  const PanelProducts::Product product{&l.down, h, nullptr, true};
+  products_->multiply(gate_, n, {&product, 1});
+}
+
+void GgufModel::logits(const float* h, uint32_t n, float* out) const {
+  check_rows(n);
+  norm_rows(h, weights_.output_norm, n, shape_.d_model, norm_);
+  const PanelProducts::Product product{&weights_.head, out};
+  products_->multiply(norm_, n, {&product, 1});
+}
+
+}  // namespace
+
+bool compute_supported(Compute compute) {
+  return compute == Compute::kF32 || OneDnnProducts::supported(compute);
+}
+
+std::unique_ptr<Model> Model::load(const GgufFile& file, ThreadPool& pool, const Options& options) {
+  if (!compute_supported(options.compute)) {
+    throw Error(ErrorKind::kResource,
+                "bf16 matrix products need a CPU with AVX-512 BF16 or AMX; use compute = \"f32\"");
+  }
+  return std::make_unique<GgufModel>(file, read_shape(file), pool, options);
+}
+
+Model::Memory Model::plan_memory(const GgufFile& file, const Options& options) {
+  return plan_memory(read_shape(file), options);
+}
+
+Model::Memory Model::plan_memory(const ModelShape& shape, const Options& options) {
+  const Scratch scratch(shape, options.max_batch_tokens);
+  WeightLoader loader(nullptr, shape, options.compute);
+  loader.lay_out(nullptr, nullptr);
+  return {loader.n_bytes(),
+          scratch.n_bytes() + PanelProducts::scratch_bytes(scratch.products(options))};
+}
+
+}  // namespace kvasir

@@ -1,0 +1,307 @@
+// Weights into panels, and the choice between our kernel (few rows) and oneDNN (many).
+// SPDX-License-Identifier: Apache-2.0
+#include "core/model/layers/panel_matrix.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <set>
+
+#include "core/error.h"
+#include "core/model/gguf/float16.h"
+#include "core/model/layers/onednn.h"
+#include "kernels/convert.h"
+#include "kernels/panel_product.h"
+#include "kernels/row_ops.h"
+
+namespace kvasir {
+namespace {
+
+// Up to this many rows our kernel is the faster one: it reads at the speed of memory, while oneDNN
+// wastes most of a tile. In bf16, 5 rows: 29 ms against 38; in f32, 8 rows: 61 against 81.
+constexpr uint32_t kFewRowsF32 = 8, kFewRowsBf16 = 4;
+constexpr uint32_t kPanel = kernels::kPanelWidth;
+// Rows of a task of a large product: x stays in the L2 cache. Our kernel does not pack x.
+constexpr uint32_t kRowBlock = 256, kOwnRowBlock = 64;
+
+size_t element_size(Compute type) { return type == Compute::kBF16 ? 2 : 4; }
+
+// Inputs [begin, begin + n) of 64 rows into a panel.
+void store_chunk(const float* rows, size_t stride, size_t begin, size_t n, float* panel) {
+  for (size_t k = 0; k < n; ++k) {
+    for (size_t j = 0; j < kPanel; ++j) panel[(begin + k) * kPanel + j] = rows[j * stride + k];
+  }
+}
+
+void store_chunk(const float* rows, size_t stride, size_t begin, size_t n, uint16_t* panel) {
+  for (size_t k = 0; k < n; ++k) {
+    uint16_t* to = panel + (begin + k) / 2 * 2 * kPanel + (begin + k) % 2;
+    for (size_t j = 0; j < kPanel; ++j) to[2 * j] = f32_to_bf16(rows[j * stride + k]);
+  }
+}
+
+void load_panel(const GgufTensor& tensor, const PanelMatrix& m, uint32_t panel) {
+  constexpr size_t kChunk = 256;   // a multiple of every quantisation block
+  constexpr size_t kStride = 272;  // not a power of two: 64 rows must not share a cache set
+  std::array<float, kPanel * kStride> rows{};
+  const size_t block = block_elements(tensor.type);
+  const size_t row_bytes = m.n_in / block * block_bytes(tensor.type);
+  const std::byte* from = tensor.data + size_t{panel} * kPanel * row_bytes;
+  std::byte* to = m.data + panel * m.panel_bytes();
+  for (size_t begin = 0; begin < m.n_in; begin += kChunk) {
+    const size_t n = std::min(kChunk, m.n_in - begin);
+    for (uint32_t j = 0; j < m.panel_cols(panel); ++j) {
+      dequantize(tensor.type, from + j * row_bytes + begin / block * block_bytes(tensor.type),
+                 rows.data() + j * kStride, n);
+    }
+    if (m.type == Compute::kBF16) {
+      store_chunk(rows.data(), kStride, begin, n, reinterpret_cast<uint16_t*>(to));
+    } else {
+      store_chunk(rows.data(), kStride, begin, n, reinterpret_cast<float*>(to));
+    }
+  }
+}
+
+// y = x w (+ y) by our kernel; x f32, in bf16 of bf16 values.
+void own_product(Compute type, const PanelShape& s, const float* x, const std::byte* w, float* y) {
+  constexpr uint32_t kRows = kernels::kPanelProductRows;
+  const auto element =
+      type == Compute::kBF16 ? kernels::ElementType::kBF16 : kernels::ElementType::kF32;
+  for (uint32_t r = 0; r < s.n; r += kRows) {
+    kernels::panel_product(element, x + size_t{r} * s.n_in, s.n_in, std::min(kRows, s.n - r), w,
+                           s.n_in, chain_inputs(s.n_in), s.cols, s.accumulate,
+                           y + size_t{r} * s.y_stride, s.y_stride);
+  }
+}
+
+// Values of both signs and of magnitudes from 2^-9 to 1, in bf16 rounded to it.
+float sample(std::minstd_rand& random, Compute type) {
+  const auto bits = static_cast<uint32_t>(random());
+  const float value = std::ldexp(static_cast<float>(bits % 65536) / 32768.0f - 1.0f,
+                                 -static_cast<int>(bits / 65536 % 9));
+  return type == Compute::kBF16 ? bf16_to_f32(f32_to_bf16(value)) : value;
+}
+
+// Whether oneDNN's product of one panel gives the bits of ours, and those of its own for another
+// number of rows. What could differ is the order of a sum: it shows in nearly every output.
+struct Comparison {
+  bool same_as_own = true, same_for_all_rows = true;
+};
+
+Comparison compare_products(Compute type, OneDnnProducts& onednn, uint32_t n_in) {
+  constexpr uint32_t kDistinct = 24;  // of the rows, repeated
+  constexpr uint32_t kRowCounts[] = {1, 2, 5, 9, 16, 33, 64, kRowBlock};
+  std::minstd_rand random(n_in);
+  const size_t padded = (size_t{n_in} + kPanelInputs - 1) / kPanelInputs * kPanelInputs;
+  std::vector<float> w(padded * kPanel), x(size_t{kRowBlock} * n_in);
+  std::vector<uint16_t> w_bf16, x_bf16;
+  for (size_t i = 0; i < size_t{n_in} * kPanel; ++i) w[i] = sample(random, type);
+  for (size_t i = 0; i < x.size(); ++i)
+    x[i] = i < size_t{kDistinct} * n_in ? sample(random, type) : x[i - size_t{kDistinct} * n_in];
+  const void *weights = w.data(), *rows = x.data();
+  if (type == Compute::kBF16) {
+    w_bf16.resize(w.size());
+    for (size_t i = 0; i < w.size(); ++i) {
+      const size_t k = i / kPanel, j = i % kPanel;
+      w_bf16[(k / 2 * kPanel + j) * 2 + k % 2] = f32_to_bf16(w[i]);
+    }
+    for (const float value : x) x_bf16.push_back(f32_to_bf16(value));
+    weights = w_bf16.data();
+    rows = x_bf16.data();
+  }
+  std::vector<float> own(kDistinct * kPanel), first(kDistinct * kPanel), got(kRowBlock * kPanel);
+  const auto* bytes = static_cast<const std::byte*>(weights);
+  own_product(type, {kDistinct, n_in, kPanel, kPanel, false}, x.data(), bytes, own.data());
+  onednn.multiply({kDistinct, n_in, kPanel, kPanel, false}, rows, weights, first.data(), 0);
+  Comparison result;
+  for (const uint32_t n : kRowCounts) {
+    onednn.multiply({n, n_in, kPanel, kPanel, false}, rows, weights, got.data(), 0);
+    for (uint32_t r = 0; r < n; ++r) {
+      const size_t at = size_t{r % kDistinct} * kPanel, bytes_of_row = kPanel * sizeof(float);
+      const float* row = got.data() + size_t{r} * kPanel;
+      result.same_as_own &= std::memcmp(row, own.data() + at, bytes_of_row) == 0;
+      result.same_for_all_rows &= std::memcmp(row, first.data() + at, bytes_of_row) == 0;
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+uint32_t PanelMatrix::n_panels() const { return (n_out + kPanel - 1) / kPanel; }
+
+uint32_t PanelMatrix::panel_cols(uint32_t panel) const {
+  return std::min(kPanel, n_out - panel * kPanel);
+}
+
+size_t PanelMatrix::panel_bytes() const {
+  const size_t padded = (size_t{n_in} + kPanelInputs - 1) / kPanelInputs * kPanelInputs;
+  return padded * kPanel * element_size(type);
+}
+
+size_t PanelMatrix::n_bytes() const { return n_panels() * panel_bytes(); }
+
+void load_panels(const GgufTensor& tensor, const PanelMatrix& matrix, ThreadPool& pool,
+                 const GgufFile& file) {
+  if (matrix.n_in % block_elements(tensor.type) != 0) {
+    throw input_error("tensor '" + tensor.name + "': rows of " + std::to_string(matrix.n_in) +
+                      " elements cannot be of type " + name(tensor.type));
+  }
+  pool.parallel_for(matrix.n_panels(), 0, [&](uint64_t begin, uint64_t end, uint32_t) {
+    const uint64_t panel_rows = tensor.n_bytes / matrix.n_out * kPanel;
+    for (uint64_t p = begin; p < end; ++p) {
+      load_panel(tensor, matrix, static_cast<uint32_t>(p));
+      // As we go: the mapped file must not stay resident beside its copy.
+      const uint64_t done = (p + 1) * panel_rows, from = begin * panel_rows;
+      if (p + 1 == end || (p - begin) % 64 == 63)
+        file.release_pages(tensor.data + from, std::min(done, tensor.n_bytes) - from);
+    }
+  });
+}
+
+// The rows of one call, in the form that its products read.
+struct PanelProducts::Input {
+  const float* f32 = nullptr;
+  const uint16_t* bf16 = nullptr;  // set when oneDNN multiplies in bf16
+  uint32_t n = 0, n_in = 0;
+  bool many = false;
+  bool onednn = false;  // rather than our kernel
+};
+
+uint64_t PanelProducts::scratch_bytes(const Options& options) {
+  if (options.compute == Compute::kF32) return 0;
+  const uint64_t max_in = *std::max_element(options.n_in.begin(), options.n_in.end());
+  const uint64_t max_rows = options.max_rows;
+  // Our kernel reads bf16 values as f32; alone it may have to take all rows.
+  const uint64_t own =
+      options.deterministic ? std::max<uint64_t>(max_rows, kFewRowsBf16) : kFewRowsBf16;
+  return std::max(own * max_in * sizeof(float), max_rows * max_in * sizeof(uint16_t));
+}
+
+PanelProducts::PanelProducts(ThreadPool& pool, const Options& options)
+    : pool_(pool),
+      compute_(options.compute),
+      onednn_(OneDnnProducts::supported(options.compute)
+                  ? std::make_unique<OneDnnProducts>(options.compute, pool.n_workers())
+                  : nullptr),
+      forms_(options.forms ? *options.forms : choose_forms(options)) {
+  if (options.compute == Compute::kBF16) rounded_ = Region(scratch_bytes(options));
+}
+
+PanelProducts::~PanelProducts() = default;
+
+PanelProducts::Forms PanelProducts::choose_forms(const Options& options) {
+  if (!onednn_) return Forms::kOwn;
+  if (options.compute == Compute::kBF16 && !options.deterministic) return Forms::kBoth;
+  bool same = true, alone = true;
+  for (const uint32_t n_in : std::set(options.n_in.begin(), options.n_in.end())) {
+    const Comparison found = compare_products(options.compute, *onednn_, n_in);
+    same = same && found.same_as_own;
+    alone = alone && found.same_for_all_rows;
+  }
+  if (same) return Forms::kBoth;
+  return alone && options.compute == Compute::kBF16 ? Forms::kOneDnn : Forms::kOwn;
+}
+
+PanelProducts::Input PanelProducts::prepare(const float* x, uint32_t n, uint32_t n_in) {
+  Input input{.f32 = x,
+              .n = n,
+              .n_in = n_in,
+              .many = n > (compute_ == Compute::kBF16 ? kFewRowsBf16 : kFewRowsF32)};
+  input.onednn = forms_ == Forms::kOneDnn || (forms_ == Forms::kBoth && input.many);
+  if (compute_ == Compute::kF32) return input;
+  const auto rows = [&](const auto& fn) {
+    if (!input.many) return fn(0, n, 0);
+    pool_.parallel_for(n, 0, fn);
+  };
+  if (input.onednn) {
+    const auto out = rounded_.as<uint16_t>().data();
+    rows([&](uint64_t begin, uint64_t end, uint32_t) {
+      kernels::convert_from_f32(kernels::ElementType::kBF16, x + begin * n_in, out + begin * n_in,
+                                (end - begin) * n_in);
+    });
+    input.bf16 = out;
+  } else {
+    const auto out = rounded_.as<float>().data();
+    rows([&](uint64_t begin, uint64_t end, uint32_t) {
+      for (uint64_t i = begin * n_in; i < end * n_in; ++i) out[i] = bf16_to_f32(f32_to_bf16(x[i]));
+    });
+    input.f32 = out;
+  }
+  return input;
+}
+
+// One panel, all rows: y[:, 64 p ...] = x W_p (+ y) (+ bias).
+void PanelProducts::panel(const Input& x, const Product& product, uint32_t panel, uint32_t worker) {
+  const PanelMatrix& w = *product.w;
+  const std::byte* data = w.data + panel * w.panel_bytes();
+  const PanelShape shape{x.n, x.n_in, w.panel_cols(panel), w.n_out, product.accumulate};
+  float* y = product.y + size_t{panel} * kPanel;
+  if (x.onednn) {
+    const void* rows = x.bf16 ? static_cast<const void*>(x.bf16) : x.f32;
+    onednn_->multiply(shape, rows, data, y, worker);
+  } else {
+    own_product(w.type, shape, x.f32, data, y);
+  }
+  if (!product.bias) return;
+  for (uint32_t r = 0; r < x.n; ++r) {
+    kernels::add_to(product.bias + size_t{panel} * kPanel, shape.cols, y + size_t{r} * w.n_out);
+  }
+}
+
+// fn(rows, panel, worker) for all panels and blocks of rows. Few rows: an even, fixed split, so
+// that a worker meets the panels it has loaded. Many: small pieces, so that no worker waits for a
+// slow one.
+template <class Fn>
+void PanelProducts::for_panels(const Input& x, uint64_t n_panels, const Fn& fn) {
+  const uint32_t block = x.onednn ? kRowBlock : kOwnRowBlock;
+  const uint64_t n_blocks = x.many ? (x.n + block - 1) / block : 1;
+  const uint64_t n_tasks = n_blocks * n_panels;
+  const uint64_t grain =
+      x.many ? std::max<uint64_t>(1, n_tasks / (uint64_t{8} * pool_.n_workers())) : 0;
+  pool_.parallel_for(n_tasks, grain, [&](uint64_t begin, uint64_t end, uint32_t worker) {
+    for (uint64_t task = begin; task < end; ++task) {
+      Input rows = x;
+      const auto first = static_cast<uint32_t>(task / n_panels * block);
+      rows.n = n_blocks == 1 ? x.n : std::min(block, x.n - first);
+      rows.f32 += size_t{first} * x.n_in;
+      if (x.bf16) rows.bf16 += size_t{first} * x.n_in;
+      fn(rows, first, static_cast<uint32_t>(task % n_panels), worker);
+    }
+  });
+}
+
+void PanelProducts::multiply(const float* x, uint32_t n, std::span<const Product> products) {
+  if (n == 0 || products.empty()) return;
+  const Input input = prepare(x, n, products.front().w->n_in);
+  uint64_t n_panels = 0;
+  for (const Product& product : products) n_panels += product.w->n_panels();
+  for_panels(input, n_panels,
+             [&](const Input& rows, uint32_t first, uint32_t index, uint32_t worker) {
+               size_t i = 0;
+               for (; index >= products[i].w->n_panels(); ++i) index -= products[i].w->n_panels();
+               Product part = products[i];
+               part.y += size_t{first} * part.w->n_out;
+               panel(rows, part, index, worker);
+             });
+}
+
+void PanelProducts::multiply_swiglu(const float* x, uint32_t n, const PanelMatrix& gate,
+                                    const PanelMatrix& up, float* act, float* up_out) {
+  if (n == 0) return;
+  const Input input = prepare(x, n, gate.n_in);
+  for_panels(input, gate.n_panels(),
+             [&](const Input& rows, uint32_t first, uint32_t index, uint32_t worker) {
+               const size_t at = size_t{first} * gate.n_out;
+               panel(rows, {&gate, act + at}, index, worker);
+               panel(rows, {&up, up_out + at}, index, worker);
+               for (uint32_t r = 0; r < rows.n; ++r) {
+                 const size_t begin = at + size_t{r} * gate.n_out + size_t{index} * kPanel;
+                 kernels::swiglu(act + begin, up_out + begin, gate.panel_cols(index));
+               }
+             });
+}
+
+}  // namespace kvasir

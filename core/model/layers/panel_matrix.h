@@ -1,0 +1,91 @@
+// Weight matrices in memory, and their products on the pool.
+//
+// One layout serves prefill and decode: panels of 64 outputs, contiguous over all inputs. A worker
+// streams whole panels, so decode reads memory in order; and a panel is a matrix in a format that
+// oneDNN's fastest product takes without repacking, with AMX where there is AMX.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "core/model/gguf/gguf.h"
+#include "core/model/layers/model.h"
+#include "core/platform/memory.h"
+#include "core/platform/thread_pool.h"
+
+namespace kvasir {
+
+struct PanelMatrix {
+  Compute type = Compute::kF32;
+  uint32_t n_in = 0, n_out = 0;
+  // n_panels panels as in kernels/panel_product.h, n_in padded to 32; padding is zero.
+  std::byte* data = nullptr;
+
+  uint32_t n_panels() const;
+  uint32_t panel_cols(uint32_t panel) const;  // 64, fewer in the last
+  size_t panel_bytes() const;
+  size_t n_bytes() const;
+};
+
+// Fills matrix.data from a GGUF tensor {n_in, n_out}, each panel by the worker that will read it in
+// decode, so that its pages lie on that worker's node.
+void load_panels(const GgufTensor& tensor, const PanelMatrix& matrix, ThreadPool& pool,
+                 const GgufFile& file);
+
+class OneDnnProducts;
+
+// Products of f32 rows with panel matrices. Not thread-safe; parallel inside.
+//
+// In f32, and in every type with `deterministic`, a row's result does not depend on how many rows
+// share the call. Our kernel sums in the order of oneDNN's, which is compared when this is made;
+// where they differ, one of them multiplies all numbers of rows.
+class PanelProducts {
+ public:
+  // Which product takes few rows and which takes many.
+  enum class Forms { kBoth, kOwn, kOneDnn };  // kBoth: our kernel few, oneDNN many
+  struct Options {
+    Compute compute = Compute::kF32;
+    bool deterministic = false;
+    uint32_t max_rows = 0;         // of a call
+    std::vector<uint32_t> n_in{};  // all widths that rows may have
+    std::optional<Forms> forms{};  // for tests: these, whatever was compared
+  };
+  PanelProducts(ThreadPool& pool, const Options& options);
+  ~PanelProducts();
+  static uint64_t scratch_bytes(const Options& options);
+  Forms forms() const { return forms_; }
+
+  struct Product {
+    const PanelMatrix* w;
+    float* y;                     // [n, w->n_out]
+    const float* bias = nullptr;  // [w->n_out], added
+    bool accumulate = false;      // y += x W instead of y = x W
+  };
+  // All products take the same x [n, n_in]: one parallel region.
+  void multiply(const float* x, uint32_t n, std::span<const Product> products);
+  // act = silu(x gate) * (x up); act and up_out [n, gate.n_out].
+  void multiply_swiglu(const float* x, uint32_t n, const PanelMatrix& gate, const PanelMatrix& up,
+                       float* act, float* up_out);
+
+ private:
+  struct Input;
+  Input prepare(const float* x, uint32_t n, uint32_t n_in);
+  void panel(const Input& x, const Product& product, uint32_t panel, uint32_t worker);
+  template <class Fn>
+  void for_panels(const Input& x, uint64_t n_panels, const Fn& fn);
+
+  Forms choose_forms(const Options& options);
+
+  ThreadPool& pool_;
+  Compute compute_;
+  Region rounded_;                          // bf16: the inputs, rounded
+  std::unique_ptr<OneDnnProducts> onednn_;  // null where it has no fast product
+  Forms forms_;
+};
+
+}  // namespace kvasir

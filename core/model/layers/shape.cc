@@ -1,0 +1,316 @@
+// Reads and checks what a GGUF says about its transformer. The file is untrusted: every count is
+// bounded, and every tensor must have exactly the shape that the counts imply.
+// SPDX-License-Identifier: Apache-2.0
+#include "core/model/layers/tensor_list.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <unordered_set>
+
+#include "core/error.h"
+#include "core/model/layers/model.h"
+
+namespace kvasir {
+namespace {
+
+constexpr std::array kArchitectures = {"llama", "qwen2", "qwen3"};
+
+// Present and not zero, these change the arithmetic in ways that we do not follow.
+constexpr std::array kUnsupportedKeys = {"expert_count",
+                                         "attention.clamp_kqv",
+                                         "attention.max_alibi_bias",
+                                         "attn_logit_softcapping",
+                                         "final_logit_softcapping",
+                                         "logit_scale",
+                                         "residual_scale",
+                                         "embedding_scale",
+                                         "attention.scale",
+                                         "rope.scaling.yarn_log_multiplier"};
+
+class ShapeReader {
+ public:
+  explicit ShapeReader(const GgufFile& file) : file_(file) {}
+  ModelShape read();
+
+ private:
+  [[noreturn]] void fail(const std::string& message) const {
+    throw input_error(file_.path() + ": " + message);
+  }
+  std::string key(const char* rest) const { return shape_.architecture + "." + rest; }
+  uint32_t count(const char* rest, uint32_t limit) const {
+    return bounded(rest, file_.require<uint32_t>(key(rest)), limit);
+  }
+  uint32_t count_or(const char* rest, uint32_t fallback, uint32_t limit) const {
+    return bounded(rest, file_.get_or<uint32_t>(key(rest), fallback), limit);
+  }
+  uint32_t bounded(const char* rest, uint32_t value, uint32_t limit) const {
+    if (value == 0 || value > limit) {
+      fail("key '" + key(rest) + "' is " + std::to_string(value) + "; expected 1 to " +
+           std::to_string(limit));
+    }
+    return value;
+  }
+  float positive_or(const std::string& full_key, float fallback) const {
+    const float value = file_.get_or<float>(full_key, fallback);
+    if (!std::isfinite(value) || value <= 0.0f) {
+      fail("key '" + full_key + "' is " + std::to_string(value) + "; expected a number above 0");
+    }
+    return value;
+  }
+  void read_architecture();
+  void refuse_unsupported() const;
+  void read_widths();
+  void read_heads();
+  void read_vocabulary();
+  void read_rope();
+  void read_rope_scaling();
+  void read_freq_factors();
+  void check_tensors() const;
+
+  const GgufFile& file_;
+  ModelShape shape_;
+};
+
+void ShapeReader::read_architecture() {
+  const auto arch = file_.get<std::string_view>("general.architecture");
+  if (!arch) fail("has no key 'general.architecture'; is this a model?");
+  if (std::find(kArchitectures.begin(), kArchitectures.end(), *arch) == kArchitectures.end()) {
+    fail("architecture '" + std::string(*arch).substr(0, 64) +
+         "' is not supported; supported are llama, qwen2 and qwen3");
+  }
+  shape_.architecture = *arch;
+  shape_.name = file_.get_or<std::string_view>("general.name", "");
+}
+
+void ShapeReader::refuse_unsupported() const {
+  for (const char* rest : kUnsupportedKeys) {
+    if (!file_.has(key(rest))) continue;
+    const std::string value = file_.describe(key(rest));
+    if (value.find_first_not_of("0.") == std::string::npos) continue;
+    fail("key '" + key(rest) + "' is " + value + ", which is not supported");
+  }
+  const auto window = file_.get_or<uint32_t>(key("attention.sliding_window"), 0);
+  if (window > 0 && window < shape_.max_context) {
+    fail("key '" + key("attention.sliding_window") + "' is " + std::to_string(window) +
+         ": sliding-window attention below the context length of " +
+         std::to_string(shape_.max_context) + " tokens is not supported");
+  }
+}
+
+void ShapeReader::read_widths() {
+  shape_.n_layers = count("block_count", 4096);
+  shape_.d_model = count("embedding_length", 1 << 20);
+  shape_.d_ff = count("feed_forward_length", 1 << 22);
+  shape_.max_context = count("context_length", 1 << 30);
+  shape_.norm_eps = positive_or(key("attention.layer_norm_rms_epsilon"), 1e-5f);
+}
+
+void ShapeReader::read_heads() {
+  shape_.n_q_heads = count("attention.head_count", 1 << 14);
+  shape_.n_kv_heads = count_or("attention.head_count_kv", shape_.n_q_heads, 1 << 14);
+  if (shape_.n_q_heads % shape_.n_kv_heads != 0) {
+    fail("'" + key("attention.head_count") + "' (" + std::to_string(shape_.n_q_heads) +
+         ") is not a multiple of '" + key("attention.head_count_kv") + "' (" +
+         std::to_string(shape_.n_kv_heads) + ")");
+  }
+  if (!file_.has(key("attention.key_length")) && shape_.d_model % shape_.n_q_heads != 0) {
+    fail("has no key '" + key("attention.key_length") + "' and '" + key("embedding_length") +
+         "' (" + std::to_string(shape_.d_model) + ") is not a multiple of '" +
+         key("attention.head_count") + "' (" + std::to_string(shape_.n_q_heads) + ")");
+  }
+  const uint32_t even_share = std::max(1u, shape_.d_model / shape_.n_q_heads);
+  shape_.head_dim = count_or("attention.key_length", even_share, 1024);
+  shape_.v_head_dim = count_or("attention.value_length", even_share, 1024);
+}
+
+// The rows of the embedding decide; what the metadata says must agree with them.
+void ShapeReader::read_vocabulary() {
+  const GgufTensor& embedding = file_.tensor("token_embd.weight");
+  constexpr uint64_t kLimit = uint64_t{1} << 24;
+  if (embedding.shape.size() != 2 || embedding.shape[1] == 0 || embedding.shape[1] > kLimit) {
+    fail("tensor 'token_embd.weight' has shape " + shape_text(embedding.shape) +
+         "; expected {embedding_length, vocabulary} with a vocabulary up to " +
+         std::to_string(kLimit));
+  }
+  shape_.vocab_size = static_cast<uint32_t>(embedding.shape[1]);
+  const auto claimed = file_.get<uint32_t>(key("vocab_size"));
+  if (claimed && *claimed != shape_.vocab_size) {
+    fail("key '" + key("vocab_size") + "' is " + std::to_string(*claimed) +
+         ", but tensor 'token_embd.weight' has " + std::to_string(shape_.vocab_size) + " rows");
+  }
+  const auto tokens = file_.get_array<std::string_view>("tokenizer.ggml.tokens");
+  if (tokens && tokens->size() > shape_.vocab_size) {
+    fail("the vocabulary 'tokenizer.ggml.tokens' has " + std::to_string(tokens->size()) +
+         " tokens, but tensor 'token_embd.weight' only " + std::to_string(shape_.vocab_size) +
+         " rows");
+  }
+  shape_.tied_embeddings = file_.find_tensor("output.weight") == nullptr;
+}
+
+void ShapeReader::read_rope() {
+  RopeConfig& rope = shape_.rope;
+  rope.pairing =
+      shape_.architecture == "llama" ? RopePairing::kInterleaved : RopePairing::kHalfSplit;
+  const auto n_dims = file_.get_or<uint32_t>(key("rope.dimension_count"), shape_.head_dim);
+  if (n_dims == 0) return;  // no RoPE: keys are as they were projected
+  rope.n_dims = bounded("rope.dimension_count", n_dims, shape_.head_dim);
+  if (rope.n_dims % 2 != 0) {
+    fail("key '" + key("rope.dimension_count") + "' is " + std::to_string(rope.n_dims) +
+         "; expected an even number");
+  }
+  rope.base = positive_or(key("rope.freq_base"), 10000.0f);
+  read_rope_scaling();
+  read_freq_factors();
+}
+
+void ShapeReader::read_rope_scaling() {
+  RopeConfig& rope = shape_.rope;
+  // A factor without a type is linear scaling, as older converters wrote it.
+  const bool has_factor = file_.has(key("rope.scaling.factor"));
+  rope.factor =
+      positive_or(has_factor ? key("rope.scaling.factor") : key("rope.scale_linear"), 1.0f);
+  const auto type = file_.get_or<std::string_view>(key("rope.scaling.type"),
+                                                   rope.factor == 1.0f ? "none" : "linear");
+  if (type == "none") {
+    rope.scaling = RopeScaling::kNone;
+  } else if (type == "linear") {
+    rope.scaling = RopeScaling::kLinear;
+  } else if (type == "dynamic") {
+    rope.scaling = RopeScaling::kDynamicNtk;
+  } else if (type == "yarn") {
+    rope.scaling = RopeScaling::kYarn;
+  } else if (type == "llama3") {
+    rope.scaling = RopeScaling::kLlama3;
+  } else {
+    fail("key '" + key("rope.scaling.type") + "' is '" + std::string(type).substr(0, 64) +
+         "'; supported are none, linear, dynamic, yarn and llama3");
+  }
+  rope.original_context =
+      count_or("rope.scaling.original_context_length", shape_.max_context, 1 << 30);
+  rope.attn_factor = positive_or(key("rope.scaling.attn_factor"), 1.0f) *
+                     positive_or(key("rope.scaling.yarn_attn_factor"), 1.0f);
+  if (file_.get_or<float>(key("rope.scaling.yarn_ext_factor"), 1.0f) != 1.0f) {
+    fail("key '" + key("rope.scaling.yarn_ext_factor") + "' other than 1 is not supported");
+  }
+  rope.beta_fast = positive_or(key("rope.scaling.yarn_beta_fast"), 32.0f);
+  rope.beta_slow = positive_or(key("rope.scaling.yarn_beta_slow"), 1.0f);
+  rope.low_freq_factor = positive_or(key("rope.scaling.low_freq_factor"), 1.0f);
+  rope.high_freq_factor = positive_or(key("rope.scaling.high_freq_factor"), 4.0f);
+  if (rope.high_freq_factor <= rope.low_freq_factor) {
+    fail("key '" + key("rope.scaling.high_freq_factor") + "' must be above '" +
+         key("rope.scaling.low_freq_factor") + "'");
+  }
+}
+
+void ShapeReader::read_freq_factors() {
+  const GgufTensor* tensor = file_.find_tensor("rope_freqs.weight");
+  if (!tensor) return;
+  check_tensor_shape(file_, "rope_freqs.weight", {shape_.rope.n_dims / 2});
+  auto& factors = shape_.rope.freq_factors;
+  if (tensor->n_elements % block_elements(tensor->type) != 0) {
+    fail("tensor 'rope_freqs.weight' cannot be of type " + std::string(kvasir::name(tensor->type)));
+  }
+  factors.resize(tensor->n_elements);
+  dequantize(tensor->type, tensor->data, factors.data(), factors.size());
+  for (const float factor : factors) {
+    if (!std::isfinite(factor) || factor <= 0.0f) {
+      fail("tensor 'rope_freqs.weight' holds " + std::to_string(factor) +
+           "; expected numbers above 0");
+    }
+  }
+}
+
+// Every tensor we need has its shape, and there is none whose effect we would leave out.
+void ShapeReader::check_tensors() const {
+  std::unordered_set<std::string> known = {"rope_freqs.weight"};
+  for_each_tensor(shape_, [&](const std::string& tensor, const TensorShape& expected) {
+    check_tensor_shape(file_, tensor, expected);
+    known.insert(tensor);
+  });
+  for (const GgufTensor& tensor : file_.tensors()) {
+    const bool ignored = tensor.name.ends_with(".attn_rot_embd.weight");  // recomputed, not used
+    if (!ignored && !known.contains(tensor.name)) {
+      fail("tensor '" + tensor.name + "' is not part of a " + shape_.architecture +
+           " model as we compute it; the result would be wrong without it");
+    }
+  }
+}
+
+ModelShape ShapeReader::read() {
+  read_architecture();
+  read_widths();
+  refuse_unsupported();
+  read_heads();
+  read_vocabulary();
+  read_rope();
+  shape_.qkv_bias = file_.find_tensor("blk.0.attn_q.bias") != nullptr;
+  shape_.qk_norm = file_.find_tensor("blk.0.attn_q_norm.weight") != nullptr;
+  if (shape_.architecture == "qwen2" && !shape_.qkv_bias) {
+    fail("has no tensor 'blk.0.attn_q.bias', which every qwen2 model has");
+  }
+  if (shape_.architecture == "qwen3" && !shape_.qk_norm) {
+    fail("has no tensor 'blk.0.attn_q_norm.weight', which every qwen3 model has");
+  }
+  check_tensors();
+  return shape_;
+}
+
+}  // namespace
+
+std::string shape_text(const std::vector<uint64_t>& shape) {
+  std::string text = "{";
+  for (size_t i = 0; i < shape.size(); ++i) {
+    text += (i ? ", " : "") + std::to_string(shape[i]);
+  }
+  return text + "}";
+}
+
+void check_tensor_shape(const GgufFile& file, const std::string& tensor,
+                        const TensorShape& expected) {
+  const auto& found = file.tensor(tensor).shape;
+  if (found == expected) return;
+  throw input_error(file.path() + ": tensor '" + tensor + "' has shape " + shape_text(found) +
+                    "; the metadata implies " + shape_text(expected));
+}
+
+void for_each_tensor(const ModelShape& s, const TensorVisitor& visit) {
+  const uint64_t d = s.d_model;
+  const uint64_t q = uint64_t{s.n_q_heads} * s.head_dim;
+  const uint64_t k = uint64_t{s.n_kv_heads} * s.head_dim;
+  const uint64_t v = uint64_t{s.n_kv_heads} * s.v_head_dim;
+  const uint64_t o = uint64_t{s.n_q_heads} * s.v_head_dim;
+  visit("token_embd.weight", {d, s.vocab_size});
+  for (uint32_t layer = 0; layer < s.n_layers; ++layer) {
+    const std::string blk = "blk." + std::to_string(layer) + ".";
+    visit(blk + "attn_norm.weight", {d});
+    visit(blk + "attn_q.weight", {d, q});
+    visit(blk + "attn_k.weight", {d, k});
+    visit(blk + "attn_v.weight", {d, v});
+    if (s.qkv_bias) {
+      visit(blk + "attn_q.bias", {q});
+      visit(blk + "attn_k.bias", {k});
+      visit(blk + "attn_v.bias", {v});
+    }
+    if (s.qk_norm) {
+      visit(blk + "attn_q_norm.weight", {s.head_dim});
+      visit(blk + "attn_k_norm.weight", {s.head_dim});
+    }
+    visit(blk + "attn_output.weight", {o, d});
+    visit(blk + "ffn_norm.weight", {d});
+    visit(blk + "ffn_gate.weight", {d, s.d_ff});
+    visit(blk + "ffn_up.weight", {d, s.d_ff});
+    visit(blk + "ffn_down.weight", {s.d_ff, d});
+  }
+  visit("output_norm.weight", {d});
+  if (!s.tied_embeddings) visit("output.weight", {d, s.vocab_size});
+}
+
+ModelShape read_shape(const GgufFile& file) { return ShapeReader(file).read(); }
+
+uint64_t ModelShape::kv_bytes_per_token(double bytes_k, double bytes_v) const {
+  const double per_head = head_dim * bytes_k + v_head_dim * bytes_v;
+  return static_cast<uint64_t>(std::llround(per_head * n_kv_heads * n_layers));
+}
+
+}  // namespace kvasir

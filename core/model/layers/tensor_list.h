@@ -1,0 +1,26 @@
+// Which tensors a model of a given shape consists of, and the shape of each.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "core/model/layers/model.h"
+
+namespace kvasir {
+
+using TensorShape = std::vector<uint64_t>;  // fastest dimension first, as in the file
+using TensorVisitor = std::function<void(const std::string& name, const TensorShape& shape)>;
+
+// In the order of use: embedding, layers, final norm, head (unless tied).
+void for_each_tensor(const ModelShape& shape, const TensorVisitor& visit);
+
+std::string shape_text(const TensorShape& shape);  // "{64, 512}"
+
+// Error naming file, tensor, the shape found and the one expected.
+void check_tensor_shape(const GgufFile& file, const std::string& tensor,
+                        const TensorShape& expected);
+
+}  // namespace kvasir

@@ -1,0 +1,308 @@
+// Writes a GGUF with random weights: the tensor list of the architecture, and a generator whose
+// value depends only on seed, tensor name and element, so that threads and slices do not matter.
+// SPDX-License-Identifier: Apache-2.0
+#include "core/model/synthetic/random_model.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <numeric>
+#include <thread>
+
+#include "core/error.h"
+#include "core/model/synthetic/random_tokenizer.h"
+
+namespace kvasir {
+namespace {
+
+enum class Fill { kNormal, kNorm, kRopeFactors };
+
+struct Plan {
+  std::string name;
+  GgmlType type;
+  std::vector<uint64_t> shape;
+  Fill fill = Fill::kNormal;
+  float deviation = 0.0f;  // kNormal
+
+  uint64_t n_elements() const {
+    return std::accumulate(shape.begin(), shape.end(), uint64_t{1}, std::multiplies<>());
+  }
+  uint64_t n_bytes() const { return n_elements() / block_elements(type) * block_bytes(type); }
+};
+
+// ---- the values ----
+
+// Element i of a tensor is a hash of (tensor's seed, i): the finaliser of SplitMix64 (Steele, Lea,
+// Flood 2014, doi:10.1145/2660193.2660195).
+uint64_t hash(uint64_t seed, uint64_t i) {
+  uint64_t z = seed + (i + 1) * 0x9E3779B97F4A7C15u;
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+  return z ^ (z >> 31);
+}
+
+// Nearly normal with the given deviation: the sum of four uniform 16-bit numbers, whose variance
+// is 4 (2^32 - 1) / 12. Bounded by 3.46 deviations.
+void fill_normal(uint64_t seed, uint64_t begin, std::span<float> out, float deviation) {
+  const float by = deviation / std::sqrt(4294967295.0f / 3.0f);
+  for (size_t i = 0; i < out.size(); ++i) {
+    const uint64_t h = hash(seed, begin + i);
+    const auto sum =
+        static_cast<int32_t>((h & 0xFFFF) + (h >> 16 & 0xFFFF) + (h >> 32 & 0xFFFF) + (h >> 48));
+    out[i] = (static_cast<float>(sum) - 131070.0f) * by;
+  }
+}
+
+void fill_norm(uint64_t seed, uint64_t begin, std::span<float> out, float spread) {
+  for (size_t i = 0; i < out.size(); ++i) {
+    const auto u = static_cast<float>(hash(seed, begin + i) >> 40);  // 24 bits
+    out[i] = 1.0f + spread * (u * 0x1p-23f - 1.0f);
+  }
+}
+
+// Divisors of the rotation frequencies as Llama 3.1 defines them: waves shorter than
+// original / high stay, those longer than original / low are slowed by the full factor, between
+// them the frequency is interpolated.
+void fill_rope_factors(const RandomModelSpec& spec, std::span<float> out) {
+  const double original = spec.rope_original_context;
+  const double low = spec.rope_low_freq_factor;
+  const double high = spec.rope_high_freq_factor;
+  for (size_t i = 0; i < out.size(); ++i) {
+    const double exponent = 2.0 * static_cast<double>(i) / spec.head_dim;
+    const double wave = 2.0 * std::numbers::pi * std::pow(double{spec.rope_base}, exponent);
+    const double smooth = std::clamp((original / wave - low) / (high - low), 0.0, 1.0);
+    out[i] = static_cast<float>(1.0 / ((1.0 - smooth) / spec.rope_factor + smooth));
+  }
+}
+
+void fill_values(const RandomModelSpec& spec, const Plan& plan, uint64_t seed, uint64_t begin,
+                 std::span<float> out) {
+  switch (plan.fill) {
+    case Fill::kNormal:
+      return fill_normal(seed, begin, out, plan.deviation);
+    case Fill::kNorm:
+      return fill_norm(seed, begin, out, spec.norm_spread);
+    case Fill::kRopeFactors:
+      return fill_rope_factors(spec, out);
+  }
+}
+
+// Elements [begin, end) of the tensor into `bytes`, which begins at element 0.
+void fill_range(const RandomModelSpec& spec, const Plan& plan, uint64_t begin, uint64_t end,
+                std::byte* bytes) {
+  constexpr uint64_t kPiece = 4096;  // elements that stay in the first-level cache
+  const uint64_t seed = XXH3_64bits_withSeed(plan.name.data(), plan.name.size(), spec.seed);
+  std::vector<float> values(kPiece);
+  for (uint64_t i = begin; i < end; i += kPiece) {
+    const uint64_t n = std::min(kPiece, end - i);
+    fill_values(spec, plan, seed, i, {values.data(), n});
+    quantize(plan.type, values.data(),
+             bytes + i / block_elements(plan.type) * block_bytes(plan.type), n);
+  }
+}
+
+// The same on two threads when it is worth starting one: generating, not writing, is the limit.
+void fill_parallel(const RandomModelSpec& spec, const Plan& plan, uint64_t begin, uint64_t end,
+                   std::byte* bytes) {
+  constexpr uint64_t kWorthIt = uint64_t{1} << 16;
+  if (end - begin < kWorthIt) return fill_range(spec, plan, begin, end, bytes);
+  const uint64_t middle = begin + (end - begin) / 2 / 256 * 256;  // between blocks of any type
+  const std::jthread other([&] { fill_range(spec, plan, middle, end, bytes); });
+  fill_range(spec, plan, begin, middle, bytes);
+}
+
+// ---- the tensors ----
+
+std::vector<Plan> plan_tensors(const RandomModelSpec& s) {
+  const uint64_t d = s.d_model;
+  const uint64_t q = uint64_t{s.n_q_heads} * s.head_dim;
+  const uint64_t kv = uint64_t{s.n_kv_heads} * s.head_dim;
+  std::vector<Plan> out;
+  // Deviation 1/sqrt(fan_in) keeps the size of activations; what is added to the residual stream
+  // 2 n_layers times is smaller by the square root of that, so that the stream does not grow.
+  const auto residual = 1.0f / std::sqrt(2.0f * static_cast<float>(s.n_layers));
+  const auto matrix = [&](const std::string& name, uint64_t in, uint64_t n_out, float gain = 1.0f) {
+    out.push_back({name + ".weight",
+                   s.type,
+                   {in, n_out},
+                   Fill::kNormal,
+                   gain / std::sqrt(static_cast<float>(in))});
+  };
+  const auto norm = [&](const std::string& name, uint64_t n) {
+    out.push_back({name + ".weight", GgmlType::kF32, {n}, Fill::kNorm});
+  };
+  const auto bias = [&](const std::string& name, uint64_t n) {
+    if (s.qkv_bias) out.push_back({name + ".bias", GgmlType::kF32, {n}, Fill::kNormal, 0.1f});
+  };
+  matrix("token_embd", d, s.vocab_size);
+  if (s.rope_scaling == "llama3")
+    out.push_back({"rope_freqs.weight", GgmlType::kF32, {s.head_dim / 2}, Fill::kRopeFactors});
+  for (uint32_t layer = 0; layer < s.n_layers; ++layer) {
+    const std::string blk = "blk." + std::to_string(layer) + ".";
+    norm(blk + "attn_norm", d);
+    matrix(blk + "attn_q", d, q);
+    bias(blk + "attn_q", q);
+    matrix(blk + "attn_k", d, kv);
+    bias(blk + "attn_k", kv);
+    matrix(blk + "attn_v", d, kv);
+    bias(blk + "attn_v", kv);
+    if (s.qk_norm) norm(blk + "attn_q_norm", s.head_dim);
+    if (s.qk_norm) norm(blk + "attn_k_norm", s.head_dim);
+    matrix(blk + "attn_output", q, d, residual);
+    norm(blk + "ffn_norm", d);
+    matrix(blk + "ffn_gate", d, s.d_ff);
+    matrix(blk + "ffn_up", d, s.d_ff);
+    matrix(blk + "ffn_down", s.d_ff, d, residual);
+  }
+  norm("output_norm", d);
+  if (!s.tied_embeddings) matrix("output", d, s.vocab_size);
+  return out;
+}
+
+// ---- the metadata ----
+
+// general.file_type: the file format's number for "mostly this type".
+uint32_t file_type(GgmlType type) {
+  switch (type) {
+    case GgmlType::kF32:
+      return 0;
+    case GgmlType::kF16:
+      return 1;
+    case GgmlType::kQ4_0:
+      return 2;
+    case GgmlType::kQ8_0:
+      return 7;
+    case GgmlType::kBF16:
+      return 32;
+    default:
+      throw input_error(std::string("a random model cannot be written as ") + name(type) +
+                        "; choose F32, F16, BF16, Q8_0 or Q4_0");
+  }
+}
+
+void require(bool holds, const RandomModelSpec& spec, const std::string& message) {
+  if (!holds) throw input_error("random model '" + spec.name + "': " + message);
+}
+
+void check_spec(const RandomModelSpec& s) {
+  const auto& arch = s.architecture;
+  require(arch == "llama" || arch == "qwen2" || arch == "qwen3", s,
+          "architecture '" + arch + "' is not one of llama, qwen2, qwen3");
+  require(s.n_layers > 0 && s.d_model > 0 && s.d_ff > 0 && s.context_length > 0, s,
+          "n_layers, d_model, d_ff and context_length must be above 0");
+  require(s.n_kv_heads > 0 && s.n_q_heads > 0 && s.n_q_heads % s.n_kv_heads == 0, s,
+          "n_q_heads must be a multiple of n_kv_heads");
+  require(s.head_dim > 0 && s.head_dim % 2 == 0, s, "head_dim must be even and above 0");
+  file_type(s.type);
+  const uint32_t block = block_elements(s.type);
+  const uint64_t q_width = uint64_t{s.n_q_heads} * s.head_dim;
+  require(s.d_model % block == 0 && s.d_ff % block == 0 && q_width % block == 0, s,
+          "d_model, d_ff and n_q_heads * head_dim must be multiples of " + std::to_string(block) +
+              " for " + name(s.type));
+  const auto& scaling = s.rope_scaling;
+  require(scaling.empty() || scaling == "linear" || scaling == "yarn" || scaling == "dynamic" ||
+              scaling == "llama3",
+          s, "rope_scaling '" + scaling + "' is not one of linear, yarn, dynamic, llama3");
+  require(s.rope_factor > 0.0f, s, "rope_factor must be above 0");
+  require((scaling != "llama3" && scaling != "yarn") || s.rope_original_context > 0, s,
+          "rope_original_context must be above 0 for " + scaling);
+  require(scaling != "llama3" || s.rope_high_freq_factor > s.rope_low_freq_factor, s,
+          "rope_high_freq_factor must be above rope_low_freq_factor");
+}
+
+void set_metadata(GgufWriter& writer, const RandomModelSpec& s) {
+  const std::string arch = s.architecture + ".";
+  writer.set("general.architecture", s.architecture);
+  writer.set("general.name", s.name);
+  writer.set("general.file_type", file_type(s.type));
+  writer.set("general.quantization_version", uint32_t{2});
+  writer.set("general.description", std::string("random weights; its text means nothing"));
+  writer.set(arch + "vocab_size", s.vocab_size);
+  writer.set(arch + "context_length", s.context_length);
+  writer.set(arch + "embedding_length", s.d_model);
+  writer.set(arch + "feed_forward_length", s.d_ff);
+  writer.set(arch + "block_count", s.n_layers);
+  writer.set(arch + "attention.head_count", s.n_q_heads);
+  writer.set(arch + "attention.head_count_kv", s.n_kv_heads);
+  writer.set(arch + "attention.key_length", s.head_dim);
+  writer.set(arch + "attention.value_length", s.head_dim);
+  writer.set(arch + "attention.layer_norm_rms_epsilon", s.norm_eps);
+  writer.set(arch + "rope.dimension_count", s.rope ? s.head_dim : 0);
+  writer.set(arch + "rope.freq_base", s.rope_base);
+  if (s.rope_scaling.empty() || s.rope_scaling == "llama3") return;
+  writer.set(arch + "rope.scaling.type", s.rope_scaling);
+  writer.set(arch + "rope.scaling.factor", s.rope_factor);
+  if (s.rope_original_context > 0)
+    writer.set(arch + "rope.scaling.original_context_length", s.rope_original_context);
+}
+
+}  // namespace
+
+ModelShape shape_of(const RandomModelSpec& spec) {
+  check_spec(spec);
+  require(spec.vocab_size > 0, spec, "vocab_size must be given");
+  ModelShape shape;
+  shape.architecture = spec.architecture;
+  shape.name = spec.name;
+  shape.n_layers = spec.n_layers;
+  shape.d_model = spec.d_model;
+  shape.d_ff = spec.d_ff;
+  shape.vocab_size = spec.vocab_size;
+  shape.n_q_heads = spec.n_q_heads;
+  shape.n_kv_heads = spec.n_kv_heads;
+  shape.head_dim = shape.v_head_dim = spec.head_dim;
+  shape.max_context = spec.context_length;
+  shape.norm_eps = spec.norm_eps;
+  shape.qkv_bias = spec.qkv_bias;
+  shape.qk_norm = spec.qk_norm;
+  shape.tied_embeddings = spec.tied_embeddings;
+  shape.rope.pairing =
+      spec.architecture == "llama" ? RopePairing::kInterleaved : RopePairing::kHalfSplit;
+  shape.rope.n_dims = spec.rope ? spec.head_dim : 0;
+  shape.rope.base = spec.rope_base;
+  return shape;
+}
+
+uint64_t parameter_count(const RandomModelSpec& spec) {
+  check_spec(spec);
+  uint64_t n = 0;
+  for (const Plan& plan : plan_tensors(spec))
+    if (plan.fill != Fill::kRopeFactors) n += plan.n_elements();
+  return n;
+}
+
+void write_random_model(const RandomModelSpec& spec, const std::string& path,
+                        const GgufFile* tokenizer_from,
+                        const std::function<void(uint64_t done, uint64_t total)>& progress) {
+  check_spec(spec);
+  const bool llama = spec.architecture == "llama";
+  GgufWriter writer;
+  RandomModelSpec full = spec;
+  full.vocab_size = tokenizer_from ? copy_tokenizer(writer, *tokenizer_from, spec.vocab_size)
+                                   : set_synthetic_tokenizer(writer, llama ? "llama-bpe" : "qwen2",
+                                                             /*add_bos=*/llama, spec.vocab_size);
+  set_metadata(writer, full);
+  const std::vector<Plan> plans = plan_tensors(full);
+  uint64_t total = 0;
+  for (const Plan& plan : plans) {
+    writer.add_tensor(plan.name, plan.type, plan.shape);
+    total += plan.n_bytes();
+  }
+
+  constexpr uint64_t kSlice = uint64_t{1} << 24;  // elements between two reports
+  uint64_t done = 0;
+  writer.write(path, [&](size_t index, std::span<std::byte> bytes) {
+    const Plan& plan = plans[index];
+    const uint64_t n = plan.n_elements();
+    for (uint64_t begin = 0; begin < n; begin += kSlice) {
+      const uint64_t end = std::min(n, begin + kSlice);
+      fill_parallel(full, plan, begin, end, bytes.data());
+      done += (end - begin) / block_elements(plan.type) * block_bytes(plan.type);
+      if (progress) progress(done, total);
+    }
+  });
+}
+
+}  // namespace kvasir

@@ -1,0 +1,277 @@
+// Binding and its checks; see binding.h.
+// SPDX-License-Identifier: Apache-2.0
+#include "core/runtime/step/binding.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <span>
+
+#include "core/plugin/dtypes.h"
+#include "core/runtime/blocks/element_type.h"
+#include "core/runtime/blocks/memory_bridge.h"
+#include "core/runtime/blocks/memory_kinds.h"
+#include "core/runtime/engine.h"
+
+namespace kvasir {
+namespace {
+
+bool needs_unrotated(const Pipeline& pipeline) {
+  if (pipeline.strategy.cache.positions.value == Positions::kSlot) return true;
+  uint64_t needs = 0;
+  for (const auto& selector : pipeline.selectors) needs |= selector->desc().needs;
+  if (pipeline.representative) needs |= pipeline.representative->desc().needs;
+  return needs & KVASIR_NEED_UNROTATED_K;
+}
+
+// dense_layers, which must be there, and those of dense_layer_every that are.
+std::vector<uint64_t> dense_bits_of(const CacheConfig& cache, uint32_t n_layers) {
+  std::vector<uint64_t> bits((n_layers + 63) / 64, 0);
+  for (const uint32_t layer : cache.dense_layers.value) {
+    if (layer >= n_layers)
+      throw input_error(cache.dense_layers.origin.text() + ": dense_layers names layer " +
+                        std::to_string(layer) + ", but the model has layers 0 to " +
+                        std::to_string(n_layers - 1));
+    bits[layer / 64] |= uint64_t{1} << (layer % 64);
+  }
+  if (const uint32_t every = cache.dense_layer_every.value)
+    for (uint32_t layer = 0; layer < n_layers; layer += every)
+      bits[layer / 64] |= uint64_t{1} << (layer % 64);
+  return bits;
+}
+
+kvasir_geometry geometry_of(const ModelShape& shape, const CacheConfig& cache,
+                            const EngineOptions& options, bool unrotated) {
+  kvasir_geometry g{};
+  g.struct_size = sizeof(g);
+  g.n_layers = shape.n_layers;
+  g.n_q_heads = shape.n_q_heads;
+  g.n_kv_heads = shape.n_kv_heads;
+  g.head_dim = shape.head_dim;
+  g.v_dim = shape.v_head_dim;
+  g.block_size = cache.block_size.value;
+  g.max_context = options.max_context;
+  g.max_sequences = options.max_sequences;
+  g.max_queries =
+      std::max({cache.chunk_size.value, options.max_sequences, options.max_step_tokens});
+  g.sink_tokens = cache.sink_tokens.value;
+  g.window_tokens = cache.window_tokens.value;
+  g.window_mode =
+      cache.window_mode.value == WindowMode::kPrompt ? KVASIR_WINDOW_PROMPT : KVASIR_WINDOW_ROLLING;
+  g.k_state = unrotated ? KVASIR_K_UNROTATED : KVASIR_K_ROTATED;
+  g.gqa_reduce = static_cast<uint32_t>(cache.gqa_reduce.value);
+  g.head_select_shared = cache.head_select_mode.value == HeadSelectMode::kShared;
+  g.format_size = sizeof(kvasir_kv_format);
+  g.softmax_scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
+  g.seed = options.seed;
+  g.model_hash = options.model_hash;
+  return g;
+}
+
+// What the storage leases, and, of keys that it holds before RoPE, the copies that are attended.
+std::vector<kvasir_kv_format> leased_formats(const Storage& storage, const ModelShape& shape,
+                                             bool unrotated) {
+  std::vector<kvasir_kv_format> formats = storage.formats();
+  const size_t n = unrotated ? formats.size() : 0;
+  for (size_t i = 0; i < n; ++i) {
+    if (!has_element_type(formats[i].dtype_k))
+      throw input_error("storage " + storage.id() + ": keys stored before RoPE cannot be of type " +
+                        dtype_list(KVASIR_DTYPE_BIT(formats[i].dtype_k)));
+    kvasir_kv_format copy = formats[i];
+    copy.dtype_k = KVASIR_DTYPE_F32;
+    copy.k_head_stride = shape.head_dim * sizeof(float);
+    copy.k_token_stride = copy.k_head_stride * shape.n_kv_heads;
+    formats.push_back(copy);
+  }
+  return formats;
+}
+
+// What a plugin reads in general was compared with what the storage can hold; now it is known what
+// the storage does hold.
+void check_reads(const Instance& reader, std::span<const kvasir_kv_format> formats,
+                 const Storage& storage) {
+  const uint64_t read = reader.desc().dtypes;
+  for (const kvasir_kv_format& format : formats) {
+    const uint64_t held = KVASIR_DTYPE_BIT(format.dtype_k) | KVASIR_DTYPE_BIT(format.dtype_v);
+    if (read == 0 || (held & read) == held) continue;
+    throw input_error(reader.id() + " reads K and V of " + dtype_list(read) + "; " + storage.id() +
+                      " holds them as " + dtype_list(held & ~read) +
+                      ": set storage.type_k and storage.type_v to what it reads");
+  }
+}
+
+void check_layout(const Instance& owner, const RecordLayout& layout, uint32_t block_size) {
+  if (layout.flags & KVASIR_LAYOUT_PER_TOKEN && layout.record_bytes % block_size != 0)
+    throw PluginError(owner.id(), "layout", KVASIR_ERR_INVALID,
+                      "record_bytes = " + std::to_string(layout.record_bytes) +
+                          " is not a multiple of block_size, though it says one slice per token");
+}
+
+void check_units(const Pipeline& pipeline) {
+  for (size_t i = 1; i < pipeline.selectors.size(); ++i)
+    if (pipeline.selectors[i]->limits().unit == KVASIR_UNIT_BLOCK &&
+        pipeline.selectors[i - 1]->limits().unit == KVASIR_UNIT_TOKEN)
+      throw input_error("[[selector]] chain: " + pipeline.selectors[i]->id() +
+                        " chooses blocks and cannot follow " + pipeline.selectors[i - 1]->id() +
+                        ", which chooses tokens: put the coarser one first");
+  for (const auto& selector : pipeline.selectors)  // records and positions are those of blocks
+    if (selector->limits().unit == KVASIR_UNIT_TOKEN &&
+        (selector->desc().needs & KVASIR_NEED_SCORES ||
+         selector->limits().pos_mode == KVASIR_POS_CONSTANT))
+      throw input_error(selector->id() +
+                        " chooses tokens: scores and constant positions are for selectors that "
+                        "choose blocks");
+}
+
+// A list per query block narrows nothing that a second selector could choose from, and a
+// contribution stands for what that one would leave out.
+void check_single(const Pipeline& pipeline) {
+  if (pipeline.selectors.size() < 2) return;
+  for (const auto& selector : pipeline.selectors) {
+    if (selector->limits().query_block)
+      throw input_error("[[selector]] chain: " + selector->id() +
+                        " returns lists per query block and must be the only selector");
+    if (selector->desc().needs & KVASIR_NEED_CONTRIBUTION)
+      throw input_error("[[selector]] chain: " + selector->id() +
+                        " contributes to the attention and must be the only selector");
+  }
+}
+
+// Constant positions and slots are two answers to one question, and neither can be kept for keys
+// whose neighbours are given up.
+void check_positions(const Pipeline& pipeline, const Binding& binding) {
+  if (!binding.constant_positions) return;
+  const auto& positions = pipeline.strategy.cache.positions;
+  if (positions.value == Positions::kSlot)
+    throw input_error(positions.origin.text() + ": positions = \"slot\" cannot be had with " +
+                      pipeline.selectors[0]->id() + ", which sets constant positions");
+  for (const auto& selector : pipeline.selectors)
+    if (selector->limits().plan_at && selector->limits().action != KVASIR_ACTION_RESTRICT)
+      throw input_error(selector->id() +
+                        " evicts tokens and cannot be chained with constant "
+                        "positions (" +
+                        pipeline.selectors[0]->id() + ")");
+  if (binding.geometry.k_state != KVASIR_K_UNROTATED)
+    throw input_error(pipeline.selectors[0]->id() +
+                      " asks for a constant query position without KVASIR_NEED_UNROTATED_K");
+}
+
+void bind_storage(Storage& storage, const kvasir_geometry& g, kvasir_storage_plan& plan) {
+  if (!storage.is_bound()) storage.validate(g);
+  plan = storage.plan(g);
+  if (!storage.is_bound()) storage.bind(g);
+}
+
+uint64_t bind_attention(Attention& attention, const kvasir_geometry& g) {
+  if (!attention.is_bound()) {
+    attention.validate(g);
+    attention.bind(g);
+  }
+  return attention.plan(g.max_queries, g.max_context).scratch_bytes;
+}
+
+// Backends see blocks of their own storage alone; who else reads K and V sees those of both.
+void bind_window(Pipeline& pipeline, Binding& binding) {
+  kvasir_geometry &g = binding.geometry, &context = binding.context_geometry,
+                  &window = binding.window_geometry;
+  context = window = g;
+  bind_storage(*pipeline.window_storage, window, binding.window_storage);
+  const size_t n_context = binding.formats.size();
+  const std::vector<kvasir_kv_format> newest = pipeline.window_storage->formats();
+  binding.formats.insert(binding.formats.end(), newest.begin(), newest.end());
+  context.formats = g.formats = binding.formats.data();
+  context.n_formats = static_cast<uint32_t>(n_context);
+  g.n_formats = static_cast<uint32_t>(binding.formats.size());
+  window.formats = binding.formats.data() + n_context;
+  window.n_formats = g.n_formats - context.n_formats;
+}
+
+}  // namespace
+
+uint32_t Binding::n_dense_layers() const {
+  uint32_t n = 0;
+  for (const uint64_t word : dense_bits) n += static_cast<uint32_t>(std::popcount(word));
+  return n;
+}
+
+std::shared_ptr<const Binding> bind_pipeline(const ModelShape& shape, Pipeline& pipeline,
+                                             const EngineOptions& options) {
+  const auto made = std::make_shared<Binding>();
+  pipeline.bound_to.push_back(made);
+  Binding& binding = *made;
+  kvasir_geometry& g = binding.geometry;
+  const CacheConfig& cache = pipeline.strategy.cache;
+  binding.dense_bits = dense_bits_of(cache, shape.n_layers);
+  const bool unrotated = needs_unrotated(pipeline);
+  g = geometry_of(shape, cache, options, unrotated);
+  g.dense_layers = binding.dense_bits.data();
+  Storage& storage = *pipeline.storage;
+  check_hybrid(pipeline, unrotated);
+  bind_storage(storage, g, binding.storage);
+  binding.formats = leased_formats(storage, shape, unrotated);
+  g.formats = binding.formats.data();
+  g.n_formats = static_cast<uint32_t>(binding.formats.size());
+  const size_t n_leased = binding.formats.size(), n_stored = n_leased / (unrotated ? 2 : 1);
+  if (pipeline.is_hybrid()) bind_window(pipeline, binding);
+  const std::span<const kvasir_kv_format> all(binding.formats);
+  const auto leased = all.first(n_leased), stored = all.first(n_stored),
+             window = all.subspan(n_leased);
+  check_memory_kinds(pipeline, stored, window, unrotated);
+  check_reads(*pipeline.attention, leased, storage);
+  if (pipeline.is_hybrid()) {
+    check_reads(*pipeline.window_attention, window, *pipeline.window_storage);
+    binding.attention_scratch_bytes =
+        bind_attention(*pipeline.window_attention, binding.window_geometry) +
+        bind_attention(*pipeline.attention, binding.context_geometry);
+  } else {
+    binding.attention_scratch_bytes = bind_attention(*pipeline.attention, g);
+  }
+  const bool copies = is_host_memory(stored[0].mem_kind);  // for update(), of the window's blocks
+  const auto check_stored = [&](const Instance& reader, bool at_select) {
+    check_reads(reader, stored, storage);
+    if (pipeline.is_hybrid() && (at_select || !copies))
+      check_reads(reader, window, *pipeline.window_storage);
+  };
+  if (pipeline.representative) {
+    Representative& representative = *pipeline.representative;
+    check_stored(representative, false);
+    representative.validate(g);
+    representative.bind(g);
+    representative.read_layout();
+    check_layout(representative, representative.layout(), g.block_size);
+    check_record_memory(representative, representative.layout(), storage);
+  }
+  for (auto& selector : pipeline.selectors) {
+    if (selector->desc().needs & KVASIR_NEED_KEYS) check_stored(*selector, true);
+    selector->validate(g);
+    selector->bind(g);
+    selector->read_limits(cache.dense_below_tokens.value);
+    check_layout(*selector, selector->layout(), g.block_size);
+    check_record_memory(*selector, selector->layout(), storage);
+    binding.constant_positions |= selector->limits().pos_mode == KVASIR_POS_CONSTANT;
+  }
+  check_units(pipeline);
+  check_single(pipeline);
+  check_positions(pipeline, binding);
+  return made;
+}
+
+bool can_share(const Pipeline& pipeline, const Pipeline& from) {
+  const CacheConfig &ours = pipeline.strategy.cache, &theirs = from.strategy.cache;
+  return ours.block_size.value == theirs.block_size.value &&
+         needs_unrotated(pipeline) == needs_unrotated(from) &&
+         same_plugin(pipeline, from, Kind::kStorage);
+}
+
+bool share_plugins(Pipeline& pipeline, const Pipeline& from) {
+  if (!can_share(pipeline, from)) return false;
+  pipeline.bound_to.insert(pipeline.bound_to.end(), from.bound_to.begin(), from.bound_to.end());
+  pipeline.storage = from.storage;
+  pipeline.window_storage = from.window_storage;
+  if (!same_plugin(pipeline, from, Kind::kAttention)) return true;
+  pipeline.attention = from.attention;
+  pipeline.window_attention = from.window_attention;
+  return true;
+}
+
+}  // namespace kvasir

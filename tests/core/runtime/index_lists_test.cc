@@ -1,0 +1,280 @@
+// Forced ranges, candidates, the check of what a selector wrote, unions of query heads: pure
+// functions against tables and plain restatements.
+// SPDX-License-Identifier: Apache-2.0
+#include "core/runtime/select/index_lists.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <set>
+
+namespace {
+using namespace kvasir;
+
+constexpr float kNot = -INFINITY;
+
+CacheConfig config(uint32_t block, uint32_t sink, uint32_t window) {
+  CacheConfig cache;
+  cache.block_size.value = block;
+  cache.sink_tokens.value = sink;
+  cache.window_tokens.value = window;
+  return cache;
+}
+
+// Two sequences of 2 kv heads and 4 query heads; candidates [2, 8) and the list {1, 4, 5} / {4, 6}.
+struct Written {
+  Candidates ranged, listed;
+  RowBuffer rows;
+  CheckContext context{2, 4, 2, UINT64_MAX, KVASIR_SCOPE_Q_HEAD, true};
+  explicit Written(uint32_t scope = KVASIR_SCOPE_KV_HEAD) {
+    ranged.begin = 2, ranged.end = 8;
+    listed.begin = 1, listed.end = 7, listed.listed = true;
+    listed.heads.resize(2);
+    listed.heads[0].index = {1, 4, 5};
+    listed.heads[1].index = {4, 6};
+    rows.prepare(KVASIR_UNIT_BLOCK, scope, 0, 8, 32, 2);
+  }
+  void put(const std::vector<std::vector<uint32_t>>& lists) {
+    uint64_t at = 0;
+    for (size_t r = 0; r < lists.size(); ++r) {
+      for (const uint32_t u : lists[r]) rows.index[at++] = u;
+      rows.offsets[r + 1] = at;
+    }
+    rows.view.n_rows = static_cast<uint32_t>(lists.size());
+  }
+  std::string fault() const { return check_selection(rows.view, context, {&ranged, &listed}); }
+};
+
+}  // namespace
+
+TEST_SUITE_BEGIN("core/runtime/rows");
+
+TEST_CASE("the forced range by hand") {
+  struct Case {
+    uint32_t unit, block, sink, window, n, sink_end, window_begin;
+  };
+  const uint32_t kBlock = KVASIR_UNIT_BLOCK, kToken = KVASIR_UNIT_TOKEN;
+  for (const Case& c : {Case{kToken, 16, 4, 64, 100, 4, 36},
+                        {kToken, 16, 4, 64, 30, 0, 0},
+                        {kToken, 16, 4, 64, 66, 2, 2},
+                        {kToken, 16, 0, 0, 100, 0, 99},
+                        {kToken, 16, 4, 0, 1, 0, 0},
+                        {kBlock, 16, 4, 64, 100, 16, 32},
+                        {kBlock, 16, 4, 64, 80, 16, 16},
+                        {kBlock, 16, 4, 64, 79, 0, 0},
+                        {kBlock, 16, 0, 0, 16, 0, 0},
+                        {kBlock, 16, 0, 0, 17, 0, 16},
+                        {kBlock, 16, 16, 16, 48, 16, 32},
+                        {kBlock, 16, 17, 16, 100, 32, 80},
+                        {kBlock, 128, 4, 64, 1000, 128, 896},
+                        {kBlock, 1, 4, 64, 100, 4, 36},
+                        {kBlock, 16, 64, 0, 20, 16, 16}}) {
+    CAPTURE(c.unit);
+    CAPTURE(c.n);
+    CAPTURE(c.window);
+    const ForcedRange got = forced_range(config(c.block, c.sink, c.window), c.unit, c.n, c.n);
+    CHECK(got.sink_end == c.sink_end);
+    CHECK(got.window_begin == c.window_begin);
+  }
+}
+
+TEST_CASE("the forced range always holds sink, window and the current token") {
+  for (const uint32_t block : {1u, 3u, 16u})
+    for (const uint32_t sink : {0u, 4u, 20u})
+      for (const uint32_t window : {0u, 1u, 33u})
+        for (uint32_t n = 1; n < 90; ++n)
+          for (const uint32_t unit : {KVASIR_UNIT_BLOCK, KVASIR_UNIT_TOKEN})
+            for (const bool prompt_mode : {false, true}) {
+              CacheConfig cache = config(block, sink, window);
+              const uint32_t prompt_end = 40;
+              if (prompt_mode) cache.window_mode.value = WindowMode::kPrompt;
+              const ForcedRange f = forced_range(cache, unit, n, prompt_end);
+              const auto forced = [&](uint32_t t) { return t < f.sink_end || t >= f.window_begin; };
+              bool all = forced(n - 1);
+              for (uint32_t t = 0; t < std::min(sink, n); ++t) all = all && forced(t);
+              const uint32_t from = prompt_mode ? std::min(n, prompt_end) : n;
+              for (uint32_t t = from > window ? from - window : 0; t < n; ++t)
+                all = all && forced(t);
+              CHECK(all);
+              CHECK(f.sink_end <= f.window_begin);
+              if (unit == KVASIR_UNIT_BLOCK) {
+                CHECK(f.sink_end % block == 0);
+                CHECK(f.window_begin % block == 0);
+              }
+            }
+}
+
+TEST_CASE("a prompt window grows and hands over in bulk") {
+  CacheConfig cache = config(16, 0, 10);
+  cache.window_mode.value = WindowMode::kPrompt;
+  CHECK(forced_range(cache, KVASIR_UNIT_TOKEN, 100, 100).window_begin == 90);
+  CHECK(forced_range(cache, KVASIR_UNIT_TOKEN, 150, 100).window_begin == 90);
+  CHECK(forced_range(cache, KVASIR_UNIT_TOKEN, 50, 100).window_begin == 40);
+  cache.window_flush_tokens.value = 20;
+  CHECK(forced_range(cache, KVASIR_UNIT_TOKEN, 119, 100).window_begin == 90);
+  CHECK(forced_range(cache, KVASIR_UNIT_TOKEN, 120, 100).window_begin == 110);
+  CHECK(forced_range(cache, KVASIR_UNIT_TOKEN, 145, 100).window_begin == 130);
+}
+
+TEST_CASE("what a selector may not write") {
+  struct Case {
+    const char* says;
+    std::function<void(Written&)> spoil;
+  };
+  const std::vector<std::vector<uint32_t>> good = {{2, 7}, {}, {1, 5}, {6}};
+  {
+    Written w;
+    w.put(good);
+    CHECK(w.fault() == "");
+  }
+  for (const Case& c : {
+           Case{"expected 4", [](Written& w) { w.rows.view.n_rows = 3; }},
+           {"expected 4", [](Written& w) { w.rows.view.n_rows = 5; }},
+           {"scope", [](Written& w) { w.rows.view.scope = 3; }},
+           {"scope", [](Written& w) { w.context.finest_scope = KVASIR_SCOPE_SEQUENCE; }},
+           {"outside the candidate range", [](Written& w) { w.rows.index[0] = 1; }},
+           {"outside the candidate range", [](Written& w) { w.rows.index[1] = 8; }},
+           {"outside the candidate range", [](Written& w) { w.rows.index[1] = UINT32_MAX; }},
+           {"ascending", [](Written& w) { w.rows.index[1] = 2; }},
+           {"ascending", [](Written& w) { std::swap(w.rows.index[0], w.rows.index[1]); }},
+           {"not among the candidates", [](Written& w) { w.rows.index[3] = 6; }},
+           {"not among the candidates", [](Written& w) { w.rows.index[4] = 5; }},
+           {"row_offsets", [](Written& w) { w.rows.offsets[0] = 1; }},
+           {"row_offsets", [](Written& w) { w.rows.offsets[2] = 1; }},
+           {"row_offsets", [](Written& w) { w.rows.offsets[4] = 33; }},
+           {"row_offsets", [](Written& w) { w.rows.offsets[1] = UINT64_MAX; }},
+           {"unknown row flag", [](Written& w) { w.rows.flags[1] = 4; }},
+           {"lists indices although", [](Written& w) { w.rows.flags[0] = KVASIR_ROW_ALL; }},
+           {"lists indices although", [](Written& w) { w.rows.flags[3] = KVASIR_ROW_FALLBACK; }},
+           {"max_units", [](Written& w) { w.context.max_units = 1; }},
+           {"exceed max_units 0", [](Written& w) { w.context.max_units = 0; }},
+           {"weight", [](Written& w) { w.rows.view.weight_width = 3; }},
+           {"weight",
+            [](Written& w) {
+              w.rows.view.weight_width = 1;
+              w.context.weights_allowed = false;
+            }},
+           {"NaN",
+            [](Written& w) {
+              w.rows.view.weight_width = 2;
+              w.rows.weight[9] = NAN;
+            }},
+           {"NaN or +inf",
+            [](Written& w) {
+              w.rows.view.weight_width = 1;
+              w.rows.weight[0] = INFINITY;
+            }},
+       }) {
+    Written w;
+    w.put(good);
+    c.spoil(w);
+    const std::string fault = w.fault();
+    CAPTURE(c.says);
+    CAPTURE(fault);
+    CHECK(fault.find(c.says) != std::string::npos);
+  }
+}
+
+TEST_CASE("what a selector may write") {
+  Written w(KVASIR_SCOPE_SEQUENCE);
+  w.put({{2, 3, 4}, {1, 6}});  // 6 is live for head 1 only, 1 for head 0 only
+  CHECK(w.fault() == "");
+  Written weights;
+  weights.put({{2}, {}, {}, {4}});
+  weights.rows.view.weight_width = 2;
+  weights.rows.weight = std::vector<float>(64, kNot);  // -inf is a weight
+  weights.rows.view.log_weight = weights.rows.weight.data();
+  CHECK(weights.fault() == "");
+  Written flags;
+  flags.put({{}, {}, {1}, {}});
+  flags.rows.flags[0] = KVASIR_ROW_ALL;
+  flags.rows.flags[1] = KVASIR_ROW_NONE;
+  flags.rows.flags[3] = KVASIR_ROW_FALLBACK;
+  CHECK(flags.fault() == "");
+}
+
+TEST_CASE("rows per query head become their union with one weight per head") {
+  Written w(KVASIR_SCOPE_Q_HEAD);
+  w.put({{2, 5}, {5, 7}, {}, {3}, {1}, {4}, {}, {6}});
+  w.rows.view.weight_width = 1;
+  for (size_t i = 0; i < 8; ++i) w.rows.weight[i] = -0.5f * static_cast<float>(i);
+  CHECK(w.fault() == "");
+  uint32_t width = 0;
+  bool fallback = true;
+  auto heads = heads_of(w.rows.view, 0, 4, 2, w.ranged, &width, &fallback);
+  CHECK(width == 2);
+  CHECK(!fallback);
+  REQUIRE(heads.size() == 2);
+  CHECK(heads[0].index == std::vector<uint32_t>{2, 5, 7});
+  CHECK(heads[0].weight == std::vector<float>{0, kNot, -0.5f, -1.0f, kNot, -1.5f});
+  CHECK(heads[1].index == std::vector<uint32_t>{3});
+  CHECK(heads[1].weight == std::vector<float>{kNot, -2.0f});
+  w.rows.flags[6] = KVASIR_ROW_ALL;  // head 2 of the second sequence: all it has, at weight 0
+  heads = heads_of(w.rows.view, 1, 4, 2, w.listed, &width, &fallback);
+  CHECK(heads[0].index == std::vector<uint32_t>{1, 4});
+  CHECK(heads[1].index == std::vector<uint32_t>{4, 6});
+  CHECK(heads[1].weight == std::vector<float>{0, kNot, 0, -3.5f});
+  w.rows.flags[6] = KVASIR_ROW_FALLBACK;
+  heads_of(w.rows.view, 1, 4, 2, w.listed, &width, &fallback);
+  CHECK(fallback);
+  heads_of(w.rows.view, 0, 4, 2, w.ranged, &width, &fallback);
+  CHECK(!fallback);
+}
+
+TEST_CASE("candidates are what is live, reachable and not forced") {
+  const uint32_t block = 4, heads = 2, n = 40;
+  LayerState layer;
+  layer.dead.assign(heads, std::vector<bool>(30));
+  for (uint32_t t = 8; t < 12; ++t) layer.dead[0][t] = true;  // a whole block of head 0
+  layer.dead[1][9] = layer.dead[1][20] = true;
+  layer.restricted = {{0, 1, 2, 3, 5}, {2, 3, 4}};
+  layer.restricted_end = 6;
+  for (const uint32_t unit : {KVASIR_UNIT_BLOCK, KVASIR_UNIT_TOKEN}) {
+    const ForcedRange forced{4, 32};
+    const Candidates got = live_candidates(layer, unit, forced, block, heads);
+    REQUIRE(got.listed);
+    for (uint32_t head = 0; head < heads; ++head) {
+      std::set<uint32_t> want;
+      for (uint32_t t = forced.sink_end; t < forced.window_begin; ++t) {
+        const auto& list = layer.restricted[head];
+        const bool reachable =
+            t / block >= 6 || std::find(list.begin(), list.end(), t / block) != list.end();
+        if (reachable && !(t < 30 && layer.dead[head][t]))
+          want.insert(unit == KVASIR_UNIT_BLOCK ? t / block : t);
+      }
+      CHECK(got.heads[head].index == std::vector<uint32_t>(want.begin(), want.end()));
+    }
+  }
+  layer.restricted.clear();
+  layer.live.resize(heads);
+  for (uint32_t head = 0; head < heads; ++head)
+    for (uint32_t t = 0; t < 30; ++t)
+      if (!layer.dead[head][t]) layer.live[head].push_back(t);
+  for (const uint32_t unit : {KVASIR_UNIT_BLOCK, KVASIR_UNIT_TOKEN}) {
+    const Candidates got = live_candidates(layer, unit, {4, 32}, block, heads);
+    for (uint32_t head = 0; head < heads; ++head) {
+      std::set<uint32_t> want;
+      for (uint32_t t = 4; t < 32; ++t)
+        if (t >= 30 || !layer.dead[head][t]) want.insert(unit == KVASIR_UNIT_BLOCK ? t / block : t);
+      CHECK(got.heads[head].index == std::vector<uint32_t>(want.begin(), want.end()));
+    }
+  }
+  layer.dead.clear();
+  layer.live.clear();
+  const Candidates plain = live_candidates(layer, KVASIR_UNIT_TOKEN, {4, n - 8}, block, heads);
+  CHECK(!plain.listed);
+  CHECK(plain.begin == 4);
+  CHECK(plain.end == 32);
+  Candidates blocks = plain;
+  blocks.listed = true;
+  blocks.begin = 1, blocks.end = 8;
+  blocks.heads.resize(2);
+  blocks.heads[0].index = {3};
+  const Candidates tokens = expand_to_tokens(blocks, block);
+  CHECK(tokens.begin == 4);
+  CHECK(tokens.end == 32);
+  CHECK(tokens.heads[0].index == std::vector<uint32_t>{12, 13, 14, 15});
+  CHECK(tokens.heads[1].index.empty());
+}

@@ -1,0 +1,141 @@
+// See recall_bench.h.
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/kvasir/bench/recall_bench.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <optional>
+
+#include "core/error.h"
+#include "core/model/synthetic/prescribed_model.h"
+#include "core/runtime/engine.h"
+#include "tools/kvasir/cli/text.h"
+
+namespace kvasir::tool {
+namespace {
+
+RecallMeter::Choice choice_of(const Engine& engine) {
+  const CacheConfig& cache = engine.pipeline().strategy.cache;
+  const SelectorLimits& limits = engine.pipeline().selectors.back()->limits();
+  RecallMeter::Choice choice;
+  choice.unit_tokens = limits.unit == KVASIR_UNIT_TOKEN ? 1 : cache.block_size.value;
+  if (limits.scope == KVASIR_SCOPE_SEQUENCE ||
+      cache.head_select_mode.value == HeadSelectMode::kShared)
+    choice.scope = RecallScope::kSequence;
+  else if (limits.scope == KVASIR_SCOPE_Q_HEAD)
+    choice.scope = RecallScope::kQHead;
+  return choice;
+}
+
+}  // namespace
+
+RecallBench::RecallBench(const RecallShape& shape, uint32_t budget, uint64_t seed, PluginHost& host)
+    : shape_(shape),
+      budget_(budget),
+      seed_(seed),
+      host_(host),
+      world_(shape, seed),
+      truth_(world_, budget, host.pool()) {}
+
+double RecallBench::target() const {
+  const double all = shape_.context + (1.0 + shape_.steps) / 2.0;
+  return std::min(all, 0.0 + shape_.sink + shape_.window + budget_);
+}
+
+double RecallBench::tolerance(const RecallMeter::Choice& choice) const {
+  return std::max(0.0 + choice.unit_tokens, 0.02 * target());
+}
+
+RecallResult RecallBench::run(const StrategyConfig& strategy) const {
+  std::optional<RecallMeter> meter;
+  const PrescribedModel model(
+      {shape_.n_layers, shape_.n_q_heads, shape_.n_kv_heads, shape_.head_dim, shape_.head_dim,
+       shape_.context + shape_.steps, world_.rope()},
+      [&](uint32_t layer, int32_t token, float* q, float* k, float* v) {
+        world_.project(layer, token, q, k, v);
+      },
+      [&](uint32_t layer, std::span<const int32_t> tokens, const float* out) {
+        meter->output(layer, static_cast<uint32_t>(tokens.back()),
+                      out + (tokens.size() - 1) * shape_.n_q_heads * shape_.head_dim);
+      });
+  EngineOptions options;
+  options.max_context = shape_.context + shape_.steps;
+  options.seed = seed_;
+  options.on_attend = [&](uint32_t layer, uint64_t, uint32_t head,
+                          std::span<const uint32_t> tokens) {
+    meter->attended(layer, head, tokens);
+  };
+  Engine engine(model, build_pipeline(strategy, host_.registry(), host_.services()), host_.pool(),
+                host_.services(), options);
+  const RecallMeter::Choice choice = choice_of(engine);
+  meter.emplace(world_, truth_, choice);
+  const SequenceId seq = engine.open();
+  std::vector<TokenId> prompt(shape_.context);
+  std::iota(prompt.begin(), prompt.end(), 0);
+  std::vector<float> logits(1);
+  engine.prefill(seq, prompt, logits);
+  for (uint32_t step = 0; step < shape_.steps; ++step) {
+    const Engine::DecodeItem item{seq, static_cast<TokenId>(shape_.context + step)};
+    engine.decode({&item, 1}, logits);
+  }
+  RecallResult out;
+  out.choice = choice;
+  out.figures = meter->figures();
+  out.kv_bytes = engine.kv_bytes(seq);
+  out.fallbacks = engine.decode_engagement().fallbacks;
+  return out;
+}
+
+RecallResult RecallBench::measure(const RecallArm& arm, const std::function<void()>& on_run) const {
+  std::map<std::vector<double>, RecallResult> runs;
+  const auto run_once = [&](const std::vector<double>& values) -> const RecallResult& {
+    auto known = runs.find(values);
+    if (known == runs.end()) {
+      known = runs.emplace(values, run(arm.strategy(values))).first;
+      on_run();
+    }
+    return known->second;
+  };
+  const auto attended = [&](const std::vector<double>& values) {
+    try {
+      return run_once(values).figures.attended;
+    } catch (const Error& e) {
+      if (e.kind() != ErrorKind::kInput) throw;
+      return 0.0;  // a budget too small to work with
+    }
+  };
+  Fit found;
+  for (const FitKnob& knob : arm.knobs()) found.values.push_back(knob.start);
+  const double near_enough = tolerance(run_once(found.values).choice);
+  if (!arm.knobs().empty()) found = fit(arm.knobs(), attended, target(), near_enough);
+  RecallResult out = runs.at(found.values);
+  out.label = arm.label();
+  out.tolerance = near_enough;
+  out.at_target = found.reached;
+  out.n_runs = runs.size();
+  out.note = note(arm, found, out.figures.attended);
+  for (size_t i = 0; i < found.values.size(); ++i)
+    if (i == 0 || found.values[i] != arm.knobs()[i].start)
+      out.settings.emplace_back(arm.key(i), found.values[i]);
+  return out;
+}
+
+std::string RecallBench::note(const RecallArm& arm, const Fit& found, double attended) const {
+  if (arm.knobs().empty()) return "attends to everything";
+  std::string turned, tried;
+  for (size_t i = 0; i < found.values.size(); ++i) {
+    const FitKnob& knob = arm.knobs()[i];
+    const char* key = arm.key(i).c_str();
+    tried += i == 0 ? format("no %s from %.6g to %.6g", key, knob.low, knob.high)
+                    : format(", and no %s short of all or nothing,", key);
+    if (found.values[i] != knob.start)
+      turned += format("%s%s = %.6g instead of %.6g", turned.empty() ? "" : ", ", key,
+                       found.values[i], knob.start);
+  }
+  if (found.reached) return turned;
+  return format("attends to %.0f tokens; %s leads to %.0f. ", attended, tried.c_str(), target()) +
+         "Compare it with best and random in its row, which choose as many tokens";
+}
+
+}  // namespace kvasir::tool

@@ -1,0 +1,53 @@
+// One strategy of `kvasir bench recall`, run until it attends to the wanted number of tokens.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tools/kvasir/bench/recall_arms.h"
+#include "tools/kvasir/bench/recall_meter.h"
+
+namespace kvasir::tool {
+
+struct RecallResult {
+  std::string label;
+  RecallMeter::Choice choice;
+  RecallFigures figures;
+  uint64_t kv_bytes = 0, fallbacks = 0;
+  // The budget, and what else was turned, under their names in a strategy file.
+  std::vector<std::pair<std::string, double>> settings;
+  double tolerance = 0;
+  bool at_target = false;
+  std::string note;  // what was turned, or why nothing helps; empty when nothing had to be
+  size_t n_runs = 0;
+};
+
+class RecallBench {
+ public:
+  // `budget`: tokens beside sink and window.
+  RecallBench(const RecallShape& shape, uint32_t budget, uint64_t seed, PluginHost& host);
+
+  // Tokens per kv head and step of a strategy that attends to its budget, sink and window.
+  double target() const;
+  // How far from the target, in tokens, is near enough: a unit, or 2 % where units are smaller.
+  double tolerance(const RecallMeter::Choice& choice) const;
+  // Calls on_run after each run. Throws what the strategy as it stands throws.
+  RecallResult measure(const RecallArm& arm, const std::function<void()>& on_run) const;
+
+ private:
+  RecallResult run(const StrategyConfig& strategy) const;
+  std::string note(const RecallArm& arm, const Fit& found, double attended) const;
+
+  RecallShape shape_;
+  uint32_t budget_;
+  uint64_t seed_;
+  PluginHost& host_;
+  RecallWorld world_;
+  RecallTruth truth_;
+};
+
+}  // namespace kvasir::tool

@@ -1,0 +1,82 @@
+// The made world of `kvasir bench recall`: queries, keys and values from a seed instead of from a
+// model, so that the true attention is known.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <random>
+#include <set>
+#include <span>
+#include <vector>
+
+#include "core/model/layers/model.h"
+#include "core/platform/thread_pool.h"
+
+namespace kvasir::tool {
+
+struct RecallShape {
+  uint32_t context = 4096, steps = 32;  // tokens of the prompt; queries decoded after it
+  uint32_t sink = 16, window = 64;      // tokens that are attended in any case: no needles there
+  uint32_t n_layers = 4, n_q_heads = 8, n_kv_heads = 4, head_dim = 64;
+  uint32_t needles = 8;
+  double needle_mass = 0.5, drift = 0.3;
+
+  uint32_t group() const { return n_q_heads / n_kv_heads; }
+};
+
+// One layer's vectors after rotation, from which those before it are made. Logits of ordinary keys
+// are normal, so that their weights are log-normal; needles, at the same places in every layer, get
+// `needle_mass` of the attention together.
+class RecallWorld {
+ public:
+  RecallWorld(const RecallShape& shape, uint64_t seed);
+
+  const RecallShape& shape() const { return shape_; }
+  const std::set<uint32_t>& needles() const { return needles_; }
+  RopeConfig rope() const;
+
+  // Before rotation, as PrescribedModel::Project wants them; token = position. k and v may be null.
+  void project(uint32_t layer, int32_t token, float* q, float* k, float* v) const;
+
+  // Softmax of the query at `pos` over tokens [0, pos], into mass [pos + 1], and its output o
+  // [head_dim].
+  void attend(uint32_t layer, uint32_t pos, uint32_t q_head, std::span<float> mass,
+              std::span<double> o) const;
+
+ private:
+  struct Layer {
+    std::vector<float> q, k, v;  // [token][head][head_dim]
+  };
+  void fill(Layer& layer, std::mt19937_64& random) const;
+  void turn_back(const std::vector<float>& from, uint32_t heads, uint32_t token, float* to) const;
+
+  RecallShape shape_;
+  RopeTable rope_;
+  std::set<uint32_t> needles_;
+  std::vector<Layer> layers_;
+};
+
+// What dense attention does with every decoded query of every layer but the first, once for all
+// strategies.
+class RecallTruth {
+ public:
+  // `n_heaviest`: tokens that heaviest() names.
+  RecallTruth(const RecallWorld& world, uint32_t n_heaviest, ThreadPool& pool);
+
+  // Of the query at `pos` >= context, in `layer` >= 1.
+  std::span<const float> mass(uint32_t layer, uint32_t pos, uint32_t q_head) const;  // [pos + 1]
+  std::span<const double> output(uint32_t layer, uint32_t pos, uint32_t q_head) const;
+  // Tokens of the largest mass between sink and window, in no order.
+  std::span<const uint32_t> heaviest(uint32_t layer, uint32_t pos, uint32_t q_head) const;
+
+ private:
+  size_t index(uint32_t layer, uint32_t pos, uint32_t q_head) const;
+
+  RecallShape shape_;
+  uint32_t n_heaviest_;
+  std::vector<float> mass_;         // [layer - 1][step][q_head][context + steps]
+  std::vector<double> output_;      // [layer - 1][step][q_head][head_dim]
+  std::vector<uint32_t> heaviest_;  // [layer - 1][step][q_head][n_heaviest]
+};
+
+}  // namespace kvasir::tool

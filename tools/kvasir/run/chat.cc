@@ -1,0 +1,269 @@
+// kvasir chat: questions about a document that is prefilled once; the cache stays between turns.
+// SPDX-License-Identifier: Apache-2.0
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+#include <optional>
+
+#include "core/error.h"
+#include "tools/kvasir/cli/line_input.h"
+#include "tools/kvasir/cli/text.h"
+#include "tools/kvasir/commands.h"
+#include "tools/kvasir/run/conversation.h"
+#include "tools/kvasir/session/generate.h"
+#include "tools/kvasir/session/session.h"
+
+namespace kvasir::tool {
+namespace {
+
+std::atomic<bool> interrupted{false};
+
+void catch_interrupts() {
+  std::signal(SIGINT, [](int) {
+    interrupted = true;
+    LineInput::interrupt();
+  });
+}
+
+// --chat-template, else the model's; none for a model that has none.
+std::optional<ChatTemplate> family_of(const GgufFile& file, const std::string& wanted) {
+  const std::string known = join(chat_template_names(), ", ");
+  if (!wanted.empty()) {
+    const auto family = chat_template_by_name(wanted);
+    if (!family) throw input_error("--chat-template " + wanted + ": known ones are " + known);
+    return family;
+  }
+  const auto jinja = file.get<std::string_view>("tokenizer.chat_template");
+  if (!jinja) {
+    std::fprintf(stderr,
+                 "kvasir: note: the model has no chat template: your lines are continued as plain "
+                 "text (--chat-template sets one: %s)\n",
+                 known.c_str());
+    return std::nullopt;
+  }
+  const auto family = recognise_chat_template(*jinja);
+  if (!family)
+    throw input_error(file.path() + ": the chat template '" + std::string(jinja->substr(0, 60)) +
+                      "…' is none of those known; choose one with --chat-template: " + known);
+  return family;
+}
+
+struct ChatOptions {
+  PromptOptions prompt;
+  std::string system;
+};
+
+class Chat {
+ public:
+  Chat(Session& session, const Options& options, const ChatOptions& chat)
+      : session_(session),
+        tokenizer_(session.tokenizer()),
+        options_(chat.prompt),
+        conversation_(family_of(session.file(), chat.prompt.chat_template)),
+        sampler_(with_seed(chat.prompt.sampler, options.seed)) {
+    if (!chat.prompt.file.empty()) document_ = read_file(chat.prompt.file, "-f");
+    if (!chat.system.empty())
+      document_ = chat.system + (document_.empty() ? "" : "\n\n" + document_);
+    prefix_ = encode(document_.empty() ? "" : conversation_.system(document_), true);
+    const auto n = static_cast<uint32_t>(prefix_.size());
+    context_ = session.context_or(n + kRoomTokens);
+    if (n >= context_)
+      throw input_error("the document is " + std::to_string(n) + " tokens, but " +
+                        session.context_source() + " gives " + std::to_string(context_) +
+                        ": raise that or shorten it");
+    if (context_ > session.shape().max_context)
+      std::fprintf(stderr, "kvasir: warning: %u tokens of context, the model was made for %u\n",
+                   context_, session.shape().max_context);
+    logits_.resize(session.shape().vocab_size);
+  }
+
+  void run();
+
+ private:
+  static constexpr uint32_t kRoomTokens = 4096;  // for the conversation when -c is not given
+
+  static SamplerOptions with_seed(SamplerOptions sampler, uint64_t seed) {
+    sampler.seed = seed;
+    return sampler;
+  }
+  std::vector<TokenId> encode(const std::string& text, bool is_first) const;
+  uint32_t prefill(const std::vector<TokenId>& tokens, const char* label);
+  void open();
+  void reset();
+  void turn(const std::string& line);
+  bool ask(const std::string& line, RunFigures& figures);
+  void report(const RunFigures& figures, const Generation& answer, uint32_t cached) const;
+
+  Session& session_;
+  const Tokenizer& tokenizer_;
+  const PromptOptions& options_;
+  Conversation conversation_;
+  Sampler sampler_;
+  std::string document_;
+  std::vector<TokenId> prefix_;   // of every conversation: BOS and document
+  std::vector<TokenId> pending_;  // generated, not in the cache yet
+  uint32_t context_ = 0;
+  Engine* engine_ = nullptr;
+  std::optional<Scheduler> scheduler_;
+  SequenceId seq_ = 0;
+  std::vector<float> logits_;
+};
+
+// A BOS comes once, with the first piece.
+std::vector<TokenId> Chat::encode(const std::string& text, bool is_first) const {
+  if (text.empty() && is_first && tokenizer_.add_bos()) return {tokenizer_.bos()};
+  if (text.empty()) return {};
+  return tokenizer_.encode(text, {.add_bos = is_first, .parse_special = true});
+}
+
+// Returns the tokens done; fewer than given after Ctrl-C.
+uint32_t Chat::prefill(const std::vector<TokenId>& tokens, const char* label) {
+  return read_prompt(*scheduler_, seq_, tokens, logits_, label, [] { return interrupted.load(); })
+      .n_tokens;
+}
+
+void Chat::open() {
+  seq_ = engine_->open();
+  if (prefix_.empty()) return;
+  if (prefill(prefix_, "reading the document") < prefix_.size())
+    throw input_error("interrupted while the document was read");
+}
+
+// Forgets the questions and answers. A strategy that gave tokens up for good cannot go back: then
+// the document is read again.
+void Chat::reset() {
+  conversation_.reset();
+  pending_.clear();
+  try {
+    engine_->truncate(seq_, static_cast<uint32_t>(prefix_.size()));
+  } catch (const Error&) {
+    scheduler_->close(seq_);
+    open();
+  }
+}
+
+// Prefills what the question adds. False when it was interrupted or does not fit: as if it had not
+// been asked.
+bool Chat::ask(const std::string& line, RunFigures& figures) {
+  std::vector<TokenId> tokens = pending_;
+  const uint32_t cached = engine_->kv_len(seq_);
+  const auto added = encode(conversation_.question(line), cached == 0);
+  tokens.insert(tokens.end(), added.begin(), added.end());
+  if (cached + tokens.size() >= context_) {
+    conversation_.undo_question();
+    std::fprintf(
+        stderr,
+        "kvasir: the context is full (%u of %u tokens, the question needs %zu): /reset, or "
+        "start with a larger -c\n",
+        cached, context_, tokens.size());
+    return false;
+  }
+  if (tokens.empty()) {
+    conversation_.undo_question();
+    return false;
+  }
+  const uint64_t nanos = engine_->prefill_engagement().total_nanos;
+  const uint32_t done = prefill(tokens, "prefill");
+  figures.prefill_ms = static_cast<double>(engine_->prefill_engagement().total_nanos - nanos) / 1e6;
+  figures.prompt_tokens = done;
+  if (done < tokens.size()) {
+    conversation_.undo_question();
+    engine_->truncate(seq_, cached);
+    return false;
+  }
+  pending_.clear();
+  for (const TokenId token : added) sampler_.accept(token);
+  return true;
+}
+
+void Chat::report(const RunFigures& figures, const Generation& answer, uint32_t cached) const {
+  std::fprintf(stderr,
+               "[%u tokens kept in the cache, %u prefilled in %.0f ms; %u generated at %.1f "
+               "tokens/s; %s]\n",
+               cached, figures.prompt_tokens, figures.prefill_ms, figures.generated_tokens,
+               figures.decode_ms > 0 ? figures.generated_tokens * 1e3 / figures.decode_ms : 0.0,
+               name(answer.end));
+}
+
+void Chat::turn(const std::string& line) {
+  interrupted = false;
+  RunFigures figures;
+  const uint32_t cached = engine_->kv_len(seq_);
+  if (!ask(line, figures)) return;
+  GenerateOptions generation;
+  generation.n_predict = options_.n_predict;
+  generation.ignore_eos = options_.ignore_eos;
+  generation.stop = [] { return interrupted.load(); };
+  generation.on_text = [](const std::string& text) {
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    std::fflush(stdout);
+  };
+  const uint32_t begin = engine_->kv_len(seq_);
+  const Generation answer = generate(*scheduler_, *engine_, seq_, tokenizer_, logits_, sampler_,
+                                     generation, context_, figures);
+  std::printf("\n");
+  std::fflush(stdout);
+  const uint32_t kept = engine_->kv_len(seq_) - begin;
+  pending_.assign(answer.tokens.begin() + kept, answer.tokens.end());
+  conversation_.answer(answer.text);
+  report(figures, answer, cached);
+}
+
+void Chat::run() {
+  engine_ = &session_.load(context_);
+  scheduler_.emplace(*engine_, SchedulerOptions{.memory_bytes = session_.sequence_memory()});
+  catch_interrupts();
+  open();
+  const bool is_terminal = isatty(STDIN_FILENO);
+  if (is_terminal)
+    std::fprintf(stderr,
+                 "%zu tokens read, room for %zu more. /reset forgets the conversation, "
+                 "/exit or Ctrl-D ends it, Ctrl-C stops an answer.\n",
+                 prefix_.size(), context_ - prefix_.size());
+  LineInput input;
+  for (std::string line;;) {
+    input.forget_interrupts();
+    if (is_terminal) std::fputs("> ", stderr);
+    const LineInput::Result result = input.read(line);
+    if (result == LineInput::Result::kEnd) break;
+    if (result == LineInput::Result::kInterrupted) {
+      std::fputs("\n(/exit or Ctrl-D ends the conversation)\n", stderr);
+      continue;
+    }
+    if (line == "/exit") break;
+    if (line == "/reset") {
+      reset();
+    } else if (line.starts_with('/')) {
+      std::fprintf(stderr, "%s: unknown; there are /reset and /exit\n", line.c_str());
+    } else if (!line.empty()) {
+      turn(line);
+    }
+  }
+  if (is_terminal) std::fputs("\n", stderr);
+}
+
+void chat(const Options& options, const ChatOptions& o) {
+  if (options.json) throw input_error("chat talks to a person and has no --json; see kvasir run");
+  Session session(options);
+  Chat(session, options, o).run();
+}
+
+}  // namespace
+
+void add_chat(CLI::App& app) {
+  auto* c = app.add_subcommand("chat", "Questions about a document that is read once");
+  auto options = std::make_shared<Options>();
+  auto o = std::make_shared<ChatOptions>();
+  o->prompt.n_predict = 512;
+  add_model_flags(*c, *options);
+  add_strategy_flags(*c, *options);
+  add_sampler_flags(*c, o->prompt);
+  c->add_option("-f,--file", o->prompt.file, "Document to talk about");
+  c->add_option("--sys,--system-prompt", o->system, "Instruction put before the document");
+  c->add_option("--chat-template", o->prompt.chat_template,
+                "chatml, llama2, llama3, internlm2, mistral (default: the model's)");
+  c->callback([=] { chat(*options, *o); });
+}
+
+}  // namespace kvasir::tool

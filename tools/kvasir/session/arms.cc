@@ -1,0 +1,46 @@
+// Arms of a comparison; see arms.h.
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/kvasir/session/arms.h"
+
+#include <algorithm>
+#include <map>
+
+#include "tools/kvasir/session/plugin_host.h"
+
+namespace kvasir::tool {
+
+void add_arm_flags(CLI::App& app, Options& options, std::vector<std::string>& strategies) {
+  app.add_option("-s,--strategy", strategies, "Strategy file or preset; once per strategy")
+      ->allow_extra_args(false);
+  app.add_option("--set", options.set, "Override a key in all of them")->allow_extra_args(false);
+  app.add_option("--plugin-dir", options.plugin_dirs, "Folder to search for plugins first")
+      ->allow_extra_args(false);
+}
+
+std::vector<Arm> resolve_arms(Options& options, const std::vector<std::string>& strategies) {
+  std::vector<Arm> arms;
+  PluginHost host(options);
+  std::map<uint32_t, size_t> block_sizes;  // and how many have them
+  uint32_t chunk = resolve_strategy(options).cache.chunk_size.value;
+  for (const std::string& name : strategies) {
+    Options with = options;
+    with.strategy = name;
+    arms.push_back({"", resolve_strategy(with)});
+    arms.back().label = arms.back().strategy.name;
+    build_pipeline(arms.back().strategy, host.registry(), host.services());
+    ++block_sizes[arms.back().strategy.cache.block_size.value];
+    chunk = std::max(chunk, arms.back().strategy.cache.chunk_size.value);
+  }
+  std::erase_if(options.set, [](const std::string& set) {  // dense attention has no such options
+    return set.starts_with("selector.") || set.starts_with("representative.");
+  });
+  options.set.push_back("cache.chunk_size=" + std::to_string(chunk));
+  const auto most =
+      std::max_element(block_sizes.begin(), block_sizes.end(),
+                       [](const auto& a, const auto& b) { return a.second < b.second; });
+  if (most != block_sizes.end())
+    options.set.push_back("cache.block_size=" + std::to_string(most->first));
+  return arms;
+}
+
+}  // namespace kvasir::tool

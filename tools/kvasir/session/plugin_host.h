@@ -1,0 +1,42 @@
+// What plugins need around them, without a model: threads, log, the files that were found.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <mutex>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/plugin/pipeline.h"
+#include "tools/kvasir/cli/options.h"
+
+namespace kvasir::tool {
+
+class PluginHost {
+ public:
+  explicit PluginHost(const Options& options);
+  const Topology& topology() const { return topology_; }
+  ThreadPool& pool() { return pool_; }
+  HostServices& services() { return services_; }
+  PluginRegistry& registry() { return registry_; }
+  // What plugins logged at level info so far, shown or not: id and text.
+  const std::vector<std::pair<std::string, std::string>>& said() const { return said_; }
+  // From now on a line is shown the first time only: for tools that run a strategy many times.
+  void log_once() { log_once_ = true; }
+
+ private:
+  Topology topology_;
+  ThreadPool pool_;
+  std::vector<std::pair<std::string, std::string>> said_;
+  bool log_once_ = false;
+  std::mutex shown_mutex_;
+  std::set<std::pair<std::string, std::string>> shown_;
+  HostServices services_;
+  PluginRegistry registry_;
+};
+
+// Log lines of plugins and core on stderr, at or above the level.
+HostServices::Log stderr_log(const std::string& level);
+
+}  // namespace kvasir::tool

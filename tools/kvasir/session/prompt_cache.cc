@@ -1,0 +1,139 @@
+// See prompt_cache.h. The file: magic, number of logits, logits, XXH3 of all that, then the bytes
+// of Engine::save(), which check themselves.
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/kvasir/session/prompt_cache.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <system_error>
+
+#include "core/error.h"
+#include "tools/kvasir/cli/options.h"
+
+namespace kvasir::tool {
+namespace {
+
+constexpr std::array<char, 16> kMagic = {'k', 'v', 'a', 's', 'i', 'r', '.', 'p',
+                                         'r', 'o', 'm', 'p', 't', '/', '1', '\n'};
+
+struct Head {
+  std::array<char, 16> magic = kMagic;
+  uint64_t n_logits = 0;
+};
+
+uint64_t checksum(const Head& head, std::span<const float> logits) {
+  return XXH3_64bits_withSeed(logits.data(), logits.size_bytes(), XXH3_64bits(&head, sizeof(head)));
+}
+
+[[noreturn]] void refuse(const std::string& path, const std::string& why) {
+  throw input_error("--prompt-cache " + path + ": " + why + "; delete it or name another file");
+}
+
+// The part behind the logits.
+std::span<const std::byte> read_head(const std::string& bytes, const std::string& path,
+                                     std::span<float> logits) {
+  Head head;
+  uint64_t sum = 0;
+  const size_t fixed = sizeof(head) + logits.size_bytes() + sizeof(sum);
+  if (bytes.size() < sizeof(head) || std::memcmp(bytes.data(), kMagic.data(), kMagic.size()) != 0)
+    refuse(path, "no prompt of kvasir");
+  std::memcpy(&head, bytes.data(), sizeof(head));
+  if (head.n_logits != logits.size())
+    refuse(path, "made with a vocabulary of " + std::to_string(head.n_logits) +
+                     " tokens, the model has " + std::to_string(logits.size()));
+  if (bytes.size() < fixed) refuse(path, "cut off");
+  std::memcpy(logits.data(), bytes.data() + sizeof(head), logits.size_bytes());
+  std::memcpy(&sum, bytes.data() + fixed - sizeof(sum), sizeof(sum));
+  if (sum != checksum(head, logits)) refuse(path, "damaged");
+  return std::as_bytes(std::span(bytes)).subspan(fixed);
+}
+
+// Who keeps what tokens decided that a cut takes away: votes, evictions, slices of a prompt that
+// was read sparsely. Empty: nobody.
+std::string who_cannot_go_back(const Pipeline& pipeline) {
+  const auto keeps_history = [](const Instance& plugin) {
+    return (plugin.desc().caps & KVASIR_CAP_HISTORY_STATE) != 0;
+  };
+  for (const auto& selector : pipeline.selectors) {
+    const SelectorLimits& limits = selector->limits();
+    if (keeps_history(*selector) || limits.plan_at != 0 || limits.prefill_slice_tokens != 0)
+      return selector->id();
+  }
+  const bool is_history = pipeline.representative && keeps_history(*pipeline.representative);
+  return is_history ? pipeline.representative->id() : "";
+}
+
+std::string partial_of(const std::string& path) { return path + ".partial"; }
+
+[[noreturn]] void fail_to_write(const std::string& path, int error) {
+  std::error_code ignored;
+  std::filesystem::remove(partial_of(path), ignored);
+  throw input_error("--prompt-cache " + path +
+                    ": cannot be written: " + std::generic_category().message(error));
+}
+
+}  // namespace
+
+CachedPrompt restore_prompt(Engine& engine, const std::string& path,
+                            std::span<const TokenId> prompt, std::span<float> logits) {
+  if (!std::filesystem::exists(path)) return {engine.open(), 0};
+  const std::string bytes = read_file(path, "--prompt-cache");
+  std::vector<float> last(logits.size());
+  const SequenceId seq = engine.load(read_head(bytes, path, last), path);
+  const auto saved = engine.tokens(seq);
+  const auto shared = static_cast<uint32_t>(
+      std::mismatch(saved.begin(), saved.end(), prompt.begin(), prompt.end()).first -
+      saved.begin());
+  if (2 * size_t{shared} < saved.size())
+    refuse(path, "holds another prompt of " + std::to_string(saved.size()) + " tokens, of which " +
+                     std::to_string(shared) + " are this one's");
+  if (shared == prompt.size() && shared == saved.size()) {
+    std::copy(last.begin(), last.end(), logits.begin());
+    return {seq, shared};
+  }
+  // At least one token is read again: it is what the answer begins from.
+  const uint32_t keep = std::min<uint32_t>(shared, static_cast<uint32_t>(prompt.size()) - 1);
+  if (keep == saved.size()) return {seq, keep};
+  if (const std::string plugin = who_cannot_go_back(engine.pipeline()); !plugin.empty())
+    refuse(path, "shares " + std::to_string(shared) + " of its " + std::to_string(saved.size()) +
+                     " tokens with this prompt, and " + plugin +
+                     " keeps what the others decided: it cannot be cut back");
+  engine.truncate(seq, keep);
+  return {seq, keep};
+}
+
+void check_savable(Engine& engine, SequenceId seq, const std::string& path) {
+  if (engine.kv_len(seq) == 0) engine.save(seq);  // one that was loaded can be saved
+  if (!std::ofstream(partial_of(path), std::ios::binary | std::ios::trunc))
+    fail_to_write(path, errno);
+  std::filesystem::remove(partial_of(path));
+}
+
+void save_prompt(Engine& engine, SequenceId seq, std::span<const float> logits,
+                 const std::string& path) {
+  const std::vector<std::byte> bytes = engine.save(seq);
+  Head head;
+  head.n_logits = logits.size();
+  const uint64_t sum = checksum(head, logits);
+  std::ofstream file(partial_of(path), std::ios::binary | std::ios::trunc);
+  const auto write = [&](const void* data, size_t n) {
+    file.write(static_cast<const char*>(data), static_cast<std::streamsize>(n));
+  };
+  write(&head, sizeof(head));
+  write(logits.data(), logits.size_bytes());
+  write(&sum, sizeof(sum));
+  write(bytes.data(), bytes.size());
+  file.close();
+  if (!file) fail_to_write(path, errno);
+  std::error_code error;
+  std::filesystem::rename(partial_of(path), path, error);
+  if (error) fail_to_write(path, error.value());
+}
+
+}  // namespace kvasir::tool

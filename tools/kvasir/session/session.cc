@@ -1,0 +1,122 @@
+// Loading; see session.h.
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/kvasir/session/session.h"
+
+#include <chrono>
+#include <cstdio>
+
+#include "core/platform/memory.h"
+#include "tools/kvasir/system/planning.h"
+
+namespace kvasir::tool {
+namespace {
+
+std::string gigabytes(uint64_t bytes) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.2f GB", static_cast<double>(bytes) / 1e9);
+  return text;
+}
+
+Options with_threads(Options options, const StrategyConfig& strategy) {
+  if (options.threads == 0) options.threads = strategy.cache.threads_num.value;
+  return options;
+}
+
+}  // namespace
+
+Session::Session(const Options& options)
+    : options_(options),
+      strategy_(resolve_strategy(options)),
+      compute_(resolve_compute(options)),
+      host_(with_threads(options, strategy_)) {
+  build_pipeline(strategy_, registry(), services());  // mistakes before the model file is touched
+  if (options.model.empty()) throw input_error("no model: give -m FILE.gguf");
+  file_ = GgufFile::open(options.model);
+  shape_ = read_shape(*file_);
+}
+
+Session::~Session() = default;
+
+uint32_t Session::context_or(uint32_t needed) const {
+  const uint32_t wanted = options_.ctx_size ? options_.ctx_size : strategy_.cache.max_seq_len.value;
+  return wanted ? wanted : needed;
+}
+
+std::string Session::context_source() const {
+  const auto& configured = strategy_.cache.max_seq_len;
+  return options_.ctx_size || !configured.value ? "-c"
+                                                : "max_seq_len (" + configured.origin.text() + ")";
+}
+
+const Tokenizer& Session::tokenizer() const {
+  if (!tokenizer_) tokenizer_ = Tokenizer::from_gguf(*file_);
+  return *tokenizer_;
+}
+
+uint32_t Session::step_tokens(uint32_t max_sequences) const {
+  return std::max(1u, strategy_.cache.chunk_size.value) + max_sequences - 1;
+}
+
+EngineOptions Session::engine_options(uint32_t max_context, uint32_t max_sequences) const {
+  EngineOptions made;
+  made.max_context = max_context;
+  made.max_sequences = max_sequences;
+  made.max_step_tokens = step_tokens(max_sequences);
+  made.seed = options_.seed;
+  made.model_hash = file_->content_hash();
+  made.check_numerics = options_.check_numerics;
+  return made;
+}
+
+Model::Options Session::model_options(uint32_t max_queries) const {
+  Model::Options made;
+  made.compute = compute_;
+  made.max_batch_tokens = max_queries;
+  made.deterministic = options_.deterministic;
+  return made;
+}
+
+MemoryPlan Session::plan(uint32_t max_context, uint32_t max_sequences) {
+  Pipeline pipeline = build_pipeline(strategy_, registry(), services());
+  const Model::Options model = model_options(step_tokens(max_sequences));
+  return make_plan(shape_, Model::plan_memory(*file_, model), pipeline,
+                   engine_options(max_context, max_sequences), vocabulary_bytes(shape_));
+}
+
+void Session::load_model(uint32_t max_queries) {
+  const auto begin = std::chrono::steady_clock::now();
+  model_ = Model::load(*file_, pool(), model_options(max_queries));
+  load_ms_ =
+      std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
+}
+
+Engine& Session::load(uint32_t max_context, uint32_t max_sequences) {
+  const MemoryPlan needed = plan(max_context);
+  const MemoryInfo machine = memory_info();
+  if (needed.total() > machine.available_bytes)
+    throw Error(ErrorKind::kResource, "a context of " + std::to_string(max_context) +
+                                          " tokens needs " + gigabytes(needed.total()) +
+                                          " (weights " + gigabytes(needed.weight_bytes) +
+                                          ", K and V " + gigabytes(needed.kv_bytes) + "), " +
+                                          gigabytes(machine.available_bytes) +
+                                          " are available: lower -c, or see `kvasir plan`");
+  const MemoryPlan all = max_sequences == 1 ? needed : plan(max_context, max_sequences);
+  const uint64_t of_sequences =
+      all.kv_bytes - all.kv_slow_bytes + all.record_bytes + all.state_peak_bytes;
+  const uint64_t others = all.total() - of_sequences;
+  sequence_memory_ = machine.available_bytes - std::min(machine.available_bytes, others);
+  load_model(step_tokens(max_sequences));
+  engine_ = make_engine(max_context, max_sequences);
+  return *engine_;
+}
+
+std::unique_ptr<Engine> Session::make_engine(uint32_t max_context, uint32_t max_sequences) {
+  return std::make_unique<Engine>(*model_, pipeline(strategy_), pool(), services(),
+                                  engine_options(max_context, max_sequences));
+}
+
+Pipeline Session::pipeline(const StrategyConfig& strategy) {
+  return build_pipeline(strategy, registry(), services());
+}
+
+}  // namespace kvasir::tool

@@ -1,0 +1,67 @@
+// Everything a subcommand needs to run a model: checked configuration, plugins, weights, engine, in
+// the order that reports a mistake before anything large is loaded.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "core/model/tokenizer/tokenizer.h"
+#include "core/runtime/engine.h"
+#include "core/runtime/plan.h"
+#include "tools/kvasir/session/plugin_host.h"
+
+namespace kvasir::tool {
+
+class Session {
+ public:
+  // Strategy, plugins and their checks, model file, shape, tokenizer; no weights yet.
+  explicit Session(const Options& options);
+  ~Session();
+
+  const GgufFile& file() const { return *file_; }
+  const ModelShape& shape() const { return shape_; }
+  const Tokenizer& tokenizer() const;  // Error when the file has none
+  const StrategyConfig& strategy() const { return strategy_; }
+  // Tokens of context: -c, else the strategy's max_seq_len, else `needed`.
+  uint32_t context_or(uint32_t needed) const;
+  std::string context_source() const;  // "-c", or where max_seq_len was set
+  PluginRegistry& registry() { return host_.registry(); }
+  HostServices& services() { return host_.services(); }
+  ThreadPool& pool() { return host_.pool(); }
+  Compute compute() const { return compute_; }
+  bool deterministic() const { return is_deterministic(options_); }
+
+  MemoryPlan plan(uint32_t max_context, uint32_t max_sequences = 1);
+  // Refuses when the plan of one sequence does not fit the machine, then loads weights. A step of
+  // the engine takes a chunk and a token of each of the other sequences.
+  Engine& load(uint32_t max_context, uint32_t max_sequences = 1);
+  // A further engine over the same weights with as many sequences at most; the session's strategy
+  // is the first of it.
+  std::unique_ptr<Engine> make_engine(uint32_t max_context, uint32_t max_sequences);
+  Pipeline pipeline(const StrategyConfig& strategy);  // for Engine::add_strategy()
+  // For the sequences of all engines, once weights are loaded: what else is planned is taken off.
+  uint64_t sequence_memory() const { return sequence_memory_; }
+  const Model& model() const { return *model_; }
+  double load_ms() const { return load_ms_; }
+
+ private:
+  void load_model(uint32_t max_queries);
+  Model::Options model_options(uint32_t max_queries) const;
+  uint32_t step_tokens(uint32_t max_sequences) const;
+  EngineOptions engine_options(uint32_t max_context, uint32_t max_sequences) const;
+
+  Options options_;
+  StrategyConfig strategy_;
+  Compute compute_;
+  PluginHost host_;
+  std::optional<GgufFile> file_;
+  ModelShape shape_;
+  mutable std::unique_ptr<Tokenizer> tokenizer_;
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<Engine> engine_;
+  double load_ms_ = 0;
+  uint64_t sequence_memory_ = 0;
+};
+
+}  // namespace kvasir::tool
