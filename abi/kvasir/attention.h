@@ -8,20 +8,21 @@
 
 /* The queries are tokens of a prompt. The host may hand a prompt over in pieces of any size: o and
  * lse of a query depend on that query and the keys it sees, in item order, and not on how many
- * queries share the row or on keys behind those it sees. Without this flag a row holds decoded
+ * queries share the range or on keys behind those it sees. Without this flag a range holds decoded
  * tokens: the same rule, but o and lse may differ from those of a prompt's query by rounding. In
- * neither case do they depend on the other rows of the call. (Mass sums over queries may round.) */
-#define KVASIR_ATTN_ROW_PREFILL 1u
+ * neither case do they depend on the other ranges of the call. (Mass sums over queries may round.)
+ */
+#define KVASIR_ATTN_RANGE_PREFILL 1u
 
 /* One sequence and kv head: which queries attend to which items. */
-typedef struct kvasir_attn_row {
+typedef struct kvasir_attn_range {
   uint32_t kv_head;
-  uint32_t q_begin; /* rows of the part's q view */
+  uint32_t q_begin; /* queries of the part's q view */
   uint32_t n_q;
-  uint32_t flags;      /* KVASIR_ATTN_ROW_* */
+  uint32_t flags;      /* KVASIR_ATTN_RANGE_* */
   uint64_t item_begin; /* into items; BLOCK unit without items: lease ordinals themselves */
   uint64_t item_end;
-} kvasir_attn_row;
+} kvasir_attn_range;
 
 /* A set of keys disjoint from those of the other parts, with its own query rotation. The softmax is
  * joint over all parts. Query q sees key k iff pos(k) <= pos(q) and
@@ -30,9 +31,9 @@ typedef struct kvasir_attn_part {
   uint32_t struct_size;
   uint32_t
       unit; /* BLOCK: item = lease ordinal; TOKEN: item = ordinal * block_size + t, ascending */
-  uint32_t n_rows;
-  uint32_t row_size;
-  const kvasir_attn_row* rows; /* each (query, kv head) at most once per part */
+  uint32_t n_ranges;
+  uint32_t range_size;
+  const kvasir_attn_range* ranges; /* each (query, kv head) at most once per part */
   const kvasir_lease* leases;
   uint32_t n_leases;
   uint32_t lease_size;
@@ -42,8 +43,8 @@ typedef struct kvasir_attn_part {
   uint32_t dist_min;
   uint32_t dist_max; /* UINT32_MAX = no limit */
   uint32_t reserved;
-  kvasir_view q;     /* f32 [rows][n_q_heads][head_dim] */
-  kvasir_view q_pos; /* u32 [rows]: true position per row of q */
+  kvasir_view q;     /* f32 [queries][n_q_heads][head_dim] */
+  kvasir_view q_pos; /* u32 [queries]: true position of each */
 } kvasir_attn_part;
 
 #define KVASIR_ATTN_MASS_FOLLOWS 1u /* mass() will be called for the same input */
@@ -57,31 +58,32 @@ typedef struct kvasir_attn_in {
 } kvasir_attn_in;
 
 /* lse: natural log of the sum over exactly the keys seen, of exp(logit). o is normalised. Nothing
- * seen: o = 0, lse = -inf. Pairs (query, head) that no row names are left untouched. */
+ * seen: o = 0, lse = -inf. Pairs (query, head) that no range names are left untouched. */
 typedef struct kvasir_attn_out {
   uint32_t struct_size;
   uint32_t reserved;
-  kvasir_view o;         /* f32 [rows][n_q_heads][v_dim], contiguous */
-  kvasir_view lse;       /* f32 [rows][n_q_heads], contiguous */
-  uint64_t keys_skipped; /* preset to 0: keys that a row's items name and that run() left out for
-                            all queries of the row by a choice of its own; summed over the rows */
+  kvasir_view o;   /* f32 [queries][n_q_heads][v_dim], contiguous */
+  kvasir_view lse; /* f32 [queries][n_q_heads], contiguous */
+  uint64_t
+      keys_skipped; /* preset to 0: keys that a range's items name and that run() left out for
+                       all queries of the range by a choice of its own; summed over the ranges */
 } kvasir_attn_out;
 
-/* exp(logit - lse) per key, summed over the row's queries, for every row of every part in order.
- * Keys of a row are enumerated in item order, BLOCK items token by token. */
+/* exp(logit - lse) per key, summed over the range's queries, for every range of every part in
+ * order. Keys of a range are enumerated in item order, BLOCK items token by token. */
 typedef struct kvasir_attn_mass {
   uint32_t struct_size;
   uint32_t width; /* 1: summed over the group; group_size: per query head, head fastest */
-  const uint64_t* row_offsets; /* [rows of all parts + 1], in keys */
-  kvasir_view lse;             /* f32 [rows][n_q_heads], after the merge; contiguous */
-  kvasir_view value;           /* f32 [keys][width], contiguous, overwritten */
+  const uint64_t* range_offsets; /* [ranges of all parts + 1], in keys */
+  kvasir_view lse;               /* f32 [queries][n_q_heads], after the merge; contiguous */
+  kvasir_view value;             /* f32 [keys][width], contiguous, overwritten */
 } kvasir_attn_mass;
 
 /* Sizes of the largest call, and what the backend needs for it. */
 typedef struct kvasir_attn_shape {
   uint32_t struct_size;
   uint32_t max_queries;
-  uint64_t max_keys; /* per row */
+  uint64_t max_keys; /* per range */
 } kvasir_attn_shape;
 
 typedef struct kvasir_attn_plan {

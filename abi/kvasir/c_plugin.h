@@ -16,10 +16,10 @@ static inline kvasir_status kvasir_fail(kvasir_err* err, kvasir_status status, c
   return status;
 }
 
-/* Row r of a step; a newer host may have longer rows. */
-static inline const kvasir_step_row* kvasir_row(const kvasir_step* step, uint32_t r) {
-  const char* first = (const char*)step->rows;
-  return (const kvasir_step_row*)(const void*)(first + (uint64_t)r * step->row_size);
+/* Sequence i of a step; those of a newer host may be longer structs. */
+static inline const kvasir_step_seq* kvasir_step_seq_at(const kvasir_step* step, uint32_t i) {
+  const char* first = (const char*)step->seqs;
+  return (const kvasir_step_seq*)(const void*)(first + (uint64_t)i * step->seq_size);
 }
 
 /* static const kvasir_option_schema option = KVASIR_INT_OPTION("stride", "blocks", …); */

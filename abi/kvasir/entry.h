@@ -128,8 +128,8 @@ typedef struct kvasir_desc { /* static data */
   uint64_t dtypes; /* K and V element types it reads (storage: can hold); 0 = any. A selector whose
                       update() reads K or V names them */
   /* KVASIR_MEM_BIT() masks. read: where the views, leased K and V and slab pages that it reads may
-   * lie (storage: the rows of write_rows). write: where the results that it fills may lie. The host
-   * passes HOST memory where the mask allows it, else a copy on the device. */
+   * lie (storage: the tokens of write_tokens). write: where the results that it fills may lie. The
+   * host passes HOST memory where the mask allows it, else a copy on the device. */
   uint32_t mem_kinds_read;
   uint32_t mem_kinds_write;
 } kvasir_desc;

@@ -28,13 +28,13 @@ typedef struct kvasir_geometry {
   uint32_t block_size;  /* tokens */
   uint32_t max_context; /* tokens per sequence */
   uint32_t max_sequences;
-  uint32_t max_queries; /* query rows of one step: the larger of chunk_size and max_sequences */
+  uint32_t max_queries; /* queries of one step: the larger of chunk_size and max_sequences */
   uint32_t sink_tokens;
   uint32_t window_tokens;
   uint32_t window_mode;        /* KVASIR_WINDOW_* */
   uint32_t k_state;            /* KVASIR_K_* */
   uint32_t gqa_reduce;         /* KVASIR_REDUCE_*: the host applies it to scores */
-  uint32_t head_select_shared; /* 1: scores are reduced over all heads, one row per sequence */
+  uint32_t head_select_shared; /* 1: scores are reduced over all heads, one list per sequence */
   uint32_t n_formats;          /* 0 while storage itself is bound */
   uint32_t format_size;
   const kvasir_kv_format* formats;

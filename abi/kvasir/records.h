@@ -16,7 +16,7 @@
  * structs: it never grows. */
 typedef struct kvasir_mass_wish {
   uint32_t at;           /* KVASIR_MASS_AT_* set */
-  uint32_t level;        /* KVASIR_MASS_ROWS, _BLOCK or _TOKEN */
+  uint32_t level;        /* KVASIR_MASS_LISTS, _BLOCK or _TOKEN */
   uint32_t reduce;       /* KVASIR_MASS_PER_Q_HEAD … */
   uint32_t part;         /* KVASIR_PART_* */
   uint32_t last_queries; /* of the prompt: so many of its last ones; 0 = none of a prompt */

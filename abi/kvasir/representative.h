@@ -6,20 +6,21 @@
 
 #include <kvasir/records.h>
 
-/* Row r of q belongs to step->rows[r]: for a slice the host takes the mean of its queries first. */
+/* Query i of q belongs to step->seqs[i]: for a slice the host takes the mean of its queries first.
+ */
 typedef struct kvasir_score_in {
   uint32_t struct_size;
   uint32_t reserved;
-  kvasir_view q; /* f32 [n_rows][n_q_heads][head_dim] */
+  kvasir_view q; /* f32 [n_seqs][n_q_heads][head_dim] */
 } kvasir_score_in;
 
-/* value[offsets[row * n_q_heads + q_head] + i]: score of candidate i of that row, unscaled. f32
- * [offsets[n_rows * n_q_heads]], contiguous. Every one is written, and finite: NaN or an infinity
- * is a fault. */
+/* value[offsets[seq * n_q_heads + q_head] + i]: score of candidate i of that sequence, unscaled.
+ * f32 [offsets[n_seqs * n_q_heads]], contiguous. Every one is written, and finite: NaN or an
+ * infinity is a fault. */
 typedef struct kvasir_score_out {
   uint32_t struct_size;
   uint32_t reserved;
-  const uint64_t* offsets; /* [n_rows * n_q_heads + 1] */
+  const uint64_t* offsets; /* [n_seqs * n_q_heads + 1] */
   kvasir_view value;
 } kvasir_score_out;
 
@@ -30,7 +31,7 @@ typedef struct kvasir_representative {
   /* [step] n items, item_size apart; feeding a block in pieces equals feeding it at once. */
   kvasir_status (*update)(void* self, const kvasir_step* step, const kvasir_update_item* items,
                           uint32_t n, uint32_t item_size, kvasir_err* err) KVASIR_NOEXCEPT;
-  /* [step] every row and candidate block of the layer. */
+  /* [step] every sequence and candidate block of the layer. */
   kvasir_status (*score)(void* self, const kvasir_step* step, const kvasir_score_in* in,
                          kvasir_score_out* out, kvasir_err* err) KVASIR_NOEXCEPT;
 } kvasir_representative;

@@ -58,13 +58,13 @@ typedef struct kvasir_positions {
  * selector which only selects says unit and scope. */
 typedef struct kvasir_sel_limits {
   uint32_t struct_size;
-  uint32_t unit;  /* KVASIR_UNIT_* of its rows and candidate ranges */
+  uint32_t unit;  /* KVASIR_UNIT_* of its lists and candidate ranges */
   uint32_t scope; /* finest KVASIR_SCOPE_* it returns */
   uint32_t reserved;
-  uint64_t max_units;          /* most candidates selected per row, or kept by its plans: 0 = none,
-                                  KVASIR_NO_LIMIT. Where all candidates fit, select() is not called */
-  uint64_t expected_units;     /* for plans only, with KVASIR_NO_LIMIT: the most selected per row at
-                                  max_context, of rows that differ the mean; 0 = not known */
+  uint64_t max_units;      /* most candidates selected per list, or kept by its plans: 0 = none,
+                              KVASIR_NO_LIMIT. Where all candidates fit, select() is not called */
+  uint64_t expected_units; /* for plans only, with KVASIR_NO_LIMIT: the most selected per list at
+                              max_context, of lists that differ the mean; 0 = not known */
   uint64_t dense_below_tokens; /* kv_len below which attending everything is better; the user may
                                   ask for more (cache.dense_below_tokens) */
   kvasir_mass_wish mass;       /* for observe() */
@@ -75,24 +75,25 @@ typedef struct kvasir_sel_limits {
   kvasir_memory memory;
 } kvasir_sel_limits;
 
-/* What select(), speculate() and prefill() see. Undeclared needs are null / zero-sized. The rows of
- * q and x are numbered by step->rows[].q_begin and n_q.
- * q has the rotation the candidates will be attended with: its dot products are their logits. */
+/* What select(), speculate() and prefill() see. Undeclared needs are null / zero-sized. The queries
+ * of q and x are numbered by step->seqs[].q_begin and n_q. q has the rotation the candidates will
+ * be attended with: its dot products are their logits. */
 typedef struct kvasir_sel_in {
   uint32_t struct_size;
   uint32_t n_score_heads;        /* n_kv_heads, or 1 when selection is shared; 0 = no scores */
-  kvasir_view q;                 /* f32 [rows][n_q_heads][head_dim] */
-  kvasir_view x;                 /* f32 [rows][d_model], KVASIR_NEED_INPUT; not in prefill() */
+  kvasir_view q;                 /* f32 [queries][n_q_heads][head_dim] */
+  kvasir_view x;                 /* f32 [queries][d_model], KVASIR_NEED_INPUT; not in prefill() */
   kvasir_view scores;            /* f32 [score_offsets[last]], reduced over the group;
                                     KVASIR_NEED_SCORES */
-  const uint64_t* score_offsets; /* [n_rows * n_score_heads + 1], row-major; candidate order */
-  const kvasir_lease* leases;    /* KVASIR_NEED_KEYS: all heads, blocks [0, n) of each row, the
+  const uint64_t* score_offsets; /* [n_seqs * n_score_heads + 1], heads of a sequence together;
+                                    candidate order */
+  const kvasir_lease* leases;    /* KVASIR_NEED_KEYS: all heads, blocks [0, n) of each sequence, the
                                     open one included; check state */
-  const uint64_t* lease_offsets; /* [n_rows + 1] */
+  const uint64_t* lease_offsets; /* [n_seqs + 1] */
   const uint32_t* list_end;      /* with prefill.query_block: where the candidates of each query
-                                    block end, row by row. unit_end is that of the last block. The
-                                    host attends to what lies behind the end, as far as a query may
-                                    see it, and leaves out what a list names there. Else null */
+                                    block end, sequence by sequence. unit_end is that of the last block.
+                                    The      host attends to what lies behind the end, as far as a query
+                                    may      see it, and leaves out what a list names there. Else null */
 } kvasir_sel_in;
 
 typedef struct kvasir_selector {
@@ -123,8 +124,8 @@ typedef struct kvasir_selector {
   kvasir_status (*observe)(void* self, const kvasir_step* step, const kvasir_mass* mass,
                            kvasir_err* err) KVASIR_NOEXCEPT;
   /* [step] (optional) STEP_END, per layer in ascending order; sequences of one phase per call: what
-   * to keep (or, with DROP, to lose) among the candidates. ROW_ALL and ROW_NONE speak of the rows'
-   * list: with DROP ROW_NONE loses nothing, else ROW_ALL keeps everything. No weights. */
+   * to keep (or, with DROP, to lose) among the candidates. LIST_ALL and LIST_NONE speak of the
+   * lists' list: with DROP LIST_NONE loses nothing, else LIST_ALL keeps everything. No weights. */
   kvasir_status (*evict_plan)(void* self, const kvasir_step* step, kvasir_selection* out,
                               kvasir_err* err) KVASIR_NOEXCEPT;
 } kvasir_selector;

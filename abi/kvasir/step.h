@@ -20,15 +20,15 @@
 #define KVASIR_PHASE_PREFILL 1u /* a piece of a prompt */
 #define KVASIR_PHASE_DECODE 2u  /* one token, generated or given, behind the prompt */
 
-/* Flags of a step row. */
+/* Flags of a sequence of the step. */
 #define KVASIR_STEP_FIRST_PIECE 1u /* of the prompt: kv_len - n_q == prompt_begin */
 #define KVASIR_STEP_LAST_PIECE 2u  /* of the prompt: kv_len == prompt_end */
 #define KVASIR_STEP_FORCED 4u      /* token_step said reuse, but the list had to be made anew */
 
 /* One sequence of the step. */
-typedef struct kvasir_step_row {
-  uint64_t seq;
-  uint32_t q_begin; /* first row of the query view of this call */
+typedef struct kvasir_step_seq {
+  uint64_t id;
+  uint32_t q_begin; /* its first query in the query view of this call */
   uint32_t n_q;     /* its queries; 0 when the call has no query view */
   uint32_t kv_len;  /* tokens cached, those of this step included (of a slice: up to its end); query
                        i is at kv_len - n_q + i */
@@ -39,28 +39,28 @@ typedef struct kvasir_step_row {
   uint32_t phase;      /* KVASIR_PHASE_* */
   uint32_t flags;      /* KVASIR_STEP_* */
   uint32_t reserved;
-} kvasir_step_row;
+} kvasir_step_seq;
 
 typedef struct kvasir_step { /* step lifetime */
   uint32_t struct_size;
   uint32_t moment; /* KVASIR_MOMENT_* */
   uint32_t reserved;
   uint32_t layer;
-  uint32_t n_rows;
-  uint32_t row_size;
-  const kvasir_step_row* rows;
-  /* Null: the whole range of each row. Else rows in the callee's unit, of scope SEQUENCE or KV_HEAD
-   * but never finer than limits.scope, all LISTED, without weights; scores follow this order,
-   * results are a subset. */
+  uint32_t n_seqs;
+  uint32_t seq_size;
+  const kvasir_step_seq* seqs;
+  /* Null: the whole range of each sequence. Else lists in the callee's unit, of scope SEQUENCE or
+   * KV_HEAD but never finer than limits.scope, all LISTED, without weights; scores follow this
+   * order, results are a subset. */
   const kvasir_selection* candidates;
   const kvasir_slab* slab; /* the callee's own, or null; writable in update() only, and in observe()
                               with KVASIR_LAYOUT_OBSERVE_WRITES */
 } kvasir_step;
 
-/* Attention mass, given to observe() and update(): one row per sequence and head (n_q_heads,
+/* Attention mass, given to observe() and update(): one list per sequence and head (n_q_heads,
  * n_kv_heads or 1 by reduce), over everything attended, forced parts included. */
 #define KVASIR_MASS_NONE 0u
-#define KVASIR_MASS_ROWS 1u  /* which indices were attended: value is not given */
+#define KVASIR_MASS_LISTS 1u /* which indices were attended: value is not given */
 #define KVASIR_MASS_BLOCK 2u /* sums per block */
 #define KVASIR_MASS_TOKEN 3u
 
@@ -75,11 +75,11 @@ typedef struct kvasir_mass {
   uint32_t struct_size;
   uint32_t unit; /* of index */
   uint32_t reduce;
-  uint32_t n_rows;
-  const uint32_t* n_queries;   /* [step->n_rows] queries summed, per sequence */
-  const uint64_t* row_offsets; /* [n_rows + 1] */
-  const uint32_t* index;       /* ascending per row; null: 0, 1, 2 … */
-  kvasir_view value; /* f32 [row_offsets[n_rows]]: sum over the queries of exp(logit - lse),
+  uint32_t n_lists;
+  const uint32_t* n_queries;    /* [step->n_seqs] queries summed, per sequence */
+  const uint64_t* list_offsets; /* [n_lists + 1] */
+  const uint32_t* index;        /* ascending per list; null: 0, 1, 2 … */
+  kvasir_view value; /* f32 [list_offsets[n_lists]]: sum over the queries of exp(logit - lse),
                         lse after the merge */
 } kvasir_mass;
 
@@ -95,11 +95,11 @@ typedef struct kvasir_mass {
 #define KVASIR_ITEM_MASS 16u /* an increment of attention mass is attached */
 
 typedef struct kvasir_update_item {
-  uint32_t row; /* of the step */
+  uint32_t seq; /* index into step->seqs */
   uint32_t block;
-  uint32_t first_new;        /* inside the block; the rows before it are in the lease, too */
+  uint32_t first_new;        /* inside the block; the tokens before it are in the lease, too */
   uint32_t n_new;            /* may be 0 */
-  uint32_t n_tokens;         /* valid in the block: rows [0, n_tokens) of the lease */
+  uint32_t n_tokens;         /* valid in the block: tokens [0, n_tokens) of the lease */
   uint32_t flags;            /* KVASIR_ITEM_* */
   const kvasir_lease* lease; /* K and V of all kv heads */
   const kvasir_view* mass;   /* f32 [n_q_heads][n_tokens], contiguous, or null */

@@ -48,23 +48,24 @@ typedef struct kvasir_storage_plan {
                               them. What a step leases at once comes on top. */
 } kvasir_storage_plan;
 
-/* Rows [first_token, first_token + n_tokens) of a leased block, of the heads that the lease covers.
+/* Tokens [first_token, first_token + n_tokens) of a leased block, of the heads that the lease
+ * covers.
  */
-typedef struct kvasir_row_span {
+typedef struct kvasir_token_span {
   const kvasir_lease* lease;
   uint32_t first_token; /* inside the block */
   uint32_t n_tokens;
-} kvasir_row_span;
+} kvasir_token_span;
 
-/* Rows of one kv head, from block to block; the types of both are the same. */
-typedef struct kvasir_row_copy {
+/* Tokens of one kv head, from block to block; the types of both are the same. */
+typedef struct kvasir_token_copy {
   const kvasir_lease* from;
   const kvasir_lease* to;
   uint32_t from_token; /* inside their blocks */
   uint32_t to_token;
   uint32_t n_tokens;
   uint32_t kv_head; /* or KVASIR_ALL_HEADS, when both leases cover all */
-} kvasir_row_copy;
+} kvasir_token_copy;
 
 typedef struct kvasir_storage {
   kvasir_instance base;
@@ -108,21 +109,21 @@ typedef struct kvasir_storage {
    * they write to are WRITE leases; what a call did is seen by later calls of any plugin.
    * [step] k f32 [tokens][n_kv_heads][head_dim] and v f32 [tokens][n_kv_heads][v_dim], contiguous,
    * into the spans one after another, converted to the types of their formats. */
-  kvasir_status (*write_rows)(void* self, const kvasir_row_span* spans, uint32_t n,
-                              uint32_t span_size, const kvasir_view* k, const kvasir_view* v,
-                              kvasir_err* err) KVASIR_NOEXCEPT;
+  kvasir_status (*write_tokens)(void* self, const kvasir_token_span* spans, uint32_t n,
+                                uint32_t span_size, const kvasir_view* k, const kvasir_view* v,
+                                kvasir_err* err) KVASIR_NOEXCEPT;
   /* [step] as bytes, in the order of the copies. */
-  kvasir_status (*copy_rows)(void* self, const kvasir_row_copy* copies, uint32_t n,
-                             uint32_t copy_size, kvasir_err* err) KVASIR_NOEXCEPT;
-  /* [control] rows as bytes in HOST memory, [span][kv head][token], the row of K before that of V;
-   * n_bytes is exactly what that takes. load_rows() gets back what save_rows() gave, perhaps
+  kvasir_status (*copy_tokens)(void* self, const kvasir_token_copy* copies, uint32_t n,
+                               uint32_t copy_size, kvasir_err* err) KVASIR_NOEXCEPT;
+  /* [control] tokens as bytes in HOST memory, [span][kv head][token], K before V;
+   * n_bytes is exactly what that takes. load_tokens() gets back what save_tokens() gave, perhaps
    * damaged: its bytes are untrusted. */
-  kvasir_status (*save_rows)(void* self, const kvasir_row_span* spans, uint32_t n,
-                             uint32_t span_size, void* bytes, uint64_t n_bytes,
-                             kvasir_err* err) KVASIR_NOEXCEPT;
-  kvasir_status (*load_rows)(void* self, const kvasir_row_span* spans, uint32_t n,
-                             uint32_t span_size, const void* bytes, uint64_t n_bytes,
-                             kvasir_err* err) KVASIR_NOEXCEPT;
+  kvasir_status (*save_tokens)(void* self, const kvasir_token_span* spans, uint32_t n,
+                               uint32_t span_size, void* bytes, uint64_t n_bytes,
+                               kvasir_err* err) KVASIR_NOEXCEPT;
+  kvasir_status (*load_tokens)(void* self, const kvasir_token_span* spans, uint32_t n,
+                               uint32_t span_size, const void* bytes, uint64_t n_bytes,
+                               kvasir_err* err) KVASIR_NOEXCEPT;
 } kvasir_storage;
 
 #endif

@@ -10,7 +10,7 @@
 #define KVASIR_DTYPE_F32 1u
 #define KVASIR_DTYPE_F16 2u
 #define KVASIR_DTYPE_BF16 3u
-/* Groups of 32 along a row, as GGUF has them: an f16 scale, then the steps.
+/* Groups of 32 along a vector, as GGUF has them: an f16 scale, then the steps.
  * Q8_0: 32 int8, x[i] = scale * q[i]; 34 bytes.
  * Q4_0: 16 bytes, x[i] and x[16 + i] = scale * (low, high nibble of q[i] - 8); 18 bytes. */
 #define KVASIR_DTYPE_Q8_0 4u
@@ -23,9 +23,9 @@
 
 /* Kinds of memory. Only HOST and PINNED are read and written by their address. Numbers that a
  * plugin reads or fills (q, x, q_pos, scores, o, lse, mass) are views, which say where they lie.
- * Lists (rows, items and their weights, offsets, indices, positions of keys, leases, selections)
- * are HOST memory always: a plugin on a device takes them along. A set of kinds is a mask of
- * KVASIR_MEM_BIT(kind); 0 = HOST only, and who names HOST takes PINNED too. */
+ * Lists (sequences, ranges, items and their weights, offsets, indices, positions of keys, leases,
+ * selections) are HOST memory always: a plugin on a device takes them along. A set of kinds is a
+ * mask of KVASIR_MEM_BIT(kind); 0 = HOST only, and who names HOST takes PINNED too. */
 #define KVASIR_MEM_HOST 0u   /* pageable memory of this machine */
 #define KVASIR_MEM_PINNED 1u /* page-locked */
 #define KVASIR_MEM_DEVICE 2u
@@ -54,14 +54,14 @@ typedef struct kvasir_view {
  * Strides are multiples of the element type's alignment: F32 4 bytes; F16, BF16, Q8_0 and Q4_0 2
  * (scales are f16); FP8 1. The pointers of a lease keep to it, too.
  * Row t of kv head h of a lease that covers all heads: k + h * k_head_stride + t * k_token_stride,
- * elements contiguous, quantised ones in groups along the row; V likewise, never transposed. A
+ * elements contiguous, quantised ones in groups along the vector; V likewise, never transposed. A
  * lease of one head starts at that head: add no head stride. */
 typedef struct kvasir_kv_format {
   uint32_t struct_size;
   uint32_t dtype_k;
   uint32_t dtype_v;
   uint32_t mem_kind;       /* KVASIR_MEM_* of k and v; one format per kind of memory. Of one that is
-                              neither HOST nor PINNED the storage itself moves the rows: storage.h */
+                              neither HOST nor PINNED the storage itself moves the tokens: storage.h */
   uint64_t k_token_stride; /* bytes */
   uint64_t v_token_stride;
   uint64_t k_head_stride;
@@ -78,7 +78,7 @@ typedef struct kvasir_kv_format {
 #define KVASIR_LEASE_PARTIAL 3u
 
 /* Zero-copy access to one block of one layer. While leased, bytes neither move nor change, except
- * rows that the holder of a WRITE lease writes. The storage counts its leases: a block may be
+ * tokens that the holder of a WRITE lease writes. The storage counts its leases: a block may be
  * leased for reading any number of times, for writing once at a time, and each lease ends with one
  * release() of its id. token_pos, pos_begin and n_tokens are the host's, whether the block is open
  * or sealed: what a storage writes there is not read. */
@@ -89,28 +89,28 @@ typedef struct kvasir_lease {
   void* v;
   const uint32_t* token_pos; /* position per token, or null: pos_begin + t */
   uint32_t pos_begin;
-  uint32_t n_tokens; /* valid rows */
+  uint32_t n_tokens; /* valid tokens */
   uint32_t kv_head;  /* KVASIR_ALL_HEADS or the one head it covers */
   uint32_t format;   /* index into geometry.formats */
   uint32_t tier;     /* the storage's own numbering, 0 = fastest */
   uint32_t state;    /* KVASIR_LEASE_* */
 } kvasir_lease;
 
-/* Rows of indices, compressed: what a selector returns, and what it may choose from.
- * Row order: sequence outermost, then head (1, n_kv_heads or n_q_heads by scope), then query block
- * where query_block is not 0. Indices are
- * logical for the life of the sequence: token position, or position / block_size; ascending,
- * unique, inside the candidate range of the row. */
-#define KVASIR_SCOPE_SEQUENCE 0u /* one row for all heads */
+/* Lists of indices, compressed: what a selector returns, and what it may choose from.
+ * Order of lists: sequence outermost, then head (1, n_kv_heads or n_q_heads by scope), then query
+ * block where query_block is not 0. Indices are logical for the life of the sequence: token
+ * position, or position / block_size; ascending, unique, inside the candidate range of the
+ * sequence. */
+#define KVASIR_SCOPE_SEQUENCE 0u /* one list for all heads */
 #define KVASIR_SCOPE_KV_HEAD 1u
 #define KVASIR_SCOPE_Q_HEAD 2u /* the host makes the union per kv head, with weights */
 
-#define KVASIR_ROW_LISTED 0u
-#define KVASIR_ROW_ALL 1u      /* all candidates: the queries attend densely; lists nothing */
-#define KVASIR_ROW_NONE 2u     /* none */
-#define KVASIR_ROW_FALLBACK 3u /* dense for this row, counted as a fallback */
+#define KVASIR_LIST_LISTED 0u
+#define KVASIR_LIST_ALL 1u      /* all candidates: the queries attend densely; lists nothing */
+#define KVASIR_LIST_NONE 2u     /* none */
+#define KVASIR_LIST_FALLBACK 3u /* dense for this list's queries, counted as a fallback */
 
-#define KVASIR_SELECTION_DROP 1u  /* evict_plan only: rows list what to lose, not to keep */
+#define KVASIR_SELECTION_DROP 1u  /* evict_plan only: lists name what to lose, not to keep */
 #define KVASIR_SELECTION_FINAL 2u /* speculate only: no select() of it for that layer and step */
 #define KVASIR_SELECTION_CONTRIBUTES 4u /* select only: o and lse are filled */
 
@@ -119,38 +119,38 @@ typedef struct kvasir_lease {
 
 typedef struct kvasir_selection {
   uint32_t struct_size;
-  uint32_t unit;         /* KVASIR_UNIT_*, preset by the host to limits.unit */
-  uint32_t scope;        /* preset to limits.scope; the callee may coarsen it */
-  uint32_t flags;        /* KVASIR_SELECTION_* */
-  uint32_t action;       /* evict_plan: KVASIR_ACTION_*, preset to limits.action */
-  uint32_t weight_width; /* 0 = no weights, 1 = one per index, group_size = one per query head */
-  uint32_t reuse_steps;  /* how many further steps the host may keep it; 0 = this step only */
-  uint32_t n_rows;       /* written by the callee: sequences x heads of its scope */
-  uint64_t capacity;     /* of index, in elements; log_weight has capacity * group_size */
-  uint64_t needed;       /* written with KVASIR_ERR_CAPACITY: elements needed in index */
-  uint64_t* row_offsets; /* [n_rows + 1], room for the preset scope; written by the callee */
-  uint32_t* row_flags;   /* [n_rows], KVASIR_ROW_*; zeroed by the host */
-  uint32_t* index;       /* [capacity] */
-  float* log_weight;     /* natural log, added to the scaled logit; -inf = not for that head */
-  uint64_t bytes_read;   /* preset to 0; select() and speculate() write how many bytes of what is
-                            kept per cached token (K, V, records, own tables) they read to choose;
-                            what the query heads of a group read together counts once */
-  uint32_t query_block;  /* select() in prefill: preset to limits.prefill.query_block; a callee that
-                            writes 0 returns one list per head for all queries. Else 0 */
+  uint32_t unit;          /* KVASIR_UNIT_*, preset by the host to limits.unit */
+  uint32_t scope;         /* preset to limits.scope; the callee may coarsen it */
+  uint32_t flags;         /* KVASIR_SELECTION_* */
+  uint32_t action;        /* evict_plan: KVASIR_ACTION_*, preset to limits.action */
+  uint32_t weight_width;  /* 0 = no weights, 1 = one per index, group_size = one per query head */
+  uint32_t reuse_steps;   /* how many further steps the host may keep it; 0 = this step only */
+  uint32_t n_lists;       /* written by the callee: sequences x heads of its scope */
+  uint64_t capacity;      /* of index, in elements; log_weight has capacity * group_size */
+  uint64_t needed;        /* written with KVASIR_ERR_CAPACITY: elements needed in index */
+  uint64_t* list_offsets; /* [n_lists + 1], space for the preset scope; written by the callee */
+  uint32_t* list_flags;   /* [n_lists], KVASIR_LIST_*; zeroed by the host */
+  uint32_t* index;        /* [capacity] */
+  float* log_weight;      /* natural log, added to the scaled logit; -inf = not for that head */
+  uint64_t bytes_read;    /* preset to 0; select() and speculate() write how many bytes of what is
+                             kept per cached token (K, V, records, own tables) they read to choose;
+                             what the query heads of a group read together counts once */
+  uint32_t query_block; /* select() in prefill: preset to limits.prefill.query_block; a callee that
+                           writes 0 returns one list per head for all queries. Else 0 */
   uint32_t reserved;
   /* select() with KVASIR_NEED_CONTRIBUTION, else not given: attention over candidates that the
-   * callee stands in for and does not list, per query of the q view: value rows weighted by their
+   * callee stands in for and does not list, per query of the q view: values weighted by their
    * softmax, and the log-sum-exp of their scaled logits. HOST memory; lse preset to -inf, which
    * says no contribution, o to 0. The host merges them with what was attended. A selection that
    * contributes serves this step and layer only: it is not reused, and layers that follow this one
    * (layer_step) take its lists alone. */
-  kvasir_view o;   /* f32 [rows of q][n_q_heads][v_dim], contiguous */
-  kvasir_view lse; /* f32 [rows of q][n_q_heads], contiguous; finite or -inf */
+  kvasir_view o;   /* f32 [queries][n_q_heads][v_dim], contiguous */
+  kvasir_view lse; /* f32 [queries][n_q_heads], contiguous; finite or -inf */
 } kvasir_selection;
 
 /* Records of one layer, kept by the host, [sequence][page][kv_head][block in page][record_bytes]:
- * forks by copy on write, saves as bytes. Record of (row, kv_head, block):
- *   pages[row_pages[row] + block / page_blocks]
+ * forks by copy on write, saves as bytes. Record of (seq, kv_head, block):
+ *   pages[seq_pages[seq] + block / page_blocks]
  *     + (kv_head * page_blocks + block % page_blocks) * record_bytes
  * open_pages likewise with open_bytes, for blocks that are not FINAL yet; null when open_bytes = 0.
  * A null page holds no record yet; pages that the call may write are never null. Zeroed when
@@ -160,7 +160,7 @@ typedef struct kvasir_slab {
   uint32_t page_blocks;
   uint64_t record_bytes;
   uint64_t open_bytes;
-  const uint64_t* row_pages; /* [n_rows + 1] */
+  const uint64_t* seq_pages; /* [n_seqs + 1] */
   void* const* pages;
   void* const* open_pages;
   uint32_t mem_kind; /* KVASIR_MEM_* of the pages: what layout.mem_kind asked for */

@@ -154,9 +154,9 @@ void Instance::fail(const char* function, kvasir_status status, const std::strin
                     const kvasir_step* step, uint32_t layer) const {
   std::string where;
   if (layer != Breadcrumb::kNoLayer) where = "layer " + std::to_string(layer) + ": ";
-  if (step && step->n_rows == 1 && step->rows) {
+  if (step && step->n_seqs == 1 && step->seqs) {
     where =
-        "layer " + std::to_string(layer) + ", sequence " + std::to_string(step->rows[0].seq) + ": ";
+        "layer " + std::to_string(layer) + ", sequence " + std::to_string(step->seqs[0].id) + ": ";
   }
   throw PluginError(
       plugin_.desc->id + std::string(" ") + plugin_.desc->version + " (" + plugin_.path + ")",

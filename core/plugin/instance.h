@@ -213,11 +213,11 @@ class Storage : public Instance {
   std::vector<kvasir_tier_count> count_tiers() const;
 
   // Of blocks in memory that the host does not touch; k [tokens][n_kv_heads][head_dim], v likewise.
-  void write_rows(const std::vector<kvasir_row_span>& spans, const kvasir_view& k,
-                  const kvasir_view& v);
-  void copy_rows(const std::vector<kvasir_row_copy>& copies);
-  void save_rows(const kvasir_row_span& span, std::span<std::byte> to);
-  void load_rows(const kvasir_row_span& span, std::span<const std::byte> from);
+  void write_tokens(const std::vector<kvasir_token_span>& spans, const kvasir_view& k,
+                    const kvasir_view& v);
+  void copy_tokens(const std::vector<kvasir_token_copy>& copies);
+  void save_tokens(const kvasir_token_span& span, std::span<std::byte> to);
+  void load_tokens(const kvasir_token_span& span, std::span<const std::byte> from);
   // kvasir.device-memory/1; without it the others may not be called.
   bool has_device_memory() const;
   int32_t device() const;
@@ -231,7 +231,7 @@ class Storage : public Instance {
   void check_leases(const char* function, const std::vector<kvasir_block_key>& keys,
                     const kvasir_lease* leases) const;
   const kvasir_device_memory& device_table() const;
-  bool moves_rows() const;
+  bool moves_tokens() const;
   void check(const char* function, kvasir_status status) const;
   kvasir_storage table_;
   mutable std::optional<const kvasir_device_memory*> device_memory_;

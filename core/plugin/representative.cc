@@ -52,7 +52,7 @@ kvasir_status Representative::score(const kvasir_step& step, const kvasir_score_
   });
   const uint64_t n_q_heads = in.q.rank == 3 ? in.q.shape[1] : 0;
   const bool is_here = out.value.mem_kind != KVASIR_MEM_DEVICE && out.value.data;
-  const uint64_t n = out.offsets && is_here ? out.offsets[step.n_rows * n_q_heads] : 0;
+  const uint64_t n = out.offsets && is_here ? out.offsets[step.n_seqs * n_q_heads] : 0;
   if (!all_finite(static_cast<const float*>(out.value.data), n))
     defect("score", "a score is not a number or infinite");
   return status;

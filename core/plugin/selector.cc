@@ -107,7 +107,7 @@ void Selector::check_limits_against_slots(const kvasir_sel_limits& l) const {
          "plans.at is set, but plans.action is neither RESTRICT nor EVICT");
   demand(l.mass.at == 0 || has_observe(), "mass.at is set, but there is no observe()");
   demand(l.mass.at == 0 || l.mass.level != KVASIR_MASS_NONE, "mass.at is set, mass.level is NONE");
-  demand(l.mass.at == 0 || l.mass.level == KVASIR_MASS_ROWS || (desc().needs & KVASIR_NEED_MASS),
+  demand(l.mass.at == 0 || l.mass.level == KVASIR_MASS_LISTS || (desc().needs & KVASIR_NEED_MASS),
          "it asks for attention mass without KVASIR_NEED_MASS");
   demand(l.speculation.layers_ahead == 0 || has_speculate(),
          "speculation.layers_ahead without speculate()");

@@ -68,10 +68,10 @@ std::vector<kvasir_kv_format> Storage::formats() const {
         (f.v_token_stride | f.v_head_stride) % alignment_of(f.dtype_v) != 0)
       defect("formats", "a stride that is not a multiple of its element type's alignment");
     if (f.mem_kind > KVASIR_MEM_DEVICE) defect("formats", "an unknown kind of memory");
-    if (f.mem_kind == KVASIR_MEM_DEVICE && !moves_rows())
-      defect(
-          "formats",
-          "blocks in device memory without write_rows(), copy_rows(), save_rows() and load_rows()");
+    if (f.mem_kind == KVASIR_MEM_DEVICE && !moves_tokens())
+      defect("formats",
+             "blocks in device memory without write_tokens(), copy_tokens(), save_tokens() and "
+             "load_tokens()");
   }
   return formats;
 }
@@ -176,40 +176,43 @@ std::vector<kvasir_tier_count> Storage::count_tiers() const {
   return tiers;
 }
 
-bool Storage::moves_rows() const {
+bool Storage::moves_tokens() const {
   const kvasir_instance* t = &base();
-  return KVASIR_HAS(t, kvasir_storage, write_rows) && KVASIR_HAS(t, kvasir_storage, copy_rows) &&
-         KVASIR_HAS(t, kvasir_storage, save_rows) && KVASIR_HAS(t, kvasir_storage, load_rows);
+  return KVASIR_HAS(t, kvasir_storage, write_tokens) &&
+         KVASIR_HAS(t, kvasir_storage, copy_tokens) && KVASIR_HAS(t, kvasir_storage, save_tokens) &&
+         KVASIR_HAS(t, kvasir_storage, load_tokens);
 }
 
-void Storage::write_rows(const std::vector<kvasir_row_span>& spans, const kvasir_view& k,
-                         const kvasir_view& v) {
-  require(moves_rows(), "write_rows");
-  check("write_rows", step_call("write_rows", nullptr, [&](kvasir_err* err) {
-          return table().write_rows(base().self, spans.data(), static_cast<uint32_t>(spans.size()),
-                                    sizeof(kvasir_row_span), &k, &v, err);
+void Storage::write_tokens(const std::vector<kvasir_token_span>& spans, const kvasir_view& k,
+                           const kvasir_view& v) {
+  require(moves_tokens(), "write_tokens");
+  check("write_tokens", step_call("write_tokens", nullptr, [&](kvasir_err* err) {
+          return table().write_tokens(base().self, spans.data(),
+                                      static_cast<uint32_t>(spans.size()),
+                                      sizeof(kvasir_token_span), &k, &v, err);
         }));
 }
 
-void Storage::copy_rows(const std::vector<kvasir_row_copy>& copies) {
-  require(moves_rows(), "copy_rows");
-  check("copy_rows", step_call("copy_rows", nullptr, [&](kvasir_err* err) {
-          return table().copy_rows(base().self, copies.data(), static_cast<uint32_t>(copies.size()),
-                                   sizeof(kvasir_row_copy), err);
+void Storage::copy_tokens(const std::vector<kvasir_token_copy>& copies) {
+  require(moves_tokens(), "copy_tokens");
+  check("copy_tokens", step_call("copy_tokens", nullptr, [&](kvasir_err* err) {
+          return table().copy_tokens(base().self, copies.data(),
+                                     static_cast<uint32_t>(copies.size()),
+                                     sizeof(kvasir_token_copy), err);
         }));
 }
 
-void Storage::save_rows(const kvasir_row_span& span, std::span<std::byte> to) {
-  require(moves_rows(), "save_rows");
-  control_call("save_rows", [&](kvasir_err* err) {
-    return table().save_rows(base().self, &span, 1, sizeof(span), to.data(), to.size(), err);
+void Storage::save_tokens(const kvasir_token_span& span, std::span<std::byte> to) {
+  require(moves_tokens(), "save_tokens");
+  control_call("save_tokens", [&](kvasir_err* err) {
+    return table().save_tokens(base().self, &span, 1, sizeof(span), to.data(), to.size(), err);
   });
 }
 
-void Storage::load_rows(const kvasir_row_span& span, std::span<const std::byte> from) {
-  require(moves_rows(), "load_rows");
-  control_call("load_rows", [&](kvasir_err* err) {
-    return table().load_rows(base().self, &span, 1, sizeof(span), from.data(), from.size(), err);
+void Storage::load_tokens(const kvasir_token_span& span, std::span<const std::byte> from) {
+  require(moves_tokens(), "load_tokens");
+  control_call("load_tokens", [&](kvasir_err* err) {
+    return table().load_tokens(base().self, &span, 1, sizeof(span), from.data(), from.size(), err);
   });
 }
 

@@ -49,7 +49,7 @@ struct Engine::Impl {
     std::vector<Lane> lanes;
     std::vector<Lane*> lane_of;  // [runs], null: no rows
     std::vector<TokenId> tokens;
-    uint64_t n_rows = 0;               // of all items, those that are not planned yet included
+    uint64_t n_queries = 0;            // of all items, those that are not planned yet included
     struct Done {                      // what an item has become
       Sequence* seq = nullptr;         // null: refused
       std::vector<uint32_t> query;     // of each of its tokens, or of a recomputation the first
@@ -66,8 +66,8 @@ struct Engine::Impl {
   void add_recompute(Plan& plan, const StepItem& item, Plan::Done& done);
   void add_drafts(Plan& plan, const StepItem& item, Plan::Done& done);
   Lane& lane(Plan& plan, StrategyId strategy);
-  BatchRow row_of(Sequence& seq, uint32_t q_begin, uint32_t n) const;
-  void add_followers(Plan& plan, const StepItem& item, Sequence& leader, const BatchRow& row,
+  Piece piece_of(Sequence& seq, uint32_t q_begin, uint32_t n) const;
+  void add_followers(Plan& plan, const StepItem& item, Sequence& leader, const Piece& piece,
                      ItemResult& result);
   void check_followers(const Sequence& leader, const StepItem& item) const;
   void check_follower(const Sequence& leader, const Sequence& follower) const;
@@ -78,7 +78,7 @@ struct Engine::Impl {
   void name_content(std::span<const StepItem> items, const Plan& plan) const;
   void write_logits(std::span<const StepItem> items, const Plan& plan);
   // Rows of a recomputation that were not narrowed away.
-  static uint32_t lane_rows_left(const Plan& plan, const Sequence& seq);
+  static uint32_t queries_left(const Plan& plan, const Sequence& seq);
 
   const Model& model;
   ThreadPool& pool;

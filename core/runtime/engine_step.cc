@@ -84,16 +84,16 @@ Lane& Engine::Impl::lane(Plan& plan, StrategyId strategy) {
   return *plan.lane_of[strategy];
 }
 
-BatchRow Engine::Impl::row_of(Sequence& seq, uint32_t q_begin, uint32_t n) const {
-  BatchRow row;
-  row.seq = &seq;
-  row.q_begin = q_begin;
-  row.n_q = n;
-  row.kv_len = seq.kv_len + n;
-  row.phase = seq.reads_prompt() ? KVASIR_PHASE_PREFILL : KVASIR_PHASE_DECODE;
-  if (seq.reads_prompt() && seq.kv_len == seq.prompt_begin) row.flags |= KVASIR_STEP_FIRST_PIECE;
-  if (seq.reads_prompt() && row.kv_len == seq.prompt_end) row.flags |= KVASIR_STEP_LAST_PIECE;
-  return row;
+Piece Engine::Impl::piece_of(Sequence& seq, uint32_t q_begin, uint32_t n) const {
+  Piece piece;
+  piece.seq = &seq;
+  piece.q_begin = q_begin;
+  piece.n_q = n;
+  piece.kv_len = seq.kv_len + n;
+  piece.phase = seq.reads_prompt() ? KVASIR_PHASE_PREFILL : KVASIR_PHASE_DECODE;
+  if (seq.reads_prompt() && seq.kv_len == seq.prompt_begin) piece.flags |= KVASIR_STEP_FIRST_PIECE;
+  if (seq.reads_prompt() && piece.kv_len == seq.prompt_end) piece.flags |= KVASIR_STEP_LAST_PIECE;
+  return piece;
 }
 
 void Engine::Impl::check_followers(const Sequence& leader, const StepItem& item) const {
@@ -136,7 +136,7 @@ void Engine::Impl::check_follower(const Sequence& leader, const Sequence& follow
 }
 
 void Engine::Impl::add_followers(Plan& plan, const StepItem& item, Sequence& leader,
-                                 const BatchRow& row, ItemResult& result) {
+                                 const Piece& piece, ItemResult& result) {
   Lane& leading = lane(plan, leader.strategy);
   result.follower_errors.resize(item.followers.size());
   for (const SequenceId id : item.followers) {
@@ -146,11 +146,11 @@ void Engine::Impl::add_followers(Plan& plan, const StepItem& item, Sequence& lea
                            [&](const Lane::Followers& f) { return f.lane == own; });
     if (at == leading.followers.end())
       at = leading.followers.insert(at, Lane::Followers{own, {}, {}});
-    at->rows.push_back(row);
-    at->rows.back().seq = &seq;
+    at->pieces.push_back(piece);
+    at->pieces.back().seq = &seq;
     at->leaders.push_back(&leader);
-    own->n_prefill += row.n_q;
-    own->n_followed += row.n_q;
+    own->n_prefill += piece.n_q;
+    own->n_followed += piece.n_q;
   }
 }
 
@@ -158,7 +158,7 @@ Engine::Impl::Plan Engine::Impl::plan(std::span<const StepItem> items,
                                       std::vector<ItemResult>& results) {
   refuse_what_is_wrong(items);
   Plan plan;
-  for (const StepItem& item : items) plan.n_rows += item.tokens.size() + item.recompute.size();
+  for (const StepItem& item : items) plan.n_queries += item.tokens.size() + item.recompute.size();
   plan.lanes.reserve(runs.size());  // lanes point to each other
   plan.lane_of.resize(runs.size());
   plan.items.resize(items.size());
@@ -189,11 +189,11 @@ Engine::Impl::Plan Engine::Impl::plan(std::span<const StepItem> items,
     const auto at = static_cast<uint32_t>(plan.tokens.size());
     for (uint32_t t = 0; t < item.tokens.size(); ++t) done.query.push_back(at + t);
     plan.tokens.insert(plan.tokens.end(), item.tokens.begin(), item.tokens.end());
-    const BatchRow row = row_of(seq, at, static_cast<uint32_t>(item.tokens.size()));
+    const Piece piece = piece_of(seq, at, static_cast<uint32_t>(item.tokens.size()));
     Lane& own = lane(plan, seq.strategy);
-    own.rows.push_back(row);
-    (row.prefills() ? own.n_prefill : own.n_decode) += row.n_q;
-    add_followers(plan, item, seq, row, results[i]);
+    own.pieces.push_back(piece);
+    (piece.prefills() ? own.n_prefill : own.n_decode) += piece.n_q;
+    add_followers(plan, item, seq, piece, results[i]);
   }
   return plan;
 }
@@ -203,11 +203,11 @@ void Engine::Impl::add_recompute(Plan& plan, const StepItem& item, Plan::Done& d
   const auto n = static_cast<uint32_t>(item.recompute.size());
   done.query = {at};
   Lane::Redo redo;
-  redo.row.seq = done.seq;
-  redo.row.q_begin = at;
-  redo.row.n_q = n;
-  redo.row.kv_len = done.seq->kv_len;
-  redo.row.phase = KVASIR_PHASE_PREFILL;
+  redo.piece.seq = done.seq;
+  redo.piece.q_begin = at;
+  redo.piece.n_q = n;
+  redo.piece.kv_len = done.seq->kv_len;
+  redo.piece.phase = KVASIR_PHASE_PREFILL;
   redo.positions.assign(item.recompute.begin(), item.recompute.end());
   redo.narrow = &item.narrow;
   redo.first_position = item.recompute.front();
@@ -251,7 +251,7 @@ void Engine::Impl::write_logits(std::span<const StepItem> items, const Plan& pla
     std::vector<uint32_t> queries{done.query.back()};
     if (!done.leaves.empty()) queries = done.query;
     if (!items[i].recompute.empty()) {
-      const uint32_t left = lane_rows_left(plan, *done.seq);
+      const uint32_t left = queries_left(plan, *done.seq);
       if (left == 0) continue;  // all were narrowed away
       queries = {done.query[0] + left - 1};
     }
@@ -268,10 +268,10 @@ void Engine::Impl::write_logits(std::span<const StepItem> items, const Plan& pla
   }
 }
 
-uint32_t Engine::Impl::lane_rows_left(const Plan& plan, const Sequence& seq) {
+uint32_t Engine::Impl::queries_left(const Plan& plan, const Sequence& seq) {
   for (const Lane& lane : plan.lanes)
     for (const Lane::Redo& redo : lane.redone)
-      if (redo.row.seq == &seq) return redo.row.n_q;
+      if (redo.piece.seq == &seq) return redo.piece.n_q;
   return 0;
 }
 
@@ -279,8 +279,8 @@ uint32_t Engine::Impl::lane_rows_left(const Plan& plan, const Sequence& seq) {
 void Engine::Impl::name_content(std::span<const StepItem> items, const Plan& plan) const {
   const auto n = model.rows_are_independent() ? 0u : static_cast<uint32_t>(plan.tokens.size());
   for (const Lane& lane : plan.lanes)
-    for (const BatchRow& row : lane.rows)
-      if (row.decodes()) row.seq->content.taint();
+    for (const Piece& piece : lane.pieces)
+      if (piece.decodes()) piece.seq->content.taint();
   for (size_t i = 0; i < items.size(); ++i) {
     const Sequence* seq = plan.items[i].seq;
     if (!seq || !seq->reads_prompt()) continue;

@@ -72,20 +72,20 @@ void Engine::Impl::add_drafts(Plan& plan, const StepItem& item, Plan::Done& done
   for (uint32_t t = 0; t < n; ++t)
     if (parent(t) >= 0) has_child[static_cast<uint32_t>(parent(t))] = true;
   std::vector<Leaf> leaves;
-  uint64_t n_rows = plan.n_rows - n;
+  uint64_t n_queries = plan.n_queries - n;
   for (uint32_t t = 0; t < n; ++t) {
     if (has_child[t]) continue;
     Leaf leaf{0, {}};
     for (auto at = static_cast<int32_t>(t); at >= 0; at = parent(static_cast<uint32_t>(at)))
       leaf.path.insert(leaf.path.begin(), static_cast<uint32_t>(at));
-    n_rows += leaf.path.size();
+    n_queries += leaf.path.size();
     leaves.push_back(std::move(leaf));
   }
-  if (n_rows > options.max_step_tokens)
-    throw input_error("the paths of the drafts have " + std::to_string(n_rows) +
+  if (n_queries > options.max_step_tokens)
+    throw input_error("the paths of the drafts have " + std::to_string(n_queries) +
                       " tokens with the rest of the step, which takes " +
                       std::to_string(options.max_step_tokens));
-  plan.n_rows = n_rows;
+  plan.n_queries = n_queries;
   done.query.resize(n);
   const Sequence& seq = find(item.seq);
   std::vector<Leaf>& kept = drafts[item.seq];
@@ -101,11 +101,11 @@ void Engine::Impl::add_drafts(Plan& plan, const StepItem& item, Plan::Done& done
   for (const Leaf& leaf : kept) {
     done.leaves.push_back(leaf.fork);
     const auto at = static_cast<uint32_t>(plan.tokens.size());
-    BatchRow row = row_of(find(leaf.fork), at, static_cast<uint32_t>(leaf.path.size()));
-    row.drafts = true;
+    Piece piece = piece_of(find(leaf.fork), at, static_cast<uint32_t>(leaf.path.size()));
+    piece.drafts = true;
     Lane& own = lane(plan, seq.strategy);
-    own.rows.push_back(row);
-    own.n_decode += row.n_q;
+    own.pieces.push_back(piece);
+    own.n_decode += piece.n_q;
     for (uint32_t d = 0; d < leaf.path.size(); ++d) {
       plan.tokens.push_back(item.tokens[leaf.path[d]]);
       done.query[leaf.path[d]] = at + d;

@@ -77,14 +77,14 @@ class BlockRepresentative {
             const auto kv_head = static_cast<uint32_t>(i % n_kv_heads_);
             if (item.flags & KVASIR_ITEM_SEALED) {
               method_.build(keys(item, kv_head),
-                            step.record_to_write(item.row, kv_head, item.block), scratch.data());
+                            step.record_to_write(item.seq, kv_head, item.block), scratch.data());
             }
           }
         });
   }
 
   void score(const Step& step, const kvasir_score_in& in, kvasir_score_out& out) const {
-    const uint32_t n_lists = step.n_rows() * n_kv_heads_;
+    const uint32_t n_lists = step.n_seqs() * n_kv_heads_;
     check_query(step, in.q);
     float* const value = floats(out.value, "the scores");
     uint64_t longest = 0;
@@ -107,8 +107,8 @@ class BlockRepresentative {
   uint32_t group_size() const { return n_q_heads_ / n_kv_heads_; }
 
   // Keys of one kv head of an item's block.
-  BlockRows keys(const kvasir_update_item& item, uint32_t kv_head) const {
-    return keys_.rows(item.lease, kv_head, item.block, item.n_tokens);
+  HeadKeys keys(const kvasir_update_item& item, uint32_t kv_head) const {
+    return keys_.keys(item.lease, kv_head, item.block, item.n_tokens);
   }
 
  private:
@@ -117,9 +117,9 @@ class BlockRepresentative {
 
   void check_query(const Step& step, const kvasir_view& q) const {
     if (q.mem_kind > KVASIR_MEM_PINNED || q.dtype != KVASIR_DTYPE_F32 || q.rank != 3 ||
-        q.shape[0] < step.n_rows() || q.shape[1] != n_q_heads_ || q.shape[2] != head_dim_ ||
+        q.shape[0] < step.n_seqs() || q.shape[1] != n_q_heads_ || q.shape[2] != head_dim_ ||
         q.stride[1] != static_cast<int64_t>(head_dim_ * sizeof(float))) {
-      fail_invalid("score: q must be f32 [" + std::to_string(step.n_rows()) + "][" +
+      fail_invalid("score: q must be f32 [" + std::to_string(step.n_seqs()) + "][" +
                    std::to_string(n_q_heads_) + "][" + std::to_string(head_dim_) +
                    "], contiguous within a row, in host memory");
     }

@@ -16,7 +16,7 @@
 namespace kvasir::sdk {
 
 // Keys of one kv head in one block: n_tokens rows of head_dim elements, token_stride bytes apart.
-struct BlockRows {
+struct HeadKeys {
   const std::byte* k;
   uint32_t dtype;  // KVASIR_DTYPE_*
   uint32_t n_tokens;
@@ -35,8 +35,8 @@ class LeasedKeys {
   }
 
   // The first n_tokens of `block`, at least one. Throws when the lease has no keys (null has none).
-  BlockRows rows(const kvasir_lease* lease, uint32_t kv_head, uint32_t block,
-                 uint32_t n_tokens) const {
+  HeadKeys keys(const kvasir_lease* lease, uint32_t kv_head, uint32_t block,
+                uint32_t n_tokens) const {
     if (!lease || !lease->k || lease->format >= formats_.size() || n_tokens == 0 ||
         n_tokens > block_size_) {
       fail_invalid("block " + std::to_string(block) + " has no keys at hand");

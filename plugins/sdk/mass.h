@@ -40,7 +40,7 @@ class MassHeads {
 
   uint32_t n_heads() const { return n_heads_; }                      // rows per sequence
   uint32_t n_voices() const { return is_apart_ ? group_size_ : 1; }  // rows of mass per head
-  uint32_t n_rows() const { return n_heads_ * n_voices(); }          // of mass per sequence
+  uint32_t n_lists() const { return n_heads_ * n_voices(); }         // of mass per sequence
   uint32_t group_size() const { return group_size_; }                // query heads per row
 
  private:
@@ -50,21 +50,21 @@ class MassHeads {
 };
 
 // The host handed over one row per sequence and head, as limits() asked, in tokens and with values.
-inline void check_mass(const kvasir_mass& mass, uint32_t n_rows) {
-  if (mass.unit == KVASIR_UNIT_TOKEN && mass.n_rows == n_rows && mass.row_offsets &&
+inline void check_mass(const kvasir_mass& mass, uint32_t n_lists) {
+  if (mass.unit == KVASIR_UNIT_TOKEN && mass.n_lists == n_lists && mass.list_offsets &&
       floats(mass.value, "attention mass")) {
     return;
   }
-  fail_invalid("observe: " + std::to_string(mass.n_rows) + " rows of attention mass came, " +
-               std::to_string(n_rows) + " rows of tokens were asked for");
+  fail_invalid("observe: " + std::to_string(mass.n_lists) + " rows of attention mass came, " +
+               std::to_string(n_lists) + " rows of tokens were asked for");
 }
 
 // fn(token, mass) for each token of a row, ascending.
 template <class Fn>
-void for_each_mass(const kvasir_mass& mass, uint64_t row, Fn&& fn) {
-  const uint64_t begin = mass.row_offsets[row];
+void for_each_mass(const kvasir_mass& mass, uint64_t list, Fn&& fn) {
+  const uint64_t begin = mass.list_offsets[list];
   const auto* value = static_cast<const float*>(mass.value.data);
-  for (uint64_t i = begin; i < mass.row_offsets[row + 1]; ++i) {
+  for (uint64_t i = begin; i < mass.list_offsets[list + 1]; ++i) {
     fn(mass.index ? mass.index[i] : static_cast<uint32_t>(i - begin), value[i]);
   }
 }

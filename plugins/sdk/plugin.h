@@ -72,8 +72,8 @@ constexpr kvasir_desc describe(const Description& d) {
 
 using BlockKeys = Strided<const kvasir_block_key>;
 using Leases = Strided<kvasir_lease>;
-using RowSpans = Strided<const kvasir_row_span>;
-using RowCopies = Strided<const kvasir_row_copy>;
+using TokenSpans = Strided<const kvasir_token_span>;
+using TokenCopies = Strided<const kvasir_token_copy>;
 
 namespace detail {
 
@@ -231,29 +231,32 @@ void fill(kvasir_representative& table) {
 
 // Rows of blocks that the host cannot touch.
 template <class T>
-void fill_rows(kvasir_storage& table) {
-  if constexpr (requires { &T::write_rows; }) {
-    table.write_rows = [](void* self, const kvasir_row_span* spans, uint32_t n, uint32_t span_size,
-                          const kvasir_view* k, const kvasir_view* v, kvasir_err* err) noexcept {
-      return guard(err,
-                   [&] { return as<T>(self).write_rows(RowSpans(spans, n, span_size), *k, *v); });
+void fill_tokens(kvasir_storage& table) {
+  if constexpr (requires { &T::write_tokens; }) {
+    table.write_tokens = [](void* self, const kvasir_token_span* spans, uint32_t n,
+                            uint32_t span_size, const kvasir_view* k, const kvasir_view* v,
+                            kvasir_err* err) noexcept {
+      return guard(
+          err, [&] { return as<T>(self).write_tokens(TokenSpans(spans, n, span_size), *k, *v); });
     };
-    table.copy_rows = [](void* self, const kvasir_row_copy* copies, uint32_t n, uint32_t copy_size,
-                         kvasir_err* err) noexcept {
-      return guard(err, [&] { return as<T>(self).copy_rows(RowCopies(copies, n, copy_size)); });
+    table.copy_tokens = [](void* self, const kvasir_token_copy* copies, uint32_t n,
+                           uint32_t copy_size, kvasir_err* err) noexcept {
+      return guard(err, [&] { return as<T>(self).copy_tokens(TokenCopies(copies, n, copy_size)); });
     };
-    table.save_rows = [](void* self, const kvasir_row_span* spans, uint32_t n, uint32_t span_size,
-                         void* bytes, uint64_t n_bytes, kvasir_err* err) noexcept {
+    table.save_tokens = [](void* self, const kvasir_token_span* spans, uint32_t n,
+                           uint32_t span_size, void* bytes, uint64_t n_bytes,
+                           kvasir_err* err) noexcept {
       return guard(err, [&] {
-        return as<T>(self).save_rows(RowSpans(spans, n, span_size),
-                                     std::span(static_cast<std::byte*>(bytes), n_bytes));
+        return as<T>(self).save_tokens(TokenSpans(spans, n, span_size),
+                                       std::span(static_cast<std::byte*>(bytes), n_bytes));
       });
     };
-    table.load_rows = [](void* self, const kvasir_row_span* spans, uint32_t n, uint32_t span_size,
-                         const void* bytes, uint64_t n_bytes, kvasir_err* err) noexcept {
+    table.load_tokens = [](void* self, const kvasir_token_span* spans, uint32_t n,
+                           uint32_t span_size, const void* bytes, uint64_t n_bytes,
+                           kvasir_err* err) noexcept {
       return guard(err, [&] {
-        return as<T>(self).load_rows(RowSpans(spans, n, span_size),
-                                     std::span(static_cast<const std::byte*>(bytes), n_bytes));
+        return as<T>(self).load_tokens(TokenSpans(spans, n, span_size),
+                                       std::span(static_cast<const std::byte*>(bytes), n_bytes));
       });
     };
   }
@@ -308,7 +311,7 @@ void fill(kvasir_storage& table) {
       return guard(err, [&] { return as<T>(self).cancel(ticket); });
     };
   }
-  fill_rows<T>(table);
+  fill_tokens<T>(table);
 }
 
 template <class T>

@@ -37,13 +37,13 @@ class Queries {
   // One query per row of the step: the mean of its queries.   [n_rows][n_q_heads][head_dim]
   std::vector<float> pooled(const Step& step) const {
     const uint64_t width = uint64_t{n_q_heads_} * head_dim_;
-    std::vector<float> out(step.n_rows() * width);
-    for (uint32_t r = 0; r < step.n_rows(); ++r) {
-      const kvasir_step_row& row = step.row(r);
-      for (uint32_t i = 0; i < row.n_q; ++i) {
-        const float* q = head(row.q_begin + i, 0);
+    std::vector<float> out(step.n_seqs() * width);
+    for (uint32_t r = 0; r < step.n_seqs(); ++r) {
+      const kvasir_step_seq& seq = step.seq(r);
+      for (uint32_t i = 0; i < seq.n_q; ++i) {
+        const float* q = head(seq.q_begin + i, 0);
         for (uint64_t d = 0; d < width; ++d) {
-          out[r * width + d] += q[d] / static_cast<float>(row.n_q);
+          out[r * width + d] += q[d] / static_cast<float>(seq.n_q);
         }
       }
     }

@@ -18,9 +18,9 @@ namespace kvasir::sdk {
 // Lays out n_rows rows of count(i) indices each and marks them LISTED. When they do not fit, throws
 // KVASIR_ERR_CAPACITY with out.needed written and nothing else changed: the host comes again.
 template <class Count>
-void lay_out_rows(kvasir_selection& out, uint32_t scope, uint32_t n_rows, Count&& count) {
+void lay_out_lists(kvasir_selection& out, uint32_t scope, uint32_t n_lists, Count&& count) {
   uint64_t needed = 0;
-  for (uint32_t i = 0; i < n_rows; ++i) needed += count(i);
+  for (uint32_t i = 0; i < n_lists; ++i) needed += count(i);
   if (needed > out.capacity) {
     out.needed = needed;
     throw Error(KVASIR_ERR_CAPACITY, "selection needs room for " + std::to_string(needed) +
@@ -28,10 +28,10 @@ void lay_out_rows(kvasir_selection& out, uint32_t scope, uint32_t n_rows, Count&
                                          std::to_string(out.capacity));
   }
   out.scope = scope;
-  out.n_rows = n_rows;
-  out.row_offsets[0] = 0;
-  for (uint32_t i = 0; i < n_rows; ++i) out.row_offsets[i + 1] = out.row_offsets[i] + count(i);
-  std::fill_n(out.row_flags, n_rows, KVASIR_ROW_LISTED);
+  out.n_lists = n_lists;
+  out.list_offsets[0] = 0;
+  for (uint32_t i = 0; i < n_lists; ++i) out.list_offsets[i + 1] = out.list_offsets[i] + count(i);
+  std::fill_n(out.list_flags, n_lists, KVASIR_LIST_LISTED);
 }
 
 // For select() and speculate(): what choosing read of the cached tokens.
@@ -40,23 +40,23 @@ inline void say_read(kvasir_selection& out, uint64_t bytes) {
   if (has_room) out.bytes_read = bytes;
 }
 
-inline std::span<uint32_t> row_indices(const kvasir_selection& out, uint32_t i) {
-  return {out.index + out.row_offsets[i], out.index + out.row_offsets[i + 1]};
+inline std::span<uint32_t> list_indices(const kvasir_selection& out, uint32_t i) {
+  return {out.index + out.list_offsets[i], out.index + out.list_offsets[i + 1]};
 }
 
 // One list per row.
-inline void write_rows(kvasir_selection& out, uint32_t scope,
-                       std::span<const std::vector<uint32_t>> rows) {
-  const auto n_rows = static_cast<uint32_t>(rows.size());
-  lay_out_rows(out, scope, n_rows, [&](uint32_t i) { return rows[i].size(); });
-  for (uint32_t i = 0; i < n_rows; ++i)
-    std::copy(rows[i].begin(), rows[i].end(), row_indices(out, i).begin());
+inline void write_lists(kvasir_selection& out, uint32_t scope,
+                        std::span<const std::vector<uint32_t>> lists) {
+  const auto n_lists = static_cast<uint32_t>(lists.size());
+  lay_out_lists(out, scope, n_lists, [&](uint32_t i) { return lists[i].size(); });
+  for (uint32_t i = 0; i < n_lists; ++i)
+    std::copy(lists[i].begin(), lists[i].end(), list_indices(out, i).begin());
 }
 
-// n_rows rows that list nothing and all carry `flag` (KVASIR_ROW_ALL, KVASIR_ROW_NONE).
-inline void flag_rows(kvasir_selection& out, uint32_t scope, uint32_t n_rows, uint32_t flag) {
-  lay_out_rows(out, scope, n_rows, [](uint32_t) { return uint64_t{0}; });
-  std::fill_n(out.row_flags, n_rows, flag);
+// n_rows rows that list nothing and all carry `flag` (KVASIR_LIST_ALL, KVASIR_LIST_NONE).
+inline void flag_lists(kvasir_selection& out, uint32_t scope, uint32_t n_lists, uint32_t flag) {
+  lay_out_lists(out, scope, n_lists, [](uint32_t) { return uint64_t{0}; });
+  std::fill_n(out.list_flags, n_lists, flag);
 }
 
 }  // namespace kvasir::sdk

@@ -43,33 +43,33 @@ class Candidates {
 class Step {
  public:
   explicit Step(const kvasir_step& step)
-      : step_(step), rows_(step.rows, step.n_rows, step.row_size) {}
+      : step_(step), seqs_(step.seqs, step.n_seqs, step.seq_size) {}
 
   const kvasir_step& raw() const { return step_; }
   uint32_t layer() const { return step_.layer; }
   uint32_t moment() const { return step_.moment; }
   // Of calls whose rows have one phase: evict_plan().
-  uint32_t phase() const { return n_rows() ? row(0).phase : KVASIR_PHASE_NONE; }
-  uint32_t n_rows() const { return step_.n_rows; }
-  const kvasir_step_row& row(uint32_t i) const { return rows_[i]; }
+  uint32_t phase() const { return n_seqs() ? seq(0).phase : KVASIR_PHASE_NONE; }
+  uint32_t n_seqs() const { return step_.n_seqs; }
+  const kvasir_step_seq& seq(uint32_t i) const { return seqs_[i]; }
 
   // A list of scope SEQUENCE holds for every kv head.
-  Candidates candidates(uint32_t row, uint32_t kv_head) const {
-    const kvasir_step_row& r = rows_[row];
+  Candidates candidates(uint32_t seq, uint32_t kv_head) const {
+    const kvasir_step_seq& r = seqs_[seq];
     const kvasir_selection* from = step_.candidates;
     if (!from) return {r.unit_begin, r.unit_end};
-    const uint64_t heads = from->scope == KVASIR_SCOPE_SEQUENCE ? 1 : from->n_rows / n_rows();
-    const uint64_t i = row * heads + (heads == 1 ? 0 : kv_head);
-    return {from->index + from->row_offsets[i], from->row_offsets[i + 1] - from->row_offsets[i]};
+    const uint64_t heads = from->scope == KVASIR_SCOPE_SEQUENCE ? 1 : from->n_lists / n_seqs();
+    const uint64_t i = seq * heads + (heads == 1 ? 0 : kv_head);
+    return {from->index + from->list_offsets[i], from->list_offsets[i + 1] - from->list_offsets[i]};
   }
 
   // Null: the host has no page for that block.
-  std::byte* record(uint32_t row, uint32_t kv_head, uint32_t block) const {
-    return at(step_.slab->pages, step_.slab->record_bytes, row, kv_head, block);
+  std::byte* record(uint32_t seq, uint32_t kv_head, uint32_t block) const {
+    return at(step_.slab->pages, step_.slab->record_bytes, seq, kv_head, block);
   }
   // The same for update(), which has a page for every block it is given.
-  std::byte* record_to_write(uint32_t row, uint32_t kv_head, uint32_t block) const {
-    std::byte* found = record(row, kv_head, block);
+  std::byte* record_to_write(uint32_t seq, uint32_t kv_head, uint32_t block) const {
+    std::byte* found = record(seq, kv_head, block);
     if (!found) {
       fail_invalid("update: layer " + std::to_string(layer()) + ", block " + std::to_string(block) +
                    " has no page for its record");
@@ -77,22 +77,22 @@ class Step {
     return found;
   }
   // The bytes a block has besides until it is FINAL; null then, or when the layout asks for none.
-  std::byte* open_record(uint32_t row, uint32_t kv_head, uint32_t block) const {
-    return at(step_.slab->open_pages, step_.slab->open_bytes, row, kv_head, block);
+  std::byte* open_record(uint32_t seq, uint32_t kv_head, uint32_t block) const {
+    return at(step_.slab->open_pages, step_.slab->open_bytes, seq, kv_head, block);
   }
 
  private:
-  std::byte* at(void* const* pages, uint64_t bytes, uint32_t row, uint32_t kv_head,
+  std::byte* at(void* const* pages, uint64_t bytes, uint32_t seq, uint32_t kv_head,
                 uint32_t block) const {
     const kvasir_slab& slab = *step_.slab;
-    const uint64_t page = slab.row_pages[row] + block / slab.page_blocks;
-    if (!pages || page >= slab.row_pages[row + 1] || !pages[page]) return nullptr;
+    const uint64_t page = slab.seq_pages[seq] + block / slab.page_blocks;
+    if (!pages || page >= slab.seq_pages[seq + 1] || !pages[page]) return nullptr;
     const uint64_t slot = uint64_t{kv_head} * slab.page_blocks + block % slab.page_blocks;
     return static_cast<std::byte*>(pages[page]) + slot * bytes;
   }
 
   const kvasir_step& step_;
-  Strided<const kvasir_step_row> rows_;
+  Strided<const kvasir_step_seq> seqs_;
 };
 
 using UpdateItems = Strided<const kvasir_update_item>;

@@ -71,16 +71,17 @@ class BlockChoice {
   }
 
   void select(const Step& step, const kvasir_sel_in& in, kvasir_selection& out) const {
-    const uint32_t n_rows = step.n_rows() * n_heads_;
+    const uint32_t n_rows = step.n_seqs() * n_heads_;
     const auto candidates = [&](uint32_t i) { return step.candidates(i / n_heads_, i % n_heads_); };
     check_scores(in, n_rows, candidates);
     const float* scores = floats(in.scores, "the scores");
-    lay_out_rows(out, scope(), n_rows,
-                 [&](uint32_t i) { return std::min<uint64_t>(candidates(i).size(), max_blocks_); });
+    lay_out_lists(out, scope(), n_rows, [&](uint32_t i) {
+      return std::min<uint64_t>(candidates(i).size(), max_blocks_);
+    });
     host_.parallel_for(n_rows, 1, [&](uint64_t begin, uint64_t end, uint32_t worker) {
       for (auto i = static_cast<uint32_t>(begin); i < end; ++i) {
         const Candidates from = candidates(i);
-        const std::span<uint32_t> row = row_indices(out, i);
+        const std::span<uint32_t> row = list_indices(out, i);
         take_best(scores + in.score_offsets[i], from.size(), row, worker);
         for (uint32_t& index : row) index = from[index];
       }

@@ -34,7 +34,7 @@ class ExactMass {
       const kvasir_lease& lease = leases[token / g_.block_size];
       if (!lease.k) continue;
       const uint32_t block = token / g_.block_size, at = token % g_.block_size;
-      read_keys(keys_.rows(&lease, kv_head, block, at + 1), at, 1, g_.head_dim, key.data());
+      read_keys(keys_.keys(&lease, kv_head, block, at + 1), at, 1, g_.head_dim, key.data());
       double dot = 0.0;
       for (uint32_t d = 0; d < g_.head_dim; ++d) dot += double{q[d]} * double{key[d]};
       logit[token] = softcapped(g_, double{g_.softmax_scale} * dot);
@@ -53,7 +53,7 @@ class ExactMass {
     for (uint32_t block = 0; block * uint64_t{g_.block_size} < kv_len; ++block) {
       if (!leases[block].k) continue;
       const uint32_t n = std::min(g_.block_size, kv_len - block * g_.block_size);
-      sum += n * key_bytes(keys_.rows(&leases[block], kv_head, block, n), g_.head_dim);
+      sum += n * key_bytes(keys_.keys(&leases[block], kv_head, block, n), g_.head_dim);
     }
     return sum;
   }

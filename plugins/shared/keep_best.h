@@ -1,4 +1,4 @@
-// What evict_plan() writes when the best of each row's candidates stay. For plugins that link
+// What evict_plan() writes when the best of each list's candidates stay. For plugins that link
 // kvasir::kernels.
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 #pragma once
@@ -13,7 +13,7 @@
 
 namespace kvasir::sdk {
 
-enum class PlanList { kKept, kLost };  // what the rows list; kLost is shorter when little changes
+enum class PlanList { kKept, kLost };  // what the lists name; kLost is shorter when little changes
 
 namespace detail {
 
@@ -33,44 +33,45 @@ inline void split_best(const float* score, size_t n, size_t n_kept, uint32_t* ke
 
 }  // namespace detail
 
-// Rows of scope SEQUENCE (n_heads = 1) or KV_HEAD, n_heads per sequence. Row i speaks of sequence
+// Lists of scope SEQUENCE (n_heads = 1) or KV_HEAD, n_heads per sequence. List i speaks of sequence
 // i / n_heads and head i % n_heads:
 //   count(i, from) -> uint64_t       how many of its candidates stay
 //   score(i, from, float* out)       one score per candidate; on several threads at once
-// Higher score first, then lower index; NaN last. A row that loses nothing lists nothing.
+// Higher score first, then lower index; NaN last. A list that loses nothing lists nothing.
 template <class Count, class Score>
-void keep_best(const Host& host, const Step& step, uint32_t n_heads, PlanList list, Count&& count,
+void keep_best(const Host& host, const Step& step, uint32_t n_heads, PlanList what, Count&& count,
                Score&& score, kvasir_selection& out) {
   const auto candidates = [&](uint32_t i) { return step.candidates(i / n_heads, i % n_heads); };
-  const uint32_t n_rows = step.n_rows() * n_heads;
+  const uint32_t n_lists = step.n_seqs() * n_heads;
   const auto n_listed = [&](uint32_t i) -> uint64_t {
     const Candidates from = candidates(i);
     const uint64_t n_kept = count(i, from);
     if (n_kept >= from.size()) return 0;
-    return list == PlanList::kKept ? n_kept : from.size() - n_kept;
+    return what == PlanList::kKept ? n_kept : from.size() - n_kept;
   };
-  lay_out_rows(out, n_heads == 1 ? KVASIR_SCOPE_SEQUENCE : KVASIR_SCOPE_KV_HEAD, n_rows, n_listed);
-  if (list == PlanList::kLost) out.flags |= KVASIR_SELECTION_DROP;
-  host.parallel_for(n_rows, 1, [&](uint64_t begin, uint64_t end, uint32_t worker) {
+  lay_out_lists(out, n_heads == 1 ? KVASIR_SCOPE_SEQUENCE : KVASIR_SCOPE_KV_HEAD, n_lists,
+                n_listed);
+  if (what == PlanList::kLost) out.flags |= KVASIR_SELECTION_DROP;
+  host.parallel_for(n_lists, 1, [&](uint64_t begin, uint64_t end, uint32_t worker) {
     for (auto i = static_cast<uint32_t>(begin); i < end; ++i) {
       const Candidates from = candidates(i);
       const uint64_t n = from.size(), n_kept = count(i, from);
       if (n_kept >= n) {
-        out.row_flags[i] = list == PlanList::kKept ? KVASIR_ROW_ALL : KVASIR_ROW_NONE;
+        out.list_flags[i] = what == PlanList::kKept ? KVASIR_LIST_ALL : KVASIR_LIST_NONE;
         continue;
       }
-      const std::span<uint32_t> row = row_indices(out, i);
+      const std::span<uint32_t> written = list_indices(out, i);
       const size_t top_k_words = kernels::top_k_scratch_bytes(n) / sizeof(uint64_t);
       const Scratch<uint64_t> scratch(host, worker, top_k_words + n);
       auto* scores = reinterpret_cast<float*>(scratch.data() + top_k_words);
       auto* places = reinterpret_cast<uint32_t*>(scores + n);
       score(i, from, scores);
-      if (list == PlanList::kKept) {
-        detail::split_best(scores, n, n_kept, row.data(), nullptr, scratch.data());
+      if (what == PlanList::kKept) {
+        detail::split_best(scores, n, n_kept, written.data(), nullptr, scratch.data());
       } else {
-        detail::split_best(scores, n, n_kept, places, row.data(), scratch.data());
+        detail::split_best(scores, n, n_kept, places, written.data(), scratch.data());
       }
-      for (uint32_t& index : row) index = from[index];
+      for (uint32_t& index : written) index = from[index];
     }
   });
 }

@@ -20,7 +20,7 @@ inline void require_rotated_keys(const kvasir_geometry& geometry) {
 }
 
 // Rows [first, first + n) as f32.   out [n][head_dim]
-inline void read_keys(const BlockRows& keys, uint32_t first, uint32_t n, uint32_t head_dim,
+inline void read_keys(const HeadKeys& keys, uint32_t first, uint32_t n, uint32_t head_dim,
                       float* out) {
   const kernels::ElementType type = element_type(keys.dtype);
   for (uint32_t i = 0; i < n; ++i) {
@@ -30,7 +30,7 @@ inline void read_keys(const BlockRows& keys, uint32_t first, uint32_t n, uint32_
 }
 
 // Of one key.
-inline uint64_t key_bytes(const BlockRows& keys, uint32_t head_dim) {
+inline uint64_t key_bytes(const HeadKeys& keys, uint32_t head_dim) {
   return kernels::row_bytes(element_type(keys.dtype), head_dim);
 }
 

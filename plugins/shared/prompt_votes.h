@@ -105,15 +105,16 @@ class PromptVotes : public Sequences<Votes> {
     heads_.ask(out);
     out.mass.at = KVASIR_MASS_AT_PREFILL;
     out.mass.last_queries = n_queries_;
-    out.memory.state_peak_bytes = VoteSums::bytes(heads_.n_rows(), max_context_) * n_sparse_layers_;
+    out.memory.state_peak_bytes =
+        VoteSums::bytes(heads_.n_lists(), max_context_) * n_sparse_layers_;
   }
 
   void observe(const Step& step, const kvasir_mass& mass) {
-    const uint32_t n_voices = heads_.n_rows();
-    check_mass(mass, step.n_rows() * n_voices);
-    for (uint32_t r = 0; r < step.n_rows(); ++r) {
-      const kvasir_step_row& row = step.row(r);
-      layer_votes(row, step.layer()).add(row, mass, uint64_t{r} * n_voices, n_voices);
+    const uint32_t n_voices = heads_.n_lists();
+    check_mass(mass, step.n_seqs() * n_voices);
+    for (uint32_t r = 0; r < step.n_seqs(); ++r) {
+      const kvasir_step_seq& seq = step.seq(r);
+      layer_votes(seq, step.layer()).add(seq, mass, uint64_t{r} * n_voices, n_voices);
     }
   }
 
@@ -127,17 +128,17 @@ class PromptVotes : public Sequences<Votes> {
     const auto n = in.take<uint32_t>();
     if (n != 0 && n != n_layers_) in.damaged("it has " + std::to_string(n) + " layers");
     for (uint32_t layer = 0; layer < n; ++layer) {
-      state.layers.push_back(VoteSums::load(heads_.n_rows(), max_context_, in));
+      state.layers.push_back(VoteSums::load(heads_.n_lists(), max_context_, in));
     }
     state_of(seq) = std::move(state);
   }
 
   void evict_plan(const Step& step, kvasir_selection& out) {
     const auto layer_of = [&](uint32_t r) -> VoteSums& {
-      return layer_votes(step.row(r), step.layer());
+      return layer_votes(step.seq(r), step.layer());
     };
-    for (uint32_t r = 0; r < step.n_rows(); ++r) {
-      if (layer_of(r).votes.empty() || layer_of(r).prompt_end < step.row(r).unit_end) {
+    for (uint32_t r = 0; r < step.n_seqs(); ++r) {
+      if (layer_of(r).votes.empty() || layer_of(r).prompt_end < step.seq(r).unit_end) {
         fail_invalid("evict_plan: no query of this prompt was observed in layer " +
                      std::to_string(step.layer()));
       }
@@ -148,16 +149,16 @@ class PromptVotes : public Sequences<Votes> {
         [&](uint32_t i, const Candidates& from, float* score) {
           const uint32_t r = i / heads_.n_heads();
           const std::vector<float> pooled =
-              pooled_votes(layer_of(r), i % heads_.n_heads(), step.row(r).unit_end);
+              pooled_votes(layer_of(r), i % heads_.n_heads(), step.seq(r).unit_end);
           for (uint64_t c = 0; c < from.size(); ++c) score[c] = pooled[from[c]];
         },
         out);
-    for (uint32_t r = 0; r < step.n_rows(); ++r) layer_of(r) = {};
+    for (uint32_t r = 0; r < step.n_seqs(); ++r) layer_of(r) = {};
   }
 
  private:
-  VoteSums& layer_votes(const kvasir_step_row& row, uint32_t layer) {
-    Votes& state = state_of(row.seq);
+  VoteSums& layer_votes(const kvasir_step_seq& seq, uint32_t layer) {
+    Votes& state = state_of(seq.id);
     if (state.layers.empty()) state.layers.resize(n_layers_);
     return state.layers[layer];
   }

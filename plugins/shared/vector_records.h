@@ -40,7 +40,7 @@ class VectorRecords {
     return kernels::score_scratch_bytes(group_size, head_dim_);
   }
 
-  kernels::KeyRows rows(const BlockRows& keys) const {
+  kernels::KeyRows rows(const HeadKeys& keys) const {
     return {keys.k, keys.token_stride, keys.n_tokens, head_dim_, element_type(keys.dtype)};
   }
   // out = sum, or with take_max the largest, of the dot products with vectors [first, first + n) of

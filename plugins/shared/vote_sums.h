@@ -18,9 +18,9 @@ struct VoteSums {
 
   // Adds rows [first, first + n_rows) of the mass of sequence `row`. Votes of an earlier prompt,
   // whose end never came, are not those of this one.
-  void add(const kvasir_step_row& row, const kvasir_mass& mass, uint64_t first, uint32_t n_rows) {
-    if (prompt_begin != row.prompt_begin || prompt_end != row.prompt_end) {
-      *this = {row.prompt_begin, row.prompt_end, {}};
+  void add(const kvasir_step_seq& seq, const kvasir_mass& mass, uint64_t first, uint32_t n_rows) {
+    if (prompt_begin != seq.prompt_begin || prompt_end != seq.prompt_end) {
+      *this = {seq.prompt_begin, seq.prompt_end, {}};
     }
     votes.resize(uint64_t{n_rows} * prompt_end);
     for (uint32_t i = 0; i < n_rows; ++i) {

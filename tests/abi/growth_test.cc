@@ -142,25 +142,25 @@ TEST_SUITE("abi/growth") {
       kvasir_sel_limits limits = blank_limits();
       REQUIRE(s->limits(s.self(), &limits, s.err()) == KVASIR_OK);
       const uint32_t n_rows = limits.scope == KVASIR_SCOPE_SEQUENCE ? 3 : 6;
-      OneRowStep first(kDecodeAppended, 60, 0, 40);
-      std::vector<kvasir_step_row> rows(3, first.row);
-      rows[1].unit_begin = 7, rows[1].unit_end = 11;
-      rows[2].seq = 9, rows[2].kv_len = 90, rows[2].unit_end = 77;
-      Grown<kvasir_step_row> grown(rows);
+      OneSeqStep first(kDecodeAppended, 60, 0, 40);
+      std::vector<kvasir_step_seq> seqs(3, first.seq);
+      seqs[1].unit_begin = 7, seqs[1].unit_end = 11;
+      seqs[2].id = 9, seqs[2].kv_len = 90, seqs[2].unit_end = 77;
+      Grown<kvasir_step_seq> grown(seqs);
       kvasir_step step = first.step;
-      step.n_rows = 3;
+      step.n_seqs = 3;
       const kvasir_sel_in in{};
       SelectionBuffer plain(limits.unit, limits.scope, n_rows, 200);
-      step.rows = rows.data();
+      step.seqs = seqs.data();
       REQUIRE(s->select(s.self(), &step, &in, &plain.selection, s.err()) == KVASIR_OK);
       SelectionBuffer further(limits.unit, limits.scope, n_rows, 200);
-      step.rows = grown.data();
-      step.row_size = Grown<kvasir_step_row>::kStride;
+      step.seqs = grown.data();
+      step.seq_size = Grown<kvasir_step_seq>::kStride;
       REQUIRE(s->select(s.self(), &step, &in, &further.selection, s.err()) == KVASIR_OK);
-      CHECK(further.selection.n_rows == n_rows);
-      CHECK(further.row_offsets == plain.row_offsets);
-      for (uint32_t r = 0; r < n_rows; ++r) CHECK(further.row(r) == plain.row(r));
-      CHECK(plain.row_offsets[n_rows] > 0);
+      CHECK(further.selection.n_lists == n_rows);
+      CHECK(further.list_offsets == plain.list_offsets);
+      for (uint32_t r = 0; r < n_rows; ++r) CHECK(further.list(r) == plain.list(r));
+      CHECK(plain.list_offsets[n_rows] > 0);
       CHECK(grown.is_intact());
     }
   }

@@ -43,13 +43,13 @@ const Slot kRepresentativeSlots[] = {SLOT(kvasir_representative, layout, "minmax
                                      SLOT(kvasir_representative, score, "minmax")};
 const std::string kDevice = KVASIR_BINARY_DIR "/test-plugins/device/device_storage.so";
 const Slot kStorageSlots[] = {
-    SLOT(kvasir_storage, plan, "dram"),       SLOT(kvasir_storage, formats, "dram"),
-    SLOT(kvasir_storage, acquire, "dram"),    SLOT(kvasir_storage, release, "dram"),
-    SLOT(kvasir_storage, seal, "dram"),       SLOT(kvasir_storage, drop, "dram"),
-    SLOT(kvasir_storage, prefetch, "tiered"), SLOT(kvasir_storage, cancel, "tiered"),
-    SLOT(kvasir_instance, drain, "tiered"),   SLOT(kvasir_storage, write_rows, kDevice),
-    SLOT(kvasir_storage, copy_rows, kDevice), SLOT(kvasir_storage, save_rows, kDevice),
-    SLOT(kvasir_storage, load_rows, kDevice),
+    SLOT(kvasir_storage, plan, "dram"),         SLOT(kvasir_storage, formats, "dram"),
+    SLOT(kvasir_storage, acquire, "dram"),      SLOT(kvasir_storage, release, "dram"),
+    SLOT(kvasir_storage, seal, "dram"),         SLOT(kvasir_storage, drop, "dram"),
+    SLOT(kvasir_storage, prefetch, "tiered"),   SLOT(kvasir_storage, cancel, "tiered"),
+    SLOT(kvasir_instance, drain, "tiered"),     SLOT(kvasir_storage, write_tokens, kDevice),
+    SLOT(kvasir_storage, copy_tokens, kDevice), SLOT(kvasir_storage, save_tokens, kDevice),
+    SLOT(kvasir_storage, load_tokens, kDevice),
 };
 const Slot kAttentionSlots[] = {SLOT(kvasir_attention, plan, "cpu"),
                                 SLOT(kvasir_attention, run, "cpu"),

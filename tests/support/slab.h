@@ -14,7 +14,7 @@ class Slab {
 
   Slab() = default;
   Slab(const kvasir_geometry& geometry, const kvasir_layout& layout, uint32_t n_blocks)
-      : row_pages_{0, (n_blocks + kPageBlocks - 1) / kPageBlocks},
+      : seq_pages_{0, (n_blocks + kPageBlocks - 1) / kPageBlocks},
         records_(make(geometry, layout.record_bytes)),
         open_(make(geometry, layout.open_bytes)) {
     for (auto& page : records_) pages_.push_back(page.data());
@@ -23,7 +23,7 @@ class Slab {
              kPageBlocks,
              layout.record_bytes,
              layout.open_bytes,
-             row_pages_.data(),
+             seq_pages_.data(),
              pages_.data(),
              layout.open_bytes ? open_pages_.data() : nullptr,
              KVASIR_MEM_HOST,
@@ -45,10 +45,10 @@ class Slab {
   using Pages = std::vector<std::vector<float>>;
   Pages make(const kvasir_geometry& geometry, uint64_t bytes) const {
     const uint64_t floats = geometry.n_kv_heads * kPageBlocks * bytes / sizeof(float);
-    return Pages(row_pages_[1], std::vector<float>(floats));
+    return Pages(seq_pages_[1], std::vector<float>(floats));
   }
 
-  std::vector<uint64_t> row_pages_;
+  std::vector<uint64_t> seq_pages_;
   Pages records_, open_;
   std::vector<void*> pages_, open_pages_;
   kvasir_slab slab_{};

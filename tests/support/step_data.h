@@ -42,24 +42,24 @@ inline constexpr When kDecodeAttended{KVASIR_MOMENT_ATTENDED, KVASIR_PHASE_DECOD
 inline constexpr When kDecodeStepEnd{KVASIR_MOMENT_STEP_END, KVASIR_PHASE_DECODE};
 
 // A step of one sequence (id 1) in layer 0, whose prompt has just been read.
-struct OneRowStep {
-  kvasir_step_row row{};
+struct OneSeqStep {
+  kvasir_step_seq seq{};
   kvasir_step step{};
 
-  OneRowStep(When when, uint32_t kv_len, uint32_t unit_begin, uint32_t unit_end) {
-    row.seq = 1;
-    row.n_q = 1;
-    row.kv_len = row.prompt_end = kv_len;
-    row.unit_begin = unit_begin;
-    row.unit_end = unit_end;
+  OneSeqStep(When when, uint32_t kv_len, uint32_t unit_begin, uint32_t unit_end) {
+    seq.id = 1;
+    seq.n_q = 1;
+    seq.kv_len = seq.prompt_end = kv_len;
+    seq.unit_begin = unit_begin;
+    seq.unit_end = unit_end;
     step.struct_size = sizeof step;
-    row.phase = when.phase;
+    seq.phase = when.phase;
     step.moment = when.moment;
-    step.n_rows = 1;
-    step.row_size = sizeof row;
-    step.rows = &row;
+    step.n_seqs = 1;
+    step.seq_size = sizeof seq;
+    step.seqs = &seq;
   }
-  OneRowStep(const OneRowStep&) = delete;
+  OneSeqStep(const OneSeqStep&) = delete;
 };
 
 // Buffers of a selection, filled with a pattern so that stray writes are seen; those behind the
@@ -67,22 +67,22 @@ struct OneRowStep {
 class SelectionBuffer {
  public:
   static constexpr uint32_t kUnwritten = 0xbeef;
-  std::vector<uint64_t> row_offsets;
-  std::vector<uint32_t> row_flags, index;
+  std::vector<uint64_t> list_offsets;
+  std::vector<uint32_t> list_flags, index;
   std::vector<float> log_weight;
   kvasir_selection selection{};
 
   SelectionBuffer(uint32_t unit, uint32_t scope, uint32_t n_rows, uint64_t capacity)
-      : row_offsets(n_rows + 1, 0xdead),
-        row_flags(n_rows, 0),
+      : list_offsets(n_rows + 1, 0xdead),
+        list_flags(n_rows, 0),
         index(capacity + kGuards, kUnwritten),
         log_weight(capacity, 7.0f) {
     selection.struct_size = sizeof selection;
     selection.unit = unit;
     selection.scope = scope;
     selection.capacity = capacity;
-    selection.row_offsets = row_offsets.data();
-    selection.row_flags = row_flags.data();
+    selection.list_offsets = list_offsets.data();
+    selection.list_flags = list_flags.data();
     selection.index = index.data();
     selection.log_weight = log_weight.data();
   }
@@ -90,10 +90,10 @@ class SelectionBuffer {
   SelectionBuffer(uint32_t unit, uint32_t scope, const std::vector<std::vector<uint32_t>>& rows)
       : SelectionBuffer(unit, scope, static_cast<uint32_t>(rows.size()), size_of(rows)) {
     uint64_t n = 0;
-    row_offsets[0] = 0;
-    for (const auto& row : rows) {
-      for (const uint32_t unit_index : row) index[n++] = unit_index;
-      row_offsets[++selection.n_rows] = n;
+    list_offsets[0] = 0;
+    for (const auto& list : rows) {
+      for (const uint32_t unit_index : list) index[n++] = unit_index;
+      list_offsets[++selection.n_lists] = n;
     }
   }
   SelectionBuffer(SelectionBuffer&&) = default;
@@ -102,7 +102,7 @@ class SelectionBuffer {
     for (uint64_t i = selection.capacity; i < index.size(); ++i) CHECK(index[i] == kUnwritten);
   }
 
-  std::vector<uint32_t> row(uint32_t i) const { return part(index, i); }
+  std::vector<uint32_t> list(uint32_t i) const { return part(index, i); }
   std::vector<float> weights(uint32_t i) const { return part(log_weight, i); }
 
  private:
@@ -114,8 +114,8 @@ class SelectionBuffer {
   }
   template <class T>
   std::vector<T> part(const std::vector<T>& of, uint32_t i) const {
-    return {of.begin() + static_cast<long>(row_offsets[i]),
-            of.begin() + static_cast<long>(row_offsets[i + 1])};
+    return {of.begin() + static_cast<long>(list_offsets[i]),
+            of.begin() + static_cast<long>(list_offsets[i + 1])};
   }
 };
 
@@ -124,16 +124,16 @@ class SelectionBuffer {
 // violation.
 inline std::string violation(const kvasir_selection& s, uint32_t n_rows, uint32_t begin,
                              uint32_t end) {
-  if (s.n_rows != n_rows) return "rows";
-  if (s.row_offsets[0] != 0) return "offsets";
+  if (s.n_lists != n_rows) return "rows";
+  if (s.list_offsets[0] != 0) return "offsets";
   for (uint32_t r = 0; r < n_rows; ++r) {
-    if (s.row_offsets[r + 1] < s.row_offsets[r]) return "offsets";
-    if (s.row_offsets[r + 1] > s.capacity) return "capacity";
-    if (s.row_flags[r] > KVASIR_ROW_FALLBACK) return "flag";
-    for (uint64_t i = s.row_offsets[r]; i < s.row_offsets[r + 1]; ++i) {
+    if (s.list_offsets[r + 1] < s.list_offsets[r]) return "offsets";
+    if (s.list_offsets[r + 1] > s.capacity) return "capacity";
+    if (s.list_flags[r] > KVASIR_LIST_FALLBACK) return "flag";
+    for (uint64_t i = s.list_offsets[r]; i < s.list_offsets[r + 1]; ++i) {
       if (s.index[i] < begin || s.index[i] >= end) return "range";
-      if (i > s.row_offsets[r] && s.index[i] == s.index[i - 1]) return "duplicate";
-      if (i > s.row_offsets[r] && s.index[i] < s.index[i - 1]) return "order";
+      if (i > s.list_offsets[r] && s.index[i] == s.index[i - 1]) return "duplicate";
+      if (i > s.list_offsets[r] && s.index[i] < s.index[i - 1]) return "order";
       if (s.weight_width == 1 && !(s.log_weight[i] < INFINITY)) return "weight";
     }
   }

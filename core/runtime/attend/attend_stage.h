@@ -33,7 +33,7 @@ class AttendStage {
   // o [queries][n_q_heads][v_dim]; selections[i] belongs to rows[i], whose place is set to i.
   // Several rows may be of one sequence, in the order of their queries. A row
   // whose blocks are lost or whose attention fails ends its sequence, the others go on.
-  void attend(uint32_t layer, std::vector<BatchRow>& rows,
+  void attend(uint32_t layer, std::vector<Piece>& pieces,
               const std::vector<const LayerSelection*>& selections, const Queries& queries,
               float* o);
   // As if the last attend() of `other`, over the same blocks, had been made here: for strategies
@@ -43,19 +43,19 @@ class AttendStage {
   // attend() by their places; a row whose from_pos lies beyond its queries gets none. window_only
   // drops keys before the window. values = false: only which keys were attended; the backend need
   // not know mass.
-  std::vector<std::vector<HeadMass>> mass(uint32_t layer, const std::vector<BatchRow>& rows,
+  std::vector<std::vector<HeadMass>> mass(uint32_t layer, const std::vector<Piece>& pieces,
                                           const std::vector<uint32_t>& from_pos, bool window_only,
                                           bool values);
 
  private:
   struct Part {  // owns what a kvasir_attn_part points to
-    std::vector<kvasir_attn_row> rows;
+    std::vector<kvasir_attn_range> ranges;
     std::vector<uint32_t> items;
     std::vector<float> weights;
     std::vector<kvasir_lease> leases;  // packed blocks first, or rotated copies; empty: the layer's
     bool null_items = true;
     kvasir_attn_part part{};
-    uint32_t batch_row = 0;
+    uint32_t place = 0;      // Piece::place
     bool in_window = false;  // for the window's backend
   };
   // A backend, the way to where it works, and what it works on there.
@@ -67,16 +67,16 @@ class AttendStage {
     MemoryBridge::Buffer o_hold{}, lse_hold{}, mass_lse_hold{}, mass_hold{};
     std::vector<float> o{}, lse{};  // of hybrid mode, before the merge
   };
-  void add_parts(uint32_t layer, uint32_t batch_row, const BatchRow& row,
+  void add_parts(uint32_t layer, uint32_t place, const Piece& piece,
                  const LayerSelection& selection, const Queries& queries, bool constant);
-  Part& new_part(uint32_t batch_row, const LayerState& state, uint32_t unit, const float* q,
+  Part& new_part(uint32_t place, const LayerState& state, uint32_t unit, const float* q,
                  const Queries& queries);
-  void add_dense_row(Part& part, const BatchRow& row, uint32_t head, uint32_t n_blocks);
-  void add_block_row(Part& part, const BatchRow& row, uint32_t head,
-                     const LayerSelection& selection, bool sink_and_selected, bool window);
-  void add_token_row(Part& part, const BatchRow& row, uint32_t head, const LayerState& state,
-                     const LayerSelection& selection);
-  void close_part(Part& part, const BatchRow& row, LayerState& state, bool rotate);
+  void add_dense_range(Part& part, const Piece& piece, uint32_t head, uint32_t n_blocks);
+  void add_block_range(Part& part, const Piece& piece, uint32_t head,
+                       const LayerSelection& selection, bool sink_and_selected, bool window);
+  void add_token_range(Part& part, const Piece& piece, uint32_t head, const LayerState& state,
+                       const LayerSelection& selection);
+  void close_part(Part& part, const Piece& piece, LayerState& state, bool rotate);
   // Index of each key among those its kv head attends to, [kv_head][item]; UINT32_MAX: it does not.
   using Slots = std::vector<std::vector<uint32_t>>;
   void make_resident(const Part& part, LayerState& state);
@@ -88,34 +88,33 @@ class AttendStage {
   // [lease][token][kv_head] of a part; empty when all bytes of all leases are there.
   std::vector<bool> attended_keys(const Part& part) const;
   Slots slots_of(const Part& part) const;
-  void rotate_queries(Part& part, const BatchRow& row, const LayerState& state, uint64_t rope_len,
+  void rotate_queries(Part& part, const Piece& piece, const LayerState& state, uint64_t rope_len,
                       const Slots& slots);
-  uint32_t mass_follows(uint32_t layer, const std::vector<BatchRow>& rows) const;
+  uint32_t mass_follows(uint32_t layer, const std::vector<Piece>& pieces) const;
   // Over the parts of the rows, which are those that have not failed.
-  void run(uint32_t layer, const std::vector<BatchRow>& rows, float* o);
+  void run(uint32_t layer, const std::vector<Piece>& pieces, float* o);
   // The parts of one backend; false: there are none.
-  bool run_side(Side& side, uint32_t layer, const std::vector<BatchRow>& rows, float* o,
-                float* lse);
+  bool run_side(Side& side, uint32_t layer, const std::vector<Piece>& pieces, float* o, float* lse);
   // Adds what a backend made of its parts to o and lse_, for the pairs of query and head it named.
-  void merge_side(const Side& side, const std::vector<BatchRow>& rows, float* o);
-  void merge_contribution(const std::vector<BatchRow>& rows, float* o);
-  void check_finite(uint32_t layer, const BatchRow& row, const float* o) const;
-  void report(uint32_t layer, const std::vector<BatchRow>& rows) const;
-  void count(const BatchRow& row, const LayerSelection& selection, const LayerState& state);
-  void count_bytes(const BatchRow& row, size_t first_part);
-  uint64_t attended_tokens(const BatchRow& row, const LayerSelection& selection,
+  void merge_side(const Side& side, const std::vector<Piece>& pieces, float* o);
+  void merge_contribution(const std::vector<Piece>& pieces, float* o);
+  void check_finite(uint32_t layer, const Piece& piece, const float* o) const;
+  void report(uint32_t layer, const std::vector<Piece>& pieces) const;
+  void count(const Piece& piece, const LayerSelection& selection, const LayerState& state);
+  void count_bytes(const Piece& piece, size_t first_part);
+  uint64_t attended_tokens(const Piece& piece, const LayerSelection& selection,
                            const LayerState& state, uint32_t head, uint64_t* selected) const;
 
   RunContext& c_;
   std::deque<Part> parts_;
   std::vector<kvasir_attn_part> abi_parts_;
   void hand_over_queries(Side& side);
-  static void bring_back(const Side& side, const std::vector<BatchRow>& rows,
+  static void bring_back(const Side& side, const std::vector<Piece>& pieces,
                          const kvasir_view& written, const kvasir_view& into);
-  struct MassRows;
+  struct MassCall;
   // Position of a row's first key; UINT32_MAX: it has none.
-  uint32_t first_key(const Part& part, const kvasir_attn_row& row) const;
-  void ask_mass(Side& side, uint32_t layer, const std::vector<BatchRow>& rows, MassRows& of);
+  uint32_t first_key(const Part& part, const kvasir_attn_range& range) const;
+  void ask_mass(Side& side, uint32_t layer, const std::vector<Piece>& pieces, MassCall& of);
   std::vector<float> lse_;
   std::deque<Side> sides_;  // the context's, or the only one; in hybrid mode the window's
   std::deque<std::vector<float>> rotated_;  // scratch copies of rotated keys and queries

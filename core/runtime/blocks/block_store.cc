@@ -100,7 +100,7 @@ bool BlockStore::on_host(const kvasir_lease& lease) const {
 template <class Position>
 void BlockStore::write_by_storage(const BlockList& layer, const float* k, const float* v,
                                   uint64_t n, const Position& position) {
-  std::vector<kvasir_row_span> spans;
+  std::vector<kvasir_token_span> spans;
   std::deque<kvasir_lease> leases;  // of the spans
   const kvasir_lease* last = nullptr;
   uint64_t first = 0;  // row of k and v that the spans begin with
@@ -114,8 +114,8 @@ void BlockStore::write_by_storage(const BlockList& layer, const float* k, const 
         host_view(v + first * v_width, KVASIR_DTYPE_F32, {end - first, n_kv_heads_, v_dim_});
     if (storage_.reads(KVASIR_MEM_HOST))  // else the bridge copies and counts
       bridge_.add_copied((end - first) * (k_width + v_width) * sizeof(float));
-    storage_.write_rows(spans, bridge_.to_reader(storage_, k_rows, k_hold_),
-                        bridge_.to_reader(storage_, v_rows, v_hold_));
+    storage_.write_tokens(spans, bridge_.to_reader(storage_, k_rows, k_hold_),
+                          bridge_.to_reader(storage_, v_rows, v_hold_));
     spans.clear();
     leases.clear();
   };
@@ -139,8 +139,8 @@ void BlockStore::write_by_storage(const BlockList& layer, const float* k, const 
 }
 
 template <class Position>
-void BlockStore::write_rows(const BlockList& layer, const float* k, const float* v, uint64_t n,
-                            const Position& position) {
+void BlockStore::write_tokens(const BlockList& layer, const float* k, const float* v, uint64_t n,
+                              const Position& position) {
   const auto write = [&](uint64_t begin, uint64_t end, uint32_t) {
     for (uint64_t i = begin; i < end; ++i) {
       const uint32_t pos = position(i);
@@ -171,7 +171,7 @@ void BlockStore::append(BlockList& layer, uint32_t layer_index, uint32_t kv_len,
   if (window_) return window_->append(layer, layer_index, kv_len, k, v, n);
   const uint32_t n_blocks = (kv_len + n + block_size_ - 1) / block_size_;
   create_range(layer, layer_index, static_cast<uint32_t>(layer.blocks.size()), n_blocks);
-  write_rows(layer, k, v, n, [&](uint64_t i) { return static_cast<uint32_t>(kv_len + i); });
+  write_tokens(layer, k, v, n, [&](uint64_t i) { return static_cast<uint32_t>(kv_len + i); });
   for (uint32_t block = kv_len / block_size_; block < n_blocks; ++block) {
     const uint32_t n_tokens = std::min(block_size_, kv_len + n - block * block_size_);
     set_tokens(layer, block, n_tokens);
@@ -188,12 +188,12 @@ void BlockStore::rewrite(LayerState& layer, uint32_t layer_index,
     layer.context_blocks = std::min(layer.context_blocks, block);
     sealed.push_back(block);
   }
-  newest().write_rows(layer, k, v, positions.size(), [&](uint64_t i) { return positions[i]; });
+  newest().write_tokens(layer, k, v, positions.size(), [&](uint64_t i) { return positions[i]; });
   for (const uint32_t block : sealed) seal(layer, block, block + 1);
 }
 
-void BlockStore::read_rows(BlockList& layer, std::span<const uint32_t> positions, float* k,
-                           float* v) {
+void BlockStore::read_tokens(BlockList& layer, std::span<const uint32_t> positions, float* k,
+                             float* v) {
   std::vector<uint32_t> blocks;
   for (const uint32_t pos : positions)
     if (blocks.empty() || blocks.back() != pos / block_size_) blocks.push_back(pos / block_size_);
@@ -229,7 +229,7 @@ void BlockStore::read_by_storage(const kvasir_lease& lease, uint32_t token, floa
                v_bytes = kernels::row_bytes(v_type, v_dim_);
   std::vector<std::byte> bytes(n_kv_heads_ * (k_bytes + v_bytes));
   const kvasir_lease owned = own(lease);
-  storage_.save_rows({&owned, token, 1}, bytes);
+  storage_.save_tokens({&owned, token, 1}, bytes);
   for (uint32_t head = 0; head < n_kv_heads_; ++head) {
     const std::byte* row = bytes.data() + head * (k_bytes + v_bytes);
     kernels::convert_to_f32(k_type, row, k + head * head_dim_, head_dim_);
@@ -460,9 +460,9 @@ void BlockStore::release_step(BlockList& layer) {
 }
 
 // Rows between blocks, as bytes: the host's own, and by the storage where it alone reaches them.
-void BlockStore::copy(std::span<const kvasir_row_copy> copies) const {
-  std::vector<kvasir_row_copy> elsewhere;
-  for (const kvasir_row_copy& copy : copies) {
+void BlockStore::copy(std::span<const kvasir_token_copy> copies) const {
+  std::vector<kvasir_token_copy> elsewhere;
+  for (const kvasir_token_copy& copy : copies) {
     if (!on_host(*copy.from) || !on_host(*copy.to)) {
       elsewhere.push_back(copy);
     } else if (copy.kv_head != KVASIR_ALL_HEADS) {
@@ -473,15 +473,15 @@ void BlockStore::copy(std::span<const kvasir_row_copy> copies) const {
   }
   if (elsewhere.empty()) return;
   std::deque<kvasir_lease> leases;
-  for (kvasir_row_copy& one : elsewhere) {
+  for (kvasir_token_copy& one : elsewhere) {
     if (first_format_ == 0) break;  // as the storage counts them already
     one.from = &leases.emplace_back(own(*one.from));
     one.to = &leases.emplace_back(own(*one.to));
   }
-  storage_.copy_rows(elsewhere);
+  storage_.copy_tokens(elsewhere);
 }
 
-void BlockStore::copy_on_host(const kvasir_row_copy& copy, uint32_t kv_head) const {
+void BlockStore::copy_on_host(const kvasir_token_copy& copy, uint32_t kv_head) const {
   const kvasir_kv_format& a = formats_[copy.from->format];
   const kvasir_kv_format& b = formats_[copy.to->format];
   const uint64_t a_head = copy.from->kv_head == KVASIR_ALL_HEADS ? kv_head : 0;
@@ -502,9 +502,9 @@ void BlockStore::copy_on_host(const kvasir_row_copy& copy, uint32_t kv_head) con
 // Rows as bytes through the host.
 void BlockStore::carry_over(const kvasir_lease& from, kvasir_lease& to, uint32_t n_tokens) const {
   const kvasir_kv_format &a = formats_[from.format], &b = formats_[to.format];
-  std::vector<std::byte> rows = save_rows(from, n_tokens);
-  if (a.dtype_k == b.dtype_k && a.dtype_v == b.dtype_v) return load_rows(to, n_tokens, rows);
-  std::vector<std::byte> turned(bytes_of_rows(to, n_tokens));
+  std::vector<std::byte> rows = save_tokens(from, n_tokens);
+  if (a.dtype_k == b.dtype_k && a.dtype_v == b.dtype_v) return load_tokens(to, n_tokens, rows);
+  std::vector<std::byte> turned(bytes_of_tokens(to, n_tokens));
   std::vector<float> values(std::max(head_dim_, v_dim_));
   const std::byte* at = rows.data();
   std::byte* out = turned.data();
@@ -518,7 +518,7 @@ void BlockStore::carry_over(const kvasir_lease& from, kvasir_lease& to, uint32_t
     turn(a.dtype_k, b.dtype_k, head_dim_);
     turn(a.dtype_v, b.dtype_v, v_dim_);
   }
-  load_rows(to, n_tokens, turned);
+  load_tokens(to, n_tokens, turned);
 }
 
 void BlockStore::leave_window(LayerState& layer, uint32_t layer_index, uint32_t end) {
@@ -559,15 +559,15 @@ void BlockStore::replace(BlockList& layer, uint32_t block, const BlockList& fres
   if (old->lease.lease == from.lease) old->lease.lease = 0;
 }
 
-void BlockStore::copy_rows(const kvasir_lease& from, kvasir_lease& to, uint32_t n_tokens) const {
+void BlockStore::copy_tokens(const kvasir_lease& from, kvasir_lease& to, uint32_t n_tokens) const {
   if (in_window(from) != in_window(to)) return carry_over(from, to, n_tokens);
-  if (in_window(from)) return window_->copy_rows(from, to, n_tokens);
+  if (in_window(from)) return window_->copy_tokens(from, to, n_tokens);
   const kvasir_kv_format& a = formats_[from.format];
   const kvasir_kv_format& b = formats_[to.format];
   if (a.dtype_k != b.dtype_k || a.dtype_v != b.dtype_v)
     throw Error(ErrorKind::kInternal,
                 "storage " + storage_.id() + " cannot fork: a sealed block's type differs");
-  const kvasir_row_copy all[] = {{&from, &to, 0, 0, n_tokens, KVASIR_ALL_HEADS}};
+  const kvasir_token_copy all[] = {{&from, &to, 0, 0, n_tokens, KVASIR_ALL_HEADS}};
   copy(all);
 }
 
@@ -582,8 +582,8 @@ void BlockStore::set_tokens(BlockList& list, uint32_t block, uint32_t n_tokens) 
   list.blocks[block]->key.n_tokens = n_tokens;
 }
 
-void BlockStore::for_rows(const kvasir_lease& lease, uint32_t n_tokens,
-                          const std::function<void(std::byte*, size_t)>& fn) const {
+void BlockStore::for_tokens(const kvasir_lease& lease, uint32_t n_tokens,
+                            const std::function<void(std::byte*, size_t)>& fn) const {
   const kvasir_kv_format& f = formats_[lease.format];
   const uint32_t heads = lease.kv_head == KVASIR_ALL_HEADS ? n_kv_heads_ : 1;
   for (uint32_t head = 0; head < heads; ++head)
@@ -595,7 +595,7 @@ void BlockStore::for_rows(const kvasir_lease& lease, uint32_t n_tokens,
     }
 }
 
-uint64_t BlockStore::bytes_of_rows(const kvasir_lease& lease, uint32_t n_tokens) const {
+uint64_t BlockStore::bytes_of_tokens(const kvasir_lease& lease, uint32_t n_tokens) const {
   const kvasir_kv_format& f = formats_[lease.format];
   const uint64_t heads = lease.kv_head == KVASIR_ALL_HEADS ? n_kv_heads_ : 1;
   return heads * n_tokens *
@@ -603,33 +603,33 @@ uint64_t BlockStore::bytes_of_rows(const kvasir_lease& lease, uint32_t n_tokens)
           kernels::row_bytes(element_type(f.dtype_v), v_dim_));
 }
 
-std::vector<std::byte> BlockStore::save_rows(const kvasir_lease& lease, uint32_t n_tokens) const {
-  if (in_window(lease)) return window_->save_rows(lease, n_tokens);
-  std::vector<std::byte> out(bytes_of_rows(lease, n_tokens));
+std::vector<std::byte> BlockStore::save_tokens(const kvasir_lease& lease, uint32_t n_tokens) const {
+  if (in_window(lease)) return window_->save_tokens(lease, n_tokens);
+  std::vector<std::byte> out(bytes_of_tokens(lease, n_tokens));
   if (!on_host(lease)) {
     const kvasir_lease owned = own(lease);
-    storage_.save_rows({&owned, 0, n_tokens}, out);
+    storage_.save_tokens({&owned, 0, n_tokens}, out);
     bridge_.add_copied(out.size());
     return out;
   }
   std::byte* to = out.data();
-  for_rows(lease, n_tokens, [&](const std::byte* row, size_t n) {
+  for_tokens(lease, n_tokens, [&](const std::byte* row, size_t n) {
     std::memcpy(to, row, n);
     to += n;
   });
   return out;
 }
 
-void BlockStore::load_rows(const kvasir_lease& lease, uint32_t n_tokens,
-                           std::span<const std::byte> from) const {
-  if (in_window(lease)) return window_->load_rows(lease, n_tokens, from);
+void BlockStore::load_tokens(const kvasir_lease& lease, uint32_t n_tokens,
+                             std::span<const std::byte> from) const {
+  if (in_window(lease)) return window_->load_tokens(lease, n_tokens, from);
   if (!on_host(lease)) {
     const kvasir_lease owned = own(lease);
-    storage_.load_rows({&owned, 0, n_tokens}, from);
+    storage_.load_tokens({&owned, 0, n_tokens}, from);
     bridge_.add_copied(from.size());
     return;
   }
-  for_rows(lease, n_tokens, [&](std::byte* row, size_t n) {
+  for_tokens(lease, n_tokens, [&](std::byte* row, size_t n) {
     std::memcpy(row, from.data(), n);
     from = from.subspan(n);
   });
@@ -684,28 +684,28 @@ void BlockStore::pack(LayerState& layer, uint32_t layer_index, uint32_t end,
     to.live = std::make_shared<const std::vector<uint32_t>>(std::move(live[head]));
     create_range(to, layer_index, 0, (n + block_size_ - 1) / block_size_, head);
     if (before.end) make_all_resident(before.heads[head]);
-    std::vector<kvasir_row_copy> copies;
+    std::vector<kvasir_token_copy> copies;
     uint32_t old_slot = 0;
     for (uint32_t slot = 0; slot < n; ++slot) {
       const uint32_t token = (*to.live)[slot];
-      kvasir_row_copy row{&layer.leases[token / block_size_],
-                          &to.leases[slot / block_size_],
-                          token % block_size_,
-                          slot % block_size_,
-                          1,
-                          head};
+      kvasir_token_copy copy{&layer.leases[token / block_size_],
+                             &to.leases[slot / block_size_],
+                             token % block_size_,
+                             slot % block_size_,
+                             1,
+                             head};
       if (token < before.end) {
         const PackedHead& old = before.heads[head];
         while ((*old.live)[old_slot] != token) ++old_slot;
-        row.from = &old.leases[old_slot / block_size_];
-        row.from_token = old_slot % block_size_;
+        copy.from = &old.leases[old_slot / block_size_];
+        copy.from_token = old_slot % block_size_;
       }
-      kvasir_row_copy* last = copies.empty() ? nullptr : &copies.back();
-      if (last && last->from == row.from && last->to == row.to &&
-          last->from_token + last->n_tokens == row.from_token)
+      kvasir_token_copy* last = copies.empty() ? nullptr : &copies.back();
+      if (last && last->from == copy.from && last->to == copy.to &&
+          last->from_token + last->n_tokens == copy.from_token)
         ++last->n_tokens;
       else
-        copies.push_back(row);
+        copies.push_back(copy);
     }
     copy(copies);
     for (uint32_t block = 0; block < to.blocks.size(); ++block)
@@ -743,7 +743,7 @@ void BlockStore::fork(const BlockList& from, BlockList& to, uint32_t layer_index
   to.blocks.pop_back();
   to.leases.pop_back();
   newest().create_range(to, layer_index, last, last + 1);
-  copy_rows(from.leases[last], to.leases[last], n_tokens);
+  copy_tokens(from.leases[last], to.leases[last], n_tokens);
   set_tokens(to, last, n_tokens);
 }
 
@@ -756,7 +756,7 @@ void BlockStore::reopen(BlockList& layer, uint32_t layer_index, uint32_t block) 
   fresh.blocks.resize(block);
   fresh.leases.resize(block);
   newest().create_range(fresh, layer_index, block, block + 1);
-  copy_rows(from, fresh.leases[block], from.n_tokens);
+  copy_tokens(from, fresh.leases[block], from.n_tokens);
   set_tokens(fresh, block, from.n_tokens);
   replace(layer, block, fresh);
 }

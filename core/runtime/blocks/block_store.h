@@ -51,7 +51,7 @@ class BlockStore {
   void rewrite(LayerState& layer, uint32_t layer_index, std::span<const uint32_t> positions,
                const float* k, const float* v);
   // The rows at `positions` as f32, in the layout of append().
-  void read_rows(BlockList& layer, std::span<const uint32_t> positions, float* k, float* v);
+  void read_tokens(BlockList& layer, std::span<const uint32_t> positions, float* k, float* v);
   // Seals blocks [begin, end), which are full; under the names of their content where they have
   // one.
   void seal(BlockList& layer, uint32_t begin, uint32_t end, const ContentHash& content = {});
@@ -84,10 +84,10 @@ class BlockStore {
                   bool in_window = false);
   void set_tokens(BlockList& list, uint32_t block, uint32_t n_tokens) const;
   // The first n_tokens rows of a leased block as bytes: K and then V of every head and token.
-  uint64_t bytes_of_rows(const kvasir_lease& lease, uint32_t n_tokens) const;
-  std::vector<std::byte> save_rows(const kvasir_lease& lease, uint32_t n_tokens) const;
-  void load_rows(const kvasir_lease& lease, uint32_t n_tokens,
-                 std::span<const std::byte> from) const;
+  uint64_t bytes_of_tokens(const kvasir_lease& lease, uint32_t n_tokens) const;
+  std::vector<std::byte> save_tokens(const kvasir_lease& lease, uint32_t n_tokens) const;
+  void load_tokens(const kvasir_lease& lease, uint32_t n_tokens,
+                   std::span<const std::byte> from) const;
   // A lease of `rows`, a copy of a leased block's in host memory, in the context's first format,
   // which must be of host memory: for who cannot read the window's storage.
   kvasir_lease copy_to_host(const kvasir_lease& lease, std::vector<std::byte>& rows) const;
@@ -100,8 +100,8 @@ class BlockStore {
                     uint32_t kv_head = KVASIR_ALL_HEADS);
   // Row i of k and v goes to position(i).
   template <class Position>
-  void write_rows(const BlockList& layer, const float* k, const float* v, uint64_t n,
-                  const Position& position);
+  void write_tokens(const BlockList& layer, const float* k, const float* v, uint64_t n,
+                    const Position& position);
   // Where new tokens are written.
   BlockStore& newest() { return window_ ? *window_ : *this; }
   // Whose block it is, by its lease.
@@ -121,9 +121,9 @@ class BlockStore {
   // Between blocks of any two stores.
   void carry_over(const kvasir_lease& from, kvasir_lease& to, uint32_t n_tokens) const;
   void reopen(BlockList& layer, uint32_t layer_index, uint32_t block);
-  void copy_rows(const kvasir_lease& from, kvasir_lease& to, uint32_t n_tokens) const;
-  void copy(std::span<const kvasir_row_copy> copies) const;
-  void copy_on_host(const kvasir_row_copy& copy, uint32_t kv_head) const;
+  void copy_tokens(const kvasir_lease& from, kvasir_lease& to, uint32_t n_tokens) const;
+  void copy(std::span<const kvasir_token_copy> copies) const;
+  void copy_on_host(const kvasir_token_copy& copy, uint32_t kv_head) const;
   bool on_host(const kvasir_lease& lease) const;
   template <class Position>
   void write_by_storage(const BlockList& layer, const float* k, const float* v, uint64_t n,
@@ -131,8 +131,8 @@ class BlockStore {
   // One token of a block as f32: k [n_kv_heads][head_dim], v likewise.
   void read_by_storage(const kvasir_lease& lease, uint32_t token, float* k, float* v) const;
   // fn(row, bytes) for K and then V of every head and token of a block in host memory.
-  void for_rows(const kvasir_lease& lease, uint32_t n_tokens,
-                const std::function<void(std::byte*, size_t)>& fn) const;
+  void for_tokens(const kvasir_lease& lease, uint32_t n_tokens,
+                  const std::function<void(std::byte*, size_t)>& fn) const;
   kvasir_block_key new_key(uint32_t layer_index, uint32_t block, uint32_t kv_head);
   void wait_for(uint64_t ticket, std::span<const kvasir_block_key> keys);
   // Leaves those that are not leased, or not so far; merges them with what a lease covers.

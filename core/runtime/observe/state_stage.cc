@@ -28,7 +28,7 @@ uint32_t first_counted(const Sequence& seq, uint32_t wanted) {
 // The call cannot be made again for one sequence at a time: what it has done already is unknown.
 template <class Fn>
 void StateStage::guarded(Selector& selector, const char* function, uint32_t layer,
-                         const std::vector<BatchRow>& rows, const char* instead, Fn&& fn) {
+                         const std::vector<Piece>& pieces, const char* instead, Fn&& fn) {
   const size_t index = c_.index_of(selector);
   if (c_.aside(index)) return;
   std::string fault;
@@ -39,24 +39,24 @@ void StateStage::guarded(Selector& selector, const char* function, uint32_t laye
   }
   if (fault.empty()) return;
   try {
-    c_.report_fault(index, function, layer, rows[0].seq->id, fault, instead);
+    c_.report_fault(index, function, layer, pieces[0].seq->id, fault, instead);
   } catch (const PluginError&) {  // on_fault = fail
-    for (const BatchRow& row : rows) row.seq->fail(std::current_exception());
+    for (const Piece& piece : pieces) piece.seq->fail(std::current_exception());
   }
 }
 
-void StateStage::send(SlabOwner& owner, uint32_t layer, const std::vector<BatchRow>& rows,
+void StateStage::send(SlabOwner& owner, uint32_t layer, const std::vector<Piece>& pieces,
                       uint32_t moment, std::vector<kvasir_update_item> items) {
   if (items.empty()) return;
   HostCopies copies;
   const Instance& plugin = owner.selector ? static_cast<const Instance&>(*owner.selector)
                                           : static_cast<const Instance&>(*owner.representative);
   copy_unreadable(plugin, items, copies);
-  std::vector<BatchRow> quiet = rows;  // no queries: candidates are those at kv_len
-  for (BatchRow& row : quiet) row.q_begin = row.n_q = 0;
+  std::vector<Piece> quiet = pieces;  // no queries: candidates are those at kv_len
+  for (Piece& piece : quiet) piece.q_begin = piece.n_q = 0;
   const StepBuilder step(c_, moment, layer, quiet, owner.unit(), &owner);
   if (owner.selector)
-    return guarded(*owner.selector, "update", layer, rows, "going on without it",
+    return guarded(*owner.selector, "update", layer, pieces, "going on without it",
                    [&] { return fault_of(owner.update(step.step(), items)); });
   if (c_.representative_failed) return;
   try {
@@ -65,7 +65,7 @@ void StateStage::send(SlabOwner& owner, uint32_t layer, const std::vector<BatchR
     try {
       c_.report_representative_fault(e);
     } catch (const PluginError&) {  // on_fault = fail
-      for (const BatchRow& row : rows) row.seq->fail(std::current_exception());
+      for (const Piece& piece : pieces) piece.seq->fail(std::current_exception());
     }
   }
 }
@@ -77,19 +77,19 @@ void StateStage::copy_unreadable(const Instance& reader, std::vector<kvasir_upda
     if (!c_.store.in_window(*item.lease)) continue;
     const kvasir_kv_format& format = c_.store.formats()[item.lease->format];
     if (can_read(reader, format)) continue;
-    copies.leases.push_back(c_.store.copy_to_host(*item.lease, copies.rows.emplace_back()));
+    copies.leases.push_back(c_.store.copy_to_host(*item.lease, copies.bytes.emplace_back()));
     item.lease = &copies.leases.back();
   }
 }
 
-void StateStage::appended(uint32_t layer, const std::vector<BatchRow>& rows) {
+void StateStage::appended(uint32_t layer, const std::vector<Piece>& pieces) {
   const uint32_t b = c_.geometry.block_size;
   for (SlabOwner& owner : c_.owners) {
     if (c_.dense_layer[layer]) break;
     std::vector<kvasir_update_item> items;
-    for (uint32_t r = 0; r < rows.size(); ++r) {
-      LayerState& state = rows[r].seq->layers[layer];
-      const uint32_t begin = rows[r].first_pos(), end = rows[r].kv_len;
+    for (uint32_t r = 0; r < pieces.size(); ++r) {
+      LayerState& state = pieces[r].seq->layers[layer];
+      const uint32_t begin = pieces[r].first_pos(), end = pieces[r].kv_len;
       if (begin == end) continue;
       if (!(owner.layout.flags & KVASIR_LAYOUT_SEALED_ONLY) || end / b > begin / b)
         owner.slab.make_writable(state.slabs[c_.owner_index(&owner)], begin / b, (end + b - 1) / b);
@@ -105,119 +105,121 @@ void StateStage::appended(uint32_t layer, const std::vector<BatchRow>& rows) {
             {r, block, from, n_tokens - from, n_tokens, item_flags, &state.leases[block], nullptr});
       }
     }
-    send(owner, layer, rows, KVASIR_MOMENT_APPENDED, items);
+    send(owner, layer, pieces, KVASIR_MOMENT_APPENDED, items);
   }
 }
 
-void StateStage::seal(uint32_t layer, const std::vector<BatchRow>& rows) {
+void StateStage::seal(uint32_t layer, const std::vector<Piece>& pieces) {
   const uint32_t b = c_.geometry.block_size;
-  for (const BatchRow& row : rows)
-    guard_row(row, [&] {
-      c_.store.seal(row.seq->layers[layer], row.first_pos() / b, row.kv_len / b, row.seq->content);
+  for (const Piece& piece : pieces)
+    guard_piece(piece, [&] {
+      c_.store.seal(piece.seq->layers[layer], piece.first_pos() / b, piece.kv_len / b,
+                    piece.seq->content);
     });
 }
 
-void StateStage::left_window(uint32_t layer, const std::vector<BatchRow>& rows) {
-  if (c_.dense_layer[layer] || rows.empty()) return;
+void StateStage::left_window(uint32_t layer, const std::vector<Piece>& pieces) {
+  if (c_.dense_layer[layer] || pieces.empty()) return;
   const uint32_t b = c_.geometry.block_size;
-  const auto window_begin = [&](const BatchRow& row, uint32_t n) {
-    return forced_range(c_.cache, KVASIR_UNIT_BLOCK, n, row.seq->prompt_end).window_begin / b;
+  const auto window_begin = [&](const Piece& piece, uint32_t n) {
+    return forced_range(c_.cache, KVASIR_UNIT_BLOCK, n, piece.seq->prompt_end).window_begin / b;
   };
   std::vector<uint32_t> ends;  // as the next query finds it: what it may choose is FINAL by then
-  ends.reserve(rows.size());
-  for (const BatchRow& row : rows) ends.push_back(window_begin(row, row.kv_len + 1));
+  ends.reserve(pieces.size());
+  for (const Piece& piece : pieces) ends.push_back(window_begin(piece, piece.kv_len + 1));
   for (SlabOwner& owner : c_.owners) {
     if (!(owner.layout.flags & KVASIR_LAYOUT_WANT_FINAL) && owner.layout.open_bytes == 0) continue;
     std::vector<kvasir_update_item> items;
-    for (uint32_t r = 0; r < rows.size(); ++r) {
-      LayerState& state = rows[r].seq->layers[layer];
+    for (uint32_t r = 0; r < pieces.size(); ++r) {
+      LayerState& state = pieces[r].seq->layers[layer];
       // A block that a cut brought back leaves again. Its open bytes are gone: what was made of
       // them stands.
       const uint32_t begin =
           owner.layout.open_bytes
               ? state.final_blocks
-              : std::min(state.final_blocks, window_begin(rows[r], rows[r].first_pos() + 1));
+              : std::min(state.final_blocks, window_begin(pieces[r], pieces[r].first_pos() + 1));
       std::vector<uint32_t> blocks;
       for (uint32_t block = begin; block < ends[r]; ++block) blocks.push_back(block);
-      if (!guard_row(rows[r], [&] { c_.store.make_resident(state, blocks); })) continue;
+      if (!guard_piece(pieces[r], [&] { c_.store.make_resident(state, blocks); })) continue;
       for (const uint32_t block : blocks)
         if (state.blocks[block])
           items.push_back({r, block, b, 0, b, KVASIR_ITEM_FINAL, &state.leases[block], nullptr});
       owner.slab.make_writable(state.slabs[c_.owner_index(&owner)], begin, ends[r]);
     }
-    send(owner, layer, rows, KVASIR_MOMENT_ATTENDED, items);
-    for (uint32_t r = 0; r < rows.size(); ++r)
-      owner.slab.free_open(rows[r].seq->layers[layer].slabs[c_.owner_index(&owner)], ends[r]);
+    send(owner, layer, pieces, KVASIR_MOMENT_ATTENDED, items);
+    for (uint32_t r = 0; r < pieces.size(); ++r)
+      owner.slab.free_open(pieces[r].seq->layers[layer].slabs[c_.owner_index(&owner)], ends[r]);
   }
-  for (uint32_t r = 0; r < rows.size(); ++r) {
-    uint32_t& final_blocks = rows[r].seq->layers[layer].final_blocks;
+  for (uint32_t r = 0; r < pieces.size(); ++r) {
+    uint32_t& final_blocks = pieces[r].seq->layers[layer].final_blocks;
     final_blocks = std::max(final_blocks, ends[r]);
   }
-  refresh(layer, rows);
+  refresh(layer, pieces);
 }
 
 // Drafts may be rejected: they push nothing out of the window.
-void StateStage::to_context(uint32_t layer, const BatchRow& row) {
+void StateStage::to_context(uint32_t layer, const Piece& piece) {
   if (!c_.store.has_window()) return;
-  const uint32_t n = row.drafts ? row.first_pos() : row.kv_len;
-  const ForcedRange next = forced_range(c_.cache, KVASIR_UNIT_BLOCK, n + 1, row.seq->prompt_end);
-  c_.store.leave_window(row.seq->layers[layer], layer, next.window_begin / c_.geometry.block_size);
+  const uint32_t n = piece.drafts ? piece.first_pos() : piece.kv_len;
+  const ForcedRange next = forced_range(c_.cache, KVASIR_UNIT_BLOCK, n + 1, piece.seq->prompt_end);
+  c_.store.leave_window(piece.seq->layers[layer], layer,
+                        next.window_begin / c_.geometry.block_size);
 }
 
-void StateStage::prompt_end(uint32_t layer, const std::vector<BatchRow>& rows) {
+void StateStage::prompt_end(uint32_t layer, const std::vector<Piece>& pieces) {
   if (c_.dense_layer[layer]) return;
-  std::vector<BatchRow> ended;
-  for (const BatchRow& row : rows)
-    if (row.flags & KVASIR_STEP_LAST_PIECE) ended.push_back(row);
+  std::vector<Piece> ended;
+  for (const Piece& piece : pieces)
+    if (piece.flags & KVASIR_STEP_LAST_PIECE) ended.push_back(piece);
   if (ended.empty()) return;
   for (SlabOwner& owner : c_.owners)
     if (wants_prompt_end(owner)) send_candidates(owner, layer, ended, KVASIR_MOMENT_PROMPT_END);
 }
 
-void StateStage::refresh(uint32_t layer, const std::vector<BatchRow>& rows) {
+void StateStage::refresh(uint32_t layer, const std::vector<Piece>& pieces) {
   for (SlabOwner& owner : c_.owners) {
     const uint32_t every = owner.layout.refresh_tokens;
     if (every == 0 || !wants_prompt_end(owner)) continue;
-    std::vector<BatchRow> due;  // decode_index counts the tokens before this one
-    for (const BatchRow& row : rows)
-      if (row.decodes() && (row.seq->decode_index + 1) % every == 0) due.push_back(row);
+    std::vector<Piece> due;  // decode_index counts the tokens before this one
+    for (const Piece& piece : pieces)
+      if (piece.decodes() && (piece.seq->decode_index + 1) % every == 0) due.push_back(piece);
     if (!due.empty()) send_candidates(owner, layer, due, KVASIR_MOMENT_ATTENDED);
   }
 }
 
-void StateStage::send_candidates(SlabOwner& owner, uint32_t layer,
-                                 const std::vector<BatchRow>& rows, uint32_t moment) {
+void StateStage::send_candidates(SlabOwner& owner, uint32_t layer, const std::vector<Piece>& pieces,
+                                 uint32_t moment) {
   const uint32_t b = c_.geometry.block_size;
   std::vector<kvasir_update_item> items;
-  for (uint32_t r = 0; r < rows.size(); ++r) {
-    LayerState& state = rows[r].seq->layers[layer];
-    if (!guard_row(rows[r], [&] { c_.store.make_all_resident(state); })) continue;
+  for (uint32_t r = 0; r < pieces.size(); ++r) {
+    LayerState& state = pieces[r].seq->layers[layer];
+    if (!guard_piece(pieces[r], [&] { c_.store.make_all_resident(state); })) continue;
     const ForcedRange forced =
-        forced_range(c_.cache, c_.forced_unit(), rows[r].kv_len, rows[r].seq->prompt_end);
+        forced_range(c_.cache, c_.forced_unit(), pieces[r].kv_len, pieces[r].seq->prompt_end);
     const bool all = owner.layout.flags & KVASIR_LAYOUT_PROMPT_END_ALL;
     const uint32_t begin = forced.sink_end / b;
-    const uint32_t end = ((all ? rows[r].kv_len : forced.window_begin) + b - 1) / b;
+    const uint32_t end = ((all ? pieces[r].kv_len : forced.window_begin) + b - 1) / b;
     owner.slab.make_writable(state.slabs[c_.owner_index(&owner)], begin, end);
     for (uint32_t block = begin; block < end; ++block)
       if (state.blocks[block])
         items.push_back({r, block, 0, 0, state.leases[block].n_tokens, KVASIR_ITEM_PROMPT_END,
                          &state.leases[block], nullptr});
   }
-  send(owner, layer, rows, moment, items);
+  send(owner, layer, pieces, moment, items);
 }
 
-void StateStage::prefill_queries(uint32_t layer, const BatchRow& row, const float* q,
+void StateStage::prefill_queries(uint32_t layer, const Piece& piece, const float* q,
                                  uint64_t n_queries) {
   if (c_.dense_layer[layer]) return;
   for (auto& selector : c_.pipeline.selectors) {
     const uint32_t wanted = selector->limits().prefill_last_queries;
     if (!selector->has_prefill() || wanted == 0) continue;
-    BatchRow narrowed = row;
-    const uint32_t from = first_counted(*row.seq, wanted);
-    if (from >= row.kv_len) continue;
-    if (from > row.first_pos()) {
-      narrowed.q_begin += from - row.first_pos();
-      narrowed.n_q = row.kv_len - from;
+    Piece narrowed = piece;
+    const uint32_t from = first_counted(*piece.seq, wanted);
+    if (from >= piece.kv_len) continue;
+    if (from > piece.first_pos()) {
+      narrowed.q_begin += from - piece.first_pos();
+      narrowed.n_q = piece.kv_len - from;
     }
     const SlabOwner* owner = c_.owner_of(selector.get());
     const StepBuilder step(c_, KVASIR_MOMENT_APPENDED, layer, {narrowed}, selector->limits().unit,
@@ -226,54 +228,53 @@ void StateStage::prefill_queries(uint32_t layer, const BatchRow& row, const floa
     in.struct_size = sizeof(in);
     in.q = c_.store.bridge().to_reader(
         *selector, view_f32(q, n_queries, c_.geometry.n_q_heads, c_.geometry.head_dim), q_hold_);
-    guarded(*selector, "prefill", layer, {row}, "going on without it",
+    guarded(*selector, "prefill", layer, {piece}, "going on without it",
             [&] { return fault_of(selector->prefill(step.step(), in)); });
   }
 }
 
-StateStage::Watched StateStage::watched(const std::vector<BatchRow>& rows, uint32_t mass_at,
+StateStage::Watched StateStage::watched(const std::vector<Piece>& pieces, uint32_t mass_at,
                                         uint32_t last_queries) {
   Watched out;
-  for (const BatchRow& row : rows) {
-    if (row.seq->fault) continue;
-    const uint32_t at = row.prefills() ? KVASIR_MASS_AT_PREFILL : KVASIR_MASS_AT_DECODE;
-    const uint32_t from = row.prefills() ? first_counted(*row.seq, last_queries) : 0;
-    if (!(mass_at & at) || from >= row.kv_len) continue;
-    out.rows.push_back(row);
+  for (const Piece& piece : pieces) {
+    if (piece.seq->fault) continue;
+    const uint32_t at = piece.prefills() ? KVASIR_MASS_AT_PREFILL : KVASIR_MASS_AT_DECODE;
+    const uint32_t from = piece.prefills() ? first_counted(*piece.seq, last_queries) : 0;
+    if (!(mass_at & at) || from >= piece.kv_len) continue;
+    out.pieces.push_back(piece);
     out.from_pos.push_back(from);
   }
   return out;
 }
 
-void StateStage::observe(uint32_t layer, const std::vector<BatchRow>& rows,
-                         AttendStage& attention) {
+void StateStage::observe(uint32_t layer, const std::vector<Piece>& pieces, AttendStage& attention) {
   if (c_.dense_layer[layer]) return;
   for (auto& selector : c_.pipeline.selectors) {
     const SelectorLimits& limits = selector->limits();
     if (!selector->has_observe() || c_.aside(c_.index_of(*selector))) continue;
-    const Watched seen = watched(rows, limits.mass_at, limits.mass_last_queries);
-    if (seen.rows.empty()) continue;
+    const Watched seen = watched(pieces, limits.mass_at, limits.mass_last_queries);
+    if (seen.pieces.empty()) continue;
     const auto mass =
-        attention.mass(layer, seen.rows, seen.from_pos, limits.mass_part == KVASIR_PART_WINDOW,
-                       limits.mass_level != KVASIR_MASS_ROWS);
+        attention.mass(layer, seen.pieces, seen.from_pos, limits.mass_part == KVASIR_PART_WINDOW,
+                       limits.mass_level != KVASIR_MASS_LISTS);
     observe_selector(*selector, layer, seen, mass);
   }
   for (SlabOwner& owner : c_.owners) {
     if (!owner.representative || c_.representative_failed) continue;
-    const Watched seen = watched(rows, owner.layout.mass_at, owner.layout.mass_last_queries);
-    if (seen.rows.empty()) continue;
-    const auto mass = attention.mass(layer, seen.rows, seen.from_pos,
+    const Watched seen = watched(pieces, owner.layout.mass_at, owner.layout.mass_last_queries);
+    if (seen.pieces.empty()) continue;
+    const auto mass = attention.mass(layer, seen.pieces, seen.from_pos,
                                      owner.layout.mass_part == KVASIR_PART_WINDOW, true);
-    feed_mass(owner, layer, seen.rows, mass);
+    feed_mass(owner, layer, seen.pieces, mass);
   }
 }
 
 void StateStage::observe_selector(Selector& selector, uint32_t layer, const Watched& watched,
                                   const std::vector<std::vector<HeadMass>>& mass) {
-  const std::vector<BatchRow>& rows = watched.rows;
+  const std::vector<Piece>& pieces = watched.pieces;
   std::vector<uint32_t> n_queries;
-  for (size_t r = 0; r < rows.size(); ++r)
-    n_queries.push_back(rows[r].kv_len - std::max(watched.from_pos[r], rows[r].first_pos()));
+  for (size_t r = 0; r < pieces.size(); ++r)
+    n_queries.push_back(pieces[r].kv_len - std::max(watched.from_pos[r], pieces[r].first_pos()));
   const SelectorLimits& limits = selector.limits();
   const uint32_t group = c_.group_size(), kv_heads = c_.geometry.n_kv_heads;
   const uint32_t per = limits.mass_level == KVASIR_MASS_BLOCK ? c_.geometry.block_size : 1;
@@ -281,8 +282,8 @@ void StateStage::observe_selector(Selector& selector, uint32_t layer, const Watc
   std::vector<uint32_t> index;
   std::vector<float> value;
   // One output row from kv heads [begin, end) and query head g of the group (group = all of them).
-  const auto add_row = [&](const std::vector<HeadMass>& heads, uint32_t begin, uint32_t end,
-                           uint32_t g) {
+  const auto add_list = [&](const std::vector<HeadMass>& heads, uint32_t begin, uint32_t end,
+                            uint32_t g) {
     std::vector<std::pair<uint32_t, float>> entries;
     for (uint32_t head = begin; head < end; ++head)
       for (size_t i = 0; i < heads[head].pos.size(); ++i) {
@@ -307,11 +308,11 @@ void StateStage::observe_selector(Selector& selector, uint32_t layer, const Watc
   };
   for (const auto& heads : mass) {
     if (limits.mass_reduce == KVASIR_MASS_SUM_ALL) {
-      add_row(heads, 0, kv_heads, group);
+      add_list(heads, 0, kv_heads, group);
     } else {
       for (uint32_t head = 0; head < kv_heads; ++head)
         for (uint32_t g = 0; g < (limits.mass_reduce == KVASIR_MASS_PER_Q_HEAD ? group : 1); ++g)
-          add_row(heads, head, head + 1, limits.mass_reduce == KVASIR_MASS_PER_Q_HEAD ? g : group);
+          add_list(heads, head, head + 1, limits.mass_reduce == KVASIR_MASS_PER_Q_HEAD ? g : group);
     }
   }
   kvasir_mass out{};
@@ -319,33 +320,34 @@ void StateStage::observe_selector(Selector& selector, uint32_t layer, const Watc
   out.unit = per > 1 ? KVASIR_UNIT_BLOCK : KVASIR_UNIT_TOKEN;
   out.reduce = limits.mass_reduce;
   out.n_queries = n_queries.data();
-  out.n_rows = static_cast<uint32_t>(offsets.size() - 1);
-  out.row_offsets = offsets.data();
+  out.n_lists = static_cast<uint32_t>(offsets.size() - 1);
+  out.list_offsets = offsets.data();
   out.index = index.data();
-  if (limits.mass_level != KVASIR_MASS_ROWS)
+  if (limits.mass_level != KVASIR_MASS_LISTS)
     out.value = c_.store.bridge().to_reader(
         selector, host_view(value.data(), KVASIR_DTYPE_F32, {value.size()}), mass_hold_);
   const SlabOwner* owner = c_.owner_of(&selector);
   if (owner && (limits.flags & KVASIR_LIMIT_OBSERVE_WRITES_SLAB))
-    for (const BatchRow& row : rows)
-      owner->slab.make_writable(row.seq->layers[layer].slabs[c_.owner_index(owner)], 0,
-                                (row.kv_len + c_.geometry.block_size - 1) / c_.geometry.block_size);
-  StepBuilder step(c_, KVASIR_MOMENT_ATTENDED, layer, rows, limits.unit, owner);
+    for (const Piece& piece : pieces)
+      owner->slab.make_writable(
+          piece.seq->layers[layer].slabs[c_.owner_index(owner)], 0,
+          (piece.kv_len + c_.geometry.block_size - 1) / c_.geometry.block_size);
+  StepBuilder step(c_, KVASIR_MOMENT_ATTENDED, layer, pieces, limits.unit, owner);
   step.without_queries();
-  guarded(selector, "observe", layer, rows, "going on without it",
+  guarded(selector, "observe", layer, pieces, "going on without it",
           [&] { return fault_of(selector.observe(step.step(), out)); });
 }
 
-void StateStage::feed_mass(SlabOwner& owner, uint32_t layer, const std::vector<BatchRow>& rows,
+void StateStage::feed_mass(SlabOwner& owner, uint32_t layer, const std::vector<Piece>& pieces,
                            const std::vector<std::vector<HeadMass>>& mass) {
   const uint32_t b = c_.geometry.block_size, group = c_.group_size();
   const uint32_t q_heads = c_.geometry.n_q_heads;
   std::vector<kvasir_update_item> items;
   std::vector<float> flat;      // mass of all items
   std::vector<uint64_t> where;  // of each in it
-  std::vector<std::vector<std::vector<float>>> buffers(rows.size());
-  for (uint32_t r = 0; r < rows.size(); ++r) {
-    LayerState& state = rows[r].seq->layers[layer];
+  std::vector<std::vector<std::vector<float>>> buffers(pieces.size());
+  for (uint32_t r = 0; r < pieces.size(); ++r) {
+    LayerState& state = pieces[r].seq->layers[layer];
     buffers[r].resize(state.blocks.size());
     for (uint32_t head = 0; head < c_.geometry.n_kv_heads; ++head)
       for (size_t i = 0; i < mass[r][head].pos.size(); ++i) {
@@ -356,7 +358,7 @@ void StateStage::feed_mass(SlabOwner& owner, uint32_t layer, const std::vector<B
         for (uint32_t g = 0; g < group; ++g)
           buffer[(uint64_t{head} * group + g) * n_tokens + t] += mass[r][head].value[i * group + g];
       }
-    if (!guard_row(rows[r], [&] { c_.store.make_all_resident(state); })) continue;
+    if (!guard_piece(pieces[r], [&] { c_.store.make_all_resident(state); })) continue;
     for (uint32_t block = 0; block < buffers[r].size(); ++block) {
       if (buffers[r][block].empty()) continue;
       owner.slab.make_writable(state.slabs[c_.owner_index(&owner)], block, block + 1);
@@ -380,26 +382,26 @@ void StateStage::feed_mass(SlabOwner& owner, uint32_t layer, const std::vector<B
     views.push_back(view);
   }
   for (size_t i = 0; i < items.size(); ++i) items[i].mass = &views[i];
-  send(owner, layer, rows, KVASIR_MOMENT_ATTENDED, items);
+  send(owner, layer, pieces, KVASIR_MOMENT_ATTENDED, items);
 }
 
-void StateStage::evict(const std::vector<BatchRow>& rows, uint32_t plan_at) {
+void StateStage::evict(const std::vector<Piece>& pieces, uint32_t plan_at) {
   for (auto& selector : c_.pipeline.selectors) {
     const SelectorLimits& limits = selector->limits();
     if (!(limits.plan_at & plan_at) || !selector->has_evict_plan()) continue;
     for (uint32_t layer = 0; layer < c_.geometry.n_layers; ++layer) {
       if (c_.dense_layer[layer]) continue;
-      std::vector<BatchRow> due;
+      std::vector<Piece> due;
       std::vector<Candidates> candidates;
-      for (const BatchRow& row : rows) {
-        if (row.kv_len < limits.dense_below_tokens) continue;
+      for (const Piece& piece : pieces) {
+        if (piece.kv_len < limits.dense_below_tokens) continue;
         if (plan_at == KVASIR_PLAN_AT_STEP_END && limits.plan_every_tokens &&
-            row.seq->decode_index % limits.plan_every_tokens != 0)
+            piece.seq->decode_index % limits.plan_every_tokens != 0)
           continue;
-        due.push_back(row);
+        due.push_back(piece);
         const ForcedRange forced =
-            forced_range(c_.cache, c_.forced_unit(), row.kv_len, row.seq->prompt_end);
-        candidates.push_back(live_candidates(row.seq->layers[layer], limits.unit, forced,
+            forced_range(c_.cache, c_.forced_unit(), piece.kv_len, piece.seq->prompt_end);
+        candidates.push_back(live_candidates(piece.seq->layers[layer], limits.unit, forced,
                                              c_.geometry.block_size, c_.geometry.n_kv_heads));
         if (limits.scope == KVASIR_SCOPE_SEQUENCE) share_candidates(candidates.back());
       }
@@ -418,7 +420,7 @@ void StateStage::evict(const std::vector<BatchRow>& rows, uint32_t plan_at) {
 }
 
 // Asks for one layer's plan and carries it out; empty, or what is wrong with it.
-std::string StateStage::plan(Selector& selector, uint32_t layer, const std::vector<BatchRow>& due,
+std::string StateStage::plan(Selector& selector, uint32_t layer, const std::vector<Piece>& due,
                              const std::vector<const Candidates*>& candidates) {
   const SelectorLimits& limits = selector.limits();
   uint64_t capacity = 0;
@@ -427,38 +429,38 @@ std::string StateStage::plan(Selector& selector, uint32_t layer, const std::vect
   StepBuilder step(c_, KVASIR_MOMENT_STEP_END, layer, due, limits.unit, c_.owner_of(&selector),
                    candidates, limits.scope);
   step.without_queries();
-  RowBuffer rows;
-  rows.prepare(limits.unit, std::min<uint32_t>(limits.scope, KVASIR_SCOPE_KV_HEAD),
-               limits.action ? limits.action : KVASIR_ACTION_EVICT,
-               static_cast<uint32_t>(due.size()) * c_.geometry.n_kv_heads, capacity,
-               c_.group_size());
-  const kvasir_status status = selector.evict_plan(step.step(), rows.view);
-  rows.reclaim();
+  ListBuffer lists;
+  lists.prepare(limits.unit, std::min<uint32_t>(limits.scope, KVASIR_SCOPE_KV_HEAD),
+                limits.action ? limits.action : KVASIR_ACTION_EVICT,
+                static_cast<uint32_t>(due.size()) * c_.geometry.n_kv_heads, capacity,
+                c_.group_size());
+  const kvasir_status status = selector.evict_plan(step.step(), lists.view);
+  lists.reclaim();
   if (status == KVASIR_FALLBACK) return "";  // no plan
   if (status != KVASIR_OK) return fault_of(status);
-  if (rows.view.unit != limits.unit) return "changed the unit of its rows";
-  if (rows.view.action != KVASIR_ACTION_RESTRICT && rows.view.action != KVASIR_ACTION_EVICT)
-    return "unknown action " + std::to_string(rows.view.action);
+  if (lists.view.unit != limits.unit) return "changed the unit of its rows";
+  if (lists.view.action != KVASIR_ACTION_RESTRICT && lists.view.action != KVASIR_ACTION_EVICT)
+    return "unknown action " + std::to_string(lists.view.action);
   CheckContext check;
-  check.n_rows = static_cast<uint32_t>(due.size());
+  check.n_seqs = static_cast<uint32_t>(due.size());
   check.n_q_heads = c_.geometry.n_q_heads;
   check.n_kv_heads = c_.geometry.n_kv_heads;
   check.finest_scope = KVASIR_SCOPE_KV_HEAD;
-  std::string fault = check_selection(rows.view, check, candidates);
+  std::string fault = check_selection(lists.view, check, candidates);
   for (size_t r = 0; fault.empty() && r < due.size(); ++r) {
     uint32_t width = 0;
     bool fallback = false;
-    auto heads = heads_of(rows.view, static_cast<uint32_t>(r), c_.geometry.n_q_heads,
+    auto heads = heads_of(lists.view, static_cast<uint32_t>(r), c_.geometry.n_q_heads,
                           c_.geometry.n_kv_heads, *candidates[r], &width, &fallback);
     if (!fallback)  // a storage's failure is not the selector's
-      guard_row(due[r], [&] { apply(due[r], layer, rows.view, heads, *candidates[r]); });
+      guard_piece(due[r], [&] { apply(due[r], layer, lists.view, heads, *candidates[r]); });
   }
   return fault;
 }
 
-void StateStage::apply(const BatchRow& row, uint32_t layer, const kvasir_selection& plan,
+void StateStage::apply(const Piece& piece, uint32_t layer, const kvasir_selection& plan,
                        const std::vector<HeadSelection>& heads, const Candidates& candidates) {
-  LayerState& state = row.seq->layers[layer];
+  LayerState& state = piece.seq->layers[layer];
   const uint32_t n_heads = c_.geometry.n_kv_heads;
   const bool drop = plan.flags & KVASIR_SELECTION_DROP;
   std::vector<std::vector<uint32_t>> kept(n_heads), lost(n_heads);
@@ -500,16 +502,16 @@ void StateStage::apply(const BatchRow& row, uint32_t layer, const kvasir_selecti
     std::erase_if(live, [&](uint32_t t) { return dead[t]; });
   }
   free_dead_blocks(state, touched);
-  pack(row, layer);
+  pack(piece, layer);
 }
 
 // Closes the gaps that eviction left below the window as soon as that frees memory. The border
 // moves on with the window, so a plan that drops a token per step copies once per block of steps.
-void StateStage::pack(const BatchRow& row, uint32_t layer) {
-  LayerState& state = row.seq->layers[layer];
+void StateStage::pack(const Piece& piece, uint32_t layer) {
+  LayerState& state = piece.seq->layers[layer];
   const uint32_t b = c_.geometry.block_size, heads = c_.geometry.n_kv_heads;
   const uint32_t end =
-      forced_range(c_.cache, KVASIR_UNIT_BLOCK, row.kv_len, row.seq->prompt_end).window_begin;
+      forced_range(c_.cache, KVASIR_UNIT_BLOCK, piece.kv_len, piece.seq->prompt_end).window_begin;
   if (end <= state.packed.end || !c_.store.can_pack()) return;
   std::vector<std::vector<uint32_t>> live(heads);
   uint64_t held = 0, needed = 0;  // blocks of one head
@@ -558,10 +560,10 @@ void StateStage::refeed(SlabOwner& owner, Sequence& seq, uint32_t from_block) {
                        KVASIR_ITEM_NEW | (n_tokens == b ? KVASIR_ITEM_SEALED : 0u),
                        &state.leases[block], nullptr});
     }
-    BatchRow row;
-    row.seq = &seq;
-    row.kv_len = seq.kv_len;
-    send(owner, layer, {row}, KVASIR_MOMENT_BETWEEN_STEPS, items);
+    Piece piece;
+    piece.seq = &seq;
+    piece.kv_len = seq.kv_len;
+    send(owner, layer, {piece}, KVASIR_MOMENT_BETWEEN_STEPS, items);
     c_.store.release_step(state);
   }
 }

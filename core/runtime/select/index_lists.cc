@@ -31,10 +31,10 @@ ForcedRange forced_range(const CacheConfig& cache, uint32_t unit, uint32_t n, ui
   return {std::min(sink, begin), begin};
 }
 
-void RowBuffer::prepare(uint32_t unit, uint32_t scope, uint32_t action, uint32_t max_rows,
-                        uint64_t capacity, uint32_t group_size) {
-  offsets.assign(max_rows + 1, 0);
-  flags.assign(max_rows, 0);
+void ListBuffer::prepare(uint32_t unit, uint32_t scope, uint32_t action, uint32_t max_lists,
+                         uint64_t capacity, uint32_t group_size) {
+  offsets.assign(max_lists + 1, 0);
+  flags.assign(max_lists, 0);
   index.resize(std::max<uint64_t>(capacity, 1));
   weight.resize(index.size() * group_size);
   view = {};
@@ -45,7 +45,7 @@ void RowBuffer::prepare(uint32_t unit, uint32_t scope, uint32_t action, uint32_t
   reclaim();
 }
 
-void RowBuffer::offer_contribution(uint64_t n_queries, uint32_t n_q_heads, uint32_t v_dim) {
+void ListBuffer::offer_contribution(uint64_t n_queries, uint32_t n_q_heads, uint32_t v_dim) {
   o.assign(n_queries * n_q_heads * v_dim, 0.0f);
   lse.assign(n_queries * n_q_heads, -std::numeric_limits<float>::infinity());
   n_q_heads_ = n_q_heads;
@@ -53,10 +53,10 @@ void RowBuffer::offer_contribution(uint64_t n_queries, uint32_t n_q_heads, uint3
   reclaim();
 }
 
-void RowBuffer::reclaim() {
+void ListBuffer::reclaim() {
   view.capacity = index.size();
-  view.row_offsets = offsets.data();
-  view.row_flags = flags.data();
+  view.list_offsets = offsets.data();
+  view.list_flags = flags.data();
   view.index = index.data();
   view.log_weight = weight.data();
   view.o = view.lse = {};
@@ -139,13 +139,13 @@ uint32_t heads_in_scope(uint32_t scope, uint32_t n_q_heads, uint32_t n_kv_heads)
                                          : n_q_heads;
 }
 
-std::string check_row(const kvasir_selection& s, uint32_t row, uint64_t max_units,
-                      const Candidates& candidates, uint32_t kv_head, uint32_t n_kv_heads) {
-  const uint64_t begin = s.row_offsets[row], end = s.row_offsets[row + 1];
+std::string check_list(const kvasir_selection& s, uint32_t row, uint64_t max_units,
+                       const Candidates& candidates, uint32_t kv_head, uint32_t n_kv_heads) {
+  const uint64_t begin = s.list_offsets[row], end = s.list_offsets[row + 1];
   const std::string where = "row " + std::to_string(row) + ": ";
-  if (s.row_flags[row] > KVASIR_ROW_FALLBACK)
-    return where + "unknown row flag " + std::to_string(s.row_flags[row]);
-  if (s.row_flags[row] != KVASIR_ROW_LISTED)
+  if (s.list_flags[row] > KVASIR_LIST_FALLBACK)
+    return where + "unknown row flag " + std::to_string(s.list_flags[row]);
+  if (s.list_flags[row] != KVASIR_LIST_LISTED)
     return begin == end ? "" : where + "lists indices although its flag says ALL, NONE or FALLBACK";
   if (end - begin > max_units)
     return where + std::to_string(end - begin) + " indices exceed max_units " +
@@ -180,7 +180,7 @@ HeadSelection unite(const kvasir_selection& s, uint32_t first_row, uint32_t stri
   std::vector<const uint32_t*> list(group_size);
   for (uint32_t g = 0; g < group_size; ++g) {
     const uint32_t row = first_row + g * stride;
-    if (s.row_flags[row] == KVASIR_ROW_ALL) {
+    if (s.list_flags[row] == KVASIR_LIST_ALL) {
       if (candidates.listed) {
         all[g] = candidates.heads[kv_head].index;
       } else {
@@ -189,8 +189,8 @@ HeadSelection unite(const kvasir_selection& s, uint32_t first_row, uint32_t stri
       list[g] = all[g].data();
       end[g] = all[g].size();
     } else {
-      list[g] = s.index + s.row_offsets[row];
-      end[g] = s.row_offsets[row + 1] - s.row_offsets[row];
+      list[g] = s.index + s.list_offsets[row];
+      end[g] = s.list_offsets[row + 1] - s.list_offsets[row];
     }
   }
   while (true) {
@@ -202,8 +202,8 @@ HeadSelection unite(const kvasir_selection& s, uint32_t first_row, uint32_t stri
     for (uint32_t g = 0; g < group_size; ++g) {
       float weight = kNot;
       if (at[g] < end[g] && list[g][at[g]] == next) {
-        const uint64_t item = s.row_offsets[first_row + g * stride] + at[g];
-        const bool listed = s.row_flags[first_row + g * stride] == KVASIR_ROW_LISTED;
+        const uint64_t item = s.list_offsets[first_row + g * stride] + at[g];
+        const bool listed = s.list_flags[first_row + g * stride] == KVASIR_LIST_LISTED;
         weight = listed && s.weight_width ? s.log_weight[item * s.weight_width] : 0.0f;
         ++at[g];
       }
@@ -224,9 +224,9 @@ std::string check_selection(const kvasir_selection& s, const CheckContext& c,
     return "query_block " + std::to_string(s.query_block) + " is neither 0 nor what was preset, " +
            std::to_string(c.query_block);
   const uint32_t lists = s.query_block ? c.n_query_blocks : 1;
-  if (s.n_rows != c.n_rows * heads * lists)
-    return "returned " + std::to_string(s.n_rows) + " rows, expected " +
-           std::to_string(c.n_rows * heads * lists) + " (" + std::to_string(c.n_rows) +
+  if (s.n_lists != c.n_seqs * heads * lists)
+    return "returned " + std::to_string(s.n_lists) + " rows, expected " +
+           std::to_string(c.n_seqs * heads * lists) + " (" + std::to_string(c.n_seqs) +
            " sequences x " + std::to_string(heads) + " heads" +
            (s.query_block ? " x " + std::to_string(lists) + " query blocks)" : ")");
   if (s.flags & KVASIR_SELECTION_CONTRIBUTES && !c.contribution_allowed)
@@ -238,18 +238,18 @@ std::string check_selection(const kvasir_selection& s, const CheckContext& c,
     return "weight_width " + std::to_string(s.weight_width) + " is neither 0, 1 nor the group size";
   if (s.weight_width > 1 && s.scope == KVASIR_SCOPE_Q_HEAD)
     return "rows per query head take one weight per index";
-  if (s.row_offsets[0] != 0) return "row_offsets does not start at 0";
-  for (uint32_t row = 0; row < s.n_rows; ++row)
-    if (s.row_offsets[row + 1] < s.row_offsets[row] || s.row_offsets[row + 1] > s.capacity)
-      return "row_offsets[" + std::to_string(row + 1) + "] is out of order or beyond capacity";
-  for (uint32_t row = 0; row < s.n_rows; ++row) {
+  if (s.list_offsets[0] != 0) return "list_offsets does not start at 0";
+  for (uint32_t row = 0; row < s.n_lists; ++row)
+    if (s.list_offsets[row + 1] < s.list_offsets[row] || s.list_offsets[row + 1] > s.capacity)
+      return "list_offsets[" + std::to_string(row + 1) + "] is out of order or beyond capacity";
+  for (uint32_t row = 0; row < s.n_lists; ++row) {
     const uint32_t head = row / lists % heads;
     const uint32_t kv_head = s.scope == KVASIR_SCOPE_Q_HEAD ? head / group : head;
     std::string fault =
-        check_row(s, row, c.max_units, *candidates[row / lists / heads], kv_head, c.n_kv_heads);
+        check_list(s, row, c.max_units, *candidates[row / lists / heads], kv_head, c.n_kv_heads);
     if (!fault.empty()) return fault;
   }
-  const uint64_t n_weights = s.row_offsets[s.n_rows] * s.weight_width;
+  const uint64_t n_weights = s.list_offsets[s.n_lists] * s.weight_width;
   for (uint64_t i = 0; i < n_weights; ++i)
     if (std::isnan(s.log_weight[i]) || s.log_weight[i] == std::numeric_limits<float>::infinity())
       return "log_weight[" + std::to_string(i) + "] is NaN or +inf";
@@ -267,7 +267,7 @@ std::vector<HeadSelection> heads_of(const kvasir_selection& s, uint32_t row, uin
   };
   *fallback = false;
   for (uint32_t head = 0; head < heads; ++head)
-    *fallback = *fallback || s.row_flags[row_of(head)] == KVASIR_ROW_FALLBACK;
+    *fallback = *fallback || s.list_flags[row_of(head)] == KVASIR_LIST_FALLBACK;
   std::vector<HeadSelection> out;
   if (s.scope == KVASIR_SCOPE_Q_HEAD) {
     *width = group;
@@ -279,11 +279,11 @@ std::vector<HeadSelection> heads_of(const kvasir_selection& s, uint32_t row, uin
   for (uint32_t head = 0; head < heads; ++head) {
     const uint32_t r = row_of(head);
     HeadSelection selection;
-    selection.all = s.row_flags[r] == KVASIR_ROW_ALL;
-    selection.index.assign(s.index + s.row_offsets[r], s.index + s.row_offsets[r + 1]);
+    selection.all = s.list_flags[r] == KVASIR_LIST_ALL;
+    selection.index.assign(s.index + s.list_offsets[r], s.index + s.list_offsets[r + 1]);
     if (s.weight_width)
-      selection.weight.assign(s.log_weight + s.row_offsets[r] * s.weight_width,
-                              s.log_weight + s.row_offsets[r + 1] * s.weight_width);
+      selection.weight.assign(s.log_weight + s.list_offsets[r] * s.weight_width,
+                              s.log_weight + s.list_offsets[r + 1] * s.weight_width);
     out.push_back(std::move(selection));
   }
   return out;

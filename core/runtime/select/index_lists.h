@@ -25,7 +25,7 @@ struct ForcedRange {
 ForcedRange forced_range(const CacheConfig& cache, uint32_t unit, uint32_t n, uint32_t prompt_end);
 
 // Host-owned rows with the ABI's view on them.
-struct RowBuffer {
+struct ListBuffer {
   std::vector<uint64_t> offsets;
   std::vector<uint32_t> flags;
   std::vector<uint32_t> index;
@@ -35,8 +35,8 @@ struct RowBuffer {
   // Ready to be filled: max_rows rows, `capacity` indices with group_size weights each. The room
   // for weights is there even where none are allowed: check_selection() refuses them, a null would
   // crash.
-  void prepare(uint32_t unit, uint32_t scope, uint32_t action, uint32_t max_rows, uint64_t capacity,
-               uint32_t group_size);
+  void prepare(uint32_t unit, uint32_t scope, uint32_t action, uint32_t max_lists,
+               uint64_t capacity, uint32_t group_size);
   // After prepare(): room for a contribution to n_queries queries, preset to none.
   void offer_contribution(uint64_t n_queries, uint32_t n_q_heads, uint32_t v_dim);
   // Undoes what a callee did to pointers and capacity, which are not its to write.
@@ -70,7 +70,7 @@ Candidates expand_to_tokens(const Candidates& blocks, uint32_t block_size);
 // Checks the rows a selector wrote and turns those of sequence `row` into one selection per kv head
 // (or a single shared one). Empty result: fine; otherwise what is wrong ("row 3: index 17 …").
 struct CheckContext {
-  uint32_t n_rows = 0;  // sequences in the call
+  uint32_t n_seqs = 0;  // sequences in the call
   uint32_t n_q_heads = 0, n_kv_heads = 0;
   uint64_t max_units = UINT64_MAX;  // most indices of a row
   uint32_t finest_scope = 0;

@@ -25,37 +25,37 @@ std::vector<HeadSelection> clipped(std::vector<HeadSelection> heads, uint32_t wi
   return heads;
 }
 
-std::vector<BatchRow> divided(const BatchRow& row, uint32_t query_block) {
-  std::vector<BatchRow> rows;
-  for (uint32_t at = 0; at < row.n_q; at += query_block) {
-    BatchRow& part = rows.emplace_back(row);
+std::vector<Piece> divided(const Piece& piece, uint32_t query_block) {
+  std::vector<Piece> pieces;
+  for (uint32_t at = 0; at < piece.n_q; at += query_block) {
+    Piece& part = pieces.emplace_back(piece);
     part.q_begin += at;
-    part.n_q = std::min(query_block, row.n_q - at);
-    part.kv_len = row.first_pos() + at + part.n_q;
+    part.n_q = std::min(query_block, piece.n_q - at);
+    part.kv_len = piece.first_pos() + at + part.n_q;
   }
-  return rows;
+  return pieces;
 }
 
 }  // namespace
 
-SelectStage::Lists SelectStage::select_lists(uint32_t layer, const BatchRow& row,
+SelectStage::Lists SelectStage::select_lists(uint32_t layer, const Piece& piece,
                                              const Inputs& inputs, uint32_t query_block) {
   contribution_.lse.clear();
-  if (row.n_q == 0) return {};
-  Lists whole{{row}, std::vector<LayerSelection>(1)};
+  if (piece.n_q == 0) return {};
+  Lists whole{{piece}, std::vector<LayerSelection>(1)};
   whole.selections[0].valid = whole.selections[0].dense = true;
   if (c_.dense_layer[layer]) return whole;
-  Lists out{divided(row, query_block ? query_block : row.n_q), {}};
-  LayerSelection& kept = row.seq->layers[layer].selection;  // a decoded token chooses anew
+  Lists out{divided(piece, query_block ? query_block : piece.n_q), {}};
+  LayerSelection& kept = piece.seq->layers[layer].selection;  // a decoded token chooses anew
   LayerSelection asked;
-  std::vector<Work> works{start(layer, out.rows.back())};
-  works[0].row = row;
+  std::vector<Work> works{start(layer, out.pieces.back())};
+  works[0].piece = piece;
   works[0].out = &asked;
   works[0].keeps_lists = true;
   works[0].query_block = query_block;
-  works[0].n_lists = static_cast<uint32_t>(out.rows.size());
+  works[0].n_lists = static_cast<uint32_t>(out.pieces.size());
   const uint32_t per = works[0].candidates.unit == KVASIR_UNIT_BLOCK ? c_.geometry.block_size : 1;
-  for (const BatchRow& part : out.rows)
+  for (const Piece& part : out.pieces)
     if (query_block)
       works[0].list_end.push_back(
           forced_range(c_.cache, c_.forced_unit(), part.first_pos() + 1, part.seq->prompt_end)
@@ -63,13 +63,13 @@ SelectStage::Lists SelectStage::select_lists(uint32_t layer, const BatchRow& row
           per);
   run_chain(0, layer, works, inputs);
   Work& work = works[0];
-  const bool restricted = !row.seq->layers[layer].restricted.empty();
+  const bool restricted = !piece.seq->layers[layer].restricted.empty();
   if (work.failed || (work.bypassed && !restricted)) {
     kept = {};
     return whole;
   }
-  for (size_t i = 0; i < out.rows.size(); ++i) {
-    Work part = start(layer, out.rows[i]);
+  for (size_t i = 0; i < out.pieces.size(); ++i) {
+    Work part = start(layer, out.pieces[i]);
     part.bypassed = false;  // was counted
     if (!work.bypassed) {
       const Work::List& list = work.lists[work.lists.size() == 1 ? 0 : i];
@@ -82,10 +82,10 @@ SelectStage::Lists SelectStage::select_lists(uint32_t layer, const BatchRow& row
   return out;
 }
 
-void SelectStage::take_lists(Work& work, const RowBuffer& result, uint32_t row) {
+void SelectStage::take_lists(Work& work, const ListBuffer& result, uint32_t row) {
   const uint32_t n = result.view.query_block ? work.n_lists : 1;
-  const std::vector<BatchRow> parts =
-      n > 1 ? divided(work.row, work.query_block) : std::vector<BatchRow>{work.row};
+  const std::vector<Piece> parts =
+      n > 1 ? divided(work.piece, work.query_block) : std::vector<Piece>{work.piece};
   for (uint32_t i = 0; i < n; ++i) {
     Work::List& list = work.lists.emplace_back();
     list.heads = heads_of(result.view, row, c_.geometry.n_q_heads, c_.geometry.n_kv_heads,
@@ -97,27 +97,28 @@ void SelectStage::take_lists(Work& work, const RowBuffer& result, uint32_t row) 
   }
 }
 
-bool SelectStage::take_contribution(const RowBuffer& result, const BatchRow& row) {
+bool SelectStage::take_contribution(const ListBuffer& result, const Piece& piece) {
   if (!(result.view.flags & KVASIR_SELECTION_CONTRIBUTES)) return false;
   if (contribution_.lse.empty()) {
     contribution_.o.assign(result.o.size(), 0.0f);
     contribution_.lse.assign(result.lse.size(), -INFINITY);
   }
   const auto copy = [&](const std::vector<float>& from, std::vector<float>& to, uint64_t width) {
-    std::copy_n(from.begin() + static_cast<ptrdiff_t>(row.q_begin * width), row.n_q * width,
-                to.begin() + static_cast<ptrdiff_t>(row.q_begin * width));
+    std::copy_n(from.begin() + static_cast<ptrdiff_t>(piece.q_begin * width), piece.n_q * width,
+                to.begin() + static_cast<ptrdiff_t>(piece.q_begin * width));
   };
   copy(result.o, contribution_.o, uint64_t{c_.geometry.n_q_heads} * c_.geometry.v_dim);
   copy(result.lse, contribution_.lse, c_.geometry.n_q_heads);
   return true;
 }
 
-std::string SelectStage::check_contribution(const RowBuffer& result,
-                                            const std::vector<BatchRow>& rows) const {
+std::string SelectStage::check_contribution(const ListBuffer& result,
+                                            const std::vector<Piece>& pieces) const {
   if (!(result.view.flags & KVASIR_SELECTION_CONTRIBUTES)) return "";
   const uint64_t heads = c_.geometry.n_q_heads, dim = c_.geometry.v_dim;
-  for (const BatchRow& row : rows)
-    for (uint64_t i = row.q_begin * heads; i < (uint64_t{row.q_begin} + row.n_q) * heads; ++i) {
+  for (const Piece& piece : pieces)
+    for (uint64_t i = piece.q_begin * heads; i < (uint64_t{piece.q_begin} + piece.n_q) * heads;
+         ++i) {
       const std::string where =
           " of query " + std::to_string(i / heads) + ", head " + std::to_string(i % heads);
       if (std::isnan(result.lse[i]) || result.lse[i] == INFINITY)

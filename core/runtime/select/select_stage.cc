@@ -56,9 +56,9 @@ bool SelectStage::due(uint32_t layer, const Sequence& seq) const {
 
 // What the leader of the group chose, as far as the layer's own restriction lets it; where nobody
 // chose, all that this layer may reach.
-const LayerSelection* SelectStage::follow(uint32_t layer, const BatchRow& row,
+const LayerSelection* SelectStage::follow(uint32_t layer, const Piece& piece,
                                           const LayerSelection& chosen) const {
-  LayerState& state = row.seq->layers[layer];
+  LayerState& state = piece.seq->layers[layer];
   if (state.restricted.empty()) return &chosen;
   const Candidates own = live_candidates(state, chosen.unit, {chosen.sink_end, chosen.window_begin},
                                          c_.geometry.block_size, c_.geometry.n_kv_heads);
@@ -84,53 +84,54 @@ const LayerSelection* SelectStage::follow(uint32_t layer, const BatchRow& row,
   return &out;
 }
 
-SelectStage::Work SelectStage::start(uint32_t layer, const BatchRow& row) const {
+SelectStage::Work SelectStage::start(uint32_t layer, const Piece& piece) const {
   const uint32_t forced_unit = c_.forced_unit();
   const ForcedRange forced =
-      forced_range(c_.cache, forced_unit, row.first_pos() + 1, row.seq->prompt_end);
+      forced_range(c_.cache, forced_unit, piece.first_pos() + 1, piece.seq->prompt_end);
   Work work;
-  work.row = row;
-  work.out = &row.seq->layers[layer].selection;
+  work.piece = piece;
+  work.out = &piece.seq->layers[layer].selection;
   *work.out = {};
   work.out->sink_end = forced.sink_end;
   work.out->window_begin = forced.window_begin;
-  work.out->made_at = row.seq->decode_index;
-  work.candidates = live_candidates(row.seq->layers[layer], c_.pipeline.selectors[0]->limits().unit,
-                                    forced, c_.geometry.block_size, c_.geometry.n_kv_heads);
+  work.out->made_at = piece.seq->decode_index;
+  work.candidates =
+      live_candidates(piece.seq->layers[layer], c_.pipeline.selectors[0]->limits().unit, forced,
+                      c_.geometry.block_size, c_.geometry.n_kv_heads);
   if (c_.pipeline.selectors[0]->limits().scope == KVASIR_SCOPE_SEQUENCE ||
       c_.geometry.head_select_shared)
     share_candidates(work.candidates);
   return work;
 }
 
-std::vector<const LayerSelection*> SelectStage::select(uint32_t layer, std::vector<BatchRow> rows,
+std::vector<const LayerSelection*> SelectStage::select(uint32_t layer, std::vector<Piece> pieces,
                                                        const Inputs& inputs) {
   dense_.valid = dense_.dense = true;
   contribution_.lse.clear();
-  std::vector<const LayerSelection*> result(rows.size(), &dense_);
+  std::vector<const LayerSelection*> result(pieces.size(), &dense_);
   if (c_.pipeline.selectors.empty() || c_.dense_layer[layer]) return result;
   std::vector<Work> works, begun;
-  for (size_t i = 0; i < rows.size(); ++i) {
-    const bool prefill = rows[i].prefills();
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const bool prefill = pieces[i].prefills();
     if (prefill && !selects_in_prefill()) continue;
     const uint32_t leader = prefill ? layer : c_.group_leader[layer];
-    LayerSelection& selection = rows[i].seq->layers[leader].selection;
+    LayerSelection& selection = pieces[i].seq->layers[leader].selection;
     result[i] = &selection;
-    if (leader != layer || (!prefill && !due(layer, *rows[i].seq))) {
-      const bool ahead = selection.speculated && selection.made_at == rows[i].seq->decode_index;
+    if (leader != layer || (!prefill && !due(layer, *pieces[i].seq))) {
+      const bool ahead = selection.speculated && selection.made_at == pieces[i].seq->decode_index;
       if (leader == layer && ahead && c_.pipeline.selectors.size() > 1) {
-        begun.push_back(resume(layer, rows[i]));
+        begun.push_back(resume(layer, pieces[i]));
         continue;
       }
       if (leader != layer || !ahead) ++c_.counters(prefill).reused;
-      if (leader != layer) result[i] = follow(layer, rows[i], selection);
-      if (leader == layer && !selection.standing.empty()) roll(layer, rows[i]);
+      if (leader != layer) result[i] = follow(layer, pieces[i], selection);
+      if (leader == layer && !selection.standing.empty()) roll(layer, pieces[i]);
       continue;
     }
     const uint32_t step = c_.cache.token_step.value;
-    if (!prefill && step && !selection.reuse_steps && rows[i].seq->decode_index % step != 0)
-      rows[i].flags |= KVASIR_STEP_FORCED;
-    works.push_back(start(layer, rows[i]));
+    if (!prefill && step && !selection.reuse_steps && pieces[i].seq->decode_index % step != 0)
+      pieces[i].flags |= KVASIR_STEP_FORCED;
+    works.push_back(start(layer, pieces[i]));
   }
   if (!works.empty()) run_chain(0, layer, works, inputs);
   if (!begun.empty()) run_chain(1, layer, begun, inputs);
@@ -138,9 +139,9 @@ std::vector<const LayerSelection*> SelectStage::select(uint32_t layer, std::vect
 }
 
 // Its first selector has spoken already, a layer ahead; the others choose from what it left.
-SelectStage::Work SelectStage::resume(uint32_t layer, const BatchRow& row) const {
-  LayerSelection before = std::move(row.seq->layers[layer].selection);
-  Work work = start(layer, row);
+SelectStage::Work SelectStage::resume(uint32_t layer, const Piece& piece) const {
+  LayerSelection before = std::move(piece.seq->layers[layer].selection);
+  Work work = start(layer, piece);
   work.bypassed = before.unchosen;
   work.reuse_steps = before.reuse_steps;
   narrow(work, std::move(before.heads), before.width);
@@ -161,9 +162,9 @@ void SelectStage::run_chain(size_t first, uint32_t layer, std::vector<Work>& wor
       if (s > 0 && limits.scope == KVASIR_SCOPE_SEQUENCE && work.width == 0)
         share_candidates(work.candidates);
       const bool covers = (limits.max_units && work.candidates.max_count() <= limits.max_units) ||
-                          work.row.kv_len < limits.dense_below_tokens ||
+                          work.piece.kv_len < limits.dense_below_tokens ||
                           work.candidates.max_count() == 0;
-      if (work.row.kv_len < c_.cache.dense_below_tokens.value) continue;
+      if (work.piece.kv_len < c_.cache.dense_below_tokens.value) continue;
       if (c_.cache.bypass.value && covers) continue;
       work.bypassed = false;
       todo.push_back(&work);
@@ -192,11 +193,11 @@ void SelectStage::finish(Work& work) const {
 void SelectStage::fault(size_t index, const std::string& function, uint32_t layer,
                         const std::vector<Work*>& works, const std::string& text) {
   const auto report = [&] {
-    c_.report_fault(index, function, layer, works[0]->row.seq->id, text,
+    c_.report_fault(index, function, layer, works[0]->piece.seq->id, text,
                     "attending densely in this step");
   };
-  if (!guard_row(works[0]->row, report))
-    for (const Work* work : works) work->row.seq->fail(works[0]->row.seq->fault);
+  if (!guard_piece(works[0]->piece, report))
+    for (const Work* work : works) work->piece.seq->fail(works[0]->piece.seq->fault);
   fall_back(works);
 }
 
@@ -208,10 +209,10 @@ void SelectStage::fall_back(const std::vector<Work*>& works) {
 }
 
 // Rows that said ALL or NONE speak of what has become a candidate since, too.
-void SelectStage::roll(uint32_t layer, const BatchRow& row) const {
-  LayerSelection& selection = row.seq->layers[layer].selection;
+void SelectStage::roll(uint32_t layer, const Piece& piece) const {
+  LayerSelection& selection = piece.seq->layers[layer].selection;
   const LayerSelection before = std::exchange(selection, {});
-  Work work = start(layer, row);
+  Work work = start(layer, piece);
   narrow(work, std::vector<HeadSelection>(before.standing), 0);
   work.bypassed = false;
   work.reuse_steps = before.reuse_steps;
@@ -221,14 +222,14 @@ void SelectStage::roll(uint32_t layer, const BatchRow& row) const {
 }
 
 bool SelectStage::call(Selector& selector, const std::vector<Work*>& works, const Allowed& allowed,
-                       const std::function<kvasir_status(kvasir_selection&)>& fn, RowBuffer& rows,
+                       const std::function<kvasir_status(kvasir_selection&)>& fn, ListBuffer& lists,
                        std::string* fault) {
   const SelectorLimits& limits = selector.limits();
   const uint32_t heads = limits.scope == KVASIR_SCOPE_SEQUENCE  ? 1
                          : limits.scope == KVASIR_SCOPE_KV_HEAD ? c_.geometry.n_kv_heads
                                                                 : c_.geometry.n_q_heads;
   const uint32_t n_lists = works[0]->n_lists;
-  const auto n_rows = static_cast<uint32_t>(works.size()) * heads * n_lists;
+  const auto max_lists = static_cast<uint32_t>(works.size()) * heads * n_lists;
   uint64_t capacity = 0;
   for (const Work* work : works)
     capacity += heads * (limits.max_units ? std::min(limits.max_units, work->candidates.max_count())
@@ -239,23 +240,23 @@ bool SelectStage::call(Selector& selector, const std::vector<Work*>& works, cons
   candidates.reserve(works.size());
   for (const Work* work : works) candidates.push_back(&work->candidates);
   for (int attempt = 0; attempt < 3; ++attempt) {
-    rows.prepare(limits.unit, limits.scope, limits.action, n_rows, capacity, c_.group_size());
+    lists.prepare(limits.unit, limits.scope, limits.action, max_lists, capacity, c_.group_size());
     if (allowed.contribution_queries)
-      rows.offer_contribution(allowed.contribution_queries, c_.geometry.n_q_heads,
-                              c_.geometry.v_dim);
-    rows.view.query_block = works[0]->query_block;
-    const kvasir_status status = fn(rows.view);
-    rows.reclaim();
+      lists.offer_contribution(allowed.contribution_queries, c_.geometry.n_q_heads,
+                               c_.geometry.v_dim);
+    lists.view.query_block = works[0]->query_block;
+    const kvasir_status status = fn(lists.view);
+    lists.reclaim();
     if (status == KVASIR_ERR_CAPACITY) {
       uint64_t most = 0;
       for (const Work* work : works)
         most += uint64_t{heads} * n_lists * work->candidates.max_count();
-      if (rows.view.needed <= capacity || rows.view.needed > most) {
-        *fault = "asked for room for " + std::to_string(rows.view.needed) + " indices with " +
+      if (lists.view.needed <= capacity || lists.view.needed > most) {
+        *fault = "asked for room for " + std::to_string(lists.view.needed) + " indices with " +
                  std::to_string(capacity) + " given and " + std::to_string(most) + " possible";
         return false;
       }
-      capacity = rows.view.needed;
+      capacity = lists.view.needed;
       continue;
     }
     if (status == KVASIR_FALLBACK) {
@@ -267,7 +268,7 @@ bool SelectStage::call(Selector& selector, const std::vector<Work*>& works, cons
       return false;
     }
     CheckContext check;
-    check.n_rows = static_cast<uint32_t>(works.size());
+    check.n_seqs = static_cast<uint32_t>(works.size());
     check.n_q_heads = c_.geometry.n_q_heads;
     check.n_kv_heads = c_.geometry.n_kv_heads;
     if (limits.max_units || limits.flags & KVASIR_LIMIT_ZERO_UNITS)
@@ -277,9 +278,9 @@ bool SelectStage::call(Selector& selector, const std::vector<Work*>& works, cons
     check.contribution_allowed = allowed.contribution_queries != 0;
     check.query_block = works[0]->query_block;
     check.n_query_blocks = n_lists;
-    *fault = rows.view.unit != limits.unit ? "changed the unit of its rows"
-                                           : check_selection(rows.view, check, candidates);
-    if (fault->empty()) counters(*works[0]).selector_bytes_read += rows.view.bytes_read;
+    *fault = lists.view.unit != limits.unit ? "changed the unit of its rows"
+                                            : check_selection(lists.view, check, candidates);
+    if (fault->empty()) counters(*works[0]).selector_bytes_read += lists.view.bytes_read;
     return fault->empty();
   }
   *fault = "asks for more room again and again";
@@ -293,9 +294,9 @@ void SelectStage::run_selector(size_t index, uint32_t layer, const std::vector<W
   if (c_.aside(index)) return fall_back(works);
   std::vector<Work*> todo;
   for (Work* work : works) {  // a storage's failure is not the selector's
-    LayerState& state = work->row.seq->layers[layer];
+    LayerState& state = work->piece.seq->layers[layer];
     const bool wants_keys = c_.pipeline.selectors[index]->desc().needs & KVASIR_NEED_KEYS;
-    if (wants_keys && !guard_row(work->row, [&] { c_.store.make_all_resident(state); })) {
+    if (wants_keys && !guard_piece(work->piece, [&] { c_.store.make_all_resident(state); })) {
       work->failed = true;
       continue;
     }
@@ -316,14 +317,14 @@ std::string SelectStage::ask(size_t index, uint32_t layer, const std::vector<Wor
                              const Inputs& inputs) {
   Selector& selector = *c_.pipeline.selectors[index];
   const uint64_t needs = selector.desc().needs;
-  std::vector<BatchRow> rows;
+  std::vector<Piece> pieces;
   std::vector<const Candidates*> candidates;
   for (const Work* work : works) {
-    rows.push_back(work->row);
+    pieces.push_back(work->piece);
     candidates.push_back(&work->candidates);
   }
   std::string fault_text;
-  RowBuffer result;
+  ListBuffer result;
   try {
     kvasir_sel_in in{};
     in.struct_size = sizeof(in);
@@ -347,8 +348,8 @@ std::string SelectStage::ask(size_t index, uint32_t layer, const std::vector<Wor
     std::vector<kvasir_lease> leases;
     std::vector<uint64_t> lease_offsets;
     if (needs & KVASIR_NEED_KEYS) {
-      for (const BatchRow& row : rows) {
-        const LayerState& state = row.seq->layers[layer];
+      for (const Piece& piece : pieces) {
+        const LayerState& state = piece.seq->layers[layer];
         lease_offsets.push_back(leases.size());
         leases.insert(leases.end(), state.leases.begin(), state.leases.end());
       }
@@ -356,7 +357,7 @@ std::string SelectStage::ask(size_t index, uint32_t layer, const std::vector<Wor
       in.leases = leases.data();
       in.lease_offsets = lease_offsets.data();
     }
-    const StepBuilder step(c_, KVASIR_MOMENT_APPENDED, layer, rows, selector.limits().unit,
+    const StepBuilder step(c_, KVASIR_MOMENT_APPENDED, layer, pieces, selector.limits().unit,
                            c_.owner_of(&selector), candidates, selector.limits().scope);
     const bool ok = call(
         selector, works,
@@ -371,7 +372,7 @@ std::string SelectStage::ask(size_t index, uint32_t layer, const std::vector<Wor
   } catch (const PluginError& e) {
     fault_text = e.what();
   }
-  if (fault_text.empty()) fault_text = check_contribution(result, rows);
+  if (fault_text.empty()) fault_text = check_contribution(result, pieces);
   if (!fault_text.empty()) return fault_text;
   for (size_t i = 0; i < works.size(); ++i) {
     if (works[i]->keeps_lists) {
@@ -388,11 +389,11 @@ std::string SelectStage::ask(size_t index, uint32_t layer, const std::vector<Wor
     }
     bool standing = c_.pipeline.selectors.size() == 1 && width == 0;
     for (size_t r = i * heads.size(); r < (i + 1) * heads.size(); ++r)
-      standing = standing && result.flags[r] != KVASIR_ROW_LISTED;
+      standing = standing && result.flags[r] != KVASIR_LIST_LISTED;
     if (standing) works[i]->standing = heads;
     narrow(*works[i], std::move(heads), width);
     const uint32_t reuse = result.view.reuse_steps;
-    works[i]->contributed = take_contribution(result, works[i]->row);
+    works[i]->contributed = take_contribution(result, works[i]->piece);
     works[i]->reuse_steps = index == 0 ? reuse : std::min(works[i]->reuse_steps, reuse);
   }
   return "";
@@ -445,25 +446,25 @@ void SelectStage::score(uint32_t layer, const std::vector<Work*>& works, const I
   const uint32_t q_heads = c_.geometry.n_q_heads, dim = c_.geometry.head_dim;
   const float* q = inputs.q;
   uint64_t n_queries = inputs.n;
-  std::vector<BatchRow> rows;
+  std::vector<Piece> pieces;
   std::vector<const Candidates*> candidates;
   std::vector<float> pooled;  // one query per row
   bool direct = true;
   for (const Work* work : works) {
-    direct = direct && work->row.n_q == 1 && work->row.q_begin == rows.size();
-    rows.push_back(work->row);
+    direct = direct && work->piece.n_q == 1 && work->piece.q_begin == pieces.size();
+    pieces.push_back(work->piece);
     candidates.push_back(&work->candidates);
   }
   if (!direct) {
     pooled.assign(works.size() * q_heads * dim, 0.0f);
     n_queries = works.size();
     for (size_t i = 0; i < works.size(); ++i) {
-      const uint32_t n = rows[i].n_q;
+      const uint32_t n = pieces[i].n_q;
       for (uint32_t row = 0; row < n; ++row)
         for (uint64_t d = 0; d < uint64_t{q_heads} * dim; ++d)
           pooled[i * q_heads * dim + d] +=
-              q[(uint64_t{rows[i].q_begin} + row) * q_heads * dim + d] / static_cast<float>(n);
-      rows[i].q_begin = static_cast<uint32_t>(i);
+              q[(uint64_t{pieces[i].q_begin} + row) * q_heads * dim + d] / static_cast<float>(n);
+      pieces[i].q_begin = static_cast<uint32_t>(i);
     }
     q = pooled.data();
   }
@@ -473,7 +474,7 @@ void SelectStage::score(uint32_t layer, const std::vector<Work*>& works, const I
       out.q_offsets.push_back(out.q_offsets.back() + candidate->count(head / c_.group_size()));
   out.per_q_head.resize(std::max<uint64_t>(out.q_offsets.back(), 1));
   const SlabOwner& owner = c_.owners[0];  // the representative's
-  const StepBuilder step(c_, KVASIR_MOMENT_APPENDED, layer, rows, KVASIR_UNIT_BLOCK, &owner,
+  const StepBuilder step(c_, KVASIR_MOMENT_APPENDED, layer, pieces, KVASIR_UNIT_BLOCK, &owner,
                          candidates);
   kvasir_score_in in{};
   in.struct_size = sizeof(in);
@@ -519,7 +520,7 @@ void SelectStage::reduce(const std::vector<Work*>& works, Scores& scores) const 
   }
 }
 
-uint32_t SelectStage::speculation_target(uint32_t layer, const std::vector<BatchRow>& rows) const {
+uint32_t SelectStage::speculation_target(uint32_t layer, const std::vector<Piece>& pieces) const {
   if (c_.pipeline.selectors.empty()) return 0;
   const Selector& selector = *c_.pipeline.selectors[0];
   const uint32_t ahead = selector.limits().speculate_ahead;
@@ -527,52 +528,52 @@ uint32_t SelectStage::speculation_target(uint32_t layer, const std::vector<Batch
   if (!ahead || !selector.has_speculate() || target >= c_.geometry.n_layers ||
       c_.dense_layer[target] || c_.group_leader[target] != target)
     return 0;
-  for (const BatchRow& row : rows)
-    if (due(target, *row.seq)) return target;
+  for (const Piece& piece : pieces)
+    if (due(target, *piece.seq)) return target;
   return 0;
 }
 
-void SelectStage::speculate(uint32_t layer, uint32_t target, const std::vector<BatchRow>& rows,
+void SelectStage::speculate(uint32_t layer, uint32_t target, const std::vector<Piece>& pieces,
                             const float* x, const float* q, uint64_t n_queries) {
-  if (speculate_together(layer, target, rows, x, q, n_queries)) return;
+  if (speculate_together(layer, target, pieces, x, q, n_queries)) return;
   const size_t x_width = c_.model.shape().d_model;
   const size_t q_width = size_t{c_.geometry.n_q_heads} * c_.geometry.head_dim;
-  for (const BatchRow& row : rows) {
-    BatchRow alone = row;
+  for (const Piece& piece : pieces) {
+    Piece alone = piece;
     alone.q_begin = 0;
-    speculate_together(layer, target, {alone}, x + row.q_begin * x_width, q + row.q_begin * q_width,
-                       1);
+    speculate_together(layer, target, {alone}, x + piece.q_begin * x_width,
+                       q + piece.q_begin * q_width, 1);
   }
 }
 
 // False: the call failed, or asked for dense attention, for several sequences.
 bool SelectStage::speculate_together(uint32_t layer, uint32_t target,
-                                     const std::vector<BatchRow>& rows, const float* x,
+                                     const std::vector<Piece>& pieces, const float* x,
                                      const float* q, uint64_t n_queries) {
   Selector& selector = *c_.pipeline.selectors[0];
   if (c_.aside(0)) return true;
   std::vector<Work> works;
   std::vector<Work*> todo;
-  std::vector<BatchRow> todo_rows;
-  std::vector<LayerSelection> scratch(rows.size());
-  for (const BatchRow& row : rows) {
-    if (!due(target, *row.seq)) continue;
-    LayerSelection before = row.seq->layers[target].selection;
-    Work work = start(target, row);
+  std::vector<Piece> todo_pieces;
+  std::vector<LayerSelection> scratch(pieces.size());
+  for (const Piece& piece : pieces) {
+    if (!due(target, *piece.seq)) continue;
+    LayerSelection before = piece.seq->layers[target].selection;
+    Work work = start(target, piece);
     scratch[works.size()] = std::move(*work.out);
-    row.seq->layers[target].selection = std::move(before);
+    piece.seq->layers[target].selection = std::move(before);
     const uint64_t most = work.candidates.max_count();
     const SelectorLimits& limits = selector.limits();
-    if (row.kv_len < c_.cache.dense_below_tokens.value) continue;
+    if (piece.kv_len < c_.cache.dense_below_tokens.value) continue;
     if (most == 0 || (c_.cache.bypass.value && ((limits.max_units && most <= limits.max_units) ||
-                                                row.kv_len < limits.dense_below_tokens)))
+                                                piece.kv_len < limits.dense_below_tokens)))
       continue;
     work.bypassed = false;
     works.push_back(std::move(work));
   }
   for (Work& work : works) {
     todo.push_back(&work);
-    todo_rows.push_back(work.row);
+    todo_pieces.push_back(work.piece);
   }
   if (todo.empty()) return true;
   std::vector<const Candidates*> candidates;
@@ -584,11 +585,11 @@ bool SelectStage::speculate_together(uint32_t layer, uint32_t target,
   in.q = bridge.to_reader(
       selector, view_f32(q, n_queries, c_.geometry.n_q_heads, c_.geometry.head_dim), q_hold_);
   in.x = bridge.to_reader(selector, view_f32(x, n_queries, c_.model.shape().d_model), x_hold_);
-  StepBuilder builder(c_, KVASIR_MOMENT_INPUT, target, todo_rows, selector.limits().unit,
+  StepBuilder builder(c_, KVASIR_MOMENT_INPUT, target, todo_pieces, selector.limits().unit,
                       c_.owner_of(&selector), candidates, selector.limits().scope);
   kvasir_step step = builder.step();
   step.layer = layer;
-  RowBuffer result;
+  ListBuffer result;
   std::string text;
   try {
     const bool ok = call(
@@ -614,13 +615,13 @@ bool SelectStage::speculate_together(uint32_t layer, uint32_t target,
     narrow(works[i], std::move(heads), width);
     works[i].out = &scratch[i];
     finish(works[i]);
-    LayerState& state = works[i].row.seq->layers[target];
+    LayerState& state = works[i].piece.seq->layers[target];
     const auto fetch = [&] {
       if (c_.store.moves())
         c_.store.prefetch(state, needed_by(scratch[i], c_.geometry.block_size,
                                            c_.geometry.n_kv_heads, state.blocks.size()));
     };
-    if (!guard_row(works[i].row, fetch)) continue;
+    if (!guard_piece(works[i].piece, fetch)) continue;
     if (result.view.flags & KVASIR_SELECTION_FINAL) {
       ++c_.decode.selections;  // in place of select() of the target
       scratch[i].reuse_steps = 0;

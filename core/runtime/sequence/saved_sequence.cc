@@ -210,7 +210,7 @@ void write_blocks(Writer& out, const BlockStore& store, const BlockList& list, R
       continue;
     }
     out.number(store.in_window(list.leases[block]) ? kWindowBlock : kBlock);
-    const std::vector<std::byte> rows = store.save_rows(list.leases[block], n_tokens(block));
+    const std::vector<std::byte> rows = store.save_tokens(list.leases[block], n_tokens(block));
     out.bytes(rows.data(), rows.size());
   }
 }
@@ -233,7 +233,7 @@ void read_blocks(Reader& in, BlockStore& store, BlockList& list, uint32_t layer,
     if (in_window && kv_head != KVASIR_ALL_HEADS) in.refuse("a block is damaged");
     store.open_block(list, layer, block, kv_head, in_window);
     const kvasir_lease& lease = list.leases[block];
-    store.load_rows(lease, tokens, in.bytes(store.bytes_of_rows(lease, tokens)));
+    store.load_tokens(lease, tokens, in.bytes(store.bytes_of_tokens(lease, tokens)));
     store.set_tokens(list, block, tokens);
     if (tokens == block_size) store.seal(list, block, block + 1);
   }

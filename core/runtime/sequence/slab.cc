@@ -108,23 +108,23 @@ void SlabLayout::truncate(SlabPages& pages, uint32_t kv_len) const {
 
 const kvasir_slab* SlabLayout::view(const std::vector<const SlabPages*>& rows, Buffers& out) const {
   if (empty()) return nullptr;
-  out.row_pages.clear();
+  out.seq_pages.clear();
   out.pages.clear();
   out.open_pages.clear();
   for (const SlabPages* row : rows) {
-    out.row_pages.push_back(out.pages.size());
+    out.seq_pages.push_back(out.pages.size());
     for (size_t page = 0; page < row->pages.size(); ++page) {
       out.pages.push_back(row->pages[page].get());
       out.open_pages.push_back(page < row->open_pages.size() ? row->open_pages[page].get()
                                                              : nullptr);
     }
   }
-  out.row_pages.push_back(out.pages.size());
+  out.seq_pages.push_back(out.pages.size());
   out.slab = {sizeof(kvasir_slab),
               page_blocks_,
               record_bytes_,
               open_bytes_,
-              out.row_pages.data(),
+              out.seq_pages.data(),
               out.pages.data(),
               out.open_pages.data(),
               device_ ? KVASIR_MEM_DEVICE : KVASIR_MEM_HOST,

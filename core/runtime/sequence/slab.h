@@ -50,7 +50,7 @@ class SlabLayout {
 
   // kvasir_slab over the pages of several sequences; valid while the buffers and pages are.
   struct Buffers {
-    std::vector<uint64_t> row_pages;
+    std::vector<uint64_t> seq_pages;
     std::vector<void*> pages, open_pages;
     kvasir_slab slab{};
   };

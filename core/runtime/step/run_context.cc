@@ -4,40 +4,42 @@
 
 namespace kvasir {
 
-std::vector<BatchRow> living(const std::vector<BatchRow>& rows) {
-  std::vector<BatchRow> out;
-  for (const BatchRow& row : rows)
-    if (!row.seq->fault) out.push_back(row);
+std::vector<Piece> living(const std::vector<Piece>& pieces) {
+  std::vector<Piece> out;
+  for (const Piece& piece : pieces)
+    if (!piece.seq->fault) out.push_back(piece);
   return out;
 }
 
 StepBuilder::StepBuilder(const RunContext& c, uint32_t moment, uint32_t layer,
-                         const std::vector<BatchRow>& rows, uint32_t unit, const SlabOwner* owner,
+                         const std::vector<Piece>& pieces, uint32_t unit, const SlabOwner* owner,
                          const std::vector<const Candidates*>& candidates, uint32_t scope) {
-  for (size_t i = 0; i < rows.size(); ++i) {
-    const BatchRow& row = rows[i];
-    const ForcedRange forced = forced_range(
-        c.cache, c.forced_unit(), row.n_q ? row.first_pos() + 1 : row.kv_len, row.seq->prompt_end);
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const Piece& piece = pieces[i];
+    const ForcedRange forced =
+        forced_range(c.cache, c.forced_unit(), piece.n_q ? piece.first_pos() + 1 : piece.kv_len,
+                     piece.seq->prompt_end);
     const uint32_t per = unit == KVASIR_UNIT_BLOCK ? c.geometry.block_size : 1;
     uint32_t begin = forced.sink_end / per, end = forced.window_begin / per;
     if (i < candidates.size()) {
       begin = candidates[i]->begin;
       end = candidates[i]->end;
     }
-    rows_.push_back({row.seq->id, row.q_begin, row.n_q, row.kv_len, row.seq->prompt_begin,
-                     row.seq->prompt_end, begin, std::max(begin, end), row.phase, row.flags, 0});
+    seqs_.push_back({piece.seq->id, piece.q_begin, piece.n_q, piece.kv_len, piece.seq->prompt_begin,
+                     piece.seq->prompt_end, begin, std::max(begin, end), piece.phase, piece.flags,
+                     0});
   }
   step_.struct_size = sizeof(step_);
   step_.moment = moment;
   step_.layer = layer;
-  step_.n_rows = static_cast<uint32_t>(rows_.size());
-  step_.row_size = sizeof(kvasir_step_row);
-  step_.rows = rows_.data();
+  step_.n_seqs = static_cast<uint32_t>(seqs_.size());
+  step_.seq_size = sizeof(kvasir_step_seq);
+  step_.seqs = seqs_.data();
   if (owner) {
     std::vector<const SlabPages*> pages;
-    pages.reserve(rows.size());
-    for (const BatchRow& row : rows)
-      pages.push_back(&row.seq->layers[layer].slabs[c.owner_index(owner)]);
+    pages.reserve(pieces.size());
+    for (const Piece& piece : pieces)
+      pages.push_back(&piece.seq->layers[layer].slabs[c.owner_index(owner)]);
     step_.slab = owner->slab.view(pages, slab_);
   }
   bool listed = false;
@@ -60,13 +62,13 @@ StepBuilder::StepBuilder(const RunContext& c, uint32_t moment, uint32_t layer,
       }
       candidates_.offsets[++out_row] = at;
     }
-  candidates_.view.n_rows = out_row;
+  candidates_.view.n_lists = out_row;
   candidates_.view.log_weight = nullptr;
   step_.candidates = &candidates_.view;
 }
 
 void StepBuilder::without_queries() {
-  for (kvasir_step_row& row : rows_) row.q_begin = row.n_q = 0;
+  for (kvasir_step_seq& seq : seqs_) seq.q_begin = seq.n_q = 0;
 }
 
 size_t RunContext::index_of(const Selector& selector) const {

@@ -83,7 +83,7 @@ struct RunContext {
 };
 
 // One sequence of a call: queries [q_begin, q_begin + n_q) of the step's rows.
-struct BatchRow {
+struct Piece {
   Sequence* seq = nullptr;
   uint32_t q_begin = 0, n_q = 0;
   uint32_t kv_len = 0;  // tokens cached, those of this call included
@@ -99,17 +99,17 @@ struct BatchRow {
 
 // Runs fn; what it throws ends the row's sequence and nobody else's. False when it threw.
 template <class Fn>
-bool guard_row(const BatchRow& row, Fn&& fn) {
+bool guard_piece(const Piece& piece, Fn&& fn) {
   try {
     fn();
     return true;
   } catch (const std::exception&) {
-    row.seq->fail(std::current_exception());
+    piece.seq->fail(std::current_exception());
     return false;
   }
 }
 // Those whose sequences have not failed.
-std::vector<BatchRow> living(const std::vector<BatchRow>& rows);
+std::vector<Piece> living(const std::vector<Piece>& pieces);
 
 // Builds a kvasir_step; owns what it points to.
 class StepBuilder {
@@ -117,7 +117,7 @@ class StepBuilder {
   // owner: whose slab it carries, or null. candidates: per row, or empty for ranges only; with
   // scope SEQUENCE the heads' lists must be equal.
   StepBuilder(const RunContext& context, uint32_t moment, uint32_t layer,
-              const std::vector<BatchRow>& rows, uint32_t unit, const SlabOwner* owner,
+              const std::vector<Piece>& pieces, uint32_t unit, const SlabOwner* owner,
               const std::vector<const Candidates*>& candidates = {},
               uint32_t scope = KVASIR_SCOPE_KV_HEAD);
   const kvasir_step& step() const { return step_; }
@@ -125,9 +125,9 @@ class StepBuilder {
 
  private:
   kvasir_step step_{};
-  std::vector<kvasir_step_row> rows_;
+  std::vector<kvasir_step_seq> seqs_;
   SlabLayout::Buffers slab_;
-  RowBuffer candidates_;
+  ListBuffer candidates_;
 };
 
 // [rows][heads][dim] f32 over contiguous memory.

@@ -13,17 +13,17 @@ struct Lane {
   explicit Lane(StrategyRun& of) : run(of) {}
 
   StrategyRun& run;
-  std::vector<BatchRow> rows;  // those that have not failed yet
+  std::vector<Piece> pieces;  // those that have not failed yet
   // Sequences of another strategy that read the prompt pieces of rows of this lane.
   struct Followers {
     Lane* lane;
-    std::vector<BatchRow> rows;      // the queries are those of the row that leads
+    std::vector<Piece> pieces;       // the queries are those of the row that leads
     std::vector<Sequence*> leaders;  // [rows]
   };
   std::vector<Followers> followers;
   // Tokens that are computed again, densely and without any plugin of the selecting kinds.
   struct Redo {
-    BatchRow row;  // kv_len: all that the sequence holds
+    Piece piece;  // kv_len: all that the sequence holds
     std::vector<uint32_t> positions;
     const NarrowRecompute* narrow;
     uint32_t first_position;  // before anything was narrowed
@@ -67,17 +67,17 @@ class StepLoop {
   void run_lane(Lane& lane, uint32_t layer);
   void run_round(Lane& lane, uint32_t layer, uint32_t round);
   void run_first_round(Lane& lane, uint32_t layer);
-  void append(Lane& lane, uint32_t layer, std::vector<BatchRow>& rows);
-  void attend(Lane& lane, uint32_t layer, std::vector<BatchRow>& rows);
+  void append(Lane& lane, uint32_t layer, std::vector<Piece>& pieces);
+  void attend(Lane& lane, uint32_t layer, std::vector<Piece>& pieces);
   void redo(Lane& lane, Lane::Redo& redo, uint32_t layer);
   void narrow(Lane& lane, Lane::Redo& redo, uint32_t layer);
-  void attend_rows(Lane& lane, uint32_t layer, std::vector<BatchRow>& rows);
-  void attend_slice(Lane& lane, uint32_t layer, const BatchRow& row);
+  void attend_pieces(Lane& lane, uint32_t layer, std::vector<Piece>& pieces);
+  void attend_slice(Lane& lane, uint32_t layer, const Piece& piece);
   SelectStage::Inputs inputs_of(const Lane& lane) const;
   AttendStage::Queries queries_of(const Lane& lane) const;
-  void attend_slices(Lane& lane, uint32_t layer, const BatchRow& row);
+  void attend_slices(Lane& lane, uint32_t layer, const Piece& piece);
   void follow(const Lane& lane, Lane::Followers& followers, uint32_t layer);
-  void rope(const std::vector<BatchRow>& rows, float* values, uint32_t heads) const;
+  void rope(const std::vector<Piece>& pieces, float* values, uint32_t heads) const;
 
   const Model& model_;
   uint32_t n_ = 0;  // queries of the step

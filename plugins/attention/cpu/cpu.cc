@@ -65,7 +65,7 @@ class Cpu {
     for (const auto& pairs : list_.to_clear) clear(pairs, out);
     const auto node = [&](uint64_t i) {
       const Task& task = list_.tasks[i];
-      return placement_->group_of(task.kv_head, task.part_of_row, task.n_parts_of_row);
+      return placement_->group_of(task.kv_head, task.part_of_range, task.n_parts_of_range);
     };
     share_out(list_.tasks.size(), node,
               [&](uint64_t i, uint32_t worker) { attend(list_.tasks[i], out, worker); });
@@ -82,7 +82,7 @@ class Cpu {
     plan_mass(in, views);
     const Mass out{sdk::floats(views.lse, "lse"), sdk::floats(views.value, "mass"), views.width};
     const auto node = [&](uint64_t i) {
-      return placement_->group_of(mass_tasks_[i].row->kv_head, 0, 1);
+      return placement_->group_of(mass_tasks_[i].range->kv_head, 0, 1);
     };
     share_out(mass_tasks_.size(), node,
               [&](uint64_t i, uint32_t worker) { add_mass(mass_tasks_[i], out, worker); });
@@ -104,7 +104,7 @@ class Cpu {
   };
   struct MassTask {
     const kvasir_attn_part* part;
-    const kvasir_attn_row* row;
+    const kvasir_attn_range* range;
     uint64_t item_begin, item_end;
     uint64_t first_key;  // into out.value
     uint64_t n_keys;
@@ -205,7 +205,7 @@ class Cpu {
       } else {
         const Target slice = compact(workers_[worker].slice, task.n_q);
         attend_slice(task, begin, end, slice, worker);
-        merge_rows(slice, task.n_q, to);
+        merge_ranges(slice, task.n_q, to);
       }
       begin = end;
     } while (begin < task.item_end);
@@ -226,7 +226,7 @@ class Cpu {
       } else {
         const Target more = compact(w.run, task.n_q);
         attend_run(task, run, w.keys.rows(run), more, worker);
-        merge_rows(more, task.n_q, to);
+        merge_ranges(more, task.n_q, to);
       }
       first = false;
     }
@@ -254,7 +254,7 @@ class Cpu {
     kernels::attention_prefill(shape, tile, rows, memory.get());
   }
 
-  void merge_rows(const Target& from, uint32_t n_q, const Target& into) const {
+  void merge_ranges(const Target& from, uint32_t n_q, const Target& into) const {
     const size_t v_dim = geometry_->v_dim;
     for (size_t q = 0; q < n_q; ++q) {
       for (size_t g = 0; g < geometry_->group_size(); ++g) {
@@ -266,7 +266,7 @@ class Cpu {
   }
 
   void merge(const Merge& m, const Out& out) {
-    merge_rows(target(m, m.from, out), m.n_q, target(m, m.into, out));
+    merge_ranges(target(m, m.from, out), m.n_q, target(m, m.into, out));
   }
 
   // Slices of keys: no two tasks write the same key, so nothing is merged.
@@ -279,21 +279,21 @@ class Cpu {
     mass_tasks_.clear();
     uint64_t row_index = 0;
     for (const kvasir_attn_part& part : attention::parts_of(in)) {
-      for (const kvasir_attn_row& row : attention::rows_of(part)) {
-        uint64_t key = out.row_offsets[row_index];
-        MassTask task{&part, &row, row.item_begin, row.item_begin, key, 0};
-        for (uint64_t i = row.item_begin; i < row.item_end; ++i) {
+      for (const kvasir_attn_range& range : attention::ranges_of(part)) {
+        uint64_t key = out.range_offsets[row_index];
+        MassTask task{&part, &range, range.item_begin, range.item_begin, key, 0};
+        for (uint64_t i = range.item_begin; i < range.item_end; ++i) {
           const uint64_t n = attention::keys_of_item(*geometry_, part, i);
           task.n_keys += n;
           key += n;
           task.item_end = i + 1;
-          if (task.n_keys < kTaskKeys && i + 1 < row.item_end) continue;
+          if (task.n_keys < kTaskKeys && i + 1 < range.item_end) continue;
           mass_tasks_.push_back(task);
-          task = {&part, &row, i + 1, i + 1, key, 0};
+          task = {&part, &range, i + 1, i + 1, key, 0};
         }
-        if (key != out.row_offsets[++row_index]) {
+        if (key != out.range_offsets[++row_index]) {
           sdk::fail_invalid("mass: row " + std::to_string(row_index - 1) + " has " +
-                            std::to_string(key - out.row_offsets[row_index - 1]) +
+                            std::to_string(key - out.range_offsets[row_index - 1]) +
                             " keys, its offsets leave room for another number");
         }
       }
@@ -302,21 +302,21 @@ class Cpu {
 
   void add_mass(const MassTask& task, const Mass& out, uint32_t worker) {
     Worker& w = workers_[worker];
-    const kvasir_attn_row& row = *task.row;
-    w.keys.build(*geometry_, *task.part, row.kv_head, task.item_begin, task.item_end, {});
+    const kvasir_attn_range& range = *task.range;
+    w.keys.build(*geometry_, *task.part, range.kv_head, task.item_begin, task.item_end, {});
     float* value = out.value + task.first_key * out.width;
     std::fill_n(value, task.n_keys * out.width, 0.0f);
     kernels::MassQueries queries;
-    queries.q = query(*task.part, row.q_begin, row.kv_head);
-    queries.lse = out.lse + first_head(row.q_begin, row.kv_head);
-    queries.n_q = row.n_q;
+    queries.q = query(*task.part, range.q_begin, range.kv_head);
+    queries.lse = out.lse + first_head(range.q_begin, range.kv_head);
+    queries.n_q = range.n_q;
     queries.q_stride = static_cast<size_t>(task.part->q.stride[0]) / sizeof(float);
     queries.lse_stride = geometry_->n_q_heads;
-    queries.mask = {attention::positions_of(*task.part) + row.q_begin, task.part->dist_min,
+    queries.mask = {attention::positions_of(*task.part) + range.q_begin, task.part->dist_min,
                     task.part->dist_max};
     for (const KeyRows::Run& run : w.keys.runs()) {
       const kernels::AttentionShape shape = kernel_shape(run);
-      const Memory memory(host_, worker, kernels::attention_mass_scratch_bytes(shape, row.n_q));
+      const Memory memory(host_, worker, kernels::attention_mass_scratch_bytes(shape, range.n_q));
       kernels::attention_mass(shape, queries, w.keys.rows(run), out.width, value, memory.get());
       for (const kernels::KvRows& rows : w.keys.rows(run)) {
         value += uint64_t{rows.end - rows.begin} * out.width;

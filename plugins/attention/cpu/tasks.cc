@@ -21,12 +21,12 @@ uint64_t floats_of(const Geometry& g, uint32_t n_q) {
   return uint64_t{n_q} * g.group_size() * (uint64_t{g.v_dim} + 1);
 }
 
-void check_row(const Geometry& g, const kvasir_attn_part& part, const kvasir_attn_row& row) {
-  if (row.kv_head >= g.n_kv_heads) {
-    sdk::fail_invalid("a row names kv head " + std::to_string(row.kv_head) + " of " +
+void check_range(const Geometry& g, const kvasir_attn_part& part, const kvasir_attn_range& range) {
+  if (range.kv_head >= g.n_kv_heads) {
+    sdk::fail_invalid("a row names kv head " + std::to_string(range.kv_head) + " of " +
                       std::to_string(g.n_kv_heads));
   }
-  if (row.item_begin > row.item_end || uint64_t{row.q_begin} + row.n_q > part.q.shape[0]) {
+  if (range.item_begin > range.item_end || uint64_t{range.q_begin} + range.n_q > part.q.shape[0]) {
     sdk::fail_invalid("a row reaches past the queries of its part, or its items run backwards");
   }
 }
@@ -60,50 +60,52 @@ TaskPlanner::TaskPlanner(const Geometry& geometry, uint32_t n_workers)
 
 // The first row that names a (query, kv head) writes its output, later ones are merged into it.
 // True when the row may write all of its pairs itself.
-bool TaskPlanner::claim(const kvasir_attn_row& row, TaskList& out) {
+bool TaskPlanner::claim(const kvasir_attn_range& range, TaskList& out) {
   const size_t heads = geometry_.n_kv_heads;
-  const size_t end = size_t{row.q_begin} + row.n_q;
+  const size_t end = size_t{range.q_begin} + range.n_q;
   if (claimed_.size() < end * heads) claimed_.resize(end * heads, false);
   uint32_t n_free = 0;
-  for (size_t q = row.q_begin; q < end; ++q) n_free += claimed_[q * heads + row.kv_head] ? 0 : 1;
-  for (size_t q = row.q_begin; q < end; ++q) {
-    if (n_free != row.n_q && !claimed_[q * heads + row.kv_head]) {
-      out.to_clear.push_back({row.kv_head, static_cast<uint32_t>(q), 1});
+  for (size_t q = range.q_begin; q < end; ++q)
+    n_free += claimed_[q * heads + range.kv_head] ? 0 : 1;
+  for (size_t q = range.q_begin; q < end; ++q) {
+    if (n_free != range.n_q && !claimed_[q * heads + range.kv_head]) {
+      out.to_clear.push_back({range.kv_head, static_cast<uint32_t>(q), 1});
     }
-    claimed_[q * heads + row.kv_head] = true;
+    claimed_[q * heads + range.kv_head] = true;
   }
-  return n_free == row.n_q;
+  return n_free == range.n_q;
 }
 
-void TaskPlanner::add_row(const kvasir_attn_part& part, const kvasir_attn_row& row, TaskList& out) {
-  check_row(geometry_, part, row);
-  const bool direct = claim(row, out);
-  const bool prefill = row.flags & KVASIR_ATTN_ROW_PREFILL;
+void TaskPlanner::add_range(const kvasir_attn_part& part, const kvasir_attn_range& range,
+                            TaskList& out) {
+  check_range(geometry_, part, range);
+  const bool direct = claim(range, out);
+  const bool prefill = range.flags & KVASIR_ATTN_RANGE_PREFILL;
   const uint64_t per_item = geometry_.keys_per_item(part);
   const uint64_t slice_items =
       std::max<uint64_t>(1, (prefill ? kPrefillSliceKeys : kDecodeSliceKeys) / per_item);
-  const uint64_t n_items = row.item_end - row.item_begin;
+  const uint64_t n_items = range.item_end - range.item_begin;
   const uint64_t n_slices = std::max<uint64_t>(1, (n_items + slice_items - 1) / slice_items);
   const uint32_t q_step = prefill ? queries_per_task_ : 1;
-  const uint32_t n_tiles = (row.n_q + q_step - 1) / q_step;
+  const uint32_t n_tiles = (range.n_q + q_step - 1) / q_step;
   // A task per slice where there would be too few tasks; a token's are cheap to merge.
   const bool few = !prefill || uint64_t{n_tiles} * geometry_.n_kv_heads < uint64_t{2} * n_workers_;
   const bool spread = n_workers_ > 1 && n_slices > 1 && few &&
-                      n_slices * floats_of(geometry_, row.n_q) <= kMostSpread;
+                      n_slices * floats_of(geometry_, range.n_q) <= kMostSpread;
   Task tile{};
   tile.part = &part;
-  tile.kv_head = row.kv_head;
+  tile.kv_head = range.kv_head;
   tile.prefill = prefill;
-  tile.item_begin = row.item_begin;
-  tile.item_end = row.item_end;
+  tile.item_begin = range.item_begin;
+  tile.item_end = range.item_end;
   tile.slice_items = slice_items;
-  tile.n_parts_of_row = n_tiles * (spread ? n_slices : 1);
-  for (uint32_t q = 0; q < row.n_q; q += q_step) {
-    tile.q_begin = row.q_begin + q;
-    tile.n_q = std::min(q_step, row.n_q - q);
+  tile.n_parts_of_range = n_tiles * (spread ? n_slices : 1);
+  for (uint32_t q = 0; q < range.n_q; q += q_step) {
+    tile.q_begin = range.q_begin + q;
+    tile.n_q = std::min(q_step, range.n_q - q);
     tile.cost = n_items * per_item * tile.n_q;
     add_tile(tile, direct, spread, out);
-    tile.part_of_row += spread ? n_slices : 1;
+    tile.part_of_range += spread ? n_slices : 1;
   }
 }
 
@@ -128,7 +130,7 @@ void TaskPlanner::add_tile(const Task& tile, bool direct, bool spread, TaskList&
         out.merges.push_back({tile.kv_head, tile.q_begin, tile.n_q, task.side, first});
       }
       out.tasks.push_back(task);
-      ++task.part_of_row;
+      ++task.part_of_range;
     }
   } else {
     out.tasks.push_back(task);
@@ -144,7 +146,7 @@ void TaskPlanner::plan(const kvasir_attn_in& in, TaskList& out) {
   claimed_.clear();
   for (const kvasir_attn_part& part : parts_of(in)) {
     check_part(geometry_, part);
-    for (const kvasir_attn_row& row : rows_of(part)) add_row(part, row, out);
+    for (const kvasir_attn_range& range : ranges_of(part)) add_range(part, range, out);
   }
   std::stable_sort(out.tasks.begin(), out.tasks.end(),
                    [](const Task& a, const Task& b) { return a.cost > b.cost; });

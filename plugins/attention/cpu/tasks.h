@@ -26,8 +26,8 @@ struct Task {
   // Where the result goes: the call's outputs, or [n_q][group_size] (o, then lse) at this offset of
   // the side buffer.
   uint64_t side;
-  uint64_t cost;                         // keys times queries
-  uint64_t part_of_row, n_parts_of_row;  // which task it is of its row's
+  uint64_t cost;                             // keys times queries
+  uint64_t part_of_range, n_parts_of_range;  // which task it is of its row's
 };
 
 // A result of the side buffer goes into another, or into the call's outputs.
@@ -59,9 +59,9 @@ class TaskPlanner {
   uint32_t queries_per_task() const { return queries_per_task_; }
 
  private:
-  void add_row(const kvasir_attn_part& part, const kvasir_attn_row& row, TaskList& out);
+  void add_range(const kvasir_attn_part& part, const kvasir_attn_range& range, TaskList& out);
   void add_tile(const Task& tile, bool direct, bool spread, TaskList& out);
-  bool claim(const kvasir_attn_row& row, TaskList& out);
+  bool claim(const kvasir_attn_range& range, TaskList& out);
 
   const Geometry& geometry_;
   uint32_t queries_per_task_, n_workers_;
@@ -72,8 +72,8 @@ class TaskPlanner {
 inline sdk::Strided<const kvasir_attn_part> parts_of(const kvasir_attn_in& in) {
   return {in.parts, in.n_parts, in.part_size};
 }
-inline sdk::Strided<const kvasir_attn_row> rows_of(const kvasir_attn_part& part) {
-  return {part.rows, part.n_rows, part.row_size};
+inline sdk::Strided<const kvasir_attn_range> ranges_of(const kvasir_attn_part& part) {
+  return {part.ranges, part.n_ranges, part.range_size};
 }
 // Of a part that the planner has checked.
 inline const uint32_t* positions_of(const kvasir_attn_part& part) {

@@ -16,7 +16,7 @@
 namespace {
 using namespace kvasir;
 using Parts = sdk::Strided<const kvasir_attn_part>;
-using Rows = sdk::Strided<const kvasir_attn_row>;
+using Rows = sdk::Strided<const kvasir_attn_range>;
 
 constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
 
@@ -73,10 +73,10 @@ class Reference {
     const float* const lse = sdk::floats(out.lse, "lse");
     uint64_t row_index = 0;
     for (const kvasir_attn_part& part : Parts(in.parts, in.n_parts, in.part_size)) {
-      for (const kvasir_attn_row& row : Rows(part.rows, part.n_rows, part.row_size)) {
-        const uint64_t first = out.row_offsets[row_index];
-        const uint64_t n = out.row_offsets[++row_index] - first;
-        mass_row(part, row, n, out.width, lse, value + first * out.width);
+      for (const kvasir_attn_range& range : Rows(part.ranges, part.n_ranges, part.range_size)) {
+        const uint64_t first = out.range_offsets[row_index];
+        const uint64_t n = out.range_offsets[++row_index] - first;
+        mass_range(part, range, n, out.width, lse, value + first * out.width);
       }
     }
   }
@@ -129,17 +129,17 @@ class Reference {
     return out;
   }
 
-  std::vector<Key> keys(const kvasir_attn_part& part, const kvasir_attn_row& row) const {
+  std::vector<Key> keys(const kvasir_attn_part& part, const kvasir_attn_range& range) const {
     std::vector<Key> out;
-    for (uint64_t i = row.item_begin; i < row.item_end; ++i) {
+    for (uint64_t i = range.item_begin; i < range.item_end; ++i) {
       const uint64_t item = part.items ? part.items[i] : i;
       if (part.unit == KVASIR_UNIT_TOKEN) {
         out.push_back(
-            key(part, row.kv_head, i, item / geometry_.block_size, item % geometry_.block_size));
+            key(part, range.kv_head, i, item / geometry_.block_size, item % geometry_.block_size));
         continue;
       }
       const uint32_t n = lease(part, item).n_tokens;
-      for (uint32_t t = 0; t < n; ++t) out.push_back(key(part, row.kv_head, i, item, t));
+      for (uint32_t t = 0; t < n; ++t) out.push_back(key(part, range.kv_head, i, item, t));
     }
     return out;
   }
@@ -209,10 +209,10 @@ class Reference {
   void run_head(uint32_t kv_head, const kvasir_attn_in& in, const Out& out) const {
     std::vector<State> states;  // [query][head of the group]
     for (const kvasir_attn_part& part : Parts(in.parts, in.n_parts, in.part_size)) {
-      for (const kvasir_attn_row& row : Rows(part.rows, part.n_rows, part.row_size)) {
-        if (row.kv_head != kv_head) continue;
-        states.resize(std::max(states.size(), (size_t{row.q_begin} + row.n_q) * group_size()));
-        add_row(part, row, states);
+      for (const kvasir_attn_range& range : Rows(part.ranges, part.n_ranges, part.range_size)) {
+        if (range.kv_head != kv_head) continue;
+        states.resize(std::max(states.size(), (size_t{range.q_begin} + range.n_q) * group_size()));
+        add_range(part, range, states);
       }
     }
     for (size_t i = 0; i < states.size(); ++i) {
@@ -220,14 +220,14 @@ class Reference {
     }
   }
 
-  void add_row(const kvasir_attn_part& part, const kvasir_attn_row& row,
-               std::vector<State>& states) const {
-    const std::vector<Key> row_keys = keys(part, row);
-    for (uint32_t i = 0; i < row.n_q * group_size(); ++i) {
-      const uint32_t query = row.q_begin + i / group_size();
+  void add_range(const kvasir_attn_part& part, const kvasir_attn_range& range,
+                 std::vector<State>& states) const {
+    const std::vector<Key> row_keys = keys(part, range);
+    for (uint32_t i = 0; i < range.n_q * group_size(); ++i) {
+      const uint32_t query = range.q_begin + i / group_size();
       const uint32_t g = i % group_size();
       State& state = states[size_t{query} * group_size() + g];
-      State more = attend(part, query, row.kv_head * group_size() + g, row_keys);
+      State more = attend(part, query, range.kv_head * group_size() + g, row_keys);
       if (state.named) {
         kernels::reference::merge_attention(state.o.data(), &state.lse, more.o.data(), more.lse,
                                             geometry_.v_dim);
@@ -250,15 +250,15 @@ class Reference {
 
   // ---- mass ----
 
-  void mass_row(const kvasir_attn_part& part, const kvasir_attn_row& row, uint64_t n,
-                uint32_t width, const float* row_lse, float* value) const {
-    const std::vector<Key> row_keys = keys(part, row);
-    if (row_keys.size() != n) sdk::fail_invalid("mass: row_offsets do not fit the keys of a row");
+  void mass_range(const kvasir_attn_part& part, const kvasir_attn_range& range, uint64_t n,
+                  uint32_t width, const float* row_lse, float* value) const {
+    const std::vector<Key> row_keys = keys(part, range);
+    if (row_keys.size() != n) sdk::fail_invalid("mass: range_offsets do not fit the keys of a row");
     std::vector<double> sum(n * width, 0.0);
-    for (uint32_t i = 0; i < row.n_q * group_size(); ++i) {
-      const uint32_t query = row.q_begin + i / group_size();
+    for (uint32_t i = 0; i < range.n_q * group_size(); ++i) {
+      const uint32_t query = range.q_begin + i / group_size();
       const uint32_t g = i % group_size();
-      const uint32_t q_head = row.kv_head * group_size() + g;
+      const uint32_t q_head = range.kv_head * group_size() + g;
       const double lse = row_lse[size_t{query} * geometry_.n_q_heads + q_head];
       if (lse == kMinusInfinity) continue;
       for (size_t k = 0; k < n; ++k) {

@@ -87,7 +87,7 @@ class AttendedKeys : public sdk::VectorRecords {
   uint64_t score_scratch_bytes(uint32_t) const { return combined_scratch_bytes(1); }
 
   // Nobody said which keys are attended: the block's mean in their place.
-  void build(const sdk::BlockRows& keys, std::byte* record, void* scratch) const {
+  void build(const sdk::HeadKeys& keys, std::byte* record, void* scratch) const {
     const Work w = work(scratch);
     kernels::update_sum(rows(keys), true, w.sum);
     const float scale =
@@ -102,8 +102,7 @@ class AttendedKeys : public sdk::VectorRecords {
   }
 
   // mass: [group_size][keys.n_tokens]. Equal mass: the lower position.
-  void build(const sdk::BlockRows& keys, const float* mass, std::byte* record,
-             void* scratch) const {
+  void build(const sdk::HeadKeys& keys, const float* mass, std::byte* record, void* scratch) const {
     const Work w = work(scratch);
     for (uint32_t g = 0; g < group_size_; ++g) {
       const size_t n = kernels::top_k(mass + uint64_t{g} * keys.n_tokens, keys.n_tokens, n_keys_,

@@ -115,22 +115,22 @@ class Dynamic : public sdk::BlockRepresentative<dynamic::AttendedKeys>,
     std::vector<std::pair<const kvasir_update_item*, const float*>> ready;
     for (const kvasir_update_item& item : items) {
       if (!item.mass) continue;
-      const kvasir_step_row& row = step.row(item.row);
-      Pending::Layer& pending = pending_of(row, step.layer());
-      const bool last = row.kv_len == row.prompt_end;
+      const kvasir_step_seq& seq = step.seq(item.seq);
+      Pending::Layer& pending = pending_of(seq, step.layer());
+      const bool last = seq.kv_len == seq.prompt_end;
       const float* mass = mass_of(item);
       if (!last || pending.blocks.count(item.block)) mass = add(pending, item).data();
       if (last && item.n_tokens == block_size_) ready.emplace_back(&item, mass);
     }
     build(step, ready);
     for (const auto& [item, mass] : ready)
-      state_of(step.row(item->row).seq).layers.erase(step.layer());
+      state_of(step.seq(item->seq).id).layers.erase(step.layer());
   }
 
-  Pending::Layer& pending_of(const kvasir_step_row& row, uint32_t layer) {
-    Pending::Layer& pending = state_of(row.seq).layers[layer];
-    if (pending.prompt_begin != row.prompt_begin || pending.prompt_end != row.prompt_end)
-      pending = {row.prompt_begin, row.prompt_end, {}};
+  Pending::Layer& pending_of(const kvasir_step_seq& seq, uint32_t layer) {
+    Pending::Layer& pending = state_of(seq.id).layers[layer];
+    if (pending.prompt_begin != seq.prompt_begin || pending.prompt_end != seq.prompt_end)
+      pending = {seq.prompt_begin, seq.prompt_end, {}};
     return pending;
   }
 
@@ -155,7 +155,7 @@ class Dynamic : public sdk::BlockRepresentative<dynamic::AttendedKeys>,
   void update_window(const sdk::Step& step, const sdk::UpdateItems& items) {
     for_each(items.size(), [&](uint64_t i, uint32_t kv_head, void* scratch) {
       const kvasir_update_item& item = items[i];
-      auto* sums = reinterpret_cast<float*>(step.open_record(item.row, kv_head, item.block));
+      auto* sums = reinterpret_cast<float*>(step.open_record(item.seq, kv_head, item.block));
       if (!sums) return;
       if (item.mass) {
         const float* mass = mass_of(item) + uint64_t{kv_head} * group_size() * item.n_tokens;
@@ -171,7 +171,7 @@ class Dynamic : public sdk::BlockRepresentative<dynamic::AttendedKeys>,
   void build_one(const sdk::Step& step, const kvasir_update_item& item, uint32_t kv_head,
                  const float* mass, void* scratch) {
     if (std::all_of(mass, mass + sums_per_head(), [](float m) { return m == 0.0f; })) return;
-    method().build(keys(item, kv_head), mass, step.record_to_write(item.row, kv_head, item.block),
+    method().build(keys(item, kv_head), mass, step.record_to_write(item.seq, kv_head, item.block),
                    scratch);
   }
 

@@ -54,7 +54,7 @@ class Fixed : public sdk::VectorRecords {
   }
 
   // A block shorter than n tokens repeats some of them.
-  void build(const sdk::BlockRows& keys, std::byte* record, void* scratch) const {
+  void build(const sdk::HeadKeys& keys, std::byte* record, void* scratch) const {
     auto* key = static_cast<float*>(scratch);
     for (uint32_t i = 0; i < n_vectors(); ++i) {
       const auto token = static_cast<uint32_t>(uint64_t{i} * keys.n_tokens / n_vectors());

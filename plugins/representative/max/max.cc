@@ -38,7 +38,7 @@ class Max : public sdk::VectorRecords {
   uint64_t build_scratch_bytes() const { return uint64_t{2} * head_dim() * sizeof(float); }
 
   // The upper half of a minmax record.
-  void build(const sdk::BlockRows& keys, std::byte* record, void* scratch) const {
+  void build(const sdk::HeadKeys& keys, std::byte* record, void* scratch) const {
     auto* min_max = static_cast<float*>(scratch);
     kernels::update_min_max(rows(keys), true, kernels::ElementType::kF32, min_max);
     float* max = min_max + head_dim();

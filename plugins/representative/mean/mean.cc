@@ -29,7 +29,7 @@ class Mean : public sdk::VectorRecords {
 
   uint64_t build_scratch_bytes() const { return head_dim() * sizeof(float); }
 
-  void build(const sdk::BlockRows& keys, std::byte* record, void* scratch) const {
+  void build(const sdk::HeadKeys& keys, std::byte* record, void* scratch) const {
     auto* sum = static_cast<float*>(scratch);
     kernels::update_sum(rows(keys), true, sum);
     kernels::store_mean(sum, head_dim(), keys.n_tokens, type(), record);

@@ -29,7 +29,7 @@ class MinMax : public sdk::VectorRecords {
   explicit MinMax(const sdk::Options& options) : VectorRecords(options, 2) {}
 
   // Rounded outwards: the bound stays one in f16.
-  void build(const sdk::BlockRows& keys, std::byte* record, void*) const {
+  void build(const sdk::HeadKeys& keys, std::byte* record, void*) const {
     kernels::update_min_max(rows(keys), true, type(), record);
   }
 

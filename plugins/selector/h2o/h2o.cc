@@ -159,9 +159,9 @@ class H2o {
   void observe(const sdk::Step& step, const kvasir_mass& mass) const {
     const uint32_t n_voices = heads_.n_voices();
     const float share = n_voices > 1 ? 1.0f : 1.0f / static_cast<float>(heads_.group_size());
-    sdk::check_mass(mass, step.n_rows() * heads_.n_rows());
-    host_.for_each(mass.n_rows, [&](uint32_t row) {
-      const uint32_t r = row / heads_.n_rows(), head = row % heads_.n_rows() / n_voices;
+    sdk::check_mass(mass, step.n_seqs() * heads_.n_lists());
+    host_.for_each(mass.n_lists, [&](uint32_t row) {
+      const uint32_t r = row / heads_.n_lists(), head = row % heads_.n_lists() / n_voices;
       sdk::for_each_mass(mass, row, [&](uint32_t token, float value) {
         float* const sums = sums_of(step, r, head, token);
         if (!sums) sdk::fail_invalid("observe: token " + std::to_string(token) + " has no record");
@@ -173,15 +173,15 @@ class H2o {
   void evict_plan(const sdk::Step& step, kvasir_selection& out) const {
     const uint32_t n_heads = heads_.n_heads();
     const auto first_recent = [&](uint32_t i) -> uint32_t {
-      const kvasir_step_row& row = step.row(i / n_heads);
-      const uint64_t recent = budget_.recent(row.prompt_end);
-      return row.kv_len > recent ? row.kv_len - static_cast<uint32_t>(recent) : 0;
+      const kvasir_step_seq& seq = step.seq(i / n_heads);
+      const uint64_t recent = budget_.recent(seq.prompt_end);
+      return seq.kv_len > recent ? seq.kv_len - static_cast<uint32_t>(recent) : 0;
     };
     const auto count = [&](uint32_t i, const sdk::Candidates& from) -> uint64_t {
       const uint32_t bound = first_recent(i);
       uint64_t n_older = from.size();
       while (n_older > 0 && from[n_older - 1] >= bound) --n_older;
-      return budget_.heavy(step.row(i / n_heads).prompt_end) + from.size() - n_older;
+      return budget_.heavy(step.seq(i / n_heads).prompt_end) + from.size() - n_older;
     };
     const auto score = [&](uint32_t i, const sdk::Candidates& from, float* to) {
       const uint32_t bound = first_recent(i);
@@ -208,7 +208,7 @@ class H2o {
     if (!sums) return 0.0f;
     float most = sums[0];
     for (uint32_t voice = 1; voice < heads_.n_voices(); ++voice) most = std::max(most, sums[voice]);
-    return normalize_ ? most / static_cast<float>(step.row(row).kv_len - token) : most;
+    return normalize_ ? most / static_cast<float>(step.seq(row).kv_len - token) : most;
   }
 
   sdk::Host host_;

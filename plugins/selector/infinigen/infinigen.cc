@@ -73,7 +73,7 @@ void InfiniGen::limits(kvasir_sel_limits& out) const {
   out.plans.at = KVASIR_PLAN_AT_STEP_END;
   out.plans.action = KVASIR_ACTION_EVICT;
   out.mass.at = KVASIR_MASS_AT_DECODE;
-  out.mass.level = KVASIR_MASS_ROWS;
+  out.mass.level = KVASIR_MASS_LISTS;
   out.mass.reduce = KVASIR_MASS_SUM_KV_HEAD;
 }
 

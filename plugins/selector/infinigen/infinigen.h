@@ -71,8 +71,8 @@ class InfiniGen : public sdk::Sequences<State> {
   bool sums_keys() const { return o_.columns != ColumnScore::kQuery && !o_.offline_columns; }
   // Before anything runs in parallel.
   void begin(const sdk::Step& step) {
-    for (uint32_t r = 0; r < step.n_rows(); ++r) {
-      State& state = state_of(step.row(r).seq);
+    for (uint32_t r = 0; r < step.n_seqs(); ++r) {
+      State& state = state_of(step.seq(r).id);
       if (state.layers.empty()) state = fresh_;
     }
   }
@@ -89,7 +89,7 @@ class InfiniGen : public sdk::Sequences<State> {
   // fn(row, kv_head), in parallel.
   template <class Fn>
   void each_head(const sdk::Step& step, const Fn& fn) const {
-    host_.for_each(uint64_t{step.n_rows()} * geometry_.n_kv_heads,
+    host_.for_each(uint64_t{step.n_seqs()} * geometry_.n_kv_heads,
                    [&](uint32_t i) { fn(i / geometry_.n_kv_heads, i % geometry_.n_kv_heads); });
   }
 

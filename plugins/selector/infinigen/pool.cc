@@ -14,18 +14,18 @@ constexpr uint32_t kSaturated = UINT16_MAX;
 
 void InfiniGen::observe(const sdk::Step& step, const kvasir_mass& mass) {
   begin(step);
-  for (uint32_t r = 0; r < step.n_rows(); ++r) {
-    const kvasir_step_row& row = step.row(r);
+  for (uint32_t r = 0; r < step.n_seqs(); ++r) {
+    const kvasir_step_seq& seq = step.seq(r);
     for (uint32_t kv_head = 0; kv_head < geometry_.n_kv_heads; ++kv_head) {
-      auto& used = head(row.seq, step.layer(), kv_head).used;
-      if (used.size() < row.unit_end) {
+      auto& used = head(seq.id, step.layer(), kv_head).used;
+      if (used.size() < seq.unit_end) {
         used.reserve(geometry_.max_context);
-        used.resize(row.unit_end);
+        used.resize(seq.unit_end);
       }
-      const uint64_t* at = mass.row_offsets + uint64_t{r} * geometry_.n_kv_heads + kv_head;
+      const uint64_t* at = mass.list_offsets + uint64_t{r} * geometry_.n_kv_heads + kv_head;
       for (uint64_t i = at[0]; i < at[1]; ++i) {
         const uint32_t token = mass.index ? mass.index[i] : static_cast<uint32_t>(i - at[0]);
-        if (token >= row.unit_begin && token < row.unit_end) hit(used, token, row.kv_len);
+        if (token >= seq.unit_begin && token < seq.unit_end) hit(used, token, seq.kv_len);
       }
     }
   }
@@ -53,18 +53,18 @@ uint64_t InfiniGen::state_bytes() const {
 void InfiniGen::evict_plan(const sdk::Step& step, kvasir_selection& out) {
   begin(step);
   const uint32_t n_heads = geometry_.n_kv_heads;
-  sdk::lay_out_rows(out, KVASIR_SCOPE_KV_HEAD, step.n_rows() * n_heads, [&](uint32_t i) {
+  sdk::lay_out_lists(out, KVASIR_SCOPE_KV_HEAD, step.n_seqs() * n_heads, [&](uint32_t i) {
     const uint64_t n = step.candidates(i / n_heads, i % n_heads).size();
     return n > o_.pool_limit ? n - o_.pool_limit : 0;
   });
   each_head(step, [&](uint32_t r, uint32_t kv_head) {
     const sdk::Candidates from = step.candidates(r, kv_head);
-    const auto& used = head(step.row(r).seq, step.layer(), kv_head).used;
+    const auto& used = head(step.seq(r).id, step.layer(), kv_head).used;
     std::vector<float> rarity(from.size());
     for (uint64_t i = 0; i < from.size(); ++i) {
       rarity[i] = from[i] < used.size() ? -static_cast<float>(used[from[i]]) : 0.0f;
     }
-    take_best(rarity.data(), from, sdk::row_indices(out, r * n_heads + kv_head));
+    take_best(rarity.data(), from, sdk::list_indices(out, r * n_heads + kv_head));
   });
   out.flags |= KVASIR_SELECTION_DROP;
 }

@@ -43,7 +43,7 @@ template <class Fn>
 void InfiniGen::each_batch(const kvasir_update_item& item, uint32_t kv_head, uint32_t begin,
                            uint32_t end, const Fn& fn) const {
   if (begin >= end) return;
-  const sdk::BlockRows rows = keys_.rows(item.lease, kv_head, item.block, end);
+  const sdk::HeadKeys rows = keys_.keys(item.lease, kv_head, item.block, end);
   std::vector<float> keys(uint64_t{kBatch} * geometry_.head_dim);
   for (uint32_t at = begin; at < end; at += kBatch) {
     const uint32_t n = std::min(kBatch, end - at);
@@ -56,25 +56,25 @@ void InfiniGen::prefill(const sdk::Step& step, const kvasir_sel_in& in) {
   begin(step);
   const sdk::Queries queries(in.q, geometry_.n_q_heads, geometry_.head_dim);
   each_head(step, [&](uint32_t r, uint32_t kv_head) {
-    const kvasir_step_row& row = step.row(r);
-    add_queries(step.layer(), kv_head, row.n_q, head(row.seq, step.layer(), kv_head).q_sum,
-                [&](uint32_t i) { return queries.head(row.q_begin + i, kv_head * group_size()); });
+    const kvasir_step_seq& seq = step.seq(r);
+    add_queries(step.layer(), kv_head, seq.n_q, head(seq.id, step.layer(), kv_head).q_sum,
+                [&](uint32_t i) { return queries.head(seq.q_begin + i, kv_head * group_size()); });
   });
 }
 
 void InfiniGen::update(const sdk::Step& step, const sdk::UpdateItems& items) {
   begin(step);
   if (sums_keys() && step.moment() != KVASIR_MOMENT_BETWEEN_STEPS) sum_keys(step, items);
-  std::vector<bool> choose(step.n_rows());
+  std::vector<bool> choose(step.n_seqs());
   for (const kvasir_update_item& item : items) {
-    if (item.flags & KVASIR_ITEM_PROMPT_END) choose[item.row] = true;
+    if (item.flags & KVASIR_ITEM_PROMPT_END) choose[item.seq] = true;
   }
-  for (uint32_t r = 0; r < step.n_rows(); ++r) {
+  for (uint32_t r = 0; r < step.n_seqs(); ++r) {
     if (choose[r]) choose_columns(step, r);
   }
   for (const kvasir_update_item& item : items) {
-    const bool in_prompt = step.row(item.row).phase == KVASIR_PHASE_PREFILL;
-    if (!in_prompt && item.block == 0 && item.first_new == 0) begin_without_prompt(step, item.row);
+    const bool in_prompt = step.seq(item.seq).phase == KVASIR_PHASE_PREFILL;
+    if (!in_prompt && item.block == 0 && item.first_new == 0) begin_without_prompt(step, item.seq);
   }
   host_.for_each(items.size() * geometry_.n_kv_heads, [&](uint32_t i) {
     write(step, items[i / geometry_.n_kv_heads], i % geometry_.n_kv_heads);
@@ -84,7 +84,7 @@ void InfiniGen::update(const sdk::Step& step, const sdk::UpdateItems& items) {
 // No query has said yet which columns matter: the first ones, which a skew file puts in order.
 void InfiniGen::begin_without_prompt(const sdk::Step& step, uint32_t r) {
   for (uint32_t kv_head = 0; kv_head < geometry_.n_kv_heads; ++kv_head) {
-    auto& columns = head(step.row(r).seq, step.layer(), kv_head).columns;
+    auto& columns = head(step.seq(r).id, step.layer(), kv_head).columns;
     if (!columns.empty()) continue;
     columns.resize(rows_.n_columns);
     std::iota(columns.begin(), columns.end(), uint16_t{0});
@@ -93,10 +93,10 @@ void InfiniGen::begin_without_prompt(const sdk::Step& step, uint32_t r) {
 
 void InfiniGen::sum_keys(const sdk::Step& step, const sdk::UpdateItems& items) {
   each_head(step, [&](uint32_t r, uint32_t kv_head) {
-    auto& sum = head(step.row(r).seq, step.layer(), kv_head).k_sum;
+    auto& sum = head(step.seq(r).id, step.layer(), kv_head).k_sum;
     std::vector<float> skewed(uint64_t{kBatch} * geometry_.head_dim), scratch;
     for (const kvasir_update_item& item : items) {
-      if (item.row != r || !(item.flags & KVASIR_ITEM_NEW)) continue;
+      if (item.seq != r || !(item.flags & KVASIR_ITEM_NEW)) continue;
       each_batch(item, kv_head, item.first_new, item.first_new + item.n_new,
                  [&](uint32_t, uint32_t n, const float* keys) {
                    project(skew(step.layer(), kv_head), {}, keys, n, skewed.data(), scratch);
@@ -109,7 +109,7 @@ void InfiniGen::sum_keys(const sdk::Step& step, const sdk::UpdateItems& items) {
 void InfiniGen::choose_columns(const sdk::Step& step, uint32_t r) {
   const bool refresh = step.moment() == KVASIR_MOMENT_ATTENDED;
   for (uint32_t kv_head = 0; kv_head < geometry_.n_kv_heads; ++kv_head) {
-    Head& of = head(step.row(r).seq, step.layer(), kv_head);
+    Head& of = head(step.seq(r).id, step.layer(), kv_head);
     std::vector<double> sums = refresh ? of.recent : of.q_sum;
     std::fill(of.recent.begin(), of.recent.end(), 0.0);
     const bool seen = std::any_of(sums.begin(), sums.end(), [](double s) { return s > 0.0; });
@@ -139,9 +139,9 @@ void InfiniGen::write(const sdk::Step& step, const kvasir_update_item& item, uin
   const bool all = item.flags & KVASIR_ITEM_PROMPT_END;
   const uint32_t begin = all ? 0 : item.first_new;
   const uint32_t end = all ? item.n_tokens : item.first_new + item.n_new;
-  const auto& columns = head(step.row(item.row).seq, step.layer(), kv_head).columns;
+  const auto& columns = head(step.seq(item.seq).id, step.layer(), kv_head).columns;
   if (columns.empty() || begin >= end) return;
-  std::byte* record = step.record_to_write(item.row, kv_head, item.block);
+  std::byte* record = step.record_to_write(item.seq, kv_head, item.block);
   std::vector<float> values(uint64_t{kBatch} * columns.size()), scratch;
   each_batch(item, kv_head, begin, end, [&](uint32_t at, uint32_t n, const float* keys) {
     project(skew(step.layer(), kv_head), columns, keys, n, values.data(), scratch);
@@ -155,16 +155,16 @@ void InfiniGen::write(const sdk::Step& step, const kvasir_update_item& item, uin
 void InfiniGen::count_recent(const sdk::Step& step, uint32_t layer, const float* q) {
   const uint64_t width = uint64_t{geometry_.n_q_heads} * geometry_.head_dim;
   each_head(step, [&](uint32_t r, uint32_t kv_head) {
-    const kvasir_step_row& row = step.row(r);
-    if (row.phase != KVASIR_PHASE_DECODE || state_of(row.seq).layers[layer].counted >= row.kv_len)
+    const kvasir_step_seq& seq = step.seq(r);
+    if (seq.phase != KVASIR_PHASE_DECODE || state_of(seq.id).layers[layer].counted >= seq.kv_len)
       return;
-    add_queries(layer, kv_head, 1, head(row.seq, layer, kv_head).recent, [&](uint32_t) {
+    add_queries(layer, kv_head, 1, head(seq.id, layer, kv_head).recent, [&](uint32_t) {
       return q + r * width + uint64_t{kv_head} * group_size() * geometry_.head_dim;
     });
   });
-  for (uint32_t r = 0; r < step.n_rows(); ++r) {
-    const kvasir_step_row& row = step.row(r);
-    if (row.phase == KVASIR_PHASE_DECODE) state_of(row.seq).layers[layer].counted = row.kv_len;
+  for (uint32_t r = 0; r < step.n_seqs(); ++r) {
+    const kvasir_step_seq& seq = step.seq(r);
+    if (seq.phase == KVASIR_PHASE_DECODE) state_of(seq.id).layers[layer].counted = seq.kv_len;
   }
 }
 

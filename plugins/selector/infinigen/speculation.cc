@@ -31,12 +31,12 @@ kvasir_status InfiniGen::select(const sdk::Step& step, const kvasir_sel_in& in,
 kvasir_status InfiniGen::choose_tokens(const sdk::Step& step, uint32_t layer,
                                        const kvasir_sel_in& in, kvasir_selection& out) {
   begin(step);
-  const uint32_t n_heads = geometry_.n_kv_heads, n_lists = step.n_rows() * n_heads;
+  const uint32_t n_heads = geometry_.n_kv_heads, n_lists = step.n_seqs() * n_heads;
   const auto q = sdk::Queries(in.q, geometry_.n_q_heads, geometry_.head_dim).pooled(step);
   offsets_.assign(1, 0);
   std::vector<std::pair<uint32_t, uint64_t>> tasks;  // list, first candidate
   for (uint32_t i = 0; i < n_lists; ++i) {
-    if (head(step.row(i / n_heads).seq, layer, i % n_heads).columns.empty()) return KVASIR_FALLBACK;
+    if (head(step.seq(i / n_heads).id, layer, i % n_heads).columns.empty()) return KVASIR_FALLBACK;
     const uint64_t n = candidates(step, i).size();
     offsets_.push_back(offsets_.back() + n);
     for (uint64_t at = 0; at < n; at += kChunk) tasks.emplace_back(i, at);
@@ -47,13 +47,14 @@ kvasir_status InfiniGen::choose_tokens(const sdk::Step& step, uint32_t layer,
     read[t] = score_chunk(step, layer, tasks[t].first, tasks[t].second, q.data());
   });
   std::vector<uint32_t> counts;
-  for (uint32_t r = 0; r < step.n_rows(); ++r) counts.push_back(common_count(step, r));
-  sdk::lay_out_rows(out, KVASIR_SCOPE_KV_HEAD, n_lists, [&](uint32_t i) {
+  for (uint32_t r = 0; r < step.n_seqs(); ++r) counts.push_back(common_count(step, r));
+  sdk::lay_out_lists(out, KVASIR_SCOPE_KV_HEAD, n_lists, [&](uint32_t i) {
     return std::min<uint64_t>(counts[i / n_heads], offsets_[i + 1] - offsets_[i]);
   });
   each_head(step, [&](uint32_t r, uint32_t kv_head) {
     const uint32_t list = r * n_heads + kv_head;
-    take_best(scores_.data() + offsets_[list], candidates(step, list), sdk::row_indices(out, list));
+    take_best(scores_.data() + offsets_[list], candidates(step, list),
+              sdk::list_indices(out, list));
   });
   sdk::say_read(out, std::accumulate(read.begin(), read.end(), uint64_t{0}));
   if (o_.refresh_every != 0) count_recent(step, layer, q.data());
@@ -64,8 +65,8 @@ uint64_t InfiniGen::score_chunk(const sdk::Step& step, uint32_t layer, uint32_t 
                                 uint64_t begin, const float* q) {
   const uint32_t r = list / geometry_.n_kv_heads, kv_head = list % geometry_.n_kv_heads;
   const uint32_t group = group_size(), block_size = geometry_.block_size;
-  const auto& columns = head(step.row(r).seq, layer, kv_head).columns;
-  const bool in_prompt = step.row(r).phase == KVASIR_PHASE_PREFILL;
+  const auto& columns = head(step.seq(r).id, layer, kv_head).columns;
+  const bool in_prompt = step.seq(r).phase == KVASIR_PHASE_PREFILL;
   const uint32_t wanted = in_prompt ? n_prefill_ : n_decode_;
   const size_t n =
       o_.columns == ColumnScore::kUnion ? columns.size() : std::min<size_t>(wanted, columns.size());
@@ -115,7 +116,7 @@ uint32_t InfiniGen::common_count(const sdk::Step& step, uint32_t r) const {
     total +=
         static_cast<uint64_t>(std::count_if(begin, end, [&](float s) { return s > threshold; }));
   }
-  const uint64_t cap = o_.budget > 0 ? share(step.row(r).kv_len) : o_.budget_tokens;
+  const uint64_t cap = o_.budget > 0 ? share(step.seq(r).kv_len) : o_.budget_tokens;
   const uint64_t n = std::min<uint64_t>(total / geometry_.n_kv_heads, cap);
   return static_cast<uint32_t>(std::max<uint64_t>(n, 1));
 }

@@ -19,26 +19,27 @@ constexpr double kFloor = 1e-4;  // -ln(u + 1e-4), as published
 }  // namespace
 
 void MagicPig::select(const sdk::Step& step, const kvasir_sel_in& in, kvasir_selection& out) {
-  const uint32_t n_rows = step.n_rows() * geometry_.n_q_heads;
+  const uint32_t n_rows = step.n_seqs() * geometry_.n_q_heads;
   if (o_.n_bits == 0) {
-    return sdk::flag_rows(out, KVASIR_SCOPE_Q_HEAD, n_rows, KVASIR_ROW_ALL);
+    return sdk::flag_lists(out, KVASIR_SCOPE_Q_HEAD, n_rows, KVASIR_LIST_ALL);
   }
   const sdk::Queries queries(in.q, geometry_.n_q_heads, geometry_.head_dim);
   const uint64_t wanted = fingerprint(step, queries);
   if (drawn_for_ != wanted) {
     drawn_.assign(n_rows, {});
-    read_.assign(uint64_t{step.n_rows()} * geometry_.n_kv_heads, 0);
-    for (uint32_t r = 0; r < step.n_rows(); ++r) layer_of(step.row(r).seq, step.layer());
-    host_.for_each(uint64_t{step.n_rows()} * geometry_.n_kv_heads,
+    read_.assign(uint64_t{step.n_seqs()} * geometry_.n_kv_heads, 0);
+    for (uint32_t r = 0; r < step.n_seqs(); ++r) layer_of(step.seq(r).id, step.layer());
+    host_.for_each(uint64_t{step.n_seqs()} * geometry_.n_kv_heads,
                    [&](uint32_t i) { draw(step, in, queries, i); });
   }
   drawn_for_ = wanted;  // when the buffer is too small, the next call finds the same draw
-  sdk::lay_out_rows(out, KVASIR_SCOPE_Q_HEAD, n_rows, [&](uint32_t i) { return drawn_[i].size(); });
+  sdk::lay_out_lists(out, KVASIR_SCOPE_Q_HEAD, n_rows,
+                     [&](uint32_t i) { return drawn_[i].size(); });
   drawn_for_ = 0;
   sdk::say_read(out, std::accumulate(read_.begin(), read_.end(), uint64_t{0}));
   out.weight_width = 1;
   for (uint32_t i = 0; i < n_rows; ++i) {
-    uint64_t at = out.row_offsets[i];
+    uint64_t at = out.list_offsets[i];
     for (const Drawn& d : drawn_[i]) {
       out.index[at] = d.token;
       out.log_weight[at++] = d.log_weight;
@@ -48,11 +49,11 @@ void MagicPig::select(const sdk::Step& step, const kvasir_sel_in& in, kvasir_sel
 
 uint64_t MagicPig::fingerprint(const sdk::Step& step, const sdk::Queries& queries) const {
   uint64_t sum = mix(step.layer() + 1);
-  for (uint32_t r = 0; r < step.n_rows(); ++r) {
-    const kvasir_step_row& row = step.row(r);
-    const uint64_t numbers[] = {row.seq, row.kv_len, row.unit_begin, row.unit_end};
+  for (uint32_t r = 0; r < step.n_seqs(); ++r) {
+    const kvasir_step_seq& seq = step.seq(r);
+    const uint64_t numbers[] = {seq.id, seq.kv_len, seq.unit_begin, seq.unit_end};
     sum = XXH3_64bits_withSeed(numbers, sizeof numbers, sum);
-    sum = XXH3_64bits_withSeed(queries.head(row.q_begin, 0),
+    sum = XXH3_64bits_withSeed(queries.head(seq.q_begin, 0),
                                uint64_t{geometry_.n_q_heads} * geometry_.head_dim * sizeof(float),
                                sum);
   }
@@ -65,11 +66,11 @@ void MagicPig::draw(const sdk::Step& step, const kvasir_sel_in& in, const sdk::Q
                     uint32_t list) {
   const uint32_t r = list / geometry_.n_kv_heads, kv_head = list % geometry_.n_kv_heads;
   const uint32_t group = group_size();
-  const kvasir_step_row& row = step.row(r);
-  const Layer& layer = state_of(row.seq).layers[step.layer()];
+  const kvasir_step_seq& seq = step.seq(r);
+  const Layer& layer = state_of(seq.id).layers[step.layer()];
   const Head& head = layer.heads[kv_head];
   const sdk::Candidates from = step.candidates(r, kv_head);
-  const uint32_t end = layer.drawn_end(row.unit_end, geometry_.block_size);
+  const uint32_t end = layer.drawn_end(seq.unit_end, geometry_.block_size);
   std::vector<Drawn> certain;  // static, or not to be drawn yet
   std::vector<uint32_t> exact;
   std::set_union(head.fixed.begin(), head.fixed.end(), layer.skipped.begin(), layer.skipped.end(),
@@ -82,7 +83,7 @@ void MagicPig::draw(const sdk::Step& step, const kvasir_sel_in& in, const sdk::Q
   }
   const std::span rows(drawn_.data() + uint64_t{r} * geometry_.n_q_heads + size_t{kv_head} * group,
                        group);
-  const float* q = queries.head(row.q_begin, kv_head * group);
+  const float* q = queries.head(seq.q_begin, kv_head * group);
   if (head.mean) {
     std::vector<uint16_t> code(uint64_t{group} * o_.n_tables);
     std::vector<float> work;
@@ -93,7 +94,7 @@ void MagicPig::draw(const sdk::Step& step, const kvasir_sel_in& in, const sdk::Q
                            q + uint64_t{g} * geometry_.head_dim, rows[g]);
     }
     if (o_.budget > certain.size()) {
-      thin(step.layer(), kv_head, row.kv_len, o_.budget - certain.size(), rows);
+      thin(step.layer(), kv_head, seq.kv_len, o_.budget - certain.size(), rows);
     }
   }
   for (std::vector<Drawn>& drawn : rows) {
@@ -104,7 +105,7 @@ void MagicPig::draw(const sdk::Step& step, const kvasir_sel_in& in, const sdk::Q
   }
   // A window that hands over many tokens at once: they are more than the budget for one step.
   if (o_.budget != 0 && o_.budget <= certain.size()) {
-    thin(step.layer(), kv_head, row.kv_len, o_.budget, rows);
+    thin(step.layer(), kv_head, seq.kv_len, o_.budget, rows);
   }
 }
 
@@ -151,7 +152,7 @@ uint64_t MagicPig::weigh(const Head& head, const kvasir_lease* leases, uint32_t 
   const uint64_t row_bytes = kernels::row_bytes(type, dim);
   std::vector<std::byte> rows(drawn.size() * row_bytes);
   for (size_t i = 0; i < drawn.size(); ++i) {
-    const sdk::BlockRows keys = keys_to(drawn[i].token);
+    const sdk::HeadKeys keys = keys_to(drawn[i].token);
     std::copy_n(keys.k + (keys.n_tokens - 1) * keys.token_stride, row_bytes,
                 rows.data() + i * row_bytes);
   }

@@ -29,47 +29,47 @@ kvasir_status MagicPig::seq_truncate(std::span<const uint64_t> seqs,
 // and blocks fed again after a cut.
 void MagicPig::update(const sdk::Step& step, const sdk::UpdateItems& items) {
   if (o_.n_bits == 0) return;
-  std::vector<Rows> rows(step.n_rows());
+  std::vector<Rows> rows(step.n_seqs());
   const bool again = step.moment() == KVASIR_MOMENT_BETWEEN_STEPS;
   for (const kvasir_update_item& item : items) {
-    const kvasir_step_row& row = step.row(item.row);
-    const Layer& layer = layer_of(row.seq, step.layer());
-    const bool first = layer.hashed_end == 0, decode = row.phase == KVASIR_PHASE_DECODE;
+    const kvasir_step_seq& seq = step.seq(item.seq);
+    const Layer& layer = layer_of(seq.id, step.layer());
+    const bool first = layer.hashed_end == 0, decode = seq.phase == KVASIR_PHASE_DECODE;
     const bool wanted = item.flags & KVASIR_ITEM_PROMPT_END ||
                         (item.flags & KVASIR_ITEM_FINAL && (decode || !first)) || (again && first);
     if (!wanted) continue;
     const uint32_t begin = item.block * geometry_.block_size;
     const bool final = item.flags & KVASIR_ITEM_FINAL;
-    const uint32_t end = std::min(begin + item.n_tokens, final ? UINT32_MAX : row.unit_end);
-    if (rows[item.row].empty()) rows[item.row].reserve(items.size() * geometry_.block_size);
+    const uint32_t end = std::min(begin + item.n_tokens, final ? UINT32_MAX : seq.unit_end);
+    if (rows[item.seq].empty()) rows[item.seq].reserve(items.size() * geometry_.block_size);
     // A sequence that began without a prompt is told of its first blocks before its sink is whole.
-    const uint32_t candidates = std::max(row.unit_begin, geometry_.sink_tokens);
+    const uint32_t candidates = std::max(seq.unit_begin, geometry_.sink_tokens);
     for (uint32_t t = std::max({begin, layer.hashed_end, candidates}); t < end; ++t) {
-      rows[item.row].emplace_back(t, item.lease);
+      rows[item.seq].emplace_back(t, item.lease);
     }
   }
-  for (uint32_t r = 0; r < step.n_rows(); ++r) {
-    const kvasir_step_row& row = step.row(r);
-    Layer& layer = layer_of(row.seq, step.layer());
+  for (uint32_t r = 0; r < step.n_seqs(); ++r) {
+    const kvasir_step_seq& seq = step.seq(r);
+    Layer& layer = layer_of(seq.id, step.layer());
     const bool at_prompt_end = step.moment() == KVASIR_MOMENT_PROMPT_END;
-    if (at_prompt_end) choose_static(layer, row);
-    if (!rows[r].empty()) extend(step, row, rows[r]);
+    if (at_prompt_end) choose_static(layer, seq);
+    if (!rows[r].empty()) extend(step, seq, rows[r]);
     if (at_prompt_end || (again && !rows[r].empty())) {
-      layer.prompt_end = row.prompt_end;
+      layer.prompt_end = seq.prompt_end;
       layer.prompt_hashed = layer.hashed_end;
     }
   }
 }
 
-void MagicPig::extend(const sdk::Step& step, const kvasir_step_row& row, const Rows& rows) {
-  Layer& layer = layer_of(row.seq, step.layer());
+void MagicPig::extend(const sdk::Step& step, const kvasir_step_seq& seq, const Rows& rows) {
+  Layer& layer = layer_of(seq.id, step.layer());
   const bool first = layer.hashed_end == 0;
-  for (uint32_t t = first ? row.unit_begin : layer.hashed_end; t < rows.front().first; ++t) {
+  for (uint32_t t = first ? seq.unit_begin : layer.hashed_end; t < rows.front().first; ++t) {
     layer.skipped.push_back(t);
   }
   hash(step.layer(), layer, rows);
   layer.hashed_end = rows.back().first + 1;
-  if (first) layer.mean_end = std::max(row.prompt_end, layer.hashed_end);
+  if (first) layer.mean_end = std::max(seq.prompt_end, layer.hashed_end);
 }
 
 std::vector<float> MagicPig::mean_of(const Rows& rows, uint32_t kv_head) const {

@@ -79,18 +79,18 @@ void MagicPig::layout(kvasir_layout& out) const {  // no slab, only update()
 
 void MagicPig::observe(const sdk::Step& step, const kvasir_mass& mass) {
   const uint32_t n_heads = geometry_.n_kv_heads;
-  sdk::check_mass(mass, step.n_rows() * n_heads);
-  for (uint32_t r = 0; r < step.n_rows(); ++r) {
-    const kvasir_step_row& row = step.row(r);
-    layer_of(row.seq, step.layer()).votes.add(row, mass, uint64_t{r} * n_heads, n_heads);
+  sdk::check_mass(mass, step.n_seqs() * n_heads);
+  for (uint32_t r = 0; r < step.n_seqs(); ++r) {
+    const kvasir_step_seq& seq = step.seq(r);
+    layer_of(seq.id, step.layer()).votes.add(seq, mass, uint64_t{r} * n_heads, n_heads);
   }
 }
 
 // The candidates with the most mass, averaged over neighbours (SnapKV, arXiv:2404.14469).
-void MagicPig::choose_static(Layer& layer, const kvasir_step_row& row) const {
+void MagicPig::choose_static(Layer& layer, const kvasir_step_seq& seq) const {
   if (o_.static_tokens == 0 || layer.votes.votes.empty()) return;
-  const uint32_t end = std::min(row.unit_end, layer.votes.prompt_end);
-  const uint32_t begin = std::min(row.unit_begin, end), n = end - begin;
+  const uint32_t end = std::min(seq.unit_end, layer.votes.prompt_end);
+  const uint32_t begin = std::min(seq.unit_begin, end), n = end - begin;
   std::vector<float> pooled(end);
   std::vector<uint64_t> scratch(kernels::top_k_scratch_bytes(n) / sizeof(uint64_t) + 1);
   for (uint32_t head = 0; head < geometry_.n_kv_heads; ++head) {

@@ -71,8 +71,8 @@ class MagicPig : public sdk::Sequences<State> {
     return of;
   }
   // Of the block that the token lies in, up to the token.
-  sdk::BlockRows rows_to(const kvasir_lease& lease, uint32_t kv_head, uint32_t token) const {
-    return keys_.rows(&lease, kv_head, token / geometry_.block_size,
+  sdk::HeadKeys rows_to(const kvasir_lease& lease, uint32_t kv_head, uint32_t token) const {
+    return keys_.keys(&lease, kv_head, token / geometry_.block_size,
                       token % geometry_.block_size + 1);
   }
   void read_key(const kvasir_lease& lease, uint32_t kv_head, uint32_t token, float* out) const {
@@ -87,12 +87,12 @@ class MagicPig : public sdk::Sequences<State> {
   }
 
   kvasir_memory memory() const;
-  void extend(const sdk::Step& step, const kvasir_step_row& row, const Rows& rows);
+  void extend(const sdk::Step& step, const kvasir_step_seq& seq, const Rows& rows);
   void hash(uint32_t index, Layer& layer, const Rows& rows);
   void add_segments(Head& head, const Rows& rows, std::span<const uint16_t> code,
                     std::span<const float> norm) const;
   std::vector<float> mean_of(const Rows& rows, uint32_t kv_head) const;
-  void choose_static(Layer& layer, const kvasir_step_row& row) const;
+  void choose_static(Layer& layer, const kvasir_step_seq& seq) const;
   void draw(const sdk::Step& step, const kvasir_sel_in& in, const sdk::Queries& queries,
             uint32_t list);
   // Each returns the bytes of ids, or of norms and keys, that it read.

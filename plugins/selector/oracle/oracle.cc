@@ -60,16 +60,16 @@ class Oracle {
   void limits(kvasir_sel_limits& out) const { budget_.limits(out); }
 
   void select(const sdk::Step& step, const kvasir_sel_in& in, kvasir_selection& out) const {
-    const uint32_t n_rows = step.n_rows() * n_heads_;
+    const uint32_t n_rows = step.n_seqs() * n_heads_;
     std::vector<std::vector<uint32_t>> chosen(n_rows);
     const sdk::Queries queries(in.q, n_q_heads_, head_dim_);
     const std::vector<float> q = queries.pooled(step);
     host_.for_each(n_rows, [&](uint32_t i) { chosen[i] = choose(step, in, i, q.data()); });
-    sdk::write_rows(out, budget_.scope(), chosen);
+    sdk::write_lists(out, budget_.scope(), chosen);
     uint64_t read = 0;
-    for (uint32_t r = 0; r < step.n_rows(); ++r)
+    for (uint32_t r = 0; r < step.n_seqs(); ++r)
       for (uint32_t head = 0; head < n_q_heads_ / group_size_; ++head)
-        read += exact_.bytes(in, r, step.row(r).kv_len, head);
+        read += exact_.bytes(in, r, step.seq(r).kv_len, head);
     sdk::say_read(out, read);
   }
 
@@ -78,9 +78,9 @@ class Oracle {
   std::vector<double> mass(const sdk::Step& step, const kvasir_sel_in& in, uint32_t i,
                            const float* q) const {
     const uint32_t r = i / n_heads_, heads = n_q_heads_ / n_heads_;
-    std::vector<double> sum(step.row(r).kv_len);
+    std::vector<double> sum(step.seq(r).kv_len);
     for (uint32_t h = i % n_heads_ * heads; h < (i % n_heads_ + 1) * heads; ++h)
-      exact_.add(in, r, step.row(r).kv_len, h / group_size_,
+      exact_.add(in, r, step.seq(r).kv_len, h / group_size_,
                  q + (uint64_t{r} * n_q_heads_ + h) * head_dim_, sum);
     return sum;
   }
@@ -99,10 +99,10 @@ class Oracle {
     uint64_t n = std::min<uint64_t>(budget_.units(), order.size());
     if (by_share_) {
       // Mass to find among the candidates; what an earlier selector left out counts as missed.
-      const kvasir_step_row& row = step.row(i / n_heads_);
+      const kvasir_step_seq& seq = step.seq(i / n_heads_);
       double left = -(1.0 - p_) * std::accumulate(of_token.begin(), of_token.end(), 0.0);
-      const uint64_t end = std::min<uint64_t>(row.unit_end * per, of_token.size());
-      for (uint64_t t = row.unit_begin * per; t < end; ++t) left += of_token[t];
+      const uint64_t end = std::min<uint64_t>(seq.unit_end * per, of_token.size());
+      for (uint64_t t = seq.unit_begin * per; t < end; ++t) left += of_token[t];
       for (n = 0; n < order.size() && left > 0.0; ++n) left -= score[order[n]];
     }
     std::vector<uint32_t> out(order.begin(), order.begin() + static_cast<ptrdiff_t>(n));

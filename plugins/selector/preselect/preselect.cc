@@ -126,29 +126,29 @@ class Preselect : public sdk::Sequences<Votes> {
   }
 
   void observe(const sdk::Step& step, const kvasir_mass& mass) {
-    sdk::check_mass(mass, step.n_rows() * n_heads_);
-    for (uint32_t r = 0; r < step.n_rows(); ++r) {
-      const kvasir_step_row& row = step.row(r);
-      state_of(row.seq).layers[step.layer()].add(row, mass, uint64_t{r} * n_heads_, n_heads_);
+    sdk::check_mass(mass, step.n_seqs() * n_heads_);
+    for (uint32_t r = 0; r < step.n_seqs(); ++r) {
+      const kvasir_step_seq& seq = step.seq(r);
+      state_of(seq.id).layers[step.layer()].add(seq, mass, uint64_t{r} * n_heads_, n_heads_);
     }
   }
 
   void evict_plan(const sdk::Step& step, kvasir_selection& out) {
-    const uint32_t n_rows = step.n_rows() * n_heads_;
+    const uint32_t n_rows = step.n_seqs() * n_heads_;
     std::vector<std::optional<std::vector<uint32_t>>> kept(n_rows);
     for (uint32_t i = 0; i < n_rows; ++i) kept[i] = table(step, i / n_heads_, i % n_heads_);
-    sdk::lay_out_rows(out, separate_ ? KVASIR_SCOPE_KV_HEAD : KVASIR_SCOPE_SEQUENCE, n_rows,
-                      [&](uint32_t i) { return uint64_t{kept[i] ? kept[i]->size() : 0}; });
+    sdk::lay_out_lists(out, separate_ ? KVASIR_SCOPE_KV_HEAD : KVASIR_SCOPE_SEQUENCE, n_rows,
+                       [&](uint32_t i) { return uint64_t{kept[i] ? kept[i]->size() : 0}; });
     for (uint32_t i = 0; i < n_rows; ++i) {
       if (!kept[i]) {
-        out.row_flags[i] = KVASIR_ROW_ALL;
+        out.list_flags[i] = KVASIR_LIST_ALL;
         continue;
       }
       std::sort(kept[i]->begin(), kept[i]->end());
-      std::copy(kept[i]->begin(), kept[i]->end(), sdk::row_indices(out, i).begin());
+      std::copy(kept[i]->begin(), kept[i]->end(), sdk::list_indices(out, i).begin());
     }
-    for (uint32_t r = 0; r < step.n_rows(); ++r) {
-      auto& layers = state_of(step.row(r).seq).layers;
+    for (uint32_t r = 0; r < step.n_seqs(); ++r) {
+      auto& layers = state_of(step.seq(r).id).layers;
       if (!layers.empty() && layers.rbegin()->first == step.layer()) layers.clear();  // all planned
     }
   }
@@ -192,10 +192,10 @@ class Preselect : public sdk::Sequences<Votes> {
   std::optional<std::vector<uint32_t>> table(const sdk::Step& step, uint32_t row, uint32_t head) {
     const sdk::Candidates from = step.candidates(row, head);
     if (from.size() <= n_blocks_) return std::nullopt;
-    const auto& layers = state_of(step.row(row).seq).layers;
+    const auto& layers = state_of(step.seq(row).id).layers;
     const auto own = layers.find(step.layer());
     if (own == layers.end()) return std::nullopt;
-    const uint32_t end = step.row(row).unit_end;
+    const uint32_t end = step.seq(row).unit_end;
     std::vector<uint32_t> best = ranked(own->second, head, from, end);
     const auto& [last_layer, last] = *layers.rbegin();
     if (with_last_layer_ && last_layer != step.layer()) {

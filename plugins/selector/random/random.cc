@@ -47,7 +47,7 @@ class Random {
     const uint32_t n_heads = budget_.n_heads();
     const auto score = [&](uint32_t i, const sdk::Candidates& from, float* to) {
       const uint64_t row =
-          mix(mix(mix(mix(seed_) + step.layer()) + i % n_heads) + step.row(i / n_heads).kv_len);
+          mix(mix(mix(mix(seed_) + step.layer()) + i % n_heads) + step.seq(i / n_heads).kv_len);
       for (uint64_t c = 0; c < from.size(); ++c)
         to[c] = static_cast<float>(mix(row + from[c]) >> 40);  // 24 bits, exact
     };

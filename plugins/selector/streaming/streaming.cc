@@ -49,13 +49,13 @@ class Streaming {
  private:
   void say(const sdk::Step& step, kvasir_selection& out) const {
     if (budget_tokens_ == 0) {
-      return sdk::flag_rows(out, KVASIR_SCOPE_SEQUENCE, step.n_rows(), KVASIR_ROW_NONE);
+      return sdk::flag_lists(out, KVASIR_SCOPE_SEQUENCE, step.n_seqs(), KVASIR_LIST_NONE);
     }
-    sdk::lay_out_rows(out, KVASIR_SCOPE_SEQUENCE, step.n_rows(), [&](uint32_t r) {
+    sdk::lay_out_lists(out, KVASIR_SCOPE_SEQUENCE, step.n_seqs(), [&](uint32_t r) {
       return sdk::n_recent(step.candidates(r, 0), budget_tokens_);
     });
-    for (uint32_t r = 0; r < step.n_rows(); ++r)
-      sdk::take_recent(step.candidates(r, 0), sdk::row_indices(out, r));
+    for (uint32_t r = 0; r < step.n_seqs(); ++r)
+      sdk::take_recent(step.candidates(r, 0), sdk::list_indices(out, r));
   }
 
   uint32_t budget_tokens_;

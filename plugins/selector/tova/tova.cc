@@ -73,10 +73,10 @@ class Tova : public sdk::Sequences<LatestQuery> {
   }
 
   void observe(const sdk::Step& step, const kvasir_mass& mass) {
-    sdk::check_mass(mass, step.n_rows());
-    for (uint32_t r = 0; r < step.n_rows(); ++r) {
+    sdk::check_mass(mass, step.n_seqs());
+    for (uint32_t r = 0; r < step.n_seqs(); ++r) {
       LatestQuery::Layer& layer = layer_of(step, r) = {};
-      const uint64_t n = mass.row_offsets[r + 1] - mass.row_offsets[r];
+      const uint64_t n = mass.list_offsets[r + 1] - mass.list_offsets[r];
       layer.token.reserve(n);
       layer.mass.reserve(n);
       sdk::for_each_mass(mass, r, [&](uint32_t token, float value) {
@@ -87,7 +87,7 @@ class Tova : public sdk::Sequences<LatestQuery> {
   }
 
   void evict_plan(const sdk::Step& step, kvasir_selection& out) {
-    for (uint32_t r = 0; r < step.n_rows(); ++r) {
+    for (uint32_t r = 0; r < step.n_seqs(); ++r) {
       if (layer_of(step, r).token.empty()) {
         sdk::fail_invalid("evict_plan: no query was observed in layer " +
                           std::to_string(step.layer()));
@@ -106,7 +106,7 @@ class Tova : public sdk::Sequences<LatestQuery> {
     const bool at_prompt_end = step.phase() == KVASIR_PHASE_PREFILL;  // afterwards few are lost
     sdk::keep_best(host_, step, 1, at_prompt_end ? sdk::PlanList::kKept : sdk::PlanList::kLost,
                    count, score, out);
-    for (uint32_t r = 0; r < step.n_rows(); ++r) layer_of(step, r) = {};
+    for (uint32_t r = 0; r < step.n_seqs(); ++r) layer_of(step, r) = {};
   }
 
   const void* get_extension(const char* id) const { return sdk::state_if_asked<Tova>(id); }
@@ -131,7 +131,7 @@ class Tova : public sdk::Sequences<LatestQuery> {
 
  private:
   LatestQuery::Layer& layer_of(const sdk::Step& step, uint32_t row) {
-    LatestQuery& state = state_of(step.row(row).seq);
+    LatestQuery& state = state_of(step.seq(row).id);
     if (state.layers.empty()) state.layers.resize(n_layers_);
     return state.layers[step.layer()];
   }

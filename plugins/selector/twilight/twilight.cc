@@ -79,8 +79,8 @@ class Twilight {
       for (const kvasir_update_item& item : items) {
         if (item.n_new == 0) continue;
         const uint32_t end = item.first_new + item.n_new;
-        const sdk::BlockRows keys = keys_.rows(item.lease, head, item.block, end);
-        std::byte* record = step.record_to_write(item.row, head, item.block);
+        const sdk::HeadKeys keys = keys_.keys(item.lease, head, item.block, end);
+        std::byte* record = step.record_to_write(item.seq, head, item.block);
         for (uint32_t t = item.first_new; t < end; ++t) {
           sdk::read_keys(keys, t, 1, g_.head_dim, key.data());
           write(key, record + uint64_t{t} * token_bytes());
@@ -90,13 +90,13 @@ class Twilight {
   }
 
   void select(const sdk::Step& step, const kvasir_sel_in& in, kvasir_selection& out) const {
-    const uint32_t n_rows = step.n_rows() * g_.n_kv_heads;
+    const uint32_t n_rows = step.n_seqs() * g_.n_kv_heads;
     const std::vector<float> q = sdk::Queries(in.q, g_.n_q_heads, g_.head_dim).pooled(step);
     std::vector<std::vector<uint32_t>> kept(n_rows);
     host_.for_each(n_rows, [&](uint32_t i) {
       kept[i] = keep(step, i / g_.n_kv_heads, i % g_.n_kv_heads, q.data());
     });
-    sdk::write_rows(out, KVASIR_SCOPE_KV_HEAD, kept);
+    sdk::write_lists(out, KVASIR_SCOPE_KV_HEAD, kept);
     uint64_t n_keys = 0;
     for (uint32_t i = 0; i < n_rows; ++i)
       n_keys += step.candidates(i / g_.n_kv_heads, i % g_.n_kv_heads).size();

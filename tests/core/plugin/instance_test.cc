@@ -48,13 +48,13 @@ std::string failure_of(Fn&& fn, ErrorKind* kind = nullptr) {
   return {};
 }
 
-kvasir_step step_of_layer(uint32_t layer, const kvasir_step_row& row) {
+kvasir_step step_of_layer(uint32_t layer, const kvasir_step_seq& seq) {
   kvasir_step step{};
   step.struct_size = sizeof(step);
   step.layer = layer;
-  step.n_rows = 1;
-  step.row_size = sizeof(row);
-  step.rows = &row;
+  step.n_seqs = 1;
+  step.seq_size = sizeof(seq);
+  step.seqs = &seq;
   return step;
 }
 
@@ -79,9 +79,9 @@ TEST_CASE("a good selector goes through its life, and its step calls are counted
   CHECK(s.seq_truncate(2, 10) == KVASIR_REBUILD);
   s.seq_close(2);
   CHECK(s.stats().calls == 0);
-  kvasir_step_row row{};
-  row.seq = 41;
-  const kvasir_step step = step_of_layer(3, row);
+  kvasir_step_seq seq{};
+  seq.id = 41;
+  const kvasir_step step = step_of_layer(3, seq);
   kvasir_selection out{};
   for (int i = 0; i < 5; ++i) CHECK(s.select(step, {}, out) == KVASIR_OK);
   CHECK(s.stats().calls == 5);
@@ -179,9 +179,9 @@ TEST_CASE("limits with values this ABI does not know are refused") {
 
 TEST_CASE("a failing step names plugin, function, layer and sequence") {
   Fixture f;
-  kvasir_step_row row{};
-  row.seq = 41;
-  const kvasir_step step = step_of_layer(3, row);
+  kvasir_step_seq seq{};
+  seq.id = 41;
+  const kvasir_step step = step_of_layer(3, seq);
   kvasir_selection out{};
   const auto failure = [&](const char* fault) {
     Selector s = f.selector(fault);
@@ -202,8 +202,8 @@ TEST_CASE("a failing step names plugin, function, layer and sequence") {
 
 TEST_CASE("answers that are no failures come back") {
   Fixture f;
-  kvasir_step_row row{};
-  const kvasir_step step = step_of_layer(0, row);
+  kvasir_step_seq seq{};
+  const kvasir_step step = step_of_layer(0, seq);
   kvasir_selection out{};
   CHECK(f.selector("select.fallback").select(step, {}, out) == KVASIR_FALLBACK);
   CHECK(f.selector("select.capacity").select(step, {}, out) == KVASIR_ERR_CAPACITY);
@@ -212,8 +212,8 @@ TEST_CASE("answers that are no failures come back") {
 
 TEST_CASE("calling what is not there is our own defect") {
   Fixture f;
-  kvasir_step_row row{};
-  const kvasir_step step = step_of_layer(0, row);
+  kvasir_step_seq seq{};
+  const kvasir_step step = step_of_layer(0, seq);
   Selector s = f.selector();
   CHECK_THROWS_AS(s.observe(step, {}), Error);
   CHECK(s.stats().calls == 0);
@@ -243,7 +243,7 @@ TEST_CASE("a storage's answers are checked as they come back") {
   check_says(failure_of([&] { f.storage("formats.endless").formats(); }), {"room for"});
   check_says(failure_of([&] { f.storage("formats.memory").formats(); }), {"kind of memory"});
   check_says(failure_of([&] { f.storage("formats.device").formats(); }),
-             {"device memory without write_rows()", "load_rows()"});
+             {"device memory without write_tokens()", "load_tokens()"});
   const auto acquire = [&](const char* fault) {
     return failure_of([&] { f.storage(fault).acquire({key}, KVASIR_ACQUIRE_READ, &lease); });
   };
@@ -296,8 +296,8 @@ TEST_CASE("a backend reaches pool, scratch and log; nested regions are refused")
       make<Attention>(f.registry, f.host.services, section(Kind::kAttention, "kvasir.attention"));
   CHECK(a.plan(2, 100).scratch_bytes == 200);
   CHECK_FALSE(a.has_mass());
-  kvasir_step_row row{};
-  const kvasir_step step = step_of_layer(0, row);
+  kvasir_step_seq seq{};
+  const kvasir_step step = step_of_layer(0, seq);
   float lse[2] = {};
   kvasir_attn_out out{sizeof(out), 0, {}, {}, 0};
   out.lse.data = lse;
@@ -327,8 +327,8 @@ TEST_CASE("a representative says how large its records are, within reason") {
 
 TEST_CASE("scores are finite, whichever candidate they are of") {
   Fixture f;
-  kvasir_step_row row{};
-  const kvasir_step step = step_of_layer(0, row);
+  kvasir_step_seq seq{};
+  const kvasir_step step = step_of_layer(0, seq);
   kvasir_score_in in{};
   in.q.rank = 3;
   in.q.shape[1] = 2;  // query heads

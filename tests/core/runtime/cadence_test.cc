@@ -36,8 +36,8 @@ Outcome run(const std::string& keys, const std::string& options, uint32_t n_kv_h
     out.selects.emplace_back();
     for (uint32_t i = 0; i < asked.size(); ++i) {
       CHECK(asked[i].moment == KVASIR_MOMENT_APPENDED);
-      CHECK(asked[i].row[0].phase == KVASIR_PHASE_DECODE);
-      CHECK(asked[i].row[0].kv_len == kPrompt + step + 1);
+      CHECK(asked[i].seq[0].phase == KVASIR_PHASE_DECODE);
+      CHECK(asked[i].seq[0].kv_len == kPrompt + step + 1);
       out.selects.back().push_back(asked[i].layer);
     }
     REQUIRE(book.runs.size() == 3);
@@ -210,7 +210,7 @@ TEST_CASE("a list made anew out of turn says so") {
   for (uint32_t step = 0; step < 16; ++step) {
     decode(*engine, seq, 1);
     if (asked.size() > 0) steps.push_back(step);
-    if (asked.size() > 0 && asked[0].row[0].flags & KVASIR_STEP_FORCED) forced.push_back(step);
+    if (asked.size() > 0 && asked[0].seq[0].flags & KVASIR_STEP_FORCED) forced.push_back(step);
     asked.clear();
   }
   // 37 tokens put the window at 28: candidates 2 to 6. Then every fourth step again.

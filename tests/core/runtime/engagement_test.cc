@@ -119,8 +119,8 @@ TEST_CASE("counters say what the backend was given, over batches, evictions and 
     }
     uint64_t given = 0;
     for (uint32_t i = 0; i < book.runs.size(); ++i)
-      for (uint32_t r = 0; r < book.runs[i].rows.size(); ++r)
-        given += book.runs[i].rows[r].token.size();
+      for (uint32_t r = 0; r < book.runs[i].ranges.size(); ++r)
+        given += book.runs[i].ranges[r].token.size();
     CHECK(engine->decode_engagement().tokens_attended == given);
     CHECK(engine->decode_engagement().kv_bytes_read == given * 128);
     CHECK(given < engine->decode_engagement().tokens_considered);

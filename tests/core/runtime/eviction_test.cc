@@ -217,7 +217,7 @@ TEST_CASE(
       }
       prefill(*engine, seq, some_tokens(8, 7));  // the next turn
       for (uint32_t i = 0; i < book.runs.size(); ++i) {
-        const uint32_t n = book.runs[i].rows[0].kv_len;
+        const uint32_t n = book.runs[i].ranges[0].kv_len;
         CHECK(attended(book.runs[i], seq, 1) ==
               (evict ? must(book.runs[i].layer, 1, n) : up_to(n)));
       }
@@ -229,7 +229,7 @@ TEST_CASE("mass as it is handed over: units, reductions, how many queries") {
   for (const uint32_t n_queries : {0u, 3u})
     for (const uint32_t reduce :
          {KVASIR_MASS_PER_Q_HEAD, KVASIR_MASS_SUM_KV_HEAD, KVASIR_MASS_SUM_ALL})
-      for (const uint32_t level : {KVASIR_MASS_ROWS, KVASIR_MASS_BLOCK, KVASIR_MASS_TOKEN}) {
+      for (const uint32_t level : {KVASIR_MASS_LISTS, KVASIR_MASS_BLOCK, KVASIR_MASS_TOKEN}) {
         CAPTURE(n_queries);
         CAPTURE(reduce);
         CAPTURE(level);
@@ -268,7 +268,7 @@ TEST_CASE("mass as it is handed over: units, reductions, how many queries") {
             uint64_t i = begin;
             for (const auto& [unit, sum] : want[r]) {
               CHECK(call.index[i] == unit);
-              if (level != KVASIR_MASS_ROWS)
+              if (level != KVASIR_MASS_LISTS)
                 CHECK(call.value[i] == doctest::Approx(sum).epsilon(1e-4));
               ++i;
             }
@@ -282,7 +282,7 @@ TEST_CASE("mass as it is handed over: units, reductions, how many queries") {
         const auto a = engine->open(), b = engine->open();
         prefill(*engine, a, prompt);
         CHECK(last().moment == KVASIR_MOMENT_ATTENDED);
-        CHECK(last().row[0].phase == KVASIR_PHASE_PREFILL);
+        CHECK(last().seq[0].phase == KVASIR_PHASE_PREFILL);
         CHECK(last().n_queries == std::vector<uint32_t>{n_queries ? n_queries : kPrompt});
         REQUIRE(last().offsets.size() == n_rows + 1);
         check(last(), 0);
@@ -294,8 +294,8 @@ TEST_CASE("mass as it is handed over: units, reductions, how many queries") {
         for (auto& row : want) row.clear();
         add();
         CHECK(last().moment == KVASIR_MOMENT_ATTENDED);
-        CHECK(last().row[0].phase == KVASIR_PHASE_DECODE);
-        CHECK(last().n_queries == std::vector<uint32_t>(last().row.size(), 1));
+        CHECK(last().seq[0].phase == KVASIR_PHASE_DECODE);
+        CHECK(last().n_queries == std::vector<uint32_t>(last().seq.size(), 1));
         REQUIRE(last().offsets.size() == 2 * n_rows + 1);
         check(last(), 0);
         check(last(), n_rows);

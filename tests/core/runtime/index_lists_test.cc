@@ -26,7 +26,7 @@ CacheConfig config(uint32_t block, uint32_t sink, uint32_t window) {
 // Two sequences of 2 kv heads and 4 query heads; candidates [2, 8) and the list {1, 4, 5} / {4, 6}.
 struct Written {
   Candidates ranged, listed;
-  RowBuffer rows;
+  ListBuffer lists;
   CheckContext context{2, 4, 2, UINT64_MAX, KVASIR_SCOPE_Q_HEAD, true};
   explicit Written(uint32_t scope = KVASIR_SCOPE_KV_HEAD) {
     ranged.begin = 2, ranged.end = 8;
@@ -34,17 +34,17 @@ struct Written {
     listed.heads.resize(2);
     listed.heads[0].index = {1, 4, 5};
     listed.heads[1].index = {4, 6};
-    rows.prepare(KVASIR_UNIT_BLOCK, scope, 0, 8, 32, 2);
+    lists.prepare(KVASIR_UNIT_BLOCK, scope, 0, 8, 32, 2);
   }
   void put(const std::vector<std::vector<uint32_t>>& lists) {
     uint64_t at = 0;
     for (size_t r = 0; r < lists.size(); ++r) {
-      for (const uint32_t u : lists[r]) rows.index[at++] = u;
-      rows.offsets[r + 1] = at;
+      for (const uint32_t u : lists[r]) lists.index[at++] = u;
+      lists.offsets[r + 1] = at;
     }
-    rows.view.n_rows = static_cast<uint32_t>(lists.size());
+    lists.view.n_lists = static_cast<uint32_t>(lists.size());
   }
-  std::string fault() const { return check_selection(rows.view, context, {&ranged, &listed}); }
+  std::string fault() const { return check_selection(lists.view, context, {&ranged, &listed}); }
 };
 
 }  // namespace
@@ -130,41 +130,41 @@ TEST_CASE("what a selector may not write") {
     CHECK(w.fault() == "");
   }
   for (const Case& c : {
-           Case{"expected 4", [](Written& w) { w.rows.view.n_rows = 3; }},
-           {"expected 4", [](Written& w) { w.rows.view.n_rows = 5; }},
-           {"scope", [](Written& w) { w.rows.view.scope = 3; }},
+           Case{"expected 4", [](Written& w) { w.lists.view.n_lists = 3; }},
+           {"expected 4", [](Written& w) { w.lists.view.n_lists = 5; }},
+           {"scope", [](Written& w) { w.lists.view.scope = 3; }},
            {"scope", [](Written& w) { w.context.finest_scope = KVASIR_SCOPE_SEQUENCE; }},
-           {"outside the candidate range", [](Written& w) { w.rows.index[0] = 1; }},
-           {"outside the candidate range", [](Written& w) { w.rows.index[1] = 8; }},
-           {"outside the candidate range", [](Written& w) { w.rows.index[1] = UINT32_MAX; }},
-           {"ascending", [](Written& w) { w.rows.index[1] = 2; }},
-           {"ascending", [](Written& w) { std::swap(w.rows.index[0], w.rows.index[1]); }},
-           {"not among the candidates", [](Written& w) { w.rows.index[3] = 6; }},
-           {"not among the candidates", [](Written& w) { w.rows.index[4] = 5; }},
-           {"row_offsets", [](Written& w) { w.rows.offsets[0] = 1; }},
-           {"row_offsets", [](Written& w) { w.rows.offsets[2] = 1; }},
-           {"row_offsets", [](Written& w) { w.rows.offsets[4] = 33; }},
-           {"row_offsets", [](Written& w) { w.rows.offsets[1] = UINT64_MAX; }},
-           {"unknown row flag", [](Written& w) { w.rows.flags[1] = 4; }},
-           {"lists indices although", [](Written& w) { w.rows.flags[0] = KVASIR_ROW_ALL; }},
-           {"lists indices although", [](Written& w) { w.rows.flags[3] = KVASIR_ROW_FALLBACK; }},
+           {"outside the candidate range", [](Written& w) { w.lists.index[0] = 1; }},
+           {"outside the candidate range", [](Written& w) { w.lists.index[1] = 8; }},
+           {"outside the candidate range", [](Written& w) { w.lists.index[1] = UINT32_MAX; }},
+           {"ascending", [](Written& w) { w.lists.index[1] = 2; }},
+           {"ascending", [](Written& w) { std::swap(w.lists.index[0], w.lists.index[1]); }},
+           {"not among the candidates", [](Written& w) { w.lists.index[3] = 6; }},
+           {"not among the candidates", [](Written& w) { w.lists.index[4] = 5; }},
+           {"list_offsets", [](Written& w) { w.lists.offsets[0] = 1; }},
+           {"list_offsets", [](Written& w) { w.lists.offsets[2] = 1; }},
+           {"list_offsets", [](Written& w) { w.lists.offsets[4] = 33; }},
+           {"list_offsets", [](Written& w) { w.lists.offsets[1] = UINT64_MAX; }},
+           {"unknown row flag", [](Written& w) { w.lists.flags[1] = 4; }},
+           {"lists indices although", [](Written& w) { w.lists.flags[0] = KVASIR_LIST_ALL; }},
+           {"lists indices although", [](Written& w) { w.lists.flags[3] = KVASIR_LIST_FALLBACK; }},
            {"max_units", [](Written& w) { w.context.max_units = 1; }},
            {"exceed max_units 0", [](Written& w) { w.context.max_units = 0; }},
-           {"weight", [](Written& w) { w.rows.view.weight_width = 3; }},
+           {"weight", [](Written& w) { w.lists.view.weight_width = 3; }},
            {"weight",
             [](Written& w) {
-              w.rows.view.weight_width = 1;
+              w.lists.view.weight_width = 1;
               w.context.weights_allowed = false;
             }},
            {"NaN",
             [](Written& w) {
-              w.rows.view.weight_width = 2;
-              w.rows.weight[9] = NAN;
+              w.lists.view.weight_width = 2;
+              w.lists.weight[9] = NAN;
             }},
            {"NaN or +inf",
             [](Written& w) {
-              w.rows.view.weight_width = 1;
-              w.rows.weight[0] = INFINITY;
+              w.lists.view.weight_width = 1;
+              w.lists.weight[0] = INFINITY;
             }},
        }) {
     Written w;
@@ -183,27 +183,27 @@ TEST_CASE("what a selector may write") {
   CHECK(w.fault() == "");
   Written weights;
   weights.put({{2}, {}, {}, {4}});
-  weights.rows.view.weight_width = 2;
-  weights.rows.weight = std::vector<float>(64, kNot);  // -inf is a weight
-  weights.rows.view.log_weight = weights.rows.weight.data();
+  weights.lists.view.weight_width = 2;
+  weights.lists.weight = std::vector<float>(64, kNot);  // -inf is a weight
+  weights.lists.view.log_weight = weights.lists.weight.data();
   CHECK(weights.fault() == "");
   Written flags;
   flags.put({{}, {}, {1}, {}});
-  flags.rows.flags[0] = KVASIR_ROW_ALL;
-  flags.rows.flags[1] = KVASIR_ROW_NONE;
-  flags.rows.flags[3] = KVASIR_ROW_FALLBACK;
+  flags.lists.flags[0] = KVASIR_LIST_ALL;
+  flags.lists.flags[1] = KVASIR_LIST_NONE;
+  flags.lists.flags[3] = KVASIR_LIST_FALLBACK;
   CHECK(flags.fault() == "");
 }
 
 TEST_CASE("rows per query head become their union with one weight per head") {
   Written w(KVASIR_SCOPE_Q_HEAD);
   w.put({{2, 5}, {5, 7}, {}, {3}, {1}, {4}, {}, {6}});
-  w.rows.view.weight_width = 1;
-  for (size_t i = 0; i < 8; ++i) w.rows.weight[i] = -0.5f * static_cast<float>(i);
+  w.lists.view.weight_width = 1;
+  for (size_t i = 0; i < 8; ++i) w.lists.weight[i] = -0.5f * static_cast<float>(i);
   CHECK(w.fault() == "");
   uint32_t width = 0;
   bool fallback = true;
-  auto heads = heads_of(w.rows.view, 0, 4, 2, w.ranged, &width, &fallback);
+  auto heads = heads_of(w.lists.view, 0, 4, 2, w.ranged, &width, &fallback);
   CHECK(width == 2);
   CHECK(!fallback);
   REQUIRE(heads.size() == 2);
@@ -211,15 +211,15 @@ TEST_CASE("rows per query head become their union with one weight per head") {
   CHECK(heads[0].weight == std::vector<float>{0, kNot, -0.5f, -1.0f, kNot, -1.5f});
   CHECK(heads[1].index == std::vector<uint32_t>{3});
   CHECK(heads[1].weight == std::vector<float>{kNot, -2.0f});
-  w.rows.flags[6] = KVASIR_ROW_ALL;  // head 2 of the second sequence: all it has, at weight 0
-  heads = heads_of(w.rows.view, 1, 4, 2, w.listed, &width, &fallback);
+  w.lists.flags[6] = KVASIR_LIST_ALL;  // head 2 of the second sequence: all it has, at weight 0
+  heads = heads_of(w.lists.view, 1, 4, 2, w.listed, &width, &fallback);
   CHECK(heads[0].index == std::vector<uint32_t>{1, 4});
   CHECK(heads[1].index == std::vector<uint32_t>{4, 6});
   CHECK(heads[1].weight == std::vector<float>{0, kNot, 0, -3.5f});
-  w.rows.flags[6] = KVASIR_ROW_FALLBACK;
-  heads_of(w.rows.view, 1, 4, 2, w.listed, &width, &fallback);
+  w.lists.flags[6] = KVASIR_LIST_FALLBACK;
+  heads_of(w.lists.view, 1, 4, 2, w.listed, &width, &fallback);
   CHECK(fallback);
-  heads_of(w.rows.view, 0, 4, 2, w.ranged, &width, &fallback);
+  heads_of(w.lists.view, 0, 4, 2, w.ranged, &width, &fallback);
   CHECK(!fallback);
 }
 

@@ -37,8 +37,8 @@ void read(Recording& book, uint64_t seq, History& history, bool bypass = true) {
       Chosen chosen;
       uint32_t n_q = 0, kv_len = 0, parts = 0;
       std::vector<uint32_t> far;
-      for (uint32_t r = 0; r < run.rows.size(); ++r) {
-        const RecordedRow& row = run.rows[r];
+      for (uint32_t r = 0; r < run.ranges.size(); ++r) {
+        const RecordedRange& row = run.ranges[r];
         if (row.seq != seq || row.kv_head != head) continue;
         ++parts;
         n_q = row.n_q, kv_len = row.kv_len;

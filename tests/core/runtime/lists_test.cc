@@ -100,13 +100,13 @@ void check_calls(Engine& engine, const std::map<SequenceId, Oracle*>& oracles) {
   uint32_t n_observed = 0, n_selected = 0;
   for (const RecordedCall& call : calls_of(engine)) {
     size_t x_at = 0, mass_row = 0;
-    for (size_t r = 0; r < call.row.size(); ++r) {
-      const kvasir_step_row& row = call.row[r];
-      const Oracle& oracle = *oracles.at(row.seq);
-      const uint32_t n_q = call.function == RecordedCall::kSelect ? row.n_q : call.n_queries[r];
-      const uint32_t first = row.kv_len - n_q;
+    for (size_t r = 0; r < call.seq.size(); ++r) {
+      const kvasir_step_seq& seq = call.seq[r];
+      const Oracle& oracle = *oracles.at(seq.id);
+      const uint32_t n_q = call.function == RecordedCall::kSelect ? seq.n_q : call.n_queries[r];
+      const uint32_t first = seq.kv_len - n_q;
       double worst = 0;
-      for (uint32_t pos = first; call.function == RecordedCall::kSelect && pos < row.kv_len;
+      for (uint32_t pos = first; call.function == RecordedCall::kSelect && pos < seq.kv_len;
            ++pos) {
         const auto& want = oracle.x[pos][call.layer];
         worst = std::max(worst, max_difference(std::span(call.x).subspan(x_at, want.size()), want));
@@ -116,7 +116,7 @@ void check_calls(Engine& engine, const std::map<SequenceId, Oracle*>& oracles) {
       for (uint32_t h = 0; call.function == RecordedCall::kObserve && h < oracle.forward_heads;
            ++h) {
         std::map<uint32_t, double> want;
-        for (uint32_t pos = first; pos < row.kv_len; ++pos)
+        for (uint32_t pos = first; pos < seq.kv_len; ++pos)
           for (const auto& [token, p] : oracle.mass[pos][call.layer][h]) want[token] += p;
         for (uint64_t i = call.offsets[mass_row]; i < call.offsets[mass_row + 1]; ++i) {
           worst = std::max(worst, std::abs(want[call.index[i]] - double{call.value[i]}));

@@ -40,7 +40,7 @@ SelectionCase case_of(const TopKCase& s, const RecordedRun& run) {
   SelectionCase of;
   of.n_q_heads = 8, of.n_kv_heads = s.n_kv_heads, of.head_dim = 16;
   of.block_size = s.block, of.sink_tokens = s.sink, of.window_tokens = s.window;
-  of.kv_len = run.rows[0].kv_len;
+  of.kv_len = run.ranges[0].kv_len;
   of.budget_tokens = s.budget;
   of.representative = s.representative;
   of.n_fixed = s.n_fixed, of.fixed_max = s.fixed_max;
@@ -160,8 +160,8 @@ TEST_CASE("each sequence of a batch is served from its own query") {
     const RecordedRun& run = book.runs[i];
     for (uint32_t r = 0; r < 3; ++r) {
       SelectionCase of = case_of(s, run);
-      for (uint32_t row = 0; row < run.rows.size(); ++row)
-        if (run.rows[row].seq == ids[r]) of.kv_len = run.rows[row].kv_len;
+      for (uint32_t row = 0; row < run.ranges.size(); ++row)
+        if (run.ranges[row].seq == ids[r]) of.kv_len = run.ranges[row].kv_len;
       of.k.assign(run.k[r].begin(), run.k[r].end());
       of.q.assign(run.q.begin() + r * 128, run.q.begin() + (r + 1) * 128);
       const SelectionAnswer answer = select_blocks(of);

@@ -133,9 +133,9 @@ TEST_CASE("the view is laid out as types.h says") {
   CHECK(view->page_blocks == kPage);
   CHECK(view->record_bytes == 8);
   CHECK(view->open_bytes == 4);
-  CHECK(view->row_pages[0] == 0);
-  CHECK(view->row_pages[1] == 2);
-  CHECK(view->row_pages[2] == 4);
+  CHECK(view->seq_pages[0] == 0);
+  CHECK(view->seq_pages[1] == 2);
+  CHECK(view->seq_pages[2] == 4);
   CHECK(view->pages[2] == nullptr);  // b has nothing in its first page
   CHECK(view->pages[3] == b.pages.pages[1].get());
   CHECK(view->open_pages[1] == a.pages.open_pages[1].get());

@@ -213,7 +213,7 @@ TokenId best(std::span<const float> logits) {
 
 std::vector<uint32_t> attended(const RecordedRun& run, uint64_t seq, uint32_t kv_head) {
   std::vector<uint32_t> tokens;
-  for (const RecordedRow& row : run.rows)
+  for (const RecordedRange& row : run.ranges)
     if (row.seq == seq && row.kv_head == kv_head)
       tokens.insert(tokens.end(), row.token.begin(), row.token.end());
   std::sort(tokens.begin(), tokens.end());

@@ -28,7 +28,7 @@ struct Told {
     }
   }
   void add(const kvasir_update_item& item) {
-    CHECK(item.row == 0);
+    CHECK(item.seq == 0);
     CHECK(item.n_tokens <= kBlock);
     CHECK(item.first_new + item.n_new <= item.n_tokens);
     for (uint32_t t = 0; t < item.n_new; ++t)
@@ -111,9 +111,9 @@ TEST_CASE("who asks gets window and open block at the prompt's end, and all of i
   for (uint32_t i = 0; i < book.size(); ++i) {
     if (book[i].function != RecordedCall::kUpdate || book[i].moment != KVASIR_MOMENT_PROMPT_END)
       continue;
-    CHECK(book[i].row[0].n_q == 0);
-    CHECK(book[i].row[0].unit_begin == kSink);
-    CHECK(book[i].row[0].unit_end == kPrompt - kWindow);
+    CHECK(book[i].seq[0].n_q == 0);
+    CHECK(book[i].seq[0].unit_begin == kSink);
+    CHECK(book[i].seq[0].unit_end == kPrompt - kWindow);
   }
   for (uint32_t step = 1; step <= 21; ++step) {
     CAPTURE(step);
@@ -139,7 +139,7 @@ TEST_CASE("rows before the new ones are in the lease, and n_tokens is the host's
     if (call.function != RecordedCall::kUpdate || call.layer != 1) continue;
     for (size_t i = 0; i < call.items.size(); ++i) {
       const kvasir_update_item& item = call.items[i];
-      CHECK(item.n_tokens == std::min(kBlock, call.row[0].kv_len - item.block * kBlock));
+      CHECK(item.n_tokens == std::min(kBlock, call.seq[0].kv_len - item.block * kBlock));
       const auto [known, fresh] = first_key.emplace(item.block, call.first_key[i]);
       CHECK(fresh == (item.first_new == 0));
       CHECK(known->second == call.first_key[i]);

@@ -168,7 +168,7 @@ TEST_CASE("a chain: twilight keeps, among block_topk's blocks, what reaches p") 
       const RecordedRun& run = book.runs[i];
       SelectionCase of;
       of.n_q_heads = 8, of.n_kv_heads = 2, of.head_dim = 16, of.block_size = 8;
-      of.kv_len = run.rows[0].kv_len, of.sink_tokens = kSink, of.window_tokens = kWindow;
+      of.kv_len = run.ranges[0].kv_len, of.sink_tokens = kSink, of.window_tokens = kWindow;
       of.budget_tokens = 40, of.representative = OracleRepresentative::kMinMax;
       of.k.assign(run.k[0].begin(), run.k[0].end());
       of.q.assign(run.q.begin(), run.q.begin() + 128);

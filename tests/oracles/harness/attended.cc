@@ -18,7 +18,7 @@ bool sees(const RecordedRow& row, uint32_t pos, uint32_t t) {
 std::vector<Indices> tokens_by_head(const RecordedRun& run, SequenceId id, uint32_t n_kv_heads,
                                     bool once) {
   std::vector<Indices> out(n_kv_heads);
-  for (const RecordedRow& row : run.rows) {
+  for (const RecordedRow& row : run.ranges) {
     if (row.seq != id) continue;
     for (const uint32_t t : row.token) {
       const uint32_t first = std::max(t, row.kv_len - row.n_q);
@@ -39,7 +39,7 @@ std::vector<std::vector<Vector>> weights_by_head(const RecordedRun& run, Sequenc
                                                  uint32_t group) {
   std::vector<std::vector<Vector>> out;
   for (const Indices& of : tokens) out.emplace_back(of.size(), Vector(group, 0.0));
-  for (const RecordedRow& row : run.rows) {
+  for (const RecordedRow& row : run.ranges) {
     if (row.seq != id || row.weight_width == 0) continue;
     const Indices& of = tokens[row.kv_head];
     for (size_t i = 0; i < row.token.size(); ++i) {
@@ -61,7 +61,7 @@ double output_error(const RecordedRun& run, SequenceId id, const Track& track,
     Rows k, v, logit(group), weight;  // k: by slot only, else the track's
     Indices token;
     std::vector<bool> is_far;
-    for (const RecordedRow& row : run.rows) {
+    for (const RecordedRow& row : run.ranges) {
       if (row.seq != id || row.kv_head != g) continue;
       for (size_t i = 0; i < row.token.size(); ++i) {
         if (!sees(row, pos, row.token[i])) continue;

@@ -155,8 +155,8 @@ class Duel {
     for (uint32_t r = 0; r < book.runs.size() && why_.empty(); ++r) {
       const RecordedRun& run = book.runs[r];
       uint32_t to = 0, n_q = 0;
-      for (uint32_t i = 0; i < run.rows.size(); ++i)
-        to = std::max(to, run.rows[i].kv_len), n_q = std::max(n_q, run.rows[i].n_q);
+      for (uint32_t i = 0; i < run.ranges.size(); ++i)
+        to = std::max(to, run.ranges[i].kv_len), n_q = std::max(n_q, run.ranges[i].n_q);
       if (side.follower->chooses_in_prefill())
         compare(side, run, to - n_q, to);
       else

@@ -31,7 +31,7 @@ struct AttentionCase {
   std::deque<std::vector<std::byte>> memory;
   std::deque<std::vector<uint32_t>> numbers;  // backing of items and positions
   std::vector<kvasir_attn_part> parts;
-  std::deque<std::vector<kvasir_attn_row>> rows;
+  std::deque<std::vector<kvasir_attn_range>> ranges;
   std::deque<std::vector<kvasir_lease>> leases;
   uint32_t n_queries = 0;
 
@@ -108,7 +108,7 @@ struct AttentionCase {
     kvasir_attn_part part{};
     part.struct_size = sizeof part;
     part.unit = unit;
-    part.row_size = sizeof(kvasir_attn_row);
+    part.range_size = sizeof(kvasir_attn_range);
     part.lease_size = sizeof(kvasir_lease);
     part.dist_max = UINT32_MAX;
     part.q_pos = sdk::host_view(numbers.emplace_back(positions).data(), {positions.size()},
@@ -124,23 +124,23 @@ struct AttentionCase {
     part.q.stride[0] = geometry.n_q_heads * head_bytes;
     part.q.stride[1] = head_bytes;
     part.q.stride[2] = sizeof(float);
-    rows.emplace_back();
+    ranges.emplace_back();
     leases.emplace_back();
     parts.push_back(part);
     return parts.size() - 1;
   }
 
   // Several queries are a piece of a prompt unless `flags` say otherwise.
-  void add_row(size_t part, uint32_t kv_head, uint32_t q_begin, uint32_t n_q, uint64_t item_begin,
-               uint64_t item_end, std::optional<uint32_t> flags = {}) {
-    const uint32_t usual = n_q > 1 ? KVASIR_ATTN_ROW_PREFILL : 0u;
-    rows[part].push_back({kv_head, q_begin, n_q, flags.value_or(usual), item_begin, item_end});
+  void add_range(size_t part, uint32_t kv_head, uint32_t q_begin, uint32_t n_q, uint64_t item_begin,
+                 uint64_t item_end, std::optional<uint32_t> flags = {}) {
+    const uint32_t usual = n_q > 1 ? KVASIR_ATTN_RANGE_PREFILL : 0u;
+    ranges[part].push_back({kv_head, q_begin, n_q, flags.value_or(usual), item_begin, item_end});
   }
-  void add_rows_of_all_heads(size_t part, uint32_t q_begin, uint32_t n_q,
-                             std::pair<uint64_t, uint64_t> items,
-                             std::optional<uint32_t> flags = {}) {
+  void add_ranges_of_all_heads(size_t part, uint32_t q_begin, uint32_t n_q,
+                               std::pair<uint64_t, uint64_t> items,
+                               std::optional<uint32_t> flags = {}) {
     for (uint32_t head = 0; head < geometry.n_kv_heads; ++head) {
-      add_row(part, head, q_begin, n_q, items.first, items.second, flags);
+      add_range(part, head, q_begin, n_q, items.first, items.second, flags);
     }
   }
   void set_items(size_t part, std::vector<uint32_t> items) {
@@ -150,8 +150,8 @@ struct AttentionCase {
   // Stable from here on: nothing may be added.
   kvasir_attn_in input() {
     for (size_t i = 0; i < parts.size(); ++i) {
-      parts[i].rows = rows[i].data();
-      parts[i].n_rows = static_cast<uint32_t>(rows[i].size());
+      parts[i].ranges = ranges[i].data();
+      parts[i].n_ranges = static_cast<uint32_t>(ranges[i].size());
       parts[i].leases = leases[i].data();
       parts[i].n_leases = static_cast<uint32_t>(leases[i].size());
     }
@@ -180,21 +180,21 @@ inline AttentionResult run(Attention& backend, AttentionCase& c) {
       sdk::host_view(r.lse.data(), {c.n_queries, c.geometry.n_q_heads}), 0};
   kvasir_step step{};
   step.struct_size = sizeof step;
-  step.row_size = sizeof(kvasir_step_row);
+  step.seq_size = sizeof(kvasir_step_seq);
   r.status = backend->run(backend.self(), &step, &in, &out, backend.err());
   r.text = backend.text();
   return r;
 }
 
-// Keys of every row of every part, in order: row_offsets of mass().
+// Keys of every row of every part, in order: range_offsets of mass().
 inline std::vector<uint64_t> key_offsets(const AttentionCase& c) {
   std::vector<uint64_t> offsets = {0};
   for (size_t p = 0; p < c.parts.size(); ++p) {
-    for (const kvasir_attn_row& row : c.rows[p]) {
-      uint64_t n = row.item_end - row.item_begin;
+    for (const kvasir_attn_range& range : c.ranges[p]) {
+      uint64_t n = range.item_end - range.item_begin;
       if (c.parts[p].unit == KVASIR_UNIT_BLOCK) {
         n = 0;
-        for (uint64_t i = row.item_begin; i < row.item_end; ++i) {
+        for (uint64_t i = range.item_begin; i < range.item_end; ++i) {
           n += c.leases[p][c.parts[p].items ? c.parts[p].items[i] : i].n_tokens;
         }
       }

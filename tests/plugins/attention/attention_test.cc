@@ -49,8 +49,8 @@ void add_decode_batch(AttentionCase& c, const std::vector<uint32_t>& lengths) {
   for (const uint32_t n : lengths) positions.push_back(n - 1);
   const size_t part = c.add_part(positions);
   for (uint32_t i = 0; i < lengths.size(); ++i) {
-    c.add_rows_of_all_heads(part, i, 1,
-                            c.add_tokens(part, 0, lengths[i], i % c.geometry.n_formats));
+    c.add_ranges_of_all_heads(part, i, 1,
+                              c.add_tokens(part, 0, lengths[i], i % c.geometry.n_formats));
   }
 }
 
@@ -75,14 +75,14 @@ TEST_SUITE("plugins/attention") {
   TEST_CASE("prefill sees exactly the keys at or before its position") {
     AttentionCase c;
     const size_t part = c.add_part(ascending(60, 100));
-    c.add_rows_of_all_heads(part, 0, 50, c.add_tokens(part, 0, 150));
-    c.add_rows_of_all_heads(part, 50, 3, c.add_tokens(part, 60, 150, 2));  // few queries
-    c.add_rows_of_all_heads(part, 53, 7, c.add_tokens(part, 40, 116, 1));
+    c.add_ranges_of_all_heads(part, 0, 50, c.add_tokens(part, 0, 150));
+    c.add_ranges_of_all_heads(part, 50, 3, c.add_tokens(part, 60, 150, 2));  // few queries
+    c.add_ranges_of_all_heads(part, 53, 7, c.add_tokens(part, 40, 116, 1));
     check_backends(c);
     for (const uint32_t format : {3u, 4u}) {
       AttentionCase groups(4, 2, 64, 96);
       const size_t only = groups.add_part(ascending(40, 100));
-      groups.add_rows_of_all_heads(only, 0, 40, groups.add_tokens(only, 0, 150, format));
+      groups.add_ranges_of_all_heads(only, 0, 40, groups.add_tokens(only, 0, 150, format));
       check_backends(groups);
     }
   }
@@ -93,10 +93,10 @@ TEST_SUITE("plugins/attention") {
       const size_t part = c.add_part({500, 80}, KVASIR_UNIT_TOKEN);
       c.add_tokens(part, 0, 90);
       c.set_items(part, {0, 1, 5, 17, 33, 34, 47, 48, 79, 85, 3, 4, 88});
-      c.add_row(part, 0, 0, 1, 0, 10);
-      c.add_row(part, 1, 0, 1, 10, 13);
-      c.add_row(part, 0, 1, 1, 2, 10);
-      c.add_row(part, 1, 1, 1, 5, 5);  // nothing
+      c.add_range(part, 0, 0, 1, 0, 10);
+      c.add_range(part, 1, 0, 1, 10, 13);
+      c.add_range(part, 0, 1, 1, 2, 10);
+      c.add_range(part, 1, 1, 1, 5, 5);  // nothing
       float* weights = c.floats(13 * std::max(1u, width));
       weights[2] = kMinusInfinity;
       if (width) c.parts[part].log_weight = weights;
@@ -110,8 +110,8 @@ TEST_SUITE("plugins/attention") {
     const size_t part = c.add_part({300});
     c.add_tokens(part, 0, 200);
     c.set_items(part, {0, 2, 3, 9, 12});
-    c.add_row(part, 0, 0, 1, 0, 5);
-    c.add_row(part, 1, 0, 1, 1, 3);
+    c.add_range(part, 0, 0, 1, 0, 5);
+    c.add_range(part, 1, 0, 1, 1, 3);
     float* weights = c.floats(15);
     weights[3] = weights[4] = weights[5] = kMinusInfinity;
     weights[9] = kMinusInfinity;
@@ -125,12 +125,12 @@ TEST_SUITE("plugins/attention") {
     const auto positions = ascending(40, 200);
     const size_t near = c.add_part(positions);
     c.parts[near].dist_max = 64;
-    c.add_rows_of_all_heads(near, 0, 40, c.add_tokens(near, 100, 140));
+    c.add_ranges_of_all_heads(near, 0, 40, c.add_tokens(near, 100, 140));
     const size_t far = c.add_part(positions);
     c.parts[far].dist_min = 64;
-    c.add_rows_of_all_heads(far, 0, 40, c.add_tokens(far, 0, 210, 2));
+    c.add_ranges_of_all_heads(far, 0, 40, c.add_tokens(far, 0, 210, 2));
     const size_t some = c.add_part(positions);
-    c.add_row(some, 1, 30, 8, 0, 2);
+    c.add_range(some, 1, 30, 8, 0, 2);
     c.add_tokens(some, 0, 32, 1);
     check_backends(c);
   }
@@ -144,13 +144,13 @@ TEST_SUITE("plugins/attention") {
       c.parts[blocks].dist_min = near;
       c.parts[blocks].dist_max = far;
       const auto keys = c.add_tokens(blocks, 30, 100);
-      for (uint32_t q = 0; q < 3; ++q) c.add_rows_of_all_heads(blocks, q, 1, keys);
+      for (uint32_t q = 0; q < 3; ++q) c.add_ranges_of_all_heads(blocks, q, 1, keys);
       const size_t list = c.add_part(positions, KVASIR_UNIT_TOKEN);
       c.parts[list].dist_min = near;
       c.parts[list].dist_max = far;
       c.add_tokens(list, 10, 100, 1);
       c.set_items(list, {0, 7, 8, 47, 48, 53, 54, 55, 94, 99});
-      for (uint32_t q = 0; q < 3; ++q) c.add_rows_of_all_heads(list, q, 1, {0, 10});
+      for (uint32_t q = 0; q < 3; ++q) c.add_ranges_of_all_heads(list, q, 1, {0, 10});
       check_backends(c);
     }
   }
@@ -159,10 +159,10 @@ TEST_SUITE("plugins/attention") {
     AttentionCase c;
     const auto positions = ascending(6, 50);
     const size_t first = c.add_part(positions);
-    c.add_row(first, 0, 1, 2, 0, 3);
+    c.add_range(first, 0, 1, 2, 0, 3);
     c.add_tokens(first, 0, 40);
     const size_t second = c.add_part(positions);
-    c.add_row(second, 0, 0, 5, 0, 2);
+    c.add_range(second, 0, 0, 5, 0, 2);
     c.add_tokens(second, 40, 20);
     check_backends(c);
     FakeHost host(2);
@@ -189,7 +189,7 @@ TEST_SUITE("plugins/attention") {
       auto table = ascending(16, 60);
       std::shuffle(table.begin(), table.end(), c.random);
       c.leases[part][4].token_pos = c.numbers.emplace_back(table).data();
-      c.add_rows_of_all_heads(part, 0, n_q, {0, c.leases[part].size()});
+      c.add_ranges_of_all_heads(part, 0, n_q, {0, c.leases[part].size()});
       check_backends(c);
     }
   }
@@ -200,8 +200,8 @@ TEST_SUITE("plugins/attention") {
     c.add_tokens(part, 0, 16);
     c.add_tokens(part, 0, 16);
     c.leases[part][1].kv_head = 1;
-    c.add_row(part, 0, 0, 1, 0, 1);
-    c.add_row(part, 1, 0, 1, 1, 2);
+    c.add_range(part, 0, 0, 1, 0, 1);
+    c.add_range(part, 1, 0, 1, 1, 2);
     check_backends(c);
   }
 
@@ -231,8 +231,8 @@ TEST_SUITE("plugins/attention") {
     const auto build = [](AttentionCase& c, bool company) {
       const size_t part = c.add_part({8999, 39});
       const auto own = c.add_tokens(part, 0, 9000);
-      c.add_rows_of_all_heads(part, 0, 1, own);
-      if (company) c.add_rows_of_all_heads(part, 1, 1, c.add_tokens(part, 0, 40));
+      c.add_ranges_of_all_heads(part, 0, 1, own);
+      if (company) c.add_ranges_of_all_heads(part, 1, 1, c.add_tokens(part, 0, 40));
     };
     AttentionCase alone(2, 1, 16, 16);
     AttentionCase company(2, 1, 16, 16);
@@ -272,14 +272,14 @@ TEST_SUITE("plugins/attention") {
 
       AttentionCase beyond;
       add_decode_batch(beyond, {40});
-      beyond.rows[0][0].item_end = 4;
+      beyond.ranges[0][0].item_end = 4;
       refused(beyond, KVASIR_ERR_INVALID);
 
       AttentionCase token;
       const size_t part = token.add_part({99}, KVASIR_UNIT_TOKEN);
       token.add_tokens(part, 0, 20);
       token.set_items(part, {3, 25});
-      token.add_row(part, 0, 0, 1, 0, 2);
+      token.add_range(part, 0, 0, 1, 0, 2);
       refused(token, KVASIR_ERR_INVALID);
 
       AttentionCase unknown;

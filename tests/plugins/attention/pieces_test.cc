@@ -65,11 +65,11 @@ struct Whole : AttentionCase {
     part.q.shape[0] = end - begin;
     part.q_pos.data = static_cast<uint32_t*>(part.q_pos.data) + begin;
     part.q_pos.shape[0] = end - begin;
-    std::vector<kvasir_attn_row> list;
+    std::vector<kvasir_attn_range> list;
     for (uint32_t head = 0; head < p.n_kv_heads; ++head)
       list.push_back({head, 0, end - begin, flags, 0, n_items});
-    part.rows = list.data();
-    part.n_rows = p.n_kv_heads;
+    part.ranges = list.data();
+    part.n_ranges = p.n_kv_heads;
     const kvasir_attn_in in{sizeof in, 0, 1, sizeof part, &part};
     AttentionResult r;
     r.o.assign(size_t{end - begin} * p.n_q_heads * p.head_dim, kUntouched);
@@ -79,7 +79,7 @@ struct Whole : AttentionCase {
                         kvasir::sdk::host_view(r.lse.data(), {end - begin, p.n_q_heads}), 0};
     kvasir_step step{};
     step.struct_size = sizeof step;
-    step.row_size = sizeof(kvasir_step_row);
+    step.seq_size = sizeof(kvasir_step_seq);
     r.status = backend->run(backend.self(), &step, &in, &out, backend.err());
     REQUIRE_MESSAGE(r.status == KVASIR_OK, backend.text());
     return r;
@@ -101,7 +101,7 @@ struct Whole : AttentionCase {
 };
 
 void check_pieces(const Prompt& prompt, const char* backend = "cpu",
-                  uint32_t flags = KVASIR_ATTN_ROW_PREFILL) {
+                  uint32_t flags = KVASIR_ATTN_RANGE_PREFILL) {
   const Whole whole(prompt);
   FakeHost lone(1), company(3);
   Attention one(lone, backend), three(company, backend);
@@ -170,10 +170,10 @@ TEST_SUITE("plugins/attention/pieces") {
       std::vector<uint32_t> positions(n_q);
       std::iota(positions.begin(), positions.end(), 18000);
       const size_t part = c.add_part(positions);
-      c.add_rows_of_all_heads(part, 0, n_q, c.add_tokens(part, 0, 18001 + n_q));
+      c.add_ranges_of_all_heads(part, 0, n_q, c.add_tokens(part, 0, 18001 + n_q));
       c.parts[part].dist_min = 9000;
       const size_t near = c.add_part(positions);
-      c.add_rows_of_all_heads(near, 0, n_q, c.add_tokens(near, 0, 18001 + n_q));
+      c.add_ranges_of_all_heads(near, 0, n_q, c.add_tokens(near, 0, 18001 + n_q));
       c.parts[near].dist_max = 9000;
       FakeHost lone(1), company(3), many(16);
       std::vector<AttentionResult> results;
@@ -186,7 +186,7 @@ TEST_SUITE("plugins/attention/pieces") {
         CHECK(results.back().lse == results[0].lse);
       }
       c.parts.clear();
-      c.rows.clear();
+      c.ranges.clear();
       c.leases.clear();
     }
   }

@@ -15,11 +15,11 @@ inline uint32_t heads_of(const DeviceBlocks& blocks, const kvasir_lease& lease) 
   return lease.kv_head == KVASIR_ALL_HEADS ? blocks.geometry().n_kv_heads : 1;
 }
 
-inline void write_spans(const DeviceBlocks& blocks, const sdk::RowSpans& spans,
+inline void write_spans(const DeviceBlocks& blocks, const sdk::TokenSpans& spans,
                         const kvasir_view& k, const kvasir_view& v) {
   const float* rows[] = {sdk::floats(k, "K"), sdk::floats(v, "V")};
   const uint32_t dims[] = {blocks.geometry().head_dim, blocks.geometry().v_dim};
-  for (const kvasir_row_span& span : spans)
+  for (const kvasir_token_span& span : spans)
     for (uint32_t t = 0; t < span.n_tokens; ++t)
       for (const bool is_v : {false, true})
         for (uint32_t head = 0; head < blocks.geometry().n_kv_heads; ++head) {
@@ -31,9 +31,9 @@ inline void write_spans(const DeviceBlocks& blocks, const sdk::RowSpans& spans,
 }
 
 // Rows of K, which are as many as of V.
-inline uint64_t copy_between(const DeviceBlocks& blocks, const sdk::RowCopies& copies) {
+inline uint64_t copy_between(const DeviceBlocks& blocks, const sdk::TokenCopies& copies) {
   uint64_t n_rows = 0;
-  for (const kvasir_row_copy& copy : copies) {
+  for (const kvasir_token_copy& copy : copies) {
     const bool is_all = copy.kv_head == KVASIR_ALL_HEADS;
     const uint32_t first = is_all ? 0 : copy.kv_head;
     const uint32_t end = is_all ? blocks.geometry().n_kv_heads : first + 1;
@@ -48,12 +48,12 @@ inline uint64_t copy_between(const DeviceBlocks& blocks, const sdk::RowCopies& c
   return n_rows;
 }
 
-// fn(row, place among the bytes, bytes), in the order of save_rows().
+// fn(row, place among the bytes, bytes), in the order of save_tokens().
 template <class Fn>
-void for_each_row(const DeviceBlocks& blocks, const sdk::RowSpans& spans, uint64_t n_bytes,
+void for_each_row(const DeviceBlocks& blocks, const sdk::TokenSpans& spans, uint64_t n_bytes,
                   Fn&& fn) {
   uint64_t at = 0;
-  for (const kvasir_row_span& span : spans)
+  for (const kvasir_token_span& span : spans)
     for (uint32_t head = 0; head < heads_of(blocks, *span.lease); ++head)
       for (uint32_t t = 0; t < span.n_tokens; ++t)
         for (const bool is_v : {false, true}) {

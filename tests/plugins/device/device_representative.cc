@@ -62,7 +62,7 @@ class DeviceRepresentative {
   static void check_slab(const sdk::Step& step) {
     const kvasir_slab& slab = *step.raw().slab;
     if (slab.mem_kind != KVASIR_MEM_DEVICE) sdk::fail_invalid("the slab is not on the device");
-    for (uint64_t page = 0; page < slab.row_pages[step.n_rows()]; ++page)
+    for (uint64_t page = 0; page < slab.seq_pages[step.n_seqs()]; ++page)
       if (slab.pages[page] && !DeviceMemory::instance().holds(slab.pages[page], 1))
         sdk::fail_invalid("a page of records does not lie on the device");
   }

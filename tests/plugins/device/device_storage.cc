@@ -1,6 +1,6 @@
 // Storage on the test device. Its leases end with the step. `claims_host` says that its blocks are
 // host memory, which they are not. Probe: 0 = where its memory begins, 1 = bytes, 2 = blocks,
-// 3 = allocations, 4 = rows of one head that copy_rows() moved.
+// 3 = allocations, 4 = rows of one head that copy_tokens() moved.
 // SPDX-License-Identifier: Apache-2.0
 #include <kvasir/ext/draft/device_memory.h>
 
@@ -62,21 +62,21 @@ class DeviceStorage {
     for (const kvasir_block_key& key : keys) blocks_->drop(key);
   }
 
-  void write_rows(const sdk::RowSpans& spans, const kvasir_view& k, const kvasir_view& v) {
+  void write_tokens(const sdk::TokenSpans& spans, const kvasir_view& k, const kvasir_view& v) {
     const DeviceMemory::Access access;
     write_spans(*blocks_, spans, k, v);
   }
-  void copy_rows(const sdk::RowCopies& copies) {
+  void copy_tokens(const sdk::TokenCopies& copies) {
     const DeviceMemory::Access access;
     n_copied_ += copy_between(*blocks_, copies);
   }
-  void save_rows(const sdk::RowSpans& spans, std::span<std::byte> bytes) {
+  void save_tokens(const sdk::TokenSpans& spans, std::span<std::byte> bytes) {
     const DeviceMemory::Access access;
     for_each_row(*blocks_, spans, bytes.size(), [&](std::byte* row, uint64_t at, uint64_t n) {
       std::memcpy(bytes.data() + at, row, n);
     });
   }
-  void load_rows(const sdk::RowSpans& spans, std::span<const std::byte> bytes) {
+  void load_tokens(const sdk::TokenSpans& spans, std::span<const std::byte> bytes) {
     const DeviceMemory::Access access;
     for_each_row(*blocks_, spans, bytes.size(), [&](std::byte* row, uint64_t at, uint64_t n) {
       std::memcpy(row, bytes.data() + at, n);

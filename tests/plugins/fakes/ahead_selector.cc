@@ -29,7 +29,7 @@ class AheadSelector {
                  kvasir_selection& out) {
     RecordedCall& call = note(calls_, RecordedCall::kSpeculate, step);
     call.target_layer = target_layer;
-    if (in.x.rank != 2 || in.x.shape[0] != step.n_rows()) sdk::fail_invalid("no attention input");
+    if (in.x.rank != 2 || in.x.shape[0] != step.n_seqs()) sdk::fail_invalid("no attention input");
     const auto* x = static_cast<const float*>(in.x.data);
     call.x.assign(x, x + in.x.shape[0] * in.x.shape[1]);
     keep_all(step, out);
@@ -41,7 +41,7 @@ class AheadSelector {
 
  private:
   static void keep_all(const sdk::Step& step, kvasir_selection& out) {
-    sdk::flag_rows(out, KVASIR_SCOPE_SEQUENCE, step.n_rows(), KVASIR_ROW_ALL);
+    sdk::flag_lists(out, KVASIR_SCOPE_SEQUENCE, step.n_seqs(), KVASIR_LIST_ALL);
   }
 
   uint32_t ahead_;

@@ -41,7 +41,8 @@ class BadSelector {
   void limits(kvasir_sel_limits& out) const {
     out.unit = unit_;
     out.scope = KVASIR_SCOPE_KV_HEAD;
-    if (where_ == "observe") out.mass.at = KVASIR_MASS_AT_DECODE, out.mass.level = KVASIR_MASS_ROWS;
+    if (where_ == "observe")
+      out.mass.at = KVASIR_MASS_AT_DECODE, out.mass.level = KVASIR_MASS_LISTS;
     if (where_ == "evict_plan") out.plans.at = KVASIR_PLAN_AT_PROMPT_END | KVASIR_PLAN_AT_STEP_END;
     out.plans.action = KVASIR_ACTION_RESTRICT;
   }
@@ -70,16 +71,16 @@ class BadSelector {
     const std::string_view fault = names(step, seq_) ? due(where) : "none";
     if (answer(fault) != KVASIR_OK) return answer(fault);
     std::vector<uint32_t> index;
-    out.n_rows = step.n_rows() * n_heads_;
-    out.row_offsets[0] = 0;
-    for (uint32_t row = 0; row < out.n_rows; ++row) {
+    out.n_lists = step.n_seqs() * n_heads_;
+    out.list_offsets[0] = 0;
+    for (uint32_t row = 0; row < out.n_lists; ++row) {
       const sdk::Candidates from = step.candidates(row / n_heads_, row % n_heads_);
       for (uint64_t i = 0; i < from.size(); i += 2) index.push_back(from[i]);
-      if (fault == "out_of_range") index.push_back(step.row(row / n_heads_).unit_end);
+      if (fault == "out_of_range") index.push_back(step.seq(row / n_heads_).unit_end);
       if (fault == "duplicate" && from.size() > 0) index.push_back(index.back());
       if (fault == "unsorted" && from.size() > 0) index.push_back(from[0]);
-      out.row_flags[row] = fault == "unknown_row_flag" ? 77 : KVASIR_ROW_LISTED;
-      out.row_offsets[row + 1] = index.size();
+      out.list_flags[row] = fault == "unknown_row_flag" ? 77 : KVASIR_LIST_LISTED;
+      out.list_offsets[row + 1] = index.size();
     }
     out.needed = fault == "capacity_for_ever" ? out.capacity + 1 : index.size();
     if (out.needed > out.capacity) throw sdk::Error(KVASIR_ERR_CAPACITY, "never enough");
@@ -87,9 +88,9 @@ class BadSelector {
     out.weight_width = fault.ends_with("_weight");
     std::fill_n(out.log_weight, index.size(), fault == "nan_weight" ? NAN : INFINITY);
     if (fault == "finer_scope") out.scope = KVASIR_SCOPE_Q_HEAD;
-    if (fault == "offsets_descend") out.row_offsets[0] = index.size() + 1;
-    if (fault == "too_many") out.row_offsets[out.n_rows] = out.capacity + 1;
-    if (fault == "rows_missing") out.n_rows -= 1;
+    if (fault == "offsets_descend") out.list_offsets[0] = index.size() + 1;
+    if (fault == "too_many") out.list_offsets[out.n_lists] = out.capacity + 1;
+    if (fault == "rows_missing") out.n_lists -= 1;
     return KVASIR_OK;
   }
   std::string_view fault_, where_;

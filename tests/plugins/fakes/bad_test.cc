@@ -41,12 +41,12 @@ TEST_CASE("bad_selector: each fault breaks the rule it is named after, from the 
     CAPTURE(one.fault);
     Selector plugin(host, fake("bad_selector"), {{"fault", one.fault}, {"from_call", int64_t{1}}});
     plugin.bind(small_geometry());
-    const OneRowStep step(kDecodeAppended, 40, 2, 8);
+    const OneSeqStep step(kDecodeAppended, 40, 2, 8);
     const kvasir_sel_in in{};
     SelectionBuffer honest(KVASIR_UNIT_BLOCK, KVASIR_SCOPE_KV_HEAD, 2, 16);
     REQUIRE(plugin->select(plugin.self(), &step.step, &in, &honest.selection, plugin.err()) == 0);
     CHECK(violation(honest.selection, 2, 2, 8) == "");
-    CHECK(honest.row(1) == std::vector<uint32_t>{2, 4, 6});
+    CHECK(honest.list(1) == std::vector<uint32_t>{2, 4, 6});
     SelectionBuffer bad(KVASIR_UNIT_BLOCK, KVASIR_SCOPE_KV_HEAD, 2, 16);
     CHECK(plugin->select(plugin.self(), &step.step, &in, &bad.selection, plugin.err()) ==
           one.status);
@@ -58,7 +58,7 @@ TEST_CASE("bad_selector: each fault breaks the rule it is named after, from the 
 
 TEST_CASE("bad_selector: the fault can sit in observe, evict_plan or update instead") {
   FakeHost host;
-  const OneRowStep step(kDecodeStepEnd, 40, 2, 8);
+  const OneSeqStep step(kDecodeStepEnd, 40, 2, 8);
   const kvasir_sel_in in{};
   const kvasir_mass mass{};
   for (const std::string where : {"observe", "evict_plan", "update"}) {
@@ -81,7 +81,7 @@ TEST_CASE("bad_selector: the fault can sit in observe, evict_plan or update inst
 TEST_CASE("bad_attention: without a fault it is the reference; each fault spoils one thing") {
   AttentionCase c;
   const size_t part = c.add_part({8, 9});
-  c.add_rows_of_all_heads(part, 0, 2, c.add_tokens(part, 0, 10));
+  c.add_ranges_of_all_heads(part, 0, 2, c.add_tokens(part, 0, 10));
   FakeHost host;
   Attention reference(host, "reference");
   reference.bind(c.geometry);

@@ -15,7 +15,7 @@ inline constexpr const char* kCallsExtension = "test.calls/1";
 struct RecordedCall {
   enum Function { kSelect, kSpeculate, kObserve, kUpdate } function = kSelect;
   uint32_t layer = 0, moment = 0;
-  std::vector<kvasir_step_row> row;
+  std::vector<kvasir_step_seq> seq;
   // kSpeculate: for which layer, and the attention input of this one, [rows][d_model].
   uint32_t target_layer = 0;
   std::vector<float> x;
@@ -35,7 +35,7 @@ inline RecordedCall& note(Calls& calls, RecordedCall::Function function, const s
   call.function = function;
   call.layer = step.layer();
   call.moment = step.moment();
-  for (uint32_t r = 0; r < step.n_rows(); ++r) call.row.push_back(step.row(r));
+  for (uint32_t r = 0; r < step.n_seqs(); ++r) call.seq.push_back(step.seq(r));
   return call;
 }
 

@@ -45,30 +45,30 @@ class CallsSelector {
 
   void select(const sdk::Step& step, const kvasir_sel_in&, kvasir_selection& out) {
     note(calls_, RecordedCall::kSelect, step);
-    const auto n_rows = step.n_rows() * n_heads_;
-    sdk::lay_out_rows(out, KVASIR_SCOPE_KV_HEAD, n_rows,
-                      [&](uint32_t row) { return uint64_t{kept(step, row).size()}; });
+    const auto n_rows = step.n_seqs() * n_heads_;
+    sdk::lay_out_lists(out, KVASIR_SCOPE_KV_HEAD, n_rows,
+                       [&](uint32_t row) { return uint64_t{kept(step, row).size()}; });
     for (uint32_t row = 0; row < n_rows; ++row) {
       const std::vector<uint32_t> units = kept(step, row);
-      std::copy(units.begin(), units.end(), sdk::row_indices(out, row).begin());
-      out.row_flags[row] = flag(row);
+      std::copy(units.begin(), units.end(), sdk::list_indices(out, row).begin());
+      out.list_flags[row] = flag(row);
     }
     out.reuse_steps = reuse_steps_;
     if (weight_ == 0.0f) return;
     out.weight_width = 1;
-    std::fill_n(out.log_weight, out.row_offsets[n_rows], -weight_);
+    std::fill_n(out.log_weight, out.list_offsets[n_rows], -weight_);
   }
 
  private:
   uint32_t flag(uint32_t row) const {
     const bool is_odd = row % n_heads_ % 2 != 0;
-    if (rows_ == "all" || rows_ == (is_odd ? "half_listed" : "mixed")) return KVASIR_ROW_ALL;
-    return rows_ == "none" || rows_ == "mixed" ? KVASIR_ROW_NONE : KVASIR_ROW_LISTED;
+    if (rows_ == "all" || rows_ == (is_odd ? "half_listed" : "mixed")) return KVASIR_LIST_ALL;
+    return rows_ == "none" || rows_ == "mixed" ? KVASIR_LIST_NONE : KVASIR_LIST_LISTED;
   }
   std::vector<uint32_t> kept(const sdk::Step& step, uint32_t row) const {
     const sdk::Candidates from = step.candidates(row / n_heads_, row % n_heads_);
     std::vector<uint32_t> out;
-    for (uint64_t i = 0; i < from.size() && flag(row) == KVASIR_ROW_LISTED; ++i)
+    for (uint64_t i = 0; i < from.size() && flag(row) == KVASIR_LIST_LISTED; ++i)
       if (from[i] % every_ == 0) out.push_back(from[i]);
     return out;
   }

@@ -56,14 +56,14 @@ class DrawsSelector {
   }
 
   kvasir_status select(const sdk::Step& step, const kvasir_sel_in& in, kvasir_selection& out) {
-    for (uint32_t r = 0; r < step.n_rows(); ++r) {
-      const uint64_t n_blocks = (step.row(r).kv_len + g_.block_size - 1) / g_.block_size;
+    for (uint32_t r = 0; r < step.n_seqs(); ++r) {
+      const uint64_t n_blocks = (step.seq(r).kv_len + g_.block_size - 1) / g_.block_size;
       if (!in.leases || in.lease_offsets[r + 1] - in.lease_offsets[r] != n_blocks)
         sdk::fail_invalid("select() without a lease of every block");
       for (uint64_t i = in.lease_offsets[r]; i < in.lease_offsets[r + 1]; ++i)
         if (in.leases[i].state != KVASIR_LEASE_RESIDENT || !in.leases[i].k) return KVASIR_FALLBACK;
     }
-    const uint32_t n_rows = step.n_rows() * g_.n_q_heads;
+    const uint32_t n_rows = step.n_seqs() * g_.n_q_heads;
     std::vector<std::vector<uint32_t>> drawn(n_rows);
     std::vector<float> weight;
     for (uint32_t i = 0; i < n_rows; ++i) {
@@ -76,15 +76,15 @@ class DrawsSelector {
         weight.push_back(static_cast<float>(-std::log(u)));
       }
     }
-    sdk::lay_out_rows(out, KVASIR_SCOPE_Q_HEAD, n_rows,
-                      [&](uint32_t i) { return uint64_t{drawn[i].size()}; });
+    sdk::lay_out_lists(out, KVASIR_SCOPE_Q_HEAD, n_rows,
+                       [&](uint32_t i) { return uint64_t{drawn[i].size()}; });
     if (refuse_every_ && ++n_calls_ % refuse_every_ == 0) {
       ++n_refused_;
       out.needed = out.capacity + 1;
       return KVASIR_ERR_CAPACITY;
     }
     for (uint32_t i = 0; i < n_rows; ++i)
-      std::copy(drawn[i].begin(), drawn[i].end(), sdk::row_indices(out, i).begin());
+      std::copy(drawn[i].begin(), drawn[i].end(), sdk::list_indices(out, i).begin());
     out.weight_width = 1;
     std::copy(weight.begin(), weight.end(), out.log_weight);
     return KVASIR_OK;

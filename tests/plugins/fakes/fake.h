@@ -36,8 +36,8 @@ constexpr kvasir_desc fake_desc(uint32_t kind, const char* id,
 
 // Whether a call is of the sequence; 0: of any.
 inline bool names(const sdk::Step& step, uint64_t seq) {
-  for (uint32_t r = 0; r < step.n_rows(); ++r)
-    if (step.row(r).seq == seq) return true;
+  for (uint32_t r = 0; r < step.n_seqs(); ++r)
+    if (step.seq(r).id == seq) return true;
   return seq == 0;
 }
 

@@ -49,39 +49,39 @@ class ListsSelector {
     auto& seen = note(calls_, RecordedCall::kSelect, step).x;
     const uint32_t size = keep_ == "one_list" ? 0 : out.query_block;
     std::vector<std::vector<uint32_t>> rows;
-    for (uint32_t r = 0, list = 0; r < step.n_rows(); ++r) {
-      const kvasir_step_row& row = step.row(r);
-      seen.insert(seen.end(), x + row.q_begin * in.x.shape[1],
-                  x + (row.q_begin + row.n_q) * in.x.shape[1]);
-      const uint32_t block = size ? size : row.n_q, n_lists = (row.n_q + block - 1) / block;
+    for (uint32_t r = 0, list = 0; r < step.n_seqs(); ++r) {
+      const kvasir_step_seq& seq = step.seq(r);
+      seen.insert(seen.end(), x + seq.q_begin * in.x.shape[1],
+                  x + (seq.q_begin + seq.n_q) * in.x.shape[1]);
+      const uint32_t block = size ? size : seq.n_q, n_lists = (seq.n_q + block - 1) / block;
       for (uint32_t i = 0; i < g_.n_kv_heads * n_lists; ++i) {
         const uint32_t head = i / n_lists, at = i % n_lists * block;
-        const uint32_t end = size ? in.list_end[list + i % n_lists] : row.unit_end;
+        const uint32_t end = size ? in.list_end[list + i % n_lists] : seq.unit_end;
         std::vector<uint32_t> left, &kept = rows.emplace_back();
         const sdk::Candidates from = step.candidates(r, head);
         for (uint64_t c = 0; c < from.size() && from[c] < end; ++c) {
           const bool keeps = keep_ == "every" ||
-                             list_names(step.layer(), head, row.kv_len - row.n_q + at, from[c]);
+                             list_names(step.layer(), head, seq.kv_len - seq.n_q + at, from[c]);
           (keeps ? kept : left).push_back(from[c]);
         }
-        for (uint32_t j = at; keep_ == "contributes" && j < std::min(at + block, row.n_q); ++j)
-          stand_in(g_, unit_, in, in.leases + in.lease_offsets[r], head, row.q_begin + j, left,
+        for (uint32_t j = at; keep_ == "contributes" && j < std::min(at + block, seq.n_q); ++j)
+          stand_in(g_, unit_, in, in.leases + in.lease_offsets[r], head, seq.q_begin + j, left,
                    out);
       }
       list += n_lists;
     }
-    sdk::write_rows(out, KVASIR_SCOPE_KV_HEAD, rows);
-    if (keep_ == "all") sdk::flag_rows(out, out.scope, out.n_rows, KVASIR_ROW_ALL);
+    sdk::write_lists(out, KVASIR_SCOPE_KV_HEAD, rows);
+    if (keep_ == "all") sdk::flag_lists(out, out.scope, out.n_lists, KVASIR_LIST_ALL);
     if (keep_ == "one_list") out.query_block = 0;
     if (fault_ == "other_block") out.query_block += 1;
-    if (fault_ == "rows_missing") out.n_rows -= 1;
-    if (fault_ == "nan") sdk::floats(out.lse, "lse")[step.row(0).q_begin * g_.n_q_heads] = NAN;
+    if (fault_ == "rows_missing") out.n_lists -= 1;
+    if (fault_ == "nan") sdk::floats(out.lse, "lse")[step.seq(0).q_begin * g_.n_q_heads] = NAN;
     if (keep_ == "contributes" || fault_ == "nan") out.flags = KVASIR_SELECTION_CONTRIBUTES;
   }
   void observe(const sdk::Step& step, const kvasir_mass& mass) {
     RecordedCall& call = note(calls_, RecordedCall::kObserve, step);
-    call.n_queries.assign(mass.n_queries, mass.n_queries + step.n_rows());
-    call.offsets.assign(mass.row_offsets, mass.row_offsets + mass.n_rows + 1);
+    call.n_queries.assign(mass.n_queries, mass.n_queries + step.n_seqs());
+    call.offsets.assign(mass.list_offsets, mass.list_offsets + mass.n_lists + 1);
     call.index.assign(mass.index, mass.index + call.offsets.back());
     const float* value = sdk::floats(mass.value, "mass");
     call.value.assign(value, value + call.offsets.back());

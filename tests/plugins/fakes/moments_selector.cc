@@ -54,11 +54,11 @@ class MomentsSelector {
  private:
   void keep_all(const char* function, const sdk::Step& step, kvasir_selection& out) {
     note(function, step);
-    sdk::flag_rows(out, KVASIR_SCOPE_KV_HEAD, step.n_rows() * n_heads_, KVASIR_ROW_ALL);
+    sdk::flag_lists(out, KVASIR_SCOPE_KV_HEAD, step.n_seqs() * n_heads_, KVASIR_LIST_ALL);
   }
   void note(const char* function, const sdk::Step& step) {
-    for (uint32_t r = 0; r < step.n_rows(); ++r)
-      moments_.emplace(function, step.moment(), step.row(r).phase);
+    for (uint32_t r = 0; r < step.n_seqs(); ++r)
+      moments_.emplace(function, step.moment(), step.seq(r).phase);
   }
 
   uint32_t n_heads_ = 1;

@@ -10,7 +10,7 @@ namespace kvasir::test {
 inline constexpr const char* kRecordingExtension = "test.recording/1";
 
 // One row of one part: some queries of one sequence and kv head.
-struct RecordedRow {
+struct RecordedRange {
   uint64_t seq = 0;
   uint32_t kv_len = 0;  // of the sequence, this call included
   uint32_t kv_head = 0, n_q = 0, dist_min = 0, dist_max = 0, weight_width = 0;
@@ -21,7 +21,7 @@ struct RecordedRow {
 struct RecordedRun {
   uint32_t layer = 0, moment = 0;
   bool in_prefill = false;  // of its first row
-  std::vector<RecordedRow> rows;
+  std::vector<RecordedRange> ranges;
   std::vector<float> q;               // of the first part: [queries][n_q_heads][head_dim]
   std::vector<std::vector<float>> k;  // per sequence of the step [n_kv_heads][kv_len][head_dim];
                                       // zero where a block is not resident

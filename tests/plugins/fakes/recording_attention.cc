@@ -37,9 +37,9 @@ class RecordingAttention : public InnerBackend {
     run.in_prefill = step.phase() == KVASIR_PHASE_PREFILL;
     std::map<uint64_t, const kvasir_attn_part*> serving;  // one part of each sequence
     for (const auto& part : sdk::Strided(in.parts, in.n_parts, in.part_size))
-      for (const auto& row : sdk::Strided(part.rows, part.n_rows, part.row_size)) {
-        run.rows.push_back(spread(step, part, row));
-        serving.emplace(run.rows.back().seq, &part);
+      for (const auto& range : sdk::Strided(part.ranges, part.n_ranges, part.range_size)) {
+        run.ranges.push_back(spread(step, part, range));
+        serving.emplace(run.ranges.back().seq, &part);
       }
     if (book_.armed == 1) return;
     const kvasir_view& q = in.parts->q;
@@ -48,24 +48,24 @@ class RecordingAttention : public InnerBackend {
                                                        static_cast<int64_t>(i) * q.stride[0]);
       run.q.insert(run.q.end(), row, row + q.shape[1] * q.shape[2]);
     }
-    for (uint32_t r = 0; r < step.n_rows(); ++r) {
-      run.k.emplace_back(size_t{g_.n_kv_heads} * step.row(r).kv_len * g_.head_dim);
-      if (const auto found = serving.find(step.row(r).seq); found != serving.end())
-        copy_keys(*found->second, step.row(r).kv_len, run.k.back().data());
+    for (uint32_t r = 0; r < step.n_seqs(); ++r) {
+      run.k.emplace_back(size_t{g_.n_kv_heads} * step.seq(r).kv_len * g_.head_dim);
+      if (const auto found = serving.find(step.seq(r).id); found != serving.end())
+        copy_keys(*found->second, step.seq(r).kv_len, run.k.back().data());
     }
   }
 
  private:
   // A row's items as single tokens.
-  RecordedRow spread(const sdk::Step& step, const kvasir_attn_part& part,
-                     const kvasir_attn_row& row) const {
-    RecordedRow out{0, 0, row.kv_head, row.n_q, part.dist_min, part.dist_max, 0, {}, {}};
+  RecordedRange spread(const sdk::Step& step, const kvasir_attn_part& part,
+                       const kvasir_attn_range& range) const {
+    RecordedRange out{0, 0, range.kv_head, range.n_q, part.dist_min, part.dist_max, 0, {}, {}};
     if (part.log_weight) out.weight_width = part.weight_width;
-    for (uint32_t r = 0; r < step.n_rows(); ++r)
-      if (row.q_begin - step.row(r).q_begin < step.row(r).n_q)
-        out.seq = step.row(r).seq, out.kv_len = step.row(r).kv_len;
+    for (uint32_t r = 0; r < step.n_seqs(); ++r)
+      if (range.q_begin - step.seq(r).q_begin < step.seq(r).n_q)
+        out.seq = step.seq(r).id, out.kv_len = step.seq(r).kv_len;
     const bool is_token = part.unit == KVASIR_UNIT_TOKEN;
-    for (uint64_t at = row.item_begin; at < row.item_end; ++at) {
+    for (uint64_t at = range.item_begin; at < range.item_end; ++at) {
       const uint64_t item = part.items ? part.items[at] : at;
       const kvasir_lease& lease = lease_of(part, is_token ? item / g_.block_size : item);
       const auto first = is_token ? static_cast<uint32_t>(item % g_.block_size) : 0;

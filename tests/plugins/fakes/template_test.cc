@@ -35,37 +35,37 @@ TEST_CASE("template: every n-th candidate, of the range or of a list") {
           KVASIR_OK);
   CHECK(limits.unit == KVASIR_UNIT_BLOCK);
   CHECK(limits.scope == KVASIR_SCOPE_SEQUENCE);
-  OneRowStep step(kDecodeAppended, 60, 1, 9);
+  OneSeqStep step(kDecodeAppended, 60, 1, 9);
   SelectionBuffer whole(KVASIR_UNIT_BLOCK, KVASIR_SCOPE_SEQUENCE, 1, 8);
   REQUIRE(strided.select(step.step, whole) == KVASIR_OK);
   CHECK(violation(whole.selection, 1, 1, 9) == "");
-  CHECK(whole.row(0) == std::vector<uint32_t>{1, 4, 7});
+  CHECK(whole.list(0) == std::vector<uint32_t>{1, 4, 7});
 
   const SelectionBuffer list(KVASIR_UNIT_BLOCK, KVASIR_SCOPE_SEQUENCE, {{1, 3, 5, 7}});
   step.step.candidates = &list.selection;
   SelectionBuffer subset(KVASIR_UNIT_BLOCK, KVASIR_SCOPE_SEQUENCE, 1, 8);
   REQUIRE(strided.select(step.step, subset) == KVASIR_OK);
-  CHECK(subset.row(0) == std::vector<uint32_t>{1, 7});
+  CHECK(subset.list(0) == std::vector<uint32_t>{1, 7});
 }
 
 TEST_CASE("template: each sequence of a batch has its own row") {
   Strided strided(2);
-  OneRowStep first(kDecodeAppended, 60, 0, 3);
-  const kvasir_step_row rows[] = {first.row, OneRowStep(kDecodeAppended, 60, 4, 9).row};
-  first.step.n_rows = 2;
-  first.step.rows = rows;
+  OneSeqStep first(kDecodeAppended, 60, 0, 3);
+  const kvasir_step_seq seqs[] = {first.seq, OneSeqStep(kDecodeAppended, 60, 4, 9).seq};
+  first.step.n_seqs = 2;
+  first.step.seqs = seqs;
   SelectionBuffer both(KVASIR_UNIT_BLOCK, KVASIR_SCOPE_SEQUENCE, 2, 8);
   REQUIRE(strided.select(first.step, both) == KVASIR_OK);
-  CHECK(both.selection.n_rows == 2);
-  CHECK(both.row(0) == std::vector<uint32_t>{0, 2});
-  CHECK(both.row(1) == std::vector<uint32_t>{4, 6, 8});
+  CHECK(both.selection.n_lists == 2);
+  CHECK(both.list(0) == std::vector<uint32_t>{0, 2});
+  CHECK(both.list(1) == std::vector<uint32_t>{4, 6, 8});
 }
 
 TEST_CASE(
     "template: a small buffer is answered with the needed size and nothing written beyond it") {
   Strided strided(2);
   SelectionBuffer result(KVASIR_UNIT_BLOCK, KVASIR_SCOPE_SEQUENCE, 1, 2);
-  CHECK(strided.select(OneRowStep(kDecodeAppended, 60, 0, 10).step, result) == KVASIR_ERR_CAPACITY);
+  CHECK(strided.select(OneSeqStep(kDecodeAppended, 60, 0, 10).step, result) == KVASIR_ERR_CAPACITY);
   CHECK(result.selection.needed == 5);
   CHECK(strided.selector.text() != "");
 }

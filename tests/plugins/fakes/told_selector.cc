@@ -52,12 +52,12 @@ class ToldSelector {
   void layout(kvasir_layout& out) const { out = layout_; }
 
   void select(const sdk::Step& step, const kvasir_sel_in&, kvasir_selection& out) const {
-    sdk::flag_rows(out, KVASIR_SCOPE_KV_HEAD, step.n_rows() * n_heads_, KVASIR_ROW_ALL);
+    sdk::flag_lists(out, KVASIR_SCOPE_KV_HEAD, step.n_seqs() * n_heads_, KVASIR_LIST_ALL);
   }
   void observe(const sdk::Step& step, const kvasir_mass& mass) {
     RecordedCall& call = note(calls_, RecordedCall::kObserve, step);
-    call.n_queries.assign(mass.n_queries, mass.n_queries + step.n_rows());
-    call.offsets.assign(mass.row_offsets, mass.row_offsets + mass.n_rows + 1);
+    call.n_queries.assign(mass.n_queries, mass.n_queries + step.n_seqs());
+    call.offsets.assign(mass.list_offsets, mass.list_offsets + mass.n_lists + 1);
     call.index.assign(mass.index, mass.index + call.offsets.back());
     if (const float* value = sdk::floats(mass.value, "mass"))
       call.value.assign(value, value + call.offsets.back());

@@ -27,12 +27,12 @@ struct DynamicScene : Scene {
   }
   void start(Representative& plugin) {
     prepare(plugin);
-    REQUIRE(plugin->base.seq_open(plugin.self(), &row.seq, 1, plugin.err()) == KVASIR_OK);
+    REQUIRE(plugin->base.seq_open(plugin.self(), &seq.id, 1, plugin.err()) == KVASIR_OK);
   }
   // Of a chunk that ends at `kv_len` of a prompt of `prompt_end` tokens.
   void at(uint32_t kv_len, uint32_t prompt_end) {
-    row.kv_len = kv_len;
-    row.prompt_end = prompt_end;
+    seq.kv_len = kv_len;
+    seq.prompt_end = prompt_end;
   }
   void seal_all(Representative& plugin) {
     std::vector<kvasir_update_item> items;
@@ -246,7 +246,7 @@ TEST_SUITE("plugins/representative/dynamic") {
     REQUIRE(plugin->base.seq_truncate(plugin.self(), &seq, &kv_len, 1, plugin.err()) == KVASIR_OK);
     tell(35, 35, second, 4);
     check_scores(scene, plugin, of(second), 1, "sum", 1e-4);  // what was cut is forgotten
-    scene.row.seq = child;
+    scene.seq.id = child;
     tell(35, 35, second, 4);
     check_scores(scene, plugin, of(sums), 1, "sum", 1e-4);  // and remembered by the fork
   }

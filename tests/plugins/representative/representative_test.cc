@@ -238,7 +238,7 @@ TEST_SUITE("plugins/representative") {
       scene.step.candidates = &list.selection;
       const auto some = scene.score(mean, q, 300);
       for (uint32_t h = 0; h < 4; ++h) {
-        const auto blocks = list.row(n_lists == 1 ? 0 : h / 2);
+        const auto blocks = list.list(n_lists == 1 ? 0 : h / 2);
         for (size_t i = 0; i < 300; ++i) CHECK(some[h][i] == all[h][blocks[i]]);
       }
     }

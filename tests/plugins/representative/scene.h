@@ -59,7 +59,7 @@ struct Scene {
 
   kvasir_layout layout{};
   Slab slab;
-  kvasir_step_row row{};
+  kvasir_step_seq seq{};
   kvasir_step step{};
 
   Scene(uint32_t dtype, uint32_t head_dim, uint32_t block_size) {
@@ -102,12 +102,12 @@ struct Scene {
     REQUIRE(plugin->layout(plugin.self(), &layout, plugin.err()) == KVASIR_OK);
     CHECK(layout.record_bytes % 4 == 0);
     slab = Slab(geometry, layout, n_blocks());
-    row.seq = 1;
-    row.unit_end = n_blocks();
+    seq.id = 1;
+    seq.unit_end = n_blocks();
     step.struct_size = sizeof step;
-    step.n_rows = 1;
-    step.row_size = sizeof row;
-    step.rows = &row;
+    step.n_seqs = 1;
+    step.seq_size = sizeof seq;
+    step.seqs = &seq;
     step.slab = slab.get();
     leases.clear();
     for (uint32_t b = 0; b < n_blocks(); ++b) {

@@ -38,7 +38,7 @@ std::vector<uint32_t> expected(const std::vector<uint32_t>& blocks,
 
 // A step of several sequences, every list of candidates with its scores.
 struct Scene {
-  std::vector<kvasir_step_row> rows;
+  std::vector<kvasir_step_seq> seqs;
   std::vector<std::vector<uint32_t>> lists;  // [row * n_heads + head]
   std::vector<float> scores;
   std::vector<uint64_t> score_offsets{0};
@@ -47,11 +47,11 @@ struct Scene {
   kvasir_sel_in in{};
 
   void add_row(uint32_t begin, uint32_t end) {
-    kvasir_step_row row{};
-    row.seq = rows.size() + 1;
-    row.unit_begin = begin;
-    row.unit_end = end;
-    rows.push_back(row);
+    kvasir_step_seq seq{};
+    seq.id = seqs.size() + 1;
+    seq.unit_begin = begin;
+    seq.unit_end = end;
+    seqs.push_back(seq);
   }
   void add_list(const std::vector<uint32_t>& list, const std::vector<float>& s) {
     REQUIRE(list.size() == s.size());
@@ -66,11 +66,11 @@ struct Scene {
   }
   void finish() {
     step.struct_size = sizeof step;
-    step.n_rows = static_cast<uint32_t>(rows.size());
-    step.row_size = sizeof(kvasir_step_row);
-    step.rows = rows.data();
+    step.n_seqs = static_cast<uint32_t>(seqs.size());
+    step.seq_size = sizeof(kvasir_step_seq);
+    step.seqs = seqs.data();
     in.struct_size = sizeof in;
-    in.n_score_heads = static_cast<uint32_t>(lists.size() / rows.size());
+    in.n_score_heads = static_cast<uint32_t>(lists.size() / seqs.size());
     in.scores = kvasir::sdk::host_view(scores.data(), {scores.size()});
     in.score_offsets = score_offsets.data();
   }
@@ -103,8 +103,8 @@ std::vector<uint32_t> pick(int64_t k, uint32_t begin, const std::vector<float>& 
   SelectionBuffer out(KVASIR_UNIT_BLOCK, KVASIR_SCOPE_SEQUENCE, 1, 64);
   REQUIRE(selector->select(selector.self(), &scene.step, &scene.in, &out.selection,
                            selector.err()) == KVASIR_OK);
-  REQUIRE(out.selection.n_rows == 1);
-  return out.row(0);
+  REQUIRE(out.selection.n_lists == 1);
+  return out.list(0);
 }
 
 TEST_SUITE("plugins/selector") {
@@ -180,12 +180,12 @@ TEST_SUITE("plugins/selector") {
           SelectionBuffer out(KVASIR_UNIT_BLOCK, KVASIR_SCOPE_KV_HEAD, 10, 10 * 7);
           REQUIRE(selector->select(selector.self(), &scene.step, &scene.in, &out.selection,
                                    selector.err()) == KVASIR_OK);
-          REQUIRE(out.selection.n_rows == 10);
+          REQUIRE(out.selection.n_lists == 10);
           for (uint32_t i = 0; i < 10; ++i) {
             const std::vector<float> scores(
                 scene.scores.begin() + static_cast<long>(scene.score_offsets[i]),
                 scene.scores.begin() + static_cast<long>(scene.score_offsets[i + 1]));
-            CHECK(out.row(i) == expected(scene.lists[i], scores, 7, higher_wins));
+            CHECK(out.list(i) == expected(scene.lists[i], scores, 7, higher_wins));
           }
         }
       }
@@ -206,14 +206,14 @@ TEST_SUITE("plugins/selector") {
                              selector.err()) == KVASIR_ERR_CAPACITY);
     CHECK(small.selection.needed == 5);
     CHECK(!selector.text().empty());
-    CHECK(small.selection.n_rows == 0);
-    CHECK(small.row_offsets == std::vector<uint64_t>(3, 0xdead));
+    CHECK(small.selection.n_lists == 0);
+    CHECK(small.list_offsets == std::vector<uint64_t>(3, 0xdead));
     CHECK(small.index == std::vector(small.index.size(), SelectionBuffer::kUnwritten));
     SelectionBuffer enough(KVASIR_UNIT_BLOCK, KVASIR_SCOPE_SEQUENCE, 2, small.selection.needed);
     REQUIRE(selector->select(selector.self(), &scene.step, &scene.in, &enough.selection,
                              selector.err()) == KVASIR_OK);
-    CHECK(enough.row(0) == std::vector<uint32_t>{0, 1, 2});
-    CHECK(enough.row(1) == std::vector<uint32_t>{2, 3});
+    CHECK(enough.list(0) == std::vector<uint32_t>{0, 1, 2});
+    CHECK(enough.list(1) == std::vector<uint32_t>{2, 3});
   }
 
   TEST_CASE("scores that do not fit the candidates are refused") {

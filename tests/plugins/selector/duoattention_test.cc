@@ -22,23 +22,23 @@ kvasir_geometry heads_of(uint32_t n_layers, uint32_t n_kv_heads) {
 // Row flags of one layer, for a batch of n_rows sequences; plan: what evict_plan() keeps.
 std::vector<uint32_t> flags_of(Selector& selector, const kvasir_geometry& geometry, uint32_t layer,
                                uint32_t n_rows = 1, bool plan = false) {
-  const std::vector<kvasir_step_row> rows(n_rows);
+  const std::vector<kvasir_step_seq> seqs(n_rows);
   kvasir_step step{};
   step.struct_size = sizeof step;
   step.layer = layer;
-  step.n_rows = n_rows;
-  step.row_size = sizeof rows[0];
-  step.rows = rows.data();
+  step.n_seqs = n_rows;
+  step.seq_size = sizeof seqs[0];
+  step.seqs = seqs.data();
   const kvasir_sel_in in{};
   SelectionBuffer out(KVASIR_UNIT_TOKEN, KVASIR_SCOPE_KV_HEAD, n_rows * geometry.n_kv_heads, 0);
   REQUIRE((plan ? selector->evict_plan(selector.self(), &step, &out.selection, selector.err())
                 : selector->select(selector.self(), &step, &in, &out.selection, selector.err())) ==
           KVASIR_OK);
-  CHECK(out.selection.n_rows == n_rows * geometry.n_kv_heads);
+  CHECK(out.selection.n_lists == n_rows * geometry.n_kv_heads);
   CHECK(out.selection.scope == KVASIR_SCOPE_KV_HEAD);
   if (!plan) CHECK(out.selection.reuse_steps == UINT32_MAX);
-  for (uint32_t i = 0; i < out.selection.n_rows; ++i) CHECK(out.row(i).empty());
-  return out.row_flags;
+  for (uint32_t i = 0; i < out.selection.n_lists; ++i) CHECK(out.list(i).empty());
+  return out.list_flags;
 }
 
 // Which heads stream, one character each, layers apart.
@@ -51,8 +51,8 @@ std::string streaming(const OptionValues& options, const kvasir_geometry& geomet
   for (uint32_t layer = 0; layer < geometry.n_layers; ++layer) {
     if (layer > 0) out += ' ';
     for (const uint32_t flag : flags_of(selector, geometry, layer)) {
-      REQUIRE((flag == KVASIR_ROW_NONE || flag == KVASIR_ROW_ALL));
-      out += flag == KVASIR_ROW_NONE ? 's' : '.';
+      REQUIRE((flag == KVASIR_LIST_NONE || flag == KVASIR_LIST_ALL));
+      out += flag == KVASIR_LIST_NONE ? 's' : '.';
     }
   }
   return out;
@@ -112,9 +112,9 @@ TEST_SUITE("plugins/selector/duoattention") {
     Selector selector(host, "duoattention", {{"evict", int64_t{1}}});
     const kvasir_geometry geometry = heads_of(2, 2);
     selector.bind(geometry);
-    const std::vector<uint32_t> one = {KVASIR_ROW_NONE, KVASIR_ROW_ALL};
-    const std::vector<uint32_t> three = {KVASIR_ROW_NONE, KVASIR_ROW_ALL,  KVASIR_ROW_NONE,
-                                         KVASIR_ROW_ALL,  KVASIR_ROW_NONE, KVASIR_ROW_ALL};
+    const std::vector<uint32_t> one = {KVASIR_LIST_NONE, KVASIR_LIST_ALL};
+    const std::vector<uint32_t> three = {KVASIR_LIST_NONE, KVASIR_LIST_ALL,  KVASIR_LIST_NONE,
+                                         KVASIR_LIST_ALL,  KVASIR_LIST_NONE, KVASIR_LIST_ALL};
     CHECK(flags_of(selector, geometry, 1) == one);
     CHECK(flags_of(selector, geometry, 1, 3) == three);
     CHECK(flags_of(selector, geometry, 1, 1, true) == one);

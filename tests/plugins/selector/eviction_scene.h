@@ -43,10 +43,10 @@ class EvictionScene {
       REQUIRE(selector->layout(selector.self(), &layout, selector.err()) == KVASIR_OK);
     }
     step_.struct_size = sizeof step_;
-    step_.n_rows = 1;
-    step_.row_size = sizeof row;
-    step_.rows = &row;
-    row.seq = seq;
+    step_.n_seqs = 1;
+    step_.seq_size = sizeof seq;
+    step_.seqs = &seq;
+    seq.id = seq;
   }
   EvictionScene(const EvictionScene&) = delete;
 
@@ -55,14 +55,14 @@ class EvictionScene {
   }
   // A prompt [begin, end) in which only the candidate range matters besides.
   void prompt(uint32_t begin, uint32_t end) {
-    row.prompt_begin = begin;
-    row.prompt_end = row.kv_len = end;
-    row.unit_begin = geometry_.sink_tokens;
-    row.unit_end = end - geometry_.window_tokens;
+    seq.prompt_begin = begin;
+    seq.prompt_end = seq.kv_len = end;
+    seq.unit_begin = geometry_.sink_tokens;
+    seq.unit_end = end - geometry_.window_tokens;
   }
   void decoded() {
-    ++row.kv_len;
-    row.unit_end = row.kv_len - geometry_.window_tokens;
+    ++seq.kv_len;
+    seq.unit_end = seq.kv_len - geometry_.window_tokens;
   }
 
   // value[row][i] for tokens 0, 1, 2 …, or for tokens[row][i].
@@ -93,7 +93,7 @@ class EvictionScene {
                            const std::vector<Tokens>& candidates = {}) {
     const uint32_t n_rows = limits.scope == KVASIR_SCOPE_SEQUENCE ? 1 : geometry_.n_kv_heads;
     std::vector<Tokens> from = candidates;
-    if (from.empty()) from.assign(n_rows, range(row.unit_begin, row.unit_end));
+    if (from.empty()) from.assign(n_rows, range(seq.unit_begin, seq.unit_end));
     REQUIRE(from.size() == n_rows);
     const SelectionBuffer listed(KVASIR_UNIT_TOKEN, limits.scope, from);
     SelectionBuffer out(KVASIR_UNIT_TOKEN, limits.scope, n_rows, listed.selection.capacity);
@@ -103,15 +103,15 @@ class EvictionScene {
     status = selector->evict_plan(selector.self(), &step, &out.selection, selector.err());
     step.candidates = nullptr;
     if (status != KVASIR_OK) return {};
-    REQUIRE(out.selection.n_rows == n_rows);
+    REQUIRE(out.selection.n_lists == n_rows);
     dropped = (out.selection.flags & KVASIR_SELECTION_DROP) != 0;
-    n_listed = out.selection.row_offsets[n_rows];
+    n_listed = out.selection.list_offsets[n_rows];
     std::vector<Tokens> kept;
     for (uint32_t r = 0; r < n_rows; ++r) {
-      const Tokens list = out.row(r);
+      const Tokens list = out.list(r);
       CHECK(std::is_sorted(list.begin(), list.end()));
-      if (out.row_flags[r] != KVASIR_ROW_LISTED) {
-        REQUIRE(out.row_flags[r] == (dropped ? KVASIR_ROW_NONE : KVASIR_ROW_ALL));
+      if (out.list_flags[r] != KVASIR_LIST_LISTED) {
+        REQUIRE(out.list_flags[r] == (dropped ? KVASIR_LIST_NONE : KVASIR_LIST_ALL));
         kept.push_back(from[r]);
         continue;
       }
@@ -127,7 +127,7 @@ class EvictionScene {
   kvasir_step& at(uint32_t layer, When when) {
     step_.layer = layer;
     step_.moment = when.moment;
-    row.phase = when.phase;
+    seq.phase = when.phase;
     step_.slab = slab;
     return step_;
   }
@@ -136,7 +136,7 @@ class EvictionScene {
   PluginInstance<kvasir_selector> selector;
   kvasir_sel_limits limits = blank_limits();
   kvasir_layout layout{};
-  kvasir_step_row row{};
+  kvasir_step_seq seq{};
   const kvasir_slab* slab = nullptr;
   uint64_t seq = 1;
   kvasir_status status = KVASIR_OK;  // of the latest plan()

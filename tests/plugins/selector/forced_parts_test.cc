@@ -32,21 +32,21 @@ TEST_SUITE("plugins/selector") {
     CHECK(limits.scope == KVASIR_SCOPE_SEQUENCE);
     CHECK((streaming.desc().needs & KVASIR_NEED_TOKEN_ROWS) != 0);
 
-    const kvasir_step_row rows[3] = {};
+    const kvasir_step_seq seqs[3] = {};
     kvasir_step step{};
     step.struct_size = sizeof step;
-    step.n_rows = 3;
-    step.row_size = sizeof rows[0];
-    step.rows = rows;
+    step.n_seqs = 3;
+    step.seq_size = sizeof seqs[0];
+    step.seqs = seqs;
     kvasir_sel_in in{};
     SelectionBuffer out(limits.unit, limits.scope, 3, 0);  // no room: none is needed
     REQUIRE(streaming->select(streaming.self(), &step, &in, &out.selection, streaming.err()) ==
             KVASIR_OK);
-    CHECK(out.selection.n_rows == 3);
+    CHECK(out.selection.n_lists == 3);
     CHECK(out.selection.reuse_steps == UINT32_MAX);
     for (uint32_t i = 0; i < 3; ++i) {
-      CHECK(out.row_flags[i] == KVASIR_ROW_NONE);
-      CHECK(out.row(i).empty());
+      CHECK(out.list_flags[i] == KVASIR_LIST_NONE);
+      CHECK(out.list(i).empty());
     }
   }
 

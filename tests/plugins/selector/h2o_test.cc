@@ -67,7 +67,7 @@ TEST_SUITE("plugins/selector/h2o") {
           for (uint32_t row = 0; row < 2 * n_voices; ++row) {
             Head& head = heads[row / n_voices];
             tokens.push_back(head.alive);
-            value.push_back(random_mass(1, head.alive.size(), scene.row.kv_len * 4 + row)[0]);
+            value.push_back(random_mass(1, head.alive.size(), scene.seq.kv_len * 4 + row)[0]);
             const double share = n_voices == 1 ? 0.5 : 1.0;  // mean over two query heads
             for (size_t i = 0; i < head.alive.size(); ++i) {
               head.sum[row % n_voices][head.alive[i]] += share * double{value.back()[i]};
@@ -76,7 +76,7 @@ TEST_SUITE("plugins/selector/h2o") {
           REQUIRE(scene.observe(1, value, tokens, when) == KVASIR_OK);
         };
         const auto evict = [&](When when) {
-          const uint32_t n = scene.row.kv_len;
+          const uint32_t n = scene.seq.kv_len;
           std::vector<Tokens> candidates;
           for (const Head& head : heads) {
             candidates.emplace_back();
@@ -103,7 +103,7 @@ TEST_SUITE("plugins/selector/h2o") {
         };
         for (const uint32_t end : {33u, kPrompt}) {  // two chunks
           scene.prompt(0, kPrompt);
-          scene.row.kv_len = end;
+          scene.seq.kv_len = end;
           for (Head& head : heads) head.alive = range(0, end);
           observe(kPromptAttended);
         }
@@ -112,14 +112,14 @@ TEST_SUITE("plugins/selector/h2o") {
         CHECK(heads[0].alive.size() == kSink + kHeavy + kRecent);
         for (uint32_t i = 0; i < 60; ++i) {
           scene.decoded();
-          for (Head& head : heads) head.alive.push_back(scene.row.kv_len - 1);
+          for (Head& head : heads) head.alive.push_back(scene.seq.kv_len - 1);
           observe(kDecodeAttended);
           evict(kDecodeStepEnd);
           CHECK(scene.dropped);
           CHECK(scene.n_listed == 2);  // one token of each kv head goes
         }
         if (n_voices == 1) {  // the sums themselves, as they lie in the slab
-          for (uint32_t t = 0; t < scene.row.kv_len; ++t) {
+          for (uint32_t t = 0; t < scene.seq.kv_len; ++t) {
             CHECK(double{scene.pages.record(1, t / 16)[t % 16]} ==
                   doctest::Approx(heads[1].sum[0][t]));
           }

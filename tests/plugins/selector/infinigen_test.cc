@@ -447,8 +447,8 @@ TEST_SUITE("plugins/selector/infinigen") {
     uint32_t checked = 0;
     for (uint32_t i = 0; i < book.runs.size(); ++i) {
       const RecordedRun& run = book.runs[i];
-      if (run.layer == 0 || run.rows.size() == 0) continue;
-      const uint32_t n = run.rows[0].kv_len;
+      if (run.layer == 0 || run.ranges.size() == 0) continue;
+      const uint32_t n = run.ranges[0].kv_len;
       if (n <= kSink + kWindow + 6) continue;
       const Choice want = choose(given, run.layer, n, 2.0, 6, all_columns);
       if (want.margin < 5e-3) continue;
@@ -616,16 +616,16 @@ TEST_SUITE("plugins/selector/infinigen") {
     REQUIRE(selector->base.seq_open(selector.self(), seqs, 2, selector.err()) == KVASIR_OK);
     KeyScene scene(g, normal_floats(40 * 2 * kDim, 1), normal_floats(4 * kDim, 2));
     scene.candidates(0, 40);
-    kvasir_step_row row{};
-    row.seq = 1, row.unit_end = 30, row.kv_len = 40;
+    kvasir_step_seq seq{};
+    seq.id = 1, seq.unit_end = 30, seq.kv_len = 40;
     kvasir_step step{};
-    row.phase = KVASIR_PHASE_DECODE;
-    step.moment = KVASIR_MOMENT_ATTENDED, step.n_rows = 1, step.row_size = sizeof row,
-    step.rows = &row;
+    seq.phase = KVASIR_PHASE_DECODE;
+    step.moment = KVASIR_MOMENT_ATTENDED, step.n_seqs = 1, step.seq_size = sizeof seq,
+    step.seqs = &seq;
     const uint64_t offsets[] = {0, 3, 5};
     const uint32_t index[] = {1, 4, 33, 2, 4};
     kvasir_mass mass{};
-    mass.n_rows = 2, mass.row_offsets = offsets, mass.index = index;
+    mass.n_lists = 2, mass.list_offsets = offsets, mass.index = index;
     REQUIRE(selector->observe(selector.self(), &step, &mass, selector.err()) == KVASIR_OK);
 
     const auto save = [&](uint64_t seq) {

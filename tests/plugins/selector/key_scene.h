@@ -74,9 +74,9 @@ class KeyScene {
                     std::vector<float>(geometry_.n_kv_heads * layout.record_bytes / sizeof(float)));
     pages_.clear();
     for (auto& page : records_) pages_.push_back(page.data());
-    slab_ = {sizeof slab_,  1,       layout.record_bytes, 0, row_pages_,
+    slab_ = {sizeof slab_,  1,       layout.record_bytes, 0, seq_pages_,
              pages_.data(), nullptr, KVASIR_MEM_HOST,     0};
-    row_pages_[1] = pages_.size();
+    seq_pages_[1] = pages_.size();
   }
 
   kvasir_status update(const Selector& selector, When when, uint32_t flags, uint32_t first_block,
@@ -115,18 +115,18 @@ class KeyScene {
     const uint32_t n_rows = limits.scope == KVASIR_SCOPE_SEQUENCE ? 1 : geometry_.n_kv_heads;
     SelectionBuffer out(limits.unit, limits.scope, n_rows, size_t{n_rows} * n_tokens());
     REQUIRE(select(selector, out.selection) == KVASIR_OK);
-    REQUIRE(out.selection.n_rows == n_rows);
+    REQUIRE(out.selection.n_lists == n_rows);
     CHECK(out.selection.scope == limits.scope);
     std::vector<std::vector<uint32_t>> chosen;
     for (uint32_t i = 0; i < n_rows; ++i) {
-      chosen.push_back(out.row(i));
-      if (out.row_flags[i] == KVASIR_ROW_LISTED) continue;
-      REQUIRE(out.row_flags[i] == KVASIR_ROW_ALL);
+      chosen.push_back(out.list(i));
+      if (out.list_flags[i] == KVASIR_LIST_LISTED) continue;
+      REQUIRE(out.list_flags[i] == KVASIR_LIST_ALL);
       CHECK(chosen.back().empty());
       for (uint32_t unit = begin_; unit < end_ && !listed; ++unit) chosen.back().push_back(unit);
       if (listed)
-        chosen.back().assign(listed->index + listed->row_offsets[i],
-                             listed->index + listed->row_offsets[i + 1]);
+        chosen.back().assign(listed->index + listed->list_offsets[i],
+                             listed->index + listed->list_offsets[i + 1]);
     }
     for (const auto& list : chosen) CHECK(std::is_sorted(list.begin(), list.end()));
     return chosen;
@@ -136,23 +136,23 @@ class KeyScene {
   uint32_t width() const { return geometry_.n_kv_heads * geometry_.head_dim; }
 
   struct Call {
-    kvasir_step_row row{};
+    kvasir_step_seq seq{};
     kvasir_step step{};
     kvasir_view q{};
     Call(KeyScene& scene, When when) {
-      row.seq = 1;
-      row.n_q = 1;
-      row.kv_len = scene.n_tokens();
-      row.prompt_end = scene.n_tokens();
-      row.unit_begin = scene.begin_;
-      row.unit_end = scene.end_;
+      seq.id = 1;
+      seq.n_q = 1;
+      seq.kv_len = scene.n_tokens();
+      seq.prompt_end = scene.n_tokens();
+      seq.unit_begin = scene.begin_;
+      seq.unit_end = scene.end_;
       step.struct_size = sizeof step;
       step.moment = when.moment;
-      row.phase = when.phase;
+      seq.phase = when.phase;
       step.layer = scene.layer;
-      step.n_rows = 1;
-      step.row_size = sizeof row;
-      step.rows = &row;
+      step.n_seqs = 1;
+      step.seq_size = sizeof seq;
+      step.seqs = &seq;
       step.slab = scene.pages_.empty() ? nullptr : &scene.slab_;
       q.struct_size = sizeof q;
       q.dtype = KVASIR_DTYPE_F32;
@@ -173,7 +173,7 @@ class KeyScene {
   std::vector<kvasir_lease> leases_;
   std::vector<std::vector<float>> records_;  // [block]
   std::vector<void*> pages_;
-  uint64_t row_pages_[2] = {};
+  uint64_t seq_pages_[2] = {};
   kvasir_slab slab_{};
   uint32_t begin_ = 0, end_ = 0;
 };

@@ -33,8 +33,8 @@ std::vector<Attended> step(Engine& engine, SequenceId seq, std::span<const Seque
     for (uint32_t kv = 0; kv < 2; ++kv) {
       Attended& of = out.emplace_back();
       const RecordedRun& run = book.runs[layer];
-      for (uint32_t r = 0; r < run.rows.size(); ++r) {
-        const RecordedRow& row = run.rows[r];
+      for (uint32_t r = 0; r < run.ranges.size(); ++r) {
+        const RecordedRange& row = run.ranges[r];
         if (row.seq != seq || row.kv_head != kv) continue;
         for (uint32_t i = 0; i < row.token.size(); ++i)
           for (uint32_t g = 0; g < 2; ++g) {

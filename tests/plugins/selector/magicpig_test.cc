@@ -201,7 +201,7 @@ TEST_SUITE("plugins/selector/magicpig") {
             for (uint32_t l = 0; l < kTables; ++l) same += code[l] == query[l];
             if (same >= 2) want.push_back(t);
           }
-          CHECK(out.row(h) == want);
+          CHECK(out.list(h) == want);
           if (h == 0) unlike.insert(want);
         }
       }
@@ -323,7 +323,7 @@ TEST_SUITE("plugins/selector/magicpig") {
         CHECK(out.selection.weight_width == 1);
         for (uint32_t h = 0; h < kHeads; ++h) {
           const auto u = probabilities(scene, h, kBegin, kEnd, k, l);
-          const auto row = out.row(h);
+          const auto row = out.list(h);
           const auto weight = out.weights(h);
           for (size_t i = 0; i < row.size(); ++i) {
             ++drawn[{h, row[i]}];
@@ -366,7 +366,7 @@ TEST_SUITE("plugins/selector/magicpig") {
       SelectionBuffer out(KVASIR_UNIT_TOKEN, KVASIR_SCOPE_Q_HEAD, kHeads, kHeads * kTokens);
       REQUIRE(scene.select(selector, out.selection) == KVASIR_OK);
       for (uint32_t h = 0; h < kHeads; ++h) {
-        const auto row = out.row(h);
+        const auto row = out.list(h);
         const auto weight = out.weights(h);
         for (size_t i = 0; i < row.size(); ++i) {
           mass[h] += std::exp(scene.dot(row[i], h) / 16 + double{weight[i]}) / kRuns;
@@ -389,7 +389,7 @@ TEST_SUITE("plugins/selector/magicpig") {
     SelectionBuffer out(KVASIR_UNIT_TOKEN, KVASIR_SCOPE_Q_HEAD, kHeads, 0);
     REQUIRE(scene.select(selector, out.selection) == KVASIR_OK);
     CHECK(out.selection.weight_width == 0);
-    for (uint32_t h = 0; h < kHeads; ++h) CHECK(out.row_flags[h] == KVASIR_ROW_ALL);
+    for (uint32_t h = 0; h < kHeads; ++h) CHECK(out.list_flags[h] == KVASIR_LIST_ALL);
   }
 
   TEST_CASE("a draw may be empty, and unlike heads have unlike rows") {
@@ -403,8 +403,8 @@ TEST_SUITE("plugins/selector/magicpig") {
     REQUIRE(scene.prompt_end(selector) == KVASIR_OK);
     SelectionBuffer out(KVASIR_UNIT_TOKEN, KVASIR_SCOPE_Q_HEAD, kHeads, kHeads * 64);
     REQUIRE(scene.select(selector, out.selection) == KVASIR_OK);
-    CHECK(out.row(0).empty());
-    CHECK(out.row_flags[0] == KVASIR_ROW_LISTED);
+    CHECK(out.list(0).empty());
+    CHECK(out.list_flags[0] == KVASIR_LIST_LISTED);
   }
 
   TEST_CASE("the larger buffer gets the same draw; layouts and threads do not matter") {
@@ -421,17 +421,17 @@ TEST_SUITE("plugins/selector/magicpig") {
         REQUIRE(scene.prompt_end(selector) == KVASIR_OK);
         SelectionBuffer small(KVASIR_UNIT_TOKEN, KVASIR_SCOPE_Q_HEAD, kHeads, 3);
         REQUIRE(scene.select(selector, small.selection) == KVASIR_ERR_CAPACITY);
-        CHECK(small.row_offsets == std::vector<uint64_t>(kHeads + 1, 0xdead));
+        CHECK(small.list_offsets == std::vector<uint64_t>(kHeads + 1, 0xdead));
         SelectionBuffer out(KVASIR_UNIT_TOKEN, KVASIR_SCOPE_Q_HEAD, kHeads, small.selection.needed);
         REQUIRE(scene.select(selector, out.selection) == KVASIR_OK);
-        CHECK(out.row_offsets[kHeads] == small.selection.needed);
+        CHECK(out.list_offsets[kHeads] == small.selection.needed);
         std::vector<std::vector<uint32_t>> rows;
-        for (uint32_t h = 0; h < kHeads; ++h) rows.push_back(out.row(h));
+        for (uint32_t h = 0; h < kHeads; ++h) rows.push_back(out.list(h));
         if (first.empty()) first = rows;
         CHECK(rows == first);
         SelectionBuffer again(KVASIR_UNIT_TOKEN, KVASIR_SCOPE_Q_HEAD, kHeads, 2000);
         REQUIRE(scene.select(selector, again.selection) == KVASIR_OK);
-        for (uint32_t h = 0; h < kHeads; ++h) CHECK(again.row(h) == first[h]);
+        for (uint32_t h = 0; h < kHeads; ++h) CHECK(again.list(h) == first[h]);
       }
     }
   }
@@ -451,7 +451,7 @@ TEST_SUITE("plugins/selector/magicpig") {
       SelectionBuffer out(KVASIR_UNIT_TOKEN, KVASIR_SCOPE_Q_HEAD, kHeads, kHeads * kTokens);
       REQUIRE(scene.select(selector, out.selection) == KVASIR_OK);
       std::vector<std::vector<uint32_t>> rows;
-      for (uint32_t h = 0; h < kHeads; ++h) rows.push_back(out.row(h));
+      for (uint32_t h = 0; h < kHeads; ++h) rows.push_back(out.list(h));
       CHECK(rows[0].back() > 65600);
       if (first.empty()) first = rows;
       CHECK(rows == first);
@@ -477,14 +477,14 @@ TEST_SUITE("plugins/selector/magicpig") {
     for (uint32_t kv_head = 0; kv_head < kKvHeads; ++kv_head) {
       std::set<uint32_t> before, after;
       for (uint32_t h = 2 * kv_head; h < 2 * kv_head + 2; ++h) {
-        for (const uint32_t t : a.row(h)) before.insert(t);
-        for (const uint32_t t : b.row(h)) after.insert(t);
+        for (const uint32_t t : a.list(h)) before.insert(t);
+        for (const uint32_t t : b.list(h)) after.insert(t);
       }
       REQUIRE(before.size() > 60);
       CHECK(after.size() == 40);
       const auto more = std::log(static_cast<double>(before.size()) / 40);
       for (uint32_t h = 2 * kv_head; h < 2 * kv_head + 2; ++h) {
-        const auto rows = a.row(h), kept = b.row(h);
+        const auto rows = a.list(h), kept = b.list(h);
         const auto weights = a.weights(h), lighter = b.weights(h);
         for (size_t i = 0; i < kept.size(); ++i) {
           const auto at = std::find(rows.begin(), rows.end(), kept[i]) - rows.begin();

@@ -14,7 +14,7 @@ using namespace kvasir::test;
 using Selector = PluginInstance<kvasir_selector>;
 using Votes = std::vector<float>;  // per token
 
-constexpr uint32_t kAll = UINT32_MAX;  // ROW_ALL, in a list of its own
+constexpr uint32_t kAll = UINT32_MAX;  // LIST_ALL, in a list of its own
 
 struct Prompt {
   uint32_t block_size = 4;
@@ -38,19 +38,19 @@ Selector bound(const FakeHost& host, const OptionValues& options, uint32_t block
 }
 
 struct Call {
-  kvasir_step_row row{};
+  kvasir_step_seq seq{};
   kvasir_step step{};
   Call(const Prompt& p, uint32_t layer) {
-    row.seq = p.seq;
-    row.kv_len = row.prompt_end = p.prompt_end;
-    row.prompt_begin = p.prompt_begin;
-    row.unit_begin = p.begin;
-    row.unit_end = p.end;
+    seq.id = p.seq;
+    seq.kv_len = seq.prompt_end = p.prompt_end;
+    seq.prompt_begin = p.prompt_begin;
+    seq.unit_begin = p.begin;
+    seq.unit_end = p.end;
     step.struct_size = sizeof step;
     step.layer = layer;
-    step.n_rows = 1;
-    step.row_size = sizeof row;
-    step.rows = &row;
+    step.n_seqs = 1;
+    step.seq_size = sizeof seq;
+    step.seqs = &seq;
   }
 };
 
@@ -66,8 +66,8 @@ void observe(Selector& selector, const Prompt& p, uint32_t layer, const std::vec
   kvasir_mass mass{};
   mass.struct_size = sizeof mass;
   mass.unit = KVASIR_UNIT_TOKEN;
-  mass.n_rows = static_cast<uint32_t>(heads.size());
-  mass.row_offsets = offsets.data();
+  mass.n_lists = static_cast<uint32_t>(heads.size());
+  mass.list_offsets = offsets.data();
   mass.value = kvasir::sdk::host_view(value.data(), {value.size()});
   REQUIRE(selector->observe(selector.self(), &call.step, &mass, selector.err()) == KVASIR_OK);
 }
@@ -78,13 +78,13 @@ std::vector<std::vector<uint32_t>> plan(Selector& selector, const Prompt& p, uin
   SelectionBuffer out(KVASIR_UNIT_BLOCK, KVASIR_SCOPE_KV_HEAD, n_heads, 400);
   REQUIRE(selector->evict_plan(selector.self(), &call.step, &out.selection, selector.err()) ==
           KVASIR_OK);
-  REQUIRE(out.selection.n_rows == n_heads);
+  REQUIRE(out.selection.n_lists == n_heads);
   CHECK(out.selection.scope == (n_heads == 1 ? KVASIR_SCOPE_SEQUENCE : KVASIR_SCOPE_KV_HEAD));
   std::vector<std::vector<uint32_t>> rows;
   for (uint32_t i = 0; i < n_heads; ++i) {
-    rows.push_back(out.row(i));
+    rows.push_back(out.list(i));
     CHECK(std::is_sorted(rows.back().begin(), rows.back().end()));
-    if (out.row_flags[i] == KVASIR_ROW_ALL) rows.back() = {kAll};
+    if (out.list_flags[i] == KVASIR_LIST_ALL) rows.back() = {kAll};
   }
   return rows;
 }
@@ -233,7 +233,7 @@ TEST_SUITE("plugins/selector/preselect") {
     SelectionBuffer enough(KVASIR_UNIT_BLOCK, KVASIR_SCOPE_SEQUENCE, 1, 2);
     REQUIRE(selector->evict_plan(selector.self(), &call.step, &enough.selection, selector.err()) ==
             KVASIR_OK);
-    CHECK(enough.row(0) == Blocks{2, 4});
+    CHECK(enough.list(0) == Blocks{2, 4});
   }
 
   TEST_CASE("limits follow the options; contradictions are refused by name") {

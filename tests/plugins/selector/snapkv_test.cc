@@ -54,7 +54,7 @@ TEST_SUITE("plugins/selector/snapkv") {
             scene.prompt(0, 100);
             std::vector<std::vector<double>> votes(2, std::vector<double>(100));
             for (const uint32_t kv_len : {93u, 100u}) {  // the voters lie in two chunks
-              scene.row.kv_len = kv_len;
+              scene.seq.kv_len = kv_len;
               const auto mass = random_mass(2, kv_len, kv_len);
               REQUIRE(scene.observe(1, mass) == KVASIR_OK);
               for (size_t h = 0; h < 2; ++h)
@@ -146,17 +146,17 @@ TEST_SUITE("plugins/selector/snapkv") {
     scene.prompt(0, 4);
     REQUIRE(scene.observe(0, {{9, 0, 0, 0}, {9, 0, 0, 0}}) == KVASIR_OK);
     REQUIRE(scene.observe(1, {{0, 9, 0, 0}, {0, 9, 0, 0}}) == KVASIR_OK);
-    scene.row.seq = 2;
+    scene.seq.id = 2;
     REQUIRE(scene.observe(0, {{0, 0, 9, 0}, {0, 0, 9, 0}}) == KVASIR_OK);
     CHECK(scene.plan(0)[1] == Tokens{2});
     const uint64_t parent = 1, child = 3;
     REQUIRE(scene.selector->base.seq_fork(scene.selector.self(), &parent, &child, 1,
                                           scene.selector.err()) == KVASIR_OK);
     for (const uint64_t seq : {parent, child}) {
-      scene.row.seq = seq;
+      scene.seq.id = seq;
       CHECK(scene.plan(1)[0] == Tokens{1});
     }
-    scene.row.seq = 1;  // its first prompt was given up before its end
+    scene.seq.id = 1;  // its first prompt was given up before its end
     scene.prompt(4, 8);
     REQUIRE(scene.observe(0, {{0, 0, 0, 0, 3, 0, 0, 0}, {0, 1, 0, 0, 0, 2, 0, 0}}) == KVASIR_OK);
     CHECK(scene.plan(0) == std::vector<Tokens>{{4}, {5}});

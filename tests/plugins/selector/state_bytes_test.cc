@@ -92,7 +92,7 @@ TEST_SUITE("plugins/selector/state") {
     constexpr uint32_t kN = 1u << 20;
     EvictionScene scene(name, options, eviction_geometry(0, 16));
     scene.prompt(0, kN);
-    scene.row.unit_end /= unit_tokens;
+    scene.seq.unit_end /= unit_tokens;
     const auto mass = random_mass(n_rows, kN, 1);
     const size_t before = heap_bytes();
     REQUIRE(scene.observe(1, mass) == KVASIR_OK);

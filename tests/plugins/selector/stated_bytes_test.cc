@@ -91,18 +91,18 @@ TEST_SUITE("plugins/selector/stated") {
       REQUIRE(selector->limits(selector.self(), &limits, selector.err()) == KVASIR_OK);
       const uint64_t seq = 1;
       REQUIRE(selector->base.seq_open(selector.self(), &seq, 1, selector.err()) == KVASIR_OK);
-      kvasir_step_row row{};
-      row.seq = 1, row.kv_len = geometry.max_context, row.unit_end = geometry.max_context / 3;
+      kvasir_step_seq seq{};
+      seq.id = 1, seq.kv_len = geometry.max_context, seq.unit_end = geometry.max_context / 3;
       kvasir_step step{};
-      row.phase = KVASIR_PHASE_DECODE;
-      step.moment = KVASIR_MOMENT_ATTENDED, step.n_rows = 1, step.row_size = sizeof row,
-      step.rows = &row;
+      seq.phase = KVASIR_PHASE_DECODE;
+      step.moment = KVASIR_MOMENT_ATTENDED, step.n_seqs = 1, step.seq_size = sizeof seq,
+      step.seqs = &seq;
       step.layer = 1;
       const std::vector<uint64_t> offsets(geometry.n_kv_heads + 1);
       kvasir_mass mass{};
-      mass.n_rows = geometry.n_kv_heads, mass.row_offsets = offsets.data();
+      mass.n_lists = geometry.n_kv_heads, mass.list_offsets = offsets.data();
       for (const uint32_t more : {0u, 1u, 2u}) {  // growing, it stays within what was said
-        row.unit_end += more;
+        seq.unit_end += more;
         REQUIRE(selector->observe(selector.self(), &step, &mass, selector.err()) == KVASIR_OK);
       }
       CHECK(static_cast<double>(heap_bytes() - before) ==
@@ -130,12 +130,12 @@ TEST_SUITE("plugins/selector/stated") {
       if (!feed) return layout;
       const uint64_t seq = 1;
       REQUIRE(plugin->base.seq_open(plugin.self(), &seq, 1, plugin.err()) == KVASIR_OK);
-      kvasir_step_row row{};
-      row.seq = 1, row.kv_len = kBlocks * kBlock - 1, row.prompt_end = kBlocks * kBlock;
+      kvasir_step_seq seq{};
+      seq.id = 1, seq.kv_len = kBlocks * kBlock - 1, seq.prompt_end = kBlocks * kBlock;
       kvasir_step step{};
-      row.phase = KVASIR_PHASE_PREFILL;
-      step.moment = KVASIR_MOMENT_ATTENDED, step.n_rows = 1, step.row_size = sizeof row,
-      step.rows = &row;
+      seq.phase = KVASIR_PHASE_PREFILL;
+      step.moment = KVASIR_MOMENT_ATTENDED, step.n_seqs = 1, step.seq_size = sizeof seq,
+      step.seqs = &seq;
       step.layer = 1;
       const std::vector<float> values(size_t{4} * kBlock, 0.5f);
       const kvasir_view mass = kvasir::sdk::host_view(values.data(), {4, kBlock});

@@ -19,7 +19,7 @@ TEST_SUITE("plugins/selector/tova") {
     Tokens alive = range(0, 40);
     for (uint32_t i = 0; i < 40; ++i) {
       const When when = i == 0 ? kPromptStepEnd : kDecodeStepEnd;
-      const uint32_t n = scene.row.kv_len;
+      const uint32_t n = scene.seq.kv_len;
       const auto mass = random_mass(1, alive.size(), i);
       REQUIRE(scene.observe(0, mass, {alive}, i == 0 ? kPromptAttended : kDecodeAttended) ==
               KVASIR_OK);

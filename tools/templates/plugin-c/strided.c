@@ -39,16 +39,16 @@ static kvasir_status select_blocks(void* self, const kvasir_step* step, const kv
   const kvasir_selection* list = step->candidates; /* of an earlier selector, or null: a range */
   uint64_t n = 0;
   (void)in;
-  for (uint32_t r = 0; r < step->n_rows; ++r) {
-    const kvasir_step_row* row = kvasir_row(step, r);
-    const uint64_t begin = list ? list->row_offsets[r] : row->unit_begin;
-    const uint64_t end = list ? list->row_offsets[r + 1] : row->unit_end;
-    out->row_offsets[r] = n;
+  for (uint32_t r = 0; r < step->n_seqs; ++r) {
+    const kvasir_step_seq* seq = kvasir_step_seq_at(step, r);
+    const uint64_t begin = list ? list->list_offsets[r] : seq->unit_begin;
+    const uint64_t end = list ? list->list_offsets[r + 1] : seq->unit_end;
+    out->list_offsets[r] = n;
     for (uint64_t i = begin; i < end; i += ((struct strided*)self)->stride, ++n)
       if (n < out->capacity) out->index[n] = list ? list->index[i] : (uint32_t)i;
   }
-  out->n_rows = step->n_rows;
-  out->row_offsets[step->n_rows] = out->needed = n;
+  out->n_lists = step->n_seqs;
+  out->list_offsets[step->n_seqs] = out->needed = n;
   return n <= out->capacity ? KVASIR_OK : kvasir_fail(err, KVASIR_ERR_CAPACITY, "too few places");
 }
 

@@ -40,15 +40,15 @@ class NeedleSelector {
 
   void select(const sdk::Step& step, const kvasir_sel_in& in, kvasir_selection& out) {
     const uint32_t n_heads = g_.n_kv_heads;
-    if (step.n_rows() != 1) sdk::fail_invalid("the probe serves one sequence at a time");
+    if (step.n_seqs() != 1) sdk::fail_invalid("the probe serves one sequence at a time");
     std::vector<std::vector<uint32_t>> chosen(n_heads);
     host_.parallel_for(n_heads, 1, [&](uint64_t begin, uint64_t end, uint32_t) {
       for (auto h = static_cast<uint32_t>(begin); h < end; ++h) chosen[h] = choose(step, in, h);
     });
-    sdk::lay_out_rows(out, KVASIR_SCOPE_KV_HEAD, n_heads,
-                      [&](uint32_t h) { return uint64_t{chosen[h].size()}; });
+    sdk::lay_out_lists(out, KVASIR_SCOPE_KV_HEAD, n_heads,
+                       [&](uint32_t h) { return uint64_t{chosen[h].size()}; });
     for (uint32_t h = 0; h < n_heads; ++h)
-      std::copy(chosen[h].begin(), chosen[h].end(), sdk::row_indices(out, h).begin());
+      std::copy(chosen[h].begin(), chosen[h].end(), sdk::list_indices(out, h).begin());
   }
 
   void observe(const sdk::Step& step, const kvasir_mass& mass) {
@@ -74,14 +74,14 @@ class NeedleSelector {
     for (uint64_t i = 0; i < from.size(); ++i)
       if (state_.mode != Mode::kMask || !masked(from[i])) tokens.push_back(from[i]);
     if (state_.mode != Mode::kTopK) return tokens;
-    const uint32_t kv_len = step.row(0).kv_len, group = g_.n_q_heads / g_.n_kv_heads;
+    const uint32_t kv_len = step.seq(0).kv_len, group = g_.n_q_heads / g_.n_kv_heads;
     const size_t forced = kv_len - tokens.size();
     const auto budget = static_cast<size_t>(state_.share * kv_len);
     const size_t keep = std::min(budget > forced ? budget - forced : 0, tokens.size());
     const sdk::Queries q(in.q, g_.n_q_heads, g_.head_dim);
     std::vector<double> p(kv_len);  // summed over the query heads of the group
     for (uint32_t h = kv_head * group; h < (kv_head + 1) * group; ++h)
-      exact_.add(in, 0, kv_len, kv_head, q.head(step.row(0).q_begin, h), p);
+      exact_.add(in, 0, kv_len, kv_head, q.head(step.seq(0).q_begin, h), p);
     std::nth_element(tokens.begin(), tokens.begin() + static_cast<ptrdiff_t>(keep), tokens.end(),
                      [&](uint32_t a, uint32_t b) { return p[a] != p[b] ? p[a] > p[b] : a < b; });
     tokens.resize(keep);

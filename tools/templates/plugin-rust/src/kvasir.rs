@@ -189,8 +189,8 @@ pub struct Request {
 }
 
 #[repr(C)]
-pub struct StepRow {
-    pub seq: u64,
+pub struct StepSeq {
+    pub id: u64,
     pub q_begin: u32,
     pub n_q: u32,
     pub kv_len: u32,
@@ -209,9 +209,9 @@ pub struct Step {
     pub moment: u32,
     pub reserved: u32,
     pub layer: u32,
-    pub n_rows: u32,
-    pub row_size: u32,
-    pub rows: *const StepRow,
+    pub n_seqs: u32,
+    pub seq_size: u32,
+    pub seqs: *const StepSeq,
     pub candidates: *const Selection,
     pub slab: *const c_void,
 }
@@ -225,11 +225,11 @@ pub struct Selection {
     pub action: u32,
     pub weight_width: u32,
     pub reuse_steps: u32,
-    pub n_rows: u32,
+    pub n_lists: u32,
     pub capacity: u64,
     pub needed: u64,
-    pub row_offsets: *mut u64,
-    pub row_flags: *mut u32,
+    pub list_offsets: *mut u64,
+    pub list_flags: *mut u32,
     pub index: *mut u32,
     pub log_weight: *mut f32,
     pub bytes_read: u64,
@@ -286,7 +286,7 @@ const _: () = assert!(size_of::<Value>() == 40 && size_of::<OptionSchema>() == 1
 const _: () = assert!(size_of::<OptionValue>() == 56 && size_of::<Desc>() == 120);
 const _: () = assert!(size_of::<Host>() == 48 && size_of::<Request>() == 16);
 const _: () = assert!(size_of::<Instance>() == 96 && size_of::<Plugin>() == 40);
-const _: () = assert!(size_of::<StepRow>() == 48 && size_of::<Step>() == 48);
+const _: () = assert!(size_of::<StepSeq>() == 48 && size_of::<Step>() == 48);
 const _: () = assert!(size_of::<Selection>() == 288 && size_of::<SelLimits>() == 128);
 const _: () = assert!(size_of::<SelectorTable>() == 160);
 
@@ -401,10 +401,10 @@ impl SelectorTable {
 
 impl Step {
     /// # Safety
-    /// `r < n_rows`, and the step lives.
-    pub unsafe fn row(&self, r: usize) -> &StepRow {
-        let bytes = self.rows as *const u8;
-        &*bytes.add(r * self.row_size as usize).cast::<StepRow>()
+    /// `s < n_seqs`, and the step lives.
+    pub unsafe fn seq(&self, s: usize) -> &StepSeq {
+        let bytes = self.seqs as *const u8;
+        &*bytes.add(s * self.seq_size as usize).cast::<StepSeq>()
     }
 }
 

@@ -51,13 +51,13 @@ extern "C" fn select(
     guard(err, || unsafe {
         let (this, step, out) = (&*(this as *const Strided), &*step, &mut *out);
         let mut n = 0;
-        for r in 0..step.n_rows as usize {
+        for s in 0..step.n_seqs as usize {
             let list = step.candidates.as_ref(); // of an earlier selector; none: a range
             let (from, to) = match list {
-                Some(list) => (*list.row_offsets.add(r), *list.row_offsets.add(r + 1)),
-                None => (step.row(r).unit_begin.into(), step.row(r).unit_end.into()),
+                Some(list) => (*list.list_offsets.add(s), *list.list_offsets.add(s + 1)),
+                None => (step.seq(s).unit_begin.into(), step.seq(s).unit_end.into()),
             };
-            *out.row_offsets.add(r) = n;
+            *out.list_offsets.add(s) = n;
             for i in (from..to).step_by(this.stride) {
                 if n < out.capacity {
                     *out.index.add(n as usize) =
@@ -66,8 +66,8 @@ extern "C" fn select(
                 n += 1;
             }
         }
-        *out.row_offsets.add(step.n_rows as usize) = n;
-        out.n_rows = step.n_rows;
+        *out.list_offsets.add(step.n_seqs as usize) = n;
+        out.n_lists = step.n_seqs;
         out.needed = n;
         if n > out.capacity {
             return Err((ERR_CAPACITY, "too few places"));
