@@ -10,6 +10,7 @@
 #include <hwy/highway.h>
 
 #include "kernels/exp-inl.h"
+#include "kernels/for_vectors-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace kvasir::kernels::HWY_NAMESPACE {
@@ -17,16 +18,6 @@ namespace {
 
 using F32 = hn::ScalableTag<float>;
 using VecF32 = hn::Vec<F32>;
-
-// fn(d, i) on whole vectors, then on single elements: every function below is written once.
-template <class Fn>
-HWY_INLINE void for_vectors(size_t n, const Fn& fn) {
-  const F32 d;
-  const hn::CappedTag<float, 1> one;
-  size_t i = 0;
-  for (; i + hn::Lanes(d) <= n; i += hn::Lanes(d)) fn(d, i);
-  for (; i < n; ++i) fn(one, i);
-}
 
 // Sum of squares: lanes in f32 over at most 1024 elements, those sums in double, so that the error
 // does not grow with the width of the row.
