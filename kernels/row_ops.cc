@@ -1,4 +1,4 @@
-// Elementwise pieces of a transformer layer on single rows.
+// Elementwise pieces of a transformer layer on single rows, and the mean of rows.
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/row_ops.h"
 
@@ -10,6 +10,7 @@
 #include <hwy/highway.h>
 
 #include "kernels/exp-inl.h"
+#include "kernels/for_vectors-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace kvasir::kernels::HWY_NAMESPACE {
@@ -17,16 +18,6 @@ namespace {
 
 using F32 = hn::ScalableTag<float>;
 using VecF32 = hn::Vec<F32>;
-
-// fn(d, i) on whole vectors, then on single elements: every function below is written once.
-template <class Fn>
-HWY_INLINE void for_vectors(size_t n, const Fn& fn) {
-  const F32 d;
-  const hn::CappedTag<float, 1> one;
-  size_t i = 0;
-  for (; i + hn::Lanes(d) <= n; i += hn::Lanes(d)) fn(d, i);
-  for (; i < n; ++i) fn(one, i);
-}
 
 // Sum of squares: lanes in f32 over at most 1024 elements, those sums in double, so that the error
 // does not grow with the width of the row.
@@ -105,6 +96,18 @@ void rotate_interleaved(const float* cos, const float* sin, size_t n_pairs, floa
   }
 }
 
+// Rows outside, columns inside: x is read in the order it lies in, y stays in the cache.
+void mean_of_rows(const float* x, size_t n_rows, size_t width, float* y) {
+  const auto rows = static_cast<float>(n_rows);
+  for_vectors(width, [&](auto d, size_t i) HWY_ATTR { hn::StoreU(hn::Zero(d), d, y + i); });
+  for (size_t r = 0; r < n_rows; ++r) {
+    for_vectors(width, [&](auto d, size_t i) HWY_ATTR {
+      const auto part = hn::Div(hn::LoadU(d, x + r * width + i), hn::Set(d, rows));
+      hn::StoreU(hn::Add(hn::LoadU(d, y + i), part), d, y + i);
+    });
+  }
+}
+
 }  // namespace
 }  // namespace kvasir::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -117,6 +120,7 @@ HWY_EXPORT(swiglu);
 HWY_EXPORT(add_to);
 HWY_EXPORT(rotate_half_split);
 HWY_EXPORT(rotate_interleaved);
+HWY_EXPORT(mean_of_rows);
 
 void rms_norm(const float* x, const float* weight, size_t n, float eps, float* y) {
   HWY_DYNAMIC_DISPATCH(rms_norm)(x, weight, n, eps, y);
@@ -132,6 +136,10 @@ void rotate_half_split(const float* cos, const float* sin, size_t n_pairs, float
 
 void rotate_interleaved(const float* cos, const float* sin, size_t n_pairs, float* x) {
   HWY_DYNAMIC_DISPATCH(rotate_interleaved)(cos, sin, n_pairs, x);
+}
+
+void mean_of_rows(const float* x, size_t n_rows, size_t width, float* y) {
+  HWY_DYNAMIC_DISPATCH(mean_of_rows)(x, n_rows, width, y);
 }
 
 }  // namespace kvasir::kernels

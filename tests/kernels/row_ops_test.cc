@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <limits>
 #include <random>
 #include <vector>
 
@@ -113,6 +115,55 @@ TEST_CASE("rotations turn each pair by its angle") {
       y = x;
       kernels::rotate_half_split(cos.data(), sin.data(), n, y.data());
       CHECK(error(y, half_split) < 3e-7);
+    }
+  });
+}
+
+TEST_CASE("mean_of_rows divides, then adds row after row, and leaves what lies behind") {
+  test::for_each_simd_target([] {
+    for (const size_t width : {1, 7, 31, 33, 127, 1000}) {
+      for (const size_t n_rows : {1, 2, 3, 7, 64, 129}) {
+        CAPTURE(width);
+        CAPTURE(n_rows);
+        auto x = random_values(n_rows * width, 9, 100.0f);
+        x[width / 2] = -0.0f;
+        std::vector<double> mean(width);
+        std::vector<float> in_order(width);  // the bits that the header promises
+        for (size_t r = 0; r < n_rows; ++r) {
+          for (size_t i = 0; i < width; ++i) {
+            mean[i] += double{x[r * width + i]} / static_cast<double>(n_rows);
+            in_order[i] += x[r * width + i] / static_cast<float>(n_rows);
+          }
+        }
+        std::vector<float> y(width + 1, 42.0f);
+        kernels::mean_of_rows(x.data(), n_rows, width, y.data());
+        CHECK(y.back() == 42.0f);
+        y.pop_back();
+        CHECK(std::memcmp(y.data(), in_order.data(), width * sizeof(float)) == 0);
+        double worst = 0.0;
+        for (size_t i = 0; i < width; ++i)
+          worst = std::max(worst, std::abs(double{y[i]} - mean[i]));
+        CHECK(worst < 1e-4);  // of values around 100, up to 129 roundings
+      }
+    }
+  });
+}
+
+TEST_CASE("mean_of_rows: large values do not overflow, infinities and NaN are seen") {
+  test::for_each_simd_target([] {
+    const float largest = std::numeric_limits<float>::max();
+    const float inf = std::numeric_limits<float>::infinity();
+    for (const size_t width : {1, 33}) {
+      std::vector<float> x(4 * width, largest), y(width);
+      const auto all = [&](const auto& holds) { return std::all_of(y.begin(), y.end(), holds); };
+      kernels::mean_of_rows(x.data(), 4, width, y.data());
+      CHECK(all([&](float value) { return value == largest; }));
+      std::fill_n(x.begin() + static_cast<ptrdiff_t>(width), width, -inf);
+      kernels::mean_of_rows(x.data(), 4, width, y.data());
+      CHECK(all([&](float value) { return value == -inf; }));
+      std::fill_n(x.begin(), width, inf);
+      kernels::mean_of_rows(x.data(), 4, width, y.data());
+      CHECK(all([](float value) { return std::isnan(value); }));
     }
   });
 }
