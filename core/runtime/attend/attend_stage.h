@@ -5,6 +5,8 @@
 #include <deque>
 #include <vector>
 
+#include "core/runtime/select/contribution.h"
+#include "core/runtime/step/pass.h"
 #include "core/runtime/step/run_context.h"
 
 namespace kvasir {
@@ -17,35 +19,23 @@ struct HeadMass {
 
 class AttendStage {
  public:
-  explicit AttendStage(RunContext& context);
+  explicit AttendStage(const RunContext& context);
 
-  // Rotations of the same queries: true positions, and the constant one for unrotated keys (null
-  // unless a selector asks for it). f32 [queries][n_q_heads][head_dim].
-  struct Queries {
-    const float* rotated = nullptr;
-    const float* constant = nullptr;
-    uint64_t n = 0;
-    const uint32_t* pos = nullptr;  // true position per query row
-    // Attention to keys that no selection names, merged with the result; null: none.
-    const float* contributed_o = nullptr;    // [queries][n_q_heads][v_dim]
-    const float* contributed_lse = nullptr;  // [queries][n_q_heads]
-  };
-  // o [queries][n_q_heads][v_dim]; selections[i] belongs to rows[i], whose place is set to i.
-  // Several rows may be of one sequence, in the order of their queries. A row
-  // whose blocks are lost or whose attention fails ends its sequence, the others go on.
-  void attend(uint32_t layer, std::vector<Piece>& pieces,
-              const std::vector<const LayerSelection*>& selections, const Queries& queries,
-              float* o);
+  // o [queries][n_q_heads][v_dim]; selections[i] belongs to pass.pieces[i], whose place is set to
+  // i. Several pieces may be of one sequence, in the order of their queries. A piece whose blocks
+  // are lost or whose attention fails ends its sequence and leaves the pass, the others go on.
+  // `contribution` (null: none) is merged with the result.
+  void attend(Pass& pass, const std::vector<const LayerSelection*>& selections,
+              const Contribution* contribution, float* o);
   // As if the last attend() of `other`, over the same blocks, had been made here: for strategies
   // that share a dense prefill.
   void adopt(const AttendStage& other);
-  // Mass over the queries at positions >= from_pos[i] of rows[i], which are rows of the last
-  // attend() by their places; a row whose from_pos lies beyond its queries gets none. window_only
-  // drops keys before the window. values = false: only which keys were attended; the backend need
-  // not know mass.
-  std::vector<std::vector<HeadMass>> mass(uint32_t layer, const std::vector<Piece>& pieces,
-                                          const std::vector<uint32_t>& from_pos, bool window_only,
-                                          bool values);
+  // Mass over the queries at positions >= from_pos[i] of pass.pieces[i], which are pieces of the
+  // last attend() by their places; a piece whose from_pos lies beyond its queries gets none.
+  // window_only drops keys before the window. values = false: only which keys were attended; the
+  // backend need not know mass. [pieces][kv_head]
+  std::vector<std::vector<HeadMass>> mass(const Pass& pass, const std::vector<uint32_t>& from_pos,
+                                          bool window_only, bool values);
 
  private:
   struct Part {  // owns what a kvasir_attn_part points to

@@ -7,46 +7,35 @@
 #include <string>
 #include <vector>
 
+#include "core/runtime/select/contribution.h"
+#include "core/runtime/step/pass.h"
 #include "core/runtime/step/run_context.h"
 
 namespace kvasir {
 
 class SelectStage {
  public:
-  explicit SelectStage(RunContext& context) : c_(context) {}
+  explicit SelectStage(const RunContext& context) : c_(context) {}
 
-  // Of all queries of the step, rows as Piece::q_begin says.
-  struct Inputs {
-    const float* q;  // what the candidates will be attended with, f32 [n][n_q_heads][head_dim]
-    const float* x;  // what the layer projects, f32 [n][d_model]
-    uint64_t n;
-  };
-  // Rows that prefill are dense unless a selector selects in prefill; then they come alone. The
-  // result points into the sequences' history, one per row.
-  std::vector<const LayerSelection*> select(uint32_t layer, std::vector<Piece> pieces,
-                                            const Inputs& inputs);
-  // A row that prefills, divided into rows of one selection each: of query_block queries (0: all of
-  // its queries), or the whole row where everything is attended.
+  // Pieces of prompts are dense unless a selector selects in prefill; then they come alone. The
+  // result points into the sequences' history, one per piece.
+  std::vector<const LayerSelection*> select(const Pass& pass);
+  // A piece of a prompt, divided into pieces of one selection each: of query_block queries (0: all
+  // of its queries), or the whole piece where everything is attended.
   struct Lists {
     std::vector<Piece> pieces;
-    std::vector<LayerSelection> selections;  // [rows]
+    std::vector<LayerSelection> selections;  // [pieces]
   };
-  Lists select_lists(uint32_t layer, const Piece& piece, const Inputs& inputs,
-                     uint32_t query_block);
-  // What the latest select() or select_lists() was handed over for keys that no list names;
-  // null: nothing.
-  struct Contribution {
-    std::vector<float> o, lse;  // [queries][n_q_heads][v_dim], [queries][n_q_heads]
-  };
+  Lists select_lists(const Pass& pass, uint32_t query_block);  // of the only piece
+  // What the latest select() or select_lists() was handed over; null: nothing.
   const Contribution* contribution() const {
     return contribution_.lse.empty() ? nullptr : &contribution_;
   }
-  // For rows that decode, before `layer` projects: x [rows][d_model], q of the target layer
-  // computed by the caller.
-  void speculate(uint32_t layer, uint32_t target, const std::vector<Piece>& pieces, const float* x,
-                 const float* q, uint64_t n_queries);
-  // Whether some selector speculates for a layer `ahead` of `layer` that is due; 0 = none.
-  uint32_t speculation_target(uint32_t layer, const std::vector<Piece>& pieces) const;
+  // For pieces that decode one token, before pass.layer projects. pass.in: x and q of these pieces
+  // alone, q as the target layer would project it.
+  void speculate(const Pass& pass, uint32_t target);
+  // The layer that some selector speculates for at pass.layer, where it is due; 0 = none.
+  uint32_t speculation_target(const Pass& pass) const;
   bool selects_in_prefill() const;
 
  private:

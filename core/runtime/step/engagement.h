@@ -25,15 +25,15 @@ struct Engagement {
   uint64_t tokens_considered = 0;          // cached tokens
   uint64_t tokens_selected = 0;            // by the plugin; all candidates when attended densely
   uint64_t tokens_attended = 0;            // selected and forced
-  uint64_t kv_bytes_read = 0;              // K and V rows of the attended tokens
+  uint64_t kv_bytes_read = 0;              // K and V of the attended tokens
   uint64_t window_kv_bytes_read = 0;       // of these, in hybrid mode, by the window's backend
   uint64_t representative_bytes_read = 0;  // records scored
   uint64_t selector_bytes_read = 0;  // K, V, records and tables, as selectors say, to choose by
   uint64_t device_copy_bytes = 0;    // between host and device, both ways; what the core ordered
-  uint64_t fallbacks = 0;            // rows attended densely because a plugin failed
-  uint64_t selections = 0;           // rows a selector chose for, then or one layer ahead
-  uint64_t reused = 0;               // rows that kept an earlier selection
-  uint64_t bypassed = 0;             // rows whose budget covered everything
+  uint64_t fallbacks = 0;            // sequences, layer by layer, attended densely because a plugin failed
+  uint64_t selections = 0;           // sequences a selector chose for, then or one layer ahead
+  uint64_t reused = 0;               // that kept an earlier selection
+  uint64_t bypassed = 0;             // whose budget covered everything
   uint64_t backend_skipped = 0;  // keys of the lists that the backend left out by its own choice
   uint64_t blocks_hit = 0;       // full blocks whose needed tokens were in memory when asked for
   uint64_t blocks_missed = 0;    // whose were not
@@ -49,6 +49,13 @@ struct Engagement {
 
   // What choosing read, by whichever plugin.
   uint64_t bytes_read_to_choose() const { return representative_bytes_read + selector_bytes_read; }
+};
+
+// Of one strategy.
+struct Counters {
+  Engagement prefill, decode;
+  bool latest_prefilled = false;  // what the storage moves between steps counts there
+  Engagement& of(bool in_prefill) { return in_prefill ? prefill : decode; }
 };
 
 }  // namespace kvasir

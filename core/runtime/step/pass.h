@@ -1,0 +1,88 @@
+// What goes through a layer together: pieces of sequences of one strategy, and what the model
+// computed of their tokens.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <kvasir/kvasir.h>
+
+#include <cstdint>
+#include <exception>
+#include <utility>
+#include <vector>
+
+#include "core/runtime/sequence/sequence.h"
+
+namespace kvasir {
+
+// Tokens [kv_len - n_q, kv_len) of one sequence: queries [q_begin, q_begin + n_q) of the step.
+struct Piece {
+  Sequence* seq = nullptr;
+  uint32_t q_begin = 0, n_q = 0;
+  uint32_t kv_len = 0;  // tokens cached, those of this piece included
+  uint32_t phase = KVASIR_PHASE_NONE;
+  uint32_t flags = 0;     // KVASIR_STEP_*
+  uint32_t place = 0;     // among the pieces that the layer attends together
+  uint32_t n_places = 1;  // from place on: pieces that its queries were divided into
+  bool drafts = false;    // decodes n_q tokens one after another, to be verified
+  uint32_t first_pos() const { return kv_len - n_q; }
+  bool prefills() const { return phase == KVASIR_PHASE_PREFILL; }
+  bool decodes() const { return phase == KVASIR_PHASE_DECODE; }
+  bool has_failed() const { return seq->fault != nullptr; }
+};
+
+// f32, of all queries of the step: Piece::q_begin counts in them.
+struct Activations {
+  uint64_t n = 0;                     // queries
+  const uint32_t* pos = nullptr;      // [n] true positions
+  const float* x = nullptr;           // [n][d_model], what the layer projects
+  const float* q = nullptr;           // [n][n_q_heads][head_dim], rotated to their positions
+  const float* q_constant = nullptr;  // rotated to limits.pos_const; null: no selector asks for it
+  // What selected keys are attended with.
+  const float* q_of_selected() const { return q_constant ? q_constant : q; }
+};
+
+struct Pass {
+  uint32_t layer = 0;
+  std::vector<Piece> pieces;
+  Activations in{};
+
+  Pass with(std::vector<Piece> others) const { return {layer, std::move(others), in}; }
+  // The pieces for which keep(piece) is true.
+  template <class Keep>
+  Pass only(Keep&& keep) const {
+    Pass out = with({});
+    for (const Piece& piece : pieces)
+      if (keep(piece)) out.pieces.push_back(piece);
+    return out;
+  }
+  Pass living() const {
+    return only([](const Piece& piece) { return !piece.has_failed(); });
+  }
+  void drop_failed() {
+    std::erase_if(pieces, [](const Piece& piece) { return piece.has_failed(); });
+  }
+};
+
+// Runs fn; what it throws ends the piece's sequence and nobody else's. False when it threw.
+template <class Fn>
+bool guard_piece(const Piece& piece, Fn&& fn) {
+  try {
+    fn();
+    return true;
+  } catch (const std::exception&) {
+    piece.seq->fail(std::current_exception());
+    return false;
+  }
+}
+
+// What nobody has pinned to one piece ends them all.
+template <class Fn>
+void guard_pieces(const std::vector<Piece>& pieces, Fn&& fn) {
+  try {
+    fn();
+  } catch (const std::exception&) {
+    for (const Piece& piece : pieces) piece.seq->fail(std::current_exception());
+  }
+}
+
+}  // namespace kvasir
