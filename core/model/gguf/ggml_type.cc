@@ -1,10 +1,11 @@
 // Names and block sizes of the tensor types of the ggml format.
 // SPDX-License-Identifier: Apache-2.0
+#include "core/model/gguf/ggml_type.h"
+
 #include <algorithm>
 #include <array>
 #include <cstdio>
-
-#include "core/model/gguf/gguf.h"
+#include <string>
 
 namespace kvasir {
 namespace {

@@ -6,7 +6,7 @@
 #include <array>
 
 #include "core/error.h"
-#include "core/model/layers/onednn.h"
+#include "core/model/gguf/quant.h"
 #include "core/model/layers/panel_matrix.h"
 #include "core/model/layers/tensor_list.h"
 #include "kernels/row_ops.h"
@@ -280,10 +280,6 @@ void GgufModel::logits(const float* h, uint32_t n, float* out) const {
 }
 
 }  // namespace
-
-bool compute_supported(Compute compute) {
-  return compute == Compute::kF32 || OneDnnProducts::supported(compute);
-}
 
 std::unique_ptr<Model> Model::load(const GgufFile& file, ThreadPool& pool, const Options& options) {
   if (!compute_supported(options.compute)) {

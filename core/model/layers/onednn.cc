@@ -87,6 +87,10 @@ struct Worker {
 
 }  // namespace
 
+bool compute_supported(Compute compute) {
+  return compute == Compute::kF32 || OneDnnProducts::supported(compute);
+}
+
 struct OneDnnProducts::Impl {
   Compute compute;
   std::vector<Worker> workers;

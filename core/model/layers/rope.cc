@@ -2,13 +2,15 @@
 // RoFormer arXiv:2104.09864; linear interpolation arXiv:2306.15595; YaRN and dynamic NTK
 // arXiv:2309.00071; the Llama 3 rule as in the frequencies published with Llama 3.1.
 // SPDX-License-Identifier: Apache-2.0
+#include "core/model/layers/rope.h"
+
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <numbers>
+#include <string>
 
 #include "core/error.h"
-#include "core/model/layers/model.h"
 #include "kernels/row_ops.h"
 
 namespace kvasir {

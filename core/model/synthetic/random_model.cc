@@ -12,6 +12,8 @@
 #include <thread>
 
 #include "core/error.h"
+#include "core/model/gguf/gguf_writer.h"
+#include "core/model/gguf/quant.h"
 #include "core/model/synthetic/random_tokenizer.h"
 
 namespace kvasir {

@@ -9,6 +9,8 @@
 #include <random>
 
 #include "core/error.h"
+#include "core/model/gguf/gguf_writer.h"
+#include "core/model/gguf/quant.h"
 #include "tests/core/model/gguf_bytes.h"
 #include "tests/support/data.h"
 #include "tests/support/temp_dir.h"

@@ -1,6 +1,8 @@
 // Dequantising and quantising: blocks packed here field by field, an outside implementation's
 // values, and the same real model in several types.
 // SPDX-License-Identifier: Apache-2.0
+#include "core/model/gguf/quant.h"
+
 #include <doctest/doctest.h>
 
 #include <algorithm>

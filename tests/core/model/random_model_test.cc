@@ -13,6 +13,7 @@
 #include <set>
 
 #include "core/error.h"
+#include "core/model/gguf/quant.h"
 #include "tests/support/data.h"
 #include "tests/support/temp_dir.h"
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/model/gguf/gguf.h"
+#include "core/model/gguf/quant.h"
 
 namespace kvasir::test {
 

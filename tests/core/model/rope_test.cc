@@ -8,7 +8,7 @@
 #include <random>
 
 #include "core/error.h"
-#include "core/model/layers/model.h"
+#include "core/model/layers/rope.h"
 
 namespace {
 using namespace kvasir;
