@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <unordered_map>
 
 #include "core/error.h"
 #include "core/model/gguf/quant.h"
@@ -33,7 +34,11 @@ class WeightLoader {
  public:
   // file may be null to count bytes only.
   WeightLoader(const GgufFile* file, const ModelShape& shape, Compute compute)
-      : file_(file), shape_(shape), compute_(compute) {}
+      : file_(file), shape_(shape), compute_(compute) {
+    for_each_tensor(shape, [&](const std::string& name, const TensorShape& tensor_shape) {
+      tensors_.emplace(name, tensor_shape);
+    });
+  }
   Weights lay_out(std::byte* memory, ThreadPool* pool);
   uint64_t n_bytes() const { return used_; }
 
@@ -43,10 +48,12 @@ class WeightLoader {
     used_ += (bytes + 63) / 64 * 64;
     return at;
   }
-  PanelMatrix matrix(const std::string& name, uint64_t n_in, uint64_t n_out);
-  const float* vector(const std::string& name, uint64_t n);
+  PanelMatrix matrix(const std::string& name);
+  const float* vector(const std::string& name);
+  const float* vector_if_any(const std::string& name);  // null when models of the shape have none
   Layer layer(uint32_t index);
 
+  std::unordered_map<std::string, TensorShape> tensors_;
   const GgufFile* file_;
   const ModelShape& shape_;
   Compute compute_;
@@ -55,8 +62,9 @@ class WeightLoader {
   uint64_t used_ = 0;
 };
 
-PanelMatrix WeightLoader::matrix(const std::string& name, uint64_t n_in, uint64_t n_out) {
-  PanelMatrix m{compute_, static_cast<uint32_t>(n_in), static_cast<uint32_t>(n_out)};
+PanelMatrix WeightLoader::matrix(const std::string& name) {
+  const TensorShape& shape = tensors_.at(name);
+  PanelMatrix m{compute_, static_cast<uint32_t>(shape[0]), static_cast<uint32_t>(shape[1])};
   m.data = take(m.n_bytes());
   if (!memory_) return m;
   const GgufTensor& tensor = file_->tensor(name);
@@ -65,7 +73,8 @@ PanelMatrix WeightLoader::matrix(const std::string& name, uint64_t n_in, uint64_
   return m;
 }
 
-const float* WeightLoader::vector(const std::string& name, uint64_t n) {
+const float* WeightLoader::vector(const std::string& name) {
+  const uint64_t n = tensors_.at(name)[0];
   auto* data = reinterpret_cast<float*>(take(n * sizeof(float)));
   if (!memory_) return data;
   const GgufTensor& tensor = file_->tensor(name);
@@ -77,31 +86,27 @@ const float* WeightLoader::vector(const std::string& name, uint64_t n) {
   return data;
 }
 
+const float* WeightLoader::vector_if_any(const std::string& name) {
+  return tensors_.contains(name) ? vector(name) : nullptr;
+}
+
 Layer WeightLoader::layer(uint32_t index) {
-  const ModelShape& s = shape_;
   const std::string blk = "blk." + std::to_string(index) + ".";
-  const uint64_t q = uint64_t{s.n_q_heads} * s.head_dim;
-  const uint64_t k = uint64_t{s.n_kv_heads} * s.head_dim;
-  const uint64_t v = uint64_t{s.n_kv_heads} * s.v_head_dim;
   Layer l;
-  l.attn_norm = vector(blk + "attn_norm.weight", s.d_model);
-  l.q = matrix(blk + "attn_q.weight", s.d_model, q);
-  l.k = matrix(blk + "attn_k.weight", s.d_model, k);
-  l.v = matrix(blk + "attn_v.weight", s.d_model, v);
-  if (s.qkv_bias) {
-    l.q_bias = vector(blk + "attn_q.bias", q);
-    l.k_bias = vector(blk + "attn_k.bias", k);
-    l.v_bias = vector(blk + "attn_v.bias", v);
-  }
-  if (s.qk_norm) {
-    l.q_norm = vector(blk + "attn_q_norm.weight", s.head_dim);
-    l.k_norm = vector(blk + "attn_k_norm.weight", s.head_dim);
-  }
-  l.o = matrix(blk + "attn_output.weight", uint64_t{s.n_q_heads} * s.v_head_dim, s.d_model);
-  l.ffn_norm = vector(blk + "ffn_norm.weight", s.d_model);
-  l.gate = matrix(blk + "ffn_gate.weight", s.d_model, s.d_ff);
-  l.up = matrix(blk + "ffn_up.weight", s.d_model, s.d_ff);
-  l.down = matrix(blk + "ffn_down.weight", s.d_ff, s.d_model);
+  l.attn_norm = vector(blk + "attn_norm.weight");
+  l.q = matrix(blk + "attn_q.weight");
+  l.k = matrix(blk + "attn_k.weight");
+  l.v = matrix(blk + "attn_v.weight");
+  l.q_bias = vector_if_any(blk + "attn_q.bias");
+  l.k_bias = vector_if_any(blk + "attn_k.bias");
+  l.v_bias = vector_if_any(blk + "attn_v.bias");
+  l.q_norm = vector_if_any(blk + "attn_q_norm.weight");
+  l.k_norm = vector_if_any(blk + "attn_k_norm.weight");
+  l.o = matrix(blk + "attn_output.weight");
+  l.ffn_norm = vector(blk + "ffn_norm.weight");
+  l.gate = matrix(blk + "ffn_gate.weight");
+  l.up = matrix(blk + "ffn_up.weight");
+  l.down = matrix(blk + "ffn_down.weight");
   return l;
 }
 
@@ -111,9 +116,8 @@ Weights WeightLoader::lay_out(std::byte* memory, ThreadPool* pool) {
   used_ = 0;
   Weights w;
   for (uint32_t i = 0; i < shape_.n_layers; ++i) w.layers.push_back(layer(i));
-  w.output_norm = vector("output_norm.weight", shape_.d_model);
-  w.head = matrix(shape_.tied_embeddings ? "token_embd.weight" : "output.weight", shape_.d_model,
-                  shape_.vocab_size);
+  w.output_norm = vector("output_norm.weight");
+  w.head = matrix(shape_.tied_embeddings ? "token_embd.weight" : "output.weight");
   return w;
 }
 

@@ -10,12 +10,11 @@
 
 #include "core/error.h"
 #include "core/model/gguf/quant.h"
+#include "core/model/layers/architecture.h"
 #include "core/model/layers/tensor_list.h"
 
 namespace kvasir {
 namespace {
-
-constexpr std::array kArchitectures = {"llama", "qwen2", "qwen3"};
 
 // Present and not zero, these change the arithmetic in ways that we do not follow.
 constexpr std::array kUnsupportedKeys = {"expert_count",
@@ -59,6 +58,15 @@ class ShapeReader {
     }
     return value;
   }
+  // `always`: every model of the family has it.
+  bool has_tensor(const char* tensor, bool always) const {
+    if (file_.find_tensor(tensor)) return true;
+    if (always) {
+      fail("has no tensor '" + std::string(tensor) + "', which every " + shape_.architecture +
+           " model has");
+    }
+    return false;
+  }
   void read_architecture();
   void refuse_unsupported() const;
   void read_widths();
@@ -70,16 +78,14 @@ class ShapeReader {
   void check_tensors() const;
 
   const GgufFile& file_;
+  const Architecture* family_ = nullptr;
   ModelShape shape_;
 };
 
 void ShapeReader::read_architecture() {
   const auto arch = file_.get<std::string_view>("general.architecture");
   if (!arch) fail("has no key 'general.architecture'; is this a model?");
-  if (std::find(kArchitectures.begin(), kArchitectures.end(), *arch) == kArchitectures.end()) {
-    fail("architecture '" + std::string(*arch).substr(0, 64) +
-         "' is not supported; supported are llama, qwen2 and qwen3");
-  }
+  family_ = &architecture(*arch, file_.path() + ": ");
   shape_.architecture = *arch;
   shape_.name = file_.get_or<std::string_view>("general.name", "");
 }
@@ -151,8 +157,7 @@ void ShapeReader::read_vocabulary() {
 
 void ShapeReader::read_rope() {
   RopeConfig& rope = shape_.rope;
-  rope.pairing =
-      shape_.architecture == "llama" ? RopePairing::kInterleaved : RopePairing::kHalfSplit;
+  rope.pairing = family_->pairing;
   const auto n_dims = file_.get_or<uint32_t>(key("rope.dimension_count"), shape_.head_dim);
   if (n_dims == 0) return;  // no RoPE: keys are as they were projected
   rope.n_dims = bounded("rope.dimension_count", n_dims, shape_.head_dim);
@@ -245,14 +250,8 @@ ModelShape ShapeReader::read() {
   read_heads();
   read_vocabulary();
   read_rope();
-  shape_.qkv_bias = file_.find_tensor("blk.0.attn_q.bias") != nullptr;
-  shape_.qk_norm = file_.find_tensor("blk.0.attn_q_norm.weight") != nullptr;
-  if (shape_.architecture == "qwen2" && !shape_.qkv_bias) {
-    fail("has no tensor 'blk.0.attn_q.bias', which every qwen2 model has");
-  }
-  if (shape_.architecture == "qwen3" && !shape_.qk_norm) {
-    fail("has no tensor 'blk.0.attn_q_norm.weight', which every qwen3 model has");
-  }
+  shape_.qkv_bias = has_tensor("blk.0.attn_q.bias", family_->qkv_bias);
+  shape_.qk_norm = has_tensor("blk.0.attn_q_norm.weight", family_->qk_norm);
   check_tensors();
   return shape_;
 }

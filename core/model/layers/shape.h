@@ -11,7 +11,7 @@
 namespace kvasir {
 
 struct ModelShape {
-  std::string architecture;  // a name of architecture.h
+  std::string architecture;  // as its file names it
   std::string name;
   uint32_t n_layers = 0, d_model = 0, d_ff = 0, vocab_size = 0;
   uint32_t n_q_heads = 0, n_kv_heads = 0, head_dim = 0, v_head_dim = 0;

@@ -28,18 +28,17 @@ void for_each_tensor(const ModelShape& s, const TensorVisitor& visit) {
   const uint64_t k = uint64_t{s.n_kv_heads} * s.head_dim;
   const uint64_t v = uint64_t{s.n_kv_heads} * s.v_head_dim;
   const uint64_t o = uint64_t{s.n_q_heads} * s.v_head_dim;
+  const auto projection = [&](const std::string& tensor, uint64_t n_out) {
+    visit(tensor + ".weight", {d, n_out});
+    if (s.qkv_bias) visit(tensor + ".bias", {n_out});
+  };
   visit("token_embd.weight", {d, s.vocab_size});
   for (uint32_t layer = 0; layer < s.n_layers; ++layer) {
     const std::string blk = "blk." + std::to_string(layer) + ".";
     visit(blk + "attn_norm.weight", {d});
-    visit(blk + "attn_q.weight", {d, q});
-    visit(blk + "attn_k.weight", {d, k});
-    visit(blk + "attn_v.weight", {d, v});
-    if (s.qkv_bias) {
-      visit(blk + "attn_q.bias", {q});
-      visit(blk + "attn_k.bias", {k});
-      visit(blk + "attn_v.bias", {v});
-    }
+    projection(blk + "attn_q", q);
+    projection(blk + "attn_k", k);
+    projection(blk + "attn_v", v);
     if (s.qk_norm) {
       visit(blk + "attn_q_norm.weight", {s.head_dim});
       visit(blk + "attn_k_norm.weight", {s.head_dim});

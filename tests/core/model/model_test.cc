@@ -9,6 +9,7 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "core/model/layers/architecture.h"
 #include "core/model/synthetic/random_model.h"
 #include "core/platform/memory.h"
 #include "tests/core/model/reference_model.h"
@@ -45,8 +46,8 @@ RandomModelSpec tiny(const std::string& architecture) {
   spec.head_dim = 24;
   spec.vocab_size = 300;
   spec.context_length = 512;
-  spec.qkv_bias = architecture == "qwen2";
-  spec.qk_norm = architecture == "qwen3";
+  spec.qkv_bias = kvasir::architecture(architecture).qkv_bias;
+  spec.qk_norm = kvasir::architecture(architecture).qk_norm;
   spec.tied_embeddings = architecture == "qwen3";
   spec.norm_spread = 0.3f;
   return spec;
@@ -68,9 +69,9 @@ TEST_SUITE_BEGIN("core/model/model");
 
 TEST_CASE("logits are those of the double-precision reference") {
   ThreadPool pool = make_pool(2);
-  for (const char* architecture : {"llama", "qwen2", "qwen3"}) {
+  for (const std::string& architecture : architecture_names()) {
     for (const GgmlType type : {GgmlType::kF32, GgmlType::kBF16, GgmlType::kQ8_0}) {
-      CAPTURE(std::string(architecture));
+      CAPTURE(architecture);
       CAPTURE(std::string(name(type)));
       RandomModelSpec spec = tiny(architecture);
       spec.type = type;

@@ -14,6 +14,7 @@
 
 #include "core/error.h"
 #include "core/model/gguf/quant.h"
+#include "core/model/layers/architecture.h"
 #include "tests/support/data.h"
 #include "tests/support/temp_dir.h"
 
@@ -68,7 +69,7 @@ TEST_SUITE("core/model/random_model") {
   }
 
   TEST_CASE("a tiny model of each architecture has its tensors and keys") {
-    for (const std::string arch : {"llama", "qwen2", "qwen3"}) {
+    for (const std::string& arch : architecture_names()) {
       CAPTURE(arch);
       const RandomModelSpec spec = preset("tiny-" + arch + "-test");
       const TemporaryModel model(spec);
