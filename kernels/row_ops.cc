@@ -10,6 +10,7 @@
 #include <hwy/highway.h>
 
 #include "kernels/exp-inl.h"
+#include "kernels/for_vectors-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace kvasir::kernels::HWY_NAMESPACE {
@@ -17,16 +18,6 @@ namespace {
 
 using F32 = hn::ScalableTag<float>;
 using VecF32 = hn::Vec<F32>;
-
-// fn(d, i) on whole vectors, then on single elements: every function below is written once.
-template <class Fn>
-HWY_INLINE void for_vectors(size_t n, const Fn& fn) {
-  const F32 d;
-  const hn::CappedTag<float, 1> one;
-  size_t i = 0;
-  for (; i + hn::Lanes(d) <= n; i += hn::Lanes(d)) fn(d, i);
-  for (; i < n; ++i) fn(one, i);
-}
 
 // Sum of squares: lanes in f32 over at most 1024 elements, those sums in double, so that the error
 // does not grow with the width of the row.
@@ -74,37 +65,6 @@ void add_to(const float* x, size_t n, float* y) {
   });
 }
 
-void rotate_half_split(const float* cos, const float* sin, size_t n_pairs, float* x) {
-  for_vectors(n_pairs, [&](auto d, size_t i) HWY_ATTR {
-    const auto c = hn::LoadU(d, cos + i);
-    const auto s = hn::LoadU(d, sin + i);
-    const auto a = hn::LoadU(d, x + i);
-    const auto b = hn::LoadU(d, x + n_pairs + i);
-    hn::StoreU(hn::Sub(hn::Mul(a, c), hn::Mul(b, s)), d, x + i);
-    hn::StoreU(hn::MulAdd(a, s, hn::Mul(b, c)), d, x + n_pairs + i);
-  });
-}
-
-void rotate_interleaved(const float* cos, const float* sin, size_t n_pairs, float* x) {
-  const F32 d;
-  size_t i = 0;
-  for (; i + hn::Lanes(d) <= n_pairs; i += hn::Lanes(d)) {
-    const VecF32 c = hn::LoadU(d, cos + i);
-    const VecF32 s = hn::LoadU(d, sin + i);
-    VecF32 a, b;
-    hn::LoadInterleaved2(d, x + 2 * i, a, b);
-    const VecF32 first = hn::Sub(hn::Mul(a, c), hn::Mul(b, s));
-    const VecF32 second = hn::MulAdd(a, s, hn::Mul(b, c));
-    hn::StoreInterleaved2(first, second, d, x + 2 * i);
-  }
-  for (; i < n_pairs; ++i) {
-    const float a = x[2 * i];
-    const float b = x[2 * i + 1];
-    x[2 * i] = a * cos[i] - b * sin[i];
-    x[2 * i + 1] = a * sin[i] + b * cos[i];
-  }
-}
-
 }  // namespace
 }  // namespace kvasir::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -115,8 +75,6 @@ namespace kvasir::kernels {
 HWY_EXPORT(rms_norm);
 HWY_EXPORT(swiglu);
 HWY_EXPORT(add_to);
-HWY_EXPORT(rotate_half_split);
-HWY_EXPORT(rotate_interleaved);
 
 void rms_norm(const float* x, const float* weight, size_t n, float eps, float* y) {
   HWY_DYNAMIC_DISPATCH(rms_norm)(x, weight, n, eps, y);
@@ -125,14 +83,6 @@ void rms_norm(const float* x, const float* weight, size_t n, float eps, float* y
 void swiglu(float* gate, const float* up, size_t n) { HWY_DYNAMIC_DISPATCH(swiglu)(gate, up, n); }
 
 void add_to(const float* x, size_t n, float* y) { HWY_DYNAMIC_DISPATCH(add_to)(x, n, y); }
-
-void rotate_half_split(const float* cos, const float* sin, size_t n_pairs, float* x) {
-  HWY_DYNAMIC_DISPATCH(rotate_half_split)(cos, sin, n_pairs, x);
-}
-
-void rotate_interleaved(const float* cos, const float* sin, size_t n_pairs, float* x) {
-  HWY_DYNAMIC_DISPATCH(rotate_interleaved)(cos, sin, n_pairs, x);
-}
 
 }  // namespace kvasir::kernels
 #endif  // HWY_ONCE

@@ -1,4 +1,4 @@
-// Elementwise pieces of a transformer layer on single rows: RMSNorm, SwiGLU, addition, rotation.
+// Elementwise pieces of a transformer layer on single rows: RMSNorm, SwiGLU, addition.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -14,10 +14,5 @@ void swiglu(float* gate, const float* up, size_t n);
 
 // y[i] += x[i]
 void add_to(const float* x, size_t n, float* y);
-
-// Rotates pairs by the angles whose cosine and sine are given, n_pairs each.
-// Half-split: pair i is (x[i], x[i + n_pairs]). Interleaved: (x[2i], x[2i + 1]).
-void rotate_half_split(const float* cos, const float* sin, size_t n_pairs, float* x);
-void rotate_interleaved(const float* cos, const float* sin, size_t n_pairs, float* x);
 
 }  // namespace kvasir::kernels

@@ -178,7 +178,7 @@ GgufModel::GgufModel(const GgufFile& file, const ModelShape& shape, ThreadPool& 
                      const Options& options)
     : shape_(shape),
       pool_(pool),
-      rope_(shape.rope, shape.max_context),
+      rope_(shape.rope, shape.max_context, &pool),
       file_(file),
       embedding_(file.tensor("token_embd.weight")),
       rows_are_independent_(options.compute == Compute::kF32 || options.deterministic),

@@ -6,13 +6,12 @@
 #include <span>
 #include <vector>
 
+#include "core/platform/thread_pool.h"
+#include "kernels/rope.h"
+
 namespace kvasir {
 
-// Which two elements turn together.
-enum class RopePairing {
-  kInterleaved,  // 2i and 2i + 1
-  kHalfSplit,    // i and i + n_dims / 2
-};
+using kernels::RopePairing;
 enum class RopeScaling { kNone, kLinear, kDynamicNtk, kYarn, kLlama3 };
 
 struct RopeConfig {
@@ -31,9 +30,11 @@ struct RopeConfig {
 // Rotates by any positions up to 2^32 with angles in double. Immutable: any thread may call it.
 class RopeTable {
  public:
-  explicit RopeTable(const RopeConfig& config, uint32_t max_context);
+  // With a pool, which must outlive the table, its workers share the tokens of a large call.
+  explicit RopeTable(const RopeConfig& config, uint32_t max_context, ThreadPool* pool = nullptr);
   // In place on [n_tokens, n_heads, head_dim] f32, contiguous; one position per token. kv_len: the
-  // current length of the sequence, which dynamic NTK scales with.
+  // current length of the sequence, which dynamic NTK scales with. The bits of a token depend
+  // neither on the other tokens of the call nor on the number of workers.
   void apply(float* x, uint32_t n_tokens, uint32_t n_heads, uint32_t head_dim,
              std::span<const uint32_t> pos, uint64_t kv_len) const;
   // Moves what apply() has rotated by `delta` positions: apply(p), shift(d) = apply(p + d).
@@ -44,16 +45,17 @@ class RopeTable {
   struct Turn {
     double cos, sin;
   };
-  struct Rows {
-    uint32_t n_tokens, n_heads, head_dim;
+  struct Heads {  // of one token
+    uint32_t n_heads, head_dim;
   };
   template <class Pos>
-  void rotate(float* x, const Rows& rows, std::span<const Pos> pos, double magnitude,
-              uint64_t kv_len) const;
+  void rotate(float* x, uint32_t n_tokens, const Heads& heads, std::span<const Pos> pos,
+              double magnitude, uint64_t kv_len) const;
   void turn(const std::vector<double>& frequencies, int64_t pos, double magnitude, float* cos,
             float* sin) const;
 
   RopeConfig config_;
+  ThreadPool* pool_;                 // or null
   double magnitude_;                 // of cos and sin: YaRN's attention temperature
   std::vector<double> frequencies_;  // [n_dims / 2] radians per position
   std::vector<Turn> coarse_, fine_;  // [n, n_dims / 2]: every 2048th position, and those between
