@@ -125,9 +125,9 @@ Weights WeightLoader::lay_out(std::byte* memory, ThreadPool* pool) {
 struct Scratch {
   uint64_t norm_floats, ffn_floats;
   std::vector<uint32_t> widths;  // of inputs of products
-  Scratch(const ModelShape& s, uint32_t max_rows)
-      : norm_floats(uint64_t{max_rows} * s.d_model),
-        ffn_floats(uint64_t{max_rows} * s.d_ff),
+  Scratch(const ModelShape& s, uint32_t max_tokens)
+      : norm_floats(uint64_t{max_tokens} * s.d_model),
+        ffn_floats(uint64_t{max_tokens} * s.d_ff),
         widths{s.d_model, s.d_ff, s.n_q_heads * s.v_head_dim} {}
   uint64_t n_bytes() const { return (norm_floats + 2 * ffn_floats) * sizeof(float); }
   PanelProducts::Options products(const Model::Options& options) const {
@@ -156,7 +156,7 @@ class GgufModel final : public Model {
   uint64_t weight_bytes_per_token() const override { return bytes_per_token_; }
 
  private:
-  void check_rows(uint32_t n) const;
+  void check_tokens(uint32_t n) const;
   void norm_rows(const float* x, const float* weight, uint64_t n, uint32_t width, float* y) const;
 
   ModelShape shape_;
@@ -164,12 +164,12 @@ class GgufModel final : public Model {
   RopeTable rope_;
   const GgufFile& file_;
   const GgufTensor& embedding_;
-  mutable uint64_t embedded_ = 0;  // rows since their pages were given back
+  mutable uint64_t embedded_ = 0;  // tokens since the embedding's pages were released
   Region weights_memory_, scratch_memory_;
   Weights weights_;
   uint64_t bytes_per_token_ = 0;
   bool rows_are_independent_;
-  uint32_t max_rows_;
+  uint32_t max_tokens_;
   float *norm_ = nullptr, *gate_ = nullptr, *up_ = nullptr;  // inside scratch_memory_
   std::unique_ptr<PanelProducts> products_;
 };
@@ -182,7 +182,7 @@ GgufModel::GgufModel(const GgufFile& file, const ModelShape& shape, ThreadPool& 
       file_(file),
       embedding_(file.tensor("token_embd.weight")),
       rows_are_independent_(options.compute == Compute::kF32 || options.deterministic),
-      max_rows_(options.max_batch_tokens) {
+      max_tokens_(options.max_batch_tokens) {
   const Scratch scratch(shape_, options.max_batch_tokens);
   WeightLoader loader(&file, shape_, options.compute);
   loader.lay_out(nullptr, nullptr);
@@ -206,17 +206,18 @@ void GgufModel::embed(std::span<const int32_t> ids, float* h) const {
                                          std::to_string(shape_.vocab_size) + " tokens");
     }
   }
-  const auto rows = [&](uint64_t begin, uint64_t end, uint32_t) {
+  const auto tokens = [&](uint64_t begin, uint64_t end, uint32_t) {
     for (uint64_t i = begin; i < end; ++i) {
       dequantize(embedding_.type, embedding_.data + static_cast<uint64_t>(ids[i]) * row_bytes,
                  h + i * shape_.d_model, shape_.d_model);
     }
   };
   if (ids.size() < 8)
-    rows(0, ids.size(), 0);
+    tokens(0, ids.size(), 0);
   else
-    pool_.parallel_for(ids.size(), 0, rows);
-  // The kernel maps 16 pages around each row: without this a long prompt makes the table resident.
+    pool_.parallel_for(ids.size(), 0, tokens);
+  // The operating system maps 16 pages around each row that is read: without this, a long prompt
+  // would make the whole embedding resident.
   embedded_ += ids.size();
   if (embedded_ < kEmbeddedBeforeRelease) return;
   embedded_ = 0;
@@ -224,14 +225,15 @@ void GgufModel::embed(std::span<const int32_t> ids, float* h) const {
 }
 
 // Before anything is written to scratch memory.
-void GgufModel::check_rows(uint32_t n) const {
-  if (n <= max_rows_) return;
+void GgufModel::check_tokens(uint32_t n) const {
+  if (n <= max_tokens_) return;
   throw Error(ErrorKind::kInternal, "a step of " + std::to_string(n) +
                                         " tokens, but the model was loaded for at most " +
-                                        std::to_string(max_rows_));
+                                        std::to_string(max_tokens_));
 }
 
-// Starting the pool costs more than normalising a few rows.
+// Normalises n rows of `width`: the activations of tokens, or the heads of tokens. Waking the pool
+// costs more than normalising a few.
 void GgufModel::norm_rows(const float* x, const float* weight, uint64_t n, uint32_t width,
                           float* y) const {
   const auto rows = [&](uint64_t begin, uint64_t end, uint32_t) {
@@ -249,7 +251,7 @@ void GgufModel::attn_norm(uint32_t layer, const float* h, uint32_t n, float* x) 
 
 void GgufModel::project_qkv(uint32_t layer, const float* x, uint32_t n, float* q, float* k,
                             float* v) const {
-  check_rows(n);
+  check_tokens(n);
   const Layer& l = weights_.layers[layer];
   std::array<PanelProducts::Product, 3> list;
   size_t count = 0;
@@ -262,13 +264,13 @@ void GgufModel::project_qkv(uint32_t layer, const float* x, uint32_t n, float* q
 }
 
 void GgufModel::attn_output(uint32_t layer, const float* o, uint32_t n, float* h) const {
-  check_rows(n);
+  check_tokens(n);
   const PanelProducts::Product product{&weights_.layers[layer].o, h, nullptr, true};
   products_->multiply(o, n, {&product, 1});
 }
 
 void GgufModel::ffn(uint32_t layer, float* h, uint32_t n) const {
-  check_rows(n);
+  check_tokens(n);
   const Layer& l = weights_.layers[layer];
   norm_rows(h, l.ffn_norm, n, shape_.d_model, norm_);
   products_->multiply_swiglu(norm_, n, l.gate, l.up, gate_, up_);
@@ -277,7 +279,7 @@ void GgufModel::ffn(uint32_t layer, float* h, uint32_t n) const {
 }
 
 void GgufModel::logits(const float* h, uint32_t n, float* out) const {
-  check_rows(n);
+  check_tokens(n);
   norm_rows(h, weights_.output_norm, n, shape_.d_model, norm_);
   const PanelProducts::Product product{&weights_.head, out};
   products_->multiply(norm_, n, {&product, 1});

@@ -41,7 +41,7 @@ class Model {
 
   virtual const ModelShape& shape() const = 0;
   virtual const RopeTable& rope() const = 0;
-  // Whether a row of a call has the same bits whatever other rows the call has.
+  // Whether a token has the same bits whatever other tokens share its call.
   virtual bool rows_are_independent() const { return true; }
   // Whether embed() takes the id.
   virtual bool has_token(int32_t id) const {

@@ -51,8 +51,8 @@ uint64_t parameter_count(const RandomModelSpec& spec);
 
 // Writes the model to `path` (complete or not at all). The tokenizer is a small made-up byte-level
 // BPE, or that of `tokenizer_from` with the vocabulary padded to spec.vocab_size or grown past it.
-// `progress` (may be empty) hears of bytes of weights done; it may throw to stop. Memory: the
-// largest tensor.
+// `progress` (may be empty) is told the bytes of weights done and in all; it may throw to stop.
+// Takes memory for the largest tensor.
 void write_random_model(const RandomModelSpec& spec, const std::string& path,
                         const GgufFile* tokenizer_from = nullptr,
                         const std::function<void(uint64_t done, uint64_t total)>& progress = {});

@@ -1,5 +1,5 @@
-// Random models: published sizes, a file the reader takes apart again, a tokenizer that hangs
-// together, values with the promised spread.
+// Random models: published sizes, a file the reader takes apart again, a consistent tokenizer,
+// values with the promised spread.
 // SPDX-License-Identifier: Apache-2.0
 #include "core/model/synthetic/random_model.h"
 
@@ -220,7 +220,7 @@ TEST_SUITE("core/model/random_model") {
 }
 
 TEST_SUITE("core/model/random_model tokenizer") {
-  TEST_CASE("the made-up vocabulary hangs together") {
+  TEST_CASE("the made-up vocabulary is consistent") {
     RandomModelSpec spec = preset("tiny-llama-test");
     spec.vocab_size = 1000;
     const TemporaryModel model(spec);
