@@ -1,4 +1,4 @@
-// The loop over a row that is written once for whole vectors and what is left, per SIMD target.
+// A loop over an array, written once for whole vectors and for what is left over.
 // SPDX-License-Identifier: Apache-2.0
 #if defined(KVASIR_KERNELS_FOR_VECTORS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVASIR_KERNELS_FOR_VECTORS_INL_H_

@@ -65,37 +65,6 @@ void add_to(const float* x, size_t n, float* y) {
   });
 }
 
-void rotate_half_split(const float* cos, const float* sin, size_t n_pairs, float* x) {
-  for_vectors(n_pairs, [&](auto d, size_t i) HWY_ATTR {
-    const auto c = hn::LoadU(d, cos + i);
-    const auto s = hn::LoadU(d, sin + i);
-    const auto a = hn::LoadU(d, x + i);
-    const auto b = hn::LoadU(d, x + n_pairs + i);
-    hn::StoreU(hn::Sub(hn::Mul(a, c), hn::Mul(b, s)), d, x + i);
-    hn::StoreU(hn::MulAdd(a, s, hn::Mul(b, c)), d, x + n_pairs + i);
-  });
-}
-
-void rotate_interleaved(const float* cos, const float* sin, size_t n_pairs, float* x) {
-  const F32 d;
-  size_t i = 0;
-  for (; i + hn::Lanes(d) <= n_pairs; i += hn::Lanes(d)) {
-    const VecF32 c = hn::LoadU(d, cos + i);
-    const VecF32 s = hn::LoadU(d, sin + i);
-    VecF32 a, b;
-    hn::LoadInterleaved2(d, x + 2 * i, a, b);
-    const VecF32 first = hn::Sub(hn::Mul(a, c), hn::Mul(b, s));
-    const VecF32 second = hn::MulAdd(a, s, hn::Mul(b, c));
-    hn::StoreInterleaved2(first, second, d, x + 2 * i);
-  }
-  for (; i < n_pairs; ++i) {
-    const float a = x[2 * i];
-    const float b = x[2 * i + 1];
-    x[2 * i] = a * cos[i] - b * sin[i];
-    x[2 * i + 1] = a * sin[i] + b * cos[i];
-  }
-}
-
 // Rows outside, columns inside: x is read in the order it lies in, y stays in the cache.
 void mean_of_rows(const float* x, size_t n_rows, size_t width, float* y) {
   const auto rows = static_cast<float>(n_rows);
@@ -118,8 +87,6 @@ namespace kvasir::kernels {
 HWY_EXPORT(rms_norm);
 HWY_EXPORT(swiglu);
 HWY_EXPORT(add_to);
-HWY_EXPORT(rotate_half_split);
-HWY_EXPORT(rotate_interleaved);
 HWY_EXPORT(mean_of_rows);
 
 void rms_norm(const float* x, const float* weight, size_t n, float eps, float* y) {
@@ -129,14 +96,6 @@ void rms_norm(const float* x, const float* weight, size_t n, float eps, float* y
 void swiglu(float* gate, const float* up, size_t n) { HWY_DYNAMIC_DISPATCH(swiglu)(gate, up, n); }
 
 void add_to(const float* x, size_t n, float* y) { HWY_DYNAMIC_DISPATCH(add_to)(x, n, y); }
-
-void rotate_half_split(const float* cos, const float* sin, size_t n_pairs, float* x) {
-  HWY_DYNAMIC_DISPATCH(rotate_half_split)(cos, sin, n_pairs, x);
-}
-
-void rotate_interleaved(const float* cos, const float* sin, size_t n_pairs, float* x) {
-  HWY_DYNAMIC_DISPATCH(rotate_interleaved)(cos, sin, n_pairs, x);
-}
 
 void mean_of_rows(const float* x, size_t n_rows, size_t width, float* y) {
   HWY_DYNAMIC_DISPATCH(mean_of_rows)(x, n_rows, width, y);

@@ -1,5 +1,5 @@
-// Elementwise pieces of a transformer layer on single rows: RMSNorm, SwiGLU, addition, rotation;
-// and the mean of rows.
+// Elementwise pieces of a transformer layer on single rows: RMSNorm, SwiGLU, addition, the
+// mean of rows.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -15,11 +15,6 @@ void swiglu(float* gate, const float* up, size_t n);
 
 // y[i] += x[i]
 void add_to(const float* x, size_t n, float* y);
-
-// Rotates pairs by the angles whose cosine and sine are given, n_pairs each.
-// Half-split: pair i is (x[i], x[i + n_pairs]). Interleaved: (x[2i], x[2i + 1]).
-void rotate_half_split(const float* cos, const float* sin, size_t n_pairs, float* x);
-void rotate_interleaved(const float* cos, const float* sin, size_t n_pairs, float* x);
 
 // y[i] = sum_r x[r][i] / n_rows: the one query that stands for many, for instance. Each element is
 // divided before it is added, from 0 in the order of the rows, so that large values do not overflow

@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "core/model/gguf/gguf.h"
+#include "core/model/gguf/quant.h"
 
 namespace {
 

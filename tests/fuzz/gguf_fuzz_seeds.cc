@@ -6,7 +6,7 @@
 #include <filesystem>
 
 #include "core/error.h"
-#include "core/model/gguf/gguf.h"
+#include "core/model/gguf/gguf_writer.h"
 
 namespace {
 

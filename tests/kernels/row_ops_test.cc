@@ -93,32 +93,6 @@ TEST_CASE("add_to adds and leaves what lies behind") {
   });
 }
 
-TEST_CASE("rotations turn each pair by its angle") {
-  test::for_each_simd_target([] {
-    for (const size_t n : {size_t{1}, size_t{5}, size_t{8}, size_t{16}, size_t{40}, size_t{64}}) {
-      CAPTURE(n);
-      const auto x = random_values(2 * n, 7), angle = random_values(n, 8);
-      std::vector<float> cos(n), sin(n);
-      std::vector<double> interleaved(2 * n), half_split(2 * n);
-      for (size_t i = 0; i < n; ++i) {
-        cos[i] = std::cos(angle[i]);
-        sin[i] = std::sin(angle[i]);
-        const double c = double{cos[i]}, s = double{sin[i]};
-        interleaved[2 * i] = double{x[2 * i]} * c - double{x[2 * i + 1]} * s;
-        interleaved[2 * i + 1] = double{x[2 * i]} * s + double{x[2 * i + 1]} * c;
-        half_split[i] = double{x[i]} * c - double{x[n + i]} * s;
-        half_split[n + i] = double{x[i]} * s + double{x[n + i]} * c;
-      }
-      auto y = x;
-      kernels::rotate_interleaved(cos.data(), sin.data(), n, y.data());
-      CHECK(error(y, interleaved) < 3e-7);
-      y = x;
-      kernels::rotate_half_split(cos.data(), sin.data(), n, y.data());
-      CHECK(error(y, half_split) < 3e-7);
-    }
-  });
-}
-
 TEST_CASE("mean_of_rows divides, then adds row after row, and leaves what lies behind") {
   test::for_each_simd_target([] {
     for (const size_t width : {1, 7, 31, 33, 127, 1000}) {

@@ -64,7 +64,7 @@ class SampleRun {
     });
   }
 
-  // sum over tokens and query heads of the group of q q^T.   out [head_dim, head_dim]
+  // The sum of q q^T over tokens and the query heads of the group.   out [head_dim, head_dim]
   void second_moment(uint32_t kv_head, double* out) const {
     const uint32_t dim = shape().head_dim, group = shape().group_size();
     std::fill(out, out + uint64_t{dim} * dim, 0.0);
@@ -76,7 +76,7 @@ class SampleRun {
       }
   }
 
-  // Of |q A| over tokens and query heads of the group, and of |k A| over tokens.
+  // The sums over tokens of |q A|, for all query heads of the group together, and of |k A|.
   //   a [column][head_dim], sums [2][head_dim]
   void column_sums(uint32_t kv_head, const float* a, float* sums) const {
     const uint32_t dim = shape().head_dim, group = shape().group_size();
@@ -127,14 +127,14 @@ class SampleRun {
                    void* scratch) {
     const ModelShape& s = shape();
     const uint64_t q_head = uint64_t{kv_head} * s.group_size();
-    kernels::KvRows rows;
-    rows.k = k_.data() + uint64_t{kv_head} * s.head_dim;
-    rows.v = v_.data() + uint64_t{kv_head} * s.v_head_dim;
-    rows.k_token_stride = uint64_t{s.n_kv_heads} * s.head_dim * sizeof(float);
-    rows.v_token_stride = uint64_t{s.n_kv_heads} * s.v_head_dim * sizeof(float);
+    kernels::KvRows kv;
+    kv.k = k_.data() + uint64_t{kv_head} * s.head_dim;
+    kv.v = v_.data() + uint64_t{kv_head} * s.v_head_dim;
+    kv.k_token_stride = uint64_t{s.n_kv_heads} * s.head_dim * sizeof(float);
+    kv.v_token_stride = uint64_t{s.n_kv_heads} * s.v_head_dim * sizeof(float);
     kernels::QueryTile tile;
     tile.n_q = std::min(kTileQueries, n_ - begin);
-    rows.end = begin + static_cast<uint32_t>(tile.n_q);
+    kv.end = begin + static_cast<uint32_t>(tile.n_q);
     tile.q_stride = q_width();
     tile.o_stride = uint64_t{s.n_q_heads} * s.v_head_dim;
     tile.lse_stride = s.n_q_heads;
@@ -142,7 +142,7 @@ class SampleRun {
     tile.o = o_.data() + begin * tile.o_stride + q_head * s.v_head_dim;
     tile.lse = lse_.data() + begin * tile.lse_stride + q_head;
     tile.mask.q_pos = pos_.data() + begin;
-    kernels::attention_prefill(attention, tile, {&rows, 1}, scratch);
+    kernels::attention_prefill(attention, tile, {&kv, 1}, scratch);
   }
 
   struct Scratch {

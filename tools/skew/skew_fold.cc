@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/model/gguf/gguf_writer.h"
+#include "core/model/gguf/quant.h"
 
 namespace kvasir {
 namespace {

@@ -1,15 +1,16 @@
 // Names and block sizes of the tensor types of the ggml format.
 // SPDX-License-Identifier: Apache-2.0
+#include "core/model/gguf/ggml_type.h"
+
 #include <algorithm>
 #include <array>
 #include <cstdio>
-
-#include "core/model/gguf/gguf.h"
+#include <string>
 
 namespace kvasir {
 namespace {
 
-struct TypeRow {
+struct TypeInfo {
   uint32_t type;
   const char* name;
   uint32_t elements;
@@ -19,7 +20,7 @@ struct TypeRow {
 
 // Types that are not supported are listed for their size: a file that has one opens, and only using
 // that tensor fails.
-constexpr TypeRow kTypes[] = {
+constexpr TypeInfo kTypes[] = {
     {0, "F32", 1, 4, true},          {1, "F16", 1, 2, true},
     {2, "Q4_0", 32, 18, true},       {3, "Q4_1", 32, 20, true},
     {6, "Q5_0", 32, 22, true},       {7, "Q5_1", 32, 24, true},
@@ -37,9 +38,9 @@ constexpr TypeRow kTypes[] = {
     {35, "TQ2_0", 256, 66, false},   {39, "MXFP4", 32, 17, false},
 };
 
-const TypeRow* find_row(GgmlType type) {
-  const auto at = std::find_if(std::begin(kTypes), std::end(kTypes), [&](const TypeRow& row) {
-    return row.type == static_cast<uint32_t>(type);
+const TypeInfo* find(GgmlType type) {
+  const auto at = std::find_if(std::begin(kTypes), std::end(kTypes), [&](const TypeInfo& info) {
+    return info.type == static_cast<uint32_t>(type);
   });
   return at == std::end(kTypes) ? nullptr : at;
 }
@@ -47,34 +48,34 @@ const TypeRow* find_row(GgmlType type) {
 }  // namespace
 
 const char* name(GgmlType type) {
-  if (const TypeRow* row = find_row(type)) return row->name;
+  if (const TypeInfo* info = find(type)) return info->name;
   thread_local std::array<char, 24> unknown;  // valid until the thread's next unknown type
   std::snprintf(unknown.data(), unknown.size(), "type %u", static_cast<uint32_t>(type));
   return unknown.data();
 }
 
 bool is_supported(GgmlType type) {
-  const TypeRow* row = find_row(type);
-  return row && row->supported;
+  const TypeInfo* info = find(type);
+  return info && info->supported;
 }
 
 uint32_t block_elements(GgmlType type) {
-  const TypeRow* row = find_row(type);
-  return row ? row->elements : 0;
+  const TypeInfo* info = find(type);
+  return info ? info->elements : 0;
 }
 
 uint32_t block_bytes(GgmlType type) {
-  const TypeRow* row = find_row(type);
-  return row ? row->bytes : 0;
+  const TypeInfo* info = find(type);
+  return info ? info->bytes : 0;
 }
 
 std::optional<GgmlType> ggml_type_by_name(std::string_view type_name) {
   const auto upper = [](char c) { return c >= 'a' && c <= 'z' ? static_cast<char>(c - 32) : c; };
-  for (const TypeRow& row : kTypes)
-    if (std::equal(type_name.begin(), type_name.end(), row.name,
-                   row.name + std::char_traits<char>::length(row.name),
+  for (const TypeInfo& info : kTypes)
+    if (std::equal(type_name.begin(), type_name.end(), info.name,
+                   info.name + std::char_traits<char>::length(info.name),
                    [&](char a, char b) { return upper(a) == b; }))
-      return static_cast<GgmlType>(row.type);
+      return static_cast<GgmlType>(info.type);
   return std::nullopt;
 }
 

@@ -298,7 +298,8 @@ KVASIR_INSTANTIATE(float)
 KVASIR_INSTANTIATE(std::string_view)
 #undef KVASIR_INSTANTIATE
 
-// A split and its joined twin have the same hash: file layout and split keys are left out.
+// A split model and the same model in one file have the same hash: the layout of the files and the
+// split keys are left out.
 uint64_t GgufFile::content_hash() const {
   constexpr uint64_t kSampleBytes = 256;
   constexpr uint64_t kSamples = 4;  // per tensor: begin, end, and evenly between

@@ -6,43 +6,16 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
-#include <variant>
 #include <vector>
 
+#include "core/model/gguf/ggml_type.h"
+
 namespace kvasir {
-
-enum class GgmlType : uint32_t {  // the file format's own numbers
-  kF32 = 0,
-  kF16 = 1,
-  kQ4_0 = 2,
-  kQ4_1 = 3,
-  kQ5_0 = 6,
-  kQ5_1 = 7,
-  kQ8_0 = 8,
-  kQ2_K = 10,
-  kQ3_K = 11,
-  kQ4_K = 12,
-  kQ5_K = 13,
-  kQ6_K = 14,
-  kIQ4_NL = 20,
-  kBF16 = 30,
-};
-const char* name(GgmlType type);  // "Q4_K"; "type 99" when unknown
-bool is_supported(GgmlType type);
-uint32_t block_elements(GgmlType type);  // elements per quantisation block, 1 for plain
-uint32_t block_bytes(GgmlType type);
-std::optional<GgmlType> ggml_type_by_name(std::string_view name);
-
-// n elements (a multiple of block_elements) of `type` at `src` to f32.
-void dequantize(GgmlType type, const void* src, float* dst, size_t n);
-// The inverse for the types `model random` and the tests write: F32 F16 BF16 Q8_0 Q4_0.
-void quantize(GgmlType type, const float* src, void* dst, size_t n);
 
 struct GgufTensor {
   std::string name;
@@ -110,29 +83,6 @@ class GgufFile {
   GgufFile();
   struct Impl;
   std::unique_ptr<Impl> impl_;
-};
-
-// Writes a GGUF v3. Metadata first, then add_tensor() for all, then write() streams the data of
-// each tensor in order through `fill`, so a model larger than memory can be written. The file
-// appears under its name only when complete (temporary name, rename).
-class GgufWriter {
- public:
-  using Value =
-      std::variant<bool, uint32_t, int32_t, uint64_t, float, std::string, std::vector<std::string>,
-                   std::vector<float>, std::vector<int32_t>, GgufRaw>;
-  void set(const std::string& key, Value value);
-  void add_tensor(const std::string& name, GgmlType type, std::vector<uint64_t> shape);
-  using Fill = std::function<void(size_t tensor_index, std::span<std::byte> bytes)>;
-  void write(const std::string& path, const Fill& fill) const;
-
- private:
-  struct Entry {
-    std::string name;
-    GgmlType type;
-    std::vector<uint64_t> shape;
-  };
-  std::vector<std::pair<std::string, Value>> metadata_;
-  std::vector<Entry> tensors_;
 };
 
 }  // namespace kvasir

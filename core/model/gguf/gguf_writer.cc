@@ -1,5 +1,7 @@
 // GgufWriter: metadata, tensor directory, then the data of one tensor after the other.
 // SPDX-License-Identifier: Apache-2.0
+#include "core/model/gguf/gguf_writer.h"
+
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -9,7 +11,6 @@
 #include <filesystem>
 
 #include "core/error.h"
-#include "core/model/gguf/gguf.h"
 #include "core/model/gguf/gguf_format.h"
 
 namespace kvasir {

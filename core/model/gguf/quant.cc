@@ -3,13 +3,14 @@
 // a block share one f16 scale `d`; the K types have 256 elements in groups of 16 or 32 with a small
 // integer scale each. Block layouts: github.com/ggml-org/ggml, types of ggml-common.h.
 // SPDX-License-Identifier: Apache-2.0
+#include "core/model/gguf/quant.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 
 #include "core/error.h"
 #include "core/model/gguf/float16.h"
-#include "core/model/gguf/gguf.h"
 
 namespace kvasir {
 namespace {

@@ -4,9 +4,10 @@
 
 #include <algorithm>
 #include <array>
+#include <unordered_map>
 
 #include "core/error.h"
-#include "core/model/layers/onednn.h"
+#include "core/model/gguf/quant.h"
 #include "core/model/layers/panel_matrix.h"
 #include "core/model/layers/tensor_list.h"
 #include "kernels/row_ops.h"
@@ -33,7 +34,11 @@ class WeightLoader {
  public:
   // file may be null to count bytes only.
   WeightLoader(const GgufFile* file, const ModelShape& shape, Compute compute)
-      : file_(file), shape_(shape), compute_(compute) {}
+      : file_(file), shape_(shape), compute_(compute) {
+    for_each_tensor(shape, [&](const std::string& name, const TensorShape& tensor_shape) {
+      tensors_.emplace(name, tensor_shape);
+    });
+  }
   Weights lay_out(std::byte* memory, ThreadPool* pool);
   uint64_t n_bytes() const { return used_; }
 
@@ -43,10 +48,12 @@ class WeightLoader {
     used_ += (bytes + 63) / 64 * 64;
     return at;
   }
-  PanelMatrix matrix(const std::string& name, uint64_t n_in, uint64_t n_out);
-  const float* vector(const std::string& name, uint64_t n);
+  PanelMatrix matrix(const std::string& name);
+  const float* vector(const std::string& name);
+  const float* vector_if_any(const std::string& name);  // null when models of the shape have none
   Layer layer(uint32_t index);
 
+  std::unordered_map<std::string, TensorShape> tensors_;
   const GgufFile* file_;
   const ModelShape& shape_;
   Compute compute_;
@@ -55,8 +62,9 @@ class WeightLoader {
   uint64_t used_ = 0;
 };
 
-PanelMatrix WeightLoader::matrix(const std::string& name, uint64_t n_in, uint64_t n_out) {
-  PanelMatrix m{compute_, static_cast<uint32_t>(n_in), static_cast<uint32_t>(n_out)};
+PanelMatrix WeightLoader::matrix(const std::string& name) {
+  const TensorShape& shape = tensors_.at(name);
+  PanelMatrix m{compute_, static_cast<uint32_t>(shape[0]), static_cast<uint32_t>(shape[1])};
   m.data = take(m.n_bytes());
   if (!memory_) return m;
   const GgufTensor& tensor = file_->tensor(name);
@@ -65,7 +73,8 @@ PanelMatrix WeightLoader::matrix(const std::string& name, uint64_t n_in, uint64_
   return m;
 }
 
-const float* WeightLoader::vector(const std::string& name, uint64_t n) {
+const float* WeightLoader::vector(const std::string& name) {
+  const uint64_t n = tensors_.at(name)[0];
   auto* data = reinterpret_cast<float*>(take(n * sizeof(float)));
   if (!memory_) return data;
   const GgufTensor& tensor = file_->tensor(name);
@@ -77,31 +86,27 @@ const float* WeightLoader::vector(const std::string& name, uint64_t n) {
   return data;
 }
 
+const float* WeightLoader::vector_if_any(const std::string& name) {
+  return tensors_.contains(name) ? vector(name) : nullptr;
+}
+
 Layer WeightLoader::layer(uint32_t index) {
-  const ModelShape& s = shape_;
   const std::string blk = "blk." + std::to_string(index) + ".";
-  const uint64_t q = uint64_t{s.n_q_heads} * s.head_dim;
-  const uint64_t k = uint64_t{s.n_kv_heads} * s.head_dim;
-  const uint64_t v = uint64_t{s.n_kv_heads} * s.v_head_dim;
   Layer l;
-  l.attn_norm = vector(blk + "attn_norm.weight", s.d_model);
-  l.q = matrix(blk + "attn_q.weight", s.d_model, q);
-  l.k = matrix(blk + "attn_k.weight", s.d_model, k);
-  l.v = matrix(blk + "attn_v.weight", s.d_model, v);
-  if (s.qkv_bias) {
-    l.q_bias = vector(blk + "attn_q.bias", q);
-    l.k_bias = vector(blk + "attn_k.bias", k);
-    l.v_bias = vector(blk + "attn_v.bias", v);
-  }
-  if (s.qk_norm) {
-    l.q_norm = vector(blk + "attn_q_norm.weight", s.head_dim);
-    l.k_norm = vector(blk + "attn_k_norm.weight", s.head_dim);
-  }
-  l.o = matrix(blk + "attn_output.weight", uint64_t{s.n_q_heads} * s.v_head_dim, s.d_model);
-  l.ffn_norm = vector(blk + "ffn_norm.weight", s.d_model);
-  l.gate = matrix(blk + "ffn_gate.weight", s.d_model, s.d_ff);
-  l.up = matrix(blk + "ffn_up.weight", s.d_model, s.d_ff);
-  l.down = matrix(blk + "ffn_down.weight", s.d_ff, s.d_model);
+  l.attn_norm = vector(blk + "attn_norm.weight");
+  l.q = matrix(blk + "attn_q.weight");
+  l.k = matrix(blk + "attn_k.weight");
+  l.v = matrix(blk + "attn_v.weight");
+  l.q_bias = vector_if_any(blk + "attn_q.bias");
+  l.k_bias = vector_if_any(blk + "attn_k.bias");
+  l.v_bias = vector_if_any(blk + "attn_v.bias");
+  l.q_norm = vector_if_any(blk + "attn_q_norm.weight");
+  l.k_norm = vector_if_any(blk + "attn_k_norm.weight");
+  l.o = matrix(blk + "attn_output.weight");
+  l.ffn_norm = vector(blk + "ffn_norm.weight");
+  l.gate = matrix(blk + "ffn_gate.weight");
+  l.up = matrix(blk + "ffn_up.weight");
+  l.down = matrix(blk + "ffn_down.weight");
   return l;
 }
 
@@ -111,9 +116,8 @@ Weights WeightLoader::lay_out(std::byte* memory, ThreadPool* pool) {
   used_ = 0;
   Weights w;
   for (uint32_t i = 0; i < shape_.n_layers; ++i) w.layers.push_back(layer(i));
-  w.output_norm = vector("output_norm.weight", shape_.d_model);
-  w.head = matrix(shape_.tied_embeddings ? "token_embd.weight" : "output.weight", shape_.d_model,
-                  shape_.vocab_size);
+  w.output_norm = vector("output_norm.weight");
+  w.head = matrix(shape_.tied_embeddings ? "token_embd.weight" : "output.weight");
   return w;
 }
 
@@ -121,9 +125,9 @@ Weights WeightLoader::lay_out(std::byte* memory, ThreadPool* pool) {
 struct Scratch {
   uint64_t norm_floats, ffn_floats;
   std::vector<uint32_t> widths;  // of inputs of products
-  Scratch(const ModelShape& s, uint32_t max_rows)
-      : norm_floats(uint64_t{max_rows} * s.d_model),
-        ffn_floats(uint64_t{max_rows} * s.d_ff),
+  Scratch(const ModelShape& s, uint32_t max_tokens)
+      : norm_floats(uint64_t{max_tokens} * s.d_model),
+        ffn_floats(uint64_t{max_tokens} * s.d_ff),
         widths{s.d_model, s.d_ff, s.n_q_heads * s.v_head_dim} {}
   uint64_t n_bytes() const { return (norm_floats + 2 * ffn_floats) * sizeof(float); }
   PanelProducts::Options products(const Model::Options& options) const {
@@ -152,7 +156,7 @@ class GgufModel final : public Model {
   uint64_t weight_bytes_per_token() const override { return bytes_per_token_; }
 
  private:
-  void check_rows(uint32_t n) const;
+  void check_tokens(uint32_t n) const;
   void norm_rows(const float* x, const float* weight, uint64_t n, uint32_t width, float* y) const;
 
   ModelShape shape_;
@@ -160,12 +164,12 @@ class GgufModel final : public Model {
   RopeTable rope_;
   const GgufFile& file_;
   const GgufTensor& embedding_;
-  mutable uint64_t embedded_ = 0;  // rows since their pages were given back
+  mutable uint64_t embedded_ = 0;  // tokens since the embedding's pages were released
   Region weights_memory_, scratch_memory_;
   Weights weights_;
   uint64_t bytes_per_token_ = 0;
   bool rows_are_independent_;
-  uint32_t max_rows_;
+  uint32_t max_tokens_;
   float *norm_ = nullptr, *gate_ = nullptr, *up_ = nullptr;  // inside scratch_memory_
   std::unique_ptr<PanelProducts> products_;
 };
@@ -174,11 +178,11 @@ GgufModel::GgufModel(const GgufFile& file, const ModelShape& shape, ThreadPool& 
                      const Options& options)
     : shape_(shape),
       pool_(pool),
-      rope_(shape.rope, shape.max_context),
+      rope_(shape.rope, shape.max_context, &pool),
       file_(file),
       embedding_(file.tensor("token_embd.weight")),
       rows_are_independent_(options.compute == Compute::kF32 || options.deterministic),
-      max_rows_(options.max_batch_tokens) {
+      max_tokens_(options.max_batch_tokens) {
   const Scratch scratch(shape_, options.max_batch_tokens);
   WeightLoader loader(&file, shape_, options.compute);
   loader.lay_out(nullptr, nullptr);
@@ -202,17 +206,18 @@ void GgufModel::embed(std::span<const int32_t> ids, float* h) const {
                                          std::to_string(shape_.vocab_size) + " tokens");
     }
   }
-  const auto rows = [&](uint64_t begin, uint64_t end, uint32_t) {
+  const auto tokens = [&](uint64_t begin, uint64_t end, uint32_t) {
     for (uint64_t i = begin; i < end; ++i) {
       dequantize(embedding_.type, embedding_.data + static_cast<uint64_t>(ids[i]) * row_bytes,
                  h + i * shape_.d_model, shape_.d_model);
     }
   };
   if (ids.size() < 8)
-    rows(0, ids.size(), 0);
+    tokens(0, ids.size(), 0);
   else
-    pool_.parallel_for(ids.size(), 0, rows);
-  // The kernel maps 16 pages around each row: without this a long prompt makes the table resident.
+    pool_.parallel_for(ids.size(), 0, tokens);
+  // The operating system maps 16 pages around each row that is read: without this, a long prompt
+  // would make the whole embedding resident.
   embedded_ += ids.size();
   if (embedded_ < kEmbeddedBeforeRelease) return;
   embedded_ = 0;
@@ -220,14 +225,15 @@ void GgufModel::embed(std::span<const int32_t> ids, float* h) const {
 }
 
 // Before anything is written to scratch memory.
-void GgufModel::check_rows(uint32_t n) const {
-  if (n <= max_rows_) return;
+void GgufModel::check_tokens(uint32_t n) const {
+  if (n <= max_tokens_) return;
   throw Error(ErrorKind::kInternal, "a step of " + std::to_string(n) +
                                         " tokens, but the model was loaded for at most " +
-                                        std::to_string(max_rows_));
+                                        std::to_string(max_tokens_));
 }
 
-// Starting the pool costs more than normalising a few rows.
+// Normalises n rows of `width`: the activations of tokens, or the heads of tokens. Waking the pool
+// costs more than normalising a few.
 void GgufModel::norm_rows(const float* x, const float* weight, uint64_t n, uint32_t width,
                           float* y) const {
   const auto rows = [&](uint64_t begin, uint64_t end, uint32_t) {
@@ -245,7 +251,7 @@ void GgufModel::attn_norm(uint32_t layer, const float* h, uint32_t n, float* x) 
 
 void GgufModel::project_qkv(uint32_t layer, const float* x, uint32_t n, float* q, float* k,
                             float* v) const {
-  check_rows(n);
+  check_tokens(n);
   const Layer& l = weights_.layers[layer];
   std::array<PanelProducts::Product, 3> list;
   size_t count = 0;
@@ -258,13 +264,13 @@ void GgufModel::project_qkv(uint32_t layer, const float* x, uint32_t n, float* q
 }
 
 void GgufModel::attn_output(uint32_t layer, const float* o, uint32_t n, float* h) const {
-  check_rows(n);
+  check_tokens(n);
   const PanelProducts::Product product{&weights_.layers[layer].o, h, nullptr, true};
   products_->multiply(o, n, {&product, 1});
 }
 
 void GgufModel::ffn(uint32_t layer, float* h, uint32_t n) const {
-  check_rows(n);
+  check_tokens(n);
   const Layer& l = weights_.layers[layer];
   norm_rows(h, l.ffn_norm, n, shape_.d_model, norm_);
   products_->multiply_swiglu(norm_, n, l.gate, l.up, gate_, up_);
@@ -273,17 +279,13 @@ void GgufModel::ffn(uint32_t layer, float* h, uint32_t n) const {
 }
 
 void GgufModel::logits(const float* h, uint32_t n, float* out) const {
-  check_rows(n);
+  check_tokens(n);
   norm_rows(h, weights_.output_norm, n, shape_.d_model, norm_);
   const PanelProducts::Product product{&weights_.head, out};
   products_->multiply(norm_, n, {&product, 1});
 }
 
 }  // namespace
-
-bool compute_supported(Compute compute) {
-  return compute == Compute::kF32 || OneDnnProducts::supported(compute);
-}
 
 std::unique_ptr<Model> Model::load(const GgufFile& file, ThreadPool& pool, const Options& options) {
   if (!compute_supported(options.compute)) {

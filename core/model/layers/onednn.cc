@@ -1,5 +1,5 @@
-// Calls into oneDNN. Its own threads (libgomp's) would fight with our pool for the cores, so every
-// thread that calls it first says that it is to stay alone.
+// Calls into oneDNN. Its own threads (libgomp's) would compete with our pool for the cores, so each
+// thread that calls it first limits libgomp to that one thread.
 //
 // oneDNN 2.6's fast product ("brgemm") takes our panels as they are (its formats BA16a64b and
 // BA16a64b2a), but only writes to a contiguous result: 64 columns wide, added to the rows of y
@@ -86,6 +86,10 @@ struct Worker {
 };
 
 }  // namespace
+
+bool compute_supported(Compute compute) {
+  return compute == Compute::kF32 || OneDnnProducts::supported(compute);
+}
 
 struct OneDnnProducts::Impl {
   Compute compute;

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "core/model/layers/model.h"
+#include "core/model/layers/compute.h"
 
 namespace kvasir {
 

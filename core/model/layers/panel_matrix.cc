@@ -11,6 +11,7 @@
 
 #include "core/error.h"
 #include "core/model/gguf/float16.h"
+#include "core/model/gguf/quant.h"
 #include "core/model/layers/onednn.h"
 #include "kernels/convert.h"
 #include "kernels/panel_product.h"

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "core/model/gguf/gguf.h"
-#include "core/model/layers/model.h"
+#include "core/model/layers/compute.h"
 #include "core/platform/memory.h"
 #include "core/platform/thread_pool.h"
 

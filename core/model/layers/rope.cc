@@ -2,14 +2,15 @@
 // RoFormer arXiv:2104.09864; linear interpolation arXiv:2306.15595; YaRN and dynamic NTK
 // arXiv:2309.00071; the Llama 3 rule as in the frequencies published with Llama 3.1.
 // SPDX-License-Identifier: Apache-2.0
+#include "core/model/layers/rope.h"
+
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <numbers>
+#include <string>
 
 #include "core/error.h"
-#include "core/model/layers/model.h"
-#include "kernels/row_ops.h"
 
 namespace kvasir {
 namespace {
@@ -17,6 +18,7 @@ namespace {
 constexpr uint32_t kSplit = 2048;              // positions per coarse step of the table
 constexpr uint32_t kMaxPairs = 512;            // head_dim <= 1024
 constexpr uint32_t kTablePositions = 1 << 22;  // beyond, cosines are computed on the spot
+constexpr size_t kWorthSharing = 65536;  // elements of a call: below, waking the pool costs more
 
 // The pair that turns `turns` times over the original context: YaRN's bounds of what is
 // interpolated.
@@ -76,8 +78,8 @@ double rope_magnitude(const RopeConfig& c) {
 
 }  // namespace
 
-RopeTable::RopeTable(const RopeConfig& config, uint32_t max_context)
-    : config_(config), magnitude_(rope_magnitude(config)) {
+RopeTable::RopeTable(const RopeConfig& config, uint32_t max_context, ThreadPool* pool)
+    : config_(config), pool_(pool), magnitude_(rope_magnitude(config)) {
   if (config.n_dims % 2 != 0 || config.n_dims / 2 > kMaxPairs) {
     throw input_error("RoPE over " + std::to_string(config.n_dims) +
                       " dimensions is not supported; expected an even number up to " +
@@ -99,7 +101,7 @@ RopeTable::RopeTable(const RopeConfig& config, uint32_t max_context)
 }
 
 // cos(a + b) from the two tables in double: exact to 1e-15 at any position, with tables that stay
-// small where one row per position would take half a gigabyte at a million tokens.
+// small where cosines per position would take half a gigabyte at a million tokens.
 void RopeTable::turn(const std::vector<double>& frequencies, int64_t pos, double magnitude,
                      float* cos, float* sin) const {
   const size_t n = frequencies.size();
@@ -126,43 +128,41 @@ void RopeTable::turn(const std::vector<double>& frequencies, int64_t pos, double
 }
 
 template <class Pos>
-void RopeTable::rotate(float* x, const Rows& rows, std::span<const Pos> pos, double magnitude,
-                       uint64_t kv_len) const {
-  if (pos.size() != rows.n_tokens || rows.head_dim < config_.n_dims) {
+void RopeTable::rotate(float* x, uint32_t n_tokens, const Heads& heads, std::span<const Pos> pos,
+                       double magnitude, uint64_t kv_len) const {
+  if (pos.size() != n_tokens || heads.head_dim < config_.n_dims) {
     throw Error(ErrorKind::kInternal, "RoPE: got " + std::to_string(pos.size()) +
-                                          " positions for " + std::to_string(rows.n_tokens) +
-                                          " tokens of head_dim " + std::to_string(rows.head_dim));
+                                          " positions for " + std::to_string(n_tokens) +
+                                          " tokens of head_dim " + std::to_string(heads.head_dim));
   }
   const bool grown =
       config_.scaling == RopeScaling::kDynamicNtk && kv_len > config_.original_context;
   std::vector<double> of_length;
   if (grown) of_length = rope_frequencies(config_, kv_len);
   const std::vector<double>& frequencies = grown ? of_length : frequencies_;
-  const size_t n_pairs = frequencies.size();
-  std::array<float, kMaxPairs> cos, sin;
-  for (uint32_t token = 0; token < rows.n_tokens; ++token) {
-    if (token == 0 || pos[token] != pos[token - 1]) {
-      turn(frequencies, static_cast<int64_t>(pos[token]), magnitude, cos.data(), sin.data());
-    }
-    for (uint32_t head = 0; head < rows.n_heads; ++head) {
-      float* row = x + (size_t{token} * rows.n_heads + head) * rows.head_dim;
-      if (config_.pairing == RopePairing::kInterleaved) {
-        kernels::rotate_interleaved(cos.data(), sin.data(), n_pairs, row);
-      } else {
-        kernels::rotate_half_split(cos.data(), sin.data(), n_pairs, row);
+  const size_t width = size_t{heads.n_heads} * heads.head_dim;
+  const auto tokens = [&](uint64_t begin, uint64_t end, uint32_t) {
+    std::array<float, kMaxPairs> cos, sin;
+    for (uint64_t token = begin; token < end; ++token) {
+      if (token == begin || pos[token] != pos[token - 1]) {
+        turn(frequencies, static_cast<int64_t>(pos[token]), magnitude, cos.data(), sin.data());
       }
+      kernels::rotate_rows(config_.pairing, cos.data(), sin.data(), frequencies.size(),
+                           x + token * width, heads.n_heads, heads.head_dim);
     }
-  }
+  };
+  if (!pool_ || n_tokens * width < kWorthSharing) return tokens(0, n_tokens, 0);
+  pool_->parallel_for(n_tokens, 0, tokens);
 }
 
 void RopeTable::apply(float* x, uint32_t n_tokens, uint32_t n_heads, uint32_t head_dim,
                       std::span<const uint32_t> pos, uint64_t kv_len) const {
-  rotate(x, {n_tokens, n_heads, head_dim}, pos, magnitude_, kv_len);
+  rotate(x, n_tokens, {n_heads, head_dim}, pos, magnitude_, kv_len);
 }
 
 void RopeTable::shift(float* x, uint32_t n_tokens, uint32_t n_heads, uint32_t head_dim,
                       std::span<const int32_t> delta, uint64_t kv_len) const {
-  rotate(x, {n_tokens, n_heads, head_dim}, delta, 1.0, kv_len);
+  rotate(x, n_tokens, {n_heads, head_dim}, delta, 1.0, kv_len);
 }
 
 }  // namespace kvasir

@@ -1,7 +1,7 @@
 // Reads and checks what a GGUF says about its transformer. The file is untrusted: every count is
 // bounded, and every tensor must have exactly the shape that the counts imply.
 // SPDX-License-Identifier: Apache-2.0
-#include "core/model/layers/tensor_list.h"
+#include "core/model/layers/shape.h"
 
 #include <algorithm>
 #include <array>
@@ -9,12 +9,12 @@
 #include <unordered_set>
 
 #include "core/error.h"
-#include "core/model/layers/model.h"
+#include "core/model/gguf/quant.h"
+#include "core/model/layers/architecture.h"
+#include "core/model/layers/tensor_list.h"
 
 namespace kvasir {
 namespace {
-
-constexpr std::array kArchitectures = {"llama", "qwen2", "qwen3"};
 
 // Present and not zero, these change the arithmetic in ways that we do not follow.
 constexpr std::array kUnsupportedKeys = {"expert_count",
@@ -58,6 +58,15 @@ class ShapeReader {
     }
     return value;
   }
+  // `always`: every model of the family has it.
+  bool has_tensor(const char* tensor, bool always) const {
+    if (file_.find_tensor(tensor)) return true;
+    if (always) {
+      fail("has no tensor '" + std::string(tensor) + "', which every " + shape_.architecture +
+           " model has");
+    }
+    return false;
+  }
   void read_architecture();
   void refuse_unsupported() const;
   void read_widths();
@@ -69,16 +78,14 @@ class ShapeReader {
   void check_tensors() const;
 
   const GgufFile& file_;
+  const Architecture* family_ = nullptr;
   ModelShape shape_;
 };
 
 void ShapeReader::read_architecture() {
   const auto arch = file_.get<std::string_view>("general.architecture");
   if (!arch) fail("has no key 'general.architecture'; is this a model?");
-  if (std::find(kArchitectures.begin(), kArchitectures.end(), *arch) == kArchitectures.end()) {
-    fail("architecture '" + std::string(*arch).substr(0, 64) +
-         "' is not supported; supported are llama, qwen2 and qwen3");
-  }
+  family_ = &architecture(*arch, file_.path() + ": ");
   shape_.architecture = *arch;
   shape_.name = file_.get_or<std::string_view>("general.name", "");
 }
@@ -150,8 +157,7 @@ void ShapeReader::read_vocabulary() {
 
 void ShapeReader::read_rope() {
   RopeConfig& rope = shape_.rope;
-  rope.pairing =
-      shape_.architecture == "llama" ? RopePairing::kInterleaved : RopePairing::kHalfSplit;
+  rope.pairing = family_->pairing;
   const auto n_dims = file_.get_or<uint32_t>(key("rope.dimension_count"), shape_.head_dim);
   if (n_dims == 0) return;  // no RoPE: keys are as they were projected
   rope.n_dims = bounded("rope.dimension_count", n_dims, shape_.head_dim);
@@ -244,67 +250,13 @@ ModelShape ShapeReader::read() {
   read_heads();
   read_vocabulary();
   read_rope();
-  shape_.qkv_bias = file_.find_tensor("blk.0.attn_q.bias") != nullptr;
-  shape_.qk_norm = file_.find_tensor("blk.0.attn_q_norm.weight") != nullptr;
-  if (shape_.architecture == "qwen2" && !shape_.qkv_bias) {
-    fail("has no tensor 'blk.0.attn_q.bias', which every qwen2 model has");
-  }
-  if (shape_.architecture == "qwen3" && !shape_.qk_norm) {
-    fail("has no tensor 'blk.0.attn_q_norm.weight', which every qwen3 model has");
-  }
+  shape_.qkv_bias = has_tensor("blk.0.attn_q.bias", family_->qkv_bias);
+  shape_.qk_norm = has_tensor("blk.0.attn_q_norm.weight", family_->qk_norm);
   check_tensors();
   return shape_;
 }
 
 }  // namespace
-
-std::string shape_text(const std::vector<uint64_t>& shape) {
-  std::string text = "{";
-  for (size_t i = 0; i < shape.size(); ++i) {
-    text += (i ? ", " : "") + std::to_string(shape[i]);
-  }
-  return text + "}";
-}
-
-void check_tensor_shape(const GgufFile& file, const std::string& tensor,
-                        const TensorShape& expected) {
-  const auto& found = file.tensor(tensor).shape;
-  if (found == expected) return;
-  throw input_error(file.path() + ": tensor '" + tensor + "' has shape " + shape_text(found) +
-                    "; the metadata implies " + shape_text(expected));
-}
-
-void for_each_tensor(const ModelShape& s, const TensorVisitor& visit) {
-  const uint64_t d = s.d_model;
-  const uint64_t q = uint64_t{s.n_q_heads} * s.head_dim;
-  const uint64_t k = uint64_t{s.n_kv_heads} * s.head_dim;
-  const uint64_t v = uint64_t{s.n_kv_heads} * s.v_head_dim;
-  const uint64_t o = uint64_t{s.n_q_heads} * s.v_head_dim;
-  visit("token_embd.weight", {d, s.vocab_size});
-  for (uint32_t layer = 0; layer < s.n_layers; ++layer) {
-    const std::string blk = "blk." + std::to_string(layer) + ".";
-    visit(blk + "attn_norm.weight", {d});
-    visit(blk + "attn_q.weight", {d, q});
-    visit(blk + "attn_k.weight", {d, k});
-    visit(blk + "attn_v.weight", {d, v});
-    if (s.qkv_bias) {
-      visit(blk + "attn_q.bias", {q});
-      visit(blk + "attn_k.bias", {k});
-      visit(blk + "attn_v.bias", {v});
-    }
-    if (s.qk_norm) {
-      visit(blk + "attn_q_norm.weight", {s.head_dim});
-      visit(blk + "attn_k_norm.weight", {s.head_dim});
-    }
-    visit(blk + "attn_output.weight", {o, d});
-    visit(blk + "ffn_norm.weight", {d});
-    visit(blk + "ffn_gate.weight", {d, s.d_ff});
-    visit(blk + "ffn_up.weight", {d, s.d_ff});
-    visit(blk + "ffn_down.weight", {s.d_ff, d});
-  }
-  visit("output_norm.weight", {d});
-  if (!s.tied_embeddings) visit("output.weight", {d, s.vocab_size});
-}
 
 ModelShape read_shape(const GgufFile& file) { return ShapeReader(file).read(); }
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "core/model/layers/model.h"
+#include "core/model/layers/shape.h"
 
 namespace kvasir {
 

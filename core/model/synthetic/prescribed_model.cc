@@ -34,12 +34,12 @@ void PrescribedModel::attn_norm(uint32_t, const float* h, uint32_t n, float* x) 
 
 void PrescribedModel::project_qkv(uint32_t layer, const float* x, uint32_t n, float* q, float* k,
                                   float* v) const {
-  const size_t q_row = size_t{shape_.n_q_heads} * shape_.head_dim;
-  const size_t k_row = size_t{shape_.n_kv_heads} * shape_.head_dim;
-  const size_t v_row = size_t{shape_.n_kv_heads} * shape_.v_head_dim;
+  const size_t q_width = size_t{shape_.n_q_heads} * shape_.head_dim;
+  const size_t k_width = size_t{shape_.n_kv_heads} * shape_.head_dim;
+  const size_t v_width = size_t{shape_.n_kv_heads} * shape_.v_head_dim;
   for (uint32_t i = 0; i < n; ++i)
-    project_(layer, static_cast<int32_t>(x[i]), q + i * q_row, k ? k + i * k_row : nullptr,
-             v ? v + i * v_row : nullptr);
+    project_(layer, static_cast<int32_t>(x[i]), q + i * q_width, k ? k + i * k_width : nullptr,
+             v ? v + i * v_width : nullptr);
 }
 
 void PrescribedModel::attn_output(uint32_t layer, const float* o, uint32_t n, float* h) const {

@@ -1,5 +1,6 @@
-// Writes a GGUF with random weights: the tensor list of the architecture, and a generator whose
-// value depends only on seed, tensor name and element, so that threads and slices do not matter.
+// Writes a GGUF with random weights: the tensors that a model of the shape has, and a generator
+// whose value depends only on seed, tensor name and element, so that threads and slices do not
+// matter.
 // SPDX-License-Identifier: Apache-2.0
 #include "core/model/synthetic/random_model.h"
 
@@ -12,6 +13,10 @@
 #include <thread>
 
 #include "core/error.h"
+#include "core/model/gguf/gguf_writer.h"
+#include "core/model/gguf/quant.h"
+#include "core/model/layers/architecture.h"
+#include "core/model/layers/tensor_list.h"
 #include "core/model/synthetic/random_tokenizer.h"
 
 namespace kvasir {
@@ -22,7 +27,7 @@ enum class Fill { kNormal, kNorm, kRopeFactors };
 struct Plan {
   std::string name;
   GgmlType type;
-  std::vector<uint64_t> shape;
+  TensorShape shape;
   Fill fill = Fill::kNormal;
   float deviation = 0.0f;  // kNormal
 
@@ -115,49 +120,50 @@ void fill_parallel(const RandomModelSpec& spec, const Plan& plan, uint64_t begin
 
 // ---- the tensors ----
 
-std::vector<Plan> plan_tensors(const RandomModelSpec& s) {
-  const uint64_t d = s.d_model;
-  const uint64_t q = uint64_t{s.n_q_heads} * s.head_dim;
-  const uint64_t kv = uint64_t{s.n_kv_heads} * s.head_dim;
-  std::vector<Plan> out;
+ModelShape shape_from(const RandomModelSpec& spec) {
+  ModelShape shape;
+  shape.architecture = spec.architecture;
+  shape.name = spec.name;
+  shape.n_layers = spec.n_layers;
+  shape.d_model = spec.d_model;
+  shape.d_ff = spec.d_ff;
+  shape.vocab_size = spec.vocab_size;
+  shape.n_q_heads = spec.n_q_heads;
+  shape.n_kv_heads = spec.n_kv_heads;
+  shape.head_dim = shape.v_head_dim = spec.head_dim;
+  shape.max_context = spec.context_length;
+  shape.norm_eps = spec.norm_eps;
+  shape.qkv_bias = spec.qkv_bias;
+  shape.qk_norm = spec.qk_norm;
+  shape.tied_embeddings = spec.tied_embeddings;
+  shape.rope.pairing = architecture(spec.architecture).pairing;
+  shape.rope.n_dims = spec.rope ? spec.head_dim : 0;
+  shape.rope.base = spec.rope_base;
+  return shape;
+}
+
+Plan plan_tensor(const RandomModelSpec& spec, const std::string& name, const TensorShape& shape) {
+  if (name.ends_with(".bias")) return {name, GgmlType::kF32, shape, Fill::kNormal, 0.1f};
+  if (shape.size() == 1) return {name, GgmlType::kF32, shape, Fill::kNorm};
   // Deviation 1/sqrt(fan_in) keeps the size of activations; what is added to the residual stream
   // 2 n_layers times is smaller by the square root of that, so that the stream does not grow.
-  const auto residual = 1.0f / std::sqrt(2.0f * static_cast<float>(s.n_layers));
-  const auto matrix = [&](const std::string& name, uint64_t in, uint64_t n_out, float gain = 1.0f) {
-    out.push_back({name + ".weight",
-                   s.type,
-                   {in, n_out},
-                   Fill::kNormal,
-                   gain / std::sqrt(static_cast<float>(in))});
-  };
-  const auto norm = [&](const std::string& name, uint64_t n) {
-    out.push_back({name + ".weight", GgmlType::kF32, {n}, Fill::kNorm});
-  };
-  const auto bias = [&](const std::string& name, uint64_t n) {
-    if (s.qkv_bias) out.push_back({name + ".bias", GgmlType::kF32, {n}, Fill::kNormal, 0.1f});
-  };
-  matrix("token_embd", d, s.vocab_size);
-  if (s.rope_scaling == "llama3")
-    out.push_back({"rope_freqs.weight", GgmlType::kF32, {s.head_dim / 2}, Fill::kRopeFactors});
-  for (uint32_t layer = 0; layer < s.n_layers; ++layer) {
-    const std::string blk = "blk." + std::to_string(layer) + ".";
-    norm(blk + "attn_norm", d);
-    matrix(blk + "attn_q", d, q);
-    bias(blk + "attn_q", q);
-    matrix(blk + "attn_k", d, kv);
-    bias(blk + "attn_k", kv);
-    matrix(blk + "attn_v", d, kv);
-    bias(blk + "attn_v", kv);
-    if (s.qk_norm) norm(blk + "attn_q_norm", s.head_dim);
-    if (s.qk_norm) norm(blk + "attn_k_norm", s.head_dim);
-    matrix(blk + "attn_output", q, d, residual);
-    norm(blk + "ffn_norm", d);
-    matrix(blk + "ffn_gate", d, s.d_ff);
-    matrix(blk + "ffn_up", d, s.d_ff);
-    matrix(blk + "ffn_down", s.d_ff, d, residual);
+  const bool adds_to_residual =
+      name.ends_with(".attn_output.weight") || name.ends_with(".ffn_down.weight");
+  const float gain =
+      adds_to_residual ? 1.0f / std::sqrt(2.0f * static_cast<float>(spec.n_layers)) : 1.0f;
+  const float deviation = gain / std::sqrt(static_cast<float>(shape[0]));
+  return {name, spec.type, shape, Fill::kNormal, deviation};
+}
+
+std::vector<Plan> plan_tensors(const RandomModelSpec& spec) {
+  std::vector<Plan> out;
+  for_each_tensor(shape_from(spec), [&](const std::string& name, const TensorShape& shape) {
+    out.push_back(plan_tensor(spec, name, shape));
+  });
+  if (spec.rope_scaling == "llama3") {  // second in the file, behind the embedding
+    out.insert(out.begin() + 1,
+               {"rope_freqs.weight", GgmlType::kF32, {spec.head_dim / 2}, Fill::kRopeFactors});
   }
-  norm("output_norm", d);
-  if (!s.tied_embeddings) matrix("output", d, s.vocab_size);
   return out;
 }
 
@@ -182,14 +188,14 @@ uint32_t file_type(GgmlType type) {
   }
 }
 
+std::string where(const RandomModelSpec& spec) { return "random model '" + spec.name + "': "; }
+
 void require(bool holds, const RandomModelSpec& spec, const std::string& message) {
-  if (!holds) throw input_error("random model '" + spec.name + "': " + message);
+  if (!holds) throw input_error(where(spec) + message);
 }
 
 void check_spec(const RandomModelSpec& s) {
-  const auto& arch = s.architecture;
-  require(arch == "llama" || arch == "qwen2" || arch == "qwen3", s,
-          "architecture '" + arch + "' is not one of llama, qwen2, qwen3");
+  architecture(s.architecture, where(s));
   require(s.n_layers > 0 && s.d_model > 0 && s.d_ff > 0 && s.context_length > 0, s,
           "n_layers, d_model, d_ff and context_length must be above 0");
   require(s.n_kv_heads > 0 && s.n_q_heads > 0 && s.n_q_heads % s.n_kv_heads == 0, s,
@@ -243,26 +249,7 @@ void set_metadata(GgufWriter& writer, const RandomModelSpec& s) {
 ModelShape shape_of(const RandomModelSpec& spec) {
   check_spec(spec);
   require(spec.vocab_size > 0, spec, "vocab_size must be given");
-  ModelShape shape;
-  shape.architecture = spec.architecture;
-  shape.name = spec.name;
-  shape.n_layers = spec.n_layers;
-  shape.d_model = spec.d_model;
-  shape.d_ff = spec.d_ff;
-  shape.vocab_size = spec.vocab_size;
-  shape.n_q_heads = spec.n_q_heads;
-  shape.n_kv_heads = spec.n_kv_heads;
-  shape.head_dim = shape.v_head_dim = spec.head_dim;
-  shape.max_context = spec.context_length;
-  shape.norm_eps = spec.norm_eps;
-  shape.qkv_bias = spec.qkv_bias;
-  shape.qk_norm = spec.qk_norm;
-  shape.tied_embeddings = spec.tied_embeddings;
-  shape.rope.pairing =
-      spec.architecture == "llama" ? RopePairing::kInterleaved : RopePairing::kHalfSplit;
-  shape.rope.n_dims = spec.rope ? spec.head_dim : 0;
-  shape.rope.base = spec.rope_base;
-  return shape;
+  return shape_from(spec);
 }
 
 uint64_t parameter_count(const RandomModelSpec& spec) {
@@ -277,12 +264,13 @@ void write_random_model(const RandomModelSpec& spec, const std::string& path,
                         const GgufFile* tokenizer_from,
                         const std::function<void(uint64_t done, uint64_t total)>& progress) {
   check_spec(spec);
-  const bool llama = spec.architecture == "llama";
+  const Architecture& family = architecture(spec.architecture);
   GgufWriter writer;
   RandomModelSpec full = spec;
-  full.vocab_size = tokenizer_from ? copy_tokenizer(writer, *tokenizer_from, spec.vocab_size)
-                                   : set_synthetic_tokenizer(writer, llama ? "llama-bpe" : "qwen2",
-                                                             /*add_bos=*/llama, spec.vocab_size);
+  full.vocab_size = tokenizer_from
+                        ? copy_tokenizer(writer, *tokenizer_from, spec.vocab_size)
+                        : set_synthetic_tokenizer(writer, std::string(family.pretokenizer),
+                                                  family.add_bos, spec.vocab_size);
   set_metadata(writer, full);
   const std::vector<Plan> plans = plan_tensors(full);
   uint64_t total = 0;

@@ -15,7 +15,7 @@ namespace kvasir {
 
 struct RandomModelSpec {
   std::string name = "random";
-  std::string architecture = "llama";  // llama, qwen2, qwen3
+  std::string architecture = "llama";  // a name of core/model/layers/architecture.h
   uint32_t n_layers = 0, d_model = 0, d_ff = 0;
   uint32_t n_q_heads = 0, n_kv_heads = 0, head_dim = 0;
   uint32_t vocab_size = 0;      // 0 = as many tokens as the tokenizer has
@@ -23,8 +23,7 @@ struct RandomModelSpec {
   bool rope = true;             // false: rope.dimension_count 0, queries and keys are not rotated
   float rope_base = 10000.0f;
   float norm_eps = 1e-5f;
-  bool qkv_bias = false;  // qwen2
-  bool qk_norm = false;   // qwen3
+  bool qkv_bias = false, qk_norm = false;  // true where the architecture always has them
   bool tied_embeddings = false;
   GgmlType type = GgmlType::kBF16;  // of the matrices: F32, F16, BF16, Q8_0, Q4_0; the rest is F32
   uint64_t seed = 1;
@@ -52,8 +51,8 @@ uint64_t parameter_count(const RandomModelSpec& spec);
 
 // Writes the model to `path` (complete or not at all). The tokenizer is a small made-up byte-level
 // BPE, or that of `tokenizer_from` with the vocabulary padded to spec.vocab_size or grown past it.
-// `progress` (may be empty) hears of bytes of weights done; it may throw to stop. Memory: the
-// largest tensor.
+// `progress` (may be empty) is told the bytes of weights done and in all; it may throw to stop.
+// Takes memory for the largest tensor.
 void write_random_model(const RandomModelSpec& spec, const std::string& path,
                         const GgufFile* tokenizer_from = nullptr,
                         const std::function<void(uint64_t done, uint64_t total)>& progress = {});

@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include "core/error.h"
+#include "core/model/layers/architecture.h"
 #include "core/model/synthetic/random_model.h"
 
 namespace kvasir {
@@ -65,8 +66,9 @@ RandomModelSpec preset(const std::string& name) {
   spec.rope_base = at->rope_base;
   spec.norm_eps = at->norm_eps;
   spec.tied_embeddings = at->tied_embeddings;
-  spec.qkv_bias = spec.architecture == "qwen2";
-  spec.qk_norm = spec.architecture == "qwen3";
+  const Architecture& family = architecture(spec.architecture);
+  spec.qkv_bias = family.qkv_bias;
+  spec.qk_norm = family.qk_norm;
   if (at->llama3_factor > 0.0f) {
     spec.rope_scaling = "llama3";
     spec.rope_factor = at->llama3_factor;

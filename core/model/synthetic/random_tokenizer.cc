@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/model/tokenizer/byte_alphabet.h"
+#include "core/model/tokenizer/utf8.h"
 
 namespace kvasir {
 namespace {
@@ -35,27 +37,12 @@ constexpr std::string_view kWords =
     "against top turned learn point city play toward five using himself usually";
 constexpr size_t kMerges = 600;
 
-void append_utf8(std::string& out, uint32_t code_point) {  // below 0x800
-  if (code_point < 0x80) {
-    out += static_cast<char>(code_point);
-  } else {
-    out += static_cast<char>(0xC0 | code_point >> 6);
-    out += static_cast<char>(0x80 | (code_point & 0x3F));
-  }
-}
-
-bool is_own_symbol(uint32_t byte) {
-  return (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
-}
-
-// GPT-2's visible symbols for the 256 bytes, in its vocabulary's order: printable bytes stand for
-// themselves, the others follow as U+0100 and up (space is U+0120).
+// The symbols of the 256 bytes in the order of GPT-2's vocabulary: by code point.
 std::vector<std::string> byte_symbols() {
+  auto codes = byte_alphabet();
+  std::sort(codes.begin(), codes.end());
   std::vector<std::string> out;
-  for (uint32_t byte = 0; byte < 256; ++byte)
-    if (is_own_symbol(byte)) append_utf8(out.emplace_back(), byte);
-  const auto n_others = static_cast<uint32_t>(256 - out.size());
-  for (uint32_t i = 0; i < n_others; ++i) append_utf8(out.emplace_back(), 0x100 + i);
+  for (const uint32_t code : codes) out.push_back(utf8::encode_short(code));
   return out;
 }
 
@@ -63,7 +50,7 @@ using Pair = std::pair<std::string, std::string>;
 
 // The words as symbol sequences, each once with the space before it and once without.
 std::vector<std::vector<std::string>> split_words() {
-  const std::string space = "\xC4\xA0";  // U+0120
+  const std::string space = utf8::encode_short(byte_alphabet()[' ']);
   std::vector<std::vector<std::string>> out;
   for (size_t begin = 0; begin < kWords.size();) {
     const size_t end = std::min(kWords.find(' ', begin), kWords.size());

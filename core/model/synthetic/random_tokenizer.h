@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "core/model/gguf/gguf.h"
+#include "core/model/gguf/gguf_writer.h"
 
 namespace kvasir {
 

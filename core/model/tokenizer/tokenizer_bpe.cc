@@ -7,6 +7,7 @@
 #include <queue>
 
 #include "core/error.h"
+#include "core/model/tokenizer/byte_alphabet.h"
 #include "core/model/tokenizer/utf8.h"
 #include "core/model/tokenizer/word_cache.h"
 
@@ -16,19 +17,16 @@ namespace {
 constexpr size_t kNone = static_cast<size_t>(-1);
 constexpr std::string_view kReplacementCharacter = "\xEF\xBF\xBD";  // U+FFFD
 
-// GPT-2's printable alphabet for bytes: printable Latin-1 stands for itself, the other bytes for
-// the code points from U+0100 on, in order.
+// byte_alphabet() as text, and back.
 struct ByteAlphabet {
   std::array<std::string, 256> text;           // UTF-8 per byte
   std::unordered_map<uint32_t, uint8_t> byte;  // per code point
 
   ByteAlphabet() {
-    uint32_t next = 0x100;
-    for (uint32_t b = 0; b < 256; ++b) {
-      const bool printable = (b >= 0x21 && b <= 0x7E) || (b >= 0xA1 && b <= 0xFF && b != 0xAD);
-      const uint32_t code = printable ? b : next++;
-      text[b] = utf8::encode_short(code);
-      byte.emplace(code, static_cast<uint8_t>(b));
+    const auto code = byte_alphabet();
+    for (size_t b = 0; b < code.size(); ++b) {
+      text[b] = utf8::encode_short(code[b]);
+      byte.emplace(code[b], static_cast<uint8_t>(b));
     }
   }
 };

@@ -23,7 +23,7 @@ SCALES = {
 }
 
 
-def rows(items, per_line):
+def lines(items, per_line):
     lines = [", ".join(items[i : i + per_line]) for i in range(0, len(items), per_line)]
     return ",\n     ".join(lines)
 
@@ -44,6 +44,6 @@ for name, scales in SCALES.items():
     for offset, value in scales:
         block[0, offset : offset + 2] = np.frombuffer(np.float16(value).tobytes(), dtype=np.uint8)
     values = dequantize(block, kind)[0]
-    print(f"    {{GgmlType::k{name},\n     {{{rows([str(b) for b in block[0]], 18)}}},")
-    print(f"     {{{rows([f'{v:#.9g}f' for v in np.float32(values)], 6)}}}}},")
+    print(f"    {{GgmlType::k{name},\n     {{{lines([str(b) for b in block[0]], 18)}}},")
+    print(f"     {{{lines([f'{v:#.9g}f' for v in np.float32(values)], 6)}}}}},")
 print("};\n// clang-format on\n\n}  // namespace kvasir::test")

@@ -9,6 +9,7 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "core/model/layers/architecture.h"
 #include "core/model/synthetic/random_model.h"
 #include "core/platform/memory.h"
 #include "tests/core/model/reference_model.h"
@@ -45,8 +46,8 @@ RandomModelSpec tiny(const std::string& architecture) {
   spec.head_dim = 24;
   spec.vocab_size = 300;
   spec.context_length = 512;
-  spec.qkv_bias = architecture == "qwen2";
-  spec.qk_norm = architecture == "qwen3";
+  spec.qkv_bias = kvasir::architecture(architecture).qkv_bias;
+  spec.qk_norm = kvasir::architecture(architecture).qk_norm;
   spec.tied_embeddings = architecture == "qwen3";
   spec.norm_spread = 0.3f;
   return spec;
@@ -68,9 +69,9 @@ TEST_SUITE_BEGIN("core/model/model");
 
 TEST_CASE("logits are those of the double-precision reference") {
   ThreadPool pool = make_pool(2);
-  for (const char* architecture : {"llama", "qwen2", "qwen3"}) {
+  for (const std::string& architecture : architecture_names()) {
     for (const GgmlType type : {GgmlType::kF32, GgmlType::kBF16, GgmlType::kQ8_0}) {
-      CAPTURE(std::string(architecture));
+      CAPTURE(architecture);
       CAPTURE(std::string(name(type)));
       RandomModelSpec spec = tiny(architecture);
       spec.type = type;
@@ -94,11 +95,11 @@ TEST_CASE("logits are those of the double-precision reference") {
 
 namespace {
 
-constexpr size_t kRows = 600;
+constexpr size_t kTokens = 600;
 
-// K, V and logits of rows [first, first + n) after one layer.
-std::vector<float> layer_of_rows(const Model& model, const std::vector<float>& h, size_t first,
-                                 size_t n) {
+// K, V and logits of tokens [first, first + n) after one layer.
+std::vector<float> layer_of_tokens(const Model& model, const std::vector<float>& h, size_t first,
+                                   size_t n) {
   const ModelShape& s = model.shape();
   const size_t q_width = s.n_q_heads * s.head_dim, k_width = s.n_kv_heads * s.head_dim;
   std::vector<float> x(h.begin() + first * s.d_model, h.begin() + (first + n) * s.d_model);
@@ -108,27 +109,27 @@ std::vector<float> layer_of_rows(const Model& model, const std::vector<float>& h
   model.attn_output(1, q.data(), count, x.data());
   model.ffn(1, x.data(), count);
   model.logits(x.data(), count, out.data());
-  std::vector<float> rows;  // all of a row side by side
+  std::vector<float> results;  // all of a token side by side
   for (size_t i = 0; i < n; ++i) {
     const auto add = [&](const std::vector<float>& from, size_t width) {
-      rows.insert(rows.end(), from.begin() + i * width, from.begin() + (i + 1) * width);
+      results.insert(results.end(), from.begin() + i * width, from.begin() + (i + 1) * width);
     };
     add(k, k_width);
     add(v, k_width);
     add(out, s.vocab_size);
   }
-  return rows;
+  return results;
 }
 
 std::vector<float> some_inputs(const ModelShape& shape) {
-  std::vector<float> h(kRows * shape.d_model);
+  std::vector<float> h(kTokens * shape.d_model);
   for (size_t i = 0; i < h.size(); ++i) h[i] = std::sin(static_cast<float>(i));
   return h;
 }
 
 }  // namespace
 
-// Our kernel takes few rows, oneDNN many, in blocks of 256: every number of rows around those.
+// Our kernel takes few tokens, oneDNN many, in blocks of 256: all numbers of tokens near those.
 TEST_CASE("a token's result does not depend on the tokens beside it, to the bit") {
   for (const uint32_t d_ff : {160u, 1224u}) {  // one chain of sums, and three that are added up
     RandomModelSpec spec = tiny("qwen2");
@@ -138,18 +139,18 @@ TEST_CASE("a token's result does not depend on the tokens beside it, to the bit"
       if (!compute_supported(compute)) continue;
       ThreadPool pool = make_pool(3);
       const auto model =
-          Model::load(test_model.file(), pool, {compute, kRows, compute == Compute::kBF16});
+          Model::load(test_model.file(), pool, {compute, kTokens, compute == Compute::kBF16});
       const auto h = some_inputs(model->shape());
       std::vector<float> alone;
-      for (size_t i = 0; i < kRows; ++i) {
-        const auto row = layer_of_rows(*model, h, i, 1);
-        alone.insert(alone.end(), row.begin(), row.end());
+      for (size_t i = 0; i < kTokens; ++i) {
+        const auto token = layer_of_tokens(*model, h, i, 1);
+        alone.insert(alone.end(), token.begin(), token.end());
       }
-      const size_t width = alone.size() / kRows;
-      for (size_t n = 1; n <= kRows; n += n < 66 && !test::few_cases() ? 1 : 61) {
+      const size_t width = alone.size() / kTokens;
+      for (size_t n = 1; n <= kTokens; n += n < 66 && !test::few_cases() ? 1 : 61) {
         CAPTURE(n);
-        const size_t first = n * 7 % (kRows + 1 - n);
-        const auto together = layer_of_rows(*model, h, first, n);
+        const size_t first = n * 7 % (kTokens + 1 - n);
+        const auto together = layer_of_tokens(*model, h, first, n);
         CHECK(std::equal(together.begin(), together.end(), alone.begin() + first * width));
       }
     }
@@ -161,13 +162,13 @@ TEST_CASE("fast bf16 stays near, whatever the tokens beside") {
   if (!compute_supported(Compute::kBF16)) return;
   ThreadPool pool = make_pool(3);
   const TestModel test_model(tiny("qwen2"));
-  const auto model = Model::load(test_model.file(), pool, {Compute::kBF16, kRows});
+  const auto model = Model::load(test_model.file(), pool, {Compute::kBF16, kTokens});
   const auto h = some_inputs(model->shape());
-  const auto together = layer_of_rows(*model, h, 0, kRows);
-  const size_t width = together.size() / kRows;
+  const auto together = layer_of_tokens(*model, h, 0, kTokens);
+  const size_t width = together.size() / kTokens;
   double worst = 0.0;
-  for (size_t i = 0; i < kRows; i += 7) {
-    const auto alone = layer_of_rows(*model, h, i, 1);
+  for (size_t i = 0; i < kTokens; i += 7) {
+    const auto alone = layer_of_tokens(*model, h, i, 1);
     for (size_t j = 0; j < width; ++j)
       worst = std::max(worst, std::abs(double{together[i * width + j]} - double{alone[j]}));
   }

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/model/gguf/gguf.h"
+#include "core/model/gguf/ggml_type.h"
 
 namespace kvasir::test {
 

@@ -1,6 +1,8 @@
 // Dequantising and quantising: blocks packed here field by field, an outside implementation's
 // values, and the same real model in several types.
 // SPDX-License-Identifier: Apache-2.0
+#include "core/model/gguf/quant.h"
+
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -248,7 +250,8 @@ TEST_SUITE("core/model/quant") {
     for (const GgmlType type : kBlockTypes) {
       CAPTURE(name(type));
       for (uint32_t seed = 0; seed < 50; ++seed) {
-        // Two blocks in a row at an odd address: files do not promise alignment within a tensor.
+        // Two blocks, one behind the other, at an odd address: files do not promise alignment
+        // within a tensor.
         const Block a = pack(type, 2 * seed), b = pack(type, 2 * seed + 1);
         REQUIRE(a.bytes.size() == block_bytes(type));
         REQUIRE(a.values.size() == block_elements(type));

@@ -1,5 +1,5 @@
-// Random models: published sizes, a file the reader takes apart again, a tokenizer that hangs
-// together, values with the promised spread.
+// Random models: published sizes, a file the reader takes apart again, a consistent tokenizer,
+// values with the promised spread.
 // SPDX-License-Identifier: Apache-2.0
 #include "core/model/synthetic/random_model.h"
 
@@ -13,6 +13,8 @@
 #include <set>
 
 #include "core/error.h"
+#include "core/model/gguf/quant.h"
+#include "core/model/layers/architecture.h"
 #include "tests/support/data.h"
 #include "tests/support/temp_dir.h"
 
@@ -67,7 +69,7 @@ TEST_SUITE("core/model/random_model") {
   }
 
   TEST_CASE("a tiny model of each architecture has its tensors and keys") {
-    for (const std::string arch : {"llama", "qwen2", "qwen3"}) {
+    for (const std::string& arch : architecture_names()) {
       CAPTURE(arch);
       const RandomModelSpec spec = preset("tiny-" + arch + "-test");
       const TemporaryModel model(spec);
@@ -218,7 +220,7 @@ TEST_SUITE("core/model/random_model") {
 }
 
 TEST_SUITE("core/model/random_model tokenizer") {
-  TEST_CASE("the made-up vocabulary hangs together") {
+  TEST_CASE("the made-up vocabulary is consistent") {
     RandomModelSpec spec = preset("tiny-llama-test");
     spec.vocab_size = 1000;
     const TemporaryModel model(spec);

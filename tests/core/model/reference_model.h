@@ -8,11 +8,12 @@
 #include <vector>
 
 #include "core/model/gguf/gguf.h"
+#include "core/model/gguf/quant.h"
 
 namespace kvasir::test {
 
 using Row = std::vector<double>;
-using Rows = std::vector<Row>;
+using Rows = std::vector<Row>;  // a matrix: one row per token, or per output of a weight
 
 class ReferenceModel {
  public:
@@ -96,9 +97,9 @@ class ReferenceModel {
     return y;
   }
 
-  // One head of a row, normalised (qwen3) and turned to its position.
-  Row head(const Row& row, size_t index, const std::string& norm_name, size_t pos) const {
-    const auto begin = row.begin() + static_cast<std::ptrdiff_t>(index * head_dim_);
+  // One head of a token, normalised where the file has the norm and turned to its position.
+  Row head(const Row& heads, size_t index, const std::string& norm_name, size_t pos) const {
+    const auto begin = heads.begin() + static_cast<std::ptrdiff_t>(index * head_dim_);
     Row x(begin, begin + static_cast<std::ptrdiff_t>(head_dim_));
     if (file_.find_tensor(norm_name)) x = norm(x, matrix(norm_name)[0]);
     Row y = x;

@@ -8,7 +8,7 @@
 #include <random>
 
 #include "core/error.h"
-#include "core/model/layers/model.h"
+#include "core/model/layers/rope.h"
 
 namespace {
 using namespace kvasir;
@@ -89,6 +89,33 @@ TEST_CASE("rows of many tokens and heads are rotated each by its token's positio
     std::vector<float> one(x.begin() + row * 8, x.begin() + (row + 1) * 8);
     one = apply(c, one, pos[row / 3]);
     CHECK(std::equal(one.begin(), one.end(), all.begin() + row * 8));
+  }
+}
+
+TEST_CASE("workers that share the tokens of a large call change no bit") {
+  constexpr uint32_t kTokens = 301, kHeads = 5, kDim = 64;
+  const auto x = random_rows(size_t{kTokens} * kHeads * kDim);
+  std::vector<uint32_t> pos(kTokens);
+  for (uint32_t token = 0; token < kTokens; ++token) pos[token] = token / 3 * 977;
+  for (const auto pairing : {RopePairing::kInterleaved, RopePairing::kHalfSplit}) {
+    const RopeConfig c{.pairing = pairing,
+                       .n_dims = 62,  // no multiple of any vector, the last two are not rotated
+                       .scaling = RopeScaling::kDynamicNtk,
+                       .factor = 2.0f,
+                       .original_context = 1000};
+    auto alone = x;
+    const RopeTable table(c, 4096);
+    for (uint32_t token = 0; token < kTokens; ++token) {
+      float* of_token = alone.data() + size_t{token} * kHeads * kDim;
+      table.apply(of_token, 1, kHeads, kDim, {&pos[token], 1}, 9000);
+    }
+    for (const uint32_t n_workers : {1u, 2u, 3u}) {
+      CAPTURE(n_workers);
+      ThreadPool pool(Topology::detect(), n_workers, false);
+      auto shared = x;
+      RopeTable(c, 4096, &pool).apply(shared.data(), kTokens, kHeads, kDim, pos, 9000);
+      CHECK(shared == alone);
+    }
   }
 }
 

@@ -4,7 +4,8 @@
 
 #include <map>
 
-#include "core/model/layers/model.h"
+#include "core/model/gguf/gguf_writer.h"
+#include "core/model/layers/shape.h"
 #include "core/model/layers/tensor_list.h"
 #include "tests/support/error_of.h"
 #include "tests/support/temp_dir.h"

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "core/error.h"
+#include "core/model/gguf/gguf_writer.h"
 #include "tests/support/temp_dir.h"
 
 using namespace kvasir;

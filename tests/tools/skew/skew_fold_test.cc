@@ -8,8 +8,8 @@
 #include <random>
 
 #include "core/error.h"
-#include "tests/tools/skew/skew_sample.h"
 #include "tests/support/dense_loop.h"
+#include "tests/tools/skew/skew_sample.h"
 
 namespace {
 using namespace kvasir;
@@ -24,7 +24,7 @@ std::vector<float> normal(size_t n, uint32_t seed) {
   return out;
 }
 
-// y[row] = W x + b in double.
+// y = W x + b in double.
 Matrix product(const std::vector<float>& w, const std::vector<float>& b,
                const std::vector<float>& x) {
   Matrix y(b.begin(), b.end());
@@ -42,7 +42,7 @@ struct Unrotated : test::SkewModel {
   }
 };
 
-TEST_SUITE("core/model/skew_fold") {
+TEST_SUITE("tools/skew/skew_fold") {
   TEST_CASE("folded projections give q A and k A, and every logit of the others") {
     constexpr uint32_t kDim = 16, kIn = 24, kQHeads = 6, kKvHeads = 2, kTokens = 40;
     Unrotated m;

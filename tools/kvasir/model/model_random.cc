@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "core/error.h"
+#include "core/model/layers/architecture.h"
 #include "core/model/synthetic/random_model.h"
 #include "tools/kvasir/cli/report.h"
 #include "tools/kvasir/cli/text.h"
@@ -57,8 +58,9 @@ RandomModelSpec spec_of(const RandomOptions& o) {
   if (s.n_kv_heads == 0) s.n_kv_heads = s.n_q_heads;
   if (s.head_dim == 0 && s.n_q_heads != 0) s.head_dim = s.d_model / s.n_q_heads;
   if (o.architecture || o.shape.empty()) {  // what belongs to the architecture
-    s.qkv_bias = s.architecture == "qwen2";
-    s.qk_norm = s.architecture == "qwen3";
+    const Architecture& family = architecture(s.architecture);
+    s.qkv_bias = family.qkv_bias;
+    s.qk_norm = family.qk_norm;
   }
   if (o.type) {
     const auto type = ggml_type_by_name(*o.type);
@@ -110,7 +112,9 @@ void add_model_random(CLI::App& model) {
   c->add_option("--type", o->type, "f32, f16, bf16 (default), q8_0, q4_0");
   c->add_option("--seed", o->seed, "Same seed, same bytes");
   c->add_option("--tokenizer-from", o->tokenizer_from, "Take the tokenizer of this GGUF");
-  c->add_option("--arch", o->architecture, "llama (default), qwen2, qwen3");
+  c->add_option(
+      "--arch", o->architecture,
+      "One of " + join(architecture_names(), ", ") + "; default " + RandomModelSpec().architecture);
   c->add_option("--name", o->name, "Written as general.name");
   c->add_option("--layers,--n-layers", o->n_layers);
   c->add_option("--d-model", o->d_model, "Width of the residual stream");
