@@ -277,7 +277,7 @@ uint32_t Engine::Impl::queries_left(const Plan& plan, const Sequence& seq) {
 
 // A decoded token has seen what its strategy let it see: what comes behind it has no name.
 void Engine::Impl::name_content(std::span<const StepItem> items, const Plan& plan) const {
-  const auto n = model.rows_are_independent() ? 0u : static_cast<uint32_t>(plan.tokens.size());
+  const auto n = model.tokens_are_independent() ? 0u : static_cast<uint32_t>(plan.tokens.size());
   for (const Lane& lane : plan.lanes)
     for (const Piece& piece : lane.pieces)
       if (piece.decodes()) piece.seq->content.taint();

@@ -151,7 +151,7 @@ class GgufModel final : public Model {
   void attn_output(uint32_t layer, const float* o, uint32_t n, float* h) const override;
   void ffn(uint32_t layer, float* h, uint32_t n) const override;
   void logits(const float* h, uint32_t n, float* out) const override;
-  bool rows_are_independent() const override { return rows_are_independent_; }
+  bool tokens_are_independent() const override { return rows_are_independent_; }
   uint64_t weight_bytes() const override { return weights_memory_.size(); }
   uint64_t weight_bytes_per_token() const override { return bytes_per_token_; }
 
@@ -168,7 +168,7 @@ class GgufModel final : public Model {
   Region weights_memory_, scratch_memory_;
   Weights weights_;
   uint64_t bytes_per_token_ = 0;
-  bool rows_are_independent_;
+  bool tokens_are_independent_;
   uint32_t max_tokens_;
   float *norm_ = nullptr, *gate_ = nullptr, *up_ = nullptr;  // inside scratch_memory_
   std::unique_ptr<PanelProducts> products_;
@@ -181,7 +181,7 @@ GgufModel::GgufModel(const GgufFile& file, const ModelShape& shape, ThreadPool& 
       rope_(shape.rope, shape.max_context, &pool),
       file_(file),
       embedding_(file.tensor("token_embd.weight")),
-      rows_are_independent_(options.compute == Compute::kF32 || options.deterministic),
+      tokens_are_independent_(options.compute == Compute::kF32 || options.deterministic),
       max_tokens_(options.max_batch_tokens) {
   const Scratch scratch(shape_, options.max_batch_tokens);
   WeightLoader loader(&file, shape_, options.compute);

@@ -42,7 +42,7 @@ class Model {
   virtual const ModelShape& shape() const = 0;
   virtual const RopeTable& rope() const = 0;
   // Whether a token has the same bits whatever other tokens share its call.
-  virtual bool rows_are_independent() const { return true; }
+  virtual bool tokens_are_independent() const { return true; }
   // Whether embed() takes the id.
   virtual bool has_token(int32_t id) const {
     return id >= 0 && static_cast<uint32_t>(id) < shape().vocab_size;
