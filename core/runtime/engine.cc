@@ -288,7 +288,7 @@ const Engagement& Engine::decode_engagement(StrategyId strategy) const {
   return impl_->runs.at(strategy)->counted().decode;
 }
 void Engine::reset_engagement() {
-  for (auto& run : impl_->runs) run->counted().prefill = run->context.decode = {};
+  for (auto& run : impl_->runs) run->counted().prefill = run->counters.decode = {};
 }
 
 double Engine::crossing_nanos() {

@@ -134,8 +134,7 @@ std::vector<std::string> fingerprint(const RunContext& c) {
   for (const auto& selector : c.pipeline.selectors)
     lines.push_back("version of " + selector->id() + " = " + selector->version());
   for (const SlabOwner& owner : c.owners) {
-    const Instance& plugin = owner.selector ? static_cast<const Instance&>(*owner.selector)
-                                            : static_cast<const Instance&>(*owner.representative);
+    const Instance& plugin = owner.plugin();
     add("records of " + plugin.id(), owner.layout.record_bytes);
     add("open records of " + plugin.id(), owner.layout.open_bytes);
     add("record format of " + plugin.id(), owner.layout.format);
@@ -264,7 +263,7 @@ void read_slab(Reader& in, const SlabLayout& layout, SlabPages& pages, uint64_t 
   }
 }
 
-void write_layer(Writer& out, RunContext& c, LayerState& state, uint32_t kv_len) {
+void write_layer(Writer& out, const RunContext& c, LayerState& state, uint32_t kv_len) {
   const uint32_t b = c.geometry.block_size;
   c.store.make_all_resident(state);
   write_blocks(out, c.store, state,
@@ -291,7 +290,8 @@ void write_layer(Writer& out, RunContext& c, LayerState& state, uint32_t kv_len)
     write_slab(out, c.owners[owner].slab, state.slabs[owner]);
 }
 
-void read_packed(Reader& in, RunContext& c, LayerState& state, uint32_t layer, uint32_t kv_len) {
+void read_packed(Reader& in, const RunContext& c, LayerState& state, uint32_t layer,
+                 uint32_t kv_len) {
   const uint32_t b = c.geometry.block_size;
   state.packed.end = in.number<uint32_t>();
   if (state.packed.end == 0) return;
@@ -324,7 +324,8 @@ void check_held(const Reader& in, const RunContext& c, const LayerState& state, 
     }
 }
 
-void read_layer(Reader& in, RunContext& c, LayerState& state, uint32_t layer, uint32_t kv_len) {
+void read_layer(Reader& in, const RunContext& c, LayerState& state, uint32_t layer,
+                uint32_t kv_len) {
   const uint32_t b = c.geometry.block_size, heads = c.geometry.n_kv_heads;
   read_blocks(in, c.store, state, layer, KVASIR_ALL_HEADS, b, (kv_len + b - 1) / b,
               [&](uint32_t block) { return std::min(b, kv_len - block * b); });
@@ -366,7 +367,7 @@ void check_fingerprint(Reader& in, const RunContext& c) {
 
 }  // namespace
 
-std::vector<std::byte> save_sequence(RunContext& c, Sequence& seq) {
+std::vector<std::byte> save_sequence(const RunContext& c, Sequence& seq) {
   if (!c.store.can_pack())
     throw input_error("storage " + c.pipeline.storage->id() +
                       " keeps blocks of several element types: these cannot be saved");
@@ -386,7 +387,7 @@ std::vector<std::byte> save_sequence(RunContext& c, Sequence& seq) {
   return out.take();
 }
 
-void load_sequence(RunContext& c, std::span<const std::byte> bytes, const std::string& name,
+void load_sequence(const RunContext& c, std::span<const std::byte> bytes, const std::string& name,
                    Sequence& seq) {
   Reader frame(bytes, name);
   if (bytes.size() < sizeof(kMagic) + sizeof(uint64_t) ||

@@ -15,12 +15,12 @@ namespace kvasir {
 
 // Little-endian, ends with an XXH3 of all before. Error(kInput) when a plugin keeps state per
 // sequence and offers no kvasir.state/1, or when blocks cannot move as rows.
-std::vector<std::byte> save_sequence(RunContext& context, Sequence& seq);
+std::vector<std::byte> save_sequence(const RunContext& context, Sequence& seq);
 
 // Untrusted bytes: sizes are checked before anything is allocated for them. `name` stands for them
 // in errors: another model, strategy or plugin version says which setting differs. `into` is open
 // and empty and must be closed when this throws.
-void load_sequence(RunContext& context, std::span<const std::byte> bytes, const std::string& name,
-                   Sequence& into);
+void load_sequence(const RunContext& context, std::span<const std::byte> bytes,
+                   const std::string& name, Sequence& into);
 
 }  // namespace kvasir

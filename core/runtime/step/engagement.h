@@ -30,10 +30,10 @@ struct Engagement {
   uint64_t representative_bytes_read = 0;  // records scored
   uint64_t selector_bytes_read = 0;  // K, V, records and tables, as selectors say, to choose by
   uint64_t device_copy_bytes = 0;    // between host and device, both ways; what the core ordered
-  uint64_t fallbacks = 0;            // sequences, layer by layer, attended densely because a plugin failed
-  uint64_t selections = 0;           // sequences a selector chose for, then or one layer ahead
-  uint64_t reused = 0;               // that kept an earlier selection
-  uint64_t bypassed = 0;             // whose budget covered everything
+  uint64_t fallbacks = 0;   // sequences, layer by layer, attended densely because a plugin failed
+  uint64_t selections = 0;  // sequences a selector chose for, then or one layer ahead
+  uint64_t reused = 0;      // that kept an earlier selection
+  uint64_t bypassed = 0;    // whose budget covered everything
   uint64_t backend_skipped = 0;  // keys of the lists that the backend left out by its own choice
   uint64_t blocks_hit = 0;       // full blocks whose needed tokens were in memory when asked for
   uint64_t blocks_missed = 0;    // whose were not

@@ -7,9 +7,7 @@ namespace kvasir {
 FaultLog::FaultLog(const Pipeline& pipeline, HostServices& services)
     : pipeline_(pipeline), services_(services), faults_(pipeline.selectors.size(), 0) {}
 
-bool FaultLog::fails() const {
-  return pipeline_.strategy.cache.on_fault.value == OnFault::kFail;
-}
+bool FaultLog::fails() const { return pipeline_.strategy.cache.on_fault.value == OnFault::kFail; }
 
 void FaultLog::report(size_t selector, const std::string& function, uint32_t layer, uint64_t seq,
                       const std::string& text, const std::string& instead) {

@@ -18,8 +18,7 @@ const SlabOwner* RunContext::owner_of(const Selector* selector) const {
 
 uint32_t RunContext::forced_unit() const {
   const auto& selectors = pipeline.selectors;
-  const bool in_tokens =
-      selectors.size() == 1 && selectors[0]->limits().unit == KVASIR_UNIT_TOKEN;
+  const bool in_tokens = selectors.size() == 1 && selectors[0]->limits().unit == KVASIR_UNIT_TOKEN;
   return in_tokens ? KVASIR_UNIT_TOKEN : KVASIR_UNIT_BLOCK;
 }
 

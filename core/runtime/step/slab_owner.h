@@ -26,7 +26,8 @@ struct SlabOwner {
     return layout.flags & (KVASIR_LAYOUT_WANT_PROMPT_END | KVASIR_LAYOUT_PROMPT_END_ALL) ||
            (selector && selector->limits().flags & KVASIR_LIMIT_WANT_PROMPT_END);
   }
-  kvasir_status update(const kvasir_step& step, const std::vector<kvasir_update_item>& items) const {
+  kvasir_status update(const kvasir_step& step,
+                       const std::vector<kvasir_update_item>& items) const {
     return selector ? selector->update(step, items) : representative->update(step, items);
   }
 };

@@ -34,9 +34,8 @@ void StepBuilder::add_sequences(const RunContext& c, const std::vector<Piece>& p
   for (size_t i = 0; i < pieces.size(); ++i) {
     const Piece& piece = pieces[i];
     const Sequence& seq = *piece.seq;
-    const ForcedRange forced =
-        forced_range(c.cache, c.forced_unit(), piece.n_q ? piece.first_pos() + 1 : piece.kv_len,
-                     seq.prompt_end);
+    const ForcedRange forced = forced_range(
+        c.cache, c.forced_unit(), piece.n_q ? piece.first_pos() + 1 : piece.kv_len, seq.prompt_end);
     uint32_t begin = forced.sink_end / per, end = forced.window_begin / per;
     if (i < candidates.size()) {
       begin = candidates[i]->begin;

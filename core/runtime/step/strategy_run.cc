@@ -49,19 +49,9 @@ StrategyRun::StrategyRun(const Model& model, Pipeline pipeline_in, ThreadPool& p
       store(has_storage_of(first, pipeline) ? first->store
                                             : new_store(*pipeline.storage, *bridge, services, pool,
                                                         binding->geometry, window_store.get())),
-      context{.model = model,
-              .pipeline = pipeline,
-              .store = *store,
-              .window_bridge = window_bridge.get(),
-              .services = services,
-              .pool = pool,
-              .cache = pipeline.strategy.cache,
-              .geometry = binding->geometry,
-              .check_numerics = options.check_numerics,
-              .on_attend = options.on_attend} {
-  add_owners();
-  find_leaders();
-  context.faults.assign(pipeline.selectors.size(), 0);
+      faults(pipeline, services),
+      context(make_context(model, pool, options)) {
+  take_prefill_limits();
   content_run =
       hash_of(std::array<uint64_t, 5>{geometry().model_hash, geometry().k_state,
                                       binding->formats[0].dtype_k, binding->formats[0].dtype_v,
@@ -69,36 +59,55 @@ StrategyRun::StrategyRun(const Model& model, Pipeline pipeline_in, ThreadPool& p
                                       reinterpret_cast<uintptr_t>(pipeline.attention.get())});
 }
 
-void StrategyRun::add_owner(Representative* representative, Selector* selector,
-                            const RecordLayout& layout) {
-  context.owners.push_back({representative, selector, layout,
-                            SlabLayout(layout, geometry().n_kv_heads, geometry().block_size,
-                                       kPageBlocks, bridge.get())});
+RunContext StrategyRun::make_context(const Model& model, ThreadPool& pool,
+                                     const EngineOptions& options) {
+  RunContext out{.model = model,
+                 .pipeline = pipeline,
+                 .store = *store,
+                 .window_bridge = window_bridge.get(),
+                 .pool = pool,
+                 .faults = faults,
+                 .counters = counters,
+                 .cache = pipeline.strategy.cache,
+                 .geometry = binding->geometry,
+                 .check_numerics = options.check_numerics,
+                 .on_attend = options.on_attend,
+                 .owners = make_owners()};
+  // layer_step sparse layers share a selection.
+  uint32_t sparse = 0, leader = 0;
+  const uint32_t step = std::max(1u, pipeline.strategy.cache.layer_step.value);
+  for (uint32_t layer = 0; layer < geometry().n_layers; ++layer) {
+    const bool dense = binding->is_dense(layer);
+    out.dense_layer.push_back(dense);
+    if (!dense && sparse++ % step == 0) leader = layer;
+    out.group_leader.push_back(dense ? layer : leader);
+  }
+  return out;
 }
 
-void StrategyRun::add_owners() {
+std::vector<SlabOwner> StrategyRun::make_owners() const {
+  std::vector<SlabOwner> owners;
+  const auto add = [&](Representative* representative, Selector* selector,
+                       const RecordLayout& layout) {
+    owners.push_back({representative, selector, layout,
+                      SlabLayout(layout, geometry().n_kv_heads, geometry().block_size, kPageBlocks,
+                                 bridge.get())});
+  };
   if (pipeline.representative)
-    add_owner(pipeline.representative.get(), nullptr, pipeline.representative->layout());
-  for (auto& selector : pipeline.selectors) {
-    if (selector->has_update()) add_owner(nullptr, selector.get(), selector->layout());
+    add(pipeline.representative.get(), nullptr, pipeline.representative->layout());
+  for (const auto& selector : pipeline.selectors)
+    if (selector->has_update()) add(nullptr, selector.get(), selector->layout());
+  return owners;
+}
+
+void StrategyRun::take_prefill_limits() {
+  for (const auto& selector : pipeline.selectors) {
     const auto& limits = selector->limits();
     if (limits.flags & KVASIR_LIMIT_PREFILL_SELECT && limits.prefill_slice_tokens)
       slice_tokens = slice_tokens ? std::min(slice_tokens, limits.prefill_slice_tokens)
                                   : limits.prefill_slice_tokens;
     dense_last_queries = std::max(dense_last_queries, limits.dense_last_queries);
     query_block = std::max(query_block, limits.query_block);
-  }
-}
-
-// Whose selection each layer uses: layer_step sparse layers share one.
-void StrategyRun::find_leaders() {
-  uint32_t sparse = 0, leader = 0;
-  const uint32_t step = std::max(1u, pipeline.strategy.cache.layer_step.value);
-  for (uint32_t layer = 0; layer < geometry().n_layers; ++layer) {
-    const bool dense = binding->is_dense(layer);
-    context.dense_layer.push_back(dense);
-    if (!dense && sparse++ % step == 0) leader = layer;
-    context.group_leader.push_back(dense ? layer : leader);
   }
 }
 
@@ -126,13 +135,9 @@ std::string StrategyRun::cannot_recompute() const {
       return who + "keeps what queries of the prompt attended to";
   }
   for (const SlabOwner& owner : context.owners) {
-    const Instance& plugin = owner.selector ? static_cast<const Instance&>(*owner.selector)
-                                            : static_cast<const Instance&>(*owner.representative);
-    constexpr uint32_t kEvents =
-        KVASIR_LAYOUT_WANT_PROMPT_END | KVASIR_LAYOUT_WANT_FINAL | KVASIR_LAYOUT_PROMPT_END_ALL;
-    if (owner.layout.mass_at || owner.layout.open_bytes || owner.layout.flags & kEvents ||
-        (owner.selector && owner.selector->limits().flags & KVASIR_LIMIT_WANT_PROMPT_END))
-      return plugin.id() + " builds its records from a whole prompt or from attention mass";
+    if (owner.layout.mass_at || owner.layout.open_bytes || owner.wants_prompt_end() ||
+        owner.layout.flags & KVASIR_LAYOUT_WANT_FINAL)
+      return owner.plugin().id() + " builds its records from a whole prompt or from attention mass";
   }
   return "";
 }
@@ -151,19 +156,16 @@ std::string StrategyRun::cannot_verify() const {
   for (const SlabOwner& owner : context.owners)
     if (owner.layout.mass_at & KVASIR_MASS_AT_DECODE || owner.layout.open_bytes ||
         owner.layout.refresh_tokens)
-      return (owner.selector ? owner.selector->id() : owner.representative->id()) +
-             " keeps what decoded tokens attended to";
+      return owner.plugin().id() + " keeps what decoded tokens attended to";
   return "";
 }
 
 void StrategyRun::refeed(Sequence& seq, uint32_t kv_len, uint32_t from_block, bool is_cut) {
   const uint32_t n_blocks = (seq.kv_len + geometry().block_size - 1) / geometry().block_size;
-  for (auto& owner : context.owners) {
-    Instance& plugin = owner.selector ? static_cast<Instance&>(*owner.selector)
-                                      : static_cast<Instance&>(*owner.representative);
-    const bool rebuild = plugin.seq_truncate(seq.id, kv_len) == KVASIR_REBUILD;
+  for (const SlabOwner& owner : context.owners) {
+    const bool rebuild = owner.plugin().seq_truncate(seq.id, kv_len) == KVASIR_REBUILD;
     const bool keeps_cut = is_cut && owner.layout.flags & KVASIR_LAYOUT_PER_TOKEN;
-    state.refeed(owner, seq, rebuild ? 0 : (keeps_cut ? n_blocks : from_block));
+    update.refeed(owner, seq, rebuild ? 0 : (keeps_cut ? n_blocks : from_block));
   }
   for (auto& selector : pipeline.selectors)
     if (!context.owner_of(selector.get())) selector->seq_truncate(seq.id, kv_len);
@@ -192,9 +194,9 @@ void StrategyRun::seq_close(SequenceId id) noexcept {
   if (pipeline.representative) pipeline.representative->seq_close(id);
 }
 
-RunContext& StrategyRun::counted() {
-  store->count_transfers(context.counters(context.latest_prefilled));
-  return context;
+Counters& StrategyRun::counted() {
+  store->count_transfers(counters.of(counters.latest_prefilled));
+  return counters;
 }
 
 void StrategyRun::name_content(Sequence& seq, std::span<const int32_t> tokens,

@@ -7,7 +7,9 @@
 
 #include "core/runtime/attend/attend_stage.h"
 #include "core/runtime/engine.h"
-#include "core/runtime/observe/state_stage.h"
+#include "core/runtime/evict/evict_stage.h"
+#include "core/runtime/observe/observe_stage.h"
+#include "core/runtime/observe/update_stage.h"
 #include "core/runtime/select/select_stage.h"
 #include "core/runtime/step/binding.h"
 #include "core/runtime/step/run_context.h"
@@ -36,8 +38,8 @@ struct StrategyRun {
   void seq_fork(SequenceId parent, SequenceId child);
   void seq_close(SequenceId id) noexcept;
   void release_step(LayerState& layer);
-  // The context, with what its storage has moved up to now.
-  RunContext& counted();
+  // The counters, with what its storage has moved up to now.
+  Counters& counted();
   // Before tokens of a prompt are computed: their blocks are named by their content, if they may
   // be. n_together: tokens of the step, on which roundings may depend.
   void name_content(Sequence& seq, std::span<const int32_t> tokens, uint32_t n_together) const;
@@ -53,10 +55,14 @@ struct StrategyRun {
   uint64_t copied_bytes() const {
     return bridge->copied_bytes() + (window_bridge ? window_bridge->copied_bytes() : 0);
   }
-  RunContext context;
+  FaultLog faults;
+  Counters counters;
+  const RunContext context;
   SelectStage select{context};
   AttendStage attend{context};
-  StateStage state{context};
+  UpdateStage update{context};
+  ObserveStage observe{context};
+  EvictStage evict{context};
   Hash128 content_run{};            // what K and V of all sequences depend on
   uint32_t slice_tokens = 0;        // of a piece that selectors choose for; 0 = the whole piece
   uint32_t query_block = 0;         // queries per list in it; 0 = one list
@@ -64,9 +70,9 @@ struct StrategyRun {
 
  private:
   bool reads_prompts_densely() const;
-  void add_owner(Representative* representative, Selector* selector, const RecordLayout& layout);
-  void add_owners();
-  void find_leaders();
+  RunContext make_context(const Model& model, ThreadPool& pool, const EngineOptions& options);
+  std::vector<SlabOwner> make_owners() const;
+  void take_prefill_limits();
 };
 
 }  // namespace kvasir

@@ -1,0 +1,158 @@
+// Eviction; see evict_stage.h.
+// SPDX-License-Identifier: Apache-2.0
+#include "core/runtime/evict/evict_stage.h"
+
+#include <algorithm>
+#include <set>
+
+#include "core/runtime/evict/packing.h"
+#include "core/runtime/step/guarded_call.h"
+#include "core/runtime/step/step_builder.h"
+
+namespace kvasir {
+namespace {
+
+// Units of one sequence and layer, by kv head, that a plan keeps and gives up.
+struct Sorted {
+  std::vector<std::vector<uint32_t>> kept, lost;
+  bool loses_any = false;
+};
+
+Sorted sorted_by(const kvasir_selection& plan, const std::vector<HeadSelection>& heads,
+                 const Candidates& candidates, uint32_t n_heads) {
+  const bool drop = plan.flags & KVASIR_SELECTION_DROP;
+  Sorted out{std::vector<std::vector<uint32_t>>(n_heads),
+             std::vector<std::vector<uint32_t>>(n_heads)};
+  for (uint32_t head = 0; head < n_heads; ++head) {
+    const HeadSelection& said = heads.size() == 1 ? heads[0] : heads[head];
+    const auto sort_out = [&](uint32_t u) {
+      const bool listed = said.all || std::binary_search(said.index.begin(), said.index.end(), u);
+      ((said.all ? !drop : listed != drop) ? out.kept : out.lost)[head].push_back(u);
+    };
+    if (candidates.listed)
+      for (const uint32_t u : candidates.heads[head].index) sort_out(u);
+    else
+      for (uint32_t u = candidates.begin; u < candidates.end; ++u) sort_out(u);
+    out.loses_any = out.loses_any || !out.lost[head].empty();
+  }
+  return out;
+}
+
+}  // namespace
+
+std::vector<const Candidates*> EvictStage::Due::pointers() const {
+  std::vector<const Candidates*> out;
+  out.reserve(candidates.size());
+  for (const Candidates& of_piece : candidates) out.push_back(&of_piece);
+  return out;
+}
+
+void EvictStage::evict(const std::vector<Piece>& pieces, uint32_t plan_at) {
+  for (const auto& selector : c_.pipeline.selectors) {
+    if (!(selector->limits().plan_at & plan_at) || !selector->has_evict_plan()) continue;
+    for (uint32_t layer = 0; layer < c_.geometry.n_layers; ++layer) {
+      if (c_.dense_layer[layer]) continue;
+      const Due now = due(*selector, layer, pieces, plan_at);
+      const bool any = std::any_of(now.candidates.begin(), now.candidates.end(),
+                                   [](const Candidates& c) { return c.max_count() > 0; });
+      if (any)
+        guard_selector(c_, *selector, "evict_plan", now.pass, "keeping everything",
+                       [&] { return plan(*selector, now); });
+    }
+  }
+}
+
+EvictStage::Due EvictStage::due(const Selector& selector, uint32_t layer,
+                                const std::vector<Piece>& pieces, uint32_t plan_at) const {
+  const SelectorLimits& limits = selector.limits();
+  Due out{{layer, {}}, {}};
+  for (const Piece& piece : pieces) {
+    if (piece.kv_len < limits.dense_below_tokens) continue;
+    if (plan_at == KVASIR_PLAN_AT_STEP_END && limits.plan_every_tokens &&
+        piece.seq->decode_index % limits.plan_every_tokens != 0)
+      continue;
+    out.pass.pieces.push_back(piece);
+    const ForcedRange forced =
+        forced_range(c_.cache, c_.forced_unit(), piece.kv_len, piece.seq->prompt_end);
+    out.candidates.push_back(live_candidates(piece.seq->layers[layer], limits.unit, forced,
+                                             c_.geometry.block_size, c_.geometry.n_kv_heads));
+    if (limits.scope == KVASIR_SCOPE_SEQUENCE) share_candidates(out.candidates.back());
+  }
+  return out;
+}
+
+std::string EvictStage::plan(Selector& selector, const Due& due) {
+  const SelectorLimits& limits = selector.limits();
+  const std::vector<Piece>& pieces = due.pass.pieces;
+  const uint32_t n_heads = c_.geometry.n_kv_heads;
+  uint64_t capacity = 0;
+  for (const Candidates& of_piece : due.candidates) capacity += of_piece.max_count() * n_heads;
+  StepBuilder step(c_, KVASIR_MOMENT_STEP_END, due.pass, limits.unit, c_.owner_of(&selector),
+                   due.pointers(), limits.scope);
+  step.without_queries();
+  ListBuffer lists;
+  lists.prepare(limits.unit, std::min<uint32_t>(limits.scope, KVASIR_SCOPE_KV_HEAD),
+                limits.action ? limits.action : KVASIR_ACTION_EVICT,
+                static_cast<uint32_t>(pieces.size()) * n_heads, capacity, c_.group_size());
+  const kvasir_status status = selector.evict_plan(step.step(), lists.view);
+  lists.reclaim();
+  if (status == KVASIR_FALLBACK) return "";  // no plan
+  if (status != KVASIR_OK) return fault_of(status);
+  if (lists.view.unit != limits.unit) return "changed the unit of its lists";
+  if (lists.view.action != KVASIR_ACTION_RESTRICT && lists.view.action != KVASIR_ACTION_EVICT)
+    return "unknown action " + std::to_string(lists.view.action);
+  CheckContext check;
+  check.n_seqs = static_cast<uint32_t>(pieces.size());
+  check.n_q_heads = c_.geometry.n_q_heads;
+  check.n_kv_heads = n_heads;
+  check.finest_scope = KVASIR_SCOPE_KV_HEAD;
+  const std::string fault = check_selection(lists.view, check, due.pointers());
+  for (size_t i = 0; fault.empty() && i < pieces.size(); ++i) {
+    uint32_t width = 0;
+    bool fallback = false;
+    const auto heads = heads_of(lists.view, static_cast<uint32_t>(i), c_.geometry.n_q_heads,
+                                n_heads, due.candidates[i], &width, &fallback);
+    if (!fallback)  // a storage's failure is not the selector's
+      guard_piece(pieces[i],
+                  [&] { apply(pieces[i], due.pass.layer, lists.view, heads, due.candidates[i]); });
+  }
+  return fault;
+}
+
+void EvictStage::apply(const Piece& piece, uint32_t layer, const kvasir_selection& plan,
+                       const std::vector<HeadSelection>& heads, const Candidates& candidates) {
+  LayerState& state = piece.seq->layers[layer];
+  Sorted units = sorted_by(plan, heads, candidates, c_.geometry.n_kv_heads);
+  if (!units.loses_any) return;
+  state.selection.valid = false;
+  if (plan.action == KVASIR_ACTION_EVICT)
+    return evict_units(piece, layer, plan.unit, candidates.end, units.lost);
+  state.restricted = std::move(units.kept);
+  state.restricted_unit = plan.unit;
+  state.restricted_end = candidates.end;
+}
+
+void EvictStage::evict_units(const Piece& piece, uint32_t layer, uint32_t unit, uint32_t end,
+                             const std::vector<std::vector<uint32_t>>& lost) {
+  LayerState& state = piece.seq->layers[layer];
+  const uint32_t b = c_.geometry.block_size;
+  const uint32_t per = unit == KVASIR_UNIT_BLOCK ? b : 1;
+  state.dead.resize(lost.size());
+  state.live.resize(lost.size());
+  std::set<uint32_t> touched;  // blocks
+  for (size_t head = 0; head < lost.size(); ++head) {
+    auto& dead = state.dead[head];
+    auto& live = state.live[head];
+    for (auto t = static_cast<uint32_t>(dead.size()); t < end * per; ++t) live.push_back(t);
+    dead.resize(std::max<size_t>(dead.size(), size_t{end} * per));
+    for (const uint32_t u : lost[head]) {
+      touched.insert(u * per / b);
+      for (uint32_t t = 0; t < per; ++t) dead[size_t{u} * per + t] = true;
+    }
+    std::erase_if(live, [&](uint32_t t) { return dead[t]; });
+  }
+  free_dead_blocks(state, touched, b);
+  pack_living(c_, *piece.seq, state, layer, piece.kv_len);
+}
+
+}  // namespace kvasir

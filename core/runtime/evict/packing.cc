@@ -1,0 +1,46 @@
+// Memory of evicted tokens; see packing.h.
+// SPDX-License-Identifier: Apache-2.0
+#include "core/runtime/evict/packing.h"
+
+#include <vector>
+
+#include "core/runtime/select/index_lists.h"
+
+namespace kvasir {
+
+void free_dead_blocks(LayerState& state, const std::set<uint32_t>& among, uint32_t block_size) {
+  const size_t b = block_size;
+  for (const uint32_t block : among) {
+    if (!state.blocks[block]) continue;
+    bool dead = true;
+    for (const auto& head : state.dead)
+      for (size_t t = block * b; t < (block + 1) * b && dead; ++t)
+        dead = t < head.size() && head[t];
+    if (!dead) continue;
+    state.blocks[block].reset();
+    state.leases[block] = {};
+  }
+}
+
+void pack_living(const RunContext& c, const Sequence& seq, LayerState& state, uint32_t layer,
+                 uint32_t kv_len) {
+  const uint32_t b = c.geometry.block_size, heads = c.geometry.n_kv_heads;
+  const uint32_t end =
+      forced_range(c.cache, KVASIR_UNIT_BLOCK, kv_len, seq.prompt_end).window_begin;
+  if (end <= state.packed.end || !c.store.can_pack()) return;
+  std::vector<std::vector<uint32_t>> live(heads);
+  uint64_t held = 0, needed = 0;  // blocks of one head
+  for (uint32_t head = 0; head < heads; ++head) {
+    for (const uint32_t token : state.live[head])
+      if (token < end) live[head].push_back(token);
+    for (auto token = static_cast<uint32_t>(state.dead[head].size()); token < end; ++token)
+      live[head].push_back(token);
+    needed += (live[head].size() + b - 1) / b;
+    if (state.packed.end) held += state.packed.heads[head].blocks.size();
+  }
+  for (uint32_t block = state.packed.end / b; block < end / b; ++block)
+    held += state.blocks[block] ? heads : 0;
+  if (needed < held) c.store.pack(state, layer, end, std::move(live));
+}
+
+}  // namespace kvasir

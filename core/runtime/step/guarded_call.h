@@ -1,0 +1,37 @@
+// Calls of selectors whose failure ends no sequence by itself.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+#include "core/runtime/step/pass.h"
+#include "core/runtime/step/run_context.h"
+
+namespace kvasir {
+
+// What a status that is neither OK nor expected says; empty for OK.
+inline std::string fault_of(kvasir_status status) {
+  return status == KVASIR_OK ? "" : "returned status " + std::to_string(status);
+}
+
+// Calls fn() unless the selector was put aside. fn returns what is wrong, or an empty text; that,
+// or a PluginError it throws, is the selector's fault. The call is not made again for one sequence
+// at a time: what it has done already is unknown. `instead`: how the step goes on.
+template <class Fn>
+void guard_selector(const RunContext& c, const Selector& selector, const char* function,
+                    const Pass& pass, const char* instead, Fn&& fn) {
+  const size_t index = c.index_of(selector);
+  if (c.faults.is_aside(index)) return;
+  std::string fault;
+  try {
+    fault = fn();
+  } catch (const PluginError& e) {
+    fault = e.what();
+  }
+  if (fault.empty()) return;
+  guard_pieces(pass.pieces, [&] {  // on_fault = fail throws
+    c.faults.report(index, function, pass.layer, pass.pieces[0].seq->id, fault, instead);
+  });
+}
+
+}  // namespace kvasir

@@ -1,0 +1,71 @@
+// Recomputation; see recompute.h.
+// SPDX-License-Identifier: Apache-2.0
+#include "core/runtime/step/recompute.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+namespace kvasir {
+namespace {
+
+// The step has no other item: tokens that are left move to the front.
+void narrow(Lane& lane, Lane::Redo& redo, uint32_t layer, StepBuffers& b) {
+  std::vector<float> k(redo.positions.size() * b.k_width), v(redo.positions.size() * b.v_width);
+  lane.run.store->read_tokens(redo.piece.seq->layers[layer], redo.positions, k.data(), v.data());
+  const std::vector<uint32_t> left =
+      (*redo.narrow)({layer, redo.positions, b.k.data(), b.v.data(), k.data(), v.data()});
+  size_t at = 0, n = 0;
+  const auto move = [&](std::vector<float>& tokens, uint64_t width) {
+    std::copy_n(tokens.begin() + static_cast<ptrdiff_t>(at * width), width,
+                tokens.begin() + static_cast<ptrdiff_t>(n * width));
+  };
+  for (const uint32_t pos : left) {
+    while (at < redo.positions.size() && redo.positions[at] < pos) ++at;
+    if (at == redo.positions.size() || redo.positions[at] != pos)
+      throw Error(ErrorKind::kInternal,
+                  "position " + std::to_string(pos) + " is not among those computed again");
+    move(b.h, b.d_model);
+    move(b.q, b.q_width);
+    move(b.k, b.k_width);
+    move(b.v, b.v_width);
+    redo.positions[n] = b.positions[n] = pos;
+    ++n, ++at;
+  }
+  redo.positions.resize(n);
+  redo.piece.n_q = b.n = static_cast<uint32_t>(n);
+}
+
+}  // namespace
+
+void recompute_layer(Lane& lane, Lane::Redo& redo, uint32_t layer, StepBuffers& buffers) {
+  static const LayerSelection dense = [] {
+    LayerSelection all;
+    all.valid = all.dense = true;
+    return all;
+  }();
+  if (redo.narrow && *redo.narrow) narrow(lane, redo, layer, buffers);
+  LayerState& state = redo.piece.seq->layers[layer];
+  lane.run.store->rewrite(state, layer, redo.positions, buffers.k_of(redo.piece),
+                          buffers.v_of(redo.piece));
+  Pass pass{layer, {redo.piece}, buffers.activations(false)};
+  lane.run.attend.attend(pass, {&dense}, nullptr, buffers.o.data());
+  lane.run.release_step(state);
+}
+
+void feed_again(Lane& lane, const Lane::Redo& redo) {
+  StrategyRun& run = lane.run;
+  Sequence& seq = *redo.piece.seq;
+  const uint32_t b = run.geometry().block_size;
+  const uint32_t from = redo.first_position / b;
+  seq.content.truncate(redo.first_position);
+  seq.content.taint();
+  for (LayerState& state : seq.layers) {
+    for (size_t owner = 0; owner < run.context.owners.size(); ++owner)
+      run.context.owners[owner].slab.truncate(state.slabs[owner], from * b);
+    state.selection = {};
+  }
+  run.refeed(seq, from * b, from, false);
+}
+
+}  // namespace kvasir
