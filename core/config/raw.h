@@ -1,4 +1,4 @@
-// TOML as it was written, flattened to tables of key, value and place: what the rest of this room
+// TOML as it was written, flattened to tables of key, value and place: what the rest of this folder
 // works on, so that files, environment and command line share every check.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -1,5 +1,5 @@
 // The two ways into a plugin: counted and timed inside a step, plain outside. Only the .cc files of
-// this room include it.
+// this folder include it.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -118,7 +118,7 @@ void Selector::check_limits_against_slots(const kvasir_sel_limits& l) const {
   demand(l.prefill.dense_last_queries == 0 || l.prefill.slice_tokens != 0,
          "prefill.dense_last_queries without prefill.slice_tokens");
   demand(l.prefill.query_block == 0 || !(desc().needs & KVASIR_NEED_SCORES),
-         "prefill.query_block beside KVASIR_NEED_SCORES: scores are per row");
+         "prefill.query_block beside KVASIR_NEED_SCORES: scores are per sequence");
   demand(!(desc().needs & KVASIR_NEED_CONTRIBUTION) || has_select(),
          "KVASIR_NEED_CONTRIBUTION without select()");
   demand(!(layout_.flags & KVASIR_LAYOUT_OBSERVE_WRITES) || has_observe(),

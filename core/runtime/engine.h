@@ -82,7 +82,7 @@ struct ItemResult {
   std::string text() const;                              // of the error, or empty
 };
 
-// Not thread-safe: one call at a time. A plugin's fault, a lost block or a storage without room end
+// Not thread-safe: one call at a time. A plugin's fault, a lost block or a full storage end
 // the items they concern, the other items go on. A selector's fault ends nothing: its step is
 // dense, unless the strategy says cache.on_fault = "fail".
 class Engine {

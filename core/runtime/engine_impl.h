@@ -47,7 +47,7 @@ struct Engine::Impl {
   // What a step makes of its items.
   struct Plan {
     std::vector<Lane> lanes;
-    std::vector<Lane*> lane_of;  // [runs], null: no rows
+    std::vector<Lane*> lane_of;  // [runs], null: no pieces
     std::vector<TokenId> tokens;
     uint64_t n_queries = 0;            // of all items, those that are not planned yet included
     struct Done {                      // what an item has become

@@ -1,4 +1,4 @@
-// From items to rows, through the layers, and back to items; see engine.h.
+// From items to pieces, through the layers, and back to items; see engine.h.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
@@ -7,7 +7,7 @@
 namespace kvasir {
 namespace {
 
-constexpr uint32_t kLogitRows = 16;  // rows of logits computed at a time
+constexpr uint32_t kLogitTokens = 16;  // whose logits are computed at a time
 
 }  // namespace
 
@@ -234,14 +234,14 @@ void Engine::Impl::write_logits(std::span<const StepItem> items, const Plan& pla
     if (!done.seq || done.seq->fault) continue;
     const bool verifies = !done.leaves.empty();
     const auto n = static_cast<uint32_t>(items[i].tokens.size());
-    for (uint32_t at = 0; items[i].all_logits && at < n; at += kLogitRows) {
-      const uint32_t rows = std::min(kLogitRows, n - at);
+    for (uint32_t at = 0; items[i].all_logits && at < n; at += kLogitTokens) {
+      const uint32_t n_now = std::min(kLogitTokens, n - at);
       hidden.clear();
-      for (uint32_t t = at; t < at + rows; ++t)
+      for (uint32_t t = at; t < at + n_now; ++t)
         hidden.insert(hidden.end(), loop.hidden(done.query[t]), loop.hidden(done.query[t]) + width);
-      logits.resize(uint64_t{rows} * vocab);
-      loop.logits(hidden.data(), rows, logits.data());
-      items[i].all_logits(verifies ? at : done.seq->kv_len - n + at, rows, logits.data());
+      logits.resize(uint64_t{n_now} * vocab);
+      loop.logits(hidden.data(), n_now, logits.data());
+      items[i].all_logits(verifies ? at : done.seq->kv_len - n + at, n_now, logits.data());
     }
   }
   hidden.clear();
@@ -260,11 +260,11 @@ void Engine::Impl::write_logits(std::span<const StepItem> items, const Plan& pla
       to.push_back(items[i].logits.data() + q * vocab);
     }
   }
-  logits.resize(uint64_t{kLogitRows} * vocab);
-  for (size_t at = 0; at < to.size(); at += kLogitRows) {
-    const size_t rows = std::min<size_t>(kLogitRows, to.size() - at);
-    loop.logits(hidden.data() + at * width, static_cast<uint32_t>(rows), logits.data());
-    for (size_t r = 0; r < rows; ++r) std::copy_n(logits.data() + r * vocab, vocab, to[at + r]);
+  logits.resize(uint64_t{kLogitTokens} * vocab);
+  for (size_t at = 0; at < to.size(); at += kLogitTokens) {
+    const size_t n_now = std::min<size_t>(kLogitTokens, to.size() - at);
+    loop.logits(hidden.data() + at * width, static_cast<uint32_t>(n_now), logits.data());
+    for (size_t i = 0; i < n_now; ++i) std::copy_n(logits.data() + i * vocab, vocab, to[at + i]);
   }
 }
 

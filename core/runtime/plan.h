@@ -44,7 +44,7 @@ struct MemoryPlan {
     uint64_t tokens = 0;        // most per layer, kv head and step
   };
   std::vector<Budget> budgets;
-  uint64_t kv_bytes_per_step = 0;  // rows read per decoded token, all layers
+  uint64_t kv_bytes_per_step = 0;  // K and V read per decoded token, all layers
   uint64_t record_bytes_per_step = 0;
 };
 

@@ -96,7 +96,7 @@ class Reader {
       out[i] = static_cast<unsigned>(packed[i / 8]) >> i % 8 & 1;
     return out;
   }
-  // Positions or units of a row: ascending, below `end`.
+  // Positions or units of a list: ascending, below `end`.
   std::vector<uint32_t> ascending(uint64_t end, const char* what) {
     auto out = list<uint32_t>(end, what);
     for (size_t i = 0; i < out.size(); ++i)
@@ -196,12 +196,12 @@ LayerSelection read_selection(Reader& in, const RunContext& c, uint32_t kv_len) 
   return s;
 }
 
-// What stands before the rows of a block: where they lie.
+// What stands before the tokens of a block: where they lie.
 constexpr uint8_t kNoBlock = 0, kBlock = 1, kWindowBlock = 2;  // the last of the window's storage
 
-// Rows of K and V of every block of a list, as they lie in storage.
-template <class Rows>
-void write_blocks(Writer& out, const BlockStore& store, const BlockList& list, Rows&& n_tokens) {
+// K and V of the tokens of every block of a list, as they lie in storage.
+template <class Count>
+void write_blocks(Writer& out, const BlockStore& store, const BlockList& list, Count&& n_tokens) {
   out.number<uint64_t>(list.blocks.size());
   for (uint32_t block = 0; block < list.blocks.size(); ++block) {
     if (!list.blocks[block]) {
@@ -209,14 +209,14 @@ void write_blocks(Writer& out, const BlockStore& store, const BlockList& list, R
       continue;
     }
     out.number(store.in_window(list.leases[block]) ? kWindowBlock : kBlock);
-    const std::vector<std::byte> rows = store.save_tokens(list.leases[block], n_tokens(block));
-    out.bytes(rows.data(), rows.size());
+    const std::vector<std::byte> tokens = store.save_tokens(list.leases[block], n_tokens(block));
+    out.bytes(tokens.data(), tokens.size());
   }
 }
 
-template <class Rows>
+template <class Count>
 void read_blocks(Reader& in, BlockStore& store, BlockList& list, uint32_t layer, uint32_t kv_head,
-                 uint32_t block_size, uint64_t expected, Rows&& n_tokens) {
+                 uint32_t block_size, uint64_t expected, Count&& n_tokens) {
   const uint64_t n = in.count(expected, "blocks");
   if (n != expected) in.refuse("blocks are missing");
   for (uint32_t block = 0; block < n; ++block) {

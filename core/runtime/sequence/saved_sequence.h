@@ -14,7 +14,7 @@
 namespace kvasir {
 
 // Little-endian, ends with an XXH3 of all before. Error(kInput) when a plugin keeps state per
-// sequence and offers no kvasir.state/1, or when blocks cannot move as rows.
+// sequence and offers no kvasir.state/1, or when blocks cannot move as bytes.
 std::vector<std::byte> save_sequence(const RunContext& context, Sequence& seq);
 
 // Untrusted bytes: sizes are checked before anything is allocated for them. `name` stands for them
