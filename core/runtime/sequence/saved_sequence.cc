@@ -9,107 +9,12 @@
 #include <cstring>
 
 #include "core/plugin/dtypes.h"
+#include "core/runtime/sequence/byte_stream.h"
 
 namespace kvasir {
 namespace {
 
 constexpr char kMagic[8] = {'K', 'V', 'A', 'S', 'E', 'Q', '0', '1'};
-
-class Writer {
- public:
-  void bytes(const void* data, size_t n) {
-    const auto* from = static_cast<const std::byte*>(data);
-    out_.insert(out_.end(), from, from + n);
-  }
-  template <class T>
-  void number(T value) {
-    bytes(&value, sizeof(value));
-  }
-  template <class T>
-  void list(const std::vector<T>& values) {
-    number<uint64_t>(values.size());
-    bytes(values.data(), values.size() * sizeof(T));
-  }
-  void text(const std::string& value) {
-    number<uint64_t>(value.size());
-    bytes(value.data(), value.size());
-  }
-  void flags(const std::vector<bool>& values) {
-    std::vector<uint8_t> packed((values.size() + 7) / 8);
-    for (size_t i = 0; i < values.size(); ++i)
-      if (values[i]) packed[i / 8] = static_cast<uint8_t>(packed[i / 8] | 1u << i % 8);
-    number<uint64_t>(values.size());
-    bytes(packed.data(), packed.size());
-  }
-  std::vector<std::byte> take() {
-    number(XXH3_64bits(out_.data(), out_.size()));
-    return std::move(out_);
-  }
-
- private:
-  std::vector<std::byte> out_;
-};
-
-class Reader {
- public:
-  Reader(std::span<const std::byte> bytes, std::string name)
-      : left_(bytes), name_(std::move(name)) {}
-
-  [[noreturn]] void refuse(const std::string& why) const {
-    throw input_error(name_ + ": " + why + "; prefill the prompt anew");
-  }
-  std::span<const std::byte> bytes(uint64_t n) {
-    if (n > left_.size()) refuse("the saved sequence ends too early");
-    const auto out = left_.first(n);
-    left_ = left_.subspan(n);
-    return out;
-  }
-  template <class T>
-  T number() {
-    T value;
-    std::memcpy(&value, bytes(sizeof(T)).data(), sizeof(T));
-    return value;
-  }
-  // At most `most` elements: what the sequence can need.
-  uint64_t count(uint64_t most, const char* what) {
-    const auto n = number<uint64_t>();
-    if (n > most)
-      refuse("it says " + std::to_string(n) + " " + what + ", there is room for " +
-             std::to_string(most));
-    return n;
-  }
-  template <class T>
-  std::vector<T> list(uint64_t most, const char* what) {
-    std::vector<T> out(count(std::min<uint64_t>(most, left_.size() / sizeof(T) + 1), what));
-    const auto from = bytes(out.size() * sizeof(T));
-    if (!out.empty()) std::memcpy(out.data(), from.data(), from.size());
-    return out;
-  }
-  std::string text() {
-    const auto from = bytes(count(left_.size(), "bytes of text"));
-    return {reinterpret_cast<const char*>(from.data()), from.size()};
-  }
-  std::vector<bool> flags(uint64_t most) {
-    std::vector<bool> out(count(most, "tokens"));
-    const auto packed = bytes((out.size() + 7) / 8);
-    for (size_t i = 0; i < out.size(); ++i)
-      out[i] = static_cast<unsigned>(packed[i / 8]) >> i % 8 & 1;
-    return out;
-  }
-  // Positions or units of a list: ascending, below `end`.
-  std::vector<uint32_t> ascending(uint64_t end, const char* what) {
-    auto out = list<uint32_t>(end, what);
-    for (size_t i = 0; i < out.size(); ++i)
-      if (out[i] >= end || (i > 0 && out[i] <= out[i - 1]))
-        refuse(std::string(what) + " are out of order or range");
-    return out;
-  }
-  bool at_end() const { return left_.empty(); }
-
- private:
-  std::span<const std::byte> left_;
-  std::string name_;
-};
 
 // What must be the same on both sides, as lines "key = value".
 std::vector<std::string> fingerprint(const RunContext& c) {
@@ -151,7 +56,7 @@ std::vector<Instance*> stateful(const RunContext& c) {
   return out;
 }
 
-void write_selection(Writer& out, const LayerSelection& s) {
+void write_selection(ByteWriter& out, const LayerSelection& s) {
   for (const bool flag : {s.valid, s.dense, s.unchosen, s.speculated}) out.number<uint8_t>(flag);
   for (const uint32_t x : {s.unit, s.width, s.sink_end, s.window_begin, s.reuse_steps, s.made_at})
     out.number(x);
@@ -165,7 +70,7 @@ void write_selection(Writer& out, const LayerSelection& s) {
   }
 }
 
-LayerSelection read_selection(Reader& in, const RunContext& c, uint32_t kv_len) {
+LayerSelection read_selection(ByteReader& in, const RunContext& c, uint32_t kv_len) {
   LayerSelection s;
   s.valid = in.number<uint8_t>();
   s.dense = in.number<uint8_t>();
@@ -201,7 +106,8 @@ constexpr uint8_t kNoBlock = 0, kBlock = 1, kWindowBlock = 2;  // the last of th
 
 // K and V of the tokens of every block of a list, as they lie in storage.
 template <class Count>
-void write_blocks(Writer& out, const BlockStore& store, const BlockList& list, Count&& n_tokens) {
+void write_blocks(ByteWriter& out, const BlockStore& store, const BlockList& list,
+                  Count&& n_tokens) {
   out.number<uint64_t>(list.blocks.size());
   for (uint32_t block = 0; block < list.blocks.size(); ++block) {
     if (!list.blocks[block]) {
@@ -215,8 +121,8 @@ void write_blocks(Writer& out, const BlockStore& store, const BlockList& list, C
 }
 
 template <class Count>
-void read_blocks(Reader& in, BlockStore& store, BlockList& list, uint32_t layer, uint32_t kv_head,
-                 uint32_t block_size, uint64_t expected, Count&& n_tokens) {
+void read_blocks(ByteReader& in, BlockStore& store, BlockList& list, uint32_t layer,
+                 uint32_t kv_head, uint32_t block_size, uint64_t expected, Count&& n_tokens) {
   const uint64_t n = in.count(expected, "blocks");
   if (n != expected) in.refuse("blocks are missing");
   for (uint32_t block = 0; block < n; ++block) {
@@ -239,7 +145,7 @@ void read_blocks(Reader& in, BlockStore& store, BlockList& list, uint32_t layer,
   store.release_step(list);
 }
 
-void write_slab(Writer& out, const SlabLayout& layout, const SlabPages& pages) {
+void write_slab(ByteWriter& out, const SlabLayout& layout, const SlabPages& pages) {
   for (const auto& [list, bytes] : {std::pair{&pages.pages, layout.page_bytes()},
                                     std::pair{&pages.open_pages, layout.open_page_bytes()}}) {
     out.number<uint64_t>(list->size());
@@ -252,7 +158,7 @@ void write_slab(Writer& out, const SlabLayout& layout, const SlabPages& pages) {
   }
 }
 
-void read_slab(Reader& in, const SlabLayout& layout, SlabPages& pages, uint64_t most) {
+void read_slab(ByteReader& in, const SlabLayout& layout, SlabPages& pages, uint64_t most) {
   for (const auto& [list, bytes] : {std::pair{&pages.pages, layout.page_bytes()},
                                     std::pair{&pages.open_pages, layout.open_page_bytes()}}) {
     list->resize(in.count(most, "pages of records"));
@@ -263,7 +169,7 @@ void read_slab(Reader& in, const SlabLayout& layout, SlabPages& pages, uint64_t 
   }
 }
 
-void write_layer(Writer& out, const RunContext& c, LayerState& state, uint32_t kv_len) {
+void write_layer(ByteWriter& out, const RunContext& c, LayerState& state, uint32_t kv_len) {
   const uint32_t b = c.geometry.block_size;
   c.store.make_all_resident(state);
   write_blocks(out, c.store, state,
@@ -290,7 +196,7 @@ void write_layer(Writer& out, const RunContext& c, LayerState& state, uint32_t k
     write_slab(out, c.owners[owner].slab, state.slabs[owner]);
 }
 
-void read_packed(Reader& in, const RunContext& c, LayerState& state, uint32_t layer,
+void read_packed(ByteReader& in, const RunContext& c, LayerState& state, uint32_t layer,
                  uint32_t kv_len) {
   const uint32_t b = c.geometry.block_size;
   state.packed.end = in.number<uint32_t>();
@@ -309,7 +215,8 @@ void read_packed(Reader& in, const RunContext& c, LayerState& state, uint32_t la
 }
 
 // A token that a head may attend to must be somewhere.
-void check_held(const Reader& in, const RunContext& c, const LayerState& state, uint32_t kv_len) {
+void check_held(const ByteReader& in, const RunContext& c, const LayerState& state,
+                uint32_t kv_len) {
   const uint32_t b = c.geometry.block_size;
   for (uint32_t head = 0; head < c.geometry.n_kv_heads; ++head)
     for (uint32_t token = 0; token < kv_len; ++token) {
@@ -324,7 +231,7 @@ void check_held(const Reader& in, const RunContext& c, const LayerState& state, 
     }
 }
 
-void read_layer(Reader& in, const RunContext& c, LayerState& state, uint32_t layer,
+void read_layer(ByteReader& in, const RunContext& c, LayerState& state, uint32_t layer,
                 uint32_t kv_len) {
   const uint32_t b = c.geometry.block_size, heads = c.geometry.n_kv_heads;
   read_blocks(in, c.store, state, layer, KVASIR_ALL_HEADS, b, (kv_len + b - 1) / b,
@@ -354,7 +261,7 @@ void read_layer(Reader& in, const RunContext& c, LayerState& state, uint32_t lay
     read_slab(in, c.owners[owner].slab, state.slabs[owner], state.blocks.size() + 1);
 }
 
-void check_fingerprint(Reader& in, const RunContext& c) {
+void check_fingerprint(ByteReader& in, const RunContext& c) {
   const auto ours = fingerprint(c);
   const uint64_t n = in.count(100'000, "settings");
   for (uint64_t i = 0; i < n || i < ours.size(); ++i) {
@@ -375,7 +282,7 @@ std::vector<std::byte> save_sequence(const RunContext& c, Sequence& seq) {
   std::vector<std::vector<std::byte>> states;
   states.reserve(plugins.size());
   for (Instance* plugin : plugins) states.push_back(plugin->save_state(seq.id));
-  Writer out;
+  ByteWriter out;
   out.bytes(kMagic, sizeof(kMagic));
   const auto lines = fingerprint(c);
   out.number<uint64_t>(lines.size());
@@ -389,7 +296,7 @@ std::vector<std::byte> save_sequence(const RunContext& c, Sequence& seq) {
 
 void load_sequence(const RunContext& c, std::span<const std::byte> bytes, const std::string& name,
                    Sequence& seq) {
-  Reader frame(bytes, name);
+  ByteReader frame(bytes, name);
   if (bytes.size() < sizeof(kMagic) + sizeof(uint64_t) ||
       std::memcmp(bytes.data(), kMagic, sizeof(kMagic)) != 0)
     throw input_error(name + ": not a saved sequence (or one of another version)");
@@ -398,7 +305,7 @@ void load_sequence(const RunContext& c, std::span<const std::byte> bytes, const 
   std::memcpy(&checksum, bytes.data() + body.size(), sizeof(checksum));
   if (checksum != XXH3_64bits(body.data(), body.size()))
     frame.refuse("its checksum is wrong, the file is damaged");
-  Reader in(body.subspan(sizeof(kMagic)), name);
+  ByteReader in(body.subspan(sizeof(kMagic)), name);
   check_fingerprint(in, c);
   seq.tokens = in.list<int32_t>(c.geometry.max_context, "tokens");
   seq.kv_len = static_cast<uint32_t>(seq.tokens.size());
