@@ -1,0 +1,134 @@
+// Calls of one attention backend; see backend_side.h.
+// SPDX-License-Identifier: Apache-2.0
+#include "core/runtime/attend/backend_side.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <map>
+#include <string>
+
+#include "core/runtime/step/step_builder.h"
+#include "kernels/attention_state.h"
+
+namespace kvasir {
+namespace {
+
+// One entry per sequence, as plugins see them.
+std::vector<Piece> whole_pieces(const std::vector<Piece>& pieces) {
+  std::vector<Piece> whole;
+  for (const Piece& piece : pieces) {
+    if (whole.empty() || whole.back().seq != piece.seq ||
+        whole.back().q_begin + whole.back().n_q != piece.q_begin) {
+      whole.push_back(piece);
+      continue;
+    }
+    whole.back().n_q += piece.n_q;
+    whole.back().kv_len = piece.kv_len;
+  }
+  return whole;
+}
+
+bool belongs(const Part& part, const std::vector<Piece>& pieces) {
+  return std::any_of(pieces.begin(), pieces.end(),
+                     [&](const Piece& piece) { return piece.place == part.place; });
+}
+
+}  // namespace
+
+BackendSide::BackendSide(const RunContext& context, Attention& backend, MemoryBridge& bridge,
+                         bool in_window)
+    : c_(context), backend_(backend), bridge_(bridge), in_window_(in_window) {}
+
+// Parts share most of their queries.
+void BackendSide::hand_over_queries(std::deque<Part>& parts) {
+  if (backend_.reads(KVASIR_MEM_HOST)) return;
+  std::map<const void*, kvasir_view> there;
+  for (Part& part : parts) {
+    if (!takes(part)) continue;
+    for (kvasir_view* view : {&part.abi.q, &part.abi.q_pos}) {
+      const auto [at, is_new] = there.try_emplace(view->data);
+      if (is_new) {
+        if (queries_.size() < there.size()) queries_.emplace_back();
+        at->second = bridge_.to_reader(backend_, *view, queries_[there.size() - 1]);
+      }
+      *view = at->second;
+    }
+  }
+}
+
+bool BackendSide::run(const Pass& pass, const std::deque<Part>& parts, float* o, float* lse) {
+  abi_parts_.clear();
+  for (const Part& part : parts)
+    if (takes(part) && belongs(part, pass.pieces)) abi_parts_.push_back(part.abi);
+  if (abi_parts_.empty() && c_.pipeline.is_hybrid()) return false;
+  const kvasir_attn_in in{sizeof(kvasir_attn_in), mass_follows(c_, pass),
+                          static_cast<uint32_t>(abi_parts_.size()), sizeof(kvasir_attn_part),
+                          abi_parts_.data()};
+  const uint64_t n = pass.in.n, heads = c_.geometry.n_q_heads;
+  const kvasir_view o_host = host_view(o, KVASIR_DTYPE_F32, {n, heads, c_.geometry.v_dim});
+  const kvasir_view lse_host = host_view(lse, KVASIR_DTYPE_F32, {n, heads});
+  const kvasir_view o_there = bridge_.to_writer(backend_, o_host, o_hold_);
+  const kvasir_view lse_there = bridge_.to_writer(backend_, lse_host, lse_hold_);
+  kvasir_attn_out out{sizeof(kvasir_attn_out), 0, o_there, lse_there, 0};
+  const StepBuilder step(c_, KVASIR_MOMENT_APPENDED, pass.with(whole_pieces(pass.pieces)),
+                         KVASIR_UNIT_BLOCK, nullptr);
+  const kvasir_status status = backend_.run(step.step(), in, out);
+  if (status != KVASIR_OK)
+    throw PluginError(
+        backend_.id(), "run", status,
+        "layer " + std::to_string(pass.layer) + ": returned status " + std::to_string(status));
+  bring_back(pass.pieces, o_there, o_host);
+  bring_back(pass.pieces, lse_there, lse_host);
+  const bool in_prefill = std::all_of(pass.pieces.begin(), pass.pieces.end(),
+                                      [](const Piece& piece) { return piece.prefills(); });
+  c_.counters.of(in_prefill).backend_skipped += out.keys_skipped;
+  return true;
+}
+
+void BackendSide::bring_back(const std::vector<Piece>& pieces, const kvasir_view& written,
+                             const kvasir_view& into) {
+  for (size_t i = 0; i < pieces.size();) {
+    const uint64_t begin = pieces[i].q_begin;
+    uint64_t end = begin;
+    for (; i < pieces.size() && pieces[i].q_begin == end; ++i) end += pieces[i].n_q;
+    bridge_.from_writer(written, into, begin, end);
+  }
+}
+
+void BackendSide::run_and_merge(const Pass& pass, const std::deque<Part>& parts, float* o,
+                                float* lse) {
+  const uint64_t heads = c_.geometry.n_q_heads, v_dim = c_.geometry.v_dim;
+  const uint32_t group = c_.group_size();
+  o_.resize(pass.in.n * heads * v_dim);
+  lse_.resize(pass.in.n * heads);
+  if (!run(pass, parts, o_.data(), lse_.data())) return;
+  for (const Part& part : parts) {
+    if (!takes(part) || !belongs(part, pass.pieces)) continue;
+    for (const kvasir_attn_range& range : part.ranges)
+      for (uint64_t query = range.q_begin; query < uint64_t{range.q_begin} + range.n_q; ++query)
+        for (uint64_t head = range.kv_head * group; head < (range.kv_head + 1) * group; ++head) {
+          const uint64_t at = query * heads + head;
+          kernels::merge_attention(o + at * v_dim, lse + at, o_.data() + at * v_dim, lse_[at],
+                                   v_dim);
+        }
+  }
+}
+
+void BackendSide::ask_mass(const Pass& pass, const std::vector<float>& lse, MassCall& call) {
+  const MassCall::Share share = call.share(in_window_);
+  if (share.parts.empty() && c_.pipeline.is_hybrid()) return;
+  const kvasir_attn_in in{sizeof(kvasir_attn_in), 0, static_cast<uint32_t>(share.parts.size()),
+                          sizeof(kvasir_attn_part), share.parts.data()};
+  const uint64_t heads = c_.geometry.n_q_heads, keys = share.offsets.back();
+  const uint32_t group = c_.group_size();
+  const kvasir_view lse_host = host_view(lse.data(), KVASIR_DTYPE_F32, {lse.size() / heads, heads});
+  const kvasir_view into = host_view(share.value, KVASIR_DTYPE_F32, {keys, group});
+  const kvasir_view there = bridge_.to_writer(backend_, into, mass_hold_);
+  const kvasir_attn_mass out{sizeof(kvasir_attn_mass), group, share.offsets.data(),
+                             bridge_.to_reader(backend_, lse_host, mass_lse_hold_), there};
+  const StepBuilder step(c_, KVASIR_MOMENT_ATTENDED, pass, KVASIR_UNIT_BLOCK, nullptr);
+  backend_.mass(step.step(), in, out);
+  bridge_.from_writer(there, into, 0, keys);
+}
+
+}  // namespace kvasir

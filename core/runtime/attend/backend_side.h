@@ -1,0 +1,52 @@
+// One attention backend, and the way to where it works.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <kvasir/kvasir.h>
+
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "core/plugin/instance.h"
+#include "core/runtime/attend/mass.h"
+#include "core/runtime/attend/part.h"
+#include "core/runtime/blocks/memory_bridge.h"
+#include "core/runtime/step/pass.h"
+#include "core/runtime/step/run_context.h"
+
+namespace kvasir {
+
+// Its parts are those with the same in_window. o [queries][n_q_heads][v_dim] and lse
+// [queries][n_q_heads] are of all queries of the pass.
+class BackendSide {
+ public:
+  BackendSide(const RunContext& context, Attention& backend, MemoryBridge& bridge, bool in_window);
+  bool takes(const Part& part) const { return part.in_window == in_window_; }
+
+  // Moves the queries of its parts, and their positions, to where the backend reads them.
+  void hand_over_queries(std::deque<Part>& parts);
+  // Writes o and lse of the pairs of query and head that its parts of the pass name. Throws
+  // PluginError. False: it has no such parts, in hybrid mode.
+  bool run(const Pass& pass, const std::deque<Part>& parts, float* o, float* lse);
+  // Merges what run() would write with what o and lse say already.
+  void run_and_merge(const Pass& pass, const std::deque<Part>& parts, float* o, float* lse);
+  // Fills in the values of its parts of the call. lse: as after the last run, merged.
+  void ask_mass(const Pass& pass, const std::vector<float>& lse, MassCall& call);
+
+ private:
+  // The results of the pieces of this call: what other calls wrote beside them stays.
+  void bring_back(const std::vector<Piece>& pieces, const kvasir_view& written,
+                  const kvasir_view& into);
+
+  const RunContext& c_;
+  Attention& backend_;
+  MemoryBridge& bridge_;
+  bool in_window_;
+  std::deque<MemoryBridge::Buffer> queries_;  // with their rotations and positions
+  MemoryBridge::Buffer o_hold_, lse_hold_, mass_lse_hold_, mass_hold_;
+  std::vector<kvasir_attn_part> abi_parts_;  // of the call that runs
+  std::vector<float> o_, lse_;               // of run_and_merge()
+};
+
+}  // namespace kvasir

@@ -1,0 +1,212 @@
+// Parts of one piece; see part_builder.h.
+// SPDX-License-Identifier: Apache-2.0
+#include "core/runtime/attend/part_builder.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+
+#include "core/runtime/blocks/memory_bridge.h"
+#include "core/runtime/blocks/needed_tokens.h"
+
+namespace kvasir {
+
+PartBuilder::PartBuilder(const RunContext& context, const Pass& pass, const Piece& piece,
+                         Rotation& rotation, std::deque<Part>& parts)
+    : c_(context),
+      in_(pass.in),
+      piece_(piece),
+      state_(piece.seq->layers[pass.layer]),
+      rotation_(rotation),
+      parts_(parts) {}
+
+void PartBuilder::add(const LayerSelection& selection) {
+  const bool holes = !state_.dead.empty();
+  const bool in_blocks = !holes && selection.unit == KVASIR_UNIT_BLOCK;
+  if (selection.dense && !holes) return add_dense();
+  if (in_.q_constant && !selection.dense && in_blocks) return add_near_and_far(selection);
+  add_chosen(selection);
+}
+
+void PartBuilder::add_dense() {
+  const uint32_t b = c_.geometry.block_size;
+  const uint32_t n_blocks = (piece_.kv_len + b - 1) / b;
+  Part& part = new_part(KVASIR_UNIT_BLOCK, in_.q);
+  for (uint32_t head = 0; head < c_.geometry.n_kv_heads; ++head) add_range(part, head, 0, n_blocks);
+  finish(part, c_.geometry.k_state == KVASIR_K_UNROTATED);
+}
+
+// Selected keys at a constant position: two parts, divided at the window's distance, whose softmax
+// is joint (arXiv:2402.04617).
+void PartBuilder::add_near_and_far(const LayerSelection& selection) {
+  const uint32_t window = std::max(1u, c_.cache.window_tokens.value);
+  Part& near = new_part(KVASIR_UNIT_BLOCK, in_.q);
+  near.abi.dist_max = window;
+  for (uint32_t head = 0; head < c_.geometry.n_kv_heads; ++head)
+    add_block_range(near, head, selection, false);
+  finish(near, c_.geometry.k_state == KVASIR_K_UNROTATED);
+  Part& far = new_part(KVASIR_UNIT_BLOCK, in_.q_constant);
+  far.abi.dist_min = window;
+  for (uint32_t head = 0; head < c_.geometry.n_kv_heads; ++head)
+    add_block_range(far, head, selection, true);
+  finish(far, false);
+}
+
+void PartBuilder::add_chosen(const LayerSelection& selection) {
+  const bool in_tokens =
+      !state_.dead.empty() || selection.width > 0 || selection.unit == KVASIR_UNIT_TOKEN;
+  Part& part = new_part(in_tokens ? KVASIR_UNIT_TOKEN : KVASIR_UNIT_BLOCK, in_.q);
+  for (uint32_t head = 0; head < c_.geometry.n_kv_heads; ++head) {
+    if (in_tokens)
+      add_token_range(part, head, selection);
+    else
+      add_block_range(part, head, selection, true);
+  }
+  part.abi.weight_width = selection.dense ? 0 : selection.width;
+  finish(part, c_.geometry.k_state == KVASIR_K_UNROTATED);
+}
+
+Part& PartBuilder::new_part(uint32_t unit, const float* q) {
+  Part& made = parts_.emplace_back();
+  made.place = piece_.place;
+  kvasir_attn_part& abi = made.abi;
+  abi.struct_size = sizeof(abi);
+  abi.unit = unit;
+  abi.range_size = sizeof(kvasir_attn_range);
+  abi.lease_size = sizeof(kvasir_lease);
+  abi.leases = state_.leases.data();
+  abi.n_leases = static_cast<uint32_t>(state_.leases.size());
+  abi.dist_max = UINT32_MAX;
+  abi.q = host_view(q, KVASIR_DTYPE_F32, {in_.n, c_.geometry.n_q_heads, c_.geometry.head_dim});
+  abi.q_pos = host_view(in_.pos, KVASIR_DTYPE_U32, {in_.n});
+  return made;
+}
+
+void PartBuilder::add_range(Part& part, uint32_t head, uint64_t begin, uint64_t end) {
+  const uint32_t flags = piece_.prefills() ? KVASIR_ATTN_RANGE_PREFILL : 0u;
+  part.ranges.push_back({head, piece_.q_begin, piece_.n_q, flags, begin, end});
+}
+
+// The window always; the sink and what was selected where asked for.
+void PartBuilder::add_block_range(Part& part, uint32_t head, const LayerSelection& selection,
+                                  bool sink_and_selected) {
+  const uint32_t b = c_.geometry.block_size;
+  const uint64_t begin = part.items.size();
+  part.null_items = false;
+  if (sink_and_selected) {
+    for (uint32_t block = 0; block < selection.sink_end / b; ++block) part.items.push_back(block);
+    const auto& chosen = selection.head(head).index;
+    part.items.insert(part.items.end(), chosen.begin(), chosen.end());
+  }
+  for (uint32_t block = selection.window_begin / b; block * b < piece_.kv_len; ++block)
+    part.items.push_back(block);
+  add_range(part, head, begin, part.items.size());
+}
+
+void PartBuilder::add_token_range(Part& part, uint32_t head, const LayerSelection& selection) {
+  const uint64_t begin = part.items.size();
+  part.null_items = false;
+  const uint32_t b = c_.geometry.block_size, width = selection.width;
+  const auto push = [&](uint32_t token, const float* weight) {
+    if (is_dead(state_, head, token)) return;
+    part.items.push_back(item_of(state_, b, head, token));
+    for (uint32_t w = 0; w < width; ++w) part.weights.push_back(weight ? weight[w] : 0.0f);
+  };
+  if (selection.dense) {
+    for (uint32_t token = 0; token < piece_.kv_len; ++token) push(token, nullptr);
+  } else {
+    for (uint32_t token = 0; token < selection.sink_end; ++token) push(token, nullptr);
+    const HeadSelection& chosen = selection.head(head);
+    const uint32_t per = selection.unit == KVASIR_UNIT_BLOCK ? b : 1;
+    for (size_t i = 0; i < chosen.index.size(); ++i)
+      for (uint32_t t = 0; t < per; ++t)
+        push(chosen.index[i] * per + t, width ? chosen.weight.data() + i * width : nullptr);
+    for (uint32_t token = selection.window_begin; token < piece_.kv_len; ++token)
+      push(token, nullptr);
+  }
+  add_range(part, head, begin, part.items.size());
+}
+
+void PartBuilder::finish(Part& part, bool rotate) {
+  const uint64_t rope_len = std::max(piece_.seq->prompt_end, piece_.kv_len);
+  make_resident(part);
+  if (rotate || state_.packed.end) part.leases = leases_by_item(state_, c_.geometry.block_size);
+  // Where every token is attended to, slots are positions anyway.
+  if (c_.cache.positions.value == Positions::kSlot && !part.null_items)
+    rotation_.to_slots(part, piece_, state_, rope_len);
+  else if (rotate)
+    rotation_.to_positions(part, rope_len);
+  part.point_to_own();
+  if (c_.store.has_window()) split_last_part();
+}
+
+void PartBuilder::make_resident(const Part& part) {
+  if (!c_.store.moves()) return;
+  if (part.null_items) return c_.store.make_all_resident(state_);
+  const uint32_t b = c_.geometry.block_size;
+  const uint32_t first_shared = first_shared_item(state_, b);
+  NeededTokens needed(b, c_.geometry.n_kv_heads, state_.blocks.size());
+  std::vector<NeededTokens> packed;
+  for (const PackedHead& head : state_.packed.heads) packed.emplace_back(b, 1, head.blocks.size());
+  for (const kvasir_attn_range& range : part.ranges) {
+    const uint32_t first = first_item(state_, b, range.kv_head);
+    for (uint64_t i = range.item_begin; i < range.item_end; ++i) {
+      const uint32_t item = part.items[i];
+      if (part.in_blocks())  // nothing is packed
+        needed.add_block(range.kv_head, item);
+      else if (item < first_shared)
+        packed[range.kv_head].add_token(0, item - first);
+      else
+        needed.add_token(range.kv_head, item - first_shared + state_.packed.end);
+    }
+  }
+  c_.store.make_resident(state_, needed.take());
+  for (size_t head = 0; head < packed.size(); ++head)
+    c_.store.make_resident(state_.packed.heads[head], packed[head].take());
+}
+
+void PartBuilder::split_last_part() {
+  const std::vector<kvasir_lease> leases = leases_by_item(state_, c_.geometry.block_size);
+  Part context = narrowed(parts_.back(), leases, false);
+  Part window = narrowed(parts_.back(), leases, true);
+  parts_.pop_back();
+  for (Part* part : {&context, &window})
+    if (!part->ranges.empty()) parts_.emplace_back(std::move(*part)).point_to_own();
+}
+
+// The items of a part that lie in one of the two storages, and no range without any. `leases`: in
+// the order of the part's items, of both.
+Part PartBuilder::narrowed(const Part& whole, const std::vector<kvasir_lease>& leases,
+                           bool in_window) const {
+  Part made;
+  made.abi = whole.abi;
+  made.place = whole.place;
+  made.in_window = in_window;
+  made.null_items = false;
+  std::vector<uint32_t> ordinal(leases.size(), UINT32_MAX);  // among those that stay
+  for (size_t i = 0; i < leases.size(); ++i) {
+    if (c_.store.in_window(leases[i]) != in_window) continue;
+    ordinal[i] = static_cast<uint32_t>(made.leases.size());
+    made.leases.push_back(leases[i]);
+    if (in_window) made.leases.back().format = c_.store.window_format(leases[i]);
+  }
+  const uint32_t per = whole.in_blocks() ? 1 : c_.geometry.block_size;
+  const uint32_t width = whole.abi.weight_width;
+  for (kvasir_attn_range range : whole.ranges) {
+    const uint64_t begin = made.items.size();
+    for (uint64_t i = range.item_begin; i < range.item_end; ++i) {
+      const uint32_t item = whole.item(i);
+      if (ordinal[item / per] == UINT32_MAX) continue;
+      made.items.push_back(ordinal[item / per] * per + item % per);
+      made.weights.insert(made.weights.end(),
+                          whole.weights.begin() + static_cast<ptrdiff_t>(i * width),
+                          whole.weights.begin() + static_cast<ptrdiff_t>((i + 1) * width));
+    }
+    range.item_begin = begin;
+    range.item_end = made.items.size();
+    if (range.item_begin < range.item_end) made.ranges.push_back(range);
+  }
+  return made;
+}
+
+}  // namespace kvasir
