@@ -36,13 +36,13 @@ struct Written {
     listed.heads[1].index = {4, 6};
     lists.prepare(KVASIR_UNIT_BLOCK, scope, 0, 8, 32, 2);
   }
-  void put(const std::vector<std::vector<uint32_t>>& lists) {
+  void put(const std::vector<std::vector<uint32_t>>& written) {
     uint64_t at = 0;
-    for (size_t r = 0; r < lists.size(); ++r) {
-      for (const uint32_t u : lists[r]) lists.index[at++] = u;
-      lists.offsets[r + 1] = at;
+    for (size_t i = 0; i < written.size(); ++i) {
+      for (const uint32_t unit : written[i]) lists.index[at++] = unit;
+      lists.offsets[i + 1] = at;
     }
-    lists.view.n_lists = static_cast<uint32_t>(lists.size());
+    lists.view.n_lists = static_cast<uint32_t>(written.size());
   }
   std::string fault() const { return check_selection(lists.view, context, {&ranged, &listed}); }
 };
