@@ -13,7 +13,7 @@
 
 #include "core/error.h"
 #include "tools/kvasir/cli/text.h"
-#include "tools/kvasir/config/ktransformers_keys.h"
+#include "tools/kvasir/session/ktransformers_keys.h"
 
 namespace kvasir::tool {
 namespace fs = std::filesystem;

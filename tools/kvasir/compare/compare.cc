@@ -6,10 +6,10 @@
 #include <optional>
 
 #include "core/serving/scheduler.h"
-#include "tools/kvasir/cli/report.h"
 #include "tools/kvasir/cli/text.h"
 #include "tools/kvasir/commands.h"
 #include "tools/kvasir/session/arms.h"
+#include "tools/kvasir/session/run_report.h"
 #include "tools/kvasir/session/session.h"
 
 namespace kvasir::tool {

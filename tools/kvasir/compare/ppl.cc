@@ -3,8 +3,8 @@
 #include <cmath>
 #include <cstdio>
 
-#include "tools/kvasir/cli/report.h"
 #include "tools/kvasir/commands.h"
+#include "tools/kvasir/session/run_report.h"
 #include "tools/kvasir/session/session.h"
 
 namespace kvasir::tool {

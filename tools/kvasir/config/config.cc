@@ -5,11 +5,11 @@
 
 #include "core/error.h"
 #include "core/plugin/option_schema.h"
-#include "tools/kvasir/cli/output.h"
+#include "tools/kvasir/cli/files.h"
 #include "tools/kvasir/cli/text.h"
 #include "tools/kvasir/commands.h"
-#include "tools/kvasir/config/config_import.h"
-#include "tools/kvasir/system/planning.h"
+#include "tools/kvasir/config/ktransformers_import.h"
+#include "tools/kvasir/session/planning.h"
 
 namespace kvasir::tool {
 namespace {

@@ -10,7 +10,7 @@
 #include "core/runtime/engine.h"
 #include "core/serving/sampler.h"
 #include "core/serving/scheduler.h"
-#include "tools/kvasir/cli/report.h"
+#include "tools/kvasir/session/run_report.h"
 
 namespace kvasir::tool {
 

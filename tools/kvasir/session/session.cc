@@ -6,7 +6,7 @@
 #include <cstdio>
 
 #include "core/platform/memory.h"
-#include "tools/kvasir/system/planning.h"
+#include "tools/kvasir/session/planning.h"
 
 namespace kvasir::tool {
 namespace {

@@ -8,7 +8,7 @@
 #include "core/platform/memory.h"
 #include "tools/kvasir/cli/text.h"
 #include "tools/kvasir/commands.h"
-#include "tools/kvasir/system/planning.h"
+#include "tools/kvasir/session/planning.h"
 
 namespace kvasir::tool {
 namespace {

@@ -4,10 +4,10 @@
 #include <numeric>
 #include <optional>
 
-#include "tools/kvasir/cli/report.h"
 #include "tools/kvasir/cli/text.h"
 #include "tools/kvasir/commands.h"
 #include "tools/kvasir/model/npy.h"
+#include "tools/kvasir/session/run_report.h"
 #include "tools/kvasir/session/session.h"
 
 namespace kvasir::tool {

@@ -1,6 +1,6 @@
 // See planning.h.
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/kvasir/system/planning.h"
+#include "tools/kvasir/session/planning.h"
 
 #include <algorithm>
 

@@ -10,13 +10,13 @@
 #include "core/error.h"
 #include "core/serving/scheduler.h"
 #include "core/task/evaluate.h"
-#include "tools/kvasir/cli/output.h"
-#include "tools/kvasir/cli/report.h"
+#include "tools/kvasir/cli/files.h"
 #include "tools/kvasir/cli/text.h"
 #include "tools/kvasir/commands.h"
 #include "tools/kvasir/session/arms.h"
+#include "tools/kvasir/session/run_report.h"
 #include "tools/kvasir/session/session.h"
-#include "tools/kvasir/task/task_options.h"
+#include "tools/kvasir/task/flags.h"
 
 namespace kvasir::tool {
 namespace {

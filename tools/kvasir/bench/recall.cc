@@ -5,9 +5,9 @@
 
 #include "core/error.h"
 #include "tools/kvasir/bench/recall_bench.h"
-#include "tools/kvasir/cli/report.h"
 #include "tools/kvasir/cli/text.h"
 #include "tools/kvasir/commands.h"
+#include "tools/kvasir/session/run_report.h"
 
 namespace kvasir::tool {
 namespace {

@@ -1,7 +1,7 @@
-// See config_import.h. The keys are those of doc/en/long_context_introduction.md (new names) and of
-// config.yaml and server/config/config.py (old names, defaults) of kvcache-ai/ktransformers.
+// See ktransformers_import.h. The keys are those of doc/en/long_context_introduction.md (new names)
+// and of config.yaml and server/config/config.py (old names, defaults) of kvcache-ai/ktransformers.
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/kvasir/config/config_import.h"
+#include "tools/kvasir/config/ktransformers_import.h"
 
 #include <yaml-cpp/yaml.h>
 
@@ -12,7 +12,7 @@
 
 #include "core/config/strategy.h"
 #include "core/error.h"
-#include "tools/kvasir/config/ktransformers_keys.h"
+#include "tools/kvasir/session/ktransformers_keys.h"
 
 namespace kvasir::tool {
 namespace {

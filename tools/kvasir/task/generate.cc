@@ -5,11 +5,11 @@
 #include <optional>
 
 #include "core/error.h"
-#include "tools/kvasir/cli/output.h"
-#include "tools/kvasir/cli/report.h"
+#include "tools/kvasir/cli/files.h"
 #include "tools/kvasir/cli/text.h"
 #include "tools/kvasir/commands.h"
-#include "tools/kvasir/task/task_options.h"
+#include "tools/kvasir/session/run_report.h"
+#include "tools/kvasir/task/flags.h"
 
 namespace kvasir::tool {
 namespace {

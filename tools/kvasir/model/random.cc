@@ -7,9 +7,9 @@
 
 #include "core/error.h"
 #include "core/model/synthetic/random_model.h"
-#include "tools/kvasir/cli/report.h"
 #include "tools/kvasir/cli/text.h"
 #include "tools/kvasir/commands.h"
+#include "tools/kvasir/session/run_report.h"
 
 namespace kvasir::tool {
 namespace {

@@ -1,6 +1,6 @@
-// Reports; see report.h.
+// Reports; see run_report.h.
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/kvasir/cli/report.h"
+#include "tools/kvasir/session/run_report.h"
 
 #include <unistd.h>
 

@@ -1,6 +1,6 @@
 // See ktransformers_keys.h.
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/kvasir/config/ktransformers_keys.h"
+#include "tools/kvasir/session/ktransformers_keys.h"
 
 #include <algorithm>
 #include <optional>

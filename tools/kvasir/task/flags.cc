@@ -1,6 +1,6 @@
-// Task flags; see task_options.h.
+// Task flags; see flags.h.
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/kvasir/task/task_options.h"
+#include "tools/kvasir/task/flags.h"
 
 #include <charconv>
 

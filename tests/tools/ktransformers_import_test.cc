@@ -1,6 +1,6 @@
 // kvasir config import: KTransformers' configurations, and every way to get one wrong.
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/kvasir/config/config_import.h"
+#include "tools/kvasir/config/ktransformers_import.h"
 
 #include <doctest/doctest.h>
 

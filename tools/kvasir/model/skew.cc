@@ -4,10 +4,10 @@
 #include <filesystem>
 
 #include "core/model/tokenizer/tokenizer.h"
-#include "tools/kvasir/cli/report.h"
 #include "tools/kvasir/cli/text.h"
 #include "tools/kvasir/commands.h"
 #include "tools/kvasir/session/plugin_host.h"
+#include "tools/kvasir/session/run_report.h"
 #include "tools/skew/skew_fold.h"
 
 namespace kvasir::tool {

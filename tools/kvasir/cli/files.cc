@@ -1,6 +1,6 @@
-// Writing; see output.h.
+// Writing; see files.h.
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/kvasir/cli/output.h"
+#include "tools/kvasir/cli/files.h"
 
 #include <cerrno>
 #include <csignal>
