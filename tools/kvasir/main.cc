@@ -13,7 +13,7 @@
 #include "core/config/strategy.h"
 #include "core/error.h"
 #include "kernels/simd_target.h"
-#include "tools/kvasir/cli/options.h"
+#include "tools/kvasir/cli/llama_cpp_flags.h"
 #include "tools/kvasir/commands.h"
 
 namespace {

@@ -1,18 +1,15 @@
 // kvasir bench recall: strategies where the truth is known, at the same number of attended tokens.
 // SPDX-License-Identifier: Apache-2.0
-#include <cmath>
 #include <sstream>
 
 #include "core/error.h"
 #include "tools/kvasir/bench/recall_bench.h"
-#include "tools/kvasir/cli/text.h"
+#include "tools/kvasir/bench/recall_report.h"
+#include "tools/kvasir/cli/progress_bar.h"
 #include "tools/kvasir/commands.h"
-#include "tools/kvasir/session/run_report.h"
 
 namespace kvasir::tool {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 struct RecallOptions {
   std::vector<std::string> strategies;
@@ -25,39 +22,6 @@ constexpr const char* kStrategies =
     "dense oracle random oracle/shared oracle/token random/token oracle/token/shared quest "
     "block_topk ktransformers infllm snapkv h2o tova pyramidkv infinigen magicpig twilight "
     "duoattention streaming";
-
-const char* name_of(RecallScope scope) {
-  if (scope == RecallScope::kSequence) return "sequence";
-  return scope == RecallScope::kKvHead ? "kv head" : "query head";
-}
-
-Json to_json(const RecallResult& r) {
-  Json settings = Json::object();
-  for (const auto& [key, value] : r.settings) {
-    if (value == std::floor(value))
-      settings[key] = static_cast<uint64_t>(value);
-    else
-      settings[key] = value;
-  }
-  return {{"strategy", r.label},
-          {"unit", r.choice.unit_tokens == 1 ? "token" : "block"},
-          {"scope", name_of(r.choice.scope)},
-          {"settings", settings},
-          {"tolerance_tokens", r.tolerance},
-          {"at_target", r.at_target},
-          {"note", r.note.empty() ? Json(nullptr) : Json(r.note)},
-          {"runs", r.n_runs},
-          {"tokens_attended", r.figures.attended},
-          {"captured_mass", r.figures.captured},
-          {"best_mass", r.figures.best},
-          {"random_mass", r.figures.random},
-          {"random_deviation", r.figures.random_deviation},
-          {"needle_recall", r.figures.needles},
-          {"top_k_recall", r.figures.top_k},
-          {"output_error", r.figures.error},
-          {"kv_bytes", r.kv_bytes},
-          {"fallbacks", r.fallbacks}};
-}
 
 void check(const RecallOptions& o) {
   const RecallShape& s = o.shape;
@@ -73,49 +37,26 @@ void check(const RecallOptions& o) {
   if (s.n_layers < 2) throw input_error("--layers must be above 1: the first is dense");
 }
 
-void print_text(const Json& report) {
-  const auto number = [&](const char* key) { return report[key].get<uint32_t>(); };
-  std::printf(
-      "%u tokens, %u needles with %.0f %% of the attention mass, %u queries decoded; "
-      "%u layers, %u query heads on %u, head_dim %u\n\n",
-      number("context"), number("needles"), 100.0 * report["needle_mass"].get<double>(),
-      number("steps"), number("layers"), number("q_heads"), number("kv_heads"), number("head_dim"));
-  Table table({"strategy", "unit", "scope", "attended", "captured mass", "best", "random",
-               "needle recall", "top-k recall", "output error", "K+V held", "fallbacks"},
-              {3, 4, 5, 6, 7, 8, 9, 10, 11});
-  std::string notes;
-  uint32_t n_notes = 0;
-  for (const Json& r : report["strategies"]) {
-    const auto percent = [&](const char* key) {
-      return format("%.1f %%", 100.0 * r[key].get<double>());
-    };
-    std::string name = r["strategy"];
-    if (!r["note"].is_null()) {
-      const std::string mark = format("[%u]", ++n_notes);
-      notes += mark + " " + name + ": " + r["note"].get<std::string>() + "\n";
-      name += " " + mark;
-    }
-    table.add({name, r["unit"], r["scope"], format("%.0f", r["tokens_attended"].get<double>()),
-               percent("captured_mass"), percent("best_mass"),
-               format("%.1f +- %.1f %%", 100.0 * r["random_mass"].get<double>(),
-                      100.0 * r["random_deviation"].get<double>()),
-               percent("needle_recall"), percent("top_k_recall"),
-               format("%.4f", r["output_error"].get<double>()),
-               bytes_text(r["kv_bytes"].get<uint64_t>()), r["fallbacks"].dump()});
+RecallReport measure(const Options& options, const RecallOptions& o) {
+  PluginHost host(options);
+  host.log_once();
+  const RecallSettings settings{o.block_size, o.shape.sink, o.shape.window, o.budget,
+                                o.shape.context};
+  std::vector<RecallArm> arms;
+  for (const std::string& name : o.strategies) arms.emplace_back(options, name, settings, host);
+  const RecallBench bench(o.shape, o.budget, options.seed, host);
+  RecallReport report{o.shape, settings, bench.target(), options.seed, {}};
+  ProgressBar bar("recall", !options.json);
+  uint64_t n_done = 0;  // runs; at least one more for each strategy that is left
+  for (size_t i = 0; i < arms.size(); ++i) {
+    const size_t n_left = arms.size() - i - 1;
+    report.strategies.push_back(bench.measure(arms[i], [&] {
+      ++n_done;
+      bar.update(n_done, n_done + n_left + 1);  // the one at hand may need another
+    }));
+    bar.update(n_done, n_done + n_left);
   }
-  std::fputs(table.text().c_str(), stdout);
-  std::printf(
-      "\nattended: tokens per kv head and step. Wanted: %.0f (sink %u + window %u + budget %u), "
-      "to\n"
-      "within 2 %%, or a block of %u where blocks are chosen. Where budget_tokens = %u gives\n"
-      "another number, settings that give this one were searched. best, random: captured mass of\n"
-      "an exact and of a random choice (+- a draw's standard deviation) of as many tokens, of the\n"
-      "same unit and scope, beside the same sink and window. Sets of query heads are attended, "
-      "and\n"
-      "count, as their union per kv head.\n",
-      report["tokens_target"].get<double>(), number("sink_tokens"), number("window_tokens"),
-      number("budget_tokens"), number("block_size"), number("budget_tokens"));
-  if (!notes.empty()) std::printf("\n%s", notes.c_str());
+  return report;
 }
 
 void bench_recall(const Options& options, RecallOptions o) {
@@ -124,33 +65,7 @@ void bench_recall(const Options& options, RecallOptions o) {
     std::istringstream presets(kStrategies);
     for (std::string name; presets >> name;) o.strategies.push_back(name);
   }
-  PluginHost host(options);
-  host.log_once();
-  const RecallSettings settings{o.block_size, o.shape.sink, o.shape.window, o.budget,
-                                o.shape.context};
-  std::vector<RecallArm> arms;
-  for (const std::string& name : o.strategies) arms.emplace_back(options, name, settings, host);
-  const RecallShape& s = o.shape;
-  const RecallBench bench(s, o.budget, options.seed, host);
-  Json report{
-      {"context", s.context},      {"budget_tokens", o.budget},  {"tokens_target", bench.target()},
-      {"steps", s.steps},          {"needles", s.needles},       {"needle_mass", s.needle_mass},
-      {"layers", s.n_layers},      {"q_heads", s.n_q_heads},     {"kv_heads", s.n_kv_heads},
-      {"head_dim", s.head_dim},    {"block_size", o.block_size}, {"sink_tokens", s.sink},
-      {"window_tokens", s.window}, {"seed", options.seed},       {"strategies", Json::array()}};
-  ProgressBar bar("recall", !options.json);
-  uint64_t n_done = 0;  // runs; at least one more for each strategy that is left
-  for (size_t i = 0; i < arms.size(); ++i) {
-    const size_t n_left = arms.size() - i - 1;
-    const RecallResult result = bench.measure(arms[i], [&] {
-      ++n_done;
-      bar.update(n_done, n_done + n_left + 1);  // the one at hand may need another
-    });
-    bar.update(n_done, n_done + n_left);
-    report["strategies"].push_back(to_json(result));
-  }
-  if (options.json) return print_json(report);
-  print_text(report);
+  print(measure(options, o), options.json);
 }
 
 }  // namespace
@@ -182,7 +97,7 @@ void add_bench(CLI::App& app) {
   c->add_option("--drift", s.drift, "How far queries stray from one another");
   c->add_option("--seed", options->seed, "Of the data and of plugins that draw");
   c->add_option("-t,--threads", options->threads, "Worker threads");
-  c->add_flag("--json", options->json, "One JSON document on stdout, nothing else there");
+  add_json(*c, options->json);
   c->callback([=] { bench_recall(*options, *o); });
 }
 

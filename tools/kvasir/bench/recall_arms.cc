@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/plugin/option_schema.h"
+#include "tools/kvasir/session/strategy.h"
 
 namespace kvasir::tool {
 namespace {

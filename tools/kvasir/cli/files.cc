@@ -1,14 +1,26 @@
-// Writing; see files.h.
+// See files.h.
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/kvasir/cli/files.h"
 
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 
 #include "core/error.h"
 
 namespace kvasir::tool {
+
+std::string read_file(const std::string& path, const std::string& what) {
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error))
+    throw input_error(what + " " + path + ": is a folder, expected a file");
+  std::ifstream in(path, std::ios::binary);
+  if (!in) throw input_error(what + " " + path + ": cannot be opened; check the path");
+  return {std::istreambuf_iterator<char>(in), {}};
+}
 
 Output::Output(const std::string& path) : path_(path) {
   if (path == "-") {

@@ -1,4 +1,4 @@
-// Where a command writes: a file, or standard output.
+// Files that a command reads and writes.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -7,7 +7,11 @@
 
 namespace kvasir::tool {
 
-// A reader of standard output that has seen enough and closed the pipe is no error.
+// All bytes of the file. `what` names the flag in Error(kInput).
+std::string read_file(const std::string& path, const std::string& what);
+
+// Where a command writes: a file, or standard output. A reader of standard output that has seen
+// enough and closed the pipe is no error.
 class Output {
  public:
   explicit Output(const std::string& path);  // "-": stdout. Error(kInput) naming it

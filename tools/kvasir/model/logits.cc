@@ -4,16 +4,18 @@
 #include <numeric>
 #include <optional>
 
+#include "core/error.h"
+#include "tools/kvasir/cli/files.h"
+#include "tools/kvasir/cli/parse.h"
+#include "tools/kvasir/cli/progress_bar.h"
 #include "tools/kvasir/cli/text.h"
 #include "tools/kvasir/commands.h"
 #include "tools/kvasir/model/npy.h"
-#include "tools/kvasir/session/run_report.h"
 #include "tools/kvasir/session/session.h"
+#include "tools/kvasir/session/strategy.h"
 
 namespace kvasir::tool {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 struct LogitsOptions {
   std::optional<std::string> tokens, tokens_file, prompt, file;
@@ -44,8 +46,44 @@ std::vector<TokenId> tokens_of(const Session& session, const LogitsOptions& o) {
   return ids;
 }
 
+struct TopLogit {
+  TokenId token_id;
+  float logit;
+};
+
+struct Logits {
+  std::string strategy;
+  Compute compute = Compute::kF32;
+  std::vector<TokenId> tokens;
+  uint64_t vocab_size = 0;
+  std::string file;                        // float32 [tokens, vocab_size]; empty: not written
+  std::vector<std::vector<TopLogit>> top;  // per token, with --json
+};
+
+Json to_json(const Logits& l) {
+  Json out{{"strategy", l.strategy},
+           {"compute", name(l.compute)},
+           {"n_tokens", l.tokens.size()},
+           {"vocab_size", l.vocab_size},
+           {"tokens", l.tokens}};
+  if (!l.file.empty()) out["file"] = l.file;
+  out["top_k"] = Json::array();
+  for (const std::vector<TopLogit>& token : l.top) {
+    Json list = Json::array();
+    for (const TopLogit& top : token)
+      list.push_back({{"token_id", top.token_id}, {"logit", top.logit}});
+    out["top_k"].push_back(list);
+  }
+  return out;
+}
+
+std::string to_text(const Logits& l) {
+  return format("%s: float32 [%zu, %llu]\n", l.file.c_str(), l.tokens.size(),
+                static_cast<unsigned long long>(l.vocab_size));
+}
+
 // The k largest, largest first; of equal ones the lower id.
-Json top(std::span<const float> logits, uint32_t k) {
+std::vector<TopLogit> top(std::span<const float> logits, uint32_t k) {
   std::vector<TokenId> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
   const auto middle = order.begin() + static_cast<ptrdiff_t>(std::min<size_t>(k, order.size()));
@@ -53,53 +91,51 @@ Json top(std::span<const float> logits, uint32_t k) {
     const float la = logits[static_cast<size_t>(a)], lb = logits[static_cast<size_t>(b)];
     return la != lb ? la > lb : a < b;
   });
-  auto list = Json::array();
+  std::vector<TopLogit> list;
   for (auto at = order.begin(); at != middle; ++at)
-    list.push_back({{"token_id", *at}, {"logit", logits[static_cast<size_t>(*at)]}});
+    list.push_back({*at, logits[static_cast<size_t>(*at)]});
   return list;
 }
 
-void logits(const Options& options, const LogitsOptions& o) {
-  if (o.output.empty() && !options.json)
-    throw input_error("give -o FILE.npy for all logits, --json for the largest, or both");
-  Session session(options);
-  const std::vector<TokenId> ids = tokens_of(session, o);
-  const auto n = static_cast<uint32_t>(ids.size());
-  if (options.ctx_size && n > options.ctx_size)
-    throw input_error(std::to_string(n) + " tokens, but -c gives " +
-                      std::to_string(options.ctx_size) + ": raise -c");
-  const uint64_t vocab = session.shape().vocab_size;
+// Reads the tokens; their logits go to the file and, the largest of them, into `out`.
+void prefill(Session& session, const Options& options, uint32_t top_k, Logits& out) {
+  const auto n = static_cast<uint32_t>(out.tokens.size());
+  const uint64_t vocab = out.vocab_size;
   Engine& engine = session.load(n);
   std::optional<NpyWriter> file;
-  if (!o.output.empty()) file.emplace(o.output, n, vocab);
-  auto largest = Json::array();
+  if (!out.file.empty()) file.emplace(out.file, n, vocab);
   ProgressBar bar("logits", !options.json);
-  engine.prefill(engine.open(), ids, {},
+  engine.prefill(engine.open(), out.tokens, {},
                  {.progress =
                       [&](uint32_t done, uint32_t total) {
                         bar.update(done, total);
                         return true;
                       },
                   .all_logits =
-                      [&](uint32_t, uint32_t rows, const float* values) {
-                        if (file) file->write({values, rows * vocab});
+                      [&](uint32_t, uint32_t n_tokens, const float* values) {
+                        if (file) file->write({values, n_tokens * vocab});
                         if (!options.json) return;
-                        for (uint32_t row = 0; row < rows; ++row)
-                          largest.push_back(top({values + row * vocab, vocab}, o.top_k));
+                        for (uint32_t i = 0; i < n_tokens; ++i)
+                          out.top.push_back(top({values + i * vocab, vocab}, top_k));
                       }});
   if (file) file->finish();
-  if (options.json) {
-    Json report{{"strategy", session.strategy().name},
-                {"compute", session.compute() == Compute::kBF16 ? "bf16" : "f32"},
-                {"n_tokens", n},
-                {"vocab_size", vocab},
-                {"tokens", ids}};
-    if (file) report["file"] = o.output;
-    report["top_k"] = std::move(largest);
-    return print_json(report);
-  }
-  std::printf("%s: float32 [%u, %llu]\n", o.output.c_str(), n,
-              static_cast<unsigned long long>(vocab));
+}
+
+void logits(const Options& options, const LogitsOptions& o) {
+  if (o.output.empty() && !options.json)
+    throw input_error("give -o FILE.npy for all logits, --json for the largest, or both");
+  Session session(options);
+  Logits out;
+  out.tokens = tokens_of(session, o);
+  if (options.ctx_size && out.tokens.size() > options.ctx_size)
+    throw input_error(std::to_string(out.tokens.size()) + " tokens, but -c gives " +
+                      std::to_string(options.ctx_size) + ": raise -c");
+  out.strategy = session.strategy().name;
+  out.compute = session.setup().compute;
+  out.vocab_size = session.shape().vocab_size;
+  out.file = o.output;
+  prefill(session, options, o.top_k, out);
+  print(out, options.json);
 }
 
 }  // namespace

@@ -7,9 +7,11 @@
 
 #include "core/error.h"
 #include "core/model/synthetic/random_model.h"
+#include "tools/kvasir/cli/options.h"
+#include "tools/kvasir/cli/print.h"
+#include "tools/kvasir/cli/progress_bar.h"
 #include "tools/kvasir/cli/text.h"
 #include "tools/kvasir/commands.h"
-#include "tools/kvasir/session/run_report.h"
 
 namespace kvasir::tool {
 namespace {
@@ -68,35 +70,47 @@ RandomModelSpec spec_of(const RandomOptions& o) {
   return s;
 }
 
-void random(const RandomOptions& o) {
-  const RandomModelSpec spec = spec_of(o);
-  const uint64_t n_parameters = parameter_count(spec);  // checks the shape
+struct WrittenModel {
+  std::string file;
+  uint64_t file_bytes = 0, n_parameters = 0;
+  RandomModelSpec spec;
+};
+
+Json to_json(const WrittenModel& m) {
+  return {{"file", m.file},
+          {"file_bytes", m.file_bytes},
+          {"name", m.spec.name},
+          {"architecture", m.spec.architecture},
+          {"n_layers", m.spec.n_layers},
+          {"n_parameters", m.n_parameters},
+          {"type", name(m.spec.type)},
+          {"seed", m.spec.seed}};
+}
+
+std::string to_text(const WrittenModel& m) {
+  return format("%s: %s, %u layers, %.1f million random weights as %s, %s\n", m.file.c_str(),
+                m.spec.name.c_str(), m.spec.n_layers, static_cast<double>(m.n_parameters) / 1e6,
+                name(m.spec.type), bytes_text(m.file_bytes).c_str());
+}
+
+WrittenModel write_model(const RandomOptions& o) {
+  WrittenModel out;
+  out.file = o.output;
+  out.spec = spec_of(o);
+  out.n_parameters = parameter_count(out.spec);  // checks the shape
   if (std::filesystem::exists(o.output) && !o.force)
     throw input_error("-o " + o.output + ": exists already; --force overwrites it");
   std::optional<GgufFile> tokenizer;
   if (!o.tokenizer_from.empty()) tokenizer = GgufFile::open(o.tokenizer_from);
   std::signal(SIGINT, [](int) { interrupted = true; });
-  {
-    ProgressBar bar("writing (MB)", !o.json);
-    write_random_model(spec, o.output, tokenizer ? &*tokenizer : nullptr,
-                       [&](uint64_t done, uint64_t total) {
-                         if (interrupted) throw input_error("interrupted; no file was written");
-                         bar.update(done / 1000000, total / 1000000);
-                       });
-  }
-  const uint64_t file_bytes = std::filesystem::file_size(o.output);
-  if (o.json)
-    return print_json({{"file", o.output},
-                       {"file_bytes", file_bytes},
-                       {"name", spec.name},
-                       {"architecture", spec.architecture},
-                       {"n_layers", spec.n_layers},
-                       {"n_parameters", n_parameters},
-                       {"type", name(spec.type)},
-                       {"seed", spec.seed}});
-  std::printf("%s: %s, %u layers, %.1f million random weights as %s, %s\n", o.output.c_str(),
-              spec.name.c_str(), spec.n_layers, static_cast<double>(n_parameters) / 1e6,
-              name(spec.type), bytes_text(file_bytes).c_str());
+  ProgressBar bar("writing (MB)", !o.json);
+  write_random_model(out.spec, o.output, tokenizer ? &*tokenizer : nullptr,
+                     [&](uint64_t done, uint64_t total) {
+                       if (interrupted) throw input_error("interrupted; no file was written");
+                       bar.update(done / 1000000, total / 1000000);
+                     });
+  out.file_bytes = std::filesystem::file_size(o.output);
+  return out;
 }
 
 }  // namespace
@@ -131,8 +145,8 @@ void add_model_random(CLI::App& model) {
       "--tied", [o] { o->tied = true; }, "The output matrix is the embedding");
   c->add_flag_callback(
       "--untied", [o] { o->tied = false; }, "It has weights of its own");
-  c->add_flag("--json", o->json, "One JSON document on stdout, nothing else there");
-  c->callback([=] { random(*o); });
+  add_json(*c, o->json);
+  c->callback([=] { print(write_model(*o), o->json); });
 }
 
 }  // namespace kvasir::tool

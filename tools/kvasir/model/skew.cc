@@ -3,11 +3,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <filesystem>
 
+#include "core/error.h"
 #include "core/model/tokenizer/tokenizer.h"
+#include "tools/kvasir/cli/files.h"
+#include "tools/kvasir/cli/print.h"
+#include "tools/kvasir/cli/progress_bar.h"
 #include "tools/kvasir/cli/text.h"
 #include "tools/kvasir/commands.h"
 #include "tools/kvasir/session/plugin_host.h"
-#include "tools/kvasir/session/run_report.h"
+#include "tools/kvasir/session/strategy.h"
 #include "tools/skew/skew_fold.h"
 
 namespace kvasir::tool {
@@ -21,7 +25,26 @@ struct SkewOptions {
   bool fold = false, force = false;
 };
 
-void skew(const Options& options, const SkewOptions& o) {
+struct WrittenSkew {
+  std::string file;
+  uint64_t file_bytes = 0;
+  uint32_t n_layers = 0, n_kv_heads = 0, head_dim = 0;
+  size_t n_tokens = 0;  // of the sample
+};
+
+Json to_json(const WrittenSkew& w) {
+  return {{"file", w.file},         {"file_bytes", w.file_bytes},
+          {"n_layers", w.n_layers}, {"n_kv_heads", w.n_kv_heads},
+          {"head_dim", w.head_dim}, {"n_tokens", w.n_tokens}};
+}
+
+std::string to_text(const WrittenSkew& w) {
+  return format("%s: %u layers x %u kv heads of %u x %u, from %zu tokens, %s\n", w.file.c_str(),
+                w.n_layers, w.n_kv_heads, w.head_dim, w.head_dim, w.n_tokens,
+                bytes_text(w.file_bytes).c_str());
+}
+
+WrittenSkew write_skew(const Options& options, const SkewOptions& o) {
   if (options.model.empty()) throw input_error("no model: give -m FILE.gguf");
   if (std::filesystem::exists(o.output) && !o.force)
     throw input_error("-o " + o.output + ": exists already; --force overwrites it");
@@ -50,17 +73,9 @@ void skew(const Options& options, const SkewOptions& o) {
     write_folded_model(file, model->shape(), skew, o.output);
   else
     write_skew_file(skew, file.content_hash(), o.output);
-  const uint64_t bytes = std::filesystem::file_size(o.output);
-  if (options.json)
-    return print_json({{"file", o.output},
-                       {"file_bytes", bytes},
-                       {"n_layers", skew.n_layers},
-                       {"n_kv_heads", skew.n_kv_heads},
-                       {"head_dim", skew.head_dim},
-                       {"n_tokens", ids.size()}});
-  std::printf("%s: %u layers x %u kv heads of %u x %u, from %zu tokens, %s\n", o.output.c_str(),
-              skew.n_layers, skew.n_kv_heads, skew.head_dim, skew.head_dim, ids.size(),
-              bytes_text(bytes).c_str());
+  return {o.output,      std::filesystem::file_size(o.output),
+          skew.n_layers, skew.n_kv_heads,
+          skew.head_dim, ids.size()};
 }
 
 }  // namespace
@@ -80,8 +95,8 @@ void add_model_skew(CLI::App& model) {
               "Write the model with the matrices in its weights; for models without RoPE")
       ->excludes(columns);
   c->add_flag("--force", o->force, "Overwrite the file");
-  c->add_flag("--json", options->json, "One JSON document on stdout, nothing else there");
-  c->callback([=] { skew(*options, *o); });
+  add_json(*c, options->json);
+  c->callback([=] { print(write_skew(*options, *o), options->json); });
 }
 
 }  // namespace kvasir::tool

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "core/error.h"
+#include "tools/kvasir/cli/files.h"
 #include "tools/kvasir/cli/line_input.h"
 #include "tools/kvasir/cli/text.h"
 #include "tools/kvasir/commands.h"

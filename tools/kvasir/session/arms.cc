@@ -6,6 +6,7 @@
 #include <map>
 
 #include "tools/kvasir/session/plugin_host.h"
+#include "tools/kvasir/session/strategy.h"
 
 namespace kvasir::tool {
 

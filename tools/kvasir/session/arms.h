@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "core/config/strategy.h"
 #include "tools/kvasir/cli/options.h"
 
 namespace kvasir::tool {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "tools/kvasir/cli/progress_bar.h"
 
 namespace kvasir::tool {
 namespace {

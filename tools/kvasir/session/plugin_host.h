@@ -18,6 +18,7 @@ class PluginHost {
   explicit PluginHost(const Options& options);
   const Topology& topology() const { return topology_; }
   ThreadPool& pool() { return pool_; }
+  const ThreadPool& pool() const { return pool_; }
   HostServices& services() { return services_; }
   PluginRegistry& registry() { return registry_; }
   // What plugins logged at level info so far, shown or not: id and text.

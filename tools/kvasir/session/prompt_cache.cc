@@ -14,7 +14,7 @@
 #include <system_error>
 
 #include "core/error.h"
-#include "tools/kvasir/cli/options.h"
+#include "tools/kvasir/cli/files.h"
 
 namespace kvasir::tool {
 namespace {

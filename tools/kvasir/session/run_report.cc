@@ -1,30 +1,22 @@
-// Reports; see run_report.h.
+// See run_report.h.
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/kvasir/session/run_report.h"
 
-#include <unistd.h>
+#include <algorithm>
 
-#include <cstdio>
+#include "tools/kvasir/cli/text.h"
 
 namespace kvasir::tool {
 namespace {
-
-std::string format(const char* pattern, auto... values) {
-  char text[512];
-  std::snprintf(text, sizeof(text), pattern, values...);
-  return text;
-}
 
 double per(double numerator, double denominator) {
   return denominator > 0 ? numerator / denominator : 0.0;
 }
 
-nlohmann::ordered_json plugins_json(const Pipeline& pipeline) {
-  auto list = nlohmann::ordered_json::array();
+std::vector<PluginUsed> plugins_of(const Pipeline& pipeline) {
+  std::vector<PluginUsed> list;
   const auto add = [&](const Instance* instance) {
-    if (instance)
-      list.push_back(
-          {{"id", instance->id()}, {"version", instance->version()}, {"file", instance->file()}});
+    if (instance) list.push_back({instance->id(), instance->version(), instance->file()});
   };
   for (const auto& selector : pipeline.selectors) add(selector.get());
   add(pipeline.representative.get());
@@ -40,12 +32,12 @@ double megabytes(uint64_t bytes, double steps) {
 }
 
 // Nothing where all is in one tier.
-void add_tiers(nlohmann::ordered_json& out, const Engagement& e) {
+void add_tiers(Json& out, const Engagement& e) {
   if (e.tiers.size() < 2) return;
   out["blocks_hit"] = e.blocks_hit;
   out["blocks_missed"] = e.blocks_missed;
   out["transfer_wait_ms"] = static_cast<double>(e.transfer_wait_nanos) / 1e6;
-  auto& tiers = out["tiers"] = nlohmann::ordered_json::array();
+  auto& tiers = out["tiers"] = Json::array();
   for (const TierTraffic& tier : e.tiers)
     tiers.push_back({{"tier", tier.tier},
                      {"bytes_read", tier.bytes_read},
@@ -71,29 +63,69 @@ std::string tiers_text(const Engagement& e, double steps) {
                    per(static_cast<double>(e.transfer_wait_nanos), steps) / 1e6);
 }
 
-nlohmann::ordered_json engagement_json(const Engagement& e, double crossing_nanos) {
-  nlohmann::ordered_json out{
-      {"steps", e.steps},
-      {"tokens_considered", e.tokens_considered},
-      {"tokens_selected", e.tokens_selected},
-      {"tokens_attended", e.tokens_attended},
-      {"kv_bytes_read", e.kv_bytes_read},
-      {"window_kv_bytes_read", e.window_kv_bytes_read},
-      {"representative_bytes_read", e.representative_bytes_read},
-      {"selector_bytes_read", e.selector_bytes_read},
-      {"device_copy_bytes", e.device_copy_bytes},
-      {"fallbacks", e.fallbacks},
-      {"selections", e.selections},
-      {"reused", e.reused},
-      {"bypassed", e.bypassed},
-      {"boundary_calls", e.boundary_calls},
-      {"boundary_calls_per_layer_step",
-       per(static_cast<double>(e.boundary_calls), static_cast<double>(e.layer_steps))},
-      {"boundary_ms", static_cast<double>(e.boundary_calls) * crossing_nanos / 1e6},
-      {"plugin_ms", static_cast<double>(e.plugin_nanos) / 1e6},
-      {"core_ms", static_cast<double>(e.core_nanos) / 1e6},
-      {"model_ms", static_cast<double>(e.model_nanos) / 1e6},
-      {"total_ms", static_cast<double>(e.total_nanos) / 1e6}};
+// Sums, or per step where it says so.
+std::string engagement_text(const RunReport& r) {
+  const Engagement& d = r.decode;
+  const auto steps = static_cast<double>(d.steps);
+  std::string out = format(
+      "engagement: %s: considered %llu, selected %llu, attended %llu tokens (%.1f %%), "
+      "%.3f MB of K and V + %.3f MB to choose by read per step, %llu fallbacks\n",
+      r.strategy.c_str(), static_cast<unsigned long long>(d.tokens_considered),
+      static_cast<unsigned long long>(d.tokens_selected),
+      static_cast<unsigned long long>(d.tokens_attended), r.attended_percent(),
+      megabytes(d.kv_bytes_read, steps), megabytes(d.bytes_read_to_choose(), steps),
+      static_cast<unsigned long long>(d.fallbacks));
+  if (d.window_kv_bytes_read != 0)
+    out += format(
+        "hybrid: of K and V %s read %.3f MB in the window, %s %.3f MB in the context, "
+        "per step\n",
+        r.window_attention.c_str(), megabytes(d.window_kv_bytes_read, steps), r.attention.c_str(),
+        megabytes(d.kv_bytes_read - d.window_kv_bytes_read, steps));
+  if (d.device_copy_bytes != 0)
+    out += format("device: %.3f MB copied between host and device per step\n",
+                  megabytes(d.device_copy_bytes, steps));
+  if (d.backend_skipped != 0)
+    out += format("backend: %llu attended tokens skipped by itself\n",
+                  static_cast<unsigned long long>(d.backend_skipped));
+  return out;
+}
+
+std::string boundary_text(const RunReport& r) {
+  const Engagement& d = r.decode;
+  const auto steps = static_cast<double>(d.steps);
+  const double nanos = static_cast<double>(d.boundary_calls) * r.crossing_nanos;
+  return format(
+      "boundary: %.2f plugin calls per layer and step, their crossing costs %.4f ms per step "
+      "(%.3f %%); %.3f ms model, %.3f ms plugins, %.3f ms core between them\n",
+      per(static_cast<double>(d.boundary_calls), static_cast<double>(d.layer_steps)),
+      per(nanos, steps) / 1e6, 100.0 * per(nanos, static_cast<double>(d.total_nanos)),
+      per(static_cast<double>(d.model_nanos), steps) / 1e6,
+      per(static_cast<double>(d.plugin_nanos), steps) / 1e6,
+      per(static_cast<double>(d.core_nanos), steps) / 1e6);
+}
+
+Json engagement_json(const Engagement& e, double crossing_nanos) {
+  Json out{{"steps", e.steps},
+           {"tokens_considered", e.tokens_considered},
+           {"tokens_selected", e.tokens_selected},
+           {"tokens_attended", e.tokens_attended},
+           {"kv_bytes_read", e.kv_bytes_read},
+           {"window_kv_bytes_read", e.window_kv_bytes_read},
+           {"representative_bytes_read", e.representative_bytes_read},
+           {"selector_bytes_read", e.selector_bytes_read},
+           {"device_copy_bytes", e.device_copy_bytes},
+           {"fallbacks", e.fallbacks},
+           {"selections", e.selections},
+           {"reused", e.reused},
+           {"bypassed", e.bypassed},
+           {"boundary_calls", e.boundary_calls},
+           {"boundary_calls_per_layer_step",
+            per(static_cast<double>(e.boundary_calls), static_cast<double>(e.layer_steps))},
+           {"boundary_ms", static_cast<double>(e.boundary_calls) * crossing_nanos / 1e6},
+           {"plugin_ms", static_cast<double>(e.plugin_nanos) / 1e6},
+           {"core_ms", static_cast<double>(e.core_nanos) / 1e6},
+           {"model_ms", static_cast<double>(e.model_nanos) / 1e6},
+           {"total_ms", static_cast<double>(e.total_nanos) / 1e6}};
   if (e.backend_skipped != 0) out["backend_skipped"] = e.backend_skipped;
   add_tiers(out, e);
   return out;
@@ -101,30 +133,59 @@ nlohmann::ordered_json engagement_json(const Engagement& e, double crossing_nano
 
 }  // namespace
 
-nlohmann::ordered_json to_json(Engine& engine, const RunFigures& f, StrategyId strategy) {
-  const double crossing = engine.crossing_nanos();
-  const Engagement& d = engine.decode_engagement(strategy);
-  const uint32_t n_read = f.prompt_tokens - f.cached_prompt_tokens;
-  nlohmann::ordered_json out{
-      {"strategy", engine.pipeline(strategy).strategy.name},
-      {"plugins", plugins_json(engine.pipeline(strategy))},
-      {"prompt_tokens", f.prompt_tokens},
-      {"cached_prompt_tokens", f.cached_prompt_tokens},
-      {"generated_tokens", f.generated_tokens},
-      {"load_ms", f.load_ms},
-      {"prefill_ms", f.prefill_ms},
-      {"decode_ms", f.decode_ms},
-      {"prefill_tokens_per_second", per(n_read * 1e3, f.prefill_ms)},
-      {"decode_tokens_per_second", per(static_cast<double>(d.steps) * 1e3, f.decode_ms)}};
-  out.update(engagement_json(d, crossing));
-  out["prefill"] = engagement_json(engine.prefill_engagement(strategy), crossing);
+uint32_t RunReport::prompt_tokens_read() const {
+  return figures.prompt_tokens - figures.cached_prompt_tokens;
+}
+
+double RunReport::prefill_tokens_per_second() const {
+  return per(prompt_tokens_read() * 1e3, figures.prefill_ms);
+}
+
+double RunReport::decode_tokens_per_second() const {
+  return per(static_cast<double>(decode.steps) * 1e3, figures.decode_ms);
+}
+
+double RunReport::attended_percent() const {
+  return 100.0 * static_cast<double>(decode.tokens_attended) /
+         std::max(1.0, static_cast<double>(decode.tokens_considered));
+}
+
+RunReport run_report(Engine& engine, const RunFigures& figures, StrategyId strategy) {
+  const Pipeline& pipeline = engine.pipeline(strategy);
+  RunReport out;
+  out.strategy = pipeline.strategy.name;
+  out.plugins = plugins_of(pipeline);
+  out.attention = pipeline.attention->id();
+  if (pipeline.window_attention) out.window_attention = pipeline.window_attention->id();
+  out.figures = figures;
+  out.prefill = engine.prefill_engagement(strategy);
+  out.decode = engine.decode_engagement(strategy);
+  out.crossing_nanos = engine.crossing_nanos();
   return out;
 }
 
-std::string to_text(Engine& engine, const RunFigures& f) {
-  const Engagement& d = engine.decode_engagement();
-  const auto steps = static_cast<double>(d.steps);
-  const uint32_t n_read = f.prompt_tokens - f.cached_prompt_tokens;
+Json to_json(const RunReport& r) {
+  const RunFigures& f = r.figures;
+  Json plugins = Json::array();
+  for (const PluginUsed& plugin : r.plugins)
+    plugins.push_back({{"id", plugin.id}, {"version", plugin.version}, {"file", plugin.file}});
+  Json out{{"strategy", r.strategy},
+           {"plugins", plugins},
+           {"prompt_tokens", f.prompt_tokens},
+           {"cached_prompt_tokens", f.cached_prompt_tokens},
+           {"generated_tokens", f.generated_tokens},
+           {"load_ms", f.load_ms},
+           {"prefill_ms", f.prefill_ms},
+           {"decode_ms", f.decode_ms},
+           {"prefill_tokens_per_second", r.prefill_tokens_per_second()},
+           {"decode_tokens_per_second", r.decode_tokens_per_second()}};
+  out.update(engagement_json(r.decode, r.crossing_nanos));
+  out["prefill"] = engagement_json(r.prefill, r.crossing_nanos);
+  return out;
+}
+
+std::string to_text(const RunReport& r) {
+  const RunFigures& f = r.figures;
   std::string out;
   if (f.cached_prompt_tokens != 0)
     out = format("prompt cache: %u of %u prompt tokens were in the file\n", f.cached_prompt_tokens,
@@ -132,72 +193,11 @@ std::string to_text(Engine& engine, const RunFigures& f) {
   out += format(
       "timings: prefill %u tokens in %.1f ms (%.1f tokens/s), decode %llu steps in %.1f ms "
       "(%.2f tokens/s)\n",
-      n_read, f.prefill_ms, per(n_read * 1e3, f.prefill_ms),
-      static_cast<unsigned long long>(d.steps), f.decode_ms, per(steps * 1e3, f.decode_ms));
-  if (d.steps == 0) return out;
-  const auto considered = static_cast<double>(d.tokens_considered);
-  out += format(
-      "engagement: %s: considered %llu, selected %llu, attended %llu tokens (%.1f %%), "
-      "%.3f MB of K and V + %.3f MB to choose by read per step, %llu fallbacks\n",
-      engine.pipeline().strategy.name.c_str(), static_cast<unsigned long long>(d.tokens_considered),
-      static_cast<unsigned long long>(d.tokens_selected),
-      static_cast<unsigned long long>(d.tokens_attended),
-      100.0 * per(static_cast<double>(d.tokens_attended), considered),
-      per(static_cast<double>(d.kv_bytes_read), steps) / 1e6,
-      per(static_cast<double>(d.bytes_read_to_choose()), steps) / 1e6,
-      static_cast<unsigned long long>(d.fallbacks));
-  if (d.window_kv_bytes_read != 0)
-    out += format(
-        "hybrid: of K and V %s read %.3f MB in the window, %s %.3f MB in the context, "
-        "per step\n",
-        engine.pipeline().window_attention->id().c_str(),
-        per(static_cast<double>(d.window_kv_bytes_read), steps) / 1e6,
-        engine.pipeline().attention->id().c_str(),
-        per(static_cast<double>(d.kv_bytes_read - d.window_kv_bytes_read), steps) / 1e6);
-  if (d.device_copy_bytes != 0)
-    out += format("device: %.3f MB copied between host and device per step\n",
-                  per(static_cast<double>(d.device_copy_bytes), steps) / 1e6);
-  if (d.backend_skipped != 0)
-    out += format("backend: %llu attended tokens skipped by itself\n",
-                  static_cast<unsigned long long>(d.backend_skipped));
-  const double boundary_nanos = static_cast<double>(d.boundary_calls) * engine.crossing_nanos();
-  const auto total = static_cast<double>(d.total_nanos);
-  out += format(
-      "boundary: %.2f plugin calls per layer and step, their crossing costs %.4f ms per step "
-      "(%.3f %%); %.3f ms model, %.3f ms plugins, %.3f ms core between them\n",
-      per(static_cast<double>(d.boundary_calls), static_cast<double>(d.layer_steps)),
-      per(boundary_nanos, steps) / 1e6, 100.0 * per(boundary_nanos, total),
-      per(static_cast<double>(d.model_nanos), steps) / 1e6,
-      per(static_cast<double>(d.plugin_nanos), steps) / 1e6,
-      per(static_cast<double>(d.core_nanos), steps) / 1e6);
-  return out + tiers_text(d, steps);
-}
-
-ProgressBar::ProgressBar(std::string label, bool enabled)
-    : label_(std::move(label)),
-      enabled_(enabled && isatty(STDERR_FILENO)),
-      begin_(std::chrono::steady_clock::now()),
-      last_(begin_ - std::chrono::seconds(1)) {}
-
-ProgressBar::~ProgressBar() {
-  if (drawn_) std::fprintf(stderr, "\r\033[K");
-}
-
-void ProgressBar::update(uint64_t done, uint64_t total) {
-  const auto now = std::chrono::steady_clock::now();
-  if (!enabled_ || total == 0 || (now - last_ < std::chrono::milliseconds(100) && done != total))
-    return;
-  last_ = now;
-  constexpr uint64_t kWidth = 30;
-  const double seconds = std::chrono::duration<double>(now - begin_).count();
-  const auto filled = static_cast<size_t>(kWidth * done / total);
-  const double rate = per(static_cast<double>(done), seconds);
-  std::fprintf(stderr, "\r\033[K%s [%s%s] %llu/%llu  %.0f/s  %.0f s left", label_.c_str(),
-               std::string(filled, '#').c_str(), std::string(kWidth - filled, '.').c_str(),
-               static_cast<unsigned long long>(done), static_cast<unsigned long long>(total), rate,
-               per(static_cast<double>(total - done), rate));
-  std::fflush(stderr);
-  drawn_ = true;
+      r.prompt_tokens_read(), f.prefill_ms, r.prefill_tokens_per_second(),
+      static_cast<unsigned long long>(r.decode.steps), f.decode_ms, r.decode_tokens_per_second());
+  if (r.decode.steps == 0) return out;
+  return out + engagement_text(r) + boundary_text(r) +
+         tiers_text(r.decode, static_cast<double>(r.decode.steps));
 }
 
 }  // namespace kvasir::tool

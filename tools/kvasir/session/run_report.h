@@ -1,17 +1,17 @@
-// Timings and engagement of a run, as text and as JSON; the progress bar.
+// What a run took and what its attention did: read from the engine, printed as text and as JSON.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <nlohmann/json.hpp>
-
-#include <chrono>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "core/runtime/engine.h"
+#include "tools/kvasir/cli/print.h"
 
 namespace kvasir::tool {
 
+// What a command counts and times itself.
 struct RunFigures {
   uint32_t prompt_tokens = 0, generated_tokens = 0;
   uint32_t cached_prompt_tokens = 0;  // of the prompt, found in a file, not read
@@ -19,23 +19,30 @@ struct RunFigures {
   double load_ms = 0, prefill_ms = 0, decode_ms = 0;
 };
 
-// Field names as in the strategy and the headers; sums over decode steps, layers and kv heads.
-nlohmann::ordered_json to_json(Engine& engine, const RunFigures& figures, StrategyId strategy = 0);
-// Three lines on stderr: timings, engagement, boundary; a fourth where storage has several tiers.
-std::string to_text(Engine& engine, const RunFigures& figures);
-
-// "prefill [#####.....]  512/1024 tokens  123 tokens/s" on stderr, only when it is a terminal, at
-// most ten times a second.
-class ProgressBar {
- public:
-  explicit ProgressBar(std::string label, bool enabled = true);
-  ~ProgressBar();
-  void update(uint64_t done, uint64_t total);
-
- private:
-  std::string label_;
-  bool enabled_, drawn_ = false;
-  std::chrono::steady_clock::time_point begin_, last_;
+struct PluginUsed {
+  std::string id, version, file;
 };
+
+// One strategy of one engine.
+struct RunReport {
+  std::string strategy;
+  std::vector<PluginUsed> plugins;
+  std::string attention, window_attention;  // ids; the second is empty outside hybrid mode
+  RunFigures figures;
+  Engagement prefill, decode;
+  double crossing_nanos = 0;  // of one call over the plugin boundary
+
+  uint32_t prompt_tokens_read() const;
+  double prefill_tokens_per_second() const;
+  double decode_tokens_per_second() const;
+  double attended_percent() const;  // of the tokens that decoding considered
+};
+RunReport run_report(Engine& engine, const RunFigures& figures, StrategyId strategy = 0);
+
+// Field names as in the strategy and the headers; sums over decode steps, layers and kv heads.
+Json to_json(const RunReport& report);
+// Lines: prompt cache, timings, engagement, hybrid mode, device copies, keys skipped, boundary,
+// tiers. Those that do not apply are left out.
+std::string to_text(const RunReport& report);
 
 }  // namespace kvasir::tool

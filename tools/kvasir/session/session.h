@@ -9,9 +9,20 @@
 #include "core/model/tokenizer/tokenizer.h"
 #include "core/runtime/engine.h"
 #include "core/runtime/plan.h"
+#include "tools/kvasir/cli/print.h"
 #include "tools/kvasir/session/plugin_host.h"
 
 namespace kvasir::tool {
+
+// What a report says about the run as a whole.
+struct Setup {
+  std::string model;  // file
+  Compute compute = Compute::kF32;
+  bool deterministic = false;
+  uint32_t n_threads = 0;
+};
+// {"model", "compute", "deterministic", "threads"}.
+Json to_json(const Setup& setup);
 
 class Session {
  public:
@@ -29,8 +40,7 @@ class Session {
   PluginRegistry& registry() { return host_.registry(); }
   HostServices& services() { return host_.services(); }
   ThreadPool& pool() { return host_.pool(); }
-  Compute compute() const { return compute_; }
-  bool deterministic() const { return is_deterministic(options_); }
+  Setup setup() const;
 
   MemoryPlan plan(uint32_t max_context, uint32_t max_sequences = 1);
   // Refuses when the plan of one sequence does not fit the machine, then loads weights. A step of
@@ -44,6 +54,7 @@ class Session {
   uint64_t sequence_memory() const { return sequence_memory_; }
   const Model& model() const { return *model_; }
   double load_ms() const { return load_ms_; }
+  uint64_t planned_bytes() const { return planned_bytes_; }  // of one sequence, by load()
 
  private:
   void load_model(uint32_t max_queries);
@@ -61,6 +72,7 @@ class Session {
   std::unique_ptr<Model> model_;
   std::unique_ptr<Engine> engine_;
   double load_ms_ = 0;
+  uint64_t planned_bytes_ = 0;
   uint64_t sequence_memory_ = 0;
 };
 

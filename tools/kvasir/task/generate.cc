@@ -6,15 +6,15 @@
 
 #include "core/error.h"
 #include "tools/kvasir/cli/files.h"
+#include "tools/kvasir/cli/parse.h"
+#include "tools/kvasir/cli/print.h"
+#include "tools/kvasir/cli/progress_bar.h"
 #include "tools/kvasir/cli/text.h"
 #include "tools/kvasir/commands.h"
-#include "tools/kvasir/session/run_report.h"
 #include "tools/kvasir/task/flags.h"
 
 namespace kvasir::tool {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 // More answers in a record teach more; where there are fewer keys, all are asked for.
 constexpr Range kTrainingQueries{8, 8};
