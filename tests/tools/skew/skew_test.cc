@@ -13,8 +13,8 @@
 #include <iterator>
 
 #include "core/error.h"
-#include "tests/tools/skew/skew_sample.h"
 #include "tests/support/dense_loop.h"
+#include "tests/tools/skew/skew_sample.h"
 
 namespace {
 using namespace kvasir;
@@ -75,13 +75,13 @@ TEST_SUITE("core/model/skew") {
         const float* a = skew.columns.data() + (layer * 2 + head) * 256;
         std::vector<double> moment(256);  // of skewed queries: (Q A)^T (Q A)
         double identity = 0, logit = 0;
-        for (uint32_t row = 0; row < 150 * 4; ++row) {
-          const float* x = q.data() + (row / 4 * 8 + head * 4 + row % 4) * 16;
+        for (uint32_t query = 0; query < 150 * 4; ++query) {
+          const float* x = q.data() + (query / 4 * 8 + head * 4 + query % 4) * 16;
           std::vector<double> y(16);
           for (uint32_t c = 0; c < 16; ++c)
             for (uint32_t d = 0; d < 16; ++d) y[c] += double{x[d]} * double{a[c * 16 + d]};
           for (uint32_t i = 0; i < 256; ++i) moment[i] += y[i / 16] * y[i % 16];
-          double before = 0, after = 0;  // against the row itself, as if it were a key
+          double before = 0, after = 0;  // of the query with itself, as if it were a key
           for (uint32_t d = 0; d < 16; ++d) before += double{x[d]} * x[d], after += y[d] * y[d];
           logit = std::max(logit, std::abs(before - after) / before);
         }

@@ -47,12 +47,12 @@ RecallReport measure(const Options& options, const RecallOptions& o) {
   const RecallBench bench(o.shape, o.budget, options.seed, host);
   RecallReport report{o.shape, settings, bench.target(), options.seed, {}};
   ProgressBar bar("recall", !options.json);
-  uint64_t n_done = 0;  // runs; at least one more for each strategy that is left
+  uint64_t n_done = 0;  // runs; each strategy that is left needs at least one more
   for (size_t i = 0; i < arms.size(); ++i) {
     const size_t n_left = arms.size() - i - 1;
     report.strategies.push_back(bench.measure(arms[i], [&] {
       ++n_done;
-      bar.update(n_done, n_done + n_left + 1);  // the one at hand may need another
+      bar.update(n_done, n_done + n_left + 1);  // this strategy may need another run
     }));
     bar.update(n_done, n_done + n_left);
   }
@@ -75,9 +75,10 @@ void add_bench(CLI::App& app) {
   bench->require_subcommand(1);
   auto* c = bench->add_subcommand(
       "recall",
-      "Needles of known attention mass, no model: what each strategy captures when all attend to "
-      "as many tokens. Settings that lead there are searched by running. -s NAME/token chooses "
-      "tokens instead of blocks, NAME/shared once for all heads");
+      "Made-up queries and keys whose true attention is known, no model. All strategies attend to "
+      "the same number of tokens; the table says how much attention mass each one captures. The "
+      "command searches the settings that give this number. -s NAME/token chooses tokens instead "
+      "of blocks, NAME/shared makes one choice for all heads");
   auto options = std::make_shared<Options>();
   auto o = std::make_shared<RecallOptions>();
   RecallShape& s = o->shape;
@@ -92,10 +93,12 @@ void add_bench(CLI::App& app) {
   c->add_option("--heads", s.n_q_heads, "Query heads");
   c->add_option("--kv-heads", s.n_kv_heads, "kv heads");
   c->add_option("--head-dim", s.head_dim, "Elements of a key");
-  c->add_option("--needles", s.needles, "Tokens that carry the mass");
-  c->add_option("--needle-mass", s.needle_mass, "Their share of the attention");
-  c->add_option("--drift", s.drift, "How far queries stray from one another");
-  c->add_option("--seed", options->seed, "Of the data and of plugins that draw");
+  c->add_option("--needles", s.needles, "Tokens that together have --needle-mass");
+  c->add_option("--needle-mass", s.needle_mass,
+                "Share of the attention mass that the needles have");
+  c->add_option("--drift", s.drift, "How much queries of one head differ: 0 for equal ones");
+  c->add_option("--seed", options->seed,
+                "Seed of the data and of plugins that draw random numbers");
   c->add_option("-t,--threads", options->threads, "Worker threads");
   add_json(*c, options->json);
   c->callback([=] { bench_recall(*options, *o); });

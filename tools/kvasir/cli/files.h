@@ -10,8 +10,8 @@ namespace kvasir::tool {
 // All bytes of the file. `what` names the flag in Error(kInput).
 std::string read_file(const std::string& path, const std::string& what);
 
-// Where a command writes: a file, or standard output. A reader of standard output that has seen
-// enough and closed the pipe is no error.
+// Where a command writes: a file, or standard output. It is no error when the reader of
+// standard output closes the pipe early.
 class Output {
  public:
   explicit Output(const std::string& path);  // "-": stdout. Error(kInput) naming it

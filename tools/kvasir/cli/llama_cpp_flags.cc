@@ -81,10 +81,10 @@ std::vector<std::string> normalise_arguments(int argc, char** argv) {
                                           "-sm",  "-ts",  "-mg",  "-ctk",    "-ctv", "-sys",
                                           "-md",  "-dev", "-cnv", "-no-cnv", "-st"};
   std::vector<std::string> out;
-  for (int i = argc - 1; i > 0; --i) {  // CLI11 wants them last to first
+  for (int i = argc - 1; i > 0; --i) {  // CLI11 takes them from last to first
     const std::string argument = argv[i], flag = argument.substr(0, argument.find('='));
     const bool known = std::find(std::begin(kLong), std::end(kLong), flag) != std::end(kLong);
-    // Once without a value: what follows is another flag then.
+    // -fa once took no value: then another flag follows it.
     const bool bare = flag == "-fa" && argument == flag && (i + 1 == argc || argv[i + 1][0] == '-');
     if (bare) out.push_back("on");
     out.push_back(known ? "-" + argument : argument);

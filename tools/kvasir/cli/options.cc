@@ -17,7 +17,7 @@ void add_strategy_flags(CLI::App& app, Options& o) {
   app.add_option("--ctk,--cache-type-k", o.cache_type_k,
                  "Type of stored K: f32, f16, bf16, q8_0, q4_0 (KVASIR_SET_STORAGE_TYPE_K in the "
                  "environment)");
-  app.add_option("--ctv,--cache-type-v", o.cache_type_v, "Type of stored V, likewise");
+  app.add_option("--ctv,--cache-type-v", o.cache_type_v, "Type of stored V: the same types");
   app.add_option("--log-level", o.log_level, "debug, info, warn, error")
       ->envname("KVASIR_LOG_LEVEL");
   add_json(app, o.json);
@@ -41,7 +41,7 @@ void add_model_flags(CLI::App& app, Options& o) {
       ->check(CLI::IsMember({"auto", "f32", "bf16"}))
       ->envname("KVASIR_ARG_COMPUTE");
   add_deterministic(app, o);
-  app.add_option("--seed", o.seed, "Seed of sampling and of plugins that draw")
+  app.add_option("--seed", o.seed, "Seed of sampling and of plugins that draw random numbers")
       ->envname("KVASIR_ARG_SEED");
   app.add_flag("--check-numerics", o.check_numerics, "Fail when attention yields NaN or infinity");
   add_not_yet_flags(app);
@@ -49,7 +49,7 @@ void add_model_flags(CLI::App& app, Options& o) {
 
 void add_deterministic(CLI::App& app, Options& o) {
   app.add_flag("--deterministic", o.deterministic,
-               "bf16: the same text whatever the chunk size and company (may be slower)")
+               "bf16: the same text for every chunk size and number of sequences (may be slower)")
       ->envname("KVASIR_ARG_DETERMINISTIC");
 }
 
@@ -68,7 +68,7 @@ void add_sampler_flags(CLI::App& app, PromptOptions& o) {
       ->envname("KVASIR_ARG_MIN_P");
   app.add_option("--repeat-penalty", o.sampler.repeat_penalty, "1 = off");
   app.add_option("--repeat-last-n", o.sampler.repeat_last_n, "Tokens the penalty looks back");
-  app.add_flag("--ignore-eos", o.ignore_eos, "Generate on after an end-of-text token");
+  app.add_flag("--ignore-eos", o.ignore_eos, "Continue after an end-of-text token");
 }
 
 void add_json(CLI::App& app, bool& json) {

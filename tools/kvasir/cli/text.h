@@ -10,8 +10,8 @@ namespace kvasir::tool {
 
 std::string format(const char* pattern, ...) __attribute__((format(printf, 1, 2)));
 
-// Columns as wide as their widest cell; those named in `right` (by index) are right-aligned, the
-// last one is never padded.
+// Each column is as wide as its widest cell. The columns whose indices are in `right` are
+// right-aligned; the last one is never padded.
 class Table {
  public:
   explicit Table(std::vector<std::string> header, std::vector<size_t> right = {});

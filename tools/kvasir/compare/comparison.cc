@@ -34,7 +34,7 @@ double kl_divergence(std::span<const float> p, std::span<const float> q) {
   return std::max(sum, 0.0);
 }
 
-// What dense attention said: the tokens that all strategies are fed, and its logits after each.
+// Dense attention's tokens, which all strategies are fed, and its logits after each.
 struct Baseline {
   std::vector<TokenId> tokens;
   std::vector<float> logits;  // [steps, vocab]
@@ -154,8 +154,8 @@ void Comparer::decode(StrategyId strategy) {
   run.result = result(strategy);
 }
 
-// `logits` follow the prompt (step 0) or the token of the step before; dense attention chooses the
-// tokens, the others are fed them and judged by their own predictions.
+// `logits` follow the prompt (step 0) or the token of the step before. Dense attention chooses the
+// token; another strategy is fed the same one, and its own prediction is compared.
 std::optional<TokenId> Comparer::next(StrategyId strategy, uint32_t step,
                                       std::span<const float> logits) {
   if (strategy == 0 && step > 0)
@@ -180,7 +180,7 @@ ComparedStrategy Comparer::result(StrategyId strategy) {
   RunFigures figures;
   figures.prompt_tokens = static_cast<uint32_t>(prompt_.size());
   figures.generated_tokens = n_steps_;
-  // The pass over the prompt is its leader's; the others add what their own plugins took.
+  // The leader read the prompt. A follower takes that time and the time of its own plugins.
   figures.prefill_ms =
       static_cast<double>(nanos(run) + (leader == &run ? 0 : nanos(*leader))) / 1e6;
   figures.decode_ms = static_cast<double>(engine_.decode_engagement(strategy).total_nanos) / 1e6;

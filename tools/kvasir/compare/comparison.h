@@ -1,5 +1,5 @@
-// The same prompt and the same tokens through several strategies. Dense attention generates
-// greedily; every strategy then is fed those tokens and judged by its own predictions.
+// Runs several strategies on the same prompt and the same tokens. Dense attention generates the
+// tokens greedily; every other strategy is fed them, and its predictions are compared.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -10,7 +10,8 @@
 namespace kvasir::tool {
 namespace {
 
-// Whether the strategy gives the plugin that failed a file: that may be made for one model.
+// Whether the plugin that failed reads a file that the strategy names: the file may be made for
+// another model.
 bool is_given_file(PluginHost& host, const Pipeline& pipeline, const PluginError& error) {
   for (const Pipeline::Explained& section : pipeline.explained) {
     if (error.plugin() != section.id && !error.plugin().starts_with(section.id + " ")) continue;

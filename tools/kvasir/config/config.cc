@@ -1,4 +1,4 @@
-// kvasir config: checks strategies without a model, and says what a strategy comes to.
+// kvasir config: checks strategies without a model, and explains one in full.
 // SPDX-License-Identifier: Apache-2.0
 #include "core/error.h"
 #include "tools/kvasir/commands.h"
@@ -13,7 +13,7 @@ struct ConfigOptions {
   std::string preset_name;
 };
 
-// All are checked; the mistakes come as one error, so that a script sees exit code 2.
+// Checks all strategies before it fails, so that every mistake is reported and the exit code is 2.
 void check(Options options, const ConfigOptions& o) {
   std::vector<std::string> names = o.strategies;
   if (!options.strategy.empty()) names.insert(names.begin(), options.strategy);
@@ -45,7 +45,7 @@ void explain(Options options, const ConfigOptions& o) {
 void add_flags(CLI::App& c, Options& options, ConfigOptions& o) {
   c.add_option("strategies", o.strategies, "Strategy files, or names of presets");
   c.add_option("-m,--model", options.model, "Check against this model's shape too");
-  c.add_option("--preset", o.preset_name, "Against the shape of a known model");
+  c.add_option("--preset", o.preset_name, "Check against the shape of a known model");
   add_ctx_size(c, options.ctx_size, "Context in tokens, also 4K or 1M");
   add_strategy_flags(c, options);
 }
@@ -53,14 +53,16 @@ void add_flags(CLI::App& c, Options& options, ConfigOptions& o) {
 }  // namespace
 
 void add_config(CLI::App& app) {
-  auto* config = app.add_subcommand("config", "Check a strategy, or see what it comes to");
+  auto* config = app.add_subcommand("config", "Check, explain or import a strategy");
   config->require_subcommand(1);
   auto options = std::make_shared<Options>();
   auto o = std::make_shared<ConfigOptions>();
-  auto* checked = config->add_subcommand("check", "Against schemas and plugins, without a model");
+  auto* checked = config->add_subcommand(
+      "check", "Check a strategy against schemas and plugins, without a model");
   add_flags(*checked, *options, *o);
   checked->callback([=] { check(*options, *o); });
-  auto* explained = config->add_subcommand("explain", "Every value, where it came from, the total");
+  auto* explained =
+      config->add_subcommand("explain", "Every value, where it came from, and the tokens attended");
   add_flags(*explained, *options, *o);
   explained->callback([=] { explain(*options, *o); });
   add_config_import(*config);

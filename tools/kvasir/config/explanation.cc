@@ -11,7 +11,7 @@
 namespace kvasir::tool {
 namespace {
 
-// `budget_tokens`, or the same in blocks, as every selector here names it.
+// Whether this is budget_tokens or budget_blocks, as every selector here calls them.
 bool is_budget(const kvasir_option_schema& schema) {
   const auto says = [](const char* key) {
     return std::string(key) == "budget_tokens" || std::string(key) == "budget_blocks";
@@ -22,7 +22,7 @@ bool is_budget(const kvasir_option_schema& schema) {
   return found;
 }
 
-// " = 12288 tokens" for an option counted in blocks; empty for others.
+// "96 blocks x 128 = 12288 tokens" for an option counted in blocks; empty for others.
 std::string in_tokens(PluginHost& host, const Pipeline::Explained& section,
                       const ResolvedOptions::Explained& option, uint32_t block_size) {
   const OpenPlugin plugin = host.registry().open(section.kind, section.id, section.file);
@@ -37,7 +37,7 @@ std::string in_tokens(PluginHost& host, const Pipeline::Explained& section,
   return "";
 }
 
-// What the selector's budget comes to, on each of the keys that say something else.
+// For a budget key whose value is not the budget that results: the budget that results.
 std::string overruled(PluginHost& host, const Pipeline::Explained& section,
                       const ResolvedOptions::Explained& option, const MemoryPlan::Budget& budget,
                       uint32_t block_size) {
@@ -55,7 +55,7 @@ std::string overruled(PluginHost& host, const Pipeline::Explained& section,
   return "";
 }
 
-// Per section what the plugin gets.
+// The options that each plugin gets.
 std::vector<ExplainedPlugin> explain_plugins(PluginHost& host, const Pipeline& pipeline,
                                              const MemoryPlan& plan, uint32_t block_size) {
   std::vector<ExplainedPlugin> plugins;
@@ -81,7 +81,7 @@ std::vector<ExplainedPlugin> explain_plugins(PluginHost& host, const Pipeline& p
   return plugins;
 }
 
-// What each selector's native keys come to, and the plugin's own words on that.
+// Each selector's budget in tokens, and what the plugin logged about it.
 std::vector<ExplainedBudget> explain_budgets(const PluginHost& host, const MemoryPlan& plan) {
   std::vector<ExplainedBudget> budgets;
   for (const MemoryPlan::Budget& budget : plan.budgets) {

@@ -1,4 +1,4 @@
-// What a strategy comes to: every value with where it came from, and what it attends to and keeps.
+// A strategy in full: every value and its origin, the tokens it attends to, the memory it needs.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -14,7 +14,7 @@ struct ExplainedValue {
   std::string key;
   std::string value;   // as TOML writes it, or "not set"
   std::string origin;  // file and line, flag, environment, default
-  std::string note;    // what it comes to; empty: what it says
+  std::string note;    // what the value means in tokens, or which key overrules it; may be empty
 };
 
 struct ExplainedPlugin {

@@ -8,7 +8,7 @@
 namespace kvasir::tool {
 namespace {
 
-// A value as TOML writes it; for numbers, truth values, strings and lists JSON agrees.
+// Reads a value as TOML writes it. JSON writes numbers, truth values, strings and lists alike.
 Json value_json(const std::string& toml) {
   if (toml == "not set") return nullptr;
   const Json value = Json::parse(toml, nullptr, false);

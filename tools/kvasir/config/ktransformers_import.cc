@@ -25,7 +25,7 @@ class Import {
     const int64_t first = preselect ? yaml_.integer("preselect_block_count", 1) : 0;
     out_ = "# Imported from " + label + ", the long-context mode of KTransformers.\n";
     cache();
-    // Theirs switches the second selection off when it could take more than was preselected.
+    // KTransformers skips the second selection when it could take more than was preselected.
     const bool choose = !preselect || second <= first;
     if (preselect) preselection(choose);
     if (choose) {
@@ -61,7 +61,8 @@ class Import {
   void cache() {
     table("[cache]");
     const int64_t block = yaml_.integer("block_size", 1);
-    // Theirs has no key for the initial part: one block, or as many as hold 64 tokens.
+    // KTransformers has no key for the first tokens. It keeps one block, or as many as hold 64
+    // tokens.
     const int64_t sink = block > 32 ? block : 64 / block * block;
     number("block_size", 1);
     line("sink_tokens = " + std::to_string(sink) + "  # fixed in KTransformers");

@@ -21,9 +21,9 @@ constexpr const char* kOtherSections[] = {"log",         "server", "db",   "user
                                           "local_store", "attn",   "kvc2", "async_server"};
 
 struct Key {
-  const char* name;   // ours, and the newer one of theirs
+  const char* name;   // in kvasir, and the newer name in KTransformers
   const char* older;  // or null
-  const char* def;    // what KTransformers takes when the key is missing; null: the key stays out
+  const char* def;    // KTransformers' value when the key is missing; null: it has none
 };
 constexpr Key kKeys[] = {
     {"max_seq_len", nullptr, "32000"},
@@ -95,7 +95,7 @@ struct KtransformersYaml::Reader {
                                  std::to_string(before->second.line) +
                                  ") are one setting: keep one of them");
       if (entry.second.IsNull() && std::string(key->name) == "token_step") {
-        out.values_[key->name] = {"1", name, line};  // as shipped; theirs cannot run it
+        out.values_[key->name] = {"1", name, line};  // KTransformers ships this, but cannot run it
         out.notes_.push_back(out.note(key->name, "no value: a choice at every token"));
         continue;
       }

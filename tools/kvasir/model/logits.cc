@@ -97,7 +97,7 @@ std::vector<TopLogit> top(std::span<const float> logits, uint32_t k) {
   return list;
 }
 
-// Reads the tokens; their logits go to the file and, the largest of them, into `out`.
+// Reads the tokens. Writes all logits to the file, and the largest ones to `out`.
 void prefill(Session& session, const Options& options, uint32_t top_k, Logits& out) {
   const auto n = static_cast<uint32_t>(out.tokens.size());
   const uint64_t vocab = out.vocab_size;

@@ -11,7 +11,7 @@
 namespace kvasir::tool {
 namespace {
 
-// A file without a tokenizer is still a model: logits can be had for ids.
+// A file without a tokenizer is still a model: `kvasir model logits` takes token ids.
 TokenizerInfo tokenizer_info(const GgufFile& file) {
   TokenizerInfo out;
   try {

@@ -58,7 +58,7 @@ RandomModelSpec spec_of(const RandomOptions& o) {
   s.seed = o.seed;
   if (s.n_kv_heads == 0) s.n_kv_heads = s.n_q_heads;
   if (s.head_dim == 0 && s.n_q_heads != 0) s.head_dim = s.d_model / s.n_q_heads;
-  if (o.architecture || o.shape.empty()) {  // what belongs to the architecture
+  if (o.architecture || o.shape.empty()) {  // the architecture decides these
     s.qkv_bias = s.architecture == "qwen2";
     s.qk_norm = s.architecture == "qwen3";
   }

@@ -61,7 +61,7 @@ Json to_json(const DecodedText& decoded) {
   return {{"n_tokens", decoded.n_tokens}, {"text", decoded.text}};
 }
 
-// To a file: these bytes and no other.
+// A file gets these bytes and no other.
 std::string to_text(const DecodedText& decoded) {
   return isatty(STDOUT_FILENO) ? decoded.text + "\n" : decoded.text;
 }

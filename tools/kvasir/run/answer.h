@@ -19,7 +19,7 @@ struct Answer {
 };
 
 Json to_json(const Answer& answer);
-// What stands on stderr after the answer itself: the run's report, and why the answer stops early.
+// The text on stderr below the answer: the report of the run, and why the answer stops early.
 std::string to_text(const Answer& answer);
 
 }  // namespace kvasir::tool

@@ -1,4 +1,5 @@
-// kvasir run: a prompt through a model under a strategy; streams the answer, then proves its work.
+// kvasir run: a prompt through a model under a strategy; prints the answer as it is
+// generated, then the report of the run.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <atomic>
@@ -31,7 +32,7 @@ std::string prompt_text(const PromptOptions& prompt) {
 std::vector<TokenId> prompt_tokens(const Tokenizer& tokenizer, const PromptOptions& prompt) {
   const std::string text = prompt_text(prompt);
   if (prompt.chat_template.empty()) {
-    auto tokens = tokenizer.encode(text, {});  // of an empty text: a BOS, where there is one
+    auto tokens = tokenizer.encode(text, {});  // an empty text gives a BOS, if the model has one
     if (tokens.empty()) throw input_error("the prompt is empty: give -p TEXT or -f FILE");
     return tokens;
   }
@@ -46,7 +47,7 @@ std::vector<TokenId> prompt_tokens(const Tokenizer& tokenizer, const PromptOptio
                           {.add_bos = true, .parse_special = true});
 }
 
-// The answer is worth more than the file.
+// A file that cannot be written is a warning: the answer still follows.
 void keep_prompt(Engine& engine, SequenceId seq, std::span<const float> logits,
                  const std::string& path) {
   try {
@@ -112,7 +113,7 @@ class PromptRun {
   RunFigures figures_;
 };
 
-// -c, else what prompt and answer need.
+// -c, else the tokens of prompt and answer.
 uint32_t PromptRun::context() const {
   const auto needed =
       static_cast<uint32_t>(std::min<uint64_t>(uint64_t{n_tokens()} + o_.n_predict, INT32_MAX));
@@ -124,7 +125,7 @@ uint32_t PromptRun::context() const {
   return context;
 }
 
-// A sequence with as much of the prompt as the file of --prompt-cache holds.
+// Opens a sequence and restores what the file of --prompt-cache holds of the prompt.
 void PromptRun::open() {
   cached_ = o_.cache_file.empty() ? CachedPrompt{engine_.open(), 0}
                                   : restore_prompt(engine_, o_.cache_file, tokens_, logits_);
@@ -133,7 +134,7 @@ void PromptRun::open() {
   figures_.cached_prompt_tokens = cached_.n_tokens;
 }
 
-// The rest of the prompt; not all of it after Ctrl-C.
+// Reads the rest of the prompt. Ctrl-C ends it early.
 void PromptRun::read(Scheduler& scheduler) {
   uint32_t done = cached_.n_tokens;
   if (done < n_tokens())
@@ -145,7 +146,7 @@ void PromptRun::read(Scheduler& scheduler) {
   figures_.prompt_tokens = done;
 }
 
-// No token when the prompt was not read to its end.
+// Generates nothing when the prompt was not read to its end.
 Generation PromptRun::answer(Scheduler& scheduler) {
   const bool is_read = figures_.prompt_tokens == n_tokens();
   SamplerOptions sampling = o_.sampler;

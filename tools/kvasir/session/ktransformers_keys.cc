@@ -25,7 +25,8 @@ bool is_preselect(const PluginSection& section) {
   return section.plugin.value == "kvasir.preselect" || section.plugin.value == "preselect";
 }
 
-// A kvasir.preselect with what the section said of it, or nothing when it said no.
+// Makes a kvasir.preselect from the keys of the section. Returns nothing when there are none, or
+// when preselect_block is false.
 std::optional<PluginSection> take_preselection(PluginSection& section) {
   const auto switches = take(section, {"preselect_block"});
   const auto counts = take(section, {"preselect_block_count"});
@@ -59,7 +60,7 @@ void apply_preselect_keys(StrategyConfig& strategy) {
     if (!made) continue;
     if (i > 0 && is_preselect(strategy.selectors[i - 1]))
       throw input_error(made->plugin.origin.text() +
-                        ": the chain preselects already: say it in its [[selector]] of "
+                        ": the chain preselects already: put the key into its [[selector]] of "
                         "kvasir.preselect");
     strategy.selectors.insert(strategy.selectors.begin() + static_cast<ptrdiff_t>(i++),
                               std::move(*made));

@@ -1,4 +1,4 @@
-// Keys of KTransformers' long-context mode that say which plugins there are.
+// Keys of KTransformers' long-context mode that choose plugins.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -9,12 +9,13 @@
 
 namespace kvasir::tool {
 
-// Its representative types in lower case, and our plugins.
+// KTransformers' representative types in lower case, each with our plugin.
 const std::map<std::string, std::string>& representative_types();
 
-// preselect_block and preselect_block_count, and with them kernel_size and max_capacity_prompt, of
-// another selector than kvasir.preselect become a kvasir.preselect in front of it, or with
-// preselect_block = false nothing. Throws Error(kInput) at the key.
+// A selector other than kvasir.preselect may have the keys preselect_block and
+// preselect_block_count. They become a kvasir.preselect in front of that selector, which takes
+// kernel_size and max_capacity_prompt too; with preselect_block = false they are dropped. Throws
+// Error(kInput) that names the key's place.
 void apply_preselect_keys(StrategyConfig& strategy);
 
 }  // namespace kvasir::tool

@@ -31,7 +31,7 @@ double megabytes(uint64_t bytes, double steps) {
   return per(static_cast<double>(bytes), steps) / 1e6;
 }
 
-// Nothing where all is in one tier.
+// Adds nothing when there is one tier.
 void add_tiers(Json& out, const Engagement& e) {
   if (e.tiers.size() < 2) return;
   out["blocks_hit"] = e.blocks_hit;
@@ -63,7 +63,7 @@ std::string tiers_text(const Engagement& e, double steps) {
                    per(static_cast<double>(e.transfer_wait_nanos), steps) / 1e6);
 }
 
-// Sums, or per step where it says so.
+// Sums over all steps; per step where the text says so.
 std::string engagement_text(const RunReport& r) {
   const Engagement& d = r.decode;
   const auto steps = static_cast<double>(d.steps);

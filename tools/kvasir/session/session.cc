@@ -1,4 +1,4 @@
-// Loading; see session.h.
+// See session.h.
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/kvasir/session/session.h"
 
@@ -34,7 +34,8 @@ Session::Session(const Options& options)
       strategy_(resolve_strategy(options)),
       compute_(resolve_compute(options)),
       host_(with_threads(options, strategy_)) {
-  build_pipeline(strategy_, registry(), services());  // mistakes before the model file is touched
+  build_pipeline(strategy_, registry(),
+                 services());  // finds mistakes before the model file is opened
   if (options.model.empty()) throw input_error("no model: give -m FILE.gguf");
   file_ = GgufFile::open(options.model);
   shape_ = read_shape(*file_);

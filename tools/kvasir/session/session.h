@@ -1,5 +1,5 @@
-// Everything a subcommand needs to run a model: checked configuration, plugins, weights, engine, in
-// the order that reports a mistake before anything large is loaded.
+// Everything a subcommand needs to run a model: checked configuration, plugins, weights, engine.
+// They are made in this order, so that a mistake is reported before anything large is loaded.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -43,14 +43,15 @@ class Session {
   Setup setup() const;
 
   MemoryPlan plan(uint32_t max_context, uint32_t max_sequences = 1);
-  // Refuses when the plan of one sequence does not fit the machine, then loads weights. A step of
-  // the engine takes a chunk and a token of each of the other sequences.
+  // Throws an Error when one sequence needs more memory than the machine has; else loads the
+  // weights. A step of the engine takes a chunk of one sequence and a token of each other one.
   Engine& load(uint32_t max_context, uint32_t max_sequences = 1);
-  // A further engine over the same weights with as many sequences at most; the session's strategy
-  // is the first of it.
+  // Makes another engine over the same weights, for at most max_sequences. Its first strategy is
+  // the session's.
   std::unique_ptr<Engine> make_engine(uint32_t max_context, uint32_t max_sequences);
   Pipeline pipeline(const StrategyConfig& strategy);  // for Engine::add_strategy()
-  // For the sequences of all engines, once weights are loaded: what else is planned is taken off.
+  // Bytes for the sequences of all engines: what is available less everything else that is planned.
+  // Known once the weights are loaded.
   uint64_t sequence_memory() const { return sequence_memory_; }
   const Model& model() const { return *model_; }
   double load_ms() const { return load_ms_; }

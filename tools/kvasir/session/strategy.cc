@@ -22,7 +22,7 @@ fs::path executable_dir() {
   return error ? fs::path() : self.parent_path();
 }
 
-// Types of llama.cpp that no storage of ours keeps yet.
+// Types of llama.cpp that no storage of ours can hold yet.
 bool is_future_cache_type(const std::string& type) {
   static constexpr std::array kTypes = {"q5_1", "q5_0", "q4_1", "iq4_nl"};
   return std::find(kTypes.begin(), kTypes.end(), type) != kTypes.end();
@@ -84,7 +84,7 @@ StrategyConfig resolve_strategy(const Options& o) {
   };
   add_type("storage.type_k", o.cache_type_k, "-ctk");
   add_type("storage.type_v", o.cache_type_v, "-ctv");
-  for (const std::string& set : o.set) {  // the longer way to say it wins
+  for (const std::string& set : o.set) {  // after -ctk and -ctv, so --set wins
     const size_t at = set.find('=');
     if (at == std::string::npos || at == 0)
       throw input_error("--set " + set + ": expected key=value, as in cache.window_tokens=64");

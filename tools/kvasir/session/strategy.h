@@ -1,4 +1,5 @@
-// What the flags come to: the strategy, where plugins are searched, how dense layers are computed.
+// The settings that follow from flags and environment: the strategy, the folders of plugins, the
+// type of dense layers.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -19,8 +20,8 @@ std::string find_strategy(const std::string& name);
 PluginSearch plugin_search(const Options& options);
 Compute resolve_compute(const Options& options);
 const char* name(Compute compute);  // "f32", "bf16"
-// Whether a token's result is promised not to depend on what shares its step: true with
-// --deterministic and with f32 dense layers.
+// True when a token's result never depends on the other tokens of its step: with --deterministic,
+// and with f32 dense layers.
 bool is_deterministic(const Options& options);
 
 }  // namespace kvasir::tool

@@ -1,4 +1,4 @@
-// kvasir plugin: every plugin file that is found and what is thought of it; one plugin in full.
+// kvasir plugin: every plugin file that is found, with a verdict; all about one plugin.
 // SPDX-License-Identifier: Apache-2.0
 #include "core/error.h"
 #include "core/plugin/loader.h"

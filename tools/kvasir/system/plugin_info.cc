@@ -51,7 +51,7 @@ constexpr std::array<Bit, 3> kMemory = {{{KVASIR_MEM_BIT(KVASIR_MEM_HOST), "host
                                          {KVASIR_MEM_BIT(KVASIR_MEM_PINNED), "pinned"},
                                          {KVASIR_MEM_BIT(KVASIR_MEM_DEVICE), "device"}}};
 
-// Where what it reads and writes may lie; a mask that is absent or empty says host memory.
+// The kinds of memory in a mask. An empty mask says host memory.
 std::vector<std::string> memory_names(uint32_t mask) {
   return names(mask ? mask : KVASIR_MEM_BIT(KVASIR_MEM_HOST), kMemory);
 }

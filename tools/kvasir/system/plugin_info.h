@@ -25,7 +25,7 @@ struct PluginOption {
 struct PluginInfo {
   std::string id, kind, version, name, summary, vendor, license, url, file;
   std::vector<std::string> caps, needs, provides, dtypes;
-  std::vector<std::string> memory_read, memory_written;  // where what it reads and writes may lie
+  std::vector<std::string> memory_read, memory_written;  // kinds of memory
   std::vector<PluginOption> options;
 };
 

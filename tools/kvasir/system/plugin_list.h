@@ -1,4 +1,4 @@
-// Every plugin file that is found, and what is thought of it.
+// Every plugin file that is found, with the verdict on it.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

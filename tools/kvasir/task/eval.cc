@@ -14,10 +14,11 @@ namespace kvasir::tool {
 namespace {
 
 const char* const kRule =
-    "A sample is right when greedy decoding gives every token of every answer, and nothing "
-    "else in its place; the accuracy's interval is Wilson's at 95 %. The context is prefilled; "
-    "question and answer are decoded, so that the strategy does not know the question "
-    "beforehand (--question-in-prompt changes that). Dense attention is always run as control.";
+    "A sample is right when greedy decoding gives exactly the tokens of every answer. The "
+    "interval of the accuracy is Wilson's at 95 %. The context is prefilled; question and "
+    "answer are decoded, so that the strategy does not know the question beforehand "
+    "(--question-in-prompt prefills the first question too). Dense attention always runs as "
+    "control.";
 
 struct EvalFlags {
   TaskFlags task;
@@ -28,7 +29,7 @@ struct EvalFlags {
   bool question_in_prompt = false;
 };
 
-// Mistakes that show without a model.
+// Finds mistakes that need no model.
 void check(const Options& options, const EvalFlags& flags) {
   if (flags.n == 0) throw input_error("-n must be above 0");
   if (options.seed >= kFirstTrainingSeed)
@@ -82,11 +83,13 @@ void add_task_eval(CLI::App& task) {
   c->footer(kRule);
   add_model_flags(*c, *options);
   add_arm_flags(*c, *options, f->strategies);
-  c->add_option("--task", f->task.tasks, "all, or some, as `kvasir task generate` names them")
+  c->add_option("--task", f->task.tasks,
+                "all, or names of tasks separated by commas; see `kvasir task generate --help`")
       ->required();
   c->add_option("--length", f->length, "Tokens of prompt and answers: 1024, or 1K,4K (1024)");
   c->add_option("-n", f->n, "Samples of each task and length");
-  c->remove_option(c->get_option("--parallel"));  // elsewhere it is not there yet
+  c->remove_option(
+      c->get_option("--parallel"));  // add_model_flags() adds it as a flag that does nothing yet
   c->add_option("--np,--parallel", f->parallel,
                 "Samples answered at once; the answers are the same (1)")
       ->check(CLI::Range(1, 256));

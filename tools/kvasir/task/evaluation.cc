@@ -15,7 +15,7 @@
 namespace kvasir::tool {
 namespace {
 
-// What became of one sample under one strategy.
+// The answer to one sample under one strategy, and its request.
 struct Given {
   RequestId id = 0;
   TaskAnswer answer = {};
@@ -58,7 +58,7 @@ class Evaluator {
         n_strategies_(static_cast<uint32_t>(arms.size() + 1)) {}
 
   std::vector<EvaluationCell> run(bool show) {
-    for (const uint32_t length : options_.lengths)  // mistakes before anything is run
+    for (const uint32_t length : options_.lengths)  // finds mistakes before anything runs
       for (const Task task : options_.tasks) TaskGenerator(task, options_.task, length, encoder_);
     const uint32_t longest = *std::max_element(options_.lengths.begin(), options_.lengths.end());
     session_.load(longest, options_.n_parallel * n_strategies_);

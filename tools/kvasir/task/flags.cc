@@ -1,4 +1,4 @@
-// Task flags; see flags.h.
+// See flags.h.
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/kvasir/task/flags.h"
 
@@ -26,7 +26,7 @@ bool read_number(const std::string& text, uint32_t& value) {
   return parsed.ec == std::errc() && parsed.ptr == end;
 }
 
-// "4", "4-8", "" for the task's own.
+// "4" or "4-8"; "" stands for the task's own range.
 Range parse_range(const std::string& text, const std::string& flag) {
   if (text.empty()) return {};
   const size_t dash = text.find('-');

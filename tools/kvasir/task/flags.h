@@ -18,7 +18,7 @@ struct TaskFlags {
 };
 void add_task_flags(CLI::App& app, TaskFlags& flags);
 TaskOptions task_options(const TaskFlags& flags);
-// "passkey,needle" or "all"; those of the list, in its order.
+// "passkey,needle" or "all": the tasks in the order of the list.
 std::vector<Task> parse_tasks(const std::string& list, const std::string& flag);
 // "passkey=1,repeat=3".
 std::vector<MixPart> parse_mix(const std::string& list, const std::string& flag);

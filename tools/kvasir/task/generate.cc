@@ -16,7 +16,7 @@
 namespace kvasir::tool {
 namespace {
 
-// More answers in a record teach more; where there are fewer keys, all are asked for.
+// A record with more answers teaches more. A task with fewer keys asks for all of them.
 constexpr Range kTrainingQueries{8, 8};
 
 struct GenerateFlags {
