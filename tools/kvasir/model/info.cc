@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/kvasir/cli/options.h"
 #include "tools/kvasir/commands.h"
-#include "tools/kvasir/model/model_info.h"
+#include "tools/kvasir/model/file_info.h"
 
 namespace kvasir::tool {
 namespace {

@@ -1,6 +1,6 @@
-// See model_info.h.
+// See file_info.h.
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/kvasir/model/model_info.h"
+#include "tools/kvasir/model/file_info.h"
 
 #include <map>
 
