@@ -1,4 +1,4 @@
-// kvasir bench as a program uses it: what must hold in the table of recall.
+// kvasir bench as a program uses it: what must hold in its table.
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
@@ -25,8 +25,8 @@ std::vector<std::string> bench(const std::vector<std::string>& more) {
   return out;
 }
 
-// Who chooses without looking at queries and keys. `random` draws anew per step, layer and head;
-// the other two take one draw, so to speak, for all of them.
+// Strategies that choose without looking at queries and keys. `random` draws for each step, layer
+// and head; the other two make one choice for all of them.
 bool is_blind(const std::string& name) {
   return name.starts_with("random") || name == "streaming" || name == "duoattention";
 }
@@ -77,7 +77,9 @@ TEST_CASE("bench recall: at one number of tokens, oracle >= all others >= random
     CHECK(names.contains(name));
 }
 
-TEST_CASE("bench recall: what was turned is said, and is enough to get the same again") {
+TEST_CASE(
+    "bench recall: the note names the settings that were changed, and they give the same result "
+    "again") {
   const Json first = json_of(bench({"-s", "pyramidkv"}))["strategies"][0];
   const uint32_t budget = first["settings"]["selector.budget_tokens"];
   CHECK(budget > 128);  // layer 0, which gets most, is dense and not measured

@@ -1,4 +1,4 @@
-// kvasir chat at a terminal of its own: a document read once, Ctrl-C, /reset, Ctrl-D.
+// kvasir chat on a pseudo-terminal: a document read once, Ctrl-C, /reset, Ctrl-D.
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 #include <poll.h>
@@ -16,7 +16,7 @@ namespace {
 using kvasir::test::run_kvasir;
 using kvasir::test::TempDir;
 
-// The program on a pseudo-terminal: what it says is read until a wanted text appears.
+// Runs the program on a pseudo-terminal and reads its output until a wanted text appears.
 class Terminal {
  public:
   explicit Terminal(std::vector<std::string> arguments) {
@@ -41,7 +41,7 @@ class Terminal {
   void type(const std::string& text) {
     REQUIRE(write(master_, text.data(), text.size()) == static_cast<ssize_t>(text.size()));
   }
-  // What was said up to and with `wanted`; empty when it did not come within a minute.
+  // Returns the output up to the end of `wanted`, or "" when it did not come within a minute.
   std::string until(const std::string& wanted) {
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
     for (;;) {

@@ -54,7 +54,7 @@ struct Models {
     copy.replace(at, patch.size(), patch);
     return folder.write(name, copy);
   }
-  // Behind a tensor's name: n_dims u32, dims u64 each, type u32.
+  // After a tensor's name: n_dims u32, dims u64 each, type u32.
   size_t tensor(const std::string& name) const { return bytes.find(name) + name.size(); }
 };
 
@@ -177,7 +177,7 @@ TEST_CASE("a bad strategy is named with file, line and column") {
     check(mistake);
 }
 
-// What only shows once the plugins are bound: run refuses it, and so does whoever speaks before it.
+// A mistake that shows only once the plugins are bound: run, plan and config check refuse it.
 TEST_CASE("check, explain and plan refuse what run refuses") {
   const Models m;
   const auto chain = [&](const char* name, const std::string& first, const std::string& second) {

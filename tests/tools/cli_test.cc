@@ -263,7 +263,7 @@ TEST_CASE("two strategy files on one binary read different amounts, and compare 
   CHECK(sparse["tokens_considered"] == dense["tokens_considered"]);
   CHECK(sparse["kv_bytes_read"].get<double>() < 0.5 * dense["kv_bytes_read"].get<double>());
   CHECK(sparse["mean_kl"].get<double>() > 0);
-  // The same strategy is fed the same tokens and must say the same.
+  // The same strategy, fed the same tokens, must predict the same.
   CHECK(again["top1_agreement"] == 1.0);
   CHECK(again["mean_kl"].get<double>() < 1e-9);
   CHECK(again["kv_bytes_read"] == dense["kv_bytes_read"]);
@@ -389,7 +389,7 @@ TEST_CASE("a prompt kept in a file is not read again, and answers as one that wa
   CHECK(nowhere.err.find("cannot be written: No such file") != std::string::npos);
   CHECK(std::filesystem::is_empty(m.folder.path("kept")));
 
-  // What SnapKV kept was decided by all of the prompt: going on is another turn, going back is not.
+  // All of the prompt decided what SnapKV kept: a longer prompt can continue, a shorter one cannot.
   const std::string votes = m.folder.path("kept/votes.kv");
   const auto snapkv = [&](const std::string& prompt) {
     return run_kvasir({"run", "-m", m.path, "-p", prompt, "-n", "2", "--temp", "0", "--json", "-s",

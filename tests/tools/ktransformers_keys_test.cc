@@ -1,6 +1,6 @@
 // KTransformers' keys in a strategy: the same plugins and options as ours spelled out.
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/kvasir/config/ktransformers_keys.h"
+#include "tools/kvasir/session/ktransformers_keys.h"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-// Runs the kvasir binary of this build and catches what it says.
+// Runs the kvasir binary of this build and returns what it prints.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

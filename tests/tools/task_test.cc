@@ -96,7 +96,7 @@ TEST_CASE("task generate --format ids writes records of the length, ids then mas
 
 TEST_CASE("an endless stream of records ends with its reader, quietly") {
   const TinyModel m;
-  // Head closes after 1,000 bytes; the status and the messages of the writer are what is looked at.
+  // `head` closes the pipe after 1,000 bytes; the test looks at the writer's status and messages.
   const std::string whole = "{ '" + kvasir::test::kvasir_binary() +
                             "' task generate --task passkey --format ids --length 128 -n 0 -m '" +
                             m.path + "' 2>'" + m.folder.path("err") + "'; echo $? >'" +
@@ -108,12 +108,12 @@ TEST_CASE("an endless stream of records ends with its reader, quietly") {
 
 TEST_CASE("task eval reports every task, length and strategy, dense first") {
   const TinyModel m;
-  const std::string rows = m.folder.path("rows.jsonl");
+  const std::string file = m.folder.path("samples.jsonl");
   const Json report =
       json_of({"task", "eval", "-m", m.path, "-s", "streaming", "--set", "cache.window_tokens=64",
-               "--task", "passkey,mqar", "--length", "256,400", "-n", "3", "--json", "-o", rows});
+               "--task", "passkey,mqar", "--length", "256,400", "-n", "3", "--json", "-o", file});
   REQUIRE(report["cells"].size() == 8);
-  const auto lines = lines_of(read_bytes(rows));
+  const auto lines = lines_of(read_bytes(file));
   CHECK(lines.size() == 24);
   for (size_t i = 0; i < 8; ++i) {
     const Json& cell = report["cells"][i];
@@ -141,19 +141,19 @@ TEST_CASE("task eval reports every task, length and strategy, dense first") {
 TEST_CASE("task eval --parallel gives the answers of one by one") {
   const TinyModel m;
   const auto run = [&](const std::string& n_parallel) {
-    const std::string rows = m.folder.path("rows-" + n_parallel + ".jsonl");
+    const std::string file = m.folder.path("samples-" + n_parallel + ".jsonl");
     Json report =
         json_of({"task",      "eval",         "-m",       m.path,       "-s",
                  "streaming", "-s",           "snapkv",   "--set",      "cache.block_size=16",
                  "--task",    "passkey,mqar", "--length", "256",        "-n",
                  "5",         "--compute",    "f32",      "--parallel", n_parallel,
-                 "--json",    "-o",           rows});
+                 "--json",    "-o",           file});
     CHECK(report["parallel"].dump() == n_parallel);
-    return std::pair(report, read_bytes(rows));
+    return std::pair(report, read_bytes(file));
   };
-  const auto [one, rows_of_one] = run("1");
-  const auto [four, rows_of_four] = run("4");
-  CHECK(rows_of_one == rows_of_four);
+  const auto [one, lines_of_one] = run("1");
+  const auto [four, lines_of_four] = run("4");
+  CHECK(lines_of_one == lines_of_four);
   REQUIRE(one["cells"].size() == 6);
   for (size_t i = 0; i < 6; ++i) {
     const Json &a = one["cells"][i], &b = four["cells"][i];
@@ -163,7 +163,7 @@ TEST_CASE("task eval --parallel gives the answers of one by one") {
       const Json* cell = &(*report)["cells"][i];
       CHECK((*cell)["wall_seconds"].get<double>() > 0);
       CHECK((*cell)["wall_seconds"] == (*report)["cells"][i - i % 3]["wall_seconds"]);
-      // One pass over each prompt, dense attention's, serves all three.
+      // Dense attention reads each prompt once, for all three strategies.
       CHECK((*cell)["prefill_shared_with"] == (i % 3 ? Json("dense") : Json()));
       CHECK(((*cell)["engagement"]["prefill"]["model_ms"].get<double>() > 0) == (i % 3 == 0));
     }

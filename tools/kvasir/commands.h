@@ -25,6 +25,9 @@ void add_model_random(CLI::App& model);
 void add_model_logits(CLI::App& model);
 void add_model_skew(CLI::App& model);
 
+// Below `kvasir config`.
+void add_config_import(CLI::App& config);
+
 // Below `kvasir task`.
 void add_task_generate(CLI::App& task);
 void add_task_eval(CLI::App& task);

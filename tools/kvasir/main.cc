@@ -13,7 +13,7 @@
 #include "core/config/strategy.h"
 #include "core/error.h"
 #include "kernels/simd_target.h"
-#include "tools/kvasir/cli/options.h"
+#include "tools/kvasir/cli/llama_cpp_flags.h"
 #include "tools/kvasir/commands.h"
 
 namespace {
@@ -36,7 +36,7 @@ std::string did_you_mean(const std::string& word, const std::vector<std::string>
   return nearest.empty() ? "" : "; did you mean '" + before + nearest + "'?";
 }
 
-// The first word that is no subcommand, or no flag of one, is worth more than what the parser says.
+// Names the first word that is no subcommand or no flag; the parser's own message is vaguer.
 std::string parse_problem(const CLI::App& app, const CLI::ParseError& error, int argc,
                           char** argv) {
   const CLI::App* at = &app;

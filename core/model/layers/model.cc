@@ -151,7 +151,7 @@ class GgufModel final : public Model {
   void attn_output(uint32_t layer, const float* o, uint32_t n, float* h) const override;
   void ffn(uint32_t layer, float* h, uint32_t n) const override;
   void logits(const float* h, uint32_t n, float* out) const override;
-  bool tokens_are_independent() const override { return rows_are_independent_; }
+  bool tokens_are_independent() const override { return tokens_are_independent_; }
   uint64_t weight_bytes() const override { return weights_memory_.size(); }
   uint64_t weight_bytes_per_token() const override { return bytes_per_token_; }
 

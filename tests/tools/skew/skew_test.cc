@@ -81,7 +81,7 @@ TEST_SUITE("tools/skew/skew") {
           for (uint32_t c = 0; c < 16; ++c)
             for (uint32_t d = 0; d < 16; ++d) y[c] += double{x[d]} * double{a[c * 16 + d]};
           for (uint32_t i = 0; i < 256; ++i) moment[i] += y[i / 16] * y[i % 16];
-          double before = 0, after = 0;  // with itself, as if it were a key
+          double before = 0, after = 0;  // of the query with itself, as if it were a key
           for (uint32_t d = 0; d < 16; ++d) before += double{x[d]} * x[d], after += y[d] * y[d];
           logit = std::max(logit, std::abs(before - after) / before);
         }

@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/plugin/option_schema.h"
+#include "tools/kvasir/session/strategy.h"
 
 namespace kvasir::tool {
 namespace {
@@ -28,12 +29,12 @@ Schema schema_of(const PluginSection& section, PluginHost& host) {
   return checked_schema(*host.registry().open(section.kind, section.plugin.value, path).desc);
 }
 
-// Dense attention has nothing to spend a budget on.
+// Dense attention does not choose: a budget means nothing to it.
 bool chooses(const Selector& selector) {
   return selector.has_select() || selector.has_evict_plan();
 }
 
-// Takes what stands behind the name of a strategy; a file may have such a name itself.
+// Removes the suffix from the name of a strategy. A file whose name has it keeps it.
 bool take_suffix(std::string& name, const std::string& suffix) {
   if (!name.ends_with(suffix) || std::filesystem::exists(name)) return false;
   name.resize(name.size() - suffix.size());
@@ -88,11 +89,11 @@ void RecallArm::add(size_t selector, const std::string& key, bool is_whole, cons
   const std::string table =
       strategy_.selectors.size() > 1 ? "selector." + std::to_string(selector) : "selector";
   knobs_.push_back(knob);
-  turns_.push_back({selector, key, table + "." + key, is_whole});
+  settings_.push_back({selector, key, table + "." + key, is_whole});
 }
 
-// The first of a chain gets the budget, instead of whatever a preset says in the paper's own terms:
-// those are optional.
+// The first selector of a chain gets the budget. It replaces what a preset says in the paper's own
+// terms, which are optional.
 void RecallArm::add_budget(const RecallSettings& settings, PluginHost& host) {
   PluginSection& section = strategy_.selectors.front();
   for (const kvasir_option_schema* option : schema_of(section, host)) {
@@ -108,7 +109,7 @@ void RecallArm::add_budget(const RecallSettings& settings, PluginHost& host) {
   }
 }
 
-// Numbers from 0 to 1 that are not left to the budget, unless command line or environment fix them.
+// Options from 0 to 1 that the budget does not decide, unless command line or environment set them.
 void RecallArm::add_shares(PluginHost& host) {
   for (size_t i = 0; i < strategy_.selectors.size(); ++i) {
     PluginSection& section = strategy_.selectors[i];
@@ -121,7 +122,7 @@ void RecallArm::add_shares(PluginHost& host) {
       bool is_fixed = false;
       for (OptionSetting& set : section.options) {
         if (!names(*option, set.key)) continue;
-        set.key = option->key;  // instead of an alias, to be found again
+        set.key = option->key;  // not an alias, so that strategy() finds it
         is_fixed = set.origin.source == Origin::Source::kEnvironment ||
                    set.origin.source == Origin::Source::kCommandLine;
         if (const auto* real = std::get_if<double>(&set.value)) start = *real;
@@ -135,15 +136,16 @@ void RecallArm::add_shares(PluginHost& host) {
 
 StrategyConfig RecallArm::strategy(const std::vector<double>& values) const {
   StrategyConfig out = strategy_;
-  for (size_t i = 0; i < turns_.size(); ++i) {
-    if (i > 0 && values[i] == knobs_[i].start) continue;  // as written
-    const Turn& turn = turns_[i];
-    PluginSection& section = out.selectors[turn.selector];
-    std::erase_if(section.options, [&](const OptionSetting& set) { return set.key == turn.key; });
-    if (turn.is_whole)
-      section.options.push_back({turn.key, int64_t{std::llround(values[i])}, {}});
+  for (size_t i = 0; i < settings_.size(); ++i) {
+    if (i > 0 && values[i] == knobs_[i].start) continue;  // keep what the strategy says
+    const Setting& setting = settings_[i];
+    PluginSection& section = out.selectors[setting.selector];
+    std::erase_if(section.options,
+                  [&](const OptionSetting& set) { return set.key == setting.key; });
+    if (setting.is_whole)
+      section.options.push_back({setting.key, int64_t{std::llround(values[i])}, {}});
     else
-      section.options.push_back({turn.key, values[i], {}});
+      section.options.push_back({setting.key, values[i], {}});
   }
   return out;
 }

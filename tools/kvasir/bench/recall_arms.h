@@ -1,5 +1,5 @@
-// The strategies of `kvasir bench recall`, made alike in everything but how they choose, and what
-// of each may be turned until all attend to as many tokens.
+// The strategies of `kvasir bench recall`. They differ in how they choose and in nothing else. Each
+// has settings that the search may change until all attend to the same number of tokens.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -14,25 +14,25 @@ namespace kvasir::tool {
 
 struct RecallSettings {
   uint32_t block_size, sink, window, budget;  // tokens
-  uint32_t context;                           // of the prompt: more budget changes nothing
+  uint32_t context;  // tokens of the prompt: a larger budget changes nothing
 };
 
 class RecallArm {
  public:
-  // `name`: strategy file or preset; "/token" behind it makes it choose tokens instead of blocks,
-  // "/shared" once for all heads. Its layer 0 is dense, its K and V are f32.
+  // `name`: strategy file or preset. With the suffix "/token" it chooses tokens instead of blocks,
+  // with "/shared" it makes one choice for all heads. Layer 0 is dense; K and V are f32.
   RecallArm(const Options& options, const std::string& name, const RecallSettings& settings,
             PluginHost& host);
 
   const std::string& label() const { return label_; }
-  // The first is the budget. None: dense attention has nothing to spend a budget on.
+  // The first is the budget. Dense attention has none: it does not choose.
   const std::vector<FitKnob>& knobs() const { return knobs_; }
   // As in a strategy file: selector.budget_tokens, selector.1.p.
-  const std::string& key(size_t knob) const { return turns_[knob].name; }
+  const std::string& key(size_t knob) const { return settings_[knob].name; }
   StrategyConfig strategy(const std::vector<double>& values) const;
 
  private:
-  struct Turn {
+  struct Setting {
     size_t selector;  // of the chain
     std::string key, name;
     bool is_whole;
@@ -45,7 +45,7 @@ class RecallArm {
   std::string label_;
   StrategyConfig strategy_;
   std::vector<FitKnob> knobs_;
-  std::vector<Turn> turns_;  // of the knobs
+  std::vector<Setting> settings_;  // of the knobs
 };
 
 }  // namespace kvasir::tool

@@ -102,7 +102,7 @@ RecallResult RecallBench::measure(const RecallArm& arm, const std::function<void
       return run_once(values).figures.attended;
     } catch (const Error& e) {
       if (e.kind() != ErrorKind::kInput) throw;
-      return 0.0;  // a budget too small to work with
+      return 0.0;  // the budget is too small for this strategy
     }
   };
   Fit found;
@@ -123,17 +123,17 @@ RecallResult RecallBench::measure(const RecallArm& arm, const std::function<void
 
 std::string RecallBench::note(const RecallArm& arm, const Fit& found, double attended) const {
   if (arm.knobs().empty()) return "attends to everything";
-  std::string turned, tried;
+  std::string changed, tried;
   for (size_t i = 0; i < found.values.size(); ++i) {
     const FitKnob& knob = arm.knobs()[i];
     const char* key = arm.key(i).c_str();
     tried += i == 0 ? format("no %s from %.6g to %.6g", key, knob.low, knob.high)
                     : format(", and no %s short of all or nothing,", key);
     if (found.values[i] != knob.start)
-      turned += format("%s%s = %.6g instead of %.6g", turned.empty() ? "" : ", ", key,
-                       found.values[i], knob.start);
+      changed += format("%s%s = %.6g instead of %.6g", changed.empty() ? "" : ", ", key,
+                        found.values[i], knob.start);
   }
-  if (found.reached) return turned;
+  if (found.reached) return changed;
   return format("attends to %.0f tokens; %s leads to %.0f. ", attended, tried.c_str(), target()) +
          "Compare it with best and random in its row, which choose as many tokens";
 }

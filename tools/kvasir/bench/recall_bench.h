@@ -18,11 +18,11 @@ struct RecallResult {
   RecallMeter::Choice choice;
   RecallFigures figures;
   uint64_t kv_bytes = 0, fallbacks = 0;
-  // The budget, and what else was turned, under their names in a strategy file.
+  // The budget and the other settings that were changed, under their names in a strategy file.
   std::vector<std::pair<std::string, double>> settings;
   double tolerance = 0;
   bool at_target = false;
-  std::string note;  // what was turned, or why nothing helps; empty when nothing had to be
+  std::string note;  // what was changed, or why no change helps; empty when none was needed
   size_t n_runs = 0;
 };
 
@@ -33,9 +33,9 @@ class RecallBench {
 
   // Tokens per kv head and step of a strategy that attends to its budget, sink and window.
   double target() const;
-  // How far from the target, in tokens, is near enough: a unit, or 2 % where units are smaller.
+  // The largest accepted distance from the target, in tokens: a unit, or 2 % where that is more.
   double tolerance(const RecallMeter::Choice& choice) const;
-  // Calls on_run after each run. Throws what the strategy as it stands throws.
+  // Calls on_run after each run. Throws what the strategy throws with its own settings.
   RecallResult measure(const RecallArm& arm, const std::function<void()>& on_run) const;
 
  private:

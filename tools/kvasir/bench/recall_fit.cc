@@ -9,8 +9,8 @@
 namespace kvasir::tool {
 namespace {
 
-constexpr int kMostRuns = 12;            // in search of a budget
-constexpr double kShareStep = 1.0 / 64;  // of the range of a share
+constexpr int kMostRuns = 12;            // to find a budget
+constexpr double kShareStep = 1.0 / 64;  // of a share's range: where halving ends
 
 class Search {
  public:
@@ -41,8 +41,9 @@ class Search {
   }
   bool hits(double tokens) const { return std::abs(tokens - target_) <= tolerance_; }
 
-  // Between the largest budget known to be too small and the smallest known to be too large: where
-  // the line through the last two leads, or, since it may lead astray, every third time the middle.
+  // Searches between the largest budget known to be too small and the smallest known to be too
+  // large. The next budget is where the line through the last two meets the target. That may
+  // converge slowly, so every third budget is the middle.
   bool budget(double start) {
     double low = knobs_[0].low, high = knobs_[0].high, slope = 1.0;
     std::optional<double> at_low, at_high;
@@ -58,7 +59,7 @@ class Search {
         slope = std::max((tokens - tokens_before) / (at - before), 0.01);
       before = at;
       tokens_before = tokens;
-      // What was tried bounds the next try; an end of the range may still be tried itself.
+      // The next budget lies strictly between those tried; an end of the range may still be tried.
       const double first = at_low ? low + 1.0 : low, last = at_high ? high - 1.0 : high;
       if (first > last) return false;
       double next = std::min(at + (target_ - tokens) / slope, 4.0 * at + 1.0);
@@ -69,8 +70,8 @@ class Search {
     return false;
   }
 
-  // By halves. Leaves the share at the nearest value below the target, if there is one, for the
-  // budget to fill.
+  // Searches by halving the range. When it fails, the share keeps the value that came nearest to
+  // the target from below, if there is one, and the budget can make up for the rest.
   bool share(size_t i) {
     below_ = false;
     const FitKnob& knob = knobs_[i];
@@ -78,7 +79,7 @@ class Search {
     const double at_low = ask(i, low), at_high = ask(i, high);
     if ((at_low < target_) == (at_high < target_)) return false;
     const bool rises = at_low < at_high;
-    std::optional<double> nearest;  // value below the target
+    std::optional<double> nearest;  // the last value that gave too few tokens
     while (high - low > kShareStep * (knob.high - knob.low)) {
       const double at = (low + high) / 2.0, tokens = ask(i, at);
       if (tokens != at_low && tokens != at_high) {
@@ -97,7 +98,7 @@ class Search {
   const double target_, tolerance_;
   std::vector<double> values_;
   bool too_many_ = false;  // the last budget tried was too large
-  bool below_ = false;     // a share was left below the target
+  bool below_ = false;     // a share keeps a value that gives too few tokens
 };
 
 }  // namespace

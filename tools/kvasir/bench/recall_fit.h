@@ -1,4 +1,4 @@
-// Settings under which a strategy attends to a wanted number of tokens, found by running it.
+// Finds settings with which a strategy attends to a wanted number of tokens, by running it.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -7,21 +7,24 @@
 
 namespace kvasir::tool {
 
-// One number that may be turned, from `low` to `high`; `start` is what it is now.
+// A number that the search may change, from `low` to `high`; `start` is its value now.
 struct FitKnob {
   double low = 0, high = 0, start = 0;
 };
 
 struct Fit {
-  std::vector<double> values;  // per knob; the starts when nothing was reached
+  std::vector<double> values;  // per knob; the starts when the target was not reached
   bool reached = false;
 };
 
-// Knob 0 is the budget, in whole tokens: more of it never means fewer tokens. The others are shares
-// that bear on the number in one direction, whichever; they are turned, one at a time, only where
-// the budget alone does not reach `target` within `tolerance`, and never to where one does the same
-// as at an end of its range: that would be another strategy. `attended` runs the strategy and
-// returns its tokens per kv head and step; it is asked again for values it was asked for before.
+// `attended` runs the strategy with these values and returns the tokens it attends to per kv head
+// and step. It may be called twice with the same values.
+//
+// Knob 0 is the budget, in whole tokens: a larger budget never gives fewer tokens. The other knobs
+// are shares. Raising one either never gives fewer tokens or never gives more; the search finds out
+// which. It changes a share only when the budget alone does not come within `tolerance` of
+// `target`, and one share at a time. It does not accept a share that gives as many tokens as an end
+// of its range does: that would be another strategy.
 Fit fit(const std::vector<FitKnob>& knobs,
         const std::function<double(const std::vector<double>& values)>& attended, double target,
         double tolerance);

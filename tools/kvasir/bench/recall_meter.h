@@ -1,5 +1,5 @@
-// What a strategy of `kvasir bench recall` captured, beside what the best and a random choice of
-// the same size, unit and scope would have.
+// How much attention mass a strategy of `kvasir bench recall` captured, and how much the best and a
+// random choice of the same size, unit and scope would have captured.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -11,31 +11,31 @@
 
 namespace kvasir::tool {
 
-// Who shares a choice. Sets of query heads are attended as their union per kv head, and are counted
-// and compared as such.
+// Which heads share one choice. The choices of query heads are attended, counted and compared as
+// their union per kv head.
 enum class RecallScope { kSequence, kKvHead, kQHead };
 
-// Means over decoded queries, layers but the first, and query heads.
+// Means over decoded queries, query heads, and all layers but the first.
 struct RecallFigures {
-  double attended = 0;  // tokens per kv head and step
-  double captured = 0;  // share of the attention mass that lies on them
-  double best = 0;      // the same of an exact choice of as many tokens beside sink and window
-  double random = 0;    // the same, expected of a random choice
-  double random_deviation = 0;  // standard deviation of one such draw
+  double attended = 0;          // tokens per kv head and step
+  double captured = 0;          // share of the attention mass on these tokens
+  double best = 0;              // of an exact choice of as many tokens beside sink and window
+  double random = 0;            // of a random choice, expected
+  double random_deviation = 0;  // standard deviation of one random choice
   double needles = 0;           // share of the needles' mass
-  double top_k = 0;             // share of the heaviest tokens that the truth names
+  double top_k = 0;             // share of the tokens with the largest true mass
   double error = 0;             // |output - dense output| / |dense output|
 };
 
 class RecallMeter {
  public:
   struct Choice {
-    uint32_t unit_tokens = 1;  // 1, or those of a block
+    uint32_t unit_tokens = 1;  // 1, or the tokens of a block
     RecallScope scope = RecallScope::kKvHead;
   };
   RecallMeter(const RecallWorld& world, const RecallTruth& truth, Choice choice);
 
-  // What a kv head attends to in the step at hand, positions ascending.
+  // The tokens that a kv head attends to in this step, positions ascending.
   void attended(uint32_t layer, uint32_t kv_head, std::span<const uint32_t> tokens);
   // Output [n_q_heads][head_dim] of the token at `pos`, after attended() of all kv heads. Tokens of
   // the prompt and the first layer, which is dense, do not count.

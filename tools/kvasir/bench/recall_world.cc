@@ -35,8 +35,8 @@ RecallWorld::RecallWorld(const RecallShape& shape, uint64_t seed)
 
 RopeConfig RecallWorld::rope() const { return rope_config(shape_.head_dim); }
 
-// Needles stand out by what gives them the wanted share of the sum. Queries of a group lean the
-// same way and drift from token to token, as those of a sentence do.
+// A needle's logit is what gives all needles the wanted share of the sum. Queries of a group have
+// one direction in common and differ from token to token, as in a sentence.
 void RecallWorld::fill(Layer& layer, std::mt19937_64& random) const {
   constexpr double kDeviation = 2.0;
   std::normal_distribution<double> normal;

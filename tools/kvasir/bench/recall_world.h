@@ -1,5 +1,5 @@
-// The made world of `kvasir bench recall`: queries, keys and values from a seed instead of from a
-// model, so that the true attention is known.
+// The data of `kvasir bench recall`: queries, keys and values made from a seed, not by a model, so
+// that the true attention is known.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -16,7 +16,7 @@ namespace kvasir::tool {
 
 struct RecallShape {
   uint32_t context = 4096, steps = 32;  // tokens of the prompt; queries decoded after it
-  uint32_t sink = 16, window = 64;      // tokens that are attended in any case: no needles there
+  uint32_t sink = 16, window = 64;      // tokens that are always attended; no needles are there
   uint32_t n_layers = 4, n_q_heads = 8, n_kv_heads = 4, head_dim = 64;
   uint32_t needles = 8;
   double needle_mass = 0.5, drift = 0.3;
@@ -24,9 +24,9 @@ struct RecallShape {
   uint32_t group() const { return n_q_heads / n_kv_heads; }
 };
 
-// One layer's vectors after rotation, from which those before it are made. Logits of ordinary keys
-// are normal, so that their weights are log-normal; needles, at the same places in every layer, get
-// `needle_mass` of the attention together.
+// Makes each layer's vectors as they are after rotation, and rotates them back for project().
+// Logits of ordinary keys are normally distributed. Needles have the same positions in every layer;
+// together they get `needle_mass` of the attention.
 class RecallWorld {
  public:
   RecallWorld(const RecallShape& shape, uint64_t seed);
@@ -35,7 +35,7 @@ class RecallWorld {
   const std::set<uint32_t>& needles() const { return needles_; }
   RopeConfig rope() const;
 
-  // Before rotation, as PrescribedModel::Project wants them; token = position. k and v may be null.
+  // Vectors before rotation, for PrescribedModel::Project; token = position. k and v may be null.
   void project(uint32_t layer, int32_t token, float* q, float* k, float* v) const;
 
   // Softmax of the query at `pos` over tokens [0, pos], into mass [pos + 1], and its output o
@@ -56,7 +56,7 @@ class RecallWorld {
   std::vector<Layer> layers_;
 };
 
-// What dense attention does with every decoded query of every layer but the first, once for all
+// The true attention of every decoded query of every layer but the first, computed once for all
 // strategies.
 class RecallTruth {
  public:
@@ -66,7 +66,7 @@ class RecallTruth {
   // Of the query at `pos` >= context, in `layer` >= 1.
   std::span<const float> mass(uint32_t layer, uint32_t pos, uint32_t q_head) const;  // [pos + 1]
   std::span<const double> output(uint32_t layer, uint32_t pos, uint32_t q_head) const;
-  // Tokens of the largest mass between sink and window, in no order.
+  // The tokens with the largest mass between sink and window, in no order.
   std::span<const uint32_t> heaviest(uint32_t layer, uint32_t pos, uint32_t q_head) const;
 
  private:

@@ -35,7 +35,7 @@ LineInput::~LineInput() {
 void LineInput::interrupt() noexcept {
   const int saved = errno;
   const int writer = wake_writer;
-  if (writer >= 0 && write(writer, "", 1) < 0) errno = saved;  // full: it is readable already
+  if (writer >= 0 && write(writer, "", 1) < 0) errno = saved;  // the pipe is full, hence readable
   errno = saved;
 }
 

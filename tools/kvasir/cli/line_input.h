@@ -12,12 +12,12 @@ class LineInput {
   LineInput();
   ~LineInput();
   LineInput(const LineInput&) = delete;
-  // Ends a read() that waits, now or later, with kInterrupted. For signal handlers, which may run
-  // on any thread; one LineInput at a time.
+  // Ends the read() that waits now, or else the next one, with kInterrupted. A signal handler may
+  // call it on any thread. There may be one LineInput at a time.
   static void interrupt() noexcept;
-  // Forgets interruptions so far: they were meant for something else.
+  // Forgets earlier interruptions, which were not meant for the next read().
   void forget_interrupts();
-  // Reads file descriptor 0. The line comes without its end; a last line without one counts.
+  // Reads a line from file descriptor 0, without its line end. The last line needs no line end.
   Result read(std::string& line);
 
  private:

@@ -9,9 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "core/config/strategy.h"
-#include "core/model/layers/model.h"
-#include "core/plugin/registry.h"
 #include "core/serving/sampler.h"
 
 namespace kvasir::tool {
@@ -43,29 +40,13 @@ struct PromptOptions {
   bool ignore_eos = false;
 };
 
-// -m -s --set --plugin-dir -c -t --compute --seed -ctk -ctv --log-level --json, and the flags of
-// llama.cpp that mean nothing here yet: each prints one "not yet" line on stderr.
+// -s --set --plugin-dir -ctk -ctv --log-level --json.
 void add_strategy_flags(CLI::App& app, Options& options);
 void add_ctx_size(CLI::App& app, uint32_t& tokens, const std::string& help);  // -c 4096, 4K, 1M
+// -m -c -t --compute --deterministic --seed --check-numerics, and llama_cpp_flags.h.
 void add_model_flags(CLI::App& app, Options& options);
 void add_sampler_flags(CLI::App& app, PromptOptions& options);
-void add_not_yet_flags(CLI::App& app);
-
-// The arguments in CLI11's order, with llama.cpp's long flags behind one dash (-ngl, -ctk …) given
-// a second one.
-std::vector<std::string> normalise_arguments(int argc, char** argv);
-
-// The strategy after file, environment and --set, -ctk and -ctv; the tool's default is dense
-// attention over f16 blocks in main memory.
-StrategyConfig resolve_strategy(const Options& options);
-// Path of a strategy given as a file or as the name of a shipped preset.
-std::string find_strategy(const std::string& name);
-PluginSearch plugin_search(const Options& options);
-Compute resolve_compute(const Options& options);
-// Whether a token's result is promised not to depend on what shares its step: --deterministic, or
-// f32 dense layers, which never do.
-bool is_deterministic(const Options& options);
 void add_deterministic(CLI::App& app, Options& options);  // --deterministic
-std::string read_file(const std::string& path, const std::string& what);
+void add_json(CLI::App& app, bool& json);                 // --json
 
 }  // namespace kvasir::tool

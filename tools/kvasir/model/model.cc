@@ -6,7 +6,8 @@
 namespace kvasir::tool {
 
 void add_model(CLI::App& app) {
-  auto* model = app.add_subcommand("model", "Look into a model file, make one, take its logits");
+  auto* model =
+      app.add_subcommand("model", "Show what a model file holds, make one, write its logits");
   model->require_subcommand(1);
   add_model_info(*model);
   add_model_random(*model);

@@ -2,8 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <unistd.h>
 
+#include <optional>
+
 #include "core/error.h"
+#include "tools/kvasir/cli/files.h"
 #include "tools/kvasir/cli/options.h"
+#include "tools/kvasir/cli/parse.h"
+#include "tools/kvasir/cli/print.h"
 #include "tools/kvasir/cli/text.h"
 #include "tools/kvasir/commands.h"
 
@@ -23,26 +28,58 @@ void check_ids(const Tokenizer& tokenizer, const std::vector<TokenId>& ids) {
                         std::to_string(tokenizer.vocab_size()) + " tokens");
 }
 
-void print_ids(const Tokenizer& tokenizer, const std::vector<TokenId>& ids,
-               const TokenizeOptions& o) {
-  if (o.json) {
-    nlohmann::ordered_json report{{"n_tokens", ids.size()}, {"tokens", ids}};
-    if (o.pieces)
-      for (const TokenId id : ids) report["pieces"].push_back(tokenizer.piece(id, true));
-    return print_json(report);
+struct TokenIds {
+  std::vector<TokenId> tokens;
+  std::optional<std::vector<std::string>> pieces;  // what each stands for, where asked for
+};
+
+Json to_json(const TokenIds& ids) {
+  Json out{{"n_tokens", ids.tokens.size()}, {"tokens", ids.tokens}};
+  if (ids.pieces && !ids.pieces->empty()) out["pieces"] = *ids.pieces;
+  return out;
+}
+
+std::string to_text(const TokenIds& ids) {
+  if (!ids.pieces) {
+    std::vector<std::string> numbers;
+    for (const TokenId id : ids.tokens) numbers.push_back(std::to_string(id));
+    return join(numbers, ",") + "\n";
   }
-  if (o.pieces) {
-    Table table({"token", "piece"}, {0});
-    for (const TokenId id : ids)
-      table.add({std::to_string(id),
-                 nlohmann::json(tokenizer.piece(id, true))
-                     .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)});
-    std::fputs(table.text().c_str(), stdout);
-    return;
-  }
-  std::string line;
-  for (const TokenId id : ids) line += (line.empty() ? "" : ",") + std::to_string(id);
-  std::printf("%s\n", line.c_str());
+  Table table({"token", "piece"}, {0});
+  for (size_t i = 0; i < ids.tokens.size(); ++i)  // quoted, so that blanks show
+    table.add({std::to_string(ids.tokens[i]),
+               Json((*ids.pieces)[i]).dump(-1, ' ', false, Json::error_handler_t::replace)});
+  return table.text();
+}
+
+struct DecodedText {
+  size_t n_tokens = 0;
+  std::string text;
+};
+
+Json to_json(const DecodedText& decoded) {
+  return {{"n_tokens", decoded.n_tokens}, {"text", decoded.text}};
+}
+
+// A file gets these bytes and no other.
+std::string to_text(const DecodedText& decoded) {
+  return isatty(STDOUT_FILENO) ? decoded.text + "\n" : decoded.text;
+}
+
+DecodedText decode(const Tokenizer& tokenizer, const TokenizeOptions& o) {
+  const std::vector<TokenId> ids = parse_token_ids(o.decode, "--decode");
+  check_ids(tokenizer, ids);
+  return {ids.size(), tokenizer.decode(ids, o.special)};
+}
+
+TokenIds encode(const Tokenizer& tokenizer, const TokenizeOptions& o) {
+  const std::string text = o.has_file ? read_file(o.file, "-f") : o.prompt;
+  TokenIds out;
+  out.tokens = tokenizer.encode(text, {.add_bos = !o.no_bos, .parse_special = o.special});
+  if (!o.pieces) return out;
+  out.pieces.emplace();
+  for (const TokenId id : out.tokens) out.pieces->push_back(tokenizer.piece(id, true));
+  return out;
 }
 
 void tokenize(const TokenizeOptions& o) {
@@ -50,17 +87,10 @@ void tokenize(const TokenizeOptions& o) {
     throw input_error("give one of -p TEXT, -f FILE and --decode IDS");
   const GgufFile file = GgufFile::open(o.model);
   const auto tokenizer = Tokenizer::from_gguf(file);
-  if (!o.has_decode) {
-    const std::string text = o.has_file ? read_file(o.file, "-f") : o.prompt;
-    return print_ids(
-        *tokenizer, tokenizer->encode(text, {.add_bos = !o.no_bos, .parse_special = o.special}), o);
-  }
-  const std::vector<TokenId> ids = parse_token_ids(o.decode, "--decode");
-  check_ids(*tokenizer, ids);
-  const std::string text = tokenizer->decode(ids, o.special);
-  if (o.json) return print_json({{"n_tokens", ids.size()}, {"text", text}});
-  std::fwrite(text.data(), 1, text.size(), stdout);  // to a file: these bytes and no other
-  if (isatty(STDOUT_FILENO)) std::fputc('\n', stdout);
+  if (o.has_decode)
+    print(decode(*tokenizer, o), o.json);
+  else
+    print(encode(*tokenizer, o), o.json);
 }
 
 }  // namespace
@@ -78,7 +108,7 @@ void add_tokenize(CLI::App& app) {
   command->add_flag("--special", o->special,
                     "Special tokens in the text are tokens; with --decode: print them");
   command->add_flag("--pieces", o->pieces, "Show what each id stands for");
-  command->add_flag("--json", o->json, "One JSON document on stdout, nothing else there");
+  add_json(*command, o->json);
   command->callback([=] {
     o->has_prompt = prompt->count() > 0;
     o->has_file = file->count() > 0;

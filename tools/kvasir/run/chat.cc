@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "core/error.h"
+#include "tools/kvasir/cli/files.h"
 #include "tools/kvasir/cli/line_input.h"
 #include "tools/kvasir/cli/text.h"
 #include "tools/kvasir/commands.h"
@@ -26,7 +27,7 @@ void catch_interrupts() {
   });
 }
 
-// --chat-template, else the model's; none for a model that has none.
+// The template of --chat-template, else the model's. A model may have none.
 std::optional<ChatTemplate> family_of(const GgufFile& file, const std::string& wanted) {
   const std::string known = join(chat_template_names(), ", ");
   if (!wanted.empty()) {
@@ -67,7 +68,7 @@ class Chat {
       document_ = chat.system + (document_.empty() ? "" : "\n\n" + document_);
     prefix_ = encode(document_.empty() ? "" : conversation_.system(document_), true);
     const auto n = static_cast<uint32_t>(prefix_.size());
-    context_ = session.context_or(n + kRoomTokens);
+    context_ = session.context_or(n + kConversationTokens);
     if (n >= context_)
       throw input_error("the document is " + std::to_string(n) + " tokens, but " +
                         session.context_source() + " gives " + std::to_string(context_) +
@@ -81,7 +82,7 @@ class Chat {
   void run();
 
  private:
-  static constexpr uint32_t kRoomTokens = 4096;  // for the conversation when -c is not given
+  static constexpr uint32_t kConversationTokens = 4096;  // space for it when -c is not given
 
   static SamplerOptions with_seed(SamplerOptions sampler, uint64_t seed) {
     sampler.seed = seed;
@@ -101,7 +102,7 @@ class Chat {
   Conversation conversation_;
   Sampler sampler_;
   std::string document_;
-  std::vector<TokenId> prefix_;   // of every conversation: BOS and document
+  std::vector<TokenId> prefix_;   // BOS and document, at the start of every conversation
   std::vector<TokenId> pending_;  // generated, not in the cache yet
   uint32_t context_ = 0;
   Engine* engine_ = nullptr;
@@ -110,14 +111,14 @@ class Chat {
   std::vector<float> logits_;
 };
 
-// A BOS comes once, with the first piece.
+// Only the first piece gets a BOS.
 std::vector<TokenId> Chat::encode(const std::string& text, bool is_first) const {
   if (text.empty() && is_first && tokenizer_.add_bos()) return {tokenizer_.bos()};
   if (text.empty()) return {};
   return tokenizer_.encode(text, {.add_bos = is_first, .parse_special = true});
 }
 
-// Returns the tokens done; fewer than given after Ctrl-C.
+// Returns how many tokens were read: all, or fewer after Ctrl-C.
 uint32_t Chat::prefill(const std::vector<TokenId>& tokens, const char* label) {
   return read_prompt(*scheduler_, seq_, tokens, logits_, label, [] { return interrupted.load(); })
       .n_tokens;
@@ -130,8 +131,8 @@ void Chat::open() {
     throw input_error("interrupted while the document was read");
 }
 
-// Forgets the questions and answers. A strategy that gave tokens up for good cannot go back: then
-// the document is read again.
+// Forgets the questions and answers. A strategy that evicted tokens cannot restore them: then the
+// document is read again.
 void Chat::reset() {
   conversation_.reset();
   pending_.clear();
@@ -143,8 +144,8 @@ void Chat::reset() {
   }
 }
 
-// Prefills what the question adds. False when it was interrupted or does not fit: as if it had not
-// been asked.
+// Prefills what the question adds. Returns false when Ctrl-C interrupted it or the context has no
+// space for it: the conversation is then as before the question.
 bool Chat::ask(const std::string& line, RunFigures& figures) {
   std::vector<TokenId> tokens = pending_;
   const uint32_t cached = engine_->kv_len(seq_);
@@ -218,7 +219,7 @@ void Chat::run() {
   const bool is_terminal = isatty(STDIN_FILENO);
   if (is_terminal)
     std::fprintf(stderr,
-                 "%zu tokens read, room for %zu more. /reset forgets the conversation, "
+                 "%zu tokens read, space for %zu more. /reset forgets the conversation, "
                  "/exit or Ctrl-D ends it, Ctrl-C stops an answer.\n",
                  prefix_.size(), context_ - prefix_.size());
   LineInput input;

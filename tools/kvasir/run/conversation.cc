@@ -23,8 +23,8 @@ std::string Conversation::rendered(bool add_generation_prompt) const {
   return text;
 }
 
-// What rendered() has beyond what was handed out. Templates extend: the text of n messages begins
-// that of n + 1.
+// Returns the part of rendered() that was not handed out yet. The text of n + 1 messages begins
+// with the text of n.
 std::string Conversation::advance(bool add_generation_prompt) {
   const std::string all = rendered(add_generation_prompt);
   if (!all.starts_with(handed_out_))
@@ -45,8 +45,8 @@ std::string Conversation::question(const std::string& content) {
   return advance(true);
 }
 
-// A template trims an answer and puts a blank before it; the model wrote its own. What follows the
-// answer's text is what the next question has to close it with.
+// A template trims an answer and puts a blank before it; the model may have written its own blanks.
+// The next question begins with whatever the template puts after the answer's text.
 void Conversation::answer(const std::string& content) {
   messages_.push_back({"assistant", content});
   const std::string all = rendered(false);

@@ -1,5 +1,5 @@
-// A conversation as the text a chat template makes of it, handed out in pieces: each piece is what
-// the cache does not hold yet, so that every turn prefills only what is new.
+// A conversation as the text that a chat template makes of it. It is handed out in pieces; each
+// piece is the text that the cache does not hold yet, so a turn prefills only what is new.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -13,18 +13,19 @@ namespace kvasir::tool {
 
 class Conversation {
  public:
-  // Without a family: plain completion, messages are concatenated as they are.
+  // Without a family the model completes plain text: messages are joined as they are.
   explicit Conversation(std::optional<ChatTemplate> family) : family_(family) {}
 
-  // The text a system message adds; before the first question.
+  // Returns the text that a system message adds. Call it before the first question.
   std::string system(const std::string& content);
-  // What a question adds, up to where the answer begins: closes the previous answer too.
+  // Returns the text that a question adds: the end of the previous answer, the question, and all up
+  // to where the answer begins.
   std::string question(const std::string& content);
-  // The model's answer, which is in the cache already.
+  // Takes the model's answer, which the cache holds already.
   void answer(const std::string& content);
-  // Takes the last question back: its prefill was interrupted.
+  // Removes the last question, because its prefill was interrupted.
   void undo_question();
-  // Back to the system message.
+  // Removes all but the system message.
   void reset();
 
  private:
@@ -33,7 +34,7 @@ class Conversation {
 
   std::optional<ChatTemplate> family_;
   std::vector<ChatMessage> messages_;
-  std::string handed_out_;  // template text that is in the cache, the last answer left out
+  std::string handed_out_;  // the text that the cache holds, without the last answer
   std::string before_question_;
 };
 

@@ -1,14 +1,17 @@
-// kvasir run: a prompt through a model under a strategy; streams the answer, then proves its work.
+// kvasir run: a prompt through a model under a strategy; prints the answer as it is
+// generated, then the report of the run.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <atomic>
 #include <csignal>
 #include <cstdio>
 
+#include "core/error.h"
 #include "core/model/tokenizer/chat_template.h"
 #include "core/platform/memory.h"
-#include "tools/kvasir/cli/text.h"
+#include "tools/kvasir/cli/files.h"
 #include "tools/kvasir/commands.h"
+#include "tools/kvasir/run/answer.h"
 #include "tools/kvasir/session/generate.h"
 #include "tools/kvasir/session/prompt_cache.h"
 #include "tools/kvasir/session/session.h"
@@ -29,7 +32,7 @@ std::string prompt_text(const PromptOptions& prompt) {
 std::vector<TokenId> prompt_tokens(const Tokenizer& tokenizer, const PromptOptions& prompt) {
   const std::string text = prompt_text(prompt);
   if (prompt.chat_template.empty()) {
-    auto tokens = tokenizer.encode(text, {});  // of an empty text: a BOS, where there is one
+    auto tokens = tokenizer.encode(text, {});  // an empty text gives a BOS, if the model has one
     if (tokens.empty()) throw input_error("the prompt is empty: give -p TEXT or -f FILE");
     return tokens;
   }
@@ -44,7 +47,7 @@ std::vector<TokenId> prompt_tokens(const Tokenizer& tokenizer, const PromptOptio
                           {.add_bos = true, .parse_special = true});
 }
 
-// The answer is worth more than the file.
+// A file that cannot be written is a warning: the answer still follows.
 void keep_prompt(Engine& engine, SequenceId seq, std::span<const float> logits,
                  const std::string& path) {
   try {
@@ -54,88 +57,131 @@ void keep_prompt(Engine& engine, SequenceId seq, std::span<const float> logits,
   }
 }
 
-void run(const Options& options, const PromptOptions& prompt) {
-  Session session(options);
-  const Tokenizer& tokenizer = session.tokenizer();
-  const std::vector<TokenId> tokens = prompt_tokens(tokenizer, prompt);
-  const auto needed = static_cast<uint32_t>(
-      std::min<uint64_t>(uint64_t{tokens.size()} + prompt.n_predict, INT32_MAX));
-  const uint32_t context = session.context_or(needed);
-  if (tokens.size() > context)
-    throw input_error("the prompt is " + std::to_string(tokens.size()) + " tokens, but " +
-                      session.context_source() + " gives " + std::to_string(context) +
+bool is_stopped() { return interrupted.load(); }
+
+// One prompt and its answer.
+class PromptRun {
+ public:
+  PromptRun(Session& session, const Options& options, const PromptOptions& o)
+      : session_(session),
+        options_(options),
+        o_(o),
+        tokens_(prompt_tokens(session.tokenizer(), o)),
+        context_(context()),
+        engine_(session.load(context_)) {
+    if (context_ > session.shape().max_context)
+      std::fprintf(stderr, "kvasir: warning: %u tokens of context, the model was made for %u\n",
+                   context_, session.shape().max_context);
+    logits_.resize(session.shape().vocab_size);
+    figures_.load_ms = session.load_ms();
+  }
+
+  Answer run() {
+    open();
+    std::signal(SIGINT, [](int) {
+      if (interrupted.exchange(true)) std::_Exit(130);
+    });
+    Scheduler scheduler(engine_, {.memory_bytes = session_.sequence_memory()});
+    read(scheduler);
+    Answer out;
+    out.generation = answer(scheduler);
+    out.run = run_report(engine_, figures_);
+    out.setup = session_.setup();
+    out.context = context_;
+    out.peak_resident_bytes = memory_info().peak_resident_bytes;
+    out.planned_bytes = session_.planned_bytes();
+    return out;
+  }
+
+  size_t n_tokens() const { return tokens_.size(); }
+
+ private:
+  uint32_t context() const;
+  void open();
+  void read(Scheduler& scheduler);
+  Generation answer(Scheduler& scheduler);
+
+  Session& session_;
+  const Options& options_;
+  const PromptOptions& o_;
+  std::vector<TokenId> tokens_;
+  uint32_t context_;
+  Engine& engine_;
+  CachedPrompt cached_;
+  bool is_kept_ = false;       // the prompt goes into --prompt-cache once it is read
+  std::vector<float> logits_;  // of its last token
+  RunFigures figures_;
+};
+
+// -c, else the tokens of prompt and answer.
+uint32_t PromptRun::context() const {
+  const auto needed =
+      static_cast<uint32_t>(std::min<uint64_t>(uint64_t{n_tokens()} + o_.n_predict, INT32_MAX));
+  const uint32_t context = session_.context_or(needed);
+  if (n_tokens() > context)
+    throw input_error("the prompt is " + std::to_string(n_tokens()) + " tokens, but " +
+                      session_.context_source() + " gives " + std::to_string(context) +
                       ": raise it or shorten the prompt");
-  Engine& engine = session.load(context);
-  if (context > session.shape().max_context)
-    std::fprintf(stderr, "kvasir: warning: %u tokens of context, the model was made for %u\n",
-                 context, session.shape().max_context);
-  std::vector<float> logits(session.shape().vocab_size);
-  const CachedPrompt cached = prompt.cache_file.empty()
-                                  ? CachedPrompt{engine.open(), 0}
-                                  : restore_prompt(engine, prompt.cache_file, tokens, logits);
-  const SequenceId seq = cached.seq;
-  const bool is_kept =
-      !prompt.cache_file.empty() && !prompt.cache_readonly && cached.n_tokens < tokens.size();
-  if (is_kept) check_savable(engine, seq, prompt.cache_file);
-  RunFigures figures;
-  figures.prompt_tokens = static_cast<uint32_t>(tokens.size());
-  figures.cached_prompt_tokens = cached.n_tokens;
-  figures.load_ms = session.load_ms();
-  std::signal(SIGINT, [](int) {
-    if (interrupted.exchange(true)) std::_Exit(130);
-  });
-  const auto is_stopped = [] { return interrupted.load(); };
-  Scheduler scheduler(engine, {.memory_bytes = session.sequence_memory()});
-  uint32_t done = cached.n_tokens;
-  if (done < tokens.size())
-    done += read_prompt(scheduler, seq, {tokens.begin() + done, tokens.end()}, logits, "prefill",
-                        is_stopped)
+  return context;
+}
+
+// Opens a sequence and restores what the file of --prompt-cache holds of the prompt.
+void PromptRun::open() {
+  cached_ = o_.cache_file.empty() ? CachedPrompt{engine_.open(), 0}
+                                  : restore_prompt(engine_, o_.cache_file, tokens_, logits_);
+  is_kept_ = !o_.cache_file.empty() && !o_.cache_readonly && cached_.n_tokens < n_tokens();
+  if (is_kept_) check_savable(engine_, cached_.seq, o_.cache_file);
+  figures_.cached_prompt_tokens = cached_.n_tokens;
+}
+
+// Reads the rest of the prompt. Ctrl-C ends it early.
+void PromptRun::read(Scheduler& scheduler) {
+  uint32_t done = cached_.n_tokens;
+  if (done < n_tokens())
+    done += read_prompt(scheduler, cached_.seq, {tokens_.begin() + done, tokens_.end()}, logits_,
+                        "prefill", is_stopped)
                 .n_tokens;
-  if (is_kept && done == tokens.size()) keep_prompt(engine, seq, logits, prompt.cache_file);
-  figures.prefill_ms = static_cast<double>(engine.prefill_engagement().total_nanos) / 1e6;
-  figures.prompt_tokens = done;  // fewer when it was stopped
-  SamplerOptions sampling = prompt.sampler;
-  sampling.seed = options.seed;
+  if (is_kept_ && done == n_tokens()) keep_prompt(engine_, cached_.seq, logits_, o_.cache_file);
+  figures_.prefill_ms = static_cast<double>(engine_.prefill_engagement().total_nanos) / 1e6;
+  figures_.prompt_tokens = done;
+}
+
+// Generates nothing when the prompt was not read to its end.
+Generation PromptRun::answer(Scheduler& scheduler) {
+  const bool is_read = figures_.prompt_tokens == n_tokens();
+  SamplerOptions sampling = o_.sampler;
+  sampling.seed = options_.seed;
   Sampler sampler(sampling);
-  for (const TokenId token : tokens) sampler.accept(token);
+  for (const TokenId token : tokens_) sampler.accept(token);
   GenerateOptions generation;
-  generation.n_predict = done == tokens.size() ? prompt.n_predict : 0;
-  generation.ignore_eos = prompt.ignore_eos;
+  generation.n_predict = is_read ? o_.n_predict : 0;
+  generation.ignore_eos = o_.ignore_eos;
   generation.stop = is_stopped;
-  if (!options.json)
+  if (!options_.json)
     generation.on_text = [](const std::string& text) {
-      std::fwrite(text.data(), 1, text.size(), stdout);
+      print_text(text);
       std::fflush(stdout);
     };
-  Generation answer =
-      generate(scheduler, engine, seq, tokenizer, logits, sampler, generation, context, figures);
-  if (done < tokens.size()) answer.end = Generation::End::kInterrupted;
+  Generation made = generate(scheduler, engine_, cached_.seq, session_.tokenizer(), logits_,
+                             sampler, generation, context_, figures_);
+  if (!is_read) made.end = Generation::End::kInterrupted;
+  return made;
+}
+
+void run(const Options& options, const PromptOptions& o) {
+  Session session(options);
+  PromptRun run(session, options, o);
+  const Answer answer = run.run();
   if (options.json) {
-    auto report = to_json(engine, figures);
-    report["model"] = options.model;
-    report["context"] = context;
-    report["compute"] = session.compute() == Compute::kBF16 ? "bf16" : "f32";
-    report["deterministic"] = session.deterministic();
-    report["threads"] = session.pool().n_workers();
-    report["peak_resident_bytes"] = memory_info().peak_resident_bytes;
-    report["planned_bytes"] = session.plan(context).total();
-    report["finish_reason"] = name(answer.end);
-    report["tokens"] = answer.tokens;
-    report["text"] = answer.text;
-    print_json(report);
+    print_json(to_json(answer));
   } else {
-    std::printf("\n");
+    print_text("\n");  // the answer itself was printed as it came
     std::fflush(stdout);
-    std::fputs(to_text(engine, figures).c_str(), stderr);
-    if (answer.end == Generation::End::kContext)
-      std::fprintf(stderr,
-                   "kvasir: the answer stops where the context of %u tokens is full: "
-                   "raise -c\n",
-                   context);
+    std::fputs(to_text(answer).c_str(), stderr);
   }
-  if (done < tokens.size())
+  if (const uint32_t done = answer.run.figures.prompt_tokens; done < run.n_tokens())
     throw input_error("interrupted after " + std::to_string(done) + " of " +
-                      std::to_string(tokens.size()) + " prompt tokens");
+                      std::to_string(run.n_tokens()) + " prompt tokens");
 }
 
 }  // namespace

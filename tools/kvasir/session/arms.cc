@@ -1,4 +1,4 @@
-// Arms of a comparison; see arms.h.
+// See arms.h.
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/kvasir/session/arms.h"
 
@@ -6,6 +6,7 @@
 #include <map>
 
 #include "tools/kvasir/session/plugin_host.h"
+#include "tools/kvasir/session/strategy.h"
 
 namespace kvasir::tool {
 
@@ -20,7 +21,7 @@ void add_arm_flags(CLI::App& app, Options& options, std::vector<std::string>& st
 std::vector<Arm> resolve_arms(Options& options, const std::vector<std::string>& strategies) {
   std::vector<Arm> arms;
   PluginHost host(options);
-  std::map<uint32_t, size_t> block_sizes;  // and how many have them
+  std::map<uint32_t, size_t> block_sizes;  // block size, how many strategies have it
   uint32_t chunk = resolve_strategy(options).cache.chunk_size.value;
   for (const std::string& name : strategies) {
     Options with = options;

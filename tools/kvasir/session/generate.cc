@@ -1,10 +1,11 @@
-// Generation; see generate.h.
+// See generate.h.
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/kvasir/session/generate.h"
 
 #include <utility>
 
 #include "core/error.h"
+#include "tools/kvasir/cli/progress_bar.h"
 
 namespace kvasir::tool {
 namespace {
@@ -47,7 +48,8 @@ const char* name(Generation::End end) {
 
 namespace {
 
-// Steps until the request has ended, or stop() says so between two steps; rethrows its error.
+// Runs steps until the request has ended. Cancels it when stop() returns true between two steps.
+// Rethrows its error.
 RequestStatus finish(Scheduler& scheduler, Request request, const std::function<bool()>& stop) {
   RequestStatus ended;
   bool has_ended = false;
@@ -108,7 +110,7 @@ Generation generate(Scheduler& scheduler, Engine& engine, SequenceId seq,
     if (!options.ignore_eos && tokenizer.is_end_of_generation(token))
       return end(Generation::End::kEndOfText);
     out.tokens.push_back(token);
-    // SentencePiece words carry their leading space; at the very start of a text it is not one.
+    // A SentencePiece token begins with its leading space, which the start of a text does not have.
     const bool starts_text = out.tokens.size() == 1 && engine.tokens(seq).size() == 1 &&
                              engine.tokens(seq)[0] == tokenizer.bos();
     emit(stream.push(starts_text ? tokenizer.decode({&token, 1}) : tokenizer.piece(token)));

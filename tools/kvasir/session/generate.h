@@ -10,7 +10,7 @@
 #include "core/runtime/engine.h"
 #include "core/serving/sampler.h"
 #include "core/serving/scheduler.h"
-#include "tools/kvasir/cli/report.h"
+#include "tools/kvasir/session/run_report.h"
 
 namespace kvasir::tool {
 
@@ -24,13 +24,13 @@ class Utf8Stream {
   std::string pending_;
 };
 
-// What a prompt left behind: the sequence, open, and the tokens that were read.
+// The sequence of a prompt, still open, and how many tokens were read.
 struct PromptRead {
   SequenceId seq = 0;
-  uint32_t n_tokens = 0;  // fewer than given when stop() was true between two pieces
+  uint32_t n_tokens = 0;  // fewer than given when stop() returned true
 };
-// `seq` goes on with the tokens; logits [vocab] are those of the last one. Throws the error that
-// ended it.
+// Appends the tokens to `seq`. Writes logits [vocab], those of the last token. Throws the error
+// that ended the request.
 PromptRead read_prompt(Scheduler& scheduler, SequenceId seq, std::vector<TokenId> tokens,
                        std::vector<float>& logits, const char* label,
                        const std::function<bool()>& stop);
@@ -42,8 +42,9 @@ struct Generation {
 };
 const char* name(Generation::End end);  // "stop", "length", "context", "interrupted"
 
-// Generates from `logits` (those of the last prompt token) until n_predict, an end token, a full
-// context, or stop() is true. on_text gets whole characters as they come.
+// Generates from `logits`, those of the last prompt token, until there are n_predict tokens, the
+// model ends the text, the context is full, or stop() returns true. on_text gets each text as it
+// comes, in whole characters.
 struct GenerateOptions {
   uint32_t n_predict = 128;
   bool ignore_eos = false;

@@ -6,6 +6,7 @@
 #include <spdlog/spdlog.h>
 
 #include "core/error.h"
+#include "tools/kvasir/session/strategy.h"
 
 namespace kvasir::tool {
 

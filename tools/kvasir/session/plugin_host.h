@@ -1,4 +1,4 @@
-// What plugins need around them, without a model: threads, log, the files that were found.
+// What plugins need besides a model: threads, a log, the plugin files that were found.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -18,11 +18,12 @@ class PluginHost {
   explicit PluginHost(const Options& options);
   const Topology& topology() const { return topology_; }
   ThreadPool& pool() { return pool_; }
+  const ThreadPool& pool() const { return pool_; }
   HostServices& services() { return services_; }
   PluginRegistry& registry() { return registry_; }
   // What plugins logged at level info so far, shown or not: id and text.
   const std::vector<std::pair<std::string, std::string>>& said() const { return said_; }
-  // From now on a line is shown the first time only: for tools that run a strategy many times.
+  // From now on equal lines are shown once, for commands that run a strategy many times.
   void log_once() { log_once_ = true; }
 
  private:

@@ -14,7 +14,7 @@
 #include <system_error>
 
 #include "core/error.h"
-#include "tools/kvasir/cli/options.h"
+#include "tools/kvasir/cli/files.h"
 
 namespace kvasir::tool {
 namespace {
@@ -35,7 +35,7 @@ uint64_t checksum(const Head& head, std::span<const float> logits) {
   throw input_error("--prompt-cache " + path + ": " + why + "; delete it or name another file");
 }
 
-// The part behind the logits.
+// Returns the bytes after the logits.
 std::span<const std::byte> read_head(const std::string& bytes, const std::string& path,
                                      std::span<float> logits) {
   Head head;
@@ -54,9 +54,9 @@ std::span<const std::byte> read_head(const std::string& bytes, const std::string
   return std::as_bytes(std::span(bytes)).subspan(fixed);
 }
 
-// Who keeps what tokens decided that a cut takes away: votes, evictions, slices of a prompt that
-// was read sparsely. Empty: nobody.
-std::string who_cannot_go_back(const Pipeline& pipeline) {
+// Returns the id of a plugin whose state depends on tokens that truncation removes: votes,
+// evictions, slices of a prompt that was read sparsely. Returns "" when there is none.
+std::string plugin_with_history(const Pipeline& pipeline) {
   const auto keeps_history = [](const Instance& plugin) {
     return (plugin.desc().caps & KVASIR_CAP_HISTORY_STATE) != 0;
   };
@@ -97,10 +97,10 @@ CachedPrompt restore_prompt(Engine& engine, const std::string& path,
     std::copy(last.begin(), last.end(), logits.begin());
     return {seq, shared};
   }
-  // At least one token is read again: it is what the answer begins from.
+  // At least one token is read again: the answer begins with its logits.
   const uint32_t keep = std::min<uint32_t>(shared, static_cast<uint32_t>(prompt.size()) - 1);
   if (keep == saved.size()) return {seq, keep};
-  if (const std::string plugin = who_cannot_go_back(engine.pipeline()); !plugin.empty())
+  if (const std::string plugin = plugin_with_history(engine.pipeline()); !plugin.empty())
     refuse(path, "shares " + std::to_string(shared) + " of its " + std::to_string(saved.size()) +
                      " tokens with this prompt, and " + plugin +
                      " keeps what the others decided: it cannot be cut back");
@@ -109,7 +109,7 @@ CachedPrompt restore_prompt(Engine& engine, const std::string& path,
 }
 
 void check_savable(Engine& engine, SequenceId seq, const std::string& path) {
-  if (engine.kv_len(seq) == 0) engine.save(seq);  // one that was loaded can be saved
+  if (engine.kv_len(seq) == 0) engine.save(seq);  // a sequence that was loaded can be saved
   if (!std::ofstream(partial_of(path), std::ios::binary | std::ios::trunc))
     fail_to_write(path, errno);
   std::filesystem::remove(partial_of(path));

@@ -1,4 +1,5 @@
-// A prompt that was read, in a file: sequence and logits, so that the next run starts behind it.
+// A prompt that was read, kept in a file: its sequence and its logits. The next run need not read
+// it again.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -15,18 +16,19 @@ struct CachedPrompt {
   uint32_t n_tokens = 0;  // of the prompt, from its start, that need not be read again
 };
 
-// The sequence of `path`, cut back to what it shares with `prompt`; a new one when there is no such
-// file. `logits`: those of the last shared token, left alone unless all of both is shared. Error
-// when the file is damaged, belongs to another model or strategy, or to another prompt (less than
-// half of it is shared), or when it would be cut and the strategy keeps what the cut tokens
-// decided.
+// Loads the sequence of `path` and truncates it to the tokens it shares with `prompt`. Opens a new
+// sequence when there is no such file. Writes `logits`, those of the last token, only when file and
+// prompt are the same tokens. Throws an Error when the file is damaged or belongs to another model
+// or strategy; when less than half of its tokens are shared; or when it would be truncated and a
+// plugin of the strategy keeps state that the removed tokens changed.
 CachedPrompt restore_prompt(Engine& engine, const std::string& path,
                             std::span<const TokenId> prompt, std::span<float> logits);
 
-// Before the prompt is read: error when the strategy cannot be saved, or `path` not be written.
+// Call it before the prompt is read. Throws an Error when the strategy cannot be saved or `path`
+// cannot be written.
 void check_savable(Engine& engine, SequenceId seq, const std::string& path);
 
-// Over what `path` held, once it is written whole. Error with the system's reason.
+// Replaces `path` once all bytes are written. Throws an Error with the system's reason.
 void save_prompt(Engine& engine, SequenceId seq, std::span<const float> logits,
                  const std::string& path);
 

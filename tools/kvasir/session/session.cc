@@ -1,21 +1,19 @@
-// Loading; see session.h.
+// See session.h.
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/kvasir/session/session.h"
 
+#include <algorithm>
 #include <chrono>
-#include <cstdio>
 
 #include "core/platform/memory.h"
-#include "tools/kvasir/system/planning.h"
+#include "tools/kvasir/cli/text.h"
+#include "tools/kvasir/session/planning.h"
+#include "tools/kvasir/session/strategy.h"
 
 namespace kvasir::tool {
 namespace {
 
-std::string gigabytes(uint64_t bytes) {
-  char text[32];
-  std::snprintf(text, sizeof(text), "%.2f GB", static_cast<double>(bytes) / 1e9);
-  return text;
-}
+std::string in_gigabytes(uint64_t bytes) { return gigabytes(bytes) + " GB"; }
 
 Options with_threads(Options options, const StrategyConfig& strategy) {
   if (options.threads == 0) options.threads = strategy.cache.threads_num.value;
@@ -24,12 +22,20 @@ Options with_threads(Options options, const StrategyConfig& strategy) {
 
 }  // namespace
 
+Json to_json(const Setup& s) {
+  return {{"model", s.model},
+          {"compute", name(s.compute)},
+          {"deterministic", s.deterministic},
+          {"threads", s.n_threads}};
+}
+
 Session::Session(const Options& options)
     : options_(options),
       strategy_(resolve_strategy(options)),
       compute_(resolve_compute(options)),
       host_(with_threads(options, strategy_)) {
-  build_pipeline(strategy_, registry(), services());  // mistakes before the model file is touched
+  build_pipeline(strategy_, registry(),
+                 services());  // finds mistakes before the model file is opened
   if (options.model.empty()) throw input_error("no model: give -m FILE.gguf");
   file_ = GgufFile::open(options.model);
   shape_ = read_shape(*file_);
@@ -51,6 +57,10 @@ std::string Session::context_source() const {
 const Tokenizer& Session::tokenizer() const {
   if (!tokenizer_) tokenizer_ = Tokenizer::from_gguf(*file_);
   return *tokenizer_;
+}
+
+Setup Session::setup() const {
+  return {options_.model, compute_, is_deterministic(options_), host_.pool().n_workers()};
 }
 
 uint32_t Session::step_tokens(uint32_t max_sequences) const {
@@ -92,13 +102,14 @@ void Session::load_model(uint32_t max_queries) {
 
 Engine& Session::load(uint32_t max_context, uint32_t max_sequences) {
   const MemoryPlan needed = plan(max_context);
+  planned_bytes_ = needed.total();
   const MemoryInfo machine = memory_info();
   if (needed.total() > machine.available_bytes)
     throw Error(ErrorKind::kResource, "a context of " + std::to_string(max_context) +
-                                          " tokens needs " + gigabytes(needed.total()) +
-                                          " (weights " + gigabytes(needed.weight_bytes) +
-                                          ", K and V " + gigabytes(needed.kv_bytes) + "), " +
-                                          gigabytes(machine.available_bytes) +
+                                          " tokens needs " + in_gigabytes(needed.total()) +
+                                          " (weights " + in_gigabytes(needed.weight_bytes) +
+                                          ", K and V " + in_gigabytes(needed.kv_bytes) + "), " +
+                                          in_gigabytes(machine.available_bytes) +
                                           " are available: lower -c, or see `kvasir plan`");
   const MemoryPlan all = max_sequences == 1 ? needed : plan(max_context, max_sequences);
   const uint64_t of_sequences =

@@ -1,5 +1,5 @@
-// Everything a subcommand needs to run a model: checked configuration, plugins, weights, engine, in
-// the order that reports a mistake before anything large is loaded.
+// Everything a subcommand needs to run a model: checked configuration, plugins, weights, engine.
+// They are made in this order, so that a mistake is reported before anything large is loaded.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -9,9 +9,20 @@
 #include "core/model/tokenizer/tokenizer.h"
 #include "core/runtime/engine.h"
 #include "core/runtime/plan.h"
+#include "tools/kvasir/cli/print.h"
 #include "tools/kvasir/session/plugin_host.h"
 
 namespace kvasir::tool {
+
+// What a report says about the run as a whole.
+struct Setup {
+  std::string model;  // file
+  Compute compute = Compute::kF32;
+  bool deterministic = false;
+  uint32_t n_threads = 0;
+};
+// {"model", "compute", "deterministic", "threads"}.
+Json to_json(const Setup& setup);
 
 class Session {
  public:
@@ -29,21 +40,22 @@ class Session {
   PluginRegistry& registry() { return host_.registry(); }
   HostServices& services() { return host_.services(); }
   ThreadPool& pool() { return host_.pool(); }
-  Compute compute() const { return compute_; }
-  bool deterministic() const { return is_deterministic(options_); }
+  Setup setup() const;
 
   MemoryPlan plan(uint32_t max_context, uint32_t max_sequences = 1);
-  // Refuses when the plan of one sequence does not fit the machine, then loads weights. A step of
-  // the engine takes a chunk and a token of each of the other sequences.
+  // Throws an Error when one sequence needs more memory than the machine has; else loads the
+  // weights. A step of the engine takes a chunk of one sequence and a token of each other one.
   Engine& load(uint32_t max_context, uint32_t max_sequences = 1);
-  // A further engine over the same weights with as many sequences at most; the session's strategy
-  // is the first of it.
+  // Makes another engine over the same weights, for at most max_sequences. Its first strategy is
+  // the session's.
   std::unique_ptr<Engine> make_engine(uint32_t max_context, uint32_t max_sequences);
   Pipeline pipeline(const StrategyConfig& strategy);  // for Engine::add_strategy()
-  // For the sequences of all engines, once weights are loaded: what else is planned is taken off.
+  // Bytes for the sequences of all engines: what is available less everything else that is planned.
+  // Known once the weights are loaded.
   uint64_t sequence_memory() const { return sequence_memory_; }
   const Model& model() const { return *model_; }
   double load_ms() const { return load_ms_; }
+  uint64_t planned_bytes() const { return planned_bytes_; }  // of one sequence, by load()
 
  private:
   void load_model(uint32_t max_queries);
@@ -61,6 +73,7 @@ class Session {
   std::unique_ptr<Model> model_;
   std::unique_ptr<Engine> engine_;
   double load_ms_ = 0;
+  uint64_t planned_bytes_ = 0;
   uint64_t sequence_memory_ = 0;
 };
 

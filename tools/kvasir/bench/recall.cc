@@ -1,0 +1,107 @@
+// kvasir bench recall: strategies where the truth is known, at the same number of attended tokens.
+// SPDX-License-Identifier: Apache-2.0
+#include <sstream>
+
+#include "core/error.h"
+#include "tools/kvasir/bench/recall_bench.h"
+#include "tools/kvasir/bench/recall_report.h"
+#include "tools/kvasir/cli/progress_bar.h"
+#include "tools/kvasir/commands.h"
+
+namespace kvasir::tool {
+namespace {
+
+struct RecallOptions {
+  std::vector<std::string> strategies;
+  RecallShape shape;
+  uint32_t budget = 512, block_size = 16;
+};
+
+// Presets: the bounds at every unit and scope, then the methods.
+constexpr const char* kStrategies =
+    "dense oracle random oracle/shared oracle/token random/token oracle/token/shared quest "
+    "block_topk ktransformers infllm snapkv h2o tova pyramidkv infinigen magicpig twilight "
+    "duoattention streaming";
+
+void check(const RecallOptions& o) {
+  const RecallShape& s = o.shape;
+  if (s.n_kv_heads == 0 || s.n_q_heads == 0 || s.n_q_heads % s.n_kv_heads != 0)
+    throw input_error("--kv-heads must divide --heads");
+  if (s.head_dim == 0 || s.head_dim % 2 != 0) throw input_error("--head-dim must be even");
+  if (uint64_t{s.sink} + s.window + s.needles >= s.context || s.context > 1u << 20)
+    throw input_error("-c must be above --sink, --window and --needles together, at most 1M");
+  if (!(s.needle_mass > 0.0 && s.needle_mass < 1.0))
+    throw input_error("--needle-mass must be between 0 and 1");
+  if (s.steps == 0 || s.needles == 0 || o.budget == 0 || o.block_size == 0)
+    throw input_error("--budget, --steps, --needles and --block-size must be above 0");
+  if (s.n_layers < 2) throw input_error("--layers must be above 1: the first is dense");
+}
+
+RecallReport measure(const Options& options, const RecallOptions& o) {
+  PluginHost host(options);
+  host.log_once();
+  const RecallSettings settings{o.block_size, o.shape.sink, o.shape.window, o.budget,
+                                o.shape.context};
+  std::vector<RecallArm> arms;
+  for (const std::string& name : o.strategies) arms.emplace_back(options, name, settings, host);
+  const RecallBench bench(o.shape, o.budget, options.seed, host);
+  RecallReport report{o.shape, settings, bench.target(), options.seed, {}};
+  ProgressBar bar("recall", !options.json);
+  uint64_t n_done = 0;  // runs; each strategy that is left needs at least one more
+  for (size_t i = 0; i < arms.size(); ++i) {
+    const size_t n_left = arms.size() - i - 1;
+    report.strategies.push_back(bench.measure(arms[i], [&] {
+      ++n_done;
+      bar.update(n_done, n_done + n_left + 1);  // this strategy may need another run
+    }));
+    bar.update(n_done, n_done + n_left);
+  }
+  return report;
+}
+
+void bench_recall(const Options& options, RecallOptions o) {
+  check(o);
+  if (o.strategies.empty()) {
+    std::istringstream presets(kStrategies);
+    for (std::string name; presets >> name;) o.strategies.push_back(name);
+  }
+  print(measure(options, o), options.json);
+}
+
+}  // namespace
+
+void add_bench(CLI::App& app) {
+  auto* bench = app.add_subcommand("bench", "Measure strategies and the machine");
+  bench->require_subcommand(1);
+  auto* c = bench->add_subcommand(
+      "recall",
+      "Made-up queries and keys whose true attention is known, no model. All strategies attend to "
+      "the same number of tokens; the table says how much attention mass each one captures. The "
+      "command searches the settings that give this number. -s NAME/token chooses tokens instead "
+      "of blocks, NAME/shared makes one choice for all heads");
+  auto options = std::make_shared<Options>();
+  auto o = std::make_shared<RecallOptions>();
+  RecallShape& s = o->shape;
+  add_arm_flags(*c, *options, o->strategies);
+  add_ctx_size(*c, s.context, "Tokens of the prompt, also 4K");
+  c->add_option("-b,--budget", o->budget, "Tokens selected beside sink and window");
+  c->add_option("-n,--steps", s.steps, "Queries decoded");
+  c->add_option("--block-size", o->block_size, "Tokens per block");
+  c->add_option("--sink", s.sink, "First tokens, always attended");
+  c->add_option("--window", s.window, "Last tokens, always attended");
+  c->add_option("--layers", s.n_layers, "Layers; the first is dense");
+  c->add_option("--heads", s.n_q_heads, "Query heads");
+  c->add_option("--kv-heads", s.n_kv_heads, "kv heads");
+  c->add_option("--head-dim", s.head_dim, "Elements of a key");
+  c->add_option("--needles", s.needles, "Tokens that together have --needle-mass");
+  c->add_option("--needle-mass", s.needle_mass,
+                "Share of the attention mass that the needles have");
+  c->add_option("--drift", s.drift, "How much queries of one head differ: 0 for equal ones");
+  c->add_option("--seed", options->seed,
+                "Seed of the data and of plugins that draw random numbers");
+  c->add_option("-t,--threads", options->threads, "Worker threads");
+  add_json(*c, options->json);
+  c->callback([=] { bench_recall(*options, *o); });
+}
+
+}  // namespace kvasir::tool

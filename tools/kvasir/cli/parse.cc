@@ -1,0 +1,57 @@
+// See parse.h.
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/kvasir/cli/parse.h"
+
+#include <algorithm>
+#include <charconv>
+#include <limits>
+
+#include "core/error.h"
+
+namespace kvasir::tool {
+
+uint64_t parse_count(const std::string& text, const std::string& flag) {
+  uint64_t value = 0;
+  const char* end = text.data() + text.size();
+  const auto parsed = std::from_chars(text.data(), end, value);
+  const std::string suffix(parsed.ptr, end);
+  uint64_t unit = 0;
+  if (suffix.empty()) unit = 1;
+  if (suffix == "k" || suffix == "K") unit = 1024;
+  if (suffix == "m" || suffix == "M") unit = uint64_t{1024} * 1024;
+  if (parsed.ec != std::errc() || unit == 0 || value > std::numeric_limits<uint32_t>::max() / unit)
+    throw input_error(flag + " " + text + ": expected a number of tokens, as 4096, 32K or 1M");
+  return value * unit;
+}
+
+std::vector<uint32_t> parse_counts(const std::string& list, const std::string& flag) {
+  std::vector<uint32_t> out;
+  for (size_t begin = 0; begin <= list.size();) {
+    const size_t end = std::min(list.find(',', begin), list.size());
+    const uint64_t count = parse_count(list.substr(begin, end - begin), flag);
+    if (count == 0) throw input_error(flag + " " + list + ": must be above 0");
+    out.push_back(static_cast<uint32_t>(count));
+    begin = end + 1;
+  }
+  return out;
+}
+
+std::vector<TokenId> parse_token_ids(std::string_view list, const std::string& flag) {
+  constexpr std::string_view kBetween = ", \t\r\n";
+  std::vector<TokenId> ids;
+  for (size_t at = list.find_first_not_of(kBetween); at != list.npos;
+       at = list.find_first_not_of(kBetween, at)) {
+    const size_t end = std::min(list.find_first_of(kBetween, at), list.size());
+    TokenId id = 0;
+    const auto parsed = std::from_chars(list.data() + at, list.data() + end, id);
+    if (parsed.ec != std::errc() || parsed.ptr != list.data() + end || id < 0)
+      throw input_error(flag + ": '" +
+                        std::string(list.substr(at, std::min<size_t>(end - at, 40))) +
+                        "' is no token id; expected numbers separated by commas");
+    ids.push_back(id);
+    at = end;
+  }
+  return ids;
+}
+
+}  // namespace kvasir::tool

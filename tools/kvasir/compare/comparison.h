@@ -1,0 +1,38 @@
+// Runs several strategies on the same prompt and the same tokens. Dense attention generates the
+// tokens greedily; every other strategy is fed them, and its predictions are compared.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tools/kvasir/session/arms.h"
+#include "tools/kvasir/session/run_report.h"
+#include "tools/kvasir/session/session.h"
+
+namespace kvasir::tool {
+
+struct ComparedStrategy {
+  RunReport run;
+  std::optional<std::string> prefill_shared_with;  // the strategy whose pass over the prompt it was
+  double top1_agreement = 1.0;                     // share of steps with dense attention's token
+  double mean_kl = 0.0;                            // KL(dense || strategy) in nats
+};
+
+struct Comparison {
+  Setup setup;
+  uint64_t prompt_tokens = 0;
+  uint32_t decode_steps = 0;
+  double load_ms = 0;
+  std::vector<ComparedStrategy> strategies;  // dense first
+};
+
+// `show`: progress bars. Loads the session's model.
+Comparison compare_strategies(Session& session, const std::vector<Arm>& arms,
+                              const std::vector<TokenId>& prompt, uint32_t n_steps, bool show);
+
+Json to_json(const Comparison& comparison);
+std::string to_text(const Comparison& comparison);
+
+}  // namespace kvasir::tool

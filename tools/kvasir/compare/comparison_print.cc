@@ -1,0 +1,63 @@
+// A comparison as JSON and as a table.
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "tools/kvasir/cli/text.h"
+#include "tools/kvasir/compare/comparison.h"
+#include "tools/kvasir/session/strategy.h"
+
+namespace kvasir::tool {
+namespace {
+
+std::vector<std::string> table_row(const ComparedStrategy& s) {
+  const Engagement& d = s.run.decode;
+  const double steps = std::max(1.0, static_cast<double>(d.steps));
+  return {s.run.strategy,
+          format("%.1f", s.run.prefill_tokens_per_second()),
+          format("%.2f", s.run.decode_tokens_per_second()),
+          format("%.3f", static_cast<double>(d.kv_bytes_read) / steps / 1e6),
+          format("%.3f", static_cast<double>(d.bytes_read_to_choose()) / steps / 1e6),
+          format("%.1f %%", s.run.attended_percent()),
+          format("%.1f %%", 100.0 * s.top1_agreement),
+          format("%.5f", s.mean_kl),
+          std::to_string(d.fallbacks)};
+}
+
+}  // namespace
+
+Json to_json(const Comparison& c) {
+  Json out = to_json(c.setup);
+  out["prompt_tokens"] = c.prompt_tokens;
+  out["decode_steps"] = c.decode_steps;
+  out["load_ms"] = c.load_ms;
+  out["strategies"] = Json::array();
+  for (const ComparedStrategy& s : c.strategies) {
+    Json strategy = to_json(s.run);
+    strategy["prefill_shared_with"] = json_or_null(s.prefill_shared_with);
+    strategy["top1_agreement"] = s.top1_agreement;
+    strategy["mean_kl"] = s.mean_kl;
+    out["strategies"].push_back(strategy);
+  }
+  return out;
+}
+
+std::string to_text(const Comparison& c) {
+  std::string out =
+      format("%llu prompt tokens, then %u tokens decoded from the same inputs; %s, %u threads\n\n",
+             static_cast<unsigned long long>(c.prompt_tokens), c.decode_steps,
+             name(c.setup.compute), c.setup.n_threads);
+  Table table({"strategy", "prefill tok/s", "decode tok/s", "K+V MB/token", "to choose MB/token",
+               "attended", "same top-1", "KL to dense", "fallbacks"},
+              {1, 2, 3, 4, 5, 6, 7, 8});
+  std::vector<std::string> shared;
+  for (const ComparedStrategy& s : c.strategies) {
+    table.add(table_row(s));
+    if (s.prefill_shared_with) shared.push_back(s.run.strategy + " with " + *s.prefill_shared_with);
+  }
+  out += table.text();
+  if (shared.empty()) return out;
+  return out + "\nPrompts read together: " + join(shared, ", ") +
+         ". Their prefill speed counts the shared pass and what their own plugins took.\n";
+}
+
+}  // namespace kvasir::tool

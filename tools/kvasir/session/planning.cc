@@ -1,0 +1,31 @@
+// See planning.h.
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/kvasir/session/planning.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "core/model/synthetic/random_model.h"
+
+namespace kvasir::tool {
+
+ModelShape shape_for_planning(const std::string& model, const std::string& preset_name) {
+  if (!model.empty() && !preset_name.empty())
+    throw input_error("-m and --preset: give one of them");
+  if (!model.empty()) return read_shape(GgufFile::open(model));
+  if (preset_name.empty()) throw input_error("no model: give -m FILE.gguf or --preset NAME");
+  return shape_of(preset(preset_name));
+}
+
+MemoryPlan plan_strategy(PluginHost& host, const StrategyConfig& strategy, const ModelShape& shape,
+                         Model::Options model, uint32_t max_context, uint32_t max_sequences) {
+  Pipeline pipeline = build_pipeline(strategy, host.registry(), host.services());
+  model.max_batch_tokens = std::max(strategy.cache.chunk_size.value, max_sequences);
+  EngineOptions engine;
+  engine.max_context = max_context;
+  engine.max_sequences = max_sequences;
+  return make_plan(shape, Model::plan_memory(shape, model), pipeline, engine,
+                   vocabulary_bytes(shape));
+}
+
+}  // namespace kvasir::tool

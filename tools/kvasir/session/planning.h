@@ -1,0 +1,25 @@
+// Memory plans for a model file or for a shape that is known by name. No weights are loaded.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+#include "core/runtime/plan.h"
+#include "tools/kvasir/session/plugin_host.h"
+
+namespace kvasir::tool {
+
+// The shape of -m, else of the preset. Throws an Error unless exactly one is given.
+ModelShape shape_for_planning(const std::string& model, const std::string& preset_name);
+
+// Resident bytes of a tokenizer with this many tokens: texts, types and index, measured.
+inline uint64_t vocabulary_bytes(const ModelShape& shape) {
+  return uint64_t{shape.vocab_size} * 160;
+}
+
+// Creates the strategy's plugins, binds them to this shape, and asks them what they need. The
+// strategy's chunk size says how many tokens one call of the model has.
+MemoryPlan plan_strategy(PluginHost& host, const StrategyConfig& strategy, const ModelShape& shape,
+                         Model::Options model, uint32_t max_context, uint32_t max_sequences = 1);
+
+}  // namespace kvasir::tool

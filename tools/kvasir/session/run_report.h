@@ -1,0 +1,48 @@
+// What a run took and what its attention did: read from the engine, printed as text and as JSON.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/runtime/engine.h"
+#include "tools/kvasir/cli/print.h"
+
+namespace kvasir::tool {
+
+// What a command counts and times itself.
+struct RunFigures {
+  uint32_t prompt_tokens = 0, generated_tokens = 0;
+  uint32_t cached_prompt_tokens = 0;  // of the prompt, found in a file, not read
+
+  double load_ms = 0, prefill_ms = 0, decode_ms = 0;
+};
+
+struct PluginUsed {
+  std::string id, version, file;
+};
+
+// One strategy of one engine.
+struct RunReport {
+  std::string strategy;
+  std::vector<PluginUsed> plugins;
+  std::string attention, window_attention;  // ids; the second is empty outside hybrid mode
+  RunFigures figures;
+  Engagement prefill, decode;
+  double crossing_nanos = 0;  // of one call over the plugin boundary
+
+  uint32_t prompt_tokens_read() const;
+  double prefill_tokens_per_second() const;
+  double decode_tokens_per_second() const;
+  double attended_percent() const;  // of the tokens that decoding considered
+};
+RunReport run_report(Engine& engine, const RunFigures& figures, StrategyId strategy = 0);
+
+// Field names as in the strategy and the headers; sums over decode steps, layers and kv heads.
+Json to_json(const RunReport& report);
+// Lines: prompt cache, timings, engagement, hybrid mode, device copies, keys skipped, boundary,
+// tiers. Those that do not apply are left out.
+std::string to_text(const RunReport& report);
+
+}  // namespace kvasir::tool

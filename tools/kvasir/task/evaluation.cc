@@ -1,0 +1,211 @@
+// See evaluation.h.
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/kvasir/task/evaluation.h"
+
+#include <algorithm>
+#include <chrono>
+#include <iterator>
+#include <memory>
+#include <optional>
+
+#include "core/error.h"
+#include "core/serving/scheduler.h"
+#include "tools/kvasir/cli/progress_bar.h"
+
+namespace kvasir::tool {
+namespace {
+
+// The answer to one sample under one strategy, and its request.
+struct Given {
+  RequestId id = 0;
+  TaskAnswer answer = {};
+  RequestStatus status = {};
+};
+
+SampleResult result_of(const Sample& sample, const EvaluationCell& cell, const TaskAnswer& answer) {
+  SampleResult out;
+  out.task = cell.task;
+  out.length = cell.length;
+  out.strategy = cell.strategy;
+  out.seed = sample.seed;
+  out.index = sample.index;
+  out.prompt_tokens = sample.token_span(sample.turns[0].answer).begin;
+  out.answer = answer;
+  for (const Turn& turn : sample.turns) out.expected.push_back(sample.bytes(turn.answer));
+  for (const Planted& p : sample.planted)
+    if (p.turn >= 0) out.depths.push_back(p.depth);
+  return out;
+}
+
+// The strategy that read the prompts for this one. Requests get ids in the order of strategies.
+StrategyId reader_of(const std::vector<Given>& given, StrategyId strategy) {
+  const auto is_reader = [&](const Given& g) {
+    return g.id == given[strategy].status.prompt_read_by;
+  };
+  return static_cast<StrategyId>(std::find_if(given.begin(), given.end(), is_reader) -
+                                 given.begin());
+}
+
+class Evaluator {
+ public:
+  Evaluator(Session& session, const std::vector<Arm>& arms, const EvaluationOptions& options,
+            const OnSample& on_sample)
+      : session_(session),
+        arms_(arms),
+        options_(options),
+        on_sample_(on_sample),
+        encoder_(session.tokenizer()),
+        n_strategies_(static_cast<uint32_t>(arms.size() + 1)) {}
+
+  std::vector<EvaluationCell> run(bool show) {
+    for (const uint32_t length : options_.lengths)  // finds mistakes before anything runs
+      for (const Task task : options_.tasks) TaskGenerator(task, options_.task, length, encoder_);
+    const uint32_t longest = *std::max_element(options_.lengths.begin(), options_.lengths.end());
+    session_.load(longest, options_.n_parallel * n_strategies_);
+    total_ = uint64_t{options_.n_samples} * options_.tasks.size() * options_.lengths.size() *
+             n_strategies_;
+    bar_.emplace("samples", show);
+    for (const uint32_t length : options_.lengths) {
+      for (const Task task : options_.tasks) {
+        TaskGenerator generator(task, options_.task, length, encoder_);
+        std::vector<Sample> samples;
+        for (uint32_t i = 0; i < options_.n_samples; ++i)
+          samples.push_back(generator.make(options_.seed, i));
+        answer(length, samples);
+      }
+    }
+    bar_.reset();
+    return std::move(cells_);
+  }
+
+ private:
+  void answer(uint32_t length, const std::vector<Sample>& samples);
+  std::vector<EvaluationCell> open_cells(Engine& engine, uint32_t length, Task task);
+  std::vector<std::vector<Given>> answer_all(Engine& engine, const std::vector<Sample>& samples);
+  void add(EvaluationCell& cell, const Sample& sample, const Given& given);
+
+  Session& session_;
+  const std::vector<Arm>& arms_;
+  const EvaluationOptions& options_;
+  const OnSample& on_sample_;
+  PieceEncoder encoder_;
+  uint32_t n_strategies_;
+  std::optional<ProgressBar> bar_;
+  std::vector<EvaluationCell> cells_;
+  uint64_t done_ = 0, total_ = 0;
+};
+
+std::vector<EvaluationCell> Evaluator::open_cells(Engine& engine, uint32_t length, Task task) {
+  std::vector<EvaluationCell> cells(n_strategies_);
+  cells[0].strategy = "dense";
+  for (size_t i = 0; i < arms_.size(); ++i) {
+    engine.add_strategy(session_.pipeline(arms_[i].strategy));
+    cells[i + 1].strategy = arms_[i].label;
+  }
+  for (EvaluationCell& cell : cells) {
+    cell.task = task;
+    cell.length = length;
+  }
+  return cells;
+}
+
+void Evaluator::answer(uint32_t length, const std::vector<Sample>& samples) {
+  const auto engine = session_.make_engine(length, options_.n_parallel * n_strategies_);
+  std::vector<EvaluationCell> cells = open_cells(*engine, length, samples[0].task);
+  const auto begin = std::chrono::steady_clock::now();
+  const auto given = answer_all(*engine, samples);
+  const double wall =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  for (StrategyId s = 0; s < n_strategies_; ++s) {
+    EvaluationCell& cell = cells[s];
+    for (size_t i = 0; i < samples.size(); ++i) add(cell, samples[i], given[i][s]);
+    const StrategyId reader = reader_of(given[0], s);
+    cell.read_with = reader == s ? "" : cells[reader].strategy;
+    cell.run = run_report(*engine, {}, s);
+    cell.seconds =
+        static_cast<double>(cell.run.prefill.total_nanos + cell.run.decode.total_nanos) / 1e9;
+    cell.wall_seconds = wall;
+  }
+  std::move(cells.begin(), cells.end(), std::back_inserter(cells_));
+}
+
+// [samples][strategies]; n_parallel samples at a time.
+std::vector<std::vector<Given>> Evaluator::answer_all(Engine& engine,
+                                                      const std::vector<Sample>& samples) {
+  Scheduler scheduler(engine, {.memory_bytes = session_.sequence_memory()});
+  std::vector<std::vector<Given>> all(samples.size(), std::vector<Given>(n_strategies_));
+  size_t n_submitted = 0, n_in_flight = 0;
+  std::exception_ptr error;
+  const auto submit = [&](size_t i) {
+    std::vector<Request> requests;
+    const auto n_left = std::make_shared<uint32_t>(n_strategies_);
+    for (StrategyId s = 0; s < n_strategies_; ++s)
+      requests.push_back(
+          task_request(session_.tokenizer(), samples[i], s, options_.question_in_prompt,
+                       [&, i, s, n_left](const TaskAnswer& answer, const RequestStatus& status) {
+                         all[i][s].answer = answer;
+                         all[i][s].status = status;
+                         if (status.error && !error) error = status.error;
+                         if (--*n_left == 0) --n_in_flight;
+                         bar_->update(++done_, total_);
+                       }));
+    const auto ids = scheduler.submit_together(std::move(requests));
+    for (StrategyId s = 0; s < n_strategies_; ++s) all[i][s].id = ids[s];
+  };
+  do {
+    while (n_in_flight < options_.n_parallel && n_submitted < samples.size()) {
+      ++n_in_flight;
+      submit(n_submitted++);
+    }
+  } while (!error && scheduler.step());
+  if (error) std::rethrow_exception(error);
+  return all;
+}
+
+void Evaluator::add(EvaluationCell& cell, const Sample& sample, const Given& given) {
+  cell.correct.push_back(given.answer.correct);
+  cell.n_tokens += given.answer.n_tokens;
+  cell.n_right += given.answer.n_right;
+  cell.n_decoded += given.status.decoded_tokens;
+  if (on_sample_) on_sample_(result_of(sample, cell, given.answer));
+}
+
+uint64_t count_changes(const EvaluationCell& from, const EvaluationCell& to) {
+  uint64_t n = 0;
+  for (size_t i = 0; i < from.correct.size(); ++i) n += from.correct[i] && !to.correct[i];
+  return n;
+}
+
+}  // namespace
+
+uint64_t EvaluationCell::n_correct() const {
+  return static_cast<uint64_t>(std::count(correct.begin(), correct.end(), true));
+}
+
+const EvaluationCell& Evaluation::control(const EvaluationCell& cell) const {
+  const auto i = static_cast<size_t>(&cell - cells.data());
+  return cells[i - i % n_strategies];
+}
+
+uint64_t Evaluation::n_lost(const EvaluationCell& cell) const {
+  return count_changes(control(cell), cell);
+}
+
+uint64_t Evaluation::n_won(const EvaluationCell& cell) const {
+  return count_changes(cell, control(cell));
+}
+
+Evaluation evaluate(Session& session, const std::vector<Arm>& arms,
+                    const EvaluationOptions& options, const OnSample& on_sample, bool show) {
+  Evaluation out;
+  out.setup = session.setup();
+  out.seed = options.seed;
+  out.n_samples = options.n_samples;
+  out.n_parallel = options.n_parallel;
+  out.question_in_prompt = options.question_in_prompt;
+  out.n_strategies = arms.size() + 1;
+  out.cells = Evaluator(session, arms, options, on_sample).run(show);
+  return out;
+}
+
+}  // namespace kvasir::tool

@@ -1,0 +1,78 @@
+// The same samples through dense attention and other strategies; how many each answers exactly.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "core/task/evaluate.h"
+#include "tools/kvasir/session/arms.h"
+#include "tools/kvasir/session/run_report.h"
+#include "tools/kvasir/session/session.h"
+
+namespace kvasir::tool {
+
+struct EvaluationOptions {
+  std::vector<Task> tasks;
+  std::vector<uint32_t> lengths;  // tokens of prompt and answers
+  TaskOptions task;
+  uint64_t seed = 1;
+  uint32_t n_samples = 200;  // of each task and length
+  uint32_t n_parallel = 1;   // samples answered at once
+  bool question_in_prompt = false;
+};
+
+// One sample under one strategy.
+struct SampleResult {
+  Task task = Task::kFiller;
+  uint32_t length = 0;
+  std::string strategy;
+  uint64_t seed = 0, index = 0;
+  uint64_t prompt_tokens = 0;
+  TaskAnswer answer;
+  std::vector<std::string> expected;  // per turn
+  std::vector<double> depths;         // of the needles that are asked for
+};
+
+// One task, length and strategy.
+struct EvaluationCell {
+  Task task = Task::kFiller;
+  uint32_t length = 0;
+  std::string strategy;
+  std::vector<bool> correct;  // per sample
+  uint64_t n_tokens = 0, n_right = 0, n_decoded = 0;
+  std::string read_with;    // the strategy whose pass over the prompts it shared; empty: its own
+  double seconds = 0;       // in its own part of the steps
+  double wall_seconds = 0;  // of all strategies of the task and length
+  RunReport run;
+
+  uint64_t n_correct() const;
+};
+
+struct Evaluation {
+  Setup setup;
+  uint64_t seed = 0;
+  uint32_t n_samples = 0, n_parallel = 0;
+  bool question_in_prompt = false;
+  size_t n_strategies = 1;
+  std::vector<EvaluationCell> cells;  // per length, task and strategy, dense first
+
+  // Dense attention's cell of the same task and length.
+  const EvaluationCell& control(const EvaluationCell& cell) const;
+  uint64_t n_lost(const EvaluationCell& cell) const;  // dense attention answered, the cell did not
+  uint64_t n_won(const EvaluationCell& cell) const;   // the other way round
+};
+
+using OnSample = std::function<void(const SampleResult& result)>;
+
+// `show`: a progress bar. Loads the session's model. Error(kInput) before that when a task does not
+// fit a length.
+Evaluation evaluate(Session& session, const std::vector<Arm>& arms,
+                    const EvaluationOptions& options, const OnSample& on_sample, bool show);
+
+Json to_json(const SampleResult& result);
+Json to_json(const Evaluation& evaluation);
+std::string to_text(const Evaluation& evaluation);
+
+}  // namespace kvasir::tool

@@ -1,0 +1,89 @@
+// See flags.h.
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/kvasir/task/flags.h"
+
+#include <charconv>
+
+#include "core/error.h"
+#include "tools/kvasir/cli/text.h"
+
+namespace kvasir::tool {
+namespace {
+
+std::vector<std::string> split(const std::string& list) {
+  std::vector<std::string> parts;
+  for (size_t begin = 0; begin <= list.size();) {
+    const size_t end = std::min(list.find(',', begin), list.size());
+    parts.push_back(list.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
+}
+
+bool read_number(const std::string& text, uint32_t& value) {
+  const char* end = text.data() + text.size();
+  const auto parsed = std::from_chars(text.data(), end, value);
+  return parsed.ec == std::errc() && parsed.ptr == end;
+}
+
+// "4" or "4-8"; "" stands for the task's own range.
+Range parse_range(const std::string& text, const std::string& flag) {
+  if (text.empty()) return {};
+  const size_t dash = text.find('-');
+  Range range;
+  const bool first = read_number(text.substr(0, dash), range.first);
+  const bool last = dash == text.npos ? (range.last = range.first, first)
+                                      : read_number(text.substr(dash + 1), range.last);
+  if (!first || !last || range.first == 0 || range.last < range.first)
+    throw input_error(flag + " " + text + ": expected a number above 0 or a range, as 4-8");
+  return range;
+}
+
+}  // namespace
+
+void add_task_flags(CLI::App& app, TaskFlags& f) {
+  app.add_option("--key-tokens", f.key_tokens,
+                 "Tokens of a key: N or N-M (kv_retrieval 4-8, mqar 1)");
+  app.add_option("--value-tokens", f.value_tokens,
+                 "Tokens of a value: N or N-M (kv_retrieval 4-8, mqar 1)");
+  app.add_option("--pairs", f.pairs,
+                 "Keys: N or N-M (kv_retrieval: as many as fit; mqar 8; multi-needles 4)");
+  app.add_option(
+      "--queries", f.queries,
+      "Keys asked for: N or N-M (kv_retrieval 1; mqar, needle_multi_query: all; ids: 8)");
+  app.add_option("--hops", f.hops, "Names between value and question (variable_tracking 2)");
+  app.add_option("--chains", f.chains, "Chains of names, one is asked for (variable_tracking)")
+      ->check(CLI::Range(1, 32));
+}
+
+TaskOptions task_options(const TaskFlags& f) {
+  TaskOptions options;
+  options.key_tokens = parse_range(f.key_tokens, "--key-tokens");
+  options.value_tokens = parse_range(f.value_tokens, "--value-tokens");
+  options.pairs = parse_range(f.pairs, "--pairs");
+  options.queries = parse_range(f.queries, "--queries");
+  options.hops = parse_range(f.hops, "--hops");
+  options.chains = f.chains;
+  return options;
+}
+
+std::vector<Task> parse_tasks(const std::string& list, const std::string& flag) {
+  if (list == "all") return question_tasks();
+  std::vector<Task> tasks;
+  for (const std::string& part : split(list)) tasks.push_back(task_by_name(part, flag));
+  return tasks;
+}
+
+std::vector<MixPart> parse_mix(const std::string& list, const std::string& flag) {
+  std::vector<MixPart> mix;
+  for (const std::string& part : split(list)) {
+    const size_t sign = part.find('=');
+    MixPart made{task_by_name(part.substr(0, sign), flag), 1};
+    if (sign != part.npos && !read_number(part.substr(sign + 1), made.weight))
+      throw input_error(flag + " " + part + ": expected task=weight, as repeat=3");
+    mix.push_back(made);
+  }
+  return mix;
+}
+
+}  // namespace kvasir::tool
