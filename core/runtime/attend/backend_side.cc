@@ -104,13 +104,15 @@ void BackendSide::run_and_merge(const Pass& pass, const std::deque<Part>& parts,
   if (!run(pass, parts, o_.data(), lse_.data())) return;
   for (const Part& part : parts) {
     if (!takes(part) || !belongs(part, pass.pieces)) continue;
-    for (const kvasir_attn_range& range : part.ranges)
+    for (const kvasir_attn_range& range : part.ranges) {
+      const uint64_t first_head = uint64_t{range.kv_head} * group;
       for (uint64_t query = range.q_begin; query < uint64_t{range.q_begin} + range.n_q; ++query)
-        for (uint64_t head = range.kv_head * group; head < (range.kv_head + 1) * group; ++head) {
+        for (uint64_t head = first_head; head < first_head + group; ++head) {
           const uint64_t at = query * heads + head;
           kernels::merge_attention(o + at * v_dim, lse + at, o_.data() + at * v_dim, lse_[at],
                                    v_dim);
         }
+    }
   }
 }
 
