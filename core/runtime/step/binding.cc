@@ -145,6 +145,14 @@ void check_positions(const Pipeline& pipeline, const Binding& binding) {
   if (positions.value == Positions::kSlot)
     throw input_error(positions.origin.text() + ": positions = \"slot\" cannot be had with " +
                       pipeline.selectors[0]->id() + ", which sets constant positions");
+  constexpr uint64_t kWeights = KVASIR_NEED_LOG_WEIGHT | KVASIR_NEED_HEAD_LOG_WEIGHT;
+  for (const auto& selector : pipeline.selectors)
+    if (selector->limits().unit == KVASIR_UNIT_TOKEN || selector->desc().needs & kWeights ||
+        selector->limits().scope == KVASIR_SCOPE_Q_HEAD)
+      throw input_error(selector->id() +
+                        " chooses tokens, weighs them or chooses per query head, and cannot be had "
+                        "with constant positions (" +
+                        pipeline.selectors[0]->id() + "), which are those of whole blocks");
   for (const auto& selector : pipeline.selectors)
     if (selector->limits().plan_at && selector->limits().action != KVASIR_ACTION_RESTRICT)
       throw input_error(selector->id() +
