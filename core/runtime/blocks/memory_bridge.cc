@@ -7,6 +7,7 @@
 namespace kvasir {
 namespace {
 
+// Of F32, U32 and U8.
 int64_t element_bytes(uint32_t dtype) { return dtype == KVASIR_DTYPE_U8 ? 1 : 4; }
 
 uint64_t bytes_of(const kvasir_view& view) {
@@ -41,7 +42,7 @@ MemoryBridge::Buffer::~Buffer() {
   if (data_) owner_->storage_.device_free(data_);
 }
 
-// The same shape on the device, in memory that grows by half at least.
+// The buffer grows by half at least, so that sizes that grow step by step seldom allocate.
 kvasir_view MemoryBridge::on_device(const kvasir_view& like, Buffer& hold) {
   const uint64_t bytes = std::max<uint64_t>(bytes_of(like), 64);
   if (hold.bytes_ < bytes) {

@@ -49,7 +49,7 @@ bool reads_keys(const Selector& selector) {
          (selector.has_update() && selector.desc().dtypes != 0);
 }
 
-// Whose wish it is that K is stored before RoPE.
+// Which plugin or setting needs keys that are stored before RoPE.
 std::string wisher(const Pipeline& pipeline) {
   for (const auto& selector : pipeline.selectors)
     if (selector->desc().needs & KVASIR_NEED_UNROTATED_K) return selector->id();

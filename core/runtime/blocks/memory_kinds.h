@@ -10,19 +10,19 @@
 
 namespace kvasir {
 
-// After storage was bound, before the others are: every reader of K and V reads them where the
-// storage holds them, and there is a device for whoever works in device memory only. unrotated: the
-// keys are stored before RoPE, and the host turns them. Throws Error(kInput), which names both
-// plugins and the remedy. In hybrid mode `window` is what the window's storage leases;
-// where the context's blocks are in host memory, update() is given copies of blocks that its plugin
-// cannot read.
+// Throws Error(kInput), which names both plugins and the remedy, unless every plugin that reads K
+// and V reads the memory that the storage holds them in, and the storage gives device memory to
+// plugins that work in nothing else. To be called when the storage is bound and the others are not.
+// formats: those of the context's storage. window: in hybrid mode those of the window's storage;
+// where the context's blocks are in host memory, update() gets copies of blocks that its plugin
+// cannot read. unrotated: keys are stored before RoPE, and the host rotates them.
 void check_memory_kinds(const Pipeline& pipeline, std::span<const kvasir_kv_format> formats,
                         std::span<const kvasir_kv_format> window, bool unrotated);
-// Whether a plugin reads K and V of this memory and these types.
+// Whether a plugin reads K and V in this kind of memory and of these element types.
 bool can_read(const Instance& reader, const kvasir_kv_format& format);
-// Hybrid mode attends keys as they are stored: no plugin may want them before RoPE.
+// Throws Error(kInput) in hybrid mode with `unrotated`: it attends keys as they are stored.
 void check_hybrid(const Pipeline& pipeline, bool unrotated);
-// The same of where `owner` wants its records.
+// Throws Error(kInput) when `owner` wants its records in device memory and the storage gives none.
 void check_record_memory(const Instance& owner, const RecordLayout& layout, const Storage& storage);
 
 }  // namespace kvasir

@@ -1,10 +1,12 @@
-// See needed_tokens.h.
+// Tokens that a step needs; see needed_tokens.h.
 // SPDX-License-Identifier: Apache-2.0
 #include "core/runtime/blocks/needed_tokens.h"
 
 #include <algorithm>
 #include <bit>
 #include <utility>
+
+#include "core/runtime/sequence/sequence.h"
 
 namespace kvasir {
 

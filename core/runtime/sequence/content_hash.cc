@@ -1,15 +1,18 @@
-// See content_hash.h.
+// Names of blocks; see content_hash.h.
 // SPDX-License-Identifier: Apache-2.0
 #include "core/runtime/sequence/content_hash.h"
 
 #include <xxhash.h>
+
+#include <algorithm>
+#include <cstddef>
 
 namespace kvasir {
 namespace {
 
 Hash128 words_of(const XXH128_hash_t& hash) { return {hash.low64, hash.high64}; }
 
-// XXH3 takes a seed of 64 bits: the other half of the parent goes in front of the tokens.
+// XXH3 takes a seed of 64 bits, so the second half of the parent is hashed before the tokens.
 Hash128 child_of(const Hash128& parent, const std::vector<int32_t>& tokens) {
   std::vector<int32_t> bytes(2 + tokens.size());
   bytes[0] = static_cast<int32_t>(parent[1]);
@@ -37,7 +40,7 @@ void ContentHash::append(std::span<const int32_t> tokens, uint32_t n_together) {
 
 void ContentHash::truncate(uint32_t kv_len) {
   if (block_size_ == 0) return;
-  if (kv_len >= n_tokens()) return;  // what is cut off had no name
+  if (kv_len >= n_tokens()) return;  // what is cut off was never added
   names_.resize(kv_len / block_size_);
   open_.clear();
   tainted_ = kv_len % block_size_ != 0;

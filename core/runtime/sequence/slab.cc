@@ -1,4 +1,4 @@
-// Slab pages: allocation, copy on write, views.
+// Slab pages: allocation, copy on write, views; see slab.h.
 // SPDX-License-Identifier: Apache-2.0
 #include "core/runtime/sequence/slab.h"
 
@@ -14,6 +14,16 @@ namespace {
 constexpr std::align_val_t kAlign{64};
 
 }  // namespace
+
+SlabLayout::SlabLayout(const RecordLayout& layout, uint32_t n_kv_heads, uint32_t block_size,
+                       uint32_t page_blocks, MemoryBridge* device)
+    : device_(is_host_memory(layout.mem_kind) ? nullptr : device),
+      record_bytes_(layout.record_bytes),
+      open_bytes_(layout.open_bytes),
+      n_kv_heads_(n_kv_heads),
+      block_size_(block_size),
+      page_blocks_(page_blocks),
+      per_token_(layout.flags & KVASIR_LAYOUT_PER_TOKEN) {}
 
 void SlabLayout::make_page_writable(SlabPage& page, uint64_t bytes) const {
   if (!page) {
@@ -60,16 +70,6 @@ SlabPage SlabLayout::new_page(uint64_t bytes) const {
   return {raw, [](std::byte* p) { ::operator delete(p, kAlign); }};
 }
 
-SlabLayout::SlabLayout(const RecordLayout& layout, uint32_t n_kv_heads, uint32_t block_size,
-                       uint32_t page_blocks, MemoryBridge* device)
-    : device_(is_host_memory(layout.mem_kind) ? nullptr : device),
-      record_bytes_(layout.record_bytes),
-      open_bytes_(layout.open_bytes),
-      n_kv_heads_(n_kv_heads),
-      block_size_(block_size),
-      page_blocks_(page_blocks),
-      per_token_(layout.flags & KVASIR_LAYOUT_PER_TOKEN) {}
-
 void SlabLayout::make_writable(SlabPages& pages, uint32_t begin, uint32_t end) const {
   if (begin >= end) return;
   const uint32_t last_page = (end - 1) / page_blocks_;
@@ -106,16 +106,17 @@ void SlabLayout::truncate(SlabPages& pages, uint32_t kv_len) const {
   }
 }
 
-const kvasir_slab* SlabLayout::view(const std::vector<const SlabPages*>& rows, Buffers& out) const {
+const kvasir_slab* SlabLayout::view(const std::vector<const SlabPages*>& sequences,
+                                    Buffers& out) const {
   if (empty()) return nullptr;
   out.seq_pages.clear();
   out.pages.clear();
   out.open_pages.clear();
-  for (const SlabPages* row : rows) {
+  for (const SlabPages* seq : sequences) {
     out.seq_pages.push_back(out.pages.size());
-    for (size_t page = 0; page < row->pages.size(); ++page) {
-      out.pages.push_back(row->pages[page].get());
-      out.open_pages.push_back(page < row->open_pages.size() ? row->open_pages[page].get()
+    for (size_t page = 0; page < seq->pages.size(); ++page) {
+      out.pages.push_back(seq->pages[page].get());
+      out.open_pages.push_back(page < seq->open_pages.size() ? seq->open_pages[page].get()
                                                              : nullptr);
     }
   }

@@ -1,4 +1,5 @@
-// Host-owned records of representatives and selectors, in pages that forks share until written.
+// Records of representatives and selectors, in pages of the host that forks share until one of them
+// writes.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -16,45 +17,50 @@ namespace kvasir {
 
 class MemoryBridge;
 
-using SlabPage = std::shared_ptr<std::byte[]>;  // memory of the layout's kind
+using SlabPage = std::shared_ptr<std::byte[]>;  // host or device memory, as the layout says
 
-// Pages of one layer of one sequence for one owner.
+// Pages of one layer of one sequence for one owner. Page i holds the records of blocks
+// [i * page_blocks, (i + 1) * page_blocks) as [kv head][block].
 struct SlabPages {
   std::vector<SlabPage> pages;
-  std::vector<SlabPage> open_pages;
+  std::vector<SlabPage> open_pages;  // records that blocks have until they are FINAL; may be null
 };
 
+// How the pages of one owner are laid out, and what is done to them.
 class SlabLayout {
  public:
   SlabLayout() = default;
-  // device: where layout.mem_kind asks for device memory; it must outlive all pages.
+  // block_size in tokens. device: makes the pages where layout.mem_kind asks for device memory; it
+  // must outlive them.
   SlabLayout(const RecordLayout& layout, uint32_t n_kv_heads, uint32_t block_size,
              uint32_t page_blocks, MemoryBridge* device = nullptr);
 
   bool empty() const { return record_bytes_ == 0 && open_bytes_ == 0; }
   uint64_t record_bytes() const { return record_bytes_; }
+  uint64_t page_bytes() const { return record_bytes_ * n_kv_heads_ * page_blocks_; }
   uint64_t open_page_bytes() const { return open_bytes_ * n_kv_heads_ * page_blocks_; }
-  // A page as bytes of host memory, and back.
+  uint32_t page_blocks() const { return page_blocks_; }
+  // A page, which exists, as bytes of host memory; and a page with these bytes.
   std::vector<std::byte> save_page(const SlabPage& page, uint64_t bytes) const;
   SlabPage load_page(std::span<const std::byte> from) const;
-  uint64_t page_bytes() const { return record_bytes_ * n_kv_heads_ * page_blocks_; }
-  uint32_t page_blocks() const { return page_blocks_; }
 
-  // Creates missing pages of blocks [begin, end) and unshares those that a fork shares.
+  // Creates missing pages of blocks [begin, end) and copies those that a fork shares.
   void make_writable(SlabPages& pages, uint32_t begin, uint32_t end) const;
   // Frees open pages all of whose blocks lie below `final_blocks`.
   void free_open(SlabPages& pages, uint32_t final_blocks) const;
-  // Forgets the blocks of tokens >= kv_len. The record of a block that is cut is zeroed; one that
-  // is kept per token keeps what it says of the others.
+  // Forgets the records of tokens from kv_len on. The record of a block that is cut is zeroed;
+  // where records are kept per token, only the part of the tokens that are cut off.
   void truncate(SlabPages& pages, uint32_t kv_len) const;
 
-  // kvasir_slab over the pages of several sequences; valid while the buffers and pages are.
+  // What a kvasir_slab points to.
   struct Buffers {
     std::vector<uint64_t> seq_pages;
     std::vector<void*> pages, open_pages;
     kvasir_slab slab{};
   };
-  const kvasir_slab* view(const std::vector<const SlabPages*>& rows, Buffers& out) const;
+  // The pages of several sequences as plugins see them, valid while `out` and the pages are. Null
+  // where the layout has no records.
+  const kvasir_slab* view(const std::vector<const SlabPages*>& sequences, Buffers& out) const;
 
  private:
   SlabPage new_page(uint64_t bytes) const;  // zeros, aligned to 64 bytes

@@ -1,0 +1,70 @@
+// Which sealed blocks of one storage are leased for the running step, and the transfers that bring
+// the others into memory.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <kvasir/kvasir.h>
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "core/plugin/host.h"
+#include "core/runtime/blocks/block.h"
+#include "core/runtime/blocks/block_access.h"
+#include "core/runtime/step/engagement.h"
+
+namespace kvasir {
+
+// Lists may hold blocks of other stores as well, which all calls leave alone.
+class Residency {
+ public:
+  // The blocks of `store`, which `access` reaches. All must outlive this; `store` is only compared
+  // with Block::store.
+  Residency(const BlockStore& store, const BlockAccess& access, HostServices& services);
+
+  // False: leases are stable, everything is always resident, and most calls do nothing.
+  bool moves() const { return moves_; }
+  // Leases K and V of the needed tokens until release_step(); waits for transfers. The bytes of
+  // other tokens are unspecified. Throws PluginError when a block is lost, cannot be read or does
+  // not arrive; Error(kResource) when the storage cannot hold the needed blocks at one time.
+  void make_resident(BlockList& list, std::vector<NeededBlock> needed);
+  // Starts to move what is not resident; never waits.
+  void prefetch(const BlockList& list, std::vector<NeededBlock> needed);
+  // Releases the leases of sealed blocks of `list`, and all leases that others took the place of.
+  void release_step(BlockList& list);
+  // Releases what a list has leased of a block that it gives up.
+  void release(Block& block, const kvasir_lease& lease);
+  // Adds blocks that were resident or not, and the time spent waiting, since the last call.
+  void count_waits(Engagement& into);
+  // Adds what the storage moved in and out of its tiers since the last call.
+  void count_tiers(Engagement& into);
+
+ private:
+  // Removes from `needed` what is leased. Where a lease covers some tokens of a block, adds these
+  // to those that are needed, for one lease has to cover both.
+  void keep_missing(const BlockList& list, std::vector<NeededBlock>& needed) const;
+  // They point to the tokens in `needed`, which must outlive them.
+  std::vector<kvasir_block_key> keys_of(const BlockList& list,
+                                        std::span<const NeededBlock> needed) const;
+  // Leases what is resident and leaves the others in `missing`; throws if some are left and
+  // may_lack is false.
+  void lease_present(BlockList& list, std::vector<NeededBlock>& missing, bool may_lack);
+  void take_lease(BlockList& list, const NeededBlock& needed, kvasir_lease lease);
+  // Moves `missing` into memory until all is there or the storage is over its budget. True: only a
+  // prefetch was waited for, so another attempt may succeed.
+  bool fetch(const BlockList& list, std::span<const NeededBlock> missing);
+  void wait_for(uint64_t ticket, std::span<const kvasir_block_key> keys);
+
+  const BlockStore& store_;
+  const BlockAccess& access_;
+  HostServices& services_;
+  bool moves_;
+  std::vector<uint64_t> tickets_;     // of prefetch() that may not have been reported
+  std::vector<uint64_t> superseded_;  // leases of this step whose block was leased again for more
+  // Since the last count_waits().
+  uint64_t blocks_hit_ = 0, blocks_missed_ = 0, wait_nanos_ = 0;
+  std::vector<kvasir_tier_count> counted_;  // at the last count_tiers()
+};
+
+}  // namespace kvasir
