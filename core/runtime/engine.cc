@@ -73,8 +73,13 @@ SequenceId Engine::Impl::fork(const Sequence& parent) {
   StrategyRun& run = run_of(parent);
   auto child = std::make_unique<Sequence>(parent);
   child->id = next_id++;
-  for (uint32_t layer = 0; layer < run.geometry().n_layers; ++layer)
-    run.store->fork(parent.layers[layer], child->layers[layer], layer);
+  for (uint32_t layer = 0; layer < run.geometry().n_layers; ++layer) {
+    const LayerState& from = parent.layers[layer];
+    LayerState& to = child->layers[layer];
+    run.store->fork(from, to, layer);
+    for (size_t head = 0; head < from.packed.heads.size(); ++head)
+      run.store->share(from.packed.heads[head], to.packed.heads[head]);
+  }
   run.seq_fork(parent.id, child->id);
   const SequenceId id = child->id;
   sequences[id] = std::move(child);

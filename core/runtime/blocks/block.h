@@ -32,6 +32,7 @@ struct BlockList {
   std::vector<std::shared_ptr<Block>> blocks;  // null: given up as a whole
   std::vector<kvasir_lease> leases;            // parallel: what backends and plugins see
   std::vector<NeededBlock> partial;            // what PARTIAL leases of this step cover
+  std::vector<uint64_t> superseded;  // leases of this step whose block was leased again for more
 
   // Whether block i exists and is one of `store`.
   bool is_in(const BlockStore& store, size_t i) const {

@@ -12,6 +12,7 @@ void BlockStore::share(const BlockList& from, BlockList& to) const {
   to.blocks = from.blocks;
   to.leases = from.leases;
   to.partial.clear();
+  to.superseded.clear();
   if (!moves()) return;
   for (size_t block = 0; block < to.blocks.size(); ++block) {
     const Block* held = to.blocks[block].get();

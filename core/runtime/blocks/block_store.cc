@@ -70,8 +70,8 @@ void BlockStore::create_range(BlockList& layer, uint32_t layer_index, uint32_t b
                                           std::to_string(keys.size()) + " more blocks of layer " +
                                           std::to_string(layer_index) +
                                           ": raise its limit or shorten the context (-c)");
-  layer.blocks.resize(end);
-  layer.leases.resize(end);
+  std::vector<std::shared_ptr<Block>> fresh;  // all of them: what fails must drop each
+  bool usable = true;
   for (uint32_t block = begin; block < end; ++block) {
     auto made = std::make_shared<Block>();
     made->key = keys[block - begin];
@@ -81,12 +81,18 @@ void BlockStore::create_range(BlockList& layer, uint32_t layer_index, uint32_t b
     made->lease.token_pos = nullptr;
     made->key.handle = made->lease.handle;
     made->store = this;
-    if (made->lease.format >= access_.n_formats || !made->lease.k || !made->lease.v)
-      throw PluginError(storage.id(), "acquire", KVASIR_ERR_INTERNAL,
-                        "returned a write lease without memory or of an unknown format");
+    usable = usable && made->lease.format < access_.n_formats && made->lease.k && made->lease.v;
     made->lease.format += access_.first_format;
-    layer.leases[block] = made->lease;
-    layer.blocks[block] = std::move(made);
+    fresh.push_back(std::move(made));
+  }
+  if (!usable)
+    throw PluginError(storage.id(), "acquire", KVASIR_ERR_INTERNAL,
+                      "returned a write lease without memory or of an unknown format");
+  layer.blocks.resize(end);
+  layer.leases.resize(end);
+  for (uint32_t block = begin; block < end; ++block) {
+    layer.leases[block] = fresh[block - begin]->lease;
+    layer.blocks[block] = std::move(fresh[block - begin]);
   }
 }
 

@@ -76,21 +76,26 @@ void Residency::lease_present(BlockList& list, std::vector<NeededBlock>& missing
                                           " cannot hold the blocks of one step at a time: "
                                           "raise its limit or lower the budget");
   std::vector<NeededBlock> still;
+  std::string fault;
   for (size_t i = 0; i < missing.size(); ++i) {
     const kvasir_lease& lease = leases[i];
     const uint32_t block = missing[i].block;
     const bool lost = lease.state == KVASIR_LEASE_FAILED;
-    if (lost || (!may_lack && !lease.k))
-      throw PluginError(
-          storage.id(), "acquire", KVASIR_ERR_IO,
-          "block " + std::to_string(block) + " of layer " +
+    const bool unknown = lease.k && lease.format >= access_.n_formats;
+    if (unknown && lease.lease) storage.release({lease.lease});
+    if (fault.empty() && (lost || unknown || (!may_lack && !lease.k)))
+      fault = "block " + std::to_string(block) + " of layer " +
               std::to_string(list.blocks[block]->key.layer) +
-              (lost ? " is lost" : " does not become resident: raise the storage's limits"));
+              (lost      ? " is lost"
+               : unknown ? " came as a lease of an unknown format"
+                         : " does not become resident: raise the storage's limits");
+    if (lost || unknown) continue;
     if (lease.state == KVASIR_LEASE_NOT_RESIDENT || !lease.k)
       still.push_back(std::move(missing[i]));
     else
       take_lease(list, missing[i], lease);
   }
+  if (!fault.empty()) throw PluginError(storage.id(), "acquire", KVASIR_ERR_IO, fault);
   missing = std::move(still);
 }
 
@@ -101,7 +106,7 @@ void Residency::take_lease(BlockList& list, const NeededBlock& needed, kvasir_le
   lease.n_tokens = list.blocks[block]->lease.n_tokens;
   lease.token_pos = nullptr;
   // What the step has made so far may point to the bytes of the lease before: it stays leased.
-  if (const uint64_t before = list.leases[block].lease) superseded_.push_back(before);
+  if (const uint64_t before = list.leases[block].lease) list.superseded.push_back(before);
   if (list.leases[block].state == KVASIR_LEASE_PARTIAL)
     std::erase_if(list.partial, [&](const NeededBlock& old) { return old.block == block; });
   list.leases[block] = lease;
@@ -113,14 +118,13 @@ bool Residency::fetch(const BlockList& list, std::span<const NeededBlock> missin
   for (size_t done = 0; done < wanted.size();) {
     const std::vector<kvasir_block_key> rest(wanted.begin() + static_cast<ptrdiff_t>(done),
                                              wanted.end());
-    const uint64_t ticket = services_.new_ticket();
     uint32_t accepted = 0;
-    access_.storage.prefetch(rest, kNow, ticket, accepted);
+    const uint64_t ticket = start(rest, kNow, accepted);
     if (accepted == 0) {  // over its budget: lease what arrived, then ask again
-      services_.discard(ticket);
       if (tickets_.empty()) return false;
       Completion report;  // what prefetch() asked for may be what fills the budget
-      services_.wait(tickets_.front(), kTransferTimeout, &report);
+      if (!services_.wait(tickets_.front(), kTransferTimeout, &report))
+        access_.storage.cancel(tickets_.front());
       tickets_.erase(tickets_.begin());
       return true;
     }
@@ -153,17 +157,27 @@ void Residency::prefetch(const BlockList& list, std::vector<NeededBlock> needed)
   keep_missing(list, needed);
   if (needed.empty()) return;
   uint32_t accepted = 0;
+  const uint64_t ticket = start(keys_of(list, needed), kAhead, accepted);
+  if (accepted > 0) tickets_.push_back(ticket);
+}
+
+uint64_t Residency::start(const std::vector<kvasir_block_key>& keys, uint32_t priority,
+                          uint32_t& accepted) {
   const uint64_t ticket = services_.new_ticket();
-  access_.storage.prefetch(keys_of(list, needed), kAhead, ticket, accepted);
-  if (accepted > 0)
-    tickets_.push_back(ticket);
-  else
+  try {
+    access_.storage.prefetch(keys, priority, ticket, accepted);
+  } catch (...) {
     services_.discard(ticket);
+    throw;
+  }
+  if (accepted > 0) return ticket;
+  services_.discard(ticket);
+  return 0;
 }
 
 void Residency::release_step(BlockList& list) {
   if (!moves_) return;
-  std::vector<uint64_t> leases = std::exchange(superseded_, {});
+  std::vector<uint64_t> leases = std::exchange(list.superseded, {});
   list.partial.clear();
   for (size_t block = 0; block < list.blocks.size(); ++block) {
     kvasir_lease& lease = list.leases[block];

@@ -31,7 +31,7 @@ class Residency {
   void make_resident(BlockList& list, std::vector<NeededBlock> needed);
   // Starts to move what is not resident; never waits.
   void prefetch(const BlockList& list, std::vector<NeededBlock> needed);
-  // Releases the leases of sealed blocks of `list`, and all leases that others took the place of.
+  // Releases the leases of sealed blocks of `list`, and those that others took the place of.
   void release_step(BlockList& list);
   // Releases what a list has leased of a block that it gives up.
   void release(Block& block, const kvasir_lease& lease);
@@ -47,21 +47,22 @@ class Residency {
   // They point to the tokens in `needed`, which must outlive them.
   std::vector<kvasir_block_key> keys_of(const BlockList& list,
                                         std::span<const NeededBlock> needed) const;
-  // Leases what is resident and leaves the others in `missing`; throws if some are left and
-  // may_lack is false.
+  // Leases what is resident and leaves the others in `missing`; throws if one is lost, or if some
+  // are left and may_lack is false. What came with a lost block is leased all the same.
   void lease_present(BlockList& list, std::vector<NeededBlock>& missing, bool may_lack);
   void take_lease(BlockList& list, const NeededBlock& needed, kvasir_lease lease);
   // Moves `missing` into memory until all is there or the storage is over its budget. True: only a
   // prefetch was waited for, so another attempt may succeed.
   bool fetch(const BlockList& list, std::span<const NeededBlock> missing);
+  // Asks the storage to move the first `accepted` keys; 0 when it takes none, else the ticket.
+  uint64_t start(const std::vector<kvasir_block_key>& keys, uint32_t priority, uint32_t& accepted);
   void wait_for(uint64_t ticket, std::span<const kvasir_block_key> keys);
 
   const BlockStore& store_;
   const BlockAccess& access_;
   HostServices& services_;
   bool moves_;
-  std::vector<uint64_t> tickets_;     // of prefetch() that may not have been reported
-  std::vector<uint64_t> superseded_;  // leases of this step whose block was leased again for more
+  std::vector<uint64_t> tickets_;  // of prefetch() that may not have been reported
   // Since the last count_waits().
   uint64_t blocks_hit_ = 0, blocks_missed_ = 0, wait_nanos_ = 0;
   std::vector<kvasir_tier_count> counted_;  // at the last count_tiers()
