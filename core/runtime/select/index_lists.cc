@@ -1,35 +1,15 @@
-// Row lists; see rows.h.
+// Index lists; see index_lists.h.
 // SPDX-License-Identifier: Apache-2.0
 #include "core/runtime/select/index_lists.h"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "core/runtime/blocks/memory_bridge.h"
 
 namespace kvasir {
-
-ForcedRange forced_range(const CacheConfig& cache, uint32_t unit, uint32_t n, uint32_t prompt_end) {
-  const uint32_t window = cache.window_tokens.value;
-  uint32_t begin = 0;
-  if (cache.window_mode.value == WindowMode::kPrompt) {
-    const uint32_t base = std::min(n, prompt_end);
-    begin = base > window ? base - window : 0;
-    const uint32_t flush = cache.window_flush_tokens.value;
-    if (flush && n > prompt_end) begin += (n - prompt_end) / flush * flush;
-  } else {
-    begin = n > window ? n - window : 0;
-  }
-  if (n > 0) begin = std::min(begin, n - 1);
-  uint32_t sink = cache.sink_tokens.value;
-  if (unit == KVASIR_UNIT_BLOCK) {
-    const uint32_t b = cache.block_size.value;
-    begin = begin / b * b;
-    sink = static_cast<uint32_t>(std::min<uint64_t>(begin, (uint64_t{sink} + b - 1) / b * b));
-  }
-  return {std::min(sink, begin), begin};
-}
 
 void ListBuffer::prepare(uint32_t unit, uint32_t scope, uint32_t action, uint32_t max_lists,
                          uint64_t capacity, uint32_t group_size) {
@@ -65,87 +45,21 @@ void ListBuffer::reclaim() {
   view.lse = host_view(lse.data(), KVASIR_DTYPE_F32, {lse.size() / n_q_heads_, n_q_heads_});
 }
 
-uint64_t Candidates::max_count() const {
-  uint64_t most = 0;
-  if (!listed) return end - begin;
-  for (const auto& head : heads) most = std::max<uint64_t>(most, head.index.size());
-  return most;
-}
-
-Candidates live_candidates(const LayerState& layer, uint32_t unit, const ForcedRange& forced,
-                           uint32_t block_size, uint32_t n_kv_heads) {
-  Candidates out;
-  out.unit = unit;
-  const uint32_t step = unit == KVASIR_UNIT_BLOCK ? block_size : 1;
-  out.begin = forced.sink_end / step;
-  out.end = std::max(out.begin, forced.window_begin / step);
-  out.listed = !layer.dead.empty() || !layer.restricted.empty();
-  if (!out.listed) return out;
-  out.heads.resize(n_kv_heads);
-  // Walks what is left, not the whole context: a step costs what it attends to.
-  const uint32_t unit_tokens = layer.restricted_unit == KVASIR_UNIT_BLOCK ? block_size : 1;
-  const uint32_t end = out.end * step;
-  for (uint32_t head = 0; head < n_kv_heads; ++head) {
-    std::vector<uint32_t>& index = out.heads[head].index;
-    const auto add = [&](uint32_t token) {
-      const uint32_t u = token / step;
-      if (u >= out.begin && u < out.end && (index.empty() || index.back() != u)) index.push_back(u);
-    };
-    const auto add_living = [&](uint32_t begin_token, uint32_t end_token) {
-      for (uint32_t t = begin_token; t < end_token; ++t)
-        if (layer.dead.empty() || t >= layer.dead[head].size() || !layer.dead[head][t]) add(t);
-    };
-    if (!layer.restricted.empty()) {
-      for (const uint32_t u : layer.restricted[head])
-        add_living(u * unit_tokens, std::min(end, (u + 1) * unit_tokens));
-      add_living(layer.restricted_end * unit_tokens, end);
-    } else {
-      for (const uint32_t t : layer.live[head]) add(t);
-      add_living(static_cast<uint32_t>(layer.dead[head].size()), end);
-    }
-  }
-  return out;
-}
-
-void share_candidates(Candidates& candidates) {
-  std::vector<uint32_t> all;
-  for (const HeadSelection& head : candidates.heads)
-    all.insert(all.end(), head.index.begin(), head.index.end());
-  std::sort(all.begin(), all.end());
-  all.erase(std::unique(all.begin(), all.end()), all.end());
-  for (HeadSelection& head : candidates.heads) head.index = all;
-}
-
-Candidates expand_to_tokens(const Candidates& blocks, uint32_t block_size) {
-  Candidates out;
-  out.unit = KVASIR_UNIT_TOKEN;
-  out.begin = blocks.begin * block_size;
-  out.end = blocks.end * block_size;
-  out.listed = blocks.listed;
-  for (const auto& head : blocks.heads) {
-    HeadSelection tokens;
-    for (const uint32_t block : head.index)
-      for (uint32_t t = 0; t < block_size; ++t) tokens.index.push_back(block * block_size + t);
-    out.heads.push_back(std::move(tokens));
-  }
-  return out;
-}
-
-namespace {
-
 uint32_t heads_in_scope(uint32_t scope, uint32_t n_q_heads, uint32_t n_kv_heads) {
   return scope == KVASIR_SCOPE_SEQUENCE  ? 1
          : scope == KVASIR_SCOPE_KV_HEAD ? n_kv_heads
                                          : n_q_heads;
 }
 
-std::string check_list(const kvasir_selection& s, uint32_t row, uint64_t max_units,
+namespace {
+
+std::string check_list(const kvasir_selection& s, uint32_t list, uint64_t max_units,
                        const Candidates& candidates, uint32_t kv_head, uint32_t n_kv_heads) {
-  const uint64_t begin = s.list_offsets[row], end = s.list_offsets[row + 1];
-  const std::string where = "row " + std::to_string(row) + ": ";
-  if (s.list_flags[row] > KVASIR_LIST_FALLBACK)
-    return where + "unknown row flag " + std::to_string(s.list_flags[row]);
-  if (s.list_flags[row] != KVASIR_LIST_LISTED)
+  const uint64_t begin = s.list_offsets[list], end = s.list_offsets[list + 1];
+  const std::string where = "row " + std::to_string(list) + ": ";
+  if (s.list_flags[list] > KVASIR_LIST_FALLBACK)
+    return where + "unknown row flag " + std::to_string(s.list_flags[list]);
+  if (s.list_flags[list] != KVASIR_LIST_LISTED)
     return begin == end ? "" : where + "lists indices although its flag says ALL, NONE or FALLBACK";
   if (end - begin > max_units)
     return where + std::to_string(end - begin) + " indices exceed max_units " +
@@ -159,53 +73,62 @@ std::string check_list(const kvasir_selection& s, uint32_t row, uint64_t max_uni
     if (i > begin && u <= s.index[i - 1])
       return where + "indices are not ascending and unique at " + std::to_string(u);
     if (!candidates.listed) continue;
-    bool found = false;  // a shared row may name what is live for any head
+    bool found = false;  // a list for all heads may name what is live for any head
     for (uint32_t head = shared ? 0 : kv_head; head < (shared ? n_kv_heads : kv_head + 1); ++head) {
-      const auto& list = candidates.heads[head].index;
-      found = found || std::binary_search(list.begin(), list.end(), u);
+      const auto& reachable = candidates.heads[head].index;
+      found = found || std::binary_search(reachable.begin(), reachable.end(), u);
     }
     if (!found) return where + "index " + std::to_string(u) + " is not among the candidates";
   }
   return "";
 }
 
-// Union of the group's rows, with one weight per query head; -inf: that head did not choose it.
-// The rows stand `stride` apart.
-HeadSelection unite(const kvasir_selection& s, uint32_t first_row, uint32_t stride,
+// What one query head of a group chose, for unite().
+struct QueryHeadList {
+  std::vector<uint32_t> all;  // where the list says ALL: the candidates
+  const uint32_t* at = nullptr;
+  const uint32_t* end = nullptr;
+  const float* weight = nullptr;  // of *at; null: 0
+};
+
+QueryHeadList query_head_list(const kvasir_selection& s, uint32_t list,
+                              const Candidates& candidates, uint32_t kv_head) {
+  QueryHeadList out;
+  if (s.list_flags[list] == KVASIR_LIST_ALL) {
+    out.all = candidates.units_of(kv_head);
+    out.at = out.all.data();
+    out.end = out.at + out.all.size();
+  } else {
+    out.at = s.index + s.list_offsets[list];
+    out.end = s.index + s.list_offsets[list + 1];
+    if (s.list_flags[list] == KVASIR_LIST_LISTED && s.weight_width)
+      out.weight = s.log_weight + s.list_offsets[list] * s.weight_width;
+  }
+  return out;
+}
+
+// Union of the group's lists, with one weight per query head; -inf: that head did not choose it.
+// The lists stand `stride` apart.
+HeadSelection unite(const kvasir_selection& s, uint32_t first_list, uint32_t stride,
                     uint32_t group_size, const Candidates& candidates, uint32_t kv_head) {
   constexpr float kNot = -std::numeric_limits<float>::infinity();
+  std::vector<QueryHeadList> lists;
+  lists.reserve(group_size);
+  for (uint32_t g = 0; g < group_size; ++g)
+    lists.push_back(query_head_list(s, first_list + g * stride, candidates, kv_head));
   HeadSelection out;
-  std::vector<uint64_t> at(group_size), end(group_size);
-  std::vector<std::vector<uint32_t>> all(group_size);
-  std::vector<const uint32_t*> list(group_size);
-  for (uint32_t g = 0; g < group_size; ++g) {
-    const uint32_t row = first_row + g * stride;
-    if (s.list_flags[row] == KVASIR_LIST_ALL) {
-      if (candidates.listed) {
-        all[g] = candidates.heads[kv_head].index;
-      } else {
-        for (uint32_t u = candidates.begin; u < candidates.end; ++u) all[g].push_back(u);
-      }
-      list[g] = all[g].data();
-      end[g] = all[g].size();
-    } else {
-      list[g] = s.index + s.list_offsets[row];
-      end[g] = s.list_offsets[row + 1] - s.list_offsets[row];
-    }
-  }
   while (true) {
     uint32_t next = UINT32_MAX;
-    for (uint32_t g = 0; g < group_size; ++g)
-      if (at[g] < end[g]) next = std::min(next, list[g][at[g]]);
+    for (const QueryHeadList& list : lists)
+      if (list.at < list.end) next = std::min(next, *list.at);
     if (next == UINT32_MAX) break;
     out.index.push_back(next);
-    for (uint32_t g = 0; g < group_size; ++g) {
+    for (QueryHeadList& list : lists) {
       float weight = kNot;
-      if (at[g] < end[g] && list[g][at[g]] == next) {
-        const uint64_t item = s.list_offsets[first_row + g * stride] + at[g];
-        const bool listed = s.list_flags[first_row + g * stride] == KVASIR_LIST_LISTED;
-        weight = listed && s.weight_width ? s.log_weight[item * s.weight_width] : 0.0f;
-        ++at[g];
+      if (list.at < list.end && *list.at == next) {
+        weight = list.weight ? *list.weight : 0.0f;
+        if (list.weight) list.weight += s.weight_width;
+        ++list.at;
       }
       out.weight.push_back(weight);
     }
@@ -223,12 +146,12 @@ std::string check_selection(const kvasir_selection& s, const CheckContext& c,
   if (s.query_block != 0 && s.query_block != c.query_block)
     return "query_block " + std::to_string(s.query_block) + " is neither 0 nor what was preset, " +
            std::to_string(c.query_block);
-  const uint32_t lists = s.query_block ? c.n_query_blocks : 1;
-  if (s.n_lists != c.n_seqs * heads * lists)
+  const uint32_t n_blocks = s.query_block ? c.n_query_blocks : 1;
+  if (s.n_lists != c.n_seqs * heads * n_blocks)
     return "returned " + std::to_string(s.n_lists) + " rows, expected " +
-           std::to_string(c.n_seqs * heads * lists) + " (" + std::to_string(c.n_seqs) +
+           std::to_string(c.n_seqs * heads * n_blocks) + " (" + std::to_string(c.n_seqs) +
            " sequences x " + std::to_string(heads) + " heads" +
-           (s.query_block ? " x " + std::to_string(lists) + " query blocks)" : ")");
+           (s.query_block ? " x " + std::to_string(n_blocks) + " query blocks)" : ")");
   if (s.flags & KVASIR_SELECTION_CONTRIBUTES && !c.contribution_allowed)
     return "contributes where that was not asked for (KVASIR_NEED_CONTRIBUTION, in select() only)";
   const uint32_t group = c.n_q_heads / c.n_kv_heads;
@@ -239,14 +162,14 @@ std::string check_selection(const kvasir_selection& s, const CheckContext& c,
   if (s.weight_width > 1 && s.scope == KVASIR_SCOPE_Q_HEAD)
     return "rows per query head take one weight per index";
   if (s.list_offsets[0] != 0) return "list_offsets does not start at 0";
-  for (uint32_t row = 0; row < s.n_lists; ++row)
-    if (s.list_offsets[row + 1] < s.list_offsets[row] || s.list_offsets[row + 1] > s.capacity)
-      return "list_offsets[" + std::to_string(row + 1) + "] is out of order or beyond capacity";
-  for (uint32_t row = 0; row < s.n_lists; ++row) {
-    const uint32_t head = row / lists % heads;
+  for (uint32_t list = 0; list < s.n_lists; ++list)
+    if (s.list_offsets[list + 1] < s.list_offsets[list] || s.list_offsets[list + 1] > s.capacity)
+      return "list_offsets[" + std::to_string(list + 1) + "] is out of order or beyond capacity";
+  for (uint32_t list = 0; list < s.n_lists; ++list) {
+    const uint32_t head = list / n_blocks % heads;
     const uint32_t kv_head = s.scope == KVASIR_SCOPE_Q_HEAD ? head / group : head;
-    std::string fault =
-        check_list(s, row, c.max_units, *candidates[row / lists / heads], kv_head, c.n_kv_heads);
+    std::string fault = check_list(s, list, c.max_units, *candidates[list / n_blocks / heads],
+                                   kv_head, c.n_kv_heads);
     if (!fault.empty()) return fault;
   }
   const uint64_t n_weights = s.list_offsets[s.n_lists] * s.weight_width;
@@ -256,34 +179,34 @@ std::string check_selection(const kvasir_selection& s, const CheckContext& c,
   return "";
 }
 
-std::vector<HeadSelection> heads_of(const kvasir_selection& s, uint32_t row, uint32_t n_q_heads,
+std::vector<HeadSelection> heads_of(const kvasir_selection& s, uint32_t seq, uint32_t n_q_heads,
                                     uint32_t n_kv_heads, const Candidates& candidates,
                                     uint32_t* width, bool* fallback, uint32_t query_block,
                                     uint32_t n_query_blocks) {
   const uint32_t group = n_q_heads / n_kv_heads;
   const uint32_t heads = heads_in_scope(s.scope, n_q_heads, n_kv_heads);
-  const auto row_of = [&](uint32_t head) {
-    return (row * heads + head) * n_query_blocks + query_block;
+  const auto list_of = [&](uint32_t head) {
+    return (seq * heads + head) * n_query_blocks + query_block;
   };
   *fallback = false;
   for (uint32_t head = 0; head < heads; ++head)
-    *fallback = *fallback || s.list_flags[row_of(head)] == KVASIR_LIST_FALLBACK;
+    *fallback = *fallback || s.list_flags[list_of(head)] == KVASIR_LIST_FALLBACK;
   std::vector<HeadSelection> out;
   if (s.scope == KVASIR_SCOPE_Q_HEAD) {
     *width = group;
     for (uint32_t head = 0; head < n_kv_heads; ++head)
-      out.push_back(unite(s, row_of(head * group), n_query_blocks, group, candidates, head));
+      out.push_back(unite(s, list_of(head * group), n_query_blocks, group, candidates, head));
     return out;
   }
   *width = s.weight_width;
   for (uint32_t head = 0; head < heads; ++head) {
-    const uint32_t r = row_of(head);
+    const uint32_t list = list_of(head);
     HeadSelection selection;
-    selection.all = s.list_flags[r] == KVASIR_LIST_ALL;
-    selection.index.assign(s.index + s.list_offsets[r], s.index + s.list_offsets[r + 1]);
+    selection.all = s.list_flags[list] == KVASIR_LIST_ALL;
+    selection.index.assign(s.index + s.list_offsets[list], s.index + s.list_offsets[list + 1]);
     if (s.weight_width)
-      selection.weight.assign(s.log_weight + s.list_offsets[r] * s.weight_width,
-                              s.log_weight + s.list_offsets[r + 1] * s.weight_width);
+      selection.weight.assign(s.log_weight + s.list_offsets[list] * s.weight_width,
+                              s.log_weight + s.list_offsets[list + 1] * s.weight_width);
     out.push_back(std::move(selection));
   }
   return out;

@@ -1,0 +1,49 @@
+// Scores of candidates, for selectors that choose by them: the representative gives one per query
+// head, the query heads that choose together get one.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/runtime/select/candidates.h"
+#include "core/runtime/step/pass.h"
+#include "core/runtime/step/run_context.h"
+
+namespace kvasir {
+
+struct Scores {
+  // Score i of head h of sequence s: value[offsets[s * n_heads + h] + i], in the order of the
+  // candidates, f32, unscaled. `value` is not null where there are none.
+  std::vector<float> value;
+  std::vector<uint64_t> offsets;  // [n_seqs * n_heads + 1]
+  uint32_t n_heads = 0;           // kv heads, or 1 where all heads choose alike
+};
+
+class Scorer {
+ public:
+  explicit Scorer(const RunContext& context) : c_(context) {}
+
+  // Of the pieces' candidates, in blocks; several queries of a piece are scored by their mean.
+  // Counts the records that are read. Throws PluginError.
+  Scores score(const Pass& pass, const std::vector<const Candidates*>& candidates);
+
+ private:
+  struct Queries {  // query i is that of piece i
+    const float* q = nullptr;
+    uint64_t n = 0;
+  };
+  // Numbers the pieces' queries anew where there is not one for each.
+  Queries one_per_piece(Pass& pass);
+  void ask(const Pass& pass, const Queries& queries,
+           const std::vector<const Candidates*>& candidates);
+  Scores reduce(const std::vector<const Candidates*>& candidates) const;
+
+  const RunContext& c_;
+  MemoryBridge::Buffer q_hold_, score_hold_;  // where the representative works on a device
+  std::vector<float> means_;                  // [pieces][n_q_heads][head_dim]
+  std::vector<float> of_q_heads_;             // what the representative wrote
+  std::vector<uint64_t> q_offsets_;           // [pieces * n_q_heads + 1], in of_q_heads_
+};
+
+}  // namespace kvasir

@@ -1,0 +1,176 @@
+// Calling a selector; see selector_call.h.
+// SPDX-License-Identifier: Apache-2.0
+#include "core/runtime/select/selector_call.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+
+#include "core/runtime/select/contribution.h"
+#include "core/runtime/step/step_builder.h"
+
+namespace kvasir {
+namespace {
+
+constexpr uint64_t kWeightNeeds = KVASIR_NEED_LOG_WEIGHT | KVASIR_NEED_HEAD_LOG_WEIGHT;
+constexpr int kAttempts = 3;  // a selector may ask for more space twice
+
+uint64_t first_capacity(const SelectorLimits& limits, const SelectorInput& input, uint32_t heads) {
+  uint64_t capacity = 0;
+  for (const Candidates* candidates : input.candidates)
+    capacity += heads * std::min<uint64_t>(candidates->max_count(),
+                                           limits.max_units ? limits.max_units : 1024);
+  // Lists of many query blocks are rarely as long as they may be.
+  return capacity * std::min(input.blocks.n, 4u);
+}
+
+SelectorAnswer failed(std::string fault) {
+  SelectorAnswer answer;
+  answer.fault = std::move(fault);
+  return answer;
+}
+
+}  // namespace
+
+SelectorAnswer SelectorCaller::select(size_t index, const SelectorInput& input) {
+  Selector& selector = *c_.pipeline.selectors[index];
+  SelectorAnswer answer;
+  try {
+    SelectArguments arguments;
+    fill(selector, input, arguments);
+    const StepBuilder step(c_, KVASIR_MOMENT_APPENDED, input.pass, selector.limits().unit,
+                           c_.owner_of(&selector), input.candidates, selector.limits().scope);
+    const bool contributes = selector.desc().needs & KVASIR_NEED_CONTRIBUTION;
+    answer = call(selector, input, contributes ? input.pass.in.n : 0, [&](kvasir_selection& lists) {
+      return selector.select(step.step(), arguments.in, lists);
+    });
+  } catch (const PluginError& error) {
+    return failed(error.what());
+  }
+  if (answer.ok()) answer.fault = check_contribution(answer.lists, input.pass.pieces, c_.geometry);
+  return answer;
+}
+
+SelectorAnswer SelectorCaller::speculate(const SelectorInput& input, uint32_t target) {
+  Selector& selector = *c_.pipeline.selectors[0];
+  kvasir_sel_in in{};
+  in.struct_size = sizeof(in);
+  in.q = q_for(selector, input.pass.in.q, input.pass.in.n);
+  in.x = x_for(selector, input.pass.in);
+  Pass of_target = input.pass;
+  of_target.layer = target;
+  const StepBuilder builder(c_, KVASIR_MOMENT_INPUT, of_target, selector.limits().unit,
+                            c_.owner_of(&selector), input.candidates, selector.limits().scope);
+  kvasir_step step = builder.step();
+  step.layer = input.pass.layer;
+  try {
+    return call(selector, input, 0, [&](kvasir_selection& lists) {
+      return selector.speculate(step, target, in, lists);
+    });
+  } catch (const PluginError& error) {
+    return failed(error.what());
+  }
+}
+
+kvasir_view SelectorCaller::q_for(const Selector& selector, const float* q, uint64_t n) {
+  return c_.store.bridge().to_reader(
+      selector, host_view(q, KVASIR_DTYPE_F32, {n, c_.geometry.n_q_heads, c_.geometry.head_dim}),
+      q_hold_);
+}
+
+kvasir_view SelectorCaller::x_for(const Selector& selector, const Activations& in) {
+  return c_.store.bridge().to_reader(
+      selector, host_view(in.x, KVASIR_DTYPE_F32, {in.n, c_.model.shape().d_model}), x_hold_);
+}
+
+void SelectorCaller::fill(const Selector& selector, const SelectorInput& input,
+                          SelectArguments& out) {
+  const uint64_t needs = selector.desc().needs;
+  const Pass& pass = input.pass;
+  kvasir_sel_in& in = out.in;
+  in.struct_size = sizeof(in);
+  in.q = q_for(selector, pass.in.q_of_selected(), pass.in.n);
+  if (needs & KVASIR_NEED_INPUT) in.x = x_for(selector, pass.in);
+  if (!input.blocks.candidates_end.empty()) in.list_end = input.blocks.candidates_end.data();
+  if (needs & KVASIR_NEED_SCORES) {
+    out.scores = scorer_.score(pass, input.candidates);
+    in.n_score_heads = out.scores.n_heads;
+    in.scores = c_.store.bridge().to_reader(
+        selector, host_view(out.scores.value.data(), KVASIR_DTYPE_F32, {out.scores.offsets.back()}),
+        scores_hold_);
+    in.score_offsets = out.scores.offsets.data();
+  }
+  if (needs & KVASIR_NEED_KEYS) {
+    for (const Piece& piece : pass.pieces) {
+      const LayerState& state = piece.seq->layers[pass.layer];
+      out.lease_offsets.push_back(out.leases.size());
+      out.leases.insert(out.leases.end(), state.leases.begin(), state.leases.end());
+    }
+    out.lease_offsets.push_back(out.leases.size());
+    in.leases = out.leases.data();
+    in.lease_offsets = out.lease_offsets.data();
+  }
+}
+
+uint32_t SelectorCaller::lists_per_piece(const Selector& selector,
+                                         const QueryBlocks& blocks) const {
+  return blocks.n *
+         heads_in_scope(selector.limits().scope, c_.geometry.n_q_heads, c_.geometry.n_kv_heads);
+}
+
+SelectorAnswer SelectorCaller::call(const Selector& selector, const SelectorInput& input,
+                                    uint64_t contribution_queries, const Function& fn) {
+  const SelectorLimits& limits = selector.limits();
+  const uint32_t per_piece = lists_per_piece(selector, input.blocks);
+  uint64_t most = 0;
+  for (const Candidates* candidates : input.candidates) most += per_piece * candidates->max_count();
+  uint64_t capacity = first_capacity(limits, input, per_piece / input.blocks.n);
+  SelectorAnswer answer;
+  ListBuffer& lists = answer.lists;
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    lists.prepare(limits.unit, limits.scope, limits.action,
+                  static_cast<uint32_t>(input.candidates.size()) * per_piece, capacity,
+                  c_.group_size());
+    if (contribution_queries)
+      lists.offer_contribution(contribution_queries, c_.geometry.n_q_heads, c_.geometry.v_dim);
+    lists.view.query_block = input.blocks.size;
+    const kvasir_status status = fn(lists.view);
+    lists.reclaim();
+    if (status == KVASIR_ERR_CAPACITY) {
+      if (lists.view.needed <= capacity || lists.view.needed > most)
+        return failed("asked for room for " + std::to_string(lists.view.needed) + " indices with " +
+                      std::to_string(capacity) + " given and " + std::to_string(most) +
+                      " possible");
+      capacity = lists.view.needed;
+      continue;
+    }
+    answer.asks_dense = status == KVASIR_FALLBACK;
+    if (answer.asks_dense) return answer;
+    if (status != KVASIR_OK) return failed("returned status " + std::to_string(status));
+    answer.fault = check(selector, input, contribution_queries != 0, lists);
+    if (answer.fault.empty())
+      c_.counters.of(input.pass.pieces[0].prefills()).selector_bytes_read += lists.view.bytes_read;
+    return answer;
+  }
+  return failed("asks for more room again and again");
+}
+
+std::string SelectorCaller::check(const Selector& selector, const SelectorInput& input,
+                                  bool may_contribute, const ListBuffer& lists) const {
+  const SelectorLimits& limits = selector.limits();
+  if (lists.view.unit != limits.unit) return "changed the unit of its rows";
+  CheckContext allowed;
+  allowed.n_seqs = static_cast<uint32_t>(input.candidates.size());
+  allowed.n_q_heads = c_.geometry.n_q_heads;
+  allowed.n_kv_heads = c_.geometry.n_kv_heads;
+  if (limits.max_units || limits.flags & KVASIR_LIMIT_ZERO_UNITS)
+    allowed.max_units = limits.max_units;
+  allowed.finest_scope = limits.scope;
+  allowed.weights_allowed = (selector.desc().needs & kWeightNeeds) != 0;
+  allowed.contribution_allowed = may_contribute;
+  allowed.query_block = input.blocks.size;
+  allowed.n_query_blocks = input.blocks.n;
+  return check_selection(lists.view, allowed, input.candidates);
+}
+
+}  // namespace kvasir

@@ -1,0 +1,65 @@
+// One call of select() or speculate(): what goes in, and what came out, checked.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "core/runtime/select/choice.h"
+#include "core/runtime/select/index_lists.h"
+#include "core/runtime/select/scores.h"
+#include "core/runtime/step/pass.h"
+#include "core/runtime/step/run_context.h"
+
+namespace kvasir {
+
+struct SelectorInput {
+  Pass pass;                                  // the pieces of the call
+  std::vector<const Candidates*> candidates;  // [pieces]
+  QueryBlocks blocks;                         // of the only piece, if there are several
+};
+
+struct SelectorAnswer {
+  ListBuffer lists;         // valid when ok()
+  std::string fault;        // what is wrong with the call; empty: nothing
+  bool asks_dense = false;  // for at least one of the pieces
+  bool ok() const { return fault.empty() && !asks_dense; }
+};
+
+class SelectorCaller {
+ public:
+  explicit SelectorCaller(const RunContext& context) : c_(context), scorer_(context) {}
+
+  SelectorAnswer select(size_t selector, const SelectorInput& input);
+  // The first selector, at pass.layer for the layer `target`. Throws PluginError where the storage
+  // cannot copy the inputs.
+  SelectorAnswer speculate(const SelectorInput& input, uint32_t target);
+
+ private:
+  // What kvasir_sel_in points to.
+  struct SelectArguments {
+    kvasir_sel_in in{};
+    Scores scores;
+    std::vector<kvasir_lease> leases;
+    std::vector<uint64_t> lease_offsets;
+  };
+  using Function = std::function<kvasir_status(kvasir_selection&)>;
+
+  kvasir_view q_for(const Selector& selector, const float* q, uint64_t n);
+  kvasir_view x_for(const Selector& selector, const Activations& in);
+  void fill(const Selector& selector, const SelectorInput& input, SelectArguments& out);
+  // Calls fn, with more space as often as it asks for it. contribution_queries: queries of the
+  // step; 0: no contribution is allowed.
+  SelectorAnswer call(const Selector& selector, const SelectorInput& input,
+                      uint64_t contribution_queries, const Function& fn);
+  std::string check(const Selector& selector, const SelectorInput& input, bool may_contribute,
+                    const ListBuffer& lists) const;
+  uint32_t lists_per_piece(const Selector& selector, const QueryBlocks& blocks) const;
+
+  const RunContext& c_;
+  Scorer scorer_;
+  MemoryBridge::Buffer q_hold_, x_hold_, scores_hold_;  // where a selector works on a device
+};
+
+}  // namespace kvasir
