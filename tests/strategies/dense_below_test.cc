@@ -7,8 +7,6 @@ namespace {
 using namespace kvasir;
 using namespace kvasir::test;
 
-using Logits = std::vector<std::vector<float>>;
-
 constexpr uint32_t kBorder = 140, kPrompt = 130;  // a prompt that ends below it
 
 StrategyConfig with_border(const Row& row, uint32_t border) {
@@ -28,13 +26,6 @@ Logits run(Engine& engine, uint32_t n_prompt, uint32_t n_decoded) {
   for (auto& logits : feed(engine, seq, n_decoded)) out.push_back(std::move(logits));
   engine.close(seq);
   return out;
-}
-double relative_difference(const Logits& got, const Logits& want) {
-  REQUIRE(got.size() == want.size());
-  double most = 0;
-  for (size_t i = 0; i < got.size(); ++i)
-    most = std::max(most, max_difference(got[i], want[i]) / largest(want[i]));
-  return most;
 }
 
 }  // namespace

@@ -9,8 +9,6 @@ namespace {
 using namespace kvasir;
 using namespace kvasir::test;
 
-using Logits = std::vector<std::vector<float>>;
-
 constexpr double kBound = 1e-5;  // of the largest logit: f32 sums in another order
 
 // Logits after the prompt (none when it is empty) and after each of n_decoded tokens.
@@ -22,14 +20,6 @@ Logits run(Engine& engine, uint32_t n_prompt, uint32_t n_decoded) {
     out.push_back(decode(engine, seq, static_cast<TokenId>((i * 7 + 5) % 300)));
   engine.close(seq);
   return out;
-}
-
-double relative_difference(const Logits& got, const Logits& want) {
-  REQUIRE(got.size() == want.size());
-  double most = 0;
-  for (size_t i = 0; i < got.size(); ++i)
-    most = std::max(most, max_difference(got[i], want[i]) / largest(want[i]));
-  return most;
 }
 
 }  // namespace

@@ -10,8 +10,6 @@
 
 namespace kvasir::test {
 
-using Logits = std::vector<std::vector<float>>;
-
 // How far logits may be from those of the sequence alone: in f32 not a bit.
 constexpr double kCompany = 0;
 
