@@ -11,17 +11,6 @@ using namespace kvasir::test;
 
 constexpr double kBound = 1e-5;  // of the largest logit: f32 sums in another order
 
-// Logits after the prompt (none when it is empty) and after each of n_decoded tokens.
-Logits run(Engine& engine, uint32_t n_prompt, uint32_t n_decoded) {
-  const auto seq = engine.open();
-  Logits out;
-  if (n_prompt > 0) out.push_back(prefill(engine, seq, some_tokens(n_prompt, 3)));
-  for (uint32_t i = 0; i < n_decoded; ++i)
-    out.push_back(decode(engine, seq, static_cast<TokenId>((i * 7 + 5) % 300)));
-  engine.close(seq);
-  return out;
-}
-
 }  // namespace
 
 TEST_SUITE_BEGIN("strategies/dense");

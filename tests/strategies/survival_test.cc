@@ -10,12 +10,8 @@ namespace {
 using namespace kvasir;
 using namespace kvasir::test;
 
-// The i-th token of a generation.
-TokenId token_at(uint32_t i, uint32_t path = 0) {
-  return static_cast<TokenId>((i * 7 + path * 31 + 5) % 300);
-}
-// Feeds tokens [first, last) of a generation.
-Logits feed(Engine& engine, SequenceId seq, uint32_t first, uint32_t last, uint32_t path = 0) {
+// Feeds tokens [first, last) of a generation, wherever the sequence stands.
+Logits feed_span(Engine& engine, SequenceId seq, uint32_t first, uint32_t last, uint32_t path = 0) {
   Logits out;
   for (uint32_t i = first; i < last; ++i) out.push_back(decode(engine, seq, token_at(i, path)));
   return out;
@@ -63,7 +59,7 @@ TEST_CASE("a batch of sequences of unlike lengths is each of them alone") {
       CAPTURE(kLengths[s]);
       const auto seq = alone->open();
       if (kLengths[s] > 0) prefill(*alone, seq, some_tokens(kLengths[s], kLengths[s]));
-      check_bits(got[s], feed(*alone, seq, 0, kSteps, static_cast<uint32_t>(s)));
+      check_bits(got[s], feed_span(*alone, seq, 0, kSteps, static_cast<uint32_t>(s)));
       alone->close(seq);
     }
   }
@@ -79,7 +75,7 @@ Logits chunked(const Row& row, const std::string& settings, uint32_t n_decoded) 
   const auto engine = bench.engine(strategy_of(row, settings));
   const auto seq = engine->open();
   Logits out{prefill(*engine, seq, some_tokens(kChunked, 4))};
-  for (auto& logits : feed(*engine, seq, 0, n_decoded)) out.push_back(std::move(logits));
+  for (auto& logits : feed_span(*engine, seq, 0, n_decoded)) out.push_back(std::move(logits));
   check_sound(*engine);
   return out;
 }
@@ -138,15 +134,15 @@ TEST_CASE("a sequence saved in mid-generation goes on in another engine, bit for
       second->close(second->open());  // the copy has an id of its own
       const auto seq = first->open();
       prefill(*first, seq, some_tokens(70, 5));
-      feed(*first, seq, 0, n_decoded);
+      feed_span(*first, seq, 0, n_decoded);
       const auto bytes = first->save(seq);
       const auto copy = second->load(bytes, "saved");
       CHECK(second->kv_bytes(copy) == first->kv_bytes(seq));
-      CHECK(feed(*second, copy, n_decoded, n_decoded + 30) ==
-            feed(*first, seq, n_decoded, n_decoded + 30));
+      CHECK(feed_span(*second, copy, n_decoded, n_decoded + 30) ==
+            feed_span(*first, seq, n_decoded, n_decoded + 30));
       const auto turn = some_tokens(20, 6);
       CHECK(prefill(*second, copy, turn) == prefill(*first, seq, turn));
-      CHECK(feed(*second, copy, 50, 60) == feed(*first, seq, 50, 60));
+      CHECK(feed_span(*second, copy, 50, 60) == feed_span(*first, seq, 50, 60));
       CHECK(second->save(copy) == first->save(seq));
       check_sound(*second);
     }
@@ -165,7 +161,7 @@ TEST_CASE("a sequence saved when its prompt was stopped reads the rest in anothe
     const auto copy = second->load(first->save(seq), "saved");
     const auto rest = std::span(prompt).subspan(64);
     CHECK(prefill(*second, copy, rest) == prefill(*first, seq, rest));
-    CHECK(feed(*second, copy, 0, 20) == feed(*first, seq, 0, 20));
+    CHECK(feed_span(*second, copy, 0, 20) == feed_span(*first, seq, 0, 20));
     CHECK(second->save(copy) == first->save(seq));
     check_sound(*second);
   }
@@ -179,7 +175,7 @@ TEST_CASE("a fork that diverges is a sequence of its own, and leaves its parent 
     const auto prompt = some_tokens(70, 7);
     const auto parent = engine->open();
     prefill(*engine, parent, prompt);
-    feed(*engine, parent, 0, kFork);
+    feed_span(*engine, parent, 0, kFork);
     const auto child = engine->fork(parent);
     Logits of_parent, of_child;  // turn by turn: what they share must not be written
     for (uint32_t i = kFork; i < kEnd; ++i) {
@@ -190,11 +186,11 @@ TEST_CASE("a fork that diverges is a sequence of its own, and leaves its parent 
       CAPTURE(path);
       const auto seq = fresh->open();
       prefill(*fresh, seq, prompt);
-      feed(*fresh, seq, 0, kFork);
-      CHECK(feed(*fresh, seq, kFork, kEnd, path) == (path ? of_child : of_parent));
+      feed_span(*fresh, seq, 0, kFork);
+      CHECK(feed_span(*fresh, seq, kFork, kEnd, path) == (path ? of_child : of_parent));
     }
     engine->close(parent);
-    feed(*engine, child, kEnd, kEnd + 5, 1);
+    feed_span(*engine, child, kEnd, kEnd + 5, 1);
     check_sound(*engine);
   }
 }
@@ -211,7 +207,7 @@ TEST_CASE("a cut sequence goes on as a fresh one, where its method can undo what
       const auto all = some_tokens(kPrompt, 8);
       const auto seq = engine->open(), same = fresh->open();
       prefill(*engine, seq, all);
-      feed(*engine, seq, 0, kDecoded);
+      feed_span(*engine, seq, 0, kDecoded);
       const bool in_answer = keep >= kPrompt;
       const bool undone =
           row.rewinds == Rewinds::kAnywhere || (row.rewinds == Rewinds::kDecoded && in_answer);
@@ -228,8 +224,9 @@ TEST_CASE("a cut sequence goes on as a fresh one, where its method can undo what
       CHECK(engine->kv_len(seq) == keep);
       const uint32_t n_prompt = std::min(keep, kPrompt);
       if (n_prompt > 0) prefill(*fresh, same, {all.data(), n_prompt});
-      feed(*fresh, same, 0, keep - n_prompt);
-      const Logits got = feed(*engine, seq, 100, 130), want = feed(*fresh, same, 100, 130);
+      feed_span(*fresh, same, 0, keep - n_prompt);
+      const Logits got = feed_span(*engine, seq, 100, 130),
+                   want = feed_span(*fresh, same, 100, 130);
       if (undone) check_bits(got, want);
       check_sound(*engine);
     }
@@ -246,7 +243,7 @@ TEST_CASE("300 tokens one at a time: no fault, no fallback, and the strategy is 
       const auto engine = bench.engine(strategy_of(row));
       const auto seq = engine->open();
       if (n_prompt > 0) prefill(*engine, seq, some_tokens(n_prompt, 9));
-      for (const auto& logits : feed(*engine, seq, 0, kTokens))
+      for (const auto& logits : feed_span(*engine, seq, 0, kTokens))
         REQUIRE(max_difference(logits, logits) == 0);  // no NaN
       const Engagement& e = engine->decode_engagement();
       CHECK(engine->kv_len(seq) == n_prompt + kTokens);

@@ -322,6 +322,13 @@ const std::vector<Row>& rows() {
   return all;
 }
 
+const Row& row_named(const std::string& name) {
+  for (const Row& row : rows())
+    if (row.name == name) return row;
+  FAIL("no row " << name);
+  return rows()[0];
+}
+
 StrategyConfig strategy_of(const Row& row, const std::string& more) {
   const std::string file = KVASIR_SOURCE_DIR "/configs/strategies/" + row.preset + ".toml";
   std::istringstream settings(kCommon + row.small + " " + more);
@@ -355,6 +362,21 @@ StrategyConfig dense_of(const StrategyConfig& strategy) {
                            strategy.selectors[0].plugin.value == "kvasir.infllm";
   dense.cache.positions.value = rounds && before_rope ? Positions::kSlot : Positions::kTrue;
   return dense;
+}
+
+Logits feed(Engine& engine, SequenceId seq, uint32_t n) {
+  Logits out;
+  for (uint32_t i = 0; i < n; ++i) out.push_back(decode(engine, seq, token_at(engine.kv_len(seq))));
+  return out;
+}
+
+Logits run(Engine& engine, uint32_t n_prompt, uint32_t n_decoded) {
+  const auto seq = engine.open();
+  Logits out;
+  if (n_prompt > 0) out.push_back(prefill(engine, seq, some_tokens(n_prompt, 3)));
+  for (auto& logits : feed(engine, seq, n_decoded)) out.push_back(std::move(logits));
+  engine.close(seq);
+  return out;
 }
 
 }  // namespace kvasir::test

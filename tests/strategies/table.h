@@ -37,12 +37,19 @@ struct Row {
 };
 
 const std::vector<Row>& rows();
+const Row& row_named(const std::string& name);
 
 // The preset with all of a row's settings. Keys and values are kept in f32.
 StrategyConfig strategy_of(const Row& row, const std::string& more = "");
 // Dense attention over the same cache: of keys kept before RoPE if the strategy keeps them so and
 // in a type that rounds them.
 StrategyConfig dense_of(const StrategyConfig& strategy);
+
+// Logits after each of the next n tokens of a generation, which depend on where it stands.
+Logits feed(Engine& engine, SequenceId seq, uint32_t n);
+// Logits of a sequence of its own: after the prompt (none when it is empty) and after each of
+// n_decoded tokens.
+Logits run(Engine& engine, uint32_t n_prompt, uint32_t n_decoded);
 
 }  // namespace kvasir::test
 

@@ -82,6 +82,10 @@ std::vector<TokenId> some_tokens(size_t n, uint32_t seed) {
   return ids;
 }
 
+TokenId token_at(uint32_t i, uint32_t path) {
+  return static_cast<TokenId>((i * 7 + path * 31 + 5) % 300);
+}
+
 const std::string kRecording = "[attention]\nplugin = 'kvasir.test.recording_attention'\n";
 
 Bench::Bench(uint32_t n_q_heads, uint32_t n_kv_heads, uint32_t head_dim)

@@ -40,6 +40,8 @@ TinyModel tiny_model(uint32_t n_q_heads, uint32_t n_kv_heads, uint32_t head_dim 
 ThreadPool& test_pool();  // two workers, bound to nothing; for models of a test's own
 
 std::vector<TokenId> some_tokens(size_t n, uint32_t seed = 1);
+// The i-th token of a generation that does not ask the model; another path is another generation.
+TokenId token_at(uint32_t i, uint32_t path = 0);
 
 using Logits = std::vector<std::vector<float>>;  // of one step or token after the other
 
