@@ -77,9 +77,9 @@ void play(Engine& engine, std::vector<Player>& players) {
   }
 }
 
-Logits alone(const Row& row, const Script& script) {
-  Bench bench(8, 2, row.head_dim);
-  const auto engine = bench.engine(strategy_of(row), options());
+Logits alone(const Entry& entry, const Script& script) {
+  Bench bench(8, 2, entry.head_dim);
+  const auto engine = bench.engine(strategy_of(entry), options());
   Script at_once = script;
   at_once.starts_at = 0;
   std::vector<Player> one{{at_once, engine->open()}};
@@ -97,17 +97,17 @@ TEST_CASE("prompts in pieces beside decoded tokens are each sequence alone") {
   // Pieces of 1, 16 and 31 of prompts that end at different steps; one starts late, one without.
   const std::vector<Script> scripts{script(40, 16, 24, 0), script(70, 31, 12, 0),
                                     script(19, 1, 8, 3), script(0, 1, 20, 5)};
-  KVASIR_FOR_EACH_ROW(row) {
-    if (few_cases() && row.is_variant) continue;
-    Bench bench(8, 2, row.head_dim);
-    const auto engine = bench.engine(strategy_of(row), options());
+  KVASIR_FOR_EACH_ENTRY(entry) {
+    if (few_cases() && entry.is_variant) continue;
+    Bench bench(8, 2, entry.head_dim);
+    const auto engine = bench.engine(strategy_of(entry), options());
     std::vector<Player> players;
     for (const Script& of : scripts) players.push_back({of, engine->open()});
     play(*engine, players);
     CHECK(engine->decode_engagement().fallbacks == 0);
     for (const Player& player : players) {
       CAPTURE(player.script.prompt.size());
-      check_same(player.out, alone(row, player.script));
+      check_same(player.out, alone(entry, player.script));
     }
   }
 }
@@ -115,13 +115,14 @@ TEST_CASE("prompts in pieces beside decoded tokens are each sequence alone") {
 TEST_CASE("a prompt read once serves dense attention and a strategy") {
   const Script reader = script(70, 13, 0, 0);
   uint32_t n_shared = 0;
-  KVASIR_FOR_EACH_ROW(row) {
-    Bench bench(8, 2, row.head_dim);
-    const StrategyConfig dense = dense_of(strategy_of(row));
+  KVASIR_FOR_EACH_ENTRY(entry) {
+    Bench bench(8, 2, entry.head_dim);
+    const StrategyConfig dense = dense_of(strategy_of(entry));
     const auto engine = bench.engine(dense, options());
-    const StrategyId other = engine->add_strategy(bench.pipeline(strategy_of(row)));
+    const StrategyId other = engine->add_strategy(bench.pipeline(strategy_of(entry)));
     if (!engine->can_follow(0, other)) {  // its prompts are sparse, or keys differ in rotation
-      CHECK((!row.slice.empty() || engine->geometry(other).k_state != engine->geometry(0).k_state));
+      CHECK(
+          (!entry.slice.empty() || engine->geometry(other).k_state != engine->geometry(0).k_state));
       continue;
     }
     ++n_shared;
@@ -155,7 +156,7 @@ TEST_CASE("a prompt read once serves dense attention and a strategy") {
     const SequenceId both[] = {lead, follow[0]};
     const auto got = feed(*engine, both);
     for (size_t s = 0; s < 2; ++s) {
-      const auto solo = bench.engine(s == 0 ? dense : strategy_of(row), options());
+      const auto solo = bench.engine(s == 0 ? dense : strategy_of(entry), options());
       std::vector<Player> one{{reader, solo->open()}};
       play(*solo, one);
       check_same(got[s], feed(*solo, std::span(&one[0].seq, 1))[0]);

@@ -73,11 +73,11 @@ TEST_SUITE_BEGIN("strategies/verify");
 TEST_CASE("verified tokens are those fed one at a time, rejected ones leave no trace") {
   const std::vector<TokenId> decoded{4, 8, 15};
   uint32_t n_verified = 0;
-  KVASIR_FOR_EACH_ROW(row) {
-    if (few_cases() && row.is_variant) continue;
-    Bench bench(8, 2, row.head_dim);
-    const auto engine = bench.engine(strategy_of(row), options());
-    const auto single = bench.engine(strategy_of(row), options());
+  KVASIR_FOR_EACH_ENTRY(entry) {
+    if (few_cases() && entry.is_variant) continue;
+    Bench bench(8, 2, entry.head_dim);
+    const auto engine = bench.engine(strategy_of(entry), options());
+    const auto single = bench.engine(strategy_of(entry), options());
     if (!engine->cannot_verify(0).empty()) {
       const SequenceId seq = begun(*engine, decoded);
       const StepItem item{.seq = seq, .tokens = kTrees[0].tokens};
@@ -117,7 +117,7 @@ TEST_CASE("verified tokens are those fed one at a time, rejected ones leave no t
 
 TEST_CASE("a sequence with drafts can do nothing else, and closes with them") {
   Bench bench(8, 2);
-  const auto engine = bench.engine(strategy_of(rows()[0]), options());
+  const auto engine = bench.engine(strategy_of(entries()[0]), options());
   const SequenceId seq = begun(*engine, {});
   verify(*engine, seq, kTrees[1]);
   const TokenId token[] = {1};
@@ -134,7 +134,7 @@ TEST_CASE("a sequence with drafts can do nothing else, and closes with them") {
 
 TEST_CASE("parents that come later, or reach beyond the step, are refused") {
   Bench bench(8, 2);
-  const auto engine = bench.engine(strategy_of(rows()[0]), options());
+  const auto engine = bench.engine(strategy_of(entries()[0]), options());
   const SequenceId seq = begun(*engine, {});
   const auto text = [&](const Tree& tree) {
     const StepItem item{.seq = seq, .tokens = tree.tokens, .parents = tree.parents};

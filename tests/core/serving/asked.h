@@ -56,11 +56,11 @@ struct Asked {
     for (uint32_t i = 0; i < n_new; ++i) out.push_back({Op::Kind::kTokens, 0, {token_at(i, seed)}});
     return out;
   }
-  void check(Soloists& alone, const Row& row, uint32_t piece_tokens) const {
-    CAPTURE(row.name);
+  void check(Soloists& alone, const Entry& entry, uint32_t piece_tokens) const {
+    CAPTURE(entry.name);
     CAPTURE(end.error_text());
     REQUIRE(is_done());
-    Logits want = alone.play(row, ops(piece_tokens));
+    Logits want = alone.play(entry, ops(piece_tokens));
     const auto n_pieces = static_cast<ptrdiff_t>((n_prompt + piece_tokens - 1) / piece_tokens);
     want.erase(want.begin(), want.begin() + n_pieces - 1);  // those within the prompt
     check_as_alone(logits, want, kCompany);
