@@ -14,7 +14,7 @@ using namespace kvasir::test;
 constexpr uint32_t kBlock = 8, kLayers = 3, kKvHeads = 2, kPrompt = 100, kSteps = 24;
 
 // How a selector keeps its budget.
-struct BudgetRow {
+struct BudgetEntry {
   std::string plugin;
   std::string options{};  // TOML of its table, beside budget_tokens
   std::string more{};     // further tables, or keys of [cache] before them
@@ -31,54 +31,54 @@ struct BudgetRow {
 
 const std::string kMinMax = "[representative]\nplugin = 'kvasir.minmax'\n";
 
-std::vector<BudgetRow> make_rows() {
-  std::vector<BudgetRow> rows;
+std::vector<BudgetEntry> make_entries() {
+  std::vector<BudgetEntry> entries;
   const std::string prompt_mode = "window_mode = 'prompt'\n";
-  rows.push_back({.plugin = "block_topk",
-                  .more = kMinMax,
-                  .blocks = true,
-                  .native = "second_block_count = 3"});
-  rows.push_back({.plugin = "infllm",
-                  .options = "exc_block_size = 16\n",
-                  .more = "[representative]\nplugin = 'kvasir.dynamic'\nmass = 'window'\n",
-                  .blocks = true,
-                  .least_window = 1,
-                  .native = "topk = 3"});
-  rows.push_back({.plugin = "preselect",
-                  .options = "window_size = 16\n",
-                  .more = prompt_mode,
-                  .blocks = true,
-                  .native = "max_capacity_prompt = 90"});
-  rows.push_back({.plugin = "snapkv",
-                  .options = "window_size = 16\n",
-                  .more = prompt_mode,
-                  .late_windowless = 1,
-                  .native = "max_capacity_prompt = 90"});
-  rows.push_back({.plugin = "pyramidkv",
-                  .options = "window_size = 16\nbeta = 4\n",
-                  .more = prompt_mode,
-                  .mean_over_layers = true,
-                  .native = "max_capacity_prompt = 90"});
-  rows.push_back({.plugin = "pyramidkv",
-                  .options = "window_size = 16\nbeta = 4\ncompat = 'kvpress'\n",
-                  .more = prompt_mode,
-                  .mean_over_layers = true});
-  rows.push_back({.plugin = "h2o", .late = 1, .native = "hh_size = 12"});
-  rows.push_back({.plugin = "tova", .late = 1, .native = "cache_size = 90"});
-  rows.push_back({.plugin = "infinigen",
-                  .options = "alpha = 1e30\npartial_weight_ratio = 0.4\n",
-                  .native = "budget = 0.5"});
-  rows.push_back({.plugin = "magicpig", .options = "K = 2\nL = 24\n", .more = prompt_mode});
-  rows.push_back({.plugin = "twilight", .options = "p = 1.0\n"});
-  rows.push_back({.plugin = "oracle", .blocks = true, .native = "p = 0.5"});
-  rows.push_back({.plugin = "oracle", .options = "unit = 'token'\n"});
-  rows.push_back({.plugin = "random", .blocks = true});
-  rows.push_back({.plugin = "random", .options = "unit = 'token'\n"});
-  rows.push_back({.plugin = "streaming"});
-  rows.push_back({.plugin = "streaming", .options = "evict = true\n"});
-  rows.push_back({.plugin = "duoattention", .options = "sparsity = 1.0\n"});
-  rows.push_back({.plugin = "duoattention", .options = "sparsity = 1.0\nevict = true\n"});
-  return rows;
+  entries.push_back({.plugin = "block_topk",
+                     .more = kMinMax,
+                     .blocks = true,
+                     .native = "second_block_count = 3"});
+  entries.push_back({.plugin = "infllm",
+                     .options = "exc_block_size = 16\n",
+                     .more = "[representative]\nplugin = 'kvasir.dynamic'\nmass = 'window'\n",
+                     .blocks = true,
+                     .least_window = 1,
+                     .native = "topk = 3"});
+  entries.push_back({.plugin = "preselect",
+                     .options = "window_size = 16\n",
+                     .more = prompt_mode,
+                     .blocks = true,
+                     .native = "max_capacity_prompt = 90"});
+  entries.push_back({.plugin = "snapkv",
+                     .options = "window_size = 16\n",
+                     .more = prompt_mode,
+                     .late_windowless = 1,
+                     .native = "max_capacity_prompt = 90"});
+  entries.push_back({.plugin = "pyramidkv",
+                     .options = "window_size = 16\nbeta = 4\n",
+                     .more = prompt_mode,
+                     .mean_over_layers = true,
+                     .native = "max_capacity_prompt = 90"});
+  entries.push_back({.plugin = "pyramidkv",
+                     .options = "window_size = 16\nbeta = 4\ncompat = 'kvpress'\n",
+                     .more = prompt_mode,
+                     .mean_over_layers = true});
+  entries.push_back({.plugin = "h2o", .late = 1, .native = "hh_size = 12"});
+  entries.push_back({.plugin = "tova", .late = 1, .native = "cache_size = 90"});
+  entries.push_back({.plugin = "infinigen",
+                     .options = "alpha = 1e30\npartial_weight_ratio = 0.4\n",
+                     .native = "budget = 0.5"});
+  entries.push_back({.plugin = "magicpig", .options = "K = 2\nL = 24\n", .more = prompt_mode});
+  entries.push_back({.plugin = "twilight", .options = "p = 1.0\n"});
+  entries.push_back({.plugin = "oracle", .blocks = true, .native = "p = 0.5"});
+  entries.push_back({.plugin = "oracle", .options = "unit = 'token'\n"});
+  entries.push_back({.plugin = "random", .blocks = true});
+  entries.push_back({.plugin = "random", .options = "unit = 'token'\n"});
+  entries.push_back({.plugin = "streaming"});
+  entries.push_back({.plugin = "streaming", .options = "evict = true\n"});
+  entries.push_back({.plugin = "duoattention", .options = "sparsity = 1.0\n"});
+  entries.push_back({.plugin = "duoattention", .options = "sparsity = 1.0\nevict = true\n"});
+  return entries;
 }
 
 struct Forced {
@@ -88,25 +88,25 @@ uint32_t rounded_up(uint32_t n) { return (n + kBlock - 1) / kBlock * kBlock; }
 
 // Tokens of `n` that are attended whatever is selected: sink, window or what came since the prompt,
 // and the current token; outward to whole blocks where blocks are chosen.
-uint32_t forced_tokens(const BudgetRow& row, const Forced& forced, uint32_t n) {
-  const bool since_prompt = row.more.find("window_mode") != std::string::npos;
+uint32_t forced_tokens(const BudgetEntry& entry, const Forced& forced, uint32_t n) {
+  const bool since_prompt = entry.more.find("window_mode") != std::string::npos;
   const uint32_t end = since_prompt ? kPrompt : n;
   uint32_t window_begin = std::min(end - std::min(end, forced.window), n - 1);
   uint32_t sink = forced.sink;
-  if (row.blocks) {
+  if (entry.blocks) {
     window_begin = window_begin / kBlock * kBlock;
     sink = rounded_up(sink);
   }
   return n - window_begin + std::min(sink, window_begin);
 }
 
-std::string toml_of(const BudgetRow& row, const Forced& forced, uint32_t budget) {
-  const bool of_cache = row.more.find("window_mode") == 0;
+std::string toml_of(const BudgetEntry& entry, const Forced& forced, uint32_t budget) {
+  const bool of_cache = entry.more.find("window_mode") == 0;
   return "[cache]\nblock_size = 8\nchunk_size = 16\non_fault = 'fail'\nsink_tokens = " +
          std::to_string(forced.sink) + "\nwindow_tokens = " + std::to_string(forced.window) + "\n" +
-         (of_cache ? row.more : "") + "[selector]\nplugin = 'kvasir." + row.plugin + "'\n" +
-         row.options + "budget_tokens = " + std::to_string(budget) + "\n" +
-         (of_cache ? "" : row.more);
+         (of_cache ? entry.more : "") + "[selector]\nplugin = 'kvasir." + entry.plugin + "'\n" +
+         entry.options + "budget_tokens = " + std::to_string(budget) + "\n" +
+         (of_cache ? "" : entry.more);
 }
 
 // Decodes after a prompt and gives every count of tokens attended to check(step's kv_len, layer,
@@ -140,37 +140,37 @@ TEST_SUITE_BEGIN("strategies/budget");
 
 TEST_CASE("every shipped selector takes budget_tokens") {
   namespace fs = std::filesystem;
-  const auto all = make_rows();
+  const auto all = make_entries();
   for (const auto& folder : fs::directory_iterator(KVASIR_SOURCE_DIR "/plugins/selector")) {
     if (!folder.is_directory() || folder.path().filename() == "dense") continue;  // its own case
     const std::string name = folder.path().filename();
     CAPTURE(name);
     CHECK(std::any_of(all.begin(), all.end(),
-                      [&](const BudgetRow& row) { return row.plugin == name; }));
+                      [&](const BudgetEntry& entry) { return entry.plugin == name; }));
   }
 }
 
 TEST_CASE("what is attended is the budget and the forced parts, which may be none") {
-  for (const BudgetRow& row : make_rows())
+  for (const BudgetEntry& entry : make_entries())
     for (const Forced forced : {Forced{0, 0}, {0, 9}, {5, 0}, {5, 17}}) {
-      if (forced.window < row.least_window) continue;
+      if (forced.window < entry.least_window) continue;
       for (const uint32_t budget : {16u, 29u}) {
-        CAPTURE(row.plugin);
-        CAPTURE(row.options);
+        CAPTURE(entry.plugin);
+        CAPTURE(entry.options);
         CAPTURE(forced.sink);
         CAPTURE(forced.window);
         CAPTURE(budget);
-        const uint32_t chosen = row.blocks ? budget / kBlock * kBlock : budget;
+        const uint32_t chosen = entry.blocks ? budget / kBlock * kBlock : budget;
         uint32_t over = 0, under = 0;
         uint64_t of_layers = 0, allowed = 0;
-        attend(toml_of(row, forced, budget), [&](uint32_t n, uint32_t, uint32_t attended) {
-          const uint32_t want = forced_tokens(row, forced, n) + chosen;
-          over += attended > want + row.late + (forced.window == 0 ? row.late_windowless : 0);
+        attend(toml_of(entry, forced, budget), [&](uint32_t n, uint32_t, uint32_t attended) {
+          const uint32_t want = forced_tokens(entry, forced, n) + chosen;
+          over += attended > want + entry.late + (forced.window == 0 ? entry.late_windowless : 0);
           under += attended < want;
           of_layers += attended;
           allowed += want;
         });
-        if (row.mean_over_layers) {
+        if (entry.mean_over_layers) {
           CHECK(of_layers <= allowed + uint64_t{kSteps} * kLayers * kKvHeads);  // its rounding
           CHECK(of_layers + uint64_t{kSteps} * kLayers * kKvHeads >= allowed);
           continue;
@@ -182,11 +182,11 @@ TEST_CASE("what is attended is the budget and the forced parts, which may be non
 }
 
 TEST_CASE("a native key and budget_tokens are two words for one thing: both at once are refused") {
-  for (const BudgetRow& row : make_rows()) {
-    if (row.native.empty()) continue;
-    CAPTURE(row.plugin);
+  for (const BudgetEntry& entry : make_entries()) {
+    if (entry.native.empty()) continue;
+    CAPTURE(entry.plugin);
     Bench bench(8, kKvHeads);
-    const BudgetRow both{row.plugin, row.options + row.native + "\n", row.more};
+    const BudgetEntry both{entry.plugin, entry.options + entry.native + "\n", entry.more};
     const std::string text = error_of([&] { bench.engine(toml_of(both, {5, 17}, 16)); });
     CHECK(text.find("budget_tokens") != std::string::npos);
     CHECK(text.find("keep one of them") != std::string::npos);
@@ -199,7 +199,7 @@ TEST_CASE("budget_tokens on the command line overrules what a preset says in its
        std::filesystem::directory_iterator(KVASIR_SOURCE_DIR "/configs/strategies")) {
     const std::string preset = file.path().stem();
     CAPTURE(preset);
-    const Row plain{.name = preset, .preset = preset};
+    const Entry plain{.name = preset, .preset = preset};
     const bool is_chain = strategy_of(plain).selectors.size() > 1;
     if (preset == "dense") continue;
     const std::string key = is_chain ? "selector.0.budget_tokens" : "selector.budget_tokens";

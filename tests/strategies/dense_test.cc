@@ -9,28 +9,7 @@ namespace {
 using namespace kvasir;
 using namespace kvasir::test;
 
-using Logits = std::vector<std::vector<float>>;
-
 constexpr double kBound = 1e-5;  // of the largest logit: f32 sums in another order
-
-// Logits after the prompt (none when it is empty) and after each of n_decoded tokens.
-Logits run(Engine& engine, uint32_t n_prompt, uint32_t n_decoded) {
-  const auto seq = engine.open();
-  Logits out;
-  if (n_prompt > 0) out.push_back(prefill(engine, seq, some_tokens(n_prompt, 3)));
-  for (uint32_t i = 0; i < n_decoded; ++i)
-    out.push_back(decode(engine, seq, static_cast<TokenId>((i * 7 + 5) % 300)));
-  engine.close(seq);
-  return out;
-}
-
-double relative_difference(const Logits& got, const Logits& want) {
-  REQUIRE(got.size() == want.size());
-  double most = 0;
-  for (size_t i = 0; i < got.size(); ++i)
-    most = std::max(most, max_difference(got[i], want[i]) / largest(want[i]));
-  return most;
-}
 
 }  // namespace
 
@@ -39,18 +18,18 @@ TEST_SUITE_BEGIN("strategies/dense");
 TEST_CASE("the table names every shipped preset and every shipped selector") {
   namespace fs = std::filesystem;
   const auto named = [](auto&& matches) {
-    return std::any_of(rows().begin(), rows().end(), matches);
+    return std::any_of(entries().begin(), entries().end(), matches);
   };
   for (const auto& file : fs::directory_iterator(KVASIR_SOURCE_DIR "/configs/strategies")) {
     CAPTURE(file.path().string());
-    CHECK(named([&](const Row& row) { return row.preset == file.path().stem(); }));
+    CHECK(named([&](const Entry& entry) { return entry.preset == file.path().stem(); }));
   }
   for (const auto& folder : fs::directory_iterator(KVASIR_SOURCE_DIR "/plugins/selector")) {
     if (!folder.is_directory()) continue;
     CAPTURE(folder.path().string());
     const std::string id = "kvasir." + folder.path().filename().string();
-    CHECK(named([&](const Row& row) {
-      const auto selectors = strategy_of(row).selectors;
+    CHECK(named([&](const Entry& entry) {
+      const auto selectors = strategy_of(entry).selectors;
       return std::any_of(selectors.begin(), selectors.end(),
                          [&](const PluginSection& s) { return s.plugin.value == id; });
     }));
@@ -58,16 +37,16 @@ TEST_CASE("the table names every shipped preset and every shipped selector") {
 }
 
 TEST_CASE("a full budget is dense attention") {
-  KVASIR_FOR_EACH_ROW(row) {
-    Bench bench(8, 2, row.head_dim);
-    INFO(row.why);
-    const StrategyConfig strategy = strategy_of(row, row.full);
+  KVASIR_FOR_EACH_ENTRY(entry) {
+    Bench bench(8, 2, entry.head_dim);
+    INFO(entry.why);
+    const StrategyConfig strategy = strategy_of(entry, entry.full);
     const auto full = bench.engine(strategy), dense = bench.engine(dense_of(strategy));
     for (const uint32_t n_prompt : {0u, 1u, 7u, 130u}) {
-      if (row.is_variant && n_prompt != 130) continue;
+      if (entry.is_variant && n_prompt != 130) continue;
       CAPTURE(n_prompt);
       const Logits got = run(*full, n_prompt, 20), want = run(*dense, n_prompt, 20);
-      if (row.full_is == Equal::kBits)
+      if (entry.full_is == Equal::kBits)
         CHECK(got == want);
       else
         CHECK(relative_difference(got, want) <= kBound);
@@ -85,13 +64,14 @@ TEST_CASE("a full budget is dense attention in the types that presets store, and
     std::string type;
     double rounding;  // of the largest logit
   };
-  KVASIR_FOR_EACH_ROW(row) {
+  KVASIR_FOR_EACH_ENTRY(entry) {
     for (const Stored& stored : {Stored{"f16", 2e-3}, {"q8_0", 0.05}}) {
-      if (row.is_variant && stored.type != "f16") continue;
+      if (entry.is_variant && stored.type != "f16") continue;
       CAPTURE(stored.type);
-      Bench bench(8, 2, stored.type == "f16" ? row.head_dim : 32);  // q8_0 takes 32 values together
+      Bench bench(8, 2,
+                  stored.type == "f16" ? entry.head_dim : 32);  // q8_0 takes 32 values together
       const StrategyConfig strategy = strategy_of(
-          row, row.full + " storage.type_k=" + stored.type + " storage.type_v=" + stored.type);
+          entry, entry.full + " storage.type_k=" + stored.type + " storage.type_v=" + stored.type);
       StrategyConfig dense = dense_of(strategy);
       const Logits got = run(*bench.engine(strategy), 70, 20);
       const Logits want = run(*bench.engine(dense), 70, 20);
@@ -101,7 +81,7 @@ TEST_CASE("a full budget is dense attention in the types that presets store, and
         CHECK(rounded > 0);
         CHECK(rounded < stored.rounding);
       }
-      if (row.full_is == Equal::kBits)
+      if (entry.full_is == Equal::kBits)
         CHECK(got == want);
       else
         CHECK(relative_difference(got, want) <= kBound);
@@ -110,13 +90,13 @@ TEST_CASE("a full budget is dense attention in the types that presets store, and
 }
 
 TEST_CASE("a context shorter than its budget is dense, from the empty one on") {
-  KVASIR_FOR_EACH_ROW(row) {
-    Bench bench(8, 2, row.head_dim);
-    const StrategyConfig strategy = strategy_of(row);
+  KVASIR_FOR_EACH_ENTRY(entry) {
+    Bench bench(8, 2, entry.head_dim);
+    const StrategyConfig strategy = strategy_of(entry);
     const auto small = bench.engine(strategy), dense = bench.engine(dense_of(strategy));
-    const uint32_t covered = std::min(row.dense_up_to, 60u);
+    const uint32_t covered = std::min(entry.dense_up_to, 60u);
     for (const uint32_t n_prompt : {0u, 1u, covered / 2, covered - 1}) {
-      if (row.is_variant && n_prompt != covered / 2) continue;
+      if (entry.is_variant && n_prompt != covered / 2) continue;
       CAPTURE(n_prompt);
       CHECK(run(*small, n_prompt, covered - n_prompt) == run(*dense, n_prompt, covered - n_prompt));
     }
@@ -125,12 +105,12 @@ TEST_CASE("a context shorter than its budget is dense, from the empty one on") {
 }
 
 TEST_CASE("a small budget is not dense, and half of it is another one: the tests above can fail") {
-  KVASIR_FOR_EACH_ROW(row) {
-    Bench bench(8, 2, row.head_dim);
-    if (row.engages == Engages::kNever) continue;
-    const StrategyConfig strategy = strategy_of(row);
+  KVASIR_FOR_EACH_ENTRY(entry) {
+    Bench bench(8, 2, entry.head_dim);
+    if (entry.engages == Engages::kNever) continue;
+    const StrategyConfig strategy = strategy_of(entry);
     const auto small = bench.engine(strategy), dense = bench.engine(dense_of(strategy)),
-               half = bench.engine(strategy_of(row, row.half));
+               half = bench.engine(strategy_of(entry, entry.half));
     const Logits whole = run(*small, 130, 20);
     CHECK(relative_difference(whole, run(*dense, 130, 20)) > 1e-3);
     CHECK(relative_difference(run(*half, 130, 20), whole) > 1e-3);

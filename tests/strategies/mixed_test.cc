@@ -10,7 +10,6 @@ namespace {
 using namespace kvasir;
 using namespace kvasir::test;
 
-using Logits = std::vector<std::vector<float>>;
 constexpr uint32_t kVocab = 300;
 
 EngineOptions options() {
@@ -78,9 +77,9 @@ void play(Engine& engine, std::vector<Player>& players) {
   }
 }
 
-Logits alone(const Row& row, const Script& script) {
-  Bench bench(8, 2, row.head_dim);
-  const auto engine = bench.engine(strategy_of(row), options());
+Logits alone(const Entry& entry, const Script& script) {
+  Bench bench(8, 2, entry.head_dim);
+  const auto engine = bench.engine(strategy_of(entry), options());
   Script at_once = script;
   at_once.starts_at = 0;
   std::vector<Player> one{{at_once, engine->open()}};
@@ -88,12 +87,7 @@ Logits alone(const Row& row, const Script& script) {
   return one[0].out;
 }
 
-void check_same(const Logits& got, const Logits& want) {
-  REQUIRE(got.size() == want.size());
-  double most = 0;
-  for (size_t i = 0; i < got.size(); ++i) most = std::max(most, max_difference(got[i], want[i]));
-  CHECK(most == 0);
-}
+void check_same(const Logits& got, const Logits& want) { CHECK(max_difference(got, want) == 0); }
 
 }  // namespace
 
@@ -103,17 +97,17 @@ TEST_CASE("prompts in pieces beside decoded tokens are each sequence alone") {
   // Pieces of 1, 16 and 31 of prompts that end at different steps; one starts late, one without.
   const std::vector<Script> scripts{script(40, 16, 24, 0), script(70, 31, 12, 0),
                                     script(19, 1, 8, 3), script(0, 1, 20, 5)};
-  KVASIR_FOR_EACH_ROW(row) {
-    if (few_cases() && row.is_variant) continue;
-    Bench bench(8, 2, row.head_dim);
-    const auto engine = bench.engine(strategy_of(row), options());
+  KVASIR_FOR_EACH_ENTRY(entry) {
+    if (few_cases() && entry.is_variant) continue;
+    Bench bench(8, 2, entry.head_dim);
+    const auto engine = bench.engine(strategy_of(entry), options());
     std::vector<Player> players;
     for (const Script& of : scripts) players.push_back({of, engine->open()});
     play(*engine, players);
     CHECK(engine->decode_engagement().fallbacks == 0);
     for (const Player& player : players) {
       CAPTURE(player.script.prompt.size());
-      check_same(player.out, alone(row, player.script));
+      check_same(player.out, alone(entry, player.script));
     }
   }
 }
@@ -121,13 +115,14 @@ TEST_CASE("prompts in pieces beside decoded tokens are each sequence alone") {
 TEST_CASE("a prompt read once serves dense attention and a strategy") {
   const Script reader = script(70, 13, 0, 0);
   uint32_t n_shared = 0;
-  KVASIR_FOR_EACH_ROW(row) {
-    Bench bench(8, 2, row.head_dim);
-    const StrategyConfig dense = dense_of(strategy_of(row));
+  KVASIR_FOR_EACH_ENTRY(entry) {
+    Bench bench(8, 2, entry.head_dim);
+    const StrategyConfig dense = dense_of(strategy_of(entry));
     const auto engine = bench.engine(dense, options());
-    const StrategyId other = engine->add_strategy(bench.pipeline(strategy_of(row)));
+    const StrategyId other = engine->add_strategy(bench.pipeline(strategy_of(entry)));
     if (!engine->can_follow(0, other)) {  // its prompts are sparse, or keys differ in rotation
-      CHECK((!row.slice.empty() || engine->geometry(other).k_state != engine->geometry(0).k_state));
+      CHECK(
+          (!entry.slice.empty() || engine->geometry(other).k_state != engine->geometry(0).k_state));
       continue;
     }
     ++n_shared;
@@ -148,7 +143,7 @@ TEST_CASE("a prompt read once serves dense attention and a strategy") {
     const auto feed = [](Engine& of, std::span<const SequenceId> seqs) {
       std::vector<Logits> out(seqs.size());
       for (uint32_t i = 0; i < 12; ++i) {
-        std::vector<std::vector<float>> got(seqs.size(), std::vector<float>(kVocab));
+        Logits got(seqs.size(), std::vector<float>(kVocab));
         const TokenId token[] = {static_cast<TokenId>(i * 11 % kVocab)};
         std::vector<StepItem> items;
         for (size_t s = 0; s < seqs.size(); ++s)
@@ -161,7 +156,7 @@ TEST_CASE("a prompt read once serves dense attention and a strategy") {
     const SequenceId both[] = {lead, follow[0]};
     const auto got = feed(*engine, both);
     for (size_t s = 0; s < 2; ++s) {
-      const auto solo = bench.engine(s == 0 ? dense : strategy_of(row), options());
+      const auto solo = bench.engine(s == 0 ? dense : strategy_of(entry), options());
       std::vector<Player> one{{reader, solo->open()}};
       play(*solo, one);
       check_same(got[s], feed(*solo, std::span(&one[0].seq, 1))[0]);

@@ -1,4 +1,4 @@
-// Every shipped strategy as one row: how it is made small, what a full budget is, and which
+// Every shipped strategy as one entry: how it is made small, what a full budget is, and which
 // properties it is exempt from by its own definition, with the reason.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -18,7 +18,7 @@ enum class Engages { kSelects, kAfterPrompt, kNever };
 // the last prompt, or nothing, since what was evicted does not come back.
 enum class Rewinds { kAnywhere, kDecoded, kNever };
 
-struct Row {
+struct Entry {
   std::string name;
   std::string preset;  // configs/strategies/<preset>.toml
   // Settings, apart by spaces: "table.key=value", or "!table.key" for one that the preset says and
@@ -33,20 +33,27 @@ struct Row {
   std::string slice{};  // key of the prompt tokens that share a choice; empty: prompts read densely
   std::string why{};    // of what is not the plain case
   uint32_t head_dim = 16;
-  bool is_variant = false;  // of another row: fewer sizes of each kind
+  bool is_variant = false;  // of another entry: fewer sizes of each kind
 };
 
-const std::vector<Row>& rows();
+const std::vector<Entry>& entries();
+const Entry& entry_named(const std::string& name);
 
-// The preset with all of a row's settings. Keys and values are kept in f32.
-StrategyConfig strategy_of(const Row& row, const std::string& more = "");
+// The preset with all of an entry's settings. Keys and values are kept in f32.
+StrategyConfig strategy_of(const Entry& entry, const std::string& more = "");
 // Dense attention over the same cache: of keys kept before RoPE if the strategy keeps them so and
 // in a type that rounds them.
 StrategyConfig dense_of(const StrategyConfig& strategy);
 
+// Logits after each of the next n tokens of a generation, which depend on where it stands.
+Logits feed(Engine& engine, SequenceId seq, uint32_t n);
+// Logits of a sequence of its own: after the prompt (none when it is empty) and after each of
+// n_decoded tokens.
+Logits run(Engine& engine, uint32_t n_prompt, uint32_t n_decoded);
+
 }  // namespace kvasir::test
 
-// One subcase would run a whole test case again per row: a loop that names the row does it once.
-#define KVASIR_FOR_EACH_ROW(row)                            \
-  for (const kvasir::test::Row& row : kvasir::test::rows()) \
-    if (INFO("strategy: " << row.name); true)
+// One subcase would run a whole test case again per entry: a loop that names it does it once.
+#define KVASIR_FOR_EACH_ENTRY(entry)                               \
+  for (const kvasir::test::Entry& entry : kvasir::test::entries()) \
+    if (INFO("strategy: " << entry.name); true)

@@ -10,7 +10,7 @@
 namespace kvasir::test {
 namespace {
 
-// Of the model that rows run on. Engines of tests do not say which file it came from.
+// Of the model that entries run on. Engines of tests do not say which file it came from.
 const std::string& skew_file() {
   constexpr uint64_t kNoHash = 0;
   static const TempDir dir;
@@ -25,28 +25,28 @@ const std::string& skew_file() {
 
 class Variants {
  public:
-  explicit Variants(std::vector<Row>& rows) : rows_(rows) {}
+  explicit Variants(std::vector<Entry>& entries) : entries_(entries) {}
 
-  // The row named `of` with more settings.
-  Row& add(const std::string& of, const std::string& what, const std::string& settings) {
-    const auto base =
-        std::find_if(rows_.begin(), rows_.end(), [&](const Row& row) { return row.name == of; });
-    REQUIRE_MESSAGE(base != rows_.end(), of << " is no row");
-    Row row = *base;
-    row.name += ": " + what;
-    row.small += " " + settings;
-    row.is_variant = true;
-    return rows_.emplace_back(std::move(row));
+  // The entry named `of` with more settings.
+  Entry& add(const std::string& of, const std::string& what, const std::string& settings) {
+    const auto base = std::find_if(entries_.begin(), entries_.end(),
+                                   [&](const Entry& entry) { return entry.name == of; });
+    REQUIRE_MESSAGE(base != entries_.end(), of << " is no entry");
+    Entry entry = *base;
+    entry.name += ": " + what;
+    entry.small += " " + settings;
+    entry.is_variant = true;
+    return entries_.emplace_back(std::move(entry));
   }
 
  private:
-  std::vector<Row>& rows_;
+  std::vector<Entry>& entries_;
 };
 
 void add_evicting(Variants& to) {
   const std::string h2o = "h2o, in tokens";
   to.add(h2o, "positions by slot", "cache.positions=slot");
-  Row& once = to.add(h2o, "after the prompt only", "selector.evict_at=prompt_end");
+  Entry& once = to.add(h2o, "after the prompt only", "selector.evict_at=prompt_end");
   once.rewinds = Rewinds::kDecoded;
   once.why = "what the prompt's end evicted does not come back";
   to.add(h2o, "one choice, by the largest sum",
@@ -66,14 +66,14 @@ void add_infinigen(Variants& to) {
   for (const char* options :
        {"selector.column_score=qk selector.refresh_every=7 selector.partial_type=int8",
         "selector.speculate_ahead=0 selector.refresh_every=5"}) {
-    Row& row = to.add("infinigen", std::string("columns anew, ") + options, options);
-    row.rewinds = Rewinds::kNever;
-    row.why = "columns are those of queries that a cut takes away";
+    Entry& entry = to.add("infinigen", std::string("columns anew, ") + options, options);
+    entry.rewinds = Rewinds::kNever;
+    entry.why = "columns are those of queries that a cut takes away";
   }
   to.add("infinigen", "skewed", skewed);
   to.add("infinigen", "sparse prompts", skewed + "selector.prefill_select_tokens=8").slice =
       "selector.prefill_select_tokens";
-  Row& offline = to.add("infinigen", "columns of a text", skewed + "selector.columns=offline");
+  Entry& offline = to.add("infinigen", "columns of a text", skewed + "selector.columns=offline");
   offline.rewinds = Rewinds::kAnywhere;
   offline.why = "no query has a say in the columns";
   to.add("infinigen, a pool", "the oldest goes", "selector.eviction_policy=fifo");
@@ -83,7 +83,7 @@ void add_infinigen(Variants& to) {
 void add_magicpig(Variants& to) {
   to.add("magicpig", "32-bit ids, answers hashed at once",
          "selector.table_layout=csr cache.window_flush_tokens=1");
-  Row& exact = to.add("magicpig", "answers attended exactly", "cache.window_flush_tokens=0");
+  Entry& exact = to.add("magicpig", "answers attended exactly", "cache.window_flush_tokens=0");
   exact.engages = Engages::kAfterPrompt;
   exact.why = "without a prompt there is nothing to draw from";
   to.add("magicpig", "a window that rolls",
@@ -93,12 +93,12 @@ void add_magicpig(Variants& to) {
 // Twilight behind others than its preset's.
 void add_chains(Variants& to) {
   const auto behind = [&](const std::string& plugin, Rewinds rewinds, const std::string& options) {
-    Row& row =
+    Entry& entry =
         to.add("twilight", "behind " + plugin,
                "selector.0.plugin=kvasir." + plugin + " selector.0.budget_tokens=32 " + options);
-    row.dense_up_to = 12;
-    row.rewinds = rewinds;
-    row.why += "; a cut is what its first selector makes of it";
+    entry.dense_up_to = 12;
+    entry.rewinds = rewinds;
+    entry.why += "; a cut is what its first selector makes of it";
   };
   for (const char* plugin : {"random", "oracle", "duoattention", "streaming"})
     behind(plugin, Rewinds::kAnywhere, "");
@@ -122,15 +122,15 @@ void add_surroundings(Variants& to) {
   for (const char* of : {"block_topk", "infllm", "tova", "twilight", "magicpig"})
     to.add(of, "reference arithmetic", "attention.plugin=kvasir.reference");
   for (const char* of : {"quest", "infllm", "h2o, in tokens", "infinigen", "magicpig"}) {
-    Row& row = to.add(of, "q8_0", "storage.type_k=q8_0 storage.type_v=q8_0");
-    row.head_dim = 32;  // values that q8_0 takes together
+    Entry& entry = to.add(of, "q8_0", "storage.type_k=q8_0 storage.type_v=q8_0");
+    entry.head_dim = 32;  // values that q8_0 takes together
   }
 }
 
 }  // namespace
 
-void add_variants(std::vector<Row>& rows) {
-  Variants to(rows);
+void add_variants(std::vector<Entry>& entries) {
+  Variants to(entries);
   add_evicting(to);
   add_infinigen(to);
   add_magicpig(to);

@@ -1,4 +1,4 @@
-// Options of shipped strategies that change how a step goes, as further rows of the table.
+// Options of shipped strategies that change how a step goes, as further entries of the table.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -6,6 +6,6 @@
 
 namespace kvasir::test {
 
-void add_variants(std::vector<Row>& rows);
+void add_variants(std::vector<Entry>& entries);
 
 }  // namespace kvasir::test

@@ -1,8 +1,6 @@
 // Several tokens verified in one step, under every strategy: each is what it would have been fed
 // alone, and those that are not accepted leave no trace.
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
-
 #include "tests/strategies/table.h"
 #include "tests/support/effort.h"
 
@@ -10,7 +8,6 @@ namespace {
 using namespace kvasir;
 using namespace kvasir::test;
 
-using Logits = std::vector<std::vector<float>>;
 constexpr uint32_t kVocab = 300, kPrompt = 43;
 
 EngineOptions options() {
@@ -63,13 +60,6 @@ Logits verify(Engine& engine, SequenceId seq, const Tree& tree) {
   return out;
 }
 
-double worst(const Logits& a, const Logits& b) {
-  REQUIRE(a.size() == b.size());
-  double most = 0;
-  for (size_t i = 0; i < a.size(); ++i) most = std::max(most, max_difference(a[i], b[i]));
-  return most;
-}
-
 const Tree kTrees[] = {
     {{5, 17, 250, 3, 90, 11, 12}, {}},
     {{5, 17, 250, 3, 90, 11}, {-1, 0, 0, 2, -1, 4}},  // three leaves
@@ -83,11 +73,11 @@ TEST_SUITE_BEGIN("strategies/verify");
 TEST_CASE("verified tokens are those fed one at a time, rejected ones leave no trace") {
   const std::vector<TokenId> decoded{4, 8, 15};
   uint32_t n_verified = 0;
-  KVASIR_FOR_EACH_ROW(row) {
-    if (few_cases() && row.is_variant) continue;
-    Bench bench(8, 2, row.head_dim);
-    const auto engine = bench.engine(strategy_of(row), options());
-    const auto single = bench.engine(strategy_of(row), options());
+  KVASIR_FOR_EACH_ENTRY(entry) {
+    if (few_cases() && entry.is_variant) continue;
+    Bench bench(8, 2, entry.head_dim);
+    const auto engine = bench.engine(strategy_of(entry), options());
+    const auto single = bench.engine(strategy_of(entry), options());
     if (!engine->cannot_verify(0).empty()) {
       const SequenceId seq = begun(*engine, decoded);
       const StepItem item{.seq = seq, .tokens = kTrees[0].tokens};
@@ -117,7 +107,7 @@ TEST_CASE("verified tokens are those fed one at a time, rejected ones leave no t
         const std::vector<TokenId> more{2, 33, 71, 5, 140, 6, 28, 299, 1, 60};
         Logits went_on;
         for (const TokenId token : more) went_on.push_back(decode(*engine, seq, token));
-        CHECK(worst(went_on, one_by_one(*single, accepted, more)) == 0);
+        CHECK(max_difference(went_on, one_by_one(*single, accepted, more)) == 0);
         engine->close(seq);
       }
     }
@@ -127,7 +117,7 @@ TEST_CASE("verified tokens are those fed one at a time, rejected ones leave no t
 
 TEST_CASE("a sequence with drafts can do nothing else, and closes with them") {
   Bench bench(8, 2);
-  const auto engine = bench.engine(strategy_of(rows()[0]), options());
+  const auto engine = bench.engine(strategy_of(entries()[0]), options());
   const SequenceId seq = begun(*engine, {});
   verify(*engine, seq, kTrees[1]);
   const TokenId token[] = {1};
@@ -144,7 +134,7 @@ TEST_CASE("a sequence with drafts can do nothing else, and closes with them") {
 
 TEST_CASE("parents that come later, or reach beyond the step, are refused") {
   Bench bench(8, 2);
-  const auto engine = bench.engine(strategy_of(rows()[0]), options());
+  const auto engine = bench.engine(strategy_of(entries()[0]), options());
   const SequenceId seq = begun(*engine, {});
   const auto text = [&](const Tree& tree) {
     const StepItem item{.seq = seq, .tokens = tree.tokens, .parents = tree.parents};

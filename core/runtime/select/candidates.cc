@@ -95,8 +95,13 @@ Candidates expand_to_tokens(const Candidates& blocks, uint32_t block_size) {
   out.listed = blocks.listed;
   for (const auto& head : blocks.heads) {
     HeadSelection tokens;
-    for (const uint32_t block : head.index)
-      for (uint32_t t = 0; t < block_size; ++t) tokens.index.push_back(block * block_size + t);
+    const size_t width = head.index.empty() ? 0 : head.weight.size() / head.index.size();
+    for (size_t i = 0; i < head.index.size(); ++i)
+      for (uint32_t t = 0; t < block_size; ++t) {
+        tokens.index.push_back(head.index[i] * block_size + t);
+        const auto weights = head.weight.begin() + static_cast<ptrdiff_t>(i * width);
+        tokens.weight.insert(tokens.weight.end(), weights, weights + static_cast<ptrdiff_t>(width));
+      }
     out.heads.push_back(std::move(tokens));
   }
   return out;

@@ -56,9 +56,9 @@ namespace {
 std::string check_list(const kvasir_selection& s, uint32_t list, uint64_t max_units,
                        const Candidates& candidates, uint32_t kv_head, uint32_t n_kv_heads) {
   const uint64_t begin = s.list_offsets[list], end = s.list_offsets[list + 1];
-  const std::string where = "row " + std::to_string(list) + ": ";
+  const std::string where = "list " + std::to_string(list) + ": ";
   if (s.list_flags[list] > KVASIR_LIST_FALLBACK)
-    return where + "unknown row flag " + std::to_string(s.list_flags[list]);
+    return where + "unknown list flag " + std::to_string(s.list_flags[list]);
   if (s.list_flags[list] != KVASIR_LIST_LISTED)
     return begin == end ? "" : where + "lists indices although its flag says ALL, NONE or FALLBACK";
   if (end - begin > max_units)
@@ -148,7 +148,7 @@ std::string check_selection(const kvasir_selection& s, const CheckContext& c,
            std::to_string(c.query_block);
   const uint32_t n_blocks = s.query_block ? c.n_query_blocks : 1;
   if (s.n_lists != c.n_seqs * heads * n_blocks)
-    return "returned " + std::to_string(s.n_lists) + " rows, expected " +
+    return "returned " + std::to_string(s.n_lists) + " lists, expected " +
            std::to_string(c.n_seqs * heads * n_blocks) + " (" + std::to_string(c.n_seqs) +
            " sequences x " + std::to_string(heads) + " heads" +
            (s.query_block ? " x " + std::to_string(n_blocks) + " query blocks)" : ")");
@@ -160,7 +160,7 @@ std::string check_selection(const kvasir_selection& s, const CheckContext& c,
   if (s.weight_width > 1 && s.weight_width != group)
     return "weight_width " + std::to_string(s.weight_width) + " is neither 0, 1 nor the group size";
   if (s.weight_width > 1 && s.scope == KVASIR_SCOPE_Q_HEAD)
-    return "rows per query head take one weight per index";
+    return "lists per query head take one weight per index";
   if (s.list_offsets[0] != 0) return "list_offsets does not start at 0";
   for (uint32_t list = 0; list < s.n_lists; ++list)
     if (s.list_offsets[list + 1] < s.list_offsets[list] || s.list_offsets[list + 1] > s.capacity)

@@ -133,7 +133,7 @@ void SelectStage::run_chain(size_t first, const Pass& pass, std::vector<Choice>&
       if (limits.unit == KVASIR_UNIT_TOKEN && choice.candidates.unit == KVASIR_UNIT_BLOCK)
         choice.candidates = expand_to_tokens(choice.candidates, c_.geometry.block_size);
       if (!selector.has_select()) continue;
-      if (s > 0 && limits.scope == KVASIR_SCOPE_SEQUENCE && choice.width == 0)
+      if (s > 0 && (limits.scope == KVASIR_SCOPE_SEQUENCE || c_.geometry.head_select_shared))
         share_candidates(choice.candidates);
       if (choice.piece.kv_len < c_.cache.dense_below_tokens.value) continue;
       if (c_.cache.bypass.value && choice.is_covered_by(limits)) continue;

@@ -158,7 +158,7 @@ SelectorAnswer SelectorCaller::call(const Selector& selector, const SelectorInpu
 std::string SelectorCaller::check(const Selector& selector, const SelectorInput& input,
                                   bool may_contribute, const ListBuffer& lists) const {
   const SelectorLimits& limits = selector.limits();
-  if (lists.view.unit != limits.unit) return "changed the unit of its rows";
+  if (lists.view.unit != limits.unit) return "changed the unit of its lists";
   CheckContext allowed;
   allowed.n_seqs = static_cast<uint32_t>(input.candidates.size());
   allowed.n_q_heads = c_.geometry.n_q_heads;

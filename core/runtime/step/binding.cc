@@ -128,12 +128,26 @@ void check_units(const Pipeline& pipeline) {
 void check_single(const Pipeline& pipeline) {
   if (pipeline.selectors.size() < 2) return;
   for (const auto& selector : pipeline.selectors) {
-    if (selector->limits().query_block)
+    if (selector->limits().query_block || selector->limits().dense_last_queries)
       throw input_error("[[selector]] chain: " + selector->id() +
-                        " returns lists per query block and must be the only selector");
+                        " returns lists per query block, or leaves a prompt's last queries dense, "
+                        "and must be the only selector");
     if (selector->desc().needs & KVASIR_NEED_CONTRIBUTION)
       throw input_error("[[selector]] chain: " + selector->id() +
                         " contributes to the attention and must be the only selector");
+  }
+}
+
+// Weights are those of one kv head: heads that choose together cannot share them.
+void check_weights(const Pipeline& pipeline, const kvasir_geometry& g) {
+  constexpr uint64_t kWeights = KVASIR_NEED_LOG_WEIGHT | KVASIR_NEED_HEAD_LOG_WEIGHT;
+  for (size_t i = 1; i < pipeline.selectors.size(); ++i) {
+    const Selector &first = *pipeline.selectors[i - 1], &second = *pipeline.selectors[i];
+    if (!(first.desc().needs & kWeights) ||
+        (second.limits().scope != KVASIR_SCOPE_SEQUENCE && !g.head_select_shared))
+      continue;
+    throw input_error("[[selector]] chain: " + first.id() + " weighs keys per kv head and " +
+                      second.id() + " chooses for all heads together: let one of them go");
   }
 }
 
@@ -260,6 +274,7 @@ std::shared_ptr<const Binding> bind_pipeline(const ModelShape& shape, Pipeline& 
   }
   check_units(pipeline);
   check_single(pipeline);
+  check_weights(pipeline, g);
   check_positions(pipeline, binding);
   return made;
 }

@@ -8,6 +8,7 @@
 
 #include "core/model/layers/model.h"
 #include "tests/support/dense_loop.h"
+#include "tests/support/larger_or_nan.h"
 #include "tests/support/npy.h"
 
 namespace {
@@ -43,7 +44,7 @@ double largest_error(const Golden& golden, ThreadPool& pool, const Model::Option
     const size_t n = std::min(piece, golden.ids.size() - i);
     const auto got = loop.step(std::span(golden.ids).subspan(i, n));
     for (size_t j = 0; j < got.size(); ++j) {
-      worst = std::max(worst, std::abs(double{got[j]} - golden.logits[i * width + j]));
+      worst = test::larger_or_nan(worst, std::abs(double{got[j]} - golden.logits[i * width + j]));
     }
   }
   return worst;

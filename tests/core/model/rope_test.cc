@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "core/model/layers/rope.h"
+#include "tests/support/larger_or_nan.h"
 
 namespace {
 using namespace kvasir;
@@ -41,7 +42,8 @@ template <class T>
 double largest_difference(std::span<const float> a, const std::vector<T>& b) {
   double worst = 0.0;
   for (size_t i = 0; i < a.size(); ++i) {
-    worst = std::max(worst, std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i])));
+    worst =
+        test::larger_or_nan(worst, std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i])));
   }
   return worst;
 }

@@ -15,10 +15,6 @@ using namespace kvasir::test;
 constexpr uint32_t kPrompt = 90, kSteps = 6, kVocab = 300;
 constexpr uint32_t kChunks[] = {1, 2, 3, 7, 16, 31, 128};  // the last holds the prompt
 
-TokenId token_at(uint32_t i, uint32_t path) {
-  return static_cast<TokenId>((i * 7 + path * 31 + 5) % kVocab);
-}
-
 std::string strategy(const std::string& selector, const std::string& type, uint32_t chunk) {
   return "[cache]\nblock_size = 16\nwindow_tokens = 16\nsink_tokens = 4\nchunk_size = " +
          std::to_string(chunk) + "\n" + selector + "[storage]\nplugin = 'kvasir.dram'\ntype_k = '" +

@@ -11,7 +11,7 @@
 #include <cstdlib>
 #include <optional>
 
-#include "tests/core/runtime/support.h"
+#include "tests/core/runtime/story.h"
 #include "tests/support/effort.h"
 
 namespace {
@@ -71,40 +71,6 @@ class TouchGuard {
  private:
   struct sigaction before_ {};
 };
-
-using Numbers = std::vector<std::vector<float>>;
-
-// Several chunks, a batch, a fork, a cut where nothing was evicted, a second prompt, save and load.
-Numbers story(Engine& engine, bool can_cut) {
-  Numbers out;
-  const auto a = engine.open(), b = engine.open();
-  out.push_back(prefill(engine, a, some_tokens(131, 1)));
-  out.push_back(prefill(engine, b, some_tokens(58, 2)));
-  for (TokenId token = 0; token < 12; ++token) {
-    out.emplace_back(600);
-    engine.decode(std::vector<Engine::DecodeItem>{{a, token}, {b, token}}, out.back());
-  }
-  const auto c = engine.fork(a);
-  for (TokenId token = 20; token < 30; ++token) {
-    out.push_back(decode(engine, c, token));
-    out.push_back(decode(engine, a, token + 50));
-  }
-  if (can_cut) {
-    engine.truncate(c, 140);
-    out.push_back(decode(engine, c, 7));
-    engine.truncate(c, 85);  // inside a sealed block
-    out.push_back(decode(engine, c, 8));
-  }
-  engine.close(b);
-  out.push_back(prefill(engine, c, some_tokens(40, 3)));
-  const auto d = engine.load(engine.save(c), "saved");
-  for (TokenId token = 40; token < 52; ++token) {
-    out.push_back(decode(engine, d, token));
-    REQUIRE(out.back() == decode(engine, c, token));
-  }
-  for (const auto seq : {a, c, d}) engine.close(seq);
-  return out;
-}
 
 struct Strategy {
   std::string name;
@@ -182,7 +148,7 @@ TEST_CASE("so does the arithmetic of cpu") {
     const auto expected = engine_of(bench, s.on_host + host("cpu"));
     const auto engine = engine_of(bench, s.on_device + device_storage() + device_attention("cpu"));
     const TouchGuard guard(*engine);
-    const Numbers a = story(*engine, s.can_cut), b = story(*expected, s.can_cut);
+    const Logits a = story(*engine, s.can_cut), b = story(*expected, s.can_cut);
     REQUIRE(a.size() == b.size());
     for (size_t i = 0; i < a.size(); ++i) CHECK(max_difference(a[i], b[i]) <= 1e-5 * largest(b[i]));
   }

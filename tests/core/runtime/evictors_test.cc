@@ -39,7 +39,7 @@ std::string dense_toml() {
 
 // What one sequence saw and said while it generated.
 struct Trace {
-  std::vector<std::vector<float>> logits;
+  Logits logits;
   std::vector<std::vector<uint32_t>> attended;  // [step][layer][kv_head], flat
 };
 
@@ -118,7 +118,7 @@ TEST_CASE("sequences of a batch do not see each other, whatever their lengths") 
     const auto engine = bench.engine(toml(strategy, 12, 32), options);
     const uint32_t lengths[] = {1, 30, 90};
     std::vector<SequenceId> seqs;
-    std::vector<std::vector<float>> alone[3];
+    Logits alone[3];
     for (uint32_t s = 0; s < 3; ++s) {
       const auto prompt = some_tokens(lengths[s], s + 20);
       seqs.push_back(engine->open());

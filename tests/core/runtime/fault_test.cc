@@ -22,9 +22,9 @@ const std::vector<std::string> kFaults = {
     "inf_weight",   "error",           "error_no_text",    "again",       "capacity_for_ever",
     "rows_missing", "offsets_descend", "unknown_row_flag", "finer_scope", "unknown_status"};
 
-std::vector<std::vector<float>> run(Engine& engine, uint32_t steps) {
+Logits run(Engine& engine, uint32_t steps) {
   const auto seq = engine.open();
-  std::vector<std::vector<float>> out = {prefill(engine, seq, some_tokens(100, 4))};
+  Logits out = {prefill(engine, seq, some_tokens(100, 4))};
   for (uint32_t i = 0; i < steps; ++i)
     out.push_back(decode(engine, seq, static_cast<TokenId>(i * 3)));
   engine.close(seq);
@@ -131,7 +131,7 @@ TEST_CASE("faults beside select(): the run goes on without that call, then witho
     CAPTURE(std::string(c.fault));
     Bench bench(8, 2);
     const auto engine = bench.engine(kCache + bad(c.fault, c.where, "token") + kRecording);
-    std::vector<std::vector<float>> got;
+    Logits got;
     CHECK_NOTHROW(got = run(*engine, 6));
     CHECK(lines_with(bench, c.where) >= 3);
     CHECK(lines_with(bench, "put aside") == 1);

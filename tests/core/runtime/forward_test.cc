@@ -18,10 +18,8 @@ const std::string kStreaming = "[selector]\nplugin = 'kvasir.streaming'\n";
 
 double difference(std::span<const float> got, const Row& want) {
   double most = 0;
-  for (size_t i = 0; i < got.size(); ++i) {
-    const double d = std::abs(double{got[i]} - want[i]);
-    if (!(d <= most)) most = d;
-  }
+  for (size_t i = 0; i < got.size(); ++i)
+    most = larger_or_nan(most, std::abs(double{got[i]} - want[i]));
   return most;
 }
 
@@ -44,7 +42,7 @@ TEST_CASE("any chunk and block size gives the reference's logits, then its greed
     }
   }
   const Rows want = ReferenceModel(*bench.tiny.file).forward(tokens);
-  std::vector<std::vector<float>> first_run;  // logits of the first case, bit for bit those of all
+  Logits first_run;  // logits of the first case, bit for bit those of all
   struct Case {
     uint32_t chunk, block;
   };
@@ -71,9 +69,9 @@ TEST_CASE("any chunk and block size gives the reference's logits, then its greed
       CHECK(first == seen);
       seen += n;
       for (uint32_t i = 0; i < n; ++i)
-        worst = std::max(worst, difference({logits + size_t{i} * 300, 300}, want[first + i]));
+        worst = larger_or_nan(worst, difference({logits + size_t{i} * 300, 300}, want[first + i]));
     };
-    std::vector<std::vector<float>> run;
+    Logits run;
     std::vector<float> last(300);
     REQUIRE(engine->prefill(seq, {tokens.data(), n_prompt}, last, hooks) == n_prompt);
     run.push_back(last);
@@ -125,7 +123,7 @@ TEST_CASE("a sequence does not depend on its batch") {
       ids.push_back(together->open());
       next.push_back(best(prefill(*together, ids[i], some_tokens(lengths[i], i))));
     }
-    std::vector<std::vector<std::vector<float>>> got(lengths.size());
+    std::vector<Logits> got(lengths.size());
     std::vector<std::vector<TokenId>> fed(lengths.size());
     for (int step = 0; step < 20; ++step) {
       std::vector<Engine::DecodeItem> items;

@@ -6,7 +6,7 @@
 #include <random>
 
 #include "kernels/attention_state.h"
-#include "tests/core/runtime/support.h"
+#include "tests/core/runtime/story.h"
 #include "tests/support/effort.h"
 #include "tests/support/error_of.h"
 
@@ -64,10 +64,8 @@ struct Seen {  // of one kv head, layer and call
   std::vector<uint32_t> tokens;
   bool operator==(const Seen&) const = default;
 };
-using Numbers = std::vector<std::vector<float>>;
-
 struct Told {
-  Numbers numbers;
+  Logits logits;
   std::vector<Seen> seen;
 };
 
@@ -82,60 +80,6 @@ std::unique_ptr<Engine> engine_of(Bench& bench, const std::string& toml, Told* t
       told->seen.push_back({layer, seq, head, {tokens.begin(), tokens.end()}});
     };
   return bench.engine(kCache + toml, options);
-}
-
-// A piece of a prompt beside a decoded token, in one pass.
-void mixed_steps(Engine& engine, SequenceId decodes, Numbers& out) {
-  const auto seq = engine.open();
-  const auto tokens = some_tokens(45, 9);
-  engine.begin_prompt(seq, 45);
-  for (uint32_t at = 0; at < 45; at += 15) {
-    const TokenId token[] = {static_cast<TokenId>(at + 3)};
-    out.emplace_back(300);
-    const StepItem items[] = {
-        {.seq = decodes, .tokens = token, .logits = out.back()},
-        {.seq = seq, .tokens = std::span(tokens).subspan(at, 15)},
-    };
-    for (const ItemResult& result : engine.step(items)) CHECK(result.text() == "");
-  }
-  out.push_back(decode(engine, seq, 77));
-  engine.close(seq);
-}
-
-// Several chunks, a batch, mixed steps, a fork, cuts, a second prompt, save and load, growth.
-Numbers story(Engine& engine, bool can_cut) {
-  Numbers out;
-  const auto a = engine.open(), b = engine.open();
-  out.push_back(prefill(engine, a, some_tokens(131, 1)));
-  out.push_back(prefill(engine, b, some_tokens(58, 2)));
-  for (TokenId token = 0; token < 12; ++token) {
-    out.emplace_back(600);
-    engine.decode(std::vector<Engine::DecodeItem>{{a, token}, {b, token}}, out.back());
-  }
-  mixed_steps(engine, b, out);
-  const auto c = engine.fork(a);
-  for (TokenId token = 20; token < 30; ++token) {
-    out.push_back(decode(engine, c, token));
-    out.push_back(decode(engine, a, token + 50));
-  }
-  if (can_cut) {
-    engine.truncate(c, 140);
-    out.push_back(decode(engine, c, 7));
-    engine.truncate(c, 85);  // inside a block of the context
-    out.push_back(decode(engine, c, 8));
-    engine.truncate(c, 80);  // between two
-    out.push_back(decode(engine, c, 9));
-    out.push_back(decode(engine, a, 10));  // what forks share is as it was
-  }
-  engine.close(b);
-  out.push_back(prefill(engine, c, some_tokens(40, 3)));
-  const auto d = engine.load(engine.save(c), "saved");
-  for (TokenId token = 40; token < 75; ++token) {
-    out.push_back(decode(engine, d, token));
-    REQUIRE(out.back() == decode(engine, c, token));
-  }
-  for (const auto seq : {a, c, d}) engine.close(seq);
-  return out;
 }
 
 struct Strategy {
@@ -153,7 +97,7 @@ const Strategy kStrategies[] = {
     {"h2o", "[selector]\nplugin = 'h2o'\nbudget_tokens = 20\n", false},
 };
 
-void check_close(const Numbers& a, const Numbers& b, double tolerance) {
+void check_close(const Logits& a, const Logits& b, double tolerance) {
   REQUIRE(a.size() == b.size());
   for (size_t i = 0; i < a.size(); ++i) {
     CAPTURE(i);
@@ -170,13 +114,13 @@ TEST_CASE("two storages give the numbers and selections of one") {
     CAPTURE(s.name);
     Bench bench;
     Told expected;
-    expected.numbers = story(*engine_of(bench, s.toml + one("reference"), &expected), s.can_cut);
+    expected.logits = story(*engine_of(bench, s.toml + one("reference"), &expected), s.can_cut);
     for (const Halves& halves : kHalves) {
       if (!works(s.toml, halves) || (few_cases() && halves.name != kDevice.name)) continue;
       CAPTURE(halves.name);
       Told told;
-      told.numbers = story(*engine_of(bench, s.toml + halves.toml(), &told), s.can_cut);
-      check_close(told.numbers, expected.numbers, 1e-5);
+      told.logits = story(*engine_of(bench, s.toml + halves.toml(), &told), s.can_cut);
+      check_close(told.logits, expected.logits, 1e-5);
       REQUIRE(told.seen.size() == expected.seen.size());
       CHECK((told.seen == expected.seen));
     }
@@ -255,7 +199,7 @@ TEST_CASE("the storages may hold unlike types") {
   for (const Strategy& s : kStrategies) {
     CAPTURE(s.name);
     Bench bench;
-    const Numbers expected = story(*engine_of(bench, s.toml + one("cpu")), s.can_cut);
+    const Logits expected = story(*engine_of(bench, s.toml + one("cpu")), s.can_cut);
     if (s.name != "dense" && s.name != "streaming") {  // what is chosen may change
       story(*engine_of(bench, s.toml + halves.toml()), s.can_cut);
       continue;
@@ -270,7 +214,7 @@ TEST_CASE("tokens are verified and computed again as in one storage") {
     Bench bench;
     const auto engine = engine_of(bench, toml);
     const auto seq = engine->open();
-    Numbers out{prefill(*engine, seq, some_tokens(60))};
+    Logits out{prefill(*engine, seq, some_tokens(60))};
     for (TokenId round = 0; round < 9; ++round) {
       const TokenId drafts[] = {round, 11, 12, 13, 14};
       const int32_t parents[] = {-1, 0, 1, 0, 3};
@@ -288,7 +232,7 @@ TEST_CASE("tokens are verified and computed again as in one storage") {
     for (TokenId token = 0; token < 10; ++token) out.push_back(decode(*engine, seq, token));
     return out;
   };
-  const Numbers expected = run(kDense + one("reference"));
+  const Logits expected = run(kDense + one("reference"));
   check_close(run(kDense + kHost.toml()), expected, 1e-5);
   check_close(run(kDense + kDevice.toml()), expected, 1e-5);
 }

@@ -90,7 +90,7 @@ TEST_CASE("near at true positions, far at one distance, slice by slice") {
       book.armed = 1;
       const auto prompt = some_tokens(kPrompt, 8);
       const auto seq = engine->open();
-      std::vector<std::vector<float>> got;
+      Logits got;
       Engine::PrefillHooks hooks;
       hooks.all_logits = [&](uint32_t, uint32_t n, const float* logits) {
         for (uint32_t i = 0; i < n; ++i)

@@ -109,7 +109,8 @@ void check_calls(Engine& engine, const std::map<SequenceId, Oracle*>& oracles) {
       for (uint32_t pos = first; call.function == RecordedCall::kSelect && pos < seq.kv_len;
            ++pos) {
         const auto& want = oracle.x[pos][call.layer];
-        worst = std::max(worst, max_difference(std::span(call.x).subspan(x_at, want.size()), want));
+        worst = larger_or_nan(worst,
+                              max_difference(std::span(call.x).subspan(x_at, want.size()), want));
         x_at += want.size();
       }
       n_selected += call.function == RecordedCall::kSelect;
@@ -119,10 +120,10 @@ void check_calls(Engine& engine, const std::map<SequenceId, Oracle*>& oracles) {
         for (uint32_t pos = first; pos < seq.kv_len; ++pos)
           for (const auto& [token, p] : oracle.mass[pos][call.layer][h]) want[token] += p;
         for (uint64_t i = call.offsets[mass_row]; i < call.offsets[mass_row + 1]; ++i) {
-          worst = std::max(worst, std::abs(want[call.index[i]] - double{call.value[i]}));
+          worst = larger_or_nan(worst, std::abs(want[call.index[i]] - double{call.value[i]}));
           want.erase(call.index[i]);
         }
-        for (const auto& [token, p] : want) worst = std::max(worst, p);
+        for (const auto& [token, p] : want) worst = larger_or_nan(worst, p);
         ++mass_row;
         ++n_observed;
       }
@@ -171,12 +172,13 @@ void check_against_oracle(const Case& c, uint32_t n_q_heads, uint32_t n_kv_heads
         {.seq = seq, .tokens = piece, .all_logits = [&](uint32_t, uint32_t n, const float* logits) {
            for (uint32_t i = 0; i < n; ++i) {
              const auto want = reading.step(piece[reading.forward.n_tokens() - at]);
-             worst = std::max(worst, max_difference({logits + size_t{i} * kVocab, kVocab}, want));
+             worst =
+                 larger_or_nan(worst, max_difference({logits + size_t{i} * kVocab, kVocab}, want));
            }
          }}};
     for (const ItemResult& result : engine->step(items)) CHECK(result.text() == "");
     CHECK(reading.forward.n_tokens() == at + piece.size());
-    worst = std::max(worst, max_difference(beside_logits, decoding.step(decoded[0])));
+    worst = larger_or_nan(worst, max_difference(beside_logits, decoding.step(decoded[0])));
     at += static_cast<uint32_t>(piece.size());
   }
   CHECK(worst < 1e-3);
@@ -185,11 +187,11 @@ void check_against_oracle(const Case& c, uint32_t n_q_heads, uint32_t n_kv_heads
   check_calls(*engine, {{seq, &reading}, {other, &decoding}});
 }
 
-std::vector<std::vector<float>> logits_of(const std::string& toml) {
+Logits logits_of(const std::string& toml) {
   Bench bench;
   const auto engine = bench.engine(toml);
   const SequenceId seq = engine->open();
-  std::vector<std::vector<float>> out{prefill(*engine, seq, some_tokens(kPrompt, 9))};
+  Logits out{prefill(*engine, seq, some_tokens(kPrompt, 9))};
   for (TokenId token = 3; token < 6; ++token) out.push_back(decode(*engine, seq, token));
   return out;
 }

@@ -14,7 +14,7 @@ const std::string kToml =
     "[attention]\nplugin = 'kvasir.cpu'\n";
 
 struct Outcome {
-  std::vector<std::vector<float>> logits;
+  Logits logits;
   bool parts_apart = false;  // each kv head has memory of its own
 };
 

@@ -54,9 +54,10 @@ TEST_CASE("prescribed rows are attended as a softmax written out says") {
         [&](uint32_t layer, std::span<const int32_t> tokens, const float* o) {
           for (size_t i = 0; i < tokens.size(); ++i, ++seen)
             for (uint32_t j = 0; j < kQHeads * kDim; ++j)
-              worst = std::max(worst, std::abs(double{o[i * kQHeads * kDim + j]} -
-                                               expected(layer, static_cast<uint32_t>(tokens[i]),
-                                                        j / kDim, j % kDim)));
+              worst = larger_or_nan(
+                  worst,
+                  std::abs(double{o[i * kQHeads * kDim + j]} -
+                           expected(layer, static_cast<uint32_t>(tokens[i]), j / kDim, j % kDim)));
         });
     Bench bench;
     EngineOptions options;

@@ -19,22 +19,19 @@ std::string cache(uint32_t chunk) {
          "\n";
 }
 // Logits of the steps that feed `tokens` one by one.
-std::vector<std::vector<float>> feed(Engine& engine, SequenceId seq,
-                                     std::span<const TokenId> tokens) {
-  std::vector<std::vector<float>> out;
+Logits feed(Engine& engine, SequenceId seq, std::span<const TokenId> tokens) {
+  Logits out;
   for (const TokenId token : tokens) out.push_back(decode(engine, seq, token));
   return out;
 }
-std::vector<std::vector<float>> fresh(Bench& bench, const std::string& toml,
-                                      std::span<const TokenId> prompt,
-                                      std::span<const TokenId> tokens) {
+Logits fresh(Bench& bench, const std::string& toml, std::span<const TokenId> prompt,
+             std::span<const TokenId> tokens) {
   const auto engine = bench.engine(toml);
   const auto seq = engine->open();
   prefill(*engine, seq, prompt);
   return feed(*engine, seq, tokens);
 }
-void check_equal(const std::vector<std::vector<float>>& a,
-                 const std::vector<std::vector<float>>& b) {
+void check_equal(const Logits& a, const Logits& b) {
   REQUIRE(a.size() == b.size());
   for (size_t i = 0; i < a.size(); ++i) {
     CAPTURE(i);
@@ -63,7 +60,7 @@ TEST_CASE("forks that diverge are two sequences") {
       prefill(*engine, a, prompt);
       const auto b = engine->fork(a);
       CHECK(engine->kv_len(b) == at);
-      std::vector<std::vector<float>> got_a, got_b;
+      Logits got_a, got_b;
       for (size_t i = 0; i < left.size(); ++i) {
         const Engine::DecodeItem items[] = {{a, left[i]}, {b, right[i]}};
         std::vector<float> logits(600);
@@ -78,7 +75,7 @@ TEST_CASE("forks that diverge are two sequences") {
         auto all = right;
         all.insert(all.end(), left.begin(), left.end());
         auto logits = fresh(bench, toml, prompt, all);
-        return std::vector<std::vector<float>>(logits.begin() + 40, logits.end());
+        return Logits(logits.begin() + 40, logits.end());
       }());
     }
 }
@@ -110,7 +107,7 @@ TEST_CASE("a truncated sequence goes on as a fresh one") {
       } else if (keep > 0) {
         prefill(*other, same, kept);
       }
-      std::vector<std::vector<float>> got, want;
+      Logits got, want;
       if (keep == 0) {
         got.push_back(prefill(*engine, seq, after));
         want.push_back(prefill(*other, same, after));

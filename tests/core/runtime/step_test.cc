@@ -29,7 +29,7 @@ struct Asked {
 // One step; logits of the last token of each item.
 struct Stepped {
   std::vector<ItemResult> results;
-  std::vector<std::vector<float>> logits;
+  Logits logits;
 };
 Stepped step(Engine& engine, const std::vector<Asked>& asked) {
   Stepped out;

@@ -82,6 +82,10 @@ std::vector<TokenId> some_tokens(size_t n, uint32_t seed) {
   return ids;
 }
 
+TokenId token_at(uint32_t i, uint32_t path) {
+  return static_cast<TokenId>((i * 7 + path * 31 + 5) % 300);
+}
+
 const std::string kRecording = "[attention]\nplugin = 'kvasir.test.recording_attention'\n";
 
 Bench::Bench(uint32_t n_q_heads, uint32_t n_kv_heads, uint32_t head_dim)
@@ -196,10 +200,21 @@ std::vector<float> decode(Engine& engine, SequenceId seq, TokenId token) {
 double max_difference(std::span<const float> a, std::span<const float> b) {
   REQUIRE(a.size() == b.size());
   double most = 0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    const double difference = std::abs(double{a[i]} - double{b[i]});
-    if (!(difference <= most)) most = difference;  // NaN sticks
-  }
+  for (size_t i = 0; i < a.size(); ++i)
+    most = larger_or_nan(most, std::abs(double{a[i]} - double{b[i]}));
+  return most;
+}
+double max_difference(const Logits& a, const Logits& b) {
+  REQUIRE(a.size() == b.size());
+  double most = 0;
+  for (size_t i = 0; i < a.size(); ++i) most = larger_or_nan(most, max_difference(a[i], b[i]));
+  return most;
+}
+double relative_difference(const Logits& got, const Logits& want) {
+  REQUIRE(got.size() == want.size());
+  double most = 0;
+  for (size_t i = 0; i < got.size(); ++i)
+    most = larger_or_nan(most, max_difference(got[i], want[i]) / largest(want[i]));
   return most;
 }
 double largest(std::span<const float> a) {

@@ -19,6 +19,7 @@
 #include "core/runtime/engine.h"
 #include "tests/plugins/fakes/calls.h"
 #include "tests/plugins/fakes/recording.h"
+#include "tests/support/larger_or_nan.h"
 
 namespace doctest {
 template <>
@@ -39,6 +40,10 @@ TinyModel tiny_model(uint32_t n_q_heads, uint32_t n_kv_heads, uint32_t head_dim 
 ThreadPool& test_pool();  // two workers, bound to nothing; for models of a test's own
 
 std::vector<TokenId> some_tokens(size_t n, uint32_t seed = 1);
+// The i-th token of a generation that does not ask the model; another path is another generation.
+TokenId token_at(uint32_t i, uint32_t path = 0);
+
+using Logits = std::vector<std::vector<float>>;  // of one step or token after the other
 
 // Host services with a readable log, and engines over them.
 struct Bench {
@@ -69,8 +74,12 @@ double probe(const Instance& instance, uint32_t item);  // of a fake: what it ha
 
 std::vector<float> prefill(Engine& engine, SequenceId seq, std::span<const TokenId> tokens);
 std::vector<float> decode(Engine& engine, SequenceId seq, TokenId token);
-double max_difference(std::span<const float> a, std::span<const float> b);
 double largest(std::span<const float> a);
+// Largest differences; NaN if one is NaN. The relative one is that of the largest number wanted,
+// step by step.
+double max_difference(std::span<const float> a, std::span<const float> b);
+double max_difference(const Logits& a, const Logits& b);
+double relative_difference(const Logits& got, const Logits& want);
 TokenId best(std::span<const float> logits);
 
 // Tokens a sequence and kv head attended to in one run(), over all parts, ascending.

@@ -48,7 +48,7 @@ std::string tiered(uint32_t cached_blocks, const std::string& more = "") {
 }
 
 struct Numbers {
-  std::vector<std::vector<float>> logits;
+  Logits logits;
   void add(std::vector<float> row) { logits.push_back(std::move(row)); }
 };
 

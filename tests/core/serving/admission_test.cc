@@ -21,7 +21,7 @@ EngineOptions options() {
 
 struct Scene {
   Bench bench;
-  std::unique_ptr<Engine> engine = bench.engine(strategy_of(rows()[0]), options());
+  std::unique_ptr<Engine> engine = bench.engine(strategy_of(entries()[0]), options());
   uint64_t bytes(uint32_t n_tokens) const { return engine->sequence_bytes(0, n_tokens); }
 };
 
@@ -30,17 +30,17 @@ struct Scene {
 TEST_SUITE_BEGIN("core/serving/admission");
 
 TEST_CASE("max_sequences of max_context tokens cost what the plan says") {
-  KVASIR_FOR_EACH_ROW(row) {
-    Bench bench(8, 2, row.head_dim);
-    const auto engine = bench.engine(strategy_of(row), options());
-    Pipeline pipeline = bench.pipeline(strategy_of(row));
+  KVASIR_FOR_EACH_ENTRY(entry) {
+    Bench bench(8, 2, entry.head_dim);
+    const auto engine = bench.engine(strategy_of(entry), options());
+    Pipeline pipeline = bench.pipeline(strategy_of(entry));
     const MemoryPlan plan = make_plan(bench.tiny.model->shape(), {}, pipeline, options(), 0);
     const uint64_t planned =
         plan.kv_bytes - plan.kv_slow_bytes + plan.record_bytes + plan.state_peak_bytes;
     const uint64_t counted = 4 * engine->sequence_bytes(0, 256);
     CHECK(counted + 4 > planned);  // a share of what is stated for all is rounded down
     if (plan.kv_slow_bytes == 0) CHECK(counted <= planned);
-    // Half the context: half the rows.
+    // Half the context: half the bytes.
     CHECK(engine->sequence_bytes(0, 128) < engine->sequence_bytes(0, 256));
     CHECK(engine->sequence_bytes(0, 128, 64) <= engine->sequence_bytes(0, 128));
   }
@@ -123,7 +123,7 @@ TEST_CASE("kept sequences hold their memory until they are closed") {
 TEST_CASE("strategies that share a prompt count its K and V once") {
   Scene scene;
   const StrategyId quest =
-      scene.engine->add_strategy(scene.bench.pipeline(strategy_of(row_named("quest"))));
+      scene.engine->add_strategy(scene.bench.pipeline(strategy_of(entry_named("quest"))));
   REQUIRE(scene.engine->can_follow(0, quest));
   const uint64_t records = scene.engine->sequence_bytes(quest, 90) - scene.bytes(90);
   const uint64_t both = scene.bytes(90) + (scene.bytes(90) - scene.bytes(80)) + records;

@@ -7,11 +7,6 @@
 
 namespace kvasir::test {
 
-// The i-th token that is decoded, whatever the model says.
-inline TokenId forced(uint32_t i, uint32_t seed) {
-  return static_cast<TokenId>((i * 7 + seed * 31 + 5) % 300);
-}
-
 // One request: prompt some_tokens(n_prompt, seed), then n_new tokens. Stays where it is.
 struct Asked {
   RequestId id = 0;
@@ -32,7 +27,7 @@ struct Asked {
     made.prompt = some_tokens(n_prompt, seed);
     made.max_new_tokens = n_new;
     std::vector<TokenId> tokens;
-    for (uint32_t i = 0; i < n_new; ++i) tokens.push_back(forced(i, seed));
+    for (uint32_t i = 0; i < n_new; ++i) tokens.push_back(token_at(i, seed));
     made.next = forced_tokens(std::move(tokens), [this](uint32_t after, std::span<const float> l) {
       if (after == 0) logits.clear();
       logits.emplace_back(l.begin(), l.end());
@@ -58,25 +53,18 @@ struct Asked {
           {Op::Kind::kTokens,
            0,
            {prompt.begin() + at, prompt.begin() + std::min(n_prompt, at + piece_tokens)}});
-    for (uint32_t i = 0; i < n_new; ++i) out.push_back({Op::Kind::kTokens, 0, {forced(i, seed)}});
+    for (uint32_t i = 0; i < n_new; ++i) out.push_back({Op::Kind::kTokens, 0, {token_at(i, seed)}});
     return out;
   }
-  void check(Soloists& alone, const Row& row, uint32_t piece_tokens) const {
-    CAPTURE(row.name);
+  void check(Soloists& alone, const Entry& entry, uint32_t piece_tokens) const {
+    CAPTURE(entry.name);
     CAPTURE(end.error_text());
     REQUIRE(is_done());
-    Logits want = alone.play(row, ops(piece_tokens));
+    Logits want = alone.play(entry, ops(piece_tokens));
     const auto n_pieces = static_cast<ptrdiff_t>((n_prompt + piece_tokens - 1) / piece_tokens);
     want.erase(want.begin(), want.begin() + n_pieces - 1);  // those within the prompt
     check_as_alone(logits, want, kCompany);
   }
 };
-
-inline const Row& row_named(const std::string& name) {
-  for (const Row& row : rows())
-    if (row.name == name) return row;
-  FAIL("no row " << name);
-  return rows()[0];
-}
 
 }  // namespace kvasir::test

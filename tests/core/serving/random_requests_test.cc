@@ -13,18 +13,18 @@ using namespace kvasir::test;
 constexpr uint32_t kSequences = 5, kMaxStep = 48;
 
 struct Mix {
-  std::vector<const Row*> rows;
+  std::vector<const Entry*> entries;
   Bench bench;
   std::unique_ptr<Engine> engine;
 
-  explicit Mix(std::vector<const Row*> some)
-      : rows(std::move(some)), bench(8, 2, rows[0]->head_dim) {
+  explicit Mix(std::vector<const Entry*> some)
+      : entries(std::move(some)), bench(8, 2, entries[0]->head_dim) {
     EngineOptions options;
     options.max_sequences = kSequences;
     options.max_step_tokens = kMaxStep;
-    engine = bench.engine(strategy_of(*rows[0]), options);
-    for (size_t i = 1; i < rows.size(); ++i)
-      engine->add_strategy(bench.pipeline(strategy_of(*rows[i])));
+    engine = bench.engine(strategy_of(*entries[0]), options);
+    for (size_t i = 1; i < entries.size(); ++i)
+      engine->add_strategy(bench.pipeline(strategy_of(*entries[i])));
   }
 };
 
@@ -43,7 +43,7 @@ struct Play {
                    .max_sequences = dice.between(1, kSequences),
                    .memory_bytes = dice.between(1, 6) * of.engine->sequence_bytes(0, 120)}) {}
 
-  StrategyId any() { return dice.below(static_cast<uint32_t>(mix.rows.size())); }
+  StrategyId any() { return dice.below(static_cast<uint32_t>(mix.entries.size())); }
   Asked& make(uint32_t n_prompt, uint32_t seed, StrategyId of) {
     strategy.push_back(of);
     return asked.emplace_back(n_prompt, dice.below(12), seed);
@@ -53,7 +53,7 @@ struct Play {
     if (dice.one_in(3)) {  // several strategies, one prompt
       std::vector<Request> requests;
       const size_t begin = asked.size();
-      for (StrategyId s = 0; s < mix.rows.size(); ++s)
+      for (StrategyId s = 0; s < mix.entries.size(); ++s)
         requests.push_back(make(n_prompt, seed, s).request(s));
       const auto ids = scheduler.submit_together(std::move(requests));
       for (size_t i = 0; i < ids.size(); ++i) asked[begin + i].id = ids[i];
@@ -90,9 +90,9 @@ TEST_CASE("random requests over all strategies are answered as if each were alon
   for (const uint32_t seed : seeds(n_plays)) {
     CAPTURE(seed);
     Dice dice(seed);
-    const Row& first = rows()[seed % rows().size()];
-    const std::vector<const Row*> others = rows_of(first.head_dim);
-    std::vector<const Row*> some{&first};
+    const Entry& first = entries()[seed % entries().size()];
+    const std::vector<const Entry*> others = entries_of(first.head_dim);
+    std::vector<const Entry*> some{&first};
     for (int i = 0; i < 2; ++i)
       some.push_back(others[dice.below(static_cast<uint32_t>(others.size()))]);
     Mix mix(some);

@@ -32,8 +32,8 @@ struct Coverage {
 
 class Schedule {
  public:
-  Schedule(const Row& first, const Row& second, uint32_t seed, Coverage& seen)
-      : dice_(seed), rows_{&first, &second}, bench_(8, 2, first.head_dim), seen_(seen) {
+  Schedule(const Entry& first, const Entry& second, uint32_t seed, Coverage& seen)
+      : dice_(seed), entries_{&first, &second}, bench_(8, 2, first.head_dim), seen_(seen) {
     EngineOptions options;
     options.max_sequences = kMaxSequences;
     options.max_step_tokens = kMaxStep;
@@ -59,9 +59,9 @@ class Schedule {
     CAPTURE(log);
     for (const Player& player : players_) {
       if (player.strategy == kFaulty) continue;
-      const Row& row = *rows_[player.strategy];
-      CAPTURE(row.name);
-      check_as_alone(player.out, alone.play(row, player.ops), kCompany);
+      const Entry& entry = *entries_[player.strategy];
+      CAPTURE(entry.name);
+      check_as_alone(player.out, alone.play(entry, player.ops), kCompany);
       ++seen_.survivors;
     }
   }
@@ -215,7 +215,7 @@ class Schedule {
   }
 
   Dice dice_;
-  std::vector<const Row*> rows_;
+  std::vector<const Entry*> entries_;
   Bench bench_;
   Coverage& seen_;
   std::unique_ptr<Engine> engine_;
@@ -232,9 +232,9 @@ TEST_CASE("random schedules over all strategies: each sequence is as if it were 
   Soloists alone(kMaxStep);
   for (const uint32_t seed : seeds(n_schedules)) {
     CAPTURE(seed);
-    // Every row comes as the first in turn; the second is any that runs over the same model.
-    const Row& first = rows()[seed % rows().size()];
-    const std::vector<const Row*> others = rows_of(first.head_dim);
+    // Every entry comes as the first in turn; the second is any that runs over the same model.
+    const Entry& first = entries()[seed % entries().size()];
+    const std::vector<const Entry*> others = entries_of(first.head_dim);
     Dice dice(seed);
     Schedule schedule(first, *others[dice.below(static_cast<uint32_t>(others.size()))], seed, seen);
     schedule.run(dice.between(10, 40));

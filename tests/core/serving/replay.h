@@ -10,8 +10,6 @@
 
 namespace kvasir::test {
 
-using Logits = std::vector<std::vector<float>>;
-
 // How far logits may be from those of the sequence alone: in f32 not a bit.
 constexpr double kCompany = 0;
 
@@ -21,12 +19,12 @@ struct Op {
   std::vector<TokenId> tokens;  // a piece, or one that is decoded
 };
 
-// Engines of one sequence at a time, one per row, made when first asked for.
+// Engines of one sequence at a time, one per entry, made when first asked for.
 class Soloists {
  public:
   explicit Soloists(uint32_t max_step_tokens) : max_step_tokens_(max_step_tokens) {}
   // Logits after each kTokens.
-  Logits play(const Row& row, const std::vector<Op>& ops);
+  Logits play(const Entry& entry, const std::vector<Op>& ops);
 
  private:
   struct Soloist {
@@ -34,7 +32,7 @@ class Soloists {
     std::unique_ptr<Engine> engine;
   };
   uint32_t max_step_tokens_;
-  std::map<std::string, Soloist> of_row_;
+  std::map<std::string, Soloist> of_entry_;
 };
 
 // Close, and with the same greedy token, unless two were as good as one.
@@ -51,7 +49,7 @@ struct Dice {
 // The seeds of a random test: n of them, or KVASIR_TEST_SEED alone, to look into one.
 std::vector<uint32_t> seeds(uint32_t n);
 
-// Rows that can stand in one engine: those over models of the head_dim.
-std::vector<const Row*> rows_of(uint32_t head_dim);
+// Entries that can stand in one engine: those over models of the head_dim.
+std::vector<const Entry*> entries_of(uint32_t head_dim);
 
 }  // namespace kvasir::test

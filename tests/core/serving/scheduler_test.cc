@@ -24,16 +24,16 @@ const std::string kFaulty =
 
 // An engine of dense attention, quest, snapkv and streaming, in this order.
 struct Scene {
-  std::vector<const Row*> row = {&row_named("dense"), &row_named("quest"), &row_named("snapkv"),
-                                 &row_named("streaming")};
+  std::vector<const Entry*> entries = {&entry_named("dense"), &entry_named("quest"),
+                                       &entry_named("snapkv"), &entry_named("streaming")};
   Bench bench;
   std::unique_ptr<Engine> engine;
   Soloists alone{kStep};
 
   explicit Scene(EngineOptions engine_options = options()) {
-    engine = bench.engine(strategy_of(*row[0]), engine_options);
-    for (size_t i = 1; i < row.size(); ++i)
-      engine->add_strategy(bench.pipeline(strategy_of(*row[i])));
+    engine = bench.engine(strategy_of(*entries[0]), engine_options);
+    for (size_t i = 1; i < entries.size(); ++i)
+      engine->add_strategy(bench.pipeline(strategy_of(*entries[i])));
   }
   StrategyId add(const std::string& toml) {
     return engine->add_strategy(bench.pipeline(bench.strategy(toml)));
@@ -60,7 +60,7 @@ TEST_CASE("requests of several strategies at once get what each gets alone") {
     asked.emplace_back(5 + i * 13, 4 + i % 3, i).submit(scheduler, i % 4);
   scheduler.run();
   for (uint32_t i = 0; i < 8; ++i) {
-    asked[i].check(scene.alone, *scene.row[i % 4], 16);
+    asked[i].check(scene.alone, *scene.entries[i % 4], 16);
     CHECK(!scene.is_open(asked[i].end.seq));
     CHECK(asked[i].end.prompt_done == asked[i].n_prompt);
     CHECK(asked[i].end.decoded_tokens == asked[i].n_new);
@@ -190,7 +190,7 @@ TEST_CASE("a request is cancelled in every state, and the others do not notice")
       scheduler.cancel(victim.id);  // again: nothing
       scheduler.run();
       for (uint32_t i = 0; i < 5; ++i)
-        if (&asked[i] != &victim) asked[i].check(scene.alone, *scene.row[i % 4], 16);
+        if (&asked[i] != &victim) asked[i].check(scene.alone, *scene.entries[i % 4], 16);
       CHECK(scheduler.memory_used() == 0);
       CHECK(scheduler.n_running() == 0);
     }
@@ -221,8 +221,8 @@ TEST_CASE("callbacks may cancel, pause, resume and submit") {
   CHECK(first.end.state == RequestState::kCancelled);
   CHECK(first.end.prompt_done == 32);
   CHECK(second.end.state == RequestState::kCancelled);
-  third.check(scene.alone, *scene.row[3], 16);
-  paused.check(scene.alone, *scene.row[2], 16);
+  third.check(scene.alone, *scene.entries[3], 16);
+  paused.check(scene.alone, *scene.entries[2], 16);
 }
 
 TEST_CASE("a fault ends the request whose plugin is at fault, and no other") {
@@ -240,8 +240,8 @@ TEST_CASE("a fault ends the request whose plugin is at fault, and no other") {
     CHECK(bad.end.state == RequestState::kFailed);
     CHECK(bad.end.error_text().find("bad_selector") != std::string::npos);
     CHECK(bad.end.seq == 0);
-    good.check(scene.alone, *scene.row[0], 16);
-    late.check(scene.alone, *scene.row[1], 16);
+    good.check(scene.alone, *scene.entries[0], 16);
+    late.check(scene.alone, *scene.entries[1], 16);
     CHECK(scheduler.memory_used() == 0);
   }
 }
@@ -261,7 +261,7 @@ TEST_CASE("what the source of tokens does wrong ends its request only") {
   request.keep = true;  // an item that is refused has changed nothing
   scheduler.submit(std::move(request));
   scheduler.run();
-  good.check(scene.alone, *scene.row[0], 16);
+  good.check(scene.alone, *scene.entries[0], 16);
   CHECK(throws.end.error_text() == "the grammar is empty");
   CHECK(outside.end.error_text().find("outside the vocabulary") != std::string::npos);
   CHECK(scene.engine->kv_len(outside.end.seq) == 10);
@@ -278,7 +278,7 @@ TEST_CASE("strategies that can follow each other read one prompt, and then go th
   const auto ids = scheduler.submit_together(std::move(requests));
   scheduler.run();
   for (StrategyId s = 0; s < 4; ++s) {
-    asked[s].check(scene.alone, *scene.row[s], 16);
+    asked[s].check(scene.alone, *scene.entries[s], 16);
     CHECK(asked[s].end.prompt_read_by == ids[0]);
     CHECK((scene.engine->prefill_engagement(s).model_nanos > 0) == (s == 0));
   }
@@ -301,12 +301,12 @@ TEST_CASE("who reads a prompt for others may be cancelled or paused") {
     scheduler.run();
     CHECK(asked[1].end.prompt_read_by == ids[1]);
     CHECK(asked[2].end.prompt_read_by == ids[1]);
-    for (StrategyId s = 1; s < 3; ++s) asked[s].check(scene.alone, *scene.row[s], 16);
+    for (StrategyId s = 1; s < 3; ++s) asked[s].check(scene.alone, *scene.entries[s], 16);
     if (!is_pause) continue;
     CHECK(scheduler.find(ids[0])->prompt_done == 32);
     scheduler.resume(ids[0]);
     scheduler.run();
-    asked[0].check(scene.alone, *scene.row[0], 16);
+    asked[0].check(scene.alone, *scene.entries[0], 16);
     CHECK(scheduler.memory_used() == 0);
   }
 }
@@ -328,8 +328,8 @@ TEST_CASE("a fault of who reads a prompt for others: they read it again, without
   CHECK(dense.progress.front() == 16);
   CHECK(std::count(dense.progress.begin(), dense.progress.end(), 16) == 2);
   CHECK(dense.end.prompt_read_by == ids[1]);
-  dense.check(scene.alone, *scene.row[0], 16);
-  snapkv.check(scene.alone, *scene.row[2], 16);
+  dense.check(scene.alone, *scene.entries[0], 16);
+  snapkv.check(scene.alone, *scene.entries[2], 16);
   CHECK(scheduler.memory_used() == 0);
 }
 
@@ -347,7 +347,7 @@ TEST_CASE("a follower's fault ends the follower") {
   CHECK(bad.end.state == RequestState::kFailed);
   CHECK(bad.end.prompt_done > 0);
   CHECK(dense.progress.size() == 5);
-  dense.check(scene.alone, *scene.row[0], 16);
+  dense.check(scene.alone, *scene.entries[0], 16);
 }
 
 TEST_CASE("a kept sequence goes on with a further prompt, or from its logits") {
@@ -383,21 +383,21 @@ TEST_CASE("a kept sequence goes on with a further prompt, or from its logits") {
   CHECK(scheduler.memory_used() > scene.engine->sequence_bytes(1, 56));  // and the company's
   scheduler.run();
   CHECK(scheduler.memory_used() == scene.engine->sequence_bytes(1, 56));
-  company.check(scene.alone, *scene.row[3], 16);
+  company.check(scene.alone, *scene.entries[3], 16);
   const auto tokens = [](std::vector<TokenId> ids) { return Op{Op::Kind::kTokens, 0, ids}; };
   const Logits want =
-      scene.alone.play(*scene.row[1], {{Op::Kind::kBeginPrompt, 30, {}},
-                                       tokens({first.begin(), first.begin() + 16}),
-                                       tokens({first.begin() + 16, first.end()}),
-                                       tokens({1}),
-                                       tokens({2}),
-                                       tokens({3}),
-                                       tokens({4}),
-                                       tokens({5}),
-                                       {Op::Kind::kBeginPrompt, 20, {}},
-                                       tokens({second.begin(), second.begin() + 16}),
-                                       tokens({second.begin() + 16, second.end()}),
-                                       tokens({6})});
+      scene.alone.play(*scene.entries[1], {{Op::Kind::kBeginPrompt, 30, {}},
+                                           tokens({first.begin(), first.begin() + 16}),
+                                           tokens({first.begin() + 16, first.end()}),
+                                           tokens({1}),
+                                           tokens({2}),
+                                           tokens({3}),
+                                           tokens({4}),
+                                           tokens({5}),
+                                           {Op::Kind::kBeginPrompt, 20, {}},
+                                           tokens({second.begin(), second.begin() + 16}),
+                                           tokens({second.begin() + 16, second.end()}),
+                                           tokens({6})});
   // After prompts and tokens; the second request began with the logits the first ended with.
   check_as_alone(got,
                  {want[1], want[2], want[3], want[4], want[4], want[5], want[6], want[8], want[9]},
