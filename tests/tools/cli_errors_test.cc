@@ -197,6 +197,8 @@ TEST_CASE("check, explain and plan refuse what run refuses") {
             {"chooses blocks and cannot follow kvasir.twilight"}},
            {{chain("keys.toml", "kvasir.infllm", "kvasir.twilight")},
             {"kvasir.twilight", "keys with their rotation"}},
+           {{chain("weights.toml", "kvasir.magicpig", "kvasir.streaming")},
+            {"kvasir.magicpig weighs keys", "kvasir.streaming chooses for all heads"}},
            {{chain("constant.toml", "kvasir.infllm", "kvasir.streaming")},
             {"kvasir.streaming", "constant positions (kvasir.infllm)"}},
            {with_slot("infllm"), {"--set cache.positions=slot", "kvasir.infllm"}},

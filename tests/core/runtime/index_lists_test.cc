@@ -49,7 +49,7 @@ struct Written {
 
 }  // namespace
 
-TEST_SUITE_BEGIN("core/runtime/rows");
+TEST_SUITE_BEGIN("core/runtime/index_lists");
 
 TEST_CASE("the forced range by hand") {
   struct Case {
@@ -145,7 +145,7 @@ TEST_CASE("what a selector may not write") {
            {"list_offsets", [](Written& w) { w.lists.offsets[2] = 1; }},
            {"list_offsets", [](Written& w) { w.lists.offsets[4] = 33; }},
            {"list_offsets", [](Written& w) { w.lists.offsets[1] = UINT64_MAX; }},
-           {"unknown row flag", [](Written& w) { w.lists.flags[1] = 4; }},
+           {"unknown list flag", [](Written& w) { w.lists.flags[1] = 4; }},
            {"lists indices although", [](Written& w) { w.lists.flags[0] = KVASIR_LIST_ALL; }},
            {"lists indices although", [](Written& w) { w.lists.flags[3] = KVASIR_LIST_FALLBACK; }},
            {"max_units", [](Written& w) { w.context.max_units = 1; }},
@@ -195,7 +195,7 @@ TEST_CASE("what a selector may write") {
   CHECK(flags.fault() == "");
 }
 
-TEST_CASE("rows per query head become their union with one weight per head") {
+TEST_CASE("lists per query head become their union with one weight per head") {
   Written w(KVASIR_SCOPE_Q_HEAD);
   w.put({{2, 5}, {5, 7}, {}, {3}, {1}, {4}, {}, {6}});
   w.lists.view.weight_width = 1;
@@ -277,4 +277,17 @@ TEST_CASE("candidates are what is live, reachable and not forced") {
   CHECK(tokens.end == 32);
   CHECK(tokens.heads[0].index == std::vector<uint32_t>{12, 13, 14, 15});
   CHECK(tokens.heads[1].index.empty());
+  CHECK(tokens.heads[0].weight.empty());
+}
+
+TEST_CASE("tokens of a block weigh what the block weighs") {
+  Candidates blocks;
+  blocks.begin = 1;
+  blocks.end = 8;
+  blocks.listed = true;
+  blocks.heads = {{.index = {3, 5}, .weight = {0.5f, 1.0f, 2.0f, 4.0f}}};  // two query heads
+  const Candidates tokens = expand_to_tokens(blocks, 2);
+  CHECK(tokens.heads[0].index == std::vector<uint32_t>{6, 7, 10, 11});
+  CHECK(tokens.heads[0].weight ==
+        std::vector<float>{0.5f, 1.0f, 0.5f, 1.0f, 2.0f, 4.0f, 2.0f, 4.0f});
 }

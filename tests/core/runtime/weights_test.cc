@@ -1,4 +1,4 @@
-// Log-weights, rows per query head and chains: outputs against a weighted attention in double
+// Log-weights, lists per query head and chains: outputs against a weighted attention in double
 // precision, query head by query head.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
