@@ -49,7 +49,7 @@ struct Written {
 
 }  // namespace
 
-TEST_SUITE_BEGIN("core/runtime/rows");
+TEST_SUITE_BEGIN("core/runtime/index_lists");
 
 TEST_CASE("the forced range by hand") {
   struct Case {
@@ -195,7 +195,7 @@ TEST_CASE("what a selector may write") {
   CHECK(flags.fault() == "");
 }
 
-TEST_CASE("rows per query head become their union with one weight per head") {
+TEST_CASE("lists per query head become their union with one weight per head") {
   Written w(KVASIR_SCOPE_Q_HEAD);
   w.put({{2, 5}, {5, 7}, {}, {3}, {1}, {4}, {}, {6}});
   w.lists.view.weight_width = 1;
