@@ -55,17 +55,17 @@ void find_candidates(const SelectionCase& of, SelectionAnswer& answer) {
   }
 }
 
-// Query heads that share a row, row by row.
-std::vector<std::vector<uint32_t>> row_members(const SelectionCase& of) {
-  std::vector<std::vector<uint32_t>> rows;
+// Query heads that share a list, list by list.
+std::vector<std::vector<uint32_t>> members_of_lists(const SelectionCase& of) {
+  std::vector<std::vector<uint32_t>> lists;
   const uint32_t group = of.n_q_heads / of.n_kv_heads;
   for (uint32_t h = 0; h < of.n_q_heads; ++h) {
-    const bool starts_row = of.heads == OracleHeads::kQueryHead ||
-                            (of.heads == OracleHeads::kShared ? h == 0 : h % group == 0);
-    if (starts_row) rows.emplace_back();
-    rows.back().push_back(h);
+    const bool starts_list = of.heads == OracleHeads::kQueryHead ||
+                             (of.heads == OracleHeads::kShared ? h == 0 : h % group == 0);
+    if (starts_list) lists.emplace_back();
+    lists.back().push_back(h);
   }
-  return rows;
+  return lists;
 }
 
 double margin_of(const std::vector<double>& scores, const std::vector<uint32_t>& taken) {
@@ -167,7 +167,7 @@ SelectionAnswer select_blocks(const SelectionCase& of) {
     for (auto& blocks : chosen)
       for (uint32_t b = answer.candidate_begin; b < answer.candidate_end; ++b) blocks.insert(b);
   } else {
-    for (const auto& members : row_members(of)) {
+    for (const auto& members : members_of_lists(of)) {
       std::vector<std::vector<double>> heads;
       for (uint32_t h : members) {
         heads.emplace_back();
@@ -177,7 +177,7 @@ SelectionAnswer select_blocks(const SelectionCase& of) {
       answer.scores.push_back(reduce_scores(heads, of.reduce, of.softmax_scale));
       const auto taken = best_scores(answer.scores.back(), budget);
       answer.margin = std::min(answer.margin, margin_of(answer.scores.back(), taken));
-      for (uint32_t h : members)  // a shared row serves every kv head
+      for (uint32_t h : members)  // a shared list serves every kv head
         for (uint32_t i : taken)
           chosen[h / (of.n_q_heads / of.n_kv_heads)].insert(answer.candidate_begin + i);
     }

@@ -15,9 +15,9 @@ enum class OracleRepresentative {
   kMinMax,  // sum over d of max(q[d] * min[d], q[d] * max[d]) (Quest, arXiv:2406.10774)
   kFixed,   // the keys at tokens 0, B/n, 2B/n …; sum or largest of the n dot products
 };
-// How the scores of the query heads that share a row become one score per block.
+// How the scores of the query heads that share a list become one score per block.
 enum class OracleReduce { kSum, kMean, kMax, kSoftmaxSum };
-// Who shares a row: the query heads of a kv head; all query heads; nobody, and a kv head then
+// Who shares a list: the query heads of a kv head; all query heads; nobody, and a kv head then
 // attends to the union over its query heads.
 enum class OracleHeads { kKvHead, kShared, kQueryHead };
 
@@ -44,14 +44,14 @@ struct SelectionAnswer {
   // the current token: the forced part is rounded outward to whole blocks.
   uint32_t candidate_begin = 0, candidate_end = 0;
   bool everything = false;  // the budget covers all candidates: nothing is scored
-  // Per row (n_kv_heads, 1 or n_q_heads), per candidate in order; empty when everything.
+  // Per list (n_kv_heads, 1 or n_q_heads), per candidate in order; empty when everything.
   std::vector<std::vector<double>> scores;
   // Per kv head, ascending block indices.
   std::vector<std::vector<uint32_t>> selected;  // among the candidates; all of them if everything
   std::vector<std::vector<uint32_t>> attended;  // with sink, window and the open block
-  // Smallest difference, over all rows, between the last block taken and the first left out,
-  // divided by the row's largest |score|; infinite when nothing was left out. Where it is below the
-  // precision of stored representatives a runtime may rightly choose another block.
+  // Smallest difference, over all lists, between the last block taken and the first left out,
+  // divided by the list's largest |score|; infinite when nothing was left out. Where it is below
+  // the precision of stored representatives a runtime may rightly choose another block.
   double margin = 0;
 };
 

@@ -72,9 +72,9 @@ class SelectionBuffer {
   std::vector<float> log_weight;
   kvasir_selection selection{};
 
-  SelectionBuffer(uint32_t unit, uint32_t scope, uint32_t n_rows, uint64_t capacity)
-      : list_offsets(n_rows + 1, 0xdead),
-        list_flags(n_rows, 0),
+  SelectionBuffer(uint32_t unit, uint32_t scope, uint32_t n_lists, uint64_t capacity)
+      : list_offsets(n_lists + 1, 0xdead),
+        list_flags(n_lists, 0),
         index(capacity + kGuards, kUnwritten),
         log_weight(capacity, 7.0f) {
     selection.struct_size = sizeof selection;
@@ -86,12 +86,12 @@ class SelectionBuffer {
     selection.index = index.data();
     selection.log_weight = log_weight.data();
   }
-  // Rows that are there already, as step.candidates has them.
-  SelectionBuffer(uint32_t unit, uint32_t scope, const std::vector<std::vector<uint32_t>>& rows)
-      : SelectionBuffer(unit, scope, static_cast<uint32_t>(rows.size()), size_of(rows)) {
+  // Lists that are there already, as step.candidates has them.
+  SelectionBuffer(uint32_t unit, uint32_t scope, const std::vector<std::vector<uint32_t>>& lists)
+      : SelectionBuffer(unit, scope, static_cast<uint32_t>(lists.size()), size_of(lists)) {
     uint64_t n = 0;
     list_offsets[0] = 0;
-    for (const auto& list : rows) {
+    for (const auto& list : lists) {
       for (const uint32_t unit_index : list) index[n++] = unit_index;
       list_offsets[++selection.n_lists] = n;
     }
@@ -107,9 +107,9 @@ class SelectionBuffer {
 
  private:
   static constexpr uint64_t kGuards = 4;
-  static uint64_t size_of(const std::vector<std::vector<uint32_t>>& rows) {
+  static uint64_t size_of(const std::vector<std::vector<uint32_t>>& lists) {
     uint64_t n = 0;
-    for (const auto& row : rows) n += row.size();
+    for (const auto& one : lists) n += one.size();
     return n;
   }
   template <class T>
@@ -119,14 +119,14 @@ class SelectionBuffer {
   }
 };
 
-// What the header promises of a result: monotone offsets, rows ascending, unique, inside
-// [begin, end), weights below infinity, as many rows as the scope asks for. Empty, or the first
+// What the header promises of a result: monotone offsets, lists ascending, unique, inside
+// [begin, end), weights below infinity, as many lists as the scope asks for. Empty, or the first
 // violation.
-inline std::string violation(const kvasir_selection& s, uint32_t n_rows, uint32_t begin,
+inline std::string violation(const kvasir_selection& s, uint32_t n_lists, uint32_t begin,
                              uint32_t end) {
-  if (s.n_lists != n_rows) return "rows";
+  if (s.n_lists != n_lists) return "rows";
   if (s.list_offsets[0] != 0) return "offsets";
-  for (uint32_t r = 0; r < n_rows; ++r) {
+  for (uint32_t r = 0; r < n_lists; ++r) {
     if (s.list_offsets[r + 1] < s.list_offsets[r]) return "offsets";
     if (s.list_offsets[r + 1] > s.capacity) return "capacity";
     if (s.list_flags[r] > KVASIR_LIST_FALLBACK) return "flag";

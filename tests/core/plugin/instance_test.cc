@@ -162,7 +162,7 @@ TEST_CASE("refusals before the run are the configuration's, or the machine's") {
   check_says(failure_of([&] { f.selector("validate").validate(geometry); }, &kind),
              {"validate", "this model is too small"});
   CHECK(kind == ErrorKind::kInput);
-  check_says(failure_of([&] { f.selector("bind").bind(geometry); }, &kind), {"bind", "no room"});
+  check_says(failure_of([&] { f.selector("bind").bind(geometry); }, &kind), {"bind", "no space"});
   CHECK(kind == ErrorKind::kResource);
 }
 

@@ -72,7 +72,7 @@ TEST_CASE("plugins that do not fit are refused with both lines") {
       {with_selector("needs_mass"),
        {"needs_mass\" (/dir/run.toml:6:1) needs attention mass",
         "[attention] plugin = \"attention\" (/dir/run.toml:4:1) provides none"}},
-      {with_selector("needs_rows"), {"single tokens", "/dir/run.toml:4:1"}},
+      {with_selector("needs_tokens"), {"single tokens", "/dir/run.toml:4:1"}},
       {with_selector("needs_future"), {"does not know", "needs bit 40", "update the host"}},
       {with_selector("own_threads"), {"threads of its own", "only a storage"}},
       {f16, {"reads K and V of f16", "holds f32", "/dir/run.toml:4:1", "/dir/run.toml:2:1"}},

@@ -159,7 +159,7 @@ TEST_CASE("dense_layers beyond the model is refused with its place") {
   CHECK_THROWS_WITH_AS(run("dense_layers = [3]", ""), doctest::Contains("test.toml"), Error);
 }
 
-TEST_CASE("rows that say all or none hold for new candidates too") {
+TEST_CASE("lists that say all or none hold for new candidates too") {
   // Said once for the whole life of the sequence (a head that streams, a head that sees all).
   const Outcome out = run("", "rows = 'mixed'\nreuse_steps = 4294967295\nunit = 'token'");
   for (uint32_t step = 0; step < kSteps; ++step) {

@@ -92,7 +92,7 @@ TEST_CASE("what is tainted has no name; a cut at a block's end begins anew, one 
 
 namespace {
 
-// Three layers of 72 tokens in blocks of 8, in f32: so many bytes, and room for `more` blocks.
+// Three layers of 72 tokens in blocks of 8, in f32: so many bytes, and space for `more` blocks.
 constexpr uint64_t kBlockBytes = 2 * 2 * 16 * sizeof(float) * kBlock;
 constexpr uint32_t kPrompt = 72;
 std::string toml(uint64_t n_blocks, const std::string& selector = "dense") {
@@ -105,7 +105,7 @@ std::string toml(uint64_t n_blocks, const std::string& selector = "dense") {
 // Of one sequence, its open block included.
 constexpr uint64_t kOwn = 3 * (kPrompt / kBlock + 1);
 
-// Whether the storage has room for what fn does.
+// Whether the storage has space for what fn does.
 template <class Fn>
 bool fits(Fn&& fn) {
   try {
@@ -132,7 +132,7 @@ TEST_CASE("two sequences with one prompt hold its blocks once, and each says wha
   const auto lone = alone->open();
   const auto want = prefill(*alone, lone, prompt);
   const auto next = decode(*alone, lone, 5), other = decode(*alone, lone, 9);
-  // Room for one sequence, two open blocks per layer, and the chunk that is not sealed yet.
+  // Space for one sequence, two open blocks per layer, and the chunk that is not sealed yet.
   const auto shared = bench.engine(toml(kOwn + 3 * 3), two());
   const auto a = shared->open(), b = shared->open();
   CHECK(prefill(*shared, a, prompt) == want);

@@ -135,7 +135,7 @@ TEST_CASE("a device gives the numbers of host memory, bit for bit, and no byte o
       CHECK(expected->decode_engagement().device_copy_bytes == 0);
       const Instance& storage = *engine->pipeline().storage;
       CHECK(probe(storage, 2) == 0);  // all blocks were dropped
-      const bool packs = !s.can_cut;  // far more rows than the open blocks of forks and cuts
+      const bool packs = !s.can_cut;  // far more tokens than the open blocks of forks and cuts
       CHECK((probe(storage, 4) > 3 * 2 * 8 * 4) == packs);
       CHECK(probe(storage, 4) > 0);
     }
@@ -161,8 +161,8 @@ TEST_CASE("every copied byte of a decode step is counted") {
   prefill(*engine, seq, some_tokens(50));
   engine->reset_engagement();
   decode(*engine, seq, 5);
-  const uint64_t rows = 2 * (16 + 16) * 4, q = 8 * 16 * 4, q_pos = 4, o = 8 * 16 * 4, lse = 8 * 4;
-  CHECK(engine->decode_engagement().device_copy_bytes == 3 * (rows + q + q_pos + o + lse));
+  const uint64_t kv = 2 * (16 + 16) * 4, q = 8 * 16 * 4, q_pos = 4, o = 8 * 16 * 4, lse = 8 * 4;
+  CHECK(engine->decode_engagement().device_copy_bytes == 3 * (kv + q + q_pos + o + lse));
 }
 
 TEST_CASE("what a run took of the device it gives back") {

@@ -246,24 +246,24 @@ TEST_CASE("mass as it is handed over: units, reductions, how many queries") {
         const auto prompt = some_tokens(kPrompt, 9);
         TokenForward forward(bench.tiny);
         const auto all = [](uint32_t, uint32_t p, uint32_t) { return everything(p); };
-        // want[row][unit] of layer 2
-        const uint32_t n_rows = reduce == KVASIR_MASS_PER_Q_HEAD    ? 8
-                                : reduce == KVASIR_MASS_SUM_KV_HEAD ? 2
-                                                                    : 1;
+        // want[list][unit] of layer 2
+        const uint32_t n_lists = reduce == KVASIR_MASS_PER_Q_HEAD    ? 8
+                                 : reduce == KVASIR_MASS_SUM_KV_HEAD ? 2
+                                                                     : 1;
         const uint32_t per = level == KVASIR_MASS_BLOCK ? 8 : 1;
-        std::vector<std::map<uint32_t, double>> want(n_rows);
+        std::vector<std::map<uint32_t, double>> want(n_lists);
         const auto add = [&] {
           for (uint32_t h = 0; h < 8; ++h)
-            for (const auto& [t, p] : forward.mass(2, h)) want[h * n_rows / 8][t / per] += p;
+            for (const auto& [t, p] : forward.mass(2, h)) want[h * n_lists / 8][t / per] += p;
         };
         for (uint32_t pos = 0; pos < kPrompt; ++pos) {
           forward.step(prompt[pos], all);
           if (n_queries == 0 || pos + n_queries >= kPrompt) add();
         }
-        const auto check = [&](const RecordedCall& call, uint32_t first_row) {
-          for (uint32_t r = 0; r < n_rows; ++r) {
-            const uint64_t begin = call.offsets[first_row + r],
-                           end = call.offsets[first_row + r + 1];
+        const auto check = [&](const RecordedCall& call, uint32_t first_list) {
+          for (uint32_t r = 0; r < n_lists; ++r) {
+            const uint64_t begin = call.offsets[first_list + r],
+                           end = call.offsets[first_list + r + 1];
             REQUIRE(end - begin == want[r].size());
             uint64_t i = begin;
             for (const auto& [unit, sum] : want[r]) {
@@ -284,20 +284,20 @@ TEST_CASE("mass as it is handed over: units, reductions, how many queries") {
         CHECK(last().moment == KVASIR_MOMENT_ATTENDED);
         CHECK(last().seq[0].phase == KVASIR_PHASE_PREFILL);
         CHECK(last().n_queries == std::vector<uint32_t>{n_queries ? n_queries : kPrompt});
-        REQUIRE(last().offsets.size() == n_rows + 1);
+        REQUIRE(last().offsets.size() == n_lists + 1);
         check(last(), 0);
         prefill(*engine, b, prompt);
         const Engine::DecodeItem items[] = {{b, 77}, {a, 77}};
         std::vector<float> logits(600);
         engine->decode(items, logits);
         forward.step(77, all);
-        for (auto& row : want) row.clear();
+        for (auto& list : want) list.clear();
         add();
         CHECK(last().moment == KVASIR_MOMENT_ATTENDED);
         CHECK(last().seq[0].phase == KVASIR_PHASE_DECODE);
         CHECK(last().n_queries == std::vector<uint32_t>(last().seq.size(), 1));
-        REQUIRE(last().offsets.size() == 2 * n_rows + 1);
+        REQUIRE(last().offsets.size() == 2 * n_lists + 1);
         check(last(), 0);
-        check(last(), n_rows);
+        check(last(), n_lists);
       }
 }

@@ -107,7 +107,8 @@ TEST_CASE("a prompt in several turns is one prompt") {
 }
 
 TEST_CASE("a sequence does not depend on its batch") {
-  // Shorter than budget and window, between, and longer: rows of one batch take different paths.
+  // Shorter than budget and window, between, and longer: sequences of one batch take different
+  // paths.
   const std::vector<uint32_t> lengths = {9, 300, 40, 513, 129};
   Bench bench(8, 2);
   for (const std::string& strategy : {kDense, kTopK, kStreaming}) {

@@ -174,23 +174,23 @@ TEST_CASE("blocks move when they leave the window, and each backend reads its ow
   const auto engine = engine_of(bench, kDense + kHost.toml());
   const auto seq = engine->open();
   prefill(*engine, seq, some_tokens(70));
-  const uint64_t row = 3 * 2 * (16 + 16) * 4;
+  const uint64_t per_token = 3 * 2 * (16 + 16) * 4;
   for (uint32_t n = 71; n < 100; ++n) {  // tokens that the new one sees
     engine->reset_engagement();
     decode(*engine, seq, 5);
     const Engagement& e = engine->decode_engagement();
     const uint32_t context = (n - 16) / 8 * 8;
-    CHECK(e.kv_bytes_read == n * row);
-    CHECK(e.window_kv_bytes_read == (n - context) * row);
+    CHECK(e.kv_bytes_read == n * per_token);
+    CHECK(e.window_kv_bytes_read == (n - context) * per_token);
   }
   engine->truncate(seq, 40);  // its blocks stay in the context
   engine->reset_engagement();
   decode(*engine, seq, 5);
-  CHECK(engine->decode_engagement().window_kv_bytes_read == row);
+  CHECK(engine->decode_engagement().window_kv_bytes_read == per_token);
   engine->truncate(seq, 35);  // but for one that is written again
   engine->reset_engagement();
   decode(*engine, seq, 5);
-  CHECK(engine->decode_engagement().window_kv_bytes_read == 4 * row);
+  CHECK(engine->decode_engagement().window_kv_bytes_read == 4 * per_token);
 }
 
 TEST_CASE("the storages may hold unlike types") {

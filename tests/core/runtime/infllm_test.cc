@@ -37,12 +37,11 @@ void read(Recording& book, uint64_t seq, History& history, bool bypass = true) {
       Chosen chosen;
       uint32_t n_q = 0, kv_len = 0, parts = 0;
       std::vector<uint32_t> far;
-      for (uint32_t r = 0; r < run.ranges.size(); ++r) {
-        const RecordedRange& row = run.ranges[r];
-        if (row.seq != seq || row.kv_head != head) continue;
+      for (const RecordedRange& range : run.ranges) {
+        if (range.seq != seq || range.kv_head != head) continue;
         ++parts;
-        n_q = row.n_q, kv_len = row.kv_len;
-        if (row.dist_min == kWindow) far = row.token;
+        n_q = range.n_q, kv_len = range.kv_len;
+        if (range.dist_min == kWindow) far = range.token;
       }
       const uint32_t first = kv_len - n_q + 1;  // tokens the first query sees
       chosen.window_begin = first > kWindow ? (first - kWindow) / kBlock * kBlock : 0;

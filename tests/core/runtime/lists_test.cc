@@ -99,7 +99,7 @@ struct Oracle {
 void check_calls(Engine& engine, const std::map<SequenceId, Oracle*>& oracles) {
   uint32_t n_observed = 0, n_selected = 0;
   for (const RecordedCall& call : calls_of(engine)) {
-    size_t x_at = 0, mass_row = 0;
+    size_t x_at = 0, mass_list = 0;
     for (size_t r = 0; r < call.seq.size(); ++r) {
       const kvasir_step_seq& seq = call.seq[r];
       const Oracle& oracle = *oracles.at(seq.id);
@@ -119,17 +119,17 @@ void check_calls(Engine& engine, const std::map<SequenceId, Oracle*>& oracles) {
         std::map<uint32_t, double> want;
         for (uint32_t pos = first; pos < seq.kv_len; ++pos)
           for (const auto& [token, p] : oracle.mass[pos][call.layer][h]) want[token] += p;
-        for (uint64_t i = call.offsets[mass_row]; i < call.offsets[mass_row + 1]; ++i) {
+        for (uint64_t i = call.offsets[mass_list]; i < call.offsets[mass_list + 1]; ++i) {
           worst = larger_or_nan(worst, std::abs(want[call.index[i]] - double{call.value[i]}));
           want.erase(call.index[i]);
         }
         for (const auto& [token, p] : want) worst = larger_or_nan(worst, p);
-        ++mass_row;
+        ++mass_list;
         ++n_observed;
       }
       CHECK(worst < 2e-3);
     }
-    if (call.function == RecordedCall::kObserve) CHECK(call.offsets.size() == mass_row + 1);
+    if (call.function == RecordedCall::kObserve) CHECK(call.offsets.size() == mass_list + 1);
   }
   CHECK(n_observed > 0);
   CHECK(n_selected > 0);

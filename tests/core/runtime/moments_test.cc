@@ -16,16 +16,16 @@ const std::map<std::string, uint32_t> kMoments = {
     {"ATTENDED", KVASIR_MOMENT_ATTENDED}, {"PROMPT_END", KVASIR_MOMENT_PROMPT_END},
     {"STEP_END", KVASIR_MOMENT_STEP_END}, {"BETWEEN_STEPS", KVASIR_MOMENT_BETWEEN_STEPS}};
 
-// Rows "| `MOMENT` | `function` … | in prompts | in decoding |"; "no" says that it never comes.
+// Lines "| `MOMENT` | `function` … | in prompts | in decoding |"; "no" says that it never comes.
 Moments documented() {
   std::ifstream file(std::string(KVASIR_SOURCE_DIR) + "/abi/README.md");
   REQUIRE(file);
-  const std::regex row(R"(\| `([A-Z_]+)` \| ([^|]*) \| ([^|]*) \| ([^|]*) \|)");
+  const std::regex pattern(R"(\| `([A-Z_]+)` \| ([^|]*) \| ([^|]*) \| ([^|]*) \|)");
   const std::regex function("`([a-z_]+)`");
   Moments out;
   for (std::string line; std::getline(file, line);) {
     std::smatch cells;
-    if (!std::regex_match(line, cells, row) || !kMoments.contains(cells[1])) continue;
+    if (!std::regex_match(line, cells, pattern) || !kMoments.contains(cells[1])) continue;
     const uint32_t moment = kMoments.at(cells[1]);
     const std::string calls = cells[2];
     for (std::sregex_iterator f(calls.begin(), calls.end(), function), end; f != end; ++f) {
@@ -58,7 +58,7 @@ TEST_CASE("functions are called at the moments that the README's table says, and
   const SequenceId decodes = engine->open(), reads = engine->open();
   prefill(*engine, decodes, some_tokens(40));
   engine->begin_prompt(reads, 30);
-  for (uint32_t i = 0; i < 20; ++i) {  // mixed steps: phases belong to the rows
+  for (uint32_t i = 0; i < 20; ++i) {  // mixed steps: phases belong to the sequences
     const TokenId token[] = {static_cast<TokenId>(i)};
     std::vector<StepItem> items{{.seq = decodes, .tokens = token}};
     const auto piece = some_tokens(10, i + 2);

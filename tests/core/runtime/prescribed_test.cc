@@ -44,7 +44,7 @@ double expected(uint32_t layer, uint32_t pos, uint32_t q_head, uint32_t dim) {
 
 }  // namespace
 
-TEST_CASE("prescribed rows are attended as a softmax written out says") {
+TEST_CASE("prescribed keys and values are attended as a softmax written out says") {
   for (const uint32_t chunk : {1u, 7u, 64u}) {
     CAPTURE(chunk);
     double worst = 0;

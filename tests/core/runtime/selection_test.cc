@@ -160,8 +160,8 @@ TEST_CASE("each sequence of a batch is served from its own query") {
     const RecordedRun& run = book.runs[i];
     for (uint32_t r = 0; r < 3; ++r) {
       SelectionCase of = case_of(s, run);
-      for (uint32_t row = 0; row < run.ranges.size(); ++row)
-        if (run.ranges[row].seq == ids[r]) of.kv_len = run.ranges[row].kv_len;
+      for (const RecordedRange& range : run.ranges)
+        if (range.seq == ids[r]) of.kv_len = range.kv_len;
       of.k.assign(run.k[r].begin(), run.k[r].end());
       of.q.assign(run.q.begin() + r * 128, run.q.begin() + (r + 1) * 128);
       const SelectionAnswer answer = select_blocks(of);

@@ -156,7 +156,7 @@ TEST_CASE("a backend's fault ends the sequence whose attention fails") {
     CHECK(max_difference(got.logits[i], want.logits[i]) == 0);
 }
 
-TEST_CASE("a storage without room ends the sequence that needed it") {
+TEST_CASE("a storage without space ends the sequence that needed it") {
   Bench bench(8, 2);
   // Two pieces of each prompt in three layers, 18 calls; then each sequence opens one per layer.
   const auto engine = bench.engine(

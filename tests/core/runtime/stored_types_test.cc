@@ -1,5 +1,5 @@
 // Keys and values in every element type. What a type can hold exactly is held exactly: over such
-// values every strategy gives the outputs of f32 blocks, bit for bit, whatever moves the rows.
+// values every strategy gives the outputs of f32 blocks, bit for bit, whatever moves them.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <map>
@@ -36,7 +36,7 @@ const std::string kStrategies[] = {
     "[selector]\nplugin = 'infinigen'\nbudget_tokens = 12\n",
     "[selector]\nplugin = 'infllm'\nbudget_tokens = 16\nexc_block_size = 16\n[representative]\n"
     "plugin = 'dynamic'\nmass = 'window'\n",             // keys before RoPE
-    "[selector]\nplugin = 'h2o'\nbudget_tokens = 12\n",  // rows move when the others are dropped
+    "[selector]\nplugin = 'h2o'\nbudget_tokens = 12\n",  // tokens move when the others are dropped
     "[selector]\nplugin = 'oracle'\nbudget_tokens = 16\n",
 };
 
@@ -46,7 +46,7 @@ std::string storage(const std::string& plugin, const std::string& type_k,
          "'\n" + (plugin == "kvasir.tiered" ? "cached_blocks = 2\n" : "");
 }
 
-// Queries, and rows of K and V as they are after a trip through `k` and `v`.
+// Queries, and K and V as they are after a trip through `k` and `v`.
 class Scene {
  public:
   Scene(ElementType k, ElementType v) : k_(k), v_(v) {}
@@ -78,7 +78,8 @@ class Scene {
   static void decode(Engine& engine, SequenceId seq, int n) {
     for (int i = 0; i < n; ++i) Prescribed::decode(engine, seq);
   }
-  void rows(ElementType type, uint32_t layer, int32_t token, uint32_t kind, float* out) const {
+  void round_trip(ElementType type, uint32_t layer, int32_t token, uint32_t kind,
+                  float* out) const {
     std::vector<std::byte> stored(kernels::row_bytes(type, kDim));
     for (uint32_t head = 0; head < kKvHeads; ++head, out += kDim) {
       for (uint32_t d = 0; d < kDim; ++d) out[d] = given_value(layer, token, head, d, kind);
@@ -94,8 +95,8 @@ class Scene {
                            for (uint32_t i = 0; i < kQHeads * kDim; ++i)
                              q[i] = given_value(layer, token, i / kDim, i % kDim, 0);
                            if (!k) return;
-                           rows(k_, layer, token, 1, k);
-                           rows(v_, layer, token, 2, v);
+                           round_trip(k_, layer, token, 1, k);
+                           round_trip(v_, layer, token, 2, v);
                          },
                          [this](uint32_t, std::span<const int32_t> tokens, const float* o) {
                            outputs_.insert(outputs_.end(), o, o + tokens.size() * kQHeads * kDim);
@@ -160,7 +161,7 @@ TEST_CASE("a saved sequence keeps the bytes of its type, and another type is nam
 
 TEST_CASE("bytes held and read are those of the type") {
   Scene scene(ElementType::kF32, ElementType::kF32);
-  for (const auto& [type, row] :
+  for (const auto& [type, bytes] :
        {std::pair<const char*, uint64_t>{"f32", 256}, {"f16", 128}, {"q8_0", 68}, {"q4_0", 36}}) {
     CAPTURE(type);
     const PrescribedModel model(
@@ -176,9 +177,9 @@ TEST_CASE("bytes held and read are those of the type") {
         bench.engine(model, kCache + kStrategies[0] + storage("kvasir.dram", type, type));
     const auto seq = engine->open();
     Prescribed::prompt(*engine, seq, 64);
-    CHECK(engine->kv_bytes(seq) == 64 * kLayers * kKvHeads * 2 * row);
+    CHECK(engine->kv_bytes(seq) == 64 * kLayers * kKvHeads * 2 * bytes);
     Prescribed::decode(*engine, seq);
-    CHECK(engine->decode_engagement().kv_bytes_read == 65 * kLayers * kKvHeads * 2 * row);
+    CHECK(engine->decode_engagement().kv_bytes_read == 65 * kLayers * kKvHeads * 2 * bytes);
   }
 }
 

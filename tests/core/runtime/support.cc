@@ -228,9 +228,9 @@ TokenId best(std::span<const float> logits) {
 
 std::vector<uint32_t> attended(const RecordedRun& run, uint64_t seq, uint32_t kv_head) {
   std::vector<uint32_t> tokens;
-  for (const RecordedRange& row : run.ranges)
-    if (row.seq == seq && row.kv_head == kv_head)
-      tokens.insert(tokens.end(), row.token.begin(), row.token.end());
+  for (const RecordedRange& range : run.ranges)
+    if (range.seq == seq && range.kv_head == kv_head)
+      tokens.insert(tokens.end(), range.token.begin(), range.token.end());
   std::sort(tokens.begin(), tokens.end());
   return tokens;
 }
@@ -318,9 +318,9 @@ std::vector<float> TokenForward::step(TokenId token, const Choose& choose) {
       q_constant_.push_back(turned(q.data() + size_t{head} * dim, pos_const_));
     }
     for (uint32_t head = 0; head < shape_.n_kv_heads; ++head) {
-      const float* row = k.data() + size_t{head} * dim;
-      k_[layer][head].push_back(turned(row, n_tokens_));
-      k_raw_[layer][head].emplace_back(row, row + dim);
+      const float* key = k.data() + size_t{head} * dim;
+      k_[layer][head].push_back(turned(key, n_tokens_));
+      k_raw_[layer][head].emplace_back(key, key + dim);
       v_[layer][head].emplace_back(v.data() + size_t{head} * dim,
                                    v.data() + size_t{head + 1} * dim);
     }

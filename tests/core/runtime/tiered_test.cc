@@ -49,7 +49,7 @@ std::string tiered(uint32_t cached_blocks, const std::string& more = "") {
 
 struct Numbers {
   Logits logits;
-  void add(std::vector<float> row) { logits.push_back(std::move(row)); }
+  void add(std::vector<float> step) { logits.push_back(std::move(step)); }
 };
 
 // Two sequences in a batch, a fork, a cut, and another prompt.

@@ -126,7 +126,7 @@ TEST_CASE("who asks gets window and open block at the prompt's end, and all of i
   }
 }
 
-TEST_CASE("rows before the new ones are in the lease, and n_tokens is the host's") {
+TEST_CASE("tokens before the new ones are in the lease, and n_tokens is the host's") {
   Bench bench(8, 2);
   const auto engine = bench.engine(toml(5, 0, "token"));
   Calls& book = calls_of(*engine);

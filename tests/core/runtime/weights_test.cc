@@ -109,15 +109,15 @@ TEST_CASE("a selection too large for the first buffer is asked for again") {
   CHECK(often->decode_engagement().fallbacks == 0);
 }
 
-TEST_CASE("one weight per index, blocks and tokens, rows that say all between rows that list") {
+TEST_CASE("one weight per index, blocks and tokens, heads that say all between heads that list") {
   for (const std::string unit : {"block", "token"})
-    for (const std::string rows : {"listed", "half_listed"}) {
+    for (const std::string lists : {"listed", "half_listed"}) {
       CAPTURE(unit);
-      CAPTURE(rows);
+      CAPTURE(lists);
       Bench bench(8, 2);
       const auto engine =
           bench.engine(kCache + "[selector]\nplugin = 'kvasir.test.calls'\nunit = '" + unit +
-                       "'\nrows = '" + rows + "'\nevery = 3\nweight = 1.25\n");
+                       "'\nrows = '" + lists + "'\nevery = 3\nweight = 1.25\n");
       const auto prompt = some_tokens(90, 6);
       TokenForward forward(bench.tiny);
       for (const TokenId token : prompt)
@@ -134,7 +134,7 @@ TEST_CASE("one weight per index, blocks and tokens, rows that say all between ro
           for (uint32_t t = 0; t < n; ++t) {
             if (t < sink || t >= window)
               keys.push_back({t});
-            else if (rows == "half_listed" && head / 4 == 1)
+            else if (lists == "half_listed" && head / 4 == 1)
               keys.push_back({t});
             else if (t / per % 3 == 0)
               keys.push_back({t, -1.25});

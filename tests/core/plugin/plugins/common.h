@@ -142,6 +142,26 @@ static kvasir_status plugin_create(uint32_t index, const kvasir_host* host,
                                    uint32_t option_size, struct kvasir_instance** out,
                                    kvasir_err* err);
 
+/* For what only has options: a selector that sets no limit and selects nothing. */
+#ifdef IDLE_SELECTOR
+static kvasir_status limits(void* self, kvasir_sel_limits* out, kvasir_err* err) {
+  (void)self, (void)out, (void)err;
+  return KVASIR_OK;
+}
+
+static kvasir_status plugin_create(uint32_t index, const kvasir_host* host,
+                                   const kvasir_option* options, uint32_t n_options,
+                                   uint32_t option_size, struct kvasir_instance** out,
+                                   kvasir_err* err) {
+  kvasir_selector* s = test_instance(sizeof *s, sizeof *s, &plugin_desc);
+  (void)index, (void)host, (void)options, (void)n_options, (void)option_size;
+  if (!s) return kvasir_fail(err, KVASIR_ERR_OUT_OF_MEMORY, "no memory");
+  s->limits = limits;
+  *out = &s->base;
+  return KVASIR_OK;
+}
+#endif
+
 static uint32_t plugin_count(void) { return PLUGIN_COUNT; }
 
 static const kvasir_desc* plugin_describe(uint32_t index) {

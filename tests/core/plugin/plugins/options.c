@@ -1,6 +1,7 @@
 /* A selector with one option of every type; the macros below spoil the schema at build time.
  * SPDX-License-Identifier: Apache-2.0 */
 #define TEST_KIND KVASIR_KIND_SELECTOR
+#define IDLE_SELECTOR
 #include "common.h"
 
 #ifndef SCHEMA_BYTES
@@ -51,20 +52,3 @@ static const kvasir_option_schema schema[] = {
      .min = INT(KVASIR_OPTION_INT, 0), .max = INT(KVASIR_OPTION_INT, 9)},
     TEXT_OPTION("label", "any text")};
 TEST_DESC(schema, sizeof schema / sizeof schema[0]);
-
-static kvasir_status limits(void* self, kvasir_sel_limits* out, kvasir_err* err) {
-  (void)self, (void)out, (void)err;
-  return KVASIR_OK;
-}
-
-static kvasir_status plugin_create(uint32_t index, const kvasir_host* host,
-                                   const kvasir_option* options, uint32_t n_options,
-                                   uint32_t option_size, struct kvasir_instance** out,
-                                   kvasir_err* err) {
-  kvasir_selector* s = test_instance(sizeof *s, sizeof *s, &plugin_desc);
-  (void)index, (void)host, (void)options, (void)n_options, (void)option_size;
-  if (!s) return kvasir_fail(err, KVASIR_ERR_OUT_OF_MEMORY, "no memory");
-  s->limits = limits;
-  *out = &s->base;
-  return KVASIR_OK;
-}

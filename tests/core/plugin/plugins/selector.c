@@ -23,7 +23,7 @@ static kvasir_status validate(void* self, const kvasir_geometry* g, kvasir_err* 
 }
 static kvasir_status bind_run(void* self, const kvasir_geometry* g, kvasir_err* err) {
   (void)g;
-  return has_fault(self, "bind") ? kvasir_fail(err, KVASIR_ERR_OUT_OF_MEMORY, "no room")
+  return has_fault(self, "bind") ? kvasir_fail(err, KVASIR_ERR_OUT_OF_MEMORY, "no space")
                                  : KVASIR_OK;
 }
 static kvasir_status seq_open(void* self, const uint64_t* seqs, uint32_t n, kvasir_err* err) {
