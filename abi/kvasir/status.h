@@ -23,8 +23,8 @@ typedef int32_t kvasir_status;
 #define KVASIR_ERR_UNSUPPORTED (-2) /* legal, but not by this plugin */
 #define KVASIR_ERR_VERSION (-3)     /* the other side is too old or too new */
 /* Buffer too small: the needed count was written, nothing else changed. Legal from formats, select
- * and speculate; the host calls again with the same arguments and that much room, and the answer
- * must fit then. evict_plan has room for every candidate from the start. */
+ * and speculate; the host calls again with the same arguments and that much space, and the answer
+ * must fit then. evict_plan has space for every candidate from the start. */
 #define KVASIR_ERR_CAPACITY (-4)
 #define KVASIR_ERR_OUT_OF_MEMORY (-5)
 #define KVASIR_ERR_IO (-6)

@@ -53,9 +53,9 @@ typedef struct kvasir_view {
 /* How the blocks of a storage are laid out; leases name one by its index in geometry.formats.
  * Strides are multiples of the element type's alignment: F32 4 bytes; F16, BF16, Q8_0 and Q4_0 2
  * (scales are f16); FP8 1. The pointers of a lease keep to it, too.
- * Row t of kv head h of a lease that covers all heads: k + h * k_head_stride + t * k_token_stride,
- * elements contiguous, quantised ones in groups along the vector; V likewise, never transposed. A
- * lease of one head starts at that head: add no head stride. */
+ * Token t of kv head h of a lease that covers all heads: k + h * k_head_stride + t *
+ * k_token_stride, elements contiguous, quantised ones in groups along the vector; V likewise, never
+ * transposed. A lease of one head starts at that head: add no head stride. */
 typedef struct kvasir_kv_format {
   uint32_t struct_size;
   uint32_t dtype_k;

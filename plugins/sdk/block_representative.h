@@ -11,7 +11,7 @@
 //     uint64_t format() const;                      // kvasir_layout.format
 //     uint64_t build_scratch_bytes() const;
 //     uint64_t score_scratch_bytes(uint32_t group_size) const;
-//     void build(const sdk::BlockRows& keys, std::byte* record, void* scratch) const;
+//     void build(const sdk::HeadKeys& keys, std::byte* record, void* scratch) const;
 //     void score(const sdk::ScoreTask& task, void* scratch) const;
 //   };
 //   … sdk::entry<sdk::BlockRepresentative<Method>>(host, request, err)
@@ -121,11 +121,11 @@ class BlockRepresentative {
         q.stride[1] != static_cast<int64_t>(head_dim_ * sizeof(float))) {
       fail_invalid("score: q must be f32 [" + std::to_string(step.n_seqs()) + "][" +
                    std::to_string(n_q_heads_) + "][" + std::to_string(head_dim_) +
-                   "], contiguous within a row, in host memory");
+                   "], each query contiguous, in host memory");
     }
   }
 
-  // Number of candidates of list (row, kv head); the query heads of a group share them.
+  // Number of candidates of list (sequence, kv head); the query heads of a group share them.
   uint64_t check_list(const Step& step, const kvasir_score_out& out, uint32_t list) const {
     const uint64_t n = step.candidates(list / n_kv_heads_, list % n_kv_heads_).size();
     const uint64_t* offsets = out.offsets + uint64_t{list} * group_size();
@@ -139,13 +139,13 @@ class BlockRepresentative {
   // Candidates [begin, begin + kChunk) of one list, in runs of records that lie side by side.
   void score_chunk(const Step& step, const kvasir_view& q, const uint64_t* offsets, float* value,
                    uint32_t list, uint64_t begin, void* scratch) const {
-    const uint32_t row = list / n_kv_heads_, kv_head = list % n_kv_heads_;
-    const Candidates from = step.candidates(row, kv_head);
+    const uint32_t seq = list / n_kv_heads_, kv_head = list % n_kv_heads_;
+    const Candidates from = step.candidates(seq, kv_head);
     const uint64_t end = std::min(begin + kChunk, from.size());
     const uint32_t page_blocks = step.raw().slab->page_blocks;
     ScoreTask task{};
     task.q =
-        reinterpret_cast<const float*>(static_cast<const std::byte*>(q.data) + row * q.stride[0] +
+        reinterpret_cast<const float*>(static_cast<const std::byte*>(q.data) + seq * q.stride[0] +
                                        kv_head * group_size() * q.stride[1]);
     task.group_size = group_size();
     task.record_stride = step.raw().slab->record_bytes;
@@ -157,7 +157,7 @@ class BlockRepresentative {
              (block + task.n) % page_blocks != 0) {
         ++task.n;
       }
-      task.records = step.record(row, kv_head, block);
+      task.records = step.record(seq, kv_head, block);
       task.out = value + offsets[uint64_t{list} * group_size()] + i;
       if (task.records) {
         method_.score(task, scratch);

@@ -15,7 +15,7 @@
 
 namespace kvasir::sdk {
 
-// Keys of one kv head in one block: n_tokens rows of head_dim elements, token_stride bytes apart.
+// Keys of one kv head in one block: n_tokens keys of head_dim elements, token_stride bytes apart.
 struct HeadKeys {
   const std::byte* k;
   uint32_t dtype;  // KVASIR_DTYPE_*

@@ -1,4 +1,4 @@
-// Attention mass: which rows of it a plugin asks for, and reading them.
+// Attention mass: which lists of it a plugin asks for, and reading them.
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 #pragma once
 
@@ -12,12 +12,13 @@
 
 namespace kvasir::sdk {
 
-// Plans have one row per kv head, or one per sequence when the selection is shared. The query heads
-// of a row count by their sum, which the host makes, or by their largest: then they come apart.
+// A plan has one list per kv head, or one per sequence when the selection is shared. Several query
+// heads share a list. What counts is the sum of their mass, which the host makes, or the largest of
+// them: then the host hands over one list of mass per query head.
 class MassHeads {
  public:
   MassHeads() = default;
-  // apart: whatever the reduction.
+  // apart: one list of mass per query head, whatever the reduction.
   explicit MassHeads(const kvasir_geometry& geometry, bool apart = false)
       : n_heads_(geometry.head_select_shared ? 1 : geometry.n_kv_heads),
         is_apart_(apart || geometry.gqa_reduce == KVASIR_REDUCE_MAX),
@@ -38,10 +39,10 @@ class MassHeads {
                                       : KVASIR_MASS_SUM_KV_HEAD;
   }
 
-  uint32_t n_heads() const { return n_heads_; }                      // rows per sequence
-  uint32_t n_voices() const { return is_apart_ ? group_size_ : 1; }  // rows of mass per head
-  uint32_t n_lists() const { return n_heads_ * n_voices(); }         // of mass per sequence
-  uint32_t group_size() const { return group_size_; }                // query heads per row
+  uint32_t n_heads() const { return n_heads_; }  // lists of a plan per sequence
+  uint32_t n_lists_per_head() const { return is_apart_ ? group_size_ : 1; }  // of mass
+  uint32_t n_lists() const { return n_heads_ * n_lists_per_head(); }         // of mass per sequence
+  uint32_t group_size() const { return group_size_; }  // query heads that share a list of a plan
 
  private:
   uint32_t n_heads_ = 1;
@@ -49,17 +50,17 @@ class MassHeads {
   uint32_t group_size_ = 1;
 };
 
-// The host handed over one row per sequence and head, as limits() asked, in tokens and with values.
+// The host handed over n_lists lists of mass, as limits() asked, in tokens and with values.
 inline void check_mass(const kvasir_mass& mass, uint32_t n_lists) {
   if (mass.unit == KVASIR_UNIT_TOKEN && mass.n_lists == n_lists && mass.list_offsets &&
       floats(mass.value, "attention mass")) {
     return;
   }
-  fail_invalid("observe: " + std::to_string(mass.n_lists) + " rows of attention mass came, " +
-               std::to_string(n_lists) + " rows of tokens were asked for");
+  fail_invalid("observe: " + std::to_string(mass.n_lists) + " lists of attention mass came, " +
+               std::to_string(n_lists) + " lists of tokens were asked for");
 }
 
-// fn(token, mass) for each token of a row, ascending.
+// fn(token, mass) for each token of a list, ascending.
 template <class Fn>
 void for_each_mass(const kvasir_mass& mass, uint64_t list, Fn&& fn) {
   const uint64_t begin = mass.list_offsets[list];

@@ -229,7 +229,7 @@ void fill(kvasir_representative& table) {
   };
 }
 
-// Rows of blocks that the host cannot touch.
+// Tokens of blocks that the host cannot touch.
 template <class T>
 void fill_tokens(kvasir_storage& table) {
   if constexpr (requires { &T::write_tokens; }) {
@@ -270,7 +270,7 @@ void fill(kvasir_storage& table) {
       kvasir_storage_plan plan{};
       as<T>(self).plan(*geometry, plan);
       plan.struct_size = std::min<uint32_t>(out->struct_size, sizeof plan);
-      std::memcpy(out, &plan, plan.struct_size);  // an older host has less room
+      std::memcpy(out, &plan, plan.struct_size);  // an older host knows fewer fields
     });
   };
   table.formats = [](void* self, kvasir_kv_format* out, uint32_t capacity, uint32_t* n_formats,

@@ -1,4 +1,4 @@
-// One step as a plugin reads it: rows, candidates, and the records of its slab.
+// One step as a plugin reads it: sequences, candidates, and the records of its slab.
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 #pragma once
 
@@ -14,7 +14,7 @@
 
 namespace kvasir::sdk {
 
-// What a row may choose from: a range, or an ascending list inside it.
+// What a list may choose from: a range, or an ascending list inside it.
 class Candidates {
  public:
   Candidates(uint32_t begin, uint32_t end) : begin_(begin), n_(end > begin ? end - begin : 0) {}
@@ -48,16 +48,16 @@ class Step {
   const kvasir_step& raw() const { return step_; }
   uint32_t layer() const { return step_.layer; }
   uint32_t moment() const { return step_.moment; }
-  // Of calls whose rows have one phase: evict_plan().
+  // Of calls whose sequences have one phase: evict_plan().
   uint32_t phase() const { return n_seqs() ? seq(0).phase : KVASIR_PHASE_NONE; }
   uint32_t n_seqs() const { return step_.n_seqs; }
   const kvasir_step_seq& seq(uint32_t i) const { return seqs_[i]; }
 
   // A list of scope SEQUENCE holds for every kv head.
   Candidates candidates(uint32_t seq, uint32_t kv_head) const {
-    const kvasir_step_seq& r = seqs_[seq];
+    const kvasir_step_seq& of = seqs_[seq];
     const kvasir_selection* from = step_.candidates;
-    if (!from) return {r.unit_begin, r.unit_end};
+    if (!from) return {of.unit_begin, of.unit_end};
     const uint64_t heads = from->scope == KVASIR_SCOPE_SEQUENCE ? 1 : from->n_lists / n_seqs();
     const uint64_t i = seq * heads + (heads == 1 ? 0 : kv_head);
     return {from->index + from->list_offsets[i], from->list_offsets[i + 1] - from->list_offsets[i]};

@@ -71,37 +71,37 @@ class BlockChoice {
   }
 
   void select(const Step& step, const kvasir_sel_in& in, kvasir_selection& out) const {
-    const uint32_t n_rows = step.n_seqs() * n_heads_;
+    const uint32_t n_lists = step.n_seqs() * n_heads_;
     const auto candidates = [&](uint32_t i) { return step.candidates(i / n_heads_, i % n_heads_); };
-    check_scores(in, n_rows, candidates);
+    check_scores(in, n_lists, candidates);
     const float* scores = floats(in.scores, "the scores");
-    lay_out_lists(out, scope(), n_rows, [&](uint32_t i) {
+    lay_out_lists(out, scope(), n_lists, [&](uint32_t i) {
       return std::min<uint64_t>(candidates(i).size(), max_blocks_);
     });
-    host_.parallel_for(n_rows, 1, [&](uint64_t begin, uint64_t end, uint32_t worker) {
+    host_.parallel_for(n_lists, 1, [&](uint64_t begin, uint64_t end, uint32_t worker) {
       for (auto i = static_cast<uint32_t>(begin); i < end; ++i) {
         const Candidates from = candidates(i);
-        const std::span<uint32_t> row = list_indices(out, i);
-        take_best(scores + in.score_offsets[i], from.size(), row, worker);
-        for (uint32_t& index : row) index = from[index];
+        const std::span<uint32_t> list = list_indices(out, i);
+        take_best(scores + in.score_offsets[i], from.size(), list, worker);
+        for (uint32_t& index : list) index = from[index];
       }
     });
   }
 
  private:
-  // Places of the row.size() best of n scores, ascending.
-  void take_best(const float* score, uint64_t n, std::span<uint32_t> row, uint32_t worker) const {
+  // Places of the list.size() best of n scores, ascending.
+  void take_best(const float* score, uint64_t n, std::span<uint32_t> list, uint32_t worker) const {
     const size_t words = kernels::top_k_scratch_bytes(n) / sizeof(uint64_t);
     const Scratch<uint64_t> scratch(host_, worker, words + (higher_wins_ ? n : 0));
     if (!higher_wins_) {
-      kernels::top_k(score, n, row.size(), row.data(), scratch.data());
+      kernels::top_k(score, n, list.size(), list.data(), scratch.data());
       return;
     }
     auto* backward = reinterpret_cast<float*>(scratch.data() + words);
     std::reverse_copy(score, score + n, backward);
-    kernels::top_k(backward, n, row.size(), row.data(), scratch.data());
-    std::reverse(row.begin(), row.end());
-    for (uint32_t& place : row) place = static_cast<uint32_t>(n - 1 - place);
+    kernels::top_k(backward, n, list.size(), list.data(), scratch.data());
+    std::reverse(list.begin(), list.end());
+    for (uint32_t& place : list) place = static_cast<uint32_t>(n - 1 - place);
   }
 
   uint32_t max_blocks(const kvasir_geometry& geometry) const {
@@ -111,13 +111,13 @@ class BlockChoice {
   uint32_t scope() const { return n_heads_ == 1 ? KVASIR_SCOPE_SEQUENCE : KVASIR_SCOPE_KV_HEAD; }
 
   template <class CandidatesOf>
-  void check_scores(const kvasir_sel_in& in, uint32_t n_rows,
+  void check_scores(const kvasir_sel_in& in, uint32_t n_lists,
                     const CandidatesOf& candidates) const {
     bool fits = in.n_score_heads == n_heads_ && in.score_offsets;
-    for (uint32_t i = 0; fits && i < n_rows; ++i) {
+    for (uint32_t i = 0; fits && i < n_lists; ++i) {
       fits = in.score_offsets[i + 1] - in.score_offsets[i] == candidates(i).size();
     }
-    fits = fits && (in.scores.data || in.score_offsets[n_rows] == 0);
+    fits = fits && (in.scores.data || in.score_offsets[n_lists] == 0);
     if (!fits) fail_invalid("select: there must be one score per candidate and head");
   }
 
@@ -125,7 +125,7 @@ class BlockChoice {
   uint32_t budget_tokens_, budget_blocks_;  // 0: the other one decides
   bool higher_wins_;
   uint32_t max_blocks_ = 0;
-  uint32_t n_heads_ = 1;  // rows per sequence
+  uint32_t n_heads_ = 1;  // lists per sequence
 };
 
 }  // namespace kvasir::sdk

@@ -299,7 +299,7 @@ inline void write_format(const char* storage, const kvasir_kv_format& format, kv
                          uint32_t capacity, uint32_t& n_formats) {
   n_formats = 1;
   if (capacity < 1)
-    throw Error(KVASIR_ERR_CAPACITY, std::string(storage) + ": formats needs room for 1");
+    throw Error(KVASIR_ERR_CAPACITY, std::string(storage) + ": formats needs space for 1");
   out[0] = format;
 }
 

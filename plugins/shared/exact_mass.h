@@ -22,11 +22,11 @@ class ExactMass {
   ExactMass() = default;
   explicit ExactMass(const kvasir_geometry& geometry) : g_(geometry), keys_(geometry) {}
 
-  // Adds the mass of one query over the kv_len tokens of `row` to sum; tokens that are gone get
-  // none. Accumulated in double.   q [head_dim], sum [kv_len]
-  void add(const kvasir_sel_in& in, uint32_t row, uint32_t kv_len, uint32_t kv_head, const float* q,
+  // Adds the mass of one query over the kv_len tokens of sequence `seq` to sum; tokens that are
+  // gone get none. Accumulated in double.   q [head_dim], sum [kv_len]
+  void add(const kvasir_sel_in& in, uint32_t seq, uint32_t kv_len, uint32_t kv_head, const float* q,
            std::vector<double>& sum) const {
-    const kvasir_lease* leases = in.leases + in.lease_offsets[row];
+    const kvasir_lease* leases = in.leases + in.lease_offsets[seq];
     std::vector<double> logit(kv_len, -std::numeric_limits<double>::infinity());
     std::vector<float> key(g_.head_dim);
     double high = -std::numeric_limits<double>::infinity();
@@ -47,8 +47,8 @@ class ExactMass {
   }
 
   // What add() reads of the keys of one kv head, for whichever queries.
-  uint64_t bytes(const kvasir_sel_in& in, uint32_t row, uint32_t kv_len, uint32_t kv_head) const {
-    const kvasir_lease* leases = in.leases + in.lease_offsets[row];
+  uint64_t bytes(const kvasir_sel_in& in, uint32_t seq, uint32_t kv_len, uint32_t kv_head) const {
+    const kvasir_lease* leases = in.leases + in.lease_offsets[seq];
     uint64_t sum = 0;
     for (uint32_t block = 0; block * uint64_t{g_.block_size} < kv_len; ++block) {
       if (!leases[block].k) continue;

@@ -19,7 +19,7 @@ inline void require_rotated_keys(const kvasir_geometry& geometry) {
       "strategy that wants keys stored before RoPE");
 }
 
-// Rows [first, first + n) as f32.   out [n][head_dim]
+// Keys of tokens [first, first + n) as f32.   out [n][head_dim]
 inline void read_keys(const HeadKeys& keys, uint32_t first, uint32_t n, uint32_t head_dim,
                       float* out) {
   const kernels::ElementType type = element_type(keys.dtype);

@@ -34,8 +34,8 @@ struct KvTypes {
       : k(kTypes[options.choice("type_k")]), v(kTypes[options.choice("type_v")]) {}
 };
 
-// Bytes of one row of K or V. Throws when groups do not divide it.
-inline uint64_t kv_row_bytes(const char* key, uint32_t dtype, uint32_t dim) {
+// Bytes of K or V of one token and kv head. Throws when groups do not divide it.
+inline uint64_t kv_token_bytes(const char* key, uint32_t dtype, uint32_t dim) {
   const kernels::ElementType type = element_type(dtype);
   const auto group = static_cast<uint32_t>(kernels::group_elements(type));
   if (dim % group == 0) return kernels::row_bytes(type, dim);
@@ -66,8 +66,8 @@ inline KvLayout kv_layout(const kvasir_geometry& geometry, const KvTypes& types,
   format.struct_size = sizeof format;
   format.dtype_k = types.k;
   format.dtype_v = types.v;
-  format.k_token_stride = kv_row_bytes("type_k", types.k, geometry.head_dim);
-  format.v_token_stride = kv_row_bytes("type_v", types.v, geometry.v_dim);
+  format.k_token_stride = kv_token_bytes("type_k", types.k, geometry.head_dim);
+  format.v_token_stride = kv_token_bytes("type_v", types.v, geometry.v_dim);
   format.k_head_stride = geometry.block_size * format.k_token_stride;
   format.v_head_stride = geometry.block_size * format.v_token_stride;
   out.k_bytes = round_up_64(n_heads / n_parts * format.k_head_stride);

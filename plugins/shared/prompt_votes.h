@@ -7,7 +7,7 @@
 //     static constexpr kvasir_desc kDesc = …;           // options: kVoteOptions among them
 //     explicit Method(const sdk::Options& options);
 //     void bind(const sdk::Host&, const kvasir_geometry&, uint32_t budget_tokens);
-//     uint64_t keep(uint32_t layer, uint64_t n_candidates) const;  // how many of a row stay
+//     uint64_t keep(uint32_t layer, uint64_t n_candidates) const;  // how many of a list stay
 //     uint64_t max_keep() const;                                   // most over all layers
 //   };
 //   … sdk::entry<sdk::PromptVotes<Method>>(host, request, err)
@@ -54,7 +54,7 @@ inline constexpr std::array kVoteOptions = {
                 kVoteModeNames, 0)};
 
 struct Votes {
-  std::vector<VoteSums> layers;                // rows: [head][voice]
+  std::vector<VoteSums> layers;                // lists: [head], or [head][query head] when apart
   void truncate(uint32_t) { layers.clear(); }  // cut, a prompt has no end to be observed at
 };
 
@@ -110,11 +110,11 @@ class PromptVotes : public Sequences<Votes> {
   }
 
   void observe(const Step& step, const kvasir_mass& mass) {
-    const uint32_t n_voices = heads_.n_lists();
-    check_mass(mass, step.n_seqs() * n_voices);
-    for (uint32_t r = 0; r < step.n_seqs(); ++r) {
-      const kvasir_step_seq& seq = step.seq(r);
-      layer_votes(seq, step.layer()).add(seq, mass, uint64_t{r} * n_voices, n_voices);
+    const uint32_t n_lists = heads_.n_lists();
+    check_mass(mass, step.n_seqs() * n_lists);
+    for (uint32_t s = 0; s < step.n_seqs(); ++s) {
+      const kvasir_step_seq& seq = step.seq(s);
+      layer_votes(seq, step.layer()).add(seq, mass, uint64_t{s} * n_lists, n_lists);
     }
   }
 
@@ -134,11 +134,11 @@ class PromptVotes : public Sequences<Votes> {
   }
 
   void evict_plan(const Step& step, kvasir_selection& out) {
-    const auto layer_of = [&](uint32_t r) -> VoteSums& {
-      return layer_votes(step.seq(r), step.layer());
+    const auto layer_of = [&](uint32_t s) -> VoteSums& {
+      return layer_votes(step.seq(s), step.layer());
     };
-    for (uint32_t r = 0; r < step.n_seqs(); ++r) {
-      if (layer_of(r).votes.empty() || layer_of(r).prompt_end < step.seq(r).unit_end) {
+    for (uint32_t s = 0; s < step.n_seqs(); ++s) {
+      if (layer_of(s).votes.empty() || layer_of(s).prompt_end < step.seq(s).unit_end) {
         fail_invalid("evict_plan: no query of this prompt was observed in layer " +
                      std::to_string(step.layer()));
       }
@@ -147,13 +147,13 @@ class PromptVotes : public Sequences<Votes> {
         host_, step, heads_.n_heads(), PlanList::kKept,
         [&](uint32_t, const Candidates& from) { return method_.keep(step.layer(), from.size()); },
         [&](uint32_t i, const Candidates& from, float* score) {
-          const uint32_t r = i / heads_.n_heads();
+          const uint32_t s = i / heads_.n_heads();
           const std::vector<float> pooled =
-              pooled_votes(layer_of(r), i % heads_.n_heads(), step.seq(r).unit_end);
+              pooled_votes(layer_of(s), i % heads_.n_heads(), step.seq(s).unit_end);
           for (uint64_t c = 0; c < from.size(); ++c) score[c] = pooled[from[c]];
         },
         out);
-    for (uint32_t r = 0; r < step.n_seqs(); ++r) layer_of(r) = {};
+    for (uint32_t s = 0; s < step.n_seqs(); ++s) layer_of(s) = {};
   }
 
  private:
@@ -166,8 +166,9 @@ class PromptVotes : public Sequences<Votes> {
   // Of the tokens [0, end): what lies in the window does not vote for its neighbours.
   std::vector<float> pooled_votes(const VoteSums& state, uint32_t head, uint32_t end) const {
     std::vector<float> votes(end), pooled(end);
-    for (uint32_t voice = 0; voice < heads_.n_voices(); ++voice) {
-      const float* from = state.row(uint64_t{head} * heads_.n_voices() + voice);
+    const uint32_t n_lists = heads_.n_lists_per_head();
+    for (uint32_t i = 0; i < n_lists; ++i) {
+      const float* from = state.list(uint64_t{head} * n_lists + i);
       if (pool_first_) {
         pool(pooling_, from, end, kernel_, pooled.data());
         from = pooled.data();

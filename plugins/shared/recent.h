@@ -43,9 +43,9 @@ struct RecentOnly {
 inline uint64_t n_recent(const Candidates& from, uint32_t budget_tokens) {
   return std::min<uint64_t>(from.size(), budget_tokens);
 }
-inline void take_recent(const Candidates& from, std::span<uint32_t> row) {
-  const uint64_t first = from.size() - row.size();
-  for (size_t i = 0; i < row.size(); ++i) row[i] = from[first + i];
+inline void take_recent(const Candidates& from, std::span<uint32_t> list) {
+  const uint64_t first = from.size() - list.size();
+  for (size_t i = 0; i < list.size(); ++i) list[i] = from[first + i];
 }
 
 }  // namespace kvasir::sdk

@@ -42,7 +42,7 @@ class UnitBudget {
 
   uint32_t units() const { return units_; }        // to select
   uint32_t per_unit() const { return per_unit_; }  // tokens
-  uint32_t n_heads() const { return n_heads_; }    // rows per sequence
+  uint32_t n_heads() const { return n_heads_; }    // lists per sequence
   uint32_t scope() const { return n_heads_ == 1 ? KVASIR_SCOPE_SEQUENCE : KVASIR_SCOPE_KV_HEAD; }
 
  private:

@@ -14,16 +14,16 @@ namespace kvasir::sdk {
 // Of one sequence and layer. They live from the first voting query to the prompt's end.
 struct VoteSums {
   uint32_t prompt_begin = 0, prompt_end = 0;
-  std::vector<float> votes;  // [row][prompt_end]; empty: nobody voted yet
+  std::vector<float> votes;  // [list][prompt_end]; empty: nobody voted yet
 
-  // Adds rows [first, first + n_rows) of the mass of sequence `row`. Votes of an earlier prompt,
-  // whose end never came, are not those of this one.
-  void add(const kvasir_step_seq& seq, const kvasir_mass& mass, uint64_t first, uint32_t n_rows) {
+  // Adds lists [first, first + n_lists) of the mass, those of sequence `seq`. Votes of an earlier
+  // prompt, whose end never came, are not those of this one.
+  void add(const kvasir_step_seq& seq, const kvasir_mass& mass, uint64_t first, uint32_t n_lists) {
     if (prompt_begin != seq.prompt_begin || prompt_end != seq.prompt_end) {
       *this = {seq.prompt_begin, seq.prompt_end, {}};
     }
-    votes.resize(uint64_t{n_rows} * prompt_end);
-    for (uint32_t i = 0; i < n_rows; ++i) {
+    votes.resize(uint64_t{n_lists} * prompt_end);
+    for (uint32_t i = 0; i < n_lists; ++i) {
       float* const to = votes.data() + uint64_t{i} * prompt_end;
       for_each_mass(mass, first + i, [&](uint32_t token, float value) {
         if (token < prompt_end) to[token] += value;
@@ -31,8 +31,8 @@ struct VoteSums {
     }
   }
   // Of one layer, on a prompt of n tokens.
-  static uint64_t bytes(uint64_t n_rows, uint64_t n) { return n_rows * n * sizeof(float); }
-  const float* row(uint64_t i) const { return votes.data() + i * prompt_end; }
+  static uint64_t bytes(uint64_t n_lists, uint64_t n) { return n_lists * n * sizeof(float); }
+  const float* list(uint64_t i) const { return votes.data() + i * prompt_end; }
 
   void save(StateWriter& out) const {
     out.put(prompt_begin);
@@ -40,7 +40,7 @@ struct VoteSums {
     out.put(static_cast<uint8_t>(!votes.empty()));
     if (!votes.empty()) out.put_list(votes);
   }
-  static VoteSums load(uint32_t n_rows, uint32_t max_context, StateReader& in) {
+  static VoteSums load(uint32_t n_lists, uint32_t max_context, StateReader& in) {
     VoteSums out;
     out.prompt_begin = in.take<uint32_t>();
     out.prompt_end = in.take<uint32_t>();
@@ -48,7 +48,7 @@ struct VoteSums {
       in.damaged("votes of a prompt that cannot be");
     }
     if (in.take_flag()) {
-      out.votes = in.take_numbers<float>(uint64_t{n_rows} * out.prompt_end, true, "votes");
+      out.votes = in.take_numbers<float>(uint64_t{n_lists} * out.prompt_end, true, "votes");
       if (out.votes.empty()) in.damaged("votes of no tokens");
     }
     return out;

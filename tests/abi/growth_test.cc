@@ -130,7 +130,7 @@ TEST_SUITE("abi/growth") {
     }
   }
 
-  TEST_CASE("rows of a step are stepped by their size") {
+  TEST_CASE("sequences of a step are stepped by their size") {
     FakeHost host(1);
     for (const std::string& name : {std::string("streaming"), std::string("random"), kTemplate}) {
       CAPTURE(name);
@@ -141,7 +141,7 @@ TEST_SUITE("abi/growth") {
       s.bind(small_geometry());
       kvasir_sel_limits limits = blank_limits();
       REQUIRE(s->limits(s.self(), &limits, s.err()) == KVASIR_OK);
-      const uint32_t n_rows = limits.scope == KVASIR_SCOPE_SEQUENCE ? 3 : 6;
+      const uint32_t n_lists = limits.scope == KVASIR_SCOPE_SEQUENCE ? 3 : 6;
       OneSeqStep first(kDecodeAppended, 60, 0, 40);
       std::vector<kvasir_step_seq> seqs(3, first.seq);
       seqs[1].unit_begin = 7, seqs[1].unit_end = 11;
@@ -150,17 +150,17 @@ TEST_SUITE("abi/growth") {
       kvasir_step step = first.step;
       step.n_seqs = 3;
       const kvasir_sel_in in{};
-      SelectionBuffer plain(limits.unit, limits.scope, n_rows, 200);
+      SelectionBuffer plain(limits.unit, limits.scope, n_lists, 200);
       step.seqs = seqs.data();
       REQUIRE(s->select(s.self(), &step, &in, &plain.selection, s.err()) == KVASIR_OK);
-      SelectionBuffer further(limits.unit, limits.scope, n_rows, 200);
+      SelectionBuffer further(limits.unit, limits.scope, n_lists, 200);
       step.seqs = grown.data();
       step.seq_size = Grown<kvasir_step_seq>::kStride;
       REQUIRE(s->select(s.self(), &step, &in, &further.selection, s.err()) == KVASIR_OK);
-      CHECK(further.selection.n_lists == n_rows);
+      CHECK(further.selection.n_lists == n_lists);
       CHECK(further.list_offsets == plain.list_offsets);
-      for (uint32_t r = 0; r < n_rows; ++r) CHECK(further.list(r) == plain.list(r));
-      CHECK(plain.list_offsets[n_rows] > 0);
+      for (uint32_t i = 0; i < n_lists; ++i) CHECK(further.list(i) == plain.list(i));
+      CHECK(plain.list_offsets[n_lists] > 0);
       CHECK(grown.is_intact());
     }
   }

@@ -16,20 +16,20 @@ using Score = std::function<double(uint32_t q_head, uint32_t block)>;
 inline std::vector<Choice> choose(const Heads& heads, const Indices& candidates,
                                   uint64_t budget_blocks, const Score& score, Reduce rule,
                                   bool shared, double softmax_scale) {
-  const uint32_t n_rows = shared ? 1 : heads.n_kv_heads;
-  const uint32_t members = heads.n_q_heads / n_rows;
+  const uint32_t n_choices = shared ? 1 : heads.n_kv_heads;
+  const uint32_t members = heads.n_q_heads / n_choices;
   std::vector<Choice> out;
-  for (uint32_t row = 0; row < n_rows; ++row) {
-    Rows per_head;
-    for (uint32_t h = row * members; h < (row + 1) * members; ++h) {
+  for (uint32_t i = 0; i < n_choices; ++i) {
+    Vectors per_head;
+    for (uint32_t h = i * members; h < (i + 1) * members; ++h) {
       per_head.emplace_back();
       for (const uint32_t block : candidates) per_head.back().push_back(score(h, block));
     }
     Choice choice{candidates, reduce(per_head, rule, softmax_scale), budget_blocks, 0};
     if (rule == Reduce::kSum || rule == Reduce::kMean)  // terms that cancel leave their rounding
-      for (size_t i = 0; i < candidates.size(); ++i) {
+      for (size_t c = 0; c < candidates.size(); ++c) {
         double terms = 0;
-        for (const Vector& head : per_head) terms += std::abs(head[i]);
+        for (const Vector& head : per_head) terms += std::abs(head[c]);
         if (rule == Reduce::kMean) terms /= members;
         choice.scale = std::max(choice.scale, terms);
       }

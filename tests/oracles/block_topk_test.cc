@@ -13,21 +13,22 @@ using representative::Combine;
 struct Variant {
   const char* plugin;
   std::string options;
-  std::function<double(const Vector& q, const Rows& block)> score;
+  std::function<double(const Vector& q, const Vectors& block)> score;
 };
 
 std::vector<Variant> variants() {
   return {
-      {"minmax", "", [](const Vector& q, const Rows& k) { return representative::bound(q, k); }},
-      {"mean", "", [](const Vector& q, const Rows& k) { return dot(q, representative::mean(k)); }},
+      {"minmax", "", [](const Vector& q, const Vectors& k) { return representative::bound(q, k); }},
+      {"mean", "",
+       [](const Vector& q, const Vectors& k) { return dot(q, representative::mean(k)); }},
       {"max", "",
-       [](const Vector& q, const Rows& k) { return dot(q, representative::highest(k)); }},
+       [](const Vector& q, const Vectors& k) { return dot(q, representative::highest(k)); }},
       {"fixed", "representative_num = 3\ncombine = 'sum'\n",
-       [](const Vector& q, const Rows& k) {
+       [](const Vector& q, const Vectors& k) {
          return representative::combined(q, representative::fixed(k, 3), Combine::kSum);
        }},
       {"fixed", "representative_num = 4\ncombine = 'max'\n",
-       [](const Vector& q, const Rows& k) {
+       [](const Vector& q, const Vectors& k) {
          return representative::combined(q, representative::fixed(k, 4), Combine::kMax);
        }},
   };
@@ -50,14 +51,14 @@ struct Blocks : Follower {
     const uint64_t budget = of.budget_tokens / b;
     if (layer < dense_layers || candidates.size() <= budget)
       return {forced, b, {candidates, Vector(candidates.size(), 0.0), candidates.size(), 0}};
-    const Rows queries = track.queries(layer, n - 1);
+    const Vectors queries = track.queries(layer, n - 1);
     const auto score = [&](uint32_t h, uint32_t block) {
-      const Rows& k = track.k(layer, of.shape.heads.kv_head(h));
-      return variant.score(queries[h], Rows(k.begin() + block * b, k.begin() + (block + 1) * b));
+      const Vectors& k = track.k(layer, of.shape.heads.kv_head(h));
+      return variant.score(queries[h], Vectors(k.begin() + block * b, k.begin() + (block + 1) * b));
     };
-    const auto rows =
+    const auto choices =
         block_topk::choose(of.shape.heads, candidates, budget, score, rule, shared, track.scale());
-    return {forced, b, rows[shared ? 0 : kv_head]};
+    return {forced, b, choices[shared ? 0 : kv_head]};
   }
 };
 

@@ -20,9 +20,9 @@ double distance(const Vector& a, const Vector& b) {
   return most;
 }
 
-// An orthogonal matrix: Gram-Schmidt on random rows.
-Rows orthogonal(Random& random, size_t n) {
-  Rows out;
+// An orthogonal matrix: Gram-Schmidt on random vectors.
+Vectors orthogonal(Random& random, size_t n) {
+  Vectors out;
   while (out.size() < n) {
     Vector x = random.normals(n);
     for (const Vector& y : out) {
@@ -40,7 +40,7 @@ TEST_CASE("any partition of the tokens reproduces dense attention") {
   Random random(1);
   for (int repeat = 0; repeat < 50; ++repeat) {
     const uint32_t n = 1 + random.below(60);
-    const Rows k = random.rows(n, 8), v = random.rows(n, 5);
+    const Vectors k = random.vectors(n, 8), v = random.vectors(n, 5);
     const Vector q = random.normals(8, 2.0);
     const Partial dense = attend(logits(q, k, range(0, n), 0.5), v, 5);
     std::vector<Partial> parts(4, {Vector(5, 0.0), -kInfinity});
@@ -58,7 +58,7 @@ TEST_CASE("any partition of the tokens reproduces dense attention") {
 TEST_CASE("the bound is never below a key's product; the mean lies among them") {
   Random random(2);
   for (int repeat = 0; repeat < 100; ++repeat) {
-    const Rows k = random.rows(1 + random.below(16), 8);
+    const Vectors k = random.vectors(1 + random.below(16), 8);
     const Vector q = random.normals(8);
     double high = -kInfinity, low = kInfinity;
     for (const Vector& key : k) {
@@ -74,7 +74,7 @@ TEST_CASE("the bound is never below a key's product; the mean lies among them") 
 
 TEST_CASE("skewing by an orthogonal matrix changes no logit") {
   Random random(3);
-  const Rows a = orthogonal(random, 16), q = random.rows(20, 16), k = random.rows(20, 16);
+  const Vectors a = orthogonal(random, 16), q = random.vectors(20, 16), k = random.vectors(20, 16);
   for (const Vector& x : q)
     for (const Vector& y : k)
       CHECK(infinigen::partial_logit(x, y, a, range(0, 16), 1.0) ==
@@ -85,13 +85,13 @@ TEST_CASE("InfiniGen with the true query and all columns is exact top-n'") {
   Random random(4);
   for (int repeat = 0; repeat < 30; ++repeat) {
     const uint32_t n = 2 + random.below(40);
-    const std::vector<Rows> k = {random.rows(n, 8), random.rows(n, 8)};
-    const Rows q = random.rows(4, 8, 2.0);
+    const std::vector<Vectors> k = {random.vectors(n, 8), random.vectors(n, 8)};
+    const Vectors q = random.vectors(4, 8, 2.0);
     infinigen::Rehearsal of;
     of.alpha = 2.0;
     of.cap = n;
     for (uint32_t g = 0; g < 2; ++g) {
-      Rows members;
+      Vectors members;
       for (uint32_t h = 2 * g; h < 2 * g + 2; ++h) {
         members.emplace_back();
         for (uint32_t t = 0; t < n; ++t)
@@ -116,11 +116,11 @@ TEST_CASE("InfiniGen with the true query and all columns is exact top-n'") {
 TEST_CASE("H2O: masses sum to the number of queries until something is dropped") {
   Random random(5);
   const uint32_t n = 50;
-  const std::vector<Rows> k = {random.rows(n, 8)};
+  const std::vector<Vectors> k = {random.vectors(n, 8)};
   h2o::Accumulator mass;
   for (uint32_t t = 0; t < n; ++t) {
     const Indices seen = range(0, t + 1);
-    Rows p;
+    Vectors p;
     for (int head = 0; head < 4; ++head)
       p.push_back(softmax(logits(random.normals(8), k[0], seen, 1.0)));
     mass.add(t, seen, p);
@@ -131,11 +131,11 @@ TEST_CASE("H2O: masses sum to the number of queries until something is dropped")
   CHECK(all.chosen() == range(0, 40));
 }
 
-TEST_CASE("H2O: dropping rows and masking them give the same output; no token goes twice") {
+TEST_CASE("H2O: dropping tokens and masking them give the same output; no token goes twice") {
   Random random(6);
   const uint32_t prompt = 20, recent = 4;
   const uint64_t heavy = 6;
-  const Rows k = random.rows(60, 8), v = random.rows(60, 3);
+  const Vectors k = random.vectors(60, 8), v = random.vectors(60, 3);
   h2o::Accumulator mass;
   Indices alive = range(0, prompt), lost;
   for (uint32_t t = 0; t < 60; ++t) {
@@ -146,13 +146,14 @@ TEST_CASE("H2O: dropping rows and masking them give the same output; no token go
     } else {
       alive.push_back(t);
       const Vector logit = logits(q, k, alive, 1.0);
-      Rows kept_v;
+      Vectors kept_v;
       for (const uint32_t a : alive) kept_v.push_back(v[a]);
       const Partial dropped = attend(logit, kept_v, 3);
       Vector masked = logits(q, k, range(0, t + 1), 1.0);
       for (uint32_t a = 0; a <= t; ++a)
         if (!holds(alive, a)) masked[a] = -kInfinity;
-      CHECK(distance(dropped.o, attend(masked, Rows(v.begin(), v.begin() + t + 1), 3).o) < 1e-12);
+      CHECK(distance(dropped.o, attend(masked, Vectors(v.begin(), v.begin() + t + 1), 3).o) <
+            1e-12);
       mass.add(t, alive, {softmax(logit)});
     }
     const Choice keep = h2o::keep({mass}, alive, t + 1, recent, heavy, false);
@@ -169,7 +170,7 @@ TEST_CASE("H2O: dropping rows and masking them give the same output; no token go
 TEST_CASE("MagicPIG: the sampled frequency of each key is its inclusion probability") {
   Random random(7);
   const Vector q = random.normals(16);
-  Rows k;
+  Vectors k;
   for (int i = 0; i < 6; ++i) {  // from parallel to orthogonal
     Vector key = random.normals(16);
     for (size_t d = 0; d < 16; ++d) key[d] += (5.0 - i) * 0.6 * q[d];
@@ -178,7 +179,7 @@ TEST_CASE("MagicPIG: the sampled frequency of each key is its inclusion probabil
   const int draws = 2000;
   Vector drawn(k.size(), 0.0);
   for (int draw = 0; draw < draws; ++draw) {
-    const magicpig::Hash hash{4, 8, random.rows(32, 16)};
+    const magicpig::Hash hash{4, 8, random.vectors(32, 16)};
     for (const uint32_t t : magicpig::sampled(hash, q, k, range(0, 6))) drawn[t] += 1.0 / draws;
   }
   for (size_t t = 0; t < k.size(); ++t) {
@@ -190,14 +191,14 @@ TEST_CASE("MagicPIG: the sampled frequency of each key is its inclusion probabil
 TEST_CASE("MagicPIG: the mean over many seeds approaches full attention; K = 0 is dense") {
   Random random(8);
   const uint32_t n = 64;
-  const Rows k = random.rows(n, 16), v = random.rows(n, 4);
+  const Vectors k = random.vectors(n, 16), v = random.vectors(n, 4);
   const Vector q = random.normals(16, 1.5);
   const Vector logit = logits(q, k, range(0, n), 0.25);
   const Partial dense = attend(logit, v, 4);
   const auto estimate = [&](uint32_t bits, uint32_t tables) {
-    const magicpig::Hash hash{bits, tables, random.rows(size_t{bits} * tables, 16)};
+    const magicpig::Hash hash{bits, tables, random.vectors(size_t{bits} * tables, 16)};
     Vector corrected;
-    Rows values;
+    Vectors values;
     for (const uint32_t t : magicpig::sampled(hash, q, k, range(0, n))) {
       const double u = magicpig::inclusion(magicpig::cosine(q, k[t]), bits, tables);
       corrected.push_back(logit[t] + magicpig::log_weight(u));
@@ -221,9 +222,9 @@ TEST_CASE("MagicPIG: the mean over many seeds approaches full attention; K = 0 i
 
 TEST_CASE("a common shift of all keys leaves attention unchanged") {
   Random random(9);
-  const Rows k = random.rows(30, 8), v = random.rows(30, 3);
+  const Vectors k = random.vectors(30, 8), v = random.vectors(30, 3);
   const Vector q = random.normals(8), mean = magicpig::mean_key(k, range(0, 20));
-  Rows centred;
+  Vectors centred;
   for (const Vector& key : k) centred.push_back(magicpig::minus(key, mean));
   CHECK(distance(attend(logits(q, k, range(0, 30), 1.0), v, 3).o,
                  attend(logits(q, centred, range(0, 30), 1.0), v, 3).o) < 1e-12);
@@ -232,7 +233,7 @@ TEST_CASE("a common shift of all keys leaves attention unchanged") {
 TEST_CASE("pooling: mean before or after a group's mean is the same, maximum is not") {
   Random random(10);
   const Heads heads{2, 1, 1};
-  const Rows votes = {random.normals(30), random.normals(30)};
+  const Vectors votes = {random.normals(30), random.normals(30)};
   snapkv::Options before, after;
   after.pool_first = true;
   const Indices all = range(0, 30);
@@ -247,7 +248,7 @@ TEST_CASE("no set of the same size holds more mass than the exact one") {
   Random random(11);
   for (int repeat = 0; repeat < 50; ++repeat) {
     const uint32_t n = 3 + random.below(20);
-    const Vector p = exact::mass(random.normals(8), random.rows(n, 8), range(0, n), 1.0);
+    const Vector p = exact::mass(random.normals(8), random.vectors(n, 8), range(0, n), 1.0);
     const auto total = [&](const Indices& set) {
       double sum = 0;
       for (const uint32_t t : set) sum += p[t];

@@ -14,7 +14,7 @@ inline Indices attended(bool retrieval_head, uint32_t sink_tokens, uint32_t rece
 
 // Which heads stream: the n_streaming with the smallest gates of the whole model, of equal ones
 // those of the lower layer, there the lower head. gate[layer][kv_head].
-inline std::vector<std::vector<bool>> streams(const Rows& gate, size_t n_streaming) {
+inline std::vector<std::vector<bool>> streams(const Vectors& gate, size_t n_streaming) {
   std::vector<std::vector<bool>> out;
   for (size_t layer = 0; layer < gate.size(); ++layer) {
     out.emplace_back();

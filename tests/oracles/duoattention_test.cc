@@ -59,14 +59,14 @@ struct Gated : Follower {
   void truncated(const Track& track) override { dropped_end = std::min(dropped_end, track.size()); }
 };
 
-Rows some_gates(const Shape& shape, Random& random) {
-  Rows out(shape.n_layers, Vector(shape.heads.n_kv_heads));
+Vectors some_gates(const Shape& shape, Random& random) {
+  Vectors out(shape.n_layers, Vector(shape.heads.n_kv_heads));
   for (Vector& layer : out)
     for (double& gate : layer) gate = random.below(5) / 4.0;  // many are equal
   return out;
 }
 
-std::string text_of(const Rows& gates) {
+std::string text_of(const Vectors& gates) {
   std::ostringstream out;
   for (const Vector& layer : gates)
     for (size_t h = 0; h < layer.size(); ++h)
@@ -83,7 +83,7 @@ TEST_CASE("streaming heads see sink and window, retrieval heads everything") {
     options.n_layers = 1 + i % 4;
     const Case of = make_case(i, options);
     Random random(i);
-    const Rows gates = some_gates(of.shape, random);
+    const Vectors gates = some_gates(of.shape, random);
     const uint32_t n_heads = of.shape.n_layers * of.shape.heads.n_kv_heads;
     const uint32_t n_streaming = random.below(n_heads + 1);
     const std::string tables = "[selector]\nplugin = 'kvasir.duoattention'\nhead_file = '" +

@@ -8,13 +8,13 @@
 namespace kvasir::oracle::exact {
 
 // Probability of every token for one query head, the forced ones included.
-inline Vector mass(const Vector& q, const Rows& k, const Indices& alive, double scale) {
+inline Vector mass(const Vector& q, const Vectors& k, const Indices& alive, double scale) {
   return softmax(logits(q, k, alive, scale));
 }
 
 // One kv head: sum over its query heads of the mass; candidates are among `alive`.
 // mass[head of the group][i] of alive[i].
-inline Choice best_tokens(const Indices& alive, const Rows& mass, const Indices& candidates,
+inline Choice best_tokens(const Indices& alive, const Vectors& mass, const Indices& candidates,
                           uint64_t n) {
   Choice out{candidates, {}, n, Choice::kOfThreshold};
   const Vector sum = reduce(mass, Reduce::kSum);
@@ -24,7 +24,7 @@ inline Choice best_tokens(const Indices& alive, const Rows& mass, const Indices&
   }
   return out;
 }
-inline Choice best_blocks(const Indices& alive, const Rows& mass, const Indices& candidates,
+inline Choice best_blocks(const Indices& alive, const Vectors& mass, const Indices& candidates,
                           uint32_t block_size, uint64_t n) {
   Choice out{candidates, Vector(candidates.size(), 0.0), n, Choice::kOfThreshold};
   const Vector sum = reduce(mass, Reduce::kSum);

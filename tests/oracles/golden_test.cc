@@ -28,7 +28,7 @@ bool near(const Vector& a, const Vector& b) {
 }
 
 TEST_CASE("the bound of a page: tight, and above every product") {
-  const Rows page = {{1, -1}, {-2, 3}};
+  const Vectors page = {{1, -1}, {-2, 3}};
   CHECK(representative::bound({0.5, -1}, page) == 1.5);
   CHECK(dot({0.5, -1}, page[0]) == 1.5);
   CHECK(dot({0.5, -1}, page[1]) == -4.0);
@@ -105,7 +105,7 @@ TEST_CASE("ties go to the lower index, NaN comes last") {
 }
 
 TEST_CASE("scores of a group: sum, maximum, each head for itself") {
-  const Rows scores = {{1, 0}, {0, 3}};
+  const Vectors scores = {{1, 0}, {0, 3}};
   CHECK(top_k(reduce(scores, Reduce::kSum), 1) == Indices{1});
   CHECK(top_k(reduce(scores, Reduce::kMax), 1) == Indices{1});
   CHECK(unite(top_k(scores[0], 1), top_k(scores[1], 1)) == Indices{0, 1});
@@ -130,10 +130,10 @@ TEST_CASE("SnapKV's pooling: zeros count in the mean, ties of the maximum go to 
 }
 
 TEST_CASE("the most attended token of a block: of equals the first") {
-  const Rows keys = {{0}, {1}, {2}, {3}};
-  CHECK(representative::dynamic(keys, {0.1, 0.4, 0.4, 0.1}, 1) == Rows{{1}});
-  CHECK(representative::dynamic(keys, {0.1, 0.4, 0.4, 0.3}, 3) == Rows{{1}, {2}, {3}});
-  CHECK(representative::fixed(keys, 2) == Rows{{0}, {2}});
+  const Vectors keys = {{0}, {1}, {2}, {3}};
+  CHECK(representative::dynamic(keys, {0.1, 0.4, 0.4, 0.1}, 1) == Vectors{{1}});
+  CHECK(representative::dynamic(keys, {0.1, 0.4, 0.4, 0.3}, 3) == Vectors{{1}, {2}, {3}});
+  CHECK(representative::fixed(keys, 2) == Vectors{{0}, {2}});
   CHECK(representative::combined({2}, keys, representative::Combine::kMean) == 3.0);
 }
 
@@ -155,7 +155,7 @@ TEST_CASE("H2O: sums over queries, the mean over a group, and per query that saw
   CHECK(h2o::keep({mass}, {0, 1, 2}, 3, 1, 1, false).chosen() == Indices{0});  // 1.5 each
   CHECK(h2o::keep({mass}, {0, 1, 2}, 3, 1, 1, true).chosen() == Indices{1});
   CHECK(h2o::keep({mass}, {0, 1, 2}, 3, 1, 0, true).chosen().empty());
-  h2o::Accumulator other;  // a voice that holds another token dear
+  h2o::Accumulator other;  // of a query head that attends to another token
   other.add(2, {0, 1, 2}, {{0, 2, 0}});
   CHECK(h2o::keep({mass, other}, {0, 1, 2}, 3, 1, 1, false).chosen() == Indices{1});
   CHECK(h2o::ratio_budget(0.1, 1029) == 102);
@@ -202,7 +202,7 @@ TEST_CASE("InfLLM: tokens most attended stand for a block, one set for all heads
   mass.add({5, 6, 7}, {0.125, 0.25, 0.875});
   CHECK(infllm::representatives(mass, 1, 4, 2).chosen() == Indices{5, 7});  // 5 and 6 are equal
   CHECK(infllm::block_key({{1}, {3}, {5}}, {0, 2}) == Vector{3});
-  const Rows q = {{1}, {1}};
+  const Vectors q = {{1}, {1}};
   CHECK(infllm::retrieve({3, 4}, q, {{{2}, {0}}, {{0}, {3}}}, 1).chosen() == Indices{4});
   CHECK(infllm::is_near(10, 7, 4));
   CHECK_FALSE(infllm::is_near(10, 6, 4));
@@ -242,7 +242,7 @@ TEST_CASE("Twilight: four bits, shares, and what single precision leaves open") 
 }
 
 TEST_CASE("exact mass: tokens and blocks") {
-  const Rows mass = {{0.1, 0.2, 0.3, 0.4}, {0.4, 0.3, 0.2, 0.1}};
+  const Vectors mass = {{0.1, 0.2, 0.3, 0.4}, {0.4, 0.3, 0.2, 0.1}};
   CHECK(exact::best_tokens({0, 1, 2, 3}, mass, {1, 2}, 1).chosen() == Indices{1});
   CHECK(exact::best_blocks({0, 1, 2, 3}, {{0.1, 0.2, 0.3, 0.4}}, {0, 1}, 2, 1).chosen() ==
         Indices{1});

@@ -11,7 +11,7 @@ namespace kvasir::oracle::h2o {
 class Accumulator {
  public:
   // One query at `position`, of each head of the group: probability[i] of token tokens[i].
-  void add(uint32_t position, const Indices& tokens, const Rows& probability) {
+  void add(uint32_t position, const Indices& tokens, const Vectors& probability) {
     sum_.resize(std::max<size_t>(sum_.size(), position + 1), 0.0);
     for (const Vector& head : probability)
       for (size_t i = 0; i < tokens.size(); ++i)
@@ -38,8 +38,8 @@ class Accumulator {
 };
 
 // Of `alive`, ascending, the tokens older than the recent ones compete for `heavy` places by the
-// largest sum of any voice.
-inline Choice keep(const std::vector<Accumulator>& voices, const Indices& alive, uint32_t n_tokens,
+// largest of their sums.
+inline Choice keep(const std::vector<Accumulator>& sums, const Indices& alive, uint32_t n_tokens,
                    uint32_t recent, uint64_t heavy, bool normalised) {
   Choice out;
   out.n = heavy;
@@ -48,7 +48,7 @@ inline Choice keep(const std::vector<Accumulator>& voices, const Indices& alive,
     if (t + recent >= n_tokens) continue;
     out.candidates.push_back(t);
     double most = 0;
-    for (const Accumulator& of : voices)
+    for (const Accumulator& of : sums)
       most = std::max(most, normalised ? of.per_query(t) : of.of(t));
     out.score.push_back(most);
   }
@@ -66,7 +66,7 @@ namespace kvasir::oracle::tova {
 
 // One set for all heads: the mean over all query heads of the last query's probability.
 // probability[q_head][i] of candidates[i].
-inline Choice keep(const Indices& candidates, const Rows& probability, uint64_t n) {
+inline Choice keep(const Indices& candidates, const Vectors& probability, uint64_t n) {
   return {candidates, reduce(probability, Reduce::kMean), n, Choice::kOfThreshold};
 }
 

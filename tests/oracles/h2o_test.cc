@@ -18,35 +18,35 @@ struct Setting {
 };
 
 // Follows the kept set: after the prompt and after each step the heavy ones among the tokens older
-// than the recent ones stay. Each of its sets is one row: of a kv head, or of all.
+// than the recent ones stay. Each of its sets is of one kv head, or of all.
 struct HeavyHitters : Follower {
   Case of;
   Setting setting;
-  std::vector<std::vector<std::vector<h2o::Accumulator>>> mass;  // [layer][row][voice]
-  std::vector<std::vector<Survivors>> kept;                      // [layer][row]
+  std::vector<std::vector<std::vector<h2o::Accumulator>>> mass;  // [layer][set][sum]
+  std::vector<std::vector<Survivors>> kept;                      // [layer][set]
   uint32_t planned_end = 0;  // cut before here, what was masked can be reached again
   HeavyHitters(const Case& c, const Setting& s) : of(c), setting(s) {
-    const size_t voices = setting.largest ? n_members() : 1;
+    const size_t n_sums = setting.largest ? n_members() : 1;
     mass.assign(of.shape.n_layers, std::vector<std::vector<h2o::Accumulator>>(
-                                       n_rows(), std::vector<h2o::Accumulator>(voices)));
-    kept.assign(of.shape.n_layers, std::vector<Survivors>(n_rows()));
+                                       n_sets(), std::vector<h2o::Accumulator>(n_sums)));
+    kept.assign(of.shape.n_layers, std::vector<Survivors>(n_sets()));
   }
   std::unique_ptr<Follower> clone() const override { return std::make_unique<HeavyHitters>(*this); }
-  uint32_t n_rows() const { return setting.shared ? 1 : of.shape.heads.n_kv_heads; }
-  uint32_t n_members() const { return of.shape.heads.n_q_heads / n_rows(); }
-  uint32_t row_of(uint32_t kv_head) const { return setting.shared ? 0 : kv_head; }
+  uint32_t n_sets() const { return setting.shared ? 1 : of.shape.heads.n_kv_heads; }
+  uint32_t n_members() const { return of.shape.heads.n_q_heads / n_sets(); }
+  uint32_t set_of(uint32_t kv_head) const { return setting.shared ? 0 : kv_head; }
 
   // The queries [begin, end), each of which sees what of `seen` does not come later, count for
-  // their row. They share the reading of the keys.
-  void add(const Track& track, uint32_t layer, uint32_t row, uint32_t begin, uint32_t end,
+  // their set. They share the reading of the keys.
+  void add(const Track& track, uint32_t layer, uint32_t set, uint32_t begin, uint32_t end,
            const Indices& seen) {
-    const uint32_t group = of.shape.heads.group(), first = row * n_members();
+    const uint32_t group = of.shape.heads.group(), first = set * n_members();
     const bool by_slot = is_by_slot(seen, end);
-    Rows p;  // [query][member]
+    Vectors p;  // [query][member]
     p.resize(size_t{end - begin} * n_members());
     for (uint32_t g = first / group; g < (first + n_members()) / group; ++g) {
-      const Rows turned = by_slot ? track.k_by_slot(layer, g, seen) : Rows();
-      Rows q, logit(size_t{end - begin} * group);
+      const Vectors turned = by_slot ? track.k_by_slot(layer, g, seen) : Vectors();
+      Vectors q, logit(size_t{end - begin} * group);
       for (uint32_t pos = begin; pos < end; ++pos)
         for (uint32_t h = g * group; h < (g + 1) * group; ++h)
           q.push_back(track.q_at(layer, h, pos, by_slot ? slot_of(seen, pos) : pos));
@@ -60,12 +60,12 @@ struct HeavyHitters : Follower {
     }
     for (uint32_t pos = begin; pos < end; ++pos) {
       const auto from = p.begin() + std::ptrdiff_t{pos - begin} * n_members();
-      const Rows members(from, from + n_members());
+      const Vectors members(from, from + n_members());
       const Indices tokens(seen.begin(), seen.begin() + std::ssize(members[0]));
-      auto& voices = mass[layer][row];
-      if (!setting.largest) voices[0].add(pos, tokens, members);
-      for (size_t m = 0; setting.largest && m < voices.size(); ++m)
-        voices[m].add(pos, tokens, {members[m]});
+      auto& sums = mass[layer][set];
+      if (!setting.largest) sums[0].add(pos, tokens, members);
+      for (size_t m = 0; setting.largest && m < sums.size(); ++m)
+        sums[m].add(pos, tokens, {members[m]});
     }
   }
   // Where nothing is missing, slots are positions.
@@ -75,17 +75,17 @@ struct HeavyHitters : Follower {
   static double slot_of(const Indices& seen, uint32_t token) {
     return static_cast<double>(std::lower_bound(seen.begin(), seen.end(), token) - seen.begin());
   }
-  void add_prompt(const Track& track, uint32_t layer, uint32_t row) {
+  void add_prompt(const Track& track, uint32_t layer, uint32_t set) {
     constexpr uint32_t kBatch = 4;
     const uint32_t begin = track.prompt_begin(), n = track.size();
     // Keys are turned for the whole prompt at once.
-    const uint32_t batch = is_by_slot(kept[layer][row].tokens(n), n) ? n : kBatch;
+    const uint32_t batch = is_by_slot(kept[layer][set].tokens(n), n) ? n : kBatch;
     for (uint32_t pos = begin; pos < n; pos += batch) {
       const uint32_t end = std::min(pos + batch, n);
-      add(track, layer, row, pos, end, kept[layer][row].tokens(end));
+      add(track, layer, set, pos, end, kept[layer][set].tokens(end));
     }
   }
-  void plan(const Track& track, uint32_t layer, uint32_t row) {
+  void plan(const Track& track, uint32_t layer, uint32_t set) {
     const uint32_t n = track.size(), end = track.prompt_end();
     uint32_t heavy = setting.heavy, recent = setting.recent;
     if (setting.ratio > 0) {
@@ -93,9 +93,9 @@ struct HeavyHitters : Follower {
       recent = std::max(heavy, 1u);
     }
     const Indices sinks = range(0, std::min(of.cache.sink_tokens, n));
-    Survivors& here = kept[layer][row];
+    Survivors& here = kept[layer][set];
     here.plan({static_cast<uint32_t>(sinks.size()), n - std::min(n, recent)},
-              h2o::keep(mass[layer][row], without(here.tokens(n), sinks), n, recent, heavy,
+              h2o::keep(mass[layer][set], without(here.tokens(n), sinks), n, recent, heavy,
                         setting.normalised));
   }
   uint32_t window_begin(const Track& track) const {
@@ -105,18 +105,18 @@ struct HeavyHitters : Follower {
   void prompted(const Track& track) override {
     planned_end = track.size();
     for (uint32_t layer = 0; layer < of.shape.n_layers; ++layer)
-      for (uint32_t row = 0; row < n_rows(); ++row) {
-        if (!setting.drop) kept[layer][row] = {};
-        add_prompt(track, layer, row);
-        plan(track, layer, row);
+      for (uint32_t set = 0; set < n_sets(); ++set) {
+        if (!setting.drop) kept[layer][set] = {};
+        add_prompt(track, layer, set);
+        plan(track, layer, set);
       }
   }
   Indices expect_prefill(const Track&, uint32_t layer, uint32_t g, uint32_t, uint32_t to) override {
-    return setting.drop ? kept[layer][row_of(g)].tokens(to) : range(0, to);
+    return setting.drop ? kept[layer][set_of(g)].tokens(to) : range(0, to);
   }
   // The plan was made one token ago, or when the prompt was done.
   Expected expect(const Track& track, uint32_t layer, uint32_t g) override {
-    Survivors seen = kept[layer][row_of(g)];
+    Survivors seen = kept[layer][set_of(g)];
     if (!setting.drop) seen.truncate(window_begin(track));  // there masked ones are attended
     return seen.expected();
   }
@@ -124,11 +124,11 @@ struct HeavyHitters : Follower {
     const uint32_t n = track.size();
     for (const Indices& tokens : in_fact.tokens)
       CHECK((!setting.shared || tokens == in_fact.tokens[0]));
-    for (uint32_t row = 0; row < n_rows(); ++row) {
-      kept[layer][row].settle(in_fact.tokens[row], setting.drop ? UINT32_MAX : window_begin(track));
+    for (uint32_t set = 0; set < n_sets(); ++set) {
+      kept[layer][set].settle(in_fact.tokens[set], setting.drop ? UINT32_MAX : window_begin(track));
       if (setting.once) continue;
-      add(track, layer, row, n - 1, n, in_fact.tokens[row]);
-      plan(track, layer, row);
+      add(track, layer, set, n - 1, n, in_fact.tokens[set]);
+      plan(track, layer, set);
     }
   }
   Cut cut(const Track& track, uint32_t n) const override {
@@ -139,10 +139,10 @@ struct HeavyHitters : Follower {
     const uint32_t n = track.size();
     const bool unmasked = !setting.drop && n < planned_end;
     for (uint32_t layer = 0; layer < of.shape.n_layers; ++layer)
-      for (uint32_t row = 0; row < n_rows(); ++row) {
-        for (h2o::Accumulator& voice : mass[layer][row]) voice.truncate(n);
-        kept[layer][row].truncate(n);
-        if (unmasked) kept[layer][row] = {};
+      for (uint32_t set = 0; set < n_sets(); ++set) {
+        for (h2o::Accumulator& sum : mass[layer][set]) sum.truncate(n);
+        kept[layer][set].truncate(n);
+        if (unmasked) kept[layer][set] = {};
       }
     planned_end = std::min(planned_end, n);
   }

@@ -8,18 +8,18 @@
 namespace kvasir::oracle::infinigen {
 
 // x A for a row vector x. A by its columns; an empty one is the identity.
-inline Vector skewed(const Vector& x, const Rows& a) {
+inline Vector skewed(const Vector& x, const Vectors& a) {
   if (a.empty()) return x;
   Vector out;
   for (const Vector& column : a) out.push_back(dot(x, column));
   return out;
 }
 
-// Sum of |x A| per column over some rows.
-inline Vector magnitude(const Rows& x, const Rows& a) {
+// Sum of |x A| per column over some vectors x.
+inline Vector magnitude(const Vectors& x, const Vectors& a) {
   Vector sum;
-  for (const Vector& row : x) {
-    const Vector y = skewed(row, a);
+  for (const Vector& one : x) {
+    const Vector y = skewed(one, a);
     sum.resize(y.size(), 0.0);
     for (size_t c = 0; c < y.size(); ++c) sum[c] += std::abs(y[c]);
   }
@@ -30,7 +30,7 @@ inline Vector magnitude(const Rows& x, const Rows& a) {
 inline Choice largest(const Vector& sum, uint64_t n) {
   return {range(0, static_cast<uint32_t>(sum.size())), sum, n, 0};
 }
-inline Choice columns(const Rows& q, const Rows& a, uint64_t n) {
+inline Choice columns(const Vectors& q, const Vectors& a, uint64_t n) {
   return largest(magnitude(q, a), n);
 }
 inline uint64_t column_count(double ratio, uint32_t head_dim) {
@@ -46,7 +46,7 @@ inline Indices columns_by(ColumnScore rule, const Vector& q_sum, const Vector& k
 }
 
 // Some columns of x A; 8 bits: in steps of a 127th of the largest.
-inline Vector part(const Vector& x, const Rows& a, const Indices& columns, bool is_8_bits) {
+inline Vector part(const Vector& x, const Vectors& a, const Indices& columns, bool is_8_bits) {
   Vector out;
   for (const uint32_t c : columns) out.push_back(a.empty() ? x[c] : dot(x, a[c]));
   double largest = 0;
@@ -56,13 +56,13 @@ inline Vector part(const Vector& x, const Rows& a, const Indices& columns, bool 
     if (is_8_bits && step > 0) value = std::round(value / step) * step;
   return out;
 }
-inline double partial_logit(const Vector& q, const Vector& k, const Rows& a, const Indices& columns,
-                            double scale, bool is_8_bits = false) {
+inline double partial_logit(const Vector& q, const Vector& k, const Vectors& a,
+                            const Indices& columns, double scale, bool is_8_bits = false) {
   return scale * dot(part(q, a, columns, is_8_bits), part(k, a, columns, is_8_bits));
 }
 
 // What the columns leave of q: its product with any k is that of these columns of q A and k A.
-inline Vector projected(const Vector& q, const Rows& a, const Indices& columns) {
+inline Vector projected(const Vector& q, const Vectors& a, const Indices& columns) {
   Vector out(q.size(), 0.0);
   for (const uint32_t c : columns) {
     if (a.empty()) {
@@ -76,7 +76,7 @@ inline Vector projected(const Vector& q, const Rows& a, const Indices& columns) 
 }
 
 struct Rehearsal {
-  Rows logit;  // [kv_head][candidate]: those of its query heads made one first
+  Vectors logit;  // [kv_head][candidate]: those of its query heads made one first
   double alpha = 4;
   uint64_t cap = 0;  // 0: none
 };

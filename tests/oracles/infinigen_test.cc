@@ -40,8 +40,8 @@ struct Rehearsed : Follower {
   uint64_t n_columns() const {
     return infinigen::column_count(setting->ratio, of.shape.heads.head_dim);
   }
-  const Rows& skew(uint32_t layer, uint32_t g) const {
-    static const Rows identity;
+  const Vectors& skew(uint32_t layer, uint32_t g) const {
+    static const Vectors identity;
     return setting->skews ? setting->skewing.a[layer][g] : identity;
   }
   // Until a prompt is read, the first columns count.
@@ -68,17 +68,17 @@ struct Rehearsed : Follower {
   Vector query_sum(const Track& track, uint32_t layer, uint32_t g, uint32_t begin,
                    uint32_t end) const {
     const uint32_t group = of.shape.heads.group();
-    Rows q;
+    Vectors q;
     for (uint32_t h = g * group; h < (g + 1) * group; ++h)
       for (uint32_t pos = begin; pos < end; ++pos) q.push_back(track.q(layer, h, pos));
     return infinigen::magnitude(q, skew(layer, g));
   }
   void add_keys(const Track& track, uint32_t layer, uint32_t g, uint32_t begin, uint32_t end) {
     if (setting->score == ColumnScore::kQuery) return;
-    const Rows& k = track.k(layer, g);
+    const Vectors& k = track.k(layer, g);
     Vector& sum = heads[layer][g].k_sum;
     sum = reduce(
-        {sum, infinigen::magnitude(Rows(k.begin() + begin, k.begin() + end), skew(layer, g))},
+        {sum, infinigen::magnitude(Vectors(k.begin() + begin, k.begin() + end), skew(layer, g))},
         Reduce::kSum);
   }
   void prompted(const Track& track) override {
@@ -100,8 +100,8 @@ struct Rehearsed : Follower {
                    const Indices& candidates) const {
     const uint32_t group = of.shape.heads.group();
     const Indices& columns = heads[layer][g].columns;
-    const Rows &k = track.k(layer, g), &a = skew(layer, g);
-    Rows members(group), q;
+    const Vectors &k = track.k(layer, g), &a = skew(layer, g);
+    Vectors members(group), q;
     for (uint32_t m = 0; m < group; ++m) {
       const Vector whole = track.q(layer, g * group + m, track.size() - 1);
       q.push_back(setting->is_8_bits ? infinigen::part(whole, a, columns, true)

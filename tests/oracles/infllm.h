@@ -37,7 +37,7 @@ inline Choice representatives(const LocalMass& mass, uint32_t block, uint32_t bl
   return out;
 }
 // Their keys, not rotated, averaged.
-inline Vector block_key(const Rows& k, const Indices& tokens) {
+inline Vector block_key(const Vectors& k, const Indices& tokens) {
   Vector out(k[0].size(), 0.0);
   for (const uint32_t t : tokens)
     for (size_t d = 0; d < out.size(); ++d) out[d] += k[t][d] / static_cast<double>(tokens.size());
@@ -50,8 +50,8 @@ struct BlockKey {
   Vector key, other;
 };
 // mass: all zero when nobody in the window looked; then the mean of the block.
-inline BlockKey block_key(const LocalMass& mass, const Rows& k, uint32_t block, uint32_t block_size,
-                          uint64_t n) {
+inline BlockKey block_key(const LocalMass& mass, const Vectors& k, uint32_t block,
+                          uint32_t block_size, uint64_t n) {
   constexpr double kNear = 1e-5;  // relative, of sums in single precision
   Choice choice = representatives(mass, block, block_size, n);
   const Indices order = ranked(choice.score);
@@ -68,7 +68,7 @@ inline BlockKey block_key(const LocalMass& mass, const Rows& k, uint32_t block, 
 
 // One set for all heads: the sum over query heads of q.key. key[q_head][candidate]; q: mean of the
 // slice's queries, turned to the constant position.
-inline Choice retrieve(const Indices& blocks, const Rows& q, const std::vector<Rows>& key,
+inline Choice retrieve(const Indices& blocks, const Vectors& q, const std::vector<Vectors>& key,
                        uint64_t n) {
   Choice out{blocks, Vector(blocks.size(), 0.0), n, 0};
   for (size_t i = 0; i < blocks.size(); ++i) {

@@ -114,7 +114,7 @@ struct Local : Follower {
   void collect(const Track& track, uint32_t layer, uint32_t h, uint32_t from, uint32_t to,
                const Indices& tokens) {
     const uint32_t g = of.shape.heads.kv_head(h), window = forced(from).window_begin;
-    const Rows &k = track.k(layer, g), &raw = track.k_raw(layer, g);
+    const Vectors &k = track.k(layer, g), &raw = track.k_raw(layer, g);
     for (uint32_t pos = from; pos < to; ++pos) {
       const Vector q = track.q(layer, h, pos), far = track.q_at(layer, h, pos, n_local() - 1);
       Indices seen;

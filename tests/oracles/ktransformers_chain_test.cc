@@ -45,7 +45,7 @@ struct Chain : Follower {
   std::unique_ptr<Follower> clone() const override { return std::make_unique<Chain>(*this); }
 
   void prompted(const Track& track) override {
-    const std::vector<Rows> votes = importance(track, first.last_queries);
+    const std::vector<Vectors> votes = importance(track, first.last_queries);
     first.vote(track, votes);
     second.vote(track, votes);
     chosen.assign(chosen.size(), std::nullopt);

@@ -13,12 +13,12 @@ namespace kvasir::oracle::ktransformers {
 using representative::Combine;
 
 // Probability of every token from the prompt's last queries, [q_head][token].
-inline Rows importance(const Track& track, uint32_t layer, uint32_t last_queries) {
+inline Vectors importance(const Track& track, uint32_t layer, uint32_t last_queries) {
   const uint32_t n = track.size();
   const uint32_t w = std::min(n - track.prompt_begin(), last_queries);
-  Rows out;
+  Vectors out;
   for (uint32_t h = 0; h < track.shape().heads.n_q_heads; ++h) {
-    Rows q;
+    Vectors q;
     for (uint32_t pos = n - w; pos < n; ++pos) q.push_back(track.q(layer, h, pos));
     out.push_back(snapkv::vote(q, track.k(layer, track.shape().heads.kv_head(h)), track.scale()));
   }
@@ -26,8 +26,8 @@ inline Rows importance(const Track& track, uint32_t layer, uint32_t last_queries
 }
 
 // The same of every layer.
-inline std::vector<Rows> importance(const Track& track, uint32_t last_queries) {
-  std::vector<Rows> out;
+inline std::vector<Vectors> importance(const Track& track, uint32_t last_queries) {
+  std::vector<Vectors> out;
   for (uint32_t layer = 0; layer < track.shape().n_layers; ++layer)
     out.push_back(importance(track, layer, last_queries));
   return out;
@@ -66,7 +66,7 @@ struct Preselected : Follower {
 
   void prompted(const Track& track) override { vote(track, importance(track, last_queries)); }
   // all_votes[layer][q_head][token]
-  void vote(const Track& track, const std::vector<Rows>& all_votes) {
+  void vote(const Track& track, const std::vector<Vectors>& all_votes) {
     const uint32_t n = track.size(), b = of.cache.block_size;
     const Heads& heads = of.shape.heads;
     const Indices candidates = candidate_blocks(of.cache, n, n);
@@ -76,10 +76,11 @@ struct Preselected : Follower {
     for (uint32_t g = 0; g < heads.n_kv_heads; ++g) {
       std::vector<Indices> tables;
       for (uint32_t layer = 0; layer < of.shape.n_layers; ++layer) {
-        const Rows& votes = all_votes[layer];
+        const Vectors& votes = all_votes[layer];
         const uint32_t begin = shared ? 0 : g * heads.group();
         const uint32_t end = shared ? heads.n_q_heads : (g + 1) * heads.group();
-        const Vector sum = reduce(Rows(votes.begin() + begin, votes.begin() + end), Reduce::kSum);
+        const Vector sum =
+            reduce(Vectors(votes.begin() + begin, votes.begin() + end), Reduce::kSum);
         Choice& choice = plan[layer][g];
         choice = {candidates, {}, of.budget_tokens / b, Choice::kOfThreshold};
         choice.strict_ties = false;  // sums of other terms
@@ -125,14 +126,14 @@ struct Dynamic : Follower {
   uint32_t last_queries, n_keys;
   Combine combine;
   bool shared;
-  std::vector<Rows> votes;    // [layer][q_head][token]
-  uint32_t voted_blocks = 0;  // what was full at a prompt's end; the others: n times their mean
+  std::vector<Vectors> votes;  // [layer][q_head][token]
+  uint32_t voted_blocks = 0;   // what was full at a prompt's end; the others: n times their mean
   Dynamic(const Case& c, uint32_t w, uint32_t n, Combine how, bool one_for_all)
       : of(c), last_queries(w), n_keys(n), combine(how), shared(one_for_all) {}
   std::unique_ptr<Follower> clone() const override { return std::make_unique<Dynamic>(*this); }
 
   void prompted(const Track& track) override { vote(track, importance(track, last_queries)); }
-  void vote(const Track& track, std::vector<Rows> all_votes) {
+  void vote(const Track& track, std::vector<Vectors> all_votes) {
     votes = std::move(all_votes);
     voted_blocks = track.size() / of.cache.block_size;
   }
@@ -141,10 +142,10 @@ struct Dynamic : Follower {
   Choice choose(const Track& track, uint32_t layer, uint32_t kv_head,
                 const Indices& candidates) const {
     const uint32_t b = of.cache.block_size;
-    const Rows queries = track.queries(layer, track.size() - 1);
+    const Vectors queries = track.queries(layer, track.size() - 1);
     const auto score = [&](uint32_t h, uint32_t block) {
-      const Rows& k = track.k(layer, of.shape.heads.kv_head(h));
-      const Rows keys(k.begin() + block * b, k.begin() + (block + 1) * b);
+      const Vectors& k = track.k(layer, of.shape.heads.kv_head(h));
+      const Vectors keys(k.begin() + block * b, k.begin() + (block + 1) * b);
       if (block >= voted_blocks)
         return dot(queries[h], representative::mean(keys)) *
                (combine == Combine::kSum ? n_keys : 1);

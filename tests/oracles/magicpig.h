@@ -9,19 +9,19 @@ namespace kvasir::oracle::magicpig {
 
 struct Hash {
   uint32_t bits = 10, tables = 150;  // K and L
-  Rows planes;                       // [table * bits + bit][head_dim]
+  Vectors planes;                    // [table * bits + bit][head_dim]
 };
 
 // The i-th set of n planes that a seed stands for, by the plugin's README: Gaussian numbers in
 // order, by Box and Muller (cosine, then sine), of the uniform ones that splitmix64 makes.
-inline Rows planes(uint64_t seed, uint64_t set, uint64_t n, uint32_t head_dim) {
+inline Vectors planes(uint64_t seed, uint64_t set, uint64_t n, uint32_t head_dim) {
   const auto uniform = [&](uint64_t i) {  // from 1 on
     uint64_t z = seed + i * 0x9e3779b97f4a7c15u;
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
     return (static_cast<double>((z ^ (z >> 31)) >> 11) + 0.5) * 0x1p-53;
   };
-  Rows out(n, Vector(head_dim));
+  Vectors out(n, Vector(head_dim));
   for (uint64_t i = 0; i < n * head_dim; ++i) {
     const uint64_t at = set * n * head_dim + i, pair = at / 2;
     const double radius = std::sqrt(-2.0 * std::log(uniform(2 * pair + 1)));
@@ -64,7 +64,7 @@ inline std::pair<uint32_t, uint32_t> hit_bounds(const Indices& a, const Indices&
   return {sure, sure + unsure};
 }
 // Tokens whose code meets the query's in at least two tables.
-inline Indices sampled(const Hash& of, const Vector& q, const Rows& centred,
+inline Indices sampled(const Hash& of, const Vector& q, const Vectors& centred,
                        const Indices& tokens) {
   Indices out;
   const Indices code = codes(of, q);
@@ -85,7 +85,7 @@ inline double inclusion(double cosine, uint32_t bits, uint32_t tables) {
 }
 inline double log_weight(double u) { return -std::log(u + 1e-4); }
 
-inline Vector mean_key(const Rows& k, const Indices& tokens) {
+inline Vector mean_key(const Vectors& k, const Indices& tokens) {
   Vector out(k.empty() ? 0 : k[0].size(), 0.0);
   for (const uint32_t t : tokens)
     for (size_t d = 0; d < out.size(); ++d) out[d] += k[t][d] / static_cast<double>(tokens.size());

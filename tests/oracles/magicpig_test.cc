@@ -48,8 +48,8 @@ struct Sampler : Follower {
       hashes;  // [kv_head], or one for all; layers share them up to the 16th
   std::vector<std::vector<std::map<uint32_t, Indices>>> codes;  // [layer][kv_head][token]
   std::vector<std::vector<Static>> fixed;                       // [layer][kv_head]
-  std::vector<Rows> mean;  // [layer][kv_head]: of what is hashed first; empty: nothing yet
-  uint32_t mean_end = 0;   // cut before here, a sequence is hashed anew
+  std::vector<Vectors> mean;  // [layer][kv_head]: of what is hashed first; empty: nothing yet
+  uint32_t mean_end = 0;      // cut before here, a sequence is hashed anew
   uint32_t prompt_candidates_end = 0;
   // The last token of a block that left a rolling window right behind the prompt: what is fed at
   // the prompt's end stops before it, and the block does not come again. Attended as it is.
@@ -92,9 +92,9 @@ struct Sampler : Follower {
     if (setting.static_tokens == 0 || setting.bits == 0) return out;
     const uint32_t n = track.size(), end = window_begin(track), group = of.shape.heads.group();
     const uint32_t first = n - std::min(n - track.prompt_begin(), setting.static_queries);
-    Rows votes;
+    Vectors votes;
     for (uint32_t h = g * group; h < (g + 1) * group; ++h) {
-      Rows q;
+      Vectors q;
       for (uint32_t pos = first; pos < n; ++pos) q.push_back(track.q(layer, h, pos));
       votes.push_back(snapkv::vote(q, track.k(layer, g), track.scale()));
       votes.back().resize(end);

@@ -27,7 +27,7 @@ struct Exact : Follower {
     const uint64_t budget = of.budget_tokens / unit;
     if (p == 0 && candidates.size() <= budget)
       return {forced, unit, {candidates, Vector(candidates.size(), 0.0), candidates.size(), 0}};
-    Rows mass;
+    Vectors mass;
     for (uint32_t h = 0; h < heads.n_q_heads; ++h)
       if (shared || heads.kv_head(h) == kv_head)
         mass.push_back(track.probability(layer, h, n - 1, all));

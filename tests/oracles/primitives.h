@@ -14,7 +14,7 @@
 namespace kvasir::oracle {
 
 using Vector = std::vector<double>;
-using Rows = std::vector<Vector>;       // [token][head_dim], or one list per head
+using Vectors = std::vector<Vector>;    // [token][head_dim], or one list per head
 using Indices = std::vector<uint32_t>;  // tokens or blocks, ascending unless said otherwise
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -49,7 +49,7 @@ inline double dot(const Vector& a, const Vector& b) {
 }
 
 // scale * q.k of the listed tokens, in their order.
-inline Vector logits(const Vector& q, const Rows& k, const Indices& tokens, double scale) {
+inline Vector logits(const Vector& q, const Vectors& k, const Indices& tokens, double scale) {
   Vector out(tokens.size());
   for (size_t i = 0; i < out.size(); ++i) out[i] = scale * dot(q, k[tokens[i]]);
   return out;
@@ -79,8 +79,8 @@ struct Partial {
   double lse = -kInfinity;
 };
 
-// v: one row per logit.
-inline Partial attend(const Vector& logit, const Rows& v, size_t v_dim) {
+// v: one vector per logit.
+inline Partial attend(const Vector& logit, const Vectors& v, size_t v_dim) {
   Partial out{Vector(v_dim, 0.0), log_sum_exp(logit)};
   for (size_t i = 0; i < logit.size(); ++i) {
     const double weight = logit[i] > -kInfinity ? std::exp(logit[i] - out.lse) : 0.0;
@@ -160,7 +160,7 @@ inline Indices pick(const Indices& candidates, const Indices& positions) {
 enum class Reduce { kSum, kMean, kMax, kSoftmaxSum };
 
 // score[head][item]; scale of kSoftmaxSum: softmax over the items of scale * score.
-inline Vector reduce(const Rows& score, Reduce rule, double scale = 1.0) {
+inline Vector reduce(const Vectors& score, Reduce rule, double scale = 1.0) {
   Vector out(score.empty() ? 0 : score[0].size(), rule == Reduce::kMax ? -kInfinity : 0.0);
   for (const Vector& head : score) {
     Vector scaled = head;

@@ -28,8 +28,8 @@ class Random {
     for (double& x : out) x = scale * normal();
     return out;
   }
-  Rows rows(size_t n, size_t width, double scale = 1.0) {
-    Rows out;
+  Vectors vectors(size_t n, size_t width, double scale = 1.0) {
+    Vectors out;
     for (size_t i = 0; i < n; ++i) out.push_back(normals(width, scale));
     return out;
   }

@@ -9,7 +9,7 @@ namespace kvasir::oracle::representative {
 
 enum class Combine { kSum, kMean, kMax };  // of the dot products of several vectors
 
-inline double combined(const Vector& q, const Rows& vectors, Combine how) {
+inline double combined(const Vector& q, const Vectors& vectors, Combine how) {
   double sum = 0, high = -kInfinity;
   for (const Vector& r : vectors) {
     sum += dot(q, r);
@@ -20,19 +20,19 @@ inline double combined(const Vector& q, const Rows& vectors, Combine how) {
 }
 
 // k: the block's keys, as many as it holds.
-inline Vector mean(const Rows& k) {
+inline Vector mean(const Vectors& k) {
   Vector out(k[0].size(), 0.0);
   for (const Vector& key : k)
     for (size_t d = 0; d < out.size(); ++d) out[d] += key[d] / static_cast<double>(k.size());
   return out;
 }
-inline Vector highest(const Rows& k) {
+inline Vector highest(const Vectors& k) {
   Vector out(k[0].size(), -kInfinity);
   for (const Vector& key : k)
     for (size_t d = 0; d < out.size(); ++d) out[d] = std::max(out[d], key[d]);
   return out;
 }
-inline Vector lowest(const Rows& k) {
+inline Vector lowest(const Vectors& k) {
   Vector out(k[0].size(), kInfinity);
   for (const Vector& key : k)
     for (size_t d = 0; d < out.size(); ++d) out[d] = std::min(out[d], key[d]);
@@ -40,7 +40,7 @@ inline Vector lowest(const Rows& k) {
 }
 
 // sum over d of max(q[d] * min[d], q[d] * max[d]): no key of the block has a larger product.
-inline double bound(const Vector& q, const Rows& k) {
+inline double bound(const Vector& q, const Vectors& k) {
   const Vector lo = lowest(k), hi = highest(k);
   double sum = 0;
   for (size_t d = 0; d < q.size(); ++d) sum += std::max(q[d] * lo[d], q[d] * hi[d]);
@@ -48,15 +48,15 @@ inline double bound(const Vector& q, const Rows& k) {
 }
 
 // The keys at 0, B/n, 2B/n … of a block of B tokens.
-inline Rows fixed(const Rows& k, uint32_t n) {
-  Rows out;
+inline Vectors fixed(const Vectors& k, uint32_t n) {
+  Vectors out;
   for (uint32_t i = 0; i < n; ++i) out.push_back(k[i * k.size() / n]);
   return out;
 }
 
 // The n tokens with the largest importance (accumulated attention mass); of equals the lower one.
-inline Rows dynamic(const Rows& k, const Vector& importance, uint32_t n) {
-  Rows out;
+inline Vectors dynamic(const Vectors& k, const Vector& importance, uint32_t n) {
+  Vectors out;
   for (const uint32_t t : top_k(importance, n)) out.push_back(k[t]);
   return out;
 }

@@ -13,12 +13,12 @@ namespace kvasir::oracle {
 
 // Numbers are those of the file, in f32. Layer 0, which the duels keep dense, is not turned.
 struct Skewing {
-  std::vector<std::vector<Rows>> a;               // [layer][kv_head]: the columns of A
+  std::vector<std::vector<Vectors>> a;            // [layer][kv_head]: the columns of A
   std::vector<std::vector<Vector>> q_sum, k_sum;  // [layer][kv_head][column]: of the file's text
 };
 
-inline Rows random_rotation(uint32_t dim, Random& random) {
-  Rows out;
+inline Vectors random_rotation(uint32_t dim, Random& random) {
+  Vectors out;
   while (out.size() < dim) {  // Gram and Schmidt
     Vector x = random.normals(dim);
     for (int i = 0; i < 2; ++i)  // once more, as the first time leaves rounding
@@ -41,7 +41,7 @@ inline Skewing random_skewing(uint32_t n_layers, const Heads& heads, Random& ran
   for (uint32_t layer = 0; layer < n_layers; ++layer) {
     out.a.emplace_back(), out.q_sum.emplace_back(), out.k_sum.emplace_back();
     for (uint32_t g = 0; g < heads.n_kv_heads; ++g) {
-      Rows unit(heads.head_dim, Vector(heads.head_dim, 0.0));
+      Vectors unit(heads.head_dim, Vector(heads.head_dim, 0.0));
       for (uint32_t d = 0; d < heads.head_dim; ++d) unit[d][d] = 1.0;
       out.a[layer].push_back(layer == 0 ? unit : random_rotation(heads.head_dim, random));
       for (auto* sums : {&out.q_sum, &out.k_sum}) {
@@ -56,11 +56,11 @@ inline Skewing random_skewing(uint32_t n_layers, const Heads& heads, Random& ran
 // The bytes for a model without a hash.
 inline std::string skew_file(const Skewing& of, const Heads& heads) {
   std::vector<float> numbers;
-  const auto put = [&](const Vector& row) {
-    for (const double x : row) numbers.push_back(static_cast<float>(x));
+  const auto put = [&](const Vector& values) {
+    for (const double x : values) numbers.push_back(static_cast<float>(x));
   };
   for (const auto& layer : of.a)
-    for (const Rows& matrix : layer)
+    for (const Vectors& matrix : layer)
       for (const Vector& column : matrix) put(column);
   for (size_t layer = 0; layer < of.a.size(); ++layer)
     for (uint32_t g = 0; g < heads.n_kv_heads; ++g)

@@ -27,7 +27,7 @@ inline Vector pool(const Vector& x, uint32_t kernel, Pooling how) {
 
 // Sum over the queries of the probability of each of the n tokens. q: one per query, at positions
 // n - q.size() …; each sees what stands before it and itself, but for what is gone.
-inline Vector vote(const Rows& q, const Rows& k, double scale, const Indices& gone = {}) {
+inline Vector vote(const Vectors& q, const Vectors& k, double scale, const Indices& gone = {}) {
   const auto n = static_cast<uint32_t>(k.size()), w = static_cast<uint32_t>(q.size());
   Vector sum(n, 0.0);
   for (uint32_t i = 0; i < w; ++i) {
@@ -48,9 +48,9 @@ struct Options {
 
 // What kv head `g` keeps of the candidates. votes[q_head][token], of the tokens before the window:
 // neighbours count in the pooling whether they are candidates or kept anyway.
-inline Choice choose(const Heads& heads, const Options& of, const Rows& votes, uint32_t g,
+inline Choice choose(const Heads& heads, const Options& of, const Vectors& votes, uint32_t g,
                      const Indices& candidates, uint64_t n) {
-  Rows group(votes.begin() + g * heads.group(), votes.begin() + (g + 1) * heads.group());
+  Vectors group(votes.begin() + g * heads.group(), votes.begin() + (g + 1) * heads.group());
   if (of.pool_first)
     for (Vector& vote : group) vote = pool(vote, of.kernel, of.pooling);
   Vector score = reduce(group, of.group);

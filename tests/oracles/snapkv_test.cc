@@ -39,10 +39,10 @@ struct Keeper : Follower {
         if (!drop) kept[layer][g] = {};
         alive[g] = kept[layer][g].tokens(n);
       }
-      Rows votes;
+      Vectors votes;
       for (uint32_t h = 0; h < heads.n_q_heads; ++h) {
         const uint32_t g = heads.kv_head(h);
-        Rows q;
+        Vectors q;
         for (uint32_t pos = n - std::min(n_new, options.window); pos < n; ++pos)
           q.push_back(track.q(layer, h, pos));
         votes.push_back(

@@ -23,7 +23,7 @@ struct LastQuery : Follower {
     Indices candidates;
     for (const uint32_t t : alive)
       if (holds(range_now, t)) candidates.push_back(t);
-    Rows p;
+    Vectors p;
     for (uint32_t h = 0; h < of.shape.heads.n_q_heads; ++h) {
       const Vector all = track.probability(layer, h, n - 1, alive);
       p.emplace_back();

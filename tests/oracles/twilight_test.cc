@@ -22,20 +22,20 @@ struct Options {
 
 struct Tally {
   uint64_t kept = 0, unsure = 0;  // tokens
-  uint64_t rows = 0, skipped = 0, capped = 0;
+  uint64_t lists = 0, skipped = 0, capped = 0;
 };
 
 struct Pruned : Follower {
   Case of;
   Options options;
   Tally* tally;
-  struct Row {
+  struct List {
     Indices candidates;     // tokens
     bool doubtful = false;  // the base's choice is a near-tie
   };
-  std::vector<Row> rows;  // of the layer at hand
+  std::vector<List> lists;  // of the layer at hand
   Pruned(const Case& c, const Options& o, Tally* t)
-      : of(c), options(o), tally(t), rows(c.shape.heads.n_kv_heads) {}
+      : of(c), options(o), tally(t), lists(c.shape.heads.n_kv_heads) {}
   std::unique_ptr<Follower> clone() const override { return std::make_unique<Pruned>(*this); }
 
   Choice chosen_first(const Track& track, uint32_t layer, uint32_t kv_head,
@@ -44,16 +44,16 @@ struct Pruned : Follower {
     const uint64_t budget = of.budget_tokens / b;
     const Heads& heads = of.shape.heads;
     if (options.base == Base::kExact) {
-      Rows mass;
+      Vectors mass;
       for (uint32_t h = 0; h < heads.n_q_heads; ++h)
         if (options.shared || heads.kv_head(h) == kv_head)
           mass.push_back(track.probability(layer, h, n - 1, range(0, n)));
       return exact::best_blocks(range(0, n), mass, blocks, b, budget);
     }
-    const Rows queries = track.queries(layer, n - 1);
+    const Vectors queries = track.queries(layer, n - 1);
     const auto score = [&](uint32_t h, uint32_t block) {
-      const Rows& k = track.k(layer, heads.kv_head(h));
-      const Rows keys(k.begin() + block * b, k.begin() + (block + 1) * b);
+      const Vectors& k = track.k(layer, heads.kv_head(h));
+      const Vectors keys(k.begin() + block * b, k.begin() + (block + 1) * b);
       const Vector& q = queries[h];
       return options.base == Base::kMean ? dot(q, representative::mean(keys))
                                          : representative::bound(q, keys);
@@ -62,7 +62,7 @@ struct Pruned : Follower {
                               track.scale())[options.shared ? 0 : kv_head];
   }
 
-  Row candidates(const Track& track, uint32_t layer, uint32_t kv_head) const {
+  List candidates(const Track& track, uint32_t layer, uint32_t kv_head) const {
     const uint32_t n = track.size(), b = of.cache.block_size;
     if (options.base == Base::kNone)
       return {candidate_tokens(of.cache, n, track.prompt_end()), false};
@@ -81,12 +81,12 @@ struct Pruned : Follower {
 
   Expected expect(const Track& track, uint32_t layer, uint32_t kv_head) override {
     const uint32_t n = track.size();
-    rows[kv_head] = candidates(track, layer, kv_head);
+    lists[kv_head] = candidates(track, layer, kv_head);
     const bool in_blocks = options.base != Base::kNone;
     const Indices all =
-        rows[kv_head].doubtful
+        lists[kv_head].doubtful
             ? tokens_of(candidate_blocks(of.cache, n, track.prompt_end()), of.cache.block_size, n)
-            : rows[kv_head].candidates;
+            : lists[kv_head].candidates;
     Expected out(in_blocks ? forced_blocks(of.cache, n, track.prompt_end())
                            : forced_tokens(of.cache, n, track.prompt_end()),
                  1, {all, Vector(all.size(), 0.0), all.size(), 0});
@@ -97,20 +97,20 @@ struct Pruned : Follower {
 
   void attended(const Track& track, uint32_t layer, const Attended& in_fact) override {
     size_t most = 0;
-    for (const Row& row : rows) most = std::max(most, row.candidates.size());
-    for (uint32_t g = 0; g < rows.size(); ++g) {
-      ++tally->rows;
-      if (rows[g].doubtful) ++tally->skipped;
-      if (rows[g].doubtful || rows[g].candidates.empty()) continue;
+    for (const List& list : lists) most = std::max(most, list.candidates.size());
+    for (uint32_t g = 0; g < lists.size(); ++g) {
+      ++tally->lists;
+      if (lists[g].doubtful) ++tally->skipped;
+      if (lists[g].doubtful || lists[g].candidates.empty()) continue;
       if (options.bypass && options.cap > 0 && most <= options.cap)
-        CHECK(in_fact.units[g] == rows[g].candidates);
+        CHECK(in_fact.units[g] == lists[g].candidates);
       else
-        judge_row(track, layer, g, in_fact.units[g]);
+        judge_list(track, layer, g, in_fact.units[g]);
     }
   }
 
-  void judge_row(const Track& track, uint32_t layer, uint32_t g, const Indices& actual) {
-    const Indices& candidates = rows[g].candidates;
+  void judge_list(const Track& track, uint32_t layer, uint32_t g, const Indices& actual) {
+    const Indices& candidates = lists[g].candidates;
     const uint32_t group = of.shape.heads.group();
     Indices sure, possible;
     twilight::Shares sums{Vector(candidates.size(), 0.0), Vector(candidates.size(), 0.0)};
@@ -192,11 +192,11 @@ TEST_CASE("tokens that carry the share p of the estimated attention are kept") {
           0},
          std::make_unique<Pruned>(of, options, &tally), report);
   }
-  MESSAGE("twilight: ", tally.kept, " tokens kept, ", tally.unsure, " unsure; of ", tally.rows,
-          " rows ", tally.capped, " were cut to the budget, ", tally.skipped,
+  MESSAGE("twilight: ", tally.kept, " tokens kept, ", tally.unsure, " unsure; of ", tally.lists,
+          " lists ", tally.capped, " were cut to the budget, ", tally.skipped,
           " skipped behind near-ties");
   CHECK(tally.unsure * 50 <= tally.kept);
-  CHECK(tally.skipped * 50 <= tally.rows);
+  CHECK(tally.skipped * 50 <= tally.lists);
   if (!are_cases_reduced()) CHECK(tally.capped * 20 > report.reach.cases);
   conclude(report, "twilight");
 }

@@ -124,7 +124,7 @@ class SelectionBuffer {
 // violation.
 inline std::string violation(const kvasir_selection& s, uint32_t n_lists, uint32_t begin,
                              uint32_t end) {
-  if (s.n_lists != n_lists) return "rows";
+  if (s.n_lists != n_lists) return "lists";
   if (s.list_offsets[0] != 0) return "offsets";
   for (uint32_t r = 0; r < n_lists; ++r) {
     if (s.list_offsets[r + 1] < s.list_offsets[r]) return "offsets";

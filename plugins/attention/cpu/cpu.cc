@@ -90,11 +90,11 @@ class Cpu {
 
  private:
   struct Out {
-    float* o;    // [rows][n_q_heads][v_dim]
-    float* lse;  // [rows][n_q_heads]
+    float* o;    // [queries][n_q_heads][v_dim]
+    float* lse;  // [queries][n_q_heads]
   };
   struct Mass {
-    const float* lse;  // [rows][n_q_heads]
+    const float* lse;  // [queries][n_q_heads]
     float* value;      // [keys][width]
     uint32_t width;
   };
@@ -155,16 +155,16 @@ class Cpu {
     sdk::Scratch<std::byte> scratch_;
   };
 
-  const float* query(const kvasir_attn_part& part, uint32_t row, uint32_t kv_head) const {
-    const auto* at = static_cast<const std::byte*>(part.q.data) + row * part.q.stride[0];
+  const float* heads_of(const kvasir_attn_part& part, uint32_t query, uint32_t kv_head) const {
+    const auto* at = static_cast<const std::byte*>(part.q.data) + query * part.q.stride[0];
     const uint64_t head = uint64_t{kv_head} * geometry_->group_size();
     return reinterpret_cast<const float*>(at) + head * geometry_->head_dim;
   }
-  size_t first_head(uint32_t row, uint32_t kv_head) const {
-    return uint64_t{row} * geometry_->n_q_heads + uint64_t{kv_head} * geometry_->group_size();
+  size_t first_head(uint32_t query, uint32_t kv_head) const {
+    return uint64_t{query} * geometry_->n_q_heads + uint64_t{kv_head} * geometry_->group_size();
   }
 
-  // Where a result goes: rows of the call's arrays, or a place of its own.
+  // Where a result goes: into the call's arrays, or to a place of its own.
   struct Target {
     float *o, *lse;
     size_t o_stride, lse_stride;
@@ -211,7 +211,7 @@ class Cpu {
     } while (begin < task.item_end);
   }
 
-  // Rows of another element type: a partial result of their own, merged at once.
+  // Keys of another element type: a partial result of their own, merged at once.
   void attend_slice(const Task& task, uint64_t begin, uint64_t end, const Target& to,
                     uint32_t worker) {
     Worker& w = workers_[worker];
@@ -235,7 +235,7 @@ class Cpu {
   void attend_run(const Task& task, const KeyRows::Run& run, std::span<const kernels::KvRows> rows,
                   const Target& to, uint32_t worker) {
     const kernels::AttentionShape shape = kernel_shape(run);
-    const float* q = query(*task.part, task.q_begin, task.kv_head);
+    const float* q = heads_of(*task.part, task.q_begin, task.kv_head);
     if (!task.prefill) {
       const Memory memory(host_, worker, kernels::attention_decode_scratch_bytes(shape));
       return kernels::attention_decode(shape, q, rows, to.o, to.lse, memory.get());
@@ -277,10 +277,10 @@ class Cpu {
                         " is neither 1 nor the group size");
     }
     mass_tasks_.clear();
-    uint64_t row_index = 0;
+    uint64_t range_index = 0;
     for (const kvasir_attn_part& part : attention::parts_of(in)) {
       for (const kvasir_attn_range& range : attention::ranges_of(part)) {
-        uint64_t key = out.range_offsets[row_index];
+        uint64_t key = out.range_offsets[range_index];
         MassTask task{&part, &range, range.item_begin, range.item_begin, key, 0};
         for (uint64_t i = range.item_begin; i < range.item_end; ++i) {
           const uint64_t n = attention::keys_of_item(*geometry_, part, i);
@@ -291,10 +291,10 @@ class Cpu {
           mass_tasks_.push_back(task);
           task = {&part, &range, i + 1, i + 1, key, 0};
         }
-        if (key != out.range_offsets[++row_index]) {
-          sdk::fail_invalid("mass: row " + std::to_string(row_index - 1) + " has " +
-                            std::to_string(key - out.range_offsets[row_index - 1]) +
-                            " keys, its offsets leave room for another number");
+        if (key != out.range_offsets[++range_index]) {
+          sdk::fail_invalid("mass: range " + std::to_string(range_index - 1) + " has " +
+                            std::to_string(key - out.range_offsets[range_index - 1]) +
+                            " keys, its offsets say another number");
         }
       }
     }
@@ -307,7 +307,7 @@ class Cpu {
     float* value = out.value + task.first_key * out.width;
     std::fill_n(value, task.n_keys * out.width, 0.0f);
     kernels::MassQueries queries;
-    queries.q = query(*task.part, range.q_begin, range.kv_head);
+    queries.q = heads_of(*task.part, range.q_begin, range.kv_head);
     queries.lse = out.lse + first_head(range.q_begin, range.kv_head);
     queries.n_q = range.n_q;
     queries.q_stride = static_cast<size_t>(task.part->q.stride[0]) / sizeof(float);

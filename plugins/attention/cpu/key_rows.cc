@@ -1,4 +1,4 @@
-// Items and leases to rows: block bounds, token lists, weights, positions.
+// Items and leases to the kernels' K and V rows: block bounds, token lists, weights, positions.
 // SPDX-License-Identifier: Apache-2.0
 #include "plugins/attention/cpu/key_rows.h"
 
@@ -22,11 +22,11 @@ uint32_t position(const kvasir_lease& lease, uint32_t token) {
   return lease.token_pos ? lease.token_pos[token] : lease.pos_begin + token;
 }
 
-// The first row of a block: pointers, strides, positions.
+// K and V of a block: pointers, strides, positions.
 KvRows block_rows(const Geometry& geometry, const kvasir_lease& lease, uint32_t kv_head) {
   if (lease.kv_head != KVASIR_ALL_HEADS && lease.kv_head != kv_head) {
     sdk::fail_invalid("a lease of kv head " + std::to_string(lease.kv_head) +
-                      " in a row of kv head " + std::to_string(kv_head));
+                      " in a range of kv head " + std::to_string(kv_head));
   }
   const kvasir_kv_format& format = geometry.format(lease);
   const uint64_t head = lease.kv_head == KVASIR_ALL_HEADS ? kv_head : 0;

@@ -1,4 +1,4 @@
-// From items and leases of the ABI to the row descriptions of the kernels.
+// From items and leases of the ABI to the kernels' descriptions of K and V rows.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -33,7 +33,7 @@ struct Geometry {
 // Exact number of keys of an item, in the order mass() numbers them.
 uint64_t keys_of_item(const Geometry& geometry, const kvasir_attn_part& part, uint64_t item);
 
-// The keys of some items of one row, as the kernels take them. Reused from task to task.
+// The keys of some items of one range, as the kernels take them. Reused from task to task.
 class KeyRows {
  public:
   // Items [begin, end) of the part for one kv head. With `q_pos`, only the keys that a query at

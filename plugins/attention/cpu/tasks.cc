@@ -1,4 +1,4 @@
-// Cutting rows into tasks.
+// Cutting ranges into tasks.
 // SPDX-License-Identifier: Apache-2.0
 #include "plugins/attention/cpu/tasks.h"
 
@@ -14,8 +14,9 @@ namespace {
 // Keys of a slice. Of a decoded token: fewer are not worth a task of their own. Of a prompt:
 // queries are packed once per slice, for 8,192 keys at a hundredth of the cost.
 constexpr uint64_t kDecodeSliceKeys = 2048, kPrefillSliceKeys = 8192;
-constexpr uint32_t kTaskQueryRows = 512;  // query rows of a prefill task: 64 KiB of S, 0.5 MiB of o
-constexpr uint64_t kMostSpread = uint64_t{1} << 24;  // floats of a row's results by slice: 64 MiB
+constexpr uint32_t kTaskQueryHeads =
+    512;  // queries times query heads of a prefill task: 64 KiB of S, 0.5 MiB of o
+constexpr uint64_t kMostSpread = uint64_t{1} << 24;  // floats of a range's results by slice: 64 MiB
 
 uint64_t floats_of(const Geometry& g, uint32_t n_q) {
   return uint64_t{n_q} * g.group_size() * (uint64_t{g.v_dim} + 1);
@@ -23,11 +24,11 @@ uint64_t floats_of(const Geometry& g, uint32_t n_q) {
 
 void check_range(const Geometry& g, const kvasir_attn_part& part, const kvasir_attn_range& range) {
   if (range.kv_head >= g.n_kv_heads) {
-    sdk::fail_invalid("a row names kv head " + std::to_string(range.kv_head) + " of " +
+    sdk::fail_invalid("a range names kv head " + std::to_string(range.kv_head) + " of " +
                       std::to_string(g.n_kv_heads));
   }
   if (range.item_begin > range.item_end || uint64_t{range.q_begin} + range.n_q > part.q.shape[0]) {
-    sdk::fail_invalid("a row reaches past the queries of its part, or its items run backwards");
+    sdk::fail_invalid("a range reaches past the queries of its part, or its items run backwards");
   }
 }
 
@@ -37,7 +38,8 @@ void check_part(const Geometry& g, const kvasir_attn_part& part) {
                       part.q.shape[1] == g.n_q_heads && part.q.shape[2] == g.head_dim &&
                       part.q.stride[1] == head_bytes && part.q.mem_kind <= KVASIR_MEM_PINNED;
   if (!shaped) {
-    sdk::fail_invalid("q must be f32 [rows][n_q_heads][head_dim] in host memory, heads contiguous");
+    sdk::fail_invalid(
+        "q must be f32 [queries][n_q_heads][head_dim] in host memory, heads contiguous");
   }
   if (!sdk::positions(part.q_pos, "q_pos") && part.q.shape[0] != 0) {
     sdk::fail_invalid("a part without q_pos");
@@ -55,11 +57,11 @@ void check_part(const Geometry& g, const kvasir_attn_part& part) {
 
 TaskPlanner::TaskPlanner(const Geometry& geometry, uint32_t n_workers)
     : geometry_(geometry),
-      queries_per_task_(std::max(16u, kTaskQueryRows / geometry.group_size())),
+      queries_per_task_(std::max(16u, kTaskQueryHeads / geometry.group_size())),
       n_workers_(n_workers) {}
 
-// The first row that names a (query, kv head) writes its output, later ones are merged into it.
-// True when the row may write all of its pairs itself.
+// The first range that names a (query, kv head) writes its output, later ones are merged into it.
+// True when the range may write all of its pairs itself.
 bool TaskPlanner::claim(const kvasir_attn_range& range, TaskList& out) {
   const size_t heads = geometry_.n_kv_heads;
   const size_t end = size_t{range.q_begin} + range.n_q;

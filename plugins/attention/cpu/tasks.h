@@ -1,4 +1,4 @@
-// Shares the rows of a call out into tasks whose results do not depend on who runs them.
+// Shares the ranges of a call out into tasks whose results do not depend on who runs them.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12,12 +12,12 @@ namespace kvasir::attention {
 
 inline constexpr uint64_t kDirect = UINT64_MAX;
 
-// Some queries of one row against some of its items, slice by slice: the partial results of the
+// Some queries of one range against some of its items, slice by slice: the partial results of the
 // slices are merged in their order, so it does not matter which of them share a task.
 struct Task {
   const kvasir_attn_part* part;
   uint32_t kv_head;
-  uint32_t q_begin;  // row of the q view and of the outputs
+  uint32_t q_begin;  // query of the q view and of the outputs
   uint32_t n_q;
   bool prefill;  // the kernel: one for prompts, one for single tokens
   uint64_t item_begin;
@@ -27,7 +27,7 @@ struct Task {
   // the side buffer.
   uint64_t side;
   uint64_t cost;                             // keys times queries
-  uint64_t part_of_range, n_parts_of_range;  // which task it is of its row's
+  uint64_t part_of_range, n_parts_of_range;  // which task it is of its range's
 };
 
 // A result of the side buffer goes into another, or into the call's outputs.
@@ -47,7 +47,7 @@ struct TaskList {
 };
 
 // Tasks of run(). What is computed does not depend on the number of workers, on the rest of the
-// batch, or on the other queries of a row: slices begin at fixed places of the row's item list, a
+// batch, or on the other queries of a range: slices begin at fixed places of the range's items, a
 // slice of which a query sees nothing leaves its result as it was, and the order of merging is that
 // of the list. Only who computes what depends on them.
 class TaskPlanner {
@@ -65,10 +65,10 @@ class TaskPlanner {
 
   const Geometry& geometry_;
   uint32_t queries_per_task_, n_workers_;
-  std::vector<bool> claimed_;  // [query][kv_head]: some earlier row writes it
+  std::vector<bool> claimed_;  // [query][kv_head]: some earlier range writes it
 };
 
-// The parts of a call and the rows of a part, at the distances the host says.
+// The parts of a call and the ranges of a part, at the distances the host says.
 inline sdk::Strided<const kvasir_attn_part> parts_of(const kvasir_attn_in& in) {
   return {in.parts, in.n_parts, in.part_size};
 }

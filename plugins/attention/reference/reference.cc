@@ -16,11 +16,11 @@
 namespace {
 using namespace kvasir;
 using Parts = sdk::Strided<const kvasir_attn_part>;
-using Rows = sdk::Strided<const kvasir_attn_range>;
+using Ranges = sdk::Strided<const kvasir_attn_range>;
 
 constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
 
-// One key of a row and its value.
+// One key of a range and its value.
 struct Key {
   const void* k;
   const void* v;
@@ -71,11 +71,11 @@ class Reference {
     check(in);
     float* const value = sdk::floats(out.value, "mass");
     const float* const lse = sdk::floats(out.lse, "lse");
-    uint64_t row_index = 0;
+    uint64_t range_index = 0;
     for (const kvasir_attn_part& part : Parts(in.parts, in.n_parts, in.part_size)) {
-      for (const kvasir_attn_range& range : Rows(part.ranges, part.n_ranges, part.range_size)) {
-        const uint64_t first = out.range_offsets[row_index];
-        const uint64_t n = out.range_offsets[++row_index] - first;
+      for (const kvasir_attn_range& range : Ranges(part.ranges, part.n_ranges, part.range_size)) {
+        const uint64_t first = out.range_offsets[range_index];
+        const uint64_t n = out.range_offsets[++range_index] - first;
         mass_range(part, range, n, out.width, lse, value + first * out.width);
       }
     }
@@ -83,8 +83,8 @@ class Reference {
 
  private:
   struct Out {
-    float* o;    // [rows][n_q_heads][v_dim]
-    float* lse;  // [rows][n_q_heads]
+    float* o;    // [queries][n_q_heads][v_dim]
+    float* lse;  // [queries][n_q_heads]
   };
 
   static void check(const kvasir_attn_in& in) {
@@ -97,7 +97,7 @@ class Reference {
 
   uint32_t group_size() const { return geometry_.n_q_heads / geometry_.n_kv_heads; }
 
-  // ---- the keys of a row, one by one, in the order mass() numbers them ----
+  // ---- the keys of a range, one by one, in the order mass() numbers them ----
 
   const kvasir_lease& lease(const kvasir_attn_part& part, uint64_t ordinal) const {
     if (ordinal >= part.n_leases) sdk::fail_invalid("an item names a lease that does not exist");
@@ -209,7 +209,7 @@ class Reference {
   void run_head(uint32_t kv_head, const kvasir_attn_in& in, const Out& out) const {
     std::vector<State> states;  // [query][head of the group]
     for (const kvasir_attn_part& part : Parts(in.parts, in.n_parts, in.part_size)) {
-      for (const kvasir_attn_range& range : Rows(part.ranges, part.n_ranges, part.range_size)) {
+      for (const kvasir_attn_range& range : Ranges(part.ranges, part.n_ranges, part.range_size)) {
         if (range.kv_head != kv_head) continue;
         states.resize(std::max(states.size(), (size_t{range.q_begin} + range.n_q) * group_size()));
         add_range(part, range, states);
@@ -222,12 +222,12 @@ class Reference {
 
   void add_range(const kvasir_attn_part& part, const kvasir_attn_range& range,
                  std::vector<State>& states) const {
-    const std::vector<Key> row_keys = keys(part, range);
+    const std::vector<Key> range_keys = keys(part, range);
     for (uint32_t i = 0; i < range.n_q * group_size(); ++i) {
       const uint32_t query = range.q_begin + i / group_size();
       const uint32_t g = i % group_size();
       State& state = states[size_t{query} * group_size() + g];
-      State more = attend(part, query, range.kv_head * group_size() + g, row_keys);
+      State more = attend(part, query, range.kv_head * group_size() + g, range_keys);
       if (state.named) {
         kernels::reference::merge_attention(state.o.data(), &state.lse, more.o.data(), more.lse,
                                             geometry_.v_dim);
@@ -251,18 +251,19 @@ class Reference {
   // ---- mass ----
 
   void mass_range(const kvasir_attn_part& part, const kvasir_attn_range& range, uint64_t n,
-                  uint32_t width, const float* row_lse, float* value) const {
-    const std::vector<Key> row_keys = keys(part, range);
-    if (row_keys.size() != n) sdk::fail_invalid("mass: range_offsets do not fit the keys of a row");
+                  uint32_t width, const float* all_lse, float* value) const {
+    const std::vector<Key> range_keys = keys(part, range);
+    if (range_keys.size() != n)
+      sdk::fail_invalid("mass: range_offsets do not fit the keys of a range");
     std::vector<double> sum(n * width, 0.0);
     for (uint32_t i = 0; i < range.n_q * group_size(); ++i) {
       const uint32_t query = range.q_begin + i / group_size();
       const uint32_t g = i % group_size();
       const uint32_t q_head = range.kv_head * group_size() + g;
-      const double lse = row_lse[size_t{query} * geometry_.n_q_heads + q_head];
+      const double lse = all_lse[size_t{query} * geometry_.n_q_heads + q_head];
       if (lse == kMinusInfinity) continue;
       for (size_t k = 0; k < n; ++k) {
-        const double x = logit(part, query, q_head, row_keys[k]);
+        const double x = logit(part, query, q_head, range_keys[k]);
         sum[k * width + (width == 1 ? 0 : g)] += std::exp(x - lse);
       }
     }

@@ -110,15 +110,15 @@ class DuoAttention {
 
  private:
   void say(const sdk::Step& step, kvasir_selection& out) const {
-    const uint32_t n_rows = step.n_seqs() * n_kv_heads_;
+    const uint32_t n_lists = step.n_seqs() * n_kv_heads_;
     const auto streams = [&](uint32_t i) {
       return is_streaming_[step.layer() * n_kv_heads_ + i % n_kv_heads_];
     };
     const auto from = [&](uint32_t i) { return step.candidates(i / n_kv_heads_, i % n_kv_heads_); };
-    sdk::lay_out_lists(out, KVASIR_SCOPE_KV_HEAD, n_rows, [&](uint32_t i) {
+    sdk::lay_out_lists(out, KVASIR_SCOPE_KV_HEAD, n_lists, [&](uint32_t i) {
       return streams(i) ? sdk::n_recent(from(i), budget_tokens_) : 0;
     });
-    for (uint32_t i = 0; i < n_rows; ++i) {
+    for (uint32_t i = 0; i < n_lists; ++i) {
       if (!streams(i)) {
         out.list_flags[i] = KVASIR_LIST_ALL;
       } else if (budget_tokens_ == 0) {

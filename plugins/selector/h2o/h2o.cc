@@ -150,22 +150,22 @@ class H2o {
   // counts. f32: in f16 a sum of 2048 takes no more probabilities.
   void layout(kvasir_layout& out) const {
     out.flags = KVASIR_LAYOUT_SEALED_ONLY | KVASIR_LAYOUT_PER_TOKEN | KVASIR_LAYOUT_OBSERVE_WRITES;
-    out.record_bytes = uint64_t{block_size_} * heads_.n_voices() * sizeof(float);
-    out.format = uint64_t{1} << 48 | heads_.n_voices();
+    out.record_bytes = uint64_t{block_size_} * heads_.n_lists_per_head() * sizeof(float);
+    out.format = uint64_t{1} << 48 | heads_.n_lists_per_head();
   }
 
   void update(const sdk::Step&, const sdk::UpdateItems&) const {}  // keys do not matter
 
   void observe(const sdk::Step& step, const kvasir_mass& mass) const {
-    const uint32_t n_voices = heads_.n_voices();
-    const float share = n_voices > 1 ? 1.0f : 1.0f / static_cast<float>(heads_.group_size());
+    const uint32_t n_per_head = heads_.n_lists_per_head();
+    const float share = n_per_head > 1 ? 1.0f : 1.0f / static_cast<float>(heads_.group_size());
     sdk::check_mass(mass, step.n_seqs() * heads_.n_lists());
-    host_.for_each(mass.n_lists, [&](uint32_t row) {
-      const uint32_t r = row / heads_.n_lists(), head = row % heads_.n_lists() / n_voices;
-      sdk::for_each_mass(mass, row, [&](uint32_t token, float value) {
-        float* const sums = sums_of(step, r, head, token);
+    host_.for_each(mass.n_lists, [&](uint32_t list) {
+      const uint32_t s = list / heads_.n_lists(), head = list % heads_.n_lists() / n_per_head;
+      sdk::for_each_mass(mass, list, [&](uint32_t token, float value) {
+        float* const sums = sums_of(step, s, head, token);
         if (!sums) sdk::fail_invalid("observe: token " + std::to_string(token) + " has no record");
-        sums[row % n_voices] += value * share;
+        sums[list % n_per_head] += value * share;
       });
     });
   }
@@ -196,19 +196,19 @@ class H2o {
   }
 
  private:
-  float* sums_of(const sdk::Step& step, uint32_t row, uint32_t head, uint32_t token) const {
-    std::byte* const record = step.record(row, head, token / block_size_);
-    return record
-               ? reinterpret_cast<float*>(record) + size_t{token % block_size_} * heads_.n_voices()
-               : nullptr;
+  float* sums_of(const sdk::Step& step, uint32_t seq, uint32_t head, uint32_t token) const {
+    std::byte* const record = step.record(seq, head, token / block_size_);
+    return record ? reinterpret_cast<float*>(record) +
+                        size_t{token % block_size_} * heads_.n_lists_per_head()
+                  : nullptr;
   }
 
-  float weight(const sdk::Step& step, uint32_t row, uint32_t head, uint32_t token) const {
-    const float* const sums = sums_of(step, row, head, token);
+  float weight(const sdk::Step& step, uint32_t seq, uint32_t head, uint32_t token) const {
+    const float* const sums = sums_of(step, seq, head, token);
     if (!sums) return 0.0f;
     float most = sums[0];
-    for (uint32_t voice = 1; voice < heads_.n_voices(); ++voice) most = std::max(most, sums[voice]);
-    return normalize_ ? most / static_cast<float>(step.seq(row).kv_len - token) : most;
+    for (uint32_t i = 1; i < heads_.n_lists_per_head(); ++i) most = std::max(most, sums[i]);
+    return normalize_ ? most / static_cast<float>(step.seq(seq).kv_len - token) : most;
   }
 
   sdk::Host host_;

@@ -22,10 +22,10 @@ void InfiniGen::bind(const kvasir_geometry& geometry) {
                                    std::to_string(share(geometry.max_context)) + " at " +
                                    std::to_string(geometry.max_context));
   }
-  rows_.type = o_.type;
-  rows_.n_columns = o_.columns == ColumnScore::kUnion
-                        ? std::min(2 * std::max(n_decode_, n_prefill_), geometry.head_dim)
-                        : std::max(n_decode_, n_prefill_);
+  format_.type = o_.type;
+  format_.n_columns = o_.columns == ColumnScore::kUnion
+                          ? std::min(2 * std::max(n_decode_, n_prefill_), geometry.head_dim)
+                          : std::max(n_decode_, n_prefill_);
   std::vector<float> sums;
   if (!o_.skew_file.empty()) {
     SkewFile file = load_skew_file(o_.skew_file, geometry);
@@ -44,7 +44,7 @@ void InfiniGen::bind(const kvasir_geometry& geometry) {
     if (sums_keys()) head.k_sum.resize(geometry.head_dim);
     if (o_.refresh_every != 0) head.recent.resize(geometry.head_dim);
     if (o_.slice_tokens != 0 && !o_.offline_columns) {
-      head.columns.resize(rows_.n_columns);
+      head.columns.resize(format_.n_columns);
       std::iota(head.columns.begin(), head.columns.end(), uint16_t{0});
     }
     auto& heads = fresh_.layers[layer].heads;
@@ -79,11 +79,11 @@ void InfiniGen::limits(kvasir_sel_limits& out) const {
 
 void InfiniGen::layout(kvasir_layout& out) const {
   out.flags = o_.offline_columns ? 0 : KVASIR_LAYOUT_PROMPT_END_ALL;
-  out.record_bytes = (geometry_.block_size * rows_.row_bytes() + 3) / 4 * 4;
+  out.record_bytes = (geometry_.block_size * format_.key_bytes() + 3) / 4 * 4;
   out.refresh_tokens = o_.refresh_every;
   out.format =
       XXH3_64bits_withSeed(skew_.data(), skew_.size() * sizeof(float),
-                           uint64_t{rows_.n_columns} << 8 | static_cast<uint64_t>(rows_.type));
+                           uint64_t{format_.n_columns} << 8 | static_cast<uint64_t>(format_.type));
 }
 
 }  // namespace kvasir::infinigen

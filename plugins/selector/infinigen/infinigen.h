@@ -52,7 +52,7 @@ class InfiniGen : public sdk::Sequences<State> {
  private:
   uint32_t group_size() const { return geometry_.n_q_heads / geometry_.n_kv_heads; }
   StateShape shape() const {
-    return {geometry_.n_layers, geometry_.n_kv_heads, geometry_.head_dim, rows_.n_columns,
+    return {geometry_.n_layers, geometry_.n_kv_heads, geometry_.head_dim, format_.n_columns,
             geometry_.max_context};
   }
   uint64_t state_bytes() const;
@@ -71,8 +71,8 @@ class InfiniGen : public sdk::Sequences<State> {
   bool sums_keys() const { return o_.columns != ColumnScore::kQuery && !o_.offline_columns; }
   // Before anything runs in parallel.
   void begin(const sdk::Step& step) {
-    for (uint32_t r = 0; r < step.n_seqs(); ++r) {
-      State& state = state_of(step.seq(r).id);
+    for (uint32_t s = 0; s < step.n_seqs(); ++s) {
+      State& state = state_of(step.seq(s).id);
       if (state.layers.empty()) state = fresh_;
     }
   }
@@ -86,7 +86,7 @@ class InfiniGen : public sdk::Sequences<State> {
   sdk::Candidates candidates(const sdk::Step& step, uint32_t list) const {
     return step.candidates(list / geometry_.n_kv_heads, list % geometry_.n_kv_heads);
   }
-  // fn(row, kv_head), in parallel.
+  // fn(sequence, kv_head), in parallel.
   template <class Fn>
   void each_head(const sdk::Step& step, const Fn& fn) const {
     host_.for_each(uint64_t{step.n_seqs()} * geometry_.n_kv_heads,
@@ -101,10 +101,10 @@ class InfiniGen : public sdk::Sequences<State> {
   template <class Fn>
   void each_batch(const kvasir_update_item& item, uint32_t kv_head, uint32_t begin, uint32_t end,
                   const Fn& fn) const;
-  void begin_without_prompt(const sdk::Step& step, uint32_t r);
+  void begin_without_prompt(const sdk::Step& step, uint32_t s);
   void sum_keys(const sdk::Step& step, const sdk::UpdateItems& items);
   void count_recent(const sdk::Step& step, uint32_t layer, const float* q);
-  void choose_columns(const sdk::Step& step, uint32_t r);
+  void choose_columns(const sdk::Step& step, uint32_t s);
   std::vector<uint16_t> best_columns(std::vector<double> q_sum,
                                      const std::vector<double>& k_sum) const;
   void write(const sdk::Step& step, const kvasir_update_item& item, uint32_t kv_head);
@@ -114,8 +114,8 @@ class InfiniGen : public sdk::Sequences<State> {
   // Returns the bytes of records that it read.
   uint64_t score_chunk(const sdk::Step& step, uint32_t layer, uint32_t list, uint64_t begin,
                        const float* q);
-  uint32_t common_count(const sdk::Step& step, uint32_t r) const;
-  void take_best(const float* scores, const sdk::Candidates& from, std::span<uint32_t> row) const;
+  uint32_t common_count(const sdk::Step& step, uint32_t s) const;
+  void take_best(const float* scores, const sdk::Candidates& from, std::span<uint32_t> list) const;
   void hit(std::vector<uint32_t>& used, uint32_t token, uint32_t kv_len) const;
 
   sdk::Host host_;
@@ -123,7 +123,7 @@ class InfiniGen : public sdk::Sequences<State> {
   kvasir_geometry geometry_{};
   sdk::LeasedKeys keys_;
   uint32_t n_decode_ = 0, n_prefill_ = 0;  // columns used per phase
-  RowFormat rows_;
+  PartialFormat format_;
   std::vector<float> skew_;  // [layer][kv head][column][head_dim], or empty: identity
   State fresh_;
   // Of one call of choose_tokens(): candidates of list i have scores [offsets_[i], offsets_[i +

@@ -11,7 +11,7 @@
 namespace kvasir::infinigen {
 namespace {
 
-// Symmetric to 127 steps; a row of zeros has scale 0.
+// Symmetric to 127 steps; a key of zeros has scale 0.
 float quantise(const float* values, size_t n, int8_t* out) {
   float largest = 0.0f;
   for (size_t i = 0; i < n; ++i) largest = std::max(largest, std::abs(values[i]));
@@ -21,16 +21,16 @@ float quantise(const float* values, size_t n, int8_t* out) {
   return largest / 127.0f;
 }
 
-void score_int8(const RowFormat& format, const float* q, size_t n_heads, size_t n,
-                const std::byte* rows, size_t n_rows, float* score, size_t stride) {
+void score_int8(const PartialFormat& format, const float* q, size_t n_heads, size_t n,
+                const std::byte* keys, size_t n_keys, float* score, size_t stride) {
   std::vector<int8_t> query(n);
   for (size_t g = 0; g < n_heads; ++g) {
     const float q_scale = quantise(q + g * n, n, query.data());
-    for (size_t t = 0; t < n_rows; ++t) {
-      const std::byte* row = rows + t * format.row_bytes();
+    for (size_t t = 0; t < n_keys; ++t) {
+      const std::byte* stored = keys + t * format.key_bytes();
       float scale;
-      std::memcpy(&scale, row, sizeof scale);
-      const auto* key = reinterpret_cast<const int8_t*>(row + sizeof scale);
+      std::memcpy(&scale, stored, sizeof scale);
+      const auto* key = reinterpret_cast<const int8_t*>(stored + sizeof scale);
       int32_t sum = 0;
       for (size_t c = 0; c < n; ++c) sum += int32_t{query[c]} * key[c];
       score[g * stride + t] = static_cast<float>(sum) * (q_scale * scale);
@@ -63,22 +63,22 @@ void project(const Skew& skew, std::span<const uint16_t> chosen, const float* x,
   kernels::score_dot(x, n, {columns, dim * sizeof(float), n_columns, dim}, y, n_columns, work);
 }
 
-void store_row(const RowFormat& format, const float* values, size_t n, std::byte* row) {
+void store_key(const PartialFormat& format, const float* values, size_t n, std::byte* to) {
   if (format.type == PartialType::kF16)
-    return kernels::convert_from_f32(kernels::ElementType::kF16, values, row, n);
-  const float scale = quantise(values, n, reinterpret_cast<int8_t*>(row + sizeof(float)));
-  std::memcpy(row, &scale, sizeof scale);
+    return kernels::convert_from_f32(kernels::ElementType::kF16, values, to, n);
+  const float scale = quantise(values, n, reinterpret_cast<int8_t*>(to + sizeof(float)));
+  std::memcpy(to, &scale, sizeof scale);
 }
 
-void score_rows(const RowFormat& format, const float* q, size_t n_heads, size_t n,
-                const std::byte* rows, size_t n_rows, float* score, size_t stride,
+void score_keys(const PartialFormat& format, const float* q, size_t n_heads, size_t n,
+                const std::byte* keys, size_t n_keys, float* score, size_t stride,
                 std::vector<float>& scratch) {
   if (format.type == PartialType::kInt8)
-    return score_int8(format, q, n_heads, n, rows, n_rows, score, stride);
+    return score_int8(format, q, n_heads, n, keys, n_keys, score, stride);
   scratch.resize(kernels::score_scratch_bytes(n_heads, n) / sizeof(float) + 16);
   float* work = scratch.data();
   work += (64 - reinterpret_cast<uintptr_t>(work) % 64) % 64 / sizeof(float);
-  kernels::score_dot(q, n_heads, {rows, format.row_bytes(), n_rows, n, kernels::ElementType::kF16},
+  kernels::score_dot(q, n_heads, {keys, format.key_bytes(), n_keys, n, kernels::ElementType::kF16},
                      score, stride, work);
 }
 

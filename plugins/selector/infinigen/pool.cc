@@ -14,15 +14,15 @@ constexpr uint32_t kSaturated = UINT16_MAX;
 
 void InfiniGen::observe(const sdk::Step& step, const kvasir_mass& mass) {
   begin(step);
-  for (uint32_t r = 0; r < step.n_seqs(); ++r) {
-    const kvasir_step_seq& seq = step.seq(r);
+  for (uint32_t s = 0; s < step.n_seqs(); ++s) {
+    const kvasir_step_seq& seq = step.seq(s);
     for (uint32_t kv_head = 0; kv_head < geometry_.n_kv_heads; ++kv_head) {
       auto& used = head(seq.id, step.layer(), kv_head).used;
       if (used.size() < seq.unit_end) {
         used.reserve(geometry_.max_context);
         used.resize(seq.unit_end);
       }
-      const uint64_t* at = mass.list_offsets + uint64_t{r} * geometry_.n_kv_heads + kv_head;
+      const uint64_t* at = mass.list_offsets + uint64_t{s} * geometry_.n_kv_heads + kv_head;
       for (uint64_t i = at[0]; i < at[1]; ++i) {
         const uint32_t token = mass.index ? mass.index[i] : static_cast<uint32_t>(i - at[0]);
         if (token >= seq.unit_begin && token < seq.unit_end) hit(used, token, seq.kv_len);
@@ -37,7 +37,7 @@ uint64_t InfiniGen::state_bytes() const {
   for (const Layer& layer : fresh_.layers) {
     for (const Head& head : layer.heads) {
       heads += sizeof(Head) + (head.q_sum.size() + head.k_sum.size() + head.recent.size()) * 8 +
-               rows_.n_columns * sizeof(uint16_t);
+               format_.n_columns * sizeof(uint16_t);
     }
   }
   uint64_t of_sequence = heads + fresh_.layers.size() * sizeof(Layer);
@@ -57,14 +57,14 @@ void InfiniGen::evict_plan(const sdk::Step& step, kvasir_selection& out) {
     const uint64_t n = step.candidates(i / n_heads, i % n_heads).size();
     return n > o_.pool_limit ? n - o_.pool_limit : 0;
   });
-  each_head(step, [&](uint32_t r, uint32_t kv_head) {
-    const sdk::Candidates from = step.candidates(r, kv_head);
-    const auto& used = head(step.seq(r).id, step.layer(), kv_head).used;
+  each_head(step, [&](uint32_t s, uint32_t kv_head) {
+    const sdk::Candidates from = step.candidates(s, kv_head);
+    const auto& used = head(step.seq(s).id, step.layer(), kv_head).used;
     std::vector<float> rarity(from.size());
     for (uint64_t i = 0; i < from.size(); ++i) {
       rarity[i] = from[i] < used.size() ? -static_cast<float>(used[from[i]]) : 0.0f;
     }
-    take_best(rarity.data(), from, sdk::list_indices(out, r * n_heads + kv_head));
+    take_best(rarity.data(), from, sdk::list_indices(out, s * n_heads + kv_head));
   });
   out.flags |= KVASIR_SELECTION_DROP;
 }

@@ -43,11 +43,11 @@ template <class Fn>
 void InfiniGen::each_batch(const kvasir_update_item& item, uint32_t kv_head, uint32_t begin,
                            uint32_t end, const Fn& fn) const {
   if (begin >= end) return;
-  const sdk::HeadKeys rows = keys_.keys(item.lease, kv_head, item.block, end);
+  const sdk::HeadKeys leased = keys_.keys(item.lease, kv_head, item.block, end);
   std::vector<float> keys(uint64_t{kBatch} * geometry_.head_dim);
   for (uint32_t at = begin; at < end; at += kBatch) {
     const uint32_t n = std::min(kBatch, end - at);
-    sdk::read_keys(rows, at, n, geometry_.head_dim, keys.data());
+    sdk::read_keys(leased, at, n, geometry_.head_dim, keys.data());
     fn(at, n, keys.data());
   }
 }
@@ -55,8 +55,8 @@ void InfiniGen::each_batch(const kvasir_update_item& item, uint32_t kv_head, uin
 void InfiniGen::prefill(const sdk::Step& step, const kvasir_sel_in& in) {
   begin(step);
   const sdk::Queries queries(in.q, geometry_.n_q_heads, geometry_.head_dim);
-  each_head(step, [&](uint32_t r, uint32_t kv_head) {
-    const kvasir_step_seq& seq = step.seq(r);
+  each_head(step, [&](uint32_t s, uint32_t kv_head) {
+    const kvasir_step_seq& seq = step.seq(s);
     add_queries(step.layer(), kv_head, seq.n_q, head(seq.id, step.layer(), kv_head).q_sum,
                 [&](uint32_t i) { return queries.head(seq.q_begin + i, kv_head * group_size()); });
   });
@@ -69,8 +69,8 @@ void InfiniGen::update(const sdk::Step& step, const sdk::UpdateItems& items) {
   for (const kvasir_update_item& item : items) {
     if (item.flags & KVASIR_ITEM_PROMPT_END) choose[item.seq] = true;
   }
-  for (uint32_t r = 0; r < step.n_seqs(); ++r) {
-    if (choose[r]) choose_columns(step, r);
+  for (uint32_t s = 0; s < step.n_seqs(); ++s) {
+    if (choose[s]) choose_columns(step, s);
   }
   for (const kvasir_update_item& item : items) {
     const bool in_prompt = step.seq(item.seq).phase == KVASIR_PHASE_PREFILL;
@@ -82,21 +82,21 @@ void InfiniGen::update(const sdk::Step& step, const sdk::UpdateItems& items) {
 }
 
 // No query has said yet which columns matter: the first ones, which a skew file puts in order.
-void InfiniGen::begin_without_prompt(const sdk::Step& step, uint32_t r) {
+void InfiniGen::begin_without_prompt(const sdk::Step& step, uint32_t s) {
   for (uint32_t kv_head = 0; kv_head < geometry_.n_kv_heads; ++kv_head) {
-    auto& columns = head(step.seq(r).id, step.layer(), kv_head).columns;
+    auto& columns = head(step.seq(s).id, step.layer(), kv_head).columns;
     if (!columns.empty()) continue;
-    columns.resize(rows_.n_columns);
+    columns.resize(format_.n_columns);
     std::iota(columns.begin(), columns.end(), uint16_t{0});
   }
 }
 
 void InfiniGen::sum_keys(const sdk::Step& step, const sdk::UpdateItems& items) {
-  each_head(step, [&](uint32_t r, uint32_t kv_head) {
-    auto& sum = head(step.seq(r).id, step.layer(), kv_head).k_sum;
+  each_head(step, [&](uint32_t s, uint32_t kv_head) {
+    auto& sum = head(step.seq(s).id, step.layer(), kv_head).k_sum;
     std::vector<float> skewed(uint64_t{kBatch} * geometry_.head_dim), scratch;
     for (const kvasir_update_item& item : items) {
-      if (item.seq != r || !(item.flags & KVASIR_ITEM_NEW)) continue;
+      if (item.seq != s || !(item.flags & KVASIR_ITEM_NEW)) continue;
       each_batch(item, kv_head, item.first_new, item.first_new + item.n_new,
                  [&](uint32_t, uint32_t n, const float* keys) {
                    project(skew(step.layer(), kv_head), {}, keys, n, skewed.data(), scratch);
@@ -106,13 +106,13 @@ void InfiniGen::sum_keys(const sdk::Step& step, const sdk::UpdateItems& items) {
   });
 }
 
-void InfiniGen::choose_columns(const sdk::Step& step, uint32_t r) {
+void InfiniGen::choose_columns(const sdk::Step& step, uint32_t s) {
   const bool refresh = step.moment() == KVASIR_MOMENT_ATTENDED;
   for (uint32_t kv_head = 0; kv_head < geometry_.n_kv_heads; ++kv_head) {
-    Head& of = head(step.seq(r).id, step.layer(), kv_head);
+    Head& of = head(step.seq(s).id, step.layer(), kv_head);
     std::vector<double> sums = refresh ? of.recent : of.q_sum;
     std::fill(of.recent.begin(), of.recent.end(), 0.0);
-    const bool seen = std::any_of(sums.begin(), sums.end(), [](double s) { return s > 0.0; });
+    const bool seen = std::any_of(sums.begin(), sums.end(), [](double sum) { return sum > 0.0; });
     if (!seen && !of.columns.empty()) continue;
     of.columns = best_columns(std::move(sums), of.k_sum);
   }
@@ -124,11 +124,11 @@ std::vector<uint16_t> InfiniGen::best_columns(std::vector<double> q_sum,
   if (o_.columns == ColumnScore::kQueryAndKey) {
     for (size_t c = 0; c < q_sum.size(); ++c) q_sum[c] += k_sum[c];
   }
-  if (o_.columns != ColumnScore::kUnion) return largest(q_sum, rows_.n_columns);
+  if (o_.columns != ColumnScore::kUnion) return largest(q_sum, format_.n_columns);
   const uint32_t n = std::max(n_decode_, n_prefill_);
   std::vector<uint16_t> out = largest(q_sum, n);
   for (const uint16_t c : largest(k_sum, n)) {
-    if (out.size() < rows_.n_columns && std::find(out.begin(), out.end(), c) == out.end()) {
+    if (out.size() < format_.n_columns && std::find(out.begin(), out.end(), c) == out.end()) {
       out.push_back(c);
     }
   }
@@ -146,24 +146,24 @@ void InfiniGen::write(const sdk::Step& step, const kvasir_update_item& item, uin
   each_batch(item, kv_head, begin, end, [&](uint32_t at, uint32_t n, const float* keys) {
     project(skew(step.layer(), kv_head), columns, keys, n, values.data(), scratch);
     for (uint32_t i = 0; i < n; ++i) {
-      store_row(rows_, values.data() + i * columns.size(), columns.size(),
-                record + (at + i) * rows_.row_bytes());
+      store_key(format_, values.data() + i * columns.size(), columns.size(),
+                record + (at + i) * format_.key_bytes());
     }
   });
 }
 
 void InfiniGen::count_recent(const sdk::Step& step, uint32_t layer, const float* q) {
   const uint64_t width = uint64_t{geometry_.n_q_heads} * geometry_.head_dim;
-  each_head(step, [&](uint32_t r, uint32_t kv_head) {
-    const kvasir_step_seq& seq = step.seq(r);
+  each_head(step, [&](uint32_t s, uint32_t kv_head) {
+    const kvasir_step_seq& seq = step.seq(s);
     if (seq.phase != KVASIR_PHASE_DECODE || state_of(seq.id).layers[layer].counted >= seq.kv_len)
       return;
     add_queries(layer, kv_head, 1, head(seq.id, layer, kv_head).recent, [&](uint32_t) {
-      return q + r * width + uint64_t{kv_head} * group_size() * geometry_.head_dim;
+      return q + s * width + uint64_t{kv_head} * group_size() * geometry_.head_dim;
     });
   });
-  for (uint32_t r = 0; r < step.n_seqs(); ++r) {
-    const kvasir_step_seq& seq = step.seq(r);
+  for (uint32_t s = 0; s < step.n_seqs(); ++s) {
+    const kvasir_step_seq& seq = step.seq(s);
     if (seq.phase == KVASIR_PHASE_DECODE) state_of(seq.id).layers[layer].counted = seq.kv_len;
   }
 }

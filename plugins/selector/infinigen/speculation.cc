@@ -47,12 +47,12 @@ kvasir_status InfiniGen::choose_tokens(const sdk::Step& step, uint32_t layer,
     read[t] = score_chunk(step, layer, tasks[t].first, tasks[t].second, q.data());
   });
   std::vector<uint32_t> counts;
-  for (uint32_t r = 0; r < step.n_seqs(); ++r) counts.push_back(common_count(step, r));
+  for (uint32_t s = 0; s < step.n_seqs(); ++s) counts.push_back(common_count(step, s));
   sdk::lay_out_lists(out, KVASIR_SCOPE_KV_HEAD, n_lists, [&](uint32_t i) {
     return std::min<uint64_t>(counts[i / n_heads], offsets_[i + 1] - offsets_[i]);
   });
-  each_head(step, [&](uint32_t r, uint32_t kv_head) {
-    const uint32_t list = r * n_heads + kv_head;
+  each_head(step, [&](uint32_t s, uint32_t kv_head) {
+    const uint32_t list = s * n_heads + kv_head;
     take_best(scores_.data() + offsets_[list], candidates(step, list),
               sdk::list_indices(out, list));
   });
@@ -63,18 +63,18 @@ kvasir_status InfiniGen::choose_tokens(const sdk::Step& step, uint32_t layer,
 
 uint64_t InfiniGen::score_chunk(const sdk::Step& step, uint32_t layer, uint32_t list,
                                 uint64_t begin, const float* q) {
-  const uint32_t r = list / geometry_.n_kv_heads, kv_head = list % geometry_.n_kv_heads;
+  const uint32_t s = list / geometry_.n_kv_heads, kv_head = list % geometry_.n_kv_heads;
   const uint32_t group = group_size(), block_size = geometry_.block_size;
-  const auto& columns = head(step.seq(r).id, layer, kv_head).columns;
-  const bool in_prompt = step.seq(r).phase == KVASIR_PHASE_PREFILL;
+  const auto& columns = head(step.seq(s).id, layer, kv_head).columns;
+  const bool in_prompt = step.seq(s).phase == KVASIR_PHASE_PREFILL;
   const uint32_t wanted = in_prompt ? n_prefill_ : n_decode_;
   const size_t n =
       o_.columns == ColumnScore::kUnion ? columns.size() : std::min<size_t>(wanted, columns.size());
   std::vector<float> partial(group * n), dots(uint64_t{group} * block_size), scratch;
   project(skew(layer, kv_head), {columns.data(), n},
-          q + (uint64_t{r} * geometry_.n_q_heads + uint64_t{kv_head} * group) * geometry_.head_dim,
+          q + (uint64_t{s} * geometry_.n_q_heads + uint64_t{kv_head} * group) * geometry_.head_dim,
           group, partial.data(), scratch);
-  const sdk::Candidates from = step.candidates(r, kv_head);
+  const sdk::Candidates from = step.candidates(s, kv_head);
   const uint64_t end = std::min<uint64_t>(begin + kChunk, from.size());
   uint64_t n_read = 0;
   for (uint64_t i = begin, run; i < end; i += run) {  // runs of neighbours inside a block
@@ -82,12 +82,12 @@ uint64_t InfiniGen::score_chunk(const sdk::Step& step, uint32_t layer, uint32_t 
     run = 1;
     while (i + run < end && from[i + run] == token + run && (token + run) % block_size != 0) ++run;
     float* out = scores_.data() + offsets_[list] + i;
-    const std::byte* record = step.record(r, kv_head, token / block_size);
+    const std::byte* record = step.record(s, kv_head, token / block_size);
     if (!record) {
       std::fill_n(out, run, -std::numeric_limits<float>::infinity());
       continue;
     }
-    score_rows(rows_, partial.data(), group, n, record + token % block_size * rows_.row_bytes(),
+    score_keys(format_, partial.data(), group, n, record + token % block_size * format_.key_bytes(),
                run, dots.data(), block_size, scratch);
     n_read += run;
     for (uint64_t t = 0; t < run; ++t) {
@@ -100,32 +100,32 @@ uint64_t InfiniGen::score_chunk(const sdk::Step& step, uint32_t layer, uint32_t 
       out[t] = score * geometry_.softmax_scale;
     }
   }
-  return n_read * rows_.bytes_read(n);
+  return n_read * format_.bytes_read(n);
 }
 
 // n' of one sequence: how many tokens a head has on average within alpha of its best.
-uint32_t InfiniGen::common_count(const sdk::Step& step, uint32_t r) const {
+uint32_t InfiniGen::common_count(const sdk::Step& step, uint32_t s) const {
   uint64_t total = 0;
   for (uint32_t kv_head = 0; kv_head < geometry_.n_kv_heads; ++kv_head) {
-    const uint32_t list = r * geometry_.n_kv_heads + kv_head;
+    const uint32_t list = s * geometry_.n_kv_heads + kv_head;
     const float* begin = scores_.data() + offsets_[list];
     const float* end = scores_.data() + offsets_[list + 1];
     float best = -std::numeric_limits<float>::infinity();
-    for (const float* s = begin; s != end; ++s) best = *s > best ? *s : best;
+    for (const float* at = begin; at != end; ++at) best = *at > best ? *at : best;
     const float threshold = best - o_.alpha;
-    total +=
-        static_cast<uint64_t>(std::count_if(begin, end, [&](float s) { return s > threshold; }));
+    total += static_cast<uint64_t>(
+        std::count_if(begin, end, [&](float score) { return score > threshold; }));
   }
-  const uint64_t cap = o_.budget > 0 ? share(step.seq(r).kv_len) : o_.budget_tokens;
+  const uint64_t cap = o_.budget > 0 ? share(step.seq(s).kv_len) : o_.budget_tokens;
   const uint64_t n = std::min<uint64_t>(total / geometry_.n_kv_heads, cap);
   return static_cast<uint32_t>(std::max<uint64_t>(n, 1));
 }
 
 void InfiniGen::take_best(const float* scores, const sdk::Candidates& from,
-                          std::span<uint32_t> row) const {
+                          std::span<uint32_t> list) const {
   std::vector<uint64_t> scratch(kernels::top_k_scratch_bytes(from.size()) / 8 + 1);
-  kernels::top_k(scores, from.size(), row.size(), row.data(), scratch.data());
-  for (uint32_t& index : row) index = from[index];
+  kernels::top_k(scores, from.size(), list.size(), list.data(), scratch.data());
+  for (uint32_t& index : list) index = from[index];
 }
 
 }  // namespace kvasir::infinigen

@@ -19,26 +19,26 @@ constexpr double kFloor = 1e-4;  // -ln(u + 1e-4), as published
 }  // namespace
 
 void MagicPig::select(const sdk::Step& step, const kvasir_sel_in& in, kvasir_selection& out) {
-  const uint32_t n_rows = step.n_seqs() * geometry_.n_q_heads;
+  const uint32_t n_lists = step.n_seqs() * geometry_.n_q_heads;
   if (o_.n_bits == 0) {
-    return sdk::flag_lists(out, KVASIR_SCOPE_Q_HEAD, n_rows, KVASIR_LIST_ALL);
+    return sdk::flag_lists(out, KVASIR_SCOPE_Q_HEAD, n_lists, KVASIR_LIST_ALL);
   }
   const sdk::Queries queries(in.q, geometry_.n_q_heads, geometry_.head_dim);
   const uint64_t wanted = fingerprint(step, queries);
   if (drawn_for_ != wanted) {
-    drawn_.assign(n_rows, {});
+    drawn_.assign(n_lists, {});
     read_.assign(uint64_t{step.n_seqs()} * geometry_.n_kv_heads, 0);
-    for (uint32_t r = 0; r < step.n_seqs(); ++r) layer_of(step.seq(r).id, step.layer());
+    for (uint32_t s = 0; s < step.n_seqs(); ++s) layer_of(step.seq(s).id, step.layer());
     host_.for_each(uint64_t{step.n_seqs()} * geometry_.n_kv_heads,
                    [&](uint32_t i) { draw(step, in, queries, i); });
   }
   drawn_for_ = wanted;  // when the buffer is too small, the next call finds the same draw
-  sdk::lay_out_lists(out, KVASIR_SCOPE_Q_HEAD, n_rows,
+  sdk::lay_out_lists(out, KVASIR_SCOPE_Q_HEAD, n_lists,
                      [&](uint32_t i) { return drawn_[i].size(); });
   drawn_for_ = 0;
   sdk::say_read(out, std::accumulate(read_.begin(), read_.end(), uint64_t{0}));
   out.weight_width = 1;
-  for (uint32_t i = 0; i < n_rows; ++i) {
+  for (uint32_t i = 0; i < n_lists; ++i) {
     uint64_t at = out.list_offsets[i];
     for (const Drawn& d : drawn_[i]) {
       out.index[at] = d.token;
@@ -49,8 +49,8 @@ void MagicPig::select(const sdk::Step& step, const kvasir_sel_in& in, kvasir_sel
 
 uint64_t MagicPig::fingerprint(const sdk::Step& step, const sdk::Queries& queries) const {
   uint64_t sum = mix(step.layer() + 1);
-  for (uint32_t r = 0; r < step.n_seqs(); ++r) {
-    const kvasir_step_seq& seq = step.seq(r);
+  for (uint32_t s = 0; s < step.n_seqs(); ++s) {
+    const kvasir_step_seq& seq = step.seq(s);
     const uint64_t numbers[] = {seq.id, seq.kv_len, seq.unit_begin, seq.unit_end};
     sum = XXH3_64bits_withSeed(numbers, sizeof numbers, sum);
     sum = XXH3_64bits_withSeed(queries.head(seq.q_begin, 0),
@@ -60,16 +60,16 @@ uint64_t MagicPig::fingerprint(const sdk::Step& step, const sdk::Queries& querie
   return sum | 1;  // never 0
 }
 
-// The rows of one sequence and kv head: what each query head draws, then, in every row, what is
+// The lists of one sequence and kv head: what each query head draws, then, in every list, what is
 // attended for certain.
 void MagicPig::draw(const sdk::Step& step, const kvasir_sel_in& in, const sdk::Queries& queries,
                     uint32_t list) {
-  const uint32_t r = list / geometry_.n_kv_heads, kv_head = list % geometry_.n_kv_heads;
+  const uint32_t s = list / geometry_.n_kv_heads, kv_head = list % geometry_.n_kv_heads;
   const uint32_t group = group_size();
-  const kvasir_step_seq& seq = step.seq(r);
+  const kvasir_step_seq& seq = step.seq(s);
   const Layer& layer = state_of(seq.id).layers[step.layer()];
   const Head& head = layer.heads[kv_head];
-  const sdk::Candidates from = step.candidates(r, kv_head);
+  const sdk::Candidates from = step.candidates(s, kv_head);
   const uint32_t end = layer.drawn_end(seq.unit_end, geometry_.block_size);
   std::vector<Drawn> certain;  // static, or not to be drawn yet
   std::vector<uint32_t> exact;
@@ -81,23 +81,23 @@ void MagicPig::draw(const sdk::Step& step, const kvasir_sel_in& in, const sdk::Q
   for (uint64_t i = from.place_of(end); i < from.size(); ++i) {
     certain.push_back({from[i], 0.0f});
   }
-  const std::span rows(drawn_.data() + uint64_t{r} * geometry_.n_q_heads + size_t{kv_head} * group,
-                       group);
+  const std::span lists(drawn_.data() + uint64_t{s} * geometry_.n_q_heads + size_t{kv_head} * group,
+                        group);
   const float* q = queries.head(seq.q_begin, kv_head * group);
   if (head.mean) {
     std::vector<uint16_t> code(uint64_t{group} * o_.n_tables);
     std::vector<float> work;
     planes_of(step.layer(), kv_head).codes(q, geometry_.head_dim, group, code.data(), work);
     for (uint32_t g = 0; g < group; ++g) {
-      read_[list] += draw_head(head, from, end, code.data() + uint64_t{g} * o_.n_tables, rows[g]);
-      read_[list] += weigh(head, in.leases + in.lease_offsets[r], kv_head,
-                           q + uint64_t{g} * geometry_.head_dim, rows[g]);
+      read_[list] += draw_head(head, from, end, code.data() + uint64_t{g} * o_.n_tables, lists[g]);
+      read_[list] += weigh(head, in.leases + in.lease_offsets[s], kv_head,
+                           q + uint64_t{g} * geometry_.head_dim, lists[g]);
     }
     if (o_.budget > certain.size()) {
-      thin(step.layer(), kv_head, seq.kv_len, o_.budget - certain.size(), rows);
+      thin(step.layer(), kv_head, seq.kv_len, o_.budget - certain.size(), lists);
     }
   }
-  for (std::vector<Drawn>& drawn : rows) {
+  for (std::vector<Drawn>& drawn : lists) {
     const auto middle = static_cast<ptrdiff_t>(drawn.size());
     drawn.insert(drawn.end(), certain.begin(), certain.end());
     std::inplace_merge(drawn.begin(), drawn.begin() + middle, drawn.end(),
@@ -105,7 +105,7 @@ void MagicPig::draw(const sdk::Step& step, const kvasir_sel_in& in, const sdk::Q
   }
   // A window that hands over many tokens at once: they are more than the budget for one step.
   if (o_.budget != 0 && o_.budget <= certain.size()) {
-    thin(step.layer(), kv_head, seq.kv_len, o_.budget, rows);
+    thin(step.layer(), kv_head, seq.kv_len, o_.budget, lists);
   }
 }
 
@@ -145,21 +145,21 @@ uint64_t MagicPig::weigh(const Head& head, const kvasir_lease* leases, uint32_t 
     square += double{q[d]} * q[d];
     q_mean += double{q[d]} * (*head.mean)[d];
   }
-  const auto keys_to = [&](uint32_t token) {
-    return rows_to(leases[token / geometry_.block_size], kv_head, token);
+  const auto keys_of = [&](uint32_t token) {
+    return keys_to(leases[token / geometry_.block_size], kv_head, token);
   };
-  const kernels::ElementType type = sdk::element_type(keys_to(drawn[0].token).dtype);
-  const uint64_t row_bytes = kernels::row_bytes(type, dim);
-  std::vector<std::byte> rows(drawn.size() * row_bytes);
+  const kernels::ElementType type = sdk::element_type(keys_of(drawn[0].token).dtype);
+  const uint64_t key_bytes = kernels::row_bytes(type, dim);
+  std::vector<std::byte> gathered(drawn.size() * key_bytes);
   for (size_t i = 0; i < drawn.size(); ++i) {
-    const sdk::HeadKeys keys = keys_to(drawn[i].token);
-    std::copy_n(keys.k + (keys.n_tokens - 1) * keys.token_stride, row_bytes,
-                rows.data() + i * row_bytes);
+    const sdk::HeadKeys keys = keys_of(drawn[i].token);
+    std::copy_n(keys.k + (keys.n_tokens - 1) * keys.token_stride, key_bytes,
+                gathered.data() + i * key_bytes);
   }
   std::vector<float> dots(drawn.size());
   const sdk::Scratch<float> scratch(sdk::Host(nullptr, kDesc.id), 0,
                                     kernels::score_scratch_bytes(1, dim) / sizeof(float));
-  kernels::score_dot(q, 1, {rows.data(), row_bytes, drawn.size(), dim, type}, dots.data(),
+  kernels::score_dot(q, 1, {gathered.data(), key_bytes, drawn.size(), dim, type}, dots.data(),
                      drawn.size(), scratch.data());
   auto segment = head.segments.begin();
   for (size_t i = 0; i < drawn.size(); ++i) {
@@ -169,35 +169,36 @@ uint64_t MagicPig::weigh(const Head& head, const kvasir_lease* leases, uint32_t 
     const double u = draw_probability(cosine, o_.n_bits, o_.n_tables);
     drawn[i].log_weight = static_cast<float>(-std::log(u + kFloor));
   }
-  return drawn.size() * (row_bytes + sizeof(float));
+  return drawn.size() * (key_bytes + sizeof(float));
 }
 
-// More were drawn for the group than there is room: of the M tokens the `room` with the smallest
-// random number stay, each with probability room / M, and weigh M / room times as much.
-void MagicPig::thin(uint32_t layer, uint32_t kv_head, uint32_t kv_len, size_t room,
-                    std::span<std::vector<Drawn>> rows) const {
+// More were drawn for the group than the budget takes: of the M tokens the `n_kept` with the
+// smallest random number stay, each with probability n_kept / M, and weigh M / n_kept times as
+// much.
+void MagicPig::thin(uint32_t layer, uint32_t kv_head, uint32_t kv_len, size_t n_kept,
+                    std::span<std::vector<Drawn>> lists) const {
   std::vector<uint32_t> tokens;
-  for (const auto& row : rows) {
-    for (const Drawn& d : row) tokens.push_back(d.token);
+  for (const auto& list : lists) {
+    for (const Drawn& d : list) tokens.push_back(d.token);
   }
   std::sort(tokens.begin(), tokens.end());
   tokens.erase(std::unique(tokens.begin(), tokens.end()), tokens.end());
-  if (tokens.size() <= room) return;
+  if (tokens.size() <= n_kept) return;
   const uint64_t salt =
       mix(mix(seed_ ^ (uint64_t{layer} << 40 | uint64_t{kv_head} << 32 | kv_len)));
   const auto lot = [&](uint32_t token) { return mix(salt + token * uint64_t{0x9e3779b97f4a7c15}); };
   auto kept = tokens;
-  std::nth_element(kept.begin(), kept.begin() + static_cast<ptrdiff_t>(room), kept.end(),
+  std::nth_element(kept.begin(), kept.begin() + static_cast<ptrdiff_t>(n_kept), kept.end(),
                    [&](uint32_t a, uint32_t b) { return lot(a) < lot(b); });
-  kept.resize(room);
+  kept.resize(n_kept);
   std::sort(kept.begin(), kept.end());
-  const auto more =
-      static_cast<float>(std::log(static_cast<double>(tokens.size()) / static_cast<double>(room)));
-  for (auto& row : rows) {
-    std::erase_if(row, [&](const Drawn& d) {
+  const auto more = static_cast<float>(
+      std::log(static_cast<double>(tokens.size()) / static_cast<double>(n_kept)));
+  for (auto& list : lists) {
+    std::erase_if(list, [&](const Drawn& d) {
       return !std::binary_search(kept.begin(), kept.end(), d.token);
     });
-    for (Drawn& d : row) d.log_weight += more;
+    for (Drawn& d : list) d.log_weight += more;
   }
 }
 

@@ -50,7 +50,7 @@ void MagicPig::limits(kvasir_sel_limits& out) const {
 }
 
 // Of prompts that fill the context. While one head is hashed its codes, norms and tokens stand
-// beside the tables, and the rows of all heads: 16 bytes per token.
+// beside the tables, and the list of tokens to hash for all heads: 16 bytes per token.
 kvasir_memory MagicPig::memory() const {
   kvasir_memory out{};
   const uint64_t layers = sdk::n_sparse_layers(geometry_), n_kv_heads = geometry_.n_kv_heads;
@@ -67,8 +67,8 @@ kvasir_memory MagicPig::memory() const {
   }
   out.state_bytes = head * n_kv_heads * layers * geometry_.max_sequences;
   for (const Planes& planes : planes_) out.state_bytes += planes.bytes();
-  const uint64_t per_token =
-      o_.n_tables * sizeof(uint16_t) + sizeof(float) + sizeof(uint32_t) + sizeof(Rows::value_type);
+  const uint64_t per_token = o_.n_tables * sizeof(uint16_t) + sizeof(float) + sizeof(uint32_t) +
+                             sizeof(LeasedTokens::value_type);
   out.state_peak_bytes = out.state_bytes + std::max(votes, n * per_token);
   return out;
 }
@@ -80,9 +80,9 @@ void MagicPig::layout(kvasir_layout& out) const {  // no slab, only update()
 void MagicPig::observe(const sdk::Step& step, const kvasir_mass& mass) {
   const uint32_t n_heads = geometry_.n_kv_heads;
   sdk::check_mass(mass, step.n_seqs() * n_heads);
-  for (uint32_t r = 0; r < step.n_seqs(); ++r) {
-    const kvasir_step_seq& seq = step.seq(r);
-    layer_of(seq.id, step.layer()).votes.add(seq, mass, uint64_t{r} * n_heads, n_heads);
+  for (uint32_t s = 0; s < step.n_seqs(); ++s) {
+    const kvasir_step_seq& seq = step.seq(s);
+    layer_of(seq.id, step.layer()).votes.add(seq, mass, uint64_t{s} * n_heads, n_heads);
   }
 }
 
@@ -94,7 +94,7 @@ void MagicPig::choose_static(Layer& layer, const kvasir_step_seq& seq) const {
   std::vector<float> pooled(end);
   std::vector<uint64_t> scratch(kernels::top_k_scratch_bytes(n) / sizeof(uint64_t) + 1);
   for (uint32_t head = 0; head < geometry_.n_kv_heads; ++head) {
-    sdk::pool(sdk::Pooling::kAverage, layer.votes.row(head), end, o_.kernel, pooled.data());
+    sdk::pool(sdk::Pooling::kAverage, layer.votes.list(head), end, o_.kernel, pooled.data());
     auto& fixed = layer.heads[head].fixed;
     fixed.resize(std::min(n, o_.static_tokens));
     kernels::top_k(pooled.data() + begin, n, fixed.size(), fixed.data(), scratch.data());

@@ -60,7 +60,8 @@ class MagicPig : public sdk::Sequences<State> {
   }
 
  private:
-  using Rows = std::vector<std::pair<uint32_t, const kvasir_lease*>>;  // token, its block
+  // Tokens to hash, each with the lease of its block.
+  using LeasedTokens = std::vector<std::pair<uint32_t, const kvasir_lease*>>;
 
   uint32_t group_size() const { return geometry_.n_q_heads / geometry_.n_kv_heads; }
   Layer& layer_of(uint64_t seq, uint32_t layer) {
@@ -71,12 +72,12 @@ class MagicPig : public sdk::Sequences<State> {
     return of;
   }
   // Of the block that the token lies in, up to the token.
-  sdk::HeadKeys rows_to(const kvasir_lease& lease, uint32_t kv_head, uint32_t token) const {
+  sdk::HeadKeys keys_to(const kvasir_lease& lease, uint32_t kv_head, uint32_t token) const {
     return keys_.keys(&lease, kv_head, token / geometry_.block_size,
                       token % geometry_.block_size + 1);
   }
   void read_key(const kvasir_lease& lease, uint32_t kv_head, uint32_t token, float* out) const {
-    sdk::read_keys(rows_to(lease, kv_head, token), token % geometry_.block_size, 1,
+    sdk::read_keys(keys_to(lease, kv_head, token), token % geometry_.block_size, 1,
                    geometry_.head_dim, out);
   }
 
@@ -87,11 +88,11 @@ class MagicPig : public sdk::Sequences<State> {
   }
 
   kvasir_memory memory() const;
-  void extend(const sdk::Step& step, const kvasir_step_seq& seq, const Rows& rows);
-  void hash(uint32_t index, Layer& layer, const Rows& rows);
-  void add_segments(Head& head, const Rows& rows, std::span<const uint16_t> code,
+  void extend(const sdk::Step& step, const kvasir_step_seq& seq, const LeasedTokens& leased);
+  void hash(uint32_t index, Layer& layer, const LeasedTokens& leased);
+  void add_segments(Head& head, const LeasedTokens& leased, std::span<const uint16_t> code,
                     std::span<const float> norm) const;
-  std::vector<float> mean_of(const Rows& rows, uint32_t kv_head) const;
+  std::vector<float> mean_of(const LeasedTokens& leased, uint32_t kv_head) const;
   void choose_static(Layer& layer, const kvasir_step_seq& seq) const;
   void draw(const sdk::Step& step, const kvasir_sel_in& in, const sdk::Queries& queries,
             uint32_t list);
@@ -100,8 +101,8 @@ class MagicPig : public sdk::Sequences<State> {
                      const uint16_t* code, std::vector<Drawn>& out) const;
   uint64_t weigh(const Head& head, const kvasir_lease* leases, uint32_t kv_head, const float* q,
                  std::vector<Drawn>& drawn) const;
-  void thin(uint32_t layer, uint32_t kv_head, uint32_t kv_len, size_t room,
-            std::span<std::vector<Drawn>> rows) const;
+  void thin(uint32_t layer, uint32_t kv_head, uint32_t kv_len, size_t n_kept,
+            std::span<std::vector<Drawn>> lists) const;
   uint64_t fingerprint(const sdk::Step& step, const sdk::Queries& queries) const;
 
   sdk::Host host_;
@@ -110,8 +111,8 @@ class MagicPig : public sdk::Sequences<State> {
   kvasir_geometry geometry_{};
   sdk::LeasedKeys keys_;
   std::vector<Planes> planes_;             // one set, or [layer / kPlanesLayers][kv_head]
-  std::vector<std::vector<Drawn>> drawn_;  // of the latest select(): [row][q_head]
-  std::vector<uint64_t> read_;             // by it, in bytes: [row][kv_head]
+  std::vector<std::vector<Drawn>> drawn_;  // of the latest select(): [sequence][q_head]
+  std::vector<uint64_t> read_;             // by it, in bytes: [sequence][kv_head]
   uint64_t drawn_for_ = 0;                 // its fingerprint while the host fetches a larger buffer
 };
 

@@ -24,7 +24,7 @@ struct Layer {
   uint32_t prompt_end = 0, prompt_hashed = 0;  // the latest prompt, and its candidates' end
   uint32_t hashed_end = 0;                     // tables have nothing from here on
   std::vector<uint32_t> skipped;  // before hashed_end, but never hashed: attended as they are
-  sdk::VoteSums votes;            // a row per kv head, until the prompt's end
+  sdk::VoteSums votes;            // a list per kv head, until the prompt's end
 
   // Candidates from here on are attended as they are, when those of a step end at unit_end: what
   // left the window is drawn from block by block. Tables may hold more after a cut.

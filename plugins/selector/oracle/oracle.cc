@@ -60,28 +60,28 @@ class Oracle {
   void limits(kvasir_sel_limits& out) const { budget_.limits(out); }
 
   void select(const sdk::Step& step, const kvasir_sel_in& in, kvasir_selection& out) const {
-    const uint32_t n_rows = step.n_seqs() * n_heads_;
-    std::vector<std::vector<uint32_t>> chosen(n_rows);
+    const uint32_t n_lists = step.n_seqs() * n_heads_;
+    std::vector<std::vector<uint32_t>> chosen(n_lists);
     const sdk::Queries queries(in.q, n_q_heads_, head_dim_);
     const std::vector<float> q = queries.pooled(step);
-    host_.for_each(n_rows, [&](uint32_t i) { chosen[i] = choose(step, in, i, q.data()); });
+    host_.for_each(n_lists, [&](uint32_t i) { chosen[i] = choose(step, in, i, q.data()); });
     sdk::write_lists(out, budget_.scope(), chosen);
     uint64_t read = 0;
-    for (uint32_t r = 0; r < step.n_seqs(); ++r)
+    for (uint32_t s = 0; s < step.n_seqs(); ++s)
       for (uint32_t head = 0; head < n_q_heads_ / group_size_; ++head)
-        read += exact_.bytes(in, r, step.seq(r).kv_len, head);
+        read += exact_.bytes(in, s, step.seq(s).kv_len, head);
     sdk::say_read(out, read);
   }
 
  private:
-  // Mass of every token, summed over the query heads that share row i.
+  // Mass of every token, summed over the query heads that share list i.
   std::vector<double> mass(const sdk::Step& step, const kvasir_sel_in& in, uint32_t i,
                            const float* q) const {
-    const uint32_t r = i / n_heads_, heads = n_q_heads_ / n_heads_;
-    std::vector<double> sum(step.seq(r).kv_len);
+    const uint32_t s = i / n_heads_, heads = n_q_heads_ / n_heads_;
+    std::vector<double> sum(step.seq(s).kv_len);
     for (uint32_t h = i % n_heads_ * heads; h < (i % n_heads_ + 1) * heads; ++h)
-      exact_.add(in, r, step.seq(r).kv_len, h / group_size_,
-                 q + (uint64_t{r} * n_q_heads_ + h) * head_dim_, sum);
+      exact_.add(in, s, step.seq(s).kv_len, h / group_size_,
+                 q + (uint64_t{s} * n_q_heads_ + h) * head_dim_, sum);
     return sum;
   }
 

@@ -60,7 +60,7 @@ constexpr std::array kOptions = {
                      true),
 };
 
-// One prompt's votes by layer, a row per head. They live from its last chunk to its end.
+// One prompt's votes by layer, a list per head. They live from its last chunk to its end.
 struct Votes {
   std::map<uint32_t, sdk::VoteSums> layers;
   void truncate(uint32_t) { layers.clear(); }
@@ -127,19 +127,19 @@ class Preselect : public sdk::Sequences<Votes> {
 
   void observe(const sdk::Step& step, const kvasir_mass& mass) {
     sdk::check_mass(mass, step.n_seqs() * n_heads_);
-    for (uint32_t r = 0; r < step.n_seqs(); ++r) {
-      const kvasir_step_seq& seq = step.seq(r);
-      state_of(seq.id).layers[step.layer()].add(seq, mass, uint64_t{r} * n_heads_, n_heads_);
+    for (uint32_t s = 0; s < step.n_seqs(); ++s) {
+      const kvasir_step_seq& seq = step.seq(s);
+      state_of(seq.id).layers[step.layer()].add(seq, mass, uint64_t{s} * n_heads_, n_heads_);
     }
   }
 
   void evict_plan(const sdk::Step& step, kvasir_selection& out) {
-    const uint32_t n_rows = step.n_seqs() * n_heads_;
-    std::vector<std::optional<std::vector<uint32_t>>> kept(n_rows);
-    for (uint32_t i = 0; i < n_rows; ++i) kept[i] = table(step, i / n_heads_, i % n_heads_);
-    sdk::lay_out_lists(out, separate_ ? KVASIR_SCOPE_KV_HEAD : KVASIR_SCOPE_SEQUENCE, n_rows,
+    const uint32_t n_lists = step.n_seqs() * n_heads_;
+    std::vector<std::optional<std::vector<uint32_t>>> kept(n_lists);
+    for (uint32_t i = 0; i < n_lists; ++i) kept[i] = table(step, i / n_heads_, i % n_heads_);
+    sdk::lay_out_lists(out, separate_ ? KVASIR_SCOPE_KV_HEAD : KVASIR_SCOPE_SEQUENCE, n_lists,
                        [&](uint32_t i) { return uint64_t{kept[i] ? kept[i]->size() : 0}; });
-    for (uint32_t i = 0; i < n_rows; ++i) {
+    for (uint32_t i = 0; i < n_lists; ++i) {
       if (!kept[i]) {
         out.list_flags[i] = KVASIR_LIST_ALL;
         continue;
@@ -147,8 +147,8 @@ class Preselect : public sdk::Sequences<Votes> {
       std::sort(kept[i]->begin(), kept[i]->end());
       std::copy(kept[i]->begin(), kept[i]->end(), sdk::list_indices(out, i).begin());
     }
-    for (uint32_t r = 0; r < step.n_seqs(); ++r) {
-      auto& layers = state_of(step.seq(r).id).layers;
+    for (uint32_t s = 0; s < step.n_seqs(); ++s) {
+      auto& layers = state_of(step.seq(s).id).layers;
       if (!layers.empty() && layers.rbegin()->first == step.layer()) layers.clear();  // all planned
     }
   }
@@ -188,14 +188,14 @@ class Preselect : public sdk::Sequences<Votes> {
     return tokens / g.block_size;
   }
 
-  // What one row keeps of a layer; nothing: all of it.
-  std::optional<std::vector<uint32_t>> table(const sdk::Step& step, uint32_t row, uint32_t head) {
-    const sdk::Candidates from = step.candidates(row, head);
+  // What one list keeps of a layer; nothing: all of it.
+  std::optional<std::vector<uint32_t>> table(const sdk::Step& step, uint32_t seq, uint32_t head) {
+    const sdk::Candidates from = step.candidates(seq, head);
     if (from.size() <= n_blocks_) return std::nullopt;
-    const auto& layers = state_of(step.seq(row).id).layers;
+    const auto& layers = state_of(step.seq(seq).id).layers;
     const auto own = layers.find(step.layer());
     if (own == layers.end()) return std::nullopt;
-    const uint32_t end = step.seq(row).unit_end;
+    const uint32_t end = step.seq(seq).unit_end;
     std::vector<uint32_t> best = ranked(own->second, head, from, end);
     const auto& [last_layer, last] = *layers.rbegin();
     if (with_last_layer_ && last_layer != step.layer()) {
@@ -210,7 +210,7 @@ class Preselect : public sdk::Sequences<Votes> {
   // The n_blocks_ blocks with the most votes, best first. Tokens from block `end` on do not vote.
   std::vector<uint32_t> ranked(const sdk::VoteSums& sums, uint32_t head,
                                const sdk::Candidates& from, uint32_t end) const {
-    const float* votes = sums.row(head);
+    const float* votes = sums.list(head);
     std::vector<float> score(from.size());
     const uint64_t n_tokens = std::min<uint64_t>(sums.prompt_end, uint64_t{end} * block_size_);
     for (uint64_t i = 0; i < from.size(); ++i) {

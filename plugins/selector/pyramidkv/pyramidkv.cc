@@ -76,7 +76,7 @@ class PyramidKv {
 
  private:
   // Floats, rounded half to even; what the numbers speak of has sink and window in it. Where the
-  // narrowest layer had no room for these all layers are alike.
+  // narrowest layer could not hold these all layers are alike.
   uint64_t keep_as_kvpress(uint32_t layer, uint64_t n) const {
     const auto base = static_cast<double>(base_ + forced_), before = static_cast<double>(n);
     double least = base / beta_, most = 2 * base - least;

@@ -1,5 +1,5 @@
 // Chooses at random: the lower bound of a comparison. What a strategy gains over it at the same
-// budget, granularity and row scope is what its idea is worth.
+// budget, unit and scope is what its idea is worth.
 // SPDX-License-Identifier: Apache-2.0
 #include <array>
 
@@ -46,10 +46,10 @@ class Random {
   void select(const sdk::Step& step, const kvasir_sel_in&, kvasir_selection& out) const {
     const uint32_t n_heads = budget_.n_heads();
     const auto score = [&](uint32_t i, const sdk::Candidates& from, float* to) {
-      const uint64_t row =
+      const uint64_t salt =
           mix(mix(mix(mix(seed_) + step.layer()) + i % n_heads) + step.seq(i / n_heads).kv_len);
       for (uint64_t c = 0; c < from.size(); ++c)
-        to[c] = static_cast<float>(mix(row + from[c]) >> 40);  // 24 bits, exact
+        to[c] = static_cast<float>(mix(salt + from[c]) >> 40);  // 24 bits, exact
     };
     sdk::keep_best(
         host_, step, n_heads, sdk::PlanList::kKept,

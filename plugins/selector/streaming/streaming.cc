@@ -51,11 +51,11 @@ class Streaming {
     if (budget_tokens_ == 0) {
       return sdk::flag_lists(out, KVASIR_SCOPE_SEQUENCE, step.n_seqs(), KVASIR_LIST_NONE);
     }
-    sdk::lay_out_lists(out, KVASIR_SCOPE_SEQUENCE, step.n_seqs(), [&](uint32_t r) {
-      return sdk::n_recent(step.candidates(r, 0), budget_tokens_);
+    sdk::lay_out_lists(out, KVASIR_SCOPE_SEQUENCE, step.n_seqs(), [&](uint32_t s) {
+      return sdk::n_recent(step.candidates(s, 0), budget_tokens_);
     });
-    for (uint32_t r = 0; r < step.n_seqs(); ++r)
-      sdk::take_recent(step.candidates(r, 0), sdk::list_indices(out, r));
+    for (uint32_t s = 0; s < step.n_seqs(); ++s)
+      sdk::take_recent(step.candidates(s, 0), sdk::list_indices(out, s));
   }
 
   uint32_t budget_tokens_;

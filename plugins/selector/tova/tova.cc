@@ -74,12 +74,12 @@ class Tova : public sdk::Sequences<LatestQuery> {
 
   void observe(const sdk::Step& step, const kvasir_mass& mass) {
     sdk::check_mass(mass, step.n_seqs());
-    for (uint32_t r = 0; r < step.n_seqs(); ++r) {
-      LatestQuery::Layer& layer = layer_of(step, r) = {};
-      const uint64_t n = mass.list_offsets[r + 1] - mass.list_offsets[r];
+    for (uint32_t s = 0; s < step.n_seqs(); ++s) {
+      LatestQuery::Layer& layer = layer_of(step, s) = {};
+      const uint64_t n = mass.list_offsets[s + 1] - mass.list_offsets[s];
       layer.token.reserve(n);
       layer.mass.reserve(n);
-      sdk::for_each_mass(mass, r, [&](uint32_t token, float value) {
+      sdk::for_each_mass(mass, s, [&](uint32_t token, float value) {
         layer.token.push_back(token);
         layer.mass.push_back(value);
       });
@@ -87,15 +87,15 @@ class Tova : public sdk::Sequences<LatestQuery> {
   }
 
   void evict_plan(const sdk::Step& step, kvasir_selection& out) {
-    for (uint32_t r = 0; r < step.n_seqs(); ++r) {
-      if (layer_of(step, r).token.empty()) {
+    for (uint32_t s = 0; s < step.n_seqs(); ++s) {
+      if (layer_of(step, s).token.empty()) {
         sdk::fail_invalid("evict_plan: no query was observed in layer " +
                           std::to_string(step.layer()));
       }
     }
     const auto count = [&](uint32_t, const sdk::Candidates&) { return uint64_t{budget_tokens_}; };
-    const auto score = [&](uint32_t r, const sdk::Candidates& from, float* to) {
-      const LatestQuery::Layer& layer = layer_of(step, r);
+    const auto score = [&](uint32_t s, const sdk::Candidates& from, float* to) {
+      const LatestQuery::Layer& layer = layer_of(step, s);
       size_t at = 0;
       for (uint64_t c = 0; c < from.size(); ++c) {
         while (at < layer.token.size() && layer.token[at] < from[c]) ++at;
@@ -106,7 +106,7 @@ class Tova : public sdk::Sequences<LatestQuery> {
     const bool at_prompt_end = step.phase() == KVASIR_PHASE_PREFILL;  // afterwards few are lost
     sdk::keep_best(host_, step, 1, at_prompt_end ? sdk::PlanList::kKept : sdk::PlanList::kLost,
                    count, score, out);
-    for (uint32_t r = 0; r < step.n_seqs(); ++r) layer_of(step, r) = {};
+    for (uint32_t s = 0; s < step.n_seqs(); ++s) layer_of(step, s) = {};
   }
 
   const void* get_extension(const char* id) const { return sdk::state_if_asked<Tova>(id); }
@@ -130,8 +130,8 @@ class Tova : public sdk::Sequences<LatestQuery> {
   }
 
  private:
-  LatestQuery::Layer& layer_of(const sdk::Step& step, uint32_t row) {
-    LatestQuery& state = state_of(step.seq(row).id);
+  LatestQuery::Layer& layer_of(const sdk::Step& step, uint32_t seq) {
+    LatestQuery& state = state_of(step.seq(seq).id);
     if (state.layers.empty()) state.layers.resize(n_layers_);
     return state.layers[step.layer()];
   }

@@ -90,15 +90,15 @@ class Twilight {
   }
 
   void select(const sdk::Step& step, const kvasir_sel_in& in, kvasir_selection& out) const {
-    const uint32_t n_rows = step.n_seqs() * g_.n_kv_heads;
+    const uint32_t n_lists = step.n_seqs() * g_.n_kv_heads;
     const std::vector<float> q = sdk::Queries(in.q, g_.n_q_heads, g_.head_dim).pooled(step);
-    std::vector<std::vector<uint32_t>> kept(n_rows);
-    host_.for_each(n_rows, [&](uint32_t i) {
+    std::vector<std::vector<uint32_t>> kept(n_lists);
+    host_.for_each(n_lists, [&](uint32_t i) {
       kept[i] = keep(step, i / g_.n_kv_heads, i % g_.n_kv_heads, q.data());
     });
     sdk::write_lists(out, KVASIR_SCOPE_KV_HEAD, kept);
     uint64_t n_keys = 0;
-    for (uint32_t i = 0; i < n_rows; ++i)
+    for (uint32_t i = 0; i < n_lists; ++i)
       n_keys += step.candidates(i / g_.n_kv_heads, i % g_.n_kv_heads).size();
     sdk::say_read(out, n_keys * token_bytes());
   }
@@ -133,18 +133,18 @@ class Twilight {
 
   // The union over the group of, per query head, the fewest candidates whose softmax among the
   // candidates reaches p; under a budget, those of the largest sums.
-  std::vector<uint32_t> keep(const sdk::Step& step, uint32_t row, uint32_t head,
+  std::vector<uint32_t> keep(const sdk::Step& step, uint32_t seq, uint32_t head,
                              const float* q) const {
-    const sdk::Candidates from = step.candidates(row, head);
+    const sdk::Candidates from = step.candidates(seq, head);
     const auto n = static_cast<uint32_t>(from.size());
     std::vector<float> mass(n), sum(n);
     std::vector<bool> is_kept(n);
     for (uint32_t g = 0; g < group_ && n > 0; ++g) {
       const float* query =
-          q + (uint64_t{row} * g_.n_q_heads + uint64_t{head} * group_ + g) * g_.head_dim;
+          q + (uint64_t{seq} * g_.n_q_heads + uint64_t{head} * group_ + g) * g_.head_dim;
       const float q_sum = std::accumulate(query, query + g_.head_dim, 0.0f);
       for (uint32_t c = 0; c < n; ++c) {
-        const std::byte* record = step.record(row, head, from[c] / g_.block_size);
+        const std::byte* record = step.record(seq, head, from[c] / g_.block_size);
         if (!record) sdk::fail_invalid("select: token " + std::to_string(from[c]) + " is unknown");
         mass[c] = logit(record + from[c] % g_.block_size * token_bytes(), query, q_sum);
       }

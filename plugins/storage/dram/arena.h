@@ -30,7 +30,7 @@ class Arena {
   std::byte* allocate();
   // Why an area is not on its nodes; empty while all are.
   const std::string& refusal() const { return refusal_; }
-  void free(std::byte* block) noexcept { free_.push_back(block); }  // grow() made the room
+  void free(std::byte* block) noexcept { free_.push_back(block); }  // grow() made the space
 
  private:
   void grow();

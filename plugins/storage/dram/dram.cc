@@ -152,7 +152,7 @@ class Dram {
       throw sdk::Error(KVASIR_ERR_OUT_OF_MEMORY,
                        table_.where("acquire", key) + std::to_string(used_bytes_) +
                            " bytes are in use and max_bytes = " + std::to_string(max_bytes_) +
-                           " leaves no room for " + std::to_string(bytes) + " more");
+                           " leaves no space for " + std::to_string(bytes) + " more");
     }
     std::byte* data = sizes.arena.allocate();
     uint64_t handle = 0;

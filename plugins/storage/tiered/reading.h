@@ -18,7 +18,7 @@ struct Reading {
 
   // False with a reason in `why` when one of the wanted did not arrive. Runs of records that lie no
   // further than gap_bytes apart are read in one call; what lies between is kept unless it is
-  // damaged, which is then for the one who wants it to find. buffer: room to read into.
+  // damaged, which is then for the one who wants it to find. buffer: memory to read into.
   bool read(BlockFile& file, uint64_t gap_bytes, std::vector<std::byte>& buffer, std::string& why);
 
   Extent from;

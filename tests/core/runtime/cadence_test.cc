@@ -161,7 +161,7 @@ TEST_CASE("dense_layers beyond the model is refused with its place") {
 
 TEST_CASE("lists that say all or none hold for new candidates too") {
   // Said once for the whole life of the sequence (a head that streams, a head that sees all).
-  const Outcome out = run("", "rows = 'mixed'\nreuse_steps = 4294967295\nunit = 'token'");
+  const Outcome out = run("", "lists = 'mixed'\nreuse_steps = 4294967295\nunit = 'token'");
   for (uint32_t step = 0; step < kSteps; ++step) {
     CHECK(out.selects[step].size() == (step == 0 ? 3 : 0));
     const uint32_t n = kPrompt + step + 1;
@@ -223,7 +223,7 @@ TEST_CASE("a prompt window keeps the prompt's end and all that follows, or hands
     CAPTURE(flush);
     const Outcome out =
         run("window_mode = 'prompt'\nwindow_flush_tokens = " + std::to_string(flush),
-            "unit = 'token'\nrows = 'none'");
+            "unit = 'token'\nlists = 'none'");
     for (uint32_t step = 0; step < kSteps; ++step) {
       const uint32_t n = kPrompt + step + 1;
       auto want = up_to(5);

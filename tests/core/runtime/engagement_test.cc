@@ -101,7 +101,7 @@ TEST_CASE("counters say what the backend was given, over batches, evictions and 
         std::string("[selector]\nplugin = 'kvasir.h2o'\nhh_size = 9\n"),
         std::string("[selector]\nplugin = 'kvasir.snapkv'\nbudget_tokens = 11\nwindow_size = 5\n"),
         std::string("[selector]\nplugin = 'kvasir.test.calls'\nunit = 'token'\nevery = 3\n"),
-        std::string("[selector]\nplugin = 'kvasir.test.calls'\nrows = 'half_listed'\n"
+        std::string("[selector]\nplugin = 'kvasir.test.calls'\nlists = 'half_listed'\n"
                     "weight = 1.0\n")}) {
     CAPTURE(selector);
     EngineOptions options;

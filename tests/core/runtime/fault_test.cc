@@ -18,9 +18,9 @@ std::string bad(const std::string& fault, const std::string& where, const std::s
          where + "'\nunit = '" + unit + "'\nfrom_call = " + std::to_string(from_call) + "\n";
 }
 const std::vector<std::string> kFaults = {
-    "out_of_range", "unsorted",        "duplicate",        "too_many",    "nan_weight",
-    "inf_weight",   "error",           "error_no_text",    "again",       "capacity_for_ever",
-    "rows_missing", "offsets_descend", "unknown_row_flag", "finer_scope", "unknown_status"};
+    "out_of_range",  "unsorted",        "duplicate",         "too_many",    "nan_weight",
+    "inf_weight",    "error",           "error_no_text",     "again",       "capacity_for_ever",
+    "lists_missing", "offsets_descend", "unknown_list_flag", "finer_scope", "unknown_status"};
 
 Logits run(Engine& engine, uint32_t steps) {
   const auto seq = engine.open();
@@ -120,9 +120,9 @@ TEST_CASE("faults beside select(): the run goes on without that call, then witho
                         {"evict_plan", "unsorted"},
                         {"evict_plan", "too_many"},
                         {"evict_plan", "nan_weight"},
-                        {"evict_plan", "rows_missing"},
+                        {"evict_plan", "lists_missing"},
                         {"evict_plan", "offsets_descend"},
-                        {"evict_plan", "unknown_row_flag"},
+                        {"evict_plan", "unknown_list_flag"},
                         {"evict_plan", "finer_scope"},
                         {"evict_plan", "capacity_for_ever"},
                         {"evict_plan", "again"},

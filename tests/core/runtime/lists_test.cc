@@ -258,7 +258,7 @@ TEST_CASE("lists that cover everything are dense attention, bit for bit") {
 TEST_CASE("what is wrong with lists or a contribution is said, and the step is dense") {
   const auto want = logits_of(dense());
   const std::pair<const char*, const char*> kFaults[] = {
-      {"rows_missing", "returned 41 lists, expected 42 (1 sequences x 2 heads x 21 query blocks)"},
+      {"lists_missing", "returned 41 lists, expected 42 (1 sequences x 2 heads x 21 query blocks)"},
       {"other_block", "query_block 4 is neither 0 nor what was preset, 3"},
       {"nan", "contribution of query 0, head 0: lse is NaN or +inf"}};
   for (const auto& [fault, text] : kFaults) {

@@ -117,7 +117,7 @@ TEST_CASE("one weight per index, blocks and tokens, heads that say all between h
       Bench bench(8, 2);
       const auto engine =
           bench.engine(kCache + "[selector]\nplugin = 'kvasir.test.calls'\nunit = '" + unit +
-                       "'\nrows = '" + lists + "'\nevery = 3\nweight = 1.25\n");
+                       "'\nlists = '" + lists + "'\nevery = 3\nweight = 1.25\n");
       const auto prompt = some_tokens(90, 6);
       TokenForward forward(bench.tiny);
       for (const TokenId token : prompt)

@@ -5,12 +5,12 @@
 namespace kvasir::oracle {
 namespace {
 
-using test::RecordedRow;
+using test::RecordedRange;
 using test::RecordedRun;
 
-// Whether the query at `pos` sees token t of the row.
-bool sees(const RecordedRow& row, uint32_t pos, uint32_t t) {
-  return t <= pos && pos - t >= row.dist_min && pos - t < row.dist_max;
+// Whether the query at `pos` sees token t of the range.
+bool sees(const RecordedRange& range, uint32_t pos, uint32_t t) {
+  return t <= pos && pos - t >= range.dist_min && pos - t < range.dist_max;
 }
 
 }  // namespace
@@ -18,13 +18,13 @@ bool sees(const RecordedRow& row, uint32_t pos, uint32_t t) {
 std::vector<Indices> tokens_by_head(const RecordedRun& run, SequenceId id, uint32_t n_kv_heads,
                                     bool once) {
   std::vector<Indices> out(n_kv_heads);
-  for (const RecordedRow& row : run.ranges) {
-    if (row.seq != id) continue;
-    for (const uint32_t t : row.token) {
-      const uint32_t first = std::max(t, row.kv_len - row.n_q);
+  for (const RecordedRange& range : run.ranges) {
+    if (range.seq != id) continue;
+    for (const uint32_t t : range.token) {
+      const uint32_t first = std::max(t, range.kv_len - range.n_q);
       // Distances grow with the position: the first query that is far enough is the nearest.
-      const uint32_t pos = std::max(first, t + row.dist_min);
-      if (pos < row.kv_len && sees(row, pos, t)) out[row.kv_head].push_back(t);
+      const uint32_t pos = std::max(first, t + range.dist_min);
+      if (pos < range.kv_len && sees(range, pos, t)) out[range.kv_head].push_back(t);
     }
   }
   for (Indices& tokens : out) {
@@ -39,14 +39,14 @@ std::vector<std::vector<Vector>> weights_by_head(const RecordedRun& run, Sequenc
                                                  uint32_t group) {
   std::vector<std::vector<Vector>> out;
   for (const Indices& of : tokens) out.emplace_back(of.size(), Vector(group, 0.0));
-  for (const RecordedRow& row : run.ranges) {
-    if (row.seq != id || row.weight_width == 0) continue;
-    const Indices& of = tokens[row.kv_head];
-    for (size_t i = 0; i < row.token.size(); ++i) {
-      const auto at = std::lower_bound(of.begin(), of.end(), row.token[i]) - of.begin();
+  for (const RecordedRange& range : run.ranges) {
+    if (range.seq != id || range.weight_width == 0) continue;
+    const Indices& of = tokens[range.kv_head];
+    for (size_t i = 0; i < range.token.size(); ++i) {
+      const auto at = std::lower_bound(of.begin(), of.end(), range.token[i]) - of.begin();
       for (uint32_t h = 0; h < group; ++h)
-        out[row.kv_head][static_cast<size_t>(at)][h] =
-            double{row.weight[i * row.weight_width + (row.weight_width > 1 ? h : 0)]};
+        out[range.kv_head][static_cast<size_t>(at)][h] =
+            double{range.weight[i * range.weight_width + (range.weight_width > 1 ? h : 0)]};
     }
   }
   return out;
@@ -58,20 +58,20 @@ double output_error(const RecordedRun& run, SequenceId id, const Track& track,
   const uint32_t pos = track.size() - 1, group = heads.group(), far = placing.constant_distance;
   double worst = 0;
   for (uint32_t g = 0; g < heads.n_kv_heads; ++g) {
-    Rows k, v, logit(group), weight;  // k: by slot only, else the track's
+    Vectors k, v, logit(group), weight;  // k: by slot only, else the track's
     Indices token;
     std::vector<bool> is_far;
-    for (const RecordedRow& row : run.ranges) {
-      if (row.seq != id || row.kv_head != g) continue;
-      for (size_t i = 0; i < row.token.size(); ++i) {
-        if (!sees(row, pos, row.token[i])) continue;
-        token.push_back(row.token[i]);
-        is_far.push_back(far > 0 && row.dist_min == far);
+    for (const RecordedRange& range : run.ranges) {
+      if (range.seq != id || range.kv_head != g) continue;
+      for (size_t i = 0; i < range.token.size(); ++i) {
+        if (!sees(range, pos, range.token[i])) continue;
+        token.push_back(range.token[i]);
+        is_far.push_back(far > 0 && range.dist_min == far);
         v.push_back(track.v(run.layer, g)[token.back()]);
         weight.emplace_back(group, 0.0);
-        for (uint32_t h = 0; h < group && row.weight_width > 0; ++h)
+        for (uint32_t h = 0; h < group && range.weight_width > 0; ++h)
           weight.back()[h] =
-              double{row.weight[i * row.weight_width + (row.weight_width > 1 ? h : 0)]};
+              double{range.weight[i * range.weight_width + (range.weight_width > 1 ? h : 0)]};
       }
     }
     if (placing.by_slot) k = track.k_by_slot(run.layer, g, token);

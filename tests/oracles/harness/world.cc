@@ -32,8 +32,8 @@ const World::Look& World::look(uint32_t layer, int32_t token) {
   for (float& x : out.q) x = static_cast<float>(shape_.q_scale) * number(random);
   for (float& x : out.k) x = zero ? 0.0f : number(random);
   if (shape_.short_keys)
-    for (auto* row : {&out.q, &out.k})
-      for (float& x : *row) x = std::nearbyint(x * 64.0f) / 64.0f;
+    for (auto* vectors : {&out.q, &out.k})
+      for (float& x : *vectors) x = std::nearbyint(x * 64.0f) / 64.0f;
   for (float& x : out.v) x = number(random);
   return out;
 }
@@ -68,7 +68,7 @@ void Track::append(int32_t token) {
   for (uint32_t layer = 0; layer < shape().n_layers; ++layer) {
     const World::Look& look = world_->look(layer, token);
     Layer& of = layers_[layer];
-    for (auto* rows : {&of.k, &of.raw, &of.v}) rows->resize(shape().heads.n_kv_heads);
+    for (auto* heads : {&of.k, &of.raw, &of.v}) heads->resize(shape().heads.n_kv_heads);
     for (uint32_t g = 0; g < shape().heads.n_kv_heads; ++g) {
       const float* k = look.k.data() + size_t{g} * dim;
       const float* v = look.v.data() + size_t{g} * dim;
@@ -83,7 +83,7 @@ void Track::truncate(uint32_t n) {
   tokens_.resize(n);
   for (Layer& layer : layers_)
     for (auto* heads : {&layer.k, &layer.raw, &layer.v})
-      for (Rows& rows : *heads) rows.resize(n);
+      for (Vectors& tokens : *heads) tokens.resize(n);
   prompt_begin_ = std::min(prompt_begin_, n);
   prompt_end_ = std::min(prompt_end_, n);
 }
@@ -92,8 +92,8 @@ Vector Track::q(uint32_t layer, uint32_t q_head, uint32_t pos) const {
   return q_at(layer, q_head, pos, pos);
 }
 
-Rows Track::queries(uint32_t layer, uint32_t pos) const {
-  Rows out;
+Vectors Track::queries(uint32_t layer, uint32_t pos) const {
+  Vectors out;
   for (uint32_t h = 0; h < shape().heads.n_q_heads; ++h) out.push_back(q(layer, h, pos));
   return out;
 }
@@ -103,8 +103,8 @@ Vector Track::q_at(uint32_t layer, uint32_t q_head, uint32_t pos, double turned_
   return turned(look.q.data() + size_t{q_head} * shape().heads.head_dim, turned_to);
 }
 
-Rows Track::k_by_slot(uint32_t layer, uint32_t kv_head, const Indices& tokens) const {
-  Rows out;
+Vectors Track::k_by_slot(uint32_t layer, uint32_t kv_head, const Indices& tokens) const {
+  Vectors out;
   for (const uint32_t t : tokens) {
     const World::Look& look = world_->look(layer, tokens_[t]);
     out.push_back(turned(look.k.data() + size_t{kv_head} * shape().heads.head_dim,
@@ -115,7 +115,7 @@ Rows Track::k_by_slot(uint32_t layer, uint32_t kv_head, const Indices& tokens) c
 
 Vector Track::probability(uint32_t layer, uint32_t q_head, uint32_t pos,
                           const Indices& seen) const {
-  const Rows& keys = k(layer, shape().heads.kv_head(q_head));
+  const Vectors& keys = k(layer, shape().heads.kv_head(q_head));
   return softmax(logits(q(layer, q_head, pos), keys, seen, scale()));
 }
 

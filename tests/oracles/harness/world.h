@@ -59,21 +59,23 @@ class Track {
   const Shape& shape() const { return world_->shape(); }
   double scale() const { return 1.0 / std::sqrt(static_cast<double>(shape().heads.head_dim)); }
 
-  const Rows& k(uint32_t layer, uint32_t kv_head) const { return layers_[layer].k[kv_head]; }
-  const Rows& k_raw(uint32_t layer, uint32_t kv_head) const { return layers_[layer].raw[kv_head]; }
-  const Rows& v(uint32_t layer, uint32_t kv_head) const { return layers_[layer].v[kv_head]; }
+  const Vectors& k(uint32_t layer, uint32_t kv_head) const { return layers_[layer].k[kv_head]; }
+  const Vectors& k_raw(uint32_t layer, uint32_t kv_head) const {
+    return layers_[layer].raw[kv_head];
+  }
+  const Vectors& v(uint32_t layer, uint32_t kv_head) const { return layers_[layer].v[kv_head]; }
   Vector q(uint32_t layer, uint32_t q_head, uint32_t pos) const;
-  Rows queries(uint32_t layer, uint32_t pos) const;  // of all query heads
+  Vectors queries(uint32_t layer, uint32_t pos) const;  // of all query heads
   // The same query turned as if it stood at another position.
   Vector q_at(uint32_t layer, uint32_t q_head, uint32_t pos, double turned_to) const;
   // Keys turned as if each stood at its index in `tokens`.
-  Rows k_by_slot(uint32_t layer, uint32_t kv_head, const Indices& tokens) const;
+  Vectors k_by_slot(uint32_t layer, uint32_t kv_head, const Indices& tokens) const;
   // Probability of each of `tokens` for the query at pos.
   Vector probability(uint32_t layer, uint32_t q_head, uint32_t pos, const Indices& seen) const;
 
  private:
   struct Layer {
-    std::vector<Rows> k, raw, v;  // [kv_head][pos]
+    std::vector<Vectors> k, raw, v;  // [kv_head][pos]
   };
   Vector turned(const float* x, double pos) const;
 

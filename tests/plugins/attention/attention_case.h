@@ -1,4 +1,4 @@
-// A call of an attention backend with random contents: blocks in memory, leases, parts, rows.
+// A call of an attention backend with random contents: blocks in memory, leases, parts, ranges.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -21,7 +21,7 @@ namespace kvasir::test {
 
 using Attention = PluginInstance<kvasir_attention>;
 
-// Formats 0, 1, 2: f16, f32, bf16, and where groups divide the rows 3, 4: q8_0, q4_0; tokens
+// Formats 0, 1, 2: f16, f32, bf16, and where groups divide the heads 3, 4: q8_0, q4_0; tokens
 // outermost, all kv heads side by side.
 struct AttentionCase {
   kvasir_geometry geometry;
@@ -79,9 +79,9 @@ struct AttentionCase {
 
   kvasir_lease lease(uint32_t pos_begin, uint32_t n_tokens, uint32_t format) {
     kvasir_lease l{};
-    const size_t rows_of_block = size_t{geometry.block_size} * geometry.n_kv_heads;
-    l.k = stored(rows_of_block * geometry.head_dim, formats[format].dtype_k);
-    l.v = stored(rows_of_block * geometry.v_dim, formats[format].dtype_v);
+    const size_t tokens_of_block = size_t{geometry.block_size} * geometry.n_kv_heads;
+    l.k = stored(tokens_of_block * geometry.head_dim, formats[format].dtype_k);
+    l.v = stored(tokens_of_block * geometry.v_dim, formats[format].dtype_v);
     l.pos_begin = pos_begin;
     l.n_tokens = n_tokens;
     l.kv_head = KVASIR_ALL_HEADS;
@@ -186,7 +186,7 @@ inline AttentionResult run(Attention& backend, AttentionCase& c) {
   return r;
 }
 
-// Keys of every row of every part, in order: range_offsets of mass().
+// Keys of every range of every part, in order: range_offsets of mass().
 inline std::vector<uint64_t> key_offsets(const AttentionCase& c) {
   std::vector<uint64_t> offsets = {0};
   for (size_t p = 0; p < c.parts.size(); ++p) {

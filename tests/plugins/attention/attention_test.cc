@@ -66,7 +66,7 @@ TEST_SUITE("plugins/attention") {
     }
   }
 
-  TEST_CASE("long rows cut by keys when there are fewer kv heads than workers") {
+  TEST_CASE("long ranges cut by keys when there are fewer kv heads than workers") {
     AttentionCase c(2, 1, 16, 16);
     add_decode_batch(c, {9000, 40});
     check_backends(c);
@@ -87,7 +87,7 @@ TEST_SUITE("plugins/attention") {
     }
   }
 
-  TEST_CASE("token rows with a weight per item, or per item and query head") {
+  TEST_CASE("token items with a weight per item, or per item and query head") {
     for (const uint32_t width : {0u, 1u, 3u}) {
       AttentionCase c;
       const size_t part = c.add_part({500, 80}, KVASIR_UNIT_TOKEN);
@@ -105,7 +105,7 @@ TEST_SUITE("plugins/attention") {
     }
   }
 
-  TEST_CASE("block rows with a weight per block and query head, blocks in any selection") {
+  TEST_CASE("block items with a weight per block and query head, blocks in any selection") {
     AttentionCase c;
     const size_t part = c.add_part({300});
     c.add_tokens(part, 0, 200);
@@ -176,7 +176,7 @@ TEST_SUITE("plugins/attention") {
     }
   }
 
-  TEST_CASE("positions in any order inside a block, and element types mixed in one row") {
+  TEST_CASE("positions in any order inside a block, and element types mixed in one range") {
     for (const uint32_t n_q : {1u, 12u}) {
       AttentionCase c(6, 2, 64, 32);
       const size_t part = c.add_part(ascending(n_q, 70));

@@ -1,5 +1,5 @@
 // The result of a query does not depend on how its prompt was cut into pieces, on the queries and
-// rows beside it, or on the number of workers: bit for bit, for both backends and every SIMD
+// ranges beside it, or on the number of workers: bit for bit, for both backends and every SIMD
 // target.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/plugins/attention/attention_case.h"
@@ -9,7 +9,7 @@
 namespace {
 using namespace kvasir::test;
 
-// A prompt whose last queries are asked for, and what is special about its row.
+// A prompt whose last queries are asked for, and what is special about its range.
 struct Prompt {
   uint32_t n_tokens, n_queries;
   uint32_t format = 1;  // of AttentionCase; 100: another one for every third block
@@ -151,7 +151,7 @@ TEST_SUITE("plugins/attention/pieces") {
                   .n_kv_heads = 1});
   }
 
-  TEST_CASE("several decoded tokens of one row are each of them alone") {
+  TEST_CASE("several decoded tokens of one range are each of them alone") {
     check_pieces({150, 150, 0}, "cpu", 0);
     check_pieces({300, 30, 0, true, 3}, "cpu", 0);
     check_pieces({.n_tokens = 4110, .n_queries = 20, .n_q_heads = 2, .n_kv_heads = 1}, "cpu", 0);

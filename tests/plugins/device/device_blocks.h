@@ -1,5 +1,5 @@
-// Blocks of the test device's storage: names, memory, leases. [kv_head][token][row], K of all heads
-// before V.
+// Blocks of the test device's storage: names, memory, leases. [kv_head][token][element], K of all
+// heads before V.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -17,8 +17,8 @@ class DeviceBlocks {
   DeviceBlocks(const kvasir_geometry& geometry, uint32_t dtype)
       : g_(geometry),
         type_(sdk::element_type(dtype)),
-        k_row_(kernels::row_bytes(type_, g_.head_dim)),
-        v_row_(kernels::row_bytes(type_, g_.v_dim)) {}
+        k_bytes_(kernels::row_bytes(type_, g_.head_dim)),
+        v_bytes_(kernels::row_bytes(type_, g_.v_dim)) {}
   DeviceBlocks(const DeviceBlocks&) = delete;
   ~DeviceBlocks() {
     for (const auto& [id, block] : blocks_) DeviceMemory::instance().free(block.data);
@@ -40,8 +40,8 @@ class DeviceBlocks {
     const bool is_slice = key.kv_head != KVASIR_ALL_HEADS && block.n_heads > 1;
     const uint64_t first = is_slice ? uint64_t{key.kv_head} * g_.block_size : 0;
     out.lease = out.handle = id;
-    out.k = block.data + first * k_row_;
-    out.v = block.data + block.n_heads * g_.block_size * k_row_ + first * v_row_;
+    out.k = block.data + first * k_bytes_;
+    out.v = block.data + block.n_heads * g_.block_size * k_bytes_ + first * v_bytes_;
     ++block.n_leases;
     return out;
   }
@@ -56,23 +56,30 @@ class DeviceBlocks {
     blocks_.erase(id);
   }
   uint64_t block_bytes(uint64_t n_heads) const {
-    return n_heads * g_.block_size * (k_row_ + v_row_);
+    return n_heads * g_.block_size * (k_bytes_ + v_bytes_);
   }
   kvasir_kv_format format(uint32_t dtype, uint32_t mem_kind) const {
-    return {
-        sizeof(kvasir_kv_format), dtype, dtype, mem_kind, k_row_, v_row_, k_row_ * g_.block_size,
-        v_row_ * g_.block_size,   0,     0};
+    return {sizeof(kvasir_kv_format),
+            dtype,
+            dtype,
+            mem_kind,
+            k_bytes_,
+            v_bytes_,
+            k_bytes_ * g_.block_size,
+            v_bytes_ * g_.block_size,
+            0,
+            0};
   }
   uint64_t size() const { return blocks_.size(); }
 
-  // Row of K or V of a lease that covers head `kv_head`.
-  std::byte* row(const kvasir_lease& lease, bool is_v, uint32_t kv_head, uint64_t token) const {
+  // K or V of a token, of a lease that covers head `kv_head`.
+  std::byte* vector(const kvasir_lease& lease, bool is_v, uint32_t kv_head, uint64_t token) const {
     check_lease(lease);
     const uint64_t head = lease.kv_head == KVASIR_ALL_HEADS ? kv_head : 0;
     const uint64_t at = head * g_.block_size + token;
-    return static_cast<std::byte*>(is_v ? lease.v : lease.k) + at * row_bytes(is_v);
+    return static_cast<std::byte*>(is_v ? lease.v : lease.k) + at * vector_bytes(is_v);
   }
-  uint64_t row_bytes(bool is_v) const { return is_v ? v_row_ : k_row_; }
+  uint64_t vector_bytes(bool is_v) const { return is_v ? v_bytes_ : k_bytes_; }
   kernels::ElementType type() const { return type_; }
   const kvasir_geometry& geometry() const { return g_; }
 
@@ -93,7 +100,7 @@ class DeviceBlocks {
 
   kvasir_geometry g_;
   kernels::ElementType type_;
-  uint64_t k_row_, v_row_, last_id_ = 0;
+  uint64_t k_bytes_, v_bytes_, last_id_ = 0;
   std::map<uint64_t, Block> blocks_;
 };
 

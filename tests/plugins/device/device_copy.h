@@ -1,4 +1,4 @@
-// What the test device's storage moves: rows of blocks, and views for kvasir.device-memory/1.
+// What the test device's storage moves: tokens of blocks, and views for kvasir.device-memory/1.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -17,52 +17,52 @@ inline uint32_t heads_of(const DeviceBlocks& blocks, const kvasir_lease& lease) 
 
 inline void write_spans(const DeviceBlocks& blocks, const sdk::TokenSpans& spans,
                         const kvasir_view& k, const kvasir_view& v) {
-  const float* rows[] = {sdk::floats(k, "K"), sdk::floats(v, "V")};
+  const float* from[] = {sdk::floats(k, "K"), sdk::floats(v, "V")};
   const uint32_t dims[] = {blocks.geometry().head_dim, blocks.geometry().v_dim};
   for (const kvasir_token_span& span : spans)
     for (uint32_t t = 0; t < span.n_tokens; ++t)
       for (const bool is_v : {false, true})
         for (uint32_t head = 0; head < blocks.geometry().n_kv_heads; ++head) {
-          kernels::convert_from_f32(blocks.type(), rows[is_v],
-                                    blocks.row(*span.lease, is_v, head, span.first_token + t),
+          kernels::convert_from_f32(blocks.type(), from[is_v],
+                                    blocks.vector(*span.lease, is_v, head, span.first_token + t),
                                     dims[is_v]);
-          rows[is_v] += dims[is_v];
+          from[is_v] += dims[is_v];
         }
 }
 
-// Rows of K, which are as many as of V.
+// Returns how many tokens of one head it copied.
 inline uint64_t copy_between(const DeviceBlocks& blocks, const sdk::TokenCopies& copies) {
-  uint64_t n_rows = 0;
+  uint64_t n_copied = 0;
   for (const kvasir_token_copy& copy : copies) {
     const bool is_all = copy.kv_head == KVASIR_ALL_HEADS;
     const uint32_t first = is_all ? 0 : copy.kv_head;
     const uint32_t end = is_all ? blocks.geometry().n_kv_heads : first + 1;
-    n_rows += (end - first) * copy.n_tokens;
+    n_copied += (end - first) * copy.n_tokens;
     for (uint32_t head = first; head < end; ++head)
       for (const bool is_v : {false, true})
         for (uint32_t t = 0; t < copy.n_tokens; ++t)
-          std::memcpy(blocks.row(*copy.to, is_v, head, copy.to_token + t),
-                      blocks.row(*copy.from, is_v, head, copy.from_token + t),
-                      blocks.row_bytes(is_v));
+          std::memcpy(blocks.vector(*copy.to, is_v, head, copy.to_token + t),
+                      blocks.vector(*copy.from, is_v, head, copy.from_token + t),
+                      blocks.vector_bytes(is_v));
   }
-  return n_rows;
+  return n_copied;
 }
 
-// fn(row, place among the bytes, bytes), in the order of save_tokens().
+// fn(K or V of a token, place among the bytes, bytes), in the order of save_tokens().
 template <class Fn>
-void for_each_row(const DeviceBlocks& blocks, const sdk::TokenSpans& spans, uint64_t n_bytes,
-                  Fn&& fn) {
+void for_each_vector(const DeviceBlocks& blocks, const sdk::TokenSpans& spans, uint64_t n_bytes,
+                     Fn&& fn) {
   uint64_t at = 0;
   for (const kvasir_token_span& span : spans)
     for (uint32_t head = 0; head < heads_of(blocks, *span.lease); ++head)
       for (uint32_t t = 0; t < span.n_tokens; ++t)
         for (const bool is_v : {false, true}) {
-          const uint64_t n = blocks.row_bytes(is_v);
-          if (at + n > n_bytes) sdk::fail_invalid("too few bytes for these rows");
-          fn(blocks.row(*span.lease, is_v, head, span.first_token + t), at, n);
+          const uint64_t n = blocks.vector_bytes(is_v);
+          if (at + n > n_bytes) sdk::fail_invalid("too few bytes for these tokens");
+          fn(blocks.vector(*span.lease, is_v, head, span.first_token + t), at, n);
           at += n;
         }
-  if (at != n_bytes) sdk::fail_invalid("too many bytes for these rows");
+  if (at != n_bytes) sdk::fail_invalid("too many bytes for these tokens");
 }
 
 inline uint64_t bytes_of(const kvasir_view& view) {

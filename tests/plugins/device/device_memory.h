@@ -60,8 +60,8 @@ inline kvasir_view inside(const kvasir_view& view, const char* what) {
 }
 inline void check_lease(const kvasir_lease& lease) {
   if (!lease.k && !lease.v) return;
-  for (const void* rows : {lease.k, lease.v})
-    if (!DeviceMemory::instance().holds(rows, 1))
+  for (const void* data : {lease.k, lease.v})
+    if (!DeviceMemory::instance().holds(data, 1))
       sdk::fail_invalid("a leased block does not lie on the device");
 }
 

@@ -1,6 +1,6 @@
 // Storage on the test device. Its leases end with the step. `claims_host` says that its blocks are
 // host memory, which they are not. Probe: 0 = where its memory begins, 1 = bytes, 2 = blocks,
-// 3 = allocations, 4 = rows of one head that copy_tokens() moved.
+// 3 = allocations, 4 = tokens of one head that copy_tokens() moved.
 // SPDX-License-Identifier: Apache-2.0
 #include <kvasir/ext/draft/device_memory.h>
 
@@ -72,14 +72,14 @@ class DeviceStorage {
   }
   void save_tokens(const sdk::TokenSpans& spans, std::span<std::byte> bytes) {
     const DeviceMemory::Access access;
-    for_each_row(*blocks_, spans, bytes.size(), [&](std::byte* row, uint64_t at, uint64_t n) {
-      std::memcpy(bytes.data() + at, row, n);
+    for_each_vector(*blocks_, spans, bytes.size(), [&](std::byte* vector, uint64_t at, uint64_t n) {
+      std::memcpy(bytes.data() + at, vector, n);
     });
   }
   void load_tokens(const sdk::TokenSpans& spans, std::span<const std::byte> bytes) {
     const DeviceMemory::Access access;
-    for_each_row(*blocks_, spans, bytes.size(), [&](std::byte* row, uint64_t at, uint64_t n) {
-      std::memcpy(row, bytes.data() + at, n);
+    for_each_vector(*blocks_, spans, bytes.size(), [&](std::byte* vector, uint64_t at, uint64_t n) {
+      std::memcpy(vector, bytes.data() + at, n);
     });
   }
 

@@ -10,17 +10,17 @@ using namespace kvasir;
 using namespace kvasir::test;
 
 constexpr const char* kFaults[] = {
-    "none",           "out_of_range", "unsorted",        "duplicate",
-    "too_many",       "nan_weight",   "inf_weight",      "error",
-    "error_no_text",  "fallback",     "again",           "capacity_for_ever",
-    "unknown_status", "rows_missing", "offsets_descend", "unknown_row_flag",
+    "none",           "out_of_range",  "unsorted",        "duplicate",
+    "too_many",       "nan_weight",    "inf_weight",      "error",
+    "error_no_text",  "fallback",      "again",           "capacity_for_ever",
+    "unknown_status", "lists_missing", "offsets_descend", "unknown_list_flag",
     "finer_scope"};
 constexpr const char* kPlaces[] = {"select", "observe", "evict_plan", "update"};
 constexpr const char* kUnits[] = {"block", "token"};
 constexpr kvasir_option_schema kOptions[] = {
     sdk::enum_option({.key = "fault", .help = "what goes wrong"}, kFaults, 0),
     sdk::enum_option({.key = "where", .help = "in which function"}, kPlaces, 0),
-    sdk::enum_option({.key = "unit", .help = "of its rows"}, kUnits, 0),
+    sdk::enum_option({.key = "unit", .help = "of its lists"}, kUnits, 0),
     sdk::int_option({.key = "from_call", .help = "honest calls before that"}, 0, 0, 1 << 30),
     sdk::int_option({.key = "seq", .help = "only in calls that name it, 0 = all"}, 0, 0, 1 << 30)};
 
@@ -73,14 +73,14 @@ class BadSelector {
     std::vector<uint32_t> index;
     out.n_lists = step.n_seqs() * n_heads_;
     out.list_offsets[0] = 0;
-    for (uint32_t row = 0; row < out.n_lists; ++row) {
-      const sdk::Candidates from = step.candidates(row / n_heads_, row % n_heads_);
-      for (uint64_t i = 0; i < from.size(); i += 2) index.push_back(from[i]);
-      if (fault == "out_of_range") index.push_back(step.seq(row / n_heads_).unit_end);
+    for (uint32_t i = 0; i < out.n_lists; ++i) {
+      const sdk::Candidates from = step.candidates(i / n_heads_, i % n_heads_);
+      for (uint64_t c = 0; c < from.size(); c += 2) index.push_back(from[c]);
+      if (fault == "out_of_range") index.push_back(step.seq(i / n_heads_).unit_end);
       if (fault == "duplicate" && from.size() > 0) index.push_back(index.back());
       if (fault == "unsorted" && from.size() > 0) index.push_back(from[0]);
-      out.list_flags[row] = fault == "unknown_row_flag" ? 77 : KVASIR_LIST_LISTED;
-      out.list_offsets[row + 1] = index.size();
+      out.list_flags[i] = fault == "unknown_list_flag" ? 77 : KVASIR_LIST_LISTED;
+      out.list_offsets[i + 1] = index.size();
     }
     out.needed = fault == "capacity_for_ever" ? out.capacity + 1 : index.size();
     if (out.needed > out.capacity) throw sdk::Error(KVASIR_ERR_CAPACITY, "never enough");
@@ -90,7 +90,7 @@ class BadSelector {
     if (fault == "finer_scope") out.scope = KVASIR_SCOPE_Q_HEAD;
     if (fault == "offsets_descend") out.list_offsets[0] = index.size() + 1;
     if (fault == "too_many") out.list_offsets[out.n_lists] = out.capacity + 1;
-    if (fault == "rows_missing") out.n_lists -= 1;
+    if (fault == "lists_missing") out.n_lists -= 1;
     return KVASIR_OK;
   }
   std::string_view fault_, where_;

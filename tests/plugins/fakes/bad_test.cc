@@ -32,9 +32,9 @@ TEST_CASE("bad_selector: each fault breaks the rule it is named after, from the 
                         {"again", KVASIR_AGAIN, ""},
                         {"capacity_for_ever", KVASIR_ERR_CAPACITY, ""},
                         {"unknown_status", 4711, ""},
-                        {"rows_missing", 0, "rows"},
+                        {"lists_missing", 0, "lists"},
                         {"offsets_descend", 0, "offsets"},
-                        {"unknown_row_flag", 0, "flag"},
+                        {"unknown_list_flag", 0, "flag"},
                         {"finer_scope", 0, ""}};
   CHECK(Selector(host, fake("bad_selector")).desc().options[0].n_enum == std::size(cases));
   for (const auto& one : cases) {

@@ -16,7 +16,7 @@ struct RecordedCall {
   enum Function { kSelect, kSpeculate, kObserve, kUpdate } function = kSelect;
   uint32_t layer = 0, moment = 0;
   std::vector<kvasir_step_seq> seq;
-  // kSpeculate: for which layer, and the attention input of this one, [rows][d_model].
+  // kSpeculate: for which layer, and the attention input of this one, [queries][d_model].
   uint32_t target_layer = 0;
   std::vector<float> x;
   // kObserve: a copy of the mass.
@@ -25,7 +25,7 @@ struct RecordedCall {
   std::vector<uint32_t> index;
   std::vector<float> value;
   std::vector<kvasir_update_item> items;  // kUpdate: a copy, its pointers cleared
-  std::vector<float> first_key;           // [item] of an f32 lease: head 0, row 0, element 0 of K
+  std::vector<float> first_key;           // [item] of an f32 lease: head 0, token 0, element 0 of K
 };
 
 using Calls = std::vector<RecordedCall>;  // belongs to the instance: lives as long as it does
@@ -35,7 +35,7 @@ inline RecordedCall& note(Calls& calls, RecordedCall::Function function, const s
   call.function = function;
   call.layer = step.layer();
   call.moment = step.moment();
-  for (uint32_t r = 0; r < step.n_seqs(); ++r) call.seq.push_back(step.seq(r));
+  for (uint32_t s = 0; s < step.n_seqs(); ++s) call.seq.push_back(step.seq(s));
   return call;
 }
 

@@ -1,8 +1,8 @@
-// A selector that draws tokens per query head, in the shape of MagicPIG: ragged weighted rows
-// (KVASIR_NEED_HEAD_LOG_WEIGHT) from leases of all blocks (KVASIR_NEED_KEYS), without a slab. Token
-// t of a head is drawn with probability u, a hash of (seed, layer, head, t), and weighs -ln u.
-// Every `refuse_every`-th selection first asks for a larger buffer. Probe: 0 = prompt-end items, 1
-// = refusals.
+// A selector that draws tokens per query head, in the shape of MagicPIG: lists of unlike lengths,
+// weighted (KVASIR_NEED_HEAD_LOG_WEIGHT) from leases of all blocks (KVASIR_NEED_KEYS), without a
+// slab. Token t of a head is drawn with probability u, a hash of (seed, layer, head, t), and weighs
+// -ln u. Every `refuse_every`-th selection first asks for a larger buffer. Probe: 0 = prompt-end
+// items, 1 = refusals.
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 
@@ -56,17 +56,17 @@ class DrawsSelector {
   }
 
   kvasir_status select(const sdk::Step& step, const kvasir_sel_in& in, kvasir_selection& out) {
-    for (uint32_t r = 0; r < step.n_seqs(); ++r) {
-      const uint64_t n_blocks = (step.seq(r).kv_len + g_.block_size - 1) / g_.block_size;
-      if (!in.leases || in.lease_offsets[r + 1] - in.lease_offsets[r] != n_blocks)
+    for (uint32_t s = 0; s < step.n_seqs(); ++s) {
+      const uint64_t n_blocks = (step.seq(s).kv_len + g_.block_size - 1) / g_.block_size;
+      if (!in.leases || in.lease_offsets[s + 1] - in.lease_offsets[s] != n_blocks)
         sdk::fail_invalid("select() without a lease of every block");
-      for (uint64_t i = in.lease_offsets[r]; i < in.lease_offsets[r + 1]; ++i)
+      for (uint64_t i = in.lease_offsets[s]; i < in.lease_offsets[s + 1]; ++i)
         if (in.leases[i].state != KVASIR_LEASE_RESIDENT || !in.leases[i].k) return KVASIR_FALLBACK;
     }
-    const uint32_t n_rows = step.n_seqs() * g_.n_q_heads;
-    std::vector<std::vector<uint32_t>> drawn(n_rows);
+    const uint32_t n_lists = step.n_seqs() * g_.n_q_heads;
+    std::vector<std::vector<uint32_t>> drawn(n_lists);
     std::vector<float> weight;
-    for (uint32_t i = 0; i < n_rows; ++i) {
+    for (uint32_t i = 0; i < n_lists; ++i) {
       const uint32_t head = i % g_.n_q_heads, group = g_.n_q_heads / g_.n_kv_heads;
       const sdk::Candidates from = step.candidates(i / g_.n_q_heads, head / group);
       for (uint64_t c = 0; c < from.size(); ++c) {
@@ -76,14 +76,14 @@ class DrawsSelector {
         weight.push_back(static_cast<float>(-std::log(u)));
       }
     }
-    sdk::lay_out_lists(out, KVASIR_SCOPE_Q_HEAD, n_rows,
+    sdk::lay_out_lists(out, KVASIR_SCOPE_Q_HEAD, n_lists,
                        [&](uint32_t i) { return uint64_t{drawn[i].size()}; });
     if (refuse_every_ && ++n_calls_ % refuse_every_ == 0) {
       ++n_refused_;
       out.needed = out.capacity + 1;
       return KVASIR_ERR_CAPACITY;
     }
-    for (uint32_t i = 0; i < n_rows; ++i)
+    for (uint32_t i = 0; i < n_lists; ++i)
       std::copy(drawn[i].begin(), drawn[i].end(), sdk::list_indices(out, i).begin());
     out.weight_width = 1;
     std::copy(weight.begin(), weight.end(), out.log_weight);

@@ -12,11 +12,11 @@ using namespace kvasir;
 using namespace kvasir::test;
 
 constexpr const char* kUnits[] = {"block", "token"};
-// All: by the row flag, every: by index, one_list: for all queries of a slice.
+// All: by the flag of the list, every: by index, one_list: for all queries of a slice.
 constexpr const char* kKeep[] = {"some", "all", "every", "one_list", "contributes"};
-constexpr const char* kFaults[] = {"none", "rows_missing", "nan", "other_block"};
+constexpr const char* kFaults[] = {"none", "lists_missing", "nan", "other_block"};
 constexpr kvasir_option_schema kOptions[] = {
-    sdk::enum_option({.key = "unit", .help = "of its rows"}, kUnits, 0),
+    sdk::enum_option({.key = "unit", .help = "of its lists"}, kUnits, 0),
     sdk::enum_option({.key = "keep", .help = "what the lists name"}, kKeep, 0),
     sdk::enum_option({.key = "fault", .help = "what goes wrong"}, kFaults, 0),
     sdk::int_option({.key = "slice", .help = "0 = the chunk"}, 0, 0, 1 << 20),
@@ -48,33 +48,33 @@ class ListsSelector {
     const float* x = sdk::floats(in.x, "x");
     auto& seen = note(calls_, RecordedCall::kSelect, step).x;
     const uint32_t size = keep_ == "one_list" ? 0 : out.query_block;
-    std::vector<std::vector<uint32_t>> rows;
-    for (uint32_t r = 0, list = 0; r < step.n_seqs(); ++r) {
-      const kvasir_step_seq& seq = step.seq(r);
+    std::vector<std::vector<uint32_t>> lists;
+    for (uint32_t s = 0, list = 0; s < step.n_seqs(); ++s) {
+      const kvasir_step_seq& seq = step.seq(s);
       seen.insert(seen.end(), x + seq.q_begin * in.x.shape[1],
                   x + (seq.q_begin + seq.n_q) * in.x.shape[1]);
       const uint32_t block = size ? size : seq.n_q, n_lists = (seq.n_q + block - 1) / block;
       for (uint32_t i = 0; i < g_.n_kv_heads * n_lists; ++i) {
         const uint32_t head = i / n_lists, at = i % n_lists * block;
         const uint32_t end = size ? in.list_end[list + i % n_lists] : seq.unit_end;
-        std::vector<uint32_t> left, &kept = rows.emplace_back();
-        const sdk::Candidates from = step.candidates(r, head);
+        std::vector<uint32_t> left, &kept = lists.emplace_back();
+        const sdk::Candidates from = step.candidates(s, head);
         for (uint64_t c = 0; c < from.size() && from[c] < end; ++c) {
           const bool keeps = keep_ == "every" ||
                              list_names(step.layer(), head, seq.kv_len - seq.n_q + at, from[c]);
           (keeps ? kept : left).push_back(from[c]);
         }
         for (uint32_t j = at; keep_ == "contributes" && j < std::min(at + block, seq.n_q); ++j)
-          stand_in(g_, unit_, in, in.leases + in.lease_offsets[r], head, seq.q_begin + j, left,
+          stand_in(g_, unit_, in, in.leases + in.lease_offsets[s], head, seq.q_begin + j, left,
                    out);
       }
       list += n_lists;
     }
-    sdk::write_lists(out, KVASIR_SCOPE_KV_HEAD, rows);
+    sdk::write_lists(out, KVASIR_SCOPE_KV_HEAD, lists);
     if (keep_ == "all") sdk::flag_lists(out, out.scope, out.n_lists, KVASIR_LIST_ALL);
     if (keep_ == "one_list") out.query_block = 0;
     if (fault_ == "other_block") out.query_block += 1;
-    if (fault_ == "rows_missing") out.n_lists -= 1;
+    if (fault_ == "lists_missing") out.n_lists -= 1;
     if (fault_ == "nan") sdk::floats(out.lse, "lse")[step.seq(0).q_begin * g_.n_q_heads] = NAN;
     if (keep_ == "contributes" || fault_ == "nan") out.flags = KVASIR_SELECTION_CONTRIBUTES;
   }

@@ -36,7 +36,7 @@ TEST_CASE("every fake is usable by its note alone") {
 TEST_CASE("selectors whose needs are met are created with options from TOML") {
   Fixture f;
   for (const char* selector :
-       {"[selector]\nplugin = 'kvasir.test.calls'\nrows = 'mixed'\nweight = 1.5\n",
+       {"[selector]\nplugin = 'kvasir.test.calls'\nlists = 'mixed'\nweight = 1.5\n",
         "[selector]\nplugin = 'kvasir.test.draws'\nrefuse_every = 3\n",
         "[selector]\nplugin = 'kvasir.test.bad_selector'\nfault = 'nan_weight'\nwhere = 'select'\n",
         "[selector]\nplugin = 'org.example.strided'\nstride = 2\n",

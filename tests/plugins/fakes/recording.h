@@ -9,7 +9,7 @@ namespace kvasir::test {
 
 inline constexpr const char* kRecordingExtension = "test.recording/1";
 
-// One row of one part: some queries of one sequence and kv head.
+// One range of one part: some queries of one sequence and kv head.
 struct RecordedRange {
   uint64_t seq = 0;
   uint32_t kv_len = 0;  // of the sequence, this call included
@@ -20,7 +20,7 @@ struct RecordedRange {
 
 struct RecordedRun {
   uint32_t layer = 0, moment = 0;
-  bool in_prefill = false;  // of its first row
+  bool in_prefill = false;  // of its first range
   std::vector<RecordedRange> ranges;
   std::vector<float> q;               // of the first part: [queries][n_q_heads][head_dim]
   std::vector<std::vector<float>> k;  // per sequence of the step [n_kv_heads][kv_len][head_dim];
@@ -29,7 +29,7 @@ struct RecordedRun {
 
 // Belongs to the instance: lives as long as it does.
 struct Recording {
-  uint32_t armed = 0;  // written by the test: 0 = nothing, 1 = rows, 2 = rows, queries and keys
+  uint32_t armed = 0;  // written by the test: 0 = nothing, 1 = ranges, 2 = ranges, queries and keys
   std::vector<RecordedRun> runs;
 };
 

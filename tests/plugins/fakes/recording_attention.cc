@@ -44,26 +44,26 @@ class RecordingAttention : public InnerBackend {
     if (book_.armed == 1) return;
     const kvasir_view& q = in.parts->q;
     for (uint64_t i = 0; i < q.shape[0]; ++i) {
-      const auto* row = reinterpret_cast<const float*>(static_cast<const char*>(q.data) +
-                                                       static_cast<int64_t>(i) * q.stride[0]);
-      run.q.insert(run.q.end(), row, row + q.shape[1] * q.shape[2]);
+      const auto* query = reinterpret_cast<const float*>(static_cast<const char*>(q.data) +
+                                                         static_cast<int64_t>(i) * q.stride[0]);
+      run.q.insert(run.q.end(), query, query + q.shape[1] * q.shape[2]);
     }
-    for (uint32_t r = 0; r < step.n_seqs(); ++r) {
-      run.k.emplace_back(size_t{g_.n_kv_heads} * step.seq(r).kv_len * g_.head_dim);
-      if (const auto found = serving.find(step.seq(r).id); found != serving.end())
-        copy_keys(*found->second, step.seq(r).kv_len, run.k.back().data());
+    for (uint32_t s = 0; s < step.n_seqs(); ++s) {
+      run.k.emplace_back(size_t{g_.n_kv_heads} * step.seq(s).kv_len * g_.head_dim);
+      if (const auto found = serving.find(step.seq(s).id); found != serving.end())
+        copy_keys(*found->second, step.seq(s).kv_len, run.k.back().data());
     }
   }
 
  private:
-  // A row's items as single tokens.
+  // A range's items as single tokens.
   RecordedRange spread(const sdk::Step& step, const kvasir_attn_part& part,
                        const kvasir_attn_range& range) const {
     RecordedRange out{0, 0, range.kv_head, range.n_q, part.dist_min, part.dist_max, 0, {}, {}};
     if (part.log_weight) out.weight_width = part.weight_width;
-    for (uint32_t r = 0; r < step.n_seqs(); ++r)
-      if (range.q_begin - step.seq(r).q_begin < step.seq(r).n_q)
-        out.seq = step.seq(r).id, out.kv_len = step.seq(r).kv_len;
+    for (uint32_t s = 0; s < step.n_seqs(); ++s)
+      if (range.q_begin - step.seq(s).q_begin < step.seq(s).n_q)
+        out.seq = step.seq(s).id, out.kv_len = step.seq(s).kv_len;
     const bool is_token = part.unit == KVASIR_UNIT_TOKEN;
     for (uint64_t at = range.item_begin; at < range.item_end; ++at) {
       const uint64_t item = part.items ? part.items[at] : at;

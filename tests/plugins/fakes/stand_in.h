@@ -10,8 +10,8 @@
 
 namespace kvasir::test {
 
-inline const float* row_of(const void* rows, uint64_t offset) {
-  return reinterpret_cast<const float*>(static_cast<const std::byte*>(rows) + offset);
+inline const float* vector_at(const void* first, uint64_t offset) {
+  return reinterpret_cast<const float*>(static_cast<const std::byte*>(first) + offset);
 }
 
 // Of one query and the heads of one group, to `units`, ascending; written to out.o and out.lse.
@@ -30,8 +30,8 @@ inline void stand_in(const kvasir_geometry& g, uint32_t unit, const kvasir_sel_i
       const kvasir_lease& lease = leases[token / g.block_size];
       const kvasir_kv_format& f = g.formats[lease.format];
       const uint64_t t = token % g.block_size;
-      const float* k = row_of(lease.k, kv_head * f.k_head_stride + t * f.k_token_stride);
-      const float* v = row_of(lease.v, kv_head * f.v_head_stride + t * f.v_token_stride);
+      const float* k = vector_at(lease.k, kv_head * f.k_head_stride + t * f.k_token_stride);
+      const float* v = vector_at(lease.v, kv_head * f.v_head_stride + t * f.v_token_stride);
       double logit = 0;
       for (uint32_t d = 0; d < g.head_dim; ++d) logit += double{q[d]} * double{k[d]};
       const double weight = std::exp(logit * double{g.softmax_scale});

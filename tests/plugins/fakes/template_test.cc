@@ -48,7 +48,7 @@ TEST_CASE("template: every n-th candidate, of the range or of a list") {
   CHECK(subset.list(0) == std::vector<uint32_t>{1, 7});
 }
 
-TEST_CASE("template: each sequence of a batch has its own row") {
+TEST_CASE("template: each sequence of a batch has its own list") {
   Strided strided(2);
   OneSeqStep first(kDecodeAppended, 60, 0, 3);
   const kvasir_step_seq seqs[] = {first.seq, OneSeqStep(kDecodeAppended, 60, 4, 9).seq};

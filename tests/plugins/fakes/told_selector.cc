@@ -11,7 +11,7 @@ using namespace kvasir::test;
 
 constexpr const char* kUnits[] = {"block", "token"};
 constexpr kvasir_option_schema kOptions[] = {
-    sdk::enum_option({.key = "unit", .help = "of its rows"}, kUnits, 0),
+    sdk::enum_option({.key = "unit", .help = "of its lists"}, kUnits, 0),
     sdk::int_option({.key = "mass_level", .help = "KVASIR_MASS_*; 0: no mass"}, 0, 0, 3),
     sdk::int_option({.key = "mass_reduce", .help = "KVASIR_MASS_PER_Q_HEAD …"}, 0, 0, 2),
     sdk::int_option({.key = "mass_queries", .help = "the prompt's last; 0: all"}, 0, 0, 1 << 20),

@@ -226,15 +226,15 @@ TEST_SUITE("plugins/representative") {
 
     for (const uint32_t scope : {KVASIR_SCOPE_SEQUENCE, KVASIR_SCOPE_KV_HEAD}) {
       const uint32_t n_lists = scope == KVASIR_SCOPE_SEQUENCE ? 1 : 2;
-      std::vector<std::vector<uint32_t>> rows;
+      std::vector<std::vector<uint32_t>> lists;
       for (uint32_t i = 0; i < n_lists; ++i) {
         std::vector<uint32_t> blocks(700);
         for (uint32_t b = 0; b < 700; ++b) blocks[b] = b;
         std::shuffle(blocks.begin(), blocks.end(), random);
         std::sort(blocks.begin(), blocks.begin() + 300);
-        rows.emplace_back(blocks.begin(), blocks.begin() + 300);
+        lists.emplace_back(blocks.begin(), blocks.begin() + 300);
       }
-      const SelectionBuffer list(KVASIR_UNIT_BLOCK, scope, rows);
+      const SelectionBuffer list(KVASIR_UNIT_BLOCK, scope, lists);
       scene.step.candidates = &list.selection;
       const auto some = scene.score(mean, q, 300);
       for (uint32_t h = 0; h < 4; ++h) {

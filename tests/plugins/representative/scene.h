@@ -158,12 +158,12 @@ struct Scene {
                          sdk::host_view(value.data(), {value.size()})};
     REQUIRE_MESSAGE(plugin->score(plugin.self(), &step, &in, &out, plugin.err()) == KVASIR_OK,
                     plugin.text());
-    std::vector<std::vector<float>> rows;
+    std::vector<std::vector<float>> scores;
     for (uint32_t h = 0; h < geometry.n_q_heads; ++h) {
-      rows.emplace_back(value.begin() + static_cast<long>(h * n),
-                        value.begin() + static_cast<long>((h + 1) * n));
+      scores.emplace_back(value.begin() + static_cast<long>(h * n),
+                          value.begin() + static_cast<long>((h + 1) * n));
     }
-    return rows;
+    return scores;
   }
   std::vector<float> random_query(uint32_t seed) const {
     std::mt19937 random(seed);

@@ -39,27 +39,27 @@ std::vector<uint32_t> expected(const std::vector<uint32_t>& blocks,
 // A step of several sequences, every list of candidates with its scores.
 struct Scene {
   std::vector<kvasir_step_seq> seqs;
-  std::vector<std::vector<uint32_t>> lists;  // [row * n_heads + head]
+  std::vector<std::vector<uint32_t>> lists;  // [sequence * n_heads + head]
   std::vector<float> scores;
   std::vector<uint64_t> score_offsets{0};
   SelectionBuffer candidates{KVASIR_UNIT_BLOCK, KVASIR_SCOPE_KV_HEAD, 0, 0};
   kvasir_step step{};
   kvasir_sel_in in{};
 
-  void add_row(uint32_t begin, uint32_t end) {
+  void add_seq(uint32_t begin, uint32_t end) {
     kvasir_step_seq seq{};
     seq.id = seqs.size() + 1;
     seq.unit_begin = begin;
     seq.unit_end = end;
     seqs.push_back(seq);
   }
-  void add_list(const std::vector<uint32_t>& list, const std::vector<float>& s) {
-    REQUIRE(list.size() == s.size());
+  void add_list(const std::vector<uint32_t>& list, const std::vector<float>& score) {
+    REQUIRE(list.size() == score.size());
     lists.push_back(list);
-    scores.insert(scores.end(), s.begin(), s.end());
+    scores.insert(scores.end(), score.begin(), score.end());
     score_offsets.push_back(scores.size());
   }
-  // Hands over `passed` (one list per row, or per row and head) as step.candidates.
+  // Hands over `passed` (one list per sequence, or per sequence and head) as step.candidates.
   void restrict_to(uint32_t scope, const std::vector<std::vector<uint32_t>>& passed) {
     candidates = SelectionBuffer(KVASIR_UNIT_BLOCK, scope, passed);
     step.candidates = &candidates.selection;
@@ -90,14 +90,14 @@ Selector shared_selector(const FakeHost& host, int64_t blocks, const std::string
   return selector;
 }
 
-// Candidates [begin, begin + scores.size()) of one sequence, one row for all heads.
+// Candidates [begin, begin + scores.size()) of one sequence, one list for all heads.
 std::vector<uint32_t> pick(int64_t k, uint32_t begin, const std::vector<float>& scores,
                            const std::string& compat = "none") {
   FakeHost host;
   Selector selector = shared_selector(host, k, compat);
   Scene scene;
   const auto end = begin + static_cast<uint32_t>(scores.size());
-  scene.add_row(begin, end);
+  scene.add_seq(begin, end);
   scene.add_list(range(begin, end), scores);
   scene.finish();
   SelectionBuffer out(KVASIR_UNIT_BLOCK, KVASIR_SCOPE_SEQUENCE, 1, 64);
@@ -156,9 +156,9 @@ TEST_SUITE("plugins/selector") {
           selector.bind(small_geometry());  // 2 kv heads, blocks of 16: 7 blocks
           Scene scene;
           std::vector<std::vector<uint32_t>> passed;
-          for (uint32_t row = 0; row < 5; ++row) {
-            const uint32_t begin = row, end = row + 60 * row;
-            scene.add_row(begin, end);
+          for (uint32_t s = 0; s < 5; ++s) {
+            const uint32_t begin = s, end = s + 60 * s;
+            scene.add_seq(begin, end);
             std::vector<uint32_t> list;
             for (uint32_t head = 0; head < 2; ++head) {
               if (head == 0 || scope == KVASIR_SCOPE_KV_HEAD || !listed) {
@@ -196,8 +196,8 @@ TEST_SUITE("plugins/selector") {
     FakeHost host;
     Selector selector = shared_selector(host, 3);
     Scene scene;
-    scene.add_row(0, 4);
-    scene.add_row(2, 4);
+    scene.add_seq(0, 4);
+    scene.add_seq(2, 4);
     scene.add_list(range(0, 4), {4, 3, 2, 1});
     scene.add_list(range(2, 4), {1, 2});
     scene.finish();
@@ -220,7 +220,7 @@ TEST_SUITE("plugins/selector") {
     FakeHost host;
     Selector selector = shared_selector(host, 3);
     Scene scene;
-    scene.add_row(0, 5);
+    scene.add_seq(0, 5);
     scene.add_list(range(0, 4), {4, 3, 2, 1});
     scene.finish();
     SelectionBuffer out(KVASIR_UNIT_BLOCK, KVASIR_SCOPE_SEQUENCE, 1, 8);

@@ -19,22 +19,22 @@ kvasir_geometry heads_of(uint32_t n_layers, uint32_t n_kv_heads) {
   return geometry;
 }
 
-// Row flags of one layer, for a batch of n_rows sequences; plan: what evict_plan() keeps.
+// List flags of one layer, for a batch of n_seqs sequences; plan: what evict_plan() keeps.
 std::vector<uint32_t> flags_of(Selector& selector, const kvasir_geometry& geometry, uint32_t layer,
-                               uint32_t n_rows = 1, bool plan = false) {
-  const std::vector<kvasir_step_seq> seqs(n_rows);
+                               uint32_t n_seqs = 1, bool plan = false) {
+  const std::vector<kvasir_step_seq> seqs(n_seqs);
   kvasir_step step{};
   step.struct_size = sizeof step;
   step.layer = layer;
-  step.n_seqs = n_rows;
+  step.n_seqs = n_seqs;
   step.seq_size = sizeof seqs[0];
   step.seqs = seqs.data();
   const kvasir_sel_in in{};
-  SelectionBuffer out(KVASIR_UNIT_TOKEN, KVASIR_SCOPE_KV_HEAD, n_rows * geometry.n_kv_heads, 0);
+  SelectionBuffer out(KVASIR_UNIT_TOKEN, KVASIR_SCOPE_KV_HEAD, n_seqs * geometry.n_kv_heads, 0);
   REQUIRE((plan ? selector->evict_plan(selector.self(), &step, &out.selection, selector.err())
                 : selector->select(selector.self(), &step, &in, &out.selection, selector.err())) ==
           KVASIR_OK);
-  CHECK(out.selection.n_lists == n_rows * geometry.n_kv_heads);
+  CHECK(out.selection.n_lists == n_seqs * geometry.n_kv_heads);
   CHECK(out.selection.scope == KVASIR_SCOPE_KV_HEAD);
   if (!plan) CHECK(out.selection.reuse_steps == UINT32_MAX);
   for (uint32_t i = 0; i < out.selection.n_lists; ++i) CHECK(out.list(i).empty());
@@ -107,7 +107,7 @@ TEST_SUITE("plugins/selector/duoattention") {
     CHECK(host.lines()[0].find("head_file") != std::string::npos);
   }
 
-  TEST_CASE("every sequence of a batch, and an eviction plan, get the same rows") {
+  TEST_CASE("every sequence of a batch, and an eviction plan, get the same lists") {
     FakeHost host;
     Selector selector(host, "duoattention", {{"evict", int64_t{1}}});
     const kvasir_geometry geometry = heads_of(2, 2);

@@ -65,7 +65,7 @@ class EvictionScene {
     seq.unit_end = seq.kv_len - geometry_.window_tokens;
   }
 
-  // value[row][i] for tokens 0, 1, 2 …, or for tokens[row][i].
+  // value[list][i] for tokens 0, 1, 2 …, or for tokens[list][i].
   kvasir_status observe(uint32_t layer, const std::vector<std::vector<float>>& value,
                         const std::vector<Tokens>& tokens = {}, When when = kPromptAttended) {
     std::vector<uint64_t> offsets{0};
@@ -88,26 +88,26 @@ class EvictionScene {
     return selector->observe(selector.self(), &at(layer, when), &mass, selector.err());
   }
 
-  // What stays, per row; the candidates are the whole range, or `candidates` per row.
+  // What stays, per list; the candidates are the whole range, or `candidates` per list.
   std::vector<Tokens> plan(uint32_t layer, When when = kPromptStepEnd,
                            const std::vector<Tokens>& candidates = {}) {
-    const uint32_t n_rows = limits.scope == KVASIR_SCOPE_SEQUENCE ? 1 : geometry_.n_kv_heads;
+    const uint32_t n_lists = limits.scope == KVASIR_SCOPE_SEQUENCE ? 1 : geometry_.n_kv_heads;
     std::vector<Tokens> from = candidates;
-    if (from.empty()) from.assign(n_rows, range(seq.unit_begin, seq.unit_end));
-    REQUIRE(from.size() == n_rows);
+    if (from.empty()) from.assign(n_lists, range(seq.unit_begin, seq.unit_end));
+    REQUIRE(from.size() == n_lists);
     const SelectionBuffer listed(KVASIR_UNIT_TOKEN, limits.scope, from);
-    SelectionBuffer out(KVASIR_UNIT_TOKEN, limits.scope, n_rows, listed.selection.capacity);
+    SelectionBuffer out(KVASIR_UNIT_TOKEN, limits.scope, n_lists, listed.selection.capacity);
     out.selection.action = limits.plans.action;
     kvasir_step& step = at(layer, when);
     step.candidates = candidates.empty() ? nullptr : &listed.selection;
     status = selector->evict_plan(selector.self(), &step, &out.selection, selector.err());
     step.candidates = nullptr;
     if (status != KVASIR_OK) return {};
-    REQUIRE(out.selection.n_lists == n_rows);
+    REQUIRE(out.selection.n_lists == n_lists);
     dropped = (out.selection.flags & KVASIR_SELECTION_DROP) != 0;
-    n_listed = out.selection.list_offsets[n_rows];
+    n_listed = out.selection.list_offsets[n_lists];
     std::vector<Tokens> kept;
-    for (uint32_t r = 0; r < n_rows; ++r) {
+    for (uint32_t r = 0; r < n_lists; ++r) {
       const Tokens list = out.list(r);
       CHECK(std::is_sorted(list.begin(), list.end()));
       if (out.list_flags[r] != KVASIR_LIST_LISTED) {

@@ -39,7 +39,7 @@ TEST_SUITE("plugins/selector") {
     step.seq_size = sizeof seqs[0];
     step.seqs = seqs;
     kvasir_sel_in in{};
-    SelectionBuffer out(limits.unit, limits.scope, 3, 0);  // no room: none is needed
+    SelectionBuffer out(limits.unit, limits.scope, 3, 0);  // no indices: none are needed
     REQUIRE(streaming->select(streaming.self(), &step, &in, &out.selection, streaming.err()) ==
             KVASIR_OK);
     CHECK(out.selection.n_lists == 3);

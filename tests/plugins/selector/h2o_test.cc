@@ -29,7 +29,7 @@ struct Head {
   std::vector<double> weights(uint32_t kv_len, bool normalize) const {
     std::vector<double> out(kMax);
     for (uint32_t t = 0; t < kv_len; ++t) {
-      for (const auto& voice : sum) out[t] = std::max(out[t], voice[t]);
+      for (const auto& sums : sum) out[t] = std::max(out[t], sums[t]);
       if (normalize) out[t] /= kv_len - t;
     }
     return out;
@@ -58,19 +58,20 @@ TEST_SUITE("plugins/selector/h2o") {
                      {"recent_size", int64_t{kRecent}},
                      {"normalize", int64_t{normalize}}},
                     geometry, reduce == KVASIR_REDUCE_MAX ? 3 : 0);
-        const uint32_t n_voices = reduce == KVASIR_REDUCE_MAX ? 2 : 1;
+        // Lists of mass per kv head: one per query head, or one of their sum.
+        const uint32_t n_apart = reduce == KVASIR_REDUCE_MAX ? 2 : 1;
         std::vector<Head> heads(
-            2, {std::vector<std::vector<double>>(n_voices, std::vector<double>(kMax)), {}});
+            2, {std::vector<std::vector<double>>(n_apart, std::vector<double>(kMax)), {}});
         const auto observe = [&](When when) {
           std::vector<std::vector<float>> value;
           std::vector<Tokens> tokens;
-          for (uint32_t row = 0; row < 2 * n_voices; ++row) {
-            Head& head = heads[row / n_voices];
+          for (uint32_t list = 0; list < 2 * n_apart; ++list) {
+            Head& head = heads[list / n_apart];
             tokens.push_back(head.alive);
-            value.push_back(random_mass(1, head.alive.size(), scene.seq.kv_len * 4 + row)[0]);
-            const double share = n_voices == 1 ? 0.5 : 1.0;  // mean over two query heads
+            value.push_back(random_mass(1, head.alive.size(), scene.seq.kv_len * 4 + list)[0]);
+            const double share = n_apart == 1 ? 0.5 : 1.0;  // mean over two query heads
             for (size_t i = 0; i < head.alive.size(); ++i) {
-              head.sum[row % n_voices][head.alive[i]] += share * double{value.back()[i]};
+              head.sum[list % n_apart][head.alive[i]] += share * double{value.back()[i]};
             }
           }
           REQUIRE(scene.observe(1, value, tokens, when) == KVASIR_OK);
@@ -118,7 +119,7 @@ TEST_SUITE("plugins/selector/h2o") {
           CHECK(scene.dropped);
           CHECK(scene.n_listed == 2);  // one token of each kv head goes
         }
-        if (n_voices == 1) {  // the sums themselves, as they lie in the slab
+        if (n_apart == 1) {  // the sums themselves, as they lie in the slab
           for (uint32_t t = 0; t < scene.seq.kv_len; ++t) {
             CHECK(double{scene.pages.record(1, t / 16)[t % 16]} ==
                   doctest::Approx(heads[1].sum[0][t]));

@@ -99,19 +99,19 @@ std::string skew_bytes(uint64_t model_hash = kHash) {
   std::vector<float> columns;
   for (uint32_t matrix = 0; matrix < 3 * 2; ++matrix) {
     const auto random = normal_floats(kDim * kDim, 100 + matrix);
-    std::vector<std::vector<double>> rows;
+    std::vector<std::vector<double>> orthonormal;
     for (uint32_t c = 0; c < kDim; ++c) {  // Gram and Schmidt
-      std::vector<double> row(random.begin() + c * kDim, random.begin() + (c + 1) * kDim);
-      for (const auto& other : rows) {
+      std::vector<double> column(random.begin() + c * kDim, random.begin() + (c + 1) * kDim);
+      for (const auto& other : orthonormal) {
         double dot = 0;
-        for (uint32_t d = 0; d < kDim; ++d) dot += row[d] * other[d];
-        for (uint32_t d = 0; d < kDim; ++d) row[d] -= dot * other[d];
+        for (uint32_t d = 0; d < kDim; ++d) dot += column[d] * other[d];
+        for (uint32_t d = 0; d < kDim; ++d) column[d] -= dot * other[d];
       }
       double length = 0;
-      for (const double x : row) length += x * x;
-      for (double& x : row) x /= std::sqrt(length);
-      rows.push_back(row);
-      for (const double x : row) columns.push_back(static_cast<float>(x));
+      for (const double x : column) length += x * x;
+      for (double& x : column) x /= std::sqrt(length);
+      orthonormal.push_back(column);
+      for (const double x : column) columns.push_back(static_cast<float>(x));
     }
   }
   for (uint32_t head = 0; head < 3 * 2; ++head)
@@ -220,7 +220,7 @@ TEST_SUITE("plugins/selector/infinigen") {
     CHECK(unlike > n / 2);
   }
 
-  TEST_CASE("ratio 1, no threshold and room for all is dense, bit for bit") {
+  TEST_CASE("ratio 1, no threshold and a budget for all is dense, bit for bit") {
     std::vector<std::vector<float>> outputs;
     for (const std::string& selector :
          {std::string("[selector]\nplugin = 'kvasir.dense'\n"),
@@ -235,7 +235,7 @@ TEST_SUITE("plugins/selector/infinigen") {
     CHECK(outputs[0] == outputs[1]);
   }
 
-  TEST_CASE("without the bypass, all columns, no threshold and room for all give dense") {
+  TEST_CASE("without the bypass, all columns, no threshold and a budget for all give dense") {
     const TempDir dir;
     const std::string all = "partial_weight_ratio = 1.0\nalpha = 1e30\nbudget_tokens = 4096\n";
     Prescribed dense;

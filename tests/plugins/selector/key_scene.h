@@ -112,13 +112,13 @@ class KeyScene {
   // What select() chose, ascending: one list per kv head, or one for all by `limits`.
   std::vector<std::vector<uint32_t>> choose(const Selector& selector,
                                             const kvasir_sel_limits& limits) {
-    const uint32_t n_rows = limits.scope == KVASIR_SCOPE_SEQUENCE ? 1 : geometry_.n_kv_heads;
-    SelectionBuffer out(limits.unit, limits.scope, n_rows, size_t{n_rows} * n_tokens());
+    const uint32_t n_lists = limits.scope == KVASIR_SCOPE_SEQUENCE ? 1 : geometry_.n_kv_heads;
+    SelectionBuffer out(limits.unit, limits.scope, n_lists, size_t{n_lists} * n_tokens());
     REQUIRE(select(selector, out.selection) == KVASIR_OK);
-    REQUIRE(out.selection.n_lists == n_rows);
+    REQUIRE(out.selection.n_lists == n_lists);
     CHECK(out.selection.scope == limits.scope);
     std::vector<std::vector<uint32_t>> chosen;
-    for (uint32_t i = 0; i < n_rows; ++i) {
+    for (uint32_t i = 0; i < n_lists; ++i) {
       chosen.push_back(out.list(i));
       if (out.list_flags[i] == KVASIR_LIST_LISTED) continue;
       REQUIRE(out.list_flags[i] == KVASIR_LIST_ALL);

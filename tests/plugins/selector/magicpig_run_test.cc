@@ -34,15 +34,15 @@ std::vector<Attended> step(Engine& engine, SequenceId seq, std::span<const Seque
       Attended& of = out.emplace_back();
       const RecordedRun& run = book.runs[layer];
       for (uint32_t r = 0; r < run.ranges.size(); ++r) {
-        const RecordedRange& row = run.ranges[r];
-        if (row.seq != seq || row.kv_head != kv) continue;
-        for (uint32_t i = 0; i < row.token.size(); ++i)
+        const RecordedRange& range = run.ranges[r];
+        if (range.seq != seq || range.kv_head != kv) continue;
+        for (uint32_t i = 0; i < range.token.size(); ++i)
           for (uint32_t g = 0; g < 2; ++g) {
             const float w =
-                row.weight.empty()
+                range.weight.empty()
                     ? 0.0f
-                    : row.weight[i * row.weight_width + (row.weight_width == 1 ? 0 : g)];
-            if (!std::isinf(w)) of[{row.token[i], g}] = w;
+                    : range.weight[i * range.weight_width + (range.weight_width == 1 ? 0 : g)];
+            if (!std::isinf(w)) of[{range.token[i], g}] = w;
           }
       }
     }

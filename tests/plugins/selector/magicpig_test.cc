@@ -93,13 +93,13 @@ TEST_SUITE("plugins/selector/magicpig") {
     const struct {
       uint32_t k, l;
       double at[4];  // cosine 0, 0.2, 0.4, 0.6
-    } rows[] = {{8, 75, {.035, .180, .565, .947}},
-                {9, 120, {.023, .153, .569, .967}},
-                {10, 150, {.0097, .087, .443, .943}},
-                {11, 300, {.0097, .106, .565, .988}}};
-    for (const auto& row : rows) {
+    } published[] = {{8, 75, {.035, .180, .565, .947}},
+                     {9, 120, {.023, .153, .569, .967}},
+                     {10, 150, {.0097, .087, .443, .943}},
+                     {11, 300, {.0097, .106, .565, .988}}};
+    for (const auto& line : published) {
       for (int i = 0; i < 4; ++i) {
-        CHECK(u(0.2 * i, row.k, row.l) == doctest::Approx(row.at[i]).epsilon(0.011));
+        CHECK(u(0.2 * i, line.k, line.l) == doctest::Approx(line.at[i]).epsilon(0.011));
       }
     }
     CHECK(u(1.5, 10, 150) == u(1.0, 10, 150));
@@ -323,13 +323,13 @@ TEST_SUITE("plugins/selector/magicpig") {
         CHECK(out.selection.weight_width == 1);
         for (uint32_t h = 0; h < kHeads; ++h) {
           const auto u = probabilities(scene, h, kBegin, kEnd, k, l);
-          const auto row = out.list(h);
+          const auto list = out.list(h);
           const auto weight = out.weights(h);
-          for (size_t i = 0; i < row.size(); ++i) {
-            ++drawn[{h, row[i]}];
-            REQUIRE(row[i] >= kBegin);
-            REQUIRE(row[i] < kEnd);
-            CHECK(std::abs(weight[i] + std::log(u[row[i] - kBegin] + 1e-4)) < 1e-3);
+          for (size_t i = 0; i < list.size(); ++i) {
+            ++drawn[{h, list[i]}];
+            REQUIRE(list[i] >= kBegin);
+            REQUIRE(list[i] < kEnd);
+            CHECK(std::abs(weight[i] + std::log(u[list[i] - kBegin] + 1e-4)) < 1e-3);
           }
         }
       }
@@ -366,10 +366,10 @@ TEST_SUITE("plugins/selector/magicpig") {
       SelectionBuffer out(KVASIR_UNIT_TOKEN, KVASIR_SCOPE_Q_HEAD, kHeads, kHeads * kTokens);
       REQUIRE(scene.select(selector, out.selection) == KVASIR_OK);
       for (uint32_t h = 0; h < kHeads; ++h) {
-        const auto row = out.list(h);
+        const auto list = out.list(h);
         const auto weight = out.weights(h);
-        for (size_t i = 0; i < row.size(); ++i) {
-          mass[h] += std::exp(scene.dot(row[i], h) / 16 + double{weight[i]}) / kRuns;
+        for (size_t i = 0; i < list.size(); ++i) {
+          mass[h] += std::exp(scene.dot(list[i], h) / 16 + double{weight[i]}) / kRuns;
         }
         if (seed != 0) continue;
         for (uint32_t t = 0; t < kTokens; ++t) exact[h] += std::exp(scene.dot(t, h) / 16);
@@ -392,7 +392,7 @@ TEST_SUITE("plugins/selector/magicpig") {
     for (uint32_t h = 0; h < kHeads; ++h) CHECK(out.list_flags[h] == KVASIR_LIST_ALL);
   }
 
-  TEST_CASE("a draw may be empty, and unlike heads have unlike rows") {
+  TEST_CASE("a draw may be empty, and unlike heads have unlike lists") {
     FakeHost host;
     Data data = cone(64, 31);
     for (uint32_t d = 0; d < kDim; ++d) data.q[d] = 0.0f;  // no direction: every bit is 0
@@ -425,10 +425,10 @@ TEST_SUITE("plugins/selector/magicpig") {
         SelectionBuffer out(KVASIR_UNIT_TOKEN, KVASIR_SCOPE_Q_HEAD, kHeads, small.selection.needed);
         REQUIRE(scene.select(selector, out.selection) == KVASIR_OK);
         CHECK(out.list_offsets[kHeads] == small.selection.needed);
-        std::vector<std::vector<uint32_t>> rows;
-        for (uint32_t h = 0; h < kHeads; ++h) rows.push_back(out.list(h));
-        if (first.empty()) first = rows;
-        CHECK(rows == first);
+        std::vector<std::vector<uint32_t>> lists;
+        for (uint32_t h = 0; h < kHeads; ++h) lists.push_back(out.list(h));
+        if (first.empty()) first = lists;
+        CHECK(lists == first);
         SelectionBuffer again(KVASIR_UNIT_TOKEN, KVASIR_SCOPE_Q_HEAD, kHeads, 2000);
         REQUIRE(scene.select(selector, again.selection) == KVASIR_OK);
         for (uint32_t h = 0; h < kHeads; ++h) CHECK(again.list(h) == first[h]);
@@ -450,11 +450,11 @@ TEST_SUITE("plugins/selector/magicpig") {
       REQUIRE(scene.prompt_end(selector) == KVASIR_OK);
       SelectionBuffer out(KVASIR_UNIT_TOKEN, KVASIR_SCOPE_Q_HEAD, kHeads, kHeads * kTokens);
       REQUIRE(scene.select(selector, out.selection) == KVASIR_OK);
-      std::vector<std::vector<uint32_t>> rows;
-      for (uint32_t h = 0; h < kHeads; ++h) rows.push_back(out.list(h));
-      CHECK(rows[0].back() > 65600);
-      if (first.empty()) first = rows;
-      CHECK(rows == first);
+      std::vector<std::vector<uint32_t>> lists;
+      for (uint32_t h = 0; h < kHeads; ++h) lists.push_back(out.list(h));
+      CHECK(lists[0].back() > 65600);
+      if (first.empty()) first = lists;
+      CHECK(lists == first);
     }
   }
 
@@ -484,11 +484,11 @@ TEST_SUITE("plugins/selector/magicpig") {
       CHECK(after.size() == 40);
       const auto more = std::log(static_cast<double>(before.size()) / 40);
       for (uint32_t h = 2 * kv_head; h < 2 * kv_head + 2; ++h) {
-        const auto rows = a.list(h), kept = b.list(h);
+        const auto lists = a.list(h), kept = b.list(h);
         const auto weights = a.weights(h), lighter = b.weights(h);
         for (size_t i = 0; i < kept.size(); ++i) {
-          const auto at = std::find(rows.begin(), rows.end(), kept[i]) - rows.begin();
-          REQUIRE(at < static_cast<ptrdiff_t>(rows.size()));
+          const auto at = std::find(lists.begin(), lists.end(), kept[i]) - lists.begin();
+          REQUIRE(at < static_cast<ptrdiff_t>(lists.size()));
           CHECK(std::abs(lighter[i] - weights[static_cast<size_t>(at)] - more) < 1e-5);
         }
       }

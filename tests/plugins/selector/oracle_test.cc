@@ -66,7 +66,7 @@ TEST_SUITE("plugins/selector/oracle") {
     CHECK(choose(scene, share_of(0.9, "token"), 0, 7) == Tokens{0, 2, 3, 6});  // all there are
   }
 
-  TEST_CASE("masses are summed over the heads that share a row") {
+  TEST_CASE("masses are summed over the heads that share a list") {
     kvasir_geometry geometry = ShareScene::geometry_of_one_head();
     geometry.n_q_heads = 4;
     geometry.n_kv_heads = 2;

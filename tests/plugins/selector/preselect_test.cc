@@ -54,7 +54,7 @@ struct Call {
   }
 };
 
-// One row per head, every token listed.
+// One list per head, every token listed.
 void observe(Selector& selector, const Prompt& p, uint32_t layer, const std::vector<Votes>& heads) {
   const Call call(p, layer);
   std::vector<uint64_t> offsets{0};
@@ -80,13 +80,13 @@ std::vector<std::vector<uint32_t>> plan(Selector& selector, const Prompt& p, uin
           KVASIR_OK);
   REQUIRE(out.selection.n_lists == n_heads);
   CHECK(out.selection.scope == (n_heads == 1 ? KVASIR_SCOPE_SEQUENCE : KVASIR_SCOPE_KV_HEAD));
-  std::vector<std::vector<uint32_t>> rows;
+  std::vector<std::vector<uint32_t>> lists;
   for (uint32_t i = 0; i < n_heads; ++i) {
-    rows.push_back(out.list(i));
-    CHECK(std::is_sorted(rows.back().begin(), rows.back().end()));
-    if (out.list_flags[i] == KVASIR_LIST_ALL) rows.back() = {kAll};
+    lists.push_back(out.list(i));
+    CHECK(std::is_sorted(lists.back().begin(), lists.back().end()));
+    if (out.list_flags[i] == KVASIR_LIST_ALL) lists.back() = {kAll};
   }
-  return rows;
+  return lists;
 }
 
 std::vector<uint32_t> keep(const OptionValues& options, const Votes& votes, const Prompt& p = {}) {

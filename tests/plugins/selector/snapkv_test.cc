@@ -211,7 +211,7 @@ TEST_SUITE("plugins/selector/snapkv") {
   TEST_CASE("mass of another shape is refused") {
     EvictionScene scene("snapkv", options(1, 1), eviction_geometry(0, 1));
     scene.prompt(0, 4);
-    CHECK(scene.observe(0, {{1, 2, 3, 4}}) == KVASIR_ERR_INVALID);  // one row, two kv heads
+    CHECK(scene.observe(0, {{1, 2, 3, 4}}) == KVASIR_ERR_INVALID);  // one list, two kv heads
   }
 }
 

@@ -87,13 +87,13 @@ TEST_SUITE("plugins/selector/state") {
   struct Votes {
     double per_token = 0, left = 0;
   };
-  Votes votes_of(const std::string& name, const OptionValues& options, uint32_t n_rows,
+  Votes votes_of(const std::string& name, const OptionValues& options, uint32_t n_lists,
                  uint32_t unit_tokens) {
     constexpr uint32_t kN = 1u << 20;
     EvictionScene scene(name, options, eviction_geometry(0, 16));
     scene.prompt(0, kN);
     scene.seq.unit_end /= unit_tokens;
-    const auto mass = random_mass(n_rows, kN, 1);
+    const auto mass = random_mass(n_lists, kN, 1);
     const size_t before = heap_bytes();
     REQUIRE(scene.observe(1, mass) == KVASIR_OK);
     const size_t voted = heap_bytes();

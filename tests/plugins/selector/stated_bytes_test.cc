@@ -23,13 +23,13 @@ TEST_SUITE("plugins/selector/stated") {
   TEST_CASE("votes and the latest query's mass: nothing stays, and the most is what they say") {
     if (heap_bytes() == 0) return;
     constexpr uint32_t kN = 1u << 20;
-    const auto check = [&](const std::string& name, uint32_t n_rows, uint32_t reduce = 0) {
+    const auto check = [&](const std::string& name, uint32_t n_lists, uint32_t reduce = 0) {
       CAPTURE(name);
       kvasir_geometry geometry = one_sparse_layer(kN);
       geometry.gqa_reduce = reduce;
       EvictionScene scene(name, {}, geometry);
       scene.prompt(0, kN);
-      const auto mass = random_mass(n_rows, kN, 1);
+      const auto mass = random_mass(n_lists, kN, 1);
       const size_t before = heap_bytes();
       REQUIRE(scene.observe(1, mass) == KVASIR_OK);
       CHECK(scene.limits.memory.state_bytes == 0);

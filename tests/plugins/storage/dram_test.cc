@@ -110,7 +110,7 @@ TEST_SUITE("plugins/storage") {
     }
   }
 
-  TEST_CASE("groups of 32: rows of 34 and 18 bytes each, and no head they do not divide") {
+  TEST_CASE("groups of 32: 34 and 18 bytes each, and no head they do not divide") {
     kvasir_geometry geometry = small_geometry();
     geometry.head_dim = 96;
     geometry.v_dim = 64;

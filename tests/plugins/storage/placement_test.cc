@@ -199,7 +199,7 @@ TEST_SUITE("plugins/storage") {
   }
 
   TEST_CASE(
-      "with several nodes, no huge page holds rows of two heads, and rows keep what they hold") {
+      "with several nodes, no huge page holds tokens of two heads, and tokens keep their K and V") {
     constexpr uint32_t kHeads = 3, kBlocks = 9000;  // more than one mapping
     Dram dram({0, 0, 1}, kHeads);
     std::map<uintptr_t, uint32_t> head_of_page;
