@@ -13,9 +13,9 @@
 #include <algorithm>
 #include <string>
 
+#include <kvasir/sdk/plugin.h>
+#include <kvasir/sdk/view.h>
 #include "kernels/topk.h"
-#include "plugins/sdk/plugin.h"
-#include "plugins/sdk/view.h"
 
 namespace kvasir::sdk {
 

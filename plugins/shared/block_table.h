@@ -12,9 +12,9 @@
 #include <utility>
 #include <vector>
 
-#include "plugins/sdk/error.h"
-#include "plugins/sdk/host.h"
-#include "plugins/sdk/strided.h"
+#include <kvasir/sdk/error.h>
+#include <kvasir/sdk/host.h>
+#include <kvasir/sdk/strided.h>
 #include "plugins/shared/block_name.h"
 #include "plugins/shared/slot_map.h"
 

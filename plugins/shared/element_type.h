@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <string>
 
+#include <kvasir/sdk/error.h>
 #include "kernels/element_type.h"
-#include "plugins/sdk/error.h"
 
 namespace kvasir::sdk {
 

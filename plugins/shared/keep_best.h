@@ -6,10 +6,10 @@
 #include <algorithm>
 #include <cstdint>
 
+#include <kvasir/sdk/host.h>
+#include <kvasir/sdk/selection.h>
+#include <kvasir/sdk/step.h>
 #include "kernels/topk.h"
-#include "plugins/sdk/host.h"
-#include "plugins/sdk/selection.h"
-#include "plugins/sdk/step.h"
 
 namespace kvasir::sdk {
 

@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
+#include <kvasir/sdk/leased_keys.h>
 #include "kernels/convert.h"
-#include "plugins/sdk/leased_keys.h"
 #include "plugins/shared/element_type.h"
 
 namespace kvasir::sdk {

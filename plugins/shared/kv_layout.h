@@ -8,9 +8,9 @@
 #include <cstdint>
 #include <string>
 
+#include <kvasir/sdk/error.h>
+#include <kvasir/sdk/options.h>
 #include "kernels/element_type.h"
-#include "plugins/sdk/error.h"
-#include "plugins/sdk/options.h"
 #include "plugins/shared/element_type.h"
 
 namespace kvasir::sdk {

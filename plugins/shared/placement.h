@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "plugins/sdk/host.h"
+#include <kvasir/sdk/host.h>
 
 namespace kvasir::sdk {
 

@@ -20,8 +20,8 @@
 #include <string>
 #include <vector>
 
-#include "plugins/sdk/plugin.h"
-#include "plugins/sdk/sequences.h"
+#include <kvasir/sdk/plugin.h>
+#include <kvasir/sdk/sequences.h>
 #include "plugins/shared/keep_best.h"
 #include "plugins/shared/layers.h"
 #include "plugins/shared/pooling.h"

@@ -9,8 +9,8 @@
 #include <cstdint>
 #include <span>
 
-#include "plugins/sdk/options.h"
-#include "plugins/sdk/step.h"
+#include <kvasir/sdk/options.h>
+#include <kvasir/sdk/step.h>
 
 namespace kvasir::sdk {
 

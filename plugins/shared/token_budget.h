@@ -8,8 +8,8 @@
 #include <cstdint>
 #include <string>
 
-#include "plugins/sdk/host.h"
-#include "plugins/sdk/options.h"
+#include <kvasir/sdk/host.h>
+#include <kvasir/sdk/options.h>
 
 namespace kvasir::sdk {
 

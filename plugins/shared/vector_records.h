@@ -3,8 +3,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 #pragma once
 
+#include <kvasir/sdk/block_representative.h>
 #include "kernels/representative.h"
-#include "plugins/sdk/block_representative.h"
 #include "plugins/shared/key_values.h"
 
 namespace kvasir::sdk {

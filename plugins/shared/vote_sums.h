@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "plugins/sdk/mass.h"
-#include "plugins/sdk/state.h"
-#include "plugins/sdk/step.h"
+#include <kvasir/sdk/mass.h>
+#include <kvasir/sdk/state.h>
+#include <kvasir/sdk/step.h>
 
 namespace kvasir::sdk {
 

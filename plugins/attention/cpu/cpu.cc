@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <memory>
 
+#include <kvasir/sdk/plugin.h>
+#include <kvasir/sdk/view.h>
 #include "kernels/attention_decode.h"
 #include "kernels/attention_mass.h"
 #include "kernels/attention_prefill.h"
@@ -11,8 +13,6 @@
 #include "plugins/attention/cpu/key_rows.h"
 #include "plugins/attention/cpu/node_queues.h"
 #include "plugins/attention/cpu/tasks.h"
-#include "plugins/sdk/plugin.h"
-#include "plugins/sdk/view.h"
 #include "plugins/shared/element_type.h"
 #include "plugins/shared/placement.h"
 

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <string>
 
-#include "plugins/sdk/error.h"
-#include "plugins/sdk/view.h"
+#include <kvasir/sdk/error.h>
+#include <kvasir/sdk/view.h>
 
 namespace kvasir::attention {
 namespace {

@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <vector>
 
+#include <kvasir/sdk/strided.h>
 #include "plugins/attention/cpu/key_rows.h"
-#include "plugins/sdk/strided.h"
 
 namespace kvasir::attention {
 

@@ -8,9 +8,9 @@
 #include <span>
 #include <vector>
 
+#include <kvasir/sdk/plugin.h>
+#include <kvasir/sdk/view.h>
 #include "kernels/reference/attention.h"
-#include "plugins/sdk/plugin.h"
-#include "plugins/sdk/view.h"
 #include "plugins/shared/element_type.h"
 
 namespace {

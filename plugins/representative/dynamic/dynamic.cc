@@ -6,9 +6,9 @@
 #include <map>
 #include <utility>
 
+#include <kvasir/sdk/sequences.h>
+#include <kvasir/sdk/state.h>
 #include "plugins/representative/dynamic/attended_keys.h"
-#include "plugins/sdk/sequences.h"
-#include "plugins/sdk/state.h"
 #include "plugins/shared/layers.h"
 
 namespace {

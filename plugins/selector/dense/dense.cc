@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <array>
 
-#include "plugins/sdk/plugin.h"
+#include <kvasir/sdk/plugin.h>
 
 namespace {
 using namespace kvasir;

@@ -9,7 +9,7 @@
 #include <sstream>
 #include <vector>
 
-#include "plugins/sdk/plugin.h"
+#include <kvasir/sdk/plugin.h>
 #include "plugins/shared/layers.h"
 #include "plugins/shared/recent.h"
 #include "plugins/shared/token_budget.h"

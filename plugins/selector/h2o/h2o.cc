@@ -5,8 +5,8 @@
 #include <cmath>
 #include <limits>
 
-#include "plugins/sdk/mass.h"
-#include "plugins/sdk/plugin.h"
+#include <kvasir/sdk/mass.h>
+#include <kvasir/sdk/plugin.h>
 #include "plugins/shared/keep_best.h"
 #include "plugins/shared/token_budget.h"
 

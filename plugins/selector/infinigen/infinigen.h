@@ -3,9 +3,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "plugins/sdk/host.h"
-#include "plugins/sdk/plugin.h"
-#include "plugins/sdk/sequences.h"
+#include <kvasir/sdk/host.h>
+#include <kvasir/sdk/plugin.h>
+#include <kvasir/sdk/sequences.h>
 #include "plugins/selector/infinigen/options.h"
 #include "plugins/selector/infinigen/partial_index.h"
 #include "plugins/selector/infinigen/state.h"

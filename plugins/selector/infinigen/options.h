@@ -5,7 +5,7 @@
 #include <array>
 #include <string>
 
-#include "plugins/sdk/options.h"
+#include <kvasir/sdk/options.h>
 #include "plugins/selector/infinigen/partial_index.h"
 
 namespace kvasir::infinigen {

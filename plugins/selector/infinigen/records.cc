@@ -4,7 +4,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "plugins/sdk/queries.h"
+#include <kvasir/sdk/queries.h>
 #include "plugins/selector/infinigen/infinigen.h"
 
 namespace kvasir::infinigen {

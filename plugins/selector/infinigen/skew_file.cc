@@ -10,7 +10,7 @@
 #include <cstring>
 #include <fstream>
 
-#include "plugins/sdk/error.h"
+#include <kvasir/sdk/error.h>
 
 namespace kvasir::infinigen {
 namespace {

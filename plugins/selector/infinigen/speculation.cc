@@ -4,8 +4,8 @@
 #include <limits>
 #include <numeric>
 
+#include <kvasir/sdk/queries.h>
 #include "kernels/topk.h"
-#include "plugins/sdk/queries.h"
 #include "plugins/selector/infinigen/infinigen.h"
 
 namespace kvasir::infinigen {

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "plugins/sdk/state.h"
+#include <kvasir/sdk/state.h>
 
 namespace kvasir::infinigen {
 

@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "plugins/sdk/plugin.h"
-#include "plugins/sdk/queries.h"
-#include "plugins/sdk/sequences.h"
+#include <kvasir/sdk/plugin.h>
+#include <kvasir/sdk/queries.h>
+#include <kvasir/sdk/sequences.h>
 #include "plugins/selector/magicpig/hash.h"
 #include "plugins/selector/magicpig/options.h"
 #include "plugins/selector/magicpig/state.h"

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "plugins/sdk/options.h"
+#include <kvasir/sdk/options.h>
 #include "plugins/selector/magicpig/tables.h"
 
 namespace kvasir::magicpig {

@@ -4,7 +4,7 @@
 #include <array>
 #include <numeric>
 
-#include "plugins/sdk/queries.h"
+#include <kvasir/sdk/queries.h>
 #include "plugins/shared/best_first.h"
 #include "plugins/shared/exact_mass.h"
 #include "plugins/shared/unit_budget.h"

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "plugins/sdk/sequences.h"
+#include <kvasir/sdk/sequences.h>
 #include "plugins/shared/block_choice.h"
 #include "plugins/shared/layers.h"
 #include "plugins/shared/token_budget.h"

@@ -4,7 +4,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <array>
 
-#include "plugins/sdk/plugin.h"
+#include <kvasir/sdk/plugin.h>
 #include "plugins/shared/recent.h"
 #include "plugins/shared/token_budget.h"
 

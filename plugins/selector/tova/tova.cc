@@ -4,10 +4,10 @@
 #include <array>
 #include <vector>
 
-#include "plugins/sdk/mass.h"
-#include "plugins/sdk/plugin.h"
-#include "plugins/sdk/sequences.h"
-#include "plugins/sdk/state.h"
+#include <kvasir/sdk/mass.h>
+#include <kvasir/sdk/plugin.h>
+#include <kvasir/sdk/sequences.h>
+#include <kvasir/sdk/state.h>
 #include "plugins/shared/keep_best.h"
 #include "plugins/shared/layers.h"
 #include "plugins/shared/token_budget.h"

@@ -9,8 +9,8 @@
 #include <numeric>
 #include <vector>
 
-#include "plugins/sdk/plugin.h"
-#include "plugins/sdk/queries.h"
+#include <kvasir/sdk/plugin.h>
+#include <kvasir/sdk/queries.h>
 #include "plugins/shared/best_first.h"
 #include "plugins/shared/key_values.h"
 #include "plugins/shared/softcap.h"

@@ -9,7 +9,7 @@
 #include <cstring>
 #include <string>
 
-#include "plugins/sdk/error.h"
+#include <kvasir/sdk/error.h>
 #include "plugins/storage/dram/memory_node.h"
 
 namespace kvasir::dram {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "plugins/sdk/plugin.h"
+#include <kvasir/sdk/plugin.h>
 #include "plugins/shared/block_table.h"
 #include "plugins/shared/kv_layout.h"
 #include "plugins/shared/placement.h"

@@ -10,7 +10,7 @@
 #include <new>
 #include <system_error>
 
-#include "plugins/sdk/error.h"
+#include <kvasir/sdk/error.h>
 
 namespace kvasir::tiered {
 namespace {

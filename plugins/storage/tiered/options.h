@@ -5,7 +5,7 @@
 #include <array>
 #include <cstdint>
 
-#include "plugins/sdk/options.h"
+#include <kvasir/sdk/options.h>
 #include "plugins/shared/kv_layout.h"
 
 namespace kvasir::tiered {

@@ -15,8 +15,8 @@
 #include <utility>
 #include <vector>
 
-#include "plugins/sdk/plugin.h"
-#include "plugins/sdk/tier_counters.h"
+#include <kvasir/sdk/plugin.h>
+#include <kvasir/sdk/tier_counters.h>
 #include "plugins/shared/block_table.h"
 #include "plugins/shared/kv_layout.h"
 #include "plugins/storage/tiered/block_file.h"

@@ -11,8 +11,8 @@
 #include <random>
 #include <vector>
 
+#include <kvasir/sdk/view.h>
 #include "kernels/convert.h"
-#include "plugins/sdk/view.h"
 #include "plugins/shared/element_type.h"
 #include "tests/support/plugin_instance.h"
 #include "tests/support/step_data.h"

@@ -6,7 +6,7 @@
 
 #include <cstring>
 
-#include "plugins/sdk/view.h"
+#include <kvasir/sdk/view.h>
 #include "tests/plugins/device/device_blocks.h"
 
 namespace kvasir::test {

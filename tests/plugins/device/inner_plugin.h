@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "plugins/sdk/plugin.h"
+#include <kvasir/sdk/plugin.h>
 
 namespace kvasir::test {
 

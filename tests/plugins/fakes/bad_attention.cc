@@ -3,7 +3,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <limits>
 
-#include "plugins/sdk/view.h"
+#include <kvasir/sdk/view.h>
 #include "tests/plugins/fakes/fake.h"
 #include "tests/plugins/fakes/inner_backend.h"
 

@@ -6,7 +6,7 @@
 
 #include <vector>
 
-#include "plugins/sdk/step.h"
+#include <kvasir/sdk/step.h>
 
 namespace kvasir::test {
 

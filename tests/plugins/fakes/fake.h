@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "plugins/sdk/plugin.h"
+#include <kvasir/sdk/plugin.h>
 #include "tests/plugins/fakes/probe.h"
 
 namespace kvasir::test {

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <vector>
 
-#include "plugins/sdk/view.h"
+#include <kvasir/sdk/view.h>
 
 namespace kvasir::test {
 

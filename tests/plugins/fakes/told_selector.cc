@@ -1,7 +1,7 @@
 // A selector that keeps everything and writes down what it is told, in observe() and update()
 // (calls.h); the options say what it asks for.
 // SPDX-License-Identifier: Apache-2.0
-#include "plugins/sdk/view.h"
+#include <kvasir/sdk/view.h>
 #include "tests/plugins/fakes/calls.h"
 #include "tests/plugins/fakes/fake.h"
 

@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "plugins/sdk/plugin.h"
+#include <kvasir/sdk/plugin.h>
 
 namespace kvasir::test {
 

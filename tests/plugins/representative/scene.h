@@ -7,7 +7,7 @@
 #include <cmath>
 #include <random>
 
-#include "plugins/sdk/view.h"
+#include <kvasir/sdk/view.h>
 #include "tests/support/plugin_instance.h"
 #include "tests/support/slab.h"
 #include "tests/support/step_data.h"

@@ -6,7 +6,7 @@
 #include <numeric>
 #include <random>
 
-#include "plugins/sdk/view.h"
+#include <kvasir/sdk/view.h>
 #include "tests/support/plugin_instance.h"
 #include "tests/support/step_data.h"
 

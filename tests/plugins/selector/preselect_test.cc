@@ -5,7 +5,7 @@
 #include <random>
 #include <set>
 
-#include "plugins/sdk/view.h"
+#include <kvasir/sdk/view.h>
 #include "tests/support/plugin_instance.h"
 #include "tests/support/step_data.h"
 

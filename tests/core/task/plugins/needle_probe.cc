@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
-#include "plugins/sdk/mass.h"
-#include "plugins/sdk/queries.h"
+#include <kvasir/sdk/mass.h>
+#include <kvasir/sdk/queries.h>
 #include "plugins/shared/exact_mass.h"
 #include "tests/plugins/fakes/fake.h"
 

@@ -9,8 +9,8 @@
 #include <cstdint>
 #include <string>
 
-#include "plugins/sdk/error.h"
-#include "plugins/sdk/strided.h"
+#include <kvasir/sdk/error.h>
+#include <kvasir/sdk/strided.h>
 
 namespace kvasir::sdk {
 

@@ -15,7 +15,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "plugins/sdk/plugin.h"
+#include <kvasir/sdk/plugin.h>
 
 namespace kvasir::sdk {
 

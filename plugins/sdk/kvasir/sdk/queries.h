@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "plugins/sdk/error.h"
-#include "plugins/sdk/step.h"
+#include <kvasir/sdk/error.h>
+#include <kvasir/sdk/step.h>
 
 namespace kvasir::sdk {
 

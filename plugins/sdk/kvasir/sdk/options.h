@@ -8,8 +8,8 @@
 #include <string>
 #include <string_view>
 
-#include "plugins/sdk/error.h"
-#include "plugins/sdk/strided.h"
+#include <kvasir/sdk/error.h>
+#include <kvasir/sdk/strided.h>
 
 namespace kvasir::sdk {
 

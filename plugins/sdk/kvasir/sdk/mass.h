@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <string>
 
-#include "plugins/sdk/error.h"
-#include "plugins/sdk/view.h"
+#include <kvasir/sdk/error.h>
+#include <kvasir/sdk/view.h>
 
 namespace kvasir::sdk {
 

@@ -8,7 +8,7 @@
 #include <span>
 #include <string>
 
-#include "plugins/sdk/error.h"
+#include <kvasir/sdk/error.h>
 
 namespace kvasir::sdk {
 

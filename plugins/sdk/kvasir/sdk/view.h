@@ -10,7 +10,7 @@
 #include <initializer_list>
 #include <string>
 
-#include "plugins/sdk/error.h"
+#include <kvasir/sdk/error.h>
 
 namespace kvasir::sdk {
 

@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "plugins/sdk/error.h"
-#include "plugins/sdk/step.h"
-#include "plugins/sdk/strided.h"
+#include <kvasir/sdk/error.h>
+#include <kvasir/sdk/step.h>
+#include <kvasir/sdk/strided.h>
 
 namespace kvasir::sdk {
 

@@ -23,11 +23,11 @@
 #include <string>
 #include <type_traits>
 
-#include "plugins/sdk/error.h"
-#include "plugins/sdk/host.h"
-#include "plugins/sdk/options.h"
-#include "plugins/sdk/selection.h"
-#include "plugins/sdk/step.h"
+#include <kvasir/sdk/error.h>
+#include <kvasir/sdk/host.h>
+#include <kvasir/sdk/options.h>
+#include <kvasir/sdk/selection.h>
+#include <kvasir/sdk/step.h>
 
 namespace kvasir::sdk {
 

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "plugins/sdk/error.h"
+#include <kvasir/sdk/error.h>
 
 namespace kvasir::sdk {
 

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <string_view>
 
-#include "plugins/sdk/plugin.h"
+#include <kvasir/sdk/plugin.h>
 
 namespace kvasir::sdk {
 

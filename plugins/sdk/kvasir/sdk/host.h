@@ -17,7 +17,7 @@
 #include <string>
 #include <utility>
 
-#include "plugins/sdk/error.h"
+#include <kvasir/sdk/error.h>
 
 namespace kvasir::sdk {
 

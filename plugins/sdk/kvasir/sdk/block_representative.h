@@ -25,9 +25,9 @@
 #include <string>
 #include <vector>
 
-#include "plugins/sdk/leased_keys.h"
-#include "plugins/sdk/plugin.h"
-#include "plugins/sdk/view.h"
+#include <kvasir/sdk/leased_keys.h>
+#include <kvasir/sdk/plugin.h>
+#include <kvasir/sdk/view.h>
 
 namespace kvasir::sdk {
 
