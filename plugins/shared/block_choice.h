@@ -10,11 +10,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 #pragma once
 
+#include <kvasir/sdk/plugin.h>
+#include <kvasir/sdk/view.h>
+
 #include <algorithm>
 #include <string>
 
-#include <kvasir/sdk/plugin.h>
-#include <kvasir/sdk/view.h>
 #include "kernels/topk.h"
 
 namespace kvasir::sdk {

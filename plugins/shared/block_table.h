@@ -3,6 +3,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <kvasir/sdk/error.h>
+#include <kvasir/sdk/host.h>
+#include <kvasir/sdk/strided.h>
 #include <kvasir/storage.h>
 
 #include <algorithm>
@@ -12,9 +15,6 @@
 #include <utility>
 #include <vector>
 
-#include <kvasir/sdk/error.h>
-#include <kvasir/sdk/host.h>
-#include <kvasir/sdk/strided.h>
 #include "plugins/shared/block_name.h"
 #include "plugins/shared/slot_map.h"
 

@@ -2,12 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 #pragma once
 
+#include <kvasir/sdk/error.h>
 #include <kvasir/types.h>
 
 #include <cstdint>
 #include <string>
 
-#include <kvasir/sdk/error.h>
 #include "kernels/element_type.h"
 
 namespace kvasir::sdk {

@@ -3,12 +3,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 #pragma once
 
-#include <algorithm>
-#include <cstdint>
-
 #include <kvasir/sdk/host.h>
 #include <kvasir/sdk/selection.h>
 #include <kvasir/sdk/step.h>
+
+#include <algorithm>
+#include <cstdint>
+
 #include "kernels/topk.h"
 
 namespace kvasir::sdk {

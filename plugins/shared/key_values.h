@@ -2,9 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 #pragma once
 
+#include <kvasir/sdk/leased_keys.h>
+
 #include <cstdint>
 
-#include <kvasir/sdk/leased_keys.h>
 #include "kernels/convert.h"
 #include "plugins/shared/element_type.h"
 

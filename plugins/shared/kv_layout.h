@@ -4,12 +4,12 @@
 #pragma once
 
 #include <kvasir/instance.h>
+#include <kvasir/sdk/error.h>
+#include <kvasir/sdk/options.h>
 
 #include <cstdint>
 #include <string>
 
-#include <kvasir/sdk/error.h>
-#include <kvasir/sdk/options.h>
 #include "kernels/element_type.h"
 #include "plugins/shared/element_type.h"
 

@@ -3,11 +3,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 #pragma once
 
+#include <kvasir/sdk/host.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <vector>
-
-#include <kvasir/sdk/host.h>
 
 namespace kvasir::sdk {
 

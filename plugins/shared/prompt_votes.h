@@ -15,13 +15,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 #pragma once
 
+#include <kvasir/sdk/plugin.h>
+#include <kvasir/sdk/sequences.h>
+
 #include <algorithm>
 #include <array>
 #include <string>
 #include <vector>
 
-#include <kvasir/sdk/plugin.h>
-#include <kvasir/sdk/sequences.h>
 #include "plugins/shared/keep_best.h"
 #include "plugins/shared/layers.h"
 #include "plugins/shared/pooling.h"

@@ -3,14 +3,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 #pragma once
 
+#include <kvasir/sdk/options.h>
+#include <kvasir/sdk/step.h>
 #include <kvasir/selector.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <span>
-
-#include <kvasir/sdk/options.h>
-#include <kvasir/sdk/step.h>
 
 namespace kvasir::sdk {
 

@@ -2,14 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 #pragma once
 
+#include <kvasir/sdk/host.h>
+#include <kvasir/sdk/options.h>
 #include <kvasir/selector.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <string>
-
-#include <kvasir/sdk/host.h>
-#include <kvasir/sdk/options.h>
 
 namespace kvasir::sdk {
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <kvasir/sdk/block_representative.h>
+
 #include "kernels/representative.h"
 #include "plugins/shared/key_values.h"
 

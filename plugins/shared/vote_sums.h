@@ -2,12 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 #pragma once
 
-#include <cstdint>
-#include <vector>
-
 #include <kvasir/sdk/mass.h>
 #include <kvasir/sdk/state.h>
 #include <kvasir/sdk/step.h>
+
+#include <cstdint>
+#include <vector>
 
 namespace kvasir::sdk {
 

@@ -1,11 +1,12 @@
 // Attention on the CPU: SIMD kernels over the blocks where they lie, shared out to the host's pool.
 // Partial results carry (o, lse) and merge exactly; arXiv:2205.14135, arXiv:1805.02867.
 // SPDX-License-Identifier: Apache-2.0
+#include <kvasir/sdk/plugin.h>
+#include <kvasir/sdk/view.h>
+
 #include <algorithm>
 #include <memory>
 
-#include <kvasir/sdk/plugin.h>
-#include <kvasir/sdk/view.h>
 #include "kernels/attention_decode.h"
 #include "kernels/attention_mass.h"
 #include "kernels/attention_prefill.h"

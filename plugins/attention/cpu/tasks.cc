@@ -2,11 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plugins/attention/cpu/tasks.h"
 
-#include <algorithm>
-#include <string>
-
 #include <kvasir/sdk/error.h>
 #include <kvasir/sdk/view.h>
+
+#include <algorithm>
+#include <string>
 
 namespace kvasir::attention {
 namespace {

@@ -2,10 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <kvasir/sdk/strided.h>
+
 #include <cstdint>
 #include <vector>
 
-#include <kvasir/sdk/strided.h>
 #include "plugins/attention/cpu/key_rows.h"
 
 namespace kvasir::attention {

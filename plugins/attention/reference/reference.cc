@@ -3,13 +3,14 @@
 //   logit = softcap(softmax_scale * q.k) + log_weight
 //   lse = ln sum exp(logit),  o = sum exp(logit - lse) v,  mass = exp(logit - lse)
 // SPDX-License-Identifier: Apache-2.0
+#include <kvasir/sdk/plugin.h>
+#include <kvasir/sdk/view.h>
+
 #include <cmath>
 #include <limits>
 #include <span>
 #include <vector>
 
-#include <kvasir/sdk/plugin.h>
-#include <kvasir/sdk/view.h>
 #include "kernels/reference/attention.h"
 #include "plugins/shared/element_type.h"
 

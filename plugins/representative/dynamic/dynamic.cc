@@ -2,12 +2,13 @@
 // queries of the prompt ("Dynamic" in KTransformers' long-context mode) or from every query while
 // the token is in the window (InfLLM, arXiv:2402.04617).
 // SPDX-License-Identifier: Apache-2.0
+#include <kvasir/sdk/sequences.h>
+#include <kvasir/sdk/state.h>
+
 #include <algorithm>
 #include <map>
 #include <utility>
 
-#include <kvasir/sdk/sequences.h>
-#include <kvasir/sdk/state.h>
 #include "plugins/representative/dynamic/attended_keys.h"
 #include "plugins/shared/layers.h"
 

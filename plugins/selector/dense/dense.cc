@@ -1,8 +1,8 @@
 // Attends to everything: the baseline of every comparison.
 // SPDX-License-Identifier: Apache-2.0
-#include <array>
-
 #include <kvasir/sdk/plugin.h>
+
+#include <array>
 
 namespace {
 using namespace kvasir;

@@ -1,6 +1,8 @@
 // Retrieval heads see everything, streaming heads the sink and the window only; which is which was
 // found out beforehand. Xiao et al. 2024, "DuoAttention", arXiv:2410.10819.
 // SPDX-License-Identifier: Apache-2.0
+#include <kvasir/sdk/plugin.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -9,7 +11,6 @@
 #include <sstream>
 #include <vector>
 
-#include <kvasir/sdk/plugin.h>
 #include "plugins/shared/layers.h"
 #include "plugins/shared/recent.h"
 #include "plugins/shared/token_budget.h"

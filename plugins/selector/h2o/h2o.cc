@@ -1,12 +1,13 @@
 // Heavy hitters: the tokens that gathered most attention so far stay, beside the recent ones.
 // Zhang et al. 2023, "H2O: Heavy-Hitter Oracle", arXiv:2306.14048.
 // SPDX-License-Identifier: Apache-2.0
+#include <kvasir/sdk/mass.h>
+#include <kvasir/sdk/plugin.h>
+
 #include <array>
 #include <cmath>
 #include <limits>
 
-#include <kvasir/sdk/mass.h>
-#include <kvasir/sdk/plugin.h>
 #include "plugins/shared/keep_best.h"
 #include "plugins/shared/token_budget.h"
 

@@ -6,6 +6,7 @@
 #include <kvasir/sdk/host.h>
 #include <kvasir/sdk/plugin.h>
 #include <kvasir/sdk/sequences.h>
+
 #include "plugins/selector/infinigen/options.h"
 #include "plugins/selector/infinigen/partial_index.h"
 #include "plugins/selector/infinigen/state.h"

@@ -2,10 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <kvasir/sdk/options.h>
+
 #include <array>
 #include <string>
 
-#include <kvasir/sdk/options.h>
 #include "plugins/selector/infinigen/partial_index.h"
 
 namespace kvasir::infinigen {

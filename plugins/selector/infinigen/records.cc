@@ -1,10 +1,11 @@
 // What the prompt and later tokens leave behind: column sums, the columns, partial keys.
 // SPDX-License-Identifier: Apache-2.0
+#include <kvasir/sdk/queries.h>
+
 #include <algorithm>
 #include <cmath>
 #include <numeric>
 
-#include <kvasir/sdk/queries.h>
 #include "plugins/selector/infinigen/infinigen.h"
 
 namespace kvasir::infinigen {

@@ -3,14 +3,13 @@
 #include "plugins/selector/infinigen/skew_file.h"
 
 #include <kvasir/ext/draft/skew.h>
+#include <kvasir/sdk/error.h>
 #include <xxhash.h>
 
 #include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
-
-#include <kvasir/sdk/error.h>
 
 namespace kvasir::infinigen {
 namespace {

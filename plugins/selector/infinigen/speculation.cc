@@ -1,10 +1,11 @@
 // Scores of partial queries against partial keys, and which tokens they fetch.
 // SPDX-License-Identifier: Apache-2.0
+#include <kvasir/sdk/queries.h>
+
 #include <algorithm>
 #include <limits>
 #include <numeric>
 
-#include <kvasir/sdk/queries.h>
 #include "kernels/topk.h"
 #include "plugins/selector/infinigen/infinigen.h"
 

@@ -2,11 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <kvasir/sdk/state.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <vector>
-
-#include <kvasir/sdk/state.h>
 
 namespace kvasir::infinigen {
 

@@ -3,13 +3,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <kvasir/sdk/plugin.h>
+#include <kvasir/sdk/queries.h>
+#include <kvasir/sdk/sequences.h>
+
 #include <span>
 #include <utility>
 #include <vector>
 
-#include <kvasir/sdk/plugin.h>
-#include <kvasir/sdk/queries.h>
-#include <kvasir/sdk/sequences.h>
 #include "plugins/selector/magicpig/hash.h"
 #include "plugins/selector/magicpig/options.h"
 #include "plugins/selector/magicpig/state.h"

@@ -2,11 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <kvasir/sdk/options.h>
+
 #include <array>
 #include <optional>
 #include <string>
 
-#include <kvasir/sdk/options.h>
 #include "plugins/selector/magicpig/tables.h"
 
 namespace kvasir::magicpig {

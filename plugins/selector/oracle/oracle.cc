@@ -1,10 +1,11 @@
 // Chooses by the true attention mass of the query at hand: the upper bound of a comparison. It
 // reads every key, so it saves nothing.
 // SPDX-License-Identifier: Apache-2.0
+#include <kvasir/sdk/queries.h>
+
 #include <array>
 #include <numeric>
 
-#include <kvasir/sdk/queries.h>
 #include "plugins/shared/best_first.h"
 #include "plugins/shared/exact_mass.h"
 #include "plugins/shared/unit_budget.h"

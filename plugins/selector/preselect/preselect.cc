@@ -2,6 +2,8 @@
 // the preselection of KTransformers' long-context mode, SnapKV (arXiv:2404.14469) over blocks that
 // gives nothing up for good. Chained before a selector that chooses among them at every step.
 // SPDX-License-Identifier: Apache-2.0
+#include <kvasir/sdk/sequences.h>
+
 #include <algorithm>
 #include <array>
 #include <map>
@@ -9,7 +11,6 @@
 #include <string>
 #include <vector>
 
-#include <kvasir/sdk/sequences.h>
 #include "plugins/shared/block_choice.h"
 #include "plugins/shared/layers.h"
 #include "plugins/shared/token_budget.h"

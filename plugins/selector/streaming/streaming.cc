@@ -2,9 +2,10 @@
 // left to choose but, with a budget, how far back the last tokens reach beyond the window.
 // Xiao et al. 2023, "Efficient Streaming Language Models with Attention Sinks", arXiv:2309.17453.
 // SPDX-License-Identifier: Apache-2.0
+#include <kvasir/sdk/plugin.h>
+
 #include <array>
 
-#include <kvasir/sdk/plugin.h>
 #include "plugins/shared/recent.h"
 #include "plugins/shared/token_budget.h"
 

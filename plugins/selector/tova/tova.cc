@@ -1,13 +1,14 @@
 // Keeps the tokens that the latest query attends to most, all heads taken together.
 // Oren et al. 2024, "Transformers are Multi-State RNNs", arXiv:2401.06104.
 // SPDX-License-Identifier: Apache-2.0
-#include <array>
-#include <vector>
-
 #include <kvasir/sdk/mass.h>
 #include <kvasir/sdk/plugin.h>
 #include <kvasir/sdk/sequences.h>
 #include <kvasir/sdk/state.h>
+
+#include <array>
+#include <vector>
+
 #include "plugins/shared/keep_best.h"
 #include "plugins/shared/layers.h"
 #include "plugins/shared/token_budget.h"

@@ -1,6 +1,9 @@
 // Cuts what another selector chose down to the tokens that carry a share p of its attention, by
 // keys of four bits. Lin et al. 2025, "Twilight", arXiv:2502.02770.
 // SPDX-License-Identifier: Apache-2.0
+#include <kvasir/sdk/plugin.h>
+#include <kvasir/sdk/queries.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -9,8 +12,6 @@
 #include <numeric>
 #include <vector>
 
-#include <kvasir/sdk/plugin.h>
-#include <kvasir/sdk/queries.h>
 #include "plugins/shared/best_first.h"
 #include "plugins/shared/key_values.h"
 #include "plugins/shared/softcap.h"

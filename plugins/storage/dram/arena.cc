@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plugins/storage/dram/arena.h"
 
+#include <kvasir/sdk/error.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -9,7 +10,6 @@
 #include <cstring>
 #include <string>
 
-#include <kvasir/sdk/error.h>
 #include "plugins/storage/dram/memory_node.h"
 
 namespace kvasir::dram {

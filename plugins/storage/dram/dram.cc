@@ -1,5 +1,7 @@
 // Storage in main memory: every block stays where it was created until it is dropped.
 // SPDX-License-Identifier: Apache-2.0
+#include <kvasir/sdk/plugin.h>
+
 #include <algorithm>
 #include <array>
 #include <deque>
@@ -8,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include <kvasir/sdk/plugin.h>
 #include "plugins/shared/block_table.h"
 #include "plugins/shared/kv_layout.h"
 #include "plugins/shared/placement.h"

@@ -3,14 +3,13 @@
 #include "plugins/storage/tiered/block_file.h"
 
 #include <fcntl.h>
+#include <kvasir/sdk/error.h>
 #include <kvasir/status.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <new>
 #include <system_error>
-
-#include <kvasir/sdk/error.h>
 
 namespace kvasir::tiered {
 namespace {

@@ -2,10 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <kvasir/sdk/options.h>
+
 #include <array>
 #include <cstdint>
 
-#include <kvasir/sdk/options.h>
 #include "plugins/shared/kv_layout.h"
 
 namespace kvasir::tiered {

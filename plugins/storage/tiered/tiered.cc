@@ -3,6 +3,9 @@
 // that are needed.
 // SPDX-License-Identifier: Apache-2.0
 
+#include <kvasir/sdk/plugin.h>
+#include <kvasir/sdk/tier_counters.h>
+
 #include <array>
 #include <condition_variable>
 #include <filesystem>
@@ -15,8 +18,6 @@
 #include <utility>
 #include <vector>
 
-#include <kvasir/sdk/plugin.h>
-#include <kvasir/sdk/tier_counters.h>
 #include "plugins/shared/block_table.h"
 #include "plugins/shared/kv_layout.h"
 #include "plugins/storage/tiered/block_file.h"

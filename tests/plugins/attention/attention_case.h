@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <kvasir/sdk/view.h>
+
 #include <algorithm>
 #include <cmath>
 #include <deque>
@@ -11,7 +13,6 @@
 #include <random>
 #include <vector>
 
-#include <kvasir/sdk/view.h>
 #include "kernels/convert.h"
 #include "plugins/shared/element_type.h"
 #include "tests/support/plugin_instance.h"

@@ -3,10 +3,10 @@
 #pragma once
 
 #include <kvasir/ext/draft/device_memory.h>
+#include <kvasir/sdk/view.h>
 
 #include <cstring>
 
-#include <kvasir/sdk/view.h>
 #include "tests/plugins/device/device_blocks.h"
 
 namespace kvasir::test {

@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <kvasir/sdk/error.h>
 #include <kvasir/types.h>
 
 #include <cstddef>
@@ -10,8 +11,6 @@
 #include <map>
 #include <mutex>
 #include <vector>
-
-#include <kvasir/sdk/error.h>
 
 namespace kvasir::test {
 

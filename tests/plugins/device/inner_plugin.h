@@ -3,11 +3,10 @@
 #pragma once
 
 #include <dlfcn.h>
+#include <kvasir/sdk/plugin.h>
 
 #include <string>
 #include <vector>
-
-#include <kvasir/sdk/plugin.h>
 
 namespace kvasir::test {
 

@@ -1,9 +1,10 @@
 // An attention backend that computes honestly, through another one, and spoils its result on
 // request, to prove that the host notices: option `fault`, from run() number `from_call` on.
 // SPDX-License-Identifier: Apache-2.0
+#include <kvasir/sdk/view.h>
+
 #include <limits>
 
-#include <kvasir/sdk/view.h>
 #include "tests/plugins/fakes/fake.h"
 #include "tests/plugins/fakes/inner_backend.h"
 

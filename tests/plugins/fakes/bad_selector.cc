@@ -41,8 +41,7 @@ class BadSelector {
   void limits(kvasir_sel_limits& out) const {
     out.unit = unit_;
     out.scope = KVASIR_SCOPE_KV_HEAD;
-    if (where_ == "observe")
-      out.mass.at = KVASIR_MASS_AT_DECODE, out.mass.level = KVASIR_MASS_LISTS;
+    if (where_ == "observe") out.mass = {.at = KVASIR_MASS_AT_DECODE, .level = KVASIR_MASS_LISTS};
     if (where_ == "evict_plan") out.plans.at = KVASIR_PLAN_AT_PROMPT_END | KVASIR_PLAN_AT_STEP_END;
     out.plans.action = KVASIR_ACTION_RESTRICT;
   }

@@ -2,11 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <kvasir/sdk/step.h>
 #include <kvasir/selector.h>
 
 #include <vector>
-
-#include <kvasir/sdk/step.h>
 
 namespace kvasir::test {
 

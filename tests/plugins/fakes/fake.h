@@ -2,12 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <kvasir/sdk/plugin.h>
+
 #include <algorithm>
 #include <span>
 #include <string_view>
 #include <vector>
 
-#include <kvasir/sdk/plugin.h>
 #include "tests/plugins/fakes/probe.h"
 
 namespace kvasir::test {

@@ -3,10 +3,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <kvasir/sdk/view.h>
+
 #include <cmath>
 #include <vector>
-
-#include <kvasir/sdk/view.h>
 
 namespace kvasir::test {
 

@@ -2,6 +2,7 @@
 // (calls.h); the options say what it asks for.
 // SPDX-License-Identifier: Apache-2.0
 #include <kvasir/sdk/view.h>
+
 #include "tests/plugins/fakes/calls.h"
 #include "tests/plugins/fakes/fake.h"
 

@@ -3,6 +3,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <kvasir/sdk/plugin.h>
+
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -10,8 +12,6 @@
 #include <mutex>
 #include <thread>
 #include <vector>
-
-#include <kvasir/sdk/plugin.h>
 
 namespace kvasir::test {
 

@@ -3,11 +3,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <kvasir/sdk/view.h>
+
 #include <algorithm>
 #include <cmath>
 #include <random>
 
-#include <kvasir/sdk/view.h>
 #include "tests/support/plugin_instance.h"
 #include "tests/support/slab.h"
 #include "tests/support/step_data.h"

@@ -1,12 +1,13 @@
 // block_topk against a stable sort, on ties, NaN, lists of candidates and small buffers.
 // SPDX-License-Identifier: Apache-2.0
+#include <kvasir/sdk/view.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numeric>
 #include <random>
 
-#include <kvasir/sdk/view.h>
 #include "tests/support/plugin_instance.h"
 #include "tests/support/step_data.h"
 

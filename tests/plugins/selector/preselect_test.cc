@@ -1,11 +1,12 @@
 // preselect: who votes for which block, what is kept, and what the layers take from the last one.
 // SPDX-License-Identifier: Apache-2.0
+#include <kvasir/sdk/view.h>
+
 #include <algorithm>
 #include <numeric>
 #include <random>
 #include <set>
 
-#include <kvasir/sdk/view.h>
 #include "tests/support/plugin_instance.h"
 #include "tests/support/step_data.h"
 

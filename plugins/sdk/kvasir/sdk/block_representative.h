@@ -20,14 +20,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 #pragma once
 
+#include <kvasir/sdk/leased_keys.h>
+#include <kvasir/sdk/plugin.h>
+#include <kvasir/sdk/view.h>
+
 #include <algorithm>
 #include <limits>
 #include <string>
 #include <vector>
-
-#include <kvasir/sdk/leased_keys.h>
-#include <kvasir/sdk/plugin.h>
-#include <kvasir/sdk/view.h>
 
 namespace kvasir::sdk {
 

@@ -7,6 +7,7 @@
 #include <kvasir/ext/log.h>
 #include <kvasir/ext/scratch.h>
 #include <kvasir/ext/thread_pool.h>
+#include <kvasir/sdk/error.h>
 
 #include <atomic>
 #include <cstdint>
@@ -16,8 +17,6 @@
 #include <span>
 #include <string>
 #include <utility>
-
-#include <kvasir/sdk/error.h>
 
 namespace kvasir::sdk {
 

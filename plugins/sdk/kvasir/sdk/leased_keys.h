@@ -2,16 +2,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 #pragma once
 
+#include <kvasir/sdk/error.h>
+#include <kvasir/sdk/step.h>
+#include <kvasir/sdk/strided.h>
 #include <kvasir/step.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
-
-#include <kvasir/sdk/error.h>
-#include <kvasir/sdk/step.h>
-#include <kvasir/sdk/strided.h>
 
 namespace kvasir::sdk {
 

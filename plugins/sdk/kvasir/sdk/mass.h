@@ -2,13 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 #pragma once
 
+#include <kvasir/sdk/error.h>
+#include <kvasir/sdk/view.h>
 #include <kvasir/selector.h>
 
 #include <cstdint>
 #include <string>
-
-#include <kvasir/sdk/error.h>
-#include <kvasir/sdk/view.h>
 
 namespace kvasir::sdk {
 

@@ -3,13 +3,12 @@
 #pragma once
 
 #include <kvasir/option.h>
+#include <kvasir/sdk/error.h>
+#include <kvasir/sdk/strided.h>
 
 #include <cstdint>
 #include <string>
 #include <string_view>
-
-#include <kvasir/sdk/error.h>
-#include <kvasir/sdk/strided.h>
 
 namespace kvasir::sdk {
 

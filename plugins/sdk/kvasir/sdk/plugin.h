@@ -15,6 +15,11 @@
 #pragma once
 
 #include <kvasir/kvasir.h>
+#include <kvasir/sdk/error.h>
+#include <kvasir/sdk/host.h>
+#include <kvasir/sdk/options.h>
+#include <kvasir/sdk/selection.h>
+#include <kvasir/sdk/step.h>
 
 #include <algorithm>
 #include <cstring>
@@ -22,12 +27,6 @@
 #include <span>
 #include <string>
 #include <type_traits>
-
-#include <kvasir/sdk/error.h>
-#include <kvasir/sdk/host.h>
-#include <kvasir/sdk/options.h>
-#include <kvasir/sdk/selection.h>
-#include <kvasir/sdk/step.h>
 
 namespace kvasir::sdk {
 

@@ -2,15 +2,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 #pragma once
 
+#include <kvasir/sdk/error.h>
+#include <kvasir/sdk/step.h>
 #include <kvasir/step.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
-
-#include <kvasir/sdk/error.h>
-#include <kvasir/sdk/step.h>
 
 namespace kvasir::sdk {
 

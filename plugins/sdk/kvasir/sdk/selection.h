@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 #pragma once
 
+#include <kvasir/sdk/error.h>
 #include <kvasir/step.h>
 
 #include <algorithm>
@@ -10,8 +11,6 @@
 #include <span>
 #include <string>
 #include <vector>
-
-#include <kvasir/sdk/error.h>
 
 namespace kvasir::sdk {
 

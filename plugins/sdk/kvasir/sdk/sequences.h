@@ -3,12 +3,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 #pragma once
 
+#include <kvasir/sdk/error.h>
+
 #include <cstdint>
 #include <map>
 #include <span>
 #include <string>
-
-#include <kvasir/sdk/error.h>
 
 namespace kvasir::sdk {
 

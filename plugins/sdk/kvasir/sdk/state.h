@@ -3,6 +3,7 @@
 #pragma once
 
 #include <kvasir/ext/draft/state.h>
+#include <kvasir/sdk/plugin.h>
 
 #include <algorithm>
 #include <cmath>
@@ -14,8 +15,6 @@
 #include <string_view>
 #include <type_traits>
 #include <vector>
-
-#include <kvasir/sdk/plugin.h>
 
 namespace kvasir::sdk {
 

@@ -2,15 +2,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 #pragma once
 
+#include <kvasir/sdk/error.h>
+#include <kvasir/sdk/strided.h>
 #include <kvasir/step.h>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
-
-#include <kvasir/sdk/error.h>
-#include <kvasir/sdk/strided.h>
 
 namespace kvasir::sdk {
 

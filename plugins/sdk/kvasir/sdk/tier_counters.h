@@ -4,11 +4,10 @@
 #pragma once
 
 #include <kvasir/ext/draft/tier_counters.h>
+#include <kvasir/sdk/plugin.h>
 
 #include <algorithm>
 #include <string_view>
-
-#include <kvasir/sdk/plugin.h>
 
 namespace kvasir::sdk {
 

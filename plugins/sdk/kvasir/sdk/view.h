@@ -3,14 +3,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 #pragma once
 
+#include <kvasir/sdk/error.h>
 #include <kvasir/types.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 #include <string>
-
-#include <kvasir/sdk/error.h>
 
 namespace kvasir::sdk {
 

@@ -3,10 +3,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/core/task/plugins/needle_probe.h"
 
-#include <algorithm>
-
 #include <kvasir/sdk/mass.h>
 #include <kvasir/sdk/queries.h>
+
+#include <algorithm>
+
 #include "plugins/shared/exact_mass.h"
 #include "tests/plugins/fakes/fake.h"
 
