@@ -96,7 +96,7 @@ typedef struct kvasir_host {
 #define KVASIR_NEED_UNROTATED_K (UINT64_C(1) << 4) /* K stored before RoPE */
 #define KVASIR_NEED_LOG_WEIGHT (UINT64_C(1) << 5)  /* one weight per index */
 #define KVASIR_NEED_HEAD_LOG_WEIGHT (UINT64_C(1) << 6) /* one per index and query head */
-#define KVASIR_NEED_TOKEN_ROWS (UINT64_C(1) << 7)      /* token-granular attention */
+#define KVASIR_NEED_TOKEN_ITEMS (UINT64_C(1) << 7)     /* token-granular attention */
 #define KVASIR_NEED_DISTANCE (UINT64_C(1) << 8)        /* dist_min, dist_max, several parts */
 #define KVASIR_NEED_CONTRIBUTION (UINT64_C(1) << 9)    /* o and lse in the result of select() */
 
@@ -105,7 +105,7 @@ typedef struct kvasir_host {
 #define KVASIR_PROVIDE_MASS (UINT64_C(1) << 1)
 #define KVASIR_PROVIDE_LOG_WEIGHT (UINT64_C(1) << 5)
 #define KVASIR_PROVIDE_HEAD_LOG_WEIGHT (UINT64_C(1) << 6)
-#define KVASIR_PROVIDE_TOKEN_ROWS (UINT64_C(1) << 7)
+#define KVASIR_PROVIDE_TOKEN_ITEMS (UINT64_C(1) << 7)
 #define KVASIR_PROVIDE_DISTANCE (UINT64_C(1) << 8)
 #define KVASIR_PROVIDE_STABLE_LEASES (UINT64_C(1) << 16) /* leases may outlive the step */
 

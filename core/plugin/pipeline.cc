@@ -54,7 +54,7 @@ constexpr std::array<Need, 10> kNeeds = {{
     {KVASIR_NEED_UNROTATED_K, "unrotated keys", Kind::kSelector},
     {KVASIR_NEED_LOG_WEIGHT, "weights per index", Kind::kAttention},
     {KVASIR_NEED_HEAD_LOG_WEIGHT, "weights per index and query head", Kind::kAttention},
-    {KVASIR_NEED_TOKEN_ROWS, "attention over single tokens", Kind::kAttention},
+    {KVASIR_NEED_TOKEN_ITEMS, "attention over single tokens", Kind::kAttention},
     {KVASIR_NEED_DISTANCE, "distance limits between query and key", Kind::kAttention},
     {KVASIR_NEED_CONTRIBUTION, "contributions to the attention", Kind::kSelector},
 }};

@@ -37,7 +37,7 @@ class Cpu {
        .license = "Apache-2.0",
        .summary = "SIMD attention over f32, f16, bf16, q8_0 and q4_0 blocks, AVX-512 and AVX2.",
        .provides = KVASIR_PROVIDE_MASS | KVASIR_PROVIDE_LOG_WEIGHT |
-                   KVASIR_PROVIDE_HEAD_LOG_WEIGHT | KVASIR_PROVIDE_TOKEN_ROWS |
+                   KVASIR_PROVIDE_HEAD_LOG_WEIGHT | KVASIR_PROVIDE_TOKEN_ITEMS |
                    KVASIR_PROVIDE_DISTANCE,
        .dtypes = sdk::kElementTypes});
 

@@ -41,7 +41,7 @@ class Reference {
        .license = "Apache-2.0",
        .summary = "Attention in double precision, slow: the oracle of the other backends.",
        .provides = KVASIR_PROVIDE_MASS | KVASIR_PROVIDE_LOG_WEIGHT |
-                   KVASIR_PROVIDE_HEAD_LOG_WEIGHT | KVASIR_PROVIDE_TOKEN_ROWS |
+                   KVASIR_PROVIDE_HEAD_LOG_WEIGHT | KVASIR_PROVIDE_TOKEN_ITEMS |
                    KVASIR_PROVIDE_DISTANCE,
        .dtypes = sdk::kElementTypes});
 

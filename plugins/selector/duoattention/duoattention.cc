@@ -67,7 +67,7 @@ class DuoAttention {
                      .license = "Apache-2.0",
                      .summary = "Retrieval heads see all, streaming heads sink and window.",
                      .options = kOptions,
-                     .needs = KVASIR_NEED_TOKEN_ROWS});
+                     .needs = KVASIR_NEED_TOKEN_ITEMS});
 
   DuoAttention(const sdk::Host& host, const sdk::Options& options)
       : host_(host),

@@ -109,7 +109,7 @@ class H2o {
                      .license = "Apache-2.0",
                      .summary = "Keeps the tokens that gathered most attention, and the last ones.",
                      .options = kOptions,
-                     .needs = KVASIR_NEED_MASS | KVASIR_NEED_TOKEN_ROWS});
+                     .needs = KVASIR_NEED_MASS | KVASIR_NEED_TOKEN_ITEMS});
 
   H2o(const sdk::Host& host, const sdk::Options& options)
       : host_(host),

@@ -26,7 +26,7 @@ class InfiniGen : public sdk::Sequences<State> {
        .summary = "Speculates one layer ahead with partial skewed keys which tokens matter.",
        .options = kOptions,
        .caps = KVASIR_CAP_OPAQUE_STATE | KVASIR_CAP_HISTORY_STATE,
-       .needs = KVASIR_NEED_TOKEN_ROWS,
+       .needs = KVASIR_NEED_TOKEN_ITEMS,
        .dtypes = sdk::kElementTypes});
 
   InfiniGen(const sdk::Host& host, const sdk::Options& options) : host_(host), o_(options) {}

@@ -37,7 +37,7 @@ class MagicPig : public sdk::Sequences<State> {
        .summary = "Draws tokens by hashing, with weights that make attention unbiased.",
        .options = kOptions,
        .caps = KVASIR_CAP_OPAQUE_STATE | KVASIR_CAP_HISTORY_STATE,
-       .needs = KVASIR_NEED_KEYS | KVASIR_NEED_HEAD_LOG_WEIGHT | KVASIR_NEED_TOKEN_ROWS |
+       .needs = KVASIR_NEED_KEYS | KVASIR_NEED_HEAD_LOG_WEIGHT | KVASIR_NEED_TOKEN_ITEMS |
                 KVASIR_NEED_MASS,
        .dtypes = sdk::kElementTypes});
 

@@ -36,7 +36,7 @@ class Oracle {
                      .license = "Apache-2.0",
                      .summary = "Chooses by true attention mass: the upper bound of a comparison.",
                      .options = kOptions,
-                     .needs = KVASIR_NEED_KEYS | KVASIR_NEED_TOKEN_ROWS});
+                     .needs = KVASIR_NEED_KEYS | KVASIR_NEED_TOKEN_ITEMS});
 
   Oracle(const sdk::Host& host, const sdk::Options& options)
       : host_(host),

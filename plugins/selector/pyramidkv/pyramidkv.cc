@@ -35,7 +35,7 @@ class PyramidKv {
                      .summary = "SnapKV with budgets that fall from the first layer to the last.",
                      .options = kOptions,
                      .caps = KVASIR_CAP_OPAQUE_STATE | KVASIR_CAP_HISTORY_STATE,
-                     .needs = KVASIR_NEED_MASS | KVASIR_NEED_TOKEN_ROWS});
+                     .needs = KVASIR_NEED_MASS | KVASIR_NEED_TOKEN_ITEMS});
 
   explicit PyramidKv(const sdk::Options& options)
       : beta_(options.u32("beta")), kvpress_(options.choice("compat") == 1) {}

@@ -30,7 +30,7 @@ class Random {
                      .license = "Apache-2.0",
                      .summary = "Chooses at random: the lower bound of a comparison.",
                      .options = kOptions,
-                     .needs = KVASIR_NEED_TOKEN_ROWS});
+                     .needs = KVASIR_NEED_TOKEN_ITEMS});
 
   Random(const sdk::Host& host, const sdk::Options& options) : host_(host), budget_(options) {}
 

@@ -18,7 +18,7 @@ class SnapKv {
                      .summary = "Keeps the tokens that the last queries of the prompt attend to.",
                      .options = sdk::kVoteOptions,
                      .caps = KVASIR_CAP_OPAQUE_STATE | KVASIR_CAP_HISTORY_STATE,
-                     .needs = KVASIR_NEED_MASS | KVASIR_NEED_TOKEN_ROWS});
+                     .needs = KVASIR_NEED_MASS | KVASIR_NEED_TOKEN_ITEMS});
 
   explicit SnapKv(const sdk::Options&) {}
   void bind(const sdk::Host&, const kvasir_geometry&, uint32_t budget_tokens) {

@@ -27,7 +27,7 @@ class Streaming {
                      .license = "Apache-2.0",
                      .summary = "Attends to the sink and the last tokens, to nothing between.",
                      .options = kOptions,
-                     .needs = KVASIR_NEED_TOKEN_ROWS});
+                     .needs = KVASIR_NEED_TOKEN_ITEMS});
 
   Streaming(const sdk::Host&, const sdk::Options& options)
       : budget_tokens_(options.u32("budget_tokens")), recent_(options) {}

@@ -43,7 +43,7 @@ class Tova : public sdk::Sequences<LatestQuery> {
                      .summary = "Keeps the tokens that the latest query attends to most.",
                      .options = kOptions,
                      .caps = KVASIR_CAP_OPAQUE_STATE | KVASIR_CAP_HISTORY_STATE,
-                     .needs = KVASIR_NEED_MASS | KVASIR_NEED_TOKEN_ROWS});
+                     .needs = KVASIR_NEED_MASS | KVASIR_NEED_TOKEN_ITEMS});
 
   Tova(const sdk::Host& host, const sdk::Options& options)
       : host_(host), budget_(options, "cache_size"), each_step_(sdk::evicts_each_step(options)) {}

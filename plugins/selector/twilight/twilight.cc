@@ -47,7 +47,7 @@ class Twilight {
                      .license = "Apache-2.0",
                      .summary = "Keeps the tokens that carry a share p of the attention.",
                      .options = kOptions,
-                     .needs = KVASIR_NEED_TOKEN_ROWS});
+                     .needs = KVASIR_NEED_TOKEN_ITEMS});
 
   Twilight(const sdk::Host& host, const sdk::Options& options)
       : host_(host), p_(options.f64("p")), budget_(options.u32_or("budget_tokens", 0)) {}

@@ -26,7 +26,7 @@ class DeviceAttention {
                      .summary = "test material",
                      .options = kOptions,
                      .provides = KVASIR_PROVIDE_MASS | KVASIR_PROVIDE_LOG_WEIGHT |
-                                 KVASIR_PROVIDE_HEAD_LOG_WEIGHT | KVASIR_PROVIDE_TOKEN_ROWS |
+                                 KVASIR_PROVIDE_HEAD_LOG_WEIGHT | KVASIR_PROVIDE_TOKEN_ITEMS |
                                  KVASIR_PROVIDE_DISTANCE,
                      .dtypes = sdk::kElementTypes,
                      .mem_kinds_read = kDeviceOnly,

@@ -24,7 +24,7 @@ class CallsSelector {
  public:
   static constexpr kvasir_desc kDesc =
       fake_desc(KVASIR_KIND_SELECTOR, "kvasir.test.calls", kOptions,
-                {.needs = KVASIR_NEED_LOG_WEIGHT | KVASIR_NEED_TOKEN_ROWS});
+                {.needs = KVASIR_NEED_LOG_WEIGHT | KVASIR_NEED_TOKEN_ITEMS});
 
   CallsSelector(const sdk::Host&, const sdk::Options& o)
       : unit_(o.choice("unit")),

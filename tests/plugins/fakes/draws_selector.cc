@@ -29,9 +29,9 @@ double uniform(uint64_t seed, uint32_t layer, uint32_t head, uint32_t token, uin
 
 class DrawsSelector {
  public:
-  static constexpr kvasir_desc kDesc =
-      fake_desc(KVASIR_KIND_SELECTOR, "kvasir.test.draws", kOptions,
-                {.needs = KVASIR_NEED_KEYS | KVASIR_NEED_HEAD_LOG_WEIGHT | KVASIR_NEED_TOKEN_ROWS});
+  static constexpr kvasir_desc kDesc = fake_desc(
+      KVASIR_KIND_SELECTOR, "kvasir.test.draws", kOptions,
+      {.needs = KVASIR_NEED_KEYS | KVASIR_NEED_HEAD_LOG_WEIGHT | KVASIR_NEED_TOKEN_ITEMS});
 
   DrawsSelector(const sdk::Host&, const sdk::Options& o) : refuse_every_(o.u32("refuse_every")) {}
   const void* get_extension(const char* id) { return probe_extension<DrawsSelector>(id); }

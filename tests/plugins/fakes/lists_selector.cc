@@ -28,7 +28,7 @@ class ListsSelector {
   static constexpr kvasir_desc kDesc =
       fake_desc(KVASIR_KIND_SELECTOR, "kvasir.test.lists", kOptions,
                 {.needs = KVASIR_NEED_INPUT | KVASIR_NEED_KEYS | KVASIR_NEED_CONTRIBUTION |
-                          KVASIR_NEED_MASS | KVASIR_NEED_TOKEN_ROWS});
+                          KVASIR_NEED_MASS | KVASIR_NEED_TOKEN_ITEMS});
   ListsSelector(const sdk::Host&, const sdk::Options& o)
       : keep_(kKeep[o.choice("keep")]),
         fault_(kFaults[o.choice("fault")]),

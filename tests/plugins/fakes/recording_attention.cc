@@ -20,7 +20,7 @@ class RecordingAttention : public InnerBackend {
   static constexpr kvasir_desc kDesc =
       fake_desc(KVASIR_KIND_ATTENTION, "kvasir.test.recording_attention", kOptions,
                 {.provides = KVASIR_PROVIDE_MASS | KVASIR_PROVIDE_LOG_WEIGHT |
-                             KVASIR_PROVIDE_HEAD_LOG_WEIGHT | KVASIR_PROVIDE_TOKEN_ROWS |
+                             KVASIR_PROVIDE_HEAD_LOG_WEIGHT | KVASIR_PROVIDE_TOKEN_ITEMS |
                              KVASIR_PROVIDE_DISTANCE});
 
   RecordingAttention(const sdk::Host& host, const sdk::Options& options)

@@ -30,7 +30,7 @@ TEST_SUITE("plugins/selector") {
     REQUIRE(streaming->limits(streaming.self(), &limits, streaming.err()) == KVASIR_OK);
     CHECK(limits.unit == KVASIR_UNIT_TOKEN);
     CHECK(limits.scope == KVASIR_SCOPE_SEQUENCE);
-    CHECK((streaming.desc().needs & KVASIR_NEED_TOKEN_ROWS) != 0);
+    CHECK((streaming.desc().needs & KVASIR_NEED_TOKEN_ITEMS) != 0);
 
     const kvasir_step_seq seqs[3] = {};
     kvasir_step step{};

@@ -78,7 +78,7 @@ TEST_SUITE("plugins/selector/random") {
     CHECK(draws.limits.unit == KVASIR_UNIT_BLOCK);
     CHECK(draws.limits.scope == KVASIR_SCOPE_KV_HEAD);
     CHECK(draws.limits.max_units == 3);  // blocks of 16
-    CHECK(draws.selector.desc().needs == KVASIR_NEED_TOKEN_ROWS);
+    CHECK(draws.selector.desc().needs == KVASIR_NEED_TOKEN_ITEMS);
     CHECK_FALSE(static_cast<bool>(draws.selector->layout));
     CHECK_FALSE(static_cast<bool>(draws.selector->base.seq_open));
     CHECK(Draws(tokens(50)).limits.max_units == 50);

@@ -19,7 +19,7 @@ class NeedleSelector {
  public:
   static constexpr kvasir_desc kDesc =
       test::fake_desc(KVASIR_KIND_SELECTOR, "org.test.needle_probe", {},
-                      {.needs = KVASIR_NEED_KEYS | KVASIR_NEED_MASS | KVASIR_NEED_TOKEN_ROWS});
+                      {.needs = KVASIR_NEED_KEYS | KVASIR_NEED_MASS | KVASIR_NEED_TOKEN_ITEMS});
 
   NeedleSelector(const sdk::Host& host, const sdk::Options&) : host_(host) {}
   const void* get_extension(const char* id) {
@@ -33,10 +33,8 @@ class NeedleSelector {
   void limits(kvasir_sel_limits& out) const {
     out.unit = KVASIR_UNIT_TOKEN;
     out.scope = KVASIR_SCOPE_KV_HEAD;
-    out.mass.at = KVASIR_MASS_AT_DECODE;
-    out.mass.level = KVASIR_MASS_TOKEN;
-    out.mass.reduce = KVASIR_MASS_PER_Q_HEAD;
-    out.mass.part = KVASIR_PART_ALL;
+    out.mass = {
+        .at = KVASIR_MASS_AT_DECODE, .level = KVASIR_MASS_TOKEN, .reduce = KVASIR_MASS_PER_Q_HEAD};
   }
 
   void select(const sdk::Step& step, const kvasir_sel_in& in, kvasir_selection& out) {
