@@ -155,7 +155,10 @@ void Engine::Impl::close(SequenceId id) {
   const SequenceId known_as = seq.id;  // to plugins: another one once drafts were accepted
   for (LayerState& layer : seq.layers) run.release_step(layer);  // of a step that failed
   run.seq_close(known_as);
-  sequences.erase(id);
+  {
+    const BlockStore::DropTogether together(*run.store);
+    sequences.erase(id);
+  }
   run.pipeline.storage->seq_close(known_as);
   if (run.pipeline.is_hybrid()) run.pipeline.window_storage->seq_close(known_as);
 }

@@ -69,6 +69,7 @@ void BlockStore::pack(LayerState& layer, uint32_t layer_index, uint32_t end,
   for (uint32_t head = 0; head < access_.n_kv_heads; ++head)
     packed.heads.push_back(pack_head(layer, layer_index, head, std::move(live[head])));
   release_step(layer);
+  const DropTogether together(*this);
   for (const uint32_t block : blocks) {
     layer.blocks[block].reset();
     layer.leases[block] = {};

@@ -39,6 +39,7 @@ void BlockStore::truncate(LayerState& layer, uint32_t layer_index, uint32_t kv_l
   layer.context_blocks = std::min(layer.context_blocks, kv_len / block_size);
   const uint32_t n_blocks = (kv_len + block_size - 1) / block_size;
   if (layer.blocks.size() > n_blocks) {
+    const DropTogether together(*this);
     layer.blocks.resize(n_blocks);
     layer.leases.resize(n_blocks);
   }

@@ -261,9 +261,25 @@ kvasir_lease BlockStore::copy_to_host(const kvasir_lease& lease,
 }
 
 void BlockStore::drop(Block& block) noexcept {
+  if (drops_held_ == 0)
+    return drop_all(block.lease.lease ? std::vector{block.lease.lease} : std::vector<uint64_t>{},
+                    {block.key});
+  if (block.lease.lease) dropped_leases_.push_back(block.lease.lease);
+  dropped_keys_.push_back(block.key);
+}
+
+void BlockStore::hold_drops(int n) noexcept {
+  if (window_) window_->hold_drops(n);
+  drops_held_ += n;
+  if (drops_held_ > 0 || dropped_keys_.empty()) return;
+  drop_all(std::exchange(dropped_leases_, {}), std::exchange(dropped_keys_, {}));
+}
+
+void BlockStore::drop_all(const std::vector<uint64_t>& leases,
+                          const std::vector<kvasir_block_key>& keys) noexcept {
   try {
-    if (block.lease.lease) access_.storage.release({block.lease.lease});
-    access_.storage.drop({block.key}, KVASIR_DROP_FORGET);
+    if (!leases.empty()) access_.storage.release(leases);
+    access_.storage.drop(keys, KVASIR_DROP_FORGET);
   } catch (const std::exception& e) {
     services_.log(KVASIR_LOG_ERROR, access_.storage.id(), e.what());
   }

@@ -114,6 +114,19 @@ class BlockStore {
   // Gives a block back to the storage; logs what fails.
   void drop(Block& block) noexcept;
 
+  // While it lives, blocks that lists let go are kept for one call of the storage at its end: no
+  // call per block crosses the ABI. Of this store and the window's.
+  class DropTogether {
+   public:
+    explicit DropTogether(BlockStore& store) : store_(store) { store_.hold_drops(1); }
+    ~DropTogether() { store_.hold_drops(-1); }
+    DropTogether(const DropTogether&) = delete;
+    DropTogether& operator=(const DropTogether&) = delete;
+
+   private:
+    BlockStore& store_;
+  };
+
  private:
   // Opens blocks [begin, end) at the end of the list.
   void create_range(BlockList& layer, uint32_t layer_index, uint32_t begin, uint32_t end,
@@ -135,12 +148,20 @@ class BlockStore {
   PackedHead pack_head(LayerState& layer, uint32_t layer_index, uint32_t head,
                        std::vector<uint32_t> live);
 
+  // Adds to how many DropTogether live; with the last one, what they kept is dropped.
+  void hold_drops(int n) noexcept;
+  void drop_all(const std::vector<uint64_t>& leases,
+                const std::vector<kvasir_block_key>& keys) noexcept;
+
   BlockAccess access_;
   TokenValues values_;
   TokenBytes bytes_;
   Residency residency_;
   HostServices& services_;
   uint64_t nonce_;
+  int drops_held_ = 0;                    // DropTogether that live
+  std::vector<uint64_t> dropped_leases_;  // of blocks they keep
+  std::vector<kvasir_block_key> dropped_keys_;
   BlockStore* window_ = nullptr;  // hybrid mode, of the context's store
 };
 

@@ -151,7 +151,7 @@ void EvictStage::evict_units(const Piece& piece, uint32_t layer, uint32_t unit, 
     }
     std::erase_if(live, [&](uint32_t t) { return dead[t]; });
   }
-  free_dead_blocks(state, touched, b);
+  free_dead_blocks(c_, state, touched);
   pack_living(c_, *piece.seq, state, layer, piece.kv_len);
 }
 

@@ -8,8 +8,9 @@
 
 namespace kvasir {
 
-void free_dead_blocks(LayerState& state, const std::set<uint32_t>& among, uint32_t block_size) {
-  const size_t b = block_size;
+void free_dead_blocks(const RunContext& c, LayerState& state, const std::set<uint32_t>& among) {
+  const size_t b = c.geometry.block_size;
+  const BlockStore::DropTogether together(c.store);
   for (const uint32_t block : among) {
     if (!state.blocks[block]) continue;
     bool dead = true;

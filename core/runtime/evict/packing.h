@@ -10,7 +10,8 @@
 namespace kvasir {
 
 // Frees the blocks of `among` none of whose tokens is alive in any head.
-void free_dead_blocks(LayerState& state, const std::set<uint32_t>& among, uint32_t block_size);
+void free_dead_blocks(const RunContext& context, LayerState& state,
+                      const std::set<uint32_t>& among);
 
 // Closes the gaps that eviction left below the window as soon as that frees memory. The border
 // moves on with the window, so a plan that drops a token per step copies once per block of steps.

@@ -258,7 +258,7 @@ struct Quest {
     if (h % group == 0) {
       std::vector<double> scores(window - begin, 0.0);
       for (uint32_t page = begin; page < window; ++page) {
-        oracle::Rows keys;
+        oracle::Vectors keys;
         for (uint32_t t = page * kBlock; t < (page + 1) * kBlock; ++t)
           keys.push_back(forward.key(layer, h / group, t));
         for (uint32_t head = h; head < h + group; ++head)

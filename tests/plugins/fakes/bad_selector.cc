@@ -41,7 +41,8 @@ class BadSelector {
   void limits(kvasir_sel_limits& out) const {
     out.unit = unit_;
     out.scope = KVASIR_SCOPE_KV_HEAD;
-    if (where_ == "observe") out.mass = {.at = KVASIR_MASS_AT_DECODE, .level = KVASIR_MASS_LISTS};
+    if (where_ == "observe")
+      out.mass.at = KVASIR_MASS_AT_DECODE, out.mass.level = KVASIR_MASS_LISTS;
     if (where_ == "evict_plan") out.plans.at = KVASIR_PLAN_AT_PROMPT_END | KVASIR_PLAN_AT_STEP_END;
     out.plans.action = KVASIR_ACTION_RESTRICT;
   }
@@ -65,7 +66,6 @@ class BadSelector {
     if (fault == "again") return KVASIR_AGAIN;
     return fault == "fallback" ? KVASIR_FALLBACK : fault == "unknown_status" ? 4711 : KVASIR_OK;
   }
-
   kvasir_status list(std::string_view where, const sdk::Step& step, kvasir_selection& out) {
     const std::string_view fault = names(step, seq_) ? due(where) : "none";
     if (answer(fault) != KVASIR_OK) return answer(fault);
