@@ -33,8 +33,9 @@ class NeedleSelector {
   void limits(kvasir_sel_limits& out) const {
     out.unit = KVASIR_UNIT_TOKEN;
     out.scope = KVASIR_SCOPE_KV_HEAD;
-    out.mass = {
-        .at = KVASIR_MASS_AT_DECODE, .level = KVASIR_MASS_TOKEN, .reduce = KVASIR_MASS_PER_Q_HEAD};
+    out.mass.at = KVASIR_MASS_AT_DECODE;
+    out.mass.level = KVASIR_MASS_TOKEN;
+    out.mass.reduce = KVASIR_MASS_PER_Q_HEAD;
   }
 
   void select(const sdk::Step& step, const kvasir_sel_in& in, kvasir_selection& out) {
