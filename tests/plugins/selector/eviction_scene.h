@@ -39,7 +39,7 @@ class EvictionScene {
       : host(workers), selector(host, name, options), geometry_(geometry) {
     selector.bind(geometry);
     REQUIRE(selector->limits(selector.self(), &limits, selector.err()) == KVASIR_OK);
-    if (selector->base.seq_open) open(seq);
+    if (selector->base.seq_open) open(seq_id);
     if (selector->layout) {
       REQUIRE(selector->layout(selector.self(), &layout, selector.err()) == KVASIR_OK);
     }
@@ -47,7 +47,7 @@ class EvictionScene {
     step_.n_seqs = 1;
     step_.seq_size = sizeof seq;
     step_.seqs = &seq;
-    seq.id = seq;
+    seq.id = seq_id;
   }
   EvictionScene(const EvictionScene&) = delete;
 
@@ -139,7 +139,7 @@ class EvictionScene {
   kvasir_layout layout{};
   kvasir_step_seq seq{};
   const kvasir_slab* slab = nullptr;
-  uint64_t seq = 1;
+  uint64_t seq_id = 1;
   kvasir_status status = KVASIR_OK;  // of the latest plan()
   bool dropped = false;              // the latest plan listed losers
   uint64_t n_listed = 0;

@@ -628,10 +628,10 @@ TEST_SUITE("plugins/selector/infinigen") {
     mass.n_lists = 2, mass.list_offsets = offsets, mass.index = index;
     REQUIRE(selector->observe(selector.self(), &step, &mass, selector.err()) == KVASIR_OK);
 
-    const auto save = [&](uint64_t seq) {
+    const auto save = [&](uint64_t id) {
       std::string bytes;
       REQUIRE(state->save(
-                  selector.self(), seq,
+                  selector.self(), id,
                   [](void* to, const void* from, uint64_t n) noexcept {
                     static_cast<std::string*>(to)->append(static_cast<const char*>(from), n);
                     return 0;

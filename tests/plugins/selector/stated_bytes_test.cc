@@ -63,8 +63,8 @@ TEST_SUITE("plugins/selector/stated") {
       selector.bind(scene.geometry());
       kvasir_sel_limits limits = blank_limits();
       REQUIRE(selector->limits(selector.self(), &limits, selector.err()) == KVASIR_OK);
-      const uint64_t seq = 1;
-      REQUIRE(selector->base.seq_open(selector.self(), &seq, 1, selector.err()) == KVASIR_OK);
+      const uint64_t id = 1;
+      REQUIRE(selector->base.seq_open(selector.self(), &id, 1, selector.err()) == KVASIR_OK);
       REQUIRE(scene.prompt_end(selector) == KVASIR_OK);
       const auto stays = static_cast<double>(heap_bytes() - before);
       CHECK(stays == doctest::Approx(static_cast<double>(limits.memory.state_bytes)).epsilon(0.02));
@@ -89,8 +89,8 @@ TEST_SUITE("plugins/selector/stated") {
       selector.bind(geometry);
       kvasir_sel_limits limits = blank_limits();
       REQUIRE(selector->limits(selector.self(), &limits, selector.err()) == KVASIR_OK);
-      const uint64_t seq = 1;
-      REQUIRE(selector->base.seq_open(selector.self(), &seq, 1, selector.err()) == KVASIR_OK);
+      const uint64_t id = 1;
+      REQUIRE(selector->base.seq_open(selector.self(), &id, 1, selector.err()) == KVASIR_OK);
       kvasir_step_seq seq{};
       seq.id = 1, seq.kv_len = geometry.max_context, seq.unit_end = geometry.max_context / 3;
       kvasir_step step{};
@@ -128,8 +128,8 @@ TEST_SUITE("plugins/selector/stated") {
       kvasir_layout layout{};
       REQUIRE(plugin->layout(plugin.self(), &layout, plugin.err()) == KVASIR_OK);
       if (!feed) return layout;
-      const uint64_t seq = 1;
-      REQUIRE(plugin->base.seq_open(plugin.self(), &seq, 1, plugin.err()) == KVASIR_OK);
+      const uint64_t id = 1;
+      REQUIRE(plugin->base.seq_open(plugin.self(), &id, 1, plugin.err()) == KVASIR_OK);
       kvasir_step_seq seq{};
       seq.id = 1, seq.kv_len = kBlocks * kBlock - 1, seq.prompt_end = kBlocks * kBlock;
       kvasir_step step{};
