@@ -125,8 +125,8 @@ class BlockTable {
   }
 
   // Blocks take their new names, leases become ones for reading; all or none. Where a sealed block
-  // bears the name already, and can_share(its handle), the lease goes over to it: the pointers are
-  // the caller's to refresh. Handles of the blocks that were given up for others, without a lease.
+  // has the name already, and can_share(its handle), the lease is moved to it: the caller refreshes
+  // the pointers. Returns the handles of the blocks that lost their lease so.
   template <class CanShare>
   std::vector<uint64_t> seal(const Strided<const kvasir_block_key>& keys,
                              const Strided<kvasir_lease>& leases, const CanShare& can_share) {

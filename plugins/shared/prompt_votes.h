@@ -1,6 +1,6 @@
-// What SnapKV and its kin share: the last queries of the prompt vote for the tokens before the
-// window, votes are pooled over neighbours, and at the prompt's end the best of each kv head stay.
-// Li et al. 2024, "SnapKV", arXiv:2404.14469. For plugins that link kvasir::kernels.
+// What SnapKV and methods like it share: the last queries of the prompt vote for the tokens before
+// the window, votes are pooled over neighbours, and at the prompt's end the best of each kv head
+// stay. Li et al. 2024, "SnapKV", arXiv:2404.14469. For plugins that link kvasir::kernels.
 //
 //   class Method {
 //    public:

@@ -1,5 +1,5 @@
-// What selectors share for which recency is the whole idea: the last candidates before the window
-// are what budget_tokens buys, the others may be given up, and prompts be read like answers.
+// What selectors share that keep the most recent tokens: budget_tokens counts the last candidates
+// before the window, the others may be evicted, and prompts may be read as sparsely as answers.
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 #pragma once
 

@@ -34,7 +34,7 @@ constexpr kvasir_option_schema cap_option(const char* key, const char* const* al
                     0, 1, INT32_MAX);
 }
 
-// When tokens are given up.
+// When tokens are evicted.
 inline constexpr const char* kEvictAtNames[] = {"step", "prompt_end"};
 inline constexpr kvasir_option_schema kEvictAtOption = enum_option(
     {.key = "evict_at", .help = "after the prompt and every token, or after the prompt only"},
@@ -67,7 +67,7 @@ class TokenBudget {
     return static_cast<uint32_t>(cap_ - forced);
   }
 
-  // The conversion, for whoever reads the log; `unit`: tokens that are kept or lost together.
+  // Logs what the cap comes to; `unit`: tokens that are kept or lost together.
   void log(const Host& host, const kvasir_geometry& geometry, uint32_t unit = 1) const {
     if (cap_ == 0) return;
     const uint32_t n = tokens(geometry);

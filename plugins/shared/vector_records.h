@@ -17,8 +17,7 @@ inline constexpr const char* kNumberAliases[] = {"anchor_num", nullptr};
 inline constexpr kvasir_option_schema kRecordTypeOption =
     enum_option({.key = "dtype", .help = "element type of the records"}, kRecordTypeNames, 1);
 
-// Of a method that always takes the same number of vectors, so that whoever says the number is
-// told when it is another.
+// Of a method that always takes the same number of vectors: another number is refused.
 constexpr kvasir_option_schema fixed_number_option(const char* help, int64_t n) {
   return int_option({.key = "representative_num", .help = help, .aliases = kNumberAliases}, n, 1,
                     n);

@@ -1,4 +1,5 @@
-// Attention mass of a prompt's last queries, summed per token: the votes of SnapKV and its kin.
+// Attention mass of a prompt's last queries, summed per token: the votes of SnapKV and methods like
+// it.
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 #pragma once
 

@@ -1,4 +1,5 @@
-# Every public header compiles alone and without padding, as C11 and as every C++ a plugin may use.
+# Every public header compiles alone and without padding, as C11 and as every C++ a plugin may use;
+# every header of the SDK compiles alone as C++20, without a warning.
 # In: ROOT, C_COMPILER, CXX_COMPILER, and CLANG, CLANGXX (empty when absent).
 set(flags -pedantic -Wall -Wextra -Wpadded -Werror -fsyntax-only -I${ROOT}/abi)
 file(GLOB_RECURSE headers RELATIVE ${ROOT}/abi ${ROOT}/abi/kvasir/*.h)
@@ -24,6 +25,16 @@ foreach(compiler ${CXX_COMPILER} ${CLANGXX})
   foreach(standard c++11 c++17 c++20)
     check(${compiler} c++ ${standard})
   endforeach()
+endforeach()
+set(flags -pedantic -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Werror -fsyntax-only
+  -I${ROOT}/abi -I${ROOT}/plugins/sdk)
+file(GLOB headers RELATIVE ${ROOT}/plugins/sdk ${ROOT}/plugins/sdk/kvasir/sdk/*.h)
+list(LENGTH headers n_headers)
+if(n_headers LESS 10)
+  message(FATAL_ERROR "found only ${n_headers} headers of the SDK")
+endif()
+foreach(compiler ${CXX_COMPILER} ${CLANGXX})
+  check(${compiler} c++ c++20)
 endforeach()
 if(NOT CLANG)
   message("SKIPPED: no clang here, headers were checked with ${C_COMPILER} only")

@@ -59,12 +59,12 @@ const Slot kFileSlots[] = {SLOT(kvasir_plugin, count, "cpu"), SLOT(kvasir_plugin
                            SLOT(kvasir_plugin, shutdown, "cpu")};
 // Of the host; the driver is the source that calls it.
 const Slot kHostSlots[] = {
-    SLOT(kvasir_host, get_extension, "plugins/sdk/host.h"),
-    SLOT(kvasir_thread_pool, max_workers, "plugins/sdk/host.h"),
-    SLOT(kvasir_thread_pool, parallel_for, "plugins/sdk/host.h"),
-    SLOT(kvasir_thread_pool, node_of, "plugins/sdk/host.h"),
-    SLOT(kvasir_scratch, get, "plugins/sdk/host.h"),
-    SLOT(kvasir_log, write, "plugins/sdk/host.h"),
+    SLOT(kvasir_host, get_extension, "plugins/sdk/kvasir/sdk/host.h"),
+    SLOT(kvasir_thread_pool, max_workers, "plugins/sdk/kvasir/sdk/host.h"),
+    SLOT(kvasir_thread_pool, parallel_for, "plugins/sdk/kvasir/sdk/host.h"),
+    SLOT(kvasir_thread_pool, node_of, "plugins/sdk/kvasir/sdk/host.h"),
+    SLOT(kvasir_scratch, get, "plugins/sdk/kvasir/sdk/host.h"),
+    SLOT(kvasir_log, write, "plugins/sdk/kvasir/sdk/host.h"),
     SLOT(kvasir_completion, complete, "plugins/storage/tiered/transfers.cc"),
 };
 

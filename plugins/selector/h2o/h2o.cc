@@ -1,4 +1,4 @@
-// Heavy hitters: the tokens that gathered most attention so far stay, beside the recent ones.
+// Heavy hitters: the tokens that received most attention so far stay, beside the recent ones.
 // Zhang et al. 2023, "H2O: Heavy-Hitter Oracle", arXiv:2306.14048.
 // SPDX-License-Identifier: Apache-2.0
 #include <kvasir/sdk/mass.h>
@@ -107,7 +107,7 @@ class H2o {
                      .name = "H2O",
                      .vendor = "Kvasir",
                      .license = "Apache-2.0",
-                     .summary = "Keeps the tokens that gathered most attention, and the last ones.",
+                     .summary = "Keeps the tokens that received most attention, and the last ones.",
                      .options = kOptions,
                      .needs = KVASIR_NEED_MASS | KVASIR_NEED_TOKEN_ITEMS});
 

@@ -1,5 +1,5 @@
 // Chooses at random: the lower bound of a comparison. What a strategy gains over it at the same
-// budget, unit and scope is what its idea is worth.
+// budget, unit and scope is what its choice is worth.
 // SPDX-License-Identifier: Apache-2.0
 #include <array>
 

@@ -13,7 +13,7 @@ namespace {
 using namespace kvasir;
 
 constexpr std::array kOptions = {sdk::budget_option(0),
-                                 sdk::evict_option("what lies between sink and window is given up"),
+                                 sdk::evict_option("what lies between sink and window is dropped"),
                                  sdk::kPrefillSelectOption};
 
 class Streaming {

@@ -31,8 +31,8 @@ class Records {
   uint64_t record_bytes() const { return data_bytes() + sizeof(uint64_t); }
   uint64_t block_bytes() const { return n_ * record_bytes(); }
 
-  // seed: different for every writing of every block, so that what another one left in its place
-  // does not pass for it.
+  // seed: different for every writing of every block, so that a record which another writing left
+  // in that place is not taken for this one.
   void pack(const std::byte* block, uint64_t seed, std::byte* to) const {
     for (uint32_t i = 0; i < n_; ++i, to += record_bytes()) {
       std::memcpy(to, block + i * k_bytes_, k_bytes_);
