@@ -197,7 +197,9 @@ TEST_CASE("check, explain and plan refuse what run refuses") {
             {"chooses blocks and cannot follow kvasir.twilight"}},
            {{chain("keys.toml", "kvasir.infllm", "kvasir.twilight")},
             {"kvasir.twilight", "keys with their rotation"}},
-           {{chain("weights.toml", "kvasir.magicpig", "kvasir.streaming")},
+           {{m.folder.write("weights.toml",
+                            "[cache]\nblock_size = 16\n[[selector]]\nplugin = 'kvasir.magicpig'\n"
+                            "[[selector]]\nplugin = 'kvasir.streaming'\n")},
             {"kvasir.magicpig weighs keys", "kvasir.streaming chooses for all heads"}},
            {{chain("constant.toml", "kvasir.infllm", "kvasir.streaming")},
             {"kvasir.streaming", "constant positions (kvasir.infllm)"}},
