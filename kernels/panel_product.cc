@@ -8,6 +8,8 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
+#include <algorithm>
+
 #ifndef KVASIR_KERNELS_PANEL_PRODUCT_ONCE
 #define KVASIR_KERNELS_PANEL_PRODUCT_ONCE
 #if HWY_ARCH_X86
@@ -45,9 +47,10 @@ namespace hn = hwy::HWY_NAMESPACE;
 using PanelTag = hn::CappedTag<float, 16>;
 using PanelVec = hn::Vec<PanelTag>;
 inline constexpr size_t kPanelLanes = HWY_LANES(float) < 16 ? HWY_LANES(float) : 16;
-// Inputs handled before the next tile of columns or rows: 256 x 64 f32 are 64 KiB, which the
-// second-level cache still holds when they are read again.
-inline constexpr size_t kChunk = 256;
+// Inputs handled before the next tile of columns or rows: of f32, 256 x 64 are 64 KiB, which the
+// second-level cache still holds when they are read again; 64 x 64 stay in the first, which narrow
+// vectors need, since they read them more often.
+inline constexpr size_t kChunk = HWY_TARGET <= HWY_AVX3 ? 256 : 64;
 
 template <size_t kRows, size_t kVectors>
 using Sums = PanelVec[kRows][kVectors];
@@ -113,6 +116,9 @@ HWY_INLINE void tile(const float* HWY_RESTRICT x, size_t x_stride, const T* HWY_
   }
 }
 
+// Most rows of a tile. With 16 registers 12 sums hide the latency of a multiply-add, 8 do not.
+inline constexpr size_t kTileRows = HWY_TARGET <= HWY_AVX3 ? 4 : 6;
+
 // All 64 columns of kRows rows; as many columns at a time as the registers hold sums for.
 template <size_t kRows, class T>
 HWY_NOINLINE void rows_tile(const float* x, size_t x_stride, const T* w, size_t n, float* sums) {
@@ -137,10 +143,10 @@ void add_inputs(const float* x, size_t x_stride, size_t n_rows, const T* w, size
   for (size_t begin = 0; begin < n_in; begin += kChunk) {
     const size_t n = n_in - begin < kChunk ? n_in - begin : kChunk;
     const T* chunk = w + begin * kPanelWidth / kInputsPerElement<T>;
-    for (size_t r = 0; r < n_rows; r += 4) {
+    for (size_t r = 0; r < n_rows; r += kTileRows) {
       const float* from = x + r * x_stride + begin;
       float* to = sums + r * kPanelWidth;
-      switch (n_rows - r) {
+      switch (std::min(n_rows - r, kTileRows)) {
         case 1:
           rows_tile<1>(from, x_stride, chunk, n, to);
           break;
@@ -150,8 +156,14 @@ void add_inputs(const float* x, size_t x_stride, size_t n_rows, const T* w, size
         case 3:
           rows_tile<3>(from, x_stride, chunk, n, to);
           break;
-        default:
+        case 4:
           rows_tile<4>(from, x_stride, chunk, n, to);
+          break;
+        case 5:
+          rows_tile<5>(from, x_stride, chunk, n, to);
+          break;
+        default:
+          rows_tile<kTileRows>(from, x_stride, chunk, n, to);
       }
     }
   }
