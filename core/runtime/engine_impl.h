@@ -77,7 +77,7 @@ struct Engine::Impl {
   void drop_drafts(SequenceId id);
   void name_content(std::span<const StepItem> items, const Plan& plan) const;
   void write_logits(std::span<const StepItem> items, const Plan& plan);
-  // Rows of a recomputation that were not narrowed away.
+  // Tokens of a recomputation that were not narrowed away.
   static uint32_t queries_left(const Plan& plan, const Sequence& seq);
 
   const Model& model;
