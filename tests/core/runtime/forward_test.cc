@@ -55,7 +55,7 @@ TEST_CASE("any chunk and block size gives the reference's logits, then its greed
                        {7, 1},
                        {512, 16},
                        {100, 128}}) {
-    if (few_cases() && c.chunk != 100 && c.chunk != 7) continue;
+    if (few_cases() && c.chunk != 100 && (c.chunk != 7 || emulated())) continue;
     CAPTURE(c.chunk);
     CAPTURE(c.block);
     const auto engine = bench.engine(cache("chunk_size = " + std::to_string(c.chunk) +

@@ -107,7 +107,7 @@ void check_close(const Logits& a, const Logits& b, double tolerance) {
 
 }  // namespace
 
-TEST_SUITE_BEGIN("hybrid");
+TEST_SUITE_BEGIN("core/runtime/hybrid");
 
 TEST_CASE("two storages give the numbers and selections of one") {
   for (const Strategy& s : kStrategies) {
