@@ -1,6 +1,7 @@
 // See attended.h.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/oracles/harness/attended.h"
+#include "tests/support/larger_or_nan.h"
 
 namespace kvasir::oracle {
 namespace {
@@ -88,7 +89,8 @@ double output_error(const RecordedRun& run, SequenceId id, const Track& track,
       }
       const Partial exact = attend(logit[m], v, heads.head_dim);
       for (uint32_t d = 0; d < heads.head_dim; ++d)
-        worst = std::max(worst, std::abs(exact.o[d] - double{o[h * heads.head_dim + d]}));
+        worst =
+            test::larger_or_nan(worst, std::abs(exact.o[d] - double{o[h * heads.head_dim + d]}));
     }
   }
   return worst;

@@ -9,6 +9,7 @@
 
 #include "core/model/synthetic/prescribed_model.h"
 #include "tests/core/runtime/support.h"
+#include "tests/support/larger_or_nan.h"
 
 namespace kvasir::test {
 
@@ -113,7 +114,7 @@ struct Prescribed {
           for (uint32_t q_head = 0; q_head < kQHeads; ++q_head) {
             const auto want = attention(layer, query, q_head, attended(layer, q_head / 2, query));
             for (uint32_t d = 0; d < kDim; ++d, ++at)
-              worst = std::max(worst, std::abs(want[d] - outputs.at(at)));
+              worst = test::larger_or_nan(worst, std::abs(want[d] - outputs.at(at)));
           }
     }
     return at == outputs.size() ? worst : 1e300;

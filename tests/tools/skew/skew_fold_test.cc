@@ -1,6 +1,7 @@
 // Skew folded into weights: queries and keys come out skewed, and no logit changes but by rounding.
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/skew/skew_fold.h"
+#include "tests/support/larger_or_nan.h"
 
 #include <doctest/doctest.h>
 
@@ -71,7 +72,7 @@ TEST_SUITE("tools/skew/skew_fold") {
           double want = 0;
           for (uint32_t d = 0; d < kDim; ++d)
             want += q[t][h * kDim + d] * double{a[(h / 3 * kDim + c) * kDim + d]};
-          off_skewed = std::max(off_skewed, std::abs(want - q_a[t][h * kDim + c]));
+          off_skewed = test::larger_or_nan(off_skewed, std::abs(want - q_a[t][h * kDim + c]));
           moved = std::max(moved, std::abs(want - q[t][h * kDim + c]));
         }
     }
@@ -84,7 +85,7 @@ TEST_SUITE("tools/skew/skew_fold") {
             before += product, size += std::abs(product);
             after += q_a[i][h * kDim + d] * k_a[j][h / 3 * kDim + d];
           }
-          off_logit = std::max(off_logit, std::abs(before - after) / size);
+          off_logit = test::larger_or_nan(off_logit, std::abs(before - after) / size);
         }
     MESSAGE("skewed queries off by ", off_skewed, ", logits by ", off_logit, " of their terms");
     CHECK(moved > 1.0);
@@ -107,7 +108,7 @@ TEST_SUITE("tools/skew/skew_fold") {
     const auto want = test::DenseLoop(*model).step(ids), got = test::DenseLoop(*folded).step(ids);
     double worst = 0, largest = 0;
     for (size_t i = 0; i < want.size(); ++i) {
-      worst = std::max(worst, std::abs(double{want[i]} - double{got[i]}));
+      worst = test::larger_or_nan(worst, std::abs(double{want[i]} - double{got[i]}));
       largest = std::max(largest, std::abs(double{want[i]}));
     }
     MESSAGE("logits up to ", largest, " differ by ", worst);
@@ -117,7 +118,8 @@ TEST_SUITE("tools/skew/skew_fold") {
     double off = 0;
     for (size_t i = 0; i < again.columns.size(); ++i) {
       const bool diagonal = i / 16 % 16 == i % 16;
-      off = std::max(off, std::abs(std::abs(double{again.columns[i]}) - (diagonal ? 1.0 : 0.0)));
+      off = test::larger_or_nan(
+          off, std::abs(std::abs(double{again.columns[i]}) - (diagonal ? 1.0 : 0.0)));
     }
     CHECK(off < 1e-2);  // near-equal singular values mix their vectors
   }
