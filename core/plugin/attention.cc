@@ -26,19 +26,16 @@ kvasir_attn_plan Attention::plan(uint32_t max_queries, uint64_t max_keys) {
   return plan;
 }
 
-kvasir_status Attention::run(const kvasir_step& step, const kvasir_attn_in& in,
-                             kvasir_attn_out& out) {
-  return step_call("run", &step, [&](kvasir_err* err) {
-    return table().run(base().self, &step, &in, &out, err);
-  });
+void Attention::run(const kvasir_step& step, const kvasir_attn_in& in, kvasir_attn_out& out) {
+  step_call("run", &step,
+            [&](kvasir_err* err) { return table().run(base().self, &step, &in, &out, err); });
 }
 
-kvasir_status Attention::mass(const kvasir_step& step, const kvasir_attn_in& in,
-                              const kvasir_attn_mass& out) {
+void Attention::mass(const kvasir_step& step, const kvasir_attn_in& in,
+                     const kvasir_attn_mass& out) {
   require(has_mass(), "mass");
-  return step_call("mass", &step, [&](kvasir_err* err) {
-    return table().mass(base().self, &step, &in, &out, err);
-  });
+  step_call("mass", &step,
+            [&](kvasir_err* err) { return table().mass(base().self, &step, &in, &out, err); });
 }
 
 }  // namespace kvasir

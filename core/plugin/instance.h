@@ -152,7 +152,10 @@ class Selector : public Instance {
  public:
   Selector(const OpenPlugin&, const HostServices&, const ResolvedOptions&);
   const SelectorLimits& limits() const { return limits_; }  // after read_limits()
-  const RecordLayout& layout() const { return layout_; }    // zeros when it has no slab
+  bool gives_weights() const {
+    return desc().needs & (KVASIR_NEED_LOG_WEIGHT | KVASIR_NEED_HEAD_LOG_WEIGHT);
+  }
+  const RecordLayout& layout() const { return layout_; }  // zeros when it has no slab
   // limits() and layout(), after bind; checks them (unit, scope, enums). dense_below_tokens becomes
   // at least what is given.
   void read_limits(uint64_t dense_below_tokens = 0);
@@ -242,9 +245,8 @@ class Attention : public Instance {
   Attention(const OpenPlugin&, const HostServices&, const ResolvedOptions&);
   kvasir_attn_plan plan(uint32_t max_queries, uint64_t max_keys);
   bool has_mass() const;
-  kvasir_status run(const kvasir_step& step, const kvasir_attn_in& in, kvasir_attn_out& out);
-  kvasir_status mass(const kvasir_step& step, const kvasir_attn_in& in,
-                     const kvasir_attn_mass& out);
+  void run(const kvasir_step& step, const kvasir_attn_in& in, kvasir_attn_out& out);
+  void mass(const kvasir_step& step, const kvasir_attn_in& in, const kvasir_attn_mass& out);
 
  private:
   const kvasir_attention& table() const { return table_; }

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstddef>
 #include <exception>
-#include <string>
 
 #include "core/runtime/attend/attended.h"
 #include "core/runtime/attend/part_builder.h"
@@ -63,7 +62,11 @@ void AttendStage::make_parts(Pass& pass, const std::vector<const LayerSelection*
 void AttendStage::run(const Pass& pass, const Contribution* contribution, float* o) {
   run_sides(pass, o);
   if (c_.check_numerics)
-    for (const Piece& piece : pass.pieces) check_finite(pass, piece, o);
+    for (const Piece& piece : pass.pieces) check_finite(pass.layer, piece, o);
+  const bool in_prefill = std::all_of(pass.pieces.begin(), pass.pieces.end(),
+                                      [](const Piece& piece) { return piece.prefills(); });
+  for (const BackendSide& side : sides_)
+    c_.counters.of(in_prefill).backend_skipped += side.keys_skipped();
   if (contribution) merge(*contribution, pass.pieces, o);
 }
 
@@ -82,18 +85,13 @@ void AttendStage::run_sides(const Pass& pass, float* o) {
 }
 
 // Each query sees itself at least: an lse of -inf is wrong, too.
-void AttendStage::check_finite(const Pass& pass, const Piece& piece, const float* o) const {
-  const auto refuse = [&](const char* what, uint64_t query) {
-    throw PluginError(c_.pipeline.attention->id(), "run", KVASIR_ERR_INTERNAL,
-                      "layer " + std::to_string(pass.layer) + ": " + what + " of query " +
-                          std::to_string(query) + " is not finite");
-  };
+void AttendStage::check_finite(uint32_t layer, const Piece& piece, const float* o) const {
   const uint64_t heads = c_.geometry.n_q_heads, width = heads * c_.geometry.v_dim;
   for (uint64_t query = piece.q_begin; query < uint64_t{piece.q_begin} + piece.n_q; ++query) {
     for (uint64_t i = query * heads; i < (query + 1) * heads; ++i)
-      if (!std::isfinite(lse_[i])) refuse("lse", query);
+      if (!std::isfinite(lse_[i])) sides_[0].refuse(layer, "lse", query);
     for (uint64_t i = query * width; i < (query + 1) * width; ++i)
-      if (!std::isfinite(o[i])) refuse("output", query);
+      if (!std::isfinite(o[i])) sides_[0].refuse(layer, "output", query);
   }
 }
 

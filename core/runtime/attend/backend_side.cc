@@ -3,6 +3,7 @@
 #include "core/runtime/attend/backend_side.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <map>
 #include <string>
@@ -57,6 +58,7 @@ void BackendSide::hand_over_queries(std::deque<Part>& parts) {
 }
 
 bool BackendSide::run(const Pass& pass, const std::deque<Part>& parts, float* o, float* lse) {
+  keys_skipped_ = 0;
   abi_parts_.clear();
   for (const Part& part : parts)
     if (takes(part) && belongs(part, pass.pieces)) abi_parts_.push_back(part.abi);
@@ -72,17 +74,28 @@ bool BackendSide::run(const Pass& pass, const std::deque<Part>& parts, float* o,
   kvasir_attn_out out{sizeof(kvasir_attn_out), 0, o_there, lse_there, 0};
   const StepBuilder step(c_, KVASIR_MOMENT_APPENDED, pass.with(whole_pieces(pass.pieces)),
                          KVASIR_UNIT_BLOCK, nullptr);
-  const kvasir_status status = backend_.run(step.step(), in, out);
-  if (status != KVASIR_OK)
-    throw PluginError(
-        backend_.id(), "run", status,
-        "layer " + std::to_string(pass.layer) + ": returned status " + std::to_string(status));
+  backend_.run(step.step(), in, out);
   bring_back(pass.pieces, o_there, o_host);
   bring_back(pass.pieces, lse_there, lse_host);
-  const bool in_prefill = std::all_of(pass.pieces.begin(), pass.pieces.end(),
-                                      [](const Piece& piece) { return piece.prefills(); });
-  c_.counters.of(in_prefill).backend_skipped += out.keys_skipped;
+  keys_skipped_ = out.keys_skipped;
   return true;
+}
+
+void BackendSide::refuse(uint32_t layer, const char* result, uint64_t query) const {
+  throw PluginError(backend_.id(), "run", KVASIR_ERR_INTERNAL,
+                    "layer " + std::to_string(layer) + ": " + result + " of query " +
+                        std::to_string(query) + " is not finite");
+}
+
+// No key here: nothing to merge, and o may be anything.
+void BackendSide::check_finite(uint32_t layer, uint64_t query, uint64_t head) const {
+  const float lse = lse_[query * c_.geometry.n_q_heads + head];
+  if (lse == kernels::kEmptyLse) return;
+  if (!std::isfinite(lse)) refuse(layer, "lse", query);
+  const uint64_t v_dim = c_.geometry.v_dim;
+  const float* o = o_.data() + (query * c_.geometry.n_q_heads + head) * v_dim;
+  if (!std::all_of(o, o + v_dim, [](float x) { return std::isfinite(x); }))
+    refuse(layer, "output", query);
 }
 
 void BackendSide::bring_back(const std::vector<Piece>& pieces, const kvasir_view& written,
@@ -109,6 +122,7 @@ void BackendSide::run_and_merge(const Pass& pass, const std::deque<Part>& parts,
       for (uint64_t query = range.q_begin; query < uint64_t{range.q_begin} + range.n_q; ++query)
         for (uint64_t head = first_head; head < first_head + group; ++head) {
           const uint64_t at = query * heads + head;
+          if (c_.check_numerics) check_finite(pass.layer, query, head);
           kernels::merge_attention(o + at * v_dim, lse + at, o_.data() + at * v_dim, lse_[at],
                                    v_dim);
         }

@@ -31,6 +31,9 @@ class BackendSide {
   bool run(const Pass& pass, const std::deque<Part>& parts, float* o, float* lse);
   // Merges what run() would write with what o and lse say already.
   void run_and_merge(const Pass& pass, const std::deque<Part>& parts, float* o, float* lse);
+  uint64_t keys_skipped() const { return keys_skipped_; }  // by the last run, as the backend says
+  // Throws PluginError: `result` ("lse", "output") of the query is not finite.
+  [[noreturn]] void refuse(uint32_t layer, const char* result, uint64_t query) const;
   // Fills in the values of its parts of the call. lse: as after the last run, merged.
   void ask_mass(const Pass& pass, const std::vector<float>& lse, MassCall& call);
 
@@ -38,6 +41,7 @@ class BackendSide {
   // The results of the pieces of this call: what other calls wrote beside them stays.
   void bring_back(const std::vector<Piece>& pieces, const kvasir_view& written,
                   const kvasir_view& into);
+  void check_finite(uint32_t layer, uint64_t query, uint64_t head) const;  // of o_ and lse_
 
   const RunContext& c_;
   Attention& backend_;
@@ -47,6 +51,7 @@ class BackendSide {
   MemoryBridge::Buffer o_hold_, lse_hold_, mass_lse_hold_, mass_hold_;
   std::vector<kvasir_attn_part> abi_parts_;  // of the call that runs
   std::vector<float> o_, lse_;               // of run_and_merge()
+  uint64_t keys_skipped_ = 0;
 };
 
 }  // namespace kvasir

@@ -24,17 +24,6 @@ std::vector<HeadSelection> clipped(std::vector<HeadSelection> heads, uint32_t wi
   return heads;
 }
 
-std::vector<Piece> divided(const Piece& piece, uint32_t query_block) {
-  std::vector<Piece> pieces;
-  for (uint32_t at = 0; at < piece.n_q; at += query_block) {
-    Piece& part = pieces.emplace_back(piece);
-    part.q_begin += at;
-    part.n_q = std::min(query_block, piece.n_q - at);
-    part.kv_len = piece.first_pos() + at + part.n_q;
-  }
-  return pieces;
-}
-
 // `parts`: the piece, divided.
 QueryBlocks blocks_of(const RunContext& c, const std::vector<Piece>& parts, uint32_t query_block,
                       uint32_t unit) {
@@ -57,12 +46,11 @@ SelectStage::Lists SelectStage::select_lists(const Pass& pass, uint32_t query_bl
   contribution_.lse.clear();
   const Piece& piece = pass.pieces[0];
   if (piece.n_q == 0) return {};
-  Lists whole{{piece}, std::vector<LayerSelection>(1)};
-  whole.selections[0].valid = whole.selections[0].dense = true;
+  Lists whole{{piece}, {LayerSelection::everything()}};
   if (c_.dense_layer[pass.layer]) return whole;
   LayerState& state = piece.seq->layers[pass.layer];
   state.selection = {};  // a decoded token chooses anew
-  Lists out{divided(piece, query_block ? query_block : piece.n_q), {}};
+  Lists out{piece.divided(query_block), {}};
   LayerSelection unused;
   // What the last block may choose among holds what the others may.
   std::vector<Choice> choices{Choice::begin(c_, pass.layer, out.pieces.back(), unused)};
@@ -89,8 +77,7 @@ SelectStage::Lists SelectStage::select_lists(const Pass& pass, uint32_t query_bl
 
 void SelectStage::take_lists(const ListBuffer& lists, uint32_t seq, Choice& choice) {
   const uint32_t n = lists.view.query_block ? choice.blocks.n : 1;
-  const std::vector<Piece> parts =
-      n > 1 ? divided(choice.piece, choice.blocks.size) : std::vector<Piece>{choice.piece};
+  const std::vector<Piece> parts = choice.piece.divided(n > 1 ? choice.blocks.size : 0);
   for (uint32_t i = 0; i < n; ++i) {
     ChosenList& list = choice.lists.emplace_back();
     list.heads = heads_of(lists.view, seq, c_.geometry.n_q_heads, c_.geometry.n_kv_heads,

@@ -58,9 +58,8 @@ const LayerSelection* SelectStage::follow(uint32_t layer, const Piece& piece,
 
 std::vector<const LayerSelection*> SelectStage::select(const Pass& pass) {
   const uint32_t layer = pass.layer;
-  dense_.valid = dense_.dense = true;
   contribution_.lse.clear();
-  std::vector<const LayerSelection*> result(pass.pieces.size(), &dense_);
+  std::vector<const LayerSelection*> result(pass.pieces.size(), &everything_);
   if (c_.pipeline.selectors.empty() || c_.dense_layer[layer]) return result;
   std::vector<Choice> begun, resumed;
   for (size_t i = 0; i < pass.pieces.size(); ++i) {

@@ -77,7 +77,7 @@ class SelectStage {
 
   const RunContext& c_;
   SelectorCaller caller_;
-  LayerSelection dense_{};
+  const LayerSelection everything_ = LayerSelection::everything();
   Contribution contribution_;
 };
 

@@ -12,7 +12,6 @@
 namespace kvasir {
 namespace {
 
-constexpr uint64_t kWeightNeeds = KVASIR_NEED_LOG_WEIGHT | KVASIR_NEED_HEAD_LOG_WEIGHT;
 constexpr int kAttempts = 3;  // a selector may ask for more space twice
 
 uint64_t first_capacity(const SelectorLimits& limits, const SelectorInput& input, uint32_t heads) {
@@ -166,7 +165,7 @@ std::string SelectorCaller::check(const Selector& selector, const SelectorInput&
   if (limits.max_units || limits.flags & KVASIR_LIMIT_ZERO_UNITS)
     allowed.max_units = limits.max_units;
   allowed.finest_scope = limits.scope;
-  allowed.weights_allowed = (selector.desc().needs & kWeightNeeds) != 0;
+  allowed.weights_allowed = selector.gives_weights();
   allowed.contribution_allowed = may_contribute;
   allowed.query_block = input.blocks.size;
   allowed.n_query_blocks = input.blocks.n;

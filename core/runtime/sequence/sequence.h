@@ -40,6 +40,11 @@ struct LayerSelection {
   // Not empty: all lists were ALL or NONE. That holds for new candidates as well, so the window
   // moves on while the selection is reused.
   std::vector<HeadSelection> standing;
+  static LayerSelection everything() {
+    LayerSelection all;
+    all.valid = all.dense = true;
+    return all;
+  }
   const HeadSelection& head(uint32_t kv_head) const {
     return heads.size() == 1 ? heads[0] : heads[kv_head];
   }

@@ -140,10 +140,9 @@ void check_single(const Pipeline& pipeline) {
 
 // Weights are those of one kv head: heads that choose together cannot share them.
 void check_weights(const Pipeline& pipeline, const kvasir_geometry& g) {
-  constexpr uint64_t kWeights = KVASIR_NEED_LOG_WEIGHT | KVASIR_NEED_HEAD_LOG_WEIGHT;
   for (size_t i = 1; i < pipeline.selectors.size(); ++i) {
     const Selector &first = *pipeline.selectors[i - 1], &second = *pipeline.selectors[i];
-    if (!(first.desc().needs & kWeights) ||
+    if (!first.gives_weights() ||
         (second.limits().scope != KVASIR_SCOPE_SEQUENCE && !g.head_select_shared))
       continue;
     throw input_error("[[selector]] chain: " + first.id() + " weighs keys per kv head and " +
@@ -159,9 +158,8 @@ void check_positions(const Pipeline& pipeline, const Binding& binding) {
   if (positions.value == Positions::kSlot)
     throw input_error(positions.origin.text() + ": positions = \"slot\" cannot be had with " +
                       pipeline.selectors[0]->id() + ", which sets constant positions");
-  constexpr uint64_t kWeights = KVASIR_NEED_LOG_WEIGHT | KVASIR_NEED_HEAD_LOG_WEIGHT;
   for (const auto& selector : pipeline.selectors)
-    if (selector->limits().unit == KVASIR_UNIT_TOKEN || selector->desc().needs & kWeights ||
+    if (selector->limits().unit == KVASIR_UNIT_TOKEN || selector->gives_weights() ||
         selector->limits().scope == KVASIR_SCOPE_Q_HEAD)
       throw input_error(selector->id() +
                         " chooses tokens, weighs them or chooses per query head, and cannot be had "

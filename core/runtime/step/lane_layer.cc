@@ -163,12 +163,8 @@ void LaneLayer::attend_pieces(Lane& lane, Pass& pass) {
 
 void LaneLayer::attend_slices(Lane& lane, const Pass& pass) {
   const Piece& piece = pass.pieces[0];
-  const uint32_t slice = lane.run.slice_tokens ? lane.run.slice_tokens : piece.n_q;
-  for (uint32_t at = 0; at < piece.n_q && !piece.has_failed(); at += slice) {
-    Piece part = piece;
-    part.q_begin += at;
-    part.n_q = std::min(slice, piece.n_q - at);
-    part.kv_len = piece.first_pos() + at + part.n_q;
+  for (const Piece& part : piece.divided(lane.run.slice_tokens)) {
+    if (piece.has_failed()) return;
     Pass of_part = pass.with({part});
     guard_piece(part, [&] {
       if (lane.run.query_block || lane.run.dense_last_queries)
@@ -194,8 +190,7 @@ void LaneLayer::attend_lists(Lane& lane, const Pass& pass) {
   SelectStage::Lists lists = run.select.select_lists(pass.with({chosen}), run.query_block);
   if (dense.n_q) {
     lists.pieces.push_back(dense);
-    lists.selections.emplace_back();
-    lists.selections.back().valid = lists.selections.back().dense = true;
+    lists.selections.push_back(LayerSelection::everything());
   }
   std::vector<const LayerSelection*> selections;
   for (const LayerSelection& selection : lists.selections) selections.push_back(&selection);

@@ -5,6 +5,7 @@
 
 #include <kvasir/kvasir.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <exception>
 #include <utility>
@@ -25,6 +26,17 @@ struct Piece {
   uint32_t n_places = 1;  // from place on: pieces that its queries were divided into
   bool drafts = false;    // decodes n_q tokens one after another, to be verified
   uint32_t first_pos() const { return kv_len - n_q; }
+  // In order, of `queries` each but the last; 0: of all.
+  std::vector<Piece> divided(uint32_t queries) const {
+    std::vector<Piece> parts;
+    for (uint32_t at = 0; at < n_q; at += parts.back().n_q) {
+      Piece& part = parts.emplace_back(*this);
+      part.q_begin += at;
+      part.n_q = queries ? std::min(queries, n_q - at) : n_q;
+      part.kv_len = first_pos() + at + part.n_q;
+    }
+    return parts;
+  }
   bool prefills() const { return phase == KVASIR_PHASE_PREFILL; }
   bool decodes() const { return phase == KVASIR_PHASE_DECODE; }
   bool has_failed() const { return seq->fault != nullptr; }

@@ -39,17 +39,13 @@ void narrow(Lane& lane, Lane::Redo& redo, uint32_t layer, StepBuffers& b) {
 }  // namespace
 
 void recompute_layer(Lane& lane, Lane::Redo& redo, uint32_t layer, StepBuffers& buffers) {
-  static const LayerSelection dense = [] {
-    LayerSelection all;
-    all.valid = all.dense = true;
-    return all;
-  }();
+  static const LayerSelection everything = LayerSelection::everything();
   if (redo.narrow && *redo.narrow) narrow(lane, redo, layer, buffers);
   LayerState& state = redo.piece.seq->layers[layer];
   lane.run.store->rewrite(state, layer, redo.positions, buffers.k_of(redo.piece),
                           buffers.v_of(redo.piece));
   Pass pass{layer, {redo.piece}, buffers.activations(false)};
-  lane.run.attend.attend(pass, {&dense}, nullptr, buffers.o.data());
+  lane.run.attend.attend(pass, {&everything}, nullptr, buffers.o.data());
   lane.run.release_step(state);
 }
 
