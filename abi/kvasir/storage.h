@@ -67,6 +67,7 @@ typedef struct kvasir_token_copy {
   uint32_t kv_head; /* or KVASIR_ALL_HEADS, when both leases cover all */
 } kvasir_token_copy;
 
+/* The keys, leases and spans of a call may be of several sequences, layers and kv heads. */
 typedef struct kvasir_storage {
   kvasir_instance base;
   /* [control] may be called before bind, after validate. */
@@ -87,7 +88,7 @@ typedef struct kvasir_storage {
    * and pointers may change). A key that a sealed block has already says that the bytes are equal.
    * The storage then keeps both under one name, or gives the new bytes up for the old ones and
    * counts both holders: each seal is one holder, whom one drop() takes away. The handle says which
-   * block a lease is on; a look-up without one finds either. */
+   * block a lease is on; a look-up without one finds either. On an error none is sealed. */
   kvasir_status (*seal)(void* self, const kvasir_block_key* keys, uint32_t n, uint32_t key_size,
                         kvasir_lease* leases, uint32_t lease_size, kvasir_err* err) KVASIR_NOEXCEPT;
   /* [any] the holder no longer needs them; not while leased. Bytes go with the last holder. A slice

@@ -153,10 +153,10 @@ void Engine::Impl::close(SequenceId id) {
   Sequence& seq = find(id);
   StrategyRun& run = run_of(seq);
   const SequenceId known_as = seq.id;  // to plugins: another one once drafts were accepted
-  for (LayerState& layer : seq.layers) run.release_step(layer);  // of a step that failed
   run.seq_close(known_as);
   {
-    const BlockStore::DropTogether together(*run.store);
+    const BlockStore::LetGoTogether together(*run.store);
+    for (LayerState& layer : seq.layers) run.release_step(layer);  // of a step that failed
     sequences.erase(id);
   }
   run.pipeline.storage->seq_close(known_as);

@@ -41,19 +41,28 @@ void AttendStage::attend(Pass& pass, const std::vector<const LayerSelection*>& s
 void AttendStage::make_parts(Pass& pass, const std::vector<const LayerSelection*>& selections) {
   parts_.clear();
   rotation_.clear();
+  std::deque<PartBuilder> builders;
   for (uint32_t i = 0; i < pass.pieces.size(); ++i) {
     Piece& piece = pass.pieces[i];
     piece.place = i;
+    builders.emplace_back(c_, pass, piece, rotation_);
+    if (!piece.has_failed()) guard_piece(piece, [&] { builders[i].build(*selections[i]); });
+  }
+  if (c_.store.moves() && builders.size() > 1)
+    try_together([&] {
+      LayerNeeds needs(c_);
+      for (const PartBuilder& builder : builders) builder.add_needs(needs);
+      c_.store.make_resident(needs.take());
+    });
+  for (uint32_t i = 0; i < pass.pieces.size(); ++i) {
+    const Piece& piece = pass.pieces[i];
     if (piece.has_failed()) continue;
-    const LayerSelection& selection = *selections[i];
     const size_t first_part = parts_.size();
-    const bool made =
-        guard_piece(piece, [&] { PartBuilder(c_, pass, piece, rotation_, parts_).add(selection); });
-    if (!made) {
+    if (!guard_piece(piece, [&] { builders[i].finish(parts_); })) {
       parts_.resize(first_part);
       continue;
     }
-    count_tokens(c_, piece, selection, piece.seq->layers[pass.layer]);
+    count_tokens(c_, piece, *selections[i], piece.seq->layers[pass.layer]);
     if (c_.store.has_window()) count_split_bytes(c_, piece, parts_, first_part);
   }
   pass.drop_failed();

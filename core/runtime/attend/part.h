@@ -20,8 +20,9 @@ struct Part {
   std::vector<kvasir_lease> leases;  // in the order of items; empty: the layer's own serve
   bool null_items = true;            // item i is block i of the layer
   kvasir_attn_part abi{};
-  uint32_t place = 0;      // Piece::place
-  bool in_window = false;  // for the window's backend
+  uint32_t place = 0;         // Piece::place
+  bool in_window = false;     // for the window's backend
+  bool rotates_keys = false;  // they are kept before RoPE and attended at their positions
 
   bool in_blocks() const { return abi.unit == KVASIR_UNIT_BLOCK; }
   // What entry i of the items says.

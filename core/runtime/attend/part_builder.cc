@@ -12,47 +12,45 @@
 namespace kvasir {
 
 PartBuilder::PartBuilder(const RunContext& context, const Pass& pass, const Piece& piece,
-                         Rotation& rotation, std::deque<Part>& parts)
+                         Rotation& rotation)
     : c_(context),
       in_(pass.in),
       piece_(piece),
       state_(piece.seq->layers[pass.layer]),
-      rotation_(rotation),
-      parts_(parts) {}
-
-void PartBuilder::add(const LayerSelection& selection) {
-  const bool holes = !state_.dead.empty();
-  const bool in_blocks = !holes && selection.unit == KVASIR_UNIT_BLOCK;
-  if (selection.dense && !holes) return add_dense();
-  if (in_.q_constant && !selection.dense && in_blocks) return add_near_and_far(selection);
-  add_chosen(selection);
+      rotation_(rotation) {
+  parts_.reserve(2);  // references to one stay good while the other is made
 }
 
-void PartBuilder::add_dense() {
+void PartBuilder::build(const LayerSelection& selection) {
+  const bool holes = !state_.dead.empty();
+  const bool in_blocks = !holes && selection.unit == KVASIR_UNIT_BLOCK;
+  if (selection.dense && !holes) return build_dense();
+  if (in_.q_constant && !selection.dense && in_blocks) return build_near_and_far(selection);
+  build_chosen(selection);
+}
+
+void PartBuilder::build_dense() {
   const uint32_t b = c_.geometry.block_size;
   const uint32_t n_blocks = (piece_.kv_len + b - 1) / b;
   Part& part = new_part(KVASIR_UNIT_BLOCK, in_.q);
   for (uint32_t head = 0; head < c_.geometry.n_kv_heads; ++head) add_range(part, head, 0, n_blocks);
-  finish(part, c_.geometry.k_state == KVASIR_K_UNROTATED);
 }
 
 // Selected keys at a constant position: two parts, divided at the window's distance, whose softmax
 // is joint (arXiv:2402.04617).
-void PartBuilder::add_near_and_far(const LayerSelection& selection) {
+void PartBuilder::build_near_and_far(const LayerSelection& selection) {
   const uint32_t window = std::max(1u, c_.cache.window_tokens.value);
   Part& near = new_part(KVASIR_UNIT_BLOCK, in_.q);
   near.abi.dist_max = window;
   for (uint32_t head = 0; head < c_.geometry.n_kv_heads; ++head)
     add_block_range(near, head, selection, false);
-  finish(near, c_.geometry.k_state == KVASIR_K_UNROTATED);
-  Part& far = new_part(KVASIR_UNIT_BLOCK, in_.q_constant);
+  Part& far = new_part(KVASIR_UNIT_BLOCK, in_.q_constant, true);
   far.abi.dist_min = window;
   for (uint32_t head = 0; head < c_.geometry.n_kv_heads; ++head)
     add_block_range(far, head, selection, true);
-  finish(far, false);
 }
 
-void PartBuilder::add_chosen(const LayerSelection& selection) {
+void PartBuilder::build_chosen(const LayerSelection& selection) {
   const bool in_tokens =
       !state_.dead.empty() || selection.width > 0 || selection.unit == KVASIR_UNIT_TOKEN;
   Part& part = new_part(in_tokens ? KVASIR_UNIT_TOKEN : KVASIR_UNIT_BLOCK, in_.q);
@@ -63,12 +61,12 @@ void PartBuilder::add_chosen(const LayerSelection& selection) {
       add_block_range(part, head, selection, true);
   }
   part.abi.weight_width = selection.dense ? 0 : selection.width;
-  finish(part, c_.geometry.k_state == KVASIR_K_UNROTATED);
 }
 
-Part& PartBuilder::new_part(uint32_t unit, const float* q) {
+Part& PartBuilder::new_part(uint32_t unit, const float* q, bool is_far) {
   Part& made = parts_.emplace_back();
   made.place = piece_.place;
+  made.rotates_keys = !is_far && c_.geometry.k_state == KVASIR_K_UNROTATED;
   kvasir_attn_part& abi = made.abi;
   abi.struct_size = sizeof(abi);
   abi.unit = unit;
@@ -127,51 +125,54 @@ void PartBuilder::add_token_range(Part& part, uint32_t head, const LayerSelectio
   add_range(part, head, begin, part.items.size());
 }
 
-void PartBuilder::finish(Part& part, bool rotate) {
+void PartBuilder::add_needs(LayerNeeds& needs) const {
+  for (const Part& part : parts_) {
+    if (part.null_items) {
+      needs.add_all(state_);
+      continue;
+    }
+    for (const kvasir_attn_range& range : part.ranges)
+      for (uint64_t i = range.item_begin; i < range.item_end; ++i) {
+        if (part.in_blocks())  // nothing is packed
+          needs.add_block(state_, range.kv_head, part.items[i]);
+        else
+          needs.add_item(state_, range.kv_head, part.items[i]);
+      }
+  }
+}
+
+void PartBuilder::finish(std::deque<Part>& parts) {
+  if (c_.store.moves()) {
+    LayerNeeds needs(c_);
+    add_needs(needs);
+    c_.store.make_resident(needs.take());
+  }
+  for (Part& part : parts_) finish(part);
+  for (Part& part : parts_) {
+    if (c_.store.has_window())
+      split(part, parts);
+    else
+      parts.emplace_back(std::move(part)).point_to_own();
+  }
+}
+
+void PartBuilder::finish(Part& part) {
   const uint64_t rope_len = std::max(piece_.seq->prompt_end, piece_.kv_len);
-  make_resident(part);
-  if (rotate || state_.packed.end) part.leases = leases_by_item(state_, c_.geometry.block_size);
+  if (part.rotates_keys || state_.packed.end)
+    part.leases = leases_by_item(state_, c_.geometry.block_size);
   // Where every token is attended to, slots are positions anyway.
   if (c_.cache.positions.value == Positions::kSlot && !part.null_items)
     rotation_.to_slots(part, piece_, state_, rope_len);
-  else if (rotate)
+  else if (part.rotates_keys)
     rotation_.to_positions(part, rope_len);
-  part.point_to_own();
-  if (c_.store.has_window()) split_last_part();
 }
 
-void PartBuilder::make_resident(const Part& part) {
-  if (!c_.store.moves()) return;
-  if (part.null_items) return c_.store.make_all_resident(state_);
-  const uint32_t b = c_.geometry.block_size;
-  const uint32_t first_shared = first_shared_item(state_, b);
-  NeededTokens needed(b, c_.geometry.n_kv_heads, state_.blocks.size());
-  std::vector<NeededTokens> packed;
-  for (const PackedHead& head : state_.packed.heads) packed.emplace_back(b, 1, head.blocks.size());
-  for (const kvasir_attn_range& range : part.ranges) {
-    const uint32_t first = first_item(state_, b, range.kv_head);
-    for (uint64_t i = range.item_begin; i < range.item_end; ++i) {
-      const uint32_t item = part.items[i];
-      if (part.in_blocks())  // nothing is packed
-        needed.add_block(range.kv_head, item);
-      else if (item < first_shared)
-        packed[range.kv_head].add_token(0, item - first);
-      else
-        needed.add_token(range.kv_head, item - first_shared + state_.packed.end);
-    }
-  }
-  c_.store.make_resident(state_, needed.take());
-  for (size_t head = 0; head < packed.size(); ++head)
-    c_.store.make_resident(state_.packed.heads[head], packed[head].take());
-}
-
-void PartBuilder::split_last_part() {
+void PartBuilder::split(const Part& whole, std::deque<Part>& parts) const {
   const std::vector<kvasir_lease> leases = leases_by_item(state_, c_.geometry.block_size);
-  Part context = narrowed(parts_.back(), leases, false);
-  Part window = narrowed(parts_.back(), leases, true);
-  parts_.pop_back();
-  for (Part* part : {&context, &window})
-    if (!part->ranges.empty()) parts_.emplace_back(std::move(*part)).point_to_own();
+  for (const bool in_window : {false, true}) {
+    Part part = narrowed(whole, leases, in_window);
+    if (!part.ranges.empty()) parts.emplace_back(std::move(part)).point_to_own();
+  }
 }
 
 // The items of a part that lie in one of the two storages, and no range without any. `leases`: in

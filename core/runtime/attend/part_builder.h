@@ -1,4 +1,4 @@
-// From one piece's selection to the parts of the attention call, their blocks resident.
+// From one piece's selection to the parts of the attention call, and what these need of its blocks.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -6,6 +6,7 @@
 #include <deque>
 #include <vector>
 
+#include "core/runtime/attend/layer_needs.h"
 #include "core/runtime/attend/part.h"
 #include "core/runtime/attend/rotation.h"
 #include "core/runtime/step/pass.h"
@@ -16,29 +17,30 @@ namespace kvasir {
 // Parts point into the layer's leases, the activations of the pass and the copies of `rotation`.
 class PartBuilder {
  public:
-  PartBuilder(const RunContext& context, const Pass& pass, const Piece& piece, Rotation& rotation,
-              std::deque<Part>& parts);
-  // Adds the piece's parts to the end of `parts`. Throws when a block is lost; what was added until
-  // then is the caller's to drop.
-  void add(const LayerSelection& selection);
+  PartBuilder(const RunContext& context, const Pass& pass, const Piece& piece, Rotation& rotation);
+  // Once: makes the parts, of which finish() makes what backends take.
+  void build(const LayerSelection& selection);
+  // Adds what the parts need; no list comes twice.
+  void add_needs(LayerNeeds& needs) const;
+  // Adds the parts to the end of `parts`, their blocks leased for the step. Throws, and adds none,
+  // when a block is lost.
+  void finish(std::deque<Part>& parts);
 
  private:
-  void add_dense();
-  void add_near_and_far(const LayerSelection& selection);
-  void add_chosen(const LayerSelection& selection);
-  // q: the rotation of the queries that it is attended with.
-  Part& new_part(uint32_t unit, const float* q);
+  void build_dense();
+  void build_near_and_far(const LayerSelection& selection);
+  void build_chosen(const LayerSelection& selection);
+  // q: the rotation of the queries that it is attended with. is_far: at a constant position, for
+  // which keys are not rotated.
+  Part& new_part(uint32_t unit, const float* q, bool is_far = false);
   void add_block_range(Part& part, uint32_t head, const LayerSelection& selection,
                        bool sink_and_selected);
   void add_token_range(Part& part, uint32_t head, const LayerSelection& selection);
   // Items from `begin` on.
   void add_range(Part& part, uint32_t head, uint64_t begin, uint64_t end);
-  // Once all its ranges are there; the part may be another one afterwards. rotate: its keys, to
-  // their positions.
-  void finish(Part& part, bool rotate);
-  void make_resident(const Part& part);
-  // Hybrid mode: the last part becomes one of the context's blocks and one of the window's.
-  void split_last_part();
+  void finish(Part& part);
+  // Hybrid mode: adds the part's context blocks and its window's as a part each.
+  void split(const Part& whole, std::deque<Part>& parts) const;
   Part narrowed(const Part& whole, const std::vector<kvasir_lease>& leases, bool in_window) const;
 
   const RunContext& c_;
@@ -46,7 +48,7 @@ class PartBuilder {
   const Piece& piece_;
   LayerState& state_;
   Rotation& rotation_;
-  std::deque<Part>& parts_;
+  std::vector<Part> parts_;
 };
 
 }  // namespace kvasir

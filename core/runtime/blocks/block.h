@@ -40,4 +40,10 @@ struct BlockList {
   }
 };
 
+// Which tokens a step needs of the blocks of one list.
+struct ListNeeds {
+  BlockList* list = nullptr;
+  std::vector<NeededBlock> blocks;
+};
+
 }  // namespace kvasir

@@ -2,6 +2,7 @@
 // others becomes free; see BlockStore::pack().
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <iterator>
 #include <memory>
 #include <numeric>
 #include <utility>
@@ -56,43 +57,71 @@ bool BlockStore::can_pack() const {
   return have_one_type(all.subspan(first, n)) && have_one_type(all.subspan(first + n));
 }
 
-void BlockStore::pack(LayerState& layer, uint32_t layer_index, uint32_t end,
-                      std::vector<std::vector<uint32_t>> live) {
-  leave_window(layer, layer_index, end / access_.block_size);
-  const uint32_t begin = layer.packed.end / access_.block_size;
-  std::vector<uint32_t> blocks(end / access_.block_size - begin);
-  std::iota(blocks.begin(), blocks.end(), begin);
-  make_resident(layer, blocks);
-  PackedTokens packed;
-  packed.end = end;
-  packed.heads.reserve(access_.n_kv_heads);
-  for (uint32_t head = 0; head < access_.n_kv_heads; ++head)
-    packed.heads.push_back(pack_head(layer, layer_index, head, std::move(live[head])));
-  release_step(layer);
-  const DropTogether together(*this);
-  for (const uint32_t block : blocks) {
-    layer.blocks[block].reset();
-    layer.leases[block] = {};
+void BlockStore::pack(std::span<const Packing> all) {
+  lease_for_packing(all);
+  std::vector<PackedHead> heads = open_packed(all);
+  const uint32_t block_size = access_.block_size, n_heads = access_.n_kv_heads;
+  std::vector<kvasir_token_copy> copies;
+  std::vector<Full> full;
+  for (size_t i = 0; i < heads.size(); ++i) {
+    const auto head = static_cast<uint32_t>(i % n_heads);
+    const auto of_head = copies_into(heads[i], head, *all[i / n_heads].layer, block_size);
+    copies.insert(copies.end(), of_head.begin(), of_head.end());
+    const auto n = static_cast<uint32_t>(heads[i].live->size());
+    for (uint32_t block = 0; block < heads[i].blocks.size(); ++block)
+      set_tokens(heads[i], block, std::min(block_size, n - block * block_size));
+    full.push_back({&heads[i], 0, n / block_size});
   }
-  layer.packed = std::move(packed);
+  bytes_.copy(copies);
+  seal(full);
+  const LetGoTogether together(*this);
+  for (PackedHead& head : heads) release_step(head);
+  for (size_t i = 0; i < all.size(); ++i) {
+    LayerState& layer = *all[i].layer;
+    release_step(layer);
+    for (PackedHead& before : layer.packed.heads) release_step(before);
+    for (uint32_t block = layer.packed.end / block_size; block < all[i].end / block_size; ++block) {
+      layer.blocks[block].reset();
+      layer.leases[block] = {};
+    }
+    const auto first = heads.begin() + static_cast<ptrdiff_t>(i * n_heads);
+    layer.packed.heads.assign(std::make_move_iterator(first),
+                              std::make_move_iterator(first + n_heads));
+    layer.packed.end = all[i].end;
+  }
 }
 
-PackedHead BlockStore::pack_head(LayerState& layer, uint32_t layer_index, uint32_t head,
-                                 std::vector<uint32_t> live) {
+// What is packed anew, and what was packed before.
+void BlockStore::lease_for_packing(std::span<const Packing> all) {
+  std::vector<Leaving> leaving;
+  for (const Packing& packing : all)
+    leaving.push_back({packing.layer, packing.layer_index, packing.end / access_.block_size});
+  leave_window(leaving);
+  std::vector<ListNeeds> needs;
+  for (const Packing& packing : all) {
+    const uint32_t begin = packing.layer->packed.end / access_.block_size;
+    std::vector<uint32_t> blocks(packing.end / access_.block_size - begin);
+    std::iota(blocks.begin(), blocks.end(), begin);
+    needs.push_back(needs_of(*packing.layer, blocks));
+    for (PackedHead& head : packing.layer->packed.heads) needs.push_back(needs_all(head));
+  }
+  make_resident(std::move(needs));
+}
+
+std::vector<PackedHead> BlockStore::open_packed(std::span<const Packing> all) {
   const uint32_t block_size = access_.block_size;
-  const auto n = static_cast<uint32_t>(live.size());
-  PackedHead* before = layer.packed.end ? &layer.packed.heads[head] : nullptr;
-  PackedHead to;
-  to.live = std::make_shared<const std::vector<uint32_t>>(std::move(live));
-  create_range(to, layer_index, 0, (n + block_size - 1) / block_size, head);
-  if (before) make_all_resident(*before);
-  bytes_.copy(copies_into(to, head, layer, block_size));
-  for (uint32_t block = 0; block < to.blocks.size(); ++block)
-    set_tokens(to, block, std::min(block_size, n - block * block_size));
-  seal(to, 0, n / block_size);
-  release_step(to);
-  if (before) release_step(*before);
-  return to;
+  std::vector<PackedHead> heads(all.size() * access_.n_kv_heads);
+  std::vector<NewBlocks> ranges;
+  for (size_t i = 0; i < heads.size(); ++i) {
+    const Packing& packing = all[i / access_.n_kv_heads];
+    const auto kv_head = static_cast<uint32_t>(i % access_.n_kv_heads);
+    const auto n = static_cast<uint32_t>(packing.live[kv_head].size());
+    heads[i].live = std::make_shared<const std::vector<uint32_t>>(packing.live[kv_head]);
+    ranges.push_back(
+        {&heads[i], packing.layer_index, 0, (n + block_size - 1) / block_size, kv_head});
+  }
+  create(ranges);
+  return heads;
 }
 
 }  // namespace kvasir

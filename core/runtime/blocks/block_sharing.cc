@@ -29,7 +29,8 @@ void BlockStore::fork(const BlockList& from, BlockList& to, uint32_t layer_index
   const uint32_t n_tokens = from.leases[last].n_tokens;
   to.blocks.pop_back();
   to.leases.pop_back();
-  newest().create_range(to, layer_index, last, last + 1);
+  const NewBlocks one[] = {{&to, layer_index, last, last + 1}};
+  newest().create(one);
   copy_tokens(from.leases[last], to.leases[last], n_tokens);
   set_tokens(to, last, n_tokens);
 }
@@ -39,7 +40,7 @@ void BlockStore::truncate(LayerState& layer, uint32_t layer_index, uint32_t kv_l
   layer.context_blocks = std::min(layer.context_blocks, kv_len / block_size);
   const uint32_t n_blocks = (kv_len + block_size - 1) / block_size;
   if (layer.blocks.size() > n_blocks) {
-    const DropTogether together(*this);
+    const LetGoTogether together(*this);
     layer.blocks.resize(n_blocks);
     layer.leases.resize(n_blocks);
   }
@@ -53,10 +54,7 @@ void BlockStore::reopen(BlockList& layer, uint32_t layer_index, uint32_t block) 
   const uint32_t list[] = {block};
   make_resident(layer, list);
   const kvasir_lease from = layer.leases[block];
-  BlockList fresh;
-  fresh.blocks.resize(block);
-  fresh.leases.resize(block);
-  newest().create_range(fresh, layer_index, block, block + 1);
+  BlockList fresh = newest().create_one(layer_index, block);
   copy_tokens(from, fresh.leases[block], from.n_tokens);
   set_tokens(fresh, block, from.n_tokens);
   replace(layer, block, fresh);

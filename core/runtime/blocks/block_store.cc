@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <deque>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -56,27 +57,29 @@ kvasir_block_key BlockStore::new_key(uint32_t layer_index, uint32_t block, uint3
   return {{nonce_, ++counter}, layer_index, block, kv_head, 0, 0, nullptr};
 }
 
-void BlockStore::create_range(BlockList& layer, uint32_t layer_index, uint32_t begin, uint32_t end,
-                              uint32_t kv_head) {
-  if (begin >= end) return;
+void BlockStore::create(std::span<const NewBlocks> all) {
   Storage& storage = access_.storage;
   std::vector<kvasir_block_key> keys;
-  for (uint32_t block = begin; block < end; ++block)
-    keys.push_back(new_key(layer_index, block, kv_head));
+  for (const NewBlocks& range : all)
+    for (uint32_t block = range.begin; block < range.end; ++block)
+      keys.push_back(new_key(range.layer_index, block, range.kv_head));
+  if (keys.empty()) return;
   std::vector<kvasir_lease> leases(keys.size());
-  const kvasir_status status = storage.acquire(keys, KVASIR_ACQUIRE_WRITE, leases.data());
-  if (status != KVASIR_OK)
+  const auto acquire = [&] {
+    return storage.acquire(keys, KVASIR_ACQUIRE_WRITE, leases.data()) == KVASIR_OK;
+  };
+  if (!acquire() && !(residency_.release_kept() && acquire()))
     throw Error(ErrorKind::kResource, "storage " + storage.id() + " has no space for " +
                                           std::to_string(keys.size()) + " more blocks of layer " +
-                                          std::to_string(layer_index) +
+                                          std::to_string(keys[0].layer) +
                                           ": raise its limit or shorten the context (-c)");
   std::vector<std::shared_ptr<Block>> fresh;  // all of them: what fails must drop each
   bool usable = true;
-  for (uint32_t block = begin; block < end; ++block) {
+  for (size_t i = 0; i < keys.size(); ++i) {
     auto made = std::make_shared<Block>();
-    made->key = keys[block - begin];
-    made->lease = leases[block - begin];
-    made->lease.pos_begin = block * access_.block_size;
+    made->key = keys[i];
+    made->lease = leases[i];
+    made->lease.pos_begin = keys[i].block * access_.block_size;
     made->lease.n_tokens = 0;
     made->lease.token_pos = nullptr;
     made->key.handle = made->lease.handle;
@@ -88,17 +91,39 @@ void BlockStore::create_range(BlockList& layer, uint32_t layer_index, uint32_t b
   if (!usable)
     throw PluginError(storage.id(), "acquire", KVASIR_ERR_INTERNAL,
                       "returned a write lease without memory or of an unknown format");
-  layer.blocks.resize(end);
-  layer.leases.resize(end);
-  for (uint32_t block = begin; block < end; ++block) {
-    layer.leases[block] = fresh[block - begin]->lease;
-    layer.blocks[block] = std::move(fresh[block - begin]);
+  size_t next = 0;
+  for (const NewBlocks& range : all) {
+    if (range.begin >= range.end) continue;
+    range.list->blocks.resize(range.end);
+    range.list->leases.resize(range.end);
+    for (uint32_t block = range.begin; block < range.end; ++block, ++next) {
+      range.list->leases[block] = fresh[next]->lease;
+      range.list->blocks[block] = std::move(fresh[next]);
+    }
   }
+}
+
+BlockList BlockStore::create_one(uint32_t layer_index, uint32_t block) {
+  BlockList list;
+  const NewBlocks one[] = {{&list, layer_index, block, block + 1}};
+  create(one);
+  return list;
 }
 
 void BlockStore::open_block(BlockList& list, uint32_t layer_index, uint32_t block, uint32_t kv_head,
                             bool in_window) {
-  (in_window ? *window_ : *this).create_range(list, layer_index, block, block + 1, kv_head);
+  const NewBlocks one[] = {{&list, layer_index, block, block + 1, kv_head}};
+  (in_window ? *window_ : *this).create(one);
+}
+
+void BlockStore::open_blocks(std::span<const Growth> all) {
+  if (window_) return window_->open_blocks(all);
+  const uint32_t block_size = access_.block_size;
+  std::vector<NewBlocks> ranges;
+  for (const Growth& to : all)
+    ranges.push_back({to.list, to.layer_index, static_cast<uint32_t>(to.list->blocks.size()),
+                      (to.n_tokens + block_size - 1) / block_size});
+  create(ranges);
 }
 
 void BlockStore::set_tokens(BlockList& list, uint32_t block, uint32_t n_tokens) const {
@@ -112,7 +137,8 @@ void BlockStore::append(BlockList& layer, uint32_t layer_index, uint32_t kv_len,
   if (window_) return window_->append(layer, layer_index, kv_len, k, v, n);
   const uint32_t block_size = access_.block_size;
   const uint32_t n_blocks = (kv_len + n + block_size - 1) / block_size;
-  create_range(layer, layer_index, static_cast<uint32_t>(layer.blocks.size()), n_blocks);
+  const Growth one[] = {{&layer, layer_index, kv_len + n}};
+  open_blocks(one);
   values_.write(layer, kv_len, n, k, v);
   for (uint32_t block = kv_len / block_size; block < n_blocks; ++block)
     set_tokens(layer, block, std::min(block_size, kv_len + n - block * block_size));
@@ -120,16 +146,16 @@ void BlockStore::append(BlockList& layer, uint32_t layer_index, uint32_t kv_len,
 
 void BlockStore::rewrite(LayerState& layer, uint32_t layer_index,
                          std::span<const uint32_t> positions, const float* k, const float* v) {
-  std::vector<uint32_t> sealed;
+  std::vector<Full> sealed;
   for (const uint32_t pos : positions) {
     const uint32_t block = pos / access_.block_size;
     if (!layer.blocks[block]->sealed) continue;
     reopen(layer, layer_index, block);
     layer.context_blocks = std::min(layer.context_blocks, block);
-    sealed.push_back(block);
+    sealed.push_back({&layer, block, block + 1});
   }
   newest().values_.write(layer, positions, k, v);
-  for (const uint32_t block : sealed) seal(layer, block, block + 1);
+  seal(sealed);
 }
 
 void BlockStore::read_tokens(BlockList& layer, std::span<const uint32_t> positions, float* k,
@@ -147,85 +173,122 @@ void BlockStore::read_tokens(BlockList& layer, std::span<const uint32_t> positio
   }
 }
 
-void BlockStore::seal(BlockList& layer, uint32_t begin, uint32_t end, const ContentHash& content) {
-  if (begin >= end) return;
-  if (window_ && layer.is_in(*window_, begin)) return window_->seal(layer, begin, end, content);
+void BlockStore::seal(std::span<const Full> all) {
+  std::vector<Full> in_window;
   std::vector<kvasir_block_key> keys;
   std::vector<kvasir_lease> leases;
-  for (uint32_t block = begin; block < end; ++block) {
-    keys.push_back(layer.blocks[block]->key);
-    if (const Hash128* name = content.block(block))
-      std::copy(name->begin(), name->end(), keys.back().hash);
-    leases.push_back(access_.as_storage_counts(layer.blocks[block]->lease));
-  }
-  access_.storage.seal(keys, leases.data());
-  for (uint32_t block = begin; block < end; ++block) {
-    kvasir_lease& lease = leases[block - begin];
-    if (lease.format >= access_.n_formats)
-      throw PluginError(access_.storage.id(), "seal", KVASIR_ERR_INTERNAL,
-                        "unknown format in a lease");
-    lease.format += access_.first_format;
-    lease.pos_begin = block * access_.block_size;
-    lease.n_tokens = access_.block_size;
-    Block& sealed = *layer.blocks[block];
-    sealed.lease = lease;
-    sealed.key = keys[block - begin];
-    sealed.key.handle = lease.handle;
-    sealed.sealed = true;
-    layer.leases[block] = lease;
-  }
-}
-
-void BlockStore::leave_window(LayerState& layer, uint32_t layer_index, uint32_t end) {
-  if (!window_) return;
-  const auto is_next = [&](uint32_t block) { return layer.is_in(*window_, block); };
-  for (uint32_t begin = layer.context_blocks; begin < end;) {
-    if (!is_next(begin)) {
-      ++begin;
+  std::vector<kvasir_lease*> places;  // in the lists
+  std::vector<Block*> blocks;
+  for (const Full& full : all) {
+    if (full.begin < full.end && window_ && full.list->is_in(*window_, full.begin)) {
+      in_window.push_back(full);
       continue;
     }
-    uint32_t stop = begin;
-    std::vector<uint32_t> blocks;
-    while (stop < end && is_next(stop)) blocks.push_back(stop++);
-    make_resident(layer, blocks);
-    BlockList fresh;
-    fresh.blocks.resize(begin);
-    fresh.leases.resize(begin);
-    create_range(fresh, layer_index, begin, stop);
-    for (const uint32_t block : blocks) {
-      copy_tokens(layer.leases[block], fresh.leases[block], access_.block_size);
-      set_tokens(fresh, block, access_.block_size);
+    for (uint32_t block = full.begin; block < full.end; ++block) {
+      Block& held = *full.list->blocks[block];
+      if (held.sealed) continue;
+      keys.push_back(held.key);
+      const Hash128* name = full.content ? full.content->block(block) : nullptr;
+      if (name) std::copy(name->begin(), name->end(), keys.back().hash);
+      leases.push_back(access_.as_storage_counts(held.lease));
+      places.push_back(&full.list->leases[block]);
+      blocks.push_back(&held);
     }
-    for (const uint32_t block : blocks) replace(layer, block, fresh);
-    seal(layer, begin, stop);
-    begin = stop;
   }
-  layer.context_blocks = std::max(layer.context_blocks, end);
+  if (!in_window.empty()) window_->seal(in_window);
+  if (keys.empty()) return;
+  access_.storage.seal(keys, leases.data());
+  bool usable = true;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    kvasir_lease& lease = leases[i];
+    if (lease.format >= access_.n_formats) {
+      usable = false;
+      continue;
+    }
+    lease.format += access_.first_format;
+    lease.pos_begin = keys[i].block * access_.block_size;
+    lease.n_tokens = access_.block_size;
+    blocks[i]->lease = lease;
+    blocks[i]->key = keys[i];
+    blocks[i]->key.handle = lease.handle;
+    blocks[i]->sealed = true;
+    *places[i] = lease;
+  }
+  if (!usable)
+    throw PluginError(access_.storage.id(), "seal", KVASIR_ERR_INTERNAL,
+                      "unknown format in a lease");
 }
 
-void BlockStore::make_resident(BlockList& layer, std::span<const uint32_t> blocks) {
+void BlockStore::leave_window(std::span<const Leaving> all) {
+  if (!window_) return;
+  struct Run {
+    LayerState* layer;
+    uint32_t layer_index;
+    uint32_t begin, end;  // blocks
+    BlockList fresh{};
+  };
+  std::deque<Run> runs;
+  std::vector<ListNeeds> needs;
+  for (const auto& [layer, layer_index, end] : all) {
+    std::vector<uint32_t> blocks;
+    for (uint32_t block = layer->context_blocks; block < end; ++block) {
+      if (!layer->is_in(*window_, block)) continue;
+      if (blocks.empty() || blocks.back() + 1 != block)
+        runs.push_back({layer, layer_index, block, block});
+      runs.back().end = block + 1;
+      blocks.push_back(block);
+    }
+    needs.push_back(needs_of(*layer, blocks));
+  }
+  make_resident(std::move(needs));
+  std::vector<NewBlocks> fresh;
+  std::vector<Full> full;
+  for (Run& run : runs) {
+    fresh.push_back({&run.fresh, run.layer_index, run.begin, run.end});
+    full.push_back({&run.fresh, run.begin, run.end});
+  }
+  create(fresh);
+  for (Run& run : runs)
+    for (uint32_t block = run.begin; block < run.end; ++block) {
+      copy_tokens(run.layer->leases[block], run.fresh.leases[block], access_.block_size);
+      set_tokens(run.fresh, block, access_.block_size);
+    }
+  seal(full);
+  const LetGoTogether together(*this);
+  for (Run& run : runs)
+    for (uint32_t block = run.begin; block < run.end; ++block)
+      replace(*run.layer, block, run.fresh);
+  for (const auto& [layer, layer_index, end] : all)
+    layer->context_blocks = std::max(layer->context_blocks, end);
+}
+
+void BlockStore::make_resident(std::vector<ListNeeds> needs) {
   if (!moves()) return;
-  std::vector<NeededBlock> needed;
-  needed.reserve(blocks.size());
-  for (const uint32_t block : blocks) needed.push_back({block, {}});
-  make_resident(layer, std::move(needed));
+  if (window_) window_->make_resident(needs);
+  residency_.make_resident(std::move(needs));
 }
 
-void BlockStore::make_resident(BlockList& layer, std::vector<NeededBlock> needed) {
-  if (window_) window_->make_resident(layer, needed);
-  residency_.make_resident(layer, std::move(needed));
+void BlockStore::make_resident(BlockList& list, std::span<const uint32_t> blocks) {
+  if (moves()) make_resident({needs_of(list, blocks)});
 }
 
-void BlockStore::make_all_resident(BlockList& layer) {
-  if (!moves()) return;
-  std::vector<uint32_t> all(layer.blocks.size());
+ListNeeds BlockStore::needs_of(BlockList& list, std::span<const uint32_t> blocks) const {
+  ListNeeds needs{&list, {}};
+  if (!moves()) return needs;
+  needs.blocks.reserve(blocks.size());
+  for (const uint32_t block : blocks) needs.blocks.push_back({block, {}});
+  return needs;
+}
+
+ListNeeds BlockStore::needs_all(BlockList& list) const {
+  std::vector<uint32_t> all(moves() ? list.blocks.size() : 0);
   std::iota(all.begin(), all.end(), 0);
-  make_resident(layer, all);
+  return needs_of(list, all);
 }
 
-void BlockStore::prefetch(BlockList& layer, std::vector<NeededBlock> needed) {
-  if (window_) window_->prefetch(layer, needed);
-  residency_.prefetch(layer, std::move(needed));
+void BlockStore::prefetch(std::vector<ListNeeds> needs) {
+  if (window_) window_->prefetch(needs);
+  residency_.prefetch(std::move(needs));
 }
 
 void BlockStore::count_transfers(Engagement& into) {
@@ -261,24 +324,22 @@ kvasir_lease BlockStore::copy_to_host(const kvasir_lease& lease,
 }
 
 void BlockStore::drop(Block& block) noexcept {
-  if (drops_held_ == 0)
-    return drop_all(block.lease.lease ? std::vector{block.lease.lease} : std::vector<uint64_t>{},
-                    {block.key});
-  if (block.lease.lease) dropped_leases_.push_back(block.lease.lease);
-  dropped_keys_.push_back(block.key);
+  if (block.lease.lease) residency_.release({block.lease.lease});
+  if (n_keep_ > 0)
+    dropped_keys_.push_back(block.key);
+  else
+    drop_all({block.key});
 }
 
-void BlockStore::hold_drops(int n) noexcept {
-  if (window_) window_->hold_drops(n);
-  drops_held_ += n;
-  if (drops_held_ > 0 || dropped_keys_.empty()) return;
-  drop_all(std::exchange(dropped_leases_, {}), std::exchange(dropped_keys_, {}));
+void BlockStore::keep_let_go(int n) noexcept {
+  if (window_) window_->keep_let_go(n);
+  residency_.keep_released(n);
+  n_keep_ += n;
+  if (n_keep_ == 0 && !dropped_keys_.empty()) drop_all(std::exchange(dropped_keys_, {}));
 }
 
-void BlockStore::drop_all(const std::vector<uint64_t>& leases,
-                          const std::vector<kvasir_block_key>& keys) noexcept {
+void BlockStore::drop_all(const std::vector<kvasir_block_key>& keys) noexcept {
   try {
-    if (!leases.empty()) access_.storage.release(leases);
     access_.storage.drop(keys, KVASIR_DROP_FORGET);
   } catch (const std::exception& e) {
     services_.log(KVASIR_LOG_ERROR, access_.storage.id(), e.what());

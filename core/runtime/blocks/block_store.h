@@ -25,7 +25,9 @@
 namespace kvasir {
 
 // Calls throw PluginError when the storage breaks its contract, and Error(kResource) when it has no
-// space.
+// space. Calls over several lists are one call of the storage each: what a layer costs does not
+// depend on how many sequences are in the step. They throw what is wrong with any of the lists; the
+// same call for each list alone says which.
 class BlockStore {
  public:
   // block_size in tokens, head_dim and v_dim in elements. What is referred to must outlive this,
@@ -46,14 +48,26 @@ class BlockStore {
   uint32_t window_format(const kvasir_lease& lease) const {
     return window_->access_.as_storage_counts(lease).format;
   }
-  // Moves the full blocks below block `end` from the window's storage to this one and seals them.
-  // Where element types differ, values are rounded once more.
-  void leave_window(LayerState& layer, uint32_t layer_index, uint32_t end);
+  struct Leaving {
+    LayerState* layer;
+    uint32_t layer_index;
+    uint32_t end;  // blocks
+  };
+  // Moves the full blocks below `end` from the window's storage to this one and seals them. Where
+  // element types differ, values are rounded once more. Nothing has moved when it throws.
+  void leave_window(std::span<const Leaving> all);
 
   MemoryBridge& bridge() const { return access_.bridge; }
   // What lease.format counts in: the formats of this storage, then the window's.
   const std::vector<kvasir_kv_format>& formats() const { return access_.formats; }
 
+  struct Growth {
+    BlockList* list;
+    uint32_t layer_index;
+    uint32_t n_tokens;  // that the list is to hold
+  };
+  // Opens the blocks that append() will need. None is opened when it throws.
+  void open_blocks(std::span<const Growth> all);
   // Writes tokens [kv_len, kv_len + n) of one layer: k [n][n_kv_heads][head_dim] f32, v likewise
   // with v_dim; opens the blocks that are missing. Afterwards leases say n_tokens of the new
   // length.
@@ -65,18 +79,24 @@ class BlockStore {
                const float* k, const float* v);
   // Reads the tokens at `positions` as f32, in the layout of append().
   void read_tokens(BlockList& layer, std::span<const uint32_t> positions, float* k, float* v);
+  struct Full {
+    BlockList* list;
+    uint32_t begin, end;                   // blocks, all of one storage
+    const ContentHash* content = nullptr;  // may know names for them; not owned
+  };
   // Seals blocks [begin, end), which are full; under the names of their content where they have
-  // one.
-  void seal(BlockList& layer, uint32_t begin, uint32_t end, const ContentHash& content = {});
+  // one. Those that are sealed stay as they are.
+  void seal(std::span<const Full> all);
 
-  // Leases K and V of the listed blocks until release_step(); waits for transfers. Throws as
-  // Residency::make_resident(). Does nothing for storage with stable leases.
-  void make_resident(BlockList& layer, std::span<const uint32_t> blocks);
-  // The same for the needed tokens. The bytes of other tokens in those blocks are unspecified.
-  void make_resident(BlockList& layer, std::vector<NeededBlock> needed);
-  void make_all_resident(BlockList& layer);
+  // Residency::make_resident(); does nothing for storage with stable leases.
+  void make_resident(std::vector<ListNeeds> needs);
+  // The listed blocks; all of them.
+  void make_resident(BlockList& list, std::span<const uint32_t> blocks);
+  void make_all_resident(BlockList& list) { make_resident({needs_all(list)}); }
+  ListNeeds needs_of(BlockList& list, std::span<const uint32_t> blocks) const;
+  ListNeeds needs_all(BlockList& list) const;
   // Starts to move what is not resident; never waits.
-  void prefetch(BlockList& layer, std::vector<NeededBlock> needed);
+  void prefetch(std::vector<ListNeeds> needs);
   // False: everything is always resident.
   bool moves() const { return residency_.moves() || (window_ && window_->moves()); }
   // Adds what was moved and waited for since the last call.
@@ -90,11 +110,15 @@ class BlockStore {
   void fork(const BlockList& from, BlockList& to, uint32_t layer_index);
   // Keeps the first kv_len tokens; the cut block becomes writable again, private to this sequence.
   void truncate(LayerState& layer, uint32_t layer_index, uint32_t kv_len);
-  // Packs the tokens below `end`, a multiple of block_size: of each kv head, those in live[head]
-  // (positions, ascending) move to blocks of that head, the blocks that held them are given up.
-  // Requires can_pack().
-  void pack(LayerState& layer, uint32_t layer_index, uint32_t end,
-            std::vector<std::vector<uint32_t>> live);
+  struct Packing {
+    LayerState* layer;
+    uint32_t layer_index;
+    uint32_t end;                             // tokens, a multiple of block_size
+    std::vector<std::vector<uint32_t>> live;  // [kv_head] positions below `end`, ascending
+  };
+  // Packs the tokens below `end`: of each kv head, those that live move to blocks of that head, the
+  // blocks that held them are given up. Requires can_pack(). Nothing is packed when it throws.
+  void pack(std::span<const Packing> all);
   // Whether tokens can move between blocks as bytes: every block of a storage has the same element
   // types.
   bool can_pack() const;
@@ -114,23 +138,31 @@ class BlockStore {
   // Gives a block back to the storage; logs what fails.
   void drop(Block& block) noexcept;
 
-  // While it lives, blocks that lists let go are kept for one call of the storage at its end: no
-  // call per block crosses the ABI. Of this store and the window's.
-  class DropTogether {
+  // While it lives, what lists let go is kept, of this store and the window's: one call at its end
+  // releases the leases, and one drops the blocks.
+  class LetGoTogether {
    public:
-    explicit DropTogether(BlockStore& store) : store_(store) { store_.hold_drops(1); }
-    ~DropTogether() { store_.hold_drops(-1); }
-    DropTogether(const DropTogether&) = delete;
-    DropTogether& operator=(const DropTogether&) = delete;
+    explicit LetGoTogether(BlockStore& store) : store_(store) { store_.keep_let_go(1); }
+    ~LetGoTogether() { store_.keep_let_go(-1); }
+    LetGoTogether(const LetGoTogether&) = delete;
+    LetGoTogether& operator=(const LetGoTogether&) = delete;
 
    private:
     BlockStore& store_;
   };
 
  private:
-  // Opens blocks [begin, end) at the end of the list.
-  void create_range(BlockList& layer, uint32_t layer_index, uint32_t begin, uint32_t end,
-                    uint32_t kv_head = KVASIR_ALL_HEADS);
+  // Blocks [begin, end) at the end of a list.
+  struct NewBlocks {
+    BlockList* list;
+    uint32_t layer_index;
+    uint32_t begin, end;
+    uint32_t kv_head = KVASIR_ALL_HEADS;
+  };
+  // All or none.
+  void create(std::span<const NewBlocks> all);
+  // Block `block` at the end of a list that is otherwise empty.
+  BlockList create_one(uint32_t layer_index, uint32_t block);
   kvasir_block_key new_key(uint32_t layer_index, uint32_t block, uint32_t kv_head) const;
   // Where new tokens are written.
   BlockStore& newest() { return window_ ? *window_ : *this; }
@@ -144,14 +176,12 @@ class BlockStore {
   void reopen(BlockList& layer, uint32_t layer_index, uint32_t block);
   // Between blocks of equal element types, or of this store and the window's.
   void copy_tokens(const kvasir_lease& from, const kvasir_lease& to, uint32_t n_tokens) const;
-  // pack() of one kv head.
-  PackedHead pack_head(LayerState& layer, uint32_t layer_index, uint32_t head,
-                       std::vector<uint32_t> live);
+  void lease_for_packing(std::span<const Packing> all);
+  std::vector<PackedHead> open_packed(std::span<const Packing> all);  // [packing][kv_head]
 
-  // Adds to how many DropTogether live; with the last one, what they kept is dropped.
-  void hold_drops(int n) noexcept;
-  void drop_all(const std::vector<uint64_t>& leases,
-                const std::vector<kvasir_block_key>& keys) noexcept;
+  // Adds to how many LetGoTogether live; with the last one, what they kept goes.
+  void keep_let_go(int n) noexcept;
+  void drop_all(const std::vector<kvasir_block_key>& keys) noexcept;
 
   BlockAccess access_;
   TokenValues values_;
@@ -159,10 +189,9 @@ class BlockStore {
   Residency residency_;
   HostServices& services_;
   uint64_t nonce_;
-  int drops_held_ = 0;                    // DropTogether that live
-  std::vector<uint64_t> dropped_leases_;  // of blocks they keep
-  std::vector<kvasir_block_key> dropped_keys_;
-  BlockStore* window_ = nullptr;  // hybrid mode, of the context's store
+  int n_keep_ = 0;                              // LetGoTogether that live
+  std::vector<kvasir_block_key> dropped_keys_;  // of blocks that they keep
+  BlockStore* window_ = nullptr;                // hybrid mode, of the context's store
 };
 
 }  // namespace kvasir

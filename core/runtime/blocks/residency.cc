@@ -23,69 +23,77 @@ Residency::Residency(const BlockStore& store, const BlockAccess& access, HostSer
       services_(services),
       moves_(!access.storage.stable_leases()) {}
 
-void Residency::make_resident(BlockList& list, std::vector<NeededBlock> needed) {
+void Residency::make_resident(std::vector<ListNeeds> needs) {
   if (!moves_) return;
-  keep_missing(list, needed);
-  const size_t n_asked = needed.size();
+  std::vector<Missing> missing = missing_of(std::move(needs));
+  const size_t n_asked = missing.size();
   bool first = true;
-  for (int idle = 0; !needed.empty();) {  // rounds without progress
-    const size_t before = needed.size();
-    lease_present(list, needed, idle < kIdleRounds);
+  for (int idle = 0; !missing.empty();) {  // rounds without progress
+    const size_t before = missing.size();
+    lease_present(missing, idle < kIdleRounds);
     if (std::exchange(first, false)) {
-      blocks_missed_ += needed.size();
-      blocks_hit_ += n_asked - needed.size();
+      blocks_missed_ += missing.size();
+      blocks_hit_ += n_asked - missing.size();
     }
-    idle = needed.size() < before ? 0 : idle + 1;
+    idle = missing.size() < before ? 0 : idle + 1;
     const auto begin = std::chrono::steady_clock::now();
-    if (fetch(list, needed)) idle = 0;
+    if (fetch(missing)) idle = 0;
     wait_nanos_ += static_cast<uint64_t>((std::chrono::steady_clock::now() - begin).count());
   }
 }
 
-void Residency::keep_missing(const BlockList& list, std::vector<NeededBlock>& needed) const {
-  std::erase_if(needed, [&](NeededBlock& wanted) {
-    if (!list.is_in(store_, wanted.block)) return true;
-    const kvasir_lease& lease = list.leases[wanted.block];
-    if (!lease.k || lease.state != KVASIR_LEASE_PARTIAL) return lease.k != nullptr;
-    for (const NeededBlock& covered : list.partial) {
-      if (covered.block != wanted.block) continue;
-      if (covered.covers(wanted)) return true;
-      wanted.add(covered);
-      return false;
-    }
-    return true;
-  });
+std::vector<Residency::Missing> Residency::missing_of(std::vector<ListNeeds> needs) const {
+  std::vector<Missing> missing;
+  for (ListNeeds& of_list : needs)
+    for (NeededBlock& needed : of_list.blocks)
+      if (is_missing(*of_list.list, needed)) missing.push_back({of_list.list, std::move(needed)});
+  return missing;
 }
 
-std::vector<kvasir_block_key> Residency::keys_of(const BlockList& list,
-                                                 std::span<const NeededBlock> needed) const {
+bool Residency::is_missing(const BlockList& list, NeededBlock& needed) const {
+  if (!list.is_in(store_, needed.block)) return false;
+  const kvasir_lease& lease = list.leases[needed.block];
+  if (!lease.k || lease.state != KVASIR_LEASE_PARTIAL) return !lease.k;
+  for (const NeededBlock& covered : list.partial) {
+    if (covered.block != needed.block) continue;
+    if (covered.covers(needed)) return false;
+    needed.add(covered);
+    return true;
+  }
+  return false;
+}
+
+std::vector<kvasir_block_key> Residency::keys_of(std::span<const Missing> missing) const {
   std::vector<kvasir_block_key> keys;
-  keys.reserve(needed.size());
-  for (const NeededBlock& wanted : needed) {
-    keys.push_back(list.blocks[wanted.block]->key);
-    if (!wanted.tokens.empty()) keys.back().needed = wanted.tokens.data();
+  keys.reserve(missing.size());
+  for (const auto& [list, needed] : missing) {
+    keys.push_back(list->blocks[needed.block]->key);
+    if (!needed.tokens.empty()) keys.back().needed = needed.tokens.data();
   }
   return keys;
 }
 
-void Residency::lease_present(BlockList& list, std::vector<NeededBlock>& missing, bool may_lack) {
+void Residency::lease_present(std::vector<Missing>& missing, bool may_lack) {
   Storage& storage = access_.storage;
   std::vector<kvasir_lease> leases(missing.size());
-  if (storage.acquire(keys_of(list, missing), KVASIR_ACQUIRE_READ, leases.data()) != KVASIR_OK)
+  const auto acquire = [&] {
+    return storage.acquire(keys_of(missing), KVASIR_ACQUIRE_READ, leases.data()) == KVASIR_OK;
+  };
+  if (!acquire() && !(release_kept() && acquire()))
     throw Error(ErrorKind::kResource, "storage " + storage.id() +
                                           " cannot hold the blocks of one step at a time: "
                                           "raise its limit or lower the budget");
-  std::vector<NeededBlock> still;
+  std::vector<Missing> still;
   std::string fault;
   for (size_t i = 0; i < missing.size(); ++i) {
     const kvasir_lease& lease = leases[i];
-    const uint32_t block = missing[i].block;
+    const uint32_t block = missing[i].needed.block;
     const bool lost = lease.state == KVASIR_LEASE_FAILED;
     const bool unknown = lease.k && lease.format >= access_.n_formats;
     if (unknown && lease.lease) storage.release({lease.lease});
     if (fault.empty() && (lost || unknown || (!may_lack && !lease.k)))
       fault = "block " + std::to_string(block) + " of layer " +
-              std::to_string(list.blocks[block]->key.layer) +
+              std::to_string(missing[i].list->blocks[block]->key.layer) +
               (lost      ? " is lost"
                : unknown ? " came as a lease of an unknown format"
                          : " does not become resident: raise the storage's limits");
@@ -93,14 +101,15 @@ void Residency::lease_present(BlockList& list, std::vector<NeededBlock>& missing
     if (lease.state == KVASIR_LEASE_NOT_RESIDENT || !lease.k)
       still.push_back(std::move(missing[i]));
     else
-      take_lease(list, missing[i], lease);
+      take_lease(missing[i], lease);
   }
   if (!fault.empty()) throw PluginError(storage.id(), "acquire", KVASIR_ERR_IO, fault);
   missing = std::move(still);
 }
 
-void Residency::take_lease(BlockList& list, const NeededBlock& needed, kvasir_lease lease) {
-  const uint32_t block = needed.block;
+void Residency::take_lease(const Missing& missing, kvasir_lease lease) {
+  BlockList& list = *missing.list;
+  const uint32_t block = missing.needed.block;
   lease.format += access_.first_format;
   lease.pos_begin = block * access_.block_size;
   lease.n_tokens = list.blocks[block]->lease.n_tokens;
@@ -110,17 +119,18 @@ void Residency::take_lease(BlockList& list, const NeededBlock& needed, kvasir_le
   if (list.leases[block].state == KVASIR_LEASE_PARTIAL)
     std::erase_if(list.partial, [&](const NeededBlock& old) { return old.block == block; });
   list.leases[block] = lease;
-  if (lease.state == KVASIR_LEASE_PARTIAL) list.partial.push_back(needed);
+  if (lease.state == KVASIR_LEASE_PARTIAL) list.partial.push_back(missing.needed);
 }
 
-bool Residency::fetch(const BlockList& list, std::span<const NeededBlock> missing) {
-  const std::vector<kvasir_block_key> wanted = keys_of(list, missing);
+bool Residency::fetch(std::span<const Missing> missing) {
+  const std::vector<kvasir_block_key> wanted = keys_of(missing);
   for (size_t done = 0; done < wanted.size();) {
     const std::vector<kvasir_block_key> rest(wanted.begin() + static_cast<ptrdiff_t>(done),
                                              wanted.end());
     uint32_t accepted = 0;
     const uint64_t ticket = start(rest, kNow, accepted);
     if (accepted == 0) {  // over its budget: lease what arrived, then ask again
+      if (release_kept()) return true;
       if (tickets_.empty()) return false;
       Completion report;  // what prefetch() asked for may be what fills the budget
       if (!services_.wait(tickets_.front(), kTransferTimeout, &report))
@@ -150,14 +160,14 @@ void Residency::wait_for(uint64_t ticket, std::span<const kvasir_block_key> keys
     throw PluginError(storage.id(), "prefetch", report.status, "transfer failed");
 }
 
-void Residency::prefetch(const BlockList& list, std::vector<NeededBlock> needed) {
+void Residency::prefetch(std::vector<ListNeeds> needs) {
   if (!moves_ || !access_.storage.has_prefetch()) return;
   Completion report;
   std::erase_if(tickets_, [&](uint64_t ticket) { return services_.poll(ticket, &report); });
-  keep_missing(list, needed);
-  if (needed.empty()) return;
+  const std::vector<Missing> missing = missing_of(std::move(needs));
+  if (missing.empty()) return;
   uint32_t accepted = 0;
-  const uint64_t ticket = start(keys_of(list, needed), kAhead, accepted);
+  const uint64_t ticket = start(keys_of(missing), kAhead, accepted);
   if (accepted > 0) tickets_.push_back(ticket);
 }
 
@@ -188,13 +198,31 @@ void Residency::release_step(BlockList& list) {
     lease.lease = 0;
     lease.state = KVASIR_LEASE_RESIDENT;
   }
-  if (!leases.empty()) access_.storage.release(leases);
+  release(leases);
 }
 
 void Residency::release(Block& block, const kvasir_lease& lease) {
   if (!moves_) return;
-  if (lease.lease) access_.storage.release({lease.lease});
+  if (lease.lease) release({lease.lease});
   if (block.lease.lease == lease.lease) block.lease.lease = 0;
+}
+
+void Residency::release(const std::vector<uint64_t>& leases) noexcept {
+  if (n_keep_ > 0)
+    kept_.insert(kept_.end(), leases.begin(), leases.end());
+  else if (!leases.empty())
+    access_.storage.release(leases);
+}
+
+void Residency::keep_released(int n) noexcept {
+  n_keep_ += n;
+  if (n_keep_ == 0) release_kept();
+}
+
+bool Residency::release_kept() noexcept {
+  if (kept_.empty()) return false;
+  access_.storage.release(std::exchange(kept_, {}));
+  return true;
 }
 
 void Residency::count_waits(Engagement& into) {

@@ -26,34 +26,47 @@ class Residency {
   // False: leases are stable, everything is always resident, and most calls do nothing.
   bool moves() const { return moves_; }
   // Leases K and V of the needed tokens until release_step(); waits for transfers. The bytes of
-  // other tokens are unspecified. Throws PluginError when a block is lost, cannot be read or does
-  // not arrive; Error(kResource) when the storage cannot hold the needed blocks at one time.
-  void make_resident(BlockList& list, std::vector<NeededBlock> needed);
+  // other tokens are unspecified. No list comes twice. Throws PluginError when a block is lost,
+  // cannot be read or does not arrive; Error(kResource) when the storage cannot hold the needed
+  // blocks at one time. What it leased until then stays leased.
+  void make_resident(std::vector<ListNeeds> needs);
   // Starts to move what is not resident; never waits.
-  void prefetch(const BlockList& list, std::vector<NeededBlock> needed);
+  void prefetch(std::vector<ListNeeds> needs);
   // Releases the leases of sealed blocks of `list`, and those that others took the place of.
   void release_step(BlockList& list);
   // Releases what a list has leased of a block that it gives up.
   void release(Block& block, const kvasir_lease& lease);
+  // One call of the storage, or none while leases are kept.
+  void release(const std::vector<uint64_t>& leases) noexcept;
+  // While the sum of all n is positive, released leases are kept; then one call releases them.
+  void keep_released(int n) noexcept;
+  // Releases what is kept. False: nothing was.
+  bool release_kept() noexcept;
   // Adds blocks that were resident or not, and the time spent waiting, since the last call.
   void count_waits(Engagement& into);
   // Adds what the storage moved in and out of its tiers since the last call.
   void count_tiers(Engagement& into);
 
  private:
-  // Removes from `needed` what is leased. Where a lease covers some tokens of a block, adds these
-  // to those that are needed, for one lease has to cover both.
-  void keep_missing(const BlockList& list, std::vector<NeededBlock>& needed) const;
-  // They point to the tokens in `needed`, which must outlive them.
-  std::vector<kvasir_block_key> keys_of(const BlockList& list,
-                                        std::span<const NeededBlock> needed) const;
+  struct Missing {
+    BlockList* list;
+    NeededBlock needed;
+  };
+
+  // What is not leased. Where a lease covers some tokens of a block, these are needed with those
+  // that are missing, for one lease has to cover both.
+  std::vector<Missing> missing_of(std::vector<ListNeeds> needs) const;
+  // Whether a part of it is missing.
+  bool is_missing(const BlockList& list, NeededBlock& needed) const;
+  // They point to the tokens in `missing`, which must outlive them.
+  std::vector<kvasir_block_key> keys_of(std::span<const Missing> missing) const;
   // Leases what is resident and leaves the others in `missing`; throws if one is lost, or if some
   // are left and may_lack is false. What came with a lost block is leased all the same.
-  void lease_present(BlockList& list, std::vector<NeededBlock>& missing, bool may_lack);
-  void take_lease(BlockList& list, const NeededBlock& needed, kvasir_lease lease);
-  // Moves `missing` into memory until all is there or the storage is over its budget. True: only a
-  // prefetch was waited for, so another attempt may succeed.
-  bool fetch(const BlockList& list, std::span<const NeededBlock> missing);
+  void lease_present(std::vector<Missing>& missing, bool may_lack);
+  void take_lease(const Missing& missing, kvasir_lease lease);
+  // Moves `missing` into memory until all is there or the storage is over its budget. True: leases
+  // were released or a prefetch was waited for, so another attempt may succeed.
+  bool fetch(std::span<const Missing> missing);
   // Asks the storage to move the first `accepted` keys; 0 when it takes none, else the ticket.
   uint64_t start(const std::vector<kvasir_block_key>& keys, uint32_t priority, uint32_t& accepted);
   void wait_for(uint64_t ticket, std::span<const kvasir_block_key> keys);
@@ -63,6 +76,8 @@ class Residency {
   HostServices& services_;
   bool moves_;
   std::vector<uint64_t> tickets_;  // of prefetch() that may not have been reported
+  int n_keep_ = 0;                 // the sum of keep_released()
+  std::vector<uint64_t> kept_;     // leases
   // Since the last count_waits().
   uint64_t blocks_hit_ = 0, blocks_missed_ = 0, wait_nanos_ = 0;
   std::vector<kvasir_tier_count> counted_;  // at the last count_tiers()

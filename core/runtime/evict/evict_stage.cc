@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <set>
+#include <span>
+#include <utility>
 
 #include "core/runtime/evict/packing.h"
 #include "core/runtime/step/guarded_call.h"
@@ -107,34 +109,56 @@ std::string EvictStage::plan(Selector& selector, const Due& due) {
   check.n_kv_heads = n_heads;
   check.finest_scope = KVASIR_SCOPE_KV_HEAD;
   const std::string fault = check_selection(lists.view, check, due.pointers());
-  for (size_t i = 0; fault.empty() && i < pieces.size(); ++i) {
-    uint32_t width = 0;
-    bool fallback = false;
-    const auto heads = heads_of(lists.view, static_cast<uint32_t>(i), c_.geometry.n_q_heads,
-                                n_heads, due.candidates[i], &width, &fallback);
-    if (!fallback)  // a storage's failure is not the selector's
-      guard_piece(pieces[i],
-                  [&] { apply(pieces[i], due.pass.layer, lists.view, heads, due.candidates[i]); });
-  }
+  if (fault.empty()) apply(due, lists.view);
   return fault;
 }
 
-void EvictStage::apply(const Piece& piece, uint32_t layer, const kvasir_selection& plan,
+void EvictStage::apply(const Due& due, const kvasir_selection& plan) {
+  std::vector<const Piece*> packed;
+  const std::vector<BlockStore::Packing> packings = evict_planned(due, plan, packed);
+  if (packings.empty() || try_together([&] { c_.store.pack(packings); })) return;
+  for (size_t i = 0; i < packings.size(); ++i)  // a storage's failure is not the selector's
+    guard_piece(*packed[i], [&] { c_.store.pack(std::span(&packings[i], 1)); });
+}
+
+std::vector<BlockStore::Packing> EvictStage::evict_planned(const Due& due,
+                                                           const kvasir_selection& plan,
+                                                           std::vector<const Piece*>& packed) {
+  const BlockStore::LetGoTogether together(c_.store);
+  std::vector<BlockStore::Packing> packings;
+  for (size_t i = 0; i < due.pass.pieces.size(); ++i) {
+    const Piece& piece = due.pass.pieces[i];
+    LayerState& state = piece.seq->layers[due.pass.layer];
+    uint32_t width = 0;
+    bool fallback = false;
+    const auto heads = heads_of(plan, static_cast<uint32_t>(i), c_.geometry.n_q_heads,
+                                c_.geometry.n_kv_heads, due.candidates[i], &width, &fallback);
+    if (fallback || !evict(state, plan, heads, due.candidates[i])) continue;
+    auto packing = packing_of(c_, *piece.seq, state, due.pass.layer, piece.kv_len);
+    if (!packing) continue;
+    packings.push_back(std::move(*packing));
+    packed.push_back(&piece);
+  }
+  return packings;
+}
+
+bool EvictStage::evict(LayerState& state, const kvasir_selection& plan,
                        const std::vector<HeadSelection>& heads, const Candidates& candidates) {
-  LayerState& state = piece.seq->layers[layer];
   Sorted units = sorted_by(plan, heads, candidates, c_.geometry.n_kv_heads);
-  if (!units.loses_any) return;
+  if (!units.loses_any) return false;
   state.selection.valid = false;
-  if (plan.action == KVASIR_ACTION_EVICT)
-    return evict_units(piece, layer, plan.unit, candidates.end, units.lost);
+  if (plan.action == KVASIR_ACTION_EVICT) {
+    evict_units(state, plan.unit, candidates.end, units.lost);
+    return true;
+  }
   state.restricted = std::move(units.kept);
   state.restricted_unit = plan.unit;
   state.restricted_end = candidates.end;
+  return false;
 }
 
-void EvictStage::evict_units(const Piece& piece, uint32_t layer, uint32_t unit, uint32_t end,
+void EvictStage::evict_units(LayerState& state, uint32_t unit, uint32_t end,
                              const std::vector<std::vector<uint32_t>>& lost) {
-  LayerState& state = piece.seq->layers[layer];
   const uint32_t b = c_.geometry.block_size;
   const uint32_t per = unit == KVASIR_UNIT_BLOCK ? b : 1;
   state.dead.resize(lost.size());
@@ -152,7 +176,6 @@ void EvictStage::evict_units(const Piece& piece, uint32_t layer, uint32_t unit, 
     std::erase_if(live, [&](uint32_t t) { return dead[t]; });
   }
   free_dead_blocks(c_, state, touched);
-  pack_living(c_, *piece.seq, state, layer, piece.kv_len);
 }
 
 }  // namespace kvasir

@@ -31,9 +31,14 @@ class EvictStage {
           uint32_t plan_at) const;
   // Asks for one layer's plan and carries it out; empty, or what is wrong with it.
   std::string plan(Selector& selector, const Due& due);
-  void apply(const Piece& piece, uint32_t layer, const kvasir_selection& plan,
+  void apply(const Due& due, const kvasir_selection& plan);
+  // What is to be packed afterwards, and of which pieces.
+  std::vector<BlockStore::Packing> evict_planned(const Due& due, const kvasir_selection& plan,
+                                                 std::vector<const Piece*>& packed);
+  // A plan that restricts puts the others out of reach. True: units were evicted.
+  bool evict(LayerState& state, const kvasir_selection& plan,
              const std::vector<HeadSelection>& heads, const Candidates& candidates);
-  void evict_units(const Piece& piece, uint32_t layer, uint32_t unit, uint32_t end,
+  void evict_units(LayerState& state, uint32_t unit, uint32_t end,
                    const std::vector<std::vector<uint32_t>>& lost);
 
   const RunContext& c_;

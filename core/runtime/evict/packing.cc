@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/runtime/evict/packing.h"
 
+#include <utility>
 #include <vector>
 
 #include "core/runtime/select/index_lists.h"
@@ -10,7 +11,7 @@ namespace kvasir {
 
 void free_dead_blocks(const RunContext& c, LayerState& state, const std::set<uint32_t>& among) {
   const size_t b = c.geometry.block_size;
-  const BlockStore::DropTogether together(c.store);
+  const BlockStore::LetGoTogether together(c.store);
   for (const uint32_t block : among) {
     if (!state.blocks[block]) continue;
     bool dead = true;
@@ -23,12 +24,12 @@ void free_dead_blocks(const RunContext& c, LayerState& state, const std::set<uin
   }
 }
 
-void pack_living(const RunContext& c, const Sequence& seq, LayerState& state, uint32_t layer,
-                 uint32_t kv_len) {
+std::optional<BlockStore::Packing> packing_of(const RunContext& c, const Sequence& seq,
+                                              LayerState& state, uint32_t layer, uint32_t kv_len) {
   const uint32_t b = c.geometry.block_size, heads = c.geometry.n_kv_heads;
   const uint32_t end =
       forced_range(c.cache, KVASIR_UNIT_BLOCK, kv_len, seq.prompt_end).window_begin;
-  if (end <= state.packed.end || !c.store.can_pack()) return;
+  if (end <= state.packed.end || !c.store.can_pack()) return {};
   std::vector<std::vector<uint32_t>> live(heads);
   uint64_t held = 0, needed = 0;  // blocks of one head
   for (uint32_t head = 0; head < heads; ++head) {
@@ -41,7 +42,8 @@ void pack_living(const RunContext& c, const Sequence& seq, LayerState& state, ui
   }
   for (uint32_t block = state.packed.end / b; block < end / b; ++block)
     held += state.blocks[block] ? heads : 0;
-  if (needed < held) c.store.pack(state, layer, end, std::move(live));
+  if (needed >= held) return {};
+  return BlockStore::Packing{&state, layer, end, std::move(live)};
 }
 
 }  // namespace kvasir

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <set>
 
 #include "core/runtime/step/run_context.h"
@@ -13,9 +14,10 @@ namespace kvasir {
 void free_dead_blocks(const RunContext& context, LayerState& state,
                       const std::set<uint32_t>& among);
 
-// Closes the gaps that eviction left below the window as soon as that frees memory. The border
-// moves on with the window, so a plan that drops a token per step copies once per block of steps.
-void pack_living(const RunContext& context, const Sequence& seq, LayerState& state, uint32_t layer,
-                 uint32_t kv_len);
+// What closes the gaps that eviction left below the window, as soon as that frees memory. The
+// border moves on with the window, so a plan that drops a token per step copies once per block of
+// steps.
+std::optional<BlockStore::Packing> packing_of(const RunContext& context, const Sequence& seq,
+                                              LayerState& state, uint32_t layer, uint32_t kv_len);
 
 }  // namespace kvasir

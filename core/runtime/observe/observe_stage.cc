@@ -39,18 +39,20 @@ std::vector<std::vector<float>> by_block(const std::vector<HeadMass>& heads,
 
 void ObserveStage::prompt_queries(const Pass& pass) {
   if (c_.dense_layer[pass.layer]) return;
-  const Piece& piece = pass.pieces[0];
   for (const auto& selector : c_.pipeline.selectors) {
     const uint32_t wanted = selector->limits().prefill_last_queries;
     if (!selector->has_prefill() || wanted == 0) continue;
-    const uint32_t from = first_counted(*piece.seq, wanted);
-    if (from >= piece.kv_len) continue;
-    Piece last = piece;
-    if (from > piece.first_pos()) {
-      last.q_begin += from - piece.first_pos();
-      last.n_q = piece.kv_len - from;
+    Pass last = pass.with({});
+    for (const Piece& piece : pass.pieces) {
+      const uint32_t from = first_counted(*piece.seq, wanted);
+      if (!piece.prefills() || from >= piece.kv_len) continue;
+      Piece& part = last.pieces.emplace_back(piece);
+      if (from <= piece.first_pos()) continue;
+      part.q_begin += from - piece.first_pos();
+      part.n_q = piece.kv_len - from;
     }
-    const StepBuilder step(c_, KVASIR_MOMENT_APPENDED, pass.with({last}), selector->limits().unit,
+    if (last.pieces.empty()) continue;
+    const StepBuilder step(c_, KVASIR_MOMENT_APPENDED, last, selector->limits().unit,
                            c_.owner_of(selector.get()));
     kvasir_sel_in in{};
     in.struct_size = sizeof(in);
@@ -59,7 +61,7 @@ void ObserveStage::prompt_queries(const Pass& pass) {
         host_view(pass.in.q, KVASIR_DTYPE_F32,
                   {pass.in.n, c_.geometry.n_q_heads, c_.geometry.head_dim}),
         q_hold_);
-    guard_selector(c_, *selector, "prefill", pass, "going on without it",
+    guard_selector(c_, *selector, "prefill", last, "going on without it",
                    [&] { return fault_of(selector->prefill(step.step(), in)); });
   }
 }
@@ -138,12 +140,20 @@ void ObserveStage::feed_mass(const SlabOwner& owner, const Pass& pass,
   std::vector<kvasir_update_item> items;
   std::vector<float> flat;      // mass of all items
   std::vector<uint64_t> where;  // of each in it
+  std::vector<std::vector<std::vector<float>>> by_piece;
+  std::vector<std::vector<uint32_t>> attended(pass.pieces.size());  // blocks
   for (uint32_t i = 0; i < pass.pieces.size(); ++i) {
+    const LayerState& state = pass.pieces[i].seq->layers[pass.layer];
+    by_piece.push_back(by_block(mass[i], state, c_.group_size(), c_.geometry.block_size));
+    for (uint32_t block = 0; block < by_piece[i].size(); ++block)
+      if (!by_piece[i][block].empty()) attended[i].push_back(block);
+  }
+  lease_blocks(c_, pass, attended);
+  for (uint32_t i = 0; i < pass.pieces.size(); ++i) {
+    if (pass.pieces[i].has_failed()) continue;
     LayerState& state = pass.pieces[i].seq->layers[pass.layer];
-    if (!guard_piece(pass.pieces[i], [&] { c_.store.make_all_resident(state); })) continue;
-    const auto blocks = by_block(mass[i], state, c_.group_size(), c_.geometry.block_size);
-    for (uint32_t block = 0; block < blocks.size(); ++block) {
-      if (blocks[block].empty()) continue;
+    const auto& blocks = by_piece[i];
+    for (const uint32_t block : attended[i]) {
       owner.slab.make_writable(state.slabs[c_.owner_index(&owner)], block, block + 1);
       const uint32_t n_tokens = state.leases[block].n_tokens;
       items.push_back(

@@ -15,7 +15,7 @@ class ObserveStage {
  public:
   explicit ObserveStage(const RunContext& context) : c_(context) {}
 
-  // The prompt's last queries, for selectors with prefill(): of the only piece.
+  // The last queries of prompts, for selectors with prefill().
   void prompt_queries(const Pass& pass);
   // After attention: its mass to observers and to owners of records that asked.
   void observe(const Pass& pass, AttendStage& attention);

@@ -6,6 +6,7 @@
 
 #include "core/runtime/observe/update_call.h"
 #include "core/runtime/select/index_lists.h"
+#include "core/runtime/step/guarded_call.h"
 
 namespace kvasir {
 
@@ -58,22 +59,28 @@ void UpdateStage::left_window(const SlabOwner& owner, const Pass& pass,
                               const std::vector<uint32_t>& ends) {
   const uint32_t b = c_.geometry.block_size;
   std::vector<kvasir_update_item> items;
+  std::vector<std::vector<uint32_t>> blocks(pass.pieces.size());
   for (uint32_t i = 0; i < pass.pieces.size(); ++i) {
     const Piece& piece = pass.pieces[i];
-    LayerState& state = piece.seq->layers[pass.layer];
+    const LayerState& state = piece.seq->layers[pass.layer];
     // A block that a cut brought back leaves again. Its open bytes are gone: what was made of them
     // stands.
     const uint32_t begin =
         owner.layout.open_bytes
             ? state.final_blocks
             : std::min(state.final_blocks, window_begin(piece, piece.first_pos() + 1));
-    std::vector<uint32_t> blocks;
-    for (uint32_t block = begin; block < ends[i]; ++block) blocks.push_back(block);
-    if (!guard_piece(piece, [&] { c_.store.make_resident(state, blocks); })) continue;
-    for (const uint32_t block : blocks)
+    for (uint32_t block = begin; block < ends[i]; ++block) blocks[i].push_back(block);
+  }
+  lease_blocks(c_, pass, blocks);
+  for (uint32_t i = 0; i < pass.pieces.size(); ++i) {
+    const Piece& piece = pass.pieces[i];
+    LayerState& state = piece.seq->layers[pass.layer];
+    if (piece.has_failed()) continue;
+    for (const uint32_t block : blocks[i])
       if (state.blocks[block])
         items.push_back({i, block, b, 0, b, KVASIR_ITEM_FINAL, &state.leases[block], nullptr});
-    owner.slab.make_writable(pages_of(owner, state), begin, ends[i]);
+    if (!blocks[i].empty())
+      owner.slab.make_writable(pages_of(owner, state), blocks[i].front(), ends[i]);
   }
   send_update(c_, owner, pass, KVASIR_MOMENT_ATTENDED, std::move(items));
   for (size_t i = 0; i < pass.pieces.size(); ++i)
@@ -102,11 +109,12 @@ void UpdateStage::refresh(const Pass& pass) {
 void UpdateStage::send_candidates(const SlabOwner& owner, const Pass& pass, uint32_t moment) {
   const uint32_t b = c_.geometry.block_size;
   const bool all = owner.layout.flags & KVASIR_LAYOUT_PROMPT_END_ALL;
+  lease_all(c_, pass);
   std::vector<kvasir_update_item> items;
   for (uint32_t i = 0; i < pass.pieces.size(); ++i) {
     const Piece& piece = pass.pieces[i];
     LayerState& state = piece.seq->layers[pass.layer];
-    if (!guard_piece(piece, [&] { c_.store.make_all_resident(state); })) continue;
+    if (piece.has_failed()) continue;
     const ForcedRange forced =
         forced_range(c_.cache, c_.forced_unit(), piece.kv_len, piece.seq->prompt_end);
     const uint32_t begin = forced.sink_end / b;

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/runtime/step/guarded_call.h"
+
 namespace kvasir {
 
 bool SelectStage::selects_in_prefill() const {
@@ -148,10 +150,10 @@ void SelectStage::run_selector(size_t index, const Pass& pass,
                                const std::vector<Choice*>& choices) {
   if (c_.faults.is_aside(index)) return fall_back(choices);
   const bool needs_keys = c_.pipeline.selectors[index]->desc().needs & KVASIR_NEED_KEYS;
+  if (needs_keys) lease_all(c_, input_of(pass, choices).pass);
   std::vector<Choice*> todo;
-  for (Choice* choice : choices) {  // a storage's failure is not the selector's
-    LayerState& state = choice->piece.seq->layers[pass.layer];
-    if (needs_keys && !guard_piece(choice->piece, [&] { c_.store.make_all_resident(state); })) {
+  for (Choice* choice : choices) {
+    if (needs_keys && choice->piece.has_failed()) {  // of its storage, not of the selector
       choice->failed = true;
       continue;
     }

@@ -73,7 +73,9 @@ class SelectStage {
   // made: [pass.pieces], where the choices are finished.
   std::vector<Choice> begin_speculation(const Pass& pass, uint32_t target,
                                         std::vector<LayerSelection>& made) const;
-  void take_speculation(const ListBuffer& lists, uint32_t seq, uint32_t target, Choice& choice);
+  // What the target will need of the blocks.
+  ListNeeds take_speculation(const ListBuffer& lists, uint32_t seq, uint32_t target,
+                             Choice& choice);
 
   const RunContext& c_;
   SelectorCaller caller_;

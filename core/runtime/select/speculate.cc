@@ -49,8 +49,12 @@ bool SelectStage::speculate_together(const Pass& pass, uint32_t target) {
     fault(0, "speculate", pass.layer, todo, answer.fault);
     return true;
   }
+  std::vector<ListNeeds> foreseen(choices.size());
   for (size_t i = 0; i < choices.size(); ++i)
-    take_speculation(answer.lists, static_cast<uint32_t>(i), target, choices[i]);
+    foreseen[i] = take_speculation(answer.lists, static_cast<uint32_t>(i), target, choices[i]);
+  if (!c_.store.moves() || try_together([&] { c_.store.prefetch(foreseen); })) return true;
+  for (size_t i = 0; i < choices.size(); ++i)
+    guard_piece(choices[i].piece, [&] { c_.store.prefetch({foreseen[i]}); });
   return true;
 }
 
@@ -70,28 +74,27 @@ std::vector<Choice> SelectStage::begin_speculation(const Pass& pass, uint32_t ta
   return choices;
 }
 
-void SelectStage::take_speculation(const ListBuffer& lists, uint32_t seq, uint32_t target,
-                                   Choice& choice) {
+ListNeeds SelectStage::take_speculation(const ListBuffer& lists, uint32_t seq, uint32_t target,
+                                        Choice& choice) {
   uint32_t width = 0;
   bool fallback = false;
   auto heads = heads_of(lists.view, seq, c_.geometry.n_q_heads, c_.geometry.n_kv_heads,
                         choice.candidates, &width, &fallback);
-  if (fallback) return;
+  if (fallback) return {};
   choice.narrow(std::move(heads), width, c_.geometry.n_kv_heads);
   choice.finish(counters(choice));
   LayerSelection& made = *choice.out;
   LayerState& state = choice.piece.seq->layers[target];
-  const auto fetch = [&] {
-    if (c_.store.moves())
-      c_.store.prefetch(state, needed_by(made, c_.geometry.block_size, c_.geometry.n_kv_heads,
-                                         state.blocks.size()));
-  };
-  if (!guard_piece(choice.piece, fetch)) return;
-  if (!(lists.view.flags & KVASIR_SELECTION_FINAL)) return;
+  ListNeeds foreseen{&state, {}};
+  if (c_.store.moves())
+    foreseen.blocks =
+        needed_by(made, c_.geometry.block_size, c_.geometry.n_kv_heads, state.blocks.size());
+  if (!(lists.view.flags & KVASIR_SELECTION_FINAL)) return foreseen;
   ++c_.counters.decode.selections;  // in place of select() of the target
   made.reuse_steps = 0;
   made.speculated = true;
   state.selection = std::move(made);
+  return foreseen;
 }
 
 }  // namespace kvasir

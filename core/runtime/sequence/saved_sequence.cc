@@ -125,6 +125,7 @@ void read_blocks(ByteReader& in, BlockStore& store, BlockList& list, uint32_t la
                  uint32_t kv_head, uint32_t block_size, uint64_t expected, Count&& n_tokens) {
   const uint64_t n = in.count(expected, "blocks");
   if (n != expected) in.refuse("blocks are missing");
+  std::vector<BlockStore::Full> full;
   for (uint32_t block = 0; block < n; ++block) {
     const uint32_t tokens = n_tokens(block);
     const auto where = in.number<uint8_t>();
@@ -140,8 +141,9 @@ void read_blocks(ByteReader& in, BlockStore& store, BlockList& list, uint32_t la
     const kvasir_lease& lease = list.leases[block];
     store.load_tokens(lease, tokens, in.bytes(store.bytes_of_tokens(lease, tokens)));
     store.set_tokens(list, block, tokens);
-    if (tokens == block_size) store.seal(list, block, block + 1);
+    if (tokens == block_size) full.push_back({&list, block, block + 1});
   }
+  store.seal(full);
   store.release_step(list);
 }
 

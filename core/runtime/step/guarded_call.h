@@ -1,13 +1,40 @@
-// Calls of selectors whose failure ends no sequence by itself.
+// Calls of plugins, and whom their failure concerns.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "core/runtime/step/pass.h"
 #include "core/runtime/step/run_context.h"
 
 namespace kvasir {
+
+// Leases for each piece the blocks of the layer that needs_of(i, list) says; a piece whose blocks
+// cannot be had ends.
+template <class NeedsOf>
+void lease(const RunContext& c, const Pass& pass, NeedsOf&& needs_of) {
+  if (!c.store.moves()) return;
+  const auto n = static_cast<uint32_t>(pass.pieces.size());
+  const auto of = [&](uint32_t i) { return needs_of(i, pass.pieces[i].seq->layers[pass.layer]); };
+  std::vector<ListNeeds> needs;
+  for (uint32_t i = 0; i < n; ++i)
+    if (!pass.pieces[i].has_failed()) needs.push_back(of(i));
+  if (try_together([&] { c.store.make_resident(std::move(needs)); })) return;
+  for (uint32_t i = 0; i < n; ++i)
+    guard_piece(pass.pieces[i], [&] { c.store.make_resident({of(i)}); });
+}
+
+// blocks: [pieces].
+inline void lease_blocks(const RunContext& c, const Pass& pass,
+                         const std::vector<std::vector<uint32_t>>& blocks) {
+  lease(c, pass, [&](uint32_t i, BlockList& list) { return c.store.needs_of(list, blocks[i]); });
+}
+
+inline void lease_all(const RunContext& c, const Pass& pass) {
+  lease(c, pass, [&](uint32_t, BlockList& list) { return c.store.needs_all(list); });
+}
 
 // What a status that is neither OK nor expected says; empty for OK.
 inline std::string fault_of(kvasir_status status) {

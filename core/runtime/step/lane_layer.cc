@@ -3,6 +3,8 @@
 #include "core/runtime/step/lane_layer.h"
 
 #include <algorithm>
+#include <span>
+#include <vector>
 
 #include "core/runtime/select/index_lists.h"
 #include "core/runtime/step/recompute.h"
@@ -52,25 +54,37 @@ class AtRound {
   std::vector<Sequence*> seqs_;
 };
 
+// Does all at once, and each alone where that fails.
+template <class Item, class Fn>
+void together_or_alone(const std::vector<Piece>& pieces, const std::vector<Item>& items, Fn&& fn) {
+  if (try_together([&] { fn(std::span<const Item>(items)); })) return;
+  for (size_t i = 0; i < pieces.size(); ++i)
+    guard_piece(pieces[i], [&] { fn(std::span<const Item>(&items[i], 1)); });
+}
+
 // Seals the blocks that the pieces filled.
 void seal(StrategyRun& run, const Pass& pass) {
   const uint32_t b = run.geometry().block_size;
+  std::vector<BlockStore::Full> full;
   for (const Piece& piece : pass.pieces)
-    guard_piece(piece, [&] {
-      run.store->seal(piece.seq->layers[pass.layer], piece.first_pos() / b, piece.kv_len / b,
-                      piece.seq->content);
-    });
+    full.push_back({&piece.seq->layers[pass.layer], piece.first_pos() / b, piece.kv_len / b,
+                    &piece.seq->content});
+  together_or_alone(pass.pieces, full, [&](auto all) { run.store->seal(all); });
 }
 
 // Hybrid mode: blocks that have left the window move to the context's storage. Drafts may be
 // rejected: they push nothing out of the window.
-void to_context(StrategyRun& run, uint32_t layer, const Piece& piece) {
+void to_context(StrategyRun& run, uint32_t layer, const std::vector<Piece>& pieces) {
   if (!run.store->has_window()) return;
-  const uint32_t n = piece.drafts ? piece.first_pos() : piece.kv_len;
-  const ForcedRange next =
-      forced_range(run.context.cache, KVASIR_UNIT_BLOCK, n + 1, piece.seq->prompt_end);
-  run.store->leave_window(piece.seq->layers[layer], layer,
-                          next.window_begin / run.geometry().block_size);
+  std::vector<BlockStore::Leaving> leaving;
+  for (const Piece& piece : pieces) {
+    const uint32_t n = piece.drafts ? piece.first_pos() : piece.kv_len;
+    const ForcedRange next =
+        forced_range(run.context.cache, KVASIR_UNIT_BLOCK, n + 1, piece.seq->prompt_end);
+    leaving.push_back(
+        {&piece.seq->layers[layer], layer, next.window_begin / run.geometry().block_size});
+  }
+  together_or_alone(pieces, leaving, [&](auto all) { run.store->leave_window(all); });
 }
 
 }  // namespace
@@ -119,12 +133,18 @@ void LaneLayer::finish(Lane& lane, uint32_t layer) {
   for (Lane::Redo& redo : lane.redone)
     guard_piece(redo.piece, [&] { recompute_layer(lane, redo, layer, b_); });
   lane.drop_failed();
-  for (const Piece& piece : lane.pieces)
-    guard_piece(piece, [&] { to_context(lane.run, layer, piece); });
+  const BlockStore::LetGoTogether together(*lane.run.store);
+  to_context(lane.run, layer, lane.pieces);
   for (const Piece& piece : lane.pieces) lane.run.release_step(piece.seq->layers[layer]);
 }
 
 void LaneLayer::append(Lane& lane, Pass& pass) {
+  try_together([&] {
+    std::vector<BlockStore::Growth> growths;
+    for (const Piece& piece : pass.pieces)
+      growths.push_back({&piece.seq->layers[pass.layer], pass.layer, piece.kv_len});
+    lane.run.store->open_blocks(growths);
+  });
   for (const Piece& piece : pass.pieces)
     guard_piece(piece, [&] {
       lane.run.store->append(piece.seq->layers[pass.layer], pass.layer, piece.first_pos(),
@@ -139,8 +159,7 @@ void LaneLayer::append(Lane& lane, Pass& pass) {
 void LaneLayer::attend(Lane& lane, Pass& pass) {
   seal(lane.run, pass);
   pass.drop_failed();
-  for (const Piece& piece : pass.pieces)
-    if (piece.prefills()) lane.run.observe.prompt_queries(pass.with({piece}));
+  lane.run.observe.prompt_queries(pass);
   pass.drop_failed();
   const bool slices = lane.run.select.selects_in_prefill();
   const auto is_sliced = [&](const Piece& piece) { return slices && piece.prefills(); };
@@ -216,13 +235,14 @@ void LaneLayer::follow(const Lane& lane, Lane::Followers& f, uint32_t layer) {
     run.store->share(f.leaders[i]->layers[layer], f.pieces[i].seq->layers[layer]);
     for (const Piece& piece : lane.pieces)
       if (piece.seq == f.leaders[i]) f.pieces[i].place = piece.place;
-    run.observe.prompt_queries(pass_of(*f.lane, layer, {f.pieces[i]}));
   }
+  run.observe.prompt_queries(pass_of(*f.lane, layer, f.pieces));
   run.attend.adopt(lane.run.attend);
   const Pass pass = pass_of(*f.lane, layer, f.pieces);
   run.observe.observe(pass, run.attend);
   run.update.left_window(pass.living());
   run.update.prompt_end(pass.living());
+  const BlockStore::LetGoTogether together(*run.store);
   for (const Piece& piece : f.pieces) run.release_step(piece.seq->layers[layer]);
 }
 

@@ -87,6 +87,18 @@ bool guard_piece(const Piece& piece, Fn&& fn) {
   }
 }
 
+// Runs fn, which does for all pieces at once what is then done for each that still lacks it. False
+// when it threw: the piece that it concerns meets the error again, alone.
+template <class Fn>
+bool try_together(Fn&& fn) {
+  try {
+    fn();
+    return true;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
 // What nobody has pinned to one piece ends them all.
 template <class Fn>
 void guard_pieces(const std::vector<Piece>& pieces, Fn&& fn) {

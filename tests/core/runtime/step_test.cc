@@ -158,15 +158,15 @@ TEST_CASE("a backend's fault ends the sequence whose attention fails") {
 
 TEST_CASE("a storage without space ends the sequence that needed it") {
   Bench bench(8, 2);
-  // Two pieces of each prompt in three layers, 18 calls; then each sequence opens one per layer.
+  // Four blocks of each prompt in three layers, 36; then each sequence opens one per layer.
   const auto engine = bench.engine(
       kCache + kDense + "[storage]\nplugin = 'kvasir.test.bad_storage'\nfault = 'full'\n" +
-          "from_call = 20\nn_faults = 1\n",
+          "from_call = 44\n",
       options());
   std::vector<SequenceId> seqs;
   for (uint32_t i = 0; i < 3; ++i) {
     seqs.push_back(engine->open());
-    prefill(*engine, seqs.back(), some_tokens(32, i + 1));  // six calls
+    prefill(*engine, seqs.back(), some_tokens(32, i + 1));
   }
   const auto out = step(*engine, {{seqs[0], {5}}, {seqs[1], {6}}, {seqs[2], {7}}});
   CHECK(out.results[0].text().empty());

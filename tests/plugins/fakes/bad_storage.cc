@@ -1,5 +1,6 @@
 // A storage that misbehaves on request, to prove that the host notices: option `fault`, from call
-// number `from_call` of the function it spoils on. Probe: 0 = blocks, 1 = leases.
+// number `from_call` of the function it spoils on; `full`: when it holds `from_call` blocks.
+// Probe: 0 = blocks, 1 = leases.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/plugins/fakes/memory_storage.h"
 
@@ -37,11 +38,11 @@ class BadStorage : public MemoryStorage {
       MemoryStorage::formats(out, capacity, n);
   }
   kvasir_status acquire(const sdk::BlockKeys& keys, uint32_t mode, const sdk::Leases& out) {
-    const bool is_other = fault_ == "seal_error" || fault_ == "drop_error";
+    const bool is_other = fault_ == "seal_error" || fault_ == "drop_error" || fault_ == "full";
     const bool is_due = !is_other && due();
     if (is_due && fault_ == "acquire_error") fail();
     if (is_due && fault_ == "acquire_again") return KVASIR_AGAIN;
-    if (is_due && fault_ == "full" && mode == KVASIR_ACQUIRE_WRITE)
+    if (fault_ == "full" && mode == KVASIR_ACQUIRE_WRITE && n_blocks() + keys.size() > honest_)
       throw sdk::Error(KVASIR_ERR_OUT_OF_MEMORY, "full on request");
     MemoryStorage::acquire(keys, mode, out);
     if (is_due && keys.size() > 0) spoil(out[0]);
