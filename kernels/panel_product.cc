@@ -160,7 +160,7 @@ void add_inputs(const float* x, size_t x_stride, size_t n_rows, const T* w, size
           rows_tile<4>(from, x_stride, chunk, n, to);
           break;
         case 5:
-          rows_tile<5>(from, x_stride, chunk, n, to);
+          if constexpr (kTileRows > 4) rows_tile<5>(from, x_stride, chunk, n, to);
           break;
         default:
           rows_tile<kTileRows>(from, x_stride, chunk, n, to);

@@ -28,7 +28,7 @@ typedef struct kvasir_geometry {
   uint32_t block_size;  /* tokens */
   uint32_t max_context; /* tokens per sequence */
   uint32_t max_sequences;
-  uint32_t max_queries; /* queries of one step: the larger of chunk_size and max_sequences */
+  uint32_t max_queries; /* queries of one step; chunk_size or max_sequences may be fewer */
   uint32_t sink_tokens;
   uint32_t window_tokens;
   uint32_t window_mode;        /* KVASIR_WINDOW_* */

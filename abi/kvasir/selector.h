@@ -91,9 +91,10 @@ typedef struct kvasir_sel_in {
                                     open one included; check state */
   const uint64_t* lease_offsets; /* [n_seqs + 1] */
   const uint32_t* list_end;      /* with prefill.query_block: where the candidates of each query
-                                    block end, sequence by sequence. unit_end is that of the last block.
-                                    The      host attends to what lies behind the end, as far as a query
-                                    may      see it, and leaves out what a list names there. Else null */
+                                    block end, sequence by sequence; unit_end is that of the last
+                                    block. The host attends to what lies behind the end, as far as
+                                    a query may see it, and leaves out what a list names there.
+                                    Else null */
 } kvasir_sel_in;
 
 typedef struct kvasir_selector {

@@ -120,12 +120,14 @@ typedef struct kvasir_lease {
 typedef struct kvasir_selection {
   uint32_t struct_size;
   uint32_t unit;          /* KVASIR_UNIT_*, preset by the host to limits.unit */
-  uint32_t scope;         /* preset to limits.scope; the callee may coarsen it */
+  uint32_t scope;         /* preset to limits.scope (evict_plan: KVASIR_SCOPE_KV_HEAD at the
+                             finest); the callee may coarsen it */
   uint32_t flags;         /* KVASIR_SELECTION_* */
   uint32_t action;        /* evict_plan: KVASIR_ACTION_*, preset to limits.action */
   uint32_t weight_width;  /* 0 = no weights, 1 = one per index, group_size = one per query head */
   uint32_t reuse_steps;   /* how many further steps the host may keep it; 0 = this step only */
-  uint32_t n_lists;       /* written by the callee: sequences x heads of its scope */
+  uint32_t n_lists;       /* written by the callee: sequences x heads of its scope, x query blocks
+                             with prefill.query_block */
   uint64_t capacity;      /* of index, in elements; log_weight has capacity * group_size */
   uint64_t needed;        /* written with KVASIR_ERR_CAPACITY: elements needed in index */
   uint64_t* list_offsets; /* [n_lists + 1], space for the preset scope; written by the callee */

@@ -166,7 +166,8 @@ void check_all(const PreparedPipeline& p) {
   if (p.window_storage) check_dtypes(*p.window_storage, *p.window_attention);
   if (p.representative) check_dtypes(*p.storage, *p.representative);
   for (const Prepared& selector : p.selectors) {
-    if (!(selector.plugin.desc->needs & KVASIR_NEED_KEYS)) continue;
+    if (!(selector.plugin.desc->needs & KVASIR_NEED_KEYS) && selector.plugin.desc->dtypes == 0)
+      continue;
     check_dtypes(*p.storage, selector);
     if (p.window_storage) check_dtypes(*p.window_storage, selector);
   }

@@ -53,9 +53,10 @@ MemoryPlan make_plan(const ModelShape& shape, const Model::Memory& model, Pipeli
   const uint64_t n_blocks = (uint64_t{g.max_context} + g.block_size - 1) / g.block_size;
   plan.kv_bytes = storage.block_bytes * n_blocks * g.n_layers * options.max_sequences;
   plan.kv_overhead_bytes = storage.overhead_bytes;
-  if (pipeline.is_hybrid())
-    plan.kv_overhead_bytes += binding.window_storage.overhead_bytes +
-                              window_bytes(binding, pipeline) * options.max_sequences;
+  if (pipeline.is_hybrid()) {
+    plan.kv_overhead_bytes += binding.window_storage.overhead_bytes;
+    plan.kv_window_bytes = window_bytes(binding, pipeline) * options.max_sequences;
+  }
   if (storage.resident_bytes != 0) {  // and a dense step leases all of one layer
     const uint64_t layer_bytes = plan.kv_bytes / g.n_layers;
     plan.kv_slow_bytes =

@@ -15,7 +15,8 @@ namespace kvasir {
 struct MemoryPlan {
   uint64_t kv_bytes = 0;           // K and V of max_context tokens x max_sequences, all layers
   uint64_t kv_slow_bytes = 0;      // of them, what is never in the fastest tier at once
-  uint64_t kv_overhead_bytes = 0;  // the storage's fixed part
+  uint64_t kv_window_bytes = 0;    // hybrid mode: K and V in the window's storage, of all sequences
+  uint64_t kv_overhead_bytes = 0;  // the storages' fixed part
   uint64_t record_bytes = 0;       // slabs of representative and selectors
   uint64_t state_bytes = 0;        // their own memory, as they state it: what stays,
   uint64_t state_peak_bytes = 0;   // and the most at once
@@ -25,9 +26,9 @@ struct MemoryPlan {
   uint64_t attention_scratch_bytes = 0;
   uint64_t process_bytes = 0;  // program, libraries, tokenizer: a measured constant
   uint64_t total() const {
-    return kv_bytes - kv_slow_bytes + kv_overhead_bytes + record_bytes + state_peak_bytes +
-           weight_bytes + model_scratch_bytes + activation_bytes + attention_scratch_bytes +
-           process_bytes;
+    return kv_bytes - kv_slow_bytes + kv_window_bytes + kv_overhead_bytes + record_bytes +
+           state_peak_bytes + weight_bytes + model_scratch_bytes + activation_bytes +
+           attention_scratch_bytes + process_bytes;
   }
   void add_state(uint64_t stays, uint64_t peak) {  // of one plugin; peak 0: no more than stays
     state_bytes += stays;

@@ -7,6 +7,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "core/serving/request.h"
@@ -15,13 +16,16 @@ namespace kvasir {
 
 struct Job;
 
+// Bytes that several sequences share; the last of them gives them back to the account.
+using SharedBytes = std::shared_ptr<const void>;
+
 // A prompt and the requests that read it together: the sequence of the first leads.
 struct PromptGroup {
   std::vector<Job*> members;  // that have not ended; they stay when the prompt is read
   std::vector<TokenId> prompt;
   uint32_t piece_tokens = 0;
   uint32_t read = 0;          // tokens
-  uint64_t shared_bytes = 0;  // K and V that members share; free when the last one ends
+  uint64_t shared_bytes = 0;  // K and V that members share
   bool is_paused = false;     // has one member then
 
   uint32_t left() const { return static_cast<uint32_t>(prompt.size()) - read; }
@@ -34,7 +38,10 @@ struct Job {
   Request request;
   RequestStatus status;
   std::shared_ptr<PromptGroup> group;
-  uint64_t own_bytes = 0;  // counted for it beside the group's shared_bytes
+  uint32_t first_tokens = 0;   // of its sequence when it was submitted
+  uint32_t shared_tokens = 0;  // of them and of its prompt, what it shares with others
+  SharedBytes shared;          // for those
+  uint64_t own_bytes = 0;      // counted for it besides
   std::chrono::steady_clock::time_point submitted;
   std::optional<TokenId> pending;  // to be decoded
   std::vector<float> logits;       // [vocab], of its last token
@@ -55,22 +62,37 @@ class MemoryAccount {
   bool fits(uint64_t bytes) const { return used_ <= limit_ && bytes <= limit_ - used_; }
   void take(uint64_t bytes) { used_ += bytes; }
   void give(uint64_t bytes) { used_ -= std::min(bytes, used_); }
-  void hold(SequenceId seq, uint64_t bytes) {
-    held_[seq] = bytes;
+  // Takes the bytes; null for none. What is returned must not outlive this.
+  SharedBytes share(uint64_t bytes) {
+    if (bytes == 0) return nullptr;
     take(bytes);
+    return {this, [bytes](MemoryAccount* account) { account->give(bytes); }};
   }
-  void let_go(SequenceId seq) {
-    give(held(seq));
+
+  // Of a sequence that was kept.
+  struct Held {
+    uint64_t bytes = 0;
+    uint32_t shared_tokens = 0;
+    SharedBytes shared{};
+  };
+  void hold(SequenceId seq, Held held) {
+    take(held.bytes);
+    held_[seq] = std::move(held);
+  }
+  Held let_go(SequenceId seq) {
+    Held was = held(seq);
+    give(was.bytes);
     held_.erase(seq);
+    return was;
   }
-  uint64_t held(SequenceId seq) const {
+  Held held(SequenceId seq) const {
     const auto it = held_.find(seq);
-    return it == held_.end() ? 0 : it->second;
+    return it == held_.end() ? Held{} : it->second;
   }
 
  private:
   uint64_t limit_, used_ = 0;
-  std::map<SequenceId, uint64_t> held_;
+  std::map<SequenceId, Held> held_;
 };
 
 // Requests in groups, and groups in the order in which they enter and read.

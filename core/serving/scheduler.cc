@@ -21,11 +21,15 @@ Scheduler::~Scheduler() {
   }
 }
 
-// Tokens of its sequence when it ends, at most.
-uint64_t Scheduler::Impl::total_tokens(const Request& request, size_t prompt_tokens) const {
-  const uint64_t begin = request.seq ? engine.kv_len(*request.seq) : 0;
-  return std::min<uint64_t>(begin + prompt_tokens + request.max_new_tokens,
-                            engine.geometry(request.strategy).max_context);
+uint32_t Scheduler::Impl::first_tokens(const Request& request) const {
+  return request.seq ? engine.kv_len(*request.seq) : 0;
+}
+
+uint32_t Scheduler::Impl::total_tokens(const Request& request, uint32_t first,
+                                       size_t prompt_tokens) const {
+  return static_cast<uint32_t>(
+      std::min<uint64_t>(uint64_t{first} + prompt_tokens + request.max_new_tokens,
+                         engine.geometry(request.strategy).max_context));
 }
 
 void Scheduler::Impl::check(const Request& request, const std::vector<TokenId>& prompt) const {
@@ -38,18 +42,18 @@ void Scheduler::Impl::check(const Request& request, const std::vector<TokenId>& 
     if (request.seq && job->request.seq == request.seq && !job->has_ended)
       throw Error(ErrorKind::kInternal, "sequence " + std::to_string(*request.seq) +
                                             " belongs to request " + std::to_string(id));
-  const uint64_t begin = request.seq ? engine.kv_len(*request.seq) : 0;
+  const uint32_t begin = first_tokens(request);
   const uint32_t context = engine.geometry(request.strategy).max_context;
-  if (begin + prompt.size() > context)
+  if (uint64_t{begin} + prompt.size() > context)
     throw input_error("the prompt needs " + std::to_string(begin + prompt.size()) +
                       " tokens of context, but -c gives " + std::to_string(context) +
                       ": raise -c or shorten the prompt");
-  const uint64_t bytes = engine.sequence_bytes(
-      request.strategy, static_cast<uint32_t>(total_tokens(request, prompt.size())));
+  const uint32_t total = total_tokens(request, begin, prompt.size());
+  const uint64_t bytes = engine.sequence_bytes(request.strategy, total);
   if (bytes > memory.limit())
     throw Error(ErrorKind::kResource,
                 "the request needs " + std::to_string(bytes >> 20) + " MiB for " +
-                    std::to_string(total_tokens(request, prompt.size())) + " tokens under " +
+                    std::to_string(total) + " tokens under " +
                     engine.pipeline(request.strategy).strategy.name + ", and " +
                     std::to_string(memory.limit() >> 20) +
                     " MiB are there for all sequences: shorten the prompt or the answer");
@@ -61,6 +65,8 @@ Job& Scheduler::Impl::add(Request request) {
   job->request = std::move(request);
   job->submitted = std::chrono::steady_clock::now();
   Job& made = *job;
+  made.first_tokens = first_tokens(made.request);
+  if (made.request.seq) made.shared_tokens = memory.held(*made.request.seq).shared_tokens;
   schedule.jobs[made.id] = std::move(job);
   return made;
 }
@@ -70,11 +76,12 @@ void Scheduler::Impl::count_memory(PromptGroup& group) const {
   const auto prompt_tokens = static_cast<uint32_t>(group.prompt.size());
   group.shared_bytes = 0;
   for (Job* job : group.members) {
-    const auto total = static_cast<uint32_t>(total_tokens(job->request, prompt_tokens));
+    const uint32_t total = total_tokens(job->request, job->first_tokens, prompt_tokens);
+    const bool is_alone = group.members.size() == 1;
+    if (!job->request.seq) job->shared_tokens = is_alone ? 0 : prompt_tokens;
+    job->own_bytes = engine.sequence_bytes(job->request.strategy, total, job->shared_tokens);
+    if (is_alone) continue;
     const uint64_t whole = engine.sequence_bytes(job->request.strategy, total);
-    job->own_bytes = group.members.size() == 1
-                         ? whole
-                         : engine.sequence_bytes(job->request.strategy, total, prompt_tokens);
     group.shared_bytes = std::max(group.shared_bytes, whole - job->own_bytes);
   }
 }
@@ -149,7 +156,14 @@ void Scheduler::cancel(RequestId id) {
   Job* job = impl_->schedule.find(id);
   if (!job) return;
   job->is_cancelled = true;
-  if (!impl_->in_step) impl_->settle();
+  if (impl_->in_step) return;
+  impl_->settle();
+  carry_out_pauses();
+}
+
+void Scheduler::carry_out_pauses() {
+  for (const auto& [id, is_pause] : std::exchange(impl_->pauses, {}))
+    is_pause ? pause(id) : resume(id);
 }
 
 void Scheduler::pause(RequestId id) {
@@ -162,7 +176,11 @@ void Scheduler::pause(RequestId id) {
   const uint64_t before = job->own_bytes;
   m.schedule.split(*job);
   m.count_memory(*job->group);
-  if (job->status.state == RequestState::kPrefilling) m.memory.take(job->own_bytes - before);
+  if (job->status.state == RequestState::kPrefilling) {
+    m.memory.give(before);
+    m.memory.take(job->own_bytes);
+    if (!job->request.seq) job->shared.reset();
+  }
   job->group->is_paused = true;
   std::erase(m.schedule.reading, job->group);
 }

@@ -39,7 +39,9 @@ class Scheduler {
  public:
   // The engine must outlive it, and other sequences of the engine are left alone.
   explicit Scheduler(Engine& engine, const SchedulerOptions& options = {});
-  ~Scheduler();  // closes the sequences of requests that have not ended; no callback runs
+  // Closes the sequences of requests that have not ended, but for those that are queued and keep
+  // the sequence they came with; no callback runs.
+  ~Scheduler();
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
 
@@ -76,6 +78,9 @@ class Scheduler {
 
  private:
   struct Impl;
+
+  void carry_out_pauses();  // those that callbacks asked for
+
   std::unique_ptr<Impl> impl_;
 };
 

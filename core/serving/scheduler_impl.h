@@ -35,7 +35,9 @@ struct Scheduler::Impl {
     std::vector<std::vector<SequenceId>> followers;     // of those
   };
 
-  uint64_t total_tokens(const Request& request, size_t prompt_tokens) const;
+  // Tokens of its sequence, which has `first` of them, when the request ends, at most.
+  uint32_t total_tokens(const Request& request, uint32_t first, size_t prompt_tokens) const;
+  uint32_t first_tokens(const Request& request) const;
   void check(const Request& request, const std::vector<TokenId>& prompt) const;
   Job& add(Request request);
   void count_memory(PromptGroup& group) const;

@@ -21,7 +21,7 @@ uint64_t nanos_since(std::chrono::steady_clock::time_point begin) {
 bool Scheduler::Impl::fits(const PromptGroup& group) const {
   if (n_running + group.members.size() > max_sequences) return false;
   const auto& seq = group.members[0]->request.seq;
-  const uint64_t bytes = bytes_of(group), held = seq ? memory.held(*seq) : 0;
+  const uint64_t bytes = bytes_of(group), held = seq ? memory.held(*seq).bytes : 0;
   return memory.fits(bytes - std::min(bytes, held));
 }
 
@@ -43,10 +43,10 @@ bool Scheduler::Impl::admit() {
 }
 
 void Scheduler::Impl::enter(PromptGroup& group) {
-  memory.take(group.shared_bytes);
+  const SharedBytes shared = memory.share(group.shared_bytes);
   for (Job* job : std::vector<Job*>(group.members)) {
     ++n_running;
-    if (job->request.seq) memory.let_go(*job->request.seq);
+    job->shared = job->request.seq ? memory.let_go(*job->request.seq).shared : shared;
     memory.take(job->own_bytes);
     job->status.queued_nanos = nanos_since(job->submitted);
     job->status.state = RequestState::kPrefilling;
@@ -118,7 +118,7 @@ bool Scheduler::step() {
     m.deliver(batch, results, nanos_since(begin));
   }
   m.settle();
-  for (const auto& [id, is_pause] : std::exchange(m.pauses, {})) is_pause ? pause(id) : resume(id);
+  carry_out_pauses();
   return any;
 }
 
@@ -166,7 +166,7 @@ void Scheduler::Impl::deliver_piece(PromptGroup& group, std::vector<Job*> member
       job.status.prompt_read_by = leader.id;
       read.push_back(&job);
     } else if (i > 0 && result.error && (!error || error == result.error)) {
-      read_anew(job);
+      if (result.is_lost) read_anew(job);
     } else {
       end(job, RequestState::kFailed, error, i > 0 || result.is_lost);
     }
@@ -226,7 +226,6 @@ void Scheduler::Impl::end(Job& job, RequestState state, std::exception_ptr error
   if (has_entered) {
     --n_running;
     memory.give(job.own_bytes);
-    if (job.group->members.empty()) memory.give(job.group->shared_bytes);
   }
   job.status.state = state;
   job.status.error = std::move(error);
@@ -234,15 +233,18 @@ void Scheduler::Impl::end(Job& job, RequestState state, std::exception_ptr error
   SequenceId& seq = job.status.seq;
   if (!has_entered && job.request.seq) {
     seq = *job.request.seq;
-    memory.let_go(seq);
+    job.shared = memory.let_go(seq).shared;
   }
   if (seq != 0 && job.request.keep && !is_lost) {
     if (engine.prompt_left(seq) > 0) engine.end_prompt(seq);
-    memory.hold(seq, engine.sequence_bytes(job.request.strategy, engine.kv_len(seq)));
+    const uint64_t bytes =
+        engine.sequence_bytes(job.request.strategy, engine.kv_len(seq), job.shared_tokens);
+    memory.hold(seq, {bytes, job.shared_tokens, job.shared});
   } else if (seq != 0) {
     engine.close(seq);
     seq = 0;
   }
+  job.shared.reset();
   if (job.request.on_end) job.request.on_end(job.status);
 }
 

@@ -74,7 +74,6 @@ class BlockTable {
       fail_invalid(where("acquire", key) + std::to_string(block.n_holders) +
                    " holders share the block; write into a copy");
     }
-    block.sealed = false;
     return handle;
   }
 
@@ -97,6 +96,7 @@ class BlockTable {
     Block& block = *blocks_.find(handle);
     ++block.n_leases;
     block.written |= write;
+    block.sealed = block.sealed && !write;
     out.handle = handle;
     out.n_tokens = key.n_tokens;
     return out;
@@ -171,7 +171,11 @@ class BlockTable {
   uint64_t drop(const kvasir_block_key& key) {
     const uint64_t handle = check_drop(key);
     Block& block = *blocks_.find(handle);
-    if (block.name.kv_head == key.kv_head) return holder_gone(block) ? handle : 0;
+    if (block.name.kv_head == key.kv_head) {  // with the heads that this holder has dropped so far
+      if (const auto lost = lost_heads_.find(handle); lost != lost_heads_.end())
+        for (uint32_t& n : lost->second) n -= n > 0;
+      return holder_gone(block) ? handle : 0;
+    }
     std::vector<uint32_t>& lost = lost_heads_[handle];
     lost.resize(n_kv_heads_);
     if (lost[key.kv_head] == block.n_holders)

@@ -41,7 +41,9 @@ class ExactMass {
       high = std::max(high, logit[token]);
     }
     double total = 0.0;
-    for (double& x : logit) total += x = std::isinf(high) ? 0.0 : std::exp(x - high);
+    for (double& x : logit)
+      total += x = high == -std::numeric_limits<double>::infinity() ? 0.0 : std::exp(x - high);
+    if (!std::isfinite(total)) fail_invalid("mass: a logit is not finite");
     for (uint32_t token = 0; token < kv_len && total > 0.0; ++token)
       sum[token] += logit[token] / total;
   }

@@ -1,3 +1,4 @@
+// The cap that a model puts on its logits.
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 #pragma once
 

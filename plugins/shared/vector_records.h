@@ -7,6 +7,7 @@
 
 #include "kernels/representative.h"
 #include "plugins/shared/key_values.h"
+#include "plugins/shared/larger.h"
 
 namespace kvasir::sdk {
 
@@ -88,7 +89,7 @@ class VectorRecords {
         float* score = task.out + g * task.out_stride;
         for (uint32_t i = 0; i < task.n; ++i) {
           const float dot = dots[g * kRun + i];
-          score[i] = take_max ? std::max(score[i], dot) : score[i] + dot;
+          score[i] = take_max ? larger_or_nan(score[i], dot) : score[i] + dot;
         }
       }
     }

@@ -17,7 +17,8 @@ using namespace kvasir::oracle;
 
 double distance(const Vector& a, const Vector& b) {
   double most = 0;
-  for (size_t i = 0; i < a.size(); ++i) most = test::larger_or_nan(most, std::abs(a[i] - b[i]));
+  for (size_t i = 0; i < a.size(); ++i)
+    most = kvasir::test::larger_or_nan(most, std::abs(a[i] - b[i]));
   return most;
 }
 

@@ -5,6 +5,7 @@
 
 #include "tests/oracles/harness/duel.h"
 #include "tests/oracles/snapkv.h"
+#include "tests/support/larger_or_nan.h"
 
 namespace {
 
@@ -201,7 +202,7 @@ struct Sampler : Follower {
         tally->drawn += 1;
         tally->weights += 1;
         const double off = std::abs(weight - (setting.bits > 0 ? magicpig::log_weight(u) : 0.0));
-        tally->worst_weight = std::max(tally->worst_weight, off);
+        tally->worst_weight = kvasir::test::larger_or_nan(tally->worst_weight, off);
       }
     }
   }

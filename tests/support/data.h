@@ -1,4 +1,5 @@
 // Test material that lives beside the repository; absent, a test says so and skips.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <doctest/doctest.h>

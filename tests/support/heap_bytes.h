@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <doctest/doctest.h>
 #include <malloc.h>
 
 #include <cstddef>
@@ -12,6 +13,13 @@ namespace kvasir::test {
 inline size_t heap_bytes() {
   const struct mallinfo2 info = mallinfo2();
   return info.uordblks + info.hblkhd;
+}
+
+// False, and says so, where heap_bytes() says nothing.
+inline bool counts_heap_bytes() {
+  if (heap_bytes() != 0) return true;
+  MESSAGE("SKIPPED: the allocator does not count its bytes here");
+  return false;
 }
 
 }  // namespace kvasir::test

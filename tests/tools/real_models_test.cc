@@ -82,8 +82,8 @@ TEST_CASE("model logits gives the golden logits of every position") {
     REQUIRE(found.size() == logits.values.size());
     double worst = 0.0;
     for (size_t i = 0; i < found.size(); ++i)
-      worst =
-          test::larger_or_nan(worst, std::abs(static_cast<double>(found[i]) - logits.values[i]));
+      worst = kvasir::test::larger_or_nan(
+          worst, std::abs(static_cast<double>(found[i]) - logits.values[i]));
     CHECK(worst < 1e-3);
   }
 }

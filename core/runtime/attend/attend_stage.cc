@@ -48,8 +48,8 @@ void AttendStage::make_parts(Pass& pass, const std::vector<const LayerSelection*
     builders.emplace_back(c_, pass, piece, rotation_);
     if (!piece.has_failed()) guard_piece(piece, [&] { builders[i].build(*selections[i]); });
   }
-  if (c_.store.moves() && builders.size() > 1)
-    try_together([&] {
+  if (c_.store.moves())
+    try_together(builders.size(), [&] {
       LayerNeeds needs(c_);
       for (const PartBuilder& builder : builders) builder.add_needs(needs);
       c_.store.make_resident(needs.take());

@@ -44,11 +44,6 @@ void check_views(const Instance& plugin, const Storage& storage) {
                     "): take the storage of that device");
 }
 
-bool reads_keys(const Selector& selector) {
-  return selector.desc().needs & KVASIR_NEED_KEYS ||
-         (selector.has_update() && selector.desc().dtypes != 0);
-}
-
 // Which plugin or setting needs keys that are stored before RoPE.
 std::string wisher(const Pipeline& pipeline) {
   for (const auto& selector : pipeline.selectors)
@@ -59,6 +54,11 @@ std::string wisher(const Pipeline& pipeline) {
 }
 
 }  // namespace
+
+bool reads_keys(const Selector& selector) {
+  return selector.desc().needs & KVASIR_NEED_KEYS ||
+         (selector.has_update() && selector.desc().dtypes != 0);
+}
 
 bool can_read(const Instance& reader, const kvasir_kv_format& format) {
   const uint64_t read = reader.desc().dtypes;

@@ -18,6 +18,8 @@ namespace kvasir {
 // cannot read. unrotated: keys are stored before RoPE, and the host rotates them.
 void check_memory_kinds(const Pipeline& pipeline, std::span<const kvasir_kv_format> formats,
                         std::span<const kvasir_kv_format> window, bool unrotated);
+// Whether it is given K or V: in select(), or in update(), for which it names its dtypes.
+bool reads_keys(const Selector& selector);
 // Whether a plugin reads K and V in this kind of memory and of these element types.
 bool can_read(const Instance& reader, const kvasir_kv_format& format);
 // Throws Error(kInput) in hybrid mode with `unrotated`: it attends keys as they are stored.

@@ -133,8 +133,7 @@ bool Residency::fetch(std::span<const Missing> missing) {
       if (release_kept()) return true;
       if (tickets_.empty()) return false;
       Completion report;  // what prefetch() asked for may be what fills the budget
-      if (!services_.wait(tickets_.front(), kTransferTimeout, &report))
-        access_.storage.cancel(tickets_.front());
+      if (!services_.wait(tickets_.front(), kTransferTimeout, &report)) give_up(tickets_.front());
       tickets_.erase(tickets_.begin());
       return true;
     }
@@ -148,7 +147,7 @@ void Residency::wait_for(uint64_t ticket, std::span<const kvasir_block_key> keys
   Storage& storage = access_.storage;
   Completion report;
   if (!services_.wait(ticket, kTransferTimeout, &report)) {
-    storage.cancel(ticket);
+    give_up(ticket);
     throw PluginError(storage.id(), "prefetch", KVASIR_ERR_IO, "no report within 30 s");
   }
   for (size_t i = 0; i < report.block_status.size() && i < keys.size(); ++i)
@@ -158,6 +157,11 @@ void Residency::wait_for(uint64_t ticket, std::span<const kvasir_block_key> keys
                             std::to_string(keys[i].layer) + " could not be read back");
   if (report.status < 0 && report.block_status.empty())
     throw PluginError(storage.id(), "prefetch", report.status, "transfer failed");
+}
+
+void Residency::give_up(uint64_t ticket) {
+  services_.discard(ticket);
+  access_.storage.cancel(ticket);
 }
 
 void Residency::prefetch(std::vector<ListNeeds> needs) {

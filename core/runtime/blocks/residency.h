@@ -70,6 +70,7 @@ class Residency {
   // Asks the storage to move the first `accepted` keys; 0 when it takes none, else the ticket.
   uint64_t start(const std::vector<kvasir_block_key>& keys, uint32_t priority, uint32_t& accepted);
   void wait_for(uint64_t ticket, std::span<const kvasir_block_key> keys);
+  void give_up(uint64_t ticket);  // of a transfer that takes too long
 
   const BlockStore& store_;
   const BlockAccess& access_;

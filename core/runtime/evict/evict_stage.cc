@@ -116,7 +116,7 @@ std::string EvictStage::plan(Selector& selector, const Due& due) {
 void EvictStage::apply(const Due& due, const kvasir_selection& plan) {
   std::vector<const Piece*> packed;
   const std::vector<BlockStore::Packing> packings = evict_planned(due, plan, packed);
-  if (packings.empty() || try_together([&] { c_.store.pack(packings); })) return;
+  if (try_together(packings.size(), [&] { c_.store.pack(packings); })) return;
   for (size_t i = 0; i < packings.size(); ++i)  // a storage's failure is not the selector's
     guard_piece(*packed[i], [&] { c_.store.pack(std::span(&packings[i], 1)); });
 }

@@ -52,7 +52,8 @@ bool SelectStage::speculate_together(const Pass& pass, uint32_t target) {
   std::vector<ListNeeds> foreseen(choices.size());
   for (size_t i = 0; i < choices.size(); ++i)
     foreseen[i] = take_speculation(answer.lists, static_cast<uint32_t>(i), target, choices[i]);
-  if (!c_.store.moves() || try_together([&] { c_.store.prefetch(foreseen); })) return true;
+  if (!c_.store.moves() || try_together(foreseen.size(), [&] { c_.store.prefetch(foreseen); }))
+    return true;
   for (size_t i = 0; i < choices.size(); ++i)
     guard_piece(choices[i].piece, [&] { c_.store.prefetch({foreseen[i]}); });
   return true;

@@ -262,7 +262,7 @@ std::shared_ptr<const Binding> bind_pipeline(const ModelShape& shape, Pipeline& 
     check_record_memory(representative, representative.layout(), storage);
   }
   for (auto& selector : pipeline.selectors) {
-    if (selector->desc().needs & KVASIR_NEED_KEYS) check_stored(*selector, true);
+    if (reads_keys(*selector)) check_stored(*selector, selector->desc().needs & KVASIR_NEED_KEYS);
     selector->validate(g);
     selector->bind(g);
     selector->read_limits(cache.dense_below_tokens.value);

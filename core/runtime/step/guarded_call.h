@@ -21,7 +21,7 @@ void lease(const RunContext& c, const Pass& pass, NeedsOf&& needs_of) {
   std::vector<ListNeeds> needs;
   for (uint32_t i = 0; i < n; ++i)
     if (!pass.pieces[i].has_failed()) needs.push_back(of(i));
-  if (try_together([&] { c.store.make_resident(std::move(needs)); })) return;
+  if (try_together(needs.size(), [&] { c.store.make_resident(std::move(needs)); })) return;
   for (uint32_t i = 0; i < n; ++i)
     guard_piece(pass.pieces[i], [&] { c.store.make_resident({of(i)}); });
 }

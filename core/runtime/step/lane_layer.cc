@@ -57,7 +57,7 @@ class AtRound {
 // Does all at once, and each alone where that fails.
 template <class Item, class Fn>
 void together_or_alone(const std::vector<Piece>& pieces, const std::vector<Item>& items, Fn&& fn) {
-  if (try_together([&] { fn(std::span<const Item>(items)); })) return;
+  if (try_together(items.size(), [&] { fn(std::span<const Item>(items)); })) return;
   for (size_t i = 0; i < pieces.size(); ++i)
     guard_piece(pieces[i], [&] { fn(std::span<const Item>(&items[i], 1)); });
 }
@@ -139,7 +139,7 @@ void LaneLayer::finish(Lane& lane, uint32_t layer) {
 }
 
 void LaneLayer::append(Lane& lane, Pass& pass) {
-  try_together([&] {
+  try_together(pass.pieces.size(), [&] {
     std::vector<BlockStore::Growth> growths;
     for (const Piece& piece : pass.pieces)
       growths.push_back({&piece.seq->layers[pass.layer], pass.layer, piece.kv_len});

@@ -6,6 +6,7 @@
 #include <kvasir/kvasir.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <utility>
@@ -87,10 +88,11 @@ bool guard_piece(const Piece& piece, Fn&& fn) {
   }
 }
 
-// Runs fn, which does for all pieces at once what is then done for each that still lacks it. False
-// when it threw: the piece that it concerns meets the error again, alone.
+// Runs fn, which does for n pieces at once what is then done for each that still lacks it. False
+// when it threw: the piece that it concerns meets the error again, alone. Nothing for one piece.
 template <class Fn>
-bool try_together(Fn&& fn) {
+bool try_together(size_t n, Fn&& fn) {
+  if (n < 2) return false;
   try {
     fn();
     return true;

@@ -280,7 +280,9 @@ class Cpu {
     mass_tasks_.clear();
     uint64_t range_index = 0;
     for (const kvasir_attn_part& part : attention::parts_of(in)) {
+      attention::check_part(*geometry_, part);
       for (const kvasir_attn_range& range : attention::ranges_of(part)) {
+        attention::check_range(*geometry_, part, range);
         uint64_t key = out.range_offsets[range_index];
         MassTask task{&part, &range, range.item_begin, range.item_begin, key, 0};
         for (uint64_t i = range.item_begin; i < range.item_end; ++i) {

@@ -48,7 +48,6 @@ Geometry::Geometry(const kvasir_geometry& g)
       head_dim(g.head_dim),
       v_dim(g.v_dim),
       block_size(g.block_size),
-      max_queries(g.max_queries),
       softmax_scale(g.softmax_scale),
       softcap(g.softcap) {
   if (n_kv_heads == 0 || n_q_heads == 0 || n_q_heads % n_kv_heads != 0) {

@@ -25,7 +25,7 @@ struct Geometry {
   const kvasir_lease& lease(const kvasir_attn_part& part, uint64_t ordinal) const;
   const kvasir_kv_format& format(const kvasir_lease& lease) const;
 
-  uint32_t n_q_heads, n_kv_heads, head_dim, v_dim, block_size, max_queries;
+  uint32_t n_q_heads, n_kv_heads, head_dim, v_dim, block_size;
   float softmax_scale, softcap;
   std::vector<kvasir_kv_format> formats;
 };

@@ -22,6 +22,8 @@ uint64_t floats_of(const Geometry& g, uint32_t n_q) {
   return uint64_t{n_q} * g.group_size() * (uint64_t{g.v_dim} + 1);
 }
 
+}  // namespace
+
 void check_range(const Geometry& g, const kvasir_attn_part& part, const kvasir_attn_range& range) {
   if (range.kv_head >= g.n_kv_heads) {
     sdk::fail_invalid("a range names kv head " + std::to_string(range.kv_head) + " of " +
@@ -52,8 +54,6 @@ void check_part(const Geometry& g, const kvasir_attn_part& part) {
     sdk::fail_invalid("a part of token unit without items");
   }
 }
-
-}  // namespace
 
 TaskPlanner::TaskPlanner(const Geometry& geometry, uint32_t n_workers)
     : geometry_(geometry),

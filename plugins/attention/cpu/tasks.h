@@ -76,7 +76,11 @@ inline sdk::Strided<const kvasir_attn_part> parts_of(const kvasir_attn_in& in) {
 inline sdk::Strided<const kvasir_attn_range> ranges_of(const kvasir_attn_part& part) {
   return {part.ranges, part.n_ranges, part.range_size};
 }
-// Of a part that the planner has checked.
+// Throw sdk::Error(INVALID) for what reaches beyond the geometry or the views.
+void check_part(const Geometry& geometry, const kvasir_attn_part& part);
+void check_range(const Geometry& geometry, const kvasir_attn_part& part,
+                 const kvasir_attn_range& range);
+// Of a part that was checked.
 inline const uint32_t* positions_of(const kvasir_attn_part& part) {
   return static_cast<const uint32_t*>(part.q_pos.data);
 }

@@ -191,7 +191,8 @@ class Reference {
     double high = kMinusInfinity;
     for (const Key& k : keys) {
       logits.push_back(logit(part, query, q_head, k));
-      high = std::isnan(logits.back()) ? logits.back() : std::fmax(high, logits.back());
+      if (!std::isnan(high))
+        high = std::isnan(logits.back()) ? logits.back() : std::max(high, logits.back());
     }
     if (high == kMinusInfinity) return state;
     double sum = 0;

@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "plugins/selector/infinigen/skew_file.h"
+#include "plugins/shared/layers.h"
 
 namespace kvasir::infinigen {
 
@@ -38,7 +39,7 @@ void InfiniGen::bind(const kvasir_geometry& geometry) {
   }
   fresh_.layers.resize(geometry.n_layers);
   for (uint32_t layer = 0; layer < geometry.n_layers; ++layer) {
-    if (geometry.dense_layers && geometry.dense_layers[layer / 64] >> (layer % 64) & 1) continue;
+    if (sdk::is_dense_layer(geometry, layer)) continue;
     Head head;
     head.q_sum.resize(geometry.head_dim);
     if (sums_keys()) head.k_sum.resize(geometry.head_dim);

@@ -8,6 +8,7 @@
 
 #include "kernels/topk.h"
 #include "plugins/selector/infinigen/infinigen.h"
+#include "plugins/shared/larger.h"
 
 namespace kvasir::infinigen {
 namespace {
@@ -95,7 +96,7 @@ uint64_t InfiniGen::score_chunk(const sdk::Step& step, uint32_t layer, uint32_t 
       float score = dots[t];
       for (uint32_t g = 1; g < group; ++g) {
         const float other = dots[uint64_t{g} * block_size + t];
-        score = o_.reduce == GroupReduce::kMax ? std::max(score, other) : score + other;
+        score = o_.reduce == GroupReduce::kMax ? sdk::larger_or_nan(score, other) : score + other;
       }
       if (o_.reduce == GroupReduce::kMean) score /= static_cast<float>(group);
       out[t] = score * geometry_.softmax_scale;

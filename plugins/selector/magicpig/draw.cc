@@ -135,7 +135,7 @@ uint64_t MagicPig::draw_head(const Head& head, const sdk::Candidates& from, uint
 }
 
 // log_weight = -ln(u + 1e-4), u from the exact cosine of query and centred key. Keys are gathered,
-// so that one kernel call takes all of them.
+// so that one kernel call takes all of one type.
 uint64_t MagicPig::weigh(const Head& head, const kvasir_lease* leases, uint32_t kv_head,
                          const float* q, std::vector<Drawn>& drawn) const {
   const uint32_t dim = geometry_.head_dim;
@@ -148,19 +148,26 @@ uint64_t MagicPig::weigh(const Head& head, const kvasir_lease* leases, uint32_t 
   const auto keys_of = [&](uint32_t token) {
     return keys_to(leases[token / geometry_.block_size], kv_head, token);
   };
-  const kernels::ElementType type = sdk::element_type(keys_of(drawn[0].token).dtype);
-  const uint64_t key_bytes = kernels::row_bytes(type, dim);
-  std::vector<std::byte> gathered(drawn.size() * key_bytes);
-  for (size_t i = 0; i < drawn.size(); ++i) {
-    const sdk::HeadKeys keys = keys_of(drawn[i].token);
-    std::copy_n(keys.k + (keys.n_tokens - 1) * keys.token_stride, key_bytes,
-                gathered.data() + i * key_bytes);
-  }
   std::vector<float> dots(drawn.size());
   const sdk::Scratch<float> scratch(sdk::Host(nullptr, kDesc.id), 0,
                                     kernels::score_scratch_bytes(1, dim) / sizeof(float));
-  kernels::score_dot(q, 1, {gathered.data(), key_bytes, drawn.size(), dim, type}, dots.data(),
-                     drawn.size(), scratch.data());
+  std::vector<std::byte> gathered;
+  uint64_t n_read = 0;
+  for (size_t begin = 0, end = 0; begin < drawn.size(); begin = end) {
+    const uint32_t dtype = keys_of(drawn[begin].token).dtype;
+    const kernels::ElementType type = sdk::element_type(dtype);
+    const uint64_t key_bytes = kernels::row_bytes(type, dim);
+    gathered.clear();
+    // Two storages may hold unlike types.
+    for (; end < drawn.size() && keys_of(drawn[end].token).dtype == dtype; ++end) {
+      const sdk::HeadKeys keys = keys_of(drawn[end].token);
+      const std::byte* key = keys.k + (keys.n_tokens - 1) * keys.token_stride;
+      gathered.insert(gathered.end(), key, key + key_bytes);
+    }
+    n_read += gathered.size();
+    kernels::score_dot(q, 1, {gathered.data(), key_bytes, end - begin, dim, type},
+                       dots.data() + begin, end - begin, scratch.data());
+  }
   auto segment = head.segments.begin();
   for (size_t i = 0; i < drawn.size(); ++i) {
     while (drawn[i].token >= (*segment)->end()) ++segment;
@@ -169,7 +176,7 @@ uint64_t MagicPig::weigh(const Head& head, const kvasir_lease* leases, uint32_t 
     const double u = draw_probability(cosine, o_.n_bits, o_.n_tables);
     drawn[i].log_weight = static_cast<float>(-std::log(u + kFloor));
   }
-  return drawn.size() * (key_bytes + sizeof(float));
+  return n_read + drawn.size() * sizeof(float);
 }
 
 // More were drawn for the group than the budget takes: of the M tokens the `n_kept` with the

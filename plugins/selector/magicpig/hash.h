@@ -23,8 +23,6 @@ class Planes {
   // Element d of plane (table, bit): for tests.
   float plane(uint32_t table, uint32_t bit, uint32_t d) const;
   uint64_t bytes() const { return panels_.size() * sizeof(float); }
-  uint32_t n_bits() const { return n_bits_; }
-  uint32_t n_tables() const { return n_tables_; }
 
  private:
   uint32_t n_bits_, n_tables_, head_dim_;

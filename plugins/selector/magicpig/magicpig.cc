@@ -42,7 +42,7 @@ void MagicPig::limits(kvasir_sel_limits& out) const {
   if (o_.budget != 0) out.max_units = o_.budget;
   out.dense_below_tokens = uint64_t{geometry_.sink_tokens} + geometry_.window_tokens;
   out.memory = memory();
-  if (o_.static_tokens == 0) return;
+  if (o_.static_tokens == 0 || o_.n_bits == 0) return;
   out.mass.at = KVASIR_MASS_AT_PREFILL;
   out.mass.level = KVASIR_MASS_TOKEN;
   out.mass.reduce = KVASIR_MASS_SUM_KV_HEAD;

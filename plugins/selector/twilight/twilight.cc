@@ -47,7 +47,8 @@ class Twilight {
                      .license = "Apache-2.0",
                      .summary = "Keeps the tokens that carry a share p of the attention.",
                      .options = kOptions,
-                     .needs = KVASIR_NEED_TOKEN_ITEMS});
+                     .needs = KVASIR_NEED_TOKEN_ITEMS,
+                     .dtypes = sdk::kElementTypes});
 
   Twilight(const sdk::Host& host, const sdk::Options& options)
       : host_(host), p_(options.f64("p")), budget_(options.u32_or("budget_tokens", 0)) {}
@@ -152,6 +153,7 @@ class Twilight {
       const float high = *std::max_element(mass.begin(), mass.end());
       for (float& x : mass) x = std::exp(x - high);
       const double total = std::accumulate(mass.begin(), mass.end(), 0.0);
+      if (!std::isfinite(total)) sdk::fail_invalid("select: a logit is not finite");
       const std::vector<uint32_t> order = sdk::best_first(mass);
       double reached = 0.0;
       for (uint32_t i = 0; i < n && reached < p_ * total; ++i) {

@@ -156,8 +156,10 @@ class Tiered : private Transfers::Work {
         loads.push_back({handle, handle ? needed_of(key, *table_.block(handle)) : TokenSet()});
       }
     }
-    accepted = static_cast<uint32_t>(loads.size());
+    if (loads.empty()) return;
+    const auto n = static_cast<uint32_t>(loads.size());
     transfers_.load(ticket, std::move(loads), hint.priority != 0);
+    accepted = n;
   }
   void cancel(uint64_t ticket) { transfers_.cancel(ticket); }
   void drain(uint64_t deadline_ms) { transfers_.drain(deadline_ms); }
@@ -274,10 +276,12 @@ class Tiered : private Transfers::Work {
   void reopen(const kvasir_block_key& key, uint64_t handle) {
     std::unique_lock held(mutex_, std::adopt_lock);  // acquire()'s, which gets it back
     moved_.wait(held, [&] {
-      const Bytes& bytes = table_.block(handle)->bytes;
-      return !bytes.saving && !bytes.loading;
+      const Block* block = table_.block(handle);
+      return !block || (!block->bytes.saving && !block->bytes.loading);
     });
     held.release();
+    if (!table_.block(handle))
+      sdk::fail_invalid(table_.where("acquire", key) + "the block was dropped meanwhile");
     Block& block = *table_.block(handle);
     if (!block.bytes.sealed) return;
     stay(block);
@@ -402,7 +406,8 @@ class Tiered : private Transfers::Work {
       buffer_.resize(std::max(buffer_.size(), records.block_bytes()));
       records.pack(memory.get(), extent.seed, buffer_.data());
       done = file_->write(extent, buffer_.data(), why);
-    } catch (const std::bad_alloc&) {  // for the reason
+    } catch (const std::bad_alloc&) {
+      why = "out of memory";
     }
     lock.lock();
     block = table_.block(handle);

@@ -145,3 +145,91 @@ TEST_CASE("strategies that share a prompt count its K and V once") {
     CHECK(scheduler.memory_used() == 0);
   }
 }
+
+TEST_CASE("kept sequences count a prompt that they share once, and go on with it") {
+  Scene scene;
+  const StrategyId quest =
+      scene.engine->add_strategy(scene.bench.pipeline(strategy_of(entry_named("quest"))));
+  const uint64_t records = scene.engine->sequence_bytes(quest, 90) - scene.bytes(90);
+  const uint64_t both = scene.bytes(90) + (scene.bytes(90) - scene.bytes(80)) + records;
+  Scheduler scheduler(*scene.engine, {.memory_bytes = both});
+  Asked asked[] = {{80, 10, 1}, {80, 10, 1}};
+  std::vector<Request> requests;
+  for (const StrategyId s : {StrategyId{0}, quest}) {
+    requests.push_back(asked[s].request(s));
+    requests.back().keep = true;
+  }
+  scheduler.submit_together(std::move(requests));
+  scheduler.run();
+  CHECK(scheduler.memory_used() == both);
+  for (const StrategyId s : {StrategyId{0}, quest}) {
+    scene.engine->truncate(asked[s].end.seq, 80);
+    Asked further(0, 10, 2);
+    Request request = further.request(s);
+    request.seq = asked[s].end.seq;
+    request.prompt.clear();
+    request.logits = asked[s].logits[0];
+    scheduler.submit(std::move(request));
+    scheduler.run();
+    CHECK(further.is_done());
+  }
+  CHECK(scheduler.memory_used() == 0);
+}
+
+TEST_CASE("all that share a prompt may be paused in the middle of it: their memory is given back") {
+  Scene scene;
+  const StrategyId quest =
+      scene.engine->add_strategy(scene.bench.pipeline(strategy_of(entry_named("quest"))));
+  Scheduler scheduler(*scene.engine);
+  Asked asked[] = {{80, 10, 1}, {80, 10, 1}};
+  std::vector<Request> requests;
+  for (const StrategyId s : {StrategyId{0}, quest}) requests.push_back(asked[s].request(s));
+  const auto ids = scheduler.submit_together(std::move(requests));
+  scheduler.step();
+  for (const RequestId id : ids) scheduler.pause(id);
+  CHECK(scheduler.memory_used() ==
+        scene.bytes(90) + scene.engine->sequence_bytes(quest, 90));  // each for itself
+  for (const RequestId id : ids) scheduler.resume(id);
+  scheduler.run();
+  for (const Asked& each : asked) CHECK(each.is_done());
+  CHECK(scheduler.memory_used() == 0);
+}
+
+TEST_CASE("a paused prompt of a sequence that goes on is counted once") {
+  Scene scene;
+  Scheduler scheduler(*scene.engine);
+  Asked first(60, 4, 1), further(60, 4, 2);
+  Request request = first.request();
+  request.keep = true;
+  scheduler.submit(std::move(request));
+  scheduler.run();
+  request = further.request();
+  request.seq = first.end.seq;
+  const RequestId id = scheduler.submit(std::move(request));
+  scheduler.step();
+  for (int i = 0; i < 3; ++i) {
+    scheduler.pause(id);
+    scheduler.resume(id);
+  }
+  CHECK(scheduler.memory_used() == scene.bytes(128));
+  scheduler.run();
+  CHECK(scheduler.memory_used() == 0);
+}
+
+TEST_CASE("an item that is refused ends its request, and who would have followed reads on") {
+  Scene scene;
+  const StrategyId quest =
+      scene.engine->add_strategy(scene.bench.pipeline(strategy_of(entry_named("quest"))));
+  Scheduler scheduler(*scene.engine);
+  Asked asked[] = {{80, 10, 1}, {80, 10, 1}};
+  std::vector<Request> requests;
+  for (const StrategyId s : {StrategyId{0}, quest}) requests.push_back(asked[s].request(s));
+  requests[0].prompt.back() = 1 << 20;  // no token of the model
+  scheduler.submit_together(std::move(requests));
+  scheduler.run();
+  for (const Asked& each : asked) {
+    CHECK(each.end.state == RequestState::kFailed);
+    CHECK(each.progress.size() == asked[0].progress.size());  // no piece was read twice
+  }
+  CHECK(scheduler.memory_used() == 0);
+}

@@ -4,6 +4,8 @@
 
 #include <set>
 
+#include "tests/support/larger_or_nan.h"
+
 namespace kvasir::oracle {
 namespace {
 
@@ -256,10 +258,10 @@ class Duel {
     const Recording& book = test::recording_of(*engine_);
     const Heads& heads = case_.shape.heads;
     for (size_t s = 0; s < sides_.size(); ++s)
-      report_.worst_output =
-          std::max(report_.worst_output,
-                   output_error(book.runs.back(), sides_[s].id, sides_[s].track, strategy_.placing,
-                                output_[layer] + s * heads.n_q_heads * heads.head_dim));
+      report_.worst_output = test::larger_or_nan(
+          report_.worst_output,
+          output_error(book.runs.back(), sides_[s].id, sides_[s].track, strategy_.placing,
+                       output_[layer] + s * heads.n_q_heads * heads.head_dim));
   }
 
   const Case& case_;

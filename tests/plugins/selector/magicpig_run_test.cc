@@ -231,7 +231,7 @@ TEST_SUITE("plugins/selector/magicpig") {
         outputs.push_back(given.outputs);
       }
       REQUIRE(outputs[0].size() == outputs[1].size());
-      float worst = 0;  // K = 0 lists every token: other sums than over blocks
+      double worst = 0;  // K = 0 lists every token: other sums than over blocks
       for (size_t i = 0; i < outputs[0].size(); ++i)
         worst = test::larger_or_nan(worst, std::abs(outputs[0][i] - outputs[1][i]));
       CHECK(worst < 2e-6f);

@@ -115,7 +115,7 @@ TEST_SUITE("plugins/selector/oracle") {
     CHECK(limits.max_units == KVASIR_NO_LIMIT);  // a share is no number: no bypass by count
   }
 
-  TEST_CASE("a budget or a share decides; one below a block and quantised keys are refused") {
+  TEST_CASE("a budget or a share decides; one below a block and unreadable keys are refused") {
     FakeHost host;
     CHECK(are_alternatives(host, "oracle", {"budget_tokens", "p"}));
     Selector small(host, "oracle", {{"budget_tokens", int64_t{15}}});

@@ -124,7 +124,7 @@ TEST_SUITE("plugins/selector/snapkv") {
   }
 
   TEST_CASE("votes take 4 bytes per prompt token and kv head until the plan, then nothing") {
-    if (heap_bytes() == 0) return;
+    if (!counts_heap_bytes()) return;
     constexpr uint32_t kN = 1u << 20;
     EvictionScene scene("snapkv", options(8, 5), eviction_geometry(0, 4));
     scene.prompt(0, kN);

@@ -104,7 +104,7 @@ TEST_SUITE("plugins/selector/state") {
   }
 
   TEST_CASE("PyramidKV: votes of 4 bytes per prompt token and kv head until the prompt ends") {
-    if (heap_bytes() == 0) return;
+    if (!counts_heap_bytes()) return;
     const Votes votes = votes_of("pyramidkv", {{"budget_tokens", int64_t{8}}}, 2, 1);
     CHECK(votes.per_token == doctest::Approx(2 * 4).epsilon(0.01));
     CHECK(votes.left < 0.01);
@@ -113,7 +113,7 @@ TEST_SUITE("plugins/selector/state") {
   }
 
   TEST_CASE("preselection: votes of 4 bytes per prompt token, until the prompt ends") {
-    if (heap_bytes() == 0) return;
+    if (!counts_heap_bytes()) return;
     const OptionValues shared{{"preselect_block_count", int64_t{8}}};
     const Votes one = votes_of("preselect", shared, 1, 16);
     CHECK(one.per_token == doctest::Approx(4).epsilon(0.01));

@@ -21,7 +21,7 @@ kvasir_geometry one_sparse_layer(uint32_t max_context) {
 
 TEST_SUITE("plugins/selector/stated") {
   TEST_CASE("votes and the latest query's mass: nothing stays, and the most is what they say") {
-    if (heap_bytes() == 0) return;
+    if (!counts_heap_bytes()) return;
     constexpr uint32_t kN = 1u << 20;
     const auto check = [&](const std::string& name, uint32_t n_lists, uint32_t reduce = 0) {
       CAPTURE(name);
@@ -45,7 +45,7 @@ TEST_SUITE("plugins/selector/stated") {
   }
 
   TEST_CASE("magicpig: tables, and what stands beside them while the last head is hashed") {
-    if (heap_bytes() == 0) return;
+    if (!counts_heap_bytes()) return;
     constexpr uint32_t kN = 20000, kBits = 6, kTables = 20;
     for (const std::string layout : {"compact", "csr"}) {
       CAPTURE(layout);
@@ -81,7 +81,7 @@ TEST_SUITE("plugins/selector/stated") {
   }
 
   TEST_CASE("infinigen: sums per head, and counters of the pool") {
-    if (heap_bytes() == 0) return;
+    if (!counts_heap_bytes()) return;
     const auto check = [&](const OptionValues& options, kvasir_geometry geometry, double within) {
       FakeHost host;
       PluginInstance<kvasir_selector> selector(host, "infinigen", options);
@@ -117,7 +117,7 @@ TEST_SUITE("plugins/selector/stated") {
   }
 
   TEST_CASE("dynamic: sums of queries that the last chunk does not hold") {
-    if (heap_bytes() == 0) return;
+    if (!counts_heap_bytes()) return;
     constexpr uint32_t kBlocks = 200, kBlock = 256;
     kvasir_geometry geometry = one_sparse_layer(kBlocks * kBlock);
     geometry.block_size = kBlock;

@@ -55,7 +55,7 @@ TEST_SUITE("plugins/selector/tova") {
   }
 
   TEST_CASE("a query takes 8 bytes per token it saw until the plan, then nothing") {
-    if (heap_bytes() == 0) return;
+    if (!counts_heap_bytes()) return;
     constexpr uint32_t kN = 1u << 20;
     EvictionScene scene("tova", {{"budget_tokens", int64_t{8}}}, eviction_geometry(0, 1));
     scene.prompt(0, kN);

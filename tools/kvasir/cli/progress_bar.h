@@ -8,7 +8,7 @@
 
 namespace kvasir::tool {
 
-// "prefill [#####.....]  512/1024 tokens  123 tokens/s" on stderr, only when it is a terminal, at
+// "prefill [#####.....]  512/1024  123/s  4 s left" on stderr, only when it is a terminal, at
 // most ten times a second.
 class ProgressBar {
  public:

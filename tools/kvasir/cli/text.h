@@ -17,7 +17,6 @@ class Table {
   explicit Table(std::vector<std::string> header, std::vector<size_t> right = {});
   void add(std::vector<std::string> row);
   std::string text(const std::string& indent = "") const;
-  bool empty() const { return rows_.size() < 2; }
 
  private:
   std::vector<std::vector<std::string>> rows_;

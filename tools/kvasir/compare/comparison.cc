@@ -95,6 +95,8 @@ class Comparer {
   void finish(const std::exception_ptr& error) {
     scheduler_.run();
     if (error) std::rethrow_exception(error);
+    if (scheduler_.n_queued() + scheduler_.n_running() > 0)
+      throw Error(ErrorKind::kInternal, "the scheduler has nothing to do, but a request is left");
   }
 
   const std::vector<TokenId>& prompt_;

@@ -68,7 +68,7 @@ Perplexity perplexity(Session& session, const std::vector<TokenId>& tokens, uint
   const auto n = static_cast<double>(sums.count);
   out.predicted_tokens = sums.count;
   out.mean_nll = sums.nll / n;
-  const double variance = sums.squares / n - out.mean_nll * out.mean_nll;
+  const double variance = std::max(0.0, sums.squares / n - out.mean_nll * out.mean_nll);
   const double error =
       sums.count > 1 ? std::sqrt(variance / static_cast<double>(sums.count - 1)) : 0.0;
   out.perplexity = std::exp(out.mean_nll);

@@ -134,6 +134,7 @@ void Chat::open() {
 // Forgets the questions and answers. A strategy that evicted tokens cannot restore them: then the
 // document is read again.
 void Chat::reset() {
+  interrupted = false;
   conversation_.reset();
   pending_.clear();
   try {

@@ -22,19 +22,24 @@ std::vector<Arm> resolve_arms(Options& options, const std::vector<std::string>& 
   std::vector<Arm> arms;
   PluginHost host(options);
   std::map<uint32_t, size_t> block_sizes;  // block size, how many strategies have it
+  const std::vector<std::string> of_all = options.set;
+  std::erase_if(options.set, [](const std::string& set) {  // dense attention has no such options
+    for (const char* table : {"selector.", "representative.", "storage.window.", "storage.context.",
+                              "attention.window.", "attention.context."})
+      if (set.starts_with(table)) return true;
+    return false;
+  });
   uint32_t chunk = resolve_strategy(options).cache.chunk_size.value;
   for (const std::string& name : strategies) {
     Options with = options;
     with.strategy = name;
+    with.set = of_all;
     arms.push_back({"", resolve_strategy(with)});
     arms.back().label = arms.back().strategy.name;
     build_pipeline(arms.back().strategy, host.registry(), host.services());
     ++block_sizes[arms.back().strategy.cache.block_size.value];
     chunk = std::max(chunk, arms.back().strategy.cache.chunk_size.value);
   }
-  std::erase_if(options.set, [](const std::string& set) {  // dense attention has no such options
-    return set.starts_with("selector.") || set.starts_with("representative.");
-  });
   options.set.push_back("cache.chunk_size=" + std::to_string(chunk));
   const auto most =
       std::max_element(block_sizes.begin(), block_sizes.end(),

@@ -17,11 +17,15 @@ ModelShape shape_for_planning(const std::string& model, const std::string& prese
   return shape_of(preset(preset_name));
 }
 
+uint32_t step_tokens(const StrategyConfig& strategy, uint32_t max_sequences) {
+  return std::max(1u, strategy.cache.chunk_size.value) + max_sequences - 1;
+}
+
 MemoryPlan plan_strategy(PluginHost& host, const StrategyConfig& strategy, const ModelShape& shape,
                          Model::Options model, uint32_t max_context, uint32_t max_sequences) {
   Pipeline pipeline = build_pipeline(strategy, host.registry(), host.services());
-  model.max_batch_tokens = std::max(strategy.cache.chunk_size.value, max_sequences);
   EngineOptions engine;
+  model.max_batch_tokens = engine.max_step_tokens = step_tokens(strategy, max_sequences);
   engine.max_context = max_context;
   engine.max_sequences = max_sequences;
   return make_plan(shape, Model::plan_memory(shape, model), pipeline, engine,

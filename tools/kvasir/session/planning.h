@@ -17,8 +17,10 @@ inline uint64_t vocabulary_bytes(const ModelShape& shape) {
   return uint64_t{shape.vocab_size} * 160;
 }
 
-// Creates the strategy's plugins, binds them to this shape, and asks them what they need. The
-// strategy's chunk size says how many tokens one call of the model has.
+// Most tokens of one step: a piece of a prompt beside a decoded token of every other sequence.
+uint32_t step_tokens(const StrategyConfig& strategy, uint32_t max_sequences);
+
+// Creates the strategy's plugins, binds them to this shape, and asks them what they need.
 MemoryPlan plan_strategy(PluginHost& host, const StrategyConfig& strategy, const ModelShape& shape,
                          Model::Options model, uint32_t max_context, uint32_t max_sequences = 1);
 

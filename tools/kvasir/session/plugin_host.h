@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <mutex>
 #include <set>
 #include <string>
 #include <utility>
@@ -31,7 +30,6 @@ class PluginHost {
   ThreadPool pool_;
   std::vector<std::pair<std::string, std::string>> said_;
   bool log_once_ = false;
-  std::mutex shown_mutex_;
   std::set<std::pair<std::string, std::string>> shown_;
   HostServices services_;
   PluginRegistry registry_;

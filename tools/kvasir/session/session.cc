@@ -63,15 +63,11 @@ Setup Session::setup() const {
   return {options_.model, compute_, is_deterministic(options_), host_.pool().n_workers()};
 }
 
-uint32_t Session::step_tokens(uint32_t max_sequences) const {
-  return std::max(1u, strategy_.cache.chunk_size.value) + max_sequences - 1;
-}
-
 EngineOptions Session::engine_options(uint32_t max_context, uint32_t max_sequences) const {
   EngineOptions made;
   made.max_context = max_context;
   made.max_sequences = max_sequences;
-  made.max_step_tokens = step_tokens(max_sequences);
+  made.max_step_tokens = step_tokens(strategy_, max_sequences);
   made.seed = options_.seed;
   made.model_hash = file_->content_hash();
   made.check_numerics = options_.check_numerics;
@@ -88,7 +84,7 @@ Model::Options Session::model_options(uint32_t max_queries) const {
 
 MemoryPlan Session::plan(uint32_t max_context, uint32_t max_sequences) {
   Pipeline pipeline = build_pipeline(strategy_, registry(), services());
-  const Model::Options model = model_options(step_tokens(max_sequences));
+  const Model::Options model = model_options(step_tokens(strategy_, max_sequences));
   return make_plan(shape_, Model::plan_memory(*file_, model), pipeline,
                    engine_options(max_context, max_sequences), vocabulary_bytes(shape_));
 }
@@ -112,11 +108,11 @@ Engine& Session::load(uint32_t max_context, uint32_t max_sequences) {
                                           in_gigabytes(machine.available_bytes) +
                                           " are available: lower -c, or see `kvasir plan`");
   const MemoryPlan all = max_sequences == 1 ? needed : plan(max_context, max_sequences);
-  const uint64_t of_sequences =
-      all.kv_bytes - all.kv_slow_bytes + all.record_bytes + all.state_peak_bytes;
+  const uint64_t of_sequences = all.kv_bytes - all.kv_slow_bytes + all.kv_window_bytes +
+                                all.record_bytes + all.state_peak_bytes;
   const uint64_t others = all.total() - of_sequences;
   sequence_memory_ = machine.available_bytes - std::min(machine.available_bytes, others);
-  load_model(step_tokens(max_sequences));
+  load_model(step_tokens(strategy_, max_sequences));
   engine_ = make_engine(max_context, max_sequences);
   return *engine_;
 }

@@ -53,14 +53,12 @@ class Session {
   // Bytes for the sequences of all engines: what is available less everything else that is planned.
   // Known once the weights are loaded.
   uint64_t sequence_memory() const { return sequence_memory_; }
-  const Model& model() const { return *model_; }
   double load_ms() const { return load_ms_; }
   uint64_t planned_bytes() const { return planned_bytes_; }  // of one sequence, by load()
 
  private:
   void load_model(uint32_t max_queries);
   Model::Options model_options(uint32_t max_queries) const;
-  uint32_t step_tokens(uint32_t max_sequences) const;
   EngineOptions engine_options(uint32_t max_context, uint32_t max_sequences) const;
 
   Options options_;

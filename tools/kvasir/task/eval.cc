@@ -60,6 +60,7 @@ EvaluationOptions evaluation_options(const Options& options, const EvalFlags& fl
 void evaluate_tasks(Options options, const EvalFlags& flags) {
   check(options, flags);
   const std::vector<Arm> arms = resolve_arms(options, flags.strategies);
+  const EvaluationOptions wanted = evaluation_options(options, flags);
   Session session(options);
   std::optional<Output> lines;
   if (!flags.output.empty()) lines.emplace(flags.output);
@@ -67,8 +68,7 @@ void evaluate_tasks(Options options, const EvalFlags& flags) {
     if (lines)
       lines->write(to_json(result).dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
   };
-  const Evaluation evaluation =
-      evaluate(session, arms, evaluation_options(options, flags), write, !options.json);
+  const Evaluation evaluation = evaluate(session, arms, wanted, write, !options.json);
   if (lines) lines->flush();
   print(evaluation, options.json);
 }

@@ -170,7 +170,7 @@ class BlockRepresentative {
   // A block that was never summarised ranks below all others.
   static void no_record(const ScoreTask& task) {
     for (uint32_t g = 0; g < task.group_size; ++g) {
-      std::fill_n(task.out + g * task.out_stride, task.n, -std::numeric_limits<float>::infinity());
+      std::fill_n(task.out + g * task.out_stride, task.n, std::numeric_limits<float>::lowest());
     }
   }
 

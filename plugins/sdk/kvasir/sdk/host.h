@@ -42,7 +42,8 @@ class Host {
   }
 
   // fn(begin, end, worker) over [0, n) in pieces of at most `grain`, 0 = one piece per worker.
-  // Serial as worker 0 without a pool, or when it is busy. The first exception is rethrown here.
+  // Serial as worker 0 without a pool, or when it is busy. Not from inside fn: the scratch of
+  // worker 0 may be in use there. The first exception is rethrown here.
   template <class Fn>
   void parallel_for(uint64_t n, uint64_t grain, Fn&& fn) const {
     if (n == 0) return;

@@ -265,12 +265,7 @@ template <class T>
 void fill(kvasir_storage& table) {
   table.plan = [](void* self, const kvasir_geometry* geometry, kvasir_storage_plan* out,
                   kvasir_err* err) noexcept {
-    return guard(err, [&] {
-      kvasir_storage_plan plan{};
-      as<T>(self).plan(*geometry, plan);
-      plan.struct_size = std::min<uint32_t>(out->struct_size, sizeof plan);
-      std::memcpy(out, &plan, plan.struct_size);  // an older host knows fewer fields
-    });
+    return guard(err, [&] { return as<T>(self).plan(*geometry, *out); });
   };
   table.formats = [](void* self, kvasir_kv_format* out, uint32_t capacity, uint32_t* n_formats,
                      kvasir_err* err) noexcept {
