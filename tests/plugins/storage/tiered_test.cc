@@ -15,6 +15,7 @@
 #include <numeric>
 #include <thread>
 
+#include "tests/support/effort.h"
 #include "tests/support/heap_bytes.h"
 #include "tests/support/plugin_instance.h"
 #include "tests/support/readme.h"
@@ -366,8 +367,8 @@ TEST_SUITE("plugins/storage/tiered") {
                                                  text.size()};
     };
     const uint64_t wrote = io("wchar").first;
-    if (io("rchar").second == 0) {
-      MESSAGE("SKIPPED: the system does not count input and output");
+    if (io("rchar").second == 0 || emulated()) {  // an emulator's own counts as well
+      MESSAGE("SKIPPED: the system does not count input and output of this test alone");
       return;
     }
     for (uint32_t block = 0; block < 20; ++block) t.store(block, 7.0f);
