@@ -121,7 +121,17 @@ void Evaluator::answer(uint32_t length, const std::vector<Sample>& samples) {
     for (size_t i = 0; i < samples.size(); ++i) add(cell, samples[i], given[i][s]);
     const StrategyId reader = reader_of(given[0], s);
     cell.read_with = reader == s ? "" : cells[reader].strategy;
-    cell.run = run_report(*engine, {}, s);
+    RunFigures figures;
+    for (const std::vector<Given>& answers : given) {
+      figures.prompt_tokens += answers[s].status.prompt_done;
+      figures.generated_tokens += answers[s].status.decoded_tokens;
+    }
+    // Of a follower: with the time of who read the prompts for it.
+    uint64_t prefill_nanos = engine->prefill_engagement(s).total_nanos;
+    if (reader != s) prefill_nanos += engine->prefill_engagement(reader).total_nanos;
+    figures.prefill_ms = static_cast<double>(prefill_nanos) / 1e6;
+    figures.decode_ms = static_cast<double>(engine->decode_engagement(s).total_nanos) / 1e6;
+    cell.run = run_report(*engine, figures, s);
     cell.seconds =
         static_cast<double>(cell.run.prefill.total_nanos + cell.run.decode.total_nanos) / 1e9;
     cell.wall_seconds = wall;
