@@ -41,7 +41,8 @@ void AttendStage::attend(Pass& pass, const std::vector<const LayerSelection*>& s
 void AttendStage::make_parts(Pass& pass, const std::vector<const LayerSelection*>& selections) {
   parts_.clear();
   rotation_.clear();
-  std::deque<PartBuilder> builders;
+  std::vector<PartBuilder> builders;
+  builders.reserve(pass.pieces.size());
   for (uint32_t i = 0; i < pass.pieces.size(); ++i) {
     Piece& piece = pass.pieces[i];
     piece.place = i;
@@ -49,9 +50,9 @@ void AttendStage::make_parts(Pass& pass, const std::vector<const LayerSelection*
     if (!piece.has_failed()) guard_piece(piece, [&] { builders[i].build(*selections[i]); });
   }
   if (c_.store.moves())
-    try_together(builders.size(), [&] {
+    together_or_alone(pass.pieces, builders, [&](auto some) {
       LayerNeeds needs(c_);
-      for (const PartBuilder& builder : builders) builder.add_needs(needs);
+      for (const PartBuilder& builder : some) builder.add_needs(needs);
       c_.store.make_resident(needs.take());
     });
   for (uint32_t i = 0; i < pass.pieces.size(); ++i) {

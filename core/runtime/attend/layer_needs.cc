@@ -3,35 +3,46 @@
 #include "core/runtime/attend/layer_needs.h"
 
 #include <algorithm>
-#include <utility>
-
-#include "core/runtime/attend/part.h"
 
 namespace kvasir {
 
-void LayerNeeds::add_all(LayerState& layer) { of(layer, c_.geometry.n_kv_heads).all = true; }
-
-void LayerNeeds::add_block(LayerState& layer, uint32_t kv_head, uint32_t block) {
-  of(layer, c_.geometry.n_kv_heads).tokens.add_block(kv_head, block);
+void LayerNeeds::add(LayerState& layer, const Part& part) {
+  OfList& shared = of(layer, c_.geometry.n_kv_heads);
+  if (part.null_items) {
+    shared.all = true;
+    return;
+  }
+  for (const kvasir_attn_range& range : part.ranges) {
+    if (!part.in_blocks()) {
+      add_tokens(layer, part, range);
+      continue;
+    }
+    for (uint64_t i = range.item_begin; i < range.item_end; ++i)  // nothing is packed
+      shared.tokens.add_block(range.kv_head, part.items[i]);
+  }
 }
 
-void LayerNeeds::add_item(LayerState& layer, uint32_t kv_head, uint32_t item) {
-  const uint32_t b = c_.geometry.block_size, first_shared = first_shared_item(layer, b);
-  if (item < first_shared)
-    of(layer.packed.heads[kv_head], 1).tokens.add_token(0, item - first_item(layer, b, kv_head));
-  else
-    of(layer, c_.geometry.n_kv_heads)
-        .tokens.add_token(kv_head, item - first_shared + layer.packed.end);
+void LayerNeeds::add_tokens(LayerState& layer, const Part& part, const kvasir_attn_range& range) {
+  const uint32_t b = c_.geometry.block_size, head = range.kv_head;
+  const uint32_t first = first_item(layer, b, head), first_shared = first_shared_item(layer, b);
+  NeededTokens& shared = of(layer, c_.geometry.n_kv_heads).tokens;
+  NeededTokens* packed =
+      layer.packed.heads.empty() ? nullptr : &of(layer.packed.heads[head], 1).tokens;
+  for (uint64_t i = range.item_begin; i < range.item_end; ++i) {
+    const uint32_t item = part.items[i];
+    if (item < first_shared)
+      packed->add_token(0, item - first);
+    else
+      shared.add_token(head, item - first_shared + layer.packed.end);
+  }
 }
 
 LayerNeeds::OfList& LayerNeeds::of(BlockList& list, uint32_t n_heads) {
-  if (last_ < lists_.size() && lists_[last_].list == &list) return lists_[last_];
   const auto at = std::find_if(lists_.begin(), lists_.end(),
                                [&](const OfList& known) { return known.list == &list; });
-  last_ = static_cast<size_t>(at - lists_.begin());
-  if (at == lists_.end())
-    lists_.push_back({&list, NeededTokens(c_.geometry.block_size, n_heads, list.blocks.size())});
-  return lists_[last_];
+  if (at != lists_.end()) return *at;
+  lists_.push_back({&list, NeededTokens(c_.geometry.block_size, n_heads, list.blocks.size())});
+  return lists_.back();
 }
 
 std::vector<ListNeeds> LayerNeeds::take() {

@@ -2,13 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <vector>
 
+#include "core/runtime/attend/part.h"
 #include "core/runtime/blocks/block.h"
 #include "core/runtime/blocks/needed_tokens.h"
-#include "core/runtime/sequence/sequence.h"
 #include "core/runtime/step/run_context.h"
 
 namespace kvasir {
@@ -17,11 +17,8 @@ class LayerNeeds {
  public:
   explicit LayerNeeds(const RunContext& context) : c_(context) {}
 
-  // Nothing of the layer is packed.
-  void add_all(LayerState& layer);
-  void add_block(LayerState& layer, uint32_t kv_head, uint32_t block);
-  // A token, by its item; see Part.
-  void add_item(LayerState& layer, uint32_t kv_head, uint32_t item);
+  // What the part needs, which is of this layer.
+  void add(LayerState& layer, const Part& part);
   // One entry per list; this is empty afterwards.
   std::vector<ListNeeds> take();
 
@@ -31,11 +28,12 @@ class LayerNeeds {
     NeededTokens tokens;
     bool all = false;
   };
+  // n_heads: that its blocks hold.
   OfList& of(BlockList& list, uint32_t n_heads);
+  void add_tokens(LayerState& layer, const Part& part, const kvasir_attn_range& range);
 
   const RunContext& c_;
-  std::vector<OfList> lists_;
-  size_t last_ = 0;  // the list asked for last: the next is mostly the same
+  std::deque<OfList> lists_;
 };
 
 }  // namespace kvasir

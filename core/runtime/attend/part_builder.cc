@@ -126,27 +126,10 @@ void PartBuilder::add_token_range(Part& part, uint32_t head, const LayerSelectio
 }
 
 void PartBuilder::add_needs(LayerNeeds& needs) const {
-  for (const Part& part : parts_) {
-    if (part.null_items) {
-      needs.add_all(state_);
-      continue;
-    }
-    for (const kvasir_attn_range& range : part.ranges)
-      for (uint64_t i = range.item_begin; i < range.item_end; ++i) {
-        if (part.in_blocks())  // nothing is packed
-          needs.add_block(state_, range.kv_head, part.items[i]);
-        else
-          needs.add_item(state_, range.kv_head, part.items[i]);
-      }
-  }
+  for (const Part& part : parts_) needs.add(state_, part);
 }
 
 void PartBuilder::finish(std::deque<Part>& parts) {
-  if (c_.store.moves()) {
-    LayerNeeds needs(c_);
-    add_needs(needs);
-    c_.store.make_resident(needs.take());
-  }
   for (Part& part : parts_) finish(part);
   for (Part& part : parts_) {
     if (c_.store.has_window())

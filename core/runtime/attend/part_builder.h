@@ -20,10 +20,8 @@ class PartBuilder {
   PartBuilder(const RunContext& context, const Pass& pass, const Piece& piece, Rotation& rotation);
   // Once: makes the parts, of which finish() makes what backends take.
   void build(const LayerSelection& selection);
-  // Adds what the parts need; no list comes twice.
   void add_needs(LayerNeeds& needs) const;
-  // Adds the parts to the end of `parts`, their blocks leased for the step. Throws, and adds none,
-  // when a block is lost.
+  // Once what they need is leased: adds the parts to the end of `parts`.
   void finish(std::deque<Part>& parts);
 
  private:

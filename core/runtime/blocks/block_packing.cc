@@ -105,7 +105,7 @@ void BlockStore::lease_for_packing(std::span<const Packing> all) {
     needs.push_back(needs_of(*packing.layer, blocks));
     for (PackedHead& head : packing.layer->packed.heads) needs.push_back(needs_all(head));
   }
-  make_resident(std::move(needs));
+  make_resident(needs);
 }
 
 std::vector<PackedHead> BlockStore::open_packed(std::span<const Packing> all) {

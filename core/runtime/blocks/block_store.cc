@@ -240,7 +240,7 @@ void BlockStore::leave_window(std::span<const Leaving> all) {
     }
     needs.push_back(needs_of(*layer, blocks));
   }
-  make_resident(std::move(needs));
+  make_resident(needs);
   std::vector<NewBlocks> fresh;
   std::vector<Full> full;
   for (Run& run : runs) {
@@ -262,14 +262,19 @@ void BlockStore::leave_window(std::span<const Leaving> all) {
     layer->context_blocks = std::max(layer->context_blocks, end);
 }
 
-void BlockStore::make_resident(std::vector<ListNeeds> needs) {
-  if (!moves()) return;
+void BlockStore::make_resident(std::span<const ListNeeds> needs) {
   if (window_) window_->make_resident(needs);
-  residency_.make_resident(std::move(needs));
+  residency_.make_resident(needs);
 }
 
 void BlockStore::make_resident(BlockList& list, std::span<const uint32_t> blocks) {
-  if (moves()) make_resident({needs_of(list, blocks)});
+  const ListNeeds one[] = {needs_of(list, blocks)};
+  make_resident(one);
+}
+
+void BlockStore::make_all_resident(BlockList& list) {
+  const ListNeeds one[] = {needs_all(list)};
+  make_resident(one);
 }
 
 ListNeeds BlockStore::needs_of(BlockList& list, std::span<const uint32_t> blocks) const {
@@ -286,9 +291,9 @@ ListNeeds BlockStore::needs_all(BlockList& list) const {
   return needs_of(list, all);
 }
 
-void BlockStore::prefetch(std::vector<ListNeeds> needs) {
+void BlockStore::prefetch(std::span<const ListNeeds> needs) {
   if (window_) window_->prefetch(needs);
-  residency_.prefetch(std::move(needs));
+  residency_.prefetch(needs);
 }
 
 void BlockStore::count_transfers(Engagement& into) {

@@ -89,14 +89,14 @@ class BlockStore {
   void seal(std::span<const Full> all);
 
   // Residency::make_resident(); does nothing for storage with stable leases.
-  void make_resident(std::vector<ListNeeds> needs);
+  void make_resident(std::span<const ListNeeds> needs);
   // The listed blocks; all of them.
   void make_resident(BlockList& list, std::span<const uint32_t> blocks);
-  void make_all_resident(BlockList& list) { make_resident({needs_all(list)}); }
+  void make_all_resident(BlockList& list);
   ListNeeds needs_of(BlockList& list, std::span<const uint32_t> blocks) const;
   ListNeeds needs_all(BlockList& list) const;
   // Starts to move what is not resident; never waits.
-  void prefetch(std::vector<ListNeeds> needs);
+  void prefetch(std::span<const ListNeeds> needs);
   // False: everything is always resident.
   bool moves() const { return residency_.moves() || (window_ && window_->moves()); }
   // Adds what was moved and waited for since the last call.

@@ -23,9 +23,9 @@ Residency::Residency(const BlockStore& store, const BlockAccess& access, HostSer
       services_(services),
       moves_(!access.storage.stable_leases()) {}
 
-void Residency::make_resident(std::vector<ListNeeds> needs) {
+void Residency::make_resident(std::span<const ListNeeds> needs) {
   if (!moves_) return;
-  std::vector<Missing> missing = missing_of(std::move(needs));
+  std::vector<Missing> missing = missing_of(needs);
   const size_t n_asked = missing.size();
   bool first = true;
   for (int idle = 0; !missing.empty();) {  // rounds without progress
@@ -42,25 +42,25 @@ void Residency::make_resident(std::vector<ListNeeds> needs) {
   }
 }
 
-std::vector<Residency::Missing> Residency::missing_of(std::vector<ListNeeds> needs) const {
+std::vector<Residency::Missing> Residency::missing_of(std::span<const ListNeeds> needs) const {
   std::vector<Missing> missing;
-  for (ListNeeds& of_list : needs)
-    for (NeededBlock& needed : of_list.blocks)
-      if (is_missing(*of_list.list, needed)) missing.push_back({of_list.list, std::move(needed)});
+  for (const auto& [list, blocks] : needs)
+    for (const NeededBlock& needed : blocks) add_missing(*list, needed, missing);
   return missing;
 }
 
-bool Residency::is_missing(const BlockList& list, NeededBlock& needed) const {
-  if (!list.is_in(store_, needed.block)) return false;
+void Residency::add_missing(BlockList& list, const NeededBlock& needed,
+                            std::vector<Missing>& missing) const {
+  if (!list.is_in(store_, needed.block)) return;
   const kvasir_lease& lease = list.leases[needed.block];
-  if (!lease.k || lease.state != KVASIR_LEASE_PARTIAL) return !lease.k;
+  if (!lease.k) return void(missing.push_back({&list, needed}));
+  if (lease.state != KVASIR_LEASE_PARTIAL) return;
   for (const NeededBlock& covered : list.partial) {
     if (covered.block != needed.block) continue;
-    if (covered.covers(needed)) return false;
-    needed.add(covered);
-    return true;
+    if (covered.covers(needed)) return;
+    missing.push_back({&list, needed});
+    return missing.back().needed.add(covered);
   }
-  return false;
 }
 
 std::vector<kvasir_block_key> Residency::keys_of(std::span<const Missing> missing) const {
@@ -164,11 +164,11 @@ void Residency::give_up(uint64_t ticket) {
   access_.storage.cancel(ticket);
 }
 
-void Residency::prefetch(std::vector<ListNeeds> needs) {
+void Residency::prefetch(std::span<const ListNeeds> needs) {
   if (!moves_ || !access_.storage.has_prefetch()) return;
   Completion report;
   std::erase_if(tickets_, [&](uint64_t ticket) { return services_.poll(ticket, &report); });
-  const std::vector<Missing> missing = missing_of(std::move(needs));
+  const std::vector<Missing> missing = missing_of(needs);
   if (missing.empty()) return;
   uint32_t accepted = 0;
   const uint64_t ticket = start(keys_of(missing), kAhead, accepted);

@@ -29,9 +29,9 @@ class Residency {
   // other tokens are unspecified. No list comes twice. Throws PluginError when a block is lost,
   // cannot be read or does not arrive; Error(kResource) when the storage cannot hold the needed
   // blocks at one time. What it leased until then stays leased.
-  void make_resident(std::vector<ListNeeds> needs);
+  void make_resident(std::span<const ListNeeds> needs);
   // Starts to move what is not resident; never waits.
-  void prefetch(std::vector<ListNeeds> needs);
+  void prefetch(std::span<const ListNeeds> needs);
   // Releases the leases of sealed blocks of `list`, and those that others took the place of.
   void release_step(BlockList& list);
   // Releases what a list has leased of a block that it gives up.
@@ -55,9 +55,8 @@ class Residency {
 
   // What is not leased. Where a lease covers some tokens of a block, these are needed with those
   // that are missing, for one lease has to cover both.
-  std::vector<Missing> missing_of(std::vector<ListNeeds> needs) const;
-  // Whether a part of it is missing.
-  bool is_missing(const BlockList& list, NeededBlock& needed) const;
+  std::vector<Missing> missing_of(std::span<const ListNeeds> needs) const;
+  void add_missing(BlockList& list, const NeededBlock& needed, std::vector<Missing>& missing) const;
   // They point to the tokens in `missing`, which must outlive them.
   std::vector<kvasir_block_key> keys_of(std::span<const Missing> missing) const;
   // Leases what is resident and leaves the others in `missing`; throws if one is lost, or if some

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <set>
-#include <span>
 #include <utility>
 
 #include "core/runtime/evict/packing.h"
@@ -114,16 +113,14 @@ std::string EvictStage::plan(Selector& selector, const Due& due) {
 }
 
 void EvictStage::apply(const Due& due, const kvasir_selection& plan) {
-  std::vector<const Piece*> packed;
+  std::vector<Piece> packed;  // a storage's failure is not the selector's
   const std::vector<BlockStore::Packing> packings = evict_planned(due, plan, packed);
-  if (try_together(packings.size(), [&] { c_.store.pack(packings); })) return;
-  for (size_t i = 0; i < packings.size(); ++i)  // a storage's failure is not the selector's
-    guard_piece(*packed[i], [&] { c_.store.pack(std::span(&packings[i], 1)); });
+  together_or_alone(packed, packings, [&](auto some) { c_.store.pack(some); });
 }
 
 std::vector<BlockStore::Packing> EvictStage::evict_planned(const Due& due,
                                                            const kvasir_selection& plan,
-                                                           std::vector<const Piece*>& packed) {
+                                                           std::vector<Piece>& packed) {
   const BlockStore::LetGoTogether together(c_.store);
   std::vector<BlockStore::Packing> packings;
   for (size_t i = 0; i < due.pass.pieces.size(); ++i) {
@@ -137,7 +134,7 @@ std::vector<BlockStore::Packing> EvictStage::evict_planned(const Due& due,
     auto packing = packing_of(c_, *piece.seq, state, due.pass.layer, piece.kv_len);
     if (!packing) continue;
     packings.push_back(std::move(*packing));
-    packed.push_back(&piece);
+    packed.push_back(piece);
   }
   return packings;
 }

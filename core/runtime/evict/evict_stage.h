@@ -34,7 +34,7 @@ class EvictStage {
   void apply(const Due& due, const kvasir_selection& plan);
   // What is to be packed afterwards, and of which pieces.
   std::vector<BlockStore::Packing> evict_planned(const Due& due, const kvasir_selection& plan,
-                                                 std::vector<const Piece*>& packed);
+                                                 std::vector<Piece>& packed);
   // A plan that restricts puts the others out of reach. True: units were evicted.
   bool evict(LayerState& state, const kvasir_selection& plan,
              const std::vector<HeadSelection>& heads, const Candidates& candidates);

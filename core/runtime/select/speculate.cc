@@ -52,10 +52,10 @@ bool SelectStage::speculate_together(const Pass& pass, uint32_t target) {
   std::vector<ListNeeds> foreseen(choices.size());
   for (size_t i = 0; i < choices.size(); ++i)
     foreseen[i] = take_speculation(answer.lists, static_cast<uint32_t>(i), target, choices[i]);
-  if (!c_.store.moves() || try_together(foreseen.size(), [&] { c_.store.prefetch(foreseen); }))
-    return true;
-  for (size_t i = 0; i < choices.size(); ++i)
-    guard_piece(choices[i].piece, [&] { c_.store.prefetch({foreseen[i]}); });
+  if (!c_.store.moves()) return true;
+  std::vector<Piece> pieces;
+  for (const Choice& choice : choices) pieces.push_back(choice.piece);
+  together_or_alone(pieces, foreseen, [&](auto some) { c_.store.prefetch(some); });
   return true;
 }
 

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "core/runtime/step/pass.h"
@@ -16,14 +15,10 @@ namespace kvasir {
 template <class NeedsOf>
 void lease(const RunContext& c, const Pass& pass, NeedsOf&& needs_of) {
   if (!c.store.moves()) return;
-  const auto n = static_cast<uint32_t>(pass.pieces.size());
-  const auto of = [&](uint32_t i) { return needs_of(i, pass.pieces[i].seq->layers[pass.layer]); };
   std::vector<ListNeeds> needs;
-  for (uint32_t i = 0; i < n; ++i)
-    if (!pass.pieces[i].has_failed()) needs.push_back(of(i));
-  if (try_together(needs.size(), [&] { c.store.make_resident(std::move(needs)); })) return;
-  for (uint32_t i = 0; i < n; ++i)
-    guard_piece(pass.pieces[i], [&] { c.store.make_resident({of(i)}); });
+  for (uint32_t i = 0; i < pass.pieces.size(); ++i)
+    needs.push_back(needs_of(i, pass.pieces[i].seq->layers[pass.layer]));
+  together_or_alone(pass.pieces, needs, [&](auto some) { c.store.make_resident(some); });
 }
 
 // blocks: [pieces].

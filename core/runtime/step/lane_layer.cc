@@ -3,7 +3,6 @@
 #include "core/runtime/step/lane_layer.h"
 
 #include <algorithm>
-#include <span>
 #include <vector>
 
 #include "core/runtime/select/index_lists.h"
@@ -53,14 +52,6 @@ class AtRound {
   uint32_t layer_, round_;
   std::vector<Sequence*> seqs_;
 };
-
-// Does all at once, and each alone where that fails.
-template <class Item, class Fn>
-void together_or_alone(const std::vector<Piece>& pieces, const std::vector<Item>& items, Fn&& fn) {
-  if (try_together(items.size(), [&] { fn(std::span<const Item>(items)); })) return;
-  for (size_t i = 0; i < pieces.size(); ++i)
-    guard_piece(pieces[i], [&] { fn(std::span<const Item>(&items[i], 1)); });
-}
 
 // Seals the blocks that the pieces filled.
 void seal(StrategyRun& run, const Pass& pass) {

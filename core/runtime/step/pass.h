@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -99,6 +100,15 @@ bool try_together(size_t n, Fn&& fn) {
   } catch (const std::exception&) {
     return false;
   }
+}
+
+// Runs fn over all items, of which pieces[i] has items[i]; where that throws, over each alone, and
+// what it throws then ends that piece.
+template <class Item, class Fn>
+void together_or_alone(const std::vector<Piece>& pieces, const std::vector<Item>& items, Fn&& fn) {
+  const std::span<const Item> all(items);
+  if (try_together(items.size(), [&] { fn(all); })) return;
+  for (size_t i = 0; i < items.size(); ++i) guard_piece(pieces[i], [&] { fn(all.subspan(i, 1)); });
 }
 
 // What nobody has pinned to one piece ends them all.

@@ -161,7 +161,7 @@ TEST_CASE("a storage without space ends the sequence that needed it") {
   // Four blocks of each prompt in three layers, 36; then each sequence opens one per layer.
   const auto engine = bench.engine(
       kCache + kDense + "[storage]\nplugin = 'kvasir.test.bad_storage'\nfault = 'full'\n" +
-          "from_call = 44\n",
+          "most_blocks = 44\n",
       options());
   std::vector<SequenceId> seqs;
   for (uint32_t i = 0; i < 3; ++i) {

@@ -25,6 +25,22 @@ struct Scene {
   uint64_t bytes(uint32_t n_tokens) const { return engine->sequence_bytes(0, n_tokens); }
 };
 
+// Dense attention and Quest, asked the same: they read one prompt of 80 tokens together.
+struct TwoOfOnePrompt : Scene {
+  StrategyId quest = engine->add_strategy(bench.pipeline(strategy_of(entry_named("quest"))));
+  Asked asked[2] = {{80, 10, 1}, {80, 10, 1}};
+  // Bytes of both when the prompt counts once.
+  uint64_t both() const {
+    const uint64_t records = engine->sequence_bytes(quest, 90) - bytes(90);
+    return bytes(90) + (bytes(90) - bytes(80)) + records;
+  }
+  std::vector<Request> requests() {
+    std::vector<Request> made;
+    for (const StrategyId s : {StrategyId{0}, quest}) made.push_back(asked[s].request(s));
+    return made;
+  }
+};
+
 }  // namespace
 
 TEST_SUITE_BEGIN("core/serving/admission");
@@ -121,54 +137,39 @@ TEST_CASE("kept sequences hold their memory until they are closed") {
 }
 
 TEST_CASE("strategies that share a prompt count its K and V once") {
-  Scene scene;
-  const StrategyId quest =
-      scene.engine->add_strategy(scene.bench.pipeline(strategy_of(entry_named("quest"))));
-  REQUIRE(scene.engine->can_follow(0, quest));
-  const uint64_t records = scene.engine->sequence_bytes(quest, 90) - scene.bytes(90);
-  const uint64_t both = scene.bytes(90) + (scene.bytes(90) - scene.bytes(80)) + records;
   for (const bool fits : {true, false}) {
     CAPTURE(fits);
+    TwoOfOnePrompt scene;
+    REQUIRE(scene.engine->can_follow(0, scene.quest));
+    const uint64_t both = scene.both();
     Scheduler scheduler(*scene.engine, {.memory_bytes = fits ? both : both - 1});
-    Asked dense(80, 10, 1), other(80, 10, 1);
-    std::vector<Request> requests;
-    requests.push_back(dense.request());
-    requests.push_back(other.request(quest));
-    const auto ids = scheduler.submit_together(std::move(requests));
+    const auto ids = scheduler.submit_together(scene.requests());
     scheduler.step();
     CHECK(scheduler.n_running() == (fits ? 2 : 1));
     if (fits) CHECK(scheduler.memory_used() == both);
     scheduler.run();
-    CHECK(dense.is_done());
-    CHECK(other.is_done());
-    CHECK(other.end.prompt_read_by == ids[fits ? 0 : 1]);  // else one after the other
+    for (const Asked& each : scene.asked) CHECK(each.is_done());
+    CHECK(scene.asked[1].end.prompt_read_by == ids[fits ? 0 : 1]);  // else one after the other
     CHECK(scheduler.memory_used() == 0);
   }
 }
 
 TEST_CASE("kept sequences count a prompt that they share once, and go on with it") {
-  Scene scene;
-  const StrategyId quest =
-      scene.engine->add_strategy(scene.bench.pipeline(strategy_of(entry_named("quest"))));
-  const uint64_t records = scene.engine->sequence_bytes(quest, 90) - scene.bytes(90);
-  const uint64_t both = scene.bytes(90) + (scene.bytes(90) - scene.bytes(80)) + records;
-  Scheduler scheduler(*scene.engine, {.memory_bytes = both});
-  Asked asked[] = {{80, 10, 1}, {80, 10, 1}};
-  std::vector<Request> requests;
-  for (const StrategyId s : {StrategyId{0}, quest}) {
-    requests.push_back(asked[s].request(s));
-    requests.back().keep = true;
-  }
+  TwoOfOnePrompt scene;
+  Scheduler scheduler(*scene.engine, {.memory_bytes = scene.both()});
+  std::vector<Request> requests = scene.requests();
+  for (Request& request : requests) request.keep = true;
   scheduler.submit_together(std::move(requests));
   scheduler.run();
-  CHECK(scheduler.memory_used() == both);
-  for (const StrategyId s : {StrategyId{0}, quest}) {
-    scene.engine->truncate(asked[s].end.seq, 80);
+  CHECK(scheduler.memory_used() == scene.both());
+  for (const StrategyId s : {StrategyId{0}, scene.quest}) {
+    const Asked& kept = scene.asked[s];
+    scene.engine->truncate(kept.end.seq, 80);
     Asked further(0, 10, 2);
     Request request = further.request(s);
-    request.seq = asked[s].end.seq;
+    request.seq = kept.end.seq;
     request.prompt.clear();
-    request.logits = asked[s].logits[0];
+    request.logits = kept.logits[0];
     scheduler.submit(std::move(request));
     scheduler.run();
     CHECK(further.is_done());
@@ -177,21 +178,16 @@ TEST_CASE("kept sequences count a prompt that they share once, and go on with it
 }
 
 TEST_CASE("all that share a prompt may be paused in the middle of it: their memory is given back") {
-  Scene scene;
-  const StrategyId quest =
-      scene.engine->add_strategy(scene.bench.pipeline(strategy_of(entry_named("quest"))));
+  TwoOfOnePrompt scene;
   Scheduler scheduler(*scene.engine);
-  Asked asked[] = {{80, 10, 1}, {80, 10, 1}};
-  std::vector<Request> requests;
-  for (const StrategyId s : {StrategyId{0}, quest}) requests.push_back(asked[s].request(s));
-  const auto ids = scheduler.submit_together(std::move(requests));
+  const auto ids = scheduler.submit_together(scene.requests());
   scheduler.step();
   for (const RequestId id : ids) scheduler.pause(id);
   CHECK(scheduler.memory_used() ==
-        scene.bytes(90) + scene.engine->sequence_bytes(quest, 90));  // each for itself
+        scene.bytes(90) + scene.engine->sequence_bytes(scene.quest, 90));  // each for itself
   for (const RequestId id : ids) scheduler.resume(id);
   scheduler.run();
-  for (const Asked& each : asked) CHECK(each.is_done());
+  for (const Asked& each : scene.asked) CHECK(each.is_done());
   CHECK(scheduler.memory_used() == 0);
 }
 
@@ -217,19 +213,15 @@ TEST_CASE("a paused prompt of a sequence that goes on is counted once") {
 }
 
 TEST_CASE("an item that is refused ends its request, and who would have followed reads on") {
-  Scene scene;
-  const StrategyId quest =
-      scene.engine->add_strategy(scene.bench.pipeline(strategy_of(entry_named("quest"))));
+  TwoOfOnePrompt scene;
   Scheduler scheduler(*scene.engine);
-  Asked asked[] = {{80, 10, 1}, {80, 10, 1}};
-  std::vector<Request> requests;
-  for (const StrategyId s : {StrategyId{0}, quest}) requests.push_back(asked[s].request(s));
+  std::vector<Request> requests = scene.requests();
   requests[0].prompt.back() = 1 << 20;  // no token of the model
   scheduler.submit_together(std::move(requests));
   scheduler.run();
-  for (const Asked& each : asked) {
+  for (const Asked& each : scene.asked) {
     CHECK(each.end.state == RequestState::kFailed);
-    CHECK(each.progress.size() == asked[0].progress.size());  // no piece was read twice
+    CHECK(each.progress.size() == scene.asked[0].progress.size());  // no piece was read twice
   }
   CHECK(scheduler.memory_used() == 0);
 }

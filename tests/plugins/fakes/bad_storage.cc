@@ -1,6 +1,5 @@
 // A storage that misbehaves on request, to prove that the host notices: option `fault`, from call
-// number `from_call` of the function it spoils on; `full`: when it holds `from_call` blocks.
-// Probe: 0 = blocks, 1 = leases.
+// number `from_call` of the function it spoils on. Probe: 0 = blocks, 1 = leases.
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/plugins/fakes/memory_storage.h"
 
@@ -14,8 +13,7 @@ constexpr const char* kFaults[] = {"none",          "acquire_error", "acquire_ag
 constexpr kvasir_option_schema kOptions[] = {
     sdk::enum_option({.key = "fault", .help = "what goes wrong"}, kFaults, 0),
     sdk::int_option({.key = "from_call", .help = "honest calls before that"}, 0, 0, 1 << 30),
-    sdk::int_option({.key = "n_faults", .help = "honest again behind so many"}, 1 << 30, 1,
-                    1 << 30)};
+    sdk::int_option({.key = "most_blocks", .help = "full: what it holds"}, 0, 0, 1 << 30)};
 
 class BadStorage : public MemoryStorage {
  public:
@@ -27,7 +25,7 @@ class BadStorage : public MemoryStorage {
       : MemoryStorage(true),
         fault_(kFaults[o.choice("fault")]),
         honest_(o.u32("from_call")),
-        n_faults_(o.u32("n_faults")) {}
+        most_blocks_(o.u32("most_blocks")) {}
   const void* get_extension(const char* id) { return probe_extension<BadStorage>(id); }
   uint64_t probe(uint32_t item) const { return item == 0 ? n_blocks() : n_leases(); }
 
@@ -42,7 +40,7 @@ class BadStorage : public MemoryStorage {
     const bool is_due = !is_other && due();
     if (is_due && fault_ == "acquire_error") fail();
     if (is_due && fault_ == "acquire_again") return KVASIR_AGAIN;
-    if (fault_ == "full" && mode == KVASIR_ACQUIRE_WRITE && n_blocks() + keys.size() > honest_)
+    if (fault_ == "full" && mode == KVASIR_ACQUIRE_WRITE && n_blocks() + keys.size() > most_blocks_)
       throw sdk::Error(KVASIR_ERR_OUT_OF_MEMORY, "full on request");
     MemoryStorage::acquire(keys, mode, out);
     if (is_due && keys.size() > 0) spoil(out[0]);
@@ -58,7 +56,7 @@ class BadStorage : public MemoryStorage {
   }
 
  private:
-  bool due() { return ++n_calls_ > honest_ && n_calls_ - honest_ <= n_faults_; }
+  bool due() { return ++n_calls_ > honest_; }
   [[noreturn]] static void fail() { throw sdk::Error(KVASIR_ERR_IO, "broken on request"); }
   void spoil(kvasir_lease& lease) const {
     if (fault_ == "null_keys") lease.k = nullptr;
@@ -69,7 +67,7 @@ class BadStorage : public MemoryStorage {
   }
 
   std::string_view fault_;
-  uint32_t honest_, n_faults_, n_calls_ = 0;
+  uint32_t honest_, most_blocks_, n_calls_ = 0;
 };
 
 }  // namespace
