@@ -108,6 +108,7 @@ typedef struct kvasir_host {
 #define KVASIR_PROVIDE_TOKEN_ITEMS (UINT64_C(1) << 7)
 #define KVASIR_PROVIDE_DISTANCE (UINT64_C(1) << 8)
 #define KVASIR_PROVIDE_STABLE_LEASES (UINT64_C(1) << 16) /* leases may outlive the step */
+#define KVASIR_PROVIDE_FETCH (UINT64_C(1) << 17)         /* a storage: acquire FETCH */
 
 typedef struct kvasir_desc { /* static data */
   uint32_t struct_size;

@@ -32,7 +32,7 @@ typedef struct kvasir_memory {
 
 #define KVASIR_LAYOUT_CONTENT_ONLY 1u    /* records depend on the block's K and V alone */
 #define KVASIR_LAYOUT_WANT_PROMPT_END 2u /* update() items with KVASIR_ITEM_PROMPT_END */
-#define KVASIR_LAYOUT_SEALED_ONLY 4u     /* no update() before a block is full */
+#define KVASIR_LAYOUT_SEALED_ONLY 4u     /* no NEW item before a block is full */
 #define KVASIR_LAYOUT_WANT_FINAL 8u      /* update() items with KVASIR_ITEM_FINAL */
 #define KVASIR_LAYOUT_PROMPT_END_ALL 16u /* PROMPT_END items of window and open block, too */
 /* block_size equal slices, one per token: truncation clears those cut off and keeps the others,

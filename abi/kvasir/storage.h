@@ -29,6 +29,10 @@ typedef struct kvasir_block_key {
  * the storage until the block leaves memory as a whole; once all is there, leases are RESIDENT. */
 #define KVASIR_ACQUIRE_READ 0u
 #define KVASIR_ACQUIRE_WRITE 1u /* creates the block, or reopens a private one */
+/* Only with KVASIR_PROVIDE_FETCH: as READ, but the call brings in what is not there and waits for
+ * it; lease.tier says where a block was, or the slowest of its needed tokens, when the call began.
+ * What its limits keep out, or what takes too long: NOT_RESIDENT, prefetch it. */
+#define KVASIR_ACQUIRE_FETCH 2u
 
 #define KVASIR_DROP_UNREF 0u  /* this holder is done; a tier may keep the bytes */
 #define KVASIR_DROP_FORGET 1u /* and with the last holder, erase everywhere */

@@ -92,7 +92,7 @@ typedef struct kvasir_lease {
   uint32_t n_tokens; /* valid tokens */
   uint32_t kv_head;  /* KVASIR_ALL_HEADS or the one head it covers */
   uint32_t format;   /* index into geometry.formats */
-  uint32_t tier;     /* the storage's own numbering, 0 = fastest */
+  uint32_t tier;     /* the storage's own numbering, 0 = fastest (FETCH: where it was before) */
   uint32_t state;    /* KVASIR_LEASE_* */
 } kvasir_lease;
 

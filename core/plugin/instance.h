@@ -203,6 +203,7 @@ class Storage : public Instance {
   std::vector<kvasir_kv_format> formats() const;  // after bind
   bool stable_leases() const;
   bool has_prefetch() const;
+  bool fetches() const;  // acquire() knows KVASIR_ACQUIRE_FETCH
   kvasir_status acquire(const std::vector<kvasir_block_key>& keys, uint32_t mode,
                         kvasir_lease* out);
   void release(const std::vector<uint64_t>& leases) noexcept;

@@ -30,6 +30,7 @@ Storage::Storage(const OpenPlugin& plugin, const HostServices& services,
 
 bool Storage::stable_leases() const { return desc().provides & KVASIR_PROVIDE_STABLE_LEASES; }
 bool Storage::has_prefetch() const { return table().prefetch != nullptr; }
+bool Storage::fetches() const { return desc().provides & KVASIR_PROVIDE_FETCH; }
 
 kvasir_storage_plan Storage::plan(const kvasir_geometry& geometry) const {
   kvasir_storage_plan plan{};

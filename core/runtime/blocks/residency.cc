@@ -26,19 +26,27 @@ Residency::Residency(const BlockStore& store, const BlockAccess& access, HostSer
 void Residency::make_resident(std::span<const ListNeeds> needs) {
   if (!moves_) return;
   std::vector<Missing> missing = missing_of(needs);
+  if (missing.empty()) return;
+  const auto begin = std::chrono::steady_clock::now();
   const size_t n_asked = missing.size();
-  bool first = true;
-  for (int idle = 0; !missing.empty();) {  // rounds without progress
-    const size_t before = missing.size();
-    lease_present(missing, idle < kIdleRounds);
-    if (std::exchange(first, false)) {
-      blocks_missed_ += missing.size();
-      blocks_hit_ += n_asked - missing.size();
-    }
-    idle = missing.size() < before ? 0 : idle + 1;
-    const auto begin = std::chrono::steady_clock::now();
-    if (fetch(missing)) idle = 0;
+  const bool fetches = access_.storage.fetches();
+  const size_t n_fetched =
+      lease_present(missing, fetches ? KVASIR_ACQUIRE_FETCH : KVASIR_ACQUIRE_READ, true);
+  const size_t n_missed = n_fetched + missing.size();
+  blocks_missed_ += n_missed;
+  blocks_hit_ += n_asked - n_missed;
+  if (n_missed != 0) {
+    fetch_missing(missing);
     wait_nanos_ += static_cast<uint64_t>((std::chrono::steady_clock::now() - begin).count());
+  }
+}
+
+void Residency::fetch_missing(std::vector<Missing>& missing) {
+  for (int idle = 0; !missing.empty();) {  // rounds without progress
+    if (start_and_wait(missing)) idle = 0;
+    const size_t before = missing.size();
+    lease_present(missing, KVASIR_ACQUIRE_READ, idle < kIdleRounds);
+    idle = missing.size() < before ? 0 : idle + 1;
   }
 }
 
@@ -73,17 +81,18 @@ std::vector<kvasir_block_key> Residency::keys_of(std::span<const Missing> missin
   return keys;
 }
 
-void Residency::lease_present(std::vector<Missing>& missing, bool may_lack) {
+size_t Residency::lease_present(std::vector<Missing>& missing, uint32_t mode, bool may_lack) {
   Storage& storage = access_.storage;
   std::vector<kvasir_lease> leases(missing.size());
   const auto acquire = [&] {
-    return storage.acquire(keys_of(missing), KVASIR_ACQUIRE_READ, leases.data()) == KVASIR_OK;
+    return storage.acquire(keys_of(missing), mode, leases.data()) == KVASIR_OK;
   };
   if (!acquire() && !(release_kept() && acquire()))
     throw Error(ErrorKind::kResource, "storage " + storage.id() +
                                           " cannot hold the blocks of one step at a time: "
                                           "raise its limit or lower the budget");
   std::vector<Missing> still;
+  size_t n_fetched = 0;
   std::string fault;
   for (size_t i = 0; i < missing.size(); ++i) {
     const kvasir_lease& lease = leases[i];
@@ -98,13 +107,16 @@ void Residency::lease_present(std::vector<Missing>& missing, bool may_lack) {
                : unknown ? " came as a lease of an unknown format"
                          : " does not become resident: raise the storage's limits");
     if (lost || unknown) continue;
-    if (lease.state == KVASIR_LEASE_NOT_RESIDENT || !lease.k)
+    if (lease.state == KVASIR_LEASE_NOT_RESIDENT || !lease.k) {
       still.push_back(std::move(missing[i]));
-    else
-      take_lease(missing[i], lease);
+      continue;
+    }
+    take_lease(missing[i], lease);
+    if (mode == KVASIR_ACQUIRE_FETCH && lease.tier != 0) ++n_fetched;
   }
   if (!fault.empty()) throw PluginError(storage.id(), "acquire", KVASIR_ERR_IO, fault);
   missing = std::move(still);
+  return n_fetched;
 }
 
 void Residency::take_lease(const Missing& missing, kvasir_lease lease) {
@@ -122,7 +134,7 @@ void Residency::take_lease(const Missing& missing, kvasir_lease lease) {
   if (lease.state == KVASIR_LEASE_PARTIAL) list.partial.push_back(missing.needed);
 }
 
-bool Residency::fetch(std::span<const Missing> missing) {
+bool Residency::start_and_wait(std::span<const Missing> missing) {
   const std::vector<kvasir_block_key> wanted = keys_of(missing);
   for (size_t done = 0; done < wanted.size();) {
     const std::vector<kvasir_block_key> rest(wanted.begin() + static_cast<ptrdiff_t>(done),

@@ -59,13 +59,16 @@ class Residency {
   void add_missing(BlockList& list, const NeededBlock& needed, std::vector<Missing>& missing) const;
   // They point to the tokens in `missing`, which must outlive them.
   std::vector<kvasir_block_key> keys_of(std::span<const Missing> missing) const;
-  // Leases what is resident and leaves the others in `missing`; throws if one is lost, or if some
-  // are left and may_lack is false. What came with a lost block is leased all the same.
-  void lease_present(std::vector<Missing>& missing, bool may_lack);
+  // Leases what is resident, or with KVASIR_ACQUIRE_FETCH what the storage brings in, and leaves
+  // the others in `missing`; throws if one is lost, or if some are left and may_lack is false. What
+  // came with a lost block is leased all the same. Returns how many were brought in.
+  size_t lease_present(std::vector<Missing>& missing, uint32_t mode, bool may_lack);
   void take_lease(const Missing& missing, kvasir_lease lease);
+  // Leases all of `missing`, which the storage moves into memory meanwhile.
+  void fetch_missing(std::vector<Missing>& missing);
   // Moves `missing` into memory until all is there or the storage is over its budget. True: leases
   // were released or a prefetch was waited for, so another attempt may succeed.
-  bool fetch(std::span<const Missing> missing);
+  bool start_and_wait(std::span<const Missing> missing);
   // Asks the storage to move the first `accepted` keys; 0 when it takes none, else the ticket.
   uint64_t start(const std::vector<kvasir_block_key>& keys, uint32_t priority, uint32_t& accepted);
   void wait_for(uint64_t ticket, std::span<const kvasir_block_key> keys);

@@ -55,7 +55,7 @@ class Dynamic : public sdk::BlockRepresentative<dynamic::AttendedKeys>,
 
   void layout(kvasir_layout& out) const {
     Base::layout(out);
-    out.flags = of_window_ ? KVASIR_LAYOUT_WANT_FINAL : KVASIR_LAYOUT_SEALED_ONLY;
+    out.flags = KVASIR_LAYOUT_SEALED_ONLY | (of_window_ ? KVASIR_LAYOUT_WANT_FINAL : 0u);
     out.open_bytes = of_window_ ? sums_per_head() * sizeof(float) : 0;
     out.mass.at = KVASIR_MASS_AT_PREFILL | (of_window_ ? KVASIR_MASS_AT_DECODE : 0);
     out.mass.level = KVASIR_MASS_TOKEN;

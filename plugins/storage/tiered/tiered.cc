@@ -50,6 +50,7 @@ class Tiered : private Transfers::Work {
                      .summary = "Keeps the blocks used last in memory, the others in a file.",
                      .options = tiered::kOptions,
                      .caps = KVASIR_CAP_OWN_THREADS,
+                     .provides = KVASIR_PROVIDE_FETCH,
                      .dtypes = sdk::kElementTypes});
 
   Tiered(const sdk::Host& host, const sdk::Options& options)
@@ -103,8 +104,11 @@ class Tiered : private Transfers::Work {
   }
 
   void acquire(const sdk::BlockKeys& keys, uint32_t mode, const sdk::Leases& out) {
+    const bool fetches = mode == KVASIR_ACQUIRE_FETCH;
+    const std::vector<bool> was_missing = fetches ? fetch(keys) : std::vector<bool>();
     const std::lock_guard lock(mutex_);
-    sdk::acquire_all(*this, "tiered", keys, mode, out);
+    sdk::acquire_all(*this, "tiered", keys, fetches ? KVASIR_ACQUIRE_READ : mode, out);
+    for (uint64_t i = 0; i < was_missing.size(); ++i) out[i].tier = was_missing[i] ? 1 : 0;
   }
 
   void release(std::span<const uint64_t> leases) {
@@ -270,6 +274,30 @@ class Tiered : private Transfers::Work {
     const uint64_t skip = table_.first_head(key, handle);
     lease.k = block.bytes.memory.data() + skip * layout.format.k_head_stride;
     lease.v = block.bytes.memory.data() + layout.k_bytes + skip * layout.format.v_head_stride;
+  }
+
+  // Brings in what `keys` need and waits for it. Returns which keys were not in memory.
+  std::vector<bool> fetch(const sdk::BlockKeys& keys) {
+    transfers_.start();
+    std::vector<bool> was_missing(keys.size());
+    std::vector<Load> loads;
+    {
+      const std::lock_guard lock(mutex_);
+      for (uint64_t i = 0; i < keys.size(); ++i) {
+        const uint64_t handle = table_.find("acquire", keys[i], true);
+        if (handle == 0) continue;
+        const Block& block = *table_.block(handle);
+        if (block.bytes.memory.whole() || block.bytes.lost) continue;
+        TokenSet needed = needed_of(keys[i], block);
+        const uint32_t n_missing = block.bytes.memory.missing(needed).count();
+        if (n_missing == 0) continue;
+        tokens_missed_ += n_missing;
+        was_missing[i] = true;
+        loads.push_back({handle, std::move(needed)});
+      }
+    }
+    if (!loads.empty()) transfers_.load_now(std::move(loads));
+    return was_missing;
   }
 
   // A sealed block is to be written again: it comes back, and what the file has is void.

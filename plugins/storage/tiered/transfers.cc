@@ -7,6 +7,11 @@
 #include <utility>
 
 namespace kvasir::tiered {
+namespace {
+
+constexpr auto kLongest = std::chrono::seconds(30);  // that load_now() waits
+
+}  // namespace
 
 Transfers::~Transfers() {
   {
@@ -23,10 +28,23 @@ void Transfers::start() {
 }
 
 void Transfers::load(uint64_t ticket, std::vector<Load> loads, bool is_urgent) {
-  Job job{ticket, std::move(loads)};
+  add(is_urgent ? urgent_ : foreseen_, {ticket, std::move(loads)});
+}
+
+bool Transfers::load_now(std::vector<Load> loads) {
+  const auto waiter = std::make_shared<std::promise<void>>();
+  std::future<void> done = waiter->get_future();
+  add(urgent_, {0, std::move(loads), waiter});
+  if (done.wait_for(kLongest) == std::future_status::ready) return true;
+  const std::lock_guard lock(mutex_);
+  for (Job& job : urgent_) job.cancelled |= job.waiter == waiter;
+  return false;
+}
+
+void Transfers::add(std::deque<Job>& queue, Job job) {
   job.status.reserve(job.loads.size());  // the thread must not fail at it
   const std::lock_guard lock(mutex_);
-  (is_urgent ? urgent_ : foreseen_).push_back(std::move(job));
+  queue.push_back(std::move(job));
   something_to_do_.notify_all();
 }
 
@@ -96,6 +114,10 @@ void Transfers::load_one(std::deque<Job>& queue, std::unique_lock<std::mutex>& l
 }
 
 void Transfers::report(Job job, std::unique_lock<std::mutex>& lock) {
+  if (job.waiter) {
+    job.waiter->set_value();
+    return idle_.notify_all();
+  }
   kvasir_status whole = KVASIR_OK;
   for (const kvasir_status one : job.status)
     if (one != KVASIR_OK) whole = one;

@@ -7,6 +7,8 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <future>
+#include <memory>
 #include <mutex>
 #include <span>
 #include <thread>
@@ -45,6 +47,9 @@ class Transfers {
   void start();  // the thread, if it does not run yet; may throw
   // Urgent ones go first, also before the rest of a job that is not.
   void load(uint64_t ticket, std::vector<Load> loads, bool is_urgent);
+  // The same, urgent, and without a ticket: waits until all are done. False: after 30 s they were
+  // not, and the rest is cancelled.
+  bool load_now(std::vector<Load> loads);
   void save(std::span<const uint64_t> handles);  // in this order, when there is nothing to load
   void cancel(uint64_t ticket);
   // Loads go on until the deadline; then the rest is cancelled. Returns when all are reported.
@@ -54,10 +59,12 @@ class Transfers {
   struct Job {
     uint64_t ticket;
     std::vector<Load> loads;
-    std::vector<kvasir_status> status{};  // of those that are done
+    std::shared_ptr<std::promise<void>> waiter{};  // of load_now(); others are reported
+    std::vector<kvasir_status> status{};           // of those that are done
     uint64_t bytes = 0;
     bool cancelled = false;
   };
+  void add(std::deque<Job>& queue, Job job);
   void serve();
   void load_one(std::deque<Job>& queue, std::unique_lock<std::mutex>& lock);
   void report(Job job, std::unique_lock<std::mutex>& lock);

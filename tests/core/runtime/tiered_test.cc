@@ -207,22 +207,15 @@ class FileOracle {
   // One layer of a step: what was foreseen comes first, then what is missing of all.
   void step(uint32_t layer, const Needed& foreseen, const Needed& all) {
     for (const auto& [block, tokens] : foreseen) read(layer, block, tokens);
-    Needed missed;
     for (const auto& [block, tokens] : all) {
       uint32_t n = 0;
       for (const uint32_t token : tokens) n += !layers_[layer][block].present.contains(token);
       n_missed += n;
       n_leased += tokens.size();
       ++(n ? blocks_missed : blocks_hit);
-      if (n)
-        missed[block] = tokens;
-      else
-        layers_[layer][block].used = ++clock_;
-    }
-    for (const auto& [block, tokens] : missed) {
       read(layer, block, tokens);
-      layers_[layer][block].used = ++clock_;
     }
+    for (const auto& [block, tokens] : all) layers_[layer][block].used = ++clock_;
     while (layers_[layer].size() > cached_)
       layers_[layer].erase(std::min_element(
           layers_[layer].begin(), layers_[layer].end(),

@@ -262,7 +262,7 @@ TEST_SUITE("plugins/representative/dynamic") {
     scene.geometry.window_tokens = 16;
     filled(scene, 6, 5);
     scene.start(plugin);
-    CHECK(scene.layout.flags == KVASIR_LAYOUT_WANT_FINAL);
+    CHECK(scene.layout.flags == (KVASIR_LAYOUT_SEALED_ONLY | KVASIR_LAYOUT_WANT_FINAL));
     CHECK(scene.layout.open_bytes == 2 * 8 * sizeof(float));
     CHECK(scene.layout.mass.at == (KVASIR_MASS_AT_PREFILL | KVASIR_MASS_AT_DECODE));
     CHECK(scene.layout.mass.part == KVASIR_PART_WINDOW);

@@ -384,6 +384,35 @@ TEST_SUITE("plugins/storage/tiered") {
     CHECK(io("rchar").first - read - own == t.count()[1].bytes_read - counted);
   }
 
+  TEST_CASE("acquire with FETCH brings in what is missing, and says which blocks that were") {
+    Tiered t({{"cached_blocks", int64_t{1}}});
+    for (uint32_t block = 0; block < 4; ++block)
+      t.store(block, 100.0f * static_cast<float>(block + 1));
+    t.settle(4, 3);
+    const uint64_t few = 0b00010010;  // head 0's token 1, head 1's token 0
+    std::vector<kvasir_block_key> keys = {Tiered::key(0), Tiered::key(3), Tiered::key(1),
+                                          Tiered::key(9)};
+    keys[2].needed = &few;
+    std::vector<kvasir_lease> leases(keys.size());
+    const auto before = t.count();
+    REQUIRE(t.plugin->acquire(t.plugin.self(), keys.data(), 4, sizeof keys[0], KVASIR_ACQUIRE_FETCH,
+                              leases.data(), sizeof leases[0], t.plugin.err()) == KVASIR_OK);
+    const uint32_t states[] = {KVASIR_LEASE_RESIDENT, KVASIR_LEASE_RESIDENT, KVASIR_LEASE_PARTIAL,
+                               KVASIR_LEASE_FAILED};
+    const uint32_t tiers[] = {1, 0, 1, 0};
+    for (size_t i = 0; i < keys.size(); ++i) {
+      CHECK(leases[i].state == states[i]);
+      CHECK(leases[i].tier == tiers[i]);
+    }
+    t.check_tokens(leases[0], 0xff, 100.0f);
+    t.check_tokens(leases[1], 0xff, 400.0f);
+    t.check_tokens(leases[2], few, 200.0f);
+    CHECK(t.count()[1].tokens - before[1].tokens == 8 + 2);
+    CHECK(t.count()[0].tokens - before[0].tokens == 8 + 8 + 2);
+    for (const kvasir_lease& lease : leases)
+      if (lease.lease) t.release(lease);
+  }
+
   TEST_CASE("a block that is written again forgets what the file had") {
     Tiered t({{"cached_blocks", int64_t{1}}});
     t.store(0, 1.0f);
