@@ -47,15 +47,30 @@ void rms_norm(const float* x, const float* weight, size_t n, float eps, float* y
   });
 }
 
+// g / (1 + exp(-x)). 1 / (1 + exp(-x)) = 1 / (1 + e) for x >= 0 and e / (1 + e) below, with
+// e = exp(-|x|): no overflow.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V times_sigmoid(D d, V g, V x) {
+  const V one = hn::Set(d, 1.0f);
+  const V e = exp_nonpositive(d, hn::Neg(hn::Abs(x)));
+  const V top = hn::IfThenElse(hn::Ge(x, hn::Zero(d)), one, e);
+  return hn::Div(hn::Mul(g, top), hn::Add(one, e));
+}
+
 void swiglu(float* gate, const float* up, size_t n) {
   for_vectors(n, [&](auto d, size_t i) HWY_ATTR {
     const auto g = hn::LoadU(d, gate + i);
-    const auto one = hn::Set(d, 1.0f);
-    // sigmoid(g) = 1 / (1 + e) for g >= 0 and e / (1 + e) below, e = exp(-|g|): no overflow.
-    const auto e = exp_nonpositive(d, hn::Neg(hn::Abs(g)));
-    const auto top = hn::IfThenElse(hn::Ge(g, hn::Zero(d)), one, e);
-    const auto silu = hn::Div(hn::Mul(g, top), hn::Add(one, e));
-    hn::StoreU(hn::Mul(silu, hn::LoadU(d, up + i)), d, gate + i);
+    hn::StoreU(hn::Mul(times_sigmoid(d, g, g), hn::LoadU(d, up + i)), d, gate + i);
+  });
+}
+
+// (1 + tanh(u)) / 2 = 1 / (1 + exp(-2 u)).
+void geglu(float* gate, const float* up, size_t n) {
+  for_vectors(n, [&](auto d, size_t i) HWY_ATTR {
+    const auto g = hn::LoadU(d, gate + i);
+    const auto cubic = hn::MulAdd(hn::Mul(hn::Set(d, 0.044715f), hn::Mul(g, g)), g, g);
+    const auto twice_u = hn::Mul(hn::Set(d, 1.5957691216057308f), cubic);  // 2 sqrt(2 / pi)
+    hn::StoreU(hn::Mul(times_sigmoid(d, g, twice_u), hn::LoadU(d, up + i)), d, gate + i);
   });
 }
 
@@ -86,6 +101,7 @@ namespace kvasir::kernels {
 
 HWY_EXPORT(rms_norm);
 HWY_EXPORT(swiglu);
+HWY_EXPORT(geglu);
 HWY_EXPORT(add_to);
 HWY_EXPORT(mean_of_rows);
 
@@ -94,6 +110,8 @@ void rms_norm(const float* x, const float* weight, size_t n, float eps, float* y
 }
 
 void swiglu(float* gate, const float* up, size_t n) { HWY_DYNAMIC_DISPATCH(swiglu)(gate, up, n); }
+
+void geglu(float* gate, const float* up, size_t n) { HWY_DYNAMIC_DISPATCH(geglu)(gate, up, n); }
 
 void add_to(const float* x, size_t n, float* y) { HWY_DYNAMIC_DISPATCH(add_to)(x, n, y); }
 

@@ -1,5 +1,5 @@
-// Elementwise pieces of a transformer layer on single rows: RMSNorm, SwiGLU, addition, the
-// mean of rows.
+// Elementwise pieces of a transformer layer on single rows: RMSNorm, SwiGLU and GEGLU, addition,
+// the mean of rows.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12,6 +12,10 @@ void rms_norm(const float* x, const float* weight, size_t n, float eps, float* y
 
 // gate[i] = silu(gate[i]) * up[i], silu(g) = g / (1 + exp(-g)). arXiv:2002.05202.
 void swiglu(float* gate, const float* up, size_t n);
+
+// gate[i] = gelu(gate[i]) * up[i], gelu(g) = g (1 + tanh(sqrt(2 / pi) (g + 0.044715 g^3))) / 2.
+// arXiv:1606.08415, arXiv:2002.05202.
+void geglu(float* gate, const float* up, size_t n);
 
 // y[i] += x[i]
 void add_to(const float* x, size_t n, float* y);

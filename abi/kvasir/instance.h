@@ -43,6 +43,10 @@ typedef struct kvasir_geometry {
   float softcap;                /* 0 = none; else softcap * tanh(x / softcap) */
   uint64_t seed;
   uint64_t model_hash;
+  /* Since 0.2. [n_layers] tokens that a query of the layer sees, its own included, by the model's
+   * own shape; 0: all before it. Null: all layers see all. Layers that slide stand in dense_layers,
+   * too: nothing is chosen in them. */
+  const uint32_t* sliding_windows;
 } kvasir_geometry;
 
 /* Every kind's table begins with this, so it never grows: new common functions come through

@@ -7,6 +7,7 @@
 
 #include "core/runtime/plan.h"
 #include "core/runtime/sequence/saved_sequence.h"
+#include "core/runtime/sequence/sliding_window.h"
 
 namespace kvasir {
 namespace {
@@ -93,6 +94,7 @@ void Engine::truncate(SequenceId id, uint32_t kv_len) {
 void Engine::Impl::truncate(Sequence& seq, uint32_t kv_len) const {
   StrategyRun& run = run_of(seq);
   if (kv_len >= seq.kv_len) return;
+  check_sliding_windows(seq, kv_len);
   for (const LayerState& layer : seq.layers)
     for (const auto& head : layer.dead) {
       const bool lost = std::find(head.begin() + std::min<ptrdiff_t>(kv_len, std::ssize(head)),
@@ -108,6 +110,18 @@ void Engine::Impl::truncate(Sequence& seq, uint32_t kv_len) const {
   } catch (...) {  // some layers are cut, others are not
     seq.fail(std::current_exception());
     throw;
+  }
+}
+
+void Engine::Impl::check_sliding_windows(const Sequence& seq, uint32_t kv_len) const {
+  const RunContext& c = run_of(seq).context;
+  for (uint32_t layer = 0; layer < c.geometry.n_layers && kv_len > 0; ++layer) {
+    const uint32_t window = c.sliding_window(layer);
+    if (window == 0 || seq.layers[layer].blocks[first_seen(kv_len, window) / c.geometry.block_size])
+      continue;
+    throw input_error("cannot truncate to " + std::to_string(kv_len) + " tokens: layer " +
+                      std::to_string(layer) + " has a sliding window of " + std::to_string(window) +
+                      " tokens and keeps nothing behind it; start anew");
   }
 }
 

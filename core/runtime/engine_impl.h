@@ -40,6 +40,7 @@ struct Engine::Impl {
   }
   StrategyRun& run_of(const Sequence& seq) const { return *runs[seq.strategy]; }
   void truncate(Sequence& seq, uint32_t kv_len) const;
+  void check_sliding_windows(const Sequence& seq, uint32_t kv_len) const;
   void cut(StrategyRun& run, Sequence& seq, uint32_t kv_len) const;
   SequenceId fork(const Sequence& parent);
   void close(SequenceId id);

@@ -41,6 +41,21 @@ uint64_t window_bytes(const Binding& binding, const Pipeline& pipeline) {
   return binding.window_storage.block_bytes * g.n_layers * (tokens / g.block_size + 2);
 }
 
+// K and V of n_tokens over all layers: one with a sliding window holds it and a piece of a prompt.
+uint64_t bytes_in_layers(const Binding& binding, const Pipeline& pipeline, uint64_t n_tokens,
+                         uint64_t n_shared_blocks) {
+  const kvasir_geometry& g = binding.geometry;
+  const auto blocks_of = [&](uint64_t n) { return (n + g.block_size - 1) / g.block_size; };
+  uint64_t n_blocks = 0;
+  for (uint32_t layer = 0; layer < g.n_layers; ++layer) {
+    const uint64_t window = g.sliding_windows ? g.sliding_windows[layer] : 0;
+    const uint64_t most = window + pipeline.strategy.cache.chunk_size.value;
+    n_blocks += window ? std::min(blocks_of(n_tokens), blocks_of(most) + 2)
+                       : blocks_of(n_tokens) - n_shared_blocks;
+  }
+  return binding.storage.block_bytes * n_blocks;
+}
+
 }  // namespace
 
 MemoryPlan make_plan(const ModelShape& shape, const Model::Memory& model, Pipeline& pipeline,
@@ -51,21 +66,22 @@ MemoryPlan make_plan(const ModelShape& shape, const Model::Memory& model, Pipeli
   const kvasir_storage_plan& storage = binding.storage;
   MemoryPlan plan;
   const uint64_t n_blocks = (uint64_t{g.max_context} + g.block_size - 1) / g.block_size;
-  plan.kv_bytes = storage.block_bytes * n_blocks * g.n_layers * options.max_sequences;
+  plan.kv_bytes = bytes_in_layers(binding, pipeline, g.max_context, 0) * options.max_sequences;
   plan.kv_overhead_bytes = storage.overhead_bytes;
   if (pipeline.is_hybrid()) {
     plan.kv_overhead_bytes += binding.window_storage.overhead_bytes;
     plan.kv_window_bytes = window_bytes(binding, pipeline) * options.max_sequences;
   }
   if (storage.resident_bytes != 0) {  // and a dense step leases all of one layer
-    const uint64_t layer_bytes = plan.kv_bytes / g.n_layers;
+    const uint64_t layer_bytes = storage.block_bytes * n_blocks * options.max_sequences;
     plan.kv_slow_bytes =
         plan.kv_bytes - std::min(plan.kv_bytes, storage.resident_bytes + layer_bytes);
   }
 
   const CacheConfig& cache = pipeline.strategy.cache;
-  plan.n_dense_layers = binding.n_dense_layers();
-  const uint64_t sparse_layers = g.n_layers - plan.n_dense_layers;
+  const uint64_t sparse_layers = binding.n_sparse_layers();
+  plan.n_sliding_layers = binding.n_sliding_layers();
+  plan.n_dense_layers = g.n_layers - binding.n_sparse_layers() - plan.n_sliding_layers;
   plan.attends_all = true;
   if (pipeline.representative) {
     const RecordLayout& layout = pipeline.representative->layout();
@@ -101,11 +117,13 @@ MemoryPlan make_plan(const ModelShape& shape, const Model::Memory& model, Pipeli
   for (const MemoryPlan::Budget& budget : plan.budgets)
     if (budget.limited) plan.selected_tokens = std::min(plan.selected_tokens, budget.tokens);
   plan.attended_tokens = plan.sink_tokens + plan.window_tokens + plan.selected_tokens;
+  for (const uint32_t window : binding.sliding_windows)
+    plan.sliding_tokens += std::min(window, g.max_context);
   const kvasir_kv_format& format = binding.formats[0];
   const uint64_t row_bytes = format.k_token_stride + format.v_token_stride;
-  plan.kv_bytes_per_step =
-      row_bytes * g.n_kv_heads *
-      (plan.attended_tokens * sparse_layers + uint64_t{g.max_context} * plan.n_dense_layers);
+  plan.kv_bytes_per_step = row_bytes * g.n_kv_heads *
+                           (plan.attended_tokens * sparse_layers +
+                            uint64_t{g.max_context} * plan.n_dense_layers + plan.sliding_tokens);
   return plan;
 }
 
@@ -113,14 +131,14 @@ uint64_t plan_sequence(const Binding& binding, const Pipeline& pipeline, uint32_
                        uint32_t n_shared) {
   const kvasir_geometry& g = binding.geometry;
   const uint64_t n_blocks = (uint64_t{n_tokens} + g.block_size - 1) / g.block_size;
-  const uint64_t sparse_layers = g.n_layers - binding.n_dense_layers();
+  const uint64_t sparse_layers = binding.n_sparse_layers();
   const bool evicts =
       std::any_of(pipeline.selectors.begin(), pipeline.selectors.end(), [](const auto& selector) {
         return selector->limits().plan_at && selector->limits().action != KVASIR_ACTION_RESTRICT;
       });
   const uint64_t shared_blocks = evicts ? 0 : std::min(n_shared, n_tokens) / g.block_size;
   const uint64_t layer_bytes = binding.storage.block_bytes * (n_blocks - shared_blocks);
-  uint64_t kv_bytes = layer_bytes * g.n_layers;
+  uint64_t kv_bytes = bytes_in_layers(binding, pipeline, n_tokens, shared_blocks);
   if (binding.storage.resident_bytes != 0)
     kv_bytes = std::min(kv_bytes, binding.storage.resident_bytes + layer_bytes);
   if (pipeline.is_hybrid()) kv_bytes += window_bytes(binding, pipeline);

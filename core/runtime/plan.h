@@ -36,13 +36,15 @@ struct MemoryPlan {
   }
   // Attended per layer, kv head and decode step at max_context.
   uint64_t sink_tokens = 0, window_tokens = 0, selected_tokens = 0, attended_tokens = 0;
-  uint32_t n_dense_layers = 0;  // attended in full
-  bool attends_all = false;     // no selector sets a limit: selected_tokens is all there is
-  struct Budget {               // of one selector, beyond sink and window
-    std::string selector;       // id
-    bool limited = false;       // false: all candidates, or as many as the queries say
-    bool of_context = false;    // tokens is what max_context makes it, a mean over layers and heads
-    uint64_t tokens = 0;        // most per layer, kv head and step
+  uint32_t n_dense_layers = 0;    // attended in full
+  uint32_t n_sliding_layers = 0;  // of the model's own shape, with a window
+  uint64_t sliding_tokens = 0;    // attended by them at max_context, per kv head, of all together
+  bool attends_all = false;       // no selector sets a limit: selected_tokens is all there is
+  struct Budget {                 // of one selector, beyond sink and window
+    std::string selector;         // id
+    bool limited = false;         // false: all candidates, or as many as the queries say
+    bool of_context = false;  // tokens is what max_context makes it, a mean over layers and heads
+    uint64_t tokens = 0;      // most per layer, kv head and step
   };
   std::vector<Budget> budgets;
   uint64_t kv_bytes_per_step = 0;  // K and V read per decoded token, all layers

@@ -81,6 +81,26 @@ TEST_CASE("swiglu is gate * sigmoid(gate) * up, also where exp would overflow") 
   });
 }
 
+TEST_CASE("geglu is gelu(gate) * up, also where tanh has its limits") {
+  test::for_each_simd_target([] {
+    for (const size_t n : kLengths) {
+      CAPTURE(n);
+      auto gate = random_values(n, 7, 3.0f);
+      const auto up = random_values(n, 8);
+      gate[0] = -1e12f;
+      gate[n / 2] = 1e12f;
+      gate[n - 1] = n > 2 ? 0.0f : gate[n - 1];
+      std::vector<double> want(n);
+      for (size_t i = 0; i < n; ++i) {
+        const double g = gate[i], u = std::sqrt(2.0 / M_PI) * (g + 0.044715 * g * g * g);
+        want[i] = g / 2 * (1.0 + std::tanh(u)) * double{up[i]};
+      }
+      kernels::geglu(gate.data(), up.data(), n);
+      CHECK(error(gate, want) < 1e-6);
+    }
+  });
+}
+
 TEST_CASE("add_to adds and leaves what lies behind") {
   test::for_each_simd_target([] {
     for (const size_t n : kLengths) {

@@ -39,8 +39,8 @@ class DenseLoop {
     for (uint32_t layer = 0; layer < s.n_layers; ++layer) {
       model_.attn_norm(layer, h.data(), n, x.data());
       model_.project_qkv(layer, x.data(), n, q.data(), k.data(), v.data());
-      model_.rope().apply(q.data(), n, s.n_q_heads, s.head_dim, pos, rope_len);
-      model_.rope().apply(k.data(), n, s.n_kv_heads, s.head_dim, pos, rope_len);
+      model_.rope(layer).apply(q.data(), n, s.n_q_heads, s.head_dim, pos, rope_len);
+      model_.rope(layer).apply(k.data(), n, s.n_kv_heads, s.head_dim, pos, rope_len);
       k_[layer].insert(k_[layer].end(), k.begin(), k.end());
       v_[layer].insert(v_[layer].end(), v.begin(), v.end());
       attend(layer, q, pos, o);
@@ -62,15 +62,19 @@ class DenseLoop {
         const uint32_t kv_head = q_head / s.group_size();
         std::vector<double> weights(pos[i] + 1), sum(s.v_head_dim);
         double max = -1e300, total = 0.0;
-        for (uint32_t t = 0; t <= pos[i]; ++t) {
+        const uint32_t window = s.sliding_window(layer);
+        const uint32_t first = window != 0 && pos[i] >= window ? pos[i] + 1 - window : 0;
+        for (uint32_t t = first; t <= pos[i]; ++t) {
           for (uint32_t d = 0; d < s.head_dim; ++d) {
             weights[t] += double{q[(i * s.n_q_heads + q_head) * s.head_dim + d]} *
                           double{k_[layer][(t * s.n_kv_heads + kv_head) * s.head_dim + d]};
           }
-          weights[t] /= std::sqrt(double{static_cast<double>(s.head_dim)});
+          weights[t] /= std::sqrt(static_cast<double>(s.head_dim));
+          if (const double cap = s.softmax_softcap; cap != 0.0)
+            weights[t] = cap * std::tanh(weights[t] / cap);
           max = std::max(max, weights[t]);
         }
-        for (uint32_t t = 0; t <= pos[i]; ++t) {
+        for (uint32_t t = first; t <= pos[i]; ++t) {
           const double w = std::exp(weights[t] - max);
           total += w;
           for (uint32_t d = 0; d < s.v_head_dim; ++d) {

@@ -53,10 +53,10 @@ class SampleRun {
       model_.attn_norm(layer, h_.data() + at * uint64_t{s.d_model}, n, x_.data());
       model_.project_qkv(layer, x_.data(), n, q, k,
                          v_.data() + at * uint64_t{s.n_kv_heads} * s.v_head_dim);
-      model_.rope().apply(q, n, s.n_q_heads, s.head_dim, {pos_.data() + at, n}, n_);
-      model_.rope().apply(k, n, s.n_kv_heads, s.head_dim, {pos_.data() + at, n}, n_);
+      model_.rope(layer).apply(q, n, s.n_q_heads, s.head_dim, {pos_.data() + at, n}, n_);
+      model_.rope(layer).apply(k, n, s.n_kv_heads, s.head_dim, {pos_.data() + at, n}, n_);
     });
-    attend();
+    attend(shape().sliding_window(layer));
     batches([&](uint32_t at, uint32_t n) {
       float* h = h_.data() + at * uint64_t{s.d_model};
       model_.attn_output(layer, o_.data() + at * uint64_t{s.n_q_heads} * s.v_head_dim, n, h);
@@ -105,26 +105,27 @@ class SampleRun {
     for (uint32_t at = 0; at < n_; at += batch_) fn(at, std::min(batch_, n_ - at));
   }
 
-  void attend() {
+  void attend(uint32_t window) {
     const ModelShape& s = shape();
     kernels::AttentionShape attention;
     attention.group_size = s.group_size();
     attention.head_dim = s.head_dim;
     attention.v_dim = s.v_head_dim;
-    attention.softmax_scale = 1.0f / std::sqrt(static_cast<float>(s.head_dim));
+    attention.softmax_scale = s.attention_scale();
+    attention.softcap = s.softmax_softcap;
     const uint64_t bytes = kernels::attention_prefill_scratch_bytes(attention, kTileQueries);
     const uint32_t tiles = (n_ + kTileQueries - 1) / kTileQueries;
     pool_.parallel_for(
         uint64_t{tiles} * s.n_kv_heads, 1, [&](uint64_t begin, uint64_t end, uint32_t) {
           const Scratch scratch(bytes);
           for (uint64_t i = begin; i < end; ++i)
-            attend_tile(attention, static_cast<uint32_t>(i / s.n_kv_heads) * kTileQueries,
+            attend_tile(attention, window, static_cast<uint32_t>(i / s.n_kv_heads) * kTileQueries,
                         static_cast<uint32_t>(i % s.n_kv_heads), scratch.data);
         });
   }
 
-  void attend_tile(const kernels::AttentionShape& attention, uint32_t begin, uint32_t kv_head,
-                   void* scratch) {
+  void attend_tile(const kernels::AttentionShape& attention, uint32_t window, uint32_t begin,
+                   uint32_t kv_head, void* scratch) {
     const ModelShape& s = shape();
     const uint64_t q_head = uint64_t{kv_head} * s.group_size();
     kernels::KvRows kv;
@@ -142,6 +143,7 @@ class SampleRun {
     tile.o = o_.data() + begin * tile.o_stride + q_head * s.v_head_dim;
     tile.lse = lse_.data() + begin * tile.lse_stride + q_head;
     tile.mask.q_pos = pos_.data() + begin;
+    if (window != 0) tile.mask.dist_max = window;
     kernels::attention_prefill(attention, tile, {&kv, 1}, scratch);
   }
 

@@ -232,6 +232,11 @@ const GgufTensor& GgufFile::tensor(std::string_view name) const {
 
 bool GgufFile::has(std::string_view key) const { return impl_->find(key) != nullptr; }
 
+bool GgufFile::is_array(std::string_view key) const {
+  const MetaEntry* entry = impl_->find(key);
+  return entry && entry->type == ValueType::kArray;
+}
+
 std::vector<std::string> GgufFile::keys() const {
   std::vector<std::string> out;
   out.reserve(impl_->metadata.size());

@@ -68,6 +68,7 @@ class GgufFile {
   }
   template <class T>
   T require(std::string_view key) const;  // Error when absent
+  bool is_array(std::string_view key) const;  // false when absent
   template <class T>
   std::optional<std::vector<T>> get_array(std::string_view key) const;
   std::optional<GgufRaw> raw(std::string_view key) const;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <unordered_map>
 
 #include "core/error.h"
@@ -20,6 +21,7 @@ struct Layer {
   const float *attn_norm = nullptr, *ffn_norm = nullptr;
   const float *q_bias = nullptr, *k_bias = nullptr, *v_bias = nullptr;  // or null
   const float *q_norm = nullptr, *k_norm = nullptr;                     // or null
+  const float *post_attn_norm = nullptr, *post_ffn_norm = nullptr;      // or null
 };
 
 struct Weights {
@@ -103,10 +105,12 @@ Layer WeightLoader::layer(uint32_t index) {
   l.q_norm = vector_if_any(blk + "attn_q_norm.weight");
   l.k_norm = vector_if_any(blk + "attn_k_norm.weight");
   l.o = matrix(blk + "attn_output.weight");
+  l.post_attn_norm = vector_if_any(blk + "post_attention_norm.weight");
   l.ffn_norm = vector(blk + "ffn_norm.weight");
   l.gate = matrix(blk + "ffn_gate.weight");
   l.up = matrix(blk + "ffn_up.weight");
   l.down = matrix(blk + "ffn_down.weight");
+  l.post_ffn_norm = vector_if_any(blk + "post_ffw_norm.weight");
   return l;
 }
 
@@ -143,7 +147,9 @@ class GgufModel final : public Model {
             const Options& options);
 
   const ModelShape& shape() const override { return shape_; }
-  const RopeTable& rope() const override { return rope_; }
+  const RopeTable& rope(uint32_t layer) const override {
+    return shape_.sliding_window(layer) ? sliding_rope_ : rope_;
+  }
   void embed(std::span<const int32_t> ids, float* h) const override;
   void attn_norm(uint32_t layer, const float* h, uint32_t n, float* x) const override;
   void project_qkv(uint32_t layer, const float* x, uint32_t n, float* q, float* k,
@@ -158,10 +164,13 @@ class GgufModel final : public Model {
  private:
   void check_tokens(uint32_t n) const;
   void norm_rows(const float* x, const float* weight, uint64_t n, uint32_t width, float* y) const;
+  // h += x w, through the norm if there is one.
+  void add_product(const float* x, uint32_t n, const PanelMatrix& w, const float* post_norm,
+                   float* h) const;
 
   ModelShape shape_;
   ThreadPool& pool_;
-  RopeTable rope_;
+  RopeTable rope_, sliding_rope_;
   const GgufFile& file_;
   const GgufTensor& embedding_;
   mutable uint64_t embedded_ = 0;  // tokens since the embedding's pages were released
@@ -179,6 +188,7 @@ GgufModel::GgufModel(const GgufFile& file, const ModelShape& shape, ThreadPool& 
     : shape_(shape),
       pool_(pool),
       rope_(shape.rope, shape.max_context, &pool),
+      sliding_rope_(shape.sliding_rope, shape.max_context, &pool),
       file_(file),
       embedding_(file.tensor("token_embd.weight")),
       tokens_are_independent_(options.compute == Compute::kF32 || options.deterministic),
@@ -210,6 +220,9 @@ void GgufModel::embed(std::span<const int32_t> ids, float* h) const {
     for (uint64_t i = begin; i < end; ++i) {
       dequantize(embedding_.type, embedding_.data + static_cast<uint64_t>(ids[i]) * row_bytes,
                  h + i * shape_.d_model, shape_.d_model);
+      if (shape_.embedding_scale != 1.0f)
+        for (uint32_t d = 0; d < shape_.d_model; ++d)
+          h[i * shape_.d_model + d] *= shape_.embedding_scale;
     }
   };
   if (ids.size() < 8)
@@ -265,17 +278,25 @@ void GgufModel::project_qkv(uint32_t layer, const float* x, uint32_t n, float* q
 
 void GgufModel::attn_output(uint32_t layer, const float* o, uint32_t n, float* h) const {
   check_tokens(n);
-  const PanelProducts::Product product{&weights_.layers[layer].o, h, nullptr, true};
-  products_->multiply(o, n, {&product, 1});
+  const Layer& l = weights_.layers[layer];
+  add_product(o, n, l.o, l.post_attn_norm, h);
+}
+
+void GgufModel::add_product(const float* x, uint32_t n, const PanelMatrix& w,
+                            const float* post_norm, float* h) const {
+  const PanelProducts::Product product{&w, post_norm ? norm_ : h, nullptr, !post_norm};
+  products_->multiply(x, n, {&product, 1});
+  if (!post_norm) return;
+  norm_rows(norm_, post_norm, n, shape_.d_model, norm_);
+  kernels::add_to(norm_, size_t{n} * shape_.d_model, h);
 }
 
 void GgufModel::ffn(uint32_t layer, float* h, uint32_t n) const {
   check_tokens(n);
   const Layer& l = weights_.layers[layer];
   norm_rows(h, l.ffn_norm, n, shape_.d_model, norm_);
-  products_->multiply_swiglu(norm_, n, l.gate, l.up, gate_, up_);
-  const PanelProducts::Product product{&l.down, h, nullptr, true};
-  products_->multiply(gate_, n, {&product, 1});
+  products_->multiply_gated(norm_, n, l.gate, l.up, shape_.activation, gate_, up_);
+  add_product(gate_, n, l.down, l.post_ffn_norm, h);
 }
 
 void GgufModel::logits(const float* h, uint32_t n, float* out) const {
@@ -283,6 +304,11 @@ void GgufModel::logits(const float* h, uint32_t n, float* out) const {
   norm_rows(h, weights_.output_norm, n, shape_.d_model, norm_);
   const PanelProducts::Product product{&weights_.head, out};
   products_->multiply(norm_, n, {&product, 1});
+  if (const float cap = shape_.logits_softcap; cap != 0.0f)
+    pool_.parallel_for(n, 1, [&](uint64_t begin, uint64_t end, uint32_t) {
+      for (uint64_t i = begin * shape_.vocab_size; i < end * shape_.vocab_size; ++i)
+        out[i] = cap * std::tanh(out[i] / cap);
+    });
 }
 
 }  // namespace

@@ -40,7 +40,7 @@ class Model {
   static Memory plan_memory(const ModelShape& shape, const Options& options);
 
   virtual const ModelShape& shape() const = 0;
-  virtual const RopeTable& rope() const = 0;
+  virtual const RopeTable& rope(uint32_t layer) const = 0;
   // Whether a token has the same bits whatever other tokens share its call.
   virtual bool tokens_are_independent() const { return true; }
   // Whether embed() takes the id.
@@ -54,7 +54,7 @@ class Model {
   virtual void project_qkv(uint32_t layer, const float* x, uint32_t n, float* q, float* k,
                            float* v) const = 0;
   virtual void attn_output(uint32_t layer, const float* o, uint32_t n,
-                           float* h) const = 0;                           // h += o Wo
+                           float* h) const = 0;  // h += o Wo, normalised where the model does
   virtual void ffn(uint32_t layer, float* h, uint32_t n) const = 0;       // h += ffn(norm(h))
   virtual void logits(const float* h, uint32_t n, float* out) const = 0;  // final norm, lm head
   virtual uint64_t weight_bytes() const = 0;                              // resident

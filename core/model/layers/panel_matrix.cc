@@ -289,10 +289,12 @@ void PanelProducts::multiply(const float* x, uint32_t n, std::span<const Product
              });
 }
 
-void PanelProducts::multiply_swiglu(const float* x, uint32_t n, const PanelMatrix& gate,
-                                    const PanelMatrix& up, float* act, float* up_out) {
+void PanelProducts::multiply_gated(const float* x, uint32_t n, const PanelMatrix& gate,
+                                   const PanelMatrix& up, Activation activation, float* act,
+                                   float* up_out) {
   if (n == 0) return;
   const Input input = prepare(x, n, gate.n_in);
+  const auto unit = activation == Activation::kGelu ? &kernels::geglu : &kernels::swiglu;
   for_panels(input, gate.n_panels(),
              [&](const Input& rows, uint32_t first, uint32_t index, uint32_t worker) {
                const size_t at = size_t{first} * gate.n_out;
@@ -300,7 +302,7 @@ void PanelProducts::multiply_swiglu(const float* x, uint32_t n, const PanelMatri
                panel(rows, {&up, up_out + at}, index, worker);
                for (uint32_t r = 0; r < rows.n; ++r) {
                  const size_t begin = at + size_t{r} * gate.n_out + size_t{index} * kPanel;
-                 kernels::swiglu(act + begin, up_out + begin, gate.panel_cols(index));
+                 unit(act + begin, up_out + begin, gate.panel_cols(index));
                }
              });
 }

@@ -15,6 +15,7 @@
 
 #include "core/model/gguf/gguf.h"
 #include "core/model/layers/compute.h"
+#include "core/model/layers/shape.h"
 #include "core/platform/memory.h"
 #include "core/platform/thread_pool.h"
 
@@ -68,9 +69,9 @@ class PanelProducts {
   };
   // All products take the same x [n, n_in]: one parallel region.
   void multiply(const float* x, uint32_t n, std::span<const Product> products);
-  // act = silu(x gate) * (x up); act and up_out [n, gate.n_out].
-  void multiply_swiglu(const float* x, uint32_t n, const PanelMatrix& gate, const PanelMatrix& up,
-                       float* act, float* up_out);
+  // act = activation(x gate) * (x up); act and up_out [n, gate.n_out].
+  void multiply_gated(const float* x, uint32_t n, const PanelMatrix& gate, const PanelMatrix& up,
+                      Activation activation, float* act, float* up_out);
 
  private:
   struct Input;

@@ -20,8 +20,6 @@ namespace {
 constexpr std::array kUnsupportedKeys = {"expert_count",
                                          "attention.clamp_kqv",
                                          "attention.max_alibi_bias",
-                                         "attn_logit_softcapping",
-                                         "final_logit_softcapping",
                                          "logit_scale",
                                          "residual_scale",
                                          "embedding_scale",
@@ -72,6 +70,8 @@ class ShapeReader {
   void read_widths();
   void read_heads();
   void read_vocabulary();
+  void read_sliding_windows();
+  float softcap(const char* rest) const;
   void read_rope();
   void read_rope_scaling();
   void read_freq_factors();
@@ -97,12 +97,38 @@ void ShapeReader::refuse_unsupported() const {
     if (value.find_first_not_of("0.") == std::string::npos) continue;
     fail("key '" + key(rest) + "' is " + value + ", which is not supported");
   }
+}
+
+// Which layers slide: the file's pattern, a period or a flag per layer, or that of the family.
+void ShapeReader::read_sliding_windows() {
   const auto window = file_.get_or<uint32_t>(key("attention.sliding_window"), 0);
-  if (window > 0 && window < shape_.max_context) {
-    fail("key '" + key("attention.sliding_window") + "' is " + std::to_string(window) +
-         ": sliding-window attention below the context length of " +
-         std::to_string(shape_.max_context) + " tokens is not supported");
+  if (window == 0 || window >= shape_.max_context) return;
+  const std::string pattern = key("attention.sliding_window_pattern");
+  if (file_.is_array(pattern)) {
+    const auto slides = file_.get_array<bool>(pattern);
+    if (slides->size() != shape_.n_layers) {
+      fail("key '" + pattern + "' has " + std::to_string(slides->size()) + " entries for " +
+           std::to_string(shape_.n_layers) + " layers");
+    }
+    for (const bool slides_here : *slides)
+      shape_.sliding_windows.push_back(slides_here ? window : 0);
+    return;
   }
+  const auto every = file_.get_or<uint32_t>(pattern, family_->global_every);
+  if (every == kNoLayerSlides) {
+    fail("key '" + key("attention.sliding_window") + "' is " + std::to_string(window) +
+         ", below the context length of " + std::to_string(shape_.max_context) +
+         " tokens, and no key '" + pattern + "' says which layers it is for");
+  }
+  shape_.sliding_windows = sliding_windows(window, shape_.n_layers, every);
+}
+
+float ShapeReader::softcap(const char* rest) const {
+  const float cap = file_.get_or<float>(key(rest), 0.0f);
+  if (!std::isfinite(cap) || cap < 0.0f) {
+    fail("key '" + key(rest) + "' is " + std::to_string(cap) + "; expected 0 or a number above it");
+  }
+  return cap;
 }
 
 void ShapeReader::read_widths() {
@@ -157,7 +183,6 @@ void ShapeReader::read_vocabulary() {
 
 void ShapeReader::read_rope() {
   RopeConfig& rope = shape_.rope;
-  rope.pairing = family_->pairing;
   const auto n_dims = file_.get_or<uint32_t>(key("rope.dimension_count"), shape_.head_dim);
   if (n_dims == 0) return;  // no RoPE: keys are as they were projected
   rope.n_dims = bounded("rope.dimension_count", n_dims, shape_.head_dim);
@@ -168,6 +193,9 @@ void ShapeReader::read_rope() {
   rope.base = positive_or(key("rope.freq_base"), 10000.0f);
   read_rope_scaling();
   read_freq_factors();
+  const std::string sliding_base = key("rope.freq_base_swa");
+  shape_.sliding_rope = sliding_rope(
+      *family_, shape_, file_.has(sliding_base) ? positive_or(sliding_base, 1.0f) : 0.0f);
 }
 
 void ShapeReader::read_rope_scaling() {
@@ -249,7 +277,11 @@ ModelShape ShapeReader::read() {
   refuse_unsupported();
   read_heads();
   read_vocabulary();
+  read_sliding_windows();
+  take_arithmetic(*family_, shape_);
   read_rope();
+  shape_.softmax_softcap = softcap("attn_logit_softcapping");
+  shape_.logits_softcap = softcap("final_logit_softcapping");
   shape_.qkv_bias = has_tensor("blk.0.attn_q.bias", family_->qkv_bias);
   shape_.qk_norm = has_tensor("blk.0.attn_q_norm.weight", family_->qk_norm);
   check_tensors();
@@ -259,6 +291,15 @@ ModelShape ShapeReader::read() {
 }  // namespace
 
 ModelShape read_shape(const GgufFile& file) { return ShapeReader(file).read(); }
+
+float ModelShape::attention_scale() const {
+  return softmax_scale != 0.0f ? softmax_scale : 1.0f / std::sqrt(static_cast<float>(head_dim));
+}
+
+uint32_t ModelShape::n_sliding_layers() const {
+  return static_cast<uint32_t>(sliding_windows.size() -
+                               std::count(sliding_windows.begin(), sliding_windows.end(), 0u));
+}
 
 uint64_t ModelShape::kv_bytes_per_token(double bytes_k, double bytes_v) const {
   const double per_head = head_dim * bytes_k + v_head_dim * bytes_v;

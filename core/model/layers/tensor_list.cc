@@ -44,10 +44,12 @@ void for_each_tensor(const ModelShape& s, const TensorVisitor& visit) {
       visit(blk + "attn_k_norm.weight", {s.head_dim});
     }
     visit(blk + "attn_output.weight", {o, d});
+    if (s.post_norms) visit(blk + "post_attention_norm.weight", {d});
     visit(blk + "ffn_norm.weight", {d});
     visit(blk + "ffn_gate.weight", {d, s.d_ff});
     visit(blk + "ffn_up.weight", {d, s.d_ff});
     visit(blk + "ffn_down.weight", {s.d_ff, d});
+    if (s.post_norms) visit(blk + "post_ffw_norm.weight", {d});
   }
   visit("output_norm.weight", {d});
   if (!s.tied_embeddings) visit("output.weight", {d, s.vocab_size});

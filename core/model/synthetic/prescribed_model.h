@@ -29,7 +29,7 @@ class PrescribedModel final : public Model {
   PrescribedModel(const Geometry& geometry, Project project, Output output);
 
   const ModelShape& shape() const override { return shape_; }
-  const RopeTable& rope() const override { return rope_; }
+  const RopeTable& rope(uint32_t) const override { return rope_; }
   bool has_token(int32_t) const override { return true; }
   void embed(std::span<const int32_t> ids, float* h) const override;
   void attn_norm(uint32_t layer, const float* h, uint32_t n, float* x) const override;

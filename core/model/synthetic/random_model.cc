@@ -136,9 +136,16 @@ ModelShape shape_from(const RandomModelSpec& spec) {
   shape.qkv_bias = spec.qkv_bias;
   shape.qk_norm = spec.qk_norm;
   shape.tied_embeddings = spec.tied_embeddings;
-  shape.rope.pairing = architecture(spec.architecture).pairing;
+  const Architecture& family = architecture(spec.architecture);
+  take_arithmetic(family, shape);
+  if (spec.sliding_window)
+    shape.sliding_windows =
+        sliding_windows(spec.sliding_window, spec.n_layers, family.global_every);
+  shape.softmax_softcap = spec.softmax_softcap;
+  shape.logits_softcap = spec.logits_softcap;
   shape.rope.n_dims = spec.rope ? spec.head_dim : 0;
   shape.rope.base = spec.rope_base;
+  shape.sliding_rope = sliding_rope(family, shape, 0.0f);
   return shape;
 }
 
@@ -207,6 +214,9 @@ void check_spec(const RandomModelSpec& s) {
   require(s.d_model % block == 0 && s.d_ff % block == 0 && q_width % block == 0, s,
           "d_model, d_ff and n_q_heads * head_dim must be multiples of " + std::to_string(block) +
               " for " + name(s.type));
+  require(s.sliding_window == 0 || (s.sliding_window < s.context_length &&
+                                    architecture(s.architecture).global_every != kNoLayerSlides),
+          s, "sliding_window must be below context_length, and the architecture one that has it");
   const auto& scaling = s.rope_scaling;
   require(scaling.empty() || scaling == "linear" || scaling == "yarn" || scaling == "dynamic" ||
               scaling == "llama3",
@@ -235,6 +245,9 @@ void set_metadata(GgufWriter& writer, const RandomModelSpec& s) {
   writer.set(arch + "attention.key_length", s.head_dim);
   writer.set(arch + "attention.value_length", s.head_dim);
   writer.set(arch + "attention.layer_norm_rms_epsilon", s.norm_eps);
+  if (s.sliding_window) writer.set(arch + "attention.sliding_window", s.sliding_window);
+  if (s.softmax_softcap != 0.0f) writer.set(arch + "attn_logit_softcapping", s.softmax_softcap);
+  if (s.logits_softcap != 0.0f) writer.set(arch + "final_logit_softcapping", s.logits_softcap);
   writer.set(arch + "rope.dimension_count", s.rope ? s.head_dim : 0);
   writer.set(arch + "rope.freq_base", s.rope_base);
   if (s.rope_scaling.empty() || s.rope_scaling == "llama3") return;

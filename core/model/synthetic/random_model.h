@@ -25,6 +25,9 @@ struct RandomModelSpec {
   float norm_eps = 1e-5f;
   bool qkv_bias = false, qk_norm = false;  // true where the architecture always has them
   bool tied_embeddings = false;
+  // Tokens that most layers see, as the architecture says which; below the context length, or 0.
+  uint32_t sliding_window = 0;
+  float softmax_softcap = 0.0f, logits_softcap = 0.0f;  // 0: none
   GgmlType type = GgmlType::kBF16;  // of the matrices: F32, F16, BF16, Q8_0, Q4_0; the rest is F32
   uint64_t seed = 1;
   // Norm weights are 1 + norm_spread * u, u uniform in [-1, 1): above 0 a forgotten norm shows.

@@ -3,12 +3,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/model/tokenizer/chat_template.h"
 
+#include <utility>
+
 namespace kvasir {
 namespace {
 
-constexpr ChatTemplate kAll[] = {ChatTemplate::kChatML, ChatTemplate::kLlama2,
-                                 ChatTemplate::kLlama3, ChatTemplate::kInternLM2,
-                                 ChatTemplate::kMistral};
+constexpr ChatTemplate kAll[] = {ChatTemplate::kChatML,  ChatTemplate::kLlama2,
+                                 ChatTemplate::kLlama3,  ChatTemplate::kInternLM2,
+                                 ChatTemplate::kMistral, ChatTemplate::kGemma};
 
 std::string_view trim(std::string_view text) {
   constexpr std::string_view kBlank = " \t\n\r\v\f";
@@ -37,6 +39,32 @@ std::string llama3(std::span<const ChatMessage> messages, bool add_generation_pr
   }
   if (add_generation_prompt) out += header("assistant");
   return out;
+}
+
+// There is no system role: its text goes before the user's, or is a turn of the user where an
+// answer follows at once.
+std::string gemma(std::span<const ChatMessage> messages, bool add_generation_prompt) {
+  std::string out, system;
+  const auto turn = [&](std::string_view role, std::string_view text) {
+    out.append("<start_of_turn>").append(role).append("\n");
+    out.append(text).append("<end_of_turn>\n");
+  };
+  const auto before_answer = [&] {
+    if (!system.empty()) turn("user", trim(std::exchange(system, {})));
+  };
+  for (const ChatMessage& m : messages) {
+    if (m.role == "system") {
+      system.append(trim(m.content)).append("\n\n");
+    } else if (m.role == "assistant") {
+      before_answer();
+      turn("model", trim(m.content));
+    } else {
+      turn(m.role, std::exchange(system, {}).append(trim(m.content)));
+    }
+  }
+  if (!add_generation_prompt) return out;
+  before_answer();
+  return out + "<start_of_turn>model\n";
 }
 
 // Llama 2 and Mistral: a turn is [INST] system and user text [/INST] answer </s>. Whatever is not
@@ -96,6 +124,8 @@ const char* name(ChatTemplate t) {
       return "internlm2";
     case ChatTemplate::kMistral:
       return "mistral";
+    case ChatTemplate::kGemma:
+      return "gemma";
   }
   return "unknown";
 }
@@ -124,6 +154,7 @@ std::optional<ChatTemplate> recognise_chat_template(std::string_view jinja) {
   if (has("<|start_header_id|>") && has("<|end_header_id|>") && has("<|eot_id|>")) {
     return ChatTemplate::kLlama3;
   }
+  if (has("<start_of_turn>") && has("<end_of_turn>")) return ChatTemplate::kGemma;
   if (has("[INST]") && has("[/INST]")) {
     if (has("<<SYS>>")) return ChatTemplate::kLlama2;
     // Mistral's later format has brackets of its own for the system text: not the one we write.
@@ -141,6 +172,8 @@ std::string apply_chat_template(ChatTemplate t, std::span<const ChatMessage> mes
       return inst(kMistral, messages, add_generation_prompt);
     case ChatTemplate::kLlama3:
       return llama3(messages, add_generation_prompt);
+    case ChatTemplate::kGemma:
+      return gemma(messages, add_generation_prompt);
     case ChatTemplate::kChatML:
     case ChatTemplate::kInternLM2:
       break;

@@ -15,8 +15,8 @@ struct ChatMessage {
   std::string content;
 };
 
-enum class ChatTemplate { kChatML, kLlama2, kLlama3, kInternLM2, kMistral };
-const char* name(ChatTemplate t);  // chatml llama2 llama3 internlm2 mistral
+enum class ChatTemplate { kChatML, kLlama2, kLlama3, kInternLM2, kMistral, kGemma };
+const char* name(ChatTemplate t);  // chatml llama2 llama3 internlm2 mistral gemma
 std::vector<std::string> chat_template_names();
 std::optional<ChatTemplate> chat_template_by_name(std::string_view name);
 // From the Jinja text of tokenizer.chat_template; nullopt when it is none of ours (the caller says

@@ -40,7 +40,7 @@ void AttendStage::attend(Pass& pass, const std::vector<const LayerSelection*>& s
 
 void AttendStage::make_parts(Pass& pass, const std::vector<const LayerSelection*>& selections) {
   parts_.clear();
-  rotation_.clear();
+  rotation_.begin(pass.layer);
   std::vector<PartBuilder> builders;
   builders.reserve(pass.pieces.size());
   for (uint32_t i = 0; i < pass.pieces.size(); ++i) {
@@ -63,7 +63,7 @@ void AttendStage::make_parts(Pass& pass, const std::vector<const LayerSelection*
       parts_.resize(first_part);
       continue;
     }
-    count_tokens(c_, piece, *selections[i], piece.seq->layers[pass.layer]);
+    count_tokens(c_, pass.layer, piece, *selections[i]);
     if (c_.store.has_window()) count_split_bytes(c_, piece, parts_, first_part);
   }
   pass.drop_failed();

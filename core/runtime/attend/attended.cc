@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/runtime/select/index_lists.h"
+#include "core/runtime/sequence/sliding_window.h"
 
 namespace kvasir {
 namespace {
@@ -42,10 +43,18 @@ uint64_t bytes_per_token(const kvasir_kv_format& format) {  // of one kv head
 
 }  // namespace
 
-void count_tokens(const RunContext& c, const Piece& piece, const LayerSelection& selection,
-                  const LayerState& state) {
+void count_tokens(const RunContext& c, uint32_t layer, const Piece& piece,
+                  const LayerSelection& selection) {
+  const LayerState& state = piece.seq->layers[layer];
   const uint64_t bytes = bytes_per_token(c.store.formats()[0]);
   Engagement& e = c.counters.of(piece.prefills());
+  if (const uint32_t window = c.sliding_window(layer)) {
+    const uint64_t tokens =
+        uint64_t{c.geometry.n_kv_heads} * (piece.kv_len - first_seen(piece.first_pos(), window));
+    e.sliding_tokens += tokens;
+    if (!c.store.has_window()) e.kv_bytes_read += tokens * bytes;
+    return;
+  }
   for (uint32_t head = 0; head < c.geometry.n_kv_heads; ++head) {
     const TokenCount tokens = tokens_of(c, piece, selection, state, head);
     e.tokens_considered += piece.kv_len;

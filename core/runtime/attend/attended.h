@@ -13,8 +13,8 @@ namespace kvasir {
 
 // Counts the tokens of one piece and layer, over its kv heads, and the bytes of their K and V
 // unless these lie in two storages.
-void count_tokens(const RunContext& context, const Piece& piece, const LayerSelection& selection,
-                  const LayerState& state);
+void count_tokens(const RunContext& context, uint32_t layer, const Piece& piece,
+                  const LayerSelection& selection);
 // Counts the bytes of the piece's parts, parts[first_part] on, where the tokens of the two storages
 // of hybrid mode may be of unlike sizes.
 void count_split_bytes(const RunContext& context, const Piece& piece, const std::deque<Part>& parts,

@@ -8,6 +8,7 @@
 
 #include "core/runtime/blocks/memory_bridge.h"
 #include "core/runtime/blocks/needed_tokens.h"
+#include "core/runtime/sequence/sliding_window.h"
 
 namespace kvasir {
 
@@ -17,11 +18,13 @@ PartBuilder::PartBuilder(const RunContext& context, const Pass& pass, const Piec
       in_(pass.in),
       piece_(piece),
       state_(piece.seq->layers[pass.layer]),
+      window_(context.sliding_window(pass.layer)),
       rotation_(rotation) {
   parts_.reserve(2);  // references to one stay good while the other is made
 }
 
 void PartBuilder::build(const LayerSelection& selection) {
+  if (window_ != 0) return build_sliding();
   const bool holes = !state_.dead.empty();
   const bool in_blocks = !holes && selection.unit == KVASIR_UNIT_BLOCK;
   if (selection.dense && !holes) return build_dense();
@@ -34,6 +37,20 @@ void PartBuilder::build_dense() {
   const uint32_t n_blocks = (piece_.kv_len + b - 1) / b;
   Part& part = new_part(KVASIR_UNIT_BLOCK, in_.q);
   for (uint32_t head = 0; head < c_.geometry.n_kv_heads; ++head) add_range(part, head, 0, n_blocks);
+}
+
+void PartBuilder::build_sliding() {
+  const uint32_t b = c_.geometry.block_size;
+  Part& part = new_part(KVASIR_UNIT_BLOCK, in_.q);
+  part.abi.dist_max = window_;
+  part.null_items = false;
+  for (uint32_t head = 0; head < c_.geometry.n_kv_heads; ++head) {
+    const uint64_t begin = part.items.size();
+    for (uint32_t block = first_seen(piece_.first_pos(), window_) / b; block * b < piece_.kv_len;
+         ++block)
+      part.items.push_back(block);
+    add_range(part, head, begin, part.items.size());
+  }
 }
 
 // Selected keys at a constant position: two parts, divided at the window's distance, whose softmax
@@ -144,7 +161,7 @@ void PartBuilder::finish(Part& part) {
   if (part.rotates_keys || state_.packed.end)
     part.leases = leases_by_item(state_, c_.geometry.block_size);
   // Where every token is attended to, slots are positions anyway.
-  if (c_.cache.positions.value == Positions::kSlot && !part.null_items)
+  if (c_.cache.positions.value == Positions::kSlot && !part.null_items && window_ == 0)
     rotation_.to_slots(part, piece_, state_, rope_len);
   else if (part.rotates_keys)
     rotation_.to_positions(part, rope_len);

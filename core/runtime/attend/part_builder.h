@@ -26,6 +26,7 @@ class PartBuilder {
 
  private:
   void build_dense();
+  void build_sliding();
   void build_near_and_far(const LayerSelection& selection);
   void build_chosen(const LayerSelection& selection);
   // q: the rotation of the queries that it is attended with. is_far: at a constant position, for
@@ -45,6 +46,7 @@ class PartBuilder {
   const Activations& in_;
   const Piece& piece_;
   LayerState& state_;
+  uint32_t window_;  // sliding, or 0
   Rotation& rotation_;
   std::vector<Part> parts_;
 };

@@ -50,8 +50,7 @@ void Rotation::rotate_queries(Part& part, const Piece& piece, const LayerState& 
     for (uint32_t head = 0; head < c_.geometry.n_kv_heads; ++head) {
       const uint32_t slot = slots[head][item_of(state, c_.geometry.block_size, head, pos)];
       const int32_t delta[] = {static_cast<int32_t>(slot) - static_cast<int32_t>(pos)};
-      c_.model.rope().shift(copy.data() + at + uint64_t{head} * group * dim, 1, group, dim, delta,
-                            rope_len);
+      rope().shift(copy.data() + at + uint64_t{head} * group * dim, 1, group, dim, delta, rope_len);
     }
   }
   part.abi.q = host_view(copy.data(), KVASIR_DTYPE_F32, {n_queries, c_.geometry.n_q_heads, dim});
@@ -132,15 +131,15 @@ void Rotation::turn_to_slots(const kvasir_lease& lease, uint32_t block, const Sl
       const auto& slot = slots[one ? lease.kv_head : head];
       const uint32_t at[] = {slot[block * c_.geometry.block_size + t]};
       if (at[0] == UINT32_MAX) continue;
-      c_.model.rope().apply(keys + (uint64_t{t} * heads + head) * dim, 1, 1, dim, at, rope_len);
+      rope().apply(keys + (uint64_t{t} * heads + head) * dim, 1, 1, dim, at, rope_len);
     }
 }
 
 void Rotation::turn_to_positions(const kvasir_lease& lease, std::span<uint32_t> pos,
                                  uint64_t rope_len, float* keys) const {
   for (uint32_t t = 0; t < lease.n_tokens; ++t) pos[t] = position_in(lease, t);
-  c_.model.rope().apply(keys, lease.n_tokens, c_.geometry.n_kv_heads, c_.geometry.head_dim,
-                        pos.first(lease.n_tokens), rope_len);
+  rope().apply(keys, lease.n_tokens, c_.geometry.n_kv_heads, c_.geometry.head_dim,
+               pos.first(lease.n_tokens), rope_len);
 }
 
 }  // namespace kvasir

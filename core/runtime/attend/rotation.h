@@ -20,8 +20,11 @@ class Rotation {
  public:
   explicit Rotation(const RunContext& context) : c_(context) {}
 
-  // Frees the copies that were made so far.
-  void clear() { copies_.clear(); }
+  // Frees the copies that were made so far; what follows is of this layer.
+  void begin(uint32_t layer) {
+    copies_.clear();
+    layer_ = layer;
+  }
   // The keys of a part, at the positions of their tokens.
   void to_positions(Part& part, uint64_t rope_len) { rotate_keys(part, rope_len, nullptr); }
   // Keys at their indices among those that their kv head attends to, and the piece's queries at
@@ -50,7 +53,10 @@ class Rotation {
   void turn_to_positions(const kvasir_lease& lease, std::span<uint32_t> pos, uint64_t rope_len,
                          float* keys) const;
 
+  const RopeTable& rope() const { return c_.model.rope(layer_); }
+
   const RunContext& c_;
+  uint32_t layer_ = 0;
   std::deque<std::vector<float>> copies_;
 };
 

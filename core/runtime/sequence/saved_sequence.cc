@@ -10,6 +10,7 @@
 
 #include "core/plugin/dtypes.h"
 #include "core/runtime/sequence/byte_stream.h"
+#include "core/runtime/sequence/sliding_window.h"
 
 namespace kvasir {
 namespace {
@@ -217,11 +218,12 @@ void read_packed(ByteReader& in, const RunContext& c, LayerState& state, uint32_
 }
 
 // A token that a head may attend to must be somewhere.
-void check_held(const ByteReader& in, const RunContext& c, const LayerState& state,
+void check_held(const ByteReader& in, const RunContext& c, const LayerState& state, uint32_t layer,
                 uint32_t kv_len) {
   const uint32_t b = c.geometry.block_size;
+  const uint32_t first = first_seen(kv_len, c.sliding_window(layer));
   for (uint32_t head = 0; head < c.geometry.n_kv_heads; ++head)
-    for (uint32_t token = 0; token < kv_len; ++token) {
+    for (uint32_t token = first; token < kv_len; ++token) {
       const bool dead =
           !state.dead.empty() && token < state.dead[head].size() && state.dead[head][token];
       if (dead) continue;
@@ -258,7 +260,7 @@ void read_layer(ByteReader& in, const RunContext& c, LayerState& state, uint32_t
   if (state.restricted_unit > KVASIR_UNIT_TOKEN || state.final_blocks > kv_len / b)
     in.refuse("a layer is damaged");
   if (!state.blocks.empty() && !state.blocks.back()) in.refuse("its last block is missing");
-  check_held(in, c, state, kv_len);
+  check_held(in, c, state, layer, kv_len);
   for (size_t owner = 0; owner < c.owners.size(); ++owner)
     read_slab(in, c.owners[owner].slab, state.slabs[owner], state.blocks.size() + 1);
 }

@@ -24,8 +24,9 @@ bool needs_unrotated(const Pipeline& pipeline) {
   return needs & KVASIR_NEED_UNROTATED_K;
 }
 
-// dense_layers, which must be there, and those of dense_layer_every that are.
-std::vector<uint64_t> dense_bits_of(const CacheConfig& cache, uint32_t n_layers) {
+// dense_layers, which must be there, those of dense_layer_every that are, and all that slide.
+std::vector<uint64_t> dense_bits_of(const CacheConfig& cache, const ModelShape& shape) {
+  const uint32_t n_layers = shape.n_layers;
   std::vector<uint64_t> bits((n_layers + 63) / 64, 0);
   for (const uint32_t layer : cache.dense_layers.value) {
     if (layer >= n_layers)
@@ -37,6 +38,8 @@ std::vector<uint64_t> dense_bits_of(const CacheConfig& cache, uint32_t n_layers)
   if (const uint32_t every = cache.dense_layer_every.value)
     for (uint32_t layer = 0; layer < n_layers; layer += every)
       bits[layer / 64] |= uint64_t{1} << (layer % 64);
+  for (uint32_t layer = 0; layer < n_layers; ++layer)
+    if (shape.sliding_window(layer)) bits[layer / 64] |= uint64_t{1} << (layer % 64);
   return bits;
 }
 
@@ -62,7 +65,8 @@ kvasir_geometry geometry_of(const ModelShape& shape, const CacheConfig& cache,
   g.gqa_reduce = static_cast<uint32_t>(cache.gqa_reduce.value);
   g.head_select_shared = cache.head_select_mode.value == HeadSelectMode::kShared;
   g.format_size = sizeof(kvasir_kv_format);
-  g.softmax_scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
+  g.softmax_scale = shape.attention_scale();
+  g.softcap = shape.softmax_softcap;
   g.seed = options.seed;
   g.model_hash = options.model_hash;
   return g;
@@ -98,6 +102,13 @@ void check_reads(const Instance& reader, std::span<const kvasir_kv_format> forma
                       " holds them as " + dtype_list(held & ~read) +
                       ": set storage.type_k and storage.type_v to what it reads");
   }
+}
+
+void check_sliding(const Instance& attention) {
+  if (attention.desc().provides & KVASIR_PROVIDE_DISTANCE) return;
+  throw input_error(attention.id() +
+                    " cannot limit how far a query sees, which the sliding windows of this model "
+                    "need: choose a backend that does");
 }
 
 void check_layout(const Instance& owner, const RecordLayout& layout, uint32_t block_size) {
@@ -208,10 +219,15 @@ void bind_window(Pipeline& pipeline, Binding& binding) {
 
 }  // namespace
 
-uint32_t Binding::n_dense_layers() const {
-  uint32_t n = 0;
-  for (const uint64_t word : dense_bits) n += static_cast<uint32_t>(std::popcount(word));
+uint32_t Binding::n_sparse_layers() const {
+  uint32_t n = geometry.n_layers;
+  for (const uint64_t word : dense_bits) n -= static_cast<uint32_t>(std::popcount(word));
   return n;
+}
+
+uint32_t Binding::n_sliding_layers() const {
+  return static_cast<uint32_t>(sliding_windows.size() -
+                               std::count(sliding_windows.begin(), sliding_windows.end(), 0u));
 }
 
 std::shared_ptr<const Binding> bind_pipeline(const ModelShape& shape, Pipeline& pipeline,
@@ -221,10 +237,16 @@ std::shared_ptr<const Binding> bind_pipeline(const ModelShape& shape, Pipeline& 
   Binding& binding = *made;
   kvasir_geometry& g = binding.geometry;
   const CacheConfig& cache = pipeline.strategy.cache;
-  binding.dense_bits = dense_bits_of(cache, shape.n_layers);
+  binding.dense_bits = dense_bits_of(cache, shape);
+  binding.sliding_windows = shape.sliding_windows;
   const bool unrotated = needs_unrotated(pipeline);
   g = geometry_of(shape, cache, options, unrotated);
   g.dense_layers = binding.dense_bits.data();
+  if (!binding.sliding_windows.empty()) {
+    g.sliding_windows = binding.sliding_windows.data();
+    check_sliding(*pipeline.attention);
+    if (pipeline.is_hybrid()) check_sliding(*pipeline.window_attention);
+  }
   Storage& storage = *pipeline.storage;
   check_hybrid(pipeline, unrotated);
   bind_storage(storage, g, binding.storage);

@@ -18,7 +18,8 @@ struct EngineOptions;
 
 struct Binding {
   kvasir_geometry geometry{};
-  std::vector<uint64_t> dense_bits;  // geometry.dense_layers
+  std::vector<uint64_t> dense_bits;       // geometry.dense_layers
+  std::vector<uint32_t> sliding_windows;  // geometry.sliding_windows, or empty
   // The storage's, then its f32 copies of rotated keys, or, in hybrid mode, the window storage's.
   std::vector<kvasir_kv_format> formats;
   kvasir_storage_plan storage{};
@@ -29,7 +30,10 @@ struct Binding {
   bool constant_positions = false;       // some selector sets KVASIR_POS_CONSTANT
 
   bool is_dense(uint32_t layer) const { return dense_bits[layer / 64] >> (layer % 64) & 1; }
-  uint32_t n_dense_layers() const;
+  // Layers in which something is chosen; those with a sliding window; the others are attended in
+  // full.
+  uint32_t n_sparse_layers() const;
+  uint32_t n_sliding_layers() const;
 };
 
 // Validates, binds and asks storage, attention, representative and selectors, in this order; only

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/runtime/select/index_lists.h"
+#include "core/runtime/sequence/sliding_window.h"
 #include "core/runtime/step/recompute.h"
 
 namespace kvasir {
@@ -78,6 +79,19 @@ void to_context(StrategyRun& run, uint32_t layer, const std::vector<Piece>& piec
   together_or_alone(pieces, leaving, [&](auto all) { run.store->leave_window(all); });
 }
 
+// A layer with a sliding window keeps what later queries see. Drafts may be rejected.
+void let_go_unseen(const StrategyRun& run, uint32_t layer, const Piece& piece) {
+  const uint32_t window = run.context.sliding_window(layer);
+  if (window == 0) return;
+  const uint32_t n = piece.drafts ? piece.first_pos() : piece.kv_len;
+  BlockList& list = piece.seq->layers[layer];
+  for (uint32_t block = blocks_let_go(n, window, run.geometry().block_size); block-- > 0;) {
+    if (!list.blocks[block]) break;
+    list.blocks[block].reset();
+    list.leases[block] = {};
+  }
+}
+
 }  // namespace
 
 Pass LaneLayer::pass_of(const Lane& lane, uint32_t layer, std::vector<Piece> pieces) const {
@@ -126,7 +140,10 @@ void LaneLayer::finish(Lane& lane, uint32_t layer) {
   lane.drop_failed();
   const BlockStore::LetGoTogether together(*lane.run.store);
   to_context(lane.run, layer, lane.pieces);
-  for (const Piece& piece : lane.pieces) lane.run.release_step(piece.seq->layers[layer]);
+  for (const Piece& piece : lane.pieces) {
+    lane.run.release_step(piece.seq->layers[layer]);
+    let_go_unseen(lane.run, layer, piece);
+  }
 }
 
 void LaneLayer::append(Lane& lane, Pass& pass) {

@@ -35,6 +35,9 @@ struct RunContext {
   std::vector<uint32_t> group_leader{};  // [layer] whose selection it uses; itself when it leads
   std::vector<bool> dense_layer{};
 
+  uint32_t sliding_window(uint32_t layer) const {  // tokens, 0: none
+    return geometry.sliding_windows ? geometry.sliding_windows[layer] : 0;
+  }
   uint32_t group_size() const { return geometry.n_q_heads / geometry.n_kv_heads; }
   size_t index_of(const Selector& selector) const;
   const SlabOwner* owner_of(const Selector* selector) const;

@@ -65,12 +65,13 @@ void StepLoop::run_layer(uint32_t layer, std::vector<Lane>& lanes) {
 
 // Positions are those of the tokens; the length that dynamic NTK scales with is the prompt's while
 // it is read, so that the pieces it comes in do not change the keys.
-void StepLoop::rope(const std::vector<Piece>& pieces, float* values, uint32_t heads) const {
+void StepLoop::rope(uint32_t layer, const std::vector<Piece>& pieces, float* values,
+                    uint32_t heads) const {
   const uint32_t dim = model_.shape().head_dim;
   const auto apply = [&](const Piece& piece, uint32_t first, uint32_t n, uint32_t kv_len) {
-    model_.rope().apply(values + uint64_t{piece.q_begin + first} * heads * dim, n, heads, dim,
-                        {b_.positions.data() + piece.q_begin + first, n},
-                        std::max(piece.seq->prompt_end, kv_len));
+    model_.rope(layer).apply(values + uint64_t{piece.q_begin + first} * heads * dim, n, heads, dim,
+                             {b_.positions.data() + piece.q_begin + first, n},
+                             std::max(piece.seq->prompt_end, kv_len));
   };
   for (const Piece& piece : pieces) {
     if (!piece.drafts) apply(piece, 0, piece.n_q, piece.kv_len);
@@ -80,15 +81,15 @@ void StepLoop::rope(const std::vector<Piece>& pieces, float* values, uint32_t he
 }
 
 // The queries once more, all at the position from which selected keys seem to be seen.
-void StepLoop::rope_constant(const Lane& lane) {
+void StepLoop::rope_constant(uint32_t layer, const Lane& lane) {
   const uint32_t q_heads = model_.shape().n_q_heads, dim = model_.shape().head_dim;
   b_.q_constant.resize(b_.q.size());
   for (const Piece& piece : lane.pieces) {
     const uint64_t at = piece.q_begin * b_.q_width;
     std::copy_n(b_.q.data() + at, piece.n_q * b_.q_width, b_.q_constant.data() + at);
     const std::vector<uint32_t> pos(piece.n_q, lane.run.pipeline.selectors[0]->limits().pos_const);
-    model_.rope().apply(b_.q_constant.data() + at, piece.n_q, q_heads, dim, pos,
-                        lane.run.geometry().max_context);
+    model_.rope(layer).apply(b_.q_constant.data() + at, piece.n_q, q_heads, dim, pos,
+                             lane.run.geometry().max_context);
   }
 }
 
@@ -96,11 +97,11 @@ void StepLoop::project(uint32_t layer, std::vector<Lane>& lanes) {
   const uint32_t q_heads = model_.shape().n_q_heads, kv_heads = model_.shape().n_kv_heads;
   model_.project_qkv(layer, b_.x.data(), b_.n, b_.q.data(), b_.k.data(), b_.v.data());
   for (const Lane& lane : lanes) {
-    if (lane.run.binding->constant_positions) rope_constant(lane);
+    if (lane.run.binding->constant_positions) rope_constant(layer, lane);
     std::vector<Piece> pieces = lane.pieces;
     for (const Lane::Redo& redo : lane.redone) pieces.push_back(redo.piece);
-    rope(pieces, b_.q.data(), q_heads);
-    if (lane.run.geometry().k_state == KVASIR_K_ROTATED) rope(pieces, b_.k.data(), kv_heads);
+    rope(layer, pieces, b_.q.data(), q_heads);
+    if (lane.run.geometry().k_state == KVASIR_K_ROTATED) rope(layer, pieces, b_.k.data(), kv_heads);
   }
 }
 
@@ -124,8 +125,8 @@ void StepLoop::speculate(Lane& lane, uint32_t layer) {
     model_.project_qkv(target, x_decode_.data(), n, q_target_.data(), nullptr, nullptr);
     for (const Piece& piece : pass.pieces) {
       const uint32_t pos[] = {piece.first_pos()};
-      model_.rope().apply(q_target_.data() + piece.q_begin * b_.q_width, 1, s.n_q_heads, s.head_dim,
-                          pos, std::max(piece.seq->prompt_end, piece.kv_len));
+      model_.rope(target).apply(q_target_.data() + piece.q_begin * b_.q_width, 1, s.n_q_heads,
+                                s.head_dim, pos, std::max(piece.seq->prompt_end, piece.kv_len));
     }
   });
   pass.in.n = n;

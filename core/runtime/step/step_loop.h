@@ -35,8 +35,8 @@ class StepLoop {
   void run_layer(uint32_t layer, std::vector<Lane>& lanes);
   void speculate(Lane& lane, uint32_t layer);
   void project(uint32_t layer, std::vector<Lane>& lanes);
-  void rope(const std::vector<Piece>& pieces, float* values, uint32_t heads) const;
-  void rope_constant(const Lane& lane);
+  void rope(uint32_t layer, const std::vector<Piece>& pieces, float* values, uint32_t heads) const;
+  void rope_constant(uint32_t layer, const Lane& lane);
   void fork_open_blocks(Lane::Followers& followers) const;
 
   const Model& model_;

@@ -127,6 +127,7 @@ bool StrategyRun::can_lead(const StrategyRun& other) const {
 // What a plugin has made of queries that are gone, or of an order of events, cannot be made again
 // from K and V.
 std::string StrategyRun::cannot_recompute() const {
+  if (geometry().sliding_windows) return "the model has layers that keep a sliding window only";
   for (const auto& selector : pipeline.selectors) {
     const auto& limits = selector->limits();
     const std::string who = selector->id() + " ";

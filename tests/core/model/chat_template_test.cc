@@ -17,7 +17,8 @@ TEST_SUITE_BEGIN("core/model/chat_template");
 
 TEST_CASE("names and families map one to one") {
   const auto names = chat_template_names();
-  CHECK(names == std::vector<std::string>{"chatml", "llama2", "llama3", "internlm2", "mistral"});
+  CHECK(names ==
+        std::vector<std::string>{"chatml", "llama2", "llama3", "internlm2", "mistral", "gemma"});
   for (const auto& n : names) CHECK(name(chat_template_by_name(n).value()) == n);
   CHECK_FALSE(chat_template_by_name("alpaca"));
 }
@@ -54,16 +55,17 @@ TEST_CASE("each family is recognised from the Jinja that its models carry") {
      ChatTemplate::kMistral);
   is("{{- \"[AVAILABLE_TOOLS] [\" }}{{- \"[INST] \" + message[\"content\"] + \"[/INST]\" }}",
      ChatTemplate::kMistral);
+  is("{{ '<start_of_turn>' + role + '\\n' + message['content'] | trim + '<end_of_turn>\\n' }}",
+     ChatTemplate::kGemma);
 }
 
 TEST_CASE("what is none of ours is not guessed") {
   const char* const others[] = {
       "",
       "{{ messages }}",
-      // Phi-3, Phi-4, Gemma, Zephyr, Mistral with a system bracket, Llama 4
+      // Phi-3, Phi-4, Zephyr, Mistral with a system bracket, Llama 4
       "{{'<|user|>' + '\\n' + message['content'] + '<|end|>' + '\\n' + '<|assistant|>' + '\\n'}}",
       "{{'<|im_start|>user<|im_sep|>' + message['content'] + '<|im_end|>'}}",
-      "{{ '<start_of_turn>' + role + '\\n' + message['content'] | trim + '<end_of_turn>\\n' }}",
       "{{ '<|user|>\\n' + message['content'] + eos_token }}",
       "{{ '[SYSTEM_PROMPT]' + system + '[/SYSTEM_PROMPT]' }}{{ '[INST]' + content + '[/INST]' }}",
       "{{ '<|header_start|>' + message['role'] + '<|header_end|>\\n\\n' }}",
@@ -88,13 +90,21 @@ TEST_CASE("a talk with a system text is written as the family writes it") {
         "[INST] <<SYS>>\nBe brief.\n<</SYS>>\n\nHi [/INST] Hello! </s><s>[INST] Bye [/INST]");
   CHECK(apply_chat_template(ChatTemplate::kMistral, kTalk, true) ==
         "[INST] Be brief.\n\nHi [/INST] Hello!</s>[INST] Bye [/INST]");
+  CHECK(apply_chat_template(ChatTemplate::kGemma, kTalk, true) ==
+        "<start_of_turn>user\nBe brief.\n\nHi<end_of_turn>\n<start_of_turn>model\nHello!"
+        "<end_of_turn>\n<start_of_turn>user\nBye<end_of_turn>\n<start_of_turn>model\n");
+  const std::vector<ChatMessage> system_only = {{"system", "Be brief."}};
+  CHECK(apply_chat_template(ChatTemplate::kGemma, system_only, true) ==
+        "<start_of_turn>user\nBe brief.<end_of_turn>\n<start_of_turn>model\n");
 }
 
-TEST_CASE("Llama trims the contents, the others keep them") {
+TEST_CASE("Llama and Gemma trim the contents, the others keep them") {
   const std::vector<ChatMessage> blank = {{"user", "  a b\n"}, {"assistant", " \n"}};
   CHECK(apply_chat_template(ChatTemplate::kLlama3, blank, false) ==
         "<|start_header_id|>user<|end_header_id|>\n\na b<|eot_id|>"
         "<|start_header_id|>assistant<|end_header_id|>\n\n<|eot_id|>");
+  CHECK(apply_chat_template(ChatTemplate::kGemma, blank, false) ==
+        "<start_of_turn>user\na b<end_of_turn>\n<start_of_turn>model\n<end_of_turn>\n");
   CHECK(apply_chat_template(ChatTemplate::kLlama2, blank, false) == "[INST] a b [/INST]  </s>");
   CHECK(apply_chat_template(ChatTemplate::kMistral, blank, false) ==
         "[INST]   a b\n [/INST]  \n</s>");

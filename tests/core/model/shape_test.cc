@@ -125,7 +125,8 @@ TEST_CASE("RoPE scaling is read in the words of GGUF") {
 TEST_CASE("architectures and features that we do not compute are refused by name") {
   Draft draft;
   draft.metadata["general.architecture"] = std::string("mamba");
-  CHECK(draft.refused_with("'mamba' is not supported; supported are llama, qwen2 and qwen3"));
+  CHECK(draft.refused_with(
+      "'mamba' is not supported; supported are llama, qwen2, qwen3, gemma2 and gemma3"));
   Draft experts;
   experts.set("expert_count", 8u);
   CHECK(experts.refused_with("'llama.expert_count' is 8, which is not supported"));
@@ -134,11 +135,36 @@ TEST_CASE("architectures and features that we do not compute are refused by name
   Draft window;
   window.set("attention.sliding_window", 2048u);
   CHECK(window.read().max_context == 2048);  // never shorter than what there is
-  window.set("attention.sliding_window", 1024u);
-  CHECK(window.refused_with("'llama.attention.sliding_window' is 1024"));
+  CHECK(window.read().sliding_windows.empty());
   Draft extra;
   extra.tensors["blk.1.attn_output.bias"] = {64};
   CHECK(extra.refused_with("tensor 'blk.1.attn_output.bias' is not part of a llama model"));
+}
+
+TEST_CASE("layers with a sliding window are told by the file's pattern, or by the family") {
+  Draft draft;  // Mistral's first models
+  draft.set("attention.sliding_window", 1024u);
+  CHECK(draft.read().sliding_windows == std::vector<uint32_t>{1024, 1024});
+  CHECK(draft.read().n_sliding_layers() == 2);
+  draft.set("attention.sliding_window_pattern", 2u);
+  CHECK(draft.read().sliding_windows == std::vector<uint32_t>{1024, 0});
+  const auto flags = [](const std::string& each) {  // an array of bool, as it lies in a file
+    std::string bytes = {7, 0, 0, 0, static_cast<char>(each.size()), 0, 0, 0, 0, 0, 0, 0};
+    return GgufRaw{9, bytes + each};
+  };
+  draft.set("attention.sliding_window_pattern", flags({0, 1}));
+  CHECK(draft.read().sliding_windows == std::vector<uint32_t>{0, 1024});
+  draft.set("attention.sliding_window_pattern", flags({0}));
+  CHECK(draft.refused_with("has 1 entries for 2 layers"));
+  draft.set("attention.sliding_window_pattern", 0u);
+  CHECK(draft.refused_with("no key 'llama.attention.sliding_window_pattern' says which layers"));
+  draft.set("attention.sliding_window_pattern", 2u);
+  draft.set("rope.freq_base", 5e5f);
+  draft.set("rope.freq_base_swa", 2e4f);
+  CHECK(draft.read().rope.base == 5e5f);
+  CHECK(draft.read().sliding_rope.base == 2e4f);
+  draft.set("rope.freq_base_swa", 0.0f);
+  CHECK(draft.refused_with("'llama.rope.freq_base_swa' is 0.0"));
 }
 
 TEST_CASE("counts out of bounds, or that do not fit each other or the tensors, are refused") {

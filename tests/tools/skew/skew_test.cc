@@ -27,7 +27,7 @@ class Listener : public Model {
   explicit Listener(const Model& model)
       : model_(model), q_(model.shape().n_layers), k_(q_.size()) {}
   const ModelShape& shape() const override { return model_.shape(); }
-  const RopeTable& rope() const override { return model_.rope(); }
+  const RopeTable& rope(uint32_t layer) const override { return model_.rope(layer); }
   void embed(std::span<const int32_t> ids, float* h) const override { model_.embed(ids, h); }
   void attn_norm(uint32_t layer, const float* h, uint32_t n, float* x) const override {
     model_.attn_norm(layer, h, n, x);
@@ -70,7 +70,7 @@ TEST_SUITE("tools/skew/skew") {
     for (uint32_t i = 0; i < pos.size(); ++i) pos[i] = i;
     for (uint32_t layer = 0; layer < 3; ++layer) {
       auto q = listener.q(layer);
-      tiny.model->rope().apply(q.data(), 150, 8, 16, pos, 150);
+      tiny.model->rope(layer).apply(q.data(), 150, 8, 16, pos, 150);
       for (uint32_t head = 0; head < 2; ++head) {
         CAPTURE(layer);
         const float* a = skew.columns.data() + (layer * 2 + head) * 256;
@@ -120,8 +120,8 @@ TEST_SUITE("tools/skew/skew") {
       for (uint32_t i = 0; i < n; ++i) pos[i] = i;
       for (uint32_t layer = 0; layer < 3; ++layer) {
         auto q = listener.q(layer), k = listener.k(layer);
-        tiny.model->rope().apply(q.data(), n, 8, 16, pos, n);
-        tiny.model->rope().apply(k.data(), n, 2, 16, pos, n);
+        tiny.model->rope(layer).apply(q.data(), n, 8, 16, pos, n);
+        tiny.model->rope(layer).apply(k.data(), n, 2, 16, pos, n);
         for (uint32_t head = 0; head < 2; ++head)
           for (uint32_t c = 0; c < 16; ++c) {
             const float* a = skew.columns.data() + ((layer * 2 + head) * 16 + c) * 16;

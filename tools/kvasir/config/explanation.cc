@@ -100,7 +100,10 @@ double Explanation::attended_share() const {
 }
 
 double Explanation::mean_share() const {
-  return (attended_share() * (n_layers - plan.n_dense_layers) + plan.n_dense_layers) / n_layers;
+  const uint32_t n_sparse = n_layers - plan.n_dense_layers - plan.n_sliding_layers;
+  return (attended_share() * n_sparse + plan.n_dense_layers +
+          static_cast<double>(plan.sliding_tokens) / context) /
+         n_layers;
 }
 
 Explanation explain_strategy(PluginHost& host, const Options& options,

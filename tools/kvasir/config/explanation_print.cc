@@ -53,6 +53,7 @@ Json attended_json(const Explanation& e) {
           {"attended_share", e.attended_share()},
           {"layers", e.n_layers},
           {"dense_layers", p.n_dense_layers},
+          {"sliding_layers", p.n_sliding_layers},
           {"mean_share", e.mean_share()},
           {"kv_bytes_per_step", p.kv_bytes_per_step}};
 }
@@ -89,17 +90,21 @@ std::string budgets_text(const Explanation& e) {
 std::string attended_text(const Explanation& e) {
   const MemoryPlan& p = e.plan;
   const auto tokens = [](uint64_t n) { return std::to_string(n); };
-  const std::string dense =
-      p.n_dense_layers == 0
-          ? ""
-          : format(" in %u layers, all in %u dense ones: %.2f %% on average",
-                   e.n_layers - p.n_dense_layers, p.n_dense_layers, 100.0 * e.mean_share());
+  std::string others;
+  if (p.n_dense_layers != 0) others += format(", all in %u dense ones", p.n_dense_layers);
+  if (p.n_sliding_layers != 0)
+    others += format(", a sliding window of %llu in %u, which the model has by itself",
+                     static_cast<unsigned long long>(p.sliding_tokens / p.n_sliding_layers),
+                     p.n_sliding_layers);
+  if (!others.empty())
+    others = format(" in %u layers", e.n_layers - p.n_dense_layers - p.n_sliding_layers) + others +
+             format(": %.2f %% on average", 100.0 * e.mean_share());
   return format("\nattended per layer, kv head and decoded token at %u tokens (%s): ", e.context,
                 e.model.c_str()) +
          "sink " + tokens(p.sink_tokens) + " + selected " + (p.attends_all ? "at most " : "") +
          tokens(p.selected_tokens) + " + window " + tokens(p.window_tokens) + " = " +
          tokens(p.attended_tokens) + format(" tokens (%.2f %%)", 100.0 * e.attended_share()) +
-         dense + "\n";
+         others + "\n";
 }
 
 }  // namespace

@@ -91,6 +91,7 @@ Json shape_json(const ModelShape& s) {
           {"qkv_bias", s.qkv_bias},
           {"qk_norm", s.qk_norm},
           {"tied_embeddings", s.tied_embeddings},
+          {"sliding_windows", s.sliding_windows},
           {"rope", rope_json(s.rope)},
           {"kv_bytes_per_token_f16", s.kv_bytes_per_token(2, 2)}};
 }

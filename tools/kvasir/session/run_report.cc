@@ -75,6 +75,11 @@ std::string engagement_text(const RunReport& r) {
       static_cast<unsigned long long>(d.tokens_attended), r.attended_percent(),
       megabytes(d.kv_bytes_read, steps), megabytes(d.bytes_read_to_choose(), steps),
       static_cast<unsigned long long>(d.fallbacks));
+  if (d.sliding_tokens != 0)
+    out += format(
+        "sliding windows: %llu more tokens attended in layers that the model gives a window; "
+        "strategies choose in the others\n",
+        static_cast<unsigned long long>(d.sliding_tokens));
   if (d.window_kv_bytes_read != 0)
     out += format(
         "hybrid: of K and V %s read %.3f MB in the window, %s %.3f MB in the context, "
@@ -109,6 +114,7 @@ Json engagement_json(const Engagement& e, double crossing_nanos) {
            {"tokens_considered", e.tokens_considered},
            {"tokens_selected", e.tokens_selected},
            {"tokens_attended", e.tokens_attended},
+           {"sliding_tokens", e.sliding_tokens},
            {"kv_bytes_read", e.kv_bytes_read},
            {"window_kv_bytes_read", e.window_kv_bytes_read},
            {"representative_bytes_read", e.representative_bytes_read},
