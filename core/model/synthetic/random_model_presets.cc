@@ -16,11 +16,14 @@ struct Preset {
   float rope_base, norm_eps;
   bool tied_embeddings;
   float llama3_factor;  // 0 = no scaling; from an original context of 8192
+  uint32_t sliding_window = 0;
+  float softmax_softcap = 0.0f, logits_softcap = 0.0f;
 };
 
 // clang-format off
 constexpr Preset kPresets[] = {
     // name            arch   layers d_model   d_ff  q  kv   hd   vocab  context  rope  eps   tied llama3
+    //   window, soft caps
     {"llama-3.2-1b",    "llama", 16, 2048,  8192, 32,  8,  64, 128256,  131072, 5e5f, 1e-5f, true, 32},
     {"llama-3.2-3b",    "llama", 28, 3072,  8192, 24,  8, 128, 128256,  131072, 5e5f, 1e-5f, true, 32},
     {"llama-3.1-8b",    "llama", 32, 4096, 14336, 32,  8, 128, 128256,  131072, 5e5f, 1e-5f, false, 8},
@@ -30,9 +33,21 @@ constexpr Preset kPresets[] = {
     {"qwen2.5-7b",      "qwen2", 28, 3584, 18944, 28,  4, 128, 152064,  131072, 1e6f, 1e-6f, false, 0},
     {"qwen3-0.6b",      "qwen3", 28, 1024,  3072, 16,  8, 128, 151936,   40960, 1e6f, 1e-6f, true, 0},
     {"qwen3-8b",        "qwen3", 36, 4096, 12288, 32,  8, 128, 151936,   40960, 1e6f, 1e-6f, false, 0},
+    {"mistral-7b-v0.1", "llama", 32, 4096, 14336, 32,  8, 128,  32000,   32768, 1e4f, 1e-5f, false, 0,
+        4096},
+    {"gemma-2-2b",     "gemma2", 26, 2304,  9216,  8,  4, 256, 256000,    8192, 1e4f, 1e-6f, true, 0,
+        4096, 50, 30},
+    {"gemma-3-270m",   "gemma3", 18,  640,  2048,  4,  1, 256, 262144,   32768, 1e6f, 1e-6f, true, 0,
+         512},
+    {"gemma-3-1b",     "gemma3", 26, 1152,  6912,  4,  1, 256, 262144,   32768, 1e6f, 1e-6f, true, 0,
+         512},
     {"tiny-llama-test", "llama",  2,   64,    96,  4,  2,  16,    512, 2097152, 1e4f, 1e-5f, false, 0},
     {"tiny-qwen2-test", "qwen2",  2,   64,    96,  4,  2,  16,    512, 2097152, 1e6f, 1e-6f, true, 0},
     {"tiny-qwen3-test", "qwen3",  2,   64,    96,  4,  2,  32,    512, 2097152, 1e6f, 1e-6f, true, 0},
+    {"tiny-gemma2-test", "gemma2", 2,  64,    96,  4,  2,  16,    512, 2097152, 1e4f, 1e-6f, true, 0,
+          64, 50, 30},
+    {"tiny-gemma3-test", "gemma3", 6,  64,    96,  4,  2,  32,    512, 2097152, 1e6f, 1e-6f, true, 0,
+          64},
 };
 // clang-format on
 
@@ -66,6 +81,9 @@ RandomModelSpec preset(const std::string& name) {
   spec.rope_base = at->rope_base;
   spec.norm_eps = at->norm_eps;
   spec.tied_embeddings = at->tied_embeddings;
+  spec.sliding_window = at->sliding_window;
+  spec.softmax_softcap = at->softmax_softcap;
+  spec.logits_softcap = at->logits_softcap;
   const Architecture& family = architecture(spec.architecture);
   spec.qkv_bias = family.qkv_bias;
   spec.qk_norm = family.qk_norm;

@@ -63,7 +63,9 @@ TEST_SUITE("core/model/random_model") {
         {"llama-3.1-8b", 8'030'261'248},   {"llama-2-7b", 6'738'415'616},
         {"internlm2.5-7b", 7'737'708'544}, {"qwen2.5-0.5b", 494'032'768},
         {"qwen2.5-7b", 7'615'616'512},     {"qwen3-0.6b", 596'049'920},
-        {"qwen3-8b", 8'190'735'360}};
+        {"qwen3-8b", 8'190'735'360},       {"mistral-7b-v0.1", 7'241'732'096},
+        {"gemma-2-2b", 2'614'341'888},     {"gemma-3-270m", 268'098'176},
+        {"gemma-3-1b", 999'885'952}};
     for (const auto& [name, n] : published) CHECK_MESSAGE(parameter_count(preset(name)) == n, name);
     for (const std::string& name : preset_names()) CHECK(preset(name).name == name);
     CHECK_THROWS_AS(preset("gpt-5"), Error);
@@ -89,7 +91,8 @@ TEST_SUITE("core/model/random_model") {
       CHECK(file.tensor("blk.1.attn_output.weight").shape ==
             std::vector<uint64_t>{q, spec.d_model});
       CHECK((file.find_tensor("blk.0.attn_q.bias") != nullptr) == (arch == "qwen2"));
-      CHECK((file.find_tensor("blk.0.attn_k_norm.weight") != nullptr) == (arch == "qwen3"));
+      CHECK((file.find_tensor("blk.0.attn_k_norm.weight") != nullptr) ==
+            (arch == "qwen3" || arch == "gemma3"));
       CHECK((file.find_tensor("output.weight") == nullptr) == spec.tied_embeddings);
     }
   }
