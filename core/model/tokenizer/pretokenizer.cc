@@ -24,24 +24,127 @@ const std::string kIsSpace = "[" + kSpace + "]";
 // A run of spaces but its last one when text follows, which then starts with a space.
 const std::string kSpaces = kIsSpace + "+(?![^" + kSpace + "])|" + kIsSpace + "+";
 
-// The shape shared by the Llama 3 and Qwen2 tokenizers (their tokenizer.json); they differ in how
-// many digits form a piece.
-Expressions tiktoken(const std::string& digits) {
-  return {"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" + digits + "| ?[^" +
-          kSpace + "\\p{L}\\p{N}]+[\\r\\n]*|" + kIsSpace + "*[\\r\\n]+|" + kSpaces};
+// The shape that tokenizer.json files have in common since GPT-4: contractions of any case, words
+// with the one character before them, digits, other characters with the newlines behind them.
+const std::string kContraction = "(?i:'s|'t|'re|'ve|'m|'ll|'d)";
+const std::string kWord = "[^\\r\\n\\p{L}\\p{N}]?\\p{L}+";
+const std::string kNewlinesAndSpaces = kIsSpace + "*[\\r\\n]+|" + kSpaces;
+std::string others(const std::string& not_these, const std::string& tail) {
+  return " ?[^" + kSpace + not_these + "]+" + tail;
 }
-Expressions llama3() { return tiktoken("\\p{N}{1,3}"); }
-Expressions qwen2() { return tiktoken("\\p{N}"); }
+std::string tiktoken(const std::string& digits) {
+  return kContraction + "|" + kWord + "|" + digits + "|" + others("\\p{L}\\p{N}", "[\\r\\n]*") +
+         "|" + kNewlinesAndSpaces;
+}
+Expressions llama3() { return {tiktoken("\\p{N}{1,3}")}; }
+Expressions qwen2() { return {tiktoken("\\p{N}")}; }
+Expressions minicpm5() { return {"\\p{N}{1,3}", tiktoken("\\p{N}+")}; }
+Expressions laguna() { return {"[^\\n]+|\\n+", qwen2()[0]}; }
+// A suffix behind an apostrophe stays with it: Turkish has no English contractions.
+Expressions ufakzeka() { return {qwen2()[0].substr(kContraction.size() + 1)}; }
+
+// Marks count as letters.
+Expressions qwen35() {
+  return {kContraction + "|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}|" +
+          others("\\p{L}\\p{M}\\p{N}", "[\\r\\n]*") + "|" + kNewlinesAndSpaces};
+}
+Expressions seed_coder() {
+  return {kContraction + "|" + kWord + "|\\p{N}|" + others("\\p{L}\\p{N}", "") + "|" +
+          kNewlinesAndSpaces};
+}
+// Words may hold single spaces. Published without possessive repeats: they change no match, and
+// the ways back into a long text would fill the stack.
+Expressions exaone_moe() {
+  return {kContraction +
+          "|[^\\r\\n\\p{L}\\p{N}]?(?:\\p{L}\\p{M}*+(?: \\p{L}\\p{M}*+)*+)++|\\p{N}|" +
+          others("\\p{L}\\p{N}", "[\\r\\n/]?") + "|" + kNewlinesAndSpaces};
+}
+// Runs of spaces in powers of two.
+Expressions jais2() {
+  std::string expression = llama3()[0];
+  expression.resize(expression.size() - kSpaces.size());
+  for (const char* n : {"512", "256", "128", "64", "32", "16", "8", "4", "1,2"}) {
+    expression += kIsSpace + "{" + n + "}(?![^" + kSpace + "])|";
+  }
+  return {expression + kIsSpace};
+}
+
+// A word of GPT-4o is capitals and then small letters; letters without case and marks are both.
+const std::string kUpper = "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]";
+const std::string kLower = "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]";
+std::string cased_words(const std::string& upper, const std::string& lower,
+                        const std::string& tail) {
+  const std::string before = "[^\\r\\n\\p{L}\\p{N}]?";
+  return before + upper + "*" + lower + "+" + tail + "|" + before + upper + "+" + lower + "*" +
+         tail;
+}
+std::string gpt4o(const std::string& tail, const std::string& digits) {
+  return cased_words(kUpper, kLower, tail) + "|" + digits + "|" +
+         others("\\p{L}\\p{N}", "[\\r\\n/]*") + "|" + kNewlinesAndSpaces;
+}
+Expressions gpt4o() { return {gpt4o(kContraction + "?", "\\p{N}{1,3}")}; }
+Expressions tekken() { return {gpt4o("", "\\p{N}")}; }
+const std::string kHanAndKana = "[\\x{4E00}-\\x{9FA5}\\x{3040}-\\x{30FF}]+";
+Expressions youtu() {
+  return {
+      "[\\x{AC00}-\\x{D7A3}\\x{3131}-\\x{318E}]+|[\\x{FF01}\\x{2026}\\x{201C}\\x{201D}\\x{2018}"
+      "\\x{2019}\\x{2014}\\x{FF1A}\\x{FF1B}\\x{FF0C}\\x{3001}-\\x{303F}\\x{FE30}-\\x{FE4F}]+|"
+      "[\\x{3105}-\\x{312F}]+|" +
+          kHanAndKana,
+      gpt4o(kContraction + "?", "\\p{N}")};
+}
+// Han characters are words of their own. sc: is the script alone; PCRE2's \p{Han} is its
+// extensions, too.
+Expressions kimi_k2() {
+  const auto no_han = [](const std::string& c) { return "(?:(?!\\p{sc:Han})" + c + ")"; };
+  return {"\\p{sc:Han}+|" + cased_words(no_han(kUpper), no_han(kLower), kContraction + "?") +
+          "|\\p{N}{1,3}|" + others("\\p{L}\\p{N}", "[\\r\\n]*") + "|" + kNewlinesAndSpaces};
+}
+
+// Digits by three, counted from the right. Both are published with a look-ahead from every digit
+// to the end of its run, which costs a long run its square: (?=(\d{3})+(?!\d)) cuts where it
+// matches, and \d{1,3}(?=(?:\d{3})*\b) is a piece.
+Expressions superbpe() {
+  // Up to where the next three begin: runs of one or two digits, the first ones of a longer run.
+  const std::string rest = "\\D*+(?:\\d{1,2}(?!\\d)\\D*+)*+(?:\\d{1,2}(?=(?:\\d{3})++(?!\\d)))?+";
+  const std::string three = "\\d{3}(?:(?!\\d)" + rest + ")?+";
+  return {"\\p{N}+", "\\G(?!^)" + three + "|^(?=(?:\\d{3})++(?!\\d))" + three + "|^" + rest};
+}
+Expressions tiny_aya() {
+  // The class is what \b takes for a part of a word.
+  return {
+      "(?<!\\d)\\d++(?![\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{B2}\\x{B3}\\x{B9}\\x{BC}-\\x{BE}"
+      "\\x{24B6}-\\x{24E9}\\x{1F130}-\\x{1F149}\\x{1F150}-\\x{1F169}\\x{1F170}-\\x{1F189}])",
+      "^\\d{1,3}(?=(?:\\d{3})*+\\z)|\\G(?!^)\\d{3}", gpt4o()[0]};
+}
 
 // encoder.py of openai/gpt-2.
 Expressions gpt2() {
   return {"'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^" + kSpace + "\\p{L}\\p{N}]+|" +
           kSpaces};
 }
+Expressions digits_gpt2() { return {"\\p{N}", gpt2()[0]}; }
 
 // What llama.cpp applies to a file that names no pre-tokenizer.
 Expressions fallback() {
   return {"[\\p{P}\\$\\+<=>\\^~\\|]+", gpt2()[0], "\\p{N}+", "[0-9][0-9][0-9]"};
+}
+// The digits are ASCII: the published stages for them come after the text became bytes.
+Expressions falcon() {
+  return {"[\\p{P}\\$\\+<=>\\^~\\|`]+", gpt2()[0], "[0-9]+", "[0-9][0-9][0-9]"};
+}
+
+// Between spaces and the stops of several scripts.
+Expressions bloom() {
+  return {" ?[^" + kSpace +
+          "(|.,!?)\\x{2026}\\x{3002}\\x{FF0C}\\x{3001}\\x{964}\\x{6D4}\\x{60C}]+"};
+}
+Expressions viking() { return {bloom()[0], "\\p{N}"}; }
+
+Expressions chameleon() {
+  return {"<sentinel:[0-9]+>",      "IMGIMG[A-I]{1,4}Z",
+          "[\\t\\n]|    |  ",       "\\p{N}",
+          "[\\p{P}!-/:-@\\[-`{-~]", gpt2()[0]};
 }
 
 // Han, Hangul, and the scripts from U+0800 on that DeepSeek's files put in one class with them.
@@ -81,6 +184,15 @@ Expressions deepseek_coder() {
   return {"[\\r\\n]", kIsSpace + "?\\p{L}+", kIsSpace + "?\\p{P}+", kDeepseekCjk, "\\p{N}"};
 }
 
+const std::string kDeepseekWords =
+    "[!-/:-@\\[-`{-~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+";
+Expressions deepseek_v3() {
+  return {"\\p{N}{1,3}", kHanAndKana, kDeepseekWords + "[\\r\\n]*|" + kNewlinesAndSpaces};
+}
+Expressions spark() {
+  return {"\\p{N}{1,3}", kHanAndKana, kDeepseekWords + "|[\\r\\n]|" + kSpaces, "\\p{N}"};
+}
+
 struct Entry {
   const char* name;
   Expressions (*expressions)();  // each cuts the pieces the one before it left
@@ -90,26 +202,81 @@ struct Entry {
 
 // Aliases are the names llama.cpp's converter gives to tokenizers that cut text alike.
 constexpr Entry kEntries[] = {
+    {"a.x-4.0", gpt2},
+    {"bailingmoe", qwen2},
+    {"bailingmoe2", qwen2},
+    {"bloom", bloom},
+    {"chameleon", chameleon, false, true},
     {"chatglm-bpe", llama3},
+    {"codeshell", digits_gpt2},
+    {"cohere2moe", tiny_aya},
+    {"command-r", digits_gpt2},
     {"dbrx", llama3},
     {"deepseek-coder", deepseek_coder},
     {"deepseek-llm", deepseek_llm},
     {"deepseek-r1-qwen", qwen2},
+    {"deepseek-v3", deepseek_v3},
     {"default", fallback},
+    {"exaone", digits_gpt2},
+    {"exaone-moe", exaone_moe},
+    {"exaone4", gpt2},
+    {"f2llmv2", qwen2},
+    {"falcon", falcon},
+    {"falcon-h1", llama3, true, true},
     {"falcon3", llama3, true, true},
+    {"gigachat", gpt2},
+    {"glm4", llama3},
     {"gpt-2", gpt2},
+    {"gpt-4o", gpt4o},
+    {"gpt3-finnish", bloom},
+    {"granite-docling", gpt2},
+    {"grok-2", qwen2},
+    {"hunyuan", qwen2},
+    {"hunyuan-dense", deepseek_v3},
+    {"hy_v4", deepseek_v3},
     {"jais", gpt2},
+    {"jais-2", jais2},
+    {"joyai-llm", deepseek_v3},
+    {"kanana2", gpt4o},
+    {"kimi-k2", kimi_k2},
+    {"kormo", qwen2},
+    {"laguna", laguna},
+    {"lfm2", llama3, true, true},
+    {"llada-moe", qwen2},
     {"llama-bpe", llama3, true, true},
     {"llama-v3", llama3, true, true},
     {"llama3", llama3, true, true},
+    {"llama4", gpt4o},
     {"megrez", qwen2},
+    {"mellum", gpt2},
+    {"mellum2", digits_gpt2},
+    {"midm-2.0", llama3, true, true},
+    {"minerva-7b", digits_gpt2},
+    {"minicpm5", minicpm5, true},
+    {"minimax-m2", gpt4o},
     {"mpt", gpt2},
     {"olmo", gpt2},
     {"phi-2", gpt2},
     {"pixtral", llama3, true, true},
+    {"poro-chat", bloom},
     {"qwen2", qwen2},
+    {"qwen35", qwen35},
+    {"refact", digits_gpt2},
+    {"seed-coder", seed_coder},
     {"smaug-bpe", llama3},
+    {"smollm", digits_gpt2},
+    {"solar-open", qwen2},
+    {"spark2_5", spark},
     {"stablelm2", qwen2},
+    {"starcoder", digits_gpt2},
+    {"superbpe", superbpe},
+    {"talkie", gpt4o},
+    {"tekken", tekken, true, true},
+    {"tiny_aya", tiny_aya},
+    {"trillion", gpt2},
+    {"ufakzeka", ufakzeka},
+    {"viking", viking},
+    {"youtu", youtu, true},
 };
 
 [[noreturn]] void unsupported(std::string_view name, const std::string& where) {

@@ -4,15 +4,18 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cctype>
 #include <ctime>
 #include <fstream>
 #include <iterator>
 #include <map>
 #include <random>
+#include <set>
 #include <sstream>
 
 #include "core/error.h"
+#include "tests/core/model/pretokenizer_golden.h"
 #include "tests/support/data.h"
 
 using namespace kvasir;
@@ -35,6 +38,17 @@ Pieces cut(const Pretokenizer& pre, std::string_view text) {
 }
 
 Pieces cut(const char* name, std::string_view text) { return cut(Pretokenizer(name, "f"), text); }
+
+Pieces cut_by_sizes(std::string_view text, const char* sizes) {
+  Pieces pieces;
+  std::istringstream numbers(sizes);
+  for (size_t n = 0; numbers >> n; text.remove_prefix(n)) {
+    REQUIRE(n <= text.size());
+    pieces.emplace_back(text.substr(0, n));
+  }
+  CHECK(text.empty());
+  return pieces;
+}
 
 bool space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 bool letter(char c) { return std::isalpha(static_cast<unsigned char>(c)) != 0; }
@@ -126,27 +140,59 @@ TEST_SUITE_BEGIN("core/model/pretokenizer");
 
 TEST_CASE("an unknown name is refused with the file, the name and the known ones") {
   try {
-    Pretokenizer("viking", "model.gguf");
+    Pretokenizer("klingon", "model.gguf");
     FAIL("accepted");
   } catch (const Error& e) {
     const std::string what = e.what();
     CHECK(e.kind() == ErrorKind::kInput);
-    for (const char* part : {"model.gguf", "'viking'", "llama-bpe", "qwen2", "gpt-2"}) {
+    for (const char* part : {"model.gguf", "'klingon'", "llama-bpe", "qwen2", "gpt-2"}) {
       CHECK_MESSAGE(what.find(part) != std::string::npos, what);
     }
   }
 }
 
-TEST_CASE("every supported name compiles; the Llama 3 ones take whole words and a BOS") {
+TEST_CASE("every supported name compiles; some take whole words, some a BOS") {
+  std::set<std::string> whole_words, bos;
   for (const std::string& name : Pretokenizer::names()) {
     const Pretokenizer pre(name, "f");
-    CHECK(cut(pre, "a b") == Pieces{"a", " b"});
+    if (name == "superbpe") {  // its tokens may hold several words
+      CHECK(cut(pre, "a, b") == Pieces{"a, b"});
+    } else {
+      CHECK(cut(pre, "a, b") == Pieces{"a", ",", " b"});
+    }
     CHECK(pre.split("").empty());
-    CHECK(pre.ignore_merges() == pre.adds_bos());
+    if (pre.ignore_merges()) whole_words.insert(name);
+    if (pre.adds_bos()) bos.insert(name);
   }
-  CHECK(Pretokenizer("llama-bpe", "f").ignore_merges());
-  CHECK_FALSE(Pretokenizer("qwen2", "f").ignore_merges());
-  CHECK_FALSE(Pretokenizer("smaug-bpe", "f").ignore_merges());
+  const std::set<std::string> both = {"falcon-h1", "falcon3",  "lfm2",    "llama-bpe", "llama-v3",
+                                      "llama3",    "midm-2.0", "pixtral", "tekken"};
+  CHECK(std::includes(whole_words.begin(), whole_words.end(), both.begin(), both.end()));
+  CHECK(whole_words.size() == both.size() + 2);
+  CHECK(whole_words.count("minicpm5") + whole_words.count("youtu") == 2);
+  CHECK(std::includes(bos.begin(), bos.end(), both.begin(), both.end()));
+  CHECK(bos.size() == both.size() + 1);
+  CHECK(bos.count("chameleon") == 1);
+}
+
+TEST_CASE("texts are cut as the published tokenizers cut them") {
+  std::set<std::string> checked = {"default",
+                                   "deepseek-llm"};  // by the vectors of real vocabularies
+  for (const auto& golden : test::kPretokenizerGolden) {
+    REQUIRE(golden.sizes.size() == test::kPretokenizerTexts.size());
+    std::istringstream names(golden.names);
+    for (std::string name; names >> name;) {
+      CAPTURE(name);
+      const Pretokenizer pre(name, "f");
+      CHECK(checked.insert(name).second);
+      for (size_t i = 0; i < golden.sizes.size(); ++i) {
+        CHECK(cut(pre, test::kPretokenizerTexts[i]) ==
+              cut_by_sizes(test::kPretokenizerTexts[i], golden.sizes[i]));
+      }
+    }
+  }
+  for (const std::string& name : Pretokenizer::names()) {
+    CHECK_MESSAGE(checked.count(name) == 1, name);
+  }
 }
 
 TEST_CASE("llama-bpe cuts words, digits by three, contractions of any case") {
@@ -212,9 +258,15 @@ TEST_CASE("long runs cost time in proportion to their length") {
   const std::string texts[] = {std::string(n, 'a'),       std::string(n, ' ') + "中",
                                std::string(n, ' ') + "x", std::string(n, '\n') + "x",
                                std::string(n, '1'),       std::string(n, '!'),
+                               std::string(n, '1') + "x", std::string(n, 'A'),
                                std::string(n, '\x80'),    mixed};
-  for (const char* name :
-       {"llama-bpe", "qwen2", "gpt-2", "default", "deepseek-llm", "deepseek-coder"}) {
+  std::vector<std::string> names = {"default", "deepseek-llm"};
+  for (const auto& golden : test::kPretokenizerGolden) {  // the first of those that cut alike
+    const std::string_view alike = golden.names;
+    names.emplace_back(alike.substr(0, alike.find(' ')));
+  }
+  for (const std::string& name : names) {
+    CAPTURE(name);
     const Pretokenizer pre(name, "f");
     // A square would be 7 * 10^10 steps.
     for (const std::string& text : texts) CHECK(seconds_to_split(pre, text) < 20);

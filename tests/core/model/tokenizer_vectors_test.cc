@@ -103,6 +103,20 @@ TEST_CASE("the 46 cases of llama.cpp encode to its ids and decode to the text") 
   CHECK(differing_cases(*qwen2, folder / "ggml-vocab-qwen2.gguf") == 0);
 }
 
+TEST_CASE("further vocabularies of llama.cpp, where the data has them, encode to its ids") {
+  KVASIR_REQUIRE_DATA(data);
+  for (const char* name : {"falcon", "mpt", "refact", "starcoder"}) {
+    CAPTURE(name);
+    const auto file =
+        data / "tokenizers/llama.cpp-vocab" / ("ggml-vocab-" + std::string(name) + ".gguf");
+    if (!fs::exists(file)) {
+      MESSAGE("SKIPPED: no ", file.string());
+      continue;
+    }
+    CHECK(differing_cases(*load(file), file) == 0);
+  }
+}
+
 TEST_CASE("any bytes come back from encoding and decoding") {
   KVASIR_REQUIRE_DATA(data);
   for (const char* file :
