@@ -1,4 +1,5 @@
-# For tests that build a plugin outside the tree. In: work (folder), NM, READELF.
+# For tests that build a plugin outside the tree. In: work (folder), NM, READELF,
+# GENERATOR and MAKE_PROGRAM where it is configured with CMake.
 
 # run(<command>...): in work; what it prints is in `output`.
 function(run)
@@ -8,6 +9,11 @@ function(run)
     message(FATAL_ERROR "${ARGN}\n${text}")
   endif()
   set(output "${text}" PARENT_SCOPE)
+endfunction()
+
+# The project in work/cmake, into work/cmake/build.
+function(configure_outside)
+  run(${CMAKE_COMMAND} -G ${GENERATOR} -DCMAKE_MAKE_PROGRAM=${MAKE_PROGRAM} -S cmake -B cmake/build ${ARGN})
 endfunction()
 
 function(check_plugin file)

@@ -1,6 +1,7 @@
 # An author's view of the SDK: install headers and SDK alone, then build the C++ template outside the
 # tree, by one g++ line and through the CMake package; only the entry may be exported.
-# In: ROOT, BUILD, CXX_COMPILER, NM, READELF, BEHAVIOUR (the test binary that tries templates).
+# In: ROOT, BUILD, CXX_COMPILER, NM, READELF, GENERATOR, MAKE_PROGRAM, BEHAVIOUR (the test binary that
+# tries templates).
 set(work ${BUILD}/template-cpp-test)
 set(prefix ${work}/prefix)
 file(REMOVE_RECURSE ${work})
@@ -32,8 +33,7 @@ find_package(kvasir 0.2 REQUIRED)
 set(CMAKE_CXX_STANDARD 20)
 kvasir_add_plugin(strided SOURCES ${work}/strided.cc)
 ")
-run(${CMAKE_COMMAND} -S cmake -B cmake/build -DCMAKE_PREFIX_PATH=${prefix}
-    -DCMAKE_CXX_COMPILER=${CXX_COMPILER})
+configure_outside(-DCMAKE_PREFIX_PATH=${prefix} -DCMAKE_CXX_COMPILER=${CXX_COMPILER})
 run(${CMAKE_COMMAND} --build cmake/build)
 check_plugin(${work}/cmake/build/strided.so)
 
