@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Makes pretokenizer_golden.h: texts and the pieces that the PyPI package `tokenizers` (0.23.3), an
-implementation independent of ours, cuts them into with the pre_tokenizer of each published
-tokenizer.json. Run: make_pretokenizer_golden.py > pretokenizer_golden.h
+implementation independent of ours, cuts them into. The chains are those of the published tokenizer.json
+files as llama.cpp quotes them, and its own expressions for a model of which it quotes none.
+Run: make_pretokenizer_golden.py > pretokenizer_golden.h
 
 With --random N SEED it prints N lines `name <tab> hex of a text <tab> sizes` of random texts instead.
 SPDX-License-Identifier: Apache-2.0
