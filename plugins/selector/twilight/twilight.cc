@@ -8,13 +8,11 @@
 #include <array>
 #include <cmath>
 #include <cstring>
-#include <limits>
-#include <numeric>
 #include <vector>
 
-#include "plugins/shared/best_first.h"
+#include "kernels/nibble_keys.h"
+#include "kernels/top_mass.h"
 #include "plugins/shared/key_values.h"
-#include "plugins/shared/softcap.h"
 
 namespace {
 using namespace kvasir;
@@ -31,7 +29,7 @@ constexpr std::array kOptions = {
                      .flags = KVASIR_OPTION_OPTIONAL},
                     0, 1, INT32_MAX)};
 
-// One key: value = low + step * nibble.
+// Ahead of a key's nibbles: value = low + step * nibble, as kernels/nibble_keys.h reads it.
 struct Scale {
   float low, step;
 };
@@ -95,8 +93,12 @@ class Twilight {
     const uint32_t n_lists = step.n_seqs() * g_.n_kv_heads;
     const std::vector<float> q = sdk::Queries(in.q, g_.n_q_heads, g_.head_dim).pooled(step);
     std::vector<std::vector<uint32_t>> kept(n_lists);
-    host_.for_each(n_lists, [&](uint32_t i) {
-      kept[i] = keep(step, i / g_.n_kv_heads, i % g_.n_kv_heads, q.data());
+    host_.parallel_for(n_lists, 1, [&](uint64_t begin, uint64_t end, uint32_t worker) {
+      for (auto i = static_cast<uint32_t>(begin); i < end; ++i) {
+        const uint32_t seq = i / g_.n_kv_heads, head = i % g_.n_kv_heads;
+        const uint64_t q_head = uint64_t{seq} * g_.n_q_heads + uint64_t{head} * group_;
+        kept[i] = keep(step, seq, head, q.data() + q_head * g_.head_dim, worker);
+      }
     });
     sdk::write_lists(out, KVASIR_SCOPE_KV_HEAD, kept);
     uint64_t n_keys = 0;
@@ -106,7 +108,7 @@ class Twilight {
   }
 
  private:
-  uint64_t token_bytes() const { return sizeof(Scale) + uint64_t{(g_.head_dim + 7) / 8} * 4; }
+  uint64_t token_bytes() const { return kernels::nibble_key_bytes(g_.head_dim); }
 
   void write(const std::vector<float>& key, std::byte* to) const {
     const auto [low, high] = std::minmax_element(key.begin(), key.end());
@@ -121,58 +123,79 @@ class Twilight {
     }
   }
 
-  // q . key = low * sum(q) + step * sum(q * nibble)
-  float logit(const std::byte* record, const float* q, float q_sum) const {
-    Scale scale;
-    std::memcpy(&scale, record, sizeof scale);
-    const auto* nibbles = reinterpret_cast<const uint8_t*>(record + sizeof scale);
-    float dot = 0.0f;
-    for (uint32_t d = 0; d < g_.head_dim; ++d)
-      dot += q[d] * static_cast<float>(static_cast<unsigned>(nibbles[d / 2]) >> d % 2 * 4 & 15u);
-    const float scaled = g_.softmax_scale * (scale.low * q_sum + scale.step * dot);
-    return static_cast<float>(sdk::softcapped(g_, double{scaled}));
+  // Scratch of one list of n candidates, which a group of query heads shares.
+  struct Work {
+    Work(const sdk::Host& host, uint32_t worker, uint32_t group, uint32_t head_dim, uint64_t n)
+        : n_score(kernels::nibble_score_scratch_bytes(group, head_dim) / sizeof(float)),
+          n_top((kernels::top_mass_scratch_bytes(n) + 7) / 8),
+          memory(host, worker, (n_score + 1) / 2 + n_top + n + (group * n + 1) / 2 + (n + 7) / 8),
+          score(reinterpret_cast<float*>(memory.data())),
+          top(memory.data() + (n_score + 1) / 2),
+          keys(reinterpret_cast<const void**>(top + n_top)),
+          mass(reinterpret_cast<float*>(keys + n)),
+          is_kept(reinterpret_cast<uint8_t*>(keys + n + (group * n + 1) / 2)) {}
+    uint64_t n_score, n_top;
+    sdk::Scratch<uint64_t> memory;
+    float* score;  // of kernels
+    uint64_t* top;
+    const void** keys;  // [n]
+    float* mass;        // [group][n], of a query head relative to its largest
+    uint8_t* is_kept;   // [n]
+  };
+
+  void find_keys(const sdk::Step& step, uint32_t seq, uint32_t head, const sdk::Candidates& from,
+                 const void** keys) const {
+    uint32_t block = UINT32_MAX;
+    const std::byte* record = nullptr;
+    for (uint64_t c = 0; c < from.size(); ++c) {
+      const uint32_t token = from[c];
+      if (token / g_.block_size != block) {
+        block = token / g_.block_size;
+        record = step.record(seq, head, block);
+        if (!record) sdk::fail_invalid("select: token " + std::to_string(token) + " is unknown");
+      }
+      keys[c] = record + (token - block * g_.block_size) * token_bytes();
+    }
   }
 
   // The union over the group of, per query head, the fewest candidates whose softmax among the
-  // candidates reaches p; under a budget, those of the largest sums.
-  std::vector<uint32_t> keep(const sdk::Step& step, uint32_t seq, uint32_t head,
-                             const float* q) const {
+  // candidates reaches p; under a budget, those of the largest sums.   q [group][head_dim]
+  std::vector<uint32_t> keep(const sdk::Step& step, uint32_t seq, uint32_t head, const float* q,
+                             uint32_t worker) const {
     const sdk::Candidates from = step.candidates(seq, head);
     const auto n = static_cast<uint32_t>(from.size());
-    std::vector<float> mass(n), sum(n);
-    std::vector<bool> is_kept(n);
-    for (uint32_t g = 0; g < group_ && n > 0; ++g) {
-      const float* query =
-          q + (uint64_t{seq} * g_.n_q_heads + uint64_t{head} * group_ + g) * g_.head_dim;
-      const float q_sum = std::accumulate(query, query + g_.head_dim, 0.0f);
-      for (uint32_t c = 0; c < n; ++c) {
-        const std::byte* record = step.record(seq, head, from[c] / g_.block_size);
-        if (!record) sdk::fail_invalid("select: token " + std::to_string(from[c]) + " is unknown");
-        mass[c] = logit(record + from[c] % g_.block_size * token_bytes(), query, q_sum);
-      }
-      const float high = *std::max_element(mass.begin(), mass.end());
-      for (float& x : mass) x = std::exp(x - high);
-      const double total = std::accumulate(mass.begin(), mass.end(), 0.0);
-      if (!std::isfinite(total)) sdk::fail_invalid("select: a logit is not finite");
-      const std::vector<uint32_t> order = sdk::best_first(mass);
-      double reached = 0.0;
-      for (uint32_t i = 0; i < n && reached < p_ * total; ++i) {
-        reached += double{mass[order[i]]};
-        is_kept[order[i]] = true;
-      }
-      for (uint32_t c = 0; c < n; ++c) sum[c] += static_cast<float>(double{mass[c]} / total);
-    }
     std::vector<uint32_t> out;
-    for (uint32_t c = 0; c < n; ++c)
-      if (is_kept[c]) out.push_back(c);
-    if (budget_ != 0 && out.size() > budget_) {
-      std::stable_sort(out.begin(), out.end(),
-                       [&](uint32_t a, uint32_t b) { return sum[a] > sum[b]; });
-      out.resize(budget_);
-      std::sort(out.begin(), out.end());
+    if (n == 0) return out;
+    const Work work(host_, worker, group_, g_.head_dim, n);
+    find_keys(step, seq, head, from, work.keys);
+    kernels::score_nibble_keys(q, group_, g_.head_dim, work.keys, n, work.mass, n, work.score);
+    std::memset(work.is_kept, 0, n);
+    std::vector<double> total(group_);
+    for (uint32_t g = 0; g < group_; ++g) {
+      float* const mass = work.mass + uint64_t{g} * n;
+      total[g] = kernels::softmax_weights(g_.softmax_scale, g_.softcap, mass, n);
+      if (!std::isfinite(total[g])) sdk::fail_invalid("select: a logit is not finite");
+      kernels::mark_top_mass(mass, n, total[g], p_, work.is_kept, work.top);
     }
+    out.reserve(n);
+    for (uint32_t c = 0; c < n; ++c)
+      if (work.is_kept[c]) out.push_back(c);
+    if (budget_ != 0 && out.size() > budget_) cut(work, n, total, out);
     for (uint32_t& index : out) index = from[index];
     return out;
+  }
+
+  // To the budget_ candidates of the largest sums, of equal ones the first.
+  void cut(const Work& work, uint32_t n, const std::vector<double>& total,
+           std::vector<uint32_t>& kept) const {
+    std::vector<float> sum(n);
+    for (uint32_t g = 0; g < group_; ++g)
+      for (const uint32_t c : kept)
+        sum[c] += static_cast<float>(double{work.mass[uint64_t{g} * n + c]} / total[g]);
+    std::stable_sort(kept.begin(), kept.end(),
+                     [&](uint32_t a, uint32_t b) { return sum[a] > sum[b]; });
+    kept.resize(budget_);
+    std::sort(kept.begin(), kept.end());
   }
 
   sdk::Host host_;
