@@ -20,6 +20,7 @@
 namespace kvasir::kernels {
 
 inline size_t padded_width(size_t n) { return (n + 15) / 16 * 16; }
+constexpr size_t kPaddedRecords = 16;  // at a time
 
 }  // namespace kvasir::kernels
 #endif  // KVASIR_KERNELS_REPRESENTATIVE_ONCE
@@ -155,9 +156,47 @@ void score_records(const float* q, size_t n_heads, size_t width, const Records& 
   }
 }
 
+// A record of `width` elements as f32, zeros behind it up to a whole vector. A record that others
+// follow may be read on into: an element by element copy takes longer than all else.
+template <class T>
+HWY_INLINE void pad_record(const T* record, size_t width, bool may_read_on, float* padded) {
+  const F32 d;
+  size_t c = 0;
+  for (; c + kLanes <= width; c += kLanes) hn::Store(load_at(d, record, c), d, padded + c);
+  const size_t n = width - c;
+  const VecF32 last = may_read_on ? hn::IfThenElseZero(hn::FirstN(d, n), load_at(d, record, c))
+                                  : load_tail_at(d, record, c, n);
+  hn::Store(last, d, padded + c);
+}
+
+// The same for records that end within a vector.   padded [kPaddedRecords, padded_width(width)]
+template <class T>
+void score_padded(const float* q, size_t n_heads, size_t width, const Records& records,
+                  float* score, size_t score_stride, float* padded) {
+  const size_t stride = padded_width(width), whole = (width + kLanes - 1) / kLanes * kLanes;
+  const auto* base = static_cast<const uint8_t*>(records.base);
+  const uint8_t* end = base + (records.n - 1) * records.record_bytes + bytes_of_row<T>(width);
+  const float* rows[kPaddedRecords];
+  for (size_t i = 0; i < kPaddedRecords; ++i) rows[i] = padded + i * stride;
+  for (size_t b = 0; b < records.n; b += kPaddedRecords) {
+    const size_t n = std::min(kPaddedRecords, records.n - b);
+    for (size_t i = 0; i < n; ++i) {
+      const uint8_t* record = base + (b + i) * records.record_bytes;
+      const bool may_read_on = bytes_of_row<T>(whole) <= static_cast<size_t>(end - record);
+      pad_record(reinterpret_cast<const T*>(record), width, may_read_on, padded + i * stride);
+    }
+    dot_heads(q, stride, n_heads, rows, n, 0, whole, score + b, score_stride);
+  }
+}
+
 void score_all(const float* q, size_t n_heads, size_t width, const Records& records, float* score,
-               size_t score_stride) {
+               size_t score_stride, float* padded) {
+  if (records.n == 0) return;
   with_row_type(records.type, [&]<class T>(T) {
+    if constexpr (!Grouped<T>) {
+      if (width % kLanes != 0)
+        return score_padded<T>(q, n_heads, width, records, score, score_stride, padded);
+    }
     score_records<T>(q, n_heads, width, records, score, score_stride);
   });
 }
@@ -188,7 +227,7 @@ void store_mean(const float* sum, size_t head_dim, size_t n_tokens, ElementType 
 }
 
 size_t score_scratch_bytes(size_t n_heads, size_t head_dim) {
-  return n_heads * padded_width(2 * head_dim) * sizeof(float);
+  return (n_heads + kPaddedRecords) * padded_width(2 * head_dim) * sizeof(float);
 }
 
 void score_dot(const float* q, size_t n_heads, const Records& records, float* score,
@@ -200,7 +239,7 @@ void score_dot(const float* q, size_t n_heads, const Records& records, float* sc
     std::fill(packed + g * stride + records.head_dim, packed + (g + 1) * stride, 0.0f);
   }
   HWY_DYNAMIC_DISPATCH(score_all)
-  (packed, n_heads, records.head_dim, records, score, score_stride);
+  (packed, n_heads, records.head_dim, records, score, score_stride, packed + n_heads * stride);
 }
 
 void score_min_max(const float* q, size_t n_heads, const Records& records, float* score,
@@ -217,7 +256,7 @@ void score_min_max(const float* q, size_t n_heads, const Records& records, float
     std::fill(out + 2 * records.head_dim, out + stride, 0.0f);
   }
   HWY_DYNAMIC_DISPATCH(score_all)
-  (packed, n_heads, 2 * records.head_dim, records, score, score_stride);
+  (packed, n_heads, 2 * records.head_dim, records, score, score_stride, packed + n_heads * stride);
 }
 
 }  // namespace kvasir::kernels

@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/representative.h"
 
+#include <limits>
+
 #include "kernels/convert.h"
 #include "tests/kernels/rows.h"
 #include "tests/support/simd.h"
@@ -102,9 +104,29 @@ TEST_SUITE("kernels/representative") {
     });
   }
 
+  TEST_CASE("what lies between records does not count, even NaN") {
+    for (const size_t head_dim : {1u, 12u, 13u, 21u}) {
+      const size_t stride = 4 * (head_dim + 20);
+      std::vector<float> memory(9 * stride / 4, std::numeric_limits<float>::quiet_NaN());
+      const auto keys = test::random_floats(9 * head_dim, 1.0f, 331);
+      for (size_t i = 0; i < 9; ++i)
+        std::copy_n(keys.data() + i * head_dim, head_dim, memory.data() + i * stride / 4);
+      const Records records{memory.data(), stride, 9, head_dim, ElementType::kF32};
+      const auto q = test::random_floats(head_dim, 1.0f, 332);
+      std::vector<double> want(9);
+      for (size_t i = 0; i < 9; ++i) want[i] = kernels::reference::score_dot(q.data(), records, i);
+      test::for_each_simd_target([&] {
+        test::Scratch scratch(kernels::score_scratch_bytes(1, head_dim));
+        std::vector<float> out(9);
+        kernels::score_dot(q.data(), 1, records, out.data(), 9, scratch.get());
+        test::check_close(out, want, 1e-5);
+      });
+    }
+  }
+
   TEST_CASE("the scores of many strided records equal the formulas") {
     for (const ElementType type : test::kElementTypes) {
-      for (const size_t head_dim : {8u, 36u, 64u, 128u}) {
+      for (const size_t head_dim : {1u, 8u, 12u, 13u, 36u, 64u, 128u}) {
         if (!test::can_store(type, head_dim)) continue;
         for (const size_t heads : {1u, 3u, 4u, 8u}) {
           for (const size_t n : {0u, 1u, 5u, 130u}) {

@@ -115,6 +115,7 @@ class InfiniGen : public sdk::Sequences<State> {
   // Returns the bytes of records that it read.
   uint64_t score_chunk(const sdk::Step& step, uint32_t layer, uint32_t list, uint64_t begin,
                        const float* q);
+  void reduce(const float* dots, uint64_t stride, uint64_t n, float* out) const;
   uint32_t common_count(const sdk::Step& step, uint32_t s) const;
   void take_best(const float* scores, const sdk::Candidates& from, std::span<uint32_t> list) const;
   void hit(std::vector<uint32_t>& used, uint32_t token, uint32_t kv_len) const;

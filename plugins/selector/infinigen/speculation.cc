@@ -92,17 +92,25 @@ uint64_t InfiniGen::score_chunk(const sdk::Step& step, uint32_t layer, uint32_t 
     score_keys(format_, partial.data(), group, n, record + token % block_size * format_.key_bytes(),
                run, dots.data(), block_size, scratch);
     n_read += run;
-    for (uint64_t t = 0; t < run; ++t) {
-      float score = dots[t];
-      for (uint32_t g = 1; g < group; ++g) {
-        const float other = dots[uint64_t{g} * block_size + t];
-        score = o_.reduce == GroupReduce::kMax ? sdk::larger_or_nan(score, other) : score + other;
-      }
-      if (o_.reduce == GroupReduce::kMean) score /= static_cast<float>(group);
-      out[t] = score * geometry_.softmax_scale;
-    }
+    reduce(dots.data(), block_size, run, out);
   }
   return n_read * format_.bytes_read(n);
+}
+
+// One score per token of what the group's heads give it, one head after the other.
+//   dots [group][stride], out [n]
+void InfiniGen::reduce(const float* dots, uint64_t stride, uint64_t n, float* out) const {
+  std::copy_n(dots, n, out);
+  for (uint32_t g = 1; g < group_size(); ++g) {
+    const float* other = dots + g * stride;
+    if (o_.reduce == GroupReduce::kMax) {
+      for (uint64_t t = 0; t < n; ++t) out[t] = sdk::larger_or_nan(out[t], other[t]);
+    } else {
+      for (uint64_t t = 0; t < n; ++t) out[t] += other[t];
+    }
+  }
+  const float n_heads = o_.reduce == GroupReduce::kMean ? static_cast<float>(group_size()) : 1.0f;
+  for (uint64_t t = 0; t < n; ++t) out[t] = out[t] / n_heads * geometry_.softmax_scale;
 }
 
 // n' of one sequence: how many tokens a head has on average within alpha of its best.
