@@ -57,6 +57,11 @@ class Segment {
              std::vector<Id>& ids);
   template <class Id>
   uint64_t count_ids(const std::vector<Id>& ids, const uint16_t* code, uint8_t* hits) const;
+  const uint32_t* bounds_of(uint32_t table, uint16_t code) const {
+    return bounds_.data() + table * ((uint64_t{1} << n_bits_) + 1) + code;
+  }
+  // Of n tables from `table` on.   code [L]
+  void prefetch_bounds(uint32_t table, uint32_t n, const uint16_t* code) const;
   // Places [first, second) of table's ids with that code.
   std::pair<uint32_t, uint32_t> bucket(uint32_t table, uint16_t code) const;
 
