@@ -124,14 +124,14 @@ void AttendStage::adopt(const AttendStage& other) {
 std::vector<std::vector<HeadMass>> AttendStage::mass(const Pass& pass,
                                                      const std::vector<uint32_t>& from_pos,
                                                      bool window_only, bool values) {
-  MassCall call(c_, pass, from_pos);
+  MassCall call(c_, pass, from_pos, window_only);
   for (const BackendSide& side : sides_)
     for (const Part& part : parts_)
       if (side.takes(part)) call.add(part);
   call.make_room();
   if (values)
     for (BackendSide& side : sides_) side.ask_mass(pass, lse_, call);
-  return call.by_position(window_only);
+  return call.by_position();
 }
 
 }  // namespace kvasir

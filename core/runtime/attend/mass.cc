@@ -3,7 +3,7 @@
 #include "core/runtime/attend/mass.h"
 
 #include <algorithm>
-#include <map>
+#include <numeric>
 #include <utility>
 
 #include "core/runtime/select/index_lists.h"
@@ -13,6 +13,25 @@ namespace {
 
 uint32_t position_of(const Piece& piece, uint32_t query) {
   return piece.first_pos() + query - piece.q_begin;
+}
+
+// Drops items from the ends of a range that the backend need not read: keys before first_pos, and
+// keys too near for its last query, which another part holds.
+void skip_keys(const Part& part, uint32_t first_pos, uint32_t last_query, uint32_t block_size,
+               kvasir_attn_range& range) {
+  const auto key = [&](uint32_t item, bool last) {  // position of the item's first or last one
+    if (!part.in_blocks())
+      return position_in(part.abi.leases[item / block_size], item % block_size);
+    const kvasir_lease& lease = part.abi.leases[item];
+    return position_in(lease, last ? std::max(lease.n_tokens, 1u) - 1 : 0);
+  };
+  const auto is_before = [&](uint64_t i) { return key(part.item(i), true) < first_pos; };
+  const auto is_too_near = [&](uint64_t i) {
+    return uint64_t{key(part.item(i), false)} + part.abi.dist_min > last_query;
+  };
+  while (range.item_begin < range.item_end && is_before(range.item_begin)) ++range.item_begin;
+  if (part.abi.dist_min == 0) return;
+  while (range.item_begin < range.item_end && is_too_near(range.item_end - 1)) --range.item_end;
 }
 
 }  // namespace
@@ -38,7 +57,15 @@ void MassCall::add(const Part& part) {
   if (found == pieces.end()) return;
   const auto at = static_cast<size_t>(found - pieces.begin());
   Asked& asked = asked_.emplace_back(Asked{&part, at, part.ranges});
+  if (window_only_)
+    asked.first_pos =
+        forced_range(c_.cache, c_.forced_unit(), position_of(*found, part.ranges[0].q_begin) + 1,
+                     found->seq->prompt_end)
+            .window_begin;
   for (kvasir_attn_range& range : asked.ranges) {
+    if (window_only_)
+      skip_keys(part, asked.first_pos, position_of(*found, range.q_begin + range.n_q - 1),
+                c_.geometry.block_size, range);
     const uint32_t first = position_of(*found, range.q_begin), from = from_pos_[at];
     const uint32_t skip = from > first ? std::min(from - first, range.n_q) : 0;
     range.q_begin += skip;
@@ -69,18 +96,13 @@ MassCall::Share MassCall::share(bool in_window) {
   return share;
 }
 
-std::vector<std::vector<HeadMass>> MassCall::by_position(bool window_only) const {
+std::vector<std::vector<HeadMass>> MassCall::by_position() const {
   const uint32_t group = c_.group_size();
   std::vector<std::vector<HeadMass>> result(pass_.pieces.size(),
                                             std::vector<HeadMass>(c_.geometry.n_kv_heads));
   size_t range_index = 0;
   for (const Asked& asked : asked_) {
     const Part& part = *asked.part;
-    const Piece& piece = pass_.pieces[asked.piece];
-    const ForcedRange forced =
-        forced_range(c_.cache, c_.forced_unit(), position_of(piece, part.ranges[0].q_begin) + 1,
-                     piece.seq->prompt_end);
-    const uint32_t first_pos = window_only ? forced.window_begin : 0;
     for (const kvasir_attn_range& range : asked.ranges) {
       const uint64_t begin = offsets_[range_index], end = offsets_[range_index + 1];
       ++range_index;
@@ -92,9 +114,9 @@ std::vector<std::vector<HeadMass>> MassCall::by_position(bool window_only) const
           head.pos.empty() ||
           (part.in_window && head.pos.back() < first_key(part, range, c_.geometry.block_size));
       if (follows)
-        append(part, range, values, first_pos, head);
+        append(part, range, values, asked.first_pos, head);
       else
-        merge(part, range, values, first_pos, head);
+        merge(part, range, values, asked.first_pos, head);
     }
   }
   return result;
@@ -103,37 +125,51 @@ std::vector<std::vector<HeadMass>> MassCall::by_position(bool window_only) const
 void MassCall::append(const Part& part, const kvasir_attn_range& range,
                       std::span<const float> values, uint32_t first_pos, HeadMass& head) const {
   const uint32_t group = c_.group_size();
+  const uint64_t most = head.pos.size() + values.size() / group;
+  head.pos.reserve(most);
+  head.value.resize(most * group);
   const float* value = values.data();
+  float* to = head.value.data() + head.pos.size() * group;
   for_each_key(part, range, c_.geometry.block_size, [&](uint32_t pos) {
     if (pos >= first_pos) {
       head.pos.push_back(pos);
-      head.value.insert(head.value.end(), value, value + group);
+      to = std::copy_n(value, group, to);
     }
     value += group;
   });
+  head.value.resize(head.pos.size() * group);
 }
 
 void MassCall::merge(const Part& part, const kvasir_attn_range& range,
                      std::span<const float> values, uint32_t first_pos, HeadMass& head) const {
   const uint32_t group = c_.group_size();
-  std::map<uint32_t, std::vector<float>> sums;
-  for (size_t i = 0; i < head.pos.size(); ++i)
-    sums[head.pos[i]].assign(head.value.begin() + static_cast<ptrdiff_t>(i * group),
-                             head.value.begin() + static_cast<ptrdiff_t>((i + 1) * group));
-  const float* value = values.data();
-  for_each_key(part, range, c_.geometry.block_size, [&](uint32_t pos) {
-    if (pos >= first_pos) {
-      std::vector<float>& sum = sums[pos];
-      sum.resize(group);
+  HeadMass more;
+  append(part, range, values, first_pos, more);
+  // Positions ascend in a block, but not from block to block where a list says otherwise.
+  std::vector<size_t> order(more.pos.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  if (!std::is_sorted(more.pos.begin(), more.pos.end()))
+    std::stable_sort(order.begin(), order.end(),
+                     [&](size_t a, size_t b) { return more.pos[a] < more.pos[b]; });
+  const HeadMass before = std::exchange(head, {});
+  head.pos.reserve(before.pos.size() + more.pos.size());
+  head.value.reserve(before.value.size() + more.value.size());
+  const auto take = [&](const HeadMass& from, size_t i) {
+    const float* value = from.value.data() + i * group;
+    if (head.pos.empty() || head.pos.back() != from.pos[i]) {
+      head.pos.push_back(from.pos[i]);
+      head.value.insert(head.value.end(), value, value + group);
+    } else {
+      float* sum = head.value.data() + head.value.size() - group;
       for (uint32_t g = 0; g < group; ++g) sum[g] += value[g];
     }
-    value += group;
-  });
-  head = {};
-  for (const auto& [pos, sum] : sums) {
-    head.pos.push_back(pos);
-    head.value.insert(head.value.end(), sum.begin(), sum.end());
+  };
+  size_t at = 0;
+  for (const size_t i : order) {
+    for (; at < before.pos.size() && before.pos[at] <= more.pos[i]; ++at) take(before, at);
+    take(more, i);
   }
+  for (; at < before.pos.size(); ++at) take(before, at);
 }
 
 }  // namespace kvasir

@@ -28,10 +28,13 @@ uint32_t mass_follows(const RunContext& context, const Pass& pass);
 // to the pass, to from_pos and to the parts that are added.
 class MassCall {
  public:
-  // from_pos [pass.pieces]: queries before it do not count.
-  MassCall(const RunContext& context, const Pass& pass, const std::vector<uint32_t>& from_pos)
-      : c_(context), pass_(pass), from_pos_(from_pos) {}
-  // Leaves out parts of other pieces. The parts of one backend are added one after another.
+  // from_pos [pass.pieces]: queries before it do not count. window_only: nor do keys before the
+  // window.
+  MassCall(const RunContext& context, const Pass& pass, const std::vector<uint32_t>& from_pos,
+           bool window_only)
+      : c_(context), pass_(pass), from_pos_(from_pos), window_only_(window_only) {}
+  // Leaves out parts of other pieces, and with window_only keys at the ends of a range that do not
+  // count. The parts of one backend are added one after another.
   void add(const Part& part);
   // Once all parts are added: values are 0 until they are written.
   void make_room();
@@ -43,14 +46,15 @@ class MassCall {
     float* value = nullptr;            // [offsets.back()][group_size]
   };
   Share share(bool in_window);
-  // [pieces][kv_head]; window_only: no keys before the window.
-  std::vector<std::vector<HeadMass>> by_position(bool window_only) const;
+  // [pieces][kv_head]
+  std::vector<std::vector<HeadMass>> by_position() const;
 
  private:
   struct Asked {
     const Part* part = nullptr;
     size_t piece = 0;                         // of the pass
-    std::vector<kvasir_attn_range> ranges{};  // for the queries that count
+    std::vector<kvasir_attn_range> ranges{};  // for the queries and keys that count
+    uint32_t first_pos = 0;                   // keys before it do not count
   };
   // Of one range: `values` [key][group_size], positions from first_pos on only.
   void append(const Part& part, const kvasir_attn_range& range, std::span<const float> values,
@@ -62,6 +66,7 @@ class MassCall {
   const RunContext& c_;
   const Pass& pass_;
   const std::vector<uint32_t>& from_pos_;
+  bool window_only_;
   std::vector<Asked> asked_;
   std::vector<uint64_t> offsets_{0};  // [ranges of all asked + 1], in keys
   std::vector<float> value_;          // [key][group_size]

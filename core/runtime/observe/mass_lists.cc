@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <span>
-#include <utility>
 
 namespace kvasir {
 namespace {
@@ -14,27 +13,36 @@ struct Members {
   uint32_t begin, end;
 };
 
-// One list over all `heads`, summed over the members of each head's group.
+float sum_of(const HeadMass& head, size_t i, const Members& members, uint32_t group_size) {
+  float sum = 0.0f;
+  for (uint32_t g = members.begin; g < members.end; ++g) sum += head.value[i * group_size + g];
+  return sum;
+}
+
+// One list over all `heads`, summed over the members of each head's group: of a unit the first
+// head's keys, then the next one's. A walk along all heads at once, as their positions ascend.
 void add_list(std::span<const HeadMass> heads, const Members& members, uint32_t group_size,
               uint32_t unit_tokens, MassLists& out) {
-  std::vector<std::pair<uint32_t, float>> entries;
-  for (const HeadMass& head : heads)
-    for (size_t i = 0; i < head.pos.size(); ++i) {
-      float sum = 0.0f;
-      for (uint32_t g = members.begin; g < members.end; ++g) sum += head.value[i * group_size + g];
-      entries.emplace_back(head.pos[i] / unit_tokens, sum);
-    }
-  if (heads.size() > 1)
-    std::stable_sort(entries.begin(), entries.end(),
-                     [](const auto& a, const auto& b) { return a.first < b.first; });
-  const size_t start = out.index.size();
-  for (const auto& [unit, sum] : entries) {
-    if (out.index.size() > start && out.index.back() == unit) {
-      out.value.back() += sum;
-    } else {
-      out.index.push_back(unit);
-      out.value.push_back(sum);
-    }
+  std::vector<size_t> at(heads.size());
+  const auto unit_at = [&](size_t head) {
+    return at[head] < heads[head].pos.size() ? heads[head].pos[at[head]] / unit_tokens : UINT32_MAX;
+  };
+  while (true) {
+    uint32_t unit = UINT32_MAX;
+    for (size_t head = 0; head < heads.size(); ++head) unit = std::min(unit, unit_at(head));
+    if (unit == UINT32_MAX) break;
+    bool is_first = true;
+    for (size_t head = 0; head < heads.size(); ++head)
+      for (; unit_at(head) == unit; ++at[head]) {
+        const float sum = sum_of(heads[head], at[head], members, group_size);
+        if (is_first) {
+          out.index.push_back(unit);
+          out.value.push_back(sum);
+        } else {
+          out.value.back() += sum;
+        }
+        is_first = false;
+      }
   }
   out.offsets.push_back(out.index.size());
 }
