@@ -66,6 +66,16 @@ uint32_t item_of(const LayerState& state, uint32_t block_size, uint32_t head, ui
          static_cast<uint32_t>(std::lower_bound(live.begin(), live.end(), token) - live.begin());
 }
 
+ItemWalk::ItemWalk(const LayerState& state, uint32_t block_size, uint32_t head)
+    : packed_end_(state.packed.end),
+      first_(first_item(state, block_size, head)),
+      first_shared_(first_shared_item(state, block_size)) {
+  if (!packed_end_) return;
+  const auto& live = *state.packed.heads[head].live;
+  live_ = live.data();
+  n_live_ = static_cast<uint32_t>(live.size());
+}
+
 std::vector<kvasir_lease> leases_by_item(const LayerState& state, uint32_t block_size) {
   std::vector<kvasir_lease> leases;
   for (const PackedHead& head : state.packed.heads)

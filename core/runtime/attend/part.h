@@ -64,6 +64,22 @@ uint32_t first_item(const LayerState& state, uint32_t block_size, uint32_t head)
 uint32_t first_shared_item(const LayerState& state, uint32_t block_size);
 // Where a living token stands, in tokens.
 uint32_t item_of(const LayerState& state, uint32_t block_size, uint32_t head, uint32_t token);
+// item_of() for tokens of one kv head that ascend: one walk along those that live, however many are
+// asked for. Refers to the state.
+class ItemWalk {
+ public:
+  ItemWalk(const LayerState& state, uint32_t block_size, uint32_t head);
+  uint32_t item(uint32_t token) {
+    if (token >= packed_end_) return token - packed_end_ + first_shared_;
+    while (at_ < n_live_ && live_[at_] < token) ++at_;
+    return first_ + at_;
+  }
+
+ private:
+  const uint32_t* live_ = nullptr;
+  uint32_t n_live_ = 0, at_ = 0;
+  uint32_t packed_end_, first_, first_shared_;
+};
 // The leases of a layer in the order of items.
 std::vector<kvasir_lease> leases_by_item(const LayerState& state, uint32_t block_size);
 

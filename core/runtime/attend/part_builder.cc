@@ -122,9 +122,10 @@ void PartBuilder::add_token_range(Part& part, uint32_t head, const LayerSelectio
   const uint64_t begin = part.items.size();
   part.null_items = false;
   const uint32_t b = c_.geometry.block_size, width = selection.width;
-  const auto push = [&](uint32_t token, const float* weight) {
+  ItemWalk walk(state_, b, head);
+  const auto push = [&](uint32_t token, const float* weight) {  // tokens ascend
     if (is_dead(state_, head, token)) return;
-    part.items.push_back(item_of(state_, b, head, token));
+    part.items.push_back(walk.item(token));
     for (uint32_t w = 0; w < width; ++w) part.weights.push_back(weight ? weight[w] : 0.0f);
   };
   if (selection.dense) {

@@ -26,8 +26,10 @@ Sorted sorted_by(const kvasir_selection& plan, const std::vector<HeadSelection>&
              std::vector<std::vector<uint32_t>>(n_heads)};
   for (uint32_t head = 0; head < n_heads; ++head) {
     const HeadSelection& said = heads.size() == 1 ? heads[0] : heads[head];
-    const auto sort_out = [&](uint32_t u) {
-      const bool listed = said.all || std::binary_search(said.index.begin(), said.index.end(), u);
+    auto at = said.index.begin();
+    const auto sort_out = [&](uint32_t u) {  // units ascend, as the list does
+      while (at != said.index.end() && *at < u) ++at;
+      const bool listed = said.all || (at != said.index.end() && *at == u);
       ((said.all ? !drop : listed != drop) ? out.kept : out.lost)[head].push_back(u);
     };
     if (candidates.listed)

@@ -79,6 +79,10 @@ Candidates live_candidates(const LayerState& layer, uint32_t unit, const ForcedR
 }
 
 void share_candidates(Candidates& candidates) {
+  const auto is_first = [&](const HeadSelection& head) {
+    return head.index == candidates.heads.front().index;
+  };
+  if (std::all_of(candidates.heads.begin(), candidates.heads.end(), is_first)) return;
   std::vector<uint32_t> all;
   for (const HeadSelection& head : candidates.heads)
     all.insert(all.end(), head.index.begin(), head.index.end());
@@ -96,12 +100,15 @@ Candidates expand_to_tokens(const Candidates& blocks, uint32_t block_size) {
   for (const auto& head : blocks.heads) {
     HeadSelection tokens;
     const size_t width = head.index.empty() ? 0 : head.weight.size() / head.index.size();
-    for (size_t i = 0; i < head.index.size(); ++i)
-      for (uint32_t t = 0; t < block_size; ++t) {
-        tokens.index.push_back(head.index[i] * block_size + t);
-        const auto weights = head.weight.begin() + static_cast<ptrdiff_t>(i * width);
+    tokens.index.reserve(head.index.size() * block_size);
+    tokens.weight.reserve(head.weight.size() * block_size);
+    for (size_t i = 0; i < head.index.size(); ++i) {
+      const uint32_t first = head.index[i] * block_size;
+      for (uint32_t t = 0; t < block_size; ++t) tokens.index.push_back(first + t);
+      const auto weights = head.weight.begin() + static_cast<ptrdiff_t>(i * width);
+      for (uint32_t t = 0; t < block_size && width > 0; ++t)
         tokens.weight.insert(tokens.weight.end(), weights, weights + static_cast<ptrdiff_t>(width));
-      }
+    }
     out.heads.push_back(std::move(tokens));
   }
   return out;

@@ -15,17 +15,21 @@ float weight_of(const HeadSelection& head, uint32_t width, size_t i, uint32_t w)
 }
 
 // The part of `chosen` that `before` holds, with out_width weights per index, the sums of both's.
+// Both ascend: one walk along each.
 HeadSelection among(const HeadSelection& before, uint32_t before_width, const HeadSelection& chosen,
                     uint32_t width, uint32_t out_width) {
   HeadSelection kept;
+  kept.index.reserve(chosen.index.size());
+  kept.weight.reserve(chosen.index.size() * out_width);
+  size_t at = 0;
   for (size_t i = 0; i < chosen.index.size(); ++i) {
-    const auto at = std::lower_bound(before.index.begin(), before.index.end(), chosen.index[i]);
-    if (at == before.index.end() || *at != chosen.index[i]) continue;
+    while (at < before.index.size() && before.index[at] < chosen.index[i]) ++at;
+    if (at == before.index.size()) break;
+    if (before.index[at] != chosen.index[i]) continue;
     kept.index.push_back(chosen.index[i]);
-    const auto old = static_cast<size_t>(at - before.index.begin());
     for (uint32_t w = 0; w < out_width; ++w)
       kept.weight.push_back(weight_of(chosen, width, i, w) +
-                            weight_of(before, before_width, old, w));
+                            weight_of(before, before_width, at, w));
   }
   return kept;
 }

@@ -53,6 +53,21 @@ uint32_t heads_in_scope(uint32_t scope, uint32_t n_q_heads, uint32_t n_kv_heads)
 
 namespace {
 
+// An ascending list that is asked for ascending units: one walk along it, however many there are.
+class Reachable {
+ public:
+  explicit Reachable(const std::vector<uint32_t>& index)
+      : at_(index.data()), end_(index.data() + index.size()) {}
+  bool has(uint32_t unit) {
+    while (at_ != end_ && *at_ < unit) ++at_;
+    return at_ != end_ && *at_ == unit;
+  }
+
+ private:
+  const uint32_t* at_;
+  const uint32_t* end_;
+};
+
 std::string check_list(const kvasir_selection& s, uint32_t list, uint64_t max_units,
                        const Candidates& candidates, uint32_t kv_head, uint32_t n_kv_heads) {
   const uint64_t begin = s.list_offsets[list], end = s.list_offsets[list + 1];
@@ -64,7 +79,12 @@ std::string check_list(const kvasir_selection& s, uint32_t list, uint64_t max_un
   if (end - begin > max_units)
     return where + std::to_string(end - begin) + " indices exceed max_units " +
            std::to_string(max_units);
-  const bool shared = s.scope == KVASIR_SCOPE_SEQUENCE;
+  std::vector<Reachable> reachable;  // a list for all heads may name what is live for any head
+  if (candidates.listed) {
+    const bool shared = s.scope == KVASIR_SCOPE_SEQUENCE;
+    for (uint32_t head = shared ? 0 : kv_head; head < (shared ? n_kv_heads : kv_head + 1); ++head)
+      reachable.emplace_back(candidates.heads[head].index);
+  }
   for (uint64_t i = begin; i < end; ++i) {
     const uint32_t u = s.index[i];
     if (u < candidates.begin || u >= candidates.end)
@@ -73,12 +93,9 @@ std::string check_list(const kvasir_selection& s, uint32_t list, uint64_t max_un
     if (i > begin && u <= s.index[i - 1])
       return where + "indices are not ascending and unique at " + std::to_string(u);
     if (!candidates.listed) continue;
-    bool found = false;  // a list for all heads may name what is live for any head
-    for (uint32_t head = shared ? 0 : kv_head; head < (shared ? n_kv_heads : kv_head + 1); ++head) {
-      const auto& reachable = candidates.heads[head].index;
-      found = found || std::binary_search(reachable.begin(), reachable.end(), u);
-    }
-    if (!found) return where + "index " + std::to_string(u) + " is not among the candidates";
+    const auto has = [u](Reachable& head) { return head.has(u); };
+    if (std::none_of(reachable.begin(), reachable.end(), has))
+      return where + "index " + std::to_string(u) + " is not among the candidates";
   }
   return "";
 }
