@@ -4,12 +4,25 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <utility>
 
 #include "core/runtime/blocks/element_type.h"
 #include "core/runtime/blocks/memory_bridge.h"
 #include "kernels/convert.h"
 
 namespace kvasir {
+
+std::vector<float>& Rotation::new_copy(uint64_t n) {
+  // Copies come in the same order in every layer; memory of another size is given back.
+  std::vector<float> memory;
+  if (!spare_.empty()) {
+    memory = std::move(spare_.front());
+    spare_.pop_front();
+  }
+  if (memory.capacity() < n || memory.capacity() / 2 > n) memory = std::vector<float>(n);
+  memory.resize(n);
+  return copies_.emplace_back(std::move(memory));
+}
 
 void Rotation::to_slots(Part& part, const Piece& piece, const LayerState& state,
                         uint64_t rope_len) {
@@ -42,7 +55,7 @@ void Rotation::rotate_queries(Part& part, const Piece& piece, const LayerState& 
   const uint64_t n_queries = part.abi.q.shape[0];
   const uint64_t width = uint64_t{c_.geometry.n_q_heads} * dim;
   const auto* from = static_cast<const float*>(part.abi.q.data);
-  std::vector<float>& copy = copies_.emplace_back(n_queries * width);
+  std::vector<float>& copy = new_copy(n_queries * width);
   for (uint32_t i = 0; i < piece.n_q; ++i) {
     const uint32_t pos = piece.first_pos() + i;
     const uint64_t at = (uint64_t{piece.q_begin} + i) * width;
@@ -85,7 +98,7 @@ void Rotation::rotate_keys(Part& part, uint64_t rope_len, const Slots* slots) {
   const uint32_t b = c_.geometry.block_size;
   const uint64_t per = uint64_t{b} * c_.geometry.n_kv_heads * c_.geometry.head_dim;
   const std::vector<uint32_t> blocks = touched_blocks(part);
-  std::vector<float>& copy = copies_.emplace_back(blocks.size() * per);
+  std::vector<float>& copy = new_copy(blocks.size() * per);
   const size_t n_formats = c_.store.formats().size();
   const std::vector<bool> attended = attended_keys(part);
   c_.pool.parallel_for(blocks.size(), 1, [&](uint64_t begin, uint64_t end, uint32_t) {

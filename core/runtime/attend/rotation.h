@@ -20,9 +20,11 @@ class Rotation {
  public:
   explicit Rotation(const RunContext& context) : c_(context) {}
 
-  // Frees the copies that were made so far; what follows is of this layer.
+  // Ends the copies that were made so far, whose memory the next ones take; what follows is of this
+  // layer.
   void begin(uint32_t layer) {
-    copies_.clear();
+    spare_.clear();
+    spare_.swap(copies_);
     layer_ = layer;
   }
   // The keys of a part, at the positions of their tokens.
@@ -39,6 +41,8 @@ class Rotation {
   // [lease][token][kv_head] of a part; empty when all bytes of all leases are there.
   std::vector<bool> attended_keys(const Part& part) const;
   std::vector<uint32_t> touched_blocks(const Part& part) const;  // of its leases
+  // n floats, not set.
+  std::vector<float>& new_copy(uint64_t n);
   // slots null: to positions.
   void rotate_keys(Part& part, uint64_t rope_len, const Slots* slots);
   void rotate_queries(Part& part, const Piece& piece, const LayerState& state, uint64_t rope_len,
@@ -57,7 +61,8 @@ class Rotation {
 
   const RunContext& c_;
   uint32_t layer_ = 0;
-  std::deque<std::vector<float>> copies_;
+  // A layer's window takes megabytes: from the system, they would be set to zero twice per layer.
+  std::deque<std::vector<float>> copies_, spare_;
 };
 
 }  // namespace kvasir
