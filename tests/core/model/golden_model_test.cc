@@ -16,7 +16,7 @@ using namespace kvasir;
 
 constexpr const char* kNames[] = {"llama-gqa1",         "llama-gqa4-llama3", "llama-gqa8-linear",
                                   "llama-gqa2-dynamic", "qwen2-gqa4-yarn",   "qwen3-gqa8",
-                                  "qwen3-gqa2-dynamic"};
+                                  "qwen3-gqa2-dynamic", "gemma2-gqa2",       "gemma3-gqa4"};
 
 struct Golden {
   std::string path;
