@@ -4,7 +4,6 @@
 #include <chrono>
 #include <utility>
 
-#include "core/error.h"
 #include "core/serving/scheduler_impl.h"
 
 namespace kvasir {

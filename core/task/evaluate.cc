@@ -4,14 +4,15 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
+#include <utility>
 
 #include "core/error.h"
 
 namespace kvasir {
 
-AnswerJudge::AnswerJudge(const Tokenizer& tokenizer, const Sample& sample, size_t next,
-                         AnswerStep on_step)
-    : tokenizer_(tokenizer), sample_(sample), next_(next), on_step_(std::move(on_step)) {
+AnswerJudge::AnswerJudge(const Tokenizer& tokenizer, const Sample& sample, size_t next)
+    : tokenizer_(tokenizer), sample_(sample), next_(next) {
   answer_.given.resize(sample.turns.size());
 }
 
@@ -20,7 +21,6 @@ std::optional<TokenId> AnswerJudge::next(std::span<const float> logits) {
   if (turn_ == sample_.turns.size()) return std::nullopt;
   const Span span = sample_.token_span(sample_.turns[turn_].answer);
   if (next_ >= span.begin) {
-    if (on_step_) on_step_(turn_, next_ - span.begin);
     const auto best =
         static_cast<TokenId>(std::max_element(logits.begin(), logits.end()) - logits.begin());
     answer_.given[turn_] += tokenizer_.piece(best, true);
@@ -57,26 +57,6 @@ Request task_request(const Tokenizer& tokenizer, const Sample& sample, StrategyI
     answered(judge->answer(), status);
   };
   return request;
-}
-
-TaskPrompt prefill_task(Engine& engine, const Sample& sample, bool with_question) {
-  TaskPrompt prompt;
-  prompt.next = prompt_tokens(sample, with_question);
-  prompt.logits.resize(engine.vocab_size());
-  prompt.seq = engine.open();
-  engine.prefill(prompt.seq, std::span(sample.tokens.ids).first(prompt.next), prompt.logits);
-  return prompt;
-}
-
-TaskAnswer answer_turns(Engine& engine, const Tokenizer& tokenizer, const Sample& sample,
-                        SequenceId seq, const TaskPrompt& prompt, const AnswerStep& on_step) {
-  std::vector<float> logits = prompt.logits;
-  AnswerJudge judge(tokenizer, sample, prompt.next, on_step);
-  while (const std::optional<TokenId> token = judge.next(logits)) {
-    const Engine::DecodeItem item{seq, *token};
-    engine.decode({&item, 1}, logits);
-  }
-  return judge.answer();
 }
 
 // With p = n_right / n and z the 97.5 % point of the normal distribution:

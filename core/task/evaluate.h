@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -26,17 +25,12 @@ struct TaskAnswer {
   std::vector<std::string> given;      // per turn, what the model preferred
 };
 
-// Heard when the logits at hand predict answer token `token` of `turn`: the step just made is what
-// the answer was found by.
-using AnswerStep = std::function<void(size_t turn, size_t token)>;
-
 // Judges the answers of one sample, token by token, and says which token comes next. Sample and
 // tokenizer must outlive it.
 class AnswerJudge {
  public:
   // `next`: the first token of the sample that is not read yet.
-  AnswerJudge(const Tokenizer& tokenizer, const Sample& sample, size_t next,
-              AnswerStep on_step = {});
+  AnswerJudge(const Tokenizer& tokenizer, const Sample& sample, size_t next);
   // The token to decode after these logits [vocab]; none when nothing more is predicted.
   std::optional<TokenId> next(std::span<const float> logits);
   // Complete once next() gave none.
@@ -46,7 +40,6 @@ class AnswerJudge {
   const Tokenizer& tokenizer_;
   const Sample& sample_;
   size_t next_, turn_ = 0;
-  AnswerStep on_step_;
   TaskAnswer answer_;
 };
 
@@ -60,18 +53,6 @@ size_t prompt_tokens(const Sample& sample, bool with_question = false);
 Request task_request(const Tokenizer& tokenizer, const Sample& sample, StrategyId strategy,
                      bool with_question,
                      std::function<void(const TaskAnswer&, const RequestStatus&)> answered);
-
-// A prompt that was read, for answers of several forks of it.
-struct TaskPrompt {
-  SequenceId seq = 0;
-  size_t next = 0;            // first token not in the sequence
-  std::vector<float> logits;  // that predict it
-};
-// Error(kInput) when the sample asks nothing.
-TaskPrompt prefill_task(Engine& engine, const Sample& sample, bool with_question = false);
-// On a sequence that holds the prompt: its own, or a fork of it.
-TaskAnswer answer_turns(Engine& engine, const Tokenizer& tokenizer, const Sample& sample,
-                        SequenceId seq, const TaskPrompt& prompt, const AnswerStep& on_step = {});
 
 struct Interval {
   double low = 0, high = 1;

@@ -67,7 +67,7 @@ class GgufFile {
     return v ? *v : fallback;
   }
   template <class T>
-  T require(std::string_view key) const;  // Error when absent
+  T require(std::string_view key) const;      // Error when absent
   bool is_array(std::string_view key) const;  // false when absent
   template <class T>
   std::optional<std::vector<T>> get_array(std::string_view key) const;

@@ -10,6 +10,7 @@
 
 #include "core/serving/scheduler.h"
 #include "tests/core/runtime/support.h"
+#include "tests/core/task/answer_forks.h"
 #include "tests/core/task/plugins/needle_probe.h"
 #include "tests/core/task/probing.h"
 #include "tests/support/error_of.h"
@@ -125,12 +126,9 @@ TEST_CASE("a fork answers as its parent would") {
   const auto tokenizer = Tokenizer::from_gguf(*bench.tiny.file);
   const auto engine = bench.engine("[selector]\nplugin = 'kvasir.dense'\n");
   const TaskAnswer whole = answer_one(*engine, *tokenizer, sample);
-  const TaskPrompt prompt = prefill_task(*engine, sample);
-  for (int i = 0; i < 2; ++i) {
-    const SequenceId fork = engine->fork(prompt.seq);
-    CHECK(answer_turns(*engine, *tokenizer, sample, fork, prompt).given == whole.given);
-    engine->close(fork);
-  }
+  const test::TaskPrompt prompt = test::prefill_task(*engine, sample);
+  for (int i = 0; i < 2; ++i)
+    CHECK(test::answer_fork(*engine, *tokenizer, sample, prompt).given == whole.given);
 }
 
 TEST_CASE("a sample that asks nothing is refused") {
@@ -138,7 +136,7 @@ TEST_CASE("a sample that asks nothing is refused") {
   Sample sample = toy_sample();
   sample.turns.clear();
   const auto engine = bench.engine("[selector]\nplugin = 'kvasir.dense'\n");
-  CHECK(test::error_of([&] { prefill_task(*engine, sample); }).find("asks nothing") !=
+  CHECK(test::error_of([&] { test::prefill_task(*engine, sample); }).find("asks nothing") !=
         std::string::npos);
 }
 

@@ -10,16 +10,20 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
 #include <optional>
 
 #include "core/task/evaluate.h"
 #include "tests/core/runtime/support.h"
+#include "tests/core/task/answer_forks.h"
 #include "tests/core/task/probing.h"
 
 namespace kvasir {
 namespace {
 
 using test::NeedleProbe;
+using test::prefill_task;
+using test::TaskPrompt;
 
 std::filesystem::path model_path() {
   if (const char* env = std::getenv("KVASIR_TASK_MODEL")) return env;
@@ -58,11 +62,8 @@ struct Trained {
     return bench.engine(*model, toml, options);
   }
   TaskAnswer answer(Engine& engine, const Sample& sample, const TaskPrompt& prompt,
-                    const AnswerStep& on_step = {}) const {
-    const SequenceId fork = engine.fork(prompt.seq);
-    TaskAnswer given = answer_turns(engine, *tokenizer, sample, fork, prompt, on_step);
-    engine.close(fork);
-    return given;
+                    const std::function<void()>& on_predicted = {}) const {
+    return test::answer_fork(engine, *tokenizer, sample, prompt, on_predicted);
   }
 };
 
@@ -150,7 +151,7 @@ TEST_CASE("some heads put much of their mass on the needle when the answer is fo
       probe.watch_begin = needle.first;
       probe.watch_end = needle.second;
       const TaskPrompt prompt = prefill_task(*engine, sample);
-      trained.answer(*engine, sample, prompt, [&](size_t, size_t) {
+      trained.answer(*engine, sample, prompt, [&] {
         for (size_t layer = 0; layer < sum.size(); ++layer)
           for (size_t head = 0; head < sum[layer].size(); ++head)
             sum[layer][head] += probe.mass[layer][head];

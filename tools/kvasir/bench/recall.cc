@@ -39,14 +39,13 @@ void check(const RecallOptions& o) {
 
 RecallReport measure(const Options& options, const RecallOptions& o) {
   PluginHost host(options);
-  host.log_once();
   const RecallSettings settings{o.block_size, o.shape.sink, o.shape.window, o.budget,
                                 o.shape.context};
   std::vector<RecallArm> arms;
   for (const std::string& name : o.strategies) arms.emplace_back(options, name, settings, host);
   const RecallBench bench(o.shape, o.budget, options.seed, host);
   RecallReport report{o.shape, settings, bench.target(), options.seed, {}};
-  ProgressBar bar("recall", !options.json);
+  ProgressBar bar("recall");
   uint64_t n_done = 0;  // runs; each strategy that is left needs at least one more
   for (size_t i = 0; i < arms.size(); ++i) {
     const size_t n_left = arms.size() - i - 1;

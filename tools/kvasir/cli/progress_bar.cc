@@ -7,33 +7,48 @@
 #include <cstdio>
 #include <utility>
 
+#include "tools/kvasir/cli/text.h"
+
 namespace kvasir::tool {
 
-ProgressBar::ProgressBar(std::string label, bool enabled)
+ProgressBar::ProgressBar(std::string label)
     : label_(std::move(label)),
-      enabled_(enabled && isatty(STDERR_FILENO)),
-      begin_(std::chrono::steady_clock::now()),
-      last_(begin_ - std::chrono::seconds(1)) {}
+      is_terminal_(isatty(STDERR_FILENO)),
+      begin_(Clock::now()),
+      last_(is_terminal_ ? begin_ - std::chrono::seconds(1) : begin_) {}
 
 ProgressBar::~ProgressBar() {
   if (drawn_) std::fprintf(stderr, "\r\033[K");
 }
 
 void ProgressBar::update(uint64_t done, uint64_t total) {
-  const auto now = std::chrono::steady_clock::now();
-  if (!enabled_ || total == 0 || (now - last_ < std::chrono::milliseconds(100) && done != total))
-    return;
+  constexpr std::chrono::milliseconds kBetweenBars(100), kBetweenLines(10'000);
+  if (total == 0) return;
+  const auto now = Clock::now();
+  const bool is_due = now - last_ >= (is_terminal_ ? kBetweenBars : kBetweenLines);
+  if (!is_due && !(is_terminal_ && done == total)) return;
   last_ = now;
+  draw(done, total);
+}
+
+void ProgressBar::draw(uint64_t done, uint64_t total) {
   constexpr uint64_t kWidth = 30;
-  const double seconds = std::chrono::duration<double>(now - begin_).count();
-  const auto filled = static_cast<size_t>(kWidth * done / total);
+  const double seconds = std::chrono::duration<double>(last_ - begin_).count();
   const double rate = seconds > 0 ? static_cast<double>(done) / seconds : 0.0;
-  std::fprintf(stderr, "\r\033[K%s [%s%s] %llu/%llu  %.0f/s  %.0f s left", label_.c_str(),
-               std::string(filled, '#').c_str(), std::string(kWidth - filled, '.').c_str(),
-               static_cast<unsigned long long>(done), static_cast<unsigned long long>(total), rate,
-               rate > 0 ? static_cast<double>(total - done) / rate : 0.0);
+  const std::string figures =
+      format("%llu/%llu  %.*f/s  %.0f s left", static_cast<unsigned long long>(done),
+             static_cast<unsigned long long>(total), rate < 10 ? 1 : 0, rate,
+             rate > 0 ? static_cast<double>(total - done) / rate : 0.0);
+  if (!is_terminal_) return report_progress(label_ + " " + figures);
+  const auto filled = static_cast<size_t>(kWidth * done / total);
+  std::fprintf(stderr, "\r\033[K%s [%s%s] %s", label_.c_str(), std::string(filled, '#').c_str(),
+               std::string(kWidth - filled, '.').c_str(), figures.c_str());
   std::fflush(stderr);
   drawn_ = true;
+}
+
+void report_progress(const std::string& line) {
+  std::fprintf(stderr, "kvasir: %s\n", line.c_str());
 }
 
 }  // namespace kvasir::tool

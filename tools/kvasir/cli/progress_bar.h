@@ -1,4 +1,4 @@
-// The progress bar of long work.
+// How far long work has come, on stderr.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -8,18 +8,25 @@
 
 namespace kvasir::tool {
 
-// "prefill [#####.....]  512/1024  123/s  4 s left" on stderr, only when it is a terminal, at
-// most ten times a second.
+// On a terminal "prefill [#####.....] 512/1024  123/s  4 s left", drawn anew at most ten times a
+// second and gone at the end. Elsewhere "kvasir: prefill 512/1024  123/s  4 s left", a line every
+// ten seconds: shorter work leaves none.
 class ProgressBar {
  public:
-  explicit ProgressBar(std::string label, bool enabled = true);
+  explicit ProgressBar(std::string label);
   ~ProgressBar();
   void update(uint64_t done, uint64_t total);
 
  private:
+  using Clock = std::chrono::steady_clock;
+  void draw(uint64_t done, uint64_t total);
+
   std::string label_;
-  bool enabled_, drawn_ = false;
-  std::chrono::steady_clock::time_point begin_, last_;
+  bool is_terminal_, drawn_ = false;
+  Clock::time_point begin_, last_;
 };
+
+// "kvasir: <line>": a part of the work is done.
+void report_progress(const std::string& line);
 
 }  // namespace kvasir::tool

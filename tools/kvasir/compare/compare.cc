@@ -30,7 +30,7 @@ void compare(Options options, const CompareOptions& o) {
   if (options.ctx_size && context > options.ctx_size)
     throw input_error("prompt and -n are " + std::to_string(context) + " tokens, but -c gives " +
                       std::to_string(options.ctx_size) + ": raise -c or shorten the prompt");
-  print(compare_strategies(session, arms, prompt, o.n_predict, !options.json), options.json);
+  print(compare_strategies(session, arms, prompt, o.n_predict), options.json);
 }
 
 }  // namespace

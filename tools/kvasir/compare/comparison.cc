@@ -7,6 +7,7 @@
 
 #include "core/serving/scheduler.h"
 #include "tools/kvasir/cli/progress_bar.h"
+#include "tools/kvasir/cli/text.h"
 
 namespace kvasir::tool {
 namespace {
@@ -48,11 +49,10 @@ struct Baseline {
 class Comparer {
  public:
   Comparer(Session& session, const std::vector<Arm>& arms, const std::vector<TokenId>& prompt,
-           uint32_t n_steps, bool show)
+           uint32_t n_steps)
       : prompt_(prompt),
         n_steps_(n_steps),
         vocab_(session.shape().vocab_size),
-        show_(show),
         engine_(session.load(static_cast<uint32_t>(prompt.size()) + n_steps,
                              static_cast<uint32_t>(arms.size() + 1))),
         scheduler_(engine_, {.memory_bytes = session.sequence_memory()}) {
@@ -65,6 +65,7 @@ class Comparer {
   }
 
   std::vector<ComparedStrategy> run() {
+    uint32_t n_done = 0;
     for (StrategyId leader = 0; leader < runs_.size(); ++leader) {
       if (!runs_[leader].logits.empty()) continue;
       std::vector<StrategyId> together{leader};
@@ -72,7 +73,11 @@ class Comparer {
         if (runs_[other].logits.empty() && engine_.can_follow(leader, other))
           together.push_back(other);
       read_prompt(together);
-      for (const StrategyId strategy : together) decode(strategy);
+      for (const StrategyId strategy : together) {
+        decode(strategy);
+        report_progress(to_line(runs_[strategy].result) +
+                        format("  (%u of %zu)", ++n_done, runs_.size()));
+      }
     }
     std::vector<ComparedStrategy> results;
     for (Run& run : runs_) results.push_back(std::move(run.result));
@@ -101,7 +106,6 @@ class Comparer {
 
   const std::vector<TokenId>& prompt_;
   uint32_t n_steps_, vocab_;
-  bool show_;
   Engine& engine_;
   Scheduler scheduler_;
   std::vector<Run> runs_;
@@ -111,7 +115,7 @@ class Comparer {
 };
 
 void Comparer::read_prompt(const std::vector<StrategyId>& together) {
-  ProgressBar bar(runs_[together[0]].label + ": prefill", show_);
+  ProgressBar bar(runs_[together[0]].label + ": prefill");
   std::vector<Request> requests(together.size());
   std::exception_ptr error;
   for (size_t i = 0; i < together.size(); ++i) {
@@ -137,7 +141,7 @@ void Comparer::read_prompt(const std::vector<StrategyId>& together) {
 
 void Comparer::decode(StrategyId strategy) {
   Run& run = runs_[strategy];
-  ProgressBar bar(run.label + ": decode", show_);
+  ProgressBar bar(run.label + ": decode");
   agreed_ = 0;
   kl_ = 0;
   std::exception_ptr error;
@@ -199,9 +203,9 @@ ComparedStrategy Comparer::result(StrategyId strategy) {
 }  // namespace
 
 Comparison compare_strategies(Session& session, const std::vector<Arm>& arms,
-                              const std::vector<TokenId>& prompt, uint32_t n_steps, bool show) {
+                              const std::vector<TokenId>& prompt, uint32_t n_steps) {
   Comparison out;
-  out.strategies = Comparer(session, arms, prompt, n_steps, show).run();
+  out.strategies = Comparer(session, arms, prompt, n_steps).run();
   out.setup = session.setup();
   out.prompt_tokens = prompt.size();
   out.decode_steps = n_steps;

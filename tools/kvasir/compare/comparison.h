@@ -28,11 +28,12 @@ struct Comparison {
   std::vector<ComparedStrategy> strategies;  // dense first
 };
 
-// `show`: progress bars. Loads the session's model.
+// Reports on stderr as each strategy is done. Loads the session's model.
 Comparison compare_strategies(Session& session, const std::vector<Arm>& arms,
-                              const std::vector<TokenId>& prompt, uint32_t n_steps, bool show);
+                              const std::vector<TokenId>& prompt, uint32_t n_steps);
 
 Json to_json(const Comparison& comparison);
 std::string to_text(const Comparison& comparison);
+std::string to_line(const ComparedStrategy& strategy);
 
 }  // namespace kvasir::tool

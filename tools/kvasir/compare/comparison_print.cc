@@ -41,6 +41,13 @@ Json to_json(const Comparison& c) {
   return out;
 }
 
+std::string to_line(const ComparedStrategy& s) {
+  return s.run.strategy +
+         format(": decode %.2f tok/s, attended %.1f %%, same top-1 %.1f %%, KL to dense %.5f",
+                s.run.decode_tokens_per_second(), s.run.attended_percent(),
+                100.0 * s.top1_agreement, s.mean_kl);
+}
+
 std::string to_text(const Comparison& c) {
   std::string out =
       format("%llu prompt tokens, then %u tokens decoded from the same inputs; %s, %u threads\n\n",

@@ -48,8 +48,7 @@ void add_chunk(Engine& engine, const std::vector<TokenId>& chunk, uint32_t vocab
 
 }  // namespace
 
-Perplexity perplexity(Session& session, const std::vector<TokenId>& tokens, uint32_t context,
-                      bool show) {
+Perplexity perplexity(Session& session, const std::vector<TokenId>& tokens, uint32_t context) {
   const Tokenizer& tokenizer = session.tokenizer();
   Perplexity out;
   out.strategy = session.strategy().name;
@@ -57,7 +56,7 @@ Perplexity perplexity(Session& session, const std::vector<TokenId>& tokens, uint
   out.n_chunks = tokens.size() / context;
   Engine& engine = session.load(context);
   Sums sums;
-  ProgressBar bar("perplexity", show);
+  ProgressBar bar("perplexity");
   for (size_t i = 0; i < out.n_chunks; ++i) {
     std::vector<TokenId> chunk(tokens.begin() + static_cast<ptrdiff_t>(i * context),
                                tokens.begin() + static_cast<ptrdiff_t>((i + 1) * context));

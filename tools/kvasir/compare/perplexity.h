@@ -18,9 +18,8 @@ struct Perplexity {
   std::string strategy;
 };
 
-// `tokens` fill at least one chunk. `show`: a progress bar. Loads the session's model.
-Perplexity perplexity(Session& session, const std::vector<TokenId>& tokens, uint32_t context,
-                      bool show);
+// `tokens` fill at least one chunk. Loads the session's model.
+Perplexity perplexity(Session& session, const std::vector<TokenId>& tokens, uint32_t context);
 
 Json to_json(const Perplexity& result);
 std::string to_text(const Perplexity& result);

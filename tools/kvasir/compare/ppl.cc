@@ -16,7 +16,7 @@ void ppl(const Options& options, const std::string& path) {
   if (tokens.size() < context)
     throw input_error(path + ": has " + std::to_string(tokens.size()) +
                       " tokens, one chunk of -c " + std::to_string(context) + " is needed");
-  print(perplexity(session, tokens, context, !options.json), options.json);
+  print(perplexity(session, tokens, context), options.json);
 }
 
 }  // namespace

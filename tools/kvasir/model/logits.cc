@@ -104,7 +104,7 @@ void prefill(Session& session, const Options& options, uint32_t top_k, Logits& o
   Engine& engine = session.load(n);
   std::optional<NpyWriter> file;
   if (!out.file.empty()) file.emplace(out.file, n, vocab);
-  ProgressBar bar("logits", !options.json);
+  ProgressBar bar("logits");
   engine.prefill(engine.open(), out.tokens, {},
                  {.progress =
                       [&](uint32_t done, uint32_t total) {

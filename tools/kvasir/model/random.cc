@@ -105,7 +105,7 @@ WrittenModel write_model(const RandomOptions& o) {
   std::optional<GgufFile> tokenizer;
   if (!o.tokenizer_from.empty()) tokenizer = GgufFile::open(o.tokenizer_from);
   std::signal(SIGINT, [](int) { interrupted = true; });
-  ProgressBar bar("writing (MB)", !o.json);
+  ProgressBar bar("writing (MB)");
   write_random_model(out.spec, o.output, tokenizer ? &*tokenizer : nullptr,
                      [&](uint64_t done, uint64_t total) {
                        if (interrupted) throw input_error("interrupted; no file was written");

@@ -65,7 +65,7 @@ WrittenSkew write_skew(const Options& options, const SkewOptions& o) {
   model_options.deterministic = options.deterministic;
   const auto model = Model::load(file, host.pool(), model_options);
   if (o.fold) check_foldable(model->shape());
-  ProgressBar bar("layers", !options.json);
+  ProgressBar bar("layers");
   const SkewMatrices skew = skew_matrices(
       *model, host.pool(), ids, kBatchTokens,
       [&](uint32_t done, uint32_t total) { bar.update(done, total); }, column_ids);

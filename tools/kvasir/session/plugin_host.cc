@@ -33,7 +33,7 @@ PluginHost::PluginHost(const Options& options)
                 [this, log = stderr_log(options.log_level)](
                     uint32_t severity, const std::string& plugin, const std::string& text) {
                   if (severity == KVASIR_LOG_INFO) said_.emplace_back(plugin, text);
-                  if (log_once_ && !shown_.emplace(plugin, text).second) return;
+                  if (severity != KVASIR_LOG_DEBUG && !shown_.emplace(plugin, text).second) return;
                   log(severity, plugin, text);
                 }),
       registry_(plugin_search(options), services_) {}

@@ -22,14 +22,13 @@ class PluginHost {
   PluginRegistry& registry() { return registry_; }
   // What plugins logged at level info so far, shown or not: id and text.
   const std::vector<std::pair<std::string, std::string>>& said() const { return said_; }
-  // From now on equal lines are shown once, for commands that run a strategy many times.
-  void log_once() { log_once_ = true; }
 
  private:
   Topology topology_;
   ThreadPool pool_;
   std::vector<std::pair<std::string, std::string>> said_;
-  bool log_once_ = false;
+  // A command builds a strategy to check it, to plan it and to run it: equal lines (debug apart)
+  // are shown once.
   std::set<std::pair<std::string, std::string>> shown_;
   HostServices services_;
   PluginRegistry registry_;

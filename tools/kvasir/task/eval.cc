@@ -68,7 +68,7 @@ void evaluate_tasks(Options options, const EvalFlags& flags) {
     if (lines)
       lines->write(to_json(result).dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
   };
-  const Evaluation evaluation = evaluate(session, arms, wanted, write, !options.json);
+  const Evaluation evaluation = evaluate(session, arms, wanted, write);
   if (lines) lines->flush();
   print(evaluation, options.json);
 }

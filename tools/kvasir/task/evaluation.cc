@@ -4,11 +4,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <iterator>
-#include <memory>
 #include <optional>
 
-#include "core/error.h"
 #include "core/serving/scheduler.h"
 #include "tools/kvasir/cli/progress_bar.h"
 
@@ -57,14 +56,14 @@ class Evaluator {
         encoder_(session.tokenizer()),
         n_strategies_(static_cast<uint32_t>(arms.size() + 1)) {}
 
-  std::vector<EvaluationCell> run(bool show) {
+  std::vector<EvaluationCell> run() {
     for (const uint32_t length : options_.lengths)  // finds mistakes before anything runs
       for (const Task task : options_.tasks) TaskGenerator(task, options_.task, length, encoder_);
     const uint32_t longest = *std::max_element(options_.lengths.begin(), options_.lengths.end());
     session_.load(longest, options_.n_parallel * n_strategies_);
     total_ = uint64_t{options_.n_samples} * options_.tasks.size() * options_.lengths.size() *
              n_strategies_;
-    bar_.emplace("samples", show);
+    bar_.emplace("samples");
     for (const uint32_t length : options_.lengths) {
       for (const Task task : options_.tasks) {
         TaskGenerator generator(task, options_.task, length, encoder_);
@@ -81,7 +80,9 @@ class Evaluator {
  private:
   void answer(uint32_t length, const std::vector<Sample>& samples);
   std::vector<EvaluationCell> open_cells(Engine& engine, uint32_t length, Task task);
-  std::vector<std::vector<Given>> answer_all(Engine& engine, const std::vector<Sample>& samples);
+  std::vector<std::vector<Given>> answer_all(
+      Engine& engine, const std::vector<Sample>& samples,
+      const std::function<void(size_t, const std::vector<Given>&)>& on_answered);
   void add(EvaluationCell& cell, const Sample& sample, const Given& given);
 
   Session& session_;
@@ -113,12 +114,13 @@ void Evaluator::answer(uint32_t length, const std::vector<Sample>& samples) {
   const auto engine = session_.make_engine(length, options_.n_parallel * n_strategies_);
   std::vector<EvaluationCell> cells = open_cells(*engine, length, samples[0].task);
   const auto begin = std::chrono::steady_clock::now();
-  const auto given = answer_all(*engine, samples);
+  const auto given = answer_all(*engine, samples, [&](size_t i, const std::vector<Given>& answers) {
+    for (StrategyId s = 0; s < n_strategies_; ++s) add(cells[s], samples[i], answers[s]);
+  });
   const double wall =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   for (StrategyId s = 0; s < n_strategies_; ++s) {
     EvaluationCell& cell = cells[s];
-    for (size_t i = 0; i < samples.size(); ++i) add(cell, samples[i], given[i][s]);
     const StrategyId reader = reader_of(given[0], s);
     cell.read_with = reader == s ? "" : cells[reader].strategy;
     RunFigures figures;
@@ -136,38 +138,44 @@ void Evaluator::answer(uint32_t length, const std::vector<Sample>& samples) {
         static_cast<double>(cell.run.prefill.total_nanos + cell.run.decode.total_nanos) / 1e9;
     cell.wall_seconds = wall;
   }
+  report_progress(to_line(cells));
   std::move(cells.begin(), cells.end(), std::back_inserter(cells_));
 }
 
-// [samples][strategies]; n_parallel samples at a time.
-std::vector<std::vector<Given>> Evaluator::answer_all(Engine& engine,
-                                                      const std::vector<Sample>& samples) {
+// [samples][strategies]; n_parallel samples at a time. on_answered(sample, answers of all
+// strategies) is called in the order of samples.
+std::vector<std::vector<Given>> Evaluator::answer_all(
+    Engine& engine, const std::vector<Sample>& samples,
+    const std::function<void(size_t, const std::vector<Given>&)>& on_answered) {
   Scheduler scheduler(engine, {.memory_bytes = session_.sequence_memory()});
   std::vector<std::vector<Given>> all(samples.size(), std::vector<Given>(n_strategies_));
-  size_t n_submitted = 0, n_in_flight = 0;
+  std::vector<uint32_t> n_left(samples.size(), n_strategies_);
+  size_t n_submitted = 0, n_in_flight = 0, n_answered = 0;
   std::exception_ptr error;
   const auto submit = [&](size_t i) {
     std::vector<Request> requests;
-    const auto n_left = std::make_shared<uint32_t>(n_strategies_);
     for (StrategyId s = 0; s < n_strategies_; ++s)
       requests.push_back(
           task_request(session_.tokenizer(), samples[i], s, options_.question_in_prompt,
-                       [&, i, s, n_left](const TaskAnswer& answer, const RequestStatus& status) {
+                       [&, i, s](const TaskAnswer& answer, const RequestStatus& status) {
                          all[i][s].answer = answer;
                          all[i][s].status = status;
                          if (status.error && !error) error = status.error;
-                         if (--*n_left == 0) --n_in_flight;
+                         if (--n_left[i] == 0) --n_in_flight;
                          bar_->update(++done_, total_);
                        }));
     const auto ids = scheduler.submit_together(std::move(requests));
     for (StrategyId s = 0; s < n_strategies_; ++s) all[i][s].id = ids[s];
   };
-  do {
+  for (bool goes_on = true; goes_on;) {
     while (n_in_flight < options_.n_parallel && n_submitted < samples.size()) {
       ++n_in_flight;
       submit(n_submitted++);
     }
-  } while (!error && scheduler.step());
+    goes_on = scheduler.step() && !error;
+    for (; !error && n_answered < samples.size() && n_left[n_answered] == 0; ++n_answered)
+      on_answered(n_answered, all[n_answered]);
+  }
   if (error) std::rethrow_exception(error);
   return all;
 }
@@ -206,7 +214,7 @@ uint64_t Evaluation::n_won(const EvaluationCell& cell) const {
 }
 
 Evaluation evaluate(Session& session, const std::vector<Arm>& arms,
-                    const EvaluationOptions& options, const OnSample& on_sample, bool show) {
+                    const EvaluationOptions& options, const OnSample& on_sample) {
   Evaluation out;
   out.setup = session.setup();
   out.seed = options.seed;
@@ -214,7 +222,7 @@ Evaluation evaluate(Session& session, const std::vector<Arm>& arms,
   out.n_parallel = options.n_parallel;
   out.question_in_prompt = options.question_in_prompt;
   out.n_strategies = arms.size() + 1;
-  out.cells = Evaluator(session, arms, options, on_sample).run(show);
+  out.cells = Evaluator(session, arms, options, on_sample).run();
   return out;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -64,15 +65,18 @@ struct Evaluation {
   uint64_t n_won(const EvaluationCell& cell) const;   // the other way round
 };
 
+// Called when all strategies have answered a sample, once for each, in the order of samples.
 using OnSample = std::function<void(const SampleResult& result)>;
 
-// `show`: a progress bar. Loads the session's model. Error(kInput) before that when a task does not
-// fit a length.
+// Reports on stderr how far it has come. Loads the session's model. Error(kInput) before that when
+// a task does not fit a length.
 Evaluation evaluate(Session& session, const std::vector<Arm>& arms,
-                    const EvaluationOptions& options, const OnSample& on_sample, bool show);
+                    const EvaluationOptions& options, const OnSample& on_sample);
 
 Json to_json(const SampleResult& result);
 Json to_json(const Evaluation& evaluation);
 std::string to_text(const Evaluation& evaluation);
+// Cells of one task and length.
+std::string to_line(std::span<const EvaluationCell> cells);
 
 }  // namespace kvasir::tool

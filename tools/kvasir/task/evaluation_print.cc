@@ -98,6 +98,15 @@ Json to_json(const Evaluation& e) {
   return out;
 }
 
+std::string to_line(std::span<const EvaluationCell> cells) {
+  std::vector<std::string> right;
+  for (const EvaluationCell& cell : cells)
+    right.push_back(cell.strategy + format(" %llu/%zu",
+                                           static_cast<unsigned long long>(cell.n_correct()),
+                                           cell.correct.size()));
+  return format("%s at %u: ", name(cells[0].task), cells[0].length) + join(right, ", ");
+}
+
 std::string to_text(const Evaluation& e) {
   Table table({"task", "length", "strategy", "right", "accuracy", "95 % interval", "lost", "won",
                "tokens right", "attended", "MB/step", "fallbacks", "s"},

@@ -5,7 +5,6 @@
 #include <charconv>
 
 #include "core/error.h"
-#include "tools/kvasir/cli/text.h"
 
 namespace kvasir::tool {
 namespace {

@@ -60,14 +60,15 @@ void write_samples(const GenerateFlags& f, uint32_t length, PieceEncoder& encode
   const bool as_text = f.format == "text";
   const uint64_t seed = f.seed.value_or(as_text ? kFirstTrainingSeed : 1);
   Output out(f.output);
-  ProgressBar bar("generate", !out.is_stdout());
+  std::optional<ProgressBar> bar;  // not between the lines of a terminal
+  if (!out.is_stdout()) bar.emplace("generate");
   uint64_t done = 0;
   for (uint64_t i = 0; f.n == 0 || i < f.n; ++i) {
     for (TaskGenerator& generator : generators) {
       const Sample sample = generator.make(seed, i);
       const std::string line = as_text ? sample.text + "\n" : to_json(sample).dump() + "\n";
       if (!out.write(line)) return;
-      if (f.n) bar.update(++done, f.n * generators.size());
+      if (bar && f.n) bar->update(++done, f.n * generators.size());
     }
   }
   out.flush();

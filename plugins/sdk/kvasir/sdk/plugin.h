@@ -21,8 +21,6 @@
 #include <kvasir/sdk/selection.h>
 #include <kvasir/sdk/step.h>
 
-#include <algorithm>
-#include <cstring>
 #include <memory>
 #include <span>
 #include <string>
