@@ -24,12 +24,15 @@ size_t piece_end(std::string_view text, size_t begin) {
 }  // namespace
 
 PieceEncoder::PieceEncoder(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {
-  if (tokenizer.model_name() == "llama")
-    line_end_ = tokenizer.encode(kLineEnd, {.add_bos = false, .parse_special = false});
+  const Tokenizer::EncodeOptions plain = {.add_bos = false, .parse_special = false};
+  if (tokenizer.model_name() != "llama") return;
+  const std::vector<TokenId> letter = tokenizer.encode("a", plain);
+  if (letter.empty() || tokenizer.piece(letter[0], false) == "a") return;
+  line_end_ = tokenizer.encode(kLineEnd, plain);
 }
 
-// SentencePiece puts a space in front of a text. A piece from the middle is therefore encoded
-// behind a line end, whose tokens are taken off again.
+// SentencePiece puts a space in front of a text, except for some models. A piece from the middle is
+// therefore encoded behind a line end, whose tokens are taken off again.
 PieceEncoder::Piece PieceEncoder::make_piece(std::string_view text, bool starts_text) const {
   const bool behind_line = !starts_text && !line_end_.empty();
   Piece made;

@@ -9,8 +9,8 @@
 #include "core/model/tokenizer/tokenizer.h"
 #include "tests/core/runtime/support.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/trained_model.h"
 #include "tests/trained/golden.h"
-#include "tests/trained/models.h"
 
 namespace {
 using namespace kvasir;

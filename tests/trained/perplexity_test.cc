@@ -7,9 +7,9 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/support/data.h"
+#include "tests/support/trained_model.h"
 #include "tests/tools/process.h"
 #include "tests/trained/golden.h"
-#include "tests/trained/models.h"
 
 namespace {
 using namespace kvasir::test;

@@ -65,6 +65,13 @@ TEST_CASE("pieces and whole agree: real vocabularies") {
   }
 }
 
+TEST_CASE("pieces and whole agree: vocabularies of trained models") {
+  for (const auto& [file, tokenizer] : test::trained_vocabularies()) {
+    CAPTURE(file);
+    check_tasks(*tokenizer);
+  }
+}
+
 TEST_CASE("counting a text is encoding it in the middle of another") {
   const auto tokenizer = test::small_vocabulary();
   PieceEncoder encoder(*tokenizer);

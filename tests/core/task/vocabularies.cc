@@ -5,6 +5,7 @@
 #include "core/model/synthetic/random_model.h"
 #include "tests/support/data.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/trained_model.h"
 
 namespace kvasir::test {
 
@@ -32,6 +33,14 @@ std::vector<NamedTokenizer> real_vocabularies() {
         "llama.cpp-vocab/ggml-vocab-llama-spm.gguf", "llama.cpp-vocab/ggml-vocab-phi-3.gguf"})
     out.push_back(
         {file, Tokenizer::from_gguf(GgufFile::open((data / "tokenizers" / file).string()))});
+  return out;
+}
+
+std::vector<NamedTokenizer> trained_vocabularies() {
+  std::vector<NamedTokenizer> out;
+  for (const char* file : {"smollm2-135m-instruct.Q4_1.gguf", "gemma-3-270m.Q4_K_M.gguf"})
+    if (const auto path = trained_model(file); has_model(path))
+      out.push_back({file, Tokenizer::from_gguf(GgufFile::open(path.string()))});
   return out;
 }
 

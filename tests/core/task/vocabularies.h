@@ -19,5 +19,7 @@ struct NamedTokenizer {
 };
 // gpt-2, qwen2, deepseek, two SentencePiece ones; empty where the shared data is absent.
 std::vector<NamedTokenizer> real_vocabularies();
+// SmolLM2's and Gemma's, each where its model is present.
+std::vector<NamedTokenizer> trained_vocabularies();
 
 }  // namespace kvasir::test
