@@ -242,16 +242,17 @@ void score_dot(const float* q, size_t n_heads, const Records& records, float* sc
   (packed, n_heads, records.head_dim, records, score, score_stride, packed + n_heads * stride);
 }
 
-void score_min_max(const float* q, size_t n_heads, const Records& records, float* score,
-                   size_t score_stride, void* scratch) {
+void score_min_max(const float* q, size_t n_heads, float box_scale, const Records& records,
+                   float* score, size_t score_stride, void* scratch) {
+  const float near = 0.5f * (1.0f - box_scale), far = 0.5f * (1.0f + box_scale);
   auto* packed = static_cast<float*>(scratch);
   const size_t stride = padded_width(2 * records.head_dim);
   for (size_t g = 0; g < n_heads; ++g) {
     float* out = packed + g * stride;
     for (size_t d = 0; d < records.head_dim; ++d) {
       const float x = q[g * records.head_dim + d];
-      out[d] = std::min(x, 0.0f);
-      out[records.head_dim + d] = std::max(x, 0.0f);
+      out[d] = x < 0.0f ? far * x : near * x;
+      out[records.head_dim + d] = x < 0.0f ? near * x : far * x;
     }
     std::fill(out + 2 * records.head_dim, out + stride, 0.0f);
   }

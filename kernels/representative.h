@@ -52,9 +52,11 @@ void score_dot(const float* q, size_t n_heads, const Records& records, float* sc
 
 // score[g * score_stride + b] = sum_d max(q[g][d] * min_b[d], q[g][d] * max_b[d]): an upper bound
 // of q.k over the keys of block b, up to the rounding of an f32 sum (Quest, arXiv:2406.10774).
-// Computed as a dot product of [min(q, 0), max(q, 0)] with the record [min, max].
-//   records [n, 2, head_dim]; the rest as for score_dot
-void score_min_max(const float* q, size_t n_heads, const Records& records, float* score,
-                   size_t score_stride, void* scratch);
+// With box_scale a below 1, of the box whose sides are a times as long about the same centre:
+// a = 0 is q . (min_b + max_b) / 2. Computed as a dot product with the record [min, max] of
+//   [(1 + a) min(q, 0) + (1 - a) max(q, 0), (1 + a) max(q, 0) + (1 - a) min(q, 0)] / 2.
+//   box_scale in [0, 1]; records [n, 2, head_dim]; the rest as for score_dot
+void score_min_max(const float* q, size_t n_heads, float box_scale, const Records& records,
+                   float* score, size_t score_stride, void* scratch);
 
 }  // namespace kvasir::kernels

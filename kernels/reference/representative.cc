@@ -39,13 +39,13 @@ double score_dot(const float* q, const Records& records, size_t record) {
   return sum;
 }
 
-double score_min_max(const float* q, const Records& records, size_t record) {
+double score_min_max(const float* q, double box_scale, const Records& records, size_t record) {
   const void* at = static_cast<const char*>(records.base) + record * records.record_bytes;
   double sum = 0;
   for (size_t d = 0; d < records.head_dim; ++d) {
-    const double low = q[d] * element(at, d, records.type);
-    const double high = q[d] * element(at, records.head_dim + d, records.type);
-    sum += std::fmax(low, high);
+    const double low = element(at, d, records.type);
+    const double high = element(at, records.head_dim + d, records.type);
+    sum += q[d] * (low + high) / 2 + box_scale * std::fabs(q[d]) * (high - low) / 2;
   }
   return sum;
 }

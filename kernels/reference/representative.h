@@ -19,7 +19,7 @@ ChannelStats channel_stats(const KeyRows& rows);
 
 // One query head against one record.
 double score_dot(const float* q, const Records& records, size_t record);
-double score_min_max(const float* q, const Records& records, size_t record);
+double score_min_max(const float* q, double box_scale, const Records& records, size_t record);
 
 // Indices of the k best scores, ascending; the order of kernels/topk.h, by a full sort.
 std::vector<uint32_t> top_k(std::span<const float> score, size_t k);

@@ -168,11 +168,11 @@ TEST_SUITE("kernels/representative") {
         const Records records{bytes.data(), record_bytes, 19, head_dim, record_type};
         test::Scratch scratch(kernels::score_scratch_bytes(4, head_dim));
         std::vector<float> score(4 * 24, -1.0f);
-        kernels::score_min_max(q.data(), 4, records, score.data(), 24, scratch.get());
+        kernels::score_min_max(q.data(), 4, 1.0f, records, score.data(), 24, scratch.get());
         for (size_t g = 0; g < 4; ++g) {
           const float* qg = &q[g * head_dim];
           for (size_t b = 0; b < 19; ++b) {
-            const double formula = kernels::reference::score_min_max(qg, records, b);
+            const double formula = kernels::reference::score_min_max(qg, 1.0, records, b);
             CHECK(score[g * 24 + b] == doctest::Approx(formula).epsilon(1e-5));
             for (size_t t = 0; t < 16; ++t) {
               const Records key{blocks[b].part(t, t + 1).k, 0, 1, head_dim, ElementType::kBF16};
@@ -180,6 +180,14 @@ TEST_SUITE("kernels/representative") {
             }
           }
           CHECK(score[g * 24 + 19] == -1.0f);
+        }
+        for (const float scale : {0.0f, 0.3f, 0.75f}) {
+          kernels::score_min_max(q.data(), 4, scale, records, score.data(), 24, scratch.get());
+          for (size_t g = 0; g < 4; ++g)
+            for (size_t b = 0; b < 19; ++b)
+              CHECK(score[g * 24 + b] == doctest::Approx(kernels::reference::score_min_max(
+                                                             &q[g * head_dim], scale, records, b))
+                                             .epsilon(1e-5));
         }
       });
     }
@@ -195,10 +203,10 @@ TEST_SUITE("kernels/representative") {
       test::Scratch scratch(kernels::score_scratch_bytes(1, 2));
       float score = 0;
       const float tight[] = {0.5f, -1.0f};
-      kernels::score_min_max(tight, 1, records, &score, 1, scratch.get());
+      kernels::score_min_max(tight, 1, 1.0f, records, &score, 1, scratch.get());
       CHECK(score == 1.5f);
       const float loose[] = {-1.0f, -1.0f};
-      kernels::score_min_max(loose, 1, records, &score, 1, scratch.get());
+      kernels::score_min_max(loose, 1, 1.0f, records, &score, 1, scratch.get());
       CHECK(score == 3.0f);
     });
   }

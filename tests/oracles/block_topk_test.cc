@@ -19,6 +19,8 @@ struct Variant {
 std::vector<Variant> variants() {
   return {
       {"minmax", "", [](const Vector& q, const Vectors& k) { return representative::bound(q, k); }},
+      {"minmax", "box_scale = 0.3\n",
+       [](const Vector& q, const Vectors& k) { return representative::shrunk_bound(q, k, 0.3); }},
       {"mean", "",
        [](const Vector& q, const Vectors& k) { return dot(q, representative::mean(k)); }},
       {"max", "",

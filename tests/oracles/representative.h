@@ -47,6 +47,18 @@ inline double bound(const Vector& q, const Vectors& k) {
   return sum;
 }
 
+// sum over d of the largest q[d] * x[d] in the box whose sides are `scale` times as long about the
+// same centre.
+inline double shrunk_bound(const Vector& q, const Vectors& k, double scale) {
+  const Vector lo = lowest(k), hi = highest(k);
+  double sum = 0;
+  for (size_t d = 0; d < q.size(); ++d) {
+    const double centre = (lo[d] + hi[d]) / 2, side = scale * (hi[d] - lo[d]);
+    sum += std::max(q[d] * (centre - side / 2), q[d] * (centre + side / 2));
+  }
+  return sum;
+}
+
 // The keys at 0, B/n, 2B/n … of a block of B tokens.
 inline Vectors fixed(const Vectors& k, uint32_t n) {
   Vectors out;

@@ -67,6 +67,12 @@ std::vector<Entry> make_entries() {
        .full = "selector.token_budget=4096",
        .half = "selector.token_budget=16",
        .dense_up_to = 40});
+  entries.push_back({.name = "quest_tight",
+                     .preset = "quest_tight",
+                     .small = "cache.sink_tokens=8 cache.window_tokens=8 selector.token_budget=32",
+                     .full = "selector.token_budget=4096",
+                     .half = "selector.token_budget=16",
+                     .dense_up_to = 40});
   entries.push_back({.name = "ktransformers",
                      .preset = "ktransformers",
                      .small = "cache.sink_tokens=8 cache.local_windows_len=16 "

@@ -462,6 +462,7 @@ TEST_CASE("config explain says what the budget of every preset comes to, in toke
       {"oracle", Json::array({12288})},
       {"pyramidkv", Json::array({3978})},  // of its first layer
       {"quest", Json::array({1024})},
+      {"quest_tight", Json::array({1024})},
       {"random", Json::array({12288})},
       {"snapkv", Json::array({2016})},
       {"streaming", Json::array({0})},

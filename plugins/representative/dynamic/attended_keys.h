@@ -130,8 +130,8 @@ class AttendedKeys : public sdk::VectorRecords {
       one.q = task.q + uint64_t{g} * head_dim();
       one.out = task.out + g * task.out_stride;
       if (drops_negative_) {
-        kernels::score_min_max(one.q, 1, records(one, g * n_vectors()), one.out, one.out_stride,
-                               scratch);
+        kernels::score_min_max(one.q, 1, 1.0f, records(one, g * n_vectors()), one.out,
+                               one.out_stride, scratch);
         continue;
       }
       score_combined(one, g * n_vectors(), n_vectors(), combine_ == kMax, scratch);

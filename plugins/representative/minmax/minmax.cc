@@ -1,6 +1,8 @@
 // A block is the elementwise minimum and maximum of its keys;
 //   score = sum_d max(q[d] * k_min[d], q[d] * k_max[d]),
-// an upper bound of q . k over the block. Tang et al. 2024 (Quest), arXiv:2406.10774.
+// an upper bound of q . k over the block. Tang et al. 2024 (Quest), arXiv:2406.10774. No key is at
+// the corner of the box that the bound takes, the less so the more channels there are: box_scale
+// shrinks the box about its centre.
 // SPDX-License-Identifier: Apache-2.0
 #include <array>
 
@@ -10,7 +12,11 @@ namespace {
 using namespace kvasir;
 
 constexpr std::array kOptions = {
-    sdk::kRecordTypeOption, sdk::fixed_number_option("minimum and maximum; 1 means them too", 2)};
+    sdk::kRecordTypeOption, sdk::fixed_number_option("minimum and maximum; 1 means them too", 2),
+    sdk::float_option({.key = "box_scale",
+                       .help = "length of the sides of the box that is scored: 1 = the block's "
+                               "own, whose score is a bound; 0 = its centre alone"},
+                      1.0, 0.0, 1.0)};
 
 class MinMax : public sdk::VectorRecords {
  public:
@@ -26,7 +32,8 @@ class MinMax : public sdk::VectorRecords {
                      .provides = KVASIR_PROVIDE_SCORES,
                      .dtypes = sdk::kElementTypes});
 
-  explicit MinMax(const sdk::Options& options) : VectorRecords(options, 2) {}
+  explicit MinMax(const sdk::Options& options)
+      : VectorRecords(options, 2), box_scale_(static_cast<float>(options.f64("box_scale"))) {}
 
   // Rounded outwards: the bound stays one in f16.
   void build(const sdk::HeadKeys& keys, std::byte* record, void*) const {
@@ -34,9 +41,12 @@ class MinMax : public sdk::VectorRecords {
   }
 
   void score(const sdk::ScoreTask& task, void* scratch) const {
-    kernels::score_min_max(task.q, task.group_size, records(task), task.out, task.out_stride,
-                           scratch);
+    kernels::score_min_max(task.q, task.group_size, box_scale_, records(task), task.out,
+                           task.out_stride, scratch);
   }
+
+ private:
+  float box_scale_;
 };
 
 }  // namespace
