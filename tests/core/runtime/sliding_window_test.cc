@@ -106,6 +106,16 @@ TEST_CASE("logits are those of attention over all keys in the window, whatever t
   }
 }
 
+TEST_CASE("a backend that cannot limit how far a query sees is refused") {
+  const SlidingModel sliding("gemma3");
+  Bench bench;
+  const std::string backend = "[attention]\nplugin = 'kvasir.test.bad_attention'\n";
+  CHECK(error_of([&] {
+          bench.engine(sliding.model(), kCache + kDense + backend);
+        }).find("kvasir.test.bad_attention cannot limit how far a query sees") == 0);
+  bench.engine(kCache + kDense + backend);  // a model without windows
+}
+
 TEST_CASE("a layer holds its window, and one block more than the next token sees") {
   const SlidingModel sliding("gemma3");
   Bench bench;

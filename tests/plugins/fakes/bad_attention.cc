@@ -24,7 +24,7 @@ class BadAttention : private InnerBackend {
   static constexpr kvasir_desc kDesc =
       fake_desc(KVASIR_KIND_ATTENTION, "kvasir.test.bad_attention", kOptions,
                 {.provides = KVASIR_PROVIDE_LOG_WEIGHT | KVASIR_PROVIDE_HEAD_LOG_WEIGHT |
-                             KVASIR_PROVIDE_TOKEN_ITEMS | KVASIR_PROVIDE_DISTANCE});
+                             KVASIR_PROVIDE_TOKEN_ITEMS});  // and no distances
 
   BadAttention(const sdk::Host& host, const sdk::Options& o)
       : InnerBackend(host.raw()),
