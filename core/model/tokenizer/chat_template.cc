@@ -163,6 +163,21 @@ std::optional<ChatTemplate> recognise_chat_template(std::string_view jinja) {
   return std::nullopt;
 }
 
+// Written out in one piece between its marks: a quote or a brace there means an expression.
+std::string default_system_message(std::string_view jinja) {
+  constexpr std::string_view kBegin = "<|im_start|>system", kEnd = "<|im_end|>";
+  for (size_t at = jinja.find(kBegin); at != jinja.npos; at = jinja.find(kBegin, at)) {
+    at += kBegin.size();
+    std::string_view text = jinja.substr(at, jinja.find(kEnd, at) - at);
+    // The line end stands there itself, or as Jinja's escape.
+    const size_t line_end = text.starts_with('\n') ? 1 : text.starts_with("\\n") ? 2 : 0;
+    text.remove_prefix(line_end);
+    if (line_end && !text.empty() && text.find_first_of("'\"{}\\") == text.npos)
+      return std::string(text);
+  }
+  return "";
+}
+
 std::string apply_chat_template(ChatTemplate t, std::span<const ChatMessage> messages,
                                 bool add_generation_prompt) {
   switch (t) {

@@ -73,6 +73,22 @@ TEST_CASE("what is none of ours is not guessed") {
   for (const char* jinja : others) CHECK_FALSE(recognise_chat_template(jinja));
 }
 
+TEST_CASE("the system message that a template writes by itself is found, expressions are not") {
+  // As SmolLM2 has it, with a line end, and Qwen2.5, with an escape behind two expressions.
+  CHECK(default_system_message("{% if loop.first and messages[0]['role'] != 'system' %}"
+                               "{{ '<|im_start|>system\nYou are small.<|im_end|>\n' }}") ==
+        "You are small.");
+  CHECK(
+      default_system_message("{{- '<|im_start|>system\\n' }}{{- 'You have tools' + '<|im_end|>' }}"
+                             "{{- '<|im_start|>system\\n' + messages[0]['content'] + "
+                             "'<|im_end|>\\n' }}{{- '<|im_start|>system\\nYou are Qwen. "
+                             "Help.<|im_end|>\\n' }}") == "You are Qwen. Help.");
+  for (const char* none : {"", "{{'<|im_start|>' + message['role'] + '\n'}}", "<|im_start|>system",
+                           "<|im_start|>system\n", "<|im_start|>system\n<|im_end|>",
+                           "<|im_start|>systems\nNo.<|im_end|>"})
+    CHECK(default_system_message(none) == "");
+}
+
 TEST_CASE("a talk with a system text is written as the family writes it") {
   CHECK(apply_chat_template(ChatTemplate::kChatML, kTalk, true) ==
         "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n"

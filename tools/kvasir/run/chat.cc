@@ -50,9 +50,15 @@ std::optional<ChatTemplate> family_of(const GgufFile& file, const std::string& w
   return family;
 }
 
+// What the model's own template says first when nobody says anything: models are trained behind it.
+std::string default_system(const GgufFile& file, const std::string& wanted) {
+  const auto jinja = file.get<std::string_view>("tokenizer.chat_template");
+  return jinja && wanted.empty() ? default_system_message(*jinja) : "";
+}
+
 struct ChatOptions {
   PromptOptions prompt;
-  std::string system;
+  std::optional<std::string> system;  // "": none, not the template's own either
 };
 
 class Chat {
@@ -64,8 +70,10 @@ class Chat {
         conversation_(family_of(session.file(), chat.prompt.chat_template)),
         sampler_(with_seed(chat.prompt.sampler, options.seed)) {
     if (!chat.prompt.file.empty()) document_ = read_file(chat.prompt.file, "-f");
-    if (!chat.system.empty())
-      document_ = chat.system + (document_.empty() ? "" : "\n\n" + document_);
+    if (chat.system && !chat.system->empty())
+      document_ = *chat.system + (document_.empty() ? "" : "\n\n" + document_);
+    if (document_.empty() && !chat.system)
+      document_ = default_system(session.file(), chat.prompt.chat_template);
     prefix_ = encode(document_.empty() ? "" : conversation_.system(document_), true);
     const auto n = static_cast<uint32_t>(prefix_.size());
     context_ = session.context_or(n + kConversationTokens);
@@ -262,7 +270,9 @@ void add_chat(CLI::App& app) {
   add_strategy_flags(*c, *options);
   add_sampler_flags(*c, o->prompt);
   c->add_option("-f,--file", o->prompt.file, "Document to talk about");
-  c->add_option("--sys,--system-prompt", o->system, "Instruction put before the document");
+  c->add_option(
+      "--sys,--system-prompt", o->system,
+      "Instruction put before the document (default, without a document: the template's)");
   c->add_option("--chat-template", o->prompt.chat_template,
                 "chatml, llama2, llama3, internlm2, mistral (default: the model's)");
   c->callback([=] { chat(*options, *o); });
