@@ -42,7 +42,7 @@ class MaxPooled(PyramidKVPress):
         w, n_kv = self.window_size, keys.shape[1]
         votes = attentions[0, :, -w:, :-w].mean(1).unflatten(0, (n_kv, -1)).mean(1)
         pooled = F.max_pool1d(votes[None], self.kernel_size, 1, self.kernel_size // 2)
-        best_first = pooled.argsort(-1, descending=True, stable=True)
+        best_first = torch.argsort(pooled, dim=-1, descending=True, stable=True)
         places = torch.arange(pooled.shape[-1], 0, -1, dtype=pooled.dtype).expand_as(pooled)
         return F.pad(torch.empty_like(pooled).scatter_(-1, best_first, places), (0, w), value=torch.inf)
 
@@ -143,24 +143,25 @@ class Kvasir:
     def tokens(self):
         return self.ask("tokenize", "-f", self.args.text)["tokens"]
 
-    def strategy(self, row, i):
-        """A file with the preset and the options."""
+    def strategy(self, row):
+        """A file with the preset and the options, one for all rows with the same."""
         tables = {}
         for option in row.options:
             table, key = option.split(".", 1)
             tables.setdefault(table, []).append(key)
-        path = os.path.join(self.work, f"{i}-{row.preset}.toml")
+        name = "-".join([row.preset, *map(short, row.options)]).replace(" ", "=")
+        path = os.path.join(self.work, name + ".toml")
         with open(path, "w") as file:
             print(f'include = ["{os.path.abspath(ROOT)}/configs/strategies/{row.preset}.toml"]', file=file)
             for table, lines in tables.items():
                 print(f"[{table}]", *lines, sep="\n", file=file)
         return path
 
-    def compare(self, arms):
-        strategies = [word for row, path in arms for word in ("-s", path)]
+    def compare(self, paths):
+        """Mean KL of each strategy file."""
+        strategies = [word for path in paths for word in ("-s", path)]
         result = self.ask("compare", "-f", self.args.text, "-n", str(self.args.tokens), *F32, *strategies)
-        for (row, _), strategy in zip(arms, result["strategies"][1:], strict=True):
-            row.kl = strategy["mean_kl"]
+        return [strategy["mean_kl"] for strategy in result["strategies"][1:]]
 
     def read_prompt(self, path):
         """Reads the prompt once per strategy file; kvasir refuses a saved prompt of other settings."""
@@ -273,8 +274,9 @@ def short(option):
 def show(table):
     lines = [["method", "kvasir", "kvpress", "KL here", "KL there", "apart", "equal sets", "same tokens"]]
     for row in table:
+        apart = round(100 * (row.kl / row.press_kl - 1), 1) + 0.0  # no -0.0
         lines.append([row.method, ", ".join(map(short, row.options)), row.press_options, f"{row.kl:.4f}",
-                      f"{row.press_kl:.4f}", f"{100 * (row.kl / row.press_kl - 1):+.1f} %", *sets_of(row)])
+                      f"{row.press_kl:.4f}", f"{apart:+.1f} %", *sets_of(row)])
     width = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
     lines.insert(1, ["-" * n for n in width])
     for line in lines:
@@ -301,9 +303,11 @@ def main():
         table = rows(args.kept, len(tokens))
         only = args.only.split(",") if args.only else {row.preset for row in table}
         table = [row for row in table if row.preset in only]
-        arms = [(row, kvasir.strategy(row, i)) for i, row in enumerate(table)]
-        kvasir.compare(arms)
-        for row, path in arms:
+        paths = [kvasir.strategy(row) for row in table]
+        different = list(dict.fromkeys(paths))
+        kl = dict(zip(different, kvasir.compare(different), strict=True))
+        for row, path in zip(table, paths):
+            row.kl = kl[path]
             if row.has_equal_sets:
                 saved = kvasir.read_prompt(path)
                 row.kept = saved.kept
