@@ -32,4 +32,8 @@ void add_config_import(CLI::App& config);
 void add_task_generate(CLI::App& task);
 void add_task_eval(CLI::App& task);
 
+// Below `kvasir bench`.
+void add_bench_recall(CLI::App& bench);
+void add_bench_select(CLI::App& bench);
+
 }  // namespace kvasir::tool

@@ -45,6 +45,9 @@ struct Engagement {
   uint64_t core_nanos = 0;           // core's work between them: append, plan, validate, merge
   uint64_t model_nanos = 0;          // dense layers
   uint64_t total_nanos = 0;
+  // Of what plugins and core took: choosing, scores of representatives included; and attention over
+  // what was chosen, with the wait for it.
+  uint64_t choose_nanos = 0, attend_nanos = 0;
   // Of a storage that counts, fastest first. What its own threads move is counted with the step
   // that runs or ends next.
   std::vector<TierTraffic> tiers;

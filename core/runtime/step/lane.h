@@ -30,7 +30,8 @@ struct Lane {
     uint32_t first_position;  // before anything was narrowed
   };
   std::vector<Redo> redone;
-  uint64_t nanos = 0;  // in stages and plugins
+  uint64_t nanos = 0;                           // in stages and plugins
+  uint64_t choose_nanos = 0, attend_nanos = 0;  // of these
   uint64_t plugin_nanos = 0, plugin_calls = 0, copied_bytes = 0;
   uint32_t n_prefill = 0, n_decode = 0;  // tokens, of its pieces and those it follows
   uint32_t n_followed = 0;               // of n_prefill: another lane computes them

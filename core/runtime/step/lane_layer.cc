@@ -182,8 +182,11 @@ void LaneLayer::attend(Lane& lane, Pass& pass) {
 
 void LaneLayer::attend_pieces(Lane& lane, Pass& pass) {
   StrategyRun& run = lane.run;
-  const auto selections = run.select.select(pass);
-  run.attend.attend(pass, selections, run.select.contribution(), b_.o.data());
+  std::vector<const LayerSelection*> selections;
+  StepTimer::in_part(lane.choose_nanos, [&] { selections = run.select.select(pass); });
+  StepTimer::in_part(lane.attend_nanos, [&] {
+    run.attend.attend(pass, selections, run.select.contribution(), b_.o.data());
+  });
   run.observe.observe(pass, run.attend);
   run.update.left_window(pass.living());
 }
@@ -214,7 +217,10 @@ void LaneLayer::attend_lists(Lane& lane, const Pass& pass) {
   chosen.n_q = chosen.kv_len - piece.first_pos();
   dense.n_q -= chosen.n_q;
   dense.q_begin += chosen.n_q;
-  SelectStage::Lists lists = run.select.select_lists(pass.with({chosen}), run.query_block);
+  SelectStage::Lists lists;
+  StepTimer::in_part(lane.choose_nanos, [&] {
+    lists = run.select.select_lists(pass.with({chosen}), run.query_block);
+  });
   if (dense.n_q) {
     lists.pieces.push_back(dense);
     lists.selections.push_back(LayerSelection::everything());
@@ -225,7 +231,9 @@ void LaneLayer::attend_lists(Lane& lane, const Pass& pass) {
   whole.place = 0;
   whole.n_places = static_cast<uint32_t>(lists.pieces.size());
   Pass divided = pass.with(std::move(lists.pieces));
-  run.attend.attend(divided, selections, run.select.contribution(), b_.o.data());
+  StepTimer::in_part(lane.attend_nanos, [&] {
+    run.attend.attend(divided, selections, run.select.contribution(), b_.o.data());
+  });
   run.observe.observe(pass.with({whole}).living(), run.attend);
   run.update.left_window(pass.with({whole}).living());
 }

@@ -132,7 +132,7 @@ void StepLoop::speculate(Lane& lane, uint32_t layer) {
   pass.in.n = n;
   pass.in.x = x_decode_.data();
   pass.in.q = q_target_.data();
-  lane.run.select.speculate(pass, target);
+  StepTimer::in_part(lane.choose_nanos, [&] { lane.run.select.speculate(pass, target); });
 }
 
 void StepLoop::fork_open_blocks(Lane::Followers& f) const {

@@ -78,6 +78,8 @@ void StepTimer::account(std::vector<Lane>& lanes, uint32_t n_layers) {
       e.plugin_nanos += of_lane(lane.plugin_nanos);
       e.model_nanos += of_step(model_nanos_);
       e.core_nanos += of_lane(lane.nanos - std::min(lane.nanos, lane.plugin_nanos)) + of_step(rest);
+      e.choose_nanos += of_lane(lane.choose_nanos);
+      e.attend_nanos += of_lane(lane.attend_nanos);
       e.total_nanos += of_lane(lane.nanos) + of_step(model_nanos_ + rest);
     }
   }

@@ -27,6 +27,13 @@ class StepTimer {
     fn();
     add(lane, before);
   }
+  // Runs fn, a part of the lane's work, and adds what it took to `nanos` of the lane.
+  template <class Fn>
+  static void in_part(uint64_t& nanos, Fn&& fn) {
+    const uint64_t start = now_nanos();
+    fn();
+    nanos += now_nanos() - start;
+  }
   // Adds the time since begin() to the counters of the lanes, model time by tokens.
   void account(std::vector<Lane>& lanes, uint32_t n_layers);
 

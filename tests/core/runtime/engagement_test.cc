@@ -52,6 +52,9 @@ TEST_CASE("a small case by hand") {
   CHECK(e.boundary_calls == 3 * 4 + 3 * 3);
   CHECK(e.total_nanos > 0);
   CHECK(e.plugin_nanos + e.core_nanos + e.model_nanos <= e.total_nanos);
+  CHECK(e.choose_nanos > 0);
+  CHECK(e.attend_nanos > 0);
+  CHECK(e.choose_nanos + e.attend_nanos <= e.plugin_nanos + e.core_nanos);
   const Engagement& p = engine->prefill_engagement();
   CHECK(p.steps == 1);
   CHECK(p.tokens_considered == 3 * 2 * 20);

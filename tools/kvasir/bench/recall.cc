@@ -69,10 +69,8 @@ void bench_recall(const Options& options, RecallOptions o) {
 
 }  // namespace
 
-void add_bench(CLI::App& app) {
-  auto* bench = app.add_subcommand("bench", "Measure strategies and the machine");
-  bench->require_subcommand(1);
-  auto* c = bench->add_subcommand(
+void add_bench_recall(CLI::App& bench) {
+  auto* c = bench.add_subcommand(
       "recall",
       "Made-up queries and keys whose true attention is known, no model. All strategies attend to "
       "the same number of tokens; the table says how much attention mass each one captures. The "

@@ -8,6 +8,7 @@
 #include "core/serving/scheduler.h"
 #include "tools/kvasir/cli/progress_bar.h"
 #include "tools/kvasir/cli/text.h"
+#include "tools/kvasir/session/shared_prompt.h"
 
 namespace kvasir::tool {
 namespace {
@@ -66,14 +67,12 @@ class Comparer {
 
   std::vector<ComparedStrategy> run() {
     uint32_t n_done = 0;
-    for (StrategyId leader = 0; leader < runs_.size(); ++leader) {
-      if (!runs_[leader].logits.empty()) continue;
-      std::vector<StrategyId> together{leader};
-      for (StrategyId other = leader + 1; other < runs_.size(); ++other)
-        if (runs_[other].logits.empty() && engine_.can_follow(leader, other))
-          together.push_back(other);
-      read_prompt(together);
-      for (const StrategyId strategy : together) {
+    for (const std::vector<StrategyId>& group :
+         prompt_groups(engine_, static_cast<uint32_t>(runs_.size()))) {
+      const std::string label = runs_[group[0]].label + ": prefill";
+      std::vector<ReadPrompt> read = read_prompt(scheduler_, group, prompt_, n_steps_, label);
+      for (size_t i = 0; i < group.size(); ++i) runs_[group[i]].prompt = std::move(read[i]);
+      for (const StrategyId strategy : group) {
         decode(strategy);
         report_progress(to_line(runs_[strategy].result) +
                         format("  (%u of %zu)", ++n_done, runs_.size()));
@@ -87,22 +86,13 @@ class Comparer {
  private:
   struct Run {
     std::string label;
-    SequenceId seq = 0;
-    std::vector<float> logits;  // of the prompt's last token
-    RequestId request = 0, read_by = 0;
+    ReadPrompt prompt;
     ComparedStrategy result;
   };
 
-  void read_prompt(const std::vector<StrategyId>& together);
   void decode(StrategyId strategy);
   std::optional<TokenId> next(StrategyId strategy, uint32_t step, std::span<const float> logits);
   ComparedStrategy result(StrategyId strategy);
-  void finish(const std::exception_ptr& error) {
-    scheduler_.run();
-    if (error) std::rethrow_exception(error);
-    if (scheduler_.n_queued() + scheduler_.n_running() > 0)
-      throw Error(ErrorKind::kInternal, "the scheduler has nothing to do, but a request is left");
-  }
 
   const std::vector<TokenId>& prompt_;
   uint32_t n_steps_, vocab_;
@@ -114,31 +104,6 @@ class Comparer {
   double kl_ = 0;
 };
 
-void Comparer::read_prompt(const std::vector<StrategyId>& together) {
-  ProgressBar bar(runs_[together[0]].label + ": prefill");
-  std::vector<Request> requests(together.size());
-  std::exception_ptr error;
-  for (size_t i = 0; i < together.size(); ++i) {
-    Run& run = runs_[together[i]];
-    requests[i].strategy = together[i];
-    requests[i].max_new_tokens = n_steps_;
-    requests[i].keep = true;
-    requests[i].on_prompt_end = [&run](std::span<const float> logits) {
-      run.logits.assign(logits.begin(), logits.end());
-    };
-    requests[i].on_end = [&run, &error](const RequestStatus& status) {
-      run.seq = status.seq;
-      run.read_by = status.prompt_read_by;
-      if (status.error) error = status.error;
-    };
-  }
-  requests[0].prompt = prompt_;
-  requests[0].on_progress = [&](uint32_t done, uint32_t total) { bar.update(done, total); };
-  const std::vector<RequestId> ids = scheduler_.submit_together(std::move(requests));
-  for (size_t i = 0; i < together.size(); ++i) runs_[together[i]].request = ids[i];
-  finish(error);
-}
-
 void Comparer::decode(StrategyId strategy) {
   Run& run = runs_[strategy];
   ProgressBar bar(run.label + ": decode");
@@ -147,8 +112,8 @@ void Comparer::decode(StrategyId strategy) {
   std::exception_ptr error;
   Request request;
   request.strategy = strategy;
-  request.seq = run.seq;
-  request.logits = run.logits;
+  request.seq = run.prompt.seq;
+  request.logits = run.prompt.logits;
   request.max_new_tokens = n_steps_;
   request.next = [&, step = uint32_t{0}](std::span<const float> logits) mutable {
     bar.update(step, n_steps_);
@@ -156,7 +121,7 @@ void Comparer::decode(StrategyId strategy) {
   };
   request.on_end = [&error](const RequestStatus& status) { error = status.error; };
   scheduler_.submit(std::move(request));
-  finish(error);
+  run_to_end(scheduler_, error);
   run.result = result(strategy);
 }
 
@@ -177,23 +142,19 @@ std::optional<TokenId> Comparer::next(StrategyId strategy, uint32_t step,
 
 ComparedStrategy Comparer::result(StrategyId strategy) {
   const Run& run = runs_[strategy];
-  const Run* leader = &run;
-  for (const Run& other : runs_)
-    if (other.request == run.read_by) leader = &other;
-  const auto nanos = [&](const Run& of) {
-    return engine_.prefill_engagement(static_cast<StrategyId>(&of - runs_.data())).total_nanos;
-  };
+  const StrategyId leader = run.prompt.read_by;
+  const auto nanos = [&](StrategyId of) { return engine_.prefill_engagement(of).total_nanos; };
   RunFigures figures;
   figures.prompt_tokens = static_cast<uint32_t>(prompt_.size());
   figures.generated_tokens = n_steps_;
   // The leader read the prompt. A follower takes that time and the time of its own plugins.
   figures.prefill_ms =
-      static_cast<double>(nanos(run) + (leader == &run ? 0 : nanos(*leader))) / 1e6;
+      static_cast<double>(nanos(strategy) + (leader == strategy ? 0 : nanos(leader))) / 1e6;
   figures.decode_ms = static_cast<double>(engine_.decode_engagement(strategy).total_nanos) / 1e6;
   ComparedStrategy out;
   out.run = run_report(engine_, figures, strategy);
   out.run.strategy = run.label;
-  if (leader != &run) out.prefill_shared_with = leader->label;
+  if (leader != strategy) out.prefill_shared_with = runs_[leader].label;
   if (strategy == 0) return out;
   out.top1_agreement = static_cast<double>(agreed_) / n_steps_;
   out.mean_kl = kl_ / n_steps_;

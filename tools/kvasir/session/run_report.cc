@@ -131,7 +131,9 @@ Json engagement_json(const Engagement& e, double crossing_nanos) {
            {"plugin_ms", static_cast<double>(e.plugin_nanos) / 1e6},
            {"core_ms", static_cast<double>(e.core_nanos) / 1e6},
            {"model_ms", static_cast<double>(e.model_nanos) / 1e6},
-           {"total_ms", static_cast<double>(e.total_nanos) / 1e6}};
+           {"total_ms", static_cast<double>(e.total_nanos) / 1e6},
+           {"choose_ms", static_cast<double>(e.choose_nanos) / 1e6},
+           {"attend_ms", static_cast<double>(e.attend_nanos) / 1e6}};
   if (e.backend_skipped != 0) out["backend_skipped"] = e.backend_skipped;
   add_tiers(out, e);
   return out;

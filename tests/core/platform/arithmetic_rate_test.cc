@@ -1,0 +1,22 @@
+// The measured rate of multiply-adds: no expectation of speed, but of sense.
+// SPDX-License-Identifier: Apache-2.0
+#include "core/platform/arithmetic_rate.h"
+
+#include <doctest/doctest.h>
+
+#include "core/error.h"
+#include "core/platform/thread_pool.h"
+#include "core/platform/topology.h"
+
+TEST_SUITE_BEGIN("core/platform/arithmetic_rate");
+
+TEST_CASE("the rate of multiply-adds is finite, positive and within what any machine has") {
+  using namespace kvasir;
+  ThreadPool pool(Topology::detect());
+  const double rate = measure_multiply_add_rate(pool, 3);
+  CHECK(rate > 1e6);
+  CHECK(rate < 1e16);
+  CHECK_THROWS_AS(measure_multiply_add_rate(pool, 0), Error);
+}
+
+TEST_SUITE_END();

@@ -1,0 +1,14 @@
+// kvasir bench: measurements of strategies.
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/kvasir/commands.h"
+
+namespace kvasir::tool {
+
+void add_bench(CLI::App& app) {
+  auto* bench = app.add_subcommand("bench", "Measure strategies and the machine");
+  bench->require_subcommand(1);
+  add_bench_recall(*bench);
+  add_bench_select(*bench);
+}
+
+}  // namespace kvasir::tool
