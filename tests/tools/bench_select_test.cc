@@ -57,6 +57,7 @@ TEST_CASE("bench select: a row per strategy and depth, whose parts and floors fi
     CHECK(row["model_ms"] > 0.0);
     CHECK(row["other_ms"] >= 0.0);
     CHECK(row["step_spread"] >= 0.0);
+    CHECK(row["steps_faster"] <= (row["strategy"] == "dense" ? 0 : 6));
     CHECK(row["fallbacks"] == 0);
     const double dense = r["rows"][i / 3 * 3]["step_ms"];
     CHECK(row["of_dense"].get<double>() == doctest::Approx(row["step_ms"].get<double>() / dense));
@@ -92,6 +93,7 @@ TEST_CASE("bench select: a row per strategy and depth, whose parts and floors fi
   CHECK(r["proposals"][0]["never_chooses"] == false);
   const Json& below = r["proposals"][0]["dense_below_tokens"];
   CHECK(below == (narrow["of_dense"] < 1.0 ? Json(800) : Json()));
+  CHECK(r["proposals"][0]["steps_faster"] == (below.is_null() ? Json() : narrow["steps_faster"]));
 }
 
 TEST_CASE("bench select: the table, what stands on stderr, and a strategy that never chooses") {
@@ -101,7 +103,7 @@ TEST_CASE("bench select: the table, what stands on stderr, and a strategy that n
   REQUIRE(done.code == 0);
   for (const char* part :
        {"2 decode steps behind each prompt", "dense_below_tokens = 0 in all", "ms/step", "spread",
-        "of dense", "choosing", "attention", "layers", "other", "attended", "fallbacks",
+        "of dense", "faster", "choosing", "attention", "layers", "other", "attended", "fallbacks",
         "choosing: bytes", "arithmetic", "x floor", "attention: bytes",
         "Attended everything, so there was nothing to gain: narrow at 64, dense at 64, narrow at "
         "128, dense at 128.",
@@ -113,12 +115,33 @@ TEST_CASE("bench select: the table, what stands on stderr, and a strategy that n
   CHECK(done.err.find("attended 100.0 %  (6 of 6)") != std::string::npos);
 }
 
+TEST_CASE("bench select: strategies that read the prompt each in its own way take turns, too") {
+  const Bench b;
+  const std::string alone =
+      b.folder.write("alone.toml",
+                     "[cache]\nblock_size = 32\nsink_tokens = 16\nwindow_tokens = 64\n"
+                     "[selector]\nplugin = \"streaming\"\nprefill_select_tokens = 64\n");
+  const Json r =
+      json_of(b.command({"-d", "200,300", "-n", "3", "-s", b.narrow, "-s", alone, "--json"}));
+  REQUIRE(r["rows"].size() == 6);
+  for (size_t i = 0; i < 6; ++i) {
+    const Json& row = r["rows"][i];
+    CAPTURE(row.dump());
+    CHECK(row["strategy"] == std::vector<std::string>{"dense", "narrow", "alone"}[i % 3]);
+    CHECK(row["attends_everything"] == (i % 3 == 0));
+    const uint64_t depth = row["prompt_tokens"];  // each step has its counters, and no other's
+    const uint64_t dense_tokens = r["rows"][i / 3 * 3]["tokens_considered"];
+    CHECK(row["tokens_considered"] == dense_tokens);
+    CHECK(dense_tokens % (3 * depth + 6) == 0);  // steps see depth + 1, + 2 and + 3 tokens
+  }
+}
+
 TEST_CASE("bench select: --help says what each column is") {
   const Finished help = run_kvasir({"bench", "select", "--help"});
   CHECK(help.code == 0);
-  for (const char* column :
-       {"ms/step", "spread", "of dense", "choosing", "attention", "layers", "other", "attended",
-        "fallbacks", "choosing: bytes", "choosing: arithmetic", "x floor", "attention: bytes"}) {
+  for (const char* column : {"ms/step", "spread", "of dense", "faster", "choosing", "attention",
+                             "layers", "other", "attended", "fallbacks", "choosing: bytes",
+                             "choosing: arithmetic", "x floor", "attention: bytes"}) {
     CAPTURE(column);
     CHECK(help.out.find(std::string("\n  ") + column + " ") != std::string::npos);
   }

@@ -57,6 +57,8 @@ std::vector<SelectRow> SelectBench::measure(std::span<const TokenId> prompt) {
   for (StrategyId strategy = 0; strategy < labels_.size(); ++strategy) {
     rows.push_back(row(depth, strategy, series[strategy]));
     rows.back().of_dense = rows.back().step / rows[0].step;
+    for (uint32_t step = 0; step < n_steps_; ++step)
+      rows.back().n_faster += series[strategy].step[step] < series[0].step[step];
     scheduler_.close(prompts[strategy].seq);
   }
   return rows;

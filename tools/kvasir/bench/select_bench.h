@@ -26,8 +26,9 @@ struct SelectRow {
   std::string strategy;
   // Per decode step, in ms, each with a median of its own: the parts may not sum up to `step`.
   double step = 0, choose = 0, attend = 0, model = 0, other = 0;
-  double spread = 0;    // of `step`: Typical::spread
-  double of_dense = 1;  // `step` over that of dense attention
+  double spread = 0;      // of `step`: Typical::spread
+  double of_dense = 1;    // `step` over that of dense attention
+  uint32_t n_faster = 0;  // steps that were faster than the dense one of the same token
   StepFloors floors;
   Engagement decode;  // sums over the steps
 

@@ -18,6 +18,7 @@ const char* const kSelectColumns =
     "  ms/step    time of a decode step\n"
     "  spread     from the first quartile of the steps to the third, of the median\n"
     "  of dense   the step over the dense one\n"
+    "  faster     steps that were faster than the dense one of the same token\n"
     "  choosing   ms of it in selectors and in scores of representatives, and reading for them\n"
     "  attention  ms of it for attention over what was chosen, and the wait for it\n"
     "  layers     ms of it for the dense layers and the logits\n"
@@ -59,6 +60,7 @@ Json row_json(const SelectRow& r, uint32_t n_steps) {
           {"step_ms", r.step},
           {"step_spread", r.spread},
           {"of_dense", r.of_dense},
+          {"steps_faster", r.n_faster},
           {"choose_ms", r.choose},
           {"attend_ms", r.attend},
           {"model_ms", r.model},
@@ -80,18 +82,20 @@ Json row_json(const SelectRow& r, uint32_t n_steps) {
 Json proposal_json(const SelectProposal& p) {
   return {{"strategy", p.strategy},
           {"never_chooses", p.never_chooses},
-          {"dense_below_tokens", json_or_null(p.dense_below_tokens)}};
+          {"dense_below_tokens", json_or_null(p.dense_below_tokens)},
+          {"steps_faster", p.dense_below_tokens ? Json(p.n_faster) : Json()}};
 }
 
 std::string times_table(const SelectReport& report) {
-  Table table({"tokens", "strategy", "ms/step", "spread", "of dense", "choosing", "attention",
-               "layers", "other", "attended", "fallbacks"},
-              {0, 2, 3, 4, 5, 6, 7, 8, 9, 10});
+  Table table({"tokens", "strategy", "ms/step", "spread", "of dense", "faster", "choosing",
+               "attention", "layers", "other", "attended", "fallbacks"},
+              {0, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11});
   for (const SelectRow& r : report.rows)
     table.add({std::to_string(r.depth), r.strategy, format("%.3f", r.step), percent(r.spread),
-               format("%.3f", r.of_dense), format("%.3f", r.choose), format("%.3f", r.attend),
-               format("%.3f", r.model), format("%.3f", r.other),
-               format("%.1f %%", r.attended_percent()), std::to_string(r.decode.fallbacks)});
+               format("%.3f", r.of_dense), format("%u/%u", r.n_faster, report.n_steps),
+               format("%.3f", r.choose), format("%.3f", r.attend), format("%.3f", r.model),
+               format("%.3f", r.other), format("%.1f %%", r.attended_percent()),
+               std::to_string(r.decode.fallbacks)});
   return table.text();
 }
 
@@ -123,10 +127,13 @@ std::string everything_text(const SelectReport& report) {
 std::string proposal_text(const SelectReport& report, const SelectProposal& p) {
   if (p.never_chooses) return "attends to everything at every depth";
   if (!p.dense_below_tokens) return format("not up to %u", report.depths.back());
-  const std::string line = format("dense_below_tokens = %u", *p.dense_below_tokens);
-  return *p.dense_below_tokens > report.depths.front()
-             ? line
-             : line + "  # the smallest depth measured; it may pay below it";
+  std::vector<std::string> notes;
+  if (*p.dense_below_tokens == report.depths.front())
+    notes.push_back("the smallest depth measured, it may pay below it");
+  if (4 * p.n_faster < 3 * report.n_steps)
+    notes.push_back(format("uncertain: %u of %u steps were faster", p.n_faster, report.n_steps));
+  return format("dense_below_tokens = %u", *p.dense_below_tokens) + (notes.empty() ? "" : "  # ") +
+         join(notes, "; ");
 }
 
 std::string proposals_text(const SelectReport& report) {
@@ -152,6 +159,9 @@ std::vector<SelectProposal> SelectReport::proposals() const {
       ratios.push_back({row.depth, row.of_dense, row.attends_everything()});
     }
     proposal.dense_below_tokens = propose_dense_below(ratios);
+    for (size_t depth = 0; depth < depths.size(); ++depth)
+      if (depths[depth] == proposal.dense_below_tokens)
+        proposal.n_faster = rows[depth * n_strategies + strategy].n_faster;
     proposal.never_chooses = std::all_of(ratios.begin(), ratios.end(),
                                          [](const DepthRatio& r) { return r.attends_everything; });
   }

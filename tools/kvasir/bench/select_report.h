@@ -15,6 +15,7 @@ namespace kvasir::tool {
 struct SelectProposal {
   std::string strategy;
   std::optional<uint32_t> dense_below_tokens;
+  uint32_t n_faster = 0;       // at that depth: SelectRow::n_faster
   bool never_chooses = false;  // attends to everything at every depth
 };
 
