@@ -3,6 +3,7 @@
 #include "core/runtime/evict/evict_stage.h"
 
 #include <algorithm>
+#include <iterator>
 #include <set>
 #include <utility>
 
@@ -13,30 +14,24 @@
 namespace kvasir {
 namespace {
 
-// Units of one sequence and layer, by kv head, that a plan keeps and gives up.
-struct Sorted {
-  std::vector<std::vector<uint32_t>> kept, lost;
-  bool loses_any = false;
-};
-
-Sorted sorted_by(const kvasir_selection& plan, const std::vector<HeadSelection>& heads,
-                 const Candidates& candidates, uint32_t n_heads) {
-  const bool drop = plan.flags & KVASIR_SELECTION_DROP;
-  Sorted out{std::vector<std::vector<uint32_t>>(n_heads),
-             std::vector<std::vector<uint32_t>>(n_heads)};
+// Candidates of one sequence and layer, by kv head, that a plan names, or the others.
+std::vector<std::vector<uint32_t>> planned_units(const std::vector<HeadSelection>& heads,
+                                                 const Candidates& candidates, uint32_t n_heads,
+                                                 bool named) {
+  std::vector<std::vector<uint32_t>> out(n_heads);
   for (uint32_t head = 0; head < n_heads; ++head) {
     const HeadSelection& said = heads.size() == 1 ? heads[0] : heads[head];
-    auto at = said.index.begin();
-    const auto sort_out = [&](uint32_t u) {  // units ascend, as the list does
-      while (at != said.index.end() && *at < u) ++at;
-      const bool listed = said.all || (at != said.index.end() && *at == u);
-      ((said.all ? !drop : listed != drop) ? out.kept : out.lost)[head].push_back(u);
-    };
-    if (candidates.listed)
-      for (const uint32_t u : candidates.heads[head].index) sort_out(u);
-    else
-      for (uint32_t u = candidates.begin; u < candidates.end; ++u) sort_out(u);
-    out.loses_any = out.loses_any || !out.lost[head].empty();
+    if (said.all) {
+      if (named) out[head] = candidates.units_of(head);
+      continue;
+    }
+    if (named) {
+      out[head] = said.index;
+      continue;
+    }
+    const std::vector<uint32_t> all = candidates.units_of(head);
+    std::set_difference(all.begin(), all.end(), said.index.begin(), said.index.end(),
+                        std::back_inserter(out[head]));
   }
   return out;
 }
@@ -143,14 +138,19 @@ std::vector<BlockStore::Packing> EvictStage::evict_planned(const Due& due,
 
 bool EvictStage::evict(LayerState& state, const kvasir_selection& plan,
                        const std::vector<HeadSelection>& heads, const Candidates& candidates) {
-  Sorted units = sorted_by(plan, heads, candidates, c_.geometry.n_kv_heads);
-  if (!units.loses_any) return false;
+  const auto units = [&](bool lost) {  // the plan names one or the other
+    const bool names_lost = (plan.flags & KVASIR_SELECTION_DROP) != 0;
+    return planned_units(heads, candidates, c_.geometry.n_kv_heads, lost == names_lost);
+  };
+  const auto lost = units(true);
+  if (std::all_of(lost.begin(), lost.end(), [](const auto& head) { return head.empty(); }))
+    return false;
   state.selection.valid = false;
   if (plan.action == KVASIR_ACTION_EVICT) {
-    evict_units(state, plan.unit, candidates.end, units.lost);
+    evict_units(state, plan.unit, candidates.end, lost);
     return true;
   }
-  state.restricted = std::move(units.kept);
+  state.restricted = units(false);
   state.restricted_unit = plan.unit;
   state.restricted_end = candidates.end;
   return false;

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/runtime/evict/packing.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -30,19 +31,29 @@ std::optional<BlockStore::Packing> packing_of(const RunContext& c, const Sequenc
   const uint32_t end =
       forced_range(c.cache, KVASIR_UNIT_BLOCK, kv_len, seq.prompt_end).window_begin;
   if (end <= state.packed.end || !c.store.can_pack()) return {};
-  std::vector<std::vector<uint32_t>> live(heads);
+  // Counted first: most evictions free no block, and a step must not copy what it keeps.
+  const auto living_before_end = [&](uint32_t head) {
+    const auto& live = state.live[head];
+    return std::lower_bound(live.cbegin(), live.cend(), end);
+  };
+  const auto untouched = [&](uint32_t head) {  // tokens that came after the last eviction
+    return std::min(end, static_cast<uint32_t>(state.dead[head].size()));
+  };
   uint64_t held = 0, needed = 0;  // blocks of one head
   for (uint32_t head = 0; head < heads; ++head) {
-    for (const uint32_t token : state.live[head])
-      if (token < end) live[head].push_back(token);
-    for (auto token = static_cast<uint32_t>(state.dead[head].size()); token < end; ++token)
-      live[head].push_back(token);
-    needed += (live[head].size() + b - 1) / b;
+    const uint64_t n = static_cast<uint64_t>(living_before_end(head) - state.live[head].cbegin()) +
+                       (end - untouched(head));
+    needed += (n + b - 1) / b;
     if (state.packed.end) held += state.packed.heads[head].blocks.size();
   }
   for (uint32_t block = state.packed.end / b; block < end / b; ++block)
     held += state.blocks[block] ? heads : 0;
   if (needed >= held) return {};
+  std::vector<std::vector<uint32_t>> live(heads);
+  for (uint32_t head = 0; head < heads; ++head) {
+    live[head].assign(state.live[head].cbegin(), living_before_end(head));
+    for (uint32_t token = untouched(head); token < end; ++token) live[head].push_back(token);
+  }
   return BlockStore::Packing{&state, layer, end, std::move(live)};
 }
 

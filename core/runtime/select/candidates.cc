@@ -70,6 +70,13 @@ Candidates live_candidates(const LayerState& layer, uint32_t unit, const ForcedR
       for (const uint32_t u : layer.restricted[head])
         add_living(u * unit_tokens, std::min(end, (u + 1) * unit_tokens));
       add_living(layer.restricted_end * unit_tokens, end);
+    } else if (step == 1) {
+      const auto& live = layer.live[head];
+      index.assign(std::lower_bound(live.begin(), live.end(), out.begin),
+                   std::lower_bound(live.begin(), live.end(), out.end));
+      for (uint32_t t = std::max(out.begin, static_cast<uint32_t>(layer.dead[head].size()));
+           t < end; ++t)
+        index.push_back(t);
     } else {
       for (const uint32_t t : layer.live[head]) add(t);
       add_living(static_cast<uint32_t>(layer.dead[head].size()), end);
