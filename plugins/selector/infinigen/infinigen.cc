@@ -36,6 +36,10 @@ void InfiniGen::bind(const kvasir_geometry& geometry) {
     sdk::fail_invalid(
         "prefill_select_tokens needs a skew_file: before the prompt's end only "
         "its first columns are known to matter");
+  } else {
+    host_.log(KVASIR_LOG_WARN,
+              "no skew_file: columns of queries and keys as they are; where keys have no RoPE, "
+              "`kvasir model skew` makes one that says more in as few columns");
   }
   fresh_.layers.resize(geometry.n_layers);
   for (uint32_t layer = 0; layer < geometry.n_layers; ++layer) {
