@@ -18,7 +18,7 @@ class SavedPrompt:
             raise ValueError(f"{path}: not what --prompt-cache writes")
         self.logits = self._array(self._u64(), "<f4")
         self._u64()  # a checksum
-        if self._take(8) != b"KVASEQ01":
+        if self._take(8) != b"KVASEQ02":
             raise ValueError(f"{path}: a saved sequence of another version")
         self._read_settings()
         self.tokens = self._list("<i4")
@@ -31,8 +31,8 @@ class SavedPrompt:
     def _read_settings(self):
         settings = {}
         for _ in range(self._u64()):
-            key, value = self._take(self._u64()).decode().split(" = ", 1)
-            settings[key] = value
+            key = self._take(self._u64()).decode()
+            settings[key] = self._take(self._u64()).decode()
         self._layers, self._heads = int(settings["layers"]), int(settings["kv heads"])
         self._block = int(settings["cache.block_size"])
         self._token_bytes = sum(int(settings[size]) * ELEMENT_BYTES[settings["type of " + what]]

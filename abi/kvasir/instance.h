@@ -42,7 +42,7 @@ typedef struct kvasir_geometry {
   float softmax_scale;          /* logit = softcap(softmax_scale * q.k) + log_weight */
   float softcap;                /* 0 = none; else softcap * tanh(x / softcap) */
   uint64_t seed;
-  uint64_t model_hash;
+  uint64_t model_hash; /* of all bytes of the model; 0 where no plugin's option names a file */
   /* Since 0.2. [n_layers] tokens that a query of the layer sees, its own included, by the model's
    * own shape; 0: all before it. Null: all layers see all. Layers that slide stand in dense_layers,
    * too: nothing is chosen in them. */

@@ -103,6 +103,7 @@ void ResolvedOptions::take(const kvasir_desc& desc, const PluginSection& section
     values_.push_back({option.key, value, std::max(1u, said_in), 0});
     line.value = option_value_text(option, value);
     line.origin = setting->origin.text();
+    names_files_ |= option.type == KVASIR_OPTION_PATH;
     if (setting->key != option.key) add_note(line.note, "written as " + setting->key);
     if (option.flags & KVASIR_OPTION_DEPRECATED)
       add_note(line.note,

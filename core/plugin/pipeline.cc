@@ -218,6 +218,7 @@ Pipeline build_pipeline(const StrategyConfig& strategy, PluginRegistry& registry
     pipeline.explained.push_back({plugin->section->kind, plugin->plugin.desc->id,
                                   plugin->plugin.path, plugin->options.explained(),
                                   prepared.holds(plugin)});
+    pipeline.names_files |= plugin->options.names_files();
   }
   return pipeline;
 }

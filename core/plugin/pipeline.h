@@ -30,6 +30,7 @@ struct Pipeline {
     std::string holds{};  // "window", "context"; empty: there is one of this kind
   };
   std::vector<Explained> explained;
+  bool names_files = false;  // some plugin's option, as the user set it, is a path
 };
 
 // Opens and creates everything the strategy names. Before any plugin code but describe() runs,

@@ -110,6 +110,7 @@ class ResolvedOptions {
     std::string key, value, origin, note;
   };
   const std::vector<Explained>& explained() const { return explained_; }
+  bool names_files() const { return names_files_; }  // the user set an option of type path
 
  private:
   void take(const kvasir_desc& desc, const PluginSection& section,
@@ -117,6 +118,7 @@ class ResolvedOptions {
             const std::string& note);
   std::vector<kvasir_option> values_;
   std::vector<Explained> explained_;
+  bool names_files_ = false;
   std::vector<std::shared_ptr<const void>> storage_;
 };
 

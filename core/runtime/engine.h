@@ -24,7 +24,9 @@ struct EngineOptions {
   uint32_t max_step_tokens =
       0;              // of one step; at least max_sequences and the strategy's chunk_size
   uint64_t seed = 0;  // for plugins that draw
-  uint64_t model_hash = 0;
+  // Names the model: all bytes of its weights and settings. Asked when a sequence is saved or
+  // loaded, or an option of a plugin names a file, for it takes time. Null: 0.
+  std::function<uint64_t()> model_hash;
   bool check_numerics = false;  // refuse NaN and infinity from the backend
   // Told what each kv head of a sequence attends to, positions ascending, in every layer and call:
   // for tools that look. Null costs nothing.

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "core/model/gguf/gguf.h"
 #include "tests/tools/process.h"
 
 namespace {
@@ -53,6 +54,18 @@ struct Models {
     std::string copy = bytes;
     copy.replace(at, patch.size(), patch);
     return folder.write(name, copy);
+  }
+  // A copy in which the last number of a tensor of f32 is NaN.
+  std::string with_nan(const std::string& tensor_name) const {
+    const auto file = kvasir::GgufFile::open(good);
+    const std::byte* first = file.tensors()[0].data;
+    for (const auto& t : file.tensors()) first = std::min(first, t.data);
+    const std::byte* end = first;
+    for (const auto& t : file.tensors()) end = std::max(end, t.data + t.n_bytes);
+    const auto& tensor = file.tensor(tensor_name);
+    const size_t padded = (static_cast<size_t>(end - first) + 31) / 32 * 32;
+    const auto at = static_cast<size_t>(tensor.data - first) + tensor.n_bytes - sizeof(float);
+    return with(tensor_name + ".gguf", bytes.size() - padded + at, std::string("\0\0\xC0\x7F", 4));
   }
   // After a tensor's name: n_dims u32, dims u64 each, type u32.
   size_t tensor(const std::string& name) const { return bytes.find(name) + name.size(); }
@@ -353,6 +366,30 @@ TEST_CASE("a bad command line is refused, and no output is half-written") {
     check(mistake);
   CHECK(outputs.list().empty());
   CHECK(read_bytes(m.good) == m.bytes);
+}
+
+TEST_CASE("weights that are no numbers end every command, which names the layer") {
+  const Models m;
+  const std::string text = m.folder.write("text", "one two three four five six seven eight nine");
+  for (const auto& [tensor, where] :
+       {std::pair{"blk.1.ffn_down.weight", "layer 1: the hidden state at position "},
+        std::pair{"blk.0.attn_output.weight", "layer 0: the hidden state at position "},
+        std::pair{"output_norm.weight", "the logits are not finite"}}) {
+    const std::string model = m.with_nan(tensor);
+    for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{
+             {"run", "-m", model, "-p", "hello there", "--temp", "0"},
+             {"ppl", "-m", model, "-f", text, "-c", "8"},
+             {"compare", "-m", model, "-p", "hello there", "-s", "quest"},
+             {"model", "logits", "-m", model, "-p", "hello there", "--json"},
+             {"task", "eval", "-m", model, "--task", "passkey", "--length", "300", "-n", "1"}}) {
+      CAPTURE(command[0]);
+      const Finished done = run_kvasir(command);
+      CHECK(done.code == 2);
+      CHECK(done.out.find("nan") == std::string::npos);
+      CAPTURE(done.err);
+      CHECK(done.err.find(where) != std::string::npos);
+    }
+  }
 }
 
 }  // namespace

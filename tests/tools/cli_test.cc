@@ -152,7 +152,11 @@ TEST_CASE("a skew file says which columns matter, to its sample or to another te
                                      "--set", "selector.skew_file=" + folder.path("short"), "--set",
                                      "selector.columns=" + columns});
     CHECK_MESSAGE(run.code == 0, run.err);
+    CHECK(run.err.find("no skew_file") == std::string::npos);
   }
+  const Finished without = run_kvasir({"run", "-m", model, "-s", "infinigen", "-f", sample});
+  CHECK(without.err.find("no skew_file") != std::string::npos);
+  CHECK(without.err.find("no skew_file") == without.err.rfind("no skew_file"));
 }
 
 TEST_CASE("tokenize --decode gives back the bytes of the text") {
@@ -203,9 +207,9 @@ TEST_CASE("--deterministic: the same logits for every chunk size, and the report
   for (int i = 0; i < 60; ++i) ids.append(",").append(std::to_string(i * 37 % 500));
   const auto logits = [&](const char* compute, const char* chunk) {
     const std::string npy = m.folder.path("l.npy");
-    const Finished done =
-        run_kvasir({"model", "logits", "-m", m.path, "--tokens", ids, "-o", npy, "--compute",
-                    compute, "--deterministic", "--set", std::string("cache.chunk_size=") + chunk});
+    const Finished done = run_kvasir({"model", "logits", "-m", m.path, "--tokens", ids, "-o", npy,
+                                      "--force", "--compute", compute, "--deterministic", "--set",
+                                      std::string("cache.chunk_size=") + chunk});
     REQUIRE_MESSAGE(done.code == 0, done.err);
     return read_bytes(npy);
   };

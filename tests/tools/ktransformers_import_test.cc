@@ -204,7 +204,7 @@ TEST_CASE("the command writes what config check accepts, or nothing") {
   CHECK(refused.err.find("block_size = 5000") != std::string::npos);
   CHECK(folder.list().size() == 3);
   const std::string once = folder.write("once.yaml", "second_block_count: 33\n");
-  const Finished noted = run_kvasir({"config", "import", once, "-o", out});
+  const Finished noted = run_kvasir({"config", "import", once, "-o", out, "--force"});
   CHECK(noted.code == 0);
   CHECK(noted.err.starts_with("kvasir: note: " + once + ":1: second_block_count"));
   const auto said = nlohmann::json::parse(run_kvasir({"config", "explain", out, "--json"}).out);

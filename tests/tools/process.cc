@@ -14,11 +14,13 @@ std::string kvasir_binary() { return KVASIR_BINARY_DIR "/bin/kvasir"; }
 
 namespace {
 
-std::vector<std::string> child_environment(const std::vector<std::string>& added) {
-  std::vector<std::string> list;
+// The first of two variables of one name holds.
+std::vector<std::string> child_environment(const std::vector<std::string>& added,
+                                           const std::string& cache) {
+  std::vector<std::string> list = added;
+  list.push_back("XDG_CACHE_HOME=" + cache);
   for (char** at = environ; *at; ++at)
     if (!std::string(*at).starts_with("KVASIR_")) list.emplace_back(*at);
-  list.insert(list.end(), added.begin(), added.end());
   return list;
 }
 
@@ -34,15 +36,10 @@ void send_to(int descriptor, const std::string& path) {
   if (file < 0 || dup2(file, descriptor) < 0) _exit(126);
 }
 
-}  // namespace
-
-Finished run_kvasir(const std::vector<std::string>& arguments,
-                    const std::vector<std::string>& environment) {
+Finished run(std::vector<std::string> command, const std::vector<std::string>& environment) {
   const TempDir folder;
   const std::string out = folder.path("out"), err = folder.path("err");
-  std::vector<std::string> command{kvasir_binary()};
-  command.insert(command.end(), arguments.begin(), arguments.end());
-  std::vector<std::string> variables = child_environment(environment);
+  std::vector<std::string> variables = child_environment(environment, folder.path("cache"));
   std::vector<char*> argv = pointers(command), envp = pointers(variables);
   const pid_t child = fork();
   if (child < 0) throw std::runtime_error("fork failed");
@@ -59,6 +56,19 @@ Finished run_kvasir(const std::vector<std::string>& arguments,
   }
   return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), read_bytes(out),
           read_bytes(err)};
+}
+
+}  // namespace
+
+Finished run_kvasir(const std::vector<std::string>& arguments,
+                    const std::vector<std::string>& environment) {
+  std::vector<std::string> command{kvasir_binary()};
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  return run(std::move(command), environment);
+}
+
+Finished run_shell(const std::string& script) {
+  return run({"/bin/sh", "-c", "kvasir() { " + kvasir_binary() + " \"$@\"; }\n" + script}, {});
 }
 
 }  // namespace kvasir::test

@@ -3,17 +3,21 @@
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <sstream>
 #include <string>
 #include <vector>
 
 #include "core/config/strategy.h"
 #include "core/error.h"
 #include "kernels/simd_target.h"
+#include "tools/kvasir/cli/files.h"
 #include "tools/kvasir/cli/llama_cpp_flags.h"
+#include "tools/kvasir/cli/print.h"
 #include "tools/kvasir/commands.h"
 
 namespace {
@@ -63,6 +67,17 @@ std::string parse_problem(const CLI::App& app, const CLI::ParseError& error, int
   return error.what();
 }
 
+// The subcommand's callback does its work; --help and --version print their text.
+void parse_and_run(CLI::App& app, std::vector<std::string> arguments) {
+  try {
+    app.parse(std::move(arguments));
+  } catch (const CLI::Success& e) {
+    std::ostringstream text;
+    app.exit(e, text);
+    kvasir::tool::print_text(text.str());
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -75,17 +90,16 @@ int main(int argc, char** argv) {
   for (auto* add : {add_run, add_chat, add_plugin, add_config, add_model, add_plan, add_doctor,
                     add_tokenize, add_ppl, add_compare, add_task, add_bench})
     add(app);
+  open_standard_streams();
+  std::signal(SIGXFSZ, SIG_IGN);  // a limit on the size of files is an error as a full disk is
   try {
     const char* simd = std::getenv("KVASIR_SIMD");
     if (simd && !kvasir::kernels::set_simd_target(simd))
       throw kvasir::input_error("KVASIR_SIMD=" + std::string(simd) +
                                 ": expected avx2, avx512 or best, as far as this CPU has it");
-    app.parse(normalise_arguments(argc, argv));
+    parse_and_run(app, normalise_arguments(argc, argv));
+    flush_standard_output();
     return 0;
-  } catch (const CLI::CallForHelp& e) {
-    return app.exit(e);
-  } catch (const CLI::CallForVersion& e) {
-    return app.exit(e);
   } catch (const CLI::ParseError& e) {
     print_error((parse_problem(app, e, argc, argv) + "; see kvasir --help").c_str());
     return 2;

@@ -15,6 +15,7 @@
 #include <optional>
 
 #include "core/error.h"
+#include "core/platform/output_file.h"
 #include "kernels/attention_prefill.h"
 #include "kernels/symmetric_eigen.h"
 
@@ -213,16 +214,10 @@ void write_skew_file(const SkewMatrices& skew, uint64_t model_hash, const std::s
   numbers.insert(numbers.end(), skew.sums.begin(), skew.sums.end());
   const uint64_t bytes = numbers.size() * sizeof(float);
   header.checksum = XXH3_64bits(numbers.data(), bytes);
-  const std::string partial = path + ".partial";
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(partial.c_str(), "wb"),
-                                                             &std::fclose);
-  const bool written = file && std::fwrite(&header, sizeof header, 1, file.get()) == 1 &&
-                       std::fwrite(numbers.data(), 1, bytes, file.get()) == bytes &&
-                       std::fflush(file.get()) == 0;
-  if (written && std::rename(partial.c_str(), path.c_str()) == 0) return;
-  const std::string reason = std::strerror(errno);
-  std::remove(partial.c_str());
-  throw Error(ErrorKind::kResource, path + ": cannot be written: " + reason);
+  OutputFile file(path);
+  file.write(&header, sizeof header);
+  file.write(numbers.data(), bytes);
+  file.finish();
 }
 
 }  // namespace kvasir

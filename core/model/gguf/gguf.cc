@@ -203,6 +203,12 @@ void GgufFile::release_pages(const std::byte* data, uint64_t n_bytes) const {
   }
 }
 
+std::vector<std::string> GgufFile::part_paths() const {
+  std::vector<std::string> paths;
+  for (const Part& part : impl_->parts) paths.push_back(part.path);
+  return paths;
+}
+
 uint64_t GgufFile::file_bytes() const {
   uint64_t n = 0;
   for (const Part& part : impl_->parts) n += part.bytes.size();
@@ -306,8 +312,6 @@ KVASIR_INSTANTIATE(std::string_view)
 // A split model and the same model in one file have the same hash: the layout of the files and the
 // split keys are left out.
 uint64_t GgufFile::content_hash() const {
-  constexpr uint64_t kSampleBytes = 256;
-  constexpr uint64_t kSamples = 4;  // per tensor: begin, end, and evenly between
   const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(),
                                                                        &XXH3_freeState);
   if (!state) throw Error(ErrorKind::kResource, path() + ": out of memory");
@@ -328,9 +332,7 @@ uint64_t GgufFile::content_hash() const {
     add_number(static_cast<uint64_t>(tensor.type));
     add_number(tensor.shape.size());
     for (const uint64_t n : tensor.shape) add_number(n);
-    const uint64_t each = std::min(kSampleBytes, tensor.n_bytes);
-    for (uint64_t i = 0; i < kSamples; ++i)  // each maps a good deal around it
-      add(tensor.data + (tensor.n_bytes - each) / (kSamples - 1) * i, each);
+    add(tensor.data, tensor.n_bytes);
     release_pages(tensor.data, tensor.n_bytes);
   }
   return XXH3_64bits_digest(state.get());

@@ -47,6 +47,7 @@ class GgufFile {
   const std::string& path() const;
   uint32_t version() const;
   uint64_t file_bytes() const;  // all parts
+  std::vector<std::string> part_paths() const;
   const std::vector<GgufTensor>& tensors() const;
   // Looking a tensor up means to use it: Error when its type is not supported, naming type, tensor
   // and file. tensors() lists these too.
@@ -78,7 +79,8 @@ class GgufFile {
   // memory.
   void release_pages(const std::byte* data, uint64_t n_bytes) const;
 
-  uint64_t content_hash() const;  // xxh3 of directory + sampled tensor bytes: identifies the model
+  // XXH3 of metadata, directory and all bytes of all tensors: identifies the model. Reads the file.
+  uint64_t content_hash() const;
 
  private:
   GgufFile();

@@ -7,6 +7,7 @@
 #include <array>
 #include <bit>
 #include <limits>
+#include <numeric>
 #include <unordered_set>
 
 #include "core/error.h"
@@ -248,6 +249,29 @@ uint64_t read_alignment(const Cursor& in, const std::vector<MetaEntry>& metadata
   return alignment;
 }
 
+// Each byte of the data belongs to one tensor, but for padding up to the alignment: the format says
+// so, and a damaged offset shows in nothing else.
+void check_adjacent(const Cursor& in, const std::vector<uint64_t>& offsets, const Directory& dir) {
+  std::vector<size_t> order(offsets.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::sort(order.begin(), order.end(),
+            [&](size_t a, size_t b) { return offsets[a] < offsets[b]; });
+  uint64_t end = 0;  // of what lies before, padded
+  for (size_t i = 0; i < order.size(); ++i) {
+    const GgufTensor& tensor = dir.tensors[order[i]];
+    const uint64_t begin = offsets[order[i]];
+    if (begin < end)
+      in.fail("tensor " + in_quotes(tensor.name) + " begins at " + std::to_string(begin) +
+              ", within tensor " + in_quotes(dir.tensors[order[i - 1]].name) + ", which ends at " +
+              std::to_string(end) + "; the file is damaged");
+    if (begin > end)
+      in.fail("bytes " + std::to_string(end) + " to " + std::to_string(begin) +
+              " of the data, before tensor " + in_quotes(tensor.name) +
+              ", belong to no tensor; the file is damaged");
+    end = (begin + tensor.n_bytes + dir.alignment - 1) / dir.alignment * dir.alignment;
+  }
+}
+
 // Turns offsets into pointers. The largest end is reported, so that one look tells how much of the
 // file is missing.
 void place_tensors(const Cursor& in, std::span<const std::byte> bytes,
@@ -271,6 +295,7 @@ void place_tensors(const Cursor& in, std::span<const std::byte> bytes,
     in.fail("truncated or damaged: tensor " + in_quotes(last->name) + " ends at byte " +
             std::to_string(needed) + ", but the file has " + std::to_string(bytes.size()) +
             " bytes; copy or download it again");
+  check_adjacent(in, offsets, dir);
   for (size_t i = 0; i < offsets.size(); ++i)
     dir.tensors[i].data = bytes.data() + data_begin + offsets[i];
 }

@@ -2,16 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/model/gguf/gguf_writer.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
-#include <filesystem>
+#include <algorithm>
 
 #include "core/error.h"
 #include "core/model/gguf/gguf_format.h"
+#include "core/platform/output_file.h"
 
 namespace kvasir {
 namespace {
@@ -80,52 +75,6 @@ void put_value(HeadBuffer& out, const GgufRaw& value) {
   out.raw(value.bytes);
 }
 
-// The file under its temporary name; removed again unless commit() was reached.
-class TemporaryFile {
- public:
-  explicit TemporaryFile(const std::string& path)
-      : path_(path), temporary_(path + ".part-" + std::to_string(::getpid())) {
-    fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (fd_ < 0) fail("cannot be created");
-  }
-  TemporaryFile(const TemporaryFile&) = delete;
-  TemporaryFile& operator=(const TemporaryFile&) = delete;
-  ~TemporaryFile() {
-    if (fd_ >= 0) ::close(fd_);
-    if (!committed_) ::unlink(temporary_.c_str());
-  }
-  void write(const void* data, size_t n) {
-    const char* at = static_cast<const char*>(data);
-    while (n > 0) {
-      const ssize_t done = ::write(fd_, at, n);
-      if (done < 0 && errno == EINTR) continue;
-      if (done < 0) fail("cannot be written");
-      at += done;
-      n -= static_cast<size_t>(done);
-    }
-  }
-  void commit() {
-    const int closed = ::close(fd_);
-    fd_ = -1;
-    if (closed != 0) fail("cannot be written");
-    if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail("cannot be renamed into place");
-    committed_ = true;
-  }
-
- private:
-  [[noreturn]] void fail(const std::string& what) const {
-    const int error = errno;
-    throw Error(error == ENOSPC ? ErrorKind::kResource : ErrorKind::kInput,
-                path_ + ": " + what + ": " + std::strerror(error) +
-                    (error == ENOSPC ? "; free space or choose another folder"
-                                     : "; check that the folder exists and may be written to"));
-  }
-
-  std::string path_, temporary_;
-  int fd_ = -1;
-  bool committed_ = false;
-};
-
 uint64_t tensor_bytes(GgmlType type, const std::vector<uint64_t>& shape) {
   uint64_t n = 1;
   for (const uint64_t dim : shape) n *= dim;
@@ -181,7 +130,7 @@ void GgufWriter::write(const std::string& path, const Fill& fill) const {
   }
   if (!tensors_.empty()) head.pad_to(gguf::kDefaultAlignment);
 
-  TemporaryFile out(path);
+  OutputFile out(path);
   out.write(head.bytes().data(), head.bytes().size());
   std::vector<std::byte> buffer(largest);
   for (size_t i = 0; i < tensors_.size(); ++i) {
@@ -190,7 +139,7 @@ void GgufWriter::write(const std::string& path, const Fill& fill) const {
     fill(i, {buffer.data(), n});
     out.write(buffer.data(), padded(n));
   }
-  out.commit();
+  out.finish();
 }
 
 }  // namespace kvasir

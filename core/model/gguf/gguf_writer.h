@@ -18,7 +18,7 @@ namespace kvasir {
 
 // Writes a GGUF v3. Metadata first, then add_tensor() for all, then write() streams the data of
 // each tensor in order through `fill`, so a model larger than memory can be written. The file
-// appears under its name only when complete (temporary name, rename).
+// appears under its name only when complete (OutputFile).
 class GgufWriter {
  public:
   using Value =

@@ -157,6 +157,7 @@ class GgufModel final : public Model {
   void attn_output(uint32_t layer, const float* o, uint32_t n, float* h) const override;
   void ffn(uint32_t layer, float* h, uint32_t n) const override;
   void logits(const float* h, uint32_t n, float* out) const override;
+  Compute compute() const override { return compute_; }
   bool tokens_are_independent() const override { return tokens_are_independent_; }
   uint64_t weight_bytes() const override { return weights_memory_.size(); }
   uint64_t weight_bytes_per_token() const override { return bytes_per_token_; }
@@ -177,6 +178,7 @@ class GgufModel final : public Model {
   Region weights_memory_, scratch_memory_;
   Weights weights_;
   uint64_t bytes_per_token_ = 0;
+  Compute compute_;
   bool tokens_are_independent_;
   uint32_t max_tokens_;
   float *norm_ = nullptr, *gate_ = nullptr, *up_ = nullptr;  // inside scratch_memory_
@@ -191,6 +193,7 @@ GgufModel::GgufModel(const GgufFile& file, const ModelShape& shape, ThreadPool& 
       sliding_rope_(shape.sliding_rope, shape.max_context, &pool),
       file_(file),
       embedding_(file.tensor("token_embd.weight")),
+      compute_(options.compute),
       tokens_are_independent_(options.compute == Compute::kF32 || options.deterministic),
       max_tokens_(options.max_batch_tokens) {
   const Scratch scratch(shape_, options.max_batch_tokens);

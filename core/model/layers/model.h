@@ -41,6 +41,7 @@ class Model {
 
   virtual const ModelShape& shape() const = 0;
   virtual const RopeTable& rope(uint32_t layer) const = 0;
+  virtual Compute compute() const { return Compute::kF32; }
   // Whether a token has the same bits whatever other tokens share its call.
   virtual bool tokens_are_independent() const { return true; }
   // Whether embed() takes the id.

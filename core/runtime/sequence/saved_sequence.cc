@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "core/plugin/dtypes.h"
 #include "core/runtime/sequence/byte_stream.h"
@@ -15,30 +16,50 @@
 namespace kvasir {
 namespace {
 
-constexpr char kMagic[8] = {'K', 'V', 'A', 'S', 'E', 'Q', '0', '1'};
+constexpr char kMagic[8] = {'K', 'V', 'A', 'S', 'E', 'Q', '0', '2'};
 
-// What must be the same on both sides, as lines "key = value".
-std::vector<std::string> fingerprint(const RunContext& c) {
+// By name.
+using Settings = std::vector<std::pair<std::string, std::string>>;
+
+// What changes K, V or what plugins make of them: it must be the same on both sides.
+// Values, wherever they came from: a default is what it stands for.
+Settings fingerprint(const RunContext& c) {
   const kvasir_geometry& g = c.geometry;
-  std::vector<std::string> lines;
-  const auto add = [&](const std::string& key, uint64_t value) {
-    lines.push_back(key + " = " + std::to_string(value));
+  Settings lines;
+  const auto say = [&](const std::string& key, const std::string& value) {
+    lines.emplace_back(key, value);
   };
-  add("model hash", g.model_hash);
+  const auto add = [&](const std::string& key, uint64_t value) { say(key, std::to_string(value)); };
+  add("model hash", c.model_hash ? c.model_hash() : 0);
+  say("compute", c.model.compute() == Compute::kF32 ? "f32" : "bf16");
+  add("deterministic", c.model.tokens_are_independent());
   add("layers", g.n_layers);
   add("query heads", g.n_q_heads);
   add("kv heads", g.n_kv_heads);
   add("head_dim", g.head_dim);
   add("v_dim", g.v_dim);
   add("key rotation", g.k_state);
-  lines.push_back("type of K = " + dtype_list(KVASIR_DTYPE_BIT(g.formats[0].dtype_k)));
-  lines.push_back("type of V = " + dtype_list(KVASIR_DTYPE_BIT(g.formats[0].dtype_v)));
   for (const ExplainLine& line : explain(c.pipeline.strategy))
-    if (!line.key.starts_with("attention.") && !line.key.ends_with(".path") &&
-        line.key != "cache.chunk_size" && line.key != "cache.on_fault")
-      lines.push_back(line.key + " = " + line.value);
+    if (line.key.starts_with("cache.") && line.key != "cache.chunk_size" &&
+        line.key != "cache.on_fault")
+      say(line.key, line.value);
+  size_t n_selectors = 0;
+  for (const Pipeline::Explained& section : c.pipeline.explained) {
+    if (section.kind == Kind::kAttention) continue;
+    std::string table = table_name(section.kind);
+    if (section.kind == Kind::kSelector && c.pipeline.selectors.size() > 1)
+      table.append(".").append(std::to_string(n_selectors++));
+    if (!section.holds.empty()) table.append(".").append(section.holds);
+    say(table + ".plugin", section.id);
+    for (const auto& option : section.options)
+      if (option.value != ResolvedOptions::kSetAside &&
+          option.value != ResolvedOptions::kOverruled && option.value != ResolvedOptions::kNotSet)
+        say(table + "." + option.key, option.value);
+  }
+  say("type of K", dtype_list(KVASIR_DTYPE_BIT(g.formats[0].dtype_k)));
+  say("type of V", dtype_list(KVASIR_DTYPE_BIT(g.formats[0].dtype_v)));
   for (const auto& selector : c.pipeline.selectors)
-    lines.push_back("version of " + selector->id() + " = " + selector->version());
+    say("version of " + selector->id(), selector->version());
   for (const SlabOwner& owner : c.owners) {
     const Instance& plugin = owner.plugin();
     add("records of " + plugin.id(), owner.layout.record_bytes);
@@ -266,14 +287,26 @@ void read_layer(ByteReader& in, const RunContext& c, LayerState& state, uint32_t
 }
 
 void check_fingerprint(ByteReader& in, const RunContext& c) {
-  const auto ours = fingerprint(c);
-  const uint64_t n = in.count(100'000, "settings");
-  for (uint64_t i = 0; i < n || i < ours.size(); ++i) {
-    const std::string theirs = i < n ? in.text() : "nothing more";
-    const std::string here = i < ours.size() ? ours[i] : "nothing more";
-    if (theirs != here)
-      in.refuse("it was saved with \"" + theirs + "\" where this run has \"" + here + "\"");
+  Settings saved(in.count(100'000, "settings"));
+  for (auto& [key, value] : saved) {
+    key = in.text();
+    value = in.text();
   }
+  const Settings ours = fingerprint(c);
+  const auto find = [](const Settings& among, const std::string& key) {
+    return std::find_if(among.begin(), among.end(), [&](const auto& s) { return s.first == key; });
+  };
+  for (const auto& [key, value] : ours) {
+    const auto theirs = find(saved, key);
+    if (theirs == saved.end())
+      in.refuse("it was saved without " + key + ", which is " + value + " here");
+    if (theirs->second != value)
+      in.refuse("it was saved with " + key + " = " + theirs->second + ", which is " + value +
+                " here");
+  }
+  for (const auto& [key, value] : saved)
+    if (find(ours, key) == ours.end())
+      in.refuse("it was saved with " + key + " = " + value + ", which is not set here");
 }
 
 }  // namespace
@@ -288,9 +321,12 @@ std::vector<std::byte> save_sequence(const RunContext& c, Sequence& seq) {
   for (Instance* plugin : plugins) states.push_back(plugin->save_state(seq.id));
   ByteWriter out;
   out.bytes(kMagic, sizeof(kMagic));
-  const auto lines = fingerprint(c);
+  const Settings lines = fingerprint(c);
   out.number<uint64_t>(lines.size());
-  for (const std::string& line : lines) out.text(line);
+  for (const auto& [key, value] : lines) {
+    out.text(key);
+    out.text(value);
+  }
   out.list(seq.tokens);
   for (const uint32_t x : {seq.prompt_begin, seq.prompt_end, seq.decode_index}) out.number(x);
   for (LayerState& layer : seq.layers) write_layer(out, c, layer, seq.kv_len);

@@ -68,7 +68,6 @@ kvasir_geometry geometry_of(const ModelShape& shape, const CacheConfig& cache,
   g.softmax_scale = shape.attention_scale();
   g.softcap = shape.softmax_softcap;
   g.seed = options.seed;
-  g.model_hash = options.model_hash;
   return g;
 }
 
@@ -242,6 +241,7 @@ std::shared_ptr<const Binding> bind_pipeline(const ModelShape& shape, Pipeline& 
   const bool unrotated = needs_unrotated(pipeline);
   g = geometry_of(shape, cache, options, unrotated);
   g.dense_layers = binding.dense_bits.data();
+  if (pipeline.names_files && options.model_hash) g.model_hash = options.model_hash();
   if (!binding.sliding_windows.empty()) {
     g.sliding_windows = binding.sliding_windows.data();
     check_sliding(*pipeline.attention);

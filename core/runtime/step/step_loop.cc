@@ -5,10 +5,16 @@
 #include <algorithm>
 #include <numeric>
 
+#include "core/error.h"
+#include "core/runtime/step/finite.h"
 #include "core/runtime/step/recompute.h"
 
 namespace kvasir {
 namespace {
+
+constexpr const char* kWhyNotFinite =
+    "weights of the model are NaN or infinity, or a plugin returned such numbers "
+    "(--check-numerics names it)";
 
 void evict_pieces(StrategyRun& run, const std::vector<Piece>& pieces) {
   std::vector<Piece> read, ended, decoded;
@@ -33,6 +39,10 @@ const float* StepLoop::hidden(uint32_t query) const { return b_.h.data() + query
 
 void StepLoop::logits(const float* hidden, uint32_t n, float* out) {
   timer_.in_model([&] { model_.logits(hidden, n, out); });
+  if (!all_finite(out, uint64_t{n} * model_.shape().vocab_size))
+    throw input_error(
+        "the logits are not finite, though all hidden states are: output weights of the model are "
+        "NaN or infinity");
 }
 
 void StepLoop::run(std::vector<Lane>& lanes, std::span<const int32_t> tokens) {
@@ -61,6 +71,21 @@ void StepLoop::run_layer(uint32_t layer, std::vector<Lane>& lanes) {
     model_.attn_output(layer, b_.o.data(), b_.n, b_.h.data());
     model_.ffn(layer, b_.h.data(), b_.n);
   });
+  for (Lane& lane : lanes) {
+    for (const Piece& piece : lane.pieces) guard_piece(piece, [&] { check_finite(layer, piece); });
+    for (const Lane::Redo& redo : lane.redone)
+      guard_piece(redo.piece, [&] { check_finite(layer, redo.piece); });
+    lane.drop_failed();
+  }
+}
+
+// In the layer where it begins: whatever reads the numbers later would be wrong in silence.
+void StepLoop::check_finite(uint32_t layer, const Piece& piece) const {
+  for (uint32_t q = piece.q_begin; q < piece.q_begin + piece.n_q; ++q) {
+    if (all_finite(hidden(q), b_.d_model)) continue;
+    throw input_error("layer " + std::to_string(layer) + ": the hidden state at position " +
+                      std::to_string(b_.positions[q]) + " is not finite: " + kWhyNotFinite);
+  }
 }
 
 // Positions are those of the tokens; the length that dynamic NTK scales with is the prompt's while

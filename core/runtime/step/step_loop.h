@@ -23,7 +23,7 @@ class StepLoop {
   // from the lanes. Throws only what concerns every piece (the model's own errors).
   void run(std::vector<Lane>& lanes, std::span<const int32_t> tokens);
   const float* hidden(uint32_t query) const;  // [d_model]
-  // hidden [n][d_model] -> out [n][vocab].
+  // hidden [n][d_model] -> out [n][vocab]. Error(kInput) when a logit is not finite.
   void logits(const float* hidden, uint32_t n, float* out);
   // The plans that are due, once the sequences count the step's tokens. Followers have their own
   // open blocks from here on.
@@ -33,6 +33,7 @@ class StepLoop {
 
  private:
   void run_layer(uint32_t layer, std::vector<Lane>& lanes);
+  void check_finite(uint32_t layer, const Piece& piece) const;
   void speculate(Lane& lane, uint32_t layer);
   void project(uint32_t layer, std::vector<Lane>& lanes);
   void rope(uint32_t layer, const std::vector<Piece>& pieces, float* values, uint32_t heads) const;

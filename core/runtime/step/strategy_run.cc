@@ -52,11 +52,10 @@ StrategyRun::StrategyRun(const Model& model, Pipeline pipeline_in, ThreadPool& p
       faults(pipeline, services),
       context(make_context(model, pool, options)) {
   take_prefill_limits();
-  content_run =
-      hash_of(std::array<uint64_t, 5>{geometry().model_hash, geometry().k_state,
-                                      binding->formats[0].dtype_k, binding->formats[0].dtype_v,
-                                      // of this process: backends round in their own ways
-                                      reinterpret_cast<uintptr_t>(pipeline.attention.get())});
+  content_run = hash_of(std::array<uint64_t, 4>{
+      geometry().k_state, binding->formats[0].dtype_k, binding->formats[0].dtype_v,
+      // of this process: backends round in their own ways
+      reinterpret_cast<uintptr_t>(pipeline.attention.get())});
 }
 
 RunContext StrategyRun::make_context(const Model& model, ThreadPool& pool,
@@ -70,6 +69,7 @@ RunContext StrategyRun::make_context(const Model& model, ThreadPool& pool,
                  .counters = counters,
                  .cache = pipeline.strategy.cache,
                  .geometry = binding->geometry,
+                 .model_hash = options.model_hash,
                  .check_numerics = options.check_numerics,
                  .on_attend = options.on_attend,
                  .owners = make_owners()};

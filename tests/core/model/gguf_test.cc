@@ -342,16 +342,35 @@ TEST_SUITE("core/model/gguf") {
     keys.text("k").u32(0).u8(1).text("k").u32(0).u8(1);
     check_says(parse_error(keys.str()), "key \"k\" occurs twice");
     Bytes tensors = test::gguf_head(3, 2, 0);
-    for (int i = 0; i < 2; ++i) tensors.text("t").u32(1).u64(4).u32(0).u64(0);
-    check_says(parse_error(tensors.pad(32).str() + std::string(16, '\0')),
+    for (const uint64_t at : {0, 32}) tensors.text("t").u32(1).u64(4).u32(0).u64(at);
+    check_says(parse_error(tensors.pad(32).str() + std::string(48, '\0')),
                "tensor \"t\" occurs twice");
+  }
+
+  TEST_CASE("tensors that overlap, and bytes between them that are nobody's, are refused") {
+    // Three tensors of 4, 20 and 8 floats, at these offsets.
+    const auto placed = [](uint64_t a, uint64_t b, uint64_t c) {
+      Bytes bytes = test::gguf_head(3, 3, 0);
+      bytes.text("a").u32(1).u64(4).u32(0).u64(a);
+      bytes.text("b").u32(1).u64(20).u32(0).u64(b);
+      bytes.text("c").u32(1).u64(8).u32(0).u64(c);
+      return bytes.pad(32).str() + std::string(512, '\0');
+    };
+    for (const auto& [a, b, c] : {std::tuple{0, 32, 128}, {128, 32, 0}, {96, 0, 128}})
+      CHECK(parse_error(placed(a, b, c)) == "");
+    check_says(parse_error(placed(0, 32, 96)),
+               "tensor \"c\" begins at 96, within tensor \"b\", which ends at 128");
+    check_says(parse_error(placed(0, 0, 96)), "within tensor");
+    check_says(parse_error(placed(0, 32, 160)),
+               "bytes 128 to 160 of the data, before tensor \"c\", belong to no tensor");
+    check_says(parse_error(placed(32, 64, 160)), "bytes 0 to 32 of the data, before tensor \"a\"");
   }
 
   TEST_CASE("the file's own alignment is used, and must be sane") {
     const auto aligned = [](uint32_t alignment, uint64_t offset, uint64_t begin) {
-      Bytes b = test::gguf_head(3, 1, 1);
+      Bytes b = test::gguf_head(3, 2, 1);
       b.text("general.alignment").u32(4).u32(alignment);
-      b.text("t").u32(1).u64(1).u32(0).u64(offset).pad(begin);
+      b.text("s").u32(1).u64(1).u32(0).u64(0).text("t").u32(1).u64(1).u32(0).u64(offset).pad(begin);
       return b.str() + std::string(offset, '\0') + std::string("\0\0\x80\x3F", 4);
     };
     for (const uint32_t alignment : {8u, 64u, 4096u}) {
@@ -381,7 +400,7 @@ TEST_SUITE("core/model/gguf") {
                       "stopped");
     CHECK(fs::is_empty(folder.root()));
     check_says(error_of([&] { small_writer().write(folder.path("no/x.gguf"), fill_counting); }),
-               "cannot be created");
+               "cannot be written: No such file");
   }
 }
 

@@ -58,7 +58,7 @@ struct Prescribed {
     EngineOptions options;
     options.max_context = 4096;
     options.max_sequences = 4;
-    options.model_hash = model_hash;
+    options.model_hash = [model_hash] { return model_hash; };
     options.seed = 5;
     return bench.engine(model, toml, options);
   }

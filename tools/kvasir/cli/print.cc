@@ -4,12 +4,21 @@
 
 #include <cstdio>
 
+#include "tools/kvasir/cli/files.h"
+
 namespace kvasir::tool {
 
 void print_json(const Json& document) {
   print_text(document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
-void print_text(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
+void print_text(const std::string& text) {
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size()) fail_standard_output();
+}
+
+void print_text_now(const std::string& text) {
+  print_text(text);
+  if (std::fflush(stdout) != 0) fail_standard_output();
+}
 
 }  // namespace kvasir::tool

@@ -13,8 +13,10 @@ namespace kvasir::tool {
 // Result structs hold numbers, strings and lists; this type is for those who print them.
 using Json = nlohmann::ordered_json;
 
-void print_json(const Json& document);  // on stdout; bytes that are no UTF-8 are replaced
+// On stdout. Error(kResource) when it takes no more; what is buffered, main() flushes and checks.
+void print_json(const Json& document);  // bytes that are no UTF-8 are replaced
 void print_text(const std::string& text);
+void print_text_now(const std::string& text);  // flushed
 
 // With --json the one JSON document, else the text.
 template <class Result>

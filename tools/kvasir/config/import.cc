@@ -20,7 +20,9 @@ std::vector<std::string> kv_types(PluginHost& host) {
   return names;
 }
 
-void import_config(const Options& options, const std::string& file, const std::string& output) {
+void import_config(const Options& options, const std::string& file, const std::string& output,
+                   bool force) {
+  check_overwrite(output, force);
   PluginHost host(options);
   const ImportedStrategy imported =
       import_ktransformers(read_file(file, "config import"), file, kv_types(host));
@@ -33,9 +35,9 @@ void import_config(const Options& options, const std::string& file, const std::s
   }
   for (const std::string& note : imported.notes)
     std::fprintf(stderr, "kvasir: note: %s\n", note.c_str());
-  Output out(output);
+  Output out(output, Output::As::kWhole);
   out.write(imported.toml);
-  out.flush();
+  out.finish();
 }
 
 }  // namespace
@@ -51,7 +53,9 @@ void add_config_import(CLI::App& config) {
       ->allow_extra_args(false);
   imported->add_option("--log-level", options->log_level, "debug, info, warn, error")
       ->envname("KVASIR_LOG_LEVEL");
-  imported->callback([=] { import_config(*options, *file, *output); });
+  auto force = std::make_shared<bool>(false);
+  imported->add_flag("--force", *force, "Overwrite the file");
+  imported->callback([=] { import_config(*options, *file, *output, *force); });
 }
 
 }  // namespace kvasir::tool

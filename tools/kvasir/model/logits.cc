@@ -21,7 +21,7 @@ struct LogitsOptions {
   std::optional<std::string> tokens, tokens_file, prompt, file;
   std::string output;
   uint32_t top_k = 10;
-  bool no_bos = false;
+  bool no_bos = false, force = false;
 };
 
 std::vector<TokenId> tokens_of(const Session& session, const LogitsOptions& o) {
@@ -124,6 +124,7 @@ void prefill(Session& session, const Options& options, uint32_t top_k, Logits& o
 void logits(const Options& options, const LogitsOptions& o) {
   if (o.output.empty() && !options.json)
     throw input_error("give -o FILE.npy for all logits, --json for the largest, or both");
+  check_overwrite(o.output, o.force);
   Session session(options);
   Logits out;
   out.tokens = tokens_of(session, o);
@@ -152,6 +153,7 @@ void add_model_logits(CLI::App& model) {
   c->add_option("-f,--file", o->file, "Text from a file");
   c->add_flag("--no-bos", o->no_bos, "Without the beginning-of-text token");
   c->add_option("-o,--output", o->output, "File to write: float32 [tokens, vocabulary]");
+  c->add_flag("--force", o->force, "Overwrite the file");
   c->add_option("--top-k", o->top_k, "Logits per position in the JSON");
   c->callback([=] { logits(*options, *o); });
 }

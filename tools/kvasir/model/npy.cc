@@ -2,20 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/kvasir/model/npy.h"
 
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
-
-#include "core/error.h"
 #include "tools/kvasir/cli/text.h"
 
 namespace kvasir::tool {
 
 NpyWriter::NpyWriter(const std::string& path, uint64_t n_rows, uint64_t n_columns)
-    : path_(path), partial_(path + ".partial-" + std::to_string(getpid())) {
-  file_ = std::fopen(partial_.c_str(), "wb");
-  if (!file_) fail("cannot be written");
+    : file_(path, {.flag = "-o "}) {
   std::string header =
       format("{'descr': '<f4', 'fortran_order': False, 'shape': (%llu, %llu), }",
              static_cast<unsigned long long>(n_rows), static_cast<unsigned long long>(n_columns));
@@ -33,32 +25,7 @@ NpyWriter::NpyWriter(const std::string& path, uint64_t n_rows, uint64_t n_column
                            static_cast<char>(length & 0xFF),
                            static_cast<char>(length >> 8)};
   const std::string all = prefix + header;
-  if (std::fwrite(all.data(), 1, all.size(), file_) != all.size()) fail("cannot be written");
-}
-
-NpyWriter::~NpyWriter() {
-  if (!file_) return;
-  std::fclose(file_);
-  std::remove(partial_.c_str());
-}
-
-void NpyWriter::fail(const char* what) const {
-  throw input_error("-o " + path_ + ": " + what + ": " + std::strerror(errno));
-}
-
-void NpyWriter::write(std::span<const float> values) {
-  if (std::fwrite(values.data(), sizeof(float), values.size(), file_) != values.size())
-    fail("cannot be written");
-}
-
-void NpyWriter::finish() {
-  const bool is_written = std::fclose(file_) == 0;
-  file_ = nullptr;
-  if (is_written && std::rename(partial_.c_str(), path_.c_str()) == 0) return;
-  const int reason = errno;
-  std::remove(partial_.c_str());
-  errno = reason;
-  fail("cannot be written");
+  file_.write(all.data(), all.size());
 }
 
 }  // namespace kvasir::tool

@@ -3,9 +3,10 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdio>
 #include <span>
 #include <string>
+
+#include "core/platform/output_file.h"
 
 namespace kvasir::tool {
 
@@ -13,17 +14,11 @@ namespace kvasir::tool {
 class NpyWriter {
  public:
   NpyWriter(const std::string& path, uint64_t n_rows, uint64_t n_columns);
-  ~NpyWriter();
-  NpyWriter(const NpyWriter&) = delete;
-  NpyWriter& operator=(const NpyWriter&) = delete;
-  void write(std::span<const float> values);
-  void finish();
+  void write(std::span<const float> values) { file_.write(values.data(), values.size_bytes()); }
+  void finish() { file_.finish(); }
 
  private:
-  [[noreturn]] void fail(const char* what) const;
-
-  std::string path_, partial_;
-  std::FILE* file_ = nullptr;
+  OutputFile file_;
 };
 
 }  // namespace kvasir::tool

@@ -2,12 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <atomic>
 #include <csignal>
-#include <filesystem>
 #include <optional>
 
 #include "core/error.h"
 #include "core/model/layers/architecture.h"
 #include "core/model/synthetic/random_model.h"
+#include "tools/kvasir/cli/files.h"
 #include "tools/kvasir/cli/options.h"
 #include "tools/kvasir/cli/print.h"
 #include "tools/kvasir/cli/progress_bar.h"
@@ -100,8 +100,7 @@ WrittenModel write_model(const RandomOptions& o) {
   out.file = o.output;
   out.spec = spec_of(o);
   out.n_parameters = parameter_count(out.spec);  // checks the shape
-  if (std::filesystem::exists(o.output) && !o.force)
-    throw input_error("-o " + o.output + ": exists already; --force overwrites it");
+  check_overwrite(o.output, o.force);
   std::optional<GgufFile> tokenizer;
   if (!o.tokenizer_from.empty()) tokenizer = GgufFile::open(o.tokenizer_from);
   std::signal(SIGINT, [](int) { interrupted = true; });
@@ -111,7 +110,7 @@ WrittenModel write_model(const RandomOptions& o) {
                        if (interrupted) throw input_error("interrupted; no file was written");
                        bar.update(done / 1000000, total / 1000000);
                      });
-  out.file_bytes = std::filesystem::file_size(o.output);
+  out.file_bytes = file_bytes(o.output);
   return out;
 }
 

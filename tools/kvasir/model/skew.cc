@@ -1,7 +1,6 @@
 // kvasir model skew: skewing matrices of a model from a sample text, for the selector infinigen, or
 // the model with them folded into its weights.
 // SPDX-License-Identifier: Apache-2.0
-#include <filesystem>
 
 #include "core/error.h"
 #include "core/model/tokenizer/tokenizer.h"
@@ -10,6 +9,7 @@
 #include "tools/kvasir/cli/progress_bar.h"
 #include "tools/kvasir/cli/text.h"
 #include "tools/kvasir/commands.h"
+#include "tools/kvasir/session/model_identity.h"
 #include "tools/kvasir/session/plugin_host.h"
 #include "tools/kvasir/session/strategy.h"
 #include "tools/skew/skew_fold.h"
@@ -46,8 +46,7 @@ std::string to_text(const WrittenSkew& w) {
 
 WrittenSkew write_skew(const Options& options, const SkewOptions& o) {
   if (options.model.empty()) throw input_error("no model: give -m FILE.gguf");
-  if (std::filesystem::exists(o.output) && !o.force)
-    throw input_error("-o " + o.output + ": exists already; --force overwrites it");
+  check_overwrite(o.output, o.force);
   PluginHost host(options);  // for its threads
   const auto file = GgufFile::open(options.model);
   const auto tokenizer = Tokenizer::from_gguf(file);
@@ -65,6 +64,10 @@ WrittenSkew write_skew(const Options& options, const SkewOptions& o) {
   model_options.deterministic = options.deterministic;
   const auto model = Model::load(file, host.pool(), model_options);
   if (o.fold) check_foldable(model->shape());
+  if (model->shape().rope.n_dims > 0)
+    std::fprintf(stderr,
+                 "kvasir: note: this model rotates its keys (RoPE): on two such models a skew made "
+                 "the choice worse, see docs/trained-models.md\n");
   ProgressBar bar("layers");
   const SkewMatrices skew = skew_matrices(
       *model, host.pool(), ids, kBatchTokens,
@@ -72,10 +75,9 @@ WrittenSkew write_skew(const Options& options, const SkewOptions& o) {
   if (o.fold)
     write_folded_model(file, model->shape(), skew, o.output);
   else
-    write_skew_file(skew, file.content_hash(), o.output);
-  return {o.output,      std::filesystem::file_size(o.output),
-          skew.n_layers, skew.n_kv_heads,
-          skew.head_dim, ids.size()};
+    write_skew_file(skew, model_hash(file), o.output);
+  return {o.output,        file_bytes(o.output), skew.n_layers,
+          skew.n_kv_heads, skew.head_dim,        ids.size()};
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "tools/kvasir/cli/files.h"
 #include "tools/kvasir/cli/line_input.h"
+#include "tools/kvasir/cli/print.h"
 #include "tools/kvasir/cli/text.h"
 #include "tools/kvasir/commands.h"
 #include "tools/kvasir/run/conversation.h"
@@ -205,15 +206,11 @@ void Chat::turn(const std::string& line) {
   generation.n_predict = options_.n_predict;
   generation.ignore_eos = options_.ignore_eos;
   generation.stop = [] { return interrupted.load(); };
-  generation.on_text = [](const std::string& text) {
-    std::fwrite(text.data(), 1, text.size(), stdout);
-    std::fflush(stdout);
-  };
+  generation.on_text = print_text_now;
   const uint32_t begin = engine_->kv_len(seq_);
   const Generation answer = generate(*scheduler_, *engine_, seq_, tokenizer_, logits_, sampler_,
                                      generation, context_, figures);
-  std::printf("\n");
-  std::fflush(stdout);
+  print_text_now("\n");
   const uint32_t kept = engine_->kv_len(seq_) - begin;
   pending_.assign(answer.tokens.begin() + kept, answer.tokens.end());
   conversation_.answer(answer.text);

@@ -157,11 +157,7 @@ Generation PromptRun::answer(Scheduler& scheduler) {
   generation.n_predict = is_read ? o_.n_predict : 0;
   generation.ignore_eos = o_.ignore_eos;
   generation.stop = is_stopped;
-  if (!options_.json)
-    generation.on_text = [](const std::string& text) {
-      print_text(text);
-      std::fflush(stdout);
-    };
+  if (!options_.json) generation.on_text = print_text_now;
   Generation made = generate(scheduler, engine_, cached_.seq, session_.tokenizer(), logits_,
                              sampler, generation, context_, figures_);
   if (!is_read) made.end = Generation::End::kInterrupted;
@@ -175,8 +171,7 @@ void run(const Options& options, const PromptOptions& o) {
   if (options.json) {
     print_json(to_json(answer));
   } else {
-    print_text("\n");  // the answer itself was printed as it came
-    std::fflush(stdout);
+    print_text_now("\n");  // the answer itself was printed as it came
     std::fputs(to_text(answer).c_str(), stderr);
   }
   if (const uint32_t done = answer.run.figures.prompt_tokens; done < run.n_tokens())

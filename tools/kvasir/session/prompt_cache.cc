@@ -7,13 +7,11 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <system_error>
 
 #include "core/error.h"
+#include "core/platform/output_file.h"
 #include "tools/kvasir/cli/files.h"
 
 namespace kvasir::tool {
@@ -69,13 +67,9 @@ std::string plugin_with_history(const Pipeline& pipeline) {
   return is_history ? pipeline.representative->id() : "";
 }
 
-std::string partial_of(const std::string& path) { return path + ".partial"; }
-
-[[noreturn]] void fail_to_write(const std::string& path, int error) {
-  std::error_code ignored;
-  std::filesystem::remove(partial_of(path), ignored);
-  throw input_error("--prompt-cache " + path +
-                    ": cannot be written: " + std::generic_category().message(error));
+// It holds somebody's document: nobody else may read it.
+OutputFile open_to_write(const std::string& path) {
+  return OutputFile(path, {.flag = "--prompt-cache ", .mode = 0600});
 }
 
 }  // namespace
@@ -83,6 +77,8 @@ std::string partial_of(const std::string& path) { return path + ".partial"; }
 CachedPrompt restore_prompt(Engine& engine, const std::string& path,
                             std::span<const TokenId> prompt, std::span<float> logits) {
   if (!std::filesystem::exists(path)) return {engine.open(), 0};
+  if (!std::filesystem::is_regular_file(path))
+    throw input_error("--prompt-cache " + path + ": is no regular file; name another one");
   const std::string bytes = read_file(path, "--prompt-cache");
   std::vector<float> last(logits.size());
   const SequenceId seq = engine.load(read_head(bytes, path, last), path);
@@ -110,9 +106,7 @@ CachedPrompt restore_prompt(Engine& engine, const std::string& path,
 
 void check_savable(Engine& engine, SequenceId seq, const std::string& path) {
   if (engine.kv_len(seq) == 0) engine.save(seq);  // a sequence that was loaded can be saved
-  if (!std::ofstream(partial_of(path), std::ios::binary | std::ios::trunc))
-    fail_to_write(path, errno);
-  std::filesystem::remove(partial_of(path));
+  open_to_write(path);                            // and removed again
 }
 
 void save_prompt(Engine& engine, SequenceId seq, std::span<const float> logits,
@@ -121,19 +115,12 @@ void save_prompt(Engine& engine, SequenceId seq, std::span<const float> logits,
   Head head;
   head.n_logits = logits.size();
   const uint64_t sum = checksum(head, logits);
-  std::ofstream file(partial_of(path), std::ios::binary | std::ios::trunc);
-  const auto write = [&](const void* data, size_t n) {
-    file.write(static_cast<const char*>(data), static_cast<std::streamsize>(n));
-  };
-  write(&head, sizeof(head));
-  write(logits.data(), logits.size_bytes());
-  write(&sum, sizeof(sum));
-  write(bytes.data(), bytes.size());
-  file.close();
-  if (!file) fail_to_write(path, errno);
-  std::error_code error;
-  std::filesystem::rename(partial_of(path), path, error);
-  if (error) fail_to_write(path, error.value());
+  OutputFile file = open_to_write(path);
+  file.write(&head, sizeof(head));
+  file.write(logits.data(), logits.size_bytes());
+  file.write(&sum, sizeof(sum));
+  file.write(bytes.data(), bytes.size());
+  file.finish();
 }
 
 }  // namespace kvasir::tool

@@ -7,6 +7,7 @@
 
 #include "core/platform/memory.h"
 #include "tools/kvasir/cli/text.h"
+#include "tools/kvasir/session/model_identity.h"
 #include "tools/kvasir/session/planning.h"
 #include "tools/kvasir/session/strategy.h"
 
@@ -69,7 +70,10 @@ EngineOptions Session::engine_options(uint32_t max_context, uint32_t max_sequenc
   made.max_sequences = max_sequences;
   made.max_step_tokens = step_tokens(strategy_, max_sequences);
   made.seed = options_.seed;
-  made.model_hash = file_->content_hash();
+  made.model_hash = [this] {
+    if (!model_hash_) model_hash_ = model_hash(*file_);
+    return *model_hash_;
+  };
   made.check_numerics = options_.check_numerics;
   return made;
 }

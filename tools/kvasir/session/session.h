@@ -68,6 +68,7 @@ class Session {
   std::optional<GgufFile> file_;
   ModelShape shape_;
   mutable std::unique_ptr<Tokenizer> tokenizer_;
+  mutable std::optional<uint64_t> model_hash_;  // once somebody asked
   std::unique_ptr<Model> model_;
   std::unique_ptr<Engine> engine_;
   double load_ms_ = 0;

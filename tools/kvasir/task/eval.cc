@@ -26,7 +26,7 @@ struct EvalFlags {
   std::string length = "1024", output;
   uint32_t n = 200;
   uint32_t parallel = 1;
-  bool question_in_prompt = false;
+  bool question_in_prompt = false, force = false;
 };
 
 // Finds mistakes that need no model.
@@ -37,6 +37,7 @@ void check(const Options& options, const EvalFlags& flags) {
                       ": seeds from 4294967296 on are for training: give a smaller one");
   if (flags.output == "-" && options.json)
     throw input_error("-o - and --json both write to stdout: give -o a file");
+  check_overwrite(flags.output, flags.force);
   for (const Task task : parse_tasks(flags.task.tasks, "--task"))
     if (task == Task::kFiller) throw input_error("--task filler asks nothing: choose another task");
 }
@@ -63,13 +64,13 @@ void evaluate_tasks(Options options, const EvalFlags& flags) {
   const EvaluationOptions wanted = evaluation_options(options, flags);
   Session session(options);
   std::optional<Output> lines;
-  if (!flags.output.empty()) lines.emplace(flags.output);
+  if (!flags.output.empty()) lines.emplace(flags.output, Output::As::kLines);
   const auto write = [&](const SampleResult& result) {
     if (lines)
       lines->write(to_json(result).dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
   };
   const Evaluation evaluation = evaluate(session, arms, wanted, write);
-  if (lines) lines->flush();
+  if (lines) lines->finish();
   print(evaluation, options.json);
 }
 
@@ -96,6 +97,7 @@ void add_task_eval(CLI::App& task) {
   c->add_flag("--question-in-prompt", f->question_in_prompt,
               "Prefill the first question with the context");
   c->add_option("-o,--output", f->output, "JSON lines, one per sample and strategy");
+  c->add_flag("--force", f->force, "Overwrite the file");
   add_json(*c, options->json);
   add_task_flags(*c, f->task);
   c->callback([=] { evaluate_tasks(*options, *f); });

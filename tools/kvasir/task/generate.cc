@@ -24,6 +24,7 @@ struct GenerateFlags {
   std::string mix, length = "1024", tokenizer, output = "-", format = "jsonl";
   uint64_t n = 100;
   std::optional<uint64_t> seed;
+  bool force = false;
 };
 
 Json pair(const Span& span) { return Json::array({span.begin, span.end}); }
@@ -59,7 +60,7 @@ void write_samples(const GenerateFlags& f, uint32_t length, PieceEncoder& encode
     generators.emplace_back(task, options, length, encoder);
   const bool as_text = f.format == "text";
   const uint64_t seed = f.seed.value_or(as_text ? kFirstTrainingSeed : 1);
-  Output out(f.output);
+  Output out(f.output, Output::As::kWhole);
   std::optional<ProgressBar> bar;  // not between the lines of a terminal
   if (!out.is_stdout()) bar.emplace("generate");
   uint64_t done = 0;
@@ -71,7 +72,7 @@ void write_samples(const GenerateFlags& f, uint32_t length, PieceEncoder& encode
       if (bar && f.n) bar->update(++done, f.n * generators.size());
     }
   }
-  out.flush();
+  out.finish();
 }
 
 void write_records(const GenerateFlags& f, uint32_t length, PieceEncoder& encoder) {
@@ -86,7 +87,7 @@ void write_records(const GenerateFlags& f, uint32_t length, PieceEncoder& encode
   TaskOptions options = task_options(f.task);
   if (!options.queries.given()) options.queries = kTrainingQueries;
   RecordStream stream(mix, options, length, seed, encoder);
-  Output out(f.output);
+  Output out(f.output, Output::As::kWhole);
   std::vector<uint8_t> bytes(size_t{length} * 3);
   for (uint64_t i = 0; f.n == 0 || i < f.n; ++i) {
     const Record& record = stream.next();
@@ -98,7 +99,7 @@ void write_records(const GenerateFlags& f, uint32_t length, PieceEncoder& encode
               bytes.begin() + static_cast<ptrdiff_t>(2 * size_t{length}));
     if (!out.write(bytes.data(), bytes.size())) return;
   }
-  out.flush();
+  out.finish();
 }
 
 void generate_tasks(const GenerateFlags& f) {
@@ -106,6 +107,7 @@ void generate_tasks(const GenerateFlags& f) {
     throw input_error("give --task NAME, several separated by commas, or all" +
                       std::string(f.mix.empty() ? "" : " (--mix goes with --format ids)"));
   const uint64_t length = parse_count(f.length, "--length");
+  check_overwrite(f.output, f.force);
   const GgufFile file = GgufFile::open(f.tokenizer);
   const auto tokenizer = Tokenizer::from_gguf(file);
   PieceEncoder encoder(*tokenizer);
@@ -129,6 +131,7 @@ void add_task_generate(CLI::App& task) {
                 "Below 4294967296 for evaluation (1), from there on for training (4294967296)");
   c->add_option("--tokenizer,-m,--model", f->tokenizer, "Model or vocabulary (GGUF)")->required();
   c->add_option("-o,--output", f->output, "File, or - for stdout");
+  c->add_flag("--force", f->force, "Overwrite the file");
   c->add_option("--format", f->format,
                 "jsonl, text (as trained on), ids (records of LENGTH uint16 and LENGTH mask bytes)")
       ->check(CLI::IsMember({"jsonl", "text", "ids"}));
