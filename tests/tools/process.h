@@ -13,8 +13,8 @@ struct Finished {
   int code = -1;  // exit status; 128 + signal when killed
   std::string out, err;
 };
-// Standard input is empty, XDG_CACHE_HOME a folder of the run. `environment`: "NAME=value", added to
-// ours without KVASIR_* variables.
+// Standard input is empty, XDG_CACHE_HOME a folder of the run. `environment`: "NAME=value", added
+// to ours without KVASIR_* variables.
 Finished run_kvasir(const std::vector<std::string>& arguments,
                     const std::vector<std::string>& environment = {});
 
