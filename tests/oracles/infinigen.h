@@ -45,6 +45,49 @@ inline Indices columns_by(ColumnScore rule, const Vector& q_sum, const Vector& k
   return rule == ColumnScore::kQuery ? by_query : unite(by_query, largest(k_sum, n).chosen());
 }
 
+// The first n columns of A = V, where the rows q are Q = U S V^T: by rotations of two columns of Q
+// that make them orthogonal (Hestenes 1958). Empty where the rows span fewer than n dimensions,
+// which leaves the others open: squares of singular values below 1e-12 of the largest are rounding.
+inline Vectors first_singular_vectors(const Vectors& q, uint64_t n) {
+  if (q.empty()) return {};
+  const size_t dim = q[0].size();
+  Vectors us, v(dim, Vector(dim, 0.0));  // by their columns: U S = Q V, and V
+  for (size_t c = 0; c < dim; ++c) {
+    v[c][c] = 1.0;
+    us.emplace_back();
+    for (const Vector& row : q) us[c].push_back(row[c]);
+  }
+  const auto turn = [](Vector& a, Vector& b, double cosine, double sine) {
+    for (size_t i = 0; i < a.size(); ++i) {
+      const double x = a[i], y = b[i];
+      a[i] = cosine * x - sine * y;
+      b[i] = sine * x + cosine * y;
+    }
+  };
+  double all = 0.0;
+  for (const Vector& row : q) all += dot(row, row);
+  for (bool turned = true; turned;) {
+    turned = false;
+    for (size_t a = 0; a < dim; ++a)
+      for (size_t b = a + 1; b < dim; ++b) {
+        const double aa = dot(us[a], us[a]), bb = dot(us[b], us[b]), ab = dot(us[a], us[b]);
+        const bool is_rounding = std::min(aa, bb) <= 1e-24 * all;
+        if (is_rounding || std::abs(ab) <= 1e-13 * std::sqrt(aa * bb)) continue;
+        const double angle = 0.5 * std::atan2(2 * ab, bb - aa);
+        turn(us[a], us[b], std::cos(angle), std::sin(angle));
+        turn(v[a], v[b], std::cos(angle), std::sin(angle));
+        turned = true;
+      }
+  }
+  std::vector<std::pair<double, size_t>> order;
+  for (size_t c = 0; c < dim; ++c) order.emplace_back(-dot(us[c], us[c]), c);
+  std::sort(order.begin(), order.end());
+  if (!(order[n - 1].first < 1e-12 * order[0].first)) return {};
+  Vectors out;
+  for (uint64_t c = 0; c < n; ++c) out.push_back(v[order[c].second]);
+  return out;
+}
+
 // Some columns of x A; 8 bits: in steps of a 127th of the largest.
 inline Vector part(const Vector& x, const Vectors& a, const Indices& columns, bool is_8_bits) {
   Vector out;

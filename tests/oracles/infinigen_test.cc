@@ -20,6 +20,7 @@ struct Setting {
   uint32_t refresh_every = 0;
   bool skews = false, offline = false;  // offline: the file says which columns
   Skewing skewing;
+  uint32_t skew_tokens = 0;  // A of so many last queries of each prompt
 };
 
 struct Rehearsed : Follower {
@@ -29,6 +30,9 @@ struct Rehearsed : Follower {
     Vector q_sum, k_sum;  // over the queries of all prompts, and all keys
     Vector recent;        // over the queries since the columns were chosen
     Indices columns;
+    Vectors asked, asked_since;  // skew_tokens: queries of prompts; since the columns were chosen
+    Vectors own_skew;            // made of them; empty: none yet
+    bool has_columns = false;
   };
   std::vector<std::vector<Head>> heads;  // [layer][kv_head]
   std::vector<bool> rehearsed;           // [layer]: in this step
@@ -42,6 +46,7 @@ struct Rehearsed : Follower {
   }
   const Vectors& skew(uint32_t layer, uint32_t g) const {
     static const Vectors identity;
+    if (setting->skew_tokens > 0) return heads[layer][g].own_skew;
     return setting->skews ? setting->skewing.a[layer][g] : identity;
   }
   // Until a prompt is read, the first columns count.
@@ -51,8 +56,9 @@ struct Rehearsed : Follower {
     const auto first = static_cast<uint32_t>(std::min<uint64_t>(n_columns() * (both ? 2 : 1), dim));
     const Vector none(dim, 0.0);
     rehearsed.assign(of.shape.n_layers, false);
-    heads.assign(of.shape.n_layers, std::vector<Head>(of.shape.heads.n_kv_heads,
-                                                      Head{none, none, none, range(0, first)}));
+    heads.assign(of.shape.n_layers,
+                 std::vector<Head>(of.shape.heads.n_kv_heads,
+                                   Head{none, none, none, range(0, first), {}, {}, {}, false}));
     for (uint32_t layer = 0; setting->offline && layer < of.shape.n_layers; ++layer)
       for (uint32_t g = 0; g < of.shape.heads.n_kv_heads; ++g)
         heads[layer][g].columns =
@@ -63,6 +69,28 @@ struct Rehearsed : Follower {
     if (!setting->offline)
       head.columns = infinigen::columns_by(setting->score, queries, head.k_sum, n_columns());
     head.recent.assign(head.recent.size(), 0.0);
+  }
+  // The first columns of the queries' own skew. Queries that span too little leave what is there,
+  // or else the columns with the largest sums of squares.
+  void skew_by(Head& head, const Vectors& queries) const {
+    const Vectors own = infinigen::first_singular_vectors(queries, n_columns());
+    if (!own.empty()) {
+      head.own_skew = own;
+      head.columns = range(0, static_cast<uint32_t>(own.size()));
+    } else if (!head.has_columns) {
+      Vector squares(of.shape.heads.head_dim, 0.0);
+      for (const Vector& q : queries)
+        for (size_t d = 0; d < q.size(); ++d) squares[d] += q[d] * q[d];
+      head.columns = infinigen::largest(squares, n_columns()).chosen();
+    }
+    head.has_columns = true;
+    head.asked_since.clear();
+  }
+  void add_queries(const Track& track, uint32_t layer, uint32_t g, uint32_t begin, uint32_t end,
+                   Vectors& to) const {
+    const uint32_t group = of.shape.heads.group();
+    for (uint32_t pos = begin; pos < end; ++pos)
+      for (uint32_t h = g * group; h < (g + 1) * group; ++h) to.push_back(track.q(layer, h, pos));
   }
   // Queries and keys of the tokens [begin, end).
   Vector query_sum(const Track& track, uint32_t layer, uint32_t g, uint32_t begin,
@@ -86,6 +114,12 @@ struct Rehearsed : Follower {
     for (uint32_t layer = 1; layer < of.shape.n_layers; ++layer)  // layer 0 is dense
       for (uint32_t g = 0; g < of.shape.heads.n_kv_heads && !setting->offline; ++g) {
         Head& head = heads[layer][g];
+        if (setting->skew_tokens > 0) {
+          add_queries(track, layer, g, std::max(begin, end - std::min(end, setting->skew_tokens)),
+                      end, head.asked);
+          skew_by(head, head.asked);
+          continue;
+        }
         head.q_sum = reduce({head.q_sum, query_sum(track, layer, g, begin, end)}, Reduce::kSum);
         add_keys(track, layer, g, begin, end);
         choose(head, head.q_sum);
@@ -144,7 +178,13 @@ struct Rehearsed : Follower {
     for (uint32_t g = 0; layer > 0 && g < of.shape.heads.n_kv_heads; ++g) {
       Head& head = heads[layer][g];
       add_keys(track, layer, g, n - 1, n);
+      head.has_columns = true;
       if (every == 0) continue;
+      if (setting->skew_tokens > 0) {
+        if (rehearsed[layer]) add_queries(track, layer, g, n - 1, n, head.asked_since);
+        if ((n - track.prompt_end()) % every == 0) skew_by(head, Vectors(head.asked_since));
+        continue;
+      }
       if (rehearsed[layer])
         head.recent = reduce({head.recent, query_sum(track, layer, g, n - 1, n)}, Reduce::kSum);
       const bool has_any = *std::max_element(head.recent.begin(), head.recent.end()) > 0;
@@ -165,9 +205,14 @@ Setting draw(const Case& of, Random& random, std::vector<std::string>& met) {
   out.is_8_bits = random.one_in(4);
   if (random.one_in(4)) out.share = (1 + random.below(50)) / 100.0;
   if (out.share == 0 && !out.offline && random.one_in(3)) out.refresh_every = 1 + random.below(6);
+  if (!out.skews && random.one_in(3)) {
+    out.skew_tokens = 1 + random.below(80);
+    out.score = ColumnScore::kQuery;
+  }
   if (out.skews) out.skewing = random_skewing(of.shape.n_layers, of.shape.heads, random);
   met.push_back(std::vector<std::string>{"q", "qk", "union"}[static_cast<size_t>(out.score)]);
   if (out.skews) met.push_back("skew");
+  if (out.skew_tokens > 0) met.push_back("skew_tokens");
   if (out.offline) met.push_back("offline");
   if (out.is_8_bits) met.push_back("int8");
   if (out.share > 0) met.push_back("budget");
@@ -187,7 +232,8 @@ TEST_CASE("InfiniGen fetches one common count of the best rehearsed tokens") {
     const bool is_short = random.one_in(2);
     auto setting = std::make_shared<Setting>(draw(of, random, met));
     // Partial keys are stored in 16 bits: exact only for short numbers that nothing turns.
-    const bool is_exact = is_short && !setting->skews && !setting->is_8_bits;
+    const bool is_exact =
+        is_short && !setting->skews && setting->skew_tokens == 0 && !setting->is_8_bits;
     if (is_short) of.shape.rope = false;
     of.shape.short_keys = !of.shape.rope;
     // 8 bits are rounded here, too: in single precision a number may fall to the next step.
@@ -202,6 +248,7 @@ TEST_CASE("InfiniGen fetches one common count of the best rehearsed tokens") {
         "'\npartial_type = '" + (setting->is_8_bits ? "int8" : "f16") +
         "'\nspeculate_ahead = " + number(ahead) +
         "refresh_every = " + number(setting->refresh_every);
+    if (setting->skew_tokens > 0) tables += "skew_tokens = " + number(setting->skew_tokens);
     tables += setting->share > 0 ? "budget = " + number(setting->share)
                                  : "budget_tokens = " + number(of.budget_tokens);
     if (setting->skews)
@@ -211,7 +258,8 @@ TEST_CASE("InfiniGen fetches one common count of the best rehearsed tokens") {
          std::make_unique<Rehearsed>(of, setting), report);
   }
   conclude(report, "infinigen",
-           {.options = {"q", "qk", "union", "skew", "offline", "int8", "budget", "refresh_every"}});
+           {.options = {"q", "qk", "union", "skew", "skew_tokens", "offline", "int8", "budget",
+                        "refresh_every"}});
 }
 
 }  // namespace

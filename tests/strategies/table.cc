@@ -203,7 +203,9 @@ std::vector<Entry> make_entries() {
                      .dense_up_to = 24,
                      .rewinds = Rewinds::kDecoded,
                      .why = "what the prompt's end evicted does not come back"});
-  const std::string skewed = "cache.dense_layers=[0] selector.partial_weight_ratio=0.4 ";
+  const std::string skewed =
+      "cache.sink_tokens=0 cache.window_tokens=0 cache.dense_layers=[0] "
+      "selector.partial_weight_ratio=0.4 ";
   entries.push_back({.name = "infinigen",
                      .preset = "infinigen",
                      .small = skewed + "selector.budget_tokens=16",

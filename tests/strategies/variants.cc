@@ -61,12 +61,15 @@ void add_evicting(Variants& to) {
 
 void add_infinigen(Variants& to) {
   const std::string skewed = "selector.skew_file=" + skew_file() + " ";
+  const std::string plain = "selector.skew_tokens=0 ";
   to.add("infinigen", "int8", "selector.partial_type=int8");
-  to.add("infinigen", "the best by either sum", "selector.column_score=union");
-  for (const char* options :
-       {"selector.column_score=qk selector.refresh_every=7 selector.partial_type=int8",
-        "selector.speculate_ahead=0 selector.refresh_every=5"}) {
-    Entry& entry = to.add("infinigen", std::string("columns anew, ") + options, options);
+  to.add("infinigen", "columns as they are", plain);
+  to.add("infinigen", "the best by either sum", plain + "selector.column_score=union");
+  for (const std::string& options :
+       {plain + "selector.column_score=qk selector.refresh_every=7 selector.partial_type=int8",
+        plain + "selector.speculate_ahead=0 selector.refresh_every=5",
+        std::string("selector.refresh_every=7")}) {
+    Entry& entry = to.add("infinigen", "columns anew, " + options, options);
     entry.rewinds = Rewinds::kNever;
     entry.why = "columns are those of queries that a cut takes away";
   }

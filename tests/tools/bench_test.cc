@@ -52,9 +52,13 @@ TEST_CASE("bench recall: at one number of tokens, oracle >= all others >= random
       CHECK(captured == doctest::Approx(1.0));
       continue;
     }
-    CHECK(r["at_target"] == true);
-    CHECK(std::abs(r["tokens_attended"].get<double>() - target) <=
-          (unit == "block" ? 16 : 0.02 * target));
+    // alpha leaves infinigen fewer tokens than any budget allows, as the method says.
+    CHECK((r["at_target"] == true) == (name != "infinigen"));
+    const double attended = r["tokens_attended"];
+    if (name == "infinigen")
+      CHECK(attended < target);
+    else
+      CHECK(std::abs(attended - target) <= (unit == "block" ? 16 : 0.02 * target));
     // Sets of query heads are counted as unions per kv head. What 2 % of the tokens, or half a
     // block, more or less may catch: 2 % of the mass.
     CHECK(captured <= oracle.at(unit + (scope == "query head" ? "kv head" : scope)) + 0.02);

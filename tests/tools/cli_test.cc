@@ -154,9 +154,13 @@ TEST_CASE("a skew file says which columns matter, to its sample or to another te
     CHECK_MESSAGE(run.code == 0, run.err);
     CHECK(run.err.find("no skew_file") == std::string::npos);
   }
-  const Finished without = run_kvasir({"run", "-m", model, "-s", "infinigen", "-f", sample});
-  CHECK(without.err.find("no skew_file") != std::string::npos);
-  CHECK(without.err.find("no skew_file") == without.err.rfind("no skew_file"));
+  // The preset makes its own; without any the plugin says so, once.
+  std::vector<std::string> words = {"run", "-m", model, "-s", "infinigen", "-f", sample, "-n", "3"};
+  CHECK(run_kvasir(words).err.find("no skew_file") == std::string::npos);
+  words.insert(words.end(), {"--set", "selector.skew_tokens=0"});
+  const std::string said = run_kvasir(words).err;
+  CHECK(said.find("no skew_file") != std::string::npos);
+  CHECK(said.find("no skew_file") == said.rfind("no skew_file"));
 }
 
 TEST_CASE("tokenize --decode gives back the bytes of the text") {

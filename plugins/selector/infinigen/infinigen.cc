@@ -36,18 +36,21 @@ void InfiniGen::bind(const kvasir_geometry& geometry) {
     sdk::fail_invalid(
         "prefill_select_tokens needs a skew_file: before the prompt's end only "
         "its first columns are known to matter");
-  } else {
-    host_.log(KVASIR_LOG_WARN,
-              "no skew_file: columns of queries and keys as they are; where keys have no RoPE, "
-              "`kvasir model skew` makes one that says more in as few columns");
+  }
+  if (o_.skew_file.empty() && o_.skew_tokens == 0) {
+    host_.log(
+        KVASIR_LOG_WARN,
+        "no skew_file, no skew_tokens: the columns are those of queries and keys as they are; "
+        "skew_tokens = 256 makes them say more, or `kvasir model skew` where keys have no "
+        "RoPE");
   }
   fresh_.layers.resize(geometry.n_layers);
   for (uint32_t layer = 0; layer < geometry.n_layers; ++layer) {
     if (sdk::is_dense_layer(geometry, layer)) continue;
     Head head;
-    head.q_sum.resize(geometry.head_dim);
+    head.q_sum.resize(n_sums());
     if (sums_keys()) head.k_sum.resize(geometry.head_dim);
-    if (o_.refresh_every != 0) head.recent.resize(geometry.head_dim);
+    if (o_.refresh_every != 0) head.recent.resize(n_sums());
     if (o_.slice_tokens != 0 && !o_.offline_columns) {
       head.columns.resize(format_.n_columns);
       std::iota(head.columns.begin(), head.columns.end(), uint16_t{0});
@@ -72,7 +75,9 @@ void InfiniGen::limits(kvasir_sel_limits& out) const {
     out.max_units = o_.budget_tokens;
   out.memory.state_bytes = state_bytes();
   out.speculation.layers_ahead = o_.speculate_ahead;
-  out.prefill.last_queries = o_.offline_columns ? 0 : KVASIR_ALL_QUERIES;
+  out.prefill.last_queries = o_.offline_columns    ? 0
+                             : o_.skew_tokens != 0 ? o_.skew_tokens
+                                                   : KVASIR_ALL_QUERIES;
   out.prefill.slice_tokens = o_.slice_tokens;
   if (o_.pool_limit == 0) return;
   out.plans.at = KVASIR_PLAN_AT_STEP_END;
@@ -88,7 +93,8 @@ void InfiniGen::layout(kvasir_layout& out) const {
   out.refresh_tokens = o_.refresh_every;
   out.format =
       XXH3_64bits_withSeed(skew_.data(), skew_.size() * sizeof(float),
-                           uint64_t{format_.n_columns} << 8 | static_cast<uint64_t>(format_.type));
+                           uint64_t{o_.skew_tokens != 0} << 63 | uint64_t{format_.n_columns} << 8 |
+                               static_cast<uint64_t>(format_.type));
 }
 
 }  // namespace kvasir::infinigen

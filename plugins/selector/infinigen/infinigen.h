@@ -53,8 +53,8 @@ class InfiniGen : public sdk::Sequences<State> {
  private:
   uint32_t group_size() const { return geometry_.n_q_heads / geometry_.n_kv_heads; }
   StateShape shape() const {
-    return {geometry_.n_layers, geometry_.n_kv_heads, geometry_.head_dim, format_.n_columns,
-            geometry_.max_context};
+    return {geometry_.n_layers, geometry_.n_kv_heads,  geometry_.head_dim,
+            format_.n_columns,  geometry_.max_context, o_.skew_tokens != 0};
   }
   uint64_t state_bytes() const;
   // `budget` of n tokens.
@@ -64,10 +64,20 @@ class InfiniGen : public sdk::Sequences<State> {
     const auto n = static_cast<uint32_t>(ratio * geometry_.head_dim);
     return std::clamp(n, 1u, geometry_.head_dim);
   }
+  // The file's, or identity.
   Skew skew(uint32_t layer, uint32_t kv_head) const {
     const uint64_t dim = geometry_.head_dim;
     const uint64_t at = (uint64_t{layer} * geometry_.n_kv_heads + kv_head) * dim * dim;
     return {skew_.empty() ? nullptr : skew_.data() + at, geometry_.head_dim};
+  }
+  Skew skew(const Head& of, uint32_t layer, uint32_t kv_head) const {
+    if (of.own_skew.empty()) return skew(layer, kv_head);
+    return {of.own_skew.data(), geometry_.head_dim};
+  }
+  // Of a head's q_sum: see state.h.
+  uint32_t n_sums() const {
+    const uint32_t dim = geometry_.head_dim;
+    return o_.skew_tokens != 0 ? dim * (dim + 1) / 2 : dim;
   }
   bool sums_keys() const { return o_.columns != ColumnScore::kQuery && !o_.offline_columns; }
   // Before anything runs in parallel.
@@ -106,6 +116,7 @@ class InfiniGen : public sdk::Sequences<State> {
   void sum_keys(const sdk::Step& step, const sdk::UpdateItems& items);
   void count_recent(const sdk::Step& step, uint32_t layer, const float* q);
   void choose_columns(const sdk::Step& step, uint32_t s);
+  void skew_by(const std::vector<double>& sums, Head& of) const;
   std::vector<uint16_t> best_columns(std::vector<double> q_sum,
                                      const std::vector<double>& k_sum) const;
   void write(const sdk::Step& step, const kvasir_update_item& item, uint32_t kv_head);

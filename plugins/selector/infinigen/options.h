@@ -43,9 +43,16 @@ inline constexpr std::array kOptions = {
                       0.2, 0.0, 1.0),
     sdk::option(KVASIR_OPTION_PATH,
                 {.key = "skew_file",
-                 .help = "matrices from `kvasir model skew`; without: columns as they are",
-                 .flags = KVASIR_OPTION_OPTIONAL},
+                 .help = "matrices from `kvasir model skew`",
+                 .flags = KVASIR_OPTION_OPTIONAL,
+                 .group = "skew"},
                 {KVASIR_OPTION_PATH, 0, 0, 0.0, "", nullptr}),
+    sdk::int_option({.key = "skew_tokens",
+                     .help = "make the matrices of each prompt's last queries instead; 0 = none: "
+                             "columns as they are",
+                     .unit = "tokens",
+                     .group = "skew"},
+                    0, 0, INT32_MAX),
     sdk::enum_option({.key = "column_score",
                       .help = "what makes a column important: sums of |q|, of |q| + |k|, or the "
                               "union of the best by either"},
@@ -93,6 +100,7 @@ struct OptionValues {
                           ? o.f64("partial_weight_ratio_prefill")
                           : ratio),
         skew_file(o.delivered("skew_file") ? o.path("skew_file") : ""),
+        skew_tokens(o.u32_or("skew_tokens", 0)),
         columns(static_cast<ColumnScore>(o.choice("column_score"))),
         offline_columns(o.choice("columns") == 1),
         reduce(static_cast<GroupReduce>(o.choice("gqa_reduce"))),
@@ -107,6 +115,12 @@ struct OptionValues {
           "columns = \"offline\" needs a skew_file, which says which ones matter: make one with "
           "`kvasir model skew -m MODEL.gguf -f TEXT -o FILE`");
     }
+    if (skew_tokens != 0 && columns != ColumnScore::kQuery) {
+      sdk::fail_invalid(
+          "column_score says which columns matter; those that skew_tokens makes come in order: "
+          "drop "
+          "one of them (skew_tokens = 0)");
+    }
     if (offline_columns && refresh_every != 0) {
       sdk::fail_invalid(
           "refresh_every chooses columns anew, columns = \"offline\" says they never change: drop "
@@ -119,6 +133,7 @@ struct OptionValues {
   float alpha;
   double ratio, ratio_prefill;
   std::string skew_file;
+  uint32_t skew_tokens;  // 0: none, or skew_file's
   ColumnScore columns;
   bool offline_columns;
   GroupReduce reduce;

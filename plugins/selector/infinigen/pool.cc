@@ -41,6 +41,10 @@ uint64_t InfiniGen::state_bytes() const {
     }
   }
   uint64_t of_sequence = heads + fresh_.layers.size() * sizeof(Layer);
+  if (o_.skew_tokens != 0) {
+    of_sequence += uint64_t{format_.n_columns} * geometry_.head_dim * sizeof(float) *
+                   geometry_.n_kv_heads * sdk::n_sparse_layers(geometry_);
+  }
   if (o_.pool_limit != 0) {
     of_sequence += uint64_t{geometry_.max_context} * sizeof(uint32_t) * geometry_.n_kv_heads *
                    sdk::n_sparse_layers(geometry_);

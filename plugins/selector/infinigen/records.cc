@@ -6,12 +6,20 @@
 #include <cmath>
 #include <numeric>
 
+#include "kernels/symmetric_eigen.h"
 #include "plugins/selector/infinigen/infinigen.h"
 
 namespace kvasir::infinigen {
 namespace {
 
 constexpr uint32_t kBatch = 16;  // keys skewed at a time
+
+// The upper triangle of x x^T, row by row.
+void add_square(const float* x, uint32_t dim, std::vector<double>& sum) {
+  size_t at = 0;
+  for (uint32_t i = 0; i < dim; ++i)
+    for (uint32_t j = i; j < dim; ++j) sum[at++] += double{x[i]} * double{x[j]};
+}
 
 void add_absolute(const float* values, size_t n, size_t width, std::vector<double>& sum) {
   for (size_t i = 0; i < n * width; ++i) sum[i % width] += std::abs(values[i]);
@@ -33,10 +41,15 @@ std::vector<uint16_t> largest(const std::vector<double>& sums, uint32_t n) {
 template <class Query>
 void InfiniGen::add_queries(uint32_t layer, uint32_t kv_head, uint32_t n, std::vector<double>& sum,
                             const Query& query) const {
-  std::vector<float> skewed(uint64_t{group_size()} * geometry_.head_dim), scratch;
+  const uint32_t dim = geometry_.head_dim;
+  std::vector<float> skewed(uint64_t{group_size()} * dim), scratch;
   for (uint32_t i = 0; i < n; ++i) {
+    if (o_.skew_tokens != 0) {
+      for (uint32_t g = 0; g < group_size(); ++g) add_square(query(i) + g * dim, dim, sum);
+      continue;
+    }
     project(skew(layer, kv_head), {}, query(i), group_size(), skewed.data(), scratch);
-    add_absolute(skewed.data(), group_size(), geometry_.head_dim, sum);
+    add_absolute(skewed.data(), group_size(), dim, sum);
   }
 }
 
@@ -109,14 +122,38 @@ void InfiniGen::sum_keys(const sdk::Step& step, const sdk::UpdateItems& items) {
 
 void InfiniGen::choose_columns(const sdk::Step& step, uint32_t s) {
   const bool refresh = step.moment() == KVASIR_MOMENT_ATTENDED;
-  for (uint32_t kv_head = 0; kv_head < geometry_.n_kv_heads; ++kv_head) {
+  host_.for_each(geometry_.n_kv_heads, [&](uint32_t kv_head) {
     Head& of = head(step.seq(s).id, step.layer(), kv_head);
     std::vector<double> sums = refresh ? of.recent : of.q_sum;
     std::fill(of.recent.begin(), of.recent.end(), 0.0);
+    if (o_.skew_tokens != 0) return skew_by(sums, of);
     const bool seen = std::any_of(sums.begin(), sums.end(), [](double sum) { return sum > 0.0; });
-    if (!seen && !of.columns.empty()) continue;
+    if (!seen && !of.columns.empty()) return;
     of.columns = best_columns(std::move(sums), of.k_sum);
+  });
+}
+
+// A = V of Q = U S V^T, as in a skew file, but of the queries whose squares are summed: where keys
+// are rotated, queries far from the place of those that A was made of look elsewhere. Its first
+// columns are the ones used. Queries that span fewer dimensions leave the others open: what is
+// there stays, or else columns are those of the queries themselves with the largest sums of
+// squares.
+void InfiniGen::skew_by(const std::vector<double>& sums, Head& of) const {
+  constexpr double kNothing = 1e-12;  // of the largest: what rounding leaves of a zero
+  const uint32_t dim = geometry_.head_dim, n = format_.n_columns;
+  std::vector<double> square(uint64_t{dim} * dim), value(dim), vector(square.size()), diagonal;
+  auto sum = sums.begin();
+  for (uint32_t i = 0; i < dim; ++i) {
+    diagonal.push_back(*sum);
+    for (uint32_t j = i; j < dim; ++j) square[i * dim + j] = square[j * dim + i] = *sum++;
   }
+  kernels::symmetric_eigen(square.data(), dim, value.data(), vector.data());
+  const bool is_open = !(value[n - 1] > kNothing * value[0]);
+  if (is_open && !of.columns.empty()) return;
+  of.columns = largest(diagonal, n);
+  if (is_open) return;
+  std::iota(of.columns.begin(), of.columns.end(), uint16_t{0});
+  of.own_skew.assign(vector.begin(), vector.begin() + static_cast<ptrdiff_t>(uint64_t{n} * dim));
 }
 
 // Most important first, by column_score.   q_sum, k_sum [head_dim]
@@ -140,12 +177,13 @@ void InfiniGen::write(const sdk::Step& step, const kvasir_update_item& item, uin
   const bool all = item.flags & KVASIR_ITEM_PROMPT_END;
   const uint32_t begin = all ? 0 : item.first_new;
   const uint32_t end = all ? item.n_tokens : item.first_new + item.n_new;
-  const auto& columns = head(step.seq(item.seq).id, step.layer(), kv_head).columns;
+  const Head& of = head(step.seq(item.seq).id, step.layer(), kv_head);
+  const auto& columns = of.columns;
   if (columns.empty() || begin >= end) return;
   std::byte* record = step.record_to_write(item.seq, kv_head, item.block);
   std::vector<float> values(uint64_t{kBatch} * columns.size()), scratch;
   each_batch(item, kv_head, begin, end, [&](uint32_t at, uint32_t n, const float* keys) {
-    project(skew(step.layer(), kv_head), columns, keys, n, values.data(), scratch);
+    project(skew(of, step.layer(), kv_head), columns, keys, n, values.data(), scratch);
     for (uint32_t i = 0; i < n; ++i) {
       store_key(format_, values.data() + i * columns.size(), columns.size(),
                 record + (at + i) * format_.key_bytes());

@@ -67,13 +67,14 @@ uint64_t InfiniGen::score_chunk(const sdk::Step& step, uint32_t layer, uint32_t 
                                 uint64_t begin, const float* q) {
   const uint32_t s = list / geometry_.n_kv_heads, kv_head = list % geometry_.n_kv_heads;
   const uint32_t group = group_size(), block_size = geometry_.block_size;
-  const auto& columns = head(step.seq(s).id, layer, kv_head).columns;
+  const Head& of = head(step.seq(s).id, layer, kv_head);
+  const auto& columns = of.columns;
   const bool in_prompt = step.seq(s).phase == KVASIR_PHASE_PREFILL;
   const uint32_t wanted = in_prompt ? n_prefill_ : n_decode_;
   const size_t n =
       o_.columns == ColumnScore::kUnion ? columns.size() : std::min<size_t>(wanted, columns.size());
   std::vector<float> partial(group * n), dots(uint64_t{group} * block_size), scratch;
-  project(skew(layer, kv_head), {columns.data(), n},
+  project(skew(of, layer, kv_head), {columns.data(), n},
           q + (uint64_t{s} * geometry_.n_q_heads + uint64_t{kv_head} * group) * geometry_.head_dim,
           group, partial.data(), scratch);
   const sdk::Candidates from = step.candidates(s, kv_head);

@@ -2,10 +2,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plugins/selector/infinigen/state.h"
 
+#include <algorithm>
+#include <cmath>
+
 namespace kvasir::infinigen {
 namespace {
 
-constexpr uint64_t kStateFormat = 0x316e656769666e69;  // "infigen1"
+constexpr uint64_t kStateFormat = 0x326e656769666e69;  // "infigen2"
+
+// All columns that are used, or none.
+std::vector<float> load_skew(const StateShape& shape, sdk::StateReader& in) {
+  const uint64_t n = uint64_t{shape.n_columns} * shape.head_dim;
+  auto out = in.take_list<float>(shape.makes_skew ? n : 0, "the skew");
+  const bool is_finite =
+      std::all_of(out.begin(), out.end(), [](float x) { return std::isfinite(x); });
+  if ((!out.empty() && out.size() != n) || !is_finite) in.damaged("the skew is no matrix");
+  return out;
+}
 
 }  // namespace
 
@@ -31,6 +44,7 @@ void save_state(const State& state, const StateShape& shape, sdk::StateWriter& o
       out.put_list(of.q_sum);
       out.put_list(of.k_sum);
       out.put_list(of.recent);
+      out.put_list(of.own_skew);
       out.put_list(of.columns);
       out.put_list(of.used);
     }
@@ -46,13 +60,15 @@ State load_state(State state, const StateShape& shape, sdk::StateReader& in) {
   for (Layer& layer : state.layers) {
     layer.counted = in.take<uint32_t>();
     for (Head& of : layer.heads) {
-      of.q_sum = in.take_numbers<double>(of.q_sum.size(), true, "query sums");
+      of.q_sum = in.take_numbers<double>(of.q_sum.size(), !shape.makes_skew, "query sums");
       of.k_sum = in.take_numbers<double>(of.k_sum.size(), true, "key sums");
-      of.recent = in.take_numbers<double>(of.recent.size(), true, "recent sums");
+      of.recent = in.take_numbers<double>(of.recent.size(), !shape.makes_skew, "recent sums");
+      of.own_skew = load_skew(shape, in);
       of.columns = in.take_list<uint16_t>(shape.n_columns, "the column list");
       std::vector<bool> taken(shape.head_dim);
       for (const uint16_t c : of.columns) {
-        if (c >= shape.head_dim || taken[c]) in.damaged("a column is out of range or double");
+        const uint32_t end = of.own_skew.empty() ? shape.head_dim : shape.n_columns;
+        if (c >= end || taken[c]) in.damaged("a column is out of range or double");
         taken[c] = true;
       }
       of.used = in.take_list<uint32_t>(shape.max_context, "the pool's counters");

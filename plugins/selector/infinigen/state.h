@@ -10,10 +10,13 @@
 
 namespace kvasir::infinigen {
 
-struct Head {                                // of one layer and kv head
-  std::vector<double> q_sum, k_sum, recent;  // [head_dim] sums of |q A|, |k A|; q since the refresh
-  std::vector<uint16_t> columns;             // most important first; empty: not chosen yet
-  std::vector<uint32_t> used;                // [token] of the pool: hits, or kv_len of the last one
+struct Head {  // of one layer and kv head
+  // [head_dim] sums of |q A| and |k A|, of |q A| since the refresh. With skew_tokens those of q
+  // q^T, [head_dim * (head_dim + 1) / 2]: what is on and right of the diagonal.
+  std::vector<double> q_sum, k_sum, recent;
+  std::vector<float> own_skew;    // [column][head_dim] made of q_sum, or empty
+  std::vector<uint16_t> columns;  // most important first; empty: not chosen yet
+  std::vector<uint32_t> used;     // [token] of the pool: hits, or kv_len of the last one
 };
 struct Layer {
   std::vector<Head> heads;
@@ -29,6 +32,7 @@ struct State {
 // The numbers a saved state was made with, and those of the run that reads it.
 struct StateShape {
   uint32_t n_layers, n_kv_heads, head_dim, n_columns, max_context;
+  bool makes_skew;  // skew_tokens
 };
 void save_state(const State& state, const StateShape& shape, sdk::StateWriter& out);
 // `fresh`: a state as new, whose lists have the lengths they must have.

@@ -155,7 +155,8 @@ TEST_CASE("a saved sequence keeps the bytes of its type, and another type is nam
               kvasir::test::decode(*first, seq, token));
     CHECK(second->save(copy) == first->save(seq));
     const auto other = bench.engine(kCache + strategy + storage("kvasir.dram", "q8_0", "q8_0"));
-    CHECK_THROWS_WITH_AS(other->load(bytes, "saved"), doctest::Contains("type of V = q4_0"), Error);
+    CHECK_THROWS_WITH_AS(other->load(bytes, "saved"),
+                         doctest::Contains("storage.type_v = \"q4_0\""), Error);
   }
 }
 

@@ -525,8 +525,8 @@ TEST_SUITE("plugins/selector/infinigen") {
         CHECK((n == 41 || attends == (policy != "fifo")));
       }
       CHECK(engine->decode_engagement().fallbacks == 0);
-      REQUIRE(given.bench.log.size() == 1);  // no fault, only this:
-      CHECK(given.bench.log[0].find("no skew_file") != std::string::npos);
+      for (const std::string& line : given.bench.log)
+        CHECK(line.find("no skew_file") != std::string::npos);
     }
   }
 
@@ -603,10 +603,15 @@ TEST_SUITE("plugins/selector/infinigen") {
 
   TEST_CASE("a saved sequence comes back; damaged bytes are refused") {
     FakeHost host;
-    Selector selector(host, "infinigen",
-                      {{"pool_limit", int64_t{9}},
-                       {"refresh_every", int64_t{4}},
-                       {"column_score", std::string("qk")}});
+    OptionValues options = {{"pool_limit", int64_t{9}},
+                            {"refresh_every", int64_t{4}},
+                            {"column_score", std::string("qk")}};
+    SUBCASE("sums of columns") {}
+    SUBCASE("sums of squares") {
+      options.erase("column_score");
+      options["skew_tokens"] = int64_t{8};
+    }
+    Selector selector(host, "infinigen", options);
     kvasir_geometry g = run_geometry();
     selector.bind(g);
     const auto* state = static_cast<const kvasir_state*>(
@@ -663,8 +668,71 @@ TEST_SUITE("plugins/selector/infinigen") {
               selector.err()) == KVASIR_ERR_CANCELLED);
   }
 
+  TEST_CASE("a saved skew has the columns that are used, and no other is named") {
+    FakeHost host;
+    Selector selector(host, "infinigen", {{"skew_tokens", int64_t{8}}});
+    kvasir_geometry g = run_geometry();
+    const uint64_t dense[] = {3};  // layers 0 and 1: one is left
+    g.dense_layers = dense;
+    selector.bind(g);
+    const auto* state = static_cast<const kvasir_state*>(
+        selector->base.get_extension(selector.self(), KVASIR_EXT_STATE));
+    const uint64_t seq = 1;
+    REQUIRE(selector->base.seq_open(selector.self(), &seq, 1, selector.err()) == KVASIR_OK);
+    constexpr uint32_t kColumns = kDim / 5;
+    const auto load = [&](size_t n_skew, float value, uint16_t last_column) {
+      std::string bytes;
+      const auto put = [&](const auto& x) {
+        bytes.append(reinterpret_cast<const char*>(&x), sizeof x);
+      };
+      put(uint64_t{0x326e656769666e69});
+      for (const uint32_t x : {g.n_layers, g.n_kv_heads, g.head_dim, kColumns}) put(x);
+      for (uint32_t layer = 0; layer < g.n_layers; ++layer) {
+        put(uint32_t{0});  // counted
+        for (uint32_t head = 0; layer == 2 && head < g.n_kv_heads; ++head) {
+          put(uint64_t{kDim * (kDim + 1) / 2});
+          for (uint32_t i = 0; i < kDim * (kDim + 1) / 2; ++i) put(-1.0);
+          put(uint64_t{0}), put(uint64_t{0});  // of keys, since a refresh
+          put(uint64_t{n_skew});
+          for (size_t i = 0; i < n_skew; ++i) put(value);
+          put(uint64_t{kColumns});
+          for (uint16_t c = 0; c < kColumns; ++c) put(c + 1u < kColumns ? c : last_column);
+          put(uint64_t{0});  // the pool
+        }
+      }
+      return state->load(selector.self(), 1, bytes.data(), bytes.size(), selector.err());
+    };
+    REQUIRE_MESSAGE(load(kColumns * kDim, 1.0f, kColumns - 1) == KVASIR_OK, selector.text());
+    CHECK(load(0, 1.0f, kDim - 1) == KVASIR_OK);  // none: any column of the keys themselves
+    CHECK(load(kColumns * kDim, 1.0f, kColumns) == KVASIR_ERR_INVALID);
+    CHECK(load(kColumns * kDim - 1, 1.0f, kColumns - 1) == KVASIR_ERR_INVALID);
+    CHECK(load(kColumns * kDim, std::nanf(""), kColumns - 1) == KVASIR_ERR_INVALID);
+  }
+
+  TEST_CASE("without a skew it says so, once, and how to have one") {
+    const TempDir dir;
+    const auto said = [](const OptionValues& options) {
+      FakeHost host(1);  // workers, without which it has no log
+      Selector selector(host, "infinigen", options);
+      const kvasir_geometry g = run_geometry();
+      selector.bind(g);
+      return host.lines();
+    };
+    const auto log = said({});
+    REQUIRE(log.size() == 1);
+    for (const char* word : {"no skew_file", "skew_tokens", "kvasir model skew"})
+      CHECK(log[0].find(word) != std::string::npos);
+    CHECK(said({{"skew_tokens", int64_t{64}}}).empty());
+    CHECK(said({{"skew_file", write_file(dir, skew_bytes())}}).empty());
+  }
+
   TEST_CASE("options that contradict each other are refused by name") {
     FakeHost host;
+    CHECK(are_alternatives(host, "infinigen", {"skew_file", "skew_tokens"}));
+    Selector two_orders(host, "infinigen",
+                        {{"skew_tokens", int64_t{64}}, {"column_score", std::string("qk")}});
+    CHECK(two_orders.status() == KVASIR_ERR_INVALID);
+    CHECK(two_orders.text().find("column_score") != std::string::npos);
     CHECK(are_alternatives(host, "infinigen", {"budget_tokens", "budget"}));
     Selector unrotated(host, "infinigen");
     kvasir_geometry g = run_geometry();
