@@ -1,4 +1,5 @@
-// Keys of four bits: a few are decoded into the L1 cache, then meet all heads of the group.
+// Keys of four bits: those of one tile are transposed, so that each lane scores one key for all
+// heads of the group.
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/nibble_keys.h"
 
@@ -21,11 +22,26 @@ struct NibbleScale {
   float low, step;
 };
 
-constexpr size_t kDecodedKeys = 16;  // at a time: 4 KiB of head_dim 64, 8 KiB of 128
+constexpr size_t kWordNibbles = 8;
+constexpr size_t kHeadTile = 8;       // sums in registers, of the 16 that older targets have
+constexpr size_t kMostTileKeys = 64;  // 4 vectors of 16 lanes
 
-inline size_t nibble_bytes(size_t head_dim) { return (head_dim + 7) / 8 * 4; }
-// A decoded key holds its even elements, then its odd ones, each run filled up to whole vectors.
-inline size_t run_elements(size_t head_dim) { return (nibble_bytes(head_dim) + 15) / 16 * 16; }
+// Of a key. Nibble i of word w is element 8 w + i.
+inline size_t n_words(size_t head_dim) { return (head_dim + kWordNibbles - 1) / kWordNibbles; }
+// Of q, zeros behind head_dim.
+inline size_t padded_dim(size_t head_dim) { return n_words(head_dim) * kWordNibbles; }
+
+// The scores of a query q are low * sum of q + step * (q . nibbles).
+struct NibbleScratch {
+  NibbleScratch(void* memory, size_t n_heads, size_t head_dim)
+      : q(static_cast<float*>(memory)),
+        sum(q + n_heads * padded_dim(head_dim)),
+        tile(reinterpret_cast<uint32_t*>((reinterpret_cast<uintptr_t>(sum + n_heads) + 63) / 64 *
+                                         64)) {}
+  float* q;        // [n_heads][padded_dim]
+  float* sum;      // [n_heads] of q
+  uint32_t* tile;  // [n_words][keys of a tile], aligned
+};
 
 }  // namespace kvasir::kernels
 #endif  // KVASIR_KERNELS_NIBBLE_KEYS_ONCE
@@ -33,50 +49,112 @@ inline size_t run_elements(size_t head_dim) { return (nibble_bytes(head_dim) + 1
 HWY_BEFORE_NAMESPACE();
 namespace kvasir::kernels::HWY_NAMESPACE {
 
-// Elements that the nibbles of kLanes bytes stand for.
-HWY_INLINE void decode_bytes(const uint8_t* bytes, VecF32 low, VecF32 step, float* even,
-                             float* odd) {
+// Vectors of keys per tile: with few heads more of them keep as many sums in flight.
+template <size_t GT>
+constexpr size_t tile_vectors() {
+  return GT == 1 ? 4 : GT <= 4 ? 2 : 1;
+}
+
+template <size_t GT>
+HWY_INLINE void score_tile(const float* HWY_RESTRICT q, const float* HWY_RESTRICT q_sum, size_t dim,
+                           const uint32_t* HWY_RESTRICT tile, const float* HWY_RESTRICT low,
+                           const float* HWY_RESTRICT step, float* HWY_RESTRICT score,
+                           size_t score_stride, size_t count) {
+  constexpr size_t kVectors = tile_vectors<GT>(), kKeys = kVectors * kLanes;
   const F32 d;
+  const hn::RebindToUnsigned<F32> du;
   const hn::RebindToSigned<F32> di;
-  const hn::Rebind<uint8_t, F32> du8;
-  const auto pair = hn::PromoteTo(di, hn::LoadU(du8, bytes));
-  const auto lower = hn::ConvertTo(d, hn::And(pair, hn::Set(di, 15)));
-  const auto upper = hn::ConvertTo(d, hn::ShiftRight<4>(pair));
-  hn::Store(hn::MulAdd(lower, step, low), d, even);
-  hn::Store(hn::MulAdd(upper, step, low), d, odd);
-}
-
-HWY_INLINE void decode(const void* key, size_t n_bytes, size_t run, float* HWY_RESTRICT row) {
-  const F32 d;
-  NibbleScale scale;
-  std::memcpy(&scale, key, sizeof scale);
-  const VecF32 low = hn::Set(d, scale.low), step = hn::Set(d, scale.step);
-  const uint8_t* bytes = static_cast<const uint8_t*>(key) + sizeof scale;
-  size_t i = 0;
-  for (; i + kLanes <= n_bytes; i += kLanes) {
-    decode_bytes(bytes + i, low, step, row + i, row + run + i);
-  }
-  if (i == n_bytes) return;
-  HWY_ALIGN uint8_t last[kLanes] = {};
-  std::memcpy(last, bytes + i, n_bytes - i);
-  decode_bytes(last, low, step, row + i, row + run + i);
-}
-
-// q [n_heads, 2 * run] as decoded keys are laid out, zeros where they are filled up;
-// rows [kDecodedKeys, 2 * run], zeroed before the first call.
-void score_keys(const float* q, size_t n_heads, size_t head_dim, const void* const* keys, size_t n,
-                float* score, size_t score_stride, float* rows) {
-  const size_t run = run_elements(head_dim), key_bytes = nibble_key_bytes(head_dim);
-  const size_t ahead = ahead_rows(key_bytes);
-  const float* row[kDecodedKeys];
-  for (size_t i = 0; i < kDecodedKeys; ++i) row[i] = rows + i * 2 * run;
-  for (size_t begin = 0; begin < n; begin += kDecodedKeys) {
-    const size_t count = std::min(kDecodedKeys, n - begin);
-    for (size_t i = 0; i < count; ++i) {
-      prefetch_row(keys[std::min(begin + i + ahead, n - 1)], key_bytes);
-      decode(keys[begin + i], nibble_bytes(head_dim), run, rows + i * 2 * run);
+  VecF32 sum[GT * kVectors];
+  HWY_UNROLL(8) for (size_t i = 0; i < GT * kVectors; ++i) sum[i] = hn::Zero(d);
+  for (size_t at = 0; at < dim; at += kWordNibbles, tile += kKeys) {
+    hn::Vec<hn::RebindToUnsigned<F32>> word[kVectors];
+    HWY_UNROLL(4) for (size_t v = 0; v < kVectors; ++v) word[v] = hn::Load(du, tile + v * kLanes);
+    HWY_UNROLL(8) for (size_t i = 0; i < kWordNibbles; ++i) {
+      VecF32 k[kVectors];
+      HWY_UNROLL(4) for (size_t v = 0; v < kVectors; ++v) {
+        k[v] = hn::ConvertTo(d, hn::BitCast(di, hn::And(word[v], hn::Set(du, 15u))));
+        word[v] = hn::ShiftRight<4>(word[v]);
+      }
+      HWY_UNROLL(8) for (size_t g = 0; g < GT; ++g) {
+        const VecF32 x = hn::Set(d, q[g * dim + at + i]);
+        HWY_UNROLL(4) for (size_t v = 0; v < kVectors; ++v) {
+          sum[g * kVectors + v] = hn::MulAdd(x, k[v], sum[g * kVectors + v]);
+        }
+      }
     }
-    dot_heads(q, 2 * run, n_heads, row, count, 0, 2 * run, score + begin, score_stride);
+  }
+  HWY_ALIGN float out[kKeys];
+  for (size_t g = 0; g < GT; ++g) {
+    for (size_t v = 0; v < kVectors; ++v) {
+      const VecF32 base = hn::Mul(hn::Load(d, low + v * kLanes), hn::Set(d, q_sum[g]));
+      const VecF32 scale = hn::Load(d, step + v * kLanes);
+      hn::Store(hn::MulAdd(scale, sum[g * kVectors + v], base), d, out + v * kLanes);
+    }
+    std::memcpy(score + g * score_stride, out, count * sizeof(float));
+  }
+}
+
+template <size_t GT>
+HWY_INLINE void score_heads(const NibbleScratch& scratch, size_t head_dim, const void* const* keys,
+                            size_t n, float* score, size_t score_stride) {
+  constexpr size_t kKeys = tile_vectors<GT>() * kLanes;
+  static_assert(kKeys <= kMostTileKeys);
+  const size_t words = n_words(head_dim), key_bytes = nibble_key_bytes(head_dim);
+  const size_t ahead = std::max(ahead_rows(key_bytes), kKeys);
+  HWY_ALIGN float low[kKeys], step[kKeys];
+  for (size_t begin = 0; begin < n; begin += kKeys) {
+    for (size_t i = 0; i < kKeys; ++i) {
+      prefetch_row(keys[std::min(begin + i + ahead, n - 1)], key_bytes);
+      const auto* key = static_cast<const uint8_t*>(keys[std::min(begin + i, n - 1)]);
+      NibbleScale scale;
+      std::memcpy(&scale, key, sizeof scale);
+      low[i] = scale.low;
+      step[i] = scale.step;
+      for (size_t w = 0; w < words; ++w) {
+        std::memcpy(scratch.tile + w * kKeys + i, key + sizeof scale + w * sizeof(uint32_t),
+                    sizeof(uint32_t));
+      }
+    }
+    score_tile<GT>(scratch.q, scratch.sum, words * kWordNibbles, scratch.tile, low, step,
+                   score + begin, score_stride, std::min(kKeys, n - begin));
+  }
+}
+
+void score_keys(NibbleScratch scratch, size_t n_heads, size_t head_dim, const void* const* keys,
+                size_t n, float* score, size_t score_stride) {
+  for (size_t g = 0; g < n_heads; g += kHeadTile) {
+    const auto of = [&](auto heads) HWY_ATTR {
+      score_heads<decltype(heads)::value>(scratch, head_dim, keys, n, score + g * score_stride,
+                                          score_stride);
+    };
+    using std::integral_constant;
+    switch (std::min(kHeadTile, n_heads - g)) {
+      case 1:
+        of(integral_constant<size_t, 1>());
+        break;
+      case 2:
+        of(integral_constant<size_t, 2>());
+        break;
+      case 3:
+        of(integral_constant<size_t, 3>());
+        break;
+      case 4:
+        of(integral_constant<size_t, 4>());
+        break;
+      case 5:
+        of(integral_constant<size_t, 5>());
+        break;
+      case 6:
+        of(integral_constant<size_t, 6>());
+        break;
+      case 7:
+        of(integral_constant<size_t, 7>());
+        break;
+      default:
+        of(integral_constant<size_t, 8>());
+    }
+    scratch.q += kHeadTile * padded_dim(head_dim);
+    scratch.sum += kHeadTile;
   }
 }
 
@@ -88,25 +166,28 @@ namespace kvasir::kernels {
 
 HWY_EXPORT(score_keys);
 
-size_t nibble_key_bytes(size_t head_dim) { return sizeof(NibbleScale) + nibble_bytes(head_dim); }
+size_t nibble_key_bytes(size_t head_dim) {
+  return sizeof(NibbleScale) + n_words(head_dim) * sizeof(uint32_t);
+}
 
 size_t nibble_score_scratch_bytes(size_t n_heads, size_t head_dim) {
-  return (n_heads + kDecodedKeys) * 2 * run_elements(head_dim) * sizeof(float);
+  const size_t tile = n_words(head_dim) * kMostTileKeys * sizeof(uint32_t);
+  return n_heads * (padded_dim(head_dim) + 1) * sizeof(float) + 64 + tile;
 }
 
 void score_nibble_keys(const float* q, size_t n_heads, size_t head_dim, const void* const* keys,
                        size_t n, float* score, size_t score_stride, void* scratch) {
   if (n == 0) return;
-  const size_t run = run_elements(head_dim);
-  auto* packed = static_cast<float*>(scratch);
-  std::fill_n(packed, (n_heads + kDecodedKeys) * 2 * run, 0.0f);
+  NibbleScratch work(scratch, n_heads, head_dim);
+  const size_t dim = padded_dim(head_dim);
   for (size_t g = 0; g < n_heads; ++g) {
-    for (size_t d = 0; d < head_dim; ++d) {
-      packed[g * 2 * run + d % 2 * run + d / 2] = q[g * head_dim + d];
-    }
+    const float* from = q + g * head_dim;
+    std::fill(std::copy_n(from, head_dim, work.q + g * dim), work.q + (g + 1) * dim, 0.0f);
+    double sum = 0.0;
+    for (size_t d = 0; d < head_dim; ++d) sum += double{from[d]};
+    work.sum[g] = static_cast<float>(sum);
   }
-  HWY_DYNAMIC_DISPATCH(score_keys)
-  (packed, n_heads, head_dim, keys, n, score, score_stride, packed + n_heads * 2 * run);
+  HWY_DYNAMIC_DISPATCH(score_keys)(work, n_heads, head_dim, keys, n, score, score_stride);
 }
 
 }  // namespace kvasir::kernels

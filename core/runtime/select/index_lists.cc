@@ -133,21 +133,27 @@ HeadSelection unite(const kvasir_selection& s, uint32_t first_list, uint32_t str
   lists.reserve(group_size);
   for (uint32_t g = 0; g < group_size; ++g)
     lists.push_back(query_head_list(s, first_list + g * stride, candidates, kv_head));
+  size_t longest = 0;
+  for (const QueryHeadList& list : lists)
+    longest = std::max(longest, static_cast<size_t>(list.end - list.at));
   HeadSelection out;
+  out.index.reserve(2 * longest);
+  out.weight.reserve(2 * longest * group_size);
   while (true) {
     uint32_t next = UINT32_MAX;
     for (const QueryHeadList& list : lists)
       if (list.at < list.end) next = std::min(next, *list.at);
     if (next == UINT32_MAX) break;
     out.index.push_back(next);
+    out.weight.resize(out.weight.size() + group_size, kNot);
+    float* weight = out.weight.data() + out.weight.size() - group_size;
     for (QueryHeadList& list : lists) {
-      float weight = kNot;
       if (list.at < list.end && *list.at == next) {
-        weight = list.weight ? *list.weight : 0.0f;
+        *weight = list.weight ? *list.weight : 0.0f;
         if (list.weight) list.weight += s.weight_width;
         ++list.at;
       }
-      out.weight.push_back(weight);
+      ++weight;
     }
   }
   return out;

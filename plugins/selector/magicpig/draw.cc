@@ -8,6 +8,7 @@
 #include <iterator>
 #include <numeric>
 
+#include "kernels/collision.h"
 #include "kernels/representative.h"
 #include "plugins/selector/magicpig/magicpig.h"
 
@@ -15,6 +16,7 @@ namespace kvasir::magicpig {
 namespace {
 
 constexpr double kFloor = 1e-4;  // -ln(u + 1e-4), as published
+constexpr size_t kBatch = 64;    // keys weighed at once
 
 }  // namespace
 
@@ -87,11 +89,12 @@ void MagicPig::draw(const sdk::Step& step, const kvasir_sel_in& in, const sdk::Q
   if (head.mean) {
     std::vector<uint16_t> code(uint64_t{group} * o_.n_tables);
     std::vector<float> work;
+    const sdk::Scratch<float> rows(sdk::Host(nullptr, kDesc.id), 0, weigh_floats());
     planes_of(step.layer(), kv_head).codes(q, geometry_.head_dim, group, code.data(), work);
     for (uint32_t g = 0; g < group; ++g) {
       read_[list] += draw_head(head, from, end, code.data() + uint64_t{g} * o_.n_tables, lists[g]);
       read_[list] += weigh(head, in.leases + in.lease_offsets[s], kv_head,
-                           q + uint64_t{g} * geometry_.head_dim, lists[g]);
+                           q + uint64_t{g} * geometry_.head_dim, lists[g], rows);
     }
     if (o_.budget > certain.size()) {
       thin(step.layer(), kv_head, seq.kv_len, o_.budget - certain.size(), lists);
@@ -134,49 +137,52 @@ uint64_t MagicPig::draw_head(const Head& head, const sdk::Candidates& from, uint
   return read;
 }
 
-// log_weight = -ln(u + 1e-4), u from the exact cosine of query and centred key. Keys are gathered,
-// so that one kernel call takes all of one type.
+size_t MagicPig::weigh_floats() const {
+  return kBatch * geometry_.head_dim +
+         kernels::score_scratch_bytes(1, geometry_.head_dim) / sizeof(float);
+}
+
+// log_weight = -ln(u + 1e-4), u from the exact cosine of query and centred key. Keys are gathered a
+// batch at a time, so that one kernel call takes all of one type.
 uint64_t MagicPig::weigh(const Head& head, const kvasir_lease* leases, uint32_t kv_head,
-                         const float* q, std::vector<Drawn>& drawn) const {
+                         const float* q, std::vector<Drawn>& drawn,
+                         const sdk::Scratch<float>& work) const {
   const uint32_t dim = geometry_.head_dim;
-  if (drawn.empty()) return 0;
   double square = 0.0, q_mean = 0.0;
   for (uint32_t d = 0; d < dim; ++d) {
     square += double{q[d]} * q[d];
     q_mean += double{q[d]} * (*head.mean)[d];
   }
-  const auto keys_of = [&](uint32_t token) {
-    return keys_to(leases[token / geometry_.block_size], kv_head, token);
-  };
-  std::vector<float> dots(drawn.size());
-  const sdk::Scratch<float> scratch(sdk::Host(nullptr, kDesc.id), 0,
-                                    kernels::score_scratch_bytes(1, dim) / sizeof(float));
-  std::vector<std::byte> gathered;
+  auto* rows = reinterpret_cast<std::byte*>(work.data());
+  float* scratch = work.data() + kBatch * dim;
+  float norm[kBatch], weight[kBatch];
   uint64_t n_read = 0;
-  for (size_t begin = 0, end = 0; begin < drawn.size(); begin = end) {
-    const uint32_t dtype = keys_of(drawn[begin].token).dtype;
-    const kernels::ElementType type = sdk::element_type(dtype);
-    const uint64_t key_bytes = kernels::row_bytes(type, dim);
-    gathered.clear();
-    // Two storages may hold unlike types.
-    for (; end < drawn.size() && keys_of(drawn[end].token).dtype == dtype; ++end) {
-      const sdk::HeadKeys keys = keys_of(drawn[end].token);
-      const std::byte* key = keys.k + (keys.n_tokens - 1) * keys.token_stride;
-      gathered.insert(gathered.end(), key, key + key_bytes);
-    }
-    n_read += gathered.size();
-    kernels::score_dot(q, 1, {gathered.data(), key_bytes, end - begin, dim, type},
-                       dots.data() + begin, end - begin, scratch.data());
-  }
   auto segment = head.segments.begin();
-  for (size_t i = 0; i < drawn.size(); ++i) {
-    while (drawn[i].token >= (*segment)->end()) ++segment;
-    const double length = std::sqrt(square) * (*segment)->norm(drawn[i].token);
-    const double cosine = length > 0.0 ? (dots[i] - q_mean) / length : 0.0;
-    const double u = draw_probability(cosine, o_.n_bits, o_.n_tables);
-    drawn[i].log_weight = static_cast<float>(-std::log(u + kFloor));
+  for (size_t begin = 0, n = 0; begin < drawn.size(); begin += n) {
+    kernels::ElementType type{};
+    uint64_t key_bytes = 0;
+    const size_t end = std::min(begin + kBatch, drawn.size());
+    for (n = 0; begin + n < end; ++n) {
+      const uint32_t token = drawn[begin + n].token;
+      const sdk::HeadKeys keys = keys_to(leases[token / geometry_.block_size], kv_head, token);
+      const kernels::ElementType of = sdk::element_type(keys.dtype);
+      if (n == 0) {
+        type = of;
+        key_bytes = kernels::row_bytes(type, dim);
+      }
+      if (of != type) break;  // two storages may hold unlike types
+      std::memcpy(rows + n * key_bytes, keys.k + (keys.n_tokens - 1) * keys.token_stride,
+                  key_bytes);
+      while (token >= (*segment)->end()) ++segment;
+      norm[n] = (*segment)->norm(token);
+    }
+    n_read += n * (key_bytes + sizeof(float));
+    kernels::score_dot(q, 1, {rows, key_bytes, n, dim, type}, weight, n, scratch);
+    kernels::collision_log_weights({o_.n_bits, o_.n_tables, kFloor}, q_mean, std::sqrt(square),
+                                   norm, n, weight);
+    for (size_t i = 0; i < n; ++i) drawn[begin + i].log_weight = weight[i];
   }
-  return n_read + drawn.size() * sizeof(float);
+  return n_read;
 }
 
 // More were drawn for the group than the budget takes: of the M tokens the `n_kept` with the

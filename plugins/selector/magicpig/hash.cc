@@ -26,15 +26,6 @@ float gaussian(uint64_t seed, uint64_t i) {
   return static_cast<float>(radius * (i == pair ? std::cos(angle) : std::sin(angle)));
 }
 
-// x^n by squaring: a tenth of the time of std::pow, which a step would call once per drawn token.
-double power(double x, uint32_t n) {
-  double result = 1.0;
-  for (; n != 0; n /= 2, x *= x) {
-    if (n % 2 != 0) result *= x;
-  }
-  return result;
-}
-
 }  // namespace
 
 uint64_t mix(uint64_t x) {
@@ -81,13 +72,6 @@ void Planes::codes(const float* x, size_t x_stride, size_t n, uint16_t* code,
       }
     }
   }
-}
-
-double draw_probability(double cosine, uint32_t n_bits, uint32_t n_tables) {
-  const double c = std::isnan(cosine) ? 0.0 : std::clamp(cosine, -1.0, 1.0);
-  const double p = power(1.0 - std::acos(c) / std::numbers::pi, n_bits);
-  const double miss = power(1.0 - p, n_tables - 1);  // of all tables but one
-  return 1.0 - miss * (1.0 - p) - n_tables * p * miss;
 }
 
 }  // namespace kvasir::magicpig

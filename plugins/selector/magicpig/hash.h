@@ -29,10 +29,6 @@ class Planes {
   std::vector<float> panels_;  // [panel of 64 planes][head_dim][64]
 };
 
-// u = 1 - (1-p)^L - L p (1-p)^(L-1), p = (1 - acos(cosine) / pi)^K: that at least 2 of L tables
-// agree. The cosine is clamped to [-1, 1], NaN counts as 0.
-double draw_probability(double cosine, uint32_t n_bits, uint32_t n_tables);
-
 // 64 bits that depend on everything that went in; splitmix64's finaliser.
 uint64_t mix(uint64_t x);
 

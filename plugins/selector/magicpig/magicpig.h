@@ -101,7 +101,8 @@ class MagicPig : public sdk::Sequences<State> {
   uint64_t draw_head(const Head& head, const sdk::Candidates& from, uint32_t end,
                      const uint16_t* code, std::vector<Drawn>& out) const;
   uint64_t weigh(const Head& head, const kvasir_lease* leases, uint32_t kv_head, const float* q,
-                 std::vector<Drawn>& drawn) const;
+                 std::vector<Drawn>& drawn, const sdk::Scratch<float>& work) const;
+  size_t weigh_floats() const;  // of its scratch
   void thin(uint32_t layer, uint32_t kv_head, uint32_t kv_len, size_t n_kept,
             std::span<std::vector<Drawn>> lists) const;
   uint64_t fingerprint(const sdk::Step& step, const sdk::Queries& queries) const;

@@ -145,16 +145,19 @@ class Twilight {
 
   void find_keys(const sdk::Step& step, uint32_t seq, uint32_t head, const sdk::Candidates& from,
                  const void** keys) const {
-    uint32_t block = UINT32_MAX;
+    const uint64_t bytes = token_bytes();
+    uint32_t begin = 0, end = 0;  // of the block that `record` is of
     const std::byte* record = nullptr;
     for (uint64_t c = 0; c < from.size(); ++c) {
       const uint32_t token = from[c];
-      if (token / g_.block_size != block) {
-        block = token / g_.block_size;
+      if (token < begin || token >= end) {
+        const uint32_t block = token / g_.block_size;
         record = step.record(seq, head, block);
         if (!record) sdk::fail_invalid("select: token " + std::to_string(token) + " is unknown");
+        begin = block * g_.block_size;
+        end = begin + g_.block_size;
       }
-      keys[c] = record + (token - block * g_.block_size) * token_bytes();
+      keys[c] = record + (token - begin) * bytes;
     }
   }
 
