@@ -156,6 +156,7 @@ constexpr CacheKey kKeys[] = {
     number_key<&C::threads_num, 0, kMaxThreads>("threads_num"),
     {"bypass", "bypass", &set_bool<&C::bypass>, &print_bypass, &origin_of<&C::bypass>},
     enum_key<&C::on_fault, kOnFaults>("on_fault"),
+    number_key<&C::slow_call_seconds, 0, 1u << 20>("slow_call_seconds"),
     enum_key<&C::positions, kPositions>("positions"),
 };
 

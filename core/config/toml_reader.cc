@@ -45,11 +45,19 @@ OptionValue convert_list(const toml::array& array, const Origin& origin, const s
   return list;
 }
 
+// Names and paths go to C, for which a NUL ends them.
+std::string convert_string(const toml::value<std::string>& value, const Origin& origin,
+                           const std::string& key) {
+  if (value.get().find('\0') != std::string::npos)
+    throw error_at(origin, key + " holds a NUL character (\\u0000), which no name or path can");
+  return value.get();
+}
+
 OptionValue convert(const toml::node& node, const Origin& origin, const std::string& key) {
   if (const auto* v = node.as_boolean()) return v->get();
   if (const auto* v = node.as_integer()) return v->get();
   if (const auto* v = node.as_floating_point()) return v->get();
-  if (const auto* v = node.as_string()) return v->get();
+  if (const auto* v = node.as_string()) return convert_string(*v, origin, key);
   if (const auto* v = node.as_array()) return convert_list(*v, origin, key);
   throw error_at(origin, key + (node.is_table() ? " is a table" : " is a date or a time") +
                              "; options are booleans, integers, floats, strings or lists of "
@@ -77,7 +85,7 @@ std::vector<Setting<std::string>> convert_includes(const toml::node& node, const
   std::vector<Setting<std::string>> result;
   const auto add = [&](const toml::node& item) {
     if (!item.is_string()) throw error_at(origin, "include must be a list of file names");
-    result.push_back({item.as_string()->get(), origin});
+    result.push_back({convert_string(*item.as_string(), origin, "include"), origin});
   };
   if (const auto* array = node.as_array()) {
     for (const toml::node& item : *array) add(item);

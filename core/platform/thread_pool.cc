@@ -23,6 +23,7 @@
 
 #include "core/error.h"
 #include "core/platform/affinity.h"
+#include "core/platform/signal_stack.h"
 
 namespace kvasir {
 namespace {
@@ -261,6 +262,7 @@ void ThreadPool::Impl::start_threads(const Topology* bind_to) {
   try {
     for (uint32_t worker = 1; worker < n_workers(); ++worker) {
       threads.emplace_back([this, worker, mask] {
+        const SignalStack stack;
         restore_thread_affinity(mask);
         pthread_setname_np(pthread_self(), ("kvasir-" + std::to_string(worker)).c_str());
         worker_loop(worker);

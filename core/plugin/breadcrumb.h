@@ -4,12 +4,14 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 namespace kvasir {
 
 struct Breadcrumb {
   static constexpr uint32_t kNoLayer = 0xffffffffu;
   const char* plugin = nullptr;    // id, null when no plugin code runs; lives as long as the plugin
+  const char* path = nullptr;      // of its file; likewise
   const char* function = nullptr;  // static
   uint32_t layer = kNoLayer;
 };
@@ -28,5 +30,14 @@ class BreadcrumbScope {
  private:
   Breadcrumb before_;
 };
+
+// The plugin calls under way on all threads, for who watches over them. The same thread and number
+// later: it is the same call still. A crumb's strings live as long as the call.
+struct RunningCall {
+  uint32_t thread = 0;
+  uint64_t number = 0;
+  Breadcrumb crumb;
+};
+std::vector<RunningCall> running_calls();
 
 }  // namespace kvasir

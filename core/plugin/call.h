@@ -25,7 +25,7 @@ kvasir_status Instance::step_call(const char* function, const kvasir_step* step,
   err.struct_size = sizeof(err);
   kvasir_status status;
   {
-    const BreadcrumbScope crumb({plugin_.desc->id, function, layer});
+    const BreadcrumbScope crumb({plugin_.desc->id, plugin_.path.c_str(), function, layer});
     const auto begin = std::chrono::steady_clock::now();
     status = fn(&err);
     const auto end = std::chrono::steady_clock::now();
@@ -44,7 +44,7 @@ kvasir_status Instance::control_call(const char* function, Fn&& fn, kvasir_statu
   err.struct_size = sizeof(err);
   kvasir_status status;
   {
-    const BreadcrumbScope crumb({plugin_.desc->id, function, Breadcrumb::kNoLayer});
+    const BreadcrumbScope crumb(crumb_in(function));
     status = fn(&err);
   }
   if (status != KVASIR_OK && status != accepted)

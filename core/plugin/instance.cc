@@ -85,7 +85,7 @@ void Instance::check_table(uint32_t expected_kind, size_t min_table_bytes) {
 
 Instance::~Instance() {
   if (!instance_) return;
-  const BreadcrumbScope crumb({plugin_.desc->id, "destroy", Breadcrumb::kNoLayer});
+  const BreadcrumbScope crumb(crumb_in("destroy"));
   kvasir_err err{};
   err.struct_size = sizeof(err);
   if (instance_->drain) instance_->drain(instance_->self, kDrainMilliseconds, &err);
@@ -94,7 +94,7 @@ Instance::~Instance() {
 
 const void* Instance::extension(const char* id) const {
   if (!instance_->get_extension) return nullptr;
-  const BreadcrumbScope crumb({plugin_.desc->id, "get_extension", Breadcrumb::kNoLayer});
+  const BreadcrumbScope crumb(crumb_in("get_extension"));
   return instance_->get_extension(instance_->self, id);
 }
 
@@ -146,7 +146,7 @@ kvasir_status Instance::seq_truncate(uint64_t seq, uint32_t kv_len) {
 
 void Instance::seq_close(uint64_t seq) noexcept {
   if (!instance_->seq_close) return;
-  const BreadcrumbScope crumb({plugin_.desc->id, "seq_close", Breadcrumb::kNoLayer});
+  const BreadcrumbScope crumb(crumb_in("seq_close"));
   instance_->seq_close(instance_->self, &seq, 1);
 }
 
@@ -204,6 +204,10 @@ void Instance::load_state(uint64_t seq, std::span<const std::byte> bytes) {
   control_call("load", [&](kvasir_err* err) {
     return table.load(instance_->self, seq, bytes.data(), bytes.size(), err);
   });
+}
+
+Breadcrumb Instance::crumb_in(const char* function) const {
+  return {plugin_.desc->id, plugin_.path.c_str(), function, Breadcrumb::kNoLayer};
 }
 
 void Instance::require(bool slot, const char* function) const {

@@ -70,6 +70,8 @@ struct RecordLayout {
   uint32_t mem_kind = KVASIR_MEM_HOST;
 };
 
+struct Breadcrumb;
+
 struct CallStats {
   uint64_t calls = 0;  // crossings of the plugin boundary in [step] functions
   uint64_t nanos = 0;  // inside them
@@ -125,6 +127,7 @@ class Instance {
                          const kvasir_step* step = nullptr, uint32_t layer = UINT32_MAX) const;
   // The instance answered something the ABI does not allow.
   [[noreturn]] void defect(const char* function, const std::string& what) const;
+  Breadcrumb crumb_in(const char* function) const;      // outside a layer
   void require(bool slot, const char* function) const;  // an optional slot that is called is there
   // The plugin's table of this kind; slots beyond its struct_size are null. Read once: a table does
   // not change.

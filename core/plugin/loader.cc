@@ -11,6 +11,7 @@
 #include <mutex>
 
 #include "core/plugin/breadcrumb.h"
+#include "core/plugin/plugin_code.h"
 #include "core/plugin/sizes.h"
 
 namespace kvasir {
@@ -29,6 +30,8 @@ using Entry = decltype(&kvasir_plugin_entry);
 // Never unloaded (thread-locals, own threads and unique symbols make unloading silently wrong), so
 // the handle is pinned and then of no further use.
 Entry open_library(const PluginFile& file) {
+  const BreadcrumbScope crumb(
+      {file.ids[0].c_str(), file.path.c_str(), "its constructors", Breadcrumb::kNoLayer});
   std::error_code error;
   dlerror();
   boost::dll::shared_library library;
@@ -47,7 +50,9 @@ Entry open_library(const PluginFile& file) {
     throw refuse(file, std::string("does not export ") + kEntrySymbol +
                            "; define it, and link with abi/plugin.map so that it stays visible");
   }
-  return &library.get<std::remove_pointer_t<Entry>>(kEntrySymbol);
+  const Entry entry = &library.get<std::remove_pointer_t<Entry>>(kEntrySymbol);
+  remember_plugin_code(reinterpret_cast<const void*>(entry), file.ids[0], file.path);
+  return entry;
 }
 
 const kvasir_plugin* call_entry(const PluginFile& file, Entry entry, const kvasir_host& host) {
@@ -57,7 +62,8 @@ const kvasir_plugin* call_entry(const PluginFile& file, Entry entry, const kvasi
   err.struct_size = sizeof(err);
   kvasir_status status;
   {
-    const BreadcrumbScope crumb({file.ids[0].c_str(), kEntrySymbol, Breadcrumb::kNoLayer});
+    const BreadcrumbScope crumb(
+        {file.ids[0].c_str(), file.path.c_str(), kEntrySymbol, Breadcrumb::kNoLayer});
     status = entry(&host, &request, &err);
   }
   if (status != KVASIR_OK) {
@@ -113,7 +119,8 @@ const kvasir_desc* describe_one(const PluginFile& file, const kvasir_plugin& tab
 }
 
 std::vector<const kvasir_desc*> describe_all(const PluginFile& file, const kvasir_plugin& table) {
-  const BreadcrumbScope crumb({file.ids[0].c_str(), "describe", Breadcrumb::kNoLayer});
+  const BreadcrumbScope crumb(
+      {file.ids[0].c_str(), file.path.c_str(), "describe", Breadcrumb::kNoLayer});
   const uint32_t count = table.count();
   if (count == 0 || count > kMaxPlugins || count != file.ids.size()) {
     throw refuse(file, "holds " + std::to_string(count) +
@@ -155,7 +162,7 @@ LoadedPlugin::LoadedPlugin(const PluginFile& file, const kvasir_host& host) : pa
 LoadedPlugin::~LoadedPlugin() {
   const std::lock_guard lock(users().mutex);
   if (--users().count[table_] == 0 && table_->shutdown) {
-    const BreadcrumbScope crumb({descs_[0]->id, "shutdown", Breadcrumb::kNoLayer});
+    const BreadcrumbScope crumb({descs_[0]->id, path_.c_str(), "shutdown", Breadcrumb::kNoLayer});
     table_->shutdown();
   }
 }

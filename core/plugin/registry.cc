@@ -49,11 +49,19 @@ std::string canonical_text(const fs::path& path) {
 }  // namespace
 
 PluginRegistry::PluginRegistry(const PluginSearch& search, const HostServices& services)
-    : services_(services) {
+    : services_(services), why_blocked_(search.why_blocked), first_contact_(search.first_contact) {
   rules_.allow_drafts = search.allow_drafts;
   for (const auto& level : search.levels) scan(level);
   mark_duplicates();
   mark_shadowed();
+}
+
+PluginFile PluginRegistry::inspect(const std::string& path) const {
+  PluginFile file = inspect_plugin_file(path, rules_);
+  if (file.verdict != PluginFile::Verdict::kUsable || !why_blocked_) return file;
+  file.reason = why_blocked_(path);
+  if (!file.reason.empty()) file.verdict = PluginFile::Verdict::kRefused;
+  return file;
 }
 
 void PluginRegistry::scan(const PluginSearch::Level& level) {
@@ -66,7 +74,7 @@ void PluginRegistry::scan(const PluginSearch::Level& level) {
       const bool is_known = std::any_of(files_.begin(), files_.end(),
                                         [&](const PluginFile& f) { return f.path == canonical; });
       if (is_known) continue;
-      files_.push_back(inspect_plugin_file(canonical, rules_));
+      files_.push_back(inspect(canonical));
       files_.back().level = level.label;
     }
     if (error) {
@@ -201,7 +209,7 @@ PluginFile PluginRegistry::find(const std::string& reference, const std::string&
     if (!file) throw not_found(reference, kinds);
     return *file;
   }
-  PluginFile file = inspect_plugin_file(canonical_text(pinned), rules_);
+  PluginFile file = inspect(canonical_text(pinned));
   if (file.verdict != PluginFile::Verdict::kUsable) throw input_error(describe(file));
   id.clear();
   if (has_slash) return file;
@@ -220,12 +228,16 @@ PluginFile PluginRegistry::find(const std::string& reference, const std::string&
 
 OpenPlugin PluginRegistry::open_as(uint32_t kinds, const std::string& reference,
                                    const std::string& path) {
-  if (reference.empty()) throw input_error("no " + kinds_text(kinds) + " plugin is named");
+  if (reference.empty())
+    throw input_error("no " + (kinds == kAnyKind ? "" : kinds_text(kinds) + " ") +
+                      "plugin is named: give its id, as kvasir.dram, or its file, as ./my.so");
   std::string id;
-  const PluginFile file = find(reference, path, kinds, id);
+  PluginFile file = find(reference, path, kinds, id);
   auto it = std::find_if(loaded_.begin(), loaded_.end(),
                          [&](const auto& loaded) { return loaded->path() == file.path; });
   if (it == loaded_.end()) {
+    if (first_contact_) file.reason = first_contact_(file);
+    if (!file.reason.empty()) throw input_error(describe(file));
     loaded_.push_back(std::make_shared<LoadedPlugin>(file, *services_.host()));
     it = loaded_.end() - 1;
   }

@@ -4,6 +4,7 @@
 
 #include <kvasir/kvasir.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -18,6 +19,7 @@ class LoadedPlugin;
 
 // Levels in order of precedence: explicit path > --plugin-dir > KVASIR_PLUGIN_PATH > install
 // directory. Never the current directory, never a bare file name.
+struct PluginFile;
 struct PluginSearch {
   struct Level {
     std::string label;  // "--plugin-dir", "KVASIR_PLUGIN_PATH", "install"
@@ -25,6 +27,10 @@ struct PluginSearch {
   };
   std::vector<Level> levels;
   bool allow_drafts = false;  // load plugins that need a draft extension
+  // Why the file at a path is refused although its note is good, "" when it is not; may be empty.
+  std::function<std::string(const std::string& path)> why_blocked;
+  // Asked before a file is loaded that this process has not loaded yet: why it must not be, or "".
+  std::function<std::string(const PluginFile& file)> first_contact;
 };
 
 struct PluginFile {  // one .so and what is thought of it
@@ -75,6 +81,7 @@ class PluginRegistry {
   std::vector<std::string> ids(Kind kind) const;
 
  private:
+  PluginFile inspect(const std::string& path) const;
   PluginFile find(const std::string& reference, const std::string& path, uint32_t kinds,
                   std::string& id) const;
   const PluginFile* find_id(const std::string& id) const;
@@ -87,6 +94,8 @@ class PluginRegistry {
 
   const HostServices& services_;
   InspectRules rules_;
+  std::function<std::string(const std::string& path)> why_blocked_;
+  std::function<std::string(const PluginFile& file)> first_contact_;
   std::vector<std::string> searched_;   // "/a (--plugin-dir)", for messages
   std::vector<PluginFile> files_;       // by level, then directory, then name
   std::vector<std::string> ambiguous_;  // paths of files that share an id on their level

@@ -27,7 +27,6 @@ struct EngineOptions {
   // Names the model: all bytes of its weights and settings. Asked when a sequence is saved or
   // loaded, or an option of a plugin names a file, for it takes time. Null: 0.
   std::function<uint64_t()> model_hash;
-  bool check_numerics = false;  // refuse NaN and infinity from the backend
   // Told what each kv head of a sequence attends to, positions ascending, in every layer and call:
   // for tools that look. Null costs nothing.
   std::function<void(uint32_t layer, uint64_t seq, uint32_t kv_head,

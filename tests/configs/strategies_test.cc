@@ -37,7 +37,9 @@ TEST_SUITE("configs") {
   TEST_CASE("every preset begins with what it is and passes all checks of its plugins") {
     ThreadPool pool(Topology::detect(), 1, false);
     HostServices services(pool, [](uint32_t, const std::string&, const std::string&) {});
-    PluginRegistry registry({{{"build", {KVASIR_BINARY_DIR "/plugins"}}}}, services);
+    PluginSearch search;
+    search.levels = {{"build", {KVASIR_BINARY_DIR "/plugins"}}};
+    PluginRegistry registry(search, services);
     REQUIRE(presets().size() >= 7);
     for (const fs::path& path : presets()) {
       CAPTURE(path.filename().string());

@@ -283,6 +283,8 @@ TEST_CASE("a plugin that cannot be used says why") {
            {"host lacks it",
             and_dir(with("o", "org.test.needs_future"), {"needs"}),
             {"org.test.needs_future", "needs bit 40"}},
+           {"a NUL", with("p", "a\\u0000b"), {"p.toml:2:", "plugin", "NUL"}},
+           {"plugin info, no name", {"plugin", "info", ""}, {"no plugin is named"}},
            {"plugin info, unknown", {"plugin", "info", "nowhere"}, {"nowhere"}},
            {"plugin info, no plugin", {"plugin", "info", text}, {"text.so", "ELF"}}})
     check(mistake);
@@ -324,6 +326,14 @@ TEST_CASE("a bad command line is refused, and no output is half-written") {
             {"RoPE", "skew_file"}},
            {"no output", {"model", "logits", "-m", m.good, "--tokens", "1"}, {"-o", "--json"}},
            {"bad id", {"tokenize", "-m", m.good, "--decode", "1,-4"}, {"-4"}},
+           {"no id between commas", {"tokenize", "-m", m.good, "--decode", "1,,2"}, {"--decode"}},
+           {"no id at the end", {"tokenize", "-m", m.good, "--decode", "1,2,"}, {"last comma"}},
+           {"negative seed", {"run", "-m", m.good, "-p", "a", "--seed", "-1"}, {"--seed", "-1"}},
+           {"negative count",
+            {"task", "generate", "-m", m.good, "--task", "passkey", "-n", "-3"},
+            {"-n", "-3"}},
+           {"no number", {"bench", "recall", "--drift", "nan"}, {"--drift", "nan"}},
+           {"repeated flag", {"run", "-m", m.good, "-n", "1", "-n", "2"}, {"--n-predict"}},
            {"id too large", {"tokenize", "-m", m.good, "--decode", "4711"}, {"4711"}},
            {"plan without a model", {"plan"}, {"--preset"}},
            {"plan, context", {"plan", "--preset", "llama-2-7b", "-c", "12Q"}, {"12Q"}},

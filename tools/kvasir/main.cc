@@ -14,11 +14,16 @@
 
 #include "core/config/strategy.h"
 #include "core/error.h"
+#include "core/platform/signal_stack.h"
 #include "kernels/simd_target.h"
+#include "tools/kvasir/cli/crash_report.h"
 #include "tools/kvasir/cli/files.h"
+#include "tools/kvasir/cli/interrupt.h"
 #include "tools/kvasir/cli/llama_cpp_flags.h"
+#include "tools/kvasir/cli/options.h"
 #include "tools/kvasir/cli/print.h"
 #include "tools/kvasir/commands.h"
+#include "tools/kvasir/session/blocked_plugins.h"
 
 namespace {
 
@@ -90,7 +95,11 @@ int main(int argc, char** argv) {
   for (auto* add : {add_run, add_chat, add_plugin, add_config, add_model, add_plan, add_doctor,
                     add_tokenize, add_ppl, add_compare, add_task, add_bench})
     add(app);
+  refuse_odd_numbers(app);
   open_standard_streams();
+  const kvasir::SignalStack signal_stack;
+  install_crash_report(blocked_plugins_file());
+  catch_interrupts();
   std::signal(SIGXFSZ, SIG_IGN);  // a limit on the size of files is an error as a full disk is
   try {
     const char* simd = std::getenv("KVASIR_SIMD");
@@ -99,7 +108,11 @@ int main(int argc, char** argv) {
                                 ": expected avx2, avx512 or best, as far as this CPU has it");
     parse_and_run(app, normalise_arguments(argc, argv));
     flush_standard_output();
+    stop_if_interrupted();  // too late to end it early
     return 0;
+  } catch (const Interrupted& e) {
+    std::fprintf(stderr, "kvasir: %s\n", e.what());
+    return 130;
   } catch (const CLI::ParseError& e) {
     print_error((parse_problem(app, e, argc, argv) + "; see kvasir --help").c_str());
     return 2;

@@ -3,12 +3,12 @@
 #include "core/runtime/attend/attend_stage.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <exception>
 
 #include "core/runtime/attend/attended.h"
 #include "core/runtime/attend/part_builder.h"
+#include "core/runtime/step/finite.h"
 #include "kernels/attention_state.h"
 
 namespace kvasir {
@@ -71,8 +71,7 @@ void AttendStage::make_parts(Pass& pass, const std::vector<const LayerSelection*
 
 void AttendStage::run(const Pass& pass, const Contribution* contribution, float* o) {
   run_sides(pass, o);
-  if (c_.check_numerics)
-    for (const Piece& piece : pass.pieces) check_finite(pass.layer, piece, o);
+  for (const Piece& piece : pass.pieces) check_finite(pass.layer, piece, o);
   const bool in_prefill = std::all_of(pass.pieces.begin(), pass.pieces.end(),
                                       [](const Piece& piece) { return piece.prefills(); });
   for (const BackendSide& side : sides_)
@@ -81,15 +80,17 @@ void AttendStage::run(const Pass& pass, const Contribution* contribution, float*
 }
 
 void AttendStage::run_sides(const Pass& pass, float* o) {
-  if (sides_.size() == 1) {
-    sides_[0].run(pass, parts_, o, lse_.data());
-    return;
-  }
+  const bool is_alone = sides_.size() == 1;
   const uint64_t heads = c_.geometry.n_q_heads, width = heads * c_.geometry.v_dim;
   for (const Piece& piece : pass.pieces) {
-    std::fill_n(o + piece.q_begin * width, piece.n_q * width, 0.0f);
+    std::fill_n(o + piece.q_begin * width, piece.n_q * width,
+                is_alone ? BackendSide::kUnwritten : 0.0f);
     std::fill_n(lse_.begin() + static_cast<ptrdiff_t>(piece.q_begin * heads), piece.n_q * heads,
-                kernels::kEmptyLse);
+                is_alone ? BackendSide::kUnwritten : kernels::kEmptyLse);
+  }
+  if (is_alone) {
+    sides_[0].run(pass, parts_, o, lse_.data());
+    return;
   }
   for (BackendSide& side : sides_) side.run_and_merge(pass, parts_, o, lse_.data());
 }
@@ -98,10 +99,8 @@ void AttendStage::run_sides(const Pass& pass, float* o) {
 void AttendStage::check_finite(uint32_t layer, const Piece& piece, const float* o) const {
   const uint64_t heads = c_.geometry.n_q_heads, width = heads * c_.geometry.v_dim;
   for (uint64_t query = piece.q_begin; query < uint64_t{piece.q_begin} + piece.n_q; ++query) {
-    for (uint64_t i = query * heads; i < (query + 1) * heads; ++i)
-      if (!std::isfinite(lse_[i])) sides_[0].refuse(layer, "lse", query);
-    for (uint64_t i = query * width; i < (query + 1) * width; ++i)
-      if (!std::isfinite(o[i])) sides_[0].refuse(layer, "output", query);
+    if (!all_finite(lse_.data() + query * heads, heads)) sides_[0].refuse(layer, "lse", query);
+    if (!all_finite(o + query * width, width)) sides_[0].refuse(layer, "output", query);
   }
 }
 

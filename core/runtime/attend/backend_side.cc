@@ -8,6 +8,7 @@
 #include <map>
 #include <string>
 
+#include "core/runtime/step/finite.h"
 #include "core/runtime/step/step_builder.h"
 #include "kernels/attention_state.h"
 
@@ -84,7 +85,8 @@ bool BackendSide::run(const Pass& pass, const std::deque<Part>& parts, float* o,
 void BackendSide::refuse(uint32_t layer, const char* result, uint64_t query) const {
   throw PluginError(backend_.id(), "run", KVASIR_ERR_INTERNAL,
                     "layer " + std::to_string(layer) + ": " + result + " of query " +
-                        std::to_string(query) + " is not finite");
+                        std::to_string(query) +
+                        " is not finite, or was not written (a defect of the plugin)");
 }
 
 // No key here: nothing to merge, and o may be anything.
@@ -94,8 +96,7 @@ void BackendSide::check_finite(uint32_t layer, uint64_t query, uint64_t head) co
   if (!std::isfinite(lse)) refuse(layer, "lse", query);
   const uint64_t v_dim = c_.geometry.v_dim;
   const float* o = o_.data() + (query * c_.geometry.n_q_heads + head) * v_dim;
-  if (!std::all_of(o, o + v_dim, [](float x) { return std::isfinite(x); }))
-    refuse(layer, "output", query);
+  if (!all_finite(o, v_dim)) refuse(layer, "output", query);
 }
 
 void BackendSide::bring_back(const std::vector<Piece>& pieces, const kvasir_view& written,
@@ -112,8 +113,8 @@ void BackendSide::run_and_merge(const Pass& pass, const std::deque<Part>& parts,
                                 float* lse) {
   const uint64_t heads = c_.geometry.n_q_heads, v_dim = c_.geometry.v_dim;
   const uint32_t group = c_.group_size();
-  o_.resize(pass.in.n * heads * v_dim);
-  lse_.resize(pass.in.n * heads);
+  o_.assign(pass.in.n * heads * v_dim, kUnwritten);
+  lse_.assign(pass.in.n * heads, kUnwritten);
   if (!run(pass, parts, o_.data(), lse_.data())) return;
   for (const Part& part : parts) {
     if (!takes(part) || !belongs(part, pass.pieces)) continue;
@@ -122,7 +123,7 @@ void BackendSide::run_and_merge(const Pass& pass, const std::deque<Part>& parts,
       for (uint64_t query = range.q_begin; query < uint64_t{range.q_begin} + range.n_q; ++query)
         for (uint64_t head = first_head; head < first_head + group; ++head) {
           const uint64_t at = query * heads + head;
-          if (c_.check_numerics) check_finite(pass.layer, query, head);
+          check_finite(pass.layer, query, head);
           kernels::merge_attention(o + at * v_dim, lse + at, o_.data() + at * v_dim, lse_[at],
                                    v_dim);
         }

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <vector>
 
 #include "core/plugin/instance.h"
@@ -32,6 +33,8 @@ class BackendSide {
   // Merges what run() would write with what o and lse say already.
   void run_and_merge(const Pass& pass, const std::deque<Part>& parts, float* o, float* lse);
   uint64_t keys_skipped() const { return keys_skipped_; }  // by the last run, as the backend says
+  // Stands in a result until the backend writes it.
+  static constexpr float kUnwritten = std::numeric_limits<float>::quiet_NaN();
   // Throws PluginError: `result` ("lse", "output") of the query is not finite.
   [[noreturn]] void refuse(uint32_t layer, const char* result, uint64_t query) const;
   // Fills in the values of its parts of the call. lse: as after the last run, merged.

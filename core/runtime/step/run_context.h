@@ -30,7 +30,6 @@ struct RunContext {
   const CacheConfig& cache;
   kvasir_geometry geometry;
   std::function<uint64_t()> model_hash;  // EngineOptions
-  bool check_numerics = false;
   std::function<void(uint32_t, uint64_t, uint32_t, std::span<const uint32_t>)> on_attend;
   std::vector<SlabOwner> owners{};
   std::vector<uint32_t> group_leader{};  // [layer] whose selection it uses; itself when it leads

@@ -12,9 +12,7 @@
 namespace kvasir {
 namespace {
 
-constexpr const char* kWhyNotFinite =
-    "weights of the model are NaN or infinity, or a plugin returned such numbers "
-    "(--check-numerics names it)";
+constexpr const char* kWhyNotFinite = "weights of the model are NaN or infinity";
 
 void evict_pieces(StrategyRun& run, const std::vector<Piece>& pieces) {
   std::vector<Piece> read, ended, decoded;
@@ -61,29 +59,46 @@ void StepLoop::run(std::vector<Lane>& lanes, std::span<const int32_t> tokens) {
   for (uint32_t layer = 0; layer < model_.shape().n_layers; ++layer) run_layer(layer, lanes);
 }
 
+template <class Fn>
+void StepLoop::each_piece(Lane& lane, const Fn& fn) const {
+  for (const Piece& piece : lane.pieces) guard_piece(piece, [&] { fn(piece); });
+  for (const Lane::Redo& redo : lane.redone) guard_piece(redo.piece, [&] { fn(redo.piece); });
+  lane.drop_failed();
+}
+
 void StepLoop::run_layer(uint32_t layer, std::vector<Lane>& lanes) {
   timer_.in_model([&] { model_.attn_norm(layer, b_.h.data(), b_.n, b_.x.data()); });
   for (Lane& lane : lanes)
     timer_.in_lane(lane, [&] { guard_pieces(lane.pieces, [&] { speculate(lane, layer); }); });
   timer_.in_model([&] { project(layer, lanes); });
+  for (Lane& lane : lanes)
+    each_piece(lane, [&](const Piece& piece) { check_projections(layer, piece); });
   for (Lane& lane : lanes) lane_layer_.run(lane, layer);
   timer_.in_model([&] {
     model_.attn_output(layer, b_.o.data(), b_.n, b_.h.data());
     model_.ffn(layer, b_.h.data(), b_.n);
   });
-  for (Lane& lane : lanes) {
-    for (const Piece& piece : lane.pieces) guard_piece(piece, [&] { check_finite(layer, piece); });
-    for (const Lane::Redo& redo : lane.redone)
-      guard_piece(redo.piece, [&] { check_finite(layer, redo.piece); });
-    lane.drop_failed();
-  }
+  for (Lane& lane : lanes)
+    each_piece(lane, [&](const Piece& piece) { check_hidden(layer, piece); });
 }
 
-// In the layer where it begins: whatever reads the numbers later would be wrong in silence.
-void StepLoop::check_finite(uint32_t layer, const Piece& piece) const {
+// Numbers are checked in the layer where they stop being finite: whatever reads them later would be
+// wrong in silence. With what goes into a backend checked, what comes out of it is its own.
+void StepLoop::check_projections(uint32_t layer, const Piece& piece) const {
+  check_finite(layer, piece, "query", b_.q, b_.q_width);
+  check_finite(layer, piece, "key", b_.k, b_.k_width);
+  check_finite(layer, piece, "value", b_.v, b_.v_width);
+}
+
+void StepLoop::check_hidden(uint32_t layer, const Piece& piece) const {
+  check_finite(layer, piece, "hidden state", b_.h, b_.d_model);
+}
+
+void StepLoop::check_finite(uint32_t layer, const Piece& piece, const char* what,
+                            const std::vector<float>& values, uint64_t width) const {
   for (uint32_t q = piece.q_begin; q < piece.q_begin + piece.n_q; ++q) {
-    if (all_finite(hidden(q), b_.d_model)) continue;
-    throw input_error("layer " + std::to_string(layer) + ": the hidden state at position " +
+    if (all_finite(values.data() + q * width, width)) continue;
+    throw input_error("layer " + std::to_string(layer) + ": the " + what + " at position " +
                       std::to_string(b_.positions[q]) + " is not finite: " + kWhyNotFinite);
   }
 }

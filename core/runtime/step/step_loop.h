@@ -33,7 +33,13 @@ class StepLoop {
 
  private:
   void run_layer(uint32_t layer, std::vector<Lane>& lanes);
-  void check_finite(uint32_t layer, const Piece& piece) const;
+  // fn(piece) of all that is computed in the lane; what it throws ends the piece.
+  template <class Fn>
+  void each_piece(Lane& lane, const Fn& fn) const;
+  void check_projections(uint32_t layer, const Piece& piece) const;
+  void check_hidden(uint32_t layer, const Piece& piece) const;
+  void check_finite(uint32_t layer, const Piece& piece, const char* what,
+                    const std::vector<float>& values, uint64_t width) const;
   void speculate(Lane& lane, uint32_t layer);
   void project(uint32_t layer, std::vector<Lane>& lanes);
   void rope(uint32_t layer, const std::vector<Piece>& pieces, float* values, uint32_t heads) const;

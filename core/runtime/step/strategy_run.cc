@@ -70,7 +70,6 @@ RunContext StrategyRun::make_context(const Model& model, ThreadPool& pool,
                  .cache = pipeline.strategy.cache,
                  .geometry = binding->geometry,
                  .model_hash = options.model_hash,
-                 .check_numerics = options.check_numerics,
                  .on_attend = options.on_attend,
                  .owners = make_owners()};
   // layer_step sparse layers share a selection.

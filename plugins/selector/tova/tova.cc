@@ -56,7 +56,8 @@ class Tova : public sdk::Sequences<LatestQuery> {
     n_layers_ = geometry.n_layers;
     max_context_ = geometry.max_context;
     const uint64_t kept = uint64_t{budget_tokens_} + geometry.sink_tokens + geometry.window_tokens;
-    most_attended_ = std::max<uint64_t>(max_context_, geometry.max_sequences * (kept + 1));
+    const uint64_t of_each = std::min<uint64_t>(kept + 1, max_context_);
+    most_attended_ = std::max<uint64_t>(max_context_, geometry.max_sequences * of_each);
     n_sparse_layers_ = sdk::n_sparse_layers(geometry);
   }
 

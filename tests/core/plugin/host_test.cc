@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "core/plugin/breadcrumb.h"
+#include "core/plugin/watchdog.h"
 #include "tests/core/plugin/support.h"
 
 namespace {
@@ -65,7 +66,7 @@ TEST_CASE("the pool carries the caller's breadcrumb to its workers") {
   const auto& pool = extension<kvasir_thread_pool>(host, KVASIR_EXT_THREAD_POOL);
   CHECK(pool.max_workers(pool.self) == 2);
   CHECK(breadcrumb().plugin == nullptr);
-  const BreadcrumbScope scope({"org.test.x", "select", 5});
+  const BreadcrumbScope scope({"org.test.x", "/x.so", "select", 5});
   std::atomic<uint64_t> n_right{0};
   const kvasir_task task = [](void* user, uint64_t begin, uint64_t end, uint32_t) noexcept {
     const bool is_right = breadcrumb().plugin && breadcrumb().layer == 5 &&
@@ -91,11 +92,48 @@ TEST_CASE("the pool says which memory node a worker is on, if it is on one") {
   CHECK(known.node_of(known.self, 4) == -1);  // no such worker
 }
 
+TEST_CASE("calls under way are seen from other threads, and told apart") {
+  const auto is_ours = [](const RunningCall& call) {
+    return std::strcmp(call.crumb.plugin, "org.test.seen") == 0;
+  };
+  const auto seen = [&] {
+    std::vector<RunningCall> calls;
+    std::thread([&] { calls = running_calls(); }).join();
+    std::erase_if(calls, [&](const RunningCall& call) { return !is_ours(call); });
+    return calls;
+  };
+  CHECK(seen().empty());
+  uint64_t number = 0;
+  {
+    const BreadcrumbScope scope({"org.test.seen", "/x.so", "select", 7});
+    REQUIRE(seen().size() == 1);
+    number = seen()[0].number;
+    CHECK(seen()[0].number == number);
+    CHECK(seen()[0].crumb.layer == 7);
+    CHECK(seen()[0].crumb.path == std::string("/x.so"));
+  }
+  CHECK(seen().empty());
+  const BreadcrumbScope again({"org.test.seen", "/x.so", "select", 7});
+  REQUIRE(seen().size() == 1);
+  CHECK(seen()[0].number != number);
+}
+
+TEST_CASE("the watchdog tells of a call that goes on, and how long it has") {
+  std::atomic<int64_t> longest{0};
+  const Watchdog watchdog([&](const RunningCall& call, std::chrono::milliseconds age) {
+    if (std::strcmp(call.crumb.plugin, "org.test.slow") == 0) longest = age.count();
+  });
+  const BreadcrumbScope scope({"org.test.slow", "/x.so", "select", 7});
+  for (int i = 0; i < 1000 && longest < 900; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  CHECK(longest >= 900);
+}
+
 TEST_CASE("breadcrumbs nest, and belong to their thread") {
   {
-    const BreadcrumbScope outer({"a", "select", 1});
+    const BreadcrumbScope outer({"a", "/a.so", "select", 1});
     {
-      const BreadcrumbScope inner({"b", "run", 2});
+      const BreadcrumbScope inner({"b", "/b.so", "run", 2});
       CHECK(std::strcmp(breadcrumb().plugin, "b") == 0);
       std::thread([] { CHECK(breadcrumb().plugin == nullptr); }).join();
     }

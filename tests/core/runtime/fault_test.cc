@@ -152,16 +152,13 @@ TEST_CASE("faults beside select(): the run goes on without that call, then witho
   }
 }
 
-TEST_CASE("what a backend writes is checked when asked") {
+TEST_CASE("what a backend writes is checked") {
   for (const std::string fault : {"nan", "inf", "nan_lse", "untouched"}) {
     CAPTURE(fault);
     Bench bench(8, 2);
-    EngineOptions options;
-    options.check_numerics = true;
     const auto engine = bench.engine(
         kCache + kDense + "[attention]\nplugin = 'kvasir.test.bad_attention'\nfault = '" + fault +
-            "'\nfrom_call = 4\n",
-        options);
+        "'\nfrom_call = 4\n");
     const auto seq = engine->open();
     prefill(*engine, seq, some_tokens(30));  // three honest runs, and one more
     std::string text;
@@ -174,22 +171,6 @@ TEST_CASE("what a backend writes is checked when asked") {
     }
     CAPTURE(text);
     CHECK(text.find("layer 1") != std::string::npos);
-    engine->close(seq);
-  }
-}
-
-TEST_CASE("numbers that are not finite end the sequence in the layer where they begin") {
-  for (const std::string fault : {"nan", "inf"}) {
-    CAPTURE(fault);
-    Bench bench(8, 2);
-    const auto engine = bench.engine(
-        kCache + kDense + "[attention]\nplugin = 'kvasir.test.bad_attention'\nfault = '" + fault +
-        "'\nfrom_call = 4\n");
-    const auto seq = engine->open();
-    prefill(*engine, seq, some_tokens(30));  // three honest runs, and one more
-    CHECK(error_of([&] {
-            decode(*engine, seq, 1);
-          }).find("layer 1: the hidden state at position 30 is not finite") == 0);
     engine->close(seq);
   }
 }

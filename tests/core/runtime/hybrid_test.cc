@@ -73,7 +73,6 @@ std::unique_ptr<Engine> engine_of(Bench& bench, const std::string& toml, Told* t
   EngineOptions options;
   options.max_sequences = 4;
   options.max_step_tokens = 64;
-  options.check_numerics = true;
   if (told)
     options.on_attend = [told](uint32_t layer, uint64_t seq, uint32_t head,
                                std::span<const uint32_t> tokens) {

@@ -143,7 +143,6 @@ TEST_CASE("nobody reads a token that was not asked for") {
     EngineOptions options;
     options.max_sequences = 3;
     options.max_context = 512;
-    options.check_numerics = true;
     const auto plain =
         bench.engine(kCache + strategy + "[storage]\nplugin = 'kvasir.dram'\n" + kTypes, options);
     const auto poisoned = bench.engine(

@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "core/model/synthetic/prescribed_model.h"
 #include "core/runtime/engine.h"
+#include "tools/kvasir/cli/interrupt.h"
 #include "tools/kvasir/cli/text.h"
 
 namespace kvasir::tool {
@@ -36,7 +37,7 @@ RecallBench::RecallBench(const RecallShape& shape, uint32_t budget, uint64_t see
       seed_(seed),
       host_(host),
       world_(shape, seed),
-      truth_(world_, budget, host.pool()) {}
+      truth_(world_, budget, host.pool(), stop_if_interrupted) {}
 
 double RecallBench::target() const {
   const double all = shape_.context + (1.0 + shape_.steps) / 2.0;
@@ -74,10 +75,14 @@ RecallResult RecallBench::run(const StrategyConfig& strategy) const {
   std::vector<TokenId> prompt(shape_.context);
   std::iota(prompt.begin(), prompt.end(), 0);
   std::vector<float> logits(1);
-  engine.prefill(seq, prompt, logits);
+  engine.prefill(
+      seq, prompt, logits,
+      {.progress = [](uint32_t, uint32_t) { return !is_interrupted(); }, .all_logits = {}});
+  stop_if_interrupted();
   for (uint32_t step = 0; step < shape_.steps; ++step) {
     const Engine::DecodeItem item{seq, static_cast<TokenId>(shape_.context + step)};
     engine.decode({&item, 1}, logits);
+    stop_if_interrupted();
   }
   RecallResult out;
   out.choice = choice;

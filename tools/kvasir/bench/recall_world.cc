@@ -119,7 +119,8 @@ void RecallWorld::attend(uint32_t layer, uint32_t pos, uint32_t q_head, std::spa
   }
 }
 
-RecallTruth::RecallTruth(const RecallWorld& world, uint32_t n_heaviest, ThreadPool& pool)
+RecallTruth::RecallTruth(const RecallWorld& world, uint32_t n_heaviest, ThreadPool& pool,
+                         const std::function<void()>& between)
     : shape_(world.shape()),
       n_heaviest_(std::min(n_heaviest, shape_.context - shape_.sink - shape_.window)) {
   const size_t n = size_t{shape_.n_layers - 1} * shape_.steps * shape_.n_q_heads;
@@ -129,6 +130,7 @@ RecallTruth::RecallTruth(const RecallWorld& world, uint32_t n_heaviest, ThreadPo
   heaviest_.resize(n * n_heaviest_);
   pool.parallel_for(n, 1, [&](uint64_t begin, uint64_t end, uint32_t) {
     for (uint64_t i = begin; i < end; ++i) {
+      between();
       const auto q_head = static_cast<uint32_t>(i % shape_.n_q_heads);
       const auto step = static_cast<uint32_t>(i / shape_.n_q_heads % shape_.steps);
       const auto layer = static_cast<uint32_t>(i / shape_.n_q_heads / shape_.steps) + 1;

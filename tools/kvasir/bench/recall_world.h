@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <random>
 #include <set>
 #include <span>
@@ -60,8 +61,11 @@ class RecallWorld {
 // strategies.
 class RecallTruth {
  public:
-  // `n_heaviest`: tokens that heaviest() names.
-  RecallTruth(const RecallWorld& world, uint32_t n_heaviest, ThreadPool& pool);
+  // `n_heaviest`: tokens that heaviest() names. between() is called on the pool's threads between
+  // two queries; what it throws ends the work.
+  RecallTruth(
+      const RecallWorld& world, uint32_t n_heaviest, ThreadPool& pool,
+      const std::function<void()>& between = [] {});
 
   // Of the query at `pos` >= context, in `layer` >= 1.
   std::span<const float> mass(uint32_t layer, uint32_t pos, uint32_t q_head) const;  // [pos + 1]

@@ -6,6 +6,7 @@
 
 #include "core/platform/arithmetic_rate.h"
 #include "core/platform/memory.h"
+#include "tools/kvasir/cli/interrupt.h"
 #include "tools/kvasir/cli/progress_bar.h"
 #include "tools/kvasir/cli/text.h"
 
@@ -92,6 +93,7 @@ std::vector<SelectBench::Series> SelectBench::decode(const std::vector<ReadPromp
       const Engagement before = engine_.decode_engagement(strategy);
       engine_.decode({&item, 1}, strategy == 0 ? dense : others);
       series[strategy].add(before, engine_.decode_engagement(strategy));
+      stop_if_interrupted();
     }
     bar.update(round + 1, n_steps_);
   }

@@ -119,4 +119,12 @@ bool Output::finish() {
   return false;
 }
 
+std::filesystem::path cache_folder() {
+  const char* cache = std::getenv("XDG_CACHE_HOME");
+  const char* home = std::getenv("HOME");
+  if (cache && *cache) return std::filesystem::path(cache) / "kvasir";
+  if (home && *home) return std::filesystem::path(home) / ".cache" / "kvasir";
+  return {};
+}
+
 }  // namespace kvasir::tool

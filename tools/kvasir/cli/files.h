@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <filesystem>
 #include <optional>
 #include <string>
 
@@ -59,5 +60,9 @@ class Output {
   int lines_ = -1;          // descriptor
   uint64_t n_written_ = 0;  // bytes of whole writes
 };
+
+// Where kvasir keeps what it need not find out again: $XDG_CACHE_HOME/kvasir, else ~/.cache/kvasir.
+// Empty: the user has no such folder. It may not exist yet.
+std::filesystem::path cache_folder();
 
 }  // namespace kvasir::tool

@@ -2,6 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/kvasir/cli/options.h"
 
+#include <cmath>
+#include <cstdlib>
+
 #include "tools/kvasir/cli/llama_cpp_flags.h"
 #include "tools/kvasir/cli/parse.h"
 
@@ -43,7 +46,6 @@ void add_model_flags(CLI::App& app, Options& o) {
   add_deterministic(app, o);
   app.add_option("--seed", o.seed, "Seed of sampling and of plugins that draw random numbers")
       ->envname("KVASIR_ARG_SEED");
-  app.add_flag("--check-numerics", o.check_numerics, "Fail when attention yields NaN or infinity");
   add_not_yet_flags(app);
 }
 
@@ -73,6 +75,24 @@ void add_sampler_flags(CLI::App& app, PromptOptions& o) {
 
 void add_json(CLI::App& app, bool& json) {
   app.add_flag("--json", json, "One JSON document on stdout, nothing else there");
+}
+
+void refuse_odd_numbers(CLI::App& app) {
+  const CLI::Validator no_sign(
+      [](std::string& text) {
+        return text.starts_with('-') ? text + " is negative" : std::string();
+      },
+      "");
+  const CLI::Validator finite(
+      [](std::string& text) {
+        return std::isfinite(std::strtod(text.c_str(), nullptr)) ? "" : text + " is no number";
+      },
+      "");
+  for (CLI::Option* option : app.get_options()) {
+    if (option->get_type_name().starts_with("UINT")) option->check(no_sign);
+    if (option->get_type_name().starts_with("FLOAT")) option->check(finite);
+  }
+  for (CLI::App* below : app.get_subcommands({})) refuse_odd_numbers(*below);
 }
 
 }  // namespace kvasir::tool

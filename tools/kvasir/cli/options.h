@@ -25,7 +25,6 @@ struct Options {
   std::string cache_type_k, cache_type_v;
   std::string log_level = "warn";
   bool json = false;
-  bool check_numerics = false;
   bool deterministic = false;
 };
 
@@ -43,10 +42,14 @@ struct PromptOptions {
 // -s --set --plugin-dir -ctk -ctv --log-level --json.
 void add_strategy_flags(CLI::App& app, Options& options);
 void add_ctx_size(CLI::App& app, uint32_t& tokens, const std::string& help);  // -c 4096, 4K, 1M
-// -m -c -t --compute --deterministic --seed --check-numerics, and llama_cpp_flags.h.
+// -m -c -t --compute --deterministic --seed, and llama_cpp_flags.h.
 void add_model_flags(CLI::App& app, Options& options);
 void add_sampler_flags(CLI::App& app, PromptOptions& options);
 void add_deterministic(CLI::App& app, Options& options);  // --deterministic
 void add_json(CLI::App& app, bool& json);                 // --json
+
+// For all flags of a command and those below it: a number without sign refuses one (it would wrap),
+// a number with a fraction refuses NaN and infinity.
+void refuse_odd_numbers(CLI::App& app);
 
 }  // namespace kvasir::tool

@@ -37,10 +37,12 @@ std::vector<uint32_t> parse_counts(const std::string& list, const std::string& f
 }
 
 std::vector<TokenId> parse_token_ids(std::string_view list, const std::string& flag) {
-  constexpr std::string_view kBetween = ", \t\r\n";
+  constexpr std::string_view kSpace = " \t\r\n", kBetween = ", \t\r\n";
   std::vector<TokenId> ids;
-  for (size_t at = list.find_first_not_of(kBetween); at != list.npos;
-       at = list.find_first_not_of(kBetween, at)) {
+  const auto skip = [&](size_t at) {
+    return std::min(list.find_first_not_of(kSpace, at), list.size());
+  };
+  for (size_t at = skip(0); at < list.size();) {
     const size_t end = std::min(list.find_first_of(kBetween, at), list.size());
     TokenId id = 0;
     const auto parsed = std::from_chars(list.data() + at, list.data() + end, id);
@@ -49,7 +51,10 @@ std::vector<TokenId> parse_token_ids(std::string_view list, const std::string& f
                         std::string(list.substr(at, std::min<size_t>(end - at, 40))) +
                         "' is no token id; expected numbers separated by commas");
     ids.push_back(id);
-    at = end;
+    at = skip(end);
+    if (at == list.size() || list[at] != ',') continue;
+    at = skip(at + 1);
+    if (at == list.size()) throw input_error(flag + ": there is no token id behind the last comma");
   }
   return ids;
 }

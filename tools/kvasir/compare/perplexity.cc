@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "tools/kvasir/cli/interrupt.h"
 #include "tools/kvasir/cli/progress_bar.h"
 #include "tools/kvasir/cli/text.h"
 
@@ -34,16 +35,19 @@ struct Sums {
 void add_chunk(Engine& engine, const std::vector<TokenId>& chunk, uint32_t vocab, Sums& sums) {
   const auto context = static_cast<uint32_t>(chunk.size());
   const SequenceId seq = engine.open();
-  engine.prefill(
-      seq, chunk, {},
-      {.progress = {}, .all_logits = [&](uint32_t first, uint32_t n, const float* logits) {
-         for (uint32_t i = 0; i < n; ++i) {
-           const uint32_t pos = first + i;
-           if (pos < context / 2 || pos + 1 >= context) continue;
-           sums.add(negative_log_likelihood(logits + uint64_t{i} * vocab, vocab, chunk[pos + 1]));
-         }
-       }});
+  engine.prefill(seq, chunk, {},
+                 {.progress = [](uint32_t, uint32_t) { return !is_interrupted(); },
+                  .all_logits =
+                      [&](uint32_t first, uint32_t n, const float* logits) {
+                        for (uint32_t i = 0; i < n; ++i) {
+                          const uint32_t pos = first + i;
+                          if (pos < context / 2 || pos + 1 >= context) continue;
+                          sums.add(negative_log_likelihood(logits + uint64_t{i} * vocab, vocab,
+                                                           chunk[pos + 1]));
+                        }
+                      }});
   engine.close(seq);
+  stop_if_interrupted();
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "tools/kvasir/cli/files.h"
+#include "tools/kvasir/cli/interrupt.h"
 #include "tools/kvasir/cli/parse.h"
 #include "tools/kvasir/cli/progress_bar.h"
 #include "tools/kvasir/cli/text.h"
@@ -109,7 +110,7 @@ void prefill(Session& session, const Options& options, uint32_t top_k, Logits& o
                  {.progress =
                       [&](uint32_t done, uint32_t total) {
                         bar.update(done, total);
-                        return true;
+                        return !is_interrupted();
                       },
                   .all_logits =
                       [&](uint32_t, uint32_t n_tokens, const float* values) {
@@ -118,6 +119,7 @@ void prefill(Session& session, const Options& options, uint32_t top_k, Logits& o
                         for (uint32_t i = 0; i < n_tokens; ++i)
                           out.top.push_back(top({values + i * vocab, vocab}, top_k));
                       }});
+  stop_if_interrupted();
   if (file) file->finish();
 }
 

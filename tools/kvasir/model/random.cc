@@ -1,13 +1,12 @@
 // kvasir model random: writes a valid GGUF with random weights, from a preset or a shape.
 // SPDX-License-Identifier: Apache-2.0
-#include <atomic>
-#include <csignal>
 #include <optional>
 
 #include "core/error.h"
 #include "core/model/layers/architecture.h"
 #include "core/model/synthetic/random_model.h"
 #include "tools/kvasir/cli/files.h"
+#include "tools/kvasir/cli/interrupt.h"
 #include "tools/kvasir/cli/options.h"
 #include "tools/kvasir/cli/print.h"
 #include "tools/kvasir/cli/progress_bar.h"
@@ -27,8 +26,6 @@ struct RandomOptions {
   uint64_t seed = 1;
   bool no_rope = false, force = false, json = false;
 };
-
-std::atomic<bool> interrupted{false};
 
 template <class T>
 void assign(T& field, const std::optional<T>& given) {
@@ -103,11 +100,10 @@ WrittenModel write_model(const RandomOptions& o) {
   check_overwrite(o.output, o.force);
   std::optional<GgufFile> tokenizer;
   if (!o.tokenizer_from.empty()) tokenizer = GgufFile::open(o.tokenizer_from);
-  std::signal(SIGINT, [](int) { interrupted = true; });
   ProgressBar bar("writing (MB)");
   write_random_model(out.spec, o.output, tokenizer ? &*tokenizer : nullptr,
                      [&](uint64_t done, uint64_t total) {
-                       if (interrupted) throw input_error("interrupted; no file was written");
+                       stop_if_interrupted();
                        bar.update(done / 1000000, total / 1000000);
                      });
   out.file_bytes = file_bytes(o.output);

@@ -5,6 +5,7 @@
 #include "core/error.h"
 #include "core/model/tokenizer/tokenizer.h"
 #include "tools/kvasir/cli/files.h"
+#include "tools/kvasir/cli/interrupt.h"
 #include "tools/kvasir/cli/print.h"
 #include "tools/kvasir/cli/progress_bar.h"
 #include "tools/kvasir/cli/text.h"
@@ -71,7 +72,11 @@ WrittenSkew write_skew(const Options& options, const SkewOptions& o) {
   ProgressBar bar("layers");
   const SkewMatrices skew = skew_matrices(
       *model, host.pool(), ids, kBatchTokens,
-      [&](uint32_t done, uint32_t total) { bar.update(done, total); }, column_ids);
+      [&](uint32_t done, uint32_t total) {
+        stop_if_interrupted();
+        bar.update(done, total);
+      },
+      column_ids);
   if (o.fold)
     write_folded_model(file, model->shape(), skew, o.output);
   else

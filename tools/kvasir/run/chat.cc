@@ -2,12 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <unistd.h>
 
-#include <atomic>
-#include <csignal>
 #include <optional>
 
 #include "core/error.h"
 #include "tools/kvasir/cli/files.h"
+#include "tools/kvasir/cli/interrupt.h"
 #include "tools/kvasir/cli/line_input.h"
 #include "tools/kvasir/cli/print.h"
 #include "tools/kvasir/cli/text.h"
@@ -18,15 +17,6 @@
 
 namespace kvasir::tool {
 namespace {
-
-std::atomic<bool> interrupted{false};
-
-void catch_interrupts() {
-  std::signal(SIGINT, [](int) {
-    interrupted = true;
-    LineInput::interrupt();
-  });
-}
 
 // The template of --chat-template, else the model's. A model may have none.
 std::optional<ChatTemplate> family_of(const GgufFile& file, const std::string& wanted) {
@@ -129,21 +119,19 @@ std::vector<TokenId> Chat::encode(const std::string& text, bool is_first) const 
 
 // Returns how many tokens were read: all, or fewer after Ctrl-C.
 uint32_t Chat::prefill(const std::vector<TokenId>& tokens, const char* label) {
-  return read_prompt(*scheduler_, seq_, tokens, logits_, label, [] { return interrupted.load(); })
-      .n_tokens;
+  return read_prompt(*scheduler_, seq_, tokens, logits_, label, is_interrupted).n_tokens;
 }
 
 void Chat::open() {
   seq_ = engine_->open();
   if (prefix_.empty()) return;
   if (prefill(prefix_, "reading the document") < prefix_.size())
-    throw input_error("interrupted while the document was read");
+    throw Interrupted("interrupted while the document was read");
 }
 
 // Forgets the questions and answers. A strategy that evicted tokens cannot restore them: then the
 // document is read again.
 void Chat::reset() {
-  interrupted = false;
   conversation_.reset();
   pending_.clear();
   try {
@@ -198,14 +186,13 @@ void Chat::report(const RunFigures& figures, const Generation& answer, uint32_t 
 }
 
 void Chat::turn(const std::string& line) {
-  interrupted = false;
   RunFigures figures;
   const uint32_t cached = engine_->kv_len(seq_);
   if (!ask(line, figures)) return;
   GenerateOptions generation;
   generation.n_predict = options_.n_predict;
   generation.ignore_eos = options_.ignore_eos;
-  generation.stop = [] { return interrupted.load(); };
+  generation.stop = is_interrupted;
   generation.on_text = print_text_now;
   const uint32_t begin = engine_->kv_len(seq_);
   const Generation answer = generate(*scheduler_, *engine_, seq_, tokenizer_, logits_, sampler_,
@@ -220,7 +207,6 @@ void Chat::turn(const std::string& line) {
 void Chat::run() {
   engine_ = &session_.load(context_);
   scheduler_.emplace(*engine_, SchedulerOptions{.memory_bytes = session_.sequence_memory()});
-  catch_interrupts();
   open();
   const bool is_terminal = isatty(STDIN_FILENO);
   if (is_terminal)
@@ -235,9 +221,10 @@ void Chat::run() {
     const LineInput::Result result = input.read(line);
     if (result == LineInput::Result::kEnd) break;
     if (result == LineInput::Result::kInterrupted) {
-      std::fputs("\n(/exit or Ctrl-D ends the conversation)\n", stderr);
+      std::fputs("\n(Ctrl-C again, /exit or Ctrl-D ends the conversation)\n", stderr);
       continue;
     }
+    forget_interrupt();
     if (line == "/exit") break;
     if (line == "/reset") {
       reset();
@@ -246,6 +233,7 @@ void Chat::run() {
     } else if (!line.empty()) {
       turn(line);
     }
+    forget_interrupt();  // it ended the answer, not the conversation
   }
   if (is_terminal) std::fputs("\n", stderr);
 }

@@ -2,14 +2,13 @@
 // generated, then the report of the run.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <atomic>
-#include <csignal>
 #include <cstdio>
 
 #include "core/error.h"
 #include "core/model/tokenizer/chat_template.h"
 #include "core/platform/memory.h"
 #include "tools/kvasir/cli/files.h"
+#include "tools/kvasir/cli/interrupt.h"
 #include "tools/kvasir/commands.h"
 #include "tools/kvasir/run/answer.h"
 #include "tools/kvasir/session/generate.h"
@@ -18,8 +17,6 @@
 
 namespace kvasir::tool {
 namespace {
-
-std::atomic<bool> interrupted{false};
 
 std::string prompt_text(const PromptOptions& prompt) {
   if (prompt.prompt && !prompt.file.empty()) throw input_error("-p and -f: give one of them");
@@ -57,8 +54,6 @@ void keep_prompt(Engine& engine, SequenceId seq, std::span<const float> logits,
   }
 }
 
-bool is_stopped() { return interrupted.load(); }
-
 // One prompt and its answer.
 class PromptRun {
  public:
@@ -78,9 +73,6 @@ class PromptRun {
 
   Answer run() {
     open();
-    std::signal(SIGINT, [](int) {
-      if (interrupted.exchange(true)) std::_Exit(130);
-    });
     Scheduler scheduler(engine_, {.memory_bytes = session_.sequence_memory()});
     read(scheduler);
     Answer out;
@@ -139,7 +131,7 @@ void PromptRun::read(Scheduler& scheduler) {
   uint32_t done = cached_.n_tokens;
   if (done < n_tokens())
     done += read_prompt(scheduler, cached_.seq, {tokens_.begin() + done, tokens_.end()}, logits_,
-                        "prefill", is_stopped)
+                        "prefill", is_interrupted)
                 .n_tokens;
   if (is_kept_ && done == n_tokens()) keep_prompt(engine_, cached_.seq, logits_, o_.cache_file);
   figures_.prefill_ms = static_cast<double>(engine_.prefill_engagement().total_nanos) / 1e6;
@@ -156,7 +148,7 @@ Generation PromptRun::answer(Scheduler& scheduler) {
   GenerateOptions generation;
   generation.n_predict = is_read ? o_.n_predict : 0;
   generation.ignore_eos = o_.ignore_eos;
-  generation.stop = is_stopped;
+  generation.stop = is_interrupted;
   if (!options_.json) generation.on_text = print_text_now;
   Generation made = generate(scheduler, engine_, cached_.seq, session_.tokenizer(), logits_,
                              sampler, generation, context_, figures_);
@@ -175,7 +167,7 @@ void run(const Options& options, const PromptOptions& o) {
     std::fputs(to_text(answer).c_str(), stderr);
   }
   if (const uint32_t done = answer.run.figures.prompt_tokens; done < run.n_tokens())
-    throw input_error("interrupted after " + std::to_string(done) + " of " +
+    throw Interrupted("interrupted after " + std::to_string(done) + " of " +
                       std::to_string(run.n_tokens()) + " prompt tokens");
 }
 

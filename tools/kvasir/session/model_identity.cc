@@ -14,21 +14,13 @@
 
 #include "core/error.h"
 #include "core/platform/output_file.h"
+#include "tools/kvasir/cli/files.h"
 #include "tools/kvasir/cli/text.h"
 
 namespace kvasir::tool {
 namespace {
 
 namespace fs = std::filesystem;
-
-// "" where the user has no folder for such files.
-fs::path cache_folder() {
-  const char* cache = std::getenv("XDG_CACHE_HOME");
-  const char* home = std::getenv("HOME");
-  if (cache && *cache) return fs::path(cache) / "kvasir" / "model-hashes";
-  if (home && *home) return fs::path(home) / ".cache" / "kvasir" / "model-hashes";
-  return {};
-}
 
 // Changes with every write to a part: nobody can set the time of a change (ctime) back.
 std::string state_of(const GgufFile& file) {
@@ -73,11 +65,11 @@ void keep_hash(const fs::path& path, const std::string& state, uint64_t hash) {
 }  // namespace
 
 uint64_t model_hash(const GgufFile& file) {
-  const fs::path folder = cache_folder();
+  const fs::path folder = cache_folder();  // empty: nothing is kept
   const std::string state = state_of(file);
   if (folder.empty() || state.empty()) return file.content_hash();
   const fs::path path =
-      folder /
+      folder / "model-hashes" /
       format("%016llx", static_cast<unsigned long long>(XXH3_64bits(state.data(), state.size())));
   if (const auto kept = kept_hash(path, state)) return *kept;
   const uint64_t hash = file.content_hash();

@@ -5,7 +5,13 @@
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+
 #include "core/error.h"
+#include "tools/kvasir/cli/interrupt.h"
+#include "tools/kvasir/cli/text.h"
 #include "tools/kvasir/session/strategy.h"
 
 namespace kvasir::tool {
@@ -26,7 +32,48 @@ HostServices::Log stderr_log(const std::string& level) {
   };
 }
 
-PluginHost::PluginHost(const Options& options)
+namespace {
+
+constexpr auto kPatience = std::chrono::seconds(3);  // of who pressed Ctrl-C
+
+// Says that a call takes long, at `slow` and at twice that, four times, ...
+class SlowCalls {
+ public:
+  explicit SlowCalls(std::chrono::seconds slow) : slow_(slow) {}
+
+  void operator()(const RunningCall& call, std::chrono::milliseconds age) {
+    const Breadcrumb& in = call.crumb;
+    if (is_interrupted()) {
+      waited_ += Watchdog::kPeriod;
+      if (waited_ >= kPatience) {
+        std::fprintf(stderr, "kvasir: interrupted, and %s does not return from %s\n", in.plugin,
+                     in.function);
+        std::_Exit(130);
+      }
+    }
+    if (number_ != call.number) {
+      number_ = call.number;
+      next_ = slow_;
+    }
+    if (slow_.count() == 0 || age < next_) return;
+    next_ *= 2;
+    const std::string where =
+        in.layer == Breadcrumb::kNoLayer ? "" : format(", layer %u", in.layer);
+    std::fprintf(
+        stderr, "kvasir: warning: %s: %s has run for %lld s%s (%s)\n", in.plugin, in.function,
+        static_cast<long long>(std::chrono::duration_cast<std::chrono::seconds>(age).count()),
+        where.c_str(), in.path);
+  }
+
+ private:
+  std::chrono::seconds slow_, next_{0};
+  std::chrono::milliseconds waited_{0};
+  uint64_t number_ = 0;
+};
+
+}  // namespace
+
+PluginHost::PluginHost(const Options& options, uint32_t slow_call_seconds)
     : topology_(Topology::detect()),
       pool_(topology_, options.threads),
       services_(pool_,
@@ -36,6 +83,7 @@ PluginHost::PluginHost(const Options& options)
                   if (severity != KVASIR_LOG_DEBUG && !shown_.emplace(plugin, text).second) return;
                   log(severity, plugin, text);
                 }),
-      registry_(plugin_search(options), services_) {}
+      registry_(plugin_search(options), services_),
+      watchdog_(SlowCalls(std::chrono::seconds(slow_call_seconds))) {}
 
 }  // namespace kvasir::tool

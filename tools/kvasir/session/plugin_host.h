@@ -8,13 +8,16 @@
 #include <vector>
 
 #include "core/plugin/pipeline.h"
+#include "core/plugin/watchdog.h"
 #include "tools/kvasir/cli/options.h"
 
 namespace kvasir::tool {
 
 class PluginHost {
  public:
-  explicit PluginHost(const Options& options);
+  // slow_call_seconds: CacheConfig's. Ends the process with 130 when a plugin call goes on for
+  // three seconds after Ctrl-C.
+  explicit PluginHost(const Options& options, uint32_t slow_call_seconds = 10);
   const Topology& topology() const { return topology_; }
   ThreadPool& pool() { return pool_; }
   const ThreadPool& pool() const { return pool_; }
@@ -32,6 +35,7 @@ class PluginHost {
   std::set<std::pair<std::string, std::string>> shown_;
   HostServices services_;
   PluginRegistry registry_;
+  Watchdog watchdog_;
 };
 
 // Log lines of plugins and core on stderr, at or above the level.

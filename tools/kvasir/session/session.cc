@@ -34,7 +34,7 @@ Session::Session(const Options& options)
     : options_(options),
       strategy_(resolve_strategy(options)),
       compute_(resolve_compute(options)),
-      host_(with_threads(options, strategy_)) {
+      host_(with_threads(options, strategy_), strategy_.cache.slow_call_seconds.value) {
   build_pipeline(strategy_, registry(),
                  services());  // finds mistakes before the model file is opened
   if (options.model.empty()) throw input_error("no model: give -m FILE.gguf");
@@ -74,7 +74,6 @@ EngineOptions Session::engine_options(uint32_t max_context, uint32_t max_sequenc
     if (!model_hash_) model_hash_ = model_hash(*file_);
     return *model_hash_;
   };
-  made.check_numerics = options_.check_numerics;
   return made;
 }
 

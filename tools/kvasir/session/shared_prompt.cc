@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "tools/kvasir/cli/interrupt.h"
 #include "tools/kvasir/cli/progress_bar.h"
 
 namespace kvasir::tool {
@@ -56,7 +57,7 @@ std::vector<ReadPrompt> read_prompt(Scheduler& scheduler, const std::vector<Stra
 }
 
 void run_to_end(Scheduler& scheduler, const std::exception_ptr& error) {
-  scheduler.run();
+  while (scheduler.step()) stop_if_interrupted();
   if (error) std::rethrow_exception(error);
   if (scheduler.n_running() > 0)
     throw Error(ErrorKind::kInternal, "the scheduler has nothing to do, but a request is left");

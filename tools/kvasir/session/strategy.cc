@@ -10,6 +10,8 @@
 #include <sstream>
 
 #include "core/error.h"
+#include "tools/kvasir/session/blocked_plugins.h"
+#include "tools/kvasir/session/first_contact.h"
 #include "tools/kvasir/session/ktransformers_keys.h"
 
 namespace kvasir::tool {
@@ -100,6 +102,8 @@ StrategyConfig resolve_strategy(const Options& o) {
 
 PluginSearch plugin_search(const Options& o) {
   PluginSearch search;
+  search.why_blocked = why_blocked;
+  search.first_contact = first_contact;
   if (!o.plugin_dirs.empty()) search.levels.push_back({"--plugin-dir", o.plugin_dirs});
   if (const char* env = std::getenv("KVASIR_PLUGIN_PATH")) {
     std::vector<std::string> dirs;

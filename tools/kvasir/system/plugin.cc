@@ -1,8 +1,13 @@
 // kvasir plugin: every plugin file that is found, with a verdict; all about one plugin.
 // SPDX-License-Identifier: Apache-2.0
+#include <filesystem>
+
 #include "core/error.h"
 #include "core/plugin/loader.h"
+#include "tools/kvasir/cli/print.h"
 #include "tools/kvasir/commands.h"
+#include "tools/kvasir/session/blocked_plugins.h"
+#include "tools/kvasir/session/first_contact.h"
 #include "tools/kvasir/session/plugin_host.h"
 #include "tools/kvasir/session/strategy.h"
 #include "tools/kvasir/system/plugin_info.h"
@@ -22,7 +27,13 @@ std::vector<PluginInfo> find_plugins(PluginHost& host, const std::string& what) 
     const OpenPlugin plugin = host.registry().open_any(what);
     return {plugin_info(*plugin.desc, plugin.path)};
   }
-  const PluginFile file = inspect_plugin_file(what);
+  PluginFile file = inspect_plugin_file(what);
+  std::error_code error;
+  const std::string reason = why_blocked(std::filesystem::weakly_canonical(what, error).string());
+  if (!reason.empty()) {
+    file.verdict = PluginFile::Verdict::kRefused;
+    file.reason = reason;
+  }
   if (file.verdict != PluginFile::Verdict::kUsable) throw input_error(describe(file));
   const LoadedPlugin loaded(file, *host.services().host());
   std::vector<PluginInfo> found;
@@ -40,6 +51,12 @@ void info(const Options& options, const std::string& what) {
   }
   if (options.json) return print_json(document);
   print_text(text);
+}
+
+void allow(const std::string& what) {
+  const std::vector<std::string> paths = unblock(what);
+  if (paths.empty()) throw input_error("plugin unblock " + what + ": no such plugin is blocked");
+  for (const std::string& path : paths) print_text(path + ": allowed again\n");
 }
 
 void add_flags(CLI::App& command, Options& o) {
@@ -65,6 +82,12 @@ void add_plugin(CLI::App& app) {
   add_flags(*shown, *options);
   shown->add_option("plugin", *what, "Id, or path of a file")->required();
   shown->callback([=] { info(*options, *what); });
+  auto* probed = plugin->add_subcommand("probe", "")->group("");  // first_contact.h
+  probed->add_option("file", *what)->required();
+  probed->callback([=] { probe_plugin(*what); });
+  auto* allowed = plugin->add_subcommand("unblock", "Allow a file again that crashed kvasir");
+  allowed->add_option("plugin", *what, "Id, or path of a file")->required();
+  allowed->callback([=] { allow(*what); });
 }
 
 }  // namespace kvasir::tool

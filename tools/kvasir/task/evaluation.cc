@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "core/serving/scheduler.h"
+#include "tools/kvasir/cli/interrupt.h"
 #include "tools/kvasir/cli/progress_bar.h"
 
 namespace kvasir::tool {
@@ -68,8 +69,10 @@ class Evaluator {
       for (const Task task : options_.tasks) {
         TaskGenerator generator(task, options_.task, length, encoder_);
         std::vector<Sample> samples;
-        for (uint32_t i = 0; i < options_.n_samples; ++i)
+        for (uint32_t i = 0; i < options_.n_samples; ++i) {
           samples.push_back(generator.make(options_.seed, i));
+          stop_if_interrupted();
+        }
         answer(length, samples);
       }
     }
@@ -173,6 +176,7 @@ std::vector<std::vector<Given>> Evaluator::answer_all(
       submit(n_submitted++);
     }
     goes_on = scheduler.step() && !error;
+    stop_if_interrupted();
     for (; !error && n_answered < samples.size() && n_left[n_answered] == 0; ++n_answered)
       on_answered(n_answered, all[n_answered]);
   }

@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "tools/kvasir/cli/files.h"
+#include "tools/kvasir/cli/interrupt.h"
 #include "tools/kvasir/cli/parse.h"
 #include "tools/kvasir/cli/print.h"
 #include "tools/kvasir/cli/progress_bar.h"
@@ -69,6 +70,7 @@ void write_samples(const GenerateFlags& f, uint32_t length, PieceEncoder& encode
       const Sample sample = generator.make(seed, i);
       const std::string line = as_text ? sample.text + "\n" : to_json(sample).dump() + "\n";
       if (!out.write(line)) return;
+      stop_if_interrupted();
       if (bar && f.n) bar->update(++done, f.n * generators.size());
     }
   }
@@ -98,6 +100,7 @@ void write_records(const GenerateFlags& f, uint32_t length, PieceEncoder& encode
     std::copy(record.mask.begin(), record.mask.end(),
               bytes.begin() + static_cast<ptrdiff_t>(2 * size_t{length}));
     if (!out.write(bytes.data(), bytes.size())) return;
+    stop_if_interrupted();
   }
   out.finish();
 }

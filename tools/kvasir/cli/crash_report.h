@@ -1,0 +1,18 @@
+// A crash says which plugin it happened in, and writes down that the plugin's file is not to be
+// trusted again.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+namespace kvasir::tool {
+
+// For SIGSEGV, SIGBUS, SIGFPE, SIGILL and SIGABRT, exceptions that nobody catches and exit() inside
+// a plugin, from now on. Handlers that were installed before run after ours; without one the signal
+// ends the process, with a core file where the system writes them. The calling thread needs a
+// SignalStack to report a stack that ran over.
+//
+//   blocked_plugins: the file that a crash is appended to (session/blocked_plugins.h), or ""
+void install_crash_report(const std::string& blocked_plugins);
+
+}  // namespace kvasir::tool
