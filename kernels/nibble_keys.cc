@@ -17,6 +17,7 @@
 #ifndef KVASIR_KERNELS_NIBBLE_KEYS_ONCE
 #define KVASIR_KERNELS_NIBBLE_KEYS_ONCE
 namespace kvasir::kernels {
+namespace {
 
 struct NibbleScale {
   float low, step;
@@ -29,25 +30,27 @@ constexpr size_t kMostTileKeys = 64;  // 4 vectors of 16 lanes
 // Of a key. Nibble i of word w is element 8 w + i.
 inline size_t n_words(size_t head_dim) { return (head_dim + kWordNibbles - 1) / kWordNibbles; }
 // Of q, zeros behind head_dim.
-inline size_t padded_dim(size_t head_dim) { return n_words(head_dim) * kWordNibbles; }
+inline size_t query_floats(size_t head_dim) { return n_words(head_dim) * kWordNibbles; }
 
 // The scores of a query q are low * sum of q + step * (q . nibbles).
 struct NibbleScratch {
   NibbleScratch(void* memory, size_t n_heads, size_t head_dim)
       : q(static_cast<float*>(memory)),
-        sum(q + n_heads * padded_dim(head_dim)),
+        sum(q + n_heads * query_floats(head_dim)),
         tile(reinterpret_cast<uint32_t*>((reinterpret_cast<uintptr_t>(sum + n_heads) + 63) / 64 *
                                          64)) {}
-  float* q;        // [n_heads][padded_dim]
+  float* q;        // [n_heads][query_floats]
   float* sum;      // [n_heads] of q
   uint32_t* tile;  // [n_words][keys of a tile], aligned
 };
 
+}  // namespace
 }  // namespace kvasir::kernels
 #endif  // KVASIR_KERNELS_NIBBLE_KEYS_ONCE
 
 HWY_BEFORE_NAMESPACE();
 namespace kvasir::kernels::HWY_NAMESPACE {
+namespace {
 
 // Vectors of keys per tile: with few heads more of them keep as many sums in flight.
 template <size_t GT>
@@ -153,11 +156,12 @@ void score_keys(NibbleScratch scratch, size_t n_heads, size_t head_dim, const vo
       default:
         of(integral_constant<size_t, 8>());
     }
-    scratch.q += kHeadTile * padded_dim(head_dim);
+    scratch.q += kHeadTile * query_floats(head_dim);
     scratch.sum += kHeadTile;
   }
 }
 
+}  // namespace
 }  // namespace kvasir::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -172,14 +176,14 @@ size_t nibble_key_bytes(size_t head_dim) {
 
 size_t nibble_score_scratch_bytes(size_t n_heads, size_t head_dim) {
   const size_t tile = n_words(head_dim) * kMostTileKeys * sizeof(uint32_t);
-  return n_heads * (padded_dim(head_dim) + 1) * sizeof(float) + 64 + tile;
+  return n_heads * (query_floats(head_dim) + 1) * sizeof(float) + 64 + tile;
 }
 
 void score_nibble_keys(const float* q, size_t n_heads, size_t head_dim, const void* const* keys,
                        size_t n, float* score, size_t score_stride, void* scratch) {
   if (n == 0) return;
   NibbleScratch work(scratch, n_heads, head_dim);
-  const size_t dim = padded_dim(head_dim);
+  const size_t dim = query_floats(head_dim);
   for (size_t g = 0; g < n_heads; ++g) {
     const float* from = q + g * head_dim;
     std::fill(std::copy_n(from, head_dim, work.q + g * dim), work.q + (g + 1) * dim, 0.0f);

@@ -9,6 +9,7 @@
 
 #include <chrono>
 #include <csignal>
+#include <filesystem>
 #include <stdexcept>
 #include <thread>
 #include <utility>
@@ -119,8 +120,12 @@ RunningKvasir::~RunningKvasir() {
   wait_for(child_, folder_);
 }
 
+// Before it runs kvasir the child is a copy of this process, which catches other signals.
 bool RunningKvasir::catches_interrupts() const {
-  const std::string status = read_bytes("/proc/" + std::to_string(child_) + "/status");
+  const std::string folder = "/proc/" + std::to_string(child_) + "/";
+  std::error_code error;
+  if (std::filesystem::read_symlink(folder + "exe", error) != kvasir_binary()) return false;
+  const std::string status = read_bytes(folder + "status");
   const size_t at = status.find("SigCgt:");
   if (at == std::string::npos) return false;
   return std::stoull(status.substr(at + 7), nullptr, 16) >> (SIGINT - 1) & 1;
