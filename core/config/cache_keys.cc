@@ -157,6 +157,7 @@ constexpr CacheKey kKeys[] = {
     {"bypass", "bypass", &set_bool<&C::bypass>, &print_bypass, &origin_of<&C::bypass>},
     enum_key<&C::on_fault, kOnFaults>("on_fault"),
     number_key<&C::slow_call_seconds, 0, 1u << 20>("slow_call_seconds"),
+    number_key<&C::transfer_seconds, 1, 1u << 20>("transfer_seconds"),
     enum_key<&C::positions, kPositions>("positions"),
 };
 

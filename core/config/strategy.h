@@ -69,6 +69,7 @@ struct CacheConfig {
   Setting<bool> bypass{true};         // a budget that covers everything takes the dense path
   Setting<OnFault> on_fault{OnFault::kFallback};  // "fallback", "fail"
   Setting<uint32_t> slow_call_seconds{10};        // a plugin call of that length is said; 0: none
+  Setting<uint32_t> transfer_seconds{30};         // a block that takes longer to arrive is lost
   // "true"; "slot": keys and queries are rotated by their index among what is attended
   // (arXiv:2309.17453), so distances never exceed the attended length
   Setting<Positions> positions{Positions::kTrue};

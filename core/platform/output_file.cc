@@ -12,6 +12,7 @@
 #include <system_error>
 
 #include "core/error.h"
+#include "core/platform/standard_output.h"
 
 namespace kvasir {
 namespace {
@@ -47,6 +48,8 @@ bool replaces_file(const std::string& path) {
 
 OutputFile::OutputFile(const std::string& path, Options options)
     : path_(path), options_(std::move(options)), target_(behind_links(path)) {
+  fd_ = open_if_standard_output(path);
+  if (fd_ >= 0) return;
   if (is_written_through(path)) {
     fd_ = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
   } else {

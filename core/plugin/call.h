@@ -8,6 +8,7 @@
 #include "core/plugin/breadcrumb.h"
 #include "core/plugin/instance.h"
 #include "core/plugin/loader.h"
+#include "core/plugin/thread_state.h"
 
 namespace kvasir {
 
@@ -17,6 +18,27 @@ inline std::string refusal_text(const char* function, kvasir_status status, cons
   return std::string(function) + "() may not answer so (a defect of the plugin)";
 }
 
+// While it lives, the thread is in the plugin; afterwards it is as before.
+class Instance::ThreadGuard {
+ public:
+  ThreadGuard(const Instance& instance, const char* function, uint32_t layer = Breadcrumb::kNoLayer)
+      : instance_(instance),
+        function_(function),
+        crumb_({instance.plugin_.desc->id, instance.plugin_.path.c_str(), function, layer}) {}
+  ~ThreadGuard() {
+    if (const uint32_t parts = before_.restore()) [[unlikely]]
+      instance_.tell_restored(function_, parts);
+  }
+  ThreadGuard(const ThreadGuard&) = delete;
+  ThreadGuard& operator=(const ThreadGuard&) = delete;
+
+ private:
+  const Instance& instance_;
+  const char* function_;
+  ThreadState before_;
+  BreadcrumbScope crumb_;
+};
+
 template <class Fn>
 kvasir_status Instance::step_call(const char* function, const kvasir_step* step, Fn&& fn,
                                   std::initializer_list<kvasir_status> accepted, uint32_t layer) {
@@ -25,7 +47,7 @@ kvasir_status Instance::step_call(const char* function, const kvasir_step* step,
   err.struct_size = sizeof(err);
   kvasir_status status;
   {
-    const BreadcrumbScope crumb({plugin_.desc->id, plugin_.path.c_str(), function, layer});
+    const ThreadGuard guard(*this, function, layer);
     const auto begin = std::chrono::steady_clock::now();
     status = fn(&err);
     const auto end = std::chrono::steady_clock::now();
@@ -39,12 +61,18 @@ kvasir_status Instance::step_call(const char* function, const kvasir_step* step,
 }
 
 template <class Fn>
+auto Instance::unfailing_call(const char* function, Fn&& fn) const {
+  const ThreadGuard guard(*this, function);
+  return fn();
+}
+
+template <class Fn>
 kvasir_status Instance::control_call(const char* function, Fn&& fn, kvasir_status accepted) const {
   kvasir_err err{};
   err.struct_size = sizeof(err);
   kvasir_status status;
   {
-    const BreadcrumbScope crumb(crumb_in(function));
+    const ThreadGuard guard(*this, function);
     status = fn(&err);
   }
   if (status != KVASIR_OK && status != accepted)

@@ -12,6 +12,7 @@
 
 #include "core/error.h"
 #include "core/plugin/breadcrumb.h"
+#include "core/plugin/thread_state.h"
 
 namespace kvasir {
 namespace {
@@ -81,6 +82,14 @@ struct HostServices::Impl {
     }
   }
 
+  void tell_restored(const Breadcrumb& crumb) noexcept {
+    try {
+      log(KVASIR_LOG_WARN, crumb.plugin ? crumb.plugin : "a plugin",
+          restored_text(crumb.function ? crumb.function : "its loop", ThreadState::kFloatControl));
+    } catch (...) {  // no memory for the line
+    }
+  }
+
   static const void* get_extension(void* self, const char* id) noexcept {
     if (!self || !id) return nullptr;
     Impl& impl = of(self);
@@ -103,18 +112,23 @@ struct HostServices::Impl {
     if (!task || inside_region) return 1;
     const Breadcrumb crumb = breadcrumb();
     struct Call {
+      Impl& impl;
       kvasir_task task;
       void* user;
       const Breadcrumb& crumb;
-    } const call{task, user, crumb};
+    } const call{of(self), task, user, crumb};
     try {
-      // Two pointers at most, so std::function does not allocate.
+      // One pointer, so std::function does not allocate.
       of(self).pool.parallel_for(n_tasks, grain,
                                  [&call](uint64_t begin, uint64_t end, uint32_t worker) {
                                    const BreadcrumbScope scope(call.crumb);
+                                   const uint32_t control = float_control();
                                    inside_region = true;
                                    call.task(call.user, begin, end, worker);
                                    inside_region = false;
+                                   if (float_control() == control) return;
+                                   set_float_control(control);
+                                   call.impl.tell_restored(call.crumb);
                                  });
     } catch (...) {  // tasks cannot throw, so nothing has run
       return 1;

@@ -43,7 +43,7 @@ PluginError::PluginError(std::string plugin, std::string function, kvasir_status
 
 Instance::Instance(const OpenPlugin& plugin, const HostServices& services,
                    const ResolvedOptions& options, uint32_t expected_kind, size_t min_table_bytes)
-    : plugin_(plugin) {
+    : plugin_(plugin), services_(services) {
   create(services, options);
   check_table(expected_kind, min_table_bytes);
 }
@@ -85,17 +85,18 @@ void Instance::check_table(uint32_t expected_kind, size_t min_table_bytes) {
 
 Instance::~Instance() {
   if (!instance_) return;
-  const BreadcrumbScope crumb(crumb_in("destroy"));
-  kvasir_err err{};
-  err.struct_size = sizeof(err);
-  if (instance_->drain) instance_->drain(instance_->self, kDrainMilliseconds, &err);
-  instance_->destroy(instance_->self);
+  unfailing_call("destroy", [&] {
+    kvasir_err err{};
+    err.struct_size = sizeof(err);
+    if (instance_->drain) instance_->drain(instance_->self, kDrainMilliseconds, &err);
+    instance_->destroy(instance_->self);
+  });
 }
 
 const void* Instance::extension(const char* id) const {
   if (!instance_->get_extension) return nullptr;
-  const BreadcrumbScope crumb(crumb_in("get_extension"));
-  return instance_->get_extension(instance_->self, id);
+  return unfailing_call("get_extension",
+                        [&] { return instance_->get_extension(instance_->self, id); });
 }
 
 bool Instance::reads(uint32_t mem_kind) const {
@@ -146,8 +147,7 @@ kvasir_status Instance::seq_truncate(uint64_t seq, uint32_t kv_len) {
 
 void Instance::seq_close(uint64_t seq) noexcept {
   if (!instance_->seq_close) return;
-  const BreadcrumbScope crumb(crumb_in("seq_close"));
-  instance_->seq_close(instance_->self, &seq, 1);
+  unfailing_call("seq_close", [&] { instance_->seq_close(instance_->self, &seq, 1); });
 }
 
 void Instance::fail(const char* function, kvasir_status status, const std::string& text,
@@ -165,6 +165,13 @@ void Instance::fail(const char* function, kvasir_status status, const std::strin
 
 void Instance::defect(const char* function, const std::string& what) const {
   fail(function, KVASIR_ERR_INTERNAL, what + " (a defect of the plugin)");
+}
+
+void Instance::tell_restored(const char* function, uint32_t parts) const noexcept {
+  try {
+    services_.log(KVASIR_LOG_WARN, id(), restored_text(function, parts));
+  } catch (const std::exception&) {  // no memory for the line
+  }
 }
 
 bool Instance::keeps_sequences() const { return instance_->seq_open != nullptr; }
@@ -204,10 +211,6 @@ void Instance::load_state(uint64_t seq, std::span<const std::byte> bytes) {
   control_call("load", [&](kvasir_err* err) {
     return table.load(instance_->self, seq, bytes.data(), bytes.size(), err);
   });
-}
-
-Breadcrumb Instance::crumb_in(const char* function) const {
-  return {plugin_.desc->id, plugin_.path.c_str(), function, Breadcrumb::kNoLayer};
 }
 
 void Instance::require(bool slot, const char* function) const {

@@ -114,7 +114,8 @@ class Instance {
 
  protected:
   const kvasir_instance& base() const { return *instance_; }
-  // Runs fn(err) as a counted step call named `function`; defined in call.h, as is control_call.
+  // Runs fn(err) as a counted step call named `function`; defined in call.h, as are the
+  // other two.
   template <class Fn>
   kvasir_status step_call(const char* function, const kvasir_step* step, Fn&& fn,
                           std::initializer_list<kvasir_status> accepted = {},
@@ -123,11 +124,13 @@ class Instance {
   template <class Fn>
   kvasir_status control_call(const char* function, Fn&& fn,
                              kvasir_status accepted = KVASIR_OK) const;
+  // Runs fn() outside a step; its result is the function's.
+  template <class Fn>
+  auto unfailing_call(const char* function, Fn&& fn) const;
   [[noreturn]] void fail(const char* function, kvasir_status status, const std::string& text,
                          const kvasir_step* step = nullptr, uint32_t layer = UINT32_MAX) const;
   // The instance answered something the ABI does not allow.
   [[noreturn]] void defect(const char* function, const std::string& what) const;
-  Breadcrumb crumb_in(const char* function) const;      // outside a layer
   void require(bool slot, const char* function) const;  // an optional slot that is called is there
   // The plugin's table of this kind; slots beyond its struct_size are null. Read once: a table does
   // not change.
@@ -141,11 +144,15 @@ class Instance {
 
  private:
   const kvasir_state& state_table() const;
+  class ThreadGuard;
+  // The function left parts of the thread's state changed, which are as before by now.
+  void tell_restored(const char* function, uint32_t parts) const noexcept;
   void create(const HostServices& services, const ResolvedOptions& options);
   void check_table(uint32_t expected_kind, size_t min_table_bytes);
 
  protected:
   OpenPlugin plugin_;
+  const HostServices& services_;
   kvasir_instance* instance_ = nullptr;
   bool is_bound_ = false;
   CallStats stats_;

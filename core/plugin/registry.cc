@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "core/plugin/loader.h"
+#include "core/plugin/thread_state.h"
 
 namespace kvasir {
 namespace {
@@ -238,7 +239,10 @@ OpenPlugin PluginRegistry::open_as(uint32_t kinds, const std::string& reference,
   if (it == loaded_.end()) {
     if (first_contact_) file.reason = first_contact_(file);
     if (!file.reason.empty()) throw input_error(describe(file));
+    const ThreadState before;  // -ffast-math links a constructor that changes how a thread rounds
     loaded_.push_back(std::make_shared<LoadedPlugin>(file, *services_.host()));
+    if (const uint32_t parts = before.restore())
+      services_.log(KVASIR_LOG_WARN, file.ids[0], restored_text("loading it", parts));
     it = loaded_.end() - 1;
   }
   const LoadedPlugin& loaded = **it;

@@ -54,7 +54,7 @@ kvasir_status Representative::score(const kvasir_step& step, const kvasir_score_
   const bool is_here = out.value.mem_kind != KVASIR_MEM_DEVICE && out.value.data;
   const uint64_t n = out.offsets && is_here ? out.offsets[step.n_seqs * n_q_heads] : 0;
   if (!all_finite(static_cast<const float*>(out.value.data), n))
-    defect("score", "a score is not a number or infinite");
+    defect("score", "a score is not finite, or was not written");
   return status;
 }
 

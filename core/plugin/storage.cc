@@ -109,10 +109,11 @@ void Storage::check_leases(const char* function, const std::vector<kvasir_block_
 }
 
 void Storage::release(const std::vector<uint64_t>& leases) noexcept {
-  const BreadcrumbScope crumb(crumb_in("release"));
-  const auto begin = std::chrono::steady_clock::now();
-  table().release(base().self, leases.data(), static_cast<uint32_t>(leases.size()));
-  stats_.nanos += static_cast<uint64_t>((std::chrono::steady_clock::now() - begin).count());
+  unfailing_call("release", [&] {
+    const auto begin = std::chrono::steady_clock::now();
+    table().release(base().self, leases.data(), static_cast<uint32_t>(leases.size()));
+    stats_.nanos += static_cast<uint64_t>((std::chrono::steady_clock::now() - begin).count());
+  });
   ++stats_.calls;
 }
 
@@ -245,8 +246,8 @@ void* Storage::device_alloc(uint64_t bytes) {
 }
 
 void Storage::device_free(void* data) noexcept {
-  const BreadcrumbScope crumb(crumb_in("free"));
-  (*device_memory_)->free(base().self, data);  // it gave it, so it is there
+  // It gave the memory, so it has the extension.
+  unfailing_call("free", [&] { (*device_memory_)->free(base().self, data); });
 }
 
 void Storage::device_copy(const kvasir_view& to, const kvasir_view& from) {

@@ -15,6 +15,7 @@
 #include "core/config/strategy.h"
 #include "core/error.h"
 #include "core/platform/signal_stack.h"
+#include "core/platform/standard_output.h"
 #include "kernels/simd_target.h"
 #include "tools/kvasir/cli/crash_report.h"
 #include "tools/kvasir/cli/files.h"
@@ -97,6 +98,7 @@ int main(int argc, char** argv) {
     add(app);
   refuse_odd_numbers(app);
   open_standard_streams();
+  kvasir::claim_standard_output();
   const kvasir::SignalStack signal_stack;
   install_crash_report(blocked_plugins_file());
   catch_interrupts();

@@ -71,7 +71,7 @@ void AttendStage::make_parts(Pass& pass, const std::vector<const LayerSelection*
 
 void AttendStage::run(const Pass& pass, const Contribution* contribution, float* o) {
   run_sides(pass, o);
-  for (const Piece& piece : pass.pieces) check_finite(pass.layer, piece, o);
+  for (const Piece& piece : pass.pieces) check_finite(pass, piece, o);
   const bool in_prefill = std::all_of(pass.pieces.begin(), pass.pieces.end(),
                                       [](const Piece& piece) { return piece.prefills(); });
   for (const BackendSide& side : sides_)
@@ -96,11 +96,12 @@ void AttendStage::run_sides(const Pass& pass, float* o) {
 }
 
 // Each query sees itself at least: an lse of -inf is wrong, too.
-void AttendStage::check_finite(uint32_t layer, const Piece& piece, const float* o) const {
+void AttendStage::check_finite(const Pass& pass, const Piece& piece, const float* o) const {
   const uint64_t heads = c_.geometry.n_q_heads, width = heads * c_.geometry.v_dim;
   for (uint64_t query = piece.q_begin; query < uint64_t{piece.q_begin} + piece.n_q; ++query) {
-    if (!all_finite(lse_.data() + query * heads, heads)) sides_[0].refuse(layer, "lse", query);
-    if (!all_finite(o + query * width, width)) sides_[0].refuse(layer, "output", query);
+    if (!all_finite(lse_.data() + query * heads, heads))
+      sides_[0].refuse(pass, parts_, "lse", query);
+    if (!all_finite(o + query * width, width)) sides_[0].refuse(pass, parts_, "output", query);
   }
 }
 

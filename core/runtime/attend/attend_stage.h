@@ -42,7 +42,7 @@ class AttendStage {
   // Over the parts of the pieces. Throws PluginError.
   void run(const Pass& pass, const Contribution* contribution, float* o);
   void run_sides(const Pass& pass, float* o);
-  void check_finite(uint32_t layer, const Piece& piece, const float* o) const;
+  void check_finite(const Pass& pass, const Piece& piece, const float* o) const;
   void merge(const Contribution& contribution, const std::vector<Piece>& pieces, float* o);
 
   const RunContext& c_;

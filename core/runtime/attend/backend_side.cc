@@ -8,6 +8,7 @@
 #include <map>
 #include <string>
 
+#include "core/runtime/attend/lost_keys.h"
 #include "core/runtime/step/finite.h"
 #include "core/runtime/step/step_builder.h"
 #include "kernels/attention_state.h"
@@ -79,24 +80,49 @@ bool BackendSide::run(const Pass& pass, const std::deque<Part>& parts, float* o,
   bring_back(pass.pieces, o_there, o_host);
   bring_back(pass.pieces, lse_there, lse_host);
   keys_skipped_ = out.keys_skipped;
+  check_skipped(pass.layer);
   return true;
 }
 
-void BackendSide::refuse(uint32_t layer, const char* result, uint64_t query) const {
+void BackendSide::check_skipped(uint32_t layer) const {
+  if (keys_skipped_ == 0) return;
+  uint64_t keys = 0;  // at most
+  for (const kvasir_attn_part& part : abi_parts_)
+    for (uint32_t r = 0; r < part.n_ranges; ++r)
+      keys += (part.ranges[r].item_end - part.ranges[r].item_begin) *
+              (part.unit == KVASIR_UNIT_BLOCK ? c_.geometry.block_size : 1);
+  if (keys_skipped_ > keys)
+    throw PluginError(backend_.id(), "run", KVASIR_ERR_INTERNAL,
+                      "layer " + std::to_string(layer) + ": it says that it skipped " +
+                          std::to_string(keys_skipped_) + " of " + std::to_string(keys) +
+                          " keys (a defect of the plugin)");
+}
+
+void BackendSide::refuse(const Pass& pass, const std::deque<Part>& parts, const char* result,
+                         uint64_t query) const {
+  const std::string layer = "layer " + std::to_string(pass.layer) + ": ";
+  const Storage& storage = in_window_ ? *c_.pipeline.window_storage : *c_.pipeline.storage;
+  for (const Part& part : parts) {
+    if (!takes(part) || !belongs(part, pass.pieces)) continue;
+    const std::string lost = find_lost_key(c_, part);
+    if (!lost.empty())
+      throw PluginError(storage.id(), "acquire", KVASIR_ERR_IO,
+                        layer + lost +
+                            " is not finite, and was when it was written: its type overflowed, or "
+                            "the storage lost it");
+  }
   throw PluginError(backend_.id(), "run", KVASIR_ERR_INTERNAL,
-                    "layer " + std::to_string(layer) + ": " + result + " of query " +
-                        std::to_string(query) +
+                    layer + result + " of query " + std::to_string(query) +
                         " is not finite, or was not written (a defect of the plugin)");
 }
 
-// No key here: nothing to merge, and o may be anything.
-void BackendSide::check_finite(uint32_t layer, uint64_t query, uint64_t head) const {
+const char* BackendSide::not_finite(uint64_t query, uint64_t head) const {
   const float lse = lse_[query * c_.geometry.n_q_heads + head];
-  if (lse == kernels::kEmptyLse) return;
-  if (!std::isfinite(lse)) refuse(layer, "lse", query);
+  if (lse == kernels::kEmptyLse) return "";  // no key here: nothing to merge, and o may be anything
+  if (!std::isfinite(lse)) return "lse";
   const uint64_t v_dim = c_.geometry.v_dim;
   const float* o = o_.data() + (query * c_.geometry.n_q_heads + head) * v_dim;
-  if (!all_finite(o, v_dim)) refuse(layer, "output", query);
+  return all_finite(o, v_dim) ? "" : "output";
 }
 
 void BackendSide::bring_back(const std::vector<Piece>& pieces, const kvasir_view& written,
@@ -123,12 +149,33 @@ void BackendSide::run_and_merge(const Pass& pass, const std::deque<Part>& parts,
       for (uint64_t query = range.q_begin; query < uint64_t{range.q_begin} + range.n_q; ++query)
         for (uint64_t head = first_head; head < first_head + group; ++head) {
           const uint64_t at = query * heads + head;
-          check_finite(pass.layer, query, head);
+          if (const char* result = not_finite(query, head); *result)
+            refuse(pass, parts, result, query);
           kernels::merge_attention(o + at * v_dim, lse + at, o_.data() + at * v_dim, lse_[at],
                                    v_dim);
         }
     }
   }
+}
+
+// Of the ranges that have queries: what else the backend leaves as it was.
+void BackendSide::check_mass(uint32_t layer, const MassCall::Share& share) const {
+  const uint64_t group = c_.group_size();
+  size_t at = 0;
+  for (const kvasir_attn_part& part : share.parts)
+    for (uint32_t r = 0; r < part.n_ranges; ++r, ++at) {
+      if (part.ranges[r].n_q == 0) continue;
+      const float* begin = share.value + share.offsets[at] * group;
+      const float* end = share.value + share.offsets[at + 1] * group;
+      if (all_finite(begin, static_cast<size_t>(end - begin)) &&
+          std::none_of(begin, end, [](float value) { return value < 0; }))
+        continue;
+      throw PluginError(
+          backend_.id(), "mass", KVASIR_ERR_INTERNAL,
+          "layer " + std::to_string(layer) + ": mass of kv head " +
+              std::to_string(part.ranges[r].kv_head) +
+              " is negative, not finite, or was not written (a defect of the plugin)");
+    }
 }
 
 void BackendSide::ask_mass(const Pass& pass, const std::vector<float>& lse, MassCall& call) {
@@ -139,6 +186,7 @@ void BackendSide::ask_mass(const Pass& pass, const std::vector<float>& lse, Mass
   const uint64_t heads = c_.geometry.n_q_heads, keys = share.offsets.back();
   const uint32_t group = c_.group_size();
   const kvasir_view lse_host = host_view(lse.data(), KVASIR_DTYPE_F32, {lse.size() / heads, heads});
+  std::fill_n(share.value, keys * group, kUnwritten);
   const kvasir_view into = host_view(share.value, KVASIR_DTYPE_F32, {keys, group});
   const kvasir_view there = bridge_.to_writer(backend_, into, mass_hold_);
   const kvasir_attn_mass out{sizeof(kvasir_attn_mass), group, share.offsets.data(),
@@ -146,6 +194,7 @@ void BackendSide::ask_mass(const Pass& pass, const std::vector<float>& lse, Mass
   const StepBuilder step(c_, KVASIR_MOMENT_ATTENDED, pass, KVASIR_UNIT_BLOCK, nullptr);
   backend_.mass(step.step(), in, out);
   bridge_.from_writer(there, into, 0, keys);
+  check_mass(pass.layer, share);
 }
 
 }  // namespace kvasir

@@ -35,8 +35,10 @@ class BackendSide {
   uint64_t keys_skipped() const { return keys_skipped_; }  // by the last run, as the backend says
   // Stands in a result until the backend writes it.
   static constexpr float kUnwritten = std::numeric_limits<float>::quiet_NaN();
-  // Throws PluginError: `result` ("lse", "output") of the query is not finite.
-  [[noreturn]] void refuse(uint32_t layer, const char* result, uint64_t query) const;
+  // Throws PluginError: `result` ("lse", "output") of the query is not finite. It is the storage's
+  // where K or V of its parts is not, else the backend's.
+  [[noreturn]] void refuse(const Pass& pass, const std::deque<Part>& parts, const char* result,
+                           uint64_t query) const;
   // Fills in the values of its parts of the call. lse: as after the last run, merged.
   void ask_mass(const Pass& pass, const std::vector<float>& lse, MassCall& call);
 
@@ -44,7 +46,10 @@ class BackendSide {
   // The results of the pieces of this call: what other calls wrote beside them stays.
   void bring_back(const std::vector<Piece>& pieces, const kvasir_view& written,
                   const kvasir_view& into);
-  void check_finite(uint32_t layer, uint64_t query, uint64_t head) const;  // of o_ and lse_
+  // Of o_ and lse_: "", or which of them is not.
+  const char* not_finite(uint64_t query, uint64_t head) const;
+  void check_skipped(uint32_t layer) const;
+  void check_mass(uint32_t layer, const MassCall::Share& share) const;
 
   const RunContext& c_;
   Attention& backend_;

@@ -5,6 +5,7 @@
 
 #include <kvasir/kvasir.h>
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -37,6 +38,11 @@ class BlockStore {
   BlockStore(const BlockStore&) = delete;
   BlockStore& operator=(const BlockStore&) = delete;
 
+  // How long transfers into memory are waited for: the longest that was asked for.
+  void wait_at_least(std::chrono::seconds timeout) {
+    residency_.wait_at_least(timeout);
+    if (window_) window_->wait_at_least(timeout);
+  }
   // Hybrid mode: blocks are written to `window`, which must outlive this, and stay there until
   // leave_window(). All calls go to this store; it calls `window` for blocks that are there.
   void set_window(BlockStore& window);

@@ -10,7 +10,6 @@
 namespace kvasir {
 namespace {
 
-constexpr auto kTransferTimeout = std::chrono::milliseconds(30'000);
 // Rounds of make_resident() in which no block may arrive before it gives up.
 constexpr int kIdleRounds = 8;
 constexpr uint32_t kNow = 2, kAhead = 0;  // kvasir_io_hint.priority
@@ -145,7 +144,7 @@ bool Residency::start_and_wait(std::span<const Missing> missing) {
       if (release_kept()) return true;
       if (tickets_.empty()) return false;
       Completion report;  // what prefetch() asked for may be what fills the budget
-      if (!services_.wait(tickets_.front(), kTransferTimeout, &report)) give_up(tickets_.front());
+      if (!services_.wait(tickets_.front(), transfer_timeout_, &report)) give_up(tickets_.front());
       tickets_.erase(tickets_.begin());
       return true;
     }
@@ -158,9 +157,11 @@ bool Residency::start_and_wait(std::span<const Missing> missing) {
 void Residency::wait_for(uint64_t ticket, std::span<const kvasir_block_key> keys) {
   Storage& storage = access_.storage;
   Completion report;
-  if (!services_.wait(ticket, kTransferTimeout, &report)) {
+  if (!services_.wait(ticket, transfer_timeout_, &report)) {
     give_up(ticket);
-    throw PluginError(storage.id(), "prefetch", KVASIR_ERR_IO, "no report within 30 s");
+    throw PluginError(storage.id(), "prefetch", KVASIR_ERR_IO,
+                      "no report within " + std::to_string(transfer_timeout_.count()) +
+                          " s (transfer_seconds of [cache])");
   }
   for (size_t i = 0; i < report.block_status.size() && i < keys.size(); ++i)
     if (report.block_status[i] < 0)

@@ -5,6 +5,8 @@
 
 #include <kvasir/kvasir.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -23,6 +25,10 @@ class Residency {
   // with Block::store.
   Residency(const BlockStore& store, const BlockAccess& access, HostServices& services);
 
+  // How long a transfer is waited for: the longest that was asked for. What takes longer is lost.
+  void wait_at_least(std::chrono::seconds timeout) {
+    transfer_timeout_ = std::max(transfer_timeout_, timeout);
+  }
   // False: leases are stable, everything is always resident, and most calls do nothing.
   bool moves() const { return moves_; }
   // Leases K and V of the needed tokens until release_step(); waits for transfers. The bytes of
@@ -78,6 +84,7 @@ class Residency {
   const BlockAccess& access_;
   HostServices& services_;
   bool moves_;
+  std::chrono::seconds transfer_timeout_{0};
   std::vector<uint64_t> tickets_;  // of prefetch() that may not have been reported
   int n_keep_ = 0;                 // the sum of keep_released()
   std::vector<uint64_t> kept_;     // leases

@@ -13,10 +13,11 @@ namespace kvasir {
 
 void ListBuffer::prepare(uint32_t unit, uint32_t scope, uint32_t action, uint32_t max_lists,
                          uint64_t capacity, uint32_t group_size) {
-  offsets.assign(max_lists + 1, 0);
+  // What the selector is to write stands for nothing valid until it does.
+  offsets.assign(max_lists + 1, UINT64_MAX);
   flags.assign(max_lists, 0);
-  index.resize(std::max<uint64_t>(capacity, 1));
-  weight.resize(index.size() * group_size);
+  index.assign(std::max<uint64_t>(capacity, 1), UINT32_MAX);
+  weight.assign(index.size() * group_size, std::numeric_limits<float>::quiet_NaN());
   view = {};
   view.struct_size = sizeof(view);
   view.unit = unit;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "core/runtime/step/step_builder.h"
 #include "kernels/row_ops.h"
@@ -57,8 +58,9 @@ void Scorer::ask(const Pass& pass, const Queries& queries,
   for (const Candidates* candidate : candidates)
     for (uint32_t head = 0; head < c_.geometry.n_q_heads; ++head)
       q_offsets_.push_back(q_offsets_.back() + candidate->count(head / c_.group_size()));
-  of_q_heads_.assign(std::max<uint64_t>(q_offsets_.back(), 1), 0.0f);
-  const SlabOwner& owner = c_.owners[0];  // the representative's
+  of_q_heads_.assign(std::max<uint64_t>(q_offsets_.back(), 1),
+                     std::numeric_limits<float>::quiet_NaN());  // until it is written
+  const SlabOwner& owner = c_.owners[0];                        // the representative's
   const StepBuilder step(c_, KVASIR_MOMENT_APPENDED, pass, KVASIR_UNIT_BLOCK, &owner, candidates);
   kvasir_score_in in{};
   in.struct_size = sizeof(in);
@@ -77,7 +79,7 @@ void Scorer::ask(const Pass& pass, const Queries& queries,
       !std::all_of(of_q_heads_.begin(), of_q_heads_.end(),
                    [](float score) { return std::isfinite(score); }))
     throw PluginError(representative.id(), "score", KVASIR_ERR_INTERNAL,
-                      "a score is not a number or infinite");
+                      "a score is not finite, or was not written (a defect of the plugin)");
 }
 
 // Heads of one list have equally many candidates: the query heads of a kv head, or all of them

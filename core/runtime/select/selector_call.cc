@@ -154,10 +154,25 @@ SelectorAnswer SelectorCaller::call(const Selector& selector, const SelectorInpu
   return failed("asks for more room again and again");
 }
 
+// Its state, and sixteen times K and V in f32 with what a few megabytes more of tables take: who
+// says that he read more counts something else.
+uint64_t SelectorCaller::most_bytes_read(const SelectorInput& input,
+                                         const SelectorLimits& limits) const {
+  constexpr uint64_t kTables = uint64_t{64} << 20;
+  const uint64_t token =
+      sizeof(float) * uint64_t{c_.geometry.n_kv_heads} * (c_.geometry.head_dim + c_.geometry.v_dim);
+  uint64_t bytes = kTables + std::max(limits.state_bytes, limits.state_peak_bytes);
+  for (const Piece& piece : input.pass.pieces) bytes += 16 * token * piece.kv_len * piece.n_q;
+  return bytes;
+}
+
 std::string SelectorCaller::check(const Selector& selector, const SelectorInput& input,
                                   bool may_contribute, const ListBuffer& lists) const {
   const SelectorLimits& limits = selector.limits();
   if (lists.view.unit != limits.unit) return "changed the unit of its lists";
+  if (const uint64_t most = most_bytes_read(input, limits); lists.view.bytes_read > most)
+    return "says that it read " + std::to_string(lists.view.bytes_read) +
+           " bytes to choose; there are " + std::to_string(most) + " at most";
   CheckContext allowed;
   allowed.n_seqs = static_cast<uint32_t>(input.candidates.size());
   allowed.n_q_heads = c_.geometry.n_q_heads;

@@ -53,6 +53,7 @@ class SelectorCaller {
   // step; 0: no contribution is allowed.
   SelectorAnswer call(const Selector& selector, const SelectorInput& input,
                       uint64_t contribution_queries, const Function& fn);
+  uint64_t most_bytes_read(const SelectorInput& input, const SelectorLimits& limits) const;
   std::string check(const Selector& selector, const SelectorInput& input, bool may_contribute,
                     const ListBuffer& lists) const;
   uint32_t lists_per_piece(const Selector& selector, const QueryBlocks& blocks) const;

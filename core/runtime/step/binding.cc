@@ -9,6 +9,7 @@
 
 #include "core/plugin/dtypes.h"
 #include "core/runtime/blocks/element_type.h"
+#include "core/runtime/blocks/format_check.h"
 #include "core/runtime/blocks/memory_bridge.h"
 #include "core/runtime/blocks/memory_kinds.h"
 #include "core/runtime/engine.h"
@@ -72,9 +73,10 @@ kvasir_geometry geometry_of(const ModelShape& shape, const CacheConfig& cache,
 }
 
 // What the storage leases, and, of keys that it holds before RoPE, the copies that are attended.
-std::vector<kvasir_kv_format> leased_formats(const Storage& storage, const ModelShape& shape,
+std::vector<kvasir_kv_format> leased_formats(const Storage& storage, const kvasir_geometry& g,
                                              bool unrotated) {
   std::vector<kvasir_kv_format> formats = storage.formats();
+  check_formats(storage, formats, g);
   const size_t n = unrotated ? formats.size() : 0;
   for (size_t i = 0; i < n; ++i) {
     if (!has_element_type(formats[i].dtype_k))
@@ -82,8 +84,8 @@ std::vector<kvasir_kv_format> leased_formats(const Storage& storage, const Model
                         dtype_list(KVASIR_DTYPE_BIT(formats[i].dtype_k)));
     kvasir_kv_format copy = formats[i];
     copy.dtype_k = KVASIR_DTYPE_F32;
-    copy.k_head_stride = shape.head_dim * sizeof(float);
-    copy.k_token_stride = copy.k_head_stride * shape.n_kv_heads;
+    copy.k_head_stride = g.head_dim * sizeof(float);
+    copy.k_token_stride = copy.k_head_stride * g.n_kv_heads;
     formats.push_back(copy);
   }
   return formats;
@@ -186,9 +188,34 @@ void check_positions(const Pipeline& pipeline, const Binding& binding) {
                       " asks for a constant query position without KVASIR_NEED_UNROTATED_K");
 }
 
+// What a plugin says that it takes is added up and allocated or refused by others: it must be a
+// size that some machine has.
+void check_claim(const Instance& plugin, const char* function, const char* of, uint64_t bytes,
+                 uint64_t most = uint64_t{1} << 50) {
+  if (bytes <= most) return;
+  throw PluginError(plugin.id(), function, KVASIR_ERR_INTERNAL,
+                    std::string(of) + " takes " + std::to_string(bytes) +
+                        " bytes, it says, and may take " + std::to_string(most) +
+                        " at most (a defect of the plugin)");
+}
+
+// Sixteen times K and V in f32, and what a page more takes.
+uint64_t most_block_bytes(const kvasir_geometry& g) {
+  return 16 * sizeof(float) * uint64_t{g.block_size} * g.n_kv_heads * (g.head_dim + g.v_dim) +
+         (uint64_t{1} << 20);
+}
+
+template <class Sizes>
+void check_state(const Instance& plugin, const char* function, const Sizes& sizes) {
+  check_claim(plugin, function, "its state", sizes.state_bytes);
+  check_claim(plugin, function, "its state at most", sizes.state_peak_bytes);
+}
+
 void bind_storage(Storage& storage, const kvasir_geometry& g, kvasir_storage_plan& plan) {
   if (!storage.is_bound()) storage.validate(g);
   plan = storage.plan(g);
+  check_claim(storage, "plan", "a block", plan.block_bytes, most_block_bytes(g));
+  check_claim(storage, "plan", "overhead", plan.overhead_bytes);
   if (!storage.is_bound()) storage.bind(g);
 }
 
@@ -197,7 +224,9 @@ uint64_t bind_attention(Attention& attention, const kvasir_geometry& g) {
     attention.validate(g);
     attention.bind(g);
   }
-  return attention.plan(g.max_queries, g.max_context).scratch_bytes;
+  const uint64_t bytes = attention.plan(g.max_queries, g.max_context).scratch_bytes;
+  check_claim(attention, "plan", "scratch", bytes);
+  return bytes;
 }
 
 // Backends see blocks of their own storage alone; who else reads K and V sees those of both.
@@ -208,6 +237,7 @@ void bind_window(Pipeline& pipeline, Binding& binding) {
   bind_storage(*pipeline.window_storage, window, binding.window_storage);
   const size_t n_context = binding.formats.size();
   const std::vector<kvasir_kv_format> newest = pipeline.window_storage->formats();
+  check_formats(*pipeline.window_storage, newest, g);
   binding.formats.insert(binding.formats.end(), newest.begin(), newest.end());
   context.formats = g.formats = binding.formats.data();
   context.n_formats = static_cast<uint32_t>(n_context);
@@ -250,7 +280,7 @@ std::shared_ptr<const Binding> bind_pipeline(const ModelShape& shape, Pipeline& 
   Storage& storage = *pipeline.storage;
   check_hybrid(pipeline, unrotated);
   bind_storage(storage, g, binding.storage);
-  binding.formats = leased_formats(storage, shape, unrotated);
+  binding.formats = leased_formats(storage, g, unrotated);
   g.formats = binding.formats.data();
   g.n_formats = static_cast<uint32_t>(binding.formats.size());
   const size_t n_leased = binding.formats.size(), n_stored = n_leased / (unrotated ? 2 : 1);
@@ -281,6 +311,7 @@ std::shared_ptr<const Binding> bind_pipeline(const ModelShape& shape, Pipeline& 
     representative.bind(g);
     representative.read_layout();
     check_layout(representative, representative.layout(), g.block_size);
+    check_state(representative, "layout", representative.layout());
     check_record_memory(representative, representative.layout(), storage);
   }
   for (auto& selector : pipeline.selectors) {
@@ -289,6 +320,7 @@ std::shared_ptr<const Binding> bind_pipeline(const ModelShape& shape, Pipeline& 
     selector->bind(g);
     selector->read_limits(cache.dense_below_tokens.value);
     check_layout(*selector, selector->layout(), g.block_size);
+    check_state(*selector, "limits", selector->limits());
     check_record_memory(*selector, selector->layout(), storage);
     binding.constant_positions |= selector->limits().pos_mode == KVASIR_POS_CONSTANT;
   }

@@ -56,6 +56,7 @@ void StepBuilder::add_lists(const RunContext& c, uint32_t unit, uint32_t scope,
                       static_cast<uint32_t>(candidates.size()) * heads, total, 0);
   uint64_t at = 0;
   uint32_t n_lists = 0;
+  candidates_.offsets[0] = 0;
   for (const Candidates* candidate : candidates)
     for (uint32_t head = 0; head < heads; ++head) {
       if (candidate->listed) {

@@ -51,6 +51,7 @@ StrategyRun::StrategyRun(const Model& model, Pipeline pipeline_in, ThreadPool& p
                                                         binding->geometry, window_store.get())),
       faults(pipeline, services),
       context(make_context(model, pool, options)) {
+  store->wait_at_least(std::chrono::seconds(pipeline.strategy.cache.transfer_seconds.value));
   take_prefill_limits();
   content_run = hash_of(std::array<uint64_t, 4>{
       geometry().k_state, binding->formats[0].dtype_k, binding->formats[0].dtype_v,

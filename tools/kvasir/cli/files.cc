@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "core/error.h"
+#include "core/platform/standard_output.h"
 #include "tools/kvasir/cli/text.h"
 
 namespace kvasir::tool {
@@ -64,7 +65,7 @@ void fail_standard_output() {
 }
 
 void flush_standard_output() {
-  if (std::fflush(stdout) != 0 && errno != EPIPE) fail_standard_output();
+  if (std::fflush(standard_output()) != 0 && errno != EPIPE) fail_standard_output();
 }
 
 Output::Output(const std::string& path, As as) : path_(path) {
@@ -73,7 +74,8 @@ Output::Output(const std::string& path, As as) : path_(path) {
   } else if (as == As::kWhole) {
     whole_.emplace(path, OutputFile::Options{.flag = "-o "});
   } else {
-    lines_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    lines_ = open_if_standard_output(path);
+    if (lines_ < 0) lines_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (lines_ < 0) throw input_error("-o " + path + ": " + std::strerror(errno));
   }
 }
@@ -88,7 +90,7 @@ bool Output::write(const void* data, size_t bytes) {
     return true;
   }
   if (!is_stdout()) return write_line(data, bytes);
-  if (std::fwrite(data, 1, bytes, stdout) == bytes) return true;
+  if (std::fwrite(data, 1, bytes, standard_output()) == bytes) return true;
   if (errno != EPIPE) fail_standard_output();
   return false;
 }
@@ -114,7 +116,7 @@ bool Output::write_line(const void* data, size_t bytes) {
 
 bool Output::finish() {
   if (whole_) whole_->finish();
-  if (!is_stdout() || std::fflush(stdout) == 0) return true;
+  if (!is_stdout() || std::fflush(standard_output()) == 0) return true;
   if (errno != EPIPE) fail_standard_output();
   return false;
 }

@@ -4,6 +4,7 @@
 
 #include <cstdio>
 
+#include "core/platform/standard_output.h"
 #include "tools/kvasir/cli/files.h"
 
 namespace kvasir::tool {
@@ -13,12 +14,13 @@ void print_json(const Json& document) {
 }
 
 void print_text(const std::string& text) {
-  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size()) fail_standard_output();
+  if (std::fwrite(text.data(), 1, text.size(), standard_output()) != text.size())
+    fail_standard_output();
 }
 
 void print_text_now(const std::string& text) {
   print_text(text);
-  if (std::fflush(stdout) != 0) fail_standard_output();
+  if (std::fflush(standard_output()) != 0) fail_standard_output();
 }
 
 }  // namespace kvasir::tool

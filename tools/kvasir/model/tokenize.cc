@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "core/error.h"
+#include "core/platform/standard_output.h"
 #include "tools/kvasir/cli/files.h"
 #include "tools/kvasir/cli/options.h"
 #include "tools/kvasir/cli/parse.h"
@@ -63,7 +64,7 @@ Json to_json(const DecodedText& decoded) {
 
 // A file gets these bytes and no other.
 std::string to_text(const DecodedText& decoded) {
-  return isatty(STDOUT_FILENO) ? decoded.text + "\n" : decoded.text;
+  return isatty(fileno(standard_output())) ? decoded.text + "\n" : decoded.text;
 }
 
 DecodedText decode(const Tokenizer& tokenizer, const TokenizeOptions& o) {
