@@ -27,15 +27,27 @@ kvasir_attn_plan Attention::plan(uint32_t max_queries, uint64_t max_keys) {
 }
 
 void Attention::run(const kvasir_step& step, const kvasir_attn_in& in, kvasir_attn_out& out) {
-  step_call("run", &step,
-            [&](kvasir_err* err) { return table().run(base().self, &step, &in, &out, err); });
+  CallArguments arguments(checked_.get());
+  const kvasir_step* const given = arguments.step(step);
+  const kvasir_attn_in* const given_in = arguments.attention_in(in);
+  kvasir_attn_out* const given_out = arguments.attention_out(out);
+  step_call("run", &step, [&](kvasir_err* err) {
+    return table().run(base().self, given, given_in, given_out, err);
+  });
+  finish("run", arguments);
 }
 
 void Attention::mass(const kvasir_step& step, const kvasir_attn_in& in,
                      const kvasir_attn_mass& out) {
   require(has_mass(), "mass");
-  step_call("mass", &step,
-            [&](kvasir_err* err) { return table().mass(base().self, &step, &in, &out, err); });
+  CallArguments arguments(checked_.get());
+  const kvasir_step* const given = arguments.step(step);
+  const kvasir_attn_in* const given_in = arguments.attention_in(in);
+  const kvasir_attn_mass* const given_out = arguments.attention_mass(out, in);
+  step_call("mass", &step, [&](kvasir_err* err) {
+    return table().mass(base().self, given, given_in, given_out, err);
+  });
+  finish("mass", arguments);
 }
 
 }  // namespace kvasir

@@ -6,6 +6,7 @@
 #include <chrono>
 
 #include "core/plugin/breadcrumb.h"
+#include "core/plugin/check/call_arguments.h"
 #include "core/plugin/instance.h"
 #include "core/plugin/loader.h"
 #include "core/plugin/thread_state.h"
@@ -26,6 +27,8 @@ class Instance::ThreadGuard {
         function_(function),
         crumb_({instance.plugin_.desc->id, instance.plugin_.path.c_str(), function, layer}) {}
   ~ThreadGuard() {
+    if (CheckedPlugin* const checked = instance_.checked_.get())
+      checked->allocated += checked->allocated_now() - allocated_before_;
     if (const uint32_t parts = before_.restore()) [[unlikely]]
       instance_.tell_restored(function_, parts);
   }
@@ -36,6 +39,7 @@ class Instance::ThreadGuard {
   const Instance& instance_;
   const char* function_;
   ThreadState before_;
+  int64_t allocated_before_ = instance_.checked_ ? instance_.checked_->allocated_now() : 0;
   BreadcrumbScope crumb_;
 };
 
@@ -68,13 +72,15 @@ auto Instance::unfailing_call(const char* function, Fn&& fn) const {
 
 template <class Fn>
 kvasir_status Instance::control_call(const char* function, Fn&& fn, kvasir_status accepted) const {
+  CallArguments arguments(checked_.get());
   kvasir_err err{};
   err.struct_size = sizeof(err);
   kvasir_status status;
   {
     const ThreadGuard guard(*this, function);
-    status = fn(&err);
+    status = fn(arguments.out("err", err));
   }
+  finish(function, arguments);
   if (status != KVASIR_OK && status != accepted)
     fail(function, status, refusal_text(function, status, err));
   return status;

@@ -12,6 +12,7 @@
 
 #include "core/error.h"
 #include "core/plugin/breadcrumb.h"
+#include "core/plugin/check/plugin_checks.h"
 #include "core/plugin/thread_state.h"
 
 namespace kvasir {
@@ -215,6 +216,7 @@ struct HostServices::Impl {
   std::condition_variable arrived;
   std::unordered_map<uint64_t, Report> reports;
   uint64_t last_ticket = 0;
+  std::unique_ptr<PluginChecks> checks;
   kvasir_host host{};
   kvasir_thread_pool thread_pool{};
   kvasir_scratch scratch_table{};
@@ -261,5 +263,12 @@ bool HostServices::poll(uint64_t ticket, Completion* out) {
 }
 
 uint64_t HostServices::scratch_bytes() const { return impl_->scratch_peak; }
+
+void HostServices::check_plugins(const std::string& reference) {
+  impl_->checks = std::make_unique<PluginChecks>();
+  impl_->checks->reference = reference;
+}
+
+PluginChecks* HostServices::checks() const { return impl_->checks.get(); }
 
 }  // namespace kvasir

@@ -16,6 +16,8 @@
 
 namespace kvasir {
 
+struct PluginChecks;
+
 struct Completion {
   uint64_t ticket;
   kvasir_status status;
@@ -43,6 +45,10 @@ class HostServices {
   bool wait(uint64_t ticket, std::chrono::milliseconds timeout, Completion* out);
   bool poll(uint64_t ticket, Completion* out);
   uint64_t scratch_bytes() const;  // handed out at most, over all workers
+  // The validate mode, for instances that are created from now on (check/plugin_checks.h).
+  // reference: the id of the backend to compare with, or "".
+  void check_plugins(const std::string& reference);
+  PluginChecks* checks() const;  // null: off
 
  private:
   struct Impl;

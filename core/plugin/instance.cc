@@ -11,6 +11,9 @@ namespace kvasir {
 namespace {
 
 constexpr uint64_t kDrainMilliseconds = 2000;
+// What a plugin may keep beside the state it declares, and after its end: caches of libraries.
+constexpr uint64_t kUndeclaredBytes = uint64_t{16} << 20;
+constexpr int64_t kLeftBytes = 256 << 10;
 
 // Whose fault a refusal is depends on when it comes: before the run it is the configuration's.
 ErrorKind kind_of(const std::string& function, kvasir_status status) {
@@ -24,6 +27,11 @@ ErrorKind kind_of(const std::string& function, kvasir_status status) {
   return ErrorKind::kInternal;
 }
 
+// A text that was made from another error has its status already.
+std::string with_status(const std::string& text, kvasir_status status) {
+  return text.ends_with(']') ? text : text + " [" + status_name(status) + "]";
+}
+
 bool in_mask(uint32_t mask, uint32_t mem_kind) {
   if (mask == 0) mask = KVASIR_MEM_BIT(KVASIR_MEM_HOST);
   const uint32_t host =
@@ -34,16 +42,21 @@ bool in_mask(uint32_t mask, uint32_t mem_kind) {
 }  // namespace
 
 PluginError::PluginError(std::string plugin, std::string function, kvasir_status status,
-                         const std::string& text, ErrorKind kind)
-    : Error(kind,
-            "plugin " + plugin + ": " + function + ": " + text + " [" + status_name(status) + "]"),
+                         const std::string& text, ErrorKind kind, const std::string& build,
+                         const std::string& place)
+    : Error(kind, "plugin " + plugin + build + ": " + function + ": " + place +
+                      with_status(text, status)),
       plugin_(std::move(plugin)),
       function_(std::move(function)),
+      place_(place),
+      reason_(with_status(text, status)),
       status_(status) {}
 
 Instance::Instance(const OpenPlugin& plugin, const HostServices& services,
                    const ResolvedOptions& options, uint32_t expected_kind, size_t min_table_bytes)
-    : plugin_(plugin), services_(services) {
+    : plugin_(plugin),
+      services_(services),
+      checked_(services.checks() ? new CheckedPlugin{*services.checks(), services} : nullptr) {
   create(services, options);
   check_table(expected_kind, min_table_bytes);
 }
@@ -91,6 +104,7 @@ Instance::~Instance() {
     if (instance_->drain) instance_->drain(instance_->self, kDrainMilliseconds, &err);
     instance_->destroy(instance_->self);
   });
+  if (checked_) tell_leftovers();
 }
 
 const void* Instance::extension(const char* id) const {
@@ -120,6 +134,7 @@ void Instance::bind(const kvasir_geometry& geometry) {
   control_call("bind",
                [&](kvasir_err* err) { return instance_->bind(instance_->self, &geometry, err); });
   is_bound_ = true;
+  if (checked_) checked_->geometry = geometry;
 }
 
 void Instance::seq_open(uint64_t seq) {
@@ -152,19 +167,46 @@ void Instance::seq_close(uint64_t seq) noexcept {
 
 void Instance::fail(const char* function, kvasir_status status, const std::string& text,
                     const kvasir_step* step, uint32_t layer) const {
-  std::string where;
-  if (layer != Breadcrumb::kNoLayer) where = "layer " + std::to_string(layer) + ": ";
+  std::string place;
+  if (layer != Breadcrumb::kNoLayer) place = "layer " + std::to_string(layer) + ": ";
   if (step && step->n_seqs == 1 && step->seqs) {
-    where =
+    place =
         "layer " + std::to_string(layer) + ", sequence " + std::to_string(step->seqs[0].id) + ": ";
   }
-  throw PluginError(
-      plugin_.desc->id + std::string(" ") + plugin_.desc->version + " (" + plugin_.path + ")",
-      function, status, where + text, kind_of(function, status));
+  throw PluginError(id(), function, status, text, kind_of(function, status),
+                    std::string(" ") + plugin_.desc->version + " (" + plugin_.path + ")", place);
 }
 
 void Instance::defect(const char* function, const std::string& what) const {
   fail(function, KVASIR_ERR_INTERNAL, what + " (a defect of the plugin)");
+}
+
+void Instance::finish(const char* function, CallArguments& arguments) const {
+  if (!checked_) return;
+  const std::string fault = arguments.finish();
+  if (!fault.empty()) defect(function, fault);
+  const uint64_t most = checked_->declared / 2 * 3 + kUndeclaredBytes;
+  if (checked_->declared == UINT64_MAX || checked_->told_growth || checked_->allocated < 0 ||
+      static_cast<uint64_t>(checked_->allocated) <= most)
+    return;
+  checked_->told_growth = true;
+  services_.log(KVASIR_LOG_WARN, id(),
+                "it keeps " + std::to_string(checked_->allocated) + " bytes by now, and said " +
+                    std::to_string(checked_->declared) +
+                    " at most (state_bytes, state_peak_bytes): plans count too little");
+}
+
+void Instance::tell_leftovers() const noexcept {
+  try {
+    if (const size_t n = checked_->descriptors.size())
+      services_.log(KVASIR_LOG_WARN, id(),
+                    "destroy left " + std::to_string(n) + " descriptors open, the first " +
+                        std::to_string(*checked_->descriptors.begin()));
+    if (checked_->allocated > kLeftBytes)
+      services_.log(KVASIR_LOG_WARN, id(),
+                    "destroy left " + std::to_string(checked_->allocated) + " bytes allocated");
+  } catch (const std::exception&) {  // no memory for the line
+  }
 }
 
 void Instance::tell_restored(const char* function, uint32_t parts) const noexcept {

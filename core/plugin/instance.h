@@ -23,18 +23,25 @@
 
 namespace kvasir {
 
-// Names plugin, function, layer, sequence. kInternal, except where the plugin says that an option
-// or the model does not suit it (kInput) or that the machine lacks something (kResource).
+// Names plugin, function, layer, sequence, each once. kInternal, except where the plugin says that
+// an option or the model does not suit it (kInput) or that the machine lacks something (kResource).
 class PluginError : public Error {
  public:
+  // build: version and file of the plugin, where they are known. place: "layer 3, sequence 1: ", or
+  // "".
   PluginError(std::string plugin, std::string function, kvasir_status status,
-              const std::string& text, ErrorKind kind = ErrorKind::kInternal);
-  const std::string& plugin() const { return plugin_; }
+              const std::string& text, ErrorKind kind = ErrorKind::kInternal,
+              const std::string& build = "", const std::string& place = "");
+  const std::string& plugin() const { return plugin_; }  // id
   const std::string& function() const { return function_; }
   kvasir_status status() const { return status_; }
+  // Without the plugin, for lines that begin with it: "select: layer 3, sequence 1: …".
+  std::string text() const { return function_ + ": " + place_ + reason_; }
+  // Also without what else the line says.
+  const std::string& reason() const { return reason_; }
 
  private:
-  std::string plugin_, function_;
+  std::string plugin_, function_, place_, reason_;
   kvasir_status status_;
 };
 
@@ -71,6 +78,8 @@ struct RecordLayout {
 };
 
 struct Breadcrumb;
+struct CheckedPlugin;
+class CallArguments;
 
 struct CallStats {
   uint64_t calls = 0;  // crossings of the plugin boundary in [step] functions
@@ -95,6 +104,7 @@ class Instance {
   // results. Who takes HOST takes PINNED.
   bool reads(uint32_t mem_kind) const;
   bool writes(uint32_t mem_kind) const;
+  PluginChecks* checks() const { return services_.checks(); }  // null: no validate mode
   const CallStats& stats() const { return stats_; }
   void reset_stats() { stats_ = {}; }
   const void* extension(const char* id) const;
@@ -127,6 +137,9 @@ class Instance {
   // Runs fn() outside a step; its result is the function's.
   template <class Fn>
   auto unfailing_call(const char* function, Fn&& fn) const;
+  // Once a call is over: takes over what it wrote to copies of its arguments. Throws a defect where
+  // it did what it must not.
+  void finish(const char* function, CallArguments& arguments) const;
   [[noreturn]] void fail(const char* function, kvasir_status status, const std::string& text,
                          const kvasir_step* step = nullptr, uint32_t layer = UINT32_MAX) const;
   // The instance answered something the ABI does not allow.
@@ -147,12 +160,14 @@ class Instance {
   class ThreadGuard;
   // The function left parts of the thread's state changed, which are as before by now.
   void tell_restored(const char* function, uint32_t parts) const noexcept;
+  void tell_leftovers() const noexcept;  // what destroy() should have given back
   void create(const HostServices& services, const ResolvedOptions& options);
   void check_table(uint32_t expected_kind, size_t min_table_bytes);
 
  protected:
   OpenPlugin plugin_;
   const HostServices& services_;
+  const std::unique_ptr<CheckedPlugin> checked_;  // in validate mode
   kvasir_instance* instance_ = nullptr;
   bool is_bound_ = false;
   CallStats stats_;
@@ -242,12 +257,19 @@ class Storage : public Instance {
 
  private:
   const kvasir_storage& table() const { return table_; }
+  std::string fault_of(const kvasir_block_key& key, const kvasir_lease& lease) const;
+  // Releases what acquire() leased before it throws.
   void check_leases(const char* function, const std::vector<kvasir_block_key>& keys,
-                    const kvasir_lease* leases) const;
+                    const kvasir_lease* leases);
+  // In validate mode.
+  uint64_t sum_of(const kvasir_lease& lease, const kvasir_block_key& key) const;
+  void check_sums(const std::vector<kvasir_block_key>& keys, uint32_t mode,
+                  const kvasir_lease* leases) const;
   const kvasir_device_memory& device_table() const;
   bool moves_tokens() const;
   void check(const char* function, kvasir_status status) const;
   kvasir_storage table_;
+  mutable std::vector<kvasir_kv_format> formats_;  // what formats() said
   mutable std::optional<const kvasir_device_memory*> device_memory_;
 };
 

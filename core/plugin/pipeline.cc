@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 
+#include "core/plugin/check/plugin_checks.h"
 #include "core/plugin/dtypes.h"
 #include "core/plugin/option_schema.h"
 
@@ -207,6 +208,13 @@ Pipeline build_pipeline(const StrategyConfig& strategy, PluginRegistry& registry
   if (prepared.window_storage) {
     pipeline.window_storage = create<Storage>(*prepared.window_storage, services);
     pipeline.window_attention = create<Attention>(*prepared.window_attention, services);
+  }
+  const PluginChecks* const checks = services.checks();
+  if (checks && !checks->reference.empty() && !pipeline.is_hybrid()) {
+    PluginSection section;
+    section.kind = Kind::kAttention;
+    section.plugin.value = checks->reference;
+    pipeline.reference = create<Attention>(prepare(section, Kind::kAttention, registry), services);
   }
   if (prepared.representative) {
     pipeline.representative = create<Representative>(*prepared.representative, services);

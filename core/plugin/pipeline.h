@@ -22,6 +22,9 @@ struct Pipeline {
   // Hybrid mode, or null: they hold and read the newest blocks, those above the others.
   std::shared_ptr<Storage> window_storage;
   std::shared_ptr<Attention> window_attention;
+  // In validate mode, or null: what the results of `attention` are compared with. Not in hybrid
+  // mode.
+  std::unique_ptr<Attention> reference;
   bool is_hybrid() const { return window_storage != nullptr; }
   struct Explained {  // per plugin section, for `config explain`
     Kind kind;

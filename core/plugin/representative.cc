@@ -35,21 +35,32 @@ void Representative::read_layout() {
   control_call("layout",
                [&](kvasir_err* err) { return table().layout(base().self, &layout, err); });
   layout_ = checked_layout(layout, KVASIR_KIND_REPRESENTATIVE);
+  if (checked_) checked_->declared = std::max(layout_.state_bytes, layout_.state_peak_bytes);
 }
 
 kvasir_status Representative::update(const kvasir_step& step,
                                      const std::vector<kvasir_update_item>& items) {
-  return step_call("update", &step, [&](kvasir_err* err) {
-    return table().update(base().self, &step, items.data(), static_cast<uint32_t>(items.size()),
+  CallArguments arguments(checked_.get());
+  const kvasir_step* const given = arguments.step(step, true);
+  const kvasir_update_item* const given_items = arguments.items(items);
+  const kvasir_status status = step_call("update", &step, [&](kvasir_err* err) {
+    return table().update(base().self, given, given_items, static_cast<uint32_t>(items.size()),
                           sizeof(kvasir_update_item), err);
   });
+  finish("update", arguments);
+  return status;
 }
 
 kvasir_status Representative::score(const kvasir_step& step, const kvasir_score_in& in,
                                     kvasir_score_out& out) {
+  CallArguments arguments(checked_.get());
+  const kvasir_step* const given = arguments.step(step);
+  const kvasir_score_in* const given_in = arguments.score_in(in);
+  kvasir_score_out* const given_out = arguments.score_out(out, step);
   const kvasir_status status = step_call("score", &step, [&](kvasir_err* err) {
-    return table().score(base().self, &step, &in, &out, err);
+    return table().score(base().self, given, given_in, given_out, err);
   });
+  finish("score", arguments);
   const uint64_t n_q_heads = in.q.rank == 3 ? in.q.shape[1] : 0;
   const bool is_here = out.value.mem_kind != KVASIR_MEM_DEVICE && out.value.data;
   const uint64_t n = out.offsets && is_here ? out.offsets[step.n_seqs * n_q_heads] : 0;

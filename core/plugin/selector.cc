@@ -74,6 +74,7 @@ void Selector::read_limits(uint64_t dense_below_tokens) {
   check_limits_against_slots(limits);
   limits_ = limits_of(limits, layout_);
   limits_.dense_below_tokens = std::max(limits_.dense_below_tokens, dense_below_tokens);
+  if (checked_) checked_->declared = std::max(limits_.state_bytes, limits_.state_peak_bytes);
 }
 
 void Selector::check_limits(const kvasir_sel_limits& l) const {
@@ -132,50 +133,85 @@ void Selector::check_limits_against_slots(const kvasir_sel_limits& l) const {
 kvasir_status Selector::update(const kvasir_step& step,
                                const std::vector<kvasir_update_item>& items) {
   require(has_update(), "update");
-  return step_call("update", &step, [&](kvasir_err* err) {
-    return table().update(base().self, &step, items.data(), static_cast<uint32_t>(items.size()),
+  CallArguments arguments(checked_.get());
+  const kvasir_step* const given = arguments.step(step, true);
+  const kvasir_update_item* const given_items = arguments.items(items);
+  const kvasir_status status = step_call("update", &step, [&](kvasir_err* err) {
+    return table().update(base().self, given, given_items, static_cast<uint32_t>(items.size()),
                           sizeof(kvasir_update_item), err);
   });
+  finish("update", arguments);
+  return status;
 }
 
 kvasir_status Selector::prefill(const kvasir_step& step, const kvasir_sel_in& in) {
   require(has_prefill(), "prefill");
-  return step_call("prefill", &step,
-                   [&](kvasir_err* err) { return table().prefill(base().self, &step, &in, err); });
+  CallArguments arguments(checked_.get());
+  const kvasir_step* const given = arguments.step(step);
+  const kvasir_sel_in* const given_in = arguments.select_in(in, step);
+  const kvasir_status status = step_call("prefill", &step, [&](kvasir_err* err) {
+    return table().prefill(base().self, given, given_in, err);
+  });
+  finish("prefill", arguments);
+  return status;
 }
 
 kvasir_status Selector::speculate(const kvasir_step& step, uint32_t target, const kvasir_sel_in& in,
                                   kvasir_selection& out) {
   require(has_speculate(), "speculate");
-  return step_call("speculate", &step,
-                   [&](kvasir_err* err) {
-                     return table().speculate(base().self, &step, target, &in, &out, err);
-                   },
-                   {KVASIR_FALLBACK, KVASIR_ERR_CAPACITY});
+  CallArguments arguments(checked_.get());
+  const kvasir_step* const given = arguments.step(step);
+  const kvasir_sel_in* const given_in = arguments.select_in(in, step);
+  kvasir_selection* const given_out = arguments.selection(out, step);
+  const kvasir_status status =
+      step_call("speculate", &step,
+                [&](kvasir_err* err) {
+                  return table().speculate(base().self, given, target, given_in, given_out, err);
+                },
+                {KVASIR_FALLBACK, KVASIR_ERR_CAPACITY});
+  finish("speculate", arguments);
+  return status;
 }
 
 kvasir_status Selector::select(const kvasir_step& step, const kvasir_sel_in& in,
                                kvasir_selection& out) {
   require(has_select(), "select");
-  return step_call(
+  CallArguments arguments(checked_.get());
+  const kvasir_step* const given = arguments.step(step);
+  const kvasir_sel_in* const given_in = arguments.select_in(in, step);
+  kvasir_selection* const given_out = arguments.selection(out, step);
+  const kvasir_status status = step_call(
       "select", &step,
-      [&](kvasir_err* err) { return table().select(base().self, &step, &in, &out, err); },
+      [&](kvasir_err* err) { return table().select(base().self, given, given_in, given_out, err); },
       {KVASIR_FALLBACK, KVASIR_ERR_CAPACITY});
+  finish("select", arguments);
+  return status;
 }
 
 kvasir_status Selector::observe(const kvasir_step& step, const kvasir_mass& mass) {
   require(has_observe(), "observe");
-  return step_call("observe", &step, [&](kvasir_err* err) {
-    return table().observe(base().self, &step, &mass, err);
+  CallArguments arguments(checked_.get());
+  const kvasir_step* const given =
+      arguments.step(step, layout_.flags & KVASIR_LAYOUT_OBSERVE_WRITES);
+  const kvasir_mass* const given_mass = arguments.mass(mass, step);
+  const kvasir_status status = step_call("observe", &step, [&](kvasir_err* err) {
+    return table().observe(base().self, given, given_mass, err);
   });
+  finish("observe", arguments);
+  return status;
 }
 
 kvasir_status Selector::evict_plan(const kvasir_step& step, kvasir_selection& out) {
   require(has_evict_plan(), "evict_plan");
-  return step_call(
+  CallArguments arguments(checked_.get());
+  const kvasir_step* const given = arguments.step(step);
+  kvasir_selection* const given_out = arguments.selection(out, step);
+  const kvasir_status status = step_call(
       "evict_plan", &step,
-      [&](kvasir_err* err) { return table().evict_plan(base().self, &step, &out, err); },
+      [&](kvasir_err* err) { return table().evict_plan(base().self, given, given_out, err); },
       {KVASIR_FALLBACK});
+  finish("evict_plan", arguments);
+  return status;
 }
 
 }  // namespace kvasir

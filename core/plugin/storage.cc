@@ -6,6 +6,10 @@
 namespace kvasir {
 namespace {
 
+std::string place_of(const kvasir_block_key& key) {
+  return "layer " + std::to_string(key.layer) + ", block " + std::to_string(key.block);
+}
+
 uint32_t layer_of(const std::vector<kvasir_block_key>& keys) {
   return keys.empty() ? Breadcrumb::kNoLayer : keys[0].layer;
 }
@@ -60,6 +64,8 @@ std::vector<kvasir_kv_format> Storage::formats() const {
   }
   if (n == 0 || n > formats.size()) defect("formats", std::to_string(n) + " formats");
   formats.resize(n);
+  formats_ = formats;
+  if (checked_) checked_->own_formats = formats;
   for (const kvasir_kv_format& f : formats) {
     const auto is_dtype = [](uint32_t d) {
       return d >= KVASIR_DTYPE_F32 && d <= KVASIR_DTYPE_FP8_E4M3;
@@ -79,36 +85,81 @@ std::vector<kvasir_kv_format> Storage::formats() const {
 
 kvasir_status Storage::acquire(const std::vector<kvasir_block_key>& keys, uint32_t mode,
                                kvasir_lease* out) {
+  CallArguments arguments(checked_.get());
+  const kvasir_block_key* const given_keys = arguments.keys(keys);
+  kvasir_lease* const given_out = arguments.leases({out, keys.size()});
   const auto call = [&](kvasir_err* err) {
-    return table().acquire(base().self, keys.data(), static_cast<uint32_t>(keys.size()),
-                           sizeof(kvasir_block_key), mode, out, sizeof(kvasir_lease), err);
+    return table().acquire(base().self, given_keys, static_cast<uint32_t>(keys.size()),
+                           sizeof(kvasir_block_key), mode, given_out, sizeof(kvasir_lease), err);
   };
   const kvasir_status status = step_call("acquire", nullptr, call, {KVASIR_AGAIN}, layer_of(keys));
+  finish("acquire", arguments);
   if (status != KVASIR_OK) return status;
   check_leases("acquire", keys, out);
+  if (checked_) check_sums(keys, mode, out);
   return status;
 }
 
+std::string Storage::fault_of(const kvasir_block_key& key, const kvasir_lease& lease) const {
+  const bool has_data = lease.k && lease.v;
+  const bool is_partial = lease.state == KVASIR_LEASE_PARTIAL;
+  const bool is_held = lease.state == KVASIR_LEASE_RESIDENT || is_partial;
+  const std::string state = "a lease of state " + std::to_string(lease.state);
+  if (lease.state > KVASIR_LEASE_PARTIAL) return state;
+  if (is_held && !has_data) return state + " without K and V";
+  if (is_partial && !key.needed) return state + " for a key that needs the whole block";
+  if (!is_held) return "";
+  if (lease.kv_head != key.kv_head)
+    return "a lease of kv head " + std::to_string(lease.kv_head) + " for a key of " +
+           std::to_string(key.kv_head);
+  if (lease.format >= formats_.size()) return "";  // who takes the lease sees to it
+  const kvasir_kv_format& format = formats_[lease.format];
+  const auto is_aligned = [](const void* row, uint32_t dtype) {
+    return reinterpret_cast<uintptr_t>(row) % alignment_of(dtype) == 0;
+  };
+  return is_aligned(lease.k, format.dtype_k) && is_aligned(lease.v, format.dtype_v)
+             ? ""
+             : "K or V at an address that its element type does not allow";
+}
+
 void Storage::check_leases(const char* function, const std::vector<kvasir_block_key>& keys,
-                           const kvasir_lease* leases) const {
+                           const kvasir_lease* leases) {
   for (size_t i = 0; i < keys.size(); ++i) {
-    const kvasir_lease& lease = leases[i];
-    const bool has_data = lease.k && lease.v;
-    const bool is_partial = lease.state == KVASIR_LEASE_PARTIAL;
-    const bool is_held = lease.state == KVASIR_LEASE_RESIDENT || is_partial;
-    if (lease.state <= KVASIR_LEASE_PARTIAL && (!is_held || has_data) &&
-        (!is_partial || keys[i].needed))
-      continue;
-    defect(function, "layer " + std::to_string(keys[i].layer) + ", block " +
-                         std::to_string(keys[i].block) + ": a lease of state " +
-                         std::to_string(lease.state) +
-                         (!has_data        ? " without K and V"
-                          : keys[i].needed ? ""
-                                           : " for a key that needs the whole block"));
+    const std::string fault = fault_of(keys[i], leases[i]);
+    if (fault.empty()) continue;
+    std::vector<uint64_t> held;
+    for (size_t j = 0; j < keys.size(); ++j)
+      if (leases[j].lease) held.push_back(leases[j].lease);
+    if (function == std::string_view("acquire")) release(held);
+    defect(function, place_of(keys[i]) + ": " + fault);
+  }
+}
+
+uint64_t Storage::sum_of(const kvasir_lease& lease, const kvasir_block_key& key) const {
+  const auto formats = checked_->formats();
+  if (lease.format >= formats.size()) return 0;
+  return kvasir::sum_of(lease, key.n_tokens, formats[lease.format], checked_->shape());
+}
+
+// The whole of a sealed block must be what it was then.
+void Storage::check_sums(const std::vector<kvasir_block_key>& keys, uint32_t mode,
+                         const kvasir_lease* leases) const {
+  BlockSums& sums = checked_->checks.sums;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (mode == KVASIR_ACQUIRE_WRITE) {
+      sums.forget(*this, keys[i]);
+      sums.forget_at(leases[i].k);
+    } else if (leases[i].state == KVASIR_LEASE_RESIDENT) {
+      const std::string fault =
+          sums.check_lease(*this, keys[i], leases[i], sum_of(leases[i], keys[i]));
+      if (!fault.empty()) defect("acquire", fault);
+    }
   }
 }
 
 void Storage::release(const std::vector<uint64_t>& leases) noexcept {
+  for (size_t i = 0; checked_ && i < leases.size(); ++i)
+    checked_->checks.sums.release(*this, leases[i]);
   unfailing_call("release", [&] {
     const auto begin = std::chrono::steady_clock::now();
     table().release(base().self, leases.data(), static_cast<uint32_t>(leases.size()));
@@ -118,21 +169,38 @@ void Storage::release(const std::vector<uint64_t>& leases) noexcept {
 }
 
 kvasir_status Storage::seal(const std::vector<kvasir_block_key>& keys, kvasir_lease* leases) {
+  const std::vector<kvasir_lease> written(leases, leases + (checked_ ? keys.size() : 0));
+  std::vector<uint64_t> sums;  // of what was written
+  for (size_t i = 0; checked_ && i < keys.size(); ++i) sums.push_back(sum_of(written[i], keys[i]));
+  CallArguments arguments(checked_.get());
+  const kvasir_block_key* const given_keys = arguments.keys(keys);
+  kvasir_lease* const given_leases = arguments.leases({leases, keys.size()});
   const auto call = [&](kvasir_err* err) {
-    return table().seal(base().self, keys.data(), static_cast<uint32_t>(keys.size()),
-                        sizeof(kvasir_block_key), leases, sizeof(kvasir_lease), err);
+    return table().seal(base().self, given_keys, static_cast<uint32_t>(keys.size()),
+                        sizeof(kvasir_block_key), given_leases, sizeof(kvasir_lease), err);
   };
   const kvasir_status status = step_call("seal", nullptr, call, {}, layer_of(keys));
+  finish("seal", arguments);
   check_leases("seal", keys, leases);
+  for (size_t i = 0; checked_ && i < keys.size(); ++i) {
+    const uint64_t sum = sum_of(leases[i], keys[i]);
+    if (leases[i].format == written[i].format && sum != 0 && sums[i] != 0 && sum != sums[i])
+      defect("seal", place_of(keys[i]) + ": K or V is not what was written");
+    checked_->checks.sums.seal(*this, keys[i], leases[i], sum);
+  }
   return status;
 }
 
 void Storage::drop(const std::vector<kvasir_block_key>& keys, uint32_t mode) {
+  CallArguments arguments(checked_.get());
+  const kvasir_block_key* const given_keys = arguments.keys(keys);
+  for (size_t i = 0; checked_ && i < keys.size(); ++i) checked_->checks.sums.forget(*this, keys[i]);
   const auto call = [&](kvasir_err* err) {
-    return table().drop(base().self, keys.data(), static_cast<uint32_t>(keys.size()),
+    return table().drop(base().self, given_keys, static_cast<uint32_t>(keys.size()),
                         sizeof(kvasir_block_key), mode, err);
   };
   step_call("drop", nullptr, call, {}, layer_of(keys));
+  finish("drop", arguments);
 }
 
 kvasir_status Storage::prefetch(const std::vector<kvasir_block_key>& keys, uint32_t priority,
@@ -140,11 +208,15 @@ kvasir_status Storage::prefetch(const std::vector<kvasir_block_key>& keys, uint3
   require(has_prefetch(), "prefetch");
   const kvasir_io_hint hint{sizeof(kvasir_io_hint), priority};
   accepted = 0;
+  CallArguments arguments(checked_.get());
+  const kvasir_block_key* const given_keys = arguments.keys(keys);
+  uint32_t* const given_accepted = arguments.out("accepted", accepted);
   const auto call = [&](kvasir_err* err) {
-    return table().prefetch(base().self, keys.data(), static_cast<uint32_t>(keys.size()),
-                            sizeof(kvasir_block_key), &hint, ticket, &accepted, err);
+    return table().prefetch(base().self, given_keys, static_cast<uint32_t>(keys.size()),
+                            sizeof(kvasir_block_key), &hint, ticket, given_accepted, err);
   };
   const kvasir_status status = step_call("prefetch", nullptr, call, {KVASIR_AGAIN}, layer_of(keys));
+  finish("prefetch", arguments);
   if (accepted > keys.size()) {
     defect("prefetch", "it accepted " + std::to_string(accepted) + " of " +
                            std::to_string(keys.size()) + " blocks");

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #if defined(__x86_64__)
+#include <fpu_control.h>
 #include <immintrin.h>
 #else
 #include <cfenv>
@@ -14,7 +15,7 @@ namespace kvasir {
 namespace {
 
 #if defined(__x86_64__)
-constexpr uint32_t kExceptionFlags = 0x3f;  // set by arithmetic itself
+constexpr uint32_t kControlBits = 0xffc0;  // of MXCSR; arithmetic itself sets the others
 #endif
 
 sigset_t signal_mask() {
@@ -35,8 +36,17 @@ const std::string& known_locale(const char* names) {
 }  // namespace
 
 #if defined(__x86_64__)
-uint32_t float_control() { return _mm_getcsr() & ~kExceptionFlags; }
-void set_float_control(uint32_t control) { _mm_setcsr((_mm_getcsr() & kExceptionFlags) | control); }
+// MXCSR below, the control word of the x87 unit above.
+uint32_t float_control() {
+  fpu_control_t x87;
+  _FPU_GETCW(x87);
+  return (_mm_getcsr() & kControlBits) | uint32_t{x87} << 16;
+}
+void set_float_control(uint32_t control) {
+  const auto x87 = static_cast<fpu_control_t>(control >> 16);
+  _FPU_SETCW(x87);
+  _mm_setcsr((_mm_getcsr() & ~kControlBits) | (control & kControlBits));
+}
 #else
 uint32_t float_control() { return static_cast<uint32_t>(std::fegetround()); }
 void set_float_control(uint32_t control) { std::fesetround(static_cast<int>(control)); }

@@ -130,6 +130,8 @@ inline std::string violation(const kvasir_selection& s, uint32_t n_lists, uint32
     if (s.list_offsets[r + 1] < s.list_offsets[r]) return "offsets";
     if (s.list_offsets[r + 1] > s.capacity) return "capacity";
     if (s.list_flags[r] > KVASIR_LIST_FALLBACK) return "flag";
+    if (s.list_flags[r] != KVASIR_LIST_LISTED && s.list_offsets[r + 1] != s.list_offsets[r])
+      return "flag";
     for (uint64_t i = s.list_offsets[r]; i < s.list_offsets[r + 1]; ++i) {
       if (s.index[i] < begin || s.index[i] >= end) return "range";
       if (i > s.list_offsets[r] && s.index[i] == s.index[i - 1]) return "duplicate";

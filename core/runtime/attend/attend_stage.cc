@@ -8,6 +8,7 @@
 
 #include "core/runtime/attend/attended.h"
 #include "core/runtime/attend/part_builder.h"
+#include "core/runtime/step/check_clock.h"
 #include "core/runtime/step/finite.h"
 #include "kernels/attention_state.h"
 
@@ -71,9 +72,12 @@ void AttendStage::make_parts(Pass& pass, const std::vector<const LayerSelection*
 
 void AttendStage::run(const Pass& pass, const Contribution* contribution, float* o) {
   run_sides(pass, o);
-  for (const Piece& piece : pass.pieces) check_finite(pass, piece, o);
   const bool in_prefill = std::all_of(pass.pieces.begin(), pass.pieces.end(),
                                       [](const Piece& piece) { return piece.prefills(); });
+  {
+    const CheckClock clock(c_.counters.of(in_prefill).check_nanos);
+    for (const Piece& piece : pass.pieces) check_finite(pass, piece, o);
+  }
   for (const BackendSide& side : sides_)
     c_.counters.of(in_prefill).backend_skipped += side.keys_skipped();
   if (contribution) merge(*contribution, pass.pieces, o);

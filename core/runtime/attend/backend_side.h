@@ -49,6 +49,9 @@ class BackendSide {
   // Of o_ and lse_: "", or which of them is not.
   const char* not_finite(uint64_t query, uint64_t head) const;
   void check_skipped(uint32_t layer) const;
+  // In validate mode, every n-th run.
+  void compare_with_reference(const kvasir_step& step, const kvasir_attn_in& in, const Pass& pass,
+                              const float* o, const float* lse);
   void check_mass(uint32_t layer, const MassCall::Share& share) const;
 
   const RunContext& c_;
@@ -60,6 +63,7 @@ class BackendSide {
   std::vector<kvasir_attn_part> abi_parts_;  // of the call that runs
   std::vector<float> o_, lse_;               // of run_and_merge()
   uint64_t keys_skipped_ = 0;
+  uint64_t n_runs_ = 0;
 };
 
 }  // namespace kvasir

@@ -346,6 +346,8 @@ void BlockStore::keep_let_go(int n) noexcept {
 void BlockStore::drop_all(const std::vector<kvasir_block_key>& keys) noexcept {
   try {
     access_.storage.drop(keys, KVASIR_DROP_FORGET);
+  } catch (const PluginError& e) {
+    services_.log(KVASIR_LOG_ERROR, access_.storage.id(), e.text());
   } catch (const std::exception& e) {
     services_.log(KVASIR_LOG_ERROR, access_.storage.id(), e.what());
   }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/runtime/select/contribution.h"
+#include "core/runtime/step/check_clock.h"
 #include "core/runtime/step/step_builder.h"
 
 namespace kvasir {
@@ -21,6 +22,13 @@ uint64_t first_capacity(const SelectorLimits& limits, const SelectorInput& input
                                            limits.max_units ? limits.max_units : 1024);
   // Lists of many query blocks are rarely as long as they may be.
   return capacity * std::min(input.blocks.n, 4u);
+}
+
+// The line that says it names the selector, layer and sequence: what the selector asked for may
+// have failed in another plugin.
+std::string text_of(const PluginError& error, const Selector& selector) {
+  if (error.plugin() == selector.id()) return error.reason();
+  return error.plugin() + ": " + error.function() + ": " + error.reason();
 }
 
 SelectorAnswer failed(std::string fault) {
@@ -44,7 +52,7 @@ SelectorAnswer SelectorCaller::select(size_t index, const SelectorInput& input) 
       return selector.select(step.step(), arguments.in, lists);
     });
   } catch (const PluginError& error) {
-    return failed(error.what());
+    return failed(text_of(error, selector));
   }
   if (answer.ok()) answer.fault = check_contribution(answer.lists, input.pass.pieces, c_.geometry);
   return answer;
@@ -67,7 +75,7 @@ SelectorAnswer SelectorCaller::speculate(const SelectorInput& input, uint32_t ta
       return selector.speculate(step, target, in, lists);
     });
   } catch (const PluginError& error) {
-    return failed(error.what());
+    return failed(text_of(error, selector));
   }
 }
 
@@ -146,9 +154,12 @@ SelectorAnswer SelectorCaller::call(const Selector& selector, const SelectorInpu
     answer.asks_dense = status == KVASIR_FALLBACK;
     if (answer.asks_dense) return answer;
     if (status != KVASIR_OK) return failed("returned status " + std::to_string(status));
-    answer.fault = check(selector, input, contribution_queries != 0, lists);
-    if (answer.fault.empty())
-      c_.counters.of(input.pass.pieces[0].prefills()).selector_bytes_read += lists.view.bytes_read;
+    Engagement& engagement = c_.counters.of(input.pass.pieces[0].prefills());
+    {
+      const CheckClock clock(engagement.check_nanos);
+      answer.fault = check(selector, input, contribution_queries != 0, lists);
+    }
+    if (answer.fault.empty()) engagement.selector_bytes_read += lists.view.bytes_read;
     return answer;
   }
   return failed("asks for more room again and again");

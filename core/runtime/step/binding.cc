@@ -297,6 +297,8 @@ std::shared_ptr<const Binding> bind_pipeline(const ModelShape& shape, Pipeline& 
         bind_attention(*pipeline.attention, binding.context_geometry);
   } else {
     binding.attention_scratch_bytes = bind_attention(*pipeline.attention, g);
+    if (pipeline.reference)
+      binding.attention_scratch_bytes += bind_attention(*pipeline.reference, g);
   }
   const bool copies = is_host_memory(stored[0].mem_kind);  // for update(), of the window's blocks
   const auto check_stored = [&](const Instance& reader, bool at_select) {

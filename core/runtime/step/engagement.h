@@ -43,7 +43,8 @@ struct Engagement {
   uint64_t boundary_calls = 0;       // crossings of the plugin boundary
   uint64_t plugin_nanos = 0;         // inside plugins
   uint64_t core_nanos = 0;           // core's work between them: append, plan, validate, merge
-  uint64_t model_nanos = 0;          // dense layers
+  uint64_t check_nanos = 0;  // of the core's: checks of the lists, outputs and mass of plugins
+  uint64_t model_nanos = 0;  // dense layers
   uint64_t total_nanos = 0;
   // Of what plugins and core took: choosing, scores of representatives included; and attention over
   // what was chosen, with the wait for it.

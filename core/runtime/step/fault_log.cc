@@ -29,9 +29,9 @@ void FaultLog::report_representative(const PluginError& error) {
   representative_failed_ = true;
   for (size_t i = 0; i < pipeline_.selectors.size(); ++i)
     if (pipeline_.selectors[i]->desc().needs & KVASIR_NEED_SCORES) faults_[i] = kMax;
-  services_.log(KVASIR_LOG_ERROR, error.plugin(),
-                std::string(error.what()) +
-                    "; put aside with the selectors that need it: attending densely from here on");
+  services_.log(
+      KVASIR_LOG_ERROR, error.plugin(),
+      error.text() + "; put aside with the selectors that need it: attending densely from here on");
 }
 
 }  // namespace kvasir

@@ -48,7 +48,7 @@ void guard_selector(const RunContext& c, const Selector& selector, const char* f
   try {
     fault = fn();
   } catch (const PluginError& e) {
-    fault = e.what();
+    fault = e.plugin() == selector.id() ? e.reason() : e.what();
   }
   if (fault.empty()) return;
   guard_pieces(pass.pieces, [&] {  // on_fault = fail throws

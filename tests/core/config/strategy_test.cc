@@ -362,7 +362,7 @@ TEST_CASE("explain lists every setting once, with its origin") {
   CHECK(find("cache.n_sink").empty());
   size_t n_cache = 0;
   for (const ExplainLine& line : lines) n_cache += line.key.rfind("cache.", 0) == 0;
-  CHECK(n_cache == 19);
+  CHECK(n_cache == 20);
 }
 
 TEST_CASE("representative_type names a plugin in the words of the defaults") {

@@ -346,7 +346,7 @@ TEST_CASE("scores are finite, whichever candidate they are of") {
   CHECK(score("org.test.representative") == "");
   CHECK(value == std::vector<float>{1.0f, -3.0f, 1.0f});
   for (const char* id : {"org.test.rep_nan", "org.test.rep_inf", "org.test.rep_minus_inf"})
-    check_says(score(id), {"score", "not a number or infinite", "defect of the plugin"});
+    check_says(score(id), {"score", "is not finite", "defect of the plugin"});
 }
 
 TEST_CASE("an instance keeps its plugin when the registry is gone") {

@@ -38,6 +38,7 @@ struct Written {
   }
   void put(const std::vector<std::vector<uint32_t>>& written) {
     uint64_t at = 0;
+    lists.offsets[0] = 0;
     for (size_t i = 0; i < written.size(); ++i) {
       for (const uint32_t unit : written[i]) lists.index[at++] = unit;
       lists.offsets[i + 1] = at;

@@ -24,7 +24,9 @@ constexpr kvasir_option_schema kOptions[] = {
 class DeviceStorage {
  public:
   static constexpr kvasir_desc kDesc =
-      fake_desc(KVASIR_KIND_STORAGE, "kvasir.test.device_storage", kOptions);
+      fake_desc(KVASIR_KIND_STORAGE, "kvasir.test.device_storage", kOptions,
+                {.dtypes = KVASIR_DTYPE_BIT(KVASIR_DTYPE_F32) | KVASIR_DTYPE_BIT(KVASIR_DTYPE_F16) |
+                           KVASIR_DTYPE_BIT(KVASIR_DTYPE_Q8_0)});
 
   DeviceStorage(const sdk::Host&, const sdk::Options& options)
       : dtype_(kDtypes[options.choice("type")]), claims_host_(options.boolean("claims_host")) {}

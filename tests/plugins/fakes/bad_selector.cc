@@ -3,22 +3,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 
+#include "tests/plugins/fakes/bad_lists.h"
 #include "tests/plugins/fakes/fake.h"
 
 namespace {
 using namespace kvasir;
 using namespace kvasir::test;
 
-constexpr const char* kFaults[] = {
-    "none",           "out_of_range",  "unsorted",        "duplicate",
-    "too_many",       "nan_weight",    "inf_weight",      "error",
-    "error_no_text",  "fallback",      "again",           "capacity_for_ever",
-    "unknown_status", "lists_missing", "offsets_descend", "unknown_list_flag",
-    "finer_scope"};
 constexpr const char* kPlaces[] = {"select", "observe", "evict_plan", "update"};
 constexpr const char* kUnits[] = {"block", "token"};
 constexpr kvasir_option_schema kOptions[] = {
-    sdk::enum_option({.key = "fault", .help = "what goes wrong"}, kFaults, 0),
+    sdk::enum_option({.key = "fault", .help = "what goes wrong"}, kListFaults, 0),
     sdk::enum_option({.key = "where", .help = "in which function"}, kPlaces, 0),
     sdk::enum_option({.key = "unit", .help = "of its lists"}, kUnits, 0),
     sdk::int_option({.key = "from_call", .help = "honest calls before that"}, 0, 0, 1 << 30),
@@ -30,7 +25,7 @@ class BadSelector {
       fake_desc(KVASIR_KIND_SELECTOR, "kvasir.test.bad_selector", kOptions);
 
   BadSelector(const sdk::Host&, const sdk::Options& o)
-      : fault_(kFaults[o.choice("fault")]),
+      : fault_(kListFaults[o.choice("fault")]),
         where_(kPlaces[o.choice("where")]),
         unit_(o.choice("unit")),
         honest_(o.u32("from_call")),
@@ -71,6 +66,7 @@ class BadSelector {
     if (answer(fault) != KVASIR_OK) return answer(fault);
     std::vector<uint32_t> index;
     out.n_lists = step.n_seqs() * n_heads_;
+    if (fault == "offsets_unwritten") return KVASIR_OK;
     out.list_offsets[0] = 0;
     for (uint32_t i = 0; i < out.n_lists; ++i) {
       const sdk::Candidates from = step.candidates(i / n_heads_, i % n_heads_);
@@ -78,18 +74,17 @@ class BadSelector {
       if (fault == "out_of_range") index.push_back(step.seq(i / n_heads_).unit_end);
       if (fault == "duplicate" && from.size() > 0) index.push_back(index.back());
       if (fault == "unsorted" && from.size() > 0) index.push_back(from[0]);
-      out.list_flags[i] = fault == "unknown_list_flag" ? 77 : KVASIR_LIST_LISTED;
+      out.list_flags[i] = fault == "unknown_list_flag" ? 77
+                          : fault == "listed_all"      ? KVASIR_LIST_ALL
+                                                       : KVASIR_LIST_LISTED;
       out.list_offsets[i + 1] = index.size();
     }
     out.needed = fault == "capacity_for_ever" ? out.capacity + 1 : index.size();
     if (out.needed > out.capacity) throw sdk::Error(KVASIR_ERR_CAPACITY, "never enough");
-    std::copy(index.begin(), index.end(), out.index);
+    if (fault != "index_unwritten") std::copy(index.begin(), index.end(), out.index);
     out.weight_width = fault.ends_with("_weight");
     std::fill_n(out.log_weight, index.size(), fault == "nan_weight" ? NAN : INFINITY);
-    if (fault == "finer_scope") out.scope = KVASIR_SCOPE_Q_HEAD;
-    if (fault == "offsets_descend") out.list_offsets[0] = index.size() + 1;
-    if (fault == "too_many") out.list_offsets[out.n_lists] = out.capacity + 1;
-    if (fault == "lists_missing") out.n_lists -= 1;
+    spoil_lists(fault, index.size(), out);
     return KVASIR_OK;
   }
   std::string_view fault_, where_;

@@ -35,7 +35,12 @@ TEST_CASE("bad_selector: each fault breaks the rule it is named after, from the 
                         {"lists_missing", 0, "lists"},
                         {"offsets_descend", 0, "offsets"},
                         {"unknown_list_flag", 0, "flag"},
-                        {"finer_scope", 0, ""}};
+                        {"finer_scope", 0, ""},
+                        {"bytes_read", 0, ""},
+                        {"offsets_unwritten", 0, "offsets"},
+                        {"index_unwritten", 0, "range"},
+                        {"listed_all", 0, "flag"},
+                        {"unit_changed", 0, ""}};
   CHECK(Selector(host, fake("bad_selector")).desc().options[0].n_enum == std::size(cases));
   for (const auto& one : cases) {
     CAPTURE(one.fault);

@@ -15,6 +15,8 @@ namespace kvasir::test {
 
 struct FakeTraits {
   uint64_t needs = 0, provides = 0, caps = 0;
+  uint64_t dtypes = KVASIR_DTYPE_BIT(KVASIR_DTYPE_F32) | KVASIR_DTYPE_BIT(KVASIR_DTYPE_F16) |
+                    KVASIR_DTYPE_BIT(KVASIR_DTYPE_BF16);
 };
 constexpr kvasir_desc fake_desc(uint32_t kind, const char* id,
                                 std::span<const kvasir_option_schema> options,
@@ -30,9 +32,7 @@ constexpr kvasir_desc fake_desc(uint32_t kind, const char* id,
                         .caps = traits.caps,
                         .needs = traits.needs,
                         .provides = traits.provides,
-                        .dtypes = KVASIR_DTYPE_BIT(KVASIR_DTYPE_F32) |
-                                  KVASIR_DTYPE_BIT(KVASIR_DTYPE_F16) |
-                                  KVASIR_DTYPE_BIT(KVASIR_DTYPE_BF16)});
+                        .dtypes = traits.dtypes});
 }
 
 // Whether a call is of the sequence; 0: of any.

@@ -16,6 +16,7 @@
 #include <exception>
 
 #include "core/plugin/breadcrumb.h"
+#include "core/plugin/check/guarded_memory.h"
 #include "core/plugin/plugin_code.h"
 
 namespace kvasir::tool {
@@ -121,7 +122,23 @@ bool block(const Breadcrumb& crumb, const char* cause) {
   return true;
 }
 
-void report(const Breadcrumb& crumb, const char* cause) {
+// What the address has to do with what validate mode gave the plugin.
+void say_place(Line& line, uintptr_t address, bool writes) {
+  const GuardedPlace place = guarded_place_at(address);
+  if (!place.name) return;
+  line << "kvasir: it " << (writes ? "wrote" : "read") << " ";
+  if (place.is_over)
+    line << "'" << place.name << "', which was valid during an earlier call only\n";
+  else if (place.where == GuardedPlace::Where::kInside)
+    line << "'" << place.name << "', which it was given to read only\n";
+  else
+    line << place.distance
+         << (place.where == GuardedPlace::Where::kBefore ? " bytes before '" : " bytes behind '")
+         << place.name << "', which has " << place.bytes << " bytes\n";
+}
+
+void report(const Breadcrumb& crumb, const char* cause, uintptr_t address = 0,
+            bool writes = false) {
   Line line;
   line << "\nkvasir: crash: " << cause;
   if (!crumb.plugin) {
@@ -131,6 +148,7 @@ void report(const Breadcrumb& crumb, const char* cause) {
   line << " in plugin " << crumb.plugin << " (" << crumb.path << "): " << crumb.function;
   if (crumb.layer != Breadcrumb::kNoLayer) line << ", layer " << crumb.layer;
   line << "\n";
+  if (address != 0) say_place(line, address, writes);
   if (block(crumb, cause))
     line << "kvasir: this file is refused until it changes; allow it again: kvasir plugin unblock "
          << crumb.plugin << "\n";
@@ -148,6 +166,15 @@ uintptr_t address_of(const void* context) {
 #endif
 }
 
+// Of a fault on memory.
+bool is_write(const void* context) {
+#if defined(__x86_64__)
+  return static_cast<const ucontext_t*>(context)->uc_mcontext.gregs[REG_ERR] & 2;
+#else
+  return context == nullptr;
+#endif
+}
+
 // The signal then does what it would have done without us: a fault happens again, what was sent is
 // sent again.
 void on_crash(int signal, siginfo_t* info, void* context) {
@@ -155,7 +182,9 @@ void on_crash(int signal, siginfo_t* info, void* context) {
   for (size_t i = 0; i < kCaughtSignals; ++i) {
     if (kCaught[i].signal != signal) continue;
     if (is_first()) {
-      report(culprit(address_of(context)), kCaught[i].name);
+      const bool has_address = info->si_code > 0 && (signal == SIGSEGV || signal == SIGBUS);
+      report(culprit(address_of(context)), kCaught[i].name,
+             has_address ? reinterpret_cast<uintptr_t>(info->si_addr) : 0, is_write(context));
       reported = true;
     }
     sigaction(signal, &before[i], nullptr);

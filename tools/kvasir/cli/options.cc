@@ -17,6 +17,7 @@ void add_strategy_flags(CLI::App& app, Options& o) {
       ->allow_extra_args(false);
   app.add_option("--plugin-dir", o.plugin_dirs, "Folder to search for plugins first")
       ->allow_extra_args(false);
+  add_check_plugins(app, o.check_plugins);
   app.add_option("--ctk,--cache-type-k", o.cache_type_k,
                  "Type of stored K: f32, f16, bf16, q8_0, q4_0 (KVASIR_SET_STORAGE_TYPE_K in the "
                  "environment)");
@@ -71,6 +72,12 @@ void add_sampler_flags(CLI::App& app, PromptOptions& o) {
   app.add_option("--repeat-penalty", o.sampler.repeat_penalty, "1 = off");
   app.add_option("--repeat-last-n", o.sampler.repeat_last_n, "Tokens the penalty looks back");
   app.add_flag("--ignore-eos", o.ignore_eos, "Continue after an end-of-text token");
+}
+
+void add_check_plugins(CLI::App& app, bool& check) {
+  app.add_flag("--check-plugins", check,
+               "Validate: plugins work on guarded copies, what they leave behind is compared, a "
+               "fault ends the run. Slow");
 }
 
 void add_json(CLI::App& app, bool& json) {

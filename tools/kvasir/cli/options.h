@@ -18,6 +18,7 @@ struct Options {
   std::string strategy;          // file, or the name of a shipped preset
   std::vector<std::string> set;  // key=value
   std::vector<std::string> plugin_dirs;
+  bool check_plugins = false;
   uint32_t ctx_size = 0;         // 0: what the prompt needs
   uint32_t threads = 0;          // 0: one per physical core
   std::string compute = "auto";  // auto, f32, bf16
@@ -39,7 +40,7 @@ struct PromptOptions {
   bool ignore_eos = false;
 };
 
-// -s --set --plugin-dir -ctk -ctv --log-level --json.
+// -s --set --plugin-dir --check-plugins -ctk -ctv --log-level --json.
 void add_strategy_flags(CLI::App& app, Options& options);
 void add_ctx_size(CLI::App& app, uint32_t& tokens, const std::string& help);  // -c 4096, 4K, 1M
 // -m -c -t --compute --deterministic --seed, and llama_cpp_flags.h.
@@ -47,6 +48,7 @@ void add_model_flags(CLI::App& app, Options& options);
 void add_sampler_flags(CLI::App& app, PromptOptions& options);
 void add_deterministic(CLI::App& app, Options& options);  // --deterministic
 void add_json(CLI::App& app, bool& json);                 // --json
+void add_check_plugins(CLI::App& app, bool& check);       // --check-plugins
 
 // For all flags of a command and those below it: a number without sign refuses one (it would wrap),
 // a number with a fraction refuses NaN and infinity.

@@ -14,7 +14,7 @@ namespace {
 // another model.
 bool is_given_file(PluginHost& host, const Pipeline& pipeline, const PluginError& error) {
   for (const Pipeline::Explained& section : pipeline.explained) {
-    if (error.plugin() != section.id && !error.plugin().starts_with(section.id + " ")) continue;
+    if (error.plugin() != section.id) continue;
     const OpenPlugin plugin = host.registry().open(section.kind, section.id, section.file);
     for (const auto* known : checked_schema(*plugin.desc))
       for (const auto& option : section.options)

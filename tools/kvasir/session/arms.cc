@@ -16,6 +16,7 @@ void add_arm_flags(CLI::App& app, Options& options, std::vector<std::string>& st
   app.add_option("--set", options.set, "Override a key in all of them")->allow_extra_args(false);
   app.add_option("--plugin-dir", options.plugin_dirs, "Folder to search for plugins first")
       ->allow_extra_args(false);
+  add_check_plugins(app, options.check_plugins);
 }
 
 std::vector<Arm> resolve_arms(Options& options, const std::vector<std::string>& strategies) {

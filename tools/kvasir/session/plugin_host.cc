@@ -84,6 +84,8 @@ PluginHost::PluginHost(const Options& options, uint32_t slow_call_seconds)
                   log(severity, plugin, text);
                 }),
       registry_(plugin_search(options), services_),
-      watchdog_(SlowCalls(std::chrono::seconds(slow_call_seconds))) {}
+      watchdog_(SlowCalls(std::chrono::seconds(slow_call_seconds))) {
+  if (options.check_plugins) services_.check_plugins("kvasir.reference");
+}
 
 }  // namespace kvasir::tool

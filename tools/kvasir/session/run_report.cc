@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "core/plugin/check/plugin_checks.h"
 #include "tools/kvasir/cli/text.h"
 
 namespace kvasir::tool {
@@ -101,12 +102,22 @@ std::string boundary_text(const RunReport& r) {
   const double nanos = static_cast<double>(d.boundary_calls) * r.crossing_nanos;
   return format(
       "boundary: %.2f plugin calls per layer and step, their crossing costs %.4f ms per step "
-      "(%.3f %%); %.3f ms model, %.3f ms plugins, %.3f ms core between them\n",
+      "(%.3f %%) and checks of what they return %.4f ms (%.3f %%); %.3f ms model, %.3f ms plugins, "
+      "%.3f ms core between them\n",
       per(static_cast<double>(d.boundary_calls), static_cast<double>(d.layer_steps)),
       per(nanos, steps) / 1e6, 100.0 * per(nanos, static_cast<double>(d.total_nanos)),
+      per(static_cast<double>(d.check_nanos), steps) / 1e6,
+      100.0 * per(static_cast<double>(d.check_nanos), static_cast<double>(d.total_nanos)),
       per(static_cast<double>(d.model_nanos), steps) / 1e6,
       per(static_cast<double>(d.plugin_nanos), steps) / 1e6,
       per(static_cast<double>(d.core_nanos), steps) / 1e6);
+}
+
+std::string checks_text(const RunReport& r) {
+  if (!r.checks) return "";
+  return format("checks: %llu plugin calls on guarded copies, %llu compared with %s: no fault\n",
+                static_cast<unsigned long long>(r.checks->calls),
+                static_cast<unsigned long long>(r.checks->compared), r.checks->reference.c_str());
 }
 
 Json engagement_json(const Engagement& e, double crossing_nanos) {
@@ -130,6 +141,7 @@ Json engagement_json(const Engagement& e, double crossing_nanos) {
            {"boundary_ms", static_cast<double>(e.boundary_calls) * crossing_nanos / 1e6},
            {"plugin_ms", static_cast<double>(e.plugin_nanos) / 1e6},
            {"core_ms", static_cast<double>(e.core_nanos) / 1e6},
+           {"check_ms", static_cast<double>(e.check_nanos) / 1e6},
            {"model_ms", static_cast<double>(e.model_nanos) / 1e6},
            {"total_ms", static_cast<double>(e.total_nanos) / 1e6},
            {"choose_ms", static_cast<double>(e.choose_nanos) / 1e6},
@@ -169,6 +181,8 @@ RunReport run_report(Engine& engine, const RunFigures& figures, StrategyId strat
   out.prefill = engine.prefill_engagement(strategy);
   out.decode = engine.decode_engagement(strategy);
   out.crossing_nanos = engine.crossing_nanos();
+  if (const PluginChecks* checks = pipeline.storage->checks())
+    out.checks = {checks->n_calls, checks->n_compared, checks->reference};
   return out;
 }
 
@@ -188,6 +202,10 @@ Json to_json(const RunReport& r) {
            {"prefill_tokens_per_second", r.prefill_tokens_per_second()},
            {"decode_tokens_per_second", r.decode_tokens_per_second()}};
   out.update(engagement_json(r.decode, r.crossing_nanos));
+  if (r.checks)
+    out["plugin_checks"] = {{"calls", r.checks->calls},
+                            {"compared", r.checks->compared},
+                            {"reference", r.checks->reference}};
   out["prefill"] = engagement_json(r.prefill, r.crossing_nanos);
   return out;
 }
@@ -205,7 +223,7 @@ std::string to_text(const RunReport& r) {
       static_cast<unsigned long long>(r.decode.steps), f.decode_ms, r.decode_tokens_per_second());
   if (r.decode.steps == 0) return out;
   return out + engagement_text(r) + boundary_text(r) +
-         tiers_text(r.decode, static_cast<double>(r.decode.steps));
+         tiers_text(r.decode, static_cast<double>(r.decode.steps)) + checks_text(r);
 }
 
 }  // namespace kvasir::tool

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,11 @@ struct RunReport {
   RunFigures figures;
   Engagement prefill, decode;
   double crossing_nanos = 0;  // of one call over the plugin boundary
+  struct Checks {             // validate mode: so far
+    uint64_t calls = 0, compared = 0;
+    std::string reference{};
+  };
+  std::optional<Checks> checks{};
 
   uint32_t prompt_tokens_read() const;
   double prefill_tokens_per_second() const;
@@ -42,7 +48,7 @@ RunReport run_report(Engine& engine, const RunFigures& figures, StrategyId strat
 // Field names as in the strategy and the headers; sums over decode steps, layers and kv heads.
 Json to_json(const RunReport& report);
 // Lines: prompt cache, timings, engagement, hybrid mode, device copies, keys skipped, boundary,
-// tiers. Those that do not apply are left out.
+// tiers, checks. Those that do not apply are left out.
 std::string to_text(const RunReport& report);
 
 }  // namespace kvasir::tool

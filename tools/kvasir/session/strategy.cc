@@ -86,6 +86,7 @@ StrategyConfig resolve_strategy(const Options& o) {
   };
   add_type("storage.type_k", o.cache_type_k, "-ctk");
   add_type("storage.type_v", o.cache_type_v, "-ctv");
+  if (o.check_plugins) add("cache.on_fault", "fail", "--check-plugins");
   for (const std::string& set : o.set) {  // after -ctk and -ctv, so --set wins
     const size_t at = set.find('=');
     if (at == std::string::npos || at == 0)
