@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <system_error>
 
 #include "core/config/raw.h"
 
@@ -34,7 +36,7 @@ std::string read_file(const fs::path& path, const Origin* from) {
   if (!in) throw fail("cannot be opened for reading");
   std::string text(config::kMaxFileBytes + 1, '\0');
   in.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (in.bad()) throw fail("cannot be read");
+  if (in.bad()) throw fail("cannot be read: " + std::generic_category().message(errno));
   text.resize(static_cast<size_t>(in.gcount()));
   return text;
 }

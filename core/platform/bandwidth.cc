@@ -109,6 +109,7 @@ std::vector<double> time_repeats(ThreadPool& pool, const Region& region, SumLine
 }  // namespace
 
 double measure_read_bandwidth(ThreadPool& pool, size_t bytes, int repeats) {
+  if (bytes == 0) bytes = std::min<size_t>(size_t{1} << 30, memory_info().available_bytes / 4);
   const size_t slice_bytes = bytes / pool.n_workers() / (kLineUnit * kLine) * (kLineUnit * kLine);
   if (slice_bytes == 0 || repeats < 1) {
     throw input_error("measuring the read bandwidth needs at least " +

@@ -118,6 +118,11 @@ Region::Region(size_t bytes, int node) {
   const size_t mapped = round_up(bytes, page_size());
   const Mapping mapping = map_region(mapped, round_up(bytes, kHugePage), node);
   if (mapping.data == nullptr) throw cannot_allocate(bytes, info, std::strerror(errno));
+  // The system would grant it and end the process when it is touched. Explicit pages are set aside.
+  if (bytes > info.available_bytes && mapping.huge_pages != HugePages::kExplicit) {
+    munmap(mapping.data, mapped);
+    throw cannot_allocate(bytes, info, "more than is left");
+  }
   data_ = mapping.data;
   size_ = bytes;
   huge_pages_ = mapping.huge_pages;

@@ -17,7 +17,8 @@ class Region {
  public:
   Region() = default;
   // node (NumaNode::os_index): preferred, another one is used when it is full; < 0: first touch
-  // decides. Throws Error(kResource) naming the size when it cannot be had.
+  // decides. Throws Error(kResource) naming the size when it cannot be had: more than is available
+  // at this moment.
   explicit Region(size_t bytes, int node = -1);
   ~Region();
   Region(Region&& other) noexcept;
@@ -52,8 +53,9 @@ MemoryInfo memory_info(const std::filesystem::path& root = "/");
 
 // Read bandwidth in bytes/s of all workers of `pool` streaming `bytes`, each its own slice: the
 // median of `repeats`, of the faster way to read (one stream per worker, or several). The figure
-// every "achieved / floor" is divided by.
+// every "achieved / floor" is divided by. bytes 0: 1 GiB, or a quarter of what is available where
+// that is less.
 class ThreadPool;
-double measure_read_bandwidth(ThreadPool& pool, size_t bytes = size_t{1} << 30, int repeats = 5);
+double measure_read_bandwidth(ThreadPool& pool, size_t bytes = 0, int repeats = 5);
 
 }  // namespace kvasir

@@ -11,7 +11,6 @@
 #include <filesystem>
 #include <system_error>
 
-#include "core/error.h"
 #include "core/platform/standard_output.h"
 
 namespace kvasir {
@@ -44,6 +43,14 @@ std::string behind_links(std::filesystem::path path) {
 bool replaces_file(const std::string& path) {
   struct stat found {};
   return !is_descriptor(path) && ::stat(path.c_str(), &found) == 0 && S_ISREG(found.st_mode);
+}
+
+Error write_error(const std::string& what, int error) {
+  const bool is_full = error == ENOSPC || error == EDQUOT || error == EFBIG;
+  return {is_full ? ErrorKind::kResource : ErrorKind::kInput,
+          what + ": " + std::generic_category().message(error) +
+              (is_full ? "; free space or choose another folder"
+                       : "; check that the folder exists and may be written to")};
 }
 
 OutputFile::OutputFile(const std::string& path, Options options)
@@ -80,20 +87,27 @@ void OutputFile::write(const void* data, size_t bytes) {
 }
 
 void OutputFile::finish() {
+  sync();
   const int closed = ::close(fd_);
   fd_ = -1;
-  if (closed != 0) fail("cannot be written", errno);
+  if (closed != 0 && errno != EINTR) fail("cannot be written", errno);  // closed with EINTR, too
   if (partial_.empty()) return;
   if (::rename(partial_.c_str(), target_.c_str()) != 0) fail("cannot be renamed into place", errno);
   partial_.clear();
 }
 
+// Some file systems find out late that the disk is full, and a machine that loses power must not
+// keep the new name without the bytes. What is no regular file need not offer it.
+void OutputFile::sync() {
+  if (partial_.empty()) return;
+  int synced = 0;
+  while ((synced = ::fsync(fd_)) != 0 && errno == EINTR) {
+  }
+  if (synced != 0 && errno != EINVAL && errno != ENOTSUP) fail("cannot be written", errno);
+}
+
 void OutputFile::fail(const char* what, int error) const {
-  const bool is_full = error == ENOSPC || error == EDQUOT || error == EFBIG;
-  throw Error(is_full ? ErrorKind::kResource : ErrorKind::kInput,
-              options_.flag + path_ + ": " + what + ": " + std::generic_category().message(error) +
-                  (is_full ? "; free space or choose another folder"
-                           : "; check that the folder exists and may be written to"));
+  throw write_error(options_.flag + path_ + ": " + what, error);
 }
 
 }  // namespace kvasir

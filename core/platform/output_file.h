@@ -7,11 +7,17 @@
 #include <cstddef>
 #include <string>
 
+#include "core/error.h"
+
 namespace kvasir {
 
 // Whether writing to `path` would replace a file: a regular one, reached by its name or by links.
 // False for devices, FIFOs, and the descriptors under /dev and /proc.
 bool replaces_file(const std::string& path);
+
+// `what` failed ("-o FILE: cannot be written"), with the system's reason and what to do.
+// kResource when the disk is full.
+Error write_error(const std::string& what, int error);
 
 // Written beside its place under another name, and renamed once all bytes are there: whoever opens
 // the name sees the old file or the whole new one. A symbolic link stays, what it names is
@@ -33,6 +39,7 @@ class OutputFile {
   void finish();  // nothing may be written after it
 
  private:
+  void sync();
   [[noreturn]] void fail(const char* what, int error) const;
 
   std::string path_;  // as the user wrote it

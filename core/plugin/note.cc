@@ -54,7 +54,7 @@ class File {
   File(const File&) = delete;
   File& operator=(const File&) = delete;
 
-  const std::string& problem() const { return problem_; }
+  const std::string& problem() const { return problem_; }  // of opening it, or of a read()
   uint64_t size() const { return size_; }
 
   // False when the range is not wholly inside the file.
@@ -64,6 +64,7 @@ class File {
     while (bytes > 0) {
       const ssize_t n = pread(fd_, to, bytes, static_cast<off_t>(offset));
       if (n < 0 && errno == EINTR) continue;
+      if (n < 0) problem_ = std::string("cannot be read: ") + std::strerror(errno);
       if (n <= 0) return false;
       to += n;
       offset += static_cast<uint64_t>(n);
@@ -75,7 +76,7 @@ class File {
  private:
   int fd_ = -1;
   uint64_t size_ = 0;
-  std::string problem_;
+  mutable std::string problem_;
 };
 
 uint32_t load_u32(const std::vector<char>& bytes, size_t offset) {
@@ -222,8 +223,10 @@ std::string read_plugin_note(const std::string& path, PluginNote& note) {
   const File file(path);
   if (!file.problem().empty()) return file.problem();
   Elf64_Ehdr elf{};
-  if (std::string problem = check_elf(file, elf); !problem.empty()) return problem;
-  const auto desc = find_note(file, elf);
+  const std::string problem = check_elf(file, elf);
+  const auto desc = problem.empty() ? find_note(file, elf) : std::nullopt;
+  if (!file.problem().empty()) return file.problem();
+  if (!problem.empty()) return problem;
   if (!desc) {
     return "has no Kvasir note: it is not a Kvasir plugin, or was built without "
            "KVASIR_PLUGIN_NOTE";

@@ -185,13 +185,21 @@ std::string Engine::cannot_recompute(StrategyId strategy) const {
 }
 
 std::vector<std::byte> Engine::save(SequenceId id) {
+  std::vector<std::byte> all;
+  save(id, [&](std::span<const std::byte> bytes) {
+    all.insert(all.end(), bytes.begin(), bytes.end());
+  });
+  return all;
+}
+
+void Engine::save(SequenceId id, const ByteSink& sink) {
   Sequence& seq = impl_->usable(id);
   if (seq.reads_prompt())
     throw input_error("sequence " + std::to_string(id) + " has read " +
                       std::to_string(seq.kv_len - seq.prompt_begin) + " of " +
                       std::to_string(seq.prompt_end - seq.prompt_begin) +
                       " tokens of its prompt: read it whole or end it, then save");
-  return save_sequence(impl_->run_of(seq).context, seq);
+  save_sequence(impl_->run_of(seq).context, seq, sink);
 }
 
 SequenceId Engine::load(std::span<const std::byte> bytes, const std::string& name,

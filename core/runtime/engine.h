@@ -110,6 +110,8 @@ class Engine {
   // The sequence as bytes, for load() of an engine over the same model, strategy and plugins;
   // `name` stands for the bytes in errors. See saved_sequence.h.
   std::vector<std::byte> save(SequenceId seq);
+  // In pieces, in their order: no copy of the sequence is made.
+  void save(SequenceId seq, const std::function<void(std::span<const std::byte>)>& sink);
   SequenceId load(std::span<const std::byte> bytes, const std::string& name,
                   StrategyId strategy = 0);
   uint32_t kv_len(SequenceId seq) const;

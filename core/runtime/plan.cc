@@ -5,17 +5,17 @@
 #include <algorithm>
 
 #include "core/runtime/select/index_lists.h"
+#include "core/runtime/sequence/slab.h"
 #include "core/runtime/step/binding.h"
 
 namespace kvasir {
 namespace {
 
-// Resident bytes of the program and its shared libraries, measured on Debian 12.
-constexpr uint64_t kProcessBytes = uint64_t{48} << 20;
-
 uint64_t slab_bytes(const RecordLayout& layout, const kvasir_geometry& g, uint64_t n_blocks,
                     uint64_t sparse_layers) {
-  return (layout.record_bytes + layout.open_bytes) * g.n_kv_heads * n_blocks * sparse_layers;
+  const uint64_t n_pages = (n_blocks + kSlabPageBlocks - 1) / kSlabPageBlocks;
+  return (layout.record_bytes + layout.open_bytes) * g.n_kv_heads * n_pages * kSlabPageBlocks *
+         sparse_layers;
 }
 
 // By choosing per step, or by keeping no more than that; a share of the context, or of the heads,
@@ -32,6 +32,38 @@ MemoryPlan::Budget budget_of(const Selector& selector, uint32_t block_size, uint
   if (max_context < limits.dense_below_tokens) budget.limited = false;
   budget.tokens = (budget.of_context ? limits.expected_units : limits.max_units) * unit_tokens;
   return budget;
+}
+
+bool evicts(const Selector& selector) {
+  return selector.limits().plan_at && selector.limits().action != KVASIR_ACTION_RESTRICT;
+}
+
+// Of one sequence of n_tokens whose selector evicts: what is left moves to blocks of one kv head
+// each, layer by layer. Those of the prompt become free, but are of another size, so that a storage
+// need not give their memory to these. A storage of several tiers keeps to its own limit.
+uint64_t packed_bytes(const Binding& binding, const Pipeline& pipeline, uint64_t n_tokens) {
+  if (binding.storage.resident_bytes != 0) return 0;
+  const kvasir_geometry& g = binding.geometry;
+  const uint64_t n_layers = binding.n_sparse_layers();
+  uint64_t kept = 0;
+  for (const auto& selector : pipeline.selectors) {
+    if (!evicts(*selector)) continue;
+    const MemoryPlan::Budget budget = budget_of(*selector, g.block_size, g.max_context);
+    kept = std::max(kept, budget.limited ? g.sink_tokens + budget.tokens : n_tokens);
+  }
+  if (kept == 0 || n_layers == 0) return 0;
+  // A block of each head is partly filled; a layer that is packed again is there twice.
+  const uint64_t n_blocks = std::min(kept, n_tokens) / g.block_size + 1;
+  return binding.storage.block_bytes * n_blocks * (n_layers + 1);
+}
+
+// Keys that are stored before RoPE are rotated into a copy for each step: at most a layer of all
+// sequences, in f32, and its queries.
+uint64_t rotated_bytes(const kvasir_geometry& g, uint64_t n_sequences) {
+  if (g.k_state != KVASIR_K_UNROTATED) return 0;
+  return sizeof(float) * g.head_dim *
+         (uint64_t{g.max_context} * g.n_kv_heads * n_sequences +
+          uint64_t{g.max_queries} * g.n_q_heads);
 }
 
 // Of one sequence in hybrid mode: a piece of a prompt is in the window until a layer is through.
@@ -67,6 +99,7 @@ MemoryPlan make_plan(const ModelShape& shape, const Model::Memory& model, Pipeli
   MemoryPlan plan;
   const uint64_t n_blocks = (uint64_t{g.max_context} + g.block_size - 1) / g.block_size;
   plan.kv_bytes = bytes_in_layers(binding, pipeline, g.max_context, 0) * options.max_sequences;
+  plan.kv_packed_bytes = packed_bytes(binding, pipeline, g.max_context) * options.max_sequences;
   plan.kv_overhead_bytes = storage.overhead_bytes;
   if (pipeline.is_hybrid()) {
     plan.kv_overhead_bytes += binding.window_storage.overhead_bytes;
@@ -96,12 +129,14 @@ MemoryPlan make_plan(const ModelShape& shape, const Model::Memory& model, Pipeli
     plan.budgets.push_back(budget_of(*selector, g.block_size, g.max_context));
     plan.attends_all = plan.attends_all && !plan.budgets.back().limited;
   }
-  plan.attention_scratch_bytes = binding.attention_scratch_bytes;
+  plan.attention_scratch_bytes =
+      binding.attention_scratch_bytes + rotated_bytes(g, options.max_sequences);
 
   plan.weight_bytes = model.weight_bytes;
   plan.model_scratch_bytes = model.scratch_bytes;
+  const uint64_t n_q = binding.constant_positions ? 3 : 2;  // q, o; q at constant positions
   const uint64_t per_query = 2 * uint64_t{shape.d_model} +
-                             2 * uint64_t{shape.n_q_heads} * std::max(g.head_dim, g.v_dim) +
+                             n_q * shape.n_q_heads * std::max(g.head_dim, g.v_dim) +
                              uint64_t{shape.n_kv_heads} * (g.head_dim + g.v_dim);
   plan.activation_bytes = sizeof(float) * (per_query * g.max_queries +
                                            uint64_t{shape.vocab_size} * options.max_sequences);
@@ -132,16 +167,15 @@ uint64_t plan_sequence(const Binding& binding, const Pipeline& pipeline, uint32_
   const kvasir_geometry& g = binding.geometry;
   const uint64_t n_blocks = (uint64_t{n_tokens} + g.block_size - 1) / g.block_size;
   const uint64_t sparse_layers = binding.n_sparse_layers();
-  const bool evicts =
-      std::any_of(pipeline.selectors.begin(), pipeline.selectors.end(), [](const auto& selector) {
-        return selector->limits().plan_at && selector->limits().action != KVASIR_ACTION_RESTRICT;
-      });
-  const uint64_t shared_blocks = evicts ? 0 : std::min(n_shared, n_tokens) / g.block_size;
+  const bool any_evicts = std::any_of(pipeline.selectors.begin(), pipeline.selectors.end(),
+                                      [](const auto& selector) { return evicts(*selector); });
+  const uint64_t shared_blocks = any_evicts ? 0 : std::min(n_shared, n_tokens) / g.block_size;
   const uint64_t layer_bytes = binding.storage.block_bytes * (n_blocks - shared_blocks);
   uint64_t kv_bytes = bytes_in_layers(binding, pipeline, n_tokens, shared_blocks);
   if (binding.storage.resident_bytes != 0)
     kv_bytes = std::min(kv_bytes, binding.storage.resident_bytes + layer_bytes);
   if (pipeline.is_hybrid()) kv_bytes += window_bytes(binding, pipeline);
+  kv_bytes += packed_bytes(binding, pipeline, n_tokens);
   uint64_t record_bytes = 0, state_bytes = 0;
   const auto add = [&](const RecordLayout& layout, uint64_t stays, uint64_t peak) {
     record_bytes += slab_bytes(layout, g, n_blocks, sparse_layers);

@@ -12,23 +12,30 @@
 
 namespace kvasir {
 
+// Resident bytes of the program and its shared libraries, measured on Debian 12.
+constexpr uint64_t kProcessBytes = uint64_t{48} << 20;
+
 struct MemoryPlan {
   uint64_t kv_bytes = 0;           // K and V of max_context tokens x max_sequences, all layers
   uint64_t kv_slow_bytes = 0;      // of them, what is never in the fastest tier at once
   uint64_t kv_window_bytes = 0;    // hybrid mode: K and V in the window's storage, of all sequences
+  uint64_t kv_packed_bytes = 0;    // what evictions leave, packed while the whole prompt is there
   uint64_t kv_overhead_bytes = 0;  // the storages' fixed part
   uint64_t record_bytes = 0;       // slabs of representative and selectors
   uint64_t state_bytes = 0;        // their own memory, as they state it: what stays,
   uint64_t state_peak_bytes = 0;   // and the most at once
   uint64_t weight_bytes = 0;       // as resident after load
   uint64_t model_scratch_bytes = 0;
-  uint64_t activation_bytes = 0;  // of the largest chunk, logits included
-  uint64_t attention_scratch_bytes = 0;
-  uint64_t process_bytes = 0;  // program, libraries, tokenizer: a measured constant
+  uint64_t activation_bytes = 0;         // of the largest chunk, logits included
+  uint64_t attention_scratch_bytes = 0;  // of the backend, and copies of keys that are rotated late
+  uint64_t process_bytes = 0;            // program, libraries, tokenizer: a measured constant
   uint64_t total() const {
-    return kv_bytes - kv_slow_bytes + kv_window_bytes + kv_overhead_bytes + record_bytes +
-           state_peak_bytes + weight_bytes + model_scratch_bytes + activation_bytes +
-           attention_scratch_bytes + process_bytes;
+    return sequence_bytes() + kv_overhead_bytes + weight_bytes + model_scratch_bytes +
+           activation_bytes + attention_scratch_bytes + process_bytes;
+  }
+  uint64_t sequence_bytes() const {  // of all sequences
+    return kv_bytes - kv_slow_bytes + kv_window_bytes + kv_packed_bytes + record_bytes +
+           state_peak_bytes;
   }
   void add_state(uint64_t stays, uint64_t peak) {  // of one plugin; peak 0: no more than stays
     state_bytes += stays;

@@ -202,6 +202,15 @@ SkewMatrices skew_matrices(const Model& model, ThreadPool& pool, std::span<const
   return out;
 }
 
+uint64_t skew_bytes(const ModelShape& s, uint64_t n_tokens) {
+  const uint64_t per_token = uint64_t{s.d_model} +
+                             uint64_t{s.n_q_heads} * (s.head_dim + s.v_head_dim + 1) +
+                             uint64_t{s.n_kv_heads} * (s.head_dim + s.v_head_dim) + 1;
+  const uint64_t result =  // of which writing makes a copy
+      2 * uint64_t{s.n_layers} * s.n_kv_heads * s.head_dim * (s.head_dim + 2);
+  return sizeof(float) * (n_tokens * per_token + result);
+}
+
 void write_skew_file(const SkewMatrices& skew, uint64_t model_hash, const std::string& path) {
   kvasir_skew_header header{};
   std::strcpy(header.magic, KVASIR_SKEW_MAGIC);

@@ -32,6 +32,10 @@ SkewMatrices skew_matrices(const Model& model, ThreadPool& pool, std::span<const
                            const std::function<void(uint32_t done, uint32_t total)>& progress = {},
                            std::span<const int32_t> column_text = {});
 
+// What skew_matrices() and writing its result take beside the model, for samples of so many tokens
+// together.
+uint64_t skew_bytes(const ModelShape& shape, uint64_t n_tokens);
+
 // In the format of kvasir/ext/draft/skew.h; the file appears complete or not at all.
 void write_skew_file(const SkewMatrices& skew, uint64_t model_hash, const std::string& path);
 

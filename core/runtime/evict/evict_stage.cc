@@ -173,6 +173,7 @@ void EvictStage::evict_units(LayerState& state, uint32_t unit, uint32_t end,
       for (uint32_t t = 0; t < per; ++t) dead[size_t{u} * per + t] = true;
     }
     std::erase_if(live, [&](uint32_t t) { return dead[t]; });
+    if (live.capacity() / 2 > live.size()) live.shrink_to_fit();  // of a prompt, few are left
   }
   free_dead_blocks(c_, state, touched);
 }

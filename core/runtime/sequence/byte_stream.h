@@ -8,19 +8,33 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
+#include <memory>
+#include <new>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/error.h"
 
 namespace kvasir {
 
+// Takes bytes in the order they are made; may throw.
+using ByteSink = std::function<void(std::span<const std::byte>)>;
+
+// Hands on what it is given in pieces, so that no more than one of them is in memory.
 class ByteWriter {
  public:
+  explicit ByteWriter(ByteSink sink) : sink_(std::move(sink)) {
+    if (!hash_) throw std::bad_alloc();
+    XXH3_64bits_reset(hash_.get());
+  }
+
   void bytes(const void* data, size_t n) {
     const auto* from = static_cast<const std::byte*>(data);
-    out_.insert(out_.end(), from, from + n);
+    piece_.insert(piece_.end(), from, from + n);
+    if (piece_.size() >= kPieceBytes) flush();
   }
   template <class T>
   void number(T value) {
@@ -42,13 +56,26 @@ class ByteWriter {
     number<uint64_t>(values.size());
     bytes(packed.data(), packed.size());
   }
-  std::vector<std::byte> take() {
-    number(XXH3_64bits(out_.data(), out_.size()));
-    return std::move(out_);
+  // Appends the XXH3 of all before it.
+  void finish() {
+    flush();
+    number(XXH3_64bits_digest(hash_.get()));
+    flush();
   }
 
  private:
-  std::vector<std::byte> out_;
+  static constexpr size_t kPieceBytes = size_t{1} << 20;
+
+  void flush() {
+    XXH3_64bits_update(hash_.get(), piece_.data(), piece_.size());
+    sink_(piece_);
+    piece_.clear();
+  }
+
+  ByteSink sink_;
+  std::vector<std::byte> piece_;
+  std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> hash_{XXH3_createState(),
+                                                                 &XXH3_freeState};
 };
 
 class ByteReader {

@@ -312,7 +312,7 @@ void check_fingerprint(ByteReader& in, const RunContext& c) {
 
 }  // namespace
 
-std::vector<std::byte> save_sequence(const RunContext& c, Sequence& seq) {
+void save_sequence(const RunContext& c, Sequence& seq, const ByteSink& sink) {
   if (!c.store.can_pack())
     throw input_error("storage " + c.pipeline.storage->id() +
                       " keeps blocks of several element types: these cannot be saved");
@@ -320,7 +320,7 @@ std::vector<std::byte> save_sequence(const RunContext& c, Sequence& seq) {
   std::vector<std::vector<std::byte>> states;
   states.reserve(plugins.size());
   for (Instance* plugin : plugins) states.push_back(plugin->save_state(seq.id));
-  ByteWriter out;
+  ByteWriter out(sink);
   out.bytes(kMagic, sizeof(kMagic));
   const Settings lines = fingerprint(c);
   out.number<uint64_t>(lines.size());
@@ -332,7 +332,7 @@ std::vector<std::byte> save_sequence(const RunContext& c, Sequence& seq) {
   for (const uint32_t x : {seq.prompt_begin, seq.prompt_end, seq.decode_index}) out.number(x);
   for (LayerState& layer : seq.layers) write_layer(out, c, layer, seq.kv_len);
   for (const auto& state : states) out.list(state);
-  return out.take();
+  out.finish();
 }
 
 void load_sequence(const RunContext& c, std::span<const std::byte> bytes, const std::string& name,

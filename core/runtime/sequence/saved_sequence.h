@@ -4,18 +4,17 @@
 #pragma once
 
 #include <cstddef>
-#include <memory>
 #include <span>
 #include <string>
-#include <vector>
 
+#include "core/runtime/sequence/byte_stream.h"
 #include "core/runtime/step/run_context.h"
 
 namespace kvasir {
 
 // Little-endian, ends with an XXH3 of all before. Error(kInput) when a plugin keeps state per
 // sequence and offers no kvasir.state/1, or when blocks cannot move as bytes.
-std::vector<std::byte> save_sequence(const RunContext& context, Sequence& seq);
+void save_sequence(const RunContext& context, Sequence& seq, const ByteSink& sink);
 
 // Untrusted bytes: sizes are checked before anything is allocated for them. `name` stands for them
 // in errors: another model, strategy or plugin version says which setting differs. `into` is open

@@ -17,6 +17,8 @@ namespace kvasir {
 
 class MemoryBridge;
 
+constexpr uint32_t kSlabPageBlocks = 64;  // blocks per page of an engine
+
 using SlabPage = std::shared_ptr<std::byte[]>;  // host or device memory, as the layout says
 
 // Pages of one layer of one sequence for one owner. Page i holds the records of blocks

@@ -8,8 +8,6 @@
 namespace kvasir {
 namespace {
 
-constexpr uint32_t kPageBlocks = 64;  // blocks per slab page
-
 Pipeline shared_with(Pipeline pipeline, const StrategyRun* first) {
   if (first) share_plugins(pipeline, first->pipeline);
   return pipeline;
@@ -90,8 +88,8 @@ std::vector<SlabOwner> StrategyRun::make_owners() const {
   const auto add = [&](Representative* representative, Selector* selector,
                        const RecordLayout& layout) {
     owners.push_back({representative, selector, layout,
-                      SlabLayout(layout, geometry().n_kv_heads, geometry().block_size, kPageBlocks,
-                                 bridge.get())});
+                      SlabLayout(layout, geometry().n_kv_heads, geometry().block_size,
+                                 kSlabPageBlocks, bridge.get())});
   };
   if (pipeline.representative)
     add(pipeline.representative.get(), nullptr, pipeline.representative->layout());

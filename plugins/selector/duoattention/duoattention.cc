@@ -39,6 +39,7 @@ std::vector<double> read_heads(const std::string& path, uint32_t n_layers, uint3
   std::string line;
   for (uint32_t layer = 0; layer < n_layers; ++layer) {
     if (!std::getline(file, line)) {
+      if (file.bad()) refuse("it cannot be read");
       refuse("it has " + std::to_string(layer) + " lines, the model has " +
              std::to_string(n_layers) + " layers");
     }
@@ -53,6 +54,7 @@ std::vector<double> read_heads(const std::string& path, uint32_t n_layers, uint3
   }
   while (std::getline(file, line))
     if (!line.empty()) refuse("it has more lines than the model has layers");
+  if (file.bad()) refuse("it cannot be read");
   return out;
 }
 

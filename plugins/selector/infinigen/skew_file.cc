@@ -74,7 +74,8 @@ SkewFile load_skew_file(const std::string& path, const kvasir_geometry& geometry
   const auto file_bytes = static_cast<uint64_t>(file.tellg());
   file.seekg(0);
   kvasir_skew_header header{};
-  if (!file.read(reinterpret_cast<char*>(&header), sizeof header)) fail(path, "it is too short");
+  if (!file.read(reinterpret_cast<char*>(&header), sizeof header))
+    fail(path, file.bad() ? "it cannot be read" : "it is too short");
   check_header(header, geometry, path);
   // The header's sizes are those of the geometry now: no product of untrusted numbers.
   const uint64_t n_columns = uint64_t{geometry.n_layers} * geometry.n_kv_heads * geometry.head_dim;

@@ -415,7 +415,8 @@ class Tiered : private Transfers::Work {
     block->bytes.lost = true;
     host_.log(KVASIR_LOG_WARN, "block " + std::to_string(block->name.block) + " of layer " +
                                    std::to_string(block->name.layer) +
-                                   " could not be read back: " + why);
+                                   " could not be read back from the file in " + folder_ + ": " +
+                                   why + "; check that disk, or set folder to another one");
     return KVASIR_ERR_IO;
   }
 

@@ -240,6 +240,7 @@ TEST_CASE("the read bandwidth is finite, positive and within what any machine ha
   CHECK_THROWS_AS(measure_read_bandwidth(pool, 64, 3), Error);
   CHECK_THROWS_AS(measure_read_bandwidth(pool, 32 * kMiB, 0), Error);
   CHECK_THROWS_AS(measure_read_bandwidth(pool, size_t{1} << 50, 1), Error);
+  CHECK_THROWS_AS(Region(memory_info().available_bytes + (size_t{1} << 30)), Error);
 }
 
 }  // namespace

@@ -121,8 +121,9 @@ TEST_CASE("a thread's state is set back, part by part") {
   CHECK(changed_by([] { std::feraiseexcept(FE_INEXACT); }) == 0);
   CHECK(changed_by([] { std::setlocale(LC_ALL, "C.UTF-8"); }) == ThreadState::kLocale);
   CHECK(std::string(std::setlocale(LC_ALL, nullptr)) == "C");
-  CHECK(changed_by([] { uselocale(newlocale(LC_ALL_MASK, "C.UTF-8", nullptr)); }) ==
-        ThreadState::kLocale);
+  const locale_t other = newlocale(LC_ALL_MASK, "C.UTF-8", nullptr);
+  CHECK(changed_by([&] { uselocale(other); }) == ThreadState::kLocale);
+  freelocale(other);
   sigset_t one;
   sigemptyset(&one);
   sigaddset(&one, SIGUSR2);

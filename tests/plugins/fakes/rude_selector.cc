@@ -28,6 +28,8 @@ constexpr kvasir_option_schema kOptions[] = {
 
 volatile float nowhere;
 
+const locale_t other_locale = newlocale(LC_ALL_MASK, "C.UTF-8", nullptr);
+
 class RudeSelector {
  public:
   static constexpr kvasir_desc kDesc = fake_desc(KVASIR_KIND_SELECTOR, "kvasir.test.rude_selector",
@@ -60,7 +62,7 @@ class RudeSelector {
     if (what_ == "worker_rounding")
       host_.for_each(64, [](uint32_t) { std::fesetround(FE_UPWARD); });
     if (what_ == "locale") std::setlocale(LC_ALL, "C.UTF-8");
-    if (what_ == "thread_locale") uselocale(newlocale(LC_ALL_MASK, "C.UTF-8", nullptr));
+    if (what_ == "thread_locale") uselocale(other_locale);
     if (what_ == "signal_mask") {
       sigset_t all;
       sigfillset(&all);

@@ -7,6 +7,7 @@
 #include "tools/kvasir/bench/recall_report.h"
 #include "tools/kvasir/cli/progress_bar.h"
 #include "tools/kvasir/commands.h"
+#include "tools/kvasir/session/planning.h"
 
 namespace kvasir::tool {
 namespace {
@@ -43,6 +44,9 @@ RecallReport measure(const Options& options, const RecallOptions& o) {
                                 o.shape.context};
   std::vector<RecallArm> arms;
   for (const std::string& name : o.strategies) arms.emplace_back(options, name, settings, host);
+  check_memory(o.shape.bytes() + kProcessBytes,
+               "a context of " + std::to_string(o.shape.context) + " made-up tokens", "",
+               kRecallRemedy);
   const RecallBench bench(o.shape, o.budget, options.seed, host);
   RecallReport report{o.shape, settings, bench.target(), options.seed, {}};
   ProgressBar bar("recall");

@@ -10,8 +10,10 @@
 #include "core/error.h"
 #include "core/model/synthetic/prescribed_model.h"
 #include "core/runtime/engine.h"
+#include "core/runtime/plan.h"
 #include "tools/kvasir/cli/interrupt.h"
 #include "tools/kvasir/cli/text.h"
+#include "tools/kvasir/session/planning.h"
 
 namespace kvasir::tool {
 namespace {
@@ -67,6 +69,10 @@ RecallResult RecallBench::run(const StrategyConfig& strategy) const {
                           std::span<const uint32_t> tokens) {
     meter->attended(layer, head, tokens);
   };
+  Pipeline planned = build_pipeline(strategy, host_.registry(), host_.services());
+  check_memory(make_plan(model.shape(), {}, planned, options, 0).total(),
+               "-s " + strategy.name + " over " + std::to_string(options.max_context) + " tokens",
+               "", kRecallRemedy);
   Engine engine(model, build_pipeline(strategy, host_.registry(), host_.services()), host_.pool(),
                 host_.services(), options);
   const RecallMeter::Choice choice = choice_of(engine);

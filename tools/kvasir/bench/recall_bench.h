@@ -13,6 +13,9 @@
 
 namespace kvasir::tool {
 
+// What makes it fit where memory is short.
+inline constexpr const char* kRecallRemedy = "lower -c, --steps, --layers or --heads";
+
 struct RecallResult {
   std::string label;
   RecallMeter::Choice choice;

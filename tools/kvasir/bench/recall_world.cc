@@ -18,6 +18,14 @@ RopeConfig rope_config(uint32_t head_dim) {
 
 }  // namespace
 
+uint64_t RecallShape::bytes() const {
+  const uint64_t n = uint64_t{context} + steps;
+  const uint64_t vectors = n * n_layers * (n_q_heads + 2 * uint64_t{n_kv_heads}) * head_dim;
+  const uint64_t queries = (n_layers - 1) * uint64_t{steps} * n_q_heads;
+  return sizeof(float) * (vectors + queries * n) +
+         queries * (sizeof(double) * head_dim + sizeof(uint32_t) * context);
+}
+
 RecallWorld::RecallWorld(const RecallShape& shape, uint64_t seed)
     : shape_(shape), rope_(rope_config(shape.head_dim), shape.context + shape.steps) {
   std::mt19937_64 random(seed);

@@ -23,6 +23,7 @@ struct RecallShape {
   double needle_mass = 0.5, drift = 0.3;
 
   uint32_t group() const { return n_q_heads / n_kv_heads; }
+  uint64_t bytes() const;  // of a RecallWorld and its RecallTruth
 };
 
 // Makes each layer's vectors as they are after rotation, and rotates them back for project().

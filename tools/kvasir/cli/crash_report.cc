@@ -1,4 +1,4 @@
-// Signal handlers that use nothing but memory of their own, stat(), open() and write().
+// Signal handlers that use nothing but memory of their own, stat(), open(), read() and write().
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/kvasir/cli/crash_report.h"
 
@@ -155,6 +155,54 @@ void report(const Breadcrumb& crumb, const char* cause, uintptr_t address = 0,
   line.write_to(STDERR_FILENO);
 }
 
+// Of a line of /proc/self/maps, "BEGIN-END PERMISSIONS OFFSET DEVICE INODE   PATH": the path, when
+// the address lies in it; else null.
+const char* path_in(const char* line, uintptr_t address) {
+  char* at = nullptr;
+  const uintptr_t begin = std::strtoull(line, &at, 16);
+  const uintptr_t end = *at == '-' ? std::strtoull(at + 1, &at, 16) : 0;
+  return address >= begin && address < end ? std::strchr(at, '/') : nullptr;
+}
+
+// The file that is mapped there. False when there is none.
+bool mapped_file(uintptr_t address, char* path, size_t capacity) {
+  const int maps = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
+  if (maps < 0) return false;
+  char bytes[1024], line[4300];
+  size_t n_line = 0;
+  bool found = false;
+  for (ssize_t n; !found && (n = read(maps, bytes, sizeof bytes)) > 0;) {
+    for (ssize_t i = 0; !found && i < n; ++i) {
+      if (bytes[i] != '\n') {
+        if (n_line < sizeof line - 1) line[n_line++] = bytes[i];
+        continue;
+      }
+      line[n_line] = '\0';
+      n_line = 0;
+      const char* name = path_in(line, address);
+      found = name && std::strlen(name) < capacity;
+      if (found) std::strcpy(path, name);
+    }
+  }
+  close(maps);
+  return found;
+}
+
+// A page of a mapped file that the file has no more, or that its disk does not give: an error in
+// reading, which here comes as a signal. False when the signal says something else.
+bool report_lost_page(const siginfo_t& info) {
+  char path[4300];
+  if (info.si_signo != SIGBUS || info.si_code != BUS_ADRERR ||
+      !mapped_file(reinterpret_cast<uintptr_t>(info.si_addr), path, sizeof path) ||
+      std::strncmp(path, "/anon_hugepage", 14) == 0)
+    return false;
+  Line line;
+  line << "\nkvasir: error: " << path << ": cannot be read (SIGBUS): it was cut short, or its disk "
+       << "fails; make or copy it anew\n";
+  line.write_to(STDERR_FILENO);
+  return true;
+}
+
 uintptr_t address_of(const void* context) {
 #if defined(__x86_64__)
   return static_cast<uintptr_t>(
@@ -182,6 +230,7 @@ void on_crash(int signal, siginfo_t* info, void* context) {
   for (size_t i = 0; i < kCaughtSignals; ++i) {
     if (kCaught[i].signal != signal) continue;
     if (is_first()) {
+      if (report_lost_page(*info)) _exit(2);
       const bool has_address = info->si_code > 0 && (signal == SIGSEGV || signal == SIGBUS);
       report(culprit(address_of(context)), kCaught[i].name,
              has_address ? reinterpret_cast<uintptr_t>(info->si_addr) : 0, is_write(context));

@@ -10,7 +10,8 @@ namespace kvasir::tool {
 // For SIGSEGV, SIGBUS, SIGFPE, SIGILL and SIGABRT, exceptions that nobody catches and exit() inside
 // a plugin, from now on. Handlers that were installed before run after ours; without one the signal
 // ends the process, with a core file where the system writes them. The calling thread needs a
-// SignalStack to report a stack that ran over.
+// SignalStack to report a stack that ran over. A mapped file that cannot be read is no crash: the
+// handler names the file and ends the process as a wrong file does, with exit code 2.
 //
 //   blocked_plugins: the file that a crash is appended to (session/blocked_plugins.h), or ""
 void install_crash_report(const std::string& blocked_plugins);

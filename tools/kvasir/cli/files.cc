@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <utility>
 
 #include "core/error.h"
 #include "core/platform/standard_output.h"
@@ -76,7 +77,7 @@ Output::Output(const std::string& path, As as) : path_(path) {
   } else {
     lines_ = open_if_standard_output(path);
     if (lines_ < 0) lines_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (lines_ < 0) throw input_error("-o " + path + ": " + std::strerror(errno));
+    if (lines_ < 0) fail_lines(errno);
   }
 }
 
@@ -105,7 +106,7 @@ bool Output::write_line(const void* data, size_t bytes) {
       // A device or a FIFO cannot be cut, and need not be.
       [[maybe_unused]] const int cut = ::ftruncate(lines_, static_cast<off_t>(n_written_));
       if (error == EPIPE) return false;
-      throw Error(ErrorKind::kResource, "-o " + path_ + ": " + std::strerror(error));
+      fail_lines(error);
     }
     at += n;
     left -= static_cast<size_t>(n);
@@ -114,8 +115,13 @@ bool Output::write_line(const void* data, size_t bytes) {
   return true;
 }
 
+void Output::fail_lines(int error) const {
+  throw write_error("-o " + path_ + ": cannot be written", error);
+}
+
 bool Output::finish() {
   if (whole_) whole_->finish();
+  if (lines_ >= 0 && ::close(std::exchange(lines_, -1)) != 0 && errno != EINTR) fail_lines(errno);
   if (!is_stdout() || std::fflush(standard_output()) == 0) return true;
   if (errno != EPIPE) fail_standard_output();
   return false;

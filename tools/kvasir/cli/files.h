@@ -54,6 +54,7 @@ class Output {
 
  private:
   bool write_line(const void* data, size_t bytes);
+  [[noreturn]] void fail_lines(int error) const;
 
   std::string path_;
   std::optional<OutputFile> whole_;

@@ -11,6 +11,7 @@
 #include "tools/kvasir/cli/text.h"
 #include "tools/kvasir/commands.h"
 #include "tools/kvasir/session/model_identity.h"
+#include "tools/kvasir/session/planning.h"
 #include "tools/kvasir/session/plugin_host.h"
 #include "tools/kvasir/session/strategy.h"
 #include "tools/skew/skew_fold.h"
@@ -63,6 +64,12 @@ WrittenSkew write_skew(const Options& options, const SkewOptions& o) {
   model_options.compute = resolve_compute(options);
   model_options.max_batch_tokens = kBatchTokens;
   model_options.deterministic = options.deterministic;
+  const ModelShape shape = read_shape(file);
+  const Model::Memory memory = Model::plan_memory(shape, model_options);
+  check_memory(memory.weight_bytes + memory.scratch_bytes + vocabulary_bytes(shape) +
+                   skew_bytes(shape, ids.size() + column_ids.size()) + kProcessBytes,
+               "a sample of " + std::to_string(ids.size()) + " tokens",
+               "weights " + bytes_text(memory.weight_bytes), "lower --tokens");
   const auto model = Model::load(file, host.pool(), model_options);
   if (o.fold) check_foldable(model->shape());
   if (model->shape().rope.n_dims > 0)

@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstdio>
+#include <exception>
 
 #include "core/error.h"
 #include "core/model/tokenizer/chat_template.h"
@@ -44,16 +45,6 @@ std::vector<TokenId> prompt_tokens(const Tokenizer& tokenizer, const PromptOptio
                           {.add_bos = true, .parse_special = true});
 }
 
-// A file that cannot be written is a warning: the answer still follows.
-void keep_prompt(Engine& engine, SequenceId seq, std::span<const float> logits,
-                 const std::string& path) {
-  try {
-    save_prompt(engine, seq, logits, path);
-  } catch (const Error& e) {
-    std::fprintf(stderr, "kvasir: warning: %s\n", e.what());
-  }
-}
-
 // One prompt and its answer.
 class PromptRun {
  public:
@@ -86,11 +77,16 @@ class PromptRun {
   }
 
   size_t n_tokens() const { return tokens_.size(); }
+  // Throws why the prompt is not in --prompt-cache, although it was read.
+  void check_kept() const {
+    if (unkept_) std::rethrow_exception(unkept_);
+  }
 
  private:
   uint32_t context() const;
   void open();
   void read(Scheduler& scheduler);
+  void keep();
   Generation answer(Scheduler& scheduler);
 
   Session& session_;
@@ -101,6 +97,7 @@ class PromptRun {
   Engine& engine_;
   CachedPrompt cached_;
   bool is_kept_ = false;       // the prompt goes into --prompt-cache once it is read
+  std::exception_ptr unkept_;  // why it could not
   std::vector<float> logits_;  // of its last token
   RunFigures figures_;
 };
@@ -133,9 +130,18 @@ void PromptRun::read(Scheduler& scheduler) {
     done += read_prompt(scheduler, cached_.seq, {tokens_.begin() + done, tokens_.end()}, logits_,
                         "prefill", is_interrupted)
                 .n_tokens;
-  if (is_kept_ && done == n_tokens()) keep_prompt(engine_, cached_.seq, logits_, o_.cache_file);
+  if (is_kept_ && done == n_tokens()) keep();
   figures_.prefill_ms = static_cast<double>(engine_.prefill_engagement().total_nanos) / 1e6;
   figures_.prompt_tokens = done;
+}
+
+// The answer follows also when the file cannot be written; the command fails after it.
+void PromptRun::keep() {
+  try {
+    save_prompt(engine_, cached_.seq, logits_, o_.cache_file);
+  } catch (const Error&) {
+    unkept_ = std::current_exception();
+  }
 }
 
 // Generates nothing when the prompt was not read to its end.
@@ -169,6 +175,7 @@ void run(const Options& options, const PromptOptions& o) {
   if (const uint32_t done = answer.run.figures.prompt_tokens; done < run.n_tokens())
     throw Interrupted("interrupted after " + std::to_string(done) + " of " +
                       std::to_string(run.n_tokens()) + " prompt tokens");
+  run.check_kept();
 }
 
 }  // namespace

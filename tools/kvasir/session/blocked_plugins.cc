@@ -9,6 +9,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "core/error.h"
 #include "core/platform/output_file.h"
 #include "tools/kvasir/cli/files.h"
 
@@ -36,10 +37,12 @@ bool read_crash(const std::string& line, Crash& out) {
   return !out.path.empty();
 }
 
-std::vector<std::string> lines_of(const std::string& path) {
+// As many as can be read; is_whole: whether these are all.
+std::vector<std::string> lines_of(const std::string& path, bool* is_whole = nullptr) {
   std::vector<std::string> lines;
   std::ifstream in(path);
   for (std::string line; std::getline(in, line);) lines.push_back(line);
+  if (is_whole) *is_whole = !in.bad();
   return lines;
 }
 
@@ -79,7 +82,11 @@ std::vector<std::string> unblock(const std::string& what) {
   std::error_code error;
   const std::string canonical = fs::weakly_canonical(what, error).string();
   std::string kept;
-  for (const std::string& line : lines_of(list)) {
+  bool is_whole = false;
+  const std::vector<std::string> lines = lines_of(list, &is_whole);
+  if (!is_whole)  // what was not read would be lost
+    throw input_error(list + ": cannot be read; check its disk, or delete it to allow all plugins");
+  for (const std::string& line : lines) {
     Crash crash;
     const bool is_meant = read_crash(line, crash) && (crash.id == what || crash.path == canonical);
     if (!is_meant)

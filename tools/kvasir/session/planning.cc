@@ -6,6 +6,8 @@
 
 #include "core/error.h"
 #include "core/model/synthetic/random_model.h"
+#include "core/platform/memory.h"
+#include "tools/kvasir/cli/text.h"
 
 namespace kvasir::tool {
 
@@ -15,6 +17,15 @@ ModelShape shape_for_planning(const std::string& model, const std::string& prese
   if (!model.empty()) return read_shape(GgufFile::open(model));
   if (preset_name.empty()) throw input_error("no model: give -m FILE.gguf or --preset NAME");
   return shape_of(preset(preset_name));
+}
+
+void check_memory(uint64_t bytes, const std::string& what, const std::string& parts,
+                  const std::string& remedy) {
+  const uint64_t available = memory_info().available_bytes;
+  if (bytes <= available) return;
+  throw Error(ErrorKind::kResource, what + " needs " + bytes_text(bytes) +
+                                        (parts.empty() ? "" : " (" + parts + ")") + ", " +
+                                        bytes_text(available) + " are available: " + remedy);
 }
 
 uint32_t step_tokens(const StrategyConfig& strategy, uint32_t max_sequences) {

@@ -17,6 +17,11 @@ inline uint64_t vocabulary_bytes(const ModelShape& shape) {
   return uint64_t{shape.vocab_size} * 160;
 }
 
+// Throws Error(kResource) when `what` ("a context of 100 tokens") needs more than is available now.
+// parts: of the bytes, in words, or "".
+void check_memory(uint64_t bytes, const std::string& what, const std::string& parts,
+                  const std::string& remedy);
+
 // Most tokens of one step: a piece of a prompt beside a decoded token of every other sequence.
 uint32_t step_tokens(const StrategyConfig& strategy, uint32_t max_sequences);
 

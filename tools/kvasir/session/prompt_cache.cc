@@ -7,12 +7,13 @@
 
 #include <algorithm>
 #include <array>
+#include <boost/interprocess/file_mapping.hpp>
+#include <boost/interprocess/mapped_region.hpp>
 #include <cstring>
 #include <filesystem>
 
 #include "core/error.h"
 #include "core/platform/output_file.h"
-#include "tools/kvasir/cli/files.h"
 
 namespace kvasir::tool {
 namespace {
@@ -34,7 +35,7 @@ uint64_t checksum(const Head& head, std::span<const float> logits) {
 }
 
 // Returns the bytes after the logits.
-std::span<const std::byte> read_head(const std::string& bytes, const std::string& path,
+std::span<const std::byte> read_head(std::span<const std::byte> bytes, const std::string& path,
                                      std::span<float> logits) {
   Head head;
   uint64_t sum = 0;
@@ -49,7 +50,22 @@ std::span<const std::byte> read_head(const std::string& bytes, const std::string
   std::memcpy(logits.data(), bytes.data() + sizeof(head), logits.size_bytes());
   std::memcpy(&sum, bytes.data() + fixed - sizeof(sum), sizeof(sum));
   if (sum != checksum(head, logits)) refuse(path, "damaged");
-  return std::as_bytes(std::span(bytes)).subspan(fixed);
+  return bytes.subspan(fixed);
+}
+
+// Mapped, not read: the file is as large as the sequence, and the system takes its pages back when
+// memory is short.
+SequenceId load(Engine& engine, const std::string& path, std::span<float> logits) {
+  namespace ipc = boost::interprocess;
+  if (std::filesystem::file_size(path) == 0) refuse(path, "no prompt of kvasir");
+  ipc::mapped_region region;
+  try {
+    region = ipc::mapped_region(ipc::file_mapping(path.c_str(), ipc::read_only), ipc::read_only);
+  } catch (const ipc::interprocess_exception& e) {
+    throw input_error("--prompt-cache " + path + ": cannot be read: " + e.what());
+  }
+  const std::span bytes(static_cast<const std::byte*>(region.get_address()), region.get_size());
+  return engine.load(read_head(bytes, path, logits), path);
 }
 
 // Returns the id of a plugin whose state depends on tokens that truncation removes: votes,
@@ -79,9 +95,8 @@ CachedPrompt restore_prompt(Engine& engine, const std::string& path,
   if (!std::filesystem::exists(path)) return {engine.open(), 0};
   if (!std::filesystem::is_regular_file(path))
     throw input_error("--prompt-cache " + path + ": is no regular file; name another one");
-  const std::string bytes = read_file(path, "--prompt-cache");
   std::vector<float> last(logits.size());
-  const SequenceId seq = engine.load(read_head(bytes, path, last), path);
+  const SequenceId seq = load(engine, path, last);
   const auto saved = engine.tokens(seq);
   const auto shared = static_cast<uint32_t>(
       std::mismatch(saved.begin(), saved.end(), prompt.begin(), prompt.end()).first -
@@ -111,7 +126,6 @@ void check_savable(Engine& engine, SequenceId seq, const std::string& path) {
 
 void save_prompt(Engine& engine, SequenceId seq, std::span<const float> logits,
                  const std::string& path) {
-  const std::vector<std::byte> bytes = engine.save(seq);
   Head head;
   head.n_logits = logits.size();
   const uint64_t sum = checksum(head, logits);
@@ -119,7 +133,8 @@ void save_prompt(Engine& engine, SequenceId seq, std::span<const float> logits,
   file.write(&head, sizeof(head));
   file.write(logits.data(), logits.size_bytes());
   file.write(&sum, sizeof(sum));
-  file.write(bytes.data(), bytes.size());
+  engine.save(seq,
+              [&](std::span<const std::byte> bytes) { file.write(bytes.data(), bytes.size()); });
   file.finish();
 }
 

@@ -14,8 +14,6 @@
 namespace kvasir::tool {
 namespace {
 
-std::string in_gigabytes(uint64_t bytes) { return gigabytes(bytes) + " GB"; }
-
 Options with_threads(Options options, const StrategyConfig& strategy) {
   if (options.threads == 0) options.threads = strategy.cache.threads_num.value;
   return options;
@@ -102,18 +100,13 @@ void Session::load_model(uint32_t max_queries) {
 Engine& Session::load(uint32_t max_context, uint32_t max_sequences) {
   const MemoryPlan needed = plan(max_context);
   planned_bytes_ = needed.total();
+  check_memory(
+      needed.total(), "a context of " + std::to_string(max_context) + " tokens",
+      "weights " + bytes_text(needed.weight_bytes) + ", K and V " + bytes_text(needed.kv_bytes),
+      "lower -c, or see `kvasir plan`");
   const MemoryInfo machine = memory_info();
-  if (needed.total() > machine.available_bytes)
-    throw Error(ErrorKind::kResource, "a context of " + std::to_string(max_context) +
-                                          " tokens needs " + in_gigabytes(needed.total()) +
-                                          " (weights " + in_gigabytes(needed.weight_bytes) +
-                                          ", K and V " + in_gigabytes(needed.kv_bytes) + "), " +
-                                          in_gigabytes(machine.available_bytes) +
-                                          " are available: lower -c, or see `kvasir plan`");
   const MemoryPlan all = max_sequences == 1 ? needed : plan(max_context, max_sequences);
-  const uint64_t of_sequences = all.kv_bytes - all.kv_slow_bytes + all.kv_window_bytes +
-                                all.record_bytes + all.state_peak_bytes;
-  const uint64_t others = all.total() - of_sequences;
+  const uint64_t others = all.total() - all.sequence_bytes();
   sequence_memory_ = machine.available_bytes - std::min(machine.available_bytes, others);
   load_model(step_tokens(strategy_, max_sequences));
   engine_ = make_engine(max_context, max_sequences);

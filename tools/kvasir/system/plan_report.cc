@@ -16,6 +16,7 @@ Json plan_json(const PlanReport& report, const PlanReport::Plan& plan) {
            {"kv_bytes", p.kv_bytes},
            {"kv_slow_bytes", p.kv_slow_bytes},
            {"kv_window_bytes", p.kv_window_bytes},
+           {"kv_packed_bytes", p.kv_packed_bytes},
            {"kv_overhead_bytes", p.kv_overhead_bytes},
            {"representative_bytes", p.record_bytes},
            {"state_bytes", p.state_bytes},
@@ -70,8 +71,9 @@ std::vector<std::string> table_header(const Columns& columns) {
 std::vector<std::string> table_row(const PlanReport& report, const PlanReport::Plan& plan,
                                    const Columns& columns) {
   const MemoryPlan& p = plan.memory;
-  const uint64_t other = p.kv_window_bytes + p.kv_overhead_bytes + p.model_scratch_bytes +
-                         p.activation_bytes + p.attention_scratch_bytes + p.process_bytes;
+  const uint64_t other = p.kv_window_bytes + p.kv_packed_bytes + p.kv_overhead_bytes +
+                         p.model_scratch_bytes + p.activation_bytes + p.attention_scratch_bytes +
+                         p.process_bytes;
   std::vector<std::string> row = {std::to_string(plan.context),
                                   gigabytes(p.kv_bytes),
                                   gigabytes(p.record_bytes),
