@@ -13,7 +13,7 @@ namespace {
 constexpr uint64_t kDrainMilliseconds = 2000;
 // What a plugin may keep beside the state it declares, and after its end: caches of libraries.
 constexpr uint64_t kUndeclaredBytes = uint64_t{16} << 20;
-constexpr int64_t kLeftBytes = 256 << 10;
+constexpr int64_t kLeftBytes = 1 << 20;
 
 // Whose fault a refusal is depends on when it comes: before the run it is the configuration's.
 ErrorKind kind_of(const std::string& function, kvasir_status status) {
