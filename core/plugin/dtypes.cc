@@ -1,10 +1,12 @@
-// Element types by name; see dtypes.h.
+// See dtypes.h.
 // SPDX-License-Identifier: Apache-2.0
 #include "core/plugin/dtypes.h"
 
 #include <kvasir/types.h>
 
 #include <array>
+
+#include "kernels/element_type.h"
 
 namespace kvasir {
 namespace {
@@ -31,6 +33,18 @@ std::string dtype_list(uint64_t dtypes) {
   for (size_t i = 0; i < names.size(); ++i)
     text += (i == 0 ? "" : i + 1 == names.size() ? " or " : ", ") + names[i];
   return text;
+}
+
+// The kernels number their types as the ABI does (core/runtime/blocks/element_type.h); fp8 is a
+// byte per element, and not among them.
+uint32_t group_elements(uint32_t dtype) {
+  if (dtype == KVASIR_DTYPE_FP8_E4M3) return 1;
+  return static_cast<uint32_t>(kernels::group_elements(static_cast<kernels::ElementType>(dtype)));
+}
+
+uint64_t row_bytes(uint32_t dtype, uint32_t n) {
+  if (dtype == KVASIR_DTYPE_FP8_E4M3) return n;
+  return kernels::row_bytes(static_cast<kernels::ElementType>(dtype), n);
 }
 
 }  // namespace kvasir

@@ -227,6 +227,23 @@ PluginFile PluginRegistry::find(const std::string& reference, const std::string&
   return file;
 }
 
+// -ffast-math links a constructor that changes how the thread rounds.
+std::shared_ptr<const LoadedPlugin> PluginRegistry::load(const PluginFile& file) const {
+  const ThreadState before;
+  const auto restore = [&] {
+    if (const uint32_t parts = before.restore())
+      services_.log(KVASIR_LOG_WARN, file.ids[0], restored_text("loading it", parts));
+  };
+  try {
+    auto loaded = std::make_shared<const LoadedPlugin>(file, *services_.host());
+    restore();
+    return loaded;
+  } catch (...) {
+    restore();
+    throw;
+  }
+}
+
 OpenPlugin PluginRegistry::open_as(uint32_t kinds, const std::string& reference,
                                    const std::string& path) {
   if (reference.empty())
@@ -239,10 +256,7 @@ OpenPlugin PluginRegistry::open_as(uint32_t kinds, const std::string& reference,
   if (it == loaded_.end()) {
     if (first_contact_) file.reason = first_contact_(file);
     if (!file.reason.empty()) throw input_error(describe(file));
-    const ThreadState before;  // -ffast-math links a constructor that changes how a thread rounds
-    loaded_.push_back(std::make_shared<LoadedPlugin>(file, *services_.host()));
-    if (const uint32_t parts = before.restore())
-      services_.log(KVASIR_LOG_WARN, file.ids[0], restored_text("loading it", parts));
+    loaded_.push_back(load(file));
     it = loaded_.end() - 1;
   }
   const LoadedPlugin& loaded = **it;

@@ -87,6 +87,8 @@ class PluginRegistry {
   const PluginFile* find_id(const std::string& id) const;
   const PluginFile* find_bare(const std::string& name, uint32_t kinds, std::string& id) const;
   OpenPlugin open_as(uint32_t kinds, const std::string& reference, const std::string& path);
+  // The thread is as before afterwards, whatever the file's code does to it.
+  std::shared_ptr<const LoadedPlugin> load(const PluginFile& file) const;
   Error not_found(const std::string& reference, uint32_t kinds) const;
   void scan(const PluginSearch::Level& level);
   void mark_duplicates();

@@ -65,7 +65,6 @@ std::vector<kvasir_kv_format> Storage::formats() const {
   if (n == 0 || n > formats.size()) defect("formats", std::to_string(n) + " formats");
   formats.resize(n);
   formats_ = formats;
-  if (checked_) checked_->own_formats = formats;
   for (const kvasir_kv_format& f : formats) {
     const auto is_dtype = [](uint32_t d) {
       return d >= KVASIR_DTYPE_F32 && d <= KVASIR_DTYPE_FP8_E4M3;
@@ -136,9 +135,8 @@ void Storage::check_leases(const char* function, const std::vector<kvasir_block_
 }
 
 uint64_t Storage::sum_of(const kvasir_lease& lease, const kvasir_block_key& key) const {
-  const auto formats = checked_->formats();
-  if (lease.format >= formats.size()) return 0;
-  return kvasir::sum_of(lease, key.n_tokens, formats[lease.format], checked_->shape());
+  if (lease.format >= formats_.size()) return 0;
+  return kvasir::sum_of(lease, key.n_tokens, formats_[lease.format], checked_->shape());
 }
 
 // The whole of a sealed block must be what it was then.

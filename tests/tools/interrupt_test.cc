@@ -9,10 +9,6 @@ namespace {
 
 using namespace kvasir::test;
 
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 std::vector<std::string> words_of(const std::string& command) {
   std::vector<std::string> words;
   for (size_t at = 0; at < command.size();) {

@@ -73,10 +73,6 @@ std::optional<fs::path> memory_group() {
 #endif
 }
 
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 // K and V are most of what it needs.
 struct WideModel {
   TempDir folder;

@@ -185,10 +185,6 @@ std::string strategy_of(const Row& row) {
   return cache + blocks + means + "[attention]\n" + table;
 }
 
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 size_t count(const std::string& text, const std::string& part) {
   size_t n = 0;
   for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++n;

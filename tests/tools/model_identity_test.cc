@@ -37,10 +37,6 @@ uint32_t cached_tokens(const Finished& done) {
   return nlohmann::json::parse(done.out)["cached_prompt_tokens"].get<uint32_t>();
 }
 
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 }  // namespace
 
 TEST_SUITE_BEGIN("tools/model_identity");

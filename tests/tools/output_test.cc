@@ -36,10 +36,6 @@ std::vector<std::string> printing(const std::string& model, const TempDir& folde
           "run --help"};
 }
 
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 }  // namespace
 
 TEST_SUITE_BEGIN("tools/output");

@@ -17,10 +17,6 @@ constexpr bool kExactCodes = false;
 constexpr bool kExactCodes = true;
 #endif
 
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 // Runs under a strategy of the fake `plugin`, whose cache folder outlives the run.
 struct Runs {
   TinyModel model;

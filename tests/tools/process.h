@@ -49,4 +49,8 @@ bool wait_until(const std::function<bool()>& holds);
 
 std::string kvasir_binary();
 
+inline bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
 }  // namespace kvasir::test

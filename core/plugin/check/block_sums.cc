@@ -6,17 +6,11 @@
 
 #include <cstddef>
 
+#include "core/plugin/dtypes.h"
 #include "core/plugin/instance.h"
-#include "kernels/element_type.h"
 
 namespace kvasir {
 namespace {
-
-uint64_t row_bytes(uint32_t dtype, uint32_t n) {
-  return dtype == KVASIR_DTYPE_FP8_E4M3
-             ? n
-             : kernels::row_bytes(static_cast<kernels::ElementType>(dtype), n);
-}
 
 std::string place(const kvasir_block_key& key) {
   return "layer " + std::to_string(key.layer) + ", block " + std::to_string(key.block);

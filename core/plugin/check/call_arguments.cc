@@ -50,11 +50,6 @@ int64_t CheckedPlugin::allocated_now() const {
   return static_cast<int64_t>(allocated_bytes()) - static_cast<int64_t>(services.scratch_bytes());
 }
 
-std::span<const kvasir_kv_format> CheckedPlugin::formats() const {
-  if (!own_formats.empty()) return own_formats;
-  return {geometry.formats, geometry.n_formats};
-}
-
 CallArguments::CallArguments(CheckedPlugin* plugin) : plugin_(plugin) {
   if (!plugin) return;
   before_.emplace();

@@ -22,14 +22,16 @@ namespace kvasir {
 struct CheckedPlugin {
   PluginChecks& checks;
   const HostServices& services;
-  kvasir_geometry geometry{};                   // once it is bound
-  std::vector<kvasir_kv_format> own_formats{};  // of a storage, which geometry does not have
-  std::set<int> descriptors{};                  // that it opened
-  int64_t allocated = 0;                        // bytes by its calls, less what they gave back
-  uint64_t declared = UINT64_MAX;               // bytes that it says it keeps at most
+  kvasir_geometry geometry{};      // once it is bound
+  std::set<int> descriptors{};     // that it opened
+  int64_t allocated = 0;           // bytes by its calls, less what they gave back
+  uint64_t declared = UINT64_MAX;  // bytes that it says it keeps at most
   bool told_growth = false;
 
-  std::span<const kvasir_kv_format> formats() const;
+  // Of the leases that it is given.
+  std::span<const kvasir_kv_format> formats() const {
+    return {geometry.formats, geometry.n_formats};
+  }
   // By malloc() in this process, without what the host keeps for plugins.
   int64_t allocated_now() const;
   BlockShape shape() const { return {geometry.n_kv_heads, geometry.head_dim, geometry.v_dim}; }

@@ -8,7 +8,6 @@
 #include <map>
 #include <string>
 
-#include "core/plugin/check/plugin_checks.h"
 #include "core/runtime/attend/lost_keys.h"
 #include "core/runtime/step/check_clock.h"
 #include "core/runtime/step/finite.h"
@@ -42,7 +41,11 @@ bool belongs(const Part& part, const std::vector<Piece>& pieces) {
 
 BackendSide::BackendSide(const RunContext& context, Attention& backend, MemoryBridge& bridge,
                          bool in_window)
-    : c_(context), backend_(backend), bridge_(bridge), in_window_(in_window) {}
+    : c_(context),
+      backend_(backend),
+      bridge_(bridge),
+      in_window_(in_window),
+      reference_(context, backend) {}
 
 // Parts share most of their queries.
 void BackendSide::hand_over_queries(std::deque<Part>& parts) {
@@ -83,75 +86,8 @@ bool BackendSide::run(const Pass& pass, const std::deque<Part>& parts, float* o,
   bring_back(pass.pieces, lse_there, lse_host);
   keys_skipped_ = out.keys_skipped;
   check_skipped(pass.layer);
-  compare_with_reference(step.step(), in, pass, o, lse);
+  reference_.compare(step.step(), in, pass, o, lse);
   return true;
-}
-
-namespace {
-
-// Makes the parts name the last query of each piece alone, for a whole prompt takes the reference
-// minutes. They point to what is returned.
-std::vector<kvasir_attn_range> keep_last_queries(const std::vector<Piece>& pieces,
-                                                 std::vector<kvasir_attn_part>& parts) {
-  std::vector<kvasir_attn_range> ranges;
-  for (const kvasir_attn_part& part : parts)
-    ranges.insert(ranges.end(), part.ranges, part.ranges + part.n_ranges);
-  for (kvasir_attn_range& range : ranges) {
-    const uint64_t begin = range.q_begin, end = begin + range.n_q;
-    range.n_q = 0;
-    for (const Piece& piece : pieces) {
-      const uint32_t last = piece.q_begin + piece.n_q - 1;
-      if (last < begin || last >= end) continue;
-      range.q_begin = last;
-      range.n_q = 1;
-    }
-  }
-  uint64_t at = 0;
-  for (kvasir_attn_part& part : parts) {
-    part.ranges = ranges.data() + at;
-    at += part.n_ranges;
-  }
-  return ranges;
-}
-
-}  // namespace
-
-// Backends may multiply in bf16 and sum in any order; beyond that they attend to something else.
-void BackendSide::compare_with_reference(const kvasir_step& step, const kvasir_attn_in& in,
-                                         const Pass& pass, const float* o, const float* lse) {
-  constexpr float kOfLargest = 0.05f, kLse = 0.1f;
-  Attention* const reference = c_.pipeline.reference.get();
-  if (!reference || in_window_ || n_runs_++ % backend_.checks()->reference_every != 0) return;
-  if (in.n_parts == 0 || !is_host_memory(in.parts[0].q.mem_kind)) return;
-  std::vector<kvasir_attn_part> parts = abi_parts_;
-  const std::vector<kvasir_attn_range> ranges = keep_last_queries(pass.pieces, parts);
-  kvasir_attn_in few = in;
-  few.parts = parts.data();
-  const uint64_t heads = c_.geometry.n_q_heads, v_dim = c_.geometry.v_dim;
-  std::vector<float> right_o(pass.in.n * heads * v_dim), right_lse(pass.in.n * heads, kUnwritten);
-  kvasir_attn_out out{sizeof(kvasir_attn_out), 0,
-                      host_view(right_o.data(), KVASIR_DTYPE_F32, {pass.in.n, heads, v_dim}),
-                      host_view(right_lse.data(), KVASIR_DTYPE_F32, {pass.in.n, heads}), 0};
-  reference->run(step, few, out);
-  ++backend_.checks()->n_compared;
-  for (const Piece& piece : pass.pieces)
-    for (uint64_t head = 0; head < heads; ++head) {
-      const uint64_t query = uint64_t{piece.q_begin} + piece.n_q - 1, i = query * heads + head;
-      if (!std::isfinite(right_lse[i])) continue;  // these parts have no key for it
-      float largest = 0, apart = 0;
-      for (uint64_t d = i * v_dim; d < (i + 1) * v_dim; ++d) {
-        largest = std::max(largest, std::abs(right_o[d]));
-        apart = std::max(apart, std::abs(right_o[d] - o[d]));
-      }
-      const float lse_apart = std::abs(right_lse[i] - lse[i]);
-      if (apart <= kOfLargest * largest && lse_apart <= kLse) continue;
-      throw PluginError(backend_.id(), "run", KVASIR_ERR_INTERNAL,
-                        "layer " + std::to_string(pass.layer) + ", query " + std::to_string(query) +
-                            ", head " + std::to_string(head) + ": its output is " +
-                            std::to_string(apart) + " from that of " + reference->id() +
-                            " (largest element " + std::to_string(largest) + "), its lse " +
-                            std::to_string(lse_apart) + " (a defect of the plugin)");
-    }
 }
 
 void BackendSide::check_skipped(uint32_t layer) const {

@@ -12,6 +12,7 @@
 #include "core/plugin/instance.h"
 #include "core/runtime/attend/mass.h"
 #include "core/runtime/attend/part.h"
+#include "core/runtime/attend/reference_check.h"
 #include "core/runtime/blocks/memory_bridge.h"
 #include "core/runtime/step/pass.h"
 #include "core/runtime/step/run_context.h"
@@ -49,21 +50,18 @@ class BackendSide {
   // Of o_ and lse_: "", or which of them is not.
   const char* not_finite(uint64_t query, uint64_t head) const;
   void check_skipped(uint32_t layer) const;
-  // In validate mode, every n-th run.
-  void compare_with_reference(const kvasir_step& step, const kvasir_attn_in& in, const Pass& pass,
-                              const float* o, const float* lse);
   void check_mass(uint32_t layer, const MassCall::Share& share) const;
 
   const RunContext& c_;
   Attention& backend_;
   MemoryBridge& bridge_;
   bool in_window_;
+  ReferenceCheck reference_;
   std::deque<MemoryBridge::Buffer> queries_;  // with their rotations and positions
   MemoryBridge::Buffer o_hold_, lse_hold_, mass_lse_hold_, mass_hold_;
   std::vector<kvasir_attn_part> abi_parts_;  // of the call that runs
   std::vector<float> o_, lse_;               // of run_and_merge()
   uint64_t keys_skipped_ = 0;
-  uint64_t n_runs_ = 0;
 };
 
 }  // namespace kvasir

@@ -9,12 +9,10 @@
 #include <string>
 
 #include "core/plugin/dtypes.h"
-#include "core/runtime/blocks/element_type.h"
 
 namespace kvasir {
 namespace {
 
-constexpr uint32_t kGroup = 32;                     // elements that share a scale
 constexpr uint64_t kMostBytes = uint64_t{1} << 40;  // of one block
 
 struct Rows {
@@ -23,17 +21,12 @@ struct Rows {
   uint64_t token_stride, head_stride;
 };
 
-uint64_t row_bytes(const Rows& rows) {
-  return has_element_type(rows.dtype) ? kernels::row_bytes(element_type(rows.dtype), rows.width)
-                                      : rows.width;  // fp8
-}
-
 // What is wrong, or "".
 std::string fault_of(const Rows& rows, const kvasir_geometry& g) {
   const std::string name = rows.name;
-  if ((rows.dtype == KVASIR_DTYPE_Q8_0 || rows.dtype == KVASIR_DTYPE_Q4_0) &&
-      rows.width % kGroup != 0)
-    return name + " rows of " + std::to_string(rows.width) + " elements are not whole groups of 32";
+  if (const uint32_t group = group_elements(rows.dtype); rows.width % group != 0)
+    return name + " rows of " + std::to_string(rows.width) + " elements are not whole groups of " +
+           std::to_string(group);
   if (rows.token_stride > kMostBytes || rows.head_stride > kMostBytes)
     return name + " strides reach beyond a tebibyte";
   struct Dimension {
@@ -43,13 +36,14 @@ std::string fault_of(const Rows& rows, const kvasir_geometry& g) {
       {{rows.token_stride, g.block_size}, {rows.head_stride, g.n_kv_heads}}};
   std::sort(dimensions.begin(), dimensions.end(),
             [](const Dimension& a, const Dimension& b) { return a.stride < b.stride; });
-  uint64_t bytes = row_bytes(rows);  // of what lies inside the dimension
+  const uint64_t row = row_bytes(rows.dtype, rows.width);
+  uint64_t bytes = row;  // of what lies inside the dimension
   for (const Dimension& dimension : dimensions) {
     if (dimension.n < 2) continue;
     if (dimension.stride < bytes)
-      return name + " rows of " + std::to_string(row_bytes(rows)) +
-             " bytes overlap: token stride " + std::to_string(rows.token_stride) +
-             ", head stride " + std::to_string(rows.head_stride);
+      return name + " rows of " + std::to_string(row) + " bytes overlap: token stride " +
+             std::to_string(rows.token_stride) + ", head stride " +
+             std::to_string(rows.head_stride);
     bytes = dimension.stride * dimension.n;
   }
   return bytes > kMostBytes ? name + " of one block takes more than a tebibyte" : "";

@@ -8,6 +8,7 @@
 
 #include "core/runtime/select/contribution.h"
 #include "core/runtime/step/check_clock.h"
+#include "core/runtime/step/guarded_call.h"
 #include "core/runtime/step/step_builder.h"
 
 namespace kvasir {
@@ -22,13 +23,6 @@ uint64_t first_capacity(const SelectorLimits& limits, const SelectorInput& input
                                            limits.max_units ? limits.max_units : 1024);
   // Lists of many query blocks are rarely as long as they may be.
   return capacity * std::min(input.blocks.n, 4u);
-}
-
-// The line that says it names the selector, layer and sequence: what the selector asked for may
-// have failed in another plugin.
-std::string text_of(const PluginError& error, const Selector& selector) {
-  if (error.plugin() == selector.id()) return error.reason();
-  return error.plugin() + ": " + error.function() + ": " + error.reason();
 }
 
 SelectorAnswer failed(std::string fault) {
@@ -52,7 +46,7 @@ SelectorAnswer SelectorCaller::select(size_t index, const SelectorInput& input) 
       return selector.select(step.step(), arguments.in, lists);
     });
   } catch (const PluginError& error) {
-    return failed(text_of(error, selector));
+    return failed(reason_beside(error, selector.id()));
   }
   if (answer.ok()) answer.fault = check_contribution(answer.lists, input.pass.pieces, c_.geometry);
   return answer;
@@ -75,7 +69,7 @@ SelectorAnswer SelectorCaller::speculate(const SelectorInput& input, uint32_t ta
       return selector.speculate(step, target, in, lists);
     });
   } catch (const PluginError& error) {
-    return failed(text_of(error, selector));
+    return failed(reason_beside(error, selector.id()));
   }
 }
 

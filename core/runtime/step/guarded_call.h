@@ -31,6 +31,13 @@ inline void lease_all(const RunContext& c, const Pass& pass) {
   lease(c, pass, [&](uint32_t, BlockList& list) { return c.store.needs_all(list); });
 }
 
+// Why a call failed, for a line that names the plugin that was called, layer and sequence: what it
+// asked for may have failed in another plugin.
+inline std::string reason_beside(const PluginError& error, const std::string& called) {
+  if (error.plugin() == called) return error.reason();
+  return error.plugin() + ": " + error.function() + ": " + error.reason();
+}
+
 // What a status that is neither OK nor expected says; empty for OK.
 inline std::string fault_of(kvasir_status status) {
   return status == KVASIR_OK ? "" : "returned status " + std::to_string(status);
@@ -48,7 +55,7 @@ void guard_selector(const RunContext& c, const Selector& selector, const char* f
   try {
     fault = fn();
   } catch (const PluginError& e) {
-    fault = e.plugin() == selector.id() ? e.reason() : e.what();
+    fault = reason_beside(e, selector.id());
   }
   if (fault.empty()) return;
   guard_pieces(pass.pieces, [&] {  // on_fault = fail throws
