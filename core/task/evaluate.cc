@@ -3,7 +3,6 @@
 #include "core/task/evaluate.h"
 
 #include <algorithm>
-#include <cmath>
 #include <memory>
 #include <utility>
 
@@ -57,21 +56,6 @@ Request task_request(const Tokenizer& tokenizer, const Sample& sample, StrategyI
     answered(judge->answer(), status);
   };
   return request;
-}
-
-// With p = n_right / n and z the 97.5 % point of the normal distribution:
-//   (p + z^2/2n -+ z sqrt(p (1 - p) / n + z^2 / 4n^2)) / (1 + z^2 / n)
-Interval wilson_interval(uint64_t n_right, uint64_t n) {
-  if (n == 0) return {};
-  constexpr double kZ = 1.959963984540054;
-  const auto count = static_cast<double>(n);
-  const double p = static_cast<double>(n_right) / count;
-  const double middle = p + kZ * kZ / (2 * count);
-  const double half = kZ * std::sqrt(p * (1 - p) / count + kZ * kZ / (4 * count * count));
-  const double scale = 1 + kZ * kZ / count;
-  // At the ends the two terms cancel but for rounding.
-  return {n_right == 0 ? 0.0 : (middle - half) / scale,
-          n_right == n ? 1.0 : (middle + half) / scale};
 }
 
 }  // namespace kvasir

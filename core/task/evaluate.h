@@ -1,4 +1,4 @@
-// A sample put to a model: greedy answers, exactly right or not, and intervals of a share.
+// A sample put to a model: greedy answers, exactly right or not.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -53,11 +53,5 @@ size_t prompt_tokens(const Sample& sample, bool with_question = false);
 Request task_request(const Tokenizer& tokenizer, const Sample& sample, StrategyId strategy,
                      bool with_question,
                      std::function<void(const TaskAnswer&, const RequestStatus&)> answered);
-
-struct Interval {
-  double low = 0, high = 1;
-};
-// Of the share n_right / n, 95 %: Wilson 1927.
-Interval wilson_interval(uint64_t n_right, uint64_t n);
 
 }  // namespace kvasir

@@ -170,13 +170,32 @@ TEST_CASE("task eval --parallel gives the answers of one by one") {
   }
 }
 
-TEST_CASE("task eval prints an aligned table with intervals") {
+TEST_CASE("task eval prints an aligned table with intervals and verdicts") {
   const TinyModel m;
-  const Finished done =
-      run_kvasir({"task", "eval", "-m", m.path, "--task", "needle", "--length", "256", "-n", "2"});
+  const auto evaluate = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> command = {"task",     "eval", "-m", m.path, "--task", "needle",
+                                        "--length", "256",  "-n", "2",    "-s",     "streaming"};
+    command.insert(command.end(), more.begin(), more.end());
+    return run_kvasir(command);
+  };
+  const Finished done = evaluate({});
   REQUIRE(done.code == 0);
   for (const char* word : {"task", "95 % interval", "needle", "dense", "/2", "MB/step"})
     CHECK(done.out.find(word) != std::string::npos);
+  // Random weights answer nothing, so no sample differs.
+  CHECK(done.out.find("same") != std::string::npos);
+  CHECK(done.out.find("p after Holm over 1 comparison.") != std::string::npos);
+  const Json report = Json::parse(evaluate({"--json"}).out);
+  CHECK(report["cells"][0]["against_dense"].is_null());
+  const Json& verdict = report["cells"][1]["against_dense"];
+  CHECK(verdict["verdict"] == "same");
+  CHECK(verdict["p_holm"] == 1.0);
+  CHECK(verdict["samples_to_tell"].is_null());
+  CHECK(verdict["difference_low"] < 0);
+  const Finished wide = evaluate({"--margin", "90"});
+  CHECK(wide.out.find("equivalent") != std::string::npos);
+  CHECK(wide.out.find("lies within 90 points") != std::string::npos);
+  CHECK(evaluate({"--margin", "101"}).code == 2);
 }
 
 }  // namespace

@@ -140,22 +140,6 @@ TEST_CASE("a sample that asks nothing is refused") {
         std::string::npos);
 }
 
-// Values of Wilson's formula as tables give them.
-TEST_CASE("intervals are Wilson's") {
-  const auto check = [](uint64_t right, uint64_t n, double low, double high) {
-    const Interval interval = wilson_interval(right, n);
-    CHECK(interval.low == doctest::Approx(low).epsilon(0.001));
-    CHECK(interval.high == doctest::Approx(high).epsilon(0.001));
-  };
-  check(0, 10, 0.0, 0.2775);
-  check(5, 10, 0.2366, 0.7634);
-  check(10, 10, 0.7225, 1.0);
-  check(190, 200, 0.9104, 0.9726);
-  check(0, 0, 0.0, 1.0);
-  CHECK(wilson_interval(0, 3).low == 0.0);
-  CHECK(wilson_interval(3, 3).high == 1.0);
-}
-
 // ---- the probe ----
 
 std::vector<uint32_t> best_tokens(const TokenForward& forward, uint32_t layer, uint32_t kv_head,

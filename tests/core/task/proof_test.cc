@@ -14,6 +14,7 @@
 #include <optional>
 
 #include "core/task/evaluate.h"
+#include "core/task/statistics.h"
 #include "tests/core/runtime/support.h"
 #include "tests/core/task/answer_forks.h"
 #include "tests/core/task/probing.h"

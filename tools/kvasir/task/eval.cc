@@ -18,7 +18,8 @@ const char* const kRule =
     "interval of the accuracy is Wilson's at 95 %. The context is prefilled; question and "
     "answer are decoded, so that the strategy does not know the question beforehand "
     "(--question-in-prompt prefills the first question too). Dense attention always runs as "
-    "control.";
+    "control; each strategy is worse, suspicious (better), the same, equivalent (--margin) or "
+    "cannot be told from it, by an exact McNemar test with Holm's correction.";
 
 struct EvalFlags {
   TaskFlags task;
@@ -26,6 +27,7 @@ struct EvalFlags {
   std::string length = "1024", output;
   uint32_t n = 200;
   uint32_t parallel = 1;
+  double margin = 0;  // points
   bool question_in_prompt = false, force = false;
 };
 
@@ -51,6 +53,7 @@ EvaluationOptions evaluation_options(const Options& options, const EvalFlags& fl
   out.n_samples = flags.n;
   out.n_parallel = flags.parallel;
   out.question_in_prompt = flags.question_in_prompt;
+  out.margin = flags.margin / 100;
   const uint32_t longest = *std::max_element(out.lengths.begin(), out.lengths.end());
   if (options.ctx_size && options.ctx_size < longest)
     throw input_error("-c " + std::to_string(options.ctx_size) + ": --length " +
@@ -96,6 +99,10 @@ void add_task_eval(CLI::App& task) {
       ->check(CLI::Range(1, 256));
   c->add_flag("--question-in-prompt", f->question_in_prompt,
               "Prefill the first question with the context");
+  c->add_option("--margin", f->margin,
+                "Points of accuracy that do not matter: what surely differs from dense by less is "
+                "equivalent (0)")
+      ->check(CLI::Range(0.0, 100.0));
   c->add_option("-o,--output", f->output, "JSON lines, one per sample and strategy");
   c->add_flag("--force", f->force, "Overwrite the file");
   add_json(*c, options->json);

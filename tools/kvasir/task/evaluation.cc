@@ -209,22 +209,30 @@ const EvaluationCell& Evaluation::control(const EvaluationCell& cell) const {
   return cells[i - i % n_strategies];
 }
 
-uint64_t Evaluation::n_lost(const EvaluationCell& cell) const {
-  return count_changes(control(cell), cell);
-}
-
-uint64_t Evaluation::n_won(const EvaluationCell& cell) const {
-  return count_changes(cell, control(cell));
+std::vector<CellVerdict> Evaluation::verdicts() const {
+  std::vector<CellVerdict> out;
+  std::vector<double> p;
+  for (const EvaluationCell& cell : cells) {
+    const EvaluationCell& dense = control(cell);
+    out.push_back({.pairs = {.n = cell.correct.size(),
+                             .n_lost = count_changes(dense, cell),
+                             .n_won = count_changes(cell, dense)}});
+    if (!is_control(cell)) p.push_back(mcnemar_p(out.back().pairs));
+  }
+  const std::vector<double> adjusted = holm(p);
+  for (size_t i = 0, compared = 0; i < cells.size(); ++i) {
+    if (is_control(cells[i])) continue;
+    out[i].p = adjusted[compared++];
+    out[i].verdict = verdict(out[i].pairs, out[i].p, n_comparisons(), options.margin);
+  }
+  return out;
 }
 
 Evaluation evaluate(Session& session, const std::vector<Arm>& arms,
                     const EvaluationOptions& options, const OnSample& on_sample) {
   Evaluation out;
   out.setup = session.setup();
-  out.seed = options.seed;
-  out.n_samples = options.n_samples;
-  out.n_parallel = options.n_parallel;
-  out.question_in_prompt = options.question_in_prompt;
+  out.options = options;
   out.n_strategies = arms.size() + 1;
   out.cells = Evaluator(session, arms, options, on_sample).run();
   return out;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/task/evaluate.h"
+#include "core/task/statistics.h"
 #include "tools/kvasir/session/arms.h"
 #include "tools/kvasir/session/run_report.h"
 #include "tools/kvasir/session/session.h"
@@ -22,6 +23,7 @@ struct EvaluationOptions {
   uint32_t n_samples = 200;  // of each task and length
   uint32_t n_parallel = 1;   // samples answered at once
   bool question_in_prompt = false;
+  double margin = 0;  // difference of accuracies that does not matter, as a share
 };
 
 // One sample under one strategy.
@@ -51,18 +53,25 @@ struct EvaluationCell {
   uint64_t n_correct() const;
 };
 
+// What the samples say of one strategy against dense attention.
+struct CellVerdict {
+  PairedCounts pairs;  // lost: dense attention alone answered
+  double p = 1;        // of McNemar's test, after Holm over all comparisons of the evaluation
+  Verdict verdict = Verdict::kSame;
+};
+
 struct Evaluation {
   Setup setup;
-  uint64_t seed = 0;
-  uint32_t n_samples = 0, n_parallel = 0;
-  bool question_in_prompt = false;
+  EvaluationOptions options;
   size_t n_strategies = 1;
   std::vector<EvaluationCell> cells;  // per length, task and strategy, dense first
 
   // Dense attention's cell of the same task and length.
   const EvaluationCell& control(const EvaluationCell& cell) const;
-  uint64_t n_lost(const EvaluationCell& cell) const;  // dense attention answered, the cell did not
-  uint64_t n_won(const EvaluationCell& cell) const;   // the other way round
+  bool is_control(const EvaluationCell& cell) const { return &cell == &control(cell); }
+  size_t n_comparisons() const { return cells.size() / n_strategies * (n_strategies - 1); }
+  // In the order of cells; those of dense attention against itself are the same.
+  std::vector<CellVerdict> verdicts() const;
 };
 
 // Called when all strategies have answered a sample, once for each, in the order of samples.

@@ -12,18 +12,28 @@ double percent(uint64_t part, uint64_t all) {
   return 100.0 * static_cast<double>(part) / static_cast<double>(std::max<uint64_t>(all, 1));
 }
 
-Json cell_json(const Evaluation& e, const EvaluationCell& cell) {
-  const Interval interval = wilson_interval(cell.n_correct(), e.n_samples);
+// Against dense attention; empty for that itself.
+Json verdict_json(const Evaluation& e, const CellVerdict& v) {
+  const Interval difference = difference_interval(v.pairs);
+  const auto n = samples_to_tell(v.pairs, e.n_comparisons());
+  return {{"lost", v.pairs.n_lost},           {"won", v.pairs.n_won},
+          {"difference_low", difference.low}, {"difference_high", difference.high},
+          {"p", mcnemar_p(v.pairs)},          {"p_holm", v.p},
+          {"verdict", name(v.verdict)},       {"samples_to_tell", n ? Json(*n) : Json()}};
+}
+
+Json cell_json(const Evaluation& e, const EvaluationCell& cell, const CellVerdict& v) {
+  const uint32_t n_samples = e.options.n_samples;
+  const Interval interval = wilson_interval(cell.n_correct(), n_samples);
   return {{"task", name(cell.task)},
           {"length", cell.length},
           {"strategy", cell.strategy},
-          {"samples", e.n_samples},
+          {"samples", n_samples},
           {"correct", cell.n_correct()},
-          {"accuracy", static_cast<double>(cell.n_correct()) / e.n_samples},
+          {"accuracy", static_cast<double>(cell.n_correct()) / n_samples},
           {"accuracy_low", interval.low},
           {"accuracy_high", interval.high},
-          {"lost", e.n_lost(cell)},
-          {"won", e.n_won(cell)},
+          {"against_dense", e.is_control(cell) ? Json() : verdict_json(e, v)},
           {"answer_tokens", cell.n_tokens},
           {"answer_tokens_right", cell.n_right},
           {"prefill_shared_with", cell.read_with.empty() ? Json() : Json(cell.read_with)},
@@ -32,20 +42,40 @@ Json cell_json(const Evaluation& e, const EvaluationCell& cell) {
           {"engagement", to_json(cell.run)}};
 }
 
-std::vector<std::string> table_row(const Evaluation& e, const EvaluationCell& cell) {
+std::string verdict_text(const Evaluation& e, const CellVerdict& v) {
+  switch (v.verdict) {
+    case Verdict::kWorse:
+      return format("worse, p %.2g", v.p);
+    case Verdict::kBetter:
+      return format("suspicious: better, p %.2g", v.p);
+    case Verdict::kCannotTell:
+    case Verdict::kNeverTell: {
+      const auto n = samples_to_tell(v.pairs, e.n_comparisons());
+      return name(v.verdict) +
+             (n ? format(", n %llu", static_cast<unsigned long long>(*n)) : std::string());
+    }
+    default:
+      return name(v.verdict);
+  }
+}
+
+std::vector<std::string> table_row(const Evaluation& e, const EvaluationCell& cell,
+                                   const CellVerdict& v) {
   const Engagement& d = cell.run.decode;
   const auto read = static_cast<double>(d.kv_bytes_read + d.bytes_read_to_choose());
-  const Interval interval = wilson_interval(cell.n_correct(), e.n_samples);
-  const bool is_control = &cell == &e.control(cell);
+  const uint32_t n_samples = e.options.n_samples;
+  const Interval interval = wilson_interval(cell.n_correct(), n_samples);
+  const bool is_control = e.is_control(cell);
   const auto changes = [&](uint64_t n) { return is_control ? "" : std::to_string(n); };
   return {name(cell.task),
           std::to_string(cell.length),
           cell.strategy,
-          format("%llu/%u", static_cast<unsigned long long>(cell.n_correct()), e.n_samples),
-          format("%.1f %%", percent(cell.n_correct(), e.n_samples)),
+          format("%llu/%u", static_cast<unsigned long long>(cell.n_correct()), n_samples),
+          format("%.1f %%", percent(cell.n_correct(), n_samples)),
           format("%.1f - %.1f %%", 100 * interval.low, 100 * interval.high),
-          changes(e.n_lost(cell)),
-          changes(e.n_won(cell)),
+          changes(v.pairs.n_lost),
+          changes(v.pairs.n_won),
+          is_control ? "" : verdict_text(e, v),
           format("%.1f %%", percent(cell.n_right, cell.n_tokens)),
           format("%.1f %%", cell.run.attended_percent()),
           format("%.3f", read / 1e6 / static_cast<double>(std::max<uint64_t>(cell.n_decoded, 1))),
@@ -54,8 +84,9 @@ std::vector<std::string> table_row(const Evaluation& e, const EvaluationCell& ce
 }
 
 std::string times_text(const Evaluation& e) {
+  const uint32_t n_parallel = e.options.n_parallel;
   std::string out =
-      format("\nWall time, %u sample%s at once:", e.n_parallel, e.n_parallel > 1 ? "s" : "");
+      format("\nWall time, %u sample%s at once:", n_parallel, n_parallel > 1 ? "s" : "");
   for (size_t i = 0; i < e.cells.size(); i += e.n_strategies)
     out += format("%s %s %u: %.1f s", i ? "," : "", name(e.cells[i].task), e.cells[i].length,
                   e.cells[i].wall_seconds);
@@ -66,6 +97,29 @@ std::string times_text(const Evaluation& e) {
                    ". %td of %zu strategies shared a pass over the prompts with another; it counts "
                    "for that one.\n",
                    n_shared, e.n_strategies);
+}
+
+// What the verdicts of the table stand on.
+std::string verdicts_text(const std::vector<CellVerdict>& verdicts, const Evaluation& e) {
+  const size_t n_compared = e.n_comparisons();
+  if (n_compared == 0) return "";
+  std::string out = format(
+      "\nAgainst dense: exact McNemar test of lost and won, p after Holm over %zu comparison%s.",
+      n_compared, n_compared > 1 ? "s" : "");
+  const auto any = [&](Verdict wanted) {
+    return std::any_of(verdicts.begin(), verdicts.end(),
+                       [&](const CellVerdict& v) { return v.verdict == wanted; });
+  };
+  if (any(Verdict::kCannotTell) || any(Verdict::kNeverTell))
+    out += "\nn: samples with which such a difference would be seen in four runs of five.";
+  if (any(Verdict::kNeverTell))
+    out += "\nCould never tell: not even if every sample were lost; give more samples (-n).";
+  if (any(Verdict::kEquivalent))
+    out += format("\nEquivalent: the 95 %% interval of the difference lies within %g points.",
+                  100 * e.options.margin);
+  if (any(Verdict::kBetter))
+    out += "\nSuspicious: a strategy leaves out what dense attention sees; look how it can win.";
+  return out + "\n";
 }
 
 }  // namespace
@@ -89,12 +143,15 @@ Json to_json(const SampleResult& r) {
 
 Json to_json(const Evaluation& e) {
   Json out = to_json(e.setup);
-  out["seed"] = e.seed;
-  out["samples"] = e.n_samples;
-  out["question_in_prompt"] = e.question_in_prompt;
-  out["parallel"] = e.n_parallel;
+  out["seed"] = e.options.seed;
+  out["samples"] = e.options.n_samples;
+  out["question_in_prompt"] = e.options.question_in_prompt;
+  out["parallel"] = e.options.n_parallel;
+  out["margin"] = e.options.margin;
   out["cells"] = Json::array();
-  for (const EvaluationCell& cell : e.cells) out["cells"].push_back(cell_json(e, cell));
+  const std::vector<CellVerdict> verdicts = e.verdicts();
+  for (size_t i = 0; i < e.cells.size(); ++i)
+    out["cells"].push_back(cell_json(e, e.cells[i], verdicts[i]));
   return out;
 }
 
@@ -109,10 +166,11 @@ std::string to_line(std::span<const EvaluationCell> cells) {
 
 std::string to_text(const Evaluation& e) {
   Table table({"task", "length", "strategy", "right", "accuracy", "95 % interval", "lost", "won",
-               "tokens right", "attended", "MB/step", "fallbacks", "s"},
-              {1, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12});
-  for (const EvaluationCell& cell : e.cells) table.add(table_row(e, cell));
-  return table.text() + times_text(e);
+               "against dense", "tokens right", "attended", "MB/step", "fallbacks", "s"},
+              {1, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13});
+  const std::vector<CellVerdict> verdicts = e.verdicts();
+  for (size_t i = 0; i < e.cells.size(); ++i) table.add(table_row(e, e.cells[i], verdicts[i]));
+  return table.text() + verdicts_text(verdicts, e) + times_text(e);
 }
 
 }  // namespace kvasir::tool

@@ -1,0 +1,62 @@
+// What counts of right and wrong answers say: intervals of a share and of a difference between two
+// strategies on the same samples, and whether that difference is chance.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+namespace kvasir {
+
+struct Interval {
+  double low = 0, high = 1;
+};
+// Of the share n_right / n, 95 %: Wilson 1927.
+Interval wilson_interval(uint64_t n_right, uint64_t n);
+
+// Two strategies on the same samples, the second against the first.
+struct PairedCounts {
+  uint64_t n = 0;
+  uint64_t n_lost = 0;  // the first alone is right
+  uint64_t n_won = 0;   // the second alone is
+};
+
+// Of the difference of the shares of right answers, (n_won - n_lost) / n, 95 %: Agresti and Min
+// 2005, which is Wald's after half a sample has been added to each of the four cells.
+Interval difference_interval(const PairedCounts& pairs);
+
+// Two-sided p of the pairs that differ, when losing and winning are equally likely: McNemar 1947,
+// exactly. 1 when none differs.
+double mcnemar_p(const PairedCounts& pairs);
+
+// Holm 1979: each p made so large that all comparisons together err in no more than the level asked
+// of one. In the order given.
+std::vector<double> holm(std::span<const double> p);
+
+// The samples with which McNemar's test would see a difference like the observed one in four runs
+// of five, were its p the least of n_comparisons under Holm: Connor 1987. None when no difference
+// was observed.
+std::optional<uint64_t> samples_to_tell(const PairedCounts& pairs, size_t n_comparisons);
+
+// Whether so many comparisons of n samples could find anything at 5 % after Holm, whatever the
+// answers: not when p is above it even where every sample is lost.
+bool can_ever_tell(uint64_t n, size_t n_comparisons);
+
+// The first that holds.
+enum class Verdict {
+  kEquivalent,  // the difference's interval lies within the margin
+  kWorse,       // p after Holm at most 5 %
+  kBetter,      // likewise
+  kSame,        // no sample differs
+  kCannotTell,
+  kNeverTell,  // could not with any answers: too few samples
+};
+const char* name(Verdict verdict);  // "equivalent", …, "cannot tell", "could never tell"
+
+// `p`: after Holm over n_comparisons. margin: a difference of shares that does not matter; 0: each
+// does.
+Verdict verdict(const PairedCounts& pairs, double p, size_t n_comparisons, double margin);
+
+}  // namespace kvasir
