@@ -147,6 +147,7 @@ TEST_CASE("mistakes are named with their line") {
       {"block_size: 12x\n", "c.yaml:1: block_size = 12x must be an integer from 1 on"},
       {"block_size: -1\n", "c.yaml:1: block_size = -1 must be"},
       {"block_size: 99999999999\n", "must be an integer"},
+      {"block_size: 0640\n", "begins with 0, which KTransformers reads as octal"},
       {"block_size:\n", "c.yaml:1: block_size has no value"},
       {"block_size: [1, 2]\n", "c.yaml:1: block_size must be a word or a number"},
       {"preselect_block: maybe\n", "c.yaml:1: preselect_block = maybe must be True or False"},

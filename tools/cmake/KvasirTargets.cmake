@@ -42,7 +42,7 @@ function(kvasir_add_plugin name)
   target_link_options(kvasir_plugin_${name} PRIVATE
     -Wl,--version-script=${CMAKE_SOURCE_DIR}/abi/plugin.map -Wl,-z,now,-z,relro,-z,nodelete
     -Wl,--exclude-libs,ALL)
-  if(NOT KVASIR_SANITIZE)  # sanitizer runtimes are resolved by the executable
+  if(NOT KVASIR_SANITIZE AND NOT KVASIR_FUZZ)  # their runtimes are resolved by the executable
     target_link_options(kvasir_plugin_${name} PRIVATE -Wl,-z,defs)
   endif()
 endfunction()

@@ -167,7 +167,7 @@ void Residency::wait_for(uint64_t ticket, std::span<const kvasir_block_key> keys
     if (report.block_status[i] < 0)
       throw PluginError(storage.id(), "prefetch", report.block_status[i],
                         "block " + std::to_string(keys[i].block) + " of layer " +
-                            std::to_string(keys[i].layer) + " could not be read back");
+                            std::to_string(keys[i].layer) + " is lost");
   if (report.status < 0 && report.block_status.empty())
     throw PluginError(storage.id(), "prefetch", report.status, "transfer failed");
 }

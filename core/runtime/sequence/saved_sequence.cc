@@ -189,6 +189,7 @@ void read_slab(ByteReader& in, const SlabLayout& layout, SlabPages& pages, uint6
     list->resize(in.count(most, "pages of records"));
     for (SlabPage& page : *list) {
       if (!in.number<uint8_t>()) continue;
+      if (bytes == 0) in.refuse("it holds records that its plugins do not keep");
       page = layout.load_page(in.bytes(bytes));
     }
   }

@@ -83,7 +83,10 @@ class AttendedKeys : public sdk::VectorRecords {
     return VectorRecords::format() | uint64_t{n_keys_} << 24 | uint64_t{combine_} << 40 |
            uint64_t{drops_negative_} << 42;
   }
-  uint64_t build_scratch_bytes() const { return work(nullptr).bytes; }
+  uint64_t build_scratch_bytes() const {  // of what work() lays out
+    return block_size_ * sizeof(uint64_t) + 2 * uint64_t{head_dim()} * sizeof(float) +
+           n_keys_ * sizeof(uint32_t);
+  }
   uint64_t score_scratch_bytes(uint32_t) const { return combined_scratch_bytes(1); }
 
   // Nobody said which keys are attended: the block's mean in their place.
@@ -152,16 +155,13 @@ class AttendedKeys : public sdk::VectorRecords {
     uint64_t* order;
     uint32_t* index;
     float *key, *sum;
-    uint64_t bytes;
   };
   Work work(void* scratch) const {
     auto* order = static_cast<uint64_t*>(scratch);
     auto* sum = reinterpret_cast<float*>(order + block_size_);
     auto* key = sum + head_dim();
     auto* index = reinterpret_cast<uint32_t*>(key + head_dim());
-    return {order, index, key, sum,
-            block_size_ * sizeof(uint64_t) + 2 * uint64_t{head_dim()} * sizeof(float) +
-                n_keys_ * sizeof(uint32_t)};
+    return {order, index, key, sum};
   }
   void scale_sum(float* sum, float scale) const {
     for (uint32_t d = 0; d < head_dim(); ++d) sum[d] *= scale;

@@ -150,6 +150,7 @@ TEST_CASE("every mistake names file, line, column, key and remedy") {
       {"[cache.window]\nx = 1", {"test.toml:1:", "window", "table"}},
       {"[[cache]]\nblock_size = 1", {"cache must be a table", "[cache]"}},
       {"cache = 3", {"test.toml:1:1", "[cache]"}},
+      {"[~", {"test.toml:1:", "key"}},  // an assertion of toml++
       {"[selecter]\nplugin = 'x'", {"test.toml:1:2", "[selecter]", "did you mean \"selector\""}},
       {"window_tokens = 5", {"test.toml:1:1", "unknown key window_tokens", "below [cache]"}},
       {"[selector]\nplugin = 3", {"selector.plugin", "must be a string", "an integer"}},

@@ -163,6 +163,8 @@ int64_t KtransformersYaml::integer(const std::string& key, int64_t least) const 
   const bool digits =
       !text.empty() && text.size() <= 10 &&
       std::all_of(text.begin(), text.end(), [](unsigned char c) { return std::isdigit(c); });
+  if (digits && text.size() > 1 && text[0] == '0')
+    throw wrong(key, " begins with 0, which KTransformers reads as octal: write it in decimal");
   const int64_t value = digits ? std::stoll(text) : -1;
   if (value < least) throw wrong(key, " must be an integer from " + std::to_string(least) + " on");
   return value;
