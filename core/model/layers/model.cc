@@ -5,11 +5,13 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <optional>
 #include <unordered_map>
 
 #include "core/error.h"
 #include "core/model/gguf/quant.h"
 #include "core/model/layers/panel_matrix.h"
+#include "core/model/layers/quantized_panel.h"
 #include "core/model/layers/tensor_list.h"
 #include "kernels/row_ops.h"
 
@@ -34,7 +36,7 @@ struct Weights {
 // count the bytes, then with memory to fill it.
 class WeightLoader {
  public:
-  // file may be null to count bytes only.
+  // file may be null to count bytes only, of weights that are not quantised.
   WeightLoader(const GgufFile* file, const ModelShape& shape, Compute compute)
       : file_(file), shape_(shape), compute_(compute) {
     for_each_tensor(shape, [&](const std::string& name, const TensorShape& tensor_shape) {
@@ -43,6 +45,12 @@ class WeightLoader {
   }
   Weights lay_out(std::byte* memory, ThreadPool* pool);
   uint64_t n_bytes() const { return used_; }
+  // Of the matrices laid out.
+  bool has_quantized() const { return has_quantized_; }
+  std::optional<Compute> plain() const { return plain_; }
+  Model::Arithmetic arithmetic(bool deterministic) const {
+    return {has_quantized_ ? Compute::kInt8 : *plain_, plain_ != Compute::kBF16 || deterministic};
+  }
 
  private:
   std::byte* take(uint64_t bytes) {
@@ -50,6 +58,7 @@ class WeightLoader {
     used_ += (bytes + 63) / 64 * 64;
     return at;
   }
+  PanelMatrix panel_type(const std::string& name) const;
   PanelMatrix matrix(const std::string& name);
   const float* vector(const std::string& name);
   const float* vector_if_any(const std::string& name);  // null when models of the shape have none
@@ -62,11 +71,28 @@ class WeightLoader {
   std::byte* memory_ = nullptr;
   ThreadPool* pool_ = nullptr;
   uint64_t used_ = 0;
+  bool has_quantized_ = false;
+  std::optional<Compute> plain_;
 };
+
+PanelMatrix WeightLoader::panel_type(const std::string& name) const {
+  if (compute_ != Compute::kInt8) return {.type = compute_};
+  const auto quantized =
+      file_ ? quantized_type(file_->tensor(name).type) : std::optional<kernels::QuantizedType>();
+  if (!quantized) return {.type = plain_compute()};
+  return {.type = Compute::kInt8, .quantized = *quantized};
+}
 
 PanelMatrix WeightLoader::matrix(const std::string& name) {
   const TensorShape& shape = tensors_.at(name);
-  PanelMatrix m{compute_, static_cast<uint32_t>(shape[0]), static_cast<uint32_t>(shape[1])};
+  PanelMatrix m = panel_type(name);
+  m.n_in = static_cast<uint32_t>(shape[0]);
+  m.n_out = static_cast<uint32_t>(shape[1]);
+  if (m.type == Compute::kInt8) {
+    has_quantized_ = true;
+  } else {
+    plain_ = m.type;
+  }
   m.data = take(m.n_bytes());
   if (!memory_) return m;
   const GgufTensor& tensor = file_->tensor(name);
@@ -118,6 +144,8 @@ Weights WeightLoader::lay_out(std::byte* memory, ThreadPool* pool) {
   memory_ = memory;
   pool_ = pool;
   used_ = 0;
+  has_quantized_ = false;
+  plain_.reset();
   Weights w;
   for (uint32_t i = 0; i < shape_.n_layers; ++i) w.layers.push_back(layer(i));
   w.output_norm = vector("output_norm.weight");
@@ -134,8 +162,8 @@ struct Scratch {
         ffn_floats(uint64_t{max_tokens} * s.d_ff),
         widths{s.d_model, s.d_ff, s.n_q_heads * s.v_head_dim} {}
   uint64_t n_bytes() const { return (norm_floats + 2 * ffn_floats) * sizeof(float); }
-  PanelProducts::Options products(const Model::Options& options) const {
-    return {options.compute, options.deterministic, options.max_batch_tokens, widths};
+  PanelProducts::Options products(const WeightLoader& weights, const Model::Options& o) const {
+    return {weights.plain(), weights.has_quantized(), o.deterministic, o.max_batch_tokens, widths};
   }
 };
 
@@ -157,8 +185,8 @@ class GgufModel final : public Model {
   void attn_output(uint32_t layer, const float* o, uint32_t n, float* h) const override;
   void ffn(uint32_t layer, float* h, uint32_t n) const override;
   void logits(const float* h, uint32_t n, float* out) const override;
-  Compute compute() const override { return compute_; }
-  bool tokens_are_independent() const override { return tokens_are_independent_; }
+  Compute compute() const override { return arithmetic_.compute; }
+  bool tokens_are_independent() const override { return arithmetic_.tokens_are_independent; }
   uint64_t weight_bytes() const override { return weights_memory_.size(); }
   uint64_t weight_bytes_per_token() const override { return bytes_per_token_; }
 
@@ -178,8 +206,7 @@ class GgufModel final : public Model {
   Region weights_memory_, scratch_memory_;
   Weights weights_;
   uint64_t bytes_per_token_ = 0;
-  Compute compute_;
-  bool tokens_are_independent_;
+  Arithmetic arithmetic_{};
   uint32_t max_tokens_;
   float *norm_ = nullptr, *gate_ = nullptr, *up_ = nullptr;  // inside scratch_memory_
   std::unique_ptr<PanelProducts> products_;
@@ -193,19 +220,18 @@ GgufModel::GgufModel(const GgufFile& file, const ModelShape& shape, ThreadPool& 
       sliding_rope_(shape.sliding_rope, shape.max_context, &pool),
       file_(file),
       embedding_(file.tensor("token_embd.weight")),
-      compute_(options.compute),
-      tokens_are_independent_(options.compute == Compute::kF32 || options.deterministic),
       max_tokens_(options.max_batch_tokens) {
   const Scratch scratch(shape_, options.max_batch_tokens);
   WeightLoader loader(&file, shape_, options.compute);
   loader.lay_out(nullptr, nullptr);
+  arithmetic_ = loader.arithmetic(options.deterministic);
   weights_memory_ = Region(loader.n_bytes());
   scratch_memory_ = Region(scratch.n_bytes());
   weights_ = loader.lay_out(weights_memory_.data(), &pool_);
   norm_ = scratch_memory_.as<float>().data();
   gate_ = norm_ + scratch.norm_floats;
   up_ = gate_ + scratch.ffn_floats;
-  products_ = std::make_unique<PanelProducts>(pool_, scratch.products(options));
+  products_ = std::make_unique<PanelProducts>(pool_, scratch.products(loader, options));
   // Every weight once, and one row of the embedding.
   bytes_per_token_ = loader.n_bytes() + embedding_.n_bytes / shape_.vocab_size;
 }
@@ -324,16 +350,31 @@ std::unique_ptr<Model> Model::load(const GgufFile& file, ThreadPool& pool, const
   return std::make_unique<GgufModel>(file, read_shape(file), pool, options);
 }
 
+Model::Arithmetic Model::arithmetic(const GgufFile& file, const Options& options) {
+  const ModelShape shape = read_shape(file);
+  WeightLoader loader(&file, shape, options.compute);
+  loader.lay_out(nullptr, nullptr);
+  return loader.arithmetic(options.deterministic);
+}
+
+namespace {
+
+Model::Memory plan(const GgufFile* file, const ModelShape& shape, const Model::Options& options) {
+  const Scratch scratch(shape, options.max_batch_tokens);
+  WeightLoader loader(file, shape, options.compute);
+  loader.lay_out(nullptr, nullptr);
+  return {loader.n_bytes(),
+          scratch.n_bytes() + PanelProducts::scratch_bytes(scratch.products(loader, options))};
+}
+
+}  // namespace
+
 Model::Memory Model::plan_memory(const GgufFile& file, const Options& options) {
-  return plan_memory(read_shape(file), options);
+  return plan(&file, read_shape(file), options);
 }
 
 Model::Memory Model::plan_memory(const ModelShape& shape, const Options& options) {
-  const Scratch scratch(shape, options.max_batch_tokens);
-  WeightLoader loader(nullptr, shape, options.compute);
-  loader.lay_out(nullptr, nullptr);
-  return {loader.n_bytes(),
-          scratch.n_bytes() + PanelProducts::scratch_bytes(scratch.products(options))};
+  return plan(nullptr, shape, options);
 }
 
 }  // namespace kvasir

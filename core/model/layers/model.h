@@ -1,5 +1,5 @@
 // A dense-decoder transformer as the pieces that the step loop calls in turn: everything but
-// attention. Weights come from a GGUF, matrix products from oneDNN.
+// attention. Weights come from a GGUF; matrix products are oneDNN's or our own (panel_matrix.h).
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -24,12 +24,19 @@ class Model {
   struct Options {
     Compute compute = Compute::kF32;
     uint32_t max_batch_tokens = 512;  // largest n_tokens of a call: sizes scratch
-    // bf16: a token's result does not depend on the other tokens of a call, bit for bit. In f32 it
-    // never does.
+    // bf16: a token's result does not depend on the other tokens of a call, bit for bit. In f32 and
+    // int8 it never does.
     bool deterministic = false;
   };
   static std::unique_ptr<Model> load(const GgufFile& file, ThreadPool& pool,
                                      const Options& options);
+  // Of a file's products: `options.compute`, but plain_compute() where kInt8 is wanted and no
+  // matrix is quantised in a type that it knows.
+  struct Arithmetic {
+    Compute compute;
+    bool tokens_are_independent;  // as below
+  };
+  static Arithmetic arithmetic(const GgufFile& file, const Options& options);
   virtual ~Model() = default;
 
   // What load() will allocate: weights after conversion, scratch. For `plan`, before loading.
@@ -37,6 +44,7 @@ class Model {
     uint64_t weight_bytes, scratch_bytes;
   };
   static Memory plan_memory(const GgufFile& file, const Options& options);
+  // Without a file: in kInt8 no weight is quantised.
   static Memory plan_memory(const ModelShape& shape, const Options& options);
 
   virtual const ModelShape& shape() const = 0;

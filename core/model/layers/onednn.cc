@@ -87,8 +87,23 @@ struct Worker {
 
 }  // namespace
 
+const char* name(Compute compute) {
+  switch (compute) {
+    case Compute::kBF16:
+      return "bf16";
+    case Compute::kInt8:
+      return "int8";
+    default:
+      return "f32";
+  }
+}
+
 bool compute_supported(Compute compute) {
-  return compute == Compute::kF32 || OneDnnProducts::supported(compute);
+  return compute != Compute::kBF16 || OneDnnProducts::supported(compute);
+}
+
+Compute plain_compute() {
+  return compute_supported(Compute::kBF16) ? Compute::kBF16 : Compute::kF32;
 }
 
 struct OneDnnProducts::Impl {

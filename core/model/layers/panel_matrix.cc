@@ -13,16 +13,19 @@
 #include "core/model/gguf/float16.h"
 #include "core/model/gguf/quant.h"
 #include "core/model/layers/onednn.h"
+#include "core/model/layers/quantized_panel.h"
 #include "kernels/convert.h"
 #include "kernels/panel_product.h"
+#include "kernels/quantized_product.h"
 #include "kernels/row_ops.h"
 
 namespace kvasir {
 namespace {
 
 // Up to this many rows our kernel is the faster one: it reads at the speed of memory, while oneDNN
-// wastes most of a tile. In bf16, 5 rows: 29 ms against 38; in f32, 8 rows: 61 against 81.
-constexpr uint32_t kFewRowsF32 = 8, kFewRowsBf16 = 4;
+// wastes most of a tile. In bf16, 5 rows: 29 ms against 38; in f32, 8 rows: 61 against 81. In int8
+// our kernel is the only one; there many rows are those that are shared out, too.
+constexpr uint32_t kFewRowsF32 = 8, kFewRowsBf16 = 4, kFewRowsInt8 = 8;
 constexpr uint32_t kPanel = kernels::kPanelWidth;
 // Rows of a task of a large product: x stays in the L2 cache. Our kernel does not pack x.
 constexpr uint32_t kRowBlock = 256, kOwnRowBlock = 64;
@@ -138,6 +141,7 @@ uint32_t PanelMatrix::panel_cols(uint32_t panel) const {
 }
 
 size_t PanelMatrix::panel_bytes() const {
+  if (type == Compute::kInt8) return kernels::quantized_panel_bytes(quantized, n_in);
   const size_t padded = (size_t{n_in} + kPanelInputs - 1) / kPanelInputs * kPanelInputs;
   return padded * kPanel * element_size(type);
 }
@@ -153,7 +157,13 @@ void load_panels(const GgufTensor& tensor, const PanelMatrix& matrix, ThreadPool
   pool.parallel_for(matrix.n_panels(), 0, [&](uint64_t begin, uint64_t end, uint32_t) {
     const uint64_t panel_rows = tensor.n_bytes / matrix.n_out * kPanel;
     for (uint64_t p = begin; p < end; ++p) {
-      load_panel(tensor, matrix, static_cast<uint32_t>(p));
+      const auto panel = static_cast<uint32_t>(p);
+      if (matrix.type == Compute::kInt8)
+        pack_quantized_panel(matrix.quantized, tensor.data + p * panel_rows,
+                             tensor.n_bytes / matrix.n_out, matrix.panel_cols(panel), matrix.n_in,
+                             matrix.data + p * matrix.panel_bytes());
+      else
+        load_panel(tensor, matrix, panel);
       // As we go: the mapped file must not stay resident beside its copy.
       const uint64_t done = (p + 1) * panel_rows, from = begin * panel_rows;
       if (p + 1 == end || (p - begin) % 64 == 63)
@@ -162,89 +172,133 @@ void load_panels(const GgufTensor& tensor, const PanelMatrix& matrix, ThreadPool
   });
 }
 
-// The rows of one call, in the form that its products read.
+// The rows of one call, in the forms that its products read; a task takes n of them from `first`.
 struct PanelProducts::Input {
-  const float* f32 = nullptr;
-  const uint16_t* bf16 = nullptr;  // set when oneDNN multiplies in bf16
-  uint32_t n = 0, n_in = 0;
+  const float* f32 = nullptr;        // as given, or rounded to bf16
+  const uint16_t* bf16 = nullptr;    // set when oneDNN multiplies in bf16
+  kernels::QuantizedRows int8 = {};  // set when a matrix is quantised
+  uint32_t first = 0, n = 0, n_in = 0;
   bool many = false;
-  bool onednn = false;  // rather than our kernel
+  bool onednn = false;  // rather than our kernel, where weights are not quantised
+  bool large_blocks = false;
 };
 
-uint64_t PanelProducts::scratch_bytes(const Options& options) {
-  if (options.compute == Compute::kF32) return 0;
+struct PanelProducts::Kinds {
+  bool quantized = false, plain = false;
+  void add(const PanelMatrix& w) { (w.type == Compute::kInt8 ? quantized : plain) = true; }
+};
+
+namespace {
+
+struct ScratchBytes {
+  uint64_t rounded = 0, quantized = 0;
+};
+
+ScratchBytes scratch_of(const PanelProducts::Options& options) {
+  ScratchBytes bytes;
   const uint64_t max_in = *std::max_element(options.n_in.begin(), options.n_in.end());
   const uint64_t max_rows = options.max_rows;
+  if (options.quantized) bytes.quantized = kernels::quantized_rows_bytes(max_rows, max_in);
+  if (options.plain != Compute::kBF16) return bytes;
   // Our kernel reads bf16 values as f32; alone it may have to take all rows.
   const uint64_t own =
       options.deterministic ? std::max<uint64_t>(max_rows, kFewRowsBf16) : kFewRowsBf16;
-  return std::max(own * max_in * sizeof(float), max_rows * max_in * sizeof(uint16_t));
+  bytes.rounded = std::max(own * max_in * sizeof(float), max_rows * max_in * sizeof(uint16_t));
+  return bytes;
+}
+
+}  // namespace
+
+uint64_t PanelProducts::scratch_bytes(const Options& options) {
+  const ScratchBytes bytes = scratch_of(options);
+  return bytes.rounded + bytes.quantized;
 }
 
 PanelProducts::PanelProducts(ThreadPool& pool, const Options& options)
     : pool_(pool),
-      compute_(options.compute),
-      onednn_(OneDnnProducts::supported(options.compute)
-                  ? std::make_unique<OneDnnProducts>(options.compute, pool.n_workers())
+      plain_(options.plain.value_or(Compute::kF32)),
+      onednn_(options.plain && OneDnnProducts::supported(plain_)
+                  ? std::make_unique<OneDnnProducts>(plain_, pool.n_workers())
                   : nullptr),
       forms_(options.forms ? *options.forms : choose_forms(options)) {
-  if (options.compute == Compute::kBF16) rounded_ = Region(scratch_bytes(options));
+  const ScratchBytes bytes = scratch_of(options);
+  if (bytes.rounded) rounded_ = Region(bytes.rounded);
+  if (bytes.quantized) quantized_ = Region(bytes.quantized);
 }
 
 PanelProducts::~PanelProducts() = default;
 
 PanelProducts::Forms PanelProducts::choose_forms(const Options& options) {
   if (!onednn_) return Forms::kOwn;
-  if (options.compute == Compute::kBF16 && !options.deterministic) return Forms::kBoth;
+  if (plain_ == Compute::kBF16 && !options.deterministic) return Forms::kBoth;
   bool same = true, alone = true;
   for (const uint32_t n_in : std::set(options.n_in.begin(), options.n_in.end())) {
-    const Comparison found = compare_products(options.compute, *onednn_, n_in);
+    const Comparison found = compare_products(plain_, *onednn_, n_in);
     same = same && found.same_as_own;
     alone = alone && found.same_for_all_rows;
   }
   if (same) return Forms::kBoth;
-  return alone && options.compute == Compute::kBF16 ? Forms::kOneDnn : Forms::kOwn;
+  return alone && plain_ == Compute::kBF16 ? Forms::kOneDnn : Forms::kOwn;
 }
 
-PanelProducts::Input PanelProducts::prepare(const float* x, uint32_t n, uint32_t n_in) {
-  Input input{.f32 = x,
-              .n = n,
-              .n_in = n_in,
-              .many = n > (compute_ == Compute::kBF16 ? kFewRowsBf16 : kFewRowsF32)};
-  input.onednn = forms_ == Forms::kOneDnn || (forms_ == Forms::kBoth && input.many);
-  if (compute_ == Compute::kF32) return input;
-  const auto rows = [&](const auto& fn) {
-    if (!input.many) return fn(0, n, 0);
-    pool_.parallel_for(n, 0, fn);
-  };
-  if (input.onednn) {
-    const auto out = rounded_.as<uint16_t>().data();
-    rows([&](uint64_t begin, uint64_t end, uint32_t) {
-      kernels::convert_from_f32(kernels::ElementType::kBF16, x + begin * n_in, out + begin * n_in,
-                                (end - begin) * n_in);
+// fn(begin, end) on rows: on the pool where there are many.
+template <class Fn>
+void PanelProducts::for_rows(const Input& x, const Fn& fn) {
+  if (!x.many) return fn(0, x.n);
+  pool_.parallel_for(x.n, 0, [&](uint64_t begin, uint64_t end, uint32_t) { fn(begin, end); });
+}
+
+void PanelProducts::round_to_bf16(Input& x) {
+  const float* from = x.f32;
+  const size_t n_in = x.n_in;
+  if (x.onednn) {
+    uint16_t* out = rounded_.as<uint16_t>().data();
+    for_rows(x, [&](uint64_t begin, uint64_t end) {
+      kernels::convert_from_f32(kernels::ElementType::kBF16, from + begin * n_in,
+                                out + begin * n_in, (end - begin) * n_in);
     });
-    input.bf16 = out;
+    x.bf16 = out;
   } else {
-    const auto out = rounded_.as<float>().data();
-    rows([&](uint64_t begin, uint64_t end, uint32_t) {
-      for (uint64_t i = begin * n_in; i < end * n_in; ++i) out[i] = bf16_to_f32(f32_to_bf16(x[i]));
+    float* out = rounded_.as<float>().data();
+    for_rows(x, [&](uint64_t begin, uint64_t end) {
+      for (uint64_t i = begin * n_in; i < end * n_in; ++i)
+        out[i] = bf16_to_f32(f32_to_bf16(from[i]));
     });
-    input.f32 = out;
+    x.f32 = out;
   }
+}
+
+PanelProducts::Input PanelProducts::prepare(const float* x, uint32_t n, uint32_t n_in,
+                                            const Kinds& kinds) {
+  const uint32_t few = plain_ == Compute::kBF16 ? kFewRowsBf16 : kFewRowsF32;
+  Input input{.f32 = x, .n = n, .n_in = n_in, .many = n > (kinds.quantized ? kFewRowsInt8 : few)};
+  input.onednn = kinds.plain && (forms_ == Forms::kOneDnn || (forms_ == Forms::kBoth && n > few));
+  input.large_blocks = !kinds.plain || input.onednn;
+  if (kinds.quantized) {
+    input.int8 = kernels::quantized_rows_at(quantized_.data(), n, input.n_in);
+    for_rows(input, [&](uint64_t begin, uint64_t end) {
+      kernels::quantize_rows(x, begin, end, input.n_in, input.int8);
+    });
+  }
+  if (kinds.plain && plain_ == Compute::kBF16) round_to_bf16(input);
   return input;
 }
 
-// One panel, all rows: y[:, 64 p ...] = x W_p (+ y) (+ bias).
+// One panel, the rows of the task: y[:, 64 p ...] = x W_p (+ y) (+ bias).
 void PanelProducts::panel(const Input& x, const Product& product, uint32_t panel, uint32_t worker) {
   const PanelMatrix& w = *product.w;
   const std::byte* data = w.data + panel * w.panel_bytes();
   const PanelShape shape{x.n, x.n_in, w.panel_cols(panel), w.n_out, product.accumulate};
-  float* y = product.y + size_t{panel} * kPanel;
-  if (x.onednn) {
-    const void* rows = x.bf16 ? static_cast<const void*>(x.bf16) : x.f32;
+  const size_t first = size_t{x.first} * x.n_in;
+  float* y = product.y + size_t{x.first} * w.n_out + size_t{panel} * kPanel;
+  if (w.type == Compute::kInt8) {
+    kernels::quantized_product(w.quantized, x.int8, x.first, x.first + x.n, data, x.n_in,
+                               shape.cols, shape.accumulate, y, shape.y_stride);
+  } else if (x.onednn) {
+    const void* rows = x.bf16 ? static_cast<const void*>(x.bf16 + first) : x.f32 + first;
     onednn_->multiply(shape, rows, data, y, worker);
   } else {
-    own_product(w.type, shape, x.f32, data, y);
+    own_product(w.type, shape, x.f32 + first, data, y);
   }
   if (!product.bias) return;
   for (uint32_t r = 0; r < x.n; ++r) {
@@ -257,7 +311,7 @@ void PanelProducts::panel(const Input& x, const Product& product, uint32_t panel
 // slow one.
 template <class Fn>
 void PanelProducts::for_panels(const Input& x, uint64_t n_panels, const Fn& fn) {
-  const uint32_t block = x.onednn ? kRowBlock : kOwnRowBlock;
+  const uint32_t block = x.large_blocks ? kRowBlock : kOwnRowBlock;
   const uint64_t n_blocks = x.many ? (x.n + block - 1) / block : 1;
   const uint64_t n_tasks = n_blocks * n_panels;
   const uint64_t grain =
@@ -265,46 +319,46 @@ void PanelProducts::for_panels(const Input& x, uint64_t n_panels, const Fn& fn) 
   pool_.parallel_for(n_tasks, grain, [&](uint64_t begin, uint64_t end, uint32_t worker) {
     for (uint64_t task = begin; task < end; ++task) {
       Input rows = x;
-      const auto first = static_cast<uint32_t>(task / n_panels * block);
-      rows.n = n_blocks == 1 ? x.n : std::min(block, x.n - first);
-      rows.f32 += size_t{first} * x.n_in;
-      if (x.bf16) rows.bf16 += size_t{first} * x.n_in;
-      fn(rows, first, static_cast<uint32_t>(task % n_panels), worker);
+      rows.first = static_cast<uint32_t>(task / n_panels * block);
+      rows.n = n_blocks == 1 ? x.n : std::min(block, x.n - rows.first);
+      fn(rows, static_cast<uint32_t>(task % n_panels), worker);
     }
   });
 }
 
 void PanelProducts::multiply(const float* x, uint32_t n, std::span<const Product> products) {
   if (n == 0 || products.empty()) return;
-  const Input input = prepare(x, n, products.front().w->n_in);
+  Kinds kinds;
   uint64_t n_panels = 0;
-  for (const Product& product : products) n_panels += product.w->n_panels();
-  for_panels(input, n_panels,
-             [&](const Input& rows, uint32_t first, uint32_t index, uint32_t worker) {
-               size_t i = 0;
-               for (; index >= products[i].w->n_panels(); ++i) index -= products[i].w->n_panels();
-               Product part = products[i];
-               part.y += size_t{first} * part.w->n_out;
-               panel(rows, part, index, worker);
-             });
+  for (const Product& product : products) {
+    kinds.add(*product.w);
+    n_panels += product.w->n_panels();
+  }
+  const Input input = prepare(x, n, products.front().w->n_in, kinds);
+  for_panels(input, n_panels, [&](const Input& rows, uint32_t index, uint32_t worker) {
+    size_t i = 0;
+    for (; index >= products[i].w->n_panels(); ++i) index -= products[i].w->n_panels();
+    panel(rows, products[i], index, worker);
+  });
 }
 
 void PanelProducts::multiply_gated(const float* x, uint32_t n, const PanelMatrix& gate,
                                    const PanelMatrix& up, Activation activation, float* act,
                                    float* up_out) {
   if (n == 0) return;
-  const Input input = prepare(x, n, gate.n_in);
+  Kinds kinds;
+  kinds.add(gate);
+  kinds.add(up);
+  const Input input = prepare(x, n, gate.n_in, kinds);
   const auto unit = activation == Activation::kGelu ? &kernels::geglu : &kernels::swiglu;
-  for_panels(input, gate.n_panels(),
-             [&](const Input& rows, uint32_t first, uint32_t index, uint32_t worker) {
-               const size_t at = size_t{first} * gate.n_out;
-               panel(rows, {&gate, act + at}, index, worker);
-               panel(rows, {&up, up_out + at}, index, worker);
-               for (uint32_t r = 0; r < rows.n; ++r) {
-                 const size_t begin = at + size_t{r} * gate.n_out + size_t{index} * kPanel;
-                 unit(act + begin, up_out + begin, gate.panel_cols(index));
-               }
-             });
+  for_panels(input, gate.n_panels(), [&](const Input& rows, uint32_t index, uint32_t worker) {
+    panel(rows, {&gate, act}, index, worker);
+    panel(rows, {&up, up_out}, index, worker);
+    for (uint32_t r = rows.first; r < rows.first + rows.n; ++r) {
+      const size_t begin = size_t{r} * gate.n_out + size_t{index} * kPanel;
+      unit(act + begin, up_out + begin, gate.panel_cols(index));
+    }
+  });
 }
 
 }  // namespace kvasir

@@ -1,8 +1,9 @@
 // Weight matrices in memory, and their products on the pool.
 //
 // One layout serves prefill and decode: panels of 64 outputs, contiguous over all inputs. A worker
-// streams whole panels, so decode reads memory in order; and a panel is a matrix in a format that
-// oneDNN's fastest product takes without repacking, with AMX where there is AMX.
+// streams whole panels, so decode reads memory in order; and a panel of f32 or bf16 is a matrix in
+// a format that oneDNN's fastest product takes without repacking, with AMX where there is AMX. A
+// quantised panel holds the numbers of the file, and our kernel multiplies it.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -18,14 +19,17 @@
 #include "core/model/layers/shape.h"
 #include "core/platform/memory.h"
 #include "core/platform/thread_pool.h"
+#include "kernels/quantized_panel.h"
 
 namespace kvasir {
 
 struct PanelMatrix {
   Compute type = Compute::kF32;
   uint32_t n_in = 0, n_out = 0;
-  // n_panels panels as in kernels/panel_product.h, n_in padded to 32; padding is zero.
+  // n_panels panels as in kernels/panel_product.h, n_in padded to 32; padding is zero. kInt8: as in
+  // kernels/quantized_panel.h.
   std::byte* data = nullptr;
+  kernels::QuantizedType quantized = {};  // where type is kInt8
 
   uint32_t n_panels() const;
   uint32_t panel_cols(uint32_t panel) const;  // 64, fewer in the last
@@ -42,15 +46,17 @@ class OneDnnProducts;
 
 // Products of f32 rows with panel matrices. Not thread-safe; parallel inside.
 //
-// In f32, and in every type with `deterministic`, a row's result does not depend on how many rows
-// share the call. Our kernel sums in the order of oneDNN's, which is compared when this is made;
-// where they differ, one of them multiplies all numbers of rows.
+// In f32 and int8, and in every type with `deterministic`, a row's result does not depend on how
+// many rows share the call. In f32 our kernel sums in the order of oneDNN's, which is compared when
+// this is made; where they differ, one of them multiplies all numbers of rows.
 class PanelProducts {
  public:
   // Which product takes few rows and which takes many.
   enum class Forms { kBoth, kOwn, kOneDnn };  // kBoth: our kernel few, oneDNN many
   struct Options {
-    Compute compute = Compute::kF32;
+    // Of matrices in f32 or bf16; null: there are none.
+    std::optional<Compute> plain = Compute::kF32;
+    bool quantized = false;  // there are matrices in kInt8
     bool deterministic = false;
     uint32_t max_rows = 0;         // of a call
     std::vector<uint32_t> n_in{};  // all widths that rows may have
@@ -75,7 +81,11 @@ class PanelProducts {
 
  private:
   struct Input;
-  Input prepare(const float* x, uint32_t n, uint32_t n_in);
+  struct Kinds;  // of the matrices of a call
+  Input prepare(const float* x, uint32_t n, uint32_t n_in, const Kinds& kinds);
+  template <class Fn>
+  void for_rows(const Input& x, const Fn& fn);
+  void round_to_bf16(Input& x);
   void panel(const Input& x, const Product& product, uint32_t panel, uint32_t worker);
   template <class Fn>
   void for_panels(const Input& x, uint64_t n_panels, const Fn& fn);
@@ -83,8 +93,9 @@ class PanelProducts {
   Forms choose_forms(const Options& options);
 
   ThreadPool& pool_;
-  Compute compute_;
+  Compute plain_;                           // of matrices that are not quantised
   Region rounded_;                          // bf16: the inputs, rounded
+  Region quantized_;                        // int8: the inputs, rounded
   std::unique_ptr<OneDnnProducts> onednn_;  // null where it has no fast product
   Forms forms_;
 };

@@ -31,7 +31,8 @@ Settings fingerprint(const RunContext& c) {
   };
   const auto add = [&](const std::string& key, uint64_t value) { say(key, std::to_string(value)); };
   add("model hash", c.model_hash ? c.model_hash() : 0);
-  say("compute", c.model.compute() == Compute::kF32 ? "f32" : "bf16");
+  say("compute", name(c.model.compute()));
+  if (c.model.compute() == Compute::kInt8) say("plain matrices", name(plain_compute()));
   add("deterministic", c.model.tokens_are_independent());
   add("layers", g.n_layers);
   add("query heads", g.n_q_heads);

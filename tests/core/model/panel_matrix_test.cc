@@ -78,7 +78,7 @@ TEST_CASE("every form of product gives a row the same bits, whatever the number 
       CAPTURE(n_in);
       const Matrix w(type, n_in);
       const auto x = random_rows(n_in);
-      PanelProducts::Options options{type, true, kRows, {n_in}};
+      PanelProducts::Options options{type, false, true, kRows, {n_in}};
       PanelProducts chosen(pool, options);
       // Another choice is as right, but slower: oneDNN's f32 sums in our order, as long as it is
       // the version that chain_inputs() describes.

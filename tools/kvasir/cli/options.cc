@@ -40,9 +40,11 @@ void add_model_flags(CLI::App& app, Options& o) {
   app.add_option("-t,--threads", o.threads, "Worker threads (default: one per physical core)")
       ->envname("KVASIR_ARG_THREADS");
   app.add_option("--compute", o.compute,
-                 "Dense layers in f32 or bf16 (default: bf16 when the CPU has it). In bf16 the "
-                 "chunk size may change greedy text, see --deterministic")
-      ->check(CLI::IsMember({"auto", "f32", "bf16"}))
+                 "Dense layers in int8 (quantised weights as they lie, activations rounded to 8 "
+                 "bits), bf16 or f32. Default: int8 for quantised weights, bf16 for others when "
+                 "the CPU has it, else f32. In bf16 the chunk size may change greedy text, see "
+                 "--deterministic")
+      ->check(CLI::IsMember({"auto", "int8", "bf16", "f32"}))
       ->envname("KVASIR_ARG_COMPUTE");
   add_deterministic(app, o);
   app.add_option("--seed", o.seed, "Seed of sampling and of plugins that draw random numbers")

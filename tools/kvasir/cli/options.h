@@ -21,7 +21,7 @@ struct Options {
   bool check_plugins = false;
   uint32_t ctx_size = 0;         // 0: what the prompt needs
   uint32_t threads = 0;          // 0: one per physical core
-  std::string compute = "auto";  // auto, f32, bf16
+  std::string compute = "auto";  // auto, int8, bf16, f32
   uint64_t seed = 0;
   std::string cache_type_k, cache_type_v;
   std::string log_level = "warn";

@@ -61,11 +61,11 @@ WrittenSkew write_skew(const Options& options, const SkewOptions& o) {
   std::vector<TokenId> column_ids;
   if (!o.column_file.empty()) column_ids = first_tokens(o.column_file, "--columns-from");
   Model::Options model_options;
-  model_options.compute = resolve_compute(options);
+  model_options.compute = wanted_compute(options);
   model_options.max_batch_tokens = kBatchTokens;
   model_options.deterministic = options.deterministic;
   const ModelShape shape = read_shape(file);
-  const Model::Memory memory = Model::plan_memory(shape, model_options);
+  const Model::Memory memory = Model::plan_memory(file, model_options);
   check_memory(memory.weight_bytes + memory.scratch_bytes + vocabulary_bytes(shape) +
                    skew_bytes(shape, ids.size() + column_ids.size()) + kProcessBytes,
                "a sample of " + std::to_string(ids.size()) + " tokens",

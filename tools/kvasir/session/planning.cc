@@ -33,14 +33,16 @@ uint32_t step_tokens(const StrategyConfig& strategy, uint32_t max_sequences) {
 }
 
 MemoryPlan plan_strategy(PluginHost& host, const StrategyConfig& strategy, const ModelShape& shape,
-                         Model::Options model, uint32_t max_context, uint32_t max_sequences) {
+                         Model::Options model, uint32_t max_context, uint32_t max_sequences,
+                         const GgufFile* file) {
   Pipeline pipeline = build_pipeline(strategy, host.registry(), host.services());
   EngineOptions engine;
   model.max_batch_tokens = engine.max_step_tokens = step_tokens(strategy, max_sequences);
   engine.max_context = max_context;
   engine.max_sequences = max_sequences;
-  return make_plan(shape, Model::plan_memory(shape, model), pipeline, engine,
-                   vocabulary_bytes(shape));
+  const Model::Memory memory =
+      file ? Model::plan_memory(*file, model) : Model::plan_memory(shape, model);
+  return make_plan(shape, memory, pipeline, engine, vocabulary_bytes(shape));
 }
 
 }  // namespace kvasir::tool

@@ -25,8 +25,10 @@ void check_memory(uint64_t bytes, const std::string& what, const std::string& pa
 // Most tokens of one step: a piece of a prompt beside a decoded token of every other sequence.
 uint32_t step_tokens(const StrategyConfig& strategy, uint32_t max_sequences);
 
-// Creates the strategy's plugins, binds them to this shape, and asks them what they need.
+// Creates the strategy's plugins, binds them to this shape, and asks them what they need. file: the
+// model's, whose quantised weights stay as they are in kInt8, or null.
 MemoryPlan plan_strategy(PluginHost& host, const StrategyConfig& strategy, const ModelShape& shape,
-                         Model::Options model, uint32_t max_context, uint32_t max_sequences = 1);
+                         Model::Options model, uint32_t max_context, uint32_t max_sequences = 1,
+                         const GgufFile* file = nullptr);
 
 }  // namespace kvasir::tool

@@ -31,7 +31,7 @@ Json to_json(const Setup& s) {
 Session::Session(const Options& options)
     : options_(options),
       strategy_(resolve_strategy(options)),
-      compute_(resolve_compute(options)),
+      compute_(wanted_compute(options)),
       host_(with_threads(options, strategy_), strategy_.cache.slow_call_seconds.value) {
   build_pipeline(strategy_, registry(),
                  services());  // finds mistakes before the model file is opened
@@ -59,7 +59,9 @@ const Tokenizer& Session::tokenizer() const {
 }
 
 Setup Session::setup() const {
-  return {options_.model, compute_, is_deterministic(options_), host_.pool().n_workers()};
+  const Model::Arithmetic arithmetic = Model::arithmetic(*file_, model_options(1));
+  return {options_.model, arithmetic.compute, arithmetic.tokens_are_independent,
+          host_.pool().n_workers()};
 }
 
 EngineOptions Session::engine_options(uint32_t max_context, uint32_t max_sequences) const {

@@ -63,7 +63,7 @@ class Session {
 
   Options options_;
   StrategyConfig strategy_;
-  Compute compute_;
+  Compute compute_;  // as asked for
   PluginHost host_;
   std::optional<GgufFile> file_;
   ModelShape shape_;

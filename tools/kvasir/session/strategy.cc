@@ -122,19 +122,12 @@ PluginSearch plugin_search(const Options& o) {
   return search;
 }
 
-Compute resolve_compute(const Options& o) {
+Compute wanted_compute(const Options& o) {
   if (o.compute == "f32") return Compute::kF32;
+  if (o.compute != "bf16") return Compute::kInt8;
   if (compute_supported(Compute::kBF16)) return Compute::kBF16;
-  if (o.compute == "bf16")
-    throw Error(ErrorKind::kResource,
-                "--compute bf16: this CPU has no bf16 matrix products; use --compute f32");
-  return Compute::kF32;
-}
-
-const char* name(Compute compute) { return compute == Compute::kBF16 ? "bf16" : "f32"; }
-
-bool is_deterministic(const Options& o) {
-  return o.deterministic || resolve_compute(o) == Compute::kF32;
+  throw Error(ErrorKind::kResource,
+              "--compute bf16: this CPU has no bf16 matrix products; use --compute f32");
 }
 
 }  // namespace kvasir::tool

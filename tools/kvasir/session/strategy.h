@@ -18,10 +18,8 @@ StrategyConfig resolve_strategy(const Options& options);
 // Path of a strategy given as a file or as the name of a shipped preset.
 std::string find_strategy(const std::string& name);
 PluginSearch plugin_search(const Options& options);
-Compute resolve_compute(const Options& options);
-const char* name(Compute compute);  // "f32", "bf16"
-// True when a token's result never depends on the other tokens of its step: with --deterministic,
-// and with f32 dense layers.
-bool is_deterministic(const Options& options);
+// What --compute asks for; `auto` is int8, which models without quantised weights do not use
+// (Model::arithmetic). Error when this CPU cannot compute so.
+Compute wanted_compute(const Options& options);
 
 }  // namespace kvasir::tool

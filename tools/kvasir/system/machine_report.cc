@@ -15,6 +15,7 @@ CpuReport cpu_report(PluginHost& host) {
   CpuReport out;
   out.features = cpu_features();
   out.simd_target = kernels::simd_target_name();
+  out.compute.emplace_back(name(Compute::kInt8));
   if (compute_supported(Compute::kBF16)) out.compute.emplace_back(name(Compute::kBF16));
   out.compute.emplace_back(name(Compute::kF32));
   out.topology = host.topology().summary();

@@ -2,6 +2,7 @@
 // loads.
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdlib>
+#include <optional>
 
 #include "core/error.h"
 #include "core/platform/memory.h"
@@ -35,8 +36,10 @@ void plan(const Options& options, const PlanOptions& o) {
   build_pipeline(strategy, host.registry(), host.services());
   const ModelShape shape = shape_for_planning(options.model, o.preset_name);
   Model::Options model;
-  model.compute = resolve_compute(options);
+  model.compute = wanted_compute(options);
   model.deterministic = options.deterministic;
+  std::optional<GgufFile> file;
+  if (!options.model.empty()) file = GgufFile::open(options.model);
   if (o.n_sequences == 0) throw input_error("--sequences must be above 0");
   const std::vector<uint32_t> contexts = o.contexts.empty()
                                              ? std::vector<uint32_t>{shape.max_context}
@@ -45,12 +48,14 @@ void plan(const Options& options, const PlanOptions& o) {
   report.bandwidth = bandwidth_of(o.bandwidth, host);
   report.model = options.model.empty() ? o.preset_name : options.model;
   report.strategy = strategy.name;
-  report.compute = model.compute;
+  report.compute = file                              ? Model::arithmetic(*file, model).compute
+                   : model.compute == Compute::kInt8 ? plain_compute()
+                                                     : model.compute;
   report.n_sequences = o.n_sequences;
   report.available_bytes = memory_info().available_bytes;
   for (const uint32_t context : contexts)
-    report.plans.push_back(
-        {context, plan_strategy(host, strategy, shape, model, context, o.n_sequences)});
+    report.plans.push_back({context, plan_strategy(host, strategy, shape, model, context,
+                                                   o.n_sequences, file ? &*file : nullptr)});
   print(report, options.json);
 }
 
@@ -66,8 +71,8 @@ void add_plan(CLI::App& app) {
       ->envname("KVASIR_ARG_CTX_SIZE");
   c->add_option("--sequences", o->n_sequences, "Sequences at the same time");
   c->add_option("--bandwidth", o->bandwidth, "GB/s to predict the speed from, or \"measure\"");
-  c->add_option("--compute", options->compute, "Dense layers in f32 or bf16")
-      ->check(CLI::IsMember({"auto", "f32", "bf16"}))
+  c->add_option("--compute", options->compute, "Dense layers in int8, bf16 or f32, see run --help")
+      ->check(CLI::IsMember({"auto", "int8", "bf16", "f32"}))
       ->envname("KVASIR_ARG_COMPUTE");
   add_deterministic(*c, *options);
   add_strategy_flags(*c, *options);

@@ -1,0 +1,493 @@
+// Integer dot products of rows with panels of quantised weights. Outputs lie in the lanes, so a
+// scale is a vector and no sum goes across lanes; the rows are the signed operand of the dot
+// product, the weights the unsigned one.
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/quantized_product.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/quantized_product.cc"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "kernels/rows-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+// The target stands for CPUs that have VNNI, but Highway 1.0.3 does not let the compiler use it.
+// clang, which knows no such pragma, takes pairs of products.
+#undef KVASIR_QUAD_DOT
+#if HWY_TARGET == HWY_AVX3_DL && defined(__GNUC__) && !defined(__clang__)
+#pragma GCC target("avx512vnni")
+#define KVASIR_QUAD_DOT 1
+#else
+#define KVASIR_QUAD_DOT 0
+#endif
+namespace kvasir::kernels::HWY_NAMESPACE {
+namespace {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using Tag = hn::CappedTag<float, 16>;
+using TagI = hn::RebindToSigned<Tag>;
+using VecF = hn::Vec<Tag>;
+using VecI = hn::Vec<TagI>;
+inline constexpr size_t kOutputs = HWY_LANES(float) < 16 ? HWY_LANES(float) : 16;  // per vector
+
+// A tile of rows of x, and where it stands in them.
+struct Rows {
+  const int8_t* q;
+  const float *scale, *scaled_sum;
+  const int32_t* sum;
+  size_t n_in;
+};
+
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
+
+using Bytes = hn::Repartition<uint8_t, Tag>;
+using VecB = hn::Vec<Bytes>;
+
+// Whether there is an instruction for sums of four products of unsigned and signed bytes; without
+// it a pair of products must fit 16 bits, which 128 * 127 * 2 does and 255 * 127 * 2 does not.
+inline constexpr bool kPairDot = !KVASIR_QUAD_DOT;
+
+// Four weights of each output of a vector. Wide ones (more than 7 bits) are magnitudes and signs
+// where products are pairs: then the offset of 128 is gone from them.
+struct Weights {
+  VecB value, sign;
+};
+
+constexpr bool is_wide(const QuantizedLayout& layout) { return layout.offset == 128; }
+
+// What remains to subtract from each weight of prepare().
+constexpr int32_t offset_left(const QuantizedLayout& layout) {
+  return is_wide(layout) && kPairDot ? 0 : layout.offset;
+}
+
+template <bool kWide>
+HWY_INLINE Weights prepare(VecB q) {
+  if constexpr (kWide && kPairDot) {
+    const hn::RebindToSigned<Bytes> di8;
+    const auto w = hn::BitCast(di8, hn::Xor(q, hn::Set(Bytes(), 0x80)));
+    return {hn::BitCast(Bytes(), hn::Abs(w)), hn::BitCast(Bytes(), w)};
+  } else {
+    return {q, q};
+  }
+}
+
+// sum[j] += the four products of output j with a, whose four bytes repeat in all lanes.
+template <bool kWide>
+HWY_INLINE VecI add_dot(VecI sum, const Weights& w, VecI a) {
+#if KVASIR_QUAD_DOT
+  return VecI{_mm512_dpbusd_epi32(sum.raw, w.value.raw, a.raw)};
+#elif HWY_TARGET <= HWY_AVX3
+  __m512i x = a.raw;
+  if constexpr (kWide)
+    x = _mm512_mask_sub_epi8(x, _mm512_movepi8_mask(w.sign.raw), _mm512_setzero_si512(), x);
+  const __m512i pairs = _mm512_maddubs_epi16(w.value.raw, x);
+  return VecI{_mm512_add_epi32(sum.raw, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)))};
+#else
+  __m256i x = a.raw;
+  if constexpr (kWide) x = _mm256_sign_epi8(x, w.sign.raw);
+  const __m256i pairs = _mm256_maddubs_epi16(w.value.raw, x);
+  return VecI{_mm256_add_epi32(sum.raw, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))};
+#endif
+}
+
+template <int kBits>
+HWY_INLINE VecB shift_bytes_right(VecB v) {
+  const hn::Repartition<uint16_t, Tag> d16;
+  return hn::BitCast(Bytes(), hn::ShiftRight<kBits>(hn::BitCast(d16, v)));
+}
+
+template <int kBits>
+HWY_INLINE VecB shift_bytes_left(VecB v) {
+  const hn::Repartition<uint16_t, Tag> d16;
+  return hn::BitCast(Bytes(), hn::ShiftLeft<kBits>(hn::BitCast(d16, v)));
+}
+
+// The two bits of input group `s` in the word of upper bits, in bits 4 and 5.
+template <size_t kShift>
+HWY_INLINE VecB upper_pair(VecB word) {
+  const auto pair = hn::Set(Bytes(), 0x30);
+  if constexpr (kShift == 0) return hn::And(shift_bytes_left<4>(word), pair);
+  if constexpr (kShift == 1) return hn::And(shift_bytes_left<2>(word), pair);
+  if constexpr (kShift == 2) return hn::And(word, pair);
+  return hn::And(shift_bytes_right<2>(word), pair);
+}
+
+// Inputs 4 kStep to 4 kStep + 3 of a block, for the outputs of the vector that begins at output
+// `first`. upper and q: those of the block.
+template <QuantizedType kType, size_t kStep>
+HWY_INLINE VecB load_weights(const uint8_t* HWY_RESTRICT upper, const uint8_t* HWY_RESTRICT q,
+                             size_t first) {
+  constexpr QuantizedLayout kLayout = quantized_layout(kType);
+  const Bytes d;
+  if constexpr (kLayout.bits == 8) {
+    return hn::LoadU(d, q + (kStep * kPanelOutputs + first) * 4);
+  } else {
+    const auto nibbles = hn::LoadU(d, q + (kStep % 4 * kPanelOutputs + first) * 4);
+    auto w = hn::And(kStep < 4 ? nibbles : shift_bytes_right<4>(nibbles), hn::Set(d, 0x0F));
+    if constexpr (kLayout.levels) w = hn::TableLookupBytes(hn::LoadDup128(d, kIq4NlLevels), w);
+    if constexpr (kLayout.bits == 5) {
+      const auto fifth = hn::LoadMaskBits(d, upper + (kStep * kPanelOutputs + first) / 2);
+      w = hn::Or(w, hn::IfThenElseZero(fifth, hn::Set(d, 0x10)));
+    }
+    if constexpr (kLayout.bits == 6) {
+      const auto word = hn::LoadU(d, upper + (kStep / 4 * kPanelOutputs + first) * 4);
+      w = hn::Or(w, upper_pair<kStep % 4>(word));
+    }
+    return w;
+  }
+}
+
+HWY_INLINE VecF load_f16(const uint8_t* at) {
+  return load_row(Tag(), reinterpret_cast<const hwy::float16_t*>(at));
+}
+
+template <bool kSigned>
+HWY_INLINE VecF load_integer_scale(const uint8_t* at) {
+  const Tag d;
+  if constexpr (kSigned) {
+    const hn::Rebind<int8_t, Tag> d8;
+    return hn::ConvertTo(d,
+                         hn::PromoteTo(TagI(), hn::LoadU(d8, reinterpret_cast<const int8_t*>(at))));
+  } else {
+    const hn::Rebind<uint8_t, Tag> d8;
+    return hn::ConvertTo(d, hn::PromoteTo(TagI(), hn::LoadU(d8, at)));
+  }
+}
+
+template <size_t kRows, size_t kVectors>
+using SumsI = VecI[kRows][kVectors];
+template <size_t kRows, size_t kVectors>
+using SumsF = VecF[kRows][kVectors];
+
+// sum += four inputs of every row and output of the tile.
+template <QuantizedType kType, size_t kStep, size_t kRows, size_t kVectors>
+HWY_INLINE void step(const Rows& x, const uint8_t* upper, const uint8_t* q, size_t first,
+                     size_t input, SumsI<kRows, kVectors>& sum) {
+  constexpr bool kWide = is_wide(quantized_layout(kType));
+  Weights w[kVectors];
+  for (size_t v = 0; v < kVectors; ++v)
+    w[v] = prepare<kWide>(load_weights<kType, kStep>(upper, q, first + v * kOutputs));
+  for (size_t r = 0; r < kRows; ++r) {
+    int32_t four;
+    std::memcpy(&four, x.q + r * x.n_in + input + 4 * kStep, sizeof four);
+    const VecI a = hn::Set(TagI(), four);
+    for (size_t v = 0; v < kVectors; ++v) sum[r][v] = add_dot<kWide>(sum[r][v], w[v], a);
+  }
+}
+
+// total += the inputs of one scale: the half-th 16 of a block of two scales, or a whole block.
+template <QuantizedType kType, size_t kHalf, size_t kRows, size_t kVectors>
+HWY_INLINE void segment(const Rows& x, const uint8_t* upper, const uint8_t* q, size_t first,
+                        size_t input, const VecF* scale, SumsF<kRows, kVectors>& total) {
+  constexpr QuantizedLayout kLayout = quantized_layout(kType);
+  constexpr bool kWhole = kLayout.scales_per_block() == 1;
+  const size_t sums_per_row = x.n_in / 16, blocks_per_row = x.n_in / kQuantizedInputs;
+  SumsI<kRows, kVectors> sum;
+  for (size_t r = 0; r < kRows; ++r) {
+    const int32_t* of_row = x.sum + r * sums_per_row + input / 16;
+    const int32_t inputs = kWhole ? of_row[0] + of_row[1] : of_row[kHalf];
+    for (size_t v = 0; v < kVectors; ++v)
+      sum[r][v] = hn::Set(TagI(), -offset_left(kLayout) * inputs);
+  }
+  // A nibble's neighbour follows it, so that both come from one load.
+  if constexpr (kWhole || kHalf == 0)
+    step<kType, 0, kRows, kVectors>(x, upper, q, first, input, sum);
+  if constexpr (kWhole || kHalf == 1)
+    step<kType, 4, kRows, kVectors>(x, upper, q, first, input, sum);
+  if constexpr (kWhole || kHalf == 0)
+    step<kType, 1, kRows, kVectors>(x, upper, q, first, input, sum);
+  if constexpr (kWhole || kHalf == 1)
+    step<kType, 5, kRows, kVectors>(x, upper, q, first, input, sum);
+  if constexpr (kWhole || kHalf == 0)
+    step<kType, 2, kRows, kVectors>(x, upper, q, first, input, sum);
+  if constexpr (kWhole || kHalf == 1)
+    step<kType, 6, kRows, kVectors>(x, upper, q, first, input, sum);
+  if constexpr (kWhole || kHalf == 0)
+    step<kType, 3, kRows, kVectors>(x, upper, q, first, input, sum);
+  if constexpr (kWhole || kHalf == 1)
+    step<kType, 7, kRows, kVectors>(x, upper, q, first, input, sum);
+  const Tag d;
+  for (size_t r = 0; r < kRows; ++r) {
+    const VecF by = hn::Set(d, x.scale[r * blocks_per_row + input / kQuantizedInputs]);
+    for (size_t v = 0; v < kVectors; ++v)
+      total[r][v] = hn::MulAdd(hn::Mul(hn::ConvertTo(d, sum[r][v]), scale[v]), by, total[r][v]);
+  }
+}
+
+// to[r, 0 .. kVectors * kOutputs) = rows times the outputs of the panel from `first` on.
+template <QuantizedType kType, size_t kRows, size_t kVectors>
+HWY_NOINLINE void tile(const Rows& x, const uint8_t* HWY_RESTRICT panel, size_t first,
+                       float* HWY_RESTRICT to) {
+  constexpr QuantizedLayout kLayout = quantized_layout(kType);
+  constexpr size_t kScales = kLayout.scales_per_block();
+  const Tag d;
+  const size_t blocks_per_row = x.n_in / kQuantizedInputs;
+  SumsF<kRows, kVectors> total;
+  for (size_t r = 0; r < kRows; ++r)
+    for (size_t v = 0; v < kVectors; ++v) total[r][v] = hn::Zero(d);
+  const uint8_t* at = panel;
+  for (size_t input = 0; input < x.n_in;) {
+    const uint8_t* head = at;
+    at += kLayout.head_bytes();
+    for (size_t b = 0; b < kLayout.blocks_per_head; ++b, input += kQuantizedInputs) {
+      const uint8_t* upper = at + kLayout.scale_bytes();
+      const uint8_t* q = upper + kLayout.upper_bytes();
+      VecF scale[kVectors];
+      const auto read_scales = [&](size_t half) HWY_ATTR {
+        for (size_t v = 0; v < kVectors; ++v) {
+          const size_t j = first + v * kOutputs;
+          scale[v] = load_f16(head + 2 * j);
+          if constexpr (kLayout.integer_scales())
+            scale[v] =
+                hn::Mul(scale[v],
+                        load_integer_scale<kLayout.scale_is_signed>(at + half * kPanelOutputs + j));
+        }
+      };
+      read_scales(0);
+      segment<kType, 0, kRows, kVectors>(x, upper, q, first, input, scale, total);
+      if constexpr (kScales == 2) {
+        read_scales(1);
+        segment<kType, 1, kRows, kVectors>(x, upper, q, first, input, scale, total);
+      }
+      if constexpr (kLayout.has_min) {
+        for (size_t v = 0; v < kVectors; ++v) {
+          const size_t j = first + v * kOutputs;
+          VecF min = load_f16(head + 2 * (kPanelOutputs + j));
+          if constexpr (kLayout.integer_scales())
+            min = hn::Mul(min, load_integer_scale<false>(at + kPanelOutputs + j));
+          for (size_t r = 0; r < kRows; ++r)
+            total[r][v] = hn::NegMulAdd(
+                min, hn::Set(d, x.scaled_sum[r * blocks_per_row + input / kQuantizedInputs]),
+                total[r][v]);
+        }
+      }
+      at += kLayout.block_bytes();
+    }
+  }
+  for (size_t r = 0; r < kRows; ++r)
+    for (size_t v = 0; v < kVectors; ++v)
+      hn::StoreU(total[r][v], d, to + r * kPanelOutputs + first + v * kOutputs);
+}
+
+// Most rows of a tile, and vectors of outputs beside each other: what the registers hold twice, as
+// integers and as sums.
+inline constexpr size_t kTileRows = HWY_TARGET <= HWY_AVX3 ? 6 : 4;
+template <size_t kRows>
+inline constexpr size_t kTileVectors = HWY_TARGET <= HWY_AVX3 ? (kRows == 1 ? 4 : 2)
+                                                              : (kRows == 1   ? 4
+                                                                 : kRows == 2 ? 2
+                                                                              : 1);
+
+template <QuantizedType kType, size_t kRows>
+void all_outputs(const Rows& x, const uint8_t* panel, float* to) {
+  constexpr size_t kVectors = std::min(kTileVectors<kRows>, kPanelOutputs / kOutputs);
+  for (size_t first = 0; first < kPanelOutputs; first += kVectors * kOutputs)
+    tile<kType, kRows, kVectors>(x, panel, first, to);
+}
+
+template <QuantizedType kType>
+void some_rows(const Rows& x, size_t n_rows, const uint8_t* panel, float* to) {
+  switch (n_rows) {
+    case 1:
+      return all_outputs<kType, 1>(x, panel, to);
+    case 2:
+      return all_outputs<kType, 2>(x, panel, to);
+    case 3:
+      return all_outputs<kType, 3>(x, panel, to);
+    case 4:
+      return all_outputs<kType, 4>(x, panel, to);
+    case 5:
+      if constexpr (kTileRows > 4) return all_outputs<kType, 5>(x, panel, to);
+      break;
+    default:
+      return all_outputs<kType, kTileRows>(x, panel, to);
+  }
+}
+
+#else  // machines that are older than AVX2: right, not fast
+
+inline constexpr size_t kTileRows = 4;
+
+template <QuantizedType kType>
+int32_t weight_at(const uint8_t* upper, const uint8_t* q, size_t input, size_t output) {
+  constexpr QuantizedLayout kLayout = quantized_layout(kType);
+  const size_t step = input / 4, byte = input % 4;
+  if constexpr (kLayout.bits == 8) return q[(step * kPanelOutputs + output) * 4 + byte];
+  const uint8_t pair = q[(step % 4 * kPanelOutputs + output) * 4 + byte];
+  int32_t w = step < 4 ? pair & 15 : pair >> 4;
+  if constexpr (kLayout.levels) w = kIq4NlLevels[w];
+  if constexpr (kLayout.bits == 5)
+    w |= (upper[(step * kPanelOutputs + output) / 2] >> (output % 2 * 4 + byte) & 1) << 4;
+  if constexpr (kLayout.bits == 6)
+    w |= (upper[(step / 4 * kPanelOutputs + output) * 4 + byte] >> step % 4 * 2 & 3) << 4;
+  return w;
+}
+
+inline float widened(const uint8_t* f16) {
+  const hn::CappedTag<float, 1> d;
+  return hn::GetLane(load_row(d, reinterpret_cast<const hwy::float16_t*>(f16)));
+}
+
+template <QuantizedType kType>
+float output_of(const Rows& x, size_t r, const uint8_t* at, size_t output) {
+  constexpr QuantizedLayout kLayout = quantized_layout(kType);
+  float total = 0.0f;
+  for (size_t input = 0; input < x.n_in;) {
+    const uint8_t* head = at;
+    at += kLayout.head_bytes();
+    for (size_t b = 0; b < kLayout.blocks_per_head; ++b, input += kQuantizedInputs) {
+      const uint8_t* upper = at + kLayout.scale_bytes();
+      const size_t block = r * (x.n_in / kQuantizedInputs) + input / kQuantizedInputs;
+      for (size_t part = 0; part < kLayout.scales_per_block(); ++part) {
+        int32_t sum = 0;
+        for (size_t i = 0; i < kLayout.inputs_per_scale; ++i) {
+          const size_t k = part * kLayout.inputs_per_scale + i;
+          const int32_t w = weight_at<kType>(upper, upper + kLayout.upper_bytes(), k, output);
+          sum += (w - kLayout.offset) * x.q[r * x.n_in + input + k];
+        }
+        float scale = widened(head + 2 * output);
+        const uint8_t integer = at[part * kPanelOutputs + output];
+        if constexpr (kLayout.integer_scales())
+          scale *=
+              static_cast<float>(kLayout.scale_is_signed ? static_cast<int8_t>(integer) : integer);
+        total += static_cast<float>(sum) * scale * x.scale[block];
+      }
+      if constexpr (kLayout.has_min) {
+        float min = widened(head + 2 * (kPanelOutputs + output));
+        if constexpr (kLayout.integer_scales())
+          min *= static_cast<float>(at[kPanelOutputs + output]);
+        total -= min * x.scaled_sum[block];
+      }
+      at += kLayout.block_bytes();
+    }
+  }
+  return total;
+}
+
+template <QuantizedType kType>
+void some_rows(const Rows& x, size_t n_rows, const uint8_t* panel, float* to) {
+  for (size_t r = 0; r < n_rows; ++r)
+    for (size_t output = 0; output < kPanelOutputs; ++output)
+      to[r * kPanelOutputs + output] = output_of<kType>(x, r, panel, output);
+}
+
+#endif
+
+template <QuantizedType kType>
+void product(const QuantizedRows& x, size_t begin, size_t end, const uint8_t* panel, size_t n_in,
+             size_t n_cols, bool accumulate, float* y, size_t y_stride) {
+  HWY_ALIGN float sums[kTileRows * kPanelOutputs];
+  for (size_t row = begin; row < end; row += kTileRows) {
+    const size_t n_rows = std::min(kTileRows, end - row);
+    some_rows<kType>({x.q + row * n_in, x.scale + row * (n_in / 32),
+                      x.scaled_sum + row * (n_in / 32), x.sum + row * (n_in / 16), n_in},
+                     n_rows, panel, sums);
+    for (size_t r = 0; r < n_rows; ++r) {
+      float* to = y + (row - begin + r) * y_stride;
+      const float* from = sums + r * kPanelOutputs;
+      for (size_t j = 0; j < n_cols; ++j) to[j] = accumulate ? to[j] + from[j] : from[j];
+    }
+  }
+}
+
+void quantized_product(QuantizedType type, const QuantizedRows& x, size_t begin, size_t end,
+                       const void* panel, size_t n_in, size_t n_cols, bool accumulate, float* y,
+                       size_t y_stride) {
+  const auto* bytes = static_cast<const uint8_t*>(panel);
+  switch (type) {
+#define KVASIR_PRODUCT_OF(name)                                                            \
+  case QuantizedType::name:                                                                \
+    return product<QuantizedType::name>(x, begin, end, bytes, n_in, n_cols, accumulate, y, \
+                                        y_stride);
+    KVASIR_PRODUCT_OF(kQ4_0)
+    KVASIR_PRODUCT_OF(kQ4_1)
+    KVASIR_PRODUCT_OF(kQ5_0)
+    KVASIR_PRODUCT_OF(kQ5_1)
+    KVASIR_PRODUCT_OF(kQ8_0)
+    KVASIR_PRODUCT_OF(kIQ4_NL)
+    KVASIR_PRODUCT_OF(kQ4_K)
+    KVASIR_PRODUCT_OF(kQ5_K)
+    KVASIR_PRODUCT_OF(kQ6_K)
+#undef KVASIR_PRODUCT_OF
+  }
+}
+
+// Below it a block counts as zero: 127 / x has to be finite.
+inline constexpr float kSmallest = 0x1p-100f;
+
+// One block of 32 inputs. x - x of what is not finite is NaN.
+void quantize_block(const float* HWY_RESTRICT x, int8_t* HWY_RESTRICT q, float* scale,
+                    float* scaled_sum, int32_t* HWY_RESTRICT sum) {
+  const Tag d;
+  const TagI di;
+  const hn::Rebind<int8_t, Tag> d8;
+  auto largest = hn::Zero(d), not_finite = hn::Zero(d);
+  for (size_t i = 0; i < kQuantizedInputs; i += kOutputs) {
+    const auto v = hn::LoadU(d, x + i);
+    largest = hn::Max(largest, hn::Abs(v));
+    not_finite = hn::Add(not_finite, hn::Sub(v, v));
+  }
+  const float max = hn::GetLane(hn::MaxOfLanes(d, largest));
+  const bool finite = hn::GetLane(hn::SumOfLanes(d, not_finite)) == 0.0f;
+  const bool zero = max < kSmallest;
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const float by = !finite ? nan : zero ? 0.0f : max / 127.0f;
+  const auto inverse = hn::Set(d, finite && !zero ? 127.0f / max : 0.0f);
+  for (size_t half = 0; half < 2; ++half) {
+    auto total = hn::Zero(di);
+    for (size_t i = half * 16; i < half * 16 + 16; i += kOutputs) {
+      const auto steps = hn::NearestInt(hn::Mul(hn::LoadU(d, x + i), inverse));
+      total = hn::Add(total, steps);
+      hn::StoreU(hn::DemoteTo(d8, steps), d8, q + i);
+    }
+    sum[half] = hn::GetLane(hn::SumOfLanes(di, total));
+  }
+  *scale = by;
+  *scaled_sum = by * static_cast<float>(sum[0] + sum[1]);
+}
+
+void quantize_rows(const float* x, size_t begin, size_t end, size_t n_in,
+                   const QuantizedRows& out) {
+  const size_t n_blocks = n_in / kQuantizedInputs;
+  for (size_t block = begin * n_blocks; block < end * n_blocks; ++block)
+    quantize_block(x + block * kQuantizedInputs, out.q + block * kQuantizedInputs,
+                   out.scale + block, out.scaled_sum + block, out.sum + 2 * block);
+}
+
+}  // namespace
+}  // namespace kvasir::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace kvasir::kernels {
+
+HWY_EXPORT(quantized_product);
+HWY_EXPORT(quantize_rows);
+
+QuantizedRows quantized_rows_at(void* memory, size_t n_rows, size_t n_in) {
+  const size_t n_blocks = n_rows * n_in / kQuantizedInputs;
+  auto* q = static_cast<int8_t*>(memory);
+  auto* scale = reinterpret_cast<float*>(q + n_rows * n_in);
+  auto* scaled_sum = scale + n_blocks;
+  return {q, scale, scaled_sum, reinterpret_cast<int32_t*>(scaled_sum + n_blocks)};
+}
+
+void quantize_rows(const float* x, size_t begin, size_t end, size_t n_in,
+                   const QuantizedRows& out) {
+  HWY_DYNAMIC_DISPATCH(quantize_rows)(x, begin, end, n_in, out);
+}
+
+void quantized_product(QuantizedType type, const QuantizedRows& x, size_t begin, size_t end,
+                       const void* panel, size_t n_in, size_t n_cols, bool accumulate, float* y,
+                       size_t y_stride) {
+  HWY_DYNAMIC_DISPATCH(quantized_product)
+  (type, x, begin, end, panel, n_in, n_cols, accumulate, y, y_stride);
+}
+
+}  // namespace kvasir::kernels
+#endif  // HWY_ONCE

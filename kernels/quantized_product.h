@@ -1,0 +1,47 @@
+// Rows times a panel of quantised weights by integer dot products: the rows are rounded to 8 bits
+// per 32 inputs, the weights are read as they lie.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/quantized_panel.h"
+
+namespace kvasir::kernels {
+
+// Rows of activations: x[r, k] is about scale[r, k / 32] * q[r, k], with q in [-127, 127].
+struct QuantizedRows {
+  int8_t* q;          // [n_rows, n_in]
+  float* scale;       // [n_rows, n_in / 32]
+  float* scaled_sum;  // [n_rows, n_in / 32]  scale times the sum of the q of the block
+  int32_t* sum;       // [n_rows, n_in / 16]  sums of q
+};
+
+// Bytes that the four arrays of n_rows rows take together, and the arrays inside `memory`, which is
+// aligned to 64 bytes. n_in % 32 == 0.
+constexpr size_t quantized_rows_bytes(size_t n_rows, size_t n_in) {
+  return n_rows * n_in / 32 * (32 + 4 + 4 + 8);
+}
+QuantizedRows quantized_rows_at(void* memory, size_t n_rows, size_t n_in);
+
+// Rounds rows [begin, end) of x [n_rows, n_in] f32, contiguous, to rows of `out`: scale =
+// max |x| / 127 of each block, q = x / scale to nearest, ties to even; a block whose max |x| is
+// below 2^-100 is zero. A block that holds what is not finite has a scale of NaN, so that products
+// of it are NaN.
+void quantize_rows(const float* x, size_t begin, size_t end, size_t n_in, const QuantizedRows& out);
+
+// y[r, j] = sum_k x[r, k] w[k, j], plus what y held when `accumulate`, for rows [begin, end) of x.
+//
+//   panel  as quantized_panel.h says; columns from n_cols on are ignored
+//   y      [end - begin, n_cols] f32, rows y_stride apart; must not overlap the inputs
+//
+// Sums of a block (or of 16 inputs where a scale has 16) are exact integers. They are added up in
+// f32, from zero, in the order of the blocks: t = integer * scale of w, rounded; sum = fma(t, scale
+// of x, sum), then sum = fma(min, -scaled_sum of x, sum). So a row's result depends neither on the
+// other rows nor on their number. Reads the panel once per 6 rows (4 or 1 without AVX-512).
+void quantized_product(QuantizedType type, const QuantizedRows& x, size_t begin, size_t end,
+                       const void* panel, size_t n_in, size_t n_cols, bool accumulate, float* y,
+                       size_t y_stride);
+
+}  // namespace kvasir::kernels

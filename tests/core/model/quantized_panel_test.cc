@@ -1,0 +1,265 @@
+// Rows times quantised panels: against sums in double of the weights that dequantize() reads from
+// the same blocks, to the bit between numbers of rows, and against the rows before they were
+// rounded.
+// SPDX-License-Identifier: Apache-2.0
+#include "core/model/layers/quantized_panel.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "core/model/gguf/float16.h"
+#include "core/model/gguf/quant.h"
+#include "kernels/quantized_product.h"
+#include "kernels/simd_target.h"
+#include "tests/support/effort.h"
+#include "tests/support/larger_or_nan.h"
+#include "tests/support/simd.h"
+
+namespace {
+using namespace kvasir;
+using kernels::QuantizedRows;
+using kernels::QuantizedType;
+
+constexpr GgmlType kTypes[] = {GgmlType::kQ4_0, GgmlType::kQ4_1, GgmlType::kQ5_0,
+                               GgmlType::kQ5_1, GgmlType::kQ8_0, GgmlType::kIQ4_NL,
+                               GgmlType::kQ4_K, GgmlType::kQ5_K, GgmlType::kQ6_K};
+
+// Where a block keeps its binary16 numbers, which must be finite; all other bytes may be anything.
+std::vector<size_t> halves_of(GgmlType type) {
+  switch (type) {
+    case GgmlType::kQ4_1:
+    case GgmlType::kQ5_1:
+    case GgmlType::kQ4_K:
+    case GgmlType::kQ5_K:
+      return {0, 2};
+    case GgmlType::kQ6_K:
+      return {208};
+    default:
+      return {0};
+  }
+}
+
+// n_out rows of random blocks; every byte value occurs in every place but the scales.
+struct Weights {
+  Weights(GgmlType of, uint32_t in, uint32_t out) : type(of), n_in(in), n_out(out) {
+    const size_t block = block_bytes(type);
+    row_bytes = n_in / block_elements(type) * block;
+    bytes.resize(row_bytes * n_out);
+    std::mt19937 random(in * 64 + out);
+    for (std::byte& b : bytes) b = static_cast<std::byte>(random() & 255);
+    for (size_t at = 0; at < bytes.size(); at += block)
+      for (const size_t half : halves_of(type)) {
+        const float scale = std::ldexp(1.0f + static_cast<float>(random() % 1024) / 1024.0f,
+                                       -static_cast<int>(4 + random() % 6));
+        const uint16_t bits = f32_to_f16(random() % 2 ? scale : -scale);
+        std::memcpy(bytes.data() + at + half, &bits, 2);
+      }
+    panel.resize(kernels::quantized_panel_bytes(*quantized_type(type), n_in), std::byte{0x5A});
+    pack_quantized_panel(*quantized_type(type), bytes.data(), row_bytes, n_out, n_in, panel.data());
+    values.resize(size_t{n_in} * n_out);
+    for (uint32_t j = 0; j < n_out; ++j)
+      dequantize(type, bytes.data() + j * row_bytes, values.data() + size_t{j} * n_in, n_in);
+  }
+  GgmlType type;
+  uint32_t n_in, n_out;
+  size_t row_bytes;
+  std::vector<std::byte> bytes, panel;
+  std::vector<float> values;  // [n_out, n_in]
+};
+
+// Rounded rows and their memory.
+struct Rows {
+  Rows(const std::vector<float>& x, size_t n_rows, size_t n_in)
+      : memory(kernels::quantized_rows_bytes(n_rows, n_in) / sizeof(float)),
+        at(kernels::quantized_rows_at(memory.data(), n_rows, n_in)) {
+    kernels::quantize_rows(x.data(), 0, n_rows, n_in, at);
+  }
+  std::vector<float> memory;
+  QuantizedRows at;
+};
+
+// Blocks of very different magnitudes, one of zeros, one of numbers too small to have a scale.
+std::vector<float> activations(size_t n_rows, size_t n_in) {
+  std::mt19937 random(static_cast<uint32_t>(n_rows * 8192 + n_in));
+  std::normal_distribution<float> normal;
+  std::vector<float> x(n_rows * n_in);
+  for (size_t i = 0; i < x.size(); ++i)
+    x[i] = std::ldexp(normal(random), static_cast<int>(i / 32 * 7 % 13) - 6);
+  for (size_t i = 0; i < 32; ++i) {
+    x[i] = 0.0f;
+    if (n_in > 64) x[x.size() - 1 - i] = 0x1p-120f;
+  }
+  return x;
+}
+
+std::vector<float> multiply(const Weights& w, const QuantizedRows& x, size_t begin, size_t end,
+                            bool accumulate, float before, size_t y_stride) {
+  std::vector<float> y((end - begin) * y_stride, before);
+  kernels::quantized_product(*quantized_type(w.type), x, begin, end, w.panel.data(), w.n_in,
+                             w.n_out, accumulate, y.data(), y_stride);
+  return y;
+}
+
+// The rows as rounded, times the weights, in double; magnitude: the same of absolute values.
+struct Sum {
+  double value = 0.0, magnitude = 0.0;
+};
+Sum sum_of(const Weights& w, const QuantizedRows& x, size_t row, size_t col) {
+  Sum sum;
+  for (size_t k = 0; k < w.n_in; ++k) {
+    const double a = double{x.scale[(row * w.n_in + k) / 32]} * x.q[row * w.n_in + k];
+    const double product = a * double{w.values[col * w.n_in + k]};
+    sum.value += product;
+    sum.magnitude += std::abs(product);
+  }
+  return sum;
+}
+
+void check(GgmlType type, uint32_t n_in, uint32_t n_out, size_t n_rows, bool accumulate) {
+  CAPTURE(std::string(name(type)));
+  CAPTURE(n_in);
+  CAPTURE(n_out);
+  CAPTURE(n_rows);
+  const Weights w(type, n_in, n_out);
+  const Rows rows(activations(n_rows, n_in), n_rows, n_in);
+  const size_t y_stride = n_out + 3;
+  const auto y = multiply(w, rows.at, 0, n_rows, accumulate, 0.75f, y_stride);
+  double worst = 0.0;
+  size_t touched = 0;
+  for (size_t i = 0; i < y.size(); ++i) {
+    const size_t row = i / y_stride, col = i % y_stride;
+    if (col >= n_out) {
+      touched += y[i] != 0.75f;
+      continue;
+    }
+    const Sum sum = sum_of(w, rows.at, row, col);
+    const double error = std::abs(sum.value + (accumulate ? 0.75 : 0.0) - double{y[i]});
+    worst = test::larger_or_nan(worst, error / (1e-3 + sum.magnitude));
+  }
+  CHECK(touched == 0);
+  // Three roundings to f32 per block of 32 inputs; the min's product cancels most of the others.
+  CHECK(worst < 2e-6);
+}
+
+size_t differing(const std::vector<float>& a, const std::vector<float>& b) {
+  size_t n = a.size() != b.size();
+  for (size_t i = 0; i < a.size() && i < b.size(); ++i)
+    n += std::bit_cast<uint32_t>(a[i]) != std::bit_cast<uint32_t>(b[i]);
+  return n;
+}
+
+}  // namespace
+
+TEST_SUITE_BEGIN("core/model/quantized_panel");
+
+TEST_CASE("products are the sums of what dequantising reads, for every type and number of rows") {
+  test::for_each_simd_target([] {
+    for (const GgmlType type : kTypes) {
+      const uint32_t block = block_elements(type);
+      for (size_t n_rows = 1; n_rows <= 13; ++n_rows) check(type, 256, 64, n_rows, n_rows % 2 == 0);
+      for (const uint32_t blocks : {1u, 3u, 7u}) check(type, blocks * block, 64, 2, false);
+      for (const uint32_t n_out : {1u, 15u, 17u, 33u, 63u}) check(type, 512, n_out, 3, true);
+    }
+  });
+}
+
+TEST_CASE("a row has the same bits alone and among others, on every target with fused products") {
+  for (const GgmlType type : kTypes) {
+    CAPTURE(std::string(name(type)));
+    constexpr size_t kRows = 14;
+    const Weights w(type, 768, 64);
+    const auto x = activations(kRows, w.n_in);
+    std::vector<float> best;
+    test::for_each_simd_target([&] {
+      const std::string target = kernels::simd_target_name();
+      const Rows rows(x, kRows, w.n_in);
+      const auto all = multiply(w, rows.at, 0, kRows, false, 0.0f, 64);
+      for (size_t begin = 0; begin < kRows; ++begin)
+        for (size_t end = begin + 1; end <= std::min(kRows, begin + (test::few_cases() ? 2 : 7));
+             ++end) {
+          const auto some = multiply(w, rows.at, begin, end, false, 0.0f, 64);
+          const std::vector<float> same(all.begin() + static_cast<long>(begin * 64),
+                                        all.begin() + static_cast<long>(end * 64));
+          CHECK(differing(some, same) == 0);
+        }
+      if (!target.starts_with("AVX")) return;
+      if (best.empty()) best = all;
+      CHECK(differing(all, best) == 0);
+    });
+  }
+}
+
+TEST_CASE("rows are rounded to the nearest of 255 steps of their block, and their sums are exact") {
+  test::for_each_simd_target([] {
+    constexpr size_t kRows = 5, kIn = 160;
+    auto x = activations(kRows, kIn);
+    x[40] = 1e30f;
+    x[77] = -1e-30f;
+    const Rows rows(x, kRows, kIn);
+    double worst = 0.0;
+    size_t wrong_sums = 0;
+    for (size_t block = 0; block < x.size() / 32; ++block) {
+      const float scale = rows.at.scale[block];
+      int32_t halves[2] = {0, 0};
+      for (size_t i = 0; i < 32; ++i) {
+        const int q = rows.at.q[block * 32 + i];
+        CHECK(std::abs(q) <= 127);
+        halves[i / 16] += q;
+        const double error = std::abs(double{scale} * q - double{x[block * 32 + i]});
+        worst = test::larger_or_nan(worst, scale > 0.0f ? error / double{scale} : 0.0);
+      }
+      wrong_sums += rows.at.sum[2 * block] != halves[0];
+      wrong_sums += rows.at.sum[2 * block + 1] != halves[1];
+      wrong_sums += rows.at.scaled_sum[block] != scale * static_cast<float>(halves[0] + halves[1]);
+    }
+    CHECK(worst < 0.5 + 1e-4);
+    CHECK(wrong_sums == 0);
+    CHECK(rows.at.scale[0] == 0.0f);                  // of zeros
+    CHECK(rows.at.scale[x.size() / 32 - 1] == 0.0f);  // of 2^-120
+  });
+}
+
+TEST_CASE("what is not finite in a row is not finite in its products, and only there") {
+  test::for_each_simd_target([] {
+    for (const float bad :
+         {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
+          -std::numeric_limits<float>::infinity()}) {
+      for (const GgmlType type : kTypes) {
+        const Weights w(type, 256, 64);
+        auto x = activations(3, w.n_in);
+        x[w.n_in + 70] = bad;
+        const Rows rows(x, 3, w.n_in);
+        const auto y = multiply(w, rows.at, 0, 3, false, 0.0f, 64);
+        size_t finite = 0, others = 0;
+        for (size_t j = 0; j < 64; ++j) {
+          finite += std::isfinite(y[64 + j]);
+          others += !std::isfinite(y[j]) + !std::isfinite(y[128 + j]);
+        }
+        CHECK(finite == 0);
+        CHECK(others == 0);
+      }
+    }
+  });
+}
+
+TEST_CASE(
+    "panels take the bytes of their blocks, and up to 3 percent more where scales are packed") {
+  for (const GgmlType type : kTypes) {
+    CAPTURE(std::string(name(type)));
+    const double file = 64.0 * 1024 / block_elements(type) * block_bytes(type);
+    const auto panel =
+        static_cast<double>(kernels::quantized_panel_bytes(*quantized_type(type), 1024));
+    CHECK(panel >= file);
+    CHECK(panel <= file * 1.03);
+  }
+  CHECK(!quantized_type(GgmlType::kF16));
+  CHECK(!quantized_type(GgmlType::kQ2_K));
+}
