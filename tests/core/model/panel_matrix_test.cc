@@ -10,8 +10,11 @@
 #include <random>
 
 #include "core/model/gguf/float16.h"
+#include "core/model/gguf/quant.h"
 #include "core/model/layers/onednn.h"
+#include "core/model/layers/quantized_panel.h"
 #include "tests/support/effort.h"
+#include "tests/support/larger_or_nan.h"
 
 namespace {
 using namespace kvasir;
@@ -116,6 +119,92 @@ TEST_CASE("every form of product gives a row the same bits, whatever the number 
         const auto alone = product(chosen, w, x.data() + size_t{r} * n_in, 1, accumulate);
         CHECK(std::equal(alone.begin(), alone.end(), by_choice.begin() + size_t{r} * kOut));
       }
+    }
+  }
+}
+
+namespace {
+
+// Outputs of normal weights in Q8_0, packed as a file's rows are.
+struct QuantizedMatrix {
+  explicit QuantizedMatrix(uint32_t n_in) : values(size_t{n_in} * kOut) {
+    m.type = Compute::kInt8;
+    m.quantized = *quantized_type(GgmlType::kQ8_0);
+    m.n_in = n_in;
+    m.n_out = kOut;
+    memory.resize(m.n_bytes() / sizeof(float));
+    m.data = reinterpret_cast<std::byte*>(memory.data());
+    std::mt19937 random(n_in + 7);
+    std::normal_distribution<float> normal;
+    const size_t row_bytes = size_t{n_in} / 32 * 34;
+    std::vector<float> row(n_in);
+    std::vector<std::byte> rows(row_bytes * kOut);
+    for (uint32_t j = 0; j < kOut; ++j) {
+      for (float& value : row) value = normal(random);
+      std::byte* to = rows.data() + j * row_bytes;
+      quantize(GgmlType::kQ8_0, row.data(), to, n_in);
+      dequantize(GgmlType::kQ8_0, to, row.data(), n_in);
+      for (uint32_t k = 0; k < n_in; ++k) values[k * kOut + j] = row[k];
+    }
+    for (uint32_t p = 0; p < m.n_panels(); ++p)
+      pack_quantized_panel(m.quantized, rows.data() + p * 64 * row_bytes, row_bytes,
+                           m.panel_cols(p), n_in, m.data + p * m.panel_bytes());
+  }
+  std::vector<float> values;  // [n_in, kOut], as stored
+  std::vector<float> memory;
+  PanelMatrix m;
+};
+
+struct Products {
+  std::vector<float> quantized, plain;
+};
+
+// One call for a quantised and a plain matrix, as a layer whose tensors have several types makes.
+Products mixed(PanelProducts& products, const QuantizedMatrix& q, const Matrix& w, const float* x,
+               uint32_t n) {
+  Products y{std::vector<float>(size_t{n} * kOut), std::vector<float>(size_t{n} * kOut)};
+  std::vector<float> bias(kOut);
+  for (uint32_t j = 0; j < kOut; ++j) bias[j] = static_cast<float>(j);
+  const PanelProducts::Product list[] = {{&q.m, y.quantized.data(), bias.data(), false},
+                                         {&w.m, y.plain.data(), nullptr, false}};
+  products.multiply(x, n, list);
+  return y;
+}
+
+}  // namespace
+
+TEST_CASE("quantised and plain matrices share a call; each row is near the sum in double") {
+  ThreadPool pool(Topology::detect(), 2, false);
+  constexpr uint32_t kIn = 576;
+  for (const Compute type : {Compute::kF32, Compute::kBF16}) {
+    if (!compute_supported(type)) continue;
+    const Matrix w(type, kIn);
+    const QuantizedMatrix q(kIn);
+    const auto x = random_rows(kIn);
+    PanelProducts products(pool, {type, true, true, kRows, {kIn}});
+    PanelProducts plain_only(pool, {type, false, true, kRows, {kIn}});
+    const Products all = mixed(products, q, w, x.data(), kRows);
+    CHECK(all.plain == product(plain_only, w, x.data(), kRows, false));
+    double worst = 0.0;
+    for (uint32_t r = 0; r < kRows; r += 17)
+      for (uint32_t j = 0; j < kOut; j += 9) {
+        double want = j;
+        for (uint32_t k = 0; k < kIn; ++k)
+          want += double{x[r * kIn + k]} * double{q.values[k * kOut + j]};
+        worst = test::larger_or_nan(worst, std::abs(double{all.quantized[r * kOut + j]} - want));
+      }
+    // A row's step is max |x| / 127, about 0.02 for 32 normal numbers; its error, uniform within a
+    // step, has deviation 0.02 / sqrt(12), times sqrt(576) of weights: 0.14. Six of those.
+    CHECK(worst < 0.9);
+    CHECK(worst > 1e-3);  // rows are rounded
+    for (uint32_t n = 1; n <= kRows; n += n < 20 ? 1 : 47) {
+      const uint32_t first = n * 7 % (kRows + 1 - n);
+      const Products some = mixed(products, q, w, x.data() + size_t{first} * kIn, n);
+      CAPTURE(n);
+      CHECK(std::equal(some.quantized.begin(), some.quantized.end(),
+                       all.quantized.begin() + size_t{first} * kOut));
+      CHECK(std::equal(some.plain.begin(), some.plain.end(),
+                       all.plain.begin() + size_t{first} * kOut));
     }
   }
 }
