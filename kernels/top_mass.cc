@@ -26,10 +26,16 @@ inline float least_of_bucket(uint32_t bucket) {
 }
 
 // Ascending: larger weights first, of equal ones the lower index.
-inline uint64_t mass_key(float weight, size_t index) {
-  return uint64_t{~std::bit_cast<uint32_t>(weight)} << 32 | static_cast<uint32_t>(index);
+inline uint64_t mass_key(float weight, uint32_t index) {
+  return uint64_t{~std::bit_cast<uint32_t>(weight)} << 32 | index;
 }
 inline size_t index_of(uint64_t key) { return static_cast<uint32_t>(key); }
+
+// Weights and their places; both arrays as long as the weights they came from.
+struct Placed {
+  float* weight;
+  uint32_t* place;
+};
 
 }  // namespace kvasir::kernels
 #endif  // KVASIR_KERNELS_TOP_MASS_ONCE
@@ -121,20 +127,53 @@ double sum_from(float low, const float* weight, size_t n) {
   return total;
 }
 
-// Those of [low, high) as keys: larger weights first, of equal ones the lower index; returns how
-// many.
-size_t keys_between(float low, float high, const float* weight, size_t n, uint64_t* keys) {
-  size_t count = 0;
-  for_vectors(n, [&](auto d, size_t i) HWY_ATTR {
-    const auto w = hn::LoadU(d, weight + i);
-    const auto inside = hn::And(hn::Ge(w, hn::Set(d, low)), hn::Lt(w, hn::Set(d, high)));
-    if (hn::AllFalse(d, inside)) return;
-    for (size_t at = i; at < i + hn::Lanes(d); ++at) {
-      if (!(low <= weight[at] && weight[at] < high)) continue;
-      keys[count++] = mass_key(weight[at], at);
-    }
-  });
+// Those for which is_kept(d, weights) is true go to `to`, in their order; returns how many.
+// place(d, i): of the weights from i on. `to` may be where the weights come from: what is written
+// lies before what is still to be read.
+template <class Place, class IsKept>
+HWY_INLINE size_t keep(const float* weight, size_t n, const Place& place, const IsKept& is_kept,
+                       const Placed& to) {
+  const F32 d;
+  const hn::RebindToUnsigned<F32> du;
+  const hn::CappedTag<float, 1> one;
+  size_t count = 0, i = 0;
+  for (; i + hn::Lanes(d) <= n; i += hn::Lanes(d)) {
+    const VecF32 w = hn::LoadU(d, weight + i);
+    const auto at = place(du, i);
+    const auto kept = is_kept(d, w);
+    // Whole vectors are stored: what lies behind the kept ones is overwritten by the next.
+    hn::StoreU(hn::Compress(w, kept), d, to.weight + count);
+    hn::StoreU(hn::Compress(at, hn::RebindMask(du, kept)), du, to.place + count);
+    count += hn::CountTrue(d, kept);
+  }
+  for (; i < n; ++i) {
+    const auto w = hn::LoadU(one, weight + i);
+    const auto at = place(hn::RebindToUnsigned<decltype(one)>(), i);
+    if (hn::AllFalse(one, is_kept(one, w))) continue;
+    to.weight[count] = hn::GetLane(w);
+    to.place[count++] = hn::GetLane(at);
+  }
   return count;
+}
+
+// The weights of at least `low`, with their indices as places.
+size_t gather_from(float low, const float* weight, size_t n, const Placed& to) {
+  return keep(
+      weight, n, [](auto du, size_t i) HWY_ATTR { return hn::Iota(du, static_cast<uint32_t>(i)); },
+      [&](auto d, auto w) HWY_ATTR { return hn::Ge(w, hn::Set(d, low)); }, to);
+}
+
+// Of n placed weights those of at least `bound`, or the others.
+size_t keep_side(float bound, bool upper, size_t n, const Placed& of) {
+  const auto place = [&](auto du, size_t i) HWY_ATTR { return hn::LoadU(du, of.place + i); };
+  if (upper) {
+    return keep(
+        of.weight, n, place, [&](auto d, auto w) HWY_ATTR { return hn::Ge(w, hn::Set(d, bound)); },
+        of);
+  }
+  return keep(
+      of.weight, n, place, [&](auto d, auto w) HWY_ATTR { return hn::Lt(w, hn::Set(d, bound)); },
+      of);
 }
 
 // Weights above `least` anywhere, and equal ones up to index `last`.
@@ -154,37 +193,43 @@ namespace kvasir::kernels {
 
 HWY_EXPORT(weights);
 HWY_EXPORT(sum_from);
-HWY_EXPORT(keys_between);
+HWY_EXPORT(gather_from);
+HWY_EXPORT(keep_side);
 HWY_EXPORT(mark);
 
 double softmax_weights(float scale, float softcap, float* x, size_t n) {
   return HWY_DYNAMIC_DISPATCH(weights)(scale, softcap, x, n);
 }
 
-size_t top_mass_scratch_bytes(size_t n) { return n * sizeof(uint64_t); }
+size_t top_mass_scratch_bytes(size_t n) {
+  return n * (sizeof(uint64_t) + sizeof(float) + sizeof(uint32_t));
+}
 
 void mark_top_mass(const float* weight, size_t n, double total, double share, uint8_t* marked,
                    void* scratch) {
   const double wanted = share * total;
   if (n == 0 || !(wanted > 0.0)) return;
   auto* keys = static_cast<uint64_t*>(scratch);
+  auto* copy = reinterpret_cast<float*>(keys + n);
+  const Placed left{copy, reinterpret_cast<uint32_t*>(copy + n)};
   // All that is lighter than this weighs less than what need not be kept; halved against rounding.
   const auto lightest = static_cast<float>((1.0 - share) * total / static_cast<double>(n) / 2);
-  // What lies in bucket `first` and above reaches it, what lies in `end` and above does not.
+  // What lies in bucket `first` and above reaches it, what lies in `end` and above does not. What
+  // lies between is `left`: each pass reads about half of what the one before has read.
   uint32_t first = bucket_of(lightest), end = bucket_of(1.0f) + 1;
+  size_t n_left = HWY_DYNAMIC_DISPATCH(gather_from)(least_of_bucket(first), weight, n, left);
   double reached = 0.0;  // by `end` and above
-  while (end - first > 1) {
+  while (end - first > 1 && n_left != 0) {
     const uint32_t middle = first + (end - first) / 2;
-    const double sum = HWY_DYNAMIC_DISPATCH(sum_from)(least_of_bucket(middle), weight, n);
-    if (sum < wanted) {
-      end = middle;
-      reached = sum;
-    } else {
-      first = middle;
-    }
+    const float bound = least_of_bucket(middle);
+    const double sum = reached + HWY_DYNAMIC_DISPATCH(sum_from)(bound, left.weight, n_left);
+    const bool reaches = !(sum < wanted);
+    (reaches ? first : end) = middle;
+    if (!reaches) reached = sum;
+    n_left = HWY_DYNAMIC_DISPATCH(keep_side)(bound, reaches, n_left, left);
   }
-  const size_t n_keys = HWY_DYNAMIC_DISPATCH(keys_between)(least_of_bucket(first),
-                                                           least_of_bucket(end), weight, n, keys);
+  const size_t n_keys = n_left;
+  for (size_t i = 0; i < n_keys; ++i) keys[i] = mass_key(left.weight[i], left.place[i]);
   if (n_keys == 0) {  // rounding: all there are were to reach it
     return HWY_DYNAMIC_DISPATCH(mark)(weight, n, lightest, n, marked);
   }

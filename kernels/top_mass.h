@@ -19,7 +19,8 @@ size_t top_mass_scratch_bytes(size_t n);
 
 // marked[i] = 1 for the fewest weights whose sum reaches share * total: larger ones first, of equal
 // ones the lower index; others are left as they are. With a share of 1 what no longer changes the
-// sum in double may be left out. Some ten passes in SIMD, then a sort of the few near the bound.
+// sum in double may be left out. Some ten passes in SIMD, each over about half of what the one
+// before left open, then a sort of the few near the bound.
 //   weight [n] f32, from 0 to 1; total their sum, > 0; marked [n]
 void mark_top_mass(const float* weight, size_t n, double total, double share, uint8_t* marked,
                    void* scratch);

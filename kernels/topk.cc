@@ -1,27 +1,114 @@
-// Top-k by partition of 64-bit keys that carry score and index.
+// Top-k by partition of 64-bit keys that carry score and index. Of many scores a sample says what
+// the k-th best is about; what lies below is left out in SIMD, and the partition takes the rest.
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/topk.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <functional>
+#include <limits>
 
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/topk.cc"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#ifndef KVASIR_KERNELS_TOPK_ONCE
+#define KVASIR_KERNELS_TOPK_ONCE
 namespace kvasir::kernels {
-namespace {
 
-// Orders like (score, then lower index): the float's bits made monotonic above the inverted index.
-uint64_t key_of(float score, size_t index) {
-  uint32_t order = 0;  // NaN: below -inf, whose pattern is 0x007fffff
-  if (!std::isnan(score)) {
-    const auto bits = std::bit_cast<uint32_t>(score + 0.0f);  // -0 becomes +0
-    order = (bits & 0x80000000u) ? ~bits : bits | 0x80000000u;
-  }
-  return (static_cast<uint64_t>(order) << 32) | (UINT32_MAX - static_cast<uint32_t>(index));
+// The float's bits made monotonic; NaN: below -inf, whose pattern is 0x007fffff.
+inline uint32_t order_of(float score) {
+  if (score != score) return 0;
+  const auto bits = std::bit_cast<uint32_t>(score + 0.0f);  // -0 becomes +0
+  return (bits & 0x80000000u) ? ~bits : bits | 0x80000000u;
 }
 
+// Orders like (score, then lower index).
+inline uint64_t top_k_key(float score, size_t index) {
+  return uint64_t{order_of(score)} << 32 | (UINT32_MAX - static_cast<uint32_t>(index));
+}
+
+}  // namespace kvasir::kernels
+#endif  // KVASIR_KERNELS_TOPK_ONCE
+
+HWY_BEFORE_NAMESPACE();
+namespace kvasir::kernels::HWY_NAMESPACE {
+namespace {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// fn(i) for every score of at least `low`, ascending.
+template <class Fn>
+HWY_INLINE void for_each_from(float low, const float* score, size_t n, const Fn& fn) {
+  const hn::ScalableTag<float> d;
+  const size_t lanes = hn::Lanes(d);
+  size_t i = 0;
+  for (; i + lanes <= n; i += lanes) {
+    const auto hit = hn::Ge(hn::LoadU(d, score + i), hn::Set(d, low));
+    if (hn::AllFalse(d, hit)) continue;
+    uint64_t bits = 0;  // lane 0 lowest; 64 lanes at the most
+    hn::StoreMaskBits(d, hit, reinterpret_cast<uint8_t*>(&bits));
+    for (; bits != 0; bits &= bits - 1) fn(i + static_cast<size_t>(std::countr_zero(bits)));
+  }
+  for (; i < n; ++i)
+    if (score[i] >= low) fn(i);
+}
+
+size_t keys_from(float low, const float* score, size_t n, uint64_t* keys) {
+  size_t count = 0;
+  for_each_from(low, score, n, [&](size_t i) { keys[count++] = top_k_key(score[i], i); });
+  return count;
+}
+
+// Indices of the scores from `low` on whose key is `least` or more.
+size_t list_from(float low, uint64_t least, const float* score, size_t n, uint32_t* index) {
+  size_t count = 0;
+  for_each_from(low, score, n, [&](size_t i) {
+    if (top_k_key(score[i], i) >= least) index[count++] = static_cast<uint32_t>(i);
+  });
+  return count;
+}
+
+}  // namespace
+}  // namespace kvasir::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace kvasir::kernels {
+
+HWY_EXPORT(keys_from);
+HWY_EXPORT(list_from);
+
+namespace {
+
+// Fewer scores than these are partitioned at once.
+constexpr size_t kManyScores = 512;
+constexpr size_t kMostSampled = 512;
 // Where fewer than one of so many are taken, sorting them takes less time than a walk over all.
 constexpr size_t kFewOf = 16;
+
+// A score that the k-th best of n hardly ever lies below, by every n / m-th of them; NaN: unknown.
+// A score is among the sampled best in proportion, so many of m are better than the k-th: k m / n,
+// give or take the root of it. With four times that few are left in and none is missed but once in
+// ten thousand, which costs a partition of all.
+float likely_below(const float* score, size_t n, size_t k) {
+  const size_t m = std::min(kMostSampled, n / 16);
+  const double expected = static_cast<double>(k) * static_cast<double>(m) / static_cast<double>(n);
+  const auto rank = static_cast<size_t>(expected + 4 * std::sqrt(expected) + 4);
+  if (rank >= m) return std::numeric_limits<float>::quiet_NaN();
+  std::array<float, kMostSampled> sample;
+  for (size_t i = 0; i < m; ++i) sample[i] = score[i * n / m];
+  const auto at = sample.begin() + static_cast<std::ptrdiff_t>(rank);
+  std::nth_element(sample.begin(), at, sample.begin() + static_cast<std::ptrdiff_t>(m),
+                   [](float a, float b) { return order_of(a) > order_of(b); });
+  return *at;
+}
+
+void partition(uint64_t* keys, size_t n, size_t k) {
+  if (k < n) std::nth_element(keys, keys + k - 1, keys + n, std::greater<>());
+}
 
 }  // namespace
 
@@ -31,18 +118,28 @@ size_t top_k(const float* score, size_t n, size_t k, uint32_t* index, void* scra
   auto* keys = static_cast<uint64_t*>(scratch);
   const size_t count = std::min(k, n);
   if (count == 0) return 0;
-  for (size_t i = 0; i < n; ++i) keys[i] = key_of(score[i], i);
-  if (count < n) std::nth_element(keys, keys + count - 1, keys + n, std::greater<>());
+  if (n >= kManyScores) {
+    const float low = likely_below(score, n, count);
+    const size_t n_keys = low == low ? HWY_DYNAMIC_DISPATCH(keys_from)(low, score, n, keys) : 0;
+    if (n_keys >= count) {
+      partition(keys, n_keys, count);
+      const uint64_t least = *std::min_element(keys, keys + count);  // no two keys are equal
+      return HWY_DYNAMIC_DISPATCH(list_from)(low, least, score, n, index);
+    }
+  }
+  for (size_t i = 0; i < n; ++i) keys[i] = top_k_key(score[i], i);
+  partition(keys, n, count);
   if (count < n / kFewOf) {
     for (size_t i = 0; i < count; ++i) index[i] = UINT32_MAX - static_cast<uint32_t>(keys[i]);
     std::sort(index, index + count);
     return count;
   }
-  const uint64_t least = *std::min_element(keys, keys + count);  // no two keys are equal
+  const uint64_t least = *std::min_element(keys, keys + count);
   for (size_t i = 0, at = 0; at < count; ++i) {
-    if (key_of(score[i], i) >= least) index[at++] = static_cast<uint32_t>(i);
+    if (top_k_key(score[i], i) >= least) index[at++] = static_cast<uint32_t>(i);
   }
   return count;
 }
 
 }  // namespace kvasir::kernels
+#endif  // HWY_ONCE

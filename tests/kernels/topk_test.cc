@@ -2,9 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/topk.h"
 
+#include <algorithm>
+#include <cmath>
+#include <functional>
 #include <limits>
 
 #include "tests/kernels/rows.h"
+#include "tests/support/simd.h"
 
 namespace {
 using namespace kvasir;
@@ -27,6 +31,32 @@ TEST_SUITE("kernels/topk") {
         CHECK(run(score, k) == kernels::reference::top_k(score, k));
       }
     }
+  }
+
+  TEST_CASE("of many scores, too, however they are ordered and wherever the sample looks") {
+    test::for_each_simd_target([] {
+      for (const size_t n : {512, 1023, 5000, 20011}) {
+        const auto random = test::random_floats(n, 1.0f, 602);
+        std::vector<std::vector<float>> all{random, random, random, random, random, random};
+        std::sort(all[1].begin(), all[1].end());
+        std::sort(all[2].begin(), all[2].end(), std::greater<>());
+        for (float& x : all[3]) x = std::round(x * 4);
+        // A sample of every few scores sees only high ones, or only NaN.
+        for (size_t i = 0; i < n; i += n / 512) all[4][i] = 100.0f + random[i];
+        for (size_t i = 0; i < n; i += 3) all[5][i] = std::numeric_limits<float>::quiet_NaN();
+        all.emplace_back(n, 0.0f);
+        all.emplace_back(n, -std::numeric_limits<float>::infinity());
+        all.back()[n / 2] = 1.0f;
+        for (size_t list = 0; list < all.size(); ++list) {
+          for (const size_t k : {size_t{1}, size_t{17}, n / 20, n / 10, n / 2, n - 1, n}) {
+            CAPTURE(n);
+            CAPTURE(k);
+            CAPTURE(list);
+            CHECK(run(all[list], k) == kernels::reference::top_k(all[list], k));
+          }
+        }
+      }
+    });
   }
 
   TEST_CASE("equal scores go to the lower index") {
