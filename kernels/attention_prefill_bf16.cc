@@ -268,8 +268,7 @@ HWY_NOINLINE void score_piece(const Bf16Scratch& s, size_t first_row, const Tile
 }
 
 // Columns of S^T: logits -> P = exp(logit - new maximum of the row), as pairs of keys; max, sum and
-// rescale follow. The part is whole pairs. The exponent is taken to base 2; the rounding of
-// max * log2(e) is the same for all keys of the row and cancels.
+// rescale follow. The part is whole pairs. The exponent is taken to base 2.
 HWY_NOINLINE void softmax_piece(const Bf16Scratch& s, size_t first_row, size_t key_begin,
                                 size_t key_end) {
   const F32 d;
@@ -285,15 +284,17 @@ HWY_NOINLINE void softmax_piece(const Bf16Scratch& s, size_t first_row, size_t k
     }
     high = hn::Max(high, high_odd);
     // A row that has seen nothing so far: exp(-inf - 0) = 0.
-    const VecF32 shift = hn::Mul(hn::IfThenZeroElse(hn::Eq(high, none), high), log2e);
-    const VecF32 rescale = exp2_nonpositive(hn::Sub(hn::Mul(old_max, log2e), shift));
+    // Subtracted before it is multiplied: the compiler may fuse a product with what follows, and an
+    // unchanged maximum has to rescale by exactly 1.
+    const VecF32 shift = hn::IfThenZeroElse(hn::Eq(high, none), high);
+    const VecF32 rescale = exp2_nonpositive(hn::Mul(hn::Sub(old_max, shift), log2e));
     VecF32 sum = hn::Mul(hn::Load(d, s.sum + first_row + r), rescale);
     VecF32 sum_odd = hn::Zero(d);
     for (size_t t = key_begin; t < key_end; t += 2) {
       const VecF32 s0 = hn::Load(d, column + t * kBf16Piece);
       const VecF32 s1 = hn::Load(d, column + (t + 1) * kBf16Piece);
-      const VecF32 p0 = exp2_nonpositive(hn::MulSub(s0, log2e, shift));
-      const VecF32 p1 = exp2_nonpositive(hn::MulSub(s1, log2e, shift));
+      const VecF32 p0 = exp2_nonpositive(hn::Mul(hn::Sub(s0, shift), log2e));
+      const VecF32 p1 = exp2_nonpositive(hn::Mul(hn::Sub(s1, shift), log2e));
       sum = hn::Add(sum, p0);
       sum_odd = hn::Add(sum_odd, p1);
       hn::Store(zip(p0, p1), PairTag(), s.p + t / 2 * kBf16Piece + r);
