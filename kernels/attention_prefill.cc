@@ -8,6 +8,7 @@
 
 #include "kernels/attention_state.h"
 #include "kernels/kv_tile.h"
+#include "kernels/tile_part.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/attention_prefill.cc"
@@ -15,6 +16,7 @@
 #include <hwy/highway.h>
 
 #include "kernels/exp-inl.h"
+#include "kernels/piece_logits-inl.h"
 #include "kernels/rows-inl.h"
 
 #ifndef KVASIR_KERNELS_ATTENTION_PREFILL_ONCE
@@ -69,36 +71,6 @@ inline size_t carve(const AttentionShape& shape, size_t n_q, uintptr_t memory, P
   s->rescale = take(kMaxPieceRows);
   s->weights = take(shape.group_size * kTileTokens);
   return used * sizeof(float);
-}
-
-// What one tile of keys is to one piece of query rows.
-struct TilePart {
-  size_t key_begin = 0;
-  size_t key_end = 0;  // keys outside are seen by no row of the piece
-  bool masked = false;
-};
-
-// Bounds of the distances pos_q - pos_k over rows with positions in [q_low, q_high].
-inline TilePart visible_part(const KvTile& tile, const PositionMask& mask, int64_t q_low,
-                             int64_t q_high) {
-  if (!mask.q_pos) return {0, tile.n, false};
-  const auto [low, high] = std::minmax_element(tile.pos, tile.pos + tile.n);
-  const int64_t k_low = *low;
-  const int64_t k_high = *high;
-  const int64_t near = mask.dist_min;
-  const int64_t far = mask.dist_max == UINT32_MAX ? INT64_MAX : int64_t{mask.dist_max};
-  if (q_high - k_low < near || q_low - k_high >= far) return {0, 0, false};
-  TilePart part{0, tile.n, q_low - k_high < near || q_high - k_low >= far};
-  if (k_high - k_low + 1 != static_cast<int64_t>(tile.n) || tile.pos[0] != *low) return part;
-  // Consecutive positions (or a permutation that begins lowest: then only the mask is right).
-  for (size_t t = 1; t < tile.n; ++t) {
-    if (tile.pos[t] != tile.pos[t - 1] + 1) return part;
-  }
-  part.key_end = static_cast<size_t>(std::min(k_high, q_high - near) - k_low + 1);
-  if (far != INT64_MAX) {
-    part.key_begin = static_cast<size_t>(std::max<int64_t>(0, q_low - far + 1 - k_low));
-  }
-  return part;
 }
 
 }  // namespace kvasir::kernels
@@ -210,48 +182,6 @@ void convert_tile(const AttentionShape& shape, const KvTile& tile, const Prefill
 
 // ------------------------------------------------------------------ softmax of a piece
 
-// The log-weight of (head, key) for rows first_row ... of S^T.
-void add_weights(const AttentionShape& shape, const PrefillScratch& s, size_t first_row,
-                 size_t n_rows, const TilePart& part) {
-  for (size_t t = part.key_begin; t < part.key_end; ++t) {
-    for (size_t r = 0; r < n_rows; ++r) {
-      const size_t g = (first_row + r) % shape.group_size;
-      s.s[t * kMaxPieceRows + r] += s.weights[g * kTileTokens + t];
-    }
-  }
-}
-
-void cap_logits(float softcap, const PrefillScratch& s, size_t n_rows, const TilePart& part) {
-  const F32 d;
-  for (size_t t = part.key_begin; t < part.key_end; ++t) {
-    for (size_t r = 0; r < n_rows; r += kLanes) {
-      float* at = s.s + t * kMaxPieceRows + r;
-      hn::Store(soft_cap(d, hn::Load(d, at), softcap), d, at);
-    }
-  }
-}
-
-// Logits the positions hide become -inf.
-void mask_logits(const PositionMask& mask, const KvTile& tile, const PrefillScratch& s,
-                 size_t first_row, size_t n_rows, const TilePart& part) {
-  const F32 d;
-  const hn::RebindToSigned<F32> di;
-  const auto near = hn::Set(di, static_cast<int32_t>(std::min<uint32_t>(mask.dist_min, INT32_MAX)));
-  const auto far = hn::Set(di, static_cast<int32_t>(std::min<uint32_t>(mask.dist_max, INT32_MAX)));
-  const VecF32 hidden = hn::Set(d, kEmptyLse);
-  for (size_t t = part.key_begin; t < part.key_end; ++t) {
-    const auto k_pos = hn::Set(di, static_cast<int32_t>(tile.pos[t]));
-    for (size_t r = 0; r < n_rows; r += kLanes) {
-      float* at = s.s + t * kMaxPieceRows + r;
-      const auto distance = hn::Sub(hn::Load(di, s.pos + first_row + r), k_pos);
-      const auto seen = hn::AndNot(hn::VecFromMask(di, hn::Lt(distance, near)),
-                                   hn::VecFromMask(di, hn::Lt(distance, far)));
-      const auto seen_mask = hn::RebindMask(d, hn::MaskFromVec(seen));
-      hn::Store(hn::IfThenElse(seen_mask, hn::Load(d, at), hidden), d, at);
-    }
-  }
-}
-
 // Columns of S^T: logits -> exp(logit - new maximum of the row); max, sum and rescale follow.
 HWY_NOINLINE void softmax_piece(const PrefillScratch& s, size_t first_row, size_t n_rows,
                                 const TilePart& part) {
@@ -313,19 +243,21 @@ HWY_NOINLINE void add_piece(const AttentionShape& shape, const PrefillScratch& s
 void attend_tile(const AttentionShape& shape, const QueryTile& t, const KvTile& tile,
                  const PrefillScratch& s) {
   const size_t rows = t.n_q * shape.group_size;
+  const TileSpan span = span_of(tile);
   bool converted = false;
   for (size_t row = 0; row < rows; row += kPieceRows) {
     const size_t used = std::min(kPieceRows, rows - row);
     const auto [low, high] = std::minmax_element(s.pos + row, s.pos + row + used);
-    const TilePart part = visible_part(tile, t.mask, *low, *high);
+    const TilePart part = visible_part(tile, span, t.mask, *low, *high);
     if (part.key_begin >= part.key_end) continue;
     if (!converted) convert_tile(shape, tile, s);
     converted = true;
     const size_t n_rows = round_up(used, kPanel);
     score_piece(shape, s, row, n_rows, part);
-    if (shape.softcap != 0.0f) cap_logits(shape.softcap, s, n_rows, part);
-    if (tile.weighted) add_weights(shape, s, row, n_rows, part);
-    if (part.masked) mask_logits(t.mask, tile, s, row, n_rows, part);
+    const PieceLogits logits{s.s, kMaxPieceRows, n_rows};
+    if (shape.softcap != 0.0f) cap_logits(shape.softcap, part, logits);
+    if (tile.weighted) add_weights(s.weights, shape.group_size, row, part, logits);
+    if (part.masked) mask_logits(t.mask, tile, s.pos + row, part, logits);
     softmax_piece(s, row, n_rows, part);
     add_piece(shape, s, row, used, part);
   }

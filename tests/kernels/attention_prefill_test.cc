@@ -3,9 +3,8 @@
 #include "kernels/attention_prefill.h"
 
 #include <limits>
-#include <numeric>
 
-#include "tests/kernels/rows.h"
+#include "tests/kernels/prefill_call.h"
 #include "tests/support/simd.h"
 
 namespace {
@@ -17,67 +16,15 @@ using kernels::PositionMask;
 
 constexpr double kTolerance = 1e-5;  // as for decode
 
-AttentionShape make_shape(uint32_t group_size, uint32_t head_dim, uint32_t v_dim,
-                          ElementType type) {
-  AttentionShape shape;
-  shape.group_size = group_size;
-  shape.head_dim = head_dim;
-  shape.v_dim = v_dim;
-  shape.k_type = type;
-  shape.v_type = type;
-  shape.softmax_scale = 1.0f / std::sqrt(static_cast<float>(head_dim));
-  return shape;
-}
-
-// Queries of a model with two kv heads, of which this work item is the first: strides are real.
 void check_against_reference(const AttentionShape& shape, size_t n_q, const PositionMask& mask,
                              std::span<const KvRows> items, uint32_t seed) {
-  const size_t q_stride = 2 * shape.group_size * shape.head_dim;
-  const size_t o_stride = 2 * shape.group_size * shape.v_dim;
-  const size_t lse_stride = 2 * shape.group_size;
-  const auto q = test::random_floats(n_q * q_stride, 1.0f, seed);
-  const size_t n_o = shape.group_size * shape.v_dim;
-  std::vector<double> o(n_q * n_o);
-  std::vector<double> lse(n_q * shape.group_size);
-  for (size_t i = 0; i < n_q; ++i) {
-    kernels::reference::attention(shape, q.data() + i * q_stride, i, mask, items, &o[i * n_o],
-                                  &lse[i * shape.group_size]);
-  }
+  const test::PrefillCall call(shape, n_q, mask, items, seed);
+  const auto expected = call.expected();
   test::for_each_simd_target([&] {
-    std::vector<float> out(n_q * o_stride, 9.0f);
-    std::vector<float> out_lse(n_q * lse_stride, 9.0f);
-    test::Scratch scratch(kernels::attention_prefill_scratch_bytes(shape, n_q));
-    kernels::QueryTile tile;
-    tile.q = q.data();
-    tile.o = out.data();
-    tile.lse = out_lse.data();
-    tile.n_q = n_q;
-    tile.q_stride = q_stride;
-    tile.o_stride = o_stride;
-    tile.lse_stride = lse_stride;
-    tile.mask = mask;
-    kernels::attention_prefill(shape, tile, items, scratch.get());
-    std::vector<float> mine;
-    std::vector<float> mine_lse;
-    bool others_untouched = true;
-    for (size_t i = 0; i < n_q; ++i) {
-      const auto row = out.begin() + static_cast<ptrdiff_t>(i * o_stride);
-      const auto row_lse = out_lse.begin() + static_cast<ptrdiff_t>(i * lse_stride);
-      mine.insert(mine.end(), row, row + static_cast<ptrdiff_t>(n_o));
-      mine_lse.insert(mine_lse.end(), row_lse, row_lse + shape.group_size);
-      others_untouched = others_untouched && row[static_cast<ptrdiff_t>(n_o)] == 9.0f &&
-                         row_lse[shape.group_size] == 9.0f;
-    }
-    CHECK(others_untouched);
-    test::check_close(mine, o, kTolerance);
-    test::check_close(mine_lse, lse, kTolerance);
+    const auto got = call.run(kernels::attention_prefill_scratch_bytes, kernels::attention_prefill);
+    test::check_close(got.o, expected.o, kTolerance);
+    test::check_close(got.lse, expected.lse, kTolerance);
   });
-}
-
-std::vector<uint32_t> ascending(size_t n, uint32_t first) {
-  std::vector<uint32_t> pos(n);
-  std::iota(pos.begin(), pos.end(), first);
-  return pos;
 }
 
 }  // namespace
@@ -91,9 +38,9 @@ TEST_SUITE("kernels/attention_prefill") {
             CAPTURE(n_q);
             CAPTURE(group);
             CAPTURE(past);
-            const AttentionShape shape = make_shape(group, 64, 64, type);
+            const AttentionShape shape = test::prefill_shape(group, 64, 64, type);
             const test::StoredKv kv(shape, past + n_q, 101);
-            const auto pos = ascending(n_q, past);
+            const auto pos = test::ascending(n_q, past);
             check_against_reference(shape, n_q, {pos.data(), 0, UINT32_MAX}, {&kv.rows, 1}, 102);
           }
         }
@@ -106,18 +53,18 @@ TEST_SUITE("kernels/attention_prefill") {
       for (const uint32_t group : {3u, 8u}) {
         CAPTURE(head_dim);
         const AttentionShape shape =
-            make_shape(group, head_dim, head_dim == 96 ? 64 : head_dim, ElementType::kF16);
+            test::prefill_shape(group, head_dim, head_dim == 96 ? 64 : head_dim, ElementType::kF16);
         const test::StoredKv kv(shape, 141, 111);
-        const auto pos = ascending(21, 120);
+        const auto pos = test::ascending(21, 120);
         check_against_reference(shape, 21, {pos.data(), 0, UINT32_MAX}, {&kv.rows, 1}, 112);
       }
     }
   }
 
   TEST_CASE("distance bounds hide what is too near and too far") {
-    const AttentionShape shape = make_shape(2, 16, 16, ElementType::kF32);
+    const AttentionShape shape = test::prefill_shape(2, 16, 16, ElementType::kF32);
     const test::StoredKv kv(shape, 600, 121);
-    const auto pos = ascending(300, 300);
+    const auto pos = test::ascending(300, 300);
     for (const auto& [near, far] : {std::pair{0u, 1u},
                                     {0u, 64u},
                                     {10u, 300u},
@@ -131,10 +78,10 @@ TEST_SUITE("kernels/attention_prefill") {
   }
 
   TEST_CASE("queries out of order, keys with a position table, holes and token lists") {
-    const AttentionShape shape = make_shape(3, 32, 32, ElementType::kBF16);
+    const AttentionShape shape = test::prefill_shape(3, 32, 32, ElementType::kBF16);
     const test::StoredKv a(shape, 140, 131);
     const test::StoredKv b(shape, 60, 133);
-    std::vector<uint32_t> table = ascending(140, 50);
+    std::vector<uint32_t> table = test::ascending(140, 50);
     std::swap(table[3], table[100]);
     for (size_t t = 60; t < 140; ++t) table[t] += 17;
     std::vector<uint32_t> tokens = {1, 2, 9, 30, 59};
@@ -152,7 +99,7 @@ TEST_SUITE("kernels/attention_prefill") {
   }
 
   TEST_CASE("log-weights, softcap and no positions at all") {
-    AttentionShape shape = make_shape(3, 32, 32, ElementType::kF16);
+    AttentionShape shape = test::prefill_shape(3, 32, 32, ElementType::kF16);
     shape.softcap = 20.0f;
     const test::StoredKv kv(shape, 150, 141, 3.0f);
     auto weights = test::random_floats(150 * 3, 1.0f, 142);
@@ -164,12 +111,12 @@ TEST_SUITE("kernels/attention_prefill") {
     rows.weight_width = 3;
     rows.weight_row_stride = 3;
     check_against_reference(shape, 20, {}, {&rows, 1}, 143);
-    const auto pos = ascending(20, 130);
+    const auto pos = test::ascending(20, 130);
     check_against_reference(shape, 20, {pos.data(), 0, UINT32_MAX}, {&rows, 1}, 144);
   }
 
   TEST_CASE("a query before all keys, or without keys, gets (0, -inf)") {
-    const AttentionShape shape = make_shape(2, 16, 16, ElementType::kF32);
+    const AttentionShape shape = test::prefill_shape(2, 16, 16, ElementType::kF32);
     const test::StoredKv kv(shape, 40, 151);
     KvRows rows = kv.rows;
     rows.first_pos = 100;
@@ -179,9 +126,9 @@ TEST_SUITE("kernels/attention_prefill") {
   }
 
   TEST_CASE("sharp logits stay accurate") {
-    const AttentionShape shape = make_shape(4, 64, 64, ElementType::kF32);
+    const AttentionShape shape = test::prefill_shape(4, 64, 64, ElementType::kF32);
     const test::StoredKv kv(shape, 300, 161, 6.0f);
-    const auto pos = ascending(40, 260);
+    const auto pos = test::ascending(40, 260);
     check_against_reference(shape, 40, {pos.data(), 0, UINT32_MAX}, {&kv.rows, 1}, 162);
   }
 }
