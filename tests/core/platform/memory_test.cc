@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/platform/bandwidth.h"
 #include "core/platform/cgroup.h"
 #include "core/platform/system_report.h"
 #include "core/platform/thread_pool.h"

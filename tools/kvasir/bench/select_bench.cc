@@ -4,14 +4,14 @@
 
 #include <algorithm>
 
-#include "core/platform/arithmetic_rate.h"
-#include "core/platform/memory.h"
 #include "tools/kvasir/cli/interrupt.h"
 #include "tools/kvasir/cli/progress_bar.h"
 #include "tools/kvasir/cli/text.h"
 
 namespace kvasir::tool {
 namespace {
+
+constexpr int kLimitSamples = 5;
 
 double ms(uint64_t before, uint64_t after) { return static_cast<double>(after - before) / 1e6; }
 
@@ -45,8 +45,9 @@ SelectBench::SelectBench(Session& session, const std::vector<Arm>& arms, uint32_
     engine_.add_strategy(session.pipeline(arm.strategy));
     labels_.push_back(arm.label);
   }
-  limits_.read_bandwidth = measure_read_bandwidth(session.pool());
-  limits_.multiply_add_rate = measure_multiply_add_rate(session.pool());
+  LimitMeter meter(session.pool());
+  for (int i = 0; i < kLimitSamples; ++i) meter.sample();
+  limits_ = meter.limits();
 }
 
 std::vector<SelectRow> SelectBench::measure(std::span<const TokenId> prompt) {
@@ -129,7 +130,7 @@ SelectRow SelectBench::row(uint32_t depth, StrategyId strategy, const Series& se
   work.kv_bytes = static_cast<double>(out.decode.kv_bytes_read) / n_steps_;
   work.element_bytes = element_bytes(out.decode, geometry);
   work.group_size = geometry.n_q_heads / geometry.n_kv_heads;
-  out.floors = step_floors(work, limits_.read_bandwidth, limits_.multiply_add_rate);
+  out.floors = step_floors(work, limits_.read_bandwidth.middle, limits_.multiply_add_rate.middle);
   return out;
 }
 

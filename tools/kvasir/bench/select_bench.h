@@ -8,18 +8,13 @@
 #include <vector>
 
 #include "core/serving/scheduler.h"
+#include "tools/kvasir/bench/limits.h"
 #include "tools/kvasir/bench/select_figures.h"
 #include "tools/kvasir/session/arms.h"
 #include "tools/kvasir/session/session.h"
 #include "tools/kvasir/session/shared_prompt.h"
 
 namespace kvasir::tool {
-
-// What the machine of a run can do, with the threads of the run.
-struct MachineLimits {
-  double read_bandwidth = 0;     // bytes/s
-  double multiply_add_rate = 0;  // multiply-adds/s
-};
 
 struct SelectRow {
   uint32_t depth = 0;  // tokens of the prompt
@@ -41,7 +36,7 @@ class SelectBench {
   // Loads the weights. Errors of Session::load(). The session must outlive it.
   SelectBench(Session& session, const std::vector<Arm>& arms, uint32_t max_depth, uint32_t n_steps);
 
-  const MachineLimits& limits() const { return limits_; }
+  const MeasuredLimits& limits() const { return limits_; }
   // Reads the prompt, then decodes n_steps tokens under each strategy, all of them fed what dense
   // attention predicts. Their steps take turns, so that what else the machine does hits all alike.
   // Dense attention is the first row. Throws what any strategy throws.
@@ -62,7 +57,7 @@ class SelectBench {
   Engine& engine_;
   Scheduler scheduler_;
   std::vector<std::string> labels_;  // [strategies], dense first
-  MachineLimits limits_;
+  MeasuredLimits limits_;
 };
 
 }  // namespace kvasir::tool

@@ -173,8 +173,8 @@ Json to_json(const SelectReport& r) {
   out["load_ms"] = r.load_ms;
   out["decode_steps"] = r.n_steps;
   out["dense_below_tokens"] = 0;  // while measuring
-  out["read_bytes_per_second"] = r.limits.read_bandwidth;
-  out["multiply_adds_per_second"] = r.limits.multiply_add_rate;
+  out["read_bytes_per_second"] = r.limits.read_bandwidth.middle;
+  out["multiply_adds_per_second"] = r.limits.multiply_add_rate.middle;
   out["rows"] = Json::array();
   for (const SelectRow& row : r.rows) out["rows"].push_back(row_json(row, r.n_steps));
   out["proposals"] = Json::array();
@@ -193,8 +193,8 @@ std::string to_text(const SelectReport& r) {
              "%u decode steps behind each prompt; %s, %u threads. Reads %.2f GB/s, computes %.2f "
              "GFLOP/s.\ndense_below_tokens = 0 in all; the columns: kvasir bench select "
              "--help\n\nTime of a decode step, ms:\n\n",
-             r.n_steps, name(r.setup.compute), r.setup.n_threads, r.limits.read_bandwidth / 1e9,
-             2.0 * r.limits.multiply_add_rate / 1e9) +
+             r.n_steps, name(r.setup.compute), r.setup.n_threads,
+             r.limits.read_bandwidth.middle / 1e9, 2.0 * r.limits.multiply_add_rate.middle / 1e9) +
          times_table(r) + "\nFloors, ms, and how far above them:\n\n" + floors_table(r) +
          everything_text(r) + proposals_text(r);
 }

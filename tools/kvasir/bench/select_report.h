@@ -23,7 +23,7 @@ struct SelectReport {
   Setup setup;
   double load_ms = 0;
   uint32_t n_steps = 0;
-  MachineLimits limits;
+  MeasuredLimits limits;
   std::vector<uint32_t> depths;  // ascending
   std::vector<SelectRow> rows;   // [depths][strategies], dense first
   // One per strategy but the control.

@@ -37,20 +37,46 @@ void Table::add(std::vector<std::string> row) {
   rows_.push_back(std::move(row));
 }
 
-std::string Table::text(const std::string& indent) const {
+std::vector<size_t> Table::widths() const {
   std::vector<size_t> widths(rows_[0].size());
   for (const auto& row : rows_)
     for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], width(row[i]));
+  return widths;
+}
+
+bool Table::is_right(size_t column) const {
+  return std::find(right_.begin(), right_.end(), column) != right_.end();
+}
+
+std::string Table::padded(size_t column, const std::string& cell, size_t to) const {
+  const std::string pad(to - width(cell), ' ');
+  return is_right(column) ? pad + cell : cell + pad;
+}
+
+std::string Table::text(const std::string& indent) const {
+  const std::vector<size_t> wide = widths();
   std::string out;
   for (const auto& row : rows_) {
     std::string line = indent;
-    for (size_t i = 0; i < row.size(); ++i) {
-      const std::string pad(widths[i] - width(row[i]), ' ');
-      const bool is_right = std::find(right_.begin(), right_.end(), i) != right_.end();
-      line += (i ? "  " : "") + (is_right ? pad + row[i] : row[i] + pad);
-    }
+    for (size_t i = 0; i < row.size(); ++i) line += (i ? "  " : "") + padded(i, row[i], wide[i]);
     line.erase(line.find_last_not_of(' ') + 1);
     out += line + "\n";
+  }
+  return out;
+}
+
+std::string Table::markdown() const {
+  const std::vector<size_t> wide = widths();
+  std::string out;
+  for (const auto& row : rows_) {
+    out += "|";
+    for (size_t i = 0; i < row.size(); ++i) out += " " + padded(i, row[i], wide[i]) + " |";
+    out += "\n";
+    if (&row != &rows_[0]) continue;
+    out += "|";
+    for (size_t i = 0; i < row.size(); ++i)
+      out += std::string(wide[i] + 1, '-') + (is_right(i) ? ":|" : "-|");
+    out += "\n";
   }
   return out;
 }

@@ -17,8 +17,13 @@ class Table {
   explicit Table(std::vector<std::string> header, std::vector<size_t> right = {});
   void add(std::vector<std::string> row);
   std::string text(const std::string& indent = "") const;
+  // As a table of Markdown, whose columns are aligned for those who read it as it is.
+  std::string markdown() const;
 
  private:
+  std::vector<size_t> widths() const;
+  bool is_right(size_t column) const;
+  std::string padded(size_t column, const std::string& cell, size_t width) const;
   std::vector<std::vector<std::string>> rows_;
   std::vector<size_t> right_;
 };
