@@ -10,7 +10,8 @@ namespace kvasir {
 namespace {
 
 constexpr double kLevel = 0.05;
-constexpr double kZ = 1.959963984540054;       // 97.5 % point of the normal distribution
+constexpr double kZ = 1.959963984540054;  // 97.5 % point of the normal distribution
+constexpr double kPower = 0.8;
 constexpr double kPowerZ = 0.841621233572914;  // 80 % point
 
 // The point above which a share of `upper` of the normal distribution lies.
@@ -48,18 +49,42 @@ Interval difference_interval(const PairedCounts& pairs) {
   return {std::max(middle - half, -1.0), std::min(middle + half, 1.0)};
 }
 
-// Twice the binomial's tail: the sum over i <= min of C(differ, i) / 2^differ.
+// Summed from the largest term down, which ends where terms no longer count.
+double binomial_tail(uint64_t most, uint64_t n, double p) {
+  if (most >= n) return 1;
+  if (p <= 0) return 1;
+  if (p >= 1) return 0;
+  const auto count = static_cast<double>(n);
+  const auto peak = static_cast<uint64_t>(std::min(static_cast<double>(most), count * p));
+  const auto term = [&](uint64_t i) {
+    const auto k = static_cast<double>(i);
+    return std::exp(std::lgamma(count + 1) - std::lgamma(k + 1) - std::lgamma(count - k + 1) +
+                    k * std::log(p) + (count - k) * std::log1p(-p));
+  };
+  constexpr double kNegligible = 1e-17;
+  double tail = 0;
+  for (uint64_t i = peak + 1; i-- > 0;) {
+    const double added = term(i);
+    tail += added;
+    if (added < kNegligible * tail) break;
+  }
+  for (uint64_t i = peak + 1; i <= most; ++i) {
+    const double added = term(i);
+    tail += added;
+    if (added < kNegligible * tail) break;
+  }
+  return std::min(tail, 1.0);
+}
+
+uint64_t least_right(uint64_t n, double share, double error_rate) {
+  uint64_t least = 0;
+  while (least < n && binomial_tail(least, n, share) <= error_rate) ++least;
+  return least;
+}
+
 double mcnemar_p(const PairedCounts& pairs) {
   const uint64_t differ = pairs.n_lost + pairs.n_won;
-  const uint64_t fewer = std::min(pairs.n_lost, pairs.n_won);
-  const auto m = static_cast<double>(differ);
-  double tail = 0;
-  for (uint64_t i = 0; i <= fewer; ++i) {
-    const auto k = static_cast<double>(i);
-    tail += std::exp(std::lgamma(m + 1) - std::lgamma(k + 1) - std::lgamma(m - k + 1) -
-                     m * std::log(2.0));
-  }
-  return std::min(1.0, 2 * tail);
+  return std::min(1.0, 2 * binomial_tail(std::min(pairs.n_lost, pairs.n_won), differ, 0.5));
 }
 
 std::vector<double> holm(std::span<const double> p) {
@@ -76,21 +101,45 @@ std::vector<double> holm(std::span<const double> p) {
   return out;
 }
 
+// How often McNemar's test at `level` finds what is lost and won with these chances in n samples:
+// over the pairs that differ, binomial, and those of them that are lost, binomial.
+static double power(uint64_t n, double lost, double won, double level) {
+  const double differ = lost + won, share = lost / differ;
+  double found = 0;
+  uint64_t fewest = 0;  // of the rarer kind with which so many pairs still tell, and one more
+  for (uint64_t m = 1; m <= n; ++m) {
+    while (mcnemar_p({m, fewest, m - fewest}) <= level && 2 * fewest <= m) ++fewest;
+    while (fewest > 0 && mcnemar_p({m, fewest - 1, m - fewest + 1}) > level) --fewest;
+    const double chance = binomial_tail(m, n, differ) - binomial_tail(m - 1, n, differ);
+    if (fewest > 0 && chance > 1e-9)
+      found +=
+          chance * (binomial_tail(fewest - 1, m, share) + binomial_tail(fewest - 1, m, 1 - share));
+  }
+  return found;
+}
+
 // With d the share of pairs that differ and D the difference of shares:
 //   (z(1 - level / 2) sqrt(d) + z(power) sqrt(d - D^2))^2 / D^2
-// But that is the test's without its steps: so many pairs must differ that it can tell at all.
+// But that is the test's without its steps: so many pairs must differ that it can tell at all. From
+// there the exact power decides, where it is quickly computed.
 std::optional<uint64_t> samples_to_tell(const PairedCounts& pairs, size_t n_comparisons) {
   if (pairs.n_lost == pairs.n_won) return std::nullopt;
   const double level = kLevel / static_cast<double>(n_comparisons);
   const auto n = static_cast<double>(pairs.n);
-  const auto lost = static_cast<double>(pairs.n_lost), won = static_cast<double>(pairs.n_won);
-  const double differ = (lost + won) / n, difference = (won - lost) / n;
+  const double lost = static_cast<double>(pairs.n_lost) / n;
+  const double won = static_cast<double>(pairs.n_won) / n;
+  const double differ = lost + won, difference = won - lost;
   const double root = normal_point(level / 2) * std::sqrt(differ) +
                       kPowerZ * std::sqrt(std::max(0.0, differ - difference * difference));
   uint64_t least = 1;  // pairs that differ
   while (!can_ever_tell(least, n_comparisons)) ++least;
-  return static_cast<uint64_t>(std::ceil(
+  auto samples = static_cast<uint64_t>(std::ceil(
       std::max(root * root / (difference * difference), static_cast<double>(least) / differ)));
+  constexpr uint64_t kMostExact = 1000;
+  while (samples <= kMostExact && power(samples, lost, won, level) < kPower) ++samples;
+  while (samples <= kMostExact && samples > least && power(samples - 1, lost, won, level) >= kPower)
+    --samples;
+  return samples;
 }
 
 bool can_ever_tell(uint64_t n, size_t n_comparisons) {

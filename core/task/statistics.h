@@ -16,6 +16,12 @@ struct Interval {
 // Of the share n_right / n, 95 %: Wilson 1927.
 Interval wilson_interval(uint64_t n_right, uint64_t n);
 
+// The probability that at most `most` of n are right, each with chance p.
+double binomial_tail(uint64_t most, uint64_t n, double p);
+// The fewest right answers of n that do not refute a chance of `share`: fewer come in at most
+// error_rate of the runs of a strategy that has it.
+uint64_t least_right(uint64_t n, double share, double error_rate);
+
 // Two strategies on the same samples, the second against the first.
 struct PairedCounts {
   uint64_t n = 0;
@@ -36,8 +42,8 @@ double mcnemar_p(const PairedCounts& pairs);
 std::vector<double> holm(std::span<const double> p);
 
 // The samples with which McNemar's test would see a difference like the observed one in four runs
-// of five, were its p the least of n_comparisons under Holm: Connor 1987. None when no difference
-// was observed.
+// of five, were its p the least of n_comparisons under Holm: exact up to 1,000 samples, above it
+// Connor 1987. None when no difference was observed.
 std::optional<uint64_t> samples_to_tell(const PairedCounts& pairs, size_t n_comparisons);
 
 // Whether so many comparisons of n samples could find anything at 5 % after Holm, whatever the

@@ -8,6 +8,8 @@
 #include <filesystem>
 #include <string>
 
+#include "tests/support/skip.h"
+
 namespace kvasir::test {
 
 // <repository>/../shared/data, or $KVASIR_TEST_DATA; empty when there is none.
@@ -19,10 +21,16 @@ inline std::filesystem::path data_dir() {
 
 }  // namespace kvasir::test
 
+// A test case that needs it. ctest has these in an entry of their own, <folder>/data, which it
+// counts as skipped when the data is absent; the first line of such a case is
+// KVASIR_REQUIRE_DATA().
+#define KVASIR_DATA_TEST_CASE(name) TEST_CASE("[data] " name)
+
 // Leaves the test case with a visible line when the shared data is absent.
 #define KVASIR_REQUIRE_DATA(variable)                                             \
   const auto variable = kvasir::test::data_dir();                                 \
   if (variable.empty()) {                                                         \
+    kvasir::test::skip_case();                                                    \
     MESSAGE("SKIPPED: test data not found (set KVASIR_TEST_DATA to its folder)"); \
     return;                                                                       \
   }

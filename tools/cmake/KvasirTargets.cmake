@@ -48,13 +48,22 @@ function(kvasir_add_plugin name)
 endfunction()
 
 # kvasir_add_test(<folder> SOURCES … LINK … [LABELS …]): one doctest binary per tests/<folder>,
-# ctest entries named <folder>, labelled <folder>.
+# ctest entry <folder>, labelled <folder>. With the option DATA another one, <folder>/data: the cases of
+# tests/support/data.h, skipped where their data is absent.
 function(kvasir_add_test folder)
-  cmake_parse_arguments(ARG "" "" "SOURCES;LINK;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "DATA" "" "SOURCES;LINK;LABELS" ${ARGN})
   string(REPLACE "/" "_" target "kvasir_test_${folder}")
   add_executable(${target} ${ARG_SOURCES})
   target_link_libraries(${target} PRIVATE kvasir_options kvasir_test_support ${ARG_LINK})
-  add_test(NAME ${folder} COMMAND ${target} WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
+  set(entries ${folder})
+  if(ARG_DATA)
+    add_test(NAME ${folder} COMMAND ${target} "-tce=[data]*" WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
+    add_test(NAME ${folder}/data COMMAND ${target} "-tc=[data]*" WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
+    list(APPEND entries ${folder}/data)
+  else()
+    add_test(NAME ${folder} COMMAND ${target} WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
+  endif()
   # Workers are bound to cores, so tests that use several run alone under ctest -j2.
-  set_tests_properties(${folder} PROPERTIES LABELS "${folder};${ARG_LABELS}" TIMEOUT 1200 PROCESSORS 2)
+  set_tests_properties(${entries} PROPERTIES LABELS "${folder};${ARG_LABELS}" TIMEOUT 1200 PROCESSORS 2
+    SKIP_RETURN_CODE 77)
 endfunction()

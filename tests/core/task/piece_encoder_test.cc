@@ -57,7 +57,7 @@ TEST_CASE("pieces and whole agree: the small vocabulary, with and without BOS") 
   check_tasks(*test::small_vocabulary(true));
 }
 
-TEST_CASE("pieces and whole agree: real vocabularies") {
+KVASIR_DATA_TEST_CASE("pieces and whole agree: real vocabularies") {
   KVASIR_REQUIRE_DATA(data);
   for (const auto& [file, tokenizer] : test::real_vocabularies()) {
     CAPTURE(file);
@@ -81,7 +81,7 @@ TEST_CASE("counting a text is encoding it in the middle of another") {
   CHECK(encoder.count("") == 0);
 }
 
-TEST_CASE("a vocabulary that cannot write the text is refused") {
+KVASIR_DATA_TEST_CASE("a vocabulary that cannot write the text is refused") {
   KVASIR_REQUIRE_DATA(data);
   const auto file = GgufFile::open((data / "models/babyllama-tok105.f32.gguf").string());
   const auto tokenizer = Tokenizer::from_gguf(file);

@@ -1,8 +1,10 @@
 // What the bundled model's retrieval rests on: it reads the needle by attention, and strategies
 // that lose the needle lose the answer. Over a trained model, the first of models/ or that of
 // KVASIR_TASK_MODEL; KVASIR_TASK_SAMPLES and KVASIR_TASK_LENGTH set how much. A claim fails when
-// the counts refute it, that is when Wilson's interval lies beyond it: at a few samples only what
-// is far off, at 200 what is near.
+// the counts refute it: when a model of which it holds, just, would give such counts in at most 5 %
+// of the draws of samples. So a claim of 90 % fails below 16 of 20; a model of 70 % passes it in
+// 24 % of the draws, with 200 samples (least 173) in 4 of 10^8. The samples are those of seed 1,
+// the same in every run.
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
@@ -48,7 +50,7 @@ struct Trained {
   std::unique_ptr<Model> model = Model::load(file, test::test_pool(), {Compute::kF32, 2048});
   std::unique_ptr<Tokenizer> tokenizer = Tokenizer::from_gguf(file);
   uint32_t length = number_of("KVASIR_TASK_LENGTH", std::min(1024u, model->shape().max_context));
-  uint32_t n = number_of("KVASIR_TASK_SAMPLES", 10);
+  uint32_t n = number_of("KVASIR_TASK_SAMPLES", 20);
 
   std::vector<Sample> samples(Task task, const TaskOptions& options = {}) const {
     PieceEncoder encoder(*tokenizer);
@@ -74,6 +76,8 @@ struct Trained {
     return;                                                                                \
   }
 
+constexpr double kErrorRate = 0.05;
+
 struct Count {
   uint32_t right = 0, n = 0;
   void add(bool is_right) {
@@ -81,6 +85,8 @@ struct Count {
     ++n;
   }
   Interval interval() const { return wilson_interval(right, n); }
+  bool at_least(double share) const { return right >= least_right(n, share, kErrorRate); }
+  bool at_most(double share) const { return n - right >= least_right(n, 1 - share, kErrorRate); }
   std::string text() const {
     char line[64];
     std::snprintf(line, sizeof(line), "%3u/%u (%.0f-%.0f %%)", right, n, 100 * interval().low,
@@ -130,9 +136,9 @@ TEST_CASE("without sight of the needle's tokens the answer is gone, without othe
     MESSAGE(std::string(name(task))
             << " at " << trained.length << ": dense " << dense.text() << ", needle masked "
             << masked.text() << ", as much masked elsewhere " << elsewhere.text());
-    CHECK(dense.interval().high >= 0.9);
-    CHECK(masked.interval().low <= 0.02);
-    CHECK(elsewhere.interval().high >= 0.9);
+    CHECK(dense.at_least(0.9));
+    CHECK(masked.at_most(0.02));
+    CHECK(elsewhere.at_least(0.9));
   }
 }
 
@@ -206,8 +212,8 @@ TEST_CASE("exact top-k at a tenth of the tokens keeps nine tenths of the dense a
       line += "  " + std::to_string(static_cast<int>(100 * kShares[i] + 0.5)) + " % of tokens " +
               kept[i].text();
     MESSAGE(line);
-    CHECK(kept[3].interval().high >= 0.9);
-    CHECK(dense.interval().high >= 0.9);
+    CHECK(kept[3].at_least(0.9));
+    CHECK(dense.at_least(0.9));
   }
 }
 
@@ -234,7 +240,7 @@ TEST_CASE("streaming answers nothing that lies outside its window") {
     MESSAGE(std::string(name(task))
             << " at " << trained.length << ", window " << window << ": needle outside "
             << outside.text() << ", inside " << inside.text());
-    CHECK(outside.interval().low <= 0.05);
+    CHECK(outside.at_most(0.05));
     CHECK(outside.n > trained.n / 2);
   }
 }

@@ -82,6 +82,13 @@ void add_check_plugins(CLI::App& app, bool& check) {
                "fault ends the run. Slow");
 }
 
+void add_most_attended(CLI::App& app, double& percent) {
+  app.add_option("--most-attended", percent,
+                 "Percent of the tokens: a strategy that attended to more is said not to have "
+                 "engaged (90)")
+      ->check(CLI::Range(0.0, 100.0));
+}
+
 void add_json(CLI::App& app, bool& json) {
   app.add_flag("--json", json, "One JSON document on stdout, nothing else there");
 }

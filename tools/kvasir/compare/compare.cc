@@ -14,6 +14,7 @@ struct CompareOptions {
   std::vector<std::string> strategies;
   std::optional<std::string> prompt, file;
   uint32_t n_predict = 64;
+  double most_attended = kMostAttendedPercent;
 };
 
 void compare(Options options, const CompareOptions& o) {
@@ -30,7 +31,9 @@ void compare(Options options, const CompareOptions& o) {
   if (options.ctx_size && context > options.ctx_size)
     throw input_error("prompt and -n are " + std::to_string(context) + " tokens, but -c gives " +
                       std::to_string(options.ctx_size) + ": raise -c or shorten the prompt");
-  print(compare_strategies(session, arms, prompt, o.n_predict), options.json);
+  Comparison comparison = compare_strategies(session, arms, prompt, o.n_predict);
+  comparison.most_attended = o.most_attended;
+  print(comparison, options.json);
 }
 
 }  // namespace
@@ -44,6 +47,7 @@ void add_compare(CLI::App& app) {
   c->add_option("-p,--prompt", o->prompt, "Prompt text");
   c->add_option("-f,--file", o->file, "Prompt from a file");
   c->add_option("-n,--n-predict", o->n_predict, "Decode steps to compare");
+  add_most_attended(*c, o->most_attended);
   add_json(*c, options->json);
   c->callback([=] { compare(*options, *o); });
 }

@@ -25,6 +25,7 @@ struct Comparison {
   uint64_t prompt_tokens = 0;
   uint32_t decode_steps = 0;
   double load_ms = 0;
+  double most_attended = kMostAttendedPercent;
   std::vector<ComparedStrategy> strategies;  // dense first
 };
 

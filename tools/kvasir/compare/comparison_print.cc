@@ -23,6 +23,10 @@ std::vector<std::string> table_row(const ComparedStrategy& s) {
           std::to_string(d.fallbacks)};
 }
 
+bool has_engaged(const Comparison& c, const ComparedStrategy& s) {
+  return &s == c.strategies.data() || s.run.has_engaged(c.most_attended);
+}
+
 }  // namespace
 
 Json to_json(const Comparison& c) {
@@ -36,6 +40,7 @@ Json to_json(const Comparison& c) {
     strategy["prefill_shared_with"] = json_or_null(s.prefill_shared_with);
     strategy["top1_agreement"] = s.top1_agreement;
     strategy["mean_kl"] = s.mean_kl;
+    strategy["engaged"] = has_engaged(c, s);
     out["strategies"].push_back(strategy);
   }
   return out;
@@ -56,12 +61,14 @@ std::string to_text(const Comparison& c) {
   Table table({"strategy", "prefill tok/s", "decode tok/s", "K+V MB/token", "to choose MB/token",
                "attended", "same top-1", "KL to dense", "fallbacks"},
               {1, 2, 3, 4, 5, 6, 7, 8});
-  std::vector<std::string> shared;
+  std::vector<std::string> shared, idle;
   for (const ComparedStrategy& s : c.strategies) {
     table.add(table_row(s));
+    if (!has_engaged(c, s)) idle.push_back(s.run.strategy);
     if (s.prefill_shared_with) shared.push_back(s.run.strategy + " with " + *s.prefill_shared_with);
   }
   out += table.text();
+  if (!idle.empty()) out += "\n" + not_engaged_text(idle, c.most_attended);
   if (shared.empty()) return out;
   return out + "\nPrompts read together: " + join(shared, ", ") +
          ". Their prefill speed counts the shared pass and what their own plugins took.\n";

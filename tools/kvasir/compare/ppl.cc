@@ -8,7 +8,19 @@
 namespace kvasir::tool {
 namespace {
 
-void ppl(const Options& options, const std::string& path) {
+const char* const kRule =
+    "Tokens in chunks of -c; those of the second half of each chunk are predicted. Dense attention "
+    "is scored by prefill, as llama-perplexity does. Under a strategy that chooses or evicts the "
+    "first half is the prompt and the second is decoded, fed with the text's own tokens: prefill "
+    "is dense under most strategies, and would give dense attention's perplexity.";
+
+struct PplFlags {
+  std::string file;
+  PerplexityOptions options;
+};
+
+void ppl(const Options& options, const PplFlags& flags) {
+  const std::string& path = flags.file;
   Session session(options);
   const std::vector<TokenId> tokens = session.tokenizer().encode(read_file(path, "-f"), {});
   const uint32_t context = options.ctx_size ? options.ctx_size : 512;
@@ -16,7 +28,9 @@ void ppl(const Options& options, const std::string& path) {
   if (tokens.size() < context)
     throw input_error(path + ": has " + std::to_string(tokens.size()) +
                       " tokens, one chunk of -c " + std::to_string(context) + " is needed");
-  print(perplexity(session, tokens, context), options.json);
+  PerplexityOptions wanted = flags.options;
+  wanted.context = context;
+  print(perplexity(session, tokens, wanted), options.json);
 }
 
 }  // namespace
@@ -24,11 +38,15 @@ void ppl(const Options& options, const std::string& path) {
 void add_ppl(CLI::App& app) {
   auto* command = app.add_subcommand("ppl", "Perplexity of a text, by llama-perplexity's rule");
   auto options = std::make_shared<Options>();
-  auto file = std::make_shared<std::string>();
+  auto f = std::make_shared<PplFlags>();
+  command->footer(kRule);
   add_model_flags(*command, *options);
   add_strategy_flags(*command, *options);
-  command->add_option("-f,--file", *file, "Text file")->required();
-  command->callback([=] { ppl(*options, *file); });
+  command->add_option("-f,--file", f->file, "Text file")->required();
+  command->add_flag("--decode", f->options.decode,
+                    "Dense attention through decode, too: to compare strategies with");
+  add_most_attended(*command, f->options.most_attended);
+  command->callback([=] { ppl(*options, *f); });
 }
 
 }  // namespace kvasir::tool

@@ -226,4 +226,11 @@ std::string to_text(const RunReport& r) {
          tiers_text(r.decode, static_cast<double>(r.decode.steps)) + checks_text(r);
 }
 
+std::string not_engaged_text(const std::vector<std::string>& strategies, double most_percent) {
+  return format(
+      "did not engage: %s attended to more than %g %% of the tokens (--most-attended): what stands "
+      "here of %s is dense attention's. Give a smaller budget or a longer context.\n",
+      join(strategies, ", ").c_str(), most_percent, strategies.size() > 1 ? "them" : "it");
+}
+
 }  // namespace kvasir::tool

@@ -20,6 +20,9 @@ struct RunFigures {
   double load_ms = 0, prefill_ms = 0, decode_ms = 0;
 };
 
+// Above this share of the considered tokens a strategy's results are dense attention's.
+inline constexpr double kMostAttendedPercent = 90;
+
 struct PluginUsed {
   std::string id, version, file;
 };
@@ -42,6 +45,8 @@ struct RunReport {
   double prefill_tokens_per_second() const;
   double decode_tokens_per_second() const;
   double attended_percent() const;  // of the tokens that decoding considered
+  // Of a strategy that is compared: whether it left out enough to be told from dense attention.
+  bool has_engaged(double most_percent) const { return attended_percent() <= most_percent; }
 };
 RunReport run_report(Engine& engine, const RunFigures& figures, StrategyId strategy = 0);
 
@@ -50,5 +55,7 @@ Json to_json(const RunReport& report);
 // Lines: prompt cache, timings, engagement, hybrid mode, device copies, keys skipped, boundary,
 // tiers, checks. Those that do not apply are left out.
 std::string to_text(const RunReport& report);
+// A line about strategies that did not engage.
+std::string not_engaged_text(const std::vector<std::string>& strategies, double most_percent);
 
 }  // namespace kvasir::tool

@@ -28,6 +28,7 @@ struct EvalFlags {
   uint32_t n = 200;
   uint32_t parallel = 1;
   double margin = 0;  // points
+  double most_attended = kMostAttendedPercent;
   bool question_in_prompt = false, force = false;
 };
 
@@ -54,6 +55,7 @@ EvaluationOptions evaluation_options(const Options& options, const EvalFlags& fl
   out.n_parallel = flags.parallel;
   out.question_in_prompt = flags.question_in_prompt;
   out.margin = flags.margin / 100;
+  out.most_attended = flags.most_attended;
   const uint32_t longest = *std::max_element(out.lengths.begin(), out.lengths.end());
   if (options.ctx_size && options.ctx_size < longest)
     throw input_error("-c " + std::to_string(options.ctx_size) + ": --length " +
@@ -103,6 +105,7 @@ void add_task_eval(CLI::App& task) {
                 "Points of accuracy that do not matter: what surely differs from dense by less is "
                 "equivalent (0)")
       ->check(CLI::Range(0.0, 100.0));
+  add_most_attended(*c, f->most_attended);
   c->add_option("-o,--output", f->output, "JSON lines, one per sample and strategy");
   c->add_flag("--force", f->force, "Overwrite the file");
   add_json(*c, options->json);

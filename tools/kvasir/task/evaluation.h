@@ -24,6 +24,7 @@ struct EvaluationOptions {
   uint32_t n_parallel = 1;   // samples answered at once
   bool question_in_prompt = false;
   double margin = 0;  // difference of accuracies that does not matter, as a share
+  double most_attended = kMostAttendedPercent;
 };
 
 // One sample under one strategy.
@@ -69,6 +70,9 @@ struct Evaluation {
   // Dense attention's cell of the same task and length.
   const EvaluationCell& control(const EvaluationCell& cell) const;
   bool is_control(const EvaluationCell& cell) const { return &cell == &control(cell); }
+  bool has_engaged(const EvaluationCell& cell) const {
+    return is_control(cell) || cell.run.has_engaged(options.most_attended);
+  }
   size_t n_comparisons() const { return cells.size() / n_strategies * (n_strategies - 1); }
   // In the order of cells; those of dense attention against itself are the same.
   std::vector<CellVerdict> verdicts() const;

@@ -33,6 +33,7 @@ Json cell_json(const Evaluation& e, const EvaluationCell& cell, const CellVerdic
           {"accuracy", static_cast<double>(cell.n_correct()) / n_samples},
           {"accuracy_low", interval.low},
           {"accuracy_high", interval.high},
+          {"engaged", e.has_engaged(cell)},
           {"against_dense", e.is_control(cell) ? Json() : verdict_json(e, v)},
           {"answer_tokens", cell.n_tokens},
           {"answer_tokens_right", cell.n_right},
@@ -75,7 +76,7 @@ std::vector<std::string> table_row(const Evaluation& e, const EvaluationCell& ce
           format("%.1f - %.1f %%", 100 * interval.low, 100 * interval.high),
           changes(v.pairs.n_lost),
           changes(v.pairs.n_won),
-          is_control ? "" : verdict_text(e, v),
+          is_control ? "" : verdict_text(e, v) + (e.has_engaged(cell) ? "" : ", not engaged"),
           format("%.1f %%", percent(cell.n_right, cell.n_tokens)),
           format("%.1f %%", cell.run.attended_percent()),
           format("%.3f", read / 1e6 / static_cast<double>(std::max<uint64_t>(cell.n_decoded, 1))),
@@ -120,6 +121,14 @@ std::string verdicts_text(const std::vector<CellVerdict>& verdicts, const Evalua
   if (any(Verdict::kBetter))
     out += "\nSuspicious: a strategy leaves out what dense attention sees; look how it can win.";
   return out + "\n";
+}
+
+std::string idle_text(const Evaluation& e) {
+  std::vector<std::string> idle;
+  for (const EvaluationCell& cell : e.cells)
+    if (!e.has_engaged(cell) && std::find(idle.begin(), idle.end(), cell.strategy) == idle.end())
+      idle.push_back(cell.strategy);
+  return idle.empty() ? "" : "\n" + not_engaged_text(idle, e.options.most_attended);
 }
 
 }  // namespace
@@ -170,7 +179,7 @@ std::string to_text(const Evaluation& e) {
               {1, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13});
   const std::vector<CellVerdict> verdicts = e.verdicts();
   for (size_t i = 0; i < e.cells.size(); ++i) table.add(table_row(e, e.cells[i], verdicts[i]));
-  return table.text() + verdicts_text(verdicts, e) + times_text(e);
+  return table.text() + verdicts_text(verdicts, e) + idle_text(e) + times_text(e);
 }
 
 }  // namespace kvasir::tool
