@@ -18,7 +18,7 @@ using kvasir::test::Finished;
 using kvasir::test::run_kvasir;
 using kvasir::test::TempDir;
 
-TEST_CASE("stories260K tells its 200-token story byte for byte") {
+KVASIR_DATA_TEST_CASE("stories260K tells its 200-token story byte for byte") {
   KVASIR_REQUIRE_DATA(data);
   const Finished done = run_kvasir({"run", "-m", (data / "models/stories260K.gguf").string(), "-p",
                                     "", "-n", "200", "--temp", "0", "--compute", "f32"});
@@ -29,7 +29,7 @@ TEST_CASE("stories260K tells its 200-token story byte for byte") {
 }
 
 // llama-perplexity's figures where it was run, else an independent forward pass by the same rule.
-TEST_CASE("perplexities are those of other engines, in f32 and in bf16") {
+KVASIR_DATA_TEST_CASE("perplexities are those of other engines, in f32 and in bf16") {
   KVASIR_REQUIRE_DATA(data);
   const std::vector<std::pair<const char*, double>> expected = {
       {"stories260K.gguf", 4.1036},           {"babyllama-tok361.f32.gguf", 2.2063},
@@ -59,7 +59,7 @@ std::vector<float> npy_floats(const std::string& bytes) {
   return values;
 }
 
-TEST_CASE("model logits gives the golden logits of every position") {
+KVASIR_DATA_TEST_CASE("model logits gives the golden logits of every position") {
   KVASIR_REQUIRE_DATA(data);
   for (const auto& [model, golden] : {std::pair{"stories260K.gguf", "stories260K"},
                                       std::pair{"babyllama-tok105.f32.gguf", "babyllama-tok105"},

@@ -170,6 +170,21 @@ TEST_CASE("task eval --parallel gives the answers of one by one") {
   }
 }
 
+TEST_CASE("task score takes predictions of other programs, and names the line that is none") {
+  const kvasir::test::TempDir folder;
+  const std::string file =
+      folder.write("predictions.jsonl",
+                   "{\"prediction\": \"The key is 042.\", \"ground_truth\": \"042\"}\n\n"
+                   "{\"pred\": \"no 1\", \"outputs\": [\"042\"]}\n");
+  const Json scored = json_of({"task", "score", file, "--scorer", "passkey", "--json"});
+  CHECK(scored["samples"] == 2);
+  CHECK(scored["score"] == 50.0);
+  const std::string bad = folder.write("bad.jsonl", "{\"prediction\": \"1\"}\n");
+  const Finished refused = run_kvasir({"task", "score", bad, "--scorer", "passkey"});
+  CHECK(refused.code == 2);
+  CHECK(refused.err.find("bad.jsonl:1: expected") != std::string::npos);
+}
+
 TEST_CASE("task eval prints an aligned table with intervals and verdicts") {
   const TinyModel m;
   const auto evaluate = [&](const std::vector<std::string>& more) {

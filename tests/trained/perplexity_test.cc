@@ -14,7 +14,7 @@
 namespace {
 using namespace kvasir::test;
 
-TEST_CASE("perplexity over 2,048 tokens in f32 is that of transformers") {
+KVASIR_DATA_TEST_CASE("perplexity over 2,048 tokens in f32 is that of transformers") {
   KVASIR_REQUIRE_DATA(data);
   const TempDir dir;
   const std::string text = dir.path("text.txt");

@@ -31,6 +31,7 @@ void add_config_import(CLI::App& config);
 // Below `kvasir task`.
 void add_task_generate(CLI::App& task);
 void add_task_eval(CLI::App& task);
+void add_task_score(CLI::App& task);
 
 // Below `kvasir bench`.
 void add_bench_attention(CLI::App& bench);

@@ -405,7 +405,7 @@ TEST_SUITE("core/model/gguf") {
 }
 
 TEST_SUITE("core/model/gguf real files") {
-  TEST_CASE("a published small model opens with its keys") {
+  KVASIR_DATA_TEST_CASE("a published small model opens with its keys") {
     KVASIR_REQUIRE_DATA(data);
     const GgufFile file = GgufFile::open((data / "models" / "stories260K.gguf").string());
     CHECK(file.version() == 3);
@@ -423,7 +423,7 @@ TEST_SUITE("core/model/gguf real files") {
     CHECK(file.tensor("token_embd.weight").shape == std::vector<uint64_t>{64, 512});
   }
 
-  TEST_CASE("every vocabulary opens and has as many token types as tokens") {
+  KVASIR_DATA_TEST_CASE("every vocabulary opens and has as many token types as tokens") {
     KVASIR_REQUIRE_DATA(data);
     size_t n_files = 0;
     for (const auto& entry : fs::recursive_directory_iterator(data / "tokenizers")) {

@@ -273,7 +273,8 @@ TEST_CASE("long runs cost time in proportion to their length") {
   }
 }
 
-TEST_CASE("llama-bpe: pieces that are one token each map to ids one to one in its test vectors") {
+KVASIR_DATA_TEST_CASE(
+    "llama-bpe: pieces that are one token each map to ids one to one in its test vectors") {
   KVASIR_REQUIRE_DATA(data);
   const auto base = data / "tokenizers/llama.cpp-vocab/ggml-vocab-llama-bpe.gguf";
   std::ifstream in(base.string() + ".inp", std::ios::binary), out(base.string() + ".out");

@@ -378,7 +378,8 @@ TEST_SUITE("core/model/quant") {
     CHECK_FALSE(is_supported(static_cast<GgmlType>(99)));
   }
 
-  TEST_CASE("a real model's twins agree with its f32 weights, and are quantised alike") {
+  KVASIR_DATA_TEST_CASE(
+      "a real model's twins agree with its f32 weights, and are quantised alike") {
     KVASIR_REQUIRE_DATA(data);
     const auto open = [&](const std::string& type) {
       return GgufFile::open((data / "models" / ("babyllama-tok361." + type + ".gguf")).string());

@@ -287,7 +287,7 @@ TEST_SUITE("core/model/random_model tokenizer") {
     }
   }
 
-  TEST_CASE("a SentencePiece vocabulary is copied with its scores") {
+  KVASIR_DATA_TEST_CASE("a SentencePiece vocabulary is copied with its scores") {
     KVASIR_REQUIRE_DATA(data);
     const GgufFile from = GgufFile::open((data / "models" / "stories260K.gguf").string());
     RandomModelSpec spec = preset("tiny-llama-test");

@@ -28,7 +28,7 @@ double max_error(const std::vector<float>& got, const test::NpyArray& want, size
 
 TEST_SUITE_BEGIN("core/model/real_model");
 
-TEST_CASE("real models give the golden logits, in prefill and in decode") {
+KVASIR_DATA_TEST_CASE("real models give the golden logits, in prefill and in decode") {
   KVASIR_REQUIRE_DATA(data);
   const Topology topology = Topology::detect();
   ThreadPool pool(topology);

@@ -91,7 +91,7 @@ std::string joined_pieces(const Tokenizer& tokenizer, const Ids& ids) {
 
 TEST_SUITE_BEGIN("core/model/tokenizer");
 
-TEST_CASE("the 46 cases of llama.cpp encode to its ids and decode to the text") {
+KVASIR_DATA_TEST_CASE("the 46 cases of llama.cpp encode to its ids and decode to the text") {
   KVASIR_REQUIRE_DATA(data);
   const auto folder = data / "tokenizers/llama.cpp-vocab";
   for (const char* name : {"llama-spm", "phi-3", "gpt-2", "deepseek-coder", "deepseek-llm"}) {
@@ -103,7 +103,8 @@ TEST_CASE("the 46 cases of llama.cpp encode to its ids and decode to the text") 
   CHECK(differing_cases(*qwen2, folder / "ggml-vocab-qwen2.gguf") == 0);
 }
 
-TEST_CASE("further vocabularies of llama.cpp, where the data has them, encode to its ids") {
+KVASIR_DATA_TEST_CASE(
+    "further vocabularies of llama.cpp, where the data has them, encode to its ids") {
   KVASIR_REQUIRE_DATA(data);
   for (const char* name : {"falcon", "mpt", "refact", "starcoder"}) {
     CAPTURE(name);
@@ -117,7 +118,7 @@ TEST_CASE("further vocabularies of llama.cpp, where the data has them, encode to
   }
 }
 
-TEST_CASE("any bytes come back from encoding and decoding") {
+KVASIR_DATA_TEST_CASE("any bytes come back from encoding and decoding") {
   KVASIR_REQUIRE_DATA(data);
   for (const char* file :
        {"tokenizers/qwen2/qwen2-vocab.gguf", "tokenizers/llama.cpp-vocab/ggml-vocab-gpt-2.gguf"}) {
@@ -132,7 +133,7 @@ TEST_CASE("any bytes come back from encoding and decoding") {
   }
 }
 
-TEST_CASE("SentencePiece gives back any bytes but its own space mark") {
+KVASIR_DATA_TEST_CASE("SentencePiece gives back any bytes but its own space mark") {
   KVASIR_REQUIRE_DATA(data);
   for (const char* file : {"tokenizers/llama.cpp-vocab/ggml-vocab-llama-spm.gguf",
                            "models/stories260K.gguf", "models/babyllama-tok361.f32.gguf"}) {
@@ -146,13 +147,13 @@ TEST_CASE("SentencePiece gives back any bytes but its own space mark") {
   }
 }
 
-TEST_CASE("bytes that deepseek-llm has no token for become U+FFFD") {
+KVASIR_DATA_TEST_CASE("bytes that deepseek-llm has no token for become U+FFFD") {
   KVASIR_REQUIRE_DATA(data);
   const auto tokenizer = load(data / "tokenizers/llama.cpp-vocab/ggml-vocab-deepseek-llm.gguf");
   CHECK(tokenizer->decode(tokenizer->encode("a\xFFz\xE4", kNoBos)) == "a\uFFFDz\xE4");
 }
 
-TEST_CASE("stories260K starts its text without a space; streamed pieces keep it") {
+KVASIR_DATA_TEST_CASE("stories260K starts its text without a space; streamed pieces keep it") {
   KVASIR_REQUIRE_DATA(data);
   const auto tokenizer = load(data / "models/stories260K.gguf");
   // The ids of the golden greedy run, of which the prompt is the first.
@@ -166,7 +167,7 @@ TEST_CASE("stories260K starts its text without a space; streamed pieces keep it"
   CHECK(tokenizer->decode(Ids{}).empty());
 }
 
-TEST_CASE("a vocabulary without byte tokens maps unknown characters to <unk>") {
+KVASIR_DATA_TEST_CASE("a vocabulary without byte tokens maps unknown characters to <unk>") {
   KVASIR_REQUIRE_DATA(data);
   const auto tokenizer = load(data / "models/babyllama-tok105.f32.gguf");
   REQUIRE(tokenizer->unk() == 0);
@@ -177,7 +178,7 @@ TEST_CASE("a vocabulary without byte tokens maps unknown characters to <unk>") {
   CHECK(tokenizer->piece(0, true) == "<unk>");
 }
 
-TEST_CASE("special ids are those of the file") {
+KVASIR_DATA_TEST_CASE("special ids are those of the file") {
   KVASIR_REQUIRE_DATA(data);
   const auto qwen2 = load(data / "tokenizers/qwen2/qwen2-vocab.gguf");
   CHECK(qwen2->model_name() == "gpt2");
@@ -210,7 +211,8 @@ TEST_CASE("special ids are those of the file") {
   CHECK(stories->encode("</s>", kNoBos).size() > 1);
 }
 
-TEST_CASE("War and Peace takes seconds and as many tokens as other implementations give") {
+KVASIR_DATA_TEST_CASE(
+    "War and Peace takes seconds and as many tokens as other implementations give") {
   KVASIR_REQUIRE_DATA(data);
   const std::string text = read(data / "text/war-and-peace.txt");
   const struct {
@@ -230,7 +232,7 @@ TEST_CASE("War and Peace takes seconds and as many tokens as other implementatio
   }
 }
 
-TEST_CASE("a long run of one letter takes no more than its length") {
+KVASIR_DATA_TEST_CASE("a long run of one letter takes no more than its length") {
   KVASIR_REQUIRE_DATA(data);
   const struct {
     const char* file;
@@ -246,7 +248,7 @@ TEST_CASE("a long run of one letter takes no more than its length") {
   }
 }
 
-TEST_CASE("many special tokens after a long text cost no more than each alone") {
+KVASIR_DATA_TEST_CASE("many special tokens after a long text cost no more than each alone") {
   KVASIR_REQUIRE_DATA(data);
   const auto tokenizer = load(data / "tokenizers/llama.cpp-vocab/ggml-vocab-llama-spm.gguf");
   std::string text = read(data / "text/pride-and-prejudice.txt");

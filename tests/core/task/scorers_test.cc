@@ -8,8 +8,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "tests/support/error_of.h"
 #include "tests/support/data.h"
+#include "tests/support/error_of.h"
 
 namespace {
 using namespace kvasir;

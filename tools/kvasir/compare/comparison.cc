@@ -3,38 +3,15 @@
 #include "tools/kvasir/compare/comparison.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "core/serving/scheduler.h"
 #include "tools/kvasir/cli/progress_bar.h"
 #include "tools/kvasir/cli/text.h"
+#include "tools/kvasir/session/divergence.h"
 #include "tools/kvasir/session/shared_prompt.h"
 
 namespace kvasir::tool {
 namespace {
-
-TokenId argmax(std::span<const float> logits) {
-  return static_cast<TokenId>(std::max_element(logits.begin(), logits.end()) - logits.begin());
-}
-
-// log sum exp, in double.
-double log_sum(std::span<const float> logits) {
-  const double high = *std::max_element(logits.begin(), logits.end());
-  double sum = 0;
-  for (const float x : logits) sum += std::exp(static_cast<double>(x) - high);
-  return high + std::log(sum);
-}
-
-// KL(p || q) = sum_i p_i (log p_i - log q_i) of the two softmaxes, in nats.
-double kl_divergence(std::span<const float> p, std::span<const float> q) {
-  const double zp = log_sum(p), zq = log_sum(q);
-  double sum = 0;
-  for (size_t i = 0; i < p.size(); ++i) {
-    const double log_p = p[i] - zp;
-    sum += std::exp(log_p) * (log_p - (q[i] - zq));
-  }
-  return std::max(sum, 0.0);
-}
 
 // Dense attention's tokens, which all strategies are fed, and its logits after each.
 struct Baseline {
@@ -133,11 +110,12 @@ std::optional<TokenId> Comparer::next(StrategyId strategy, uint32_t step,
     baseline_.logits.insert(baseline_.logits.end(), logits.begin(), logits.end());
   if (strategy != 0 && step > 0) {
     const auto dense = baseline_.at(step - 1, vocab_);
-    agreed_ += argmax(logits) == argmax(dense);
+    agreed_ += most_likely(logits) == most_likely(dense);
     kl_ += kl_divergence(dense, logits);
   }
   if (step == n_steps_) return std::nullopt;
-  return strategy == 0 ? baseline_.tokens.emplace_back(argmax(logits)) : baseline_.tokens[step];
+  return strategy == 0 ? baseline_.tokens.emplace_back(most_likely(logits))
+                       : baseline_.tokens[step];
 }
 
 ComparedStrategy Comparer::result(StrategyId strategy) {

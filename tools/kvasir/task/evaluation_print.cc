@@ -4,6 +4,7 @@
 
 #include "tools/kvasir/cli/text.h"
 #include "tools/kvasir/task/evaluation.h"
+#include "tools/kvasir/task/verdict_text.h"
 
 namespace kvasir::tool {
 namespace {
@@ -43,23 +44,6 @@ Json cell_json(const Evaluation& e, const EvaluationCell& cell, const CellVerdic
           {"engagement", to_json(cell.run)}};
 }
 
-std::string verdict_text(const Evaluation& e, const CellVerdict& v) {
-  switch (v.verdict) {
-    case Verdict::kWorse:
-      return format("worse, p %.2g", v.p);
-    case Verdict::kBetter:
-      return format("suspicious: better, p %.2g", v.p);
-    case Verdict::kCannotTell:
-    case Verdict::kNeverTell: {
-      const auto n = samples_to_tell(v.pairs, e.n_comparisons());
-      return name(v.verdict) +
-             (n ? format(", n %llu", static_cast<unsigned long long>(*n)) : std::string());
-    }
-    default:
-      return name(v.verdict);
-  }
-}
-
 std::vector<std::string> table_row(const Evaluation& e, const EvaluationCell& cell,
                                    const CellVerdict& v) {
   const Engagement& d = cell.run.decode;
@@ -76,7 +60,9 @@ std::vector<std::string> table_row(const Evaluation& e, const EvaluationCell& ce
           format("%.1f - %.1f %%", 100 * interval.low, 100 * interval.high),
           changes(v.pairs.n_lost),
           changes(v.pairs.n_won),
-          is_control ? "" : verdict_text(e, v) + (e.has_engaged(cell) ? "" : ", not engaged"),
+          is_control ? ""
+                     : verdict_text(v.pairs, v.verdict, v.p, e.n_comparisons()) +
+                           (e.has_engaged(cell) ? "" : ", not engaged"),
           format("%.1f %%", percent(cell.n_right, cell.n_tokens)),
           format("%.1f %%", cell.run.attended_percent()),
           format("%.3f", read / 1e6 / static_cast<double>(std::max<uint64_t>(cell.n_decoded, 1))),
@@ -107,19 +93,9 @@ std::string verdicts_text(const std::vector<CellVerdict>& verdicts, const Evalua
   std::string out = format(
       "\nAgainst dense: exact McNemar test of lost and won, p after Holm over %zu comparison%s.",
       n_compared, n_compared > 1 ? "s" : "");
-  const auto any = [&](Verdict wanted) {
-    return std::any_of(verdicts.begin(), verdicts.end(),
-                       [&](const CellVerdict& v) { return v.verdict == wanted; });
-  };
-  if (any(Verdict::kCannotTell) || any(Verdict::kNeverTell))
-    out += "\nn: samples with which such a difference would be seen in four runs of five.";
-  if (any(Verdict::kNeverTell))
-    out += "\nCould never tell: not even if every sample were lost; give more samples (-n).";
-  if (any(Verdict::kEquivalent))
-    out += format("\nEquivalent: the 95 %% interval of the difference lies within %g points.",
-                  100 * e.options.margin);
-  if (any(Verdict::kBetter))
-    out += "\nSuspicious: a strategy leaves out what dense attention sees; look how it can win.";
+  std::vector<Verdict> given;
+  for (const CellVerdict& v : verdicts) given.push_back(v.verdict);
+  out += verdict_notes(given, e.options.margin);
   return out + "\n";
 }
 

@@ -10,6 +10,7 @@ void add_task(CLI::App& app) {
   task->require_subcommand(1);
   add_task_generate(*task);
   add_task_eval(*task);
+  add_task_score(*task);
 }
 
 }  // namespace kvasir::tool
