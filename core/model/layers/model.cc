@@ -333,7 +333,8 @@ Model::Memory Model::plan_memory(const ModelShape& shape, const Options& options
   WeightLoader loader(nullptr, shape, options.compute);
   loader.lay_out(nullptr, nullptr);
   return {loader.n_bytes(),
-          scratch.n_bytes() + PanelProducts::scratch_bytes(scratch.products(options))};
+          scratch.n_bytes() + PanelProducts::scratch_bytes(scratch.products(options)),
+          options.compute};
 }
 
 }  // namespace kvasir

@@ -35,6 +35,7 @@ class Model {
   // What load() will allocate: weights after conversion, scratch. For `plan`, before loading.
   struct Memory {
     uint64_t weight_bytes, scratch_bytes;
+    Compute compute = Compute::kF32;  // of the options
   };
   static Memory plan_memory(const GgufFile& file, const Options& options);
   static Memory plan_memory(const ModelShape& shape, const Options& options);
