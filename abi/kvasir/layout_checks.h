@@ -186,7 +186,7 @@ KVASIR_AT_(kvasir_request, struct_size, 0);
 KVASIR_AT_(kvasir_request, abi_minor, 4);
 KVASIR_AT_(kvasir_request, plugin, 8);
 
-KVASIR_SIZE_(kvasir_geometry, 120);
+KVASIR_SIZE_(kvasir_geometry, 128);
 KVASIR_AT_(kvasir_geometry, struct_size, 0);
 KVASIR_AT_(kvasir_geometry, n_layers, 4);
 KVASIR_AT_(kvasir_geometry, n_q_heads, 8);
@@ -212,6 +212,8 @@ KVASIR_AT_(kvasir_geometry, softcap, 92);
 KVASIR_AT_(kvasir_geometry, seed, 96);
 KVASIR_AT_(kvasir_geometry, model_hash, 104);
 KVASIR_AT_(kvasir_geometry, sliding_windows, 112);
+KVASIR_AT_(kvasir_geometry, compute, 120);
+KVASIR_AT_(kvasir_geometry, reserved, 124);
 
 KVASIR_SIZE_(kvasir_instance, 96);
 KVASIR_AT_(kvasir_instance, struct_size, 0);

@@ -92,7 +92,8 @@ uint64_t bytes_in_layers(const Binding& binding, const Pipeline& pipeline, uint6
 
 MemoryPlan make_plan(const ModelShape& shape, const Model::Memory& model, Pipeline& pipeline,
                      const EngineOptions& options, uint64_t vocabulary_bytes) {
-  const std::shared_ptr<const Binding> bound = bind_pipeline(shape, pipeline, options);
+  const std::shared_ptr<const Binding> bound =
+      bind_pipeline(shape, model.compute, pipeline, options);
   const Binding& binding = *bound;
   const kvasir_geometry& g = binding.geometry;
   const kvasir_storage_plan& storage = binding.storage;

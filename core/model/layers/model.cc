@@ -364,7 +364,8 @@ Model::Memory plan(const GgufFile* file, const ModelShape& shape, const Model::O
   WeightLoader loader(file, shape, options.compute);
   loader.lay_out(nullptr, nullptr);
   return {loader.n_bytes(),
-          scratch.n_bytes() + PanelProducts::scratch_bytes(scratch.products(loader, options))};
+          scratch.n_bytes() + PanelProducts::scratch_bytes(scratch.products(loader, options)),
+          loader.arithmetic(options.deterministic).compute};
 }
 
 }  // namespace

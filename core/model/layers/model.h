@@ -42,6 +42,7 @@ class Model {
   // What load() will allocate: weights after conversion, scratch. For `plan`, before loading.
   struct Memory {
     uint64_t weight_bytes, scratch_bytes;
+    Compute compute = Compute::kF32;  // as arithmetic() says
   };
   static Memory plan_memory(const GgufFile& file, const Options& options);
   // Without a file: in kInt8 no weight is quantised.

@@ -41,8 +41,8 @@ struct Binding {
 // into it until they are destroyed. A storage or backend that is bound already, because the
 // pipeline shares it, is only asked. Throws Error(kInput) for plugins that do not fit each other,
 // the strategy or the shape, PluginError for what a plugin refuses.
-std::shared_ptr<const Binding> bind_pipeline(const ModelShape& shape, Pipeline& pipeline,
-                                             const EngineOptions& options);
+std::shared_ptr<const Binding> bind_pipeline(const ModelShape& shape, Compute compute,
+                                             Pipeline& pipeline, const EngineOptions& options);
 
 // Whether share_plugins() would take the storage of `from`.
 bool can_share(const Pipeline& pipeline, const Pipeline& from);

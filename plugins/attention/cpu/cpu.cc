@@ -5,11 +5,13 @@
 #include <kvasir/sdk/view.h>
 
 #include <algorithm>
+#include <array>
 #include <memory>
 
 #include "kernels/attention_decode.h"
 #include "kernels/attention_mass.h"
 #include "kernels/attention_prefill.h"
+#include "kernels/attention_prefill_bf16.h"
 #include "kernels/attention_state.h"
 #include "plugins/attention/cpu/key_rows.h"
 #include "plugins/attention/cpu/node_queues.h"
@@ -26,6 +28,14 @@ using attention::Task;
 
 constexpr uint64_t kAlignment = 64;
 
+constexpr const char* kArithmetic[] = {"auto", "f32"};
+constexpr std::array kOptions = {
+    sdk::enum_option({.key = "arithmetic",
+                      .help = "of a prompt's queries: bf16 products where the model computes in "
+                              "bf16 or int8 and K and V are f16 or bf16 (auto), or f32 always"},
+                     kArithmetic, 0),
+};
+
 class Cpu {
  public:
   static constexpr kvasir_desc kDesc = sdk::describe(
@@ -36,15 +46,18 @@ class Cpu {
        .vendor = "Kvasir",
        .license = "Apache-2.0",
        .summary = "SIMD attention over f32, f16, bf16, q8_0 and q4_0 blocks, AVX-512 and AVX2.",
+       .options = kOptions,
        .provides = KVASIR_PROVIDE_MASS | KVASIR_PROVIDE_LOG_WEIGHT |
                    KVASIR_PROVIDE_HEAD_LOG_WEIGHT | KVASIR_PROVIDE_TOKEN_ITEMS |
                    KVASIR_PROVIDE_DISTANCE,
        .dtypes = sdk::kElementTypes});
 
-  Cpu(const sdk::Host& host, const sdk::Options&) : host_(host) {}
+  Cpu(const sdk::Host& host, const sdk::Options& options)
+      : host_(host), follows_model_(options.choice("arithmetic") == 0) {}
 
   void bind(const kvasir_geometry& geometry) {
     geometry_ = std::make_unique<Geometry>(geometry);
+    bf16_ = follows_model_ && geometry.compute == KVASIR_DTYPE_BF16;
     placement_ = std::make_unique<sdk::HeadPlacement>(host_, geometry_->n_kv_heads);
     queues_ = std::make_unique<attention::NodeQueues>(std::max(1u, placement_->n_nodes()));
     planner_ = std::make_unique<attention::TaskPlanner>(*geometry_, host_.max_workers());
@@ -54,8 +67,9 @@ class Cpu {
   void plan(const kvasir_attn_shape& shape, kvasir_attn_plan& out) {
     const auto n_q = std::min(shape.max_queries, planner_->queries_per_task());
     const uint64_t task =
-        std::max(kernels::attention_prefill_scratch_bytes(kernel_shape(), n_q),
-                 kernels::attention_mass_scratch_bytes(kernel_shape(), shape.max_queries));
+        std::max({kernels::attention_prefill_scratch_bytes(kernel_shape(), n_q),
+                  kernels::attention_prefill_bf16_scratch_bytes(kernel_shape(), n_q),
+                  kernels::attention_mass_scratch_bytes(kernel_shape(), shape.max_queries)});
     out.scratch_bytes = (task + kAlignment) * host_.max_workers();
   }
 
@@ -251,6 +265,11 @@ class Cpu {
     tile.lse_stride = to.lse_stride;
     tile.mask = {attention::positions_of(*task.part) + task.q_begin, task.part->dist_min,
                  task.part->dist_max};
+    if (bf16_ && kernels::has_attention_prefill_bf16(shape)) {
+      const Memory memory(host_, worker,
+                          kernels::attention_prefill_bf16_scratch_bytes(shape, task.n_q));
+      return kernels::attention_prefill_bf16(shape, tile, rows, memory.get());
+    }
     const Memory memory(host_, worker, kernels::attention_prefill_scratch_bytes(shape, task.n_q));
     kernels::attention_prefill(shape, tile, rows, memory.get());
   }
@@ -328,6 +347,8 @@ class Cpu {
   }
 
   sdk::Host host_;
+  const bool follows_model_;
+  bool bf16_ = false;  // prompts may multiply in bf16
   std::unique_ptr<Geometry> geometry_;
   std::unique_ptr<sdk::HeadPlacement> placement_;
   std::unique_ptr<attention::NodeQueues> queues_;

@@ -1,13 +1,15 @@
 // kvasir.cpu against kvasir.reference through the C ABI, on every SIMD target; both against what
 // the headers promise.
 // SPDX-License-Identifier: Apache-2.0
+#include "kernels/attention_prefill_bf16.h"
 #include "tests/plugins/attention/attention_case.h"
 #include "tests/support/simd.h"
 
 namespace {
 using namespace kvasir::test;
 
-constexpr float kTolerance = 1e-5f;  // f32 sums against double, see the kernels' tests
+constexpr float kTolerance = 1e-5f;        // f32 sums against double, see the kernels' tests
+constexpr float kBf16Tolerance = 0x1p-6f;  // Q, K, V and P rounded by 2^-8 each, and logits near 1
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
 std::vector<uint32_t> ascending(uint32_t n, uint32_t first) {
@@ -43,6 +45,18 @@ void check_backends(AttentionCase& c) {
   }
 }
 
+// One call of kvasir.cpu bound to a model that computes in `compute`.
+AttentionResult run_cpu(AttentionCase& c, uint32_t compute, const OptionValues& options = {}) {
+  FakeHost host(3);
+  Attention cpu(host, "cpu", options);
+  kvasir_geometry geometry = c.geometry;
+  geometry.compute = compute;
+  cpu.bind(geometry);
+  AttentionResult result = run(cpu, c);
+  REQUIRE_MESSAGE(result.status == KVASIR_OK, result.text);
+  return result;
+}
+
 // Sequences of these lengths, one decoded token each, over their own blocks.
 void add_decode_batch(AttentionCase& c, const std::vector<uint32_t>& lengths) {
   std::vector<uint32_t> positions;
@@ -70,6 +84,33 @@ TEST_SUITE("plugins/attention") {
     AttentionCase c(2, 1, 16, 16);
     add_decode_batch(c, {9000, 40});
     check_backends(c);
+  }
+
+  TEST_CASE("a model that computes in bf16 gets prompts in bf16 over f16 and bf16, and no more") {
+    const auto is_half = [](uint32_t format) { return format == 0 || format == 2; };
+    for (uint32_t format = 0; format < 5; ++format) {
+      for (const uint32_t flags : {0u, KVASIR_ATTN_RANGE_PREFILL}) {
+        CAPTURE(format);
+        CAPTURE(flags);
+        AttentionCase c(6, 2, 64, 64);
+        c.geometry.softmax_scale = 0.125f;
+        const size_t part = c.add_part(ascending(37, 100));
+        c.add_ranges_of_all_heads(part, 0, 37, c.add_tokens(part, 0, 137, format), flags);
+        for_each_simd_target([&] {
+          kvasir::kernels::AttentionShape f16;
+          f16.k_type = f16.v_type = kvasir::kernels::ElementType::kF16;
+          const bool may = kvasir::kernels::has_attention_prefill_bf16(f16);
+          const AttentionResult f32 = run_cpu(c, KVASIR_DTYPE_F32);
+          const AttentionResult bf16 = run_cpu(c, KVASIR_DTYPE_BF16);
+          CHECK((f32.o != bf16.o) == (may && flags != 0 && is_half(format)));
+          check_same(bf16.o, f32.o, kBf16Tolerance);
+          check_same(bf16.lse, f32.lse, kBf16Tolerance);
+          const AttentionResult forced = run_cpu(c, KVASIR_DTYPE_BF16, {{"arithmetic", "f32"}});
+          CHECK(forced.o == f32.o);
+          CHECK(forced.lse == f32.lse);
+        });
+      }
+    }
   }
 
   TEST_CASE("prefill sees exactly the keys at or before its position") {

@@ -18,6 +18,7 @@ struct Prompt {
   float softcap = 0.0f;
   uint32_t dist_min = 0, dist_max = UINT32_MAX;
   uint32_t n_q_heads = 6, n_kv_heads = 2, head_dim = 32;
+  uint32_t compute = KVASIR_DTYPE_F32;
 };
 
 // The whole call; pieces of it share its memory.
@@ -27,6 +28,7 @@ struct Whole : AttentionCase {
       : AttentionCase(prompt.n_q_heads, prompt.n_kv_heads, prompt.head_dim, prompt.head_dim),
         p(prompt) {
     geometry.softcap = p.softcap;
+    geometry.compute = p.compute;
     std::vector<uint32_t> positions(p.n_queries);
     std::iota(positions.begin(), positions.end(), p.n_tokens - p.n_queries);
     add_part(positions, p.holes ? KVASIR_UNIT_TOKEN : KVASIR_UNIT_BLOCK);
@@ -138,6 +140,29 @@ TEST_SUITE("plugins/attention/pieces") {
     check_pieces({.n_tokens = 300, .n_queries = 90, .softcap = 2.0f});
     check_pieces({.n_tokens = 300, .n_queries = 90, .dist_max = 40});
     check_pieces({.n_tokens = 300, .n_queries = 90, .dist_min = 33, .dist_max = 200});
+  }
+
+  // Formats 0 and 2 are f16 and bf16, 100 mixes f16 with f32. Odd distances and lengths: keys that
+  // are multiplied in pairs with others that some queries do not see, or that are not there yet.
+  TEST_CASE("the same where the model computes in bf16") {
+    const auto check = [](Prompt prompt) {
+      prompt.compute = KVASIR_DTYPE_BF16;
+      for (const uint32_t format : {0u, 2u}) {
+        if (prompt.format != 100) prompt.format = format;
+        CAPTURE(format);
+        CAPTURE(prompt.n_tokens);
+        CAPTURE(prompt.n_queries);
+        CAPTURE(prompt.dist_max);
+        check_pieces(prompt);
+      }
+    };
+    check({.n_tokens = 151, .n_queries = 151});
+    check({.n_tokens = 150, .n_queries = 150, .format = 100});
+    check({.n_tokens = 333, .n_queries = 70, .n_q_heads = 7, .n_kv_heads = 1, .head_dim = 64});
+    check({.n_tokens = 300, .n_queries = 90, .holes = true, .weight_width = 3});
+    check({.n_tokens = 301, .n_queries = 90, .softcap = 2.0f, .dist_max = 41});
+    check({.n_tokens = 300, .n_queries = 90, .dist_min = 33, .dist_max = 200});
+    check({.n_tokens = 8230, .n_queries = 59, .n_q_heads = 2, .n_kv_heads = 1});
   }
 
   // Queries at both sides of the borders of slices (8,192 keys of a prompt).
