@@ -48,8 +48,9 @@ typedef struct kvasir_geometry {
    * too: nothing is chosen in them. */
   const uint32_t* sliding_windows;
   /* Since 0.2. KVASIR_DTYPE_F32, or KVASIR_DTYPE_BF16 where the model's matrix products multiply
-   * bf16 or less (int8). BF16: a backend may round q, K, V and exp(logit - max) to bf16 where it multiplies them, in
-   * ranges with KVASIR_ATTN_RANGE_PREFILL only. Sums are f32 always, and F32 allows none of it. */
+   * bf16 or less (int8). BF16: a backend may round q, K, V and exp(logit - max) to bf16 where it
+   * multiplies them, in ranges with KVASIR_ATTN_RANGE_PREFILL only. Sums are f32 always, and F32
+   * allows none of it. */
   uint32_t compute;
   uint32_t reserved;
 } kvasir_geometry;
