@@ -15,6 +15,7 @@
 #include "core/plugin/host.h"
 #include "core/plugin/pipeline.h"
 #include "core/runtime/step/engagement.h"
+#include "core/runtime/step/given.h"
 
 namespace kvasir {
 
@@ -54,6 +55,8 @@ using NarrowRecompute = std::function<std::vector<uint32_t>(const RecomputedLaye
 //     until Engine::accept() says which of them it keeps;
 //   computes tokens that it holds again (`recompute`), at their positions and densely: K and V are
 //     replaced layer by layer. What selectors have chosen is chosen anew.
+// Tokens of a prompt may come with their queries, keys and values (`given`), which are stored and
+// told to plugins as those of a prompt are, while the model computes nothing.
 struct StepItem {
   SequenceId seq = 0;
   std::span<const TokenId> tokens = {};
@@ -72,6 +75,9 @@ struct StepItem {
   // K, V and attention are computed once, and each strategy's plugins see the prompt. They hold the
   // same tokens as `seq` before and after.
   std::span<const SequenceId> followers = {};
+  // Of tokens of a prompt: what the model would project. The item is alone in its step and has no
+  // logits. See step/given.h for what is attended.
+  GivenProjections given = {};
 };
 
 struct ItemResult {

@@ -61,6 +61,7 @@ struct Engine::Impl {
   Plan plan(std::span<const StepItem> items, std::vector<ItemResult>& results);
   void refuse_what_is_wrong(std::span<const StepItem> items) const;
   void check(const Sequence& seq, const StepItem& item) const;
+  void check_given(const Sequence& seq, const StepItem& item, size_t n_items) const;
   void check_recompute(const Sequence& seq, const StepItem& item, size_t n_items) const;
   void check_logits(const StepItem& item, size_t n_tokens) const;
   void check_verify(const Sequence& seq, const StepItem& item) const;

@@ -39,6 +39,16 @@ void Engine::Impl::check_logits(const StepItem& item, size_t n_tokens) const {
                                         " were given");
 }
 
+void Engine::Impl::check_given(const Sequence& seq, const StepItem& item, size_t n_items) const {
+  if (!item.given) return;
+  const std::string name = "sequence " + std::to_string(seq.id) + ": ";
+  if (!seq.reads_prompt())
+    throw Error(ErrorKind::kInternal, name + "projections are given for tokens of a prompt only");
+  if (n_items > 1 || !item.logits.empty() || item.all_logits || item.narrow)
+    throw Error(ErrorKind::kInternal,
+                name + "an item whose projections are given is alone in its step, without logits");
+}
+
 void Engine::Impl::check_recompute(const Sequence& seq, const StepItem& item,
                                    size_t n_items) const {
   const std::string why = run_of(seq).cannot_recompute();
@@ -172,6 +182,7 @@ Engine::Impl::Plan Engine::Impl::plan(std::span<const StepItem> items,
         check_recompute(seq, item, items.size());
       else
         check(seq, item);
+      check_given(seq, item, items.size());
       check_followers(seq, item);
       const bool verifies = item.tokens.size() > 1 || !item.parents.empty();
       if (!seq.reads_prompt() && verifies) add_drafts(plan, item, done);
@@ -189,7 +200,8 @@ Engine::Impl::Plan Engine::Impl::plan(std::span<const StepItem> items,
     const auto at = static_cast<uint32_t>(plan.tokens.size());
     for (uint32_t t = 0; t < item.tokens.size(); ++t) done.query.push_back(at + t);
     plan.tokens.insert(plan.tokens.end(), item.tokens.begin(), item.tokens.end());
-    const Piece piece = piece_of(seq, at, static_cast<uint32_t>(item.tokens.size()));
+    Piece piece = piece_of(seq, at, static_cast<uint32_t>(item.tokens.size()));
+    piece.given = static_cast<bool>(item.given);
     Lane& own = lane(plan, seq.strategy);
     own.pieces.push_back(piece);
     (piece.prefills() ? own.n_prefill : own.n_decode) += piece.n_q;
@@ -275,12 +287,13 @@ uint32_t Engine::Impl::queries_left(const Plan& plan, const Sequence& seq) {
   return 0;
 }
 
-// A decoded token has seen what its strategy let it see: what comes behind it has no name.
+// A decoded token has seen what its strategy let it see: what comes behind it has no name. Nor has
+// what is given.
 void Engine::Impl::name_content(std::span<const StepItem> items, const Plan& plan) const {
   const auto n = model.tokens_are_independent() ? 0u : static_cast<uint32_t>(plan.tokens.size());
   for (const Lane& lane : plan.lanes)
     for (const Piece& piece : lane.pieces)
-      if (piece.decodes()) piece.seq->content.taint();
+      if (piece.decodes() || piece.given) piece.seq->content.taint();
   for (size_t i = 0; i < items.size(); ++i) {
     const Sequence* seq = plan.items[i].seq;
     if (!seq || !seq->reads_prompt()) continue;
@@ -303,7 +316,10 @@ std::vector<ItemResult> Engine::step(std::span<const StepItem> items) {
   };
   m.name_content(items, plan);
   try {
-    m.loop.run(plan.lanes, plan.tokens);
+    if (items[0].given)
+      m.loop.run_given(plan.lanes, static_cast<uint32_t>(plan.tokens.size()), items[0].given);
+    else
+      m.loop.run(plan.lanes, plan.tokens);
     each_sequence([&](Sequence& seq, const StepItem& item) {
       if (!seq.fault && item.recompute.empty()) m.advance(seq, item.tokens);
     });

@@ -66,6 +66,22 @@ void ObserveStage::prompt_queries(const Pass& pass) {
   }
 }
 
+uint32_t ObserveStage::n_asked(uint32_t layer, const Piece& piece) const {
+  if (c_.dense_layer[layer]) return 0;
+  uint32_t n = 0;
+  const auto ask = [&](uint32_t mass_at, uint32_t last_queries) {
+    const uint32_t from = std::max(first_counted(*piece.seq, last_queries), piece.first_pos());
+    if (mass_at & KVASIR_MASS_AT_PREFILL && from < piece.kv_len)
+      n = std::max(n, piece.kv_len - from);
+  };
+  for (const auto& selector : c_.pipeline.selectors)
+    if (selector->has_observe())
+      ask(selector->limits().mass_at, selector->limits().mass_last_queries);
+  for (const SlabOwner& owner : c_.owners)
+    if (owner.representative) ask(owner.layout.mass_at, owner.layout.mass_last_queries);
+  return n;
+}
+
 ObserveStage::Watched ObserveStage::watched(const Pass& pass, uint32_t mass_at,
                                             uint32_t last_queries) {
   Watched out{pass.with({}), {}};

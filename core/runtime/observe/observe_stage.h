@@ -17,6 +17,8 @@ class ObserveStage {
 
   // The last queries of prompts, for selectors with prefill().
   void prompt_queries(const Pass& pass);
+  // How many queries at the end of a piece of a prompt somebody asks the mass of.
+  uint32_t n_asked(uint32_t layer, const Piece& piece) const;
   // After attention: its mass to observers and to owners of records that asked.
   void observe(const Pass& pass, AttendStage& attention);
 

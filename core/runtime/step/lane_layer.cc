@@ -7,6 +7,7 @@
 
 #include "core/runtime/select/index_lists.h"
 #include "core/runtime/sequence/sliding_window.h"
+#include "core/runtime/step/given.h"
 #include "core/runtime/step/recompute.h"
 
 namespace kvasir {
@@ -169,6 +170,32 @@ void LaneLayer::attend(Lane& lane, Pass& pass) {
   pass.drop_failed();
   lane.run.observe.prompt_queries(pass);
   pass.drop_failed();
+  Pass attended = pass.with({}), unattended = pass.with({});
+  for (const Piece& piece : pass.pieces) {
+    const Piece queries = attended_of(lane, pass.layer, piece);
+    if (queries.n_q > 0)
+      attended.pieces.push_back(queries);
+    else
+      unattended.pieces.push_back(piece);
+  }
+  lane.run.update.left_window(unattended);
+  attend_queries(lane, attended);
+}
+
+Piece LaneLayer::attended_of(const Lane& lane, uint32_t layer, const Piece& piece) const {
+  if (!piece.given) return piece;
+  uint32_t n = lane.run.observe.n_asked(layer, piece);
+  for (const Lane::Followers& f : lane.followers)
+    n = std::max(n, f.lane->run.observe.n_asked(layer, piece));
+  const bool ends = piece.flags & KVASIR_STEP_LAST_PIECE;
+  n = std::min(n, ends ? kGivenQueriesAtEnd : kGivenQueriesPerPiece);
+  Piece out = piece;
+  out.q_begin += piece.n_q - n;
+  out.n_q = n;
+  return out;
+}
+
+void LaneLayer::attend_queries(Lane& lane, const Pass& pass) {
   const bool slices = lane.run.select.selects_in_prefill();
   const auto is_sliced = [&](const Piece& piece) { return slices && piece.prefills(); };
   const Pass sliced = pass.only(is_sliced);
@@ -253,9 +280,16 @@ void LaneLayer::follow(const Lane& lane, Lane::Followers& f, uint32_t layer) {
       if (piece.seq == f.leaders[i]) f.pieces[i].place = piece.place;
   }
   run.observe.prompt_queries(pass_of(*f.lane, layer, f.pieces));
-  run.attend.adopt(lane.run.attend);
   const Pass pass = pass_of(*f.lane, layer, f.pieces);
-  run.observe.observe(pass, run.attend);
+  Pass attended = pass.with({});
+  for (const Piece& piece : pass.pieces) {
+    const Piece queries = attended_of(lane, layer, piece);
+    if (queries.n_q > 0) attended.pieces.push_back(queries);
+  }
+  if (!attended.pieces.empty()) {
+    run.attend.adopt(lane.run.attend);
+    run.observe.observe(attended, run.attend);
+  }
   run.update.left_window(pass.living());
   run.update.prompt_end(pass.living());
   const BlockStore::LetGoTogether together(*run.store);

@@ -27,6 +27,10 @@ class LaneLayer {
   void run_round(Lane& lane, uint32_t layer, uint32_t round);
   void append(Lane& lane, Pass& pass);
   void attend(Lane& lane, Pass& pass);
+  void attend_queries(Lane& lane, const Pass& pass);
+  // The piece with those of its queries that are attended: all, but of a piece that was given
+  // (step/given.h). n_q = 0: none is.
+  Piece attended_of(const Lane& lane, uint32_t layer, const Piece& piece) const;
   void attend_pieces(Lane& lane, Pass& pass);
   // A piece of a prompt, slice by slice as selectors ask.
   void attend_slices(Lane& lane, const Pass& pass);

@@ -43,9 +43,9 @@ void StepLoop::logits(const float* hidden, uint32_t n, float* out) {
         "NaN or infinity");
 }
 
-void StepLoop::run(std::vector<Lane>& lanes, std::span<const int32_t> tokens) {
+void StepLoop::begin(const std::vector<Lane>& lanes, uint32_t n) {
   timer_.begin(lanes.size());
-  b_.n = static_cast<uint32_t>(tokens.size());
+  b_.n = n;
   for (const Lane& lane : lanes) {
     for (const Piece& piece : lane.pieces) {
       const auto at = b_.positions.begin() + piece.q_begin;
@@ -55,8 +55,27 @@ void StepLoop::run(std::vector<Lane>& lanes, std::span<const int32_t> tokens) {
       std::copy(redo.positions.begin(), redo.positions.end(),
                 b_.positions.begin() + redo.piece.q_begin);
   }
+}
+
+void StepLoop::run(std::vector<Lane>& lanes, std::span<const int32_t> tokens) {
+  begin(lanes, static_cast<uint32_t>(tokens.size()));
   timer_.in_model([&] { model_.embed(tokens, b_.h.data()); });
   for (uint32_t layer = 0; layer < model_.shape().n_layers; ++layer) run_layer(layer, lanes);
+}
+
+void StepLoop::run_given(std::vector<Lane>& lanes, uint32_t n, const GivenProjections& given) {
+  begin(lanes, n);
+  std::fill_n(b_.x.begin(), uint64_t{n} * b_.d_model, 0.0f);
+  for (uint32_t layer = 0; layer < model_.shape().n_layers; ++layer) {
+    timer_.in_model([&] {
+      given(layer, b_.positions[0], n, b_.q.data(), b_.k.data(), b_.v.data());
+      rope_lanes(layer, lanes);
+    });
+    for (Lane& lane : lanes) {
+      each_piece(lane, [&](const Piece& piece) { check_projections(layer, piece); });
+      lane_layer_.run(lane, layer);
+    }
+  }
 }
 
 template <class Fn>
@@ -134,8 +153,12 @@ void StepLoop::rope_constant(uint32_t layer, const Lane& lane) {
 }
 
 void StepLoop::project(uint32_t layer, std::vector<Lane>& lanes) {
-  const uint32_t q_heads = model_.shape().n_q_heads, kv_heads = model_.shape().n_kv_heads;
   model_.project_qkv(layer, b_.x.data(), b_.n, b_.q.data(), b_.k.data(), b_.v.data());
+  rope_lanes(layer, lanes);
+}
+
+void StepLoop::rope_lanes(uint32_t layer, const std::vector<Lane>& lanes) {
+  const uint32_t q_heads = model_.shape().n_q_heads, kv_heads = model_.shape().n_kv_heads;
   for (const Lane& lane : lanes) {
     if (lane.run.binding->constant_positions) rope_constant(layer, lane);
     std::vector<Piece> pieces = lane.pieces;

@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "core/runtime/step/given.h"
 #include "core/runtime/step/lane.h"
 #include "core/runtime/step/lane_layer.h"
 #include "core/runtime/step/step_buffers.h"
@@ -22,6 +23,9 @@ class StepLoop {
   // sequences and leaves the last hidden states in hidden(). Pieces whose sequence failed disappear
   // from the lanes. Throws only what concerns every piece (the model's own errors).
   void run(std::vector<Lane>& lanes, std::span<const int32_t> tokens);
+  // The same for n tokens of one piece, whose projections are given: the model computes nothing and
+  // hidden() says nothing.
+  void run_given(std::vector<Lane>& lanes, uint32_t n, const GivenProjections& given);
   const float* hidden(uint32_t query) const;  // [d_model]
   // hidden [n][d_model] -> out [n][vocab]. Error(kInput) when a logit is not finite.
   void logits(const float* hidden, uint32_t n, float* out);
@@ -32,6 +36,7 @@ class StepLoop {
   void account(std::vector<Lane>& lanes) { timer_.account(lanes, model_.shape().n_layers); }
 
  private:
+  void begin(const std::vector<Lane>& lanes, uint32_t n);
   void run_layer(uint32_t layer, std::vector<Lane>& lanes);
   // fn(piece) of all that is computed in the lane; what it throws ends the piece.
   template <class Fn>
@@ -43,6 +48,7 @@ class StepLoop {
   void speculate(Lane& lane, uint32_t layer);
   void project(uint32_t layer, std::vector<Lane>& lanes);
   void rope(uint32_t layer, const std::vector<Piece>& pieces, float* values, uint32_t heads) const;
+  void rope_lanes(uint32_t layer, const std::vector<Lane>& lanes);
   void rope_constant(uint32_t layer, const Lane& lane);
   void fork_open_blocks(Lane::Followers& followers) const;
 
