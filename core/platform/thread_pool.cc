@@ -1,5 +1,7 @@
 // The pool: an epoch word that workers spin on briefly and then sleep on (futex), one region at a
-// time, a countdown that the caller waits for in the same way.
+// time, a countdown that the caller waits for in the same way. Who has not begun his share by the
+// time the caller is done with his own loses it to the caller: a worker whose core another process
+// has is not waited for.
 // SPDX-License-Identifier: Apache-2.0
 #include "core/platform/thread_pool.h"
 
@@ -32,10 +34,10 @@ constexpr uint32_t kMaxThreads = 4096;
 constexpr size_t kCacheLine = 64;
 
 // A sleeping worker of a virtual machine takes 50 us and more to wake, a spinning one below 1 us;
-// the serial pieces of a decode step are shorter than the spin. The second half of it yields, so
-// that on a shared machine a spinner never keeps a runnable thread from its core.
-constexpr std::chrono::microseconds kPauseTime{20};
-constexpr std::chrono::microseconds kSpinTime{50};
+// the serial pieces of a decode step are shorter than the spin. It does not yield: the scheduler
+// gives who is runnable his share anyway, and a thread that yields to a busy neighbour is not run
+// again before that one's time slice ends, some milliseconds later, for each region anew.
+constexpr std::chrono::microseconds kSpinTime{100};
 constexpr int kPausesPerClockRead = 16;
 
 void pause() {
@@ -62,9 +64,7 @@ bool spin_while_equal(const std::atomic<uint32_t>& word, uint32_t seen) {
       if (word.load(std::memory_order_acquire) != seen) return true;
       pause();
     }
-    const auto spun = Clock::now() - start;
-    if (spun > kSpinTime) return false;
-    if (spun > kPauseTime) sched_yield();
+    if (Clock::now() - start > kSpinTime) return false;
   }
 }
 
@@ -127,7 +127,19 @@ uint32_t checked_thread_count(const Topology& topology, uint32_t n_threads) {
 struct Job {
   const ThreadPool::Body* body = nullptr;
   uint64_t n_tasks = 0;
-  uint64_t grain = 0;  // 0: the even static split
+  uint64_t grain = 0;          // 0: the even static split
+  bool needs_threads = false;  // each share on its own thread
+};
+
+// The latest region whose share of one worker was begun, by that worker or for it. Regions come one
+// after the other and each share of each is begun once, so it grows by one per region, and who is
+// late by some regions cannot begin any of them.
+struct alignas(kCacheLine) Begun {
+  std::atomic<uint32_t> region{0};
+  bool begin(uint32_t which) {
+    uint32_t before = which - 1;
+    return region.compare_exchange_strong(before, which);
+  }
 };
 
 // Which region the current thread is inside of, so that a nested call is recognised.
@@ -182,7 +194,8 @@ struct ThreadPool::Impl {
 
   std::mutex callers;  // one region at a time, whichever thread asks
   WaitWord epoch;      // grows by one per region
-  WaitWord pending;    // workers that have not finished the region
+  WaitWord pending;    // shares of other workers that are not finished, nor left to the caller
+  std::vector<Begun> begun;  // [workers], of 0 unused
   alignas(kCacheLine) std::atomic<uint64_t> next_piece{0};
   alignas(kCacheLine) std::atomic<bool> failed{false};
   Job job;
@@ -194,6 +207,7 @@ struct ThreadPool::Impl {
   void start_threads(const Topology* bind_to);
   void stop_threads();
   void publish();
+  void take_over();
   void worker_loop(uint32_t worker);
   void run_share(uint32_t worker) noexcept;
   void run_region(const Job& what);
@@ -206,12 +220,27 @@ void ThreadPool::Impl::publish() {
 }
 
 void ThreadPool::Impl::worker_loop(uint32_t worker) {
-  for (uint32_t seen = 0;; ++seen) {
+  for (uint32_t seen = 0;;) {
     epoch.wait_while_equal(seen, spin);
+    seen = epoch.value.load(std::memory_order_acquire);  // some regions later, maybe
+    if (!begun[worker].begin(seen)) continue;
     if (stopping) return;
     run_share(worker);
     if (pending.value.fetch_sub(1) == 1) pending.wake_sleepers();
   }
+}
+
+// What others have not begun is done here, as their shares: in the static split by the calling
+// thread, else it is done already.
+void ThreadPool::Impl::take_over() {
+  const uint32_t region = epoch.value.load(std::memory_order_relaxed);
+  uint32_t n_taken = 0;
+  for (uint32_t worker = 1; worker < n_workers(); ++worker) {
+    if (!begun[worker].begin(region)) continue;
+    ++n_taken;
+    if (job.grain == 0) run_share(worker);
+  }
+  pending.value.fetch_sub(n_taken);
 }
 
 // This worker's part of the current region. An exception ends the part and stops the hand-out of
@@ -248,6 +277,7 @@ void ThreadPool::Impl::run_region(const Job& what) {
   const uint64_t n = job.grain == 0 ? job.n_tasks : n_pieces(job.n_tasks, job.grain);
   if (n > 1) publish();
   run_share(0);
+  if (n > 1 && !job.needs_threads) take_over();
   for (;;) {
     const uint32_t left = pending.value.load(std::memory_order_acquire);
     if (left == 0) break;
@@ -283,7 +313,7 @@ void ThreadPool::Impl::start_threads(const Topology* bind_to) {
   const Body bind = [&](uint64_t, uint64_t, uint32_t worker) {
     bound[worker] = bind_to->bind_this_thread(placed[worker]) ? 1 : 0;
   };
-  run_region({&bind, n_workers(), 0});
+  run_region({&bind, n_workers(), 0, true});
   caller_bound = bound[0] != 0;
   n_pools_binding += caller_bound ? 1 : 0;
 }
@@ -305,6 +335,7 @@ ThreadPool::ThreadPool(const Topology& topology, uint32_t n_threads, bool bind)
     const uint32_t os_index = topology.nodes()[core.node].os_index;
     impl_->os_nodes.push_back(bound ? static_cast<int>(os_index) : -1);
   }
+  impl_->begun = std::vector<Begun>(impl_->n_workers());
   impl_->start_threads(bound ? &topology : nullptr);
 }
 
@@ -320,7 +351,7 @@ int ThreadPool::os_node_of(uint32_t worker) const { return impl_->os_nodes.at(wo
 
 void ThreadPool::parallel_for(uint64_t n_tasks, uint64_t grain, const Body& fn) {
   if (n_tasks == 0) return;
-  const Job job{&fn, n_tasks, grain};
+  const Job job{&fn, n_tasks, grain, false};
   if (inside.pool == impl_.get()) {
     run_serially(job, inside.worker);
     return;
@@ -335,7 +366,7 @@ void ThreadPool::run_on_all(const std::function<void(uint32_t worker)>& fn) {
                 "busy; call it before the region");
   }
   const Body body = [&fn](uint64_t, uint64_t, uint32_t worker) { fn(worker); };
-  impl_->run_region({&body, n_workers(), 0});
+  impl_->run_region({&body, n_workers(), 0, true});
 }
 
 }  // namespace kvasir

@@ -11,9 +11,11 @@
 namespace kvasir {
 
 // The calling thread takes part as worker 0 (bound to its core on construction unless `bind` is
-// false); the others sleep between regions after a short spin. Regions are not re-entrant: a call
-// from inside a region runs its loop serially on the calling worker, in the same pieces. Threads
-// may share a pool: their regions run one after the other, each caller being worker 0 of its own.
+// false); the others sleep between regions after a short spin. A worker that another process keeps
+// from its core costs the others what it does not do itself, and no time slice per region. Regions
+// are not re-entrant: a call from inside a region runs its loop serially on the calling worker, in
+// the same pieces. Threads may share a pool: their regions run one after the other, each caller
+// being worker 0 of its own.
 class ThreadPool {
  public:
   // n_threads = 0: one worker per physical core in `topology`; fewer are spread over the nodes in
@@ -32,8 +34,9 @@ class ThreadPool {
   int os_node_of(uint32_t worker) const;
 
   // fn(begin, end, worker) over [0, n_tasks) in pieces of at most `grain` (0 = even static split,
-  // one piece per worker). Blocks until done. The first exception thrown by fn is rethrown here
-  // after all workers have stopped.
+  // one piece per worker). Blocks until done. The calling thread may do the piece of another worker
+  // that is late, as that worker: no two pieces with the same `worker` run at the same time. The
+  // first exception thrown by fn is rethrown here after all workers have stopped.
   using Body = std::function<void(uint64_t begin, uint64_t end, uint32_t worker)>;
   void parallel_for(uint64_t n_tasks, uint64_t grain, const Body& fn);
 

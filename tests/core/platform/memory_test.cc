@@ -244,5 +244,17 @@ TEST_CASE("the read bandwidth is finite, positive and within what any machine ha
   CHECK_THROWS_AS(Region(memory_info().available_bytes + (size_t{1} << 30)), Error);
 }
 
+TEST_CASE("a bandwidth meter reads all of its memory, in streams and in blocks") {
+  ThreadPool pool(Topology::detect());
+  BandwidthMeter meter(pool, 8 * kMiB);
+  CHECK(meter.bytes() > 7 * kMiB);
+  CHECK(meter.bytes() <= 8 * kMiB);
+  CHECK(meter.read_streams() > 1e6);
+  // Each pass checks the sum of what it read: a block left out or read twice would throw.
+  for (const size_t block : {2048u, 4096u, 32768u, 65536u}) CHECK(meter.read_blocks(block) > 1e6);
+  for (const size_t block : {size_t{0}, size_t{1024}, size_t{5000}, 16 * kMiB})
+    CHECK_THROWS_AS(meter.read_blocks(block), Error);
+}
+
 }  // namespace
 }  // namespace kvasir

@@ -230,6 +230,30 @@ TEST_CASE("many short regions, with and without sleeping in between") {
   }
 }
 
+TEST_CASE("the caller does the shares of workers that sleep, as those workers, each once") {
+  for (const uint32_t n_threads : {2u, 5u}) {
+    ThreadPool pool(flat(8), n_threads);
+    const std::thread::id caller = std::this_thread::get_id();
+    uint32_t n_taken_over = 0;
+    for (int round = 0; round < 60; ++round) {
+      if (round % 2 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      std::vector<uint32_t> n_of_worker(n_threads, 0), on_caller(n_threads, 0);  // no atomics
+      pool.parallel_for(n_threads, 0, [&](uint64_t begin, uint64_t end, uint32_t worker) {
+        if (begin == worker && end == begin + 1) ++n_of_worker[worker];
+        on_caller[worker] = std::this_thread::get_id() == caller;
+      });
+      for (uint32_t worker = 0; worker < n_threads; ++worker) CHECK(n_of_worker[worker] == 1);
+      CHECK(on_caller[0] == 1);
+      for (uint32_t worker = 1; worker < n_threads; ++worker) n_taken_over += on_caller[worker];
+      // Set-up of a thread is not for the caller to do.
+      std::vector<std::thread::id> ids(n_threads);
+      pool.run_on_all([&](uint32_t worker) { ids[worker] = std::this_thread::get_id(); });
+      CHECK(std::set<std::thread::id>(ids.begin(), ids.end()).size() == n_threads);
+    }
+    CHECK(n_taken_over > 0);
+  }
+}
+
 TEST_CASE("a pool can be destroyed at once, while spinning and while asleep") {
   for (int i = 0; i < 50; ++i) {
     ThreadPool pool(flat(4));

@@ -7,7 +7,9 @@ namespace kvasir::tool {
 void add_bench(CLI::App& app) {
   auto* bench = app.add_subcommand("bench", "Measure strategies and the machine");
   bench->require_subcommand(1);
+  add_bench_attention(*bench);
   add_bench_bandwidth(*bench);
+  add_bench_model(*bench);
   add_bench_recall(*bench);
   add_bench_select(*bench);
 }

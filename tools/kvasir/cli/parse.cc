@@ -20,17 +20,26 @@ uint64_t parse_count(const std::string& text, const std::string& flag) {
   if (suffix == "k" || suffix == "K") unit = 1024;
   if (suffix == "m" || suffix == "M") unit = uint64_t{1024} * 1024;
   if (parsed.ec != std::errc() || unit == 0 || value > std::numeric_limits<uint32_t>::max() / unit)
-    throw input_error(flag + " " + text + ": expected a number of tokens, as 4096, 32K or 1M");
+    throw input_error(flag + " " + text + ": expected a number, as 4096, 32K or 1M");
   return value * unit;
 }
 
-std::vector<uint32_t> parse_counts(const std::string& list, const std::string& flag) {
+std::vector<uint32_t> parse_counts(const std::string& list, const std::string& flag,
+                                   uint32_t least) {
   std::vector<uint32_t> out;
-  for (size_t begin = 0; begin <= list.size();) {
-    const size_t end = std::min(list.find(',', begin), list.size());
-    const uint64_t count = parse_count(list.substr(begin, end - begin), flag);
-    if (count == 0) throw input_error(flag + " " + list + ": must be above 0");
+  for (const std::string& word : split(list, ',')) {
+    const uint64_t count = parse_count(word, flag);
+    if (count < least) throw input_error(flag + " " + list + ": must be above 0");
     out.push_back(static_cast<uint32_t>(count));
+  }
+  return out;
+}
+
+std::vector<std::string> split(const std::string& text, char separator) {
+  std::vector<std::string> out;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(separator, begin), text.size());
+    out.push_back(text.substr(begin, end - begin));
     begin = end + 1;
   }
   return out;

@@ -95,6 +95,7 @@ MemoryPlan Session::plan(uint32_t max_context, uint32_t max_sequences) {
 void Session::load_model(uint32_t max_queries) {
   const auto begin = std::chrono::steady_clock::now();
   model_ = Model::load(*file_, pool(), model_options(max_queries));
+  if (wrap_model_) model_ = wrap_model_(std::move(model_));
   load_ms_ =
       std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
 }

@@ -3,8 +3,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "core/model/tokenizer/tokenizer.h"
 #include "core/runtime/engine.h"
@@ -46,6 +48,9 @@ class Session {
   // Throws an Error when one sequence needs more memory than the machine has; else loads the
   // weights. A step of the engine takes a chunk of one sequence and a token of each other one.
   Engine& load(uint32_t max_context, uint32_t max_sequences = 1);
+  // Puts another model around the one that load() is about to make.
+  using WrapModel = std::function<std::unique_ptr<Model>(std::unique_ptr<Model>)>;
+  void wrap_model(WrapModel wrap) { wrap_model_ = std::move(wrap); }
   // Makes another engine over the same weights, for at most max_sequences. Its first strategy is
   // the session's.
   std::unique_ptr<Engine> make_engine(uint32_t max_context, uint32_t max_sequences);
@@ -69,6 +74,7 @@ class Session {
   ModelShape shape_;
   mutable std::unique_ptr<Tokenizer> tokenizer_;
   mutable std::optional<uint64_t> model_hash_;  // once somebody asked
+  WrapModel wrap_model_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<Engine> engine_;
   double load_ms_ = 0;

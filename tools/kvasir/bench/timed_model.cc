@@ -1,0 +1,47 @@
+// See timed_model.h.
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/kvasir/bench/timed_model.h"
+
+#include <chrono>
+
+namespace kvasir::tool {
+namespace {
+
+template <class Fn>
+void timed(uint64_t& nanos, const Fn& fn) {
+  const auto start = std::chrono::steady_clock::now();
+  fn();
+  const auto took = std::chrono::steady_clock::now() - start;
+  nanos +=
+      static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(took).count());
+}
+
+}  // namespace
+
+void TimedModel::embed(std::span<const int32_t> ids, float* h) const {
+  timed(times_.logits, [&] { model_->embed(ids, h); });
+}
+
+void TimedModel::attn_norm(uint32_t layer, const float* h, uint32_t n, float* x) const {
+  timed(times_.projections, [&] { model_->attn_norm(layer, h, n, x); });
+}
+
+void TimedModel::project_qkv(uint32_t layer, const float* x, uint32_t n, float* q, float* k,
+                             float* v) const {
+  timed(times_.projections, [&] { model_->project_qkv(layer, x, n, q, k, v); });
+  if (on_project) on_project(layer, n, q, k, v);
+}
+
+void TimedModel::attn_output(uint32_t layer, const float* o, uint32_t n, float* h) const {
+  timed(times_.projections, [&] { model_->attn_output(layer, o, n, h); });
+}
+
+void TimedModel::ffn(uint32_t layer, float* h, uint32_t n) const {
+  timed(times_.ffn, [&] { model_->ffn(layer, h, n); });
+}
+
+void TimedModel::logits(const float* h, uint32_t n, float* out) const {
+  timed(times_.logits, [&] { model_->logits(h, n, out); });
+}
+
+}  // namespace kvasir::tool
