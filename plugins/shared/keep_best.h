@@ -18,6 +18,18 @@ enum class PlanList { kKept, kLost };  // what the lists name; kLost is shorter 
 
 namespace detail {
 
+// Place of the one that is lost when all others stay. A step evicts one token of each head: one
+// walk.
+inline uint32_t worst_of(const float* score, size_t n) {
+  uint32_t worst = 0;
+  for (uint32_t i = 1; i < n; ++i) {
+    const bool is_worse =
+        score[worst] != score[worst] ? score[i] != score[i] : !(score[i] > score[worst]);
+    if (is_worse) worst = i;
+  }
+  return worst;
+}
+
 // Best `n_kept` of n scores, ascending places, into `kept`; the others into `lost` when not null.
 inline void split_best(const float* score, size_t n, size_t n_kept, uint32_t* kept, uint32_t* lost,
                        void* scratch) {
@@ -67,7 +79,9 @@ void keep_best(const Host& host, const Step& step, uint32_t n_heads, PlanList wh
       auto* scores = reinterpret_cast<float*>(scratch.data() + top_k_words);
       auto* places = reinterpret_cast<uint32_t*>(scores + n);
       score(i, from, scores);
-      if (what == PlanList::kKept) {
+      if (what == PlanList::kLost && n - n_kept == 1) {
+        written[0] = detail::worst_of(scores, n);
+      } else if (what == PlanList::kKept) {
         detail::split_best(scores, n, n_kept, written.data(), nullptr, scratch.data());
       } else {
         detail::split_best(scores, n, n_kept, places, written.data(), scratch.data());

@@ -4,6 +4,7 @@
 #include <kvasir/sdk/mass.h>
 #include <kvasir/sdk/plugin.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
@@ -163,10 +164,12 @@ class H2o {
     sdk::check_mass(mass, step.n_seqs() * heads_.n_lists());
     host_.for_each(mass.n_lists, [&](uint32_t list) {
       const uint32_t s = list / heads_.n_lists(), head = list % heads_.n_lists() / n_per_head;
+      Sums of(*this, step, s, head);
+      const uint32_t at = list % n_per_head;
       sdk::for_each_mass(mass, list, [&](uint32_t token, float value) {
-        float* const sums = sums_of(step, s, head, token);
+        float* const sums = of.token(token);
         if (!sums) sdk::fail_invalid("observe: token " + std::to_string(token) + " has no record");
-        sums[list % n_per_head] += value * share;
+        sums[at] += value * share;
       });
     });
   }
@@ -179,17 +182,15 @@ class H2o {
       return seq.kv_len > recent ? seq.kv_len - static_cast<uint32_t>(recent) : 0;
     };
     const auto count = [&](uint32_t i, const sdk::Candidates& from) -> uint64_t {
-      const uint32_t bound = first_recent(i);
-      uint64_t n_older = from.size();
-      while (n_older > 0 && from[n_older - 1] >= bound) --n_older;
+      const uint64_t n_older = from.place_of(first_recent(i));
       return budget_.heavy(step.seq(i / n_heads).prompt_end) + from.size() - n_older;
     };
     const auto score = [&](uint32_t i, const sdk::Candidates& from, float* to) {
-      const uint32_t bound = first_recent(i);
-      for (uint64_t c = 0; c < from.size(); ++c) {
-        to[c] = from[c] >= bound ? std::numeric_limits<float>::infinity()
-                                 : weight(step, i / n_heads, i % n_heads, from[c]);
-      }
+      Sums of(*this, step, i / n_heads, i % n_heads);
+      const uint32_t kv_len = step.seq(i / n_heads).kv_len;
+      const uint64_t n_older = from.place_of(first_recent(i));
+      for (uint64_t c = 0; c < n_older; ++c) to[c] = weight(of.token(from[c]), kv_len - from[c]);
+      std::fill(to + n_older, to + from.size(), std::numeric_limits<float>::infinity());
     };
     const bool at_prompt_end = step.phase() == KVASIR_PHASE_PREFILL;  // afterwards few are lost
     sdk::keep_best(host_, step, n_heads,
@@ -197,19 +198,39 @@ class H2o {
   }
 
  private:
-  float* sums_of(const sdk::Step& step, uint32_t seq, uint32_t head, uint32_t token) const {
-    std::byte* const record = step.record(seq, head, token / block_size_);
-    return record ? reinterpret_cast<float*>(record) +
-                        size_t{token % block_size_} * heads_.n_lists_per_head()
-                  : nullptr;
-  }
+  // Where the sums of one head's tokens lie. Ascending tokens: a record is looked up per block.
+  class Sums {
+   public:
+    Sums(const H2o& of, const sdk::Step& step, uint32_t seq, uint32_t head)
+        : step_(step),
+          seq_(seq),
+          head_(head),
+          block_size_(of.block_size_),
+          n_per_token_(of.heads_.n_lists_per_head()) {}
+    // Null: it has none.
+    float* token(uint32_t token) {
+      if (token - begin_ >= n_) {  // of unsigned numbers: also where it lies before
+        const uint32_t block = token / block_size_;
+        record_ = reinterpret_cast<float*>(step_.record(seq_, head_, block));
+        begin_ = block * block_size_;
+        n_ = block_size_;
+      }
+      return record_ ? record_ + size_t{token - begin_} * n_per_token_ : nullptr;
+    }
 
-  float weight(const sdk::Step& step, uint32_t seq, uint32_t head, uint32_t token) const {
-    const float* const sums = sums_of(step, seq, head, token);
+   private:
+    const sdk::Step& step_;
+    uint32_t seq_, head_, block_size_, n_per_token_;
+    uint32_t begin_ = 0, n_ = 0;  // tokens that record_ is of
+    float* record_ = nullptr;
+  };
+
+  // sums: null, or [n_lists_per_head]; age: queries that may have seen the token.
+  float weight(const float* sums, uint32_t age) const {
     if (!sums) return 0.0f;
     float most = sums[0];
     for (uint32_t i = 1; i < heads_.n_lists_per_head(); ++i) most = std::max(most, sums[i]);
-    return normalize_ ? most / static_cast<float>(step.seq(seq).kv_len - token) : most;
+    return normalize_ ? most / static_cast<float>(age) : most;
   }
 
   sdk::Host host_;

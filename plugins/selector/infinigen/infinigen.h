@@ -123,12 +123,20 @@ class InfiniGen : public sdk::Sequences<State> {
 
   kvasir_status choose_tokens(const sdk::Step& step, uint32_t layer, const kvasir_sel_in& in,
                               kvasir_selection& out);
+  struct ScoreTask {  // some candidates of one list
+    uint32_t list;
+    uint64_t begin, end;  // in scores_
+    uint64_t n_read = 0;  // bytes of records
+    float best = 0.0f;
+    uint32_t n_near = 0;  // candidates within alpha of the list's best
+  };
   // Returns the bytes of records that it read.
-  uint64_t score_chunk(const sdk::Step& step, uint32_t layer, uint32_t list, uint64_t begin,
+  uint64_t score_chunk(const sdk::Step& step, uint32_t layer, const ScoreTask& task,
                        const float* q);
   void reduce(const float* dots, uint64_t stride, uint64_t n, float* out) const;
-  uint32_t common_count(const sdk::Step& step, uint32_t s) const;
-  void take_best(const float* scores, const sdk::Candidates& from, std::span<uint32_t> list) const;
+  std::vector<uint32_t> common_counts(const sdk::Step& step, std::vector<ScoreTask>& tasks) const;
+  void take_best(const float* scores, const sdk::Candidates& from, std::span<uint32_t> list,
+                 uint32_t worker) const;
   void hit(std::vector<uint32_t>& used, uint32_t token, uint32_t kv_len) const;
 
   sdk::Host host_;

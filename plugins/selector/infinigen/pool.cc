@@ -61,14 +61,17 @@ void InfiniGen::evict_plan(const sdk::Step& step, kvasir_selection& out) {
     const uint64_t n = step.candidates(i / n_heads, i % n_heads).size();
     return n > o_.pool_limit ? n - o_.pool_limit : 0;
   });
-  each_head(step, [&](uint32_t s, uint32_t kv_head) {
-    const sdk::Candidates from = step.candidates(s, kv_head);
-    const auto& used = head(step.seq(s).id, step.layer(), kv_head).used;
-    std::vector<float> rarity(from.size());
-    for (uint64_t i = 0; i < from.size(); ++i) {
-      rarity[i] = from[i] < used.size() ? -static_cast<float>(used[from[i]]) : 0.0f;
+  host_.parallel_for(step.n_seqs() * n_heads, 1, [&](uint64_t list, uint64_t end, uint32_t worker) {
+    for (; list < end; ++list) {
+      const auto i = static_cast<uint32_t>(list);
+      const sdk::Candidates from = candidates(step, i);
+      const auto& used = head(step.seq(i / n_heads).id, step.layer(), i % n_heads).used;
+      std::vector<float> rarity(from.size());
+      for (uint64_t c = 0; c < from.size(); ++c) {
+        rarity[c] = from[c] < used.size() ? -static_cast<float>(used[from[c]]) : 0.0f;
+      }
+      take_best(rarity.data(), from, sdk::list_indices(out, i), worker);
     }
-    take_best(rarity.data(), from, sdk::list_indices(out, s * n_heads + kv_head));
   });
   out.flags |= KVASIR_SELECTION_DROP;
 }

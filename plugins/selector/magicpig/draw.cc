@@ -28,7 +28,8 @@ void MagicPig::select(const sdk::Step& step, const kvasir_sel_in& in, kvasir_sel
   const sdk::Queries queries(in.q, geometry_.n_q_heads, geometry_.head_dim);
   const uint64_t wanted = fingerprint(step, queries);
   if (drawn_for_ != wanted) {
-    drawn_.assign(n_lists, {});
+    drawn_.resize(n_lists);
+    for (std::vector<Drawn>& drawn : drawn_) drawn.clear();  // their memory stays
     read_.assign(uint64_t{step.n_seqs()} * geometry_.n_kv_heads, 0);
     for (uint32_t s = 0; s < step.n_seqs(); ++s) layer_of(step.seq(s).id, step.layer());
     host_.for_each(uint64_t{step.n_seqs()} * geometry_.n_kv_heads,
@@ -122,6 +123,10 @@ uint64_t MagicPig::draw_head(const Head& head, const sdk::Candidates& from, uint
     const uint32_t n = segment->end() - segment->begin();
     hits.assign(size_t{(n + 7) / 8} * 8, 0);
     read += segment->count(code, hits.data());
+    const auto fixed = std::lower_bound(head.fixed.begin(), head.fixed.end(), segment->begin());
+    for (auto at = fixed; at != head.fixed.end() && *at < segment->end(); ++at) {
+      hits[*at - segment->begin()] = 0;
+    }
     for (uint32_t at = 0; at < n; at += 8) {
       uint64_t eight;
       std::memcpy(&eight, hits.data() + at, sizeof eight);
@@ -129,7 +134,6 @@ uint64_t MagicPig::draw_head(const Head& head, const sdk::Candidates& from, uint
       for (uint32_t id = at; id < at + 8; ++id) {
         const uint32_t token = segment->begin() + id;
         if (hits[id] < 2 || token >= end || !from.contains(token)) continue;
-        if (std::binary_search(head.fixed.begin(), head.fixed.end(), token)) continue;
         out.push_back({token, 0.0f});
       }
     }
