@@ -434,10 +434,15 @@ void quantize_block(const float* HWY_RESTRICT x, int8_t* HWY_RESTRICT q, float* 
   }
   const float max = hn::GetLane(hn::MaxOfLanes(d, largest));
   const bool finite = hn::GetLane(hn::SumOfLanes(d, not_finite)) == 0.0f;
+  if (!finite) {  // conversions of NaN are no numbers to sum up
+    std::memset(q, 0, kQuantizedInputs);
+    sum[0] = sum[1] = 0;
+    *scale = *scaled_sum = std::numeric_limits<float>::quiet_NaN();
+    return;
+  }
   const bool zero = max < kSmallest;
-  const float nan = std::numeric_limits<float>::quiet_NaN();
-  const float by = !finite ? nan : zero ? 0.0f : max / 127.0f;
-  const auto inverse = hn::Set(d, finite && !zero ? 127.0f / max : 0.0f);
+  const float by = zero ? 0.0f : max / 127.0f;
+  const auto inverse = hn::Set(d, zero ? 0.0f : 127.0f / max);
   for (size_t half = 0; half < 2; ++half) {
     auto total = hn::Zero(di);
     for (size_t i = half * 16; i < half * 16 + 16; i += kOutputs) {
