@@ -162,53 +162,6 @@ TEST_CASE("a token's result does not depend on the tokens beside it, to the bit"
   }
 }
 
-TEST_CASE("int8 reads quantised weights as they lie, near f32, and no company changes a token") {
-  RandomModelSpec spec = tiny("qwen2");
-  spec.head_dim = 32;  // rows of whole blocks
-  ThreadPool pool = make_pool(3);
-  for (const GgmlType type : {GgmlType::kQ8_0, GgmlType::kQ4_0}) {
-    CAPTURE(std::string(name(type)));
-    spec.type = type;
-    const TestModel test_model(spec);
-    const Model::Options options{Compute::kInt8, kTokens};
-    const auto model = Model::load(test_model.file(), pool, options);
-    const auto exact = Model::load(test_model.file(), pool, {Compute::kF32, kTokens});
-    CHECK(model->compute() == Compute::kInt8);
-    CHECK(model->tokens_are_independent());
-    CHECK(Model::arithmetic(test_model.file(), options).compute == Compute::kInt8);
-    CHECK(Model::arithmetic(test_model.file(), options).tokens_are_independent);
-    CHECK(model->weight_bytes() == Model::plan_memory(test_model.file(), options).weight_bytes);
-    CHECK(static_cast<double>(model->weight_bytes()) <
-          static_cast<double>(exact->weight_bytes()) / (type == GgmlType::kQ8_0 ? 3.0 : 5.0));
-    const auto h = some_inputs(model->shape());
-    const auto want = layer_of_tokens(*exact, h, 0, kTokens);
-    const auto got = layer_of_tokens(*model, h, 0, kTokens);
-    double error = 0.0, size = 0.0;
-    for (size_t i = 0; i < got.size(); ++i) {
-      error += std::pow(double{got[i]} - double{want[i]}, 2);
-      size += std::pow(double{want[i]}, 2);
-    }
-    // Steps of 1/127 of a block's largest, through three products one behind the other.
-    CHECK(std::sqrt(error / size) < 0.02);
-    CHECK(error > 0.0);
-    const size_t width = got.size() / kTokens;
-    for (const size_t n : {1, 2, 5, 6, 7, 9, 64, 257}) {
-      const size_t first = n * 7 % (kTokens + 1 - n);
-      const auto some = layer_of_tokens(*model, h, first, n);
-      CHECK(std::equal(some.begin(), some.end(), got.begin() + first * width));
-    }
-  }
-}
-
-TEST_CASE("int8 of weights that are not quantised is this CPU's plain arithmetic") {
-  ThreadPool pool = make_pool(1);
-  const TestModel test_model(tiny("llama"));
-  const auto model = Model::load(test_model.file(), pool, {Compute::kInt8, 4});
-  CHECK(model->compute() == plain_compute());
-  CHECK(Model::arithmetic(test_model.file(), {Compute::kInt8, 4}).compute == plain_compute());
-  CHECK(model->tokens_are_independent() == (plain_compute() == Compute::kF32));
-}
-
 // What bf16 promises without it; with it, the test above.
 TEST_CASE("fast bf16 stays near, whatever the tokens beside") {
   if (!compute_supported(Compute::kBF16)) return;
@@ -297,4 +250,51 @@ TEST_CASE("ids outside the vocabulary and steps wider than planned are refused")
   CHECK_THROWS_WITH_AS(model->ffn(0, h.data(), 5),
                        "a step of 5 tokens, but the model was loaded for at most 4", Error);
   CHECK_THROWS_AS(model->logits(h.data(), 5, out.data()), Error);
+}
+
+TEST_CASE("int8 reads quantised weights as they lie, near f32, and no company changes a token") {
+  RandomModelSpec spec = tiny("qwen2");
+  spec.head_dim = 32;  // rows of whole blocks
+  ThreadPool pool = make_pool(3);
+  for (const GgmlType type : {GgmlType::kQ8_0, GgmlType::kQ4_0}) {
+    CAPTURE(std::string(name(type)));
+    spec.type = type;
+    const TestModel test_model(spec);
+    const Model::Options options{Compute::kInt8, kTokens};
+    const auto model = Model::load(test_model.file(), pool, options);
+    const auto exact = Model::load(test_model.file(), pool, {Compute::kF32, kTokens});
+    CHECK(model->compute() == Compute::kInt8);
+    CHECK(model->tokens_are_independent());
+    CHECK(Model::arithmetic(test_model.file(), options).compute == Compute::kInt8);
+    CHECK(Model::arithmetic(test_model.file(), options).tokens_are_independent);
+    CHECK(model->weight_bytes() == Model::plan_memory(test_model.file(), options).weight_bytes);
+    CHECK(static_cast<double>(model->weight_bytes()) <
+          static_cast<double>(exact->weight_bytes()) / (type == GgmlType::kQ8_0 ? 3.0 : 5.0));
+    const auto h = some_inputs(model->shape());
+    const auto want = layer_of_tokens(*exact, h, 0, kTokens);
+    const auto got = layer_of_tokens(*model, h, 0, kTokens);
+    double error = 0.0, size = 0.0;
+    for (size_t i = 0; i < got.size(); ++i) {
+      error += std::pow(double{got[i]} - double{want[i]}, 2);
+      size += std::pow(double{want[i]}, 2);
+    }
+    // Steps of 1/127 of a block's largest, through three products one behind the other.
+    CHECK(std::sqrt(error / size) < 0.02);
+    CHECK(error > 0.0);
+    const size_t width = got.size() / kTokens;
+    for (const size_t n : {1, 2, 5, 6, 7, 9, 64, 257}) {
+      const size_t first = n * 7 % (kTokens + 1 - n);
+      const auto some = layer_of_tokens(*model, h, first, n);
+      CHECK(std::equal(some.begin(), some.end(), got.begin() + first * width));
+    }
+  }
+}
+
+TEST_CASE("int8 of weights that are not quantised is this CPU's plain arithmetic") {
+  ThreadPool pool = make_pool(1);
+  const TestModel test_model(tiny("llama"));
+  const auto model = Model::load(test_model.file(), pool, {Compute::kInt8, 4});
+  CHECK(model->compute() == plain_compute());
+  CHECK(Model::arithmetic(test_model.file(), {Compute::kInt8, 4}).compute == plain_compute());
+  CHECK(model->tokens_are_independent() == (plain_compute() == Compute::kF32));
 }
