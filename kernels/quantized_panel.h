@@ -19,7 +19,6 @@ enum class QuantizedType : uint32_t {
   kQ5_K,
   kQ6_K,
 };
-inline constexpr uint32_t kQuantizedTypes = 9;
 
 inline constexpr size_t kPanelOutputs = 64;     // outputs per panel
 inline constexpr size_t kQuantizedInputs = 32;  // inputs per block

@@ -27,6 +27,7 @@ namespace {
 // our kernel is the only one; there many rows are those that are shared out, too.
 constexpr uint32_t kFewRowsF32 = 8, kFewRowsBf16 = 4, kFewRowsInt8 = 8;
 constexpr uint32_t kPanel = kernels::kPanelWidth;
+static_assert(kPanel == kernels::kPanelOutputs);  // quantised panels hold as many outputs
 // Rows of a task of a large product: x stays in the L2 cache. Our kernel does not pack x.
 constexpr uint32_t kRowBlock = 256, kOwnRowBlock = 64;
 
