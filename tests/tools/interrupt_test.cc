@@ -59,8 +59,9 @@ TEST_CASE("Ctrl-C ends long work with 130 and leaves no file") {
 TEST_CASE("Ctrl-C ends run's answer: what there is of it stands, with its report") {
   const TinyModel m;
   for (const bool json : {false, true}) {
-    std::vector<std::string> words = {"run",       "-m", m.path, "-p",           "a",      "-n",
-                                      "100000000", "-c", "4000", "--ignore-eos", "--temp", "0"};
+    // Seconds at the least: a step behind n tokens takes a time that grows with n.
+    std::vector<std::string> words = {"run",       "-m", m.path,   "-p",           "a",      "-n",
+                                      "100000000", "-c", "200000", "--ignore-eos", "--temp", "0"};
     if (json) words.push_back("--json");
     RunningKvasir kvasir(words);
     REQUIRE(wait_until([&] { return json ? kvasir.catches_interrupts() : !kvasir.out().empty(); }));
