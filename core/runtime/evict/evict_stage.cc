@@ -88,24 +88,23 @@ std::string EvictStage::plan(Selector& selector, const Due& due) {
   StepBuilder step(c_, KVASIR_MOMENT_STEP_END, due.pass, limits.unit, c_.owner_of(&selector),
                    due.pointers(), limits.scope);
   step.without_queries();
-  ListBuffer lists;
-  lists.prepare(limits.unit, std::min<uint32_t>(limits.scope, KVASIR_SCOPE_KV_HEAD),
-                limits.action ? limits.action : KVASIR_ACTION_EVICT,
-                static_cast<uint32_t>(pieces.size()) * n_heads, capacity, c_.group_size());
-  const kvasir_status status = selector.evict_plan(step.step(), lists.view);
-  lists.reclaim();
+  lists_.prepare(limits.unit, std::min<uint32_t>(limits.scope, KVASIR_SCOPE_KV_HEAD),
+                 limits.action ? limits.action : KVASIR_ACTION_EVICT,
+                 static_cast<uint32_t>(pieces.size()) * n_heads, capacity, c_.group_size(), false);
+  const kvasir_status status = selector.evict_plan(step.step(), lists_.view);
+  lists_.reclaim();
   if (status == KVASIR_FALLBACK) return "";  // no plan
   if (status != KVASIR_OK) return fault_of(status);
-  if (lists.view.unit != limits.unit) return "changed the unit of its lists";
-  if (lists.view.action != KVASIR_ACTION_RESTRICT && lists.view.action != KVASIR_ACTION_EVICT)
-    return "unknown action " + std::to_string(lists.view.action);
+  if (lists_.view.unit != limits.unit) return "changed the unit of its lists";
+  if (lists_.view.action != KVASIR_ACTION_RESTRICT && lists_.view.action != KVASIR_ACTION_EVICT)
+    return "unknown action " + std::to_string(lists_.view.action);
   CheckContext check;
   check.n_seqs = static_cast<uint32_t>(pieces.size());
   check.n_q_heads = c_.geometry.n_q_heads;
   check.n_kv_heads = n_heads;
   check.finest_scope = KVASIR_SCOPE_KV_HEAD;
-  const std::string fault = check_selection(lists.view, check, due.pointers());
-  if (fault.empty()) apply(due, lists.view);
+  const std::string fault = check_selection(lists_.view, check, due.pointers());
+  if (fault.empty()) apply(due, lists_.view);
   return fault;
 }
 

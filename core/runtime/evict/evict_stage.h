@@ -42,6 +42,7 @@ class EvictStage {
                    const std::vector<std::vector<uint32_t>>& lost);
 
   const RunContext& c_;
+  ListBuffer lists_;
 };
 
 }  // namespace kvasir

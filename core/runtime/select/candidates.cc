@@ -107,11 +107,12 @@ Candidates expand_to_tokens(const Candidates& blocks, uint32_t block_size) {
   for (const auto& head : blocks.heads) {
     HeadSelection tokens;
     const size_t width = head.index.empty() ? 0 : head.weight.size() / head.index.size();
-    tokens.index.reserve(head.index.size() * block_size);
+    tokens.index.resize(head.index.size() * block_size);
     tokens.weight.reserve(head.weight.size() * block_size);
+    uint32_t* to = tokens.index.data();
     for (size_t i = 0; i < head.index.size(); ++i) {
       const uint32_t first = head.index[i] * block_size;
-      for (uint32_t t = 0; t < block_size; ++t) tokens.index.push_back(first + t);
+      for (uint32_t t = 0; t < block_size; ++t) *to++ = first + t;
       const auto weights = head.weight.begin() + static_cast<ptrdiff_t>(i * width);
       for (uint32_t t = 0; t < block_size && width > 0; ++t)
         tokens.weight.insert(tokens.weight.end(), weights, weights + static_cast<ptrdiff_t>(width));

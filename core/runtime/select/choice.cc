@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <utility>
 
+#include "core/runtime/select/ascending.h"
+
 namespace kvasir {
 namespace {
 
@@ -21,15 +23,17 @@ HeadSelection among(const HeadSelection& before, uint32_t before_width, const He
   HeadSelection kept;
   kept.index.reserve(chosen.index.size());
   kept.weight.reserve(chosen.index.size() * out_width);
-  size_t at = 0;
+  const uint32_t* const begin = before.index.data();
+  const uint32_t* const end = begin + before.index.size();
+  const uint32_t* at = begin;
   for (size_t i = 0; i < chosen.index.size(); ++i) {
-    while (at < before.index.size() && before.index[at] < chosen.index[i]) ++at;
-    if (at == before.index.size()) break;
-    if (before.index[at] != chosen.index[i]) continue;
+    at = advance_to(at, end, chosen.index[i]);
+    if (at == end) break;
+    if (*at != chosen.index[i]) continue;
     kept.index.push_back(chosen.index[i]);
     for (uint32_t w = 0; w < out_width; ++w)
       kept.weight.push_back(weight_of(chosen, width, i, w) +
-                            weight_of(before, before_width, at, w));
+                            weight_of(before, before_width, static_cast<size_t>(at - begin), w));
   }
   return kept;
 }

@@ -8,16 +8,23 @@
 #include <utility>
 
 #include "core/runtime/blocks/memory_bridge.h"
+#include "core/runtime/select/ascending.h"
 
 namespace kvasir {
 
 void ListBuffer::prepare(uint32_t unit, uint32_t scope, uint32_t action, uint32_t max_lists,
-                         uint64_t capacity, uint32_t group_size) {
+                         uint64_t capacity, uint32_t group_size, bool weights_allowed) {
   // What the selector is to write stands for nothing valid until it does.
   offsets.assign(max_lists + 1, UINT64_MAX);
   flags.assign(max_lists, 0);
   index.assign(std::max<uint64_t>(capacity, 1), UINT32_MAX);
-  weight.assign(index.size() * group_size, std::numeric_limits<float>::quiet_NaN());
+  const uint64_t n_weights = index.size() * group_size;
+  if (weights_allowed)
+    weight.assign(n_weights, std::numeric_limits<float>::quiet_NaN());
+  else if (weight.size() < n_weights)
+    weight.resize(n_weights);
+  o.clear();
+  lse.clear();
   view = {};
   view.struct_size = sizeof(view);
   view.unit = unit;
@@ -60,7 +67,7 @@ class Reachable {
   explicit Reachable(const std::vector<uint32_t>& index)
       : at_(index.data()), end_(index.data() + index.size()) {}
   bool has(uint32_t unit) {
-    while (at_ != end_ && *at_ < unit) ++at_;
+    at_ = advance_to(at_, end_, unit);
     return at_ != end_ && *at_ == unit;
   }
 
@@ -134,27 +141,16 @@ HeadSelection unite(const kvasir_selection& s, uint32_t first_list, uint32_t str
   lists.reserve(group_size);
   for (uint32_t g = 0; g < group_size; ++g)
     lists.push_back(query_head_list(s, first_list + g * stride, candidates, kv_head));
-  size_t longest = 0;
-  for (const QueryHeadList& list : lists)
-    longest = std::max(longest, static_cast<size_t>(list.end - list.at));
+  UnitSet all(candidates.begin, candidates.end);
+  for (const QueryHeadList& list : lists) all.add({list.at, list.end});
   HeadSelection out;
-  out.index.reserve(2 * longest);
-  out.weight.reserve(2 * longest * group_size);
-  while (true) {
-    uint32_t next = UINT32_MAX;
-    for (const QueryHeadList& list : lists)
-      if (list.at < list.end) next = std::min(next, *list.at);
-    if (next == UINT32_MAX) break;
-    out.index.push_back(next);
-    out.weight.resize(out.weight.size() + group_size, kNot);
-    float* weight = out.weight.data() + out.weight.size() - group_size;
-    for (QueryHeadList& list : lists) {
-      if (list.at < list.end && *list.at == next) {
-        *weight = list.weight ? *list.weight : 0.0f;
-        if (list.weight) list.weight += s.weight_width;
-        ++list.at;
-      }
-      ++weight;
+  out.index = all.units();
+  out.weight.assign(out.index.size() * group_size, kNot);
+  for (uint32_t g = 0; g < group_size; ++g) {
+    const float* weight = lists[g].weight;
+    for (const uint32_t* at = lists[g].at; at != lists[g].end; ++at) {
+      out.weight[all.place(*at) * group_size + g] = weight ? *weight : 0.0f;
+      if (weight) weight += s.weight_width;
     }
   }
   return out;

@@ -14,7 +14,9 @@
 
 namespace kvasir {
 
-// Host-owned lists with the ABI's view on them.
+// Host-owned lists with the ABI's view on them. Used again call after call: weights per query head
+// of a long context are megabytes, which would otherwise be taken from the system, preset and given
+// back in every layer of every step.
 struct ListBuffer {
   std::vector<uint64_t> offsets;
   std::vector<uint32_t> flags;
@@ -26,7 +28,7 @@ struct ListBuffer {
   // for weights is there even where none are allowed: check_selection() refuses them, a null would
   // crash.
   void prepare(uint32_t unit, uint32_t scope, uint32_t action, uint32_t max_lists,
-               uint64_t capacity, uint32_t group_size);
+               uint64_t capacity, uint32_t group_size, bool weights_allowed);
   // After prepare(): space for a contribution to n_queries queries, preset to none.
   void offer_contribution(uint64_t n_queries, uint32_t n_q_heads, uint32_t v_dim);
   // Undoes what a callee did to pointers and capacity, which are not its to write.

@@ -166,10 +166,11 @@ void SelectStage::run_selector(size_t index, const Pass& pass,
 // A call that fails, or asks for dense attention, for several sequences is made again for each.
 // Selectors give the same answer to the same question, so that the others lose nothing.
 void SelectStage::ask(size_t index, const Pass& pass, const std::vector<Choice*>& choices) {
-  const SelectorAnswer answer = caller_.select(index, input_of(pass, choices));
+  SelectorAnswer answer = caller_.select(index, input_of(pass, choices));
   if (answer.ok()) {
     for (size_t i = 0; i < choices.size(); ++i)
       take(index, answer.lists, static_cast<uint32_t>(i), *choices[i]);
+    caller_.take_back(std::move(answer.lists));
   } else if (choices.size() > 1) {
     for (Choice* choice : choices) ask(index, pass, {choice});
   } else if (answer.asks_dense) {

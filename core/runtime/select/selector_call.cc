@@ -125,13 +125,16 @@ SelectorAnswer SelectorCaller::call(const Selector& selector, const SelectorInpu
   const uint32_t per_piece = lists_per_piece(selector, input.blocks);
   uint64_t most = 0;
   for (const Candidates* candidates : input.candidates) most += per_piece * candidates->max_count();
-  uint64_t capacity = first_capacity(limits, input, per_piece / input.blocks.n);
+  uint64_t& needed = needed_[&selector];
+  uint64_t capacity =
+      std::max(first_capacity(limits, input, per_piece / input.blocks.n), std::min(needed, most));
   SelectorAnswer answer;
+  answer.lists = std::exchange(spare_, {});
   ListBuffer& lists = answer.lists;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     lists.prepare(limits.unit, limits.scope, limits.action,
                   static_cast<uint32_t>(input.candidates.size()) * per_piece, capacity,
-                  c_.group_size());
+                  c_.group_size(), selector.gives_weights());
     if (contribution_queries)
       lists.offer_contribution(contribution_queries, c_.geometry.n_q_heads, c_.geometry.v_dim);
     lists.view.query_block = input.blocks.size;
@@ -143,6 +146,7 @@ SelectorAnswer SelectorCaller::call(const Selector& selector, const SelectorInpu
                       std::to_string(capacity) + " given and " + std::to_string(most) +
                       " possible");
       capacity = lists.view.needed;
+      needed = std::max(needed, capacity);
       continue;
     }
     answer.asks_dense = status == KVASIR_FALLBACK;

@@ -4,6 +4,8 @@
 
 #include <functional>
 #include <string>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "core/runtime/select/choice.h"
@@ -35,6 +37,8 @@ class SelectorCaller {
   // The first selector, at pass.layer for the layer `target`. Throws PluginError where the storage
   // cannot copy the inputs.
   SelectorAnswer speculate(const SelectorInput& input, uint32_t target);
+  // Of an answer that nobody needs any more: the next call writes there.
+  void take_back(ListBuffer&& lists) { spare_ = std::move(lists); }
 
  private:
   // What kvasir_sel_in points to.
@@ -61,6 +65,10 @@ class SelectorCaller {
   const RunContext& c_;
   Scorer scorer_;
   MemoryBridge::Buffer q_hold_, x_hold_, scores_hold_;  // where a selector works on a device
+  ListBuffer spare_;
+  // The most indices that each selector needed space for: one that was refused too little space
+  // once would otherwise choose twice in every call.
+  std::unordered_map<const Selector*, uint64_t> needed_;
 };
 
 }  // namespace kvasir

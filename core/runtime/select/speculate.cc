@@ -42,7 +42,7 @@ bool SelectStage::speculate_together(const Pass& pass, uint32_t target) {
   if (choices.empty()) return true;
   std::vector<Choice*> todo;
   for (Choice& choice : choices) todo.push_back(&choice);
-  const SelectorAnswer answer = caller_.speculate(input_of(pass, todo), target);
+  SelectorAnswer answer = caller_.speculate(input_of(pass, todo), target);
   if (!answer.ok() && choices.size() > 1) return false;
   if (answer.asks_dense) return true;
   if (!answer.fault.empty()) {
@@ -52,6 +52,7 @@ bool SelectStage::speculate_together(const Pass& pass, uint32_t target) {
   std::vector<ListNeeds> foreseen(choices.size());
   for (size_t i = 0; i < choices.size(); ++i)
     foreseen[i] = take_speculation(answer.lists, static_cast<uint32_t>(i), target, choices[i]);
+  caller_.take_back(std::move(answer.lists));
   if (!c_.store.moves()) return true;
   std::vector<Piece> pieces;
   for (const Choice& choice : choices) pieces.push_back(choice.piece);

@@ -3,6 +3,7 @@
 #include "core/runtime/step/step_builder.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace kvasir {
 
@@ -53,18 +54,19 @@ void StepBuilder::add_lists(const RunContext& c, uint32_t unit, uint32_t scope,
   for (const Candidates* candidate : candidates)
     for (uint32_t head = 0; head < heads; ++head) total += candidate->count(head);
   candidates_.prepare(unit, heads == 1 ? scope : KVASIR_SCOPE_KV_HEAD, 0,
-                      static_cast<uint32_t>(candidates.size()) * heads, total, 0);
-  uint64_t at = 0;
+                      static_cast<uint32_t>(candidates.size()) * heads, total, 0, false);
+  uint32_t* to = candidates_.index.data();
   uint32_t n_lists = 0;
   candidates_.offsets[0] = 0;
   for (const Candidates* candidate : candidates)
-    for (uint32_t head = 0; head < heads; ++head) {
-      if (candidate->listed) {
-        for (const uint32_t u : candidate->heads[head].index) candidates_.index[at++] = u;
-      } else {
-        for (uint32_t u = candidate->begin; u < candidate->end; ++u) candidates_.index[at++] = u;
-      }
-      candidates_.offsets[++n_lists] = at;
+    for (uint32_t head = 0; head < heads; ++head, ++n_lists) {
+      const uint64_t n = candidate->count(head);
+      if (candidate->listed)
+        std::copy_n(candidate->heads[head].index.data(), n, to);
+      else
+        std::iota(to, to + n, candidate->begin);
+      to += n;
+      candidates_.offsets[n_lists + 1] = candidates_.offsets[n_lists] + n;
     }
   candidates_.view.n_lists = n_lists;
   candidates_.view.log_weight = nullptr;

@@ -8,7 +8,10 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <random>
 #include <set>
+
+#include "core/runtime/select/ascending.h"
 
 namespace {
 using namespace kvasir;
@@ -34,7 +37,7 @@ struct Written {
     listed.heads.resize(2);
     listed.heads[0].index = {1, 4, 5};
     listed.heads[1].index = {4, 6};
-    lists.prepare(KVASIR_UNIT_BLOCK, scope, 0, 8, 32, 2);
+    lists.prepare(KVASIR_UNIT_BLOCK, scope, 0, 8, 32, 2, true);
   }
   void put(const std::vector<std::vector<uint32_t>>& written) {
     uint64_t at = 0;
@@ -51,6 +54,64 @@ struct Written {
 }  // namespace
 
 TEST_SUITE_BEGIN("core/runtime/index_lists");
+
+TEST_CASE("walks along a list and sets of units equal what a set of numbers says") {
+  std::mt19937 engine(7);
+  const auto random = [&] { return static_cast<uint32_t>(engine()); };
+  for (int round = 0; round < 50; ++round) {
+    const uint32_t begin = random() % 200, end = begin + 1 + random() % 400;
+    std::set<uint32_t> all;
+    std::vector<std::vector<uint32_t>> lists(3);
+    for (auto& list : lists) {
+      for (uint32_t unit = begin; unit < end; ++unit) {
+        const bool in_run = unit / 16 % 3 == static_cast<uint32_t>(round) % 3;
+        if (in_run || random() % 9 == 0) list.push_back(unit);
+      }
+      all.insert(list.begin(), list.end());
+    }
+    UnitSet set(begin, end);
+    for (const auto& list : lists) set.add(list);
+    const std::vector<uint32_t> units = set.units();
+    REQUIRE(units == std::vector<uint32_t>(all.begin(), all.end()));
+    for (size_t i = 0; i < units.size(); ++i) CHECK(set.place(units[i]) == i);
+    const uint32_t* at = units.data();
+    const uint32_t* const stop = at + units.size();
+    for (uint32_t unit = begin; unit < end + 5; unit += 1 + random() % 7) {
+      at = advance_to(at, stop, unit);
+      CHECK(at == std::lower_bound(units.data(), stop, unit));
+    }
+  }
+}
+
+TEST_CASE("lists that are used again hold nothing of the call before") {
+  ListBuffer lists;
+  const auto is_preset = [&](uint64_t n, bool weights_allowed) {
+    for (uint64_t i = 0; i < n; ++i)
+      if (lists.view.index[i] != UINT32_MAX ||
+          (weights_allowed && !(std::isnan(lists.view.log_weight[2 * i]) &&
+                                std::isnan(lists.view.log_weight[2 * i + 1]))))
+        return false;
+    return lists.view.capacity == n && lists.view.list_offsets[0] == UINT64_MAX &&
+           !lists.view.o.data && !lists.view.lse.data;
+  };
+  struct Call {
+    uint64_t capacity;
+    bool weights_allowed;
+  };
+  for (const Call call : {Call{20, true}, {16, true}, {40, false}, {40, true}, {8, false}}) {
+    CAPTURE(call.capacity);
+    lists.prepare(KVASIR_UNIT_TOKEN, KVASIR_SCOPE_KV_HEAD, 0, 2, call.capacity, 2,
+                  call.weights_allowed);
+    CHECK(is_preset(call.capacity, call.weights_allowed));
+    lists.offer_contribution(1, 2, 4);
+    CHECK(lists.view.o.data != nullptr);
+    for (uint64_t i = 0; i < call.capacity; ++i) {
+      lists.view.index[i] = 3;
+      lists.view.log_weight[2 * i] = lists.view.log_weight[2 * i + 1] = 0.5f;
+    }
+    lists.view.list_offsets[0] = 0;
+  }
+}
 
 TEST_CASE("the forced range by hand") {
   struct Case {
