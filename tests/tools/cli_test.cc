@@ -14,6 +14,7 @@
 namespace {
 
 using kvasir::test::Finished;
+using kvasir::test::has;
 using kvasir::test::json_of;
 using kvasir::test::read_bytes;
 using kvasir::test::run_kvasir;
@@ -337,6 +338,50 @@ TEST_CASE("compare reads a prompt once for the strategies that read it alike, an
   const Finished table = run_kvasir({"compare", "-m", m.path, "-f", prompt, "-s", "streaming",
                                      "--set", "cache.block_size=16", "-n", "2"});
   CHECK(table.out.find("Prompts read together: streaming with dense.") != std::string::npos);
+}
+
+TEST_CASE("compare feeds the text's own last tokens where it is asked to") {
+  const TinyModel m;
+  std::string text;
+  for (int i = 0; i < 100; ++i) text.append(" ").append(std::to_string(i * 7919 % 1000));
+  const std::string prompt = m.folder.write("prompt", text);
+  const auto compare = [&](const std::string& feed, const std::string& steps) {
+    return json_of({"compare",
+                    "-m",
+                    m.path,
+                    "-f",
+                    prompt,
+                    "-s",
+                    "random",
+                    "--set",
+                    "selector.budget_tokens=16",
+                    "--set",
+                    "cache.block_size=16",
+                    "--set",
+                    "cache.window_tokens=16",
+                    "--set",
+                    "cache.dense_layers=[]",
+                    "-n",
+                    steps,
+                    "--feed",
+                    feed,
+                    "--json"});
+  };
+  const Json greedy = compare("greedy", "12"), fed = compare("text", "12");
+  const uint64_t n_tokens = greedy["prompt_tokens"].get<uint64_t>();
+  CHECK(greedy["fed"] == "greedy");
+  CHECK(fed["fed"] == "text");
+  CHECK(fed["prompt_tokens"] == n_tokens - 12);
+  CHECK(fed["decode_steps"] == 12);
+  CHECK(fed["strategies"][0]["mean_kl"] == 0.0);
+  CHECK(fed["strategies"][1]["mean_kl"] > 0.0);
+  CHECK(fed["strategies"][1]["mean_kl"] != greedy["strategies"][1]["mean_kl"]);
+  const Finished none = run_kvasir({"compare", "-m", m.path, "-f", prompt, "-s", "random", "-n",
+                                    std::to_string(n_tokens), "--feed", "text"});
+  CHECK(none.code != 0);
+  CHECK(has(none.err, "a prompt must be left: lower -n or give more text"));
+  CHECK(has(run_kvasir({"compare", "-m", m.path, "-p", "a", "-s", "random", "--feed", "txt"}).err,
+            "--feed"));
 }
 
 TEST_CASE("a prompt kept in a file is not read again, and answers as one that was") {

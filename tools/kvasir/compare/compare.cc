@@ -14,6 +14,7 @@ struct CompareOptions {
   std::vector<std::string> strategies;
   std::optional<std::string> prompt, file;
   uint32_t n_predict = 64;
+  std::string feed = "greedy";
   double most_attended = kMostAttendedPercent;
 };
 
@@ -25,13 +26,22 @@ void compare(Options options, const CompareOptions& o) {
   const std::string text = o.file ? read_file(*o.file, "-f") : *o.prompt;
   const std::vector<Arm> arms = resolve_arms(options, o.strategies);
   Session session(options);
-  const std::vector<TokenId> prompt = session.tokenizer().encode(text, {});
+  std::vector<TokenId> prompt = session.tokenizer().encode(text, {});
   if (prompt.empty()) throw input_error("the prompt is empty");
+  std::vector<TokenId> fed;
+  if (o.feed == "text") {
+    if (prompt.size() <= o.n_predict)
+      throw input_error("--feed text takes the last " + std::to_string(o.n_predict) + " of the " +
+                        std::to_string(prompt.size()) +
+                        " tokens, and a prompt must be left: lower -n or give more text");
+    fed.assign(prompt.end() - o.n_predict, prompt.end());
+    prompt.resize(prompt.size() - o.n_predict);
+  }
   const uint64_t context = prompt.size() + o.n_predict;
   if (options.ctx_size && context > options.ctx_size)
     throw input_error("prompt and -n are " + std::to_string(context) + " tokens, but -c gives " +
                       std::to_string(options.ctx_size) + ": raise -c or shorten the prompt");
-  Comparison comparison = compare_strategies(session, arms, prompt, o.n_predict);
+  Comparison comparison = compare_strategies(session, arms, prompt, o.n_predict, fed);
   comparison.most_attended = o.most_attended;
   print(comparison, options.json);
 }
@@ -47,6 +57,11 @@ void add_compare(CLI::App& app) {
   c->add_option("-p,--prompt", o->prompt, "Prompt text");
   c->add_option("-f,--file", o->file, "Prompt from a file");
   c->add_option("-n,--n-predict", o->n_predict, "Decode steps to compare");
+  c->add_option("--feed", o->feed,
+                "What is decoded: greedy: tokens that dense attention generates behind the prompt; "
+                "text: the last -n tokens of the text, whose prompt is what comes before them")
+      ->check(CLI::IsMember({"greedy", "text"}))
+      ->capture_default_str();
   add_most_attended(*c, o->most_attended);
   add_json(*c, options->json);
   c->callback([=] { compare(*options, *o); });

@@ -13,7 +13,7 @@
 namespace kvasir::tool {
 namespace {
 
-// Dense attention's tokens, which all strategies are fed, and its logits after each.
+// The tokens that all strategies are fed, and dense attention's logits after each.
 struct Baseline {
   std::vector<TokenId> tokens;
   std::vector<float> logits;  // [steps, vocab]
@@ -27,13 +27,14 @@ struct Baseline {
 class Comparer {
  public:
   Comparer(Session& session, const std::vector<Arm>& arms, const std::vector<TokenId>& prompt,
-           uint32_t n_steps)
+           uint32_t n_steps, const std::vector<TokenId>& fed)
       : prompt_(prompt),
         n_steps_(n_steps),
         vocab_(session.shape().vocab_size),
         engine_(session.load(static_cast<uint32_t>(prompt.size()) + n_steps,
                              static_cast<uint32_t>(arms.size() + 1))),
-        scheduler_(engine_, {.memory_bytes = session.sequence_memory()}) {
+        scheduler_(engine_, {.memory_bytes = session.sequence_memory()}),
+        baseline_{fed, {}} {
     runs_.resize(arms.size() + 1);
     runs_[0].label = "dense";
     for (size_t i = 0; i < arms.size(); ++i) {
@@ -102,8 +103,8 @@ void Comparer::decode(StrategyId strategy) {
   run.result = result(strategy);
 }
 
-// `logits` follow the prompt (step 0) or the token of the step before. Dense attention chooses the
-// token; another strategy is fed the same one, and its own prediction is compared.
+// `logits` follow the prompt (step 0) or the token of the step before. Where no text gives the
+// token dense attention, which comes first, chooses it.
 std::optional<TokenId> Comparer::next(StrategyId strategy, uint32_t step,
                                       std::span<const float> logits) {
   if (strategy == 0 && step > 0)
@@ -114,8 +115,8 @@ std::optional<TokenId> Comparer::next(StrategyId strategy, uint32_t step,
     kl_ += kl_divergence(dense, logits);
   }
   if (step == n_steps_) return std::nullopt;
-  return strategy == 0 ? baseline_.tokens.emplace_back(most_likely(logits))
-                       : baseline_.tokens[step];
+  if (step == baseline_.tokens.size()) baseline_.tokens.push_back(most_likely(logits));
+  return baseline_.tokens[step];
 }
 
 ComparedStrategy Comparer::result(StrategyId strategy) {
@@ -142,9 +143,11 @@ ComparedStrategy Comparer::result(StrategyId strategy) {
 }  // namespace
 
 Comparison compare_strategies(Session& session, const std::vector<Arm>& arms,
-                              const std::vector<TokenId>& prompt, uint32_t n_steps) {
+                              const std::vector<TokenId>& prompt, uint32_t n_steps,
+                              const std::vector<TokenId>& fed) {
   Comparison out;
-  out.strategies = Comparer(session, arms, prompt, n_steps).run();
+  out.strategies = Comparer(session, arms, prompt, n_steps, fed).run();
+  out.fed_text = !fed.empty();
   out.setup = session.setup();
   out.prompt_tokens = prompt.size();
   out.decode_steps = n_steps;

@@ -1,5 +1,6 @@
-// Runs several strategies on the same prompt and the same tokens. Dense attention generates the
-// tokens greedily; every other strategy is fed them, and its predictions are compared.
+// Runs several strategies on the same prompt and the same tokens behind it: those of a text, or
+// those that dense attention generates greedily. Each strategy's predictions are compared with
+// dense's.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -24,14 +25,17 @@ struct Comparison {
   Setup setup;
   uint64_t prompt_tokens = 0;
   uint32_t decode_steps = 0;
+  bool fed_text = false;
   double load_ms = 0;
   double most_attended = kMostAttendedPercent;
   std::vector<ComparedStrategy> strategies;  // dense first
 };
 
-// Reports on stderr as each strategy is done. Loads the session's model.
+// Feeds n_steps tokens behind the prompt: `fed`, which are so many, or where it is empty those that
+// dense attention generates. Reports on stderr as each strategy is done. Loads the session's model.
 Comparison compare_strategies(Session& session, const std::vector<Arm>& arms,
-                              const std::vector<TokenId>& prompt, uint32_t n_steps);
+                              const std::vector<TokenId>& prompt, uint32_t n_steps,
+                              const std::vector<TokenId>& fed = {});
 
 Json to_json(const Comparison& comparison);
 std::string to_text(const Comparison& comparison);

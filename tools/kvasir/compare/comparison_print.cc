@@ -33,6 +33,7 @@ Json to_json(const Comparison& c) {
   Json out = to_json(c.setup);
   out["prompt_tokens"] = c.prompt_tokens;
   out["decode_steps"] = c.decode_steps;
+  out["fed"] = c.fed_text ? "text" : "greedy";
   out["load_ms"] = c.load_ms;
   out["strategies"] = Json::array();
   for (const ComparedStrategy& s : c.strategies) {
@@ -54,10 +55,10 @@ std::string to_line(const ComparedStrategy& s) {
 }
 
 std::string to_text(const Comparison& c) {
-  std::string out =
-      format("%llu prompt tokens, then %u tokens decoded from the same inputs; %s, %u threads\n\n",
-             static_cast<unsigned long long>(c.prompt_tokens), c.decode_steps,
-             name(c.setup.compute), c.setup.n_threads);
+  std::string out = format("%llu prompt tokens, then %u tokens %s in all; %s, %u threads\n\n",
+                           static_cast<unsigned long long>(c.prompt_tokens), c.decode_steps,
+                           c.fed_text ? "of the text, the same" : "that dense generates, the same",
+                           name(c.setup.compute), c.setup.n_threads);
   Table table({"strategy", "prefill tok/s", "decode tok/s", "K+V MB/token", "to choose MB/token",
                "attended", "same top-1", "KL to dense", "fallbacks"},
               {1, 2, 3, 4, 5, 6, 7, 8});
