@@ -213,7 +213,6 @@ TEST_SUITE("core/model/random_model") {
     refuses([](RandomModelSpec& s) { s.n_layers = 0; });
     refuses([](RandomModelSpec& s) { s.n_kv_heads = 3; });
     refuses([](RandomModelSpec& s) { s.head_dim = 15; });
-    refuses([](RandomModelSpec& s) { s.type = GgmlType::kQ4_K; });
     refuses([](RandomModelSpec& s) { s.rope_scaling = "magic"; });
     refuses([](RandomModelSpec& s) { s.rope_scaling = "yarn"; });
     refuses([](RandomModelSpec& s) {
