@@ -22,6 +22,7 @@ void add_bench(CLI::App& app);
 // Below `kvasir model`.
 void add_model_info(CLI::App& model);
 void add_model_random(CLI::App& model);
+void add_model_quantize(CLI::App& model);
 void add_model_logits(CLI::App& model);
 void add_model_skew(CLI::App& model);
 
