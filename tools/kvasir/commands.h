@@ -40,5 +40,6 @@ void add_bench_bandwidth(CLI::App& bench);
 void add_bench_model(CLI::App& bench);
 void add_bench_recall(CLI::App& bench);
 void add_bench_select(CLI::App& bench);
+void add_bench_weights(CLI::App& bench);
 
 }  // namespace kvasir::tool
