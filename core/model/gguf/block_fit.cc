@@ -164,8 +164,12 @@ float fit_levels(const float* x) {
   constexpr size_t n = 32, kTries = 16;
   const float end = extreme(x, n);
   if (std::fabs(end) < kLeastOfBlock) return 0.0f;
-  Lanes<kTries> inverse;  // the extreme becomes -120 ... -135
-  for (size_t c = 0; c < kTries; ++c) inverse[c] = -(120.0f + static_cast<float>(c)) / end;
+  // The extreme becomes -120 ... -134 or 104 ... 118: the ends of the levels are -127 and 113.
+  Lanes<kTries> inverse;
+  for (size_t c = 0; c < kTries / 2; ++c) {
+    inverse[c] = -(120.0f + 2.0f * static_cast<float>(c)) / end;
+    inverse[kTries / 2 + c] = (104.0f + 2.0f * static_cast<float>(c)) / end;
+  }
   ScaleSums<kTries> sums;
   for (size_t i = 0; i < n; ++i) {
     const float part = x[i] / end;
