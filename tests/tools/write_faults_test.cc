@@ -35,6 +35,7 @@ struct Files {
                        "--length", "300",      "-n", "2",        "--format", format};
     };
     return {{"model", "random", "tiny-llama-test", "--layers", "1"},
+            {"model", "quantize", model.path, "--type", "q8_0"},
             {"model", "logits", "-m", model.path, "-p", "hello"},
             {"model", "skew", "-m", model.path, "-f", text},
             {"model", "skew", "-m", model.folder.path("flat.gguf"), "-f", text, "--fold"},

@@ -22,6 +22,7 @@ void add_bench(CLI::App& app);
 // Below `kvasir model`.
 void add_model_info(CLI::App& model);
 void add_model_random(CLI::App& model);
+void add_model_quantize(CLI::App& model);
 void add_model_logits(CLI::App& model);
 void add_model_skew(CLI::App& model);
 
@@ -39,5 +40,6 @@ void add_bench_bandwidth(CLI::App& bench);
 void add_bench_model(CLI::App& bench);
 void add_bench_recall(CLI::App& bench);
 void add_bench_select(CLI::App& bench);
+void add_bench_weights(CLI::App& bench);
 
 }  // namespace kvasir::tool

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/model/gguf/gguf_writer.h"
 
-#include <algorithm>
+#include <array>
 
 #include "core/error.h"
 #include "core/model/gguf/gguf_format.h"
@@ -75,12 +75,6 @@ void put_value(HeadBuffer& out, const GgufRaw& value) {
   out.raw(value.bytes);
 }
 
-uint64_t tensor_bytes(GgmlType type, const std::vector<uint64_t>& shape) {
-  uint64_t n = 1;
-  for (const uint64_t dim : shape) n *= dim;
-  return n / block_elements(type) * block_bytes(type);
-}
-
 uint64_t padded(uint64_t n) {
   return (n + gguf::kDefaultAlignment - 1) / gguf::kDefaultAlignment * gguf::kDefaultAlignment;
 }
@@ -106,7 +100,13 @@ void GgufWriter::add_tensor(const std::string& name, GgmlType type, std::vector<
   tensors_.push_back({name, type, std::move(shape)});
 }
 
-void GgufWriter::write(const std::string& path, const Fill& fill) const {
+uint64_t GgufWriter::Entry::n_bytes() const {
+  uint64_t n = 1;
+  for (const uint64_t dim : shape) n *= dim;
+  return n / block_elements(type) * block_bytes(type);
+}
+
+std::string GgufWriter::head() const {
   HeadBuffer head;
   head.number(gguf::kMagic);
   head.number(uint32_t{3});
@@ -117,29 +117,46 @@ void GgufWriter::write(const std::string& path, const Fill& fill) const {
     std::visit([&](const auto& v) { put_value(head, v); }, value);
   }
   uint64_t offset = 0;
-  uint64_t largest = 0;
   for (const Entry& tensor : tensors_) {
     head.text(tensor.name);
     head.number(static_cast<uint32_t>(tensor.shape.size()));
     for (const uint64_t dim : tensor.shape) head.number(dim);
     head.number(static_cast<uint32_t>(tensor.type));
     head.number(offset);
-    const uint64_t n = padded(tensor_bytes(tensor.type, tensor.shape));
-    offset += n;
-    largest = std::max(largest, n);
+    offset += padded(tensor.n_bytes());
   }
   if (!tensors_.empty()) head.pad_to(gguf::kDefaultAlignment);
+  return head.bytes();
+}
 
+void GgufWriter::stream(const std::string& path, const Produce& produce) const {
   OutputFile out(path);
-  out.write(head.bytes().data(), head.bytes().size());
-  std::vector<std::byte> buffer(largest);
+  const std::string begin = head();
+  out.write(begin.data(), begin.size());
+  constexpr std::array<std::byte, gguf::kDefaultAlignment> kZeros{};
   for (size_t i = 0; i < tensors_.size(); ++i) {
-    const uint64_t n = tensor_bytes(tensors_[i].type, tensors_[i].shape);
-    std::fill(buffer.data() + n, buffer.data() + padded(n), std::byte{0});
-    fill(i, {buffer.data(), n});
-    out.write(buffer.data(), padded(n));
+    const uint64_t n = tensors_[i].n_bytes();
+    uint64_t written = 0;
+    produce(i, [&](std::span<const std::byte> bytes) {
+      out.write(bytes.data(), bytes.size());
+      written += bytes.size();
+    });
+    if (written != n)
+      throw Error(ErrorKind::kInternal, "tensor " + gguf::in_quotes(tensors_[i].name) + " has " +
+                                            std::to_string(n) + " bytes, " +
+                                            std::to_string(written) + " were given");
+    out.write(kZeros.data(), padded(n) - n);
   }
   out.finish();
+}
+
+void GgufWriter::write(const std::string& path, const Fill& fill) const {
+  std::vector<std::byte> buffer;
+  stream(path, [&](size_t i, const Sink& sink) {
+    buffer.resize(tensors_[i].n_bytes());
+    fill(i, buffer);
+    sink(buffer);
+  });
 }
 
 }  // namespace kvasir

@@ -28,13 +28,20 @@ class GgufWriter {
   void add_tensor(const std::string& name, GgmlType type, std::vector<uint64_t> shape);
   using Fill = std::function<void(size_t tensor_index, std::span<std::byte> bytes)>;
   void write(const std::string& path, const Fill& fill) const;
+  // The same, a tensor in as many pieces as the caller likes: `produce` gives its bytes in order to
+  // `sink`. Nothing of a tensor is kept. Error(kInternal) when they are not as many as it has.
+  using Sink = std::function<void(std::span<const std::byte> bytes)>;
+  using Produce = std::function<void(size_t tensor_index, const Sink& sink)>;
+  void stream(const std::string& path, const Produce& produce) const;
 
  private:
   struct Entry {
     std::string name;
     GgmlType type;
     std::vector<uint64_t> shape;
+    uint64_t n_bytes() const;
   };
+  std::string head() const;  // all that comes before the data
   std::vector<std::pair<std::string, Value>> metadata_;
   std::vector<Entry> tensors_;
 };

@@ -24,6 +24,10 @@ namespace {
 
 enum class Fill { kNormal, kNorm, kRopeFactors };
 
+uint64_t bytes_of(GgmlType type, uint64_t n_elements) {
+  return n_elements / block_elements(type) * block_bytes(type);
+}
+
 struct Plan {
   std::string name;
   GgmlType type;
@@ -34,7 +38,7 @@ struct Plan {
   uint64_t n_elements() const {
     return std::accumulate(shape.begin(), shape.end(), uint64_t{1}, std::multiplies<>());
   }
-  uint64_t n_bytes() const { return n_elements() / block_elements(type) * block_bytes(type); }
+  uint64_t n_bytes() const { return bytes_of(type, n_elements()); }
 };
 
 // ---- the values ----
@@ -94,7 +98,7 @@ void fill_values(const RandomModelSpec& spec, const Plan& plan, uint64_t seed, u
   }
 }
 
-// Elements [begin, end) of the tensor into `bytes`, which begins at element 0.
+// Elements [begin, end) of the tensor into `bytes`, which begins with the first of them.
 void fill_range(const RandomModelSpec& spec, const Plan& plan, uint64_t begin, uint64_t end,
                 std::byte* bytes) {
   constexpr uint64_t kPiece = 4096;  // elements that stay in the first-level cache
@@ -103,8 +107,7 @@ void fill_range(const RandomModelSpec& spec, const Plan& plan, uint64_t begin, u
   for (uint64_t i = begin; i < end; i += kPiece) {
     const uint64_t n = std::min(kPiece, end - i);
     fill_values(spec, plan, seed, i, {values.data(), n});
-    quantize(plan.type, values.data(),
-             bytes + i / block_elements(plan.type) * block_bytes(plan.type), n);
+    quantize(plan.type, values.data(), bytes + bytes_of(plan.type, i - begin), n, {plan.name, i});
   }
 }
 
@@ -114,7 +117,8 @@ void fill_parallel(const RandomModelSpec& spec, const Plan& plan, uint64_t begin
   constexpr uint64_t kWorthIt = uint64_t{1} << 16;
   if (end - begin < kWorthIt) return fill_range(spec, plan, begin, end, bytes);
   const uint64_t middle = begin + (end - begin) / 2 / 256 * 256;  // between blocks of any type
-  const std::jthread other([&] { fill_range(spec, plan, middle, end, bytes); });
+  const std::jthread other(
+      [&] { fill_range(spec, plan, middle, end, bytes + bytes_of(plan.type, middle - begin)); });
   fill_range(spec, plan, begin, middle, bytes);
 }
 
@@ -159,7 +163,8 @@ Plan plan_tensor(const RandomModelSpec& spec, const std::string& name, const Ten
   const float gain =
       adds_to_residual ? 1.0f / std::sqrt(2.0f * static_cast<float>(spec.n_layers)) : 1.0f;
   const float deviation = gain / std::sqrt(static_cast<float>(shape[0]));
-  return {name, spec.type, shape, Fill::kNormal, deviation};
+  const GgmlType type = spec.type.type_of(name, shape[0], {spec.n_layers, spec.tied_embeddings});
+  return {name, type, shape, Fill::kNormal, deviation};
 }
 
 std::vector<Plan> plan_tensors(const RandomModelSpec& spec) {
@@ -176,25 +181,6 @@ std::vector<Plan> plan_tensors(const RandomModelSpec& spec) {
 
 // ---- the metadata ----
 
-// general.file_type: the file format's number for "mostly this type".
-uint32_t file_type(GgmlType type) {
-  switch (type) {
-    case GgmlType::kF32:
-      return 0;
-    case GgmlType::kF16:
-      return 1;
-    case GgmlType::kQ4_0:
-      return 2;
-    case GgmlType::kQ8_0:
-      return 7;
-    case GgmlType::kBF16:
-      return 32;
-    default:
-      throw input_error(std::string("a random model cannot be written as ") + name(type) +
-                        "; choose F32, F16, BF16, Q8_0 or Q4_0");
-  }
-}
-
 std::string where(const RandomModelSpec& spec) { return "random model '" + spec.name + "': "; }
 
 void require(bool holds, const RandomModelSpec& spec, const std::string& message) {
@@ -208,12 +194,13 @@ void check_spec(const RandomModelSpec& s) {
   require(s.n_kv_heads > 0 && s.n_q_heads > 0 && s.n_q_heads % s.n_kv_heads == 0, s,
           "n_q_heads must be a multiple of n_kv_heads");
   require(s.head_dim > 0 && s.head_dim % 2 == 0, s, "head_dim must be even and above 0");
-  file_type(s.type);
-  const uint32_t block = block_elements(s.type);
+  s.type.file_type();  // refuses what is not written
+  // The types of larger blocks have one of 32 that stands in for them.
+  const uint32_t block = std::min(block_elements(s.type.type), 32u);
   const uint64_t q_width = uint64_t{s.n_q_heads} * s.head_dim;
   require(s.d_model % block == 0 && s.d_ff % block == 0 && q_width % block == 0, s,
           "d_model, d_ff and n_q_heads * head_dim must be multiples of " + std::to_string(block) +
-              " for " + name(s.type));
+              " for " + s.type.name());
   require(s.sliding_window == 0 || (s.sliding_window < s.context_length &&
                                     architecture(s.architecture).global_every != kNoLayerSlides),
           s, "sliding_window must be below context_length, and the architecture one that has it");
@@ -232,7 +219,7 @@ void set_metadata(GgufWriter& writer, const RandomModelSpec& s) {
   const std::string arch = s.architecture + ".";
   writer.set("general.architecture", s.architecture);
   writer.set("general.name", s.name);
-  writer.set("general.file_type", file_type(s.type));
+  writer.set("general.file_type", s.type.file_type());
   writer.set("general.quantization_version", uint32_t{2});
   writer.set("general.description", std::string("random weights; its text means nothing"));
   writer.set(arch + "vocab_size", s.vocab_size);
@@ -292,15 +279,18 @@ void write_random_model(const RandomModelSpec& spec, const std::string& path,
     total += plan.n_bytes();
   }
 
-  constexpr uint64_t kSlice = uint64_t{1} << 24;  // elements between two reports
+  constexpr uint64_t kSlice = uint64_t{1} << 23;  // elements written at once
   uint64_t done = 0;
-  writer.write(path, [&](size_t index, std::span<std::byte> bytes) {
+  std::vector<std::byte> slice;
+  writer.stream(path, [&](size_t index, const GgufWriter::Sink& sink) {
     const Plan& plan = plans[index];
     const uint64_t n = plan.n_elements();
     for (uint64_t begin = 0; begin < n; begin += kSlice) {
       const uint64_t end = std::min(n, begin + kSlice);
-      fill_parallel(full, plan, begin, end, bytes.data());
-      done += (end - begin) / block_elements(plan.type) * block_bytes(plan.type);
+      slice.resize(bytes_of(plan.type, end - begin));
+      fill_parallel(full, plan, begin, end, slice.data());
+      sink(slice);
+      done += slice.size();
       if (progress) progress(done, total);
     }
   });

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/model/gguf/gguf.h"
+#include "core/model/gguf/weight_mix.h"
 #include "core/model/layers/model.h"
 
 namespace kvasir {
@@ -28,7 +29,7 @@ struct RandomModelSpec {
   // Tokens that most layers see, as the architecture says which; below the context length, or 0.
   uint32_t sliding_window = 0;
   float softmax_softcap = 0.0f, logits_softcap = 0.0f;  // 0: none
-  GgmlType type = GgmlType::kBF16;  // of the matrices: F32, F16, BF16, Q8_0, Q4_0; the rest is F32
+  WeightMix type = GgmlType::kBF16;                     // of the matrices; the rest is F32
   uint64_t seed = 1;
   // Norm weights are 1 + norm_spread * u, u uniform in [-1, 1): above 0 a forgotten norm shows.
   float norm_spread = 0.0f;
@@ -55,7 +56,7 @@ uint64_t parameter_count(const RandomModelSpec& spec);
 // Writes the model to `path` (complete or not at all). The tokenizer is a small made-up byte-level
 // BPE, or that of `tokenizer_from` with the vocabulary padded to spec.vocab_size or grown past it.
 // `progress` (may be empty) is told the bytes of weights done and in all; it may throw to stop.
-// Takes memory for the largest tensor.
+// Takes some 100 MB, whatever the size of the model.
 void write_random_model(const RandomModelSpec& spec, const std::string& path,
                         const GgufFile* tokenizer_from = nullptr,
                         const std::function<void(uint64_t done, uint64_t total)>& progress = {});

@@ -361,9 +361,9 @@ TEST_SUITE("core/model/quant") {
     std::vector<std::byte> bytes(1024);
     CHECK_THROWS_WITH_AS(dequantize(static_cast<GgmlType>(16), bytes.data(), values.data(), 0),
                          "tensors of type IQ2_XXS cannot be read", Error);
-    CHECK_THROWS_WITH_AS(quantize(GgmlType::kQ4_K, values.data(), bytes.data(), 0),
-                         "tensors of type Q4_K cannot be written; choose F32, F16, BF16, Q8_0 or "
-                         "Q4_0",
+    CHECK_THROWS_WITH_AS(quantize(GgmlType::kQ2_K, values.data(), bytes.data(), 0),
+                         "tensors of type Q2_K cannot be written; choose F32, F16, BF16, Q8_0, "
+                         "Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL, Q4_K, Q5_K or Q6_K",
                          Error);
     CHECK_THROWS_AS(dequantize(GgmlType::kQ8_0, bytes.data(), values.data(), 33), Error);
   }

@@ -12,6 +12,7 @@ void add_bench(CLI::App& app) {
   add_bench_model(*bench);
   add_bench_recall(*bench);
   add_bench_select(*bench);
+  add_bench_weights(*bench);
 }
 
 }  // namespace kvasir::tool

@@ -103,7 +103,8 @@ void add_bench_model(CLI::App& bench) {
   c->get_option("--strategy")->description("Strategy file or preset; once per strategy (dense)");
   c->add_option("--preset", o->preset,
                 "Instead of -m: random weights in the shape of " + join(preset_names(), ", "));
-  c->add_option("--type", o->type, "Type of the weights of --preset (bf16)");
+  c->add_option("--type", o->type,
+                "Type or mix of the weights of --preset, as of `model random` (bf16)");
   c->add_option("-p,--n-prompt", o->n_prompt, "Tokens of prompts, 0 for none (512)")->join(',');
   c->add_option("-n,--n-gen", o->n_generate, "Tokens decoded, 0 for none (128)")->join(',');
   c->add_option("-d,--n-depth", o->depths,

@@ -17,9 +17,7 @@ namespace kvasir::tool {
 
 PresetModel::PresetModel(const std::string& preset_name, const std::string& type) {
   RandomModelSpec spec = preset(preset_name);
-  const auto parsed = ggml_type_by_name(type);
-  if (!parsed) throw input_error("--type " + type + ": no such type of weights");
-  spec.type = *parsed;
+  spec.type = weight_mix_by_name(type, "--type");
   const char* base = std::getenv("TMPDIR");
   folder_ = std::string(base && *base ? base : "/tmp") + "/kvasir-bench-XXXXXX";
   if (!mkdtemp(folder_.data()))

@@ -61,11 +61,7 @@ RandomModelSpec spec_of(const RandomOptions& o) {
     s.qkv_bias = family.qkv_bias;
     s.qk_norm = family.qk_norm;
   }
-  if (o.type) {
-    const auto type = ggml_type_by_name(*o.type);
-    if (!type) throw input_error("--type " + *o.type + ": expected f32, f16, bf16, q8_0 or q4_0");
-    s.type = *type;
-  }
+  if (o.type) s.type = weight_mix_by_name(*o.type, "--type");
   return s;
 }
 
@@ -82,14 +78,14 @@ Json to_json(const WrittenModel& m) {
           {"architecture", m.spec.architecture},
           {"n_layers", m.spec.n_layers},
           {"n_parameters", m.n_parameters},
-          {"type", name(m.spec.type)},
+          {"type", m.spec.type.name()},
           {"seed", m.spec.seed}};
 }
 
 std::string to_text(const WrittenModel& m) {
   return format("%s: %s, %u layers, %.1f million random weights as %s, %s\n", m.file.c_str(),
                 m.spec.name.c_str(), m.spec.n_layers, static_cast<double>(m.n_parameters) / 1e6,
-                name(m.spec.type), bytes_text(m.file_bytes).c_str());
+                m.spec.type.name().c_str(), bytes_text(m.file_bytes).c_str());
 }
 
 WrittenModel write_model(const RandomOptions& o) {
@@ -118,7 +114,8 @@ void add_model_random(CLI::App& model) {
   c->add_option("shape", o->shape, "One of " + join(preset_names(), ", "));
   c->add_option("-o,--output", o->output, "File to write")->required();
   c->add_flag("--force", o->force, "Overwrite the file");
-  c->add_option("--type", o->type, "f32, f16, bf16 (default), q8_0, q4_0");
+  c->add_option("--type", o->type,
+                "Of all matrices (default bf16), or a mix: " + weight_mix_names());
   c->add_option("--seed", o->seed, "Same seed, same bytes");
   c->add_option("--tokenizer-from", o->tokenizer_from, "Take the tokenizer of this GGUF");
   c->add_option(
