@@ -1,0 +1,11 @@
+// Below `kvasir ab`.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+namespace kvasir::tool {
+
+void add_ab_show(CLI::App& ab);
+
+}  // namespace kvasir::tool
