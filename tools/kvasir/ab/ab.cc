@@ -170,7 +170,7 @@ int work(Worker& worker, Options options, const AbFlags& f, const AbDeclared& de
   const AbSummary summary = summarise(run.run(), folder);
   write_reports(run, summary);
   show(summary, options.json, f.markdown);
-  report_progress("report: " + run.path("report.md"));
+  report_progress("report: " + run.path("report.html"));
   const int code = holds(summary, f.fail_if) ? kFailIfHolds : summary.any_failed() ? kArmFailed : 0;
   print_text_now("");
   worker.done(code);
@@ -314,6 +314,7 @@ void add_ab(CLI::App& app) {
   add_flags(*c, *options, *f);
   add_run_flags(*c, *options, *f);
   add_ab_show(*c);
+  add_ab_diff(*c);
   c->callback([=] {
     if (!c->get_subcommands().empty()) return;
     if (!f->resume.empty()) {

@@ -7,5 +7,6 @@
 namespace kvasir::tool {
 
 void add_ab_show(CLI::App& ab);
+void add_ab_diff(CLI::App& ab);
 
 }  // namespace kvasir::tool

@@ -7,7 +7,7 @@
 
 namespace kvasir::tool {
 
-// metrics.json and report.md.
+// metrics.json, report.html and report.md.
 void write_reports(const RunFolder& run, const AbSummary& summary);
 
 }  // namespace kvasir::tool

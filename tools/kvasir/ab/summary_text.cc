@@ -1,6 +1,7 @@
 // The summary of an A/B run as JSON, as a table and as Markdown.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "tools/kvasir/ab/summary.h"
@@ -65,6 +66,15 @@ std::string sharing_note(const AbSummary& s) {
   if (n_shared == 0) return "No two strategies could share a pass over a prompt.";
   return format("%zu of %zu strategies read each prompt in a pass with another.", n_shared,
                 s.n_strategies);
+}
+
+// Labels, and the tasks in which they did not.
+std::map<std::string, std::vector<std::string>> not_engaged_of(const AbSummary& s) {
+  std::map<std::string, std::vector<std::string>> out;
+  for (const AbCell& c : s.cells)
+    if (!c.not_engaged.empty())
+      out[c.label].push_back(c.task + format(" at %u (%.1f %%)", c.length, c.attended_percent));
+  return out;
 }
 
 std::vector<std::string> statistics_notes(const AbSummary& s) {
@@ -154,10 +164,11 @@ std::vector<std::string> notes(const AbSummary& s) {
           format(" at %u: this model cannot do it, and no arm has anything to lose.", c.length));
     if (!c.failed.empty() && said.insert(c.label).second)
       out.push_back(c.label + " failed: " + c.failed);
-    if (!c.not_engaged.empty())
-      out.push_back(c.label + " did not engage in " + c.task + format(" at %u: it ", c.length) +
-                    c.not_engaged + ".");
   }
+  for (const auto& [label, cells] : not_engaged_of(s))
+    out.push_back(label + " did not engage: it attended to more than " +
+                  format("%g %% of the tokens in ", s.most_attended) + join(cells, ", ") +
+                  ". There it was compared with dense attention in all but name.");
   return out;
 }
 
@@ -200,8 +211,10 @@ std::string title(const AbSummary& s) {
   for (const Json& task : s.declared.at("tasks")) tasks.push_back(task);
   for (const Json& length : s.declared.at("lengths"))
     lengths.push_back(std::to_string(length.get<uint32_t>()));
-  return join(arms, ", ") + " against dense on " + join(tasks, ", ") + " at " +
-         join(lengths, ", ") + " tokens";
+  constexpr size_t kMostNamed = 6;
+  const std::string who =
+      arms.size() > kMostNamed ? format("%zu arms", arms.size()) : join(arms, ", ");
+  return who + " against dense on " + join(tasks, ", ") + " at " + join(lengths, ", ") + " tokens";
 }
 
 }  // namespace kvasir::tool

@@ -156,10 +156,11 @@ void report(const Breadcrumb& crumb, const char* cause, uintptr_t address = 0,
     what << " in plugin " << crumb.plugin << " (" << crumb.path << "): " << crumb.function;
     if (crumb.layer != Breadcrumb::kNoLayer) what << ", layer " << crumb.layer;
   } else {
-    what << " outside any plugin: a defect of kvasir";
+    what << " outside any plugin";
   }
   if (crash_text) what.copy_to(crash_text, crash_text_bytes);
-  (line << "\nkvasir: crash: ").append(what) << "\n";
+  (line << "\nkvasir: crash: ").append(what);
+  line << (crumb.plugin ? "\n" : ": a defect of kvasir\n");
   if (!crumb.plugin) return line.write_to(STDERR_FILENO);
   if (address != 0) say_place(line, address, writes);
   if (!crash_text && block(crumb, cause))
