@@ -46,7 +46,8 @@ class MadeUpRun {
  public:
   explicit MadeUpRun(const TinyModel& m) {
     REQUIRE(run_kvasir({"ab", "-m", m.path, "streaming", "snapkv", "--set", "cache.block_size=16",
-                        "--task", "passkey", "--length", "256", "-n", "1", "--quick", "-o", path()})
+                        "--task", "passkey", "--length", "256", "-n", "1", "--quick", "--no-ladder",
+                        "-o", path()})
                 .code == 0);
     const std::string first = read_bytes(file());
     header_ = first.substr(0, first.find('\n') + 1);
@@ -145,10 +146,14 @@ TEST_CASE("a run's files say what was declared, and every sample under every str
                   "256,400", "-n", "3", "--margin", "2", "--quick", "-o", run});
   REQUIRE_MESSAGE(done.code == 0, done.err);
   CHECK(has(done.err, "run folder: " + run));
-  CHECK(lines_in(read_bytes(run + "/predictions.csv")) == 1 + 3 * 2 * 2 * 3);
+  // Dense attention, two arms, and the two rungs of quest: streaming chooses nothing.
+  CHECK(lines_in(read_bytes(run + "/predictions.csv")) == 1 + 3 * 2 * 2 * 5);
   const Json meta = Json::parse(read_bytes(run + "/run_meta.json"));
   CHECK(meta["declared"]["margin"] == 0.02);
-  CHECK(meta["declared"]["strategies"].size() == 3);
+  REQUIRE(meta["declared"]["strategies"].size() == 5);
+  CHECK(meta["declared"]["strategies"][2]["ladder"]["budget_tokens"] == 1024);
+  CHECK(meta["declared"]["strategies"][3]["label"] == "oracle of quest");
+  CHECK(meta["declared"]["strategies"][4]["label"] == "random of quest");
   CHECK(meta["declared"]["strategies"][1]["label"] == "streaming");
   CHECK(meta["declared"]["strategies"][1]["configuration"]["cache.sink_tokens"] == "4");
   CHECK(meta["version"].is_string());
@@ -156,7 +161,9 @@ TEST_CASE("a run's files say what was declared, and every sample under every str
   CHECK(meta["machine"]["cpu"].is_object());
   for (const Json& plugin : meta["plugins"]) CHECK(plugin["xxh3"].get<std::string>().size() == 16);
   const Json report = Json::parse(read_bytes(run + "/metrics.json"));
-  CHECK(report["cells"].size() == 12);
+  CHECK(report["cells"].size() == 20);
+  CHECK(report["comparisons"] == 8);
+  CHECK(lines_in(done.out.substr(0, done.out.find("\n\n"))) == 12);
   CHECK(json_of({"ab", "show", run, "--json"}) == report);
   CHECK(run_kvasir({"ab", "show", run}).out == done.out);
   CHECK(run_kvasir({"ab", "show", run, "--markdown"}).out == read_bytes(run + "/report.md"));
@@ -313,12 +320,17 @@ TEST_CASE("an arm that crashes, hangs or returns nonsense fails by name, the oth
     return m.folder.write(
         name + ".toml", "[cache]\nblock_size = 16\n[selector]\nplugin = 'kvasir.test." + selector);
   };
-  const Words arms = {arm("segv", "crash_selector'\nhow = 'segv'\nwhere = 'select'\n"),
-                      arm("hang", "crash_selector'\nhow = 'hang'\nwhere = 'select'\n"),
-                      arm("leaves", "crash_selector'\nhow = 'exit'\nwhere = 'create'\n"),
-                      arm("throws", "crash_selector'\nhow = 'throw'\nwhere = 'bind'\n"),
-                      arm("range", "bad_selector'\nfault = 'out_of_range'\n"),
-                      arm("late", "bad_selector'\nfault = 'unsorted'\nfrom_call = 40\n")};
+  const Words arms = {
+      arm("segv", "crash_selector'\nhow = 'segv'\nwhere = 'select'\n"),
+      arm("hang", "crash_selector'\nhow = 'hang'\nwhere = 'select'\n"),
+      arm("leaves", "crash_selector'\nhow = 'exit'\nwhere = 'create'\n"),
+      arm("throws", "crash_selector'\nhow = 'throw'\nwhere = 'bind'\n"),
+      arm("range", "bad_selector'\nfault = 'out_of_range'\n"),
+      arm("late", "bad_selector'\nfault = 'unsorted'\nfrom_call = 40\n"),
+      m.folder.write("scores.toml",
+                     "[cache]\nblock_size = 16\n[selector]\nplugin = 'kvasir.block_topk'\n"
+                     "budget_tokens = 32\n[representative]\n"
+                     "plugin = 'kvasir.test.bad_representative'\nfault = 'nan_score'\n")};
   const Words task = {"--set",    "cache.window_tokens=32",
                       "--task",   "passkey",
                       "--length", "256",
@@ -345,7 +357,9 @@ TEST_CASE("an arm that crashes, hangs or returns nonsense fails by name, the oth
   CHECK(has(why("throws"), "SIGABRT"));
   CHECK(has(why("range"), "lies outside the candidate range"));
   CHECK(has(why("late"), "not ascending and unique"));
-  for (const char* label : {"segv", "hang", "leaves", "throws", "range", "late"})
+  CHECK(has(why("scores"), "a score is not finite"));
+  CHECK(cell_of(report, "oracle of scores")["samples"] == 6);
+  for (const char* label : {"segv", "hang", "leaves", "throws", "range", "late", "scores"})
     CHECK(has(done.out, std::string(label) + " failed: "));
   const Json by_itself = Json::parse(read_bytes(alone + "/metrics.json"));
   for (const char* label : {"dense", "streaming"}) {
@@ -358,6 +372,29 @@ TEST_CASE("an arm that crashes, hangs or returns nonsense fails by name, the oth
   const Finished again = run_kvasir({"ab", "--resume", together});
   CHECK(again.code == 4);
   CHECK(again.out == done.out);
+}
+
+// The model of models/ finds pass keys in its first layers, which Quest's preset leaves dense.
+TEST_CASE("an arm beside which a random choice does as well has not engaged") {
+  const TempDir folder;
+  const std::string blocks = folder.write(
+      "blocks.toml",
+      "[cache]\nblock_size = 16\nwindow_tokens = 32\n[selector]\nplugin = 'kvasir.block_topk'\n"
+      "[representative]\nplugin = 'kvasir.minmax'\n");
+  const Finished done =
+      run_kvasir({"ab", "quest", blocks, "--set", "selector.budget_tokens=64", "--task", "passkey",
+                  "--length", "1024", "-n", "10", "--quick", "--json", "-o", folder.path("run")});
+  CAPTURE(done.err);
+  REQUIRE(done.code == 0);
+  const Json report = Json::parse(done.out);
+  const Json quest = cell_of(report, "quest"), topk = cell_of(report, "blocks");
+  CHECK(quest["engaged"] == false);
+  CHECK(has(quest["not_engaged_because"], "a random choice of as many tokens keeps"));
+  CHECK(topk["engaged"] == true);
+  CHECK(topk["oracle_accuracy"].get<double>() >= 0.9);
+  CHECK(topk["random_accuracy"].get<double>() <= 0.5);
+  CHECK(topk["lost_by_budget"].get<double>() + topk["lost_by_choice"].get<double>() ==
+        doctest::Approx(-topk["difference"].get<double>()));
 }
 
 // The model of models/ answers 512 tokens with dense attention and not without most of them.
@@ -400,7 +437,7 @@ TEST_CASE("--fail-if, --stop-when and --sweep") {
     CAPTURE(done.err);
     REQUIRE(done.code == 0);
     const Json report = Json::parse(done.out);
-    REQUIRE(report["cells"].size() == 3);
+    REQUIRE(report["cells"].size() == 7);  // dense attention, two arms, two rungs of each
     const Json small = cell_of(report, "streaming 32"), large = cell_of(report, "streaming 448");
     CHECK(small["bytes_per_step"] < large["bytes_per_step"]);
     CHECK(small["right"] < large["right"]);

@@ -36,6 +36,11 @@ const char* const kRule =
     "the question beforehand (--question-in-prompt). What the table says of an arm is paired with "
     "dense: worse, suspicious (better), equivalent (--margin), the same, or that so few samples "
     "cannot tell, and how many would; exact McNemar tests with Holm's correction.\n\n"
+    "Beside each arm that states a budget run exact top-k (oracle) and a random choice of as many "
+    "tokens. What dense has beyond the oracle is lost by the budget, what the oracle has beyond "
+    "the "
+    "arm by its choice; where the random choice keeps nine tenths of dense's answers, choosing did "
+    "not matter, and the arm is said not to have engaged.\n\n"
     "Every sample is on the disk once it is answered: `kvasir ab --resume RUN` goes on with a run "
     "that was interrupted. `kvasir ab show RUN` prints a run again, `kvasir ab diff RUN RUN` "
     "compares two. An arm whose plugin crashes, hangs or returns nonsense fails alone.\n\n"
@@ -50,7 +55,7 @@ struct AbFlags {
   uint32_t n = 50, patience = 300;
   double margin = 0;  // points
   double most_attended = kMostAttendedPercent;
-  bool question_in_prompt = false, quick = false, markdown = false;
+  bool question_in_prompt = false, no_ladder = false, quick = false, markdown = false;
 };
 
 std::string bundled_model() {
@@ -117,12 +122,22 @@ std::string default_folder() {
   return text;
 }
 
-// Why strategies failed in a run so far, by label.
-std::map<std::string, std::string> failed_in(const std::string& folder) {
-  std::map<std::string, std::string> out;
+// What a run that is gone on with knows of its arms, by label.
+struct Before {
+  std::map<std::string, std::string> failed;  // why
+  std::map<std::string, Ladder> ladders;
+};
+
+Before before_of(const std::string& folder) {
+  Before out;
   if (!has_run(folder)) return out;
-  for (const AbRecord& record : read_run(folder).records)
-    if (record.failed) out[record.strategy] = record.given;
+  const AbRun run = read_run(folder);
+  for (const AbRecord& record : run.records)
+    if (record.failed) out.failed[record.strategy] = record.given;
+  for (const Json& s : run.meta.at("declared").at("strategies"))
+    if (const Json& ladder = s.at("ladder"); !ladder.is_null())
+      out.ladders[s.at("label")] = {ladder.at("budget_tokens"), ladder.at("by_token"),
+                                    ladder.at("shared")};
   return out;
 }
 
@@ -146,18 +161,19 @@ void show(const AbSummary& summary, bool as_json, bool as_markdown) {
 // In the worker.
 int work(Worker& worker, Options options, const AbFlags& f, const AbDeclared& declared,
          const std::string& folder) {
-  std::map<std::string, std::string> failed = failed_in(folder);
-  failed.insert(worker.ended_by().begin(), worker.ended_by().end());
+  Before before = before_of(folder);
+  before.failed.insert(worker.ended_by().begin(), worker.ended_by().end());
   const auto sweep = f.sweep.empty() ? std::nullopt : std::optional(parse_sweep(f.sweep));
-  std::vector<Entrant> lineup = resolve_lineup(options, arms_of(f), sweep, worker, failed);
+  std::vector<Entrant> lineup = resolve_lineup(options, arms_of(f), sweep, worker, before.failed);
   Session session(options);
   check_tasks(session, declared.options);
   const auto& lengths = declared.options.lengths;
   worker.may_take_long(true);
   Engine& engine = session.load(*std::max_element(lengths.begin(), lengths.end()),
-                                static_cast<uint32_t>(lineup.size()));
+                                static_cast<uint32_t>(lineup.size() * (f.no_ladder ? 1 : 3)));
   worker.may_take_long(false);
-  const std::vector<StrategyId> ids = enter(engine, session, lineup, worker);
+  const std::vector<StrategyId> ids =
+      enter(engine, session, lineup, worker, !f.no_ladder, before.ladders);
   const AbParts parts{session, engine, lineup, ids, worker};
   worker.may_take_long(true);
   RunFolder run(folder, make_meta(parts, options, declared));
@@ -216,6 +232,10 @@ void add_flags(CLI::App& c, Options& options, AbFlags& f) {
        "decided: draw no more samples of a task and length once all its arms are decided, "
        "by a confidence sequence, which may be looked at after every sample. -n is the most")
       ->check(CLI::IsMember({"decided"}));
+  c.add_flag(
+      "--no-ladder", f.no_ladder,
+      "Without exact top-k and a random choice of as many tokens for each arm: less time, no "
+      "proof that an arm's choice matters here");
   c.add_flag("--quick", f.quick, "Do not measure the machine's memory bandwidth");
   add_task_flags(c, f.task);
 }

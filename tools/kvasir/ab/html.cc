@@ -34,6 +34,8 @@ background:linear-gradient(var(--grid),var(--grid)) 50% 50%/1px 100% no-repeat}
 .bar,.dot{position:absolute;display:block;background:currentColor;color:var(--look)}
 .bar{top:.45rem;height:.2rem;border-radius:.1rem}
 .dot{top:.2rem;width:.7rem;height:.7rem;margin-left:-.35rem;border-radius:50%}
+.oracle,.random{position:absolute;display:block;top:.1rem;height:.9rem;width:2px;margin-left:-1px;background:var(--ink)}
+.random{width:0;border-left:2px dotted var(--ink);background:none}
 .words{color:var(--look)}
 .value{font-variant-numeric:tabular-nums}
 .dense{--look:var(--ink)}.worse,.failed{--look:var(--red)}.fine{--look:var(--green)}
@@ -77,8 +79,9 @@ std::string pictures(const AbSummary& s) {
     out += "<h3>" + group_name(s.cells[i]) + "</h3>" + accuracy_plot(s, group(s, i));
   out +=
       "<p class=\"soft\">From 0 to 100 %. A dot is the share of right answers, the line its 95 % "
-      "interval (Wilson). Verdicts stand on paired differences, not on whether lines overlap."
-      "</p><h2>Accuracy against bytes</h2><div class=\"plots\">";
+      "interval (Wilson). Verdicts stand on paired differences, not on whether lines overlap. "
+      "Upright: exact top-k (solid) and a random choice (dotted) of as many "
+      "tokens.</p><h2>Accuracy against bytes</h2><div class=\"plots\">";
   for (size_t i = 0; i < s.cells.size(); i += s.n_strategies) {
     const std::string plot = bytes_plot(group(s, i));
     if (!plot.empty())
@@ -103,6 +106,7 @@ std::string verdicts(const AbSummary& s) {
            escaped(header[i]) + "</th>";
   out += "</tr></thead><tbody>";
   for (const AbCell& cell : s.cells) {
+    if (cell.is_rung) continue;
     out += "<tr class=\"" + look_of(cell) + "\">";
     const std::vector<std::string> row = verdict_row(s, cell);
     for (size_t i = 0; i < row.size(); ++i)
@@ -122,7 +126,8 @@ std::string depth_maps(const AbSummary& s) {
       "lengths, columns the middles of fifths of the prompt, in percent of it.</p>";
   for (const Json& task : s.declared.at("tasks")) {
     out += "<h3>" + escaped(task) + "</h3><div class=\"plots\">";
-    for (size_t i = 0; i < s.n_strategies; ++i) out += depth_map(s, task, s.cells[i].label);
+    for (size_t i = 0; i < s.n_strategies; ++i)
+      if (!s.cells[i].is_rung) out += depth_map(s, task, s.cells[i].label);
     out += "</div>";
   }
   return out;

@@ -3,6 +3,8 @@
 #include "tools/kvasir/ab/lineup.h"
 
 #include <algorithm>
+#include <tuple>
+#include <utility>
 
 #include "core/error.h"
 #include "tools/kvasir/cli/parse.h"
@@ -30,7 +32,86 @@ Entrant entrant_of(const Arm& arm, const std::string& value,
   return out;
 }
 
+std::optional<Ladder> ladder_of(const Pipeline& pipeline) {
+  const StrategyConfig& strategy = pipeline.strategy;
+  const Selector& selector = *pipeline.selectors.back();
+  const SelectorLimits& limits = selector.limits();
+  const uint64_t units = limits.expected_units ? limits.expected_units : limits.max_units;
+  const bool chooses = selector.has_select() || limits.plan_at != 0;
+  if (!chooses || units == 0 || pipeline.selectors.size() > 1 || strategy.is_hybrid() ||
+      strategy.cache.positions.value != Positions::kTrue)
+    return std::nullopt;
+  Ladder out;
+  out.by_token = limits.unit == KVASIR_UNIT_TOKEN;
+  out.budget_tokens = units * (out.by_token ? 1 : strategy.cache.block_size.value);
+  out.shared = limits.scope == KVASIR_SCOPE_SEQUENCE ||
+               strategy.cache.head_select_mode.value == HeadSelectMode::kShared;
+  return out;
+}
+
+// Rungs of equal keys choose alike.
+auto rung_key(const Ladder& ladder, const CacheConfig& cache) {
+  return std::tuple(ladder.budget_tokens, ladder.by_token, ladder.shared, cache.block_size.value,
+                    cache.sink_tokens.value, cache.window_tokens.value, cache.window_mode.value,
+                    cache.window_flush_tokens.value, cache.dense_layers.value,
+                    cache.dense_layer_every.value, cache.dense_below_tokens.value,
+                    cache.token_step.value, cache.layer_step.value, cache.chunk_size.value);
+}
+
+Entrant rung_of(const Entrant& arm, Role role) {
+  Entrant out;
+  out.label = std::string(name(role)) + " of " + arm.label;
+  out.role = role;
+  out.strategy = arm.strategy;
+  StrategyConfig& strategy = *out.strategy;
+  strategy.name = out.label;
+  strategy.representative.reset();
+  PluginSection selector;
+  selector.kind = Kind::kSelector;
+  selector.plugin.value = role == Role::kOracle ? "kvasir.oracle" : "kvasir.random";
+  selector.options = {{"budget_tokens", static_cast<int64_t>(arm.ladder->budget_tokens), {}},
+                      {"unit", std::string(arm.ladder->by_token ? "token" : "block"), {}}};
+  strategy.selectors = {selector};
+  strategy.cache.head_select_mode.value =
+      arm.ladder->shared ? HeadSelectMode::kShared : HeadSelectMode::kSeparate;
+  return out;
+}
+
+void add_rungs(std::vector<Entrant>& lineup) {
+  using Key = decltype(rung_key({}, {}));
+  std::map<Key, std::pair<std::string, std::string>> known;  // labels of oracle and random
+  const size_t n_arms = lineup.size();
+  for (size_t i = 1; i < n_arms; ++i) {
+    if (!lineup[i].ladder) continue;
+    const Key key = rung_key(*lineup[i].ladder, lineup[i].strategy->cache);
+    auto rungs = known.find(key);
+    if (rungs == known.end()) {
+      Entrant oracle = rung_of(lineup[i], Role::kOracle);
+      Entrant random = rung_of(lineup[i], Role::kRandom);
+      rungs = known.emplace(key, std::pair(oracle.label, random.label)).first;
+      lineup.push_back(std::move(oracle));
+      lineup.push_back(std::move(random));
+    }
+    lineup[i].oracle = rungs->second.first;
+    lineup[i].random = rungs->second.second;
+  }
+}
+
 }  // namespace
+
+const char* name(Role role) {
+  switch (role) {
+    case Role::kDense:
+      return "dense";
+    case Role::kArm:
+      return "arm";
+    case Role::kOracle:
+      return "oracle";
+    case Role::kRandom:
+      return "random";
+  }
+  return "";
+}
 
 Sweep parse_sweep(const std::string& text) {
   const size_t sign = text.find('=');
@@ -54,6 +135,7 @@ std::vector<Entrant> resolve_lineup(Options& options, const std::vector<std::str
                                     const std::map<std::string, std::string>& failed) {
   std::vector<Entrant> lineup(1);
   lineup[0].label = kDense;
+  lineup[0].role = Role::kDense;
   const Options given = options;
   const std::vector<std::string> values = sweep ? sweep->values : std::vector<std::string>{""};
   for (const std::string& value : values) {
@@ -81,20 +163,37 @@ std::vector<Entrant> resolve_lineup(Options& options, const std::vector<std::str
 }
 
 std::vector<StrategyId> enter(Engine& engine, Session& session, std::vector<Entrant>& lineup,
-                              Worker& worker) {
-  std::vector<StrategyId> ids(lineup.size(), 0);
-  for (size_t i = 1; i < lineup.size(); ++i) {
-    Entrant& entrant = lineup[i];
-    if (!entrant.failed.empty()) continue;
-    worker.works_on(entrant.label);
-    try {
-      ids[i] = engine.add_strategy(session.pipeline(*entrant.strategy));
-    } catch (const Error& e) {  // with this model, since it was made without one before
-      entrant.failed = e.what();
-      report_progress(entrant.label + " failed and is left out: " + entrant.failed);
+                              Worker& worker, bool with_rungs,
+                              const std::map<std::string, Ladder>& ladders) {
+  std::vector<StrategyId> ids(1, 0);
+  const auto add = [&](Entrant& entrant) {
+    StrategyId id = 0;
+    if (entrant.failed.empty()) {
+      worker.works_on(entrant.label);
+      try {
+        id = engine.add_strategy(session.pipeline(*entrant.strategy));
+      } catch (const Error& e) {  // with this model, since it was made without one before
+        entrant.failed = e.what();
+        report_progress(entrant.label + " failed and is left out: " + entrant.failed);
+      }
+      worker.works_on("");
     }
+    ids.push_back(id);
+  };
+  for (size_t i = 1; i < lineup.size(); ++i) {
+    Entrant& arm = lineup[i];
+    add(arm);
+    const auto declared = ladders.find(arm.label);
+    if (arm.failed.empty())
+      arm.ladder = ladder_of(engine.pipeline(ids[i]));
+    else if (declared != ladders.end())
+      arm.ladder = declared->second;
   }
-  worker.works_on("");
+  if (with_rungs) {
+    const size_t first = lineup.size();
+    add_rungs(lineup);
+    for (size_t i = first; i < lineup.size(); ++i) add(lineup[i]);
+  }
   return ids;
 }
 

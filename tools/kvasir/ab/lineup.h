@@ -1,4 +1,5 @@
-// Who takes part in an A/B run: dense attention and the arms.
+// Who takes part in an A/B run: dense attention, the arms, and for each arm the two rungs of its
+// ladder: exact top-k and a random choice at the arm's unit, scope and budget.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -13,12 +14,24 @@
 
 namespace kvasir::tool {
 
+enum class Role { kDense, kArm, kOracle, kRandom };
+const char* name(Role role);  // "dense", "arm", "oracle", "random"
+
+// What the rungs of an arm choose.
+struct Ladder {
+  uint64_t budget_tokens = 0;
+  bool by_token = false, shared = false;  // shared: one choice for all kv heads
+};
+
 // One of those that answer every sample. `label` is its name in all files of the run.
 struct Entrant {
   std::string label;
+  Role role = Role::kArm;
   std::string base, value;                   // of a swept arm: its name without the value, and that
   std::optional<StrategyConfig> strategy{};  // none: the session's own, dense attention
-  std::string failed{};                      // why it takes no part from the start; "": it does
+  std::optional<Ladder> ladder{};  // of an arm; none: it states no budget, or rungs cannot copy it
+  std::string oracle{}, random{};  // of an arm with a ladder: labels of its rungs
+  std::string failed{};            // why it takes no part from the start; "": it does
 };
 
 // "selector.budget_tokens=256,512": the key and its values. Error(kInput) otherwise.
@@ -35,9 +48,13 @@ std::vector<Entrant> resolve_lineup(Options& options, const std::vector<std::str
                                     const std::optional<Sweep>& sweep, Worker& worker,
                                     const std::map<std::string, std::string>& failed);
 
-// Adds to the engine, behind its dense attention, those of the lineup that have not failed. Returns
-// their strategies' ids by the place in the lineup; 0 for one that has failed, here, too.
+// Adds to the engine, behind its dense attention, those of the lineup that have not failed, then
+// (unless not wanted) the rungs of the arms, to engine and lineup; rungs that would be equal are
+// one. Returns the strategies' ids by the place in the lineup; 0 for one that has failed, here,
+// too. A chain, a hybrid and a strategy over keys before RoPE have no ladder.
+//   ladders: of arms that have failed, as a run that is gone on with has declared them (by label)
 std::vector<StrategyId> enter(Engine& engine, Session& session, std::vector<Entrant>& lineup,
-                              Worker& worker);
+                              Worker& worker, bool with_rungs,
+                              const std::map<std::string, Ladder>& ladders);
 
 }  // namespace kvasir::tool

@@ -46,10 +46,14 @@ std::string utc_now() {
 Json strategy_json(const Entrant& entrant, const StrategyConfig& strategy) {
   Json configuration = Json::object();
   for (const ExplainLine& line : explain(strategy)) configuration[line.key] = line.value;
-  return {{"label", entrant.label},
-          {"base", entrant.base},
-          {"value", entrant.value},
-          {"configuration", configuration}};
+  Json ladder;
+  if (entrant.ladder)
+    ladder = {{"budget_tokens", entrant.ladder->budget_tokens},
+              {"by_token", entrant.ladder->by_token},
+              {"shared", entrant.ladder->shared}};
+  return {{"label", entrant.label},   {"role", name(entrant.role)},    {"ladder", ladder},
+          {"oracle", entrant.oracle}, {"random", entrant.random},      {"base", entrant.base},
+          {"value", entrant.value},   {"configuration", configuration}};
 }
 
 Json declared_json(const AbParts& parts, const AbDeclared& d) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "tools/kvasir/ab/html.h"
@@ -125,6 +126,7 @@ std::string sweep_lines(const std::vector<Point>& points) {
 std::string look_of(const AbCell& cell) {
   if (!cell.failed.empty()) return "failed";
   if (cell.is_dense) return "dense";
+  if (cell.is_rung) return "rung";
   switch (cell.judgement.verdict) {
     case Verdict::kWorse:
       return "worse";
@@ -142,6 +144,7 @@ std::string accuracy_plot(const AbSummary& s, std::span<const AbCell> cells) {
   std::string out =
       "<div class=\"dots\" role=\"table\" aria-label=\"Accuracy with 95 % intervals\">";
   for (const AbCell& cell : cells) {
+    if (cell.is_rung) continue;
     const Interval interval = wilson_interval(cell.answers.right, cell.answers.n);
     const double at = percent(cell.answers.value());
     const double low = percent(interval.low), high = percent(interval.high);
@@ -154,6 +157,8 @@ std::string accuracy_plot(const AbSummary& s, std::span<const AbCell> cells) {
           "<i class=\"bar\" style=\"left:%.1f%%;width:%.1f%%\"></i><i class=\"dot\" "
           "style=\"left:%.1f%%\"></i>",
           low, high - low, at);
+    for (const auto& [rung, share] : {std::pair("oracle", cell.oracle), {"random", cell.random}})
+      if (share) out += format("<i class=\"%s\" style=\"left:%.1f%%\"></i>", rung, percent(*share));
     out += "</span><span class=\"value\" role=\"cell\">" +
            (cell.answers.n > 0 ? format("%.1f %% ", at) : std::string()) +
            (cell.answers.n > 0 ? format("<small>%.0f to %.0f</small>", low, high) : std::string()) +
@@ -164,12 +169,13 @@ std::string accuracy_plot(const AbSummary& s, std::span<const AbCell> cells) {
 
 std::string bytes_plot(std::span<const AbCell> cells) {
   double most = 0;
-  for (const AbCell& cell : cells) most = std::max(most, cell.bytes_per_step / 1e6);
+  for (const AbCell& cell : cells)
+    if (!cell.is_rung) most = std::max(most, cell.bytes_per_step / 1e6);
   if (most <= 0) return "";
   most *= 1.05;
   std::vector<Point> points;
   for (const AbCell& cell : cells)
-    if (cell.answers.n > 0)
+    if (cell.answers.n > 0 && !cell.is_rung)
       points.push_back(
           {&cell, kLeft + kWidth * cell.bytes_per_step / 1e6 / most, y_of(cell.answers.value())});
   std::string out =

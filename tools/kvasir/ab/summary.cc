@@ -16,20 +16,23 @@ namespace {
 using CellKey = std::tuple<std::string, uint32_t, std::string>;  // task, length, strategy
 
 struct Strategy {
-  std::string label, base, value;
+  std::string label, role, base, value, oracle, random;
+  bool is_arm() const { return role == "arm"; }
 };
 
 // Dense attention first.
 std::vector<Strategy> strategies_of(const Json& declared) {
   std::vector<Strategy> out;
   for (const Json& s : declared.at("strategies"))
-    out.push_back({s.at("label"), s.at("base"), s.at("value")});
+    out.push_back(
+        {s.at("label"), s.at("role"), s.at("base"), s.at("value"), s.at("oracle"), s.at("random")});
   return out;
 }
 
 size_t comparisons(const Json& declared) {
-  return (declared.at("strategies").size() - 1) * declared.at("tasks").size() *
-         declared.at("lengths").size();
+  size_t n_arms = 0;
+  for (const Strategy& s : strategies_of(declared)) n_arms += s.is_arm();
+  return n_arms * declared.at("tasks").size() * declared.at("lengths").size();
 }
 
 // Records of one strategy by sample.
@@ -160,15 +163,38 @@ class Group {
 void judge_cells(AbSummary& out) {
   std::vector<PairedCounts> pairs;
   for (const AbCell& cell : out.cells)
-    if (!cell.is_dense) pairs.push_back(cell.pairs);
+    if (cell.is_arm()) pairs.push_back(cell.pairs);
   const std::vector<Judgement> judged = judge(pairs, out.margin);
   size_t compared = 0;
   for (AbCell& cell : out.cells) {
-    if (cell.is_dense) continue;
+    if (!cell.is_arm()) continue;
     cell.judgement = judged[compared++];
     if (out.is_watched)
       cell.judgement.verdict = watched_verdict(cell.pairs, out.n_comparisons, out.margin);
   }
+}
+
+const AbCell* answered(std::span<const AbCell> cells, const std::string& label) {
+  for (const AbCell& cell : cells)
+    if (cell.label == label && cell.failed.empty() && cell.answers.n > 0) return &cell;
+  return nullptr;
+}
+
+// The rungs of an arm, and whether it shows anything beside them. cells: of its task and length.
+void climb(std::span<const AbCell> cells, const Strategy& strategy, AbCell& arm,
+           double most_attended) {
+  if (!arm.has_verdict() || arm.answers.n == 0) return;
+  if (const AbCell* oracle = answered(cells, strategy.oracle)) arm.oracle = oracle->answers.value();
+  const AbCell* random = answered(cells, strategy.random);
+  if (random) arm.random = random->answers.value();
+  const Share& dense = cells[0].answers;
+  if (arm.attended_percent > most_attended)
+    arm.not_engaged = format("it attended to %.1f %% of the tokens", arm.attended_percent);
+  else if (random && dense.right > 0 && 10 * random->pairs.n_lost <= dense.right)
+    arm.not_engaged =
+        format("a random choice of as many tokens keeps %llu of dense's %llu right answers",
+               static_cast<unsigned long long>(dense.right - random->pairs.n_lost),
+               static_cast<unsigned long long>(dense.right));
 }
 
 void fill_cells(AbSummary& out, const Answers& answers, const std::string& task, uint32_t length,
@@ -183,14 +209,16 @@ void fill_cells(AbSummary& out, const Answers& answers, const std::string& task,
     cell.base = s.base;
     cell.value = s.value;
     cell.is_dense = out.cells.size() == first;
+    cell.is_rung = !cell.is_dense && !s.is_arm();
     const auto& records = answers.of(task, length, s.label);
     fill(cell, records);
     if (const auto why = answers.why_failed(s.label)) cell.failed = *why;
     if (!cell.is_dense) cell.pairs = pair(dense, records);
-    if (cell.has_verdict() && cell.answers.n > 0 && cell.attended_percent > out.most_attended)
-      cell.not_engaged = format("attended to %.1f %% of the tokens", cell.attended_percent);
     out.cells.push_back(std::move(cell));
   }
+  const auto cells = std::span(out.cells).subspan(first);
+  for (size_t i = 1; i < cells.size(); ++i)
+    climb(cells, strategies[i], cells[i], out.most_attended);
   out.n_samples += out.cells[first].answers.n;
 }
 
@@ -201,8 +229,14 @@ Interval AbSummary::difference(const AbCell& cell) const {
   return is_watched ? confidence_sequence(cell.pairs, level) : difference_interval(cell.pairs);
 }
 
+const AbCell& AbSummary::control(const AbCell& cell) const {
+  const auto i = static_cast<size_t>(&cell - cells.data());
+  return cells[i - i % n_strategies];
+}
+
 bool AbSummary::any_failed() const {
-  return std::any_of(cells.begin(), cells.end(), [](const AbCell& c) { return !c.failed.empty(); });
+  return std::any_of(cells.begin(), cells.end(),
+                     [](const AbCell& c) { return c.is_arm() && !c.failed.empty(); });
 }
 
 bool AbSummary::any(Verdict verdict) const {
@@ -249,7 +283,7 @@ bool is_decided(const AbRun& run, const std::string& task, uint32_t length, uint
   const std::vector<Strategy> strategies = strategies_of(declared);
   for (size_t i = 1; i < strategies.size(); ++i) {
     const std::string& label = strategies[i].label;
-    if (failed[label]) continue;
+    if (failed[label] || !strategies[i].is_arm()) continue;
     const PairedCounts pairs = pair(by_strategy[strategies[0].label], by_strategy[label]);
     if (watched_verdict(pairs, comparisons(declared), declared.at("margin")) ==
         Verdict::kCannotTell)
@@ -267,9 +301,10 @@ std::string running_scores(const AbRun& run) {
   }
   std::vector<std::string> parts;
   for (const Strategy& s : strategies_of(run.meta.at("declared")))
-    parts.push_back(s.label + format(" %llu/%llu",
-                                     static_cast<unsigned long long>(right[s.label].right),
-                                     static_cast<unsigned long long>(right[s.label].n)));
+    if (s.is_arm() || s.role == "dense")
+      parts.push_back(s.label + format(" %llu/%llu",
+                                       static_cast<unsigned long long>(right[s.label].right),
+                                       static_cast<unsigned long long>(right[s.label].n)));
   return join(parts, ", ");
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,9 +25,10 @@ struct AbCell {
   uint32_t length = 0;
   std::string label, base, value;
   bool is_dense = false;
-  Share answers;       // samples
-  Share tokens;        // of the answers
-  std::string failed;  // why; empty: it did not
+  bool is_rung = false;  // of the ladder of an arm: no verdict, not in tables
+  Share answers;         // samples
+  Share tokens;          // of the answers
+  std::string failed;    // why; empty: it did not
   // Of arms, against dense attention, on the samples that both answered.
   PairedCounts pairs;
   Judgement judgement;
@@ -40,7 +42,10 @@ struct AbCell {
   bool is_tied_with_best = false;          // among the arms of its task and length
   bool is_pareto = false;  // no arm here is as accurate with fewer bytes, or more so with as many
 
-  bool has_verdict() const { return !is_dense && failed.empty(); }
+  std::optional<double> oracle, random;  // of an arm: accuracies of its rungs
+
+  bool is_arm() const { return !is_dense && !is_rung; }
+  bool has_verdict() const { return is_arm() && failed.empty(); }
 };
 
 struct AbSummary {
@@ -58,7 +63,8 @@ struct AbSummary {
 
   // Of the arm's difference to dense attention: the interval that its verdict stands on.
   Interval difference(const AbCell& cell) const;
-  bool any_failed() const;
+  const AbCell& control(const AbCell& cell) const;  // dense attention's of the same task and length
+  bool any_failed() const;                          // arms
   bool any(Verdict verdict) const;
 };
 

@@ -32,6 +32,11 @@ void add_verdict(Json& out, const AbSummary& s, const AbCell& c) {
     out["p_holm"] = c.judgement.p;
     out["samples_to_tell"] = n ? Json(*n) : Json();
   }
+  const double dense = s.control(c).answers.value();
+  out["oracle_accuracy"] = json_or_null(c.oracle);
+  out["random_accuracy"] = json_or_null(c.random);
+  out["lost_by_budget"] = c.oracle ? Json(dense - *c.oracle) : Json();
+  out["lost_by_choice"] = c.oracle ? Json(*c.oracle - c.answers.value()) : Json();
   out["tied_with_best"] = c.is_tied_with_best;
   out["pareto"] = c.is_pareto;
 }
@@ -40,6 +45,9 @@ Json cell_json(const AbSummary& s, const AbCell& c) {
   Json out{{"task", c.task},
            {"length", c.length},
            {"strategy", c.label},
+           {"role", c.is_dense  ? "dense"
+                    : c.is_rung ? "rung"
+                                : "arm"},
            {"samples", c.answers.n},
            {"right", c.answers.right},
            {"accuracy", c.answers.value()},
@@ -55,7 +63,7 @@ Json cell_json(const AbSummary& s, const AbCell& c) {
   Json depths = Json::array();
   for (const Share& bin : c.by_depth) depths.push_back({{"samples", bin.n}, {"right", bin.right}});
   out["by_depth"] = depths;
-  if (!c.is_dense) add_verdict(out, s, c);
+  if (c.is_arm()) add_verdict(out, s, c);
   return out;
 }
 
@@ -68,12 +76,15 @@ std::string sharing_note(const AbSummary& s) {
                 s.n_strategies);
 }
 
-// Labels, and the tasks in which they did not.
-std::map<std::string, std::vector<std::string>> not_engaged_of(const AbSummary& s) {
-  std::map<std::string, std::vector<std::string>> out;
+// "quest did not engage: REASON in passkey at 4096, …": a sentence for each label and reason.
+std::vector<std::string> not_engaged_notes(const AbSummary& s) {
+  std::map<std::pair<std::string, std::string>, std::vector<std::string>> where;
   for (const AbCell& c : s.cells)
     if (!c.not_engaged.empty())
-      out[c.label].push_back(c.task + format(" at %u (%.1f %%)", c.length, c.attended_percent));
+      where[{c.label, c.not_engaged}].push_back(c.task + format(" at %u", c.length));
+  std::vector<std::string> out;
+  for (const auto& [of, cells] : where)
+    out.push_back(of.first + " did not engage: " + of.second + " in " + join(cells, ", ") + ".");
   return out;
 }
 
@@ -112,18 +123,19 @@ std::string points_text(const Interval& shares) {
 
 std::string verdict_words(const AbSummary& s, const AbCell& c) {
   if (!c.failed.empty()) return "failed";
-  if (c.is_dense || c.pairs.n == 0) return "";
+  if (!c.is_arm() || c.pairs.n == 0) return "";
   return verdict_text(c.pairs, c.judgement.verdict, s.is_watched ? -1 : c.judgement.p,
                       s.n_comparisons) +
          (c.not_engaged.empty() ? "" : ", not engaged");
 }
 
 std::vector<std::string> verdict_header() {
-  return {"task",       "length",        "strategy", "right",   "accuracy",   "lost", "won",
-          "difference", "against dense", "attended", "MB/step", "same top-1", "KL"};
+  return {"task",   "length",   "strategy",   "right",         "accuracy",
+          "lost",   "won",      "difference", "against dense", "oracle",
+          "random", "attended", "MB/step",    "same top-1",    "KL"};
 }
 
-std::vector<size_t> verdict_numbers() { return {1, 3, 4, 5, 6, 7, 9, 10, 11, 12}; }
+std::vector<size_t> verdict_numbers() { return {1, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 14}; }
 
 std::vector<std::string> verdict_row(const AbSummary& s, const AbCell& c) {
   const bool compared = !c.is_dense && c.pairs.n > 0;
@@ -137,6 +149,11 @@ std::vector<std::string> verdict_row(const AbSummary& s, const AbCell& c) {
                                   counted(c.pairs.n_won),
                                   compared ? points_text(s.difference(c)) : "",
                                   verdict_words(s, c)};
+  const auto rung = [](const std::optional<double>& share) {
+    return share ? format("%.1f %%", 100 * *share) : std::string();
+  };
+  row.push_back(rung(c.oracle));
+  row.push_back(rung(c.random));
   const bool known = c.answers.n > 0;
   row.push_back(known ? format("%.1f %%", c.attended_percent) : "");
   row.push_back(known ? format("%.3f", c.bytes_per_step / 1e6) : "");
@@ -155,6 +172,12 @@ std::vector<std::string> notes(const AbSummary& s) {
   out.emplace_back(
       "MB/step: K and V read for a decoded token, and what was read to choose them. Same top-1 and "
       "KL: predictions against dense attention's, fed the same tokens.");
+  const auto has_ladder = [](const AbCell& c) { return c.oracle.has_value(); };
+  if (std::any_of(s.cells.begin(), s.cells.end(), has_ladder))
+    out.emplace_back(
+        "Oracle, random: exact top-k and a random choice at the arm's unit, scope and budget. What "
+        "dense has beyond the oracle is lost by the budget, what the oracle has beyond the arm by "
+        "its choice.");
   out.push_back(sharing_note(s));
   std::set<std::string> said;
   for (const AbCell& c : s.cells) {
@@ -165,10 +188,7 @@ std::vector<std::string> notes(const AbSummary& s) {
     if (!c.failed.empty() && said.insert(c.label).second)
       out.push_back(c.label + " failed: " + c.failed);
   }
-  for (const auto& [label, cells] : not_engaged_of(s))
-    out.push_back(label + " did not engage: it attended to more than " +
-                  format("%g %% of the tokens in ", s.most_attended) + join(cells, ", ") +
-                  ". There it was compared with dense attention in all but name.");
+  for (const std::string& note : not_engaged_notes(s)) out.push_back(note);
   return out;
 }
 
@@ -185,7 +205,8 @@ Json to_json(const AbSummary& s) {
 
 std::string to_text(const AbSummary& s) {
   Table table(verdict_header(), verdict_numbers());
-  for (const AbCell& cell : s.cells) table.add(verdict_row(s, cell));
+  for (const AbCell& cell : s.cells)
+    if (!cell.is_rung) table.add(verdict_row(s, cell));
   std::string out = table.text() + "\n";
   for (const std::string& note : notes(s)) out += note + "\n";
   return out;
@@ -198,7 +219,8 @@ std::string to_markdown(const AbSummary& s) {
     return cells;
   };
   Table table(verdict_header(), verdict_numbers());
-  for (const AbCell& cell : s.cells) table.add(escaped(verdict_row(s, cell)));
+  for (const AbCell& cell : s.cells)
+    if (!cell.is_rung) table.add(escaped(verdict_row(s, cell)));
   std::string out = "# A/B run: " + title(s) + "\n\n" + table.markdown() + "\n";
   for (const std::string& note : notes(s)) out += "- " + note + "\n";
   return out;
@@ -206,8 +228,8 @@ std::string to_markdown(const AbSummary& s) {
 
 std::string title(const AbSummary& s) {
   std::vector<std::string> arms, tasks, lengths;
-  for (const Json& strategy : s.declared.at("strategies")) arms.push_back(strategy.at("label"));
-  arms.erase(arms.begin());
+  for (const Json& strategy : s.declared.at("strategies"))
+    if (strategy.at("role") == "arm") arms.push_back(strategy.at("label"));
   for (const Json& task : s.declared.at("tasks")) tasks.push_back(task);
   for (const Json& length : s.declared.at("lengths"))
     lengths.push_back(std::to_string(length.get<uint32_t>()));
