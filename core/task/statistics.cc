@@ -172,4 +172,14 @@ Verdict verdict(const PairedCounts& pairs, double p, size_t n_comparisons, doubl
   return can_ever_tell(pairs.n, n_comparisons) ? Verdict::kCannotTell : Verdict::kNeverTell;
 }
 
+std::vector<Judgement> judge(std::span<const PairedCounts> comparisons, double margin) {
+  std::vector<double> p;
+  for (const PairedCounts& pairs : comparisons) p.push_back(mcnemar_p(pairs));
+  const std::vector<double> adjusted = holm(p);
+  std::vector<Judgement> out;
+  for (size_t i = 0; i < p.size(); ++i)
+    out.push_back({adjusted[i], verdict(comparisons[i], adjusted[i], p.size(), margin)});
+  return out;
+}
+
 }  // namespace kvasir

@@ -65,4 +65,11 @@ const char* name(Verdict verdict);  // "equivalent", …, "cannot tell", "could 
 // does.
 Verdict verdict(const PairedCounts& pairs, double p, size_t n_comparisons, double margin);
 
+struct Judgement {
+  double p = 1;  // McNemar's, after Holm over the comparisons
+  Verdict verdict = Verdict::kSame;
+};
+// Comparisons that are made together, in the order given: 5 % of error for all of them.
+std::vector<Judgement> judge(std::span<const PairedCounts> comparisons, double margin);
+
 }  // namespace kvasir

@@ -16,6 +16,7 @@ void add_doctor(CLI::App& app);
 void add_tokenize(CLI::App& app);
 void add_ppl(CLI::App& app);
 void add_compare(CLI::App& app);
+void add_ab(CLI::App& app);
 void add_task(CLI::App& app);
 void add_bench(CLI::App& app);
 

@@ -18,6 +18,7 @@
 #include "core/platform/standard_output.h"
 #include "kernels/simd_target.h"
 #include "tools/kvasir/cli/crash_report.h"
+#include "tools/kvasir/cli/exit_code.h"
 #include "tools/kvasir/cli/files.h"
 #include "tools/kvasir/cli/interrupt.h"
 #include "tools/kvasir/cli/llama_cpp_flags.h"
@@ -46,6 +47,12 @@ std::string did_you_mean(const std::string& word, const std::vector<std::string>
   return nearest.empty() ? "" : "; did you mean '" + before + nearest + "'?";
 }
 
+bool takes_words(const CLI::App& app) {
+  const auto options = app.get_options();
+  return std::any_of(options.begin(), options.end(),
+                     [](const CLI::Option* option) { return option->get_positional(); });
+}
+
 // Names the first word that is no subcommand or no flag; the parser's own message is vaguer.
 std::string parse_problem(const CLI::App& app, const CLI::ParseError& error, int argc,
                           char** argv) {
@@ -66,11 +73,22 @@ std::string parse_problem(const CLI::App& app, const CLI::ParseError& error, int
     std::vector<std::string> names;
     for (const CLI::App* command : below) names.push_back(command->get_name());
     const auto found = std::find(names.begin(), names.end(), word);
+    if (found == names.end() && takes_words(*at)) continue;
     if (found == names.end())
       return "unknown subcommand '" + word + "'" + did_you_mean(word, names);
     at = below[static_cast<size_t>(found - names.begin())];
   }
   return error.what();
+}
+
+int exit_code_after_output(int code) {
+  try {
+    kvasir::tool::flush_standard_output();
+    return code;
+  } catch (const kvasir::Error& e) {
+    print_error(e.what());
+    return 2;
+  }
 }
 
 // The subcommand's callback does its work; --help and --version print their text.
@@ -94,7 +112,7 @@ int main(int argc, char** argv) {
   app.get_formatter()->column_width(34);
   using namespace kvasir::tool;
   for (auto* add : {add_run, add_chat, add_plugin, add_config, add_model, add_plan, add_doctor,
-                    add_tokenize, add_ppl, add_compare, add_task, add_bench})
+                    add_tokenize, add_ppl, add_compare, add_ab, add_task, add_bench})
     add(app);
   refuse_odd_numbers(app);
   open_standard_streams();
@@ -112,6 +130,8 @@ int main(int argc, char** argv) {
     flush_standard_output();
     stop_if_interrupted();  // too late to end it early
     return 0;
+  } catch (const ExitWith& e) {
+    return exit_code_after_output(e.code());
   } catch (const Interrupted& e) {
     std::fprintf(stderr, "kvasir: %s\n", e.what());
     return 130;

@@ -4,8 +4,11 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <random>
 #include <string>
+#include <vector>
 
 namespace {
 using namespace kvasir;
@@ -147,6 +150,52 @@ TEST_CASE("the samples asked for find the difference in four runs of five") {
       CHECK(found >= 0.8);
       CHECK(found < 0.83);
     }
+}
+
+// What Holm's rule says of each comparison, from its definition: sorted by p, the k-th of m is
+// rejected when it and all before it are at most 5 % / (m - k + 1).
+TEST_CASE("comparisons judged together reject what Holm's rule rejects") {
+  const std::vector<PairedCounts> all = {{100, 9, 0},  {100, 0, 0},  {100, 3, 9},
+                                         {100, 2, 14}, {100, 30, 5}, {4, 4, 0}};
+  const std::vector<Judgement> judged = judge(all, 0);
+  REQUIRE(judged.size() == all.size());
+  std::vector<size_t> order = {0, 1, 2, 3, 4, 5};
+  std::sort(order.begin(), order.end(),
+            [&](size_t a, size_t b) { return mcnemar_p(all[a]) < mcnemar_p(all[b]); });
+  bool rejects = true;
+  for (size_t k = 0; k < order.size(); ++k) {
+    const size_t i = order[k];
+    rejects = rejects && mcnemar_p(all[i]) <= 0.05 / static_cast<double>(order.size() - k);
+    const bool told = judged[i].verdict == Verdict::kWorse || judged[i].verdict == Verdict::kBetter;
+    CHECK(told == rejects);
+    CHECK((judged[i].verdict == Verdict::kWorse) == (rejects && all[i].n_lost > all[i].n_won));
+  }
+  CHECK(judged[5].verdict == Verdict::kNeverTell);
+  CHECK(judge({}, 0).empty());
+}
+
+// Ten arms, dense attention's equals, but for answers that flip at random: in at most one run of
+// twenty is any of them called better or worse.
+TEST_CASE("of arms that are no better, one is called so in at most 5 % of the runs") {
+  std::mt19937_64 random(7);
+  for (const uint64_t n : {30u, 100u, 300u}) {
+    uint64_t n_wrong = 0;
+    constexpr uint64_t kRuns = 1000;
+    for (uint64_t run = 0; run < kRuns; ++run) {
+      std::vector<PairedCounts> arms(10, PairedCounts{n, 0, 0});
+      for (PairedCounts& arm : arms)
+        for (uint64_t i = 0; i < n; ++i) {
+          const uint64_t draw = random() % 10;
+          arm.n_lost += draw == 0;
+          arm.n_won += draw == 1;
+        }
+      bool any = false;
+      for (const Judgement& j : judge(arms, 0))
+        any = any || j.verdict == Verdict::kBetter || j.verdict == Verdict::kWorse;
+      n_wrong += any;
+    }
+    CHECK(n_wrong <= kRuns * 7 / 100);  // 5 % and three standard deviations
+  }
 }
 
 TEST_CASE("verdicts") {

@@ -35,6 +35,8 @@ constexpr size_t kCaughtSignals = sizeof kCaught / sizeof kCaught[0];
 
 struct sigaction before[kCaughtSignals];
 char blocked_list[4096];
+char* crash_text = nullptr;  // of write_crashes_to()
+size_t crash_text_bytes = 0;
 std::atomic<pid_t> reporter{0};  // the thread that crashed first
 std::atomic<bool> reported{false};
 
@@ -65,6 +67,10 @@ class Line {
     } while (number != 0);
     return *this << at;
   }
+  Line& append(const Line& other) {
+    for (size_t i = 0; i < other.n_ && n_ < sizeof bytes_; ++i) bytes_[n_++] = other.bytes_[i];
+    return *this;
+  }
   // Without spaces: a word of the list.
   Line& word(const char* text) {
     const size_t begin = n_;
@@ -72,6 +78,11 @@ class Line {
     for (size_t i = begin; i < n_; ++i)
       if (bytes_[i] == ' ') bytes_[i] = '+';
     return *this;
+  }
+  void copy_to(char* text, size_t bytes) const {
+    const size_t n = n_ < bytes ? n_ : bytes - 1;
+    std::memcpy(text, bytes_, n);
+    text[n] = '\0';
   }
   void write_to(int descriptor) const {
     for (size_t done = 0; done < n_;) {
@@ -139,17 +150,20 @@ void say_place(Line& line, uintptr_t address, bool writes) {
 
 void report(const Breadcrumb& crumb, const char* cause, uintptr_t address = 0,
             bool writes = false) {
-  Line line;
-  line << "\nkvasir: crash: " << cause;
-  if (!crumb.plugin) {
-    line << " outside any plugin: a defect of kvasir\n";
-    return line.write_to(STDERR_FILENO);
+  Line what, line;
+  what << cause;
+  if (crumb.plugin) {
+    what << " in plugin " << crumb.plugin << " (" << crumb.path << "): " << crumb.function;
+    if (crumb.layer != Breadcrumb::kNoLayer) what << ", layer " << crumb.layer;
+  } else {
+    what << " outside any plugin";
   }
-  line << " in plugin " << crumb.plugin << " (" << crumb.path << "): " << crumb.function;
-  if (crumb.layer != Breadcrumb::kNoLayer) line << ", layer " << crumb.layer;
-  line << "\n";
+  if (crash_text) what.copy_to(crash_text, crash_text_bytes);
+  (line << "\nkvasir: crash: ").append(what);
+  line << (crumb.plugin ? "\n" : ": a defect of kvasir\n");
+  if (!crumb.plugin) return line.write_to(STDERR_FILENO);
   if (address != 0) say_place(line, address, writes);
-  if (block(crumb, cause))
+  if (!crash_text && block(crumb, cause))
     line << "kvasir: this file is refused until it changes; allow it again: kvasir plugin unblock "
          << crumb.plugin << "\n";
   line.write_to(STDERR_FILENO);
@@ -276,6 +290,11 @@ void install_crash_report(const std::string& blocked_plugins) {
   for (size_t i = 0; i < kCaughtSignals; ++i) sigaction(kCaught[i].signal, &action, &before[i]);
   std::set_terminate(on_terminate);
   std::atexit(on_exit_call);
+}
+
+void write_crashes_to(char* text, size_t bytes) {
+  crash_text_bytes = bytes;
+  crash_text = text;
 }
 
 }  // namespace kvasir::tool

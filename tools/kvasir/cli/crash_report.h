@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <string>
 
 namespace kvasir::tool {
@@ -15,5 +16,10 @@ namespace kvasir::tool {
 //
 //   blocked_plugins: the file that a crash is appended to (session/blocked_plugins.h), or ""
 void install_crash_report(const std::string& blocked_plugins);
+
+// From now on a crash is also written here, as "SIGSEGV in plugin ID (FILE): FUNCTION, layer 3",
+// and its file is not put on the list: for a process whose crash another one outlives. `text` must
+// outlive the process's plugins; what does not fit is left out.
+void write_crashes_to(char* text, size_t bytes);
 
 }  // namespace kvasir::tool

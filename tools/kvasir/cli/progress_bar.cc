@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/kvasir/cli/progress_bar.h"
 
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -21,28 +22,33 @@ ProgressBar::~ProgressBar() {
   if (drawn_) std::fprintf(stderr, "\r\033[K");
 }
 
-void ProgressBar::update(uint64_t done, uint64_t total) {
+void ProgressBar::update(uint64_t done, uint64_t total, const std::string& note) {
   constexpr std::chrono::milliseconds kBetweenBars(100), kBetweenLines(10'000);
   if (total == 0) return;
   const auto now = Clock::now();
   const bool is_due = now - last_ >= (is_terminal_ ? kBetweenBars : kBetweenLines);
   if (!is_due && !(is_terminal_ && done == total)) return;
   last_ = now;
-  draw(done, total);
+  draw(done, total, note);
 }
 
-void ProgressBar::draw(uint64_t done, uint64_t total) {
+void ProgressBar::draw(uint64_t done, uint64_t total, const std::string& note) {
   constexpr uint64_t kWidth = 30;
   const double seconds = std::chrono::duration<double>(last_ - begin_).count();
   const double rate = seconds > 0 ? static_cast<double>(done) / seconds : 0.0;
   const std::string figures =
       format("%llu/%llu  %.*f/s  %.0f s left", static_cast<unsigned long long>(done),
              static_cast<unsigned long long>(total), rate < 10 ? 1 : 0, rate,
-             rate > 0 ? static_cast<double>(total - done) / rate : 0.0);
+             rate > 0 ? static_cast<double>(total - done) / rate : 0.0) +
+      (note.empty() ? "" : "; " + note);
   if (!is_terminal_) return report_progress(label_ + " " + figures);
   const auto filled = static_cast<size_t>(kWidth * done / total);
-  std::fprintf(stderr, "\r\033[K%s [%s%s] %s", label_.c_str(), std::string(filled, '#').c_str(),
-               std::string(kWidth - filled, '.').c_str(), figures.c_str());
+  const std::string line =
+      label_ + " [" + std::string(filled, '#') + std::string(kWidth - filled, '.') + "] " + figures;
+  winsize terminal{};  // what does not fit would begin a line that is never cleared
+  const bool known = ioctl(STDERR_FILENO, TIOCGWINSZ, &terminal) == 0 && terminal.ws_col > 1;
+  std::fprintf(stderr, "\r\033[K%s",
+               line.substr(0, known ? terminal.ws_col - size_t{1} : line.npos).c_str());
   std::fflush(stderr);
   drawn_ = true;
 }

@@ -15,11 +15,11 @@ class ProgressBar {
  public:
   explicit ProgressBar(std::string label);
   ~ProgressBar();
-  void update(uint64_t done, uint64_t total);
+  void update(uint64_t done, uint64_t total, const std::string& note = "");  // behind the figures
 
  private:
   using Clock = std::chrono::steady_clock;
-  void draw(uint64_t done, uint64_t total);
+  void draw(uint64_t done, uint64_t total, const std::string& note);
 
   std::string label_;
   bool is_terminal_, drawn_ = false;

@@ -19,7 +19,8 @@ void add_arm_flags(CLI::App& app, Options& options, std::vector<std::string>& st
   add_check_plugins(app, options.check_plugins);
 }
 
-std::vector<Arm> resolve_arms(Options& options, const std::vector<std::string>& strategies) {
+std::vector<Arm> resolve_arms(Options& options, const std::vector<std::string>& strategies,
+                              const std::function<bool(const Arm&)>& makes_plugins) {
   std::vector<Arm> arms;
   PluginHost host(options);
   std::map<uint32_t, size_t> block_sizes;  // block size, how many strategies have it
@@ -37,7 +38,8 @@ std::vector<Arm> resolve_arms(Options& options, const std::vector<std::string>& 
     with.set = of_all;
     arms.push_back({"", resolve_strategy(with)});
     arms.back().label = arms.back().strategy.name;
-    build_pipeline(arms.back().strategy, host.registry(), host.services());
+    if (!makes_plugins || makes_plugins(arms.back()))
+      build_pipeline(arms.back().strategy, host.registry(), host.services());
     ++block_sizes[arms.back().strategy.cache.block_size.value];
     chunk = std::max(chunk, arms.back().strategy.cache.chunk_size.value);
   }

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,9 @@ void add_arm_flags(CLI::App& app, Options& options, std::vector<std::string>& st
 // them runs dense attention, the control. Its chunk size is the largest of all, because the model's
 // buffers must take it. Its block size is the one that most strategies have, so that one reading of
 // a prompt serves them all.
-std::vector<Arm> resolve_arms(Options& options, const std::vector<std::string>& strategies);
+// makes_plugins: asked before the plugins of an arm are made, which is what checks them; false:
+// they are not. Null: of all arms.
+std::vector<Arm> resolve_arms(Options& options, const std::vector<std::string>& strategies,
+                              const std::function<bool(const Arm&)>& makes_plugins = nullptr);
 
 }  // namespace kvasir::tool

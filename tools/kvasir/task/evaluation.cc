@@ -211,19 +211,20 @@ const EvaluationCell& Evaluation::control(const EvaluationCell& cell) const {
 
 std::vector<CellVerdict> Evaluation::verdicts() const {
   std::vector<CellVerdict> out;
-  std::vector<double> p;
+  std::vector<PairedCounts> compared;
   for (const EvaluationCell& cell : cells) {
     const EvaluationCell& dense = control(cell);
     out.push_back({.pairs = {.n = cell.correct.size(),
                              .n_lost = count_changes(dense, cell),
                              .n_won = count_changes(cell, dense)}});
-    if (!is_control(cell)) p.push_back(mcnemar_p(out.back().pairs));
+    if (!is_control(cell)) compared.push_back(out.back().pairs);
   }
-  const std::vector<double> adjusted = holm(p);
-  for (size_t i = 0, compared = 0; i < cells.size(); ++i) {
+  const std::vector<Judgement> judged = judge(compared, options.margin);
+  auto next = judged.begin();
+  for (size_t i = 0; i < cells.size(); ++i) {
     if (is_control(cells[i])) continue;
-    out[i].p = adjusted[compared++];
-    out[i].verdict = verdict(out[i].pairs, out[i].p, n_comparisons(), options.margin);
+    out[i].p = next->p;
+    out[i].verdict = (next++)->verdict;
   }
   return out;
 }

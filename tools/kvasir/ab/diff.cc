@@ -1,0 +1,179 @@
+// kvasir ab diff: the same samples in two runs, strategy by strategy.
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <map>
+#include <tuple>
+#include <vector>
+
+#include "core/error.h"
+#include "tools/kvasir/ab/commands.h"
+#include "tools/kvasir/ab/run_folder.h"
+#include "tools/kvasir/ab/summary_words.h"
+#include "tools/kvasir/cli/options.h"
+#include "tools/kvasir/cli/text.h"
+#include "tools/kvasir/task/verdict_text.h"
+
+namespace kvasir::tool {
+namespace {
+
+// One task, length and strategy: the second run against the first, on the samples of both.
+struct DiffRow {
+  std::string task;
+  uint32_t length = 0;
+  std::string strategy;
+  uint64_t n_right_first = 0, n_right_second = 0;
+  uint64_t n_same_text = 0;  // samples with the same given answers
+  PairedCounts pairs;
+  Judgement judgement;
+};
+
+struct RunDiff {
+  std::string first, second;          // folders
+  std::vector<std::string> declared;  // what was declared otherwise: keys
+  std::vector<DiffRow> rows;
+  std::vector<std::string> only_first, only_second;  // strategies
+};
+
+using CellKey = std::tuple<std::string, uint32_t, std::string>;
+using Answers = std::map<uint64_t, const AbRecord*>;  // by index
+
+std::map<CellKey, Answers> answers_of(const AbRun& run) {
+  std::map<CellKey, Answers> out;
+  for (const AbRecord& r : run.records)
+    if (!r.failed) out[{r.task, r.length, r.strategy}][r.index] = &r;
+  return out;
+}
+
+std::vector<std::string> labels_of(const AbRun& run) {
+  std::vector<std::string> out;
+  for (const Json& s : run.meta.at("declared").at("strategies")) out.push_back(s.at("label"));
+  return out;
+}
+
+std::vector<std::string> missing(const std::vector<std::string>& from,
+                                 const std::vector<std::string>& in) {
+  std::vector<std::string> out;
+  for (const std::string& label : from)
+    if (std::find(in.begin(), in.end(), label) == in.end()) out.push_back(label);
+  return out;
+}
+
+DiffRow compare(const Answers& first, const Answers& second, const RunDiff& runs) {
+  DiffRow out;
+  for (const auto& [index, a] : first) {
+    const auto found = second.find(index);
+    if (found == second.end()) continue;
+    const AbRecord& b = *found->second;
+    if (a->expected != b.expected)
+      throw input_error(runs.first + " and " + runs.second +
+                        ": not the same samples: run both with the same --seed, tasks and "
+                        "task flags, and models of one tokenizer");
+    ++out.pairs.n;
+    out.pairs.n_lost += a->right && !b.right;
+    out.pairs.n_won += !a->right && b.right;
+    out.n_right_first += a->right;
+    out.n_right_second += b.right;
+    out.n_same_text += a->given == b.given;
+  }
+  return out;
+}
+
+RunDiff diff(const std::string& first, const std::string& second) {
+  RunDiff out{first, second, {}, {}, {}, {}};
+  const AbRun a = read_run(first), b = read_run(second);
+  for (const auto& [key, value] : a.meta.at("declared").items())
+    if (key != "strategies" && b.meta.at("declared").value(key, Json()) != value)
+      out.declared.push_back(key);
+  out.only_first = missing(labels_of(a), labels_of(b));
+  out.only_second = missing(labels_of(b), labels_of(a));
+  const auto answers_a = answers_of(a), answers_b = answers_of(b);
+  std::vector<PairedCounts> pairs;
+  for (const Json& length : a.meta.at("declared").at("lengths"))
+    for (const Json& task : a.meta.at("declared").at("tasks"))
+      for (const std::string& label : labels_of(a)) {
+        const CellKey key{task, length, label};
+        const auto here = answers_a.find(key), there = answers_b.find(key);
+        if (here == answers_a.end() || there == answers_b.end()) continue;
+        DiffRow row = compare(here->second, there->second, out);
+        row.task = task;
+        row.length = length;
+        row.strategy = label;
+        pairs.push_back(row.pairs);
+        out.rows.push_back(row);
+      }
+  if (out.rows.empty())
+    throw input_error(first + " and " + second + ": no task, length and strategy is in both");
+  const std::vector<Judgement> judged = judge(pairs, 0);
+  for (size_t i = 0; i < judged.size(); ++i) out.rows[i].judgement = judged[i];
+  return out;
+}
+
+Json to_json(const RunDiff& d) {
+  Json rows = Json::array();
+  for (const DiffRow& r : d.rows) {
+    const Interval interval = difference_interval(r.pairs);
+    rows.push_back({{"task", r.task},
+                    {"length", r.length},
+                    {"strategy", r.strategy},
+                    {"samples", r.pairs.n},
+                    {"right_first", r.n_right_first},
+                    {"right_second", r.n_right_second},
+                    {"same_answers", r.n_same_text},
+                    {"lost", r.pairs.n_lost},
+                    {"won", r.pairs.n_won},
+                    {"difference_95", Json::array({interval.low, interval.high})},
+                    {"p_holm", r.judgement.p},
+                    {"verdict", name(r.judgement.verdict)}});
+  }
+  return {{"first", d.first},
+          {"second", d.second},
+          {"declared_otherwise", d.declared},
+          {"only_first", d.only_first},
+          {"only_second", d.only_second},
+          {"rows", rows}};
+}
+
+// Between two runs a gain is nothing suspicious.
+std::string words(const DiffRow& r, size_t n) {
+  return r.judgement.verdict == Verdict::kBetter
+             ? format("better, p %.2g", r.judgement.p)
+             : verdict_text(r.pairs, r.judgement.verdict, r.judgement.p, n);
+}
+
+std::string to_text(const RunDiff& d) {
+  Table table({"task", "length", "strategy", "samples", "right before", "right after", "lost",
+               "won", "difference", "same answers", "after against before"},
+              {1, 3, 4, 5, 6, 7, 8, 9});
+  for (const DiffRow& r : d.rows)
+    table.add({r.task, std::to_string(r.length), r.strategy, std::to_string(r.pairs.n),
+               std::to_string(r.n_right_first), std::to_string(r.n_right_second),
+               std::to_string(r.pairs.n_lost), std::to_string(r.pairs.n_won),
+               points_text(difference_interval(r.pairs)), std::to_string(r.n_same_text),
+               words(r, d.rows.size())});
+  std::string out = "before: " + d.first + "\nafter:  " + d.second + "\n\n" + table.text() + "\n" +
+                    format(
+                        "Exact McNemar test on the same samples, p after Holm over %zu "
+                        "comparisons.\n",
+                        d.rows.size());
+  if (!d.declared.empty()) out += "Declared otherwise: " + join(d.declared, ", ") + ".\n";
+  if (!d.only_first.empty()) out += "Only before: " + join(d.only_first, ", ") + ".\n";
+  if (!d.only_second.empty()) out += "Only after: " + join(d.only_second, ", ") + ".\n";
+  return out;
+}
+
+}  // namespace
+
+void add_ab_diff(CLI::App& ab) {
+  auto* c = ab.add_subcommand("diff", "What a second run of the same samples changes, paired");
+  struct Flags {
+    std::string first, second;
+    bool json = false;
+  };
+  auto f = std::make_shared<Flags>();
+  c->add_option("BEFORE", f->first, "Folder of a run")->required();
+  c->add_option("AFTER", f->second, "Folder of another one")->required();
+  add_json(*c, f->json);
+  c->callback([=] { print(diff(f->first, f->second), f->json); });
+}
+
+}  // namespace kvasir::tool

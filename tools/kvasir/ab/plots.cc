@@ -1,0 +1,221 @@
+// See plots.h.
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/kvasir/ab/plots.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "tools/kvasir/ab/html.h"
+#include "tools/kvasir/ab/summary_words.h"
+#include "tools/kvasir/cli/text.h"
+
+namespace kvasir::tool {
+namespace {
+
+double percent(double share) { return 100 * share; }
+
+// The plot of bytes: pixels of its frame.
+constexpr double kLeft = 40, kTop = 24, kWidth = 290, kHeight = 180;
+double y_of(double share) { return kTop + kHeight * (1 - share); }
+
+// 1, 2 or 5 times a power of ten, so that at most five ticks fit.
+double tick_step(double most) {
+  const double rough = most / 5;
+  const double power = std::pow(10, std::floor(std::log10(rough)));
+  for (const double factor : {1.0, 2.0, 5.0})
+    if (factor * power >= rough) return factor * power;
+  return 10 * power;
+}
+
+std::string frame(double most) {
+  std::string out;
+  for (const int share : {0, 25, 50, 75, 100}) {
+    const double y = y_of(share / 100.0);
+    out += format("<line class=\"grid\" x1=\"%.0f\" x2=\"%.0f\" y1=\"%.1f\" y2=\"%.1f\"/>", kLeft,
+                  kLeft + kWidth, y, y) +
+           format("<text class=\"tick\" x=\"%.0f\" y=\"%.1f\" text-anchor=\"end\">%d</text>",
+                  kLeft - 5, y + 3.5, share);
+  }
+  const double step = tick_step(most);
+  for (double x = 0; x <= most * 1.0001; x += step)
+    out += format("<text class=\"tick\" x=\"%.1f\" y=\"%.0f\" text-anchor=\"middle\">%g</text>",
+                  kLeft + kWidth * x / most, kTop + kHeight + 15, x);
+  return out +
+         format(
+             "<text class=\"tick\" x=\"%.0f\" y=\"%.0f\" text-anchor=\"middle\">MB read for a "
+             "token</text><text class=\"tick\" x=\"4\" y=\"10\">%% right</text>",
+             kLeft + kWidth / 2, kTop + kHeight + 31);
+}
+
+struct Point {
+  const AbCell* cell;
+  double x, y;
+};
+
+// Points that cover each other have one label, which names the first three.
+struct Label {
+  double x, y;
+  std::vector<std::string> names;
+  std::string text() const {
+    constexpr size_t kMost = 3;
+    std::string out;
+    for (size_t i = 0; i < std::min(names.size(), kMost); ++i) out += (i ? ", " : "") + names[i];
+    return names.size() > kMost ? out + format(" + %zu", names.size() - kMost) : out;
+  }
+};
+
+std::vector<Label> labels_of(const std::vector<Point>& points) {
+  constexpr double kNear = 6;
+  std::vector<Label> out;
+  for (const Point& p : points) {
+    const auto near = std::find_if(out.begin(), out.end(), [&](const Label& l) {
+      return std::abs(l.x - p.x) < kNear && std::abs(l.y - p.y) < kNear;
+    });
+    if (near == out.end())
+      out.push_back({p.x, p.y, {p.cell->label}});
+    else
+      near->names.push_back(p.cell->label);
+  }
+  return out;
+}
+
+// Beside their points, moved towards the middle where they would cover another.
+std::string labels(const std::vector<Point>& points) {
+  constexpr double kLine = 11, kMiddle = kTop + kHeight / 2;
+  std::vector<Label> all = labels_of(points);
+  std::sort(all.begin(), all.end(), [&](const Label& a, const Label& b) {
+    return std::abs(a.y - kMiddle) > std::abs(b.y - kMiddle);
+  });
+  std::string out;
+  std::vector<double> left, right;  // heights that are taken on each side
+  for (const Label& label : all) {
+    const bool to_left = label.x > kLeft + 0.6 * kWidth;
+    std::vector<double>& taken = to_left ? left : right;
+    const double away = label.y > kMiddle ? -kLine : kLine;
+    double y = label.y + 3.5;
+    while (std::any_of(taken.begin(), taken.end(),
+                       [&](double other) { return std::abs(other - y) < kLine - 0.5; }))
+      y += away;
+    taken.push_back(y);
+    out += format("<text class=\"label\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\">",
+                  to_left ? label.x - 7 : label.x + 7, y, to_left ? "end" : "start") +
+           escaped(label.text()) + "</text>";
+  }
+  return out;
+}
+
+std::string sweep_lines(const std::vector<Point>& points) {
+  std::map<std::string, std::vector<Point>> by_base;
+  for (const Point& p : points)
+    if (!p.cell->value.empty()) by_base[p.cell->base].push_back(p);
+  std::string out;
+  for (auto& [base, of] : by_base) {
+    std::sort(of.begin(), of.end(), [](const Point& a, const Point& b) { return a.x < b.x; });
+    std::string way;
+    for (const Point& p : of) way += format("%.1f,%.1f ", p.x, p.y);
+    out += "<polyline class=\"sweep\" points=\"" + way + "\"/>";
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string look_of(const AbCell& cell) {
+  if (!cell.failed.empty()) return "failed";
+  if (cell.is_dense) return "dense";
+  if (cell.is_rung) return "rung";
+  switch (cell.judgement.verdict) {
+    case Verdict::kWorse:
+      return "worse";
+    case Verdict::kBetter:
+      return "odd";
+    case Verdict::kSame:
+    case Verdict::kEquivalent:
+      return cell.not_engaged.empty() ? "fine" : "open";
+    default:
+      return "open";
+  }
+}
+
+std::string accuracy_plot(const AbSummary& s, std::span<const AbCell> cells) {
+  std::string out =
+      "<div class=\"dots\" role=\"table\" aria-label=\"Accuracy with 95 % intervals\">";
+  for (const AbCell& cell : cells) {
+    if (cell.is_rung) continue;
+    const Interval interval = wilson_interval(cell.answers.right, cell.answers.n);
+    const double at = percent(cell.answers.value());
+    const double low = percent(interval.low), high = percent(interval.high);
+    const std::string words = cell.is_dense ? "control" : verdict_words(s, cell);
+    out += "<div class=\"line " + look_of(cell) + "\" role=\"row\"><span class=\"name\" " +
+           "role=\"rowheader\">" + escaped(cell.label) + "</span><span class=\"track\" " +
+           "aria-hidden=\"true\">";
+    if (cell.answers.n > 0)
+      out += format(
+          "<i class=\"bar\" style=\"left:%.1f%%;width:%.1f%%\"></i><i class=\"dot\" "
+          "style=\"left:%.1f%%\"></i>",
+          low, high - low, at);
+    for (const auto& [rung, share] : {std::pair("oracle", cell.oracle), {"random", cell.random}})
+      if (share) out += format("<i class=\"%s\" style=\"left:%.1f%%\"></i>", rung, percent(*share));
+    out += "</span><span class=\"value\" role=\"cell\">" +
+           (cell.answers.n > 0 ? format("%.1f %% ", at) : std::string()) +
+           (cell.answers.n > 0 ? format("<small>%.0f to %.0f</small>", low, high) : std::string()) +
+           "</span><span class=\"words\" role=\"cell\">" + escaped(words) + "</span></div>";
+  }
+  return out + "</div>";
+}
+
+std::string bytes_plot(std::span<const AbCell> cells) {
+  double most = 0;
+  for (const AbCell& cell : cells)
+    if (!cell.is_rung) most = std::max(most, cell.bytes_per_step / 1e6);
+  if (most <= 0) return "";
+  most *= 1.05;
+  std::vector<Point> points;
+  for (const AbCell& cell : cells)
+    if (cell.answers.n > 0 && !cell.is_rung)
+      points.push_back(
+          {&cell, kLeft + kWidth * cell.bytes_per_step / 1e6 / most, y_of(cell.answers.value())});
+  std::string out =
+      format("<svg viewBox=\"0 0 %.0f %.0f\" role=\"img\" aria-label=\"Accuracy over bytes read\">",
+             kLeft + kWidth + 14, kTop + kHeight + 36);
+  out += frame(most) + sweep_lines(points);
+  for (const Point& p : points)
+    out += format("<circle class=\"%s%s\" cx=\"%.1f\" cy=\"%.1f\" r=\"4.5\"><title>",
+                  look_of(*p.cell).c_str(), p.cell->is_dense || p.cell->is_pareto ? " best" : "",
+                  p.x, p.y) +
+           escaped(p.cell->label) +
+           format(": %.1f %%, %.3f MB", percent(p.cell->answers.value()),
+                  p.cell->bytes_per_step / 1e6) +
+           "</title></circle>";
+  return out + labels(points) + "</svg>";
+}
+
+std::string depth_map(const AbSummary& s, const std::string& task, const std::string& label) {
+  std::string rows;
+  for (const AbCell& cell : s.cells) {
+    if (cell.task != task || cell.label != label || cell.answers.n == 0) continue;
+    rows += format("<tr><th scope=\"row\">%u</th>", cell.length);
+    for (const Share& bin : cell.by_depth) {
+      const double share = percent(bin.value());
+      rows += bin.n == 0 ? "<td class=\"none\">-</td>"
+                         : format(
+                               "<td class=\"%s\" style=\"--v:%.0f%%\" title=\"%llu of %llu\">"
+                               "%.0f</td>",
+                               share >= 50 ? "high" : "low", share,
+                               static_cast<unsigned long long>(bin.right),
+                               static_cast<unsigned long long>(bin.n), share);
+    }
+    rows += "</tr>";
+  }
+  if (rows.empty()) return "";
+  std::string head;
+  for (size_t i = 0; i < kDepthBins; ++i)
+    head += format("<th scope=\"col\">%zu</th>", (2 * i + 1) * 100 / (2 * kDepthBins));
+  return "<table class=\"map\"><caption>" + escaped(label) +
+         "</caption><tr><th scope=\"col\">tokens</th>" + head + "</tr>" + rows + "</table>";
+}
+
+}  // namespace kvasir::tool

@@ -1,0 +1,45 @@
+// Puts the samples of an A/B run to all strategies, sample by sample.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/task/task.h"
+#include "tools/kvasir/ab/lineup.h"
+#include "tools/kvasir/ab/run_folder.h"
+#include "tools/kvasir/ab/worker.h"
+
+namespace kvasir::tool {
+
+struct AbOptions {
+  std::vector<Task> tasks;
+  std::vector<uint32_t> lengths;  // tokens of prompt and answers
+  TaskOptions task;
+  uint64_t seed = 1;
+  uint32_t n_samples = 0;  // of each task and length
+  bool question_in_prompt = false;
+  bool stop_when_decided = false;
+};
+
+// What a run works with. ids: of the lineup's strategies in the engine, as enter() returns them.
+struct AbParts {
+  Session& session;
+  Engine& engine;
+  const std::vector<Entrant>& lineup;
+  const std::vector<StrategyId>& ids;
+  Worker& worker;
+};
+
+// Answers the samples that the folder does not have yet: sample 0 of every length and task, then
+// sample 1, …, each by all strategies, with the prompt read once for those that read it alike. One
+// record of each strategy goes into the folder when all have answered. With stop_when_decided no
+// more samples are drawn of a task and length whose arms are all decided (is_decided).
+// A strategy that fails gets a record that says so and is left out from the next sample on; dense
+// attention's error ends the run. Reports on stderr how far it has come.
+void run_samples(const AbParts& parts, const AbOptions& options, RunFolder& folder);
+
+// Before anything is loaded. Error(kInput) when a task does not fit a length.
+void check_tasks(Session& session, const AbOptions& options);
+
+}  // namespace kvasir::tool

@@ -1,0 +1,81 @@
+// What the records of an A/B run say: a function of them and of what was declared before the run.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/task/sequential.h"
+#include "tools/kvasir/ab/run_folder.h"
+
+namespace kvasir::tool {
+
+constexpr size_t kDepthBins = 5;
+
+struct Share {
+  uint64_t n = 0, right = 0;
+  double value() const { return n ? static_cast<double>(right) / static_cast<double>(n) : 0; }
+};
+
+// One task and length under one strategy.
+struct AbCell {
+  std::string task;
+  uint32_t length = 0;
+  std::string label, base, value;
+  bool is_dense = false;
+  bool is_rung = false;  // of the ladder of an arm: no verdict, not in tables
+  Share answers;         // samples
+  Share tokens;          // of the answers
+  std::string failed;    // why; empty: it did not
+  // Of arms, against dense attention, on the samples that both answered.
+  PairedCounts pairs;
+  Judgement judgement;
+  std::string not_engaged;  // why the verdict says nothing of the arm; empty: it does
+  double attended_percent = 100;
+  double bytes_per_step = 0;         // K and V read, and what was read to choose
+  double choose_bytes_per_step = 0;  // the latter alone
+  double same_top1 = 1, kl = 0;
+  uint64_t fallbacks = 0;
+  std::array<Share, kDepthBins> by_depth;  // of the needle asked for first
+  bool is_tied_with_best = false;          // among the arms of its task and length
+  bool is_pareto = false;  // no arm here is as accurate with fewer bytes, or more so with as many
+
+  std::optional<double> oracle, random;  // of an arm: accuracies of its rungs
+
+  bool is_arm() const { return !is_dense && !is_rung; }
+  bool has_verdict() const { return is_arm() && failed.empty(); }
+};
+
+struct AbSummary {
+  Json declared;
+  std::string folder;       // as the user named it; empty: unknown
+  bool is_watched = false;  // verdicts of the confidence sequence
+  double margin = 0;        // a share
+  double most_attended = 90;
+  size_t n_comparisons = 0;
+  std::vector<AbCell> cells;  // per length and task, in the order of the strategies
+  size_t n_strategies = 1;
+  uint64_t n_samples = 0;  // answered
+  uint64_t n_declared = 0;
+  std::vector<std::vector<std::string>> prompt_groups;  // labels that read prompts together
+
+  // Of the arm's difference to dense attention: the interval that its verdict stands on.
+  Interval difference(const AbCell& cell) const;
+  const AbCell& control(const AbCell& cell) const;  // dense attention's of the same task and length
+  bool any_failed() const;                          // arms
+  bool any(Verdict verdict) const;
+};
+
+AbSummary summarise(const AbRun& run, const std::string& folder);
+// Whether the samples of a task and length below `index` decide all of its arms.
+bool is_decided(const AbRun& run, const std::string& task, uint32_t length, uint64_t index);
+// "dense 12/12, quest 11/12": right answers of all tasks and lengths together.
+std::string running_scores(const AbRun& run);
+
+Json to_json(const AbSummary& summary);
+std::string to_text(const AbSummary& summary);
+std::string to_markdown(const AbSummary& summary);
+
+}  // namespace kvasir::tool
