@@ -12,6 +12,7 @@
 #include "core/model/gguf/gguf_writer.h"
 #include "core/model/gguf/quant.h"
 #include "core/model/synthetic/random_model.h"
+#include "tests/support/effort.h"
 #include "tests/support/temp_dir.h"
 
 namespace {
@@ -67,6 +68,7 @@ TEST_SUITE("core/model/quantize_model") {
       for (const char* type : {"f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1",
                                "iq4_nl", "q4_k", "q5_k", "q6_k", "q4_k_s", "q4_k_m", "q5_k_m"}) {
         CAPTURE(type);
+        if (before != GgmlType::kBF16 && test::few_cases()) continue;
         const WeightMix mix = weight_mix_by_name(type, "--type");
         const GgufFile to = source.quantize(mix);
         REQUIRE(to.tensors().size() == from.tensors().size());
