@@ -280,18 +280,19 @@ TEST_CASE("two strategy files on one binary read different amounts, and compare 
 
 TEST_CASE("run and compare say what a storage of two tiers moved, and of one nothing") {
   const TinyModel m;
-  std::string text;
-  for (int i = 0; i < 200; ++i) text.append("line ").append(std::to_string(i * 7919 % 1000));
+  std::string text;  // long enough that the thread that writes blocks away comes to it
+  for (int i = 0; i < 600; ++i) text.append("line ").append(std::to_string(i * 7919 % 1000));
   const std::string prompt = m.folder.write("prompt", text);
   const std::vector<std::string> small = {"--set", "cache.block_size=16",
                                           "--set", "storage.plugin=tiered",
                                           "--set", "storage.cached_blocks=1"};
   std::vector<std::string> command = {"run", "-m", m.path,         "-f", prompt,
-                                      "-n",  "4",  "--ignore-eos", "-s", "dense"};
+                                      "-n",  "64", "--ignore-eos", "-s", "dense"};
   command.insert(command.end(), small.begin(), small.end());
   CHECK(run_kvasir(command).err.find("tiers: memory ") != std::string::npos);
   command.push_back("--json");
   const Json r = json_of(command);
+  CAPTURE(r.dump());
   REQUIRE(r["tiers"].size() == 2);
   CHECK(r["tiers"][0]["tier"] == "memory");
   CHECK(r["tiers"][1]["tier"] == "file");
