@@ -168,8 +168,8 @@ Verdict verdict(const PairedCounts& pairs, double p, size_t n_comparisons, doubl
   const Interval interval = difference_interval(pairs);
   if (interval.low >= -margin && interval.high <= margin) return Verdict::kEquivalent;
   if (p <= kLevel) return pairs.n_lost > pairs.n_won ? Verdict::kWorse : Verdict::kBetter;
-  if (pairs.n_lost + pairs.n_won == 0) return Verdict::kSame;
-  return can_ever_tell(pairs.n, n_comparisons) ? Verdict::kCannotTell : Verdict::kNeverTell;
+  if (!can_ever_tell(pairs.n, n_comparisons)) return Verdict::kNeverTell;
+  return pairs.n_lost + pairs.n_won == 0 ? Verdict::kSame : Verdict::kCannotTell;
 }
 
 std::vector<Judgement> judge(std::span<const PairedCounts> comparisons, double margin) {

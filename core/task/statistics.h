@@ -55,7 +55,7 @@ enum class Verdict {
   kEquivalent,  // the difference's interval lies within the margin
   kWorse,       // p after Holm at most 5 %
   kBetter,      // likewise
-  kSame,        // no sample differs
+  kSame,        // no sample differs, of so many that lost ones would tell
   kCannotTell,
   kNeverTell,  // could not with any answers: too few samples
 };
@@ -69,7 +69,8 @@ struct Judgement {
   double p = 1;  // McNemar's, after Holm over the comparisons
   Verdict verdict = Verdict::kSame;
 };
-// Comparisons that are made together, in the order given: 5 % of error for all of them.
+// Comparisons that are made together, in the order given: 5 % of error in "worse" and "better" for
+// all of them; "equivalent" holds at 95 % for each by itself.
 std::vector<Judgement> judge(std::span<const PairedCounts> comparisons, double margin);
 
 }  // namespace kvasir

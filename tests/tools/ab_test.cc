@@ -130,6 +130,18 @@ TEST_CASE("verdicts of a run are those of its records") {
     CHECK(report["samples"] == 2);
     CHECK(cell_of(report, "streaming")["lost"] == 1);
   }
+  SUBCASE("nor do no differences of so few") {
+    run.write("11111", "11111", "11111");
+    CHECK(cell_of(run.show(), "snapkv")["verdict"] == "could never tell");
+  }
+  SUBCASE("a sample in the middle that lacks a record is an error that names it") {
+    run.write("11", "11", "11",
+              MadeUpRun::line(2, "dense", '1') + MadeUpRun::line(3, "dense", '1') +
+                  MadeUpRun::line(3, "streaming", '1') + MadeUpRun::line(3, "snapkv", '1'));
+    const Finished done = run_kvasir({"ab", "show", run.path()});
+    CHECK(done.code == 2);
+    CHECK(has(done.err, "predictions.csv:8: 1 of a sample's 3 records"));
+  }
   SUBCASE("a line in the middle that is no record is an error that names it") {
     run.write("11", "11", "11", "nonsense\n" + MadeUpRun::line(2, "dense", '1'));
     const Finished done = run_kvasir({"ab", "show", run.path()});
@@ -222,6 +234,30 @@ TEST_CASE("ab diff pairs the samples of two runs") {
   CHECK(rows[2]["verdict"] == "better");
   CHECK_FALSE(has(run_kvasir({"ab", "diff", before.path(), after.path()}).out, "suspicious"));
   CHECK(run_kvasir({"ab", "diff", before.path(), m.folder.path("none")}).code == 2);
+  // What failed stands there with its reason, without a verdict.
+  std::string failed = MadeUpRun::line(40, "snapkv", '0');
+  failed.replace(failed.find(",\"snapkv\",0,"), 12, ",\"snapkv\",1,");
+  after.write(half, half, half,
+              MadeUpRun::line(40, "dense", '1') + MadeUpRun::line(40, "streaming", '1') + failed);
+  const Json diff = json_of({"ab", "diff", before.path(), after.path(), "--json"});
+  CHECK(diff["rows"].size() == 2);
+  CHECK(diff["failed_second"].contains("snapkv"));
+  CHECK(has(run_kvasir({"ab", "diff", before.path(), after.path()}).out, "Failed after: snapkv"));
+}
+
+TEST_CASE("ab diff says what a strategy of the same name configures otherwise") {
+  const TinyModel m;
+  const auto run = [&](const std::string& window) {
+    const std::string folder = m.folder.path(window);
+    REQUIRE(run_kvasir({"ab", "-m", m.path, "streaming", "--set", "cache.block_size=16", "--set",
+                        "cache.window_tokens=" + window, "--task", "passkey", "--length", "256",
+                        "-n", "1", "--quick", "-o", folder})
+                .code == 0);
+    return folder;
+  };
+  const std::string narrow = run("16"), wide = run("48");
+  CHECK(has(run_kvasir({"ab", "diff", narrow, wide}).out,
+            "streaming: cache.window_tokens 16, then 48"));
 }
 
 TEST_CASE("mistakes are said in a sentence, before anything runs") {
@@ -243,8 +279,11 @@ TEST_CASE("mistakes are said in a sentence, before anything runs") {
   says({"quest", "--sweep", "a=1,1"}, "with different values");
   says({"quest", "--sweep", "selector.no_such=1,2"}, "no_such");
   says({"quest", "--length", "20"}, "20");
+  says({"quest", "--length", "1K,1024"}, "names one of them twice");
+  says({"quest", "--task", "passkey,passkey"}, "names one of them twice");
   says({"quest", "-n", "0"}, "-n must be above 0");
   says({"quest", "--fail-if", "bad"}, "--fail-if");
+  says({"quest", "show", m.folder.path("nothing")}, "ab show takes no");
   const Finished nothing = run_kvasir({"ab", "show", m.folder.path("nothing")});
   CHECK(nothing.code == 2);
   CHECK(has(nothing.err, "no run_meta.json there"));
@@ -307,6 +346,17 @@ TEST_CASE("a run goes on as it was declared, or not at all") {
   const Finished other = run_kvasir({"ab", "--resume", run, "--length", "512"});
   CHECK(other.code == 2);
   CHECK(has(other.err, "leave out --length 512"));
+  CHECK(has(run_kvasir({"ab", "--resume", run, "-o", m.folder.path("x")}).err, "leave out -o"));
+  const std::string meta = read_bytes(run + "/run_meta.json");
+  std::string rebuilt = meta;
+  const size_t hash = rebuilt.find("\"xxh3\": \"") + 9;
+  rebuilt.replace(hash, 16, "0123456789abcdef");
+  std::ofstream(run + "/run_meta.json") << rebuilt;
+  const Finished replaced = run_kvasir({"ab", "--resume", run});
+  CAPTURE(replaced.err);
+  CHECK(replaced.code == 2);
+  CHECK(has(replaced.err, "the run began with another build of"));
+  std::ofstream(run + "/run_meta.json") << meta;
   m.folder.write("arm.toml", "[cache]\nblock_size = 32\n");
   const Finished changed = run_kvasir({"ab", "--resume", run});
   CHECK(changed.code == 2);
@@ -375,6 +425,31 @@ TEST_CASE("an arm that crashes, hangs or returns nonsense fails by name, the oth
 }
 
 // The model of models/ finds pass keys in its first layers, which Quest's preset leaves dense.
+TEST_CASE("an arm that leaves without a word fails, and so do rungs that share its faults") {
+  if (kSanitized) return;
+  const TinyModel m;
+  const std::string leaves =
+      m.folder.write("leaves.toml",
+                     "[cache]\nblock_size = 16\n[selector]\nplugin = 'kvasir.test.crash_selector'\n"
+                     "how = '_exit'\nwhere = 'select'\n");
+  const std::string trap = m.folder.write(
+      "trap.toml",
+      "[cache]\nblock_size = 16\n[selector]\nplugin = 'kvasir.block_topk'\nbudget_tokens = 32\n"
+      "[representative]\nplugin = 'kvasir.minmax'\n"
+      "[attention]\nplugin = 'kvasir.test.bad_attention'\nfault = 'trap'\n");
+  const Finished done =
+      run_kvasir({"ab", "-m", m.path, leaves, trap, "--set", "cache.window_tokens=32", "--task",
+                  "passkey", "--length", "256", "-n", "3", "--quick", "--plugin-dir", kFakes,
+                  "--json", "-o", m.folder.path("run")});
+  CAPTURE(done.err);
+  REQUIRE(done.code == 4);
+  const Json report = Json::parse(done.out);
+  CHECK(has(cell_of(report, "leaves")["failed"], "ended its process with code 0"));
+  for (const char* label : {"trap", "oracle of trap", "random of trap"})
+    CHECK(has(cell_of(report, label)["failed"], "SIGILL"));
+  CHECK(cell_of(report, "dense")["samples"] == 3);
+}
+
 TEST_CASE("an arm beside which a random choice does as well has not engaged") {
   const TempDir folder;
   const std::string blocks = folder.write(

@@ -12,10 +12,10 @@ namespace {
 using namespace kvasir;
 using namespace kvasir::test;
 
-constexpr const char* kFaults[] = {"none",         "nan",           "inf",           "nan_lse",
-                                   "error",        "error_no_text", "untouched",     "skips",
-                                   "skips_beyond", "scratch",       "swaps_heads",   "writes_q",
-                                   "writes_kv",    "o_behind",      "wrong_by_half", "late_lease"};
+constexpr const char* kFaults[] = {
+    "none",      "nan",      "inf",           "nan_lse",    "error",       "error_no_text",
+    "untouched", "skips",    "skips_beyond",  "scratch",    "swaps_heads", "writes_q",
+    "writes_kv", "o_behind", "wrong_by_half", "late_lease", "trap"};
 constexpr kvasir_option_schema kOptions[] = {
     sdk::enum_option({.key = "fault", .help = "what goes wrong"}, kFaults, 0),
     sdk::int_option({.key = "from_call", .help = "honest calls before that"}, 0, 0, 1 << 30),
@@ -40,6 +40,7 @@ class BadAttention : private InnerBackend {
   }
   kvasir_status run(const sdk::Step& step, const kvasir_attn_in& in, kvasir_attn_out& out) {
     const std::string_view fault = ++n_runs_ > honest_ && names(step, seq_) ? fault_ : "none";
+    if (fault == "trap") __builtin_trap();
     if (fault == "error") throw sdk::Error(KVASIR_ERR_INTERNAL, "broken on request");
     if (fault == "error_no_text") return KVASIR_ERR_INTERNAL;
     if (fault == "untouched") return KVASIR_OK;

@@ -13,8 +13,9 @@ namespace {
 using namespace kvasir;
 using namespace kvasir::test;
 
-constexpr const char* kHow[] = {"none",  "segv", "bus",      "fpe",         "ill",    "abort",
-                                "throw", "exit", "overflow", "worker_segv", "thread", "hang"};
+constexpr const char* kHow[] = {"none",   "segv",  "bus",  "fpe",      "ill",
+                                "abort",  "throw", "exit", "overflow", "worker_segv",
+                                "thread", "hang",  "_exit"};
 constexpr const char* kPlaces[] = {"create", "bind", "limits", "seq_open", "select", "destroy"};
 constexpr kvasir_option_schema kOptions[] = {
     sdk::enum_option({.key = "how", .help = "the process ends"}, kHow, 0),
@@ -66,6 +67,7 @@ class CrashSelector {
     if (how_ == "abort") std::abort();
     if (how_ == "throw") std::thread([] { throw std::runtime_error("lost in a thread"); }).join();
     if (how_ == "exit") std::exit(0);
+    if (how_ == "_exit") _exit(0);
     if (how_ == "overflow") dig(0);
     if (how_ == "worker_segv") host_.for_each(64, [](uint32_t) { *nowhere = 1; });
     if (how_ == "thread") std::thread([] { *nowhere = 1; }).join();

@@ -91,6 +91,13 @@ AbDeclared declared_of(const Options& options, const AbFlags& f) {
   return out;
 }
 
+template <class T>
+void refuse_twice(std::vector<T> values, const std::string& flag) {
+  std::sort(values.begin(), values.end());
+  if (std::adjacent_find(values.begin(), values.end()) != values.end())
+    throw input_error(flag + ": names one of them twice");
+}
+
 // Finds mistakes that need no model.
 void check(const Options& options, const AbFlags& f, const AbDeclared& declared) {
   if (arms_of(f).empty())
@@ -102,6 +109,8 @@ void check(const Options& options, const AbFlags& f, const AbDeclared& declared)
                       ": seeds from 4294967296 on are for training: give a smaller one");
   for (const Task task : declared.options.tasks)
     if (task == Task::kFiller) throw input_error("--task filler asks nothing: choose another task");
+  refuse_twice(declared.options.tasks, "--task " + f.task.tasks);
+  refuse_twice(declared.options.lengths, "--length " + f.length);
   const auto& lengths = declared.options.lengths;
   const uint32_t longest = *std::max_element(lengths.begin(), lengths.end());
   if (options.ctx_size && options.ctx_size < longest)
@@ -145,7 +154,9 @@ bool holds(const AbSummary& s, const std::vector<std::string>& fail_if) {
   return std::any_of(fail_if.begin(), fail_if.end(), [&](const std::string& what) {
     if (what == "worse") return s.any(Verdict::kWorse) || s.any_failed();
     if (what == "suspicious") return s.any(Verdict::kBetter);
-    if (what == "undecided") return s.any(Verdict::kCannotTell) || s.any(Verdict::kNeverTell);
+    if (what == "undecided")
+      return s.any(Verdict::kCannotTell) || s.any(Verdict::kNeverTell) ||
+             (s.margin > 0 && s.any(Verdict::kSame));  // else it would be equivalent
     return std::any_of(s.cells.begin(), s.cells.end(),
                        [](const AbCell& cell) { return !cell.not_engaged.empty(); });
   });
@@ -173,7 +184,7 @@ int work(Worker& worker, Options options, const AbFlags& f, const AbDeclared& de
                                 static_cast<uint32_t>(lineup.size() * (f.no_ladder ? 1 : 3)));
   worker.may_take_long(false);
   const std::vector<StrategyId> ids =
-      enter(engine, session, lineup, worker, !f.no_ladder, before.ladders);
+      enter(engine, session, lineup, worker, !f.no_ladder, before.ladders, before.failed);
   const AbParts parts{session, engine, lineup, ids, worker};
   worker.may_take_long(true);
   RunFolder run(folder, make_meta(parts, options, declared));
@@ -183,7 +194,7 @@ int work(Worker& worker, Options options, const AbFlags& f, const AbDeclared& de
   } catch (const Interrupted&) {
     throw Interrupted("interrupted; what was answered is kept: kvasir ab --resume " + folder);
   }
-  const AbSummary summary = summarise(run.run(), folder);
+  const AbSummary summary = summarise(run.run());
   write_reports(run, summary);
   show(summary, options.json, f.markdown);
   report_progress("report: " + run.path("report.html"));
@@ -299,6 +310,8 @@ void refuse_declared(const CLI::App& c) {
 }
 
 void resume(const Options& given, AbFlags flags) {
+  if (!flags.output.empty())
+    throw input_error("--resume writes to the folder of its run: leave out -o " + flags.output);
   const AbRun run = read_run(flags.resume);
   flags.resume = fs::absolute(flags.resume).string();
   CLI::App declared;
@@ -324,6 +337,13 @@ void resume(const Options& given, AbFlags flags) {
 }
 
 }  // namespace
+
+void refuse_before(const CLI::App& command) {
+  for (const CLI::Option* option : command.get_parent()->get_options())
+    if (option->count() > 0 && option->get_name() != "--help" && option->get_envname().empty())
+      throw input_error("ab " + command.get_name() + " takes no " + option->get_name() +
+                        " before its name");
+}
 
 void add_ab(CLI::App& app) {
   auto* c = app.add_subcommand(

@@ -32,6 +32,8 @@ struct RunDiff {
   std::vector<std::string> declared;  // what was declared otherwise: keys
   std::vector<DiffRow> rows;
   std::vector<std::string> only_first, only_second;  // strategies
+  std::vector<std::string> configured;               // otherwise: strategy, key and both values
+  std::map<std::string, std::string> failed_first, failed_second;  // strategy, why: no row
 };
 
 using CellKey = std::tuple<std::string, uint32_t, std::string>;
@@ -41,6 +43,33 @@ std::map<CellKey, Answers> answers_of(const AbRun& run) {
   std::map<CellKey, Answers> out;
   for (const AbRecord& r : run.records)
     if (!r.failed) out[{r.task, r.length, r.strategy}][r.index] = &r;
+  return out;
+}
+
+std::map<std::string, std::string> failed_in(const AbRun& run) {
+  std::map<std::string, std::string> out;
+  for (const AbRecord& r : run.records)
+    if (r.failed) out[r.strategy] = r.given;
+  return out;
+}
+
+// What strategies of one name have configured otherwise.
+std::vector<std::string> configured_otherwise(const AbRun& first, const AbRun& second) {
+  std::vector<std::string> out;
+  for (const Json& a : first.meta.at("declared").at("strategies"))
+    for (const Json& b : second.meta.at("declared").at("strategies")) {
+      if (a.at("label") != b.at("label")) continue;
+      const Json &before = a.at("configuration"), &after = b.at("configuration");
+      const auto value = [](const Json& of, const std::string& key) {
+        return of.contains(key) ? of.at(key).get<std::string>() : std::string("not set");
+      };
+      Json keys = before;
+      keys.update(after);
+      for (const auto& [key, ignored] : keys.items())
+        if (value(before, key) != value(after, key))
+          out.push_back(a.at("label").get<std::string>() + ": " + key + " " + value(before, key) +
+                        ", then " + value(after, key));
+    }
   return out;
 }
 
@@ -79,8 +108,13 @@ DiffRow compare(const Answers& first, const Answers& second, const RunDiff& runs
 }
 
 RunDiff diff(const std::string& first, const std::string& second) {
-  RunDiff out{first, second, {}, {}, {}, {}};
+  RunDiff out;
+  out.first = first;
+  out.second = second;
   const AbRun a = read_run(first), b = read_run(second);
+  out.configured = configured_otherwise(a, b);
+  out.failed_first = failed_in(a);
+  out.failed_second = failed_in(b);
   for (const auto& [key, value] : a.meta.at("declared").items())
     if (key != "strategies" && b.meta.at("declared").value(key, Json()) != value)
       out.declared.push_back(key);
@@ -91,6 +125,7 @@ RunDiff diff(const std::string& first, const std::string& second) {
   for (const Json& length : a.meta.at("declared").at("lengths"))
     for (const Json& task : a.meta.at("declared").at("tasks"))
       for (const std::string& label : labels_of(a)) {
+        if (out.failed_first.count(label) || out.failed_second.count(label)) continue;
         const CellKey key{task, length, label};
         const auto here = answers_a.find(key), there = answers_b.find(key);
         if (here == answers_a.end() || there == answers_b.end()) continue;
@@ -101,7 +136,7 @@ RunDiff diff(const std::string& first, const std::string& second) {
         pairs.push_back(row.pairs);
         out.rows.push_back(row);
       }
-  if (out.rows.empty())
+  if (out.rows.empty() && out.failed_first.empty() && out.failed_second.empty())
     throw input_error(first + " and " + second + ": no task, length and strategy is in both");
   const std::vector<Judgement> judged = judge(pairs, 0);
   for (size_t i = 0; i < judged.size(); ++i) out.rows[i].judgement = judged[i];
@@ -130,6 +165,9 @@ Json to_json(const RunDiff& d) {
           {"declared_otherwise", d.declared},
           {"only_first", d.only_first},
           {"only_second", d.only_second},
+          {"configured_otherwise", d.configured},
+          {"failed_first", d.failed_first},
+          {"failed_second", d.failed_second},
           {"rows", rows}};
 }
 
@@ -156,6 +194,11 @@ std::string to_text(const RunDiff& d) {
                         "comparisons.\n",
                         d.rows.size());
   if (!d.declared.empty()) out += "Declared otherwise: " + join(d.declared, ", ") + ".\n";
+  for (const std::string& line : d.configured) out += "Configured otherwise: " + line + ".\n";
+  for (const auto& [label, why] : d.failed_first)
+    out += "Failed before: " + label + ": " + why + "\n";
+  for (const auto& [label, why] : d.failed_second)
+    out += "Failed after: " + label + ": " + why + "\n";
   if (!d.only_first.empty()) out += "Only before: " + join(d.only_first, ", ") + ".\n";
   if (!d.only_second.empty()) out += "Only after: " + join(d.only_second, ", ") + ".\n";
   return out;
@@ -173,7 +216,10 @@ void add_ab_diff(CLI::App& ab) {
   c->add_option("BEFORE", f->first, "Folder of a run")->required();
   c->add_option("AFTER", f->second, "Folder of another one")->required();
   add_json(*c, f->json);
-  c->callback([=] { print(diff(f->first, f->second), f->json); });
+  c->callback([=] {
+    refuse_before(*c);
+    print(diff(f->first, f->second), f->json);
+  });
 }
 
 }  // namespace kvasir::tool

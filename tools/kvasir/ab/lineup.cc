@@ -3,7 +3,6 @@
 #include "tools/kvasir/ab/lineup.h"
 
 #include <algorithm>
-#include <tuple>
 #include <utility>
 
 #include "core/error.h"
@@ -49,15 +48,6 @@ std::optional<Ladder> ladder_of(const Pipeline& pipeline) {
   return out;
 }
 
-// Rungs of equal keys choose alike.
-auto rung_key(const Ladder& ladder, const CacheConfig& cache) {
-  return std::tuple(ladder.budget_tokens, ladder.by_token, ladder.shared, cache.block_size.value,
-                    cache.sink_tokens.value, cache.window_tokens.value, cache.window_mode.value,
-                    cache.window_flush_tokens.value, cache.dense_layers.value,
-                    cache.dense_layer_every.value, cache.dense_below_tokens.value,
-                    cache.token_step.value, cache.layer_step.value, cache.chunk_size.value);
-}
-
 Entrant rung_of(const Entrant& arm, Role role) {
   Entrant out;
   out.label = std::string(name(role)) + " of " + arm.label;
@@ -77,23 +67,29 @@ Entrant rung_of(const Entrant& arm, Role role) {
   return out;
 }
 
+// Strategies that configure alike but for their names.
+std::string configuration_of(const StrategyConfig& strategy) {
+  StrategyConfig nameless = strategy;
+  nameless.name.clear();
+  std::string out;
+  for (const ExplainLine& line : explain(nameless)) out += line.key + "=" + line.value + "\n";
+  return out;
+}
+
 void add_rungs(std::vector<Entrant>& lineup) {
-  using Key = decltype(rung_key({}, {}));
-  std::map<Key, std::pair<std::string, std::string>> known;  // labels of oracle and random
+  std::map<std::string, std::pair<std::string, std::string>> known;  // labels of oracle and random
   const size_t n_arms = lineup.size();
   for (size_t i = 1; i < n_arms; ++i) {
     if (!lineup[i].ladder) continue;
-    const Key key = rung_key(*lineup[i].ladder, lineup[i].strategy->cache);
-    auto rungs = known.find(key);
-    if (rungs == known.end()) {
-      Entrant oracle = rung_of(lineup[i], Role::kOracle);
-      Entrant random = rung_of(lineup[i], Role::kRandom);
-      rungs = known.emplace(key, std::pair(oracle.label, random.label)).first;
-      lineup.push_back(std::move(oracle));
-      lineup.push_back(std::move(random));
-    }
+    Entrant oracle = rung_of(lineup[i], Role::kOracle);
+    Entrant random = rung_of(lineup[i], Role::kRandom);
+    const auto [rungs, is_new] =
+        known.emplace(configuration_of(*oracle.strategy), std::pair(oracle.label, random.label));
     lineup[i].oracle = rungs->second.first;
     lineup[i].random = rungs->second.second;
+    if (!is_new) continue;
+    lineup.push_back(std::move(oracle));
+    lineup.push_back(std::move(random));
   }
 }
 
@@ -164,7 +160,8 @@ std::vector<Entrant> resolve_lineup(Options& options, const std::vector<std::str
 
 std::vector<StrategyId> enter(Engine& engine, Session& session, std::vector<Entrant>& lineup,
                               Worker& worker, bool with_rungs,
-                              const std::map<std::string, Ladder>& ladders) {
+                              const std::map<std::string, Ladder>& ladders,
+                              const std::map<std::string, std::string>& failed) {
   std::vector<StrategyId> ids(1, 0);
   const auto add = [&](Entrant& entrant) {
     StrategyId id = 0;
@@ -192,7 +189,11 @@ std::vector<StrategyId> enter(Engine& engine, Session& session, std::vector<Entr
   if (with_rungs) {
     const size_t first = lineup.size();
     add_rungs(lineup);
-    for (size_t i = first; i < lineup.size(); ++i) add(lineup[i]);
+    for (size_t i = first; i < lineup.size(); ++i) {
+      if (const auto why = failed.find(lineup[i].label); why != failed.end())
+        lineup[i].failed = why->second;
+      add(lineup[i]);
+    }
   }
   return ids;
 }

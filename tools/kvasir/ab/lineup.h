@@ -53,8 +53,10 @@ std::vector<Entrant> resolve_lineup(Options& options, const std::vector<std::str
 // one. Returns the strategies' ids by the place in the lineup; 0 for one that has failed, here,
 // too. A chain, a hybrid and a strategy over keys before RoPE have no ladder.
 //   ladders: of arms that have failed, as a run that is gone on with has declared them (by label)
+//   failed: rungs among them (label, why) take no part
 std::vector<StrategyId> enter(Engine& engine, Session& session, std::vector<Entrant>& lineup,
                               Worker& worker, bool with_rungs,
-                              const std::map<std::string, Ladder>& ladders);
+                              const std::map<std::string, Ladder>& ladders,
+                              const std::map<std::string, std::string>& failed);
 
 }  // namespace kvasir::tool

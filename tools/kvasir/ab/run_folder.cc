@@ -58,7 +58,8 @@ std::vector<AbRecord> records_of(const std::string& path) {
 }
 
 // Samples have one record for each strategy, but for those that failed before.
-std::vector<AbRecord> whole_samples(std::vector<AbRecord> records, const Json& meta) {
+std::vector<AbRecord> whole_samples(std::vector<AbRecord> records, const Json& meta,
+                                    const std::string& path) {
   std::map<std::string, bool> active;
   for (const Json& entrant : meta.at("declared").at("strategies"))
     active[entrant.at("label").get<std::string>()] = true;
@@ -68,6 +69,10 @@ std::vector<AbRecord> whole_samples(std::vector<AbRecord> records, const Json& m
     for (const auto& [label, is_active] : active) n_active += is_active;
     size_t end = begin;
     while (end < records.size() && key_of(records[end]) == key_of(records[begin])) ++end;
+    if (end - begin < n_active && end < records.size())
+      throw input_error(path + ":" + std::to_string(begin + 2) + ": " +
+                        std::to_string(end - begin) + " of a sample's " + std::to_string(n_active) +
+                        " records, and others behind them; was the file edited?");
     if (end - begin < n_active) break;
     for (; begin < end; ++begin) {
       if (records[begin].failed) active[records[begin].strategy] = false;
@@ -120,6 +125,17 @@ std::string difference(const Json& there, const Json& here, const std::string& a
   return at.substr(0, at.size() - 1) + " is " + shown(there) + " there and " + shown(here) + " now";
 }
 
+// A program or plugin file that both name, and that has changed. "": none.
+std::string rebuilt_file(const Json& there, const Json& here) {
+  const auto of = [](const Json& json, const char* key) { return json.value(key, Json()); };
+  if (of(there, "program_xxh3") != of(here, "program_xxh3")) return "kvasir";
+  for (const Json& before : of(there, "plugins"))
+    for (const Json& now : of(here, "plugins"))
+      if (of(before, "file") == of(now, "file") && of(before, "xxh3") != of(now, "xxh3"))
+        return of(now, "file").get<std::string>();
+  return "";
+}
+
 }  // namespace
 
 bool has_run(const std::string& folder) { return fs::exists(fs::path(folder) / kMeta); }
@@ -133,7 +149,8 @@ AbRun read_run(const std::string& folder) {
     run.meta = Json::parse(read_file(meta, "RUN"));
     if (run.meta.at("format") != 1)
       throw input_error(meta + ": written by another version of kvasir");
-    run.records = whole_samples(records_of(folder + "/" + kPredictions), run.meta);
+    const std::string predictions = folder + "/" + kPredictions;
+    run.records = whole_samples(records_of(predictions), run.meta, predictions);
   } catch (const Json::exception& e) {
     throw input_error(meta + ": not what kvasir ab writes: " + e.what());
   }
@@ -157,6 +174,9 @@ RunFolder::RunFolder(const std::string& folder, const Json& meta) : folder_(fold
     if (!differs.empty())
       throw input_error("-o " + folder + ": holds another run (" + differs +
                         "): give another folder, or the same flags to go on with it");
+    if (const std::string file = rebuilt_file(run_.meta, meta); !file.empty())
+      throw input_error("-o " + folder + ": the run began with another build of " + file +
+                        ": its samples would not be of one program; begin a new run");
   }
   open_predictions();
 }

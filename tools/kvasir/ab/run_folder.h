@@ -28,8 +28,9 @@ bool has_run(const std::string& folder);
 // another has it for longer than a killed one needs to end.
 class RunFolder {
  public:
-  // A new run, or one to go on with: then `meta`'s "declared" must be what the folder says, else
-  // Error(kInput) with the first difference. What follows the last whole sample is cut off.
+  // A new run, or one to go on with: then `meta`'s "declared" must be what the folder says, and
+  // program and plugins the same files, else Error(kInput) with the first difference. What follows
+  // the last whole sample is cut off.
   RunFolder(const std::string& folder, const Json& meta);
   ~RunFolder();
   RunFolder(const RunFolder&) = delete;

@@ -18,8 +18,9 @@ void add_ab_show(CLI::App& ab) {
   c->add_flag("--markdown", f->markdown, "The report in Markdown");
   add_json(*c, f->json);
   c->callback([=] {
+    refuse_before(*c);
     if (f->markdown && f->json) throw input_error("give one of --markdown and --json");
-    const AbSummary summary = summarise(read_run(f->folder), f->folder);
+    const AbSummary summary = summarise(read_run(f->folder));
     if (f->markdown)
       print_text(to_markdown(summary));
     else

@@ -180,17 +180,26 @@ const AbCell* answered(std::span<const AbCell> cells, const std::string& label) 
   return nullptr;
 }
 
-// The rungs of an arm, and whether it shows anything beside them. cells: of its task and length.
+// The rungs of an arm, and whether it left anything out. cells: of its task and length.
 void climb(std::span<const AbCell> cells, const Strategy& strategy, AbCell& arm,
            double most_attended) {
   if (!arm.has_verdict() || arm.answers.n == 0) return;
   if (const AbCell* oracle = answered(cells, strategy.oracle)) arm.oracle = oracle->answers.value();
   const AbCell* random = answered(cells, strategy.random);
   if (random) arm.random = random->answers.value();
-  const Share& dense = cells[0].answers;
   if (arm.attended_percent > most_attended)
     arm.not_engaged = format("it attended to %.1f %% of the tokens", arm.attended_percent);
-  else if (random && dense.right > 0 && 10 * random->pairs.n_lost <= dense.right)
+}
+
+// Whether choosing matters to the arm's verdict: not where a random choice does as well. An arm
+// that is worse has chosen worse than that.
+void compare_with_random(std::span<const AbCell> cells, const Strategy& strategy, AbCell& arm) {
+  const AbCell* random = answered(cells, strategy.random);
+  const Share& dense = cells[0].answers;
+  if (!random || !arm.has_verdict() || arm.answers.n == 0 || !arm.not_engaged.empty() ||
+      arm.judgement.verdict == Verdict::kWorse)
+    return;
+  if (dense.right > 0 && 10 * random->pairs.n_lost <= dense.right)
     arm.not_engaged =
         format("a random choice of as many tokens keeps %llu of dense's %llu right answers",
                static_cast<unsigned long long>(dense.right - random->pairs.n_lost),
@@ -245,9 +254,8 @@ bool AbSummary::any(Verdict verdict) const {
   });
 }
 
-AbSummary summarise(const AbRun& run, const std::string& folder) {
+AbSummary summarise(const AbRun& run) {
   AbSummary out;
-  out.folder = folder;
   out.declared = run.meta.at("declared");
   out.is_watched = out.declared.at("stop_when") == "decided";
   out.margin = out.declared.at("margin");
@@ -264,9 +272,11 @@ AbSummary summarise(const AbRun& run, const std::string& folder) {
       fill_cells(out, answers, task, length, strategies);
   judge_cells(out);
   for (size_t begin = 0; begin < out.cells.size(); begin += strategies.size()) {
-    const Group group(std::span(out.cells).subspan(begin, strategies.size()));
+    const auto cells = std::span(out.cells).subspan(begin, strategies.size());
+    for (size_t i = 1; i < cells.size(); ++i) compare_with_random(cells, strategies[i], cells[i]);
+    const Group group(cells);
     group.mark_pareto();
-    group.mark_ties(answers);
+    if (!out.is_watched) group.mark_ties(answers);  // their test counts on a fixed n
   }
   return out;
 }

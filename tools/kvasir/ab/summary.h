@@ -50,7 +50,6 @@ struct AbCell {
 
 struct AbSummary {
   Json declared;
-  std::string folder;       // as the user named it; empty: unknown
   bool is_watched = false;  // verdicts of the confidence sequence
   double margin = 0;        // a share
   double most_attended = 90;
@@ -68,7 +67,7 @@ struct AbSummary {
   bool any(Verdict verdict) const;
 };
 
-AbSummary summarise(const AbRun& run, const std::string& folder);
+AbSummary summarise(const AbRun& run);
 // Whether the samples of a task and length below `index` decide all of its arms.
 bool is_decided(const AbRun& run, const std::string& task, uint32_t length, uint64_t index);
 // "dense 12/12, quest 11/12": right answers of all tasks and lengths together.

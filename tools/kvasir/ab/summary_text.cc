@@ -31,13 +31,13 @@ void add_verdict(Json& out, const AbSummary& s, const AbCell& c) {
     out["p"] = mcnemar_p(c.pairs);
     out["p_holm"] = c.judgement.p;
     out["samples_to_tell"] = n ? Json(*n) : Json();
+    out["tied_with_best"] = c.is_tied_with_best;
   }
   const double dense = s.control(c).answers.value();
   out["oracle_accuracy"] = json_or_null(c.oracle);
   out["random_accuracy"] = json_or_null(c.random);
   out["lost_by_budget"] = c.oracle ? Json(dense - *c.oracle) : Json();
   out["lost_by_choice"] = c.oracle ? Json(*c.oracle - c.answers.value()) : Json();
-  out["tied_with_best"] = c.is_tied_with_best;
   out["pareto"] = c.is_pareto;
 }
 
@@ -164,10 +164,15 @@ std::vector<std::string> verdict_row(const AbSummary& s, const AbCell& c) {
 
 std::vector<std::string> notes(const AbSummary& s) {
   std::vector<std::string> out;
-  if (s.n_samples < s.n_declared && !s.is_watched)
-    out.push_back(format("Not finished: %llu of %llu samples.",
-                         static_cast<unsigned long long>(s.n_samples),
-                         static_cast<unsigned long long>(s.n_declared)));
+  const auto goes_on = [&](const AbCell& c) {
+    return c.has_verdict() && c.judgement.verdict == Verdict::kCannotTell &&
+           s.control(c).answers.n < s.declared.at("samples").get<uint64_t>();
+  };
+  if (s.is_watched ? std::any_of(s.cells.begin(), s.cells.end(), goes_on)
+                   : s.n_samples < s.n_declared)
+    out.push_back(format(
+        "Not finished: %llu of %s%llu samples.", static_cast<unsigned long long>(s.n_samples),
+        s.is_watched ? "at most " : "", static_cast<unsigned long long>(s.n_declared)));
   for (const std::string& note : statistics_notes(s)) out.push_back(note);
   out.emplace_back(
       "MB/step: K and V read for a decoded token, and what was read to choose them. Same top-1 and "

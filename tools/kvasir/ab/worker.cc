@@ -99,15 +99,18 @@ class Watch {
 
   std::optional<Ending> lost_patience() {
     const auto now = Clock::now();
+    // Time in which this process was stopped, too, is not the strategy's.
+    silent_ += std::min<Clock::duration>(now - looked_, 10 * kLook);
+    looked_ = now;
     if (is_interrupted() && !board_.is_interrupted.exchange(true)) interrupted_ = now;
     if (board_.is_interrupted && now - interrupted_ > kInterruptPatience)
       return Ending::kInterrupted;
     const uint64_t beats = board_.beats;
     if (beats != beats_ || board_.takes_long) {
       beats_ = beats;
-      last_ = now;
+      silent_ = {};
     }
-    return now - last_ > patience_ ? std::optional(Ending::kHang) : std::nullopt;
+    return silent_ > patience_ ? std::optional(Ending::kHang) : std::nullopt;
   }
 
   Board& board_;
@@ -115,7 +118,8 @@ class Watch {
   std::chrono::seconds patience_;
   int process_;
   uint64_t beats_ = 0;
-  Clock::time_point last_ = Clock::now(), interrupted_{};
+  Clock::duration silent_{};  // since the last beat
+  Clock::time_point looked_ = Clock::now(), interrupted_{};
 };
 
 // What stands in the report of the arm.
@@ -135,7 +139,6 @@ struct Worker::Impl {
   Board* board = nullptr;
   std::map<std::string, std::string> ended_by;
   bool one_at_a_time = false;
-  uint32_t n_before = 0;
   std::optional<Watchdog> watchdog;  // of the worker: it has a thread
 
   // In the worker.
@@ -152,11 +155,10 @@ struct Worker::Impl {
   // Why the worker ended is written down. Throws where no further one would get on.
   void learn(const Ended& ended, std::chrono::seconds patience) {
     const std::string arm = board->arm.data(), reason = reason_of(*board, ended, patience);
-    if (arm == "dense" ||
+    if (arm == "dense" || ended_by.count(arm) ||
         (arm.empty() && (board->takes_long || n_without_cause == kMostWithoutCause)))
       throw Error(ErrorKind::kInternal,
-                  (arm.empty() ? "the work" : "dense attention") + (" cannot go on: it " + reason));
-    ++n_before;
+                  (arm.empty() ? "the work" : arm) + (" cannot go on: it " + reason));
     one_at_a_time = true;
     if (arm.empty()) {
       report_progress("a strategy " + reason + "; each works alone now, to see which one");
@@ -194,14 +196,15 @@ Worker Worker::start(std::chrono::seconds patience) {
     }
     const Ended ended = Watch(*impl->board, child, patience).wait();
     if (impl->board->is_done) throw ExitWith(impl->board->code);
-    if (ended.how == Ending::kExit && !impl->board->crash[0]) throw ExitWith(ended.code);
+    // Code 0 without done() is a plugin's own exit.
+    if (ended.how == Ending::kExit && ended.code != 0 && !impl->board->crash[0])
+      throw ExitWith(ended.code);
     if (ended.how == Ending::kInterrupted || is_interrupted()) throw Interrupted("interrupted");
     impl->learn(ended, patience);
   }
 }
 
 const std::map<std::string, std::string>& Worker::ended_by() const { return impl_->ended_by; }
-bool Worker::is_first() const { return impl_->n_before == 0; }
 bool Worker::wants_one_at_a_time() const { return impl_->one_at_a_time; }
 
 void Worker::works_on(const std::string& arm) {

@@ -23,7 +23,6 @@ class Worker {
 
   // Arms that ended a worker before this one, and how. They must not be run again.
   const std::map<std::string, std::string>& ended_by() const;
-  bool is_first() const;  // no worker was before this one
   // The worker before ended while several arms were at work: let each work alone, and say so
   // (works_on), until it is known which one does it.
   bool wants_one_at_a_time() const;
