@@ -245,6 +245,18 @@ TEST_CASE("ab diff pairs the samples of two runs") {
   CHECK(has(run_kvasir({"ab", "diff", before.path(), after.path()}).out, "Failed after: snapkv"));
 }
 
+TEST_CASE("a reader that has seen enough ends ab without a word") {
+  const TinyModel m;
+  const Finished done =
+      run_shell("kvasir ab -m " + m.path +
+                " streaming --set cache.block_size=16 --task passkey --length 256 "
+                "-n 1 --quick --json -o " +
+                m.folder.path("run") + " | true");
+  CHECK(done.code == 0);
+  CHECK_FALSE(has(done.err, "error"));
+  CHECK_FALSE(has(done.err, "signal"));
+}
+
 TEST_CASE("ab diff says what a strategy of the same name configures otherwise") {
   const TinyModel m;
   const auto run = [&](const std::string& window) {

@@ -199,6 +199,10 @@ Worker Worker::start(std::chrono::seconds patience) {
     // Code 0 without done() is a plugin's own exit.
     if (ended.how == Ending::kExit && ended.code != 0 && !impl->board->crash[0])
       throw ExitWith(ended.code);
+    if (ended.how == Ending::kSignal && ended.code == SIGPIPE && !impl->board->arm[0]) {
+      std::signal(SIGPIPE, SIG_DFL);  // nobody reads the report: end as quietly as others do
+      raise(SIGPIPE);
+    }
     if (ended.how == Ending::kInterrupted || is_interrupted()) throw Interrupted("interrupted");
     impl->learn(ended, patience);
   }
