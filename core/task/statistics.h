@@ -27,6 +27,11 @@ struct PairedCounts {
   uint64_t n = 0;
   uint64_t n_lost = 0;  // the first alone is right
   uint64_t n_won = 0;   // the second alone is
+  void add(bool first_is_right, bool second_is_right) {
+    ++n;
+    n_lost += first_is_right && !second_is_right;
+    n_won += !first_is_right && second_is_right;
+  }
 };
 
 // Of the difference of the shares of right answers, (n_won - n_lost) / n, 95 %: Agresti and Min

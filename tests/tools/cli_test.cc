@@ -376,6 +376,8 @@ TEST_CASE("compare feeds the text's own last tokens where it is asked to") {
   CHECK(fed["decode_steps"] == 12);
   CHECK(fed["strategies"][0]["mean_kl"] == 0.0);
   CHECK(fed["strategies"][1]["mean_kl"] > 0.0);
+  CHECK(fed["strategies"][0]["mean_kl_error"] == 0.0);
+  CHECK(fed["strategies"][1]["mean_kl_error"] > 0.0);
   CHECK(fed["strategies"][1]["mean_kl"] != greedy["strategies"][1]["mean_kl"]);
   const Finished none = run_kvasir({"compare", "-m", m.path, "-f", prompt, "-s", "random", "-n",
                                     std::to_string(n_tokens), "--feed", "text"});

@@ -24,9 +24,9 @@ struct ListBuffer {
   std::vector<float> weight;
   std::vector<float> o, lse;  // see offer_contribution()
   kvasir_selection view{};
-  // Ready to be filled: max_lists lists, `capacity` indices with group_size weights each. The space
-  // for weights is there even where none are allowed: check_selection() refuses them, a null would
-  // crash.
+  // Ready to be filled: max_lists lists, `capacity` indices with group_size weights each, preset to
+  // nothing valid. The space for weights is there even where none are allowed, and then not preset:
+  // check_selection() refuses them, a null would crash. Memory of an earlier call is used again.
   void prepare(uint32_t unit, uint32_t scope, uint32_t action, uint32_t max_lists,
                uint64_t capacity, uint32_t group_size, bool weights_allowed);
   // After prepare(): space for a contribution to n_queries queries, preset to none.

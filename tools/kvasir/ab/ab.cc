@@ -141,8 +141,7 @@ Before before_of(const std::string& folder) {
   Before out;
   if (!has_run(folder)) return out;
   const AbRun run = read_run(folder);
-  for (const AbRecord& record : run.records)
-    if (record.failed) out.failed[record.strategy] = record.given;
+  out.failed = failed_in(run);
   for (const Json& s : run.meta.at("declared").at("strategies"))
     if (const Json& ladder = s.at("ladder"); !ladder.is_null())
       out.ladders[s.at("label")] = {ladder.at("budget_tokens"), ladder.at("by_token"),

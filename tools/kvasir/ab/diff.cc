@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <map>
-#include <tuple>
 #include <vector>
 
 #include "core/error.h"
@@ -36,20 +35,12 @@ struct RunDiff {
   std::map<std::string, std::string> failed_first, failed_second;  // strategy, why: no row
 };
 
-using CellKey = std::tuple<std::string, uint32_t, std::string>;
 using Answers = std::map<uint64_t, const AbRecord*>;  // by index
 
 std::map<CellKey, Answers> answers_of(const AbRun& run) {
   std::map<CellKey, Answers> out;
   for (const AbRecord& r : run.records)
-    if (!r.failed) out[{r.task, r.length, r.strategy}][r.index] = &r;
-  return out;
-}
-
-std::map<std::string, std::string> failed_in(const AbRun& run) {
-  std::map<std::string, std::string> out;
-  for (const AbRecord& r : run.records)
-    if (r.failed) out[r.strategy] = r.given;
+    if (!r.failed) out[cell_of(r)][r.index] = &r;
   return out;
 }
 
@@ -97,9 +88,7 @@ DiffRow compare(const Answers& first, const Answers& second, const RunDiff& runs
       throw input_error(runs.first + " and " + runs.second +
                         ": not the same samples: run both with the same --seed, tasks and "
                         "task flags, and models of one tokenizer");
-    ++out.pairs.n;
-    out.pairs.n_lost += a->right && !b.right;
-    out.pairs.n_won += !a->right && b.right;
+    out.pairs.add(a->right, b.right);
     out.n_right_first += a->right;
     out.n_right_second += b.right;
     out.n_same_text += a->given == b.given;

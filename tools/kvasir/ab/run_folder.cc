@@ -157,6 +157,13 @@ AbRun read_run(const std::string& folder) {
   return run;
 }
 
+std::map<std::string, std::string> failed_in(const AbRun& run) {
+  std::map<std::string, std::string> out;
+  for (const AbRecord& record : run.records)
+    if (record.failed) out[record.strategy] = record.given;
+  return out;
+}
+
 RunFolder::RunFolder(const std::string& folder, const Json& meta) : folder_(folder) {
   std::error_code error;
   fs::create_directories(folder, error);

@@ -4,7 +4,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <map>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "tools/kvasir/ab/record.h"
@@ -20,6 +22,12 @@ struct AbRun {
 // A run as its folder has it, whole samples only. Error(kInput) naming the file when it is none, or
 // a line in the middle of it is none.
 AbRun read_run(const std::string& folder);
+
+using CellKey = std::tuple<std::string, uint32_t, std::string>;  // task, length, strategy
+inline CellKey cell_of(const AbRecord& r) { return {r.task, r.length, r.strategy}; }
+
+// Why strategies failed, by label.
+std::map<std::string, std::string> failed_in(const AbRun& run);
 
 // Whether a run was begun there.
 bool has_run(const std::string& folder);

@@ -6,14 +6,11 @@
 #include <map>
 #include <optional>
 #include <span>
-#include <tuple>
 
 #include "tools/kvasir/cli/text.h"
 
 namespace kvasir::tool {
 namespace {
-
-using CellKey = std::tuple<std::string, uint32_t, std::string>;  // task, length, strategy
 
 struct Strategy {
   std::string label, role, base, value, oracle, random;
@@ -38,11 +35,8 @@ size_t comparisons(const Json& declared) {
 // Records of one strategy by sample.
 class Answers {
  public:
-  explicit Answers(const AbRun& run) {
-    for (const AbRecord& r : run.records) {
-      by_cell_[{r.task, r.length, r.strategy}].push_back(&r);
-      if (r.failed) failed_[r.strategy] = r.given;
-    }
+  explicit Answers(const AbRun& run) : failed_(failed_in(run)) {
+    for (const AbRecord& r : run.records) by_cell_[cell_of(r)].push_back(&r);
   }
   std::optional<std::string> why_failed(const std::string& label) const {
     const auto it = failed_.find(label);
@@ -70,10 +64,7 @@ PairedCounts pair(const std::vector<const AbRecord*>& first,
       continue;
     }
     const AbRecord &a = *first[i++], &b = *second[j++];
-    if (a.failed || b.failed) continue;
-    ++out.n;
-    out.n_lost += a.right && !b.right;
-    out.n_won += !a.right && b.right;
+    if (!a.failed && !b.failed) out.add(a.right, b.right);
   }
   return out;
 }
@@ -284,16 +275,14 @@ AbSummary summarise(const AbRun& run) {
 bool is_decided(const AbRun& run, const std::string& task, uint32_t length, uint64_t index) {
   const Json& declared = run.meta.at("declared");
   std::map<std::string, std::vector<const AbRecord*>> by_strategy;
-  std::map<std::string, bool> failed;
-  for (const AbRecord& r : run.records) {
-    if (r.failed) failed[r.strategy] = true;
+  const auto failed = failed_in(run);
+  for (const AbRecord& r : run.records)
     if (r.task == task && r.length == length && r.index < index)
       by_strategy[r.strategy].push_back(&r);
-  }
   const std::vector<Strategy> strategies = strategies_of(declared);
   for (size_t i = 1; i < strategies.size(); ++i) {
     const std::string& label = strategies[i].label;
-    if (failed[label] || !strategies[i].is_arm()) continue;
+    if (failed.count(label) || !strategies[i].is_arm()) continue;
     const PairedCounts pairs = pair(by_strategy[strategies[0].label], by_strategy[label]);
     if (watched_verdict(pairs, comparisons(declared), declared.at("margin")) ==
         Verdict::kCannotTell)

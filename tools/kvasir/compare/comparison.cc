@@ -3,6 +3,7 @@
 #include "tools/kvasir/compare/comparison.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "core/serving/scheduler.h"
 #include "tools/kvasir/cli/progress_bar.h"
@@ -79,14 +80,14 @@ class Comparer {
   std::vector<Run> runs_;
   Baseline baseline_;
   uint32_t agreed_ = 0;
-  double kl_ = 0;
+  double kl_ = 0, kl_squares_ = 0;
 };
 
 void Comparer::decode(StrategyId strategy) {
   Run& run = runs_[strategy];
   ProgressBar bar(run.label + ": decode");
   agreed_ = 0;
-  kl_ = 0;
+  kl_ = kl_squares_ = 0;
   std::exception_ptr error;
   Request request;
   request.strategy = strategy;
@@ -112,7 +113,9 @@ std::optional<TokenId> Comparer::next(StrategyId strategy, uint32_t step,
   if (strategy != 0 && step > 0) {
     const auto dense = baseline_.at(step - 1, vocab_);
     agreed_ += most_likely(logits) == most_likely(dense);
-    kl_ += kl_divergence(dense, logits);
+    const double kl = kl_divergence(dense, logits);
+    kl_ += kl;
+    kl_squares_ += kl * kl;
   }
   if (step == n_steps_) return std::nullopt;
   if (step == baseline_.tokens.size()) baseline_.tokens.push_back(most_likely(logits));
@@ -137,6 +140,8 @@ ComparedStrategy Comparer::result(StrategyId strategy) {
   if (strategy == 0) return out;
   out.top1_agreement = static_cast<double>(agreed_) / n_steps_;
   out.mean_kl = kl_ / n_steps_;
+  const double variance = std::max(kl_squares_ / n_steps_ - out.mean_kl * out.mean_kl, 0.0);
+  if (n_steps_ > 1) out.mean_kl_error = std::sqrt(variance / (n_steps_ - 1));
   return out;
 }
 

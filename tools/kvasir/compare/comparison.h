@@ -19,6 +19,7 @@ struct ComparedStrategy {
   std::optional<std::string> prefill_shared_with;  // the strategy whose pass over the prompt it was
   double top1_agreement = 1.0;                     // share of steps with dense attention's token
   double mean_kl = 0.0;                            // KL(dense || strategy) in nats
+  double mean_kl_error = 0.0;  // its standard error, tokens taken as independent
 };
 
 struct Comparison {

@@ -41,6 +41,7 @@ Json to_json(const Comparison& c) {
     strategy["prefill_shared_with"] = json_or_null(s.prefill_shared_with);
     strategy["top1_agreement"] = s.top1_agreement;
     strategy["mean_kl"] = s.mean_kl;
+    strategy["mean_kl_error"] = s.mean_kl_error;
     strategy["engaged"] = has_engaged(c, s);
     out["strategies"].push_back(strategy);
   }

@@ -192,10 +192,10 @@ void Evaluator::add(EvaluationCell& cell, const Sample& sample, const Given& giv
   if (on_sample_) on_sample_(result_of(sample, cell, given.answer));
 }
 
-uint64_t count_changes(const EvaluationCell& from, const EvaluationCell& to) {
-  uint64_t n = 0;
-  for (size_t i = 0; i < from.correct.size(); ++i) n += from.correct[i] && !to.correct[i];
-  return n;
+PairedCounts pair(const EvaluationCell& first, const EvaluationCell& second) {
+  PairedCounts out;
+  for (size_t i = 0; i < first.correct.size(); ++i) out.add(first.correct[i], second.correct[i]);
+  return out;
 }
 
 }  // namespace
@@ -213,10 +213,7 @@ std::vector<CellVerdict> Evaluation::verdicts() const {
   std::vector<CellVerdict> out;
   std::vector<PairedCounts> compared;
   for (const EvaluationCell& cell : cells) {
-    const EvaluationCell& dense = control(cell);
-    out.push_back({.pairs = {.n = cell.correct.size(),
-                             .n_lost = count_changes(dense, cell),
-                             .n_won = count_changes(cell, dense)}});
+    out.push_back({.pairs = pair(control(cell), cell)});
     if (!is_control(cell)) compared.push_back(out.back().pairs);
   }
   const std::vector<Judgement> judged = judge(compared, options.margin);

@@ -5,19 +5,10 @@
 #include <charconv>
 
 #include "core/error.h"
+#include "tools/kvasir/cli/parse.h"
 
 namespace kvasir::tool {
 namespace {
-
-std::vector<std::string> split(const std::string& list) {
-  std::vector<std::string> parts;
-  for (size_t begin = 0; begin <= list.size();) {
-    const size_t end = std::min(list.find(',', begin), list.size());
-    parts.push_back(list.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return parts;
-}
 
 bool read_number(const std::string& text, uint32_t& value) {
   const char* end = text.data() + text.size();
@@ -69,13 +60,13 @@ TaskOptions task_options(const TaskFlags& f) {
 std::vector<Task> parse_tasks(const std::string& list, const std::string& flag) {
   if (list == "all") return question_tasks();
   std::vector<Task> tasks;
-  for (const std::string& part : split(list)) tasks.push_back(task_by_name(part, flag));
+  for (const std::string& part : split(list, ',')) tasks.push_back(task_by_name(part, flag));
   return tasks;
 }
 
 std::vector<MixPart> parse_mix(const std::string& list, const std::string& flag) {
   std::vector<MixPart> mix;
-  for (const std::string& part : split(list)) {
+  for (const std::string& part : split(list, ',')) {
     const size_t sign = part.find('=');
     MixPart made{task_by_name(part.substr(0, sign), flag), 1};
     if (sign != part.npos && !read_number(part.substr(sign + 1), made.weight))
