@@ -3,8 +3,10 @@
 #include "kernels/representative.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
+#include "kernels/convert.h"
 #include "kernels/kv_tile.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -86,6 +88,62 @@ void min_max(const KeyRows& rows, bool first, R* record) {
   }
 }
 
+// The least binary16 scale of which 127 steps reach `largest`; NaN where that is not finite, the
+// largest finite scale where none reaches it.
+HWY_INLINE float store_scale_above(float largest, uint16_t* out) {
+  const F32 d;
+  constexpr float kLargest = 65504.0f;
+  HWY_ALIGN hwy::float16_t half[kLanes];
+  const bool saturates = largest > 127.0f * kLargest && std::isfinite(largest);
+  store_row(hn::Set(d, saturates ? kLargest : largest / 127.0f), half);
+  hwy::CopyBytes<2>(half, out);
+  float scale = hn::GetLane(load_row(d, half));
+  if (127.0f * scale < largest && !saturates) {  // the product is exact
+    ++*out;                                      // the next binary16 above
+    hwy::CopyBytes<2>(out, half);
+    scale = hn::GetLane(load_row(d, half));
+  }
+  return scale;
+}
+
+// A group whose elements lie at or beyond those of x, away from the middle of the box: below them
+// with sign = -1, above with +1.   x [kGroupElements]
+HWY_INLINE void store_outwards(const float* HWY_RESTRICT x, float sign, Q8Group* HWY_RESTRICT out) {
+  float largest = 0.0f, poison = 0.0f;
+  for (size_t i = 0; i < kGroupElements; ++i) {
+    largest = std::max(largest, std::fabs(x[i]));
+    poison += 0.0f * x[i];
+  }
+  const float scale = store_scale_above(largest + poison, &out->scale);
+  for (size_t i = 0; i < kGroupElements; ++i) {
+    float step = scale > 0.0f ? std::floor(sign * x[i] / scale) : 0.0f;
+    if (step * scale < sign * x[i]) step += 1.0f;  // the product is exact
+    out->q[i] = static_cast<int8_t>(sign * std::min(127.0f, std::max(-127.0f, step)));
+  }
+}
+
+// Groups are rounded once, so the rows are those of the whole block.
+template <class T>
+void min_max(const KeyRows& rows, bool, Q8Group* record) {
+  const F32 d;
+  HWY_ALIGN float low[kGroupElements], high[kGroupElements];
+  for (size_t group = 0; group < rows.head_dim / kGroupElements; ++group) {
+    for (size_t i = 0; i < kGroupElements; i += kLanes) {
+      const size_t c = group * kGroupElements + i;
+      VecF32 least = load_some(key_row<T>(rows, 0), c, kLanes), most = least;
+      for (size_t t = 1; t < rows.n; ++t) {
+        const VecF32 k = load_some(key_row<T>(rows, t), c, kLanes);
+        least = hn::Min(least, k);
+        most = hn::Max(most, k);
+      }
+      hn::Store(least, d, low + i);
+      hn::Store(most, d, high + i);
+    }
+    store_outwards(low, -1.0f, record + group);
+    store_outwards(high, 1.0f, record + rows.head_dim / kGroupElements + group);
+  }
+}
+
 template <class R>
 void min_max_of(const KeyRows& rows, bool first, R* record) {
   with_row_type(rows.type, [&]<class T>(T) { min_max<T>(rows, first, record); });
@@ -97,6 +155,7 @@ void extend_min_max(const KeyRows& rows, bool first, ElementType record_type, vo
   if (record_type == ElementType::kF16) {
     min_max_of(rows, first, static_cast<hwy::float16_t*>(record));
   }
+  if (record_type == ElementType::kQ8_0) min_max_of(rows, first, static_cast<Q8Group*>(record));
 }
 
 // ------------------------------------------------------------------ sum
@@ -223,6 +282,18 @@ void update_sum(const KeyRows& rows, bool first, float* sum) {
 void store_mean(const float* sum, size_t head_dim, size_t n_tokens, ElementType record_type,
                 void* record) {
   const float factor = n_tokens == 0 ? 0.0f : 1.0f / static_cast<float>(n_tokens);
+  if (group_elements(record_type) > 1) {
+    float mean[kGroupElements];
+    for (size_t group = 0; group < head_dim / kGroupElements; ++group) {
+      for (size_t i = 0; i < kGroupElements; ++i)
+        mean[i] = sum[group * kGroupElements + i] * factor;
+      convert_from_f32(
+          record_type, mean,
+          static_cast<uint8_t*>(record) + row_bytes(record_type, group * kGroupElements),
+          kGroupElements);
+    }
+    return;
+  }
   HWY_DYNAMIC_DISPATCH(mean)(sum, head_dim, factor, record_type, record);
 }
 

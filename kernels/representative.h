@@ -21,14 +21,17 @@ struct KeyRows {
 // Extends a minmax record [2, head_dim] (minima, then maxima) by the rows; with `first` the old
 // contents do not count. Feeding rows in pieces equals feeding them at once. n = 0 changes nothing.
 // An f16 record is rounded outwards and saturates at the largest finite value, so that the bound
-// of score_min_max holds for every key that f16 can hold.
-//   record of record_type kF32 or kF16
+// of score_min_max holds for every key that f16 can hold. A q8_0 record is rounded outwards, too,
+// once: its rows are the whole block, `first` is true, and head_dim is a multiple of
+// kGroupElements; numbers that are not finite make their group NaN.
+//   record of record_type kF32, kF16 or kQ8_0
 void update_min_max(const KeyRows& rows, bool first, ElementType record_type, void* record);
 
 // sum[d] += sum_t k[t][d] in f32; with `first` the old contents do not count.   sum [head_dim]
 void update_sum(const KeyRows& rows, bool first, float* sum);
 
-// record[d] = sum[d] / n_tokens, rounded to the record's type.   record [head_dim]
+// record[d] = sum[d] / n_tokens, rounded to the record's type.
+//   record [head_dim], a multiple of group_elements(record_type)
 void store_mean(const float* sum, size_t head_dim, size_t n_tokens, ElementType record_type,
                 void* record);
 

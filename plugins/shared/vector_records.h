@@ -11,9 +11,9 @@
 
 namespace kvasir::sdk {
 
-inline constexpr const char* kRecordTypeNames[] = {"f32", "f16"};
-inline constexpr kernels::ElementType kRecordTypes[] = {kernels::ElementType::kF32,
-                                                        kernels::ElementType::kF16};
+inline constexpr const char* kRecordTypeNames[] = {"f32", "f16", "q8_0"};
+inline constexpr kernels::ElementType kRecordTypes[] = {
+    kernels::ElementType::kF32, kernels::ElementType::kF16, kernels::ElementType::kQ8_0};
 inline constexpr const char* kNumberAliases[] = {"anchor_num", nullptr};
 inline constexpr kvasir_option_schema kRecordTypeOption =
     enum_option({.key = "dtype", .help = "element type of the records"}, kRecordTypeNames, 1);
@@ -29,6 +29,13 @@ class VectorRecords {
   explicit VectorRecords(const Options& options, uint32_t n_vectors = 1)
       : type_(kRecordTypes[options.choice("dtype")]), n_vectors_(n_vectors) {}
 
+  void validate(const kvasir_geometry& geometry) const {
+    const size_t group = kernels::group_elements(type_);
+    if (geometry.head_dim % group == 0) return;
+    fail_invalid("dtype = \"q8_0\" stores groups of " + std::to_string(group) +
+                 " elements, and head_dim = " + std::to_string(geometry.head_dim) +
+                 " is no multiple of that: take f16");
+  }
   void bind(const kvasir_geometry& geometry) { head_dim_ = geometry.head_dim; }
 
   uint64_t vector_bytes() const { return kernels::row_bytes(type_, head_dim_); }

@@ -104,6 +104,68 @@ TEST_SUITE("kernels/representative") {
     });
   }
 
+  TEST_CASE("a q8_0 minmax record encloses its keys within one step of its group") {
+    for (const ElementType type : test::kElementTypes) {
+      for (const float scale : {1e-8f, 1e-3f, 1.0f, 300.0f, 2e4f}) {  // subnormal scales to large
+        for (const size_t dim : {32u, 96u}) {
+          CAPTURE(scale);
+          CAPTURE(dim);
+          const Keys keys(21, dim, type, 341 + static_cast<uint32_t>(dim), scale);
+          const auto exact = kernels::reference::channel_stats(keys.rows);
+          const auto largest_of = [&](const std::vector<double>& bounds, size_t group) {
+            double largest = 0;
+            for (size_t i = 0; i < 32; ++i)
+              largest = std::fmax(largest, std::fabs(bounds[group * 32 + i]));
+            return largest;
+          };
+          test::for_each_simd_target([&] {
+            std::vector<uint8_t> record(kernels::row_bytes(ElementType::kQ8_0, 2 * dim));
+            kernels::update_min_max(keys.rows, true, ElementType::kQ8_0, record.data());
+            const auto stored = decode(record, 2 * dim, ElementType::kQ8_0);
+            for (size_t d = 0; d < dim; ++d) {
+              // A step of 1/127 of the largest, and of the scale's own rounding 127 of 2^-24 below.
+              const double low = largest_of(exact.min, d / 32) / 127 * (1 + 0x1p-10) + 0x1p-24;
+              const double high = largest_of(exact.max, d / 32) / 127 * (1 + 0x1p-10) + 0x1p-24;
+              CHECK(stored[d] <= exact.min[d]);
+              CHECK(stored[d] >= exact.min[d] - low);
+              CHECK(stored[dim + d] >= exact.max[d]);
+              CHECK(stored[dim + d] <= exact.max[d] + high);
+            }
+          });
+        }
+      }
+    }
+  }
+
+  TEST_CASE("a q8_0 record of keys that do not fit is finite, of keys that are no numbers NaN") {
+    std::vector<float> k(64, 1.0f);
+    k[3] = 1e30f;
+    k[32] = std::numeric_limits<float>::infinity();
+    const KeyRows rows{k.data(), 256, 1, 64, ElementType::kF32};
+    test::for_each_simd_target([&] {
+      std::vector<uint8_t> record(kernels::row_bytes(ElementType::kQ8_0, 128));
+      kernels::update_min_max(rows, true, ElementType::kQ8_0, record.data());
+      const auto stored = decode(record, 128, ElementType::kQ8_0);
+      for (const size_t first : {0u, 64u}) {
+        CHECK(stored[first + 3] == 127.0 * 65504.0);
+        CHECK(std::isnan(stored[first + 33]));
+      }
+    });
+  }
+
+  TEST_CASE("a q8_0 mean is the mean, rounded as a row is") {
+    const Keys keys(19, 64, ElementType::kF16, 351);
+    test::for_each_simd_target([&] {
+      std::vector<float> sum(64), mean(64);
+      kernels::update_sum(keys.rows, true, sum.data());
+      kernels::store_mean(sum.data(), 64, 19, ElementType::kF32, mean.data());
+      const auto want = test::store_rows(mean, 64, 68, ElementType::kQ8_0);
+      std::vector<uint8_t> record(68);
+      kernels::store_mean(sum.data(), 64, 19, ElementType::kQ8_0, record.data());
+      CHECK(record == want);
+    });
+  }
+
   TEST_CASE("what lies between records does not count, even NaN") {
     for (const size_t head_dim : {1u, 12u, 13u, 21u}) {
       const size_t stride = 4 * (head_dim + 20);
@@ -153,8 +215,9 @@ TEST_SUITE("kernels/representative") {
   }
 
   TEST_CASE("the minmax score equals its formula and is never below the best key") {
-    for (const ElementType record_type : {ElementType::kF32, ElementType::kF16}) {
-      const size_t head_dim = 36;
+    for (const ElementType record_type :
+         {ElementType::kF32, ElementType::kF16, ElementType::kQ8_0}) {
+      const size_t head_dim = record_type == ElementType::kQ8_0 ? 96 : 36;
       const size_t record_bytes = kernels::row_bytes(record_type, 2 * head_dim) + 8;
       std::vector<Keys> blocks;
       for (uint32_t b = 0; b < 19; ++b)

@@ -65,6 +65,7 @@ class AttendedKeys : public sdk::VectorRecords {
   }
 
   void validate(const kvasir_geometry& geometry) const {
+    VectorRecords::validate(geometry);
     if (n_keys_ > geometry.block_size) {
       sdk::fail_invalid("representative_num = " + std::to_string(n_keys_) +
                         " is more than a block has tokens (block_size = " +

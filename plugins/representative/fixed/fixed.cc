@@ -41,6 +41,7 @@ class Fixed : public sdk::VectorRecords {
         take_max_(options.choice("combine") == kCombineMax) {}
 
   void validate(const kvasir_geometry& geometry) const {
+    VectorRecords::validate(geometry);
     if (n_vectors() > geometry.block_size) {
       sdk::fail_invalid("representative_num = " + std::to_string(n_vectors()) +
                         " is more than a block has tokens (block_size = " +

@@ -162,10 +162,14 @@ TEST_SUITE("plugins/representative/dynamic") {
 
   TEST_CASE("each query head keeps its own keys; every type, shape and combination") {
     for (const std::string combine : {"sum", "max", "mean"})
-      for (const std::string type : {"f32", "f16"})
+      for (const std::string type : {"f32", "f16", "q8_0"})
         for (const uint32_t dtype : {KVASIR_DTYPE_F32, KVASIR_DTYPE_F16, KVASIR_DTYPE_BF16})
-          for (const auto& [dim, block_size, n] :
-               {std::tuple{1u, 1u, 1u}, {7u, 4u, 4u}, {80u, 16u, 3u}, {128u, 33u, 1u}}) {
+          for (const auto& [dim, block_size, n] : {std::tuple{1u, 1u, 1u},
+                                                   {7u, 4u, 4u},
+                                                   {80u, 16u, 3u},
+                                                   {96u, 5u, 2u},
+                                                   {128u, 33u, 1u}}) {
+            if (type == "q8_0" && dim % 32 != 0) continue;
             CAPTURE(combine);
             CAPTURE(type);
             CAPTURE(dim);
@@ -180,12 +184,16 @@ TEST_SUITE("plugins/representative/dynamic") {
             CHECK(scene.layout.open_bytes == 0);
             CHECK(scene.layout.mass.at == KVASIR_MASS_AT_PREFILL);
             CHECK(scene.layout.mass.last_queries == 128);
+            const uint64_t elements = 2ull * (combine == "max" ? n : 1) * dim;
             const uint64_t bytes =
-                2ull * (combine == "max" ? n : 1) * dim * (type == "f32" ? 4 : 2);
+                type == "q8_0" ? elements / 32 * 34 : elements * (type == "f32" ? 4 : 2);
             CHECK(scene.layout.record_bytes == (bytes + 3) / 4 * 4);
             scene.seal_all(plugin);
             std::vector<const Mass*> mass(9, nullptr);
-            const double tolerance = (type == "f16" ? 0x1p-9 : 1e-5) * n * dim;
+            const double tolerance = (type == "q8_0"  ? 0x1p-5
+                                      : type == "f16" ? 0x1p-9
+                                                      : 1e-5) *
+                                     n * dim;
             check_scores(scene, plugin, mass, n, combine, tolerance);  // nothing but means yet
             std::mt19937 random(dim);
             std::vector<Mass> masses;

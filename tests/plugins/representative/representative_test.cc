@@ -8,6 +8,8 @@ namespace {
 using namespace kvasir::test;
 
 constexpr double kF16Rounding = 0x1p-11;  // half a unit in the last place, relative
+// Half a step of a group, and the rounding of its scale; relative to the group's largest element.
+constexpr double kQ8Rounding = 0.5 / 127 + 0x1p-11;
 
 double dot(const float* q, const std::vector<double>& k) {
   double sum = 0;
@@ -18,10 +20,12 @@ double dot(const float* q, const std::vector<double>& k) {
 // What each method's score is, exactly, and the sum of magnitudes its rounding scales with.
 struct Exact {
   double score = 0, magnitude = 0;
+  double steps = 0;  // the same with each element as large as the largest of its record
 };
 Exact exact(const std::string& name, int64_t n, const float* q, const Keys& keys) {
   const size_t dims = keys[0].size();
   Exact out;
+  double of_queries = 0, largest = 0;
   for (size_t d = 0; d < dims; ++d) {
     double low = keys[0][d], high = low, sum = 0, picked = 0, widest = 0;
     for (const auto& k : keys) {
@@ -44,7 +48,10 @@ Exact exact(const std::string& name, int64_t n, const float* q, const Keys& keys
     }
     out.score += term;
     out.magnitude += std::fabs(q[d]) * size;
+    of_queries += std::fabs(q[d]);
+    largest = std::max(largest, size);
   }
+  out.steps = of_queries * largest;
   return out;
 }
 
@@ -104,10 +111,11 @@ TEST_SUITE("plugins/representative") {
 
   TEST_CASE("every method, key type, record type and shape agrees with plain loops") {
     for (const std::string name : {"mean", "max", "minmax", "fixed"}) {
-      for (const std::string type : {"f32", "f16"}) {
+      for (const std::string type : {"f32", "f16", "q8_0"}) {
         for (const uint32_t dtype : {KVASIR_DTYPE_F32, KVASIR_DTYPE_F16, KVASIR_DTYPE_BF16}) {
           for (const auto& [head_dim, block_size] :
-               {std::pair{1u, 1u}, {7u, 4u}, {80u, 16u}, {128u, 33u}}) {
+               {std::pair{1u, 1u}, {7u, 4u}, {80u, 16u}, {96u, 5u}, {128u, 33u}}) {
+            if (type == "q8_0" && head_dim % 32 != 0) continue;
             CAPTURE(name);
             CAPTURE(type);
             CAPTURE(dtype);
@@ -128,7 +136,8 @@ TEST_SUITE("plugins/representative") {
             CHECK(scene.layout.flags == (KVASIR_LAYOUT_CONTENT_ONLY | KVASIR_LAYOUT_SEALED_ONLY));
             CHECK(scene.layout.open_bytes == 0);
             const uint64_t vectors = name == "minmax" ? 2 : static_cast<uint64_t>(n);
-            const uint64_t bytes = vectors * head_dim * (type == "f32" ? 4 : 2);
+            const uint64_t bytes = type == "q8_0" ? vectors * head_dim / 32 * 34
+                                                  : vectors * head_dim * (type == "f32" ? 4 : 2);
             CHECK(scene.layout.record_bytes == (bytes + 3) / 4 * 4);
 
             const std::vector<float> q = scene.random_query(3);
@@ -136,11 +145,13 @@ TEST_SUITE("plugins/representative") {
             // minmax rounds outwards: a whole unit in the last place
             const double rounding =
                 (type == "f16" ? (name == "minmax" ? 2 : 1) * kF16Rounding : 0.0) + 1e-6;
+            const double step = type == "q8_0" ? (name == "minmax" ? 2 : 1) * kQ8Rounding : 0.0;
             for (uint32_t h = 0; h < 4; ++h) {
               for (uint32_t b = 0; b < 9; ++b) {
                 const float* qh = q.data() + h * head_dim;
                 const Exact want = exact(name, n, qh, scene.keys[b][h / 2]);
-                CHECK(std::fabs(scores[h][b] - want.score) <= rounding * want.magnitude + 1e-6);
+                CHECK(std::fabs(scores[h][b] - want.score) <=
+                      rounding * want.magnitude + step * want.steps + 1e-6);
               }
             }
           }
@@ -149,8 +160,22 @@ TEST_SUITE("plugins/representative") {
     }
   }
 
-  TEST_CASE("minmax is an upper bound of every dot product, in f16 too") {
-    for (const uint32_t dtype : {KVASIR_DTYPE_F32, KVASIR_DTYPE_BF16}) {
+  TEST_CASE("q8_0 records need whole groups") {
+    for (const std::string name : {"mean", "max", "minmax", "fixed", "dynamic"}) {
+      FakeHost host;
+      Scene scene(KVASIR_DTYPE_F16, 80, 16);
+      Representative plugin(host, name, {{"dtype", "q8_0"}});
+      CHECK(plugin->base.validate(plugin.self(), &scene.geometry, plugin.err()) ==
+            KVASIR_ERR_INVALID);
+      CHECK(plugin.text().find("head_dim = 80") != std::string::npos);
+    }
+  }
+
+  TEST_CASE("minmax is an upper bound of every dot product, in f16 and q8_0 too") {
+    for (const auto& [dtype, type] : {std::pair{KVASIR_DTYPE_F32, "f16"},
+                                      {KVASIR_DTYPE_BF16, "f16"},
+                                      {KVASIR_DTYPE_F32, "q8_0"},
+                                      {KVASIR_DTYPE_BF16, "q8_0"}}) {
       for (const double scale : {1e-7, 1e-3, 1.0, 1e3}) {  // subnormal f16 to large
         std::mt19937 random(5);
         std::normal_distribution<double> normal;
@@ -159,7 +184,7 @@ TEST_SUITE("plugins/representative") {
           scene.add_block(16, [&](uint32_t, uint32_t, uint32_t) { return scale * normal(random); });
         }
         FakeHost host;
-        Representative minmax(host, "minmax", {{"dtype", "f16"}});
+        Representative minmax(host, "minmax", {{"dtype", type}});
         scene.build(minmax);
         for (uint32_t seed = 0; seed < 4; ++seed) {
           const std::vector<float> q = scene.random_query(seed);
