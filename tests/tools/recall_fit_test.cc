@@ -1,7 +1,7 @@
 // Settings under which a strategy attends to a wanted number of tokens: strategies made of
 // formulas.
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/kvasir/bench/recall_fit.h"
+#include "tools/kvasir/recall/recall_fit.h"
 
 #include <doctest/doctest.h>
 

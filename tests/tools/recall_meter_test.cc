@@ -1,12 +1,14 @@
 // What `kvasir bench recall` measures with, against sums and draws written here.
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/kvasir/bench/recall_meter.h"
+#include "tools/kvasir/recall/recall_meter.h"
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+
+#include "tools/kvasir/recall/made_up_world.h"
 
 namespace {
 
@@ -23,15 +25,15 @@ RecallShape small_shape() {
   s.n_q_heads = 4;
   s.n_kv_heads = 2;
   s.head_dim = 16;
-  s.needles = 3;
   return s;
 }
 
 struct Made {
-  explicit Made(const RecallShape& shape, uint32_t n_heaviest = 20)
-      : pool(Topology::detect(), 1), world(shape, 7), truth(world, n_heaviest, pool) {}
+  explicit Made(const RecallShape& shape, uint32_t n_heaviest = 20,
+                Planted planted = {.needles = 3})
+      : pool(Topology::detect(), 1), world(shape, planted, 7), truth(world, n_heaviest, pool) {}
   ThreadPool pool;
-  RecallWorld world;
+  MadeUpWorld world;
   RecallTruth truth;
 };
 
@@ -53,7 +55,7 @@ bool near(double a, double b, double share) { return std::abs(a - b) <= share * 
 TEST_CASE("bench recall's truth is the attention of what the model is given, rotated") {
   const RecallShape s = small_shape();
   const Made made(s);
-  const double base = double{made.world.rope().base};
+  const double base = double{made.world.geometry().rope.base};
   const uint32_t pos = s.context + 1;
   std::vector<float> q(s.n_q_heads * s.head_dim), k(s.n_kv_heads * s.head_dim), v(k.size());
   std::vector<float> query(q.size());
@@ -83,9 +85,9 @@ TEST_CASE("bench recall's needles carry the mass that was asked for") {
   RecallShape s = small_shape();
   s.context = 2048;
   s.head_dim = 64;
-  s.drift = 0.3;
-  const Made made(s);
-  REQUIRE(made.world.needles().size() == s.needles);
+  const Planted planted{.needles = 3, .drift = 0.3};
+  const Made made(s, 20, planted);
+  REQUIRE(made.world.needles().size() == planted.needles);
   double sum = 0;
   for (uint32_t head = 0; head < s.n_q_heads; ++head)
     for (const uint32_t t : made.world.needles()) {
@@ -93,7 +95,7 @@ TEST_CASE("bench recall's needles carry the mass that was asked for") {
       CHECK(t < s.context - s.window);
       sum += double{made.truth.mass(1, s.context, head)[t]};
     }
-  CHECK(sum / s.n_q_heads == doctest::Approx(s.needle_mass).epsilon(0.2));
+  CHECK(sum / s.n_q_heads == doctest::Approx(planted.needle_mass).epsilon(0.2));
 }
 
 // Both steps of layer 1, with the given tokens for every kv head and the exact output.

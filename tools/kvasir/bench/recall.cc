@@ -3,18 +3,22 @@
 #include <sstream>
 
 #include "core/error.h"
-#include "tools/kvasir/bench/recall_bench.h"
-#include "tools/kvasir/bench/recall_report.h"
 #include "tools/kvasir/cli/progress_bar.h"
 #include "tools/kvasir/commands.h"
+#include "tools/kvasir/recall/recall_bench.h"
+#include "tools/kvasir/recall/recall_report.h"
 #include "tools/kvasir/session/planning.h"
 
 namespace kvasir::tool {
 namespace {
 
+// What makes it fit where memory is short.
+constexpr const char* kRemedy = "lower -c, --steps, --layers or --heads";
+
 struct RecallOptions {
   std::vector<std::string> strategies;
   RecallShape shape;
+  Planted planted;
   uint32_t budget = 512, block_size = 16;
 };
 
@@ -29,11 +33,11 @@ void check(const RecallOptions& o) {
   if (s.n_kv_heads == 0 || s.n_q_heads == 0 || s.n_q_heads % s.n_kv_heads != 0)
     throw input_error("--kv-heads must divide --heads");
   if (s.head_dim == 0 || s.head_dim % 2 != 0) throw input_error("--head-dim must be even");
-  if (uint64_t{s.sink} + s.window + s.needles >= s.context || s.context > 1u << 20)
+  if (uint64_t{s.sink} + s.window + o.planted.needles >= s.context || s.context > 1u << 20)
     throw input_error("-c must be above --sink, --window and --needles together, at most 1M");
-  if (!(s.needle_mass > 0.0 && s.needle_mass < 1.0))
+  if (!(o.planted.needle_mass > 0.0 && o.planted.needle_mass < 1.0))
     throw input_error("--needle-mass must be between 0 and 1");
-  if (s.steps == 0 || s.needles == 0 || o.budget == 0 || o.block_size == 0)
+  if (s.steps == 0 || o.planted.needles == 0 || o.budget == 0 || o.block_size == 0)
     throw input_error("--budget, --steps, --needles and --block-size must be above 0");
   if (s.n_layers < 2) throw input_error("--layers must be above 1: the first is dense");
 }
@@ -45,10 +49,10 @@ RecallReport measure(const Options& options, const RecallOptions& o) {
   std::vector<RecallArm> arms;
   for (const std::string& name : o.strategies) arms.emplace_back(options, name, settings, host);
   check_memory(o.shape.bytes() + kProcessBytes,
-               "a context of " + std::to_string(o.shape.context) + " made-up tokens", "",
-               kRecallRemedy);
-  const RecallBench bench(o.shape, o.budget, options.seed, host);
-  RecallReport report{o.shape, settings, bench.target(), options.seed, {}};
+               "a context of " + std::to_string(o.shape.context) + " made-up tokens", "", kRemedy);
+  const MadeUpWorld world(o.shape, o.planted, options.seed);
+  const RecallBench bench(world, o.budget, options.seed, host, kRemedy);
+  RecallReport report{o.shape, o.planted, {}, settings, bench.target(), options.seed, {}};
   ProgressBar bar("recall");
   uint64_t n_done = 0;  // runs; each strategy that is left needs at least one more
   for (size_t i = 0; i < arms.size(); ++i) {
@@ -94,10 +98,11 @@ void add_bench_recall(CLI::App& bench) {
   c->add_option("--heads", s.n_q_heads, "Query heads");
   c->add_option("--kv-heads", s.n_kv_heads, "kv heads");
   c->add_option("--head-dim", s.head_dim, "Elements of a key");
-  c->add_option("--needles", s.needles, "Tokens that together have --needle-mass");
-  c->add_option("--needle-mass", s.needle_mass,
+  c->add_option("--needles", o->planted.needles, "Tokens that together have --needle-mass");
+  c->add_option("--needle-mass", o->planted.needle_mass,
                 "Share of the attention mass that the needles have");
-  c->add_option("--drift", s.drift, "How much queries of one head differ: 0 for equal ones");
+  c->add_option("--drift", o->planted.drift,
+                "How much queries of one head differ: 0 for equal ones");
   c->add_option("--seed", options->seed,
                 "Seed of the data and of plugins that draw random numbers");
   c->add_option("-t,--threads", options->threads, "Worker threads");

@@ -1,6 +1,6 @@
 // See recall_meter.h.
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/kvasir/bench/recall_meter.h"
+#include "tools/kvasir/recall/recall_meter.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,6 +1,6 @@
 // See recall_bench.h.
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/kvasir/bench/recall_bench.h"
+#include "tools/kvasir/recall/recall_bench.h"
 
 #include <algorithm>
 #include <map>
@@ -33,12 +33,14 @@ RecallMeter::Choice choice_of(const Engine& engine) {
 
 }  // namespace
 
-RecallBench::RecallBench(const RecallShape& shape, uint32_t budget, uint64_t seed, PluginHost& host)
-    : shape_(shape),
+RecallBench::RecallBench(const RecallWorld& world, uint32_t budget, uint64_t seed, PluginHost& host,
+                         std::string remedy)
+    : world_(world),
+      shape_(world.shape()),
       budget_(budget),
       seed_(seed),
       host_(host),
-      world_(shape, seed),
+      remedy_(std::move(remedy)),
       truth_(world_, budget, host.pool(), stop_if_interrupted) {}
 
 double RecallBench::target() const {
@@ -53,8 +55,7 @@ double RecallBench::tolerance(const RecallMeter::Choice& choice) const {
 RecallResult RecallBench::run(const StrategyConfig& strategy) const {
   std::optional<RecallMeter> meter;
   const PrescribedModel model(
-      {shape_.n_layers, shape_.n_q_heads, shape_.n_kv_heads, shape_.head_dim, shape_.head_dim,
-       shape_.context + shape_.steps, world_.rope()},
+      world_.geometry(),
       [&](uint32_t layer, int32_t token, float* q, float* k, float* v) {
         world_.project(layer, token, q, k, v);
       },
@@ -72,7 +73,7 @@ RecallResult RecallBench::run(const StrategyConfig& strategy) const {
   Pipeline planned = build_pipeline(strategy, host_.registry(), host_.services());
   check_memory(make_plan(model.shape(), {}, planned, options, 0).total(),
                "-s " + strategy.name + " over " + std::to_string(options.max_context) + " tokens",
-               "", kRecallRemedy);
+               "", remedy_);
   Engine engine(model, build_pipeline(strategy, host_.registry(), host_.services()), host_.pool(),
                 host_.services(), options);
   const RecallMeter::Choice choice = choice_of(engine);

@@ -1,6 +1,6 @@
 // See recall_arms.h.
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/kvasir/bench/recall_arms.h"
+#include "tools/kvasir/recall/recall_arms.h"
 
 #include <algorithm>
 #include <cmath>

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tools/kvasir/bench/recall_fit.h"
+#include "tools/kvasir/recall/recall_fit.h"
 #include "tools/kvasir/session/arms.h"
 #include "tools/kvasir/session/plugin_host.h"
 

@@ -1,4 +1,4 @@
-// One strategy of `kvasir bench recall`, run until it attends to the wanted number of tokens.
+// One strategy over a RecallWorld, run until it attends to the wanted number of tokens.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -8,13 +8,10 @@
 #include <utility>
 #include <vector>
 
-#include "tools/kvasir/bench/recall_arms.h"
-#include "tools/kvasir/bench/recall_meter.h"
+#include "tools/kvasir/recall/recall_arms.h"
+#include "tools/kvasir/recall/recall_meter.h"
 
 namespace kvasir::tool {
-
-// What makes it fit where memory is short.
-inline constexpr const char* kRecallRemedy = "lower -c, --steps, --layers or --heads";
 
 struct RecallResult {
   std::string label;
@@ -31,8 +28,10 @@ struct RecallResult {
 
 class RecallBench {
  public:
-  // `budget`: tokens beside sink and window.
-  RecallBench(const RecallShape& shape, uint32_t budget, uint64_t seed, PluginHost& host);
+  // `budget`: tokens beside sink and window. `seed`: of plugins that draw. `remedy`: what makes it
+  // fit where memory is short. What is referred to must outlive this.
+  RecallBench(const RecallWorld& world, uint32_t budget, uint64_t seed, PluginHost& host,
+              std::string remedy);
 
   // Tokens per kv head and step of a strategy that attends to its budget, sink and window.
   double target() const;
@@ -45,11 +44,12 @@ class RecallBench {
   RecallResult run(const StrategyConfig& strategy) const;
   std::string note(const RecallArm& arm, const Fit& found, double attended) const;
 
-  RecallShape shape_;
+  const RecallWorld& world_;
+  const RecallShape& shape_;
   uint32_t budget_;
   uint64_t seed_;
   PluginHost& host_;
-  RecallWorld world_;
+  std::string remedy_;
   RecallTruth truth_;
 };
 

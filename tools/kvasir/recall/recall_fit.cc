@@ -1,6 +1,6 @@
 // See recall_fit.h.
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/kvasir/bench/recall_fit.h"
+#include "tools/kvasir/recall/recall_fit.h"
 
 #include <algorithm>
 #include <cmath>

@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "tools/kvasir/bench/recall_world.h"
+#include "tools/kvasir/recall/recall_world.h"
 
 namespace kvasir::tool {
 

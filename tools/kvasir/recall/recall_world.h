@@ -1,59 +1,54 @@
-// The data of `kvasir bench recall`: queries, keys and values made from a seed, not by a model, so
-// that the true attention is known.
+// Queries, keys and values over which strategies are measured because their true attention is
+// known.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>
 #include <functional>
-#include <random>
 #include <set>
 #include <span>
 #include <vector>
 
-#include "core/model/layers/model.h"
+#include "core/model/synthetic/prescribed_model.h"
 #include "core/platform/thread_pool.h"
 
 namespace kvasir::tool {
 
 struct RecallShape {
   uint32_t context = 4096, steps = 32;  // tokens of the prompt; queries decoded after it
-  uint32_t sink = 16, window = 64;      // tokens that are always attended; no needles are there
+  uint32_t sink = 16, window = 64;      // tokens that are always attended
   uint32_t n_layers = 4, n_q_heads = 8, n_kv_heads = 4, head_dim = 64;
-  uint32_t needles = 8;
-  double needle_mass = 0.5, drift = 0.3;
 
   uint32_t group() const { return n_q_heads / n_kv_heads; }
+  uint32_t n_tokens() const { return context + steps; }
   uint64_t bytes() const;  // of a RecallWorld and its RecallTruth
 };
 
-// Makes each layer's vectors as they are after rotation, and rotates them back for project().
-// Logits of ordinary keys are normally distributed. Needles have the same positions in every layer;
-// together they get `needle_mass` of the attention.
 class RecallWorld {
  public:
-  RecallWorld(const RecallShape& shape, uint64_t seed);
+  virtual ~RecallWorld() = default;
 
   const RecallShape& shape() const { return shape_; }
+  // Tokens of the prompt whose share of the mass is reported apart; may be empty.
   const std::set<uint32_t>& needles() const { return needles_; }
-  RopeConfig rope() const;
-
-  // Vectors before rotation, for PrescribedModel::Project; token = position. k and v may be null.
-  void project(uint32_t layer, int32_t token, float* q, float* k, float* v) const;
+  virtual PrescribedModel::Geometry geometry() const = 0;
+  // Vectors before rotation, for PrescribedModel::Project; token = position.
+  virtual void project(uint32_t layer, int32_t token, float* q, float* k, float* v) const = 0;
 
   // Softmax of the query at `pos` over tokens [0, pos], into mass [pos + 1], and its output o
   // [head_dim].
   void attend(uint32_t layer, uint32_t pos, uint32_t q_head, std::span<float> mass,
               std::span<double> o) const;
 
- private:
+ protected:
   struct Layer {
-    std::vector<float> q, k, v;  // [token][head][head_dim]
+    std::vector<float> q, k, v;  // [token][head][head_dim], rotated
   };
-  void fill(Layer& layer, std::mt19937_64& random) const;
-  void turn_back(const std::vector<float>& from, uint32_t heads, uint32_t token, float* to) const;
+  // softmax_scale: of q.k before the softmax. Layers are filled by who derives.
+  RecallWorld(const RecallShape& shape, double softmax_scale);
 
   RecallShape shape_;
-  RopeTable rope_;
+  double softmax_scale_;
   std::set<uint32_t> needles_;
   std::vector<Layer> layers_;
 };
