@@ -19,6 +19,7 @@ void add_compare(CLI::App& app);
 void add_ab(CLI::App& app);
 void add_task(CLI::App& app);
 void add_bench(CLI::App& app);
+void add_trace(CLI::App& app);
 
 // Below `kvasir model`.
 void add_model_info(CLI::App& model);
@@ -34,6 +35,11 @@ void add_config_import(CLI::App& config);
 void add_task_generate(CLI::App& task);
 void add_task_eval(CLI::App& task);
 void add_task_score(CLI::App& task);
+
+// Below `kvasir trace`.
+void add_trace_record(CLI::App& trace);
+void add_trace_replay(CLI::App& trace);
+void add_trace_analyze(CLI::App& trace);
 
 // Below `kvasir bench`.
 void add_bench_attention(CLI::App& bench);

@@ -21,6 +21,7 @@ PrescribedModel::PrescribedModel(const Geometry& geometry, Project project, Outp
   shape_.head_dim = geometry.head_dim;
   shape_.v_head_dim = geometry.v_head_dim;
   shape_.max_context = geometry.max_context;
+  shape_.softmax_scale = geometry.softmax_scale;
   shape_.rope = geometry.rope;
 }
 

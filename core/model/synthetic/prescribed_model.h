@@ -25,6 +25,7 @@ class PrescribedModel final : public Model {
     uint32_t n_layers = 1, n_q_heads = 1, n_kv_heads = 1, head_dim = 64, v_head_dim = 64;
     uint32_t max_context = 4096;
     RopeConfig rope{};
+    float softmax_scale = 0.0f;  // 0: 1 / sqrt(head_dim)
   };
   PrescribedModel(const Geometry& geometry, Project project, Output output);
 

@@ -3,7 +3,6 @@
 #include <sstream>
 
 #include "core/error.h"
-#include "tools/kvasir/cli/progress_bar.h"
 #include "tools/kvasir/commands.h"
 #include "tools/kvasir/recall/recall_bench.h"
 #include "tools/kvasir/recall/recall_report.h"
@@ -53,16 +52,7 @@ RecallReport measure(const Options& options, const RecallOptions& o) {
   const MadeUpWorld world(o.shape, o.planted, options.seed);
   const RecallBench bench(world, o.budget, options.seed, host, kRemedy);
   RecallReport report{o.shape, o.planted, {}, settings, bench.target(), options.seed, {}};
-  ProgressBar bar("recall");
-  uint64_t n_done = 0;  // runs; each strategy that is left needs at least one more
-  for (size_t i = 0; i < arms.size(); ++i) {
-    const size_t n_left = arms.size() - i - 1;
-    report.strategies.push_back(bench.measure(arms[i], [&] {
-      ++n_done;
-      bar.update(n_done, n_done + n_left + 1);  // this strategy may need another run
-    }));
-    bar.update(n_done, n_done + n_left);
-  }
+  measure_arms(bench, arms, report);
   return report;
 }
 

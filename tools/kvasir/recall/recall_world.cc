@@ -25,14 +25,12 @@ RecallWorld::RecallWorld(const RecallShape& shape, double softmax_scale)
   }
 }
 
-void RecallWorld::attend(uint32_t layer, uint32_t pos, uint32_t q_head, std::span<float> mass,
-                         std::span<double> o) const {
-  const Layer& from = layers_[layer];
-  const uint32_t head = q_head / shape_.group(), dim = shape_.head_dim;
-  const float* q = from.q.data() + (size_t{pos} * shape_.n_q_heads + q_head) * dim;
-  std::vector<double> weight(size_t{pos} + 1);
-  for (uint32_t t = 0; t <= pos; ++t) {
-    const float* k = from.k.data() + (size_t{t} * shape_.n_kv_heads + head) * dim;
+std::vector<double> RecallWorld::weights(const float* q, uint32_t layer, uint32_t kv_head,
+                                         size_t n) const {
+  const uint32_t dim = shape_.head_dim;
+  std::vector<double> weight(n);
+  for (size_t t = 0; t < n; ++t) {
+    const float* k = layers_[layer].k.data() + (t * shape_.n_kv_heads + kv_head) * dim;
     double dot = 0;
     for (uint32_t d = 0; d < dim; ++d) dot += double{q[d]} * double{k[d]};
     weight[t] = dot * softmax_scale_;
@@ -40,13 +38,28 @@ void RecallWorld::attend(uint32_t layer, uint32_t pos, uint32_t q_head, std::spa
   const double high = *std::max_element(weight.begin(), weight.end());
   double sum = 0;
   for (double& x : weight) sum += x = std::exp(x - high);
+  for (double& x : weight) x /= sum;
+  return weight;
+}
+
+void RecallWorld::attend(uint32_t layer, uint32_t pos, uint32_t q_head, std::span<float> mass,
+                         std::span<double> o) const {
+  const uint32_t head = q_head / shape_.group(), dim = shape_.head_dim;
+  const float* q = layers_[layer].q.data() + (size_t{pos} * shape_.n_q_heads + q_head) * dim;
+  const std::vector<double> weight = weights(q, layer, head, size_t{pos} + 1);
   std::fill(o.begin(), o.end(), 0.0);
   for (uint32_t t = 0; t <= pos; ++t) {
-    weight[t] /= sum;
     mass[t] = static_cast<float>(weight[t]);
-    const float* v = from.v.data() + (size_t{t} * shape_.n_kv_heads + head) * dim;
+    const float* v = layers_[layer].v.data() + (size_t{t} * shape_.n_kv_heads + head) * dim;
     for (uint32_t d = 0; d < dim; ++d) o[d] += weight[t] * double{v[d]};
   }
+}
+
+void RecallWorld::attend_with(const float* q, uint32_t layer, uint32_t kv_head,
+                              std::span<float> mass) const {
+  const std::vector<double> weight = weights(q, layer, kv_head, mass.size());
+  std::transform(weight.begin(), weight.end(), mass.begin(),
+                 [](double w) { return static_cast<float>(w); });
 }
 
 RecallTruth::RecallTruth(const RecallWorld& world, uint32_t n_heaviest, ThreadPool& pool,

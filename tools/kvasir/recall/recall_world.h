@@ -39,8 +39,13 @@ class RecallWorld {
   // [head_dim].
   void attend(uint32_t layer, uint32_t pos, uint32_t q_head, std::span<float> mass,
               std::span<double> o) const;
+  // The same without output, of any rotated query [head_dim] that could stand there.
+  void attend_with(const float* q, uint32_t layer, uint32_t kv_head, std::span<float> mass) const;
 
  protected:
+  // Softmax over tokens [0, n), in double.
+  std::vector<double> weights(const float* q, uint32_t layer, uint32_t kv_head, size_t n) const;
+
   struct Layer {
     std::vector<float> q, k, v;  // [token][head][head_dim], rotated
   };
