@@ -27,6 +27,7 @@ std::vector<std::string> long_work(const std::string& model, const TempDir& fold
   return {"ppl -m " + model + " -f " + text + " -c 4096",
           "compare -m " + model + " -p hello -n 100000 -c 200000 -s quest",
           "bench recall -c 8192 -n 400",
+          "trace record -m " + model + " -f " + text + " --layers 0 -o " + folder.path("trace"),
           "bench select -m " + model + " -f " + text + " -d 4000 -n 100000 -s quest",
           "task eval -m " + model + " --task passkey --length 3000 -n 10000 -s quest",
           "task generate -m " + model + " --task passkey --length 3000 -n 10000000 -o " +

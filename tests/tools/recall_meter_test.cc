@@ -98,6 +98,29 @@ TEST_CASE("bench recall's needles carry the mass that was asked for") {
   CHECK(sum / s.n_q_heads == doctest::Approx(planted.needle_mass).epsilon(0.2));
 }
 
+TEST_CASE("bench recall's rehearsed queries have the cosine that was asked for, and the length") {
+  const RecallShape s = small_shape();
+  for (const double cosine : {1.0, 0.95, 0.0}) {
+    const Made made(s, 20, Planted{.rehearsal = cosine});
+    std::vector<float> q(s.n_q_heads * s.head_dim), k(s.n_kv_heads * s.head_dim), v(k.size());
+    std::vector<float> ahead(q.size()), again(q.size());
+    made.world.project(1, 101, q.data(), k.data(), v.data());
+    made.world.project(1, 101, ahead.data(), nullptr, nullptr);
+    made.world.project(1, 101, again.data(), nullptr, nullptr);
+    CHECK(ahead == again);
+    for (uint32_t head = 0; head < s.n_q_heads; ++head) {
+      double dot = 0, of_q = 0, of_ahead = 0;
+      for (uint32_t d = head * s.head_dim; d < (head + 1) * s.head_dim; ++d) {
+        dot += double{q[d]} * double{ahead[d]};
+        of_q += double{q[d]} * double{q[d]};
+        of_ahead += double{ahead[d]} * double{ahead[d]};
+      }
+      CHECK(dot / of_q == doctest::Approx(cosine).epsilon(1e-5));
+      CHECK(of_ahead / of_q == doctest::Approx(1.0).epsilon(1e-5));
+    }
+  }
+}
+
 // Both steps of layer 1, with the given tokens for every kv head and the exact output.
 RecallFigures measured(
     const Made& made, RecallMeter::Choice choice,

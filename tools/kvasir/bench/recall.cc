@@ -36,6 +36,8 @@ void check(const RecallOptions& o) {
     throw input_error("-c must be above --sink, --window and --needles together, at most 1M");
   if (!(o.planted.needle_mass > 0.0 && o.planted.needle_mass < 1.0))
     throw input_error("--needle-mass must be between 0 and 1");
+  if (!(o.planted.rehearsal >= 0.0 && o.planted.rehearsal <= 1.0))
+    throw input_error("--rehearsal must be from 0 to 1");
   if (s.steps == 0 || o.planted.needles == 0 || o.budget == 0 || o.block_size == 0)
     throw input_error("--budget, --steps, --needles and --block-size must be above 0");
   if (s.n_layers < 2) throw input_error("--layers must be above 1: the first is dense");
@@ -92,7 +94,13 @@ void add_bench_recall(CLI::App& bench) {
   c->add_option("--needle-mass", o->planted.needle_mass,
                 "Share of the attention mass that the needles have");
   c->add_option("--drift", o->planted.drift,
-                "How much queries of one head differ: 0 for equal ones");
+                "How much queries of one head differ, 0 for equal ones: the cosine of two is "
+                "1 / (1 + drift^2)")
+      ->capture_default_str();
+  c->add_option("--rehearsal", o->planted.rehearsal,
+                "Cosine of a query and the one that a selector rehearses in the layer before; 1 "
+                "for the query itself")
+      ->capture_default_str();
   c->add_option("--seed", options->seed,
                 "Seed of the data and of plugins that draw random numbers");
   c->add_option("-t,--threads", options->threads, "Worker threads");

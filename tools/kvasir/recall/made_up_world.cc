@@ -20,6 +20,7 @@ RopeConfig rope_config(uint32_t head_dim) {
 MadeUpWorld::MadeUpWorld(const RecallShape& shape, const Planted& planted, uint64_t seed)
     : RecallWorld(shape, 1.0 / std::sqrt(static_cast<double>(shape.head_dim))),
       planted_(planted),
+      seed_(seed),
       rope_(rope_config(shape.head_dim), shape.n_tokens()) {
   std::mt19937_64 random(seed);
   std::uniform_int_distribution<uint32_t> place(shape.sink, shape.context - shape.window - 1);
@@ -83,10 +84,35 @@ void MadeUpWorld::project(uint32_t layer, int32_t token, float* q, float* k, flo
   const auto at = static_cast<uint32_t>(token);
   const Layer& from = layers_[layer];
   turn_back(from.q, shape_.n_q_heads, at, q);
-  if (!k) return;
+  if (!k) return rehearse(layer, at, q);
   turn_back(from.k, shape_.n_kv_heads, at, k);
   const size_t width = size_t{shape_.n_kv_heads} * shape_.head_dim;
   std::copy_n(from.v.data() + at * width, width, v);
+}
+
+// Each head's query turned away from itself by the angle of the cosine, in a random direction,
+// which is the same whenever it is asked for.
+void MadeUpWorld::rehearse(uint32_t layer, uint32_t token, float* q) const {
+  const uint32_t dim = shape_.head_dim;
+  std::mt19937_64 random(seed_ ^ (uint64_t{layer} << 32 | token));
+  std::normal_distribution<double> normal;
+  std::vector<double> aside(dim);
+  const double cosine = planted_.rehearsal, sine = std::sqrt(1.0 - cosine * cosine);
+  for (uint32_t head = 0; head < shape_.n_q_heads; ++head, q += dim) {
+    double along = 0, squares = 0, length = 0;
+    for (uint32_t d = 0; d < dim; ++d) {
+      aside[d] = normal(random);
+      along += aside[d] * double{q[d]};
+      squares += double{q[d]} * double{q[d]};
+    }
+    for (uint32_t d = 0; d < dim; ++d) {
+      aside[d] -= along / squares * double{q[d]};
+      length += aside[d] * aside[d];
+    }
+    for (uint32_t d = 0; d < dim; ++d)
+      q[d] =
+          static_cast<float>(cosine * double{q[d]} + sine * aside[d] * std::sqrt(squares / length));
+  }
 }
 
 void MadeUpWorld::turn_back(const std::vector<float>& from, uint32_t heads, uint32_t token,

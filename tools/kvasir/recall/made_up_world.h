@@ -13,7 +13,10 @@ namespace kvasir::tool {
 struct Planted {
   uint32_t needles = 8;      // tokens, none of them among sink and window
   double needle_mass = 0.5;  // share of the attention that they have together
-  double drift = 0.3;        // how much queries of one head differ; 0 = equal ones
+  // How much queries of one head differ, 0 = equal ones: the cosine of two is 1 / (1 + drift^2).
+  double drift = 0.3;
+  // Cosine of a query and the one that is rehearsed from the layer before; 1 = the query itself.
+  double rehearsal = 0.95;
 };
 
 // Makes each layer's vectors as they are after rotation, and rotates them back for project().
@@ -27,9 +30,11 @@ class MadeUpWorld final : public RecallWorld {
 
  private:
   void fill(Layer& layer, std::mt19937_64& random) const;
+  void rehearse(uint32_t layer, uint32_t token, float* q) const;
   void turn_back(const std::vector<float>& from, uint32_t heads, uint32_t token, float* to) const;
 
   Planted planted_;
+  uint64_t seed_;
   RopeTable rope_;
 };
 

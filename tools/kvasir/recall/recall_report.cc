@@ -103,6 +103,8 @@ void add_source(const RecallReport& r, Json& out) {
   if (r.planted) {
     out["needles"] = r.planted->needles;
     out["needle_mass"] = r.planted->needle_mass;
+    out["drift"] = r.planted->drift;
+    out["rehearsal"] = r.planted->rehearsal;
   } else {
     out["trace"] = r.recorded->file;
     out["model"] = r.recorded->model;

@@ -73,7 +73,7 @@ class HeadAnalysis {
     LayerAnalysis sum;
     std::vector<double> accumulated(h.n_tokens());
     std::set<uint32_t> before, earlier;
-    double stayed = 0, returned = 0;
+    double stayed = 0, returned = 0, cosines = 0;
     for (uint32_t step = 0; step < h.steps; ++step) {
       const Mass mass = mass_of(h.context + step);
       sum.first_mass += on(mass, 0, std::min<size_t>(kFirstTokens, mass.size()));
@@ -85,6 +85,8 @@ class HeadAnalysis {
       const std::set<uint32_t> top = heaviest(mass);
       if (step > 0) {
         stayed += share_in(top, before);
+        cosines += cosine(head_of(TraceTensor::kQ, h.context + step - 1),
+                          head_of(TraceTensor::kQ, h.context + step));
         std::set<uint32_t> fresh;
         std::set_difference(top.begin(), top.end(), before.begin(), before.end(),
                             std::inserter(fresh, fresh.end()));
@@ -99,6 +101,7 @@ class HeadAnalysis {
     const double per_pair = h.steps > 1 ? h.steps / (h.steps - 1.0) : 0.0;
     sum.stayed = stayed * per_pair;
     sum.returned = returned * per_pair;
+    sum.query_cosine = cosines * per_pair;
     sum.accumulated_top_5 = top_5(accumulated) * h.steps;
     return sum;
   }
@@ -118,14 +121,17 @@ class HeadAnalysis {
     return std::accumulate(accumulated.begin(), accumulated.begin() + n, 0.0) / all;
   }
 
+  // What the query head has of a row of queries.
+  std::vector<float> head_of(TraceTensor tensor, uint32_t row) const {
+    const uint32_t dim = trace_.header().head_dim;
+    std::vector<float> all(trace_.row_width(tensor));
+    trace_.read_row(tensor, layer_, row, all.data());
+    const auto first = all.begin() + static_cast<ptrdiff_t>(uint64_t{q_head_} * dim);
+    return std::vector<float>(first, first + dim);
+  }
+
   void add_ahead(uint32_t step, const std::set<uint32_t>& top, LayerAnalysis& sum) const {
     const TraceHeader& h = trace_.header();
-    const auto head_of = [&](TraceTensor tensor, uint32_t row) {
-      std::vector<float> all(trace_.row_width(tensor));
-      trace_.read_row(tensor, layer_, row, all.data());
-      const auto first = all.begin() + static_cast<ptrdiff_t>(uint64_t{q_head_} * h.head_dim);
-      return std::vector<float>(first, first + h.head_dim);
-    };
     std::vector<float> ahead = head_of(TraceTensor::kAhead, step);
     const uint32_t pos[] = {h.context + step};
     sum.ahead_cosine =
@@ -175,7 +181,7 @@ void each_figure(LayerAnalysis& sum, const LayerAnalysis& x, const Fn& fn) {
       &LayerAnalysis::first_mass,        &LayerAnalysis::last_mass,
       &LayerAnalysis::tokens_of_90,      &LayerAnalysis::below_1_percent,
       &LayerAnalysis::accumulated_top_5, &LayerAnalysis::stayed,
-      &LayerAnalysis::returned};
+      &LayerAnalysis::returned,          &LayerAnalysis::query_cosine};
   for (const auto figure : kFigures) fn(sum.*figure, x.*figure);
   constexpr std::optional<double> LayerAnalysis::*kAhead[] = {&LayerAnalysis::ahead_cosine,
                                                               &LayerAnalysis::ahead_recall};

@@ -26,6 +26,7 @@ struct LayerAnalysis {
   // Of the heaviest tokens of a query: those that were among them one token before; those that were
   // not, but among them earlier.
   double stayed = 0, returned = 0;
+  double query_cosine = 0;  // of a query and the one of the token before, before rotation
   // Largest of the channels' means of |k| before rotation, over the median of all channels.
   double key_outlier = 0;
   // Of the inputs of this layer and the one before it; of the query and the one projected from the

@@ -23,6 +23,7 @@ Json to_json(const LayerAnalysis& a) {
           {"accumulated_top_5_percent", a.accumulated_top_5},
           {"heaviest_stayed", a.stayed},
           {"heaviest_returned", a.returned},
+          {"query_cosine", a.query_cosine},
           {"key_outlier", a.key_outlier},
           {"input_cosine", json_or_null(a.input_cosine)},
           {"ahead_cosine", json_or_null(a.ahead_cosine)},
@@ -31,14 +32,14 @@ Json to_json(const LayerAnalysis& a) {
 
 std::string layer_table(const TraceAnalysis& a) {
   Table table({"layer", "first 4", "last 64", "90 % in", "below 1 %", "top 5 % hold", "stay",
-               "return", "key outlier", "input cos", "ahead cos", "ahead finds"},
-              {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11});
+               "return", "query cos", "key outlier", "input cos", "ahead cos", "ahead finds"},
+              {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12});
   for (const LayerAnalysis& l : a.layers)
     table.add({std::to_string(l.layer), percent(l.first_mass), percent(l.last_mass),
                percent(l.tokens_of_90), percent(l.below_1_percent), percent(l.accumulated_top_5),
-               percent(l.stayed), percent(l.returned), two_digits(l.key_outlier),
-               maybe(l.input_cosine, two_digits), maybe(l.ahead_cosine, two_digits),
-               maybe(l.ahead_recall, percent)});
+               percent(l.stayed), percent(l.returned), two_digits(l.query_cosine),
+               two_digits(l.key_outlier), maybe(l.input_cosine, two_digits),
+               maybe(l.ahead_cosine, two_digits), maybe(l.ahead_recall, percent)});
   return table.text();
 }
 
@@ -57,7 +58,8 @@ constexpr const char* kLegend =
     "whose\n"
     "mass is below 1 % of the heaviest one's. top 5 % hold: of the mass added up over the decoded\n"
     "queries. stay: of the 64 heaviest tokens of a query, those that were among them one token\n"
-    "before; return: those that were not, but earlier. key outlier: largest mean |k| of a channel "
+    "before; return: those that were not, but earlier. query cos: a query with the one before it. "
+    "key outlier: largest mean |k| of a channel "
     "over\n"
     "the median channel, before rotation. input cos: a layer's input with the input of the layer "
     "before.\n"
