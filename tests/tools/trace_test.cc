@@ -203,9 +203,15 @@ TEST_CASE("trace replay: dense attention captures all, the oracle the best of it
       CHECK(error < 1e-5);
     }
     if (name == "oracle") CHECK(captured == doctest::Approx(best).epsilon(1e-4));
+    double of_layers = 0;
+    for (const Json& layer : s["layers"]) of_layers += layer["captured_mass"].get<double>();
+    CHECK(s["layers"].size() == r["layers"].get<size_t>() - 1);
+    CHECK(of_layers / static_cast<double>(s["layers"].size()) == doctest::Approx(captured));
   }
-  const Finished text = run_kvasir({"trace", "replay", t.path, "-s", "quest", "-b", "64"});
+  const Finished text =
+      run_kvasir({"trace", "replay", t.path, "-s", "quest", "-b", "64", "--by-layer"});
   CHECK(text.code == 0);
+  CHECK(has(text.out, "captured mass in layer  quest"));
   CHECK(has(text.out, "295 tokens of"));
   CHECK_FALSE(has(text.out, "needle"));
 }

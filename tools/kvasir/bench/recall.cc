@@ -19,6 +19,7 @@ struct RecallOptions {
   RecallShape shape;
   Planted planted;
   uint32_t budget = 512, block_size = 16;
+  bool by_layer = false;
 };
 
 // Presets: the bounds at every unit and scope, then the methods.
@@ -53,7 +54,13 @@ RecallReport measure(const Options& options, const RecallOptions& o) {
                "a context of " + std::to_string(o.shape.context) + " made-up tokens", "", kRemedy);
   const MadeUpWorld world(o.shape, o.planted, options.seed);
   const RecallBench bench(world, o.budget, options.seed, host, kRemedy);
-  RecallReport report{o.shape, o.planted, {}, settings, bench.target(), options.seed, {}};
+  RecallReport report;
+  report.shape = o.shape;
+  report.planted = o.planted;
+  report.settings = settings;
+  report.target = bench.target();
+  report.seed = options.seed;
+  report.by_layer = o.by_layer;
   measure_arms(bench, arms, report);
   return report;
 }
@@ -104,6 +111,7 @@ void add_bench_recall(CLI::App& bench) {
   c->add_option("--seed", options->seed,
                 "Seed of the data and of plugins that draw random numbers");
   c->add_option("-t,--threads", options->threads, "Worker threads");
+  c->add_flag("--by-layer", o->by_layer, "The captured mass of each layer, too");
   add_json(*c, options->json);
   c->callback([=] { bench_recall(*options, *o); });
 }

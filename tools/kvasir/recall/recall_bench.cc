@@ -94,6 +94,7 @@ RecallResult RecallBench::run(const StrategyConfig& strategy) const {
   RecallResult out;
   out.choice = choice;
   out.figures = meter->figures();
+  out.layers = meter->layer_figures();
   out.kv_bytes = engine.kv_bytes(seq);
   out.fallbacks = engine.decode_engagement().fallbacks;
   return out;

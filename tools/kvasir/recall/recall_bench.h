@@ -17,6 +17,7 @@ struct RecallResult {
   std::string label;
   RecallMeter::Choice choice;
   RecallFigures figures;
+  std::vector<RecallFigures> layers;  // of layer 1, 2, ... of the world
   uint64_t kv_bytes = 0, fallbacks = 0;
   // The budget and the other settings that were changed, under their names in a strategy file.
   std::vector<std::pair<std::string, double>> settings;

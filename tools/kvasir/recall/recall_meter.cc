@@ -7,13 +7,26 @@
 #include <numeric>
 
 namespace kvasir::tool {
+namespace {
+
+constexpr double RecallFigures::*kFigures[] = {&RecallFigures::attended,
+                                               &RecallFigures::captured,
+                                               &RecallFigures::best,
+                                               &RecallFigures::random,
+                                               &RecallFigures::random_deviation,
+                                               &RecallFigures::needles,
+                                               &RecallFigures::top_k,
+                                               &RecallFigures::error};
+
+}  // namespace
 
 RecallMeter::RecallMeter(const RecallWorld& world, const RecallTruth& truth, Choice choice)
     : world_(world),
       truth_(truth),
       shape_(world.shape()),
       choice_(choice),
-      attended_(shape_.n_kv_heads) {}
+      attended_(shape_.n_kv_heads),
+      sums_(shape_.n_layers - 1) {}
 
 void RecallMeter::attended(uint32_t layer, uint32_t kv_head, std::span<const uint32_t> tokens) {
   if (layer != 0) attended_[kv_head].assign(tokens.begin(), tokens.end());
@@ -46,15 +59,16 @@ void RecallMeter::add_q_head(uint32_t layer, uint32_t pos, uint32_t q_head,
     error += (want[d] - double{o[d]}) * (want[d] - double{o[d]});
     length += want[d] * want[d];
   }
-  sums_.attended += static_cast<double>(seen.size());
-  sums_.captured += captured;
-  sums_.needles += of_needles > 0 ? on_needles / of_needles : 1.0;
+  RecallFigures& sums = sums_[layer - 1].figures;
+  sums.attended += static_cast<double>(seen.size());
+  sums.captured += captured;
+  sums.needles += of_needles > 0 ? on_needles / of_needles : 1.0;
   const std::span<const uint32_t> heaviest = truth_.heaviest(layer, pos, q_head);
   const auto n_found = std::count_if(heaviest.begin(), heaviest.end(), sees);
-  sums_.top_k +=
+  sums.top_k +=
       heaviest.empty() ? 1.0 : static_cast<double>(n_found) / static_cast<double>(heaviest.size());
-  sums_.error += std::sqrt(error / length);
-  ++n_;
+  sums.error += std::sqrt(error / length);
+  ++sums_[layer - 1].n;
 }
 
 // For the query heads that share one choice of `n_attended` tokens: their masses are summed up per
@@ -84,8 +98,9 @@ void RecallMeter::add_bounds(uint32_t layer, uint32_t pos, uint32_t first_q_head
   }
   size_t k = 0;
   if (n_attended > n_forced) k = std::min((n_attended - n_forced + per - 1) / per, units.size());
-  sums_.best += forced;
-  sums_.random += forced;
+  RecallFigures& sums = sums_[layer - 1].figures;
+  sums.best += forced;
+  sums.random += forced;
   if (k == 0) return;
   const auto n_units = static_cast<double>(units.size()), drawn = static_cast<double>(k);
   const double mean = std::accumulate(units.begin(), units.end(), 0.0) / n_units;
@@ -93,18 +108,31 @@ void RecallMeter::add_bounds(uint32_t layer, uint32_t pos, uint32_t first_q_head
   for (const double x : units) variance += (x - mean) * (x - mean) / n_units;
   const auto kth = units.begin() + static_cast<ptrdiff_t>(k);
   if (k < units.size()) std::nth_element(units.begin(), kth, units.end(), std::greater<>());
-  sums_.best += std::accumulate(units.begin(), kth, 0.0);
-  sums_.random += drawn * mean;
+  sums.best += std::accumulate(units.begin(), kth, 0.0);
+  sums.random += drawn * mean;
   if (units.size() > 1)
-    sums_.random_deviation += std::sqrt(drawn * (n_units - drawn) / (n_units - 1.0) * variance);
+    sums.random_deviation += std::sqrt(drawn * (n_units - drawn) / (n_units - 1.0) * variance);
+}
+
+RecallFigures RecallMeter::mean(const Sums& sums) {
+  RecallFigures f = sums.figures;
+  for (const auto figure : kFigures) f.*figure /= static_cast<double>(sums.n);
+  return f;
 }
 
 RecallFigures RecallMeter::figures() const {
-  RecallFigures f = sums_;
-  for (double* x : {&f.attended, &f.captured, &f.best, &f.random, &f.random_deviation, &f.needles,
-                    &f.top_k, &f.error})
-    *x /= static_cast<double>(n_);
-  return f;
+  Sums all;
+  for (const Sums& of_layer : sums_) {
+    for (const auto figure : kFigures) all.figures.*figure += of_layer.figures.*figure;
+    all.n += of_layer.n;
+  }
+  return mean(all);
+}
+
+std::vector<RecallFigures> RecallMeter::layer_figures() const {
+  std::vector<RecallFigures> out;
+  for (const Sums& of_layer : sums_) out.push_back(mean(of_layer));
+  return out;
 }
 
 }  // namespace kvasir::tool

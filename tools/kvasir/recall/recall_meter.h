@@ -41,20 +41,25 @@ class RecallMeter {
   // the prompt and the first layer, which is dense, do not count.
   void output(uint32_t layer, uint32_t pos, const float* o);
   RecallFigures figures() const;
+  std::vector<RecallFigures> layer_figures() const;  // [n_layers - 1]: of layer 1, 2, ...
 
  private:
   void add_q_head(uint32_t layer, uint32_t pos, uint32_t q_head, const std::vector<uint32_t>& seen,
                   const float* o);
   void add_bounds(uint32_t layer, uint32_t pos, uint32_t first_q_head, uint32_t n_q_heads,
                   size_t n_attended);
+  struct Sums {
+    RecallFigures figures;
+    uint64_t n = 0;  // query heads counted
+  };
+  static RecallFigures mean(const Sums& sums);
 
   const RecallWorld& world_;
   const RecallTruth& truth_;
   const RecallShape& shape_;
   Choice choice_;
   std::vector<std::vector<uint32_t>> attended_;  // [kv_head]
-  RecallFigures sums_;
-  uint64_t n_ = 0;  // query heads counted
+  std::vector<Sums> sums_;                       // [n_layers - 1]
 };
 
 }  // namespace kvasir::tool

@@ -20,6 +20,18 @@ const char* unit_name(const RecallResult& r) {
   return r.choice.unit_tokens == 1 ? "token" : "block";
 }
 
+Json layers_json(const std::vector<RecallFigures>& layers) {
+  Json out = Json::array();
+  for (const RecallFigures& f : layers)
+    out.push_back({{"tokens_attended", f.attended},
+                   {"captured_mass", f.captured},
+                   {"best_mass", f.best},
+                   {"random_mass", f.random},
+                   {"top_k_recall", f.top_k},
+                   {"output_error", f.error}});
+  return out;
+}
+
 Json result_json(const RecallResult& r) {
   Json settings = Json::object();
   for (const auto& [key, value] : r.settings) {
@@ -45,7 +57,8 @@ Json result_json(const RecallResult& r) {
           {"top_k_recall", r.figures.top_k},
           {"output_error", r.figures.error},
           {"kv_bytes", r.kv_bytes},
-          {"fallbacks", r.fallbacks}};
+          {"fallbacks", r.fallbacks},
+          {"layers", layers_json(r.layers)}};
 }
 
 std::string percent(double share) { return format("%.1f %%", 100.0 * share); }
@@ -166,6 +179,24 @@ Json to_json(const RecallReport& r) {
   return out;
 }
 
+// Captured mass, a row for each layer that counts.
+std::string layer_table(const RecallReport& r) {
+  std::vector<std::string> header{"captured mass in layer"};
+  std::vector<size_t> right{0};
+  for (const RecallResult& result : r.strategies) {
+    right.push_back(header.size());
+    header.push_back(result.label);
+  }
+  Table table(header, right);
+  for (uint32_t layer = 1; layer < r.shape.n_layers; ++layer) {
+    std::vector<std::string> row{std::to_string(r.recorded ? r.recorded->layers[layer] : layer)};
+    for (const RecallResult& result : r.strategies)
+      row.push_back(percent(result.layers[layer - 1].captured));
+    table.add(row);
+  }
+  return "\n" + table.text();
+}
+
 std::string to_text(const RecallReport& r) {
   const std::vector<Column> columns = columns_of(r);
   std::vector<std::string> header{"strategy"};
@@ -187,7 +218,8 @@ std::string to_text(const RecallReport& r) {
     for (const Column& column : columns) row.push_back(column.cell(result));
     table.add(row);
   }
-  return source_text(r) + table.text() + legend_text(r) + (notes.empty() ? "" : "\n" + notes);
+  return source_text(r) + table.text() + (r.by_layer ? layer_table(r) : "") + legend_text(r) +
+         (notes.empty() ? "" : "\n" + notes);
 }
 
 }  // namespace kvasir::tool

@@ -22,9 +22,10 @@ struct RecallReport {
   // Where queries, keys and values come from: one of the two.
   std::optional<Planted> planted;
   std::optional<Recorded> recorded;
-  RecallSettings settings;
+  RecallSettings settings{};
   double target = 0;  // tokens per kv head and step
   uint64_t seed = 0;
+  bool by_layer = false;  // the text has a row for each layer, too
   std::vector<RecallResult> strategies;
 };
 

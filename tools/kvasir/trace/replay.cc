@@ -16,6 +16,7 @@ struct ReplayOptions {
   std::string file;
   std::vector<std::string> strategies;
   uint32_t budget = 512, block_size = 16, sink = 16, window = 64;
+  bool by_layer = false;
 };
 
 void check(const ReplayOptions& o, const TraceHeader& header) {
@@ -41,9 +42,13 @@ void replay(const Options& options, const ReplayOptions& o) {
                "a replay of " + std::to_string(header.n_tokens()) + " tokens", "", kRemedy);
   const TraceWorld world(trace, o.sink, o.window, host.pool());
   const RecallBench bench(world, o.budget, options.seed, host, kRemedy);
-  RecallReport report{
-      world.shape(), {}, Recorded{o.file, header.model, header.layers}, settings, bench.target(),
-      options.seed,  {}};
+  RecallReport report;
+  report.shape = world.shape();
+  report.recorded = Recorded{o.file, header.model, header.layers};
+  report.settings = settings;
+  report.target = bench.target();
+  report.seed = options.seed;
+  report.by_layer = o.by_layer;
   measure_arms(bench, arms, report);
   print(report, options.json);
 }
@@ -68,6 +73,7 @@ void add_trace_replay(CLI::App& trace) {
   c->add_option("--window", o->window, "Last tokens, always attended")->capture_default_str();
   c->add_option("--seed", options->seed, "Seed of plugins that draw random numbers");
   c->add_option("-t,--threads", options->threads, "Worker threads");
+  c->add_flag("--by-layer", o->by_layer, "The captured mass of each layer, too");
   add_json(*c, options->json);
   c->callback([=] { replay(*options, *o); });
 }
