@@ -109,6 +109,20 @@ TEST_CASE("a selection too large for the first buffer is asked for again") {
   CHECK(often->decode_engagement().fallbacks == 0);
 }
 
+TEST_CASE("a selector that needed more space once is not asked twice ever after") {
+  Bench bench(8, 2);
+  EngineOptions options;
+  options.max_context = 3000;
+  const auto engine = bench.engine(kCache + "[selector]\nplugin = 'kvasir.test.draws'\n", options);
+  const auto seq = engine->open();
+  prefill(*engine, seq, some_tokens(2400, 5));  // half of them are more than the first buffer holds
+  for (TokenId token = 0; token < 30; ++token) decode(*engine, seq, token);
+  const auto n_due = static_cast<double>(engine->decode_engagement().selections);
+  const double n_asked = probe(*engine->pipeline().selectors[0], 2);
+  CHECK(n_asked > n_due);  // the first time, and where a draw is larger than all before
+  CHECK(n_asked < 1.5 * n_due);
+}
+
 TEST_CASE("one weight per index, blocks and tokens, heads that say all between heads that list") {
   for (const std::string unit : {"block", "token"})
     for (const std::string lists : {"listed", "half_listed"}) {

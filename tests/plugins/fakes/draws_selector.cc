@@ -2,7 +2,7 @@
 // weighted (KVASIR_NEED_HEAD_LOG_WEIGHT) from leases of all blocks (KVASIR_NEED_KEYS), without a
 // slab. Token t of a head is drawn with probability u, a hash of (seed, layer, head, t), and weighs
 // -ln u. Every `refuse_every`-th selection first asks for a larger buffer. Probe: 0 = prompt-end
-// items, 1 = refusals.
+// items, 1 = refusals, 2 = calls of select().
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 
@@ -35,7 +35,9 @@ class DrawsSelector {
 
   DrawsSelector(const sdk::Host&, const sdk::Options& o) : refuse_every_(o.u32("refuse_every")) {}
   const void* get_extension(const char* id) { return probe_extension<DrawsSelector>(id); }
-  double probe(uint32_t item) const { return item == 0 ? n_prompt_end_ : n_refused_; }
+  double probe(uint32_t item) const {
+    return item == 0 ? n_prompt_end_ : item == 1 ? n_refused_ : n_selects_;
+  }
   void bind(const kvasir_geometry& geometry) { g_ = geometry; }
   void limits(kvasir_sel_limits& out) const {
     out.unit = KVASIR_UNIT_TOKEN;
@@ -56,6 +58,7 @@ class DrawsSelector {
   }
 
   kvasir_status select(const sdk::Step& step, const kvasir_sel_in& in, kvasir_selection& out) {
+    ++n_selects_;
     for (uint32_t s = 0; s < step.n_seqs(); ++s) {
       const uint64_t n_blocks = (step.seq(s).kv_len + g_.block_size - 1) / g_.block_size;
       if (!in.leases || in.lease_offsets[s + 1] - in.lease_offsets[s] != n_blocks)
@@ -91,7 +94,7 @@ class DrawsSelector {
   }
 
  private:
-  uint32_t refuse_every_, n_calls_ = 0, n_prompt_end_ = 0, n_refused_ = 0;
+  uint32_t refuse_every_, n_calls_ = 0, n_prompt_end_ = 0, n_refused_ = 0, n_selects_ = 0;
   kvasir_geometry g_{};
 };
 }  // namespace
