@@ -10,6 +10,8 @@
 
 #include <algorithm>
 
+#include "kernels/rows-inl.h"
+
 #ifndef KVASIR_KERNELS_PANEL_PRODUCT_ONCE
 #define KVASIR_KERNELS_PANEL_PRODUCT_ONCE
 #if HWY_ARCH_X86
@@ -43,7 +45,6 @@ HWY_BEFORE_NAMESPACE();
 namespace kvasir::kernels::HWY_NAMESPACE {
 namespace {
 
-namespace hn = hwy::HWY_NAMESPACE;
 using PanelTag = hn::CappedTag<float, 16>;
 using PanelVec = hn::Vec<PanelTag>;
 inline constexpr size_t kPanelLanes = HWY_LANES(float) < 16 ? HWY_LANES(float) : 16;
@@ -66,14 +67,15 @@ HWY_INLINE void add_products(const float* HWY_RESTRICT x, size_t x_stride, const
   }
 }
 
-template <size_t kRows, size_t kVectors>
-HWY_INLINE void inputs(const float* HWY_RESTRICT x, size_t x_stride, const float* HWY_RESTRICT w,
+// T: float, hwy::float16_t or hwy::bfloat16_t.
+template <size_t kRows, size_t kVectors, class T>
+HWY_INLINE void inputs(const float* HWY_RESTRICT x, size_t x_stride, const T* HWY_RESTRICT w,
                        size_t n, Sums<kRows, kVectors>& sum) {
   const PanelTag d;
   for (size_t k = 0; k < n; ++k) {
     PanelVec row[kVectors];
     for (size_t v = 0; v < kVectors; ++v)
-      row[v] = hn::LoadU(d, w + k * kPanelWidth + v * kPanelLanes);
+      row[v] = load_row(d, w + k * kPanelWidth + v * kPanelLanes);
     add_products<kRows, kVectors>(x + k, x_stride, row, sum);
   }
 }
@@ -202,15 +204,21 @@ void product(const float* x, size_t x_stride, size_t n_rows, const T* w, size_t 
   }
 }
 
-void panel_product(ElementType type, const float* x, size_t x_stride, size_t n_rows, const void* w,
+void panel_product(PanelType type, const float* x, size_t x_stride, size_t n_rows, const void* w,
                    size_t n_in, size_t block, size_t n_cols, bool accumulate, float* y,
                    size_t y_stride) {
-  if (type == ElementType::kBF16) {
-    product(x, x_stride, n_rows, static_cast<const uint32_t*>(w), n_in, block, n_cols, accumulate,
-            y, y_stride);
-  } else {
-    product(x, x_stride, n_rows, static_cast<const float*>(w), n_in, block, n_cols, accumulate, y,
-            y_stride);
+  const auto of = [&](const auto* weights) {
+    product(x, x_stride, n_rows, weights, n_in, block, n_cols, accumulate, y, y_stride);
+  };
+  switch (type) {
+    case PanelType::kF32:
+      return of(static_cast<const float*>(w));
+    case PanelType::kF16:
+      return of(static_cast<const hwy::float16_t*>(w));
+    case PanelType::kBF16:
+      return of(static_cast<const hwy::bfloat16_t*>(w));
+    case PanelType::kBF16Pairs:
+      return of(static_cast<const uint32_t*>(w));
   }
 }
 
@@ -223,7 +231,7 @@ namespace kvasir::kernels {
 
 HWY_EXPORT(panel_product);
 
-void panel_product(ElementType type, const float* x, size_t x_stride, size_t n_rows, const void* w,
+void panel_product(PanelType type, const float* x, size_t x_stride, size_t n_rows, const void* w,
                    size_t n_in, size_t block, size_t n_cols, bool accumulate, float* y,
                    size_t y_stride) {
   HWY_DYNAMIC_DISPATCH(panel_product)

@@ -17,8 +17,8 @@
 
 namespace {
 using namespace kvasir;
-using kernels::ElementType;
 using kernels::kPanelWidth;
+using kernels::PanelType;
 
 std::vector<float> random_values(size_t n, uint32_t seed) {
   std::mt19937 random(seed);
@@ -32,20 +32,42 @@ float to_bf16(float value) {  // cut, not rounded: any bf16 value will do
   return std::bit_cast<float>(std::bit_cast<uint32_t>(value) & 0xFFFF0000u);
 }
 
-// w [n_in, 64] of bf16 values as the kernel wants it: pairs of inputs side by side.
-std::vector<uint16_t> pack_bf16(const std::vector<float>& w, size_t n_in) {
+float to_f16(float value) {  // cut likewise; what would be a subnormal becomes 0
+  if (std::abs(value) < 0x1p-14f) return 0.0f;
+  return std::bit_cast<float>(std::bit_cast<uint32_t>(value) & 0xFFFFE000u);
+}
+
+float representable(PanelType type, float value) {
+  if (type == PanelType::kF32) return value;
+  return type == PanelType::kF16 ? to_f16(value) : to_bf16(value);
+}
+
+// A representable value.
+uint16_t bits_of(PanelType type, float value) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  if (type != PanelType::kF16) return static_cast<uint16_t>(bits >> 16);
+  const uint32_t magnitude = bits & 0x7FFFFFFFu;
+  const uint32_t half = magnitude == 0 ? 0 : (magnitude >> 13) - (uint32_t{127 - 15} << 10);
+  return static_cast<uint16_t>(half | (bits >> 16 & 0x8000u));
+}
+
+// w [n_in, 64] of representable values as the kernel wants it in 16 bits.
+std::vector<uint16_t> pack(PanelType type, const std::vector<float>& w, size_t n_in) {
   std::vector<uint16_t> panel((n_in + 1) / 2 * 2 * kPanelWidth);
-  for (size_t k = 0; k < n_in; ++k) {
+  for (size_t k = 0; k < n_in; ++k)
     for (size_t j = 0; j < kPanelWidth; ++j) {
-      const auto bits = std::bit_cast<uint32_t>(w[k * kPanelWidth + j]);
-      panel[(k / 2 * kPanelWidth + j) * 2 + k % 2] = static_cast<uint16_t>(bits >> 16);
+      const size_t at = type == PanelType::kBF16Pairs ? (k / 2 * kPanelWidth + j) * 2 + k % 2
+                                                      : k * kPanelWidth + j;
+      panel[at] = bits_of(type, w[k * kPanelWidth + j]);
     }
-  }
   return panel;
 }
 
+constexpr PanelType kTypes[] = {PanelType::kF32, PanelType::kF16, PanelType::kBF16,
+                                PanelType::kBF16Pairs};
+
 struct Case {
-  ElementType type;
+  PanelType type;
   size_t n_rows, n_in, n_cols;
   bool accumulate;
   size_t block = 1024;
@@ -55,12 +77,10 @@ void check(const Case& c) {
   const size_t x_stride = c.n_in + 3, y_stride = c.n_cols + 5;
   const auto x = random_values(c.n_rows * x_stride + 8, 1);
   auto w = random_values(c.n_in * kPanelWidth, 2);
-  if (c.type == ElementType::kBF16) {
-    for (float& value : w) value = to_bf16(value);
-  }
-  const auto packed = pack_bf16(w, c.n_in);
-  const void* panel = c.type == ElementType::kBF16 ? static_cast<const void*>(packed.data())
-                                                   : static_cast<const void*>(w.data());
+  for (float& value : w) value = representable(c.type, value);
+  const auto packed = pack(c.type, w, c.n_in);
+  const void* panel = c.type == PanelType::kF32 ? static_cast<const void*>(w.data())
+                                                : static_cast<const void*>(packed.data());
   const auto before = random_values(c.n_rows * y_stride, 3);
   auto y = before;
   kernels::panel_product(c.type, x.data(), x_stride, c.n_rows, panel, c.n_in, c.block, c.n_cols,
@@ -101,7 +121,7 @@ float chained(const Case& c, const float* x, const std::vector<float>& w, size_t
       sum = fused ? std::fma(x[k], weight, sum) : static_cast<float>(product) + sum;
     };
     for (size_t k = begin; k < end; k += 2) {
-      const bool odd_first = c.type == ElementType::kBF16;
+      const bool odd_first = c.type == PanelType::kBF16Pairs;
       add(odd_first ? k + 1 : k);
       add(odd_first ? k : k + 1);
     }
@@ -115,15 +135,13 @@ void check_bits(const Case& c) {
   CAPTURE(c.n_rows);
   CAPTURE(c.n_in);
   CAPTURE(c.block);
-  const bool bf16 = c.type == ElementType::kBF16;
   auto x = random_values(c.n_rows * c.n_in, 1), w = random_values(c.n_in * kPanelWidth, 2);
-  if (bf16) {
+  if (c.type == PanelType::kBF16Pairs)
     for (float& value : x) value = to_bf16(value);
-    for (float& value : w) value = to_bf16(value);
-  }
-  const auto packed = pack_bf16(w, c.n_in);
-  const void* panel =
-      bf16 ? static_cast<const void*>(packed.data()) : static_cast<const void*>(w.data());
+  for (float& value : w) value = representable(c.type, value);
+  const auto packed = pack(c.type, w, c.n_in);
+  const void* panel = c.type == PanelType::kF32 ? static_cast<const void*>(w.data())
+                                                : static_cast<const void*>(packed.data());
   const auto before = random_values(c.n_rows * c.n_cols, 3);
   auto y = before, alone = before;
   kernels::panel_product(c.type, x.data(), c.n_in, c.n_rows, panel, c.n_in, c.block, c.n_cols,
@@ -148,7 +166,7 @@ TEST_SUITE_BEGIN("kernels/panel_product");
 
 TEST_CASE("products are the sums, for every number of rows, inputs and columns") {
   test::for_each_simd_target([] {
-    for (const ElementType type : {ElementType::kF32, ElementType::kBF16}) {
+    for (const PanelType type : kTypes) {
       for (size_t n_rows = 1; n_rows <= 8; ++n_rows) {
         for (const size_t n_in : {1, 2, 31, 32, 255, 256, 257, 700}) {
           check({type, n_rows, n_in, 64, false});
@@ -162,7 +180,7 @@ TEST_CASE("products are the sums, for every number of rows, inputs and columns")
 
 TEST_CASE("a row's sum has one order, whatever the number of rows, to the bit") {
   test::for_each_simd_target([] {
-    for (const ElementType type : {ElementType::kF32, ElementType::kBF16}) {
+    for (const PanelType type : kTypes) {
       for (size_t n_rows = 1; n_rows <= kernels::kPanelProductRows; ++n_rows)
         for (const size_t n_in : {1, 2, 255, 701}) {
           if (test::few_cases() && n_in > 255) continue;
@@ -175,7 +193,8 @@ TEST_CASE("a row's sum has one order, whatever the number of rows, to the bit") 
   });
 }
 
-TEST_CASE("bf16 subnormals are zero, as the instruction for bf16 takes them, and f32's are not") {
+TEST_CASE(
+    "subnormals of pairs are zero, as the instruction for bf16 takes them, and others are not") {
   test::for_each_simd_target([] {
     const float tiny = std::ldexp(1.0f, -130), large = std::ldexp(1.0f, 20);
     const std::vector<float> x{tiny, large}, w = [&] {
@@ -183,13 +202,16 @@ TEST_CASE("bf16 subnormals are zero, as the instruction for bf16 takes them, and
       for (size_t j = 0; j < kPanelWidth; ++j) values[j] = large, values[kPanelWidth + j] = tiny;
       return values;
     }();
-    const auto packed = pack_bf16(w, 2);
+    const auto packed = pack(PanelType::kBF16Pairs, w, 2), rows = pack(PanelType::kBF16, w, 2);
     std::vector<float> y(kPanelWidth, 1.0f);
-    kernels::panel_product(ElementType::kBF16, x.data(), 2, 1, packed.data(), 2, 512, 64, false,
+    kernels::panel_product(PanelType::kBF16Pairs, x.data(), 2, 1, packed.data(), 2, 512, 64, false,
                            y.data(), 64);
     CHECK(y == std::vector<float>(kPanelWidth, 0.0f));
-    kernels::panel_product(ElementType::kF32, x.data(), 2, 1, w.data(), 2, 512, 64, false, y.data(),
+    kernels::panel_product(PanelType::kF32, x.data(), 2, 1, w.data(), 2, 512, 64, false, y.data(),
                            64);
+    CHECK(y == std::vector<float>(kPanelWidth, 2 * tiny * large));
+    kernels::panel_product(PanelType::kBF16, x.data(), 2, 1, rows.data(), 2, 512, 64, false,
+                           y.data(), 64);
     CHECK(y == std::vector<float>(kPanelWidth, 2 * tiny * large));
     CHECK(tiny / 2 > 0.0f);  // the thread's mode is what it was
   });

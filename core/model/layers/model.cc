@@ -58,7 +58,6 @@ class WeightLoader {
     used_ += (bytes + 63) / 64 * 64;
     return at;
   }
-  PanelMatrix panel_type(const std::string& name) const;
   PanelMatrix matrix(const std::string& name);
   const float* vector(const std::string& name);
   const float* vector_if_any(const std::string& name);  // null when models of the shape have none
@@ -75,17 +74,9 @@ class WeightLoader {
   std::optional<Compute> plain_;
 };
 
-PanelMatrix WeightLoader::panel_type(const std::string& name) const {
-  if (compute_ != Compute::kInt8) return {.type = compute_};
-  const auto quantized =
-      file_ ? quantized_type(file_->tensor(name).type) : std::optional<kernels::QuantizedType>();
-  if (!quantized) return {.type = plain_compute()};
-  return {.type = Compute::kInt8, .quantized = *quantized};
-}
-
 PanelMatrix WeightLoader::matrix(const std::string& name) {
   const TensorShape& shape = tensors_.at(name);
-  PanelMatrix m = panel_type(name);
+  PanelMatrix m = kept_as(file_ ? file_->tensor(name).type : GgmlType::kF32, compute_);
   m.n_in = static_cast<uint32_t>(shape[0]);
   m.n_out = static_cast<uint32_t>(shape[1]);
   if (m.type == Compute::kInt8) {

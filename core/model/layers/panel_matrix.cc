@@ -31,8 +31,6 @@ static_assert(kPanel == kernels::kPanelOutputs);  // quantised panels hold as ma
 // Rows of a task of a large product: x stays in the L2 cache. Our kernel does not pack x.
 constexpr uint32_t kRowBlock = 256, kOwnRowBlock = 64;
 
-size_t element_size(Compute type) { return type == Compute::kBF16 ? 2 : 4; }
-
 // Inputs [begin, begin + n) of 64 rows into a panel.
 void store_chunk(const float* rows, size_t stride, size_t begin, size_t n, float* panel) {
   for (size_t k = 0; k < n; ++k) {
@@ -47,7 +45,19 @@ void store_chunk(const float* rows, size_t stride, size_t begin, size_t n, uint1
   }
 }
 
+// Elements of 16 bits as they are in the file.
+void load_16_bit_panel(const GgufTensor& tensor, const PanelMatrix& m, uint32_t panel) {
+  const auto* rows =
+      reinterpret_cast<const uint16_t*>(tensor.data) + size_t{panel} * kPanel * m.n_in;
+  auto* to = reinterpret_cast<uint16_t*>(m.data + panel * m.panel_bytes());
+  const uint32_t cols = m.panel_cols(panel);
+  for (size_t k = 0; k < m.n_in; ++k)
+    for (size_t j = 0; j < cols; ++j) to[k * kPanel + j] = rows[j * m.n_in + k];
+}
+
 void load_panel(const GgufTensor& tensor, const PanelMatrix& m, uint32_t panel) {
+  if (m.stored == kernels::PanelType::kF16 || m.stored == kernels::PanelType::kBF16)
+    return load_16_bit_panel(tensor, m, panel);
   constexpr size_t kChunk = 256;   // a multiple of every quantisation block
   constexpr size_t kStride = 272;  // not a power of two: 64 rows must not share a cache set
   std::array<float, kPanel * kStride> rows{};
@@ -69,16 +79,19 @@ void load_panel(const GgufTensor& tensor, const PanelMatrix& m, uint32_t panel) 
   }
 }
 
-// y = x w (+ y) by our kernel; x f32, in bf16 of bf16 values.
-void own_product(Compute type, const PanelShape& s, const float* x, const std::byte* w, float* y) {
+// y = x w (+ y) by our kernel; x f32, of pairs of bf16 values of bf16.
+void own_product(kernels::PanelType type, const PanelShape& s, const float* x, const std::byte* w,
+                 float* y) {
   constexpr uint32_t kRows = kernels::kPanelProductRows;
-  const auto element =
-      type == Compute::kBF16 ? kernels::ElementType::kBF16 : kernels::ElementType::kF32;
   for (uint32_t r = 0; r < s.n; r += kRows) {
-    kernels::panel_product(element, x + size_t{r} * s.n_in, s.n_in, std::min(kRows, s.n - r), w,
+    kernels::panel_product(type, x + size_t{r} * s.n_in, s.n_in, std::min(kRows, s.n - r), w,
                            s.n_in, chain_inputs(s.n_in), s.cols, s.accumulate,
                            y + size_t{r} * s.y_stride, s.y_stride);
   }
+}
+
+kernels::PanelType panel_type(Compute type) {
+  return type == Compute::kBF16 ? kernels::PanelType::kBF16Pairs : kernels::PanelType::kF32;
 }
 
 // Values of both signs and of magnitudes from 2^-9 to 1, in bf16 rounded to it.
@@ -118,7 +131,8 @@ Comparison compare_products(Compute type, OneDnnProducts& onednn, uint32_t n_in)
   }
   std::vector<float> own(kDistinct * kPanel), first(kDistinct * kPanel), got(kRowBlock * kPanel);
   const auto* bytes = static_cast<const std::byte*>(weights);
-  own_product(type, {kDistinct, n_in, kPanel, kPanel, false}, x.data(), bytes, own.data());
+  own_product(panel_type(type), {kDistinct, n_in, kPanel, kPanel, false}, x.data(), bytes,
+              own.data());
   onednn.multiply({kDistinct, n_in, kPanel, kPanel, false}, rows, weights, first.data(), 0);
   Comparison result;
   for (const uint32_t n : kRowCounts) {
@@ -135,6 +149,21 @@ Comparison compare_products(Compute type, OneDnnProducts& onednn, uint32_t n_in)
 
 }  // namespace
 
+PanelMatrix kept_as(GgmlType type, Compute compute) {
+  if (compute == Compute::kInt8)
+    if (const auto quantized = quantized_type(type))
+      return {.type = Compute::kInt8, .quantized = *quantized};
+  PanelMatrix m{.type = compute == Compute::kInt8 ? plain_compute() : compute};
+  m.stored = panel_type(m.type);
+  if (m.type == Compute::kF32 && type == GgmlType::kF16) m.stored = kernels::PanelType::kF16;
+  if (m.type == Compute::kF32 && type == GgmlType::kBF16) m.stored = kernels::PanelType::kBF16;
+  return m;
+}
+
+uint32_t PanelMatrix::padded_inputs() const {
+  return (n_in + kPanelInputs - 1) / kPanelInputs * kPanelInputs;
+}
+
 uint32_t PanelMatrix::n_panels() const { return (n_out + kPanel - 1) / kPanel; }
 
 uint32_t PanelMatrix::panel_cols(uint32_t panel) const {
@@ -143,8 +172,7 @@ uint32_t PanelMatrix::panel_cols(uint32_t panel) const {
 
 size_t PanelMatrix::panel_bytes() const {
   if (type == Compute::kInt8) return kernels::quantized_panel_bytes(quantized, n_in);
-  const size_t padded = (size_t{n_in} + kPanelInputs - 1) / kPanelInputs * kPanelInputs;
-  return padded * kPanel * element_size(type);
+  return size_t{padded_inputs()} * kPanel * kernels::panel_element_bytes(stored);
 }
 
 size_t PanelMatrix::n_bytes() const { return n_panels() * panel_bytes(); }
@@ -222,6 +250,7 @@ PanelProducts::PanelProducts(ThreadPool& pool, const Options& options)
                   ? std::make_unique<OneDnnProducts>(plain_, pool.n_workers())
                   : nullptr),
       forms_(options.forms ? *options.forms : choose_forms(options)) {
+  expanded_.resize(pool.n_workers());
   const ScratchBytes bytes = scratch_of(options);
   if (bytes.rounded) rounded_ = Region(bytes.rounded);
   if (bytes.quantized) quantized_ = Region(bytes.quantized);
@@ -285,6 +314,17 @@ PanelProducts::Input PanelProducts::prepare(const float* x, uint32_t n, uint32_t
   return input;
 }
 
+// The panel as oneDNN takes it.
+const void* PanelProducts::expanded(const PanelMatrix& w, const std::byte* panel, uint32_t worker) {
+  if (w.stored != kernels::PanelType::kF16 && w.stored != kernels::PanelType::kBF16) return panel;
+  std::vector<float>& to = expanded_[worker];
+  to.resize(std::max(to.size(), size_t{w.padded_inputs()} * kPanel));
+  kernels::convert_to_f32(w.stored == kernels::PanelType::kF16 ? kernels::ElementType::kF16
+                                                               : kernels::ElementType::kBF16,
+                          panel, to.data(), size_t{w.padded_inputs()} * kPanel);
+  return to.data();
+}
+
 // One panel, the rows of the task: y[:, 64 p ...] = x W_p (+ y) (+ bias).
 void PanelProducts::panel(const Input& x, const Product& product, uint32_t panel, uint32_t worker) {
   const PanelMatrix& w = *product.w;
@@ -297,9 +337,9 @@ void PanelProducts::panel(const Input& x, const Product& product, uint32_t panel
                                shape.cols, shape.accumulate, y, shape.y_stride);
   } else if (x.onednn) {
     const void* rows = x.bf16 ? static_cast<const void*>(x.bf16 + first) : x.f32 + first;
-    onednn_->multiply(shape, rows, data, y, worker);
+    onednn_->multiply(shape, rows, expanded(w, data, worker), y, worker);
   } else {
-    own_product(w.type, shape, x.f32 + first, data, y);
+    own_product(w.stored, shape, x.f32 + first, data, y);
   }
   if (!product.bias) return;
   for (uint32_t r = 0; r < x.n; ++r) {

@@ -1,9 +1,11 @@
 // Weight matrices in memory, and their products on the pool.
 //
 // One layout serves prefill and decode: panels of 64 outputs, contiguous over all inputs. A worker
-// streams whole panels, so decode reads memory in order; and a panel of f32 or bf16 is a matrix in
-// a format that oneDNN's fastest product takes without repacking, with AMX where there is AMX. A
-// quantised panel holds the numbers of the file, and our kernel multiplies it.
+// streams whole panels, so decode reads memory in order; and a panel of f32 or pairs of bf16 is a
+// matrix in a format that oneDNN's fastest product takes without repacking, with AMX where there is
+// AMX. A panel of f16 or bf16 that is multiplied in f32 holds the numbers of the file; it is
+// expanded for oneDNN, one panel at a time. A quantised panel holds the numbers of the file, too,
+// and our kernel multiplies it.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -19,26 +21,34 @@
 #include "core/model/layers/shape.h"
 #include "core/platform/memory.h"
 #include "core/platform/thread_pool.h"
+#include "kernels/panel_product.h"
 #include "kernels/quantized_panel.h"
 
 namespace kvasir {
 
 struct PanelMatrix {
-  Compute type = Compute::kF32;
+  Compute type = Compute::kF32;  // of its products
   uint32_t n_in = 0, n_out = 0;
-  // n_panels panels as in kernels/panel_product.h, n_in padded to 32; padding is zero. kInt8: as in
-  // kernels/quantized_panel.h.
+  // n_panels panels as in kernels/panel_product.h, of this type, n_in padded to 32; padding is
+  // zero. kInt8: as in kernels/quantized_panel.h.
   std::byte* data = nullptr;
+  kernels::PanelType stored = kernels::PanelType::kF32;
   kernels::QuantizedType quantized = {};  // where type is kInt8
 
+  uint32_t padded_inputs() const;
   uint32_t n_panels() const;
   uint32_t panel_cols(uint32_t panel) const;  // 64, fewer in the last
   size_t panel_bytes() const;
   size_t n_bytes() const;
 };
 
-// Fills matrix.data from a GGUF tensor {n_in, n_out}, each panel by the worker that will read it in
-// decode, so that its pages lie on that worker's node.
+// How a tensor of this type is kept for these products; without sizes and data. In f32, what has 16
+// bits in the file keeps them. kInt8: what is not quantised in a type of kernels/quantized_panel.h
+// is multiplied in plain_compute().
+PanelMatrix kept_as(GgmlType type, Compute compute);
+
+// Fills matrix.data, kept_as() the tensor's type, from a GGUF tensor {n_in, n_out}, each panel by
+// the worker that will read it in decode, so that its pages lie on that worker's node.
 void load_panels(const GgufTensor& tensor, const PanelMatrix& matrix, ThreadPool& pool,
                  const GgufFile& file);
 
@@ -87,16 +97,18 @@ class PanelProducts {
   void for_rows(const Input& x, const Fn& fn);
   void round_to_bf16(Input& x);
   void panel(const Input& x, const Product& product, uint32_t panel, uint32_t worker);
+  const void* expanded(const PanelMatrix& w, const std::byte* panel, uint32_t worker);
   template <class Fn>
   void for_panels(const Input& x, uint64_t n_panels, const Fn& fn);
 
   Forms choose_forms(const Options& options);
 
   ThreadPool& pool_;
-  Compute plain_;                           // of matrices that are not quantised
-  Region rounded_;                          // bf16: the inputs, rounded
-  Region quantized_;                        // int8: the inputs, rounded
-  std::unique_ptr<OneDnnProducts> onednn_;  // null where it has no fast product
+  Compute plain_;                             // of matrices that are not quantised
+  Region rounded_;                            // bf16: the inputs, rounded
+  Region quantized_;                          // int8: the inputs, rounded
+  std::vector<std::vector<float>> expanded_;  // [n_workers] a panel of f16 or bf16, for oneDNN
+  std::unique_ptr<OneDnnProducts> onednn_;    // null where it has no fast product
   Forms forms_;
 };
 

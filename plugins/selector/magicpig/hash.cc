@@ -59,7 +59,7 @@ void Planes::codes(const float* x, size_t x_stride, size_t n, uint16_t* code,
   for (size_t at = 0; at < n; at += kernels::kPanelProductRows) {
     const size_t rows = std::min(kernels::kPanelProductRows, n - at);
     for (size_t p = 0; p < n_planes; p += kernels::kPanelWidth)
-      kernels::panel_product(kernels::ElementType::kF32, x + at * x_stride, x_stride, rows,
+      kernels::panel_product(kernels::PanelType::kF32, x + at * x_stride, x_stride, rows,
                              panels_.data() + p * head_dim_, head_dim_, head_dim_,
                              std::min(kernels::kPanelWidth, n_planes - p), false, work.data() + p,
                              n_planes);

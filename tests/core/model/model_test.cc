@@ -213,7 +213,7 @@ TEST_CASE("the planned memory is what loading takes") {
     const auto plan = Model::plan_memory(test_model.file(), options);
     const auto elements =
         static_cast<double>(parameter_count(spec)) - 8000.0 * 1024.0;  // embedding
-    const double bytes = elements * (compute == Compute::kF32 ? 4.0 : 2.0);
+    const double bytes = elements * 2.0;  // f16 in the file: kept, or rounded to bf16
     CHECK(static_cast<double>(plan.weight_bytes) == doctest::Approx(bytes).epsilon(0.02));
 
     const uint64_t before = memory_info().resident_bytes;
@@ -223,10 +223,12 @@ TEST_CASE("the planned memory is what loading takes") {
     model->ffn(0, h.data(), n);
     model->logits(h.data(), n, out.data());
     // Pages of the file that were read count as resident, too.
-    const uint64_t file_bytes = test_model.file().file_bytes();
+    [[maybe_unused]] const uint64_t file_bytes = test_model.file().file_bytes();
     const auto grown = static_cast<double>(memory_info().resident_bytes - before);
     const auto planned = static_cast<double>(plan.weight_bytes + plan.scratch_bytes);
+#if !defined(__SANITIZE_THREAD__)  // whose shadow memory counts as resident
     CHECK(grown < planned * 1.02 + static_cast<double>(file_bytes));
+#endif
     CHECK(grown > planned * 0.98);
   }
 }

@@ -26,10 +26,21 @@ float rounded(float value, Compute type) {
   return type == Compute::kBF16 ? bf16_to_f32(f32_to_bf16(value)) : value;
 }
 
+// A value that a panel holds exactly, and its bits there.
+float held(kernels::PanelType panel, float value) {
+  if (panel == kernels::PanelType::kF32) return value;
+  return panel == kernels::PanelType::kF16 ? f16_to_f32(f32_to_f16(value))
+                                           : bf16_to_f32(f32_to_bf16(value));
+}
+uint16_t bits_of(kernels::PanelType panel, float value) {
+  return panel == kernels::PanelType::kF16 ? f32_to_f16(value) : f32_to_bf16(value);
+}
+
 // A random matrix in panels, written down from the layout's description.
 struct Matrix {
-  Matrix(Compute type, uint32_t n_in) : values(size_t{n_in} * kOut) {
+  Matrix(Compute type, kernels::PanelType panel_type, uint32_t n_in) : values(size_t{n_in} * kOut) {
     m.type = type;
+    m.stored = panel_type;
     m.n_in = n_in;
     m.n_out = kOut;
     memory.resize(m.n_bytes() / sizeof(float) + 16);
@@ -38,13 +49,15 @@ struct Matrix {
     std::normal_distribution<float> normal;
     for (uint32_t k = 0; k < n_in; ++k)
       for (uint32_t j = 0; j < kOut; ++j) {
-        const float value = values[k * kOut + j] = rounded(normal(random), type);
+        const float value = values[k * kOut + j] = held(panel_type, normal(random));
         std::byte* panel = m.data + j / 64 * m.panel_bytes();
-        if (type == Compute::kBF16)
-          reinterpret_cast<uint16_t*>(panel)[(k / 2 * 64 + j % 64) * 2 + k % 2] =
-              f32_to_bf16(value);
-        else
+        const bool pairs = panel_type == kernels::PanelType::kBF16Pairs;
+        if (panel_type == kernels::PanelType::kF32)
           reinterpret_cast<float*>(panel)[k * 64 + j % 64] = value;
+        else
+          reinterpret_cast<uint16_t*>(
+              panel)[pairs ? (k / 2 * 64 + j % 64) * 2 + k % 2 : k * 64 + j % 64] =
+              bits_of(panel_type, value);
       }
   }
   std::vector<float> values, memory;
@@ -73,13 +86,18 @@ TEST_SUITE_BEGIN("core/model/panel_matrix");
 
 TEST_CASE("every form of product gives a row the same bits, whatever the number of rows") {
   ThreadPool pool(Topology::detect(), 2, false);
-  for (const Compute type : {Compute::kF32, Compute::kBF16}) {
+  using kernels::PanelType;
+  for (const auto& [type, panel] : {std::pair{Compute::kF32, PanelType::kF32},
+                                    {Compute::kF32, PanelType::kF16},
+                                    {Compute::kF32, PanelType::kBF16},
+                                    {Compute::kBF16, PanelType::kBF16Pairs}}) {
     const bool onednn = OneDnnProducts::supported(type);
     if (type == Compute::kBF16 && !onednn) continue;
     for (const uint32_t n_in : {1u, 31u, 96u, 512u, 577u, 1025u, 2052u, 8192u}) {
       if (test::few_cases() && n_in == 8192) continue;
+      if (n_in == 8192 && (panel == PanelType::kF16 || panel == PanelType::kBF16)) continue;
       CAPTURE(n_in);
-      const Matrix w(type, n_in);
+      const Matrix w(type, panel, n_in);
       const auto x = random_rows(n_in);
       PanelProducts::Options options{type, false, true, kRows, {n_in}};
       PanelProducts chosen(pool, options);
@@ -178,7 +196,9 @@ TEST_CASE("quantised and plain matrices share a call; each row is near the sum i
   constexpr uint32_t kIn = 576;
   for (const Compute type : {Compute::kF32, Compute::kBF16}) {
     if (!compute_supported(type)) continue;
-    const Matrix w(type, kIn);
+    const Matrix w(
+        type, type == Compute::kBF16 ? kernels::PanelType::kBF16Pairs : kernels::PanelType::kF16,
+        kIn);
     const QuantizedMatrix q(kIn);
     const auto x = random_rows(kIn);
     PanelProducts products(pool, {type, true, true, kRows, {kIn}});

@@ -15,7 +15,8 @@ constexpr const char* kColumns =
     "One line per type and number of rows; repetitions of all types take turns. +/- is the "
     "distance "
     "from the first quartile to the third, of the median:\n"
-    "  compute   int8 of quantised weights as they lie, else bf16 where the CPU has it, or f32\n"
+    "  compute   int8 of quantised weights as they lie, else bf16 where the CPU has it, or f32;\n"
+    "            --compute f32 multiplies F16 and BF16 as they lie, and expands what is quantised\n"
     "  outputs   of the matrix that is multiplied: all of it for one row, at most 8192 for more\n"
     "  ms        of a product, median\n"
     "  MB        moved: weights as they lie in memory, rows, what comes out\n"
@@ -25,7 +26,7 @@ constexpr const char* kColumns =
     "and bf16 may do more";
 
 struct WeightsOptions {
-  std::string types, rows = "1,32,512";
+  std::string types, rows = "1,32,512", compute = "auto";
   uint32_t n_in = 4096, mebibytes = 128, n_repetitions = 5, threads = 0;
   OutputFormat format = OutputFormat::kMarkdown;
 };
@@ -49,11 +50,20 @@ std::vector<GgmlType> types_of(const std::string& list) {
   return out;
 }
 
+Compute compute_of(const std::string& text) {
+  if (text == "auto") return Compute::kInt8;
+  const Compute compute = text == "f32" ? Compute::kF32 : Compute::kBF16;
+  if (!compute_supported(compute))
+    throw input_error("--compute bf16 needs a CPU with AVX-512 BF16 or AMX; use f32");
+  return compute;
+}
+
 void bench_weights(const WeightsOptions& o) {
   if (o.n_repetitions == 0) throw input_error("-r must be above 0");
   WeightsSettings settings;
   settings.types = types_of(o.types);
   settings.n_rows = parse_counts(o.rows, "--rows");
+  settings.compute = compute_of(o.compute);
   settings.n_in = o.n_in;
   settings.bytes = uint64_t{o.mebibytes} << 20;
   settings.n_repetitions = o.n_repetitions;
@@ -114,6 +124,8 @@ void add_bench_weights(CLI::App& bench) {
   c->add_option("--n-in", o->n_in, "Inputs of the matrices (4096)");
   c->add_option("--mebibytes", o->mebibytes,
                 "Of the matrix of each type (128): well above the CPU's caches");
+  c->add_option("--compute", o->compute, "Arithmetic of all types but F32 (auto)")
+      ->check(CLI::IsMember({"auto", "f32", "bf16"}));
   c->add_option("-r,--repetitions", o->n_repetitions, "Of each product (5)");
   c->add_option("-t,--threads", o->threads, "Worker threads (default: one per physical core)");
   add_output_format(*c, o->format);

@@ -30,14 +30,9 @@ std::vector<float> random_values(size_t n, uint32_t seed) {
   return out;
 }
 
-PanelMatrix shape_of(GgmlType type, uint32_t n_in, uint64_t bytes) {
-  PanelMatrix matrix;
+PanelMatrix shape_of(GgmlType type, Compute compute, uint32_t n_in, uint64_t bytes) {
+  PanelMatrix matrix = kept_as(type, type == GgmlType::kF32 ? Compute::kF32 : compute);
   matrix.n_in = n_in;
-  const auto quantized = quantized_type(type);
-  matrix.type = quantized                ? Compute::kInt8
-                : type == GgmlType::kF32 ? Compute::kF32
-                                         : plain_compute();
-  if (quantized) matrix.quantized = *quantized;
   matrix.n_out = kPanelRows;
   const uint64_t n_panels = std::max<uint64_t>(1, bytes / matrix.panel_bytes());
   matrix.n_out = static_cast<uint32_t>(n_panels * kPanelRows);
@@ -49,7 +44,7 @@ class TimedMatrix {
  public:
   TimedMatrix(ThreadPool& pool, GgmlType type, const WeightsSettings& s)
       : type_(type),
-        matrix_(shape_of(type, s.n_in, s.bytes)),
+        matrix_(shape_of(type, s.compute, s.n_in, s.bytes)),
         weights_(matrix_.n_bytes()),
         products_(pool, {.plain = plain_of(matrix_.type),
                          .quantized = matrix_.type == Compute::kInt8,

@@ -19,8 +19,9 @@ namespace kvasir::tool {
 struct WeightsSettings {
   std::vector<GgmlType> types;
   std::vector<uint32_t> n_rows;
-  uint32_t n_in = 0;   // a multiple of the blocks of all types
-  uint64_t bytes = 0;  // of each matrix, about
+  Compute compute = Compute::kInt8;  // as of a model; matrices of F32 are multiplied in f32
+  uint32_t n_in = 0;                 // a multiple of the blocks of all types
+  uint64_t bytes = 0;                // of each matrix, about
   uint32_t n_repetitions = 0;
 };
 
