@@ -92,7 +92,8 @@ typedef struct kvasir_storage {
    * and pointers may change). A key that a sealed block has already says that the bytes are equal.
    * The storage then keeps both under one name, or gives the new bytes up for the old ones and
    * counts both holders: each seal is one holder, whom one drop() takes away. The handle says which
-   * block a lease is on; a look-up without one finds either. On an error none is sealed. */
+   * block a lease is on; a look-up without one finds either. A hash that is not the one a block was
+   * written under says what the block holds; else it is a nonce. On an error none is sealed. */
   kvasir_status (*seal)(void* self, const kvasir_block_key* keys, uint32_t n, uint32_t key_size,
                         kvasir_lease* leases, uint32_t lease_size, kvasir_err* err) KVASIR_NOEXCEPT;
   /* [any] the holder no longer needs them; not while leased. Bytes go with the last holder. A slice

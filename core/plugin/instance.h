@@ -5,12 +5,15 @@
 
 #include <kvasir/ext/draft/device_memory.h>
 #include <kvasir/ext/draft/state.h>
+#include <kvasir/ext/draft/store.h>
 #include <kvasir/ext/draft/tier_counters.h>
 #include <kvasir/kvasir.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstring>
+#include <functional>
 #include <initializer_list>
 #include <memory>
 #include <optional>
@@ -241,6 +244,15 @@ class Storage : public Instance {
   // the plugin's, for as long as it lives.
   std::vector<kvasir_tier_count> count_tiers() const;
 
+  // kvasir.store/1; without it the others may not be called. See kvasir/ext/draft/store.h.
+  bool has_store() const;
+  void name_run(const std::array<uint64_t, 2>& run, const std::string& about);
+  void restore(const std::vector<kvasir_block_key>& keys, kvasir_lease* out);
+  std::vector<kvasir_store_run> list_store() const;
+  using BadRecord = std::function<void(const std::string& name, const std::string& why)>;
+  kvasir_store_result verify_store(const kvasir_store_filter& filter, const BadRecord& bad) const;
+  kvasir_store_result prune_store(const kvasir_store_filter& filter) const;
+
   // Of blocks in memory that the host does not touch; k [tokens][n_kv_heads][head_dim], v likewise.
   void write_tokens(const std::vector<kvasir_token_span>& spans, const kvasir_view& k,
                     const kvasir_view& v);
@@ -266,6 +278,7 @@ class Storage : public Instance {
   void check_sums(const std::vector<kvasir_block_key>& keys, uint32_t mode,
                   const kvasir_lease* leases) const;
   const kvasir_device_memory& device_table() const;
+  const kvasir_store& store_table() const;
   bool moves_tokens() const;
   void check(const char* function, kvasir_status status) const;
   kvasir_storage table_;

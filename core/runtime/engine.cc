@@ -8,6 +8,7 @@
 #include "core/runtime/plan.h"
 #include "core/runtime/sequence/saved_sequence.h"
 #include "core/runtime/sequence/sliding_window.h"
+#include "core/runtime/step/restore.h"
 
 namespace kvasir {
 namespace {
@@ -219,6 +220,26 @@ uint32_t Engine::kv_len(SequenceId id) const { return impl_->find(id).kv_len; }
 std::span<const TokenId> Engine::tokens(SequenceId id) const { return impl_->find(id).tokens; }
 uint32_t Engine::max_step_tokens() const { return impl_->options.max_step_tokens; }
 uint32_t Engine::vocab_size() const { return impl_->model.shape().vocab_size; }
+
+uint32_t Engine::restore(SequenceId id, std::span<const TokenId> prompt) {
+  Sequence& seq = impl_->usable(id);
+  StrategyRun& run = impl_->run_of(seq);
+  if (!run.pipeline.storage->has_store() || seq.kv_len != 0 || seq.reads_prompt() ||
+      prompt.size() > impl_->options.max_context)
+    return 0;
+  if (const std::string why = run.cannot_restore(); !why.empty()) {
+    if (!std::exchange(run.restore_told, true))
+      impl_->services.log(KVASIR_LOG_WARN, run.pipeline.storage->id(),
+                          "prompts are read whole, not taken from the store: " + why);
+    return 0;
+  }
+  try {
+    return restore_prefix(run, seq, prompt, impl_->options.max_step_tokens);
+  } catch (...) {
+    seq.fail(std::current_exception());
+    throw;
+  }
+}
 
 void Engine::begin_prompt(SequenceId id, uint32_t n_tokens) {
   Sequence& seq = impl_->usable(id);

@@ -130,6 +130,12 @@ class Engine {
   // copy what it keeps of them, and then they count.
   uint64_t sequence_bytes(StrategyId strategy, uint32_t n_tokens, uint32_t n_shared = 0) const;
 
+  // Before the prompt of an empty sequence: gives it the blocks from the prompt's start that the
+  // storage has kept of earlier sequences, also of other processes, as if they had been read.
+  // Returns how many tokens they hold; the prompt that is left begins behind them. 0 where the
+  // storage keeps nothing, and where the strategy needs what only a computed prompt gives, which
+  // the log says once.
+  uint32_t restore(SequenceId seq, std::span<const TokenId> prompt);
   // The next n_tokens given to the sequence are a prompt (or a further turn). It may be read in
   // pieces of any size, with any steps of other sequences between them. Error(kInput) when it does
   // not fit the context.

@@ -4,6 +4,7 @@
 #include <kvasir/ext/draft/device_memory.h>
 #include <kvasir/ext/draft/skew.h>
 #include <kvasir/ext/draft/state.h>
+#include <kvasir/ext/draft/store.h>
 #include <kvasir/ext/draft/stream.h>
 #include <kvasir/ext/draft/tier_counters.h>
 #include <kvasir/kvasir.h>
@@ -35,6 +36,36 @@ SIZE(kvasir_tier_counters, 16);
 AT(kvasir_tier_counters, struct_size, 0);
 AT(kvasir_tier_counters, reserved, 4);
 AT(kvasir_tier_counters, count, 8);
+
+SIZE(kvasir_store_run, 192);
+AT(kvasir_store_run, run, 0);
+AT(kvasir_store_run, about, 16);
+AT(kvasir_store_run, n_blocks, 144);
+AT(kvasir_store_run, n_tokens, 152);
+AT(kvasir_store_run, n_files, 160);
+AT(kvasir_store_run, bytes, 168);
+AT(kvasir_store_run, first_used, 176);
+AT(kvasir_store_run, last_used, 184);
+SIZE(kvasir_store_filter, 40);
+AT(kvasir_store_filter, flags, 4);
+AT(kvasir_store_filter, run, 8);
+AT(kvasir_store_filter, limit_bytes, 24);
+AT(kvasir_store_filter, older_than_seconds, 32);
+SIZE(kvasir_store_result, 56);
+AT(kvasir_store_result, n_files, 8);
+AT(kvasir_store_result, bytes, 16);
+AT(kvasir_store_result, n_bad, 24);
+AT(kvasir_store_result, bad_bytes, 32);
+AT(kvasir_store_result, n_removed, 40);
+AT(kvasir_store_result, removed_bytes, 48);
+SIZE(kvasir_store, 48);
+AT(kvasir_store, struct_size, 0);
+AT(kvasir_store, reserved, 4);
+AT(kvasir_store, name_run, 8);
+AT(kvasir_store, restore, 16);
+AT(kvasir_store, list, 24);
+AT(kvasir_store, verify, 32);
+AT(kvasir_store, prune, 40);
 
 SIZE(kvasir_device_memory, 40);
 AT(kvasir_device_memory, struct_size, 0);

@@ -20,6 +20,7 @@ void add_ab(CLI::App& app);
 void add_task(CLI::App& app);
 void add_bench(CLI::App& app);
 void add_trace(CLI::App& app);
+void add_cache(CLI::App& app);
 
 // Below `kvasir model`.
 void add_model_info(CLI::App& model);

@@ -111,8 +111,9 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   app.get_formatter()->column_width(34);
   using namespace kvasir::tool;
-  for (auto* add : {add_run, add_chat, add_plugin, add_config, add_model, add_plan, add_doctor,
-                    add_tokenize, add_ppl, add_compare, add_ab, add_task, add_bench, add_trace})
+  for (auto* add :
+       {add_run, add_chat, add_plugin, add_config, add_model, add_plan, add_doctor, add_tokenize,
+        add_ppl, add_compare, add_ab, add_task, add_bench, add_trace, add_cache})
     add(app);
   refuse_odd_numbers(app);
   open_standard_streams();

@@ -35,6 +35,46 @@ void BlockStore::fork(const BlockList& from, BlockList& to, uint32_t layer_index
   set_tokens(to, last, n_tokens);
 }
 
+uint32_t BlockStore::restore(BlockList& list, uint32_t layer_index,
+                             std::span<const Hash128> names) {
+  std::vector<kvasir_block_key> keys;
+  for (const Hash128& name : names)
+    keys.push_back({{name[0], name[1]},
+                    layer_index,
+                    static_cast<uint32_t>(keys.size()),
+                    KVASIR_ALL_HEADS,
+                    access_.block_size,
+                    0,
+                    nullptr});
+  std::vector<kvasir_lease> leases(keys.size());
+  if (!keys.empty()) access_.storage.restore(keys, leases.data());
+  std::vector<std::shared_ptr<Block>> held(keys.size());  // what is not used is given back
+  bool usable = true;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (!leases[i].k || leases[i].state != KVASIR_LEASE_RESIDENT) continue;
+    held[i] = std::make_shared<Block>();
+    held[i]->key = keys[i];
+    held[i]->key.handle = leases[i].handle;
+    held[i]->lease = leases[i];
+    held[i]->lease.format += access_.first_format;
+    held[i]->lease.pos_begin = keys[i].block * access_.block_size;
+    held[i]->lease.n_tokens = access_.block_size;
+    held[i]->lease.token_pos = nullptr;
+    held[i]->sealed = true;
+    held[i]->store = this;
+    usable = usable && leases[i].format < access_.n_formats;
+  }
+  if (!usable)
+    throw PluginError(access_.storage.id(), "restore", KVASIR_ERR_INTERNAL,
+                      "unknown format in a lease");
+  uint32_t n = 0;
+  while (n < held.size() && held[n]) {
+    list.leases.push_back(held[n]->lease);
+    list.blocks.push_back(std::move(held[n++]));
+  }
+  return n;
+}
+
 void BlockStore::truncate(LayerState& layer, uint32_t layer_index, uint32_t kv_len) {
   const uint32_t block_size = access_.block_size;
   layer.context_blocks = std::min(layer.context_blocks, kv_len / block_size);

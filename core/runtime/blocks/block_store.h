@@ -90,6 +90,9 @@ class BlockStore {
     uint32_t begin, end;                   // blocks, all of one storage
     const ContentHash* content = nullptr;  // may know names for them; not owned
   };
+  // Adds blocks of these names, from the first on, to an empty list, as many as the storage has
+  // kept in a row (Storage::restore); returns how many.
+  uint32_t restore(BlockList& list, uint32_t layer_index, std::span<const Hash128> names);
   // Seals blocks [begin, end), which are full; under the names of their content where they have
   // one. Those that are sealed stay as they are.
   void seal(std::span<const Full> all);

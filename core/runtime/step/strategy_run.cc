@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <array>
 
+#include "core/runtime/sequence/run_identity.h"
+
 namespace kvasir {
 namespace {
 
@@ -51,10 +53,29 @@ StrategyRun::StrategyRun(const Model& model, Pipeline pipeline_in, ThreadPool& p
       context(make_context(model, pool, options)) {
   store->wait_at_least(std::chrono::seconds(pipeline.strategy.cache.transfer_seconds.value));
   take_prefill_limits();
-  content_run = hash_of(std::array<uint64_t, 4>{
-      geometry().k_state, binding->formats[0].dtype_k, binding->formats[0].dtype_v,
-      // of this process: backends round in their own ways
-      reinterpret_cast<uintptr_t>(pipeline.attention.get())});
+  name_run(options, first);
+}
+
+void StrategyRun::name_run(const EngineOptions& options, const StrategyRun* first) {
+  if (!pipeline.storage->has_store()) {
+    content_run = hash_of(std::array<uint64_t, 4>{
+        geometry().k_state, binding->formats[0].dtype_k, binding->formats[0].dtype_v,
+        // of this process: backends round in their own ways
+        reinterpret_cast<uintptr_t>(pipeline.attention.get())});
+    return;
+  }
+  // Without the model's hash, or with layers of which only a window is kept, nothing could be found
+  // again.
+  names_content = options.model_hash && !geometry().sliding_windows && !pipeline.is_hybrid();
+  if (!names_content) return;
+  const RunIdentity identity =
+      run_identity(context.model, options.model_hash(), pipeline, geometry(), binding->formats[0]);
+  content_run = identity.run;
+  // A storage knows one run.
+  if (!has_storage_of(first, pipeline))
+    pipeline.storage->name_run(content_run, identity.about);
+  else
+    names_content = first->names_content && first->content_run == content_run;
 }
 
 RunContext StrategyRun::make_context(const Model& model, ThreadPool& pool,
@@ -141,6 +162,18 @@ std::string StrategyRun::cannot_recompute() const {
   return "";
 }
 
+std::string StrategyRun::cannot_restore() const {
+  if (const std::string why = cannot_recompute(); !why.empty()) return why;
+  if (pipeline.is_hybrid()) return "the context has two storages";
+  if (pipeline.strategy.cache.positions.value == Positions::kSlot)
+    return "its keys are stored before rotation";
+  for (const auto& selector : pipeline.selectors)
+    if (selector->has_prefill() || selector->limits().flags & KVASIR_LIMIT_PREFILL_SELECT)
+      return selector->id() + " works on the queries of the prompt";
+  if (!names_content) return "another strategy uses the storage with another backend";
+  return "";
+}
+
 std::string StrategyRun::cannot_verify() const {
   for (const auto& selector : pipeline.selectors) {
     const auto& limits = selector->limits();
@@ -174,7 +207,7 @@ void StrategyRun::refeed(Sequence& seq, uint32_t kv_len, uint32_t from_block, bo
 
 void StrategyRun::seq_open(Sequence& seq) {
   const SequenceId id = seq.id;
-  seq.content = ContentHash(content_run, geometry().block_size);
+  seq.content = ContentHash(content_run, names_content ? geometry().block_size : 0);
   for (auto& selector : pipeline.selectors) selector->seq_open(id);
   if (pipeline.representative) pipeline.representative->seq_open(id);
   pipeline.storage->seq_open(id);

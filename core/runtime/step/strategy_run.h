@@ -30,6 +30,8 @@ struct StrategyRun {
   // a sentence that names the plugin, or empty.
   std::string cannot_recompute() const;
   std::string cannot_verify() const;
+  // Why no prompt can begin with blocks that a storage with a store kept: likewise.
+  std::string cannot_restore() const;
   // Tells plugins that positions >= kv_len are gone, or no longer what they were, and feeds
   // update() again from `from_block` on, or as far back as a plugin asks.
   void refeed(Sequence& seq, uint32_t kv_len, uint32_t from_block, bool is_cut);
@@ -64,11 +66,14 @@ struct StrategyRun {
   ObserveStage observe{context};
   EvictStage evict{context};
   Hash128 content_run{};            // what K and V of all sequences depend on
+  bool restore_told = false;        // why nothing is restored was logged
+  bool names_content = true;        // false: its blocks get no names
   uint32_t slice_tokens = 0;        // of a piece that selectors choose for; 0 = the whole piece
   uint32_t query_block = 0;         // queries per list in it; 0 = one list
   uint32_t dense_last_queries = 0;  // of a prompt that no selector chooses for
 
  private:
+  void name_run(const EngineOptions& options, const StrategyRun* first);
   bool reads_prompts_densely() const;
   RunContext make_context(const Model& model, ThreadPool& pool, const EngineOptions& options);
   std::vector<SlabOwner> make_owners() const;

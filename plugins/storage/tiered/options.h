@@ -35,6 +35,15 @@ inline constexpr std::array kOptions = {
                 {.key = "folder",
                  .help = "folder of the file; default: the system's for temporary files",
                  .flags = KVASIR_OPTION_OPTIONAL},
-                {KVASIR_OPTION_PATH, 0, 0, 0.0, "", nullptr})};
+                {KVASIR_OPTION_PATH, 0, 0, 0.0, "", nullptr}),
+    sdk::option(KVASIR_OPTION_PATH,
+                {.key = "store",
+                 .help = "folder where blocks outlive the process, to be found by the next one",
+                 .flags = KVASIR_OPTION_OPTIONAL},
+                {KVASIR_OPTION_PATH, 0, 0, 0.0, "", nullptr}),
+    sdk::bytes_option({.key = "store_limit_bytes",
+                       .help = "that the store may take; the blocks used longest ago make room",
+                       .unit = "bytes"},
+                      int64_t{10} << 30)};
 
 }  // namespace kvasir::tiered

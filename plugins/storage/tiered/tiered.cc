@@ -4,9 +4,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 #include <kvasir/sdk/plugin.h>
+#include <kvasir/sdk/store.h>
 #include <kvasir/sdk/tier_counters.h>
 
-#include <array>
 #include <condition_variable>
 #include <filesystem>
 #include <map>
@@ -25,6 +25,7 @@
 #include "plugins/storage/tiered/key_tokens.h"
 #include "plugins/storage/tiered/options.h"
 #include "plugins/storage/tiered/reading.h"
+#include "plugins/storage/tiered/store.h"
 #include "plugins/storage/tiered/transfers.h"
 
 namespace {
@@ -35,6 +36,7 @@ using tiered::Extent;
 using tiered::Load;
 using tiered::Reading;
 using tiered::Records;
+using tiered::Store;
 using tiered::TokenSet;
 using tiered::Transfers;
 
@@ -61,7 +63,10 @@ class Tiered : private Transfers::Work {
         gap_bytes_(options.u32("gap_bytes")),
         folder_(options.delivered("folder") ? options.path("folder")
                                             : std::filesystem::temp_directory_path().string()),
-        transfers_(*this, completion_of(host)) {}
+        transfers_(*this, completion_of(host)) {
+    if (options.delivered("store"))
+      store_.emplace(options.path("store"), options.bytes("store_limit_bytes"), host_);
+  }
 
   ~Tiered() {
     const std::lock_guard lock(mutex_);
@@ -74,6 +79,7 @@ class Tiered : private Transfers::Work {
     out.resident_bytes = out.block_bytes * cached_blocks_ * geometry.n_layers;
     // A block on its way, in records, and the tables.
     out.overhead_bytes = out.block_bytes + uint64_t{geometry.n_kv_heads} * geometry.block_size * 8;
+    if (store_) out.overhead_bytes += tiered::StoreWriter::kMostBytes;
     out.overhead_bytes += sdk::blocks_per_sequence(geometry) * geometry.n_layers *
                           geometry.max_sequences * sdk::BlockTable<Bytes>::bytes_per_block();
   }
@@ -87,16 +93,40 @@ class Tiered : private Transfers::Work {
     one_records_ = Records(one_head_, 1, block_size_);
     layers_.resize(geometry.n_layers);
     file_.emplace(folder_);
+    if (store_) store_->bind(geometry, all_heads_);
   }
 
-  std::array<kvasir_tier_count, 2> tiers() {
+  std::vector<kvasir_tier_count> tiers() {
     const std::lock_guard lock(mutex_);
-    return {{{"memory", memory_read_, memory_written_, tokens_leased_},
-             {"file", file_->bytes_read(), file_->bytes_written(), tokens_missed_}}};
+    std::vector<kvasir_tier_count> out = {
+        {"memory", memory_read_, memory_written_, tokens_leased_},
+        {"file", file_->bytes_read(), file_->bytes_written(), tokens_missed_}};
+    if (store_)
+      out.push_back({"store", store_->folder().bytes_read(), store_->folder().bytes_written(),
+                     store_->tokens_found()});
+    return out;
   }
 
   const void* get_extension(const char* id) const {
+    if (std::string_view(id) == KVASIR_EXT_STORE)
+      return store_ ? sdk::store_table<Tiered>() : nullptr;
     return sdk::tier_counters_if_asked<Tiered>(id);
+  }
+
+  // kvasir.store/1, which is offered with a store only.
+  void name_run(const tiered::Hash& run, const std::string& about) { store_->name_run(run, about); }
+  void restore(const sdk::BlockKeys& keys, const sdk::Leases& out) {
+    transfers_.start();
+    for (uint64_t i = 0; i < keys.size(); ++i)
+      out[i] = table_.no_lease(keys[i], KVASIR_LEASE_FAILED);
+    for (uint64_t i = 0; i < keys.size() && restore_one(keys[i], out[i]); ++i) continue;
+  }
+  std::vector<kvasir_store_run> list() const { return store_->folder().list(); }
+  kvasir_store_result verify(const kvasir_store_filter& filter, const sdk::BadRecord& bad) const {
+    return store_->folder().verify(filter, bad);
+  }
+  kvasir_store_result prune(const kvasir_store_filter& filter) const {
+    return store_->folder().prune(filter);
   }
 
   void formats(kvasir_kv_format* out, uint32_t capacity, uint32_t& n_formats) const {
@@ -122,25 +152,12 @@ class Tiered : private Transfers::Work {
   // blocks are kept once, unless the one that is there has left memory.
   void seal(const sdk::BlockKeys& keys, const sdk::Leases& leases) {
     transfers_.start();
-    const std::lock_guard lock(mutex_);
-    const auto is_resident = [&](uint64_t twin) {
-      return table_.block(twin)->bytes.memory.whole();
-    };
-    const auto given_up = table_.seal(keys, leases, is_resident);
-    std::vector<uint64_t> handles;
-    for (uint64_t i = 0; i < keys.size(); ++i) {
-      Block& block = *table_.block(leases[i].handle);
-      if (std::exchange(block.bytes.sealed, true)) {  // shared
-        stay(block);
-        point(leases[i], keys[i], leases[i].handle);
-        continue;
-      }
-      handles.push_back(leases[i].handle);
-      block.bytes.used = ++clock_;
-      layers_[block.name.layer].resident_bytes += layout_of(block).block_bytes();
+    std::vector<std::pair<kvasir_block_key, tiered::Memory>> kept;
+    {
+      const std::lock_guard lock(mutex_);
+      seal_all(keys, leases, kept);
     }
-    for (const uint64_t handle : given_up) remove(handle);
-    transfers_.save(handles);
+    for (auto& [key, memory] : kept) store_->keep(key, std::move(memory));
   }
 
   // UNREF and FORGET both free the bytes of both tiers: no block outlives its holder.
@@ -276,6 +293,78 @@ class Tiered : private Transfers::Work {
     lease.v = block.bytes.memory.data() + layout.k_bytes + skip * layout.format.v_head_stride;
   }
 
+  // Under the lock. `kept`: what is to go to the store.
+  void seal_all(const sdk::BlockKeys& keys, const sdk::Leases& leases,
+                std::vector<std::pair<kvasir_block_key, tiered::Memory>>& kept) {
+    const auto is_resident = [&](uint64_t twin) {
+      return table_.block(twin)->bytes.memory.whole();
+    };
+    std::vector<bool> is_named(keys.size());  // by content: it gets another name
+    for (uint64_t i = 0; store_ && store_->is_named() && i < keys.size(); ++i) {
+      const Block* block = table_.block(leases[i].handle);
+      is_named[i] =
+          block && keys[i].kv_head == KVASIR_ALL_HEADS && !(block->name == sdk::name_of(keys[i]));
+    }
+    const auto given_up = table_.seal(keys, leases, is_resident);
+    std::vector<uint64_t> handles;
+    for (uint64_t i = 0; i < keys.size(); ++i) {
+      Block& block = *table_.block(leases[i].handle);
+      if (std::exchange(block.bytes.sealed, true)) {  // shared
+        stay(block);
+        point(leases[i], keys[i], leases[i].handle);
+        continue;
+      }
+      handles.push_back(leases[i].handle);
+      if (is_named[i]) kept.emplace_back(keys[i], block.bytes.memory.memory());
+      block.bytes.used = ++clock_;
+      layers_[block.name.layer].resident_bytes += layout_of(block).block_bytes();
+    }
+    for (const uint64_t handle : given_up) remove(handle);
+    transfers_.save(handles);
+  }
+
+  // False, and no lease, when the block is not there.
+  bool restore_one(const kvasir_block_key& key, kvasir_lease& out) {
+    if (key.handle != 0 || key.kv_head != KVASIR_ALL_HEADS)
+      sdk::fail_invalid(table_.where("restore", key) + "blocks of all heads, without a handle");
+    return lease_held(key, out) || lease_stored(key, out);
+  }
+  // Of a block that this process has.
+  bool lease_held(kvasir_block_key key, kvasir_lease& out) {
+    {
+      const std::lock_guard lock(mutex_);
+      key.handle = table_.find("restore", key, false);
+      Block* block = key.handle ? table_.block(key.handle) : nullptr;
+      if (!block || !block->bytes.sealed || block->bytes.lost) return false;
+      ++block->n_holders;
+    }
+    kvasir_block_key one = key;
+    fetch(sdk::BlockKeys(&one, 1, sizeof one));
+    const std::lock_guard lock(mutex_);
+    if (table_.block(key.handle)->bytes.memory.whole()) {
+      out = lease(key, key.handle, false);
+      return true;
+    }
+    if (table_.drop(key) != 0) remove(key.handle);
+    return false;
+  }
+  bool lease_stored(const kvasir_block_key& key, kvasir_lease& out) {
+    tiered::Memory memory = store_->find(key);
+    if (!memory) return false;
+    const std::lock_guard lock(mutex_);
+    Bytes bytes;
+    bytes.memory = BlockMemory(std::move(memory));
+    bytes.sealed = true;
+    const uint64_t handle = table_.add(key, std::move(bytes));
+    Block& block = *table_.block(handle);
+    block.sealed = true;
+    block.bytes.used = ++clock_;
+    layers_[block.name.layer].resident_bytes += layout_of(block).block_bytes();
+    out = lease(key, handle, false);
+    transfers_.save({&handle, 1});
+    return true;
+  }
+
   // Brings in what `keys` need and waits for it. Returns which keys were not in memory.
   std::vector<bool> fetch(const sdk::BlockKeys& keys) {
     transfers_.start();
@@ -312,6 +401,7 @@ class Tiered : private Transfers::Work {
       sdk::fail_invalid(table_.where("acquire", key) + "the block was dropped meanwhile");
     Block& block = *table_.block(handle);
     if (!block.bytes.sealed) return;
+    if (store_) store_->finish();  // it reads the memory that is to be written again
     stay(block);
     if (!block.bytes.memory.whole()) complete(key, block);
     layers_[block.name.layer].resident_bytes -= memory_bytes(block);
@@ -478,6 +568,7 @@ class Tiered : private Transfers::Work {
   sdk::BlockTable<Bytes> table_{"tiered"};
   std::vector<Layer> layers_;
   std::optional<BlockFile> file_;  // reads and writes need no lock
+  std::optional<Store> store_;     // nor does it
   uint64_t clock_ = 0, n_read_ = 0, n_loaded_ = 0;
   uint64_t tokens_leased_ = 0, tokens_missed_ = 0, memory_read_ = 0, memory_written_ = 0;
   bool full_told_ = false;

@@ -125,7 +125,9 @@ uint32_t Chat::prefill(const std::vector<TokenId>& tokens, const char* label) {
 void Chat::open() {
   seq_ = engine_->open();
   if (prefix_.empty()) return;
-  if (prefill(prefix_, "reading the document") < prefix_.size())
+  const uint32_t restored = engine_->restore(seq_, prefix_);
+  const std::vector<TokenId> left(prefix_.begin() + restored, prefix_.end());
+  if (prefill(left, "reading the document") < left.size())
     throw Interrupted("interrupted while the document was read");
 }
 

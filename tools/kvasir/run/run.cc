@@ -2,6 +2,7 @@
 // generated, then the report of the run.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <exception>
 
@@ -85,6 +86,7 @@ class PromptRun {
  private:
   uint32_t context() const;
   void open();
+  void restore_stored();
   void read(Scheduler& scheduler);
   void keep();
   Generation answer(Scheduler& scheduler);
@@ -116,11 +118,23 @@ uint32_t PromptRun::context() const {
 
 // Opens a sequence and restores what the file of --prompt-cache holds of the prompt.
 void PromptRun::open() {
-  cached_ = o_.cache_file.empty() ? CachedPrompt{engine_.open(), 0}
-                                  : restore_prompt(engine_, o_.cache_file, tokens_, logits_);
+  if (!o_.cache_file.empty()) {
+    cached_ = restore_prompt(engine_, o_.cache_file, tokens_, logits_);
+  } else {
+    cached_.seq = engine_.open();
+    restore_stored();
+  }
   is_kept_ = !o_.cache_file.empty() && !o_.cache_readonly && cached_.n_tokens < n_tokens();
   if (is_kept_) check_savable(engine_, cached_.seq, o_.cache_file);
-  figures_.cached_prompt_tokens = cached_.n_tokens;
+  if (!o_.cache_file.empty()) figures_.cached_prompt_tokens = cached_.n_tokens;
+}
+
+// What the storage kept of earlier prompts.
+void PromptRun::restore_stored() {
+  const auto begin = std::chrono::steady_clock::now();
+  cached_.n_tokens = figures_.restored_prompt_tokens = engine_.restore(cached_.seq, tokens_);
+  figures_.restore_ms =
+      std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
 }
 
 // Reads the rest of the prompt. Ctrl-C ends it early.

@@ -15,7 +15,9 @@ namespace kvasir::tool {
 // What a command counts and times itself.
 struct RunFigures {
   uint32_t prompt_tokens = 0, generated_tokens = 0;
-  uint32_t cached_prompt_tokens = 0;  // of the prompt, found in a file, not read
+  uint32_t cached_prompt_tokens = 0;    // of the prompt, found in a file, not read
+  uint32_t restored_prompt_tokens = 0;  // likewise, found in the storage's store
+  double restore_ms = 0;                // looking for them
 
   double load_ms = 0, prefill_ms = 0, decode_ms = 0;
 };
@@ -42,6 +44,7 @@ struct RunReport {
   std::optional<Checks> checks{};
 
   uint32_t prompt_tokens_read() const;
+  double first_token_ms() const { return figures.restore_ms + figures.prefill_ms; }
   double prefill_tokens_per_second() const;
   double decode_tokens_per_second() const;
   double attended_percent() const;  // of the tokens that decoding considered

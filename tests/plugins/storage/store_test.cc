@@ -1,0 +1,311 @@
+// kvasir.store/1 of kvasir.tiered: what is found after a kill, a full disk or damage, and what
+// list(), verify() and prune() do.
+// SPDX-License-Identifier: Apache-2.0
+#include <kvasir/ext/draft/store.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <numeric>
+#include <random>
+#include <thread>
+
+#include "tests/support/effort.h"
+#include "tests/support/plugin_instance.h"
+#include "tests/support/step_data.h"
+#include "tests/support/temp_dir.h"
+
+namespace {
+using namespace kvasir::test;
+namespace fs = std::filesystem;
+
+constexpr uint32_t kFloats = 64;  // of K and of V: two kv heads, four tokens of 8
+constexpr uint64_t kFileBytes = 104 + 2 * kFloats * sizeof(float);
+constexpr uint64_t kRun[2] = {0x0123456789abcdef, 7}, kOtherRun[2] = {5, 6};
+
+struct CompletingHost : FakeHost {
+  CompletingHost() : FakeHost(1) { offer_completions(); }
+};
+
+struct Store {
+  explicit Store(const std::string& folder, OptionValues options = {}, const uint64_t* run = kRun)
+      : plugin(host, "tiered", with_folder(std::move(options), folder)) {
+    REQUIRE_MESSAGE(plugin.status() == KVASIR_OK, plugin.text());
+    ext = static_cast<const kvasir_store*>(
+        plugin->base.get_extension(plugin.self(), KVASIR_EXT_STORE));
+    REQUIRE(ext);
+    if (!run) return;
+    kvasir_geometry g = small_geometry();
+    g.block_size = 4;
+    g.n_kv_heads = 2;
+    g.head_dim = g.v_dim = 8;
+    plugin.bind(g);
+    REQUIRE(ext->name_run(plugin.self(), run, "a model", plugin.err()) == KVASIR_OK);
+  }
+  static OptionValues with_folder(OptionValues options, const std::string& folder) {
+    options["type_k"] = options["type_v"] = std::string("f32");
+    options["store"] = folder;
+    return options;
+  }
+  static kvasir_block_key key(uint32_t block, uint64_t hash) {
+    return {{hash, 1}, 0, block, KVASIR_ALL_HEADS, 4, 0, nullptr};
+  }
+  // A block of the numbers first, first + 1 …, written under a nonce, named `hash` when it is full.
+  void keep(uint32_t block, uint64_t hash, float first) {
+    kvasir_block_key name = key(block, hash | uint64_t{1} << 63);
+    kvasir_lease lease{};
+    REQUIRE(plugin->acquire(plugin.self(), &name, 1, sizeof name, KVASIR_ACQUIRE_WRITE, &lease,
+                            sizeof lease, plugin.err()) == KVASIR_OK);
+    std::iota(static_cast<float*>(lease.k), static_cast<float*>(lease.k) + kFloats, first);
+    std::iota(static_cast<float*>(lease.v), static_cast<float*>(lease.v) + kFloats, -first);
+    name.hash[0] = hash;
+    REQUIRE(plugin->seal(plugin.self(), &name, 1, sizeof name, &lease, sizeof lease,
+                         plugin.err()) == KVASIR_OK);
+    let_go(name, lease);
+  }
+  void let_go(kvasir_block_key name, const kvasir_lease& lease) {
+    plugin->release(plugin.self(), &lease.lease, 1);
+    name.handle = lease.handle;
+    REQUIRE_MESSAGE(plugin->drop(plugin.self(), &name, 1, sizeof name, KVASIR_DROP_FORGET,
+                                 plugin.err()) == KVASIR_OK,
+                    plugin.text());
+  }
+  // Whether it is there; then it must be what keep() was given.
+  bool find(uint32_t block, uint64_t hash, float first) {
+    const kvasir_block_key name = key(block, hash);
+    kvasir_lease lease{};
+    REQUIRE(ext->restore(plugin.self(), &name, 1, sizeof name, &lease, sizeof lease,
+                         plugin.err()) == KVASIR_OK);
+    if (lease.state != KVASIR_LEASE_RESIDENT) {
+      CHECK(lease.state == KVASIR_LEASE_FAILED);
+      return false;
+    }
+    uint32_t n_wrong = 0;
+    for (uint32_t i = 0; i < kFloats; ++i)
+      n_wrong += static_cast<const float*>(lease.k)[i] != first + static_cast<float>(i) ||
+                 static_cast<const float*>(lease.v)[i] != -first + static_cast<float>(i);
+    CHECK(n_wrong == 0);
+    let_go(name, lease);
+    return true;
+  }
+  kvasir_store_result verify(uint32_t flags = 0) {
+    const kvasir_store_filter filter = {sizeof filter, flags, {}, 0, 0};
+    kvasir_store_result out{sizeof out, 0, 0, 0, 0, 0, 0, 0};
+    REQUIRE(ext->verify(plugin.self(), &filter, nullptr, nullptr, &out, plugin.err()) == KVASIR_OK);
+    return out;
+  }
+  kvasir_store_result prune(kvasir_store_filter filter) {
+    kvasir_store_result out{sizeof out, 0, 0, 0, 0, 0, 0, 0};
+    REQUIRE(ext->prune(plugin.self(), &filter, &out, plugin.err()) == KVASIR_OK);
+    return out;
+  }
+  std::vector<kvasir_store_run> list() {
+    std::vector<kvasir_store_run> runs(4);
+    uint32_t n = 0;
+    REQUIRE(ext->list(plugin.self(), runs.data(), 4, sizeof runs[0], &n, plugin.err()) ==
+            KVASIR_OK);
+    runs.resize(n);
+    return runs;
+  }
+
+  CompletingHost host;
+  PluginInstance<kvasir_storage> plugin;
+  const kvasir_store* ext = nullptr;
+};
+
+std::vector<fs::path> files_of(const std::string& folder) {
+  std::vector<fs::path> out;
+  for (const auto& entry : fs::recursive_directory_iterator(folder))
+    if (entry.is_regular_file() && entry.path().filename() != "about") out.push_back(entry.path());
+  return out;
+}
+
+float first_of(uint32_t block) { return static_cast<float>(block * 1000); }
+
+// Writes blocks 0, 1 … until it is killed.
+[[noreturn]] void write_forever(const std::string& folder) {
+  Store store(folder);
+  for (uint32_t block = 0;; ++block) store.keep(block, block + 1, first_of(block));
+}
+
+}  // namespace
+
+TEST_SUITE("plugins/storage/store") {
+  TEST_CASE("a block is found by the next process, under its name alone") {
+    const TempDir dir;
+    const std::string folder = dir.path("store");
+    { Store(folder).keep(3, 42, 5.0f); }
+    REQUIRE(files_of(folder).size() == 1);
+    struct stat status {};
+    REQUIRE(stat(folder.c_str(), &status) == 0);
+    CHECK((status.st_mode & 0777) == 0700);
+    REQUIRE(stat(files_of(folder)[0].c_str(), &status) == 0);
+    CHECK((status.st_mode & 0777) == 0600);
+    CHECK(static_cast<uint64_t>(status.st_size) == kFileBytes);
+    Store next(folder);
+    CHECK(next.find(3, 42, 5.0f));
+    CHECK(next.find(3, 42, 5.0f));  // also once it was let go
+    CHECK(!next.find(3, 43, 5.0f));
+    CHECK(!next.find(2, 42, 5.0f));
+    CHECK(!Store(folder, {}, kOtherRun).find(3, 42, 5.0f));
+  }
+
+  TEST_CASE("a block whose name is a nonce is not stored; without a store there is no extension") {
+    const TempDir dir;
+    const std::string folder = dir.path("store");
+    { Store(folder).keep(0, uint64_t{1} << 63 | 9, 1.0f); }  // sealed under the name it had
+    CHECK(files_of(folder).empty());
+    CompletingHost host;
+    PluginInstance<kvasir_storage> plain(host, "tiered");
+    CHECK(plain->base.get_extension(plain.self(), KVASIR_EXT_STORE) == nullptr);
+  }
+
+  TEST_CASE("what a killed process has stored is whole, and the rest is not there") {
+    const TempDir dir;
+    std::mt19937 random(1);
+    const int n_kills = few_cases() ? 3 : 40;
+    uint32_t n_found = 0;
+    for (int kill_number = 0; kill_number < n_kills; ++kill_number) {
+      const std::string folder = dir.path(std::to_string(kill_number));
+      const pid_t child = fork();
+      REQUIRE(child >= 0);
+      if (child == 0) {
+        write_forever(folder);
+      }
+      std::this_thread::sleep_for(std::chrono::microseconds(3000 + random() % 60000));
+      kill(child, SIGKILL);
+      REQUIRE(waitpid(child, nullptr, 0) == child);
+      Store store(folder);
+      const kvasir_store_result checked = store.verify();
+      CHECK(checked.n_bad == 0);
+      uint32_t block = 0;
+      while (store.find(block, block + 1, first_of(block))) ++block;
+      CHECK(block == checked.n_files);
+      n_found += block;
+    }
+    CHECK(n_found > 0);
+  }
+
+  TEST_CASE("a full disk ends nothing and is said once; what was stored stays") {
+    const TempDir dir;
+    Store store(dir.path("store"));
+    store.keep(0, 1, first_of(0));
+    while (files_of(dir.path("store")).empty())
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    void (*const before)(int) = std::signal(SIGXFSZ, SIG_IGN);
+    rlimit limit{};
+    REQUIRE(getrlimit(RLIMIT_FSIZE, &limit) == 0);
+    const rlimit small = {200, limit.rlim_max};
+    REQUIRE(setrlimit(RLIMIT_FSIZE, &small) == 0);
+    for (uint32_t block = 1; block < 5; ++block) store.keep(block, block + 1, first_of(block));
+    const auto told = [&] {
+      uint32_t n = 0;
+      for (const auto& line : store.host.lines()) n += line.find("the store in") != line.npos;
+      return n;
+    };
+    for (int i = 0; i < 2000 && told() == 0; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    setrlimit(RLIMIT_FSIZE, &limit);
+    std::signal(SIGXFSZ, before);
+    CHECK(told() == 1);
+    CHECK(store.find(0, 1, first_of(0)));
+    CHECK(!store.find(1, 2, first_of(1)));
+    CHECK(store.verify().n_bad == 0);
+  }
+
+  TEST_CASE("every flipped byte makes a miss, and the file goes") {
+    const TempDir dir;
+    const std::string folder = dir.path("store");
+    for (uint64_t at = 0; at < kFileBytes; at += few_cases() ? 97 : 1) {
+      { Store(folder).keep(0, 1, 5.0f); }
+      const auto files = files_of(folder);
+      REQUIRE(files.size() == 1);
+      std::fstream bytes(files[0], std::ios::in | std::ios::out | std::ios::binary);
+      bytes.seekg(static_cast<std::streamoff>(at));
+      const int byte = bytes.get();
+      bytes.seekp(static_cast<std::streamoff>(at));
+      bytes.put(static_cast<char>(byte ^ 0x10));
+      bytes.close();
+      Store store(folder);
+      CHECK(store.verify().n_bad == 1);
+      CHECK(!store.find(0, 1, 5.0f));
+      CHECK(files_of(folder).empty());
+    }
+  }
+
+  TEST_CASE("list counts runs, prune takes the oldest and of one prompt the last blocks first") {
+    const TempDir dir;
+    const std::string folder = dir.path("store");
+    {
+      Store store(folder);
+      for (uint32_t block = 0; block < 6; ++block) store.keep(block, block + 1, first_of(block));
+    }
+    { Store(folder, {}, kOtherRun).keep(0, 1, 5.0f); }
+    std::ofstream(folder + "/somebody's file") << "stays";
+    Store tool(folder, {}, nullptr);  // not bound
+    auto runs = tool.list();
+    REQUIRE(runs.size() == 2);
+    CHECK(runs[0].run[0] == 5);
+    CHECK(runs[1].run[0] == kRun[0]);
+    CHECK(std::string(runs[1].about) == "a model");
+    CHECK(runs[1].n_blocks == 6);
+    CHECK(runs[1].n_tokens == 24);
+    CHECK(runs[1].n_files == 6);
+    CHECK(runs[1].bytes == 6 * kFileBytes);
+    kvasir_store_filter filter = {sizeof filter,
+                                  KVASIR_STORE_ONE_RUN | KVASIR_STORE_LIMIT,
+                                  {kRun[0], kRun[1]},
+                                  2 * kFileBytes + 5,
+                                  0};
+    CHECK(tool.prune(filter).n_removed == 4);
+    Store store(folder);
+    CHECK(store.find(0, 1, first_of(0)));
+    CHECK(store.find(1, 2, first_of(1)));
+    CHECK(!store.find(2, 3, first_of(2)));
+    filter = {sizeof filter, KVASIR_STORE_OLDER, {}, 0, 3600};
+    CHECK(tool.prune(filter).n_removed == 0);
+    for (const auto& file : files_of(folder))
+      fs::last_write_time(file, fs::last_write_time(file) - std::chrono::hours(2));
+    CHECK(store.find(0, 1, first_of(0)));  // a use
+    CHECK(tool.prune(filter).n_removed == 2);
+    CHECK(store.find(0, 1, first_of(0)));
+    filter = {sizeof filter, 0, {}, 0, 0};
+    CHECK(tool.prune(filter).n_removed == 1);
+    CHECK(tool.list().empty());
+    CHECK(fs::exists(folder + "/somebody's file"));
+  }
+
+  TEST_CASE("verify names what is not whole, and removes it when told to") {
+    const TempDir dir;
+    const std::string folder = dir.path("store");
+    {
+      Store store(folder);
+      for (uint32_t block = 0; block < 3; ++block) store.keep(block, block + 1, first_of(block));
+    }
+    const auto files = files_of(folder);
+    fs::resize_file(files[1], 50);
+    Store store(folder);
+    CHECK(store.verify().n_bad == 1);
+    CHECK(store.verify(KVASIR_STORE_DELETE).n_removed == 1);
+    const kvasir_store_result after = store.verify();
+    CHECK(after.n_bad == 0);
+    CHECK(after.n_files == 2);
+  }
+
+  TEST_CASE("a folder that others may write is refused, with what to do") {
+    const TempDir dir;
+    fs::create_directory(dir.path("store"));
+    fs::permissions(dir.path("store"), fs::perms::all);
+    CompletingHost host;
+    OptionValues options = {{"store", dir.path("store")}};
+    PluginInstance<kvasir_storage> plugin(host, "tiered", options);
+    CHECK(plugin.status() == KVASIR_ERR_IO);
+    CHECK(plugin.text().find("chmod go-w") != std::string::npos);
+  }
+}
