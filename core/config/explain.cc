@@ -29,6 +29,7 @@ std::vector<ExplainLine> explain(const StrategyConfig& strategy) {
     lines.push_back({std::string("cache.") + key.name, key.print(strategy.cache),
                      key.origin(strategy.cache).text()});
   }
+  config::explain_blend(strategy, lines);
   for (size_t i = 0; i < strategy.selectors.size(); ++i) {
     const bool is_chain = strategy.selectors.size() > 1;
     const std::string table = is_chain ? "selector." + std::to_string(i) : "selector";

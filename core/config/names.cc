@@ -92,8 +92,8 @@ std::string did_you_mean(const std::string& name, const std::vector<std::string>
 }
 
 const std::vector<std::string>& table_names() {
-  static const std::vector<std::string> names = {"cache", "selector", "representative", "storage",
-                                                 "attention"};
+  static const std::vector<std::string> names = {"cache",          "blend",   "selector",
+                                                 "representative", "storage", "attention"};
   return names;
 }
 

@@ -119,6 +119,10 @@ void apply(const Target& target, const std::string& value, const Origin& origin,
     apply_cache_entry(entry, strategy.cache);
     return;
   }
+  if (target.table == "blend") {
+    apply_blend_entry(entry, strategy);
+    return;
+  }
   PluginSection& section = find_section(target, origin, strategy);
   if (entry.key == "holds" && (target.table == "storage" || target.table == "attention"))
     throw error_at(origin, target.table +

@@ -59,6 +59,9 @@ void apply_cache_entry(const OptionSetting& entry, CacheConfig& cache);
 // A whole [cache] table: additionally refuses a key and its alias together.
 void apply_cache_table(const RawTable& table, CacheConfig& cache);
 std::vector<std::string> cache_key_names();
+// Sets one key of [blend], likewise.
+void apply_blend_entry(const OptionSetting& entry, StrategyConfig& strategy);
+void explain_blend(const StrategyConfig& strategy, std::vector<ExplainLine>& lines);
 // Checks that need several keys.
 void check_cache(const CacheConfig& cache);
 

@@ -202,6 +202,8 @@ void merge_document(const RawDocument& document, StrategyConfig& strategy) {
     const RawTable& table = only_table(section);
     if (section.name == "cache") {
       config::apply_cache_table(table, strategy.cache);
+    } else if (section.name == "blend") {
+      for (const OptionSetting& entry : table.entries) config::apply_blend_entry(entry, strategy);
     } else {
       PluginSection merged = strategy.representative.value_or(PluginSection{});
       merge_table(Kind::kRepresentative, table, types, merged);

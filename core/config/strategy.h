@@ -10,6 +10,8 @@
 #include <variant>
 #include <vector>
 
+#include "core/config/blend.h"
+
 namespace kvasir {
 
 // Where a value came from; precedence kDefault < kFile < kEnvironment < kCommandLine.
@@ -85,6 +87,9 @@ struct StrategyConfig {
   // here, those with holds = "context" above. Both or neither.
   std::optional<PluginSection> window_storage, window_attention;
   bool is_hybrid() const { return window_storage.has_value(); }
+  // [blend], and where its values came from, by key; those that nobody set are missing.
+  BlendConfig blend{};
+  std::map<std::string, Origin> blend_origins{};
   // What [representative] representative_type (or anchor_type) may say in place of plugin, in lower
   // case, and the plugin it means. Comes with `defaults`; empty: the key is the plugin's own.
   std::map<std::string, std::string> representative_types;
@@ -99,9 +104,9 @@ struct Override {
 // Reads path (with its includes; later tables win), then environment overrides
 // (KVASIR_SET_<TABLE>_<KEY>=value), then `overrides` in order. `defaults` supplies sections that
 // nothing else names (the tool passes its default strategy). Throws Error(kInput).
-// [cache] is merged key by key. A plugin table that names a plugin replaces what an earlier layer
-// said about that kind; one that does not adds its options to it. Selectors of a chain are
-// addressed as selector.<n>.<key>, the tables of hybrid mode as storage.window.<key> and
+// [cache] and [blend] are merged key by key. A plugin table that names a plugin replaces what an
+// earlier layer said about that kind; one that does not adds its options to it. Selectors of a
+// chain are addressed as selector.<n>.<key>, the tables of hybrid mode as storage.window.<key> and
 // storage.context.<key>. An empty path: defaults and overrides only.
 StrategyConfig load_strategy(const std::string& path, const std::vector<Override>& overrides,
                              const StrategyConfig& defaults);
@@ -114,8 +119,8 @@ StrategyConfig parse_strategy(const std::string& toml, const std::string& label,
 struct ExplainLine {
   std::string key, value, origin;
 };
-// [cache] in full, then the plugin sections as written (the plugins' own defaults come with
-// Pipeline::explained).
+// [cache] in full, [blend] where something is set there, then the plugin sections as written (the
+// plugins' own defaults come with Pipeline::explained).
 std::vector<ExplainLine> explain(const StrategyConfig& strategy);
 
 // The candidate nearest to `name` by edit distance, or empty when none is near.

@@ -109,7 +109,7 @@ RawSection convert_section(const std::string& name, const toml::node& node, cons
     return section;
   }
   const auto* array = node.as_array();
-  if (!array || array->empty() || name == "cache") {
+  if (!array || array->empty() || name == "cache" || name == "blend") {
     throw error_at(origin, name + " must be a table: write [" + name + "]");
   }
   section.is_array = true;

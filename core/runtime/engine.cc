@@ -309,6 +309,27 @@ void Engine::decode(std::span<const DecodeItem> items, std::span<float> logits) 
     if (result.error) std::rethrow_exception(result.error);
 }
 
+void Engine::read_kv(SequenceId id, uint32_t layer, std::span<const uint32_t> positions, float* k,
+                     float* v) {
+  Sequence& seq = impl_->usable(id);
+  StrategyRun& run = impl_->run_of(seq);
+  const std::string name = "sequence " + std::to_string(id) + ": ";
+  if (layer >= run.geometry().n_layers)
+    throw Error(ErrorKind::kInternal, name + "there is no layer " + std::to_string(layer));
+  for (size_t i = 0; i < positions.size(); ++i)
+    if (positions[i] >= seq.kv_len || (i > 0 && positions[i] <= positions[i - 1]))
+      throw Error(ErrorKind::kInternal, name + "position " + std::to_string(positions[i]) +
+                                            " is not ascending, or beyond what is cached");
+  LayerState& state = seq.layers[layer];
+  const uint32_t block_size = run.geometry().block_size;
+  for (const uint32_t pos : positions)
+    if (!state.blocks[pos / block_size])
+      throw input_error(name + "layer " + std::to_string(layer) + " has given up the token at " +
+                        std::to_string(pos) + ": read the prompt anew");
+  run.store->read_tokens(state, positions, k, v);
+  run.release_step(state);
+}
+
 uint64_t Engine::kv_bytes(SequenceId id) const {
   const Sequence& seq = impl_->find(id);
   const StrategyRun& run = impl_->run_of(seq);

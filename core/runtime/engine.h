@@ -78,6 +78,10 @@ struct StepItem {
   // Of tokens of a prompt: what the model would project. The item is alone in its step and has no
   // logits. See step/given.h for what is attended.
   GivenProjections given = {};
+  // Of `given`: its keys are rotated already, each for a position that lies so many before the
+  // token's, and are turned by that difference alone (not at all where the strategy stores keys
+  // before RoPE). [tokens], or empty: keys are given before RoPE.
+  std::span<const int32_t> given_turn = {};
 };
 
 struct ItemResult {
@@ -122,6 +126,12 @@ class Engine {
                   StrategyId strategy = 0);
   uint32_t kv_len(SequenceId seq) const;
   std::span<const TokenId> tokens(SequenceId seq) const;  // cached ones
+  // K and V of tokens that the sequence holds, as f32: k [positions][n_kv_heads][head_dim], v
+  // likewise with v_head_dim. Keys are as storage has them, rotated to their positions unless
+  // geometry().k_state says otherwise. positions ascend. `given` of another sequence's step may
+  // call it. Error(kInput) where a strategy has evicted tokens.
+  void read_kv(SequenceId seq, uint32_t layer, std::span<const uint32_t> positions, float* k,
+               float* v);
   // K and V that the sequence holds in storage, blocks it shares with forks included: less than
   // kv_len would need once a strategy has evicted.
   uint64_t kv_bytes(SequenceId seq) const;

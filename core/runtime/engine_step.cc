@@ -40,6 +40,8 @@ void Engine::Impl::check_logits(const StepItem& item, size_t n_tokens) const {
 }
 
 void Engine::Impl::check_given(const Sequence& seq, const StepItem& item, size_t n_items) const {
+  if (!item.given_turn.empty() && (!item.given || item.given_turn.size() != item.tokens.size()))
+    throw Error(ErrorKind::kInternal, "given_turn stands beside `given`, a number for each token");
   if (!item.given) return;
   const std::string name = "sequence " + std::to_string(seq.id) + ": ";
   if (!seq.reads_prompt())
@@ -317,7 +319,8 @@ std::vector<ItemResult> Engine::step(std::span<const StepItem> items) {
   m.name_content(items, plan);
   try {
     if (items[0].given)
-      m.loop.run_given(plan.lanes, static_cast<uint32_t>(plan.tokens.size()), items[0].given);
+      m.loop.run_given(plan.lanes, static_cast<uint32_t>(plan.tokens.size()), items[0].given,
+                       items[0].given_turn);
     else
       m.loop.run(plan.lanes, plan.tokens);
     each_sequence([&](Sequence& seq, const StepItem& item) {

@@ -183,6 +183,51 @@ class Writer {
     return script;
   }
 
+  // Who has which key, and what each opens with, in chunks of their own.
+  Script chunk_chain() {
+    const uint32_t n_chains = std::max(options_.chains, 1u), n = options_.chunks;
+    if (2 * n_chains > n)
+      throw input_error("--n-chunks " + std::to_string(n) + ": chunk_chain puts " +
+                        std::to_string(2 * n_chains) +
+                        " statements in chunks of their own: give as many or lower --chains");
+    Unique unique_person, unique_key, unique_code;
+    std::vector<Statement> facts;
+    Script script;
+    for (uint32_t c = 0; c < n_chains; ++c) {
+      const auto person = unique_person([&] { return std::string(random_.pick(words::people())); });
+      const auto key = unique_key([&] { return std::string(random_.pick(words::adjectives())); });
+      const auto code = unique_code([&] { return digits(random_, 5); });
+      const int turn = c == 0 ? 0 : -1;
+      facts.push_back(statement(" The " + person + " has the ", key, " key.", turn));
+      facts.push_back(statement(" The " + key + " key opens with ", code, ".", turn));
+      if (c == 0)
+        script.questions.push_back({"\nWith what does the key of the " + person +
+                                        " open? The key of the " + person + " opens with",
+                                    std::string(" ").append(code)});
+    }
+    random_.shuffle(std::span<Statement>(facts));
+    std::vector<size_t> chunks = shuffled(n);
+    chunks.resize(facts.size());
+    std::sort(chunks.begin(), chunks.end());
+    for (const size_t chunk : chunks)
+      script.depths.push_back((static_cast<double>(chunk) + 0.5) / n);
+    script.statements = std::move(facts);
+    script.n_chunks = n;
+    return script;
+  }
+
+  // A needle across each border; one is asked for.
+  Script chunk_border() {
+    const uint32_t n = options_.chunks;
+    if (n < 2) throw input_error("--n-chunks " + std::to_string(n) + ": a border needs two chunks");
+    Script script = needles(n - 1, 1);
+    for (uint32_t border = 1; border < n; ++border)
+      script.depths.push_back(static_cast<double>(border) / n);
+    script.n_chunks = n;
+    script.splits_statements = true;
+    return script;
+  }
+
   // Half of the text is the words, the other half the same again.
   Script repeat() {
     Script script;
@@ -331,6 +376,10 @@ Script write_script(Task task, const TaskOptions& options, size_t budget, TaskRa
       return writer.variable_tracking();
     case Task::kRepeat:
       return writer.repeat();
+    case Task::kChunkChain:
+      return writer.chunk_chain();
+    case Task::kChunkBorder:
+      return writer.chunk_border();
     case Task::kFiller:
       break;
   }

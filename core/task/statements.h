@@ -23,6 +23,10 @@ struct Question {
 struct Script {
   std::vector<Statement> statements;  // in the order in which the text holds them
   std::vector<Question> questions;
+  // Of each statement, ascending: the share of the filler before it. Empty: drawn.
+  std::vector<double> depths{};
+  uint32_t n_chunks = 0;           // 0: the text has no chunks
+  bool splits_statements = false;  // chunks end before the values of statements, not evenly
 };
 
 // `budget`: tokens at hand for everything, for tasks that fill the text with statements.

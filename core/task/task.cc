@@ -29,6 +29,8 @@ constexpr Entry kTasks[] = {
     {Task::kVariableTracking, "variable_tracking"},
     {Task::kFiller, "filler"},
     {Task::kRepeat, "repeat"},
+    {Task::kChunkChain, "chunk_chain"},
+    {Task::kChunkBorder, "chunk_border"},
 };
 
 constexpr uint32_t kParagraphSentences = 7;  // on average
@@ -58,9 +60,12 @@ class Composer {
   // Sentences until no further one fits. The parts' tokens only estimate the whole's, where a full
   // stop and a line end are one token: what is over is taken off again, what is left filled.
   void compose(size_t length, Sample& sample) {
-    depths_.resize(script_.statements.size());
-    for (double& depth : depths_) depth = random_.unit();
-    std::sort(depths_.begin(), depths_.end());
+    depths_ = script_.depths;
+    if (depths_.empty()) {
+      depths_.resize(script_.statements.size());
+      for (double& depth : depths_) depth = random_.unit();
+      std::sort(depths_.begin(), depths_.end());
+    }
     const size_t fixed = fixed_tokens();
     fill(length > fixed ? length - fixed : 0);
     for (uint32_t round = 0;;) {
@@ -112,7 +117,11 @@ class Composer {
     size_t total = 0, before = 0, next = 0;
     for (const Sentence& s : filler_) total += s.tokens;
     bool line_before = false;
+    std::vector<size_t> borders;  // of chunks
     for (const Sentence& s : filler_) {
+      // Where the encoder cuts: before a space, or behind a line end.
+      while (is_border(borders.size() + 1, before, total))
+        borders.push_back(sample.text.size() + (s.text[0] == '\n' ? 1 : 0));
       const double middle = static_cast<double>(before) + 0.5 * static_cast<double>(s.tokens);
       while (next < depths_.size() && depths_[next] * static_cast<double>(total) < middle)
         plant(sample, script_.statements[next++], line_before);
@@ -121,6 +130,9 @@ class Composer {
       before += s.tokens;
     }
     while (next < depths_.size()) plant(sample, script_.statements[next++], line_before);
+    if (script_.splits_statements)  // before the space before the value
+      for (const Planted& p : sample.planted) borders.push_back(p.value.begin - 1);
+    divide(sample, borders);
     for (const Question& q : script_.questions) ask(sample, q);
     if (!script_.questions.empty()) sample.text += '\n';
     sample.tokens = encoder_.encode(sample.text);
@@ -129,6 +141,23 @@ class Composer {
     for (Planted& p : sample.planted)
       p.depth = static_cast<double>(sample.token_span(p.bytes).begin) /
                 static_cast<double>(std::max<size_t>(prompt, 1));
+  }
+
+  // Whether chunk `chunk` begins before filler that has `before` of `total` tokens before it.
+  bool is_border(size_t chunk, size_t before, size_t total) const {
+    return !script_.splits_statements && chunk < script_.n_chunks &&
+           before * script_.n_chunks >= total * chunk && before > 0;
+  }
+
+  static void divide(Sample& sample, const std::vector<size_t>& borders) {
+    sample.chunks.clear();
+    if (borders.empty()) return;
+    size_t begin = 0;
+    for (const size_t border : borders) {
+      sample.chunks.push_back({begin, border});
+      begin = border;
+    }
+    sample.chunks.push_back({begin, sample.text.size()});
   }
 
   void plant(Sample& sample, const Statement& s, bool& line_before) {
@@ -171,7 +200,10 @@ std::vector<Task> all_tasks() {
 
 std::vector<Task> question_tasks() {
   std::vector<Task> tasks = all_tasks();
-  std::erase_if(tasks, [](Task task) { return task == Task::kFiller || task == Task::kRepeat; });
+  std::erase_if(tasks, [](Task task) {
+    return task == Task::kFiller || task == Task::kRepeat || task == Task::kChunkChain ||
+           task == Task::kChunkBorder;
+  });
   return tasks;
 }
 
@@ -190,6 +222,12 @@ Task task_by_name(const std::string& text, const std::string& flag) {
 
 std::string Sample::prompt() const {
   return turns.empty() ? text : text.substr(0, turns[0].answer.begin);
+}
+
+Span Sample::chunk_tokens(size_t i) const {
+  const size_t end =
+      i + 1 < chunks.size() ? token_span(chunks[i + 1]).begin : token_span(turns[0].question).begin;
+  return {token_span(chunks[i]).begin, end};
 }
 
 Span Sample::token_span(const Span& span) const {

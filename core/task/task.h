@@ -17,6 +17,11 @@
 //   variable_tracking  Set lamp to 48213. Set coat to lamp. …    what is the value of the last one
 //   filler             prose alone, no question
 //   repeat             random words, and the same words again as the answer
+// The context of two more is made of chunks, as retrieved documents are put together in some order:
+//   chunk_chain        The baker has the amber key. … The amber key opens with 48213.   both asked
+//                      for at once; each statement stands in a chunk of its own, in any order
+//   chunk_border       needles, one across each border: a chunk ends with `The code of the quiet
+//                      harbor is`, the next begins with ` 4821937.`
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -42,10 +47,13 @@ enum class Task : uint8_t {
   kVariableTracking,
   kFiller,
   kRepeat,
+  kChunkChain,
+  kChunkBorder,
 };
 const char* name(Task task);
 std::vector<Task> all_tasks();
-std::vector<Task> question_tasks();  // those with an answer to be right about
+// Those with an answer to be right about, and no chunks.
+std::vector<Task> question_tasks();
 // Error(kInput) naming `flag` and the nearest task.
 Task task_by_name(const std::string& text, const std::string& flag);
 
@@ -60,7 +68,8 @@ struct TaskOptions {
   Range pairs;          // kv_retrieval: as many as fit; mqar 8; multi-key, -value and -query 4
   Range queries;        // kv_retrieval 1; mqar and multi-query: all
   Range hops;           // variable_tracking 2
-  uint32_t chains = 2;  // variable_tracking: the one asked for, and others of the same form
+  uint32_t chains = 2;  // variable_tracking, chunk_chain: the one asked for, and others like it
+  uint32_t chunks = 8;  // of the context of chunk_chain and chunk_border
 };
 
 struct Span {
@@ -88,7 +97,11 @@ struct Sample {
   EncodedText tokens;  // of the text, with BOS where the vocabulary wants one
   std::vector<Planted> planted;
   std::vector<Turn> turns;
+  // Bytes of the context's chunks, side by side up to the first question; empty: it has none.
+  std::vector<Span> chunks;
 
+  // Tokens of chunk i, which are those of the text: ids[begin, end).
+  Span chunk_tokens(size_t i) const;
   // Up to the first answer; the whole text when there is no question.
   std::string prompt() const;
   std::string bytes(const Span& span) const {

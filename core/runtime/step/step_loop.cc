@@ -63,13 +63,17 @@ void StepLoop::run(std::vector<Lane>& lanes, std::span<const int32_t> tokens) {
   for (uint32_t layer = 0; layer < model_.shape().n_layers; ++layer) run_layer(layer, lanes);
 }
 
-void StepLoop::run_given(std::vector<Lane>& lanes, uint32_t n, const GivenProjections& given) {
+void StepLoop::run_given(std::vector<Lane>& lanes, uint32_t n, const GivenProjections& given,
+                         std::span<const int32_t> turn) {
   begin(lanes, n);
   std::fill_n(b_.x.begin(), uint64_t{n} * b_.d_model, 0.0f);
   for (uint32_t layer = 0; layer < model_.shape().n_layers; ++layer) {
     timer_.in_model([&] {
       given(layer, b_.positions[0], n, b_.q.data(), b_.k.data(), b_.v.data());
-      rope_lanes(layer, lanes);
+      if (turn.empty())
+        rope_lanes(layer, lanes);
+      else
+        for (const Lane& lane : lanes) turn_given(layer, lane, turn);
     });
     for (Lane& lane : lanes) {
       each_piece(lane, [&](const Piece& piece) { check_projections(layer, piece); });
@@ -166,6 +170,16 @@ void StepLoop::rope_lanes(uint32_t layer, const std::vector<Lane>& lanes) {
     rope(layer, pieces, b_.q.data(), q_heads);
     if (lane.run.geometry().k_state == KVASIR_K_ROTATED) rope(layer, pieces, b_.k.data(), kv_heads);
   }
+}
+
+// Keys that were rotated for other positions. Queries come with them as they are to be.
+void StepLoop::turn_given(uint32_t layer, const Lane& lane, std::span<const int32_t> turn) {
+  if (lane.run.binding->constant_positions) b_.q_constant = b_.q;
+  if (lane.run.geometry().k_state != KVASIR_K_ROTATED) return;
+  const ModelShape& s = model_.shape();
+  for (const Piece& piece : lane.pieces)
+    model_.rope(layer).shift(b_.k.data() + piece.q_begin * b_.k_width, piece.n_q, s.n_kv_heads,
+                             s.head_dim, turn, std::max(piece.seq->prompt_end, piece.kv_len));
 }
 
 // The query of a later layer from this layer's input, for sequences that decode.

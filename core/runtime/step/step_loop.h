@@ -24,8 +24,9 @@ class StepLoop {
   // from the lanes. Throws only what concerns every piece (the model's own errors).
   void run(std::vector<Lane>& lanes, std::span<const int32_t> tokens);
   // The same for n tokens of one piece, whose projections are given: the model computes nothing and
-  // hidden() says nothing.
-  void run_given(std::vector<Lane>& lanes, uint32_t n, const GivenProjections& given);
+  // hidden() says nothing. turn: StepItem::given_turn.
+  void run_given(std::vector<Lane>& lanes, uint32_t n, const GivenProjections& given,
+                 std::span<const int32_t> turn);
   const float* hidden(uint32_t query) const;  // [d_model]
   // hidden [n][d_model] -> out [n][vocab]. Error(kInput) when a logit is not finite.
   void logits(const float* hidden, uint32_t n, float* out);
@@ -48,6 +49,7 @@ class StepLoop {
   void speculate(Lane& lane, uint32_t layer);
   void project(uint32_t layer, std::vector<Lane>& lanes);
   void rope(uint32_t layer, const std::vector<Piece>& pieces, float* values, uint32_t heads) const;
+  void turn_given(uint32_t layer, const Lane& lane, std::span<const int32_t> turn);
   void rope_lanes(uint32_t layer, const std::vector<Lane>& lanes);
   void rope_constant(uint32_t layer, const Lane& lane);
   void fork_open_blocks(Lane::Followers& followers) const;

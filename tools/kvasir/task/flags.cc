@@ -42,8 +42,11 @@ void add_task_flags(CLI::App& app, TaskFlags& f) {
       "--queries", f.queries,
       "Keys asked for: N or N-M (kv_retrieval 1; mqar, needle_multi_query: all; ids: 8)");
   app.add_option("--hops", f.hops, "Names between value and question (variable_tracking 2)");
-  app.add_option("--chains", f.chains, "Chains of names, one is asked for (variable_tracking)")
+  app.add_option("--chains", f.chains,
+                 "Chains, one is asked for (variable_tracking, chunk_chain 2)")
       ->check(CLI::Range(1, 32));
+  app.add_option("--n-chunks", f.chunks, "Chunks of the context (chunk_chain, chunk_border 8)")
+      ->check(CLI::Range(2, 64));
 }
 
 TaskOptions task_options(const TaskFlags& f) {
@@ -54,6 +57,7 @@ TaskOptions task_options(const TaskFlags& f) {
   options.queries = parse_range(f.queries, "--queries");
   options.hops = parse_range(f.hops, "--hops");
   options.chains = f.chains;
+  options.chunks = f.chunks;
   return options;
 }
 

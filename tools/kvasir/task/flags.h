@@ -14,7 +14,7 @@ namespace kvasir::tool {
 struct TaskFlags {
   std::string tasks;
   std::string key_tokens, value_tokens, pairs, queries, hops;
-  uint32_t chains = 2;
+  uint32_t chains = 2, chunks = 8;
 };
 void add_task_flags(CLI::App& app, TaskFlags& flags);
 TaskOptions task_options(const TaskFlags& flags);

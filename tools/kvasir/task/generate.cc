@@ -50,6 +50,8 @@ Json to_json(const Sample& s) {
                               {"value_bytes", pair(p.value)},
                               {"value_tokens", pair(s.token_span(p.value))}});
   }
+  for (size_t i = 0; i < s.chunks.size(); ++i)
+    out["chunks"].push_back({{"bytes", pair(s.chunks[i])}, {"tokens", pair(s.chunk_tokens(i))}});
   return out;
 }
 
@@ -126,7 +128,7 @@ void add_task_generate(CLI::App& task) {
   std::vector<std::string> names;
   for (const Task known : all_tasks()) names.emplace_back(name(known));
   c->add_option("--task", f->task.tasks,
-                "all, or some of " + join(names, ", ") + " (all: without the last two)");
+                "all, or some of " + join(names, ", ") + " (all: those up to variable_tracking)");
   c->add_option("--mix", f->mix, "Records of several tasks by weight: passkey=1,repeat=3");
   c->add_option("--length", f->length, "Tokens of prompt and answers, BOS included (1024)");
   c->add_option("-n", f->n, "Samples of each task, or records; 0: until the reader closes");
