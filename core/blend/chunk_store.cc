@@ -34,9 +34,12 @@ ChunkId ChunkStore::add(std::span<const TokenId> tokens) {
   prompt.insert(prompt.end(), tokens.begin(), tokens.end());
   const SequenceId seq = engine_.open(strategy_);
   try {
+    const uint32_t n_restored = engine_.restore(seq, prompt);
+    const auto computed = std::span(prompt).subspan(n_restored);
     const auto begin = Clock::now();
-    engine_.prefill(seq, prompt, {});
-    computing_.add(tokens.size() * engine_.geometry(strategy_).n_layers, seconds_since(begin));
+    engine_.prefill(seq, computed, {});
+    computing_.add(computed.size() * engine_.geometry(strategy_).n_layers, seconds_since(begin));
+    restored_tokens_ += n_restored;
     chunks_.push_back({{tokens.begin(), tokens.end()}, seq});
   } catch (...) {
     engine_.close(seq);

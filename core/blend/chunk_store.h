@@ -24,8 +24,8 @@ class ChunkStore {
   ChunkStore(const ChunkStore&) = delete;
   ChunkStore& operator=(const ChunkStore&) = delete;
 
-  // Reads the tokens alone. A chunk of the same tokens is read once. Error(kInput) for an empty
-  // chunk, or one longer than the context.
+  // Reads the tokens alone, but for what the storage has kept of them (Engine::restore). A chunk of
+  // the same tokens is read once. Error(kInput) for an empty chunk, or one longer than the context.
   ChunkId add(std::span<const TokenId> tokens);
   // Error(kInput) when there is no such chunk.
   std::span<const TokenId> tokens(ChunkId chunk) const;
@@ -35,7 +35,8 @@ class ChunkStore {
   // K and V of tokens [begin, begin + n) of the chunk, as Engine::read_kv() gives them.
   void fetch_kv(ChunkId chunk, uint32_t layer, uint32_t begin, uint32_t n, float* k, float* v);
 
-  // What adding chunks took, and what fetch_kv() took so far.
+  uint64_t restored_tokens() const { return restored_tokens_; }  // kept, not computed
+  // What computing chunks took, and what fetch_kv() took so far.
   const LayerSpeed& computing() const { return computing_; }
   const LayerSpeed& loading() const { return loading_; }
 
@@ -49,6 +50,7 @@ class ChunkStore {
   std::optional<TokenId> bos_;
   std::vector<Chunk> chunks_;
   LayerSpeed computing_, loading_;
+  uint64_t restored_tokens_ = 0;
 };
 
 }  // namespace kvasir

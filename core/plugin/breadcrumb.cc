@@ -4,6 +4,8 @@
 
 #include <array>
 #include <atomic>
+#include <mutex>
+#include <set>
 
 namespace kvasir {
 namespace {
@@ -50,6 +52,13 @@ class OwnSlot {
 thread_local OwnSlot own;
 
 }  // namespace
+
+const char* kept_text(const std::string& text) {
+  static std::mutex mutex;
+  static std::set<std::string>* const texts = new std::set<std::string>;  // outlives all threads
+  const std::lock_guard lock(mutex);
+  return texts->insert(text).first->c_str();
+}
 
 const Breadcrumb& breadcrumb() { return current; }
 

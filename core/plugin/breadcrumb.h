@@ -4,17 +4,22 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 namespace kvasir {
 
 struct Breadcrumb {
   static constexpr uint32_t kNoLayer = 0xffffffffu;
-  const char* plugin = nullptr;    // id, null when no plugin code runs; lives as long as the plugin
+  const char* plugin = nullptr;    // id, of kept_text(); null when no plugin code runs
   const char* path = nullptr;      // of its file; likewise
   const char* function = nullptr;  // static
   uint32_t layer = kNoLayer;
 };
+
+// An equal text that lives as long as the process: who watches may read a crumb's when the call has
+// ended and its plugin is gone. Takes memory once for each text.
+const char* kept_text(const std::string& text);
 
 // Of the calling thread. Workers of the pool carry the crumb of the call that uses them.
 const Breadcrumb& breadcrumb();
@@ -32,7 +37,7 @@ class BreadcrumbScope {
 };
 
 // The plugin calls under way on all threads, for who watches over them. The same thread and number
-// later: it is the same call still. A crumb's strings live as long as the call.
+// later: it is the same call still.
 struct RunningCall {
   uint32_t thread = 0;
   uint64_t number = 0;

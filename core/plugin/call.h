@@ -25,7 +25,7 @@ class Instance::ThreadGuard {
   ThreadGuard(const Instance& instance, const char* function, uint32_t layer = Breadcrumb::kNoLayer)
       : instance_(instance),
         function_(function),
-        crumb_({instance.plugin_.desc->id, instance.plugin_.path.c_str(), function, layer}) {}
+        crumb_({instance.crumb_id_, instance.crumb_path_, function, layer}) {}
   ~ThreadGuard() {
     if (CheckedPlugin* const checked = instance_.checked_.get())
       checked->allocated += checked->allocated_now() - allocated_before_;

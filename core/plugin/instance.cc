@@ -55,6 +55,8 @@ PluginError::PluginError(std::string plugin, std::string function, kvasir_status
 Instance::Instance(const OpenPlugin& plugin, const HostServices& services,
                    const ResolvedOptions& options, uint32_t expected_kind, size_t min_table_bytes)
     : plugin_(plugin),
+      crumb_id_(kept_text(plugin.desc->id)),
+      crumb_path_(kept_text(plugin.path)),
       services_(services),
       checked_(services.checks() ? new CheckedPlugin{*services.checks(), services} : nullptr) {
   create(services, options);

@@ -169,6 +169,7 @@ class Instance {
 
  protected:
   OpenPlugin plugin_;
+  const char *crumb_id_, *crumb_path_;  // of kept_text()
   const HostServices& services_;
   const std::unique_ptr<CheckedPlugin> checked_;  // in validate mode
   kvasir_instance* instance_ = nullptr;

@@ -31,7 +31,7 @@ using Entry = decltype(&kvasir_plugin_entry);
 // the handle is pinned and then of no further use.
 Entry open_library(const PluginFile& file) {
   const BreadcrumbScope crumb(
-      {file.ids[0].c_str(), file.path.c_str(), "its constructors", Breadcrumb::kNoLayer});
+      {kept_text(file.ids[0]), kept_text(file.path), "its constructors", Breadcrumb::kNoLayer});
   std::error_code error;
   dlerror();
   boost::dll::shared_library library;
@@ -63,7 +63,7 @@ const kvasir_plugin* call_entry(const PluginFile& file, Entry entry, const kvasi
   kvasir_status status;
   {
     const BreadcrumbScope crumb(
-        {file.ids[0].c_str(), file.path.c_str(), kEntrySymbol, Breadcrumb::kNoLayer});
+        {kept_text(file.ids[0]), kept_text(file.path), kEntrySymbol, Breadcrumb::kNoLayer});
     status = entry(&host, &request, &err);
   }
   if (status != KVASIR_OK) {
@@ -120,7 +120,7 @@ const kvasir_desc* describe_one(const PluginFile& file, const kvasir_plugin& tab
 
 std::vector<const kvasir_desc*> describe_all(const PluginFile& file, const kvasir_plugin& table) {
   const BreadcrumbScope crumb(
-      {file.ids[0].c_str(), file.path.c_str(), "describe", Breadcrumb::kNoLayer});
+      {kept_text(file.ids[0]), kept_text(file.path), "describe", Breadcrumb::kNoLayer});
   const uint32_t count = table.count();
   if (count == 0 || count > kMaxPlugins || count != file.ids.size()) {
     throw refuse(file, "holds " + std::to_string(count) +
@@ -162,7 +162,8 @@ LoadedPlugin::LoadedPlugin(const PluginFile& file, const kvasir_host& host) : pa
 LoadedPlugin::~LoadedPlugin() {
   const std::lock_guard lock(users().mutex);
   if (--users().count[table_] == 0 && table_->shutdown) {
-    const BreadcrumbScope crumb({descs_[0]->id, path_.c_str(), "shutdown", Breadcrumb::kNoLayer});
+    const BreadcrumbScope crumb(
+        {kept_text(descs_[0]->id), kept_text(path_), "shutdown", Breadcrumb::kNoLayer});
     table_->shutdown();
   }
 }

@@ -8,8 +8,9 @@
 
 namespace kvasir {
 
-// Before RoPE (but see StepItem::given_turn), of the n tokens from position first_pos on: writes q [n][n_q_heads][head_dim],
-// k [n][n_kv_heads][head_dim] and v [n][n_kv_heads][v_head_dim]. Asked once per layer, ascending.
+// Before RoPE (but see StepItem::given_turn), of the n tokens from position first_pos on: writes q
+// [n][n_q_heads][head_dim], k [n][n_kv_heads][head_dim] and v [n][n_kv_heads][v_head_dim]. Asked
+// once per layer, ascending.
 using GivenProjections = std::function<void(uint32_t layer, uint32_t first_pos, uint32_t n,
                                             float* q, float* k, float* v)>;
 

@@ -108,7 +108,8 @@ void probe_plugin(const std::string& path) {
     kvasir_instance* instance = nullptr;
     kvasir_err err{};
     err.struct_size = sizeof(err);
-    const BreadcrumbScope crumb({desc->id, file.path.c_str(), "create", Breadcrumb::kNoLayer});
+    const BreadcrumbScope crumb(
+        {kept_text(desc->id), kept_text(file.path), "create", Breadcrumb::kNoLayer});
     const kvasir_status status = loaded->table()->create(
         i, host.services().host(), values.values().data(),
         static_cast<uint32_t>(values.values().size()), sizeof(kvasir_option), &instance, &err);
