@@ -61,6 +61,17 @@ TEST_CASE("scratch is aligned, per worker, kept while it suffices, and accounted
   CHECK(host.services.scratch_bytes() == 4096 + 64);
 }
 
+TEST_CASE("what a crumb says may be read when who said it is gone") {
+  const char* kept = nullptr;
+  {
+    const std::string text = "org.test.a plugin whose name lies on the heap";
+    kept = kept_text(text);
+    CHECK(kept != text.c_str());
+  }
+  CHECK(std::string(kept) == "org.test.a plugin whose name lies on the heap");
+  CHECK(kept_text(kept) == kept);
+}
+
 TEST_CASE("the pool carries the caller's breadcrumb to its workers") {
   Host host;
   const auto& pool = extension<kvasir_thread_pool>(host, KVASIR_EXT_THREAD_POOL);
