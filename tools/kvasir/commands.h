@@ -34,10 +34,12 @@ void add_config_import(CLI::App& config);
 void add_task_generate(CLI::App& task);
 void add_task_eval(CLI::App& task);
 void add_task_score(CLI::App& task);
+void add_task_blend(CLI::App& task);
 
 // Below `kvasir bench`.
 void add_bench_attention(CLI::App& bench);
 void add_bench_bandwidth(CLI::App& bench);
+void add_bench_blend(CLI::App& bench);
 void add_bench_model(CLI::App& bench);
 void add_bench_recall(CLI::App& bench);
 void add_bench_select(CLI::App& bench);
