@@ -36,6 +36,7 @@ void add_config_import(CLI::App& config);
 void add_task_generate(CLI::App& task);
 void add_task_eval(CLI::App& task);
 void add_task_score(CLI::App& task);
+void add_task_blend(CLI::App& task);
 
 // Below `kvasir trace`.
 void add_trace_record(CLI::App& trace);
@@ -45,6 +46,7 @@ void add_trace_analyze(CLI::App& trace);
 // Below `kvasir bench`.
 void add_bench_attention(CLI::App& bench);
 void add_bench_bandwidth(CLI::App& bench);
+void add_bench_blend(CLI::App& bench);
 void add_bench_model(CLI::App& bench);
 void add_bench_recall(CLI::App& bench);
 void add_bench_select(CLI::App& bench);

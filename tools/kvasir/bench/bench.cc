@@ -9,6 +9,7 @@ void add_bench(CLI::App& app) {
   bench->require_subcommand(1);
   add_bench_attention(*bench);
   add_bench_bandwidth(*bench);
+  add_bench_blend(*bench);
   add_bench_model(*bench);
   add_bench_recall(*bench);
   add_bench_select(*bench);

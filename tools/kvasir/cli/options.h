@@ -35,8 +35,10 @@ struct PromptOptions {
   uint32_t n_predict = 128;
   SamplerOptions sampler;
   std::string chat_template;
-  std::string cache_file;       // --prompt-cache
-  bool cache_readonly = false;  // --prompt-cache-ro
+  std::string cache_file;           // --prompt-cache
+  bool cache_readonly = false;      // --prompt-cache-ro
+  std::vector<std::string> chunks;  // files that stand before the prompt and are reused
+  std::string blend;                // how; empty: as the strategy's [blend] says
   bool ignore_eos = false;
 };
 

@@ -19,11 +19,12 @@ Json to_json(const Answer& a) {
   out["finish_reason"] = name(a.generation.end);
   out["tokens"] = a.generation.tokens;
   out["text"] = a.generation.text;
+  if (a.blend) out["blend"] = to_json(*a.blend);
   return out;
 }
 
 std::string to_text(const Answer& a) {
-  const std::string out = to_text(a.run);
+  const std::string out = (a.blend ? to_text(*a.blend) : "") + to_text(a.run);
   if (a.generation.end != Generation::End::kContext) return out;
   return out + format("kvasir: the answer stops where the context of %u tokens is full: raise -c\n",
                       a.context);

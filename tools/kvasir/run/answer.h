@@ -2,8 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <optional>
 #include <string>
 
+#include "tools/kvasir/session/blend_arm.h"
 #include "tools/kvasir/session/generate.h"
 #include "tools/kvasir/session/run_report.h"
 #include "tools/kvasir/session/session.h"
@@ -16,6 +18,7 @@ struct Answer {
   uint32_t context = 0;  // tokens
   uint64_t peak_resident_bytes = 0, planned_bytes = 0;
   Generation generation;
+  std::optional<BlendReport> blend;  // of a prompt of chunks
 };
 
 Json to_json(const Answer& answer);

@@ -16,6 +16,7 @@
 #include "tools/kvasir/session/generate.h"
 #include "tools/kvasir/session/prompt_cache.h"
 #include "tools/kvasir/session/session.h"
+#include "tools/kvasir/session/strategy.h"
 
 namespace kvasir::tool {
 namespace {
@@ -46,6 +47,37 @@ std::vector<TokenId> prompt_tokens(const Tokenizer& tokenizer, const PromptOptio
                           {.add_bos = true, .parse_special = true});
 }
 
+// The prompt as its parts: chunks, and what -p or -f asks behind them. Each part is encoded alone.
+struct PromptParts {
+  std::vector<TokenId> lead;  // BOS
+  std::vector<std::vector<TokenId>> chunks;
+  std::vector<TokenId> question;
+};
+
+std::vector<TokenId> encoded_part(const Tokenizer& tokenizer, const std::string& text,
+                                  const std::string& what) {
+  auto tokens = tokenizer.encode(text, {.add_bos = false, .parse_special = false});
+  if (tokens.empty()) throw input_error(what + " is empty: it needs a token at least");
+  return tokens;
+}
+
+PromptParts prompt_parts(const Tokenizer& tokenizer, const PromptOptions& o) {
+  PromptParts parts;
+  if (const auto bos = leading_bos(tokenizer)) parts.lead = {*bos};
+  for (const std::string& path : o.chunks)
+    parts.chunks.push_back(
+        encoded_part(tokenizer, read_file(path, "--chunks"), "--chunks " + path));
+  parts.question = encoded_part(tokenizer, prompt_text(o), "the question of -p or -f");
+  return parts;
+}
+
+std::vector<TokenId> joined(const PromptParts& parts) {
+  std::vector<TokenId> all = parts.lead;
+  for (const auto& chunk : parts.chunks) all.insert(all.end(), chunk.begin(), chunk.end());
+  all.insert(all.end(), parts.question.begin(), parts.question.end());
+  return all;
+}
+
 // One prompt and its answer.
 class PromptRun {
  public:
@@ -53,21 +85,29 @@ class PromptRun {
       : session_(session),
         options_(options),
         o_(o),
-        tokens_(prompt_tokens(session.tokenizer(), o)),
+        blend_(session.strategy().blend),
+        parts_(o.chunks.empty() ? PromptParts{} : prompt_parts(session.tokenizer(), o)),
+        tokens_(o.chunks.empty() ? prompt_tokens(session.tokenizer(), o) : joined(parts_)),
         context_(context()),
-        engine_(session.load(context_)) {
+        engine_(load()) {
     if (context_ > session.shape().max_context)
       std::fprintf(stderr, "kvasir: warning: %u tokens of context, the model was made for %u\n",
                    context_, session.shape().max_context);
+    if (!o.blend.empty()) blend_ = parse_blend_arm(o.blend, blend_, "--blend").config;
     logits_.resize(session.shape().vocab_size);
     figures_.load_ms = session.load_ms();
   }
 
   Answer run() {
-    open();
-    Scheduler scheduler(engine_, {.memory_bytes = session_.sequence_memory()});
-    read(scheduler);
     Answer out;
+    const bool reuses = !o_.chunks.empty() && blend_.mode != BlendMode::kFull;
+    if (reuses)
+      out.blend = blend();
+    else
+      open();
+    Scheduler scheduler(engine_, {.memory_bytes = session_.sequence_memory()});
+    if (!reuses) read(scheduler);
+    if (!o_.chunks.empty() && !reuses) out.blend = plain_report();
     out.generation = answer(scheduler);
     out.run = run_report(engine_, figures_);
     out.setup = session_.setup();
@@ -85,6 +125,9 @@ class PromptRun {
 
  private:
   uint32_t context() const;
+  Engine& load();
+  BlendReport blend();
+  BlendReport plain_report() const;
   void open();
   void restore_stored();
   void read(Scheduler& scheduler);
@@ -94,6 +137,8 @@ class PromptRun {
   Session& session_;
   const Options& options_;
   const PromptOptions& o_;
+  BlendConfig blend_;  // of --chunks, as the next
+  PromptParts parts_;
   std::vector<TokenId> tokens_;
   uint32_t context_;
   Engine& engine_;
@@ -114,6 +159,38 @@ uint32_t PromptRun::context() const {
                       session_.context_source() + " gives " + std::to_string(context) +
                       ": raise it or shorten the prompt");
   return context;
+}
+
+// A blend takes all its chunks through one step.
+Engine& PromptRun::load() {
+  if (!o_.chunks.empty()) session_.take_steps_of(static_cast<uint32_t>(n_tokens()));
+  return session_.load(context_);
+}
+
+// Reads the chunks, each alone, then the prompt that reuses them: its time is that of the prompt.
+BlendReport PromptRun::blend() {
+  Blender blender(engine_, session_.shape(), 0, chunk_bos(session_.tokenizer(), blend_));
+  BlendPrompt prompt{parts_.lead, {}, parts_.question};
+  for (const auto& chunk : parts_.chunks) {
+    stop_if_interrupted();
+    prompt.chunks.push_back(blender.chunks().add(chunk));
+  }
+  const Blended blended =
+      blender.blend(prompt, blend_, options_.seed, logits_, stop_if_interrupted);
+  cached_.seq = blended.seq;
+  figures_.prompt_tokens = static_cast<uint32_t>(n_tokens());
+  figures_.prefill_ms = 1e3 * blended.report.seconds();
+  return blended.report;
+}
+
+// Of mode full, whose chunks are a plain prompt.
+BlendReport PromptRun::plain_report() const {
+  BlendReport report;
+  report.chunk_tokens =
+      static_cast<uint32_t>(n_tokens() - parts_.lead.size() - parts_.question.size());
+  report.recomputed.assign(session_.shape().n_layers, report.chunk_tokens);
+  report.recompute_seconds = figures_.prefill_ms / 1e3;
+  return report;
 }
 
 // Opens a sequence and restores what the file of --prompt-cache holds of the prompt.
@@ -176,7 +253,17 @@ Generation PromptRun::answer(Scheduler& scheduler) {
   return made;
 }
 
+void check_chunks(const Options& options, const PromptOptions& o) {
+  if (o.chunks.empty() && !o.blend.empty())
+    throw input_error("--blend says how chunks are reused: give --chunks FILE...");
+  if (o.chunks.empty()) return;
+  if (!o.chat_template.empty() || !o.cache_file.empty())
+    throw input_error("--chunks does not go with --chat-template and --prompt-cache");
+  if (!o.blend.empty()) parse_blend_arm(o.blend, resolve_strategy(options).blend, "--blend");
+}
+
 void run(const Options& options, const PromptOptions& o) {
+  check_chunks(options, o);
   Session session(options);
   PromptRun run(session, options, o);
   const Answer answer = run.run();
@@ -211,6 +298,12 @@ void add_run(CLI::App& app) {
   command->add_option(
       "--chat-template", prompt->chat_template,
       "Wrap the prompt as a chat message: chatml, llama2, llama3, internlm2, mistral");
+  command->add_option("--chunks", prompt->chunks,
+                      "Files that stand before the prompt, in this order; each is read alone and "
+                      "reused, and every part is encoded alone");
+  command->add_option(
+      "--blend", prompt->blend,
+      std::string("How chunks are reused ([blend] of the strategy; 0.15): ") + kBlendArmHelp);
   command->callback([=] {
     if (text->count() + file->count() == 0) throw input_error("no prompt: give -p TEXT or -f FILE");
     run(*options, *prompt);

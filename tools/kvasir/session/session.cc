@@ -64,11 +64,15 @@ Setup Session::setup() const {
           host_.pool().n_workers()};
 }
 
+uint32_t Session::most_step_tokens(uint32_t max_sequences) const {
+  return std::max(least_step_tokens_, step_tokens(strategy_, max_sequences));
+}
+
 EngineOptions Session::engine_options(uint32_t max_context, uint32_t max_sequences) const {
   EngineOptions made;
   made.max_context = max_context;
   made.max_sequences = max_sequences;
-  made.max_step_tokens = step_tokens(strategy_, max_sequences);
+  made.max_step_tokens = most_step_tokens(max_sequences);
   made.seed = options_.seed;
   made.model_hash = [this] {
     if (!model_hash_) model_hash_ = model_hash(*file_);
@@ -87,7 +91,7 @@ Model::Options Session::model_options(uint32_t max_queries) const {
 
 MemoryPlan Session::plan(uint32_t max_context, uint32_t max_sequences) {
   Pipeline pipeline = build_pipeline(strategy_, registry(), services());
-  const Model::Options model = model_options(step_tokens(strategy_, max_sequences));
+  const Model::Options model = model_options(most_step_tokens(max_sequences));
   return make_plan(shape_, Model::plan_memory(*file_, model), pipeline,
                    engine_options(max_context, max_sequences), vocabulary_bytes(shape_));
 }
@@ -111,7 +115,7 @@ Engine& Session::load(uint32_t max_context, uint32_t max_sequences) {
   const MemoryPlan all = max_sequences == 1 ? needed : plan(max_context, max_sequences);
   const uint64_t others = all.total() - all.sequence_bytes();
   sequence_memory_ = machine.available_bytes - std::min(machine.available_bytes, others);
-  load_model(step_tokens(strategy_, max_sequences));
+  load_model(most_step_tokens(max_sequences));
   engine_ = make_engine(max_context, max_sequences);
   return *engine_;
 }

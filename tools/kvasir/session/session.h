@@ -44,6 +44,8 @@ class Session {
   ThreadPool& pool() { return host_.pool(); }
   Setup setup() const;
 
+  // Before the model is loaded: engines take steps of at least so many tokens.
+  void take_steps_of(uint32_t n_tokens) { least_step_tokens_ = n_tokens; }
   MemoryPlan plan(uint32_t max_context, uint32_t max_sequences = 1);
   // Throws an Error when one sequence needs more memory than the machine has; else loads the
   // weights. A step of the engine takes a chunk of one sequence and a token of each other one.
@@ -63,6 +65,7 @@ class Session {
 
  private:
   void load_model(uint32_t max_queries);
+  uint32_t most_step_tokens(uint32_t max_sequences) const;
   Model::Options model_options(uint32_t max_queries) const;
   EngineOptions engine_options(uint32_t max_context, uint32_t max_sequences) const;
 
@@ -77,6 +80,7 @@ class Session {
   WrapModel wrap_model_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<Engine> engine_;
+  uint32_t least_step_tokens_ = 0;
   double load_ms_ = 0;
   uint64_t planned_bytes_ = 0;
   uint64_t sequence_memory_ = 0;

@@ -11,6 +11,7 @@ void add_task(CLI::App& app) {
   add_task_generate(*task);
   add_task_eval(*task);
   add_task_score(*task);
+  add_task_blend(*task);
 }
 
 }  // namespace kvasir::tool

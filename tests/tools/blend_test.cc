@@ -1,0 +1,132 @@
+// Prompts of chunks from the command line: answers, reports, refusals.
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tests/tools/process.h"
+
+namespace {
+
+using kvasir::test::Finished;
+using kvasir::test::has;
+using kvasir::test::run_kvasir;
+using kvasir::test::TempDir;
+using Json = nlohmann::json;
+
+const std::string kModel = std::string(KVASIR_SOURCE_DIR) + "/models/kvasir-retrieval-3m-f16.gguf";
+
+struct Chunks {
+  TempDir dir;
+  std::string a = write("a.txt", "The quiet baker carried a lamp to the harbor before dawn. ");
+  std::string b = write("b.txt", "The pass key is 73914. Remember it. The old sailor slept.");
+  std::string empty = write("empty.txt", "");
+  std::string write(const std::string& name, const std::string& text) const {
+    std::ofstream(dir.path(name)) << text;
+    return dir.path(name);
+  }
+  std::vector<std::string> run(const std::vector<std::string>& more) const {
+    std::vector<std::string> all = {
+        "run",       "-m", kModel, "--chunks",
+        a,           b,    "-p",   "\nWhat is the pass key? The pass key is",
+        "--temp",    "0",  "-n",   "6",
+        "--compute", "f32"};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+};
+
+Json json_of(std::vector<std::string> arguments) {
+  arguments.emplace_back("--json");
+  const Finished done = run_kvasir(arguments);
+  CAPTURE(done.err);
+  REQUIRE(done.code == 0);
+  return Json::parse(done.out);
+}
+
+}  // namespace
+
+TEST_SUITE_BEGIN("tools/blend");
+
+TEST_CASE("run --chunks computes all, none or a share of the chunks' tokens, and says so") {
+  const Chunks chunks;
+  const Json full = json_of(chunks.run({"--blend", "full"}));
+  const Json all = json_of(chunks.run({"--blend", "1"}));
+  CHECK(all["tokens"] == full["tokens"]);
+  const auto n = full["blend"]["chunk_tokens"].get<uint32_t>();
+  CHECK(n > 10);
+  CHECK(full["blend"]["mode"] == "full");
+  CHECK(full["blend"]["recomputed_share"] == 1.0);
+  CHECK(all["blend"]["recomputed_per_layer"].size() ==
+        full["blend"]["recomputed_per_layer"].size());
+  const Json reuse = json_of(chunks.run({"--blend", "reuse"}));
+  CHECK(reuse["blend"]["recomputed_share"] == 0.0);
+  const Json some = json_of(chunks.run({"--set", "blend.ratio=0.2"}));
+  CHECK(some["blend"]["mode"] == "ratio");
+  CHECK(some["blend"]["ratio"] == 0.2);
+  const auto per_layer = some["blend"]["recomputed_per_layer"].get<std::vector<uint32_t>>();
+  CHECK(per_layer.front() > per_layer.back());
+  CHECK(per_layer.back() > 0);
+  CHECK(some["blend"]["ttft_ms"].get<double>() > 0);
+  const Finished text = run_kvasir(chunks.run({"--blend", "auto"}));
+  CHECK(has(text.err, "blend: full, " + std::to_string(n) + " tokens of chunks"));
+  CHECK(has(text.err, "fewer than min_tokens = 256"));
+}
+
+TEST_CASE("what cannot be is refused in a line") {
+  const Chunks chunks;
+  const auto refusal = [&](const std::vector<std::string>& arguments) {
+    const Finished done = run_kvasir(arguments);
+    CHECK(done.code == 2);
+    return done.err;
+  };
+  CHECK(has(refusal(chunks.run({"--blend", "reuze"})), "did you mean 'reuse'?"));
+  CHECK(has(refusal(chunks.run({"--blend", "1.5"})), "--blend 1.5: expected"));
+  CHECK(has(refusal(chunks.run({"--blend", "full:0.5"})), "a share from 0 to 1 stands behind"));
+  CHECK(has(refusal(chunks.run({"--set", "blend.ratios=0.2"})), "did you mean \"ratio\"?"));
+  CHECK(has(refusal(chunks.run({"--set", "blend.ratio=2"})), "out of range 0..1"));
+  CHECK(has(refusal(chunks.run({"--set", "blend.check_layer=99"})), "check_layer = 99"));
+  CHECK(has(refusal(chunks.run({"-s", "snapkv"})), "chunks cannot be reused"));
+  CHECK(has(refusal(chunks.run({"--prompt-cache", "x.kv"})), "--chunks does not go with"));
+  CHECK(has(refusal({"run", "-m", kModel, "-p", "a", "--blend", "full"}), "give --chunks"));
+  CHECK(has(refusal({"run", "-m", kModel, "-p", "a", "--chunks", chunks.empty}), "is empty"));
+  CHECK(has(refusal({"task", "blend", "-m", kModel, "--task", "needle"}), "has no chunks"));
+}
+
+TEST_CASE("task blend puts the same samples to every arm") {
+  const Json e = json_of({"task", "blend", "-m", kModel, "--compute", "f32", "--length", "700",
+                          "-n", "2", "--n-chunks", "5", "--blend", "prefix,reuse,0.2,1"});
+  REQUIRE(e["cells"].size() == 10);
+  for (size_t task = 0; task < 2; ++task) {
+    const auto cell = [&](size_t arm) { return e["cells"][5 * task + arm]; };
+    CHECK(cell(0)["arm"] == "full");
+    CHECK(cell(0)["recomputed_share"] == 1.0);
+    CHECK(cell(0)["kl_to_full"] == 0.0);
+    CHECK(cell(1)["arm"] == "prefix");
+    CHECK(cell(1)["kl_to_full"] == 0.0);
+    CHECK(cell(1)["recomputed_share"].get<double>() < 0.95);
+    CHECK(cell(2)["recomputed_share"] == 0.0);
+    CHECK(cell(2)["kl_to_full"].get<double>() > 0);
+    CHECK(cell(3)["recomputed_share"].get<double>() > 0.1);
+    CHECK(cell(3)["kl_to_full"].get<double>() < cell(2)["kl_to_full"].get<double>());
+    CHECK(cell(4)["kl_to_full"] == 0.0);
+    CHECK(cell(4)["right"] == cell(0)["right"]);
+  }
+}
+
+TEST_CASE("bench blend draws what reuse changes by layer, by place and by share") {
+  const Json b =
+      json_of({"bench", "blend", "-m", kModel, "--compute", "f32", "--n-chunks", "4",
+               "--chunk-tokens", "60", "--question-tokens", "8", "--blend", "reuse,0.3,1"});
+  REQUIRE(b["arms"].size() == 4);
+  CHECK(b["arms"][3]["kl_to_full"] == 0.0);
+  CHECK(b["arms"][1]["kl_to_full"].get<double>() > b["arms"][2]["kl_to_full"].get<double>());
+  const auto layers = b["deviation_of_layer"].get<std::vector<double>>();
+  CHECK(layers[0] < 1e-2);  // K and V in f16
+  CHECK(layers[1] > 10 * layers[0]);
+  CHECK(b["rank_correlation_with_next_layer"].size() == layers.size() - 2);
+  REQUIRE(b["deviation_of_chunk"].size() == 4);
+  CHECK(b["deviation_of_chunk"][0] == 0.0);
+  CHECK(b["deviation_of_chunk"][1].get<double>() > 0);
+}

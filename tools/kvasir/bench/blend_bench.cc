@@ -1,0 +1,177 @@
+// See blend_bench.h.
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/kvasir/bench/blend_bench.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "core/blend/deviation.h"
+#include "core/error.h"
+#include "core/task/prose.h"
+#include "tools/kvasir/cli/files.h"
+#include "tools/kvasir/cli/interrupt.h"
+#include "tools/kvasir/cli/text.h"
+#include "tools/kvasir/session/divergence.h"
+
+namespace kvasir::tool {
+namespace {
+
+double mean(std::span<const double> values) {
+  return values.empty() ? 0.0
+                        : std::accumulate(values.begin(), values.end(), 0.0) /
+                              static_cast<double>(values.size());
+}
+
+// Tokens of chunks and question, one after the other.
+std::vector<TokenId> text_tokens(const Tokenizer& tokenizer, const BlendBenchOptions& o,
+                                 uint32_t n) {
+  std::string text;
+  if (!o.file.empty()) {
+    text = read_file(o.file, "-f").substr(0, size_t{n} * 16);
+  } else {
+    TaskRandom random(o.seed);
+    for (uint32_t i = 0; i < n; i += 4) text += prose_sentence(random) + " ";  // 4 tokens at least
+  }
+  std::vector<TokenId> tokens = tokenizer.encode(text, {.add_bos = false, .parse_special = false});
+  if (tokens.size() < n)
+    throw input_error("-f " + o.file + " has " + std::to_string(tokens.size()) + " tokens, " +
+                      std::to_string(n) + " are needed: give a longer text or fewer chunks");
+  tokens.resize(n);
+  return tokens;
+}
+
+class Measurement {
+ public:
+  Measurement(Session& session, const BlendBenchOptions& o, std::vector<TokenId> text,
+              Engine& engine)
+      : session_(session),
+        o_(o),
+        text_(std::move(text)),
+        engine_(engine),
+        blender_(engine, session.shape(), 0,
+                 chunk_bos(session.tokenizer(), session.strategy().blend)) {
+    const std::span<const TokenId> all(text_);
+    if (const auto bos = leading_bos(session.tokenizer())) prompt_.lead = {*bos};
+    for (uint32_t i = 0; i < o.n_chunks; ++i) {
+      stop_if_interrupted();
+      prompt_.chunks.push_back(
+          blender_.chunks().add(all.subspan(size_t{i} * o.chunk_tokens, o.chunk_tokens)));
+    }
+    question_ = {all.end() - o.question_tokens, all.end()};
+    prompt_.question = {question_[0]};
+  }
+
+  void deviations(BlendBench& out) {
+    std::vector<TokenId> context = prompt_.lead;
+    context.insert(context.end(), text_.begin(), text_.end() - o_.question_tokens);
+    const SequenceId full = engine_.open();
+    engine_.prefill(full, context, {});
+    const SequenceId reused = blender_.place(prompt_, BlendMode::kReuse, stop_if_interrupted);
+    const auto all = blender_.deviations(prompt_, reused, full);
+    engine_.close(full);
+    engine_.close(reused);
+    std::vector<std::span<const double>> behind;  // the first chunk
+    for (const auto& layer : all) behind.push_back(std::span(layer).subspan(o_.chunk_tokens));
+    for (const auto& layer : behind) out.of_layer.push_back(mean(layer));
+    for (size_t i = 1; i + 1 < behind.size(); ++i)
+      out.rank_correlation.push_back(rank_correlation(behind[i], behind[i + 1]));
+    for (uint32_t chunk = 0; chunk < o_.n_chunks; ++chunk) {
+      std::vector<double> of_layers;
+      for (size_t layer = 1; layer < all.size(); ++layer)
+        of_layers.push_back(
+            mean(std::span(all[layer]).subspan(size_t{chunk} * o_.chunk_tokens, o_.chunk_tokens)));
+      out.of_chunk.push_back(mean(of_layers));
+    }
+  }
+
+  BlendBench::Arm arm(const BlendArm& arm) {
+    std::vector<float> logits(session_.shape().vocab_size);
+    const Blended blended =
+        blender_.blend(prompt_, arm.config, o_.seed, logits, stop_if_interrupted);
+    BlendBench::Arm out{arm.label, blended.report.recomputed_share(), 0, blended.report.seconds()};
+    const bool is_control = full_.empty();
+    for (size_t i = 0;; ++i) {
+      if (is_control) full_.push_back(logits);
+      out.kl += kl_divergence(full_[i], logits) / static_cast<double>(question_.size());
+      if (i + 1 == question_.size()) break;
+      const Engine::DecodeItem item{blended.seq, question_[i + 1]};
+      engine_.decode({&item, 1}, logits);
+      stop_if_interrupted();
+    }
+    engine_.close(blended.seq);
+    return out;
+  }
+
+ private:
+  Session& session_;
+  const BlendBenchOptions& o_;
+  std::vector<TokenId> text_, question_;
+  Engine& engine_;
+  Blender blender_;
+  BlendPrompt prompt_;
+  std::vector<std::vector<float>> full_;  // logits of the first arm, behind each question token
+};
+
+}  // namespace
+
+BlendBench bench_blend(Session& session, const BlendBenchOptions& o) {
+  const uint32_t n = o.n_chunks * o.chunk_tokens + o.question_tokens;
+  std::vector<TokenId> text = text_tokens(session.tokenizer(), o, n);
+  session.take_steps_of(n);
+  Engine& engine = session.load(n + 1);
+  BlendBench out{session.setup(),
+                 session.strategy().name,
+                 o.n_chunks,
+                 o.chunk_tokens,
+                 o.question_tokens,
+                 {},
+                 {},
+                 {},
+                 {}};
+  Measurement measurement(session, o, std::move(text), engine);
+  measurement.deviations(out);
+  for (const BlendArm& arm : o.arms) out.arms.push_back(measurement.arm(arm));
+  return out;
+}
+
+Json to_json(const BlendBench& b) {
+  Json out = to_json(b.setup);
+  out["strategy"] = b.strategy;
+  out["chunks"] = b.n_chunks;
+  out["chunk_tokens"] = b.chunk_tokens;
+  out["question_tokens"] = b.question_tokens;
+  out["arms"] = Json::array();
+  for (const BlendBench::Arm& arm : b.arms)
+    out["arms"].push_back({{"arm", arm.label},
+                           {"recomputed_share", arm.recomputed_share},
+                           {"kl_to_full", arm.kl},
+                           {"ttft_ms", 1e3 * arm.seconds}});
+  out["deviation_of_layer"] = b.of_layer;
+  out["rank_correlation_with_next_layer"] = b.rank_correlation;  // from layer 1 on
+  out["deviation_of_chunk"] = b.of_chunk;
+  return out;
+}
+
+std::string to_text(const BlendBench& b) {
+  Table arms({"arm", "computed", "KL to full", "TTFT ms"}, {1, 2, 3});
+  for (const BlendBench::Arm& arm : b.arms)
+    arms.add({arm.label, format("%.1f %%", 100 * arm.recomputed_share), format("%.5f", arm.kl),
+              format("%.1f", 1e3 * arm.seconds)});
+  Table layers({"layer", "deviation", "rank correlation with the next"}, {0, 1, 2});
+  for (size_t layer = 0; layer < b.of_layer.size(); ++layer) {
+    const bool has_next = layer > 0 && layer + 1 < b.of_layer.size();
+    layers.add({std::to_string(layer), format("%.4g", b.of_layer[layer]),
+                has_next ? format("%.3f", b.rank_correlation[layer - 1]) : "-"});
+  }
+  Table chunks({"chunk", "deviation"}, {0, 1});
+  for (size_t chunk = 0; chunk < b.of_chunk.size(); ++chunk)
+    chunks.add({std::to_string(chunk), format("%.4g", b.of_chunk[chunk])});
+  return format("%u chunks of %u tokens, then %u tokens of which KL is the mean.\n\n", b.n_chunks,
+                b.chunk_tokens, b.question_tokens) +
+         arms.text() +
+         "\nDeviation of reused K and V, mean of the tokens behind the first chunk:\n\n" +
+         layers.text() + "\nDeviation by the chunk's place, mean of the layers from 1 on:\n\n" +
+         chunks.text();
+}
+
+}  // namespace kvasir::tool
