@@ -19,29 +19,29 @@ void timed(uint64_t& nanos, const Fn& fn) {
 }  // namespace
 
 void TimedModel::embed(std::span<const int32_t> ids, float* h) const {
-  timed(times_.logits, [&] { model_->embed(ids, h); });
+  timed(times_.logits, [&] { inner().embed(ids, h); });
 }
 
 void TimedModel::attn_norm(uint32_t layer, const float* h, uint32_t n, float* x) const {
-  timed(times_.projections, [&] { model_->attn_norm(layer, h, n, x); });
+  timed(times_.projections, [&] { inner().attn_norm(layer, h, n, x); });
 }
 
 void TimedModel::project_qkv(uint32_t layer, const float* x, uint32_t n, float* q, float* k,
                              float* v) const {
-  timed(times_.projections, [&] { model_->project_qkv(layer, x, n, q, k, v); });
+  timed(times_.projections, [&] { inner().project_qkv(layer, x, n, q, k, v); });
   if (on_project) on_project(layer, n, q, k, v);
 }
 
 void TimedModel::attn_output(uint32_t layer, const float* o, uint32_t n, float* h) const {
-  timed(times_.projections, [&] { model_->attn_output(layer, o, n, h); });
+  timed(times_.projections, [&] { inner().attn_output(layer, o, n, h); });
 }
 
 void TimedModel::ffn(uint32_t layer, float* h, uint32_t n) const {
-  timed(times_.ffn, [&] { model_->ffn(layer, h, n); });
+  timed(times_.ffn, [&] { inner().ffn(layer, h, n); });
 }
 
 void TimedModel::logits(const float* h, uint32_t n, float* out) const {
-  timed(times_.logits, [&] { model_->logits(h, n, out); });
+  timed(times_.logits, [&] { inner().logits(h, n, out); });
 }
 
 }  // namespace kvasir::tool

@@ -4,15 +4,14 @@
 
 #include <cstdint>
 #include <functional>
-#include <memory>
 
-#include "core/model/layers/model.h"
+#include "tools/kvasir/session/wrapped_model.h"
 
 namespace kvasir::tool {
 
-class TimedModel final : public Model {
+class TimedModel final : public WrappedModel {
  public:
-  explicit TimedModel(std::unique_ptr<Model> model) : model_(std::move(model)) {}
+  using WrappedModel::WrappedModel;
 
   // Nanoseconds since reset().
   struct Times {
@@ -29,11 +28,6 @@ class TimedModel final : public Model {
   std::function<void(uint32_t layer, uint32_t n, const float* q, const float* k, const float* v)>
       on_project;
 
-  const ModelShape& shape() const override { return model_->shape(); }
-  const RopeTable& rope(uint32_t layer) const override { return model_->rope(layer); }
-  Compute compute() const override { return model_->compute(); }
-  bool tokens_are_independent() const override { return model_->tokens_are_independent(); }
-  bool has_token(int32_t id) const override { return model_->has_token(id); }
   void embed(std::span<const int32_t> ids, float* h) const override;
   void attn_norm(uint32_t layer, const float* h, uint32_t n, float* x) const override;
   void project_qkv(uint32_t layer, const float* x, uint32_t n, float* q, float* k,
@@ -41,11 +35,8 @@ class TimedModel final : public Model {
   void attn_output(uint32_t layer, const float* o, uint32_t n, float* h) const override;
   void ffn(uint32_t layer, float* h, uint32_t n) const override;
   void logits(const float* h, uint32_t n, float* out) const override;
-  uint64_t weight_bytes() const override { return model_->weight_bytes(); }
-  uint64_t weight_bytes_per_token() const override { return model_->weight_bytes_per_token(); }
 
  private:
-  std::unique_ptr<Model> model_;
   mutable Times times_;
 };
 

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <functional>
 
-#include "tools/kvasir/cli/progress_bar.h"
 #include "tools/kvasir/cli/text.h"
 
 namespace kvasir::tool {
@@ -140,20 +139,6 @@ std::string legend_text(const RecallReport& r) {
 }
 
 }  // namespace
-
-void measure_arms(const RecallBench& bench, const std::vector<RecallArm>& arms,
-                  RecallReport& report) {
-  ProgressBar bar("recall");
-  uint64_t n_done = 0;  // runs; each strategy that is left needs at least one more
-  for (size_t i = 0; i < arms.size(); ++i) {
-    const size_t n_left = arms.size() - i - 1;
-    report.strategies.push_back(bench.measure(arms[i], [&] {
-      ++n_done;
-      bar.update(n_done, n_done + n_left + 1);  // this strategy may need another run
-    }));
-    bar.update(n_done, n_done + n_left);
-  }
-}
 
 Json to_json(const RecallReport& r) {
   const RecallShape& s = r.shape;

@@ -29,10 +29,6 @@ struct RecallReport {
   std::vector<RecallResult> strategies;
 };
 
-// Adds the results of all arms to the report, with a bar of progress.
-void measure_arms(const RecallBench& bench, const std::vector<RecallArm>& arms,
-                  RecallReport& report);
-
 Json to_json(const RecallReport& report);
 std::string to_text(const RecallReport& report);
 

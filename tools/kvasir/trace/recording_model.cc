@@ -9,7 +9,7 @@
 namespace kvasir::tool {
 
 RecordingModel::RecordingModel(std::unique_ptr<Model> model, Trace& trace)
-    : model_(std::move(model)), trace_(trace), recorded_(model_->shape().n_layers, kNotRecorded) {
+    : WrappedModel(std::move(model)), trace_(trace), recorded_(shape().n_layers, kNotRecorded) {
   const std::vector<uint32_t>& layers = trace.header().layers;
   for (uint32_t i = 0; i < layers.size(); ++i) recorded_[layers[i]] = i;
 }
@@ -28,11 +28,11 @@ void RecordingModel::embed(std::span<const int32_t> ids, float* h) const {
     throw Error(ErrorKind::kInternal, "a trace of " + std::to_string(trace_.header().n_tokens()) +
                                           " tokens was given more");
   std::copy(ids.begin(), ids.end(), trace_.tokens().begin() + first_);
-  model_->embed(ids, h);
+  inner().embed(ids, h);
 }
 
 void RecordingModel::attn_norm(uint32_t layer, const float* h, uint32_t n, float* x) const {
-  model_->attn_norm(layer, h, n, x);
+  inner().attn_norm(layer, h, n, x);
   const uint64_t d_model = shape().d_model;
   if (const uint32_t at = recorded_[layer]; at != kNotRecorded)
     each_decoded(n, [&](uint32_t t, uint32_t row) {
@@ -41,14 +41,14 @@ void RecordingModel::attn_norm(uint32_t layer, const float* h, uint32_t n, float
   if (layer + 1 >= shape().n_layers || recorded_[layer + 1] == kNotRecorded) return;
   ahead_.resize(trace_.row_width(TraceTensor::kAhead));
   each_decoded(n, [&](uint32_t t, uint32_t row) {
-    model_->project_qkv(layer + 1, x + t * d_model, 1, ahead_.data(), nullptr, nullptr);
+    inner().project_qkv(layer + 1, x + t * d_model, 1, ahead_.data(), nullptr, nullptr);
     trace_.write_row(TraceTensor::kAhead, recorded_[layer + 1], row, ahead_.data());
   });
 }
 
 void RecordingModel::project_qkv(uint32_t layer, const float* x, uint32_t n, float* q, float* k,
                                  float* v) const {
-  model_->project_qkv(layer, x, n, q, k, v);
+  inner().project_qkv(layer, x, n, q, k, v);
   const uint32_t at = recorded_[layer];
   if (at == kNotRecorded || !k) return;
   for (uint32_t t = 0; t < n; ++t)
