@@ -92,6 +92,8 @@ TEST_CASE("what cannot be is refused in a line") {
   CHECK(has(refusal({"run", "-m", kModel, "-p", "a", "--blend", "full"}), "give --chunks"));
   CHECK(has(refusal({"run", "-m", kModel, "-p", "a", "--chunks", chunks.empty}), "is empty"));
   CHECK(has(refusal({"task", "blend", "-m", kModel, "--task", "needle"}), "has no chunks"));
+  CHECK(has(refusal({"task", "blend", "-m", kModel, "--length", "2K", "-c", "100"}), "-c 100:"));
+  CHECK(has(refusal({"bench", "blend", "-m", kModel, "-c", "100"}), "-c 100:"));
 }
 
 TEST_CASE("task blend puts the same samples to every arm") {

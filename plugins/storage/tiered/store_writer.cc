@@ -3,6 +3,7 @@
 #include "plugins/storage/tiered/store_writer.h"
 
 #include <exception>
+#include <system_error>
 #include <utility>
 
 namespace kvasir::tiered {
@@ -18,13 +19,23 @@ StoreWriter::~StoreWriter() {
 
 void StoreWriter::add(Block block, const StoreLayout& layout) {
   std::unique_lock lock(mutex_);
-  if (!thread_.joinable()) thread_ = std::thread([this] { serve(); });
+  try {
+    if (!thread_.joinable()) thread_ = std::thread([this] { serve(); });
+  } catch (const std::system_error& e) {
+    return tell(e.what());
+  }
   something_done_.wait(lock, [&] {
     return blocks_.empty() || (blocks_.size() + 1) * layout.block_bytes <= kMostBytes;
   });
   layout_ = layout;
   blocks_.push_back(std::move(block));
   something_to_do_.notify_one();
+}
+
+void StoreWriter::tell(const std::string& why) {
+  if (!std::exchange(told_, true))
+    host_.log(KVASIR_LOG_WARN, "the store in " + folder_.path() + " takes no more (" + why +
+                                   "): the run goes on, its blocks are not kept");
 }
 
 void StoreWriter::finish() {
@@ -48,10 +59,8 @@ void StoreWriter::serve() {
     } catch (const std::exception& e) {
       why = e.what();
     }
-    if (!done && !std::exchange(told_, true))
-      host_.log(KVASIR_LOG_WARN, "the store in " + folder_.path() + " takes no more (" + why +
-                                     "): the run goes on, its blocks are not kept");
     lock.lock();
+    if (!done) tell(why);
     busy_ = false;
     something_done_.notify_all();
   }

@@ -35,6 +35,7 @@ class StoreWriter {
 
  private:
   void serve();
+  void tell(const std::string& why);  // once; under the lock
 
   StoreFolder& folder_;
   const sdk::Host& host_;

@@ -149,7 +149,7 @@ TEST_CASE("compute type, independence of chunks, and rotation are part of the na
   const TinyModel tiny = tiny_model(8, 2);
   answer(toml, prompt);
   Model::Options bf16;
-  bf16.compute = Compute::kBf16;
+  bf16.compute = Compute::kBF16;
   bf16.max_batch_tokens = 64;
   const auto other = Model::load(*tiny.file, test_pool(), bf16);
   CHECK(answer(toml, prompt, options(), nullptr, other.get()).restored == 0);
@@ -284,7 +284,8 @@ TEST_CASE("two engines write and read one store at once") {
   const auto prompt = some_tokens(131);
   const Logits want = answer(cache() + kDense + kMemory, prompt).logits;
   Bench bench;
-  const auto a = bench.engine(toml, options()), b = bench.engine(toml, options());
+  auto a = bench.engine(toml, options());
+  const auto b = bench.engine(toml, options());
   const SequenceId first = a->open(), second = b->open();
   a->begin_prompt(first, 131);
   for (uint32_t at = 0; at < 131; at += 32) {
@@ -296,6 +297,8 @@ TEST_CASE("two engines write and read one store at once") {
     CHECK(prefill(*b, reader, std::span(prompt).subspan(found)) == want[0]);
     b->close(reader);
   }
+  a->close(first);
+  a.reset();  // what it stores is written
   CHECK(b->restore(second, prompt) == 128);
   CHECK(prefill(*b, second, std::span(prompt).subspan(128)) == want[0]);
 }

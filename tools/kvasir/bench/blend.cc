@@ -28,6 +28,10 @@ void add_bench_blend(CLI::App& bench) {
     const BlendConfig base = resolve_strategy(*options).blend;
     f->arms = parse_blend_arms("full," + *arms, base, "--blend");
     f->seed = options->seed;
+    const uint32_t needed = f->n_chunks * f->chunk_tokens + f->question_tokens + 1;
+    if (options->ctx_size && options->ctx_size < needed)
+      throw input_error("-c " + std::to_string(options->ctx_size) + ": the chunks need " +
+                        std::to_string(needed) + " tokens with BOS and question");
     Session session(*options);
     print(bench_blend(session, *f), options->json);
   });

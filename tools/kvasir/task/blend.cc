@@ -42,6 +42,10 @@ void blend_tasks(const Options& options, const BlendFlags& flags) {
   wanted.task = task_options(flags.task);
   wanted.seed = options.seed;
   wanted.n_samples = flags.n;
+  const uint32_t longest = *std::max_element(wanted.lengths.begin(), wanted.lengths.end());
+  if (options.ctx_size && options.ctx_size < longest)
+    throw input_error("-c " + std::to_string(options.ctx_size) + ": --length " +
+                      std::to_string(longest) + " needs as many tokens");
   const BlendConfig base = resolve_strategy(options).blend;
   std::vector<BlendArm> arms = parse_blend_arms("full," + flags.arms, base, "--blend");
   if (flags.arms == "full") arms.resize(1);
