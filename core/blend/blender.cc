@@ -68,10 +68,6 @@ void read(Engine& engine, SequenceId seq, std::span<const TokenId> tokens, std::
   engine.prefill(seq, tokens, logits, hooks);
 }
 
-bool narrows(BlendMode mode) {
-  return mode == BlendMode::kRatio || mode == BlendMode::kRandom || mode == BlendMode::kOracle;
-}
-
 }  // namespace
 
 double BlendReport::recomputed_share() const {
@@ -131,7 +127,7 @@ std::string Blender::cannot_blend(const BlendPrompt& prompt, const BlendConfig& 
       engine_.geometry(strategy_).k_state != KVASIR_K_ROTATED)
     return "the strategy stores keys before RoPE: they have no positions that could stay "
            "uncorrected";
-  if (!narrows(config.mode) && config.mode != BlendMode::kAuto) return "";
+  if (!has_ratio(config.mode) && config.mode != BlendMode::kAuto) return "";
   if (config.check_layer >= shape_.n_layers)
     return "check_layer = " + std::to_string(config.check_layer) + ", but the model has " +
            std::to_string(shape_.n_layers) + " layers";
@@ -183,7 +179,7 @@ Blended Blender::blend(const BlendPrompt& prompt, const BlendConfig& wanted, uin
     };
     Guarded seq(engine_, placed());
     call(between);
-    if (narrows(config.mode) && config.ratio > 0)
+    if (has_ratio(config.mode) && config.ratio > 0)
       recompute(seq.get(), parts, config, seed, &truth, report);
     {
       const Timed timed(report.question_seconds);
@@ -192,7 +188,7 @@ Blended Blender::blend(const BlendPrompt& prompt, const BlendConfig& wanted, uin
     out.seq = seq.take();
   }
   out.report.mode = config.mode;
-  out.report.ratio = narrows(config.mode) ? config.ratio : 0;
+  out.report.ratio = has_ratio(config.mode) ? config.ratio : 0;
   out.report.chunk_tokens = parts.n_chunk_tokens();
   if (!decided.reason.empty()) out.report.reason = decided.reason;
   return out;

@@ -38,7 +38,9 @@ ChunkId ChunkStore::add(std::span<const TokenId> tokens) {
     const auto computed = std::span(prompt).subspan(n_restored);
     const auto begin = Clock::now();
     engine_.prefill(seq, computed, {});
-    computing_.add(computed.size() * engine_.geometry(strategy_).n_layers, seconds_since(begin));
+    // What is left of a restored chunk is few tokens, which take longer each.
+    if (n_restored == 0)
+      computing_.add(computed.size() * engine_.geometry(strategy_).n_layers, seconds_since(begin));
     restored_tokens_ += n_restored;
     chunks_.push_back({{tokens.begin(), tokens.end()}, seq});
   } catch (...) {
@@ -59,9 +61,7 @@ void ChunkStore::fetch_kv(ChunkId chunk, uint32_t layer, uint32_t begin, uint32_
                           float* v) {
   std::vector<uint32_t> positions(n);
   std::iota(positions.begin(), positions.end(), first_position() + begin);
-  const auto start = Clock::now();
   engine_.read_kv(sequence(chunk), layer, positions, k, v);
-  loading_.add(n, seconds_since(start));
 }
 
 }  // namespace kvasir

@@ -36,9 +36,8 @@ class ChunkStore {
   void fetch_kv(ChunkId chunk, uint32_t layer, uint32_t begin, uint32_t n, float* k, float* v);
 
   uint64_t restored_tokens() const { return restored_tokens_; }  // kept, not computed
-  // What computing chunks took, and what fetch_kv() took so far.
+  // What computing chunks took, of those that were computed whole.
   const LayerSpeed& computing() const { return computing_; }
-  const LayerSpeed& loading() const { return loading_; }
 
  private:
   struct Chunk {
@@ -49,7 +48,7 @@ class ChunkStore {
   StrategyId strategy_;
   std::optional<TokenId> bos_;
   std::vector<Chunk> chunks_;
-  LayerSpeed computing_, loading_;
+  LayerSpeed computing_;
   uint64_t restored_tokens_ = 0;
 };
 

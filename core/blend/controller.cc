@@ -22,10 +22,13 @@ BlendDecision decide(uint32_t n_tokens, const BlendTimes& times, const BlendConf
     return {BlendMode::kFull, 1.0,
             std::to_string(n_tokens) + " tokens of chunks are fewer than min_tokens = " +
                 std::to_string(config.min_tokens) + ": all are computed"};
+  if (!(times.compute_layer > 0))
+    return {BlendMode::kRatio, config.min_ratio,
+            "no chunk was computed whole, so the time of that is not known: min_ratio"};
   const std::string measured = "a layer of the chunks loads in " +
                                number(1e3 * times.load_layer, " ms") + " and is computed in " +
                                number(1e3 * times.compute_layer, " ms");
-  if (!(times.compute_layer > 0) || times.load_layer >= times.compute_layer)
+  if (times.load_layer >= times.compute_layer)
     return {BlendMode::kFull, 1.0, measured + ": computing all of it is as fast as loading it"};
   const double hidden = times.load_layer / times.compute_layer;
   const std::string hides = measured + ": loading hides " + number(100 * hidden, " %");

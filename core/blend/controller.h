@@ -42,7 +42,8 @@ struct BlendDecision {
 
 // Of mode kAuto: fewer than min_tokens tokens of chunks are computed, all of them. Else the ratio r
 // at which r compute_layer = load_layer, but at least min_ratio: computing so much costs no time
-// where a layer loads while the one before is computed (arXiv:2405.16444, section 5.1).
+// where a layer loads while the one before is computed (arXiv:2405.16444, section 5.1). min_ratio
+// where compute_layer is 0: it was not measured, for no chunk was computed whole.
 BlendDecision decide(uint32_t n_tokens, const BlendTimes& times, const BlendConfig& config);
 
 }  // namespace kvasir

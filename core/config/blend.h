@@ -21,6 +21,10 @@ enum class BlendMode {
 };
 const char* name(BlendMode mode);  // "full", "prefix", "reuse", …
 const std::vector<std::string>& blend_mode_names();
+// Whether it computes a share of the tokens again, which BlendConfig::ratio says.
+constexpr bool has_ratio(BlendMode mode) {
+  return mode == BlendMode::kRatio || mode == BlendMode::kRandom || mode == BlendMode::kOracle;
+}
 
 struct BlendConfig {
   BlendMode mode = BlendMode::kRatio;

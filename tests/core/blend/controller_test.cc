@@ -28,7 +28,10 @@ TEST_CASE("the ratio is what loading hides, at least the floor, at most all") {
   CHECK(decided(0.003001, 0.020).ratio == doctest::Approx(0.15005));
   CHECK(decided(0.021, 0.020).mode == BlendMode::kFull);
   CHECK(decided(0.021, 0.020).reason.find("as fast as loading") != std::string::npos);
-  CHECK(decided(0.001, 0).mode == BlendMode::kFull);
+  const BlendDecision unknown = decided(0.001, 0);
+  CHECK(unknown.mode == BlendMode::kRatio);
+  CHECK(unknown.ratio == 0.15);
+  CHECK(unknown.reason.find("is not known") != std::string::npos);
 }
 
 TEST_CASE("short prompts are not blended") {

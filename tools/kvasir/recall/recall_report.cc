@@ -138,6 +138,24 @@ std::string legend_text(const RecallReport& r) {
       r.target, s.sink, s.window, s.budget, s.block_size, s.budget);
 }
 
+// Captured mass, a row for each layer that counts.
+std::string layer_table(const RecallReport& r) {
+  std::vector<std::string> header{"captured mass in layer"};
+  std::vector<size_t> right{0};
+  for (const RecallResult& result : r.strategies) {
+    right.push_back(header.size());
+    header.push_back(result.label);
+  }
+  Table table(header, right);
+  for (uint32_t layer = 1; layer < r.shape.n_layers; ++layer) {
+    std::vector<std::string> row{std::to_string(r.recorded ? r.recorded->layers[layer] : layer)};
+    for (const RecallResult& result : r.strategies)
+      row.push_back(percent(result.layers[layer - 1].captured));
+    table.add(row);
+  }
+  return "\n" + table.text();
+}
+
 }  // namespace
 
 Json to_json(const RecallReport& r) {
@@ -162,24 +180,6 @@ Json to_json(const RecallReport& r) {
     out["strategies"].push_back(one);
   }
   return out;
-}
-
-// Captured mass, a row for each layer that counts.
-std::string layer_table(const RecallReport& r) {
-  std::vector<std::string> header{"captured mass in layer"};
-  std::vector<size_t> right{0};
-  for (const RecallResult& result : r.strategies) {
-    right.push_back(header.size());
-    header.push_back(result.label);
-  }
-  Table table(header, right);
-  for (uint32_t layer = 1; layer < r.shape.n_layers; ++layer) {
-    std::vector<std::string> row{std::to_string(r.recorded ? r.recorded->layers[layer] : layer)};
-    for (const RecallResult& result : r.strategies)
-      row.push_back(percent(result.layers[layer - 1].captured));
-    table.add(row);
-  }
-  return "\n" + table.text();
 }
 
 std::string to_text(const RecallReport& r) {

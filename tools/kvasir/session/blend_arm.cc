@@ -28,10 +28,6 @@ std::optional<BlendMode> mode_of(const std::string& text) {
   return static_cast<BlendMode>(at - names.begin());
 }
 
-bool has_ratio(BlendMode mode) {
-  return mode == BlendMode::kRatio || mode == BlendMode::kRandom || mode == BlendMode::kOracle;
-}
-
 }  // namespace
 
 BlendArm parse_blend_arm(const std::string& text, const BlendConfig& base,

@@ -98,10 +98,12 @@ class HeadAnalysis {
       earlier.insert(before.begin(), before.end());
       before = top;
     }
-    const double per_pair = h.steps > 1 ? h.steps / (h.steps - 1.0) : 0.0;
-    sum.stayed = stayed * per_pair;
-    sum.returned = returned * per_pair;
-    sum.query_cosine = cosines * per_pair;
+    if (h.steps > 1) {
+      const double per_pair = h.steps / (h.steps - 1.0);
+      sum.stayed = stayed * per_pair;
+      sum.returned = returned * per_pair;
+      sum.query_cosine = cosines * per_pair;
+    }
     sum.accumulated_top_5 = top_5(accumulated) * h.steps;
     return sum;
   }
@@ -178,14 +180,13 @@ std::optional<double> input_cosine(const Trace& trace, uint32_t layer) {
 template <class Fn>
 void each_figure(LayerAnalysis& sum, const LayerAnalysis& x, const Fn& fn) {
   constexpr double LayerAnalysis::*kFigures[] = {
-      &LayerAnalysis::first_mass,        &LayerAnalysis::last_mass,
-      &LayerAnalysis::tokens_of_90,      &LayerAnalysis::below_1_percent,
-      &LayerAnalysis::accumulated_top_5, &LayerAnalysis::stayed,
-      &LayerAnalysis::returned,          &LayerAnalysis::query_cosine};
+      &LayerAnalysis::first_mass, &LayerAnalysis::last_mass, &LayerAnalysis::tokens_of_90,
+      &LayerAnalysis::below_1_percent, &LayerAnalysis::accumulated_top_5};
   for (const auto figure : kFigures) fn(sum.*figure, x.*figure);
-  constexpr std::optional<double> LayerAnalysis::*kAhead[] = {&LayerAnalysis::ahead_cosine,
-                                                              &LayerAnalysis::ahead_recall};
-  for (const auto figure : kAhead) {
+  constexpr std::optional<double> LayerAnalysis::*kOptional[] = {
+      &LayerAnalysis::stayed, &LayerAnalysis::returned, &LayerAnalysis::query_cosine,
+      &LayerAnalysis::ahead_cosine, &LayerAnalysis::ahead_recall};
+  for (const auto figure : kOptional) {
     if (!(x.*figure)) continue;
     double of_sum = (sum.*figure).value_or(0.0);
     fn(of_sum, *(x.*figure));

@@ -24,9 +24,9 @@ struct LayerAnalysis {
   // Of the mass added up over the decoded queries: what the heaviest 5 % of the tokens hold.
   double accumulated_top_5 = 0;
   // Of the heaviest tokens of a query: those that were among them one token before; those that were
-  // not, but among them earlier.
-  double stayed = 0, returned = 0;
-  double query_cosine = 0;  // of a query and the one of the token before, before rotation
+  // not, but among them earlier. Of a query and the one of the token before, before rotation. None
+  // where one token was decoded.
+  std::optional<double> stayed, returned, query_cosine;
   // Largest of the channels' means of |k| before rotation, over the median of all channels.
   double key_outlier = 0;
   // Of the inputs of this layer and the one before it; of the query and the one projected from the

@@ -21,9 +21,9 @@ Json to_json(const LayerAnalysis& a) {
           {"tokens_of_90_percent", a.tokens_of_90},
           {"below_1_percent", a.below_1_percent},
           {"accumulated_top_5_percent", a.accumulated_top_5},
-          {"heaviest_stayed", a.stayed},
-          {"heaviest_returned", a.returned},
-          {"query_cosine", a.query_cosine},
+          {"heaviest_stayed", json_or_null(a.stayed)},
+          {"heaviest_returned", json_or_null(a.returned)},
+          {"query_cosine", json_or_null(a.query_cosine)},
           {"key_outlier", a.key_outlier},
           {"input_cosine", json_or_null(a.input_cosine)},
           {"ahead_cosine", json_or_null(a.ahead_cosine)},
@@ -37,7 +37,7 @@ std::string layer_table(const TraceAnalysis& a) {
   for (const LayerAnalysis& l : a.layers)
     table.add({std::to_string(l.layer), percent(l.first_mass), percent(l.last_mass),
                percent(l.tokens_of_90), percent(l.below_1_percent), percent(l.accumulated_top_5),
-               percent(l.stayed), percent(l.returned), two_digits(l.query_cosine),
+               maybe(l.stayed, percent), maybe(l.returned, percent), maybe(l.query_cosine, two_digits),
                two_digits(l.key_outlier), maybe(l.input_cosine, two_digits),
                maybe(l.ahead_cosine, two_digits), maybe(l.ahead_recall, percent)});
   return table.text();
