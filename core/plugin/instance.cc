@@ -1,6 +1,7 @@
 // What all kinds share: create, check the table, sequences, drain, destroy.
 // SPDX-License-Identifier: Apache-2.0
 #include "core/plugin/instance.h"
+#include "core/platform/build_id.h"
 
 #include <cstring>
 
@@ -113,6 +114,10 @@ const void* Instance::extension(const char* id) const {
   if (!instance_->get_extension) return nullptr;
   return unfailing_call("get_extension",
                         [&] { return instance_->get_extension(instance_->self, id); });
+}
+
+std::string Instance::build_id() const {
+  return build_id_of(reinterpret_cast<const void*>(instance_->bind));
 }
 
 bool Instance::reads(uint32_t mem_kind) const {

@@ -105,6 +105,8 @@ class Instance {
   const std::string& file() const { return plugin_.path; }
   // Whether it takes inputs, leased K and V and records in memory of this kind; where it fills
   // results. Who takes HOST takes PINNED.
+  // Of its code's file; empty where that was linked without one.
+  std::string build_id() const;
   bool reads(uint32_t mem_kind) const;
   bool writes(uint32_t mem_kind) const;
   PluginChecks* checks() const { return services_.checks(); }  // null: no validate mode

@@ -7,7 +7,7 @@ namespace kvasir {
 
 bool Storage::has_store() const {
   const auto* t = static_cast<const kvasir_store*>(extension(KVASIR_EXT_STORE));
-  return t && t->struct_size >= sizeof(kvasir_store) && t->name_run && t->restore && t->list &&
+  return t && KVASIR_HAS(t, kvasir_store, prune) && t->name_run && t->restore && t->list &&
          t->verify && t->prune;
 }
 

@@ -119,6 +119,13 @@ OneDnnProducts::OneDnnProducts(Compute compute, uint32_t n_workers)
 
 OneDnnProducts::~OneDnnProducts() = default;
 
+std::string OneDnnProducts::library() {
+  const dnnl_version_t& version = *dnnl_version();
+  return std::to_string(version.major) + "." + std::to_string(version.minor) + "." +
+         std::to_string(version.patch) + " " + version.hash + " isa " +
+         std::to_string(static_cast<int>(dnnl::get_effective_cpu_isa()));
+}
+
 bool OneDnnProducts::supported(Compute compute) try {
   stay_single_threaded();
   return is_fast(make_product(compute, 64, 64));

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "core/model/layers/compute.h"
 
@@ -26,6 +27,9 @@ constexpr uint32_t chain_inputs(uint32_t n_in) { return n_in <= 1024 ? 512 : 102
 
 class OneDnnProducts {
  public:
+  // The library's version and the instructions that it uses here: another of either may sum in
+  // another order.
+  static std::string library();
   // supported(compute) must hold.
   OneDnnProducts(Compute compute, uint32_t n_workers);
   ~OneDnnProducts();

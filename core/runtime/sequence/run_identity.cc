@@ -8,6 +8,8 @@
 #include <cstring>
 #include <span>
 
+#include "core/model/layers/onednn.h"
+#include "core/platform/build_id.h"
 #include "core/plugin/dtypes.h"
 #include "kernels/simd_target.h"
 
@@ -47,6 +49,7 @@ void add_rotation(Text& out, const RopeConfig& rope) {
 
 void add_attention(Text& out, const Pipeline& pipeline) {
   out.add("attention", pipeline.attention->id()).add("version", pipeline.attention->version());
+  out.add("code", pipeline.attention->build_id());
   for (const Pipeline::Explained& section : pipeline.explained) {
     if (section.kind != Kind::kAttention) continue;
     for (const auto& option : section.options) out.add(option.key.c_str(), option.value);
@@ -60,7 +63,9 @@ RunIdentity run_identity(const Model& model, uint64_t model_hash, const Pipeline
   const ModelShape& shape = model.shape();
   Text text;
   text.add("kvasir", std::string(KVASIR_VERSION_TEXT))
-      .add("simd", std::string(kernels::simd_target_name()));
+      .add("program", build_id_of(reinterpret_cast<const void*>(&run_identity)))
+      .add("simd", std::string(kernels::simd_target_name()))
+      .add("oneDNN", OneDnnProducts::library());
   text.add("model", model_hash).add("architecture", shape.architecture);
   text.add("compute", std::string(name(model.compute())));
   text.add("plain matrices", std::string(name(plain_compute())));

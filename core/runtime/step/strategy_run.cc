@@ -170,7 +170,8 @@ std::string StrategyRun::cannot_restore() const {
   for (const auto& selector : pipeline.selectors)
     if (selector->has_prefill() || selector->limits().flags & KVASIR_LIMIT_PREFILL_SELECT)
       return selector->id() + " works on the queries of the prompt";
-  if (!names_content) return "another strategy uses the storage with another backend";
+  if (!names_content)
+    return "its model has no name, or another strategy uses the storage with another backend";
   return "";
 }
 

@@ -68,10 +68,27 @@ std::optional<StoreName> name_of(const Hash& run, const std::string& text) {
   return out;
 }
 
+// Why what lies there would not be ours alone; empty where it is.
+std::string not_ours(const struct stat& status) {
+  if (!S_ISDIR(status.st_mode)) return "it is not a folder";
+  if (status.st_uid != ::geteuid())
+    return "it belongs to another user, and what he writes would be taken for K and V: name a "
+           "folder "
+           "of your own";
+  if ((status.st_mode & (S_IWGRP | S_IWOTH)) != 0)
+    return "others may write there, and what they write would be taken for K and V: chmod go-w it";
+  return "";
+}
+
 bool make_folder(const std::string& path, std::string& why) {
-  if (::mkdir(path.c_str(), 0700) == 0 || errno == EEXIST) return true;
-  why = reason(errno);
-  return false;
+  struct stat status {};
+  if ((::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) || ::stat(path.c_str(), &status) != 0) {
+    why = reason(errno);
+    return false;
+  }
+  why = not_ours(status);
+  if (!why.empty()) why = path + ": " + why;
+  return why.empty();
 }
 
 // Files or folders in `path`, in no order; nothing where it cannot be read.
@@ -104,9 +121,8 @@ StoreFolder::StoreFolder(std::string path, uint64_t limit_bytes)
     if (errno == ENOENT) return;  // open_run() makes it
     fail(reason(errno));
   }
-  if (!S_ISDIR(status.st_mode)) fail("it is not a folder");
-  if ((status.st_mode & (S_IWGRP | S_IWOTH)) != 0)
-    fail("others may write there, and what they write would be taken for K and V: chmod go-w it");
+  if (const std::string why = not_ours(status); !why.empty()) fail(why);
+  if (::access(path_.c_str(), R_OK | W_OK | X_OK) != 0) fail(reason(errno));
 }
 
 std::string StoreFolder::run_path(const Hash& run) const { return path_ + "/" + hex(run); }
@@ -144,11 +160,7 @@ StoreFolder::Found StoreFolder::read(const StoreName& name, const StoreLayout& l
                                      std::byte* to, std::string& why) {
   const std::string path = path_of(name);
   const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW)};
-  if (file.fd < 0) {
-    if (errno == ENOENT) return Found::kNo;
-    why = path + ": " + reason(errno);
-    return Found::kBad;
-  }
+  if (file.fd < 0) return Found::kNo;  // not there, or no descriptor is left: as good as not there
   if (!read_record(file.fd, name, &layout, to, why)) {
     why = path + ": " + why;
     ::unlink(path.c_str());
@@ -299,8 +311,10 @@ kvasir_store_result StoreFolder::prune(const kvasir_store_filter& filter) const 
   for (const File& file : all) {
     const bool goes = (by_limit && left > filter.limit_bytes) || (by_age && file.used < oldest) ||
                       (!by_limit && !by_age);
-    if (!goes || ::unlink(file.path.c_str()) != 0) continue;
-    left -= file.bytes;
+    if (!goes) continue;
+    const bool removed = ::unlink(file.path.c_str()) == 0;
+    if (removed || errno == ENOENT) left -= file.bytes;  // by us, or by another process
+    if (!removed) continue;
     ++out.n_removed;
     out.removed_bytes += file.bytes;
   }

@@ -51,11 +51,12 @@ void StoreWriter::serve() {
     const Block block = std::move(blocks_.front());
     blocks_.pop_front();
     busy_ = true;
+    const StoreLayout layout = layout_;
     lock.unlock();
     std::string why;
     bool done = false;
     try {
-      done = folder_.write(block.name, layout_, block.memory.get(), why);
+      done = folder_.write(block.name, layout, block.memory.get(), why);
     } catch (const std::exception& e) {
       why = e.what();
     }

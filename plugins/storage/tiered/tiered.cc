@@ -119,7 +119,10 @@ class Tiered : private Transfers::Work {
     transfers_.start();
     for (uint64_t i = 0; i < keys.size(); ++i)
       out[i] = table_.no_lease(keys[i], KVASIR_LEASE_FAILED);
-    for (uint64_t i = 0; i < keys.size() && restore_one(keys[i], out[i]); ++i) continue;
+    try {
+      for (uint64_t i = 0; i < keys.size() && restore_one(keys[i], out[i]); ++i) continue;
+    } catch (const std::exception&) {  // no memory, or a file that cannot be read: the others FAIL
+    }
   }
   std::vector<kvasir_store_run> list() const { return store_->folder().list(); }
   kvasir_store_result verify(const kvasir_store_filter& filter, const sdk::BadRecord& bad) const {
@@ -339,7 +342,13 @@ class Tiered : private Transfers::Work {
       ++block->n_holders;
     }
     kvasir_block_key one = key;
-    fetch(sdk::BlockKeys(&one, 1, sizeof one));
+    try {
+      fetch(sdk::BlockKeys(&one, 1, sizeof one));
+    } catch (...) {
+      const std::lock_guard lock(mutex_);
+      if (table_.drop(key) != 0) remove(key.handle);
+      throw;
+    }
     const std::lock_guard lock(mutex_);
     if (table_.block(key.handle)->bytes.memory.whole()) {
       out = lease(key, key.handle, false);

@@ -119,6 +119,7 @@ BlendBench bench_blend(Session& session, const BlendBenchOptions& o) {
   std::vector<TokenId> text = text_tokens(session.tokenizer(), o, n);
   session.take_steps_of(n);
   Engine& engine = session.load(n + 1);
+  check_blend_memory(session, engine, n + 1, true);
   BlendBench out{session.setup(),
                  session.strategy().name,
                  o.n_chunks,

@@ -1,12 +1,11 @@
 // kvasir cache: what a store keeps of earlier prompts: list, verify, prune.
 // SPDX-License-Identifier: Apache-2.0
-#include <cstdio>
 #include <ctime>
-#include <filesystem>
 #include <memory>
 
 #include "core/error.h"
 #include "tools/kvasir/cache/store_access.h"
+#include "tools/kvasir/cli/exit_code.h"
 #include "tools/kvasir/cli/print.h"
 #include "tools/kvasir/cli/text.h"
 #include "tools/kvasir/commands.h"
@@ -44,7 +43,7 @@ void list(const StoreOptions& o) {
     table.add({run_text(run).substr(0, 12), std::to_string(run.n_blocks),
                std::to_string(run.n_tokens), bytes_text(run.bytes), age_text(run.last_used),
                age_text(run.first_used), run.about});
-  std::fputs(runs.empty() ? "the store is empty\n" : table.text().c_str(), stdout);
+  print_text(runs.empty() ? "the store is empty\n" : table.text());
 }
 
 // Sums of all runs that --model names.
@@ -81,21 +80,23 @@ void verify(const StoreOptions& o, bool deletes) {
   Json bad = Json::array();
   const auto tell = [&](const std::string& name, const std::string& why) {
     bad.push_back({{"file", name}, {"why", why}});
-    if (!o.strategy.json) std::printf("%s: %s\n", name.c_str(), why.c_str());
+    if (!o.strategy.json) print_text(name + ": " + why + "\n");
   };
   const kvasir_store_result sum = of_runs(store, o, filter, [&](const kvasir_store_filter& one) {
     return store.storage().verify_store(one, tell);
   });
   if (o.strategy.json)
-    return print_json({{"files", sum.n_files},
-                       {"bytes", sum.bytes},
-                       {"bad", bad},
-                       {"removed", sum.n_removed},
-                       {"removed_bytes", sum.removed_bytes}});
-  std::printf("%llu files, %s: %llu bad, %llu removed\n",
-              static_cast<unsigned long long>(sum.n_files), bytes_text(sum.bytes).c_str(),
-              static_cast<unsigned long long>(sum.n_bad),
-              static_cast<unsigned long long>(sum.n_removed));
+    print_json({{"files", sum.n_files},
+                {"bytes", sum.bytes},
+                {"bad", bad},
+                {"removed", sum.n_removed},
+                {"removed_bytes", sum.removed_bytes}});
+  else
+    print_text(format("%llu files, %s: %llu bad, %llu removed\n",
+                      static_cast<unsigned long long>(sum.n_files), bytes_text(sum.bytes).c_str(),
+                      static_cast<unsigned long long>(sum.n_bad),
+                      static_cast<unsigned long long>(sum.n_removed)));
+  if (sum.n_bad > sum.n_removed) throw ExitWith(2);
 }
 
 void prune(const StoreOptions& o, const std::string& limit, const std::string& older_than,
@@ -122,10 +123,10 @@ void prune(const StoreOptions& o, const std::string& limit, const std::string& o
                        {"bytes", sum.bytes},
                        {"removed", sum.n_removed},
                        {"removed_bytes", sum.removed_bytes}});
-  std::printf("%llu of %llu files removed, %s of %s\n",
-              static_cast<unsigned long long>(sum.n_removed),
-              static_cast<unsigned long long>(sum.n_files), bytes_text(sum.removed_bytes).c_str(),
-              bytes_text(sum.bytes).c_str());
+  print_text(format("%llu of %llu files removed, %s of %s\n",
+                    static_cast<unsigned long long>(sum.n_removed),
+                    static_cast<unsigned long long>(sum.n_files),
+                    bytes_text(sum.removed_bytes).c_str(), bytes_text(sum.bytes).c_str()));
 }
 
 CLI::App* add_command(CLI::App& cache, const char* name, const char* help,
@@ -133,8 +134,9 @@ CLI::App* add_command(CLI::App& cache, const char* name, const char* help,
   CLI::App* command = cache.add_subcommand(name, help);
   command->add_option("FOLDER", o->folder,
                       "The store (storage.store of a strategy); or give the strategy with -s");
-  command->add_option("--model", o->model,
-                      "Only runs whose name begins with this, or whose model's name has it in it");
+  command->add_option(
+      "--model", o->model,
+      "Only runs whose name begins with this, or whose model's name has it in it; each by itself");
   add_strategy_flags(*command, o->strategy);
   return command;
 }
@@ -150,8 +152,9 @@ void add_cache(CLI::App& app) {
 
   const auto verified = std::make_shared<StoreOptions>();
   const auto deletes = std::make_shared<bool>(false);
-  auto* check =
-      add_command(*cache, "verify", "Read every file and say which are not whole", verified);
+  auto* check = add_command(
+      *cache, "verify",
+      "Read every file and say which are not whole; exit code 2 when some stay so", verified);
   check->add_flag("--delete", *deletes, "Remove those");
   check->callback([=] { verify(*verified, *deletes); });
 

@@ -68,10 +68,17 @@ std::string run_text(const kvasir_store_run& run) {
 }
 
 uint64_t parse_bytes(const std::string& text, const std::string& flag) {
-  return parse_unit(
-      text, flag,
-      {{"", 1}, {"K", 1ull << 10}, {"M", 1ull << 20}, {"G", 1ull << 30}, {"T", 1ull << 40}},
-      "500M or 10G");
+  return parse_unit(text, flag,
+                    {{"", 1},
+                     {"K", 1ull << 10},
+                     {"M", 1ull << 20},
+                     {"G", 1ull << 30},
+                     {"T", 1ull << 40},
+                     {"KiB", 1ull << 10},
+                     {"MiB", 1ull << 20},
+                     {"GiB", 1ull << 30},
+                     {"TiB", 1ull << 40}},
+                    "500M, 10G or 10GiB");
 }
 
 uint64_t parse_seconds(const std::string& text, const std::string& flag) {

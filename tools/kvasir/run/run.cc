@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <exception>
 
@@ -85,7 +86,9 @@ class PromptRun {
       : session_(session),
         options_(options),
         o_(o),
-        blend_(session.strategy().blend),
+        blend_(o.blend.empty()
+                   ? session.strategy().blend
+                   : parse_blend_arm(o.blend, session.strategy().blend, "--blend").config),
         parts_(o.chunks.empty() ? PromptParts{} : prompt_parts(session.tokenizer(), o)),
         tokens_(o.chunks.empty() ? prompt_tokens(session.tokenizer(), o) : joined(parts_)),
         context_(context()),
@@ -93,7 +96,6 @@ class PromptRun {
     if (context_ > session.shape().max_context)
       std::fprintf(stderr, "kvasir: warning: %u tokens of context, the model was made for %u\n",
                    context_, session.shape().max_context);
-    if (!o.blend.empty()) blend_ = parse_blend_arm(o.blend, blend_, "--blend").config;
     logits_.resize(session.shape().vocab_size);
     figures_.load_ms = session.load_ms();
   }
@@ -163,22 +165,32 @@ uint32_t PromptRun::context() const {
 
 // A blend takes all its chunks through one step.
 Engine& PromptRun::load() {
-  if (!o_.chunks.empty()) session_.take_steps_of(static_cast<uint32_t>(n_tokens()));
-  return session_.load(context_);
+  if (o_.chunks.empty()) return session_.load(context_);
+  session_.take_steps_of(static_cast<uint32_t>(n_tokens()));
+  Engine& engine = session_.load(context_);
+  if (blend_.mode != BlendMode::kFull)
+    check_blend_memory(session_, engine, context_, blend_.mode == BlendMode::kOracle);
+  return engine;
 }
 
 // Reads the chunks, each alone, then the prompt that reuses them: its time is that of the prompt.
 BlendReport PromptRun::blend() {
   Blender blender(engine_, session_.shape(), 0, chunk_bos(session_.tokenizer(), blend_));
   BlendPrompt prompt{parts_.lead, {}, parts_.question};
+  const auto begin = std::chrono::steady_clock::now();
   for (const auto& chunk : parts_.chunks) {
     stop_if_interrupted();
     prompt.chunks.push_back(blender.chunks().add(chunk));
   }
+  figures_.chunks_ms =
+      std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
   const Blended blended =
       blender.blend(prompt, blend_, options_.seed, logits_, stop_if_interrupted);
   cached_.seq = blended.seq;
   figures_.prompt_tokens = static_cast<uint32_t>(n_tokens());
+  const auto computed = static_cast<uint32_t>(
+      std::lround(blended.report.recomputed_share() * blended.report.chunk_tokens));
+  figures_.reused_prompt_tokens = blended.report.chunk_tokens - computed;
   figures_.prefill_ms = 1e3 * blended.report.seconds();
   return blended.report;
 }

@@ -75,6 +75,18 @@ std::optional<TokenId> chunk_bos(const Tokenizer& tokenizer, const BlendConfig& 
   return config.chunks_behind_bos ? leading_bos(tokenizer) : std::nullopt;
 }
 
+void check_blend_memory(const Session& session, const Engine& engine, uint32_t n_tokens,
+                        bool oracle) {
+  const uint64_t n_sequences = oracle ? 3 : 2;
+  const uint64_t needed = n_sequences * engine.sequence_bytes(0, n_tokens);
+  if (needed > session.sequence_memory())
+    throw Error(ErrorKind::kResource, "chunks of " + std::to_string(n_tokens) +
+                                          " tokens and prompts that reuse them need " +
+                                          bytes_text(needed) + " for K and V, and " +
+                                          bytes_text(session.sequence_memory()) +
+                                          " are left: give fewer or shorter chunks");
+}
+
 Json to_json(const BlendReport& r) {
   return {{"mode", name(r.mode)},
           {"ratio", r.ratio},

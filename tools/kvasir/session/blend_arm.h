@@ -32,6 +32,12 @@ std::optional<TokenId> leading_bos(const Tokenizer& tokenizer);
 // What chunks are read behind.
 std::optional<TokenId> chunk_bos(const Tokenizer& tokenizer, const BlendConfig& config);
 
+// Throws Error(kResource) when what is left for sequences of the loaded session does not hold the
+// chunks, a prompt of so many tokens that reuses them, and with `oracle` one that is computed
+// whole.
+void check_blend_memory(const Session& session, const Engine& engine, uint32_t n_tokens,
+                        bool oracle);
+
 // {"mode", "ratio", "reason", "chunk_tokens", "recomputed_share", "recomputed_per_layer",
 // "place_ms", "recompute_ms", "question_ms", "ttft_ms"}.
 Json to_json(const BlendReport& report);

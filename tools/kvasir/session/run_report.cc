@@ -154,7 +154,8 @@ Json engagement_json(const Engagement& e, double crossing_nanos) {
 }  // namespace
 
 uint32_t RunReport::prompt_tokens_read() const {
-  return figures.prompt_tokens - figures.cached_prompt_tokens - figures.restored_prompt_tokens;
+  return figures.prompt_tokens - figures.cached_prompt_tokens - figures.restored_prompt_tokens -
+         figures.reused_prompt_tokens;
 }
 
 double RunReport::prefill_tokens_per_second() const {
@@ -197,6 +198,8 @@ Json to_json(const RunReport& r) {
            {"cached_prompt_tokens", f.cached_prompt_tokens},
            {"restored_prompt_tokens", f.restored_prompt_tokens},
            {"restore_ms", f.restore_ms},
+           {"reused_prompt_tokens", f.reused_prompt_tokens},
+           {"chunks_ms", f.chunks_ms},
            {"first_token_ms", r.first_token_ms()},
            {"generated_tokens", f.generated_tokens},
            {"load_ms", f.load_ms},
@@ -224,6 +227,11 @@ std::string to_text(const RunReport& r) {
         "store: %u of %u prompt tokens were in the store, %.1f ms to look for them, "
         "first token after %.1f ms\n",
         f.restored_prompt_tokens, f.prompt_tokens, f.restore_ms, r.first_token_ms());
+  if (f.reused_prompt_tokens != 0)
+    out += format(
+        "chunks: %u of %u prompt tokens were not computed again, %.1f ms to read the chunks "
+        "before\n",
+        f.reused_prompt_tokens, f.prompt_tokens, f.chunks_ms);
   out += format(
       "timings: prefill %u tokens in %.1f ms (%.1f tokens/s), decode %llu steps in %.1f ms "
       "(%.2f tokens/s)\n",

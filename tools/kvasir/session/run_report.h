@@ -18,6 +18,8 @@ struct RunFigures {
   uint32_t cached_prompt_tokens = 0;    // of the prompt, found in a file, not read
   uint32_t restored_prompt_tokens = 0;  // likewise, found in the storage's store
   double restore_ms = 0;                // looking for them
+  uint32_t reused_prompt_tokens = 0;    // likewise, of chunks that were read alone
+  double chunks_ms = 0;                 // reading those, before the prompt
 
   double load_ms = 0, prefill_ms = 0, decode_ms = 0;
 };

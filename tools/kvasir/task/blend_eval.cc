@@ -37,9 +37,8 @@ BlendPrompt prompt_of(const Sample& sample, Blender& blender) {
 
 class BlendEvaluator {
  public:
-  BlendEvaluator(Session& session, const std::vector<BlendArm>& arms,
-                 const BlendEvalOptions& options, Engine& engine)
-      : session_(session), arms_(arms), options_(options), engine_(engine) {}
+  BlendEvaluator(Session& session, const std::vector<BlendArm>& arms, Engine& engine)
+      : session_(session), arms_(arms), engine_(engine) {}
 
   void run(const std::vector<Sample>& samples, uint32_t length, std::vector<BlendCell>& out) {
     std::vector<BlendCell> cells(arms_.size());
@@ -94,7 +93,6 @@ class BlendEvaluator {
 
   Session& session_;
   const std::vector<BlendArm>& arms_;
-  const BlendEvalOptions& options_;
   Engine& engine_;
 };
 
@@ -137,8 +135,10 @@ BlendEval evaluate_blends(Session& session, const std::vector<BlendArm>& arms,
   const uint32_t longest = *std::max_element(options.lengths.begin(), options.lengths.end());
   session.take_steps_of(longest);
   Engine& engine = session.load(longest);
+  const auto is_oracle = [](const BlendArm& arm) { return arm.config.mode == BlendMode::kOracle; };
+  check_blend_memory(session, engine, longest, std::any_of(arms.begin(), arms.end(), is_oracle));
   out.setup = session.setup();
-  BlendEvaluator evaluator(session, arms, options, engine);
+  BlendEvaluator evaluator(session, arms, engine);
   size_t at = 0;
   for (const uint32_t length : options.lengths)
     for (size_t task = 0; task < options.tasks.size(); ++task, ++at) {

@@ -37,9 +37,10 @@ std::string layer_table(const TraceAnalysis& a) {
   for (const LayerAnalysis& l : a.layers)
     table.add({std::to_string(l.layer), percent(l.first_mass), percent(l.last_mass),
                percent(l.tokens_of_90), percent(l.below_1_percent), percent(l.accumulated_top_5),
-               maybe(l.stayed, percent), maybe(l.returned, percent), maybe(l.query_cosine, two_digits),
-               two_digits(l.key_outlier), maybe(l.input_cosine, two_digits),
-               maybe(l.ahead_cosine, two_digits), maybe(l.ahead_recall, percent)});
+               maybe(l.stayed, percent), maybe(l.returned, percent),
+               maybe(l.query_cosine, two_digits), two_digits(l.key_outlier),
+               maybe(l.input_cosine, two_digits), maybe(l.ahead_cosine, two_digits),
+               maybe(l.ahead_recall, percent)});
   return table.text();
 }
 

@@ -42,7 +42,8 @@ TraceWorld::TraceWorld(const Trace& trace, uint32_t sink, uint32_t window, Threa
       rope.apply(to.q.data(), h.n_tokens(), h.n_q_heads, h.head_dim, positions, h.context);
       rope.apply(to.k.data(), h.n_tokens(), h.n_kv_heads, h.head_dim, positions, h.context);
       for (const std::vector<float>* rotated : {&to.q, &to.k})
-        if (!std::all_of(rotated->begin(), rotated->end(), [](float x) { return std::isfinite(x); }))
+        if (!std::all_of(rotated->begin(), rotated->end(),
+                         [](float x) { return std::isfinite(x); }))
           throw input_error("layer " + std::to_string(h.layers[layer]) +
                             " of the trace: a query or key is not finite once it is rotated");
     }
