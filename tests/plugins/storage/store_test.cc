@@ -308,4 +308,20 @@ TEST_SUITE("plugins/storage/store") {
     CHECK(plugin.status() == KVASIR_ERR_IO);
     CHECK(plugin.text().find("chmod go-w") != std::string::npos);
   }
+
+  TEST_CASE("a folder of another user is refused, since he could write what is read") {
+    const TempDir dir;
+    const std::string store = dir.path("store");
+    fs::create_directory(store);
+    fs::permissions(store, fs::perms::owner_all);
+    if (::chown(store.c_str(), ::geteuid() + 1, ::getegid()) != 0) {
+      MESSAGE("SKIPPED: only root can give a folder away");
+      return;
+    }
+    CompletingHost host;
+    OptionValues options = {{"store", store}};
+    PluginInstance<kvasir_storage> plugin(host, "tiered", options);
+    CHECK(plugin.status() == KVASIR_ERR_IO);
+    CHECK(plugin.text().find("belongs to another user") != std::string::npos);
+  }
 }
