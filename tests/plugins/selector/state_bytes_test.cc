@@ -54,8 +54,9 @@ TEST_SUITE("plugins/selector/state") {
       CHECK(layout.record_bytes == 2 * 128 * e);
       CHECK(layout.open_bytes == 0);
     }
-    check_claim("representative/minmax",
-                "`2 * head_dim * e` bytes per layer, kv head and block (`e`: f16 2, f32 4)");
+    check_claim(
+        "representative/minmax",
+        "`2 * head_dim * e` bytes per layer, kv head and block (`e`: q8_0 1.0625, f16 2, f32 4)");
   }
 
   TEST_CASE("InfLLM: a key per block and query head, sums while a token is in the window") {
