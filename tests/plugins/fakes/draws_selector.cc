@@ -35,13 +35,10 @@ class DrawsSelector {
 
   DrawsSelector(const sdk::Host&, const sdk::Options& o) : refuse_every_(o.u32("refuse_every")) {}
   const void* get_extension(const char* id) { return probe_extension<DrawsSelector>(id); }
-  double probe(uint32_t item) const {
-    return item == 0 ? n_prompt_end_ : item == 1 ? n_refused_ : n_selects_;
-  }
+  double probe(uint32_t item) const { return n_[item]; }
   void bind(const kvasir_geometry& geometry) { g_ = geometry; }
   void limits(kvasir_sel_limits& out) const {
-    out.unit = KVASIR_UNIT_TOKEN;
-    out.scope = KVASIR_SCOPE_Q_HEAD;
+    out.unit = KVASIR_UNIT_TOKEN, out.scope = KVASIR_SCOPE_Q_HEAD;
   }
   void layout(kvasir_layout& out) const {
     out.flags = KVASIR_LAYOUT_WANT_PROMPT_END | KVASIR_LAYOUT_SEALED_ONLY;
@@ -53,12 +50,12 @@ class DrawsSelector {
     for (const kvasir_update_item& item : items) {
       if (!item.lease || !item.lease->k || !item.lease->v)
         sdk::fail_invalid("update() without keys and values");
-      n_prompt_end_ += (item.flags & KVASIR_ITEM_PROMPT_END) != 0;
+      n_[0] += (item.flags & KVASIR_ITEM_PROMPT_END) != 0;
     }
   }
 
   kvasir_status select(const sdk::Step& step, const kvasir_sel_in& in, kvasir_selection& out) {
-    ++n_selects_;
+    ++n_[2];
     for (uint32_t s = 0; s < step.n_seqs(); ++s) {
       const uint64_t n_blocks = (step.seq(s).kv_len + g_.block_size - 1) / g_.block_size;
       if (!in.leases || in.lease_offsets[s + 1] - in.lease_offsets[s] != n_blocks)
@@ -81,8 +78,8 @@ class DrawsSelector {
     }
     sdk::lay_out_lists(out, KVASIR_SCOPE_Q_HEAD, n_lists,
                        [&](uint32_t i) { return uint64_t{drawn[i].size()}; });
-    if (refuse_every_ && ++n_calls_ % refuse_every_ == 0) {
-      ++n_refused_;
+    if (refuse_every_ && n_[2] % refuse_every_ == 0) {
+      ++n_[1];
       out.needed = out.capacity + 1;
       return KVASIR_ERR_CAPACITY;
     }
@@ -94,7 +91,8 @@ class DrawsSelector {
   }
 
  private:
-  uint32_t refuse_every_, n_calls_ = 0, n_prompt_end_ = 0, n_refused_ = 0, n_selects_ = 0;
+  uint32_t refuse_every_;
+  uint32_t n_[3] = {};  // of probe()
   kvasir_geometry g_{};
 };
 }  // namespace
