@@ -28,6 +28,12 @@ double normal_point(double upper) {
 
 // With p = n_right / n and z the 97.5 % point of the normal distribution:
 //   (p + z^2/2n -+ z sqrt(p (1 - p) / n + z^2 / 4n^2)) / (1 + z^2 / n)
+double mean(std::span<const double> values) {
+  return values.empty() ? 0.0
+                        : std::accumulate(values.begin(), values.end(), 0.0) /
+                              static_cast<double>(values.size());
+}
+
 Interval wilson_interval(uint64_t n_right, uint64_t n) {
   if (n == 0) return {};
   const auto count = static_cast<double>(n);

@@ -10,6 +10,8 @@
 
 namespace kvasir {
 
+double mean(std::span<const double> values);  // 0 of none
+
 struct Interval {
   double low = 0, high = 1;
 };

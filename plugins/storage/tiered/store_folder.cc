@@ -125,6 +125,8 @@ StoreFolder::StoreFolder(std::string path, uint64_t limit_bytes)
   if (::access(path_.c_str(), R_OK | W_OK | X_OK) != 0) fail(reason(errno));
 }
 
+std::string StoreFolder::unfinished_path() const { return path_ + "/unfinished"; }
+
 std::string StoreFolder::run_path(const Hash& run) const { return path_ + "/" + hex(run); }
 
 std::string StoreFolder::path_of(const StoreName& name) const {
@@ -134,7 +136,7 @@ std::string StoreFolder::path_of(const StoreName& name) const {
 
 // Left by processes that were killed.
 void StoreFolder::remove_unfinished() const {
-  each_in(path_ + "/tmp", [](const fs::path& file) {
+  each_in(unfinished_path(), [](const fs::path& file) {
     struct stat status {};
     if (::lstat(file.c_str(), &status) == 0 && S_ISREG(status.st_mode) &&
         status.st_mtime < std::time(nullptr) - kUnfinishedSeconds)
@@ -145,7 +147,7 @@ void StoreFolder::remove_unfinished() const {
 bool StoreFolder::open_run(const Hash& run, const std::string& about, std::string& why) {
   std::error_code error;
   fs::create_directories(fs::path(path_).parent_path(), error);
-  for (const std::string& folder : {path_, path_ + "/tmp", run_path(run)})
+  for (const std::string& folder : {path_, unfinished_path(), run_path(run)})
     if (!make_folder(folder, why)) return false;
   remove_unfinished();
   const std::string path = run_path(run) + "/about";
@@ -182,7 +184,7 @@ bool StoreFolder::write(const StoreName& name, const StoreLayout& layout, const 
   }
   make_room(bytes);
   if (!make_folder(fs::path(path).parent_path(), why)) return false;
-  const std::string temporary = path_ + "/tmp/" + std::to_string(::getpid()) + "-" +
+  const std::string temporary = unfinished_path() + "/" + std::to_string(::getpid()) + "-" +
                                 std::to_string(++n_temporary_) + "-" +
                                 std::to_string(reinterpret_cast<uintptr_t>(this));
   int error = 0;

@@ -16,7 +16,7 @@
 namespace kvasir::tiered {
 
 // FOLDER/RUN/about: a text; FOLDER/RUN/XX/NAME-BLOCK-LAYER: a block, XX the first digits of NAME;
-// FOLDER/tmp: files that are being written. What has another name is never touched.
+// FOLDER/unfinished: files that are being written. What has another name is never touched.
 class StoreFolder {
  public:
   // Throws sdk::Error(KVASIR_ERR_IO) when it is no folder, or others may write there.
@@ -50,6 +50,7 @@ class StoreFolder {
     uint64_t bytes = 0;
     int64_t used = 0;  // seconds since 1970
   };
+  std::string unfinished_path() const;
   std::string run_path(const Hash& run) const;
   std::string path_of(const StoreName& name) const;
   std::vector<File> files(const kvasir_store_filter* filter) const;

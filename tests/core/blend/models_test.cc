@@ -35,6 +35,17 @@ BlendPrompt prompt_of(Blender& blender, const Model& model, std::vector<TokenId>
   return prompt;
 }
 
+// Three chunks over a model, and the same prompt as plain tokens.
+struct Blending {
+  explicit Blending(const std::string& golden) : tiny(golden) {}
+  Golden tiny;
+  Bench bench;
+  std::unique_ptr<Engine> engine = bench.engine(*tiny.model, kBlendCache, wide());
+  Blender blender{*engine, tiny.model->shape(), 0, std::nullopt};
+  std::vector<TokenId> plain;
+  BlendPrompt prompt = prompt_of(blender, *tiny.model, plain, {17, 30, 9});
+};
+
 }  // namespace
 
 TEST_SUITE_BEGIN("core/blend/models");
@@ -43,21 +54,16 @@ TEST_CASE("either pairing, every scaling, biases and qk norms: turned keys are f
   for (const std::string golden :
        {"llama-gqa1", "llama-gqa4-llama3", "llama-gqa8-linear", "qwen2-gqa4-yarn", "qwen3-gqa8"}) {
     CAPTURE(golden);
-    const Golden tiny(golden);
-    Bench bench;
-    const auto engine = bench.engine(*tiny.model, kBlendCache, wide());
-    Blender blender(*engine, tiny.model->shape(), 0, std::nullopt);
-    std::vector<TokenId> plain;
-    const BlendPrompt prompt = prompt_of(blender, *tiny.model, plain, {17, 30, 9});
-    const SequenceId full = engine->open(), reused = blender.place(prompt, BlendMode::kReuse);
-    std::vector<float> want(tiny.model->shape().vocab_size), logits(want.size());
-    engine->prefill(full, plain, want);
-    const auto deviation = blender.deviations(prompt, reused, full);
+    Blending b(golden);
+    const SequenceId full = b.engine->open(), reused = b.blender.place(b.prompt, BlendMode::kReuse);
+    std::vector<float> want(b.tiny.model->shape().vocab_size), logits(want.size());
+    b.engine->prefill(full, b.plain, want);
+    const auto deviation = b.blender.deviations(b.prompt, reused, full);
     for (size_t i = 0; i < deviation[0].size(); ++i) CHECK(deviation[0][i] < 1e-5);
     for (size_t i = 17; i < deviation[0].size(); ++i) CHECK(deviation.back()[i] > 1e-3);
     BlendConfig all;
     all.ratio = 1;
-    blender.blend(prompt, all, 0, logits);
+    b.blender.blend(b.prompt, all, 0, logits);
     CHECK(logits == want);
   }
 }
@@ -95,19 +101,14 @@ TEST_CASE("turning by a difference is turning anew, to 1e-5, however far") {
 TEST_CASE("sliding windows are refused with a sentence, but full prompts are read") {
   for (const std::string golden : {"gemma2-gqa2", "gemma3-gqa4"}) {
     CAPTURE(golden);
-    const Golden tiny(golden);
-    Bench bench;
-    const auto engine = bench.engine(*tiny.model, kBlendCache, wide());
-    Blender blender(*engine, tiny.model->shape(), 0, std::nullopt);
-    std::vector<TokenId> plain;
-    const BlendPrompt prompt = prompt_of(blender, *tiny.model, plain, {17, 30, 9});
-    std::vector<float> logits(tiny.model->shape().vocab_size), want(logits.size());
+    Blending b(golden);
+    std::vector<float> logits(b.tiny.model->shape().vocab_size), want(logits.size());
     for (const BlendMode mode : {BlendMode::kPrefix, BlendMode::kReuse, BlendMode::kRatio})
       CHECK(error_of([&] {
-              blender.blend(prompt, config_of(mode), 0, logits);
+              b.blender.blend(b.prompt, config_of(mode), 0, logits);
             }).find("sliding window") != std::string::npos);
-    blender.blend(prompt, config_of(BlendMode::kFull), 0, logits);
-    engine->prefill(engine->open(), plain, want);
+    b.blender.blend(b.prompt, config_of(BlendMode::kFull), 0, logits);
+    b.engine->prefill(b.engine->open(), b.plain, want);
     CHECK(logits == want);
   }
 }

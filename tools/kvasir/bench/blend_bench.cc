@@ -3,11 +3,11 @@
 #include "tools/kvasir/bench/blend_bench.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "core/blend/deviation.h"
 #include "core/error.h"
 #include "core/task/prose.h"
+#include "core/task/statistics.h"
 #include "tools/kvasir/cli/files.h"
 #include "tools/kvasir/cli/interrupt.h"
 #include "tools/kvasir/cli/text.h"
@@ -15,12 +15,6 @@
 
 namespace kvasir::tool {
 namespace {
-
-double mean(std::span<const double> values) {
-  return values.empty() ? 0.0
-                        : std::accumulate(values.begin(), values.end(), 0.0) /
-                              static_cast<double>(values.size());
-}
 
 // Tokens of chunks and question, one after the other.
 std::vector<TokenId> text_tokens(const Tokenizer& tokenizer, const BlendBenchOptions& o,

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "core/error.h"
+#include "core/task/statistics.h"
 #include "tools/kvasir/cli/interrupt.h"
 #include "tools/kvasir/cli/progress_bar.h"
 #include "tools/kvasir/cli/text.h"
@@ -95,12 +96,6 @@ class BlendEvaluator {
   const std::vector<BlendArm>& arms_;
   Engine& engine_;
 };
-
-double mean(const std::vector<double>& values) {
-  return values.empty() ? 0.0
-                        : std::accumulate(values.begin(), values.end(), 0.0) /
-                              static_cast<double>(values.size());
-}
 
 PairedCounts pairs_of(const BlendCell& first, const BlendCell& second) {
   PairedCounts out;
