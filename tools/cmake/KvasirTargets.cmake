@@ -15,9 +15,17 @@ add_custom_target(kvasir_run)
 add_custom_target(kvasir_shipped_plugins)
 add_dependencies(kvasir_run kvasir_shipped_plugins)
 
+# Fails for any argument: for those that no keyword took.
+function(kvasir_refuse_arguments)
+  if(ARGN)
+    message(FATAL_ERROR "unknown arguments: ${ARGN}")
+  endif()
+endfunction()
+
 # kvasir_add_library(<name> SOURCES … LINK …): a static library with the alias kvasir::<rest>.
 function(kvasir_add_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
+  kvasir_refuse_arguments(${ARG_UNPARSED_ARGUMENTS})
   add_library(${name} STATIC ${ARG_SOURCES})
   target_link_libraries(${name} PUBLIC kvasir_options ${ARG_LINK})
   string(REPLACE "kvasir_" "kvasir::" alias ${name})
@@ -28,6 +36,7 @@ endfunction()
 # exported symbol. OUTPUT_DIR overrides the folder (test plugins stay out of the default one).
 function(kvasir_add_plugin name)
   cmake_parse_arguments(ARG "" "OUTPUT_DIR" "SOURCES;LINK" ${ARGN})
+  kvasir_refuse_arguments(${ARG_UNPARSED_ARGUMENTS})
   add_library(kvasir_plugin_${name} MODULE ${ARG_SOURCES})
   if(NOT ARG_OUTPUT_DIR)
     set(ARG_OUTPUT_DIR ${CMAKE_BINARY_DIR}/plugins)
@@ -52,6 +61,7 @@ endfunction()
 # tests/support/data.h, skipped where their data is absent.
 function(kvasir_add_test folder)
   cmake_parse_arguments(ARG "DATA" "" "SOURCES;LINK;LABELS" ${ARGN})
+  kvasir_refuse_arguments(${ARG_UNPARSED_ARGUMENTS})
   string(REPLACE "/" "_" target "kvasir_test_${folder}")
   add_executable(${target} ${ARG_SOURCES})
   target_link_libraries(${target} PRIVATE kvasir_options kvasir_test_support ${ARG_LINK})
