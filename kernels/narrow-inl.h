@@ -26,14 +26,20 @@ HWY_INLINE void store_low_half(U bits, uint16_t* out) {
   hn::StoreU(hn::DemoteTo(du16, hn::BitCast(di, bits)), du16, out);
 }
 
-HWY_INLINE void store_row(VecF32 x, hwy::bfloat16_t* out) {
-  const hn::RebindToUnsigned<F32> du;
+// Each lane rounded to bf16, to nearest, ties to even, as an f32: only the upper 16 bits count.
+template <class D>
+HWY_INLINE hn::Vec<hn::RebindToUnsigned<D>> bf16_in_upper_half(D, hn::Vec<D> x) {
+  const hn::RebindToUnsigned<D> du;
   const auto bits = hn::BitCast(du, x);
   const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1u));
   const auto rounded = hn::Add(bits, hn::Add(odd, hn::Set(du, 0x7fffu)));
   const auto quiet = hn::Or(bits, hn::Set(du, 0x400000u));
   const auto nan = hn::RebindMask(du, hn::Ne(x, x));
-  store_low_half(hn::ShiftRight<16>(hn::IfThenElse(nan, quiet, rounded)),
+  return hn::IfThenElse(nan, quiet, rounded);
+}
+
+HWY_INLINE void store_row(VecF32 x, hwy::bfloat16_t* out) {
+  store_low_half(hn::ShiftRight<16>(bf16_in_upper_half(F32(), x)),
                  reinterpret_cast<uint16_t*>(out));
 }
 

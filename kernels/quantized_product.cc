@@ -13,7 +13,7 @@
 #include <cstring>
 #include <limits>
 
-#include "kernels/rows-inl.h"
+#include "kernels/quantized_weights-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 // The target stands for CPUs that have VNNI, but Highway 1.0.3 does not let the compiler use it.
@@ -29,12 +29,6 @@ namespace kvasir::kernels::HWY_NAMESPACE {
 namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
-using Tag = hn::CappedTag<float, 16>;
-using TagI = hn::RebindToSigned<Tag>;
-using VecF = hn::Vec<Tag>;
-using VecI = hn::Vec<TagI>;
-inline constexpr size_t kOutputs = HWY_LANES(float) < 16 ? HWY_LANES(float) : 16;  // per vector
-
 // A tile of rows of x, and where it stands in them.
 struct Rows {
   const int8_t* q;
@@ -44,9 +38,6 @@ struct Rows {
 };
 
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
-
-using Bytes = hn::Repartition<uint8_t, Tag>;
-using VecB = hn::Vec<Bytes>;
 
 // Whether there is an instruction for sums of four products of unsigned and signed bytes; without
 // it a pair of products must fit 16 bits, which 128 * 127 * 2 does and 255 * 127 * 2 does not.
@@ -93,70 +84,6 @@ HWY_INLINE VecI add_dot(VecI sum, const Weights& w, VecI a) {
   const __m256i pairs = _mm256_maddubs_epi16(w.value.raw, x);
   return VecI{_mm256_add_epi32(sum.raw, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))};
 #endif
-}
-
-template <int kBits>
-HWY_INLINE VecB shift_bytes_right(VecB v) {
-  const hn::Repartition<uint16_t, Tag> d16;
-  return hn::BitCast(Bytes(), hn::ShiftRight<kBits>(hn::BitCast(d16, v)));
-}
-
-template <int kBits>
-HWY_INLINE VecB shift_bytes_left(VecB v) {
-  const hn::Repartition<uint16_t, Tag> d16;
-  return hn::BitCast(Bytes(), hn::ShiftLeft<kBits>(hn::BitCast(d16, v)));
-}
-
-// The two bits of input group `s` in the word of upper bits, in bits 4 and 5.
-template <size_t kShift>
-HWY_INLINE VecB upper_pair(VecB word) {
-  const auto pair = hn::Set(Bytes(), 0x30);
-  if constexpr (kShift == 0) return hn::And(shift_bytes_left<4>(word), pair);
-  if constexpr (kShift == 1) return hn::And(shift_bytes_left<2>(word), pair);
-  if constexpr (kShift == 2) return hn::And(word, pair);
-  return hn::And(shift_bytes_right<2>(word), pair);
-}
-
-// Inputs 4 kStep to 4 kStep + 3 of a block, for the outputs of the vector that begins at output
-// `first`. upper and q: those of the block.
-template <QuantizedType kType, size_t kStep>
-HWY_INLINE VecB load_weights(const uint8_t* HWY_RESTRICT upper, const uint8_t* HWY_RESTRICT q,
-                             size_t first) {
-  constexpr QuantizedLayout kLayout = quantized_layout(kType);
-  const Bytes d;
-  if constexpr (kLayout.bits == 8) {
-    return hn::LoadU(d, q + (kStep * kPanelOutputs + first) * 4);
-  } else {
-    const auto nibbles = hn::LoadU(d, q + (kStep % 4 * kPanelOutputs + first) * 4);
-    auto w = hn::And(kStep < 4 ? nibbles : shift_bytes_right<4>(nibbles), hn::Set(d, 0x0F));
-    if constexpr (kLayout.levels) w = hn::TableLookupBytes(hn::LoadDup128(d, kIq4NlLevels), w);
-    if constexpr (kLayout.bits == 5) {
-      const auto fifth = hn::LoadMaskBits(d, upper + (kStep * kPanelOutputs + first) / 2);
-      w = hn::Or(w, hn::IfThenElseZero(fifth, hn::Set(d, 0x10)));
-    }
-    if constexpr (kLayout.bits == 6) {
-      const auto word = hn::LoadU(d, upper + (kStep / 4 * kPanelOutputs + first) * 4);
-      w = hn::Or(w, upper_pair<kStep % 4>(word));
-    }
-    return w;
-  }
-}
-
-HWY_INLINE VecF load_f16(const uint8_t* at) {
-  return load_row(Tag(), reinterpret_cast<const hwy::float16_t*>(at));
-}
-
-template <bool kSigned>
-HWY_INLINE VecF load_integer_scale(const uint8_t* at) {
-  const Tag d;
-  if constexpr (kSigned) {
-    const hn::Rebind<int8_t, Tag> d8;
-    return hn::ConvertTo(d,
-                         hn::PromoteTo(TagI(), hn::LoadU(d8, reinterpret_cast<const int8_t*>(at))));
-  } else {
-    const hn::Rebind<uint8_t, Tag> d8;
-    return hn::ConvertTo(d, hn::PromoteTo(TagI(), hn::LoadU(d8, at)));
-  }
 }
 
 template <size_t kRows, size_t kVectors>
@@ -312,26 +239,6 @@ void some_rows(const Rows& x, size_t n_rows, const uint8_t* panel, float* to) {
 #else  // machines that are older than AVX2: right, not fast
 
 inline constexpr size_t kTileRows = 4;
-
-template <QuantizedType kType>
-int32_t weight_at(const uint8_t* upper, const uint8_t* q, size_t input, size_t output) {
-  constexpr QuantizedLayout kLayout = quantized_layout(kType);
-  const size_t step = input / 4, byte = input % 4;
-  if constexpr (kLayout.bits == 8) return q[(step * kPanelOutputs + output) * 4 + byte];
-  const uint8_t pair = q[(step % 4 * kPanelOutputs + output) * 4 + byte];
-  int32_t w = step < 4 ? pair & 15 : pair >> 4;
-  if constexpr (kLayout.levels) w = kIq4NlLevels[w];
-  if constexpr (kLayout.bits == 5)
-    w |= (upper[(step * kPanelOutputs + output) / 2] >> (output % 2 * 4 + byte) & 1) << 4;
-  if constexpr (kLayout.bits == 6)
-    w |= (upper[(step / 4 * kPanelOutputs + output) * 4 + byte] >> step % 4 * 2 & 3) << 4;
-  return w;
-}
-
-inline float widened(const uint8_t* f16) {
-  const hn::CappedTag<float, 1> d;
-  return hn::GetLane(load_row(d, reinterpret_cast<const hwy::float16_t*>(f16)));
-}
 
 template <QuantizedType kType>
 float output_of(const Rows& x, size_t r, const uint8_t* at, size_t output) {

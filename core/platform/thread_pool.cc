@@ -211,6 +211,7 @@ struct ThreadPool::Impl {
   void worker_loop(uint32_t worker);
   void run_share(uint32_t worker) noexcept;
   void run_region(const Job& what);
+  void run(const Job& what);  // inside a region: serially
 };
 
 void ThreadPool::Impl::publish() {
@@ -349,14 +350,20 @@ uint32_t ThreadPool::n_workers() const { return impl_->n_workers(); }
 uint32_t ThreadPool::node_of(uint32_t worker) const { return impl_->placed.at(worker).node; }
 int ThreadPool::os_node_of(uint32_t worker) const { return impl_->os_nodes.at(worker); }
 
+void ThreadPool::Impl::run(const Job& what) {
+  if (what.n_tasks == 0) return;
+  if (inside.pool == this)
+    run_serially(what, inside.worker);
+  else
+    run_region(what);
+}
+
 void ThreadPool::parallel_for(uint64_t n_tasks, uint64_t grain, const Body& fn) {
-  if (n_tasks == 0) return;
-  const Job job{&fn, n_tasks, grain, false};
-  if (inside.pool == impl_.get()) {
-    run_serially(job, inside.worker);
-    return;
-  }
-  impl_->run_region(job);
+  impl_->run({&fn, n_tasks, grain, false});
+}
+
+void ThreadPool::for_own_shares(uint64_t n_tasks, const Body& fn) {
+  impl_->run({&fn, n_tasks, 0, true});
 }
 
 void ThreadPool::run_on_all(const std::function<void(uint32_t worker)>& fn) {

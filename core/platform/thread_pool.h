@@ -30,6 +30,7 @@ class ThreadPool {
   // NUMA node of a worker: index into Topology::nodes(), dense, never falling from worker to
   // worker.
   uint32_t node_of(uint32_t worker) const;
+  bool spans_nodes() const { return node_of(0) != node_of(n_workers() - 1); }
   // The same node as the operating system numbers it; -1 when workers are not bound to cores.
   int os_node_of(uint32_t worker) const;
 
@@ -39,6 +40,10 @@ class ThreadPool {
   // first exception thrown by fn is rethrown here after all workers have stopped.
   using Body = std::function<void(uint64_t begin, uint64_t end, uint32_t worker)>;
   void parallel_for(uint64_t n_tasks, uint64_t grain, const Body& fn);
+
+  // parallel_for(n_tasks, 0, fn) in which each piece is done by the thread of its worker, however
+  // late that one is: for memory that lies where it is first touched.
+  void for_own_shares(uint64_t n_tasks, const Body& fn);
 
   // fn(worker) exactly once on every worker: per-thread set-up, node-local first touch.
   // Throws Error(kInternal) from inside a region.

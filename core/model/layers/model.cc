@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <initializer_list>
 #include <optional>
 #include <unordered_map>
 
@@ -49,7 +50,9 @@ class WeightLoader {
   bool has_quantized() const { return has_quantized_; }
   std::optional<Compute> plain() const { return plain_; }
   Model::Arithmetic arithmetic(bool deterministic) const {
-    return {has_quantized_ ? Compute::kInt8 : *plain_, plain_ != Compute::kBF16 || deterministic};
+    const bool in_tiles = has_quantized_ && PanelProducts::quantized_in_tiles(deterministic);
+    return {has_quantized_ ? Compute::kInt8 : *plain_,
+            !in_tiles && (plain_ != Compute::kBF16 || deterministic)};
   }
 
  private:
@@ -58,6 +61,8 @@ class WeightLoader {
     used_ += (bytes + 63) / 64 * 64;
     return at;
   }
+  using Named = std::pair<PanelMatrix*, std::string>;
+  void matrices(std::initializer_list<Named> together);  // those that one product takes
   PanelMatrix matrix(const std::string& name);
   const float* vector(const std::string& name);
   const float* vector_if_any(const std::string& name);  // null when models of the shape have none
@@ -85,11 +90,19 @@ PanelMatrix WeightLoader::matrix(const std::string& name) {
     plain_ = m.type;
   }
   m.data = take(m.n_bytes());
-  if (!memory_) return m;
-  const GgufTensor& tensor = file_->tensor(name);
-  load_panels(tensor, m, *pool_, *file_);
-  file_->release_pages(tensor.data, tensor.n_bytes);
   return m;
+}
+
+void WeightLoader::matrices(std::initializer_list<Named> together) {
+  std::vector<PanelSource> sources;
+  for (const auto& [to, name] : together) {
+    *to = matrix(name);
+    if (memory_) sources.push_back({&file_->tensor(name), to});
+  }
+  if (!memory_) return;
+  load_panels(sources, *pool_, *file_);
+  for (const PanelSource& source : sources)
+    file_->release_pages(source.tensor->data, source.tensor->n_bytes);
 }
 
 const float* WeightLoader::vector(const std::string& name) {
@@ -113,20 +126,20 @@ Layer WeightLoader::layer(uint32_t index) {
   const std::string blk = "blk." + std::to_string(index) + ".";
   Layer l;
   l.attn_norm = vector(blk + "attn_norm.weight");
-  l.q = matrix(blk + "attn_q.weight");
-  l.k = matrix(blk + "attn_k.weight");
-  l.v = matrix(blk + "attn_v.weight");
+  matrices({{&l.q, blk + "attn_q.weight"},
+            {&l.k, blk + "attn_k.weight"},
+            {&l.v, blk + "attn_v.weight"}});
   l.q_bias = vector_if_any(blk + "attn_q.bias");
   l.k_bias = vector_if_any(blk + "attn_k.bias");
   l.v_bias = vector_if_any(blk + "attn_v.bias");
   l.q_norm = vector_if_any(blk + "attn_q_norm.weight");
   l.k_norm = vector_if_any(blk + "attn_k_norm.weight");
-  l.o = matrix(blk + "attn_output.weight");
+  matrices({{&l.o, blk + "attn_output.weight"}});
   l.post_attn_norm = vector_if_any(blk + "post_attention_norm.weight");
   l.ffn_norm = vector(blk + "ffn_norm.weight");
-  l.gate = matrix(blk + "ffn_gate.weight");
-  l.up = matrix(blk + "ffn_up.weight");
-  l.down = matrix(blk + "ffn_down.weight");
+  matrices({{&l.gate, blk + "ffn_gate.weight"}});
+  matrices({{&l.up, blk + "ffn_up.weight"}});
+  matrices({{&l.down, blk + "ffn_down.weight"}});
   l.post_ffn_norm = vector_if_any(blk + "post_ffw_norm.weight");
   return l;
 }
@@ -140,7 +153,7 @@ Weights WeightLoader::lay_out(std::byte* memory, ThreadPool* pool) {
   Weights w;
   for (uint32_t i = 0; i < shape_.n_layers; ++i) w.layers.push_back(layer(i));
   w.output_norm = vector("output_norm.weight");
-  w.head = matrix(shape_.tied_embeddings ? "token_embd.weight" : "output.weight");
+  matrices({{&w.head, shape_.tied_embeddings ? "token_embd.weight" : "output.weight"}});
   return w;
 }
 

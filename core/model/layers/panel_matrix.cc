@@ -14,8 +14,10 @@
 #include "core/model/gguf/quant.h"
 #include "core/model/layers/onednn.h"
 #include "core/model/layers/quantized_panel.h"
+#include "core/platform/cpu_features.h"
 #include "kernels/convert.h"
 #include "kernels/panel_product.h"
+#include "kernels/quantized_expand.h"
 #include "kernels/quantized_product.h"
 #include "kernels/row_ops.h"
 
@@ -28,8 +30,12 @@ namespace {
 constexpr uint32_t kFewRowsF32 = 8, kFewRowsBf16 = 4, kFewRowsInt8 = 8;
 constexpr uint32_t kPanel = kernels::kPanelWidth;
 static_assert(kPanel == kernels::kPanelOutputs);  // quantised panels hold as many outputs
-// Rows of a task of a large product: x stays in the L2 cache. Our kernel does not pack x.
-constexpr uint32_t kRowBlock = 256, kOwnRowBlock = 64;
+// Expanding a panel costs about what our kernel takes for 36 rows, by the count of instructions;
+// not measured, for want of a machine with AMX.
+constexpr uint32_t kFewRowsTiles = 64;
+// Rows of a task of a large product: x stays in the L2 cache. Our kernel does not pack x. With
+// tiles each task expands its panel.
+constexpr uint32_t kRowBlock = 256, kOwnRowBlock = 64, kTilesRowBlock = 512;
 
 // Inputs [begin, begin + n) of 64 rows into a panel.
 void store_chunk(const float* rows, size_t stride, size_t begin, size_t n, float* panel) {
@@ -76,6 +82,23 @@ void load_panel(const GgufTensor& tensor, const PanelMatrix& m, uint32_t panel) 
     } else {
       store_chunk(rows.data(), kStride, begin, n, reinterpret_cast<float*>(to));
     }
+  }
+}
+
+void load_panel_range(const GgufTensor& tensor, const PanelMatrix& m, uint64_t begin, uint64_t end,
+                      const GgufFile& file) {
+  const uint64_t row_bytes = tensor.n_bytes / m.n_out, panel_rows = row_bytes * kPanel;
+  for (uint64_t p = begin; p < end; ++p) {
+    const auto panel = static_cast<uint32_t>(p);
+    if (m.type == Compute::kInt8)
+      pack_quantized_panel(m.quantized, tensor.data + p * panel_rows, row_bytes,
+                           m.panel_cols(panel), m.n_in, m.data + p * m.panel_bytes());
+    else
+      load_panel(tensor, m, panel);
+    // As we go: the mapped file must not stay resident beside its copy.
+    const uint64_t done = (p + 1) * panel_rows, from = begin * panel_rows;
+    if (p + 1 == end || (p - begin) % 64 == 63)
+      file.release_pages(tensor.data + from, std::min(done, tensor.n_bytes) - from);
   }
 }
 
@@ -177,26 +200,22 @@ size_t PanelMatrix::panel_bytes() const {
 
 size_t PanelMatrix::n_bytes() const { return n_panels() * panel_bytes(); }
 
-void load_panels(const GgufTensor& tensor, const PanelMatrix& matrix, ThreadPool& pool,
-                 const GgufFile& file) {
-  if (matrix.n_in % block_elements(tensor.type) != 0) {
-    throw input_error("tensor '" + tensor.name + "': rows of " + std::to_string(matrix.n_in) +
-                      " elements cannot be of type " + name(tensor.type));
+void load_panels(std::span<const PanelSource> together, ThreadPool& pool, const GgufFile& file) {
+  uint64_t n_panels = 0;
+  for (const auto& [tensor, matrix] : together) {
+    if (matrix->n_in % block_elements(tensor->type) != 0) {
+      throw input_error("tensor '" + tensor->name + "': rows of " + std::to_string(matrix->n_in) +
+                        " elements cannot be of type " + name(tensor->type));
+    }
+    n_panels += matrix->n_panels();
   }
-  pool.parallel_for(matrix.n_panels(), 0, [&](uint64_t begin, uint64_t end, uint32_t) {
-    const uint64_t panel_rows = tensor.n_bytes / matrix.n_out * kPanel;
-    for (uint64_t p = begin; p < end; ++p) {
-      const auto panel = static_cast<uint32_t>(p);
-      if (matrix.type == Compute::kInt8)
-        pack_quantized_panel(matrix.quantized, tensor.data + p * panel_rows,
-                             tensor.n_bytes / matrix.n_out, matrix.panel_cols(panel), matrix.n_in,
-                             matrix.data + p * matrix.panel_bytes());
-      else
-        load_panel(tensor, matrix, panel);
-      // As we go: the mapped file must not stay resident beside its copy.
-      const uint64_t done = (p + 1) * panel_rows, from = begin * panel_rows;
-      if (p + 1 == end || (p - begin) % 64 == 63)
-        file.release_pages(tensor.data + from, std::min(done, tensor.n_bytes) - from);
+  pool.for_own_shares(n_panels, [&](uint64_t begin, uint64_t end, uint32_t) {
+    uint64_t first = 0;  // panel of the matrix, counted from that of the first one
+    for (const auto& [tensor, matrix] : together) {
+      const uint64_t last = first + matrix->n_panels();
+      const uint64_t from = std::max(begin, first), to = std::min(end, last);
+      if (from < to) load_panel_range(*tensor, *matrix, from - first, to - first, file);
+      first = last;
     }
   });
 }
@@ -204,12 +223,13 @@ void load_panels(const GgufTensor& tensor, const PanelMatrix& matrix, ThreadPool
 // The rows of one call, in the forms that its products read; a task takes n of them from `first`.
 struct PanelProducts::Input {
   const float* f32 = nullptr;        // as given, or rounded to bf16
-  const uint16_t* bf16 = nullptr;    // set when oneDNN multiplies in bf16
-  kernels::QuantizedRows int8 = {};  // set when a matrix is quantised
+  const uint16_t* bf16 = nullptr;    // set when oneDNN multiplies in bf16, or tiles
+  kernels::QuantizedRows int8 = {};  // set when a matrix is quantised, without tiles
   uint32_t first = 0, n = 0, n_in = 0;
   bool many = false;
   bool onednn = false;  // rather than our kernel, where weights are not quantised
-  bool large_blocks = false;
+  bool tiles = false;   // where weights are quantised
+  uint32_t block = 0;   // rows of a task, where there are many
 };
 
 struct PanelProducts::Kinds {
@@ -218,6 +238,11 @@ struct PanelProducts::Kinds {
 };
 
 namespace {
+
+bool uses_tiles(const PanelProducts::Options& options) {
+  return options.quantized &&
+         options.tiles.value_or(PanelProducts::quantized_in_tiles(options.deterministic));
+}
 
 struct ScratchBytes {
   uint64_t rounded = 0, quantized = 0;
@@ -228,6 +253,7 @@ ScratchBytes scratch_of(const PanelProducts::Options& options) {
   const uint64_t max_in = *std::max_element(options.n_in.begin(), options.n_in.end());
   const uint64_t max_rows = options.max_rows;
   if (options.quantized) bytes.quantized = kernels::quantized_rows_bytes(max_rows, max_in);
+  if (uses_tiles(options)) bytes.rounded = max_rows * max_in * sizeof(uint16_t);
   if (options.plain != Compute::kBF16) return bytes;
   // Our kernel reads bf16 values as f32; alone it may have to take all rows.
   const uint64_t own =
@@ -237,6 +263,10 @@ ScratchBytes scratch_of(const PanelProducts::Options& options) {
 }
 
 }  // namespace
+
+bool PanelProducts::quantized_in_tiles(bool deterministic) {
+  return !deterministic && cpu_features().amx_bf16 && OneDnnProducts::supported(Compute::kBF16);
+}
 
 uint64_t PanelProducts::scratch_bytes(const Options& options) {
   const ScratchBytes bytes = scratch_of(options);
@@ -249,8 +279,12 @@ PanelProducts::PanelProducts(ThreadPool& pool, const Options& options)
       onednn_(options.plain && OneDnnProducts::supported(plain_)
                   ? std::make_unique<OneDnnProducts>(plain_, pool.n_workers())
                   : nullptr),
+      tiles_(uses_tiles(options)
+                 ? std::make_unique<OneDnnProducts>(Compute::kBF16, pool.n_workers())
+                 : nullptr),
       forms_(options.forms ? *options.forms : choose_forms(options)) {
   expanded_.resize(pool.n_workers());
+  pairs_.resize(pool.n_workers());
   const ScratchBytes bytes = scratch_of(options);
   if (bytes.rounded) rounded_ = Region(bytes.rounded);
   if (bytes.quantized) quantized_ = Region(bytes.quantized);
@@ -281,7 +315,7 @@ void PanelProducts::for_rows(const Input& x, const Fn& fn) {
 void PanelProducts::round_to_bf16(Input& x) {
   const float* from = x.f32;
   const size_t n_in = x.n_in;
-  if (x.onednn) {
+  if (x.onednn || x.tiles) {
     uint16_t* out = rounded_.as<uint16_t>().data();
     for_rows(x, [&](uint64_t begin, uint64_t end) {
       kernels::convert_from_f32(kernels::ElementType::kBF16, from + begin * n_in,
@@ -303,14 +337,17 @@ PanelProducts::Input PanelProducts::prepare(const float* x, uint32_t n, uint32_t
   const uint32_t few = plain_ == Compute::kBF16 ? kFewRowsBf16 : kFewRowsF32;
   Input input{.f32 = x, .n = n, .n_in = n_in, .many = n > (kinds.quantized ? kFewRowsInt8 : few)};
   input.onednn = kinds.plain && (forms_ == Forms::kOneDnn || (forms_ == Forms::kBoth && n > few));
-  input.large_blocks = !kinds.plain || input.onednn;
-  if (kinds.quantized) {
+  input.tiles = kinds.quantized && tiles_ && n > kFewRowsTiles;
+  input.block = input.tiles                    ? kTilesRowBlock
+                : !kinds.plain || input.onednn ? kRowBlock
+                                               : kOwnRowBlock;
+  if (kinds.quantized && !input.tiles) {
     input.int8 = kernels::quantized_rows_at(quantized_.data(), n, input.n_in);
     for_rows(input, [&](uint64_t begin, uint64_t end) {
       kernels::quantize_rows(x, begin, end, input.n_in, input.int8);
     });
   }
-  if (kinds.plain && plain_ == Compute::kBF16) round_to_bf16(input);
+  if (input.tiles || (kinds.plain && plain_ == Compute::kBF16)) round_to_bf16(input);
   return input;
 }
 
@@ -325,6 +362,14 @@ const void* PanelProducts::expanded(const PanelMatrix& w, const std::byte* panel
   return to.data();
 }
 
+const void* PanelProducts::expanded_pairs(const PanelMatrix& w, const std::byte* panel,
+                                          uint32_t worker) {
+  std::vector<uint16_t>& to = pairs_[worker];
+  to.resize(std::max(to.size(), size_t{w.n_in} * kPanel));
+  kernels::expand_quantized_panel(w.quantized, panel, w.n_in, to.data());
+  return to.data();
+}
+
 // One panel, the rows of the task: y[:, 64 p ...] = x W_p (+ y) (+ bias).
 void PanelProducts::panel(const Input& x, const Product& product, uint32_t panel, uint32_t worker) {
   const PanelMatrix& w = *product.w;
@@ -332,11 +377,14 @@ void PanelProducts::panel(const Input& x, const Product& product, uint32_t panel
   const PanelShape shape{x.n, x.n_in, w.panel_cols(panel), w.n_out, product.accumulate};
   const size_t first = size_t{x.first} * x.n_in;
   float* y = product.y + size_t{x.first} * w.n_out + size_t{panel} * kPanel;
-  if (w.type == Compute::kInt8) {
+  if (w.type == Compute::kInt8 && x.tiles) {
+    tiles_->multiply(shape, x.bf16 + first, expanded_pairs(w, data, worker), y, worker);
+  } else if (w.type == Compute::kInt8) {
     kernels::quantized_product(w.quantized, x.int8, x.first, x.first + x.n, data, x.n_in,
                                shape.cols, shape.accumulate, y, shape.y_stride);
   } else if (x.onednn) {
-    const void* rows = x.bf16 ? static_cast<const void*>(x.bf16 + first) : x.f32 + first;
+    const bool bf16 = plain_ == Compute::kBF16;
+    const void* rows = bf16 ? static_cast<const void*>(x.bf16 + first) : x.f32 + first;
     onednn_->multiply(shape, rows, expanded(w, data, worker), y, worker);
   } else {
     own_product(w.stored, shape, x.f32 + first, data, y);
@@ -352,7 +400,7 @@ void PanelProducts::panel(const Input& x, const Product& product, uint32_t panel
 // slow one.
 template <class Fn>
 void PanelProducts::for_panels(const Input& x, uint64_t n_panels, const Fn& fn) {
-  const uint32_t block = x.large_blocks ? kRowBlock : kOwnRowBlock;
+  const uint32_t block = x.block;
   const uint64_t n_blocks = x.many ? (x.n + block - 1) / block : 1;
   const uint64_t n_tasks = n_blocks * n_panels;
   const uint64_t grain =

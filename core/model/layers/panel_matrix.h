@@ -5,7 +5,8 @@
 // matrix in a format that oneDNN's fastest product takes without repacking, with AMX where there is
 // AMX. A panel of f16 or bf16 that is multiplied in f32 holds the numbers of the file; it is
 // expanded for oneDNN, one panel at a time. A quantised panel holds the numbers of the file, too,
-// and our kernel multiplies it.
+// and our kernel multiplies it; on a CPU with AMX many rows take it expanded to bf16, whose tiles
+// need no scale per block.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -47,18 +48,23 @@ struct PanelMatrix {
 // is multiplied in plain_compute().
 PanelMatrix kept_as(GgmlType type, Compute compute);
 
-// Fills matrix.data, kept_as() the tensor's type, from a GGUF tensor {n_in, n_out}, each panel by
-// the worker that will read it in decode, so that its pages lie on that worker's node.
-void load_panels(const GgufTensor& tensor, const PanelMatrix& matrix, ThreadPool& pool,
-                 const GgufFile& file);
+// A matrix to fill, kept_as() the tensor's type, from a GGUF tensor {n_in, n_out} of this name.
+struct PanelSource {
+  const GgufTensor* tensor;
+  const PanelMatrix* matrix;
+};
+
+// Fills the matrices that one call of multiply() takes, each panel by the worker that reads it in
+// decode, so that its pages lie on that worker's node.
+void load_panels(std::span<const PanelSource> together, ThreadPool& pool, const GgufFile& file);
 
 class OneDnnProducts;
 
 // Products of f32 rows with panel matrices. Not thread-safe; parallel inside.
 //
-// In f32 and int8, and in every type with `deterministic`, a row's result does not depend on how
-// many rows share the call. In f32 our kernel sums in the order of oneDNN's, which is compared when
-// this is made; where they differ, one of them multiplies all numbers of rows.
+// In f32, in int8 without tiles, and in every type with `deterministic`, a row's result does not
+// depend on how many rows share the call. In f32 our kernel sums in the order of oneDNN's, which is
+// compared when this is made; where they differ, one of them multiplies all numbers of rows.
 class PanelProducts {
  public:
   // Which product takes few rows and which takes many.
@@ -71,10 +77,14 @@ class PanelProducts {
     uint32_t max_rows = 0;         // of a call
     std::vector<uint32_t> n_in{};  // all widths that rows may have
     std::optional<Forms> forms{};  // for tests: these, whatever was compared
+    std::optional<bool> tiles{};   // for tests: whatever quantized_in_tiles() says
   };
   PanelProducts(ThreadPool& pool, const Options& options);
   ~PanelProducts();
   static uint64_t scratch_bytes(const Options& options);
+  // Whether many rows are rounded to bf16 for their products with quantised matrices: this CPU has
+  // AMX, and rows may differ with the number that shares a call.
+  static bool quantized_in_tiles(bool deterministic);
   Forms forms() const { return forms_; }
 
   struct Product {
@@ -98,6 +108,7 @@ class PanelProducts {
   void round_to_bf16(Input& x);
   void panel(const Input& x, const Product& product, uint32_t panel, uint32_t worker);
   const void* expanded(const PanelMatrix& w, const std::byte* panel, uint32_t worker);
+  const void* expanded_pairs(const PanelMatrix& w, const std::byte* panel, uint32_t worker);
   template <class Fn>
   void for_panels(const Input& x, uint64_t n_panels, const Fn& fn);
 
@@ -108,7 +119,9 @@ class PanelProducts {
   Region rounded_;                            // bf16: the inputs, rounded
   Region quantized_;                          // int8: the inputs, rounded
   std::vector<std::vector<float>> expanded_;  // [n_workers] a panel of f16 or bf16, for oneDNN
+  std::vector<std::vector<uint16_t>> pairs_;  // [n_workers] a quantised panel, for tiles
   std::unique_ptr<OneDnnProducts> onednn_;    // null where it has no fast product
+  std::unique_ptr<OneDnnProducts> tiles_;     // in bf16; null: without tiles
   Forms forms_;
 };
 

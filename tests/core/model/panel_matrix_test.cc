@@ -13,6 +13,7 @@
 #include "core/model/gguf/quant.h"
 #include "core/model/layers/onednn.h"
 #include "core/model/layers/quantized_panel.h"
+#include "core/platform/cpu_features.h"
 #include "tests/support/effort.h"
 #include "tests/support/larger_or_nan.h"
 
@@ -227,4 +228,63 @@ TEST_CASE("quantised and plain matrices share a call; each row is near the sum i
                        all.plain.begin() + size_t{first} * kOut));
     }
   }
+}
+
+TEST_CASE("many rows over expanded panels are near the sum in double, few as without tiles") {
+  if (!OneDnnProducts::supported(Compute::kBF16)) {
+    MESSAGE("SKIPPED: this CPU has no bf16 products");
+    return;
+  }
+  ThreadPool pool(Topology::detect(), 2, false);
+  constexpr uint32_t kIn = 576;
+  for (const Compute type : {Compute::kF32, Compute::kBF16}) {
+    const Matrix w(
+        type, type == Compute::kBF16 ? kernels::PanelType::kBF16Pairs : kernels::PanelType::kF16,
+        kIn);
+    const QuantizedMatrix q(kIn);
+    const auto x = random_rows(kIn);
+    PanelProducts::Options options{type, true, false, kRows, {kIn}};
+    options.tiles = false;
+    PanelProducts int8(pool, options);
+    options.tiles = true;
+    PanelProducts tiles(pool, options);
+    const Products all = mixed(tiles, q, w, x.data(), kRows);
+    CHECK(all.plain == mixed(int8, q, w, x.data(), kRows).plain);
+    double worst = 0.0, worst_of_rounded = 0.0;
+    for (uint32_t r = 0; r < kRows; r += 17)
+      for (uint32_t j = 0; j < kOut; j += 9) {
+        double want = j, of_rounded = j, scale = 1.0;
+        for (uint32_t k = 0; k < kIn; ++k) {
+          const float a = x[r * kIn + k], b = q.values[k * kOut + j];
+          want += double{a} * double{b};
+          const double term =
+              double{rounded(a, Compute::kBF16)} * double{rounded(b, Compute::kBF16)};
+          of_rounded += term;
+          scale += std::abs(term);
+        }
+        const double got = all.quantized[r * kOut + j];
+        worst = test::larger_or_nan(worst, std::abs(got - want));
+        worst_of_rounded =
+            test::larger_or_nan(worst_of_rounded, std::abs(got - of_rounded) / scale);
+      }
+    CHECK(worst_of_rounded < 1e-5);
+    // Rows and weights are off by 2^-9 at most, uniformly: a product of normal numbers has an error
+    // of deviation 2^-9 / sqrt(3) * sqrt(2), times sqrt(576): 0.04. Six of those.
+    CHECK(worst < 0.24);
+    CHECK(worst > 1e-3);
+    for (const uint32_t n : {1u, 8u, 64u}) {
+      const Products some = mixed(tiles, q, w, x.data(), n);
+      CHECK(some.quantized == mixed(int8, q, w, x.data(), n).quantized);
+    }
+    for (const uint32_t n : {65u, 100u, 257u}) {
+      const Products some = mixed(tiles, q, w, x.data(), n);
+      for (uint32_t i = 0; i < n * kOut; i += 31)
+        CHECK(std::abs(some.quantized[i] - all.quantized[i]) < 1e-3f);
+    }
+  }
+}
+
+TEST_CASE("tiles take quantised matrices where AMX is, and never with deterministic") {
+  CHECK_FALSE(PanelProducts::quantized_in_tiles(true));
+  if (!cpu_features().amx_bf16) CHECK_FALSE(PanelProducts::quantized_in_tiles(false));
 }

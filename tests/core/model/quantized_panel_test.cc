@@ -17,6 +17,7 @@
 
 #include "core/model/gguf/float16.h"
 #include "core/model/gguf/quant.h"
+#include "kernels/quantized_expand.h"
 #include "kernels/quantized_product.h"
 #include "kernels/simd_target.h"
 #include "tests/support/effort.h"
@@ -245,6 +246,32 @@ TEST_CASE("what is not finite in a row is not finite in its products, and only t
         }
         CHECK(finite == 0);
         CHECK(others == 0);
+      }
+    }
+  });
+}
+
+TEST_CASE("an expanded panel holds each weight rounded to bf16, in pairs of inputs") {
+  test::for_each_simd_target([] {
+    for (const GgmlType type : kTypes) {
+      CAPTURE(std::string(name(type)));
+      for (const uint32_t blocks : {1u, 3u}) {
+        const Weights w(type, blocks * block_elements(type), 64);
+        std::vector<uint16_t> pairs(size_t{w.n_in} * 64 + 1, 0x7FFF);
+        kernels::expand_quantized_panel(*quantized_type(type), w.panel.data(), w.n_in,
+                                        pairs.data());
+        size_t n_wrong = 0;
+        for (size_t k = 0; k < w.n_in; ++k)
+          for (size_t j = 0; j < 64; ++j) {
+            // A last bit of f32 may be another than in values, which are rounded twice.
+            const float want = w.values[j * w.n_in + k];
+            const uint16_t got = pairs[(k / 2 * 64 + j) * 2 + k % 2];
+            const float ulp = std::ldexp(std::abs(want), -23);
+            n_wrong += got != f32_to_bf16(want) && got != f32_to_bf16(want - ulp) &&
+                       got != f32_to_bf16(want + ulp);
+          }
+        CHECK(n_wrong == 0);
+        CHECK(pairs.back() == 0x7FFF);
       }
     }
   });

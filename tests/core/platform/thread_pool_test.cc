@@ -112,6 +112,29 @@ TEST_CASE(
   for (const uint32_t n : runs) CHECK(n == 1);
 }
 
+TEST_CASE("own shares are an even split, each on the thread of its worker, however late it is") {
+  ThreadPool pool(flat(4));
+  std::mutex mutex;
+  std::vector<std::thread::id> thread_of(4);
+  pool.run_on_all([&](uint32_t worker) { thread_of[worker] = std::this_thread::get_id(); });
+  std::vector<std::pair<uint64_t, uint64_t>> split(4), got(4);
+  pool.parallel_for(30, 0, [&](uint64_t begin, uint64_t end, uint32_t worker) {
+    const std::lock_guard lock(mutex);
+    split[worker] = {begin, end};
+  });
+  uint32_t n_elsewhere = 0;
+  for (int round = 0; round < 50; ++round) {
+    if (round % 10 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(2));  // they sleep
+    pool.for_own_shares(30, [&](uint64_t begin, uint64_t end, uint32_t worker) {
+      const std::lock_guard lock(mutex);
+      got[worker] = {begin, end};
+      n_elsewhere += std::this_thread::get_id() != thread_of[worker];
+    });
+    CHECK(got == split);
+  }
+  CHECK(n_elsewhere == 0);
+}
+
 TEST_CASE("an exception from any worker reaches the caller and the pool stays usable") {
   ThreadPool pool(flat(4));
   for (uint32_t thrower = 0; thrower < 4; ++thrower) {

@@ -4,13 +4,12 @@
 
 #include <numa.h>
 #include <numaif.h>
-#include <unistd.h>
 
 #include <map>
 #include <set>
 
-#include "core/platform/system_report.h"
 #include "core/plugin/host.h"
+#include "tests/support/memory_node.h"
 #include "tests/support/plugin_instance.h"
 #include "tests/support/step_data.h"
 
@@ -44,20 +43,6 @@ std::pair<int, std::set<unsigned>> policy_at(const void* p) {
     if (numa_bitmask_isbitset(mask, node)) nodes.insert(node);
   numa_bitmask_free(mask);
   return {mode, nodes};
-}
-
-// Where the page of `p`, which was written, lies.
-int node_at(void* p) {
-  const auto page = reinterpret_cast<uintptr_t>(p) & ~(uintptr_t(sysconf(_SC_PAGESIZE)) - 1);
-  void* pages[] = {reinterpret_cast<void*>(page)};
-  int status = -1;
-  REQUIRE(move_pages(0, 1, pages, nullptr, &status, 0) == 0);
-  return status;
-}
-
-bool can_bind(int32_t node) {
-  return numa_status().can_place && node <= numa_max_node() &&
-         numa_bitmask_isbitset(numa_all_nodes_ptr, static_cast<unsigned>(node)) != 0;
 }
 
 // kvasir.dram on a host whose workers are on these nodes.

@@ -98,10 +98,11 @@ class TimedMatrix {
     first.n_out = kPanelRows;
     first.data = panel.data();
     const std::array<char, 24> kNoTensors = {'G', 'G', 'U', 'F', 3};
-    load_panels(tensor, first, pool,
+    const PanelSource source{&tensor, &first};
+    load_panels({&source, 1}, pool,
                 GgufFile::parse(std::as_bytes(std::span(kNoTensors)), "no file"));
     // By the worker that will read it, so that it lies on its node.
-    pool.parallel_for(matrix_.n_panels(), 0, [&](uint64_t begin, uint64_t end, uint32_t) {
+    pool.for_own_shares(matrix_.n_panels(), [&](uint64_t begin, uint64_t end, uint32_t) {
       for (uint64_t p = begin; p < end; ++p)
         std::memcpy(matrix_.data + p * panel.size(), panel.data(), panel.size());
     });
