@@ -3,6 +3,7 @@
 #include "core/platform/topology.h"
 
 #include <hwloc.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -65,14 +66,15 @@ struct Topology::Impl {
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
 
-  void load();
+  void load(NodeUse use);
   std::vector<hwloc_obj_t> allowed_nodes() const;
+  void keep_one_node(const std::vector<hwloc_obj_t>& node_objects);
   void read_cores(const std::vector<hwloc_obj_t>& node_objects);
   void read_nodes(const std::vector<hwloc_obj_t>& node_objects);
   void write_summary();
 };
 
-void Topology::Impl::load() {
+void Topology::Impl::load(NodeUse use) {
   // Disallowed objects stay in, so that the summary can say "64 cores (2 usable)".
   hwloc_topology_set_flags(topology, HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED);
   if (hwloc_topology_load(topology) != 0) {
@@ -83,6 +85,7 @@ void Topology::Impl::load() {
   this_system = hwloc_topology_is_thissystem(topology) != 0;
   usable = usable_cpus(topology, this_system);
   const auto node_objects = allowed_nodes();
+  if (use == NodeUse::kOne) keep_one_node(node_objects);
   read_cores(node_objects);
   read_nodes(node_objects);
   write_summary();
@@ -96,6 +99,18 @@ std::vector<hwloc_obj_t> Topology::Impl::allowed_nodes() const {
     if (hwloc_bitmap_isset(allowed, node->os_index)) objects.push_back(node);
   }
   return objects;
+}
+
+// The node of the CPU that the thread is on at this moment; where that is none of the usable ones,
+// of the first that is.
+void Topology::Impl::keep_one_node(const std::vector<hwloc_obj_t>& node_objects) {
+  const int running_on = this_system ? sched_getcpu() : -1;
+  const bool is_usable =
+      running_on >= 0 && hwloc_bitmap_isset(usable.get(), static_cast<unsigned>(running_on));
+  const int cpu = is_usable ? running_on : hwloc_bitmap_first(usable.get());
+  if (cpu < 0 || node_objects.empty()) return;
+  const hwloc_obj* node = node_objects[node_of_cpu(node_objects, static_cast<unsigned>(cpu))];
+  hwloc_bitmap_and(usable.get(), usable.get(), node->cpuset);
 }
 
 void Topology::Impl::read_cores(const std::vector<hwloc_obj_t>& node_objects) {
@@ -154,20 +169,20 @@ Topology::Topology(Topology&&) noexcept = default;
 Topology& Topology::operator=(Topology&&) noexcept = default;
 Topology::~Topology() = default;
 
-Topology Topology::detect() {
+Topology Topology::detect(NodeUse use) {
   Topology topology;
-  topology.impl_->load();
+  topology.impl_->load(use);
   return topology;
 }
 
-Topology Topology::synthetic(const std::string& description) {
+Topology Topology::synthetic(const std::string& description, NodeUse use) {
   Topology topology;
   if (hwloc_topology_set_synthetic(topology.impl_->topology, description.c_str()) != 0) {
     throw input_error("\"" + description +
                       "\" is no hwloc synthetic topology; write it like \"numa:2 core:4 pu:2\", "
                       "ending in pu");
   }
-  topology.impl_->load();
+  topology.impl_->load(use);
   return topology;
 }
 

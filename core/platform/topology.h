@@ -20,11 +20,15 @@ struct NumaNode {
   uint32_t n_cores;       // physical cores usable by this process
 };
 
+// Whose cores are used: those of all nodes, or of the one that the calling thread runs on.
+enum class NodeUse { kAll, kOne };
+
 class Topology {
  public:
-  static Topology detect();
-  // hwloc synthetic description ("numa:2 core:4 pu:2"), for tests: nothing is bound on it.
-  static Topology synthetic(const std::string& description);
+  static Topology detect(NodeUse use = NodeUse::kAll);
+  // hwloc synthetic description ("numa:2 core:4 pu:2"), for tests: nothing is bound on it, and the
+  // one node is the first.
+  static Topology synthetic(const std::string& description, NodeUse use = NodeUse::kAll);
   Topology(Topology&&) noexcept;
   Topology& operator=(Topology&&) noexcept;
   ~Topology();

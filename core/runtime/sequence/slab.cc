@@ -6,6 +6,8 @@
 #include <cstring>
 #include <new>
 
+#include "core/platform/memory.h"
+#include "core/platform/thread_pool.h"
 #include "core/runtime/blocks/memory_bridge.h"
 
 namespace kvasir {
@@ -16,8 +18,9 @@ constexpr std::align_val_t kAlign{64};
 }  // namespace
 
 SlabLayout::SlabLayout(const RecordLayout& layout, uint32_t n_kv_heads, uint32_t block_size,
-                       uint32_t page_blocks, MemoryBridge* device)
+                       uint32_t page_blocks, MemoryBridge* device, ThreadPool* pool)
     : device_(is_host_memory(layout.mem_kind) ? nullptr : device),
+      pool_(pool && pool->spans_nodes() ? pool : nullptr),
       record_bytes_(layout.record_bytes),
       open_bytes_(layout.open_bytes),
       n_kv_heads_(n_kv_heads),
@@ -65,9 +68,21 @@ SlabPage SlabLayout::load_page(std::span<const std::byte> from) const {
 
 SlabPage SlabLayout::new_page(uint64_t bytes) const {
   if (device_) return device_->new_page(bytes);
+  if (pool_) return spread_page(bytes);
   auto* raw = static_cast<std::byte*>(::operator new(bytes, kAlign));
   std::memset(raw, 0, bytes);
   return {raw, [](std::byte* p) { ::operator delete(p, kAlign); }};
+}
+
+// Fresh memory lies where it is first touched: beside the worker that scores that kv head.
+SlabPage SlabLayout::spread_page(uint64_t bytes) const {
+  auto region = std::make_shared<Region>(bytes);
+  const uint64_t head_bytes = bytes / n_kv_heads_;
+  pool_->for_own_shares(n_kv_heads_, [&](uint64_t begin, uint64_t end, uint32_t) {
+    std::memset(region->data() + begin * head_bytes, 0, (end - begin) * head_bytes);
+  });
+  std::byte* data = region->data();
+  return {std::move(region), data};
 }
 
 void SlabLayout::make_writable(SlabPages& pages, uint32_t begin, uint32_t end) const {

@@ -16,6 +16,7 @@
 namespace kvasir {
 
 class MemoryBridge;
+class ThreadPool;
 
 constexpr uint32_t kSlabPageBlocks = 64;  // blocks per page of an engine
 
@@ -33,9 +34,9 @@ class SlabLayout {
  public:
   SlabLayout() = default;
   // block_size in tokens. device: makes the pages where layout.mem_kind asks for device memory; it
-  // must outlive them.
+  // must outlive them. pool: spreads the kv heads of a page over its memory nodes.
   SlabLayout(const RecordLayout& layout, uint32_t n_kv_heads, uint32_t block_size,
-             uint32_t page_blocks, MemoryBridge* device = nullptr);
+             uint32_t page_blocks, MemoryBridge* device = nullptr, ThreadPool* pool = nullptr);
 
   bool empty() const { return record_bytes_ == 0 && open_bytes_ == 0; }
   uint64_t record_bytes() const { return record_bytes_; }
@@ -66,10 +67,12 @@ class SlabLayout {
 
  private:
   SlabPage new_page(uint64_t bytes) const;  // zeros, aligned to 64 bytes
+  SlabPage spread_page(uint64_t bytes) const;
   void make_page_writable(SlabPage& page, uint64_t bytes) const;
   void clear(std::byte* at, uint64_t bytes) const;
 
   MemoryBridge* device_ = nullptr;  // null: host memory
+  ThreadPool* pool_ = nullptr;      // null: one memory node
   uint64_t record_bytes_ = 0, open_bytes_ = 0;
   uint32_t n_kv_heads_ = 0, block_size_ = 0, page_blocks_ = 0;
   bool per_token_ = false;

@@ -91,7 +91,7 @@ RunContext StrategyRun::make_context(const Model& model, ThreadPool& pool,
                  .geometry = binding->geometry,
                  .model_hash = options.model_hash,
                  .on_attend = options.on_attend,
-                 .owners = make_owners()};
+                 .owners = make_owners(pool)};
   // layer_step sparse layers share a selection.
   uint32_t sparse = 0, leader = 0;
   const uint32_t step = std::max(1u, pipeline.strategy.cache.layer_step.value);
@@ -104,13 +104,13 @@ RunContext StrategyRun::make_context(const Model& model, ThreadPool& pool,
   return out;
 }
 
-std::vector<SlabOwner> StrategyRun::make_owners() const {
+std::vector<SlabOwner> StrategyRun::make_owners(ThreadPool& pool) const {
   std::vector<SlabOwner> owners;
   const auto add = [&](Representative* representative, Selector* selector,
                        const RecordLayout& layout) {
     owners.push_back({representative, selector, layout,
                       SlabLayout(layout, geometry().n_kv_heads, geometry().block_size,
-                                 kSlabPageBlocks, bridge.get())});
+                                 kSlabPageBlocks, bridge.get(), &pool)});
   };
   if (pipeline.representative)
     add(pipeline.representative.get(), nullptr, pipeline.representative->layout());

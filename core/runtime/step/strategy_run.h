@@ -76,7 +76,7 @@ struct StrategyRun {
   void name_run(const EngineOptions& options, const StrategyRun* first);
   bool reads_prompts_densely() const;
   RunContext make_context(const Model& model, ThreadPool& pool, const EngineOptions& options);
-  std::vector<SlabOwner> make_owners() const;
+  std::vector<SlabOwner> make_owners(ThreadPool& pool) const;
   void take_prefill_limits();
 };
 

@@ -7,10 +7,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <set>
 
 #include "core/error.h"
+
+TEST_SUITE_BEGIN("core/platform/topology");
 
 namespace kvasir {
 namespace {
@@ -74,6 +77,33 @@ TEST_CASE("synthetic machines have the described nodes and one entry per physica
   check_shape("numa:4 core:2 pu:1", 4, 2, 1);
   check_shape("package:2 numa:1 core:3 pu:4", 2, 3, 4);
   check_shape("core:4 pu:2", 1, 4, 2);  // hwloc adds the one node itself
+}
+
+TEST_CASE("one node of several can be taken, the first of a synthetic machine") {
+  const Topology topology = Topology::synthetic("numa:3 core:4 pu:2", NodeUse::kOne);
+  REQUIRE(topology.nodes().size() == 1);
+  CHECK(topology.nodes()[0].os_index == 0);
+  CHECK(topology.cores().size() == 4);
+  CHECK(Topology::synthetic("core:4 pu:1", NodeUse::kOne).cores().size() == 4);
+}
+
+TEST_CASE(
+    "the one node of this machine has all its usable cores, and is that of the process's CPU") {
+  const Topology all = Topology::detect();
+  for (const Core& core : all.cores()) {
+    const uint32_t node = all.nodes()[core.node].os_index;
+    CHECK(holds_on_one_cpu(core.os_cpu, [&] {
+      const Topology one = Topology::detect(NodeUse::kOne);
+      return one.cores().size() == 1 && one.nodes()[0].os_index == node;
+    }));
+  }
+  const Topology one = Topology::detect(NodeUse::kOne);
+  REQUIRE(one.nodes().size() == 1);
+  const auto same = std::find_if(all.nodes().begin(), all.nodes().end(), [&](const NumaNode& node) {
+    return node.os_index == one.nodes()[0].os_index;
+  });
+  REQUIRE(same != all.nodes().end());
+  CHECK(one.cores().size() == same->n_cores);
 }
 
 TEST_CASE("hardware threads count as cores where no cores are described") {

@@ -8,8 +8,12 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/platform/thread_pool.h"
+#include "tests/support/memory_node.h"
+
 namespace {
 using namespace kvasir;
+using namespace kvasir::test;
 
 constexpr uint32_t kHeads = 2, kPage = 4, kBlock = 4;
 
@@ -140,4 +144,42 @@ TEST_CASE("the view is laid out as types.h says") {
   CHECK(view->pages[3] == b.pages.pages[1].get());
   CHECK(view->open_pages[1] == a.pages.open_pages[1].get());
   CHECK(SlabLayout().view({&a.pages}, buffers) == nullptr);
+}
+
+TEST_CASE("pages that are spread over memory nodes begin as zeros, and forks share them") {
+  ThreadPool pool(Topology::synthetic("numa:2 core:2 pu:1"));
+  Slab slab;
+  slab.layout = SlabLayout(slab.wish, kHeads, kBlock, kPage, nullptr, &pool);
+  slab.fill(0, 3, 7);
+  for (uint32_t head = 0; head < kHeads; ++head) {
+    CHECK(slab.closed(head, 2) == 7);
+    CHECK(slab.closed(head, 3) == 0);
+    CHECK(slab.open(head, 3) == 0);
+  }
+  Slab fork;
+  fork.layout = slab.layout;
+  fork.pages = slab.pages;
+  CHECK(fork.pages.pages[0].use_count() == 2);
+  fork.fill(1, 2, 9);
+  CHECK(slab.closed(1, 1) == 7);
+  CHECK(fork.closed(1, 1) == 9);
+  CHECK(fork.closed(1, 0) == 7);
+}
+
+TEST_CASE("the records of a kv head lie on the memory node of the workers that score it") {
+  if (!can_bind(1)) {
+    MESSAGE("SKIPPED: memory cannot be placed on a second node here");
+    return;
+  }
+  const Topology topology = Topology::detect();
+  ThreadPool pool(topology);
+  constexpr uint32_t kManyHeads = 8;
+  const RecordLayout wish{.record_bytes = 4096, .open_bytes = 0};
+  const SlabLayout layout(wish, kManyHeads, kBlock, kPage, nullptr, &pool);
+  SlabPages pages;
+  layout.make_writable(pages, 0, 1);
+  pool.parallel_for(kManyHeads, 0, [&](uint64_t begin, uint64_t end, uint32_t worker) {
+    for (uint64_t head = begin; head < end; ++head)
+      CHECK(node_at(pages.pages[0].get() + head * kPage * 4096 + 100) == pool.os_node_of(worker));
+  });
 }

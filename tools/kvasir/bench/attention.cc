@@ -164,6 +164,7 @@ void add_bench_attention(CLI::App& bench) {
   c->add_option("-r,--repetitions", o->n_repetitions, "Repetitions of each row (20)");
   c->add_option("-t,--threads", options->threads, "Worker threads (default: one per physical core)")
       ->envname("KVASIR_ARG_THREADS");
+  add_numa(*c, options->numa);
   c->add_option("--seed", options->seed, "Seed of keys, values and chosen blocks");
   c->add_option("--set", options->set, "Override a key of the strategy, as attention.plugin=NAME")
       ->allow_extra_args(false);

@@ -3,6 +3,7 @@
 #include "core/error.h"
 #include "tools/kvasir/bench/bandwidth_bench.h"
 #include "tools/kvasir/bench/limits.h"
+#include "tools/kvasir/cli/options.h"
 #include "tools/kvasir/cli/output_format.h"
 #include "tools/kvasir/cli/parse.h"
 #include "tools/kvasir/cli/text.h"
@@ -27,6 +28,7 @@ struct BandwidthOptions {
   std::string threads;
   uint32_t n_repetitions = 9;
   uint32_t mebibytes = 0;
+  NodeUse numa = NodeUse::kAll;
   OutputFormat format = OutputFormat::kMarkdown;
 };
 
@@ -71,7 +73,7 @@ namespace {
 
 void bench_bandwidth(const BandwidthOptions& o) {
   if (o.n_repetitions == 0) throw input_error("-r must be above 0");
-  const Topology topology = Topology::detect();
+  const Topology topology = Topology::detect(o.numa);
   print(measure_bandwidth(
             topology,
             o.threads.empty() ? default_thread_counts(topology) : parse_counts(o.threads, "-t"),
@@ -90,6 +92,7 @@ void add_bench_bandwidth(CLI::App& bench) {
   c->footer(kColumns);
   c->add_option("-t,--threads", o->threads,
                 "Numbers of threads, as 1,2,8 (default: powers of two and all cores)");
+  add_numa(*c, o->numa);
   c->add_option("-r,--repetitions", o->n_repetitions, "Passes of each kind (9)");
   c->add_option("--mebibytes", o->mebibytes,
                 "Memory read per pass (default: 1024, less where memory is short): well above the "

@@ -3,6 +3,7 @@
 #include "core/error.h"
 #include "core/model/gguf/quant.h"
 #include "tools/kvasir/bench/weights_bench.h"
+#include "tools/kvasir/cli/options.h"
 #include "tools/kvasir/cli/output_format.h"
 #include "tools/kvasir/cli/parse.h"
 #include "tools/kvasir/cli/text.h"
@@ -28,6 +29,7 @@ constexpr const char* kColumns =
 struct WeightsOptions {
   std::string types, rows = "1,32,512", compute = "auto";
   uint32_t n_in = 4096, mebibytes = 128, n_repetitions = 5, threads = 0;
+  NodeUse numa = NodeUse::kAll;
   OutputFormat format = OutputFormat::kMarkdown;
 };
 
@@ -67,7 +69,7 @@ void bench_weights(const WeightsOptions& o) {
   settings.n_in = o.n_in;
   settings.bytes = uint64_t{o.mebibytes} << 20;
   settings.n_repetitions = o.n_repetitions;
-  ThreadPool pool(Topology::detect(), o.threads);
+  ThreadPool pool(Topology::detect(o.numa), o.threads);
   print(measure_weights(pool, settings), o.format);
 }
 
@@ -128,6 +130,7 @@ void add_bench_weights(CLI::App& bench) {
       ->check(CLI::IsMember({"auto", "f32", "bf16"}));
   c->add_option("-r,--repetitions", o->n_repetitions, "Of each product (5)");
   c->add_option("-t,--threads", o->threads, "Worker threads (default: one per physical core)");
+  add_numa(*c, o->numa);
   add_output_format(*c, o->format);
   c->callback([=] { bench_weights(*o); });
 }

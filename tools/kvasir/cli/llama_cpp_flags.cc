@@ -17,7 +17,6 @@ struct NotYet {
 constexpr NotYet kNotYet[] = {
     {"--ngl,--n-gpu-layers,--gpu-layers", true, "layers run on the CPU"},
     {"--fa,--flash-attn", true, "attention is chosen in the strategy ([attention])"},
-    {"--numa", true, "workers are bound per NUMA node already"},
     {"--tb,--threads-batch", true, "prefill uses the threads of -t"},
     {"-b,--batch-size", true, "use --set cache.chunk_size=N"},
     {"--ub,--ubatch-size", true, "use --set cache.chunk_size=N"},

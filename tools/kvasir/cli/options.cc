@@ -39,6 +39,7 @@ void add_model_flags(CLI::App& app, Options& o) {
                "Context in tokens, also 4K or 1M (default: what the prompt needs)");
   app.add_option("-t,--threads", o.threads, "Worker threads (default: one per physical core)")
       ->envname("KVASIR_ARG_THREADS");
+  add_numa(app, o.numa);
   app.add_option("--compute", o.compute,
                  "Dense layers in int8 (quantised weights as they lie, activations rounded to 8 "
                  "bits), bf16 or f32. Default: int8 for quantised weights, bf16 for others when "
@@ -50,6 +51,17 @@ void add_model_flags(CLI::App& app, Options& o) {
   app.add_option("--seed", o.seed, "Seed of sampling and of plugins that draw random numbers")
       ->envname("KVASIR_ARG_SEED");
   add_not_yet_flags(app);
+}
+
+void add_numa(CLI::App& app, NodeUse& use) {
+  app.add_option_function<std::string>(
+         "--numa",
+         [&use](const std::string& how) { use = how == "isolate" ? NodeUse::kOne : NodeUse::kAll; },
+         "Cores of which NUMA nodes: of all that the process may use, weights and cache spread "
+         "over them (distribute, the default; numactl says the same where numactl limits the "
+         "process), or of the node that it starts on (isolate)")
+      ->check(CLI::IsMember({"distribute", "isolate", "numactl"}))
+      ->envname("KVASIR_ARG_NUMA");
 }
 
 void add_deterministic(CLI::App& app, Options& o) {

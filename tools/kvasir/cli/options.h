@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "core/platform/topology.h"
 #include "core/serving/sampler.h"
 
 namespace kvasir::tool {
@@ -19,8 +20,9 @@ struct Options {
   std::vector<std::string> set;  // key=value
   std::vector<std::string> plugin_dirs;
   bool check_plugins = false;
-  uint32_t ctx_size = 0;         // 0: what the prompt needs
-  uint32_t threads = 0;          // 0: one per physical core
+  uint32_t ctx_size = 0;  // 0: what the prompt needs
+  uint32_t threads = 0;   // 0: one per physical core
+  NodeUse numa = NodeUse::kAll;
   std::string compute = "auto";  // auto, int8, bf16, f32
   uint64_t seed = 0;
   std::string cache_type_k, cache_type_v;
@@ -45,7 +47,8 @@ struct PromptOptions {
 // -s --set --plugin-dir --check-plugins -ctk -ctv --log-level --json.
 void add_strategy_flags(CLI::App& app, Options& options);
 void add_ctx_size(CLI::App& app, uint32_t& tokens, const std::string& help);  // -c 4096, 4K, 1M
-// -m -c -t --compute --deterministic --seed, and llama_cpp_flags.h.
+void add_numa(CLI::App& app, NodeUse& use);                                   // --numa
+// -m -c -t --numa --compute --deterministic --seed, and llama_cpp_flags.h.
 void add_model_flags(CLI::App& app, Options& options);
 void add_sampler_flags(CLI::App& app, PromptOptions& options);
 void add_deterministic(CLI::App& app, Options& options);  // --deterministic

@@ -74,7 +74,7 @@ class SlowCalls {
 }  // namespace
 
 PluginHost::PluginHost(const Options& options, uint32_t slow_call_seconds)
-    : topology_(Topology::detect()),
+    : topology_(Topology::detect(options.numa)),
       pool_(topology_, options.threads),
       services_(pool_,
                 [this, log = stderr_log(options.log_level)](

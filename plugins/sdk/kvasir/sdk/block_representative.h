@@ -89,14 +89,20 @@ class BlockRepresentative {
     float* const value = floats(out.value, "the scores");
     uint64_t longest = 0;
     for (uint32_t i = 0; i < n_lists; ++i) longest = std::max(longest, check_list(step, out, i));
-    const uint64_t n_chunks = (longest + kChunk - 1) / kChunk;
-    host_.parallel_for(n_lists * n_chunks, 1, [&](uint64_t begin, uint64_t end, uint32_t worker) {
-      const Scratch<std::byte> scratch(host_, worker, method_.score_scratch_bytes(group_size()));
-      for (uint64_t task = begin; task < end; ++task) {
-        score_chunk(step, in.q, out.offsets, value, static_cast<uint32_t>(task / n_chunks),
-                    task % n_chunks * kChunk, scratch.data());
-      }
-    });
+    const uint64_t n_chunks = (longest + kChunk - 1) / kChunk, per_head = step.n_seqs() * n_chunks;
+    // The host spreads records over memory nodes by kv head, as an even split spreads these tasks.
+    const uint64_t grain = host_.spans_nodes() ? 0 : 1;
+    host_.parallel_for(n_kv_heads_ * per_head, grain,
+                       [&](uint64_t begin, uint64_t end, uint32_t worker) {
+                         const Scratch<std::byte> scratch(
+                             host_, worker, method_.score_scratch_bytes(group_size()));
+                         for (uint64_t task = begin; task < end; ++task) {
+                           const auto kv_head = static_cast<uint32_t>(task / per_head);
+                           const auto seq = static_cast<uint32_t>(task % per_head / n_chunks);
+                           score_chunk(step, in.q, out.offsets, value, seq * n_kv_heads_ + kv_head,
+                                       task % n_chunks * kChunk, scratch.data());
+                         }
+                       });
   }
 
  protected:

@@ -41,6 +41,9 @@ class Host {
     return pool_->node_of(pool_->self, worker);
   }
 
+  // Whether workers are on several memory nodes; workers of a node are neighbours.
+  bool spans_nodes() const { return node_of(0) != node_of(max_workers() - 1); }
+
   // fn(begin, end, worker) over [0, n) in pieces of at most `grain`, 0 = one piece per worker.
   // Serial as worker 0 without a pool, or when it is busy. Not from inside fn: the scratch of
   // worker 0 may be in use there. The first exception is rethrown here.
