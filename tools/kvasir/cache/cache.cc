@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "core/error.h"
+#include "tools/kvasir/cache/add.h"
 #include "tools/kvasir/cache/store_access.h"
 #include "tools/kvasir/cli/exit_code.h"
 #include "tools/kvasir/cli/print.h"
@@ -146,8 +147,9 @@ CLI::App* add_command(CLI::App& cache, const char* name, const char* help,
 
 void add_cache(CLI::App& app) {
   auto* cache =
-      app.add_subcommand("cache", "See, check and shorten what a store keeps of prompts");
+      app.add_subcommand("cache", "Fill, see, check and shorten what a store keeps of prompts");
   cache->require_subcommand(1);
+  add_cache_add(*cache);
   const auto listed = std::make_shared<StoreOptions>();
   add_command(*cache, "list", "Runs of models, with their blocks, tokens, bytes and age", listed)
       ->callback([=] { list(*listed); });
