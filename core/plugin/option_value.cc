@@ -103,13 +103,20 @@ void read_bytes(const kvasir_option_schema& o, const OptionSetting& setting, kva
   check_integer(o, setting, value.i);
 }
 
+// A path may be an address where a plugin takes one: "redis://host". What else it may be is no path
+// that a user writes.
+bool is_address(const std::string& text) {
+  const size_t at = text.find("://");
+  return at != text.npos && at > 0 && text.find_first_not_of("abcdefghijklmnopqrstuvwxyz+") == at;
+}
+
 void read_string(const kvasir_option_schema& o, const OptionSetting& setting, kvasir_value& value,
                  std::vector<std::shared_ptr<const void>>& keep, std::string& note) {
   const auto* s = std::get_if<std::string>(&setting.value);
   if (!s) throw wrong_type(o, setting);
   if (s->find('\0') != std::string::npos) throw fail(setting, "holds a zero byte");
   std::string text = *s;
-  if (o.type == KVASIR_OPTION_PATH) {
+  if (o.type == KVASIR_OPTION_PATH && !is_address(text)) {
     if (text.empty()) throw fail(setting, "must be a path that is not empty");
     std::filesystem::path path = text;
     if (path.is_relative() && setting.origin.source == Origin::Source::kFile) {

@@ -24,6 +24,7 @@ struct RequestStatus {
   bool is_paused = false;
   SequenceId seq = 0;  // 0 while queued, and when the sequence was closed
   uint32_t prompt_tokens = 0, prompt_done = 0, decoded_tokens = 0;
+  uint32_t restored_tokens = 0;  // of the prompt, which the storage had: not computed
   // The request whose sequence read the prompt last: its own, or one that it followed.
   RequestId prompt_read_by = 0;
   uint64_t queued_nanos = 0;  // from submit to the step that took it in

@@ -13,6 +13,9 @@ struct SchedulerOptions {
   uint32_t max_step_tokens = 0;  // 0, or more than the engine's: the engine's
   uint32_t max_sequences = 0;    // of running requests; 0, or more than the engine's: the engine's
   uint64_t memory_bytes = UINT64_MAX;  // for sequences, as Engine::sequence_bytes() counts them
+  // Prompts of new sequences begin with what the storage has kept of earlier ones
+  // (Engine::restore): those of submit_together() with what it has for all of them.
+  bool restores = false;
 };
 
 // One step decodes a token of every running request, then reads pieces of prompts with the rest of

@@ -20,7 +20,8 @@ struct Scheduler::Impl {
         max_step_tokens(limit_of(options.max_step_tokens, engine.max_step_tokens())),
         max_sequences(std::min(max_step_tokens,
                                limit_of(options.max_sequences, engine.geometry().max_sequences))),
-        memory(options.memory_bytes) {}
+        memory(options.memory_bytes),
+        restores(options.restores) {}
 
   // 0 and more than there is: all there is.
   static uint32_t limit_of(uint32_t wanted, uint32_t all) {
@@ -46,6 +47,9 @@ struct Scheduler::Impl {
   bool fits(const PromptGroup& group) const;
   bool admit();
   void enter(PromptGroup& group);
+  void restore(PromptGroup& group);
+  template <class Fn>
+  void each_or_fail(const PromptGroup& group, Fn&& fn, bool is_lost = false);
   void assemble(Batch& batch);
   void deliver(Batch& batch, const std::vector<ItemResult>& results, uint64_t nanos);
   void deliver_piece(PromptGroup& group, std::vector<Job*> members, const StepItem& item,
@@ -61,6 +65,7 @@ struct Scheduler::Impl {
   Engine& engine;
   uint32_t max_step_tokens, max_sequences, n_running = 0;
   MemoryAccount memory;
+  bool restores;
   Schedule schedule;
   RequestId next_id = 1;
   bool in_step = false;

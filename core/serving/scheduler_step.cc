@@ -41,27 +41,54 @@ bool Scheduler::Impl::admit() {
   return any;
 }
 
+// What `fn` throws fails the member. is_lost: its sequence with it.
+template <class Fn>
+void Scheduler::Impl::each_or_fail(const PromptGroup& group, Fn&& fn, bool is_lost) {
+  for (Job* job : std::vector<Job*>(group.members)) {
+    try {
+      fn(*job);
+    } catch (const std::exception&) {
+      end(*job, RequestState::kFailed, std::current_exception(), is_lost);
+    }
+  }
+}
+
 void Scheduler::Impl::enter(PromptGroup& group) {
   const SharedBytes shared = memory.share(group.shared_bytes);
-  for (Job* job : std::vector<Job*>(group.members)) {
+  each_or_fail(group, [&](Job& job) {
     ++n_running;
-    job->shared = job->request.seq ? memory.let_go(*job->request.seq).shared : shared;
-    memory.take(job->own_bytes);
-    job->status.queued_nanos = nanos_since(job->submitted);
-    job->status.state = RequestState::kPrefilling;
-    try {
-      job->status.seq = job->request.seq ? *job->request.seq : engine.open(job->request.strategy);
-      if (!group.prompt.empty())
-        engine.begin_prompt(job->status.seq, static_cast<uint32_t>(group.prompt.size()));
-    } catch (const std::exception&) {
-      end(*job, RequestState::kFailed, std::current_exception());
-      continue;
-    }
-    if (!group.prompt.empty()) continue;
+    job.shared = job.request.seq ? memory.let_go(*job.request.seq).shared : shared;
+    memory.take(job.own_bytes);
+    job.status.queued_nanos = nanos_since(job.submitted);
+    job.status.state = RequestState::kPrefilling;
+    job.status.seq = job.request.seq ? *job.request.seq : engine.open(job.request.strategy);
+  });
+  if (restores) restore(group);
+  if (!group.prompt.empty())
+    return each_or_fail(group,
+                        [&](Job& job) { engine.begin_prompt(job.status.seq, group.left()); });
+  for (Job* job : std::vector<Job*>(group.members)) {
     job->status.state = RequestState::kDecoding;
     schedule.decoding.push_back(job);
     advance(*job, job->request.logits);
   }
+}
+
+// All members go on from one place, since one of them reads for the others.
+void Scheduler::Impl::restore(PromptGroup& group) {
+  if (group.prompt.empty() || group.members.empty() || group.members[0]->request.seq) return;
+  auto n = static_cast<uint32_t>(group.prompt.size());
+  const auto find = [&](Job& job) {
+    n = std::min(n, engine.restore(job.status.seq, group.prompt));
+  };
+  each_or_fail(group, find, true);
+  if (group.members.empty()) return;
+  const auto cut = [&](Job& job) {
+    if (engine.kv_len(job.status.seq) > n) engine.truncate(job.status.seq, n);
+    job.status.prompt_done = job.status.restored_tokens = n;
+  };
+  each_or_fail(group, cut, true);
+  group.read = n;
 }
 
 void Scheduler::Impl::assemble(Batch& batch) {
@@ -187,7 +214,7 @@ void Scheduler::Impl::read_anew(Job& job) {
   } catch (const std::exception&) {
     return end(job, RequestState::kFailed, std::current_exception());
   }
-  job.status.prompt_done = job.group->read = 0;
+  job.status.prompt_done = job.status.restored_tokens = job.group->read = 0;
 }
 
 void Scheduler::Impl::prompt_read(Job& job, std::span<const float> logits) {

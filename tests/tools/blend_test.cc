@@ -12,6 +12,7 @@ namespace {
 using kvasir::test::Finished;
 using kvasir::test::has;
 using kvasir::test::run_kvasir;
+using kvasir::test::run_shell;
 using kvasir::test::TempDir;
 using Json = nlohmann::json;
 
@@ -96,6 +97,68 @@ TEST_CASE("what cannot be is refused in a line") {
   CHECK(has(refusal({"bench", "blend", "-m", kModel, "-c", "100"}), "-c 100:"));
 }
 
+TEST_CASE("cache add reads a text once, and commands with chunks find it") {
+  const Chunks chunks;
+  std::string story;
+  for (int i = 0; i < 40; ++i) story += "The sailor counted " + std::to_string(i) + " lamps. ";
+  const std::string c = chunks.write("c.txt", story), store = chunks.dir.path("store");
+  const std::vector<std::string> same = {"--compute", "f32", "--set", "cache.block_size=16"};
+  const auto add = [&](std::vector<std::string> more) {
+    std::vector<std::string> all = {"cache", "add", c, chunks.a, "-m", kModel, "--store", store};
+    all.insert(all.end(), same.begin(), same.end());
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  };
+  const Json first = json_of(add({}))["chunks"], second = json_of(add({}))["chunks"];
+  REQUIRE(first.size() == 2);
+  CHECK(first[0]["file"] == c);
+  const auto stored = first[0]["stored_tokens"].get<uint32_t>();
+  CHECK(first[0]["found_tokens"] == 0);
+  CHECK(stored > 100);
+  CHECK(stored % 16 == 0);
+  CHECK(second[0]["found_tokens"].get<uint32_t>() + 16 >= stored);
+  CHECK(second[1]["stored_tokens"] == first[1]["stored_tokens"]);
+  CHECK(has(run_kvasir(add({})).out, "found"));
+  // What run --chunks reads of them is the same as what it computes.
+  auto run = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> all = {"run",    "-m", kModel, "--chunks", chunks.a,  c,    "-p", "So",
+                                    "--temp", "0",  "-n",   "4",        "--blend", "0.2"};
+    all.insert(all.end(), same.begin(), same.end());
+    all.insert(all.end(), more.begin(), more.end());
+    return json_of(all);
+  };
+  const Json computed = run({});
+  const Json found = run({"--set", "storage.plugin=tiered", "--set", "storage.store=" + store});
+  CHECK(found["tokens"] == computed["tokens"]);
+  CHECK(found["prefill"]["tiers"][2]["bytes_read"].get<uint64_t>() > 0);
+  const Finished nowhere = run_kvasir({"cache", "add", c, "-m", kModel});
+  CHECK(nowhere.code == 2);
+  CHECK(has(nowhere.err, "--store"));
+  CHECK(run_kvasir({"cache", "add", chunks.empty, "-m", kModel, "--store", store}).code == 2);
+}
+
+TEST_CASE("chat --chunks talks about chunks that were read alone, also after /reset") {
+  const Chunks chunks;
+  const std::string ask = "What is the pass key? The pass key is\n";
+  const auto chat = [&](const std::string& flags) {
+    return run_shell("printf '" + ask + "/reset\n" + ask + "' | kvasir chat -m " + kModel +
+                     " --chunks " + chunks.a + " " + chunks.b +
+                     " --temp 0 -n 6 --compute f32 -c 512 " + flags);
+  };
+  const Finished full = chat("--blend full"), all = chat("--blend 1"), some = chat("");
+  CAPTURE(some.err);
+  REQUIRE(full.code == 0);
+  REQUIRE(some.code == 0);
+  CHECK(!full.out.empty());
+  CHECK(all.out == full.out);
+  CHECK(has(all.err, "blend: ratio 1"));
+  CHECK(has(some.err, "blend: ratio 0.15"));
+  const size_t half = all.out.size() / 2;  // the same question twice
+  CHECK(all.out.substr(0, half) == all.out.substr(half));
+  CHECK(chat("-f " + chunks.a).code == 2);
+  CHECK(run_kvasir({"chat", "-m", kModel, "--blend", "0.2"}).code == 2);
+}
+
 TEST_CASE("task blend puts the same samples to every arm") {
   const Json e = json_of({"task", "blend", "-m", kModel, "--compute", "f32", "--length", "700",
                           "-n", "2", "--n-chunks", "5", "--blend", "prefix,reuse,0.2,1"});
@@ -123,7 +186,9 @@ TEST_CASE("bench blend draws what reuse changes by layer, by place and by share"
                "--chunk-tokens", "60", "--question-tokens", "8", "--blend", "reuse,0.3,1"});
   REQUIRE(b["arms"].size() == 4);
   CHECK(b["arms"][3]["kl_to_full"] == 0.0);
-  CHECK(b["arms"][1]["kl_to_full"].get<double>() > b["arms"][2]["kl_to_full"].get<double>());
+  CHECK(b["arms"][3]["attention_deviation"] == 0.0);
+  for (const char* key : {"kl_to_full", "attention_deviation"})
+    CHECK(b["arms"][1][key].get<double>() > b["arms"][2][key].get<double>());
   const auto layers = b["deviation_of_layer"].get<std::vector<double>>();
   CHECK(layers[0] < 1e-2);  // K and V in f16
   CHECK(layers[1] > 10 * layers[0]);

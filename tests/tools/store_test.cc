@@ -6,49 +6,18 @@
 
 #include "tests/support/effort.h"
 #include "tests/tools/faults.h"
-#include "tests/tools/tiny_model.h"
+#include "tests/tools/stored_prompt.h"
 
 namespace {
 using namespace kvasir::test;
 namespace fs = std::filesystem;
-using Arguments = std::vector<std::string>;
-
-// A prompt and what runs it.
-struct Prompt {
-  TinyModel model;
-  TempDir folder;
-  std::string store = folder.path("store"), text = folder.write("prompt", numbers());
-
-  static std::string numbers() {
-    std::string out;
-    for (int i = 0; i < 400; ++i) out.append(" ").append(std::to_string(i));
-    return out;
-  }
-  Arguments run(const Arguments& more = {}, const std::string& compute = "f32") const {
-    Arguments out = {"run",       "-m",
-                     model.path,  "-f",
-                     text,        "-n",
-                     "8",         "-c",
-                     "4096",      "--temp",
-                     "0",         "--json",
-                     "--compute", compute,
-                     "--set",     "cache.block_size=32",
-                     "--set",     "storage.plugin=tiered",
-                     "--set",     "storage.store=" + store};
-    out.insert(out.end(), more.begin(), more.end());
-    return out;
-  }
-  uint32_t restored(const Arguments& more = {}) const {
-    return json_of(run(more))["restored_prompt_tokens"].get<uint32_t>();
-  }
-};
 
 }  // namespace
 
 TEST_SUITE_BEGIN("tools/store");
 
 TEST_CASE("the second run reads what the first did not store, and answers the same") {
-  const Prompt p;
+  const StoredPrompt p;
   const auto first = json_of(p.run()), second = json_of(p.run());
   const auto n = first["prompt_tokens"].get<uint32_t>();
   CHECK(first["restored_prompt_tokens"] == 0);
@@ -58,7 +27,7 @@ TEST_CASE("the second run reads what the first did not store, and answers the sa
   CHECK(second["prefill"]["tiers"][2]["bytes_read"].get<uint64_t>() > 0);
   CHECK(second["first_token_ms"].get<double>() > 0);
   const Finished text = run_kvasir([&] {
-    Arguments out = p.run();
+    std::vector<std::string> out = p.run();
     std::erase(out, "--json");
     return out;
   }());
@@ -67,7 +36,7 @@ TEST_CASE("the second run reads what the first did not store, and answers the sa
 }
 
 TEST_CASE("another type, block size, arithmetic, instruction set or model finds nothing") {
-  const Prompt p;
+  const StoredPrompt p;
   p.restored();
   REQUIRE(p.restored() > 0);
   CHECK(p.restored({"-ctk", "f32"}) == 0);
@@ -85,7 +54,7 @@ TEST_CASE("another type, block size, arithmetic, instruction set or model finds 
 }
 
 TEST_CASE("cache list, verify and prune") {
-  const Prompt p;
+  const StoredPrompt p;
   p.restored();
   p.restored({"-ctk", "f32"});
   const auto runs = json_of({"cache", "list", p.store, "--json"})["runs"];
@@ -137,7 +106,7 @@ TEST_CASE("cache list, verify and prune") {
 
 TEST_CASE("a disk that is full or refuses ends no run and changes no answer") {
   if (!can_inject_faults()) return;
-  const Prompt p;
+  const StoredPrompt p;
   const auto want = json_of(p.run())["text"];
   for (const std::string kind : {"enospc", "eio"}) {
     CAPTURE(kind);
@@ -156,7 +125,7 @@ TEST_CASE("a disk that is full or refuses ends no run and changes no answer") {
 }
 
 TEST_CASE("runs that are killed leave nothing wrong") {
-  const Prompt p;
+  const StoredPrompt p;
   const auto begin = std::chrono::steady_clock::now();
   const auto want = json_of(p.run())["text"];
   const auto takes = std::chrono::steady_clock::now() - begin;
@@ -174,7 +143,7 @@ TEST_CASE("runs that are killed leave nothing wrong") {
 }
 
 TEST_CASE("two processes fill and read one store at once") {
-  const Prompt p;
+  const StoredPrompt p;
   const auto want = json_of(p.run())["text"];
   fs::remove_all(p.store);
   RunningKvasir a(p.run()), b(p.run());

@@ -38,11 +38,12 @@ inline constexpr std::array kOptions = {
                 {KVASIR_OPTION_PATH, 0, 0, 0.0, "", nullptr}),
     sdk::option(KVASIR_OPTION_PATH,
                 {.key = "store",
-                 .help = "folder where blocks outlive the process, to be found by the next one",
+                 .help = "where blocks outlive the process, to be found by the next one: a folder, "
+                         "or redis://HOST:PORT/DATABASE",
                  .flags = KVASIR_OPTION_OPTIONAL},
                 {KVASIR_OPTION_PATH, 0, 0, 0.0, "", nullptr}),
     sdk::bytes_option({.key = "store_limit_bytes",
-                       .help = "that the store may take; the blocks used longest ago make room",
+                       .help = "that a folder may take; the blocks used longest ago make room",
                        .unit = "bytes"},
                       int64_t{10} << 30)};
 

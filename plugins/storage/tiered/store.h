@@ -1,16 +1,19 @@
-// What outlives the process: blocks named by their content, in a folder.
+// What outlives the process: blocks named by their content, in a folder or on a server.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <kvasir/sdk/host.h>
 #include <kvasir/storage.h>
 
+#include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "plugins/storage/tiered/block_memory.h"
-#include "plugins/storage/tiered/store_folder.h"
+#include "plugins/storage/tiered/store_backend.h"
 #include "plugins/storage/tiered/store_writer.h"
 
 namespace kvasir::tiered {
@@ -18,11 +21,10 @@ namespace kvasir::tiered {
 // keep() and find() are for one thread at a time.
 class Store {
  public:
-  // Throws sdk::Error(KVASIR_ERR_IO).
-  Store(std::string path, uint64_t limit_bytes, const sdk::Host& host)
-      : host_(host), folder_(std::move(path), limit_bytes), writer_(folder_, host) {}
+  Store(std::unique_ptr<StoreBackend> backend, const sdk::Host& host)
+      : host_(host), backend_(std::move(backend)), writer_(*backend_, host) {}
 
-  const StoreFolder& folder() const { return folder_; }
+  const StoreBackend& backend() const { return *backend_; }
   void bind(const kvasir_geometry& geometry, const sdk::KvLayout& layout) {
     layout_ = store_layout(geometry, layout);
   }
@@ -34,8 +36,8 @@ class Store {
     writer_.add({name_of(key), std::move(memory)}, layout_);
   }
   void finish() { writer_.finish(); }  // all that was to be kept is written
-  // The block's bytes, checked; null when it is not there.
-  Memory find(const kvasir_block_key& key);
+  // The bytes of blocks, checked, from the first on, up to one that is not there.
+  std::vector<Memory> find(std::span<const kvasir_block_key> keys);
   uint64_t tokens_found() const { return tokens_found_; }  // each kv head for itself
 
  private:
@@ -44,12 +46,17 @@ class Store {
   }
 
   const sdk::Host& host_;
-  StoreFolder folder_;
+  std::unique_ptr<StoreBackend> backend_;
   StoreLayout layout_;
   std::optional<Hash> run_;
   uint64_t tokens_found_ = 0;
   bool bad_told_ = false;
   StoreWriter writer_;  // ends first
 };
+
+// What the options `store` and `store_limit_bytes` name; `limit_is_set`: by the user. Throws
+// sdk::Error when that cannot be used.
+std::unique_ptr<StoreBackend> open_backend(const std::string& store, uint64_t limit_bytes,
+                                           bool limit_is_set, const sdk::Host& host);
 
 }  // namespace kvasir::tiered

@@ -10,24 +10,17 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <ctime>
 #include <filesystem>
-#include <map>
-#include <optional>
-#include <set>
 #include <system_error>
-#include <tuple>
 
 namespace kvasir::tiered {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kUseSeconds = 60;           // uses closer than this count as one
 constexpr int64_t kUnfinishedSeconds = 3600;  // after that nobody writes a temporary file any more
-constexpr size_t kHashDigits = 32;
 constexpr uint64_t kScansPerLimit = 64;
 
 std::string reason(int error) { return std::generic_category().message(error); }
@@ -38,35 +31,6 @@ struct Descriptor {
     if (fd >= 0) ::close(fd);
   }
 };
-
-std::string hex(const Hash& hash) {
-  char text[kHashDigits + 1];
-  std::snprintf(text, sizeof text, "%016llx%016llx", static_cast<unsigned long long>(hash[0]),
-                static_cast<unsigned long long>(hash[1]));
-  return text;
-}
-
-std::optional<Hash> hash_of(const std::string& text) {
-  if (text.size() != kHashDigits || text.find_first_not_of("0123456789abcdef") != text.npos)
-    return std::nullopt;
-  return Hash{std::stoull(text.substr(0, 16), nullptr, 16),
-              std::stoull(text.substr(16), nullptr, 16)};
-}
-
-std::string file_name(const StoreName& name) {
-  return hex(name.name) + "-" + std::to_string(name.block) + "-" + std::to_string(name.layer);
-}
-
-// A name that file_name() makes, or none.
-std::optional<StoreName> name_of(const Hash& run, const std::string& text) {
-  StoreName out{run, {}, 0, 0};
-  const auto hash = hash_of(text.substr(0, std::min(kHashDigits, text.size())));
-  if (!hash || std::sscanf(text.c_str() + kHashDigits, "-%9u-%9u", &out.block, &out.layer) != 2)
-    return std::nullopt;
-  out.name = *hash;
-  if (file_name(out) != text) return std::nullopt;
-  return out;
-}
 
 // Why what lies there would not be ours alone; empty where it is.
 std::string not_ours(const struct stat& status) {
@@ -103,10 +67,7 @@ std::string about_of(const std::string& run_path) {
   const Descriptor file{::open((run_path + "/about").c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW)};
   char text[sizeof(kvasir_store_run::about)] = {};
   const ssize_t n = file.fd < 0 ? 0 : ::read(file.fd, text, sizeof text - 1);
-  std::string out(text, n > 0 ? static_cast<size_t>(n) : 0);
-  for (char& c : out)
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';
-  return out;
+  return std::string(text, n > 0 ? static_cast<size_t>(n) : 0);
 }
 
 }  // namespace
@@ -130,7 +91,7 @@ std::string StoreFolder::unfinished_path() const { return path_ + "/unfinished";
 std::string StoreFolder::run_path(const Hash& run) const { return path_ + "/" + hex(run); }
 
 std::string StoreFolder::path_of(const StoreName& name) const {
-  const std::string file = file_name(name);
+  const std::string file = record_text(name);
   return run_path(name.run) + "/" + file.substr(0, 2) + "/" + file;
 }
 
@@ -158,23 +119,38 @@ bool StoreFolder::open_run(const Hash& run, const std::string& about, std::strin
   return true;
 }
 
-StoreFolder::Found StoreFolder::read(const StoreName& name, const StoreLayout& layout,
-                                     std::byte* to, std::string& why) {
+size_t StoreFolder::read(std::span<const StoreName> names, const StoreLayout& layout,
+                         std::span<Memory> to, std::string& why) {
+  for (size_t i = 0; i < names.size(); ++i)
+    if (to[i] = read_one(names[i], layout, why); !to[i]) return i;
+  return names.size();
+}
+
+Memory StoreFolder::read_one(const StoreName& name, const StoreLayout& layout, std::string& why) {
   const std::string path = path_of(name);
   const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW)};
-  if (file.fd < 0) return Found::kNo;  // not there, or no descriptor is left: as good as not there
-  if (!read_record(file.fd, name, &layout, to, why)) {
-    why = path + ": " + why;
+  if (file.fd < 0) return {};  // not there, or no descriptor is left: as good as not there
+  Memory memory = allocate(layout.block_bytes);
+  if (!read_record(file.fd, name, &layout, memory.get(), why)) {
+    why = path + ": " + why + ", it is removed";
     ::unlink(path.c_str());
-    return Found::kBad;
+    return {};
   }
   ::futimens(file.fd, nullptr);
   bytes_read_ += sizeof(StoreHeader) + layout.block_bytes;
-  return Found::kYes;
+  return memory;
 }
 
-bool StoreFolder::write(const StoreName& name, const StoreLayout& layout, const std::byte* from,
+bool StoreFolder::write(std::span<const StoreBlock> blocks, const StoreLayout& layout,
                         std::string& why) {
+  bool all = true;
+  for (const StoreBlock& block : blocks)
+    all &= write_one(block.name, layout, block.memory.get(), why);
+  return all;
+}
+
+bool StoreFolder::write_one(const StoreName& name, const StoreLayout& layout, const std::byte* from,
+                            std::string& why) {
   const std::string path = path_of(name);
   if (::utimensat(AT_FDCWD, path.c_str(), nullptr, AT_SYMLINK_NOFOLLOW) == 0) return true;
   const uint64_t bytes = sizeof(StoreHeader) + layout.block_bytes;
@@ -213,7 +189,7 @@ void StoreFolder::make_room(uint64_t bytes) {
     const uint64_t share = limit_bytes_ / kScansPerLimit;
     // When it is full, a share more goes, so that not every block looks at all files.
     uint64_t now = 0;
-    for (const File& file : files(nullptr)) now += file.bytes;
+    for (const StoreEntry& file : files(nullptr)) now += file.bytes;
     if (now > filter.limit_bytes) {
       filter.limit_bytes -= std::min(share, filter.limit_bytes);
       now -= prune(filter).removed_bytes;
@@ -225,16 +201,14 @@ void StoreFolder::make_room(uint64_t bytes) {
   bytes_until_scan_ -= bytes;
 }
 
-std::vector<StoreFolder::File> StoreFolder::files(const kvasir_store_filter* filter) const {
-  std::vector<File> out;
+std::vector<StoreEntry> StoreFolder::files(const kvasir_store_filter* filter) const {
+  std::vector<StoreEntry> out;
   each_in(path_, [&](const fs::path& run_folder) {
     const auto run = hash_of(run_folder.filename());
-    if (!run || (filter && (filter->flags & KVASIR_STORE_ONE_RUN) != 0 &&
-                 *run != Hash{filter->run[0], filter->run[1]}))
-      return;
+    if (!run || (filter && !is_of_run(*filter, *run))) return;
     each_in(run_folder, [&](const fs::path& part) {
       each_in(part, [&](const fs::path& file) {
-        const auto name = name_of(*run, file.filename());
+        const auto name = record_name(*run, file.filename());
         struct stat status {};
         if (!name || ::lstat(file.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) return;
         out.push_back({file, *name, static_cast<uint64_t>(status.st_size), status.st_mtime});
@@ -245,49 +219,32 @@ std::vector<StoreFolder::File> StoreFolder::files(const kvasir_store_filter* fil
 }
 
 std::vector<kvasir_store_run> StoreFolder::list() const {
-  std::map<Hash, kvasir_store_run> runs;
-  std::map<Hash, std::set<Hash>> names;
-  for (const File& file : files(nullptr)) {
-    const auto [at, is_new] = runs.try_emplace(file.name.run);
-    kvasir_store_run& run = at->second;
-    const auto used = static_cast<uint64_t>(std::max<int64_t>(file.used, 0));
-    if (is_new) {
-      std::copy(file.name.run.begin(), file.name.run.end(), run.run);
-      std::strncpy(run.about, about_of(run_path(file.name.run)).c_str(), sizeof run.about - 1);
-      run.first_used = run.last_used = used;
-    }
-    ++run.n_files;
-    run.bytes += file.bytes;
-    run.first_used = std::min(run.first_used, used);
-    run.last_used = std::max(run.last_used, used);
-    if (!names[file.name.run].insert(file.name.name).second) continue;
-    ++run.n_blocks;
-    StoreHeader header;
-    const Descriptor fd{::open(file.path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW)};
-    if (fd.fd >= 0 && ::read(fd.fd, &header, sizeof header) == sizeof header &&
-        header.magic == StoreHeader::kMagic)
-      run.n_tokens += header.layout.block_size;
-  }
-  std::vector<kvasir_store_run> out;
-  for (const auto& [hash, run] : runs) out.push_back(run);
-  return out;
+  return runs_of(
+      files(nullptr), [&](const Hash& run) { return about_of(run_path(run)); },
+      [](const StoreEntry& entry) {
+        StoreHeader header;
+        const Descriptor file{::open(entry.place.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW)};
+        const bool is_read =
+            file.fd >= 0 && ::read(file.fd, &header, sizeof header) == sizeof header;
+        return is_read && header.magic == StoreHeader::kMagic ? header.layout.block_size : 0;
+      });
 }
 
 kvasir_store_result StoreFolder::verify(const kvasir_store_filter& filter,
                                         const sdk::BadRecord& bad) const {
   kvasir_store_result out{};
   out.struct_size = sizeof out;
-  for (const File& file : files(&filter)) {
+  for (const StoreEntry& file : files(&filter)) {
     ++out.n_files;
     out.bytes += file.bytes;
-    const Descriptor fd{::open(file.path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW)};
+    const Descriptor fd{::open(file.place.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW)};
     if (fd.fd < 0 && errno == ENOENT) continue;  // another process removed it
     std::string why = fd.fd < 0 ? reason(errno) : "";
     if (fd.fd >= 0 && read_record(fd.fd, file.name, nullptr, nullptr, why)) continue;
     ++out.n_bad;
     out.bad_bytes += file.bytes;
-    bad(file.path, why);
-    if ((filter.flags & KVASIR_STORE_DELETE) == 0 || ::unlink(file.path.c_str()) != 0) continue;
+    bad(file.place, why);
+    if ((filter.flags & KVASIR_STORE_DELETE) == 0 || ::unlink(file.place.c_str()) != 0) continue;
     ++out.n_removed;
     out.removed_bytes += file.bytes;
   }
@@ -295,32 +252,11 @@ kvasir_store_result StoreFolder::verify(const kvasir_store_filter& filter,
 }
 
 kvasir_store_result StoreFolder::prune(const kvasir_store_filter& filter) const {
-  kvasir_store_result out{};
-  out.struct_size = sizeof out;
-  std::vector<File> all = files(&filter);
-  // Of one prompt's blocks, the last go first: those behind a gap are of no use.
-  std::sort(all.begin(), all.end(), [](const File& a, const File& b) {
-    return std::tuple(a.used / kUseSeconds, b.name.block, a.name.layer, a.path) <
-           std::tuple(b.used / kUseSeconds, a.name.block, b.name.layer, b.path);
+  return tiered::prune(files(&filter), filter, [](const StoreEntry& file, bool& gone) {
+    const bool removed = ::unlink(file.place.c_str()) == 0;
+    gone = !removed && errno == ENOENT;  // another process removed it
+    return removed;
   });
-  for (const File& file : all) out.bytes += file.bytes;
-  out.n_files = all.size();
-  const bool by_limit = (filter.flags & KVASIR_STORE_LIMIT) != 0;
-  const bool by_age = (filter.flags & KVASIR_STORE_OLDER) != 0;
-  const auto oldest = std::time(nullptr) - static_cast<int64_t>(std::min<uint64_t>(
-                                               filter.older_than_seconds, INT64_MAX / 2));
-  uint64_t left = out.bytes;
-  for (const File& file : all) {
-    const bool goes = (by_limit && left > filter.limit_bytes) || (by_age && file.used < oldest) ||
-                      (!by_limit && !by_age);
-    if (!goes) continue;
-    const bool removed = ::unlink(file.path.c_str()) == 0;
-    if (removed || errno == ENOENT) left -= file.bytes;  // by us, or by another process
-    if (!removed) continue;
-    ++out.n_removed;
-    out.removed_bytes += file.bytes;
-  }
-  return out;
 }
 
 }  // namespace kvasir::tiered

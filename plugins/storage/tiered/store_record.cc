@@ -74,14 +74,25 @@ StoreLayout store_layout(const kvasir_geometry& geometry, const sdk::KvLayout& l
           layout.block_bytes()};
 }
 
+Hash record_checksum(const StoreHeader& header, std::span<const std::byte> bytes) {
+  Checksum sum(header);
+  sum.add(bytes.data(), bytes.size());
+  return sum.value();
+}
+
+std::string wrong_header(const StoreHeader& header, const StoreName& name,
+                         const StoreLayout* layout) {
+  if (!(header.name == name)) return "it holds another block than its name says";
+  if (layout && !(header.layout == *layout)) return "its block has another shape";
+  return "";
+}
+
 int write_record(int file, const StoreName& name, const StoreLayout& layout,
                  const std::byte* from) {
   StoreHeader header;
   header.name = name;
   header.layout = layout;
-  Checksum sum(header);
-  sum.add(from, layout.block_bytes);
-  header.checksum = sum.value();
+  header.checksum = record_checksum(header, {from, layout.block_bytes});
   if (const int error = write_all(file, &header, sizeof header)) return error;
   return write_all(file, from, layout.block_bytes);
 }
@@ -101,8 +112,8 @@ std::optional<StoreHeader> read_record(int file, const StoreName& name, const St
   if (const int error = read_all(file, &header, sizeof header)) return failed(error);
   if (header.magic != StoreHeader::kMagic) return refuse("it is of another format");
   if (size - sizeof header != header.layout.block_bytes) return refuse("it is cut");
-  if (!(header.name == name)) return refuse("it holds another block than its name says");
-  if (layout && !(header.layout == *layout)) return refuse("its block has another shape");
+  if (std::string wrong = wrong_header(header, name, layout); !wrong.empty())
+    return refuse(std::move(wrong));
   Checksum sum(header);
   std::vector<std::byte> piece(to ? 0 : std::min(kPieceBytes, header.layout.block_bytes));
   for (uint64_t done = 0; done < header.layout.block_bytes;) {

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "plugins/shared/kv_layout.h"
@@ -43,6 +44,12 @@ struct StoreHeader {
   Hash checksum{};  // XXH3 of the header with zeros here, and the block's bytes
 };
 static_assert(sizeof(StoreHeader) == 104);
+
+// XXH3 of the header with a checksum of zeros, and the bytes.
+Hash record_checksum(const StoreHeader& header, std::span<const std::byte> bytes);
+// Empty, or why a header is not that of `name` in `layout` (null: in any).
+std::string wrong_header(const StoreHeader& header, const StoreName& name,
+                         const StoreLayout* layout);
 
 // `from`: layout.block_bytes of the block. Returns the errno that stopped it, or 0. The descriptor
 // is at the start of an empty file.

@@ -5,6 +5,7 @@
 #include <exception>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 namespace kvasir::tiered {
 
@@ -17,30 +18,42 @@ StoreWriter::~StoreWriter() {
   if (thread_.joinable()) thread_.join();
 }
 
-void StoreWriter::add(Block block, const StoreLayout& layout) {
+bool StoreWriter::wait_for_room(std::unique_lock<std::mutex>& lock) {
+  const auto has_room = [&] {
+    const size_t n = blocks_.size() + n_under_way_;
+    return n == 0 || (n + 1) * layout_.block_bytes <= kMostBytes;
+  };
+  const auto patience = backend_.patience();
+  if (!patience) {
+    something_done_.wait(lock, has_room);
+    return true;
+  }
+  has_patience_ = has_patience_ ? something_done_.wait_for(lock, *patience, has_room) : has_room();
+  return has_patience_;
+}
+
+void StoreWriter::add(StoreBlock block, const StoreLayout& layout) {
   std::unique_lock lock(mutex_);
   try {
     if (!thread_.joinable()) thread_ = std::thread([this] { serve(); });
   } catch (const std::system_error& e) {
     return tell(e.what());
   }
-  something_done_.wait(lock, [&] {
-    return blocks_.empty() || (blocks_.size() + 1) * layout.block_bytes <= kMostBytes;
-  });
   layout_ = layout;
+  if (!wait_for_room(lock)) return tell("it is slower than the prompt is computed");
   blocks_.push_back(std::move(block));
   something_to_do_.notify_one();
 }
 
 void StoreWriter::tell(const std::string& why) {
   if (!std::exchange(told_, true))
-    host_.log(KVASIR_LOG_WARN, "the store in " + folder_.path() + " takes no more (" + why +
-                                   "): the run goes on, its blocks are not kept");
+    host_.log(KVASIR_LOG_WARN, "the store in " + backend_.where() + " takes no more (" + why +
+                                   "): the run goes on, such blocks are not kept");
 }
 
 void StoreWriter::finish() {
   std::unique_lock lock(mutex_);
-  something_done_.wait(lock, [&] { return blocks_.empty() && !busy_; });
+  something_done_.wait(lock, [&] { return blocks_.empty() && n_under_way_ == 0; });
 }
 
 void StoreWriter::serve() {
@@ -48,21 +61,25 @@ void StoreWriter::serve() {
   for (;;) {
     something_to_do_.wait(lock, [&] { return stopping_ || !blocks_.empty(); });
     if (blocks_.empty()) return;
-    const Block block = std::move(blocks_.front());
-    blocks_.pop_front();
-    busy_ = true;
     const StoreLayout layout = layout_;
+    std::vector<StoreBlock> taken;
+    do {
+      taken.push_back(std::move(blocks_.front()));
+      blocks_.pop_front();
+    } while (!blocks_.empty() && (taken.size() + 1) * layout.block_bytes <= kTogetherBytes);
+    n_under_way_ = taken.size();
     lock.unlock();
     std::string why;
     bool done = false;
     try {
-      done = folder_.write(block.name, layout, block.memory.get(), why);
+      done = backend_.write(taken, layout, why);
     } catch (const std::exception& e) {
       why = e.what();
     }
+    taken.clear();
     lock.lock();
     if (!done) tell(why);
-    busy_ = false;
+    n_under_way_ = 0;
     something_done_.notify_all();
   }
 }

@@ -1,4 +1,4 @@
-// A thread that writes sealed blocks to a store folder.
+// A thread that writes sealed blocks to a store.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -10,40 +10,41 @@
 #include <string>
 #include <thread>
 
-#include "plugins/storage/tiered/block_memory.h"
-#include "plugins/storage/tiered/store_folder.h"
+#include "plugins/storage/tiered/store_backend.h"
 
 namespace kvasir::tiered {
 
 class StoreWriter {
  public:
-  static constexpr uint64_t kMostBytes = uint64_t{64} << 20;  // that wait to be written
+  static constexpr uint64_t kMostBytes = uint64_t{64} << 20;     // that wait to be written
+  static constexpr uint64_t kTogetherBytes = uint64_t{8} << 20;  // given to the backend at once
 
   // Both must outlive it.
-  StoreWriter(StoreFolder& folder, const sdk::Host& host) : folder_(folder), host_(host) {}
+  StoreWriter(StoreBackend& backend, const sdk::Host& host) : backend_(backend), host_(host) {}
   ~StoreWriter();  // what was added is written first
   StoreWriter(const StoreWriter&) = delete;
   StoreWriter& operator=(const StoreWriter&) = delete;
 
-  struct Block {
-    StoreName name;
-    Memory memory;  // must not change until it is written: see finish()
-  };
-  // Waits while kMostBytes are to be written.
-  void add(Block block, const StoreLayout& layout);
+  // The block's memory must not change until it is written: see finish(). Waits while kMostBytes
+  // are to be written, but no longer than the backend's patience: then blocks are not kept until
+  // there is room.
+  void add(StoreBlock block, const StoreLayout& layout);
   void finish();  // returns when all is written
 
  private:
   void serve();
+  bool wait_for_room(std::unique_lock<std::mutex>& lock);
   void tell(const std::string& why);  // once; under the lock
 
-  StoreFolder& folder_;
+  StoreBackend& backend_;
   const sdk::Host& host_;
   std::mutex mutex_;  // of all below
   std::condition_variable something_to_do_, something_done_;
-  std::deque<Block> blocks_;
+  std::deque<StoreBlock> blocks_;
   StoreLayout layout_;
-  bool busy_ = false, stopping_ = false, told_ = false;
+  size_t n_under_way_ = 0;    // taken from blocks_, not yet written
+  bool has_patience_ = true;  // false: somebody waited for room in vain, and there was none since
+  bool stopping_ = false, told_ = false;
   std::thread thread_;
 };
 

@@ -65,7 +65,10 @@ class Tiered : private Transfers::Work {
                                             : std::filesystem::temp_directory_path().string()),
         transfers_(*this, completion_of(host)) {
     if (options.delivered("store"))
-      store_.emplace(options.path("store"), options.bytes("store_limit_bytes"), host_);
+      store_.emplace(
+          tiered::open_backend(options.path("store"), options.bytes("store_limit_bytes"),
+                               options.set_by_user("store_limit_bytes"), host_),
+          host_);
   }
 
   ~Tiered() {
@@ -102,7 +105,7 @@ class Tiered : private Transfers::Work {
         {"memory", memory_read_, memory_written_, tokens_leased_},
         {"file", file_->bytes_read(), file_->bytes_written(), tokens_missed_}};
     if (store_)
-      out.push_back({"store", store_->folder().bytes_read(), store_->folder().bytes_written(),
+      out.push_back({"store", store_->backend().bytes_read(), store_->backend().bytes_written(),
                      store_->tokens_found()});
     return out;
   }
@@ -120,16 +123,18 @@ class Tiered : private Transfers::Work {
     for (uint64_t i = 0; i < keys.size(); ++i)
       out[i] = table_.no_lease(keys[i], KVASIR_LEASE_FAILED);
     try {
-      for (uint64_t i = 0; i < keys.size() && restore_one(keys[i], out[i]); ++i) continue;
+      uint64_t n = 0;
+      while (n < keys.size() && (lease_held(keys[n], out[n]) ? ++n : lease_stored(keys, n, out)))
+        continue;
     } catch (const std::exception&) {  // no memory, or a file that cannot be read: the others FAIL
     }
   }
-  std::vector<kvasir_store_run> list() const { return store_->folder().list(); }
+  std::vector<kvasir_store_run> list() const { return store_->backend().list(); }
   kvasir_store_result verify(const kvasir_store_filter& filter, const sdk::BadRecord& bad) const {
-    return store_->folder().verify(filter, bad);
+    return store_->backend().verify(filter, bad);
   }
   kvasir_store_result prune(const kvasir_store_filter& filter) const {
-    return store_->folder().prune(filter);
+    return store_->backend().prune(filter);
   }
 
   void formats(kvasir_kv_format* out, uint32_t capacity, uint32_t& n_formats) const {
@@ -326,14 +331,10 @@ class Tiered : private Transfers::Work {
     transfers_.save(handles);
   }
 
-  // False, and no lease, when the block is not there.
-  bool restore_one(const kvasir_block_key& key, kvasir_lease& out) {
+  // Of a block that this process has. False, and no lease, when it has not.
+  bool lease_held(kvasir_block_key key, kvasir_lease& out) {
     if (key.handle != 0 || key.kv_head != KVASIR_ALL_HEADS)
       sdk::fail_invalid(table_.where("restore", key) + "blocks of all heads, without a handle");
-    return lease_held(key, out) || lease_stored(key, out);
-  }
-  // Of a block that this process has.
-  bool lease_held(kvasir_block_key key, kvasir_lease& out) {
     {
       const std::lock_guard lock(mutex_);
       key.handle = table_.find("restore", key, false);
@@ -357,10 +358,27 @@ class Tiered : private Transfers::Work {
     if (table_.drop(key) != 0) remove(key.handle);
     return false;
   }
-  bool lease_stored(const kvasir_block_key& key, kvasir_lease& out) {
-    tiered::Memory memory = store_->find(key);
-    if (!memory) return false;
+  bool is_held(const kvasir_block_key& key) {
     const std::lock_guard lock(mutex_);
+    return table_.find("restore", key, false) != 0;
+  }
+  // From keys[n] on, up to one that this process has: asked for together. Counts n up; 0 when the
+  // store lacks one of them.
+  uint64_t lease_stored(const sdk::BlockKeys& keys, uint64_t& n, const sdk::Leases& out) {
+    std::vector<kvasir_block_key> wanted = {keys[n]};
+    while (n + wanted.size() < keys.size() && !is_held(keys[n + wanted.size()]))
+      wanted.push_back(keys[n + wanted.size()]);
+    std::vector<tiered::Memory> found = store_->find(wanted);
+    std::vector<uint64_t> handles;
+    {
+      const std::lock_guard lock(mutex_);
+      for (tiered::Memory& memory : found)
+        handles.push_back(add_stored(keys[n], std::move(memory), out[n])), ++n;
+    }
+    transfers_.save(handles);
+    return found.size() == wanted.size() ? n : 0;
+  }
+  uint64_t add_stored(const kvasir_block_key& key, tiered::Memory memory, kvasir_lease& out) {
     Bytes bytes;
     bytes.memory = BlockMemory(std::move(memory));
     bytes.sealed = true;
@@ -370,8 +388,7 @@ class Tiered : private Transfers::Work {
     block.bytes.used = ++clock_;
     layers_[block.name.layer].resident_bytes += layout_of(block).block_bytes();
     out = lease(key, handle, false);
-    transfers_.save({&handle, 1});
-    return true;
+    return handle;
   }
 
   // Brings in what `keys` need and waits for it. Returns which keys were not in memory.

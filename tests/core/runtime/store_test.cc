@@ -8,6 +8,7 @@
 
 #include "tests/core/runtime/support.h"
 #include "tests/support/effort.h"
+#include "tests/support/redis_server.h"
 #include "tests/support/temp_dir.h"
 
 namespace {
@@ -276,6 +277,36 @@ TEST_CASE("the store keeps its limit, and what is used last") {
     CHECK(bytes <= 40 * block);
     CHECK(bytes > 20 * block);
   }
+}
+
+TEST_CASE("over a server the second run begins with the blocks of the first, bit for bit") {
+  if (!can_run_redis()) return;
+  RedisServer server;
+  const auto prompt = some_tokens(131);
+  for (const std::string compress : {"auto", "always"}) {
+    CAPTURE(compress);
+    server.ask({"FLUSHALL"});
+    const std::string store = server.address("&compress=" + compress);
+    const std::string toml = cache() + kDense + stored(store);
+    const Logits want = answer(cache() + kDense + kMemory, prompt).logits;
+    CHECK(answer(toml, prompt).restored == 0);
+    CHECK(server.keys().size() == 16 * kLayers + 1);
+    const Answer again = answer(toml, prompt);
+    CHECK(again.restored == 128);
+    CHECK(again.logits == want);
+    const Answer sparse = answer(cache() + top_k("minmax") + stored(store), prompt);
+    CHECK(sparse.restored == 128);
+    CHECK(sparse.logits == answer(cache() + top_k("minmax") + kMemory, prompt).logits);
+    CHECK(answer(toml, prompt, options(2)).restored == 0);  // another model
+  }
+  server.stop();
+  std::vector<std::string> log;
+  const Answer alone = answer(cache() + kDense + stored(server.address()), prompt, options(), &log);
+  CHECK(alone.restored == 0);
+  CHECK(alone.logits == answer(cache() + kDense + kMemory, prompt).logits);
+  CHECK(std::count_if(log.begin(), log.end(), [](const std::string& line) {
+          return line.find("does not serve") != std::string::npos;
+        }) == 1);
 }
 
 TEST_CASE("two engines write and read one store at once") {

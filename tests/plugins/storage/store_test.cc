@@ -1,7 +1,6 @@
 // kvasir.store/1 of kvasir.tiered: what is found after a kill, a full disk or damage, and what
 // list(), verify() and prune() do.
 // SPDX-License-Identifier: Apache-2.0
-#include <kvasir/ext/draft/store.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -9,115 +8,19 @@
 
 #include <chrono>
 #include <csignal>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <numeric>
 #include <random>
 #include <thread>
 
+#include "tests/plugins/storage/store_instance.h"
 #include "tests/support/effort.h"
-#include "tests/support/plugin_instance.h"
-#include "tests/support/step_data.h"
+#include "tests/support/heap_bytes.h"
 #include "tests/support/temp_dir.h"
 
 namespace {
 using namespace kvasir::test;
 namespace fs = std::filesystem;
-
-constexpr uint32_t kFloats = 64;  // of K and of V: two kv heads, four tokens of 8
-constexpr uint64_t kFileBytes = 104 + 2 * kFloats * sizeof(float);
-constexpr uint64_t kRun[2] = {0x0123456789abcdef, 7}, kOtherRun[2] = {5, 6};
-
-struct CompletingHost : FakeHost {
-  CompletingHost() : FakeHost(1) { offer_completions(); }
-};
-
-struct Store {
-  explicit Store(const std::string& folder, OptionValues options = {}, const uint64_t* run = kRun)
-      : plugin(host, "tiered", with_folder(std::move(options), folder)) {
-    REQUIRE_MESSAGE(plugin.status() == KVASIR_OK, plugin.text());
-    ext = static_cast<const kvasir_store*>(
-        plugin->base.get_extension(plugin.self(), KVASIR_EXT_STORE));
-    REQUIRE(ext);
-    if (!run) return;
-    kvasir_geometry g = small_geometry();
-    g.block_size = 4;
-    g.n_kv_heads = 2;
-    g.head_dim = g.v_dim = 8;
-    plugin.bind(g);
-    REQUIRE(ext->name_run(plugin.self(), run, "a model", plugin.err()) == KVASIR_OK);
-  }
-  static OptionValues with_folder(OptionValues options, const std::string& folder) {
-    options["type_k"] = options["type_v"] = std::string("f32");
-    options["store"] = folder;
-    return options;
-  }
-  static kvasir_block_key key(uint32_t block, uint64_t hash) {
-    return {{hash, 1}, 0, block, KVASIR_ALL_HEADS, 4, 0, nullptr};
-  }
-  // A block of the numbers first, first + 1 …, written under a nonce, named `hash` when it is full.
-  void keep(uint32_t block, uint64_t hash, float first) {
-    kvasir_block_key name = key(block, hash | uint64_t{1} << 63);
-    kvasir_lease lease{};
-    REQUIRE(plugin->acquire(plugin.self(), &name, 1, sizeof name, KVASIR_ACQUIRE_WRITE, &lease,
-                            sizeof lease, plugin.err()) == KVASIR_OK);
-    std::iota(static_cast<float*>(lease.k), static_cast<float*>(lease.k) + kFloats, first);
-    std::iota(static_cast<float*>(lease.v), static_cast<float*>(lease.v) + kFloats, -first);
-    name.hash[0] = hash;
-    REQUIRE(plugin->seal(plugin.self(), &name, 1, sizeof name, &lease, sizeof lease,
-                         plugin.err()) == KVASIR_OK);
-    let_go(name, lease);
-  }
-  void let_go(kvasir_block_key name, const kvasir_lease& lease) {
-    plugin->release(plugin.self(), &lease.lease, 1);
-    name.handle = lease.handle;
-    REQUIRE_MESSAGE(plugin->drop(plugin.self(), &name, 1, sizeof name, KVASIR_DROP_FORGET,
-                                 plugin.err()) == KVASIR_OK,
-                    plugin.text());
-  }
-  // Whether it is there; then it must be what keep() was given.
-  bool find(uint32_t block, uint64_t hash, float first) {
-    const kvasir_block_key name = key(block, hash);
-    kvasir_lease lease{};
-    REQUIRE(ext->restore(plugin.self(), &name, 1, sizeof name, &lease, sizeof lease,
-                         plugin.err()) == KVASIR_OK);
-    if (lease.state != KVASIR_LEASE_RESIDENT) {
-      CHECK(lease.state == KVASIR_LEASE_FAILED);
-      return false;
-    }
-    uint32_t n_wrong = 0;
-    for (uint32_t i = 0; i < kFloats; ++i)
-      n_wrong += static_cast<const float*>(lease.k)[i] != first + static_cast<float>(i) ||
-                 static_cast<const float*>(lease.v)[i] != -first + static_cast<float>(i);
-    CHECK(n_wrong == 0);
-    let_go(name, lease);
-    return true;
-  }
-  kvasir_store_result verify(uint32_t flags = 0) {
-    const kvasir_store_filter filter = {sizeof filter, flags, {}, 0, 0};
-    kvasir_store_result out{sizeof out, 0, 0, 0, 0, 0, 0, 0};
-    REQUIRE(ext->verify(plugin.self(), &filter, nullptr, nullptr, &out, plugin.err()) == KVASIR_OK);
-    return out;
-  }
-  kvasir_store_result prune(kvasir_store_filter filter) {
-    kvasir_store_result out{sizeof out, 0, 0, 0, 0, 0, 0, 0};
-    REQUIRE(ext->prune(plugin.self(), &filter, &out, plugin.err()) == KVASIR_OK);
-    return out;
-  }
-  std::vector<kvasir_store_run> list() {
-    std::vector<kvasir_store_run> runs(4);
-    uint32_t n = 0;
-    REQUIRE(ext->list(plugin.self(), runs.data(), 4, sizeof runs[0], &n, plugin.err()) ==
-            KVASIR_OK);
-    runs.resize(n);
-    return runs;
-  }
-
-  CompletingHost host;
-  PluginInstance<kvasir_storage> plugin;
-  const kvasir_store* ext = nullptr;
-};
 
 std::vector<fs::path> files_of(const std::string& folder) {
   std::vector<fs::path> out;
@@ -126,11 +29,9 @@ std::vector<fs::path> files_of(const std::string& folder) {
   return out;
 }
 
-float first_of(uint32_t block) { return static_cast<float>(block * 1000); }
-
 // Writes blocks 0, 1 … until it is killed.
 [[noreturn]] void write_forever(const std::string& folder) {
-  Store store(folder);
+  StoreInstance store(folder);
   for (uint32_t block = 0;; ++block) store.keep(block, block + 1, first_of(block));
 }
 
@@ -140,7 +41,7 @@ TEST_SUITE("plugins/storage/store") {
   TEST_CASE("a block is found by the next process, under its name alone") {
     const TempDir dir;
     const std::string folder = dir.path("store");
-    { Store(folder).keep(3, 42, 5.0f); }
+    { StoreInstance(folder).keep(3, 42, 5.0f); }
     REQUIRE(files_of(folder).size() == 1);
     struct stat status {};
     REQUIRE(stat(folder.c_str(), &status) == 0);
@@ -148,18 +49,18 @@ TEST_SUITE("plugins/storage/store") {
     REQUIRE(stat(files_of(folder)[0].c_str(), &status) == 0);
     CHECK((status.st_mode & 0777) == 0600);
     CHECK(static_cast<uint64_t>(status.st_size) == kFileBytes);
-    Store next(folder);
+    StoreInstance next(folder);
     CHECK(next.find(3, 42, 5.0f));
     CHECK(next.find(3, 42, 5.0f));  // also once it was let go
     CHECK(!next.find(3, 43, 5.0f));
     CHECK(!next.find(2, 42, 5.0f));
-    CHECK(!Store(folder, {}, kOtherRun).find(3, 42, 5.0f));
+    CHECK(!StoreInstance(folder, {}, kOtherRun).find(3, 42, 5.0f));
   }
 
   TEST_CASE("a block whose name is a nonce is not stored; without a store there is no extension") {
     const TempDir dir;
     const std::string folder = dir.path("store");
-    { Store(folder).keep(0, uint64_t{1} << 63 | 9, 1.0f); }  // sealed under the name it had
+    { StoreInstance(folder).keep(0, uint64_t{1} << 63 | 9, 1.0f); }  // sealed under the name it had
     CHECK(files_of(folder).empty());
     CompletingHost host;
     PluginInstance<kvasir_storage> plain(host, "tiered");
@@ -181,7 +82,7 @@ TEST_SUITE("plugins/storage/store") {
       std::this_thread::sleep_for(std::chrono::microseconds(3000 + random() % 60000));
       kill(child, SIGKILL);
       REQUIRE(waitpid(child, nullptr, 0) == child);
-      Store store(folder);
+      StoreInstance store(folder);
       const kvasir_store_result checked = store.verify();
       CHECK(checked.n_bad == 0);
       uint32_t block = 0;
@@ -194,7 +95,7 @@ TEST_SUITE("plugins/storage/store") {
 
   TEST_CASE("a full disk ends nothing and is said once; what was stored stays") {
     const TempDir dir;
-    Store store(dir.path("store"));
+    StoreInstance store(dir.path("store"));
     store.keep(0, 1, first_of(0));
     while (files_of(dir.path("store")).empty())
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -204,11 +105,7 @@ TEST_SUITE("plugins/storage/store") {
     const rlimit small = {200, limit.rlim_max};
     REQUIRE(setrlimit(RLIMIT_FSIZE, &small) == 0);
     for (uint32_t block = 1; block < 5; ++block) store.keep(block, block + 1, first_of(block));
-    const auto told = [&] {
-      uint32_t n = 0;
-      for (const auto& line : store.host.lines()) n += line.find("the store in") != line.npos;
-      return n;
-    };
+    const auto told = [&] { return store.n_lines("the store in"); };
     for (int i = 0; i < 2000 && told() == 0; ++i)
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     setrlimit(RLIMIT_FSIZE, &limit);
@@ -223,7 +120,7 @@ TEST_SUITE("plugins/storage/store") {
     const TempDir dir;
     const std::string folder = dir.path("store");
     for (uint64_t at = 0; at < kFileBytes; at += few_cases() ? 97 : 1) {
-      { Store(folder).keep(0, 1, 5.0f); }
+      { StoreInstance(folder).keep(0, 1, 5.0f); }
       const auto files = files_of(folder);
       REQUIRE(files.size() == 1);
       std::fstream bytes(files[0], std::ios::in | std::ios::out | std::ios::binary);
@@ -232,23 +129,44 @@ TEST_SUITE("plugins/storage/store") {
       bytes.seekp(static_cast<std::streamoff>(at));
       bytes.put(static_cast<char>(byte ^ 0x10));
       bytes.close();
-      Store store(folder);
+      StoreInstance store(folder);
       CHECK(store.verify().n_bad == 1);
       CHECK(!store.find(0, 1, 5.0f));
       CHECK(files_of(folder).empty());
     }
   }
 
+  // CacheBlend's index takes 16 MB per million chunks (arXiv:2405.16444, section 6); here names
+  // are computed from tokens, and the folder is the index.
+  TEST_CASE("a store takes at most 1.2 x 16 bytes of memory per block that it has") {
+    if (!counts_heap_bytes()) return;
+    const TempDir dir;
+    const auto bytes_with = [&](const std::string& folder, uint32_t n) {
+      {
+        StoreInstance store(folder);
+        for (uint32_t block = 0; block < n; ++block) store.keep(block, block + 1, first_of(block));
+      }
+      const size_t before = heap_bytes();
+      StoreInstance store(folder);
+      CHECK(store.find(n - 1, n, first_of(n - 1)));
+      CHECK(!store.find(n, n + 1, 0.0f));
+      return static_cast<double>(heap_bytes()) - static_cast<double>(before);
+    };
+    const uint32_t n = few_cases() ? 500 : 4000;
+    const double one = bytes_with(dir.path("one"), 1), many = bytes_with(dir.path("many"), n);
+    CHECK(many - one <= 1.2 * 16 * n);
+  }
+
   TEST_CASE("list counts runs, prune takes the oldest and of one prompt the last blocks first") {
     const TempDir dir;
     const std::string folder = dir.path("store");
     {
-      Store store(folder);
+      StoreInstance store(folder);
       for (uint32_t block = 0; block < 6; ++block) store.keep(block, block + 1, first_of(block));
     }
-    { Store(folder, {}, kOtherRun).keep(0, 1, 5.0f); }
+    { StoreInstance(folder, {}, kOtherRun).keep(0, 1, 5.0f); }
     std::ofstream(folder + "/somebody's file") << "stays";
-    Store tool(folder, {}, nullptr);  // not bound
+    StoreInstance tool(folder, {}, nullptr);  // not bound
     auto runs = tool.list();
     REQUIRE(runs.size() == 2);
     CHECK(runs[0].run[0] == 5);
@@ -264,7 +182,7 @@ TEST_SUITE("plugins/storage/store") {
                                   2 * kFileBytes + 5,
                                   0};
     CHECK(tool.prune(filter).n_removed == 4);
-    Store store(folder);
+    StoreInstance store(folder);
     CHECK(store.find(0, 1, first_of(0)));
     CHECK(store.find(1, 2, first_of(1)));
     CHECK(!store.find(2, 3, first_of(2)));
@@ -285,12 +203,12 @@ TEST_SUITE("plugins/storage/store") {
     const TempDir dir;
     const std::string folder = dir.path("store");
     {
-      Store store(folder);
+      StoreInstance store(folder);
       for (uint32_t block = 0; block < 3; ++block) store.keep(block, block + 1, first_of(block));
     }
     const auto files = files_of(folder);
     fs::resize_file(files[1], 50);
-    Store store(folder);
+    StoreInstance store(folder);
     CHECK(store.verify().n_bad == 1);
     CHECK(store.verify(KVASIR_STORE_DELETE).n_removed == 1);
     const kvasir_store_result after = store.verify();

@@ -33,7 +33,8 @@ class Runner {
         options_(options),
         folder_(folder),
         encoder_(parts.session.tokenizer()),
-        scheduler_(parts.engine, {.memory_bytes = parts.session.sequence_memory()}),
+        scheduler_(parts.engine,
+                   {.memory_bytes = parts.session.sequence_memory(), .restores = true}),
         one_at_a_time_(parts.worker.wants_one_at_a_time()) {
     for (const AbRecord& record : folder.run().records) {
       done_.insert({record.task, record.length, record.index});
@@ -56,6 +57,9 @@ class Runner {
           done_.insert({name(task), length, index});
           bar.update(done_.size(), total, running_scores(folder_.run()));
         }
+    if (restored_tokens_ != 0)
+      report_progress(std::to_string(restored_tokens_) + " of " + std::to_string(prompt_tokens_) +
+                      " prompt tokens of all strategies were in the store");
   }
 
  private:
@@ -76,6 +80,7 @@ class Runner {
   PieceEncoder encoder_;
   Scheduler scheduler_;
   bool one_at_a_time_;
+  uint64_t restored_tokens_ = 0, prompt_tokens_ = 0;  // of all strategies
   std::map<std::pair<Task, uint32_t>, std::unique_ptr<TaskGenerator>> generators_;
   std::set<std::tuple<std::string, uint32_t, uint64_t>> done_;
   std::set<std::string> left_out_;  // failed, with a record that says so
@@ -124,11 +129,13 @@ void Runner::ask(const Sample& sample, const std::vector<size_t>& strategies,
                  std::map<size_t, Given>& given, Predictions& predictions) {
   std::vector<Request> requests;
   for (const size_t s : strategies) {
-    requests.push_back(task_request(parts_.session.tokenizer(), sample, parts_.ids[s],
-                                    options_.question_in_prompt,
-                                    [&given, s](const TaskAnswer& answer, const RequestStatus& st) {
-                                      given[s] = {answer, st};
-                                    }));
+    requests.push_back(
+        task_request(parts_.session.tokenizer(), sample, parts_.ids[s], options_.question_in_prompt,
+                     [this, &given, s](const TaskAnswer& answer, const RequestStatus& st) {
+                       given[s] = {answer, st};
+                       restored_tokens_ += st.restored_tokens;
+                       prompt_tokens_ += st.prompt_tokens;
+                     }));
     requests.back().next = [&predictions, s, judge = std::move(requests.back().next),
                             step = size_t{0}](std::span<const float> logits) mutable {
       predictions.add(s, step++, logits);

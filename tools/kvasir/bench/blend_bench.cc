@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "core/task/prose.h"
 #include "core/task/statistics.h"
+#include "tools/kvasir/bench/attention_watch.h"
 #include "tools/kvasir/cli/files.h"
 #include "tools/kvasir/cli/interrupt.h"
 #include "tools/kvasir/cli/text.h"
@@ -37,11 +38,12 @@ std::vector<TokenId> text_tokens(const Tokenizer& tokenizer, const BlendBenchOpt
 class Measurement {
  public:
   Measurement(Session& session, const BlendBenchOptions& o, std::vector<TokenId> text,
-              Engine& engine)
+              Engine& engine, const QueryTap& tap)
       : session_(session),
         o_(o),
         text_(std::move(text)),
         engine_(engine),
+        watch_(engine, tap),
         blender_(engine, session.shape(), 0,
                  chunk_bos(session.tokenizer(), session.strategy().blend)) {
     const std::span<const TokenId> all(text_);
@@ -82,7 +84,8 @@ class Measurement {
     std::vector<float> logits(session_.shape().vocab_size);
     const Blended blended =
         blender_.blend(prompt_, arm.config, o_.seed, logits, stop_if_interrupted);
-    BlendBench::Arm out{arm.label, blended.report.recomputed_share(), 0, blended.report.seconds()};
+    BlendBench::Arm out{arm.label, blended.report.recomputed_share(), 0, blended.report.seconds(),
+                        0};
     const bool is_control = full_.empty();
     for (size_t i = 0;; ++i) {
       if (is_control) full_.push_back(logits);
@@ -90,7 +93,16 @@ class Measurement {
       if (i + 1 == question_.size()) break;
       const Engine::DecodeItem item{blended.seq, question_[i + 1]};
       engine_.decode({&item, 1}, logits);
+      if (watch_.can_watch()) watch_.saw(blended.seq);
       stop_if_interrupted();
+    }
+    if (watch_.can_watch() && question_.size() > 1) {
+      auto rows = watch_.rows(blended.seq);
+      if (is_control)
+        full_rows_ = std::move(rows);
+      else
+        out.attention = attention_deviation(rows, full_rows_, session_.shape().n_q_heads,
+                                            static_cast<uint32_t>(question_.size() - 1));
     }
     engine_.close(blended.seq);
     return out;
@@ -101,9 +113,11 @@ class Measurement {
   const BlendBenchOptions& o_;
   std::vector<TokenId> text_, question_;
   Engine& engine_;
+  AttentionWatch watch_;
   Blender blender_;
   BlendPrompt prompt_;
-  std::vector<std::vector<float>> full_;  // logits of the first arm, behind each question token
+  // Of the first arm: logits behind each question token, and what those attended to.
+  std::vector<std::vector<float>> full_, full_rows_;
 };
 
 }  // namespace
@@ -112,6 +126,12 @@ BlendBench bench_blend(Session& session, const BlendBenchOptions& o) {
   const uint32_t n = o.n_chunks * o.chunk_tokens + o.question_tokens;
   std::vector<TokenId> text = text_tokens(session.tokenizer(), o, n);
   session.take_steps_of(n);
+  const QueryTap* tap = nullptr;
+  session.wrap_model([&](std::unique_ptr<Model> model) {
+    auto made = std::make_unique<QueryTap>(std::move(model));
+    tap = made.get();
+    return made;
+  });
   Engine& engine = session.load(n + 1);
   check_blend_memory(session, engine, n + 1, true);
   BlendBench out{session.setup(),
@@ -123,7 +143,7 @@ BlendBench bench_blend(Session& session, const BlendBenchOptions& o) {
                  {},
                  {},
                  {}};
-  Measurement measurement(session, o, std::move(text), engine);
+  Measurement measurement(session, o, std::move(text), engine, *tap);
   measurement.deviations(out);
   for (const BlendArm& arm : o.arms) out.arms.push_back(measurement.arm(arm));
   return out;
@@ -140,6 +160,7 @@ Json to_json(const BlendBench& b) {
     out["arms"].push_back({{"arm", arm.label},
                            {"recomputed_share", arm.recomputed_share},
                            {"kl_to_full", arm.kl},
+                           {"attention_deviation", arm.attention},
                            {"ttft_ms", 1e3 * arm.seconds}});
   out["deviation_of_layer"] = b.of_layer;
   out["rank_correlation_with_next_layer"] = b.rank_correlation;  // from layer 1 on
@@ -148,10 +169,10 @@ Json to_json(const BlendBench& b) {
 }
 
 std::string to_text(const BlendBench& b) {
-  Table arms({"arm", "computed", "KL to full", "TTFT ms"}, {1, 2, 3});
+  Table arms({"arm", "computed", "KL to full", "attention", "TTFT ms"}, {1, 2, 3, 4});
   for (const BlendBench::Arm& arm : b.arms)
     arms.add({arm.label, format("%.1f %%", 100 * arm.recomputed_share), format("%.5f", arm.kl),
-              format("%.1f", 1e3 * arm.seconds)});
+              format("%.4f", arm.attention), format("%.1f", 1e3 * arm.seconds)});
   Table layers({"layer", "deviation", "rank correlation with the next"}, {0, 1, 2});
   for (size_t layer = 0; layer < b.of_layer.size(); ++layer) {
     const bool has_next = layer > 0 && layer + 1 < b.of_layer.size();
@@ -161,8 +182,11 @@ std::string to_text(const BlendBench& b) {
   Table chunks({"chunk", "deviation"}, {0, 1});
   for (size_t chunk = 0; chunk < b.of_chunk.size(); ++chunk)
     chunks.add({std::to_string(chunk), format("%.4g", b.of_chunk[chunk])});
-  return format("%u chunks of %u tokens, then %u tokens of which KL is the mean.\n\n", b.n_chunks,
-                b.chunk_tokens, b.question_tokens) +
+  return format(
+             "%u chunks of %u tokens, then %u tokens of which KL is the mean. Attention: the "
+             "deviation "
+             "of what they attend to.\n\n",
+             b.n_chunks, b.chunk_tokens, b.question_tokens) +
          arms.text() +
          "\nDeviation of reused K and V, mean of the tokens behind the first chunk:\n\n" +
          layers.text() + "\nDeviation by the chunk's place, mean of the layers from 1 on:\n\n" +

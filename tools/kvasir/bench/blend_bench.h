@@ -24,6 +24,7 @@ struct BlendBench {
   struct Arm {
     std::string label;
     double recomputed_share = 0, kl = 0, seconds = 0;  // kl: mean over the question's tokens
+    double attention = 0;  // attention_deviation() from the first arm, of the question's tokens
   };
   std::vector<Arm> arms;
   // Deviations of what is reused from a full pass (core/blend/deviation.h), means over tokens.

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "core/error.h"
+#include "tools/kvasir/cache/add.h"
 #include "tools/kvasir/cache/store_access.h"
 #include "tools/kvasir/cli/exit_code.h"
 #include "tools/kvasir/cli/print.h"
@@ -132,8 +133,9 @@ void prune(const StoreOptions& o, const std::string& limit, const std::string& o
 CLI::App* add_command(CLI::App& cache, const char* name, const char* help,
                       const std::shared_ptr<StoreOptions>& o) {
   CLI::App* command = cache.add_subcommand(name, help);
-  command->add_option("FOLDER", o->folder,
-                      "The store (storage.store of a strategy); or give the strategy with -s");
+  command->add_option("STORE", o->place,
+                      "A folder, or redis://HOST:PORT/DATABASE (storage.store of a strategy); or "
+                      "give the strategy with -s");
   command->add_option(
       "--model", o->model,
       "Only runs whose name begins with this, or whose model's name has it in it; each by itself");
@@ -144,8 +146,10 @@ CLI::App* add_command(CLI::App& cache, const char* name, const char* help,
 }  // namespace
 
 void add_cache(CLI::App& app) {
-  auto* cache = app.add_subcommand("cache", "See, check and shorten what a store keeps of prompts");
+  auto* cache =
+      app.add_subcommand("cache", "Fill, see, check and shorten what a store keeps of prompts");
   cache->require_subcommand(1);
+  add_cache_add(*cache);
   const auto listed = std::make_shared<StoreOptions>();
   add_command(*cache, "list", "Runs of models, with their blocks, tokens, bytes and age", listed)
       ->callback([=] { list(*listed); });
@@ -154,7 +158,7 @@ void add_cache(CLI::App& app) {
   const auto deletes = std::make_shared<bool>(false);
   auto* check = add_command(
       *cache, "verify",
-      "Read every file and say which are not whole; exit code 2 when some stay so", verified);
+      "Read every record and say which are not whole; exit code 2 when some stay so", verified);
   check->add_flag("--delete", *deletes, "Remove those");
   check->callback([=] { verify(*verified, *deletes); });
 
@@ -164,7 +168,7 @@ void add_cache(CLI::App& app) {
     bool all = false;
   };
   const auto pruned = std::make_shared<Prune>();
-  auto* shorten = add_command(*cache, "prune", "Remove files, those used longest ago first",
+  auto* shorten = add_command(*cache, "prune", "Remove records, those used longest ago first",
                               std::shared_ptr<StoreOptions>(pruned, &pruned->store));
   shorten->add_option("--limit", pruned->limit, "Until the others take no more: 500M, 10G");
   shorten->add_option("--older-than", pruned->older_than,

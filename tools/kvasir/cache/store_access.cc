@@ -13,15 +13,13 @@
 namespace kvasir::tool {
 namespace {
 
-Options with_folder(const StoreOptions& o) {
-  Options out = o.strategy;
-  if (o.folder.empty()) return out;
-  if (!std::filesystem::is_directory(o.folder))
-    throw input_error(o.folder + ": no such folder; a run with --set storage.plugin=tiered and " +
-                      "--set storage.store=" + o.folder + " makes it");
-  out.set.emplace_back("storage.plugin=tiered");
-  out.set.push_back("storage.store=" + std::filesystem::absolute(o.folder).string());
-  return out;
+bool is_address(const std::string& place) { return place.find("://") != place.npos; }
+
+Options at_known_store(const StoreOptions& o) {
+  if (!o.place.empty() && !is_address(o.place) && !std::filesystem::is_directory(o.place))
+    throw input_error(o.place + ": no such folder; `kvasir cache add`, or a run with --set " +
+                      "storage.plugin=tiered and --set storage.store=" + o.place + ", makes it");
+  return at_store(o.strategy, o.place);
 }
 
 uint64_t parse_unit(const std::string& text, const std::string& flag,
@@ -37,14 +35,23 @@ uint64_t parse_unit(const std::string& text, const std::string& flag,
 
 }  // namespace
 
+Options at_store(const Options& options, const std::string& place) {
+  Options out = options;
+  if (place.empty()) return out;
+  out.set.emplace_back("storage.plugin=tiered");
+  out.set.push_back("storage.store=" +
+                    (is_address(place) ? place : std::filesystem::absolute(place).string()));
+  return out;
+}
+
 StoreAccess::StoreAccess(const StoreOptions& options)
     : model_(options.model),
       host_(options.strategy),
-      pipeline_(build_pipeline(resolve_strategy(with_folder(options)), host_.registry(),
+      pipeline_(build_pipeline(resolve_strategy(at_known_store(options)), host_.registry(),
                                host_.services())) {
   if (!pipeline_.storage->has_store())
     throw input_error("storage " + pipeline_.storage->id() +
-                      " keeps nothing beyond a run: give FOLDER, or a strategy (-s) with "
+                      " keeps nothing beyond a run: give STORE, or a strategy (-s) with "
                       "storage.plugin = \"tiered\" and storage.store");
 }
 

@@ -14,10 +14,14 @@
 
 namespace kvasir::tool {
 
+// The options of a strategy whose storage is `tiered` with the store at `place`, a folder or an
+// address; empty: as they are.
+Options at_store(const Options& options, const std::string& place);
+
 struct StoreOptions {
   Options strategy;
-  std::string folder;  // of the `tiered` storage; empty: the strategy's storage says where
-  std::string model;   // --model
+  std::string place;  // storage.store of `tiered`; empty: the strategy's storage says where
+  std::string model;  // --model
 };
 
 class StoreAccess {

@@ -34,7 +34,7 @@ class Comparer {
         vocab_(session.shape().vocab_size),
         engine_(session.load(static_cast<uint32_t>(prompt.size()) + n_steps,
                              static_cast<uint32_t>(arms.size() + 1))),
-        scheduler_(engine_, {.memory_bytes = session.sequence_memory()}),
+        scheduler_(engine_, {.memory_bytes = session.sequence_memory(), .restores = true}),
         baseline_{fed, {}} {
     runs_.resize(arms.size() + 1);
     runs_[0].label = "dense";
@@ -128,6 +128,7 @@ ComparedStrategy Comparer::result(StrategyId strategy) {
   const auto nanos = [&](StrategyId of) { return engine_.prefill_engagement(of).total_nanos; };
   RunFigures figures;
   figures.prompt_tokens = static_cast<uint32_t>(prompt_.size());
+  figures.restored_prompt_tokens = run.prompt.restored_tokens;
   figures.generated_tokens = n_steps_;
   // The leader read the prompt. A follower takes that time and the time of its own plugins.
   figures.prefill_ms =

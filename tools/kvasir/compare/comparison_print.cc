@@ -64,13 +64,16 @@ std::string to_text(const Comparison& c) {
                "attended", "same top-1", "KL to dense", "fallbacks"},
               {1, 2, 3, 4, 5, 6, 7, 8});
   std::vector<std::string> shared, idle;
+  std::vector<const RunReport*> reports;
   for (const ComparedStrategy& s : c.strategies) {
     table.add(table_row(s));
+    reports.push_back(&s.run);
     if (!has_engaged(c, s)) idle.push_back(s.run.strategy);
     if (s.prefill_shared_with) shared.push_back(s.run.strategy + " with " + *s.prefill_shared_with);
   }
   out += table.text();
   if (!idle.empty()) out += "\n" + not_engaged_text(idle, c.most_attended);
+  out += restored_text(reports);
   if (shared.empty()) return out;
   return out + "\nPrompts read together: " + join(shared, ", ") +
          ". Their prefill speed counts the shared pass and what their own plugins took.\n";

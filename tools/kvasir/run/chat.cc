@@ -1,4 +1,5 @@
-// kvasir chat: questions about a document that is prefilled once; the cache stays between turns.
+// kvasir chat: questions about a document, or chunks, that are prefilled once; the cache stays
+// between turns.
 // SPDX-License-Identifier: Apache-2.0
 #include <unistd.h>
 
@@ -12,6 +13,7 @@
 #include "tools/kvasir/cli/text.h"
 #include "tools/kvasir/commands.h"
 #include "tools/kvasir/run/conversation.h"
+#include "tools/kvasir/session/blend_arm.h"
 #include "tools/kvasir/session/generate.h"
 #include "tools/kvasir/session/session.h"
 
@@ -58,6 +60,7 @@ class Chat {
       : session_(session),
         tokenizer_(session.tokenizer()),
         options_(chat.prompt),
+        seed_(options.seed),
         conversation_(family_of(session.file(), chat.prompt.chat_template)),
         sampler_(with_seed(chat.prompt.sampler, options.seed)) {
     if (!chat.prompt.file.empty()) document_ = read_file(chat.prompt.file, "-f");
@@ -65,7 +68,10 @@ class Chat {
       document_ = *chat.system + (document_.empty() ? "" : "\n\n" + document_);
     if (document_.empty() && !chat.system)
       document_ = default_system(session.file(), chat.prompt.chat_template);
-    prefix_ = encode(document_.empty() ? "" : conversation_.system(document_), true);
+    if (options_.chunks.empty())
+      prefix_ = encode(document_.empty() ? "" : conversation_.system(document_), true);
+    else
+      take_chunks();
     const auto n = static_cast<uint32_t>(prefix_.size());
     context_ = session.context_or(n + kConversationTokens);
     if (n >= context_)
@@ -88,6 +94,10 @@ class Chat {
     return sampler;
   }
   std::vector<TokenId> encode(const std::string& text, bool is_first) const;
+  void take_chunks();
+  bool reuses() const { return !options_.chunks.empty() && blend_.mode != BlendMode::kFull; }
+  void load();
+  void blend();
   uint32_t prefill(const std::vector<TokenId>& tokens, const char* label);
   void open();
   void reset();
@@ -98,9 +108,14 @@ class Chat {
   Session& session_;
   const Tokenizer& tokenizer_;
   const PromptOptions& options_;
+  uint64_t seed_;
   Conversation conversation_;
   Sampler sampler_;
   std::string document_;
+  BlendConfig blend_;                   // of --chunks, as the next three
+  std::vector<TokenId> lead_, behind_;  // what stands before chunks and behind them
+  std::vector<std::vector<TokenId>> chunks_;
+  std::optional<Blender> blender_;
   std::vector<TokenId> prefix_;   // BOS and document, at the start of every conversation
   std::vector<TokenId> pending_;  // generated, not in the cache yet
   uint32_t context_ = 0;
@@ -109,6 +124,51 @@ class Chat {
   SequenceId seq_ = 0;
   std::vector<float> logits_;
 };
+
+// The conversation has a mark where the chunks are: each of them is encoded alone.
+void Chat::take_chunks() {
+  const std::string mark = "<chunks of kvasir chat>";
+  const std::string text =
+      conversation_.system(document_.empty() ? mark : document_ + "\n\n" + mark);
+  const size_t at = text.find(mark);
+  if (at == text.npos)
+    throw input_error(
+        "--chunks: the chat template puts the system message into the first question, and chunks "
+        "stand before it: give another one with --chat-template");
+  const std::string behind = text.substr(at + mark.size());
+  lead_ = encode(text.substr(0, at), true);
+  behind_ = encode(behind.empty() ? "\n\n" : behind, false);
+  prefix_ = lead_;
+  for (const std::string& path : options_.chunks) {
+    chunks_.push_back(chunk_tokens(tokenizer_, read_file(path, "--chunks"), "--chunks " + path));
+    prefix_.insert(prefix_.end(), chunks_.back().begin(), chunks_.back().end());
+  }
+  prefix_.insert(prefix_.end(), behind_.begin(), behind_.end());
+  blend_ = options_.blend.empty()
+               ? session_.strategy().blend
+               : parse_blend_arm(options_.blend, session_.strategy().blend, "--blend").config;
+}
+
+// A blend takes all its chunks through one step.
+void Chat::load() {
+  if (reuses()) session_.take_steps_of(static_cast<uint32_t>(prefix_.size()));
+  engine_ = &session_.load(context_);
+  scheduler_.emplace(*engine_, SchedulerOptions{.memory_bytes = session_.sequence_memory()});
+  if (!reuses()) return;
+  check_blend_memory(session_, *engine_, context_, blend_.mode == BlendMode::kOracle);
+  blender_.emplace(*engine_, session_.shape(), 0, chunk_bos(tokenizer_, blend_));
+}
+
+void Chat::blend() {
+  BlendPrompt prompt{lead_, {}, behind_};
+  for (const auto& chunk : chunks_) {
+    stop_if_interrupted();
+    prompt.chunks.push_back(blender_->chunks().add(chunk));
+  }
+  const Blended blended = blender_->blend(prompt, blend_, seed_, logits_, stop_if_interrupted);
+  seq_ = blended.seq;
+  std::fputs(to_text(blended.report).c_str(), stderr);
+}
 
 // Only the first piece gets a BOS.
 std::vector<TokenId> Chat::encode(const std::string& text, bool is_first) const {
@@ -123,6 +183,7 @@ uint32_t Chat::prefill(const std::vector<TokenId>& tokens, const char* label) {
 }
 
 void Chat::open() {
+  if (reuses()) return blend();
   seq_ = engine_->open();
   if (prefix_.empty()) return;
   const uint32_t restored = engine_->restore(seq_, prefix_);
@@ -207,8 +268,7 @@ void Chat::turn(const std::string& line) {
 }
 
 void Chat::run() {
-  engine_ = &session_.load(context_);
-  scheduler_.emplace(*engine_, SchedulerOptions{.memory_bytes = session_.sequence_memory()});
+  load();
   open();
   const bool is_terminal = isatty(STDIN_FILENO);
   if (is_terminal)
@@ -242,6 +302,10 @@ void Chat::run() {
 
 void chat(const Options& options, const ChatOptions& o) {
   if (options.json) throw input_error("chat talks to a person and has no --json; see kvasir run");
+  if (!o.prompt.chunks.empty() && !o.prompt.file.empty())
+    throw input_error("-f and --chunks: give one of them");
+  if (o.prompt.chunks.empty() && !o.prompt.blend.empty())
+    throw input_error("--blend says how chunks are reused: give --chunks FILE...");
   Session session(options);
   Chat(session, options, o).run();
 }
@@ -257,6 +321,11 @@ void add_chat(CLI::App& app) {
   add_strategy_flags(*c, *options);
   add_sampler_flags(*c, o->prompt);
   c->add_option("-f,--file", o->prompt.file, "Document to talk about");
+  c->add_option("--chunks", o->prompt.chunks,
+                "Texts to talk about, in this order; each is read alone and reused");
+  c->add_option(
+      "--blend", o->prompt.blend,
+      std::string("How chunks are reused ([blend] of the strategy; 0.15): ") + kBlendArmHelp);
   c->add_option(
       "--sys,--system-prompt", o->system,
       "Instruction put before the document (default, without a document: the template's)");

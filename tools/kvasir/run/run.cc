@@ -55,20 +55,13 @@ struct PromptParts {
   std::vector<TokenId> question;
 };
 
-std::vector<TokenId> encoded_part(const Tokenizer& tokenizer, const std::string& text,
-                                  const std::string& what) {
-  auto tokens = tokenizer.encode(text, {.add_bos = false, .parse_special = false});
-  if (tokens.empty()) throw input_error(what + " is empty: it needs a token at least");
-  return tokens;
-}
-
 PromptParts prompt_parts(const Tokenizer& tokenizer, const PromptOptions& o) {
   PromptParts parts;
   if (const auto bos = leading_bos(tokenizer)) parts.lead = {*bos};
   for (const std::string& path : o.chunks)
     parts.chunks.push_back(
-        encoded_part(tokenizer, read_file(path, "--chunks"), "--chunks " + path));
-  parts.question = encoded_part(tokenizer, prompt_text(o), "the question of -p or -f");
+        chunk_tokens(tokenizer, read_file(path, "--chunks"), "--chunks " + path));
+  parts.question = chunk_tokens(tokenizer, prompt_text(o), "the question of -p or -f");
   return parts;
 }
 

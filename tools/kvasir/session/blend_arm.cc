@@ -75,6 +75,13 @@ std::optional<TokenId> chunk_bos(const Tokenizer& tokenizer, const BlendConfig& 
   return config.chunks_behind_bos ? leading_bos(tokenizer) : std::nullopt;
 }
 
+std::vector<TokenId> chunk_tokens(const Tokenizer& tokenizer, const std::string& text,
+                                  const std::string& what) {
+  auto tokens = tokenizer.encode(text, {.add_bos = false, .parse_special = false});
+  if (tokens.empty()) throw input_error(what + " is empty: it needs a token at least");
+  return tokens;
+}
+
 void check_blend_memory(const Session& session, const Engine& engine, uint32_t n_tokens,
                         bool oracle) {
   const uint64_t n_sequences = oracle ? 3 : 2;

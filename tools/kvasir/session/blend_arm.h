@@ -32,6 +32,11 @@ std::optional<TokenId> leading_bos(const Tokenizer& tokenizer);
 // What chunks are read behind.
 std::optional<TokenId> chunk_bos(const Tokenizer& tokenizer, const BlendConfig& config);
 
+// A part of a prompt that is encoded alone: without BOS, special tokens as the text they are.
+// Error(kInput) naming it by `what` when it has no tokens.
+std::vector<TokenId> chunk_tokens(const Tokenizer& tokenizer, const std::string& text,
+                                  const std::string& what);
+
 // Throws Error(kResource) when what is left for sequences of the loaded session does not hold the
 // chunks, a prompt of so many tokens that reuses them, and with `oracle` one that is computed
 // whole.

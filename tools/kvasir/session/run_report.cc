@@ -216,6 +216,19 @@ Json to_json(const RunReport& r) {
   return out;
 }
 
+std::string restored_text(const std::vector<const RunReport*>& reports) {
+  uint64_t restored = 0, all = 0;
+  for (const RunReport* report : reports) {
+    restored += report->figures.restored_prompt_tokens;
+    all += report->figures.prompt_tokens;
+  }
+  if (restored == 0) return "";
+  return format(
+      "\n%llu of %llu prompt tokens of all strategies were in the store: prefill times are of the "
+      "others.\n",
+      static_cast<unsigned long long>(restored), static_cast<unsigned long long>(all));
+}
+
 std::string to_text(const RunReport& r) {
   const RunFigures& f = r.figures;
   std::string out;

@@ -57,6 +57,8 @@ RunReport run_report(Engine& engine, const RunFigures& figures, StrategyId strat
 
 // Field names as in the strategy and the headers; sums over decode steps, layers and kv heads.
 Json to_json(const RunReport& report);
+// Of several strategies: how many tokens of their prompts were found in a store; "" for none.
+std::string restored_text(const std::vector<const RunReport*>& reports);
 // Lines: prompt cache, timings, engagement, hybrid mode, device copies, keys skipped, boundary,
 // tiers, checks. Those that do not apply are left out.
 std::string to_text(const RunReport& report);

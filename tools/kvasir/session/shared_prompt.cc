@@ -42,6 +42,7 @@ std::vector<ReadPrompt> read_prompt(Scheduler& scheduler, const std::vector<Stra
     };
     requests[i].on_end = [&read, &read_by, &error, i](const RequestStatus& status) {
       read[i].seq = status.seq;
+      read[i].restored_tokens = status.restored_tokens;
       read_by[i] = status.prompt_read_by;
       if (status.error) error = status.error;
     };

@@ -18,8 +18,9 @@ std::vector<std::vector<StrategyId>> prompt_groups(const Engine& engine, uint32_
 struct ReadPrompt {
   // The caller's: to be given to a request that goes on with it, or to Scheduler::close().
   SequenceId seq = 0;
-  StrategyId read_by = 0;     // whose sequence read the prompt: its own or one that it followed
-  std::vector<float> logits;  // [vocab], of the prompt's last token
+  StrategyId read_by = 0;        // whose sequence read the prompt: its own or one that it followed
+  uint32_t restored_tokens = 0;  // found in the storage's store, not read
+  std::vector<float> logits;     // [vocab], of the prompt's last token
 };
 // The prompt for each strategy of a group, with memory counted for max_new_tokens behind it;
 // [group]. `label` stands before the progress. Throws the error of any of them.

@@ -129,6 +129,7 @@ void Evaluator::answer(uint32_t length, const std::vector<Sample>& samples) {
     RunFigures figures;
     for (const std::vector<Given>& answers : given) {
       figures.prompt_tokens += answers[s].status.prompt_done;
+      figures.restored_prompt_tokens += answers[s].status.restored_tokens;
       figures.generated_tokens += answers[s].status.decoded_tokens;
     }
     // Of a follower: with the time of who read the prompts for it.
@@ -150,7 +151,7 @@ void Evaluator::answer(uint32_t length, const std::vector<Sample>& samples) {
 std::vector<std::vector<Given>> Evaluator::answer_all(
     Engine& engine, const std::vector<Sample>& samples,
     const std::function<void(size_t, const std::vector<Given>&)>& on_answered) {
-  Scheduler scheduler(engine, {.memory_bytes = session_.sequence_memory()});
+  Scheduler scheduler(engine, {.memory_bytes = session_.sequence_memory(), .restores = true});
   std::vector<std::vector<Given>> all(samples.size(), std::vector<Given>(n_strategies_));
   std::vector<uint32_t> n_left(samples.size(), n_strategies_);
   size_t n_submitted = 0, n_in_flight = 0, n_answered = 0;

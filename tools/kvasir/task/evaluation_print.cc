@@ -99,6 +99,12 @@ std::string verdicts_text(const std::vector<CellVerdict>& verdicts, const Evalua
   return out + "\n";
 }
 
+std::string store_text(const Evaluation& e) {
+  std::vector<const RunReport*> reports;
+  for (const EvaluationCell& cell : e.cells) reports.push_back(&cell.run);
+  return restored_text(reports);
+}
+
 std::string idle_text(const Evaluation& e) {
   std::vector<std::string> idle;
   for (const EvaluationCell& cell : e.cells)
@@ -155,7 +161,7 @@ std::string to_text(const Evaluation& e) {
               {1, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13});
   const std::vector<CellVerdict> verdicts = e.verdicts();
   for (size_t i = 0; i < e.cells.size(); ++i) table.add(table_row(e, e.cells[i], verdicts[i]));
-  return table.text() + verdicts_text(verdicts, e) + idle_text(e) + times_text(e);
+  return table.text() + verdicts_text(verdicts, e) + idle_text(e) + times_text(e) + store_text(e);
 }
 
 }  // namespace kvasir::tool

@@ -1,0 +1,113 @@
+// Prompts kept on a Redis server, `kvasir cache` over it, and commands that put many prompts.
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/support/redis_server.h"
+#include "tests/tools/stored_prompt.h"
+
+namespace {
+using namespace kvasir::test;
+
+StoredPrompt prompt_on(const RedisServer& server) {
+  StoredPrompt out;
+  out.store = server.address();
+  return out;
+}
+
+}  // namespace
+
+TEST_SUITE_BEGIN("tools/server");
+
+TEST_CASE("a second process reads what the first left on a server, and does without it") {
+  if (!can_run_redis()) return;
+  RedisServer server;
+  const StoredPrompt p = prompt_on(server);
+  const auto first = json_of(p.run()), second = json_of(p.run());
+  const auto n = first["prompt_tokens"].get<uint32_t>();
+  CHECK(first["restored_prompt_tokens"] == 0);
+  CHECK(second["restored_prompt_tokens"] == (n - 1) / 32 * 32);
+  CHECK(second["text"] == first["text"]);
+  CHECK(second["prefill"]["tiers"][2]["bytes_read"].get<uint64_t>() > 0);
+  server.stop();
+  const Finished alone = run_kvasir(p.run());
+  CHECK(alone.code == 0);
+  CHECK(has(alone.err, "does not serve"));
+  CHECK(nlohmann::json::parse(alone.out)["text"] == first["text"]);
+}
+
+TEST_CASE("two processes share a server at once") {
+  if (!can_run_redis()) return;
+  RedisServer server;
+  const StoredPrompt p = prompt_on(server);
+  const auto want = json_of(p.run())["text"];
+  server.ask({"FLUSHALL"});
+  RunningKvasir a(p.run()), b(p.run());
+  for (RunningKvasir* running : {&a, &b}) {
+    const Finished done = running->finish();
+    CAPTURE(done.err);
+    REQUIRE(done.code == 0);
+    CHECK(nlohmann::json::parse(done.out)["text"] == want);
+  }
+  CHECK(p.restored() > 0);
+}
+
+TEST_CASE("cache list, verify and prune over a server, whose password nobody says") {
+  if (!can_run_redis()) return;
+  RedisServer server({"--requirepass", "s3cret"});
+  server.ask({"AUTH", "s3cret"});
+  const StoredPrompt p = prompt_on(server);
+  const std::vector<std::string> password = {"KVASIR_REDIS_PASSWORD=s3cret"};
+  const auto kvasir = [&](const std::vector<std::string>& arguments) {
+    const Finished done = run_kvasir(arguments, password);
+    CHECK(!has(done.out + done.err, "s3cret"));
+    return done;
+  };
+  CHECK(kvasir(p.run()).code == 0);
+  const auto runs = nlohmann::json::parse(kvasir({"cache", "list", p.store, "--json"}).out)["runs"];
+  REQUIRE(runs.size() == 1);
+  CHECK(runs[0]["tokens"] == runs[0]["blocks"].get<uint32_t>() * 32);
+  const auto keys = server.keys();
+  server.ask({"SETRANGE", keys[0], "110", "damage"});
+  CHECK(kvasir({"cache", "verify", p.store}).code == 2);
+  CHECK(has(kvasir({"cache", "verify", p.store, "--delete"}).out, "1 bad, 1 removed"));
+  CHECK(kvasir({"cache", "prune", p.store, "--all"}).code == 0);
+  CHECK(has(kvasir({"cache", "list", p.store}).out, "the store is empty"));
+  const Finished refused = run_kvasir({"cache", "list", p.store});
+  CHECK(refused.code != 0);
+  CHECK(has(refused.err, "KVASIR_REDIS_PASSWORD"));
+}
+
+TEST_CASE("compare, task eval and ab begin with what a store has, and find the same") {
+  const StoredPrompt p;
+  const std::vector<std::string> model = {"-m",        p.model.path,
+                                          "--compute", "f32",
+                                          "--set",     "cache.block_size=32",
+                                          "--set",     "storage.plugin=tiered",
+                                          "--set",     "storage.store=" + p.store,
+                                          "-s",        "quest"};
+  const auto with = [&](std::vector<std::string> arguments, const std::vector<std::string>& more) {
+    arguments.insert(arguments.end(), model.begin(), model.end());
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return arguments;
+  };
+  const auto compare = with({"compare", "-f", p.text, "-n", "8"}, {});
+  const auto first = json_of(with(compare, {"--json"}))["strategies"];
+  const auto second = json_of(with(compare, {"--json"}))["strategies"];
+  for (size_t i = 0; i < 2; ++i) {
+    CHECK(first[i]["restored_prompt_tokens"] == 0);
+    CHECK(second[i]["restored_prompt_tokens"].get<uint32_t>() > 300);
+    for (const char* key : {"top1_agreement", "mean_kl"}) CHECK(second[i][key] == first[i][key]);
+  }
+  CHECK(has(run_kvasir(compare).out, "prompt tokens of all strategies were in the store"));
+
+  const auto eval = with({"task", "eval", "--task", "passkey", "--length", "512", "-n", "2"}, {});
+  const auto asked = json_of(with(eval, {"--json"}))["cells"];
+  const auto again = json_of(with(eval, {"--json"}))["cells"];
+  for (size_t i = 0; i < 2; ++i) {
+    for (const char* key : {"correct", "answer_tokens_right"})
+      CHECK(asked[i][key] == again[i][key]);
+    CHECK(asked[i]["engagement"]["restored_prompt_tokens"] == 0);
+    CHECK(again[i]["engagement"]["restored_prompt_tokens"].get<uint32_t>() > 500);
+  }
+  CHECK(has(run_kvasir(eval).out, "prompt tokens of all strategies were in the store"));
+}
+
+TEST_SUITE_END();
