@@ -17,9 +17,10 @@ namespace fs = std::filesystem;
 
 std::vector<fs::path> presets() {
   std::vector<fs::path> out;
-  for (const auto& file : fs::directory_iterator(KVASIR_SOURCE_DIR "/configs/strategies")) {
-    if (file.path().extension() == ".toml") out.push_back(file.path());
-  }
+  for (const char* folder : {"strategies", "offload"})
+    for (const auto& file :
+         fs::directory_iterator(std::string(KVASIR_SOURCE_DIR "/configs/") + folder))
+      if (file.path().extension() == ".toml") out.push_back(file.path());
   return out;
 }
 
@@ -40,7 +41,7 @@ TEST_SUITE("configs") {
     PluginSearch search;
     search.levels = {{"build", {KVASIR_BINARY_DIR "/plugins"}}};
     PluginRegistry registry(search, services);
-    REQUIRE(presets().size() >= 7);
+    REQUIRE(presets().size() >= 12);
     for (const fs::path& path : presets()) {
       CAPTURE(path.filename().string());
       std::ifstream file(path);

@@ -90,6 +90,10 @@ struct TieredRun {
                "--set",
                "storage.cached_blocks=1",
                "--set",
+               "storage.io=thread",  // calls of the C library, which can be made to fail
+               "--set",
+               "storage.direct=false",
+               "--set",
                "storage.folder=" + folder.root().string()};
   }
 };

@@ -258,6 +258,9 @@ void Residency::count_tiers(Engagement& into) {
     tier.bytes_read += now[i].bytes_read - counted_[i].bytes_read;
     tier.bytes_written += now[i].bytes_written - counted_[i].bytes_written;
     tier.tokens += now[i].tokens - counted_[i].tokens;
+    tier.n_reads += now[i].n_reads - counted_[i].n_reads;
+    tier.busy_nanos += now[i].busy_nanos - counted_[i].busy_nanos;
+    tier.read_nanos += now[i].read_nanos - counted_[i].read_nanos;
   }
   counted_ = now;
 }

@@ -17,6 +17,9 @@ struct TierTraffic {
   // Tokens, each kv head for itself: of the fastest tier, leased for reading; of the others, found
   // only there when a step asked.
   uint64_t tokens = 0;
+  // Of calls that read, where the storage measures: the time while one or more were under way, and
+  // the time of each. Divided by the former the latter is how many were, on average.
+  uint64_t n_reads = 0, busy_nanos = 0, read_nanos = 0;
 };
 
 struct Engagement {

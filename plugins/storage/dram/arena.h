@@ -1,5 +1,6 @@
-// Equal blocks of anonymous memory, carved from large mappings, reused through a free list. A block
-// has a part in each area of its mapping; an area may be bound to memory nodes.
+// Equal blocks of anonymous memory, or of a mapped file, carved from large mappings, reused through
+// a free list. A block has a part in each area of its mapping; an area may be bound to memory
+// nodes.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -18,8 +19,10 @@ inline constexpr uint64_t kHugePage = uint64_t{2} << 20;
 class Arena {
  public:
   using Nodes = std::vector<int32_t>;  // the operating system's numbers; empty: first touch decides
-  // part_bytes: of a block in each area, a multiple of 64. One area per entry of `areas`.
-  Arena(uint64_t part_bytes, std::vector<Nodes> areas, bool huge_pages);
+  // part_bytes: of a block in each area, a multiple of 64. One area per entry of `areas`. folder:
+  // of a nameless file whose pages the blocks are, on no node in particular; empty: anonymous
+  // memory. Throws sdk::Error(KVASIR_ERR_IO) when no file can be made there.
+  Arena(uint64_t part_bytes, std::vector<Nodes> areas, bool huge_pages, const std::string& folder);
   ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
@@ -34,6 +37,7 @@ class Arena {
 
  private:
   void grow();
+  int back_with_file(std::byte* data, uint64_t bytes);  // 0, or an errno
   void place(std::byte* mapping);
 
   struct Mapping {
@@ -44,6 +48,8 @@ class Arena {
   std::vector<Nodes> areas_;
   uint64_t area_bytes_;
   bool huge_pages_;
+  int file_ = -1;
+  uint64_t file_bytes_ = 0;
   std::string refusal_;
   std::byte* next_ = nullptr;  // of the last mapping: first part never handed out
   uint64_t n_fresh_ = 0;       // and how many of them are left

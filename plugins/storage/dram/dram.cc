@@ -26,6 +26,13 @@ constexpr std::array kOptions = {
                        .help = "most memory for blocks; 0 = what the system gives",
                        .unit = "bytes"},
                       0),
+    sdk::option(KVASIR_OPTION_PATH,
+                {.key = "map_folder",
+                 .help = "folder of a file that blocks are mapped from: the system brings their "
+                         "pages in when they are touched and takes them away when memory is short; "
+                         "default: no file",
+                 .flags = KVASIR_OPTION_OPTIONAL},
+                {KVASIR_OPTION_PATH, 0, 0, 0.0, "", nullptr}),
 };
 
 // Where heads belong on different memory nodes, a block has a part for each in an area of its own.
@@ -48,12 +55,14 @@ class Dram {
       : host_(host),
         types_(options),
         huge_pages_(options.boolean("huge_pages")),
-        max_bytes_(options.bytes("max_bytes")) {}
+        max_bytes_(options.bytes("max_bytes")),
+        map_folder_(options.delivered("map_folder") ? options.path("map_folder") : "") {}
 
   void plan(const kvasir_geometry& geometry, kvasir_storage_plan& out) const {
     const uint32_t n_parts = n_areas(sdk::HeadPlacement(host_, geometry.n_kv_heads), geometry);
-    out.n_tiers = 1;
+    out.n_tiers = map_folder_.empty() ? 1 : 2;
     out.block_bytes = sdk::kv_layout(geometry, types_, geometry.n_kv_heads, n_parts).block_bytes();
+    if (!map_folder_.empty()) out.resident_bytes = 1;  // what stays is the system's business
     out.overhead_bytes = sdk::blocks_per_sequence(geometry) * geometry.n_layers *
                              geometry.max_sequences *
                              sdk::BlockTable<std::byte*>::bytes_per_block() +
@@ -68,11 +77,12 @@ class Dram {
     for (uint32_t area = 0; area < areas.size(); ++area) areas[area] = placement.nodes_of(area);
     const auto n_parts = static_cast<uint32_t>(areas.size());
     several_nodes_ = placement.n_nodes() > 1;
-    all_heads_.emplace(sdk::kv_layout(geometry, types_, n_heads, n_parts), areas, huge_pages_);
+    all_heads_.emplace(sdk::kv_layout(geometry, types_, n_heads, n_parts), areas, huge_pages_,
+                       map_folder_);
     one_head_.clear();
     for (const dram::Arena::Nodes& nodes : areas) {
       one_head_.emplace_back(sdk::kv_layout(geometry, types_, 1),
-                             std::vector<dram::Arena::Nodes>{nodes}, huge_pages_);
+                             std::vector<dram::Arena::Nodes>{nodes}, huge_pages_, map_folder_);
     }
   }
 
@@ -129,8 +139,9 @@ class Dram {
   struct SizeClass {
     sdk::KvLayout layout;
     dram::Arena arena;
-    SizeClass(const sdk::KvLayout& l, std::vector<dram::Arena::Nodes> areas, bool huge_pages)
-        : layout(l), arena(l.part_bytes(), std::move(areas), huge_pages) {
+    SizeClass(const sdk::KvLayout& l, std::vector<dram::Arena::Nodes> areas, bool huge_pages,
+              const std::string& folder)
+        : layout(l), arena(l.part_bytes(), std::move(areas), huge_pages, folder) {
       if (layout.n_parts == 1) return;
       layout.format.k_head_stride = layout.format.v_head_stride = arena.area_bytes();
     }
@@ -192,6 +203,7 @@ class Dram {
   sdk::KvTypes types_;
   bool huge_pages_;
   uint64_t max_bytes_;
+  std::string map_folder_;
 
   std::mutex mutex_;  // drop() may come from any thread
   std::optional<SizeClass> all_heads_;

@@ -5,51 +5,67 @@
 #include <fcntl.h>
 #include <kvasir/sdk/error.h>
 #include <kvasir/status.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <new>
 #include <system_error>
 
+#include "plugins/shared/nameless_file.h"
+
 namespace kvasir::tiered {
 namespace {
 
-std::string reason(int error) { return std::generic_category().message(error); }
-
-// Unlinked at once where the file system has no nameless files.
-int open_nameless(const std::string& folder) {
-  const int file = ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-  if (file >= 0 || (errno != EOPNOTSUPP && errno != EISDIR)) return file;
-  std::string name = folder + "/kvasir-XXXXXX";
-  const int named = ::mkostemp(name.data(), O_CLOEXEC);
-  if (named >= 0) ::unlink(name.c_str());
-  return named;
+// Of a read past the page cache, as the file system says; a page where it does not. 0: never.
+uint64_t direct_alignment(int file) {
+#ifdef STATX_DIOALIGN
+  struct statx s {};
+  if (::statx(file, "", AT_EMPTY_PATH, STATX_DIOALIGN, &s) == 0 &&
+      (s.stx_mask & STATX_DIOALIGN) != 0) {
+    const uint64_t offset = s.stx_dio_offset_align, memory = s.stx_dio_mem_align;
+    return offset != 0 && BlockFile::kPage % offset == 0 && memory <= BlockFile::kPage ? offset : 0;
+  }
+#endif
+  return file >= 0 ? BlockFile::kPage : 0;
 }
 
-// n bytes, however many calls that takes; 0, or an errno. Adds what was moved to `moved`.
+bool set_direct(int file, bool direct) noexcept {
+  const int flags = ::fcntl(file, F_GETFL);
+  return flags >= 0 && ::fcntl(file, F_SETFL, direct ? flags | O_DIRECT : flags & ~O_DIRECT) == 0;
+}
+
 template <class Call>
-int transfer(uint64_t offset, uint64_t n, std::atomic<uint64_t>& moved, const Call& call) {
-  for (uint64_t done = 0; done < n;) {
-    const ssize_t now = call(done, n - done, static_cast<off_t>(offset + done));
-    if (now < 0 && errno == EINTR) continue;
-    if (now < 0) return errno;
-    if (now == 0) return EIO;  // the file is shorter than it was
-    done += static_cast<uint64_t>(now);
-    moved += static_cast<uint64_t>(now);
+int64_t again_after_eintr(const Call& call) noexcept {
+  for (;;) {
+    const ssize_t n = call();
+    if (n >= 0) return n;
+    if (errno != EINTR) return -errno;
   }
-  return 0;
 }
 
 }  // namespace
 
-BlockFile::BlockFile(const std::string& folder) : file_(open_nameless(folder)) {
+std::string reason(int error) { return std::generic_category().message(error); }
+
+BlockFile::BlockFile(const std::string& folder, bool direct)
+    : file_(sdk::open_nameless_file(folder)) {
   if (file_ < 0)
     throw sdk::Error(KVASIR_ERR_IO, "tiered: no file can be made in " + folder + ": " +
                                         reason(errno) + "; set folder to one that does");
   ::posix_fadvise(file_, 0, 0, POSIX_FADV_RANDOM);  // read no more than is asked for
+  if (const uint64_t alignment = direct ? direct_alignment(file_) : 0;
+      alignment != 0 && set_direct(file_, true)) {
+    direct_ = true;
+    alignment_ = alignment;
+  }
 }
 
 BlockFile::~BlockFile() { ::close(file_); }
+
+void BlockFile::stop_direct() noexcept {
+  if (direct_.exchange(false)) set_direct(file_, false);
+}
 
 Extent BlockFile::reserve(uint64_t bytes) {
   Extent out{end_, bytes, ++n_reserved_};
@@ -71,23 +87,18 @@ void BlockFile::give_back(const Extent& extent) noexcept {
   }
 }
 
-bool BlockFile::write(const Extent& extent, const std::byte* from, std::string& why) {
-  const auto call = [&](uint64_t done, uint64_t n, off_t at) {
-    return ::pwrite(file_, from + done, n, at);
-  };
-  const int error = transfer(extent.offset, extent.bytes, bytes_written_, call);
-  if (error != 0) why = reason(error);
-  return error == 0;
+int64_t BlockFile::read(uint64_t offset, uint64_t n, std::byte* to) noexcept {
+  const int64_t moved =
+      again_after_eintr([&] { return ::pread(file_, to, n, static_cast<off_t>(offset)); });
+  if (moved > 0) count(false, static_cast<uint64_t>(moved));
+  return moved;
 }
 
-bool BlockFile::read(const Extent& extent, uint64_t begin, uint64_t n, std::byte* to,
-                     std::string& why) {
-  const auto call = [&](uint64_t done, uint64_t rest, off_t at) {
-    return ::pread(file_, to + done, rest, at);
-  };
-  const int error = transfer(extent.offset + begin, n, bytes_read_, call);
-  if (error != 0) why = reason(error);
-  return error == 0;
+int64_t BlockFile::write(uint64_t offset, uint64_t n, const std::byte* from) noexcept {
+  const int64_t moved =
+      again_after_eintr([&] { return ::pwrite(file_, from, n, static_cast<off_t>(offset)); });
+  if (moved > 0) count(true, static_cast<uint64_t>(moved));
+  return moved;
 }
 
 }  // namespace kvasir::tiered

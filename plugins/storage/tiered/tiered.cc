@@ -7,9 +7,9 @@
 #include <kvasir/sdk/store.h>
 #include <kvasir/sdk/tier_counters.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <filesystem>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -23,8 +23,9 @@
 #include "plugins/storage/tiered/block_file.h"
 #include "plugins/storage/tiered/block_memory.h"
 #include "plugins/storage/tiered/key_tokens.h"
+#include "plugins/storage/tiered/move.h"
 #include "plugins/storage/tiered/options.h"
-#include "plugins/storage/tiered/reading.h"
+#include "plugins/storage/tiered/pool.h"
 #include "plugins/storage/tiered/store.h"
 #include "plugins/storage/tiered/transfers.h"
 
@@ -39,6 +40,7 @@ using tiered::Records;
 using tiered::Store;
 using tiered::TokenSet;
 using tiered::Transfers;
+using tiered::Writing;
 
 class Tiered : private Transfers::Work {
  public:
@@ -59,16 +61,17 @@ class Tiered : private Transfers::Work {
       : host_(host),
         types_(options),
         cached_blocks_(options.u32("cached_blocks")),
-        refresh_(options.choice("cache_strategy") == 0),
+        victim_(static_cast<tiered::Victim>(options.choice("cache_strategy"))),
         gap_bytes_(options.u32("gap_bytes")),
+        reads_ahead_(options.boolean("read_ahead")),
+        file_options_(options),
         folder_(options.delivered("folder") ? options.path("folder")
                                             : std::filesystem::temp_directory_path().string()),
         transfers_(*this, completion_of(host)) {
     if (options.delivered("store"))
-      store_.emplace(
-          tiered::open_backend(options.path("store"), options.bytes("store_limit_bytes"),
-                               options.set_by_user("store_limit_bytes"), host_),
-          host_);
+      store_.emplace(tiered::open_backend(options.path("store"), options.bytes("store_limit_bytes"),
+                                          options.set_by_user("store_limit_bytes"), host_),
+                     host_);
   }
 
   ~Tiered() {
@@ -79,9 +82,10 @@ class Tiered : private Transfers::Work {
   void plan(const kvasir_geometry& geometry, kvasir_storage_plan& out) const {
     out.n_tiers = 2;
     out.block_bytes = sdk::kv_layout(geometry, types_, geometry.n_kv_heads).block_bytes();
-    out.resident_bytes = out.block_bytes * cached_blocks_ * geometry.n_layers;
-    // A block on its way, in records, and the tables.
-    out.overhead_bytes = out.block_bytes + uint64_t{geometry.n_kv_heads} * geometry.block_size * 8;
+    out.resident_bytes =
+        std::max<uint64_t>(out.block_bytes * cached_blocks_, 1) * geometry.n_layers;
+    // What is on its way, and the tables.
+    out.overhead_bytes = file_options_.n_buffers() * file_options_.read_bytes;
     if (store_) out.overhead_bytes += tiered::StoreWriter::kMostBytes;
     out.overhead_bytes += sdk::blocks_per_sequence(geometry) * geometry.n_layers *
                           geometry.max_sequences * sdk::BlockTable<Bytes>::bytes_per_block();
@@ -92,21 +96,28 @@ class Tiered : private Transfers::Work {
     all_heads_ = sdk::kv_layout(geometry, types_, geometry.n_kv_heads);
     one_head_ = sdk::kv_layout(geometry, types_, 1);
     block_size_ = geometry.block_size;
-    all_records_ = Records(all_heads_, geometry.n_kv_heads, block_size_);
-    one_records_ = Records(one_head_, 1, block_size_);
-    layers_.resize(geometry.n_layers);
-    file_.emplace(folder_);
+    file_.emplace(folder_, file_options_.direct);
+    const uint64_t alignment = file_->alignment() == 1 ? 1 : BlockFile::kPage;
+    const auto records_of_heads = [&](const sdk::KvLayout& layout, uint32_t n_heads) {
+      return Records(layout, n_heads, block_size_, file_options_.read_bytes, alignment);
+    };
+    all_records_ = records_of_heads(all_heads_, geometry.n_kv_heads);
+    one_records_ = records_of_heads(one_head_, 1);
+    transfers_.set_io(make_file_io(*file_, file_options_, piece_bytes(), host_));
+    layers_.assign(geometry.n_layers, Layer{tiered::Pool(victim_)});
     if (store_) store_->bind(geometry, all_heads_);
   }
 
   std::vector<kvasir_tier_count> tiers() {
     const std::lock_guard lock(mutex_);
+    const tiered::FlowCounts flow = transfers_.flow();
     std::vector<kvasir_tier_count> out = {
-        {"memory", memory_read_, memory_written_, tokens_leased_},
-        {"file", file_->bytes_read(), file_->bytes_written(), tokens_missed_}};
+        {"memory", memory_read_, memory_written_, tokens_leased_, 0, 0, 0},
+        {"file", file_->bytes_read(), file_->bytes_written(), tokens_missed_, flow.n_reads,
+         flow.busy_nanos, flow.read_nanos}};
     if (store_)
       out.push_back({"store", store_->backend().bytes_read(), store_->backend().bytes_written(),
-                     store_->tokens_found()});
+                     store_->tokens_found(), 0, 0, 0});
     return out;
   }
 
@@ -185,7 +196,7 @@ class Tiered : private Transfers::Work {
         loads.push_back({handle, handle ? needed_of(key, *table_.block(handle)) : TokenSet()});
       }
     }
-    if (loads.empty()) return;
+    if (loads.empty() || (hint.priority == 0 && !reads_ahead_)) return;
     const auto n = static_cast<uint32_t>(loads.size());
     transfers_.load(ticket, std::move(loads), hint.priority != 0);
     accepted = n;
@@ -246,19 +257,18 @@ class Tiered : private Transfers::Work {
  private:
   struct Bytes {
     BlockMemory memory;
-    Extent saved;            // valid: the file has it
-    uint64_t used = 0;       // when, on clock_
-    bool sealed = false;     // does not change
-    bool saving = false;     // the io thread writes it
-    bool loading = false;    // the io thread reads it
-    bool lost = false;       // could not be read back
-    bool may_leave = false;  // is in Layer::idle
+    Extent saved;  // valid: the file has it
+    tiered::PoolUse use;
+    bool sealed = false;   // does not change
+    bool saving = false;   // on its way to the file
+    bool loading = false;  // on its way from there
+    bool lost = false;     // could not be read back
   };
   using Block = sdk::BlockTable<Bytes>::Block;
   struct Layer {
-    uint64_t resident_bytes = 0;        // of sealed blocks in memory
-    std::map<uint64_t, uint64_t> idle;  // those that may leave it, by last use
-    std::vector<uint64_t> fresh;        // read back for a step that has not ended
+    tiered::Pool pool;
+    uint64_t resident_bytes = 0;    // of sealed blocks in memory
+    std::vector<uint64_t> fresh{};  // read back for a step that has not ended
     bool released = false;
   };
 
@@ -289,7 +299,7 @@ class Tiered : private Transfers::Work {
     kvasir_lease out = table_.lease(key, handle, write);
     Block& block = *table_.block(handle);
     stay(block);
-    if (refresh_) block.bytes.used = ++clock_;
+    layers_[block.name.layer].pool.used(block.bytes.use, block.n_leases == 1);
     point(out, key, handle);
     return out;
   }
@@ -324,7 +334,7 @@ class Tiered : private Transfers::Work {
       }
       handles.push_back(leases[i].handle);
       if (is_named[i]) kept.emplace_back(keys[i], block.bytes.memory.memory());
-      block.bytes.used = ++clock_;
+      layers_[block.name.layer].pool.came(block.bytes.use);
       layers_[block.name.layer].resident_bytes += layout_of(block).block_bytes();
     }
     for (const uint64_t handle : given_up) remove(handle);
@@ -385,7 +395,7 @@ class Tiered : private Transfers::Work {
     const uint64_t handle = table_.add(key, std::move(bytes));
     Block& block = *table_.block(handle);
     block.sealed = true;
-    block.bytes.used = ++clock_;
+    layers_[block.name.layer].pool.came(block.bytes.use);
     layers_[block.name.layer].resident_bytes += layout_of(block).block_bytes();
     out = lease(key, handle, false);
     return handle;
@@ -435,33 +445,24 @@ class Tiered : private Transfers::Work {
     block.bytes.sealed = false;
   }
   void complete(const kvasir_block_key& key, Block& block) {
-    Reading reading(block.bytes.saved, records_of(block), covered_by(key, block),
-                    block.bytes.memory);
-    if (!reading.memory) reading.memory = tiered::allocate(layout_of(block).block_bytes());
-    std::vector<std::byte> buffer;
-    std::string why = "it was lost before";
-    if (block.bytes.lost || !reading.read(*file_, gap_bytes_, buffer, why))
-      throw sdk::Error(KVASIR_ERR_IO,
-                       table_.where("acquire", key) + "the block could not be read back: " + why);
-    take(block, reading);
+    const auto reading = reading_of(block, covered_by(key, block));
+    if (block.bytes.lost) reading->fail("it was lost before");
+    if (!reading->failed()) run_now(*reading, *tiered::make_plain_io(*file_, piece_bytes()));
+    if (reading->failed())
+      throw sdk::Error(KVASIR_ERR_IO, table_.where("acquire", key) +
+                                          "the block could not be read back: " + reading->why());
+    take(block, *reading);
   }
 
   void may_leave(uint64_t handle) noexcept {
     Block& block = *table_.block(handle);
     Bytes& bytes = block.bytes;
-    if (block.n_leases != 0 || !bytes.saved.valid() || bytes.memory.empty() || bytes.may_leave ||
+    if (block.n_leases != 0 || !bytes.saved.valid() || bytes.memory.empty() || bytes.use.is_idle ||
         bytes.loading)
       return;
-    try {
-      layers_[block.name.layer].idle.emplace(bytes.used, handle);
-      bytes.may_leave = true;
-    } catch (const std::bad_alloc&) {  // it stays
-    }
+    layers_[block.name.layer].pool.add_idle(bytes.use, handle);
   }
-  void stay(Block& block) noexcept {
-    if (std::exchange(block.bytes.may_leave, false))
-      layers_[block.name.layer].idle.erase(block.bytes.used);
-  }
+  void stay(Block& block) noexcept { layers_[block.name.layer].pool.remove_idle(block.bytes.use); }
 
   // What was read back for a layer stays until the step's leases on it end: asked for or foreseen,
   // it is not pushed out by what else the step needs. That may exceed the limit so long.
@@ -478,10 +479,11 @@ class Tiered : private Transfers::Work {
   void trim(uint32_t layer_index) noexcept {
     Layer& layer = layers_[layer_index];
     const uint64_t limit = cached_blocks_ * all_heads_.block_bytes();
-    while (layer.resident_bytes > limit && !layer.idle.empty()) {
-      Block& block = *table_.block(layer.idle.begin()->second);
-      layer.idle.erase(layer.idle.begin());
-      block.bytes.may_leave = false;
+    while (layer.resident_bytes > limit) {
+      const uint64_t handle = layer.pool.victim();
+      if (handle == 0) return;
+      Block& block = *table_.block(handle);
+      stay(block);
       layer.resident_bytes -= memory_bytes(block);
       block.bytes.memory.clear();
     }
@@ -490,86 +492,86 @@ class Tiered : private Transfers::Work {
   // What arrived is the block's.
   void take(Block& block, Reading& reading) {
     const uint64_t before = memory_bytes(block);
-    const uint64_t n_arrived = reading.arrived.count();
-    block.bytes.memory.add(std::move(reading.memory), std::move(reading.arrived), *reading.records);
-    memory_written_ += n_arrived * reading.records->data_bytes();
+    const Records& records = reading.records();
+    memory_written_ += reading.arrived().count() * records.data_bytes();
+    block.bytes.memory.add(reading.take_memory(), std::move(reading.arrived()), records);
     layers_[block.name.layer].resident_bytes += memory_bytes(block) - before;
   }
 
-  kvasir_status load(const Load& wanted, uint64_t& bytes) override {
-    std::unique_lock lock(mutex_);
+  uint64_t piece_bytes() const {
+    return std::max(all_records_.piece_bytes(), one_records_.piece_bytes());
+  }
+  std::unique_ptr<Reading> reading_of(const Block& block, TokenSet wanted) const {
+    auto reading =
+        std::make_unique<Reading>(block.bytes.saved, records_of(block), std::move(wanted),
+                                  block.bytes.memory, gap_bytes_, file_->alignment());
+    if (reading->lacks_memory())
+      reading->set_memory(tiered::allocate(layout_of(block).block_bytes()));
+    return reading;
+  }
+
+  Begun begin_load(const Load& wanted) override {
+    const std::lock_guard lock(mutex_);
     Block* block = table_.block(wanted.handle);
-    if (!block || block->bytes.lost) return KVASIR_ERR_IO;
-    Reading reading(block->bytes.saved, records_of(*block), wanted.tokens, block->bytes.memory);
-    if (reading.wanted.empty()) return KVASIR_OK;
+    if (!block || block->bytes.lost) return {nullptr, KVASIR_ERR_IO};
+    if (block->bytes.memory.missing(wanted.tokens).empty()) return {};
+    if (block->bytes.loading) return {nullptr, KVASIR_AGAIN};
+    auto reading = reading_of(*block, wanted.tokens);
     layers_[block->name.layer].fresh.push_back(wanted.handle);
     block->bytes.loading = true;  // and so it stays
     stay(*block);
-    const uint64_t memory_bytes = layout_of(*block).block_bytes();
-    lock.unlock();
-    std::string why;
-    bool arrived = false, full = false;
-    try {
-      if (!reading.memory) reading.memory = tiered::allocate(memory_bytes);
-      arrived = reading.read(*file_, gap_bytes_, buffer_, why);
-    } catch (const std::bad_alloc&) {
-      full = true;
-    }
-    lock.lock();
-    bytes += reading.bytes;
+    return {std::move(reading), KVASIR_OK};
+  }
+
+  kvasir_status end_load(uint64_t handle, Reading& reading) override {
+    const std::lock_guard lock(mutex_);
     moved_.notify_all();
-    block = table_.block(wanted.handle);
+    Block* block = table_.block(handle);
     if (!block) return KVASIR_ERR_IO;  // dropped meanwhile
     block->bytes.loading = false;
-    if (arrived) {
+    if (!reading.failed()) {
       take(*block, reading);
-      block->bytes.used = ++clock_;
+      layers_[block->name.layer].pool.came(block->bytes.use);
       ++n_loaded_;
       return KVASIR_OK;
     }
-    if (full) return KVASIR_ERR_OUT_OF_MEMORY;
     block->bytes.lost = true;
     host_.log(KVASIR_LOG_WARN, "block " + std::to_string(block->name.block) + " of layer " +
                                    std::to_string(block->name.layer) +
                                    " could not be read back from the file in " + folder_ + ": " +
-                                   why + "; check that disk, or set folder to another one");
+                                   reading.why() +
+                                   "; check that disk, or set folder to another one");
     return KVASIR_ERR_IO;
   }
 
-  void save(uint64_t handle) override {
-    std::unique_lock lock(mutex_);
+  std::unique_ptr<Writing> begin_save(uint64_t handle) override {
+    const std::lock_guard lock(mutex_);
     Block* block = table_.block(handle);
-    if (!block || !block->bytes.sealed || block->bytes.saved.valid()) return;
-    const tiered::Memory memory = block->bytes.memory.memory();
+    if (!block || !block->bytes.sealed || block->bytes.saving || block->bytes.saved.valid())
+      return nullptr;
     const Records& records = records_of(*block);
     const Extent extent = file_->reserve(records.block_bytes());
+    auto writing = std::make_unique<Writing>(extent, records, block->bytes.memory.memory());
     block->bytes.saving = true;
-    std::string why;
-    lock.unlock();
-    bool done = false;
-    try {
-      buffer_.resize(std::max(buffer_.size(), records.block_bytes()));
-      records.pack(memory.get(), extent.seed, buffer_.data());
-      done = file_->write(extent, buffer_.data(), why);
-    } catch (const std::bad_alloc&) {
-      why = "out of memory";
-    }
-    lock.lock();
-    block = table_.block(handle);
-    if (!done || !block) file_->give_back(extent);
-    if (block) {
-      block->bytes.saving = false;
-      if (done) {
-        block->bytes.saved = extent;
-        memory_read_ += records.size() * records.data_bytes();
-        may_leave(handle);
-        trim(block->name.layer);
-      }
-    }
+    return writing;
+  }
+
+  void end_save(uint64_t handle, Writing& writing) override {
+    const std::lock_guard lock(mutex_);
     moved_.notify_all();
-    if (!done && !std::exchange(full_told_, true))
-      host_.log(KVASIR_LOG_WARN, "blocks stay in memory, beyond cached_blocks: the file in " +
-                                     folder_ + " takes no more (" + why + ")");
+    Block* block = table_.block(handle);
+    if (writing.failed() || !block) file_->give_back(writing.extent());
+    if (block) block->bytes.saving = false;
+    if (writing.failed()) {
+      if (!std::exchange(full_told_, true))
+        host_.log(KVASIR_LOG_WARN, "blocks stay in memory, beyond cached_blocks: the file in " +
+                                       folder_ + " takes no more (" + writing.why() + ")");
+    } else if (block) {
+      block->bytes.saved = writing.extent();
+      memory_read_ += writing.records().size() * writing.records().data_bytes();
+      may_leave(handle);
+      trim(block->name.layer);
+    }
   }
 
   void tell_use() const {
@@ -583,23 +585,24 @@ class Tiered : private Transfers::Work {
   sdk::Host host_;
   sdk::KvTypes types_;
   uint32_t cached_blocks_;
-  bool refresh_;
+  tiered::Victim victim_;
   uint32_t gap_bytes_, block_size_ = 0;
+  bool reads_ahead_;
+  tiered::FileOptions file_options_;
   std::string folder_;
   sdk::KvLayout all_heads_, one_head_;
   Records all_records_, one_records_;
 
-  std::mutex mutex_;  // of all below but the last two
+  std::mutex mutex_;  // of all below but the last one
   std::condition_variable moved_;
   sdk::BlockTable<Bytes> table_{"tiered"};
   std::vector<Layer> layers_;
   std::optional<BlockFile> file_;  // reads and writes need no lock
   std::optional<Store> store_;     // nor does it
-  uint64_t clock_ = 0, n_read_ = 0, n_loaded_ = 0;
+  uint64_t n_read_ = 0, n_loaded_ = 0;
   uint64_t tokens_leased_ = 0, tokens_missed_ = 0, memory_read_ = 0, memory_written_ = 0;
   bool full_told_ = false;
-  std::vector<std::byte> buffer_;  // the io thread's alone
-  Transfers transfers_;            // ends first: its thread uses the others
+  Transfers transfers_;  // ends first: its thread uses the others
 };
 
 }  // namespace

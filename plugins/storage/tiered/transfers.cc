@@ -10,6 +10,18 @@ namespace kvasir::tiered {
 namespace {
 
 constexpr auto kLongest = std::chrono::seconds(30);  // that load_now() waits
+constexpr kvasir_status kUnderWay = 100;  // of a load that has not ended; no call's status
+
+template <class Call>
+kvasir_status call(const Call& work) noexcept {
+  try {
+    return work();
+  } catch (const std::bad_alloc&) {
+    return KVASIR_ERR_OUT_OF_MEMORY;
+  } catch (...) {
+    return KVASIR_ERR_IO;
+  }
+}
 
 }  // namespace
 
@@ -41,8 +53,11 @@ bool Transfers::load_now(std::vector<Load> loads) {
   return false;
 }
 
-void Transfers::add(std::deque<Job>& queue, Job job) {
-  job.status.reserve(job.loads.size());  // the thread must not fail at it
+void Transfers::add(Jobs& queue, Job job) {
+  const size_t n = job.loads.size();
+  job.status.resize(n);  // the thread must not fail at it
+  job.again.reserve(n);
+  for (size_t load = n; load-- > 0;) job.open.push_back(load);
   const std::lock_guard lock(mutex_);
   queue.push_back(std::move(job));
   something_to_do_.notify_all();
@@ -56,7 +71,7 @@ void Transfers::save(std::span<const uint64_t> handles) {
 
 void Transfers::cancel(uint64_t ticket) {
   const std::lock_guard lock(mutex_);
-  for (std::deque<Job>* queue : {&urgent_, &foreseen_})
+  for (Jobs* queue : {&urgent_, &foreseen_})
     for (Job& job : *queue) job.cancelled |= job.ticket == ticket;
 }
 
@@ -64,7 +79,7 @@ void Transfers::drain(uint64_t deadline_ms) {
   std::unique_lock lock(mutex_);
   const auto done = [&] { return urgent_.empty() && foreseen_.empty() && !reporting_; };
   if (idle_.wait_for(lock, std::chrono::milliseconds(deadline_ms), done)) return;
-  for (std::deque<Job>* queue : {&urgent_, &foreseen_})
+  for (Jobs* queue : {&urgent_, &foreseen_})
     for (Job& job : *queue) job.cancelled = true;
   idle_.wait(lock, done);
 }
@@ -72,45 +87,115 @@ void Transfers::drain(uint64_t deadline_ms) {
 void Transfers::serve() {
   std::unique_lock lock(mutex_);
   for (;;) {
-    something_to_do_.wait(lock, [&] {
-      return stopping_ || !urgent_.empty() || !foreseen_.empty() || !saves_.empty();
-    });
-    if (!urgent_.empty()) {
-      load_one(urgent_, lock);
-    } else if (!foreseen_.empty()) {
-      load_one(foreseen_, lock);
+    while (begin_next(lock)) continue;
+    if (!moves_->empty()) {
+      end_moves(lock);
     } else if (stopping_) {
       return;
     } else {
-      save_one(lock);
+      something_to_do_.wait(lock, [&] { return stopping_ || next_job() || !saves_.empty(); });
     }
   }
 }
 
-void Transfers::load_one(std::deque<Job>& queue, std::unique_lock<std::mutex>& lock) {
-  Job& job = queue.front();  // stays there while others are appended
-  if (job.status.size() < job.loads.size()) {
-    const Load& load = job.loads[job.status.size()];
-    kvasir_status status = KVASIR_ERR_CANCELLED;
-    uint64_t bytes = 0;
-    if (!job.cancelled && !stopping_) {
-      lock.unlock();
-      try {
-        status = work_.load(load, bytes);
-      } catch (const std::bad_alloc&) {
-        status = KVASIR_ERR_OUT_OF_MEMORY;
-      } catch (...) {
-        status = KVASIR_ERR_IO;
-      }
-      lock.lock();
-    }
-    job.status.push_back(status);
-    job.bytes += bytes;
+bool Transfers::begin_next(std::unique_lock<std::mutex>& lock) {
+  if (Job* job = next_job()) {
+    const bool is_cancelled = job->cancelled || stopping_;
+    if (!is_cancelled && !moves_->takes(false)) return false;
+    begin_load(*job, lock);
+    return true;
   }
-  if (job.status.size() < job.loads.size()) return;
-  Job done = std::move(job);
-  queue.pop_front();
-  report(std::move(done), lock);
+  if (saves_.empty() || stopping_ || !moves_->takes(true)) return false;
+  begin_save(lock);
+  return true;
+}
+
+Transfers::Job* Transfers::next_job() {
+  for (Jobs* queue : {&urgent_, &foreseen_})
+    for (Job& job : *queue)
+      if (!job.open.empty()) return &job;
+  return nullptr;
+}
+
+void Transfers::begin_load(Job& job, std::unique_lock<std::mutex>& lock) {
+  const size_t load = job.open.back();
+  job.open.pop_back();
+  kvasir_status status = KVASIR_ERR_CANCELLED;
+  if (!job.cancelled && !stopping_) {
+    lock.unlock();
+    status = call([&] {
+      std::list<MoveQueue::Entry> one(1);
+      Work::Begun begun = work_.begin_load(job.loads[load]);
+      if (!begun.reading) return begun.status;
+      one.front() = {std::move(begun.reading), &job, load, false, 0, 0};
+      moves_->add(std::move(one));
+      return kUnderWay;
+    });
+    lock.lock();
+  }
+  if (status == KVASIR_AGAIN)
+    job.again.push_back(load);
+  else if (status != kUnderWay)
+    end_load(job, load, status, lock);
+}
+
+void Transfers::begin_save(std::unique_lock<std::mutex>& lock) {
+  const uint64_t handle = saves_.front();
+  saves_.pop_front();
+  lock.unlock();
+  call([&] {
+    std::list<MoveQueue::Entry> one(1);
+    std::unique_ptr<Writing> writing = work_.begin_save(handle);
+    if (!writing) return KVASIR_OK;
+    one.front() = {std::move(writing), nullptr, handle, true, 0, 0};
+    moves_->add(std::move(one));
+    return KVASIR_OK;
+  });  // a block whose save throws stays in memory
+  lock.lock();
+}
+
+void Transfers::end_moves(std::unique_lock<std::mutex>& lock) {
+  lock.unlock();
+  std::list<MoveQueue::Entry> ended = moves_->wait();
+  lock.lock();
+  flow_ = moves_->flow();
+  lock.unlock();
+  for (MoveQueue::Entry& entry : ended) {
+    if (entry.is_write) {
+      call([&] {
+        work_.end_save(entry.index, static_cast<Writing&>(*entry.move));
+        return KVASIR_OK;
+      });
+      continue;
+    }
+    auto& job = *static_cast<Job*>(entry.tag);
+    auto& reading = static_cast<Reading&>(*entry.move);
+    const kvasir_status status =
+        call([&] { return work_.end_load(job.loads[entry.index].handle, reading); });
+    lock.lock();
+    job.bytes += reading.bytes();
+    end_load(job, entry.index, status, lock);
+    lock.unlock();
+  }
+  lock.lock();
+  for (Jobs* queue : {&urgent_, &foreseen_})
+    for (Job& job : *queue) {
+      job.open.insert(job.open.end(), job.again.rbegin(), job.again.rend());
+      job.again.clear();
+    }
+}
+
+void Transfers::end_load(Job& job, size_t load, kvasir_status status,
+                         std::unique_lock<std::mutex>& lock) {
+  job.status[load] = status;
+  if (++job.n_ended < job.loads.size()) return;
+  for (Jobs* queue : {&urgent_, &foreseen_})
+    for (auto at = queue->begin(); at != queue->end(); ++at) {
+      if (&*at != &job) continue;
+      Job done = std::move(job);
+      queue->erase(at);
+      return report(std::move(done), lock);
+    }
 }
 
 void Transfers::report(Job job, std::unique_lock<std::mutex>& lock) {
@@ -130,15 +215,9 @@ void Transfers::report(Job job, std::unique_lock<std::mutex>& lock) {
   idle_.notify_all();
 }
 
-void Transfers::save_one(std::unique_lock<std::mutex>& lock) {
-  const uint64_t handle = saves_.front();
-  saves_.pop_front();
-  lock.unlock();
-  try {
-    work_.save(handle);
-  } catch (...) {  // the block stays in memory
-  }
-  lock.lock();
+FlowCounts Transfers::flow() const {
+  const std::lock_guard lock(mutex_);
+  return flow_;
 }
 
 }  // namespace kvasir::tiered

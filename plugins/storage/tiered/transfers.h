@@ -8,12 +8,16 @@
 #include <cstdint>
 #include <deque>
 #include <future>
+#include <list>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <thread>
 #include <vector>
 
+#include "plugins/storage/tiered/move.h"
+#include "plugins/storage/tiered/move_queue.h"
 #include "plugins/storage/tiered/token_set.h"
 
 namespace kvasir::tiered {
@@ -24,15 +28,22 @@ struct Load {
   TokenSet tokens;
 };
 
-// For any thread. One report per ticket, whatever happens.
+// For any thread. One report per ticket, whatever happens. Blocks are on their way together, as
+// many as the queue takes.
 class Transfers {
  public:
-  // What the thread calls, with no lock held. Exceptions are taken: a load that throws has failed,
-  // a save that throws was not made.
+  // What the thread calls, with no lock held. Exceptions are taken: a load whose call throws has
+  // failed, a save that throws was not made.
   class Work {
    public:
-    virtual kvasir_status load(const Load& load, uint64_t& bytes) = 0;  // adds what it moved
-    virtual void save(uint64_t handle) = 0;
+    struct Begun {
+      std::unique_ptr<Reading> reading;  // null: it has ended
+      kvasir_status status = KVASIR_OK;  // KVASIR_AGAIN: another load of that block is under way
+    };
+    virtual Begun begin_load(const Load& load) = 0;
+    virtual kvasir_status end_load(uint64_t handle, Reading& reading) = 0;
+    virtual std::unique_ptr<Writing> begin_save(uint64_t handle) = 0;  // null: nothing to save
+    virtual void end_save(uint64_t handle, Writing& writing) = 0;
 
    protected:
     ~Work() = default;
@@ -44,7 +55,10 @@ class Transfers {
   Transfers(const Transfers&) = delete;
   Transfers& operator=(const Transfers&) = delete;
 
-  void start();  // the thread, if it does not run yet; may throw
+  // Before start(): where the bytes move.
+  void set_io(std::unique_ptr<FileIo> io) { moves_.emplace(std::move(io)); }
+  FlowCounts flow() const;  // of reads so far
+  void start();             // the thread, if it does not run yet; may throw
   // Urgent ones go first, also before the rest of a job that is not.
   void load(uint64_t ticket, std::vector<Load> loads, bool is_urgent);
   // The same, urgent, and without a ticket: waits until all are done. False: after 30 s they were
@@ -60,23 +74,34 @@ class Transfers {
     uint64_t ticket;
     std::vector<Load> loads;
     std::shared_ptr<std::promise<void>> waiter{};  // of load_now(); others are reported
-    std::vector<kvasir_status> status{};           // of those that are done
+    std::vector<kvasir_status> status{};           // by load, of those that have ended
+    std::vector<size_t> open{};                    // loads that were not begun, the last one first
+    std::vector<size_t> again{};                   // whose block another load is bringing
+    size_t n_ended = 0;
     uint64_t bytes = 0;
     bool cancelled = false;
   };
-  void add(std::deque<Job>& queue, Job job);
+  using Jobs = std::list<Job>;
+
+  void add(Jobs& queue, Job job);
   void serve();
-  void load_one(std::deque<Job>& queue, std::unique_lock<std::mutex>& lock);
+  bool begin_next(std::unique_lock<std::mutex>& lock);  // false: nothing can begin now
+  Job* next_job();                                      // that has an open load
+  void begin_load(Job& job, std::unique_lock<std::mutex>& lock);
+  void begin_save(std::unique_lock<std::mutex>& lock);
+  void end_moves(std::unique_lock<std::mutex>& lock);
+  void end_load(Job& job, size_t load, kvasir_status status, std::unique_lock<std::mutex>& lock);
   void report(Job job, std::unique_lock<std::mutex>& lock);
-  void save_one(std::unique_lock<std::mutex>& lock);
 
   Work& work_;
   const kvasir_completion* completion_;
-  std::mutex mutex_;  // of all below
+  mutable std::mutex mutex_;  // of all below but moves_, which is the thread's
   std::condition_variable something_to_do_, idle_;
-  std::deque<Job> urgent_, foreseen_;  // the thread alone takes from them
+  Jobs urgent_, foreseen_;  // the thread alone takes from them
   std::deque<uint64_t> saves_;
+  FlowCounts flow_;
   bool reporting_ = false, stopping_ = false;
+  std::optional<MoveQueue> moves_;
   std::thread thread_;
 };
 

@@ -295,7 +295,8 @@ TEST_CASE("what comes from the file is what an account from outside says, token 
         const auto engine =
             bench.engine(kCache + strategy +
                              tiered(cached, "folder = '" + path +
-                                                "'\ngap_bytes = " + std::to_string(gap) + "\n"),
+                                                "'\nio = 'thread'\ndirect = false\ngap_bytes = " +
+                                                std::to_string(gap) + "\n"),
                          options);
         const auto seq = engine->open();
         prefill(*engine, seq, some_tokens(kPrompt, 5));

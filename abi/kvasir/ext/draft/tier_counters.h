@@ -17,6 +17,11 @@ typedef struct kvasir_tier_count {
                              counts nowhere here. */
   uint64_t tokens;        /* times a token of one kv head was: tier 0: given by a READ lease; slower
                              tiers: missing there when a READ asked for it, so NOT_RESIDENT */
+  /* Of reads of this tier; 0 where the storage does not measure. read_nanos / busy_nanos were under
+   * way at a time, on average. */
+  uint64_t n_reads;    /* calls that read */
+  uint64_t busy_nanos; /* while one or more were under way, until what they brought was usable */
+  uint64_t read_nanos; /* each for itself */
 } kvasir_tier_count;
 
 typedef struct kvasir_tier_counters {

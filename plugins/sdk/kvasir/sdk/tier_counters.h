@@ -7,6 +7,8 @@
 #include <kvasir/sdk/plugin.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <cstring>
 #include <string_view>
 
 namespace kvasir::sdk {
@@ -21,8 +23,9 @@ const void* tier_counters_if_asked(const char* id) {
         return guard(err, [&] {
           const auto tiers = detail::as<T>(self).tiers();
           *n_tiers = static_cast<uint32_t>(tiers.size());
-          const Strided<kvasir_tier_count> list(out, std::min(capacity, *n_tiers), count_size);
-          for (uint32_t i = 0; i < list.size(); ++i) list[i] = tiers[i];
+          auto* to = reinterpret_cast<std::byte*>(out);  // a host may know fewer fields
+          for (uint32_t i = 0; i < std::min(capacity, *n_tiers); ++i, to += count_size)
+            std::memcpy(to, &tiers[i], std::min<size_t>(count_size, sizeof tiers[i]));
         });
       }};
   return std::string_view(id) == KVASIR_EXT_TIER_COUNTERS ? &kTable : nullptr;

@@ -1,0 +1,73 @@
+// Calls that read and write a BlockFile: one after another, or many in flight through io_uring.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <kvasir/sdk/host.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "plugins/storage/tiered/block_file.h"
+#include "plugins/storage/tiered/options.h"
+
+namespace kvasir::tiered {
+
+// Bytes of the file from `offset` on, between it and a buffer of `buffer_bytes`.
+struct FileCall {
+  bool is_write = false;
+  uint64_t offset = 0;
+  uint64_t n = 0;
+  bool was_refused = false;  // past the page cache; it goes on through it
+};
+
+// For one thread at a time. A buffer has one call at most, and is the caller's before start() and
+// after wait() named it.
+class FileIo {
+ public:
+  struct Done {
+    uint32_t buffer;
+    int error;  // an errno; 0: all of it was moved
+  };
+  // memory: of the buffers, page-aligned.
+  FileIo(BlockFile& file, uint32_t n_buffers, uint64_t buffer_bytes);
+  virtual ~FileIo() = default;
+  FileIo(const FileIo&) = delete;
+  FileIo& operator=(const FileIo&) = delete;
+
+  uint32_t n_buffers() const { return n_buffers_; }
+  std::byte* buffer(uint32_t i) const { return memory_.get() + i * buffer_bytes_; }
+
+  virtual void start(uint32_t buffer, const FileCall& call) = 0;
+  // Waits until one of the calls that were started has ended; adds those that have.
+  virtual void wait(std::vector<Done>& done) = 0;
+
+ protected:
+  BlockFile& file_;
+  // What is left of a call after one system call moved `n` bytes, or failed with errno -n. True:
+  // nothing is, and `error` says how it ended.
+  bool ends(FileCall& rest, int64_t n, int& error);
+  uint64_t arena_bytes() const { return n_buffers_ * buffer_bytes_; }
+  std::byte* arena() const { return memory_.get(); }
+
+ private:
+  uint32_t n_buffers_;
+  uint64_t buffer_bytes_;
+  std::shared_ptr<std::byte> memory_;
+};
+
+// Calls through io_uring, as many at a time as there are buffers, which are registered with the
+// kernel where its limit of locked memory allows that. Null, and an errno in `error`: there is no
+// io_uring here.
+std::unique_ptr<FileIo> make_uring_io(BlockFile& file, uint32_t n_buffers, uint64_t buffer_bytes,
+                                      int& error);
+// One call at a time, done before start() returns.
+std::unique_ptr<FileIo> make_plain_io(BlockFile& file, uint64_t buffer_bytes);
+
+// As the options say; where there is no io_uring, one call at a time, and the log says so.
+std::unique_ptr<FileIo> make_file_io(BlockFile& file, const FileOptions& options,
+                                     uint64_t buffer_bytes, const sdk::Host& host);
+
+}  // namespace kvasir::tiered

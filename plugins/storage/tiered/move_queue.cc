@@ -1,0 +1,94 @@
+// See move_queue.h.
+// SPDX-License-Identifier: Apache-2.0
+#include "plugins/storage/tiered/move_queue.h"
+
+#include <exception>
+#include <utility>
+
+namespace kvasir::tiered {
+namespace {
+
+uint64_t nanos(std::chrono::steady_clock::duration time) {
+  return static_cast<uint64_t>(std::chrono::nanoseconds(time).count());
+}
+
+}  // namespace
+
+MoveQueue::MoveQueue(std::unique_ptr<FileIo> io) : io_(std::move(io)), started_(io_->n_buffers()) {
+  for (uint32_t buffer = io_->n_buffers(); buffer-- > 0;) free_.push_back(buffer);
+  done_.reserve(io_->n_buffers());
+}
+
+// Moves that have calls left keep their turn: none of the kind is added before those are started.
+bool MoveQueue::takes(bool is_write) const {
+  if (free_.empty() || (is_write && n_writes_ >= kMostWrites)) return false;
+  for (const Entry& entry : entries_)
+    if (entry.is_write == is_write && entry.n_started < entry.move->n_calls()) return false;
+  return true;
+}
+
+void MoveQueue::add(std::list<Entry>&& one) {
+  entries_.splice(entries_.end(), one);
+  start_calls();
+}
+
+void MoveQueue::start_calls() {
+  for (Entry& entry : entries_) {
+    while (entry.n_started < entry.move->n_calls() && !entry.move->failed()) {
+      if (free_.empty() || (entry.is_write && n_writes_ >= kMostWrites)) break;
+      const uint32_t buffer = free_.back();
+      free_.pop_back();
+      const size_t call = entry.n_started++;
+      started_[buffer] = {&entry, call, Clock::now()};
+      if (!entry.is_write && n_reads_ == 0) busy_since_ = started_[buffer].at;
+      ++(entry.is_write ? n_writes_ : n_reads_);
+      entry.move->start(call, io_->buffer(buffer));
+      io_->start(buffer, entry.move->call(call));
+    }
+  }
+}
+
+void MoveQueue::end_call(const FileIo::Done& done) {
+  const Started started = std::exchange(started_[done.buffer], {});
+  Entry& entry = *started.entry;
+  --(entry.is_write ? n_writes_ : n_reads_);
+  ++entry.n_ended;
+  if (!entry.is_write) {
+    ++flow_.n_reads;
+    flow_.read_nanos += nanos(Clock::now() - started.at);
+  }
+  try {
+    if (done.error != 0)
+      entry.move->fail(reason(done.error));
+    else if (!entry.move->failed())
+      entry.move->end(started.call, io_->buffer(done.buffer));
+  } catch (const std::exception&) {
+    entry.move->fail("out of memory");
+  }
+  free_.push_back(done.buffer);
+}
+
+std::list<MoveQueue::Entry> MoveQueue::wait() {
+  done_.clear();
+  if (n_reads_ + n_writes_ > 0) io_->wait(done_);
+  const bool was_busy = n_reads_ > 0;
+  for (const FileIo::Done& call : done_) end_call(call);
+  std::list<Entry> ended;
+  bool earlier_write = false;  // blocks are written in the order in which they may leave memory
+  for (auto entry = entries_.begin(); entry != entries_.end();) {
+    const size_t n_to_end = entry->move->failed() ? entry->n_started : entry->move->n_calls();
+    const auto at = entry++;
+    if (at->n_ended == n_to_end && !(at->is_write && earlier_write))
+      ended.splice(ended.end(), entries_, at);
+    else
+      earlier_write |= at->is_write;
+  }
+  if (was_busy) {  // a span that goes on is counted up to here
+    const Clock::time_point now = Clock::now();
+    flow_.busy_nanos += nanos(now - std::exchange(busy_since_, now));
+  }
+  start_calls();
+  return ended;
+}
+
+}  // namespace kvasir::tiered

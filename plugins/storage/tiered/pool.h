@@ -1,0 +1,94 @@
+// Which full blocks of one layer leave memory, and in which order.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <new>
+#include <utility>
+
+namespace kvasir::tiered {
+
+// Who leaves first. kCounter is InfiniGen's (arXiv:2406.19707, section 4.4): the block that the
+// fewest steps have used; when the counter of one is full, those of the layer are halved, so that
+// what was used long ago fades. Of equals the one used longest ago.
+enum class Victim : uint8_t { kLru, kFifo, kCounter };
+
+// What the pool keeps of a block. It does not change while the block may leave.
+struct PoolUse {
+  uint64_t used = 0;        // when it came or, not for kFifo, was used last
+  uint32_t n_halvings = 0;  // those of the layer that `count` knows of
+  uint8_t count = 0;
+  bool is_idle = false;  // may leave
+};
+
+class Pool {
+ public:
+  static constexpr uint8_t kFull = 255;  // of a counter
+
+  explicit Pool(Victim victim = Victim::kLru) : victim_(victim) {}
+
+  // Written or read back. It counts no less than the block that leaves next, which is older, and so
+  // does not leave before the step has used it.
+  void came(PoolUse& use) {
+    use.used = ++clock_;
+    if (victim_ != Victim::kCounter) return;
+    const uint32_t least = idle_.empty() ? 0 : idle_.begin()->first.first;
+    use.count = static_cast<uint8_t>(std::max(count(use), least));
+    use.n_halvings = n_halvings_;
+  }
+  // By a step. is_first: of its leases on the block, which is not idle.
+  void used(PoolUse& use, bool is_first) {
+    if (victim_ != Victim::kFifo) use.used = ++clock_;
+    if (victim_ != Victim::kCounter || !is_first) return;
+    use.count = static_cast<uint8_t>(count(use) + 1);
+    use.n_halvings = n_halvings_;
+    if (use.count < kFull) return;
+    ++n_halvings_;
+    halve_idle();
+  }
+
+  // Of a block that is not idle yet; it stays so where there is no memory to say it.
+  void add_idle(PoolUse& use, uint64_t handle) noexcept {
+    try {
+      idle_.emplace(rank(use), Idle{handle, use});
+      use.is_idle = true;
+    } catch (const std::bad_alloc&) {
+    }
+  }
+  void remove_idle(PoolUse& use) noexcept {
+    if (std::exchange(use.is_idle, false)) idle_.erase(rank(use));
+  }
+  // The idle block that leaves first; 0: there is none.
+  uint64_t victim() const { return idle_.empty() ? 0 : idle_.begin()->second.handle; }
+
+ private:
+  using Rank = std::pair<uint32_t, uint64_t>;
+  struct Idle {
+    uint64_t handle;
+    PoolUse use;
+  };
+  uint32_t count(const PoolUse& use) const {
+    const uint32_t n = n_halvings_ - use.n_halvings;
+    return n < 8 ? uint32_t{use.count} >> n : 0;
+  }
+  Rank rank(const PoolUse& use) const { return {count(use), use.used}; }
+  // Two that differed may be equals now.
+  void halve_idle() noexcept {
+    std::map<Rank, Idle> before;
+    before.swap(idle_);
+    while (!before.empty()) {
+      auto node = before.extract(before.begin());
+      node.key() = rank(node.mapped().use);
+      idle_.insert(std::move(node));
+    }
+  }
+
+  Victim victim_;
+  uint64_t clock_ = 0;
+  uint32_t n_halvings_ = 0;
+  std::map<Rank, Idle> idle_;
+};
+
+}  // namespace kvasir::tiered
