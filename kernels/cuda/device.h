@@ -35,9 +35,8 @@ struct alignas(16) Bytes16 {
 struct SharedSize {
   uint32_t bytes = 0;
   template <class T>
-  constexpr SharedSize& add(uint32_t n) {
+  void add(uint32_t n) {
     bytes += (n * static_cast<uint32_t>(sizeof(T)) + 15) / 16 * 16;
-    return *this;
   }
 };
 

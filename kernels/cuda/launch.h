@@ -6,6 +6,9 @@
 
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/runtime.h"
+#ifndef KVASIR_CUDA_EMULATION
+#include "kernels/cuda/nvcc/launch_checks.h"
+#endif
 
 namespace kvasir::cuda {
 
@@ -37,10 +40,6 @@ void launch(void (*kernel)(Parameters...), const LaunchShape& shape, Stream,
 }
 
 #else
-
-void check_launch(cudaError_t status);
-// Lets a kernel have more than 48 KiB of dynamic shared memory.
-void allow_shared(const void* kernel, uint32_t bytes);
 
 template <class... Parameters>
 void launch(void (*kernel)(Parameters...), const LaunchShape& shape, Stream stream,

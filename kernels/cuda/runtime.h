@@ -36,13 +36,9 @@ void wait(Stream stream);  // for all it was given; throws what failed since
 void* allocate_memory(uint64_t bytes);
 void free_memory(void* data) noexcept;
 
-// Queued in the stream. Of pageable host memory the bytes are taken before the call returns; of
-// page-locked memory they have to stay as they are until the stream comes by.
+// Queued in the stream. Bytes of (pageable) host memory are taken before the call returns; what
+// goes to the host is there after wait().
 void copy_to_device(void* to, const void* from, uint64_t bytes, Stream stream);
 void copy_to_host(void* to, const void* from, uint64_t bytes, Stream stream);
-
-// Page-locked memory of the host.
-void* allocate_pinned(uint64_t bytes);
-void free_pinned(void* data) noexcept;
 
 }  // namespace kvasir::cuda

@@ -2,9 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/runtime.h"
 
-#include <cstdlib>
 #include <cstring>
-#include <new>
 
 #include "kernels/cuda/emulation/fault.h"
 #include "kernels/cuda/emulation/memory.h"
@@ -40,8 +38,5 @@ void copy_to_host(void* to, const void* from, uint64_t bytes, Stream) {
   check(from, bytes);
   std::memcpy(to, from, bytes);
 }
-
-void* allocate_pinned(uint64_t bytes) { return ::operator new(bytes); }
-void free_pinned(void* data) noexcept { ::operator delete(data); }
 
 }  // namespace kvasir::cuda

@@ -6,6 +6,8 @@
 
 #include <string>
 
+#include "kernels/cuda/nvcc/launch_checks.h"
+
 namespace kvasir::cuda {
 namespace {
 
@@ -61,11 +63,11 @@ void copy_to_host(void* to, const void* from, uint64_t bytes, Stream stream) {
         "copy from the device");
 }
 
-void* allocate_pinned(uint64_t bytes) {
-  void* data = nullptr;
-  check(cudaMallocHost(&data, bytes), "allocate page-locked memory");
-  return data;
+void check_launch(cudaError_t status) { check(status, "start a kernel"); }
+void allow_shared(const void* kernel, uint32_t bytes) {
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(bytes)),
+        "give a kernel its shared memory");
 }
-void free_pinned(void* data) noexcept { cudaFreeHost(data); }
 
 }  // namespace kvasir::cuda

@@ -135,9 +135,11 @@ TEST_SUITE("kernels/cuda/emulation") {
 
   TEST_CASE("shared memory passes values between warps, and within one by its own barrier") {
     DeviceArray<uint32_t> out(32);
-    const uint32_t bytes = SharedSize{}.add<uint32_t>(3).add<Bytes16>(1).bytes;
-    CHECK(bytes == 32);
-    launch(pass_on, {.threads = 64, .shared_bytes = bytes}, {}, out.pointer());
+    SharedSize size;
+    size.add<uint32_t>(3);
+    size.add<Bytes16>(1);
+    CHECK(size.bytes == 32);
+    launch(pass_on, {.threads = 64, .shared_bytes = size.bytes}, {}, out.pointer());
     CHECK(out.values()[0] == 7 + 8 + 9 + 1 + 4);
     launch(pass_within_warp, {.threads = 32}, {}, out.pointer());
     for (uint32_t t = 0; t < 32; ++t) CHECK(out.values()[t] == (31 - t) * (31 - t));
