@@ -1,9 +1,13 @@
 # Shared target rules: warnings, sanitizers, the one way to add a library, a plugin and a test.
 add_library(kvasir_options INTERFACE)
 target_include_directories(kvasir_options INTERFACE ${CMAKE_SOURCE_DIR})
+# nvcc takes warnings of the host's compiler one by one; what it makes of kernels is not pedantic C++.
 target_compile_options(kvasir_options INTERFACE
-  -Wall -Wextra -Wpedantic -Wshadow $<$<COMPILE_LANGUAGE:CXX>:-Wconversion -Wno-sign-conversion>
-  $<$<BOOL:${KVASIR_WERROR}>:-Werror>)
+  "$<$<COMPILE_LANGUAGE:C,CXX>:-Wall;-Wextra;-Wpedantic;-Wshadow>"
+  "$<$<COMPILE_LANGUAGE:CXX>:-Wconversion;-Wno-sign-conversion>"
+  "$<$<AND:$<BOOL:${KVASIR_WERROR}>,$<COMPILE_LANGUAGE:C,CXX>>:-Werror>"
+  "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra>"
+  "$<$<AND:$<BOOL:${KVASIR_WERROR}>,$<COMPILE_LANGUAGE:CUDA>>:-Werror=all-warnings>")
 if(KVASIR_SANITIZE)
   target_compile_options(kvasir_options INTERFACE
     -fsanitize=${KVASIR_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)

@@ -1,0 +1,60 @@
+// See attention_plan.h.
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/attention_plan.h"
+
+#include <algorithm>
+
+namespace kvasir::cuda {
+
+uint64_t partial_bytes_per_unit(const AttentionShape& shape) {
+  const uint64_t group = shape.n_q_heads / shape.n_kv_heads;
+  return group * (uint64_t{shape.v_dim} + 1) * sizeof(float);
+}
+
+uint64_t n_splits_of(const AttentionShape& shape, const AttentionRange& range, bool by_token) {
+  const uint64_t slots = (range.item_end - range.item_begin) * (by_token ? 1 : shape.block_size);
+  return (slots + kSplitSlots - 1) / kSplitSlots;
+}
+
+void plan_units(const AttentionShape& shape, std::span<const AttentionRange> ranges,
+                const std::vector<bool>& by_token, uint32_t query_begin, uint32_t query_end,
+                AttentionUnits& out) {
+  out.ranges.clear();
+  out.n_units = 0;
+  const uint64_t heads = shape.n_kv_heads;
+  std::vector<uint64_t> counts((query_end - query_begin) * heads, 0);  // spans of each pair
+  const auto pair_of = [&](uint64_t query, uint32_t kv_head) {
+    return (query - query_begin) * heads + kv_head;
+  };
+  for (const AttentionRange& whole : ranges) {
+    AttentionRange range = whole;
+    range.q_begin = std::max(whole.q_begin, query_begin);
+    const uint32_t end = std::min(whole.q_begin + whole.n_q, query_end);
+    if (range.q_begin >= end) continue;
+    range.n_q = end - range.q_begin;
+    range.n_splits = n_splits_of(shape, range, by_token[range.part]);
+    range.first_unit = out.n_units;
+    out.n_units += range.n_q * range.n_splits;
+    for (uint32_t q = range.q_begin; q < end; ++q) ++counts[pair_of(q, range.kv_head)];
+    out.ranges.push_back(range);
+  }
+  out.pairs.clear();
+  std::vector<uint64_t> next(counts.size(), 0);  // where the pair's next span goes
+  uint64_t n_spans = 0;
+  for (uint64_t i = 0; i < counts.size(); ++i) {
+    next[i] = n_spans;
+    if (counts[i] == 0) continue;
+    out.pairs.push_back({query_begin + static_cast<uint32_t>(i / heads),
+                         static_cast<uint32_t>(i % heads), n_spans, n_spans + counts[i]});
+    n_spans += counts[i];
+  }
+  out.spans.resize(n_spans);
+  for (const AttentionRange& range : out.ranges) {
+    for (uint32_t i = 0; i < range.n_q; ++i) {
+      out.spans[next[pair_of(range.q_begin + i, range.kv_head)]++] = {
+          range.first_unit + i * range.n_splits, range.n_splits};
+    }
+  }
+}
+
+}  // namespace kvasir::cuda

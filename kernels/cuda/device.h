@@ -1,0 +1,49 @@
+// The language of kernels. One source file is compiled by nvcc for the device and by the host's
+// compiler for the emulation (KVASIR_CUDA_EMULATION), where it runs with every access checked.
+//
+//   device                       here
+//   __global__, __device__       KVASIR_KERNEL, KVASIR_DEVICE
+//   blockIdx, threadIdx, …       block_x(), block_y(), thread_x(), threads_x(), blocks_x()
+//   T* in global, shared memory  Global<T>, Shared<T>; follow addresses by global<T>(address)
+//   __shared__ T name[n]         KVASIR_SHARED(T, name, n)
+//   extern __shared__            SharedMemory, array by array
+//   __syncthreads, __syncwarp    block_sync(), warp_sync(mask)
+//   __shfl_sync, __ballot_sync   shuffle(), shuffle_xor(), ballot(); masks as there
+//   atomicAdd                    atomic_add()
+//   16-byte loads and stores     read_as<V>(), write_as<V>()
+//
+// What a kernel may not do: call the language's own names, keep addresses of elements, print,
+// allocate, throw.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/pointer.h"
+
+namespace kvasir::cuda {
+
+inline constexpr uint32_t kWarpLanes = 32;
+inline constexpr uint32_t kAllLanes = 0xffffffffu;
+
+// 16 bytes that travel in one instruction.
+struct alignas(16) Bytes16 {
+  uint32_t word[4];
+};
+
+// Counts the bytes of the arrays that SharedMemory will be asked for, in any order.
+struct SharedSize {
+  uint32_t bytes = 0;
+  template <class T>
+  void add(uint32_t n) {
+    bytes += (n * static_cast<uint32_t>(sizeof(T)) + 15) / 16 * 16;
+  }
+};
+
+}  // namespace kvasir::cuda
+
+#ifdef KVASIR_CUDA_EMULATION
+#include "kernels/cuda/emulation/device.h"
+#else
+#include "kernels/cuda/nvcc/device.h"
+#endif

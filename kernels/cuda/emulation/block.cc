@@ -1,0 +1,283 @@
+// Threads as fibres, barriers, meetings of lanes, and who comes before whom; see block.h.
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/emulation/block.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <cstring>
+
+#include "kernels/cuda/emulation/fiber.h"
+
+namespace kvasir::cuda::emulation {
+namespace {
+
+thread_local Block* running_block = nullptr;
+
+std::string text(Site site) {
+  const std::string file = site.file_name();
+  return file.substr(file.rfind('/') + 1) + ":" + std::to_string(site.line());
+}
+
+bool same_place(Site a, Site b) {
+  return a.line() == b.line() && a.column() == b.column() &&
+         std::strcmp(a.file_name(), b.file_name()) == 0;
+}
+
+}  // namespace
+
+uint64_t next_run() {
+  static std::atomic<uint64_t> last{0};
+  return ++last;
+}
+
+Block* Block::running() { return running_block; }
+
+Block::Block(Index2 grid, Index2 index, uint32_t n_threads, uint64_t shared_bytes, uint64_t launch)
+    : grid_(grid),
+      index_(index),
+      launch_(launch),
+      run_(next_run()),
+      shared_bytes_(shared_bytes),
+      threads_(n_threads),
+      values_((n_threads + kWarpSize - 1) / kWarpSize) {
+  for (uint32_t t = 0; t < n_threads; ++t) {
+    threads_[t].moment.block = index.y * grid.x + index.x;
+    threads_[t].moment.thread = t;
+  }
+}
+
+Block::~Block() = default;
+
+// ---- running ----
+
+void Block::run(const std::function<void()>& kernel) {
+  FiberPool& pool = FiberPool::of_this_thread();
+  for (uint32_t t = 0; t < n_threads(); ++t)
+    pool.start(t, [this, t, &kernel] { enter(t, kernel); });
+  running_block = this;
+  try {
+    while (std::any_of(threads_.begin(), threads_.end(),
+                       [](const Thread& t) { return t.state != State::kDone; })) {
+      step_all();
+    }
+  } catch (...) {
+    if (!error_) error_ = std::current_exception();
+  }
+  is_cancelled_ = true;
+  for (uint32_t t = 0; t < n_threads(); ++t) {
+    now_ = t;
+    if (!pool.ended(t)) pool.resume(t);
+  }
+  running_block = nullptr;
+  if (error_) std::rethrow_exception(error_);
+}
+
+// Lets each thread that does not wait run until it does.
+void Block::step_all() {
+  FiberPool& pool = FiberPool::of_this_thread();
+  bool has_moved = false;
+  for (uint32_t t = 0; t < n_threads(); ++t) {
+    if (threads_[t].state != State::kReady) continue;
+    now_ = t;
+    has_moved = true;
+    pool.resume(t);
+    if (error_) std::rethrow_exception(error_);
+  }
+  if (!has_moved) fail_stuck();
+}
+
+void Block::enter(uint32_t thread, const std::function<void()>& kernel) {
+  if (!is_cancelled_) {
+    try {
+      kernel();
+    } catch (const Cancelled&) {
+    } catch (...) {
+      if (!error_) error_ = std::current_exception();
+    }
+  }
+  threads_[thread].state = State::kDone;
+}
+
+void Block::wait(State state, Site site) {
+  self().state = state;
+  self().site = site;
+  self().has_waited = true;
+  if (state == State::kAtBarrier) {
+    if (n_at_barrier_ == n_threads()) release_barrier();
+  } else if (has_met(now_, self().mask)) {
+    release_meeting(now_, self().mask);
+  }
+  // The last one to arrive goes on at once.
+  while (self().state != State::kReady) {
+    FiberPool::of_this_thread().suspend(now_);
+    if (is_cancelled_) throw Cancelled{};
+  }
+}
+
+// ---- barriers ----
+
+void Block::barrier(Site site) {
+  ++n_at_barrier_;
+  wait(State::kAtBarrier, site);
+}
+
+void Block::release_barrier() {
+  for (const Thread& t : threads_) {
+    if (same_place(t.site, threads_[0].site)) continue;
+    throw Fault(FaultKind::kBarrier, "threads of block " + std::to_string(moment().block) +
+                                         " wait at different barriers: thread 0 at " +
+                                         text(threads_[0].site) + ", thread " +
+                                         std::to_string(t.moment.thread) + " at " + text(t.site));
+  }
+  n_at_barrier_ = 0;
+  for (Thread& t : threads_) {
+    t.state = State::kReady;
+    ++t.moment.epoch;
+  }
+}
+
+void Block::meet(Meeting meeting, uint32_t mask, uint64_t value, Site site) {
+  Thread& t = self();
+  if (!(mask >> (now_ % kWarpSize) & 1u)) {
+    throw Fault(FaultKind::kWarp, "thread " + std::to_string(now_) + " at " + text(site) +
+                                      " is not named in its own mask");
+  }
+  t.meeting = meeting;
+  t.mask = mask;
+  t.value = value;
+  wait(State::kAtMeeting, site);
+}
+
+// Whether every lane of the mask waits where `first` does.
+bool Block::has_met(uint32_t first, uint32_t mask) const {
+  const Thread& t = threads_[first];
+  const uint32_t lane_0 = first - first % kWarpSize;
+  for (uint32_t lane = 0; lane < kWarpSize; ++lane) {
+    if (!(mask >> lane & 1u)) continue;
+    if (lane_0 + lane >= n_threads()) return false;
+    const Thread& other = threads_[lane_0 + lane];
+    if (other.state != State::kAtMeeting || other.meeting != t.meeting || other.mask != mask ||
+        !same_place(other.site, t.site))
+      return false;
+  }
+  return true;
+}
+
+void Block::release_meeting(uint32_t first, uint32_t mask) {
+  const uint32_t lane_0 = first - first % kWarpSize;
+  std::array<uint64_t, kWarpSize>& values = values_[first / kWarpSize];
+  std::array<uint32_t, kWarpSize> seen{};
+  for (uint32_t lane = 0; lane < kWarpSize; ++lane) {
+    if (!(mask >> lane & 1u)) continue;
+    Thread& t = threads_[lane_0 + lane];
+    t.state = State::kReady;
+    values[lane] = t.value;
+    if (t.meeting != Meeting::kBarrier) continue;
+    for (uint32_t l = 0; l < kWarpSize; ++l) seen[l] = std::max(seen[l], t.seen[l]);
+    seen[lane] = ++t.moment.clock;
+  }
+  if (threads_[first].meeting != Meeting::kBarrier) return;
+  for (uint32_t lane = 0; lane < kWarpSize; ++lane)
+    if (mask >> lane & 1u) threads_[lane_0 + lane].seen = seen;
+}
+
+uint64_t Block::exchanged(uint32_t lane) const {
+  const Thread& t = threads_[now_];
+  if (lane >= kWarpSize || !(t.mask >> lane & 1u)) {
+    throw Fault(FaultKind::kWarp, "thread " + std::to_string(now_) + " at " + text(t.site) +
+                                      " takes the value of lane " + std::to_string(lane) +
+                                      ", which its mask does not name");
+  }
+  return values_[now_ / kWarpSize][lane];
+}
+
+bool Block::is_ordered(const Moment& earlier) const {
+  const Moment& now = moment();
+  if (earlier.block != now.block) return false;
+  if (earlier.thread == now.thread || earlier.epoch < now.epoch) return true;
+  if (earlier.thread / kWarpSize != now.thread / kWarpSize) return false;
+  return earlier.clock < threads_[now_].seen[earlier.thread % kWarpSize];
+}
+
+// ---- messages ----
+
+std::string Block::since() const {
+  const Thread& t = threads_[now_];
+  return t.has_waited ? "; thread " + std::to_string(now_) + " last waited at " + text(t.site) : "";
+}
+
+std::string Block::waits_at(uint32_t thread) const {
+  const Thread& t = threads_[thread];
+  const std::string who = "thread " + std::to_string(thread);
+  if (t.state == State::kDone) return who + " has returned";
+  if (t.state == State::kAtBarrier) return who + " waits at the barrier at " + text(t.site);
+  char mask[16];
+  std::snprintf(mask, sizeof mask, "%08x", t.mask);
+  return who + " waits for the lanes of mask " + mask + " at " + text(t.site);
+}
+
+// Nobody can go on: names two threads that wait for one another.
+void Block::fail_stuck() const {
+  const auto meets = std::find_if(threads_.begin(), threads_.end(),
+                                  [](const Thread& t) { return t.state == State::kAtMeeting; });
+  const bool at_meeting = meets != threads_.end();
+  const auto first =
+      at_meeting ? meets : std::find_if(threads_.begin(), threads_.end(), [](const Thread& t) {
+        return t.state == State::kAtBarrier;
+      });
+  const uint32_t a = first->moment.thread;
+  uint32_t b = a;
+  for (uint32_t t = 0; t < n_threads(); ++t) {
+    const Thread& other = threads_[t];
+    const bool is_named =
+        at_meeting ? t / kWarpSize == a / kWarpSize && (first->mask >> (t % kWarpSize) & 1u) : true;
+    const bool is_with = other.state == first->state && same_place(other.site, first->site) &&
+                         (!at_meeting || other.mask == first->mask);
+    if (is_named && !is_with) {
+      b = t;
+      break;
+    }
+  }
+  const std::string what =
+      b == a ? " names lanes that the block does not have" : "; " + waits_at(b);
+  throw Fault(at_meeting ? FaultKind::kWarp : FaultKind::kBarrier,
+              "block " + std::to_string(first->moment.block) + ": " + waits_at(a) + what);
+}
+
+// ---- shared memory ----
+
+Block::SharedArray Block::make_array(uint64_t bytes, Site site) const {
+  SharedArray array;
+  array.memory = std::make_unique<std::byte[]>(bytes + 16);
+  auto* data = array.memory.get();
+  data += (16 - reinterpret_cast<uintptr_t>(data) % 16) % 16;
+  array.region = std::make_unique<Region>(data, bytes, true);
+  array.site = site;
+  return array;
+}
+
+Region& Block::dynamic_array(uint32_t i, uint64_t bytes) {
+  if (i < dynamic_.size()) {
+    if (dynamic_[i].region->bytes() != bytes)
+      throw Fault(FaultKind::kLaunch, "threads of a block take unlike arrays of shared memory");
+    return *dynamic_[i].region;
+  }
+  shared_used_ += (bytes + 15) / 16 * 16;
+  if (shared_used_ > shared_bytes_) {
+    throw Fault(FaultKind::kLaunch, "the kernel takes " + std::to_string(shared_used_) +
+                                        " bytes of shared memory, its launch gives it " +
+                                        std::to_string(shared_bytes_));
+  }
+  dynamic_.push_back(make_array(bytes, {}));
+  return *dynamic_.back().region;
+}
+
+Region& Block::static_array(Site site, uint64_t bytes) {
+  for (SharedArray& array : static_)
+    if (same_place(array.site, site)) return *array.region;
+  static_.push_back(make_array(bytes, site));
+  return *static_.back().region;
+}
+
+}  // namespace kvasir::cuda::emulation

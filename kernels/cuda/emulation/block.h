@@ -1,0 +1,120 @@
+// One block of threads on the host: each thread a fibre that runs until it has to wait for others.
+// Threads run in the order of their numbers, so a run is the same every time.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <source_location>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/emulation/fault.h"
+#include "kernels/cuda/emulation/memory.h"
+
+namespace kvasir::cuda::emulation {
+
+inline constexpr uint32_t kWarpSize = 32;
+inline constexpr uint32_t kMostThreads = 1024;
+inline constexpr uint64_t kMostSharedBytes = uint64_t{227} << 10;  // of sm_90
+using Site = std::source_location;
+
+struct Index2 {
+  uint32_t x = 1, y = 1;
+};
+
+// What the threads of a warp come together for. Lanes meet only in the same operation at the same
+// place with the same mask.
+enum class Meeting { kBarrier, kExchange };
+
+class Block {
+ public:
+  // The block whose thread is running on this thread of the host; null outside of a launch.
+  static Block* running();
+
+  Block(Index2 grid, Index2 index, uint32_t n_threads, uint64_t shared_bytes, uint64_t launch);
+  ~Block();
+  Block(const Block&) = delete;
+
+  // Runs `kernel` once per thread. Throws the first Fault, or what the kernel throws, once every
+  // thread has been unwound.
+  void run(const std::function<void()>& kernel);
+
+  // ---- for the running thread ----
+  Index2 grid() const { return grid_; }
+  Index2 index() const { return index_; }
+  uint32_t n_threads() const { return static_cast<uint32_t>(threads_.size()); }
+  uint32_t thread() const { return now_; }
+  const Moment& moment() const { return threads_[now_].moment; }
+  // ", thread 3 last waited at file:line", for messages; empty before the first wait.
+  std::string since() const;
+
+  void barrier(Site site);
+  // Waits for the lanes of `mask`; a barrier orders their memory accesses, an exchange does not.
+  // `value` goes to exchanged().
+  void meet(Meeting meeting, uint32_t mask, uint64_t value, Site site);
+  // What a lane brought to the meeting that this thread has just left.
+  uint64_t exchanged(uint32_t lane) const;
+
+  // Arrays of shared memory in the order in which each thread asks for them; all ask alike.
+  Region& dynamic_array(uint32_t i, uint64_t bytes);
+  Region& static_array(Site site, uint64_t bytes);
+
+  // ---- for the checker ----
+  uint64_t run_of_launch() const { return launch_; }
+  uint64_t run_of_block() const { return run_; }
+  bool is_ordered(const Moment& earlier) const;  // before the running thread, by barriers
+
+ private:
+  enum class State { kReady, kAtBarrier, kAtMeeting, kDone };
+  struct Thread {
+    State state = State::kReady;
+    Moment moment;
+    Site site;  // where it waits, or waited last
+    bool has_waited = false;
+    Meeting meeting{};
+    uint32_t mask = 0;
+    uint64_t value = 0;
+    // Lane by lane: the clock up to which its accesses come before this thread's.
+    std::array<uint32_t, kWarpSize> seen{};
+  };
+  struct SharedArray {
+    std::unique_ptr<std::byte[]> memory;
+    std::unique_ptr<Region> region;
+    Site site;
+  };
+  struct Cancelled {};  // unwinds the other threads after a fault
+
+  void enter(uint32_t thread, const std::function<void()>& kernel);
+  void wait(State state, Site site);
+  void release_barrier();
+  void release_meeting(uint32_t first, uint32_t mask);
+  bool has_met(uint32_t first, uint32_t mask) const;
+  void step_all();
+  [[noreturn]] void fail_stuck() const;
+  std::string waits_at(uint32_t thread) const;
+  SharedArray make_array(uint64_t bytes, Site site) const;
+  Thread& self() { return threads_[now_]; }
+
+  Index2 grid_, index_;
+  uint64_t launch_, run_;
+  uint64_t shared_bytes_, shared_used_ = 0;
+  std::vector<Thread> threads_;
+  uint32_t now_ = 0;
+  uint32_t n_at_barrier_ = 0;
+  bool is_cancelled_ = false;
+  std::exception_ptr error_;
+  std::deque<SharedArray> dynamic_, static_;
+  // Per warp, what its lanes brought to their latest meeting.
+  std::vector<std::array<uint64_t, kWarpSize>> values_;
+};
+
+// A number for each launch, never used again.
+uint64_t next_run();
+
+}  // namespace kvasir::cuda::emulation

@@ -1,0 +1,42 @@
+// The runtime of the emulated device: everything is done when the call returns.
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/runtime.h"
+
+#include <cstring>
+
+#include "kernels/cuda/emulation/fault.h"
+#include "kernels/cuda/emulation/memory.h"
+
+namespace kvasir::cuda {
+namespace {
+
+void check(const void* data, uint64_t bytes) {
+  emulation::Region* region = emulation::region_of(data);
+  if (!region)
+    throw emulation::Fault(emulation::FaultKind::kBounds, "a copy from or to no allocation");
+  region->check(data, bytes, 1, emulation::Touch::kRead);
+}
+
+}  // namespace
+
+std::string device_problem() { return ""; }
+
+Stream make_stream() { return {}; }
+void destroy_stream(Stream) noexcept {}
+void wait(Stream) {}
+
+void* allocate_memory(uint64_t bytes) { return emulation::allocate(bytes); }
+void free_memory(void* data) noexcept { emulation::release(data); }
+
+void copy_to_device(void* to, const void* from, uint64_t bytes, Stream) {
+  if (bytes == 0) return;
+  check(to, bytes);
+  std::memcpy(to, from, bytes);
+}
+void copy_to_host(void* to, const void* from, uint64_t bytes, Stream) {
+  if (bytes == 0) return;
+  check(from, bytes);
+  std::memcpy(to, from, bytes);
+}
+
+}  // namespace kvasir::cuda

@@ -1,0 +1,180 @@
+// A warp's tile of 32 keys: where each key lies, who sees it, and its logits.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+
+#include "kernels/cuda/kv_chunk.h"
+
+namespace kvasir::cuda {
+
+inline constexpr uint32_t kTile = kWarpLanes;
+inline constexpr uint32_t kWarps = 4, kThreads = kWarps * kWarpLanes;
+inline constexpr uint32_t kTilesOfSplit = kSplitSlots / kTile;
+inline constexpr uint32_t kLoadsAhead = 4;  // loads of a lane that are on their way at once
+
+// The key of one slot. types: of K, and of V above; 0: nothing there.
+struct KeySlot {
+  uint64_t k = 0, v = 0;
+  uint64_t item = 0;  // of the part
+  uint32_t types = 0, token = 0, pos = 0;
+};
+// What the lanes of a warp read of each other's keys.
+struct alignas(16) KeyRow {
+  uint64_t k, v;
+};
+
+KVASIR_DEVICE float minus_infinity() { return -INFINITY; }
+
+KVASIR_DEVICE KeySlot key_of_slot(const AttentionCall& call, const AttentionPart& part,
+                                  const AttentionRange& range, uint64_t slot) {
+  KeySlot out;
+  const uint32_t size = call.shape.block_size;
+  out.item = range.item_begin + (part.by_token ? slot : slot / size);
+  if (out.item >= range.item_end) return out;
+  const uint32_t index =
+      part.items ? load_at<uint32_t>(part.items + 4 * out.item) : static_cast<uint32_t>(out.item);
+  out.token = part.by_token ? index % size : static_cast<uint32_t>(slot % size);
+  const uint64_t ordinal = part.by_token ? index / size : index;
+  const uint64_t place =
+      part.block_heads == 1 ? ordinal : ordinal * part.block_heads + range.kv_head;
+  const auto block = load_at<KvBlock>(part.blocks + sizeof(KvBlock) * place);
+  if (out.token >= block.n_tokens) return out;
+  const auto format = load_at<KvFormat>(call.formats + sizeof(KvFormat) * block.format);
+  const uint64_t head = block.is_one_head ? 0 : range.kv_head;
+  out.k = block.k + head * format.k_head_stride + out.token * format.k_token_stride;
+  out.v = block.v + head * format.v_head_stride + out.token * format.v_token_stride;
+  out.types = static_cast<uint32_t>(format.k_type) | static_cast<uint32_t>(format.v_type) << 8;
+  out.pos = block.pos ? load_at<uint32_t>(block.pos + uint64_t{4} * out.token)
+                      : block.first_pos + out.token;
+  return out;
+}
+
+KVASIR_DEVICE bool sees(const AttentionPart& part, uint32_t q_pos, const KeySlot& key) {
+  if (key.types == 0) return false;
+  const int64_t distance = int64_t{q_pos} - int64_t{key.pos};
+  if (distance < 0 || distance < int64_t{part.dist_min}) return false;
+  return part.dist_max == UINT32_MAX || distance < int64_t{part.dist_max};
+}
+
+// Lanes that share a row of `dim` elements, 8 each: a power of two, at least 8.
+KVASIR_DEVICE uint32_t lanes_per_row(uint32_t dim) {
+  return dim <= 8 * kChunk ? 8 : dim <= 16 * kChunk ? 16 : 32;
+}
+
+// A chunk of row `k` or `v`, or zeros where nobody sees it.
+template <KvType kType>
+KVASIR_DEVICE void load_chunk(KvChunk<kType>& chunk, uint32_t type, uint64_t row, uint32_t i,
+                              uint32_t dim) {
+  if (type == 0) return;
+  if constexpr (kType == KvType::kMixed) {
+    chunk.load(static_cast<KvType>(type), row, i, dim);
+  } else {
+    chunk.load(row, i, dim);
+  }
+}
+
+// Sums of kN numbers over `width` neighbouring lanes, width >= kN a power of two: lane i of them
+// returns the sum of number i / (width / kN). Half the numbers travel at each step: kN - 1 +
+// log2(width / kN) exchanges instead of kN * log2(width).
+template <uint32_t kN>
+KVASIR_DEVICE float sum_over_lanes(const float (&values)[kN], uint32_t width) {
+  if constexpr (kN == 1) {
+    float sum = values[0];
+    for (uint32_t lanes = width / 2; lanes > 0; lanes /= 2)
+      sum += shuffle_xor(kAllLanes, sum, lanes);
+    return sum;
+  } else {
+    const bool is_upper = thread_x() & (width / 2);
+    float kept[kN / 2];
+    KVASIR_UNROLL
+    for (uint32_t i = 0; i < kN / 2; ++i) {
+      const float give = is_upper ? values[i] : values[i + kN / 2];
+      kept[i] =
+          (is_upper ? values[i + kN / 2] : values[i]) + shuffle_xor(kAllLanes, give, width / 2);
+    }
+    return sum_over_lanes<kN / 2>(kept, width / 2);
+  }
+}
+
+// Queries of kHeads heads from `first_head` of the group on: this lane's chunk of each, in
+// registers. Heads that the group does not have are 0.
+template <uint32_t kHeads>
+struct QueryChunk {
+  float q[kHeads][kChunk];
+
+  KVASIR_DEVICE void load(const AttentionShape& shape, const AttentionPart& part, uint32_t query,
+                          uint32_t kv_head, uint32_t first_head) {
+    const uint32_t group = shape.n_q_heads / shape.n_kv_heads;
+    const uint32_t begin = thread_x() % lanes_per_row(shape.head_dim) * kChunk;
+    KVASIR_UNROLL
+    for (uint32_t h = 0; h < kHeads; ++h) {
+      const uint64_t head = uint64_t{kv_head} * group + first_head + h;
+      const uint64_t at = query * part.q_stride + head * shape.head_dim + begin;
+      KVASIR_UNROLL
+      for (uint32_t i = 0; i < kChunk; ++i) {
+        const bool is_there = first_head + h < group && begin + i < shape.head_dim;
+        q[h][i] = is_there ? load_at<float>(part.q + 4 * (at + i)) : 0.0f;
+      }
+    }
+  }
+};
+
+// dots[key][head] = q.k of the tile's 32 keys; of keys with `seen` bit 0 it is 0. A lane loads 16
+// bytes of f16 at a time, neighbouring lanes neighbouring bytes, and each row once for all heads.
+template <KvType kType, uint32_t kHeads>
+KVASIR_DEVICE void dot_products(const QueryChunk<kHeads>& query, uint32_t head_dim,
+                                Shared<const KeyRow> rows, Shared<const uint32_t> types,
+                                uint32_t seen, Shared<float> dots) {
+  const uint32_t lane = thread_x() % kWarpLanes;
+  const uint32_t width = lanes_per_row(head_dim), rows_at_once = kWarpLanes / width;
+  const uint32_t chunk = lane % width, share = width / kHeads;
+  for (uint32_t first = 0; first < kTile; first += rows_at_once * kLoadsAhead) {
+    KvChunk<kType> raw[kLoadsAhead];
+    KVASIR_UNROLL
+    for (uint32_t i = 0; i < kLoadsAhead; ++i) {
+      const uint32_t row = first + i * rows_at_once + lane / width;
+      const uint32_t type = seen >> row & 1u ? types[row] & 0xffu : 0u;
+      if (type != 0) load_chunk(raw[i], type, read_as<KeyRow>(rows + row).k, chunk, head_dim);
+    }
+    KVASIR_UNROLL
+    for (uint32_t i = 0; i < kLoadsAhead; ++i) {
+      float k[kChunk], sums[kHeads];
+      raw[i].floats(k);
+      KVASIR_UNROLL
+      for (uint32_t h = 0; h < kHeads; ++h) {
+        sums[h] = 0.0f;
+        KVASIR_UNROLL
+        for (uint32_t d = 0; d < kChunk; ++d) sums[h] += query.q[h][d] * k[d];
+      }
+      const float sum = sum_over_lanes<kHeads>(sums, width);
+      const uint32_t row = first + i * rows_at_once + lane / width;
+      if (chunk % share == 0) dots[row * kHeads + chunk / share] = sum;
+    }
+  }
+}
+
+// softcap(softmax_scale * dot) + log_weight of one query head of the group.
+KVASIR_DEVICE float logit_of(const AttentionShape& shape, const AttentionPart& part, uint64_t item,
+                             uint32_t head_of_group, float dot) {
+  float x = shape.softmax_scale * dot;
+  if (shape.softcap != 0.0f) x = shape.softcap * tanhf(x / shape.softcap);
+  if (!part.log_weight) return x;
+  const uint64_t column = part.weight_width == 1 ? 0 : head_of_group;
+  return x + load_at<float>(part.log_weight + 4 * (item * part.weight_width + column));
+}
+
+// The range of a unit: the last whose units begin at or before it.
+template <class Range>
+KVASIR_DEVICE uint32_t range_of_unit(uint64_t ranges, uint32_t n_ranges, uint64_t unit) {
+  uint32_t low = 0, high = n_ranges;
+  while (high - low > 1) {
+    const uint32_t middle = (low + high) / 2;
+    const uint64_t at = ranges + sizeof(Range) * middle + offsetof(Range, first_unit);
+    (load_at<uint64_t>(at) <= unit ? low : high) = middle;
+  }
+  return low;
+}
+
+}  // namespace kvasir::cuda

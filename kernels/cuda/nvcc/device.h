@@ -1,0 +1,79 @@
+// The language of kernels on the device; see kernels/cuda/device.h.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cuda_fp16.h>
+
+#define KVASIR_KERNEL __global__
+#define KVASIR_DEVICE __device__ __forceinline__
+#define KVASIR_BOUNDS(threads) __launch_bounds__(threads)
+#define KVASIR_UNROLL _Pragma("unroll")
+#define KVASIR_SHARED(T, name, n)             \
+  __shared__ __align__(16) T name##_array[n]; \
+  const ::kvasir::cuda::Shared<T> name = name##_array
+
+namespace kvasir::cuda {
+
+KVASIR_DEVICE uint32_t thread_x() { return threadIdx.x; }
+KVASIR_DEVICE uint32_t threads_x() { return blockDim.x; }
+KVASIR_DEVICE uint32_t block_x() { return blockIdx.x; }
+KVASIR_DEVICE uint32_t block_y() { return blockIdx.y; }
+KVASIR_DEVICE uint32_t blocks_x() { return gridDim.x; }
+
+KVASIR_DEVICE void block_sync() { __syncthreads(); }
+KVASIR_DEVICE void warp_sync(uint32_t mask = kAllLanes) { __syncwarp(mask); }
+
+template <class T>
+KVASIR_DEVICE T shuffle(uint32_t mask, T value, uint32_t lane) {
+  return __shfl_sync(mask, value, static_cast<int>(lane));
+}
+template <class T>
+KVASIR_DEVICE T shuffle_xor(uint32_t mask, T value, uint32_t lanes) {
+  return __shfl_xor_sync(mask, value, static_cast<int>(lanes));
+}
+KVASIR_DEVICE uint32_t ballot(uint32_t mask, bool condition) {
+  return __ballot_sync(mask, condition);
+}
+
+template <class T>
+KVASIR_DEVICE T atomic_add(T* at, T value) {
+  return atomicAdd(at, value);
+}
+
+template <class T>
+KVASIR_DEVICE T* global(uint64_t address) {
+  return reinterpret_cast<T*>(address);
+}
+template <class U, class T>
+KVASIR_DEVICE U* cast(T* at) {
+  return reinterpret_cast<U*>(at);
+}
+template <class V, class T>
+KVASIR_DEVICE V read_as(const T* at) {
+  return *reinterpret_cast<const V*>(at);
+}
+template <class V, class T>
+KVASIR_DEVICE void write_as(T* at, const V& value) {
+  *reinterpret_cast<V*>(at) = value;
+}
+
+class SharedMemory {
+ public:
+  template <class T>
+  KVASIR_DEVICE T* take(uint32_t n) {
+    extern __shared__ __align__(16) unsigned char memory[];
+    T* array = reinterpret_cast<T*>(memory + used_);
+    used_ += (n * static_cast<uint32_t>(sizeof(T)) + 15) / 16 * 16;
+    return array;
+  }
+
+ private:
+  uint32_t used_ = 0;
+};
+
+KVASIR_DEVICE float bits_to_float(uint32_t bits) { return __uint_as_float(bits); }
+KVASIR_DEVICE float half_to_float(uint32_t bits) {
+  return __half2float(__ushort_as_half(static_cast<unsigned short>(bits)));
+}
+
+}  // namespace kvasir::cuda

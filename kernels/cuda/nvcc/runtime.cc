@@ -1,0 +1,73 @@
+// Memory, copies and streams by the CUDA runtime.
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/runtime.h"
+
+#include <cuda_runtime_api.h>
+
+#include <string>
+
+#include "kernels/cuda/nvcc/launch_checks.h"
+
+namespace kvasir::cuda {
+namespace {
+
+void check(cudaError_t status, const char* what) {
+  if (status == cudaSuccess) return;
+  throw Error(std::string("CUDA cannot ") + what + ": " + cudaGetErrorString(status),
+              status == cudaErrorMemoryAllocation);
+}
+
+cudaStream_t native(Stream stream) { return static_cast<cudaStream_t>(stream.handle); }
+
+}  // namespace
+
+std::string device_problem() {
+  int n_devices = 0;
+  const cudaError_t status = cudaGetDeviceCount(&n_devices);
+  if (status == cudaErrorInsufficientDriver || status == cudaErrorNoDevice || n_devices == 0) {
+    int driver = 0;
+    cudaDriverGetVersion(&driver);
+    return driver == 0 ? "no NVIDIA driver is installed on this machine: install one, or take an "
+                         "attention backend that needs no GPU ([attention] plugin = \"cpu\")"
+                       : "the NVIDIA driver finds no device that this build can use: see "
+                         "nvidia-smi, or take [attention] plugin = \"cpu\"";
+  }
+  return status == cudaSuccess ? "" : cudaGetErrorString(status);
+}
+
+Stream make_stream() {
+  cudaStream_t stream = nullptr;
+  check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "make a stream");
+  return {stream};
+}
+void destroy_stream(Stream stream) noexcept {
+  if (stream.handle) cudaStreamDestroy(native(stream));
+}
+void wait(Stream stream) { check(cudaStreamSynchronize(native(stream)), "finish its work"); }
+
+void* allocate_memory(uint64_t bytes) {
+  void* data = nullptr;
+  check(cudaMalloc(&data, bytes), "allocate device memory");
+  return data;
+}
+void free_memory(void* data) noexcept { cudaFree(data); }
+
+void copy_to_device(void* to, const void* from, uint64_t bytes, Stream stream) {
+  if (bytes == 0) return;
+  check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, native(stream)),
+        "copy to the device");
+}
+void copy_to_host(void* to, const void* from, uint64_t bytes, Stream stream) {
+  if (bytes == 0) return;
+  check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, native(stream)),
+        "copy from the device");
+}
+
+void check_launch(cudaError_t status) { check(status, "start a kernel"); }
+void allow_shared(const void* kernel, uint32_t bytes) {
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(bytes)),
+        "give a kernel its shared memory");
+}
+
+}  // namespace kvasir::cuda
