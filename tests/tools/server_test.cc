@@ -111,9 +111,8 @@ TEST_CASE("compare, task eval and ab begin with what a store has, and find the s
   CHECK(has(run_kvasir(eval).out, "prompt tokens of all strategies were in the store"));
 
   for (const char* folder : {"first", "second"}) {
-    const Finished ab =
-        run_kvasir(with({"ab", "--task", "passkey", "--length", "512", "-n", "2", "--quick",
-                         "--no-ladder", "-o", p.folder.path(folder)}));
+    const Finished ab = run_kvasir(with({"ab", "--task", "passkey", "--length", "512", "-n", "2",
+                                         "--quick", "--no-ladder", "-o", p.folder.path(folder)}));
     CAPTURE(ab.err);
     CHECK(ab.code == 0);
     if (folder == std::string("second"))
