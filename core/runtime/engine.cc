@@ -234,6 +234,11 @@ uint32_t Engine::restore(SequenceId id, std::span<const TokenId> prompt) {
     return 0;
   }
   try {
+    for (const auto& [other_id, other] : impl_->sequences) {
+      StrategyRun& from = impl_->run_of(*other);
+      if (other_id == id || !from.can_lead(run)) continue;
+      if (const uint32_t n = share_restored(from, *other, run, seq, prompt)) return n;
+    }
     return restore_prefix(run, seq, prompt, impl_->options.max_step_tokens);
   } catch (...) {
     seq.fail(std::current_exception());

@@ -6,11 +6,9 @@
 namespace {
 using namespace kvasir::test;
 
-StoredPrompt prompt_on(const RedisServer& server) {
-  StoredPrompt out;
-  out.store = server.address();
-  return out;
-}
+struct ServedPrompt : StoredPrompt {
+  explicit ServedPrompt(const RedisServer& server) { store = server.address(); }
+};
 
 }  // namespace
 
@@ -19,7 +17,7 @@ TEST_SUITE_BEGIN("tools/server");
 TEST_CASE("a second process reads what the first left on a server, and does without it") {
   if (!can_run_redis()) return;
   RedisServer server;
-  const StoredPrompt p = prompt_on(server);
+  const ServedPrompt p(server);
   const auto first = json_of(p.run()), second = json_of(p.run());
   const auto n = first["prompt_tokens"].get<uint32_t>();
   CHECK(first["restored_prompt_tokens"] == 0);
@@ -36,7 +34,7 @@ TEST_CASE("a second process reads what the first left on a server, and does with
 TEST_CASE("two processes share a server at once") {
   if (!can_run_redis()) return;
   RedisServer server;
-  const StoredPrompt p = prompt_on(server);
+  const ServedPrompt p(server);
   const auto want = json_of(p.run())["text"];
   server.ask({"FLUSHALL"});
   RunningKvasir a(p.run()), b(p.run());
@@ -53,7 +51,7 @@ TEST_CASE("cache list, verify and prune over a server, whose password nobody say
   if (!can_run_redis()) return;
   RedisServer server({"--requirepass", "s3cret"});
   server.ask({"AUTH", "s3cret"});
-  const StoredPrompt p = prompt_on(server);
+  const ServedPrompt p(server);
   const std::vector<std::string> password = {"KVASIR_REDIS_PASSWORD=s3cret"};
   const auto kvasir = [&](const std::vector<std::string>& arguments) {
     const Finished done = run_kvasir(arguments, password);
@@ -83,14 +81,17 @@ TEST_CASE("compare, task eval and ab begin with what a store has, and find the s
                                           "--set",     "storage.plugin=tiered",
                                           "--set",     "storage.store=" + p.store,
                                           "-s",        "quest"};
-  const auto with = [&](std::vector<std::string> arguments, const std::vector<std::string>& more) {
+  const auto with = [&](std::vector<std::string> arguments) {
     arguments.insert(arguments.end(), model.begin(), model.end());
-    arguments.insert(arguments.end(), more.begin(), more.end());
     return arguments;
   };
-  const auto compare = with({"compare", "-f", p.text, "-n", "8"}, {});
-  const auto first = json_of(with(compare, {"--json"}))["strategies"];
-  const auto second = json_of(with(compare, {"--json"}))["strategies"];
+  const auto told = [](std::vector<std::string> arguments) {
+    arguments.emplace_back("--json");
+    return json_of(arguments);
+  };
+  const auto compare = with({"compare", "-f", p.text, "-n", "8"});
+  const auto first = told(compare)["strategies"];
+  const auto second = told(compare)["strategies"];
   for (size_t i = 0; i < 2; ++i) {
     CHECK(first[i]["restored_prompt_tokens"] == 0);
     CHECK(second[i]["restored_prompt_tokens"].get<uint32_t>() > 300);
@@ -98,9 +99,9 @@ TEST_CASE("compare, task eval and ab begin with what a store has, and find the s
   }
   CHECK(has(run_kvasir(compare).out, "prompt tokens of all strategies were in the store"));
 
-  const auto eval = with({"task", "eval", "--task", "passkey", "--length", "512", "-n", "2"}, {});
-  const auto asked = json_of(with(eval, {"--json"}))["cells"];
-  const auto again = json_of(with(eval, {"--json"}))["cells"];
+  const auto eval = with({"task", "eval", "--task", "passkey", "--length", "512", "-n", "2"});
+  const auto asked = told(eval)["cells"];
+  const auto again = told(eval)["cells"];
   for (size_t i = 0; i < 2; ++i) {
     for (const char* key : {"correct", "answer_tokens_right"})
       CHECK(asked[i][key] == again[i][key]);
@@ -108,6 +109,15 @@ TEST_CASE("compare, task eval and ab begin with what a store has, and find the s
     CHECK(again[i]["engagement"]["restored_prompt_tokens"].get<uint32_t>() > 500);
   }
   CHECK(has(run_kvasir(eval).out, "prompt tokens of all strategies were in the store"));
+
+  for (const char* folder : {"first", "second"}) {
+    const Finished ab = run_kvasir(with({"ab", "--task", "passkey", "--length", "512", "-n", "2",
+                                         "--quick", "--no-ladder", "-o", p.folder.path(folder)}));
+    CAPTURE(ab.err);
+    CHECK(ab.code == 0);
+    if (folder == std::string("second"))
+      CHECK(has(ab.err, "prompt tokens of all strategies were in the store"));
+  }
 }
 
 TEST_SUITE_END();

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 namespace kvasir {
@@ -27,7 +28,30 @@ ContentHash names_of(const StrategyRun& run, std::span<const int32_t> tokens, bo
   return names;
 }
 
+// What restored blocks make of an empty sequence.
+uint32_t hold(StrategyRun& run, Sequence& seq, ContentHash content,
+              std::span<const int32_t> tokens) {
+  seq.content = std::move(content);
+  seq.kv_len = seq.prompt_begin = seq.prompt_end = static_cast<uint32_t>(tokens.size());
+  seq.tokens.assign(tokens.begin(), tokens.end());
+  run.refeed(seq, 0, 0, false);
+  return seq.kv_len;
+}
+
 }  // namespace
+
+uint32_t share_restored(const StrategyRun& from_run, const Sequence& from, StrategyRun& run,
+                        Sequence& seq, std::span<const int32_t> tokens) {
+  const uint32_t n = from.kv_len, block_size = run.geometry().block_size;
+  const bool is_restored = !from.fault && n > 0 && from.prompt_begin == n && from.prompt_end == n &&
+                           from.content.block(n / block_size - 1);
+  if (!is_restored || n >= tokens.size() || from_run.content_run != run.content_run ||
+      !std::equal(from.tokens.begin(), from.tokens.end(), tokens.begin()))
+    return 0;
+  for (uint32_t layer = 0; layer < run.geometry().n_layers; ++layer)
+    run.store->share(from.layers[layer], seq.layers[layer]);
+  return hold(run, seq, from.content, tokens.first(n));
+}
 
 uint32_t restore_prefix(StrategyRun& run, Sequence& seq, std::span<const int32_t> tokens,
                         uint32_t max_step_tokens) {
@@ -56,11 +80,7 @@ uint32_t restore_prefix(StrategyRun& run, Sequence& seq, std::span<const int32_t
   }
   if (n == 0) return 0;
   content.truncate(n);
-  seq.content = std::move(content);
-  seq.kv_len = seq.prompt_begin = seq.prompt_end = n;
-  seq.tokens.assign(tokens.begin(), tokens.begin() + n);
-  run.refeed(seq, 0, 0, false);
-  return n;
+  return hold(run, seq, std::move(content), tokens.first(n));
 }
 
 }  // namespace kvasir

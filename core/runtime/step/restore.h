@@ -14,5 +14,10 @@ namespace kvasir {
 // the engine. When it throws, the sequence can only be closed.
 uint32_t restore_prefix(StrategyRun& run, Sequence& seq, std::span<const int32_t> tokens,
                         uint32_t max_step_tokens);
+// Gives an empty sequence the blocks of `from`, if that was restored for a prompt with this start
+// and has read nothing since: then one of them can read the rest for both. from_run can lead `run`.
+// Returns how many tokens it holds now, 0 where `from` is no such sequence.
+uint32_t share_restored(const StrategyRun& from_run, const Sequence& from, StrategyRun& run,
+                        Sequence& seq, std::span<const int32_t> tokens);
 
 }  // namespace kvasir

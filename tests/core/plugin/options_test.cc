@@ -100,6 +100,16 @@ TEST_CASE("a path of the command line is relative to the current directory") {
   CHECK(find(options, "table")->value.s == (std::filesystem::current_path() / "t.bin").string());
 }
 
+TEST_CASE("a path that is an address stays as it is") {
+  Fixture f;
+  for (const std::string text : {"redis://host:6379/0?a=b", "redis+unix:///run/../s"})
+    CHECK(find(f.resolve({{"table", text, at(8)}}), "table")->value.s == text);
+  for (const std::string text : {"://host", "a/b://c", "C://x"}) {
+    const ResolvedOptions options = f.resolve({{"table", text, at(8)}});
+    CHECK(std::string(find(options, "table")->value.s).starts_with("/"));
+  }
+}
+
 TEST_CASE("an alias counts as its key, a higher layer wins, two of one layer do not") {
   Fixture f;
   const ResolvedOptions alias = f.resolve({{"topk", int64_t{9}, at(3)}});

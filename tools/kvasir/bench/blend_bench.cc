@@ -183,9 +183,8 @@ std::string to_text(const BlendBench& b) {
   for (size_t chunk = 0; chunk < b.of_chunk.size(); ++chunk)
     chunks.add({std::to_string(chunk), format("%.4g", b.of_chunk[chunk])});
   return format(
-             "%u chunks of %u tokens, then %u tokens of which KL is the mean. Attention: the "
-             "deviation "
-             "of what they attend to.\n\n",
+             "%u chunks of %u tokens, then %u tokens: KL is their mean, attention the deviation of "
+             "what they attend to.\n\n",
              b.n_chunks, b.chunk_tokens, b.question_tokens) +
          arms.text() +
          "\nDeviation of reused K and V, mean of the tokens behind the first chunk:\n\n" +
