@@ -13,6 +13,7 @@ namespace kvasir {
 AnswerJudge::AnswerJudge(const Tokenizer& tokenizer, const Sample& sample, size_t next)
     : tokenizer_(tokenizer), sample_(sample), next_(next) {
   answer_.given.resize(sample.turns.size());
+  answer_.turns.resize(sample.turns.size());
 }
 
 std::optional<TokenId> AnswerJudge::next(std::span<const float> logits) {
@@ -23,8 +24,9 @@ std::optional<TokenId> AnswerJudge::next(std::span<const float> logits) {
     const auto best =
         static_cast<TokenId>(std::max_element(logits.begin(), logits.end()) - logits.begin());
     answer_.given[turn_] += tokenizer_.piece(best, true);
-    ++answer_.n_tokens;
-    answer_.n_right += best == ids[next_];
+    TaskAnswer::Turn& turn = answer_.turns[turn_];
+    ++answer_.n_tokens, ++turn.n_tokens;
+    if (best == ids[next_]) ++answer_.n_right, ++turn.n_right;
     answer_.correct = answer_.n_right == answer_.n_tokens;
   }
   const TokenId token = ids[next_++];

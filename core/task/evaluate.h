@@ -20,9 +20,14 @@ namespace kvasir {
 // token, which changes nothing for a right answer, and lets a later turn not suffer from an earlier
 // one.
 struct TaskAnswer {
+  struct Turn {
+    uint32_t n_tokens = 0, n_right = 0;  // of its answer
+    bool correct() const { return n_tokens > 0 && n_right == n_tokens; }
+  };
   bool correct = false;
   uint32_t n_tokens = 0, n_right = 0;  // of all answers
-  std::vector<std::string> given;      // per turn, what the model preferred
+  std::vector<Turn> turns;
+  std::vector<std::string> given;  // per turn, what the model preferred
 };
 
 // Judges the answers of one sample, token by token, and says which token comes next. Sample and

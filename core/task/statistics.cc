@@ -10,8 +10,7 @@ namespace kvasir {
 namespace {
 
 constexpr double kLevel = 0.05;
-constexpr double kZ = 1.959963984540054;  // 97.5 % point of the normal distribution
-constexpr double kPower = 0.8;
+constexpr double kZ = 1.959963984540054;       // 97.5 % point of the normal distribution
 constexpr double kPowerZ = 0.841621233572914;  // 80 % point
 
 // The point above which a share of `upper` of the normal distribution lies.
@@ -26,24 +25,46 @@ double normal_point(double upper) {
 
 }  // namespace
 
-// With p = n_right / n and z the 97.5 % point of the normal distribution:
-//   (p + z^2/2n -+ z sqrt(p (1 - p) / n + z^2 / 4n^2)) / (1 + z^2 / n)
 double mean(std::span<const double> values) {
   return values.empty() ? 0.0
                         : std::accumulate(values.begin(), values.end(), 0.0) /
                               static_cast<double>(values.size());
 }
 
+// The least and the largest value but k of n, k the most for which P(Bin(n, 1/2) < k) <= 2.5 %.
+Spread spread_of(std::vector<double> values) {
+  Spread out;
+  out.n = values.size();
+  if (values.empty()) return out;
+  std::sort(values.begin(), values.end());
+  const auto at = [&](double share) {  // linear between values
+    const double place = share * static_cast<double>(values.size() - 1);
+    const auto below = static_cast<size_t>(place);
+    const double above = values[std::min(below + 1, values.size() - 1)];
+    return values[below] + (place - static_cast<double>(below)) * (above - values[below]);
+  };
+  out.median = at(0.5);
+  out.first_quartile = at(0.25);
+  out.third_quartile = at(0.75);
+  size_t k = 0;
+  while (2 * (k + 1) <= out.n && binomial_tail(k, out.n, 0.5) <= kLevel / 2) ++k;
+  if (k > 0) out.median_95 = Interval{values[k - 1], values[out.n - k]};
+  return out;
+}
+
 Interval wilson_interval(uint64_t n_right, uint64_t n) {
-  if (n == 0) return {};
   const auto count = static_cast<double>(n);
-  const double p = static_cast<double>(n_right) / count;
-  const double middle = p + kZ * kZ / (2 * count);
-  const double half = kZ * std::sqrt(p * (1 - p) / count + kZ * kZ / (4 * count * count));
-  const double scale = 1 + kZ * kZ / count;
+  return n == 0 ? Interval{} : wilson_interval_of(static_cast<double>(n_right) / count, count);
+}
+
+// With p the share and z the 97.5 % point of the normal distribution:
+//   (p + z^2/2n -+ z sqrt(p (1 - p) / n + z^2 / 4n^2)) / (1 + z^2 / n)
+Interval wilson_interval_of(double share, double n) {
+  const double middle = share + kZ * kZ / (2 * n);
+  const double half = kZ * std::sqrt(share * (1 - share) / n + kZ * kZ / (4 * n * n));
+  const double scale = 1 + kZ * kZ / n;
   // At the ends the two terms cancel but for rounding.
-  return {n_right == 0 ? 0.0 : (middle - half) / scale,
-          n_right == n ? 1.0 : (middle + half) / scale};
+  return {share <= 0 ? 0.0 : (middle - half) / scale, share >= 1 ? 1.0 : (middle + half) / scale};
 }
 
 Interval difference_interval(const PairedCounts& pairs) {
@@ -124,26 +145,33 @@ static double power(uint64_t n, double lost, double won, double level) {
   return found;
 }
 
-// With d the share of pairs that differ and D the difference of shares:
+// With d = mean_square and D = mean, for pairs the share that differs and the difference of shares:
 //   (z(1 - level / 2) sqrt(d) + z(power) sqrt(d - D^2))^2 / D^2
-// But that is the test's without its steps: so many pairs must differ that it can tell at all. From
-// there the exact power decides, where it is quickly computed.
+double samples_to_tell_mean(double mean, double mean_square, size_t n_comparisons) {
+  const double level = kLevel / static_cast<double>(n_comparisons);
+  const double root = normal_point(level / 2) * std::sqrt(mean_square) +
+                      kPowerZ * std::sqrt(std::max(0.0, mean_square - mean * mean));
+  return root * root / (mean * mean);
+}
+
+// The normal approximation is the test's without its steps: so many pairs must differ that it can
+// tell at all. From there the exact power decides, where it is quickly computed.
 std::optional<uint64_t> samples_to_tell(const PairedCounts& pairs, size_t n_comparisons) {
   if (pairs.n_lost == pairs.n_won) return std::nullopt;
   const double level = kLevel / static_cast<double>(n_comparisons);
   const auto n = static_cast<double>(pairs.n);
   const double lost = static_cast<double>(pairs.n_lost) / n;
   const double won = static_cast<double>(pairs.n_won) / n;
-  const double differ = lost + won, difference = won - lost;
-  const double root = normal_point(level / 2) * std::sqrt(differ) +
-                      kPowerZ * std::sqrt(std::max(0.0, differ - difference * difference));
+  const double differ = lost + won;
   uint64_t least = 1;  // pairs that differ
   while (!can_ever_tell(least, n_comparisons)) ++least;
-  auto samples = static_cast<uint64_t>(std::ceil(
-      std::max(root * root / (difference * difference), static_cast<double>(least) / differ)));
+  auto samples = static_cast<uint64_t>(
+      std::ceil(std::max(samples_to_tell_mean(won - lost, differ, n_comparisons),
+                         static_cast<double>(least) / differ)));
   constexpr uint64_t kMostExact = 1000;
-  while (samples <= kMostExact && power(samples, lost, won, level) < kPower) ++samples;
-  while (samples <= kMostExact && samples > least && power(samples - 1, lost, won, level) >= kPower)
+  const auto found = [&](uint64_t of) { return power(of, lost, won, level); };
+  while (samples <= kMostExact && found(samples) < kAnnouncedPower) ++samples;
+  while (samples <= kMostExact && samples > least && found(samples - 1) >= kAnnouncedPower)
     --samples;
   return samples;
 }
@@ -171,10 +199,14 @@ const char* name(Verdict verdict) {
 }
 
 Verdict verdict(const PairedCounts& pairs, double p, size_t n_comparisons, double margin) {
-  const Interval interval = difference_interval(pairs);
-  if (interval.low >= -margin && interval.high <= margin) return Verdict::kEquivalent;
+  return verdict(difference_interval(pairs), pairs, pairs.n, p, n_comparisons, margin);
+}
+
+Verdict verdict(const Interval& difference, const PairedCounts& pairs, uint64_t n_drawn, double p,
+                size_t n_comparisons, double margin) {
+  if (difference.low >= -margin && difference.high <= margin) return Verdict::kEquivalent;
   if (p <= kLevel) return pairs.n_lost > pairs.n_won ? Verdict::kWorse : Verdict::kBetter;
-  if (!can_ever_tell(pairs.n, n_comparisons)) return Verdict::kNeverTell;
+  if (!can_ever_tell(n_drawn, n_comparisons)) return Verdict::kNeverTell;
   return pairs.n_lost + pairs.n_won == 0 ? Verdict::kSame : Verdict::kCannotTell;
 }
 

@@ -15,8 +15,21 @@ double mean(std::span<const double> values);  // 0 of none
 struct Interval {
   double low = 0, high = 1;
 };
+
+// Where values lie, whatever they are distributed like.
+struct Spread {
+  uint64_t n = 0;
+  double median = 0, first_quartile = 0, third_quartile = 0;
+  // Of the median of what they are drawn from: between two of the values, counted from both ends,
+  // so that it leaves the median out in at most 5 % of the draws (Thompson 1936). None below 6
+  // values.
+  std::optional<Interval> median_95;
+};
+Spread spread_of(std::vector<double> values);
 // Of the share n_right / n, 95 %: Wilson 1927.
 Interval wilson_interval(uint64_t n_right, uint64_t n);
+// Of a share seen in n answers, of which there need not be a whole number.
+Interval wilson_interval_of(double share, double n);
 
 // The probability that at most `most` of n are right, each with chance p.
 double binomial_tail(uint64_t most, uint64_t n, double p);
@@ -56,6 +69,12 @@ std::optional<uint64_t> samples_to_tell(const PairedCounts& pairs, size_t n_comp
 // Whether so many comparisons of n samples could find anything at 5 % after Holm, whatever the
 // answers: not when p is above it even where every sample is lost.
 bool can_ever_tell(uint64_t n, size_t n_comparisons);
+// The normal distribution's approximation: the samples with which a test of the mean at 5 % /
+// n_comparisons finds it in four runs of five; mean_square: of the values, under the hypothesis,
+// too.
+double samples_to_tell_mean(double mean, double mean_square, size_t n_comparisons);
+// How often a difference that is announced with so many samples is to be found.
+inline constexpr double kAnnouncedPower = 0.8;
 
 // The first that holds.
 enum class Verdict {
@@ -71,6 +90,10 @@ const char* name(Verdict verdict);  // "equivalent", …, "cannot tell", "could 
 // `p`: after Holm over n_comparisons. margin: a difference of shares that does not matter; 0: each
 // does.
 Verdict verdict(const PairedCounts& pairs, double p, size_t n_comparisons, double margin);
+// Likewise, of an interval of the difference, and where n_drawn samples, each of one or more pairs,
+// were drawn.
+Verdict verdict(const Interval& difference, const PairedCounts& pairs, uint64_t n_drawn, double p,
+                size_t n_comparisons, double margin);
 
 struct Judgement {
   double p = 1;  // McNemar's, after Holm over the comparisons

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 #include <thread>
 
 #include "tests/support/effort.h"
@@ -31,6 +32,29 @@ Words operator+(Words words, const Words& more) {
 
 size_t lines_in(const std::string& text) {
   return static_cast<size_t>(std::count(text.begin(), text.end(), '\n'));
+}
+
+// Records but for their times, which are the last two columns and no run's of another.
+std::string without_times(const std::string& csv) {
+  std::istringstream lines(csv);
+  std::string out;
+  for (std::string line; std::getline(lines, line);) {
+    for (int i = 0; i < 2; ++i) line.erase(line.rfind(','));
+    out += line + "\n";
+  }
+  return out;
+}
+
+Json without_times(Json report) {
+  for (Json& cell : report["cells"]) {
+    cell.erase("prefill_speedup");
+    cell.erase("decode_speedup");
+  }
+  return report;
+}
+
+Json metrics_of(const std::string& run) {
+  return without_times(Json::parse(read_bytes(run + "/metrics.json")));
 }
 
 // The cell of a strategy: of the first task and length.
@@ -69,9 +93,9 @@ class MadeUpRun {
     out << tail;
   }
   static std::string line(size_t index, const std::string& strategy, char right) {
-    return "\"passkey\",256," + std::to_string(index) + ",\"" + strategy + "\",0," + right + ",5," +
-           (right == '1' ? "5" : "2") + ",0.5,6,5,0.25,200,7,1000,90,100,4000,10,0," +
-           "\"1\",\"2\"\n";
+    return "\"passkey\",256," + std::to_string(index) + ",1,\"" + strategy + "\",0," + right +
+           ",5," + (right == '1' ? "5" : "2") + ",0.5,6,5,0.25,200,7,1000,90,100,4000,10,0," +
+           "\"1\",\"2\",0,0\n";
   }
   Json show() const { return json_of({"ab", "show", path(), "--json"}); }
 
@@ -142,6 +166,15 @@ TEST_CASE("verdicts of a run are those of its records") {
     CHECK(done.code == 2);
     CHECK(has(done.err, "predictions.csv:8: 1 of a sample's 3 records"));
   }
+  SUBCASE("a question that was not asked is an error that names its line") {
+    std::string second = MadeUpRun::line(2, "streaming", '1');
+    second.replace(second.find(",2,1,"), 5, ",2,7,");
+    run.write("11", "11", "11",
+              MadeUpRun::line(2, "dense", '1') + second + MadeUpRun::line(2, "snapkv", '1'));
+    const Finished done = run_kvasir({"ab", "show", run.path()});
+    CHECK(done.code == 2);
+    CHECK(has(done.err, "predictions.csv:9: question 7 is not the next one"));
+  }
   SUBCASE("a line in the middle that is no record is an error that names it") {
     run.write("11", "11", "11", "nonsense\n" + MadeUpRun::line(2, "dense", '1'));
     const Finished done = run_kvasir({"ab", "show", run.path()});
@@ -158,14 +191,15 @@ TEST_CASE("a run's files say what was declared, and every sample under every str
                   "256,400", "-n", "3", "--margin", "2", "--quick", "-o", run});
   REQUIRE_MESSAGE(done.code == 0, done.err);
   CHECK(has(done.err, "run folder: " + run));
-  // Dense attention, two arms, and the two rungs of quest: streaming chooses nothing.
-  CHECK(lines_in(read_bytes(run + "/predictions.csv")) == 1 + 3 * 2 * 2 * 5);
+  // Dense attention, two arms, and the three rungs of quest: streaming chooses nothing.
+  CHECK(lines_in(read_bytes(run + "/predictions.csv")) == 1 + 3 * 2 * 2 * 6);
   const Json meta = Json::parse(read_bytes(run + "/run_meta.json"));
   CHECK(meta["declared"]["margin"] == 0.02);
-  REQUIRE(meta["declared"]["strategies"].size() == 5);
+  REQUIRE(meta["declared"]["strategies"].size() == 6);
   CHECK(meta["declared"]["strategies"][2]["ladder"]["budget_tokens"] == 1024);
   CHECK(meta["declared"]["strategies"][3]["label"] == "oracle of quest");
   CHECK(meta["declared"]["strategies"][4]["label"] == "random of quest");
+  CHECK(meta["declared"]["strategies"][5]["label"] == "masked of quest");
   CHECK(meta["declared"]["strategies"][1]["label"] == "streaming");
   CHECK(meta["declared"]["strategies"][1]["configuration"]["cache.sink_tokens"] == "4");
   CHECK(meta["version"].is_string());
@@ -173,7 +207,7 @@ TEST_CASE("a run's files say what was declared, and every sample under every str
   CHECK(meta["machine"]["cpu"].is_object());
   for (const Json& plugin : meta["plugins"]) CHECK(plugin["xxh3"].get<std::string>().size() == 16);
   const Json report = Json::parse(read_bytes(run + "/metrics.json"));
-  CHECK(report["cells"].size() == 20);
+  CHECK(report["cells"].size() == 24);
   CHECK(report["comparisons"] == 8);
   CHECK(lines_in(done.out.substr(0, done.out.find("\n\n"))) == 12);
   CHECK(json_of({"ab", "show", run, "--json"}) == report);
@@ -294,6 +328,10 @@ TEST_CASE("mistakes are said in a sentence, before anything runs") {
   says({"quest", "--length", "1K,1024"}, "names one of them twice");
   says({"quest", "--task", "passkey,passkey"}, "names one of them twice");
   says({"quest", "-n", "0"}, "-n must be above 0");
+  says({"quest", "--questions", "2"}, "passkey asks 1 about a context");
+  says({"quest", "--task", "kv_retrieval", "--questions", "2", "--queries", "3"},
+       "leave out --queries 3");
+  says({"quest", "--parallel", "0"}, "--parallel");
   says({"quest", "--fail-if", "bad"}, "--fail-if");
   says({"quest", "show", m.folder.path("nothing")}, "ab show takes no");
   const Finished nothing = run_kvasir({"ab", "show", m.folder.path("nothing")});
@@ -339,11 +377,12 @@ TEST_CASE("a run killed at any time goes on to what it would have been") {
       ++n_kills;
       finished = std::filesystem::exists(killed + "/report.md");
     }
-    CHECK(read_bytes(killed + "/predictions.csv") == read_bytes(whole + "/predictions.csv"));
+    CHECK(without_times(read_bytes(killed + "/predictions.csv")) ==
+          without_times(read_bytes(whole + "/predictions.csv")));
     const Finished last = run_kvasir({"ab", "--resume", killed});
     CAPTURE(last.err);
     CHECK(last.code == 0);
-    CHECK(read_bytes(killed + "/metrics.json") == read_bytes(whole + "/metrics.json"));
+    CHECK(metrics_of(killed) == metrics_of(whole));
   }
   MESSAGE(n_kills << " kills in " << n_runs << " runs");
 }
@@ -476,8 +515,16 @@ TEST_CASE("an arm beside which a random choice does as well has not engaged") {
   const Json report = Json::parse(done.out);
   const Json quest = cell_of(report, "quest"), topk = cell_of(report, "blocks");
   CHECK(quest["engaged"] == false);
-  CHECK(has(quest["not_engaged_because"], "a random choice of as many tokens keeps"));
+  CHECK(has(quest["not_engaged_because"], "its sparse layers hold none of the retrieval"));
+  CHECK(quest["masked_accuracy"].get<double>() >= 0.9);
+  CHECK(topk["masked_accuracy"].get<double>() <= 0.5);
   CHECK(topk["engaged"] == true);
+  const Finished most = run_kvasir({"ab", blocks, "--set", "selector.budget_tokens=960", "--task",
+                                    "passkey", "--length", "1024", "-n", "10", "--quick", "--json",
+                                    "--most-attended", "100", "-o", folder.path("most")});
+  REQUIRE(most.code == 0);
+  CHECK(has(cell_of(Json::parse(most.out), "blocks")["not_engaged_because"],
+            "a random choice of as many tokens keeps"));
   CHECK(topk["oracle_accuracy"].get<double>() >= 0.9);
   CHECK(topk["random_accuracy"].get<double>() <= 0.5);
   CHECK(topk["lost_by_budget"].get<double>() + topk["lost_by_choice"].get<double>() ==
@@ -518,13 +565,36 @@ TEST_CASE("--fail-if, --stop-when and --sweep") {
     CHECK(arm["verdict"] == "worse");
     CHECK(arm["difference_sequence"][1].get<double>() < 0);
   }
+  SUBCASE("block and chunk sizes may be swept, whatever dense attention has") {
+    for (const char* sweep : {"cache.block_size=64,16", "cache.chunk_size=512,64"}) {
+      const std::string run = folder.path(std::string(sweep).substr(6, 5));
+      const Finished done =
+          run_kvasir({"ab", "streaming", "--task", "passkey", "--length", "512", "--quick",
+                      "--sweep", sweep, "-n", "3", "--json", "-o", run});
+      CAPTURE(done.err);
+      REQUIRE(done.code == 0);
+      const Json report = Json::parse(done.out);
+      REQUIRE(report["cells"].size() == 3);
+      const Json strategies =
+          Json::parse(read_bytes(run + "/run_meta.json"))["declared"]["strategies"];
+      const std::string key = std::string(sweep).substr(0, std::string(sweep).find('='));
+      const bool blocks = key == "cache.block_size";
+      CHECK(strategies[1]["configuration"][key] == (blocks ? "64" : "512"));
+      CHECK(strategies[2]["configuration"][key] == (blocks ? "16" : "64"));
+      CHECK(strategies[0]["configuration"][key] == (blocks ? "16" : "512"));
+      // Chunks of a prompt that is read densely change no answer.
+      if (!blocks)
+        CHECK(report["cells"][1]["answer_tokens_right"] ==
+              report["cells"][2]["answer_tokens_right"]);
+    }
+  }
   SUBCASE("a sweep makes an arm of each value") {
     const Finished done = run_kvasir(blind + Words{"--sweep", "selector.budget_tokens=32,448", "-n",
                                                    "20", "--json", "-o", folder.path("run")});
     CAPTURE(done.err);
     REQUIRE(done.code == 0);
     const Json report = Json::parse(done.out);
-    REQUIRE(report["cells"].size() == 7);  // dense attention, two arms, two rungs of each
+    REQUIRE(report["cells"].size() == 8);  // dense attention, two arms, two rungs of each, a mask
     const Json small = cell_of(report, "streaming 32"), large = cell_of(report, "streaming 448");
     CHECK(small["bytes_per_step"] < large["bytes_per_step"]);
     CHECK(small["right"] < large["right"]);

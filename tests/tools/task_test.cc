@@ -10,6 +10,7 @@
 namespace {
 
 using kvasir::test::Finished;
+using kvasir::test::has;
 using kvasir::test::json_of;
 using kvasir::test::read_bytes;
 using kvasir::test::run_kvasir;
@@ -168,6 +169,37 @@ TEST_CASE("task eval --parallel gives the answers of one by one") {
       CHECK(((*cell)["engagement"]["prefill"]["model_ms"].get<double>() > 0) == (i % 3 == 0));
     }
   }
+}
+
+// The model of models/ finds pass keys in layer 1, which Quest's preset leaves dense.
+TEST_CASE("task eval says of a strategy whose choice did not matter that it did not engage") {
+  const kvasir::test::TempDir folder;
+  const std::string blocks = folder.write(
+      "blocks.toml",
+      "[cache]\nblock_size = 16\nwindow_tokens = 32\n[selector]\nplugin = 'kvasir.block_topk'\n"
+      "[representative]\nplugin = 'kvasir.minmax'\n");
+  const std::vector<std::string> command = {
+      "task",     "eval",
+      "-m",       KVASIR_SOURCE_DIR "/models/kvasir-retrieval-3m-f16.gguf",
+      "-s",       "quest",
+      "-s",       blocks,
+      "--set",    "selector.budget_tokens=64",
+      "--task",   "passkey",
+      "--length", "1024",
+      "-n",       "10"};
+  const Finished done = run_kvasir(command);
+  CAPTURE(done.err);
+  REQUIRE(done.code == 0);
+  CHECK(has(done.out, "did not engage: quest: its sparse layers hold none of the retrieval"));
+  auto as_json = command;
+  as_json.emplace_back("--json");
+  const Json report = json_of(as_json);
+  REQUIRE(report["cells"].size() == 3);
+  CHECK(report["cells"][0]["masked_correct"].is_null());
+  CHECK(report["cells"][1]["engaged"] == false);
+  CHECK(report["cells"][1]["masked_correct"].get<int>() >= 9);
+  CHECK(report["cells"][2]["engaged"] == true);
+  CHECK(report["cells"][2]["masked_correct"].get<int>() <= 5);
 }
 
 TEST_CASE("task score takes predictions of other programs, and names the line that is none") {

@@ -80,6 +80,8 @@ TEST_CASE("right is what greedy decoding gives, and one other token makes it wro
     CHECK(answer.n_tokens == 6);
     CHECK(answer.n_right == 6);
     CHECK(answer.given.size() == 2);
+    REQUIRE(answer.turns.size() == 2);
+    for (const TaskAnswer::Turn& turn : answer.turns) CHECK(turn.correct());
     CHECK(answer.given[1] == tokenizer->decode(std::span(sample.tokens.ids).subspan(31, 3), true));
     // The last answer token is never fed: nothing is predicted from it.
     CHECK(engine->decode_engagement().steps == (question_in_prompt ? 9u : 13u));
@@ -92,6 +94,10 @@ TEST_CASE("right is what greedy decoding gives, and one other token makes it wro
     CHECK(!answer.correct);
     CHECK(answer.n_tokens == 6);
     CHECK(answer.n_right < 6);
+    // What a later turn is fed is the expected answer, so a wrong one before it changes nothing.
+    CHECK(answer.turns[0].correct() == (at > 27));
+    CHECK(answer.turns[0].n_tokens + answer.turns[1].n_tokens == 6);
+    CHECK(answer.turns[0].n_right + answer.turns[1].n_right == answer.n_right);
   }
 }
 

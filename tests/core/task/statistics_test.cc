@@ -8,6 +8,7 @@
 #include <cmath>
 #include <random>
 #include <string>
+#include <tuple>
 #include <vector>
 
 namespace {
@@ -117,6 +118,29 @@ TEST_CASE("binomial tails are sums, and bounds err no more often than asked") {
   CHECK(least_right(10, 0.9, 0.05) == 7);
   CHECK(least_right(10, 1.0, 0.05) == 10);
   CHECK(least_right(10, 0.0, 0.05) == 0);
+}
+
+// Ranks as tables of the sign test's interval give them: n = 10: 2 and 9, 20: 6 and 15, 100:
+// 40, 61.
+TEST_CASE("the median's interval lies between the ranks of the tables") {
+  const auto spread_to = [](int n) {
+    std::vector<double> values;
+    for (int i = 0; i < n; ++i) values.push_back((i * 7) % n + 1);  // 1 to n, n prime to 7
+    return spread_of(values);
+  };
+  CHECK_FALSE(spread_of({}).median_95);
+  CHECK_FALSE(spread_to(5).median_95);
+  for (const auto& [n, low, high] : {std::tuple{6, 1, 6}, {10, 2, 9}, {20, 6, 15}, {100, 40, 61}}) {
+    const Spread spread = spread_to(n);
+    REQUIRE(spread.median_95);
+    CHECK(spread.median_95->low == low);
+    CHECK(spread.median_95->high == high);
+    CHECK(spread.median == doctest::Approx((n + 1) / 2.0));
+    CHECK(spread.first_quartile == doctest::Approx(1 + (n - 1) / 4.0));
+    CHECK(spread.third_quartile == doctest::Approx(1 + 3 * (n - 1) / 4.0));
+  }
+  CHECK(spread_of({3, 1, 2}).median == 2);
+  CHECK(spread_of({4}).first_quartile == 4);
 }
 
 TEST_CASE("Holm's p, in the order given") {

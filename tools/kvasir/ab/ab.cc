@@ -36,11 +36,14 @@ const char* const kRule =
     "the question beforehand (--question-in-prompt). What the table says of an arm is paired with "
     "dense: worse, suspicious (better), equivalent (--margin), the same, or that so few samples "
     "cannot tell, and how many would; exact McNemar tests with Holm's correction.\n\n"
+    "Questions of one context (--questions) are no samples of their own: intervals and tests count "
+    "contexts. Each strategy decodes by itself, so times can be compared, sample by sample; with "
+    "--parallel they are not taken.\n\n"
     "Beside each arm that states a budget run exact top-k (oracle) and a random choice of as many "
-    "tokens. What dense has beyond the oracle is lost by the budget, what the oracle has beyond "
-    "the "
-    "arm by its choice; where the random choice keeps nine tenths of dense's answers, choosing did "
-    "not matter, and the arm is said not to have engaged.\n\n"
+    "tokens, and the arm masked, with nothing chosen. What dense has beyond the oracle is lost by "
+    "the budget, what the oracle has beyond the arm by its choice; where the random choice, or "
+    "none, keeps nine tenths of dense's answers, choosing did not matter, and the arm is said not "
+    "to have engaged.\n\n"
     "Every sample is on the disk once it is answered: `kvasir ab --resume RUN` goes on with a run "
     "that was interrupted. `kvasir ab show RUN` prints a run again, `kvasir ab diff RUN RUN` "
     "compares two. An arm whose plugin crashes, hangs or returns nonsense fails alone.\n\n"
@@ -52,7 +55,7 @@ struct AbFlags {
   TaskFlags task;
   std::string length = "4096", sweep, stop_when, output, resume;
   std::vector<std::string> fail_if;
-  uint32_t n = 50, patience = 300;
+  uint32_t n = 50, n_questions = 1, n_parallel = 1, patience = 300;
   double margin = 0;  // points
   double most_attended = kMostAttendedPercent;
   bool question_in_prompt = false, no_ladder = false, quick = false, markdown = false;
@@ -82,8 +85,11 @@ AbDeclared declared_of(const Options& options, const AbFlags& f) {
   out.options.task = task_options(f.task);
   out.options.seed = options.seed;
   out.options.n_samples = f.n;
+  out.options.n_questions = f.n_questions;
+  if (f.n_questions > 1) out.options.task.queries = {f.n_questions, f.n_questions};
   out.options.question_in_prompt = f.question_in_prompt;
   out.options.stop_when_decided = !f.stop_when.empty();
+  out.options.n_parallel = f.n_parallel;
   out.margin = f.margin / 100;
   out.most_attended = f.most_attended;
   out.sweep_key = f.sweep.empty() ? "" : parse_sweep(f.sweep).key;
@@ -116,6 +122,8 @@ void check(const Options& options, const AbFlags& f, const AbDeclared& declared)
   if (options.ctx_size && options.ctx_size < longest)
     throw input_error("-c " + std::to_string(options.ctx_size) + ": --length " +
                       std::to_string(longest) + " needs as many tokens");
+  if (f.n_questions > 1 && !f.task.queries.empty())
+    throw input_error("--questions says how many are asked: leave out --queries " + f.task.queries);
   if (f.markdown && options.json) throw input_error("give one of --markdown and --json");
   if (f.resume.empty() && !f.output.empty() && has_run(f.output))
     throw input_error("-o " + f.output + ": has a run already: go on with `kvasir ab --resume " +
@@ -134,7 +142,7 @@ std::string default_folder() {
 // What a run that is gone on with knows of its arms, by label.
 struct Before {
   std::map<std::string, std::string> failed;  // why
-  std::map<std::string, Ladder> ladders;
+  std::map<std::string, DeclaredRungs> rungs;
 };
 
 Before before_of(const std::string& folder) {
@@ -142,10 +150,12 @@ Before before_of(const std::string& folder) {
   if (!has_run(folder)) return out;
   const AbRun run = read_run(folder);
   out.failed = failed_in(run);
-  for (const Json& s : run.meta.at("declared").at("strategies"))
+  for (const Json& s : run.meta.at("declared").at("strategies")) {
+    DeclaredRungs& rungs = out.rungs[s.at("label")];
+    rungs.is_masked = s.at("is_masked");
     if (const Json& ladder = s.at("ladder"); !ladder.is_null())
-      out.ladders[s.at("label")] = {ladder.at("budget_tokens"), ladder.at("by_token"),
-                                    ladder.at("shared")};
+      rungs.ladder = {ladder.at("budget_tokens"), ladder.at("by_token"), ladder.at("shared")};
+  }
   return out;
 }
 
@@ -179,11 +189,13 @@ int work(Worker& worker, Options options, const AbFlags& f, const AbDeclared& de
   check_tasks(session, declared.options);
   const auto& lengths = declared.options.lengths;
   worker.may_take_long(true);
+  const size_t n_sequences = lineup.size() * (f.no_ladder ? 1 : 4) * f.n_parallel;
   Engine& engine = session.load(*std::max_element(lengths.begin(), lengths.end()),
-                                static_cast<uint32_t>(lineup.size() * (f.no_ladder ? 1 : 3)));
+                                static_cast<uint32_t>(n_sequences));
   worker.may_take_long(false);
-  const std::vector<StrategyId> ids =
-      enter(engine, session, lineup, worker, !f.no_ladder, before.ladders, before.failed);
+  std::vector<std::vector<StrategyId>> ids = {
+      enter(engine, session, lineup, worker, !f.no_ladder, before.rungs, before.failed)};
+  while (ids.size() < f.n_parallel) ids.push_back(enter_again(engine, session, lineup, worker));
   const AbParts parts{session, engine, lineup, ids, worker};
   worker.may_take_long(true);
   RunFolder run(folder, make_meta(parts, options, declared));
@@ -222,12 +234,20 @@ void add_flags(CLI::App& c, Options& options, AbFlags& f) {
   f.task.tasks = "passkey,kv_retrieval";
   c.add_option("ARMS", f.arms, "Strategy files or presets");
   add_model_flags(c, options);
+  c.remove_option(c.get_option("--parallel"));  // a flag that does nothing; see add_run_flags()
   add_arm_flags(c, options, f.strategies);
   c.add_option("--task", f.task.tasks,
                "all, or names of tasks separated by commas; see `kvasir task generate --help` "
                "(passkey,kv_retrieval)");
   c.add_option("--length", f.length, "Tokens of prompt and answers: 4096, or 1K,4K (4096)");
   c.add_option("-n", f.n, "Samples of each task and length (50)");
+  c.add_option(
+       "--questions", f.n_questions,
+       "Questions about each context, one after another, each judged by itself: what is "
+       "lost when a question comes later. For tasks with several things to ask for "
+       "(kv_retrieval, mqar, needle_multi_query). 1: all that the task asks, judged together "
+       "(1)")
+      ->check(CLI::Range(1u, 16u));
   c.add_flag("--question-in-prompt", f.question_in_prompt,
              "Prefill the first question with the context");
   c.add_option("--sweep", f.sweep,
@@ -242,10 +262,10 @@ void add_flags(CLI::App& c, Options& options, AbFlags& f) {
        "decided: draw no more samples of a task and length once all its arms are decided, "
        "by a confidence sequence, which may be looked at after every sample. -n is the most")
       ->check(CLI::IsMember({"decided"}));
-  c.add_flag(
-      "--no-ladder", f.no_ladder,
-      "Without exact top-k and a random choice of as many tokens for each arm: less time, no "
-      "proof that an arm's choice matters here");
+  c.add_flag("--no-ladder", f.no_ladder,
+             "Without exact top-k, a random choice of as many tokens and no choice for each arm: "
+             "less time, no "
+             "proof that an arm's choice matters here");
   c.add_flag("--quick", f.quick, "Do not measure the machine's memory bandwidth");
   add_task_flags(c, f.task);
 }
@@ -260,6 +280,10 @@ void add_run_flags(CLI::App& c, Options& options, AbFlags& f) {
        "several separated by commas")
       ->delimiter(',')
       ->check(CLI::IsMember({"worse", "suspicious", "undecided", "not-engaged"}));
+  c.add_option("--parallel,--np", f.n_parallel,
+               "Samples answered at once: the same answers in less time, but no times of their own "
+               "(1)")
+      ->check(CLI::Range(1u, 64u));
   c.add_option("--patience", f.patience,
                "Seconds that a step may take; a strategy that takes longer has failed (300)")
       ->check(CLI::Range(1u, 1000000u));

@@ -22,12 +22,13 @@ struct DiffRow {
   std::string strategy;
   uint64_t n_right_first = 0, n_right_second = 0;
   uint64_t n_same_text = 0;  // samples with the same given answers
-  PairedCounts pairs;
+  ClusteredPairs pairs;
   Judgement judgement;
 };
 
 struct RunDiff {
   std::string first, second;          // folders
+  uint32_t n_questions = 1;           // about each context, in both
   std::vector<std::string> declared;  // what was declared otherwise: keys
   std::vector<DiffRow> rows;
   std::vector<std::string> only_first, only_second;  // strategies
@@ -35,12 +36,12 @@ struct RunDiff {
   std::map<std::string, std::string> failed_first, failed_second;  // strategy, why: no row
 };
 
-using Answers = std::map<uint64_t, const AbRecord*>;  // by index
+using Answers = std::map<std::pair<uint64_t, uint32_t>, const AbRecord*>;  // by index and question
 
 std::map<CellKey, Answers> answers_of(const AbRun& run) {
   std::map<CellKey, Answers> out;
   for (const AbRecord& r : run.records)
-    if (!r.failed) out[cell_of(r)][r.index] = &r;
+    if (!r.failed) out[cell_of(r)][{r.index, r.question}] = &r;
   return out;
 }
 
@@ -80,15 +81,21 @@ std::vector<std::string> missing(const std::vector<std::string>& from,
 
 DiffRow compare(const Answers& first, const Answers& second, const RunDiff& runs) {
   DiffRow out;
-  for (const auto& [index, a] : first) {
-    const auto found = second.find(index);
+  out.pairs = ClusteredPairs(runs.n_questions);
+  PairedCounts context;
+  for (const auto& [place, a] : first) {
+    const auto found = second.find(place);
     if (found == second.end()) continue;
     const AbRecord& b = *found->second;
     if (a->expected != b.expected)
       throw input_error(runs.first + " and " + runs.second +
                         ": not the same samples: run both with the same --seed, tasks and "
                         "task flags, and models of one tokenizer");
-    out.pairs.add(a->right, b.right);
+    context.add(a->right, b.right);
+    if (context.n == runs.n_questions) {
+      out.pairs.add(context);
+      context = {};
+    }
     out.n_right_first += a->right;
     out.n_right_second += b.right;
     out.n_same_text += a->given == b.given;
@@ -101,6 +108,11 @@ RunDiff diff(const std::string& first, const std::string& second) {
   out.first = first;
   out.second = second;
   const AbRun a = read_run(first), b = read_run(second);
+  out.n_questions = a.meta.at("declared").at("questions");
+  if (b.meta.at("declared").at("questions") != out.n_questions)
+    throw input_error(
+        first + " and " + second +
+        ": not as many questions about a context: run both with the same --questions");
   out.configured = configured_otherwise(a, b);
   out.failed_first = failed_in(a);
   out.failed_second = failed_in(b);
@@ -110,7 +122,7 @@ RunDiff diff(const std::string& first, const std::string& second) {
   out.only_first = missing(labels_of(a), labels_of(b));
   out.only_second = missing(labels_of(b), labels_of(a));
   const auto answers_a = answers_of(a), answers_b = answers_of(b);
-  std::vector<PairedCounts> pairs;
+  std::vector<ClusteredPairs> pairs;
   for (const Json& length : a.meta.at("declared").at("lengths"))
     for (const Json& task : a.meta.at("declared").at("tasks"))
       for (const std::string& label : labels_of(a)) {
@@ -139,12 +151,12 @@ Json to_json(const RunDiff& d) {
     rows.push_back({{"task", r.task},
                     {"length", r.length},
                     {"strategy", r.strategy},
-                    {"samples", r.pairs.n},
+                    {"samples", r.pairs.n_contexts()},
                     {"right_first", r.n_right_first},
                     {"right_second", r.n_right_second},
                     {"same_answers", r.n_same_text},
-                    {"lost", r.pairs.n_lost},
-                    {"won", r.pairs.n_won},
+                    {"lost", r.pairs.pairs.n_lost},
+                    {"won", r.pairs.pairs.n_won},
                     {"difference_95", Json::array({interval.low, interval.high})},
                     {"p_holm", r.judgement.p},
                     {"verdict", name(r.judgement.verdict)}});
@@ -172,16 +184,15 @@ std::string to_text(const RunDiff& d) {
                "won", "difference", "same answers", "after against before"},
               {1, 3, 4, 5, 6, 7, 8, 9});
   for (const DiffRow& r : d.rows)
-    table.add({r.task, std::to_string(r.length), r.strategy, std::to_string(r.pairs.n),
+    table.add({r.task, std::to_string(r.length), r.strategy, std::to_string(r.pairs.n_contexts()),
                std::to_string(r.n_right_first), std::to_string(r.n_right_second),
-               std::to_string(r.pairs.n_lost), std::to_string(r.pairs.n_won),
+               std::to_string(r.pairs.pairs.n_lost), std::to_string(r.pairs.pairs.n_won),
                points_text(difference_interval(r.pairs)), std::to_string(r.n_same_text),
                words(r, d.rows.size())});
-  std::string out = "before: " + d.first + "\nafter:  " + d.second + "\n\n" + table.text() + "\n" +
-                    format(
-                        "Exact McNemar test on the same samples, p after Holm over %zu "
-                        "comparisons.\n",
-                        d.rows.size());
+  std::string out =
+      "before: " + d.first + "\nafter:  " + d.second + "\n\n" + table.text() + "\n" +
+      format("Exact %s test on the same samples, p after Holm over %zu comparisons.\n",
+             d.n_questions == 1 ? "McNemar" : "sign-flip", d.rows.size());
   if (!d.declared.empty()) out += "Declared otherwise: " + join(d.declared, ", ") + ".\n";
   for (const std::string& line : d.configured) out += "Configured otherwise: " + line + ".\n";
   for (const auto& [label, why] : d.failed_first)

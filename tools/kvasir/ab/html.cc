@@ -69,19 +69,32 @@ std::span<const AbCell> group(const AbSummary& s, size_t begin) {
 }
 
 std::string group_name(const AbCell& cell) {
-  return escaped(cell.task) + format(" at %u tokens, %llu samples", cell.length,
+  return escaped(cell.task) + format(" at %u tokens, %llu answers", cell.length,
                                      static_cast<unsigned long long>(cell.answers.n));
+}
+
+std::string speeds(const AbSummary& s) {
+  if (!s.has_times()) return "";
+  std::string out = "<h2>Speed of decoding</h2>";
+  for (size_t i = 0; i < s.cells.size(); i += s.n_strategies)
+    out += "<h3>" + group_name(s.cells[i]) + "</h3>" + speed_plot(group(s, i));
+  return out +
+         "<p class=\"soft\">Dense attention's time over the arm's, sample by sample: a dot is the "
+         "median of the ratios, the line half of them (quartiles), the figures the median's 95 % "
+         "interval. Upright: as fast as dense attention.</p>";
 }
 
 std::string pictures(const AbSummary& s) {
   std::string out = "<h2>Right answers</h2>";
   for (size_t i = 0; i < s.cells.size(); i += s.n_strategies)
     out += "<h3>" + group_name(s.cells[i]) + "</h3>" + accuracy_plot(s, group(s, i));
-  out +=
-      "<p class=\"soft\">From 0 to 100 %. A dot is the share of right answers, the line its 95 % "
-      "interval (Wilson). Verdicts stand on paired differences, not on whether lines overlap. "
-      "Upright: exact top-k (solid) and a random choice (dotted) of as many "
-      "tokens.</p><h2>Accuracy against bytes</h2><div class=\"plots\">";
+  out += std::string(
+             "<p class=\"soft\">From 0 to 100 %. A dot is the share of right answers, the line "
+             "its 95 % ") +
+         (s.is_watched ? "confidence sequence" : "interval (Wilson)") +
+         ". Verdicts stand on paired differences, not on whether lines overlap. "
+         "Upright: exact top-k (solid) and a random choice (dotted) of as many "
+         "tokens.</p><h2>Accuracy against bytes</h2><div class=\"plots\">";
   for (size_t i = 0; i < s.cells.size(); i += s.n_strategies) {
     const std::string plot = bytes_plot(group(s, i));
     if (!plot.empty())
@@ -89,15 +102,16 @@ std::string pictures(const AbSummary& s) {
   }
   return out +
          "</div><p class=\"soft\">Filled: no other arm is as accurate with fewer bytes, or more "
-         "accurate with as many.</p>";
+         "accurate with as many.</p>" +
+         speeds(s);
 }
 
 std::string verdicts(const AbSummary& s) {
-  const std::vector<size_t> numbers = verdict_numbers();
+  const std::vector<size_t> numbers = verdict_numbers(s);
   const auto is_number = [&](size_t i) {
     return std::find(numbers.begin(), numbers.end(), i) != numbers.end();
   };
-  const std::vector<std::string> header = verdict_header();
+  const std::vector<std::string> header = verdict_header(s);
   std::string out =
       "<h2>Verdicts</h2><div class=\"wide\" tabindex=\"0\" role=\"region\" aria-label=\"Table of "
       "verdicts\"><table class=\"verdicts\"><thead><tr>";

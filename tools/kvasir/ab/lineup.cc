@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "tools/kvasir/cli/parse.h"
 #include "tools/kvasir/cli/progress_bar.h"
+#include "tools/kvasir/session/masked.h"
 
 namespace kvasir::tool {
 namespace {
@@ -31,20 +32,18 @@ Entrant entrant_of(const Arm& arm, const std::string& value,
   return out;
 }
 
-std::optional<Ladder> ladder_of(const Pipeline& pipeline) {
+DeclaredRungs rungs_of(const Pipeline& pipeline) {
+  DeclaredRungs out;
+  out.is_masked = can_be_masked(pipeline);
+  if (!out.is_masked || pipeline.selectors.size() > 1) return out;
   const StrategyConfig& strategy = pipeline.strategy;
-  const Selector& selector = *pipeline.selectors.back();
-  const SelectorLimits& limits = selector.limits();
+  const SelectorLimits& limits = pipeline.selectors.back()->limits();
   const uint64_t units = limits.expected_units ? limits.expected_units : limits.max_units;
-  const bool chooses = selector.has_select() || limits.plan_at != 0;
-  if (!chooses || units == 0 || pipeline.selectors.size() > 1 || strategy.is_hybrid() ||
-      strategy.cache.positions.value != Positions::kTrue)
-    return std::nullopt;
-  Ladder out;
-  out.by_token = limits.unit == KVASIR_UNIT_TOKEN;
-  out.budget_tokens = units * (out.by_token ? 1 : strategy.cache.block_size.value);
-  out.shared = limits.scope == KVASIR_SCOPE_SEQUENCE ||
-               strategy.cache.head_select_mode.value == HeadSelectMode::kShared;
+  Ladder& ladder = out.ladder.emplace();
+  ladder.by_token = limits.unit == KVASIR_UNIT_TOKEN;
+  ladder.budget_tokens = units * (ladder.by_token ? 1 : strategy.cache.block_size.value);
+  ladder.shared = limits.scope == KVASIR_SCOPE_SEQUENCE ||
+                  strategy.cache.head_select_mode.value == HeadSelectMode::kShared;
   return out;
 }
 
@@ -52,6 +51,10 @@ Entrant rung_of(const Entrant& arm, Role role) {
   Entrant out;
   out.label = std::string(name(role)) + " of " + arm.label;
   out.role = role;
+  if (role == Role::kMasked) {
+    out.strategy = masked(*arm.strategy);
+    return out;
+  }
   out.strategy = arm.strategy;
   StrategyConfig& strategy = *out.strategy;
   strategy.name = out.label;
@@ -67,29 +70,21 @@ Entrant rung_of(const Entrant& arm, Role role) {
   return out;
 }
 
-// Strategies that configure alike but for their names.
-std::string configuration_of(const StrategyConfig& strategy) {
-  StrategyConfig nameless = strategy;
-  nameless.name.clear();
-  std::string out;
-  for (const ExplainLine& line : explain(nameless)) out += line.key + "=" + line.value + "\n";
-  return out;
-}
-
 void add_rungs(std::vector<Entrant>& lineup) {
-  std::map<std::string, std::pair<std::string, std::string>> known;  // labels of oracle and random
+  std::map<std::string, std::string> known;  // label of a rung by its configuration
   const size_t n_arms = lineup.size();
+  const auto add = [&](size_t arm, Role role) {
+    Entrant rung = rung_of(lineup[arm], role);
+    const auto [label, is_new] = known.emplace(configuration_of(*rung.strategy), rung.label);
+    if (is_new) lineup.push_back(std::move(rung));
+    return label->second;
+  };
   for (size_t i = 1; i < n_arms; ++i) {
-    if (!lineup[i].ladder) continue;
-    Entrant oracle = rung_of(lineup[i], Role::kOracle);
-    Entrant random = rung_of(lineup[i], Role::kRandom);
-    const auto [rungs, is_new] =
-        known.emplace(configuration_of(*oracle.strategy), std::pair(oracle.label, random.label));
-    lineup[i].oracle = rungs->second.first;
-    lineup[i].random = rungs->second.second;
-    if (!is_new) continue;
-    lineup.push_back(std::move(oracle));
-    lineup.push_back(std::move(random));
+    if (lineup[i].ladder) {
+      lineup[i].oracle = add(i, Role::kOracle);
+      lineup[i].random = add(i, Role::kRandom);
+    }
+    if (lineup[i].is_masked) lineup[i].masked = add(i, Role::kMasked);
   }
 }
 
@@ -105,6 +100,8 @@ const char* name(Role role) {
       return "oracle";
     case Role::kRandom:
       return "random";
+    case Role::kMasked:
+      return "masked";
   }
   return "";
 }
@@ -152,15 +149,18 @@ std::vector<Entrant> resolve_lineup(Options& options, const std::vector<std::str
       lineup.push_back(std::move(entrant));
     }
     worker.works_on("");
-    options.set = with.set;  // of dense attention: chunk and block size; the sweep's key is not its
+    options.set = with.set;  // of dense attention, which is not swept
     if (sweep) std::erase(options.set, sweep->key + "=" + value);
   }
+  std::vector<const StrategyConfig*> all;
+  for (size_t i = 1; i < lineup.size(); ++i) all.push_back(&*lineup[i].strategy);
+  fit_control(options, all);
   return lineup;
 }
 
 std::vector<StrategyId> enter(Engine& engine, Session& session, std::vector<Entrant>& lineup,
                               Worker& worker, bool with_rungs,
-                              const std::map<std::string, Ladder>& ladders,
+                              const std::map<std::string, DeclaredRungs>& rungs,
                               const std::map<std::string, std::string>& failed) {
   std::vector<StrategyId> ids(1, 0);
   const auto add = [&](Entrant& entrant) {
@@ -180,11 +180,13 @@ std::vector<StrategyId> enter(Engine& engine, Session& session, std::vector<Entr
   for (size_t i = 1; i < lineup.size(); ++i) {
     Entrant& arm = lineup[i];
     add(arm);
-    const auto declared = ladders.find(arm.label);
+    DeclaredRungs of_arm;
     if (arm.failed.empty())
-      arm.ladder = ladder_of(engine.pipeline(ids[i]));
-    else if (declared != ladders.end())
-      arm.ladder = declared->second;
+      of_arm = rungs_of(engine.pipeline(ids[i]));
+    else if (const auto declared = rungs.find(arm.label); declared != rungs.end())
+      of_arm = declared->second;
+    arm.ladder = of_arm.ladder;
+    arm.is_masked = of_arm.is_masked;
   }
   if (with_rungs) {
     const size_t first = lineup.size();
@@ -195,6 +197,20 @@ std::vector<StrategyId> enter(Engine& engine, Session& session, std::vector<Entr
       add(lineup[i]);
     }
   }
+  return ids;
+}
+
+std::vector<StrategyId> enter_again(Engine& engine, Session& session,
+                                    const std::vector<Entrant>& lineup, Worker& worker) {
+  std::vector<StrategyId> ids;
+  for (const Entrant& entrant : lineup) {
+    ids.push_back(0);
+    if (!entrant.failed.empty()) continue;
+    worker.works_on(entrant.label);
+    ids.back() = engine.add_strategy(
+        session.pipeline(entrant.strategy ? *entrant.strategy : session.strategy()));
+  }
+  worker.works_on("");
   return ids;
 }
 

@@ -51,8 +51,10 @@ Json strategy_json(const Entrant& entrant, const StrategyConfig& strategy) {
     ladder = {{"budget_tokens", entrant.ladder->budget_tokens},
               {"by_token", entrant.ladder->by_token},
               {"shared", entrant.ladder->shared}};
-  return {{"label", entrant.label},   {"role", name(entrant.role)},    {"ladder", ladder},
-          {"oracle", entrant.oracle}, {"random", entrant.random},      {"base", entrant.base},
+  return {{"label", entrant.label},   {"role", name(entrant.role)},
+          {"ladder", ladder},         {"oracle", entrant.oracle},
+          {"random", entrant.random}, {"masked", entrant.masked},
+          {"base", entrant.base},     {"is_masked", entrant.is_masked},
           {"value", entrant.value},   {"configuration", configuration}};
 }
 
@@ -63,6 +65,7 @@ Json declared_json(const AbParts& parts, const AbDeclared& d) {
            {"stop_when", d.options.stop_when_decided ? "decided" : "all samples are answered"},
            {"samples", d.options.n_samples},
            {"seed", d.options.seed},
+           {"questions", d.options.n_questions},
            {"question_in_prompt", d.options.question_in_prompt},
            {"sweep", d.sweep_key},
            {"model_hash", hex(model_hash(parts.session.file()))}};
@@ -91,7 +94,7 @@ Json plugins_json(const AbParts& parts) {
   std::set<std::pair<std::string, std::string>> known;
   for (size_t i = 0; i < parts.lineup.size(); ++i) {
     if (!parts.lineup[i].failed.empty()) continue;
-    for (const PluginUsed& plugin : run_report(parts.engine, {}, parts.ids[i]).plugins)
+    for (const PluginUsed& plugin : run_report(parts.engine, {}, parts.ids[0][i]).plugins)
       if (known.emplace(plugin.id, plugin.file).second)
         out.push_back({{"id", plugin.id},
                        {"version", plugin.version},
@@ -117,7 +120,7 @@ Json groups_json(const AbParts& parts) {
 }  // namespace
 
 Json make_meta(const AbParts& parts, const Options& options, const AbDeclared& declared) {
-  return {{"format", 1},
+  return {{"format", 2},
           {"declared", declared_json(parts, declared)},
           {"begun", utc_now()},
           {"folder", std::filesystem::current_path().string()},

@@ -145,7 +145,7 @@ std::string accuracy_plot(const AbSummary& s, std::span<const AbCell> cells) {
       "<div class=\"dots\" role=\"table\" aria-label=\"Accuracy with 95 % intervals\">";
   for (const AbCell& cell : cells) {
     if (cell.is_rung) continue;
-    const Interval interval = wilson_interval(cell.answers.right, cell.answers.n);
+    const Interval interval = s.accuracy(cell);
     const double at = percent(cell.answers.value());
     const double low = percent(interval.low), high = percent(interval.high);
     const std::string words = cell.is_dense ? "control" : verdict_words(s, cell);
@@ -163,6 +163,33 @@ std::string accuracy_plot(const AbSummary& s, std::span<const AbCell> cells) {
            (cell.answers.n > 0 ? format("%.1f %% ", at) : std::string()) +
            (cell.answers.n > 0 ? format("<small>%.0f to %.0f</small>", low, high) : std::string()) +
            "</span><span class=\"words\" role=\"cell\">" + escaped(words) + "</span></div>";
+  }
+  return out + "</div>";
+}
+
+// From 0 to the largest ratio.
+std::string speed_plot(std::span<const AbCell> cells) {
+  double most = 1;
+  for (const AbCell& cell : cells)
+    if (cell.is_arm() && cell.decode_ratio)
+      most = std::max(most, 1.05 * cell.decode_ratio->third_quartile);
+  std::string out = "<div class=\"dots\" role=\"table\" aria-label=\"Speed against dense\">";
+  for (const AbCell& cell : cells) {
+    if (!cell.is_arm() || !cell.decode_ratio) continue;
+    const Spread& ratio = *cell.decode_ratio;
+    const auto at = [&](double value) { return percent(std::min(value / most, 1.0)); };
+    out += "<div class=\"line dense\" role=\"row\"><span class=\"name\" role=\"rowheader\">" +
+           escaped(cell.label) + "</span><span class=\"track speed\" aria-hidden=\"true\">" +
+           format(
+               "<i class=\"oracle\" style=\"left:%.1f%%\"></i><i class=\"bar\" "
+               "style=\"left:%.1f%%;width:%.1f%%\"></i><i class=\"dot\" style=\"left:%.1f%%\"></i>",
+               at(1), at(ratio.first_quartile), at(ratio.third_quartile) - at(ratio.first_quartile),
+               at(ratio.median)) +
+           format("</span><span class=\"value\" role=\"cell\">%.2f x ", ratio.median) +
+           (ratio.median_95
+                ? format("<small>%.2f to %.2f</small>", ratio.median_95->low, ratio.median_95->high)
+                : std::string()) +
+           "</span></div>";
   }
   return out + "</div>";
 }

@@ -14,6 +14,8 @@ std::string look_of(const AbCell& cell);
 
 // Cells of one task and length: a line for each strategy, accuracy with its 95 % interval.
 std::string accuracy_plot(const AbSummary& summary, std::span<const AbCell> cells);
+// The same cells: a line for each arm, how much faster than dense attention it decodes.
+std::string speed_plot(std::span<const AbCell> cells);
 // The same cells: accuracy over bytes read for a token; arms of one sweep are joined.
 std::string bytes_plot(std::span<const AbCell> cells);
 // One strategy and task: a row for each length, a column for each part of the prompt.

@@ -25,7 +25,7 @@ void Predictions::add(size_t strategy, size_t step, std::span<const float> logit
 }
 
 void Predictions::compare(size_t strategy, size_t step, std::span<const float> logits) {
-  Sums& sums = sums_[strategy];
+  Sums& sums = sums_[strategy][question_of_[step]];
   ++sums.n;
   if (strategy == 0) {  // itself
     ++sums.agreed;
@@ -35,8 +35,8 @@ void Predictions::compare(size_t strategy, size_t step, std::span<const float> l
   sums.kl += kl_divergence(dense_[step], logits);
 }
 
-void Predictions::write(size_t strategy, AbRecord& record) const {
-  const Sums& sums = sums_[strategy];
+void Predictions::write(size_t strategy, uint32_t question, AbRecord& record) const {
+  const Sums& sums = sums_[strategy][question];
   record.predictions = sums.n;
   record.agreed = sums.agreed;
   record.kl = sums.n ? sums.kl / static_cast<double>(sums.n) : 0;

@@ -17,10 +17,12 @@ namespace kvasir::tool {
 // dense attention's of the same step wait for them.
 class Predictions {
  public:
-  explicit Predictions(size_t n_strategies) : sums_(n_strategies) {}
+  // question_of: by step, from 0 on, ascending; must outlive it.
+  Predictions(size_t n_strategies, uint32_t n_questions, const std::vector<uint32_t>& question_of)
+      : question_of_(question_of), sums_(n_strategies, std::vector<Sums>(n_questions)) {}
   void add(size_t strategy, size_t step, std::span<const float> logits);  // [vocab]
-  // predictions, agreed and kl of the record.
-  void write(size_t strategy, AbRecord& record) const;
+  // predictions, agreed and kl of the record, of a question from 0 on.
+  void write(size_t strategy, uint32_t question, AbRecord& record) const;
 
  private:
   struct Sums {
@@ -29,7 +31,8 @@ class Predictions {
   };
   void compare(size_t strategy, size_t step, std::span<const float> logits);
 
-  std::vector<Sums> sums_;
+  const std::vector<uint32_t>& question_of_;
+  std::vector<std::vector<Sums>> sums_;                              // [strategies][questions]
   std::vector<std::vector<float>> dense_;                            // [steps][vocab]
   std::map<std::pair<size_t, size_t>, std::vector<float>> waiting_;  // of strategy and step
 };

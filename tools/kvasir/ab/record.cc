@@ -103,11 +103,12 @@ class LineReader {
 // Order of the columns.
 template <class Record, class Each>
 void each_record_field(Record& r, Each&& each) {
-  each(r.task), each(r.length), each(r.index), each(r.strategy), each(r.failed), each(r.right);
+  each(r.task), each(r.length), each(r.index), each(r.question), each(r.strategy);
+  each(r.failed), each(r.right);
   each(r.answer_tokens), each(r.answer_tokens_right), each(r.depth), each(r.predictions);
   each(r.agreed), each(r.kl), each(r.prompt_tokens), each(r.decoded), each(r.considered);
   each(r.selected), each(r.attended), each(r.kv_bytes), each(r.choose_bytes), each(r.fallbacks);
-  each(r.expected), each(r.given);
+  each(r.expected), each(r.given), each(r.prefill_nanos), each(r.decode_nanos);
 }
 
 }  // namespace
@@ -131,9 +132,10 @@ std::string one_line(const std::string& text) {
 }
 
 std::string record_header() {
-  return "task,length,index,strategy,failed,right,answer_tokens,answer_tokens_right,depth,"
+  return "task,length,index,question,strategy,failed,right,answer_tokens,answer_tokens_right,depth,"
          "predictions,agreed,kl,prompt_tokens,decoded,tokens_considered,tokens_selected,"
-         "tokens_attended,kv_bytes_read,bytes_read_to_choose,fallbacks,expected,given";
+         "tokens_attended,kv_bytes_read,bytes_read_to_choose,fallbacks,expected,given,"
+         "prefill_ns,decode_ns";
 }
 
 std::string to_line(const AbRecord& record) {

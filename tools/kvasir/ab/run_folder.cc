@@ -24,6 +24,7 @@ namespace {
 
 constexpr const char* kMeta = "run_meta.json";
 constexpr const char* kPredictions = "predictions.csv";
+constexpr uint64_t kMostQuestions = 64;  // more than any run asks about a context
 
 // Lines that end; what stands behind the last line end was being written.
 std::vector<std::string> whole_lines(const std::string& text) {
@@ -57,16 +58,17 @@ std::vector<AbRecord> records_of(const std::string& path) {
   return out;
 }
 
-// Samples have one record for each strategy, but for those that failed before.
+// Samples have a record for each question and strategy, but for those that failed before.
 std::vector<AbRecord> whole_samples(std::vector<AbRecord> records, const Json& meta,
                                     const std::string& path) {
   std::map<std::string, bool> active;
   for (const Json& entrant : meta.at("declared").at("strategies"))
     active[entrant.at("label").get<std::string>()] = true;
+  const size_t n_questions = meta.at("declared").at("questions");
   std::vector<AbRecord> out;
   for (size_t begin = 0; begin < records.size();) {
     size_t n_active = 0;
-    for (const auto& [label, is_active] : active) n_active += is_active;
+    for (const auto& [label, is_active] : active) n_active += is_active ? n_questions : 0;
     size_t end = begin;
     while (end < records.size() && key_of(records[end]) == key_of(records[begin])) ++end;
     if (end - begin < n_active && end < records.size())
@@ -74,6 +76,11 @@ std::vector<AbRecord> whole_samples(std::vector<AbRecord> records, const Json& m
                         std::to_string(end - begin) + " of a sample's " + std::to_string(n_active) +
                         " records, and others behind them; was the file edited?");
     if (end - begin < n_active) break;
+    for (size_t i = begin; i < end; ++i)
+      if (records[i].question != (i - begin) % n_questions + 1)
+        throw input_error(path + ":" + std::to_string(i + 2) + ": question " +
+                          std::to_string(records[i].question) +
+                          " is not the next one; was the file edited?");
     for (; begin < end; ++begin) {
       if (records[begin].failed) active[records[begin].strategy] = false;
       out.push_back(std::move(records[begin]));
@@ -147,8 +154,12 @@ AbRun read_run(const std::string& folder) {
   AbRun run;
   try {
     run.meta = Json::parse(read_file(meta, "RUN"));
-    if (run.meta.at("format") != 1)
+    if (run.meta.at("format") != 2)
       throw input_error(meta + ": written by another version of kvasir");
+    const uint64_t n_questions = run.meta.at("declared").at("questions");
+    if (n_questions < 1 || n_questions > kMostQuestions)
+      throw input_error(meta + ": declared.questions is " + std::to_string(n_questions) +
+                        ", expected 1 to " + std::to_string(kMostQuestions));
     const std::string predictions = folder + "/" + kPredictions;
     run.records = whole_samples(records_of(predictions), run.meta, predictions);
   } catch (const Json::exception& e) {

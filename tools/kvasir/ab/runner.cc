@@ -2,29 +2,28 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/kvasir/ab/runner.h"
 
+#include <algorithm>
+#include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <tuple>
 
 #include "core/error.h"
 #include "core/serving/scheduler.h"
-#include "core/task/evaluate.h"
-#include "tools/kvasir/ab/predictions.h"
+#include "tools/kvasir/ab/asked_sample.h"
 #include "tools/kvasir/ab/summary.h"
 #include "tools/kvasir/cli/progress_bar.h"
-#include "tools/kvasir/cli/text.h"
 
 namespace kvasir::tool {
 namespace {
 
-struct Given {
-  TaskAnswer answer = {};
-  RequestStatus status = {};
+// A sample of the run that is being answered, or waits for one before it.
+struct Drawn {
+  std::unique_ptr<AskedSample> asked;
+  size_t slot = 0;  // of AbParts::ids
 };
-
-// Turns in one line.
-std::string joined(const std::vector<std::string>& turns) { return one_line(join(turns, " | ")); }
 
 class Runner {
  public:
@@ -35,31 +34,29 @@ class Runner {
         encoder_(parts.session.tokenizer()),
         scheduler_(parts.engine,
                    {.memory_bytes = parts.session.sequence_memory(), .restores = true}),
-        one_at_a_time_(parts.worker.wants_one_at_a_time()) {
+        n_alone_(parts.worker.wants_one_at_a_time() ? options.n_parallel : 0),
+        total_(uint64_t{options.n_samples} * options.tasks.size() * options.lengths.size()) {
     for (const AbRecord& record : folder.run().records) {
       done_.insert({record.task, record.length, record.index});
       if (record.failed) left_out_.insert(record.strategy);
     }
+    for (size_t slot = parts.ids.size(); slot-- > 0;) free_.push_back(slot);
+    bar_.emplace("samples", done_.size());
   }
 
   void run() {
-    ProgressBar bar("samples");
-    const uint64_t total =
-        uint64_t{options_.n_samples} * options_.tasks.size() * options_.lengths.size();
-    for (uint64_t index = 0; index < options_.n_samples; ++index)
-      for (const uint32_t length : options_.lengths)
-        for (const Task task : options_.tasks) {
-          if (done_.count({name(task), length, index})) continue;
-          if (options_.stop_when_decided && is_decided(folder_.run(), name(task), length, index))
-            continue;
-          parts_.worker.stop_if_interrupted();
-          answer(generator(task, length).make(options_.seed, index), length);
-          done_.insert({name(task), length, index});
-          bar.update(done_.size(), total, running_scores(folder_.run()));
-        }
-    if (restored_tokens_ != 0)
-      report_progress(std::to_string(restored_tokens_) + " of " + std::to_string(prompt_tokens_) +
-                      " prompt tokens of all strategies were in the store");
+    for (;;) {
+      parts_.worker.stop_if_interrupted();
+      while (!free_.empty() && (drawn_.empty() || n_alone_ == 0) && draw()) {
+      }
+      if (drawn_.empty()) return say_restored();
+      while (!drawn_.front().asked->is_answered()) step();
+      while (!drawn_.empty() && drawn_.front().asked->is_answered()) {
+        free_.push_back(drawn_.front().slot);
+        write(*drawn_.front().asked);
+        drawn_.pop_front();
+      }
+    }
   }
 
  private:
@@ -68,122 +65,146 @@ class Runner {
     if (!made) made = std::make_unique<TaskGenerator>(task, options_.task, length, encoder_);
     return *made;
   }
-  void answer(const Sample& sample, uint32_t length);
-  void ask(const Sample& sample, const std::vector<size_t>& strategies,
-           std::map<size_t, Given>& given, Predictions& predictions);
-  AbRecord record_of(const Sample& sample, uint32_t length, size_t strategy) const;
-  void fill(AbRecord& record, size_t strategy, const Given& given) const;
+  bool is_timed() const { return options_.n_parallel == 1; }
+  bool is_over(Task task, uint32_t length, uint64_t index) const {
+    return options_.stop_when_decided && is_decided(folder_.run(), name(task), length, index);
+  }
+
+  bool draw();
+  void ask(const Drawn& drawn);
+  void ask_one_after_another(AskedSample& asked, const std::vector<size_t>& strategies);
+  void ask_alone(AskedSample& asked, const std::vector<size_t>& strategies);
+  void step();
+  void write(const AskedSample& asked);
+  void say_restored() const;
 
   const AbParts parts_;
   const AbOptions& options_;
   RunFolder& folder_;
   PieceEncoder encoder_;
   Scheduler scheduler_;
-  bool one_at_a_time_;
+  uint32_t n_alone_;  // samples in which the strategies are asked one at a time
+  uint64_t total_, next_ = 0;
   uint64_t restored_tokens_ = 0, prompt_tokens_ = 0;  // of all strategies
   std::map<std::pair<Task, uint32_t>, std::unique_ptr<TaskGenerator>> generators_;
   std::set<std::tuple<std::string, uint32_t, uint64_t>> done_;
   std::set<std::string> left_out_;  // failed, with a record that says so
+  std::deque<Drawn> drawn_;         // in the order in which they are written
+  std::vector<size_t> free_;        // slots
+  std::optional<ProgressBar> bar_;
 };
 
+// The next sample that is to be answered; false: there is none.
+bool Runner::draw() {
+  const size_t n_tasks = options_.tasks.size(), n_lengths = options_.lengths.size();
+  for (; next_ < total_; ++next_) {
+    const Task task = options_.tasks[next_ % n_tasks];
+    const uint32_t length = options_.lengths[next_ / n_tasks % n_lengths];
+    const uint64_t index = next_ / n_tasks / n_lengths;
+    if (done_.count({name(task), length, index}) || is_over(task, length, index)) continue;
+    const size_t slot = free_.back();
+    free_.pop_back();
+    drawn_.push_back({std::make_unique<AskedSample>(
+                          parts_, options_, generator(task, length).make(options_.seed, index),
+                          length, parts_.ids[slot]),
+                      slot});
+    ++next_;
+    ask(drawn_.back());
+    return true;
+  }
+  return false;
+}
+
 // Strategies are places of the lineup.
-void Runner::answer(const Sample& sample, uint32_t length) {
+void Runner::ask(const Drawn& drawn) {
   std::vector<size_t> strategies;
   for (size_t s = 0; s < parts_.lineup.size(); ++s)
     if (parts_.lineup[s].failed.empty() && !left_out_.count(parts_.lineup[s].label))
       strategies.push_back(s);
-  parts_.engine.reset_engagement();
-  Predictions predictions(parts_.lineup.size());
-  std::map<size_t, Given> given;
-  if (!one_at_a_time_) ask(sample, strategies, given, predictions);
-  for (size_t i = 0; one_at_a_time_ && i < strategies.size(); ++i) {
-    parts_.worker.works_on(parts_.lineup[strategies[i]].label);
-    ask(sample, {strategies[i]}, given, predictions);
+  if (n_alone_ > 0) {
+    --n_alone_;
+    ask_alone(*drawn.asked, strategies);
+  } else if (is_timed()) {
+    ask_one_after_another(*drawn.asked, strategies);
+  } else {
+    drawn.asked->submit(scheduler_, strategies);
   }
-  parts_.worker.works_on("");
-  one_at_a_time_ = false;
-  if (given[0].status.error) std::rethrow_exception(given[0].status.error);
-
-  std::vector<AbRecord> records;
-  for (size_t s = 0; s < parts_.lineup.size(); ++s) {
-    const Entrant& entrant = parts_.lineup[s];
-    if (left_out_.count(entrant.label)) continue;
-    AbRecord record = record_of(sample, length, s);
-    if (const auto it = given.find(s); it != given.end()) {
-      fill(record, s, it->second);
-      predictions.write(s, record);
-    } else {
-      record.failed = true;
-      record.given = one_line(entrant.failed);
-    }
-    if (record.failed) left_out_.insert(entrant.label);
-    if (record.failed && entrant.failed.empty())
-      report_progress(entrant.label + " failed and is left out from here on: " + record.given);
-    records.push_back(std::move(record));
-  }
-  folder_.add(records);
 }
 
-// Requests of one prompt: the scheduler reads it once for those that can share it.
-void Runner::ask(const Sample& sample, const std::vector<size_t>& strategies,
-                 std::map<size_t, Given>& given, Predictions& predictions) {
-  std::vector<Request> requests;
+// So that it is known which strategy ends the process.
+void Runner::ask_alone(AskedSample& asked, const std::vector<size_t>& strategies) {
   for (const size_t s : strategies) {
-    requests.push_back(
-        task_request(parts_.session.tokenizer(), sample, parts_.ids[s], options_.question_in_prompt,
-                     [this, &given, s](const TaskAnswer& answer, const RequestStatus& st) {
-                       given[s] = {answer, st};
-                       restored_tokens_ += st.restored_tokens;
-                       prompt_tokens_ += st.prompt_tokens;
-                     }));
-    requests.back().next = [&predictions, s, judge = std::move(requests.back().next),
-                            step = size_t{0}](std::span<const float> logits) mutable {
-      predictions.add(s, step++, logits);
-      return judge(logits);
-    };
+    parts_.worker.works_on(parts_.lineup[s].label);
+    asked.submit(scheduler_, {s});
+    while (!asked.is_answered()) step();
   }
-  scheduler_.submit_together(std::move(requests));
-  while (scheduler_.step()) {
-    parts_.worker.beat();
-    parts_.worker.stop_if_interrupted();
+  parts_.worker.works_on("");
+}
+
+// All read the prompt; then dense attention and the arms decode by themselves, each sample with
+// another one first, and the rungs of ladders together, since nobody asks for their times.
+void Runner::ask_one_after_another(AskedSample& asked, const std::vector<size_t>& strategies) {
+  asked.submit(scheduler_, strategies, [this](RequestId id) { scheduler_.pause(id); });
+  std::vector<size_t> timed, rungs;
+  for (const size_t s : strategies) {
+    const Role role = parts_.lineup[s].role;
+    (role == Role::kDense || role == Role::kArm ? timed : rungs).push_back(s);
   }
+  const auto first = static_cast<ptrdiff_t>(asked.sample().index % timed.size());
+  std::rotate(timed.begin(), timed.begin() + first, timed.end());
+  const auto run = [&] {
+    while (scheduler_.step()) {
+      parts_.worker.beat();
+      parts_.worker.stop_if_interrupted();
+    }
+  };
+  run();
+  for (const size_t s : timed) {
+    scheduler_.resume(*asked.request_of(s));
+    run();
+  }
+  for (const size_t s : rungs) scheduler_.resume(*asked.request_of(s));
+}
+
+void Runner::step() {
+  const bool any = scheduler_.step();
+  parts_.worker.beat();
+  parts_.worker.stop_if_interrupted();
+  if (any) return;
   if (scheduler_.n_queued() > 0)
     throw Error(ErrorKind::kResource,
                 "the strategies' sequences do not fit into memory side by side: give fewer "
                 "strategies or a smaller --length, or see `kvasir plan`");
-  if (scheduler_.n_running() > 0)
-    throw Error(ErrorKind::kInternal, "the scheduler has nothing to do, but a request is left");
+  throw Error(ErrorKind::kInternal, "the scheduler has nothing to do, but a request is left");
 }
 
-AbRecord Runner::record_of(const Sample& sample, uint32_t length, size_t strategy) const {
-  AbRecord r;
-  r.task = name(sample.task);
-  r.length = length;
-  r.index = sample.index;
-  r.strategy = parts_.lineup[strategy].label;
-  for (auto p = sample.planted.rbegin(); p != sample.planted.rend(); ++p)
-    if (p->turn == 0) r.depth = p->depth;
-  std::vector<std::string> expected;
-  for (const Turn& turn : sample.turns) expected.push_back(sample.bytes(turn.answer));
-  r.expected = joined(expected);
-  return r;
+void Runner::say_restored() const {
+  if (restored_tokens_ != 0)
+    report_progress(std::to_string(restored_tokens_) + " of " + std::to_string(prompt_tokens_) +
+                    " prompt tokens of all strategies were in the store");
 }
 
-void Runner::fill(AbRecord& r, size_t strategy, const Given& given) const {
-  const Engagement& d = parts_.engine.decode_engagement(parts_.ids[strategy]);
-  r.failed = given.status.error != nullptr;
-  r.right = given.answer.correct && !r.failed;
-  r.answer_tokens = given.answer.n_tokens;
-  r.answer_tokens_right = given.answer.n_right;
-  r.prompt_tokens = given.status.prompt_tokens;
-  r.decoded = given.status.decoded_tokens;
-  r.considered = d.tokens_considered;
-  r.selected = d.tokens_selected;
-  r.attended = d.tokens_attended;
-  r.kv_bytes = d.kv_bytes_read;
-  r.choose_bytes = d.bytes_read_to_choose();
-  r.fallbacks = d.fallbacks;
-  r.given = r.failed ? one_line(given.status.error_text()) : joined(given.answer.given);
+void Runner::write(const AskedSample& asked) {
+  if (asked.error_of(0)) std::rethrow_exception(asked.error_of(0));
+  const Sample& sample = asked.sample();
+  restored_tokens_ += asked.restored_tokens();
+  prompt_tokens_ += asked.prompt_tokens();
+  // Those before it were not written yet when it was drawn.
+  if (is_over(sample.task, asked.length(), sample.index)) return;
+  std::vector<AbRecord> records;
+  for (size_t s = 0; s < parts_.lineup.size(); ++s) {
+    const Entrant& entrant = parts_.lineup[s];
+    if (left_out_.count(entrant.label)) continue;
+    std::vector<AbRecord> of_strategy = asked.records(s, entrant.failed, is_timed());
+    if (of_strategy[0].failed) left_out_.insert(entrant.label);
+    if (of_strategy[0].failed && entrant.failed.empty())
+      report_progress(entrant.label +
+                      " failed and is left out from here on: " + of_strategy[0].given);
+    std::move(of_strategy.begin(), of_strategy.end(), std::back_inserter(records));
+  }
+  folder_.add(records);
+  done_.insert({name(sample.task), asked.length(), sample.index});
+  bar_->update(done_.size(), total_, running_scores(folder_.run()));
 }
 
 }  // namespace
@@ -191,7 +212,17 @@ void Runner::fill(AbRecord& r, size_t strategy, const Given& given) const {
 void check_tasks(Session& session, const AbOptions& options) {
   PieceEncoder encoder(session.tokenizer());
   for (const uint32_t length : options.lengths)
-    for (const Task task : options.tasks) TaskGenerator(task, options.task, length, encoder);
+    for (const Task task : options.tasks) {
+      TaskGenerator generator(task, options.task, length, encoder);
+      if (options.n_questions == 1) continue;
+      const size_t n_asked = generator.make(options.seed, 0).turns.size();
+      if (n_asked != options.n_questions)
+        throw input_error(
+            "--questions " + std::to_string(options.n_questions) + ": " + name(task) + " asks " +
+            std::to_string(n_asked) +
+            " about a context; kv_retrieval, mqar and needle_multi_query (with enough "
+            "--pairs) ask as many as wanted: --task kv_retrieval");
+    }
 }
 
 void run_samples(const AbParts& parts, const AbOptions& options, RunFolder& folder) {

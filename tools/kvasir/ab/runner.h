@@ -18,28 +18,37 @@ struct AbOptions {
   TaskOptions task;
   uint64_t seed = 1;
   uint32_t n_samples = 0;  // of each task and length
+  // About each context, one after another, each judged by itself. 1: all that the task asks about a
+  // context, judged together.
+  uint32_t n_questions = 1;
   bool question_in_prompt = false;
   bool stop_when_decided = false;
+  uint32_t n_parallel = 1;  // samples that are answered at once
 };
 
-// What a run works with. ids: of the lineup's strategies in the engine, as enter() returns them.
+// What a run works with.
 struct AbParts {
   Session& session;
   Engine& engine;
   const std::vector<Entrant>& lineup;
-  const std::vector<StrategyId>& ids;
+  // Of the lineup's strategies in the engine, as enter() returns them; once for each sample that is
+  // answered at once.
+  const std::vector<std::vector<StrategyId>>& ids;
   Worker& worker;
 };
 
 // Answers the samples that the folder does not have yet: sample 0 of every length and task, then
-// sample 1, …, each by all strategies, with the prompt read once for those that read it alike. One
-// record of each strategy goes into the folder when all have answered. With stop_when_decided no
-// more samples are drawn of a task and length whose arms are all decided (is_decided).
-// A strategy that fails gets a record that says so and is left out from the next sample on; dense
-// attention's error ends the run. Reports on stderr how far it has come.
+// sample 1, …, each by all strategies, with the prompt read once for those that read it alike. The
+// records of a sample go into the folder when all have answered, sample after sample, so that they
+// are the same however many are answered at once. Where it is one, each strategy decodes by itself,
+// in an order that changes from sample to sample, and times are recorded.
+// With stop_when_decided no more samples are drawn of a task and length whose arms are all decided
+// (is_decided). A strategy that fails gets records that say so and is left out from the next sample
+// on; dense attention's error ends the run. Reports on stderr how far it has come.
 void run_samples(const AbParts& parts, const AbOptions& options, RunFolder& folder);
 
-// Before anything is loaded. Error(kInput) when a task does not fit a length.
+// Before anything is loaded. Error(kInput) when a task does not fit a length, or does not ask so
+// many questions.
 void check_tasks(Session& session, const AbOptions& options);
 
 }  // namespace kvasir::tool

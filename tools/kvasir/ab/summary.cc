@@ -7,13 +7,14 @@
 #include <optional>
 #include <span>
 
+#include "tools/kvasir/ab/pairing.h"
 #include "tools/kvasir/cli/text.h"
 
 namespace kvasir::tool {
 namespace {
 
 struct Strategy {
-  std::string label, role, base, value, oracle, random;
+  std::string label, role, base, value, oracle, random, masked;
   bool is_arm() const { return role == "arm"; }
 };
 
@@ -21,8 +22,8 @@ struct Strategy {
 std::vector<Strategy> strategies_of(const Json& declared) {
   std::vector<Strategy> out;
   for (const Json& s : declared.at("strategies"))
-    out.push_back(
-        {s.at("label"), s.at("role"), s.at("base"), s.at("value"), s.at("oracle"), s.at("random")});
+    out.push_back({s.at("label"), s.at("role"), s.at("base"), s.at("value"), s.at("oracle"),
+                   s.at("random"), s.at("masked")});
   return out;
 }
 
@@ -42,32 +43,16 @@ class Answers {
     const auto it = failed_.find(label);
     return it == failed_.end() ? std::nullopt : std::optional(it->second);
   }
-  const std::vector<const AbRecord*>& of(const std::string& task, uint32_t length,
-                                         const std::string& label) const {
-    static const std::vector<const AbRecord*> kNone;
+  const Records& of(const std::string& task, uint32_t length, const std::string& label) const {
+    static const Records kNone;
     const auto it = by_cell_.find({task, length, label});
     return it == by_cell_.end() ? kNone : it->second;
   }
 
  private:
-  std::map<CellKey, std::vector<const AbRecord*>> by_cell_;
+  std::map<CellKey, Records> by_cell_;
   std::map<std::string, std::string> failed_;  // label, why
 };
-
-// Both lists ascend by sample.
-PairedCounts pair(const std::vector<const AbRecord*>& first,
-                  const std::vector<const AbRecord*>& second) {
-  PairedCounts out;
-  for (size_t i = 0, j = 0; i < first.size() && j < second.size();) {
-    if (first[i]->index != second[j]->index) {
-      ++(first[i]->index < second[j]->index ? i : j);
-      continue;
-    }
-    const AbRecord &a = *first[i++], &b = *second[j++];
-    if (!a.failed && !b.failed) out.add(a.right, b.right);
-  }
-  return out;
-}
 
 size_t depth_bin(double depth) {
   return std::min(static_cast<size_t>(depth * kDepthBins), kDepthBins - 1);
@@ -82,13 +67,23 @@ void add(AbCell& cell, const AbRecord& r) {
   ++bin.n;
   bin.right += r.right;
   cell.fallbacks += r.fallbacks;
+  if (cell.questions.empty()) return;
+  Share& question = cell.questions[r.question - 1].answers;
+  ++question.n;
+  question.right += r.right;
 }
 
-void fill(AbCell& cell, const std::vector<const AbRecord*>& records) {
+void fill(AbCell& cell, const Records& records) {
   double considered = 0, attended = 0, kv = 0, choose = 0, steps = 0, predictions = 0, agreed = 0;
+  uint32_t right = 0;  // of the context
   for (const AbRecord* r : records) {
     if (r->failed) continue;
     add(cell, *r);
+    right += r->right;
+    if (r->question == cell.contexts.n_questions) {
+      cell.contexts.add(right);
+      right = 0;
+    }
     considered += static_cast<double>(r->considered);
     attended += static_cast<double>(r->attended);
     kv += static_cast<double>(r->kv_bytes);
@@ -126,20 +121,20 @@ class Group {
     }
   }
 
-  // By McNemar's test against the arm with most right answers, Holm over the others.
-  void mark_ties(const Answers& answers) const {
+  // By the verdicts' test against the arm with most right answers, Holm over the others.
+  void mark_ties(const Answers& answers, uint32_t n_questions) const {
     if (arms_.empty()) return;
     AbCell* best = *std::max_element(arms_.begin(), arms_.end(), [](auto* a, auto* b) {
       return a->answers.value() < b->answers.value();
     });
     best->is_tied_with_best = true;
     std::vector<AbCell*> others;
-    std::vector<PairedCounts> pairs;
+    std::vector<ClusteredPairs> pairs;
     for (AbCell* cell : arms_) {
       if (cell == best) continue;
       others.push_back(cell);
       pairs.push_back(pair(answers.of(best->task, best->length, best->label),
-                           answers.of(cell->task, cell->length, cell->label)));
+                           answers.of(cell->task, cell->length, cell->label), n_questions));
     }
     const std::vector<Judgement> judged = judge(pairs, 0);
     for (size_t i = 0; i < others.size(); ++i)
@@ -152,7 +147,7 @@ class Group {
 
 // Comparisons with an arm that failed count, too: it was declared.
 void judge_cells(AbSummary& out) {
-  std::vector<PairedCounts> pairs;
+  std::vector<ClusteredPairs> pairs;
   for (const AbCell& cell : out.cells)
     if (cell.is_arm()) pairs.push_back(cell.pairs);
   const std::vector<Judgement> judged = judge(pairs, out.margin);
@@ -178,23 +173,29 @@ void climb(std::span<const AbCell> cells, const Strategy& strategy, AbCell& arm,
   if (const AbCell* oracle = answered(cells, strategy.oracle)) arm.oracle = oracle->answers.value();
   const AbCell* random = answered(cells, strategy.random);
   if (random) arm.random = random->answers.value();
+  if (const AbCell* masked = answered(cells, strategy.masked)) arm.masked = masked->answers.value();
   if (arm.attended_percent > most_attended)
     arm.not_engaged = format("it attended to %.1f %% of the tokens", arm.attended_percent);
 }
 
-// Whether choosing matters to the arm's verdict: not where a random choice does as well. An arm
-// that is worse has chosen worse than that.
-void compare_with_random(std::span<const AbCell> cells, const Strategy& strategy, AbCell& arm) {
-  const AbCell* random = answered(cells, strategy.random);
+// Whether choosing matters to the arm's verdict: not where no choice, or a random one, does as
+// well. An arm that is worse has chosen worse than that.
+void compare_with_rungs(std::span<const AbCell> cells, const Strategy& strategy, AbCell& arm) {
   const Share& dense = cells[0].answers;
-  if (!random || !arm.has_verdict() || arm.answers.n == 0 || !arm.not_engaged.empty() ||
+  if (!arm.has_verdict() || arm.answers.n == 0 || !arm.not_engaged.empty() || dense.right == 0 ||
       arm.judgement.verdict == Verdict::kWorse)
     return;
-  if (dense.right > 0 && 10 * random->pairs.n_lost <= dense.right)
-    arm.not_engaged =
-        format("a random choice of as many tokens keeps %llu of dense's %llu right answers",
-               static_cast<unsigned long long>(dense.right - random->pairs.n_lost),
-               static_cast<unsigned long long>(dense.right));
+  const auto keeps = [&](const std::string& label, const std::string& what) {
+    const AbCell* rung = answered(cells, label);
+    if (!rung || !arm.not_engaged.empty()) return;
+    const uint64_t n_lost = rung->pairs.pairs.n_lost;
+    if (10 * n_lost <= dense.right)
+      arm.not_engaged = what + format(" keeps %llu of dense's %llu right answers",
+                                      static_cast<unsigned long long>(dense.right - n_lost),
+                                      static_cast<unsigned long long>(dense.right));
+  };
+  keeps(strategy.masked, "its sparse layers hold none of the retrieval: no choice at all");
+  keeps(strategy.random, "a random choice of as many tokens");
 }
 
 void fill_cells(AbSummary& out, const Answers& answers, const std::string& task, uint32_t length,
@@ -210,16 +211,19 @@ void fill_cells(AbSummary& out, const Answers& answers, const std::string& task,
     cell.value = s.value;
     cell.is_dense = out.cells.size() == first;
     cell.is_rung = !cell.is_dense && !s.is_arm();
+    cell.contexts = ClusteredShare(out.n_questions);
+    cell.pairs = ClusteredPairs(out.n_questions);
+    if (out.n_questions > 1) cell.questions.resize(out.n_questions);
     const auto& records = answers.of(task, length, s.label);
     fill(cell, records);
     if (const auto why = answers.why_failed(s.label)) cell.failed = *why;
-    if (!cell.is_dense) cell.pairs = pair(dense, records);
+    if (!cell.is_dense) compare(cell, dense, records, out.n_questions);
     out.cells.push_back(std::move(cell));
   }
   const auto cells = std::span(out.cells).subspan(first);
   for (size_t i = 1; i < cells.size(); ++i)
     climb(cells, strategies[i], cells[i], out.most_attended);
-  out.n_samples += out.cells[first].answers.n;
+  out.n_samples += out.cells[first].answers.n / out.n_questions;
 }
 
 }  // namespace
@@ -227,6 +231,29 @@ void fill_cells(AbSummary& out, const Answers& answers, const std::string& task,
 Interval AbSummary::difference(const AbCell& cell) const {
   const double level = 0.05 / static_cast<double>(std::max<size_t>(n_comparisons, 1));
   return is_watched ? confidence_sequence(cell.pairs, level) : difference_interval(cell.pairs);
+}
+
+Interval AbSummary::accuracy(const AbCell& cell) const {
+  return is_watched ? confidence_sequence(cell.contexts, 0.05) : wilson_interval(cell.contexts);
+}
+
+// The pairs of `later` are two of each context, so that their difference of shares is half of it.
+double AbSummary::later_loss(const AbCell& cell) const {
+  const PairedCounts& p = cell.later.pairs;
+  return p.n ? 2 * (static_cast<double>(p.n_lost) - static_cast<double>(p.n_won)) /
+                   static_cast<double>(p.n)
+             : 0;
+}
+
+Interval AbSummary::later_loss_interval(const AbCell& cell) const {
+  const Interval half =
+      is_watched ? confidence_sequence(cell.later, 0.05) : difference_interval(cell.later);
+  return {-2 * half.high, -2 * half.low};
+}
+
+bool AbSummary::has_times() const {
+  return std::any_of(cells.begin(), cells.end(),
+                     [](const AbCell& cell) { return cell.decode_ratio.has_value(); });
 }
 
 const AbCell& AbSummary::control(const AbCell& cell) const {
@@ -250,6 +277,7 @@ AbSummary summarise(const AbRun& run) {
   out.declared = run.meta.at("declared");
   out.is_watched = out.declared.at("stop_when") == "decided";
   out.margin = out.declared.at("margin");
+  out.n_questions = out.declared.at("questions");
   out.most_attended = out.declared.at("most_attended_percent");
   out.n_comparisons = comparisons(out.declared);
   out.n_declared = out.declared.at("samples").get<uint64_t>() * out.declared.at("tasks").size() *
@@ -264,17 +292,18 @@ AbSummary summarise(const AbRun& run) {
   judge_cells(out);
   for (size_t begin = 0; begin < out.cells.size(); begin += strategies.size()) {
     const auto cells = std::span(out.cells).subspan(begin, strategies.size());
-    for (size_t i = 1; i < cells.size(); ++i) compare_with_random(cells, strategies[i], cells[i]);
+    for (size_t i = 1; i < cells.size(); ++i) compare_with_rungs(cells, strategies[i], cells[i]);
     const Group group(cells);
     group.mark_pareto();
-    if (!out.is_watched) group.mark_ties(answers);  // their test counts on a fixed n
+    if (!out.is_watched)
+      group.mark_ties(answers, out.n_questions);  // their test counts on a fixed n
   }
   return out;
 }
 
 bool is_decided(const AbRun& run, const std::string& task, uint32_t length, uint64_t index) {
   const Json& declared = run.meta.at("declared");
-  std::map<std::string, std::vector<const AbRecord*>> by_strategy;
+  std::map<std::string, Records> by_strategy;
   const auto failed = failed_in(run);
   for (const AbRecord& r : run.records)
     if (r.task == task && r.length == length && r.index < index)
@@ -283,7 +312,8 @@ bool is_decided(const AbRun& run, const std::string& task, uint32_t length, uint
   for (size_t i = 1; i < strategies.size(); ++i) {
     const std::string& label = strategies[i].label;
     if (failed.count(label) || !strategies[i].is_arm()) continue;
-    const PairedCounts pairs = pair(by_strategy[strategies[0].label], by_strategy[label]);
+    const ClusteredPairs pairs =
+        pair(by_strategy[strategies[0].label], by_strategy[label], declared.at("questions"));
     if (watched_verdict(pairs, comparisons(declared), declared.at("margin")) ==
         Verdict::kCannotTell)
       return false;

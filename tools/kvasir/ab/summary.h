@@ -19,19 +19,32 @@ struct Share {
   double value() const { return n ? static_cast<double>(right) / static_cast<double>(n) : 0; }
 };
 
+// One of several questions about each context.
+struct QuestionCell {
+  Share answers;
+  PairedCounts pairs;  // of an arm
+};
+
 // One task and length under one strategy.
 struct AbCell {
   std::string task;
   uint32_t length = 0;
   std::string label, base, value;
   bool is_dense = false;
-  bool is_rung = false;  // of the ladder of an arm: no verdict, not in tables
-  Share answers;         // samples
-  Share tokens;          // of the answers
-  std::string failed;    // why; empty: it did not
+  bool is_rung = false;                 // of the ladder of an arm: no verdict, not in tables
+  Share answers;                        // questions
+  Share tokens;                         // of the answers
+  ClusteredShare contexts;              // the answers, by context
+  std::vector<QuestionCell> questions;  // in the order they were asked; empty where it is one
+  std::string failed;                   // why; empty: it did not
   // Of arms, against dense attention, on the samples that both answered.
-  PairedCounts pairs;
+  ClusteredPairs pairs;
   Judgement judgement;
+  // Of an arm with several questions: what it loses to dense attention with the last one, less what
+  // it loses with the first, a share, as a difference between two of -1 … 1 each.
+  ClusteredPairs later{2};
+  // Of an arm: dense attention's time over its own, sample by sample; none where none was taken.
+  std::optional<Spread> prefill_ratio, decode_ratio;
   std::string not_engaged;  // why the verdict says nothing of the arm; empty: it does
   double attended_percent = 100;
   double bytes_per_step = 0;         // K and V read, and what was read to choose
@@ -42,7 +55,7 @@ struct AbCell {
   bool is_tied_with_best = false;          // among the arms of its task and length
   bool is_pareto = false;  // no arm here is as accurate with fewer bytes, or more so with as many
 
-  std::optional<double> oracle, random;  // of an arm: accuracies of its rungs
+  std::optional<double> oracle, random, masked;  // of an arm: accuracies of its rungs
 
   bool is_arm() const { return !is_dense && !is_rung; }
   bool has_verdict() const { return is_arm() && failed.empty(); }
@@ -52,16 +65,23 @@ struct AbSummary {
   Json declared;
   bool is_watched = false;  // verdicts of the confidence sequence
   double margin = 0;        // a share
+  uint32_t n_questions = 1;
   double most_attended = 90;
   size_t n_comparisons = 0;
   std::vector<AbCell> cells;  // per length and task, in the order of the strategies
   size_t n_strategies = 1;
-  uint64_t n_samples = 0;  // answered
+  uint64_t n_samples = 0;  // answered: contexts
   uint64_t n_declared = 0;
   std::vector<std::vector<std::string>> prompt_groups;  // labels that read prompts together
 
   // Of the arm's difference to dense attention: the interval that its verdict stands on.
   Interval difference(const AbCell& cell) const;
+  // Of the share of right answers, 95 %, for each by itself; of a watched run at every sample.
+  Interval accuracy(const AbCell& cell) const;
+  // Points that an arm loses more with the last question than with the first, and their interval.
+  double later_loss(const AbCell& cell) const;
+  Interval later_loss_interval(const AbCell& cell) const;
+  bool has_times() const;                           // any arm's
   const AbCell& control(const AbCell& cell) const;  // dense attention's of the same task and length
   bool any_failed() const;                          // arms
   bool any(Verdict verdict) const;

@@ -1,6 +1,7 @@
 // The summary of an A/B run as JSON, as a table and as Markdown.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <set>
 
@@ -14,21 +15,47 @@ namespace {
 
 Json interval_json(const Interval& interval) { return Json::array({interval.low, interval.high}); }
 
+Json spread_json(const std::optional<Spread>& spread) {
+  if (!spread) return {};
+  return {{"samples", spread->n},
+          {"median", spread->median},
+          {"median_95", spread->median_95 ? interval_json(*spread->median_95) : Json()},
+          {"quartiles", Json::array({spread->first_quartile, spread->third_quartile})}};
+}
+
+// Each question for itself, and what is lost more with the last than with the first.
+void add_questions(Json& out, const AbSummary& s, const AbCell& c) {
+  out["by_question"] = Json::array();
+  for (const QuestionCell& q : c.questions) {
+    Json one{{"samples", q.answers.n}, {"right", q.answers.right}};
+    if (c.is_arm()) {
+      one["lost"] = q.pairs.n_lost;
+      one["won"] = q.pairs.n_won;
+    }
+    out["by_question"].push_back(one);
+  }
+  if (!c.is_arm()) return;
+  out["later_loss"] = s.later_loss(c);
+  out[s.is_watched ? "later_loss_sequence" : "later_loss_95"] =
+      interval_json(s.later_loss_interval(c));
+}
+
 // Of an arm, against dense attention.
 void add_verdict(Json& out, const AbSummary& s, const AbCell& c) {
-  const auto n = samples_to_tell(c.pairs, s.n_comparisons);
-  out["lost"] = c.pairs.n_lost;
-  out["won"] = c.pairs.n_won;
+  const PairedCounts& pairs = c.pairs.pairs;
+  out["lost"] = pairs.n_lost;
+  out["won"] = pairs.n_won;
   out["difference"] =
-      c.pairs.n ? Json((static_cast<double>(c.pairs.n_won) - static_cast<double>(c.pairs.n_lost)) /
-                       static_cast<double>(c.pairs.n))
-                : Json();
+      pairs.n ? Json((static_cast<double>(pairs.n_won) - static_cast<double>(pairs.n_lost)) /
+                     static_cast<double>(pairs.n))
+              : Json();
   out[s.is_watched ? "difference_sequence" : "difference_95"] = interval_json(s.difference(c));
   out["verdict"] = c.failed.empty() ? Json(name(c.judgement.verdict)) : Json();
   out["engaged"] = c.not_engaged.empty();
   out["not_engaged_because"] = c.not_engaged.empty() ? Json() : Json(c.not_engaged);
   if (!s.is_watched) {
-    out["p"] = mcnemar_p(c.pairs);
+    const auto n = contexts_to_tell(c.pairs, s.n_comparisons);
+    out["p"] = sign_flip_p(c.pairs);
     out["p_holm"] = c.judgement.p;
     out["samples_to_tell"] = n ? Json(*n) : Json();
     out["tied_with_best"] = c.is_tied_with_best;
@@ -36,9 +63,12 @@ void add_verdict(Json& out, const AbSummary& s, const AbCell& c) {
   const double dense = s.control(c).answers.value();
   out["oracle_accuracy"] = json_or_null(c.oracle);
   out["random_accuracy"] = json_or_null(c.random);
+  out["masked_accuracy"] = json_or_null(c.masked);
   out["lost_by_budget"] = c.oracle ? Json(dense - *c.oracle) : Json();
   out["lost_by_choice"] = c.oracle ? Json(*c.oracle - c.answers.value()) : Json();
   out["pareto"] = c.is_pareto;
+  out["prefill_speedup"] = spread_json(c.prefill_ratio);
+  out["decode_speedup"] = spread_json(c.decode_ratio);
 }
 
 Json cell_json(const AbSummary& s, const AbCell& c) {
@@ -48,10 +78,11 @@ Json cell_json(const AbSummary& s, const AbCell& c) {
            {"role", c.is_dense  ? "dense"
                     : c.is_rung ? "rung"
                                 : "arm"},
-           {"samples", c.answers.n},
+           {"samples", c.answers.n / s.n_questions},
+           {"answers", c.answers.n},
            {"right", c.answers.right},
            {"accuracy", c.answers.value()},
-           {"accuracy_95", interval_json(wilson_interval(c.answers.right, c.answers.n))},
+           {s.is_watched ? "accuracy_sequence" : "accuracy_95", interval_json(s.accuracy(c))},
            {"answer_tokens_right", c.tokens.value()},
            {"failed", c.failed.empty() ? Json() : Json(c.failed)},
            {"attended_percent", c.attended_percent},
@@ -63,6 +94,7 @@ Json cell_json(const AbSummary& s, const AbCell& c) {
   Json depths = Json::array();
   for (const Share& bin : c.by_depth) depths.push_back({{"samples", bin.n}, {"right", bin.right}});
   out["by_depth"] = depths;
+  if (s.n_questions > 1) add_questions(out, s, c);
   if (c.is_arm()) add_verdict(out, s, c);
   return out;
 }
@@ -88,6 +120,22 @@ std::vector<std::string> not_engaged_notes(const AbSummary& s) {
   return out;
 }
 
+// Arms that surely lose more, or less, when a question comes later.
+std::vector<std::string> later_notes(const AbSummary& s) {
+  std::vector<std::string> out;
+  for (const AbCell& c : s.cells) {
+    if (s.n_questions == 1 || !c.has_verdict() || c.later.pairs.n == 0) continue;
+    const Interval interval = s.later_loss_interval(c);
+    if (interval.low <= 0 && interval.high >= 0) continue;
+    out.push_back(c.label + " in " + c.task +
+                  format(" at %u: loses %.1f points %s with question %u than with the first (%s).",
+                         c.length, 100 * std::abs(s.later_loss(c)),
+                         s.later_loss(c) > 0 ? "more" : "less", s.n_questions,
+                         points_text(interval).c_str()));
+  }
+  return out;
+}
+
 std::vector<std::string> statistics_notes(const AbSummary& s) {
   std::vector<std::string> out;
   out.push_back(
@@ -95,9 +143,12 @@ std::vector<std::string> statistics_notes(const AbSummary& s) {
           ? format("Against dense: confidence sequences, 5 %% of error for all %zu comparisons, "
                    "which hold at every sample; they say when a task has enough samples.",
                    s.n_comparisons)
-          : format("Against dense: exact McNemar test of lost and won, p after Holm over %zu "
-                   "comparison%s. Difference: points, with its 95 %% interval (%s).",
-                   s.n_comparisons, s.n_comparisons == 1 ? "" : "s", "Agresti and Min"));
+          : format(
+                "Against dense: exact %s of lost and won, p after Holm over %zu "
+                "comparison%s. Difference: points, with its 95 %% interval (%s).",
+                s.n_questions == 1 ? "McNemar test" : "sign-flip test by context", s.n_comparisons,
+                s.n_comparisons == 1 ? "" : "s",
+                s.n_questions == 1 ? "Agresti and Min" : "Agresti and Min, contexts as clusters"));
   std::vector<Verdict> verdicts;
   for (const AbCell& c : s.cells)
     if (c.has_verdict()) verdicts.push_back(c.judgement.verdict);
@@ -123,43 +174,10 @@ std::string points_text(const Interval& shares) {
 
 std::string verdict_words(const AbSummary& s, const AbCell& c) {
   if (!c.failed.empty()) return "failed";
-  if (!c.is_arm() || c.pairs.n == 0) return "";
+  if (!c.is_arm() || c.pairs.pairs.n == 0) return "";
   return verdict_text(c.pairs, c.judgement.verdict, s.is_watched ? -1 : c.judgement.p,
                       s.n_comparisons) +
          (c.not_engaged.empty() ? "" : ", not engaged");
-}
-
-std::vector<std::string> verdict_header() {
-  return {"task",   "length",   "strategy",   "right",         "accuracy",
-          "lost",   "won",      "difference", "against dense", "oracle",
-          "random", "attended", "MB/step",    "same top-1",    "KL"};
-}
-
-std::vector<size_t> verdict_numbers() { return {1, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 14}; }
-
-std::vector<std::string> verdict_row(const AbSummary& s, const AbCell& c) {
-  const bool compared = !c.is_dense && c.pairs.n > 0;
-  const auto counted = [&](uint64_t n) { return compared ? std::to_string(n) : std::string(); };
-  std::vector<std::string> row = {c.task,
-                                  std::to_string(c.length),
-                                  c.label,
-                                  right_text(c),
-                                  c.answers.n ? format("%.1f %%", 100 * c.answers.value()) : "",
-                                  counted(c.pairs.n_lost),
-                                  counted(c.pairs.n_won),
-                                  compared ? points_text(s.difference(c)) : "",
-                                  verdict_words(s, c)};
-  const auto rung = [](const std::optional<double>& share) {
-    return share ? format("%.1f %%", 100 * *share) : std::string();
-  };
-  row.push_back(rung(c.oracle));
-  row.push_back(rung(c.random));
-  const bool known = c.answers.n > 0;
-  row.push_back(known ? format("%.1f %%", c.attended_percent) : "");
-  row.push_back(known ? format("%.3f", c.bytes_per_step / 1e6) : "");
-  row.push_back(known ? format("%.1f %%", 100 * c.same_top1) : "");
-  row.push_back(known ? format("%.4f", c.kl) : "");
-  return row;
 }
 
 std::vector<std::string> notes(const AbSummary& s) {
@@ -177,6 +195,16 @@ std::vector<std::string> notes(const AbSummary& s) {
   out.emplace_back(
       "MB/step: K and V read for a decoded token, and what was read to choose them. Same top-1 and "
       "KL: predictions against dense attention's, fed the same tokens.");
+  if (s.n_questions > 1)
+    out.push_back(format(
+        "%u questions about each context, one after the other; by question: right answers to each.",
+        s.n_questions));
+  if (s.has_times())
+    out.emplace_back(
+        "Prefill x, decode x: dense attention's time over the arm's, sample by sample: the median, "
+        "and its 95 % interval between two of the ratios. Each decodes by itself; a prompt that "
+        "was "
+        "read for several counts for each of them.");
   const auto has_ladder = [](const AbCell& c) { return c.oracle.has_value(); };
   if (std::any_of(s.cells.begin(), s.cells.end(), has_ladder))
     out.emplace_back(
@@ -193,6 +221,7 @@ std::vector<std::string> notes(const AbSummary& s) {
     if (!c.failed.empty() && said.insert(c.label).second)
       out.push_back(c.label + " failed: " + c.failed);
   }
+  for (const std::string& note : later_notes(s)) out.push_back(note);
   for (const std::string& note : not_engaged_notes(s)) out.push_back(note);
   return out;
 }
@@ -209,7 +238,7 @@ Json to_json(const AbSummary& s) {
 }
 
 std::string to_text(const AbSummary& s) {
-  Table table(verdict_header(), verdict_numbers());
+  Table table(verdict_header(s), verdict_numbers(s));
   for (const AbCell& cell : s.cells)
     if (!cell.is_rung) table.add(verdict_row(s, cell));
   std::string out = table.text() + "\n";
@@ -223,7 +252,7 @@ std::string to_markdown(const AbSummary& s) {
       for (size_t at = 0; (at = cell.find('|', at)) != cell.npos; at += 2) cell.insert(at, "\\");
     return cells;
   };
-  Table table(verdict_header(), verdict_numbers());
+  Table table(verdict_header(s), verdict_numbers(s));
   for (const AbCell& cell : s.cells)
     if (!cell.is_rung) table.add(escaped(verdict_row(s, cell)));
   std::string out = "# A/B run: " + title(s) + "\n\n" + table.markdown() + "\n";

@@ -14,9 +14,9 @@ std::string right_text(const AbCell& cell);       // "38/40"
 std::string points_text(const Interval& shares);  // "-12.0 to +3.1"
 std::string verdict_words(const AbSummary& summary, const AbCell& cell);
 // Header and rows of the table of verdicts.
-std::vector<std::string> verdict_header();
+std::vector<std::string> verdict_header(const AbSummary& summary);
 std::vector<std::string> verdict_row(const AbSummary& summary, const AbCell& cell);
-std::vector<size_t> verdict_numbers();  // columns that are numbers
+std::vector<size_t> verdict_numbers(const AbSummary& summary);  // columns that are numbers
 // What the verdicts stand on, who failed, who did not engage: sentences.
 std::vector<std::string> notes(const AbSummary& summary);
 

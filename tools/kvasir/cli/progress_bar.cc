@@ -12,8 +12,9 @@
 
 namespace kvasir::tool {
 
-ProgressBar::ProgressBar(std::string label)
+ProgressBar::ProgressBar(std::string label, uint64_t done_before)
     : label_(std::move(label)),
+      done_before_(done_before),
       is_terminal_(isatty(STDERR_FILENO)),
       begin_(Clock::now()),
       last_(is_terminal_ ? begin_ - std::chrono::seconds(1) : begin_) {}
@@ -35,7 +36,7 @@ void ProgressBar::update(uint64_t done, uint64_t total, const std::string& note)
 void ProgressBar::draw(uint64_t done, uint64_t total, const std::string& note) {
   constexpr uint64_t kWidth = 30;
   const double seconds = std::chrono::duration<double>(last_ - begin_).count();
-  const double rate = seconds > 0 ? static_cast<double>(done) / seconds : 0.0;
+  const double rate = seconds > 0 ? static_cast<double>(done - done_before_) / seconds : 0.0;
   const std::string figures =
       format("%llu/%llu  %.*f/s  %.0f s left", static_cast<unsigned long long>(done),
              static_cast<unsigned long long>(total), rate < 10 ? 1 : 0, rate,

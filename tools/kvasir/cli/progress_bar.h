@@ -13,7 +13,8 @@ namespace kvasir::tool {
 // ten seconds: shorter work leaves none.
 class ProgressBar {
  public:
-  explicit ProgressBar(std::string label);
+  // done_before: of what an earlier run has done, which says nothing of this one's speed.
+  explicit ProgressBar(std::string label, uint64_t done_before = 0);
   ~ProgressBar();
   void update(uint64_t done, uint64_t total, const std::string& note = "");  // behind the figures
 
@@ -22,6 +23,7 @@ class ProgressBar {
   void draw(uint64_t done, uint64_t total, const std::string& note);
 
   std::string label_;
+  uint64_t done_before_;
   bool is_terminal_, drawn_ = false;
   Clock::time_point begin_, last_;
 };

@@ -6,11 +6,13 @@
 #include <chrono>
 #include <functional>
 #include <iterator>
+#include <map>
 #include <optional>
 
 #include "core/serving/scheduler.h"
 #include "tools/kvasir/cli/interrupt.h"
 #include "tools/kvasir/cli/progress_bar.h"
+#include "tools/kvasir/session/masked.h"
 
 namespace kvasir::tool {
 namespace {
@@ -61,7 +63,8 @@ class Evaluator {
     for (const uint32_t length : options_.lengths)  // finds mistakes before anything runs
       for (const Task task : options_.tasks) TaskGenerator(task, options_.task, length, encoder_);
     const uint32_t longest = *std::max_element(options_.lengths.begin(), options_.lengths.end());
-    session_.load(longest, options_.n_parallel * n_strategies_);
+    // Each arm may have a mask.
+    session_.load(longest, options_.n_parallel * (2 * n_strategies_ - 1));
     total_ = uint64_t{options_.n_samples} * options_.tasks.size() * options_.lengths.size() *
              n_strategies_;
     bar_.emplace("samples");
@@ -87,17 +90,33 @@ class Evaluator {
       Engine& engine, const std::vector<Sample>& samples,
       const std::function<void(size_t, const std::vector<Given>&)>& on_answered);
   void add(EvaluationCell& cell, const Sample& sample, const Given& given);
+  void add_masks(Engine& engine);
 
   Session& session_;
   const std::vector<Arm>& arms_;
   const EvaluationOptions& options_;
   const OnSample& on_sample_;
   PieceEncoder encoder_;
-  uint32_t n_strategies_;
+  uint32_t n_strategies_, n_all_ = 0;  // dense attention and arms; their masks, too
+  std::vector<StrategyId> masks_;      // [strategies], 0: it has none
   std::optional<ProgressBar> bar_;
   std::vector<EvaluationCell> cells_;
   uint64_t done_ = 0, total_ = 0;
 };
+
+// Strategies that are equal when they are masked share one. Their ids follow those of the arms.
+void Evaluator::add_masks(Engine& engine) {
+  masks_.assign(n_strategies_, 0);
+  std::map<std::string, StrategyId> known;
+  n_all_ = n_strategies_;
+  for (StrategyId s = 1; s < n_strategies_; ++s) {
+    if (!can_be_masked(engine.pipeline(s))) continue;
+    const StrategyConfig mask = masked(arms_[s - 1].strategy);
+    const auto [at, is_new] = known.emplace(configuration_of(mask), n_all_);
+    if (is_new) n_all_ = engine.add_strategy(session_.pipeline(mask)) + 1;
+    masks_[s] = at->second;
+  }
+}
 
 std::vector<EvaluationCell> Evaluator::open_cells(Engine& engine, uint32_t length, Task task) {
   std::vector<EvaluationCell> cells(n_strategies_);
@@ -106,6 +125,7 @@ std::vector<EvaluationCell> Evaluator::open_cells(Engine& engine, uint32_t lengt
     engine.add_strategy(session_.pipeline(arms_[i].strategy));
     cells[i + 1].strategy = arms_[i].label;
   }
+  add_masks(engine);
   for (EvaluationCell& cell : cells) {
     cell.task = task;
     cell.length = length;
@@ -114,11 +134,14 @@ std::vector<EvaluationCell> Evaluator::open_cells(Engine& engine, uint32_t lengt
 }
 
 void Evaluator::answer(uint32_t length, const std::vector<Sample>& samples) {
-  const auto engine = session_.make_engine(length, options_.n_parallel * n_strategies_);
+  const auto engine = session_.make_engine(length, options_.n_parallel * (2 * n_strategies_ - 1));
   std::vector<EvaluationCell> cells = open_cells(*engine, length, samples[0].task);
   const auto begin = std::chrono::steady_clock::now();
   const auto given = answer_all(*engine, samples, [&](size_t i, const std::vector<Given>& answers) {
-    for (StrategyId s = 0; s < n_strategies_; ++s) add(cells[s], samples[i], answers[s]);
+    for (StrategyId s = 0; s < n_strategies_; ++s) {
+      add(cells[s], samples[i], answers[s]);
+      if (masks_[s]) cells[s].masked_correct.push_back(answers[masks_[s]].answer.correct);
+    }
   });
   const double wall =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
@@ -146,19 +169,19 @@ void Evaluator::answer(uint32_t length, const std::vector<Sample>& samples) {
   std::move(cells.begin(), cells.end(), std::back_inserter(cells_));
 }
 
-// [samples][strategies]; n_parallel samples at a time. on_answered(sample, answers of all
+// [samples][strategies and masks]; n_parallel samples at a time. on_answered(sample, answers of all
 // strategies) is called in the order of samples.
 std::vector<std::vector<Given>> Evaluator::answer_all(
     Engine& engine, const std::vector<Sample>& samples,
     const std::function<void(size_t, const std::vector<Given>&)>& on_answered) {
   Scheduler scheduler(engine, {.memory_bytes = session_.sequence_memory(), .restores = true});
-  std::vector<std::vector<Given>> all(samples.size(), std::vector<Given>(n_strategies_));
-  std::vector<uint32_t> n_left(samples.size(), n_strategies_);
+  std::vector<std::vector<Given>> all(samples.size(), std::vector<Given>(n_all_));
+  std::vector<uint32_t> n_left(samples.size(), n_all_);
   size_t n_submitted = 0, n_in_flight = 0, n_answered = 0;
   std::exception_ptr error;
   const auto submit = [&](size_t i) {
     std::vector<Request> requests;
-    for (StrategyId s = 0; s < n_strategies_; ++s)
+    for (StrategyId s = 0; s < n_all_; ++s)
       requests.push_back(
           task_request(session_.tokenizer(), samples[i], s, options_.question_in_prompt,
                        [&, i, s](const TaskAnswer& answer, const RequestStatus& status) {
@@ -166,10 +189,10 @@ std::vector<std::vector<Given>> Evaluator::answer_all(
                          all[i][s].status = status;
                          if (status.error && !error) error = status.error;
                          if (--n_left[i] == 0) --n_in_flight;
-                         bar_->update(++done_, total_);
+                         if (s < n_strategies_) bar_->update(++done_, total_);
                        }));
     const auto ids = scheduler.submit_together(std::move(requests));
-    for (StrategyId s = 0; s < n_strategies_; ++s) all[i][s].id = ids[s];
+    for (StrategyId s = 0; s < n_all_; ++s) all[i][s].id = ids[s];
   };
   for (bool goes_on = true; goes_on;) {
     while (n_in_flight < options_.n_parallel && n_submitted < samples.size()) {
@@ -203,6 +226,17 @@ PairedCounts pair(const EvaluationCell& first, const EvaluationCell& second) {
 
 uint64_t EvaluationCell::n_correct() const {
   return static_cast<uint64_t>(std::count(correct.begin(), correct.end(), true));
+}
+
+bool Evaluation::is_kept_by_mask(const EvaluationCell& cell) const {
+  const std::vector<bool>& dense = control(cell).correct;
+  uint64_t n_right = 0, n_kept = 0, n_kept_by_mask = 0;
+  for (size_t i = 0; i < cell.masked_correct.size(); ++i) {
+    n_right += dense[i];
+    n_kept += dense[i] && cell.correct[i];
+    n_kept_by_mask += dense[i] && cell.masked_correct[i];
+  }
+  return n_right > 0 && 10 * n_kept >= 9 * n_right && 10 * n_kept_by_mask >= 9 * n_right;
 }
 
 const EvaluationCell& Evaluation::control(const EvaluationCell& cell) const {

@@ -45,6 +45,8 @@ struct EvaluationCell {
   uint32_t length = 0;
   std::string strategy;
   std::vector<bool> correct;  // per sample
+  // Likewise of the strategy masked, with nothing chosen; empty: it has no mask.
+  std::vector<bool> masked_correct;
   uint64_t n_tokens = 0, n_right = 0, n_decoded = 0;
   std::string read_with;    // the strategy whose pass over the prompts it shared; empty: its own
   double seconds = 0;       // in its own part of the steps
@@ -70,9 +72,14 @@ struct Evaluation {
   // Dense attention's cell of the same task and length.
   const EvaluationCell& control(const EvaluationCell& cell) const;
   bool is_control(const EvaluationCell& cell) const { return &cell == &control(cell); }
+  // Whether it left out enough, and its choice mattered.
   bool has_engaged(const EvaluationCell& cell) const {
-    return is_control(cell) || cell.run.has_engaged(options.most_attended);
+    return is_control(cell) ||
+           (cell.run.has_engaged(options.most_attended) && !is_kept_by_mask(cell));
   }
+  // Nine tenths of what dense attention answers right are kept by the strategy and by its mask: its
+  // sparse layers hold none of the retrieval.
+  bool is_kept_by_mask(const EvaluationCell& cell) const;
   size_t n_comparisons() const { return cells.size() / n_strategies * (n_strategies - 1); }
   // In the order of cells; those of dense attention against itself are the same.
   std::vector<CellVerdict> verdicts() const;

@@ -35,6 +35,10 @@ Json cell_json(const Evaluation& e, const EvaluationCell& cell, const CellVerdic
           {"accuracy_low", interval.low},
           {"accuracy_high", interval.high},
           {"engaged", e.has_engaged(cell)},
+          {"masked_correct",
+           cell.masked_correct.empty()
+               ? Json()
+               : Json(std::count(cell.masked_correct.begin(), cell.masked_correct.end(), true))},
           {"against_dense", e.is_control(cell) ? Json() : verdict_json(e, v)},
           {"answer_tokens", cell.n_tokens},
           {"answer_tokens_right", cell.n_right},
@@ -105,12 +109,33 @@ std::string store_text(const Evaluation& e) {
   return restored_text(reports);
 }
 
-std::string idle_text(const Evaluation& e) {
-  std::vector<std::string> idle;
+// Strategies of some cell that is so, each once.
+template <class Is>
+std::vector<std::string> strategies_that(const Evaluation& e, Is&& is) {
+  std::vector<std::string> out;
   for (const EvaluationCell& cell : e.cells)
-    if (!e.has_engaged(cell) && std::find(idle.begin(), idle.end(), cell.strategy) == idle.end())
-      idle.push_back(cell.strategy);
-  return idle.empty() ? "" : "\n" + not_engaged_text(idle, e.options.most_attended);
+    if (!e.is_control(cell) && is(cell) &&
+        std::find(out.begin(), out.end(), cell.strategy) == out.end())
+      out.push_back(cell.strategy);
+  return out;
+}
+
+std::string idle_text(const Evaluation& e) {
+  const auto attends_to_all = [&](const EvaluationCell& cell) {
+    return !cell.run.has_engaged(e.options.most_attended);
+  };
+  const auto is_kept_by_mask = [&](const EvaluationCell& cell) {
+    return !attends_to_all(cell) && e.is_kept_by_mask(cell);
+  };
+  const std::vector<std::string> idle = strategies_that(e, attends_to_all);
+  const std::vector<std::string> masked = strategies_that(e, is_kept_by_mask);
+  std::string out;
+  if (!idle.empty()) out += "\n" + not_engaged_text(idle, e.options.most_attended);
+  if (!masked.empty())
+    out += "\ndid not engage: " + join(masked, ", ") +
+           ": its sparse layers hold none of the retrieval, for nine tenths of dense attention's "
+           "right answers are kept with nothing chosen there (rows that say so).\n";
+  return out;
 }
 
 }  // namespace

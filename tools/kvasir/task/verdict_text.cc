@@ -3,13 +3,17 @@
 #include "tools/kvasir/task/verdict_text.h"
 
 #include <algorithm>
+#include <functional>
+#include <optional>
 
 #include "tools/kvasir/cli/text.h"
 
 namespace kvasir::tool {
+namespace {
 
-std::string verdict_text(const PairedCounts& pairs, Verdict verdict, double p,
-                         size_t n_comparisons) {
+// samples_to_tell: asked where the words need it.
+std::string words(Verdict verdict, double p,
+                  const std::function<std::optional<uint64_t>()>& samples_to_tell) {
   const std::string with_p = p < 0 ? "" : format(", p %.2g", p);
   switch (verdict) {
     case Verdict::kWorse:
@@ -18,13 +22,25 @@ std::string verdict_text(const PairedCounts& pairs, Verdict verdict, double p,
       return "suspicious: better" + with_p;
     case Verdict::kCannotTell:
     case Verdict::kNeverTell: {
-      const auto n = p < 0 ? std::nullopt : samples_to_tell(pairs, n_comparisons);
+      const auto n = p < 0 ? std::nullopt : samples_to_tell();
       return name(verdict) +
              (n ? format(", n %llu", static_cast<unsigned long long>(*n)) : std::string());
     }
     default:
       return name(verdict);
   }
+}
+
+}  // namespace
+
+std::string verdict_text(const PairedCounts& pairs, Verdict verdict, double p,
+                         size_t n_comparisons) {
+  return words(verdict, p, [&] { return samples_to_tell(pairs, n_comparisons); });
+}
+
+std::string verdict_text(const ClusteredPairs& pairs, Verdict verdict, double p,
+                         size_t n_comparisons) {
+  return words(verdict, p, [&] { return contexts_to_tell(pairs, n_comparisons); });
 }
 
 std::string verdict_notes(std::span<const Verdict> verdicts, double margin) {
