@@ -10,6 +10,7 @@ namespace kvasir {
 namespace {
 
 constexpr size_t kMaxKnown = size_t{1} << 16;  // pieces with numbers are without end
+constexpr size_t kShownBytes = 60;             // of a text that cannot be written
 constexpr std::string_view kLineEnd = "\n";
 
 // End of the piece that starts at `begin`.
@@ -52,7 +53,8 @@ PieceEncoder::Piece PieceEncoder::make_piece(std::string_view text, bool starts_
     --made.lengths[0];
   }
   if (bytes != text)
-    throw input_error("the tokenizer cannot write \"" + std::string(text) +
+    throw input_error("the tokenizer cannot write \"" + std::string(text.substr(0, kShownBytes)) +
+                      (text.size() > kShownBytes ? "…" : "") +
                       "\": tasks need one whose vocabulary has letters, digits and line ends");
   return made;
 }
@@ -64,28 +66,45 @@ const PieceEncoder::Piece& PieceEncoder::piece(std::string_view text) {
   return known_.emplace(std::string(text), make_piece(text, false)).first->second;
 }
 
-EncodedText PieceEncoder::encode(std::string_view text, bool add_bos) {
+EncodedText PieceEncoder::start(bool add_bos) const {
   EncodedText out;
-  size_t end = 0;
-  const auto add = [&](const Piece& made) {
-    for (size_t i = 0; i < made.ids.size(); ++i) {
-      out.ids.push_back(made.ids[i]);
-      out.ends.push_back(end += made.lengths[i]);
-    }
-  };
   if (add_bos && tokenizer_.add_bos()) {
     out.ids.push_back(tokenizer_.bos());
     out.ends.push_back(0);
   }
+  return out;
+}
+
+void PieceEncoder::append(const Piece& piece, EncodedText& out) {
+  size_t end = out.ends.empty() ? 0 : out.ends.back();
+  for (size_t i = 0; i < piece.ids.size(); ++i) {
+    out.ids.push_back(piece.ids[i]);
+    out.ends.push_back(end += piece.lengths[i]);
+  }
+}
+
+EncodedText PieceEncoder::encode(std::string_view text, bool add_bos) {
+  EncodedText out = start(add_bos);
   for (size_t begin = 0; begin < text.size();) {
     const size_t stop = piece_end(text, begin);
     const std::string_view part = text.substr(begin, stop - begin);
     if (begin == 0 && !line_end_.empty()) {
-      add(make_piece(part, true));
+      append(make_piece(part, true), out);
     } else {
-      add(piece(part));
+      append(piece(part), out);
     }
     begin = stop;
+  }
+  return out;
+}
+
+EncodedText PieceEncoder::encode_parts(const std::vector<std::string>& parts) {
+  EncodedText out = start(true);
+  bool starts_text = true;
+  for (const std::string& part : parts) {
+    if (part.empty()) continue;
+    append(make_piece(part, starts_text), out);
+    starts_text = false;
   }
   return out;
 }

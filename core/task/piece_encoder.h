@@ -28,6 +28,8 @@ class PieceEncoder {
   // BOS where the vocabulary wants one, unless told otherwise. Error(kInput) when the vocabulary
   // cannot write the text.
   EncodedText encode(std::string_view text, bool add_bos = true);
+  // Any text, in parts that no token crosses: each is encoded as a whole.
+  EncodedText encode_parts(const std::vector<std::string>& parts);
   // Tokens of a text in the middle of another.
   size_t count(std::string_view text);
   const Tokenizer& tokenizer() const { return tokenizer_; }
@@ -39,6 +41,8 @@ class PieceEncoder {
   };
   const Piece& piece(std::string_view text);
   Piece make_piece(std::string_view text, bool starts_text) const;
+  EncodedText start(bool add_bos) const;
+  static void append(const Piece& piece, EncodedText& out);
 
   const Tokenizer& tokenizer_;
   std::vector<TokenId> line_end_;  // what SentencePiece makes of "\n" at the start of a text

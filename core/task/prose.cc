@@ -87,4 +87,26 @@ class Grammar {
 
 std::string prose_sentence(TaskRandom& random) { return Grammar(random).sentence(); }
 
+// [time] [place] who what-was-done [，who what-was-done] 。
+std::string prose_sentence_zh(TaskRandom& random) {
+  constexpr std::string_view kTimes[] = {"清晨", "中午", "傍晚", "去年冬天", "每天", "战争之后"};
+  constexpr std::string_view kPlaces[] = {"在市场", "在河边", "在厨房", "在桥上", "在村口"};
+  constexpr std::string_view kPeople[] = {"农夫", "面包师", "水手", "老师", "医生", "画家",
+                                          "裁缝", "猎人",   "学生", "国王", "商人", "木匠"};
+  constexpr std::string_view kDeeds[] = {
+      "卖了一盏灯", "修好了旧椅子", "洗干净了毯子", "丢了一枚硬币", "打开了木箱", "唱起了歌",
+      "等了很久",   "买了新鲜的鱼", "数了数绵羊",   "慢慢走回家",   "点燃了蜡烛", "画了一座山"};
+  using List = std::span<const std::string_view>;
+  std::string text;
+  if (random.chance(3)) text += random.pick(List(kTimes));
+  if (random.chance(3)) text += random.pick(List(kPlaces));
+  for (const bool goes_on : {true, false}) {
+    text += random.pick(List(kPeople));
+    text += random.pick(List(kDeeds));
+    if (!goes_on || random.chance(2)) break;
+    text += "，";
+  }
+  return text + "。";
+}
+
 }  // namespace kvasir

@@ -11,5 +11,7 @@ namespace kvasir {
 
 // "The quiet baker carried a lamp to the harbor before dawn." Capital, full stop, no line end.
 std::string prose_sentence(TaskRandom& random);
+// The same in Chinese, with its own full stop.
+std::string prose_sentence_zh(TaskRandom& random);
 
 }  // namespace kvasir

@@ -1,5 +1,6 @@
 // See scorers.h. Rules of OpenBMB/InfiniteBench src/compute_scores.py, open-compass/opencompass
-// datasets/needlebench/origin.py and NVIDIA/RULER scripts/eval/synthetic/constants.py.
+// datasets/needlebench/origin.py and NVIDIA/RULER scripts/eval/synthetic/constants.py. Those that
+// read questions and choices: question_scorers.cc.
 // SPDX-License-Identifier: Apache-2.0
 #include "core/task/scorers.h"
 
@@ -9,15 +10,16 @@
 
 #include "core/config/strategy.h"
 #include "core/error.h"
+#include "core/task/json_answer.h"
+#include "core/task/question_scorers.h"
 
 namespace kvasir {
 namespace {
 
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
-bool is_space(char c) {
-  return c == ' ' || c == '\t' || c == '\n' || c == '\r' || c == '\v' || c == '\f';
-}
-char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
+using scoring::characters;
+using scoring::is_digit;
+using scoring::is_space;
+using scoring::lower;
 
 std::string_view first_digits(std::string_view text) {
   const auto begin = std::find_if(text.begin(), text.end(), is_digit);
@@ -51,21 +53,6 @@ std::string without_space(std::string_view text) {
   return out;
 }
 
-// Code points; a byte that is no UTF-8 stands for itself.
-std::vector<uint32_t> characters(std::string_view text) {
-  std::vector<uint32_t> out;
-  for (size_t i = 0; i < text.size();) {
-    const auto byte = static_cast<unsigned char>(text[i]);
-    const size_t n = byte < 0xC0 ? 1 : byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : 4;
-    uint32_t value = byte;
-    for (size_t k = 1; k < n && i + k < text.size(); ++k)
-      value = value << 8 | static_cast<unsigned char>(text[i + k]);
-    out.push_back(value);
-    i += n;
-  }
-  return out;
-}
-
 double needle_score(std::string_view prediction, std::span<const std::string> references) {
   const std::string& keyword = references.size() > 1 ? references[1] : references[0];
   if (prediction.find(keyword) != prediction.npos) return 1;
@@ -90,13 +77,31 @@ const char* name(Scorer scorer) {
       return "string_match_all";
     case Scorer::kStringPart:
       return "string_match_part";
+    case Scorer::kExact:
+      return "exact";
+    case Scorer::kQaF1:
+      return "qa_f1";
+    case Scorer::kQaF1Zh:
+      return "qa_f1_zh";
+    case Scorer::kChoice:
+      return "choice";
+    case Scorer::kLongBench2:
+      return "longbench2";
+    case Scorer::kFirstNumber:
+      return "first_number";
+    case Scorer::kEighths:
+      return "eighths";
+    case Scorer::kJsonObject:
+      return "json_object";
   }
   return "";
 }
 
 std::vector<Scorer> all_scorers() {
-  return {Scorer::kPasskey, Scorer::kKvRetrieval, Scorer::kNeedle, Scorer::kStringAll,
-          Scorer::kStringPart};
+  return {Scorer::kPasskey,    Scorer::kKvRetrieval, Scorer::kNeedle,      Scorer::kStringAll,
+          Scorer::kStringPart, Scorer::kExact,       Scorer::kQaF1,        Scorer::kQaF1Zh,
+          Scorer::kChoice,     Scorer::kLongBench2,  Scorer::kFirstNumber, Scorer::kEighths,
+          Scorer::kJsonObject};
 }
 
 Scorer scorer_by_name(const std::string& text, const std::string& flag) {
@@ -128,8 +133,41 @@ double score(Scorer scorer, std::string_view prediction, std::span<const std::st
       return static_cast<double>(n_found) / static_cast<double>(references.size());
     case Scorer::kStringPart:
       return n_found > 0;
+    case Scorer::kExact:
+      return scoring::equals_one(prediction, references);
+    case Scorer::kQaF1:
+      return scoring::f1_of_words(prediction, references);
+    case Scorer::kQaF1Zh:
+      return scoring::f1_of_characters(prediction, references);
+    case Scorer::kChoice:
+      return scoring::chooses(prediction, references);
+    case Scorer::kLongBench2:
+      return scoring::named_choice(prediction) == references[0];
+    case Scorer::kFirstNumber:
+      return scoring::first_number_is(prediction, references[0]);
+    case Scorer::kEighths: {
+      const auto right = right_eighths(prediction, references[0]);
+      return static_cast<double>(std::count(right.begin(), right.end(), true)) / 8;
+    }
+    case Scorer::kJsonObject: {
+      const JsonAnswer answer = judge_json(prediction, references[0]);
+      return answer.is_right ? 1 : answer.is_valid ? 0.5 : 0;
+    }
   }
   return 0;
+}
+
+std::array<bool, 8> right_eighths(std::string_view prediction, std::string_view reference) {
+  const auto begin = std::find_if_not(prediction.begin(), prediction.end(),
+                                      [](char c) { return is_space(c) || c == '"'; });
+  prediction.remove_prefix(static_cast<size_t>(begin - prediction.begin()));
+  std::array<bool, 8> right{};
+  for (size_t i = 0; i < right.size(); ++i) {
+    const size_t from = i * reference.size() / 8, to = (i + 1) * reference.size() / 8;
+    right[i] = prediction.size() >= to &&
+               prediction.substr(from, to - from) == reference.substr(from, to - from);
+  }
+  return right;
 }
 
 size_t edit_distance(std::string_view a, std::string_view b) {

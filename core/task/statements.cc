@@ -3,49 +3,13 @@
 #include "core/task/statements.h"
 
 #include <algorithm>
-#include <unordered_set>
 
-#include "core/error.h"
+#include "core/task/graded_scripts.h"
+#include "core/task/script_parts.h"
 #include "core/task/words.h"
 
 namespace kvasir {
 namespace {
-
-constexpr uint32_t kMaxTries = 10000;  // draws until a key is new
-
-std::string digits(TaskRandom& random, size_t n) {
-  std::string text;
-  while (text.size() < n) text += static_cast<char>('0' + random.below(10));
-  return text;
-}
-
-uint32_t draw(TaskRandom& random, const Range& given, const Range& usual) {
-  const Range& range = given.given() ? given : usual;
-  return random.between(range.first, range.last);
-}
-
-// Draws that were not drawn before.
-class Unique {
- public:
-  template <class Draw>
-  std::string operator()(Draw draw_one) {
-    for (uint32_t i = 0; i < kMaxTries; ++i) {
-      std::string text = draw_one();
-      if (seen_.insert(text).second) return text;
-    }
-    throw input_error("no more different keys can be made: lower --pairs or raise --key-tokens");
-  }
-
- private:
-  std::unordered_set<std::string> seen_;
-};
-
-// `before` + value + `after`, the value's place noted.
-Statement statement(std::string before, const std::string& value, const std::string& after,
-                    int turn) {
-  const Span place{before.size(), before.size() + value.size()};
-  return {std::move(before) + value + after, place, turn};
-}
 
 class Writer {
  public:
@@ -70,9 +34,10 @@ class Writer {
   // n_keys needles, of which n_asked are asked for.
   Script needles(uint32_t n_keys, uint32_t n_asked) {
     Unique unique_name, unique_code;
-    std::vector<std::string> names{unique_name([&] { return thing_name(""); })};
+    std::vector<std::string> names{unique_name([&] { return thing_name(random_, ""); })};
     while (names.size() < n_keys)
-      names.push_back(unique_name([&] { return thing_name(random_.chance(2) ? names[0] : ""); }));
+      names.push_back(
+          unique_name([&] { return thing_name(random_, random_.chance(2) ? names[0] : ""); }));
     Script script;
     std::vector<size_t> order = shuffled(n_keys);
     for (size_t i = 0; i < n_keys; ++i) {
@@ -95,17 +60,19 @@ class Writer {
 
   Script multi_value() {
     const uint32_t n = draw(random_, options_.pairs, {4, 4});
-    const std::string name = thing_name("");
+    const std::string name = thing_name(random_, "");
     Unique unique;
     Script script;
     std::string answer;
+    std::vector<std::string> codes;
     for (uint32_t i = 0; i < n; ++i) {
       const std::string code = unique([&] { return digits(random_, kCodeDigits); });
+      codes.push_back(code);
       script.statements.push_back(statement(" A code of the " + name + " is ", code, ".", 0));
       answer += (answer.empty() ? " " : ", ") + code;
     }
     script.questions.push_back(
-        {"\nWhich codes has the " + name + "? The codes of the " + name + " are", answer});
+        {"\nWhich codes has the " + name + "? The codes of the " + name + " are", answer, codes});
     return script;
   }
 
@@ -263,22 +230,6 @@ class Writer {
     return script;
   }
 
-  // "quiet harbor"; sharing one of the two words with `like`, when there is one.
-  std::string thing_name(const std::string& like) {
-    const bool place = random_.chance(2);
-    std::string quality(random_.pick(words::adjectives()));
-    std::string noun(random_.pick(place ? words::places() : words::things()));
-    if (!like.empty()) {
-      const size_t space = like.find(' ');
-      if (random_.chance(2)) {
-        quality = like.substr(0, space);
-      } else {
-        noun = like.substr(space + 1);
-      }
-    }
-    return quality + " " + noun;
-  }
-
   // " amber river stone" of at least `tokens` tokens; begins with some of the words of `like`.
   std::string word_key(uint32_t tokens, const std::string& like) {
     std::string key;
@@ -350,6 +301,21 @@ class Writer {
 
 }  // namespace
 
+std::string thing_name(TaskRandom& random, const std::string& like) {
+  const bool place = random.chance(2);
+  std::string quality(random.pick(words::adjectives()));
+  std::string noun(random.pick(place ? words::places() : words::things()));
+  if (!like.empty()) {
+    const size_t space = like.find(' ');
+    if (random.chance(2)) {
+      quality = like.substr(0, space);
+    } else {
+      noun = like.substr(space + 1);
+    }
+  }
+  return quality + " " + noun;
+}
+
 Script write_script(Task task, const TaskOptions& options, size_t budget, TaskRandom& random,
                     PieceEncoder& encoder) {
   Writer writer(options, budget, random, encoder);
@@ -380,6 +346,24 @@ Script write_script(Task task, const TaskOptions& options, size_t budget, TaskRa
       return writer.chunk_chain();
     case Task::kChunkBorder:
       return writer.chunk_border();
+    case Task::kCommonWords:
+      return common_words(options, budget, random, encoder);
+    case Task::kFrequentWords:
+      return frequent_words(options, budget, random, encoder);
+    case Task::kFactsCount:
+      return facts_count(options, random);
+    case Task::kFactsMost:
+      return facts_most(options, random);
+    case Task::kFactsSum:
+      return facts_sum(options, random);
+    case Task::kMultiTurn:
+      return multi_turn(options, random);
+    case Task::kUuidRetrieval:
+      return uuid_retrieval(options, budget, random, encoder);
+    case Task::kToolCall:
+      return tool_call(options, random);
+    case Task::kNeedleZh:
+      return needle_zh(random);
     case Task::kFiller:
       break;
   }

@@ -19,13 +19,16 @@ struct Statement {
 struct Question {
   std::string text;
   std::string answer;
+  std::vector<std::string> references{};  // empty: the answer
 };
+enum class Filler { kEnglish, kChinese, kNone };  // what the text is filled with
 struct Script {
   std::vector<Statement> statements;  // in the order in which the text holds them
   std::vector<Question> questions;
   // Of each statement, ascending: the share of the filler before it. Empty: drawn.
   std::vector<double> depths{};
-  uint32_t n_chunks = 0;           // 0: the text has no chunks
+  uint32_t n_chunks = 0;  // 0: the text has no chunks
+  Filler filler = Filler::kEnglish;
   bool splits_statements = false;  // chunks end before the values of statements, not evenly
 };
 

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
-#include "core/config/strategy.h"
 #include "core/error.h"
 #include "core/task/prose.h"
 #include "core/task/statements.h"
@@ -13,33 +13,16 @@
 namespace kvasir {
 namespace {
 
-struct Entry {
-  Task task;
-  const char* name;
-};
-constexpr Entry kTasks[] = {
-    {Task::kPasskey, "passkey"},
-    {Task::kNumberString, "number_string"},
-    {Task::kNeedle, "needle"},
-    {Task::kNeedleMultiKey, "needle_multi_key"},
-    {Task::kNeedleMultiValue, "needle_multi_value"},
-    {Task::kNeedleMultiQuery, "needle_multi_query"},
-    {Task::kKvRetrieval, "kv_retrieval"},
-    {Task::kMqar, "mqar"},
-    {Task::kVariableTracking, "variable_tracking"},
-    {Task::kFiller, "filler"},
-    {Task::kRepeat, "repeat"},
-    {Task::kChunkChain, "chunk_chain"},
-    {Task::kChunkBorder, "chunk_border"},
-};
-
 constexpr uint32_t kParagraphSentences = 7;  // on average
 constexpr uint32_t kFitTries = 8;            // sentences drawn for the last gap
 constexpr uint32_t kFitRounds = 3;           // times the rest is filled
 constexpr uint32_t kMinimumDraws = 16;
 
+constexpr uint32_t kAnswerRoom = 8;  // tokens beyond the expected answer
+
 // A sentence of filler with what separates it from the text before.
-std::string filler_sentence(TaskRandom& random) {
+std::string filler_sentence(Filler filler, TaskRandom& random) {
+  if (filler == Filler::kChinese) return std::string("\n").append(prose_sentence_zh(random));
   const char* between = random.chance(kParagraphSentences) ? "\n" : " ";
   return std::string(between).append(prose_sentence(random));
 }
@@ -89,9 +72,10 @@ class Composer {
   };
 
   void fill(size_t budget) {
+    if (script_.filler == Filler::kNone) return;
     size_t used = 0;
     for (uint32_t misses = 0; misses < kFitTries;) {
-      std::string text = filler_sentence(random_);
+      std::string text = filler_sentence(script_.filler, random_);
       const size_t tokens = encoder_.count(text);
       if (used + tokens > budget) {
         ++misses;
@@ -174,7 +158,9 @@ class Composer {
     sample.text.append(q.text, sample.text.empty() ? 1 : 0);
     const size_t middle = sample.text.size();
     sample.text += q.answer;
-    sample.turns.push_back({{begin, middle}, {middle, sample.text.size()}});
+    sample.turns.push_back({{begin, middle}, {middle, sample.text.size()}, q.references});
+    if (q.references.empty())
+      sample.turns.back().references = {q.answer.substr(q.answer[0] == ' ' ? 1 : 0)};
   }
 
   const Script& script_;
@@ -184,41 +170,30 @@ class Composer {
   std::vector<double> depths_;  // of the statements, ascending
 };
 
-}  // namespace
-
-const char* name(Task task) {
-  for (const Entry& entry : kTasks)
-    if (entry.task == task) return entry.name;
-  return "";
+// Whether one statement alone answers, and may stand anywhere.
+bool has_one_needle(const Script& script) {
+  return script.filler != Filler::kNone && script.depths.empty() &&
+         std::count_if(script.statements.begin(), script.statements.end(),
+                       [](const Statement& s) { return s.turn >= 0; }) == 1;
 }
 
-std::vector<Task> all_tasks() {
-  std::vector<Task> tasks;
-  for (const Entry& entry : kTasks) tasks.push_back(entry.task);
-  return tasks;
-}
-
-std::vector<Task> question_tasks() {
-  std::vector<Task> tasks = all_tasks();
-  std::erase_if(tasks, [](Task task) {
-    return task == Task::kFiller || task == Task::kRepeat || task == Task::kChunkChain ||
-           task == Task::kChunkBorder;
-  });
-  return tasks;
-}
-
-Task task_by_name(const std::string& text, const std::string& flag) {
-  std::vector<std::string> names;
-  for (const Entry& entry : kTasks) {
-    if (text == entry.name) return entry.task;
-    names.emplace_back(entry.name);
+// The statement that answers at `depth`, the others anywhere.
+void place_needle(Script& script, double depth, TaskRandom& random) {
+  std::vector<std::pair<double, Statement>> placed;
+  for (Statement& s : script.statements) {
+    const double at = random.unit();
+    placed.emplace_back(s.turn >= 0 ? depth : at, std::move(s));
   }
-  const std::string near = nearest_name(text, names);
-  std::string list;
-  for (const std::string& known : names) list += (list.empty() ? "" : ", ") + known;
-  throw input_error(flag + ": unknown task '" + text + "'" +
-                    (near.empty() ? "" : "; did you mean '" + near + "'?") + " (" + list + ")");
+  std::stable_sort(placed.begin(), placed.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  script.statements.clear();
+  for (auto& [at, s] : placed) {
+    script.depths.push_back(at);
+    script.statements.push_back(std::move(s));
+  }
 }
+
+}  // namespace
 
 std::string Sample::prompt() const {
   return turns.empty() ? text : text.substr(0, turns[0].answer.begin);
@@ -245,6 +220,10 @@ TaskGenerator::TaskGenerator(Task task, const TaskOptions& options, uint32_t len
   for (uint32_t i = 0; i < kMinimumDraws; ++i) {
     TaskRandom random(i);
     const Script script = write_script(task_, options_, 0, random, encoder_);
+    if (!options_.depths.empty() && !has_one_needle(script))
+      throw input_error(std::string("--depths: ") + name(task_) +
+                        " has no single statement that could be placed: give passkey, "
+                        "number_string, needle, needle_multi_key, needle_zh");
     minimum = std::max(minimum, Composer(script, random, encoder_).fixed_tokens());
   }
   if (length_ < minimum)
@@ -257,11 +236,21 @@ Sample TaskGenerator::make(uint64_t seed, uint64_t index) {
   TaskRandom random(TaskRandom::state_of(seed, static_cast<uint64_t>(task_), index));
   Sample sample;
   sample.task = task_;
+  sample.label = name(task_);
   sample.seed = seed;
   sample.index = index;
   const size_t bos = encoder_.tokenizer().add_bos() ? 1 : 0;
-  const Script script = write_script(task_, options_, length_ - bos - 1, random, encoder_);
+  Script script = write_script(task_, options_, length_ - bos - 1, random, encoder_);
+  if (!options_.depths.empty())
+    place_needle(script, options_.depths[index % options_.depths.size()], random);
   Composer(script, random, encoder_).compose(length_, sample);
+  sample.grading = {info(task_).scorer, 0, {"\n"}};
+  for (const Turn& turn : sample.turns) {
+    const Span tokens = sample.token_span(turn.answer);
+    sample.grading.max_new_tokens =
+        std::max(sample.grading.max_new_tokens,
+                 static_cast<uint32_t>(tokens.end - tokens.begin) + kAnswerRoom);
+  }
   return sample;
 }
 

@@ -17,6 +17,16 @@
 //   variable_tracking  Set lamp to 48213. Set coat to lamp. …    what is the value of the last one
 //   filler             prose alone, no question
 //   repeat             random words, and the same words again as the answer
+// Answers to these are written freely and scored (Grading), because they may be partly right:
+//   common_words       1. lamp 2. stone 3. lamp …   which words stand there most often (RULER's
+//   cwe) frequent_words     qhbtzu ... wpdksa ...        likewise, of coded words (RULER's fwe)
+//   facts_count, facts_most, facts_sum     The baker owns 37 ropes.   how many people own ropes,
+//                      who owns most of them, how many do two own together
+//   multi_turn         needles, asked for one after another, and last: which code came first
+//   uuid_retrieval     {"0f3c…": "9d1e…", …}        as InfiniteBench's kv_retrieval
+//   tool_call          The tool use_lamp takes one JSON object: {"red_hall": integer, …}   at the
+//                      start; asked for with values, without keys
+//   needle_zh          安静的港口的密码是4821937。
 // The context of two more is made of chunks, as retrieved documents are put together in some order:
 //   chunk_chain        The baker has the amber key. … The amber key opens with 48213.   both asked
 //                      for at once; each statement stands in a chunk of its own, in any order
@@ -32,30 +42,9 @@
 
 #include "core/task/piece_encoder.h"
 #include "core/task/random.h"
+#include "core/task/task_list.h"
 
 namespace kvasir {
-
-enum class Task : uint8_t {
-  kPasskey,
-  kNumberString,
-  kNeedle,
-  kNeedleMultiKey,
-  kNeedleMultiValue,
-  kNeedleMultiQuery,
-  kKvRetrieval,
-  kMqar,
-  kVariableTracking,
-  kFiller,
-  kRepeat,
-  kChunkChain,
-  kChunkBorder,
-};
-const char* name(Task task);
-std::vector<Task> all_tasks();
-// Those with an answer to be right about, and no chunks.
-std::vector<Task> question_tasks();
-// Error(kInput) naming `flag` and the nearest task.
-Task task_by_name(const std::string& text, const std::string& flag);
 
 struct Range {  // both ends included; {0, 0}: the task's own
   uint32_t first = 0, last = 0;
@@ -63,13 +52,19 @@ struct Range {  // both ends included; {0, 0}: the task's own
 };
 
 struct TaskOptions {
-  Range key_tokens;     // kv_retrieval 4-8, mqar 1; in tokens of the tokenizer used
-  Range value_tokens;   // kv_retrieval 4-8, mqar 1
-  Range pairs;          // kv_retrieval: as many as fit; mqar 8; multi-key, -value and -query 4
+  Range key_tokens;    // kv_retrieval 4-8, mqar 1; in tokens of the tokenizer used
+  Range value_tokens;  // kv_retrieval 4-8, mqar 1
+  // Keys, words, facts or tools. kv_retrieval, uuid_retrieval: as many as fit; mqar 8; multi-key,
+  // -value and -query 4; common_words 10; facts 8; multi_turn, tool_call 3; frequent_words: the
+  // vocabulary, a fiftieth of the length
+  Range pairs;
   Range queries;        // kv_retrieval 1; mqar and multi-query: all
   Range hops;           // variable_tracking 2
   uint32_t chains = 2;  // variable_tracking, chunk_chain: the one asked for, and others like it
   uint32_t chunks = 8;  // of the context of chunk_chain and chunk_border
+  // Of the statement that answers, as shares of the filler before it: sample i has number i modulo
+  // their number. Empty: anywhere.
+  std::vector<double> depths{};
 };
 
 struct Span {
@@ -80,6 +75,15 @@ struct Span {
 struct Turn {
   Span question;  // bytes of the text; the answer follows, then a line end
   Span answer;
+  std::vector<std::string> references{};  // what a scorer compares a given answer with
+};
+
+// How an answer that a model writes freely is judged.
+struct Grading {
+  Scorer scorer = Scorer::kExact;
+  uint32_t max_new_tokens = 64;    // of one answer
+  std::vector<std::string> stops;  // texts that end an answer, and are no part of it
+  bool operator==(const Grading&) const = default;
 };
 
 // A statement that was planted. Distractors, asked for by no turn, have turn -1.
@@ -91,8 +95,10 @@ struct Planted {
 };
 
 struct Sample {
-  Task task = Task::kFiller;
+  Task task = Task::kFiller;  // none of ours, when `label` is another name
+  std::string label;          // what reports call the task: name(task), or a file's own name
   uint64_t seed = 0, index = 0;
+  Grading grading;
   std::string text;
   EncodedText tokens;  // of the text, with BOS where the vocabulary wants one
   std::vector<Planted> planted;

@@ -34,6 +34,7 @@ void add_config_import(CLI::App& config);
 
 // Below `kvasir task`.
 void add_task_generate(CLI::App& task);
+void add_task_list(CLI::App& task);
 void add_task_eval(CLI::App& task);
 void add_task_score(CLI::App& task);
 void add_task_blend(CLI::App& task);

@@ -9,10 +9,12 @@
 #include <numeric>
 
 #include "core/serving/scheduler.h"
+#include "core/task/formats/sample_text.h"
 #include "tests/core/runtime/support.h"
 #include "tests/core/task/answer_forks.h"
 #include "tests/core/task/plugins/needle_probe.h"
 #include "tests/core/task/probing.h"
+#include "tests/core/task/vocabularies.h"
 #include "tests/support/error_of.h"
 
 namespace kvasir {
@@ -232,6 +234,77 @@ TEST_CASE("masked tokens are not seen, and no others are lost") {
         1e-4 * test::largest(expected));
   for (const auto& layer : probe.mass)
     for (const double mass : layer) CHECK(mass == 0.0);
+}
+
+// Drives a writer with answers that are prescribed: per turn, the tokens that the model prefers.
+struct Writing {
+  std::unique_ptr<Tokenizer> tokenizer = test::small_vocabulary();
+  PieceEncoder encoder{*tokenizer};
+  Sample sample;
+  std::vector<TokenId> fed;
+
+  explicit Writing(Grading grading) {
+    SampleText text;
+    text.task = "made";
+    text.context = "The context.";
+    text.turns = {{"\nfirst?", " 12", {"12"}}, {"\nsecond?", " 34", {"34"}}};
+    text.grading = std::move(grading);
+    sample = tokenised(text, 0, encoder);
+  }
+
+  TaskAnswer write(const std::vector<std::string>& turns, bool question_in_prompt = false) {
+    fed.clear();
+    AnswerWriter writer(*tokenizer, sample, prompt_tokens(sample, question_in_prompt));
+    std::vector<float> logits(tokenizer->vocab_size());
+    size_t turn = 0, said = 0;
+    const auto ids_of = [&](size_t t) { return encoder.encode_parts({turns[t]}).ids; };
+    for (;;) {
+      // What is preferred while a question is fed changes nothing.
+      const std::vector<TokenId> ids = ids_of(std::min(turn, turns.size() - 1));
+      std::fill(logits.begin(), logits.end(), 0.0f);
+      const TokenId best = said < ids.size() ? ids[said] : tokenizer->eos();
+      logits[static_cast<size_t>(best)] = 1;
+      const size_t before = writer.answer().n_tokens, turns_before = writer.answer().scores.size();
+      const auto token = writer.next(logits);
+      said += writer.answer().n_tokens - before;
+      if (writer.answer().scores.size() != turns_before) {
+        ++turn;
+        said = 0;
+      }
+      if (!token) return writer.answer();
+      fed.push_back(*token);
+    }
+  }
+};
+
+TEST_CASE("a written answer ends at a stop text, at the end of the text, or at its limit") {
+  Writing w({Scorer::kExact, 6, {"\n"}});
+  TaskAnswer answer = w.write({" 12\nmore", " 34"});
+  CHECK(answer.given == std::vector<std::string>{" 12", " 34"});
+  CHECK(answer.correct);
+  CHECK(answer.score == 1);
+  answer = w.write({" 12345678", " 34"});
+  CHECK(answer.given[0] == " 12345");  // six tokens of one byte
+  CHECK(!answer.correct);
+  CHECK(answer.scores == std::vector<double>{0, 1});
+  CHECK(answer.score == 0.5);
+}
+
+TEST_CASE("what was written stays in the context of the next question, not what was expected") {
+  Writing w({Scorer::kExact, 6, {"\n"}});
+  const TaskAnswer answer = w.write({" 99", " 34"});
+  CHECK(answer.scores == std::vector<double>{0, 1});
+  CHECK(w.tokenizer->decode(w.fed) == "\nfirst? 99\nsecond? 34");
+  w.write({" 123456", " 34"}, true);
+  CHECK(w.tokenizer->decode(w.fed) == " 12345\nsecond? 34");  // cut by its limit, all of it is fed
+}
+
+TEST_CASE("the tokens that a sample is said to need are enough") {
+  Writing w({Scorer::kExact, 6, {}});
+  w.write({" 999999999", " 999999999"});
+  const uint32_t prompt = static_cast<uint32_t>(prompt_tokens(w.sample));
+  CHECK(prompt + w.fed.size() <= context_tokens(w.sample, Judging::kText));
+  CHECK(context_tokens(w.sample, Judging::kTokens) == w.sample.tokens.ids.size());
 }
 
 TEST_SUITE_END();

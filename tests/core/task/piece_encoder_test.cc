@@ -6,6 +6,7 @@
 
 #include "core/model/synthetic/random_model.h"
 #include "core/task/task.h"
+#include "tests/core/task/least_length.h"
 #include "tests/core/task/vocabularies.h"
 #include "tests/support/data.h"
 #include "tests/support/error_of.h"
@@ -35,7 +36,7 @@ void check_tasks(const Tokenizer& tokenizer) {
   PieceEncoder encoder(tokenizer);
   for (const Task task : all_tasks()) {
     CAPTURE(std::string(name(task)));
-    TaskGenerator generator(task, {}, 700, encoder);
+    TaskGenerator generator(task, {}, std::max(700u, test::least_length(task, encoder)), encoder);
     for (uint64_t i = 0; i < 5; ++i) {
       const Sample sample = generator.make(11, i);
       check_encodes(tokenizer, encoder, sample.text);

@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include <array>
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -96,6 +97,59 @@ TEST_CASE("edit distances are those of the recursion") {
   };
   for (const std::string& a : words)
     for (const std::string& b : words) CHECK(edit_distance(a, b) == slow(a, b));
+}
+
+TEST_CASE("exact answers may have white space around them and no more") {
+  CHECK(score_of(Scorer::kExact, " red hall\n", {"x", "red hall"}) == 1);
+  CHECK(score_of(Scorer::kExact, "Red hall", {"red hall"}) == 0);
+}
+
+// Worked by hand: 2 of 3 words said are wanted, 2 of 4 wanted are said.
+TEST_CASE("F1 of words leaves out articles, marks and case; the best reference counts") {
+  CHECK(score_of(Scorer::kQaF1, "The old, RED house!", {"an old red barn here"}) ==
+        doctest::Approx(2 * (2.0 / 3) * 0.5 / (2.0 / 3 + 0.5)));
+  CHECK(score_of(Scorer::kQaF1, "red red", {"red"}) == doctest::Approx(2.0 / 3));
+  CHECK(score_of(Scorer::kQaF1, "green", {"red", "Green."}) == 1);
+  CHECK(score_of(Scorer::kQaF1, "", {"red"}) == 0);
+  CHECK(score_of(Scorer::kQaF1Zh, "\u5317\u4eac\u3002", {"\u5357\u4eac"}) == doctest::Approx(0.5));
+}
+
+TEST_CASE("choices: InfiniteBench takes the first letter, or what follows its prefixes") {
+  const std::vector<std::string> b = {"B", "Bob"};
+  CHECK(score_of(Scorer::kChoice, "B. Bob", b) == 1);
+  CHECK(score_of(Scorer::kChoice, "A", b) == 0);
+  CHECK(score_of(Scorer::kChoice, "The answer is: B", b) == 1);
+  CHECK(score_of(Scorer::kChoice, "the answer is Bob, I think", b) == 1);
+  CHECK(score_of(Scorer::kChoice, "the answer is Ann, not B", b) == 0);
+  CHECK(score_of(Scorer::kChoice, "I would say B or C", b) == 1);
+  CHECK(score_of(Scorer::kChoice, "no idea", b) == 0);
+  CHECK(score_of(Scorer::kChoice, "", b) == 0);
+}
+
+TEST_CASE("choices: LongBench v2 takes the letter of its sentence, in brackets first") {
+  CHECK(score_of(Scorer::kLongBench2, "**The correct answer is (C)**", {"C"}) == 1);
+  CHECK(score_of(Scorer::kLongBench2, "The correct answer is B.", {"B"}) == 1);
+  CHECK(score_of(Scorer::kLongBench2, "The correct answer is B. The correct answer is (C)",
+                 {"C"}) == 1);
+  CHECK(score_of(Scorer::kLongBench2, "The answer is (C)", {"C"}) == 0);
+  CHECK(score_of(Scorer::kLongBench2, "The correct answer is", {"C"}) == 0);
+}
+
+TEST_CASE("the first number counts, as a number") {
+  CHECK(score_of(Scorer::kFirstNumber, " 07 of 9", {"7"}) == 1);
+  CHECK(score_of(Scorer::kFirstNumber, "7.5", {"7"}) == 0);
+  CHECK(score_of(Scorer::kFirstNumber, "7.50.", {"7.5"}) == 1);
+  CHECK(score_of(Scorer::kFirstNumber, "none", {"7"}) == 0);
+}
+
+TEST_CASE("eighths count where they belong, so that a lost place loses the rest") {
+  const std::string value = "0123456789abcdef";
+  CHECK(score_of(Scorer::kEighths, " \"0123456789abcdef\"", {value}) == 1);
+  CHECK(score_of(Scorer::kEighths, "01234567xxxxxxxx", {value}) == 0.5);
+  CHECK(score_of(Scorer::kEighths, "012345678", {value}) == 0.5);
+  CHECK(score_of(Scorer::kEighths, "0124567", {value}) == 0.125);
+  CHECK(right_eighths("0x2345", value) ==
+        std::array<bool, 8>{false, true, true, false, false, false, false, false});
 }
 
 TEST_CASE("an unknown scorer is an error with the nearest name") {

@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <functional>
 #include <iterator>
 #include <map>
 #include <optional>
 
+#include "core/error.h"
 #include "core/serving/scheduler.h"
 #include "tools/kvasir/cli/interrupt.h"
 #include "tools/kvasir/cli/progress_bar.h"
@@ -48,54 +50,108 @@ StrategyId reader_of(const std::vector<Given>& given, StrategyId strategy) {
                                  given.begin());
 }
 
+// Samples that are answered together.
+struct Group {
+  uint32_t length = 0;
+  Judging judging = Judging::kTokens;
+  std::vector<Sample> samples;
+  const SampleSet* set = nullptr;
+
+  uint32_t context() const {
+    uint32_t longest = 0;
+    for (const Sample& sample : samples)
+      longest = std::max(longest, context_tokens(sample, judging));
+    return std::max(length, longest);
+  }
+};
+
 class Evaluator {
  public:
   Evaluator(Session& session, const std::vector<Arm>& arms, const EvaluationOptions& options,
-            const OnSample& on_sample)
+            const OnSample& on_sample, const OnSetSample& on_set_sample)
       : session_(session),
         arms_(arms),
         options_(options),
         on_sample_(on_sample),
+        on_set_sample_(on_set_sample),
         encoder_(session.tokenizer()),
         n_strategies_(static_cast<uint32_t>(arms.size() + 1)) {}
 
   std::vector<EvaluationCell> run() {
-    for (const uint32_t length : options_.lengths)  // finds mistakes before anything runs
-      for (const Task task : options_.tasks) TaskGenerator(task, options_.task, length, encoder_);
-    const uint32_t longest = *std::max_element(options_.lengths.begin(), options_.lengths.end());
-    // Each arm may have a mask.
-    session_.load(longest, options_.n_parallel * (2 * n_strategies_ - 1));
-    total_ = uint64_t{options_.n_samples} * options_.tasks.size() * options_.lengths.size() *
-             n_strategies_;
+    std::vector<Group> of_sets;
+    for (const SampleSet& set : options_.sets) of_sets.push_back(group_of(set));
+    session_.load(longest(of_sets), n_sequences());
+    total_ = uint64_t{options_.n_samples} * options_.tasks.size() * options_.lengths.size();
+    for (const Group& group : of_sets) total_ += group.samples.size();
+    total_ *= n_strategies_;
     bar_.emplace("samples");
-    for (const uint32_t length : options_.lengths) {
-      for (const Task task : options_.tasks) {
-        TaskGenerator generator(task, options_.task, length, encoder_);
-        std::vector<Sample> samples;
-        for (uint32_t i = 0; i < options_.n_samples; ++i) {
-          samples.push_back(generator.make(options_.seed, i));
-          stop_if_interrupted();
-        }
-        answer(length, samples);
-      }
-    }
+    for (const Group& group : of_sets) answer(group);
+    for (const uint32_t length : options_.lengths)
+      for (const Task task : options_.tasks) answer(group_of(task, length));
     bar_.reset();
     return std::move(cells_);
   }
 
  private:
-  void answer(uint32_t length, const std::vector<Sample>& samples);
-  std::vector<EvaluationCell> open_cells(Engine& engine, uint32_t length, Task task);
+  // Finds mistakes before anything runs.
+  uint32_t longest(const std::vector<Group>& of_sets) {
+    uint32_t out = 0;
+    for (const Group& group : of_sets) {
+      const uint32_t n = group.context();
+      if (session_.context_or(n) < n)
+        throw input_error(group.set->task + " needs " + std::to_string(n) + " tokens, but " +
+                          session_.context_source() + " gives " +
+                          std::to_string(session_.context_or(n)));
+      out = std::max(out, n);
+    }
+    for (const uint32_t length : options_.lengths)
+      for (const Task task : options_.tasks) {
+        TaskGenerator generator(task, options_.task, length, encoder_);
+        const Sample sample = generator.make(options_.seed, 0);
+        const auto judging = options_.judging.value_or(info(task).judging);
+        const auto n_tokens = static_cast<uint32_t>(sample.tokens.ids.size());
+        // Other samples may ask more questions.
+        out = std::max(out, length + 2 * (context_tokens(sample, judging) - n_tokens));
+      }
+    return out;
+  }
+
+  Group group_of(Task task, uint32_t length) {
+    Group out{length, options_.judging.value_or(info(task).judging), {}};
+    TaskGenerator generator(task, options_.task, length, encoder_);
+    for (uint32_t i = 0; i < options_.n_samples; ++i) {
+      out.samples.push_back(generator.make(options_.seed, i));
+      stop_if_interrupted();
+    }
+    return out;
+  }
+
+  Group group_of(const SampleSet& set) {
+    Group out{0, options_.judging.value_or(Judging::kText), {}, &set};
+    for (const SampleText& text : set.samples) {
+      out.samples.push_back(tokenised(text, out.samples.size(), encoder_));
+      out.length =
+          std::max(out.length, static_cast<uint32_t>(out.samples.back().tokens.ids.size()));
+      stop_if_interrupted();
+    }
+    return out;
+  }
+
+  void answer(const Group& group);
+  std::vector<EvaluationCell> open_cells(Engine& engine, const Group& group);
   std::vector<std::vector<Given>> answer_all(
-      Engine& engine, const std::vector<Sample>& samples,
+      Engine& engine, const Group& group,
       const std::function<void(size_t, const std::vector<Given>&)>& on_answered);
-  void add(EvaluationCell& cell, const Sample& sample, const Given& given);
+  void add(EvaluationCell& cell, const Group& group, size_t i, const Given& given);
   void add_masks(Engine& engine);
+  // Each arm may have a mask.
+  uint32_t n_sequences() const { return options_.n_parallel * (2 * n_strategies_ - 1); }
 
   Session& session_;
   const std::vector<Arm>& arms_;
   const EvaluationOptions& options_;
   const OnSample& on_sample_;
+  const OnSetSample& on_set_sample_;
   PieceEncoder encoder_;
   uint32_t n_strategies_, n_all_ = 0;  // dense attention and arms; their masks, too
   std::vector<StrategyId> masks_;      // [strategies], 0: it has none
@@ -118,7 +174,7 @@ void Evaluator::add_masks(Engine& engine) {
   }
 }
 
-std::vector<EvaluationCell> Evaluator::open_cells(Engine& engine, uint32_t length, Task task) {
+std::vector<EvaluationCell> Evaluator::open_cells(Engine& engine, const Group& group) {
   std::vector<EvaluationCell> cells(n_strategies_);
   cells[0].strategy = "dense";
   for (size_t i = 0; i < arms_.size(); ++i) {
@@ -127,19 +183,22 @@ std::vector<EvaluationCell> Evaluator::open_cells(Engine& engine, uint32_t lengt
   }
   add_masks(engine);
   for (EvaluationCell& cell : cells) {
-    cell.task = task;
-    cell.length = length;
+    cell.task = group.samples[0].label;
+    cell.length = group.length;
+    cell.judging = group.judging;
+    cell.scorer = group.samples[0].grading.scorer;
+    cell.by_depth.resize(options_.task.depths.size());
   }
   return cells;
 }
 
-void Evaluator::answer(uint32_t length, const std::vector<Sample>& samples) {
-  const auto engine = session_.make_engine(length, options_.n_parallel * (2 * n_strategies_ - 1));
-  std::vector<EvaluationCell> cells = open_cells(*engine, length, samples[0].task);
+void Evaluator::answer(const Group& group) {
+  const auto engine = session_.make_engine(group.context(), n_sequences());
+  std::vector<EvaluationCell> cells = open_cells(*engine, group);
   const auto begin = std::chrono::steady_clock::now();
-  const auto given = answer_all(*engine, samples, [&](size_t i, const std::vector<Given>& answers) {
+  const auto given = answer_all(*engine, group, [&](size_t i, const std::vector<Given>& answers) {
     for (StrategyId s = 0; s < n_strategies_; ++s) {
-      add(cells[s], samples[i], answers[s]);
+      add(cells[s], group, i, answers[s]);
       if (masks_[s]) cells[s].masked_correct.push_back(answers[masks_[s]].answer.correct);
     }
   });
@@ -172,8 +231,9 @@ void Evaluator::answer(uint32_t length, const std::vector<Sample>& samples) {
 // [samples][strategies and masks]; n_parallel samples at a time. on_answered(sample, answers of all
 // strategies) is called in the order of samples.
 std::vector<std::vector<Given>> Evaluator::answer_all(
-    Engine& engine, const std::vector<Sample>& samples,
+    Engine& engine, const Group& group,
     const std::function<void(size_t, const std::vector<Given>&)>& on_answered) {
+  const std::vector<Sample>& samples = group.samples;
   Scheduler scheduler(engine, {.memory_bytes = session_.sequence_memory(), .restores = true});
   std::vector<std::vector<Given>> all(samples.size(), std::vector<Given>(n_all_));
   std::vector<uint32_t> n_left(samples.size(), n_all_);
@@ -182,15 +242,16 @@ std::vector<std::vector<Given>> Evaluator::answer_all(
   const auto submit = [&](size_t i) {
     std::vector<Request> requests;
     for (StrategyId s = 0; s < n_all_; ++s)
-      requests.push_back(
-          task_request(session_.tokenizer(), samples[i], s, options_.question_in_prompt,
-                       [&, i, s](const TaskAnswer& answer, const RequestStatus& status) {
-                         all[i][s].answer = answer;
-                         all[i][s].status = status;
-                         if (status.error && !error) error = status.error;
-                         if (--n_left[i] == 0) --n_in_flight;
-                         if (s < n_strategies_) bar_->update(++done_, total_);
-                       }));
+      requests.push_back(task_request(
+          session_.tokenizer(), samples[i], s, options_.question_in_prompt,
+          [&, i, s](const TaskAnswer& answer, const RequestStatus& status) {
+            all[i][s].answer = answer;
+            all[i][s].status = status;
+            if (status.error && !error) error = status.error;
+            if (--n_left[i] == 0) --n_in_flight;
+            if (s < n_strategies_) bar_->update(++done_, total_);
+          },
+          group.judging));
     const auto ids = scheduler.submit_together(std::move(requests));
     for (StrategyId s = 0; s < n_all_; ++s) all[i][s].id = ids[s];
   };
@@ -208,33 +269,62 @@ std::vector<std::vector<Given>> Evaluator::answer_all(
   return all;
 }
 
-void Evaluator::add(EvaluationCell& cell, const Sample& sample, const Given& given) {
-  cell.correct.push_back(given.answer.correct);
-  cell.n_tokens += given.answer.n_tokens;
-  cell.n_right += given.answer.n_right;
+void Evaluator::add(EvaluationCell& cell, const Group& group, size_t i, const Given& given) {
+  const Sample& sample = group.samples[i];
+  const TaskAnswer& answer = given.answer;
+  cell.scores.push_back(answer.score);
+  cell.n_tokens += answer.n_tokens;
+  cell.n_right += answer.n_right;
   cell.n_decoded += given.status.decoded_tokens;
-  if (on_sample_) on_sample_(result_of(sample, cell, given.answer));
+  cell.by_turn.resize(std::max(cell.by_turn.size(), answer.scores.size()));
+  for (size_t turn = 0; turn < answer.scores.size(); ++turn)
+    cell.by_turn[turn].add(answer.scores[turn]);
+  if (!cell.by_depth.empty()) cell.by_depth[i % cell.by_depth.size()].add(answer.score);
+  if (group.judging == Judging::kText && sample.grading.scorer == Scorer::kEighths)
+    for (size_t turn = 0; turn < sample.turns.size(); ++turn) {
+      const auto right = right_eighths(answer.given[turn], sample.turns[turn].references[0]);
+      for (size_t eighth = 0; eighth < right.size(); ++eighth)
+        cell.by_eighth[eighth].add(right[eighth]);
+    }
+  const SampleResult result = result_of(sample, cell, answer);
+  if (on_sample_) on_sample_(result);
+  if (on_set_sample_ && group.set) on_set_sample_(group.set->samples[i], result);
 }
 
+// Samples with a higher score of one of them: where scores are 0 and 1, those that it alone
+// answers.
 PairedCounts pair(const EvaluationCell& first, const EvaluationCell& second) {
   PairedCounts out;
-  for (size_t i = 0; i < first.correct.size(); ++i) out.add(first.correct[i], second.correct[i]);
+  for (size_t i = 0; i < first.scores.size(); ++i)
+    out.add(first.scores[i] > second.scores[i], second.scores[i] > first.scores[i]);
   return out;
 }
 
 }  // namespace
 
 uint64_t EvaluationCell::n_correct() const {
-  return static_cast<uint64_t>(std::count(correct.begin(), correct.end(), true));
+  return static_cast<uint64_t>(std::count(scores.begin(), scores.end(), 1.0));
+}
+
+double EvaluationCell::accuracy() const { return mean(scores); }
+
+// Of all scores from 0 to 1 with the same mean, 0 and 1 alone vary most: Wilson's interval is wide
+// enough for any. A sum between two whole numbers has the interval of both.
+Interval EvaluationCell::interval() const {
+  double sum = 0;
+  for (const double score : scores) sum += score;
+  return {wilson_interval(static_cast<uint64_t>(std::floor(sum + 1e-9)), scores.size()).low,
+          wilson_interval(static_cast<uint64_t>(std::ceil(sum - 1e-9)), scores.size()).high};
 }
 
 bool Evaluation::is_kept_by_mask(const EvaluationCell& cell) const {
-  const std::vector<bool>& dense = control(cell).correct;
+  const std::vector<double>& dense = control(cell).scores;
   uint64_t n_right = 0, n_kept = 0, n_kept_by_mask = 0;
   for (size_t i = 0; i < cell.masked_correct.size(); ++i) {
-    n_right += dense[i];
-    n_kept += dense[i] && cell.correct[i];
-    n_kept_by_mask += dense[i] && cell.masked_correct[i];
+    if (dense[i] != 1.0) continue;
+    ++n_right;
+    n_kept += cell.scores[i] == 1.0;
+    n_kept_by_mask += cell.masked_correct[i];
   }
   return n_right > 0 && 10 * n_kept >= 9 * n_right && 10 * n_kept_by_mask >= 9 * n_right;
 }
@@ -262,12 +352,13 @@ std::vector<CellVerdict> Evaluation::verdicts() const {
 }
 
 Evaluation evaluate(Session& session, const std::vector<Arm>& arms,
-                    const EvaluationOptions& options, const OnSample& on_sample) {
+                    const EvaluationOptions& options, const OnSample& on_sample,
+                    const OnSetSample& on_set_sample) {
   Evaluation out;
   out.setup = session.setup();
   out.options = options;
   out.n_strategies = arms.size() + 1;
-  out.cells = Evaluator(session, arms, options, on_sample).run();
+  out.cells = Evaluator(session, arms, options, on_sample, on_set_sample).run();
   return out;
 }
 

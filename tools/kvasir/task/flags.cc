@@ -29,6 +29,16 @@ Range parse_range(const std::string& text, const std::string& flag) {
   return range;
 }
 
+std::vector<double> parse_depths(const std::string& list) {
+  std::vector<double> out;
+  if (list.empty()) return out;
+  for (const uint32_t percent : parse_counts(list, "--depths", 0)) {
+    if (percent > 100) throw input_error("--depths " + list + ": expected percents, 0 to 100");
+    out.push_back(percent / 100.0);
+  }
+  return out;
+}
+
 }  // namespace
 
 void add_task_flags(CLI::App& app, TaskFlags& f) {
@@ -36,8 +46,10 @@ void add_task_flags(CLI::App& app, TaskFlags& f) {
                  "Tokens of a key: N or N-M (kv_retrieval 4-8, mqar 1)");
   app.add_option("--value-tokens", f.value_tokens,
                  "Tokens of a value: N or N-M (kv_retrieval 4-8, mqar 1)");
-  app.add_option("--pairs", f.pairs,
-                 "Keys: N or N-M (kv_retrieval: as many as fit; mqar 8; multi-needles 4)");
+  app.add_option(
+      "--pairs", f.pairs,
+      "Keys, words, facts or tools: N or N-M (kv_retrieval, uuid_retrieval: as many as fit; "
+      "mqar, facts 8; multi-needles 4; common_words 10; multi_turn, tool_call 3)");
   app.add_option(
       "--queries", f.queries,
       "Keys asked for: N or N-M (kv_retrieval 1; mqar, needle_multi_query: all; ids: 8)");
@@ -45,6 +57,10 @@ void add_task_flags(CLI::App& app, TaskFlags& f) {
   app.add_option("--chains", f.chains,
                  "Chains, one is asked for (variable_tracking, chunk_chain 2)")
       ->check(CLI::Range(1, 32));
+  app.add_option(
+      "--depths", f.depths,
+      "Of the needle, in percent of the text, one sample after the other: 0,25,50,75,100 "
+      "(anywhere)");
   app.add_option("--n-chunks", f.chunks, "Chunks of the context (chunk_chain, chunk_border 8)")
       ->check(CLI::Range(2, 64));
 }
@@ -56,6 +72,7 @@ TaskOptions task_options(const TaskFlags& f) {
   options.pairs = parse_range(f.pairs, "--pairs");
   options.queries = parse_range(f.queries, "--queries");
   options.hops = parse_range(f.hops, "--hops");
+  options.depths = parse_depths(f.depths);
   options.chains = f.chains;
   options.chunks = f.chunks;
   return options;

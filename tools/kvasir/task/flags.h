@@ -13,7 +13,7 @@ namespace kvasir::tool {
 
 struct TaskFlags {
   std::string tasks;
-  std::string key_tokens, value_tokens, pairs, queries, hops;
+  std::string key_tokens, value_tokens, pairs, queries, hops, depths;
   uint32_t chains = 2, chunks = 8;
 };
 void add_task_flags(CLI::App& app, TaskFlags& flags);

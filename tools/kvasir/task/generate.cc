@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "core/error.h"
+#include "core/task/formats/sample_file.h"
 #include "tools/kvasir/cli/files.h"
 #include "tools/kvasir/cli/interrupt.h"
 #include "tools/kvasir/cli/parse.h"
@@ -31,13 +32,15 @@ struct GenerateFlags {
 Json pair(const Span& span) { return Json::array({span.begin, span.end}); }
 
 Json to_json(const Sample& s) {
-  Json out{{"task", name(s.task)},          {"seed", s.seed},          {"index", s.index},
-           {"length", s.tokens.ids.size()}, {"prompt", s.prompt()},    {"answers", Json::array()},
-           {"turns", Json::array()},        {"needles", Json::array()}};
+  Json out{{"task", s.label},        {"seed", s.seed},
+           {"index", s.index},       {"length", s.tokens.ids.size()},
+           {"prompt", s.prompt()},   {"answers", Json::array()},
+           {"turns", Json::array()}, {"needles", Json::array()}};
   for (const Turn& turn : s.turns) {
     out["answers"].push_back(s.bytes(turn.answer));
     out["turns"].push_back({{"question", s.bytes(turn.question)},
                             {"answer", s.bytes(turn.answer)},
+                            {"references", turn.references},
                             {"answer_bytes", pair(turn.answer)},
                             {"answer_tokens", pair(s.token_span(turn.answer))}});
   }
@@ -50,9 +53,21 @@ Json to_json(const Sample& s) {
                               {"value_bytes", pair(p.value)},
                               {"value_tokens", pair(s.token_span(p.value))}});
   }
+  out["scorer"] = name(s.grading.scorer);
+  out["max_new_tokens"] = s.grading.max_new_tokens;
+  out["stops"] = s.grading.stops;
   for (size_t i = 0; i < s.chunks.size(); ++i)
     out["chunks"].push_back({{"bytes", pair(s.chunks[i])}, {"tokens", pair(s.chunk_tokens(i))}});
   return out;
+}
+
+std::string line_of(const Sample& sample, const GenerateFlags& f, uint64_t seed) {
+  if (f.format == "text") return sample.text;
+  if (f.format == "jsonl") return to_json(sample).dump();
+  const SampleFormat format = sample_format_by_name(f.format, "--format");
+  SampleText text = text_of(sample);
+  if (format == SampleFormat::kLongBench2) text = with_choices(text, seed, sample.index);
+  return sample_line(format, text, static_cast<uint32_t>(sample.tokens.ids.size()));
 }
 
 // n samples of each task, task by task.
@@ -62,6 +77,8 @@ void write_samples(const GenerateFlags& f, uint32_t length, PieceEncoder& encode
   for (const Task task : parse_tasks(f.task.tasks, "--task"))
     generators.emplace_back(task, options, length, encoder);
   const bool as_text = f.format == "text";
+  if (!as_text && f.format != "jsonl" && generators.size() > 1)
+    throw input_error("--format " + f.format + ": its files hold one task: give one to --task");
   const uint64_t seed = f.seed.value_or(as_text ? kFirstTrainingSeed : 1);
   Output out(f.output, Output::As::kWhole);
   std::optional<ProgressBar> bar;  // not between the lines of a terminal
@@ -70,8 +87,7 @@ void write_samples(const GenerateFlags& f, uint32_t length, PieceEncoder& encode
   for (uint64_t i = 0; f.n == 0 || i < f.n; ++i) {
     for (TaskGenerator& generator : generators) {
       const Sample sample = generator.make(seed, i);
-      const std::string line = as_text ? sample.text + "\n" : to_json(sample).dump() + "\n";
-      if (!out.write(line)) return;
+      if (!out.write(line_of(sample, f, seed) + "\n")) return;
       stop_if_interrupted();
       if (bar && f.n) bar->update(++done, f.n * generators.size());
     }
@@ -128,7 +144,8 @@ void add_task_generate(CLI::App& task) {
   std::vector<std::string> names;
   for (const Task known : all_tasks()) names.emplace_back(name(known));
   c->add_option("--task", f->task.tasks,
-                "all, or some of " + join(names, ", ") + " (all: those up to variable_tracking)");
+                "all, or some of " + join(names, ", ") +
+                    " (all: those up to variable_tracking; `kvasir task list` says what they ask)");
   c->add_option("--mix", f->mix, "Records of several tasks by weight: passkey=1,repeat=3");
   c->add_option("--length", f->length, "Tokens of prompt and answers, BOS included (1024)");
   c->add_option("-n", f->n, "Samples of each task, or records; 0: until the reader closes");
@@ -137,9 +154,12 @@ void add_task_generate(CLI::App& task) {
   c->add_option("--tokenizer,-m,--model", f->tokenizer, "Model or vocabulary (GGUF)")->required();
   c->add_option("-o,--output", f->output, "File, or - for stdout");
   c->add_flag("--force", f->force, "Overwrite the file");
-  c->add_option("--format", f->format,
-                "jsonl, text (as trained on), ids (records of LENGTH uint16 and LENGTH mask bytes)")
-      ->check(CLI::IsMember({"jsonl", "text", "ids"}));
+  c->add_option(
+       "--format", f->format,
+       "jsonl, text (as trained on), ids (records of LENGTH uint16 and LENGTH mask bytes); for "
+       "other harnesses ruler, infinitebench, longbench2, lm-eval (docs/tasks.md)")
+      ->check(CLI::IsMember(
+          {"jsonl", "text", "ids", "ruler", "infinitebench", "longbench2", "lm-eval"}));
   add_task_flags(*c, f->task);
   c->callback([=] { generate_tasks(*f); });
 }

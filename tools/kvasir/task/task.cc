@@ -8,6 +8,7 @@ void add_task(CLI::App& app) {
   auto* task = app.add_subcommand(
       "task", "Retrieval tasks with known answers: make them, put them to a model");
   task->require_subcommand(1);
+  add_task_list(*task);
   add_task_generate(*task);
   add_task_eval(*task);
   add_task_score(*task);
