@@ -51,6 +51,7 @@ void add_bench_blend(CLI::App& bench);
 void add_bench_model(CLI::App& bench);
 void add_bench_recall(CLI::App& bench);
 void add_bench_select(CLI::App& bench);
+void add_bench_storage(CLI::App& bench);
 void add_bench_weights(CLI::App& bench);
 
 }  // namespace kvasir::tool

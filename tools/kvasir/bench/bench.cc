@@ -13,6 +13,7 @@ void add_bench(CLI::App& app) {
   add_bench_model(*bench);
   add_bench_recall(*bench);
   add_bench_select(*bench);
+  add_bench_storage(*bench);
   add_bench_weights(*bench);
 }
 

@@ -3,6 +3,7 @@
 #include "tools/kvasir/session/run_report.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "core/plugin/check/plugin_checks.h"
 #include "tools/kvasir/cli/text.h"
@@ -32,6 +33,20 @@ double megabytes(uint64_t bytes, double steps) {
   return per(static_cast<double>(bytes), steps) / 1e6;
 }
 
+double at_a_time(const TierTraffic& tier) {
+  return per(static_cast<double>(tier.read_nanos), static_cast<double>(tier.busy_nanos));
+}
+
+// Of the time in which slower tiers were read, the part that no step waited for; none when nothing
+// was read or a storage does not measure.
+std::optional<double> hidden_share(const Engagement& e) {
+  uint64_t busy = 0;
+  for (const TierTraffic& tier : e.tiers) busy += tier.busy_nanos;
+  if (busy == 0) return std::nullopt;
+  return std::max(0.0,
+                  1.0 - static_cast<double>(e.transfer_wait_nanos) / static_cast<double>(busy));
+}
+
 // Adds nothing when there is one tier.
 void add_tiers(Json& out, const Engagement& e) {
   if (e.tiers.size() < 2) return;
@@ -43,7 +58,26 @@ void add_tiers(Json& out, const Engagement& e) {
     tiers.push_back({{"tier", tier.tier},
                      {"bytes_read", tier.bytes_read},
                      {"bytes_written", tier.bytes_written},
-                     {"tokens", tier.tokens}});
+                     {"tokens", tier.tokens},
+                     {"reads", tier.n_reads},
+                     {"reading_ms", static_cast<double>(tier.busy_nanos) / 1e6},
+                     {"reads_at_a_time", at_a_time(tier)}});
+  if (const auto share = hidden_share(e)) out["reading_hidden"] = *share;
+}
+
+// Of tiers that are read while the step computes: how long that took, and how much of it no step
+// waited for.
+std::string reading_text(const Engagement& e, double steps) {
+  std::string out;
+  for (const TierTraffic& tier : e.tiers)
+    if (tier.n_reads != 0)
+      out +=
+          format(" %s: %.1f reads of %.1f KB, %.1f at a time, in %.3f ms per step;",
+                 tier.tier.c_str(), per(static_cast<double>(tier.n_reads), steps),
+                 per(static_cast<double>(tier.bytes_read), static_cast<double>(tier.n_reads)) / 1e3,
+                 at_a_time(tier), per(static_cast<double>(tier.busy_nanos), steps) / 1e6);
+  const auto share = hidden_share(e);
+  return share ? "reading:" + out + format(" %.1f %% of that time hidden\n", 100.0 * *share) : "";
 }
 
 std::string tiers_text(const Engagement& e, double steps) {
@@ -54,14 +88,16 @@ std::string tiers_text(const Engagement& e, double steps) {
                   megabytes(tier.bytes_read, steps), megabytes(tier.bytes_written, steps));
   uint64_t missed = 0;
   for (size_t i = 1; i < e.tiers.size(); ++i) missed += e.tiers[i].tokens;
-  return out + format(
-                   " %llu of %llu tokens and %llu of %llu blocks had to come, %.3f ms waited "
-                   "per step\n",
-                   static_cast<unsigned long long>(missed),
-                   static_cast<unsigned long long>(e.tiers[0].tokens),
-                   static_cast<unsigned long long>(e.blocks_missed),
-                   static_cast<unsigned long long>(e.blocks_hit + e.blocks_missed),
-                   per(static_cast<double>(e.transfer_wait_nanos), steps) / 1e6);
+  return out +
+         format(
+             " %llu of %llu tokens and %llu of %llu blocks had to come, %.3f ms waited "
+             "per step\n",
+             static_cast<unsigned long long>(missed),
+             static_cast<unsigned long long>(e.tiers[0].tokens),
+             static_cast<unsigned long long>(e.blocks_missed),
+             static_cast<unsigned long long>(e.blocks_hit + e.blocks_missed),
+             per(static_cast<double>(e.transfer_wait_nanos), steps) / 1e6) +
+         reading_text(e, steps);
 }
 
 // Sums over all steps; per step where the text says so.
