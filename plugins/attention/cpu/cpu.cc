@@ -299,7 +299,7 @@ class Cpu {
     mass_tasks_.clear();
     uint64_t range_index = 0;
     for (const kvasir_attn_part& part : attention::parts_of(in)) {
-      attention::check_part(*geometry_, part);
+      attention::check_part_on_host(*geometry_, part);
       for (const kvasir_attn_range& range : attention::ranges_of(part)) {
         attention::check_range(*geometry_, part, range);
         uint64_t key = out.range_offsets[range_index];

@@ -3,7 +3,6 @@
 #include "plugins/attention/cpu/key_rows.h"
 
 #include <algorithm>
-#include <string>
 
 #include "plugins/shared/element_type.h"
 
@@ -14,22 +13,14 @@ using kernels::KvRows;
 
 namespace {
 
-uint64_t item_value(const kvasir_attn_part& part, uint64_t i) {
-  return part.items ? part.items[i] : i;
-}
-
 uint32_t position(const kvasir_lease& lease, uint32_t token) {
   return lease.token_pos ? lease.token_pos[token] : lease.pos_begin + token;
 }
 
 // K and V of a block: pointers, strides, positions.
 KvRows block_rows(const Geometry& geometry, const kvasir_lease& lease, uint32_t kv_head) {
-  if (lease.kv_head != KVASIR_ALL_HEADS && lease.kv_head != kv_head) {
-    sdk::fail_invalid("a lease of kv head " + std::to_string(lease.kv_head) +
-                      " in a range of kv head " + std::to_string(kv_head));
-  }
   const kvasir_kv_format& format = geometry.format(lease);
-  const uint64_t head = lease.kv_head == KVASIR_ALL_HEADS ? kv_head : 0;
+  const uint64_t head = geometry.head_of(lease, kv_head);
   KvRows rows;
   rows.k = static_cast<const std::byte*>(lease.k) + head * format.k_head_stride;
   rows.v = static_cast<const std::byte*>(lease.v) + head * format.v_head_stride;
@@ -41,59 +32,6 @@ KvRows block_rows(const Geometry& geometry, const kvasir_lease& lease, uint32_t 
 }
 
 }  // namespace
-
-Geometry::Geometry(const kvasir_geometry& g)
-    : n_q_heads(g.n_q_heads),
-      n_kv_heads(g.n_kv_heads),
-      head_dim(g.head_dim),
-      v_dim(g.v_dim),
-      block_size(g.block_size),
-      softmax_scale(g.softmax_scale),
-      softcap(g.softcap) {
-  if (n_kv_heads == 0 || n_q_heads == 0 || n_q_heads % n_kv_heads != 0) {
-    sdk::fail_invalid(std::to_string(n_q_heads) + " query heads cannot be shared out to " +
-                      std::to_string(n_kv_heads) + " kv heads");
-  }
-  if (head_dim == 0 || v_dim == 0 || block_size == 0) {
-    sdk::fail_invalid("head_dim, v_dim and block_size must be positive");
-  }
-  const auto* at = reinterpret_cast<const std::byte*>(g.formats);
-  for (uint32_t i = 0; i < g.n_formats; ++i, at += g.format_size) {
-    formats.push_back(*reinterpret_cast<const kvasir_kv_format*>(at));
-  }
-}
-
-const kvasir_lease& Geometry::lease(const kvasir_attn_part& part, uint64_t ordinal) const {
-  if (ordinal >= part.n_leases) {
-    sdk::fail_invalid("an item names lease " + std::to_string(ordinal) + ", the part has " +
-                      std::to_string(part.n_leases));
-  }
-  const auto* first = reinterpret_cast<const std::byte*>(part.leases);
-  return *reinterpret_cast<const kvasir_lease*>(first + ordinal * part.lease_size);
-}
-
-const kvasir_kv_format& Geometry::format(const kvasir_lease& lease) const {
-  const bool is_held = lease.state == KVASIR_LEASE_RESIDENT || lease.state == KVASIR_LEASE_PARTIAL;
-  if (!is_held || !lease.k || !lease.v) {
-    sdk::fail_invalid("a lease to be attended is not resident: acquire or prefetch it first");
-  }
-  if (lease.format >= formats.size()) {
-    sdk::fail_invalid("a lease names format " + std::to_string(lease.format) + ", bind() gave " +
-                      std::to_string(formats.size()));
-  }
-  if (lease.n_tokens > block_size) {
-    sdk::fail_invalid("a lease of " + std::to_string(lease.n_tokens) + " tokens, block_size is " +
-                      std::to_string(block_size));
-  }
-  return formats[lease.format];
-}
-
-uint64_t keys_of_item(const Geometry& geometry, const kvasir_attn_part& part, uint64_t item) {
-  if (part.unit == KVASIR_UNIT_TOKEN) return 1;
-  return geometry.lease(part, item_value(part, item)).n_tokens;
-}
-
-// ------------------------------------------------------------------ rows
 
 struct KeyRows::Visible {
   int64_t low = 0;
@@ -182,11 +120,7 @@ uint64_t KeyRows::add_tokens(const Geometry& geometry, const kvasir_attn_part& p
   rows.weight_row_stride = width;
   uint64_t i = begin;
   for (; i < end && item_value(part, i) / geometry.block_size == ordinal; ++i) {
-    const auto token = static_cast<uint32_t>(item_value(part, i) % geometry.block_size);
-    if (token >= lease.n_tokens) {
-      sdk::fail_invalid("an item names token " + std::to_string(token) + " of a block that has " +
-                        std::to_string(lease.n_tokens));
-    }
+    const uint32_t token = geometry.token_of(lease, item_value(part, i));
     if (visible.filters && !visible(position(lease, token))) continue;
     tokens_.push_back(token);
     const float* weight = width ? part.log_weight + i * width : nullptr;

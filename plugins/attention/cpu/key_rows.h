@@ -10,28 +10,9 @@
 #include <vector>
 
 #include "kernels/kv_rows.h"
+#include "plugins/shared/attention_geometry.h"
 
 namespace kvasir::attention {
-
-// What bind() told about the run.
-struct Geometry {
-  explicit Geometry(const kvasir_geometry& geometry);
-
-  uint32_t group_size() const { return n_q_heads / n_kv_heads; }
-  // Keys an item stands for at most.
-  uint64_t keys_per_item(const kvasir_attn_part& part) const {
-    return part.unit == KVASIR_UNIT_BLOCK ? block_size : 1;
-  }
-  const kvasir_lease& lease(const kvasir_attn_part& part, uint64_t ordinal) const;
-  const kvasir_kv_format& format(const kvasir_lease& lease) const;
-
-  uint32_t n_q_heads, n_kv_heads, head_dim, v_dim, block_size;
-  float softmax_scale, softcap;
-  std::vector<kvasir_kv_format> formats;
-};
-
-// Exact number of keys of an item, in the order mass() numbers them.
-uint64_t keys_of_item(const Geometry& geometry, const kvasir_attn_part& part, uint64_t item);
 
 // The keys of some items of one range, as the kernels take them. Reused from task to task.
 class KeyRows {

@@ -2,8 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <kvasir/sdk/strided.h>
-
 #include <cstdint>
 #include <vector>
 
@@ -69,17 +67,8 @@ class TaskPlanner {
   std::vector<bool> claimed_;  // [query][kv_head]: some earlier range writes it
 };
 
-// The parts of a call and the ranges of a part, at the distances the host says.
-inline sdk::Strided<const kvasir_attn_part> parts_of(const kvasir_attn_in& in) {
-  return {in.parts, in.n_parts, in.part_size};
-}
-inline sdk::Strided<const kvasir_attn_range> ranges_of(const kvasir_attn_part& part) {
-  return {part.ranges, part.n_ranges, part.range_size};
-}
-// Throw sdk::Error(INVALID) for what reaches beyond the geometry or the views.
-void check_part(const Geometry& geometry, const kvasir_attn_part& part);
-void check_range(const Geometry& geometry, const kvasir_attn_part& part,
-                 const kvasir_attn_range& range);
+// check_part() of plugins/shared, and that q and q_pos are there and in host memory.
+void check_part_on_host(const Geometry& geometry, const kvasir_attn_part& part);
 // Of a part that was checked.
 inline const uint32_t* positions_of(const kvasir_attn_part& part) {
   return static_cast<const uint32_t*>(part.q_pos.data);

@@ -1,0 +1,91 @@
+// kvasir.cuda on the emulation in a real engine: the numbers of kvasir.reference, strategy by
+// strategy, and the same text of a trained model.
+// SPDX-License-Identifier: Apache-2.0
+#include "core/model/tokenizer/tokenizer.h"
+#include "tests/core/runtime/story.h"
+#include "tests/support/effort.h"
+
+namespace {
+using namespace kvasir;
+using namespace kvasir::test;
+
+constexpr double kTolerance = 1e-5;  // f32 sums against double
+
+std::string with(const std::string& attention, const std::string& type) {
+  return "[storage]\nplugin = 'dram'\ntype_k = '" + type + "'\ntype_v = '" + type +
+         "'\n[attention]\nplugin = '" + attention + "'\n";
+}
+
+struct Strategy {
+  std::string toml;
+  const char* type;
+  double tolerance;
+  bool can_cut;
+};
+// In f16 a last bit of a hidden state may round K or V to another number.
+const Strategy kStrategies[] = {
+    {"[selector]\nplugin = 'dense'\n", "f16", 1e-3, true},
+    {"[selector]\nplugin = 'block_topk'\nbudget_tokens = 24\n[representative]\nplugin = 'minmax'\n",
+     "f32", kTolerance, true},
+    {"[selector]\nplugin = 'h2o'\nbudget_tokens = 20\n", "f32", kTolerance, false},  // by mass
+};
+
+// Greedy tokens, and the logits that chose them.
+std::vector<TokenId> generate(Engine& engine, std::span<const TokenId> prompt, uint32_t n,
+                              size_t n_vocab, Logits& all) {
+  const SequenceId seq = engine.open();
+  std::vector<float> logits(n_vocab);
+  REQUIRE(engine.prefill(seq, prompt, logits) == prompt.size());
+  std::vector<TokenId> out;
+  for (uint32_t i = 0; i < n; ++i) {
+    all.push_back(logits);
+    out.push_back(best(logits));
+    const Engine::DecodeItem items[] = {{seq, out.back()}};
+    engine.decode(items, logits);
+  }
+  return out;
+}
+
+}  // namespace
+
+TEST_SUITE("plugins/cuda/engine") {
+  TEST_CASE("prompts, batches, forks, cuts and saved sequences give the numbers of reference") {
+    for (const Strategy& s : kStrategies) {
+      if (few_cases() && !s.can_cut) continue;
+      CAPTURE(s.toml);
+      Bench bench(8, 2, 32);
+      EngineOptions options;
+      options.max_sequences = 4;
+      const std::string cache =
+          "[cache]\nblock_size = 8\nsink_tokens = 8\nwindow_tokens = 16\nchunk_size = 23\n";
+      const auto engine_with = [&](const char* attention) {
+        return bench.engine(cache + s.toml + with(attention, s.type), options);
+      };
+      const auto expected = engine_with("reference"), engine = engine_with(KVASIR_TEST_BACKEND);
+      const Logits want = story(*expected, s.can_cut), got = story(*engine, s.can_cut);
+      CHECK(relative_difference(got, want) <= s.tolerance);
+      CHECK(bench.log.empty());
+      CHECK(engine->decode_engagement().fallbacks == 0);
+      CHECK(engine->decode_engagement().tokens_attended ==
+            expected->decode_engagement().tokens_attended);
+    }
+  }
+
+  TEST_CASE("a trained model says the same as with reference") {
+    const GgufFile file = GgufFile::open(KVASIR_SOURCE_DIR "/models/kvasir-retrieval-3m-f16.gguf");
+    const std::unique_ptr<Model> model = Model::load(file, test_pool(), {Compute::kF32, 512});
+    const std::unique_ptr<Tokenizer> tokenizer = Tokenizer::from_gguf(file);
+    const std::vector<TokenId> prompt = tokenizer->encode(
+        "The keeper of the harbour wrote: the pass key is 4 1 7. What is the pass key?", {});
+    REQUIRE(prompt.size() > 10);
+    Bench bench;
+    Logits want, got;
+    const auto text_of = [&](const char* attention, Logits& logits) {
+      const auto engine =
+          bench.engine(*model, "[selector]\nplugin = 'dense'\n" + with(attention, "f32"));
+      return generate(*engine, prompt, 8, model->shape().vocab_size, logits);
+    };
+    CHECK(text_of("reference", want) == text_of(KVASIR_TEST_BACKEND, got));
+    CHECK(relative_difference(got, want) <= kTolerance);
+  }
+}

@@ -1,0 +1,180 @@
+// How fast the attention kernels read K and V on this device, beside what its memory gives in the
+// same run: one table, rows of decode attention over all keys and over selected blocks. With
+// --small a run of small cases, which shows that it works and measures nothing.
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <exception>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/attention_decode.h"
+#include "kernels/cuda/attention_plan.h"
+#include "kernels/cuda/stream_read.h"
+
+namespace {
+using namespace kvasir::cuda;
+
+constexpr uint32_t kBlockSize = 128, kHeadDim = 128, kQHeads = 32, kKvHeads = 8;
+
+struct Memory {
+  explicit Memory(uint64_t bytes) : data(allocate_memory(bytes)) {}
+  template <class T>
+  explicit Memory(const std::vector<T>& values) : Memory(values.size() * sizeof(T)) {
+    copy_to_device(data, values.data(), values.size() * sizeof(T), {});
+  }
+  ~Memory() { free_memory(data); }
+  Memory(const Memory&) = delete;
+  uint64_t address() const { return reinterpret_cast<uint64_t>(data); }
+  void* data;
+};
+
+// Median seconds of one call, after one that is not counted.
+template <class Call>
+double seconds_of(const Call& call, uint32_t n_runs) {
+  using Clock = std::chrono::steady_clock;
+  std::vector<double> seconds;
+  for (uint32_t i = 0; i <= n_runs; ++i) {
+    wait({});
+    const auto begin = Clock::now();
+    call();
+    wait({});
+    if (i > 0) seconds.push_back(std::chrono::duration<double>(Clock::now() - begin).count());
+  }
+  std::sort(seconds.begin(), seconds.end());
+  return seconds[seconds.size() / 2];
+}
+
+struct Case {
+  const char* name;
+  KvType type;
+  uint64_t group_bytes;                              // of 32 elements
+  uint32_t batch, context, selected_blocks, window;  // selected_blocks 0: everything
+  uint32_t n_blocks() const { return context / kBlockSize; }
+};
+
+// Ragged: every kv head of every sequence has a choice of its own, before a common window.
+void choose(const Case& c, std::vector<uint32_t>& items, std::vector<AttentionRange>& ranges) {
+  std::mt19937 random(1);
+  for (uint32_t sequence = 0; sequence < c.batch; ++sequence) {
+    for (uint32_t head = 0; head < kKvHeads; ++head) {
+      std::vector<uint32_t> chosen(c.n_blocks());
+      std::iota(chosen.begin(), chosen.end(), sequence * c.n_blocks());
+      if (c.selected_blocks != 0) {
+        const auto window = chosen.end() - c.window / kBlockSize;
+        std::shuffle(chosen.begin(), window, random);
+        std::sort(chosen.begin(), chosen.begin() + c.selected_blocks);
+        chosen.erase(chosen.begin() + c.selected_blocks, window);
+      }
+      const uint64_t begin = items.size();
+      items.insert(items.end(), chosen.begin(), chosen.end());
+      ranges.push_back({0, head, sequence, 1, begin, items.size(), 0, 0});
+    }
+  }
+}
+
+void print_row(const Case& c, double bytes, double seconds, double bandwidth) {
+  std::printf("%-22s %6u %8u %10.1f %10.3f %10.0f %9.1f %%\n", c.name, c.batch, c.context,
+              bytes / 1e6, seconds * 1e3, bytes / seconds / 1e9,
+              100.0 * bytes / seconds / bandwidth);
+}
+
+void run_case(const Case& c, double bandwidth, uint32_t n_runs) {
+  const AttentionShape shape{kQHeads, kKvHeads, kHeadDim, kHeadDim, kBlockSize, 0.088f, 0.0f};
+  const uint64_t row = kHeadDim / 32 * c.group_bytes;
+  const uint64_t block_bytes = uint64_t{kKvHeads} * kBlockSize * row;  // of K, and of V
+  const uint64_t n_blocks = uint64_t{c.n_blocks()} * c.batch;
+  const Memory kv(2 * block_bytes * n_blocks);
+  fill_words(kv.data, 2 * block_bytes * n_blocks / 4, 0x2c002c00u, {});
+  std::vector<KvBlock> list;
+  for (uint64_t i = 0; i < n_blocks; ++i) {
+    const uint64_t at = kv.address() + 2 * block_bytes * i;
+    const auto first_pos = static_cast<uint32_t>(i % c.n_blocks() * kBlockSize);
+    list.push_back({at, at + block_bytes, 0, first_pos, kBlockSize, 0, 0});
+  }
+  std::vector<uint32_t> chosen;
+  std::vector<AttentionRange> whole;
+  choose(c, chosen, whole);
+  AttentionUnits units;
+  plan_units(shape, whole, {false}, 0, c.batch, units);
+
+  const uint64_t heads = uint64_t{c.batch} * kQHeads;
+  const Memory q(std::vector<float>(heads * kHeadDim, 0.1f)), blocks(list), items(chosen);
+  const Memory q_pos(std::vector<uint32_t>(c.batch, c.context - 1));
+  AttentionPart part{};
+  part.q = q.address();
+  part.q_pos = q_pos.address();
+  part.q_stride = kQHeads * kHeadDim;
+  part.blocks = blocks.address();
+  part.items = items.address();
+  part.block_heads = part.weight_width = 1;
+  part.dist_max = UINT32_MAX;
+  const KvFormat format{c.type, c.type, row, row, kBlockSize * row, kBlockSize * row};
+  const Memory formats(std::vector{format}), parts(std::vector{part}), ranges(units.ranges),
+      spans(units.spans), pairs(units.pairs);
+  const Memory partial(units.n_units * partial_bytes_per_unit(shape));
+  const Memory o(heads * kHeadDim * sizeof(float)), lse(heads * sizeof(float));
+  AttentionCall call{};
+  call.shape = shape;
+  call.type = c.type;
+  call.formats = formats.address();
+  call.parts = parts.address();
+  call.ranges = ranges.address();
+  call.spans = spans.address();
+  call.pairs = pairs.address();
+  call.n_ranges = static_cast<uint32_t>(units.ranges.size());
+  call.n_pairs = static_cast<uint32_t>(units.pairs.size());
+  call.n_units = units.n_units;
+  call.partial_o = partial.address();
+  call.partial_lse = call.partial_o + units.n_units * (kQHeads / kKvHeads) * kHeadDim * 4;
+  call.o = o.address();
+  call.lse = lse.address();
+  const double seconds = seconds_of([&] { attention_decode(call, {}); }, n_runs);
+  print_row(c, static_cast<double>(chosen.size() * kBlockSize * 2 * row), seconds, bandwidth);
+}
+
+// Bytes per second that a kernel reads which does nothing else.
+double read_bandwidth(uint64_t bytes, uint32_t n_runs) {
+  const Memory from(bytes), sums(kReadBlocks * sizeof(uint32_t));
+  fill_words(from.data, bytes / 4, 1, {});
+  return static_cast<double>(bytes) /
+         seconds_of([&] { read_all(from.data, bytes, sums.data, {}); }, n_runs);
+}
+
+int run(bool is_small) {
+  const std::string problem = device_problem();
+  if (!problem.empty()) {
+    std::fprintf(stderr, "gpu_bench: %s\n", problem.c_str());
+    return 2;
+  }
+  const uint32_t context = is_small ? 512 : 131072, n_runs = is_small ? 1 : 50;
+  const uint32_t chosen = is_small ? 1 : 96, window = is_small ? 128 : 4096;
+  const uint32_t batch = is_small ? 2 : 16;
+  const double bandwidth = read_bandwidth(is_small ? 1 << 16 : uint64_t{2} << 30, n_runs);
+  std::printf("reads of the whole memory: %.0f GB/s\n\n", bandwidth / 1e9);
+  std::printf("%-22s %6s %8s %10s %10s %10s %11s\n", "decode attention, 32/8", "batch", "tokens",
+              "MB", "ms", "GB/s", "of reads");
+  for (const Case& c : {Case{"dense f16", KvType::kF16, 64, 1, context, 0, 0},
+                        Case{"dense bf16", KvType::kBF16, 64, 1, context, 0, 0},
+                        Case{"dense q8_0", KvType::kQ8_0, 34, 1, context, 0, 0},
+                        Case{"dense f16", KvType::kF16, 64, batch, context, 0, 0},
+                        Case{"blocks f16", KvType::kF16, 64, 1, context, chosen, window},
+                        Case{"blocks f16", KvType::kF16, 64, batch, context, chosen, window}})
+    run_case(c, bandwidth, n_runs);
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc > 1 && std::string(argv[1]) == "--small");
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "gpu_bench: %s\n", e.what());
+    return 1;
+  }
+}
