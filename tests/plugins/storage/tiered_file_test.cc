@@ -264,16 +264,14 @@ TEST_SUITE("plugins/storage/tiered_file") {
 
   TEST_CASE("a full disk keeps blocks in memory, says so once, and loses nothing") {
     if (!has_uring()) return;
-    Tiered t({{"cached_blocks", int64_t{1}}});
     std::atomic<uint64_t> n{0};
-    {
-      const Answers answers([&](int result) { return n++ >= 2 ? -ENOSPC : result; });
-      for (uint32_t block = 0; block < 12; ++block) t.store(block, first_of(block));
-      for (int i = 0; i < 5000 && n < 12; ++i)
-        std::this_thread::sleep_for(std::chrono::milliseconds(2));
-      for (int i = 0; i < 5000 && t.host.lines().empty(); ++i)
-        std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    }
+    std::atomic<bool> is_full{true};
+    const Answers answers([&](int result) { return is_full && n++ >= 2 ? -ENOSPC : result; });
+    Tiered t({{"cached_blocks", int64_t{1}}});
+    for (uint32_t block = 0; block < 12; ++block) t.store(block, first_of(block));
+    for (int i = 0; i < 5000 && (n < 12 || t.host.lines().empty()); ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    is_full = false;
     CHECK(t.fetch(first_blocks(12), 5).status == KVASIR_OK);
     t.check_blocks(first_blocks(12), first_of);
     REQUIRE(t.host.lines().size() == 1);
