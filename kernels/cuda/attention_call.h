@@ -47,7 +47,8 @@ struct KvBlock {
 };
 
 // Queries and keys with one rotation, distances and weights. Query i of head h:
-// q + 4 * (i * q_stride + h * head_dim).
+// q + 4 * (i * q_stride + h * head_dim). A query sees a key at or before it whose distance is at
+// least dist_min and below dist_max; UINT32_MAX: no limit.
 struct AttentionPart {
   uint64_t q, q_pos;      // f32, u32 [queries]
   uint64_t q_stride;      // floats
@@ -57,8 +58,7 @@ struct AttentionPart {
   uint32_t block_heads;   // 1, or n_kv_heads: a KvBlock for each kv head
   uint32_t weight_width;  // 1 or the group size
   uint32_t by_token;      // 1: an item is block * block_size + token; 0: an item is a block
-  uint32_t dist_min,
-      dist_max;  // query sees key iff 0, dist_min <= distance < dist_max (or no limit)
+  uint32_t dist_min, dist_max;
 };
 
 // Items [item_begin, item_end) of a part for some queries of one kv head, cut into splits of

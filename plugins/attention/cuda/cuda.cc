@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -123,11 +124,12 @@ class Cuda {
   // Queries [begin, end) whose partial results fit together, at least one; units of each query.
   uint32_t end_of_wave(const std::vector<uint64_t>& units, uint32_t begin,
                        uint64_t unit_bytes) const {
-    uint64_t bytes = 0;
+    uint64_t n_units = 0;
     uint32_t end = begin;
     while (end < units.size()) {
-      bytes += units[end] * unit_bytes;
-      if (end > begin && bytes > partial_bytes_) break;
+      n_units += units[end];
+      // A launch has less than 2^31 blocks.
+      if (end > begin && (n_units * unit_bytes > partial_bytes_ || n_units > INT32_MAX)) break;
       ++end;
     }
     return end;
