@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/kvasir/ab/runner.h"
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <set>
@@ -43,26 +44,30 @@ class Runner {
 
   void run() {
     ProgressBar bar("samples");
-    const uint64_t total =
-        uint64_t{options_.n_samples} * options_.tasks.size() * options_.lengths.size();
+    const std::vector<std::string> tasks = task_names(options_);
+    const uint64_t total = uint64_t{options_.n_samples} * tasks.size() * options_.lengths.size();
     for (uint64_t index = 0; index < options_.n_samples; ++index)
       for (const uint32_t length : options_.lengths)
-        for (const Task task : options_.tasks) {
-          if (done_.count({name(task), length, index})) continue;
-          if (options_.stop_when_decided && is_decided(folder_.run(), name(task), length, index))
+        for (size_t task = 0; task < tasks.size(); ++task) {
+          if (done_.count({tasks[task], length, index})) continue;
+          if (options_.stop_when_decided && is_decided(folder_.run(), tasks[task], length, index))
             continue;
           parts_.worker.stop_if_interrupted();
-          answer(generator(task, length).make(options_.seed, index), length);
-          done_.insert({name(task), length, index});
+          answer(sample(task, length, index), length);
+          done_.insert({tasks[task], length, index});
           bar.update(done_.size(), total, running_scores(folder_.run()));
         }
   }
 
  private:
-  TaskGenerator& generator(Task task, uint32_t length) {
-    auto& made = generators_[{task, length}];
-    if (!made) made = std::make_unique<TaskGenerator>(task, options_.task, length, encoder_);
-    return *made;
+  // `task`: of options.tasks, or of its sets.
+  Sample sample(size_t task, uint32_t length, uint64_t index) {
+    if (!options_.sets.empty())
+      return tokenised(options_.sets[task].samples[index], index, encoder_);
+    auto& made = generators_[{options_.tasks[task], length}];
+    if (!made)
+      made = std::make_unique<TaskGenerator>(options_.tasks[task], options_.task, length, encoder_);
+    return made->make(options_.seed, index);
   }
   void answer(const Sample& sample, uint32_t length);
   void ask(const Sample& sample, const std::vector<size_t>& strategies,
@@ -150,7 +155,7 @@ void Runner::ask(const Sample& sample, const std::vector<size_t>& strategies,
 
 AbRecord Runner::record_of(const Sample& sample, uint32_t length, size_t strategy) const {
   AbRecord r;
-  r.task = name(sample.task);
+  r.task = sample.label;
   r.length = length;
   r.index = sample.index;
   r.strategy = parts_.lineup[strategy].label;
@@ -181,8 +186,20 @@ void Runner::fill(AbRecord& r, size_t strategy, const Given& given) const {
 
 }  // namespace
 
-void check_tasks(Session& session, const AbOptions& options) {
+std::vector<std::string> task_names(const AbOptions& options) {
+  std::vector<std::string> out;
+  for (const Task task : options.tasks) out.emplace_back(name(task));
+  for (const SampleSet& set : options.sets) out.push_back(set.task);
+  return out;
+}
+
+void check_tasks(Session& session, AbOptions& options) {
   PieceEncoder encoder(session.tokenizer());
+  size_t longest = 0;
+  for (const SampleSet& set : options.sets)
+    for (size_t i = 0; i < options.n_samples; ++i)
+      longest = std::max(longest, tokenised(set.samples[i], i, encoder).tokens.ids.size());
+  if (longest) options.lengths = {static_cast<uint32_t>(longest)};
   for (const uint32_t length : options.lengths)
     for (const Task task : options.tasks) TaskGenerator(task, options.task, length, encoder);
 }
