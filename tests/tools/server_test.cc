@@ -37,13 +37,7 @@ TEST_CASE("two processes share a server at once") {
   const ServedPrompt p(server);
   const auto want = json_of(p.run())["text"];
   server.ask({"FLUSHALL"});
-  RunningKvasir a(p.run()), b(p.run());
-  for (RunningKvasir* running : {&a, &b}) {
-    const Finished done = running->finish();
-    CAPTURE(done.err);
-    REQUIRE(done.code == 0);
-    CHECK(nlohmann::json::parse(done.out)["text"] == want);
-  }
+  check_two_at_once(p.run(), want);
   CHECK(p.restored() > 0);
 }
 

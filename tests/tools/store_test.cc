@@ -146,13 +146,7 @@ TEST_CASE("two processes fill and read one store at once") {
   const StoredPrompt p;
   const auto want = json_of(p.run())["text"];
   fs::remove_all(p.store);
-  RunningKvasir a(p.run()), b(p.run());
-  for (RunningKvasir* running : {&a, &b}) {
-    const Finished done = running->finish();
-    CAPTURE(done.err);
-    REQUIRE(done.code == 0);
-    CHECK(nlohmann::json::parse(done.out)["text"] == want);
-  }
+  check_two_at_once(p.run(), want);
   CHECK(json_of({"cache", "verify", p.store, "--json"})["bad"].empty());
   CHECK(p.restored() > 0);
 }

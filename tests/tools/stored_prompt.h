@@ -40,4 +40,15 @@ struct StoredPrompt {
   }
 };
 
+// Two processes that run at once; both write `want`.
+inline void check_two_at_once(const StoredPrompt::Arguments& run, const nlohmann::json& want) {
+  RunningKvasir a(run), b(run);
+  for (RunningKvasir* running : {&a, &b}) {
+    const Finished done = running->finish();
+    CAPTURE(done.err);
+    REQUIRE(done.code == 0);
+    CHECK(nlohmann::json::parse(done.out)["text"] == want);
+  }
+}
+
 }  // namespace kvasir::test

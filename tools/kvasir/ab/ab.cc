@@ -53,7 +53,8 @@ const char* const kRule =
 struct AbFlags {
   std::vector<std::string> arms, strategies;  // without and with -s
   TaskFlags task;
-  std::string length = "4096", sweep, stop_when, output, resume;
+  SampleFileFlags samples;
+  std::string length, sweep, stop_when, output, resume;
   std::vector<std::string> fail_if;
   uint32_t n = 50, n_questions = 1, n_parallel = 1, patience = 300;
   double margin = 0;  // points
@@ -78,13 +79,36 @@ std::vector<std::string> arms_of(const AbFlags& f) {
   return all;
 }
 
+// Samples of files are compared by exact tokens, as those that are made.
+void add_samples(const AbFlags& f, AbOptions& options) {
+  for (const std::string& given : {f.task.tasks, f.length, f.task.depths})
+    if (!given.empty())
+      throw input_error("--samples: its samples are what they are: leave out " + given);
+  options.sample_files = f.samples.files;
+  options.sets = read_sample_sets(f.samples, f.n);
+  for (const SampleSet& set : options.sets) {
+    options.n_samples = std::min(options.n_samples, static_cast<uint32_t>(set.samples.size()));
+    for (const SampleText& sample : set.samples)
+      for (const AskedText& asked : sample.turns)
+        if (asked.references.size() != 1)
+          throw input_error("--samples: " + set.task + ", sample " + sample.id +
+                            ": has several right texts, and here answers are compared token by "
+                            "token: give it to kvasir task eval");
+  }
+}
+
 AbDeclared declared_of(const Options& options, const AbFlags& f) {
   AbDeclared out;
-  out.options.tasks = parse_tasks(f.task.tasks, "--task");
-  out.options.lengths = parse_counts(f.length, "--length");
+  out.options.n_samples = f.n;
+  if (f.samples.files.empty()) {
+    out.options.tasks =
+        parse_tasks(f.task.tasks.empty() ? "passkey,kv_retrieval" : f.task.tasks, "--task");
+    out.options.lengths = parse_counts(f.length.empty() ? "4096" : f.length, "--length");
+  } else {
+    add_samples(f, out.options);
+  }
   out.options.task = task_options(f.task);
   out.options.seed = options.seed;
-  out.options.n_samples = f.n;
   out.options.n_questions = f.n_questions;
   if (f.n_questions > 1) out.options.task.queries = {f.n_questions, f.n_questions};
   out.options.question_in_prompt = f.question_in_prompt;
@@ -115,10 +139,12 @@ void check(const Options& options, const AbFlags& f, const AbDeclared& declared)
                       ": seeds from 4294967296 on are for training: give a smaller one");
   for (const Task task : declared.options.tasks)
     if (task == Task::kFiller) throw input_error("--task filler asks nothing: choose another task");
-  refuse_twice(declared.options.tasks, "--task " + f.task.tasks);
+  refuse_twice(task_names(declared.options), f.samples.files.empty()
+                                                 ? "--task " + f.task.tasks
+                                                 : std::string("--samples: a task"));
   refuse_twice(declared.options.lengths, "--length " + f.length);
   const auto& lengths = declared.options.lengths;
-  const uint32_t longest = *std::max_element(lengths.begin(), lengths.end());
+  const uint32_t longest = lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end());
   if (options.ctx_size && options.ctx_size < longest)
     throw input_error("-c " + std::to_string(options.ctx_size) + ": --length " +
                       std::to_string(longest) + " needs as many tokens");
@@ -179,7 +205,7 @@ void show(const AbSummary& summary, bool as_json, bool as_markdown) {
 }
 
 // In the worker.
-int work(Worker& worker, Options options, const AbFlags& f, const AbDeclared& declared,
+int work(Worker& worker, Options options, const AbFlags& f, AbDeclared declared,
          const std::string& folder) {
   Before before = before_of(folder);
   before.failed.insert(worker.ended_by().begin(), worker.ended_by().end());
@@ -231,14 +257,14 @@ void run_ab(Options options, const AbFlags& f, AbDeclared declared) {
 
 void add_flags(CLI::App& c, Options& options, AbFlags& f) {
   options.seed = 1;
-  f.task.tasks = "passkey,kv_retrieval";
   c.add_option("ARMS", f.arms, "Strategy files or presets");
   add_model_flags(c, options);
   c.remove_option(c.get_option("--parallel"));  // a flag that does nothing; see add_run_flags()
   add_arm_flags(c, options, f.strategies);
   c.add_option("--task", f.task.tasks,
-               "all, or names of tasks separated by commas; see `kvasir task generate --help` "
+               "all, or names of tasks separated by commas; see `kvasir task list` "
                "(passkey,kv_retrieval)");
+  add_sample_file_flags(c, f.samples);
   c.add_option("--length", f.length, "Tokens of prompt and answers: 4096, or 1K,4K (4096)");
   c.add_option("-n", f.n, "Samples of each task and length (50)");
   c.add_option(

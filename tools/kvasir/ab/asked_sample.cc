@@ -140,7 +140,7 @@ std::vector<AbRecord> AskedSample::records(size_t strategy, const std::string& w
 
 AbRecord AskedSample::record_of(size_t strategy, uint32_t question) const {
   AbRecord r;
-  r.task = name(sample_.task);
+  r.task = sample_.label;
   r.length = length_;
   r.index = sample_.index;
   r.question = question + 1;

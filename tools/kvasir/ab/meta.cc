@@ -69,8 +69,10 @@ Json declared_json(const AbParts& parts, const AbDeclared& d) {
            {"question_in_prompt", d.options.question_in_prompt},
            {"sweep", d.sweep_key},
            {"model_hash", hex(model_hash(parts.session.file()))}};
-  out["tasks"] = Json::array();
-  for (const Task task : d.options.tasks) out["tasks"].push_back(name(task));
+  out["tasks"] = task_names(d.options);
+  out["sample_files"] = Json::array();
+  for (const std::string& file : d.options.sample_files)
+    out["sample_files"].push_back({{"file", file}, {"xxh3", file_hash(file)}});
   out["lengths"] = d.options.lengths;
   const TaskOptions& t = d.options.task;
   const auto range = [](const Range& r) { return Json::array({r.first, r.last}); };

@@ -35,7 +35,8 @@ class Runner {
         scheduler_(parts.engine,
                    {.memory_bytes = parts.session.sequence_memory(), .restores = true}),
         n_alone_(parts.worker.wants_one_at_a_time() ? options.n_parallel : 0),
-        total_(uint64_t{options.n_samples} * options.tasks.size() * options.lengths.size()) {
+        tasks_(task_names(options)),
+        total_(uint64_t{options.n_samples} * tasks_.size() * options.lengths.size()) {
     for (const AbRecord& record : folder.run().records) {
       done_.insert({record.task, record.length, record.index});
       if (record.failed) left_out_.insert(record.strategy);
@@ -60,14 +61,18 @@ class Runner {
   }
 
  private:
-  TaskGenerator& generator(Task task, uint32_t length) {
-    auto& made = generators_[{task, length}];
-    if (!made) made = std::make_unique<TaskGenerator>(task, options_.task, length, encoder_);
-    return *made;
+  // `task`: of options.tasks, or of its sets.
+  Sample sample(size_t task, uint32_t length, uint64_t index) {
+    if (!options_.sets.empty())
+      return tokenised(options_.sets[task].samples[index], index, encoder_);
+    auto& made = generators_[{options_.tasks[task], length}];
+    if (!made)
+      made = std::make_unique<TaskGenerator>(options_.tasks[task], options_.task, length, encoder_);
+    return made->make(options_.seed, index);
   }
   bool is_timed() const { return options_.n_parallel == 1; }
-  bool is_over(Task task, uint32_t length, uint64_t index) const {
-    return options_.stop_when_decided && is_decided(folder_.run(), name(task), length, index);
+  bool is_over(const std::string& task, uint32_t length, uint64_t index) const {
+    return options_.stop_when_decided && is_decided(folder_.run(), task, length, index);
   }
 
   bool draw();
@@ -84,6 +89,7 @@ class Runner {
   PieceEncoder encoder_;
   Scheduler scheduler_;
   uint32_t n_alone_;  // samples in which the strategies are asked one at a time
+  std::vector<std::string> tasks_;
   uint64_t total_, next_ = 0;
   uint64_t restored_tokens_ = 0, prompt_tokens_ = 0;  // of all strategies
   std::map<std::pair<Task, uint32_t>, std::unique_ptr<TaskGenerator>> generators_;
@@ -96,17 +102,17 @@ class Runner {
 
 // The next sample that is to be answered; false: there is none.
 bool Runner::draw() {
-  const size_t n_tasks = options_.tasks.size(), n_lengths = options_.lengths.size();
+  const size_t n_lengths = options_.lengths.size();
   for (; next_ < total_; ++next_) {
-    const Task task = options_.tasks[next_ % n_tasks];
-    const uint32_t length = options_.lengths[next_ / n_tasks % n_lengths];
-    const uint64_t index = next_ / n_tasks / n_lengths;
-    if (done_.count({name(task), length, index}) || is_over(task, length, index)) continue;
+    const size_t task = next_ % tasks_.size();
+    const uint32_t length = options_.lengths[next_ / tasks_.size() % n_lengths];
+    const uint64_t index = next_ / tasks_.size() / n_lengths;
+    if (done_.count({tasks_[task], length, index}) || is_over(tasks_[task], length, index))
+      continue;
     const size_t slot = free_.back();
     free_.pop_back();
-    drawn_.push_back({std::make_unique<AskedSample>(
-                          parts_, options_, generator(task, length).make(options_.seed, index),
-                          length, parts_.ids[slot]),
+    drawn_.push_back({std::make_unique<AskedSample>(parts_, options_, sample(task, length, index),
+                                                    length, parts_.ids[slot]),
                       slot});
     ++next_;
     ask(drawn_.back());
@@ -190,7 +196,7 @@ void Runner::write(const AskedSample& asked) {
   restored_tokens_ += asked.restored_tokens();
   prompt_tokens_ += asked.prompt_tokens();
   // Those before it were not written yet when it was drawn.
-  if (is_over(sample.task, asked.length(), sample.index)) return;
+  if (is_over(sample.label, asked.length(), sample.index)) return;
   std::vector<AbRecord> records;
   for (size_t s = 0; s < parts_.lineup.size(); ++s) {
     const Entrant& entrant = parts_.lineup[s];
@@ -203,14 +209,32 @@ void Runner::write(const AskedSample& asked) {
     std::move(of_strategy.begin(), of_strategy.end(), std::back_inserter(records));
   }
   folder_.add(records);
-  done_.insert({name(sample.task), asked.length(), sample.index});
+  done_.insert({sample.label, asked.length(), sample.index});
   bar_->update(done_.size(), total_, running_scores(folder_.run()));
 }
 
 }  // namespace
 
-void check_tasks(Session& session, const AbOptions& options) {
+std::vector<std::string> task_names(const AbOptions& options) {
+  std::vector<std::string> out;
+  for (const Task task : options.tasks) out.emplace_back(name(task));
+  for (const SampleSet& set : options.sets) out.push_back(set.task);
+  return out;
+}
+
+void check_tasks(Session& session, AbOptions& options) {
   PieceEncoder encoder(session.tokenizer());
+  size_t longest = 0;
+  for (const SampleSet& set : options.sets)
+    for (size_t i = 0; i < options.n_samples; ++i) {
+      const Sample sample = tokenised(set.samples[i], i, encoder);
+      longest = std::max(longest, sample.tokens.ids.size());
+      if (options.n_questions != 1 && sample.turns.size() != options.n_questions)
+        throw input_error("--questions " + std::to_string(options.n_questions) + ": " + set.task +
+                          ", sample " + set.samples[i].id + ": asks " +
+                          std::to_string(sample.turns.size()));
+    }
+  if (longest) options.lengths = {static_cast<uint32_t>(longest)};
   for (const uint32_t length : options.lengths)
     for (const Task task : options.tasks) {
       TaskGenerator generator(task, options.task, length, encoder);

@@ -9,12 +9,15 @@
 #include "tools/kvasir/ab/lineup.h"
 #include "tools/kvasir/ab/run_folder.h"
 #include "tools/kvasir/ab/worker.h"
+#include "tools/kvasir/task/sample_files.h"
 
 namespace kvasir::tool {
 
 struct AbOptions {
   std::vector<Task> tasks;
   std::vector<uint32_t> lengths;  // tokens of prompt and answers
+  std::vector<SampleSet> sets;    // of files, instead of tasks; lengths: the longest sample's
+  std::vector<std::string> sample_files;
   TaskOptions task;
   uint64_t seed = 1;
   uint32_t n_samples = 0;  // of each task and length
@@ -47,8 +50,10 @@ struct AbParts {
 // on; dense attention's error ends the run. Reports on stderr how far it has come.
 void run_samples(const AbParts& parts, const AbOptions& options, RunFolder& folder);
 
-// Before anything is loaded. Error(kInput) when a task does not fit a length, or does not ask so
-// many questions.
-void check_tasks(Session& session, const AbOptions& options);
+// Before anything is loaded: of sets, takes the length. Error(kInput) when a task does not fit a
+// length, or does not ask so many questions.
+void check_tasks(Session& session, AbOptions& options);
+// Of tasks or sets.
+std::vector<std::string> task_names(const AbOptions& options);
 
 }  // namespace kvasir::tool
