@@ -12,7 +12,7 @@
 #define KVASIR_OPTION_STRING 4u /* value.s */
 #define KVASIR_OPTION_ENUM 5u   /* value.i = index into enum_names; TOML string */
 #define KVASIR_OPTION_BYTES 6u  /* value.i; TOML integer or "8GiB" */
-#define KVASIR_OPTION_PATH 7u   /* value.s, absolute: relative ones are resolved against the file */
+#define KVASIR_OPTION_PATH 7u   /* value.s: absolute, seen from the file, or an address "x://..." */
 #define KVASIR_OPTION_INT_LIST 8u /* value.list, value.n */
 
 #define KVASIR_OPTION_REQUIRED 1u

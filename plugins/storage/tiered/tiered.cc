@@ -42,6 +42,9 @@ using tiered::TokenSet;
 using tiered::Transfers;
 using tiered::Writing;
 
+// Of full blocks that are not in the file yet.
+constexpr uint64_t kMostUnsavedBytes = uint64_t{8} << 20;
+
 class Tiered : private Transfers::Work {
  public:
   static constexpr kvasir_desc kDesc =
@@ -85,7 +88,7 @@ class Tiered : private Transfers::Work {
     out.resident_bytes =
         std::max<uint64_t>(out.block_bytes * cached_blocks_, 1) * geometry.n_layers;
     // What is on its way, and the tables.
-    out.overhead_bytes = file_options_.n_buffers() * file_options_.read_bytes;
+    out.overhead_bytes = file_options_.n_buffers() * file_options_.read_bytes + kMostUnsavedBytes;
     if (store_) out.overhead_bytes += tiered::StoreWriter::kMostBytes;
     out.overhead_bytes += sdk::blocks_per_sequence(geometry) * geometry.n_layers *
                           geometry.max_sequences * sdk::BlockTable<Bytes>::bytes_per_block();
@@ -177,6 +180,7 @@ class Tiered : private Transfers::Work {
       seal_all(keys, leases, kept);
     }
     for (auto& [key, memory] : kept) store_->keep(key, std::move(memory));
+    wait_for_saves();
   }
 
   // UNREF and FORGET both free the bytes of both tiers: no block outlives its holder.
@@ -291,6 +295,7 @@ class Tiered : private Transfers::Work {
   TokenSet needed_of(const kvasir_block_key& key, const Block& block) const {
     return tiered::needed_by(key, block.name.kv_head != key.kv_head, records_of(block));
   }
+  void wait_for_saves() { transfers_.wait_for_saves(kMostUnsavedBytes / all_heads_.block_bytes()); }
   uint64_t memory_bytes(const Block& block) const {
     return block.bytes.memory.bytes(layout_of(block).block_bytes());
   }
@@ -386,6 +391,7 @@ class Tiered : private Transfers::Work {
         handles.push_back(add_stored(keys[n], std::move(memory), out[n])), ++n;
     }
     transfers_.save(handles);
+    wait_for_saves();
     return found.size() == wanted.size() ? n : 0;
   }
   uint64_t add_stored(const kvasir_block_key& key, tiered::Memory memory, kvasir_lease& out) {

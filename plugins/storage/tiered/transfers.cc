@@ -9,7 +9,7 @@
 namespace kvasir::tiered {
 namespace {
 
-constexpr auto kLongest = std::chrono::seconds(30);  // that load_now() waits
+constexpr auto kLongest = std::chrono::seconds(30);  // that a caller waits
 constexpr kvasir_status kUnderWay = 100;  // of a load that has not ended; no call's status
 
 template <class Call>
@@ -67,6 +67,11 @@ void Transfers::save(std::span<const uint64_t> handles) {
   const std::lock_guard lock(mutex_);
   saves_.insert(saves_.end(), handles.begin(), handles.end());
   something_to_do_.notify_all();
+}
+
+void Transfers::wait_for_saves(size_t n) {
+  std::unique_lock lock(mutex_);
+  saved_.wait_for(lock, kLongest, [&] { return saves_.size() <= n; });
 }
 
 void Transfers::cancel(uint64_t ticket) {
@@ -142,6 +147,7 @@ void Transfers::begin_load(Job& job, std::unique_lock<std::mutex>& lock) {
 void Transfers::begin_save(std::unique_lock<std::mutex>& lock) {
   const uint64_t handle = saves_.front();
   saves_.pop_front();
+  saved_.notify_all();
   lock.unlock();
   call([&] {
     std::list<MoveQueue::Entry> one(1);

@@ -65,6 +65,9 @@ class Transfers {
   // not, and the rest is cancelled.
   bool load_now(std::vector<Load> loads);
   void save(std::span<const uint64_t> handles);  // in this order, when there is nothing to load
+  // Until no more than `n` saves have not begun, or for 30 s: a disk that is slower than what is
+  // computed must not fill memory.
+  void wait_for_saves(size_t n);
   void cancel(uint64_t ticket);
   // Loads go on until the deadline; then the rest is cancelled. Returns when all are reported.
   void drain(uint64_t deadline_ms);
@@ -96,7 +99,7 @@ class Transfers {
   Work& work_;
   const kvasir_completion* completion_;
   mutable std::mutex mutex_;  // of all below but moves_, which is the thread's
-  std::condition_variable something_to_do_, idle_;
+  std::condition_variable something_to_do_, idle_, saved_;
   Jobs urgent_, foreseen_;  // the thread alone takes from them
   std::deque<uint64_t> saves_;
   FlowCounts flow_;

@@ -171,6 +171,14 @@ struct Tiered {
     const kvasir_block_key name = key(block);
     return plugin->drop(plugin.self(), &name, 1, sizeof name, KVASIR_DROP_UNREF, plugin.err());
   }
+  // The log, but for what a kernel without io_uring adds to it.
+  std::vector<std::string> said() const {
+    std::vector<std::string> lines = host.lines();
+    std::erase_if(lines, [](const std::string& line) {
+      return line.find("the kernel gives no io_uring") != line.npos;
+    });
+    return lines;
+  }
   // The nameless file, as this process sees it.
   std::string file() const {
     for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
