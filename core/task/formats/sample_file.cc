@@ -48,7 +48,7 @@ const FormatInfo& recognise(const FormatJson& sample, const std::string& place) 
     for (const char* field : format.signs) known += std::string(" ") + field;
   }
   throw input_error(place + ": its fields are of no known format (" + known +
-                    "): convert the file, or give --format to see which field is missing");
+                    "): convert the file, or name its format to see which field is missing");
 }
 
 // Directories that harnesses make name the task: RULER has TASK/validation.jsonl.
