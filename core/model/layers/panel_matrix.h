@@ -48,7 +48,7 @@ struct PanelMatrix {
 // is multiplied in plain_compute().
 PanelMatrix kept_as(GgmlType type, Compute compute);
 
-// A matrix to fill, kept_as() the tensor's type, from a GGUF tensor {n_in, n_out} of this name.
+// A matrix to fill, kept_as() the type of its GGUF tensor {n_in, n_out}.
 struct PanelSource {
   const GgufTensor* tensor;
   const PanelMatrix* matrix;
