@@ -198,19 +198,45 @@ void mean(const float* sum, size_t head_dim, float factor, ElementType type, voi
 
 // ------------------------------------------------------------------ scores
 
+// packed[g * stride + d] = q[g][d] * (q[g][d] < 0 ? below : above), or for summed queries the sum
+// over g.
+void pack_queries(const ScoreQueries& queries, size_t head_dim, float below, float above,
+                  float* packed, size_t stride) {
+  const F32 d;
+  for (size_t c = 0; c < head_dim; c += kLanes) {
+    const size_t n = std::min(kLanes, head_dim - c);
+    VecF32 sum = hn::Zero(d);
+    for (size_t g = 0; g < queries.n; ++g) {
+      const VecF32 q = load_some(queries.q + g * head_dim, c, n);
+      const VecF32 factor =
+          hn::IfThenElse(hn::Lt(q, hn::Zero(d)), hn::Set(d, below), hn::Set(d, above));
+      const VecF32 x = hn::Mul(q, factor);
+      sum = g == 0 ? x : hn::Add(sum, x);
+      if (!queries.summed) store_some(x, packed + g * stride + c, n);
+    }
+    if (queries.summed) store_some(sum, packed + c, n);
+  }
+}
+
 // q [n_heads, padded_width(width)] aligned, zero padded; records of `width` elements of T.
 template <class T>
 void score_records(const float* q, size_t n_heads, size_t width, const Records& records,
                    float* score, size_t score_stride) {
   const T* rows[kTileTokens + kMaxAheadRows];
   const size_t ahead = ahead_rows(bytes_of_row<T>(width));
-  const auto* base = static_cast<const uint8_t*>(records.base);
+  const auto* at = static_cast<const uint8_t*>(records.base);
+  size_t left = records.n;
   for (size_t b = 0; b < records.n; b += kTileTokens) {
     const size_t n = std::min(kTileTokens, records.n - b);
-    for (size_t i = 0; i < n + ahead; ++i) {
-      const size_t record = std::min(b + i, records.n - 1);
-      rows[i] = reinterpret_cast<const T*>(base + record * records.record_bytes);
-    }
+    const size_t here = std::min(n + ahead, left);
+    for (size_t i = 0; i < here; ++i)
+      rows[i] = reinterpret_cast<const T*>(at + i * records.record_bytes);
+    const auto* behind = static_cast<const uint8_t*>(records.next);
+    for (size_t i = here; i < n + ahead; ++i)
+      rows[i] = behind ? reinterpret_cast<const T*>(behind + (i - here) * records.record_bytes)
+                       : rows[here - 1];
+    at += n * records.record_bytes;
+    left -= n;
     dot_heads(q, padded_width(width), n_heads, rows, n, ahead, width, score + b, score_stride);
   }
 }
@@ -269,6 +295,7 @@ namespace kvasir::kernels {
 HWY_EXPORT(extend_min_max);
 HWY_EXPORT(extend_sum);
 HWY_EXPORT(mean);
+HWY_EXPORT(pack_queries);
 HWY_EXPORT(score_all);
 
 void update_min_max(const KeyRows& rows, bool first, ElementType record_type, void* record) {
@@ -297,38 +324,41 @@ void store_mean(const float* sum, size_t head_dim, size_t n_tokens, ElementType 
   HWY_DYNAMIC_DISPATCH(mean)(sum, head_dim, factor, record_type, record);
 }
 
-size_t score_scratch_bytes(size_t n_heads, size_t head_dim) {
-  return (n_heads + kPaddedRecords) * padded_width(2 * head_dim) * sizeof(float);
+size_t score_scratch_bytes(size_t n_queries, size_t head_dim) {
+  return (n_queries + kPaddedRecords) * padded_width(2 * head_dim) * sizeof(float);
 }
 
-void score_dot(const float* q, size_t n_heads, const Records& records, float* score,
+namespace {
+
+// `packed` holds the queries, `width` wide; behind them is room for padded records.
+void score_packed(float* packed, size_t n_queries, size_t width, const Records& records,
+                  float* score, size_t score_stride) {
+  const size_t stride = padded_width(width);
+  for (size_t g = 0; g < n_queries; ++g)
+    std::fill(packed + g * stride + width, packed + (g + 1) * stride, 0.0f);
+  HWY_DYNAMIC_DISPATCH(score_all)
+  (packed, n_queries, width, records, score, score_stride, packed + n_queries * stride);
+}
+
+}  // namespace
+
+void score_dot(const ScoreQueries& queries, const Records& records, float* score,
                size_t score_stride, void* scratch) {
   auto* packed = static_cast<float*>(scratch);
-  const size_t stride = padded_width(records.head_dim);
-  for (size_t g = 0; g < n_heads; ++g) {
-    std::copy_n(q + g * records.head_dim, records.head_dim, packed + g * stride);
-    std::fill(packed + g * stride + records.head_dim, packed + (g + 1) * stride, 0.0f);
-  }
-  HWY_DYNAMIC_DISPATCH(score_all)
-  (packed, n_heads, records.head_dim, records, score, score_stride, packed + n_heads * stride);
+  HWY_DYNAMIC_DISPATCH(pack_queries)
+  (queries, records.head_dim, 1.0f, 1.0f, packed, padded_width(records.head_dim));
+  score_packed(packed, queries.n_scores(), records.head_dim, records, score, score_stride);
 }
 
-void score_min_max(const float* q, size_t n_heads, float box_scale, const Records& records,
+void score_min_max(const ScoreQueries& queries, float box_scale, const Records& records,
                    float* score, size_t score_stride, void* scratch) {
   const float near = 0.5f * (1.0f - box_scale), far = 0.5f * (1.0f + box_scale);
   auto* packed = static_cast<float*>(scratch);
   const size_t stride = padded_width(2 * records.head_dim);
-  for (size_t g = 0; g < n_heads; ++g) {
-    float* out = packed + g * stride;
-    for (size_t d = 0; d < records.head_dim; ++d) {
-      const float x = q[g * records.head_dim + d];
-      out[d] = x < 0.0f ? far * x : near * x;
-      out[records.head_dim + d] = x < 0.0f ? near * x : far * x;
-    }
-    std::fill(out + 2 * records.head_dim, out + stride, 0.0f);
-  }
-  HWY_DYNAMIC_DISPATCH(score_all)
-  (packed, n_heads, 2 * records.head_dim, records, score, score_stride, packed + n_heads * stride);
+  HWY_DYNAMIC_DISPATCH(pack_queries)(queries, records.head_dim, far, near, packed, stride);
+  HWY_DYNAMIC_DISPATCH(pack_queries)
+  (queries, records.head_dim, near, far, packed + records.head_dim, stride);
+  score_packed(packed, queries.n_scores(), 2 * records.head_dim, records, score, score_stride);
 }
 
 }  // namespace kvasir::kernels

@@ -42,15 +42,28 @@ struct Records {
   size_t n = 0;
   size_t head_dim = 0;
   ElementType type = ElementType::kF32;  // any
+  // Where the records lie that are scored after these, or null: they are brought into the cache.
+  const void* next = nullptr;
+};
+
+// Queries of one group.   q [n, head_dim] f32
+struct ScoreQueries {
+  const float* q = nullptr;
+  size_t n = 0;
+  // One score per record, the sum over the queries. It is linear in what a query is packed to, so
+  // the packed queries are added and a record takes one dot product.
+  bool summed = false;
+
+  size_t n_scores() const { return summed ? 1 : n; }
 };
 
 // Bytes of scratch for either score, 64-byte aligned by the caller.
-size_t score_scratch_bytes(size_t n_heads, size_t head_dim);
+size_t score_scratch_bytes(size_t n_queries, size_t head_dim);
 
 // score[g * score_stride + b] = sum_d q[g][d] * record_b[d]: mean, max or single-key records.
-// Unscaled. Bound by memory: every record is read once for all heads.
-//   q [n_heads, head_dim] f32; records [n, head_dim]; score [n_heads, score_stride] f32, written
-void score_dot(const float* q, size_t n_heads, const Records& records, float* score,
+// Unscaled. Bound by memory: every record is read once for all queries.
+//   records [n, head_dim]; score [queries.n_scores(), score_stride] f32, written
+void score_dot(const ScoreQueries& queries, const Records& records, float* score,
                size_t score_stride, void* scratch);
 
 // score[g * score_stride + b] = sum_d max(q[g][d] * min_b[d], q[g][d] * max_b[d]): an upper bound
@@ -59,7 +72,7 @@ void score_dot(const float* q, size_t n_heads, const Records& records, float* sc
 // a = 0 is q . (min_b + max_b) / 2. Computed as a dot product with the record [min, max] of
 //   [(1 + a) min(q, 0) + (1 - a) max(q, 0), (1 + a) max(q, 0) + (1 - a) min(q, 0)] / 2.
 //   box_scale in [0, 1]; records [n, 2, head_dim]; the rest as for score_dot
-void score_min_max(const float* q, size_t n_heads, float box_scale, const Records& records,
+void score_min_max(const ScoreQueries& queries, float box_scale, const Records& records,
                    float* score, size_t score_stride, void* scratch);
 
 }  // namespace kvasir::kernels

@@ -74,24 +74,28 @@ HWY_INLINE hn::Vec<D> scale_of(D d, const uint16_t* scale) {
   return hn::Set(d, hn::GetLane(load_row(d4, reinterpret_cast<const hwy::float16_t*>(scale))));
 }
 
+// Elements [at, at + kLanes) of a group, not scaled.
 template <class D>
-HWY_INLINE hn::Vec<D> load_at(D d, const Q8Group* row, size_t column) {
-  const Q8Group& group = row[column / kGroupElements];
+HWY_INLINE hn::Vec<D> steps_at(D d, const Q8Group& group, size_t at) {
   const hn::RebindToSigned<D> di;
   const hn::Rebind<int8_t, D> di8;
-  const auto q = hn::PromoteTo(di, hn::LoadU(di8, group.q + column % kGroupElements));
-  return hn::Mul(hn::ConvertTo(d, q), scale_of(d, &group.scale));
+  return hn::ConvertTo(d, hn::PromoteTo(di, hn::LoadU(di8, group.q + at)));
 }
 
 template <class D>
-HWY_INLINE hn::Vec<D> load_at(D d, const Q4Group* row, size_t column) {
-  const Q4Group& group = row[column / kGroupElements];
+HWY_INLINE hn::Vec<D> steps_at(D d, const Q4Group& group, size_t at) {
   const hn::RebindToSigned<D> di;
   const hn::Rebind<uint8_t, D> du8;
-  const size_t at = column % kGroupElements, half = kGroupElements / 2;
+  const size_t half = kGroupElements / 2;
   const auto pair = hn::PromoteTo(di, hn::LoadU(du8, group.q + at % half));
   const auto nibble = at < half ? hn::And(pair, hn::Set(di, 15)) : hn::ShiftRight<4>(pair);
-  return hn::Mul(hn::ConvertTo(d, hn::Sub(nibble, hn::Set(di, 8))), scale_of(d, &group.scale));
+  return hn::ConvertTo(d, hn::Sub(nibble, hn::Set(di, 8)));
+}
+
+template <class D, Grouped T>
+HWY_INLINE hn::Vec<D> load_at(D d, const T* row, size_t column) {
+  const T& group = row[column / kGroupElements];
+  return hn::Mul(steps_at(d, group, column % kGroupElements), scale_of(d, &group.scale));
 }
 
 // The n < kLanes elements from `column` on, zeros behind them; reads nothing past the row.
@@ -181,7 +185,50 @@ HWY_INLINE void sum_lanes(const VecF32* v, float* HWY_RESTRICT lanes) {
 
 // ------------------------------------------------------------------ q . k for a few rows and heads
 
-// dots[g * kTileStride + r] = q_g . row_r for KT rows and GT query heads, both in registers: each
+// Sums of KT rows and GT heads, a whole number of vectors of them: sum[g * KT + r].
+template <size_t KT, size_t GT>
+inline constexpr size_t kTileSums = hwy::RoundUpTo(KT* GT, kLanes);
+
+// dots[g * dot_stride + r] = the lanes of sum[g * KT + r], added, for the first n_rows rows.
+template <size_t KT, size_t GT>
+HWY_INLINE void store_sums(const VecF32* sum, size_t n_rows, float* HWY_RESTRICT dots,
+                           size_t dot_stride) {
+  HWY_ALIGN float lanes[kTileSums<KT, GT>];
+  HWY_UNROLL(4)
+  for (size_t j = 0; j < kTileSums<KT, GT>; j += kLanes) sum_lanes(sum + j, lanes + j);
+  if (n_rows == KT) {
+    HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
+      hwy::CopyBytes<KT * sizeof(float)>(lanes + g * KT, dots + g * dot_stride);
+    }
+    return;
+  }
+  for (size_t g = 0; g < GT; ++g) {
+    for (size_t r = 0; r < n_rows; ++r) dots[g * dot_stride + r] = lanes[g * KT + r];
+  }
+}
+
+// Adds the products with one group of KT rows. Elements are scaled before they are multiplied: what
+// a group holds exactly gives the bits of f32.
+//   q [GT, q_stride], from the group's first element on
+template <size_t KT, size_t GT, Grouped T>
+HWY_INLINE void add_group(const float* HWY_RESTRICT q, size_t q_stride, const T* const* rows,
+                          size_t group, VecF32* HWY_RESTRICT sum) {
+  const F32 d;
+  VecF32 scale[KT];
+  HWY_UNROLL(16) for (size_t r = 0; r < KT; ++r) scale[r] = scale_of(d, &rows[r][group].scale);
+  HWY_UNROLL(8) for (size_t i = 0; i < kGroupElements; i += kLanes) {
+    VecF32 k[KT];
+    HWY_UNROLL(16)
+    for (size_t r = 0; r < KT; ++r) k[r] = hn::Mul(steps_at(d, rows[r][group], i), scale[r]);
+    HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
+      const VecF32 qg = hn::Load(d, q + g * q_stride + i);
+      HWY_UNROLL(16)
+      for (size_t r = 0; r < KT; ++r) sum[g * KT + r] = hn::MulAdd(qg, k[r], sum[g * KT + r]);
+    }
+  }
+}
+
+// dots[g * dot_stride + r] = q_g . row_r for KT rows and GT query heads, both in registers: each
 // vector of a row is converted once and used GT times, each vector of q is loaded once per KT
 // rows.
 //   q     [GT, q_stride] f32, zero from head_dim to the next multiple of kLanes
@@ -192,9 +239,13 @@ HWY_INLINE void dot_rows(const float* HWY_RESTRICT q, size_t q_stride, const T* 
                          size_t n_rows, size_t head_dim, float* HWY_RESTRICT dots,
                          size_t dot_stride) {
   const F32 d;
-  constexpr size_t kSums = (KT * GT + kLanes - 1) / kLanes * kLanes;
-  VecF32 sum[kSums];
-  HWY_UNROLL(16) for (size_t i = 0; i < kSums; ++i) sum[i] = hn::Zero(d);
+  VecF32 sum[kTileSums<KT, GT>];
+  HWY_UNROLL(16) for (size_t i = 0; i < kTileSums<KT, GT>; ++i) sum[i] = hn::Zero(d);
+  if constexpr (Grouped<T>) {
+    for (size_t group = 0; group < head_dim / kGroupElements; ++group)
+      add_group<KT, GT>(q + group * kGroupElements, q_stride, rows, group, sum);
+    return store_sums<KT, GT>(sum, n_rows, dots, dot_stride);
+  }
   size_t i = 0;
   for (; i + kLanes <= head_dim; i += kLanes) {
     VecF32 k[KT];
@@ -213,23 +264,13 @@ HWY_INLINE void dot_rows(const float* HWY_RESTRICT q, size_t q_stride, const T* 
       }
     }
   }
-  HWY_ALIGN float lanes[kSums];
-  HWY_UNROLL(4) for (size_t j = 0; j < kSums; j += kLanes) sum_lanes(sum + j, lanes + j);
-  if (n_rows == KT) {
-    HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
-      hwy::CopyBytes<KT * sizeof(float)>(lanes + g * KT, dots + g * dot_stride);
-    }
-    return;
-  }
-  for (size_t g = 0; g < GT; ++g) {
-    for (size_t r = 0; r < n_rows; ++r) dots[g * dot_stride + r] = lanes[g * KT + r];
-  }
+  store_sums<KT, GT>(sum, n_rows, dots, dot_stride);
 }
 
 // Rows per step for GT heads: KT * GT sums plus KT converted vectors fit the registers.
 template <size_t GT>
 constexpr size_t dot_row_step() {
-  return GT == 1 ? kDotTile / 2 : kDotTile / (GT == 2 ? 2 : 4);
+  return kDotTile / (GT == 3 ? 4 : GT);
 }
 
 template <size_t GT, class T>

@@ -109,6 +109,7 @@ typedef struct kvasir_host {
 #define KVASIR_PROVIDE_DISTANCE (UINT64_C(1) << 8)
 #define KVASIR_PROVIDE_STABLE_LEASES (UINT64_C(1) << 16) /* leases may outlive the step */
 #define KVASIR_PROVIDE_FETCH (UINT64_C(1) << 17)         /* a storage: acquire FETCH */
+#define KVASIR_PROVIDE_SUMMED_SCORES (UINT64_C(1) << 18) /* score() with KVASIR_SCORE_SUMMED */
 
 typedef struct kvasir_desc { /* static data */
   uint32_t struct_size;

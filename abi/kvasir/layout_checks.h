@@ -356,7 +356,7 @@ KVASIR_AT_(kvasir_selector, evict_plan, 152);
 
 KVASIR_SIZE_(kvasir_score_in, 104);
 KVASIR_AT_(kvasir_score_in, struct_size, 0);
-KVASIR_AT_(kvasir_score_in, reserved, 4);
+KVASIR_AT_(kvasir_score_in, flags, 4);
 KVASIR_AT_(kvasir_score_in, q, 8);
 
 KVASIR_SIZE_(kvasir_score_out, 112);

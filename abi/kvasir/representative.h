@@ -6,21 +6,25 @@
 
 #include <kvasir/records.h>
 
+/* Only with KVASIR_PROVIDE_SUMMED_SCORES, where gqa_reduce is SUM or MEAN: a kv head gets one score
+ * per candidate, the sum of those of its query heads. */
+#define KVASIR_SCORE_SUMMED 0x1u
+
 /* Query i of q belongs to step->seqs[i]: for a slice the host takes the mean of its queries first.
  */
 typedef struct kvasir_score_in {
   uint32_t struct_size;
-  uint32_t reserved;
-  kvasir_view q; /* f32 [n_seqs][n_q_heads][head_dim] */
+  uint32_t flags; /* KVASIR_SCORE_* */
+  kvasir_view q;  /* f32 [n_seqs][n_q_heads][head_dim] */
 } kvasir_score_in;
 
-/* value[offsets[seq * n_q_heads + q_head] + i]: score of candidate i of that sequence, unscaled.
- * f32 [offsets[n_seqs * n_q_heads]], contiguous. Every one is written, and finite: NaN or an
- * infinity is a fault. */
+/* value[offsets[seq * n_heads + head] + i]: score of candidate i of that sequence, unscaled. Heads
+ * are query heads, with KVASIR_SCORE_SUMMED kv heads. f32 [offsets[n_seqs * n_heads]], contiguous.
+ * Every one is written, and finite: NaN or an infinity is a fault. */
 typedef struct kvasir_score_out {
   uint32_t struct_size;
   uint32_t reserved;
-  const uint64_t* offsets; /* [n_seqs * n_q_heads + 1] */
+  const uint64_t* offsets; /* [n_seqs * n_heads + 1] */
   kvasir_view value;
 } kvasir_score_out;
 

@@ -218,6 +218,7 @@ class Representative : public Instance {
   Representative(const OpenPlugin&, const HostServices&, const ResolvedOptions&);
   const RecordLayout& layout() const { return layout_; }
   void read_layout();
+  bool sums_scores() const;  // score() knows KVASIR_SCORE_SUMMED
   kvasir_status update(const kvasir_step& step, const std::vector<kvasir_update_item>& items);
   kvasir_status score(const kvasir_step& step, const kvasir_score_in& in, kvasir_score_out& out);
 

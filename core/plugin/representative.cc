@@ -1,6 +1,7 @@
 // Calls of a representative.
 // SPDX-License-Identifier: Apache-2.0
 #include <bit>
+#include <span>
 
 #include "core/plugin/call.h"
 #include "core/plugin/sizes.h"
@@ -9,11 +10,11 @@ namespace kvasir {
 namespace {
 
 // One pass without a branch: an exponent of ones is what NaN and the infinities have in common.
-bool all_finite(const float* value, uint64_t n) {
+bool all_finite(std::span<const float> values) {
   constexpr uint32_t kExponent = 0x7f800000u;
   uint32_t n_bad = 0;
-  for (uint64_t i = 0; i < n; ++i)
-    n_bad += (std::bit_cast<uint32_t>(value[i]) & kExponent) == kExponent ? 1u : 0u;
+  for (const float value : values)
+    n_bad += (std::bit_cast<uint32_t>(value) & kExponent) == kExponent ? 1u : 0u;
   return n_bad == 0;
 }
 
@@ -28,6 +29,8 @@ Representative::Representative(const OpenPlugin& plugin, const HostServices& ser
     defect("create", "its representative has no layout(), update() or score()");
   }
 }
+
+bool Representative::sums_scores() const { return desc().provides & KVASIR_PROVIDE_SUMMED_SCORES; }
 
 void Representative::read_layout() {
   kvasir_layout layout{};
@@ -56,16 +59,16 @@ kvasir_status Representative::score(const kvasir_step& step, const kvasir_score_
   CallArguments arguments(checked_.get());
   const kvasir_step* const given = arguments.step(step);
   const kvasir_score_in* const given_in = arguments.score_in(in);
-  kvasir_score_out* const given_out = arguments.score_out(out, step);
+  const kvasir_view& value = out.value;
+  kvasir_score_out* const given_out =
+      arguments.score_out(out, step, in.flags & KVASIR_SCORE_SUMMED);
+  const bool is_here = value.mem_kind != KVASIR_MEM_DEVICE && value.data;
+  const std::span scores(static_cast<const float*>(value.data), is_here ? value.shape[0] : 0);
   const kvasir_status status = step_call("score", &step, [&](kvasir_err* err) {
     return table().score(base().self, given, given_in, given_out, err);
   });
   finish("score", arguments);
-  const uint64_t n_q_heads = in.q.rank == 3 ? in.q.shape[1] : 0;
-  const bool is_here = out.value.mem_kind != KVASIR_MEM_DEVICE && out.value.data;
-  const uint64_t n = out.offsets && is_here ? out.offsets[step.n_seqs * n_q_heads] : 0;
-  if (!all_finite(static_cast<const float*>(out.value.data), n))
-    defect("score", "a score is not finite, or was not written");
+  if (!all_finite(scores)) defect("score", "a score is not finite, or was not written");
   return status;
 }
 

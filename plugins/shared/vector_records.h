@@ -61,6 +61,7 @@ class VectorRecords {
       run.n = std::min(kRun, task.n - begin);
       run.records = task.records + begin * task.record_stride;
       run.out = task.out + begin;
+      run.next = run.n < task.n - begin ? run.records + run.n * task.record_stride : task.next;
       score_run(run, first, n, take_max, scratch);
     }
   }
@@ -70,7 +71,12 @@ class VectorRecords {
 
   // n records as the kernels see them, beginning at their `vector`-th vector.
   kernels::Records records(const ScoreTask& task, uint32_t vector = 0) const {
-    return {task.records + vector * vector_bytes(), task.record_stride, task.n, head_dim_, type_};
+    const uint64_t at = vector * vector_bytes();
+    const std::byte* next = task.next ? task.next + at : nullptr;
+    return {task.records + at, task.record_stride, task.n, head_dim_, type_, next};
+  }
+  static kernels::ScoreQueries queries(const ScoreTask& task) {
+    return {task.q, task.group_size, task.summed};
   }
 
   uint32_t head_dim() const { return head_dim_; }
@@ -86,13 +92,12 @@ class VectorRecords {
 
   void score_run(const ScoreTask& task, uint32_t first, uint32_t n, bool take_max,
                  void* scratch) const {
-    kernels::score_dot(task.q, task.group_size, records(task, first), task.out, task.out_stride,
-                       scratch);
+    kernels::score_dot(queries(task), records(task, first), task.out, task.out_stride, scratch);
     auto* dots = reinterpret_cast<float*>(static_cast<std::byte*>(scratch) +
                                           kernel_scratch_bytes(task.group_size));
     for (uint32_t vector = first + 1; vector < first + n; ++vector) {
-      kernels::score_dot(task.q, task.group_size, records(task, vector), dots, kRun, scratch);
-      for (uint32_t g = 0; g < task.group_size; ++g) {
+      kernels::score_dot(queries(task), records(task, vector), dots, kRun, scratch);
+      for (uint32_t g = 0; g < queries(task).n_scores(); ++g) {
         float* score = task.out + g * task.out_stride;
         for (uint32_t i = 0; i < task.n; ++i) {
           const float dot = dots[g * kRun + i];

@@ -35,6 +35,13 @@ struct Keys {
   }
 };
 
+// of_head [heads][n]
+std::vector<double> sums_over_heads(const std::vector<double>& of_head, size_t heads, size_t n) {
+  std::vector<double> sum(n);
+  for (size_t i = 0; i < heads * n; ++i) sum[i % n] += of_head[i];
+  return sum;
+}
+
 }  // namespace
 
 TEST_SUITE("kernels/representative") {
@@ -180,7 +187,7 @@ TEST_SUITE("kernels/representative") {
       test::for_each_simd_target([&] {
         test::Scratch scratch(kernels::score_scratch_bytes(1, head_dim));
         std::vector<float> out(9);
-        kernels::score_dot(q.data(), 1, records, out.data(), 9, scratch.get());
+        kernels::score_dot({q.data(), 1}, records, out.data(), 9, scratch.get());
         test::check_close(out, want, 1e-5);
       });
     }
@@ -195,7 +202,7 @@ TEST_SUITE("kernels/representative") {
             const size_t stride = kernels::row_bytes(type, 2 * head_dim) + 64;
             const auto bytes = test::store_rows(test::random_floats(n * 2 * head_dim, 1.0f, 321),
                                                 2 * head_dim, stride, type);
-            const Records records{bytes.data(), stride, n, head_dim, type};
+            const Records records{bytes.data(), stride, n, head_dim, type, bytes.data()};
             const auto q = test::random_floats(heads * head_dim, 1.0f, 322);
             std::vector<double> dot(heads * n);
             for (size_t i = 0; i < dot.size(); ++i) {
@@ -205,8 +212,11 @@ TEST_SUITE("kernels/representative") {
             test::for_each_simd_target([&] {
               test::Scratch scratch(kernels::score_scratch_bytes(heads, head_dim));
               std::vector<float> out(heads * n);
-              kernels::score_dot(q.data(), heads, records, out.data(), n, scratch.get());
+              kernels::score_dot({q.data(), heads}, records, out.data(), n, scratch.get());
               test::check_close(out, dot, 1e-5);
+              std::vector<float> sum(n);
+              kernels::score_dot({q.data(), heads, true}, records, sum.data(), n, scratch.get());
+              test::check_close(sum, sums_over_heads(dot, heads, n), 1e-5);
             });
           }
         }
@@ -231,7 +241,7 @@ TEST_SUITE("kernels/representative") {
         const Records records{bytes.data(), record_bytes, 19, head_dim, record_type};
         test::Scratch scratch(kernels::score_scratch_bytes(4, head_dim));
         std::vector<float> score(4 * 24, -1.0f);
-        kernels::score_min_max(q.data(), 4, 1.0f, records, score.data(), 24, scratch.get());
+        kernels::score_min_max({q.data(), 4}, 1.0f, records, score.data(), 24, scratch.get());
         for (size_t g = 0; g < 4; ++g) {
           const float* qg = &q[g * head_dim];
           for (size_t b = 0; b < 19; ++b) {
@@ -245,12 +255,22 @@ TEST_SUITE("kernels/representative") {
           CHECK(score[g * 24 + 19] == -1.0f);
         }
         for (const float scale : {0.0f, 0.3f, 0.75f}) {
-          kernels::score_min_max(q.data(), 4, scale, records, score.data(), 24, scratch.get());
+          kernels::score_min_max({q.data(), 4}, scale, records, score.data(), 24, scratch.get());
           for (size_t g = 0; g < 4; ++g)
             for (size_t b = 0; b < 19; ++b)
               CHECK(score[g * 24 + b] == doctest::Approx(kernels::reference::score_min_max(
                                                              &q[g * head_dim], scale, records, b))
                                              .epsilon(1e-5));
+          std::vector<float> sum(20, -1.0f);
+          kernels::score_min_max({q.data(), 4, true}, scale, records, sum.data(), 20,
+                                 scratch.get());
+          for (size_t b = 0; b < 19; ++b) {
+            double want = 0;
+            for (size_t g = 0; g < 4; ++g)
+              want += kernels::reference::score_min_max(&q[g * head_dim], scale, records, b);
+            CHECK(sum[b] == doctest::Approx(want).epsilon(1e-5));
+          }
+          CHECK(sum[19] == -1.0f);
         }
       });
     }
@@ -266,10 +286,10 @@ TEST_SUITE("kernels/representative") {
       test::Scratch scratch(kernels::score_scratch_bytes(1, 2));
       float score = 0;
       const float tight[] = {0.5f, -1.0f};
-      kernels::score_min_max(tight, 1, 1.0f, records, &score, 1, scratch.get());
+      kernels::score_min_max({tight, 1}, 1.0f, records, &score, 1, scratch.get());
       CHECK(score == 1.5f);
       const float loose[] = {-1.0f, -1.0f};
-      kernels::score_min_max(loose, 1, 1.0f, records, &score, 1, scratch.get());
+      kernels::score_min_max({loose, 1}, 1.0f, records, &score, 1, scratch.get());
       CHECK(score == 3.0f);
     });
   }

@@ -194,11 +194,13 @@ const kvasir_score_in* CallArguments::score_in(const kvasir_score_in& in) {
   return input("in", &copy, 1);
 }
 
-kvasir_score_out* CallArguments::score_out(kvasir_score_out& out, const kvasir_step& step) {
+kvasir_score_out* CallArguments::score_out(kvasir_score_out& out, const kvasir_step& step,
+                                           bool summed) {
   if (!plugin_) return &out;
+  const kvasir_geometry& g = plugin_->geometry;
+  const uint64_t n_heads = summed ? g.n_kv_heads : g.n_q_heads;
   kvasir_score_out& copy = score_out_.emplace(out);
-  copy.offsets =
-      input("offsets", out.offsets, uint64_t{step.n_seqs} * plugin_->geometry.n_q_heads + 1);
+  copy.offsets = input("offsets", out.offsets, step.n_seqs * n_heads + 1);
   copy.value = output("value", out.value);
   return &copy;
 }

@@ -57,7 +57,7 @@ class CallArguments {
   const kvasir_update_item* items(std::span<const kvasir_update_item> items);
   const kvasir_mass* mass(const kvasir_mass& mass, const kvasir_step& step);
   const kvasir_score_in* score_in(const kvasir_score_in& in);
-  kvasir_score_out* score_out(kvasir_score_out& out, const kvasir_step& step);
+  kvasir_score_out* score_out(kvasir_score_out& out, const kvasir_step& step, bool summed);
   const kvasir_attn_in* attention_in(const kvasir_attn_in& in);
   kvasir_attn_out* attention_out(kvasir_attn_out& out);
   const kvasir_attn_mass* attention_mass(const kvasir_attn_mass& out, const kvasir_attn_in& in);

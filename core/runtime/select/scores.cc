@@ -27,13 +27,25 @@ constexpr uint64_t kManyScores = 1 << 15;
 Scores Scorer::score(const Pass& pass, const std::vector<const Candidates*>& candidates) {
   Pass asked = pass;
   const Queries queries = one_per_piece(asked);
-  ask(asked, queries, candidates);
+  Scores out = lay_out(candidates);
+  const bool as_they_are = n_given_ == out.n_heads && sums();
+  if (!as_they_are) given_.resize(std::max<uint64_t>(given_offsets_.back(), 1));
+  ask(asked, queries, candidates, as_they_are ? out.value : given_);
+  if (!as_they_are) reduce(out);
+  if (sums() && c_.geometry.gqa_reduce == KVASIR_REDUCE_MEAN)
+    for (float& score : out.value) score /= static_cast<float>(c_.geometry.n_q_heads / out.n_heads);
   const uint64_t record_bytes = c_.owners[0].slab.record_bytes();
   for (size_t i = 0; i < candidates.size(); ++i)
     for (uint32_t head = 0; head < c_.geometry.n_kv_heads; ++head)
       c_.counters.of(pass.pieces[i].prefills()).representative_bytes_read +=
           candidates[i]->count(head) * record_bytes;
-  return reduce(candidates);
+  return out;
+}
+
+bool Scorer::sums() const {
+  const uint32_t rule = c_.geometry.gqa_reduce;
+  return c_.pipeline.representative->sums_scores() &&
+         (rule == KVASIR_REDUCE_SUM || rule == KVASIR_REDUCE_MEAN);
 }
 
 Scorer::Queries Scorer::one_per_piece(Pass& pass) {
@@ -52,60 +64,66 @@ Scorer::Queries Scorer::one_per_piece(Pass& pass) {
   return {means_.data(), pass.pieces.size()};
 }
 
+// Heads of one list have equally many candidates: the query heads of a kv head, or all of them
+// where they share.
+Scores Scorer::lay_out(const std::vector<const Candidates*>& candidates) {
+  const kvasir_geometry& g = c_.geometry;
+  const auto offsets_of = [&](uint32_t n_heads, std::vector<uint64_t>& offsets) {
+    offsets.assign(1, 0);
+    for (const Candidates* candidate : candidates)
+      for (uint32_t head = 0; head < n_heads; ++head)
+        offsets.push_back(offsets.back() + candidate->count(head * g.n_kv_heads / n_heads));
+  };
+  n_given_ = sums() ? g.n_kv_heads : g.n_q_heads;
+  offsets_of(n_given_, given_offsets_);
+  Scores out;
+  out.n_heads = g.head_select_shared ? 1 : g.n_kv_heads;
+  offsets_of(out.n_heads, out.offsets);
+  out.value.resize(std::max<uint64_t>(out.offsets.back(), 1));
+  return out;
+}
+
 void Scorer::ask(const Pass& pass, const Queries& queries,
-                 const std::vector<const Candidates*>& candidates) {
-  q_offsets_.assign(1, 0);
-  for (const Candidates* candidate : candidates)
-    for (uint32_t head = 0; head < c_.geometry.n_q_heads; ++head)
-      q_offsets_.push_back(q_offsets_.back() + candidate->count(head / c_.group_size()));
-  of_q_heads_.assign(std::max<uint64_t>(q_offsets_.back(), 1),
-                     std::numeric_limits<float>::quiet_NaN());  // until it is written
-  const SlabOwner& owner = c_.owners[0];                        // the representative's
+                 const std::vector<const Candidates*>& candidates, std::span<float> given) {
+  std::fill(given.begin(), given.end(), std::numeric_limits<float>::quiet_NaN());  // unwritten
+  const SlabOwner& owner = c_.owners[0];  // the representative's
   const StepBuilder step(c_, KVASIR_MOMENT_APPENDED, pass, KVASIR_UNIT_BLOCK, &owner, candidates);
   kvasir_score_in in{};
   in.struct_size = sizeof(in);
+  in.flags = sums() ? KVASIR_SCORE_SUMMED : 0;
   MemoryBridge& bridge = c_.store.bridge();
   Representative& representative = *c_.pipeline.representative;
   in.q = bridge.to_reader(representative,
                           host_view(queries.q, KVASIR_DTYPE_F32,
                                     {queries.n, c_.geometry.n_q_heads, c_.geometry.head_dim}),
                           q_hold_);
-  const kvasir_view into = host_view(of_q_heads_.data(), KVASIR_DTYPE_F32, {q_offsets_.back()});
+  const uint64_t n = given_offsets_.back();
+  const kvasir_view into = host_view(given.data(), KVASIR_DTYPE_F32, {n});
   const kvasir_view there = bridge.to_writer(representative, into, score_hold_);
-  kvasir_score_out result{sizeof(kvasir_score_out), 0, q_offsets_.data(), there};
+  kvasir_score_out result{sizeof(kvasir_score_out), 0, given_offsets_.data(), there};
   representative.score(step.step(), in, result);
-  bridge.from_writer(there, into, 0, q_offsets_.back());
+  bridge.from_writer(there, into, 0, n);
   if (!is_host_memory(there.mem_kind) &&  // in host memory they are checked where they come from
-      !std::all_of(of_q_heads_.begin(), of_q_heads_.end(),
+      !std::all_of(given.begin(), given.begin() + static_cast<std::ptrdiff_t>(n),
                    [](float score) { return std::isfinite(score); }))
     throw PluginError(representative.id(), "score", KVASIR_ERR_INTERNAL,
                       "a score is not finite, or was not written (a defect of the plugin)");
 }
 
-// Heads of one list have equally many candidates: the query heads of a kv head, or all of them
-// where they share.
-Scores Scorer::reduce(const std::vector<const Candidates*>& candidates) const {
-  Scores out;
-  out.n_heads = c_.geometry.head_select_shared ? 1 : c_.geometry.n_kv_heads;
-  out.offsets.push_back(0);
-  for (const Candidates* candidate : candidates)
-    for (uint32_t head = 0; head < out.n_heads; ++head)
-      out.offsets.push_back(out.offsets.back() + candidate->count(head));
-  out.value.resize(std::max<uint64_t>(out.offsets.back(), 1));
-  const uint32_t group = c_.geometry.n_q_heads / out.n_heads;
-  const auto rule = static_cast<ScoreRule>(c_.geometry.gqa_reduce);
+void Scorer::reduce(Scores& out) const {
+  const uint32_t group = n_given_ / out.n_heads;
+  const auto rule = sums() ? ScoreRule::kSum : static_cast<ScoreRule>(c_.geometry.gqa_reduce);
   const auto reduce_lists = [&](uint64_t begin, uint64_t end, uint32_t) {
     for (uint64_t i = begin; i < end; ++i)
-      kernels::reduce_scores(rule, of_q_heads_.data() + q_offsets_[i * group], group,
+      kernels::reduce_scores(rule, given_.data() + given_offsets_[i * group], group,
                              out.offsets[i + 1] - out.offsets[i], c_.geometry.softmax_scale,
                              out.value.data() + out.offsets[i]);
   };
   const uint64_t n_lists = out.offsets.size() - 1;
-  if (q_offsets_.back() < kManyScores)
+  if (given_offsets_.back() < kManyScores)
     reduce_lists(0, n_lists, 0);
   else
     c_.pool.parallel_for(n_lists, 1, reduce_lists);
-  return out;
 }
 
 }  // namespace kvasir

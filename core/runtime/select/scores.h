@@ -1,9 +1,11 @@
 // Scores of candidates, for selectors that choose by them: the representative gives one per query
-// head, the query heads that choose together get one.
+// head, or their sum per kv head where it can and that is asked for; the query heads that choose
+// together get one.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "core/runtime/select/candidates.h"
@@ -35,15 +37,18 @@ class Scorer {
   };
   // Numbers the pieces' queries anew where there is not one for each.
   Queries one_per_piece(Pass& pass);
+  bool sums() const;  // whether the representative gives one score per kv head
+  Scores lay_out(const std::vector<const Candidates*>& candidates);
   void ask(const Pass& pass, const Queries& queries,
-           const std::vector<const Candidates*>& candidates);
-  Scores reduce(const std::vector<const Candidates*>& candidates) const;
+           const std::vector<const Candidates*>& candidates, std::span<float> given);
+  void reduce(Scores& out) const;
 
   const RunContext& c_;
   MemoryBridge::Buffer q_hold_, score_hold_;  // where the representative works on a device
   std::vector<float> means_;                  // [pieces][n_q_heads][head_dim]
-  std::vector<float> of_q_heads_;             // what the representative wrote
-  std::vector<uint64_t> q_offsets_;           // [pieces * n_q_heads + 1], in of_q_heads_
+  uint32_t n_given_ = 0;                      // heads that the representative scores: q or kv heads
+  std::vector<float> given_;                  // its scores, where they are reduced
+  std::vector<uint64_t> given_offsets_;       // [pieces * n_given_ + 1]
 };
 
 }  // namespace kvasir

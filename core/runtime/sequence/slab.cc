@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <new>
 
 #include "core/platform/memory.h"
 #include "core/platform/thread_pool.h"
@@ -13,9 +12,24 @@
 namespace kvasir {
 namespace {
 
-constexpr std::align_val_t kAlign{64};
+constexpr uint64_t kAlign = 64;
+constexpr uint64_t kChunkBytes = uint64_t{2} << 20;  // one huge page
 
 }  // namespace
+
+// Fresh memory is zero, and no part of a chunk is handed out twice.
+SlabPage SlabChunks::new_page(uint64_t bytes) {
+  const uint64_t used = (bytes + kAlign - 1) / kAlign * kAlign;
+  const std::lock_guard lock(mutex_);
+  if (!chunk_ || chunk_->size() - next_ < used) {
+    chunk_ = std::make_shared<Region>(std::max(used, kChunkBytes));
+    next_ = 0;
+  }
+  std::byte* page = chunk_->data() + next_;
+  next_ += used;
+  return {page,
+          [chunk = chunk_](std::byte*) {}};  // a count of its own: it says who shares the page
+}
 
 SlabLayout::SlabLayout(const RecordLayout& layout, uint32_t n_kv_heads, uint32_t block_size,
                        uint32_t page_blocks, MemoryBridge* device, ThreadPool* pool)
@@ -69,9 +83,7 @@ SlabPage SlabLayout::load_page(std::span<const std::byte> from) const {
 SlabPage SlabLayout::new_page(uint64_t bytes) const {
   if (device_) return device_->new_page(bytes);
   if (pool_) return spread_page(bytes);
-  auto* raw = static_cast<std::byte*>(::operator new(bytes, kAlign));
-  std::memset(raw, 0, bytes);
-  return {raw, [](std::byte* p) { ::operator delete(p, kAlign); }};
+  return chunks_->new_page(bytes);
 }
 
 // Fresh memory lies where it is first touched: beside the worker that scores that kv head.

@@ -88,7 +88,10 @@ class AttendedKeys : public sdk::VectorRecords {
     return block_size_ * sizeof(uint64_t) + 2 * uint64_t{head_dim()} * sizeof(float) +
            n_keys_ * sizeof(uint32_t);
   }
-  uint64_t score_scratch_bytes(uint32_t) const { return combined_scratch_bytes(1); }
+  uint64_t score_scratch_bytes(uint32_t) const {
+    return sums() ? kernels::score_scratch_bytes(1, group_size_ * head_dim())
+                  : combined_scratch_bytes(1);
+  }
 
   // Nobody said which keys are attended: the block's mean in their place.
   void build(const sdk::HeadKeys& keys, std::byte* record, void* scratch) const {
@@ -126,15 +129,24 @@ class AttendedKeys : public sdk::VectorRecords {
     }
   }
 
+  // One vector per query head: they lie side by side as the queries do, so the sum over heads is
+  // one dot product.
+  bool sums() const { return n_vectors() == 1; }
+
   // Every query head has vectors of its own.
   void score(const sdk::ScoreTask& task, void* scratch) const {
+    if (task.summed) {
+      kernels::Records all = records(task);
+      all.head_dim *= task.group_size;
+      return kernels::score_dot({task.q, 1}, all, task.out, task.out_stride, scratch);
+    }
     sdk::ScoreTask one = task;
     one.group_size = 1;
     for (uint32_t g = 0; g < task.group_size; ++g) {
       one.q = task.q + uint64_t{g} * head_dim();
       one.out = task.out + g * task.out_stride;
       if (drops_negative_) {
-        kernels::score_min_max(one.q, 1, 1.0f, records(one, g * n_vectors()), one.out,
+        kernels::score_min_max(queries(one), 1.0f, records(one, g * n_vectors()), one.out,
                                one.out_stride, scratch);
         continue;
       }

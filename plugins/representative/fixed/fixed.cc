@@ -67,6 +67,7 @@ class Fixed : public sdk::VectorRecords {
   void score(const sdk::ScoreTask& task, void* scratch) const {
     score_combined(task, 0, n_vectors(), take_max_, scratch);
   }
+  bool sums() const { return n_vectors() == 1 || !take_max_; }
 
  private:
   bool take_max_;

@@ -36,8 +36,9 @@ class Mean : public sdk::VectorRecords {
   }
 
   void score(const sdk::ScoreTask& task, void* scratch) const {
-    kernels::score_dot(task.q, task.group_size, records(task), task.out, task.out_stride, scratch);
+    kernels::score_dot(queries(task), records(task), task.out, task.out_stride, scratch);
   }
+  bool sums() const { return true; }
 };
 
 }  // namespace

@@ -41,9 +41,10 @@ class MinMax : public sdk::VectorRecords {
   }
 
   void score(const sdk::ScoreTask& task, void* scratch) const {
-    kernels::score_min_max(task.q, task.group_size, box_scale_, records(task), task.out,
-                           task.out_stride, scratch);
+    kernels::score_min_max(queries(task), box_scale_, records(task), task.out, task.out_stride,
+                           scratch);
   }
+  bool sums() const { return true; }
 
  private:
   float box_scale_;

@@ -60,7 +60,7 @@ void project(const Skew& skew, std::span<const uint16_t> chosen, const float* x,
       std::copy_n(columns + chosen[c] * dim, dim, matrix.data() + c * dim);
     columns = matrix.data();
   }
-  kernels::score_dot(x, n, {columns, dim * sizeof(float), n_columns, dim}, y, n_columns, work);
+  kernels::score_dot({x, n}, {columns, dim * sizeof(float), n_columns, dim}, y, n_columns, work);
 }
 
 void store_key(const PartialFormat& format, const float* values, size_t n, std::byte* to) {
@@ -78,8 +78,9 @@ void score_keys(const PartialFormat& format, const float* q, size_t n_heads, siz
   scratch.resize(kernels::score_scratch_bytes(n_heads, n) / sizeof(float) + 16);
   float* work = scratch.data();
   work += (64 - reinterpret_cast<uintptr_t>(work) % 64) % 64 / sizeof(float);
-  kernels::score_dot(q, n_heads, {keys, format.key_bytes(), n_keys, n, kernels::ElementType::kF16},
-                     score, stride, work);
+  kernels::score_dot({q, n_heads},
+                     {keys, format.key_bytes(), n_keys, n, kernels::ElementType::kF16}, score,
+                     stride, work);
 }
 
 }  // namespace kvasir::infinigen

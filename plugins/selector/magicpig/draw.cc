@@ -181,7 +181,7 @@ uint64_t MagicPig::weigh(const Head& head, const kvasir_lease* leases, uint32_t 
       norm[n] = (*segment)->norm(token);
     }
     n_read += n * (key_bytes + sizeof(float));
-    kernels::score_dot(q, 1, {rows, key_bytes, n, dim, type}, weight, n, scratch);
+    kernels::score_dot({q, 1}, {rows, key_bytes, n, dim, type}, weight, n, scratch);
     kernels::collision_log_weights({o_.n_bits, o_.n_tables, kFloor}, q_mean, std::sqrt(square),
                                    norm, n, weight);
     for (size_t i = 0; i < n; ++i) drawn[begin + i].log_weight = weight[i];

@@ -330,14 +330,14 @@ TEST_CASE("scores are finite, whichever candidate they are of") {
   kvasir_step_seq seq{};
   const kvasir_step step = step_of_layer(0, seq);
   kvasir_score_in in{};
-  in.q.rank = 3;
-  in.q.shape[1] = 2;  // query heads
-  const uint64_t offsets[] = {0, 1, 3};
+  const uint64_t offsets[] = {0, 1, 3};  // of two query heads
   std::vector<float> value(3);
   kvasir_score_out out{};
   out.struct_size = sizeof out;
   out.offsets = offsets;
   out.value.data = value.data();
+  out.value.rank = 1;
+  out.value.shape[0] = value.size();
   const auto score = [&](const char* id) {
     Representative r =
         make<Representative>(f.registry, f.host.services, section(Kind::kRepresentative, id));

@@ -277,6 +277,49 @@ TEST_SUITE("plugins/representative") {
     }
   }
 
+  TEST_CASE("summed scores are the sums of those of the query heads of each kv head") {
+    struct Method {
+      std::string name;
+      OptionValues options;
+    };
+    const OptionValues three_by_max{{"representative_num", int64_t{3}}, {"combine", "max"}};
+    const Method methods[] = {{"mean", {}},
+                              {"max", {}},
+                              {"minmax", {}},
+                              {"minmax", {{"dtype", "q8_0"}}},
+                              {"fixed", {}},
+                              {"fixed", {{"representative_num", int64_t{3}}}},
+                              {"dynamic", {}},
+                              {"dynamic", {{"dtype", "q8_0"}}},
+                              {"fixed", three_by_max},
+                              {"dynamic", three_by_max}};
+    for (const auto& [name, options] : methods) {
+      CAPTURE(name);
+      std::mt19937 random(7);
+      std::normal_distribution<double> normal;
+      Scene scene(KVASIR_DTYPE_F16, 32, 16);
+      for (int b = 0; b < 300; ++b)
+        scene.add_block(16, [&](uint32_t, uint32_t, uint32_t) { return normal(random); });
+      FakeHost host(3);
+      Representative plugin(host, name, options);
+      CHECK((plugin->base.desc->provides & KVASIR_PROVIDE_SUMMED_SCORES) != 0);
+      scene.build(plugin);
+      scene.slab.lose_page(1);
+      const std::vector<float> q = scene.random_query(9);
+      const auto each = scene.score(plugin, q, 300);
+      const auto summed = scene.score(plugin, q, 300, KVASIR_SCORE_SUMMED);
+      REQUIRE(summed.size() == 2);
+      for (uint32_t head = 0; head < 2; ++head)
+        for (uint32_t b = 0; b < 300; ++b)
+          if (b / Slab::kPageBlocks == 1)
+            CHECK(summed[head][b] == std::numeric_limits<float>::lowest());
+          else
+            CHECK(summed[head][b] ==
+                  doctest::Approx(double{each[2 * head][b]} + double{each[2 * head + 1][b]})
+                      .epsilon(1e-4));
+    }
+  }
+
   TEST_CASE("a full block without keys, or a query of another shape, is refused") {
     Scene scene(KVASIR_DTYPE_F16, 8, 16);
     scene.add_block(16, [](uint32_t, uint32_t, uint32_t) { return 1.0; });

@@ -138,10 +138,14 @@ struct Scene {
     update(plugin, items);
   }
 
-  // Scores [q_head][candidate], for q [q_head][head_dim]; n candidates of the range or list.
-  std::vector<std::vector<float>> score(Representative& plugin, std::vector<float> q, size_t n) {
+  // Scores [head][candidate], for q [q_head][head_dim]; n candidates of the range or list. Heads
+  // are query heads, with KVASIR_SCORE_SUMMED kv heads.
+  std::vector<std::vector<float>> score(Representative& plugin, std::vector<float> q, size_t n,
+                                        uint32_t flags = 0) {
+    const uint32_t n_heads = flags & KVASIR_SCORE_SUMMED ? geometry.n_kv_heads : geometry.n_q_heads;
     kvasir_score_in in{};
     in.struct_size = sizeof in;
+    in.flags = flags;
     const auto d = static_cast<int64_t>(geometry.head_dim * sizeof(float));
     in.q = {sizeof in.q,
             KVASIR_DTYPE_F32,
@@ -153,14 +157,14 @@ struct Scene {
             {1, geometry.n_q_heads, geometry.head_dim, 0},
             {d * geometry.n_q_heads, d, sizeof(float), 0}};
     std::vector<uint64_t> offsets;
-    for (uint32_t h = 0; h <= geometry.n_q_heads; ++h) offsets.push_back(h * n);
-    std::vector<float> value(geometry.n_q_heads * n, 12345.0f);
+    for (uint32_t h = 0; h <= n_heads; ++h) offsets.push_back(h * n);
+    std::vector<float> value(n_heads * n, 12345.0f);
     kvasir_score_out out{sizeof out, 0, offsets.data(),
                          sdk::host_view(value.data(), {value.size()})};
     REQUIRE_MESSAGE(plugin->score(plugin.self(), &step, &in, &out, plugin.err()) == KVASIR_OK,
                     plugin.text());
     std::vector<std::vector<float>> scores;
-    for (uint32_t h = 0; h < geometry.n_q_heads; ++h) {
+    for (uint32_t h = 0; h < n_heads; ++h) {
       scores.emplace_back(value.begin() + static_cast<long>(h * n),
                           value.begin() + static_cast<long>((h + 1) * n));
     }

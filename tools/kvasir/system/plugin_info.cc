@@ -26,14 +26,15 @@ constexpr std::array<Bit, 10> kNeeds = {{{KVASIR_NEED_SCORES, "scores"},
                                          {KVASIR_NEED_TOKEN_ITEMS, "token_items"},
                                          {KVASIR_NEED_DISTANCE, "distance"},
                                          {KVASIR_NEED_CONTRIBUTION, "contribution"}}};
-constexpr std::array<Bit, 8> kProvides = {{{KVASIR_PROVIDE_SCORES, "scores"},
+constexpr std::array<Bit, 9> kProvides = {{{KVASIR_PROVIDE_SCORES, "scores"},
                                            {KVASIR_PROVIDE_MASS, "mass"},
                                            {KVASIR_PROVIDE_LOG_WEIGHT, "log_weight"},
                                            {KVASIR_PROVIDE_HEAD_LOG_WEIGHT, "head_log_weight"},
                                            {KVASIR_PROVIDE_TOKEN_ITEMS, "token_items"},
                                            {KVASIR_PROVIDE_DISTANCE, "distance"},
                                            {KVASIR_PROVIDE_STABLE_LEASES, "stable_leases"},
-                                           {KVASIR_PROVIDE_FETCH, "fetch"}}};
+                                           {KVASIR_PROVIDE_FETCH, "fetch"},
+                                           {KVASIR_PROVIDE_SUMMED_SCORES, "summed_scores"}}};
 constexpr std::array<Bit, 3> kCaps = {{{KVASIR_CAP_OWN_THREADS, "own_threads"},
                                        {KVASIR_CAP_OPAQUE_STATE, "opaque_state"},
                                        {KVASIR_CAP_HISTORY_STATE, "history_state"}}};

@@ -13,7 +13,9 @@
 //     uint64_t score_scratch_bytes(uint32_t group_size) const;
 //     void build(const sdk::HeadKeys& keys, std::byte* record, void* scratch) const;
 //     void score(const sdk::ScoreTask& task, void* scratch) const;
-//   };
+//     bool sums() const;        // optional: score() knows task.summed. Else the sum is taken of
+//     what
+//   };                          // it writes
 //   … sdk::entry<sdk::BlockRepresentative<Method>>(host, request, err)
 //
 // build() and score() run on several threads at once; scratch is 64-byte aligned, one per thread.
@@ -32,7 +34,7 @@
 namespace kvasir::sdk {
 
 // Scores of n records, record_stride bytes apart, for the queries of one group:
-// out[g * out_stride + i] = score of record i for query g.
+// out[g * out_stride + i] = score of record i for query g; summed: out[i] = their sum over g.
 struct ScoreTask {
   const float* q;  // [group_size][head_dim]
   uint32_t group_size;
@@ -41,12 +43,23 @@ struct ScoreTask {
   uint64_t record_stride;
   float* out;
   uint64_t out_stride;
+  bool summed;            // only where sums()
+  const std::byte* next;  // the records that come after these, or null: worth a prefetch
 };
+
+namespace detail {
+
+constexpr kvasir_desc with_summed_scores(kvasir_desc desc) {
+  desc.provides |= KVASIR_PROVIDE_SUMMED_SCORES;
+  return desc;
+}
+
+}  // namespace detail
 
 template <class Method>
 class BlockRepresentative {
  public:
-  static constexpr kvasir_desc kDesc = Method::kDesc;
+  static constexpr kvasir_desc kDesc = detail::with_summed_scores(Method::kDesc);
 
   BlockRepresentative(const Host& host, const Options& options) : host_(host), method_(options) {}
 
@@ -87,22 +100,25 @@ class BlockRepresentative {
     const uint32_t n_lists = step.n_seqs() * n_kv_heads_;
     check_query(step, in.q);
     float* const value = floats(out.value, "the scores");
+    const bool summed = in.flags & KVASIR_SCORE_SUMMED;
+    const Wanted wanted{in.q, out.offsets, value, summed ? 1 : group_size(), summed};
     uint64_t longest = 0;
-    for (uint32_t i = 0; i < n_lists; ++i) longest = std::max(longest, check_list(step, out, i));
+    for (uint32_t i = 0; i < n_lists; ++i) longest = std::max(longest, check_list(step, wanted, i));
     const uint64_t n_chunks = (longest + kChunk - 1) / kChunk, per_head = step.n_seqs() * n_chunks;
     // The host spreads records over memory nodes by kv head, as an even split spreads these tasks.
-    const uint64_t grain = host_.spans_nodes() ? 0 : 1;
-    host_.parallel_for(n_kv_heads_ * per_head, grain,
-                       [&](uint64_t begin, uint64_t end, uint32_t worker) {
-                         const Scratch<std::byte> scratch(
-                             host_, worker, method_.score_scratch_bytes(group_size()));
-                         for (uint64_t task = begin; task < end; ++task) {
-                           const auto kv_head = static_cast<uint32_t>(task / per_head);
-                           const auto seq = static_cast<uint32_t>(task % per_head / n_chunks);
-                           score_chunk(step, in.q, out.offsets, value, seq * n_kv_heads_ + kv_head,
-                                       task % n_chunks * kChunk, scratch.data());
-                         }
-                       });
+    // Elsewhere a worker takes several at a time: the records behind a task are in its cache.
+    const uint64_t n_tasks = n_kv_heads_ * per_head;
+    const uint64_t grain =
+        host_.spans_nodes() ? 0 : std::max<uint64_t>(n_tasks / (4 * host_.max_workers()), 1);
+    host_.parallel_for(n_tasks, grain, [&](uint64_t begin, uint64_t end, uint32_t worker) {
+      const Scratch<std::byte> scratch(host_, worker, score_bytes() + unsummed_bytes(wanted));
+      for (uint64_t task = begin; task < end; ++task) {
+        const auto kv_head = static_cast<uint32_t>(task / per_head);
+        const auto seq = static_cast<uint32_t>(task % per_head / n_chunks);
+        score_chunk(step, wanted, seq * n_kv_heads_ + kv_head, task % n_chunks * kChunk,
+                    scratch.data());
+      }
+    });
   }
 
  protected:
@@ -131,11 +147,19 @@ class BlockRepresentative {
     }
   }
 
+  struct Wanted {
+    const kvasir_view& q;
+    const uint64_t* offsets;
+    float* value;
+    uint32_t n_heads;  // per kv head
+    bool summed;
+  };
+
   // Number of candidates of list (sequence, kv head); the query heads of a group share them.
-  uint64_t check_list(const Step& step, const kvasir_score_out& out, uint32_t list) const {
+  uint64_t check_list(const Step& step, const Wanted& wanted, uint32_t list) const {
     const uint64_t n = step.candidates(list / n_kv_heads_, list % n_kv_heads_).size();
-    const uint64_t* offsets = out.offsets + uint64_t{list} * group_size();
-    for (uint32_t g = 0; g < group_size(); ++g) {
+    const uint64_t* offsets = wanted.offsets + uint64_t{list} * wanted.n_heads;
+    for (uint32_t g = 0; g < wanted.n_heads; ++g) {
       if (offsets[g + 1] - offsets[g] != n)
         fail_invalid("score: offsets do not fit the candidates");
     }
@@ -143,39 +167,60 @@ class BlockRepresentative {
   }
 
   // Candidates [begin, begin + kChunk) of one list, in runs of records that lie side by side.
-  void score_chunk(const Step& step, const kvasir_view& q, const uint64_t* offsets, float* value,
-                   uint32_t list, uint64_t begin, void* scratch) const {
+  void score_chunk(const Step& step, const Wanted& wanted, uint32_t list, uint64_t begin,
+                   std::byte* scratch) const {
     const uint32_t seq = list / n_kv_heads_, kv_head = list % n_kv_heads_;
     const Candidates from = step.candidates(seq, kv_head);
     const uint64_t end = std::min(begin + kChunk, from.size());
     const uint32_t page_blocks = step.raw().slab->page_blocks;
     ScoreTask task{};
-    task.q =
-        reinterpret_cast<const float*>(static_cast<const std::byte*>(q.data) + seq * q.stride[0] +
-                                       kv_head * group_size() * q.stride[1]);
+    task.q = reinterpret_cast<const float*>(static_cast<const std::byte*>(wanted.q.data) +
+                                            seq * wanted.q.stride[0] +
+                                            kv_head * group_size() * wanted.q.stride[1]);
     task.group_size = group_size();
     task.record_stride = step.raw().slab->record_bytes;
     task.out_stride = from.size();
+    task.summed = wanted.summed;
+    task.next = begin < end ? step.record(seq, kv_head, from[begin]) : nullptr;
     for (uint64_t i = begin; i < end; i += task.n) {
-      const uint32_t block = from[i];
-      task.n = 1;
-      while (i + task.n < end && from[i + task.n] == block + task.n &&
-             (block + task.n) % page_blocks != 0) {
-        ++task.n;
-      }
-      task.records = step.record(seq, kv_head, block);
-      task.out = value + offsets[uint64_t{list} * group_size()] + i;
-      if (task.records) {
-        method_.score(task, scratch);
-      } else {
-        no_record(task);
-      }
+      const uint64_t left_of_page = page_blocks - from[i] % page_blocks;
+      task.n = static_cast<uint32_t>(from.run_from(i, std::min(end - i, left_of_page)));
+      task.records = task.next;
+      const uint64_t after = i + task.n;
+      task.next = after < from.size() ? step.record(seq, kv_head, from[after]) : nullptr;
+      task.out = wanted.value + wanted.offsets[uint64_t{list} * wanted.n_heads] + i;
+      score_run(task, scratch);
     }
+  }
+
+  void score_run(const ScoreTask& task, std::byte* scratch) const {
+    if (!task.records) return no_record(task);
+    if (!task.summed || method_sums()) return method_.score(task, scratch);
+    ScoreTask each = task;
+    each.summed = false;
+    each.out = reinterpret_cast<float*>(scratch + score_bytes());
+    each.out_stride = task.n;
+    method_.score(each, scratch);
+    for (uint32_t i = 0; i < task.n; ++i) {
+      task.out[i] = each.out[i];
+      for (uint32_t g = 1; g < task.group_size; ++g) task.out[i] += each.out[g * task.n + i];
+    }
+  }
+
+  bool method_sums() const {
+    if constexpr (requires { method_.sums(); }) return method_.sums();
+    return false;
+  }
+  uint64_t score_bytes() const {  // the method's
+    return (method_.score_scratch_bytes(group_size()) + 63) / 64 * 64;
+  }
+  uint64_t unsummed_bytes(const Wanted& wanted) const {
+    return wanted.summed && !method_sums() ? group_size() * kChunk * sizeof(float) : 0;
   }
 
   // A block that was never summarised ranks below all others.
   static void no_record(const ScoreTask& task) {
-    for (uint32_t g = 0; g < task.group_size; ++g) {
+    for (uint32_t g = 0; g < (task.summed ? 1 : task.group_size); ++g) {
       std::fill_n(task.out + g * task.out_stride, task.n, std::numeric_limits<float>::lowest());
     }
   }

@@ -23,6 +23,14 @@ class Candidates {
   uint32_t operator[](uint64_t i) const {
     return list_ ? list_[i] : begin_ + static_cast<uint32_t>(i);
   }
+  // How many candidates from place i on, at most `most`, follow each other without a gap.
+  uint64_t run_from(uint64_t i, uint64_t most) const {
+    const uint64_t end = std::min(n_ - i, most);
+    if (!list_) return end;
+    uint64_t n = 1;
+    while (n < end && list_[i + n] == list_[i] + n) ++n;
+    return n;
+  }
   // Place of the first candidate that is not before `token`; size() when there is none.
   uint64_t place_of(uint32_t token) const {
     if (list_) return static_cast<uint64_t>(std::lower_bound(list_, list_ + n_, token) - list_);
