@@ -116,8 +116,8 @@ TEST_CASE("blocks in a file give the numbers of blocks in memory") {
     }
 }
 
-TEST_CASE("q8_0 and f16 in a file give the numbers of q8_0 and f16 in memory") {
-  for (const std::string type : {"f16", "q8_0"})
+TEST_CASE("q8_0, f16 and fp8 in a file give the numbers of those in memory") {
+  for (const std::string type : {"f16", "q8_0", "fp8_e4m3"})
     for (const std::string& strategy : {kTopK, kInfiniGen, kSnapKv}) {
       CAPTURE(type);
       CAPTURE(strategy);
