@@ -1,4 +1,4 @@
-// Blocks between memory and the file; see blocks.h.
+// Blocks that come back into memory, and leave it; see blocks.h.
 // SPDX-License-Identifier: Apache-2.0
 #include "plugins/storage/tiered/blocks.h"
 #include "plugins/storage/tiered/store.h"
@@ -20,14 +20,15 @@ void Blocks::reopen(const kvasir_block_key& key, uint64_t handle) {
   stay(block);
   if (!block.bytes.memory.whole()) complete(key, block);
   layers_[block.name.layer].resident_bytes -= memory_bytes(block);
-  file_->give_back(std::exchange(block.bytes.saved, {}));
+  unsettle(block);
+  files_.give_back(std::exchange(block.bytes.saved, {}));
   block.bytes.sealed = false;
 }
 
 void Blocks::complete(const kvasir_block_key& key, Block& block) {
   const auto reading = reading_of(block, covered_by(key, block));
   if (block.bytes.lost) reading->fail("it was lost before");
-  if (!reading->failed()) run_now(*reading, *make_plain_io(*file_, piece_bytes()));
+  if (!reading->failed()) run_now(*reading, *make_plain_io(files_, piece_bytes()));
   if (reading->failed())
     throw sdk::Error(KVASIR_ERR_IO,
                      where("acquire", key) + "the block could not be read back: " + reading->why());
@@ -78,7 +79,8 @@ void Blocks::take(Block& block, Reading& reading) {
 
 std::unique_ptr<Reading> Blocks::reading_of(const Block& block, TokenSet wanted) const {
   auto reading = std::make_unique<Reading>(block.bytes.saved, records_of(block), std::move(wanted),
-                                           block.bytes.memory, gap_bytes_, file_->alignment());
+                                           block.bytes.memory, gap_bytes_,
+                                           files_.of(block.bytes.saved).alignment());
   if (reading->lacks_memory()) reading->set_memory(allocate(layout_of(block).block_bytes()));
   return reading;
 }
@@ -102,48 +104,31 @@ kvasir_status Blocks::end_load(uint64_t handle, Reading& reading) {
   Block* block = table_.block(handle);
   if (!block) return KVASIR_ERR_IO;  // dropped meanwhile
   block->bytes.loading = false;
+  free_left(handle);
   if (!reading.failed()) {
     take(*block, reading);
     layers_[block->name.layer].pool.came(block->bytes.use);
     ++n_loaded_;
     return KVASIR_OK;
   }
-  block->bytes.lost = true;
-  host_.log(KVASIR_LOG_WARN, "block " + std::to_string(block->name.block) + " of layer " +
-                                 std::to_string(block->name.layer) +
-                                 " could not be read back from the file in " + folder_ + ": " +
-                                 reading.why() + "; check that disk, or set folder to another one");
+  lose(*block, reading.why());
   return KVASIR_ERR_IO;
 }
 
-std::unique_ptr<Writing> Blocks::begin_save(uint64_t handle) {
-  const std::lock_guard lock(mutex_);
-  Block* block = table_.block(handle);
-  if (!block || !block->bytes.sealed || block->bytes.saving || block->bytes.saved.valid())
-    return nullptr;
-  const Records& records = records_of(*block);
-  const Extent extent = file_->reserve(records.block_bytes());
-  auto writing = std::make_unique<Writing>(extent, records, block->bytes.memory.memory());
-  block->bytes.saving = true;
-  return writing;
+void Blocks::free_left(uint64_t handle) noexcept {
+  const auto found = left_.find(handle);
+  if (found == left_.end()) return;
+  files_.give_back(found->second);
+  left_.erase(found);
 }
 
-void Blocks::end_save(uint64_t handle, Writing& writing) {
-  const std::lock_guard lock(mutex_);
-  moved_.notify_all();
-  Block* block = table_.block(handle);
-  if (writing.failed() || !block) file_->give_back(writing.extent());
-  if (block) block->bytes.saving = false;
-  if (writing.failed()) {
-    if (!std::exchange(full_told_, true))
-      host_.log(KVASIR_LOG_WARN, "blocks stay in memory, beyond cached_blocks: the file in " +
-                                     folder_ + " takes no more (" + writing.why() + ")");
-  } else if (block) {
-    block->bytes.saved = writing.extent();
-    memory_read_ += writing.records().size() * writing.records().data_bytes();
-    may_leave(handle);
-    trim(block->name.layer);
-  }
+void Blocks::lose(Block& block, const std::string& why) {
+  block.bytes.lost = true;
+  host_.log(KVASIR_LOG_WARN, "block " + std::to_string(block.name.block) + " of layer " +
+                                 std::to_string(block.name.layer) +
+                                 " could not be read back from the file in " +
+                                 files_.of(block.bytes.saved).folder() + ": " + why +
+                                 "; check that disk, or set folder to another one");
 }
 
 }  // namespace kvasir::tiered

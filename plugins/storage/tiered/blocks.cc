@@ -1,8 +1,10 @@
-// What the storage's calls do to blocks; see blocks.h. What moves them is in block_moves.cc.
+// What the storage's calls do to blocks; see blocks.h. What moves them is in block_moves.cc and
+// block_saves.cc.
 // SPDX-License-Identifier: Apache-2.0
 #include "plugins/storage/tiered/blocks.h"
 
-#include <filesystem>
+#include <algorithm>
+#include <string>
 
 #include "plugins/storage/tiered/key_tokens.h"
 #include "plugins/storage/tiered/store.h"
@@ -17,8 +19,7 @@ Blocks::Blocks(const sdk::Host& host, const sdk::Options& options, Store* store)
       victim_(static_cast<Victim>(options.choice("cache_strategy"))),
       gap_bytes_(options.u32("gap_bytes")),
       file_options_(options),
-      folder_(options.delivered("folder") ? options.path("folder")
-                                          : std::filesystem::temp_directory_path().string()) {}
+      places_(file_places(options)) {}
 
 sdk::KvLayout Blocks::layout(const kvasir_geometry& geometry) const {
   return sdk::kv_layout(geometry, types_, geometry.n_kv_heads);
@@ -29,14 +30,30 @@ void Blocks::bind(const kvasir_geometry& geometry) {
   all_heads_ = layout(geometry);
   one_head_ = sdk::kv_layout(geometry, types_, 1);
   block_size_ = geometry.block_size;
-  file_.emplace(folder_, file_options_.direct);
-  const uint64_t alignment = file_->alignment() == 1 ? 1 : BlockFile::kPage;
+  uint64_t alignment = 1;
+  for (const FilePlace& place : places_) {
+    files_.add(std::make_unique<BlockFile>(place.folder, place.limit_bytes, file_options_.direct));
+    if (files_[files_.size() - 1].alignment() != 1) alignment = BlockFile::kPage;
+  }
   const auto records_of_heads = [&](const sdk::KvLayout& layout, uint32_t n_heads) {
     return Records(layout, n_heads, block_size_, file_options_.read_bytes, alignment);
   };
   all_records_ = records_of_heads(all_heads_, geometry.n_kv_heads);
   one_records_ = records_of_heads(one_head_, 1);
   layers_.assign(geometry.n_layers, Layer{Pool(victim_)});
+  file_pools_.assign(places_.size() - 1, Pool(victim_));
+  tokens_missed_.assign(places_.size(), 0);
+  bool is_limited = true;
+  for (const FilePlace& place : places_) {
+    const uint64_t n = place.limit_bytes / all_records_.block_bytes();
+    limit_bytes_ += n * all_records_.block_bytes();
+    is_limited &= place.limit_bytes != 0;
+    if (place.limit_bytes != 0 && n == 0)
+      sdk::fail_invalid("tiered: " + place.limit_key + " = " + std::to_string(place.limit_bytes) +
+                        " is less than one block of this model, which takes " +
+                        std::to_string(all_records_.block_bytes()) + " bytes in a file");
+  }
+  if (!is_limited) limit_bytes_ = 0;
 }
 
 uint64_t Blocks::piece_bytes() const {
@@ -98,9 +115,9 @@ std::vector<Load> Blocks::loads_of(const sdk::BlockKeys& keys) {
   return loads;
 }
 
-std::vector<Load> Blocks::missing(const sdk::BlockKeys& keys, std::vector<bool>& was_missing) {
+std::vector<Load> Blocks::missing(const sdk::BlockKeys& keys, std::vector<uint32_t>& tier) {
   const std::lock_guard lock(mutex_);
-  was_missing.assign(keys.size(), false);
+  tier.assign(keys.size(), 0);
   std::vector<Load> loads;
   for (uint64_t i = 0; i < keys.size(); ++i) {
     const uint64_t handle = table_.find("acquire", keys[i], true);
@@ -110,8 +127,8 @@ std::vector<Load> Blocks::missing(const sdk::BlockKeys& keys, std::vector<bool>&
     TokenSet needed = needed_of(keys[i], block);
     const uint32_t n_missing = block.bytes.memory.missing(needed).count();
     if (n_missing == 0) continue;
-    tokens_missed_ += n_missing;
-    was_missing[i] = true;
+    tokens_missed_[block.bytes.saved.file] += n_missing;
+    tier[i] = 1 + block.bytes.saved.file;
     loads.push_back({handle, std::move(needed)});
   }
   return loads;
@@ -151,10 +168,12 @@ void Blocks::let_go(const kvasir_block_key& key) {
 uint64_t Blocks::add(const kvasir_block_key& key, Memory memory, kvasir_lease& out) {
   const std::lock_guard lock(mutex_);
   Bytes bytes;
+  check_space(key);
   bytes.memory = BlockMemory(std::move(memory));
   bytes.sealed = true;
   const uint64_t handle = table_.add(key, std::move(bytes));
   Block& block = *table_.block(handle);
+  promised_bytes_ += records_of(block).block_bytes();
   block.sealed = true;
   came(block);
   out = lease(key, handle, false);
@@ -170,19 +189,30 @@ std::string Blocks::where(const char* function, const kvasir_block_key& key) con
 }
 
 std::vector<kvasir_tier_count> Blocks::tiers() {
+  static constexpr const char* kNames[kMostFiles] = {"file", "file_2", "file_3"};
   const std::lock_guard lock(mutex_);
-  return {{"memory", memory_read_, memory_written_, tokens_leased_, 0, 0, 0},
-          {"file", file_->bytes_read(), file_->bytes_written(), tokens_missed_, 0, 0, 0}};
+  std::vector<kvasir_tier_count> out = {
+      {"memory", memory_read_, memory_written_, tokens_leased_, 0, 0, 0}};
+  for (uint32_t file = 0; file < files_.size(); ++file)
+    out.push_back({kNames[file], files_[file].bytes_read(), files_[file].bytes_written(),
+                   tokens_missed_[file], 0, 0, 0});
+  return out;
 }
 
 void Blocks::tell_use() {
   const std::lock_guard lock(mutex_);
   if (n_read_ == 0) return;
+  uint64_t bytes_read = 0;
+  std::string sizes;
+  for (uint32_t file = 0; file < files_.size(); ++file) {
+    bytes_read += files_[file].bytes_read();
+    sizes += (file == 0 ? "" : " and ") + std::string("a file of ") +
+             std::to_string(files_[file].bytes() / 1000000) + " MB";
+  }
   host_.log(KVASIR_LOG_INFO, std::to_string(n_loaded_) + " blocks (" +
-                                 std::to_string(file_->bytes_read() / 1000000) +
+                                 std::to_string(bytes_read / 1000000) +
                                  " MB) read back, whole or in part, for " +
-                                 std::to_string(n_read_) + " leases, a file of " +
-                                 std::to_string(file_->bytes() / 1000000) + " MB");
+                                 std::to_string(n_read_) + " leases, " + sizes);
 }
 
 kvasir_lease Blocks::read_lease(const kvasir_block_key& key) {
@@ -197,7 +227,7 @@ kvasir_lease Blocks::read_lease(const kvasir_block_key& key) {
   }
   const TokenSet needed = needed_of(key, block);
   if (const uint32_t n_missing = block.bytes.memory.missing(needed).count(); n_missing != 0) {
-    tokens_missed_ += n_missing;
+    tokens_missed_[block.bytes.saved.file] += n_missing;
     return no_lease(key, KVASIR_LEASE_NOT_RESIDENT);
   }
   ++n_read_;
@@ -211,9 +241,11 @@ kvasir_lease Blocks::write_lease(const kvasir_block_key& key, std::vector<uint64
   uint64_t handle = table_.find_for_writing(key);
   if (handle == 0) {
     const sdk::KvLayout& layout = key.kv_head == KVASIR_ALL_HEADS ? all_heads_ : one_head_;
+    check_space(key);
     Bytes bytes;
     bytes.memory = BlockMemory(allocate(layout.block_bytes()));
     created.push_back(handle = table_.add(key, std::move(bytes)));
+    promised_bytes_ += records_of(*table_.block(handle)).block_bytes();
   } else {
     reopen(key, handle);
   }
@@ -232,8 +264,25 @@ void Blocks::remove(uint64_t handle) noexcept {
   Block& block = *table_.block(handle);
   stay(block);
   if (block.bytes.sealed) layers_[block.name.layer].resident_bytes -= memory_bytes(block);
-  if (!block.bytes.saving) file_->give_back(block.bytes.saved);
+  if (!block.bytes.saving) {
+    unsettle(block);
+    files_.give_back(block.bytes.saved);
+  }
+  free_left(handle);
+  promised_bytes_ -= records_of(block).block_bytes();
   table_.remove(handle);
+}
+
+// Files hold every full block, so that what they may take together is what there may be of all.
+void Blocks::check_space(const kvasir_block_key& key) const {
+  const Records& records = key.kv_head == KVASIR_ALL_HEADS ? all_records_ : one_records_;
+  if (limit_bytes_ == 0 || promised_bytes_ + records.block_bytes() <= limit_bytes_) return;
+  std::string keys;
+  for (const FilePlace& place : places_) keys += (keys.empty() ? "" : " and ") + place.limit_key;
+  throw sdk::Error(KVASIR_ERR_OUT_OF_MEMORY,
+                   where("acquire", key) + "the files are full: blocks take " +
+                       std::to_string(promised_bytes_) + " of " + std::to_string(limit_bytes_) +
+                       " bytes; raise " + keys + ", or keep a shorter context");
 }
 
 const sdk::KvLayout& Blocks::layout_of(const Block& block) const {
@@ -261,6 +310,7 @@ kvasir_lease Blocks::lease(const kvasir_block_key& key, uint64_t handle, bool wr
   Block& block = *table_.block(handle);
   stay(block);
   layers_[block.name.layer].pool.used(block.bytes.use, block.n_leases == 1);
+  used_in_file(handle, block.n_leases == 1);
   point(out, key, handle);
   return out;
 }

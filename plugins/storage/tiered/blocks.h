@@ -1,5 +1,5 @@
-// The blocks of kvasir.tiered: what of each is in memory, where it lies in the file, and who leaves
-// memory next.
+// The blocks of kvasir.tiered: what of each is in memory, in which file it lies, and who leaves
+// memory, or a file for the next one, first.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -9,9 +9,9 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -37,14 +37,14 @@ class Blocks final : public Transfers::Work {
   // store: null, or what may read the memory of sealed blocks; it outlives this.
   Blocks(const sdk::Host& host, const sdk::Options& options, Store* store);
 
-  // Throws sdk::Error when no file can be made.
+  // Throws sdk::Error when a file cannot be made, or holds no block.
   void bind(const kvasir_geometry& geometry);
   const sdk::KvLayout& layout() const { return all_heads_; }  // of a block of all kv heads
   sdk::KvLayout layout(const kvasir_geometry& geometry) const;
-  BlockFile& file() { return *file_; }
+  const FileChain& files() const { return files_; }
   // Of tables, in memory.
   static constexpr uint64_t table_bytes_per_block() { return Table::bytes_per_block(); }
-  // Of a call on the file.
+  // Of a call on a file.
   uint64_t piece_bytes() const;
 
   // READ or WRITE.
@@ -56,8 +56,9 @@ class Blocks final : public Transfers::Work {
 
   // What `keys` need, in their order; of a block that is not there the handle is 0.
   std::vector<Load> loads_of(const sdk::BlockKeys& keys);
-  // Of that what is not in memory. was_missing: by key.
-  std::vector<Load> missing(const sdk::BlockKeys& keys, std::vector<bool>& was_missing);
+  // Of that what is not in memory. tier: by key, where what is needed was: 0 in memory, else in
+  // file tier - 1.
+  std::vector<Load> missing(const sdk::BlockKeys& keys, std::vector<uint32_t>& tier);
 
   // restore(), for blocks that are named by their content. hold(): whether a sealed block has the
   // name, which then gets its handle and counts one holder more. lease_held(): a lease on it, or,
@@ -71,7 +72,7 @@ class Blocks final : public Transfers::Work {
   kvasir_lease no_lease(const kvasir_block_key& key, uint32_t state) const;
   std::string where(const char* function, const kvasir_block_key& key) const;
 
-  // Of memory, then of the file, without the times of reads.
+  // Of memory, then of the files, without the times of reads.
   std::vector<kvasir_tier_count> tiers();
   void tell_use();  // to the log, if any
 
@@ -84,10 +85,11 @@ class Blocks final : public Transfers::Work {
  private:
   struct Bytes {
     BlockMemory memory;
-    Extent saved;  // valid: the file has it
-    PoolUse use;
+    Extent saved;          // valid: a file has it
+    PoolUse use;           // in memory
+    PoolUse file_use;      // in the file
     bool sealed = false;   // does not change
-    bool saving = false;   // on its way to the file
+    bool saving = false;   // on its way to a file, or from one to the next
     bool loading = false;  // on its way from there
     bool lost = false;     // could not be read back
   };
@@ -102,10 +104,11 @@ class Blocks final : public Transfers::Work {
 
   Begun begin_load(const Load& load) override;
   kvasir_status end_load(uint64_t handle, Reading& reading) override;
-  std::unique_ptr<Writing> begin_save(uint64_t handle) override;
-  void end_save(uint64_t handle, Writing& writing) override;
+  std::unique_ptr<Move> next_move(Save& save) override;
+  void end_move(Save& save, Move& move) override;
+  void give_up(Save& save) noexcept override;
 
-  // Under the lock.
+  // All below: under the lock.
   const sdk::KvLayout& layout_of(const Block& block) const;
   const Records& records_of(const Block& block) const;
   uint64_t memory_bytes(const Block& block) const;
@@ -122,7 +125,20 @@ class Blocks final : public Transfers::Work {
   void end_step(uint32_t layer) noexcept;
   void trim(uint32_t layer) noexcept;
   void take(Block& block, Reading& reading);  // what arrived is the block's
+  void free_left(uint64_t handle) noexcept;
   std::unique_ptr<Reading> reading_of(const Block& block, TokenSet wanted) const;
+  void lose(Block& block, const std::string& why);
+  void check_space(const kvasir_block_key& key) const;
+  // In its file; only where there is another one behind it.
+  void settle(uint64_t handle, const Extent& saved) noexcept;
+  void used_in_file(uint64_t handle, bool is_first) noexcept;
+  void unsettle(Block& block) noexcept;
+  std::unique_ptr<Move> move_of(const Save::Step& step, Block& block);
+  bool make_room(Save& save);  // false: nobody can go on from that file
+  void end_step_of(const Save::Step& step, Block& block, const Extent& to);
+  void stop(const Save::Step& step) noexcept;
+  void give_up_locked(Save& save) noexcept;
+  void tell_full(const Save& save, const std::string& why);
 
   sdk::Host host_;
   Store* store_;
@@ -131,7 +147,7 @@ class Blocks final : public Transfers::Work {
   Victim victim_;
   uint32_t gap_bytes_, block_size_ = 0;
   FileOptions file_options_;
-  std::string folder_;
+  std::vector<FilePlace> places_;  // of the files
   sdk::KvLayout all_heads_, one_head_;
   Records all_records_, one_records_;
 
@@ -139,9 +155,14 @@ class Blocks final : public Transfers::Work {
   std::condition_variable moved_;
   Table table_{"tiered"};
   std::vector<Layer> layers_;
-  std::optional<BlockFile> file_;  // reads and writes need no lock
+  FileChain files_;                            // reads and writes need no lock
+  std::unordered_map<uint64_t, Extent> left_;  // of blocks that moved on while a load reads there
+  std::vector<Pool> file_pools_;               // by file, but for the last one
+  uint64_t promised_bytes_ = 0;                // in files, of all blocks
+  uint64_t limit_bytes_ = 0;                   // of these; 0: none
   uint64_t n_read_ = 0, n_loaded_ = 0;
-  uint64_t tokens_leased_ = 0, tokens_missed_ = 0, memory_read_ = 0, memory_written_ = 0;
+  uint64_t tokens_leased_ = 0, memory_read_ = 0, memory_written_ = 0;
+  std::vector<uint64_t> tokens_missed_;  // by file
   bool full_told_ = false;
 };
 

@@ -1,6 +1,6 @@
-// Storage in two tiers: the blocks used last stay in main memory, the others lie in a file and come
-// back when a step asks for them, or when a selector foresees that it will: whole, or the tokens
-// that are needed.
+// Storage in tiers: the blocks used last stay in main memory, the others lie in a file, or in up to
+// three of which each takes what the one before has no space for, and come back when a step asks
+// for them, or when a selector foresees that it will: whole, or the tokens that are needed.
 // SPDX-License-Identifier: Apache-2.0
 
 #include <kvasir/sdk/plugin.h>
@@ -36,7 +36,7 @@ class Tiered {
                      .name = "Tiered",
                      .vendor = "Kvasir",
                      .license = "Apache-2.0",
-                     .summary = "Keeps the blocks used last in memory, the others in a file.",
+                     .summary = "Keeps the blocks used last in memory, the others in files.",
                      .options = tiered::kOptions,
                      .caps = KVASIR_CAP_OWN_THREADS,
                      .provides = KVASIR_PROVIDE_FETCH,
@@ -47,6 +47,7 @@ class Tiered {
         cached_blocks_(options.u32("cached_blocks")),
         reads_ahead_(options.boolean("read_ahead")),
         file_options_(options),
+        n_files_(static_cast<uint32_t>(tiered::file_places(options).size())),
         store_(store_of(options)),
         blocks_(host, options, store_ ? &*store_ : nullptr),
         transfers_(blocks_, completion_of(host)) {}
@@ -54,7 +55,7 @@ class Tiered {
   ~Tiered() { blocks_.tell_use(); }
 
   void plan(const kvasir_geometry& geometry, kvasir_storage_plan& out) const {
-    out.n_tiers = 2;
+    out.n_tiers = 1 + n_files_;
     out.block_bytes = blocks_.layout(geometry).block_bytes();
     out.resident_bytes =
         std::max<uint64_t>(out.block_bytes * cached_blocks_, 1) * geometry.n_layers;
@@ -67,16 +68,19 @@ class Tiered {
 
   void bind(const kvasir_geometry& geometry) {
     blocks_.bind(geometry);
-    transfers_.set_io(make_file_io(blocks_.file(), file_options_, blocks_.piece_bytes(), host_));
+    transfers_.set_io(make_file_io(blocks_.files(), file_options_, blocks_.piece_bytes(), host_),
+                      n_files_);
     if (store_) store_->bind(geometry, blocks_.layout());
   }
 
   std::vector<kvasir_tier_count> tiers() {
     std::vector<kvasir_tier_count> out = blocks_.tiers();
-    const tiered::FlowCounts flow = transfers_.flow();
-    out.back().n_reads = flow.n_reads;
-    out.back().busy_nanos = flow.busy_nanos;
-    out.back().read_nanos = flow.read_nanos;
+    for (uint32_t file = 0; file < n_files_; ++file) {
+      const tiered::FlowCounts flow = transfers_.flow(file);
+      out[1 + file].n_reads = flow.n_reads;
+      out[1 + file].busy_nanos = flow.busy_nanos;
+      out[1 + file].read_nanos = flow.read_nanos;
+    }
     if (store_)
       out.push_back({"store", store_->backend().bytes_read(), store_->backend().bytes_written(),
                      store_->tokens_found(), 0, 0, 0});
@@ -116,9 +120,9 @@ class Tiered {
 
   void acquire(const sdk::BlockKeys& keys, uint32_t mode, const sdk::Leases& out) {
     if (mode != KVASIR_ACQUIRE_FETCH) return blocks_.acquire(keys, mode, out);
-    const std::vector<bool> was_missing = fetch(keys);
+    const std::vector<uint32_t> tier = fetch(keys);
     blocks_.acquire(keys, KVASIR_ACQUIRE_READ, out);
-    for (uint64_t i = 0; i < was_missing.size(); ++i) out[i].tier = was_missing[i] ? 1 : 0;
+    for (uint64_t i = 0; i < tier.size(); ++i) out[i].tier = tier[i];
   }
 
   void release(std::span<const uint64_t> leases) { blocks_.release(leases); }
@@ -132,7 +136,7 @@ class Tiered {
     wait_for_saves();
   }
 
-  // UNREF and FORGET both free the bytes of both tiers: no block outlives its holder.
+  // UNREF and FORGET both free the bytes of all tiers: no block outlives its holder.
   void drop(const sdk::BlockKeys& keys, uint32_t mode) { blocks_.drop(keys, mode); }
 
   void prefetch(const sdk::BlockKeys& keys, const kvasir_io_hint& hint, uint64_t ticket,
@@ -166,13 +170,13 @@ class Tiered {
     transfers_.wait_for_saves(kMostUnsavedBytes / blocks_.layout().block_bytes());
   }
 
-  // Brings in what `keys` need and waits for it. Returns which keys were not in memory.
-  std::vector<bool> fetch(const sdk::BlockKeys& keys) {
+  // Brings in what `keys` need and waits for it. Returns the tier of each key before that.
+  std::vector<uint32_t> fetch(const sdk::BlockKeys& keys) {
     transfers_.start();
-    std::vector<bool> was_missing;
-    std::vector<Load> loads = blocks_.missing(keys, was_missing);
+    std::vector<uint32_t> tier;
+    std::vector<Load> loads = blocks_.missing(keys, tier);
     if (!loads.empty()) transfers_.load_now(std::move(loads));
-    return was_missing;
+    return tier;
   }
 
   // Of a block that this process has. False, and no lease, when it has not.
@@ -207,6 +211,7 @@ class Tiered {
   uint32_t cached_blocks_;
   bool reads_ahead_;
   tiered::FileOptions file_options_;
+  uint32_t n_files_;
   std::optional<tiered::Store> store_;
   tiered::Blocks blocks_;
   tiered::Transfers transfers_;  // ends first: its thread uses the blocks
