@@ -31,6 +31,7 @@ struct KvTypes {
     return enum_option({.key = "type_v", .help = "element type of stored values"}, kNames, 1);
   }
   static const char* name(uint32_t dtype) { return kNames[dtype - KVASIR_DTYPE_F32]; }
+  KvTypes() = default;
   explicit KvTypes(const Options& options)
       : k(kTypes[options.choice("type_k")]), v(kTypes[options.choice("type_v")]) {}
 };
