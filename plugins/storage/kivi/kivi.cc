@@ -75,9 +75,8 @@ class Kivi {
              " is not a multiple of group_size = " + std::to_string(group_size_) + ": " + remedy;
     };
     if (geometry.block_size % group_size_ != 0)
-      throw sdk::Error(KVASIR_ERR_UNSUPPORTED,
-                       text("block_size", geometry.block_size,
-                            "set block_size of [cache] to a multiple, or group_size lower"));
+      throw sdk::Error(KVASIR_ERR_UNSUPPORTED, text("block_size", geometry.block_size,
+                                                    "set block_size of [cache] to a multiple"));
     if (geometry.v_dim % group_size_ != 0)
       throw sdk::Error(KVASIR_ERR_UNSUPPORTED, text("the width of a head of V", geometry.v_dim,
                                                     "set group_size lower, or use dram"));
