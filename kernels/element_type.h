@@ -14,6 +14,7 @@ enum class ElementType : uint32_t {
   kBF16 = 3,  // the upper half of a binary32
   kQ8_0 = 4,  // groups of 32 along the row: Q8Group
   kQ4_0 = 5,  // groups of 32 along the row: Q4Group
+  kFp8E4M3 = 6,
 };
 
 inline constexpr size_t kGroupElements = 32;
@@ -30,6 +31,13 @@ struct Q4Group {
   uint8_t q[kGroupElements / 2];  // x[i], x[16 + i] = scale * (low, high nibble of q[i] - 8)
 };
 static_assert(sizeof(Q8Group) == 34 && sizeof(Q4Group) == 18);
+
+// OCP FP8 E4M3 (Micikevicius et al. 2022, arXiv:2209.05433): sign, 4 bits of exponent with bias 7,
+// 3 of fraction; subnormal below 2^-6, at most 448, no infinity. 0x7f and 0xff are NaN.
+struct Fp8E4M3 {
+  uint8_t bits;
+};
+static_assert(sizeof(Fp8E4M3) == 1);
 
 // Elements that cannot be stored without their neighbours: rows are multiples of it.
 constexpr size_t group_elements(ElementType type) {
@@ -48,6 +56,8 @@ constexpr size_t row_bytes(ElementType type, size_t n) {
       return n / kGroupElements * sizeof(Q8Group);
     case ElementType::kQ4_0:
       return n / kGroupElements * sizeof(Q4Group);
+    case ElementType::kFp8E4M3:
+      return n;
   }
   return 0;
 }

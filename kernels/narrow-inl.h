@@ -1,4 +1,4 @@
-// Rounding of f32 vectors to f16 and bf16, per SIMD target.
+// Rounding of f32 vectors to f16, bf16 and fp8, per SIMD target.
 // SPDX-License-Identifier: Apache-2.0
 #if defined(KVASIR_KERNELS_NARROW_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVASIR_KERNELS_NARROW_INL_H_
@@ -68,6 +68,29 @@ HWY_INLINE void store_row(VecF32 x, hwy::float16_t* out) {
   half = hn::IfThenElse(is_nan, hn::Set(du, 0x7e00u), half);
   store_low_half(hn::Or(half, sign), reinterpret_cast<uint16_t*>(out));
 #endif
+}
+
+HWY_INLINE void store_row(VecF32 x, Fp8E4M3* out) {
+  const F32 d;
+  const hn::RebindToUnsigned<F32> du;
+  const hn::RebindToSigned<F32> di;
+  const hn::Rebind<uint8_t, F32> du8;
+  const auto sign = hn::And(hn::ShiftRight<24>(hn::BitCast(du, x)), hn::Set(du, 0x80u));
+  const VecF32 magnitude = hn::Abs(x);
+  const auto bits = hn::BitCast(du, magnitude);
+  // Normal: rebias the exponent and round at bit 20; what exceeds the largest value is that.
+  const auto odd = hn::And(hn::ShiftRight<20>(bits), hn::Set(du, 1u));
+  const auto rebiased = hn::Add(bits, hn::Add(odd, hn::Set(du, 0x7ffffu - (120u << 23))));
+  const auto normal = hn::Min(hn::ShiftRight<20>(rebiased), hn::Set(du, 0x7eu));
+  // Below 2^-6: adding 2^14 puts the last bit of the result, 2^-9, at the last bit of the sum.
+  const auto subnormal = hn::Sub(hn::BitCast(du, hn::Add(magnitude, hn::Set(d, 0x1p14f))),
+                                 hn::BitCast(du, hn::Set(d, 0x1p14f)));
+  const auto is_small = hn::RebindMask(du, hn::Lt(magnitude, hn::Set(d, 0x1p-6f)));
+  const auto is_finite = hn::Lt(bits, hn::Set(du, 0x7f800000u));
+  auto byte = hn::IfThenElse(is_small, subnormal, normal);
+  byte = hn::IfThenElse(is_finite, byte, hn::Set(du, 0x7fu));
+  hn::StoreU(hn::DemoteTo(du8, hn::BitCast(di, hn::Or(byte, sign))), du8,
+             reinterpret_cast<uint8_t*>(out));
 }
 
 // The first n < kLanes lanes.

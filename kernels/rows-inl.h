@@ -57,6 +57,25 @@ HWY_INLINE hn::Vec<D> load_row(D d, const hwy::float16_t* row) {
 #endif
 }
 
+template <class D>
+HWY_INLINE hn::Vec<D> load_row(D d, const Fp8E4M3* row) {
+  const hn::RebindToUnsigned<D> du;
+  const hn::Rebind<uint8_t, D> du8;
+  const auto bits = hn::PromoteTo(du, hn::LoadU(du8, reinterpret_cast<const uint8_t*>(row)));
+  const auto sign = hn::ShiftLeft<24>(hn::And(bits, hn::Set(du, 0x80u)));
+  const auto magnitude = hn::And(bits, hn::Set(du, 0x7fu));
+  const auto moved = hn::ShiftLeft<20>(magnitude);  // into the fields of an f32, with bias 7
+  const auto normal = hn::BitCast(d, hn::Add(moved, hn::Set(du, 120u << 23)));
+  // Without the hidden bit: 2^-6 (1 + f / 8) - 2^-6.
+  const auto subnormal =
+      hn::Sub(hn::BitCast(d, hn::Add(moved, hn::Set(du, 121u << 23))), hn::Set(d, 0x1p-6f));
+  const auto is_subnormal = hn::RebindMask(d, hn::Lt(magnitude, hn::Set(du, 8u)));
+  const auto is_nan = hn::RebindMask(d, hn::Eq(magnitude, hn::Set(du, 0x7fu)));
+  auto value = hn::IfThenElse(is_subnormal, subnormal, normal);
+  value = hn::IfThenElse(is_nan, hn::BitCast(d, hn::Set(du, 0x7fc00000u)), value);
+  return hn::Or(value, hn::BitCast(d, sign));
+}
+
 // Types whose rows are groups: `row` then points to the row's first group.
 template <class T>
 concept Grouped = T::kIsGroup;
@@ -133,6 +152,8 @@ HWY_INLINE auto with_row_type(ElementType type, const Fn& fn) {
       return fn(Q8Group());
     case ElementType::kQ4_0:
       return fn(Q4Group());
+    case ElementType::kFp8E4M3:
+      return fn(Fp8E4M3());
     default:
       return fn(float());
   }

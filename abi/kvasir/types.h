@@ -15,7 +15,7 @@
  * Q4_0: 16 bytes, x[i] and x[16 + i] = scale * (low, high nibble of q[i] - 8); 18 bytes. */
 #define KVASIR_DTYPE_Q8_0 4u
 #define KVASIR_DTYPE_Q4_0 5u
-#define KVASIR_DTYPE_FP8_E4M3 6u
+#define KVASIR_DTYPE_FP8_E4M3 6u /* OCP: exponent bias 7, at most 448, no infinity */
 /* Of views only, never of K and V. */
 #define KVASIR_DTYPE_U32 16u
 #define KVASIR_DTYPE_U8 17u /* bytes */

@@ -35,15 +35,12 @@ std::string dtype_list(uint64_t dtypes) {
   return text;
 }
 
-// The kernels number their types as the ABI does (core/runtime/blocks/element_type.h); fp8 is a
-// byte per element, and not among them.
+// The kernels number their types as the ABI does (core/runtime/blocks/element_type.h).
 uint32_t group_elements(uint32_t dtype) {
-  if (dtype == KVASIR_DTYPE_FP8_E4M3) return 1;
   return static_cast<uint32_t>(kernels::group_elements(static_cast<kernels::ElementType>(dtype)));
 }
 
 uint64_t row_bytes(uint32_t dtype, uint32_t n) {
-  if (dtype == KVASIR_DTYPE_FP8_E4M3) return n;
   return kernels::row_bytes(static_cast<kernels::ElementType>(dtype), n);
 }
 

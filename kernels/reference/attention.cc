@@ -36,6 +36,14 @@ double bfloat_value(uint16_t bits) {
   return value;
 }
 
+double fp8_value(uint8_t bits) {
+  const int exponent = (bits >> 3) & 15, fraction = bits & 7;
+  const double sign = (bits & 0x80) ? -1.0 : 1.0;
+  if (exponent == 15 && fraction == 7) return std::numeric_limits<double>::quiet_NaN();
+  if (exponent == 0) return sign * std::ldexp(fraction, -9);
+  return sign * std::ldexp(8 + fraction, exponent - 10);
+}
+
 // A scale, then 32 bytes or 16 pairs of nibbles that stand for elements 16 apart.
 double group_value(const void* row, size_t index, bool is_nibble) {
   const auto* group = static_cast<const uint8_t*>(row) + index / 32 * (is_nibble ? 18 : 34);
@@ -110,6 +118,7 @@ double element(const void* row, size_t index, ElementType type) {
   if (type == ElementType::kQ8_0 || type == ElementType::kQ4_0) {
     return group_value(row, index, type == ElementType::kQ4_0);
   }
+  if (type == ElementType::kFp8E4M3) return fp8_value(static_cast<const uint8_t*>(row)[index]);
   float value = 0;
   std::memcpy(&value, static_cast<const char*>(row) + 4 * index, sizeof(value));
   return value;

@@ -64,8 +64,20 @@ std::vector<uint32_t> top_k(std::span<const float> score, size_t k) {
   return order;
 }
 
+namespace {
+
+double round_to_fp8(double x) {
+  if (!std::isfinite(x)) return std::numeric_limits<double>::quiet_NaN();
+  const double step = std::ldexp(1.0, std::max(std::ilogb(x), -6) - 3);
+  return std::copysign(std::fmin(std::fabs(std::nearbyint(x / step) * step), 448.0), x);
+}
+
+}  // namespace
+
 double round_to(double x, ElementType type) {
-  if (type == ElementType::kF32 || x == 0 || !std::isfinite(x)) return x;
+  if (type == ElementType::kF32 || x == 0) return x;
+  if (type == ElementType::kFp8E4M3) return round_to_fp8(x);
+  if (!std::isfinite(x)) return x;
   const bool half = type == ElementType::kF16;
   const int precision = half ? 11 : 8;   // significand bits, the hidden one included
   const int lowest = half ? -14 : -126;  // exponent of the smallest normal value

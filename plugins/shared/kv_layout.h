@@ -19,9 +19,10 @@ namespace kvasir::sdk {
 struct KvTypes {
   uint32_t k = KVASIR_DTYPE_F16, v = KVASIR_DTYPE_F16;
 
-  static constexpr const char* kNames[] = {"f32", "f16", "bf16", "q8_0", "q4_0"};
-  static constexpr uint32_t kTypes[] = {KVASIR_DTYPE_F32, KVASIR_DTYPE_F16, KVASIR_DTYPE_BF16,
-                                        KVASIR_DTYPE_Q8_0, KVASIR_DTYPE_Q4_0};
+  static constexpr const char* kNames[] = {"f32", "f16", "bf16", "q8_0", "q4_0", "fp8_e4m3"};
+  static constexpr uint32_t kTypes[] = {KVASIR_DTYPE_F32,  KVASIR_DTYPE_F16,
+                                        KVASIR_DTYPE_BF16, KVASIR_DTYPE_Q8_0,
+                                        KVASIR_DTYPE_Q4_0, KVASIR_DTYPE_FP8_E4M3};
 
   static constexpr kvasir_option_schema option_k() {
     return enum_option({.key = "type_k", .help = "element type of stored keys"}, kNames, 1);
@@ -30,6 +31,7 @@ struct KvTypes {
     return enum_option({.key = "type_v", .help = "element type of stored values"}, kNames, 1);
   }
   static const char* name(uint32_t dtype) { return kNames[dtype - KVASIR_DTYPE_F32]; }
+  KvTypes() = default;
   explicit KvTypes(const Options& options)
       : k(kTypes[options.choice("type_k")]), v(kTypes[options.choice("type_v")]) {}
 };

@@ -171,7 +171,9 @@ TEST_SUITE("abi/growth") {
     for (const std::string& name : shipped("storage")) {
       CAPTURE(name);
       PluginInstance<kvasir_storage> s(host, name);
-      s.bind(small_geometry());
+      kvasir_geometry geometry = small_geometry();
+      geometry.block_size = geometry.v_dim = 32;  // a group of `kivi`
+      s.bind(geometry);
       std::vector<kvasir_block_key> names;
       for (uint32_t block = 0; block < 3; ++block)
         names.push_back({{block + 5, 1}, 1, block, KVASIR_ALL_HEADS, 0, 0, nullptr});

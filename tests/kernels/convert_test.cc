@@ -40,6 +40,84 @@ TEST_SUITE("kernels/convert") {
     }
   }
 
+  TEST_CASE("fp8_e4m3: all 256 codes widen exactly, and narrow back to themselves") {
+    std::vector<uint8_t> codes(256);
+    for (size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<uint8_t>(i);
+    test::for_each_simd_target([&] {
+      std::vector<float> wide(codes.size());
+      kernels::convert_to_f32(ElementType::kFp8E4M3, codes.data(), wide.data(), codes.size());
+      std::vector<uint8_t> back(codes.size());
+      kernels::convert_from_f32(ElementType::kFp8E4M3, wide.data(), back.data(), wide.size());
+      for (size_t i = 0; i < codes.size(); ++i) {
+        CAPTURE(i);
+        const double value = kernels::reference::element(codes.data(), i, ElementType::kFp8E4M3);
+        CHECK(same(wide[i], value));
+        CHECK((std::isnan(value) ? (back[i] & 0x7f) == 0x7f : back[i] == codes[i]));
+      }
+    });
+    // The format's own table (arXiv:2209.05433, table 1).
+    const auto value = [](uint8_t code) {
+      return kernels::reference::element(&code, 0, ElementType::kFp8E4M3);
+    };
+    CHECK(value(0x01) == 0x1p-9);
+    CHECK(value(0x07) == 0.875 * 0x1p-6);
+    CHECK(value(0x08) == 0x1p-6);
+    CHECK(value(0x38) == 1.0);
+    CHECK(value(0x7e) == 448.0);
+    CHECK(value(0xfe) == -448.0);
+    CHECK(std::isnan(value(0x7f)));
+    CHECK(std::isnan(value(0xff)));
+  }
+
+  TEST_CASE("fp8_e4m3: every half, and its neighbours in f32, become the nearest code") {
+    std::vector<float> in;
+    for (uint32_t i = 0; i < 65536; ++i) {
+      const auto bits = static_cast<uint16_t>(i);
+      const auto x = static_cast<float>(kernels::reference::element(&bits, 0, ElementType::kF16));
+      for (const float near : {x, std::nextafter(x, INFINITY), std::nextafter(x, -INFINITY)})
+        in.push_back(near);
+    }
+    for (const float x : {464.0f, 465.0f, 1e30f, 0x1p-10f, 0x1.8p-9f, 0x1p-11f, 1e-40f}) {
+      in.push_back(x);
+      in.push_back(-x);
+    }
+    // By distance to all codes: nearest, and of two as near the even one.
+    const auto nearest = [](double x) {
+      uint8_t best = 0;
+      double off = INFINITY;
+      for (uint8_t code = 0; code < 0x7f; ++code) {
+        const double d =
+            std::fabs(kernels::reference::element(&code, 0, ElementType::kFp8E4M3) - std::fabs(x));
+        if (d < off || (d == off && code % 2 == 0)) {
+          best = code;
+          off = d;
+        }
+      }
+      return static_cast<uint8_t>(best | (std::signbit(x) ? 0x80 : 0));
+    };
+    std::vector<uint8_t> want;
+    for (const float x : in)
+      want.push_back(std::isfinite(x) ? nearest(x)
+                                      : static_cast<uint8_t>(std::signbit(x) ? 0xff : 0x7f));
+    test::for_each_simd_target([&] {
+      std::vector<uint8_t> out(in.size());
+      kernels::convert_from_f32(ElementType::kFp8E4M3, in.data(), out.data(), in.size());
+      size_t wrong = 0, other_nan = 0;
+      for (size_t i = 0; i < in.size(); ++i) {
+        if (!std::isfinite(in[i]))
+          other_nan += (out[i] & 0x7f) != 0x7f;
+        else
+          wrong += out[i] != want[i];
+      }
+      CHECK(wrong == 0);
+      CHECK(other_nan == 0);
+      for (size_t i = 0; i < in.size(); i += 97)
+        if (std::isfinite(in[i]))
+          CHECK(kernels::reference::element(out.data(), i, ElementType::kFp8E4M3) ==
+                kernels::reference::round_to(in[i], ElementType::kFp8E4M3));
+    });
+  }
+
   TEST_CASE("rounding is to nearest, ties to even, overflow to infinity") {
     const float inf = std::numeric_limits<float>::infinity();
     std::vector<float> in = {
@@ -66,7 +144,8 @@ TEST_SUITE("kernels/convert") {
 
   TEST_CASE("any length is written fully and nothing behind it") {
     const auto in = test::random_floats(40, 1.0f, 511);
-    for (const ElementType type : {ElementType::kF32, ElementType::kF16, ElementType::kBF16}) {
+    for (const ElementType type :
+         {ElementType::kF32, ElementType::kF16, ElementType::kBF16, ElementType::kFp8E4M3}) {
       const size_t bytes = kernels::row_bytes(type, 1);
       for (size_t n = 0; n <= 40; ++n) {
         test::for_each_simd_target([&] {

@@ -39,9 +39,16 @@ inline uint16_t half_bits(double value, kernels::ElementType type) {
   return static_cast<uint16_t>(low | (value < 0 ? 0x8000 : 0));
 }
 
+inline uint8_t fp8_bits(double value) {
+  uint8_t bits = 0;
+  while (kernels::reference::element(&bits, 0, kernels::ElementType::kFp8E4M3) < std::fabs(value))
+    ++bits;
+  return static_cast<uint8_t>(bits | (value < 0 ? 0x80 : 0));
+}
+
 inline constexpr kernels::ElementType kElementTypes[] = {
-    kernels::ElementType::kF32, kernels::ElementType::kF16, kernels::ElementType::kBF16,
-    kernels::ElementType::kQ8_0, kernels::ElementType::kQ4_0};
+    kernels::ElementType::kF32,  kernels::ElementType::kF16,  kernels::ElementType::kBF16,
+    kernels::ElementType::kQ8_0, kernels::ElementType::kQ4_0, kernels::ElementType::kFp8E4M3};
 
 inline bool can_store(kernels::ElementType type, size_t width) {
   return width % kernels::group_elements(type) == 0;
@@ -83,6 +90,8 @@ inline std::vector<uint8_t> store_rows(const std::vector<float>& values, size_t 
       std::memcpy(at, &values[i], 4);
     } else if (group > 1) {
       store_group(&values[i], type, at);
+    } else if (type == kernels::ElementType::kFp8E4M3) {
+      *at = fp8_bits(kernels::reference::round_to(values[i], type));
     } else {
       const uint16_t bits = half_bits(kernels::reference::round_to(values[i], type), type);
       std::memcpy(at, &bits, 2);

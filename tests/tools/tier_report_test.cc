@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -62,6 +63,31 @@ TEST_CASE("a run says what reading blocks back took, the same text whatever read
     CHECK(r["reading_hidden"] <= 1.0);
     if (answer.empty()) answer = r["text"];
     CHECK(r["text"] == answer);
+  }
+}
+
+TEST_CASE("a run over two files says what came from each, and gives the same text") {
+  const TieredRun run;
+  const std::string folder =
+      std::filesystem::path(run.model.folder.path("x")).parent_path().string();
+  std::vector<std::string> chain = run.command(
+      {"--set", "storage.folder_limit_bytes=256KiB", "--set", "storage.folder_2=" + folder});
+  const std::string said = run_kvasir(chain).err;
+  CAPTURE(said);
+  CHECK(said.find(" % from file, ") != std::string::npos);
+  CHECK(said.find(" % from file_2)") != std::string::npos);
+  CHECK(said.find("; file_2: ") != std::string::npos);
+  chain.push_back("--json");
+  std::vector<std::string> plain = run.command({});
+  plain.push_back("--json");
+  const Json r = json_of(chain);
+  CHECK(r["text"] == json_of(plain)["text"]);
+  REQUIRE(r["tiers"].size() == 3);
+  CHECK(r["tiers"][2]["tier"] == "file_2");
+  for (const int tier : {1, 2}) {
+    CHECK(r["tiers"][tier]["tokens"] > 0);
+    CHECK(r["tiers"][tier]["reads"] > 0);
+    CHECK(r["tiers"][tier]["reading_ms"] > 0.0);
   }
 }
 

@@ -45,7 +45,8 @@ class Cpu {
        .name = "CPU attention",
        .vendor = "Kvasir",
        .license = "Apache-2.0",
-       .summary = "SIMD attention over f32, f16, bf16, q8_0 and q4_0 blocks, AVX-512 and AVX2.",
+       .summary =
+           "SIMD attention over f32, f16, bf16, q8_0, q4_0 and fp8_e4m3 blocks, AVX-512 and AVX2.",
        .options = kOptions,
        .provides = KVASIR_PROVIDE_MASS | KVASIR_PROVIDE_LOG_WEIGHT |
                    KVASIR_PROVIDE_HEAD_LOG_WEIGHT | KVASIR_PROVIDE_TOKEN_ITEMS |

@@ -27,7 +27,7 @@ KvType kv_type(uint32_t dtype) {
         KVASIR_ERR_UNSUPPORTED,
         "K or V of element type " + std::to_string(dtype) +
             " cannot be read: set [storage] type_k and type_v to f32, f16, bf16, q8_0, "
-            "q4_0 or fp8");
+            "q4_0 or fp8_e4m3");
   }
   return static_cast<KvType>(dtype);
 }

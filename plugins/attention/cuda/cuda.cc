@@ -59,7 +59,7 @@ class Cuda {
        .name = "CUDA attention",
        .vendor = "Kvasir",
        .license = "Apache-2.0",
-       .summary = "Attention on an NVIDIA GPU over f32, f16, bf16, q8_0, q4_0 and fp8 blocks.",
+       .summary = "Attention on an NVIDIA GPU over f32, f16, bf16, q8_0, q4_0 and fp8_e4m3 blocks.",
        .options = kOptions,
        .provides = KVASIR_PROVIDE_MASS | KVASIR_PROVIDE_LOG_WEIGHT |
                    KVASIR_PROVIDE_HEAD_LOG_WEIGHT | KVASIR_PROVIDE_TOKEN_ITEMS |

@@ -46,7 +46,7 @@ class Dram {
        .name = "DRAM",
        .vendor = "Kvasir",
        .license = "Apache-2.0",
-       .summary = "Keeps every block in main memory, in f32, f16, bf16, q8_0 or q4_0.",
+       .summary = "Keeps every block in main memory, in f32, f16, bf16, q8_0, q4_0 or fp8_e4m3.",
        .options = kOptions,
        .provides = KVASIR_PROVIDE_STABLE_LEASES,
        .dtypes = sdk::kElementTypes});

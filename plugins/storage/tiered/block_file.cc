@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <iterator>
 #include <new>
 #include <system_error>
 
@@ -48,10 +49,12 @@ int64_t again_after_eintr(const Call& call) noexcept {
 
 std::string reason(int error) { return std::generic_category().message(error); }
 
-BlockFile::BlockFile(const std::string& folder, bool direct)
-    : file_(sdk::open_nameless_file(folder)) {
+BlockFile::BlockFile(std::string folder, uint64_t limit_bytes, bool direct)
+    : folder_(std::move(folder)),
+      limit_bytes_(limit_bytes),
+      file_(sdk::open_nameless_file(folder_)) {
   if (file_ < 0)
-    throw sdk::Error(KVASIR_ERR_IO, "tiered: no file can be made in " + folder + ": " +
+    throw sdk::Error(KVASIR_ERR_IO, "tiered: no file can be made in " + folder_ + ": " +
                                         reason(errno) + "; set folder to one that does");
   ::posix_fadvise(file_, 0, 0, POSIX_FADV_RANDOM);  // read no more than is asked for
   if (const uint64_t alignment = direct ? direct_alignment(file_) : 0;
@@ -68,23 +71,56 @@ void BlockFile::stop_direct() noexcept {
 }
 
 Extent BlockFile::reserve(uint64_t bytes) {
-  Extent out{end_, bytes, ++n_reserved_};
-  std::vector<uint64_t>& free = free_[bytes];
-  if (free.empty()) {
+  Extent out;
+  out.bytes = bytes;
+  if (const auto found = by_size_.lower_bound({bytes, 0}); found != by_size_.end()) {
+    const auto [size, offset] = *found;
+    remove_free(free_.find(offset));
+    if (size > bytes) add_free(offset + bytes, size - bytes);
+    out.offset = offset;
+  } else if (limit_bytes_ == 0 || end_ + bytes <= limit_bytes_) {
+    out.offset = end_;
     end_ += bytes;
-  } else {
-    out.offset = free.back();
-    free.pop_back();
   }
   return out;
 }
 
 void BlockFile::give_back(const Extent& extent) noexcept {
-  if (!extent.valid()) return;
   try {
-    free_[extent.bytes].push_back(extent.offset);
+    uint64_t begin = extent.offset, end = begin + extent.bytes;
+    auto next = free_.lower_bound(begin);
+    if (next != free_.end() && next->first == end) {
+      end += next->second;
+      remove_free(next++);
+    }
+    if (next != free_.begin()) {
+      const auto before = std::prev(next);
+      if (before->first + before->second == begin) {
+        begin = before->first;
+        remove_free(before);
+      }
+    }
+    if (end == end_)
+      end_ = begin;
+    else
+      add_free(begin, end - begin);
   } catch (const std::bad_alloc&) {  // the file keeps a hole
   }
+}
+
+void BlockFile::add_free(uint64_t offset, uint64_t bytes) {
+  by_size_.emplace(bytes, offset);
+  try {
+    free_.emplace(offset, bytes);
+  } catch (...) {
+    by_size_.erase({bytes, offset});
+    throw;
+  }
+}
+
+void BlockFile::remove_free(std::map<uint64_t, uint64_t>::iterator at) {
+  by_size_.erase({at->second, at->first});
+  free_.erase(at);
 }
 
 int64_t BlockFile::read(uint64_t offset, uint64_t n, std::byte* to) noexcept {

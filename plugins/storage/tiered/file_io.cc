@@ -8,18 +8,19 @@
 
 namespace kvasir::tiered {
 
-FileIo::FileIo(BlockFile& file, uint32_t n_buffers, uint64_t buffer_bytes)
-    : file_(file),
+FileIo::FileIo(const FileChain& files, uint32_t n_buffers, uint64_t buffer_bytes)
+    : files_(files),
       n_buffers_(n_buffers),
       buffer_bytes_((buffer_bytes + BlockFile::kPage - 1) / BlockFile::kPage * BlockFile::kPage),
       memory_(allocate(arena_bytes())) {}
 
 // A short call goes on where a read past the page cache may begin.
 bool FileIo::ends(FileCall& rest, int64_t n, int& error) {
+  BlockFile& file = files_[rest.file];
   error = 0;
   if (n == -EINTR || n == -EAGAIN) return false;
-  if (n == -EINVAL && file_.alignment() != 1 && !rest.was_refused) {
-    file_.stop_direct();  // others that were under way are refused, too
+  if (n == -EINVAL && file.alignment() != 1 && !rest.was_refused) {
+    file.stop_direct();  // others that were under way are refused, too
     rest.was_refused = true;
     return false;
   }
@@ -32,7 +33,7 @@ bool FileIo::ends(FileCall& rest, int64_t n, int& error) {
     return true;
   }
   auto moved = static_cast<uint64_t>(n);
-  if (moved < rest.n) moved -= moved % file_.alignment();
+  if (moved < rest.n) moved -= moved % file.alignment();
   rest.offset += moved;
   rest.n -= moved;
   return rest.n == 0;
@@ -42,15 +43,16 @@ namespace {
 
 class PlainIo final : public FileIo {
  public:
-  PlainIo(BlockFile& file, uint64_t buffer_bytes) : FileIo(file, 1, buffer_bytes) {}
+  PlainIo(const FileChain& files, uint64_t buffer_bytes) : FileIo(files, 1, buffer_bytes) {}
 
   void start(uint32_t buffer_index, const FileCall& call) override {
     FileCall rest = call;
+    BlockFile& file = files_[call.file];
     std::byte* const at = buffer(buffer_index);
     for (bool ended = false; !ended;) {
       std::byte* const from = at + (rest.offset - call.offset);
-      const int64_t n = call.is_write ? file_.write(rest.offset, rest.n, from)
-                                      : file_.read(rest.offset, rest.n, from);
+      const int64_t n = call.is_write ? file.write(rest.offset, rest.n, from)
+                                      : file.read(rest.offset, rest.n, from);
       ended = ends(rest, n, error_);
     }
   }
@@ -62,21 +64,21 @@ class PlainIo final : public FileIo {
 
 }  // namespace
 
-std::unique_ptr<FileIo> make_plain_io(BlockFile& file, uint64_t buffer_bytes) {
-  return std::make_unique<PlainIo>(file, buffer_bytes);
+std::unique_ptr<FileIo> make_plain_io(const FileChain& files, uint64_t buffer_bytes) {
+  return std::make_unique<PlainIo>(files, buffer_bytes);
 }
 
-std::unique_ptr<FileIo> make_file_io(BlockFile& file, const FileOptions& options,
+std::unique_ptr<FileIo> make_file_io(const FileChain& files, const FileOptions& options,
                                      uint64_t buffer_bytes, const sdk::Host& host) {
   if (options.uring) {
     int error = 0;
-    auto io = make_uring_io(file, options.n_buffers(), buffer_bytes, error);
+    auto io = make_uring_io(files, options.n_buffers(), buffer_bytes, error);
     if (io) return io;
     host.log(KVASIR_LOG_WARN, "the kernel gives no io_uring (" + reason(error) +
                                   "): the file is read one call at a time; io = \"thread\" does "
                                   "so without this line");
   }
-  return make_plain_io(file, buffer_bytes);
+  return make_plain_io(files, buffer_bytes);
 }
 
 }  // namespace kvasir::tiered

@@ -1,4 +1,5 @@
-// Calls that read and write a BlockFile: one after another, or many in flight through io_uring.
+// Calls that read and write the files of a chain: one after another, or many in flight through
+// io_uring.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -15,11 +16,12 @@
 
 namespace kvasir::tiered {
 
-// Bytes of the file from `offset` on, between it and a buffer of `buffer_bytes`.
+// Bytes of a file of the chain from `offset` on, between it and a buffer of `buffer_bytes`.
 struct FileCall {
   bool is_write = false;
   uint64_t offset = 0;
   uint64_t n = 0;
+  uint32_t file = 0;
   bool was_refused = false;  // past the page cache; it goes on through it
 };
 
@@ -32,7 +34,7 @@ class FileIo {
     int error;  // an errno; 0: all of it was moved
   };
   // memory: of the buffers, page-aligned.
-  FileIo(BlockFile& file, uint32_t n_buffers, uint64_t buffer_bytes);
+  FileIo(const FileChain& files, uint32_t n_buffers, uint64_t buffer_bytes);
   virtual ~FileIo() = default;
   FileIo(const FileIo&) = delete;
   FileIo& operator=(const FileIo&) = delete;
@@ -45,7 +47,7 @@ class FileIo {
   virtual void wait(std::vector<Done>& done) = 0;
 
  protected:
-  BlockFile& file_;
+  const FileChain& files_;
   // What is left of a call after one system call moved `n` bytes, or failed with errno -n. True:
   // nothing is, and `error` says how it ended.
   bool ends(FileCall& rest, int64_t n, int& error);
@@ -58,16 +60,16 @@ class FileIo {
   std::shared_ptr<std::byte> memory_;
 };
 
-// Calls through io_uring, as many at a time as there are buffers, which are registered with the
-// kernel where its limit of locked memory allows that. Null, and an errno in `error`: there is no
-// io_uring here.
-std::unique_ptr<FileIo> make_uring_io(BlockFile& file, uint32_t n_buffers, uint64_t buffer_bytes,
-                                      int& error);
+// Calls through io_uring, on all files as many at a time as there are buffers, which are registered
+// with the kernel where its limit of locked memory allows that. Null, and an errno in `error`:
+// there is no io_uring here.
+std::unique_ptr<FileIo> make_uring_io(const FileChain& files, uint32_t n_buffers,
+                                      uint64_t buffer_bytes, int& error);
 // One call at a time, done before start() returns.
-std::unique_ptr<FileIo> make_plain_io(BlockFile& file, uint64_t buffer_bytes);
+std::unique_ptr<FileIo> make_plain_io(const FileChain& files, uint64_t buffer_bytes);
 
 // As the options say; where there is no io_uring, one call at a time, and the log says so.
-std::unique_ptr<FileIo> make_file_io(BlockFile& file, const FileOptions& options,
+std::unique_ptr<FileIo> make_file_io(const FileChain& files, const FileOptions& options,
                                      uint64_t buffer_bytes, const sdk::Host& host);
 
 }  // namespace kvasir::tiered

@@ -14,7 +14,7 @@ Writing::Writing(const Extent& to, const Records& records, Memory memory)
     const uint32_t end = records.piece_end(begin);
     const uint64_t from = records.offset(begin);
     const uint64_t next = end < records.size() ? records.offset(end) : records.block_bytes();
-    runs_.push_back({begin, end, {true, to.offset + from, next - from}});
+    runs_.push_back({begin, end, {true, to.offset + from, next - from, to.file}});
     begin = end;
   }
 }
@@ -46,7 +46,7 @@ Reading::Reading(const Extent& from, const Records& records, TokenSet wanted,
       behind = at + size;
       next = wanted_.next(end);
     }
-    runs_.push_back({begin, end, {false, down(first), up(behind) - down(first)}});
+    runs_.push_back({begin, end, {false, down(first), up(behind) - down(first), from.file}});
     begin = next;
   }
 }

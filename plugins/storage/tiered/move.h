@@ -1,4 +1,4 @@
-// A block on its way from the file into memory, or the other way round, in calls of one piece each.
+// A block on its way from a file into memory, or the other way round, in calls of one piece each.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -23,6 +23,7 @@ class Move {
   // Of a call. `buffer` of start() gets what is written, that of end() has what was read.
   size_t n_calls() const { return runs_.size(); }
   FileCall call(size_t i) const { return runs_[i].call; }
+  virtual bool is_write() const = 0;
   virtual void start(size_t i, std::byte* buffer) const = 0;
   virtual void end(size_t i, const std::byte* buffer) = 0;
   // What a call failed with. The others are of no use then.
@@ -53,6 +54,7 @@ class Move {
 class Writing final : public Move {
  public:
   Writing(const Extent& to, const Records& records, Memory memory);
+  bool is_write() const override { return true; }
   void start(size_t i, std::byte* buffer) const override;
   void end(size_t, const std::byte*) override {}
 };
@@ -70,6 +72,7 @@ class Reading final : public Move {
   bool lacks_memory() const { return !memory_; }
   void set_memory(Memory memory) { memory_ = std::move(memory); }
 
+  bool is_write() const override { return false; }
   void start(size_t, std::byte*) const override {}
   void end(size_t i, const std::byte* buffer) override;
 

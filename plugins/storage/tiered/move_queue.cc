@@ -14,7 +14,8 @@ uint64_t nanos(std::chrono::steady_clock::duration time) {
 
 }  // namespace
 
-MoveQueue::MoveQueue(std::unique_ptr<FileIo> io) : io_(std::move(io)), started_(io_->n_buffers()) {
+MoveQueue::MoveQueue(std::unique_ptr<FileIo> io, uint32_t n_files)
+    : io_(std::move(io)), started_(io_->n_buffers()), files_(n_files) {
   for (uint32_t buffer = io_->n_buffers(); buffer-- > 0;) free_.push_back(buffer);
   done_.reserve(io_->n_buffers());
 }
@@ -23,7 +24,7 @@ MoveQueue::MoveQueue(std::unique_ptr<FileIo> io) : io_(std::move(io)), started_(
 bool MoveQueue::takes(bool is_write) const {
   if (free_.empty() || (is_write && n_writes_ >= kMostWrites)) return false;
   for (const Entry& entry : entries_)
-    if (entry.is_write == is_write && entry.n_started < entry.move->n_calls()) return false;
+    if (entry.is_write() == is_write && entry.n_started < entry.move->n_calls()) return false;
   return true;
 }
 
@@ -35,15 +36,18 @@ void MoveQueue::add(std::list<Entry>&& one) {
 void MoveQueue::start_calls() {
   for (Entry& entry : entries_) {
     while (entry.n_started < entry.move->n_calls() && !entry.move->failed()) {
-      if (free_.empty() || (entry.is_write && n_writes_ >= kMostWrites)) break;
+      const bool is_write = entry.is_write();
+      if (free_.empty() || (is_write && n_writes_ >= kMostWrites)) break;
       const uint32_t buffer = free_.back();
       free_.pop_back();
       const size_t call = entry.n_started++;
-      started_[buffer] = {&entry, call, Clock::now()};
-      if (!entry.is_write && n_reads_ == 0) busy_since_ = started_[buffer].at;
-      ++(entry.is_write ? n_writes_ : n_reads_);
+      const FileCall asked = entry.move->call(call);
+      File& file = files_[asked.file];
+      started_[buffer] = {&entry, call, asked.file, Clock::now()};
+      if (!is_write && file.n_reads == 0) file.busy_since = started_[buffer].at;
+      ++(is_write ? n_writes_ : file.n_reads);
       entry.move->start(call, io_->buffer(buffer));
-      io_->start(buffer, entry.move->call(call));
+      io_->start(buffer, asked);
     }
   }
 }
@@ -51,11 +55,12 @@ void MoveQueue::start_calls() {
 void MoveQueue::end_call(const FileIo::Done& done) {
   const Started started = std::exchange(started_[done.buffer], {});
   Entry& entry = *started.entry;
-  --(entry.is_write ? n_writes_ : n_reads_);
+  File& file = files_[started.file];
+  --(entry.is_write() ? n_writes_ : file.n_reads);
   ++entry.n_ended;
-  if (!entry.is_write) {
-    ++flow_.n_reads;
-    flow_.read_nanos += nanos(Clock::now() - started.at);
+  if (!entry.is_write()) {
+    ++file.flow.n_reads;
+    file.flow.read_nanos += nanos(Clock::now() - started.at);
   }
   try {
     if (done.error != 0)
@@ -70,22 +75,24 @@ void MoveQueue::end_call(const FileIo::Done& done) {
 
 std::list<MoveQueue::Entry> MoveQueue::wait() {
   done_.clear();
-  if (n_reads_ + n_writes_ > 0) io_->wait(done_);
-  const bool was_busy = n_reads_ > 0;
+  if (free_.size() < started_.size()) io_->wait(done_);
+  std::vector<bool> was_busy;
+  for (const File& file : files_) was_busy.push_back(file.n_reads > 0);
   for (const FileIo::Done& call : done_) end_call(call);
   std::list<Entry> ended;
   bool earlier_write = false;  // blocks are written in the order in which they may leave memory
   for (auto entry = entries_.begin(); entry != entries_.end();) {
     const size_t n_to_end = entry->move->failed() ? entry->n_started : entry->move->n_calls();
     const auto at = entry++;
-    if (at->n_ended == n_to_end && !(at->is_write && earlier_write))
+    if (at->n_ended == n_to_end && !(at->is_write() && earlier_write))
       ended.splice(ended.end(), entries_, at);
     else
-      earlier_write |= at->is_write;
+      earlier_write |= at->is_write();
   }
-  if (was_busy) {  // a span that goes on is counted up to here
+  for (size_t file = 0; file < files_.size(); ++file) {
+    if (!was_busy[file]) continue;  // a span that goes on is counted up to here
     const Clock::time_point now = Clock::now();
-    flow_.busy_nanos += nanos(now - std::exchange(busy_since_, now));
+    files_[file].flow.busy_nanos += nanos(now - std::exchange(files_[file].busy_since, now));
   }
   start_calls();
   return ended;

@@ -13,7 +13,7 @@
 
 namespace kvasir::tiered {
 
-// Sums over calls that read.
+// Sums over calls that read one file.
 struct FlowCounts {
   uint64_t n_reads = 0;
   uint64_t busy_nanos = 0;  // while one or more were under way, and what they brought was unpacked
@@ -28,11 +28,12 @@ class MoveQueue {
     std::unique_ptr<Move> move;
     void* tag = nullptr;
     uint64_t index = 0;
-    bool is_write = false;
+    bool is_save = false;               // the caller's, too
     size_t n_started = 0, n_ended = 0;  // calls
+    bool is_write() const { return move->is_write(); }
   };
 
-  explicit MoveQueue(std::unique_ptr<FileIo> io);
+  MoveQueue(std::unique_ptr<FileIo> io, uint32_t n_files);
 
   // Whether a move can be added now: a buffer is free, and of writes at most kMostWrites are under
   // way, so that a read does not wait for many.
@@ -42,7 +43,7 @@ class MoveQueue {
   // Waits for calls, starts others in their place, and returns the moves that have ended: those
   // that write in the order in which they were added.
   std::list<Entry> wait();
-  const FlowCounts& flow() const { return flow_; }
+  FlowCounts flow(uint32_t file) const { return files_[file].flow; }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -50,7 +51,13 @@ class MoveQueue {
   struct Started {
     Entry* entry = nullptr;
     size_t call = 0;
+    uint32_t file = 0;
     Clock::time_point at{};
+  };
+  struct File {
+    FlowCounts flow;
+    uint32_t n_reads = 0;  // calls under way
+    Clock::time_point busy_since{};
   };
   void start_calls();
   void end_call(const FileIo::Done& done);
@@ -58,11 +65,10 @@ class MoveQueue {
   std::unique_ptr<FileIo> io_;
   std::list<Entry> entries_;
   std::vector<FileIo::Done> done_;
-  std::vector<uint32_t> free_;           // buffers
-  std::vector<Started> started_;         // by buffer
-  uint32_t n_reads_ = 0, n_writes_ = 0;  // calls under way
-  Clock::time_point busy_since_{};
-  FlowCounts flow_;
+  std::vector<uint32_t> free_;    // buffers
+  std::vector<Started> started_;  // by buffer
+  std::vector<File> files_;
+  uint32_t n_writes_ = 0;  // calls under way
 };
 
 }  // namespace kvasir::tiered

@@ -7,7 +7,9 @@
 
 #include <array>
 #include <cstdint>
+#include <filesystem>
 #include <string>
+#include <vector>
 
 #include "plugins/shared/kv_layout.h"
 
@@ -16,6 +18,25 @@ namespace kvasir::tiered {
 inline constexpr const char* kStrategies[] = {"lru", "fifo", "counter"};  // Victim
 inline constexpr const char* kIo[] = {"uring", "thread"};
 inline constexpr const char* kCachedAliases[] = {"max_cached_block", nullptr};
+
+inline constexpr uint32_t kMostFiles = 3;
+inline constexpr const char* kFolderKeys[kMostFiles] = {"folder", "folder_2", "folder_3"};
+inline constexpr const char* kLimitKeys[kMostFiles] = {"folder_limit_bytes", "folder_2_limit_bytes",
+                                                       "folder_3_limit_bytes"};
+
+constexpr kvasir_option_schema folder_option(uint32_t file, const char* help) {
+  return sdk::option(KVASIR_OPTION_PATH,
+                     {.key = kFolderKeys[file], .help = help, .flags = KVASIR_OPTION_OPTIONAL},
+                     {KVASIR_OPTION_PATH, 0, 0, 0.0, "", nullptr});
+}
+constexpr kvasir_option_schema limit_option(uint32_t file) {
+  return sdk::bytes_option(
+      {.key = kLimitKeys[file],
+       .help =
+           "that this file may take, then its blocks go on to the next one; 0: what the disk has",
+       .unit = "bytes"},
+      0);
+}
 
 inline constexpr std::array kOptions = {
     sdk::KvTypes::option_k(),
@@ -26,8 +47,9 @@ inline constexpr std::array kOptions = {
                      .aliases = kCachedAliases},
                     32, 0, INT32_MAX),
     sdk::enum_option({.key = "cache_strategy",
-                      .help = "which block leaves memory: the one used longest ago, the one that "
-                              "came first, or the one that the fewest steps have used"},
+                      .help = "which block leaves memory, or a full file, first: the one used "
+                              "longest ago, the one that came first, or the one that the fewest "
+                              "steps have used"},
                      kStrategies, 0),
     sdk::int_option({.key = "gap_bytes",
                      .help = "tokens that lie closer in the file are read in one call, with what "
@@ -38,11 +60,12 @@ inline constexpr std::array kOptions = {
                       .help = "read what a selector foresees for a later layer while the layers "
                               "before it compute; false: only when it is asked for"},
                      true),
-    sdk::option(KVASIR_OPTION_PATH,
-                {.key = "folder",
-                 .help = "folder of the file; default: the system's for temporary files",
-                 .flags = KVASIR_OPTION_OPTIONAL},
-                {KVASIR_OPTION_PATH, 0, 0, 0.0, "", nullptr}),
+    folder_option(0, "folder of the file; default: the system's for temporary files"),
+    limit_option(0),
+    folder_option(1, "folder of a second file, for what the first one has no space for"),
+    limit_option(1),
+    folder_option(2, "folder of a third file, for what the second one has no space for"),
+    limit_option(2),
     sdk::enum_option({.key = "io",
                       .help = "how the file is read and written: many calls at a time through "
                               "io_uring, where the kernel has it, or one after another"},
@@ -70,7 +93,36 @@ inline constexpr std::array kOptions = {
                        .unit = "bytes"},
                       int64_t{10} << 30)};
 
-// How the file is read and written.
+// Where a file of the chain is made.
+struct FilePlace {
+  std::string folder;
+  uint64_t limit_bytes;  // 0: none
+  std::string limit_key;
+};
+// One or more; throws sdk::Error when the options leave a gap.
+inline std::vector<FilePlace> file_places(const sdk::Options& options) {
+  std::vector<FilePlace> out;
+  for (uint32_t i = 0; i < kMostFiles; ++i) {
+    const bool is_given = options.delivered(kFolderKeys[i]);
+    const uint64_t limit = options.bytes(kLimitKeys[i]);
+    if (i != 0 && !is_given && limit != 0)
+      sdk::fail_invalid(std::string("tiered: ") + kLimitKeys[i] + " is set and " + kFolderKeys[i] +
+                        " is not: say where that file is");
+    if (i != 0 && !is_given) continue;
+    if (out.size() < i)
+      sdk::fail_invalid(std::string("tiered: ") + kFolderKeys[i] + " is set and " +
+                        kFolderKeys[i - 1] + " is not: use that one");
+    if (i != 0 && out.back().limit_bytes == 0)
+      sdk::fail_invalid(std::string("tiered: ") + kFolderKeys[i] + " is never reached: set " +
+                        kLimitKeys[i - 1] + ", after which blocks go on to it");
+    out.push_back(
+        {is_given ? options.path(kFolderKeys[i]) : std::filesystem::temp_directory_path().string(),
+         limit, kLimitKeys[i]});
+  }
+  return out;
+}
+
+// How the files are read and written.
 struct FileOptions {
   bool uring;  // else one call at a time
   uint32_t queue_depth;

@@ -1,4 +1,4 @@
-// Which full blocks of one layer leave memory, and in which order.
+// Which blocks leave first: full ones of one layer memory, those of a file for the next one.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -59,6 +59,11 @@ class Pool {
   }
   void remove_idle(PoolUse& use) noexcept {
     if (std::exchange(use.is_idle, false)) idle_.erase(rank(use));
+  }
+  // What is kept of a block that was in `other` goes on here; it is idle in neither.
+  void take_over(PoolUse& use, const Pool& other) const {
+    use.count = static_cast<uint8_t>(other.count(use));
+    use.n_halvings = n_halvings_;
   }
   // The idle block that leaves first; 0: there is none.
   uint64_t victim() const { return idle_.empty() ? 0 : idle_.begin()->second.handle; }

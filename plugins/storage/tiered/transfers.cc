@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plugins/storage/tiered/transfers.h"
 
+#include <algorithm>
 #include <chrono>
 #include <new>
 #include <utility>
@@ -10,7 +11,8 @@ namespace kvasir::tiered {
 namespace {
 
 constexpr auto kLongest = std::chrono::seconds(30);  // that a caller waits
-constexpr kvasir_status kUnderWay = 100;  // of a load that has not ended; no call's status
+constexpr size_t kMostSaves = 8;                     // begun and not ended
+constexpr kvasir_status kUnderWay = 100;             // has not ended; no call's status
 
 template <class Call>
 kvasir_status call(const Call& work) noexcept {
@@ -32,6 +34,11 @@ Transfers::~Transfers() {
   }
   something_to_do_.notify_all();
   if (thread_.joinable()) thread_.join();
+}
+
+void Transfers::set_io(std::unique_ptr<FileIo> io, uint32_t n_files) {
+  moves_.emplace(std::move(io), n_files);
+  flow_.resize(n_files);
 }
 
 void Transfers::start() {
@@ -110,7 +117,8 @@ bool Transfers::begin_next(std::unique_lock<std::mutex>& lock) {
     begin_load(*job, lock);
     return true;
   }
-  if (saves_.empty() || stopping_ || !moves_->takes(true)) return false;
+  if (saves_.empty() || stopping_ || begun_saves_.size() >= kMostSaves || !moves_->takes(true))
+    return false;
   begin_save(lock);
   return true;
 }
@@ -150,28 +158,61 @@ void Transfers::begin_save(std::unique_lock<std::mutex>& lock) {
   saved_.notify_all();
   lock.unlock();
   call([&] {
-    std::list<MoveQueue::Entry> one(1);
-    std::unique_ptr<Writing> writing = work_.begin_save(handle);
-    if (!writing) return KVASIR_OK;
-    one.front() = {std::move(writing), nullptr, handle, true, 0, 0};
-    moves_->add(std::move(one));
+    std::list<Save> one(1);
+    one.front().steps.push_back({.handle = handle});
+    begun_saves_.splice(begun_saves_.end(), one);
+    go_on(begun_saves_.back());
     return KVASIR_OK;
-  });  // a block whose save throws stays in memory
+  });
+  go_on_waiting();
   lock.lock();
+}
+
+void Transfers::go_on(Save& save) {
+  save.waits = false;
+  const kvasir_status status = call([&] {
+    std::list<MoveQueue::Entry> one(1);
+    std::unique_ptr<Move> move = work_.next_move(save);
+    if (!move) return KVASIR_OK;
+    one.front() = {std::move(move), &save, 0, true, 0, 0};
+    moves_->add(std::move(one));
+    return kUnderWay;
+  });
+  if (status == kUnderWay || (status == KVASIR_OK && save.waits)) return;
+  if (status != KVASIR_OK) work_.give_up(save);
+  begun_saves_.remove_if([&](const Save& other) { return &other == &save; });
+}
+
+// Those for which nobody is left to wait are given up, one at a time: that may help the others.
+void Transfers::go_on_waiting() {
+  for (bool again = true; std::exchange(again, false);) {
+    for (auto at = begun_saves_.begin(); at != begun_saves_.end();) {
+      Save& save = *at++;
+      if (save.waits) go_on(save);
+    }
+    const auto waits = [](const Save& save) { return save.waits; };
+    if (begun_saves_.empty() || !std::all_of(begun_saves_.begin(), begun_saves_.end(), waits))
+      return;
+    work_.give_up(begun_saves_.front());
+    begun_saves_.pop_front();
+    again = true;
+  }
 }
 
 void Transfers::end_moves(std::unique_lock<std::mutex>& lock) {
   lock.unlock();
   std::list<MoveQueue::Entry> ended = moves_->wait();
   lock.lock();
-  flow_ = moves_->flow();
+  for (uint32_t file = 0; file < flow_.size(); ++file) flow_[file] = moves_->flow(file);
   lock.unlock();
   for (MoveQueue::Entry& entry : ended) {
-    if (entry.is_write) {
+    if (entry.is_save) {
+      Save& save = *static_cast<Save*>(entry.tag);
       call([&] {
-        work_.end_save(entry.index, static_cast<Writing&>(*entry.move));
+        work_.end_move(save, *entry.move);
         return KVASIR_OK;
       });
+      go_on(save);
       continue;
     }
     auto& job = *static_cast<Job*>(entry.tag);
@@ -183,6 +224,7 @@ void Transfers::end_moves(std::unique_lock<std::mutex>& lock) {
     end_load(job, entry.index, status, lock);
     lock.unlock();
   }
+  go_on_waiting();
   lock.lock();
   for (Jobs* queue : {&urgent_, &foreseen_})
     for (Job& job : *queue) {
@@ -221,9 +263,9 @@ void Transfers::report(Job job, std::unique_lock<std::mutex>& lock) {
   idle_.notify_all();
 }
 
-FlowCounts Transfers::flow() const {
+FlowCounts Transfers::flow(uint32_t file) const {
   const std::lock_guard lock(mutex_);
-  return flow_;
+  return flow_[file];
 }
 
 }  // namespace kvasir::tiered

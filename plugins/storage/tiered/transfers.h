@@ -28,12 +28,26 @@ struct Load {
   TokenSet tokens;
 };
 
+// A block on its way into a file, and others that go one file further to make room for it: the last
+// one moves first.
+struct Save {
+  struct Step {
+    uint64_t handle = 0;
+    uint32_t file = 0;  // where to
+    Extent from{};      // where it is; not valid: in no file
+    Memory memory{};    // its bytes, once they are there
+    bool begun = false;
+  };
+  std::vector<Step> steps;
+  bool waits = false;  // for another one to end
+};
+
 // For any thread. One report per ticket, whatever happens. Blocks are on their way together, as
 // many as the queue takes.
 class Transfers {
  public:
   // What the thread calls, with no lock held. Exceptions are taken: a load whose call throws has
-  // failed, a save that throws was not made.
+  // failed, a save that throws is given up.
   class Work {
    public:
     struct Begun {
@@ -42,8 +56,10 @@ class Transfers {
     };
     virtual Begun begin_load(const Load& load) = 0;
     virtual kvasir_status end_load(uint64_t handle, Reading& reading) = 0;
-    virtual std::unique_ptr<Writing> begin_save(uint64_t handle) = 0;  // null: nothing to save
-    virtual void end_save(uint64_t handle, Writing& writing) = 0;
+    // The next move of a save; null: it has ended, or waits.
+    virtual std::unique_ptr<Move> next_move(Save& save) = 0;
+    virtual void end_move(Save& save, Move& move) = 0;
+    virtual void give_up(Save& save) noexcept = 0;  // its blocks stay where they are
 
    protected:
     ~Work() = default;
@@ -56,9 +72,9 @@ class Transfers {
   Transfers& operator=(const Transfers&) = delete;
 
   // Before start(): where the bytes move.
-  void set_io(std::unique_ptr<FileIo> io) { moves_.emplace(std::move(io)); }
-  FlowCounts flow() const;  // of reads so far
-  void start();             // the thread, if it does not run yet; may throw
+  void set_io(std::unique_ptr<FileIo> io, uint32_t n_files);
+  FlowCounts flow(uint32_t file) const;  // of reads so far
+  void start();                          // the thread, if it does not run yet; may throw
   // Urgent ones go first, also before the rest of a job that is not.
   void load(uint64_t ticket, std::vector<Load> loads, bool is_urgent);
   // The same, urgent, and without a ticket: waits until all are done. False: after 30 s they were
@@ -92,19 +108,23 @@ class Transfers {
   Job* next_job();                                      // that has an open load
   void begin_load(Job& job, std::unique_lock<std::mutex>& lock);
   void begin_save(std::unique_lock<std::mutex>& lock);
+  // Without the lock.
+  void go_on(Save& save);
+  void go_on_waiting();
   void end_moves(std::unique_lock<std::mutex>& lock);
   void end_load(Job& job, size_t load, kvasir_status status, std::unique_lock<std::mutex>& lock);
   void report(Job job, std::unique_lock<std::mutex>& lock);
 
   Work& work_;
   const kvasir_completion* completion_;
-  mutable std::mutex mutex_;  // of all below but moves_, which is the thread's
+  mutable std::mutex mutex_;  // of all below but what is the thread's
   std::condition_variable something_to_do_, idle_, saved_;
   Jobs urgent_, foreseen_;  // the thread alone takes from them
   std::deque<uint64_t> saves_;
-  FlowCounts flow_;
+  std::vector<FlowCounts> flow_;  // by file
   bool reporting_ = false, stopping_ = false;
-  std::optional<MoveQueue> moves_;
+  std::optional<MoveQueue> moves_;  // the thread's
+  std::list<Save> begun_saves_;     // the thread's
   std::thread thread_;
 };
 

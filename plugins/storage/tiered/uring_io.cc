@@ -1,4 +1,4 @@
-// Calls on a BlockFile through io_uring; see file_io.h.
+// Calls on a FileChain through io_uring; see file_io.h.
 // SPDX-License-Identifier: Apache-2.0
 #include <liburing.h>
 
@@ -12,8 +12,8 @@ namespace {
 class UringIo final : public FileIo {
  public:
   // `ring` has an entry per buffer; it is this object's now.
-  UringIo(BlockFile& file, const io_uring& ring, uint32_t n_buffers, uint64_t buffer_bytes)
-      : FileIo(file, n_buffers, buffer_bytes), ring_(ring), calls_(n_buffers) {
+  UringIo(const FileChain& files, const io_uring& ring, uint32_t n_buffers, uint64_t buffer_bytes)
+      : FileIo(files, n_buffers, buffer_bytes), ring_(ring), calls_(n_buffers) {
     // Registered, their pages are not looked up for every call.
     const iovec all{arena(), arena_bytes()};
     registered_ = ::io_uring_register_buffers(&ring_, &all, 1) == 0;
@@ -46,7 +46,7 @@ class UringIo final : public FileIo {
     std::byte* const at = buffer(index) + (rest.offset - calls_[index].whole.offset);
     io_uring_sqe* const entry = ::io_uring_get_sqe(&ring_);  // one per buffer: never null
     const auto n = static_cast<unsigned>(rest.n);
-    const int fd = file_.descriptor();
+    const int fd = files_[rest.file].descriptor();
     if (registered_ && rest.is_write)
       ::io_uring_prep_write_fixed(entry, fd, at, n, rest.offset, 0);
     else if (registered_)
@@ -68,7 +68,7 @@ class UringIo final : public FileIo {
       const int n = entry->res;
       ::io_uring_cqe_seen(&ring_, entry);
       Call& call = calls_[index];
-      if (n > 0) file_.count(call.rest.is_write, static_cast<uint64_t>(n));
+      if (n > 0) files_[call.rest.file].count(call.rest.is_write, static_cast<uint64_t>(n));
       int error = 0;
       if (!ends(call.rest, n, error)) {
         enqueue(index);
@@ -94,13 +94,13 @@ class UringIo final : public FileIo {
 
 }  // namespace
 
-std::unique_ptr<FileIo> make_uring_io(BlockFile& file, uint32_t n_buffers, uint64_t buffer_bytes,
-                                      int& error) {
+std::unique_ptr<FileIo> make_uring_io(const FileChain& files, uint32_t n_buffers,
+                                      uint64_t buffer_bytes, int& error) {
   io_uring ring{};
   error = -::io_uring_queue_init(n_buffers, &ring, 0);
   if (error != 0) return nullptr;
   try {
-    return std::make_unique<UringIo>(file, ring, n_buffers, buffer_bytes);
+    return std::make_unique<UringIo>(files, ring, n_buffers, buffer_bytes);
   } catch (...) {
     ::io_uring_queue_exit(&ring);
     throw;

@@ -51,7 +51,7 @@ const std::string kTopK =
 
 void check_company(Scene& scene) {
   for (const std::string& selector : {kDense, kTopK})
-    for (const char* type : {"f32", "f16", "bf16", "q8_0", "q4_0"}) {
+    for (const char* type : {"f32", "f16", "bf16", "q8_0", "q4_0", "fp8_e4m3"}) {
       if (few_cases() && selector != kTopK && *type == 'b') continue;
       if (emulated() && *type != 'f') continue;
       CAPTURE(type);

@@ -20,7 +20,8 @@ constexpr uint32_t kLayers = 2, kQHeads = 4, kKvHeads = 2, kDim = 64;
 const std::map<std::string, ElementType> kTypes = {{"f16", ElementType::kF16},
                                                    {"bf16", ElementType::kBF16},
                                                    {"q8_0", ElementType::kQ8_0},
-                                                   {"q4_0", ElementType::kQ4_0}};
+                                                   {"q4_0", ElementType::kQ4_0},
+                                                   {"fp8_e4m3", ElementType::kFp8E4M3}};
 
 const std::string kCache =
     "[cache]\nblock_size = 8\nsink_tokens = 4\nwindow_tokens = 8\nchunk_size = 16\n";
@@ -112,7 +113,9 @@ TEST_CASE("what a type holds exactly gives the outputs of f32, in memory and in 
   for (const auto& [k, v] : {std::pair<std::string, std::string>{"q8_0", "q8_0"},
                              {"q4_0", "q4_0"},
                              {"q8_0", "f16"},
-                             {"bf16", "q4_0"}})
+                             {"bf16", "q4_0"},
+                             {"fp8_e4m3", "fp8_e4m3"},
+                             {"q8_0", "fp8_e4m3"}})
     for (const std::string& strategy : kStrategies) {
       if (few_cases() && k != "q8_0") continue;
       CAPTURE(k);
@@ -128,7 +131,8 @@ TEST_CASE("what a type holds exactly gives the outputs of f32, in memory and in 
 }
 
 TEST_CASE("what it cannot hold is rounded: near f32, and not equal to it") {
-  for (const auto& [type, bound] : {std::pair{"f16", 2e-3}, {"q8_0", 2e-2}, {"q4_0", 0.3}}) {
+  for (const auto& [type, bound] :
+       {std::pair{"f16", 2e-3}, {"q8_0", 2e-2}, {"fp8_e4m3", 0.2}, {"q4_0", 0.3}}) {
     CAPTURE(type);
     Scene scene(ElementType::kF32, ElementType::kF32);
     const std::string toml = kCache + kStrategies[0];
@@ -162,8 +166,11 @@ TEST_CASE("a saved sequence keeps the bytes of its type, and another type is nam
 
 TEST_CASE("bytes held and read are those of the type") {
   Scene scene(ElementType::kF32, ElementType::kF32);
-  for (const auto& [type, bytes] :
-       {std::pair<const char*, uint64_t>{"f32", 256}, {"f16", 128}, {"q8_0", 68}, {"q4_0", 36}}) {
+  for (const auto& [type, bytes] : {std::pair<const char*, uint64_t>{"f32", 256},
+                                    {"f16", 128},
+                                    {"q8_0", 68},
+                                    {"fp8_e4m3", 64},
+                                    {"q4_0", 36}}) {
     CAPTURE(type);
     const PrescribedModel model(
         {kLayers, kQHeads, kKvHeads, kDim, kDim, 512, {}},

@@ -116,8 +116,8 @@ TEST_CASE("blocks in a file give the numbers of blocks in memory") {
     }
 }
 
-TEST_CASE("q8_0 and f16 in a file give the numbers of q8_0 and f16 in memory") {
-  for (const std::string type : {"f16", "q8_0"})
+TEST_CASE("q8_0, f16 and fp8 in a file give the numbers of those in memory") {
+  for (const std::string type : {"f16", "q8_0", "fp8_e4m3"})
     for (const std::string& strategy : {kTopK, kInfiniGen, kSnapKv}) {
       CAPTURE(type);
       CAPTURE(strategy);
@@ -133,6 +133,28 @@ TEST_CASE("q8_0 and f16 in a file give the numbers of q8_0 and f16 in memory") {
                                        options);
       CHECK(story(*moving).logits == story(*plain).logits);
     }
+}
+
+TEST_CASE("blocks in a chain of files give the numbers of blocks in memory") {
+  for (const std::string& strategy : kAll) {
+    CAPTURE(strategy);
+    Bench bench(8, 2);
+    EngineOptions options;
+    options.max_sequences = 3;
+    options.max_context = 512;
+    TempDir second, third;
+    const auto folder = [](TempDir& dir) {
+      return std::filesystem::path(dir.path("x")).parent_path().string();
+    };
+    const auto plain =
+        bench.engine(kCache + strategy + "[storage]\nplugin = 'kvasir.dram'\n" + kTypes, options);
+    const auto moving = bench.engine(
+        kCache + strategy +
+            tiered(1, "folder_limit_bytes = 40000\nfolder_2 = '" + folder(second) +
+                          "'\nfolder_2_limit_bytes = 60000\nfolder_3 = '" + folder(third) + "'\n"),
+        options);
+    CHECK(story(*moving).logits == story(*plain).logits);
+  }
 }
 
 TEST_CASE("nobody reads a token that was not asked for") {

@@ -22,8 +22,8 @@ namespace kvasir::test {
 
 using Attention = PluginInstance<kvasir_attention>;
 
-// Formats 0, 1, 2: f16, f32, bf16, and where groups divide the heads 3, 4: q8_0, q4_0; tokens
-// outermost, all kv heads side by side.
+// Formats 0, 1, 2, 3: f16, f32, bf16, fp8_e4m3, and where groups divide the heads 4, 5: q8_0, q4_0;
+// tokens outermost, all kv heads side by side.
 struct AttentionCase {
   kvasir_geometry geometry;
   std::vector<kvasir_kv_format> formats;
@@ -45,7 +45,7 @@ struct AttentionCase {
     geometry.v_dim = v_dim;
     geometry.softmax_scale = 0.3f;
     for (const uint32_t dtype : {KVASIR_DTYPE_F16, KVASIR_DTYPE_F32, KVASIR_DTYPE_BF16,
-                                 KVASIR_DTYPE_Q8_0, KVASIR_DTYPE_Q4_0}) {
+                                 KVASIR_DTYPE_FP8_E4M3, KVASIR_DTYPE_Q8_0, KVASIR_DTYPE_Q4_0}) {
       const kernels::ElementType type = sdk::element_type(dtype);
       const size_t group = kernels::group_elements(type);
       if (head_dim % group != 0 || v_dim % group != 0) continue;

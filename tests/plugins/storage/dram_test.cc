@@ -110,7 +110,7 @@ TEST_SUITE("plugins/storage") {
     }
   }
 
-  TEST_CASE("groups of 32: 34 and 18 bytes each, and no head they do not divide") {
+  TEST_CASE("groups of 32 take 34 and 18 bytes and no head they do not divide, fp8 a byte each") {
     kvasir_geometry geometry = small_geometry();
     geometry.head_dim = 96;
     geometry.v_dim = 64;
@@ -126,6 +126,9 @@ TEST_SUITE("plugins/storage") {
     CHECK(dram.plan().block_bytes == 2 * 16 * (3 * 34 + 2 * 18));  // 2 heads, 16 tokens
 
     geometry.head_dim = 80;
+    Dram bytes({{"type_k", "fp8_e4m3"}, {"type_v", "fp8_e4m3"}}, geometry);  // no groups
+    CHECK(bytes.plan().block_bytes == 2 * 16 * (80 + 64));
+
     const FakeHost host{1};
     Storage other(host, "dram", {{"type_k", "q8_0"}});
     kvasir_storage_plan out{sizeof(kvasir_storage_plan), 0, 0, 0, 0};

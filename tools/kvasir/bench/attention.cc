@@ -157,8 +157,9 @@ void add_bench_attention(CLI::App& bench) {
   c->add_option("--window", s.window_tokens, "Last tokens, attended besides (4096)");
   c->add_option("-p,--n-prompt", s.n_prompt, "Queries of a prompt, 0 for no such rows (512)");
   c->add_option("--prompt-depth", o->prompt_depths, "Keys before them (8192)");
-  c->add_option("--ctk,--cache-type-k", o->types_k,
-                "Types of stored K, separated by commas: f32, f16, bf16, q8_0, q4_0 (f16)");
+  c->add_option(
+      "--ctk,--cache-type-k", o->types_k,
+      "Types of stored K, separated by commas: f32, f16, bf16, q8_0, q4_0, fp8_e4m3 (f16)");
   c->add_option("--ctv,--cache-type-v", o->types_v,
                 "Types of stored V; each type of K is measured with each type of V");
   c->add_option("-r,--repetitions", o->n_repetitions, "Repetitions of each row (20)");

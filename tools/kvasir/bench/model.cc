@@ -112,7 +112,7 @@ void add_bench_model(CLI::App& bench) {
       ->join(',');
   c->add_option("-r,--repetitions", o->n_repetitions, "Repetitions of each test (5)");
   c->add_option("--ctk,--cache-type-k", o->types_k,
-                "Types of stored K, separated by commas: f32, f16, bf16, q8_0, q4_0")
+                "Types of stored K, separated by commas: f32, f16, bf16, q8_0, q4_0, fp8_e4m3")
       ->join(',');
   c->add_option("--ctv,--cache-type-v", o->types_v,
                 "Types of stored V; each type of K is measured with each type of V")

@@ -18,9 +18,10 @@ void add_strategy_flags(CLI::App& app, Options& o) {
   app.add_option("--plugin-dir", o.plugin_dirs, "Folder to search for plugins first")
       ->allow_extra_args(false);
   add_check_plugins(app, o.check_plugins);
-  app.add_option("--ctk,--cache-type-k", o.cache_type_k,
-                 "Type of stored K: f32, f16, bf16, q8_0, q4_0 (KVASIR_SET_STORAGE_TYPE_K in the "
-                 "environment)");
+  app.add_option(
+      "--ctk,--cache-type-k", o.cache_type_k,
+      "Type of stored K: f32, f16, bf16, q8_0, q4_0, fp8_e4m3 (KVASIR_SET_STORAGE_TYPE_K in the "
+      "environment)");
   app.add_option("--ctv,--cache-type-v", o.cache_type_v, "Type of stored V: the same types");
   app.add_option("--log-level", o.log_level, "debug, info, warn, error")
       ->envname("KVASIR_LOG_LEVEL");
