@@ -52,7 +52,10 @@ struct BlendReport {
   double question_seconds = 0;
   double recomputed_share() const;  // of chunk_tokens, mean of the layers
   double load_seconds() const;      // of all layers
-  // Share of them that was hidden behind computing; 0 where nothing was loaded.
+  // Of all layers. More than load_seconds() where the thread that loads had no processor for
+  // itself.
+  double wait_seconds() const;
+  // Share of load_seconds() that was hidden behind computing; 0 where nothing was loaded.
   double overlap_share() const;
   double seconds() const { return place_seconds + recompute_seconds + question_seconds; }
 };

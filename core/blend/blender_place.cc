@@ -21,11 +21,15 @@ double BlendReport::load_seconds() const {
   return sum;
 }
 
+double BlendReport::wait_seconds() const {
+  double sum = 0;
+  for (const LayerLoad& layer : loads) sum += layer.wait;
+  return sum;
+}
+
 double BlendReport::overlap_share() const {
-  double waited = 0;
-  for (const LayerLoad& layer : loads) waited += layer.wait;
   const double all = load_seconds();
-  return all > 0 ? std::max(0.0, 1 - waited / all) : 0;
+  return all > 0 ? std::max(0.0, 1 - wait_seconds() / all) : 0;
 }
 
 SequenceId Blender::place(const BlendPrompt& prompt, BlendMode mode,

@@ -145,7 +145,7 @@ class Measurement {
       const BlendReport& report = blended.report;
       const auto n_layers = static_cast<double>(report.loads.size());
       loads.load.push_back(report.load_seconds() / n_layers);
-      loads.wait.push_back(report.load_seconds() * (1 - report.overlap_share()) / n_layers);
+      loads.wait.push_back(report.wait_seconds() / n_layers);
       loads.overlap.push_back(report.overlap_share());
       loads.ttft.push_back(report.seconds());
     }
