@@ -2,19 +2,32 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <span>
 #include <vector>
 
 #include "core/blend/controller.h"
+#include "core/error.h"
 #include "core/runtime/engine.h"
 
 namespace kvasir {
 
 using ChunkId = uint32_t;
 
-// `engine` must outlive it; its sequences are closed with it.
+// A store has lost K and V of a chunk since it was added.
+class ChunkGone : public Error {
+ public:
+  explicit ChunkGone(ChunkId of)
+      : Error(ErrorKind::kResource, "the store no longer has chunk " + std::to_string(of)),
+        chunk(of) {}
+  ChunkId chunk;
+};
+
+// `engine` must outlive it; its sequences are closed with it. A chunk that a store has is taken
+// from there a layer at a time, when a layer is asked for.
 class ChunkStore {
  public:
   // bos: what each chunk is read behind; it is no part of the chunk.
@@ -24,31 +37,49 @@ class ChunkStore {
   ChunkStore(const ChunkStore&) = delete;
   ChunkStore& operator=(const ChunkStore&) = delete;
 
-  // Reads the tokens alone, but for what the storage has kept of them (Engine::restore). A chunk of
-  // the same tokens is read once. Error(kInput) for an empty chunk, or one longer than the context.
+  // Reads the tokens alone, unless the storage has kept them, or some of them (Engine::restore). A
+  // chunk of the same tokens is read once. Error(kInput) for an empty chunk, or one longer than the
+  // context.
   ChunkId add(std::span<const TokenId> tokens);
+  // Reads a chunk anew that is gone.
+  void read_again(ChunkId chunk);
+  // Gives up what the process has of a chunk. bring() is to follow before the chunk is used.
+  void let_go(ChunkId chunk);
+  // Takes a chunk that was let go from the store, or reads it again where that does not have it
+  // within the time: then false. Nothing for a chunk that is here.
+  bool bring(ChunkId chunk, std::chrono::milliseconds patience = {});
   // Error(kInput) when there is no such chunk.
   std::span<const TokenId> tokens(ChunkId chunk) const;
-  // The sequence that holds it, behind `bos` where there is one.
-  SequenceId sequence(ChunkId chunk) const { return chunks_.at(chunk).seq; }
+  // A new sequence with the chunk, behind `bos` where there is one. Throws ChunkGone.
+  SequenceId fork(ChunkId chunk);
   uint32_t first_position() const { return bos_ ? 1 : 0; }  // of a chunk in its sequence
-  // K and V of tokens [begin, begin + n) of the chunk, as Engine::read_kv() gives them.
+  // K and V of tokens [begin, begin + n) of the chunk, as Engine::read_kv() gives them. Throws
+  // ChunkGone.
   void fetch_kv(ChunkId chunk, uint32_t layer, uint32_t begin, uint32_t n, float* k, float* v);
 
-  uint64_t restored_tokens() const { return restored_tokens_; }  // kept, not computed
-  // What computing chunks took, of those that were computed whole.
-  const LayerSpeed& computing() const { return computing_; }
+  // Of the chunk and `bos`: how many tokens are in full blocks, which a store keeps.
+  uint32_t n_kept(ChunkId chunk) const;
+  bool is_stored(ChunkId chunk) const { return chunks_.at(chunk).is_stored; }  // a store has it
+  uint64_t restored_tokens() const { return restored_tokens_; }                // kept, not computed
+  // What fetch_kv() took, by where the chunk lay.
+  const LayerSpeed& loading(ChunkTier tier) const { return loading_[static_cast<size_t>(tier)]; }
 
  private:
   struct Chunk {
     std::vector<TokenId> tokens;
-    SequenceId seq;
+    SequenceId seq = 0;
+    bool is_stored = false;
   };
+  std::vector<TokenId> prompt_of(const Chunk& chunk) const;
+  uint32_t length(const Chunk& chunk) const;  // of its sequence, at least
+  bool find_stored(Chunk& chunk);
+  void read(Chunk& chunk);
+
   Engine& engine_;
   StrategyId strategy_;
   std::optional<TokenId> bos_;
   std::vector<Chunk> chunks_;
-  LayerSpeed computing_;
+  std::array<LayerSpeed, kChunkTiers> loading_;
   uint64_t restored_tokens_ = 0;
 };
 

@@ -1,19 +1,25 @@
-// How much of a prompt of chunks to compute again: what the time of loading the chunks hides.
+// How much of a prompt of chunks to compute again, and where to keep the chunks: what their loading
+// hides, by times that were measured.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "core/config/blend.h"
 
 namespace kvasir {
 
-// Seconds that one layer of all chunks of a prompt takes, as measured or estimated: reading their K
-// and V from storage, and computing all their tokens.
-struct BlendTimes {
-  double load_layer = 0, compute_layer = 0;
+// Where K and V of a chunk lie before a prompt takes them, the cheapest first.
+enum class ChunkTier {
+  kStore,   // beyond the process: a folder or a server
+  kFile,    // a file of the process
+  kMemory,  // the storage's memory
 };
+const char* name(ChunkTier tier);  // "store", "file", "memory"
+inline constexpr uint32_t kChunkTiers = 3;
 
 // A mean speed, of what was measured so far: tokens of one layer per second.
 class LayerSpeed {
@@ -23,6 +29,7 @@ class LayerSpeed {
     seconds_ += seconds;
   }
   bool is_known() const { return layer_tokens_ > 0; }
+  uint64_t layer_tokens() const { return layer_tokens_; }
   double seconds(uint64_t layer_tokens) const {
     return is_known()
                ? seconds_ * static_cast<double>(layer_tokens) / static_cast<double>(layer_tokens_)
@@ -34,16 +41,31 @@ class LayerSpeed {
   double seconds_ = 0;
 };
 
-struct BlendDecision {
-  BlendMode mode = BlendMode::kFull;  // never kAuto
-  double ratio = 0;
-  std::string reason;  // a sentence with the figures it was made from
+struct TierTime {
+  ChunkTier tier = ChunkTier::kMemory;
+  double load_layer = 0;  // seconds that a layer of all chunks of the prompt takes from there
 };
 
-// Of mode kAuto: fewer than min_tokens tokens of chunks are computed, all of them. Else the ratio r
-// at which r compute_layer = load_layer, but at least min_ratio: computing so much costs no time
-// where a layer loads while the one before is computed (arXiv:2405.16444, section 5.1). min_ratio
-// where compute_layer is 0: it was not measured, for no chunk was computed whole.
-BlendDecision decide(uint32_t n_tokens, const BlendTimes& times, const BlendConfig& config);
+// Seconds that one layer of all chunks of a prompt takes: loading their K and V from where they
+// are, and computing all their tokens.
+struct BlendTimes {
+  double load_layer = 0, compute_layer = 0;
+  std::vector<TierTime> tiers{};  // those whose speed is known, the cheapest first
+};
+
+struct BlendDecision {
+  double ratio = 1;
+  std::optional<ChunkTier> tier{};  // where to keep the chunks; none where no speed is known
+  std::string reason;               // a sentence with the figures it was made from
+};
+
+// Of mode kAuto: why a prompt of so few tokens of chunks is computed whole; empty: it is not.
+std::string too_few_to_blend(uint32_t n_tokens, const BlendConfig& config);
+
+// Of mode kAuto (arXiv:2405.16444, section 5.1): the ratio r at which r compute_layer = load_layer,
+// at most 1 and at least min_ratio: computing so much costs no time where a layer is loaded while
+// the one before is computed. min_ratio where compute_layer is 0, which was not measured. The tier
+// is the cheapest one with load_layer <= r compute_layer; where no tier is as fast, the fastest.
+BlendDecision decide(const BlendTimes& times, const BlendConfig& config);
 
 }  // namespace kvasir

@@ -40,6 +40,7 @@ class Narrowing {
         v_width_(v_width) {}
 
   std::vector<uint32_t> operator()(const RecomputedLayer& layer);
+  void set_schedule(std::vector<uint32_t> schedule) { schedule_ = std::move(schedule); }
   const std::vector<uint32_t>& kept() const { return kept_; }  // [layers] tokens that went on
 
  private:

@@ -32,8 +32,9 @@ struct BlendConfig {
   double min_ratio = 0.15;  // kAuto: never fewer
   double narrowing = 0.25;  // the first of these layers computes (1 + narrowing) ratio, the last
                             // one (1 - narrowing) ratio
-  uint32_t check_layer = 1;       // all tokens are computed up to the keys and values of this layer
-  uint32_t min_tokens = 256;      // kAuto: fewer tokens of chunks are computed, all of them
+  uint32_t check_layer = 1;   // all tokens are computed up to the keys and values of this layer
+  uint32_t min_tokens = 256;  // kAuto: fewer tokens of chunks are computed, all of them
+  bool load_ahead = true;     // a layer of the chunks is loaded while the one before is computed
   bool chunks_behind_bos = true;  // a chunk is read behind the BOS that the prompt starts with
 };
 

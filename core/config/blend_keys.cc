@@ -94,7 +94,7 @@ struct BlendKey {
   void (*set)(BlendConfig&, const OptionSetting&);
   std::string (*print)(const BlendConfig&);
 };
-constexpr std::array<BlendKey, 7> kKeys{{
+constexpr std::array<BlendKey, 8> kKeys{{
     {"mode", [](BlendConfig& c, const OptionSetting& e) { c.mode = read_mode(e); },
      [](const BlendConfig& c) { return std::string("\"").append(name(c.mode)).append("\""); }},
     {"ratio", [](BlendConfig& c, const OptionSetting& e) { c.ratio = read_share(e); },
@@ -109,6 +109,8 @@ constexpr std::array<BlendKey, 7> kKeys{{
     {"min_tokens",
      [](BlendConfig& c, const OptionSetting& e) { c.min_tokens = read_count(e, 0, 1 << 30); },
      [](const BlendConfig& c) { return std::to_string(c.min_tokens); }},
+    {"load_ahead", [](BlendConfig& c, const OptionSetting& e) { c.load_ahead = read_bool(e); },
+     [](const BlendConfig& c) { return std::string(c.load_ahead ? "true" : "false"); }},
     {"chunks_behind_bos",
      [](BlendConfig& c, const OptionSetting& e) { c.chunks_behind_bos = read_bool(e); },
      [](const BlendConfig& c) { return std::string(c.chunks_behind_bos ? "true" : "false"); }},

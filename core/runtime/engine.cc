@@ -8,7 +8,6 @@
 #include "core/runtime/plan.h"
 #include "core/runtime/sequence/saved_sequence.h"
 #include "core/runtime/sequence/sliding_window.h"
-#include "core/runtime/step/restore.h"
 
 namespace kvasir {
 namespace {
@@ -221,31 +220,6 @@ std::span<const TokenId> Engine::tokens(SequenceId id) const { return impl_->fin
 uint32_t Engine::max_step_tokens() const { return impl_->options.max_step_tokens; }
 uint32_t Engine::vocab_size() const { return impl_->model.shape().vocab_size; }
 
-uint32_t Engine::restore(SequenceId id, std::span<const TokenId> prompt) {
-  Sequence& seq = impl_->usable(id);
-  StrategyRun& run = impl_->run_of(seq);
-  if (!run.pipeline.storage->has_store() || seq.kv_len != 0 || seq.reads_prompt() ||
-      prompt.size() > impl_->options.max_context)
-    return 0;
-  if (const std::string why = run.cannot_restore(); !why.empty()) {
-    if (!std::exchange(run.restore_told, true))
-      impl_->services.log(KVASIR_LOG_WARN, run.pipeline.storage->id(),
-                          "prompts are read whole, not taken from the store: " + why);
-    return 0;
-  }
-  try {
-    for (const auto& [other_id, other] : impl_->sequences) {
-      StrategyRun& from = impl_->run_of(*other);
-      if (other_id == id || !from.can_lead(run)) continue;
-      if (const uint32_t n = share_restored(from, *other, run, seq, prompt)) return n;
-    }
-    return restore_prefix(run, seq, prompt, impl_->options.max_step_tokens);
-  } catch (...) {
-    seq.fail(std::current_exception());
-    throw;
-  }
-}
-
 void Engine::begin_prompt(SequenceId id, uint32_t n_tokens) {
   Sequence& seq = impl_->usable(id);
   if (n_tokens == 0) throw input_error("the prompt is empty: give at least one token");
@@ -314,9 +288,9 @@ void Engine::decode(std::span<const DecodeItem> items, std::span<float> logits) 
     if (result.error) std::rethrow_exception(result.error);
 }
 
-void Engine::read_kv(SequenceId id, uint32_t layer, std::span<const uint32_t> positions, float* k,
-                     float* v) {
-  Sequence& seq = impl_->usable(id);
+uint64_t Engine::read_kv(SequenceId id, uint32_t layer, std::span<const uint32_t> positions,
+                         float* k, float* v) {
+  Sequence& seq = impl_->readable(id);
   StrategyRun& run = impl_->run_of(seq);
   const std::string name = "sequence " + std::to_string(id) + ": ";
   if (layer >= run.geometry().n_layers)
@@ -326,13 +300,17 @@ void Engine::read_kv(SequenceId id, uint32_t layer, std::span<const uint32_t> po
       throw Error(ErrorKind::kInternal, name + "position " + std::to_string(positions[i]) +
                                             " is not ascending, or beyond what is cached");
   LayerState& state = seq.layers[layer];
+  if (!has_layer(id, layer))
+    throw Error(ErrorKind::kInternal,
+                name + "layer " + std::to_string(layer) + " was not restored yet");
   const uint32_t block_size = run.geometry().block_size;
   for (const uint32_t pos : positions)
     if (!state.blocks[pos / block_size])
       throw input_error(name + "layer " + std::to_string(layer) + " has given up the token at " +
                         std::to_string(pos) + ": read the prompt anew");
-  run.store->read_tokens(state, positions, k, v);
+  const uint64_t n_fetched = run.store->read_tokens(state, positions, k, v);
   run.release_step(state);
+  return n_fetched;
 }
 
 uint64_t Engine::kv_bytes(SequenceId id) const {

@@ -16,6 +16,7 @@
 #include "core/plugin/pipeline.h"
 #include "core/runtime/step/engagement.h"
 #include "core/runtime/step/given.h"
+#include "core/runtime/step/placing.h"
 
 namespace kvasir {
 
@@ -48,13 +49,15 @@ struct RecomputedLayer {
 };
 using NarrowRecompute = std::function<std::vector<uint32_t>(const RecomputedLayer&)>;
 
-// What one sequence does in a step, one of four things:
+// What one sequence does in a step, one of five things:
 //   reads the next tokens of its prompt (begin_prompt);
 //   decodes one token;
 //   has tokens verified: more than one, or any with `parents`. The sequence itself stays as it is
 //     until Engine::accept() says which of them it keeps;
 //   computes tokens that it holds again (`recompute`), at their positions and densely: K and V are
-//     replaced layer by layer. What selectors have chosen is chosen anew.
+//     replaced layer by layer. What selectors have chosen is chosen anew;
+//   takes K and V of the next tokens of its prompt from elsewhere (`placing`) and computes some of
+//     them (`recompute`) anew, in each layer one after the other.
 // Tokens of a prompt may come with their queries, keys and values (`given`), which are stored and
 // told to plugins as those of a prompt are, while the model computes nothing.
 struct StepItem {
@@ -69,8 +72,9 @@ struct StepItem {
   // as if those on its path had been decoded one at a time. With all_logits the position is the
   // token's index.
   std::span<const int32_t> parents = {};
-  std::span<const uint32_t> recompute = {};  // positions, ascending; tokens is empty then
-  NarrowRecompute narrow = {};               // null: all go on; else the item is alone in its step
+  // Positions, ascending. tokens is empty then, but with `placing`: these are among tokens.
+  std::span<const uint32_t> recompute = {};
+  NarrowRecompute narrow = {};  // null: all go on; else the item is alone in its step
   // Sequences of other strategies that read the same piece of the same prompt (Engine::can_follow):
   // K, V and attention are computed once, and each strategy's plugins see the prompt. They hold the
   // same tokens as `seq` before and after.
@@ -82,6 +86,9 @@ struct StepItem {
   // token's, and are turned by that difference alone (not at all where the strategy stores keys
   // before RoPE). [tokens], or empty: keys are given before RoPE.
   std::span<const int32_t> given_turn = {};
+  // Not owned; the item is alone in its step. Of its tokens only those at `recompute` count against
+  // max_step_tokens(): the others go through no layer.
+  const Placing* placing = nullptr;
 };
 
 struct ItemResult {
@@ -128,10 +135,11 @@ class Engine {
   std::span<const TokenId> tokens(SequenceId seq) const;  // cached ones
   // K and V of tokens that the sequence holds, as f32: k [positions][n_kv_heads][head_dim], v
   // likewise with v_head_dim. Keys are as storage has them, rotated to their positions unless
-  // geometry().k_state says otherwise. positions ascend. `given` of another sequence's step may
-  // call it. Error(kInput) where a strategy has evicted tokens.
-  void read_kv(SequenceId seq, uint32_t layer, std::span<const uint32_t> positions, float* k,
-               float* v);
+  // geometry().k_state says otherwise. positions ascend. `given` and `placing` of another
+  // sequence's step may call it. Returns how many blocks the storage had to bring into memory.
+  // Error(kInput) where a strategy has evicted tokens.
+  uint64_t read_kv(SequenceId seq, uint32_t layer, std::span<const uint32_t> positions, float* k,
+                   float* v);
   // K and V that the sequence holds in storage, blocks it shares with forks included: less than
   // kv_len would need once a strategy has evicted.
   uint64_t kv_bytes(SequenceId seq) const;
@@ -146,6 +154,17 @@ class Engine {
   // storage keeps nothing, and where the strategy needs what only a computed prompt gives, which
   // the log says once.
   uint32_t restore(SequenceId seq, std::span<const TokenId> prompt);
+  // Of how many tokens restore() finds multiples; 0: it finds nothing, for no prompt.
+  uint32_t restore_unit(StrategyId strategy = 0) const;
+  // restore() a layer at a time, of sequences whose K and V are read (read_kv) before all layers
+  // are there. The first one: returns how many tokens the storage has there, 0: none, and the
+  // sequence stays empty. Nothing but the next two, read_kv() and close() may follow.
+  uint32_t restore_first_layer(SequenceId seq, std::span<const TokenId> prompt);
+  // False: the storage has lost some of it since, and the sequence can only be closed.
+  bool restore_layer(SequenceId seq, uint32_t layer);
+  bool has_layer(SequenceId seq, uint32_t layer) const;  // false: it was not restored yet
+  // Likewise all that are missing. True: the sequence is as restore() would have made it.
+  bool restore_other_layers(SequenceId seq);
   // The next n_tokens given to the sequence are a prompt (or a further turn). It may be read in
   // pieces of any size, with any steps of other sequences between them. Error(kInput) when it does
   // not fit the context.

@@ -1,5 +1,5 @@
-// What Engine holds; its functions are in engine.cc (sequences), engine_step.cc (a step) and
-// engine_verify.cc (tokens to verify).
+// What Engine holds; its functions are in engine.cc (sequences), engine_step.cc (a step),
+// engine_verify.cc (tokens to verify) and engine_restore.cc (blocks of earlier sequences).
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -29,10 +29,18 @@ struct Engine::Impl {
       throw Error(ErrorKind::kInternal, "no sequence " + std::to_string(id));
     return *it->second;
   }
-  // One that no step has failed in.
-  Sequence& usable(SequenceId id) const {
+  // One that no step has failed in; not all of its layers may have been restored.
+  Sequence& readable(SequenceId id) const {
     Sequence& seq = find(id);
     if (seq.fault) std::rethrow_exception(seq.fault);
+    return seq;
+  }
+  // One that a step may go on with.
+  Sequence& usable(SequenceId id) const {
+    Sequence& seq = readable(id);
+    if (!seq.awaited.empty())
+      throw Error(ErrorKind::kInternal,
+                  "sequence " + std::to_string(id) + " has layers that were not restored yet");
     if (drafts.contains(id))
       throw Error(ErrorKind::kInternal, "sequence " + std::to_string(id) +
                                             " waits for accept(): its drafts are not settled");
@@ -40,6 +48,8 @@ struct Engine::Impl {
   }
   StrategyRun& run_of(const Sequence& seq) const { return *runs[seq.strategy]; }
   void truncate(Sequence& seq, uint32_t kv_len) const;
+  // Whether prompts may begin with what the storage keeps; why not is logged once.
+  bool may_restore(StrategyRun& run) const;
   void check_sliding_windows(const Sequence& seq, uint32_t kv_len) const;
   void cut(StrategyRun& run, Sequence& seq, uint32_t kv_len) const;
   SequenceId fork(const Sequence& parent);
@@ -63,6 +73,9 @@ struct Engine::Impl {
   void check(const Sequence& seq, const StepItem& item) const;
   void check_given(const Sequence& seq, const StepItem& item, size_t n_items) const;
   void check_recompute(const Sequence& seq, const StepItem& item, size_t n_items) const;
+  static void check_ascending(const Sequence& seq, std::span<const uint32_t> positions,
+                              uint32_t begin, uint32_t end);
+  void check_placing(const Sequence& seq, const StepItem& item, size_t n_items) const;
   void check_logits(const StepItem& item, size_t n_tokens) const;
   void check_verify(const Sequence& seq, const StepItem& item) const;
   void add_recompute(Plan& plan, const StepItem& item, Plan::Done& done);

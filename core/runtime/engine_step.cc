@@ -9,6 +9,13 @@ namespace {
 
 constexpr uint32_t kLogitTokens = 16;  // whose logits are computed at a time
 
+// Tokens of an item that go through the layers.
+uint64_t queries_of(const StepItem& item) {
+  return item.recompute.empty() ? item.tokens.size() : item.recompute.size();
+}
+// Whether the sequence holds the item's tokens afterwards.
+bool adds_tokens(const StepItem& item) { return item.recompute.empty() || item.placing; }
+
 }  // namespace
 
 void Engine::Impl::check(const Sequence& seq, const StepItem& item) const {
@@ -51,6 +58,16 @@ void Engine::Impl::check_given(const Sequence& seq, const StepItem& item, size_t
                 name + "an item whose projections are given is alone in its step, without logits");
 }
 
+void Engine::Impl::check_ascending(const Sequence& seq, std::span<const uint32_t> positions,
+                                   uint32_t begin, uint32_t end) {
+  for (size_t i = 0; i < positions.size(); ++i)
+    if (positions[i] < begin || positions[i] >= end || (i > 0 && positions[i] <= positions[i - 1]))
+      throw Error(ErrorKind::kInternal, "sequence " + std::to_string(seq.id) + ": position " +
+                                            std::to_string(positions[i]) +
+                                            " is not ascending, or not in " +
+                                            std::to_string(begin) + ".." + std::to_string(end));
+}
+
 void Engine::Impl::check_recompute(const Sequence& seq, const StepItem& item,
                                    size_t n_items) const {
   const std::string why = run_of(seq).cannot_recompute();
@@ -59,15 +76,30 @@ void Engine::Impl::check_recompute(const Sequence& seq, const StepItem& item,
   const auto refuse = [&](const std::string& text) {
     throw Error(ErrorKind::kInternal, "sequence " + std::to_string(seq.id) + ": " + text);
   };
-  if (!item.tokens.empty() || !item.parents.empty() || !item.followers.empty() || item.all_logits)
-    refuse("what is computed again takes no tokens, parents, followers or all_logits");
+  if (!item.parents.empty() || !item.followers.empty() || item.all_logits)
+    refuse("what is computed again takes no parents, followers or all_logits");
   if (item.narrow && n_items > 1) refuse("a recomputation that narrows is alone in its step");
+  if (item.placing) return check_placing(seq, item, n_items);
+  if (!item.tokens.empty()) refuse("what is computed again takes no tokens");
   check_logits(item, 1);
   if (seq.reads_prompt()) refuse("its prompt is not read whole");
-  for (size_t i = 0; i < item.recompute.size(); ++i)
-    if (item.recompute[i] >= seq.kv_len || (i > 0 && item.recompute[i] <= item.recompute[i - 1]))
-      refuse("position " + std::to_string(item.recompute[i]) +
-             " is not ascending, or beyond what is cached");
+  check_ascending(seq, item.recompute, 0, seq.kv_len);
+}
+
+// Tokens are those of a prompt, and check() has its say, too.
+void Engine::Impl::check_placing(const Sequence& seq, const StepItem& item, size_t n_items) const {
+  const std::string name = "sequence " + std::to_string(seq.id) + ": ";
+  if (!seq.reads_prompt())
+    throw Error(ErrorKind::kInternal, name + "K and V are placed for tokens of a prompt only");
+  if (n_items > 1 || item.given || !item.placing->load)
+    throw Error(ErrorKind::kInternal, name +
+                                          "an item that is placed is alone in its step, and "
+                                          "says how to load it");
+  if (!item.placing->turn.empty() && item.placing->turn.size() != item.tokens.size())
+    throw Error(ErrorKind::kInternal, name + "Placing::turn has a number for each token");
+  check(seq, item);
+  check_ascending(seq, item.recompute, seq.kv_len,
+                  seq.kv_len + static_cast<uint32_t>(item.tokens.size()));
 }
 
 // What is wrong with the step as a whole.
@@ -75,7 +107,7 @@ void Engine::Impl::refuse_what_is_wrong(std::span<const StepItem> items) const {
   std::vector<SequenceId> ids;
   uint64_t n_tokens = 0;
   for (const StepItem& item : items) {
-    n_tokens += item.tokens.size() + item.recompute.size();
+    n_tokens += queries_of(item);
     ids.push_back(item.seq);
     ids.insert(ids.end(), item.followers.begin(), item.followers.end());
   }
@@ -170,7 +202,7 @@ Engine::Impl::Plan Engine::Impl::plan(std::span<const StepItem> items,
                                       std::vector<ItemResult>& results) {
   refuse_what_is_wrong(items);
   Plan plan;
-  for (const StepItem& item : items) plan.n_queries += item.tokens.size() + item.recompute.size();
+  for (const StepItem& item : items) plan.n_queries += queries_of(item);
   plan.lanes.reserve(runs.size());  // lanes point to each other
   plan.lane_of.resize(runs.size());
   plan.items.resize(items.size());
@@ -220,12 +252,15 @@ void Engine::Impl::add_recompute(Plan& plan, const StepItem& item, Plan::Done& d
   redo.piece.seq = done.seq;
   redo.piece.q_begin = at;
   redo.piece.n_q = n;
-  redo.piece.kv_len = done.seq->kv_len;
+  redo.piece.kv_len = done.seq->kv_len + static_cast<uint32_t>(item.tokens.size());
   redo.piece.phase = KVASIR_PHASE_PREFILL;
   redo.positions.assign(item.recompute.begin(), item.recompute.end());
   redo.narrow = &item.narrow;
-  redo.first_position = item.recompute.front();
-  for (const uint32_t pos : item.recompute) plan.tokens.push_back(done.seq->tokens[pos]);
+  redo.placing = item.placing;
+  redo.first_position = item.placing ? done.seq->kv_len : item.recompute.front();
+  for (const uint32_t pos : item.recompute)
+    plan.tokens.push_back(item.placing ? item.tokens[pos - done.seq->kv_len]
+                                       : done.seq->tokens[pos]);
   Lane& own = lane(plan, done.seq->strategy);
   own.redone.push_back(std::move(redo));
   own.n_prefill += n;
@@ -290,12 +325,15 @@ uint32_t Engine::Impl::queries_left(const Plan& plan, const Sequence& seq) {
 }
 
 // A decoded token has seen what its strategy let it see: what comes behind it has no name. Nor has
-// what is given.
+// what is given or placed.
 void Engine::Impl::name_content(std::span<const StepItem> items, const Plan& plan) const {
   const auto n = model.tokens_are_independent() ? 0u : static_cast<uint32_t>(plan.tokens.size());
   for (const Lane& lane : plan.lanes)
     for (const Piece& piece : lane.pieces)
       if (piece.decodes() || piece.given) piece.seq->content.taint();
+  for (const Lane& lane : plan.lanes)
+    for (const Lane::Redo& redo : lane.redone)
+      if (redo.placing) redo.piece.seq->content.taint();
   for (size_t i = 0; i < items.size(); ++i) {
     const Sequence* seq = plan.items[i].seq;
     if (!seq || !seq->reads_prompt()) continue;
@@ -324,7 +362,7 @@ std::vector<ItemResult> Engine::step(std::span<const StepItem> items) {
     else
       m.loop.run(plan.lanes, plan.tokens);
     each_sequence([&](Sequence& seq, const StepItem& item) {
-      if (!seq.fault && item.recompute.empty()) m.advance(seq, item.tokens);
+      if (!seq.fault && adds_tokens(item)) m.advance(seq, item.tokens);
     });
     for (size_t i = 0; i < items.size(); ++i) m.advance_drafts(items[i], plan.items[i], results[i]);
     m.loop.evict(plan.lanes);
@@ -336,8 +374,7 @@ std::vector<ItemResult> Engine::step(std::span<const StepItem> items) {
     throw;
   }
   each_sequence([&](Sequence& seq, const StepItem& item) {
-    const bool reads = item.recompute.empty();
-    if (reads && !seq.fault && seq.prompt_end == seq.kv_len) m.finish_prompt(seq);
+    if (adds_tokens(item) && !seq.fault && seq.prompt_end == seq.kv_len) m.finish_prompt(seq);
   });
   for (size_t i = 0; i < items.size(); ++i) {
     const Impl::Plan::Done& done = plan.items[i];

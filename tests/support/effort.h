@@ -10,6 +10,13 @@ namespace kvasir::test {
 // property shown over many cases is shown over a few of them, never over none.
 inline bool few_cases() { return std::getenv("KVASIR_TEST_FEW_CASES") != nullptr; }
 
+// How often something is killed at a random time: KVASIR_TEST_KILLS=N, for who has the time, else
+// `usual`, or 3 of few cases.
+inline int n_kills(int usual) {
+  if (const char* wanted = std::getenv("KVASIR_TEST_KILLS")) return std::atoi(wanted);
+  return few_cases() ? 3 : usual;
+}
+
 // The processor is not the one that /proc/cpuinfo describes.
 inline bool emulated() { return std::getenv("KVASIR_TEST_EMULATED") != nullptr; }
 

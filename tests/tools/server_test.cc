@@ -1,5 +1,6 @@
 // Prompts kept on a Redis server, `kvasir cache` over it, and commands that put many prompts.
 // SPDX-License-Identifier: Apache-2.0
+#include "tests/support/effort.h"
 #include "tests/support/redis_server.h"
 #include "tests/tools/stored_prompt.h"
 
@@ -29,6 +30,38 @@ TEST_CASE("a second process reads what the first left on a server, and does with
   CHECK(alone.code == 0);
   CHECK(has(alone.err, "does not serve"));
   CHECK(nlohmann::json::parse(alone.out)["text"] == first["text"]);
+}
+
+TEST_CASE("runs that are killed at random times leave nothing wrong on a server") {
+  if (!can_run_redis()) return;
+  RedisServer server;
+  CHECK(killed_at_random(ServedPrompt(server), n_kills(8), [&] { server.ask({"FLUSHALL"}); }) > 0);
+}
+
+TEST_CASE("whatever the server does at whatever time, the answer is the same") {
+  if (!can_run_redis()) return;
+  RedisServer server;
+  const ServedPrompt p(server);
+  const auto begin = std::chrono::steady_clock::now();
+  const auto want = json_of(p.run())["text"];
+  const auto takes = std::chrono::steady_clock::now() - begin;
+  std::mt19937 random(9);
+  for (int i = 0; i < n_kills(8); ++i) {
+    CAPTURE(i);
+    RunningKvasir kvasir(p.run());
+    std::this_thread::sleep_for(takes * (random() % 1000) / 1000);
+    if (i % 4 == 0) server.stop();
+    if (i % 4 == 1) server.ask({"FLUSHALL"});
+    if (i % 4 == 2) server.ask({"CLIENT", "PAUSE", "3000", "ALL"});
+    if (i % 4 == 3) server.stop(), server.start();
+    const Finished done = kvasir.finish();
+    CAPTURE(done.err);
+    REQUIRE(done.code == 0);
+    CHECK(nlohmann::json::parse(done.out)["text"] == want);
+    if (i % 4 == 2) server.stop();  // the pause ends with it
+    if (i % 2 == 0) server.start();
+    CHECK(json_of({"cache", "verify", p.store, "--json"})["bad"].empty());
+  }
 }
 
 TEST_CASE("two processes share a server at once") {

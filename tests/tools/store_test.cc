@@ -1,8 +1,6 @@
 // Prompts kept from run to run, and `kvasir cache`, which looks after them.
 // SPDX-License-Identifier: Apache-2.0
-#include <chrono>
 #include <filesystem>
-#include <thread>
 
 #include "tests/support/effort.h"
 #include "tests/tools/faults.h"
@@ -124,22 +122,9 @@ TEST_CASE("a disk that is full or refuses ends no run and changes no answer") {
   }
 }
 
-TEST_CASE("runs that are killed leave nothing wrong") {
+TEST_CASE("runs that are killed at random times leave nothing wrong") {
   const StoredPrompt p;
-  const auto begin = std::chrono::steady_clock::now();
-  const auto want = json_of(p.run())["text"];
-  const auto takes = std::chrono::steady_clock::now() - begin;
-  const int n_kills = few_cases() ? 3 : 20;
-  for (int i = 0; i < n_kills; ++i) {
-    if (i % 4 == 0) fs::remove_all(p.store);
-    {
-      RunningKvasir kvasir(p.run());
-      std::this_thread::sleep_for(takes * (30 + i * 37 % 70) / 100);
-    }
-    if (!fs::exists(p.store)) continue;
-    CHECK(json_of({"cache", "verify", p.store, "--json"})["bad"].empty());
-    CHECK(json_of(p.run())["text"] == want);
-  }
+  CHECK(killed_at_random(p, n_kills(20), [&] { fs::remove_all(p.store); }) > 0);
 }
 
 TEST_CASE("two processes fill and read one store at once") {

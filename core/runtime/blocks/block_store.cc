@@ -158,19 +158,20 @@ void BlockStore::rewrite(LayerState& layer, uint32_t layer_index,
   seal(sealed);
 }
 
-void BlockStore::read_tokens(BlockList& layer, std::span<const uint32_t> positions, float* k,
-                             float* v) {
+uint64_t BlockStore::read_tokens(BlockList& layer, std::span<const uint32_t> positions, float* k,
+                                 float* v) {
   const uint32_t block_size = access_.block_size;
   std::vector<uint32_t> blocks;
   for (const uint32_t pos : positions)
     if (blocks.empty() || blocks.back() != pos / block_size) blocks.push_back(pos / block_size);
-  make_resident(layer, blocks);
+  const uint64_t n_missed = make_resident(layer, blocks);
   for (size_t i = 0; i < positions.size(); ++i) {
     const kvasir_lease& lease = layer.leases[positions[i] / block_size];
     holder(lease).values_.read(lease, positions[i] % block_size,
                                k + i * access_.n_kv_heads * access_.head_dim,
                                v + i * access_.n_kv_heads * access_.v_dim);
   }
+  return n_missed;
 }
 
 void BlockStore::seal(std::span<const Full> all) {
@@ -262,14 +263,14 @@ void BlockStore::leave_window(std::span<const Leaving> all) {
     layer->context_blocks = std::max(layer->context_blocks, end);
 }
 
-void BlockStore::make_resident(std::span<const ListNeeds> needs) {
-  if (window_) window_->make_resident(needs);
-  residency_.make_resident(needs);
+uint64_t BlockStore::make_resident(std::span<const ListNeeds> needs) {
+  const uint64_t n_missed = window_ ? window_->make_resident(needs) : 0;
+  return n_missed + residency_.make_resident(needs);
 }
 
-void BlockStore::make_resident(BlockList& list, std::span<const uint32_t> blocks) {
+uint64_t BlockStore::make_resident(BlockList& list, std::span<const uint32_t> blocks) {
   const ListNeeds one[] = {needs_of(list, blocks)};
-  make_resident(one);
+  return make_resident(one);
 }
 
 void BlockStore::make_all_resident(BlockList& list) {

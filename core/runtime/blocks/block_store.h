@@ -83,8 +83,9 @@ class BlockStore {
   // append(). A sealed block becomes another one, private to this list, and is sealed again.
   void rewrite(LayerState& layer, uint32_t layer_index, std::span<const uint32_t> positions,
                const float* k, const float* v);
-  // Reads the tokens at `positions` as f32, in the layout of append().
-  void read_tokens(BlockList& layer, std::span<const uint32_t> positions, float* k, float* v);
+  // Reads the tokens at `positions` as f32, in the layout of append(). Returns how many blocks were
+  // not in memory.
+  uint64_t read_tokens(BlockList& layer, std::span<const uint32_t> positions, float* k, float* v);
   struct Full {
     BlockList* list;
     uint32_t begin, end;                   // blocks, all of one storage
@@ -97,10 +98,11 @@ class BlockStore {
   // one. Those that are sealed stay as they are.
   void seal(std::span<const Full> all);
 
-  // Residency::make_resident(); does nothing for storage with stable leases.
-  void make_resident(std::span<const ListNeeds> needs);
+  // Residency::make_resident(), which returns how many blocks were not in memory; does nothing for
+  // storage with stable leases.
+  uint64_t make_resident(std::span<const ListNeeds> needs);
   // The listed blocks; all of them.
-  void make_resident(BlockList& list, std::span<const uint32_t> blocks);
+  uint64_t make_resident(BlockList& list, std::span<const uint32_t> blocks);
   void make_all_resident(BlockList& list);
   ListNeeds needs_of(BlockList& list, std::span<const uint32_t> blocks) const;
   ListNeeds needs_all(BlockList& list) const;

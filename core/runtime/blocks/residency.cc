@@ -22,10 +22,10 @@ Residency::Residency(const BlockStore& store, const BlockAccess& access, HostSer
       services_(services),
       moves_(!access.storage.stable_leases()) {}
 
-void Residency::make_resident(std::span<const ListNeeds> needs) {
-  if (!moves_) return;
+uint64_t Residency::make_resident(std::span<const ListNeeds> needs) {
+  if (!moves_) return 0;
   std::vector<Missing> missing = missing_of(needs);
-  if (missing.empty()) return;
+  if (missing.empty()) return 0;
   const auto begin = std::chrono::steady_clock::now();
   const size_t n_asked = missing.size();
   const bool fetches = access_.storage.fetches();
@@ -38,6 +38,7 @@ void Residency::make_resident(std::span<const ListNeeds> needs) {
     fetch_missing(missing);
     wait_nanos_ += static_cast<uint64_t>((std::chrono::steady_clock::now() - begin).count());
   }
+  return n_missed;
 }
 
 void Residency::fetch_missing(std::vector<Missing>& missing) {

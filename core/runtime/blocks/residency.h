@@ -34,8 +34,9 @@ class Residency {
   // Leases K and V of the needed tokens until release_step(); waits for transfers. The bytes of
   // other tokens are unspecified. No list comes twice. Throws PluginError when a block is lost,
   // cannot be read or does not arrive; Error(kResource) when the storage cannot hold the needed
-  // blocks at one time. What it leased until then stays leased.
-  void make_resident(std::span<const ListNeeds> needs);
+  // blocks at one time. What it leased until then stays leased. Returns how many blocks were not
+  // in memory.
+  uint64_t make_resident(std::span<const ListNeeds> needs);
   // Starts to move what is not resident; never waits.
   void prefetch(std::span<const ListNeeds> needs);
   // Releases the leases of sealed blocks of `list`, and those that others took the place of.

@@ -91,6 +91,8 @@ struct Sequence {
   uint64_t led_by = 0;
   uint32_t led_to = 0;
   std::vector<LayerState> layers;
+  // Names of its blocks, while it is restored a layer at a time. Layers without blocks are missing.
+  std::vector<Hash128> awaited;
   // Why a step failed in its middle. Layers may hold different numbers of tokens then: the sequence
   // can only be closed.
   std::exception_ptr fault;

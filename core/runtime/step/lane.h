@@ -3,9 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "core/runtime/step/pass.h"
+#include "core/runtime/step/placing.h"
 #include "core/runtime/step/strategy_run.h"
 
 namespace kvasir {
@@ -27,7 +29,9 @@ struct Lane {
     Piece piece;  // kv_len: all that the sequence holds
     std::vector<uint32_t> positions;
     const NarrowRecompute* narrow;
-    uint32_t first_position;  // before anything was narrowed
+    uint32_t first_position;           // that changes, before anything was narrowed
+    const Placing* placing = nullptr;  // tokens [first_position, piece.kv_len) are new
+    std::unique_ptr<PlacedLayers> placed = nullptr;  // of the step under way
   };
   std::vector<Redo> redone;
   uint64_t nanos = 0;                           // in stages and plugins

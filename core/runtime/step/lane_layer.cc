@@ -137,10 +137,16 @@ void LaneLayer::run_first_round(Lane& lane, uint32_t layer) {
 
 void LaneLayer::finish(Lane& lane, uint32_t layer) {
   for (Lane::Redo& redo : lane.redone)
-    guard_piece(redo.piece, [&] { recompute_layer(lane, redo, layer, b_); });
+    guard_piece(redo.piece, [&] {
+      if (redo.placing) place_layer(lane, redo, layer);
+      recompute_layer(lane, redo, layer, b_);
+    });
   lane.drop_failed();
   const BlockStore::LetGoTogether together(*lane.run.store);
-  to_context(lane.run, layer, lane.pieces);
+  std::vector<Piece> grown = lane.pieces;
+  for (const Lane::Redo& redo : lane.redone)
+    if (redo.placing) grown.push_back(redo.piece);
+  to_context(lane.run, layer, grown);
   for (const Piece& piece : lane.pieces) {
     lane.run.release_step(piece.seq->layers[layer]);
     let_go_unseen(lane.run, layer, piece);

@@ -36,7 +36,20 @@ void narrow(Lane& lane, Lane::Redo& redo, uint32_t layer, StepBuffers& b) {
   redo.piece.n_q = b.n = static_cast<uint32_t>(n);
 }
 
+// Under no name: what was placed is not what a prompt would give.
+void seal_placed(Lane& lane, const Lane::Redo& redo, uint32_t layer) {
+  const uint32_t b = lane.run.geometry().block_size;
+  const BlockStore::Full full{&redo.piece.seq->layers[layer], redo.first_position / b,
+                              redo.piece.kv_len / b};
+  lane.run.store->seal({&full, 1});
+}
+
 }  // namespace
+
+void place_layer(Lane& lane, Lane::Redo& redo, uint32_t layer) {
+  lane.run.store->append(redo.piece.seq->layers[layer], layer, redo.first_position,
+                         redo.placed->k(), redo.placed->v(), redo.placed->n_tokens());
+}
 
 void recompute_layer(Lane& lane, Lane::Redo& redo, uint32_t layer, StepBuffers& buffers) {
   static const LayerSelection everything = LayerSelection::everything();
@@ -46,6 +59,7 @@ void recompute_layer(Lane& lane, Lane::Redo& redo, uint32_t layer, StepBuffers& 
                           buffers.v_of(redo.piece));
   Pass pass{layer, {redo.piece}, buffers.activations(false)};
   lane.run.attend.attend(pass, {&everything}, nullptr, buffers.o.data());
+  if (redo.placing) seal_placed(lane, redo, layer);
   lane.run.release_step(state);
 }
 

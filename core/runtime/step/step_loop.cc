@@ -59,6 +59,8 @@ void StepLoop::begin(const std::vector<Lane>& lanes, uint32_t n) {
 
 void StepLoop::run(std::vector<Lane>& lanes, std::span<const int32_t> tokens) {
   begin(lanes, static_cast<uint32_t>(tokens.size()));
+  begin_placing(lanes);
+  load_ahead(lanes, 0);
   timer_.in_model([&] { model_.embed(tokens, b_.h.data()); });
   for (uint32_t layer = 0; layer < model_.shape().n_layers; ++layer) run_layer(layer, lanes);
 }
@@ -82,6 +84,42 @@ void StepLoop::run_given(std::vector<Lane>& lanes, uint32_t n, const GivenProjec
   }
 }
 
+void StepLoop::begin_placing(std::vector<Lane>& lanes) const {
+  const ModelShape& s = model_.shape();
+  for (Lane& lane : lanes)
+    for (Lane::Redo& redo : lane.redone) {
+      if (!redo.placing) continue;
+      const bool is_rotated = lane.run.geometry().k_state == KVASIR_K_ROTATED;
+      const uint32_t n = redo.piece.kv_len - redo.first_position;
+      const uint64_t length = std::max(redo.piece.seq->prompt_end, redo.piece.kv_len);
+      redo.placed = std::make_unique<PlacedLayers>(
+          *redo.placing, n, s.n_layers, b_.k_width, b_.v_width,
+          [this, is_rotated, n, length, turn = redo.placing->turn](uint32_t layer, float* k) {
+            const ModelShape& shape = model_.shape();
+            if (is_rotated)
+              model_.rope(layer).shift(k, n, shape.n_kv_heads, shape.head_dim, turn, length);
+          });
+    }
+}
+
+void StepLoop::load_ahead(std::vector<Lane>& lanes, uint32_t layer) {
+  for (Lane& lane : lanes) {
+    const auto& formats = lane.run.store->formats();
+    const bool on_host = std::all_of(formats.begin(), formats.end(), [](const auto& format) {
+      return is_host_memory(format.mem_kind);
+    });
+    for (Lane::Redo& redo : lane.redone)
+      if (redo.placed && on_host) redo.placed->start(layer);
+  }
+}
+
+// Before anything is asked of a storage, its counters included.
+void StepLoop::wait_for_placed(Lane& lane, uint32_t layer) {
+  for (Lane::Redo& redo : lane.redone)
+    if (redo.placed) guard_piece(redo.piece, [&] { redo.placed->wait(layer); });
+  lane.drop_failed();
+}
+
 template <class Fn>
 void StepLoop::each_piece(Lane& lane, const Fn& fn) const {
   for (const Piece& piece : lane.pieces) guard_piece(piece, [&] { fn(piece); });
@@ -91,12 +129,18 @@ void StepLoop::each_piece(Lane& lane, const Fn& fn) const {
 
 void StepLoop::run_layer(uint32_t layer, std::vector<Lane>& lanes) {
   timer_.in_model([&] { model_.attn_norm(layer, b_.h.data(), b_.n, b_.x.data()); });
-  for (Lane& lane : lanes)
+  for (Lane& lane : lanes) {
+    if (lane.pieces.empty()) continue;  // and what is placed may be on its way
     timer_.in_lane(lane, [&] { guard_pieces(lane.pieces, [&] { speculate(lane, layer); }); });
+  }
   timer_.in_model([&] { project(layer, lanes); });
   for (Lane& lane : lanes)
     each_piece(lane, [&](const Piece& piece) { check_projections(layer, piece); });
-  for (Lane& lane : lanes) lane_layer_.run(lane, layer);
+  for (Lane& lane : lanes) {
+    wait_for_placed(lane, layer);
+    lane_layer_.run(lane, layer);
+  }
+  load_ahead(lanes, layer + 1);
   timer_.in_model([&] {
     model_.attn_output(layer, b_.o.data(), b_.n, b_.h.data());
     model_.ffn(layer, b_.h.data(), b_.n);

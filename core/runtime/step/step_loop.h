@@ -38,6 +38,11 @@ class StepLoop {
 
  private:
   void begin(const std::vector<Lane>& lanes, uint32_t n);
+  void begin_placing(std::vector<Lane>& lanes) const;
+  // What is placed in `layer` is loaded while the model computes: nothing calls a storage before
+  // the layer does.
+  static void load_ahead(std::vector<Lane>& lanes, uint32_t layer);
+  static void wait_for_placed(Lane& lane, uint32_t layer);
   void run_layer(uint32_t layer, std::vector<Lane>& lanes);
   // fn(piece) of all that is computed in the lane; what it throws ends the piece.
   template <class Fn>

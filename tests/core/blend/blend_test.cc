@@ -30,15 +30,6 @@ double apart(std::span<const float> got, const std::vector<double>& want) {
   return apart(got, std::vector<Row>{want});
 }
 
-std::vector<float> decoded(Engine& engine, SequenceId seq) {
-  std::vector<float> all;
-  for (uint32_t i = 0; i < 12; ++i) {
-    const auto logits = decode(engine, seq, token_at(i));
-    all.insert(all.end(), logits.begin(), logits.end());
-  }
-  return all;
-}
-
 }  // namespace
 
 TEST_SUITE_BEGIN("core/blend/blend");
@@ -223,9 +214,20 @@ TEST_CASE("the controller reads few tokens as a plain prompt and says why it cho
   CHECK(few.reason.find("min_tokens = 256") != std::string::npos);
   config.min_tokens = 0;
   const BlendReport report = world.blender.blend(world.prompt, config, 0, logits).report;
-  CHECK(report.mode != BlendMode::kAuto);
+  CHECK(report.mode == BlendMode::kRatio);
   CHECK(report.reason.find("loads in") != std::string::npos);
-  if (report.mode == BlendMode::kRatio) CHECK(report.ratio >= 0.15);
+  CHECK(report.ratio >= 0.15);
+  REQUIRE(report.tier);
+  CHECK(*report.tier == ChunkTier::kMemory);
+  REQUIRE(report.tiers.size() == 1);
+  CHECK(report.tiers[0].load_layer > 0);
+  // What it chose at the check layer is what it did from there on.
+  std::vector<float> fixed(300);
+  const BlendReport same =
+      world.blender.blend(world.prompt, config_of(BlendMode::kRatio, report.ratio), 0, fixed)
+          .report;
+  CHECK(same.recomputed == report.recomputed);
+  CHECK(fixed == logits);
 }
 
 TEST_CASE("what cannot be is refused with a sentence") {

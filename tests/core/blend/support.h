@@ -67,4 +67,13 @@ inline std::pair<std::vector<float>, std::vector<float>> kv_of(Engine& engine, S
   return {k, v};
 }
 
+inline std::vector<float> decoded(Engine& engine, SequenceId seq) {
+  std::vector<float> all;
+  for (uint32_t i = 0; i < 12; ++i) {
+    const auto logits = decode(engine, seq, token_at(i));
+    all.insert(all.end(), logits.begin(), logits.end());
+  }
+  return all;
+}
+
 }  // namespace kvasir::test

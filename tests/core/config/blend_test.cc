@@ -22,13 +22,15 @@ TEST_CASE("every key is read, and what nobody sets keeps its default") {
   CHECK(plain.ratio == 0.15);
   const StrategyConfig set = parse(
       "[blend]\nmode = 'oracle'\nratio = 0.3\nmin_ratio = 0\nnarrowing = 1\ncheck_layer = 2\n"
-      "min_tokens = 9\nchunks_behind_bos = false\n");
+      "min_tokens = 9\nload_ahead = false\nchunks_behind_bos = false\n");
   CHECK(set.blend.mode == BlendMode::kOracle);
   CHECK(set.blend.ratio == 0.3);
   CHECK(set.blend.min_ratio == 0);
   CHECK(set.blend.narrowing == 1);
   CHECK(set.blend.check_layer == 2);
   CHECK(set.blend.min_tokens == 9);
+  CHECK(plain.load_ahead);
+  CHECK(!set.blend.load_ahead);
   CHECK(!set.blend.chunks_behind_bos);
   for (const std::string& mode : blend_mode_names())
     CHECK(name(parse("[blend]\nmode = '" + mode + "'\n").blend.mode) == mode);

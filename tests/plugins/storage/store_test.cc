@@ -70,9 +70,8 @@ TEST_SUITE("plugins/storage/store") {
   TEST_CASE("what a killed process has stored is whole, and the rest is not there") {
     const TempDir dir;
     std::mt19937 random(1);
-    const int n_kills = few_cases() ? 3 : 40;
     uint32_t n_found = 0;
-    for (int kill_number = 0; kill_number < n_kills; ++kill_number) {
+    for (int kill_number = 0; kill_number < n_kills(40); ++kill_number) {
       const std::string folder = dir.path(std::to_string(kill_number));
       const pid_t child = fork();
       REQUIRE(child >= 0);

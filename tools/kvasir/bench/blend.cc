@@ -24,10 +24,16 @@ void add_bench_blend(CLI::App& bench) {
                 "Tokens behind them, whose predictions are compared (32)")
       ->check(CLI::Range(1, 1024));
   c->add_option("--blend", *arms, std::string("Arms beside full: ") + kBlendArmHelp);
+  c->add_option("--loads", f->n_loads,
+                "Prompts for which chunks are loaded a layer ahead, and as many with layers loaded "
+                "when they are needed, from the store and from the process (0: none)")
+      ->check(CLI::Range(0, 1000));
   c->callback([=] {
     const BlendConfig base = resolve_strategy(*options).blend;
     f->arms = parse_blend_arms("full," + *arms, base, "--blend");
     f->seed = options->seed;
+    f->loading = base;
+    f->loading.mode = BlendMode::kRatio;
     const uint32_t needed = f->n_chunks * f->chunk_tokens + f->question_tokens + 1;
     if (options->ctx_size && options->ctx_size < needed)
       throw input_error("-c " + std::to_string(options->ctx_size) + ": the chunks need " +

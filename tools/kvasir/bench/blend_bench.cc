@@ -3,6 +3,8 @@
 #include "tools/kvasir/bench/blend_bench.h"
 
 #include <algorithm>
+#include <array>
+#include <chrono>
 
 #include "core/blend/deviation.h"
 #include "core/error.h"
@@ -80,6 +82,15 @@ class Measurement {
     }
   }
 
+  // Of a store, if there is one, then of wherever the process keeps what came from it.
+  void loading(BlendBench& out) {
+    out.n_loads = o_.n_loads;
+    out.loading_ratio = o_.loading.ratio;
+    if (o_.n_loads == 0) return;
+    if (engine_.pipeline().storage->has_store()) load(true, out);
+    load(false, out);
+  }
+
   BlendBench::Arm arm(const BlendArm& arm) {
     std::vector<float> logits(session_.shape().vocab_size);
     const Blended blended =
@@ -109,6 +120,62 @@ class Measurement {
   }
 
  private:
+  struct Loads {
+    std::vector<double> load, wait, overlap, ttft;
+  };
+
+  // Both ways in turn, so that what else the machine does meets both.
+  void load(bool from_store, BlendBench& out) {
+    std::array<Loads, 2> of_way;  // when needed, ahead
+    if (from_store)
+      for (const ChunkId chunk : prompt_.chunks) wait_for_store(chunk);
+    std::array<uint64_t, kChunkTiers> before = loaded();
+    for (uint32_t i = 0; i < 2 * o_.n_loads; ++i) {
+      stop_if_interrupted();
+      const bool ahead = (i % 2 == 0) == (i % 4 < 2);
+      if (from_store)
+        for (const ChunkId chunk : prompt_.chunks) blender_.chunks().let_go(chunk);
+      if (i == 0) before = loaded();
+      BlendConfig config = o_.loading;
+      config.load_ahead = ahead;
+      std::vector<float> logits(session_.shape().vocab_size);
+      const Blended blended = blender_.blend(prompt_, config, o_.seed, logits, stop_if_interrupted);
+      engine_.close(blended.seq);
+      Loads& loads = of_way[ahead];
+      const BlendReport& report = blended.report;
+      const auto n_layers = static_cast<double>(report.loads.size());
+      loads.load.push_back(report.load_seconds() / n_layers);
+      loads.wait.push_back(report.wait_seconds() / n_layers);
+      loads.overlap.push_back(report.overlap_share());
+      loads.ttft.push_back(report.seconds());
+    }
+    const std::array<uint64_t, kChunkTiers> after = loaded();
+    uint32_t most = 0;  // where most tokens came from
+    for (uint32_t tier = 1; tier < kChunkTiers; ++tier)
+      if (after[tier] - before[tier] > after[most] - before[most]) most = tier;
+    for (const bool ahead : {true, false}) {
+      const Loads& loads = of_way[ahead];
+      out.loading.push_back({static_cast<ChunkTier>(most), ahead, spread_of(loads.load).median,
+                             spread_of(loads.wait).median, spread_of(loads.overlap).median,
+                             spread_of(loads.ttft).median});
+    }
+  }
+
+  void wait_for_store(ChunkId chunk) {
+    constexpr std::chrono::seconds kPatience{60};
+    blender_.chunks().let_go(chunk);
+    if (!blender_.chunks().bring(chunk, kPatience))
+      throw Error(ErrorKind::kResource,
+                  "the store did not take the chunks within a minute: see what the log says of it");
+  }
+
+  std::array<uint64_t, kChunkTiers> loaded() {
+    std::array<uint64_t, kChunkTiers> out{};
+    for (uint32_t tier = 0; tier < kChunkTiers; ++tier)
+      out[tier] = blender_.chunks().loading(static_cast<ChunkTier>(tier)).layer_tokens();
+    return out;
+  }
+
   Session& session_;
   const BlendBenchOptions& o_;
   std::vector<TokenId> text_, question_;
@@ -142,10 +209,12 @@ BlendBench bench_blend(Session& session, const BlendBenchOptions& o) {
                  {},
                  {},
                  {},
+                 {},
                  {}};
   Measurement measurement(session, o, std::move(text), engine, *tap);
   measurement.deviations(out);
   for (const BlendArm& arm : o.arms) out.arms.push_back(measurement.arm(arm));
+  measurement.loading(out);
   return out;
 }
 
@@ -165,8 +234,36 @@ Json to_json(const BlendBench& b) {
   out["deviation_of_layer"] = b.of_layer;
   out["rank_correlation_with_next_layer"] = b.rank_correlation;  // from layer 1 on
   out["deviation_of_chunk"] = b.of_chunk;
+  out["loading"] = Json::array();
+  for (const BlendBench::Loading& row : b.loading)
+    out["loading"].push_back({{"tier", name(row.tier)},
+                              {"ahead", row.ahead},
+                              {"prompts", b.n_loads},
+                              {"ratio", b.loading_ratio},
+                              {"load_layer_ms", 1e3 * row.load_layer},
+                              {"wait_layer_ms", 1e3 * row.wait_layer},
+                              {"overlap_share", row.overlap_share},
+                              {"ttft_ms", 1e3 * row.ttft_seconds}});
   return out;
 }
+
+namespace {
+
+std::string loading_text(const BlendBench& b) {
+  if (b.loading.empty()) return "";
+  Table table({"tier", "layers", "load ms", "waited ms", "hidden", "TTFT ms"}, {2, 3, 4, 5});
+  for (const BlendBench::Loading& row : b.loading)
+    table.add({name(row.tier), row.ahead ? "ahead" : "when needed",
+               format("%.2f", 1e3 * row.load_layer), format("%.2f", 1e3 * row.wait_layer),
+               format("%.1f %%", 100 * row.overlap_share), format("%.1f", 1e3 * row.ttft_seconds)});
+  return format(
+             "\nChunks by where they lie, ratio %g: of a layer, medians of %u prompts, in "
+             "turn:\n\n",
+             b.loading_ratio, b.n_loads) +
+         table.text();
+}
+
+}  // namespace
 
 std::string to_text(const BlendBench& b) {
   Table arms({"arm", "computed", "KL to full", "attention", "TTFT ms"}, {1, 2, 3, 4});
@@ -189,7 +286,7 @@ std::string to_text(const BlendBench& b) {
          arms.text() +
          "\nDeviation of reused K and V, mean of the tokens behind the first chunk:\n\n" +
          layers.text() + "\nDeviation by the chunk's place, mean of the layers from 1 on:\n\n" +
-         chunks.text();
+         chunks.text() + loading_text(b);
 }
 
 }  // namespace kvasir::tool

@@ -15,6 +15,8 @@ struct BlendBenchOptions {
   uint32_t n_chunks = 8, chunk_tokens = 256, question_tokens = 32;
   uint64_t seed = 1;
   std::vector<BlendArm> arms;
+  BlendConfig loading;   // of the prompts whose loading is timed
+  uint32_t n_loads = 0;  // of them, of each tier and way; 0: none
 };
 
 struct BlendBench {
@@ -32,6 +34,16 @@ struct BlendBench {
   std::vector<double>
       rank_correlation;          // of layer i with layer i + 1, tokens behind the first chunk
   std::vector<double> of_chunk;  // mean of the layers from 1 on
+  // The same prompt with its chunks in one tier, layers loaded ahead or when they are needed.
+  struct Loading {
+    ChunkTier tier = ChunkTier::kMemory;
+    bool ahead = true;
+    double load_layer = 0, wait_layer = 0;       // seconds, means of the layers, medians of prompts
+    double overlap_share = 0, ttft_seconds = 0;  // medians
+  };
+  std::vector<Loading> loading;
+  double loading_ratio = 0;
+  uint32_t n_loads = 0;
 };
 
 BlendBench bench_blend(Session& session, const BlendBenchOptions& options);

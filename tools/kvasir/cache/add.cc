@@ -42,6 +42,8 @@ class Adder {
       chunks_.push_back(chunk_tokens(session_.tokenizer(), read_file(file, "cache add"), file));
       longest = std::max(longest, static_cast<uint32_t>(chunks_.back().size()) + 1);
     }
+    // Tokens behind a chunk fill its last block (ChunkStore).
+    longest += session_.strategy().cache.block_size.value;
     Engine& engine = session_.load(session_.context_or(longest));
     if (!engine.pipeline().storage->has_store())
       throw input_error("storage " + engine.pipeline().storage->id() +
@@ -59,11 +61,8 @@ class Adder {
     stop_if_interrupted();
     const auto begin = std::chrono::steady_clock::now();
     ChunkStore one(engine, 0, bos_);  // its sequence ends with it
-    one.add(tokens);
-    const uint32_t block_size = engine.geometry().block_size;
-    const auto n = static_cast<uint32_t>(tokens.size()) + one.first_position();
-    return {file, static_cast<uint32_t>(tokens.size()), one.restored_tokens(),
-            n / block_size * block_size,
+    const ChunkId chunk = one.add(tokens);
+    return {file, static_cast<uint32_t>(tokens.size()), one.restored_tokens(), one.n_kept(chunk),
             std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin)
                 .count()};
   }

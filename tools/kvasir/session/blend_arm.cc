@@ -28,6 +28,12 @@ std::optional<BlendMode> mode_of(const std::string& text) {
   return static_cast<BlendMode>(at - names.begin());
 }
 
+std::vector<double> milliseconds(const std::vector<LayerLoad>& loads, double LayerLoad::*part) {
+  std::vector<double> out;
+  for (const LayerLoad& layer : loads) out.push_back(1e3 * (layer.*part));
+  return out;
+}
+
 }  // namespace
 
 BlendArm parse_blend_arm(const std::string& text, const BlendConfig& base,
@@ -95,12 +101,20 @@ void check_blend_memory(const Session& session, const Engine& engine, uint32_t n
 }
 
 Json to_json(const BlendReport& r) {
+  Json tiers = Json::object();
+  for (const TierTime& tier : r.tiers) tiers[name(tier.tier)] = 1e3 * tier.load_layer;
   return {{"mode", name(r.mode)},
           {"ratio", r.ratio},
           {"reason", r.reason},
           {"chunk_tokens", r.chunk_tokens},
           {"recomputed_share", r.recomputed_share()},
           {"recomputed_per_layer", r.recomputed},
+          {"load_ms_per_layer", milliseconds(r.loads, &LayerLoad::load)},
+          {"wait_ms_per_layer", milliseconds(r.loads, &LayerLoad::wait)},
+          {"load_ms", 1e3 * r.load_seconds()},
+          {"overlap_share", r.overlap_share()},
+          {"tier", r.tier ? Json(name(*r.tier)) : Json(nullptr)},
+          {"tier_load_ms_per_layer", tiers},
           {"place_ms", 1e3 * r.place_seconds},
           {"recompute_ms", 1e3 * r.recompute_seconds},
           {"question_ms", 1e3 * r.question_seconds},
@@ -115,6 +129,9 @@ std::string to_text(const BlendReport& r) {
       has_ratio(r.mode) ? format("%s %g", name(r.mode), r.ratio).c_str() : name(r.mode),
       r.chunk_tokens, *least, *most, 100 * r.recomputed_share(), 1e3 * r.seconds(),
       1e3 * r.place_seconds, 1e3 * r.recompute_seconds, 1e3 * r.question_seconds);
+  if (r.load_seconds() > 0)
+    out += format("blend: chunks loaded in %.1f ms, %.1f %% of that while layers were computed\n",
+                  1e3 * r.load_seconds(), 100 * r.overlap_share());
   if (!r.reason.empty()) out += "blend: " + r.reason + "\n";
   return out;
 }

@@ -44,7 +44,8 @@ void check_blend_memory(const Session& session, const Engine& engine, uint32_t n
                         bool oracle);
 
 // {"mode", "ratio", "reason", "chunk_tokens", "recomputed_share", "recomputed_per_layer",
-// "place_ms", "recompute_ms", "question_ms", "ttft_ms"}.
+// "load_ms_per_layer", "wait_ms_per_layer", "load_ms", "overlap_share", "tier",
+// "tier_load_ms_per_layer", "place_ms", "recompute_ms", "question_ms", "ttft_ms"}.
 Json to_json(const BlendReport& report);
 // A line of the run's report.
 std::string to_text(const BlendReport& report);

@@ -64,6 +64,15 @@ class BlendEvaluator {
   }
 
  private:
+  // K and V of chunks that were copied, as the storage has them; mode prefix shares them.
+  double loaded_bytes(const Blended& blended) const {
+    if (blended.report.loads.empty()) return 0;
+    const uint32_t b = engine_.geometry().block_size;
+    const uint32_t n_held = (engine_.kv_len(blended.seq) + b - 1) / b * b;
+    return static_cast<double>(engine_.kv_bytes(blended.seq)) / n_held *
+           blended.report.chunk_tokens;
+  }
+
   void answer(const Sample& sample, const BlendPrompt& prompt, Blender& blender,
               const BlendArm& arm, Logits& full, BlendCell& cell) {
     std::vector<float> logits(session_.shape().vocab_size);
@@ -81,6 +90,7 @@ class BlendEvaluator {
       const Engine::DecodeItem item{blended.seq, *next};
       engine_.decode({&item, 1}, logits);
     }
+    cell.loaded_bytes.push_back(loaded_bytes(blended));
     engine_.close(blended.seq);
     cell.correct.push_back(judge.answer().correct);
     cell.ttft_seconds.push_back(blended.report.seconds());
@@ -165,6 +175,7 @@ Json to_json(const BlendEval& e) {
                             {"won", pairs.n_won},
                             {"recomputed_tokens", mean(cell.recomputed)},
                             {"recomputed_share", mean(cell.recomputed_shares)},
+                            {"loaded_bytes", mean(cell.loaded_bytes)},
                             {"ttft_ms", 1e3 * mean(cell.ttft_seconds)},
                             {"kl_to_full", mean(cell.kl)},
                             {"decided", cell.decided}});
@@ -174,8 +185,8 @@ Json to_json(const BlendEval& e) {
 
 std::string to_text(const BlendEval& e) {
   Table table({"task", "length", "arm", "right", "accuracy", "95 % interval", "lost", "won",
-               "against full", "computed", "share", "TTFT ms", "x full", "KL to full"},
-              {1, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13});
+               "against full", "computed", "share", "MB reused", "TTFT ms", "x full", "KL to full"},
+              {1, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 14});
   const std::vector<PairedCounts> pairs = compared(e);
   const std::vector<Judgement> judged = judge(pairs, 0);
   std::vector<Verdict> verdicts;
@@ -199,13 +210,15 @@ std::string to_text(const BlendEval& e) {
          is_control ? "" : std::to_string(own.n_lost), is_control ? "" : std::to_string(own.n_won),
          against, format("%.0f", mean(cell.recomputed)),
          format("%.1f %%", 100 * mean(cell.recomputed_shares)),
+         format("%.2f", 1e-6 * mean(cell.loaded_bytes)),
          format("%.1f", 1e3 * mean(cell.ttft_seconds)),
          format("%.2f", mean(e.control(i).ttft_seconds) / mean(cell.ttft_seconds)),
          format("%.5f", mean(cell.kl))});
   }
   return table.text() +
          "\ncomputed: tokens of chunks that a layer takes through attention and feed-forward, mean "
-         "of the layers; share: of all tokens of chunks.\nTTFT: placing and computing chunks, then "
+         "of the layers; share: of all tokens of chunks; MB: K and V that were reused.\nTTFT: "
+         "placing and computing chunks, then "
          "the question; chunks were read before. KL: mean over the answer's tokens, in nats."
          "\nAgainst full: exact McNemar test, p after Holm over all comparisons." +
          verdict_notes(verdicts, 0) + "\n";

@@ -27,6 +27,7 @@ struct BlendCell {
   std::string arm;
   std::vector<bool> correct;                                            // per sample
   std::vector<double> ttft_seconds, recomputed, recomputed_shares, kl;  // per sample
+  std::vector<double> loaded_bytes;  // per sample: of K and V that were reused
   std::vector<std::string> decided;  // of mode auto, what it chose
 
   uint64_t n_correct() const;
