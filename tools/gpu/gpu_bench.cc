@@ -126,9 +126,7 @@ void run_case(const Case& c, double bandwidth, uint32_t n_runs) {
   call.ranges = ranges.address();
   call.spans = spans.address();
   call.pairs = pairs.address();
-  call.n_ranges = static_cast<uint32_t>(units.ranges.size());
-  call.n_pairs = static_cast<uint32_t>(units.pairs.size());
-  call.n_units = units.n_units;
+  describe_units(units, call);
   call.partial_o = partial.address();
   call.partial_lse = call.partial_o + units.n_units * (kQHeads / kKvHeads) * kHeadDim * 4;
   call.o = o.address();

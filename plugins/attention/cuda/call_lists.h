@@ -38,6 +38,8 @@ class CallBuilder {
   void build(const kvasir_attn_in& in, bool with_values, CallLists& out);
 
   cuda::AttentionShape shape() const;
+  // Of K and V of every format that bind() told, or kMixed.
+  cuda::KvType common_type() const;
 
  private:
   struct Part;  // one that is being built
