@@ -48,16 +48,17 @@ KVASIR_DEVICE void add_values(Softmax<kHeads>& state, uint32_t v_dim, Shared<con
                               Shared<const float> weights) {
   const uint32_t lane = thread_x() % kWarpLanes;
   const uint32_t width = lanes_per_row(v_dim), rows_at_once = kWarpLanes / width;
-  for (uint32_t first = 0; first < kTile; first += rows_at_once * kLoadsAhead) {
-    KvChunk<kType> raw[kLoadsAhead];
+  constexpr uint32_t kAhead = kLoadsAhead<kType>;
+  for (uint32_t first = 0; first < kTile; first += rows_at_once * kAhead) {
+    KvChunk<kType> raw[kAhead];
     KVASIR_UNROLL
-    for (uint32_t i = 0; i < kLoadsAhead; ++i) {
+    for (uint32_t i = 0; i < kAhead; ++i) {
       const uint32_t row = first + i * rows_at_once + lane / width;
       const uint32_t type = seen >> row & 1u ? types[row] >> 8 : 0u;
       if (type != 0) load_chunk(raw[i], type, read_as<KeyRow>(rows + row).v, lane % width, v_dim);
     }
     KVASIR_UNROLL
-    for (uint32_t i = 0; i < kLoadsAhead; ++i) {
+    for (uint32_t i = 0; i < kAhead; ++i) {
       const uint32_t row = first + i * rows_at_once + lane / width;
       float v[kChunk];
       raw[i].floats(v);

@@ -6,6 +6,6 @@ if(NOT nvcc)
   return()
 endif()
 execute_process(COMMAND ${CMAKE_COMMAND} -S ${ROOT}/tools/gpu -B ${OUT} -G Ninja -DCMAKE_BUILD_TYPE=Release
-  -DCMAKE_CUDA_COMPILER=${nvcc} "-DCMAKE_CUDA_ARCHITECTURES=80-real\;90a-real"
+  -DCMAKE_CUDA_COMPILER=${nvcc} "-DCMAKE_CUDA_ARCHITECTURES=80-real;90a-real"
   "-DCMAKE_CUDA_FLAGS=-Xptxas=--warn-on-spills,--warning-as-error" COMMAND_ERROR_IS_FATAL ANY)
 execute_process(COMMAND ${CMAKE_COMMAND} --build ${OUT} COMMAND_ERROR_IS_FATAL ANY)
