@@ -19,14 +19,16 @@
 #include "kernels/cuda/attention_plan.h"
 #include "kernels/cuda/attention_prefill.h"
 #include "plugins/attention/cuda/call_lists.h"
-#include "plugins/attention/cuda/device_buffer.h"
+#include "plugins/shared/device_buffer.h"
 
 namespace {
 using namespace kvasir;
 using attention::CallLists;
-using attention::DeviceBuffer;
 using attention::Geometry;
-using attention::Packer;
+using sdk::address;
+using sdk::DeviceBuffer;
+using sdk::on_device;
+using sdk::Packer;
 
 // A query of 32 heads of 128 has 16.5 KiB of partial results per 256 keys: a thousand queries over
 // 4K tokens fill the default, one query over 1M tokens needs 66 MiB.
@@ -44,19 +46,7 @@ constexpr std::array kOptions = {
 };
 constexpr uint32_t kMemKinds = KVASIR_MEM_BIT(KVASIR_MEM_HOST) | KVASIR_MEM_BIT(KVASIR_MEM_DEVICE);
 
-// What the device refuses, as an error of the ABI.
-template <class Fn>
-void on_device(Fn&& fn) {
-  try {
-    fn();
-  } catch (const cuda::Error& e) {
-    throw sdk::Error(e.is_out_of_memory() ? KVASIR_ERR_OUT_OF_MEMORY : KVASIR_ERR_INTERNAL,
-                     e.what());
-  }
-}
-
 bool is_on_device(const kvasir_view& view) { return view.mem_kind == KVASIR_MEM_DEVICE; }
-uint64_t address(const void* data) { return reinterpret_cast<uint64_t>(data); }
 
 class Cuda {
  public:
@@ -169,7 +159,7 @@ class Cuda {
 
   void run_on_device(const kvasir_attn_in& in, const kvasir_attn_out& views) {
     builder_->build(in, true, lists_);
-    cuda::AttentionCall call = call_at(attention::send(lists_.packer, sent_, stream_));
+    cuda::AttentionCall call = call_at(sdk::send(lists_.packer, sent_, stream_));
     const bool to_host = !is_on_device(views.o);
     if (to_host != !is_on_device(views.lse))
       sdk::fail_invalid("o and lse must lie in the same kind of memory");
@@ -201,7 +191,7 @@ class Cuda {
     wave_.clear();
     const uint64_t ranges = wave_.put(units_.ranges), spans = wave_.put(units_.spans),
                    pairs = wave_.put(units_.pairs), tiles = wave_.put(units_.tiles);
-    const uint64_t base = attention::send(wave_, sent_wave_, stream_);
+    const uint64_t base = sdk::send(wave_, sent_wave_, stream_);
     call.ranges = base + ranges;
     call.spans = base + spans;
     call.pairs = base + pairs;
@@ -246,7 +236,7 @@ class Cuda {
         is_on_device(views.lse)
             ? 0
             : packer.put(sdk::floats(views.lse, "lse"), n_heads(lists_.n_queries) * sizeof(float));
-    const uint64_t base = attention::send(packer, sent_, stream_);
+    const uint64_t base = sdk::send(packer, sent_, stream_);
     for (uint64_t* field :
          {&call.attention.formats, &call.attention.parts, &call.attention.ranges, &call.ranges})
       *field += base;
