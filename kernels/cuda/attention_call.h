@@ -61,15 +61,25 @@ struct AttentionPart {
   uint32_t dist_min, dist_max;
 };
 
-// Items [item_begin, item_end) of a part for some queries of one kv head, cut into splits of
-// kSplitSlots slots from its first item on. A slot is a key: of block items there are block_size
-// slots per item, those behind its tokens empty.
+// Items [item_begin, item_end) of a part for some queries of one kv head. A slot is a key: of block
+// items there are block_size slots per item, those behind its tokens empty. For decoded tokens a
+// range is cut into splits of kSplitSlots slots from its first item on; for queries of a prompt it
+// is one split.
 struct AttentionRange {
   uint32_t part, kv_head, q_begin, n_q;
   uint64_t item_begin, item_end;
   uint64_t first_unit;  // of its units; a unit is (query, split), the split fastest
   uint64_t n_splits;
+  uint32_t is_prefill = 0;  // 1: attention_prefill, 0: attention_decode
+  uint32_t reserved = 0;
 };
+
+// Queries of a prompt's range that one block of threads attends to, from `first_query` of the
+// range on: prefill_queries(shape) of them, or those that are left.
+struct PrefillTile {
+  uint32_t range, first_query;
+};
+inline constexpr uint32_t kPrefillRows = 64;  // (query, query head of the group) of a tile
 
 // Where the partial results of a pair (query, kv head) lie: units [first, first + n) each.
 struct UnitSpan {
@@ -83,15 +93,27 @@ struct AttentionPair {
 struct AttentionCall {
   AttentionShape shape;
   KvType type;  // of K and V of all formats that occur, or kMixed
-  uint64_t formats, parts, ranges, spans, pairs;
-  uint32_t n_ranges, n_pairs;
-  uint64_t n_units;
+  // What the products of prompts multiply: kF16 or kBF16 where K and V of all formats are of that
+  // type, else kF32.
+  KvType prefill_product = KvType::kF32;
+  uint64_t formats, parts, ranges, spans, pairs, tiles;
+  uint32_t n_ranges;  // for decoded tokens; those of prompts lie behind them
+  uint32_t n_prefill_ranges;
+  uint32_t n_pairs, n_tiles;
+  uint64_t n_units;                 // of the ranges for decoded tokens
+  uint64_t n_prefill_units;         // behind them
   uint64_t partial_o, partial_lse;  // f32 [n_units][group_size][v_dim], [n_units][group_size]
   uint64_t o, lse;                  // f32 [queries][n_q_heads][v_dim], [queries][n_q_heads]
 };
 
-inline uint64_t slots_per_item(const AttentionShape& shape, bool by_token) {
-  return by_token ? 1 : shape.block_size;
+// Query heads of the group that a tile's rows hold, and queries; tiles of a launch hold different
+// heads where the group has more.
+inline uint32_t prefill_heads(const AttentionShape& shape) {
+  const uint32_t group = shape.n_q_heads / shape.n_kv_heads;
+  return group < kPrefillRows ? group : kPrefillRows;
+}
+inline uint32_t prefill_queries(const AttentionShape& shape) {
+  return kPrefillRows / prefill_heads(shape);
 }
 
 // ---- mass ----

@@ -1,4 +1,4 @@
-// See attention_decode.h: partial results per split of the keys, then their merge.
+// See attention_decode.h: partial results per split of the keys.
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/attention_decode.h"
 
@@ -48,16 +48,17 @@ KVASIR_DEVICE void add_values(Softmax<kHeads>& state, uint32_t v_dim, Shared<con
                               Shared<const float> weights) {
   const uint32_t lane = thread_x() % kWarpLanes;
   const uint32_t width = lanes_per_row(v_dim), rows_at_once = kWarpLanes / width;
-  for (uint32_t first = 0; first < kTile; first += rows_at_once * kLoadsAhead) {
-    KvChunk<kType> raw[kLoadsAhead];
+  constexpr uint32_t kAhead = kLoadsAhead<kType>;
+  for (uint32_t first = 0; first < kTile; first += rows_at_once * kAhead) {
+    KvChunk<kType> raw[kAhead];
     KVASIR_UNROLL
-    for (uint32_t i = 0; i < kLoadsAhead; ++i) {
+    for (uint32_t i = 0; i < kAhead; ++i) {
       const uint32_t row = first + i * rows_at_once + lane / width;
       const uint32_t type = seen >> row & 1u ? types[row] >> 8 : 0u;
       if (type != 0) load_chunk(raw[i], type, read_as<KeyRow>(rows + row).v, lane % width, v_dim);
     }
     KVASIR_UNROLL
-    for (uint32_t i = 0; i < kLoadsAhead; ++i) {
+    for (uint32_t i = 0; i < kAhead; ++i) {
       const uint32_t row = first + i * rows_at_once + lane / width;
       float v[kChunk];
       raw[i].floats(v);
@@ -120,8 +121,11 @@ KVASIR_DEVICE void store_unit(const AttentionCall& call, uint64_t unit, uint32_t
   }
 }
 
+// The block's part of a unit: kHeads heads of one query over `n_tiles` tiles of keys.
 template <KvType kType, uint32_t kHeads>
-KVASIR_KERNEL void KVASIR_BOUNDS(kThreads) attend_unit(const AttentionCall call) {
+KVASIR_DEVICE void attend_tiles(const AttentionCall& call, const AttentionRange& range,
+                                const AttentionPart& part, uint64_t unit, uint32_t query,
+                                uint32_t first_head, uint64_t first_slot, uint64_t n_tiles) {
   SharedMemory shared;
   const Shared<KeyRow> all_rows = shared.take<KeyRow>(kThreads);
   const Shared<uint32_t> all_types = shared.take<uint32_t>(kThreads);
@@ -129,16 +133,6 @@ KVASIR_KERNEL void KVASIR_BOUNDS(kThreads) attend_unit(const AttentionCall call)
   const Shared<float> highs = shared.take<float>(kWarps * kHeads);
   const Shared<float> totals = shared.take<float>(kWarps * kHeads);
   const Shared<float> sums = shared.take<float>(kThreads * kHeads * kChunk);
-
-  const uint64_t unit = block_x();
-  const uint32_t first_head = block_y() * kHeads;
-  const auto range = load_at<AttentionRange>(
-      call.ranges +
-      sizeof(AttentionRange) * range_of_unit<AttentionRange>(call.ranges, call.n_ranges, unit));
-  const auto part = load_at<AttentionPart>(call.parts + sizeof(AttentionPart) * range.part);
-  const uint64_t unit_of_range = unit - range.first_unit;
-  const auto query = range.q_begin + static_cast<uint32_t>(unit_of_range / range.n_splits);
-  const uint64_t first_slot = unit_of_range % range.n_splits * kSplitSlots;
   const auto q_pos = load_at<uint32_t>(part.q_pos + uint64_t{4} * query);
 
   QueryChunk<kHeads> q;
@@ -151,7 +145,7 @@ KVASIR_KERNEL void KVASIR_BOUNDS(kThreads) attend_unit(const AttentionCall call)
   const Shared<KeyRow> rows = all_rows + warp * kTile;
   const Shared<uint32_t> types = all_types + warp * kTile;
   const Shared<float> weights = all_weights + warp * kTile * kHeads;
-  for (uint32_t tile = warp; tile < kTilesOfSplit; tile += kWarps) {
+  for (uint64_t tile = warp; tile < n_tiles; tile += kWarps) {
     const KeySlot key = key_of_slot(call, part, range, first_slot + tile * kTile + lane);
     const bool is_seen = sees(part, q_pos, key);
     const uint32_t seen = ballot(kAllLanes, is_seen);
@@ -176,36 +170,48 @@ KVASIR_KERNEL void KVASIR_BOUNDS(kThreads) attend_unit(const AttentionCall call)
   store_unit<kHeads>(call, unit, first_head, state, sums, highs, totals);
 }
 
-// One query head of one pair: its partial results in the order of the spans.
-KVASIR_KERNEL void KVASIR_BOUNDS(kThreads) merge_pair(const AttentionCall call) {
-  const auto pair = load_at<AttentionPair>(call.pairs + sizeof(AttentionPair) * block_x());
-  const uint32_t group = call.shape.n_q_heads / call.shape.n_kv_heads, v_dim = call.shape.v_dim;
-  const Global<const float> lses = global<const float>(call.partial_lse);
-  float high = minus_infinity();
-  for (uint64_t s = pair.span_begin; s < pair.span_end; ++s) {
-    const auto span = load_at<UnitSpan>(call.spans + sizeof(UnitSpan) * s);
-    for (uint64_t unit = span.first; unit < span.first + span.n; ++unit)
-      high = fmaxf(high, lses[unit * group + block_y()]);
-  }
-  const uint64_t head =
-      uint64_t{pair.query} * call.shape.n_q_heads + uint64_t{pair.kv_head} * group + block_y();
-  for (uint32_t d = thread_x(); d < v_dim; d += kThreads) {
-    float total = 0.0f, o = 0.0f;
-    for (uint64_t s = pair.span_begin; s < pair.span_end; ++s) {
-      const auto span = load_at<UnitSpan>(call.spans + sizeof(UnitSpan) * s);
-      for (uint64_t unit = span.first; unit < span.first + span.n; ++unit) {
-        const uint64_t at = unit * group + block_y();
-        const float lse = lses[at];
-        if (lse == minus_infinity()) continue;
-        const float weight = expf(lse - high);
-        total += weight;
-        o += weight * load_at<float>(call.partial_o + 4 * (at * v_dim + d));
-      }
-    }
-    const bool is_empty = total == 0.0f;
-    global<float>(call.o)[head * v_dim + d] = is_empty ? 0.0f : o / total;
-    if (d == 0) global<float>(call.lse)[head] = is_empty ? minus_infinity() : high + logf(total);
-  }
+template <KvType kType, uint32_t kHeads>
+KVASIR_KERNEL void KVASIR_BOUNDS(kThreads) attend_unit(const AttentionCall call) {
+  const uint64_t unit = block_x();
+  const auto range = load_at<AttentionRange>(
+      call.ranges +
+      sizeof(AttentionRange) * range_of_unit<AttentionRange>(call.ranges, call.n_ranges, unit));
+  const auto part = load_at<AttentionPart>(call.parts + sizeof(AttentionPart) * range.part);
+  const uint64_t unit_of_range = unit - range.first_unit;
+  attend_tiles<kType, kHeads>(call, range, part, unit,
+                              range.q_begin + static_cast<uint32_t>(unit_of_range / range.n_splits),
+                              block_y() * kHeads, unit_of_range % range.n_splits * kSplitSlots,
+                              kTilesOfSplit);
+}
+
+// One query head of a unit of a prefill range, if it is marked.
+KVASIR_KERNEL void KVASIR_BOUNDS(kThreads) repeat_row(const AttentionCall call) {
+  const uint64_t unit = call.n_units + block_x();
+  const uint32_t group = call.shape.n_q_heads / call.shape.n_kv_heads;
+  const auto marked = load_at<float>(call.partial_lse + 4 * (unit * group + block_y()));
+  if (marked == marked) return;
+  const uint64_t ranges = call.ranges + sizeof(AttentionRange) * call.n_ranges;
+  const auto range = load_at<AttentionRange>(
+      ranges +
+      sizeof(AttentionRange) * range_of_unit<AttentionRange>(ranges, call.n_prefill_ranges, unit));
+  const auto part = load_at<AttentionPart>(call.parts + sizeof(AttentionPart) * range.part);
+  const uint64_t n_slots =
+      (range.item_end - range.item_begin) * (part.by_token ? 1 : call.shape.block_size);
+  attend_tiles<KvType::kMixed, 1>(call, range, part, unit,
+                                  range.q_begin + static_cast<uint32_t>(unit - range.first_unit),
+                                  block_y(), 0, (n_slots + kTile - 1) / kTile);
+}
+
+template <uint32_t kHeads>
+uint32_t shared_bytes() {
+  SharedSize shared;
+  shared.add<KeyRow>(kThreads);
+  shared.add<uint32_t>(kThreads);
+  shared.add<float>(kThreads * kHeads);
+  shared.add<float>(kWarps * kHeads);
+  shared.add<float>(kWarps * kHeads);
+  shared.add<float>(kThreads * kHeads * kChunk);
+  return shared.bytes;
 }
 
 template <KvType kType, uint32_t kHeads>
@@ -215,14 +221,7 @@ void launch_units(const AttentionCall& call, Stream stream) {
   shape.blocks_x = static_cast<uint32_t>(call.n_units);
   shape.blocks_y = (group + kHeads - 1) / kHeads;
   shape.threads = kThreads;
-  SharedSize shared;
-  shared.add<KeyRow>(kThreads);
-  shared.add<uint32_t>(kThreads);
-  shared.add<float>(kThreads * kHeads);
-  shared.add<float>(kWarps * kHeads);
-  shared.add<float>(kWarps * kHeads);
-  shared.add<float>(kThreads * kHeads * kChunk);
-  shape.shared_bytes = shared.bytes;
+  shape.shared_bytes = shared_bytes<kHeads>();
   launch(attend_unit<kType, kHeads>, shape, stream, call);
 }
 
@@ -256,11 +255,15 @@ void attention_decode(const AttentionCall& call, Stream stream) {
       launch_type<KvType::kMixed>(call, stream);
       break;
   }
+}
+
+void attention_repeat(const AttentionCall& call, Stream stream) {
   LaunchShape shape;
-  shape.blocks_x = call.n_pairs;
+  shape.blocks_x = static_cast<uint32_t>(call.n_prefill_units);
   shape.blocks_y = call.shape.n_q_heads / call.shape.n_kv_heads;
   shape.threads = kThreads;
-  launch(merge_pair, shape, stream, call);
+  shape.shared_bytes = shared_bytes<1>();
+  launch(repeat_row, shape, stream, call);
 }
 
 }  // namespace kvasir::cuda

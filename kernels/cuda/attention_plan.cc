@@ -16,28 +16,53 @@ uint64_t n_splits_of(const AttentionShape& shape, const AttentionRange& range, b
   return (slots + kSplitSlots - 1) / kSplitSlots;
 }
 
+uint64_t n_units_of(const AttentionShape& shape, const AttentionRange& range, bool by_token) {
+  return range.is_prefill ? 1 : n_splits_of(shape, range, by_token);
+}
+
+namespace {
+
+// Later queries see more keys: their tiles go first, so that none is left alone at the end.
+void add_tiles(const AttentionShape& shape, AttentionUnits& out) {
+  for (size_t i = out.n_ranges; i < out.ranges.size(); ++i)
+    for (uint32_t q = 0; q < out.ranges[i].n_q; q += prefill_queries(shape))
+      out.tiles.push_back({static_cast<uint32_t>(i), q});
+  std::stable_sort(
+      out.tiles.begin(), out.tiles.end(),
+      [](const PrefillTile& a, const PrefillTile& b) { return a.first_query > b.first_query; });
+}
+
+}  // namespace
+
 void plan_units(const AttentionShape& shape, std::span<const AttentionRange> ranges,
                 const std::vector<bool>& by_token, uint32_t query_begin, uint32_t query_end,
                 AttentionUnits& out) {
   out.ranges.clear();
-  out.n_units = 0;
+  out.tiles.clear();
+  out.n_ranges = 0;
+  out.n_units = out.n_prefill_units = 0;
   const uint64_t heads = shape.n_kv_heads;
   std::vector<uint64_t> counts((query_end - query_begin) * heads, 0);  // spans of each pair
   const auto pair_of = [&](uint64_t query, uint32_t kv_head) {
     return (query - query_begin) * heads + kv_head;
   };
-  for (const AttentionRange& whole : ranges) {
-    AttentionRange range = whole;
-    range.q_begin = std::max(whole.q_begin, query_begin);
-    const uint32_t end = std::min(whole.q_begin + whole.n_q, query_end);
-    if (range.q_begin >= end) continue;
-    range.n_q = end - range.q_begin;
-    range.n_splits = n_splits_of(shape, range, by_token[range.part]);
-    range.first_unit = out.n_units;
-    out.n_units += range.n_q * range.n_splits;
-    for (uint32_t q = range.q_begin; q < end; ++q) ++counts[pair_of(q, range.kv_head)];
-    out.ranges.push_back(range);
+  for (const uint32_t is_prefill : {0u, 1u}) {
+    for (const AttentionRange& whole : ranges) {
+      if (whole.is_prefill != is_prefill) continue;
+      AttentionRange range = whole;
+      range.q_begin = std::max(whole.q_begin, query_begin);
+      const uint32_t end = std::min(whole.q_begin + whole.n_q, query_end);
+      if (range.q_begin >= end) continue;
+      range.n_q = end - range.q_begin;
+      range.n_splits = n_units_of(shape, range, by_token[range.part]);
+      range.first_unit = out.n_units + out.n_prefill_units;
+      (is_prefill ? out.n_prefill_units : out.n_units) += range.n_q * range.n_splits;
+      for (uint32_t q = range.q_begin; q < end; ++q) ++counts[pair_of(q, range.kv_head)];
+      out.ranges.push_back(range);
+    }
+    if (!is_prefill) out.n_ranges = static_cast<uint32_t>(out.ranges.size());
   }
+  add_tiles(shape, out);
   out.pairs.clear();
   std::vector<uint64_t> next(counts.size(), 0);  // where the pair's next span goes
   uint64_t n_spans = 0;
@@ -55,6 +80,15 @@ void plan_units(const AttentionShape& shape, std::span<const AttentionRange> ran
           range.first_unit + i * range.n_splits, range.n_splits};
     }
   }
+}
+
+void describe_units(const AttentionUnits& units, AttentionCall& call) {
+  call.n_ranges = units.n_ranges;
+  call.n_prefill_ranges = static_cast<uint32_t>(units.ranges.size()) - units.n_ranges;
+  call.n_pairs = static_cast<uint32_t>(units.pairs.size());
+  call.n_tiles = static_cast<uint32_t>(units.tiles.size());
+  call.n_units = units.n_units;
+  call.n_prefill_units = units.n_prefill_units;
 }
 
 }  // namespace kvasir::cuda

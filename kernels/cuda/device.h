@@ -11,6 +11,7 @@
 //   __shfl_sync, __ballot_sync   shuffle(), shuffle_xor(), ballot(); masks as there
 //   atomicAdd                    atomic_add()
 //   16-byte loads and stores     read_as<V>(), write_as<V>()
+//   tensor cores, cp.async       tensor.h
 //
 // What a kernel may not do: call the language's own names, keep addresses of elements, print,
 // allocate, throw.

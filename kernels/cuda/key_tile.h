@@ -12,7 +12,10 @@ namespace kvasir::cuda {
 inline constexpr uint32_t kTile = kWarpLanes;
 inline constexpr uint32_t kWarps = 4, kThreads = kWarps * kWarpLanes;
 inline constexpr uint32_t kTilesOfSplit = kSplitSlots / kTile;
-inline constexpr uint32_t kLoadsAhead = 4;  // loads of a lane that are on their way at once
+// Loads of a lane that are on their way at once. A type per row keeps f32, which take more
+// registers.
+template <KvType kType>
+inline constexpr uint32_t kLoadsAhead = kType == KvType::kMixed ? 2 : 4;
 
 // The key of one slot. types: of K, and of V above; 0: nothing there.
 struct KeySlot {
@@ -130,16 +133,17 @@ KVASIR_DEVICE void dot_products(const QueryChunk<kHeads>& query, uint32_t head_d
   const uint32_t lane = thread_x() % kWarpLanes;
   const uint32_t width = lanes_per_row(head_dim), rows_at_once = kWarpLanes / width;
   const uint32_t chunk = lane % width, share = width / kHeads;
-  for (uint32_t first = 0; first < kTile; first += rows_at_once * kLoadsAhead) {
-    KvChunk<kType> raw[kLoadsAhead];
+  constexpr uint32_t kAhead = kLoadsAhead<kType>;
+  for (uint32_t first = 0; first < kTile; first += rows_at_once * kAhead) {
+    KvChunk<kType> raw[kAhead];
     KVASIR_UNROLL
-    for (uint32_t i = 0; i < kLoadsAhead; ++i) {
+    for (uint32_t i = 0; i < kAhead; ++i) {
       const uint32_t row = first + i * rows_at_once + lane / width;
       const uint32_t type = seen >> row & 1u ? types[row] & 0xffu : 0u;
       if (type != 0) load_chunk(raw[i], type, read_as<KeyRow>(rows + row).k, chunk, head_dim);
     }
     KVASIR_UNROLL
-    for (uint32_t i = 0; i < kLoadsAhead; ++i) {
+    for (uint32_t i = 0; i < kAhead; ++i) {
       float k[kChunk], sums[kHeads];
       raw[i].floats(k);
       KVASIR_UNROLL

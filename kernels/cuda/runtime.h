@@ -40,5 +40,7 @@ void free_memory(void* data) noexcept;
 // goes to the host is there after wait().
 void copy_to_device(void* to, const void* from, uint64_t bytes, Stream stream);
 void copy_to_host(void* to, const void* from, uint64_t bytes, Stream stream);
+void copy_on_device(void* to, const void* from, uint64_t bytes, Stream stream);  // do not overlap
+void zero_memory(void* data, uint64_t bytes, Stream stream);
 
 }  // namespace kvasir::cuda

@@ -1,6 +1,7 @@
 // How fast the attention kernels read K and V on this device, beside what its memory gives in the
-// same run: one table, rows of decode attention over all keys and over selected blocks. With
-// --small a run of small cases, which shows that it works and measures nothing.
+// same run: rows of decode attention over all keys and over selected blocks; and how many
+// operations per second a piece of a prompt makes. With --small a run of small cases, which shows
+// that it works and measures nothing.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <chrono>
@@ -13,7 +14,9 @@
 #include <vector>
 
 #include "kernels/cuda/attention_decode.h"
+#include "kernels/cuda/attention_merge.h"
 #include "kernels/cuda/attention_plan.h"
+#include "kernels/cuda/attention_prefill.h"
 #include "kernels/cuda/stream_read.h"
 
 namespace {
@@ -54,6 +57,9 @@ struct Case {
   KvType type;
   uint64_t group_bytes;                              // of 32 elements
   uint32_t batch, context, selected_blocks, window;  // selected_blocks 0: everything
+  uint32_t n_q = 1;  // per sequence, its last tokens; several are a piece of a prompt
+  KvType product = KvType::kF32;
+  bool is_prompt() const { return n_q > 1; }
   uint32_t n_blocks() const { return context / kBlockSize; }
 };
 
@@ -72,7 +78,8 @@ void choose(const Case& c, std::vector<uint32_t>& items, std::vector<AttentionRa
       }
       const uint64_t begin = items.size();
       items.insert(items.end(), chosen.begin(), chosen.end());
-      ranges.push_back({0, head, sequence, 1, begin, items.size(), 0, 0});
+      ranges.push_back(
+          {0, head, sequence * c.n_q, c.n_q, begin, items.size(), 0, 0, c.is_prompt()});
     }
   }
 }
@@ -81,6 +88,14 @@ void print_row(const Case& c, double bytes, double seconds, double bandwidth) {
   std::printf("%-22s %6u %8u %10.1f %10.3f %10.0f %9.1f %%\n", c.name, c.batch, c.context,
               bytes / 1e6, seconds * 1e3, bytes / seconds / 1e9,
               100.0 * bytes / seconds / bandwidth);
+}
+
+// Two products of head_dim for each query head and key that it sees.
+void print_prompt(const Case& c, double seconds) {
+  const double n_q = c.n_q, keys = n_q * c.context - n_q * (n_q - 1) / 2;
+  const double operations = 4.0 * kHeadDim * kQHeads * c.batch * keys;
+  std::printf("%-22s %6u %8u %10u %10.3f %10.1f\n", c.name, c.batch, c.context, c.n_q,
+              seconds * 1e3, operations / seconds / 1e12);
 }
 
 void run_case(const Case& c, double bandwidth, uint32_t n_runs) {
@@ -100,11 +115,13 @@ void run_case(const Case& c, double bandwidth, uint32_t n_runs) {
   std::vector<AttentionRange> whole;
   choose(c, chosen, whole);
   AttentionUnits units;
-  plan_units(shape, whole, {false}, 0, c.batch, units);
+  plan_units(shape, whole, {false}, 0, c.batch * c.n_q, units);
 
-  const uint64_t heads = uint64_t{c.batch} * kQHeads;
+  const uint64_t heads = uint64_t{c.batch} * c.n_q * kQHeads;
   const Memory q(std::vector<float>(heads * kHeadDim, 0.1f)), blocks(list), items(chosen);
-  const Memory q_pos(std::vector<uint32_t>(c.batch, c.context - 1));
+  std::vector<uint32_t> positions;
+  for (uint32_t i = 0; i < c.batch * c.n_q; ++i) positions.push_back(c.context - c.n_q + i % c.n_q);
+  const Memory q_pos(positions);
   AttentionPart part{};
   part.q = q.address();
   part.q_pos = q_pos.address();
@@ -115,8 +132,8 @@ void run_case(const Case& c, double bandwidth, uint32_t n_runs) {
   part.dist_max = UINT32_MAX;
   const KvFormat format{c.type, c.type, row, row, kBlockSize * row, kBlockSize * row};
   const Memory formats(std::vector{format}), parts(std::vector{part}), ranges(units.ranges),
-      spans(units.spans), pairs(units.pairs);
-  const Memory partial(units.n_units * partial_bytes_per_unit(shape));
+      spans(units.spans), pairs(units.pairs), tiles(units.tiles);
+  const Memory partial(units.n_all_units() * partial_bytes_per_unit(shape));
   const Memory o(heads * kHeadDim * sizeof(float)), lse(heads * sizeof(float));
   AttentionCall call{};
   call.shape = shape;
@@ -126,14 +143,21 @@ void run_case(const Case& c, double bandwidth, uint32_t n_runs) {
   call.ranges = ranges.address();
   call.spans = spans.address();
   call.pairs = pairs.address();
-  call.n_ranges = static_cast<uint32_t>(units.ranges.size());
-  call.n_pairs = static_cast<uint32_t>(units.pairs.size());
-  call.n_units = units.n_units;
+  call.tiles = tiles.address();
+  call.prefill_product = c.product;
+  describe_units(units, call);
   call.partial_o = partial.address();
-  call.partial_lse = call.partial_o + units.n_units * (kQHeads / kKvHeads) * kHeadDim * 4;
+  call.partial_lse = call.partial_o + units.n_all_units() * (kQHeads / kKvHeads) * kHeadDim * 4;
   call.o = o.address();
   call.lse = lse.address();
-  const double seconds = seconds_of([&] { attention_decode(call, {}); }, n_runs);
+  const double seconds = seconds_of(
+      [&] {
+        attention_decode(call, {});
+        attention_prefill(call, {});
+        attention_merge(call, {});
+      },
+      n_runs);
+  if (c.is_prompt()) return print_prompt(c, seconds);
   print_row(c, static_cast<double>(chosen.size() * kBlockSize * 2 * row), seconds, bandwidth);
 }
 
@@ -165,6 +189,15 @@ int run(bool is_small) {
                         Case{"blocks f16", KvType::kF16, 64, 1, context, chosen, window},
                         Case{"blocks f16", KvType::kF16, 64, batch, context, chosen, window}})
     run_case(c, bandwidth, n_runs);
+  const uint32_t n_q = is_small ? 10 : 2048, prompt = is_small ? 128 : 32768;
+  std::printf("\n%-22s %6s %8s %10s %10s %10s\n", "piece of a prompt, 32/8", "batch", "tokens",
+              "queries", "ms", "TFLOP/s");
+  for (const Case& c :
+       {Case{"prompt f16", KvType::kF16, 64, 1, prompt, 0, 0, n_q, KvType::kF16},
+        Case{"prompt bf16", KvType::kBF16, 64, 1, prompt, 0, 0, n_q, KvType::kBF16},
+        Case{"prompt f16, in f32", KvType::kF16, 64, 1, prompt, 0, 0, n_q, KvType::kF32},
+        Case{"prompt q8_0, in f32", KvType::kQ8_0, 34, 1, prompt, 0, 0, n_q, KvType::kF32}})
+    run_case(c, bandwidth, is_small ? 1 : 5);
   return 0;
 }
 

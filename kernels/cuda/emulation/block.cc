@@ -200,6 +200,20 @@ bool Block::is_ordered(const Moment& earlier) const {
   return earlier.clock < threads_[now_].seen[earlier.thread % kWarpSize];
 }
 
+// ---- asynchronous work ----
+
+void Block::close_group() {
+  Thread& t = self();
+  t.groups.push_back(std::exchange(t.open_group, {}));
+}
+
+void Block::finish_groups(uint64_t n_left) {
+  for (std::deque<Thread::Group>& groups = self().groups; groups.size() > n_left;) {
+    for (const std::function<void()>& work : groups.front()) work();
+    groups.pop_front();
+  }
+}
+
 // ---- messages ----
 
 std::string Block::since() const {

@@ -12,6 +12,7 @@
 #include <source_location>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/cuda/emulation/fault.h"
@@ -61,6 +62,11 @@ class Block {
   // What a lane brought to the meeting that this thread has just left.
   uint64_t exchanged(uint32_t lane) const;
 
+  // Asynchronous work of the running thread: in groups, done when they are waited for.
+  void later(std::function<void()> work) { self().open_group.push_back(std::move(work)); }
+  void close_group();
+  void finish_groups(uint64_t n_left);  // all but the last n_left
+
   // Arrays of shared memory in the order in which each thread asks for them; all ask alike.
   Region& dynamic_array(uint32_t i, uint64_t bytes);
   Region& static_array(Site site, uint64_t bytes);
@@ -82,6 +88,9 @@ class Block {
     uint64_t value = 0;
     // Lane by lane: the clock up to which its accesses come before this thread's.
     std::array<uint32_t, kWarpSize> seen{};
+    using Group = std::vector<std::function<void()>>;
+    Group open_group;
+    std::deque<Group> groups;
   };
   struct SharedArray {
     std::unique_ptr<std::byte[]> memory;

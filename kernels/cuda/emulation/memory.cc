@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/emulation/memory.h"
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -17,6 +18,7 @@ constexpr std::align_val_t kAlignment{256};
 
 struct Allocations {
   std::mutex mutex;
+  uint64_t most_bytes = uint64_t{16} << 30, bytes = 0;
   std::map<const std::byte*, std::unique_ptr<Region>> regions;  // by their first byte
 };
 Allocations& allocations() {
@@ -124,11 +126,13 @@ void Region::check_byte(uint64_t at, Touch touch) {
 }
 
 void* allocate(uint64_t bytes) {
-  auto* data = static_cast<std::byte*>(::operator new(bytes, kAlignment));
-  std::memset(data, 0xff, bytes);
   Allocations& all = allocations();
   const std::lock_guard lock(all.mutex);
+  if (bytes > all.most_bytes - std::min(all.most_bytes, all.bytes)) return nullptr;
+  auto* data = static_cast<std::byte*>(::operator new(bytes, kAlignment));
+  std::memset(data, 0xff, bytes);
   all.regions[data] = std::make_unique<Region>(data, bytes, false);
+  all.bytes += bytes;
   return data;
 }
 
@@ -136,9 +140,18 @@ void release(void* data) {
   if (!data) return;
   Allocations& all = allocations();
   const std::lock_guard lock(all.mutex);
-  if (all.regions.erase(static_cast<std::byte*>(data)) == 0)
+  const auto found = all.regions.find(static_cast<std::byte*>(data));
+  if (found == all.regions.end())
     throw Fault(FaultKind::kBounds, "memory is freed that was not allocated, or freed twice");
+  all.bytes -= found->second->bytes();
+  all.regions.erase(found);
   ::operator delete(data, kAlignment);
+}
+
+void set_memory(uint64_t bytes) {
+  Allocations& all = allocations();
+  const std::lock_guard lock(all.mutex);
+  all.most_bytes = bytes;
 }
 
 uint64_t n_allocated() {

@@ -61,9 +61,11 @@ class Region {
 
 // Allocations of the device, each as large as it was asked for, full of 0xff: NaN in every float
 // type. The emulated machine has one device.
-void* allocate(uint64_t bytes);  // 256-byte aligned
+void* allocate(uint64_t bytes);  // 256-byte aligned; null when the device is full
 void release(void* data);        // null does nothing
 uint64_t n_allocated();
+// How much memory the device has, from now on.
+void set_memory(uint64_t bytes);
 // The allocation that holds this address, or null.
 Region* region_of(const void* at);
 

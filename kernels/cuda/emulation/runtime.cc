@@ -25,7 +25,11 @@ Stream make_stream() { return {}; }
 void destroy_stream(Stream) noexcept {}
 void wait(Stream) {}
 
-void* allocate_memory(uint64_t bytes) { return emulation::allocate(bytes); }
+void* allocate_memory(uint64_t bytes) {
+  void* data = emulation::allocate(bytes);
+  if (!data) throw Error("CUDA cannot allocate device memory: out of memory", true);
+  return data;
+}
 void free_memory(void* data) noexcept { emulation::release(data); }
 
 void copy_to_device(void* to, const void* from, uint64_t bytes, Stream) {
@@ -37,6 +41,17 @@ void copy_to_host(void* to, const void* from, uint64_t bytes, Stream) {
   if (bytes == 0) return;
   check(from, bytes);
   std::memcpy(to, from, bytes);
+}
+void copy_on_device(void* to, const void* from, uint64_t bytes, Stream) {
+  if (bytes == 0) return;
+  check(from, bytes);
+  check(to, bytes);
+  std::memcpy(to, from, bytes);
+}
+void zero_memory(void* data, uint64_t bytes, Stream) {
+  if (bytes == 0) return;
+  check(data, bytes);
+  std::memset(data, 0, bytes);
 }
 
 }  // namespace kvasir::cuda

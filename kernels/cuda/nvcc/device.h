@@ -6,7 +6,7 @@
 
 #define KVASIR_KERNEL __global__
 #define KVASIR_DEVICE __device__ __forceinline__
-#define KVASIR_BOUNDS(threads) __launch_bounds__(threads)
+#define KVASIR_BOUNDS(threads) __launch_bounds__(threads, 1)
 #define KVASIR_UNROLL _Pragma("unroll")
 #define KVASIR_SHARED(T, name, n)             \
   __shared__ __align__(16) T name##_array[n]; \

@@ -63,6 +63,16 @@ void copy_to_host(void* to, const void* from, uint64_t bytes, Stream stream) {
         "copy from the device");
 }
 
+void copy_on_device(void* to, const void* from, uint64_t bytes, Stream stream) {
+  if (bytes == 0) return;
+  check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, native(stream)),
+        "copy on the device");
+}
+void zero_memory(void* data, uint64_t bytes, Stream stream) {
+  if (bytes == 0) return;
+  check(cudaMemsetAsync(data, 0, bytes, native(stream)), "clear device memory");
+}
+
 void check_launch(cudaError_t status) { check(status, "start a kernel"); }
 void allow_shared(const void* kernel, uint32_t bytes) {
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,

@@ -74,6 +74,14 @@ CallBuilder::CallBuilder(const Geometry& geometry) : geometry_(geometry) {
   }
 }
 
+KvType CallBuilder::common_type() const {
+  if (geometry_.formats.empty()) return KvType::kMixed;
+  for (size_t i = 0; i < geometry_.formats.size(); ++i)
+    if (formats_[i].k_type != formats_[0].k_type || formats_[i].v_type != formats_[0].k_type)
+      return KvType::kMixed;
+  return formats_[0].k_type;
+}
+
 cuda::AttentionShape CallBuilder::shape() const {
   return {geometry_.n_q_heads,  geometry_.n_kv_heads,    geometry_.head_dim, geometry_.v_dim,
           geometry_.block_size, geometry_.softmax_scale, geometry_.softcap};
@@ -159,7 +167,8 @@ void CallBuilder::add_part(const kvasir_attn_part& given, CallLists& out) {
 void CallBuilder::add_range(Part& part, const kvasir_attn_range& range, CallLists& out) {
   check_range(geometry_, part.given, range);
   out.ranges.push_back({static_cast<uint32_t>(parts_.size() - 1), range.kv_head, range.q_begin,
-                        range.n_q, range.item_begin, range.item_end, 0, 0});
+                        range.n_q, range.item_begin, range.item_end, 0, 0,
+                        range.flags & KVASIR_ATTN_RANGE_PREFILL ? 1u : 0u});
   part.n_items = std::max(part.n_items, range.item_end);
   for (uint64_t i = range.item_begin; i < range.item_end; ++i) {
     const uint64_t item = item_value(part.given, i);

@@ -9,10 +9,12 @@
 #include <vector>
 
 #include "kernels/cuda/attention_call.h"
-#include "plugins/attention/cuda/packer.h"
 #include "plugins/shared/attention_geometry.h"
+#include "plugins/shared/packer.h"
 
 namespace kvasir::attention {
+
+using sdk::Packer;
 
 inline constexpr uint64_t kCudaTypes =
     KVASIR_DTYPE_BIT(KVASIR_DTYPE_F32) | KVASIR_DTYPE_BIT(KVASIR_DTYPE_F16) |
@@ -38,6 +40,8 @@ class CallBuilder {
   void build(const kvasir_attn_in& in, bool with_values, CallLists& out);
 
   cuda::AttentionShape shape() const;
+  // Of K and V of every format that bind() told, or kMixed.
+  cuda::KvType common_type() const;
 
  private:
   struct Part;  // one that is being built

@@ -15,20 +15,30 @@
 
 #include "kernels/cuda/attention_decode.h"
 #include "kernels/cuda/attention_mass.h"
+#include "kernels/cuda/attention_merge.h"
 #include "kernels/cuda/attention_plan.h"
+#include "kernels/cuda/attention_prefill.h"
 #include "plugins/attention/cuda/call_lists.h"
-#include "plugins/attention/cuda/device_buffer.h"
+#include "plugins/shared/device_buffer.h"
 
 namespace {
 using namespace kvasir;
 using attention::CallLists;
-using attention::DeviceBuffer;
 using attention::Geometry;
-using attention::Packer;
+using sdk::address;
+using sdk::DeviceBuffer;
+using sdk::on_device;
+using sdk::Packer;
 
 // A query of 32 heads of 128 has 16.5 KiB of partial results per 256 keys: a thousand queries over
 // 4K tokens fill the default, one query over 1M tokens needs 66 MiB.
+constexpr const char* kArithmetic[] = {"auto", "f32"};
 constexpr std::array kOptions = {
+    sdk::enum_option({.key = "arithmetic",
+                      .help = "of a prompt's queries: products in the type of K and V where the "
+                              "model computes in bf16 or int8 and both are f16, or both bf16 "
+                              "(auto), or f32 always"},
+                     kArithmetic, 0),
     sdk::int_option({.key = "partial_mib",
                      .help = "MiB of device memory for partial results: a prompt's queries are "
                              "attended to in groups that fit, at least one at a time"},
@@ -36,19 +46,7 @@ constexpr std::array kOptions = {
 };
 constexpr uint32_t kMemKinds = KVASIR_MEM_BIT(KVASIR_MEM_HOST) | KVASIR_MEM_BIT(KVASIR_MEM_DEVICE);
 
-// What the device refuses, as an error of the ABI.
-template <class Fn>
-void on_device(Fn&& fn) {
-  try {
-    fn();
-  } catch (const cuda::Error& e) {
-    throw sdk::Error(e.is_out_of_memory() ? KVASIR_ERR_OUT_OF_MEMORY : KVASIR_ERR_INTERNAL,
-                     e.what());
-  }
-}
-
 bool is_on_device(const kvasir_view& view) { return view.mem_kind == KVASIR_MEM_DEVICE; }
-uint64_t address(const void* data) { return reinterpret_cast<uint64_t>(data); }
 
 class Cuda {
  public:
@@ -69,7 +67,8 @@ class Cuda {
        .mem_kinds_write = kMemKinds});
 
   Cuda(const sdk::Host&, const sdk::Options& options)
-      : partial_bytes_(uint64_t{options.u32("partial_mib")} << 20) {}
+      : partial_bytes_(uint64_t{options.u32("partial_mib")} << 20),
+        follows_model_(options.choice("arithmetic") == 0) {}
   ~Cuda() { cuda::destroy_stream(stream_); }
   Cuda(const Cuda&) = delete;
 
@@ -89,6 +88,10 @@ class Cuda {
     validate(geometry);
     geometry_.emplace(geometry);
     builder_.emplace(*geometry_);
+    const cuda::KvType stored = builder_->common_type();
+    const bool is_half = stored == cuda::KvType::kF16 || stored == cuda::KvType::kBF16;
+    const bool rounds = follows_model_ && geometry.compute == KVASIR_DTYPE_BF16;
+    prefill_product_ = rounds && is_half ? stored : cuda::KvType::kF32;
     on_device([&] { stream_ = cuda::make_stream(); });
   }
 
@@ -138,7 +141,7 @@ class Cuda {
   std::vector<uint64_t> units_of_queries() const {
     std::vector<uint64_t> units(lists_.n_queries, 0);
     for (const cuda::AttentionRange& range : lists_.ranges) {
-      const uint64_t n = cuda::n_splits_of(builder_->shape(), range, lists_.by_token[range.part]);
+      const uint64_t n = cuda::n_units_of(builder_->shape(), range, lists_.by_token[range.part]);
       for (uint32_t q = range.q_begin; q < range.q_begin + range.n_q; ++q) units[q] += n;
     }
     return units;
@@ -148,6 +151,7 @@ class Cuda {
     cuda::AttentionCall call{};
     call.shape = builder_->shape();
     call.type = lists_.type;
+    call.prefill_product = prefill_product_;
     call.formats = base + lists_.formats;
     call.parts = base + lists_.parts;
     return call;
@@ -155,7 +159,7 @@ class Cuda {
 
   void run_on_device(const kvasir_attn_in& in, const kvasir_attn_out& views) {
     builder_->build(in, true, lists_);
-    cuda::AttentionCall call = call_at(attention::send(lists_.packer, sent_, stream_));
+    cuda::AttentionCall call = call_at(sdk::send(lists_.packer, sent_, stream_));
     const bool to_host = !is_on_device(views.o);
     if (to_host != !is_on_device(views.lse))
       sdk::fail_invalid("o and lse must lie in the same kind of memory");
@@ -182,21 +186,22 @@ class Cuda {
 
   void run_wave(cuda::AttentionCall call, uint32_t begin, uint32_t end) {
     cuda::plan_units(call.shape, lists_.ranges, lists_.by_token, begin, end, units_);
-    const uint64_t heads = units_.n_units * geometry_->group_size();
+    const uint64_t heads = units_.n_all_units() * geometry_->group_size();
     cuda::wait(stream_);  // the wave before has the buffers
     wave_.clear();
     const uint64_t ranges = wave_.put(units_.ranges), spans = wave_.put(units_.spans),
-                   pairs = wave_.put(units_.pairs);
-    const uint64_t base = attention::send(wave_, sent_wave_, stream_);
+                   pairs = wave_.put(units_.pairs), tiles = wave_.put(units_.tiles);
+    const uint64_t base = sdk::send(wave_, sent_wave_, stream_);
     call.ranges = base + ranges;
     call.spans = base + spans;
     call.pairs = base + pairs;
-    call.n_ranges = static_cast<uint32_t>(units_.ranges.size());
-    call.n_pairs = static_cast<uint32_t>(units_.pairs.size());
-    call.n_units = units_.n_units;
+    call.tiles = base + tiles;
+    cuda::describe_units(units_, call);
     call.partial_o = partial_.ensure(heads * (uint64_t{geometry_->v_dim} + 1) * sizeof(float));
     call.partial_lse = call.partial_o + heads * geometry_->v_dim * sizeof(float);
     cuda::attention_decode(call, stream_);
+    cuda::attention_prefill(call, stream_);
+    cuda::attention_merge(call, stream_);
     named_.insert(named_.end(), units_.pairs.begin(), units_.pairs.end());
   }
 
@@ -231,7 +236,7 @@ class Cuda {
         is_on_device(views.lse)
             ? 0
             : packer.put(sdk::floats(views.lse, "lse"), n_heads(lists_.n_queries) * sizeof(float));
-    const uint64_t base = attention::send(packer, sent_, stream_);
+    const uint64_t base = sdk::send(packer, sent_, stream_);
     for (uint64_t* field :
          {&call.attention.formats, &call.attention.parts, &call.attention.ranges, &call.ranges})
       *field += base;
@@ -275,6 +280,8 @@ class Cuda {
   }
 
   const uint64_t partial_bytes_;
+  const bool follows_model_;
+  cuda::KvType prefill_product_ = cuda::KvType::kF32;
   std::optional<Geometry> geometry_;
   std::optional<attention::CallBuilder> builder_;
   cuda::Stream stream_;

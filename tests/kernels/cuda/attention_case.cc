@@ -6,6 +6,12 @@ namespace kvasir::test {
 
 namespace reference = kernels::reference;
 
+namespace {
+
+std::vector<double> to_doubles(const std::vector<float>& x) { return {x.begin(), x.end()}; }
+
+}  // namespace
+
 CudaCase::Rows CudaCase::rows(KvType type, uint32_t width, uint32_t n_heads, uint64_t row_bytes,
                               float scale) {
   const size_t n = size_t{n_heads} * shape.block_size * width;
@@ -163,8 +169,8 @@ CudaResult CudaCase::run() {
   cuda::AttentionUnits units;
   cuda::plan_units(shape, ranges_, by_token(), 0, n_queries_, units);
   const size_t heads = size_t{n_queries_} * shape.n_q_heads;
-  const DeviceArray<float> partial_o(units.n_units * group() * shape.v_dim);
-  const DeviceArray<float> partial_lse(units.n_units * group());
+  const DeviceArray<float> partial_o(units.n_all_units() * group() * shape.v_dim);
+  const DeviceArray<float> partial_lse(units.n_all_units() * group());
   const DeviceArray<float> o(std::vector<float>(heads * shape.v_dim, kNotWritten));
   const DeviceArray<float> lse(std::vector<float>(heads, kNotWritten));
   cuda::AttentionCall call{};
@@ -175,14 +181,16 @@ CudaResult CudaCase::run() {
   call.ranges = upload(units.ranges);
   call.spans = upload(units.spans);
   call.pairs = upload(units.pairs);
-  call.n_ranges = static_cast<uint32_t>(units.ranges.size());
-  call.n_pairs = static_cast<uint32_t>(units.pairs.size());
-  call.n_units = units.n_units;
+  call.tiles = upload(units.tiles);
+  call.prefill_product = product;
+  cuda::describe_units(units, call);
   call.partial_o = reinterpret_cast<uint64_t>(partial_o.data());
   call.partial_lse = reinterpret_cast<uint64_t>(partial_lse.data());
   call.o = reinterpret_cast<uint64_t>(o.data());
   call.lse = reinterpret_cast<uint64_t>(lse.data());
   cuda::attention_decode(call, {});
+  cuda::attention_prefill(call, {});
+  cuda::attention_merge(call, {});
   return {o.values(), lse.values()};
 }
 
@@ -219,12 +227,22 @@ std::vector<float> CudaCase::mass(const std::vector<float>& lse, uint32_t width)
 }
 
 void CudaCase::check(double tolerance) {
-  const CudaResult wanted = expected(), actual = run();
-  const auto doubles = [](const std::vector<float>& x) {
-    return std::vector<double>(x.begin(), x.end());
+  const CudaResult wanted = expected();
+  const auto check_run = [&](double allowed) {
+    const CudaResult actual = run();
+    check_close(actual.o, to_doubles(wanted.o), allowed);
+    check_close(actual.lse, to_doubles(wanted.lse), allowed);
   };
-  check_close(actual.o, doubles(wanted.o), tolerance);
-  check_close(actual.lse, doubles(wanted.lse), tolerance);
+  check_run(tolerance);
+  const std::vector<cuda::AttentionRange> ranges = ranges_;
+  for (cuda::AttentionRange& range : ranges_) range.is_prefill = 1;
+  check_run(tolerance);
+  product = common_type();
+  // Roundings of Q and P, 2^-11 and 2^-8, and logits of a few times 1.
+  if (product == KvType::kF16) check_run(std::max(tolerance, 4e-3));
+  if (product == KvType::kBF16) check_run(std::max(tolerance, 3e-2));
+  product = KvType::kF32;
+  ranges_ = ranges;
   for (const uint32_t width : {1u, group()})
     check_close(mass(wanted.lse, width), expected_mass(wanted.lse, width), tolerance);
 }

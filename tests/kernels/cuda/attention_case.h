@@ -11,7 +11,9 @@
 
 #include "kernels/cuda/attention_decode.h"
 #include "kernels/cuda/attention_mass.h"
+#include "kernels/cuda/attention_merge.h"
 #include "kernels/cuda/attention_plan.h"
+#include "kernels/cuda/attention_prefill.h"
 #include "tests/kernels/cuda/device_array.h"
 #include "tests/kernels/rows.h"
 
@@ -37,6 +39,8 @@ class CudaCase {
   using KvType = cuda::KvType;
 
   cuda::AttentionShape shape;
+  bool is_prefill = false;  // of the ranges that are added from then on
+  KvType product = KvType::kF32;
 
   CudaCase(uint32_t n_q_heads, uint32_t n_kv_heads, uint32_t head_dim, uint32_t v_dim,
            uint32_t block_size = 16)
@@ -112,13 +116,24 @@ class CudaCase {
     for (uint32_t t = 0; t < n_tokens; t += shape.block_size)
       add_block(part, format, first_pos + t, std::min(shape.block_size, n_tokens - t), {}, scale);
   }
+  // Every 16 bits of K or V of the block on the device, not in what the oracle reads.
+  void fill_block(uint32_t part, uint32_t block, bool is_value, uint16_t bits) {
+    Block& filled = parts_more_[part].blocks[block];
+    const size_t n = (is_value ? filled.v : filled.k).stored.size() / sizeof bits;
+    (is_value ? filled.on_device.v : filled.on_device.k) = upload(std::vector<uint16_t>(n, bits));
+  }
+  // K and V of the block lie in no allocation from now on: reading them is a fault.
+  void lose_block(uint32_t part, uint32_t block) {
+    cuda::KvBlock& lost = parts_more_[part].blocks[block].on_device;
+    lost.k = lost.v = 4096;
+  }
   uint32_t n_blocks(uint32_t part) const {
     return static_cast<uint32_t>(parts_more_[part].blocks.size());
   }
 
   void add_range(uint32_t part, uint32_t kv_head, uint32_t q_begin, uint32_t n_q,
                  uint64_t item_begin, uint64_t item_end) {
-    ranges_.push_back({part, kv_head, q_begin, n_q, item_begin, item_end, 0, 0});
+    ranges_.push_back({part, kv_head, q_begin, n_q, item_begin, item_end, 0, 0, is_prefill});
   }
   // All queries and kv heads of a part over all of its blocks.
   void add_ranges(uint32_t part) {
@@ -131,7 +146,8 @@ class CudaCase {
   CudaResult expected() const;  // kNotWritten where no range names the pair
   std::vector<float> mass(const std::vector<float>& lse, uint32_t width);
   std::vector<double> expected_mass(const std::vector<float>& lse, uint32_t width) const;
-  // run() and mass() equal the oracle to `tolerance` of the largest value.
+  // run() and mass() equal the oracle to `tolerance` of the largest value; run() also when all
+  // ranges are of prompts, in f32 and in the type of K and V.
   void check(double tolerance = 1e-5);
 
  private:

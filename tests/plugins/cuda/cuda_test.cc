@@ -128,28 +128,61 @@ TEST_SUITE("plugins/cuda") {
       c.add_tokens(part, 0, 310, 0);
     };
     const auto whole_with = [&](const OptionValues& options) {
-      AttentionCase c(8, 1, 256, 256);
+      AttentionCase c(16, 1, 256, 256);
       build(c);
       c.add_ranges_of_all_heads(0, 0, n_q, {0, c.leases[0].size()});
       return run_bound(c, options);
     };
     const AttentionResult whole = whole_with({});
     REQUIRE_MESSAGE(whole.status == KVASIR_OK, whole.text);
-    // 8 heads of 257 floats per unit, two splits per query: a MiB holds 63 queries.
+    // 16 heads of 257 floats per query: a MiB holds 63 queries.
     const AttentionResult waves = whole_with({{"partial_mib", int64_t{1}}});
     CHECK(waves.o == whole.o);
     CHECK(waves.lse == whole.lse);
-    AttentionCase pieces(8, 1, 256, 256);
+    AttentionCase pieces(16, 1, 256, 256);
     build(pieces);
     uint32_t begin = 0;
     for (const uint32_t n : {1u, 20u, 2u, 47u}) {
       const uint64_t n_keys = 240 + begin + n;  // those that are there by then
-      pieces.add_range(0, 0, begin, n, 0, (n_keys + 15) / 16);
+      pieces.add_range(0, 0, begin, n, 0, (n_keys + 15) / 16, KVASIR_ATTN_RANGE_PREFILL);
       begin += n;
     }
     const AttentionResult cut = run_bound(pieces);
     CHECK(cut.o == whole.o);
     CHECK(cut.lse == whole.lse);
+  }
+
+  TEST_CASE("prompts are multiplied in f16 or bf16 where the model computes so, and no more") {
+    for (const uint32_t format : {0u, 2u}) {  // f16, bf16
+      const auto run_with = [&](uint32_t compute, const OptionValues& options, bool is_mixed) {
+        AttentionCase c(4, 2, 32, 32);
+        c.geometry.compute = compute;
+        const size_t part = c.add_part({50, 51, 52, 53});
+        const auto items = c.add_tokens(part, 0, 54, is_mixed ? format : 0);
+        c.add_ranges_of_all_heads(part, 0, 3, items);
+        c.add_ranges_of_all_heads(part, 3, 1, items);  // a decoded token
+        if (!is_mixed) {
+          c.formats = {c.formats[format]};
+          c.geometry.n_formats = 1;
+          c.geometry.formats = c.formats.data();
+          for (size_t i = 0; i < c.leases[part].size(); ++i)  // the same numbers in this type
+            c.leases[part][i] =
+                c.lease(static_cast<uint32_t>(16 * i), c.leases[part][i].n_tokens, 0);
+        }
+        AttentionResult r = run_bound(c, options);
+        REQUIRE_MESSAGE(r.status == KVASIR_OK, r.text);
+        return r;
+      };
+      const size_t prompt = size_t{3} * 4 * 32;
+      const AttentionResult exact = run_with(KVASIR_DTYPE_F32, {}, false);
+      const AttentionResult half = run_with(KVASIR_DTYPE_BF16, {}, false);
+      CHECK(!std::equal(exact.o.begin(), exact.o.begin() + prompt, half.o.begin()));
+      check_same(half.o, exact.o, format == 0 ? 4e-3f : 3e-2f);
+      CHECK(std::equal(exact.o.begin() + prompt, exact.o.end(), half.o.begin() + prompt));
+      CHECK(run_with(KVASIR_DTYPE_BF16, {{"arithmetic", "f32"}}, false).o == exact.o);
+      const AttentionResult mixed = run_with(KVASIR_DTYPE_BF16, {}, true);  // formats of all types
+      CHECK(mixed.o == run_with(KVASIR_DTYPE_F32, {}, true).o);
+    }
   }
 
   TEST_CASE("what a call took of the device is given back with the instance") {

@@ -71,6 +71,41 @@ TEST_SUITE("plugins/cuda/engine") {
     }
   }
 
+  TEST_CASE("blocks in the device's memory give the bits that they give in the host's") {
+    const std::string snapkv = "[selector]\nplugin = 'snapkv'\nbudget_tokens = 30\n";  // packs
+    for (const Strategy& s : {Strategy{"[selector]\nplugin = 'dense'\n", "f16", 0, true},
+                              Strategy{"[selector]\nplugin = 'streaming'\n", "q8_0", 0, true},
+                              Strategy{snapkv, "f32", 0, false}}) {
+      if (few_cases() && !s.can_cut) continue;
+      CAPTURE(s.toml);
+      Bench bench(8, 2, 32);
+      EngineOptions options;
+      options.max_sequences = 4;
+      const std::string cache =
+          "[cache]\nblock_size = 8\nsink_tokens = 8\nwindow_tokens = 16\nchunk_size = 23\n";
+      const std::string in_host = with(KVASIR_TEST_BACKEND, s.type);
+      std::string in_device = in_host;
+      in_device.replace(in_device.find("dram"), 4, KVASIR_TEST_STORAGE);
+      const auto expected = bench.engine(cache + s.toml + in_host, options);
+      const auto engine = bench.engine(cache + s.toml + in_device, options);
+      CHECK(story(*engine, s.can_cut) == story(*expected, s.can_cut));
+      CHECK(bench.log.empty());
+      CHECK(engine->decode_engagement().fallbacks == 0);
+    }
+  }
+
+  TEST_CASE("attention over blocks of the device copies nothing but the new token's K and V") {
+    Bench bench;  // 3 layers, 2 kv heads, 16 wide
+    const auto engine = bench.engine("[selector]\nplugin = 'dense'\n[storage]\nplugin = '" +
+                                     std::string(KVASIR_TEST_STORAGE) +
+                                     "'\n[attention]\nplugin = '" + KVASIR_TEST_BACKEND + "'\n");
+    const SequenceId seq = engine->open();
+    prefill(*engine, seq, some_tokens(50));
+    engine->reset_engagement();
+    decode(*engine, seq, 5);
+    CHECK(engine->decode_engagement().device_copy_bytes == 3 * 2 * (16 + 16) * sizeof(float));
+  }
+
   TEST_CASE("a trained model says the same as with reference") {
     const GgufFile file = GgufFile::open(KVASIR_SOURCE_DIR "/models/kvasir-retrieval-3m-f16.gguf");
     const std::unique_ptr<Model> model = Model::load(file, test_pool(), {Compute::kF32, 512});

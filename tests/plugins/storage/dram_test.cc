@@ -1,4 +1,5 @@
-// kvasir.dram: what is written is read, names and handles agree, misuse is refused with a text.
+// kvasir.dram, and kvasir.gpu on the emulation (KVASIR_TEST_STORAGE): what is written is read,
+// names and handles agree, misuse is refused with a text.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstring>
@@ -15,6 +16,14 @@ namespace {
 using namespace kvasir::test;
 using Storage = PluginInstance<kvasir_storage>;
 
+#ifdef KVASIR_TEST_STORAGE
+constexpr const char* kStorage = KVASIR_TEST_STORAGE;
+constexpr bool kIsDram = false;
+#else
+constexpr const char* kStorage = "dram";
+constexpr bool kIsDram = true;
+#endif
+
 kvasir_block_key key(uint64_t hash, uint32_t block, uint32_t layer = 0,
                      uint32_t kv_head = KVASIR_ALL_HEADS) {
   return {{hash, ~hash}, layer, block, kv_head, 0, 0, nullptr};
@@ -30,7 +39,7 @@ struct Dram {
   kvasir_geometry geometry;
 
   explicit Dram(const OptionValues& options = {}, kvasir_geometry g = small_geometry())
-      : storage(host, "dram", options), geometry(g) {
+      : storage(host, kStorage, options), geometry(g) {
     storage.bind(geometry);
   }
   kvasir_status try_acquire(const std::vector<kvasir_block_key>& keys, uint32_t mode,
@@ -130,13 +139,13 @@ TEST_SUITE("plugins/storage") {
     CHECK(bytes.plan().block_bytes == 2 * 16 * (80 + 64));
 
     const FakeHost host{1};
-    Storage other(host, "dram", {{"type_k", "q8_0"}});
+    Storage other(host, kStorage, {{"type_k", "q8_0"}});
     kvasir_storage_plan out{sizeof(kvasir_storage_plan), 0, 0, 0, 0};
     CHECK(other->plan(other.self(), &geometry, &out, other.err()) == KVASIR_ERR_UNSUPPORTED);
     CHECK(other.text().find("head of this model has 80") != std::string::npos);
   }
 
-  TEST_CASE("the plan says what blocks really take") {
+  TEST_CASE("the plan says what blocks really take" * doctest::skip(!kIsDram)) {
     kvasir_geometry geometry = small_geometry();
     geometry.head_dim = geometry.v_dim = 64;
     Dram dram({{"huge_pages", int64_t{0}}}, geometry);
@@ -382,7 +391,7 @@ TEST_SUITE("plugins/storage") {
             KVASIR_OK);
   }
 
-  TEST_CASE("memory the system does not have is OUT_OF_MEMORY") {
+  TEST_CASE("memory the system does not have is OUT_OF_MEMORY" * doctest::skip(!kIsDram)) {
     kvasir_geometry geometry = small_geometry();
     geometry.n_q_heads = geometry.n_kv_heads = 1u << 20;
     geometry.head_dim = geometry.v_dim = 1u << 16;

@@ -1,13 +1,29 @@
-// Device memory that grows, and lists that travel there.
+// Device memory that grows, lists that travel there, and what the device refuses. For plugins that
+// link kvasir::cuda.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <kvasir/sdk/error.h>
+
 #include <cstdint>
+#include <span>
 
 #include "kernels/cuda/runtime.h"
-#include "plugins/attention/cuda/packer.h"
+#include "plugins/shared/packer.h"
 
-namespace kvasir::attention {
+namespace kvasir::sdk {
+
+// What the device refuses, as an error of the ABI.
+template <class Fn>
+void on_device(Fn&& fn) {
+  try {
+    fn();
+  } catch (const cuda::Error& e) {
+    throw Error(e.is_out_of_memory() ? KVASIR_ERR_OUT_OF_MEMORY : KVASIR_ERR_INTERNAL, e.what());
+  }
+}
+
+inline uint64_t address(const void* data) { return reinterpret_cast<uint64_t>(data); }
 
 class DeviceBuffer {
  public:
@@ -26,7 +42,7 @@ class DeviceBuffer {
       data_ = cuda::allocate_memory(grown);
       bytes_ = grown;
     }
-    return reinterpret_cast<uint64_t>(data_);
+    return address(data_);
   }
   void* data() const { return data_; }
 
@@ -43,4 +59,4 @@ inline uint64_t send(Packer& packer, DeviceBuffer& buffer, cuda::Stream stream) 
   return base;
 }
 
-}  // namespace kvasir::attention
+}  // namespace kvasir::sdk

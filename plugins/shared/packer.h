@@ -1,4 +1,4 @@
-// Bytes that travel to the device in one copy.
+// Bytes that travel to a device in one copy.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-namespace kvasir::attention {
+namespace kvasir::sdk {
 
 // Until their place on the device is known, addresses among the bytes are offsets into them.
 class Packer {
@@ -58,4 +58,4 @@ class Packer {
   std::vector<uint64_t> addresses_;
 };
 
-}  // namespace kvasir::attention
+}  // namespace kvasir::sdk

@@ -1,0 +1,304 @@
+// See attention_prefill.h.
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/attention_prefill.h"
+
+#include <cfloat>
+
+#include "kernels/cuda/attention_decode.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/prefill_tile.h"
+
+namespace kvasir::cuda {
+namespace {
+
+// What a block attends: its rows, (query, head of the group) with the head fastest.
+struct Rows {
+  AttentionRange range;
+  AttentionPart part;
+  uint32_t first_query, n_queries;  // of the part
+  uint32_t first_head, n_heads;     // of the group
+  uint32_t first_pos, last_pos;     // smallest and largest position of the queries
+
+  KVASIR_DEVICE void load(const AttentionCall& call) {
+    const auto tile = load_at<PrefillTile>(call.tiles + sizeof(PrefillTile) * block_x());
+    range = load_at<AttentionRange>(call.ranges + sizeof(AttentionRange) * tile.range);
+    part = load_at<AttentionPart>(call.parts + sizeof(AttentionPart) * range.part);
+    const uint32_t group = call.shape.n_q_heads / call.shape.n_kv_heads;
+    const uint32_t heads = group < kPrefillRows ? group : kPrefillRows;
+    first_head = block_y() * heads;
+    n_heads = group - first_head < heads ? group - first_head : heads;
+    first_query = range.q_begin + tile.first_query;
+    const uint32_t left = range.n_q - tile.first_query, most = kPrefillRows / heads;
+    n_queries = left < most ? left : most;
+    find_positions();
+  }
+  KVASIR_DEVICE uint32_t n() const { return n_queries * n_heads; }
+  KVASIR_DEVICE uint32_t query(uint32_t row) const { return first_query + row / n_heads; }
+  KVASIR_DEVICE uint32_t head(uint32_t row) const { return first_head + row % n_heads; }
+  KVASIR_DEVICE uint32_t pos(uint32_t row) const {
+    return load_at<uint32_t>(part.q_pos + uint64_t{4} * query(row));
+  }
+  // Whether some row may see the key; false only where none does.
+  KVASIR_DEVICE bool may_see(const KeySlot& key) const {
+    if (key.types == 0) return false;
+    const int64_t farthest = int64_t{last_pos} - int64_t{key.pos};
+    const int64_t nearest = int64_t{first_pos} - int64_t{key.pos};
+    if (farthest < 0 || farthest < int64_t{part.dist_min}) return false;
+    return part.dist_max == UINT32_MAX || nearest < int64_t{part.dist_max};
+  }
+
+ private:
+  KVASIR_DEVICE void find_positions() {
+    first_pos = UINT32_MAX;
+    last_pos = 0;
+    for (uint32_t i = thread_x() % kWarpLanes; i < n_queries; i += kWarpLanes) {
+      const auto at = load_at<uint32_t>(part.q_pos + uint64_t{4} * (first_query + i));
+      first_pos = at < first_pos ? at : first_pos;
+      last_pos = at > last_pos ? at : last_pos;
+    }
+    for (uint32_t lanes = kWarpLanes / 2; lanes > 0; lanes /= 2) {
+      const uint32_t low = shuffle_xor(kAllLanes, first_pos, lanes);
+      const uint32_t high = shuffle_xor(kAllLanes, last_pos, lanes);
+      first_pos = low < first_pos ? low : first_pos;
+      last_pos = high > last_pos ? high : last_pos;
+    }
+  }
+};
+
+// A query of f16 that does not fit becomes NaN, which marks its row.
+KVASIR_DEVICE float fit_f16(float x) {
+  return fabsf(x) <= 65504.0f ? x : bits_to_float(0x7fc00000u);
+}
+
+template <class S>
+KVASIR_DEVICE void load_queries(const AttentionShape& shape, const Rows& rows,
+                                Shared<typename S::Element> q) {
+  const uint32_t pairs = (shape.head_dim + 15) / 16 * 8;
+  const uint32_t group = shape.n_q_heads / shape.n_kv_heads;
+  for (uint32_t i = thread_x(); i < kPrefillRows * pairs; i += kThreads) {
+    const uint32_t row = i / pairs, d = i % pairs * 2;
+    float x[2] = {0.0f, 0.0f};
+    if (row < rows.n()) {
+      const uint64_t head = uint64_t{rows.range.kv_head} * group + rows.head(row);
+      const uint64_t at = rows.query(row) * rows.part.q_stride + head * shape.head_dim + d;
+      KVASIR_UNROLL
+      for (uint32_t e = 0; e < 2; ++e)
+        if (d + e < shape.head_dim) x[e] = load_at<float>(rows.part.q + 4 * (at + e));
+    }
+    const Shared<typename S::Element> to = q + (row * S::kStride + d);
+    if constexpr (S::kProduct == KvType::kF16) {
+      write_as(to, pack_f16(fit_f16(x[0]), fit_f16(x[1])));
+    } else if constexpr (S::kProduct == KvType::kBF16) {
+      write_as(to, pack_bf16(x[0], x[1]));
+    } else {
+      to[0] = x[0];
+      to[1] = x[1];
+    }
+  }
+}
+
+// Which keys the tile holds, and which of them the rows may see.
+template <class S>
+KVASIR_DEVICE void list_keys(const AttentionCall& call, const Rows& rows, uint64_t tile,
+                             const KeyList<S>& list) {
+  const uint32_t warp = thread_x() / kWarpLanes, i = thread_x();
+  if (warp >= S::kListWarps) return;
+  bool is_seen = false;
+  if (i < S::kKeys) {
+    const KeySlot key = key_of_slot(call, rows.part, rows.range, tile * S::kKeys + i);
+    is_seen = rows.may_see(key);
+    write_as(list.rows + i, KeyRow{key.k, key.v});
+    list.items[i] = key.item;
+    list.types[i] = is_seen ? key.types : 0;
+    list.pos[i] = key.pos;
+  }
+  const uint32_t seen = ballot(kAllLanes, is_seen);
+  if (i % kWarpLanes == 0) list.seen[warp] = seen;
+}
+
+template <class S>
+KVASIR_DEVICE bool is_seen(const KeyList<S>& list) {
+  uint32_t seen = 0;
+  KVASIR_UNROLL
+  for (uint32_t w = 0; w < S::kListWarps; ++w) seen |= list.seen[w];
+  return seen != 0;
+}
+
+// Of the lane's rows, g and g + 8 of the warp's.
+template <class S>
+struct RowState {
+  float o[S::kDim / 8][4];
+  float high[2];  // largest logit so far
+  float sum[2];   // of this lane's keys: exp(logit - high)
+  uint32_t row[2], pos[2];
+
+  KVASIR_DEVICE void begin(const Rows& rows) {
+    KVASIR_UNROLL
+    for (uint32_t r = 0; r < 2; ++r) {
+      row[r] = thread_x() / kWarpLanes * kWarpRows + thread_x() % kWarpLanes / 4 + 8 * r;
+      pos[r] = row[r] < rows.n() ? rows.pos(row[r]) : 0;
+      high[r] = minus_infinity();
+      sum[r] = 0.0f;
+    }
+    KVASIR_UNROLL
+    for (uint32_t n = 0; n < S::kDim / 8; ++n) {
+      KVASIR_UNROLL
+      for (uint32_t i = 0; i < 4; ++i) o[n][i] = 0.0f;
+    }
+  }
+
+  // Products become exp(logit - high) with the new high; keys that the row does not see give 0.
+  KVASIR_DEVICE void add(const AttentionShape& shape, const Rows& rows, const KeyList<S>& list,
+                         float (&x)[S::kKeys / 8][4]) {
+    const uint32_t t = thread_x() % 4;
+    KVASIR_UNROLL
+    for (uint32_t r = 0; r < 2; ++r) {
+      float highest = high[r];
+      KVASIR_UNROLL
+      for (uint32_t n = 0; n < S::kKeys / 8; ++n) {
+        KVASIR_UNROLL
+        for (uint32_t e = 0; e < 2; ++e) {
+          const uint32_t i = 8 * n + 2 * t + e;
+          KeySlot key;
+          key.types = list.types[i];
+          key.pos = list.pos[i];
+          float& at = x[n][2 * r + e];
+          if (rows.part.log_weight) key.item = list.items[i];
+          const bool is_there = row[r] < rows.n() && sees(rows.part, pos[r], key);
+          at = is_there ? logit_of(shape, rows.part, key.item, rows.head(row[r]), at)
+                        : minus_infinity();
+          highest = fmaxf(highest, at);
+        }
+      }
+      highest = fmaxf(highest, shuffle_xor(kAllLanes, highest, 1));
+      highest = fmaxf(highest, shuffle_xor(kAllLanes, highest, 2));
+      const float keep = high[r] == minus_infinity() ? 0.0f : expf(high[r] - highest);
+      high[r] = highest;
+      sum[r] *= keep;
+      KVASIR_UNROLL
+      for (uint32_t n = 0; n < S::kKeys / 8; ++n) {
+        KVASIR_UNROLL
+        for (uint32_t e = 0; e < 2; ++e) {
+          float& at = x[n][2 * r + e];
+          at = at == minus_infinity() ? 0.0f : expf(at - highest);
+          sum[r] += at;
+        }
+      }
+      KVASIR_UNROLL
+      for (uint32_t n = 0; n < S::kDim / 8; ++n) {
+        KVASIR_UNROLL
+        for (uint32_t e = 0; e < 2; ++e) o[n][2 * r + e] *= keep;
+      }
+    }
+  }
+
+  // Rows of which something is not finite are marked by a lse of NaN.
+  KVASIR_DEVICE void store(const AttentionCall& call, const Rows& rows) const {
+    const uint32_t group = call.shape.n_q_heads / call.shape.n_kv_heads, v_dim = call.shape.v_dim;
+    const uint32_t lane = thread_x() % kWarpLanes, t = lane % 4;
+    KVASIR_UNROLL
+    for (uint32_t r = 0; r < 2; ++r) {
+      float total = sum[r] + shuffle_xor(kAllLanes, sum[r], 1);
+      total += shuffle_xor(kAllLanes, total, 2);
+      bool is_finite = total <= FLT_MAX;
+      KVASIR_UNROLL
+      for (uint32_t n = 0; n < S::kDim / 8; ++n) {
+        KVASIR_UNROLL
+        for (uint32_t e = 0; e < 2; ++e) is_finite = is_finite && fabsf(o[n][2 * r + e]) <= FLT_MAX;
+      }
+      const uint32_t others = ballot(kAllLanes, is_finite) >> (lane - t) & 15u;
+      if (row[r] >= rows.n()) continue;
+      const uint64_t unit = rows.range.first_unit + (rows.query(row[r]) - rows.range.q_begin);
+      const uint64_t at = unit * group + rows.head(row[r]);
+      const bool is_empty = total == 0.0f;
+      KVASIR_UNROLL
+      for (uint32_t n = 0; n < S::kDim / 8; ++n) {
+        KVASIR_UNROLL
+        for (uint32_t e = 0; e < 2; ++e) {
+          const uint32_t d = 8 * n + 2 * t + e;
+          if (d < v_dim)
+            global<float>(call.partial_o)[at * v_dim + d] =
+                is_empty ? 0.0f : o[n][2 * r + e] / total;
+        }
+      }
+      if (t != 0) continue;
+      const float lse = is_empty ? minus_infinity() : high[r] + logf(total);
+      global<float>(call.partial_lse)[at] = others == 15u ? lse : bits_to_float(0x7fc00000u);
+    }
+  }
+};
+
+template <class S>
+KVASIR_KERNEL void KVASIR_BOUNDS(kThreads) attend_prefill(const AttentionCall call) {
+  SharedMemory shared;
+  PrefillMemory<S> memory;
+  memory.take(shared);
+  Rows rows;
+  rows.load(call);
+  load_queries<S>(call.shape, rows, memory.q);
+  RowState<S> state;
+  state.begin(rows);
+  const Shared<typename S::Element> q = memory.q + thread_x() / kWarpLanes * kWarpRows * S::kStride;
+  const uint64_t n_slots = (rows.range.item_end - rows.range.item_begin) *
+                           (rows.part.by_token ? 1 : call.shape.block_size);
+  const uint64_t n_tiles = (n_slots + S::kKeys - 1) / S::kKeys;
+  for (uint64_t i = 0; i < n_tiles + S::kAhead; ++i) {
+    if (i < n_tiles) list_keys<S>(call, rows, i, memory.list(i));
+    block_sync();  // the list is there, and nobody reads the tile before any more
+    if (i < n_tiles && is_seen(memory.list(i)))
+      bring_tile<S>(call.shape, memory.list(i), memory.k + memory.stage(i),
+                    memory.v + memory.stage(i));
+    commit_copies();
+    if constexpr (S::kAhead != 0) {
+      if (i < S::kAhead) continue;
+    }
+    wait_for_copies<S::kAhead>();
+    block_sync();
+    const uint64_t tile = i - S::kAhead;
+    const KeyList<S> list = memory.list(tile);
+    if (!is_seen(list)) continue;
+    float x[S::kKeys / 8][4];
+    query_products<S>(call.shape.head_dim, q, memory.k + memory.stage(tile), x);
+    state.add(call.shape, rows, list, x);
+    value_products<S>(call.shape.v_dim, x, memory.v + memory.stage(tile), state.o);
+  }
+  state.store(call, rows);
+}
+
+template <KvType kProduct, uint32_t kDim>
+void launch_prefill(const AttentionCall& call, Stream stream) {
+  using S = PrefillShape<kProduct, kDim>;
+  const uint32_t group = call.shape.n_q_heads / call.shape.n_kv_heads;
+  const uint32_t heads = prefill_heads(call.shape);
+  LaunchShape shape;
+  shape.blocks_x = call.n_tiles;
+  shape.blocks_y = (group + heads - 1) / heads;
+  shape.threads = kThreads;
+  shape.shared_bytes = PrefillMemory<S>::bytes();
+  launch(attend_prefill<S>, shape, stream, call);
+}
+
+template <KvType kProduct>
+void launch_product(const AttentionCall& call, Stream stream) {
+  const uint32_t head_dim = call.shape.head_dim, v_dim = call.shape.v_dim;
+  const uint32_t dim = head_dim > v_dim ? head_dim : v_dim;
+  if (dim <= 64) return launch_prefill<kProduct, 64>(call, stream);
+  if (dim <= 128) return launch_prefill<kProduct, 128>(call, stream);
+  launch_prefill<kProduct, 256>(call, stream);
+}
+
+}  // namespace
+
+void attention_prefill(const AttentionCall& call, Stream stream) {
+  if (call.n_tiles == 0) return;
+  if (call.prefill_product == KvType::kF16) {
+    launch_product<KvType::kF16>(call, stream);
+  } else if (call.prefill_product == KvType::kBF16) {
+    launch_product<KvType::kBF16>(call, stream);
+  } else {
+    launch_product<KvType::kF32>(call, stream);
+  }
+  attention_repeat(call, stream);
+}
+
+}  // namespace kvasir::cuda
