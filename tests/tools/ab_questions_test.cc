@@ -5,13 +5,12 @@
 #include <map>
 #include <sstream>
 
-#include "tests/tools/tiny_model.h"
+#include "tests/tools/ab_run.h"
 
 namespace {
 
 using namespace kvasir::test;
 using Json = nlohmann::json;
-using Words = std::vector<std::string>;
 using Row = std::vector<std::string>;
 
 // Fields of a line of CSV (RFC 4180), texts with their quotes.
@@ -42,15 +41,6 @@ std::vector<std::map<std::string, std::string>> records_in(const std::string& ru
     for (size_t i = 0; i < names.size(); ++i) record[names[i]] = values[i];
   }
   return out;
-}
-
-Json report_of(const std::string& run) { return Json::parse(read_bytes(run + "/metrics.json")); }
-
-Json cell_of(const Json& report, const std::string& strategy) {
-  for (const Json& cell : report["cells"])
-    if (cell["strategy"] == strategy) return cell;
-  FAIL("no cell of " << strategy);
-  return {};
 }
 
 uint64_t sum_of(const std::vector<std::map<std::string, std::string>>& records,

@@ -4,86 +4,23 @@
 
 #include <cmath>
 #include <cstring>
-#include <fstream>
 #include <functional>
-#include <iterator>
 
 #include "core/model/gguf/gguf.h"
 #include "core/model/gguf/quant.h"
 #include "core/model/layers/shape.h"
-#include "tests/tools/tiny_model.h"
+#include "tests/tools/traced.h"
 
 namespace {
 
 using namespace kvasir;
+using kvasir::test::File;
 using kvasir::test::Finished;
 using kvasir::test::has;
 using kvasir::test::json_of;
 using kvasir::test::run_kvasir;
-using kvasir::test::TempDir;
-using kvasir::test::TinyModel;
+using kvasir::test::Traced;
 using Json = nlohmann::json;
-
-// A safetensors file, read by its definition.
-struct File {
-  Json root;
-  std::string data;
-  explicit File(const std::string& path) {
-    std::ifstream in(path, std::ios::binary);
-    const std::string all{std::istreambuf_iterator<char>(in), {}};
-    uint64_t length = 0;
-    std::memcpy(&length, all.data(), 8);
-    root = Json::parse(all.substr(8, length));
-    data = all.substr(8 + length);
-  }
-  std::string bytes() const {
-    const std::string text = root.dump();
-    const uint64_t length = text.size();
-    std::string out(8, '\0');
-    std::memcpy(out.data(), &length, 8);
-    return out + text + data;
-  }
-  Json header() const {
-    return Json::parse(root["__metadata__"]["kvasir_trace"].get<std::string>());
-  }
-  // Row of an F32 tensor of so many elements per row.
-  std::vector<float> row(const std::string& name, size_t index, size_t width) const {
-    const Json& tensor = root[name];
-    REQUIRE(tensor["dtype"] == "F32");
-    std::vector<float> out(width);
-    const size_t at = tensor["data_offsets"][0].get<size_t>() + index * width * 4;
-    REQUIRE(at + width * 4 <= tensor["data_offsets"][1].get<size_t>());
-    std::memcpy(out.data(), data.data() + at, width * 4);
-    return out;
-  }
-  std::vector<int32_t> tokens() const {
-    std::vector<int32_t> out(root["tokens"]["shape"][0].get<size_t>());
-    std::memcpy(out.data(), data.data() + root["tokens"]["data_offsets"][0].get<size_t>(),
-                out.size() * 4);
-    return out;
-  }
-};
-
-std::string words(size_t n) {
-  std::string out;
-  for (size_t i = 0; i < n; ++i) out.append(i ? " " : "").append(std::to_string(i * 7919 % 1000));
-  return out;
-}
-
-struct Traced {
-  TinyModel model;
-  TempDir folder;
-  std::string text = folder.write("text", words(400)), path = folder.path("trace");
-  explicit Traced(const std::vector<std::string>& more = {}) {
-    std::vector<std::string> command{"trace", "record", "-m",        model.path, "-f",
-                                     text,    "-o",     path,        "-c",       "300",
-                                     "-n",    "5",      "--compute", "f32"};
-    command.insert(command.end(), more.begin(), more.end());
-    const Finished done = run_kvasir(command);
-    CAPTURE(done.err);
-    REQUIRE(done.code == 0);
-  }
-};
 
 std::vector<float> floats_of(const GgufFile& file, const std::string& name) {
   const GgufTensor& tensor = file.tensor(name);

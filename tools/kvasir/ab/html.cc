@@ -49,7 +49,7 @@ svg{width:100%;height:auto;display:block}
 svg .grid{stroke:var(--grid)}svg text{font:10px system-ui,sans-serif;fill:var(--soft)}
 svg .label{fill:var(--ink)}svg circle{fill:var(--page);stroke:var(--look);stroke-width:2}
 svg circle.best{fill:var(--look)}svg .sweep{fill:none;stroke:var(--soft);stroke-width:1}
-.wide{overflow-x:auto}
+.wide{overflow-x:auto;min-width:0;max-width:100%}
 .wide:focus-visible,summary:focus-visible{outline:2px solid var(--blue);outline-offset:2px}
 table{border-collapse:collapse;font-variant-numeric:tabular-nums}
 .verdicts th,.verdicts td{padding:.25rem .6rem;border-bottom:1px solid var(--grid);text-align:left;
@@ -136,8 +136,10 @@ std::string verdicts(const AbSummary& s) {
 
 std::string depth_maps(const AbSummary& s) {
   std::string out =
-      "<h2>Right answers by place of the needle</h2><p class=\"soft\">Percent; rows are "
-      "lengths, columns the middles of fifths of the prompt, in percent of it.</p>";
+      "<h2>Right answers by place of the needle</h2><p class=\"soft\">Percent; rows are lengths, " +
+      std::string(s.depths.empty()
+                      ? "columns the middles of fifths of the prompt, in percent of it.</p>"
+                      : "columns the depths of the needle, in percent of the text around it.</p>");
   for (const Json& task : s.declared.at("tasks")) {
     out += "<h3>" + escaped(task) + "</h3><div class=\"plots\">";
     for (size_t i = 0; i < s.n_strategies; ++i)

@@ -81,7 +81,8 @@ Json declared_json(const AbParts& parts, const AbDeclared& d) {
                          {"pairs", range(t.pairs)},
                          {"queries", range(t.queries)},
                          {"hops", range(t.hops)},
-                         {"chains", t.chains}};
+                         {"chains", t.chains},
+                         {"depths", t.depths}};
   out["compute"] = name(parts.session.setup().compute);
   out["strategies"] = Json::array();
   for (const Entrant& entrant : parts.lineup)

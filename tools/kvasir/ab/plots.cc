@@ -239,10 +239,15 @@ std::string depth_map(const AbSummary& s, const std::string& task, const std::st
   }
   if (rows.empty()) return "";
   std::string head;
-  for (size_t i = 0; i < kDepthBins; ++i)
-    head += format("<th scope=\"col\">%zu</th>", (2 * i + 1) * 100 / (2 * kDepthBins));
-  return "<table class=\"map\"><caption>" + escaped(label) +
-         "</caption><tr><th scope=\"col\">tokens</th>" + head + "</tr>" + rows + "</table>";
+  const size_t n_bins = s.depths.empty() ? kDepthBins : s.depths.size();
+  for (size_t i = 0; i < n_bins; ++i)
+    head += format(
+        "<th scope=\"col\">%.0f</th>",
+        percent(s.depths.empty() ? (static_cast<double>(i) + 0.5) / static_cast<double>(n_bins)
+                                 : s.depths[i]));
+  return "<div class=\"wide\" tabindex=\"0\" role=\"region\" aria-label=\"" + escaped(label) +
+         " by length and depth\"><table class=\"map\"><caption>" + escaped(label) +
+         "</caption><tr><th scope=\"col\">tokens</th>" + head + "</tr>" + rows + "</table></div>";
 }
 
 }  // namespace kvasir::tool

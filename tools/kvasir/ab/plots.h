@@ -18,7 +18,8 @@ std::string accuracy_plot(const AbSummary& summary, std::span<const AbCell> cell
 std::string speed_plot(std::span<const AbCell> cells);
 // The same cells: accuracy over bytes read for a token; arms of one sweep are joined.
 std::string bytes_plot(std::span<const AbCell> cells);
-// One strategy and task: a row for each length, a column for each part of the prompt.
+// One strategy and task: a row for each length, a column for each depth that was asked for, else
+// for each fifth of the prompt.
 std::string depth_map(const AbSummary& summary, const std::string& task, const std::string& label);
 
 }  // namespace kvasir::tool

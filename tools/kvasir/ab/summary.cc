@@ -54,16 +54,18 @@ class Answers {
   std::map<std::string, std::string> failed_;  // label, why
 };
 
-size_t depth_bin(double depth) {
-  return std::min(static_cast<size_t>(depth * kDepthBins), kDepthBins - 1);
+// has_depths: sample i has the depth number i modulo their number.
+size_t depth_bin(const AbRecord& r, size_t n_bins, bool has_depths) {
+  if (has_depths) return r.index % n_bins;
+  return std::min(static_cast<size_t>(r.depth * static_cast<double>(n_bins)), n_bins - 1);
 }
 
-void add(AbCell& cell, const AbRecord& r) {
+void add(AbCell& cell, const AbRecord& r, bool has_depths) {
   ++cell.answers.n;
   cell.answers.right += r.right;
   cell.tokens.n += r.answer_tokens;
   cell.tokens.right += r.answer_tokens_right;
-  Share& bin = cell.by_depth[depth_bin(r.depth)];
+  Share& bin = cell.by_depth[depth_bin(r, cell.by_depth.size(), has_depths)];
   ++bin.n;
   bin.right += r.right;
   cell.fallbacks += r.fallbacks;
@@ -73,12 +75,12 @@ void add(AbCell& cell, const AbRecord& r) {
   question.right += r.right;
 }
 
-void fill(AbCell& cell, const Records& records) {
+void fill(AbCell& cell, const Records& records, bool has_depths) {
   double considered = 0, attended = 0, kv = 0, choose = 0, steps = 0, predictions = 0, agreed = 0;
   uint32_t right = 0;  // of the context
   for (const AbRecord* r : records) {
     if (r->failed) continue;
-    add(cell, *r);
+    add(cell, *r, has_depths);
     right += r->right;
     if (r->question == cell.contexts.n_questions) {
       cell.contexts.add(right);
@@ -215,7 +217,8 @@ void fill_cells(AbSummary& out, const Answers& answers, const std::string& task,
     cell.pairs = ClusteredPairs(out.n_questions);
     if (out.n_questions > 1) cell.questions.resize(out.n_questions);
     const auto& records = answers.of(task, length, s.label);
-    fill(cell, records);
+    cell.by_depth.resize(out.depths.empty() ? kDepthBins : out.depths.size());
+    fill(cell, records, !out.depths.empty());
     if (const auto why = answers.why_failed(s.label)) cell.failed = *why;
     if (!cell.is_dense) compare(cell, dense, records, out.n_questions);
     out.cells.push_back(std::move(cell));
@@ -279,6 +282,8 @@ AbSummary summarise(const AbRun& run) {
   out.margin = out.declared.at("margin");
   out.n_questions = out.declared.at("questions");
   out.most_attended = out.declared.at("most_attended_percent");
+  if (const Json& options = out.declared.at("task_options"); options.contains("depths"))
+    out.depths = options["depths"].get<std::vector<double>>();
   out.n_comparisons = comparisons(out.declared);
   out.n_declared = out.declared.at("samples").get<uint64_t>() * out.declared.at("tasks").size() *
                    out.declared.at("lengths").size();

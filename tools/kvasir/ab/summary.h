@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <array>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,7 +11,7 @@
 
 namespace kvasir::tool {
 
-constexpr size_t kDepthBins = 5;
+constexpr size_t kDepthBins = 5;  // of the prompt, where no depths were asked for
 
 struct Share {
   uint64_t n = 0, right = 0;
@@ -51,8 +50,8 @@ struct AbCell {
   double choose_bytes_per_step = 0;  // the latter alone
   double same_top1 = 1, kl = 0;
   uint64_t fallbacks = 0;
-  std::array<Share, kDepthBins> by_depth;  // of the needle asked for first
-  bool is_tied_with_best = false;          // among the arms of its task and length
+  std::vector<Share> by_depth;     // of the needle asked for first: AbSummary::depths, or fifths
+  bool is_tied_with_best = false;  // among the arms of its task and length
   bool is_pareto = false;  // no arm here is as accurate with fewer bytes, or more so with as many
 
   std::optional<double> oracle, random, masked;  // of an arm: accuracies of its rungs
@@ -67,6 +66,7 @@ struct AbSummary {
   double margin = 0;        // a share
   uint32_t n_questions = 1;
   double most_attended = 90;
+  std::vector<double> depths;  // that samples have in turn (--depths), as shares; empty: any
   size_t n_comparisons = 0;
   std::vector<AbCell> cells;  // per length and task, in the order of the strategies
   size_t n_strategies = 1;

@@ -232,6 +232,7 @@ Json to_json(const AbSummary& s) {
            {"samples", s.n_samples},
            {"samples_declared", s.n_declared},
            {"comparisons", s.n_comparisons},
+           {"depths", s.depths},
            {"cells", Json::array()}};
   for (const AbCell& cell : s.cells) out["cells"].push_back(cell_json(s, cell));
   return out;

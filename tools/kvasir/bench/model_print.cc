@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
+#include "core/task/statistics.h"
 #include "kernels/simd_target.h"
 #include "tools/kvasir/bench/model_bench.h"
 #include "tools/kvasir/cli/text.h"
@@ -38,10 +38,6 @@ const char* const kModelColumns =
     "one per chunk before them. Speed depends on what is chosen, quality says nothing.";
 
 namespace {
-
-double mean(const std::vector<double>& values) {
-  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
-}
 
 double deviation(const std::vector<double>& values) {
   if (values.size() < 2) return 0;

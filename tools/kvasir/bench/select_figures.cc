@@ -3,8 +3,9 @@
 #include "tools/kvasir/bench/select_figures.h"
 
 #include <algorithm>
-#include <numeric>
 #include <vector>
+
+#include "core/task/statistics.h"
 
 namespace kvasir::tool {
 namespace {
@@ -16,10 +17,6 @@ double quantile(const std::vector<double>& sorted, double share) {
   const size_t above = std::min(below + 1, sorted.size() - 1);
   const double rest = at - static_cast<double>(below);
   return sorted[below] + rest * (sorted[above] - sorted[below]);
-}
-
-double mean(std::span<const double> values) {
-  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
 
 }  // namespace

@@ -106,11 +106,11 @@ void prune(const StoreOptions& o, const std::string& limit, const std::string& o
   filter.struct_size = sizeof filter;
   if (!limit.empty()) {
     filter.flags |= KVASIR_STORE_LIMIT;
-    filter.limit_bytes = parse_bytes(limit, "--limit");
+    filter.limit_bytes = size_of_flag(limit, "--limit");
   }
   if (!older_than.empty()) {
     filter.flags |= KVASIR_STORE_OLDER;
-    filter.older_than_seconds = parse_seconds(older_than, "--older-than");
+    filter.older_than_seconds = seconds_of_flag(older_than, "--older-than");
   }
   if (filter.flags == 0 && o.model.empty() && !all)
     throw input_error("say what goes: --limit 10G, --older-than 7d, --model NAME, or --all");

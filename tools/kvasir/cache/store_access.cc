@@ -5,8 +5,10 @@
 #include <charconv>
 #include <filesystem>
 #include <map>
+#include <string_view>
 
 #include "core/error.h"
+#include "core/plugin/option_schema.h"
 #include "tools/kvasir/cli/text.h"
 #include "tools/kvasir/session/strategy.h"
 
@@ -22,15 +24,8 @@ Options at_known_store(const StoreOptions& o) {
   return at_store(o.strategy, o.place);
 }
 
-uint64_t parse_unit(const std::string& text, const std::string& flag,
-                    const std::map<std::string, uint64_t>& units, const char* examples) {
-  uint64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  const auto unit = units.find(std::string(end, text.data() + text.size()));
-  if (error != std::errc() || end == text.data() || unit == units.end() ||
-      number > UINT64_MAX / unit->second)
-    throw input_error(flag + " " + text + ": give it like " + examples);
-  return number * unit->second;
+[[noreturn]] void refuse(const std::string& text, const std::string& flag, const char* examples) {
+  throw input_error(flag + " " + text + ": give it like " + examples);
 }
 
 }  // namespace
@@ -74,23 +69,23 @@ std::string run_text(const kvasir_store_run& run) {
                 static_cast<unsigned long long>(run.run[1]));
 }
 
-uint64_t parse_bytes(const std::string& text, const std::string& flag) {
-  return parse_unit(text, flag,
-                    {{"", 1},
-                     {"K", 1ull << 10},
-                     {"M", 1ull << 20},
-                     {"G", 1ull << 30},
-                     {"T", 1ull << 40},
-                     {"KiB", 1ull << 10},
-                     {"MiB", 1ull << 20},
-                     {"GiB", 1ull << 30},
-                     {"TiB", 1ull << 40}},
-                    "500M, 10G or 10GiB");
+uint64_t size_of_flag(const std::string& text, const std::string& flag) {
+  const bool is_short = !text.empty() && std::string_view("KMGT").find(text.back()) != text.npos;
+  int64_t bytes = 0;
+  if (!parse_bytes(is_short ? text + "iB" : text, bytes)) refuse(text, flag, "500M, 10G or 10GiB");
+  return static_cast<uint64_t>(bytes);
 }
 
-uint64_t parse_seconds(const std::string& text, const std::string& flag) {
-  return parse_unit(text, flag, {{"", 1}, {"s", 1}, {"m", 60}, {"h", 3600}, {"d", 86400}},
-                    "30m, 12h or 7d");
+uint64_t seconds_of_flag(const std::string& text, const std::string& flag) {
+  static const std::map<std::string, uint64_t> kUnits = {
+      {"", 1}, {"s", 1}, {"m", 60}, {"h", 3600}, {"d", 86400}};
+  uint64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const auto unit = kUnits.find(std::string(end, text.data() + text.size()));
+  if (error != std::errc() || end == text.data() || unit == kUnits.end() ||
+      number > UINT64_MAX / unit->second)
+    refuse(text, flag, "30m, 12h or 7d");
+  return number * unit->second;
 }
 
 }  // namespace kvasir::tool

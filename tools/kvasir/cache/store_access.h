@@ -39,9 +39,9 @@ class StoreAccess {
 };
 
 std::string run_text(const kvasir_store_run& run);  // 32 digits
-// "500M", "10G" (x 1024^n), or a number of bytes; "30m", "12h", "7d", or a number of seconds. Error
-// naming `flag`.
-uint64_t parse_bytes(const std::string& text, const std::string& flag);
-uint64_t parse_seconds(const std::string& text, const std::string& flag);
+// "500M", "10G" (x 1024^n), or a size as options of plugins have it; "30m", "12h", "7d", or a
+// number of seconds. Error naming `flag`.
+uint64_t size_of_flag(const std::string& text, const std::string& flag);
+uint64_t seconds_of_flag(const std::string& text, const std::string& flag);
 
 }  // namespace kvasir::tool

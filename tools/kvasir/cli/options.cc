@@ -102,6 +102,12 @@ void add_most_attended(CLI::App& app, double& percent) {
       ->check(CLI::Range(0.0, 100.0));
 }
 
+void add_no_mask(CLI::App& app, bool& no_mask) {
+  app.add_flag("--no-mask", no_mask,
+               "Without each strategy masked, with nothing chosen: less time and memory, no proof "
+               "that its choice matters here");
+}
+
 void add_json(CLI::App& app, bool& json) {
   app.add_flag("--json", json, "One JSON document on stdout, nothing else there");
 }

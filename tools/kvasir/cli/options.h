@@ -55,6 +55,7 @@ void add_deterministic(CLI::App& app, Options& options);  // --deterministic
 void add_json(CLI::App& app, bool& json);                 // --json
 void add_check_plugins(CLI::App& app, bool& check);       // --check-plugins
 void add_most_attended(CLI::App& app, double& percent);   // --most-attended
+void add_no_mask(CLI::App& app, bool& no_mask);           // --no-mask
 
 // For all flags of a command and those below it: a number without sign refuses one (it would wrap),
 // a number with a fraction refuses NaN and infinity.

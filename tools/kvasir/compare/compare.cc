@@ -16,6 +16,7 @@ struct CompareOptions {
   uint32_t n_predict = 64;
   std::string feed = "greedy";
   double most_attended = kMostAttendedPercent;
+  bool no_mask = false;
 };
 
 void compare(Options options, const CompareOptions& o) {
@@ -41,7 +42,7 @@ void compare(Options options, const CompareOptions& o) {
   if (options.ctx_size && context > options.ctx_size)
     throw input_error("prompt and -n are " + std::to_string(context) + " tokens, but -c gives " +
                       std::to_string(options.ctx_size) + ": raise -c or shorten the prompt");
-  Comparison comparison = compare_strategies(session, arms, prompt, o.n_predict, fed);
+  Comparison comparison = compare_strategies(session, arms, prompt, o.n_predict, fed, !o.no_mask);
   comparison.most_attended = o.most_attended;
   print(comparison, options.json);
 }
@@ -63,6 +64,7 @@ void add_compare(CLI::App& app) {
       ->check(CLI::IsMember({"greedy", "text"}))
       ->capture_default_str();
   add_most_attended(*c, o->most_attended);
+  add_no_mask(*c, o->no_mask);
   add_json(*c, options->json);
   c->callback([=] { compare(*options, *o); });
 }

@@ -23,25 +23,39 @@ struct Baseline {
   }
 };
 
-// Strategies of one engine, dense first. Prompts are read together where that is possible; tokens
-// are decoded one strategy at a time, so that each has the machine to itself.
+// A prediction beside dense attention's of the same step.
+struct Step {
+  bool agrees;
+  double kl;
+};
+
+// Strategies of one engine, dense first, masks last. Prompts are read together where that is
+// possible; tokens are decoded one strategy at a time, so that each has the machine to itself.
 class Comparer {
  public:
   Comparer(Session& session, const std::vector<Arm>& arms, const std::vector<TokenId>& prompt,
-           uint32_t n_steps, const std::vector<TokenId>& fed)
+           uint32_t n_steps, const std::vector<TokenId>& fed, bool with_masks)
       : prompt_(prompt),
         n_steps_(n_steps),
         vocab_(session.shape().vocab_size),
+        n_compared_(arms.size() + 1),
         engine_(session.load(static_cast<uint32_t>(prompt.size()) + n_steps,
-                             static_cast<uint32_t>(arms.size() + 1))),
+                             static_cast<uint32_t>(n_compared_ + (with_masks ? arms.size() : 0)))),
         scheduler_(engine_, {.memory_bytes = session.sequence_memory(), .restores = true}),
         baseline_{fed, {}} {
-    runs_.resize(arms.size() + 1);
+    runs_.resize(n_compared_);
     runs_[0].label = "dense";
+    std::vector<const StrategyConfig*> strategies;
     for (size_t i = 0; i < arms.size(); ++i) {
       engine_.add_strategy(session.pipeline(arms[i].strategy));
       runs_[i + 1].label = arms[i].label;
+      strategies.push_back(&arms[i].strategy);
     }
+    if (!with_masks) return;
+    masks_ = add_masks(engine_, session, strategies);
+    runs_.resize(masks_.n_strategies);
+    for (StrategyId s = 1; s < n_compared_; ++s)
+      if (masks_.of[s]) runs_[masks_.of[s]].label = runs_[s].label + ", masked";
   }
 
   std::vector<ComparedStrategy> run() {
@@ -58,7 +72,11 @@ class Comparer {
       }
     }
     std::vector<ComparedStrategy> results;
-    for (Run& run : runs_) results.push_back(std::move(run.result));
+    for (StrategyId s = 0; s < n_compared_; ++s) {
+      if (!masks_.of.empty() && masks_.of[s])
+        runs_[s].result.masked = against_mask(runs_[s], runs_[masks_.of[s]]);
+      results.push_back(std::move(runs_[s].result));
+    }
     return results;
   }
 
@@ -66,28 +84,28 @@ class Comparer {
   struct Run {
     std::string label;
     ReadPrompt prompt;
+    std::vector<Step> steps;  // none of dense attention
     ComparedStrategy result;
   };
 
   void decode(StrategyId strategy);
   std::optional<TokenId> next(StrategyId strategy, uint32_t step, std::span<const float> logits);
   ComparedStrategy result(StrategyId strategy);
+  static ComparedStrategy::Masked against_mask(const Run& run, const Run& mask);
 
   const std::vector<TokenId>& prompt_;
   uint32_t n_steps_, vocab_;
+  size_t n_compared_;  // dense attention and the arms
   Engine& engine_;
   Scheduler scheduler_;
-  std::vector<Run> runs_;
+  std::vector<Run> runs_;  // by strategy of the engine
+  Masks masks_;
   Baseline baseline_;
-  uint32_t agreed_ = 0;
-  double kl_ = 0, kl_squares_ = 0;
 };
 
 void Comparer::decode(StrategyId strategy) {
   Run& run = runs_[strategy];
   ProgressBar bar(run.label + ": decode");
-  agreed_ = 0;
-  kl_ = kl_squares_ = 0;
   std::exception_ptr error;
   Request request;
   request.strategy = strategy;
@@ -112,10 +130,8 @@ std::optional<TokenId> Comparer::next(StrategyId strategy, uint32_t step,
     baseline_.logits.insert(baseline_.logits.end(), logits.begin(), logits.end());
   if (strategy != 0 && step > 0) {
     const auto dense = baseline_.at(step - 1, vocab_);
-    agreed_ += most_likely(logits) == most_likely(dense);
-    const double kl = kl_divergence(dense, logits);
-    kl_ += kl;
-    kl_squares_ += kl * kl;
+    runs_[strategy].steps.push_back(
+        {most_likely(logits) == most_likely(dense), kl_divergence(dense, logits)});
   }
   if (step == n_steps_) return std::nullopt;
   if (step == baseline_.tokens.size()) baseline_.tokens.push_back(most_likely(logits));
@@ -139,10 +155,26 @@ ComparedStrategy Comparer::result(StrategyId strategy) {
   out.run.strategy = run.label;
   if (leader != strategy) out.prefill_shared_with = runs_[leader].label;
   if (strategy == 0) return out;
-  out.top1_agreement = static_cast<double>(agreed_) / n_steps_;
-  out.mean_kl = kl_ / n_steps_;
-  const double variance = std::max(kl_squares_ / n_steps_ - out.mean_kl * out.mean_kl, 0.0);
+  uint32_t n_agreed = 0;
+  double kl = 0, squares = 0;
+  for (const Step& step : run.steps) {
+    n_agreed += step.agrees;
+    kl += step.kl;
+    squares += step.kl * step.kl;
+  }
+  out.top1_agreement = static_cast<double>(n_agreed) / n_steps_;
+  out.mean_kl = kl / n_steps_;
+  const double variance = std::max(squares / n_steps_ - out.mean_kl * out.mean_kl, 0.0);
   if (n_steps_ > 1) out.mean_kl_error = std::sqrt(variance / (n_steps_ - 1));
+  return out;
+}
+
+ComparedStrategy::Masked Comparer::against_mask(const Run& run, const Run& mask) {
+  ComparedStrategy::Masked out;
+  for (size_t i = 0; i < run.steps.size(); ++i) {
+    out.tokens.add(run.steps[i].agrees, mask.steps[i].agrees);
+    out.kl.add(run.steps[i].kl, mask.steps[i].kl);
+  }
   return out;
 }
 
@@ -150,9 +182,9 @@ ComparedStrategy Comparer::result(StrategyId strategy) {
 
 Comparison compare_strategies(Session& session, const std::vector<Arm>& arms,
                               const std::vector<TokenId>& prompt, uint32_t n_steps,
-                              const std::vector<TokenId>& fed) {
+                              const std::vector<TokenId>& fed, bool with_masks) {
   Comparison out;
-  out.strategies = Comparer(session, arms, prompt, n_steps, fed).run();
+  out.strategies = Comparer(session, arms, prompt, n_steps, fed, with_masks).run();
   out.fed_text = !fed.empty();
   out.setup = session.setup();
   out.prompt_tokens = prompt.size();

@@ -1,6 +1,6 @@
 // Runs several strategies on the same prompt and the same tokens behind it: those of a text, or
 // those that dense attention generates greedily. Each strategy's predictions are compared with
-// dense's.
+// dense's, and those of a strategy that chooses with its mask's, which chooses nothing.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tools/kvasir/session/arms.h"
+#include "tools/kvasir/session/masked.h"
 #include "tools/kvasir/session/run_report.h"
 #include "tools/kvasir/session/session.h"
 
@@ -20,6 +21,13 @@ struct ComparedStrategy {
   double top1_agreement = 1.0;                     // share of steps with dense attention's token
   double mean_kl = 0.0;                            // KL(dense || strategy) in nats
   double mean_kl_error = 0.0;  // its standard error, tokens taken as independent
+  // Against its mask; none where it has no mask.
+  struct Masked {
+    Kept tokens;  // of those that dense attention predicts
+    PairedLoss kl;
+    bool choice_matters() const { return !tokens.without_choice() || kl.choice_matters(); }
+  };
+  std::optional<Masked> masked;
 };
 
 struct Comparison {
@@ -36,7 +44,7 @@ struct Comparison {
 // dense attention generates. Reports on stderr as each strategy is done. Loads the session's model.
 Comparison compare_strategies(Session& session, const std::vector<Arm>& arms,
                               const std::vector<TokenId>& prompt, uint32_t n_steps,
-                              const std::vector<TokenId>& fed = {});
+                              const std::vector<TokenId>& fed, bool with_masks);
 
 Json to_json(const Comparison& comparison);
 std::string to_text(const Comparison& comparison);

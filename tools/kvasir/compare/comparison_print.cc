@@ -23,8 +23,18 @@ std::vector<std::string> table_row(const ComparedStrategy& s) {
           std::to_string(d.fallbacks)};
 }
 
-bool has_engaged(const Comparison& c, const ComparedStrategy& s) {
+bool leaves_out(const Comparison& c, const ComparedStrategy& s) {
   return &s == c.strategies.data() || s.run.has_engaged(c.most_attended);
+}
+
+bool choice_matters(const ComparedStrategy& s) { return !s.masked || s.masked->choice_matters(); }
+
+Json masked_json(const ComparedStrategy::Masked& m) {
+  return {
+      {"top1_agreement", static_cast<double>(m.tokens.by_mask) / static_cast<double>(m.tokens.n)},
+      {"mean_kl", m.kl.mean_of_mask()},
+      {"mean_kl_saved", m.kl.gain()},
+      {"mean_kl_saved_error", m.kl.error()}};
 }
 
 }  // namespace
@@ -42,7 +52,8 @@ Json to_json(const Comparison& c) {
     strategy["top1_agreement"] = s.top1_agreement;
     strategy["mean_kl"] = s.mean_kl;
     strategy["mean_kl_error"] = s.mean_kl_error;
-    strategy["engaged"] = has_engaged(c, s);
+    strategy["masked"] = s.masked ? masked_json(*s.masked) : Json();
+    strategy["engaged"] = leaves_out(c, s) && choice_matters(s);
     out["strategies"].push_back(strategy);
   }
   return out;
@@ -63,16 +74,22 @@ std::string to_text(const Comparison& c) {
   Table table({"strategy", "prefill tok/s", "decode tok/s", "K+V MB/token", "to choose MB/token",
                "attended", "same top-1", "KL to dense", "fallbacks"},
               {1, 2, 3, 4, 5, 6, 7, 8});
-  std::vector<std::string> shared, idle;
+  std::vector<std::string> shared, idle, masked;
   std::vector<const RunReport*> reports;
   for (const ComparedStrategy& s : c.strategies) {
     table.add(table_row(s));
     reports.push_back(&s.run);
-    if (!has_engaged(c, s)) idle.push_back(s.run.strategy);
+    if (!leaves_out(c, s))
+      idle.push_back(s.run.strategy);
+    else if (!choice_matters(s))
+      masked.push_back(s.run.strategy);
     if (s.prefill_shared_with) shared.push_back(s.run.strategy + " with " + *s.prefill_shared_with);
   }
   out += table.text();
   if (!idle.empty()) out += "\n" + not_engaged_text(idle, c.most_attended);
+  if (!masked.empty())
+    out += "\n" + kept_by_mask_text(masked, "the tokens that dense attention predicts") +
+           ", and KL changes by less than 0.01 nats, or than chance would change it.\n";
   out += restored_text(reports);
   if (shared.empty()) return out;
   return out + "\nPrompts read together: " + join(shared, ", ") +

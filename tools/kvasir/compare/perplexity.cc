@@ -9,6 +9,7 @@
 #include "tools/kvasir/cli/interrupt.h"
 #include "tools/kvasir/cli/progress_bar.h"
 #include "tools/kvasir/cli/text.h"
+#include "tools/kvasir/session/divergence.h"
 
 namespace kvasir::tool {
 namespace {
@@ -58,24 +59,36 @@ void add_prefilled(Engine& engine, const Chunk& chunk, Sums& sums) {
   stop_if_interrupted();
 }
 
-// Chunks of one size side by side.
-void add_decoded(Engine& engine, std::span<const Chunk> chunks, Sums& sums) {
+// Chunks of one size side by side, under the strategy and, where there is one (else 0), its mask.
+void add_decoded(Engine& engine, std::span<const Chunk> chunks, StrategyId mask, Sums& sums,
+                 Perplexity::Masked& masked) {
   const uint32_t vocab = engine.vocab_size();
   const uint32_t begin = first_predicting(chunks[0]);
-  std::vector<Engine::DecodeItem> items;
-  for (const Chunk& chunk : chunks) {
-    items.push_back({engine.open(), 0});
-    engine.prefill(
-        items.back().seq, std::span(chunk).first(begin), {},
-        {.progress = [](uint32_t, uint32_t) { return !is_interrupted(); }, .all_logits = {}});
-    stop_if_interrupted();
-  }
+  std::vector<StrategyId> strategies{0};
+  if (mask) strategies.push_back(mask);
+  std::vector<Engine::DecodeItem> items;  // those of the mask behind the others
+  for (const StrategyId strategy : strategies)
+    for (const Chunk& chunk : chunks) {
+      items.push_back({engine.open(strategy), 0});
+      engine.prefill(
+          items.back().seq, std::span(chunk).first(begin), {},
+          {.progress = [](uint32_t, uint32_t) { return !is_interrupted(); }, .all_logits = {}});
+      stop_if_interrupted();
+    }
   std::vector<float> logits(items.size() * vocab);
+  const auto of_item = [&](size_t i) { return std::span(logits).subspan(i * vocab, vocab); };
   for (uint32_t pos = begin; pos + 1 < chunks[0].size(); ++pos) {
-    for (size_t i = 0; i < items.size(); ++i) items[i].token = chunks[i][pos];
+    for (size_t i = 0; i < items.size(); ++i) items[i].token = chunks[i % chunks.size()][pos];
     engine.decode(items, logits);
-    for (size_t i = 0; i < items.size(); ++i)
-      sums.add(negative_log_likelihood(logits.data() + i * vocab, vocab, chunks[i][pos + 1]));
+    for (size_t i = 0; i < chunks.size(); ++i) {
+      const TokenId token = chunks[i][pos + 1];
+      const double nll = negative_log_likelihood(of_item(i).data(), vocab, token);
+      sums.add(nll);
+      if (!mask) continue;
+      const auto of_mask = of_item(chunks.size() + i);
+      masked.nll.add(nll, negative_log_likelihood(of_mask.data(), vocab, token));
+      if (most_likely(of_item(i)) == token) masked.tokens.add(true, most_likely(of_mask) == token);
+    }
     stop_if_interrupted();
   }
   for (const Engine::DecodeItem& item : items) engine.close(item.seq);
@@ -98,9 +111,10 @@ bool is_dense(const Pipeline& pipeline) {
       [](const auto& selector) { return selector->has_select() || selector->has_evict_plan(); });
 }
 
-// How many sequences of the context fit side by side, at least one.
-uint32_t sequences_that_fit(Session& session, Engine& engine, uint32_t context) {
-  const uint64_t bytes = std::max<uint64_t>(engine.sequence_bytes(0, context), 1);
+// How many chunks of the context fit side by side, at least one.
+uint32_t chunks_that_fit(Session& session, Engine& engine, StrategyId mask, uint32_t context) {
+  const uint64_t of_mask = mask ? engine.sequence_bytes(mask, context) : 0;
+  const uint64_t bytes = std::max<uint64_t>(engine.sequence_bytes(0, context) + of_mask, 1);
   return static_cast<uint32_t>(
       std::clamp<uint64_t>(session.sequence_memory() / bytes, 1, kMostSequences));
 }
@@ -112,7 +126,7 @@ Perplexity perplexity(Session& session, const std::vector<TokenId>& tokens,
   const uint32_t context = options.context;
   const std::vector<Chunk> chunks = chunks_of(tokens, context, session.tokenizer());
   const auto most = static_cast<uint32_t>(std::min<size_t>(kMostSequences, chunks.size()));
-  Engine& engine = session.load(context, most);
+  Engine& engine = session.load(context, 2 * most);
   Perplexity out;
   out.strategy = session.strategy().name;
   out.context = context;
@@ -120,14 +134,18 @@ Perplexity perplexity(Session& session, const std::vector<TokenId>& tokens,
   out.most_attended = options.most_attended;
   const bool dense = is_dense(engine.pipeline());
   out.is_decoded = options.decode || !dense;
+  StrategyId mask = 0;
+  if (options.with_mask && can_be_masked(engine.pipeline()))
+    mask = engine.add_strategy(session.pipeline(masked(session.strategy())));
   const size_t together =
-      out.is_decoded ? std::min(most, sequences_that_fit(session, engine, context)) : 1;
+      out.is_decoded ? std::min(most, chunks_that_fit(session, engine, mask, context)) : 1;
   Sums sums;
+  Perplexity::Masked against_mask;
   ProgressBar bar("perplexity");
   for (size_t i = 0; i < chunks.size(); i += together) {
     const auto some = std::span(chunks).subspan(i, std::min(together, chunks.size() - i));
     if (out.is_decoded)
-      add_decoded(engine, some, sums);
+      add_decoded(engine, some, mask, sums, against_mask);
     else
       add_prefilled(engine, some[0], sums);
     bar.update(i + some.size(), out.n_chunks);
@@ -135,7 +153,7 @@ Perplexity perplexity(Session& session, const std::vector<TokenId>& tokens,
   if (out.is_decoded) {
     const RunReport run = run_report(engine, {});
     out.attended_percent = run.attended_percent();
-    out.has_engaged = dense || run.has_engaged(options.most_attended);
+    out.leaves_out = dense || run.has_engaged(options.most_attended);
   }
   const auto n = static_cast<double>(sums.count);
   out.predicted_tokens = sums.count;
@@ -145,10 +163,19 @@ Perplexity perplexity(Session& session, const std::vector<TokenId>& tokens,
       sums.count > 1 ? std::sqrt(variance / static_cast<double>(sums.count - 1)) : 0.0;
   out.perplexity = std::exp(out.mean_nll);
   out.standard_error = out.perplexity * error;
+  if (mask) {
+    against_mask.perplexity = std::exp(against_mask.nll.mean_of_mask());
+    out.masked = against_mask;
+  }
   return out;
 }
 
 Json to_json(const Perplexity& r) {
+  Json masked;
+  if (r.masked)
+    masked = {{"perplexity", r.masked->perplexity},
+              {"mean_nll_saved", r.masked->nll.gain()},
+              {"mean_nll_saved_error", r.masked->nll.error()}};
   return {{"perplexity", r.perplexity},
           {"standard_error", r.standard_error},
           {"mean_nll", r.mean_nll},
@@ -158,7 +185,8 @@ Json to_json(const Perplexity& r) {
           {"strategy", r.strategy},
           {"through", r.is_decoded ? "decode" : "prefill"},
           {"attended_percent", r.attended_percent},
-          {"engaged", r.has_engaged}};
+          {"masked", masked},
+          {"engaged", r.has_engaged()}};
 }
 
 std::string to_text(const Perplexity& r) {
@@ -169,7 +197,13 @@ std::string to_text(const Perplexity& r) {
   if (!r.is_decoded) return out;
   out += format("%s: the second half of each chunk was decoded, %.1f %% of its tokens attended\n",
                 r.strategy.c_str(), r.attended_percent);
-  return r.has_engaged ? out : out + not_engaged_text({r.strategy}, r.most_attended);
+  if (!r.leaves_out) return out + not_engaged_text({r.strategy}, r.most_attended);
+  if (!r.masked) return out;
+  out += format("with nothing chosen, perplexity %.4f\n", r.masked->perplexity);
+  return r.has_engaged()
+             ? out
+             : out + kept_by_mask_text({r.strategy}, "the tokens that it predicts") +
+                   ", and perplexity changes by less than 1 %, or than chance would change it.\n";
 }
 
 }  // namespace kvasir::tool

@@ -12,11 +12,13 @@ const char* const kRule =
     "Tokens in chunks of -c; those of the second half of each chunk are predicted. Dense attention "
     "is scored by prefill, as llama-perplexity does. Under a strategy that chooses or evicts the "
     "first half is the prompt and the second is decoded, fed with the text's own tokens: prefill "
-    "is dense under most strategies, and would give dense attention's perplexity.";
+    "is dense under most strategies, and would give dense attention's perplexity. Beside it stands "
+    "the strategy masked, with nothing chosen: where that predicts as well, it did not engage.";
 
 struct PplFlags {
   std::string file;
   PerplexityOptions options;
+  bool no_mask = false;
 };
 
 void ppl(const Options& options, const PplFlags& flags) {
@@ -30,6 +32,7 @@ void ppl(const Options& options, const PplFlags& flags) {
                       " tokens, one chunk of -c " + std::to_string(context) + " is needed");
   PerplexityOptions wanted = flags.options;
   wanted.context = context;
+  wanted.with_mask = !flags.no_mask;
   print(perplexity(session, tokens, wanted), options.json);
 }
 
@@ -46,6 +49,7 @@ void add_ppl(CLI::App& app) {
   command->add_flag("--decode", f->options.decode,
                     "Dense attention through decode, too: to compare strategies with");
   add_most_attended(*command, f->options.most_attended);
+  add_no_mask(*command, f->no_mask);
   command->callback([=] { ppl(*options, *f); });
 }
 

@@ -54,14 +54,17 @@ double RecallBench::tolerance(const RecallMeter::Choice& choice) const {
 
 RecallResult RecallBench::run(const StrategyConfig& strategy) const {
   std::optional<RecallMeter> meter;
+  RecallResult out;
+  if (keeps_choices_) out.choices = RecallChoices(shape_);
+  std::optional<uint32_t> decoded;  // the step at hand; none: the prompt
   const PrescribedModel model(
       world_.geometry(),
       [&](uint32_t layer, int32_t token, float* q, float* k, float* v) {
         world_.project(layer, token, q, k, v);
       },
-      [&](uint32_t layer, std::span<const int32_t> tokens, const float* out) {
+      [&](uint32_t layer, std::span<const int32_t> tokens, const float* output) {
         meter->output(layer, static_cast<uint32_t>(tokens.back()),
-                      out + (tokens.size() - 1) * shape_.n_q_heads * shape_.head_dim);
+                      output + (tokens.size() - 1) * shape_.n_q_heads * shape_.head_dim);
       });
   EngineOptions options;
   options.max_context = shape_.context + shape_.steps;
@@ -69,6 +72,8 @@ RecallResult RecallBench::run(const StrategyConfig& strategy) const {
   options.on_attend = [&](uint32_t layer, uint64_t, uint32_t head,
                           std::span<const uint32_t> tokens) {
     meter->attended(layer, head, tokens);
+    if (keeps_choices_ && decoded)
+      out.choices.at(layer, *decoded, head).assign(tokens.begin(), tokens.end());
   };
   Pipeline planned = build_pipeline(strategy, host_.registry(), host_.services());
   check_memory(make_plan(model.shape(), {}, planned, options, 0).total(),
@@ -87,11 +92,11 @@ RecallResult RecallBench::run(const StrategyConfig& strategy) const {
       {.progress = [](uint32_t, uint32_t) { return !is_interrupted(); }, .all_logits = {}});
   stop_if_interrupted();
   for (uint32_t step = 0; step < shape_.steps; ++step) {
+    decoded = step;
     const Engine::DecodeItem item{seq, static_cast<TokenId>(shape_.context + step)};
     engine.decode({&item, 1}, logits);
     stop_if_interrupted();
   }
-  RecallResult out;
   out.choice = choice;
   out.figures = meter->figures();
   out.layers = meter->layer_figures();

@@ -13,6 +13,27 @@
 
 namespace kvasir::tool {
 
+// What each kv head attended to in every decoded step, positions ascending.
+class RecallChoices {
+ public:
+  RecallChoices() = default;
+  explicit RecallChoices(const RecallShape& shape)
+      : shape_(shape), tokens_(uint64_t{shape.n_layers} * shape.steps * shape.n_kv_heads) {}
+  std::vector<uint32_t>& at(uint32_t layer, uint32_t step, uint32_t kv_head) {
+    return tokens_[place(layer, step, kv_head)];
+  }
+  const std::vector<uint32_t>& at(uint32_t layer, uint32_t step, uint32_t kv_head) const {
+    return tokens_[place(layer, step, kv_head)];
+  }
+
+ private:
+  uint64_t place(uint32_t layer, uint32_t step, uint32_t kv_head) const {
+    return (uint64_t{layer} * shape_.steps + step) * shape_.n_kv_heads + kv_head;
+  }
+  RecallShape shape_;
+  std::vector<std::vector<uint32_t>> tokens_;
+};
+
 struct RecallResult {
   std::string label;
   RecallMeter::Choice choice;
@@ -25,6 +46,7 @@ struct RecallResult {
   bool at_target = false;
   std::string note;  // what was changed, or why no change helps; empty when none was needed
   size_t n_runs = 0;
+  RecallChoices choices;  // where they are kept
 };
 
 class RecallBench {
@@ -33,6 +55,7 @@ class RecallBench {
   // fit where memory is short. What is referred to must outlive this.
   RecallBench(const RecallWorld& world, uint32_t budget, uint64_t seed, PluginHost& host,
               std::string remedy);
+  void keep_choices() { keeps_choices_ = true; }
 
   // Tokens per kv head and step of a strategy that attends to its budget, sink and window.
   double target() const;
@@ -51,6 +74,7 @@ class RecallBench {
   uint64_t seed_;
   PluginHost& host_;
   std::string remedy_;
+  bool keeps_choices_ = false;
   RecallTruth truth_;
 };
 

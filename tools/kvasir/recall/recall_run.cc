@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/kvasir/recall/recall_run.h"
 
+#include <set>
+
 #include "core/error.h"
 #include "tools/kvasir/cli/progress_bar.h"
 #include "tools/kvasir/session/planning.h"
@@ -22,6 +24,15 @@ void measure_arms(const RecallBench& bench, const std::vector<RecallArm>& arms,
     }));
     bar.update(n_done, n_done + n_left);
   }
+}
+
+// Choices are kept by label.
+void check_labels(const std::vector<RecallArm>& arms) {
+  std::set<std::string> known;
+  for (const RecallArm& arm : arms)
+    if (!known.insert(arm.label()).second)
+      throw input_error("two strategies are called \"" + arm.label() +
+                        "\": give one of them a file of another name");
 }
 
 }  // namespace
@@ -53,9 +64,11 @@ RecallReport measure_recall(const Options& options, const RecallFlags& flags,
   std::vector<RecallArm> arms;
   for (const std::string& name : flags.strategies)
     arms.emplace_back(options, name, report.settings, host);
+  if (flags.keep_choices) check_labels(arms);
   check_memory(source.shape.bytes() + kProcessBytes, source.what, "", source.remedy);
   const auto world = source.make(host.pool());
-  const RecallBench bench(*world, flags.budget, options.seed, host, source.remedy);
+  RecallBench bench(*world, flags.budget, options.seed, host, source.remedy);
+  if (flags.keep_choices) bench.keep_choices();
   report.target = bench.target();
   measure_arms(bench, arms, report);
   return report;

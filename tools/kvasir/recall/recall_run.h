@@ -22,6 +22,7 @@ struct RecallFlags {
   std::vector<std::string> strategies;
   uint32_t budget = 512, block_size = 16, sink = 16, window = 64;  // tokens
   bool by_layer = false;
+  bool keep_choices = false;  // in the results; no flag of its own
 };
 // -s -b --block-size --sink --window --seed -t --by-layer --json, and what goes with -s.
 void add_recall_flags(CLI::App& app, Options& options, RecallFlags& flags);

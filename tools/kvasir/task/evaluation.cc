@@ -7,7 +7,6 @@
 #include <cmath>
 #include <functional>
 #include <iterator>
-#include <map>
 #include <optional>
 
 #include "core/error.h"
@@ -143,7 +142,6 @@ class Evaluator {
       Engine& engine, const Group& group,
       const std::function<void(size_t, const std::vector<Given>&)>& on_answered);
   void add(EvaluationCell& cell, const Group& group, size_t i, const Given& given);
-  void add_masks(Engine& engine);
   // Each arm may have a mask.
   uint32_t n_sequences() const { return options_.n_parallel * (2 * n_strategies_ - 1); }
 
@@ -153,35 +151,23 @@ class Evaluator {
   const OnSample& on_sample_;
   const OnSetSample& on_set_sample_;
   PieceEncoder encoder_;
-  uint32_t n_strategies_, n_all_ = 0;  // dense attention and arms; their masks, too
-  std::vector<StrategyId> masks_;      // [strategies], 0: it has none
+  uint32_t n_strategies_;  // dense attention and arms
+  Masks masks_;
   std::optional<ProgressBar> bar_;
   std::vector<EvaluationCell> cells_;
   uint64_t done_ = 0, total_ = 0;
 };
 
-// Strategies that are equal when they are masked share one. Their ids follow those of the arms.
-void Evaluator::add_masks(Engine& engine) {
-  masks_.assign(n_strategies_, 0);
-  std::map<std::string, StrategyId> known;
-  n_all_ = n_strategies_;
-  for (StrategyId s = 1; s < n_strategies_; ++s) {
-    if (!can_be_masked(engine.pipeline(s))) continue;
-    const StrategyConfig mask = masked(arms_[s - 1].strategy);
-    const auto [at, is_new] = known.emplace(configuration_of(mask), n_all_);
-    if (is_new) n_all_ = engine.add_strategy(session_.pipeline(mask)) + 1;
-    masks_[s] = at->second;
-  }
-}
-
 std::vector<EvaluationCell> Evaluator::open_cells(Engine& engine, const Group& group) {
   std::vector<EvaluationCell> cells(n_strategies_);
   cells[0].strategy = "dense";
+  std::vector<const StrategyConfig*> strategies;
   for (size_t i = 0; i < arms_.size(); ++i) {
     engine.add_strategy(session_.pipeline(arms_[i].strategy));
     cells[i + 1].strategy = arms_[i].label;
+    strategies.push_back(&arms_[i].strategy);
   }
-  add_masks(engine);
+  masks_ = add_masks(engine, session_, strategies);
   for (EvaluationCell& cell : cells) {
     cell.task = group.samples[0].label;
     cell.length = group.length;
@@ -199,7 +185,8 @@ void Evaluator::answer(const Group& group) {
   const auto given = answer_all(*engine, group, [&](size_t i, const std::vector<Given>& answers) {
     for (StrategyId s = 0; s < n_strategies_; ++s) {
       add(cells[s], group, i, answers[s]);
-      if (masks_[s]) cells[s].masked_correct.push_back(answers[masks_[s]].answer.correct);
+      if (const StrategyId mask = masks_.of[s])
+        cells[s].masked_correct.push_back(answers[mask].answer.correct);
     }
   });
   const double wall =
@@ -235,13 +222,13 @@ std::vector<std::vector<Given>> Evaluator::answer_all(
     const std::function<void(size_t, const std::vector<Given>&)>& on_answered) {
   const std::vector<Sample>& samples = group.samples;
   Scheduler scheduler(engine, {.memory_bytes = session_.sequence_memory(), .restores = true});
-  std::vector<std::vector<Given>> all(samples.size(), std::vector<Given>(n_all_));
-  std::vector<uint32_t> n_left(samples.size(), n_all_);
+  std::vector<std::vector<Given>> all(samples.size(), std::vector<Given>(masks_.n_strategies));
+  std::vector<uint32_t> n_left(samples.size(), masks_.n_strategies);
   size_t n_submitted = 0, n_in_flight = 0, n_answered = 0;
   std::exception_ptr error;
   const auto submit = [&](size_t i) {
     std::vector<Request> requests;
-    for (StrategyId s = 0; s < n_all_; ++s)
+    for (StrategyId s = 0; s < masks_.n_strategies; ++s)
       requests.push_back(task_request(
           session_.tokenizer(), samples[i], s, options_.question_in_prompt,
           [&, i, s](const TaskAnswer& answer, const RequestStatus& status) {
@@ -253,7 +240,7 @@ std::vector<std::vector<Given>> Evaluator::answer_all(
           },
           group.judging));
     const auto ids = scheduler.submit_together(std::move(requests));
-    for (StrategyId s = 0; s < n_all_; ++s) all[i][s].id = ids[s];
+    for (StrategyId s = 0; s < masks_.n_strategies; ++s) all[i][s].id = ids[s];
   };
   for (bool goes_on = true; goes_on;) {
     while (n_in_flight < options_.n_parallel && n_submitted < samples.size()) {
@@ -319,14 +306,10 @@ Interval EvaluationCell::interval() const {
 
 bool Evaluation::is_kept_by_mask(const EvaluationCell& cell) const {
   const std::vector<double>& dense = control(cell).scores;
-  uint64_t n_right = 0, n_kept = 0, n_kept_by_mask = 0;
-  for (size_t i = 0; i < cell.masked_correct.size(); ++i) {
-    if (dense[i] != 1.0) continue;
-    ++n_right;
-    n_kept += cell.scores[i] == 1.0;
-    n_kept_by_mask += cell.masked_correct[i];
-  }
-  return n_right > 0 && 10 * n_kept >= 9 * n_right && 10 * n_kept_by_mask >= 9 * n_right;
+  Kept kept;
+  for (size_t i = 0; i < cell.masked_correct.size(); ++i)
+    if (dense[i] == 1.0) kept.add(cell.scores[i] == 1.0, cell.masked_correct[i]);
+  return kept.without_choice();
 }
 
 const EvaluationCell& Evaluation::control(const EvaluationCell& cell) const {

@@ -5,6 +5,7 @@
 #include <span>
 
 #include "tools/kvasir/cli/text.h"
+#include "tools/kvasir/session/masked.h"
 #include "tools/kvasir/task/evaluation.h"
 #include "tools/kvasir/task/verdict_text.h"
 
@@ -180,9 +181,8 @@ std::string idle_text(const Evaluation& e) {
   std::string out;
   if (!idle.empty()) out += "\n" + not_engaged_text(idle, e.options.most_attended);
   if (!masked.empty())
-    out += "\ndid not engage: " + join(masked, ", ") +
-           ": its sparse layers hold none of the retrieval, for nine tenths of dense attention's "
-           "right answers are kept with nothing chosen there (rows that say so).\n";
+    out += "\n" + kept_by_mask_text(masked, "dense attention's right answers") +
+           " (rows that say so).\n";
   return out;
 }
 

@@ -1,5 +1,4 @@
-// See trace_file.h. Safetensors: the length of a JSON text in 8 bytes, little-endian, that text,
-// and the bytes of the tensors, whose offsets count from there.
+// See trace_file.h.
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/kvasir/trace/trace_file.h"
 
@@ -10,10 +9,10 @@
 #include <set>
 
 #include "core/error.h"
-#include "core/platform/output_file.h"
 #include "kernels/convert.h"
 #include "tools/kvasir/cli/files.h"
 #include "tools/kvasir/session/planning.h"
+#include "tools/kvasir/trace/safetensors.h"
 #include "tools/kvasir/trace/trace_header.h"
 
 namespace kvasir::tool {
@@ -23,7 +22,6 @@ constexpr uint64_t kMostHeaderBytes = uint64_t{1} << 24;
 constexpr TraceTensor kTensors[] = {TraceTensor::kQ, TraceTensor::kK, TraceTensor::kV,
                                     TraceTensor::kX, TraceTensor::kAhead};
 constexpr const char* kNames[] = {"q", "k", "v", "x", "ahead"};
-constexpr const char* kMetadata = "__metadata__";
 constexpr const char* kHeaderKey = "kvasir_trace";
 constexpr const char* kTokens = "tokens";
 
@@ -36,11 +34,6 @@ struct Place {
   std::vector<uint64_t> shape;
   uint64_t begin = 0, end = 0;  // bytes behind the JSON text
 };
-
-Json to_json(const Place& place) {
-  return {
-      {"dtype", place.dtype}, {"shape", place.shape}, {"data_offsets", {place.begin, place.end}}};
-}
 
 [[noreturn]] void refuse(const std::string& path, const std::string& why) {
   throw input_error(path + ": " + why);
@@ -63,7 +56,7 @@ class Reader {
   }
 
   TraceHeader header() const {
-    const auto metadata = root_.find(kMetadata);
+    const auto metadata = root_.find(kSafetensorsMetadata);
     if (metadata == root_.end() || !metadata->is_object() || !metadata->contains(kHeaderKey) ||
         !(*metadata)[kHeaderKey].is_string())
       refuse(path_, "was not written by `kvasir trace record`: its metadata lack kvasir_trace");
@@ -97,7 +90,7 @@ class Reader {
 
   void refuse_others() const {
     for (const auto& [name, value] : root_.items())
-      if (name != kMetadata && !known_.contains(name))
+      if (name != kSafetensorsMetadata && !known_.contains(name))
         refuse(path_, "tensor '" + name + "' is none of a trace");
   }
 
@@ -115,9 +108,10 @@ class Reader {
   std::set<std::string> known_;
 };
 
-Place place_of(const Trace& trace, TraceTensor tensor, uint64_t begin) {
+// From 0 on, as all that are expected.
+Place place_of(const Trace& trace, TraceTensor tensor) {
   const TraceHeader& h = trace.header();
-  Place place{dtype_name(h.type), {trace.n_rows(tensor)}, begin, begin};
+  Place place{dtype_name(h.type), {trace.n_rows(tensor)}};
   if (tensor == TraceTensor::kX) {
     place.shape.push_back(h.d_model);
   } else {
@@ -125,12 +119,12 @@ Place place_of(const Trace& trace, TraceTensor tensor, uint64_t begin) {
     place.shape.push_back(of_queries ? h.n_q_heads : h.n_kv_heads);
     place.shape.push_back(tensor == TraceTensor::kV ? h.v_head_dim : h.head_dim);
   }
-  place.end += trace.n_rows(tensor) * kernels::row_bytes(h.type, trace.row_width(tensor));
+  place.end = trace.n_rows(tensor) * kernels::row_bytes(h.type, trace.row_width(tensor));
   return place;
 }
 
-Place place_of_tokens(const TraceHeader& header, uint64_t begin) {
-  return {"I32", {header.n_tokens()}, begin, begin + uint64_t{header.n_tokens()} * 4};
+Place place_of_tokens(const TraceHeader& header) {
+  return {"I32", {header.n_tokens()}, 0, uint64_t{header.n_tokens()} * 4};
 }
 
 }  // namespace
@@ -208,27 +202,16 @@ std::string Trace::tensor_name(TraceTensor tensor, uint32_t layer) const {
 
 void write_trace(const Trace& trace, const std::string& path) {
   const TraceHeader& header = trace.header();
-  Json root{{kMetadata, {{kHeaderKey, trace_header_text(header)}}}};
-  uint64_t end = 0;
-  const auto add = [&](const std::string& name, const Place& place) {
-    root[name] = to_json(place);
-    end = place.end;
+  SafetensorsWriter writer(kHeaderKey, trace_header_text(header));
+  const auto add = [&](const std::string& name, const Place& place, const void* data) {
+    writer.add(name, place.dtype, place.shape, data, place.end - place.begin);
   };
-  add(kTokens, place_of_tokens(header, 0));
+  add(kTokens, place_of_tokens(header), trace.tokens_.data());
   for (uint32_t layer = 0; layer < header.layers.size(); ++layer)
     for (const TraceTensor tensor : trace.tensors_of(layer))
-      add(trace.tensor_name(tensor, layer), place_of(trace, tensor, end));
-  std::string text = root.dump();
-  text.resize((text.size() + 7) / 8 * 8, ' ');  // tensors begin at a multiple of 8
-  OutputFile out(path, {.flag = "-o "});
-  const uint64_t length = text.size();
-  out.write(&length, sizeof(length));
-  out.write(text.data(), text.size());
-  out.write(trace.tokens_.data(), trace.tokens_.size() * 4);
-  for (uint32_t layer = 0; layer < header.layers.size(); ++layer)
-    for (const TraceTensor tensor : trace.tensors_of(layer))
-      out.write(trace.row_at(tensor, layer, 0), trace.tensor_bytes(tensor));
-  out.finish();
+      add(trace.tensor_name(tensor, layer), place_of(trace, tensor),
+          trace.row_at(tensor, layer, 0));
+  writer.write(path);
 }
 
 Trace read_trace(const std::string& path) {
@@ -240,12 +223,12 @@ Trace read_trace(const std::string& path) {
     refuse(path, "its header speaks of more than the file holds");
   check_memory(Trace::bytes(header), "the trace " + path, "", "record fewer tokens or --layers");
   Trace trace(header);
-  reader.tensor(kTokens, place_of_tokens(header, 0), trace.tokens_.data());
+  reader.tensor(kTokens, place_of_tokens(header), trace.tokens_.data());
   std::vector<float> row;
   for (uint32_t layer = 0; layer < header.layers.size(); ++layer)
     for (const TraceTensor tensor : trace.tensors_of(layer)) {
       const std::string name = trace.tensor_name(tensor, layer);
-      reader.tensor(name, place_of(trace, tensor, 0), trace.row_at(tensor, layer, 0));
+      reader.tensor(name, place_of(trace, tensor), trace.row_at(tensor, layer, 0));
       row.resize(trace.row_width(tensor));
       for (uint32_t i = 0; i < trace.n_rows(tensor); ++i) {
         trace.read_row(tensor, layer, i, row.data());
