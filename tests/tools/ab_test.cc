@@ -201,6 +201,24 @@ TEST_CASE("the report is one file that fetches nothing, and no text in it is mar
   CHECK(open.empty());
 }
 
+TEST_CASE("depths that were asked for have a column each") {
+  const TinyModel m;
+  const std::string run = m.folder.path("run");
+  REQUIRE(run_kvasir({"ab", "-m", m.path, "streaming", "--set", "cache.block_size=16", "--task",
+                      "needle", "--length", "256,400", "--depths", "0,30,100", "-n", "4", "--quick",
+                      "--no-ladder", "-o", run})
+              .code == 0);
+  const Json report = report_of(run);
+  CHECK(report["depths"] == Json({0.0, 0.3, 1.0}));
+  REQUIRE(report["cells"].size() == 4);
+  for (const Json& cell : report["cells"]) {
+    REQUIRE(cell["by_depth"].size() == 3);
+    for (size_t i = 0; i < 3; ++i) CHECK(cell["by_depth"][i]["samples"] == (i == 0 ? 2 : 1));
+  }
+  const std::string html = read_bytes(run + "/report.html");
+  CHECK(has(html, "<th scope=\"col\">0</th><th scope=\"col\">30</th><th scope=\"col\">100</th>"));
+}
+
 TEST_CASE("ab diff pairs the samples of two runs") {
   const TinyModel m;
   MadeUpRun before(m), after(m);

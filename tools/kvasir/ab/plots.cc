@@ -231,7 +231,7 @@ std::string depth_map(const AbSummary& s, const std::string& task, const std::st
                          : format(
                                "<td class=\"%s\" style=\"--v:%.0f%%\" title=\"%llu of %llu\">"
                                "%.0f</td>",
-                               share >= 50 ? "high" : "low", share,
+                               share >= 70 ? "high" : "low", share,
                                static_cast<unsigned long long>(bin.right),
                                static_cast<unsigned long long>(bin.n), share);
     }
