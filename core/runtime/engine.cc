@@ -295,10 +295,7 @@ uint64_t Engine::read_kv(SequenceId id, uint32_t layer, std::span<const uint32_t
   const std::string name = "sequence " + std::to_string(id) + ": ";
   if (layer >= run.geometry().n_layers)
     throw Error(ErrorKind::kInternal, name + "there is no layer " + std::to_string(layer));
-  for (size_t i = 0; i < positions.size(); ++i)
-    if (positions[i] >= seq.kv_len || (i > 0 && positions[i] <= positions[i - 1]))
-      throw Error(ErrorKind::kInternal, name + "position " + std::to_string(positions[i]) +
-                                            " is not ascending, or beyond what is cached");
+  Impl::check_ascending(seq, positions, 0, seq.kv_len);
   LayerState& state = seq.layers[layer];
   if (!has_layer(id, layer))
     throw Error(ErrorKind::kInternal,

@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "plugins/shared/block_table.h"
 #include "plugins/shared/kv_layout.h"
 #include "plugins/shared/placement.h"
+#include "plugins/shared/resident_blocks.h"
 #include "plugins/storage/dram/arena.h"
 
 namespace {
@@ -37,7 +37,7 @@ constexpr std::array kOptions = {
 
 // Where heads belong on different memory nodes, a block has a part for each in an area of its own.
 // Areas of a mapping are equally far apart: still one stride from head to head.
-class Dram {
+class Dram : public sdk::ResidentBlocks<Dram> {
  public:
   static constexpr kvasir_desc kDesc = sdk::describe(
       {.kind = KVASIR_KIND_STORAGE,
@@ -52,14 +52,13 @@ class Dram {
        .dtypes = sdk::kElementTypes});
 
   Dram(const sdk::Host& host, const sdk::Options& options)
-      : host_(host),
+      : ResidentBlocks(host, "dram", options.bytes("max_bytes")),
         types_(options),
         huge_pages_(options.boolean("huge_pages")),
-        max_bytes_(options.bytes("max_bytes")),
         map_folder_(options.delivered("map_folder") ? options.path("map_folder") : "") {}
 
   void plan(const kvasir_geometry& geometry, kvasir_storage_plan& out) const {
-    const uint32_t n_parts = n_areas(sdk::HeadPlacement(host_, geometry.n_kv_heads), geometry);
+    const uint32_t n_parts = n_areas(sdk::HeadPlacement(host(), geometry.n_kv_heads), geometry);
     out.n_tiers = map_folder_.empty() ? 1 : 2;
     out.block_bytes = sdk::kv_layout(geometry, types_, geometry.n_kv_heads, n_parts).block_bytes();
     if (!map_folder_.empty()) out.resident_bytes = 1;  // what stays is the system's business
@@ -70,9 +69,9 @@ class Dram {
   }
 
   void bind(const kvasir_geometry& geometry) {
-    table_.bind(geometry);
+    table().bind(geometry);
     const uint32_t n_heads = geometry.n_kv_heads;
-    const sdk::HeadPlacement placement(host_, n_heads);
+    const sdk::HeadPlacement placement(host(), n_heads);
     std::vector<dram::Arena::Nodes> areas(n_areas(placement, geometry));
     for (uint32_t area = 0; area < areas.size(); ++area) areas[area] = placement.nodes_of(area);
     const auto n_parts = static_cast<uint32_t>(areas.size());
@@ -90,50 +89,14 @@ class Dram {
     sdk::write_format("dram", all_heads_->layout.format, out, capacity, n_formats);
   }
 
-  void acquire(const sdk::BlockKeys& keys, uint32_t mode, const sdk::Leases& out) {
-    const std::lock_guard lock(mutex_);
-    sdk::acquire_all(*this, "dram", keys, mode, out);
+  const sdk::KvLayout& layout_of(uint32_t kv_head) { return size_class(kv_head).layout; }
+  std::byte* allocate(const kvasir_block_key& key) {
+    dram::Arena& arena = size_class(key.kv_head).arena;
+    std::byte* data = arena.allocate();
+    if (several_nodes_) tell_refusal(arena.refusal());
+    return data;
   }
-
-  void release(std::span<const uint64_t> leases) {
-    const std::lock_guard lock(mutex_);
-    sdk::release_all(*this, host_, leases);
-  }
-
-  // Nothing is quantised or moved; equal blocks are kept once.
-  void seal(const sdk::BlockKeys& keys, const sdk::Leases& leases) {
-    const std::lock_guard lock(mutex_);
-    const auto given_up = table_.seal(keys, leases, [](uint64_t) { return true; });
-    if (given_up.empty()) return;
-    for (uint64_t i = 0; i < keys.size(); ++i) point(leases[i], keys[i], leases[i].handle);
-    for (const uint64_t handle : given_up) remove(handle);
-  }
-
-  // There is no other tier: UNREF and FORGET both free the bytes.
-  void drop(const sdk::BlockKeys& keys, uint32_t mode) {
-    const std::lock_guard lock(mutex_);
-    sdk::drop_all(*this, table_, "dram", keys, mode);
-  }
-
-  // What acquire_all() is made of, under the lock.
-  kvasir_lease read_lease(const kvasir_block_key& key) {
-    const uint64_t handle = table_.find("acquire", key, true);
-    if (handle == 0) return table_.no_lease(key, KVASIR_LEASE_FAILED);
-    return lease(key, handle, false);
-  }
-  kvasir_lease write_lease(const kvasir_block_key& key, std::vector<uint64_t>& created) {
-    uint64_t handle = table_.find_for_writing(key);
-    if (handle == 0) created.push_back(handle = create(key));
-    return lease(key, handle, true);
-  }
-  bool give_back(uint64_t lease) noexcept { return table_.end_lease(lease) != 0; }
-  void remove(uint64_t handle) noexcept {
-    const auto& block = *table_.block(handle);
-    SizeClass& sizes = size_class(block.name.kv_head);
-    sizes.arena.free(block.bytes);
-    used_bytes_ -= sizes.layout.block_bytes();
-    table_.remove(handle);
-  }
+  void free(uint32_t kv_head, std::byte* data) noexcept { size_class(kv_head).arena.free(data); }
 
  private:
   struct SizeClass {
@@ -157,60 +120,21 @@ class Dram {
     return one_head_[std::min<size_t>(kv_head, one_head_.size() - 1)];
   }
 
-  uint64_t create(const kvasir_block_key& key) {
-    SizeClass& sizes = size_class(key.kv_head);
-    const uint64_t bytes = sizes.layout.block_bytes();
-    if (max_bytes_ != 0 && used_bytes_ + bytes > max_bytes_) {
-      throw sdk::Error(KVASIR_ERR_OUT_OF_MEMORY,
-                       table_.where("acquire", key) + std::to_string(used_bytes_) +
-                           " bytes are in use and max_bytes = " + std::to_string(max_bytes_) +
-                           " leaves no space for " + std::to_string(bytes) + " more");
-    }
-    std::byte* data = sizes.arena.allocate();
-    uint64_t handle = 0;
-    try {
-      handle = table_.add(key, data);
-    } catch (...) {
-      sizes.arena.free(data);
-      throw;
-    }
-    used_bytes_ += bytes;
-    if (several_nodes_) tell_refusal(sizes.arena.refusal());
-    return handle;
-  }
-
   void tell_refusal(const std::string& refusal) {
     if (refusal.empty() || refusal_told_) return;
     refusal_told_ = true;
-    host_.log(KVASIR_LOG_WARN, "blocks are not all on the memory node that reads them (" + refusal +
-                                   "): allow mbind to this process, in a container CAP_SYS_NICE");
+    host().log(KVASIR_LOG_WARN, "blocks are not all on the memory node that reads them (" +
+                                    refusal +
+                                    "): allow mbind to this process, in a container CAP_SYS_NICE");
   }
 
-  kvasir_lease lease(const kvasir_block_key& key, uint64_t handle, bool write) {
-    kvasir_lease out = table_.lease(key, handle, write);
-    point(out, key, handle);
-    return out;
-  }
-  void point(kvasir_lease& lease, const kvasir_block_key& key, uint64_t handle) {
-    const auto& block = *table_.block(handle);
-    const sdk::KvLayout& layout = size_class(block.name.kv_head).layout;
-    const uint64_t skip = table_.first_head(key, handle);
-    lease.k = block.bytes + skip * layout.format.k_head_stride;
-    lease.v = block.bytes + layout.k_bytes + skip * layout.format.v_head_stride;
-  }
-
-  sdk::Host host_;
   sdk::KvTypes types_;
   bool huge_pages_;
-  uint64_t max_bytes_;
   std::string map_folder_;
 
-  std::mutex mutex_;  // drop() may come from any thread
   std::optional<SizeClass> all_heads_;
   std::deque<SizeClass> one_head_;  // one, or by kv head
-  sdk::BlockTable<std::byte*> table_{"dram"};
-  uint64_t used_bytes_ = 0;
-  bool several_nodes_ = false;  // else a refused binding changes nothing
+  bool several_nodes_ = false;      // else a refused binding changes nothing
   bool refusal_told_ = false;
 };
 

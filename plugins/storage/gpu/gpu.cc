@@ -8,11 +8,12 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
-#include "plugins/shared/block_table.h"
 #include "plugins/shared/device_buffer.h"
 #include "plugins/shared/kv_layout.h"
+#include "plugins/shared/resident_blocks.h"
 #include "plugins/storage/gpu/device_arena.h"
 #include "plugins/storage/gpu/device_memory.h"
 #include "plugins/storage/gpu/token_lists.h"
@@ -31,7 +32,7 @@ constexpr std::array kOptions = {
                       0),
 };
 
-class Gpu {
+class Gpu : public sdk::ResidentBlocks<Gpu> {
  public:
   static constexpr kvasir_desc kDesc = sdk::describe(
       {.kind = KVASIR_KIND_STORAGE,
@@ -43,11 +44,11 @@ class Gpu {
        .summary = "Keeps every block in GPU memory, in f32, f16, bf16, q8_0 or q4_0.",
        .options = kOptions,
        .provides = KVASIR_PROVIDE_STABLE_LEASES,
-       .dtypes = sdk::kElementTypes,
+       .dtypes = sdk::kElementTypes & ~KVASIR_DTYPE_BIT(KVASIR_DTYPE_FP8_E4M3),
        .mem_kinds_read = KVASIR_MEM_BIT(KVASIR_MEM_HOST) | KVASIR_MEM_BIT(KVASIR_MEM_DEVICE)});
 
   Gpu(const sdk::Host& host, const sdk::Options& options)
-      : host_(host), types_(options), max_bytes_(options.bytes("max_bytes")) {}
+      : ResidentBlocks(host, "gpu", options.bytes("max_bytes")), types_(options) {}
   ~Gpu() { cuda::destroy_stream(stream_); }
   Gpu(const Gpu&) = delete;
 
@@ -58,6 +59,11 @@ class Gpu {
 
   void validate(const kvasir_geometry& geometry) const {
     sdk::kv_layout(geometry, types_, geometry.n_kv_heads);
+    for (const auto& [key, dtype] : {std::pair{"type_k", types_.k}, {"type_v", types_.v}})
+      if (dtype == KVASIR_DTYPE_FP8_E4M3)
+        sdk::fail_invalid(std::string("gpu: ") + key +
+                          " = \"fp8_e4m3\": its kernels do not write this type: use f16, bf16, "
+                          "q8_0 or q4_0, or [storage] plugin = \"dram\"");
     const std::string problem = cuda::device_problem();
     if (!problem.empty()) throw sdk::Error(KVASIR_ERR_UNSUPPORTED, problem);
   }
@@ -71,7 +77,7 @@ class Gpu {
 
   void bind(const kvasir_geometry& geometry) {
     validate(geometry);
-    table_.bind(geometry);
+    table().bind(geometry);
     all_heads_.emplace(sdk::kv_layout(geometry, types_, geometry.n_kv_heads));
     one_head_.emplace(sdk::kv_layout(geometry, types_, 1));
     lists_.emplace(geometry, all_heads_->layout);
@@ -84,55 +90,25 @@ class Gpu {
     sdk::write_format("gpu", format, out, capacity, n_formats);
   }
 
-  void acquire(const sdk::BlockKeys& keys, uint32_t mode, const sdk::Leases& out) {
-    const std::lock_guard lock(mutex_);
-    sdk::acquire_all(*this, "gpu", keys, mode, out);
+  const sdk::KvLayout& layout_of(uint32_t kv_head) { return size_class(kv_head).layout; }
+  std::byte* allocate(const kvasir_block_key& key) {
+    try {
+      return size_class(key.kv_head).arena.allocate(left_bytes());
+    } catch (const cuda::Error& e) {
+      const uint64_t held = all_heads_->arena.bytes() + one_head_->arena.bytes();
+      throw sdk::Error(e.is_out_of_memory() ? KVASIR_ERR_OUT_OF_MEMORY : KVASIR_ERR_INTERNAL,
+                       table().where("acquire", key) + e.what() + " after " +
+                           std::to_string(held >> 20) +
+                           " MiB for blocks: shorten the context, use a smaller type_k and "
+                           "type_v, or [storage] plugin = \"dram\"");
+    }
   }
-
-  void release(std::span<const uint64_t> leases) {
-    const std::lock_guard lock(mutex_);
-    sdk::release_all(*this, host_, leases);
-  }
-
-  // Nothing is quantised or moved; equal blocks are kept once.
-  void seal(const sdk::BlockKeys& keys, const sdk::Leases& leases) {
-    const std::lock_guard lock(mutex_);
-    const auto given_up = table_.seal(keys, leases, [](uint64_t) { return true; });
-    if (given_up.empty()) return;
-    for (uint64_t i = 0; i < keys.size(); ++i) point(leases[i], keys[i], leases[i].handle);
-    for (const uint64_t handle : given_up) remove(handle);
-  }
-
-  // There is no other tier: UNREF and FORGET both free the bytes.
-  void drop(const sdk::BlockKeys& keys, uint32_t mode) {
-    const std::lock_guard lock(mutex_);
-    sdk::drop_all(*this, table_, "gpu", keys, mode);
-  }
-
-  // What acquire_all() is made of, under the lock.
-  kvasir_lease read_lease(const kvasir_block_key& key) {
-    const uint64_t handle = table_.find("acquire", key, true);
-    if (handle == 0) return table_.no_lease(key, KVASIR_LEASE_FAILED);
-    return lease(key, handle, false);
-  }
-  kvasir_lease write_lease(const kvasir_block_key& key, std::vector<uint64_t>& created) {
-    uint64_t handle = table_.find_for_writing(key);
-    if (handle == 0) created.push_back(handle = create(key));
-    return lease(key, handle, true);
-  }
-  bool give_back(uint64_t lease) noexcept { return table_.end_lease(lease) != 0; }
-  void remove(uint64_t handle) noexcept {
-    const auto& block = *table_.block(handle);
-    SizeClass& sizes = size_class(block.name.kv_head);
-    sizes.arena.free(block.bytes);
-    used_bytes_ -= sizes.layout.block_bytes();
-    table_.remove(handle);
-  }
+  void free(uint32_t kv_head, std::byte* data) noexcept { size_class(kv_head).arena.free(data); }
 
   // ---- tokens ----
 
   void write_tokens(const sdk::TokenSpans& spans, const kvasir_view& k, const kvasir_view& v) {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(mutex());
     check_leases(spans);
     lists_->written(spans, rows_);
     const uint64_t n = lists_->n_tokens(spans);
@@ -145,7 +121,7 @@ class Gpu {
   }
 
   void copy_tokens(const sdk::TokenCopies& copies) {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(mutex());
     for (const kvasir_token_copy& copy : copies)
       for (const kvasir_lease* lease : {copy.from, copy.to}) check_lease(*lease);
     lists_->moved(copies, moves_);
@@ -157,7 +133,7 @@ class Gpu {
   }
 
   void save_tokens(const sdk::TokenSpans& spans, std::span<std::byte> bytes) {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(mutex());
     list_saved(spans, bytes.size());
     run([&] {
       const uint64_t packed = k_values_.ensure(bytes.size());
@@ -167,7 +143,7 @@ class Gpu {
   }
 
   void load_tokens(const sdk::TokenSpans& spans, std::span<const std::byte> bytes) {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(mutex());
     list_saved(spans, bytes.size());
     run([&] {
       const uint64_t packed = k_values_.ensure(bytes.size());
@@ -187,11 +163,11 @@ class Gpu {
   void device_copy(const kvasir_view& to, const kvasir_view& from) {
     const uint64_t bytes = gpu::bytes_of(from);
     if (bytes != gpu::bytes_of(to)) sdk::fail_invalid("views of unlike shapes are to be copied");
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(mutex());
     run([&] { copy(to, from, bytes); });
   }
   void device_zero(void* data, uint64_t bytes) {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(mutex());
     run([&] { cuda::zero_memory(data, bytes, stream_); });
   }
 
@@ -204,53 +180,6 @@ class Gpu {
 
   SizeClass& size_class(uint32_t kv_head) {
     return kv_head == KVASIR_ALL_HEADS ? *all_heads_ : *one_head_;
-  }
-
-  uint64_t create(const kvasir_block_key& key) {
-    SizeClass& sizes = size_class(key.kv_head);
-    const uint64_t bytes = sizes.layout.block_bytes();
-    if (max_bytes_ != 0 && used_bytes_ + bytes > max_bytes_) {
-      throw sdk::Error(KVASIR_ERR_OUT_OF_MEMORY,
-                       table_.where("acquire", key) + std::to_string(used_bytes_) +
-                           " bytes are in use and max_bytes = " + std::to_string(max_bytes_) +
-                           " leaves no space for " + std::to_string(bytes) + " more");
-    }
-    std::byte* data = allocate(key, sizes);
-    uint64_t handle = 0;
-    try {
-      handle = table_.add(key, data);
-    } catch (...) {
-      sizes.arena.free(data);
-      throw;
-    }
-    used_bytes_ += bytes;
-    return handle;
-  }
-
-  std::byte* allocate(const kvasir_block_key& key, SizeClass& sizes) {
-    try {
-      return sizes.arena.allocate(max_bytes_ == 0 ? UINT64_MAX : max_bytes_ - used_bytes_);
-    } catch (const cuda::Error& e) {
-      const uint64_t held = all_heads_->arena.bytes() + one_head_->arena.bytes();
-      throw sdk::Error(e.is_out_of_memory() ? KVASIR_ERR_OUT_OF_MEMORY : KVASIR_ERR_INTERNAL,
-                       table_.where("acquire", key) + e.what() + " after " +
-                           std::to_string(held >> 20) +
-                           " MiB for blocks: shorten the context, use a smaller type_k and "
-                           "type_v, or [storage] plugin = \"dram\"");
-    }
-  }
-
-  kvasir_lease lease(const kvasir_block_key& key, uint64_t handle, bool write) {
-    kvasir_lease out = table_.lease(key, handle, write);
-    point(out, key, handle);
-    return out;
-  }
-  void point(kvasir_lease& lease, const kvasir_block_key& key, uint64_t handle) {
-    const auto& block = *table_.block(handle);
-    const sdk::KvLayout& layout = size_class(block.name.kv_head).layout;
-    const uint64_t skip = table_.first_head(key, handle);
-    lease.k = block.bytes + skip * layout.format.k_head_stride;
-    lease.v = block.bytes + layout.k_bytes + skip * layout.format.v_head_stride;
   }
 
   // What the calls of tokens start ends with them: later calls of any plugin see it.
@@ -324,15 +253,10 @@ class Gpu {
     std::copy_n(static_cast<const std::byte*>(from.data), bytes, static_cast<std::byte*>(to.data));
   }
 
-  sdk::Host host_;
   sdk::KvTypes types_;
-  uint64_t max_bytes_;
 
-  std::mutex mutex_;  // drop() and the memory's calls may come from any thread
   std::optional<SizeClass> all_heads_, one_head_;
   std::optional<gpu::TokenLists> lists_;
-  sdk::BlockTable<std::byte*> table_{"gpu"};
-  uint64_t used_bytes_ = 0;
   cuda::Stream stream_;
   sdk::DeviceBuffer sent_, k_values_, v_values_;
   std::vector<cuda::TokenRow> rows_;

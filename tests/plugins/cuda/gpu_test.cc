@@ -159,6 +159,15 @@ TEST_SUITE("plugins/cuda/gpu") {
     refused(gpu.save({&forged, 0, 1}, bytes), "not of its blocks");
   }
 
+  TEST_CASE("a type that its kernels do not write is refused") {
+    FakeHost host{1};
+    PluginInstance<kvasir_storage> storage(host, KVASIR_TEST_STORAGE, {{"type_v", "fp8_e4m3"}});
+    const kvasir_geometry geometry = small_geometry();
+    CHECK(storage->base.validate(storage.self(), &geometry, storage.err()) == KVASIR_ERR_INVALID);
+    CHECK_MESSAGE(storage.text().find("type_v = \"fp8_e4m3\"") != std::string::npos,
+                  storage.text());
+  }
+
   TEST_CASE("a device that is full is OUT_OF_MEMORY with the remedy, and goes on afterwards") {
     Gpu gpu({{"type_k", "f32"}, {"type_v", "f32"}});
     cuda::emulation::set_memory(uint64_t{5} << 20);
