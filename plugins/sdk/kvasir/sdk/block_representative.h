@@ -13,9 +13,8 @@
 //     uint64_t score_scratch_bytes(uint32_t group_size) const;
 //     void build(const sdk::HeadKeys& keys, std::byte* record, void* scratch) const;
 //     void score(const sdk::ScoreTask& task, void* scratch) const;
-//     bool sums() const;        // optional: score() knows task.summed. Else the sum is taken of
-//     what
-//   };                          // it writes
+//     bool sums() const;  // optional: score() knows task.summed. Else its scores are added up
+//   };
 //   … sdk::entry<sdk::BlockRepresentative<Method>>(host, request, err)
 //
 // build() and score() run on several threads at once; scratch is 64-byte aligned, one per thread.
