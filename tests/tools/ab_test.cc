@@ -45,7 +45,7 @@ class MadeUpRun {
   }
   static std::string line(size_t index, const std::string& strategy, char right) {
     return "\"passkey\",256," + std::to_string(index) + ",1,\"" + strategy + "\",0," + right +
-           ",5," + (right == '1' ? "5" : "2") + ",0.5,6,5,0.25,200,7,1000,90,100,4000,10,0," +
+           ",5," + (right == '1' ? "5" : "2") + ",0.5,6,5,0.25,200,7,1000,90,100,4000,10,0,\"\"," +
            "\"1\",\"2\",0,0\n";
   }
   Json show() const { return json_of({"ab", "show", path(), "--json"}); }

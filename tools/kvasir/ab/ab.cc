@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "tools/kvasir/ab/commands.h"
 #include "tools/kvasir/ab/flags.h"
+#include "tools/kvasir/ab/layer_run.h"
 #include "tools/kvasir/ab/meta.h"
 #include "tools/kvasir/ab/report.h"
 #include "tools/kvasir/ab/summary.h"
@@ -106,13 +107,10 @@ void show(const AbSummary& summary, bool as_json, bool as_markdown) {
     print(summary, as_json);
 }
 
-// In the worker.
-int work(Worker& worker, Options options, const AbFlags& f, AbDeclared declared,
-         const std::string& folder) {
-  Before before = before_of(folder);
-  before.failed.insert(worker.ended_by().begin(), worker.ended_by().end());
-  const auto sweep = f.sweep.empty() ? std::nullopt : std::optional(parse_sweep(f.sweep));
-  std::vector<Entrant> lineup = resolve_lineup(options, arms_of(f), sweep, worker, before.failed);
+// Answers all samples; the engines and the weights are gone when this returns.
+std::unique_ptr<RunFolder> answer(Worker& worker, const Options& options, const AbFlags& f,
+                                  AbDeclared& declared, std::vector<Entrant>& lineup,
+                                  const Before& before, const std::string& folder) {
   Session session(options);
   check_tasks(session, declared.options);
   const auto& lengths = declared.options.lengths;
@@ -126,17 +124,34 @@ int work(Worker& worker, Options options, const AbFlags& f, AbDeclared declared,
   while (ids.size() < f.n_parallel) ids.push_back(enter_again(engine, session, lineup, worker));
   const AbParts parts{session, engine, lineup, ids, worker};
   worker.may_take_long(true);
-  RunFolder run(folder, make_meta(parts, options, declared));
+  auto run = std::make_unique<RunFolder>(folder, make_meta(parts, options, declared));
   worker.may_take_long(false);
+  run_samples(parts, declared.options, *run);
+  worker.may_take_long(true);
+  return run;
+}
+
+// In the worker.
+int work(Worker& worker, Options options, const AbFlags& f, AbDeclared declared,
+         const std::string& folder) {
+  Before before = before_of(folder);
+  before.failed.insert(worker.ended_by().begin(), worker.ended_by().end());
+  const auto sweep = f.sweep.empty() ? std::nullopt : std::optional(parse_sweep(f.sweep));
+  std::vector<Entrant> lineup = resolve_lineup(options, arms_of(f), sweep, worker, before.failed);
+  std::unique_ptr<RunFolder> run;
   try {
-    run_samples(parts, declared.options, run);
+    run = answer(worker, options, f, declared, lineup, before, folder);
+    const bool has_layers =
+        run->run().meta.at("declared").at("no_layers_because").get<std::string>().empty();
+    if (has_layers && declared.options.n_layer_samples > 0)
+      look_at_layers(options, declared.options, lineup, worker, *run);
   } catch (const Interrupted&) {
     throw Interrupted("interrupted; what was answered is kept: kvasir ab --resume " + folder);
   }
-  const AbSummary summary = summarise(run.run());
-  write_reports(run, summary);
+  const AbSummary summary = summarise(run->run());
+  write_reports(*run, summary);
   show(summary, options.json, f.markdown);
-  report_progress("report: " + run.path("report.html"));
+  report_progress("report: " + run->path("report.html"));
   const int code = holds(summary, f.fail_if) ? kFailIfHolds : summary.any_failed() ? kArmFailed : 0;
   print_text_now("");
   worker.done(code);

@@ -27,6 +27,17 @@ std::vector<uint32_t> questions_by_step(const Sample& sample, const AbOptions& o
   return out;
 }
 
+// What was read between two counts; a storage counts all its tiers from its first step on.
+std::string tier_bytes(const std::vector<TierTraffic>& before,
+                       const std::vector<TierTraffic>& after) {
+  std::vector<std::string> out;
+  for (size_t i = 0; i < after.size(); ++i)
+    out.push_back(
+        after[i].tier + " " +
+        std::to_string(after[i].bytes_read - (i < before.size() ? before[i].bytes_read : 0)));
+  return join(out, ", ");
+}
+
 }  // namespace
 
 AskedSample::AskedSample(const AbParts& parts, const AbOptions& options, Sample sample,
@@ -94,8 +105,9 @@ uint64_t AskedSample::restored_tokens() const {
 
 AskedSample::Counts AskedSample::counts_of(size_t strategy) const {
   const Engagement& e = parts_.engine.decode_engagement(ids_[strategy]);
-  return {e.steps,         e.tokens_considered,      e.tokens_selected, e.tokens_attended,
-          e.kv_bytes_read, e.bytes_read_to_choose(), e.fallbacks,       e.total_nanos};
+  return {e.steps,           e.tokens_considered, e.tokens_selected,
+          e.tokens_attended, e.kv_bytes_read,     e.bytes_read_to_choose(),
+          e.fallbacks,       e.total_nanos,       e.tiers};
 }
 
 void AskedSample::count_until(size_t strategy, size_t question) {
@@ -171,6 +183,7 @@ void AskedSample::fill(AbRecord& r, uint32_t question, const Given& given, bool 
   r.kv_bytes = after.kv_bytes - before.kv_bytes;
   r.choose_bytes = after.choose_bytes - before.choose_bytes;
   r.fallbacks = after.fallbacks - before.fallbacks;
+  r.tier_bytes = tier_bytes(before.tiers, after.tiers);
   r.given = r.failed    ? one_line(given.status.error_text())
             : by_itself ? one_line(answer.given[question])
                         : joined(answer.given);

@@ -51,6 +51,7 @@ class AskedSample {
   struct Counts {
     uint64_t steps = 0, considered = 0, selected = 0, attended = 0, kv_bytes = 0, choose_bytes = 0,
              fallbacks = 0, nanos = 0;
+    std::vector<TierTraffic> tiers = {};
   };
   struct Given {
     TaskAnswer answer = {};

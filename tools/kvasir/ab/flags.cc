@@ -63,6 +63,7 @@ AbDeclared declared_of(const Options& options, const AbFlags& f) {
   out.options.question_in_prompt = f.question_in_prompt;
   out.options.stop_when_decided = !f.stop_when.empty();
   out.options.n_parallel = f.n_parallel;
+  out.options.n_layer_samples = f.n_layer_samples;
   out.margin = f.margin / 100;
   out.most_attended = f.most_attended;
   out.sweep_key = f.sweep.empty() ? "" : parse_sweep(f.sweep).key;
@@ -134,6 +135,10 @@ void add_declared_flags(CLI::App& c, Options& options, AbFlags& f) {
              "Without exact top-k, a random choice of as many tokens and no choice for each arm: "
              "less time, no "
              "proof that an arm's choice matters here");
+  c.add_option("--layer-samples", f.n_layer_samples,
+               "Of each task and length: samples on which every layer of every arm is looked at, "
+               "for the attention mass that its choice captures. 0: none, which saves a prefill "
+               "without the model for each arm (1)");
   c.add_flag("--quick", f.quick, "Do not measure the machine's memory bandwidth");
   add_task_flags(c, f.task);
 }

@@ -17,7 +17,7 @@ struct AbFlags {
   SampleFileFlags samples;
   std::string length, sweep, stop_when, output, resume;
   std::vector<std::string> fail_if;
-  uint32_t n = 50, n_questions = 1, n_parallel = 1, patience = 300;
+  uint32_t n = 50, n_questions = 1, n_parallel = 1, patience = 300, n_layer_samples = 1;
   double margin = 0;  // points
   double most_attended = kMostAttendedPercent;
   bool question_in_prompt = false, no_ladder = false, quick = false, markdown = false;

@@ -149,6 +149,18 @@ std::string depth_maps(const AbSummary& s) {
   return out;
 }
 
+std::string layer_maps(const AbSummary& s) {
+  if (!s.has_layers()) return "";
+  std::string out = "<h2>Captured attention mass by layer</h2>";
+  for (size_t i = 0; i < s.cells.size(); i += s.n_strategies)
+    if (const std::string map = layer_map(group(s, i)); !map.empty())
+      out +=
+          "<h3>" + escaped(s.cells[i].task) + format(" at %u tokens</h3>", s.cells[i].length) + map;
+  for (const std::string& note : layer_notes(s))
+    out += "<p class=\"soft\">" + escaped(note) + "</p>";
+  return out;
+}
+
 std::string how(const AbSummary& s, const Json& meta) {
   std::string out = "<h2>What this stands on</h2><ul>";
   for (const std::string& note : notes(s)) out += "<li>" + escaped(note) + "</li>";
@@ -197,7 +209,7 @@ std::string to_html(const AbSummary& s, const Json& meta) {
          "</h1><p class=\"soft\">" + escaped(setup.at("model")) + ", " +
          escaped(setup.at("compute")) + ", begun " + escaped(meta.at("begun")) + ", kvasir " +
          escaped(meta.at("version")) + "</p>\n" + pictures(s) + "\n" + verdicts(s) + "\n" +
-         depth_maps(s) + "\n" + how(s, meta) + "</main></body></html>\n";
+         depth_maps(s) + "\n" + layer_maps(s) + "\n" + how(s, meta) + "</main></body></html>\n";
 }
 
 }  // namespace kvasir::tool

@@ -11,6 +11,7 @@
 
 #include "abi/kvasir/version.h"
 #include "core/error.h"
+#include "tools/kvasir/ab/layer_run.h"
 #include "tools/kvasir/cli/files.h"
 #include "tools/kvasir/cli/text.h"
 #include "tools/kvasir/session/model_identity.h"
@@ -65,6 +66,8 @@ Json declared_json(const AbParts& parts, const AbDeclared& d) {
            {"stop_when", d.options.stop_when_decided ? "decided" : "all samples are answered"},
            {"samples", d.options.n_samples},
            {"seed", d.options.seed},
+           {"layer_samples", d.options.n_layer_samples},
+           {"no_layers_because", why_no_layers(parts.session.shape())},
            {"questions", d.options.n_questions},
            {"question_in_prompt", d.options.question_in_prompt},
            {"sweep", d.sweep_key},
@@ -120,10 +123,22 @@ Json groups_json(const AbParts& parts) {
   return out;
 }
 
+// Of a sequence of each length: K, V, records and the memory of plugins, as planned.
+Json sequence_bytes_json(const AbParts& parts, const AbOptions& options) {
+  Json out = Json::object();
+  for (size_t i = 0; i < parts.lineup.size(); ++i) {
+    if (!parts.lineup[i].failed.empty()) continue;
+    for (const uint32_t length : options.lengths)
+      out[parts.lineup[i].label][std::to_string(length)] =
+          parts.engine.sequence_bytes(parts.ids[0][i], length);
+  }
+  return out;
+}
+
 }  // namespace
 
 Json make_meta(const AbParts& parts, const Options& options, const AbDeclared& declared) {
-  return {{"format", 2},
+  return {{"format", 3},
           {"declared", declared_json(parts, declared)},
           {"begun", utc_now()},
           {"folder", std::filesystem::current_path().string()},
@@ -135,6 +150,7 @@ Json make_meta(const AbParts& parts, const Options& options, const AbDeclared& d
           {"setup", to_json(parts.session.setup())},
           {"plugins", plugins_json(parts)},
           {"prompt_groups", groups_json(parts)},
+          {"sequence_bytes", sequence_bytes_json(parts, declared.options)},
           {"machine", to_json(machine_report(options, !declared.measure_bandwidth))}};
 }
 

@@ -250,4 +250,27 @@ std::string depth_map(const AbSummary& s, const std::string& task, const std::st
          "</caption><tr><th scope=\"col\">tokens</th>" + head + "</tr>" + rows + "</table></div>";
 }
 
+std::string layer_map(std::span<const AbCell> cells) {
+  std::string rows;
+  size_t n_layers = 0;
+  for (const AbCell& cell : cells) {
+    if (cell.layers.empty()) continue;
+    n_layers = cell.layers.size();
+    rows += "<tr><th scope=\"row\">" + escaped(cell.label) + "</th>";
+    for (const LayerFigures& f : cell.layers)
+      rows += format(
+          "<td class=\"%s\" style=\"--v:%.0f%%\" title=\"%.1f %% captured, exact choice %.1f %%, "
+          "top-64 recall %.1f %%, output error %.4f\">%.0f</td>",
+          f.captured >= 0.7 ? "high" : "low", percent(f.captured), percent(f.captured),
+          percent(f.exact), percent(f.recall), f.error, percent(f.captured));
+    rows += "</tr>";
+  }
+  if (rows.empty()) return "";
+  std::string head;
+  for (size_t i = 1; i <= n_layers; ++i) head += format("<th scope=\"col\">%zu</th>", i);
+  return "<div class=\"wide\" tabindex=\"0\" role=\"region\" aria-label=\"Captured mass by "
+         "layer\"><table class=\"map\"><tr><th scope=\"col\">layer</th>" +
+         head + "</tr>" + rows + "</table></div>";
+}
+
 }  // namespace kvasir::tool

@@ -22,4 +22,7 @@ std::string bytes_plot(std::span<const AbCell> cells);
 // for each fifth of the prompt.
 std::string depth_map(const AbSummary& summary, const std::string& task, const std::string& label);
 
+// Cells of one task and length: a row for each arm, a column for each layer, the captured mass.
+std::string layer_map(std::span<const AbCell> cells);
+
 }  // namespace kvasir::tool

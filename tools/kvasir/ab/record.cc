@@ -2,8 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/kvasir/ab/record.h"
 
-#include <charconv>
-
+#include "tools/kvasir/ab/csv.h"
 #include "tools/kvasir/cli/text.h"
 
 namespace kvasir::tool {
@@ -30,76 +29,6 @@ size_t character_bytes(const std::string& text, size_t at) {
   return n;
 }
 
-std::string quoted(const std::string& text) {
-  std::string out = "\"";
-  for (const char c : text) {
-    if (c == '"') out += '"';
-    out += c;
-  }
-  return out + "\"";
-}
-
-class LineWriter {
- public:
-  void operator()(const std::string& text) { put(quoted(text)); }
-  void operator()(uint64_t value) { put(std::to_string(value)); }
-  void operator()(uint32_t value) { put(std::to_string(value)); }
-  void operator()(bool value) { put(value ? "1" : "0"); }
-  void operator()(double value) { put(format("%.9g", value)); }
-  std::string line;
-
- private:
-  void put(const std::string& field) { line += (line.empty() ? "" : ",") + field; }
-};
-
-class LineReader {
- public:
-  explicit LineReader(const std::string& line) : line_(line) {}
-  void operator()(std::string& text) {
-    if (at_ >= line_.size() || line_[at_] != '"') return fail();
-    text.clear();
-    for (++at_; at_ < line_.size(); ++at_) {
-      if (line_[at_] == '"') {
-        if (at_ + 1 < line_.size() && line_[at_ + 1] == '"')
-          ++at_;
-        else
-          return end(at_ + 1);
-      }
-      text += line_[at_];
-    }
-    fail();
-  }
-  void operator()(uint64_t& value) { number(value); }
-  void operator()(uint32_t& value) { number(value); }
-  void operator()(double& value) { number(value); }
-  void operator()(bool& value) {
-    uint32_t read = 2;
-    number(read);
-    value = read == 1;
-    if (read > 1) fail();
-  }
-  bool is_whole() const { return ok_ && at_ == line_.size() + 1; }
-
- private:
-  template <class T>
-  void number(T& value) {
-    if (at_ > line_.size()) return fail();
-    const char* first = line_.data() + at_;
-    const auto read = std::from_chars(first, line_.data() + line_.size(), value);
-    if (read.ec != std::errc()) return fail();
-    end(static_cast<size_t>(read.ptr - line_.data()));
-  }
-  void end(size_t at) {  // a comma or the end of the line
-    if (at < line_.size() && line_[at] != ',') return fail();
-    at_ = at + 1;
-  }
-  void fail() { ok_ = false; }
-
-  const std::string& line_;
-  size_t at_ = 0;
-  bool ok_ = true;
-};
-
 // Order of the columns.
 template <class Record, class Each>
 void each_record_field(Record& r, Each&& each) {
@@ -108,6 +37,7 @@ void each_record_field(Record& r, Each&& each) {
   each(r.answer_tokens), each(r.answer_tokens_right), each(r.depth), each(r.predictions);
   each(r.agreed), each(r.kl), each(r.prompt_tokens), each(r.decoded), each(r.considered);
   each(r.selected), each(r.attended), each(r.kv_bytes), each(r.choose_bytes), each(r.fallbacks);
+  each(r.tier_bytes);
   each(r.expected), each(r.given), each(r.prefill_nanos), each(r.decode_nanos);
 }
 
@@ -134,7 +64,8 @@ std::string one_line(const std::string& text) {
 std::string record_header() {
   return "task,length,index,question,strategy,failed,right,answer_tokens,answer_tokens_right,depth,"
          "predictions,agreed,kl,prompt_tokens,decoded,tokens_considered,tokens_selected,"
-         "tokens_attended,kv_bytes_read,bytes_read_to_choose,fallbacks,expected,given,"
+         "tokens_attended,kv_bytes_read,bytes_read_to_choose,fallbacks,bytes_read_by_tier,"
+         "expected,given,"
          "prefill_ns,decode_ns";
 }
 

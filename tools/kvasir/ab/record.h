@@ -27,6 +27,7 @@ struct AbRecord {
   // Sums over decode steps, layers and kv heads.
   uint64_t considered = 0, selected = 0, attended = 0;
   uint64_t kv_bytes = 0, choose_bytes = 0, fallbacks = 0;
+  std::string tier_bytes;  // read from each tier of a storage that counts: "memory 4096, file 0"
   std::string expected, given;  // one_line(), turns joined by " | "
   // Nanoseconds, not the same in another run; 0: not measured. The prompt's stands with the first
   // question.

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <thread>
 #include <tuple>
 
@@ -24,6 +25,7 @@ namespace {
 
 constexpr const char* kMeta = "run_meta.json";
 constexpr const char* kPredictions = "predictions.csv";
+constexpr const char* kLayers = "layers.csv";
 constexpr uint64_t kMostQuestions = 64;  // more than any run asks about a context
 
 // Lines that end; what stands behind the last line end was being written.
@@ -40,15 +42,18 @@ std::vector<std::string> whole_lines(const std::string& text) {
 using SampleKey = std::tuple<std::string, uint32_t, uint64_t>;
 SampleKey key_of(const AbRecord& r) { return {r.task, r.length, r.index}; }
 
-// The last line may be half of one.
-std::vector<AbRecord> records_of(const std::string& path) {
-  std::vector<AbRecord> out;
+// The lines of a file of records below its header; where the last one is none, its writer was
+// killed.
+template <class Record, class Parse>
+std::vector<Record> read_lines(const std::string& path, const std::string& header,
+                               const Parse& parse) {
+  std::vector<Record> out;
   if (!fs::exists(path)) return out;
   const std::vector<std::string> lines = whole_lines(read_file(path, "RUN"));
-  if (!lines.empty() && lines[0] != record_header())
+  if (!lines.empty() && lines[0] != header)
     throw input_error(path + ":1: not the columns of a run: " + lines[0].substr(0, 60));
   for (size_t i = 1; i < lines.size(); ++i) {
-    const auto record = parse_record(lines[i]);
+    const std::optional<Record> record = parse(lines[i]);
     if (!record && i + 1 == lines.size()) break;
     if (!record)
       throw input_error(path + ":" + std::to_string(i + 1) +
@@ -154,14 +159,17 @@ AbRun read_run(const std::string& folder) {
   AbRun run;
   try {
     run.meta = Json::parse(read_file(meta, "RUN"));
-    if (run.meta.at("format") != 2)
+    if (run.meta.at("format") != 3)
       throw input_error(meta + ": written by another version of kvasir");
     const uint64_t n_questions = run.meta.at("declared").at("questions");
     if (n_questions < 1 || n_questions > kMostQuestions)
       throw input_error(meta + ": declared.questions is " + std::to_string(n_questions) +
                         ", expected 1 to " + std::to_string(kMostQuestions));
     const std::string predictions = folder + "/" + kPredictions;
-    run.records = whole_samples(records_of(predictions), run.meta, predictions);
+    run.records = whole_samples(read_lines<AbRecord>(predictions, record_header(), parse_record),
+                                run.meta, predictions);
+    run.layers =
+        read_lines<LayerRecord>(folder + "/" + kLayers, layer_header(), parse_layer_record);
   } catch (const Json::exception& e) {
     throw input_error(meta + ": not what kvasir ab writes: " + e.what());
   }
@@ -229,6 +237,16 @@ void RunFolder::add(const std::vector<AbRecord>& records) {
   append(predictions_, path(kPredictions), lines);
   // As a run that is read again has them: numbers rounded.
   for (const AbRecord& record : records) run_.records.push_back(*parse_record(to_line(record)));
+}
+
+void RunFolder::add_layers(const std::vector<LayerRecord>& records) {
+  run_.layers.insert(run_.layers.end(), records.begin(), records.end());
+  std::string text = layer_header() + "\n";
+  for (LayerRecord& record : run_.layers) {
+    text += to_line(record) + "\n";
+    record = *parse_layer_record(to_line(record));  // as a run that is read again has it
+  }
+  write(kLayers, text);
 }
 
 void RunFolder::write(const std::string& name, const std::string& text) const {

@@ -9,6 +9,7 @@
 #include <tuple>
 #include <vector>
 
+#include "tools/kvasir/ab/layer_record.h"
 #include "tools/kvasir/ab/record.h"
 #include "tools/kvasir/cli/print.h"
 
@@ -17,6 +18,7 @@ namespace kvasir::tool {
 struct AbRun {
   Json meta;
   std::vector<AbRecord> records;  // of whole samples, in the order they were answered
+  std::vector<LayerRecord> layers;
 };
 
 // A run as its folder has it, whole samples only. Error(kInput) naming the file when it is none, or
@@ -47,6 +49,8 @@ class RunFolder {
   const AbRun& run() const { return run_; }
   // One sample; it is on the disk when this returns.
   void add(const std::vector<AbRecord>& records);
+  // Those of one sample, all layers of all strategies.
+  void add_layers(const std::vector<LayerRecord>& records);
   // A file beside them, replaced whole.
   void write(const std::string& name, const std::string& text) const;
   std::string path(const std::string& name) const { return folder_ + "/" + name; }

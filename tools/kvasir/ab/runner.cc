@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <deque>
-#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -13,6 +12,7 @@
 #include "core/error.h"
 #include "core/serving/scheduler.h"
 #include "tools/kvasir/ab/asked_sample.h"
+#include "tools/kvasir/ab/sample_maker.h"
 #include "tools/kvasir/ab/summary.h"
 #include "tools/kvasir/cli/progress_bar.h"
 
@@ -31,7 +31,7 @@ class Runner {
       : parts_(parts),
         options_(options),
         folder_(folder),
-        encoder_(parts.session.tokenizer()),
+        samples_(options, parts.session.tokenizer()),
         scheduler_(parts.engine,
                    {.memory_bytes = parts.session.sequence_memory(), .restores = true}),
         n_alone_(parts.worker.wants_one_at_a_time() ? options.n_parallel : 0),
@@ -61,15 +61,6 @@ class Runner {
   }
 
  private:
-  // `task`: of options.tasks, or of its sets.
-  Sample sample(size_t task, uint32_t length, uint64_t index) {
-    if (!options_.sets.empty())
-      return tokenised(options_.sets[task].samples[index], index, encoder_);
-    auto& made = generators_[{options_.tasks[task], length}];
-    if (!made)
-      made = std::make_unique<TaskGenerator>(options_.tasks[task], options_.task, length, encoder_);
-    return made->make(options_.seed, index);
-  }
   bool is_timed() const { return options_.n_parallel == 1; }
   bool is_over(const std::string& task, uint32_t length, uint64_t index) const {
     return options_.stop_when_decided && is_decided(folder_.run(), task, length, index);
@@ -86,13 +77,12 @@ class Runner {
   const AbParts parts_;
   const AbOptions& options_;
   RunFolder& folder_;
-  PieceEncoder encoder_;
+  SampleMaker samples_;
   Scheduler scheduler_;
   uint32_t n_alone_;  // samples in which the strategies are asked one at a time
   std::vector<std::string> tasks_;
   uint64_t total_, next_ = 0;
   uint64_t restored_tokens_ = 0, prompt_tokens_ = 0;  // of all strategies
-  std::map<std::pair<Task, uint32_t>, std::unique_ptr<TaskGenerator>> generators_;
   std::set<std::tuple<std::string, uint32_t, uint64_t>> done_;
   std::set<std::string> left_out_;  // failed, with a record that says so
   std::deque<Drawn> drawn_;         // in the order in which they are written
@@ -111,9 +101,10 @@ bool Runner::draw() {
       continue;
     const size_t slot = free_.back();
     free_.pop_back();
-    drawn_.push_back({std::make_unique<AskedSample>(parts_, options_, sample(task, length, index),
-                                                    length, parts_.ids[slot]),
-                      slot});
+    drawn_.push_back(
+        {std::make_unique<AskedSample>(parts_, options_, samples_.make(task, length, index), length,
+                                       parts_.ids[slot]),
+         slot});
     ++next_;
     ask(drawn_.back());
     return true;
@@ -214,40 +205,6 @@ void Runner::write(const AskedSample& asked) {
 }
 
 }  // namespace
-
-std::vector<std::string> task_names(const AbOptions& options) {
-  std::vector<std::string> out;
-  for (const Task task : options.tasks) out.emplace_back(name(task));
-  for (const SampleSet& set : options.sets) out.push_back(set.task);
-  return out;
-}
-
-void check_tasks(Session& session, AbOptions& options) {
-  PieceEncoder encoder(session.tokenizer());
-  size_t longest = 0;
-  for (const SampleSet& set : options.sets)
-    for (size_t i = 0; i < options.n_samples; ++i) {
-      const Sample sample = tokenised(set.samples[i], i, encoder);
-      longest = std::max(longest, sample.tokens.ids.size());
-      if (options.n_questions != 1 && sample.turns.size() != options.n_questions)
-        throw input_error("--questions " + std::to_string(options.n_questions) + ": " + set.task +
-                          ", sample " + set.samples[i].id + ": asks " +
-                          std::to_string(sample.turns.size()));
-    }
-  if (longest) options.lengths = {static_cast<uint32_t>(longest)};
-  for (const uint32_t length : options.lengths)
-    for (const Task task : options.tasks) {
-      TaskGenerator generator(task, options.task, length, encoder);
-      if (options.n_questions == 1) continue;
-      const size_t n_asked = generator.make(options.seed, 0).turns.size();
-      if (n_asked != options.n_questions)
-        throw input_error(
-            "--questions " + std::to_string(options.n_questions) + ": " + name(task) + " asks " +
-            std::to_string(n_asked) +
-            " about a context; kv_retrieval, mqar and needle_multi_query (with enough "
-            "--pairs) ask as many as wanted: --task kv_retrieval");
-    }
-}
 
 void run_samples(const AbParts& parts, const AbOptions& options, RunFolder& folder) {
   Runner(parts, options, folder).run();

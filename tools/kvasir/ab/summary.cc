@@ -229,7 +229,33 @@ void fill_cells(AbSummary& out, const Answers& answers, const std::string& task,
   out.n_samples += out.cells[first].answers.n / out.n_questions;
 }
 
+void add(LayerFigures& sum, const LayerFigures& f, double weight) {
+  for (const auto figure : {&LayerFigures::attended, &LayerFigures::captured, &LayerFigures::exact,
+                            &LayerFigures::recall, &LayerFigures::error})
+    sum.*figure += weight * f.*figure;
+}
+
+void add_layers(AbSummary& out, const std::vector<LayerRecord>& records) {
+  std::map<CellKey, std::vector<const LayerRecord*>> by_cell;
+  for (const LayerRecord& r : records) by_cell[{r.task, r.length, r.strategy}].push_back(&r);
+  for (AbCell& cell : out.cells) {
+    const auto& of_cell = by_cell[{cell.task, cell.length, cell.label}];
+    uint32_t n_layers = 0;
+    for (const LayerRecord* r : of_cell) n_layers = std::max(n_layers, r->layer);
+    cell.layers.resize(n_layers);
+    const double weight = n_layers / static_cast<double>(of_cell.size());
+    for (const LayerRecord* r : of_cell) add(cell.layers[r->layer - 1], r->figures, weight);
+  }
+}
+
 }  // namespace
+
+LayerFigures all_layers(const AbCell& cell) {
+  LayerFigures out;
+  for (const LayerFigures& f : cell.layers)
+    add(out, f, 1.0 / static_cast<double>(cell.layers.size()));
+  return out;
+}
 
 Interval AbSummary::difference(const AbCell& cell) const {
   const double level = 0.05 / static_cast<double>(std::max<size_t>(n_comparisons, 1));
@@ -257,6 +283,11 @@ Interval AbSummary::later_loss_interval(const AbCell& cell) const {
 bool AbSummary::has_times() const {
   return std::any_of(cells.begin(), cells.end(),
                      [](const AbCell& cell) { return cell.decode_ratio.has_value(); });
+}
+
+bool AbSummary::has_layers() const {
+  return std::any_of(cells.begin(), cells.end(),
+                     [](const AbCell& cell) { return !cell.layers.empty(); });
 }
 
 const AbCell& AbSummary::control(const AbCell& cell) const {
@@ -294,6 +325,11 @@ AbSummary summarise(const AbRun& run) {
   for (const Json& length : out.declared.at("lengths"))
     for (const Json& task : out.declared.at("tasks"))
       fill_cells(out, answers, task, length, strategies);
+  add_layers(out, run.layers);
+  const Json& planned = run.meta.at("sequence_bytes");
+  for (AbCell& cell : out.cells)
+    if (planned.contains(cell.label))
+      cell.sequence_bytes = planned.at(cell.label).at(std::to_string(cell.length));
   judge_cells(out);
   for (size_t begin = 0; begin < out.cells.size(); begin += strategies.size()) {
     const auto cells = std::span(out.cells).subspan(begin, strategies.size());

@@ -48,6 +48,7 @@ struct AbCell {
   double attended_percent = 100;
   double bytes_per_step = 0;         // K and V read, and what was read to choose
   double choose_bytes_per_step = 0;  // the latter alone
+  double sequence_bytes = 0;         // K, V, records, plugins' memory of a sequence, as planned
   double same_top1 = 1, kl = 0;
   uint64_t fallbacks = 0;
   std::vector<Share> by_depth;     // of the needle asked for first: AbSummary::depths, or fifths
@@ -55,6 +56,8 @@ struct AbCell {
   bool is_pareto = false;  // no arm here is as accurate with fewer bytes, or more so with as many
 
   std::optional<double> oracle, random, masked;  // of an arm: accuracies of its rungs
+  // Of an arm, of layer 1, 2, …: means over the samples that were looked at; empty: none was.
+  std::vector<LayerFigures> layers;
 
   bool is_arm() const { return !is_dense && !is_rung; }
   bool has_verdict() const { return is_arm() && failed.empty(); }
@@ -82,6 +85,7 @@ struct AbSummary {
   double later_loss(const AbCell& cell) const;
   Interval later_loss_interval(const AbCell& cell) const;
   bool has_times() const;                           // any arm's
+  bool has_layers() const;                          // any arm's
   const AbCell& control(const AbCell& cell) const;  // dense attention's of the same task and length
   bool any_failed() const;                          // arms
   bool any(Verdict verdict) const;
@@ -92,6 +96,9 @@ AbSummary summarise(const AbRun& run);
 bool is_decided(const AbRun& run, const std::string& task, uint32_t length, uint64_t index);
 // "dense 12/12, quest 11/12": right answers of all tasks and lengths together.
 std::string running_scores(const AbRun& run);
+
+// Mean over layers.
+LayerFigures all_layers(const AbCell& cell);
 
 Json to_json(const AbSummary& summary);
 std::string to_text(const AbSummary& summary);

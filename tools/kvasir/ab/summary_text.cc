@@ -71,6 +71,20 @@ void add_verdict(Json& out, const AbSummary& s, const AbCell& c) {
   out["decode_speedup"] = spread_json(c.decode_ratio);
 }
 
+Json layers_json(const AbCell& c) {
+  Json out = Json::array();
+  for (size_t i = 0; i < c.layers.size(); ++i) {
+    const LayerFigures& f = c.layers[i];
+    out.push_back({{"layer", i + 1},
+                   {"tokens_attended", f.attended},
+                   {"captured_mass", f.captured},
+                   {"exact_mass", f.exact},
+                   {"heaviest_recall", f.recall},
+                   {"output_error", f.error}});
+  }
+  return out;
+}
+
 Json cell_json(const AbSummary& s, const AbCell& c) {
   Json out{{"task", c.task},
            {"length", c.length},
@@ -88,6 +102,7 @@ Json cell_json(const AbSummary& s, const AbCell& c) {
            {"attended_percent", c.attended_percent},
            {"bytes_per_step", c.bytes_per_step},
            {"bytes_to_choose_per_step", c.choose_bytes_per_step},
+           {"sequence_bytes", c.sequence_bytes},
            {"same_top1", c.same_top1},
            {"mean_kl", c.kl},
            {"fallbacks", c.fallbacks}};
@@ -96,6 +111,7 @@ Json cell_json(const AbSummary& s, const AbCell& c) {
   out["by_depth"] = depths;
   if (s.n_questions > 1) add_questions(out, s, c);
   if (c.is_arm()) add_verdict(out, s, c);
+  if (c.is_arm()) out["layers"] = layers_json(c);
   return out;
 }
 
@@ -211,6 +227,7 @@ std::vector<std::string> notes(const AbSummary& s) {
         "Oracle, random: exact top-k and a random choice at the arm's unit, scope and budget. What "
         "dense has beyond the oracle is lost by the budget, what the oracle has beyond the arm by "
         "its choice.");
+  for (const std::string& note : layer_notes(s)) out.push_back(note);
   out.push_back(sharing_note(s));
   std::set<std::string> said;
   for (const AbCell& c : s.cells) {
@@ -243,6 +260,7 @@ std::string to_text(const AbSummary& s) {
   for (const AbCell& cell : s.cells)
     if (!cell.is_rung) table.add(verdict_row(s, cell));
   std::string out = table.text() + "\n";
+  if (s.has_layers()) out += layer_table(s).text() + "\n";
   for (const std::string& note : notes(s)) out += note + "\n";
   return out;
 }
@@ -257,6 +275,7 @@ std::string to_markdown(const AbSummary& s) {
   for (const AbCell& cell : s.cells)
     if (!cell.is_rung) table.add(escaped(verdict_row(s, cell)));
   std::string out = "# A/B run: " + title(s) + "\n\n" + table.markdown() + "\n";
+  if (s.has_layers()) out += layer_table(s).markdown() + "\n";
   for (const std::string& note : notes(s)) out += "- " + note + "\n";
   return out;
 }

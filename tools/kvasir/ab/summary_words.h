@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tools/kvasir/ab/summary.h"
+#include "tools/kvasir/cli/text.h"
 
 namespace kvasir::tool {
 
@@ -17,6 +18,9 @@ std::string verdict_words(const AbSummary& summary, const AbCell& cell);
 std::vector<std::string> verdict_header(const AbSummary& summary);
 std::vector<std::string> verdict_row(const AbSummary& summary, const AbCell& cell);
 std::vector<size_t> verdict_numbers(const AbSummary& summary);  // columns that are numbers
+// What the arms capture of dense attention: a row for each of a task and length that was looked at.
+Table layer_table(const AbSummary& summary);
+std::vector<std::string> layer_notes(const AbSummary& summary);
 // What the verdicts stand on, who failed, who did not engage: sentences.
 std::vector<std::string> notes(const AbSummary& summary);
 

@@ -52,7 +52,8 @@ double RecallBench::tolerance(const RecallMeter::Choice& choice) const {
   return std::max(0.0 + choice.unit_tokens, 0.02 * target());
 }
 
-RecallResult RecallBench::run(const StrategyConfig& strategy) const {
+RecallResult RecallBench::run(const StrategyConfig& strategy,
+                              const std::function<void()>& between) const {
   std::optional<RecallMeter> meter;
   RecallResult out;
   if (keeps_choices_) out.choices = RecallChoices(shape_);
@@ -87,15 +88,18 @@ RecallResult RecallBench::run(const StrategyConfig& strategy) const {
   std::vector<TokenId> prompt(shape_.context);
   std::iota(prompt.begin(), prompt.end(), 0);
   std::vector<float> logits(1);
-  engine.prefill(
-      seq, prompt, logits,
-      {.progress = [](uint32_t, uint32_t) { return !is_interrupted(); }, .all_logits = {}});
-  stop_if_interrupted();
+  engine.prefill(seq, prompt, logits,
+                 {.progress =
+                      [&](uint32_t, uint32_t) {
+                        between();
+                        return true;
+                      },
+                  .all_logits = {}});
   for (uint32_t step = 0; step < shape_.steps; ++step) {
     decoded = step;
     const Engine::DecodeItem item{seq, static_cast<TokenId>(shape_.context + step)};
     engine.decode({&item, 1}, logits);
-    stop_if_interrupted();
+    between();
   }
   out.choice = choice;
   out.figures = meter->figures();
@@ -110,7 +114,7 @@ RecallResult RecallBench::measure(const RecallArm& arm, const std::function<void
   const auto run_once = [&](const std::vector<double>& values) -> const RecallResult& {
     auto known = runs.find(values);
     if (known == runs.end()) {
-      known = runs.emplace(values, run(arm.strategy(values))).first;
+      known = runs.emplace(values, run(arm.strategy(values), stop_if_interrupted)).first;
       on_run();
     }
     return known->second;

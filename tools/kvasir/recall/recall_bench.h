@@ -63,9 +63,11 @@ class RecallBench {
   double tolerance(const RecallMeter::Choice& choice) const;
   // Calls on_run after each run. Throws what the strategy throws with its own settings.
   RecallResult measure(const RecallArm& arm, const std::function<void()>& on_run) const;
+  // One run with the strategy's own settings: figures, layers, bytes. between() is called between
+  // its steps; what it throws ends the run.
+  RecallResult run(const StrategyConfig& strategy, const std::function<void()>& between) const;
 
  private:
-  RecallResult run(const StrategyConfig& strategy) const;
   std::string note(const RecallArm& arm, const Fit& found, double attended) const;
 
   const RecallWorld& world_;

@@ -39,6 +39,7 @@ class Session {
   // Tokens of context: -c, else the strategy's max_seq_len, else `needed`.
   uint32_t context_or(uint32_t needed) const;
   std::string context_source() const;  // "-c", or where max_seq_len was set
+  PluginHost& host() { return host_; }
   PluginRegistry& registry() { return host_.registry(); }
   HostServices& services() { return host_.services(); }
   ThreadPool& pool() { return host_.pool(); }

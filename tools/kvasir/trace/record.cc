@@ -11,6 +11,7 @@
 #include "tools/kvasir/commands.h"
 #include "tools/kvasir/session/planning.h"
 #include "tools/kvasir/session/session.h"
+#include "tools/kvasir/trace/recorder.h"
 #include "tools/kvasir/trace/recording_model.h"
 
 namespace kvasir::tool {
@@ -43,17 +44,6 @@ std::string to_text(const Recorded& r) {
                 bytes_text(r.bytes).c_str());
 }
 
-// What a replay could not show is refused, rather than recorded and then read as something else.
-void check_model(const ModelShape& shape) {
-  const auto refuse = [&](const std::string& why) {
-    throw input_error("a trace of " + shape.architecture + " cannot be recorded: " + why);
-  };
-  if (shape.n_sliding_layers() > 0) refuse("it has layers with a sliding window");
-  if (shape.softmax_softcap != 0.0f) refuse("its attention has a soft cap");
-  if (shape.rope.scaling == RopeScaling::kDynamicNtk)
-    refuse("its rotation depends on the length of the sequence");
-}
-
 std::vector<uint32_t> layers_of(const std::string& list, uint32_t n_layers) {
   std::vector<uint32_t> layers(n_layers);
   std::iota(layers.begin(), layers.end(), 0);
@@ -68,52 +58,13 @@ std::vector<uint32_t> layers_of(const std::string& list, uint32_t n_layers) {
   return layers;
 }
 
-TraceHeader header_of(const ModelShape& shape, const RecordOptions& o, uint32_t n_tokens) {
-  TraceHeader h;
-  h.model = shape.name.empty() ? shape.architecture : shape.name;
-  h.layers = layers_of(o.layers, shape.n_layers);
-  h.n_model_layers = shape.n_layers;
-  h.context = n_tokens - o.steps;
-  h.steps = o.steps;
-  h.n_q_heads = shape.n_q_heads;
-  h.n_kv_heads = shape.n_kv_heads;
-  h.head_dim = shape.head_dim;
-  h.v_head_dim = shape.v_head_dim;
-  h.d_model = shape.d_model;
-  h.softmax_scale = shape.attention_scale();
-  h.rope = shape.rope;
-  h.type = o.type == "f32" ? kernels::ElementType::kF32 : kernels::ElementType::kF16;
-  return h;
-}
-
-void read(Engine& engine, std::span<const TokenId> tokens, uint32_t steps) {
-  const SequenceId seq = engine.open();
-  ProgressBar bar("trace");
-  const auto context = static_cast<uint32_t>(tokens.size() - steps);
-  engine.prefill(seq, tokens.first(context), {},
-                 {.progress =
-                      [&](uint32_t done, uint32_t) {
-                        bar.update(done, tokens.size());
-                        return !is_interrupted();
-                      },
-                  .all_logits = {}});
-  stop_if_interrupted();
-  std::vector<float> logits(engine.vocab_size());
-  for (uint32_t step = 0; step < steps; ++step) {
-    const Engine::DecodeItem item{seq, tokens[context + step]};
-    engine.decode({&item, 1}, logits);
-    bar.update(context + step + 1, tokens.size());
-    stop_if_interrupted();
-  }
-  engine.close(seq);
-}
-
 void record(const Options& options, const RecordOptions& o) {
   check_overwrite(o.output, o.force);
   if (o.steps == 0) throw input_error("-n must be above 0");
   const std::string text = read_file(o.text, "-f");
   Session session(options);
-  check_model(session.shape());
+  if (const std::string why = why_no_trace(session.shape()); !why.empty())
+    throw input_error("a trace of " + session.shape().architecture + " cannot be recorded: " + why);
   std::vector<TokenId> tokens = session.tokenizer().encode(text, {});
   if (options.ctx_size && tokens.size() < options.ctx_size)
     throw input_error(o.text + ": has " + std::to_string(tokens.size()) + " tokens, -c asks for " +
@@ -124,14 +75,22 @@ void record(const Options& options, const RecordOptions& o) {
                       std::to_string(tokens.size()) +
                       " tokens, and a prompt must be left: lower -n or give more text");
   const auto n_tokens = static_cast<uint32_t>(tokens.size());
-  const TraceHeader header = header_of(session.shape(), o, n_tokens);
+  TraceHeader header = trace_header(session.shape(), n_tokens - o.steps, o.steps);
+  header.layers = layers_of(o.layers, session.shape().n_layers);
+  header.type = o.type == "f32" ? kernels::ElementType::kF32 : kernels::ElementType::kF16;
   check_memory(Trace::bytes(header), "a trace of " + std::to_string(n_tokens) + " tokens", "",
                "lower -c, or name some --layers");
   Trace trace(header);
   session.wrap_model([&](std::unique_ptr<Model> model) {
-    return std::make_unique<RecordingModel>(std::move(model), trace);
+    auto recording = std::make_unique<RecordingModel>(std::move(model));
+    recording->record(trace);
+    return recording;
   });
-  read(session.load(n_tokens), tokens, o.steps);
+  ProgressBar bar("trace");
+  record_tokens(session.load(n_tokens), tokens, o.steps, [&](uint32_t done) {
+    bar.update(done, n_tokens);
+    stop_if_interrupted();
+  });
   write_trace(trace, o.output);
   print(Recorded{header, o.output, file_bytes(o.output)}, options.json);
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "tools/kvasir/session/wrapped_model.h"
@@ -14,8 +15,12 @@ namespace kvasir::tool {
 // token comes once.
 class RecordingModel final : public WrappedModel {
  public:
-  // `trace` must outlive this; its header says what is recorded.
-  RecordingModel(std::unique_ptr<Model> model, Trace& trace);
+  // Records nothing yet.
+  explicit RecordingModel(std::unique_ptr<Model> model) : WrappedModel(std::move(model)) {}
+
+  // The next sequence that is computed goes into `trace`, whose header says which layers; it must
+  // outlive this, or the next call.
+  void record(Trace& trace);
 
   void embed(std::span<const int32_t> ids, float* h) const override;
   void attn_norm(uint32_t layer, const float* h, uint32_t n, float* x) const override;
@@ -29,7 +34,7 @@ class RecordingModel final : public WrappedModel {
   template <class Fn>
   void each_decoded(uint32_t n, const Fn& fn) const;
 
-  Trace& trace_;
+  Trace* trace_ = nullptr;
   std::vector<uint32_t> recorded_;  // [n_layers] the layer's index in the trace, or kNotRecorded
   // The model's calls say no positions: those of the step at hand are [first_, first_ + n).
   mutable uint32_t first_ = 0, next_ = 0;
