@@ -77,8 +77,9 @@ TEST_CASE("a run says what each layer of an arm captures of dense attention") {
     CHECK(run_kvasir({"ab", "show", run}).out.find("captured mass") != std::string::npos);
     CHECK(run_kvasir({"ab", "show", run, "--markdown"}).out.find("| captured mass") !=
           std::string::npos);
-    CHECK(read_bytes(run + "/report.html").find("Captured attention mass by layer") !=
-          std::string::npos);
+    const std::string page = read_bytes(run + "/report.html");
+    CHECK(page.find("Captured attention mass by layer") != std::string::npos);
+    CHECK(page.find("passkey, by length") != std::string::npos);
   }
 }
 

@@ -78,6 +78,8 @@ std::string speeds(const AbSummary& s) {
   std::string out = "<h2>Speed of decoding</h2>";
   for (size_t i = 0; i < s.cells.size(); i += s.n_strategies)
     out += "<h3>" + group_name(s.cells[i]) + "</h3>" + speed_plot(group(s, i));
+  if (s.declared.at("lengths").size() > 1)
+    for (const Json& task : s.declared.at("tasks")) out += speed_map(s, task);
   return out +
          "<p class=\"soft\">Dense attention's time over the arm's, sample by sample: a dot is the "
          "median of the ratios, the line half of them (quartiles), the figures the median's 95 % "
@@ -156,9 +158,9 @@ std::string layer_maps(const AbSummary& s) {
     if (const std::string map = layer_map(group(s, i)); !map.empty())
       out +=
           "<h3>" + escaped(s.cells[i].task) + format(" at %u tokens</h3>", s.cells[i].length) + map;
-  for (const std::string& note : layer_notes(s))
-    out += "<p class=\"soft\">" + escaped(note) + "</p>";
-  return out;
+  return out +
+         "<p class=\"soft\">Percent of dense attention's mass on the tokens that an arm attends "
+         "to; 100 where it is dense.</p>";
 }
 
 std::string how(const AbSummary& s, const Json& meta) {

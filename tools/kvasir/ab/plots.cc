@@ -250,6 +250,35 @@ std::string depth_map(const AbSummary& s, const std::string& task, const std::st
          "</caption><tr><th scope=\"col\">tokens</th>" + head + "</tr>" + rows + "</table></div>";
 }
 
+std::string speed_map(const AbSummary& s, const std::string& task) {
+  double most = 1;
+  std::map<std::string, std::map<uint32_t, double>> by_arm;  // by length
+  for (const AbCell& cell : s.cells) {
+    if (cell.task != task || !cell.decode_ratio) continue;
+    by_arm[cell.label][cell.length] = cell.decode_ratio->median;
+    most = std::max(most, cell.decode_ratio->median);
+  }
+  std::string head, rows;
+  for (const Json& length : s.declared.at("lengths"))
+    head += format("<th scope=\"col\">%u</th>", length.get<uint32_t>());
+  for (const auto& [label, by_length] : by_arm) {
+    rows += "<tr><th scope=\"row\">" + escaped(label) + "</th>";
+    for (const Json& length : s.declared.at("lengths")) {
+      const auto ratio = by_length.find(length.get<uint32_t>());
+      rows += ratio == by_length.end() ? "<td class=\"none\">-</td>"
+                                       : format("<td class=\"%s\" style=\"--v:%.0f%%\">%.2f</td>",
+                                                ratio->second >= 0.7 * most ? "high" : "low",
+                                                percent(ratio->second / most), ratio->second);
+    }
+    rows += "</tr>";
+  }
+  if (rows.empty()) return "";
+  return "<div class=\"wide\" tabindex=\"0\" role=\"region\" aria-label=\"Speed of " +
+         escaped(task) + " by length\"><table class=\"map\"><caption>" + escaped(task) +
+         ", by length</caption><tr><th scope=\"col\">tokens</th>" + head + "</tr>" + rows +
+         "</table></div>";
+}
+
 std::string layer_map(std::span<const AbCell> cells) {
   std::string rows;
   size_t n_layers = 0;

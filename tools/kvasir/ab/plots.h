@@ -22,6 +22,9 @@ std::string bytes_plot(std::span<const AbCell> cells);
 // for each fifth of the prompt.
 std::string depth_map(const AbSummary& summary, const std::string& task, const std::string& label);
 
+// One task at several lengths: a row for each arm, a column for each length, how much faster than
+// dense attention it decodes.
+std::string speed_map(const AbSummary& summary, const std::string& task);
 // Cells of one task and length: a row for each arm, a column for each layer, the captured mass.
 std::string layer_map(std::span<const AbCell> cells);
 
