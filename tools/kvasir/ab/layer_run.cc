@@ -35,9 +35,13 @@ class LayerRun {
         tasks_(task_names(ab)),
         bar_("layers") {
     const auto failed = failed_in(folder.run());
-    for (const Entrant& entrant : lineup)
-      if (entrant.role == Role::kArm && entrant.failed.empty() && !failed.count(entrant.label))
+    for (const Entrant& entrant : lineup) {
+      if (entrant.role != Role::kArm || failed.count(entrant.label)) continue;
+      if (entrant.failed.empty())
         arms_.push_back(&entrant);
+      else  // it answered all samples, and ended the process here
+        say_unknown(entrant.label, entrant.failed);
+    }
     for (const LayerRecord& r : folder.run().layers) done_.insert({r.task, r.length, r.index});
   }
 
@@ -54,6 +58,10 @@ class LayerRun {
   }
 
  private:
+  static void say_unknown(const std::string& label, const std::string& why) {
+    report_progress(label + ": its layers are not known: " + why);
+  }
+
   void load() {
     if (engine_) return;
     session_.wrap_model([this](std::unique_ptr<Model> model) {
@@ -109,7 +117,7 @@ class LayerRun {
     } catch (const Interrupted&) {
       throw;
     } catch (const Error& e) {
-      report_progress(arm.label + ": its layers are not known: " + e.what());
+      say_unknown(arm.label, e.what());
     }
     worker_.may_take_long(true);
     worker_.works_on("");
