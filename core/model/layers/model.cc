@@ -50,7 +50,7 @@ class WeightLoader {
   bool has_quantized() const { return has_quantized_; }
   std::optional<Compute> plain() const { return plain_; }
   Model::Arithmetic arithmetic(bool deterministic) const {
-    const bool in_tiles = has_quantized_ && PanelProducts::quantized_in_tiles(deterministic);
+    const bool in_tiles = has_quantized_ && PanelProducts::in_tiles(deterministic);
     return {has_quantized_ ? Compute::kInt8 : *plain_,
             !in_tiles && (plain_ != Compute::kBF16 || deterministic)};
   }

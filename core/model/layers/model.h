@@ -24,8 +24,8 @@ class Model {
   struct Options {
     Compute compute = Compute::kF32;
     uint32_t max_batch_tokens = 512;  // largest n_tokens of a call: sizes scratch
-    // bf16: a token's result does not depend on the other tokens of a call, bit for bit. In f32 and
-    // int8 it never does.
+    // A token's result does not depend on the other tokens of a call, bit for bit. It never does in
+    // f32, and in int8 only on a CPU with AMX.
     bool deterministic = false;
   };
   static std::unique_ptr<Model> load(const GgufFile& file, ThreadPool& pool,

@@ -14,10 +14,10 @@
 #include "core/model/gguf/quant.h"
 #include "core/model/layers/onednn.h"
 #include "core/model/layers/quantized_panel.h"
+#include "core/model/layers/tile_products.h"
 #include "core/platform/cpu_features.h"
 #include "kernels/convert.h"
 #include "kernels/panel_product.h"
-#include "kernels/quantized_expand.h"
 #include "kernels/quantized_product.h"
 #include "kernels/row_ops.h"
 
@@ -30,12 +30,11 @@ namespace {
 constexpr uint32_t kFewRowsF32 = 8, kFewRowsBf16 = 4, kFewRowsInt8 = 8;
 constexpr uint32_t kPanel = kernels::kPanelWidth;
 static_assert(kPanel == kernels::kPanelOutputs);  // quantised panels hold as many outputs
-// Expanding a panel costs about what our kernel takes for 36 rows, by the count of instructions;
-// not measured, for want of a machine with AMX.
-constexpr uint32_t kFewRowsTiles = 64;
-// Rows of a task of a large product: x stays in the L2 cache. Our kernel does not pack x. With
-// tiles each task expands its panel.
-constexpr uint32_t kRowBlock = 256, kOwnRowBlock = 64, kTilesRowBlock = 512;
+// Up to this many rows tiles are slower: a quantised panel has to be expanded (equal at 64 rows in
+// Q8_0, 56 in Q4_0, 48 in Q4_K, 26 in Q6_K), and one of bf16 is as fast without chunks.
+constexpr uint32_t kFewRowsTiles = 48, kFewRowsTilesBf16 = 128;
+// Rows of a task of a large product: x stays in the L2 cache. Our kernel does not pack x.
+constexpr uint32_t kRowBlock = 256, kOwnRowBlock = 64;
 
 // Inputs [begin, begin + n) of 64 rows into a panel.
 void store_chunk(const float* rows, size_t stride, size_t begin, size_t n, float* panel) {
@@ -223,13 +222,18 @@ void load_panels(std::span<const PanelSource> together, ThreadPool& pool, const 
 // The rows of one call, in the forms that its products read; a task takes n of them from `first`.
 struct PanelProducts::Input {
   const float* f32 = nullptr;        // as given, or rounded to bf16
-  const uint16_t* bf16 = nullptr;    // set when oneDNN multiplies in bf16, or tiles
+  const uint16_t* bf16 = nullptr;    // set when oneDNN multiplies in bf16; of tiles, in chunks
   kernels::QuantizedRows int8 = {};  // set when a matrix is quantised, without tiles
   uint32_t first = 0, n = 0, n_in = 0;
   bool many = false;
-  bool onednn = false;  // rather than our kernel, where weights are not quantised
-  bool tiles = false;   // where weights are quantised
-  uint32_t block = 0;   // rows of a task, where there are many
+  bool onednn = false;   // rather than our kernel, where weights are not quantised
+  bool tiles = false;    // of what is quantised or in bf16
+  uint32_t n_total = 0;  // rows of the call
+  uint32_t block = 0;    // rows of a task, where there are many
+};
+
+struct PanelProducts::Panels {
+  uint32_t first = 0, n = 0;
 };
 
 struct PanelProducts::Kinds {
@@ -240,8 +244,8 @@ struct PanelProducts::Kinds {
 namespace {
 
 bool uses_tiles(const PanelProducts::Options& options) {
-  return options.quantized &&
-         options.tiles.value_or(PanelProducts::quantized_in_tiles(options.deterministic));
+  return (options.quantized || options.plain == Compute::kBF16) &&
+         options.tiles.value_or(PanelProducts::in_tiles(options.deterministic));
 }
 
 struct ScratchBytes {
@@ -264,7 +268,7 @@ ScratchBytes scratch_of(const PanelProducts::Options& options) {
 
 }  // namespace
 
-bool PanelProducts::quantized_in_tiles(bool deterministic) {
+bool PanelProducts::in_tiles(bool deterministic) {
   return !deterministic && cpu_features().amx_bf16 && OneDnnProducts::supported(Compute::kBF16);
 }
 
@@ -279,12 +283,9 @@ PanelProducts::PanelProducts(ThreadPool& pool, const Options& options)
       onednn_(options.plain && OneDnnProducts::supported(plain_)
                   ? std::make_unique<OneDnnProducts>(plain_, pool.n_workers())
                   : nullptr),
-      tiles_(uses_tiles(options)
-                 ? std::make_unique<OneDnnProducts>(Compute::kBF16, pool.n_workers())
-                 : nullptr),
+      tiles_(uses_tiles(options) ? std::make_unique<TileProducts>(pool.n_workers()) : nullptr),
       forms_(options.forms ? *options.forms : choose_forms(options)) {
   expanded_.resize(pool.n_workers());
-  pairs_.resize(pool.n_workers());
   const ScratchBytes bytes = scratch_of(options);
   if (bytes.rounded) rounded_ = Region(bytes.rounded);
   if (bytes.quantized) quantized_ = Region(bytes.quantized);
@@ -315,7 +316,13 @@ void PanelProducts::for_rows(const Input& x, const Fn& fn) {
 void PanelProducts::round_to_bf16(Input& x) {
   const float* from = x.f32;
   const size_t n_in = x.n_in;
-  if (x.onednn || x.tiles) {
+  if (x.tiles) {
+    uint16_t* out = rounded_.as<uint16_t>().data();
+    for_rows(x, [&](uint64_t begin, uint64_t end) {
+      TileProducts::round(from, begin, end, x.n, x.n_in, out);
+    });
+    x.bf16 = out;
+  } else if (x.onednn) {
     uint16_t* out = rounded_.as<uint16_t>().data();
     for_rows(x, [&](uint64_t begin, uint64_t end) {
       kernels::convert_from_f32(kernels::ElementType::kBF16, from + begin * n_in,
@@ -335,10 +342,16 @@ void PanelProducts::round_to_bf16(Input& x) {
 PanelProducts::Input PanelProducts::prepare(const float* x, uint32_t n, uint32_t n_in,
                                             const Kinds& kinds) {
   const uint32_t few = plain_ == Compute::kBF16 ? kFewRowsBf16 : kFewRowsF32;
-  Input input{.f32 = x, .n = n, .n_in = n_in, .many = n > (kinds.quantized ? kFewRowsInt8 : few)};
+  const bool bf16 = kinds.plain && plain_ == Compute::kBF16;
+  Input input{.f32 = x,
+              .n = n,
+              .n_in = n_in,
+              .many = n > (kinds.quantized ? kFewRowsInt8 : few),
+              .n_total = n};
   input.onednn = kinds.plain && (forms_ == Forms::kOneDnn || (forms_ == Forms::kBoth && n > few));
-  input.tiles = kinds.quantized && tiles_ && n > kFewRowsTiles;
-  input.block = input.tiles                    ? kTilesRowBlock
+  input.tiles =
+      tiles_ && ((kinds.quantized && n > kFewRowsTiles) || (bf16 && n > kFewRowsTilesBf16));
+  input.block = input.tiles                    ? TileProducts::kTaskRows
                 : !kinds.plain || input.onednn ? kRowBlock
                                                : kOwnRowBlock;
   if (kinds.quantized && !input.tiles) {
@@ -347,7 +360,7 @@ PanelProducts::Input PanelProducts::prepare(const float* x, uint32_t n, uint32_t
       kernels::quantize_rows(x, begin, end, input.n_in, input.int8);
     });
   }
-  if (input.tiles || (kinds.plain && plain_ == Compute::kBF16)) round_to_bf16(input);
+  if (input.tiles || bf16) round_to_bf16(input);
   return input;
 }
 
@@ -362,24 +375,13 @@ const void* PanelProducts::expanded(const PanelMatrix& w, const std::byte* panel
   return to.data();
 }
 
-const void* PanelProducts::expanded_pairs(const PanelMatrix& w, const std::byte* panel,
-                                          uint32_t worker) {
-  std::vector<uint16_t>& to = pairs_[worker];
-  to.resize(std::max(to.size(), size_t{w.n_in} * kPanel));
-  kernels::expand_quantized_panel(w.quantized, panel, w.n_in, to.data());
-  return to.data();
-}
-
-// One panel, the rows of the task: y[:, 64 p ...] = x W_p (+ y) (+ bias).
-void PanelProducts::panel(const Input& x, const Product& product, uint32_t panel, uint32_t worker) {
-  const PanelMatrix& w = *product.w;
+// One panel, the rows of the task: y = x W_p (+ y).
+void PanelProducts::panel(const Input& x, const PanelMatrix& w, uint32_t panel, bool accumulate,
+                          float* y, uint32_t worker) {
   const std::byte* data = w.data + panel * w.panel_bytes();
-  const PanelShape shape{x.n, x.n_in, w.panel_cols(panel), w.n_out, product.accumulate};
+  const PanelShape shape{x.n, x.n_in, w.panel_cols(panel), w.n_out, accumulate};
   const size_t first = size_t{x.first} * x.n_in;
-  float* y = product.y + size_t{x.first} * w.n_out + size_t{panel} * kPanel;
-  if (w.type == Compute::kInt8 && x.tiles) {
-    tiles_->multiply(shape, x.bf16 + first, expanded_pairs(w, data, worker), y, worker);
-  } else if (w.type == Compute::kInt8) {
+  if (w.type == Compute::kInt8) {
     kernels::quantized_product(w.quantized, x.int8, x.first, x.first + x.n, data, x.n_in,
                                shape.cols, shape.accumulate, y, shape.y_stride);
   } else if (x.onednn) {
@@ -389,28 +391,50 @@ void PanelProducts::panel(const Input& x, const Product& product, uint32_t panel
   } else {
     own_product(w.stored, shape, x.f32 + first, data, y);
   }
-  if (!product.bias) return;
-  for (uint32_t r = 0; r < x.n; ++r) {
-    kernels::add_to(product.bias + size_t{panel} * kPanel, shape.cols, y + size_t{r} * w.n_out);
-  }
 }
 
-// fn(rows, panel, worker) for all panels and blocks of rows. Few rows: an even, fixed split, so
-// that a worker meets the panels it has loaded. Many: small pieces, so that no worker waits for a
-// slow one.
+// The panels and the rows of a task: y[:, 64 p ...] = x W_p (+ y) (+ bias).
+void PanelProducts::panels(const Input& x, const Product& product, const Panels& panels,
+                           uint32_t worker) {
+  const PanelMatrix& w = *product.w;
+  const size_t first_out = size_t{panels.first} * kPanel;
+  float* y = product.y + size_t{x.first} * w.n_out + first_out;
+  if (x.tiles && w.type != Compute::kF32) {
+    tiles_->multiply({x.bf16, x.n_total, x.n_in, x.first, x.n}, w, panels.first, panels.n,
+                     product.accumulate, product.y, worker);
+  } else {
+    for (uint32_t p = 0; p < panels.n; ++p)
+      panel(x, w, panels.first + p, product.accumulate, y + size_t{p} * kPanel, worker);
+  }
+  if (!product.bias) return;
+  const size_t cols = std::min<size_t>(w.n_out - first_out, size_t{panels.n} * kPanel);
+  for (uint32_t r = 0; r < x.n; ++r)
+    kernels::add_to(product.bias + first_out, cols, y + size_t{r} * w.n_out);
+}
+
+// Tiles take several panels together, but no worker may go without.
+uint32_t PanelProducts::panels_per_task(const Input& x, uint64_t n_panels) const {
+  if (!x.tiles) return 1;
+  const uint64_t shares = n_panels / (uint64_t{4} * pool_.n_workers());
+  return static_cast<uint32_t>(std::clamp<uint64_t>(shares, 1, TileProducts::kTaskPanels));
+}
+
+// fn(rows, group, worker) for all groups of panels and blocks of rows. Few rows: an even, fixed
+// split, so that a worker meets the panels it has loaded. Many: small pieces, so that no worker
+// waits for a slow one.
 template <class Fn>
-void PanelProducts::for_panels(const Input& x, uint64_t n_panels, const Fn& fn) {
+void PanelProducts::for_tasks(const Input& x, uint64_t n_groups, const Fn& fn) {
   const uint32_t block = x.block;
   const uint64_t n_blocks = x.many ? (x.n + block - 1) / block : 1;
-  const uint64_t n_tasks = n_blocks * n_panels;
+  const uint64_t n_tasks = n_blocks * n_groups;
   const uint64_t grain =
       x.many ? std::max<uint64_t>(1, n_tasks / (uint64_t{8} * pool_.n_workers())) : 0;
   pool_.parallel_for(n_tasks, grain, [&](uint64_t begin, uint64_t end, uint32_t worker) {
     for (uint64_t task = begin; task < end; ++task) {
       Input rows = x;
-      rows.first = static_cast<uint32_t>(task / n_panels * block);
+      rows.first = static_cast<uint32_t>(task / n_groups * block);
       rows.n = n_blocks == 1 ? x.n : std::min(block, x.n - rows.first);
-      fn(rows, static_cast<uint32_t>(task % n_panels), worker);
+      fn(rows, static_cast<uint32_t>(task % n_groups), worker);
     }
   });
 }
@@ -418,16 +442,23 @@ void PanelProducts::for_panels(const Input& x, uint64_t n_panels, const Fn& fn) 
 void PanelProducts::multiply(const float* x, uint32_t n, std::span<const Product> products) {
   if (n == 0 || products.empty()) return;
   Kinds kinds;
-  uint64_t n_panels = 0;
+  uint64_t n_panels = 0, n_groups = 0;
   for (const Product& product : products) {
     kinds.add(*product.w);
     n_panels += product.w->n_panels();
   }
   const Input input = prepare(x, n, products.front().w->n_in, kinds);
-  for_panels(input, n_panels, [&](const Input& rows, uint32_t index, uint32_t worker) {
+  const uint32_t together = panels_per_task(input, n_panels);
+  const auto groups = [&](const Product& product) {
+    return (product.w->n_panels() + together - 1) / together;
+  };
+  for (const Product& product : products) n_groups += groups(product);
+  for_tasks(input, n_groups, [&](const Input& rows, uint32_t group, uint32_t worker) {
     size_t i = 0;
-    for (; index >= products[i].w->n_panels(); ++i) index -= products[i].w->n_panels();
-    panel(rows, products[i], index, worker);
+    for (; group >= groups(products[i]); ++i) group -= groups(products[i]);
+    const uint32_t first = group * together;
+    panels(rows, products[i], {first, std::min(together, products[i].w->n_panels() - first)},
+           worker);
   });
 }
 
@@ -440,12 +471,18 @@ void PanelProducts::multiply_gated(const float* x, uint32_t n, const PanelMatrix
   kinds.add(up);
   const Input input = prepare(x, n, gate.n_in, kinds);
   const auto unit = activation == Activation::kGelu ? &kernels::geglu : &kernels::swiglu;
-  for_panels(input, gate.n_panels(), [&](const Input& rows, uint32_t index, uint32_t worker) {
-    panel(rows, {&gate, act}, index, worker);
-    panel(rows, {&up, up_out}, index, worker);
+  const uint32_t together = panels_per_task(input, gate.n_panels());
+  const uint32_t n_groups = (gate.n_panels() + together - 1) / together;
+  for_tasks(input, n_groups, [&](const Input& rows, uint32_t group, uint32_t worker) {
+    const uint32_t first = group * together;
+    const Panels group_of{first, std::min(together, gate.n_panels() - first)};
+    panels(rows, {&gate, act}, group_of, worker);
+    panels(rows, {&up, up_out}, group_of, worker);
+    const size_t first_out = size_t{first} * kPanel;
+    const size_t cols = std::min<size_t>(gate.n_out - first_out, size_t{group_of.n} * kPanel);
     for (uint32_t r = rows.first; r < rows.first + rows.n; ++r) {
-      const size_t begin = size_t{r} * gate.n_out + size_t{index} * kPanel;
-      unit(act + begin, up_out + begin, gate.panel_cols(index));
+      const size_t begin = size_t{r} * gate.n_out + first_out;
+      unit(act + begin, up_out + begin, cols);
     }
   });
 }

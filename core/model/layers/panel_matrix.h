@@ -6,7 +6,7 @@
 // AMX. A panel of f16 or bf16 that is multiplied in f32 holds the numbers of the file; it is
 // expanded for oneDNN, one panel at a time. A quantised panel holds the numbers of the file, too,
 // and our kernel multiplies it; on a CPU with AMX many rows take it expanded to bf16, whose tiles
-// need no scale per block.
+// need no scale per block (tile_products.h).
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -59,6 +59,7 @@ struct PanelSource {
 void load_panels(std::span<const PanelSource> together, ThreadPool& pool, const GgufFile& file);
 
 class OneDnnProducts;
+class TileProducts;
 
 // Products of f32 rows with panel matrices. Not thread-safe; parallel inside.
 //
@@ -77,14 +78,14 @@ class PanelProducts {
     uint32_t max_rows = 0;         // of a call
     std::vector<uint32_t> n_in{};  // all widths that rows may have
     std::optional<Forms> forms{};  // for tests: these, whatever was compared
-    std::optional<bool> tiles{};   // for tests: whatever quantized_in_tiles() says
+    std::optional<bool> tiles{};   // for tests: whatever in_tiles() says
   };
   PanelProducts(ThreadPool& pool, const Options& options);
   ~PanelProducts();
   static uint64_t scratch_bytes(const Options& options);
-  // Whether many rows are rounded to bf16 for their products with quantised matrices: this CPU has
-  // AMX, and rows may differ with the number that shares a call.
-  static bool quantized_in_tiles(bool deterministic);
+  // Whether many rows are multiplied in tiles of bf16, those of quantised matrices, too: this CPU
+  // has AMX, and rows may differ with the number that shares a call.
+  static bool in_tiles(bool deterministic);
   Forms forms() const { return forms_; }
 
   struct Product {
@@ -106,11 +107,14 @@ class PanelProducts {
   template <class Fn>
   void for_rows(const Input& x, const Fn& fn);
   void round_to_bf16(Input& x);
-  void panel(const Input& x, const Product& product, uint32_t panel, uint32_t worker);
+  struct Panels;  // of one matrix, of one task
+  void panels(const Input& x, const Product& product, const Panels& panels, uint32_t worker);
+  void panel(const Input& x, const PanelMatrix& w, uint32_t panel, bool accumulate, float* y,
+             uint32_t worker);
   const void* expanded(const PanelMatrix& w, const std::byte* panel, uint32_t worker);
-  const void* expanded_pairs(const PanelMatrix& w, const std::byte* panel, uint32_t worker);
+  uint32_t panels_per_task(const Input& x, uint64_t n_panels) const;
   template <class Fn>
-  void for_panels(const Input& x, uint64_t n_panels, const Fn& fn);
+  void for_tasks(const Input& x, uint64_t n_groups, const Fn& fn);
 
   Forms choose_forms(const Options& options);
 
@@ -119,9 +123,8 @@ class PanelProducts {
   Region rounded_;                            // bf16: the inputs, rounded
   Region quantized_;                          // int8: the inputs, rounded
   std::vector<std::vector<float>> expanded_;  // [n_workers] a panel of f16 or bf16, for oneDNN
-  std::vector<std::vector<uint16_t>> pairs_;  // [n_workers] a quantised panel, for tiles
   std::unique_ptr<OneDnnProducts> onednn_;    // null where it has no fast product
-  std::unique_ptr<OneDnnProducts> tiles_;     // in bf16; null: without tiles
+  std::unique_ptr<TileProducts> tiles_;       // null: without tiles
   Forms forms_;
 };
 

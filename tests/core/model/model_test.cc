@@ -10,6 +10,7 @@
 
 #include "core/error.h"
 #include "core/model/layers/architecture.h"
+#include "core/model/layers/panel_matrix.h"
 #include "core/model/synthetic/random_model.h"
 #include "core/platform/memory.h"
 #include "tests/core/model/reference_model.h"
@@ -262,7 +263,10 @@ TEST_CASE("int8 reads quantised weights as they lie, near f32, and no company ch
     CAPTURE(std::string(name(type)));
     spec.type = type;
     const TestModel test_model(spec);
-    const Model::Options options{Compute::kInt8, kTokens};
+    Model::Options options{Compute::kInt8, kTokens};
+    CHECK(Model::arithmetic(test_model.file(), options).tokens_are_independent ==
+          !PanelProducts::in_tiles(false));
+    options.deterministic = true;  // never in tiles
     const auto model = Model::load(test_model.file(), pool, options);
     const auto exact = Model::load(test_model.file(), pool, {Compute::kF32, kTokens});
     CHECK(model->compute() == Compute::kInt8);

@@ -249,7 +249,10 @@ TEST_CASE("many rows over expanded panels are near the sum in double, few as wit
     options.tiles = true;
     PanelProducts tiles(pool, options);
     const Products all = mixed(tiles, q, w, x.data(), kRows);
-    CHECK(all.plain == mixed(int8, q, w, x.data(), kRows).plain);
+    const Products without = mixed(int8, q, w, x.data(), kRows);
+    if (type == Compute::kF32) CHECK(all.plain == without.plain);
+    for (size_t i = 0; i < all.plain.size(); i += 31)  // in bf16 the order of a sum may differ
+      CHECK(std::abs(all.plain[i] - without.plain[i]) < 1e-3f);
     double worst = 0.0, worst_of_rounded = 0.0;
     for (uint32_t r = 0; r < kRows; r += 17)
       for (uint32_t j = 0; j < kOut; j += 9) {
@@ -272,11 +275,11 @@ TEST_CASE("many rows over expanded panels are near the sum in double, few as wit
     // of deviation 2^-9 / sqrt(3) * sqrt(2), times sqrt(576): 0.04. Six of those.
     CHECK(worst < 0.24);
     CHECK(worst > 1e-3);
-    for (const uint32_t n : {1u, 8u, 64u}) {
+    for (const uint32_t n : {1u, 8u, 48u}) {
       const Products some = mixed(tiles, q, w, x.data(), n);
       CHECK(some.quantized == mixed(int8, q, w, x.data(), n).quantized);
     }
-    for (const uint32_t n : {65u, 100u, 257u}) {
+    for (const uint32_t n : {49u, 100u, 257u}) {
       const Products some = mixed(tiles, q, w, x.data(), n);
       for (uint32_t i = 0; i < n * kOut; i += 31)
         CHECK(std::abs(some.quantized[i] - all.quantized[i]) < 1e-3f);
@@ -285,6 +288,6 @@ TEST_CASE("many rows over expanded panels are near the sum in double, few as wit
 }
 
 TEST_CASE("tiles take quantised matrices where AMX is, and never with deterministic") {
-  CHECK_FALSE(PanelProducts::quantized_in_tiles(true));
-  if (!cpu_features().amx_bf16) CHECK_FALSE(PanelProducts::quantized_in_tiles(false));
+  CHECK_FALSE(PanelProducts::in_tiles(true));
+  if (!cpu_features().amx_bf16) CHECK_FALSE(PanelProducts::in_tiles(false));
 }
