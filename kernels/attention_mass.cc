@@ -1,4 +1,6 @@
 // Attention mass, tile by tile: the logits of all queries against 128 keys, then their exponential.
+// One query takes a row of logits over the keys; many queries take S^T [key, query], as prefill
+// attention does, so that nothing is summed across lanes but once per key and head.
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/attention_mass.h"
 
@@ -6,6 +8,7 @@
 
 #include "kernels/attention_state.h"
 #include "kernels/kv_tile.h"
+#include "kernels/tile_part.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/attention_mass.cc"
@@ -13,6 +16,8 @@
 #include <hwy/highway.h>
 
 #include "kernels/exp-inl.h"
+#include "kernels/piece_logits-inl.h"
+#include "kernels/row_product-inl.h"
 #include "kernels/rows-inl.h"
 
 #ifndef KVASIR_KERNELS_ATTENTION_MASS_ONCE
@@ -35,6 +40,45 @@ inline MassScratch carve_mass(const AttentionShape& shape, size_t n_q, void* scr
   s.sum = s.logits + shape.group_size * kTileTokens;
   s.weights = s.sum + shape.group_size * kTileTokens;
   return s;
+}
+
+// From so many queries on S^T is faster.
+inline constexpr size_t kManyQueries = 8;
+inline constexpr size_t kQueryPadding = 32;  // the widest panel
+inline constexpr size_t kMostLanes = 16;
+
+// A row is a query of one head: row = head * padded queries + query. Every part a multiple of 64
+// bytes.
+struct ManyMassScratch {
+  float* q;        // panels of rows [rows / panel, head_dim, panel], scaled; padding is zero
+  float* lse;      // [rows]; +inf of those that saw nothing, and of padding
+  int32_t* pos;    // [padded queries]
+  float* k;        // [kTileTokens + kKeyPadding, k_stride]
+  float* s;        // [kTileTokens + kKeyPadding, kQueryPadding]
+  float* sum;      // [kTileTokens, kMostLanes], of one head
+  float* weights;  // [group_size, kTileTokens]
+  size_t padded;   // queries
+  size_t k_stride;
+};
+
+inline size_t carve_many(const AttentionShape& shape, size_t n_q, uintptr_t memory,
+                         ManyMassScratch* s) {
+  size_t used = 0;
+  const auto take = [&](size_t n) {
+    const uintptr_t at = memory + used * sizeof(float);
+    used += padded_dim(n);
+    return reinterpret_cast<float*>(at);
+  };
+  s->padded = (n_q + kQueryPadding - 1) / kQueryPadding * kQueryPadding;
+  s->k_stride = padded_dim(shape.head_dim);
+  s->q = take(shape.group_size * s->padded * shape.head_dim);
+  s->lse = take(shape.group_size * s->padded);
+  s->pos = reinterpret_cast<int32_t*>(take(s->padded));
+  s->k = take((kTileTokens + kKeyPadding) * s->k_stride);
+  s->s = take((kTileTokens + kKeyPadding) * kQueryPadding);
+  s->sum = take(kTileTokens * kMostLanes);
+  s->weights = take(shape.group_size * kTileTokens);
+  return used * sizeof(float);
 }
 
 inline bool hidden(const PositionMask& mask, size_t query, uint32_t key_pos) {
@@ -117,8 +161,90 @@ void add_tile_mass(const AttentionShape& shape, const MassScratch& s, size_t n, 
   }
 }
 
+// ------------------------------------------------------------------ many queries
+
+void pack_many(const AttentionShape& shape, const MassQueries& queries, const ManyMassScratch& s) {
+  for (size_t g = 0; g < shape.group_size; ++g) {
+    for (size_t i = 0; i < s.padded; ++i) {
+      const size_t row = g * s.padded + i;
+      const float* q = queries.q + i * queries.q_stride + g * shape.head_dim;
+      float* out = s.q + row / kPanel * kPanel * shape.head_dim + row % kPanel;
+      for (size_t d = 0; d < shape.head_dim; ++d)
+        out[d * kPanel] = i < queries.n_q ? shape.softmax_scale * q[d] : 0.0f;
+      const float lse = i < queries.n_q ? queries.lse[i * queries.lse_stride + g] : kEmptyLse;
+      s.lse[row] = lse == kEmptyLse ? -kEmptyLse : lse;
+    }
+  }
+  for (size_t i = 0; i < s.padded; ++i) {
+    const size_t seen = std::min(i, queries.n_q - 1);
+    s.pos[i] = queries.mask.q_pos ? static_cast<int32_t>(queries.mask.q_pos[seen]) : 0;
+  }
+}
+
+// s.sum[t, lane] += exp(logit - lse) of a panel of queries of head g, for the keys of the part.
+HWY_NOINLINE void add_panel(const AttentionShape& shape, const PositionMask& mask,
+                            const KvTile& tile, const TilePart& part, size_t g, size_t query,
+                            const ManyMassScratch& s) {
+  const F32 d;
+  const size_t row = g * s.padded + query;
+  const float* q = s.q + row * shape.head_dim;
+  for (size_t t = part.key_begin; t < part.key_end; t += kStep) {
+    product_block(s.k + t * s.k_stride, s.k_stride, 1, q, shape.head_dim, nullptr,
+                  s.s + t * kQueryPadding, kQueryPadding);
+  }
+  const PieceLogits logits{s.s, kQueryPadding, kPanel};
+  if (shape.softcap != 0.0f) cap_logits(shape.softcap, part, logits);
+  if (part.masked) mask_logits(mask, tile, s.pos + query, part, logits);
+  const VecF32 zero = hn::Zero(d);
+  const VecF32 lse[2] = {hn::Load(d, s.lse + row), hn::Load(d, s.lse + row + kLanes)};
+  for (size_t t = part.key_begin; t < part.key_end; ++t) {
+    const float* at = s.s + t * kQueryPadding;
+    const VecF32 weight = hn::Set(d, tile.weighted ? s.weights[g * kTileTokens + t] : 0.0f);
+    VecF32 sum = hn::Load(d, s.sum + t * kMostLanes);
+    for (size_t half = 0; half < 2; ++half) {
+      const VecF32 x = hn::Add(hn::Load(d, at + half * kLanes), weight);
+      // A share of the softmax is at most 1; rounding may say a little more.
+      sum = hn::Add(sum, exp_nonpositive(d, hn::Min(zero, hn::Sub(x, lse[half]))));
+    }
+    hn::Store(sum, d, s.sum + t * kMostLanes);
+  }
+}
+
+void mass_of_many(const AttentionShape& shape, const MassQueries& queries,
+                  std::span<const KvRows> items, size_t width, float* value, void* scratch) {
+  const F32 d;
+  ManyMassScratch s;
+  carve_many(shape, queries.n_q, reinterpret_cast<uintptr_t>(scratch), &s);
+  pack_many(shape, queries, s);
+  KvTile tile;
+  for (TileCursor cursor(items, shape.group_size); cursor.next(tile, s.weights);) {
+    const TileSpan span = span_of(tile);
+    bool converted = false;
+    for (size_t g = 0; g < shape.group_size; ++g) {
+      std::fill_n(s.sum, kTileTokens * kMostLanes, 0.0f);
+      for (size_t query = 0; query < queries.n_q; query += kPanel) {
+        const size_t used = std::min(kPanel, queries.n_q - query);
+        const auto [low, high] = std::minmax_element(s.pos + query, s.pos + query + used);
+        const TilePart part = visible_part(tile, span, queries.mask, *low, *high);
+        if (part.key_begin >= part.key_end) continue;
+        if (!converted) convert_keys(shape, tile, s.k, s.k_stride);
+        converted = true;
+        add_panel(shape, queries.mask, tile, part, g, query, s);
+      }
+      float* out = value + (width == 1 ? 0 : g);
+      for (size_t t = 0; t < tile.n; ++t)
+        out[t * width] += hn::GetLane(hn::SumOfLanes(d, hn::Load(d, s.sum + t * kMostLanes)));
+    }
+    value += tile.n * width;
+  }
+}
+
+// ------------------------------------------------------------------
+
 void mass(const AttentionShape& shape, const MassQueries& queries, std::span<const KvRows> items,
           size_t width, float* value, void* scratch) {
+  if (queries.n_q >= kManyQueries)
+    return mass_of_many(shape, queries, items, width, value, scratch);
   const MassScratch s = carve_mass(shape, queries.n_q, scratch);
   pack_mass_queries(shape, queries, s.q);
   KvTile tile;
@@ -146,6 +272,10 @@ namespace kvasir::kernels {
 HWY_EXPORT(mass);
 
 size_t attention_mass_scratch_bytes(const AttentionShape& shape, size_t n_q) {
+  if (n_q >= kManyQueries) {
+    ManyMassScratch s;
+    return carve_many(shape, n_q, 0, &s);
+  }
   const size_t floats = n_q * padded_dim(shape.head_dim) + 3 * kTileTokens;
   return shape.group_size * floats * sizeof(float);
 }

@@ -17,6 +17,7 @@
 
 #include "kernels/exp-inl.h"
 #include "kernels/piece_logits-inl.h"
+#include "kernels/row_product-inl.h"
 #include "kernels/rows-inl.h"
 
 #ifndef KVASIR_KERNELS_ATTENTION_PREFILL_ONCE
@@ -27,7 +28,6 @@ namespace kvasir::kernels {
 // 48 rows are worked on at a time; buffers are padded to a multiple of both.
 inline constexpr size_t kRowPadding = 192;
 inline constexpr size_t kColumnPadding = 32;  // the widest panel
-inline constexpr size_t kKeyPadding = 8;      // the most keys per step of the product
 inline constexpr size_t kMaxPieceRows = 64;
 
 inline size_t round_up(size_t n, size_t multiple) {
@@ -79,45 +79,7 @@ inline size_t carve(const AttentionShape& shape, size_t n_q, uintptr_t memory, P
 HWY_BEFORE_NAMESPACE();
 namespace kvasir::kernels::HWY_NAMESPACE {
 
-inline constexpr size_t kPanel = 2 * kLanes;
-inline constexpr size_t kStep = HWY_TARGET <= HWY_AVX3 ? 8 : 6;  // rows of a register block
 inline constexpr size_t kPieceRows = HWY_TARGET <= HWY_AVX3 ? 64 : 48;
-
-// ------------------------------------------------------------------ the product
-
-// c[i, 0 .. kPanel) = scale[i] * c[i, ...] + sum_k a[i * a_row + k * a_column] * b[k, ...] for
-// kStep rows i, all sums in registers. scale == nullptr: c is only written.
-//   b [depth, kPanel] contiguous, c rows c_stride apart
-HWY_INLINE void product_block(const float* HWY_RESTRICT a, size_t a_row, size_t a_column,
-                              const float* HWY_RESTRICT b, size_t depth,
-                              const float* HWY_RESTRICT scale, float* HWY_RESTRICT c,
-                              size_t c_stride) {
-  const F32 d;
-  VecF32 sum[kStep][2];
-  HWY_UNROLL(8) for (size_t i = 0; i < kStep; ++i) {
-    if (scale) {
-      const VecF32 f = hn::Set(d, scale[i]);
-      sum[i][0] = hn::Mul(f, hn::Load(d, c + i * c_stride));
-      sum[i][1] = hn::Mul(f, hn::Load(d, c + i * c_stride + kLanes));
-    } else {
-      sum[i][0] = hn::Zero(d);
-      sum[i][1] = hn::Zero(d);
-    }
-  }
-  for (size_t k = 0; k < depth; ++k) {
-    const VecF32 b0 = hn::Load(d, b + k * kPanel);
-    const VecF32 b1 = hn::Load(d, b + k * kPanel + kLanes);
-    HWY_UNROLL(8) for (size_t i = 0; i < kStep; ++i) {
-      const VecF32 ai = hn::Set(d, a[i * a_row + k * a_column]);
-      sum[i][0] = hn::MulAdd(ai, b0, sum[i][0]);
-      sum[i][1] = hn::MulAdd(ai, b1, sum[i][1]);
-    }
-  }
-  HWY_UNROLL(8) for (size_t i = 0; i < kStep; ++i) {
-    hn::Store(sum[i][0], d, c + i * c_stride);
-    hn::Store(sum[i][1], d, c + i * c_stride + kLanes);
-  }
-}
 
 // ------------------------------------------------------------------ layout of the operands
 
@@ -139,24 +101,6 @@ void pack_queries(const AttentionShape& shape, const QueryTile& t, const Prefill
   std::fill_n(s.o, padded_rows * s.o_stride, 0.0f);
 }
 
-template <class T>
-HWY_INLINE void convert_row(const T* row, size_t n, float* HWY_RESTRICT out) {
-  const F32 d;
-  size_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) hn::Store(load_at(d, row, i), d, out + i);
-  if (i < n) hn::Store(load_tail_at(d, row, i, n - i), d, out + i);
-}
-
-// K rows as they are; the keys that fill up the last step are zero.
-template <class T>
-void convert_keys(const AttentionShape& shape, const KvTile& tile, const PrefillScratch& s) {
-  const size_t stride = s.k_stride;
-  for (size_t t = 0; t < tile.n; ++t) {
-    convert_row(reinterpret_cast<const T*>(tile.k[t]), shape.head_dim, s.k + t * stride);
-  }
-  std::fill_n(s.k + tile.n * stride, kKeyPadding * stride, 0.0f);
-}
-
 // V rows cut into panels of columns.
 template <class T>
 void convert_values(const AttentionShape& shape, const KvTile& tile, const PrefillScratch& s) {
@@ -176,7 +120,7 @@ void convert_values(const AttentionShape& shape, const KvTile& tile, const Prefi
 }
 
 void convert_tile(const AttentionShape& shape, const KvTile& tile, const PrefillScratch& s) {
-  with_row_type(shape.k_type, [&]<class T>(T) { convert_keys<T>(shape, tile, s); });
+  convert_keys(shape, tile, s.k, s.k_stride);
   with_row_type(shape.v_type, [&]<class T>(T) { convert_values<T>(shape, tile, s); });
 }
 

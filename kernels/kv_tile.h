@@ -13,6 +13,8 @@
 namespace kvasir::kernels {
 
 inline constexpr size_t kTileTokens = 128;
+// The most keys per step of a product over a tile: buffers end that far behind it.
+inline constexpr size_t kKeyPadding = 8;
 
 // The loops work on groups of rows of about 1 KiB, in fours, and, before each, ask for the group
 // that lies 16 KiB (at most 64 rows) ahead. Measured on Zen 4 with one thread and f16: groups of 1

@@ -81,6 +81,32 @@ TEST_SUITE("kernels/attention_mass") {
     }
   }
 
+  TEST_CASE("any number of queries, alone and in panels, in any order") {
+    for (const size_t n_q : {1u, 7u, 8u, 31u, 32u, 65u, 100u}) {
+      CAPTURE(n_q);
+      Case c{make_shape(ElementType::kF16), {}, {}, 333};
+      const test::StoredKv kv(c.shape, 333, 241);
+      c.items = {kv.rows};
+      for (size_t i = 0; i < n_q; ++i) c.pos.push_back(static_cast<uint32_t>(i * 37 % 340));
+      check_case(c, 242);
+    }
+  }
+
+  TEST_CASE("weights and a softcap enter the mass of many queries") {
+    Case c{make_shape(ElementType::kBF16), {}, {}, 140};
+    c.shape.softcap = 5.0f;
+    const test::StoredKv kv(c.shape, 140, 251);
+    auto weights = test::random_floats(140 * 3, 1.0f, 252);
+    for (size_t i = 0; i < weights.size(); i += 11)
+      weights[i] = -std::numeric_limits<float>::infinity();
+    c.items = {kv.rows};
+    c.items[0].log_weight = weights.data();
+    c.items[0].weight_width = 3;
+    c.items[0].weight_row_stride = 3;
+    for (uint32_t i = 0; i < 45; ++i) c.pos.push_back(95 + i);
+    check_case(c, 253);
+  }
+
   TEST_CASE("weights, token lists and a softcap enter the mass as they enter the softmax") {
     Case c{make_shape(ElementType::kBF16), {}, {160, 155, 40}, 135};
     c.shape.softcap = 5.0f;
@@ -124,14 +150,16 @@ TEST_SUITE("kernels/attention_mass") {
   TEST_CASE("a query that saw nothing adds nothing") {
     const AttentionShape shape = make_shape(ElementType::kF32);
     const test::StoredKv kv(shape, 20, 231);
-    const auto q = test::random_floats(3 * 40, 1.0f, 232);
-    const std::vector<float> lse(3, -std::numeric_limits<float>::infinity());
-    test::for_each_simd_target([&] {
-      test::Scratch scratch(kernels::attention_mass_scratch_bytes(shape, 1));
-      std::vector<float> value(20, 0.25f);
-      kernels::attention_mass(shape, {q.data(), lse.data(), 1, 120, 3, {}}, {&kv.rows, 1}, 1,
-                              value.data(), scratch.get());
-      for (float x : value) CHECK(x == 0.25f);
-    });
+    for (const size_t n_q : {1u, 9u}) {
+      const auto q = test::random_floats(n_q * 3 * 40, 1.0f, 232);
+      const std::vector<float> lse(n_q * 3, -std::numeric_limits<float>::infinity());
+      test::for_each_simd_target([&] {
+        test::Scratch scratch(kernels::attention_mass_scratch_bytes(shape, n_q));
+        std::vector<float> value(20, 0.25f);
+        kernels::attention_mass(shape, {q.data(), lse.data(), n_q, 120, 3, {}}, {&kv.rows, 1}, 1,
+                                value.data(), scratch.get());
+        for (float x : value) CHECK(x == 0.25f);
+      });
+    }
   }
 }
