@@ -2,6 +2,11 @@
 // kernel. The operands of a product are pairs of bf16 along its depth: of head elements in Q K^T,
 // of neighbouring keys in P V. K rows are read as they are, one pair broadcast; queries are packed
 // once per call, V once per tile, P where the softmax writes it.
+//
+// With AMX both products are made of tiles of 16 rows by 16 pairs, in blocks of 32 by 32 results:
+// S^T = K Q^T of the same operands, and O^T = V^T P^T, for which V is packed the other way around.
+// A tile adds up its first and its second elements by themselves, so its 32 keys begin at fixed
+// places of a tile of keys.
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/attention_prefill_bf16.h"
 
@@ -9,6 +14,7 @@
 
 #include "kernels/attention_state.h"
 #include "kernels/kv_tile.h"
+#include "kernels/simd_target.h"
 #include "kernels/tile_part.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -27,23 +33,28 @@ namespace kvasir::kernels {
 // a piece; a register block is 8 keys (or rows) by two vectors.
 inline constexpr size_t kBf16Piece = 32;
 inline constexpr size_t kBf16Step = 8;
+// Rows of a tile of AMX, and the pairs of each.
+inline constexpr size_t kAmxRows = 16, kAmxPairs = 16;
 
 // Scratch of one call, carved from the caller's memory; every part a multiple of 64 bytes. A pair
 // is two bf16 in 32 bits, the first in the lower half.
 struct Bf16Scratch {
   uint32_t* q;     // pairs along the head: [rows / kBf16Piece, head_pairs, kBf16Piece], scaled
-  float* o;        // [rows, o_stride]: sum of exp(logit - max) * v
+  float* o;        // [rows, o_stride]: sum of exp(logit - max) * v; with tiles
+                   // [rows / kBf16Piece, o_stride, kBf16Piece]
   float* max;      // [rows]
   float* sum;      // [rows]
   int32_t* pos;    // [rows]
   uint32_t* k;     // pairs along the head: [kTileTokens + kBf16Step, head_pairs]
-  uint32_t* v;     // pairs of keys: [v_dim / kBf16Piece, kTileTokens / 2, kBf16Piece]
+  uint32_t* v;     // pairs of keys: [v_dim / kBf16Piece, kTileTokens / 2, kBf16Piece]; with tiles
+                   // [v_dim / kAmxRows, kTileTokens / 2 / kAmxPairs, kAmxRows, kAmxPairs]
   float* s;        // [kTileTokens + kBf16Step, kBf16Piece]
   uint32_t* p;     // pairs of keys: [kTileTokens / 2, kBf16Piece]
   float* rescale;  // [kBf16Piece]
   float* weights;  // [group_size, kTileTokens]
   size_t head_pairs;
   size_t o_stride;
+  bool tiles;
 };
 
 inline size_t bf16_round_up(size_t n, size_t multiple) {
@@ -88,7 +99,7 @@ inline size_t carve(const AttentionShape& shape, size_t n_q, uintptr_t memory, B
 HWY_BEFORE_NAMESPACE();
 #if KVASIR_HAS_BF16_PAIRS
 // Highway has no target with these instructions: the CPU is asked beside it.
-HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR ",avx512bf16")
+HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR ",avx512bf16,amx-tile,amx-bf16")
 #endif
 namespace kvasir::kernels::HWY_NAMESPACE {
 
@@ -215,14 +226,15 @@ void pack_queries(const AttentionShape& shape, const QueryTile& t, const Bf16Scr
   std::fill_n(s.o, padded_rows * s.o_stride, 0.0f);
 }
 
-// The keys that fill up the last step are zero.
+// The keys that fill up the last step, or the last rows of tiles, are zero.
 template <class T>
 void narrow_keys(const AttentionShape& shape, const KvTile& tile, const Bf16Scratch& s) {
   for (size_t t = 0; t < tile.n; ++t) {
     narrow_row(reinterpret_cast<const T*>(tile.k[t]), shape.head_dim, 1.0f, s.head_pairs,
                s.k + t * s.head_pairs);
   }
-  std::fill_n(s.k + tile.n * s.head_pairs, kBf16Step * s.head_pairs, 0u);
+  const size_t n = s.tiles ? bf16_round_up(tile.n, 2 * kAmxRows) - tile.n : kBf16Step;
+  std::fill_n(s.k + tile.n * s.head_pairs, n * s.head_pairs, 0u);
 }
 
 // Pairs of rows, cut into panels of columns; a last row without partner is paired with zeros.
@@ -241,6 +253,28 @@ void zip_values(const AttentionShape& shape, const KvTile& tile, const Bf16Scrat
   }
 }
 
+// The same turned around: tiles of kAmxRows columns, whose rows are kAmxPairs pairs of keys. Pairs
+// behind the last key are zero up to the end of their tile.
+template <class T>
+void turn_values(const AttentionShape& shape, const KvTile& tile, const Bf16Scratch& s) {
+  const size_t padded = bf16_round_up(tile.n, 2 * kAmxPairs);
+  for (size_t t = 0; t < padded; t += 2) {
+    const T* first = reinterpret_cast<const T*>(tile.v[std::min(t, tile.n - 1)]);
+    const T* second = reinterpret_cast<const T*>(tile.v[std::min(t + 1, tile.n - 1)]);
+    const size_t n_first = t < tile.n ? shape.v_dim : 0;
+    const size_t n_second = t + 1 < tile.n ? shape.v_dim : 0;
+    const size_t pair = t / 2;
+    for (size_t c = 0; c < s.o_stride; c += kAmxRows) {
+      HWY_ALIGN uint32_t pairs[kLanes];
+      hn::Store(zip(load_part(first, c, n_first), load_part(second, c, n_second)), PairTag(),
+                pairs);
+      uint32_t* out =
+          s.v + c * (kTileTokens / 2) + pair / kAmxPairs * kAmxRows * kAmxPairs + pair % kAmxPairs;
+      for (size_t j = 0; j < kAmxRows; ++j) out[j * kAmxPairs] = pairs[j];
+    }
+  }
+}
+
 template <class Fn>
 void with_half_type(ElementType type, const Fn& fn) {
   if (type == ElementType::kBF16) {
@@ -252,7 +286,9 @@ void with_half_type(ElementType type, const Fn& fn) {
 
 void convert_tile(const AttentionShape& shape, const KvTile& tile, const Bf16Scratch& s) {
   with_half_type(shape.k_type, [&]<class T>(T) { narrow_keys<T>(shape, tile, s); });
-  with_half_type(shape.v_type, [&]<class T>(T) { zip_values<T>(shape, tile, s); });
+  with_half_type(shape.v_type, [&]<class T>(T) {
+    s.tiles ? turn_values<T>(shape, tile, s) : zip_values<T>(shape, tile, s);
+  });
 }
 
 // ------------------------------------------------------------------ a piece of rows, a tile of
@@ -265,6 +301,14 @@ HWY_NOINLINE void score_piece(const Bf16Scratch& s, size_t first_row, const Tile
     pair_product(s.k + t * s.head_pairs, s.head_pairs, 1, q, s.head_pairs, nullptr,
                  s.s + t * kBf16Piece, kBf16Piece);
   }
+}
+
+void finish_logits(const AttentionShape& shape, const QueryTile& t, const KvTile& tile,
+                   const TilePart& part, size_t row, const Bf16Scratch& s) {
+  const PieceLogits logits{s.s, kBf16Piece, kBf16Piece};
+  if (shape.softcap != 0.0f) cap_logits(shape.softcap, part, logits);
+  if (tile.weighted) add_weights(s.weights, shape.group_size, row, part, logits);
+  if (part.masked) mask_logits(t.mask, tile, s.pos + row, part, logits);
 }
 
 // Columns of S^T: logits -> P = exp(logit - new maximum of the row), as pairs of keys; max, sum and
@@ -319,6 +363,124 @@ HWY_NOINLINE void add_piece(const AttentionShape& shape, const Bf16Scratch& s, s
   }
 }
 
+// ------------------------------------------------------------------ with tiles
+
+struct TileConfig {
+  uint8_t palette = 1, start_row = 0, reserved[14] = {};
+  uint16_t row_bytes[16] = {};
+  uint8_t rows[16] = {};
+};
+
+// All eight tiles hold 16 rows of 64 bytes. What a thread configures is its own until it releases
+// it; oneDNN, which runs on the same threads, does both in each of its calls.
+class ConfiguredTiles {
+ public:
+  explicit ConfiguredTiles(bool wanted) : wanted_(wanted) {
+    if (!wanted) return;
+    TileConfig config;
+    std::fill_n(config.row_bytes, 8, uint16_t{64});
+    std::fill_n(config.rows, 8, static_cast<uint8_t>(kAmxRows));
+    _tile_loadconfig(&config);
+  }
+  ~ConfiguredTiles() {
+    if (wanted_) _tile_release();
+  }
+  ConfiguredTiles(const ConfiguredTiles&) = delete;
+  ConfiguredTiles& operator=(const ConfiguredTiles&) = delete;
+
+ private:
+  bool wanted_;
+};
+
+// c[i, 0 .. 32) (+)= sum_k a[i, k] b[k, ...] for 32 rows i, all sums in tiles; strides in bytes.
+//   a, a_below  16 rows each, a_step from one depth of 16 pairs to the next
+//   b           pairs [depth, kBf16Piece], contiguous
+HWY_INLINE void tile_product(const uint32_t* a, const uint32_t* a_below, size_t a_row,
+                             size_t a_step, const uint32_t* b, size_t depth, bool add, float* c) {
+  constexpr size_t kRow = kBf16Piece * sizeof(float);
+  float* c_below = c + kAmxRows * kBf16Piece;
+  if (add) {
+    _tile_loadd(0, c, kRow);
+    _tile_loadd(1, c + kAmxPairs, kRow);
+    _tile_loadd(2, c_below, kRow);
+    _tile_loadd(3, c_below + kAmxPairs, kRow);
+  } else {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+  }
+  for (size_t k = 0; k < depth; k += kAmxPairs) {
+    _tile_loadd(4, a, a_row);
+    _tile_loadd(6, b + k * kBf16Piece, kRow);
+    _tile_loadd(7, b + k * kBf16Piece + kAmxPairs, kRow);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_loadd(5, a_below, a_row);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(3, 5, 7);
+    a += a_step;
+    a_below += a_step;
+  }
+  _tile_stored(0, c, kRow);
+  _tile_stored(1, c + kAmxPairs, kRow);
+  _tile_stored(2, c_below, kRow);
+  _tile_stored(3, c_below + kAmxPairs, kRow);
+}
+
+// score_piece of keys [key_begin, key_end), multiples of 32.
+HWY_NOINLINE void score_piece_in_tiles(const Bf16Scratch& s, size_t first_row, size_t key_begin,
+                                       size_t key_end) {
+  const uint32_t* q = s.q + first_row * s.head_pairs;
+  const size_t k_row = s.head_pairs * sizeof(uint32_t);
+  for (size_t t = key_begin; t < key_end; t += 2 * kAmxRows) {
+    const uint32_t* k = s.k + t * s.head_pairs;
+    tile_product(k, k + kAmxRows * s.head_pairs, k_row, kAmxPairs, q, s.head_pairs, false,
+                 s.s + t * kBf16Piece);
+  }
+}
+
+// add_piece into O^T: o[c, row] = rescale[row] * o[c, row] + sum_t v_t[c] P[t, row]; keys as above.
+HWY_NOINLINE void add_piece_in_tiles(const Bf16Scratch& s, size_t first_row, size_t key_begin,
+                                     size_t key_end) {
+  const F32 d;
+  float* o = s.o + first_row * s.o_stride;
+  const VecF32 r0 = hn::Load(d, s.rescale), r1 = hn::Load(d, s.rescale + kLanes);
+  const VecF32 one = hn::Set(d, 1.0f);
+  if (!hn::AllTrue(d, hn::And(hn::Eq(r0, one), hn::Eq(r1, one)))) {
+    for (size_t c = 0; c < s.o_stride; ++c) {
+      float* at = o + c * kBf16Piece;
+      hn::Store(hn::Mul(r0, hn::Load(d, at)), d, at);
+      hn::Store(hn::Mul(r1, hn::Load(d, at + kLanes)), d, at + kLanes);
+    }
+  }
+  constexpr size_t kTile = kAmxRows * kAmxPairs;
+  for (size_t c = 0; c < s.o_stride; c += 2 * kAmxRows) {
+    const uint32_t* v = s.v + c * (kTileTokens / 2) + key_begin / (2 * kAmxPairs) * kTile;
+    tile_product(v, v + kAmxRows * (kTileTokens / 2), kAmxPairs * sizeof(uint32_t), kTile,
+                 s.p + key_begin / 2 * kBf16Piece, (key_end - key_begin) / 2, true,
+                 o + c * kBf16Piece);
+  }
+}
+
+// The keys of the part and those beside it that share a tile; they are hidden from every row.
+void attend_piece_in_tiles(const AttentionShape& shape, const QueryTile& t, const KvTile& tile,
+                           TilePart part, size_t row, const Bf16Scratch& s) {
+  constexpr size_t kKeys = 2 * kAmxPairs;
+  const size_t begin = part.key_begin / kKeys * kKeys;
+  const size_t end = bf16_round_up(part.key_end, kKeys);
+  const TilePart whole{
+      begin, std::min(end, tile.n),
+      part.masked || begin != part.key_begin || std::min(end, tile.n) != part.key_end};
+  score_piece_in_tiles(s, row, begin, end);
+  finish_logits(shape, t, tile, whole, row, s);
+  std::fill_n(s.s + whole.key_end * kBf16Piece, (end - whole.key_end) * kBf16Piece, kEmptyLse);
+  softmax_piece(s, row, begin, end);
+  add_piece_in_tiles(s, row, begin, end);
+}
+
+// ------------------------------------------------------------------ without
+
 // The part is taken as whole pairs of keys. At its front the row that comes in is masked; behind
 // its end there is one only where the tile itself is odd: its logits are set to -inf.
 void attend_piece(const AttentionShape& shape, const QueryTile& t, const KvTile& tile,
@@ -326,10 +488,7 @@ void attend_piece(const AttentionShape& shape, const QueryTile& t, const KvTile&
   part.key_begin &= ~size_t{1};
   part.key_end = std::min(bf16_round_up(part.key_end, 2), tile.n);
   score_piece(s, row, part);
-  const PieceLogits logits{s.s, kBf16Piece, kBf16Piece};
-  if (shape.softcap != 0.0f) cap_logits(shape.softcap, part, logits);
-  if (tile.weighted) add_weights(s.weights, shape.group_size, row, part, logits);
-  if (part.masked) mask_logits(t.mask, tile, s.pos + row, part, logits);
+  finish_logits(shape, t, tile, part, row, s);
   const size_t end = bf16_round_up(part.key_end, 2);
   if (end != part.key_end) std::fill_n(s.s + part.key_end * kBf16Piece, kBf16Piece, kEmptyLse);
   softmax_piece(s, row, part.key_begin, end);
@@ -349,7 +508,10 @@ void attend_tile(const AttentionShape& shape, const QueryTile& t, const KvTile& 
     if (part.key_begin >= part.key_end) continue;
     if (!converted) convert_tile(shape, tile, s);
     converted = true;
-    attend_piece(shape, t, tile, part, row, used, s);
+    if (s.tiles)
+      attend_piece_in_tiles(shape, t, tile, part, row, s);
+    else
+      attend_piece(shape, t, tile, part, row, used, s);
   }
 }
 
@@ -358,6 +520,8 @@ void prefill_bf16(const AttentionShape& shape, const QueryTile& t, std::span<con
   if (t.n_q == 0) return;
   Bf16Scratch s;
   carve(shape, t.n_q, reinterpret_cast<uintptr_t>(scratch), &s);
+  s.tiles = uses_bf16_tiles();
+  const ConfiguredTiles configured(s.tiles);
   pack_queries(shape, t, s);
   KvTile tile;
   for (TileCursor cursor(items, shape.group_size); cursor.next(tile, s.weights);) {
@@ -367,7 +531,12 @@ void prefill_bf16(const AttentionShape& shape, const QueryTile& t, std::span<con
     const size_t query = row / shape.group_size;
     const size_t g = row % shape.group_size;
     float* o = t.o + query * t.o_stride + g * shape.v_dim;
-    std::copy_n(s.o + row * s.o_stride, shape.v_dim, o);
+    if (s.tiles) {
+      const float* column = s.o + row / kBf16Piece * kBf16Piece * s.o_stride + row % kBf16Piece;
+      for (size_t c = 0; c < shape.v_dim; ++c) o[c] = column[c * kBf16Piece];
+    } else {
+      std::copy_n(s.o + row * s.o_stride, shape.v_dim, o);
+    }
     finish_attention(o, s.max[row], s.sum[row], shape.v_dim, t.lse + query * t.lse_stride + g);
   }
 }

@@ -1,8 +1,15 @@
-// Pins the dispatch of Highway's function tables.
+// Pins the dispatch of Highway's function tables; the state of AMX that the operating system saves
+// (xgetbv), and Linux's permission for it.
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/simd_target.h"
 
 #include <hwy/highway.h>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 namespace kvasir::kernels {
 namespace {
@@ -13,6 +20,34 @@ int64_t real_targets() {
   hwy::SetSupportedTargetsForTest(0);  // drop an earlier pin
   return hwy::SupportedTargets();
 }
+
+#if defined(__x86_64__)
+constexpr uint64_t kXcr0Amx = 0x60000;     // tile configuration, tile data
+constexpr int kArchReqXcompPerm = 0x1023;  // asm/prctl.h, newer than Debian 12's oldest kernels
+constexpr int kTileData = 18;
+
+bool os_saves_tiles() {
+  unsigned a, b, c, d;
+  if (!__get_cpuid_count(1, 0, &a, &b, &c, &d) || !(c >> 27 & 1)) return false;  // OSXSAVE
+  uint32_t low, high;
+  __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  return ((uint64_t{high} << 32 | low) & kXcr0Amx) == kXcr0Amx;
+}
+
+// Bit of edx of cpuid's leaf 7: 22 bf16 in tiles, 24 tiles.
+bool cpu_has(int bit) {
+  unsigned a, b, c, d;
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> bit & 1);
+}
+
+bool ask_for_tiles() {
+  return cpu_has(24) && os_saves_tiles() &&
+         syscall(SYS_arch_prctl, kArchReqXcompPerm, kTileData) == 0;
+}
+#else
+bool cpu_has(int) { return false; }
+bool ask_for_tiles() { return false; }
+#endif
 
 }  // namespace
 
@@ -33,6 +68,17 @@ bool set_simd_target(std::string_view name) {
 const char* simd_target_name() {
   const int64_t usable = hwy::SupportedTargets() & HWY_TARGETS;
   return hwy::TargetName(usable & -usable);  // lower bit: better target
+}
+
+bool has_tiles() {
+  static const bool has = ask_for_tiles();
+  return has;
+}
+
+bool uses_bf16_tiles() {
+  static const bool has = has_tiles() && cpu_has(22);
+  // Highway's library, which all plugins share, knows of a pin: AVX-512 alone, without AVX2.
+  return has && (hwy::SupportedTargets() & HWY_AVX2);
 }
 
 }  // namespace kvasir::kernels

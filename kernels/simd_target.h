@@ -1,4 +1,5 @@
-// The one place where the SIMD target of every kernel is pinned; otherwise the best one runs.
+// The one place where the SIMD target of every kernel is pinned; otherwise the best one runs. What
+// Highway has no target for, the tiles of AMX, is asked for here, too.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -6,11 +7,20 @@
 
 namespace kvasir::kernels {
 
-// "avx2", "avx512" or "best". False, changing nothing, for another name or when this CPU lacks the
-// target. Call before kernels run, not while they do: the choice is one per process.
+// "avx2", "avx512" or "best", which alone has tiles. False, changing nothing, for another name or
+// when this CPU lacks the target. Call before kernels run, not while they do: the choice is one per
+// process.
 bool set_simd_target(std::string_view name);
 
 // The target that the next kernel call uses, in Highway's words: "AVX3", "AVX2", "SSE4", ...
 const char* simd_target_name();
+
+// Whether this CPU has AMX tiles and Linux lets this process use them, which the first call asks
+// for.
+bool has_tiles();
+
+// Whether kernels may multiply bf16 in tiles: has_tiles(), this CPU knows bf16 there, and the best
+// target is in use.
+bool uses_bf16_tiles();
 
 }  // namespace kvasir::kernels

@@ -1,4 +1,4 @@
-// cpuid, the state the operating system saves (xgetbv), and Linux's permission for AMX tiles.
+// cpuid, and the state the operating system saves (xgetbv).
 // SPDX-License-Identifier: Apache-2.0
 #include "core/platform/cpu_features.h"
 
@@ -8,9 +8,9 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 #endif
+
+#include "kernels/simd_target.h"
 
 namespace kvasir {
 
@@ -41,11 +41,8 @@ std::string CpuFeatures::list() const {
 namespace {
 
 // Bits of XCR0: the register state that the operating system saves and restores.
-constexpr uint64_t kXcr0Avx = 0x6;         // xmm, ymm
-constexpr uint64_t kXcr0Avx512 = 0xe6;     // and opmask, the upper halves, zmm16-31
-constexpr uint64_t kXcr0Amx = 0x60000;     // tile configuration, tile data
-constexpr int kArchReqXcompPerm = 0x1023;  // asm/prctl.h, newer than Debian 12's oldest kernels
-constexpr int kTileData = 18;
+constexpr uint64_t kXcr0Avx = 0x6;      // xmm, ymm
+constexpr uint64_t kXcr0Avx512 = 0xe6;  // and opmask, the upper halves, zmm16-31
 
 struct Leaf {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
@@ -104,8 +101,7 @@ CpuFeatures detect_features() {
   f.avx512_vnni = avx512 && bit(seven.ecx, 11);
   f.avx512_fp16 = avx512 && bit(seven.edx, 23);
   f.avx512_bf16 = avx512 && bit(seven_one.eax, 5);
-  f.amx_tile = (state & kXcr0Amx) == kXcr0Amx && bit(seven.edx, 24) &&
-               syscall(SYS_arch_prctl, kArchReqXcompPerm, kTileData) == 0;
+  f.amx_tile = kernels::has_tiles();
   f.amx_bf16 = f.amx_tile && bit(seven.edx, 22);
   f.amx_int8 = f.amx_tile && bit(seven.edx, 25);
   return f;

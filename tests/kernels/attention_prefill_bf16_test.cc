@@ -8,6 +8,7 @@
 #include <array>
 #include <limits>
 
+#include "kernels/simd_target.h"
 #include "tests/kernels/prefill_call.h"
 #include "tests/support/simd.h"
 
@@ -21,6 +22,7 @@ using kernels::PositionMask;
 constexpr double kUnit = 0x1p-8;  // half the step of bf16 at 1: its unit roundoff
 
 // Targets and element types that have the kernel run it; the others must say that they have not.
+// A pinned target goes without the tiles of AMX, so they have a turn of their own.
 template <class Check>
 void for_each_bf16_target(const AttentionShape& shape, const Check& check) {
   const auto is_half = [](ElementType type) {
@@ -37,6 +39,9 @@ void for_each_bf16_target(const AttentionShape& shape, const Check& check) {
     REQUIRE(kernels::has_attention_prefill_bf16(shape) == takes);
     if (takes) check();
   });
+  if (!kernels::uses_bf16_tiles() || !kernels::has_attention_prefill_bf16(shape)) return;
+  INFO("with tiles");
+  check();
 }
 
 void round_to_bf16(std::vector<float>& values) {
@@ -244,6 +249,37 @@ TEST_SUITE("kernels/attention_prefill_bf16") {
         CHECK(std::isnan(got.lse[i]) == (i >= 20));
       }
     });
+  }
+
+  TEST_CASE("a query's bits are its own, whatever queries and keys share the call") {
+    const AttentionShape shape = test::prefill_shape(3, 64, 48, ElementType::kF16);
+    const size_t n_q = 90, past = 211;
+    const test::StoredKv kv(shape, past + n_q, 191);
+    const auto pos = test::ascending(n_q, past);
+    for (const uint32_t far : {UINT32_MAX, 150u}) {
+      CAPTURE(far);
+      const test::PrefillCall all(shape, n_q, {pos.data(), 0, far}, {&kv.rows, 1}, 192);
+      for_each_bf16_target(shape, [&] {
+        const auto run = [](const test::PrefillCall& call) {
+          return call.run(kernels::attention_prefill_bf16_scratch_bytes,
+                          kernels::attention_prefill_bf16);
+        };
+        const auto together = run(all);
+        for (const size_t i : {0u, 1u, 12u, 44u, 89u}) {
+          CAPTURE(i);
+          KvRows seen = kv.rows;
+          seen.end = static_cast<uint32_t>(past + i + 1);  // without what lies behind
+          test::PrefillCall alone(shape, 1, {pos.data() + i, 0, far}, {&seen, 1}, 192);
+          std::copy_n(all.q.begin() + static_cast<ptrdiff_t>(i * all.q_stride()), all.q_stride(),
+                      alone.q.begin());
+          const auto got = run(alone);
+          CHECK(std::equal(got.o.begin(), got.o.end(),
+                           together.o.begin() + static_cast<ptrdiff_t>(i * got.o.size())));
+          CHECK(std::equal(got.lse.begin(), got.lse.end(),
+                           together.lse.begin() + static_cast<ptrdiff_t>(i * got.lse.size())));
+        }
+      });
+    }
   }
 
   // The errors of the operands have random signs: their root mean square is 0.0003 to 0.0008 of the

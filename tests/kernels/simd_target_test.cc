@@ -21,8 +21,10 @@ TEST_SUITE("kernels/simd_target") {
     }
     if (kvasir::kernels::set_simd_target("avx512")) {
       CHECK(std::string(kvasir::kernels::simd_target_name()).rfind("AVX3", 0) == 0);
+      CHECK_FALSE(kvasir::kernels::uses_bf16_tiles());
     }
     CHECK(kvasir::kernels::set_simd_target("best"));
     CHECK(kvasir::kernels::simd_target_name() == best);
+    if (kvasir::kernels::uses_bf16_tiles()) CHECK(kvasir::kernels::has_tiles());
   }
 }
