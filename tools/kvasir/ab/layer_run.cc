@@ -82,6 +82,7 @@ class LayerRun {
     check_memory(Trace::bytes(header) + TraceWorld::shape_of(header, 0, 0).bytes(),
                  "what all layers compute over " + std::to_string(header.n_tokens()) + " tokens",
                  "", "leave it out by --layer-samples 0");
+    bar_.update(n_done_, total_, "reading " + sample.label);
     Trace trace(header);
     recording_->record(trace);
     const auto between = [this] {
@@ -90,6 +91,7 @@ class LayerRun {
     };
     record_tokens(*engine_, std::span(sample.tokens.ids).first(header.n_tokens()), steps,
                   [&](uint32_t) { between(); });
+    bar_.update(n_done_, total_, "exact choices for " + sample.label);
     const TraceWorld world(trace, 0, 0, session_.pool());
     const RecallBench bench(world, std::min(kHeaviestTokens, context), options_.seed,
                             session_.host(), "give a smaller --length, or --layer-samples 0");
