@@ -303,6 +303,7 @@ HWY_NOINLINE void score_piece(const Bf16Scratch& s, size_t first_row, const Tile
   }
 }
 
+// S^T -> logits: softcap, log-weights, and what the positions hide.
 void finish_logits(const AttentionShape& shape, const QueryTile& t, const KvTile& tile,
                    const TilePart& part, size_t row, const Bf16Scratch& s) {
   const PieceLogits logits{s.s, kBf16Piece, kBf16Piece};
@@ -392,8 +393,8 @@ class ConfiguredTiles {
   bool wanted_;
 };
 
-// c[i, 0 .. 32) (+)= sum_k a[i, k] b[k, ...] for 32 rows i, all sums in tiles; strides in bytes.
-//   a, a_below  16 rows each, a_step from one depth of 16 pairs to the next
+// c[i, 0 .. 32) (+)= sum_k a[i, k] b[k, ...] for 32 rows i, all sums in tiles.
+//   a, a_below  16 rows each, a_row bytes apart; a_step pairs from one depth of 16 to the next
 //   b           pairs [depth, kBf16Piece], contiguous
 HWY_INLINE void tile_product(const uint32_t* a, const uint32_t* a_below, size_t a_row,
                              size_t a_step, const uint32_t* b, size_t depth, bool add, float* c) {
@@ -468,13 +469,12 @@ void attend_piece_in_tiles(const AttentionShape& shape, const QueryTile& t, cons
                            TilePart part, size_t row, const Bf16Scratch& s) {
   constexpr size_t kKeys = 2 * kAmxPairs;
   const size_t begin = part.key_begin / kKeys * kKeys;
-  const size_t end = bf16_round_up(part.key_end, kKeys);
-  const TilePart whole{
-      begin, std::min(end, tile.n),
-      part.masked || begin != part.key_begin || std::min(end, tile.n) != part.key_end};
+  const size_t end = bf16_round_up(part.key_end, kKeys), last = std::min(end, tile.n);
+  const bool wider = begin != part.key_begin || last != part.key_end;
+  const TilePart whole{begin, last, part.masked || wider};
   score_piece_in_tiles(s, row, begin, end);
   finish_logits(shape, t, tile, whole, row, s);
-  std::fill_n(s.s + whole.key_end * kBf16Piece, (end - whole.key_end) * kBf16Piece, kEmptyLse);
+  std::fill_n(s.s + last * kBf16Piece, (end - last) * kBf16Piece, kEmptyLse);
   softmax_piece(s, row, begin, end);
   add_piece_in_tiles(s, row, begin, end);
 }

@@ -1,5 +1,4 @@
-// Pins the dispatch of Highway's function tables; the state of AMX that the operating system saves
-// (xgetbv), and Linux's permission for it.
+// Pins the dispatch of Highway's function tables; asks Linux for AMX tiles.
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/simd_target.h"
 
@@ -22,17 +21,8 @@ int64_t real_targets() {
 }
 
 #if defined(__x86_64__)
-constexpr uint64_t kXcr0Amx = 0x60000;     // tile configuration, tile data
 constexpr int kArchReqXcompPerm = 0x1023;  // asm/prctl.h, newer than Debian 12's oldest kernels
 constexpr int kTileData = 18;
-
-bool os_saves_tiles() {
-  unsigned a, b, c, d;
-  if (!__get_cpuid_count(1, 0, &a, &b, &c, &d) || !(c >> 27 & 1)) return false;  // OSXSAVE
-  uint32_t low, high;
-  __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
-  return ((uint64_t{high} << 32 | low) & kXcr0Amx) == kXcr0Amx;
-}
 
 // Bit of edx of cpuid's leaf 7: 22 bf16 in tiles, 24 tiles.
 bool cpu_has(int bit) {
@@ -40,9 +30,9 @@ bool cpu_has(int bit) {
   return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> bit & 1);
 }
 
+// Granted only where Linux saves the state of tiles.
 bool ask_for_tiles() {
-  return cpu_has(24) && os_saves_tiles() &&
-         syscall(SYS_arch_prctl, kArchReqXcompPerm, kTileData) == 0;
+  return cpu_has(24) && syscall(SYS_arch_prctl, kArchReqXcompPerm, kTileData) == 0;
 }
 #else
 bool cpu_has(int) { return false; }

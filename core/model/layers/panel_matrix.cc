@@ -188,8 +188,8 @@ uint32_t PanelMatrix::padded_inputs() const {
 
 uint32_t PanelMatrix::n_panels() const { return (n_out + kPanel - 1) / kPanel; }
 
-uint32_t PanelMatrix::panel_cols(uint32_t panel) const {
-  return std::min(kPanel, n_out - panel * kPanel);
+uint32_t PanelMatrix::panel_cols(uint32_t panel, uint32_t n) const {
+  return std::min(n * kPanel, n_out - panel * kPanel);
 }
 
 size_t PanelMatrix::panel_bytes() const {
@@ -233,7 +233,12 @@ struct PanelProducts::Input {
 };
 
 struct PanelProducts::Panels {
-  uint32_t first = 0, n = 0;
+  Panels(const PanelMatrix& w, uint32_t group, uint32_t together)
+      : first(group * together), n(std::min(together, w.n_panels() - first)) {}
+  static uint32_t n_groups(const PanelMatrix& w, uint32_t together) {
+    return (w.n_panels() + together - 1) / together;
+  }
+  uint32_t first, n;
 };
 
 struct PanelProducts::Kinds {
@@ -407,7 +412,7 @@ void PanelProducts::panels(const Input& x, const Product& product, const Panels&
       panel(x, w, panels.first + p, product.accumulate, y + size_t{p} * kPanel, worker);
   }
   if (!product.bias) return;
-  const size_t cols = std::min<size_t>(w.n_out - first_out, size_t{panels.n} * kPanel);
+  const uint32_t cols = w.panel_cols(panels.first, panels.n);
   for (uint32_t r = 0; r < x.n; ++r)
     kernels::add_to(product.bias + first_out, cols, y + size_t{r} * w.n_out);
 }
@@ -450,15 +455,13 @@ void PanelProducts::multiply(const float* x, uint32_t n, std::span<const Product
   const Input input = prepare(x, n, products.front().w->n_in, kinds);
   const uint32_t together = panels_per_task(input, n_panels);
   const auto groups = [&](const Product& product) {
-    return (product.w->n_panels() + together - 1) / together;
+    return Panels::n_groups(*product.w, together);
   };
   for (const Product& product : products) n_groups += groups(product);
   for_tasks(input, n_groups, [&](const Input& rows, uint32_t group, uint32_t worker) {
     size_t i = 0;
     for (; group >= groups(products[i]); ++i) group -= groups(products[i]);
-    const uint32_t first = group * together;
-    panels(rows, products[i], {first, std::min(together, products[i].w->n_panels() - first)},
-           worker);
+    panels(rows, products[i], {*products[i].w, group, together}, worker);
   });
 }
 
@@ -472,17 +475,14 @@ void PanelProducts::multiply_gated(const float* x, uint32_t n, const PanelMatrix
   const Input input = prepare(x, n, gate.n_in, kinds);
   const auto unit = activation == Activation::kGelu ? &kernels::geglu : &kernels::swiglu;
   const uint32_t together = panels_per_task(input, gate.n_panels());
-  const uint32_t n_groups = (gate.n_panels() + together - 1) / together;
+  const uint32_t n_groups = Panels::n_groups(gate, together);
   for_tasks(input, n_groups, [&](const Input& rows, uint32_t group, uint32_t worker) {
-    const uint32_t first = group * together;
-    const Panels group_of{first, std::min(together, gate.n_panels() - first)};
-    panels(rows, {&gate, act}, group_of, worker);
-    panels(rows, {&up, up_out}, group_of, worker);
-    const size_t first_out = size_t{first} * kPanel;
-    const size_t cols = std::min<size_t>(gate.n_out - first_out, size_t{group_of.n} * kPanel);
+    const Panels both(gate, group, together);
+    panels(rows, {&gate, act}, both, worker);
+    panels(rows, {&up, up_out}, both, worker);
     for (uint32_t r = rows.first; r < rows.first + rows.n; ++r) {
-      const size_t begin = size_t{r} * gate.n_out + first_out;
-      unit(act + begin, up_out + begin, cols);
+      const size_t begin = size_t{r} * gate.n_out + size_t{both.first} * kPanel;
+      unit(act + begin, up_out + begin, gate.panel_cols(both.first, both.n));
     }
   });
 }

@@ -38,7 +38,7 @@ struct PanelMatrix {
 
   uint32_t padded_inputs() const;
   uint32_t n_panels() const;
-  uint32_t panel_cols(uint32_t panel) const;  // 64, fewer in the last
+  uint32_t panel_cols(uint32_t panel, uint32_t n = 1) const;  // of n panels: 64 n, fewer at the end
   size_t panel_bytes() const;
   size_t n_bytes() const;
 };

@@ -64,7 +64,8 @@ RunIdentity run_identity(const Model& model, uint64_t model_hash, const Pipeline
   Text text;
   text.add("kvasir", std::string(KVASIR_VERSION_TEXT))
       .add("program", build_id_of(reinterpret_cast<const void*>(&run_identity)))
-      .add("simd", std::string(kernels::simd_target_name()))
+      .add("simd",
+           std::string(kernels::simd_target_name()) + (kernels::uses_bf16_tiles() ? " AMX" : ""))
       .add("oneDNN", OneDnnProducts::library());
   text.add("model", model_hash).add("architecture", shape.architecture);
   text.add("compute", std::string(name(model.compute())));
