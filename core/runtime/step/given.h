@@ -16,7 +16,8 @@ using GivenProjections = std::function<void(uint32_t layer, uint32_t first_pos, 
 
 // Of a piece whose projections are given only the last queries are attended, and only where some
 // plugin asks for their attention mass: at most so many where the prompt ends, and so many at the
-// end of each piece before. Attention of all of them would take as long as reading a prompt.
+// end of each piece before. Attention of all of them would take as long as reading a prompt;
+// StepItem::given_to_all_askers has it nevertheless.
 inline constexpr uint32_t kGivenQueriesAtEnd = 64;
 inline constexpr uint32_t kGivenQueriesPerPiece = 1;
 

@@ -193,8 +193,12 @@ Piece LaneLayer::attended_of(const Lane& lane, uint32_t layer, const Piece& piec
   uint32_t n = lane.run.observe.n_asked(layer, piece);
   for (const Lane::Followers& f : lane.followers)
     n = std::max(n, f.lane->run.observe.n_asked(layer, piece));
-  const bool ends = piece.flags & KVASIR_STEP_LAST_PIECE;
-  n = std::min(n, ends ? kGivenQueriesAtEnd : kGivenQueriesPerPiece);
+  if (!piece.given_to_all_askers) {
+    const bool ends = piece.flags & KVASIR_STEP_LAST_PIECE;
+    n = std::min(n, ends ? kGivenQueriesAtEnd : kGivenQueriesPerPiece);
+  } else if (lane.run.select.selects_in_prefill()) {
+    n = piece.n_q;
+  }
   Piece out = piece;
   out.q_begin += piece.n_q - n;
   out.n_q = n;

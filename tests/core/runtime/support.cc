@@ -141,7 +141,7 @@ std::unique_ptr<Engine> Bench::engine(const std::string& toml, EngineOptions opt
 
 std::unique_ptr<Engine> Bench::engine(const Model& model, const std::string& toml,
                                       EngineOptions options) {
-  return make_engine(model, strategy(toml), options, &log);
+  return engine(model, strategy(toml), options);
 }
 
 StrategyConfig Bench::strategy(const std::string& toml) {
@@ -161,7 +161,12 @@ Pipeline Bench::pipeline(const StrategyConfig& strategy) {
 }
 
 std::unique_ptr<Engine> Bench::engine(const StrategyConfig& strategy, EngineOptions options) {
-  return make_engine(*tiny.model, strategy, options, &log);
+  return engine(*tiny.model, strategy, options);
+}
+
+std::unique_ptr<Engine> Bench::engine(const Model& model, const StrategyConfig& strategy,
+                                      EngineOptions options) {
+  return make_engine(model, strategy, options, &log);
 }
 
 namespace {

@@ -57,6 +57,8 @@ struct Bench {
                                  EngineOptions options = {});
   // A strategy that is resolved already, with all its sections.
   std::unique_ptr<Engine> engine(const StrategyConfig& strategy, EngineOptions options = {});
+  std::unique_ptr<Engine> engine(const Model& model, const StrategyConfig& strategy,
+                                 EngineOptions options = {});
   // For Engine::add_strategy.
   Pipeline pipeline(const StrategyConfig& strategy);
   StrategyConfig strategy(const std::string& toml);  // as engine(toml) completes it

@@ -9,6 +9,7 @@
 #include "tools/kvasir/cli/interrupt.h"
 #include "tools/kvasir/cli/progress_bar.h"
 #include "tools/kvasir/cli/text.h"
+#include "tools/kvasir/session/given_prompt.h"
 #include "tools/kvasir/session/planning.h"
 #include "tools/kvasir/session/strategy.h"
 
@@ -149,7 +150,7 @@ void Bench::add_tests() {
   ProgressBar bar("making up keys and values");
   const auto fill = [&](uint32_t depth, const std::vector<SequenceId>& seqs) {
     if (depth == 0) return;
-    fill_context(*engine_, seqs, depth, projections, [&](uint32_t done) {
+    give_prompt(*engine_, seqs, depth, projections, GivenTo::kFew, [&](uint32_t done) {
       bar.update(done, depth);
       stop_if_interrupted();
     });

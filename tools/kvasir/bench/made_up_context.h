@@ -34,10 +34,4 @@ GivenProjections made_up_projections(ProjectionSample sample, const ModelShape& 
 // What the storage of a strategy keeps, "f16": its option `key` ("type_k"); "-" without one.
 std::string stored_type(const Pipeline& pipeline, const std::string& key);
 
-// A prompt of n_tokens for sequences that can read it together (Engine::can_follow); the first
-// leads. on_progress(done) after each piece; it may throw. Throws the error of any of them.
-void fill_context(Engine& engine, const std::vector<SequenceId>& seqs, uint32_t n_tokens,
-                  const GivenProjections& projections,
-                  const std::function<void(uint32_t done)>& on_progress);
-
 }  // namespace kvasir::tool

@@ -10,6 +10,7 @@
 #include "tools/kvasir/cli/interrupt.h"
 #include "tools/kvasir/cli/progress_bar.h"
 #include "tools/kvasir/cli/text.h"
+#include "tools/kvasir/session/given_prompt.h"
 #include "tools/kvasir/session/shared_prompt.h"
 
 namespace kvasir::tool {
@@ -162,7 +163,7 @@ void ModelBench::fill() {
         if (strategy != 0) seqs.push_back(of_arm[strategy - 1] = engine_->open(strategy));
       if (seqs.empty()) continue;
       ProgressBar bar(format("making up %u tokens", depth));
-      fill_context(*engine_, seqs, depth, projections, [&](uint32_t done) {
+      give_prompt(*engine_, seqs, depth, projections, GivenTo::kFew, [&](uint32_t done) {
         bar.update(done, depth);
         stop_if_interrupted();
       });

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
 #include <optional>
 
 #include "core/error.h"
@@ -13,6 +12,7 @@
 #include "core/runtime/plan.h"
 #include "tools/kvasir/cli/interrupt.h"
 #include "tools/kvasir/cli/text.h"
+#include "tools/kvasir/session/given_prompt.h"
 #include "tools/kvasir/session/planning.h"
 
 namespace kvasir::tool {
@@ -85,16 +85,9 @@ RecallResult RecallBench::run(const StrategyConfig& strategy,
   const RecallMeter::Choice choice = choice_of(engine);
   meter.emplace(world_, truth_, choice);
   const SequenceId seq = engine.open();
-  std::vector<TokenId> prompt(shape_.context);
-  std::iota(prompt.begin(), prompt.end(), 0);
+  give_prompt(engine, {seq}, shape_.context, projections(), GivenTo::kAllAskers,
+              [&](uint32_t) { between(); });
   std::vector<float> logits(1);
-  engine.prefill(seq, prompt, logits,
-                 {.progress =
-                      [&](uint32_t, uint32_t) {
-                        between();
-                        return true;
-                      },
-                  .all_logits = {}});
   for (uint32_t step = 0; step < shape_.steps; ++step) {
     decoded = step;
     const Engine::DecodeItem item{seq, static_cast<TokenId>(shape_.context + step)};
@@ -107,6 +100,19 @@ RecallResult RecallBench::run(const StrategyConfig& strategy,
   out.kv_bytes = engine.kv_bytes(seq);
   out.fallbacks = engine.decode_engagement().fallbacks;
   return out;
+}
+
+// No model reads the prompt: its outputs are not looked at, so attention is computed for those
+// alone who ask for its mass.
+GivenProjections RecallBench::projections() const {
+  return [this](uint32_t layer, uint32_t first_pos, uint32_t n, float* q, float* k, float* v) {
+    const uint64_t dim = shape_.head_dim;
+    host_.pool().parallel_for(n, 0, [&](uint64_t begin, uint64_t end, uint32_t) {
+      for (uint64_t i = begin; i < end; ++i)
+        world_.project(layer, static_cast<int32_t>(first_pos + i), q + i * shape_.n_q_heads * dim,
+                       k + i * shape_.n_kv_heads * dim, v + i * shape_.n_kv_heads * dim);
+    });
+  };
 }
 
 RecallResult RecallBench::measure(const RecallArm& arm, const std::function<void()>& on_run) const {

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/runtime/step/given.h"
 #include "tools/kvasir/recall/recall_arms.h"
 #include "tools/kvasir/recall/recall_meter.h"
 
@@ -68,6 +69,7 @@ class RecallBench {
   RecallResult run(const StrategyConfig& strategy, const std::function<void()>& between) const;
 
  private:
+  GivenProjections projections() const;
   std::string note(const RecallArm& arm, const Fit& found, double attended) const;
 
   const RecallWorld& world_;
