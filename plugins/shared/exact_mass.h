@@ -10,6 +10,7 @@
 #include <limits>
 #include <vector>
 
+#include "kernels/attention_f64.h"
 #include "plugins/shared/key_values.h"
 #include "plugins/shared/softcap.h"
 
@@ -22,30 +23,31 @@ class ExactMass {
   ExactMass() = default;
   explicit ExactMass(const kvasir_geometry& geometry) : g_(geometry), keys_(geometry) {}
 
-  // Adds the mass of one query over the kv_len tokens of sequence `seq` to sum; tokens that are
-  // gone get none. Accumulated in double.   q [head_dim], sum [kv_len]
+  // Adds the mass of n_q queries of one kv head over the kv_len tokens of sequence `seq` to sum;
+  // tokens that are gone get none. Accumulated in double.   q [n_q][head_dim], sum [kv_len]
   void add(const kvasir_sel_in& in, uint32_t seq, uint32_t kv_len, uint32_t kv_head, const float* q,
-           std::vector<double>& sum) const {
+           uint32_t n_q, std::vector<double>& sum) const {
     const kvasir_lease* leases = in.leases + in.lease_offsets[seq];
-    std::vector<double> logit(kv_len, -std::numeric_limits<double>::infinity());
-    std::vector<float> key(g_.head_dim);
-    double high = -std::numeric_limits<double>::infinity();
-    for (uint32_t token = 0; token < kv_len; ++token) {
-      const kvasir_lease& lease = leases[token / g_.block_size];
-      if (!lease.k) continue;
-      const uint32_t block = token / g_.block_size, at = token % g_.block_size;
-      read_keys(keys_.keys(&lease, kv_head, block, at + 1), at, 1, g_.head_dim, key.data());
-      double dot = 0.0;
-      for (uint32_t d = 0; d < g_.head_dim; ++d) dot += double{q[d]} * double{key[d]};
-      logit[token] = softcapped(g_, double{g_.softmax_scale} * dot);
-      high = std::max(high, logit[token]);
+    std::vector<double> mass(uint64_t{n_q} * kv_len, -std::numeric_limits<double>::infinity());
+    std::vector<float> keys(uint64_t{g_.block_size} * g_.head_dim);
+    for (uint32_t block = 0; block * uint64_t{g_.block_size} < kv_len; ++block) {
+      if (!leases[block].k) continue;
+      const uint32_t first = block * g_.block_size, n = std::min(g_.block_size, kv_len - first);
+      read_keys(keys_.keys(&leases[block], kv_head, block, n), 0, n, g_.head_dim, keys.data());
+      kernels::dots_f64(q, n_q, keys.data(), n, g_.head_dim, g_.head_dim, mass.data() + first,
+                        kv_len);
+      for (uint32_t j = 0; j < n_q; ++j)
+        for (uint32_t t = first; t < first + n; ++t) {
+          double& logit = mass[uint64_t{j} * kv_len + t];
+          logit = softcapped(g_, double{g_.softmax_scale} * logit);
+        }
     }
-    double total = 0.0;
-    for (double& x : logit)
-      total += x = high == -std::numeric_limits<double>::infinity() ? 0.0 : std::exp(x - high);
-    if (!std::isfinite(total)) fail_invalid("mass: a logit is not finite");
-    for (uint32_t token = 0; token < kv_len && total > 0.0; ++token)
-      sum[token] += logit[token] / total;
+    for (uint32_t j = 0; j < n_q; ++j) {
+      double* of_query = mass.data() + uint64_t{j} * kv_len;
+      const double total = kernels::softmax_weights_f64(of_query, kv_len);
+      if (!std::isfinite(total)) fail_invalid("mass: a logit is not finite");
+      for (uint32_t t = 0; t < kv_len && total > 0.0; ++t) sum[t] += of_query[t] / total;
+    }
   }
 
   // What add() reads of the keys of one kv head, for whichever queries.

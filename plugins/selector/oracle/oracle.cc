@@ -80,9 +80,10 @@ class Oracle {
                            const float* q) const {
     const uint32_t s = i / n_heads_, heads = n_q_heads_ / n_heads_;
     std::vector<double> sum(step.seq(s).kv_len);
-    for (uint32_t h = i % n_heads_ * heads; h < (i % n_heads_ + 1) * heads; ++h)
+    const uint32_t together = std::min(heads, group_size_);  // query heads of one kv head
+    for (uint32_t h = i % n_heads_ * heads; h < (i % n_heads_ + 1) * heads; h += together)
       exact_.add(in, s, step.seq(s).kv_len, h / group_size_,
-                 q + (uint64_t{s} * n_q_heads_ + h) * head_dim_, sum);
+                 q + (uint64_t{s} * n_q_heads_ + h) * head_dim_, together, sum);
     return sum;
   }
 
@@ -96,8 +97,9 @@ class Oracle {
       for (uint64_t t = from[c] * per;
            t < std::min<uint64_t>((uint64_t{from[c]} + 1) * per, of_token.size()); ++t)
         score[c] += of_token[t];
-    const std::vector<uint32_t> order = sdk::best_first(score);
-    uint64_t n = std::min<uint64_t>(budget_.units(), order.size());
+    const std::vector<uint32_t> order =
+        sdk::best_first(score, by_share_ ? score.size() : budget_.units());
+    uint64_t n = order.size();
     if (by_share_) {
       // Mass to find among the candidates; what an earlier selector left out counts as missed.
       const kvasir_step_seq& seq = step.seq(i / n_heads_);

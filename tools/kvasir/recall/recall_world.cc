@@ -3,8 +3,9 @@
 #include "tools/kvasir/recall/recall_world.h"
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
+
+#include "kernels/attention_f64.h"
 
 namespace kvasir::tool {
 
@@ -28,16 +29,11 @@ RecallWorld::RecallWorld(const RecallShape& shape, double softmax_scale)
 std::vector<double> RecallWorld::weights(const float* q, uint32_t layer, uint32_t kv_head,
                                          size_t n) const {
   const uint32_t dim = shape_.head_dim;
+  const float* k = layers_[layer].k.data() + uint64_t{kv_head} * dim;
   std::vector<double> weight(n);
-  for (size_t t = 0; t < n; ++t) {
-    const float* k = layers_[layer].k.data() + (t * shape_.n_kv_heads + kv_head) * dim;
-    double dot = 0;
-    for (uint32_t d = 0; d < dim; ++d) dot += double{q[d]} * double{k[d]};
-    weight[t] = dot * softmax_scale_;
-  }
-  const double high = *std::max_element(weight.begin(), weight.end());
-  double sum = 0;
-  for (double& x : weight) sum += x = std::exp(x - high);
+  kernels::dots_f64(q, 1, k, n, uint64_t{shape_.n_kv_heads} * dim, dim, weight.data(), n);
+  for (double& x : weight) x *= softmax_scale_;
+  const double sum = kernels::softmax_weights_f64(weight.data(), n);
   for (double& x : weight) x /= sum;
   return weight;
 }
@@ -48,11 +44,11 @@ void RecallWorld::attend(uint32_t layer, uint32_t pos, uint32_t q_head, std::spa
   const float* q = layers_[layer].q.data() + (size_t{pos} * shape_.n_q_heads + q_head) * dim;
   const std::vector<double> weight = weights(q, layer, head, size_t{pos} + 1);
   std::fill(o.begin(), o.end(), 0.0);
-  for (uint32_t t = 0; t <= pos; ++t) {
-    mass[t] = static_cast<float>(weight[t]);
-    const float* v = layers_[layer].v.data() + (size_t{t} * shape_.n_kv_heads + head) * dim;
-    for (uint32_t d = 0; d < dim; ++d) o[d] += weight[t] * double{v[d]};
-  }
+  std::transform(weight.begin(), weight.end(), mass.begin(),
+                 [](double w) { return static_cast<float>(w); });
+  const float* v = layers_[layer].v.data() + uint64_t{head} * dim;
+  kernels::add_weighted_rows_f64(weight.data(), v, weight.size(), uint64_t{shape_.n_kv_heads} * dim,
+                                 dim, o.data());
 }
 
 void RecallWorld::attend_with(const float* q, uint32_t layer, uint32_t kv_head,

@@ -81,7 +81,7 @@ class NeedleSelector {
     const sdk::Queries q(in.q, g_.n_q_heads, g_.head_dim);
     std::vector<double> p(kv_len);  // summed over the query heads of the group
     for (uint32_t h = kv_head * group; h < (kv_head + 1) * group; ++h)
-      exact_.add(in, 0, kv_len, kv_head, q.head(step.seq(0).q_begin, h), p);
+      exact_.add(in, 0, kv_len, kv_head, q.head(step.seq(0).q_begin, h), 1, p);
     std::nth_element(tokens.begin(), tokens.begin() + static_cast<ptrdiff_t>(keep), tokens.end(),
                      [&](uint32_t a, uint32_t b) { return p[a] != p[b] ? p[a] > p[b] : a < b; });
     tokens.resize(keep);
