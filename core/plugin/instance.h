@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <kvasir/ext/draft/block_heat.h>
 #include <kvasir/ext/draft/device_memory.h>
 #include <kvasir/ext/draft/state.h>
 #include <kvasir/ext/draft/store.h>
@@ -257,6 +258,11 @@ class Storage : public Instance {
   kvasir_store_result verify_store(const kvasir_store_filter& filter, const BadRecord& bad) const;
   kvasir_store_result prune_store(const kvasir_store_filter& filter) const;
 
+  // kvasir.block-heat/1: the KVASIR_HEAT_* that it orders blocks by, KVASIR_HEAT_NONE without it;
+  // and telling it, values [keys].
+  uint32_t heat_wanted() const;
+  void heat(const std::vector<kvasir_block_key>& keys, const std::vector<float>& values);
+
   // Of blocks in memory that the host does not touch; k [tokens][n_kv_heads][head_dim], v likewise.
   void write_tokens(const std::vector<kvasir_token_span>& spans, const kvasir_view& k,
                     const kvasir_view& v);
@@ -288,6 +294,7 @@ class Storage : public Instance {
   kvasir_storage table_;
   mutable std::vector<kvasir_kv_format> formats_;  // what formats() said
   mutable std::optional<const kvasir_device_memory*> device_memory_;
+  mutable std::optional<uint32_t> heat_wanted_;
 };
 
 class Attention : public Instance {

@@ -174,6 +174,25 @@ void check_all(const PreparedPipeline& p) {
   }
 }
 
+// Of a storage that was created: what it orders blocks by depends on its options.
+void check_heat(const PreparedPipeline& p, const Storage& storage) {
+  const uint32_t wanted = storage.heat_wanted();
+  if (wanted == KVASIR_HEAT_MASS)
+    for (const Prepared* attention : {p.attention.get(), p.window_attention.get()})
+      if (attention && !(attention->plugin.desc->provides & KVASIR_PROVIDE_MASS))
+        throw input_error(line_of(*p.storage) + " orders blocks by their attention mass; " +
+                          line_of(*attention) +
+                          " provides none: choose another order, or a backend that does");
+  const auto is_scored = [](const Prepared& s) {
+    return (s.plugin.desc->needs & KVASIR_NEED_SCORES) != 0;
+  };
+  if (wanted == KVASIR_HEAT_SCORE &&
+      std::none_of(p.selectors.begin(), p.selectors.end(), is_scored))
+    throw input_error(line_of(*p.storage) +
+                      " orders blocks by the scores that a selector chooses by, and none of the "
+                      "strategy chooses by scores of a [representative]: choose another order");
+}
+
 void log_notes(const PreparedPipeline& p, const HostServices& services) {
   bool uses_scores = false;
   for (const Prepared& selector : p.selectors) {
@@ -204,6 +223,7 @@ Pipeline build_pipeline(const StrategyConfig& strategy, PluginRegistry& registry
   Pipeline pipeline;
   pipeline.strategy = strategy;
   pipeline.storage = create<Storage>(*prepared.storage, services);
+  check_heat(prepared, *pipeline.storage);
   pipeline.attention = create<Attention>(*prepared.attention, services);
   if (prepared.window_storage) {
     pipeline.window_storage = create<Storage>(*prepared.window_storage, services);

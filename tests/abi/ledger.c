@@ -1,6 +1,7 @@
 /* The stable headers lay their structs out as <kvasir/layout_checks.h> says; what is in ext/draft
  * is held here, as it may still change.
  * SPDX-License-Identifier: Apache-2.0 */
+#include <kvasir/ext/draft/block_heat.h>
 #include <kvasir/ext/draft/device_memory.h>
 #include <kvasir/ext/draft/skew.h>
 #include <kvasir/ext/draft/state.h>
@@ -39,6 +40,12 @@ SIZE(kvasir_tier_counters, 16);
 AT(kvasir_tier_counters, struct_size, 0);
 AT(kvasir_tier_counters, reserved, 4);
 AT(kvasir_tier_counters, count, 8);
+
+SIZE(kvasir_block_heat, 24);
+AT(kvasir_block_heat, struct_size, 0);
+AT(kvasir_block_heat, reserved, 4);
+AT(kvasir_block_heat, wants, 8);
+AT(kvasir_block_heat, heat, 16);
 
 SIZE(kvasir_store_run, 192);
 AT(kvasir_store_run, run, 0);

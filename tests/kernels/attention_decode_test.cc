@@ -62,7 +62,8 @@ TEST_SUITE("kernels/attention_decode") {
     for (const ElementType type : test::kElementTypes) {
       for (const size_t n : {0, 1, 15, 16, 17, 127, 128, 129, 4097}) {
         for (const uint32_t group : {1u, 3u, 4u, 8u}) {
-          if (n == 4097 && group != 4) continue;
+          if (n == 4097 && (group != 4 || (test::few_cases() && type != ElementType::kF16)))
+            continue;
           CAPTURE(static_cast<int>(type));
           CAPTURE(n);
           CAPTURE(group);

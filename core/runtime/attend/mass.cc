@@ -39,8 +39,10 @@ void skip_keys(const Part& part, uint32_t first_pos, uint32_t last_query, uint32
 uint32_t mass_follows(const RunContext& c, const Pass& pass) {
   if (c.dense_layer[pass.layer]) return 0;
   uint32_t at = 0;
-  for (const Piece& piece : pass.pieces)
+  for (const Piece& piece : pass.pieces) {
+    if (c.heats_by_mass(pass.layer, piece.prefills())) return KVASIR_ATTN_MASS_FOLLOWS;
     at |= piece.prefills() ? KVASIR_MASS_AT_PREFILL : KVASIR_MASS_AT_DECODE;
+  }
   uint32_t wanted = 0;
   for (const auto& selector : c.pipeline.selectors)
     if (selector->limits().mass_level != KVASIR_MASS_LISTS) wanted |= selector->limits().mass_at;

@@ -297,6 +297,18 @@ void BlockStore::prefetch(std::span<const ListNeeds> needs) {
   residency_.prefetch(needs);
 }
 
+void BlockStore::tell_heat(std::span<const Heat> all) {
+  std::vector<kvasir_block_key> keys;
+  std::vector<float> values;
+  for (const Heat& heat : all) {
+    const Block* block = heat.list->blocks[heat.block].get();
+    if (!block || !block->sealed || block->store != this) continue;
+    keys.push_back(block->key);
+    values.push_back(heat.value);
+  }
+  if (!keys.empty()) access_.storage.heat(keys, values);
+}
+
 void BlockStore::count_transfers(Engagement& into) {
   residency_.count_waits(into);
   // The report has a place for the tiers of one storage, which is the context's.

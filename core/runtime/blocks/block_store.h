@@ -110,6 +110,15 @@ class BlockStore {
   void prefetch(std::span<const ListNeeds> needs);
   // False: everything is always resident.
   bool moves() const { return residency_.moves() || (window_ && window_->moves()); }
+  // KVASIR_HEAT_*: what the storage, in hybrid mode the context's, orders blocks by.
+  uint32_t heat_wanted() const { return access_.storage.heat_wanted(); }
+  struct Heat {
+    const BlockList* list;
+    uint32_t block;
+    float value;
+  };
+  // Of one layer, as kvasir.block-heat/1 says; leaves out blocks that are not sealed.
+  void tell_heat(std::span<const Heat> all);
   // Adds what was moved and waited for since the last call.
   void count_transfers(Engagement& into);
   void release_step(BlockList& layer);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "core/runtime/observe/block_heat.h"
 #include "core/runtime/observe/mass_lists.h"
 #include "core/runtime/observe/update_call.h"
 #include "core/runtime/step/guarded_call.h"
@@ -116,6 +117,7 @@ void ObserveStage::observe(const Pass& pass, AttendStage& attention) {
               attention.mass(seen.pass, seen.from_pos, owner.layout.mass_part == KVASIR_PART_WINDOW,
                              true));
   }
+  tell_mass(c_, pass, attention);
 }
 
 void ObserveStage::observe_selector(Selector& selector, const Watched& watched,

@@ -9,12 +9,6 @@
 
 namespace kvasir {
 
-bool SelectStage::selects_in_prefill() const {
-  for (const auto& selector : c_.pipeline.selectors)
-    if (selector->limits().flags & KVASIR_LIMIT_PREFILL_SELECT) return true;
-  return false;
-}
-
 // token_step if set, else the plugin's reuse_steps; both: the smaller.
 bool SelectStage::due(uint32_t layer, const Sequence& seq) const {
   const LayerSelection& last = seq.layers[layer].selection;
@@ -66,7 +60,7 @@ std::vector<const LayerSelection*> SelectStage::select(const Pass& pass) {
   std::vector<Choice> begun, resumed;
   for (size_t i = 0; i < pass.pieces.size(); ++i) {
     Piece piece = pass.pieces[i];
-    if (piece.prefills() && !selects_in_prefill()) continue;
+    if (piece.prefills() && !c_.selects_in_prefill()) continue;
     const uint32_t leader = piece.prefills() ? layer : c_.group_leader[layer];
     LayerSelection& selection = piece.seq->layers[leader].selection;
     result[i] = &selection;

@@ -37,7 +37,6 @@ class SelectStage {
   void speculate(const Pass& pass, uint32_t target);
   // The layer that some selector speculates for at pass.layer, where it is due; 0 = none.
   uint32_t speculation_target(const Pass& pass) const;
-  bool selects_in_prefill() const;
 
  private:
   // Cadence and groups of layers (select_stage.cc).

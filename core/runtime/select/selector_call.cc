@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "core/runtime/observe/block_heat.h"
 #include "core/runtime/select/contribution.h"
 #include "core/runtime/step/check_clock.h"
 #include "core/runtime/step/guarded_call.h"
@@ -39,6 +40,7 @@ SelectorAnswer SelectorCaller::select(size_t index, const SelectorInput& input) 
   try {
     SelectArguments arguments;
     fill(selector, input, arguments);
+    if (heats(index, input)) tell_scores(c_, input.pass, input.candidates, arguments.scores);
     const StepBuilder step(c_, KVASIR_MOMENT_APPENDED, input.pass, selector.limits().unit,
                            c_.owner_of(&selector), input.candidates, selector.limits().scope);
     const bool contributes = selector.desc().needs & KVASIR_NEED_CONTRIBUTION;
@@ -50,6 +52,15 @@ SelectorAnswer SelectorCaller::select(size_t index, const SelectorInput& input) 
   }
   if (answer.ok()) answer.fault = check_contribution(answer.lists, input.pass.pieces, c_.geometry);
   return answer;
+}
+
+// By the scores of the strategy's first selector that has any, of decoded tokens.
+bool SelectorCaller::heats(size_t index, const SelectorInput& input) const {
+  const auto& selectors = c_.pipeline.selectors;
+  const auto is_scored = [](const auto& s) { return (s->desc().needs & KVASIR_NEED_SCORES) != 0; };
+  return c_.store.heat_wanted() == KVASIR_HEAT_SCORE && input.pass.pieces[0].decodes() &&
+         std::find_if(selectors.begin(), selectors.end(), is_scored) - selectors.begin() ==
+             static_cast<ptrdiff_t>(index);
 }
 
 SelectorAnswer SelectorCaller::speculate(const SelectorInput& input, uint32_t target) {

@@ -196,7 +196,7 @@ Piece LaneLayer::attended_of(const Lane& lane, uint32_t layer, const Piece& piec
   if (!piece.given_to_all_askers) {
     const bool ends = piece.flags & KVASIR_STEP_LAST_PIECE;
     n = std::min(n, ends ? kGivenQueriesAtEnd : kGivenQueriesPerPiece);
-  } else if (lane.run.select.selects_in_prefill()) {
+  } else if (lane.run.context.selects_in_prefill()) {
     n = piece.n_q;
   }
   Piece out = piece;
@@ -206,7 +206,7 @@ Piece LaneLayer::attended_of(const Lane& lane, uint32_t layer, const Piece& piec
 }
 
 void LaneLayer::attend_queries(Lane& lane, const Pass& pass) {
-  const bool slices = lane.run.select.selects_in_prefill();
+  const bool slices = lane.run.context.selects_in_prefill();
   const auto is_sliced = [&](const Piece& piece) { return slices && piece.prefills(); };
   const Pass sliced = pass.only(is_sliced);
   Pass together = pass.only([&](const Piece& piece) { return !is_sliced(piece); });

@@ -16,6 +16,18 @@ const SlabOwner* RunContext::owner_of(const Selector* selector) const {
   return nullptr;
 }
 
+bool RunContext::selects_in_prefill() const {
+  for (const auto& selector : pipeline.selectors)
+    if (selector->limits().flags & KVASIR_LIMIT_PREFILL_SELECT) return true;
+  return false;
+}
+
+// Prompts that are read densely need every block alike.
+bool RunContext::heats_by_mass(uint32_t layer, bool prefills) const {
+  return store.heat_wanted() == KVASIR_HEAT_MASS && !dense_layer[layer] &&
+         (!prefills || selects_in_prefill());
+}
+
 uint32_t RunContext::forced_unit() const {
   const auto& selectors = pipeline.selectors;
   const bool in_tokens = selectors.size() == 1 && selectors[0]->limits().unit == KVASIR_UNIT_TOKEN;

@@ -131,7 +131,7 @@ void StrategyRun::take_prefill_limits() {
 }
 
 bool StrategyRun::reads_prompts_densely() const {
-  return !select.selects_in_prefill() &&
+  return !context.selects_in_prefill() &&
          std::none_of(pipeline.selectors.begin(), pipeline.selectors.end(),
                       [](const auto& s) { return s->limits().plan_at & KVASIR_PLAN_AT_CHUNK_END; });
 }
@@ -246,7 +246,7 @@ void StrategyRun::name_content(Sequence& seq, std::span<const int32_t> tokens,
   const bool is_off = seq.content.n_tokens() != seq.kv_len;
   // In hybrid mode rounding depends on what had left the window when a token was computed.
   if (has_evicted || by_slot || by_length || is_off || pipeline.is_hybrid() ||
-      select.selects_in_prefill())
+      context.selects_in_prefill())
     seq.content.taint();
   seq.content.append(tokens, n_together);
 }

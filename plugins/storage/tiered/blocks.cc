@@ -3,6 +3,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plugins/storage/tiered/blocks.h"
 
+#include <kvasir/ext/draft/block_heat.h>
+
 #include <algorithm>
 #include <string>
 
@@ -17,6 +19,7 @@ Blocks::Blocks(const sdk::Host& host, const sdk::Options& options, Store* store)
       types_(options),
       cached_blocks_(options.u32("cached_blocks")),
       victim_(static_cast<Victim>(options.choice("cache_strategy"))),
+      score_decay_(options.f64("score_decay")),
       gap_bytes_(options.u32("gap_bytes")),
       file_options_(options),
       places_(file_places(options)) {}
@@ -40,8 +43,8 @@ void Blocks::bind(const kvasir_geometry& geometry) {
   };
   all_records_ = records_of_heads(all_heads_, geometry.n_kv_heads);
   one_records_ = records_of_heads(one_head_, 1);
-  layers_.assign(geometry.n_layers, Layer{Pool(victim_)});
-  file_pools_.assign(places_.size() - 1, Pool(victim_));
+  layers_.assign(geometry.n_layers, Layer{Pool(victim_, score_decay_)});
+  file_pools_.assign(places_.size() - 1, Pool(victim_, score_decay_));
   tokens_missed_.assign(places_.size(), 0);
   bool is_limited = true;
   for (const FilePlace& place : places_) {
@@ -103,6 +106,27 @@ std::vector<uint64_t> Blocks::seal(const sdk::BlockKeys& keys, const sdk::Leases
 void Blocks::drop(const sdk::BlockKeys& keys, uint32_t mode) {
   const std::lock_guard lock(mutex_);
   sdk::drop_all(*this, table_, "tiered", keys, mode);
+}
+
+uint32_t Blocks::wants_heat() const {
+  if (victim_ == Victim::kLruS) return KVASIR_HEAT_MASS;
+  return victim_ == Victim::kSelector ? KVASIR_HEAT_SCORE : KVASIR_HEAT_NONE;
+}
+
+void Blocks::heat(const sdk::BlockKeys& keys, std::span<const float> values) {
+  const std::lock_guard lock(mutex_);
+  uint64_t i = 0;
+  for (const kvasir_block_key& key : keys) {
+    const float value = values[i++];
+    const uint64_t handle = table_.find("heat", key, true);
+    if (handle == 0) continue;
+    Block& block = *table_.block(handle);
+    Layer& layer = layers_[block.name.layer];
+    if (i == 1) ++layer.n_told;
+    layer.pool.told(block.bytes.use, handle, value, layer.n_told);
+    if (block.bytes.saved.valid() && block.bytes.saved.file < file_pools_.size())
+      file_pools_[block.bytes.saved.file].told(block.bytes.file_use, handle, value, layer.n_told);
+  }
 }
 
 std::vector<Load> Blocks::loads_of(const sdk::BlockKeys& keys) {

@@ -54,6 +54,10 @@ class Blocks final : public Transfers::Work {
   std::vector<uint64_t> seal(const sdk::BlockKeys& keys, const sdk::Leases& leases, Kept& kept);
   void drop(const sdk::BlockKeys& keys, uint32_t mode);
 
+  // kvasir.block-heat/1.
+  uint32_t wants_heat() const;
+  void heat(const sdk::BlockKeys& keys, std::span<const float> values);
+
   // What `keys` need, in their order; of a block that is not there the handle is 0.
   std::vector<Load> loads_of(const sdk::BlockKeys& keys);
   // Of that what is not in memory. tier: by key, where what is needed was: 0 in memory, else in
@@ -100,6 +104,7 @@ class Blocks final : public Transfers::Work {
     uint64_t resident_bytes = 0;    // of sealed blocks in memory
     std::vector<uint64_t> fresh{};  // read back for a step that has not ended
     bool released = false;
+    uint64_t n_told = 0;  // steps that said what its blocks are worth
   };
 
   Begun begin_load(const Load& load) override;
@@ -145,6 +150,7 @@ class Blocks final : public Transfers::Work {
   sdk::KvTypes types_;
   uint32_t cached_blocks_;
   Victim victim_;
+  double score_decay_;
   uint32_t gap_bytes_, block_size_ = 0;
   FileOptions file_options_;
   std::vector<FilePlace> places_;  // of the files

@@ -15,7 +15,8 @@
 
 namespace kvasir::tiered {
 
-inline constexpr const char* kStrategies[] = {"lru", "fifo", "counter"};  // Victim
+inline constexpr const char* kStrategies[] = {"lru", "fifo", "counter", "lru-s",
+                                              "selector"};  // Victim
 inline constexpr const char* kIo[] = {"uring", "thread"};
 inline constexpr const char* kCachedAliases[] = {"max_cached_block", nullptr};
 
@@ -48,9 +49,14 @@ inline constexpr std::array kOptions = {
                     32, 0, INT32_MAX),
     sdk::enum_option({.key = "cache_strategy",
                       .help = "which block leaves memory, or a full file, first: the one used "
-                              "longest ago, the one that came first, or the one that the fewest "
-                              "steps have used"},
+                              "longest ago, the one that came first, the one that the fewest "
+                              "steps have used, the one that attention weighs least, or the one "
+                              "that the selector scores least"},
                      kStrategies, 0),
+    sdk::float_option({.key = "score_decay",
+                       .help = "of cache_strategy lru-s: what a step leaves of the attention that "
+                               "a block got before it"},
+                      0.1, 1e-6, 1.0),
     sdk::int_option({.key = "gap_bytes",
                      .help = "tokens that lie closer in the file are read in one call, with what "
                              "lies between",

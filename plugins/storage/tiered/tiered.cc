@@ -3,6 +3,7 @@
 // for them, or when a selector foresees that it will: whole, or the tokens that are needed.
 // SPDX-License-Identifier: Apache-2.0
 
+#include <kvasir/sdk/block_heat.h>
 #include <kvasir/sdk/plugin.h>
 #include <kvasir/sdk/store.h>
 #include <kvasir/sdk/tier_counters.h>
@@ -90,7 +91,14 @@ class Tiered {
   const void* get_extension(const char* id) const {
     if (std::string_view(id) == KVASIR_EXT_STORE)
       return store_ ? sdk::store_table<Tiered>() : nullptr;
+    if (std::string_view(id) == KVASIR_EXT_BLOCK_HEAT) return sdk::block_heat_table<Tiered>();
     return sdk::tier_counters_if_asked<Tiered>(id);
+  }
+
+  // kvasir.block-heat/1
+  uint32_t wants_heat() const { return blocks_.wants_heat(); }
+  void heat(const sdk::BlockKeys& keys, std::span<const float> values) {
+    blocks_.heat(keys, values);
   }
 
   // kvasir.store/1, which is offered with a store only.

@@ -21,10 +21,11 @@ class GivenWorld {
   // Who says what the prompt's tokens look like.
   enum class From { kModel, kGiven, kGivenToAllAskers };
 
-  explicit GivenWorld(uint32_t head_dim = 16)
+  // rotates: queries and keys, to their positions.
+  explicit GivenWorld(uint32_t head_dim = 16, bool rotates = true)
       : dim(head_dim),
         model(
-            {kLayers, kQHeads, kKvHeads, head_dim, head_dim, 512, rope_of_all(head_dim)},
+            {kLayers, kQHeads, kKvHeads, head_dim, head_dim, 512, rope_of(rotates ? head_dim : 0)},
             [this](uint32_t layer, int32_t token, float* q, float* k, float* v) {
               project(layer, token, q, k, v);
             },
@@ -87,9 +88,9 @@ class GivenWorld {
   EngineOptions options;
 
  private:
-  static RopeConfig rope_of_all(uint32_t dim) {
+  static RopeConfig rope_of(uint32_t n_dims) {
     RopeConfig rope;
-    rope.n_dims = dim;
+    rope.n_dims = n_dims;
     return rope;
   }
   Outputs decoded_;

@@ -104,9 +104,13 @@ TEST_CASE("blocks in a file give the numbers of blocks in memory") {
       options.max_context = 512;
       const auto plain =
           bench.engine(kCache + strategy + "[storage]\nplugin = 'kvasir.dram'\n" + kTypes, options);
-      const auto moving = bench.engine(
-          kCache + strategy + tiered(cached, cached == 5 ? "cache_strategy = 'fifo'\n" : ""),
-          options);
+      const std::string order = strategy == kDense  ? "fifo"
+                                : strategy == kTopK ? "selector"
+                                                    : "lru-s";
+      const auto moving =
+          bench.engine(kCache + strategy +
+                           tiered(cached, cached == 5 ? "cache_strategy = '" + order + "'\n" : ""),
+                       options);
       const Numbers want = story(*plain), got = story(*moving);
       REQUIRE(got.logits.size() == want.logits.size());
       for (size_t i = 0; i < want.logits.size(); ++i) {

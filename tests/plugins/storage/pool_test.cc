@@ -6,6 +6,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <limits>
 #include <random>
 #include <vector>
 
@@ -80,6 +81,68 @@ TEST_SUITE("plugins/storage/pool") {
       }
       CHECK(n_halved > 5);
     }
+  }
+
+  TEST_CASE("what attention leaves fades for all alike, scores replace each other") {
+    for (const Victim victim : {Victim::kLruS, Victim::kSelector})
+      for (const double decay : {1.0, 0.5, 0.1, 1e-6}) {
+        CAPTURE(static_cast<int>(victim));
+        CAPTURE(decay);
+        std::mt19937 random(11);
+        std::uniform_real_distribution<float> mass(0.0f, 1.0f);
+        Pool pool(victim, decay);
+        std::vector<PoolUse> uses(30);
+        std::vector<double> worth(uses.size());  // handle i is block i
+        const auto least = [&] {
+          double out = std::numeric_limits<double>::infinity();
+          for (size_t i = 1; i < uses.size(); ++i)
+            if (uses[i].is_idle) out = std::min(out, worth[i]);
+          return out;
+        };
+        for (size_t i = 1; i < uses.size(); ++i) {
+          pool.came(uses[i]);
+          pool.add_idle(uses[i], i);
+        }
+        CHECK(pool.victim() == 1);  // of equals the one that came first
+        for (uint64_t step = 1; step < 4000; ++step) {
+          if (victim == Victim::kLruS)
+            for (double& w : worth) w *= decay;
+          for (size_t i = 1; i < uses.size(); ++i) {
+            if (random() % 4 != 0) continue;
+            const float value = mass(random) * (random() % 8 == 0 ? 0.0f : 1.0f);
+            const bool leased = random() % 2 == 0;
+            if (leased) pool.remove_idle(uses[i]), pool.used(uses[i], true);
+            pool.told(uses[i], i, value, step);
+            if (leased) pool.add_idle(uses[i], i);
+            worth[i] = double{value} + (victim == Victim::kLruS ? worth[i] : 0.0);
+          }
+          const uint64_t left = pool.victim();
+          REQUIRE(left != 0);
+          REQUIRE(worth[left] <= least() * (1.0 + 1e-9) + 1e-290);
+          pool.remove_idle(uses[left]);
+          if (random() % 2 == 0) {  // and back: worth no less than who leaves next
+            worth[left] = std::max(worth[left], least());
+            pool.came(uses[left]);
+          }
+          pool.add_idle(uses[left], left);
+        }
+      }
+  }
+
+  TEST_CASE("what is told and no number is worth nothing") {
+    Pool pool(Victim::kSelector);
+    PoolUse bad, good;
+    pool.came(bad);
+    pool.came(good);
+    pool.add_idle(good, 2);
+    pool.add_idle(bad, 1);
+    pool.told(good, 2, 1e-9f, 1);
+    for (const float value : {std::numeric_limits<float>::quiet_NaN(), -1.0f, 0.0f}) {
+      pool.told(bad, 1, value, 1);
+      CHECK(pool.victim() == 1);
+    }
+    pool.told(bad, 1, std::numeric_limits<float>::infinity(), 1);
+    CHECK(pool.victim() == 2);
   }
 
   TEST_CASE("an empty pool has no victim, and a block that may leave can stay again") {
