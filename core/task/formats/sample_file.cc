@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <regex>
 
 #include "core/config/strategy.h"
 #include "core/error.h"
@@ -51,10 +52,13 @@ const FormatInfo& recognise(const FormatJson& sample, const std::string& place) 
                     "): convert the file, or name its format to see which field is missing");
 }
 
-// Directories that harnesses make name the task: RULER has TASK/validation.jsonl.
+// What harnesses put around the name of a task: RULER has TASK/validation.jsonl,
+// lm-evaluation-harness samples_TASK_2026-11-25T18-32-48.255448.jsonl.
 std::string task_of_file(const std::string& path) {
+  static const std::regex kLogged(R"(samples_(.+?)(_\d{4}-\d\d-\d\dT[\d.-]+)?)");
   const std::filesystem::path file(path);
   const std::string stem = file.stem().string();
+  if (std::smatch parts; std::regex_match(stem, parts, kLogged)) return parts[1];
   const bool is_split = stem == "validation" || stem == "test" || stem == "train";
   const std::string folder = file.parent_path().filename().string();
   return is_split && !folder.empty() ? folder : stem;

@@ -145,6 +145,17 @@ TEST_CASE("RULER's samples end with the answer prefix, and their limits are thos
   CHECK(prediction["index"] == 5);
 }
 
+TEST_CASE("a file's name says the task, without what a harness puts around it") {
+  const Json json = {{"index", 5}, {"input", "a\nb"}, {"outputs", {"1"}}, {"length", 9}};
+  const auto task = [&](const std::string& path) { return only(json.dump(), {}, path).task; };
+  CHECK(task("data/vt.jsonl") == "vt");
+  CHECK(task("vt/test.jsonl") == "vt");
+  CHECK(task("out/samples_my_task_2026-11-25T18-32-48.255448.jsonl") == "my_task");
+  CHECK(task("out/samples_my_task.jsonl") == "my_task");
+  CHECK(task("out/samples_my_2026.jsonl") == "my_2026");
+  CHECK(task("samples_.jsonl") == "samples_");
+}
+
 TEST_CASE("LongBench v2's file is one array") {
   Json one = {{"_id", "66f3"},        {"domain", "d"},     {"sub_domain", "s"},
               {"difficulty", "hard"}, {"length", "short"}, {"question", " Who? "},
