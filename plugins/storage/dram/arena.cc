@@ -12,8 +12,8 @@
 #include <cstring>
 #include <string>
 
+#include "plugins/shared/memory_node.h"
 #include "plugins/shared/nameless_file.h"
-#include "plugins/storage/dram/memory_node.h"
 
 namespace kvasir::dram {
 namespace {
@@ -90,11 +90,9 @@ void Arena::grow() {
 // A wish, too: refused, the pages go where they are first touched.
 void Arena::place(std::byte* mapping) {
   for (size_t area = 0; area < areas_.size(); ++area) {
-    const int error = prefer_nodes(mapping + area * area_bytes_, area_bytes_, areas_[area]);
-    if (error == 0 || !refusal_.empty()) continue;
-    refusal_ = "memory node";
-    for (const int32_t node : areas_[area]) refusal_.append(" ").append(std::to_string(node));
-    refusal_.append(": ").append(std::strerror(error));
+    std::string refusal =
+        sdk::prefer_nodes(mapping + area * area_bytes_, area_bytes_, areas_[area]);
+    if (refusal_.empty()) refusal_ = std::move(refusal);
   }
 }
 

@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "plugins/shared/memory_node.h"
+
 namespace kvasir::dram {
 
 inline constexpr uint64_t kHugePage = uint64_t{2} << 20;
@@ -18,7 +20,7 @@ inline constexpr uint64_t kHugePage = uint64_t{2} << 20;
 // back to the system with the arena.
 class Arena {
  public:
-  using Nodes = std::vector<int32_t>;  // the operating system's numbers; empty: first touch decides
+  using Nodes = sdk::Nodes;
   // part_bytes: of a block in each area, a multiple of 64. One area per entry of `areas`. folder:
   // of a nameless file whose pages the blocks are, on no node in particular; empty: anonymous
   // memory. Throws sdk::Error(KVASIR_ERR_IO) when no file can be made there.

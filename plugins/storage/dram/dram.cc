@@ -123,9 +123,7 @@ class Dram : public sdk::ResidentBlocks<Dram> {
   void tell_refusal(const std::string& refusal) {
     if (refusal.empty() || refusal_told_) return;
     refusal_told_ = true;
-    host().log(KVASIR_LOG_WARN, "blocks are not all on the memory node that reads them (" +
-                                    refusal +
-                                    "): allow mbind to this process, in a container CAP_SYS_NICE");
+    sdk::tell_refusal(host(), refusal);
   }
 
   sdk::KvTypes types_;

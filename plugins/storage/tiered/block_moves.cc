@@ -77,11 +77,11 @@ void Blocks::take(Block& block, Reading& reading) {
   layers_[block.name.layer].resident_bytes += memory_bytes(block) - before;
 }
 
-std::unique_ptr<Reading> Blocks::reading_of(const Block& block, TokenSet wanted) const {
+std::unique_ptr<Reading> Blocks::reading_of(const Block& block, TokenSet wanted) {
   auto reading = std::make_unique<Reading>(block.bytes.saved, records_of(block), std::move(wanted),
                                            block.bytes.memory, gap_bytes_,
                                            files_.of(block.bytes.saved).alignment());
-  if (reading->lacks_memory()) reading->set_memory(allocate(layout_of(block).block_bytes()));
+  if (reading->lacks_memory()) reading->set_memory(memory_for(block.name.kv_head));
   return reading;
 }
 

@@ -43,6 +43,11 @@ void Blocks::bind(const kvasir_geometry& geometry) {
   };
   all_records_ = records_of_heads(all_heads_, geometry.n_kv_heads);
   one_records_ = records_of_heads(one_head_, 1);
+  const sdk::HeadPlacement placement(host_, geometry.n_kv_heads);
+  all_places_ = BlockPlaces(placement, all_heads_, 0, geometry.n_kv_heads);
+  one_places_.clear();
+  for (uint32_t head = 0; head < geometry.n_kv_heads; ++head)
+    one_places_.emplace_back(placement, one_head_, head, 1);
   layers_.assign(geometry.n_layers, Layer{Pool(victim_, score_decay_)});
   file_pools_.assign(places_.size() - 1, Pool(victim_, score_decay_));
   tokens_missed_.assign(places_.size(), 0);
@@ -193,6 +198,7 @@ uint64_t Blocks::add(const kvasir_block_key& key, Memory memory, kvasir_lease& o
   const std::lock_guard lock(mutex_);
   Bytes bytes;
   check_space(key);
+  place(key.kv_head, memory.get(), sdk::Touched::kYes);
   bytes.memory = BlockMemory(std::move(memory));
   bytes.sealed = true;
   const uint64_t handle = table_.add(key, std::move(bytes));
@@ -264,10 +270,9 @@ kvasir_lease Blocks::read_lease(const kvasir_block_key& key) {
 kvasir_lease Blocks::write_lease(const kvasir_block_key& key, std::vector<uint64_t>& created) {
   uint64_t handle = table_.find_for_writing(key);
   if (handle == 0) {
-    const sdk::KvLayout& layout = key.kv_head == KVASIR_ALL_HEADS ? all_heads_ : one_head_;
     check_space(key);
     Bytes bytes;
-    bytes.memory = BlockMemory(allocate(layout.block_bytes()));
+    bytes.memory = BlockMemory(memory_for(key.kv_head));
     created.push_back(handle = table_.add(key, std::move(bytes)));
     promised_bytes_ += records_of(*table_.block(handle)).block_bytes();
   } else {
@@ -315,6 +320,18 @@ const sdk::KvLayout& Blocks::layout_of(const Block& block) const {
 
 const Records& Blocks::records_of(const Block& block) const {
   return block.name.kv_head == KVASIR_ALL_HEADS ? all_records_ : one_records_;
+}
+
+Memory Blocks::memory_for(uint32_t kv_head) {
+  Memory memory = allocate((kv_head == KVASIR_ALL_HEADS ? all_heads_ : one_head_).block_bytes());
+  place(kv_head, memory.get(), sdk::Touched::kNo);
+  return memory;
+}
+
+// A wish: refused, the pages go where they are first touched.
+void Blocks::place(uint32_t kv_head, std::byte* memory, sdk::Touched touched) {
+  const std::string refusal = places_of(kv_head).place(memory, touched);
+  if (!refusal.empty() && !std::exchange(refusal_told_, true)) sdk::tell_refusal(host_, refusal);
 }
 
 uint64_t Blocks::memory_bytes(const Block& block) const {

@@ -19,6 +19,7 @@
 #include "plugins/shared/kv_layout.h"
 #include "plugins/storage/tiered/block_file.h"
 #include "plugins/storage/tiered/block_memory.h"
+#include "plugins/storage/tiered/block_places.h"
 #include "plugins/storage/tiered/move.h"
 #include "plugins/storage/tiered/options.h"
 #include "plugins/storage/tiered/pool.h"
@@ -116,6 +117,12 @@ class Blocks final : public Transfers::Work {
   // All below: under the lock.
   const sdk::KvLayout& layout_of(const Block& block) const;
   const Records& records_of(const Block& block) const;
+  const BlockPlaces& places_of(uint32_t kv_head) const {
+    return kv_head == KVASIR_ALL_HEADS ? all_places_ : one_places_[kv_head];
+  }
+  // Memory for a block, which throws bad_alloc, and for one that came with its own.
+  Memory memory_for(uint32_t kv_head);
+  void place(uint32_t kv_head, std::byte* memory, sdk::Touched touched);
   uint64_t memory_bytes(const Block& block) const;
   TokenSet covered_by(const kvasir_block_key& key, const Block& block) const;
   TokenSet needed_of(const kvasir_block_key& key, const Block& block) const;
@@ -131,7 +138,7 @@ class Blocks final : public Transfers::Work {
   void trim(uint32_t layer) noexcept;
   void take(Block& block, Reading& reading);  // what arrived is the block's
   void free_left(uint64_t handle) noexcept;
-  std::unique_ptr<Reading> reading_of(const Block& block, TokenSet wanted) const;
+  std::unique_ptr<Reading> reading_of(const Block& block, TokenSet wanted);
   void lose(Block& block, const std::string& why);
   void check_space(const kvasir_block_key& key) const;
   // In its file; only where there is another one behind it.
@@ -156,6 +163,8 @@ class Blocks final : public Transfers::Work {
   std::vector<FilePlace> places_;  // of the files
   sdk::KvLayout all_heads_, one_head_;
   Records all_records_, one_records_;
+  BlockPlaces all_places_;
+  std::vector<BlockPlaces> one_places_;  // by kv head
 
   std::mutex mutex_;  // of all below
   std::condition_variable moved_;
@@ -169,7 +178,7 @@ class Blocks final : public Transfers::Work {
   uint64_t n_read_ = 0, n_loaded_ = 0;
   uint64_t tokens_leased_ = 0, memory_read_ = 0, memory_written_ = 0;
   std::vector<uint64_t> tokens_missed_;  // by file
-  bool full_told_ = false;
+  bool full_told_ = false, refusal_told_ = false;
 };
 
 }  // namespace kvasir::tiered

@@ -1,17 +1,23 @@
-// Which memory node a kv head belongs on, and that kvasir.dram puts it there.
+// Which memory node a kv head belongs on, and that kvasir.dram and kvasir.tiered put it there.
 // SPDX-License-Identifier: Apache-2.0
 #include "plugins/shared/placement.h"
 
 #include <numa.h>
 #include <numaif.h>
+#include <sys/mman.h>
 
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
 #include <map>
 #include <set>
 
 #include "core/plugin/host.h"
+#include "plugins/storage/tiered/block_places.h"
 #include "tests/support/memory_node.h"
 #include "tests/support/plugin_instance.h"
 #include "tests/support/step_data.h"
+#include "tests/support/temp_dir.h"
 
 namespace {
 using namespace kvasir;
@@ -76,6 +82,19 @@ struct Dram {
   }
   uint64_t k_bytes() const { return geometry.block_size * format.k_token_stride; }
   uint64_t v_bytes() const { return geometry.block_size * format.v_token_stride; }
+};
+
+// Pages that nobody has touched.
+struct Page {
+  std::byte* data;
+  uint64_t bytes;
+  explicit Page(uint64_t n) : bytes(n) {
+    data = static_cast<std::byte*>(
+        mmap(nullptr, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    REQUIRE(data != MAP_FAILED);
+  }
+  ~Page() { munmap(data, bytes); }
+  Page(const Page&) = delete;
 };
 
 TEST_SUITE("plugins/storage") {
@@ -170,6 +189,98 @@ TEST_SUITE("plugins/storage") {
       REQUIRE(dram.host.lines().size() == (refused ? 1 : 0));
       if (refused) CHECK(dram.host.lines()[0].find("memory node 1: ") != std::string::npos);
     }
+  }
+
+  TEST_CASE("a page of a block lies with the head that has most of it") {
+    // K of a head takes a page and a half, V half of one.
+    kvasir_geometry g = small_geometry();
+    g.n_kv_heads = 4, g.block_size = 32, g.head_dim = 96, g.v_dim = 32;
+    sdk::KvTypes types;
+    types.k = types.v = KVASIR_DTYPE_F16;
+    const sdk::KvLayout layout = sdk::kv_layout(g, types, 4);
+    REQUIRE(layout.k_bytes == 6 * 4096);
+    REQUIRE(layout.v_bytes == 2 * 4096);
+    const bool has_two = can_bind(1);
+    if (!can_bind(0)) {
+      MESSAGE("SKIPPED: memory cannot be placed here");
+      return;
+    }
+    // Heads 0 and 1 are read on node 0, heads 2 and 3 on node 1.
+    const tiered::BlockPlaces places(sdk::HeadPlacement({0, 0, 1, 1}, 4), layout, 0, 4);
+    const Page page(layout.block_bytes());
+    const std::string refusal = places.place(page.data, sdk::Touched::kNo);
+    CHECK(refusal.empty() == has_two);
+    if (!has_two) CHECK(refusal.find("memory node 1: ") == 0);
+    for (uint32_t i = 0; i < 8; ++i) {
+      CAPTURE(i);
+      const unsigned node = i < 3 || i == 6 ? 0 : 1;
+      const auto [mode, bound] = policy_at(page.data + i * 4096);
+      if (node == 1 && !has_two) continue;
+      CHECK(mode == MPOL_PREFERRED);
+      CHECK(bound == std::set<unsigned>{node});
+    }
+    // A block of head 3 alone; pages that were touched on node 0 move.
+    const sdk::KvLayout one = sdk::kv_layout(g, types, 1);
+    const Page alone(one.block_bytes());
+    std::memset(alone.data, 1, one.block_bytes());
+    const tiered::BlockPlaces of_head(sdk::HeadPlacement({0, 0, 1, 1}, 4), one, 3, 1);
+    CHECK(of_head.place(alone.data, sdk::Touched::kYes).empty() == has_two);
+    if (has_two) CHECK(node_at(alone.data) == 1);
+    // On one node, and where nobody knows: nothing is asked of the system.
+    for (const sdk::HeadPlacement& nowhere :
+         {sdk::HeadPlacement(Nodes{0, 0}, 4), sdk::HeadPlacement(Nodes{}, 4)}) {
+      const Page plain(layout.block_bytes());
+      CHECK(
+          tiered::BlockPlaces(nowhere, layout, 0, 4).place(plain.data, sdk::Touched::kNo).empty());
+      CHECK(policy_at(plain.data).first == MPOL_DEFAULT);
+    }
+  }
+
+  TEST_CASE("blocks of kvasir.tiered are bound likewise, written ones and those that come back") {
+    if (!can_bind(0)) {
+      MESSAGE("SKIPPED: memory cannot be placed here");
+      return;
+    }
+    constexpr uint32_t kHeads = 2, kBlocks = 6;
+    const TempDir folder;
+    FakeHost host(2, {0, 1});
+    host.offer_completions();
+    PluginInstance<kvasir_storage> storage(
+        host, "tiered",
+        {{"folder", std::filesystem::path(folder.path("x")).parent_path().string()},
+         {"cached_blocks", int64_t{0}}});
+    kvasir_geometry g = small_geometry();
+    g.n_kv_heads = kHeads, g.n_q_heads = 4, g.block_size = 32, g.head_dim = g.v_dim = 64;
+    storage.bind(g);  // K of a head is a page, in f16, and so is V
+    const auto check = [&](uint32_t block, uint32_t mode) {
+      CAPTURE(block);
+      CAPTURE(mode);
+      kvasir_block_key key{{block + 1, 7}, 0, block, KVASIR_ALL_HEADS, 32, 0, nullptr};
+      kvasir_lease lease{};
+      REQUIRE(storage->acquire(storage.self(), &key, 1, sizeof key, mode, &lease, sizeof lease,
+                               storage.err()) == KVASIR_OK);
+      REQUIRE(lease.state == KVASIR_LEASE_RESIDENT);
+      for (uint32_t page = 0; page < 4; ++page) {
+        auto* at = static_cast<std::byte*>(lease.k) + page * 4096;
+        if (mode == KVASIR_ACQUIRE_WRITE) std::memset(at, 1, 4096);
+        const int32_t node = page % 2;
+        if (!can_bind(node)) continue;
+        CHECK(policy_at(at) ==
+              std::pair(int{MPOL_PREFERRED}, std::set<unsigned>{static_cast<unsigned>(node)}));
+        CHECK(node_at(at) == node);
+      }
+      if (mode == KVASIR_ACQUIRE_WRITE)
+        REQUIRE(storage->seal(storage.self(), &key, 1, sizeof key, &lease, sizeof lease,
+                              storage.err()) == KVASIR_OK);
+      storage->release(storage.self(), &lease.lease, 1);
+    };
+    for (uint32_t block = 0; block < kBlocks; ++block) check(block, KVASIR_ACQUIRE_WRITE);
+    for (uint32_t block = 0; block < kBlocks; ++block) check(block, KVASIR_ACQUIRE_FETCH);
+    const auto refused = [](const std::string& line) {
+      return line.find("memory node 1: ") != std::string::npos;
+    };
+    const auto lines = host.lines();
+    CHECK(std::count_if(lines.begin(), lines.end(), refused) == (can_bind(1) ? 0 : 1));
   }
 
   TEST_CASE("a head that two nodes read lies on both in turn") {
