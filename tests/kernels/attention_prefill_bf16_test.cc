@@ -132,6 +132,7 @@ TEST_SUITE("kernels/attention_prefill_bf16") {
       for (const size_t n_q : {1, 7, 33, 130}) {
         for (const uint32_t group : {1u, 4u, 7u}) {
           for (const uint32_t past : {0u, 127u, 200u}) {
+            if (test::few_cases() && n_q == 130 && (group != 7 || past != 127)) continue;
             CAPTURE(n_q);
             CAPTURE(group);
             CAPTURE(past);

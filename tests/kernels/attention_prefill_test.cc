@@ -35,6 +35,8 @@ TEST_SUITE("kernels/attention_prefill") {
       for (const size_t n_q : {1, 7, 33, 130}) {
         for (const uint32_t group : {1u, 4u}) {
           for (const uint32_t past : {0u, 200u}) {
+            if (test::few_cases() && n_q == 130 && (type != ElementType::kF16 || past == 0))
+              continue;
             CAPTURE(n_q);
             CAPTURE(group);
             CAPTURE(past);
