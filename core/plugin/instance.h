@@ -295,6 +295,7 @@ class Storage : public Instance {
   mutable std::vector<kvasir_kv_format> formats_;  // what formats() said
   mutable std::optional<const kvasir_device_memory*> device_memory_;
   mutable std::optional<uint32_t> heat_wanted_;
+  mutable const kvasir_block_heat* heat_table_ = nullptr;  // where heat is wanted
 };
 
 class Attention : public Instance {

@@ -86,10 +86,7 @@ struct StepItem {
   // token's, and are turned by that difference alone (not at all where the strategy stores keys
   // before RoPE). [tokens], or empty: keys are given before RoPE.
   std::span<const int32_t> given_turn = {};
-  // Of `given`: every query is attended whose attention mass some plugin asks for, and every one at
-  // all where a selector chooses for prompts: plugins are then told what they would be told of a
-  // prompt that the model computes.
-  bool given_to_all_askers = false;
+  GivenTo given_to = GivenTo::kFew;  // of `given`
   // Not owned; the item is alone in its step. Of its tokens only those at `recompute` count against
   // max_step_tokens(): the others go through no layer.
   const Placing* placing = nullptr;

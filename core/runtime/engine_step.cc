@@ -236,7 +236,7 @@ Engine::Impl::Plan Engine::Impl::plan(std::span<const StepItem> items,
     plan.tokens.insert(plan.tokens.end(), item.tokens.begin(), item.tokens.end());
     Piece piece = piece_of(seq, at, static_cast<uint32_t>(item.tokens.size()));
     piece.given = static_cast<bool>(item.given);
-    piece.given_to_all_askers = item.given_to_all_askers;
+    piece.given_to = item.given_to;
     Lane& own = lane(plan, seq.strategy);
     own.pieces.push_back(piece);
     (piece.prefills() ? own.n_prefill : own.n_decode) += piece.n_q;

@@ -30,7 +30,8 @@ inline std::string prefer_nodes(std::byte* data, uint64_t bytes, const Nodes& no
     for (const int32_t node : nodes) out.append(" ").append(std::to_string(node));
     return out.append(": ").append(std::strerror(error));
   };
-  if (numa_available() < 0) return refusal(ENOSYS);
+  static const bool is_available = numa_available() >= 0;
+  if (!is_available) return refusal(ENOSYS);
   bitmask* mask = numa_allocate_nodemask();
   if (mask == nullptr) return refusal(ENOMEM);
   bool known = true;

@@ -10,6 +10,7 @@
 #include <random>
 #include <vector>
 
+#include "tests/kernels/rows.h"
 #include "tests/support/simd.h"
 
 namespace {
@@ -17,14 +18,6 @@ using namespace kvasir;
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr size_t kDims[] = {1, 3, 8, 17, 64, 80, 128, 129};
-
-std::vector<float> random_values(size_t n, uint32_t seed) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal;
-  std::vector<float> values(n);
-  for (float& value : values) value = normal(random);
-  return values;
-}
 
 }  // namespace
 
@@ -37,7 +30,8 @@ TEST_CASE("dots_f64 adds exact products, of any number of queries and rows that 
         CAPTURE(dim);
         CAPTURE(n_q);
         const size_t n_rows = 5, stride = dim + 3, dot_stride = n_rows + 2;
-        const auto q = random_values(n_q * dim, 1), rows = random_values(n_rows * stride, 2);
+        const auto q = test::random_floats(n_q * dim, 1.0f, 1),
+                   rows = test::random_floats(n_rows * stride, 1.0f, 2);
         std::vector<double> dots(n_q * dot_stride, -7.0);
         kernels::dots_f64(q.data(), n_q, rows.data(), n_rows, stride, dim, dots.data(), dot_stride);
         for (size_t j = 0; j < n_q; ++j)
@@ -106,7 +100,7 @@ TEST_CASE("add_weighted_rows_f64 adds to what is there") {
     for (const size_t dim : kDims) {
       CAPTURE(dim);
       const size_t n = 13, stride = dim + 2;
-      const auto rows = random_values(n * stride, 3);
+      const auto rows = test::random_floats(n * stride, 1.0f, 3);
       std::vector<double> weight(n), sum(dim, 0.5);
       for (size_t i = 0; i < n; ++i) weight[i] = 1.0 / (1.0 + static_cast<double>(i));
       kernels::add_weighted_rows_f64(weight.data(), rows.data(), n, stride, dim, sum.data());

@@ -40,7 +40,7 @@ uint32_t mass_follows(const RunContext& c, const Pass& pass) {
   if (c.dense_layer[pass.layer]) return 0;
   uint32_t at = 0;
   for (const Piece& piece : pass.pieces) {
-    if (c.heats_by_mass(pass.layer, piece.prefills())) return KVASIR_ATTN_MASS_FOLLOWS;
+    if (c.heats_by_mass(piece.prefills())) return KVASIR_ATTN_MASS_FOLLOWS;
     at |= piece.prefills() ? KVASIR_MASS_AT_PREFILL : KVASIR_MASS_AT_DECODE;
   }
   uint32_t wanted = 0;

@@ -20,9 +20,8 @@ void add(const LayerState& layer, const std::vector<float>& value,
 }  // namespace
 
 void tell_mass(const RunContext& c, const Pass& pass, AttendStage& attention) {
-  const Pass told = pass.only([&](const Piece& piece) {
-    return !piece.has_failed() && c.heats_by_mass(pass.layer, piece.prefills());
-  });
+  const Pass told = pass.only(
+      [&](const Piece& piece) { return !piece.has_failed() && c.heats_by_mass(piece.prefills()); });
   if (told.pieces.empty()) return;
   const std::vector<uint32_t> from_pos(told.pieces.size(), 0);
   const auto mass = attention.mass(told, from_pos, false, true);

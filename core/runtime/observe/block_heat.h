@@ -14,7 +14,8 @@
 
 namespace kvasir {
 
-// Of those pieces that RunContext::heats_by_mass(), after they were attended.
+// Of those pieces that RunContext::heats_by_mass(), after they were attended in a layer that is not
+// dense.
 void tell_mass(const RunContext& context, const Pass& pass, AttendStage& attention);
 // Candidates are in blocks, scores in their order; [pieces].
 void tell_scores(const RunContext& context, const Pass& pass,

@@ -14,10 +14,16 @@ namespace kvasir {
 using GivenProjections = std::function<void(uint32_t layer, uint32_t first_pos, uint32_t n,
                                             float* q, float* k, float* v)>;
 
-// Of a piece whose projections are given only the last queries are attended, and only where some
-// plugin asks for their attention mass: at most so many where the prompt ends, and so many at the
-// end of each piece before. Attention of all of them would take as long as reading a prompt;
-// StepItem::given_to_all_askers has it nevertheless.
+// Which queries of a piece whose projections are given are attended, so that plugins are told of
+// them. Attention of all would take as long as reading a prompt.
+enum class GivenTo : uint8_t {
+  // Where some plugin asks for their attention mass: the last ones, at most kGivenQueriesAtEnd of
+  // the piece that ends the prompt, kGivenQueriesPerPiece of each piece before.
+  kFew,
+  // Every one whose mass some plugin asks for, and every one at all where a selector chooses for
+  // prompts: plugins are told what they would be told of a prompt that the model computes.
+  kAllAskers
+};
 inline constexpr uint32_t kGivenQueriesAtEnd = 64;
 inline constexpr uint32_t kGivenQueriesPerPiece = 1;
 

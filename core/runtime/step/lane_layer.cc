@@ -193,7 +193,7 @@ Piece LaneLayer::attended_of(const Lane& lane, uint32_t layer, const Piece& piec
   uint32_t n = lane.run.observe.n_asked(layer, piece);
   for (const Lane::Followers& f : lane.followers)
     n = std::max(n, f.lane->run.observe.n_asked(layer, piece));
-  if (!piece.given_to_all_askers) {
+  if (piece.given_to == GivenTo::kFew) {
     const bool ends = piece.flags & KVASIR_STEP_LAST_PIECE;
     n = std::min(n, ends ? kGivenQueriesAtEnd : kGivenQueriesPerPiece);
   } else if (lane.run.context.selects_in_prefill()) {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "core/runtime/sequence/sequence.h"
+#include "core/runtime/step/given.h"
 
 namespace kvasir {
 
@@ -28,7 +29,7 @@ struct Piece {
   uint32_t n_places = 1;  // from place on: pieces that its queries were divided into
   bool drafts = false;    // decodes n_q tokens one after another, to be verified
   bool given = false;     // its queries, keys and values are not the model's (step/given.h)
-  bool given_to_all_askers = false;  // see StepItem
+  GivenTo given_to = GivenTo::kFew;
   uint32_t first_pos() const { return kv_len - n_q; }
   // In order, of `queries` each but the last; 0: of all.
   std::vector<Piece> divided(uint32_t queries) const {

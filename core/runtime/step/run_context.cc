@@ -23,9 +23,8 @@ bool RunContext::selects_in_prefill() const {
 }
 
 // Prompts that are read densely need every block alike.
-bool RunContext::heats_by_mass(uint32_t layer, bool prefills) const {
-  return store.heat_wanted() == KVASIR_HEAT_MASS && !dense_layer[layer] &&
-         (!prefills || selects_in_prefill());
+bool RunContext::heats_by_mass(bool prefills) const {
+  return store.heat_wanted() == KVASIR_HEAT_MASS && (!prefills || selects_in_prefill());
 }
 
 uint32_t RunContext::forced_unit() const {

@@ -39,8 +39,9 @@ struct RunContext {
     return geometry.sliding_windows ? geometry.sliding_windows[layer] : 0;
   }
   bool selects_in_prefill() const;  // a selector chooses for prompts, too
-  // Whether the storage is to be told the attention mass of blocks (kvasir.block-heat/1).
-  bool heats_by_mass(uint32_t layer, bool prefills) const;
+  // Whether the storage is to be told the attention mass of blocks (kvasir.block-heat/1), of layers
+  // that are not dense.
+  bool heats_by_mass(bool prefills) const;
   uint32_t group_size() const { return geometry.n_q_heads / geometry.n_kv_heads; }
   size_t index_of(const Selector& selector) const;
   const SlabOwner* owner_of(const Selector* selector) const;

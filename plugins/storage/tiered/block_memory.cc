@@ -11,8 +11,6 @@
 namespace kvasir::tiered {
 namespace {
 
-constexpr uint64_t kPage = 4096;
-
 uint64_t page_bytes(const TokenSet& present, const Records& records) {
   uint64_t n_pages = 0, k_end = 0, v_end = 0;  // the pages of K and of V that are counted
   const auto touch = [&](uint64_t begin, uint64_t end, uint64_t& counted) {

@@ -11,6 +11,8 @@
 
 namespace kvasir::tiered {
 
+inline constexpr uint64_t kPage = 4096;  // of memory
+
 // Bytes of a block. Shared, so that they stay while a thread reads or writes them and the block is
 // dropped. Mapped, so that what leaves memory leaves it: the heap would keep it for later.
 using Memory = std::shared_ptr<std::byte>;

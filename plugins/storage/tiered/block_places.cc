@@ -4,12 +4,9 @@
 
 #include <algorithm>
 
+#include "plugins/storage/tiered/block_memory.h"
+
 namespace kvasir::tiered {
-namespace {
-
-constexpr uint64_t kPage = 4096;
-
-}  // namespace
 
 BlockPlaces::BlockPlaces(const sdk::HeadPlacement& placement, const sdk::KvLayout& layout,
                          uint32_t first_head, uint32_t n_heads) {

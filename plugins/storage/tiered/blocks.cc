@@ -314,16 +314,12 @@ void Blocks::check_space(const kvasir_block_key& key) const {
                        " bytes; raise " + keys + ", or keep a shorter context");
 }
 
-const sdk::KvLayout& Blocks::layout_of(const Block& block) const {
-  return block.name.kv_head == KVASIR_ALL_HEADS ? all_heads_ : one_head_;
-}
-
 const Records& Blocks::records_of(const Block& block) const {
   return block.name.kv_head == KVASIR_ALL_HEADS ? all_records_ : one_records_;
 }
 
 Memory Blocks::memory_for(uint32_t kv_head) {
-  Memory memory = allocate((kv_head == KVASIR_ALL_HEADS ? all_heads_ : one_head_).block_bytes());
+  Memory memory = allocate(layout_of(kv_head).block_bytes());
   place(kv_head, memory.get(), sdk::Touched::kNo);
   return memory;
 }

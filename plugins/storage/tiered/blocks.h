@@ -115,7 +115,10 @@ class Blocks final : public Transfers::Work {
   void give_up(Save& save) noexcept override;
 
   // All below: under the lock.
-  const sdk::KvLayout& layout_of(const Block& block) const;
+  const sdk::KvLayout& layout_of(uint32_t kv_head) const {
+    return kv_head == KVASIR_ALL_HEADS ? all_heads_ : one_head_;
+  }
+  const sdk::KvLayout& layout_of(const Block& block) const { return layout_of(block.name.kv_head); }
   const Records& records_of(const Block& block) const;
   const BlockPlaces& places_of(uint32_t kv_head) const {
     return kv_head == KVASIR_ALL_HEADS ? all_places_ : one_places_[kv_head];

@@ -64,7 +64,7 @@ class GivenWorld {
       for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<TokenId>(pos + i);
       StepItem item{.seq = seqs[0], .tokens = tokens, .followers = std::span(seqs).subspan(1)};
       if (from != From::kModel) item.given = give();
-      item.given_to_all_askers = from == From::kGivenToAllAskers;
+      if (from == From::kGivenToAllAskers) item.given_to = GivenTo::kAllAskers;
       const std::vector<ItemResult> results = engine.step({&item, 1});
       REQUIRE(results[0].text() == "");
       for (const std::exception_ptr& error : results[0].follower_errors) REQUIRE(error == nullptr);

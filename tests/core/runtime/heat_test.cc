@@ -78,6 +78,17 @@ ToldHeat& told(Engine& engine) {
   return *static_cast<ToldHeat*>(const_cast<void*>(table));  // NOLINT: the test's own
 }
 
+// What is told while the token at `pos` is decoded, layer by layer.
+const std::vector<std::vector<ToldHeat::Block>>& told_of(Engine& engine, SequenceId seq,
+                                                         uint32_t pos) {
+  std::vector<float> logits(1);
+  const Engine::DecodeItem item{seq, static_cast<TokenId>(pos)};
+  told(engine).calls.clear();
+  engine.decode({&item, 1}, logits);
+  REQUIRE(told(engine).calls.size() == kLayers);
+  return told(engine).calls;
+}
+
 }  // namespace
 
 TEST_SUITE_BEGIN("core/runtime/heat");
@@ -88,21 +99,16 @@ TEST_CASE("a storage that wants mass is told that of every sealed block that a s
       world.bench.engine(world.model, kCache + kTopK + storage(KVASIR_HEAT_MASS), world.options);
   const SequenceId seq = engine->open();
   world.read(*engine, {seq}, 64, From::kModel);
-  ToldHeat& heat = told(*engine);
-  CHECK(heat.calls.empty());  // a dense prompt needs every block alike
-  std::vector<float> logits(1);
+  CHECK(told(*engine).calls.empty());  // a dense prompt needs every block alike
   for (uint32_t step = 0; step < 3; ++step) {
-    heat.calls.clear();
     const uint32_t pos = kPrompt + step;
-    const Engine::DecodeItem item{seq, static_cast<TokenId>(pos)};
-    engine->decode({&item, 1}, logits);
-    REQUIRE(heat.calls.size() == kLayers);
+    const auto& calls = told_of(*engine, seq, pos);
     for (uint32_t layer = 0; layer < kLayers; ++layer) {
       std::map<uint32_t, double> want = world.mass(layer, pos);
       CHECK(want.size() < kPrompt / kBlock);  // it chose
       want.erase(pos / kBlock);               // the open block
-      CHECK(heat.calls[layer].size() == want.size());
-      for (const ToldHeat::Block& block : heat.calls[layer]) {
+      CHECK(calls[layer].size() == want.size());
+      for (const ToldHeat::Block& block : calls[layer]) {
         CHECK(block.layer == layer);
         REQUIRE(want.count(block.block) == 1);
         CHECK(double{block.value} == doctest::Approx(want[block.block]).epsilon(1e-5));
@@ -136,12 +142,8 @@ TEST_CASE("a storage that wants scores is told how far below the best each candi
       world.options);
   const SequenceId seq = engine->open();
   world.read(*engine, {seq}, 64, From::kModel);
-  ToldHeat& heat = told(*engine);
-  CHECK(heat.calls.empty());
-  std::vector<float> logits(1);
-  const Engine::DecodeItem item{seq, static_cast<TokenId>(kPrompt)};
-  engine->decode({&item, 1}, logits);
-  REQUIRE(heat.calls.size() == kLayers);
+  CHECK(told(*engine).calls.empty());
+  const auto& calls = told_of(*engine, seq, kPrompt);
   for (uint32_t layer = 0; layer < kLayers; ++layer) {
     const std::vector<float> query = world.q(layer, kPrompt);
     // The sink is block 0; the window begins at 232 - 32 = 200, in block 12.
@@ -160,8 +162,8 @@ TEST_CASE("a storage that wants scores is told how far below the best each candi
       for (const auto& [block, value] : score)
         want[block] = std::max(want[block], std::exp(value - best));
     }
-    REQUIRE(heat.calls[layer].size() == want.size());
-    for (const ToldHeat::Block& block : heat.calls[layer])
+    REQUIRE(calls[layer].size() == want.size());
+    for (const ToldHeat::Block& block : calls[layer])
       CHECK(double{block.value} == doctest::Approx(want.at(block.block)).epsilon(1e-5));
   }
 }

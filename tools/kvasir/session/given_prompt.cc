@@ -18,7 +18,7 @@ void give_prompt(Engine& engine, const std::vector<SequenceId>& seqs, uint32_t n
                         .tokens = std::span(tokens).first(n),
                         .followers = std::span(seqs).subspan(1),
                         .given = projections,
-                        .given_to_all_askers = given_to == GivenTo::kAllAskers};
+                        .given_to = given_to};
     const std::vector<ItemResult> results = engine.step({&item, 1});
     if (results[0].error) std::rethrow_exception(results[0].error);
     for (const std::exception_ptr& error : results[0].follower_errors)

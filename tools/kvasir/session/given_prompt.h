@@ -10,10 +10,6 @@
 
 namespace kvasir::tool {
 
-// Which queries are attended: few, in the time that storing takes, or
-// StepItem::given_to_all_askers.
-enum class GivenTo { kFew, kAllAskers };
-
 // A prompt of n_tokens for sequences that can read it together (Engine::can_follow); the first
 // leads. on_progress(done) after each piece; it may throw. Throws the error of any of them.
 void give_prompt(Engine& engine, const std::vector<SequenceId>& seqs, uint32_t n_tokens,
