@@ -169,6 +169,9 @@ TEST_CASE("bench model: mistakes are named") {
   CHECK(has(refused({"bench", "model", "-m", b.path, "-p", "0", "-n", "0"}), "nothing to measure"));
   CHECK(has(refused({"bench", "model", "-m", b.path, "-r", "0"}), "-r must be above 0"));
   CHECK(has(refused(b.command({"-d", "1,x"})), "-d x: expected a number"));
+  // Of what is measured, not of the dense control, which reads a short sample.
+  CHECK(has(refused(b.command({"-d", "2000000000", "-s", "dense"})),
+            "the contexts of all depths and strategies need"));
 }
 
 }  // namespace

@@ -87,6 +87,7 @@ ModelBench::ModelBench(Session& session, std::vector<ModelArm> arms, std::vector
     model_ = timed.get();
     return timed;
   });
+  session.hold_at_most(kSampleTokens);  // dense, in a type that nobody asked for
   engine_ = &session.load(context);
   tokens_ = random_tokens(*model_, n_tokens, seed);
   for (const ModelArm& arm : arms_) engine_->add_strategy(session.pipeline(arm.config));

@@ -105,14 +105,16 @@ void Session::load_model(uint32_t max_queries) {
 }
 
 Engine& Session::load(uint32_t max_context, uint32_t max_sequences) {
-  const MemoryPlan needed = plan(max_context);
+  const uint32_t held = std::min(max_context, most_held_);
+  const MemoryPlan needed = plan(held);
   planned_bytes_ = needed.total();
   check_memory(
-      needed.total(), "a context of " + std::to_string(max_context) + " tokens",
+      needed.total(), "a context of " + std::to_string(held) + " tokens",
       "weights " + bytes_text(needed.weight_bytes) + ", K and V " + bytes_text(needed.kv_bytes),
       "lower -c, or see `kvasir plan`");
   const MemoryInfo machine = memory_info();
-  const MemoryPlan all = max_sequences == 1 ? needed : plan(max_context, max_sequences);
+  const MemoryPlan all =
+      max_sequences == 1 && held == max_context ? needed : plan(max_context, max_sequences);
   const uint64_t others = all.total() - all.sequence_bytes();
   sequence_memory_ = machine.available_bytes - std::min(machine.available_bytes, others);
   load_model(most_step_tokens(max_sequences));

@@ -47,6 +47,9 @@ class Session {
 
   // Before the model is loaded: engines take steps of at least so many tokens.
   void take_steps_of(uint32_t n_tokens) { least_step_tokens_ = n_tokens; }
+  // Likewise: sequences of the session's own strategy hold at most so many tokens, however long the
+  // context is, and load() asks for no more memory.
+  void hold_at_most(uint32_t n_tokens) { most_held_ = n_tokens; }
   MemoryPlan plan(uint32_t max_context, uint32_t max_sequences = 1);
   // Throws an Error when one sequence needs more memory than the machine has; else loads the
   // weights. A step of the engine takes a chunk of one sequence and a token of each other one.
@@ -82,6 +85,7 @@ class Session {
   std::unique_ptr<Model> model_;
   std::unique_ptr<Engine> engine_;
   uint32_t least_step_tokens_ = 0;
+  uint32_t most_held_ = UINT32_MAX;
   double load_ms_ = 0;
   uint64_t planned_bytes_ = 0;
   uint64_t sequence_memory_ = 0;
