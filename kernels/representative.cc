@@ -218,24 +218,26 @@ void pack_queries(const ScoreQueries& queries, size_t head_dim, float below, flo
   }
 }
 
+HWY_INLINE const void* record_at(const Records& records, size_t b) {
+  return records.list ? records.list[b]
+                      : static_cast<const uint8_t*>(records.base) + b * records.record_bytes;
+}
+
 // q [n_heads, padded_width(width)] aligned, zero padded; records of `width` elements of T.
 template <class T>
 void score_records(const float* q, size_t n_heads, size_t width, const Records& records,
                    float* score, size_t score_stride) {
   const T* rows[kTileTokens + kMaxAheadRows];
   const size_t ahead = ahead_rows(bytes_of_row<T>(width));
-  const auto* at = static_cast<const uint8_t*>(records.base);
   size_t left = records.n;
   for (size_t b = 0; b < records.n; b += kTileTokens) {
     const size_t n = std::min(kTileTokens, records.n - b);
     const size_t here = std::min(n + ahead, left);
-    for (size_t i = 0; i < here; ++i)
-      rows[i] = reinterpret_cast<const T*>(at + i * records.record_bytes);
+    for (size_t i = 0; i < here; ++i) rows[i] = static_cast<const T*>(record_at(records, b + i));
     const auto* behind = static_cast<const uint8_t*>(records.next);
     for (size_t i = here; i < n + ahead; ++i)
       rows[i] = behind ? reinterpret_cast<const T*>(behind + (i - here) * records.record_bytes)
                        : rows[here - 1];
-    at += n * records.record_bytes;
     left -= n;
     dot_heads(q, padded_width(width), n_heads, rows, n, ahead, width, score + b, score_stride);
   }
@@ -259,15 +261,16 @@ template <class T>
 void score_padded(const float* q, size_t n_heads, size_t width, const Records& records,
                   float* score, size_t score_stride, float* padded) {
   const size_t stride = padded_width(width), whole = (width + kLanes - 1) / kLanes * kLanes;
-  const auto* base = static_cast<const uint8_t*>(records.base);
-  const uint8_t* end = base + (records.n - 1) * records.record_bytes + bytes_of_row<T>(width);
+  const uint8_t* end =
+      static_cast<const uint8_t*>(record_at(records, records.n - 1)) + bytes_of_row<T>(width);
   const float* rows[kPaddedRecords];
   for (size_t i = 0; i < kPaddedRecords; ++i) rows[i] = padded + i * stride;
   for (size_t b = 0; b < records.n; b += kPaddedRecords) {
     const size_t n = std::min(kPaddedRecords, records.n - b);
     for (size_t i = 0; i < n; ++i) {
-      const uint8_t* record = base + (b + i) * records.record_bytes;
-      const bool may_read_on = bytes_of_row<T>(whole) <= static_cast<size_t>(end - record);
+      const auto* record = static_cast<const uint8_t*>(record_at(records, b + i));
+      const bool may_read_on =
+          !records.list && bytes_of_row<T>(whole) <= static_cast<size_t>(end - record);
       pad_record(reinterpret_cast<const T*>(record), width, may_read_on, padded + i * stride);
     }
     dot_heads(q, stride, n_heads, rows, n, 0, whole, score + b, score_stride);
@@ -342,22 +345,31 @@ void score_packed(float* packed, size_t n_queries, size_t width, const Records& 
 
 }  // namespace
 
+void dot_weights(const ScoreQueries& queries, size_t head_dim, float* weights,
+                 size_t weight_stride) {
+  HWY_DYNAMIC_DISPATCH(pack_queries)(queries, head_dim, 1.0f, 1.0f, weights, weight_stride);
+}
+
+void min_max_weights(const ScoreQueries& queries, size_t head_dim, float box_scale, float* weights,
+                     size_t weight_stride) {
+  const float near = 0.5f * (1.0f - box_scale), far = 0.5f * (1.0f + box_scale);
+  HWY_DYNAMIC_DISPATCH(pack_queries)(queries, head_dim, far, near, weights, weight_stride);
+  HWY_DYNAMIC_DISPATCH(pack_queries)
+  (queries, head_dim, near, far, weights + head_dim, weight_stride);
+}
+
 void score_dot(const ScoreQueries& queries, const Records& records, float* score,
                size_t score_stride, void* scratch) {
   auto* packed = static_cast<float*>(scratch);
-  HWY_DYNAMIC_DISPATCH(pack_queries)
-  (queries, records.head_dim, 1.0f, 1.0f, packed, padded_width(records.head_dim));
+  dot_weights(queries, records.head_dim, packed, padded_width(records.head_dim));
   score_packed(packed, queries.n_scores(), records.head_dim, records, score, score_stride);
 }
 
 void score_min_max(const ScoreQueries& queries, float box_scale, const Records& records,
                    float* score, size_t score_stride, void* scratch) {
-  const float near = 0.5f * (1.0f - box_scale), far = 0.5f * (1.0f + box_scale);
   auto* packed = static_cast<float*>(scratch);
   const size_t stride = padded_width(2 * records.head_dim);
-  HWY_DYNAMIC_DISPATCH(pack_queries)(queries, records.head_dim, far, near, packed, stride);
-  HWY_DYNAMIC_DISPATCH(pack_queries)
-  (queries, records.head_dim, near, far, packed + records.head_dim, stride);
+  min_max_weights(queries, records.head_dim, box_scale, packed, stride);
   score_packed(packed, queries.n_scores(), 2 * records.head_dim, records, score, score_stride);
 }
 

@@ -35,7 +35,7 @@ void update_sum(const KeyRows& rows, bool first, float* sum);
 void store_mean(const float* sum, size_t head_dim, size_t n_tokens, ElementType record_type,
                 void* record);
 
-// Records to be scored: record b at base + b * record_bytes.
+// Records to be scored: record b at base + b * record_bytes, or at list[b].
 struct Records {
   const void* base = nullptr;
   uint64_t record_bytes = 0;
@@ -44,6 +44,7 @@ struct Records {
   ElementType type = ElementType::kF32;  // any
   // Where the records lie that are scored after these, or null: they are brought into the cache.
   const void* next = nullptr;
+  const void* const* list = nullptr;  // then base, record_bytes and next are not looked at
 };
 
 // Queries of one group.   q [n, head_dim] f32
@@ -56,6 +57,14 @@ struct ScoreQueries {
 
   size_t n_scores() const { return summed ? 1 : n; }
 };
+
+// The vectors whose dot products with a record are its scores, as score_dot() and score_min_max()
+// make them.   weights [queries.n_scores(), weight_stride] written to their width: head_dim, and
+// 2 * head_dim of minima and maxima
+void dot_weights(const ScoreQueries& queries, size_t head_dim, float* weights,
+                 size_t weight_stride);
+void min_max_weights(const ScoreQueries& queries, size_t head_dim, float box_scale, float* weights,
+                     size_t weight_stride);
 
 // Bytes of scratch for either score, 64-byte aligned by the caller.
 size_t score_scratch_bytes(size_t n_queries, size_t head_dim);

@@ -52,7 +52,8 @@ typedef struct kvasir_geometry {
    * multiplies them, in ranges with KVASIR_ATTN_RANGE_PREFILL only. Sums are f32 always, and F32
    * allows none of it. */
   uint32_t compute;
-  uint32_t reserved;
+  /* Since 0.2. Blocks per page of records (kvasir_slab); 0: not known. */
+  uint32_t page_blocks;
 } kvasir_geometry;
 
 /* Every kind's table begins with this, so it never grows: new common functions come through

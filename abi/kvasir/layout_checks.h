@@ -96,7 +96,7 @@ KVASIR_AT_(kvasir_slab, seq_pages, 24);
 KVASIR_AT_(kvasir_slab, pages, 32);
 KVASIR_AT_(kvasir_slab, open_pages, 40);
 KVASIR_AT_(kvasir_slab, mem_kind, 48);
-KVASIR_AT_(kvasir_slab, reserved, 52);
+KVASIR_AT_(kvasir_slab, page_bytes, 52);
 
 KVASIR_SIZE_(kvasir_value, 40);
 KVASIR_AT_(kvasir_value, type, 0);
@@ -213,7 +213,7 @@ KVASIR_AT_(kvasir_geometry, seed, 96);
 KVASIR_AT_(kvasir_geometry, model_hash, 104);
 KVASIR_AT_(kvasir_geometry, sliding_windows, 112);
 KVASIR_AT_(kvasir_geometry, compute, 120);
-KVASIR_AT_(kvasir_geometry, reserved, 124);
+KVASIR_AT_(kvasir_geometry, page_blocks, 124);
 
 KVASIR_SIZE_(kvasir_instance, 96);
 KVASIR_AT_(kvasir_instance, struct_size, 0);
@@ -286,7 +286,7 @@ KVASIR_SIZE_(kvasir_memory, 16);
 KVASIR_AT_(kvasir_memory, state_bytes, 0);
 KVASIR_AT_(kvasir_memory, state_peak_bytes, 8);
 
-KVASIR_SIZE_(kvasir_layout, 80);
+KVASIR_SIZE_(kvasir_layout, 88);
 KVASIR_AT_(kvasir_layout, struct_size, 0);
 KVASIR_AT_(kvasir_layout, flags, 4);
 KVASIR_AT_(kvasir_layout, record_bytes, 8);
@@ -296,6 +296,8 @@ KVASIR_AT_(kvasir_layout, refresh_tokens, 32);
 KVASIR_AT_(kvasir_layout, mem_kind, 36);
 KVASIR_AT_(kvasir_layout, mass, 40);
 KVASIR_AT_(kvasir_layout, memory, 64);
+KVASIR_AT_(kvasir_layout, page_bytes, 80);
+KVASIR_AT_(kvasir_layout, reserved, 84);
 
 KVASIR_SIZE_(kvasir_plan_wish, 16);
 KVASIR_AT_(kvasir_plan_wish, at, 0);
@@ -321,7 +323,7 @@ KVASIR_SIZE_(kvasir_sel_limits, 128);
 KVASIR_AT_(kvasir_sel_limits, struct_size, 0);
 KVASIR_AT_(kvasir_sel_limits, unit, 4);
 KVASIR_AT_(kvasir_sel_limits, scope, 8);
-KVASIR_AT_(kvasir_sel_limits, reserved, 12);
+KVASIR_AT_(kvasir_sel_limits, flags, 12);
 KVASIR_AT_(kvasir_sel_limits, max_units, 16);
 KVASIR_AT_(kvasir_sel_limits, expected_units, 24);
 KVASIR_AT_(kvasir_sel_limits, dense_below_tokens, 32);
@@ -354,16 +356,19 @@ KVASIR_AT_(kvasir_selector, select, 136);
 KVASIR_AT_(kvasir_selector, observe, 144);
 KVASIR_AT_(kvasir_selector, evict_plan, 152);
 
-KVASIR_SIZE_(kvasir_score_in, 104);
+KVASIR_SIZE_(kvasir_score_in, 112);
 KVASIR_AT_(kvasir_score_in, struct_size, 0);
 KVASIR_AT_(kvasir_score_in, flags, 4);
 KVASIR_AT_(kvasir_score_in, q, 8);
+KVASIR_AT_(kvasir_score_in, n_best, 104);
+KVASIR_AT_(kvasir_score_in, reserved, 108);
 
-KVASIR_SIZE_(kvasir_score_out, 112);
+KVASIR_SIZE_(kvasir_score_out, 120);
 KVASIR_AT_(kvasir_score_out, struct_size, 0);
 KVASIR_AT_(kvasir_score_out, reserved, 4);
 KVASIR_AT_(kvasir_score_out, offsets, 8);
 KVASIR_AT_(kvasir_score_out, value, 16);
+KVASIR_AT_(kvasir_score_out, bytes_read, 112);
 
 KVASIR_SIZE_(kvasir_representative, 120);
 KVASIR_AT_(kvasir_representative, base, 0);

@@ -54,6 +54,11 @@ typedef struct kvasir_layout {
                             storage's kvasir.device-memory/1 allocates, copies and clears them */
   kvasir_mass_wish mass; /* update() items carry it: level TOKEN, reduce PER_Q_HEAD, no others */
   kvasir_memory memory;  /* of a representative; zero for a selector, whose limits() say it */
+  /* Since 0.2. Additional, per (layer, kv head, page of geometry.page_blocks blocks), a multiple of
+   * 64: for what is made of all records of a page. Truncation that cuts a block of the page clears
+   * them. */
+  uint32_t page_bytes;
+  uint32_t reserved;
 } kvasir_layout;
 
 #endif

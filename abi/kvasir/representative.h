@@ -16,6 +16,11 @@ typedef struct kvasir_score_in {
   uint32_t struct_size;
   uint32_t flags; /* KVASIR_SCORE_* */
   kvasir_view q;  /* f32 [n_seqs][n_q_heads][head_dim] */
+  /* Since 0.2. 0: every score counts. Else only the n_best highest of each list do, where equal
+   * scores are all among them: another one may be any finite number below the lowest of those, so
+   * that its record need not be read. */
+  uint32_t n_best;
+  uint32_t reserved;
 } kvasir_score_in;
 
 /* value[offsets[seq * n_heads + head] + i]: score of candidate i of that sequence, unscaled. Heads
@@ -26,6 +31,8 @@ typedef struct kvasir_score_out {
   uint32_t reserved;
   const uint64_t* offsets; /* [n_seqs * n_heads + 1] */
   kvasir_view value;
+  uint64_t bytes_read; /* Since 0.2. Set with n_best: bytes of records and of what belongs to pages
+                          that were read; 0 = the records of all candidates */
 } kvasir_score_out;
 
 typedef struct kvasir_representative {

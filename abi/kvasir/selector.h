@@ -54,13 +54,16 @@ typedef struct kvasir_positions {
   uint32_t constant; /* position of the query with KVASIR_POS_CONSTANT */
 } kvasir_positions;
 
+/* Of the scores only the max_units highest of each list are looked at: kvasir_score_in.n_best. */
+#define KVASIR_LIMITS_BEST_SCORES 1u
+
 /* Filled by limits(). The host zeroes it first and sets max_units to KVASIR_NO_LIMIT, so that a
  * selector which only selects says unit and scope. */
 typedef struct kvasir_sel_limits {
   uint32_t struct_size;
-  uint32_t unit;  /* KVASIR_UNIT_* of its lists and candidate ranges */
-  uint32_t scope; /* finest KVASIR_SCOPE_* it returns */
-  uint32_t reserved;
+  uint32_t unit;           /* KVASIR_UNIT_* of its lists and candidate ranges */
+  uint32_t scope;          /* finest KVASIR_SCOPE_* it returns */
+  uint32_t flags;          /* KVASIR_LIMITS_* */
   uint64_t max_units;      /* most candidates selected per list, or kept by its plans: 0 = none,
                               KVASIR_NO_LIMIT. Where all candidates fit, select() is not called */
   uint64_t expected_units; /* for plans only, with KVASIR_NO_LIMIT: the most selected per list at

@@ -271,6 +271,7 @@ void Instance::require(bool slot, const char* function) const {
 
 RecordLayout Instance::checked_layout(const kvasir_layout& layout, uint32_t kind) const {
   constexpr uint64_t kMaxRecordBytes = UINT64_C(1) << 24;  // of one block of one kv head
+  constexpr uint32_t kMaxPageBytes = UINT32_C(1) << 28;
   constexpr uint32_t kFlags = KVASIR_LAYOUT_CONTENT_ONLY | KVASIR_LAYOUT_WANT_PROMPT_END |
                               KVASIR_LAYOUT_SEALED_ONLY | KVASIR_LAYOUT_WANT_FINAL |
                               KVASIR_LAYOUT_PROMPT_END_ALL | KVASIR_LAYOUT_PER_TOKEN |
@@ -284,6 +285,10 @@ RecordLayout Instance::checked_layout(const kvasir_layout& layout, uint32_t kind
              layout.open_bytes <= kMaxRecordBytes && (is_selector || layout.record_bytes != 0),
          "record_bytes = " + std::to_string(layout.record_bytes) + ", open_bytes = " +
              std::to_string(layout.open_bytes) + "; records are a multiple of 4 up to 16 MiB");
+  demand(layout.page_bytes % 64 == 0 && layout.page_bytes <= kMaxPageBytes &&
+             (layout.page_bytes == 0 || layout.record_bytes != 0) && layout.reserved == 0,
+         "page_bytes = " + std::to_string(layout.page_bytes) +
+             "; beside records, a multiple of 64 up to 256 MiB, reserved zero");
   demand(!(layout.flags & ~kFlags), "unknown flags");
   demand(is_selector || !(layout.flags & KVASIR_LAYOUT_OBSERVE_WRITES),
          "OBSERVE_WRITES is for selectors: a representative has no observe()");
@@ -306,6 +311,7 @@ RecordLayout Instance::checked_layout(const kvasir_layout& layout, uint32_t kind
           layout.record_bytes,
           layout.open_bytes,
           layout.format,
+          layout.page_bytes,
           mass.at,
           mass.part,
           mass.last_queries,

@@ -56,6 +56,7 @@ enum SelectorFlag : uint32_t {
   KVASIR_LIMIT_WANT_PROMPT_END = 2,      // KVASIR_LAYOUT_WANT_PROMPT_END
   KVASIR_LIMIT_PREFILL_SELECT = 4,       // prefill.slice_tokens is not 0
   KVASIR_LIMIT_ZERO_UNITS = 8,           // max_units = 0 says none, not "no limit"
+  KVASIR_LIMIT_BEST_SCORES = 16,         // KVASIR_LIMITS_BEST_SCORES
 };
 struct SelectorLimits {
   uint32_t unit = 0, scope = 0;
@@ -75,6 +76,7 @@ struct SelectorLimits {
 struct RecordLayout {
   uint32_t flags = 0;  // KVASIR_LAYOUT_*
   uint64_t record_bytes = 0, open_bytes = 0, format = 0;
+  uint32_t page_bytes = 0;
   uint32_t mass_at = 0, mass_part = 0, mass_last_queries = 0;
   uint32_t refresh_tokens = 0;
   uint64_t state_bytes = 0, state_peak_bytes = 0;

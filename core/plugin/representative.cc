@@ -68,6 +68,7 @@ kvasir_status Representative::score(const kvasir_step& step, const kvasir_score_
     return table().score(base().self, given, given_in, given_out, err);
   });
   finish("score", arguments);
+  out.bytes_read = given_out->bytes_read;
   if (!all_finite(scores)) defect("score", "a score is not finite, or was not written");
   return status;
 }

@@ -15,6 +15,7 @@ SelectorLimits limits_of(const kvasir_sel_limits& l, const RecordLayout& layout)
   if (layout.flags & KVASIR_LAYOUT_WANT_PROMPT_END) out.flags |= KVASIR_LIMIT_WANT_PROMPT_END;
   if (l.prefill.slice_tokens != 0) out.flags |= KVASIR_LIMIT_PREFILL_SELECT;
   if (l.max_units == 0) out.flags |= KVASIR_LIMIT_ZERO_UNITS;
+  if (l.flags & KVASIR_LIMITS_BEST_SCORES) out.flags |= KVASIR_LIMIT_BEST_SCORES;
   if (l.max_units != KVASIR_NO_LIMIT) out.max_units = l.max_units;
   out.dense_below_tokens = l.dense_below_tokens;
   out.plan_at = l.plans.at;
@@ -94,7 +95,8 @@ void Selector::check_limits(const kvasir_sel_limits& l) const {
   at_most(l.mass.reduce, KVASIR_MASS_SUM_ALL, "mass.reduce");
   at_most(l.mass.part, KVASIR_PART_WINDOW, "mass.part");
   at_most(l.positions.mode, KVASIR_POS_CONSTANT, "positions.mode");
-  if ((l.reserved | l.mass.reserved | l.plans.reserved | l.speculation.reserved) != 0)
+  in_set(l.flags, KVASIR_LIMITS_BEST_SCORES, "flags");
+  if ((l.mass.reserved | l.plans.reserved | l.speculation.reserved) != 0)
     defect("limits", "reserved is not zero");
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/runtime/select/index_lists.h"
+#include "core/runtime/select/scores.h"
 #include "core/runtime/sequence/slab.h"
 #include "core/runtime/step/binding.h"
 
@@ -14,8 +15,29 @@ namespace {
 uint64_t slab_bytes(const RecordLayout& layout, const kvasir_geometry& g, uint64_t n_blocks,
                     uint64_t sparse_layers) {
   const uint64_t n_pages = (n_blocks + kSlabPageBlocks - 1) / kSlabPageBlocks;
-  return (layout.record_bytes + layout.open_bytes) * g.n_kv_heads * n_pages * kSlabPageBlocks *
-         sparse_layers;
+  return ((layout.record_bytes + layout.open_bytes) * kSlabPageBlocks + layout.page_bytes) *
+         g.n_kv_heads * n_pages * sparse_layers;
+}
+
+// Of one layer and kv head, to score n_blocks for a decoded token. What belongs to pages tells
+// which records need be read where only the best scores count (Scorer): measured on text, those of
+// two to three times as many blocks as are chosen.
+uint64_t bytes_to_score(const Pipeline& pipeline, const kvasir_geometry& g, uint64_t n_blocks) {
+  constexpr uint64_t kReadOfChosen = 3;
+  const RecordLayout& layout = pipeline.representative->layout();
+  const bool is_reduced_once = !g.head_select_shared && gives_sums(*pipeline.representative, g);
+  uint64_t n_read = 0;
+  for (const auto& selector : pipeline.selectors) {
+    if (!(selector->desc().needs & KVASIR_NEED_SCORES)) continue;
+    const SelectorLimits& limits = selector->limits();
+    const bool best =
+        is_reduced_once && limits.flags & KVASIR_LIMIT_BEST_SCORES && limits.max_units != 0;
+    n_read = std::max(n_read, best ? kReadOfChosen * limits.max_units : n_blocks);
+  }
+  if (layout.page_bytes == 0 || n_read == 0 || n_read >= n_blocks)
+    return layout.record_bytes * n_blocks;
+  const uint64_t n_pages = (n_blocks + kSlabPageBlocks - 1) / kSlabPageBlocks;
+  return layout.page_bytes * n_pages + layout.record_bytes * n_read;
 }
 
 // By choosing per step, or by keeping no more than that; a share of the context, or of the heads,
@@ -121,7 +143,8 @@ MemoryPlan make_plan(const ModelShape& shape, const Model::Memory& model, Pipeli
     const RecordLayout& layout = pipeline.representative->layout();
     plan.record_bytes += slab_bytes(layout, g, n_blocks, sparse_layers) * options.max_sequences;
     plan.add_state(layout.state_bytes, layout.state_peak_bytes);
-    plan.record_bytes_per_step = layout.record_bytes * g.n_kv_heads * n_blocks * sparse_layers;
+    plan.record_bytes_per_step =
+        bytes_to_score(pipeline, g, n_blocks) * g.n_kv_heads * sparse_layers;
   }
   for (auto& selector : pipeline.selectors) {
     plan.record_bytes +=

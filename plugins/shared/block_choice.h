@@ -69,6 +69,7 @@ class BlockChoice {
     out.unit = KVASIR_UNIT_BLOCK;
     out.scope = scope();
     out.max_units = max_blocks_;
+    out.flags = KVASIR_LIMITS_BEST_SCORES;
   }
 
   void select(const Step& step, const kvasir_sel_in& in, kvasir_selection& out) const {

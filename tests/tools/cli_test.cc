@@ -47,6 +47,24 @@ TEST_CASE("plan counts what a strategy attends to, and what a step reads") {
   CHECK(p["bound_ms_per_token"].get<double>() == doctest::Approx(bytes / 100e9 * 1e3));
 }
 
+TEST_CASE("plan counts the records that choosing among a million tokens reads") {
+  const auto bytes = [](const char* setting) {
+    const Json p = json_of({"plan", "--preset", "llama-3.1-8b", "-s", "block_topk", "-c", "1M",
+                            "--set", setting, "--json"})["plans"][0];
+    return std::pair(p["representative_bytes_per_step"].get<uint64_t>(),
+                     p["representative_bytes"].get<uint64_t>());
+  };
+  // Per layer and kv head 8,192 blocks: minima and maxima of 128 channels in f16.
+  const uint64_t heads = 32 * 8, record = 2 * 128 * 2, records = 8192 * record * heads;
+  CHECK(bytes("representative.coarse_first=false") == std::pair(records, records));
+  // A page of 64: a line for its state, range and step in f32, codes of 4 bits.
+  const uint64_t page = 64 + 2 * 256 * 4 + 64 * 256 / 2;
+  CHECK(bytes("representative.coarse_first=true") ==
+        std::pair((128 * page + 3 * 96 * record) * heads, records + 128 * page * heads));
+  // Shares of all attention are added up: every score counts.
+  CHECK(bytes("cache.gqa_reduce=softmax_sum").first == records);
+}
+
 TEST_CASE("plan counts what selectors keep beside the cache, and the total has the most of it") {
   const auto plan = [](const char* strategy, const char* n) {
     return json_of({"plan", "--preset", "internlm2.5-7b", "-s", strategy, "-c", "32K",

@@ -159,6 +159,8 @@ constexpr Row kGallery[] = {
     {"bad_representative", "fault", "huge_record", P, kRefused, "record_bytes = 1099511627776"},
     {"bad_representative", "fault", "odd_record", P, kRefused, "record_bytes = 7"},
     {"bad_representative", "fault", "no_record", P, kRefused, "record_bytes = 0"},
+    {"bad_representative", "fault", "odd_page", P, kRefused, "page_bytes = 7"},
+    {"bad_representative", "fault", "reads_more", P, kDense, "more than all records"},
     {"bad_representative", "fault", "odd_flags", P, kRefused, "unknown flags"},
     {"bad_representative", "fault", "huge_state", P, kRefused, "its state takes"},
     {"bad_representative", "fault", "mass_unasked", P, kRefused, "mass.level must be TOKEN"},

@@ -104,13 +104,13 @@ const kvasir_selection* CallArguments::candidates(const kvasir_selection& lists)
 
 void CallArguments::watch_pages(const kvasir_slab& slab, const kvasir_step& step) {
   if (!is_reachable(slab.mem_kind)) return;
-  const uint64_t blocks = uint64_t{plugin_->geometry.n_kv_heads} * slab.page_blocks;
+  const uint64_t n_heads = plugin_->geometry.n_kv_heads;
   const auto watch = [&](void* const* pages, uint64_t bytes) {
     for (uint64_t i = 0; pages && bytes != 0 && i < slab.seq_pages[step.n_seqs]; ++i)
       if (pages[i]) watched_pages_.push_back({pages[i], bytes, XXH3_64bits(pages[i], bytes)});
   };
-  watch(slab.pages, blocks * slab.record_bytes);
-  watch(slab.open_pages, blocks * slab.open_bytes);
+  watch(slab.pages, n_heads * (slab.page_blocks * slab.record_bytes + slab.page_bytes));
+  watch(slab.open_pages, n_heads * slab.page_blocks * slab.open_bytes);
 }
 
 const kvasir_slab* CallArguments::slab(const kvasir_slab& slab, const kvasir_step& step,

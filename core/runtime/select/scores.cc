@@ -24,28 +24,50 @@ constexpr uint64_t kManyScores = 1 << 15;
 
 }  // namespace
 
-Scores Scorer::score(const Pass& pass, const std::vector<const Candidates*>& candidates) {
+bool gives_sums(const Representative& representative, const kvasir_geometry& geometry) {
+  return representative.sums_scores() &&
+         (geometry.gqa_reduce == KVASIR_REDUCE_SUM || geometry.gqa_reduce == KVASIR_REDUCE_MEAN);
+}
+
+Scores Scorer::score(const Pass& pass, const std::vector<const Candidates*>& candidates,
+                     uint32_t n_best) {
   Pass asked = pass;
   const Queries queries = one_per_piece(asked);
   Scores out = lay_out(candidates);
   const bool as_they_are = n_given_ == out.n_heads && sums();
   if (!as_they_are) given_.resize(std::max<uint64_t>(given_offsets_.back(), 1));
-  ask(asked, queries, candidates, as_they_are ? out.value : given_);
+  const uint64_t read =
+      ask(asked, queries, candidates, as_they_are ? n_best : 0, as_they_are ? out.value : given_);
   if (!as_they_are) reduce(out);
   if (sums() && c_.geometry.gqa_reduce == KVASIR_REDUCE_MEAN)
     for (float& score : out.value) score /= static_cast<float>(c_.geometry.n_q_heads / out.n_heads);
-  const uint64_t record_bytes = c_.owners[0].slab.record_bytes();
-  for (size_t i = 0; i < candidates.size(); ++i)
-    for (uint32_t head = 0; head < c_.geometry.n_kv_heads; ++head)
-      c_.counters.of(pass.pieces[i].prefills()).representative_bytes_read +=
-          candidates[i]->count(head) * record_bytes;
+  count(pass, candidates, read);
   return out;
 }
 
-bool Scorer::sums() const {
-  const uint32_t rule = c_.geometry.gqa_reduce;
-  return c_.pipeline.representative->sums_scores() &&
-         (rule == KVASIR_REDUCE_SUM || rule == KVASIR_REDUCE_MEAN);
+// read: 0 = every record; else each piece has its share by the number of its candidates.
+void Scorer::count(const Pass& pass, const std::vector<const Candidates*>& candidates,
+                   uint64_t read) {
+  const RecordLayout& layout = c_.owners[0].layout;
+  std::vector<uint64_t> of_piece(candidates.size());
+  uint64_t all = 0;
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    for (uint32_t head = 0; head < c_.geometry.n_kv_heads; ++head)
+      of_piece[i] += candidates[i]->count(head) * layout.record_bytes;
+    all += of_piece[i];
+  }
+  // A record and what belongs to its page, at the most.
+  if (read > all + all / layout.record_bytes * layout.page_bytes)
+    throw PluginError(c_.pipeline.representative->id(), "score", KVASIR_ERR_INTERNAL,
+                      "it claims to have read " + std::to_string(read) +
+                          " bytes, more than all records of the candidates and their pages (a "
+                          "defect of the plugin)");
+  for (size_t i = 0; i < candidates.size(); ++i)
+    c_.counters.of(pass.pieces[i].prefills()).representative_bytes_read +=
+        read == 0
+            ? of_piece[i]
+            : static_cast<uint64_t>(static_cast<double>(read) * static_cast<double>(of_piece[i]) /
+                                    static_cast<double>(all));
 }
 
 Scorer::Queries Scorer::one_per_piece(Pass& pass) {
@@ -83,14 +105,16 @@ Scores Scorer::lay_out(const std::vector<const Candidates*>& candidates) {
   return out;
 }
 
-void Scorer::ask(const Pass& pass, const Queries& queries,
-                 const std::vector<const Candidates*>& candidates, std::span<float> given) {
+uint64_t Scorer::ask(const Pass& pass, const Queries& queries,
+                     const std::vector<const Candidates*>& candidates, uint32_t n_best,
+                     std::span<float> given) {
   std::fill(given.begin(), given.end(), std::numeric_limits<float>::quiet_NaN());  // unwritten
   const SlabOwner& owner = c_.owners[0];  // the representative's
   const StepBuilder step(c_, KVASIR_MOMENT_APPENDED, pass, KVASIR_UNIT_BLOCK, &owner, candidates);
   kvasir_score_in in{};
   in.struct_size = sizeof(in);
   in.flags = sums() ? KVASIR_SCORE_SUMMED : 0;
+  in.n_best = n_best;
   MemoryBridge& bridge = c_.store.bridge();
   Representative& representative = *c_.pipeline.representative;
   in.q = bridge.to_reader(representative,
@@ -100,7 +124,7 @@ void Scorer::ask(const Pass& pass, const Queries& queries,
   const uint64_t n = given_offsets_.back();
   const kvasir_view into = host_view(given.data(), KVASIR_DTYPE_F32, {n});
   const kvasir_view there = bridge.to_writer(representative, into, score_hold_);
-  kvasir_score_out result{sizeof(kvasir_score_out), 0, given_offsets_.data(), there};
+  kvasir_score_out result{sizeof(kvasir_score_out), 0, given_offsets_.data(), there, 0};
   representative.score(step.step(), in, result);
   bridge.from_writer(there, into, 0, n);
   if (!is_host_memory(there.mem_kind) &&  // in host memory they are checked where they come from
@@ -108,6 +132,7 @@ void Scorer::ask(const Pass& pass, const Queries& queries,
                    [](float score) { return std::isfinite(score); }))
     throw PluginError(representative.id(), "score", KVASIR_ERR_INTERNAL,
                       "a score is not finite, or was not written (a defect of the plugin)");
+  return result.bytes_read;
 }
 
 void Scorer::reduce(Scores& out) const {

@@ -14,6 +14,9 @@
 
 namespace kvasir {
 
+// Whether the representative gives one score per kv head, the sum of those of its query heads.
+bool gives_sums(const Representative& representative, const kvasir_geometry& geometry);
+
 struct Scores {
   // Score i of head h of sequence s: value[offsets[s * n_heads + h] + i], in the order of the
   // candidates, f32, unscaled. `value` is not null where there are none.
@@ -27,8 +30,9 @@ class Scorer {
   explicit Scorer(const RunContext& context) : c_(context) {}
 
   // Of the pieces' candidates, in blocks; several queries of a piece are scored by their mean.
-  // Counts the records that are read. Throws PluginError.
-  Scores score(const Pass& pass, const std::vector<const Candidates*>& candidates);
+  // n_best: as kvasir_score_in.n_best, where the scores are not reduced any further. Counts the
+  // bytes that are read. Throws PluginError.
+  Scores score(const Pass& pass, const std::vector<const Candidates*>& candidates, uint32_t n_best);
 
  private:
   struct Queries {  // query i is that of piece i
@@ -37,10 +41,13 @@ class Scorer {
   };
   // Numbers the pieces' queries anew where there is not one for each.
   Queries one_per_piece(Pass& pass);
-  bool sums() const;  // whether the representative gives one score per kv head
+  bool sums() const { return gives_sums(*c_.pipeline.representative, c_.geometry); }
   Scores lay_out(const std::vector<const Candidates*>& candidates);
-  void ask(const Pass& pass, const Queries& queries,
-           const std::vector<const Candidates*>& candidates, std::span<float> given);
+  // Returns kvasir_score_out.bytes_read.
+  uint64_t ask(const Pass& pass, const Queries& queries,
+               const std::vector<const Candidates*>& candidates, uint32_t n_best,
+               std::span<float> given);
+  void count(const Pass& pass, const std::vector<const Candidates*>& candidates, uint64_t read);
   void reduce(Scores& out) const;
 
   const RunContext& c_;

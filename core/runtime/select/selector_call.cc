@@ -39,8 +39,9 @@ SelectorAnswer SelectorCaller::select(size_t index, const SelectorInput& input) 
   SelectorAnswer answer;
   try {
     SelectArguments arguments;
-    fill(selector, input, arguments);
-    if (heats(index, input)) tell_scores(c_, input.pass, input.candidates, arguments.scores);
+    const bool tells = heats(index, input);
+    fill(selector, input, tells, arguments);
+    if (tells) tell_scores(c_, input.pass, input.candidates, arguments.scores);
     const StepBuilder step(c_, KVASIR_MOMENT_APPENDED, input.pass, selector.limits().unit,
                            c_.owner_of(&selector), input.candidates, selector.limits().scope);
     const bool contributes = selector.desc().needs & KVASIR_NEED_CONTRIBUTION;
@@ -95,7 +96,7 @@ kvasir_view SelectorCaller::x_for(const Selector& selector, const Activations& i
       selector, host_view(in.x, KVASIR_DTYPE_F32, {in.n, c_.model.shape().d_model}), x_hold_);
 }
 
-void SelectorCaller::fill(const Selector& selector, const SelectorInput& input,
+void SelectorCaller::fill(const Selector& selector, const SelectorInput& input, bool every_score,
                           SelectArguments& out) {
   const uint64_t needs = selector.desc().needs;
   const Pass& pass = input.pass;
@@ -105,7 +106,10 @@ void SelectorCaller::fill(const Selector& selector, const SelectorInput& input,
   if (needs & KVASIR_NEED_INPUT) in.x = x_for(selector, pass.in);
   if (!input.blocks.candidates_end.empty()) in.list_end = input.blocks.candidates_end.data();
   if (needs & KVASIR_NEED_SCORES) {
-    out.scores = scorer_.score(pass, input.candidates);
+    const SelectorLimits& limits = selector.limits();
+    const bool best = limits.flags & KVASIR_LIMIT_BEST_SCORES && !every_score;
+    const uint64_t n_best = std::min<uint64_t>(limits.max_units, UINT32_MAX);
+    out.scores = scorer_.score(pass, input.candidates, best ? static_cast<uint32_t>(n_best) : 0);
     in.n_score_heads = out.scores.n_heads;
     in.scores = c_.store.bridge().to_reader(
         selector, host_view(out.scores.value.data(), KVASIR_DTYPE_F32, {out.scores.offsets.back()}),

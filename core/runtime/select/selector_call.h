@@ -53,7 +53,8 @@ class SelectorCaller {
   kvasir_view q_for(const Selector& selector, const float* q, uint64_t n);
   kvasir_view x_for(const Selector& selector, const Activations& in);
   bool heats(size_t index, const SelectorInput& input) const;  // the storage wants the scores
-  void fill(const Selector& selector, const SelectorInput& input, SelectArguments& out);
+  void fill(const Selector& selector, const SelectorInput& input, bool every_score,
+            SelectArguments& out);
   // Calls fn, with more space as often as it asks for it. contribution_queries: queries of the
   // step; 0: no contribution is allowed.
   SelectorAnswer call(const Selector& selector, const SelectorInput& input,

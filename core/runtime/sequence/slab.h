@@ -25,7 +25,8 @@ constexpr uint32_t kSlabPageBlocks = 64;  // blocks per page of an engine
 using SlabPage = std::shared_ptr<std::byte[]>;  // host or device memory, as the layout says
 
 // Pages of one layer of one sequence for one owner. Page i holds the records of blocks
-// [i * page_blocks, (i + 1) * page_blocks) as [kv head][block].
+// [i * page_blocks, (i + 1) * page_blocks) as [kv head][block], behind those of each head what the
+// owner keeps of the whole page.
 struct SlabPages {
   std::vector<SlabPage> pages;
   std::vector<SlabPage> open_pages;  // records that blocks have until they are FINAL; may be null
@@ -55,7 +56,9 @@ class SlabLayout {
 
   bool empty() const { return record_bytes_ == 0 && open_bytes_ == 0; }
   uint64_t record_bytes() const { return record_bytes_; }
-  uint64_t page_bytes() const { return record_bytes_ * n_kv_heads_ * page_blocks_; }
+  // Of a page and its part of one kv head.
+  uint64_t page_bytes() const { return head_bytes() * n_kv_heads_; }
+  uint64_t head_bytes() const { return record_bytes_ * page_blocks_ + whole_bytes_; }
   uint64_t open_page_bytes() const { return open_bytes_ * n_kv_heads_ * page_blocks_; }
   uint32_t page_blocks() const { return page_blocks_; }
   // A page, which exists, as bytes of host memory; and a page with these bytes.
@@ -67,7 +70,8 @@ class SlabLayout {
   // Frees open pages all of whose blocks lie below `final_blocks`.
   void free_open(SlabPages& pages, uint32_t final_blocks) const;
   // Forgets the records of tokens from kv_len on. The record of a block that is cut is zeroed;
-  // where records are kept per token, only the part of the tokens that are cut off.
+  // where records are kept per token, only the part of the tokens that are cut off; and what is
+  // kept of its whole page.
   void truncate(SlabPages& pages, uint32_t kv_len) const;
 
   // What a kvasir_slab points to.
@@ -90,6 +94,7 @@ class SlabLayout {
   MemoryBridge* device_ = nullptr;  // null: host memory
   ThreadPool* pool_ = nullptr;      // null: one memory node
   uint64_t record_bytes_ = 0, open_bytes_ = 0;
+  uint64_t whole_bytes_ = 0;  // of a kv head and page, beside the records
   uint32_t n_kv_heads_ = 0, block_size_ = 0, page_blocks_ = 0;
   bool per_token_ = false;
 };

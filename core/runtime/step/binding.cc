@@ -13,6 +13,7 @@
 #include "core/runtime/blocks/memory_bridge.h"
 #include "core/runtime/blocks/memory_kinds.h"
 #include "core/runtime/engine.h"
+#include "core/runtime/sequence/slab.h"
 
 namespace kvasir {
 namespace {
@@ -69,6 +70,7 @@ kvasir_geometry geometry_of(const ModelShape& shape, const CacheConfig& cache,
   g.softmax_scale = shape.attention_scale();
   g.softcap = shape.softmax_softcap;
   g.seed = options.seed;
+  g.page_blocks = kSlabPageBlocks;
   return g;
 }
 

@@ -3,13 +3,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <array>
 
-#include "plugins/shared/vector_records.h"
+#include "plugins/shared/coarse_first.h"
 
 namespace {
 using namespace kvasir;
 
 constexpr std::array kOptions = {sdk::kRecordTypeOption,
-                                 sdk::fixed_number_option("always 1: the mean", 1)};
+                                 sdk::fixed_number_option("always 1: the mean", 1),
+                                 sdk::kCoarseFirstOption};
 
 class Mean : public sdk::VectorRecords {
  public:
@@ -39,9 +40,11 @@ class Mean : public sdk::VectorRecords {
     kernels::score_dot(queries(task), records(task), task.out, task.out_stride, scratch);
   }
   bool sums() const { return true; }
+  void weights(const kernels::ScoreQueries& queries, float* out) const {
+    kernels::dot_weights(queries, head_dim(), out, 0);
+  }
 };
 
 }  // namespace
 
-KVASIR_SDK_PLUGIN(KVASIR_KIND_REPRESENTATIVE, "kvasir.mean", "0.1.0",
-                  sdk::BlockRepresentative<Mean>)
+KVASIR_SDK_PLUGIN(KVASIR_KIND_REPRESENTATIVE, "kvasir.mean", "0.1.0", sdk::CoarseFirst<Mean>)

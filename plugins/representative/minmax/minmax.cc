@@ -6,7 +6,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <array>
 
-#include "plugins/shared/vector_records.h"
+#include "plugins/shared/coarse_first.h"
 
 namespace {
 using namespace kvasir;
@@ -16,7 +16,8 @@ constexpr std::array kOptions = {
     sdk::float_option({.key = "box_scale",
                        .help = "length of the sides of the box that is scored: 1 = the block's "
                                "own, whose score is a bound; 0 = its centre alone"},
-                      1.0, 0.0, 1.0)};
+                      1.0, 0.0, 1.0),
+    sdk::kCoarseFirstOption};
 
 class MinMax : public sdk::VectorRecords {
  public:
@@ -45,6 +46,9 @@ class MinMax : public sdk::VectorRecords {
                            scratch);
   }
   bool sums() const { return true; }
+  void weights(const kernels::ScoreQueries& queries, float* out) const {
+    kernels::min_max_weights(queries, head_dim(), box_scale_, out, 0);
+  }
 
  private:
   float box_scale_;
@@ -52,5 +56,4 @@ class MinMax : public sdk::VectorRecords {
 
 }  // namespace
 
-KVASIR_SDK_PLUGIN(KVASIR_KIND_REPRESENTATIVE, "kvasir.minmax", "0.1.0",
-                  sdk::BlockRepresentative<MinMax>)
+KVASIR_SDK_PLUGIN(KVASIR_KIND_REPRESENTATIVE, "kvasir.minmax", "0.1.0", sdk::CoarseFirst<MinMax>)

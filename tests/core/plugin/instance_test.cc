@@ -170,7 +170,7 @@ TEST_CASE("limits with values this ABI does not know are refused") {
   Fixture f;
   for (const char* fault :
        {"limits.unit", "limits.scope", "limits.both", "limits.plan_at", "limits.mass",
-        "limits.reserved", "limits.query_block", "limits.dense_last"}) {
+        "limits.flags", "limits.query_block", "limits.dense_last"}) {
     CAPTURE(fault);
     Selector s = f.selector(fault);
     check_says(failure_of([&] { s.read_limits(); }), {"limits", "defect of the plugin"});

@@ -52,10 +52,11 @@ class DeviceRepresentative {
   void score(const sdk::Step& step, const kvasir_score_in& in, kvasir_score_out& out) {
     const DeviceMemory::Access access;
     check_slab(step);
-    const kvasir_score_in inner_in{sizeof inner_in, 0, inside(in.q, "q")};
+    const kvasir_score_in inner_in{sizeof inner_in, in.flags, inside(in.q, "q"), in.n_best, 0};
     kvasir_score_out inner_out = out;
     inner_out.value = inside(out.value, "the scores");
     inner_.check(inner_->score(inner_.self(), &step.raw(), &inner_in, &inner_out, inner_.err()));
+    out.bytes_read = inner_out.bytes_read;
   }
 
  private:

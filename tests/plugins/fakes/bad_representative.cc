@@ -12,7 +12,7 @@ using namespace kvasir::test;
 constexpr const char* kFaults[] = {
     "none",         "nan_score",    "inf_score",    "unwritten_score", "score_error", "score_again",
     "score_behind", "update_error", "writes_pages", "writes_record",   "huge_record", "odd_record",
-    "no_record",    "odd_flags",    "huge_state",   "mass_unasked"};
+    "no_record",    "odd_flags",    "huge_state",   "mass_unasked",    "odd_page",    "reads_more"};
 constexpr kvasir_option_schema kOptions[] = {
     sdk::enum_option({.key = "fault", .help = "what goes wrong"}, kFaults, 0)};
 
@@ -29,6 +29,7 @@ class BadRepresentative {
                        : fault_ == "odd_record" ? 7
                        : fault_ == "no_record"  ? 0
                                                 : 64;
+    if (fault_ == "odd_page") out.page_bytes = 7;
     if (fault_ == "odd_flags") out.flags = 1u << 30;
     if (fault_ == "huge_state") out.memory.state_bytes = UINT64_MAX;
     if (fault_ == "mass_unasked") out.mass.at = KVASIR_MASS_AT_DECODE;
@@ -47,6 +48,7 @@ class BadRepresentative {
     const uint64_t n = out.offsets[uint64_t{step.n_seqs()} * n_q_heads_];
     auto* const value = static_cast<float*>(out.value.data);
     std::fill_n(value, n, 1.0f);
+    if (fault_ == "reads_more") out.bytes_read = n * 64 + 1;
     if (fault_ == "nan_score") value[n - 1] = NAN;
     if (fault_ == "inf_score") value[0] = INFINITY;
     if (fault_ == "score_behind") value[n] = 1;

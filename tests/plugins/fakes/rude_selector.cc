@@ -42,7 +42,7 @@ class RudeSelector {
     out.unit = what_ == "odd_unit" ? 9 : KVASIR_UNIT_BLOCK;
     if (what_ == "huge_state") out.memory.state_bytes = UINT64_MAX;
     if (what_ == "odd_plans") out.plans.at = 128;
-    if (what_ == "reserved") out.reserved = 1;
+    if (what_ == "reserved") out.mass.reserved = 1;
     if (what_ == "no_observe") out.mass.at = KVASIR_MASS_AT_DECODE;
   }
   kvasir_status select(const sdk::Step& step, const kvasir_sel_in& in, kvasir_selection& out) {

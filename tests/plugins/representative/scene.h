@@ -62,6 +62,7 @@ struct Scene {
   Slab slab;
   kvasir_step_seq seq{};
   kvasir_step step{};
+  uint64_t bytes_read = 0;  // by the latest score()
 
   Scene(uint32_t dtype, uint32_t head_dim, uint32_t block_size) {
     geometry.head_dim = geometry.v_dim = head_dim;
@@ -141,11 +142,12 @@ struct Scene {
   // Scores [head][candidate], for q [q_head][head_dim]; n candidates of the range or list. Heads
   // are query heads, with KVASIR_SCORE_SUMMED kv heads.
   std::vector<std::vector<float>> score(Representative& plugin, std::vector<float> q, size_t n,
-                                        uint32_t flags = 0) {
+                                        uint32_t flags = 0, uint32_t n_best = 0) {
     const uint32_t n_heads = flags & KVASIR_SCORE_SUMMED ? geometry.n_kv_heads : geometry.n_q_heads;
     kvasir_score_in in{};
     in.struct_size = sizeof in;
     in.flags = flags;
+    in.n_best = n_best;
     const auto d = static_cast<int64_t>(geometry.head_dim * sizeof(float));
     in.q = {sizeof in.q,
             KVASIR_DTYPE_F32,
@@ -160,9 +162,10 @@ struct Scene {
     for (uint32_t h = 0; h <= n_heads; ++h) offsets.push_back(h * n);
     std::vector<float> value(n_heads * n, 12345.0f);
     kvasir_score_out out{sizeof out, 0, offsets.data(),
-                         sdk::host_view(value.data(), {value.size()})};
+                         sdk::host_view(value.data(), {value.size()}), 0};
     REQUIRE_MESSAGE(plugin->score(plugin.self(), &step, &in, &out, plugin.err()) == KVASIR_OK,
                     plugin.text());
+    bytes_read = out.bytes_read;
     std::vector<std::vector<float>> scores;
     for (uint32_t h = 0; h < n_heads; ++h) {
       scores.emplace_back(value.begin() + static_cast<long>(h * n),

@@ -44,6 +44,9 @@ struct ScoreTask {
   uint64_t out_stride;
   bool summed;            // only where sums()
   const std::byte* next;  // the records that come after these, or null: worth a prefetch
+  // Only where a class between the method and BlockRepresentative asks for it: n records that lie
+  // anywhere, and `records`, `record_stride` and `next` are not set.
+  const void* const* list = nullptr;
 };
 
 namespace detail {
@@ -96,36 +99,103 @@ class BlockRepresentative {
   }
 
   void score(const Step& step, const kvasir_score_in& in, kvasir_score_out& out) const {
-    const uint32_t n_lists = step.n_seqs() * n_kv_heads_;
-    check_query(step, in.q);
-    float* const value = floats(out.value, "the scores");
-    const bool summed = in.flags & KVASIR_SCORE_SUMMED;
-    const Wanted wanted{in.q, out.offsets, value, summed ? 1 : group_size(), summed};
-    uint64_t longest = 0;
-    for (uint32_t i = 0; i < n_lists; ++i) longest = std::max(longest, check_list(step, wanted, i));
-    const uint64_t n_chunks = (longest + kChunk - 1) / kChunk, per_head = step.n_seqs() * n_chunks;
-    // The host spreads records over memory nodes by kv head, as an even split spreads these tasks.
-    // Elsewhere a worker takes several at a time: the records behind a task are in its cache.
-    const uint64_t n_tasks = n_kv_heads_ * per_head;
-    const uint64_t grain =
-        host_.spans_nodes() ? 0 : std::max<uint64_t>(n_tasks / (4 * host_.max_workers()), 1);
-    host_.parallel_for(n_tasks, grain, [&](uint64_t begin, uint64_t end, uint32_t worker) {
-      const Scratch<std::byte> scratch(host_, worker, score_bytes() + unsummed_bytes(wanted));
-      for (uint64_t task = begin; task < end; ++task) {
-        const auto kv_head = static_cast<uint32_t>(task / per_head);
-        const auto seq = static_cast<uint32_t>(task % per_head / n_chunks);
-        score_chunk(step, wanted, seq * n_kv_heads_ + kv_head, task % n_chunks * kChunk,
-                    scratch.data());
-      }
-    });
+    const Wanted wanted = check(step, in, out);
+    for_each_chunk(step, wanted, score_scratch_bytes(wanted),
+                   [&](uint32_t list, uint64_t begin, uint64_t end, std::byte* scratch) {
+                     score_places(step, wanted, list, begin, end, scratch);
+                   });
   }
 
  protected:
   const Host& host() const { return host_; }
   Method& method() { return method_; }
+  const Method& method() const { return method_; }
   uint32_t n_q_heads() const { return n_q_heads_; }
   uint32_t n_kv_heads() const { return n_kv_heads_; }
   uint32_t group_size() const { return n_q_heads_ / n_kv_heads_; }
+
+  // What score() is asked for; list i is (sequence i / n_kv_heads, kv head i % n_kv_heads).
+  struct Wanted {
+    const kvasir_view& q;
+    const uint64_t* offsets;
+    float* value;
+    uint32_t n_heads;  // per kv head
+    bool summed;
+    uint64_t longest;  // candidates of the longest list
+
+    float* scores(uint32_t list) const { return value + offsets[uint64_t{list} * n_heads]; }
+  };
+
+  Wanted check(const Step& step, const kvasir_score_in& in, const kvasir_score_out& out) const {
+    check_query(step, in.q);
+    const bool summed = in.flags & KVASIR_SCORE_SUMMED;
+    Wanted wanted{
+        in.q, out.offsets, floats(out.value, "the scores"), summed ? 1 : group_size(), summed, 0};
+    for (uint32_t i = 0; i < step.n_seqs() * n_kv_heads_; ++i)
+      wanted.longest = std::max(wanted.longest, check_list(step, wanted, i));
+    return wanted;
+  }
+
+  // fn(list, begin, end, scratch) for some of the candidates of each list, in parallel. The host
+  // spreads records over memory nodes by kv head, as an even split spreads these tasks. Elsewhere a
+  // worker takes several at a time: the records behind a task are in its cache.
+  template <class Fn>
+  void for_each_chunk(const Step& step, const Wanted& wanted, uint64_t scratch_bytes,
+                      const Fn& fn) const {
+    const uint64_t n_chunks = (wanted.longest + kChunk - 1) / kChunk,
+                   per_head = step.n_seqs() * n_chunks, n_tasks = n_kv_heads_ * per_head;
+    const uint64_t grain =
+        host_.spans_nodes() ? 0 : std::max<uint64_t>(n_tasks / (4 * host_.max_workers()), 1);
+    host_.parallel_for(n_tasks, grain, [&](uint64_t first, uint64_t last, uint32_t worker) {
+      const Scratch<std::byte> scratch(host_, worker, scratch_bytes);
+      for (uint64_t task = first; task < last; ++task) {
+        const auto kv_head = static_cast<uint32_t>(task / per_head);
+        const auto seq = static_cast<uint32_t>(task % per_head / n_chunks);
+        const uint64_t begin = task % n_chunks * kChunk,
+                       end = std::min(begin + kChunk, step.candidates(seq, kv_head).size());
+        if (begin < end) fn(seq * n_kv_heads_ + kv_head, begin, end, scratch.data());
+      }
+    });
+  }
+
+  // Candidates [begin, end) of one list, in runs of records that lie side by side.
+  void score_places(const Step& step, const Wanted& wanted, uint32_t list, uint64_t begin,
+                    uint64_t end, std::byte* scratch) const {
+    const uint32_t seq = list / n_kv_heads_, kv_head = list % n_kv_heads_;
+    const Candidates from = step.candidates(seq, kv_head);
+    const uint32_t page_blocks = step.raw().slab->page_blocks;
+    ScoreTask task{};
+    task.q = queries(wanted, list);
+    task.group_size = group_size();
+    task.record_stride = step.raw().slab->record_bytes;
+    task.out_stride = from.size();
+    task.summed = wanted.summed;
+    task.next = step.record(seq, kv_head, from[begin]);
+    for (uint64_t i = begin; i < end; i += task.n) {
+      const uint64_t left_of_page = page_blocks - from[i] % page_blocks;
+      task.n = static_cast<uint32_t>(from.run_from(i, std::min(end - i, left_of_page)));
+      task.records = task.next;
+      const uint64_t after = i + task.n;
+      task.next = after < from.size() ? step.record(seq, kv_head, from[after]) : nullptr;
+      task.out = wanted.scores(list) + i;
+      score_run(task, scratch);
+    }
+  }
+
+  // Of the group, [group_size][head_dim].
+  const float* queries(const Wanted& wanted, uint32_t list) const {
+    return reinterpret_cast<const float*>(static_cast<const std::byte*>(wanted.q.data) +
+                                          list / n_kv_heads_ * wanted.q.stride[0] +
+                                          list % n_kv_heads_ * group_size() * wanted.q.stride[1]);
+  }
+
+  uint64_t score_scratch_bytes(const Wanted& wanted) const {
+    const bool adds = wanted.summed && !method_sums();
+    return score_bytes() + (adds ? group_size() * kChunk * sizeof(float) : 0);
+  }
+
+  // Candidates per task: 64 KiB of f16 records at head_dim 128, far above what a hand-over costs.
+  static constexpr uint64_t kChunk = 256;
 
   // Keys of one kv head of an item's block.
   HeadKeys keys(const kvasir_update_item& item, uint32_t kv_head) const {
@@ -133,9 +203,6 @@ class BlockRepresentative {
   }
 
  private:
-  // Candidates per task: 64 KiB of f16 records at head_dim 128, far above what a hand-over costs.
-  static constexpr uint64_t kChunk = 256;
-
   void check_query(const Step& step, const kvasir_view& q) const {
     if (q.mem_kind > KVASIR_MEM_PINNED || q.dtype != KVASIR_DTYPE_F32 || q.rank != 3 ||
         q.shape[0] < step.n_seqs() || q.shape[1] != n_q_heads_ || q.shape[2] != head_dim_ ||
@@ -146,14 +213,6 @@ class BlockRepresentative {
     }
   }
 
-  struct Wanted {
-    const kvasir_view& q;
-    const uint64_t* offsets;
-    float* value;
-    uint32_t n_heads;  // per kv head
-    bool summed;
-  };
-
   // Number of candidates of list (sequence, kv head); the query heads of a group share them.
   uint64_t check_list(const Step& step, const Wanted& wanted, uint32_t list) const {
     const uint64_t n = step.candidates(list / n_kv_heads_, list % n_kv_heads_).size();
@@ -163,33 +222,6 @@ class BlockRepresentative {
         fail_invalid("score: offsets do not fit the candidates");
     }
     return n;
-  }
-
-  // Candidates [begin, begin + kChunk) of one list, in runs of records that lie side by side.
-  void score_chunk(const Step& step, const Wanted& wanted, uint32_t list, uint64_t begin,
-                   std::byte* scratch) const {
-    const uint32_t seq = list / n_kv_heads_, kv_head = list % n_kv_heads_;
-    const Candidates from = step.candidates(seq, kv_head);
-    const uint64_t end = std::min(begin + kChunk, from.size());
-    const uint32_t page_blocks = step.raw().slab->page_blocks;
-    ScoreTask task{};
-    task.q = reinterpret_cast<const float*>(static_cast<const std::byte*>(wanted.q.data) +
-                                            seq * wanted.q.stride[0] +
-                                            kv_head * group_size() * wanted.q.stride[1]);
-    task.group_size = group_size();
-    task.record_stride = step.raw().slab->record_bytes;
-    task.out_stride = from.size();
-    task.summed = wanted.summed;
-    task.next = begin < end ? step.record(seq, kv_head, from[begin]) : nullptr;
-    for (uint64_t i = begin; i < end; i += task.n) {
-      const uint64_t left_of_page = page_blocks - from[i] % page_blocks;
-      task.n = static_cast<uint32_t>(from.run_from(i, std::min(end - i, left_of_page)));
-      task.records = task.next;
-      const uint64_t after = i + task.n;
-      task.next = after < from.size() ? step.record(seq, kv_head, from[after]) : nullptr;
-      task.out = wanted.value + wanted.offsets[uint64_t{list} * wanted.n_heads] + i;
-      score_run(task, scratch);
-    }
   }
 
   void score_run(const ScoreTask& task, std::byte* scratch) const {
@@ -213,10 +245,6 @@ class BlockRepresentative {
   uint64_t score_bytes() const {  // the method's
     return (method_.score_scratch_bytes(group_size()) + 63) / 64 * 64;
   }
-  uint64_t unsummed_bytes(const Wanted& wanted) const {
-    return wanted.summed && !method_sums() ? group_size() * kChunk * sizeof(float) : 0;
-  }
-
   // A block that was never summarised ranks below all others.
   static void no_record(const ScoreTask& task) {
     for (uint32_t g = 0; g < (task.summed ? 1 : task.group_size); ++g) {

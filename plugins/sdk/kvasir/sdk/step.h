@@ -72,7 +72,8 @@ class Step {
 
   // Null: the host has no page for that block.
   std::byte* record(uint32_t seq, uint32_t kv_head, uint32_t block) const {
-    return at(step_.slab->pages, step_.slab->record_bytes, seq, kv_head, block);
+    return at(step_.slab->pages, step_.slab->record_bytes, step_.slab->page_bytes, seq, kv_head,
+              block);
   }
   // The same for update(), which has a page for every block it is given.
   std::byte* record_to_write(uint32_t seq, uint32_t kv_head, uint32_t block) const {
@@ -83,19 +84,29 @@ class Step {
     }
     return found;
   }
+  // The records of the page that holds `block`, side by side, and behind them the bytes that the
+  // layout asks for per page. Null: the host has no such page.
+  std::byte* records_of_page(uint32_t seq, uint32_t kv_head, uint32_t block) const {
+    return record(seq, kv_head, block - block % step_.slab->page_blocks);
+  }
+  std::byte* page_part(uint32_t seq, uint32_t kv_head, uint32_t block) const {
+    std::byte* records = records_of_page(seq, kv_head, block);
+    return records ? records + step_.slab->page_blocks * step_.slab->record_bytes : nullptr;
+  }
   // The bytes a block has besides until it is FINAL; null then, or when the layout asks for none.
   std::byte* open_record(uint32_t seq, uint32_t kv_head, uint32_t block) const {
-    return at(step_.slab->open_pages, step_.slab->open_bytes, seq, kv_head, block);
+    return at(step_.slab->open_pages, step_.slab->open_bytes, 0, seq, kv_head, block);
   }
 
  private:
-  std::byte* at(void* const* pages, uint64_t bytes, uint32_t seq, uint32_t kv_head,
-                uint32_t block) const {
+  // bytes: of a block; behind those of a head's blocks lie more_bytes.
+  std::byte* at(void* const* pages, uint64_t bytes, uint64_t more_bytes, uint32_t seq,
+                uint32_t kv_head, uint32_t block) const {
     const kvasir_slab& slab = *step_.slab;
     const uint64_t page = slab.seq_pages[seq] + block / slab.page_blocks;
     if (!pages || page >= slab.seq_pages[seq + 1] || !pages[page]) return nullptr;
-    const uint64_t slot = uint64_t{kv_head} * slab.page_blocks + block % slab.page_blocks;
-    return static_cast<std::byte*>(pages[page]) + slot * bytes;
+    return static_cast<std::byte*>(pages[page]) +
+           kv_head * (slab.page_blocks * bytes + more_bytes) + block % slab.page_blocks * bytes;
   }
 
   const kvasir_step& step_;

@@ -59,7 +59,7 @@ static kvasir_status limits(void* self, kvasir_sel_limits* out, kvasir_err* err)
   if (has_fault(self, "limits.slice")) out->prefill.slice_tokens = 48;
   if (has_fault(self, "limits.query_block")) out->prefill.query_block = 4; /* and no slices */
   if (has_fault(self, "limits.dense_last")) out->prefill.dense_last_queries = 4;
-  if (has_fault(self, "limits.reserved")) out->reserved = 1;
+  if (has_fault(self, "limits.flags")) out->flags = 1u << 31;
   return KVASIR_OK;
 }
 

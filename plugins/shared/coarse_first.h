@@ -1,0 +1,264 @@
+// BlockRepresentative over VectorRecords whose best records are found by coarse copies: 4 bits per
+// element bound every score from above, and records are read of those candidates alone that may be
+// among the best. The choice is the same (kernels/coarse_records.h). For plugins that link
+// kvasir::kernels.
+//
+//   class Method : public sdk::VectorRecords {  // whose sums() is true
+//     …
+//     // The vector whose dot product with a record is its score, of n queries together.
+//     void weights(const kernels::ScoreQueries& queries, float* out) const;
+//   };
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <span>
+#include <vector>
+
+#include "kernels/coarse_records.h"
+#include "kernels/topk.h"
+#include "plugins/shared/vector_records.h"
+
+namespace kvasir::sdk {
+
+inline constexpr kvasir_option_schema kCoarseFirstOption =
+    bool_option({.key = "coarse_first",
+                 .help = "keep a copy of 4 bits per element, and read records only of blocks that "
+                         "it leaves among the best: the same choice, fewer bytes"},
+                true);
+
+template <class Method>
+class CoarseFirst : public BlockRepresentative<Method> {
+  using Base = BlockRepresentative<Method>;
+
+ public:
+  CoarseFirst(const Host& host, const Options& options)
+      : Base(host, options), coarse_first_(options.boolean("coarse_first")) {}
+
+  void bind(const kvasir_geometry& geometry) {
+    Base::bind(geometry);
+    page_blocks_ = geometry.page_blocks;
+    width_ = this->method().n_vectors() * geometry.head_dim;
+  }
+
+  void layout(kvasir_layout& out) const {
+    Base::layout(out);
+    if (has_coarse())
+      out.page_bytes =
+          static_cast<uint32_t>(kHeader + aligned(kernels::coarse_bytes(page_blocks_, width_)));
+  }
+
+  // A page has its copy from when its last block is full; a block that is built again renews it.
+  void update(const Step& step, const UpdateItems& items) const {
+    Base::update(step, items);
+    if (!has_coarse()) return;
+    const std::vector<Page> pages = pages_of(items);
+    const uint32_t n_heads = this->n_kv_heads();
+    this->host().parallel_for(
+        pages.size() * n_heads, 1, [&](uint64_t begin, uint64_t end, uint32_t) {
+          for (uint64_t i = begin; i < end; ++i)
+            make(step, pages[i / n_heads], static_cast<uint32_t>(i % n_heads));
+        });
+  }
+
+  void score(const Step& step, const kvasir_score_in& in, kvasir_score_out& out) const {
+    const typename Base::Wanted wanted = this->check(step, in, out);
+    if (!has_coarse() || wanted.n_heads != 1 || !pays(wanted.longest, in.n_best))
+      return Base::score(step, in, out);
+    std::atomic<uint64_t> bytes = 0;
+    this->for_each_chunk(step, wanted, bound_bytes(wanted),
+                         [&](uint32_t list, uint64_t begin, uint64_t end, std::byte* scratch) {
+                           bytes += bound(step, wanted, list, {begin, end}, in.n_best, scratch);
+                         });
+    const uint32_t n_heads = this->n_kv_heads(), n_seqs = step.n_seqs();
+    const uint64_t scratch_bytes = refine_bytes(wanted);
+    this->host().parallel_for(
+        uint64_t{n_heads} * n_seqs, this->host().spans_nodes() ? 0 : 1,
+        [&](uint64_t begin, uint64_t end, uint32_t worker) {
+          const Scratch<std::byte> scratch(this->host(), worker, scratch_bytes);
+          for (uint64_t i = begin; i < end; ++i) {
+            const auto seq = static_cast<uint32_t>(i % n_seqs),
+                       kv_head = static_cast<uint32_t>(i / n_seqs);
+            bytes += refine(step, wanted, seq * n_heads + kv_head, in.n_best, scratch.data());
+          }
+        });
+    out.bytes_read = bytes;
+  }
+
+ private:
+  // Before the copy: whether it is there, zero where it is not.
+  static constexpr uint64_t kHeader = 64;
+  static constexpr uint32_t kMade = 1;
+  // Where more than a quarter is chosen, most records would be read besides.
+  static bool pays(uint64_t n, uint32_t n_best) { return n_best != 0 && n_best <= n / 4; }
+
+  struct Page {
+    uint32_t seq, first_block;
+    bool ends;  // its last block is among the items
+    friend bool operator==(const Page& a, const Page& b) {
+      return a.seq == b.seq && a.first_block == b.first_block;
+    }
+  };
+  struct Places {
+    uint64_t begin, end;
+  };
+
+  bool has_coarse() const { return coarse_first_ && page_blocks_ != 0 && page_blocks_ % 16 == 0; }
+
+  std::vector<Page> pages_of(const UpdateItems& items) const {
+    std::vector<Page> pages;
+    for (uint64_t i = 0; i < items.size(); ++i) {
+      const kvasir_update_item& item = items[i];
+      if (!(item.flags & KVASIR_ITEM_SEALED)) continue;
+      const Page page{item.seq, item.block - item.block % page_blocks_,
+                      item.block % page_blocks_ == page_blocks_ - 1};
+      const auto found = std::find(pages.rbegin(), pages.rend(), page);  // most often the last one
+      if (found == pages.rend())
+        pages.push_back(page);
+      else
+        found->ends |= page.ends;
+    }
+    return pages;
+  }
+
+  void make(const Step& step, const Page& page, uint32_t kv_head) const {
+    std::byte* part = step.page_part(page.seq, kv_head, page.first_block);
+    uint32_t made;
+    std::memcpy(&made, part, sizeof made);
+    if (!page.ends && made != kMade) return;
+    const std::byte* records = step.records_of_page(page.seq, kv_head, page.first_block);
+    const Method& method = this->method();
+    made = kernels::make_coarse({records, step.raw().slab->record_bytes, page_blocks_,
+                                 method.head_dim(), method.type(), nullptr},
+                                width_, part + kHeader)
+               ? kMade
+               : 0;
+    std::memcpy(part, &made, sizeof made);
+  }
+
+  // Null: none.
+  const std::byte* coarse(const Step& step, uint32_t seq, uint32_t kv_head, uint32_t block) const {
+    const std::byte* part = step.page_part(seq, kv_head, block);
+    uint32_t made = 0;
+    if (part) std::memcpy(&made, part, sizeof made);
+    return made == kMade ? part + kHeader : nullptr;
+  }
+
+  // Bounds of candidates whose page has a copy, scores of the others. Returns the bytes read.
+  uint64_t bound(const Step& step, const typename Base::Wanted& wanted, uint32_t list,
+                 Places places, uint32_t n_best, std::byte* scratch) const {
+    const uint32_t seq = list / this->n_kv_heads(), kv_head = list % this->n_kv_heads();
+    const Candidates from = step.candidates(seq, kv_head);
+    const kvasir_slab& slab = *step.raw().slab;
+    const auto score = [&](uint64_t begin, uint64_t end) {
+      this->score_places(step, wanted, list, begin, end, scratch);
+      return (end - begin) * slab.record_bytes;
+    };
+    if (!pays(from.size(), n_best)) return score(places.begin, places.end);
+    auto* weights = reinterpret_cast<float*>(scratch + aligned(this->score_scratch_bytes(wanted)));
+    float* bounds = weights + aligned(width_);
+    this->method().weights(group(wanted, list), weights);
+    float* value = wanted.scores(list);
+    uint64_t bytes = 0;
+    for (uint64_t i = places.begin, end; i < places.end; i = end) {
+      const uint32_t first = from[i] - from[i] % page_blocks_;
+      const uint64_t left = std::min<uint64_t>(places.end - i, first + page_blocks_ - from[i]);
+      end = i + from.run_from(i, left);
+      const bool is_run = end - i == left || from[end] - first >= page_blocks_;
+      while (!is_run && end < places.end && from[end] - first < page_blocks_) ++end;
+      const std::byte* copy = coarse(step, seq, kv_head, first);
+      if (!copy || end - i < page_blocks_ / 4) {
+        bytes += score(i, end);
+        continue;
+      }
+      // Whether a page has a copy lies in memory, too.
+      __builtin_prefetch(step.page_part(seq, kv_head, first + 2 * page_blocks_));
+      const std::byte* next = end < from.size() ? coarse(step, seq, kv_head, from[end]) : nullptr;
+      kernels::bound_coarse(weights, width_, copy, next, page_blocks_, bounds,
+                            bounds + page_blocks_);
+      if (is_run)
+        std::copy_n(bounds + (from[i] - first), end - i, value + i);
+      else
+        for (uint64_t j = i; j < end; ++j) value[j] = bounds[from[j] - first];
+      bytes += slab.page_bytes;
+    }
+    return bytes;
+  }
+
+  // Scores in place of the bounds that are not below the n_best-th best score: first of those with
+  // the highest bounds, whose lowest score is at most that. Returns the bytes read.
+  uint64_t refine(const Step& step, const typename Base::Wanted& wanted, uint32_t list,
+                  uint32_t n_best, std::byte* scratch) const {
+    const uint64_t n = step.candidates(list / this->n_kv_heads(), list % this->n_kv_heads()).size();
+    if (!pays(n, n_best)) return 0;
+    float* value = wanted.scores(list);
+    std::byte* const behind = scratch + aligned(this->score_scratch_bytes(wanted));
+    auto* best = reinterpret_cast<uint32_t*>(behind + n * sizeof(uint64_t));
+    kernels::top_k(value, n, n_best, best, behind);
+    score_listed(step, wanted, list, {best, n_best}, scratch);
+    float least = value[best[0]];
+    for (uint32_t i = 1; i < n_best; ++i) least = std::min(least, value[best[i]]);
+    uint32_t* more = best + n_best;  // candidates that are not among those
+    uint64_t n_more = 0;
+    for (uint64_t i = 0, at = 0; i < n; ++i) {
+      if (value[i] < least) continue;
+      while (at < n_best && best[at] < i) ++at;
+      if (at == n_best || best[at] != i) more[n_more++] = static_cast<uint32_t>(i);
+    }
+    score_listed(step, wanted, list, {more, n_more}, scratch);
+    return (n_best + n_more) * step.raw().slab->record_bytes;
+  }
+
+  // Of candidates anywhere in the list, a few at a time.
+  void score_listed(const Step& step, const typename Base::Wanted& wanted, uint32_t list,
+                    std::span<const uint32_t> places, std::byte* scratch) const {
+    constexpr size_t kTogether = 64;
+    const uint32_t seq = list / this->n_kv_heads(), kv_head = list % this->n_kv_heads();
+    const Candidates from = step.candidates(seq, kv_head);
+    const void* records[kTogether];
+    uint32_t of[kTogether];
+    float scores[kTogether];
+    ScoreTask task{};
+    task.q = this->queries(wanted, list);
+    task.group_size = this->group_size();
+    task.summed = wanted.summed;
+    task.list = records;
+    task.out = scores;
+    task.out_stride = kTogether;
+    for (size_t begin = 0; begin < places.size(); begin += kTogether) {
+      task.n = 0;
+      for (const uint32_t place :
+           places.subspan(begin, std::min(kTogether, places.size() - begin))) {
+        const std::byte* record = step.record(seq, kv_head, from[place]);
+        if (!record) continue;  // it ranks below all others already
+        records[task.n] = record;
+        of[task.n++] = place;
+      }
+      this->method().score(task, scratch);
+      for (uint32_t i = 0; i < task.n; ++i) wanted.scores(list)[of[i]] = scores[i];
+    }
+  }
+
+  kernels::ScoreQueries group(const typename Base::Wanted& wanted, uint32_t list) const {
+    return {this->queries(wanted, list), this->group_size(), wanted.summed};
+  }
+
+  // Floats, too: 16 of them are 64 bytes.
+  static constexpr uint64_t aligned(uint64_t n) { return (n + 63) / 64 * 64; }
+  uint64_t bound_bytes(const typename Base::Wanted& wanted) const {
+    return aligned(this->score_scratch_bytes(wanted)) +
+           (aligned(width_) + page_blocks_) * sizeof(float) + kernels::coarse_scratch_bytes(width_);
+  }
+  uint64_t refine_bytes(const typename Base::Wanted& wanted) const {
+    return aligned(this->score_scratch_bytes(wanted)) +
+           wanted.longest * (sizeof(uint64_t) + sizeof(uint32_t));
+  }
+
+  bool coarse_first_;
+  uint32_t page_blocks_ = 0;
+  uint64_t width_ = 0;  // elements of a record
+};
+
+}  // namespace kvasir::sdk

@@ -1,0 +1,154 @@
+// Bounds of coarse copies against scores in double: never below, and no further above than their
+// definition says.
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/coarse_records.h"
+
+#include <limits>
+
+#include "tests/kernels/rows.h"
+#include "tests/support/effort.h"
+#include "tests/support/simd.h"
+
+namespace {
+using namespace kvasir;
+using kernels::ElementType;
+using kernels::Records;
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+// Records with a gap between them whose elements lie about a middle of their own, as keys do.
+struct Page {
+  std::vector<uint8_t> bytes;
+  Records records;
+  size_t width;
+
+  Page(size_t n, size_t n_elements, ElementType type, float spread, uint32_t seed)
+      : width(n_elements) {
+    const auto middle = test::random_floats(width, 10.0f, seed);
+    auto x = test::random_floats(n * width, spread, seed + 1);
+    for (size_t i = 0; i < x.size(); ++i) x[i] += middle[i % width];
+    const size_t stride = test::row_stride(type, width, 6);
+    bytes = test::store_rows(x, width, stride, type);
+    records = {bytes.data(), stride, n, width, type, nullptr};
+  }
+  double element(size_t record, size_t d) const {
+    return kernels::reference::element(bytes.data() + record * records.record_bytes, d,
+                                       records.type);
+  }
+};
+
+// What the definition allows a bound to be above the score: a step of each element, what rounding
+// the weights to 16 bits adds, and f32.
+double slack(const Page& page, const std::vector<float>& weight) {
+  double steps = 0, largest = 0, size = 0;
+  for (size_t d = 0; d < page.width; ++d) {
+    double least = kInf, most = -kInf;
+    for (size_t b = 0; b < page.records.n; ++b) {
+      least = std::min(least, page.element(b, d));
+      most = std::max(most, page.element(b, d));
+    }
+    const double step = std::fabs(double{weight[d]}) * (most - least) / 16;
+    steps += step;
+    largest = std::max(largest, step);
+    size += std::fabs(double{weight[d]}) * std::max(std::fabs(least), std::fabs(most));
+  }
+  return steps + static_cast<double>(page.width) * 15 * largest / 32767 + 1e-4 * size + 1e-32;
+}
+
+std::vector<float> bounds(const Page& page, const std::vector<float>& weight) {
+  test::Scratch coarse(kernels::coarse_bytes(page.records.n, page.width));
+  test::Scratch scratch(kernels::coarse_scratch_bytes(page.width));
+  REQUIRE(kernels::make_coarse(page.records, page.width, coarse.get()));
+  std::vector<float> out(page.records.n, -kInf);
+  kernels::bound_coarse(weight.data(), page.width, coarse.get(), nullptr, page.records.n, out.data(),
+                        scratch.get());
+  return out;
+}
+
+void check_bounds(const Page& page, const std::vector<float>& weight) {
+  const std::vector<float> bound = bounds(page, weight);
+  const double most = slack(page, weight);
+  for (size_t b = 0; b < page.records.n; ++b) {
+    double score = 0;
+    for (size_t d = 0; d < page.width; ++d) score += double{weight[d]} * page.element(b, d);
+    CHECK(double{bound[b]} >= score);
+    CHECK(double{bound[b]} <= score + most);
+  }
+}
+
+}  // namespace
+
+TEST_SUITE_BEGIN("kernels/coarse_records");
+
+TEST_CASE("a bound lies above the score of its record, by no more than a step of each element") {
+  uint32_t seed = 1;
+  for (const ElementType type : {ElementType::kF32, ElementType::kF16, ElementType::kQ8_0})
+    for (const size_t width : {1u, 3u, 16u, 32u, 49u, 96u, 128u, 256u, 512u})
+      for (const size_t n : {16u, 32u, 48u, 64u, 80u}) {
+        if (!test::can_store(type, width)) continue;
+        if (test::few_cases() && n % 32 == 0 && width % 32 == 0) continue;
+        CAPTURE(width);
+        CAPTURE(n);
+        const Page page(n, width, type, 1.0f, ++seed);
+        const auto weight = test::random_floats(width, 1.0f, ++seed);
+        test::for_each_simd_target([&] { check_bounds(page, weight); });
+      }
+}
+
+TEST_CASE("bounds of weights of one sign, of none, and of one that outweighs the others") {
+  const Page page(64, 64, ElementType::kF32, 1.0f, 7);
+  test::for_each_simd_target([&] {
+    for (const float sign : {-1.0f, 1.0f}) {
+      auto weight = test::random_floats(64, 1.0f, 8);
+      for (float& w : weight) w = sign * std::fabs(w);
+      check_bounds(page, weight);
+      weight[5] *= 1e6f;
+      check_bounds(page, weight);
+    }
+    check_bounds(page, std::vector<float>(64, 0.0f));
+  });
+}
+
+TEST_CASE("elements that are equal in all records, huge, or hardly apart") {
+  for (const float spread : {0.0f, 1e-38f, 1e-7f, 1e30f}) {
+    CAPTURE(spread);
+    const Page page(32, 48, ElementType::kF32, spread, 9);
+    const auto weight = test::random_floats(48, 1.0f, 10);
+    test::for_each_simd_target([&] { check_bounds(page, weight); });
+  }
+  Page zeros(16, 32, ElementType::kF32, 0.0f, 11);
+  std::fill(zeros.bytes.begin(), zeros.bytes.end(), uint8_t{0});
+  test::for_each_simd_target([&] { check_bounds(zeros, test::random_floats(32, 1.0f, 12)); });
+}
+
+TEST_CASE("what is not finite has no coarse copy") {
+  for (const float bad : {kInf, -kInf, std::numeric_limits<float>::quiet_NaN()})
+    for (const size_t d : {0u, 17u, 36u})
+      for (const size_t record : {0u, 30u}) {
+        Page page(32, 37, ElementType::kF32, 1.0f, 13);
+        std::memcpy(page.bytes.data() + record * page.records.record_bytes + 4 * d, &bad, 4);
+        test::for_each_simd_target([&] {
+          test::Scratch coarse(kernels::coarse_bytes(32, 37));
+          CHECK_FALSE(kernels::make_coarse(page.records, 37, coarse.get()));
+        });
+      }
+  Page wide(16, 8, ElementType::kF32, 1.0f, 14);  // finite, but their distance is not
+  const float far[] = {3e38f, -3e38f};
+  for (const size_t record : {0u, 1u})
+    std::memcpy(wide.bytes.data() + record * wide.records.record_bytes, &far[record], 4);
+  test::for_each_simd_target([&] {
+    test::Scratch coarse(kernels::coarse_bytes(16, 8));
+    CHECK_FALSE(kernels::make_coarse(wide.records, 8, coarse.get()));
+  });
+}
+
+TEST_CASE("a weight that is not finite is seen in the bound") {
+  const Page page(16, 32, ElementType::kF16, 1.0f, 15);
+  auto weight = test::random_floats(32, 1.0f, 16);
+  weight[3] = std::numeric_limits<float>::quiet_NaN();
+  test::for_each_simd_target([&] {
+    for (const float bound : bounds(page, weight)) CHECK_FALSE(std::isfinite(bound));
+  });
+}
+
+TEST_SUITE_END();
