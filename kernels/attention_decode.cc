@@ -99,6 +99,24 @@ HWY_INLINE void scale_row(float* HWY_RESTRICT row, size_t n, float factor) {
 
 // ------------------------------------------------------------------ sum of weighted V rows
 
+// VT vectors of a row from `column` on; with `tail` elements of the only one.
+template <size_t VT, class T>
+HWY_INLINE void load_columns(const T* row, size_t column, size_t tail, VecF32* HWY_RESTRICT v) {
+  const F32 d;
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+  if constexpr (std::is_same_v<T, Q4Group> && VT % 2 == 0) {
+    HWY_UNROLL(2)
+    for (size_t i = 0; i < VT; i += 2)
+      load_group(row[column / kGroupElements + i / 2], &v[i], &v[i + 1]);
+    return;
+  }
+#endif
+  HWY_UNROLL(4) for (size_t i = 0; i < VT; ++i) {
+    const size_t at = column + i * kLanes;
+    v[i] = tail ? load_tail_at(d, row, at, tail) : load_at(d, row, at);
+  }
+}
+
 // sum_g[0 .. VT vectors) += sum_r p[g][r] * v_r for GT heads, with GT * VT sums in registers.
 // `tail` < kLanes elements of the only vector exist when it is not 0.
 template <size_t GT, size_t VT, class T>
@@ -114,10 +132,7 @@ HWY_INLINE void add_value_columns(const float* HWY_RESTRICT p, const T* const* r
   }
   for (size_t r = 0; r < n_rows; ++r) {
     VecF32 v[VT];
-    HWY_UNROLL(4) for (size_t i = 0; i < VT; ++i) {
-      const size_t at = column + i * kLanes;
-      v[i] = tail ? load_tail_at(d, rows[r], at, tail) : load_at(d, rows[r], at);
-    }
+    load_columns<VT>(rows[r], column, tail, v);
     HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
       const VecF32 weight = hn::Set(d, p[g * kTileTokens + r]);
       HWY_UNROLL(4)

@@ -12,6 +12,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/kv_tile.h"
 
@@ -116,6 +117,22 @@ HWY_INLINE hn::Vec<D> load_at(D d, const T* row, size_t column) {
   const T& group = row[column / kGroupElements];
   return hn::Mul(steps_at(d, group, column % kGroupElements), scale_of(d, &group.scale));
 }
+
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+// The elements of a group, those of load_at(): looked up among the 16 products of step and scale.
+HWY_INLINE void load_group(const Q4Group& group, VecF32* first, VecF32* second) {
+  alignas(64) static constexpr float kSteps[16] = {-8, -7, -6, -5, -4, -3, -2, -1,
+                                                   0,  1,  2,  3,  4,  5,  6,  7};
+  const F32 d;
+  const hn::RebindToUnsigned<F32> du;
+  const hn::Rebind<uint8_t, F32> du8;
+  const VecF32 products = hn::Mul(hn::Load(d, kSteps), scale_of(d, &group.scale));
+  const auto pairs = hn::PromoteTo(du, hn::LoadU(du8, group.q));
+  // The instruction takes the low four bits; Highway would want the others to be zero.
+  *first = VecF32{_mm512_permutexvar_ps(pairs.raw, products.raw)};
+  *second = VecF32{_mm512_permutexvar_ps(hn::ShiftRight<4>(pairs).raw, products.raw)};
+}
+#endif
 
 // The n < kLanes elements from `column` on, zeros behind them; reads nothing past the row.
 template <class D, class T>
@@ -235,6 +252,21 @@ template <size_t KT, size_t GT, Grouped T>
 HWY_INLINE void add_group(const float* HWY_RESTRICT q, size_t q_stride, const T* const* rows,
                           size_t group, VecF32* HWY_RESTRICT sum) {
   const F32 d;
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+  if constexpr (std::is_same_v<T, Q4Group>) {
+    HWY_UNROLL(16) for (size_t r = 0; r < KT; ++r) {
+      VecF32 k[2];
+      load_group(rows[r][group], &k[0], &k[1]);
+      HWY_UNROLL(2) for (size_t i = 0; i < 2; ++i) {
+        HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
+          sum[g * KT + r] =
+              hn::MulAdd(hn::Load(d, q + g * q_stride + i * kLanes), k[i], sum[g * KT + r]);
+        }
+      }
+    }
+    return;
+  }
+#endif
   VecF32 scale[KT];
   HWY_UNROLL(16) for (size_t r = 0; r < KT; ++r) scale[r] = scale_of(d, &rows[r][group].scale);
   HWY_UNROLL(8) for (size_t i = 0; i < kGroupElements; i += kLanes) {
@@ -303,10 +335,14 @@ HWY_INLINE void dot_head_tile(const float* HWY_RESTRICT q, size_t q_stride, cons
   for (; r + kStep <= n_rows; r += kStep) {
     dot_rows<kStep, GT>(q, q_stride, rows + r, kStep, head_dim, dots + r, dot_stride);
   }
-  if (r == n_rows) return;
-  const T* last[kStep];
-  for (size_t i = 0; i < kStep; ++i) last[i] = rows[r + i < n_rows ? r + i : n_rows - 1];
-  dot_rows<kStep, GT>(q, q_stride, last, n_rows - r, head_dim, dots + r, dot_stride);
+  // What is left of a group of long rows, which may be less than a step, is not filled up to one.
+  constexpr size_t kRest = kStep < 4 ? kStep : 4;
+  for (; r < n_rows; r += kRest) {
+    const T* last[kRest];
+    for (size_t i = 0; i < kRest; ++i) last[i] = rows[r + i < n_rows ? r + i : n_rows - 1];
+    const size_t n = n_rows - r < kRest ? n_rows - r : kRest;
+    dot_rows<kRest, GT>(q, q_stride, last, n, head_dim, dots + r, dot_stride);
+  }
 }
 
 // Asks for one row that will be read some rows later. Into the L2 cache, not L1: over many short

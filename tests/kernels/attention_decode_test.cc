@@ -55,6 +55,22 @@ AttentionShape make_shape(uint32_t group_size, uint32_t head_dim, ElementType ty
   return shape;
 }
 
+// Random steps, all of the type's, under scales from the smallest to the largest, of both signs,
+// and 0.
+void fill_wildly(std::vector<uint8_t>& rows, size_t stride, size_t width, ElementType type) {
+  const size_t group = kernels::row_bytes(type, 32);
+  std::mt19937 random(7);
+  for (size_t row = 0; row < rows.size(); row += stride) {
+    for (size_t at = 0; at < kernels::row_bytes(type, width); at += group) {
+      for (size_t i = 2; i < group; ++i) rows[row + at + i] = static_cast<uint8_t>(random());
+      const auto sign = static_cast<uint16_t>(random() % 2 << 15);
+      const uint16_t bits[] = {0, 1, 0x7bff, static_cast<uint16_t>(random() % 0x7c00)};
+      const auto scale = static_cast<uint16_t>(bits[random() % 4] | sign);
+      std::memcpy(&rows[row + at], &scale, 2);
+    }
+  }
+}
+
 }  // namespace
 
 TEST_SUITE("kernels/attention_decode") {
@@ -96,6 +112,118 @@ TEST_SUITE("kernels/attention_decode") {
     shape.v_type = ElementType::kF32;
     const test::StoredKv kv(shape, 200, 31);
     check_against_reference(shape, test::random_floats(4 * 64, 1.0f, 32), {&kv.rows, 1});
+  }
+
+  TEST_CASE("quantised rows: any length, group of heads and number of groups, mixed types") {
+    using enum ElementType;
+    const std::pair<ElementType, ElementType> types[] = {
+        {kQ8_0, kQ4_0}, {kQ4_0, kQ8_0}, {kQ8_0, kF16}, {kF16, kQ4_0}, {kF32, kQ8_0}};
+    for (const auto& [k_type, v_type] : types) {
+      for (const uint32_t dim : {32u, 64u, 96u, 160u}) {
+        for (const size_t n : {1u, 15u, 17u, 63u, 65u, 130u}) {
+          const uint32_t group = 1 + static_cast<uint32_t>(n + dim / 32) % 9;
+          CAPTURE(static_cast<int>(k_type));
+          CAPTURE(static_cast<int>(v_type));
+          CAPTURE(dim);
+          CAPTURE(n);
+          CAPTURE(group);
+          AttentionShape shape = make_shape(group, dim, k_type);
+          shape.v_type = v_type;
+          shape.v_dim = n % 2 ? dim : 96;
+          const test::StoredKv kv(shape, n, 101);
+          check_against_reference(shape, test::random_floats(group * dim, 1.0f, 102),
+                                  {&kv.rows, 1});
+        }
+      }
+    }
+  }
+
+  TEST_CASE("scales of any size and sign, zero groups and every step") {
+    for (const ElementType type : {ElementType::kQ8_0, ElementType::kQ4_0}) {
+      for (const bool k_is_wild : {false, true}) {
+        CAPTURE(static_cast<int>(type));
+        CAPTURE(k_is_wild);
+        AttentionShape shape = make_shape(6, 96, type);
+        test::StoredKv kv(shape, 300, 111);
+        fill_wildly(k_is_wild ? kv.k : kv.v,
+                    k_is_wild ? kv.rows.k_token_stride : kv.rows.v_token_stride, 96, type);
+        auto q = test::random_floats(6 * 96, 1.0f, 112);
+        for (size_t i = 0; i < 96; ++i) q[2 * 96 + i] = 0.0f;
+        for (size_t i = 0; i < 32; ++i) q[3 * 96 + 32 + i] *= 1e4f;  // an outlier of a query
+        if (k_is_wild) shape.softmax_scale = 1e-7f;
+        check_against_reference(shape, q, {&kv.rows, 1});
+      }
+    }
+  }
+
+  TEST_CASE("a scale that is no number is seen where its group is used, and nowhere else") {
+    const uint16_t kNan = 0x7e00, kInfinity = 0xfc00;
+    for (const ElementType type : {ElementType::kQ8_0, ElementType::kQ4_0}) {
+      for (const uint16_t damage : {kNan, kInfinity}) {
+        const AttentionShape shape = make_shape(5, 96, type);
+        const auto q = test::random_floats(5 * 96, 1.0f, 122);
+        test::StoredKv kv(shape, 200, 121);
+        std::vector<double> o(5 * 96), lse(5);
+        kernels::reference::attention(shape, q.data(), 0, {}, {&kv.rows, 1}, o.data(), lse.data());
+        const size_t group = kernels::row_bytes(type, 32);
+        const std::vector<uint8_t> whole = kv.v;
+        std::memcpy(kv.v.data() + 150 * kv.rows.v_token_stride + group, &damage, 2);
+        test::for_each_simd_target([&] {
+          const Result r = run(shape, q, {&kv.rows, 1});
+          for (size_t i = 0; i < r.o.size(); ++i) {
+            if (i % 96 / 32 == 1)
+              CHECK_FALSE(std::isfinite(r.o[i]));
+            else
+              CHECK(std::fabs(r.o[i] - o[i]) <= kTolerance * test::largest(o));
+          }
+        });
+        kv.v = whole;
+        kv.rows.v = kv.v.data();
+        if (damage != kNan) continue;  // an infinite logit may hide a key
+        std::memcpy(kv.k.data() + 150 * kv.rows.k_token_stride + 2 * group, &damage, 2);
+        test::for_each_simd_target([&] {
+          for (const float x : run(shape, q, {&kv.rows, 1}).o) CHECK(std::isnan(x));
+        });
+      }
+    }
+  }
+
+  TEST_CASE("what is no number in a query of quantised rows stays with its head") {
+    const AttentionShape shape = make_shape(6, 64, ElementType::kQ8_0);
+    const test::StoredKv kv(shape, 100, 131);
+    auto q = test::random_floats(6 * 64, 1.0f, 132);
+    test::for_each_simd_target([&] {
+      const Result whole = run(shape, q, {&kv.rows, 1});
+      auto damaged = q;
+      damaged[1 * 64 + 40] = std::numeric_limits<float>::quiet_NaN();
+      const Result r = run(shape, damaged, {&kv.rows, 1});
+      for (size_t i = 0; i < r.o.size(); ++i) {
+        if (i / 64 == 1)
+          CHECK(std::isnan(r.o[i]));
+        else
+          CHECK(r.o[i] == whole.o[i]);
+      }
+    });
+  }
+
+  TEST_CASE("quantised rows in pieces of items give the bits of one item") {
+    for (const ElementType type : {ElementType::kQ8_0, ElementType::kQ4_0}) {
+      const AttentionShape shape = make_shape(7, 128, type);
+      const test::StoredKv kv(shape, 333, 141);
+      const auto q = test::random_floats(7 * 128, 1.0f, 142);
+      std::vector<uint32_t> tokens(333);
+      for (uint32_t i = 0; i < 333; ++i) tokens[i] = i;
+      KvRows head = kv.rows, middle = kv.rows, tail = kv.rows;
+      head.end = middle.begin = 37;
+      middle.end = tail.begin = 200;
+      middle.tokens = tokens.data();
+      test::for_each_simd_target([&] {
+        const Result one = run(shape, q, {&kv.rows, 1});
+        const Result three = run(shape, q, std::vector<KvRows>{head, middle, tail});
+        CHECK(one.o == three.o);
+        CHECK(one.lse == three.lse);
+      });
+    }
   }
 
   TEST_CASE("sharp and flat logits, and a softcap") {
