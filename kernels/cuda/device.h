@@ -9,7 +9,7 @@
 //   extern __shared__            SharedMemory, array by array
 //   __syncthreads, __syncwarp    block_sync(), warp_sync(mask)
 //   __shfl_sync, __ballot_sync   shuffle(), shuffle_xor(), ballot(); masks as there
-//   atomicAdd                    atomic_add()
+//   atomicAdd, __popc            atomic_add(), count_bits()
 //   16-byte loads and stores     read_as<V>(), write_as<V>()
 //   tensor cores, cp.async       tensor.h
 //
@@ -30,6 +30,9 @@ inline constexpr uint32_t kAllLanes = 0xffffffffu;
 // 16 bytes that travel in one instruction.
 struct alignas(16) Bytes16 {
   uint32_t word[4];
+};
+struct alignas(16) Floats4 {
+  float at[4];
 };
 
 // Counts the bytes of the arrays that SharedMemory will be asked for, in any order.

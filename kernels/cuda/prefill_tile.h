@@ -76,10 +76,6 @@ struct PrefillMemory {
   }
 };
 
-struct alignas(16) Floats4 {
-  float at[4];
-};
-
 // Eight elements from `chunk` on of a row of K or V to `to`; zeros where the row has none, or where
 // nobody sees it (type 0). Half types travel ahead where rows are aligned.
 template <class S>

@@ -121,6 +121,7 @@ class SharedMemory {
   uint32_t n_taken_ = 0;
 };
 
+inline uint32_t count_bits(uint32_t x) { return static_cast<uint32_t>(std::popcount(x)); }
 inline float bits_to_float(uint32_t bits) { return std::bit_cast<float>(bits); }
 
 // IEEE binary16, exactly.
