@@ -1,10 +1,9 @@
 // How fast the attention kernels read K and V on this device, beside what its memory gives in the
-// same run: rows of decode attention over all keys and over selected blocks; and how many
-// operations per second a piece of a prompt makes. With --small a run of small cases, which shows
-// that it works and measures nothing.
+// same run: rows of decode attention over all keys and over selected blocks; how fast blocks are
+// summarised and scored; and how many operations per second a piece of a prompt makes. With --small
+// a run of small cases, which shows that it works and measures nothing.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <exception>
@@ -18,39 +17,15 @@
 #include "kernels/cuda/attention_plan.h"
 #include "kernels/cuda/attention_prefill.h"
 #include "kernels/cuda/stream_read.h"
+#include "tools/gpu/bench.h"
+#include "tools/gpu/summary_bench.h"
 
 namespace {
 using namespace kvasir::cuda;
+using kvasir::bench::Memory;
+using kvasir::bench::seconds_of;
 
 constexpr uint32_t kBlockSize = 128, kHeadDim = 128, kQHeads = 32, kKvHeads = 8;
-
-struct Memory {
-  explicit Memory(uint64_t bytes) : data(allocate_memory(bytes)) {}
-  template <class T>
-  explicit Memory(const std::vector<T>& values) : Memory(values.size() * sizeof(T)) {
-    copy_to_device(data, values.data(), values.size() * sizeof(T), {});
-  }
-  ~Memory() { free_memory(data); }
-  Memory(const Memory&) = delete;
-  uint64_t address() const { return reinterpret_cast<uint64_t>(data); }
-  void* data;
-};
-
-// Median seconds of one call, after one that is not counted.
-template <class Call>
-double seconds_of(const Call& call, uint32_t n_runs) {
-  using Clock = std::chrono::steady_clock;
-  std::vector<double> seconds;
-  for (uint32_t i = 0; i <= n_runs; ++i) {
-    wait({});
-    const auto begin = Clock::now();
-    call();
-    wait({});
-    if (i > 0) seconds.push_back(std::chrono::duration<double>(Clock::now() - begin).count());
-  }
-  std::sort(seconds.begin(), seconds.end());
-  return seconds[seconds.size() / 2];
-}
 
 struct Case {
   const char* name;
@@ -189,6 +164,8 @@ int run(bool is_small) {
                         Case{"blocks f16", KvType::kF16, 64, 1, context, chosen, window},
                         Case{"blocks f16", KvType::kF16, 64, batch, context, chosen, window}})
     run_case(c, bandwidth, n_runs);
+  for (const uint32_t n : {1u, batch})
+    kvasir::bench::print_summaries({n, context, chosen}, bandwidth, n_runs);
   const uint32_t n_q = is_small ? 10 : 2048, prompt = is_small ? 128 : 32768;
   std::printf("\n%-22s %6s %8s %10s %10s %10s\n", "piece of a prompt, 32/8", "batch", "tokens",
               "queries", "ms", "TFLOP/s");
