@@ -8,21 +8,15 @@
 #include "kernels/representative.h"
 #include "plugins/shared/key_values.h"
 #include "plugins/shared/larger.h"
+#include "plugins/shared/record_options.h"
 
 namespace kvasir::sdk {
 
 inline constexpr const char* kRecordTypeNames[] = {"f32", "f16", "q8_0"};
 inline constexpr kernels::ElementType kRecordTypes[] = {
     kernels::ElementType::kF32, kernels::ElementType::kF16, kernels::ElementType::kQ8_0};
-inline constexpr const char* kNumberAliases[] = {"anchor_num", nullptr};
 inline constexpr kvasir_option_schema kRecordTypeOption =
     enum_option({.key = "dtype", .help = "element type of the records"}, kRecordTypeNames, 1);
-
-// Of a method that always takes the same number of vectors: another number is refused.
-constexpr kvasir_option_schema fixed_number_option(const char* help, int64_t n) {
-  return int_option({.key = "representative_num", .help = help, .aliases = kNumberAliases}, n, 1,
-                    n);
-}
 
 class VectorRecords {
  public:
@@ -40,9 +34,7 @@ class VectorRecords {
 
   uint64_t vector_bytes() const { return kernels::row_bytes(type_, head_dim_); }
   uint64_t record_bytes() const { return n_vectors_ * vector_bytes(); }
-  uint64_t format() const {
-    return uint64_t{1} << 48 | uint64_t{n_vectors_} << 8 | static_cast<uint64_t>(type_);
-  }
+  uint64_t format() const { return record_format(n_vectors_, static_cast<uint32_t>(type_)); }
   uint64_t build_scratch_bytes() const { return 0; }
   uint64_t score_scratch_bytes(uint32_t group_size) const {
     return kernels::score_scratch_bytes(group_size, head_dim_);

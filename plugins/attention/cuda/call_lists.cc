@@ -7,30 +7,13 @@
 #include <cstring>
 #include <string>
 
-#include "kernels/element_type.h"
+#include "plugins/shared/kv_type.h"
 
 namespace kvasir::attention {
 namespace {
 
 using cuda::KvType;
-
-static_assert(KVASIR_DTYPE_F32 == static_cast<uint32_t>(KvType::kF32) &&
-              KVASIR_DTYPE_F16 == static_cast<uint32_t>(KvType::kF16) &&
-              KVASIR_DTYPE_BF16 == static_cast<uint32_t>(KvType::kBF16) &&
-              KVASIR_DTYPE_Q8_0 == static_cast<uint32_t>(KvType::kQ8_0) &&
-              KVASIR_DTYPE_Q4_0 == static_cast<uint32_t>(KvType::kQ4_0) &&
-              KVASIR_DTYPE_FP8_E4M3 == static_cast<uint32_t>(KvType::kFp8));
-
-KvType kv_type(uint32_t dtype) {
-  if (dtype >= 64 || !(kCudaTypes & KVASIR_DTYPE_BIT(dtype))) {
-    throw sdk::Error(
-        KVASIR_ERR_UNSUPPORTED,
-        "K or V of element type " + std::to_string(dtype) +
-            " cannot be read: set [storage] type_k and type_v to f32, f16, bf16, q8_0, "
-            "q4_0 or fp8_e4m3");
-  }
-  return static_cast<KvType>(dtype);
-}
+using sdk::kv_type;
 
 uint64_t row_bytes(KvType type, uint32_t width) {
   if (type == KvType::kFp8) return width;
@@ -58,7 +41,8 @@ struct CallBuilder::Part {
 CallBuilder::CallBuilder(const Geometry& geometry) : geometry_(geometry) {
   for (const kvasir_kv_format& f : geometry.formats) {
     const auto known = [&](uint32_t dtype) {  // one that no lease uses is nobody's trouble
-      return dtype < 64 && kCudaTypes & KVASIR_DTYPE_BIT(dtype) ? kv_type(dtype) : KvType::kMixed;
+      return dtype < 64 && sdk::kElementTypes & KVASIR_DTYPE_BIT(dtype) ? kv_type(dtype)
+                                                                        : KvType::kMixed;
     };
     formats_.push_back({known(f.dtype_k), known(f.dtype_v), f.k_token_stride, f.v_token_stride,
                         f.k_head_stride, f.v_head_stride});

@@ -16,11 +16,6 @@ namespace kvasir::attention {
 
 using sdk::Packer;
 
-inline constexpr uint64_t kCudaTypes =
-    KVASIR_DTYPE_BIT(KVASIR_DTYPE_F32) | KVASIR_DTYPE_BIT(KVASIR_DTYPE_F16) |
-    KVASIR_DTYPE_BIT(KVASIR_DTYPE_BF16) | KVASIR_DTYPE_BIT(KVASIR_DTYPE_Q8_0) |
-    KVASIR_DTYPE_BIT(KVASIR_DTYPE_Q4_0) | KVASIR_DTYPE_BIT(KVASIR_DTYPE_FP8_E4M3);
-
 // Reused from call to call.
 struct CallLists {
   Packer packer;                    // formats, parts and all they name

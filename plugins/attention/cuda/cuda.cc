@@ -20,6 +20,7 @@
 #include "kernels/cuda/attention_prefill.h"
 #include "plugins/attention/cuda/call_lists.h"
 #include "plugins/shared/device_buffer.h"
+#include "plugins/shared/element_type.h"
 
 namespace {
 using namespace kvasir;
@@ -62,7 +63,7 @@ class Cuda {
        .provides = KVASIR_PROVIDE_MASS | KVASIR_PROVIDE_LOG_WEIGHT |
                    KVASIR_PROVIDE_HEAD_LOG_WEIGHT | KVASIR_PROVIDE_TOKEN_ITEMS |
                    KVASIR_PROVIDE_DISTANCE,
-       .dtypes = attention::kCudaTypes,
+       .dtypes = sdk::kElementTypes,
        .mem_kinds_read = kMemKinds,
        .mem_kinds_write = kMemKinds});
 

@@ -13,11 +13,7 @@ using namespace kvasir;
 
 constexpr std::array kOptions = {
     sdk::kRecordTypeOption, sdk::fixed_number_option("minimum and maximum; 1 means them too", 2),
-    sdk::float_option({.key = "box_scale",
-                       .help = "length of the sides of the box that is scored: 1 = the block's "
-                               "own, whose score is a bound; 0 = its centre alone"},
-                      1.0, 0.0, 1.0),
-    sdk::kCoarseFirstOption};
+    sdk::kBoxScaleOption, sdk::kCoarseFirstOption};
 
 class MinMax : public sdk::VectorRecords {
  public:

@@ -5,16 +5,11 @@
 #include <string>
 
 #include "plugins/shared/device_buffer.h"
+#include "plugins/shared/kv_type.h"
 
 namespace kvasir::gpu {
 
 using sdk::address;
-
-static_assert(KVASIR_DTYPE_F32 == static_cast<uint32_t>(cuda::KvType::kF32) &&
-              KVASIR_DTYPE_F16 == static_cast<uint32_t>(cuda::KvType::kF16) &&
-              KVASIR_DTYPE_BF16 == static_cast<uint32_t>(cuda::KvType::kBF16) &&
-              KVASIR_DTYPE_Q8_0 == static_cast<uint32_t>(cuda::KvType::kQ8_0) &&
-              KVASIR_DTYPE_Q4_0 == static_cast<uint32_t>(cuda::KvType::kQ4_0));
 
 TokenLists::TokenLists(const kvasir_geometry& geometry, const sdk::KvLayout& layout)
     : n_kv_heads_(geometry.n_kv_heads),
@@ -95,12 +90,8 @@ void TokenLists::moved(const sdk::TokenCopies& copies, std::vector<cuda::TokenMo
 }
 
 cuda::TokenRows TokenLists::rows(uint64_t n_rows) const {
-  return {0,
-          static_cast<uint32_t>(n_rows),
-          head_dim_,
-          v_dim_,
-          static_cast<cuda::KvType>(format_.dtype_k),
-          static_cast<cuda::KvType>(format_.dtype_v)};
+  return {0,      static_cast<uint32_t>(n_rows), head_dim_,
+          v_dim_, sdk::kv_type(format_.dtype_k), sdk::kv_type(format_.dtype_v)};
 }
 
 cuda::TokenMoves TokenLists::moves(uint64_t n_moves) const {
