@@ -1,5 +1,6 @@
 // kvasir.cuda on the emulation in a real engine: the numbers of kvasir.reference, strategy by
-// strategy, and the same text of a trained model.
+// strategy, and the same text of a trained model. Beside it, blocks and their summaries in the
+// device's memory: the bits that they give in the host's.
 // SPDX-License-Identifier: Apache-2.0
 #include "core/model/tokenizer/tokenizer.h"
 #include "tests/core/runtime/story.h"
@@ -44,6 +45,64 @@ std::vector<TokenId> generate(Engine& engine, std::span<const TokenId> prompt, u
     engine.decode(items, logits);
   }
   return out;
+}
+
+// A representative, its options, the type of K and V, and how scores of a group become one.
+struct Choice {
+  const char *name, *options, *type, *reduce;
+};
+struct Told {
+  Logits logits;
+  Engagement engagement;
+};
+
+// Two prompts, and tokens of both that are decoded together.
+Logits short_story(Engine& engine) {
+  Logits out;
+  const SequenceId a = engine.open(), b = engine.open();
+  out.push_back(prefill(engine, a, some_tokens(100, 1)));
+  out.push_back(prefill(engine, b, some_tokens(77, 2)));
+  for (TokenId token = 0; token < 8; ++token) {
+    out.emplace_back(600);
+    engine.decode(std::vector<Engine::DecodeItem>{{a, token}, {b, token}}, out.back());
+  }
+  return out;
+}
+
+// By block_topk over blocks and summaries of the device, or over both in host memory.
+template <class Tell>
+Told told_by(const Choice& c, bool is_there, const Tell& tell) {
+  Bench bench(8, 2, 32);
+  EngineOptions options;
+  options.max_sequences = 4;
+  const std::string representative =
+      is_there ? KVASIR_TEST_FOLDER "/cuda_" + std::string(c.name) + "_emulation.so" : c.name;
+  std::string storage = with(KVASIR_TEST_BACKEND, c.type);
+  if (is_there) storage.replace(storage.find("dram"), 4, KVASIR_TEST_STORAGE);
+  const auto engine = bench.engine(
+      "[cache]\nblock_size = 8\nsink_tokens = 8\nwindow_tokens = 16\nchunk_size = 23\n"
+      "gqa_reduce = '" +
+          std::string(c.reduce) +
+          "'\n[selector]\nplugin = 'block_topk'\nbudget_tokens = 24\n[representative]\n"
+          "plugin = '" +
+          representative + "'\n" + c.options + storage,
+      options);
+  Told out{tell(*engine), engine->decode_engagement()};
+  CHECK(bench.log.empty());
+  CHECK(out.engagement.fallbacks == 0);
+  CHECK(out.engagement.representative_bytes_read > 0);
+  return out;
+}
+
+// Attention gives the bits of the blocks that were chosen: the same ones, step by step.
+template <class Tell>
+void check_chooses_alike(const Choice& c, const Tell& tell) {
+  CAPTURE(c.name);
+  CAPTURE(c.reduce);
+  const Told want = told_by(c, false, tell), got = told_by(c, true, tell);
+  CHECK(got.logits == want.logits);
+  CHECK(got.engagement.tokens_attended == want.engagement.tokens_attended);
+  CHECK(got.engagement.representative_bytes_read == want.engagement.representative_bytes_read);
 }
 
 }  // namespace
@@ -104,6 +163,37 @@ TEST_SUITE("plugins/cuda/engine") {
     engine->reset_engagement();
     decode(*engine, seq, 5);
     CHECK(engine->decode_engagement().device_copy_bytes == 3 * 2 * (16 + 16) * sizeof(float));
+  }
+
+  TEST_CASE("representatives of the device choose the blocks that those of the host choose") {
+    const Choice minmax{"minmax", "", "f32", "sum"};
+    check_chooses_alike(minmax, [](Engine& engine) { return story(engine, true); });
+    for (const Choice& c : {Choice{"mean", "", "f16", "max"},
+                            Choice{"minmax", "box_scale = 0.3\n", "q8_0", "softmax_sum"},
+                            Choice{"mean", "dtype = 'f32'\n", "f32", "sum"}})
+      check_chooses_alike(c, short_story);
+    // Other blocks are seen in the logits.
+    const Choice centre{"minmax", "box_scale = 0.0\n", "f32", "sum"};
+    CHECK(told_by(minmax, true, short_story).logits != told_by(centre, true, short_story).logits);
+  }
+
+  TEST_CASE("with records on the device queries and scores travel, keys do not") {
+    Bench bench;  // 3 layers, 8 query heads over 2 kv heads, 16 wide
+    const auto engine = bench.engine(
+        "[cache]\nblock_size = 8\nsink_tokens = 8\nwindow_tokens = 16\n"
+        "gqa_reduce = 'sum'\n[selector]\nplugin = 'block_topk'\nbudget_tokens = 16\n"
+        "[representative]\nplugin = '" KVASIR_TEST_FOLDER
+        "/cuda_minmax_emulation.so'\n[storage]\nplugin = '" KVASIR_TEST_STORAGE
+        "'\n[attention]\nplugin = '" KVASIR_TEST_BACKEND "'\n");
+    const SequenceId seq = engine->open();
+    prefill(*engine, seq, some_tokens(87));
+    engine->reset_engagement();
+    decode(*engine, seq, 5);  // the 88th token: its block is full, and summarised
+    const Engagement& engagement = engine->decode_engagement();
+    const uint64_t n_scores = engagement.representative_bytes_read / (2 * 16 * sizeof(uint16_t));
+    CHECK(n_scores == 3 * 2 * 8);  // blocks behind the sink's, before the window's
+    CHECK(engagement.device_copy_bytes ==
+          (3 * (2 * (16 + 16) + 8 * 16) + n_scores) * sizeof(float));
   }
 
   TEST_CASE("a trained model says the same as with reference") {
