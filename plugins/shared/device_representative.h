@@ -220,7 +220,7 @@ class DeviceRepresentative {
         list.pages = pages + slab.seq_pages[seq] * sizeof(uint64_t);
         list.candidates = is_shared && head > 0 ? lists_.back().candidates : pack_candidates(from);
         list.q = address(q.data) + seq * static_cast<uint64_t>(q.stride[0]) +
-                 head * group * static_cast<uint64_t>(q.stride[1]);
+                 uint64_t{head} * group * static_cast<uint64_t>(q.stride[1]);
         list.score = address(out.value.data) + offsets[0] * sizeof(float);
         list.n = static_cast<uint32_t>(from.size());
         list.first_block = from.size() == 0 ? 0 : from[0];

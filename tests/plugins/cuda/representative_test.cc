@@ -78,9 +78,10 @@ struct DeviceScene : Scene {
   };
   // n candidates of each sequence; q [n_seqs][n_q_heads][head_dim], with a gap between sequences.
   Asked ask(Representative& plugin, const std::vector<float>& q, size_t n, uint32_t flags = 0,
-            uint32_t q_kind = KVASIR_MEM_DEVICE, uint32_t score_kind = KVASIR_MEM_DEVICE) {
+            uint32_t q_kind = KVASIR_MEM_DEVICE, uint32_t score_kind = KVASIR_MEM_DEVICE,
+            uint64_t n_missing = 0) {
     const size_t n_heads = flags & KVASIR_SCORE_SUMMED ? geometry.n_kv_heads : geometry.n_q_heads;
-    const size_t width = geometry.n_q_heads * geometry.head_dim, gap = 3;
+    const size_t width = size_t{geometry.n_q_heads} * geometry.head_dim, gap = 3;
     std::vector<float> spread(step.n_seqs * (width + gap), std::nanf(""));
     for (size_t s = 0; s < step.n_seqs; ++s)
       std::copy_n(q.begin() + static_cast<long>(s * width), width,
@@ -97,6 +98,7 @@ struct DeviceScene : Scene {
     kvasir_score_out out{sizeof out, 0, offsets.data(), sdk::host_view(value.data(), {n_lists * n}),
                          0};
     out.value.mem_kind = score_kind;
+    out.value.shape[0] -= n_missing;
     Asked asked{plugin->score(plugin.self(), &step, &in, &out, plugin.err()), {}};
     const std::vector<float> all = value.values();
     CHECK(all.back() == 12345.0f);
@@ -129,7 +131,8 @@ TEST_SUITE("plugins/cuda/representative") {
     for (const std::string name : {"minmax", "mean"})
       for (const std::string type : {"f16", "f32"})
         for (const uint32_t dtype : {KVASIR_DTYPE_F32, KVASIR_DTYPE_F16, KVASIR_DTYPE_BF16})
-          for (const auto& [dim, block_size] : {std::pair{1u, 1u}, {7u, 4u}, {80u, 16u}}) {
+          for (const auto& shape : {std::pair{1u, 1u}, {7u, 4u}, {80u, 16u}}) {
+            const uint32_t dim = shape.first, block_size = shape.second;
             CAPTURE(name);
             CAPTURE(type);
             CAPTURE(dtype);
@@ -257,6 +260,9 @@ TEST_SUITE("plugins/cuda/representative") {
     CHECK(scene.ask(there, q, 4, 0, KVASIR_MEM_HOST).status == KVASIR_ERR_INVALID);
     CHECK(says("score: q must be f32 [1][4][16]"));
     CHECK(scene.ask(there, q, 4, 0, KVASIR_MEM_DEVICE, KVASIR_MEM_HOST).status ==
+          KVASIR_ERR_INVALID);
+    CHECK(says("score: the scores must be f32 [16] in device memory"));
+    CHECK(scene.ask(there, q, 4, 0, KVASIR_MEM_DEVICE, KVASIR_MEM_DEVICE, 1).status ==
           KVASIR_ERR_INVALID);
     CHECK(says("score: the scores must be f32 [16] in device memory"));
     CHECK(scene.ask(there, q, 3).status == KVASIR_ERR_INVALID);
