@@ -18,6 +18,23 @@
 
 namespace kvasir::test {
 
+// What the n finite patterns from 0 on stand for; they are ordered like their values.
+template <class Bits>
+std::vector<double> finite_values(kernels::ElementType type, size_t n) {
+  std::vector<double> out(n);
+  for (size_t i = 0; i < n; ++i) {
+    const auto bits = static_cast<Bits>(i);
+    out[i] = kernels::reference::element(&bits, 0, type);
+  }
+  return out;
+}
+
+// The first whose value is at least |value|, or the last.
+inline size_t pattern_of(const std::vector<double>& values, double value) {
+  const auto at = std::lower_bound(values.begin(), values.end(), std::fabs(value));
+  return std::min(static_cast<size_t>(at - values.begin()), values.size() - 1);
+}
+
 // The stored bits of a value that the type can represent, by search in the oracle's own decoder.
 inline uint16_t half_bits(double value, kernels::ElementType type) {
   if (type == kernels::ElementType::kBF16) {
@@ -26,24 +43,14 @@ inline uint16_t half_bits(double value, kernels::ElementType type) {
     std::memcpy(&bits, &f, sizeof(bits));
     return static_cast<uint16_t>(bits >> 16);
   }
-  uint16_t low = 0;  // finite non-negative f16 patterns are ordered like their values
-  uint16_t high = 0x7bff;
-  while (low < high) {
-    const auto middle = static_cast<uint16_t>((low + high) / 2);
-    if (kernels::reference::element(&middle, 0, type) < std::fabs(value)) {
-      low = static_cast<uint16_t>(middle + 1);
-    } else {
-      high = middle;
-    }
-  }
-  return static_cast<uint16_t>(low | (value < 0 ? 0x8000 : 0));
+  static const std::vector<double> values = finite_values<uint16_t>(type, 0x7c00);
+  return static_cast<uint16_t>(pattern_of(values, value) | (value < 0 ? 0x8000 : 0));
 }
 
 inline uint8_t fp8_bits(double value) {
-  uint8_t bits = 0;
-  while (kernels::reference::element(&bits, 0, kernels::ElementType::kFp8E4M3) < std::fabs(value))
-    ++bits;
-  return static_cast<uint8_t>(bits | (value < 0 ? 0x80 : 0));
+  static const std::vector<double> values =
+      finite_values<uint8_t>(kernels::ElementType::kFp8E4M3, 0x7f);
+  return static_cast<uint8_t>(pattern_of(values, value) | (value < 0 ? 0x80 : 0));
 }
 
 inline constexpr kernels::ElementType kElementTypes[] = {
