@@ -85,7 +85,7 @@ Told told_by(const Choice& c, bool is_there, const Tell& tell) {
           std::string(c.reduce) +
           "'\n[selector]\nplugin = 'block_topk'\nbudget_tokens = 24\n[representative]\n"
           "plugin = '" +
-          representative + "'\n" + c.options + storage,
+          representative + "'\n" + (is_there ? "" : "coarse_first = false\n") + c.options + storage,
       options);
   Told out{tell(*engine), engine->decode_engagement()};
   CHECK(bench.log.empty());
