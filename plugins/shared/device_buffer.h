@@ -23,6 +23,21 @@ void on_device(Fn&& fn) {
   }
 }
 
+// What fn() starts on the stream ends with this call, also when it throws: nothing uses the buffers
+// of a call that is over.
+template <class Fn>
+void run_to_end(cuda::Stream stream, Fn&& fn) {
+  on_device([&] {
+    try {
+      fn();
+    } catch (...) {
+      cuda::wait(stream);
+      throw;
+    }
+    cuda::wait(stream);
+  });
+}
+
 inline uint64_t address(const void* data) { return reinterpret_cast<uint64_t>(data); }
 
 class DeviceBuffer {

@@ -108,7 +108,7 @@ class DeviceRepresentative {
     if (blocks.empty()) return;
     const auto differs = [&](const cuda::RecordBlock& b) { return b.type != blocks[0].type; };
     const bool is_mixed = std::any_of(blocks.begin(), blocks.end(), differs);
-    run([&] {
+    run_to_end(stream_, [&] {
       packer_.clear();
       const uint64_t list = packer_.put(blocks);
       cuda::build_records(
@@ -129,7 +129,7 @@ class DeviceRepresentative {
     const uint64_t list = pack_lists(step, in.q, out, n_heads, n_units);
     if (n_units == 0) return;
     if (n_units > INT32_MAX) fail_invalid("score: more candidates than a launch has blocks for");
-    run([&] {
+    run_to_end(stream_, [&] {
       cuda::score_records(
           {send(packer_, sent_, stream_) + list, n_units, static_cast<uint32_t>(n_lists), group,
            head_dim_, step.raw().slab->page_blocks, record_bytes(), kind_, type_, summed ? 1u : 0u,
@@ -143,20 +143,6 @@ class DeviceRepresentative {
   uint64_t record_bytes() const {
     const uint64_t element = type_ == cuda::KvType::kF32 ? 4 : 2;
     return (uint64_t{n_vectors()} * head_dim_ * element + 3) / 4 * 4;
-  }
-
-  // What a call starts ends with it.
-  template <class Fn>
-  void run(Fn&& fn) {
-    on_device([&] {
-      try {
-        fn();
-      } catch (...) {
-        cuda::wait(stream_);  // nothing may still use the buffers
-        throw;
-      }
-      cuda::wait(stream_);
-    });
   }
 
   void check_slab(const Step& step) const {

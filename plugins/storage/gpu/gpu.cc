@@ -114,7 +114,7 @@ class Gpu : public sdk::ResidentBlocks<Gpu> {
     const uint64_t n = lists_->n_tokens(spans);
     check_values(k, n, lists_->head_dim(), "K");
     check_values(v, n, lists_->v_dim(), "V");
-    run([&] {
+    sdk::run_to_end(stream_, [&] {
       const uint64_t on_k = bring(k, k_values_), on_v = bring(v, v_values_);
       cuda::write_rows(sent_rows(), on_k, on_v, stream_);
     });
@@ -125,7 +125,7 @@ class Gpu : public sdk::ResidentBlocks<Gpu> {
     for (const kvasir_token_copy& copy : copies)
       for (const kvasir_lease* lease : {copy.from, copy.to}) check_lease(*lease);
     lists_->moved(copies, moves_);
-    run([&] {
+    sdk::run_to_end(stream_, [&] {
       cuda::TokenMoves call = lists_->moves(moves_.size());
       call.moves = send(moves_);
       cuda::move_tokens(call, stream_);
@@ -135,7 +135,7 @@ class Gpu : public sdk::ResidentBlocks<Gpu> {
   void save_tokens(const sdk::TokenSpans& spans, std::span<std::byte> bytes) {
     const std::lock_guard lock(mutex());
     list_saved(spans, bytes.size());
-    run([&] {
+    sdk::run_to_end(stream_, [&] {
       const uint64_t packed = k_values_.ensure(bytes.size());
       cuda::pack_rows(sent_rows(), packed, stream_);
       cuda::copy_to_host(bytes.data(), k_values_.data(), bytes.size(), stream_);
@@ -145,7 +145,7 @@ class Gpu : public sdk::ResidentBlocks<Gpu> {
   void load_tokens(const sdk::TokenSpans& spans, std::span<const std::byte> bytes) {
     const std::lock_guard lock(mutex());
     list_saved(spans, bytes.size());
-    run([&] {
+    sdk::run_to_end(stream_, [&] {
       const uint64_t packed = k_values_.ensure(bytes.size());
       cuda::copy_to_device(k_values_.data(), bytes.data(), bytes.size(), stream_);
       cuda::unpack_rows(sent_rows(), packed, stream_);
@@ -164,11 +164,11 @@ class Gpu : public sdk::ResidentBlocks<Gpu> {
     const uint64_t bytes = gpu::bytes_of(from);
     if (bytes != gpu::bytes_of(to)) sdk::fail_invalid("views of unlike shapes are to be copied");
     const std::lock_guard lock(mutex());
-    run([&] { copy(to, from, bytes); });
+    sdk::run_to_end(stream_, [&] { copy(to, from, bytes); });
   }
   void device_zero(void* data, uint64_t bytes) {
     const std::lock_guard lock(mutex());
-    run([&] { cuda::zero_memory(data, bytes, stream_); });
+    sdk::run_to_end(stream_, [&] { cuda::zero_memory(data, bytes, stream_); });
   }
 
  private:
@@ -180,20 +180,6 @@ class Gpu : public sdk::ResidentBlocks<Gpu> {
 
   SizeClass& size_class(uint32_t kv_head) {
     return kv_head == KVASIR_ALL_HEADS ? *all_heads_ : *one_head_;
-  }
-
-  // What the calls of tokens start ends with them: later calls of any plugin see it.
-  template <class Fn>
-  void run(Fn&& fn) {
-    on_device([&] {
-      try {
-        fn();
-      } catch (...) {
-        cuda::wait(stream_);  // nothing may still use the buffers
-        throw;
-      }
-      cuda::wait(stream_);
-    });
   }
 
   void check_lease(const kvasir_lease& lease) const {
