@@ -60,8 +60,8 @@ std::vector<float> bounds(const Page& page, const std::vector<float>& weight) {
   test::Scratch scratch(kernels::coarse_scratch_bytes(page.width));
   REQUIRE(kernels::make_coarse(page.records, page.width, coarse.get()));
   std::vector<float> out(page.records.n, -kInf);
-  kernels::bound_coarse(weight.data(), page.width, coarse.get(), nullptr, page.records.n, out.data(),
-                        scratch.get());
+  kernels::bound_coarse(weight.data(), page.width, coarse.get(), nullptr, page.records.n,
+                        out.data(), scratch.get());
   return out;
 }
 
