@@ -35,13 +35,17 @@ namespace {
 using I32 = hn::RebindToSigned<F32>;
 using U32 = hn::RebindToUnsigned<F32>;
 
+// Elements of a row of `width` from `column` on, zeros behind its end.
 template <class T>
-HWY_INLINE VecF32 elements(const Records& records, size_t record, size_t column, size_t width) {
+HWY_INLINE VecF32 load_within(const T* row, size_t column, size_t width) {
   const F32 d;
-  const auto* row = reinterpret_cast<const T*>(static_cast<const uint8_t*>(records.base) +
-                                               record * records.record_bytes);
   if (column + kLanes <= width) return load_at(d, row, column);
   return column < width ? load_tail_at(d, row, column, width - column) : hn::Zero(d);
+}
+
+template <class T>
+HWY_INLINE VecF32 elements(const Records& records, size_t b, size_t column, size_t width) {
+  return load_within(static_cast<const T*>(records.record(b)), column, width);
 }
 
 // The range of one vector of elements over all records, and its 16th; false: not finite.
@@ -113,9 +117,7 @@ float weigh(const float* weight, size_t width, const float* low, const float* st
   const F32 d;
   VecF32 sum = hn::Zero(d), size = hn::Zero(d), largest = hn::Zero(d);
   for (size_t c = 0; c < coarse_width(width); c += kLanes) {
-    const VecF32 w = c + kLanes <= width ? hn::LoadU(d, weight + c)
-                     : c < width         ? load_tail_at(d, weight, c, width - c)
-                                         : hn::Zero(d);
+    const VecF32 w = load_within(weight, c, width);
     const VecF32 from = hn::LoadU(d, low + c), each = hn::LoadU(d, step + c);
     const VecF32 of_step = hn::Mul(w, each);
     sum = hn::Add(hn::MulAdd(w, from, sum), hn::Max(of_step, hn::Zero(d)));

@@ -218,11 +218,6 @@ void pack_queries(const ScoreQueries& queries, size_t head_dim, float below, flo
   }
 }
 
-HWY_INLINE const void* record_at(const Records& records, size_t b) {
-  return records.list ? records.list[b]
-                      : static_cast<const uint8_t*>(records.base) + b * records.record_bytes;
-}
-
 // q [n_heads, padded_width(width)] aligned, zero padded; records of `width` elements of T.
 template <class T>
 void score_records(const float* q, size_t n_heads, size_t width, const Records& records,
@@ -233,7 +228,7 @@ void score_records(const float* q, size_t n_heads, size_t width, const Records& 
   for (size_t b = 0; b < records.n; b += kTileTokens) {
     const size_t n = std::min(kTileTokens, records.n - b);
     const size_t here = std::min(n + ahead, left);
-    for (size_t i = 0; i < here; ++i) rows[i] = static_cast<const T*>(record_at(records, b + i));
+    for (size_t i = 0; i < here; ++i) rows[i] = static_cast<const T*>(records.record(b + i));
     const auto* behind = static_cast<const uint8_t*>(records.next);
     for (size_t i = here; i < n + ahead; ++i)
       rows[i] = behind ? reinterpret_cast<const T*>(behind + (i - here) * records.record_bytes)
@@ -262,13 +257,13 @@ void score_padded(const float* q, size_t n_heads, size_t width, const Records& r
                   float* score, size_t score_stride, float* padded) {
   const size_t stride = padded_width(width), whole = (width + kLanes - 1) / kLanes * kLanes;
   const uint8_t* end =
-      static_cast<const uint8_t*>(record_at(records, records.n - 1)) + bytes_of_row<T>(width);
+      static_cast<const uint8_t*>(records.record(records.n - 1)) + bytes_of_row<T>(width);
   const float* rows[kPaddedRecords];
   for (size_t i = 0; i < kPaddedRecords; ++i) rows[i] = padded + i * stride;
   for (size_t b = 0; b < records.n; b += kPaddedRecords) {
     const size_t n = std::min(kPaddedRecords, records.n - b);
     for (size_t i = 0; i < n; ++i) {
-      const auto* record = static_cast<const uint8_t*>(record_at(records, b + i));
+      const auto* record = static_cast<const uint8_t*>(records.record(b + i));
       const bool may_read_on =
           !records.list && bytes_of_row<T>(whole) <= static_cast<size_t>(end - record);
       pad_record(reinterpret_cast<const T*>(record), width, may_read_on, padded + i * stride);

@@ -45,6 +45,10 @@ struct Records {
   // Where the records lie that are scored after these, or null: they are brought into the cache.
   const void* next = nullptr;
   const void* const* list = nullptr;  // then base, record_bytes and next are not looked at
+
+  const void* record(size_t b) const {
+    return list ? list[b] : static_cast<const uint8_t*>(base) + b * record_bytes;
+  }
 };
 
 // Queries of one group.   q [n, head_dim] f32

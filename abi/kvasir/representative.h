@@ -16,9 +16,9 @@ typedef struct kvasir_score_in {
   uint32_t struct_size;
   uint32_t flags; /* KVASIR_SCORE_* */
   kvasir_view q;  /* f32 [n_seqs][n_q_heads][head_dim] */
-  /* Since 0.2. 0: every score counts. Else only the n_best highest of each list do, where equal
-   * scores are all among them: another one may be any finite number below the lowest of those, so
-   * that its record need not be read. */
+  /* Since 0.2. 0: every score counts. Else the n_best-th highest of each list and those at or above
+   * it do: for a lower one any finite number below it may stand, so that its record need not be
+   * read. */
   uint32_t n_best;
   uint32_t reserved;
 } kvasir_score_in;

@@ -76,7 +76,7 @@ struct SelectorLimits {
 struct RecordLayout {
   uint32_t flags = 0;  // KVASIR_LAYOUT_*
   uint64_t record_bytes = 0, open_bytes = 0, format = 0;
-  uint32_t page_bytes = 0;
+  uint32_t page_bytes = 0;  // of a kv head, beside the records of a page
   uint32_t mass_at = 0, mass_part = 0, mass_last_queries = 0;
   uint32_t refresh_tokens = 0;
   uint64_t state_bytes = 0, state_peak_bytes = 0;

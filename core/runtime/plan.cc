@@ -25,14 +25,11 @@ uint64_t slab_bytes(const RecordLayout& layout, const kvasir_geometry& g, uint64
 uint64_t bytes_to_score(const Pipeline& pipeline, const kvasir_geometry& g, uint64_t n_blocks) {
   constexpr uint64_t kReadOfChosen = 3;
   const RecordLayout& layout = pipeline.representative->layout();
-  const bool is_reduced_once = !g.head_select_shared && gives_sums(*pipeline.representative, g);
   uint64_t n_read = 0;
   for (const auto& selector : pipeline.selectors) {
     if (!(selector->desc().needs & KVASIR_NEED_SCORES)) continue;
-    const SelectorLimits& limits = selector->limits();
-    const bool best =
-        is_reduced_once && limits.flags & KVASIR_LIMIT_BEST_SCORES && limits.max_units != 0;
-    n_read = std::max(n_read, best ? kReadOfChosen * limits.max_units : n_blocks);
+    const uint64_t n_best = scores_that_count(*selector, *pipeline.representative, g);
+    n_read = std::max(n_read, n_best ? kReadOfChosen * n_best : n_blocks);
   }
   if (layout.page_bytes == 0 || n_read == 0 || n_read >= n_blocks)
     return layout.record_bytes * n_blocks;

@@ -86,7 +86,7 @@ TEST_CASE("a bound lies above the score of its record, by no more than a step of
     for (const size_t width : {1u, 3u, 16u, 32u, 49u, 96u, 128u, 256u, 512u})
       for (const size_t n : {16u, 32u, 48u, 64u, 80u}) {
         if (!test::can_store(type, width)) continue;
-        if (test::few_cases() && n % 32 == 0 && width % 32 == 0) continue;
+        if (test::few_cases() && n != 64 && width > 96) continue;
         CAPTURE(width);
         CAPTURE(n);
         const Page page(n, width, type, 1.0f, ++seed);

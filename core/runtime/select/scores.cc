@@ -29,6 +29,15 @@ bool gives_sums(const Representative& representative, const kvasir_geometry& geo
          (geometry.gqa_reduce == KVASIR_REDUCE_SUM || geometry.gqa_reduce == KVASIR_REDUCE_MEAN);
 }
 
+uint32_t scores_that_count(const Selector& selector, const Representative& representative,
+                           const kvasir_geometry& geometry) {
+  const SelectorLimits& limits = selector.limits();
+  if (!(limits.flags & KVASIR_LIMIT_BEST_SCORES) || geometry.head_select_shared ||
+      !gives_sums(representative, geometry))
+    return 0;
+  return static_cast<uint32_t>(std::min<uint64_t>(limits.max_units, UINT32_MAX));
+}
+
 Scores Scorer::score(const Pass& pass, const std::vector<const Candidates*>& candidates,
                      uint32_t n_best) {
   Pass asked = pass;
@@ -36,8 +45,7 @@ Scores Scorer::score(const Pass& pass, const std::vector<const Candidates*>& can
   Scores out = lay_out(candidates);
   const bool as_they_are = n_given_ == out.n_heads && sums();
   if (!as_they_are) given_.resize(std::max<uint64_t>(given_offsets_.back(), 1));
-  const uint64_t read =
-      ask(asked, queries, candidates, as_they_are ? n_best : 0, as_they_are ? out.value : given_);
+  const uint64_t read = ask(asked, queries, candidates, n_best, as_they_are ? out.value : given_);
   if (!as_they_are) reduce(out);
   if (sums() && c_.geometry.gqa_reduce == KVASIR_REDUCE_MEAN)
     for (float& score : out.value) score /= static_cast<float>(c_.geometry.n_q_heads / out.n_heads);
@@ -49,25 +57,26 @@ Scores Scorer::score(const Pass& pass, const std::vector<const Candidates*>& can
 void Scorer::count(const Pass& pass, const std::vector<const Candidates*>& candidates,
                    uint64_t read) {
   const RecordLayout& layout = c_.owners[0].layout;
-  std::vector<uint64_t> of_piece(candidates.size());
+  const auto bytes_of = [&](const Candidates& of) {
+    uint64_t n = 0;
+    for (uint32_t head = 0; head < c_.geometry.n_kv_heads; ++head) n += of.count(head);
+    return n * layout.record_bytes;
+  };
   uint64_t all = 0;
-  for (size_t i = 0; i < candidates.size(); ++i) {
-    for (uint32_t head = 0; head < c_.geometry.n_kv_heads; ++head)
-      of_piece[i] += candidates[i]->count(head) * layout.record_bytes;
-    all += of_piece[i];
-  }
+  for (const Candidates* of : candidates) all += bytes_of(*of);
   // A record and what belongs to its page, at the most.
   if (read > all + all / layout.record_bytes * layout.page_bytes)
     throw PluginError(c_.pipeline.representative->id(), "score", KVASIR_ERR_INTERNAL,
                       "it claims to have read " + std::to_string(read) +
                           " bytes, more than all records of the candidates and their pages (a "
                           "defect of the plugin)");
-  for (size_t i = 0; i < candidates.size(); ++i)
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    const uint64_t bytes = bytes_of(*candidates[i]);
     c_.counters.of(pass.pieces[i].prefills()).representative_bytes_read +=
-        read == 0
-            ? of_piece[i]
-            : static_cast<uint64_t>(static_cast<double>(read) * static_cast<double>(of_piece[i]) /
-                                    static_cast<double>(all));
+        read == 0 ? bytes
+                  : static_cast<uint64_t>(static_cast<double>(read) * static_cast<double>(bytes) /
+                                          static_cast<double>(all));
+  }
 }
 
 Scorer::Queries Scorer::one_per_piece(Pass& pass) {

@@ -16,6 +16,10 @@ namespace kvasir {
 
 // Whether the representative gives one score per kv head, the sum of those of its query heads.
 bool gives_sums(const Representative& representative, const kvasir_geometry& geometry);
+// kvasir_score_in.n_best: how many scores of a list the selector looks at, where they are those
+// that the representative gives; 0: every one.
+uint32_t scores_that_count(const Selector& selector, const Representative& representative,
+                           const kvasir_geometry& geometry);
 
 struct Scores {
   // Score i of head h of sequence s: value[offsets[s * n_heads + h] + i], in the order of the
@@ -30,8 +34,7 @@ class Scorer {
   explicit Scorer(const RunContext& context) : c_(context) {}
 
   // Of the pieces' candidates, in blocks; several queries of a piece are scored by their mean.
-  // n_best: as kvasir_score_in.n_best, where the scores are not reduced any further. Counts the
-  // bytes that are read. Throws PluginError.
+  // n_best: 0, or scores_that_count(). Counts the bytes that are read. Throws PluginError.
   Scores score(const Pass& pass, const std::vector<const Candidates*>& candidates, uint32_t n_best);
 
  private:

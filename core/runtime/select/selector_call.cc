@@ -106,10 +106,9 @@ void SelectorCaller::fill(const Selector& selector, const SelectorInput& input, 
   if (needs & KVASIR_NEED_INPUT) in.x = x_for(selector, pass.in);
   if (!input.blocks.candidates_end.empty()) in.list_end = input.blocks.candidates_end.data();
   if (needs & KVASIR_NEED_SCORES) {
-    const SelectorLimits& limits = selector.limits();
-    const bool best = limits.flags & KVASIR_LIMIT_BEST_SCORES && !every_score;
-    const uint64_t n_best = std::min<uint64_t>(limits.max_units, UINT32_MAX);
-    out.scores = scorer_.score(pass, input.candidates, best ? static_cast<uint32_t>(n_best) : 0);
+    const uint32_t n_best =
+        every_score ? 0 : scores_that_count(selector, *c_.pipeline.representative, c_.geometry);
+    out.scores = scorer_.score(pass, input.candidates, n_best);
     in.n_score_heads = out.scores.n_heads;
     in.scores = c_.store.bridge().to_reader(
         selector, host_view(out.scores.value.data(), KVASIR_DTYPE_F32, {out.scores.offsets.back()}),

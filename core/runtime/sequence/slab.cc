@@ -37,7 +37,7 @@ SlabLayout::SlabLayout(const RecordLayout& layout, uint32_t n_kv_heads, uint32_t
       pool_(pool && pool->spans_nodes() ? pool : nullptr),
       record_bytes_(layout.record_bytes),
       open_bytes_(layout.open_bytes),
-      whole_bytes_(layout.page_bytes),
+      part_bytes_(layout.page_bytes),
       n_kv_heads_(n_kv_heads),
       block_size_(block_size),
       page_blocks_(page_blocks),
@@ -129,7 +129,7 @@ void SlabLayout::truncate(SlabPages& pages, uint32_t kv_len) const {
     const uint64_t slot = first % page_blocks_;
     if (record_bytes_)  // the last ones of the head's records: what is kept of the page follows
       clear(pages.pages[n_pages - 1].get() + head * head_bytes() + slot * record_bytes_ + kept,
-            n * record_bytes_ - kept + whole_bytes_);
+            n * record_bytes_ - kept + part_bytes_);
     if (open_bytes_)
       clear(pages.open_pages[n_pages - 1].get() +
                 (uint64_t{head} * page_blocks_ + slot) * open_bytes_,
@@ -160,7 +160,7 @@ const kvasir_slab* SlabLayout::view(const std::vector<const SlabPages*>& sequenc
               out.pages.data(),
               out.open_pages.data(),
               device_ ? KVASIR_MEM_DEVICE : KVASIR_MEM_HOST,
-              static_cast<uint32_t>(whole_bytes_)};
+              static_cast<uint32_t>(part_bytes_)};
   return &out.slab;
 }
 

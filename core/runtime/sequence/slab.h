@@ -58,7 +58,7 @@ class SlabLayout {
   uint64_t record_bytes() const { return record_bytes_; }
   // Of a page and its part of one kv head.
   uint64_t page_bytes() const { return head_bytes() * n_kv_heads_; }
-  uint64_t head_bytes() const { return record_bytes_ * page_blocks_ + whole_bytes_; }
+  uint64_t head_bytes() const { return record_bytes_ * page_blocks_ + part_bytes_; }
   uint64_t open_page_bytes() const { return open_bytes_ * n_kv_heads_ * page_blocks_; }
   uint32_t page_blocks() const { return page_blocks_; }
   // A page, which exists, as bytes of host memory; and a page with these bytes.
@@ -94,7 +94,7 @@ class SlabLayout {
   MemoryBridge* device_ = nullptr;  // null: host memory
   ThreadPool* pool_ = nullptr;      // null: one memory node
   uint64_t record_bytes_ = 0, open_bytes_ = 0;
-  uint64_t whole_bytes_ = 0;  // of a kv head and page, beside the records
+  uint64_t part_bytes_ = 0;  // kvasir_layout.page_bytes, behind the records of each head
   uint32_t n_kv_heads_ = 0, block_size_ = 0, page_blocks_ = 0;
   bool per_token_ = false;
 };
