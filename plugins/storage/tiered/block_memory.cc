@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <iterator>
 #include <new>
 #include <utility>
 
@@ -26,12 +27,57 @@ uint64_t page_bytes(const TokenSet& present, const Records& records) {
   return n_pages * kPage;
 }
 
+std::byte* map(uint64_t bytes) {
+  void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (data == MAP_FAILED) throw std::bad_alloc();
+  return static_cast<std::byte*>(data);
+}
+
 }  // namespace
 
 Memory allocate(uint64_t bytes) {
-  void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (data == MAP_FAILED) throw std::bad_alloc();
-  return {static_cast<std::byte*>(data), [bytes](std::byte* p) { ::munmap(p, bytes); }};
+  return {map(bytes), [bytes](std::byte* p) { ::munmap(p, bytes); }};
+}
+
+void SpareMemory::keep_at_most(uint64_t bytes) {
+  const std::lock_guard lock(kept_->mutex);
+  kept_->most_bytes = bytes;
+}
+
+SpareMemory::Taken SpareMemory::take(uint64_t bytes) {
+  bytes = (bytes + kPage - 1) / kPage * kPage;  // what a mapping takes
+  std::byte* data = nullptr;
+  {
+    const std::lock_guard lock(kept_->mutex);
+    auto& mappings = kept_->mappings;
+    const auto found = std::find_if(mappings.rbegin(), mappings.rend(),
+                                    [&](const auto& mapping) { return mapping.second == bytes; });
+    if (found != mappings.rend()) {
+      data = found->first;
+      kept_->bytes -= bytes;
+      mappings.erase(std::next(found).base());
+    }
+  }
+  const bool is_new = !data;
+  if (is_new) data = map(bytes);
+  return {{data, [kept = kept_, bytes](std::byte* p) { kept->give_back(p, bytes); }}, is_new};
+}
+
+void SpareMemory::Kept::give_back(std::byte* data, uint64_t n) noexcept {
+  try {
+    const std::lock_guard lock(mutex);
+    if (bytes + n <= most_bytes) {
+      mappings.emplace_back(data, n);
+      bytes += n;
+      return;
+    }
+  } catch (const std::bad_alloc&) {
+  }
+  ::munmap(data, n);
+}
+
+SpareMemory::Kept::~Kept() {
+  for (const auto& [data, n] : mappings) ::munmap(data, n);
 }
 
 TokenSet BlockMemory::present(const Records& records) const {

@@ -5,6 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
 
 #include "plugins/storage/tiered/records.h"
 #include "plugins/storage/tiered/token_set.h"
@@ -17,6 +20,29 @@ inline constexpr uint64_t kPage = 4096;  // of memory
 // dropped. Mapped, so that what leaves memory leaves it: the heap would keep it for later.
 using Memory = std::shared_ptr<std::byte>;
 Memory allocate(uint64_t bytes);  // may throw bad_alloc
+
+// Mappings that blocks have left, for the blocks that come next: a page that is new to the process
+// costs as much as reading it. For any thread. What is taken may outlive it.
+class SpareMemory {
+ public:
+  // At most so many bytes are kept.
+  void keep_at_most(uint64_t bytes);
+  struct Taken {
+    Memory memory;
+    bool is_new;  // no page of it was touched
+  };
+  Taken take(uint64_t bytes);  // may throw bad_alloc
+
+ private:
+  struct Kept {
+    std::mutex mutex;
+    uint64_t most_bytes = 0, bytes = 0;
+    std::vector<std::pair<std::byte*, uint64_t>> mappings;
+    ~Kept();
+    void give_back(std::byte* data, uint64_t n) noexcept;
+  };
+  std::shared_ptr<Kept> kept_ = std::make_shared<Kept>();
+};
 
 // Tokens are those of `records`, the same in all calls of a block.
 class BlockMemory {

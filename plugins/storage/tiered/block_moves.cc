@@ -81,7 +81,9 @@ std::unique_ptr<Reading> Blocks::reading_of(const Block& block, TokenSet wanted)
   auto reading = std::make_unique<Reading>(block.bytes.saved, records_of(block), std::move(wanted),
                                            block.bytes.memory, gap_bytes_,
                                            files_.of(block.bytes.saved).alignment());
-  if (reading->lacks_memory()) reading->set_memory(memory_for(block.name.kv_head));
+  if (reading->lacks_memory())
+    reading->set_memory(reading->wants_all() ? memory_for_all(block.name.kv_head)
+                                             : memory_for_some(block.name.kv_head));
   return reading;
 }
 

@@ -32,6 +32,8 @@ void Blocks::bind(const kvasir_geometry& geometry) {
   table_.bind(geometry);
   all_heads_ = layout(geometry);
   one_head_ = sdk::kv_layout(geometry, types_, 1);
+  spare_.keep_at_most(spare_bytes(sdk::blocks_per_sequence(geometry) * geometry.max_sequences *
+                                  all_heads_.block_bytes()));
   block_size_ = geometry.block_size;
   uint64_t alignment = 1;
   for (const FilePlace& place : places_) {
@@ -272,7 +274,7 @@ kvasir_lease Blocks::write_lease(const kvasir_block_key& key, std::vector<uint64
   if (handle == 0) {
     check_space(key);
     Bytes bytes;
-    bytes.memory = BlockMemory(memory_for(key.kv_head));
+    bytes.memory = BlockMemory(memory_for_all(key.kv_head));
     created.push_back(handle = table_.add(key, std::move(bytes)));
     promised_bytes_ += records_of(*table_.block(handle)).block_bytes();
   } else {
@@ -318,7 +320,14 @@ const Records& Blocks::records_of(const Block& block) const {
   return block.name.kv_head == KVASIR_ALL_HEADS ? all_records_ : one_records_;
 }
 
-Memory Blocks::memory_for(uint32_t kv_head) {
+Memory Blocks::memory_for_all(uint32_t kv_head) {
+  SpareMemory::Taken taken = spare_.take(layout_of(kv_head).block_bytes());
+  place(kv_head, taken.memory.get(), taken.is_new ? sdk::Touched::kNo : sdk::Touched::kYes);
+  return std::move(taken.memory);
+}
+
+// New: pages that no token needs take no memory.
+Memory Blocks::memory_for_some(uint32_t kv_head) {
   Memory memory = allocate(layout_of(kv_head).block_bytes());
   place(kv_head, memory.get(), sdk::Touched::kNo);
   return memory;

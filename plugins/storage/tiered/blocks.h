@@ -6,6 +6,7 @@
 #include <kvasir/ext/draft/tier_counters.h>
 #include <kvasir/sdk/plugin.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
@@ -43,6 +44,10 @@ class Blocks final : public Transfers::Work {
   const sdk::KvLayout& layout() const { return all_heads_; }  // of a block of all kv heads
   sdk::KvLayout layout(const kvasir_geometry& geometry) const;
   const FileChain& files() const { return files_; }
+  // What is kept for blocks to come: no more than a layer has.
+  static constexpr uint64_t spare_bytes(uint64_t layer_bytes) {
+    return std::min(kMostSpareBytes, layer_bytes);
+  }
   // Of tables, in memory.
   static constexpr uint64_t table_bytes_per_block() { return Table::bytes_per_block(); }
   // Of a call on a file.
@@ -88,6 +93,8 @@ class Blocks final : public Transfers::Work {
   void remove(uint64_t handle) noexcept;
 
  private:
+  static constexpr uint64_t kMostSpareBytes = uint64_t{64} << 20;
+
   struct Bytes {
     BlockMemory memory;
     Extent saved;          // valid: a file has it
@@ -123,8 +130,9 @@ class Blocks final : public Transfers::Work {
   const BlockPlaces& places_of(uint32_t kv_head) const {
     return kv_head == KVASIR_ALL_HEADS ? all_places_ : one_places_[kv_head];
   }
-  // Memory for a block, which throws bad_alloc, and for one that came with its own.
-  Memory memory_for(uint32_t kv_head);
+  // For a block, all of which is written, or some tokens; throws bad_alloc.
+  Memory memory_for_all(uint32_t kv_head);
+  Memory memory_for_some(uint32_t kv_head);
   void place(uint32_t kv_head, std::byte* memory, sdk::Touched touched);
   uint64_t memory_bytes(const Block& block) const;
   TokenSet covered_by(const kvasir_block_key& key, const Block& block) const;
@@ -172,6 +180,7 @@ class Blocks final : public Transfers::Work {
   std::mutex mutex_;  // of all below
   std::condition_variable moved_;
   Table table_{"tiered"};
+  SpareMemory spare_;
   std::vector<Layer> layers_;
   FileChain files_;                            // reads and writes need no lock
   std::unordered_map<uint64_t, Extent> left_;  // of blocks that moved on while a load reads there

@@ -42,7 +42,9 @@ class FileIo {
   uint32_t n_buffers() const { return n_buffers_; }
   std::byte* buffer(uint32_t i) const { return memory_.get() + i * buffer_bytes_; }
 
+  // It is under way at the latest with the next flush() or wait().
   virtual void start(uint32_t buffer, const FileCall& call) = 0;
+  virtual void flush() {}
   // Waits until one of the calls that were started has ended; adds those that have.
   virtual void wait(std::vector<Done>& done) = 0;
 

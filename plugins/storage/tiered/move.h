@@ -70,6 +70,7 @@ class Reading final : public Move {
 
   // Before the first start(). Whether the block has no memory yet; gives it some.
   bool lacks_memory() const { return !memory_; }
+  bool wants_all() const { return wanted_.full(); }
   void set_memory(Memory memory) { memory_ = std::move(memory); }
 
   bool is_write() const override { return false; }

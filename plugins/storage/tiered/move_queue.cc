@@ -14,15 +14,15 @@ uint64_t nanos(std::chrono::steady_clock::duration time) {
 
 }  // namespace
 
-MoveQueue::MoveQueue(std::unique_ptr<FileIo> io, uint32_t n_files)
-    : io_(std::move(io)), started_(io_->n_buffers()), files_(n_files) {
+MoveQueue::MoveQueue(std::unique_ptr<FileIo> io, uint32_t depth, uint32_t n_files)
+    : io_(std::move(io)), depth_(depth), started_(io_->n_buffers()), files_(n_files) {
   for (uint32_t buffer = io_->n_buffers(); buffer-- > 0;) free_.push_back(buffer);
   done_.reserve(io_->n_buffers());
 }
 
 // Moves that have calls left keep their turn: none of the kind is added before those are started.
 bool MoveQueue::takes(bool is_write) const {
-  if (free_.empty() || (is_write && n_writes_ >= kMostWrites)) return false;
+  if (!has_room(is_write)) return false;
   for (const Entry& entry : entries_)
     if (entry.is_write() == is_write && entry.n_started < entry.move->n_calls()) return false;
   return true;
@@ -37,7 +37,7 @@ void MoveQueue::start_calls() {
   for (Entry& entry : entries_) {
     while (entry.n_started < entry.move->n_calls() && !entry.move->failed()) {
       const bool is_write = entry.is_write();
-      if (free_.empty() || (is_write && n_writes_ >= kMostWrites)) break;
+      if (!has_room(is_write)) break;
       const uint32_t buffer = free_.back();
       free_.pop_back();
       const size_t call = entry.n_started++;
@@ -46,6 +46,7 @@ void MoveQueue::start_calls() {
       started_[buffer] = {&entry, call, asked.file, Clock::now()};
       if (!is_write && file.n_reads == 0) file.busy_since = started_[buffer].at;
       ++(is_write ? n_writes_ : file.n_reads);
+      ++n_under_way_;
       entry.move->start(call, io_->buffer(buffer));
       io_->start(buffer, asked);
     }
@@ -58,10 +59,6 @@ void MoveQueue::end_call(const FileIo::Done& done) {
   File& file = files_[started.file];
   --(entry.is_write() ? n_writes_ : file.n_reads);
   ++entry.n_ended;
-  if (!entry.is_write()) {
-    ++file.flow.n_reads;
-    file.flow.read_nanos += nanos(Clock::now() - started.at);
-  }
   try {
     if (done.error != 0)
       entry.move->fail(reason(done.error));
@@ -73,12 +70,25 @@ void MoveQueue::end_call(const FileIo::Done& done) {
   free_.push_back(done.buffer);
 }
 
-std::list<MoveQueue::Entry> MoveQueue::wait() {
-  done_.clear();
-  if (free_.size() < started_.size()) io_->wait(done_);
+void MoveQueue::wait() {
+  if (n_under_way_ != 0) io_->wait(done_);
+  for (const FileIo::Done& call : done_) {
+    const Started& started = started_[call.buffer];
+    if (started.entry->is_write()) continue;
+    FlowCounts& flow = files_[started.file].flow;
+    ++flow.n_reads;
+    flow.read_nanos += nanos(Clock::now() - started.at);
+  }
+  n_under_way_ -= static_cast<uint32_t>(done_.size());
+  start_calls();
+}
+
+std::list<MoveQueue::Entry> MoveQueue::end() {
   std::vector<bool> was_busy;
   for (const File& file : files_) was_busy.push_back(file.n_reads > 0);
+  io_->flush();
   for (const FileIo::Done& call : done_) end_call(call);
+  done_.clear();
   std::list<Entry> ended;
   bool earlier_write = false;  // blocks are written in the order in which they may leave memory
   for (auto entry = entries_.begin(); entry != entries_.end();) {

@@ -33,16 +33,20 @@ class MoveQueue {
     bool is_write() const { return move->is_write(); }
   };
 
-  MoveQueue(std::unique_ptr<FileIo> io, uint32_t n_files);
+  // depth: most calls under way. With more buffers than that, others are under way while what came
+  // is unpacked.
+  MoveQueue(std::unique_ptr<FileIo> io, uint32_t depth, uint32_t n_files);
 
   // Whether a move can be added now: a buffer is free, and of writes at most kMostWrites are under
   // way, so that a read does not wait for many.
   bool takes(bool is_write) const;
   void add(std::list<Entry>&& one);  // does not throw
   bool empty() const { return entries_.empty(); }
-  // Waits for calls, starts others in their place, and returns the moves that have ended: those
+  // Waits for calls, and starts others in their place, as add() does until end().
+  void wait();
+  // Unpacks what the calls brought, starts others, and returns the moves that have ended: those
   // that write in the order in which they were added.
-  std::list<Entry> wait();
+  std::list<Entry> end();
   FlowCounts flow(uint32_t file) const { return files_[file].flow; }
 
  private:
@@ -56,19 +60,24 @@ class MoveQueue {
   };
   struct File {
     FlowCounts flow;
-    uint32_t n_reads = 0;  // calls under way
+    uint32_t n_reads = 0;  // calls that were not unpacked yet
     Clock::time_point busy_since{};
   };
+  bool has_room(bool is_write) const {
+    return !free_.empty() && n_under_way_ < depth_ && (!is_write || n_writes_ < kMostWrites);
+  }
   void start_calls();
   void end_call(const FileIo::Done& done);
 
   std::unique_ptr<FileIo> io_;
+  uint32_t depth_;
   std::list<Entry> entries_;
   std::vector<FileIo::Done> done_;
   std::vector<uint32_t> free_;    // buffers
   std::vector<Started> started_;  // by buffer
   std::vector<File> files_;
-  uint32_t n_writes_ = 0;  // calls under way
+  uint32_t n_under_way_ = 0;  // calls
+  uint32_t n_writes_ = 0;     // those of writes that have not ended
 };
 
 }  // namespace kvasir::tiered

@@ -145,7 +145,8 @@ struct FileOptions {
       sdk::fail_invalid("tiered: read_bytes = " + std::to_string(read_bytes) +
                         ": expected 4 KiB to 1 GiB");
   }
-  uint32_t n_buffers() const { return uring ? queue_depth : 1; }
+  // Some more than calls at a time: what some brought is unpacked while others are under way.
+  uint32_t n_buffers() const { return uring ? queue_depth + 1 + queue_depth / 4 : 1; }
 };
 
 }  // namespace kvasir::tiered

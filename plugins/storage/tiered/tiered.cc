@@ -60,17 +60,19 @@ class Tiered {
     out.block_bytes = blocks_.layout(geometry).block_bytes();
     out.resident_bytes =
         std::max<uint64_t>(out.block_bytes * cached_blocks_, 1) * geometry.n_layers;
-    // What is on its way, and the tables.
+    // What is on its way, what is kept for blocks to come, and the tables.
+    const uint64_t layer_blocks = sdk::blocks_per_sequence(geometry) * geometry.max_sequences;
     out.overhead_bytes = file_options_.n_buffers() * file_options_.read_bytes + kMostUnsavedBytes;
     if (store_) out.overhead_bytes += tiered::StoreWriter::kMostBytes;
-    out.overhead_bytes += sdk::blocks_per_sequence(geometry) * geometry.n_layers *
-                          geometry.max_sequences * tiered::Blocks::table_bytes_per_block();
+    out.overhead_bytes += tiered::Blocks::spare_bytes(layer_blocks * out.block_bytes);
+    out.overhead_bytes +=
+        layer_blocks * geometry.n_layers * tiered::Blocks::table_bytes_per_block();
   }
 
   void bind(const kvasir_geometry& geometry) {
     blocks_.bind(geometry);
     transfers_.set_io(make_file_io(blocks_.files(), file_options_, blocks_.piece_bytes(), host_),
-                      n_files_);
+                      file_options_.queue_depth, n_files_);
     if (store_) store_->bind(geometry, blocks_.layout());
   }
 

@@ -36,8 +36,8 @@ Transfers::~Transfers() {
   if (thread_.joinable()) thread_.join();
 }
 
-void Transfers::set_io(std::unique_ptr<FileIo> io, uint32_t n_files) {
-  moves_.emplace(std::move(io), n_files);
+void Transfers::set_io(std::unique_ptr<FileIo> io, uint32_t depth, uint32_t n_files) {
+  moves_.emplace(std::move(io), depth, n_files);
   flow_.resize(n_files);
 }
 
@@ -201,7 +201,11 @@ void Transfers::go_on_waiting() {
 
 void Transfers::end_moves(std::unique_lock<std::mutex>& lock) {
   lock.unlock();
-  std::list<MoveQueue::Entry> ended = moves_->wait();
+  moves_->wait();
+  lock.lock();
+  while (begin_next(lock)) continue;  // the disk reads on while this thread unpacks
+  lock.unlock();
+  std::list<MoveQueue::Entry> ended = moves_->end();
   lock.lock();
   for (uint32_t file = 0; file < flow_.size(); ++file) flow_[file] = moves_->flow(file);
   lock.unlock();

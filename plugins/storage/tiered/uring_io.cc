@@ -25,6 +25,11 @@ class UringIo final : public FileIo {
     enqueue(buffer_index);
   }
 
+  // What the kernel does not take now, wait() hands over.
+  void flush() override {
+    if (::io_uring_sq_ready(&ring_) != 0) ::io_uring_submit(&ring_);
+  }
+
   void wait(std::vector<Done>& done) override {
     for (const size_t before = done.size(); done.size() == before;) {
       const int submitted = ::io_uring_submit_and_wait(&ring_, 1);
@@ -59,9 +64,9 @@ class UringIo final : public FileIo {
   }
 
   void take_completions(std::vector<Done>& done) {
-    // Not all of many: others are started before the rest is taken, and so the disk does not wait
-    // while what came is unpacked.
-    const size_t most = done.size() + 1 + n_buffers() / 4;
+    // Not all of many: the buffers that are left take other calls (FileOptions::n_buffers()), and
+    // so the disk does not wait while what came is unpacked.
+    const size_t most = done.size() + 1 + n_buffers() / 5;
     io_uring_cqe* entry = nullptr;
     while (done.size() < most && ::io_uring_peek_cqe(&ring_, &entry) == 0) {
       const auto index = static_cast<uint32_t>(::io_uring_cqe_get_data64(entry));
