@@ -41,7 +41,7 @@ TEST_CASE("a run says what reading blocks back took, the same text whatever read
   const TieredRun run;
   const Finished text = run_kvasir(run.command({}));
   CHECK(text.err.find("reading: file: ") != std::string::npos);
-  CHECK(text.err.find(" % of that time hidden") != std::string::npos);
+  CHECK(text.err.find(" % hidden; of all, ") != std::string::npos);
   std::string answer;
   for (const std::vector<std::string>& more :
        {std::vector<std::string>{},
@@ -59,6 +59,11 @@ TEST_CASE("a run says what reading blocks back took, the same text whatever read
     CHECK(file["reading_ms"] > 0.0);
     CHECK(file["reads_at_a_time"] > 0.0);
     if (more.size() == 2 && more[1] == "storage.io=thread") CHECK(file["reads_at_a_time"] <= 1.0);
+    const double reading = file["reading_ms"], waited = file["waited_ms"];
+    CHECK(file["reading_hidden"].get<double>() == doctest::Approx(1.0 - waited / reading));
+    CHECK(waited <= reading);
+    if (more.size() == 2 && more[1] == "storage.read_ahead=false") CHECK(waited > 0.5 * reading);
+    CHECK(r["tiers"][0]["waited_ms"] == 0.0);
     CHECK(r["reading_hidden"] >= 0.0);
     CHECK(r["reading_hidden"] <= 1.0);
     if (answer.empty()) answer = r["text"];

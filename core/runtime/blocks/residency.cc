@@ -26,6 +26,7 @@ uint64_t Residency::make_resident(std::span<const ListNeeds> needs) {
   if (!moves_) return 0;
   std::vector<Missing> missing = missing_of(needs);
   if (missing.empty()) return 0;
+  const std::vector<uint64_t> busy = busy_nanos();
   const auto begin = std::chrono::steady_clock::now();
   const size_t n_asked = missing.size();
   const bool fetches = access_.storage.fetches();
@@ -36,7 +37,7 @@ uint64_t Residency::make_resident(std::span<const ListNeeds> needs) {
   blocks_hit_ += n_asked - n_missed;
   if (n_missed != 0) {
     fetch_missing(missing);
-    wait_nanos_ += static_cast<uint64_t>((std::chrono::steady_clock::now() - begin).count());
+    add_waited(busy, static_cast<uint64_t>((std::chrono::steady_clock::now() - begin).count()));
   }
   return n_missed;
 }
@@ -243,6 +244,22 @@ bool Residency::release_kept() noexcept {
   return true;
 }
 
+std::vector<uint64_t> Residency::busy_nanos() const {
+  std::vector<uint64_t> out;
+  for (const kvasir_tier_count& tier : access_.storage.count_tiers())
+    out.push_back(tier.busy_nanos);
+  return out;
+}
+
+// A storage may count reads when they end, also what it read before.
+void Residency::add_waited(const std::vector<uint64_t>& busy, uint64_t nanos) {
+  wait_nanos_ += nanos;
+  const std::vector<uint64_t> now = busy_nanos();
+  tier_waits_.resize(now.size());
+  for (size_t i = 0; i < std::min(now.size(), busy.size()); ++i)
+    tier_waits_[i] += std::min(now[i] - busy[i], nanos);
+}
+
 void Residency::count_waits(Engagement& into) {
   into.blocks_hit += std::exchange(blocks_hit_, 0);
   into.blocks_missed += std::exchange(blocks_missed_, 0);
@@ -252,6 +269,7 @@ void Residency::count_waits(Engagement& into) {
 void Residency::count_tiers(Engagement& into) {
   const std::vector<kvasir_tier_count> now = access_.storage.count_tiers();
   counted_.resize(now.size());
+  tier_waits_.resize(now.size());
   into.tiers.resize(now.size());
   for (size_t i = 0; i < now.size(); ++i) {
     TierTraffic& tier = into.tiers[i];
@@ -262,6 +280,7 @@ void Residency::count_tiers(Engagement& into) {
     tier.n_reads += now[i].n_reads - counted_[i].n_reads;
     tier.busy_nanos += now[i].busy_nanos - counted_[i].busy_nanos;
     tier.read_nanos += now[i].read_nanos - counted_[i].read_nanos;
+    tier.waited_nanos += std::exchange(tier_waits_[i], 0);
   }
   counted_ = now;
 }

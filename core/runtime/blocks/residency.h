@@ -80,6 +80,10 @@ class Residency {
   uint64_t start(const std::vector<kvasir_block_key>& keys, uint32_t priority, uint32_t& accepted);
   void wait_for(uint64_t ticket, std::span<const kvasir_block_key> keys);
   void give_up(uint64_t ticket);  // of a transfer that takes too long
+  // That tiers were read, since bind; none where there is one tier.
+  std::vector<uint64_t> busy_nanos() const;
+  // A step waited so long while tiers were read since `busy`.
+  void add_waited(const std::vector<uint64_t>& busy, uint64_t nanos);
 
   const BlockStore& store_;
   const BlockAccess& access_;
@@ -91,6 +95,7 @@ class Residency {
   std::vector<uint64_t> kept_;     // leases
   // Since the last count_waits().
   uint64_t blocks_hit_ = 0, blocks_missed_ = 0, wait_nanos_ = 0;
+  std::vector<uint64_t> tier_waits_;        // nanoseconds by tier, since the last count_tiers()
   std::vector<kvasir_tier_count> counted_;  // at the last count_tiers()
 };
 

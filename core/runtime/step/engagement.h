@@ -20,6 +20,7 @@ struct TierTraffic {
   // Of calls that read, where the storage measures: the time while one or more were under way, and
   // the time of each. Divided by the former the latter is how many were, on average.
   uint64_t n_reads = 0, busy_nanos = 0, read_nanos = 0;
+  uint64_t waited_nanos = 0;  // of busy_nanos, while a step waited for what it needs
 };
 
 struct Engagement {

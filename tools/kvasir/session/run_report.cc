@@ -47,6 +47,10 @@ std::optional<double> hidden_share(const Engagement& e) {
                   1.0 - static_cast<double>(e.transfer_wait_nanos) / static_cast<double>(busy));
 }
 
+double hidden_share(const TierTraffic& tier) {
+  return 1.0 - per(static_cast<double>(tier.waited_nanos), static_cast<double>(tier.busy_nanos));
+}
+
 // Adds nothing when there is one tier.
 void add_tiers(Json& out, const Engagement& e) {
   if (e.tiers.size() < 2) return;
@@ -54,14 +58,17 @@ void add_tiers(Json& out, const Engagement& e) {
   out["blocks_missed"] = e.blocks_missed;
   out["transfer_wait_ms"] = static_cast<double>(e.transfer_wait_nanos) / 1e6;
   auto& tiers = out["tiers"] = Json::array();
-  for (const TierTraffic& tier : e.tiers)
+  for (const TierTraffic& tier : e.tiers) {
     tiers.push_back({{"tier", tier.tier},
                      {"bytes_read", tier.bytes_read},
                      {"bytes_written", tier.bytes_written},
                      {"tokens", tier.tokens},
                      {"reads", tier.n_reads},
                      {"reading_ms", static_cast<double>(tier.busy_nanos) / 1e6},
+                     {"waited_ms", static_cast<double>(tier.waited_nanos) / 1e6},
                      {"reads_at_a_time", at_a_time(tier)}});
+    if (tier.busy_nanos != 0) tiers.back()["reading_hidden"] = hidden_share(tier);
+  }
   if (const auto share = hidden_share(e)) out["reading_hidden"] = *share;
 }
 
@@ -72,12 +79,13 @@ std::string reading_text(const Engagement& e, double steps) {
   for (const TierTraffic& tier : e.tiers)
     if (tier.n_reads != 0)
       out +=
-          format(" %s: %.1f reads of %.1f KB, %.1f at a time, in %.3f ms per step;",
+          format(" %s: %.1f reads of %.1f KB, %.1f at a time, in %.3f ms per step, %.1f %% hidden;",
                  tier.tier.c_str(), per(static_cast<double>(tier.n_reads), steps),
                  per(static_cast<double>(tier.bytes_read), static_cast<double>(tier.n_reads)) / 1e3,
-                 at_a_time(tier), per(static_cast<double>(tier.busy_nanos), steps) / 1e6);
+                 at_a_time(tier), per(static_cast<double>(tier.busy_nanos), steps) / 1e6,
+                 100.0 * hidden_share(tier));
   const auto share = hidden_share(e);
-  return share ? "reading:" + out + format(" %.1f %% of that time hidden\n", 100.0 * *share) : "";
+  return share ? "reading:" + out + format(" of all, %.1f %% hidden\n", 100.0 * *share) : "";
 }
 
 // Where tokens came from, when several slower tiers gave some: " (3.1 % from file, 0.4 % from
