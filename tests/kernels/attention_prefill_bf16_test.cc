@@ -73,8 +73,8 @@ void check_exact_operands(AttentionShape shape, size_t n_q, const PositionMask& 
   shape.softmax_scale = 0.125f;
   test::PrefillCall call(shape, n_q, mask, items, seed);
   round_to_bf16(call.q);
-  const auto expected = call.expected();
   for_each_bf16_target(shape, [&] {
+    const auto& expected = call.expected();
     const auto got =
         call.run(kernels::attention_prefill_bf16_scratch_bytes, kernels::attention_prefill_bf16);
     test::check_close(got.lse, expected.lse, 1e-5);
@@ -117,8 +117,8 @@ TEST_SUITE("kernels/attention_prefill_bf16") {
         const test::StoredKv kv(shape, 9, 7);
         const auto pos = test::ascending(3, 6);
         const test::PrefillCall call(shape, 3, {pos.data(), 0, UINT32_MAX}, {&kv.rows, 1}, 8);
-        const auto expected = call.expected();
         for_each_bf16_target(shape, [&] {
+          const auto& expected = call.expected();
           const auto got = call.run(kernels::attention_prefill_bf16_scratch_bytes,
                                     kernels::attention_prefill_bf16);
           test::check_close(got.lse, expected.lse, 0.01);
@@ -299,8 +299,8 @@ TEST_SUITE("kernels/attention_prefill_bf16") {
         const test::StoredKv kv(shape, past + n_q, 181);
         const auto pos = test::ascending(n_q, past);
         const test::PrefillCall call(shape, n_q, {pos.data(), 0, UINT32_MAX}, {&kv.rows, 1}, 182);
-        const auto expected = call.expected();
         for_each_bf16_target(shape, [&] {
+          const auto& expected = call.expected();
           const auto got = call.run(kernels::attention_prefill_bf16_scratch_bytes,
                                     kernels::attention_prefill_bf16);
           double worst_o = 0, worst_lse = 0, squares = 0;
