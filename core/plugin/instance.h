@@ -278,6 +278,8 @@ class Storage : public Instance {
   void device_free(void* data) noexcept;
   void device_copy(const kvasir_view& to, const kvasir_view& from);
   void device_zero(void* data, uint64_t bytes);
+  bool checks_finite() const;  // it has all_finite(), an optional slot
+  bool device_all_finite(const kvasir_view& of);
 
  private:
   const kvasir_storage& table() const { return table_; }

@@ -292,8 +292,8 @@ void Storage::load_tokens(const kvasir_token_span& span, std::span<const std::by
 bool Storage::has_device_memory() const {
   if (!device_memory_) {
     const auto* t = static_cast<const kvasir_device_memory*>(extension(KVASIR_EXT_DEVICE_MEMORY));
-    const bool is_whole = t && t->struct_size >= sizeof(kvasir_device_memory) && t->alloc &&
-                          t->free && t->copy && t->zero;
+    const bool is_whole =
+        t && KVASIR_HAS(t, kvasir_device_memory, zero) && t->alloc && t->free && t->copy;
     device_memory_ = is_whole ? t : nullptr;
   }
   return *device_memory_ != nullptr;
@@ -330,6 +330,20 @@ void Storage::device_zero(void* data, uint64_t bytes) {
   check("zero", step_call("zero", nullptr, [&](kvasir_err* err) {
           return device_table().zero(base().self, data, bytes, err);
         }));
+}
+
+bool Storage::checks_finite() const {
+  return has_device_memory() && KVASIR_HAS(*device_memory_, kvasir_device_memory, all_finite);
+}
+
+bool Storage::device_all_finite(const kvasir_view& of) {
+  require(checks_finite(), "all_finite");
+  uint32_t answer = 0;
+  check("all_finite", step_call("all_finite", nullptr, [&](kvasir_err* err) {
+          return device_table().all_finite(base().self, &of, &answer, err);
+        }));
+  if (answer > 1) defect("all_finite", "it answered neither 0 nor 1");
+  return answer == 1;
 }
 
 // Of calls that have no other answer than done.

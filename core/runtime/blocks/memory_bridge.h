@@ -54,6 +54,10 @@ class MemoryBridge {
   void from_writer(const kvasir_view& written, const kvasir_view& into, uint64_t begin,
                    uint64_t end);
 
+  // Whether all_finite() can be asked, of f32 on the device.
+  bool checks_finite() const { return storage_.checks_finite(); }
+  bool all_finite(const kvasir_view& of) { return storage_.device_all_finite(of); }
+
   // Pages of records on the device; new ones are zeroed.
   std::shared_ptr<std::byte[]> new_page(uint64_t bytes);
   void copy_page(std::byte* to, const std::byte* from, uint64_t bytes);  // on the device

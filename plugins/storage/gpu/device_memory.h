@@ -1,5 +1,5 @@
 // kvasir.device-memory/1 for a storage class with device_alloc(bytes), device_free(data),
-// device_copy(to, from) and device_zero(data, bytes).
+// device_copy(to, from), device_zero(data, bytes) and device_all_finite(view).
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -23,6 +23,9 @@ const kvasir_device_memory* device_memory_table() {
       },
       [](void* self, void* data, uint64_t bytes, kvasir_err* err) noexcept {
         return sdk::guard(err, [&] { as<T>(self).device_zero(data, bytes); });
+      },
+      [](void* self, const kvasir_view* of, uint32_t* out, kvasir_err* err) noexcept {
+        return sdk::guard(err, [&] { *out = as<T>(self).device_all_finite(*of) ? 1 : 0; });
       }};
   return &kTable;
 }

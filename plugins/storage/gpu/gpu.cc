@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/cuda/finite.h"
 #include "plugins/shared/device_buffer.h"
 #include "plugins/shared/kv_layout.h"
 #include "plugins/shared/resident_blocks.h"
@@ -169,6 +170,19 @@ class Gpu : public sdk::ResidentBlocks<Gpu> {
   void device_zero(void* data, uint64_t bytes) {
     const std::lock_guard lock(mutex());
     sdk::run_to_end(stream_, [&] { cuda::zero_memory(data, bytes, stream_); });
+  }
+  bool device_all_finite(const kvasir_view& of) {
+    if (of.mem_kind != KVASIR_MEM_DEVICE || of.dtype != KVASIR_DTYPE_F32)
+      sdk::fail_invalid("gpu: all_finite: f32 in device memory is asked for");
+    const std::lock_guard lock(mutex());
+    uint32_t n_bad = 0;
+    sdk::run_to_end(stream_, [&] {
+      const uint64_t count = sent_.ensure(sizeof n_bad);
+      cuda::zero_memory(sent_.data(), sizeof n_bad, stream_);
+      cuda::count_not_finite(address(of.data), gpu::bytes_of(of) / sizeof(float), count, stream_);
+      cuda::copy_to_host(&n_bad, sent_.data(), sizeof n_bad, stream_);
+    });
+    return n_bad == 0;
   }
 
  private:

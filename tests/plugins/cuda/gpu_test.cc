@@ -4,12 +4,14 @@
 #include <kvasir/ext/draft/device_memory.h>
 #include <kvasir/sdk/view.h>
 
+#include <cmath>
 #include <cstring>
 #include <random>
 
 #include "kernels/convert.h"
 #include "kernels/cuda/emulation/memory.h"
 #include "plugins/shared/element_type.h"
+#include "tests/kernels/cuda/device_array.h"
 #include "tests/support/plugin_instance.h"
 #include "tests/support/step_data.h"
 
@@ -221,5 +223,33 @@ TEST_SUITE("plugins/cuda/gpu") {
       CHECK(cuda::emulation::n_allocated() > before);
     }
     CHECK(cuda::emulation::n_allocated() == before);
+  }
+
+  TEST_CASE("it says whether numbers of its memory are finite, call after call") {
+    Gpu gpu;
+    const kvasir_device_memory& memory = gpu.memory();
+    const auto answer = [&](const std::vector<float>& values, uint32_t dtype = KVASIR_DTYPE_F32) {
+      const DeviceArray<float> there(values);
+      kvasir_view view = sdk::host_view(there.data(), {values.size()}, dtype);
+      view.mem_kind = KVASIR_MEM_DEVICE;
+      uint32_t out = 17;
+      const kvasir_status status =
+          memory.all_finite(gpu.storage.self(), &view, &out, gpu.storage.err());
+      return status == KVASIR_OK ? static_cast<int64_t>(out) : status;
+    };
+    std::vector<float> values = numbers(3000, 5);
+    CHECK(answer(values) == 1);
+    values.back() = INFINITY;
+    CHECK(answer(values) == 0);
+    values.back() = 0;
+    CHECK(answer(values) == 1);
+    values.front() = NAN;
+    CHECK(answer(values) == 0);
+    CHECK(answer({}) == 1);
+    CHECK(answer(values, KVASIR_DTYPE_U32) == KVASIR_ERR_INVALID);
+    const kvasir_view here = sdk::host_view(values.data(), {values.size()});
+    uint32_t out = 17;
+    CHECK(memory.all_finite(gpu.storage.self(), &here, &out, gpu.storage.err()) ==
+          KVASIR_ERR_INVALID);
   }
 }

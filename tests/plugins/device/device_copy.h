@@ -5,6 +5,8 @@
 #include <kvasir/ext/draft/device_memory.h>
 #include <kvasir/sdk/view.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "tests/plugins/device/device_blocks.h"
@@ -71,8 +73,9 @@ inline uint64_t bytes_of(const kvasir_view& view) {
   return bytes;
 }
 
-// Contiguous views, as the host hands them over.
-inline const kvasir_device_memory& device_memory_table() {
+// Contiguous views, as the host hands them over. checks: has all_finite(); a table of before it
+// came ends there.
+inline const kvasir_device_memory& device_memory_table(bool checks = true) {
   static constexpr kvasir_device_memory table = {
       sizeof table,
       0,
@@ -97,8 +100,22 @@ inline const kvasir_device_memory& device_memory_table() {
           const DeviceMemory::Access access;
           std::memset(data, 0, bytes);
         });
+      },
+      [](void*, const kvasir_view* of, uint32_t* out, kvasir_err* err) noexcept {
+        return sdk::guard(err, [&] {
+          const kvasir_view here = inside(*of, "what is checked");
+          const DeviceMemory::Access access;
+          const float* const values = sdk::floats(here, "what is checked");
+          *out = std::all_of(values, values + bytes_of(here) / sizeof(float),
+                             [](float value) { return std::isfinite(value); });
+        });
       }};
-  return table;
+  static constexpr kvasir_device_memory before = [] {
+    kvasir_device_memory shorter = table;
+    shorter.struct_size = offsetof(kvasir_device_memory, all_finite);
+    return shorter;
+  }();
+  return checks ? table : before;
 }
 
 }  // namespace kvasir::test

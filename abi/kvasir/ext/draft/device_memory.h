@@ -22,6 +22,10 @@ typedef struct kvasir_device_memory {
                         kvasir_err* err) KVASIR_NOEXCEPT;
   /* [any] zero bytes, seen by all later calls. */
   kvasir_status (*zero)(void* self, void* data, uint64_t bytes, kvasir_err* err) KVASIR_NOEXCEPT;
+  /* [any] (optional) *out: 1 where every number of a contiguous F32 view of this memory is finite,
+   * else 0; of what all earlier calls have written. Without it the host copies what it checks. */
+  kvasir_status (*all_finite)(void* self, const kvasir_view* of, uint32_t* out,
+                              kvasir_err* err) KVASIR_NOEXCEPT;
 } kvasir_device_memory;
 
 #endif
