@@ -131,7 +131,8 @@ typedef struct kvasir_desc { /* static data */
                       update() reads K or V names them */
   /* KVASIR_MEM_BIT() masks. read: where the views, leased K and V and slab pages that it reads may
    * lie (storage: the tokens of write_tokens). write: where the results that it fills may lie. The
-   * host passes HOST memory where the mask allows it, else a copy on the device. */
+   * host passes HOST memory where the mask allows it, else a copy on the device; scores that lie on
+   * a device as they are, if the selector's mask allows that. */
   uint32_t mem_kinds_read;
   uint32_t mem_kinds_write;
 } kvasir_desc;

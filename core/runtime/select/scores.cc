@@ -3,9 +3,10 @@
 #include "core/runtime/select/scores.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
+#include "core/runtime/step/check_clock.h"
+#include "core/runtime/step/finite.h"
 #include "core/runtime/step/step_builder.h"
 #include "kernels/row_ops.h"
 #include "kernels/score_reduce.h"
@@ -39,18 +40,43 @@ uint32_t scores_that_count(const Selector& selector, const Representative& repre
 }
 
 Scores Scorer::score(const Pass& pass, const std::vector<const Candidates*>& candidates,
-                     uint32_t n_best) {
+                     uint32_t n_best, bool may_stay) {
   Pass asked = pass;
   const Queries queries = one_per_piece(asked);
   Scores out = lay_out(candidates);
-  const bool as_they_are = n_given_ == out.n_heads && sums();
-  if (!as_they_are) given_.resize(std::max<uint64_t>(given_offsets_.back(), 1));
-  const uint64_t read = ask(asked, queries, candidates, n_best, as_they_are ? out.value : given_);
-  if (!as_they_are) reduce(out);
+  MemoryBridge& bridge = c_.store.bridge();
+  const uint64_t n_given = given_offsets_.back();
+  if (may_stay && can_stay(out)) {
+    out.view = bridge.to_writer(*c_.pipeline.representative,
+                                host_view(nullptr, KVASIR_DTYPE_F32, {n_given}), score_hold_);
+    const uint64_t read = ask(asked, queries, candidates, n_best, out.view);
+    {
+      const CheckClock clock(c_.counters.of(pass.pieces[0].prefills()).check_nanos);
+      check_finite(n_given == 0 || bridge.all_finite(out.view));
+    }
+    count(pass, candidates, read);
+    return out;
+  }
+  out.value.resize(std::max<uint64_t>(out.offsets.back(), 1));
+  std::vector<float>& given = is_given(out) ? out.value : given_;
+  given.assign(std::max<uint64_t>(n_given, 1), std::numeric_limits<float>::quiet_NaN());
+  const kvasir_view there =
+      bridge.to_writer(*c_.pipeline.representative,
+                       host_view(given.data(), KVASIR_DTYPE_F32, {n_given}), score_hold_);
+  const uint64_t read = ask(asked, queries, candidates, n_best, there);
+  bring_back(there, given);
+  if (!is_given(out)) reduce(out);
   if (sums() && c_.geometry.gqa_reduce == KVASIR_REDUCE_MEAN)
     for (float& score : out.value) score /= static_cast<float>(c_.geometry.n_q_heads / out.n_heads);
+  out.view = host_view(out.value.data(), KVASIR_DTYPE_F32, {out.offsets.back()});
   count(pass, candidates, read);
   return out;
+}
+
+// A mean is divided by the host: two sums that differ may have one mean.
+bool Scorer::can_stay(const Scores& scores) const {
+  return is_given(scores) && c_.geometry.gqa_reduce == KVASIR_REDUCE_SUM &&
+         !c_.pipeline.representative->writes(KVASIR_MEM_HOST) && c_.store.bridge().checks_finite();
 }
 
 // read: 0 = every record; else each piece has its share by the number of its candidates.
@@ -110,38 +136,40 @@ Scores Scorer::lay_out(const std::vector<const Candidates*>& candidates) {
   Scores out;
   out.n_heads = g.head_select_shared ? 1 : g.n_kv_heads;
   offsets_of(out.n_heads, out.offsets);
-  out.value.resize(std::max<uint64_t>(out.offsets.back(), 1));
   return out;
 }
 
 uint64_t Scorer::ask(const Pass& pass, const Queries& queries,
                      const std::vector<const Candidates*>& candidates, uint32_t n_best,
-                     std::span<float> given) {
-  std::fill(given.begin(), given.end(), std::numeric_limits<float>::quiet_NaN());  // unwritten
+                     const kvasir_view& into) {
   const SlabOwner& owner = c_.owners[0];  // the representative's
   const StepBuilder step(c_, KVASIR_MOMENT_APPENDED, pass, KVASIR_UNIT_BLOCK, &owner, candidates);
   kvasir_score_in in{};
   in.struct_size = sizeof(in);
   in.flags = sums() ? KVASIR_SCORE_SUMMED : 0;
   in.n_best = n_best;
-  MemoryBridge& bridge = c_.store.bridge();
   Representative& representative = *c_.pipeline.representative;
-  in.q = bridge.to_reader(representative,
-                          host_view(queries.q, KVASIR_DTYPE_F32,
-                                    {queries.n, c_.geometry.n_q_heads, c_.geometry.head_dim}),
-                          q_hold_);
-  const uint64_t n = given_offsets_.back();
-  const kvasir_view into = host_view(given.data(), KVASIR_DTYPE_F32, {n});
-  const kvasir_view there = bridge.to_writer(representative, into, score_hold_);
-  kvasir_score_out result{sizeof(kvasir_score_out), 0, given_offsets_.data(), there, 0};
+  in.q = c_.store.bridge().to_reader(
+      representative,
+      host_view(queries.q, KVASIR_DTYPE_F32,
+                {queries.n, c_.geometry.n_q_heads, c_.geometry.head_dim}),
+      q_hold_);
+  kvasir_score_out result{sizeof(kvasir_score_out), 0, given_offsets_.data(), into, 0};
   representative.score(step.step(), in, result);
-  bridge.from_writer(there, into, 0, n);
-  if (!is_host_memory(there.mem_kind) &&  // in host memory they are checked where they come from
-      !std::all_of(given.begin(), given.begin() + static_cast<std::ptrdiff_t>(n),
-                   [](float score) { return std::isfinite(score); }))
-    throw PluginError(representative.id(), "score", KVASIR_ERR_INTERNAL,
-                      "a score is not finite, or was not written (a defect of the plugin)");
   return result.bytes_read;
+}
+
+void Scorer::check_finite(bool are) const {
+  if (!are)
+    throw PluginError(c_.pipeline.representative->id(), "score", KVASIR_ERR_INTERNAL,
+                      "a score is not finite, or was not written (a defect of the plugin)");
+}
+
+void Scorer::bring_back(const kvasir_view& written, std::span<float> into) {
+  if (is_host_memory(written.mem_kind)) return;  // they were checked where they come from
+  const uint64_t n = written.shape[0];
+  c_.store.bridge().from_writer(written, host_view(into.data(), KVASIR_DTYPE_F32, {n}), 0, n);
+  check_finite(all_finite(into.data(), n));
 }
 
 void Scorer::reduce(Scores& out) const {

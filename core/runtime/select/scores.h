@@ -27,6 +27,9 @@ struct Scores {
   std::vector<float> value;
   std::vector<uint64_t> offsets;  // [n_seqs * n_heads + 1]
   uint32_t n_heads = 0;           // kv heads, or 1 where all heads choose alike
+  // f32 [offsets[last]]: those of `value`; or on the device, until the next score(), and `value` is
+  // empty.
+  kvasir_view view{};
 };
 
 class Scorer {
@@ -34,8 +37,11 @@ class Scorer {
   explicit Scorer(const RunContext& context) : c_(context) {}
 
   // Of the pieces' candidates, in blocks; several queries of a piece are scored by their mean.
-  // n_best: 0, or scores_that_count(). Counts the bytes that are read. Throws PluginError.
-  Scores score(const Pass& pass, const std::vector<const Candidates*>& candidates, uint32_t n_best);
+  // n_best: 0, or scores_that_count(). may_stay: they stay on the device where they are written
+  // there and nothing is to be done with them but a check, which the storage makes. Counts the
+  // bytes that are read. Throws PluginError.
+  Scores score(const Pass& pass, const std::vector<const Candidates*>& candidates, uint32_t n_best,
+               bool may_stay);
 
  private:
   struct Queries {  // query i is that of piece i
@@ -46,10 +52,16 @@ class Scorer {
   Queries one_per_piece(Pass& pass);
   bool sums() const { return gives_sums(*c_.pipeline.representative, c_.geometry); }
   Scores lay_out(const std::vector<const Candidates*>& candidates);
+  // Whether those that the representative gives are those that the selector gets.
+  bool is_given(const Scores& scores) const { return sums() && n_given_ == scores.n_heads; }
+  bool can_stay(const Scores& scores) const;
   // Returns kvasir_score_out.bytes_read.
   uint64_t ask(const Pass& pass, const Queries& queries,
                const std::vector<const Candidates*>& candidates, uint32_t n_best,
-               std::span<float> given);
+               const kvasir_view& into);
+  void check_finite(bool are) const;
+  // From where ask() wrote them.
+  void bring_back(const kvasir_view& written, std::span<float> into);
   void count(const Pass& pass, const std::vector<const Candidates*>& candidates, uint64_t read);
   void reduce(Scores& out) const;
 

@@ -108,11 +108,12 @@ void SelectorCaller::fill(const Selector& selector, const SelectorInput& input, 
   if (needs & KVASIR_NEED_SCORES) {
     const uint32_t n_best =
         every_score ? 0 : scores_that_count(selector, *c_.pipeline.representative, c_.geometry);
-    out.scores = scorer_.score(pass, input.candidates, n_best);
+    const bool may_stay = selector.reads(KVASIR_MEM_DEVICE) && !every_score;
+    out.scores = scorer_.score(pass, input.candidates, n_best, may_stay);
     in.n_score_heads = out.scores.n_heads;
-    in.scores = c_.store.bridge().to_reader(
-        selector, host_view(out.scores.value.data(), KVASIR_DTYPE_F32, {out.scores.offsets.back()}),
-        scores_hold_);
+    in.scores = is_host_memory(out.scores.view.mem_kind)
+                    ? c_.store.bridge().to_reader(selector, out.scores.view, scores_hold_)
+                    : out.scores.view;
     in.score_offsets = out.scores.offsets.data();
   }
   if (needs & KVASIR_NEED_KEYS) {

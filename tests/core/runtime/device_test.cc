@@ -165,6 +165,86 @@ TEST_CASE("every copied byte of a decode step is counted") {
   CHECK(engine->decode_engagement().device_copy_bytes == 3 * (kv + q + q_pos + o + lse));
 }
 
+// Where scores are written, and what is to be done with them before they are chosen among.
+struct Way {
+  const char* reduce;
+  bool scores_there, chooses_there;
+  std::string storage;
+  uint64_t n_floats;  // of scores that travel in a layer, there and back
+};
+const std::string kHeld = "blocks = 'host'\n", kUnchecked = "checks = false\n";
+const uint64_t kScores = 2 * 8;  // of kv heads and blocks
+const Way kWays[] = {
+    {"sum", true, true, "", 0},
+    {"sum", true, true, kUnchecked, 2 * kScores},
+    {"mean", true, true, "", 2 * kScores},
+    {"max", true, true, "", 4 * kScores + kScores},  // of 4 query heads each
+    {"sum", true, false, "", kScores},
+    {"sum", false, true, kHeld, kScores},
+};
+
+TEST_CASE("scores travel only where host or selector need them elsewhere, and choose the same") {
+  for (const Way& way : kWays) {
+    CAPTURE(way.reduce);
+    CAPTURE(way.n_floats);
+    const std::string cache = "gqa_reduce = '" + std::string(way.reduce) + "'\n";
+    const std::string selector = way.chooses_there ? kDeviceTopK : kTopK;
+    const bool attends_there = way.storage != kHeld;
+    Bench bench;  // 3 layers, 8 query heads, 2 kv heads, 16 wide, f32
+    const auto expected = engine_of(bench, cache + kTopK + records("mean", false) + host());
+    const auto engine = engine_of(
+        bench, cache + selector + records("mean", way.scores_there) + device_storage(way.storage) +
+                   (attends_there ? device_attention() : "[attention]\nplugin = 'reference'\n"));
+    const TouchGuard guard(*engine);
+    const auto run = [](Engine& of) {
+      const SequenceId seq = of.open();
+      prefill(of, seq, some_tokens(87));
+      of.reset_engagement();
+      return decode(of, seq, 5);
+    };
+    CHECK(run(*engine) == run(*expected));
+    CHECK(bench.log.empty());
+    CHECK(engine->decode_engagement().tokens_attended < 3 * 2 * 88);
+    const uint64_t kv = 2 * (16 + 16), q = 8 * 16, q_pos = 1, o = 8 * 16, lse = 8;
+    uint64_t n_floats = way.n_floats;
+    if (attends_there) n_floats += kv + q + q_pos + o + lse;
+    if (way.scores_there) n_floats += q;
+    if (way.chooses_there) n_floats += q;
+    CHECK(engine->decode_engagement().device_copy_bytes == 3 * n_floats * sizeof(float));
+  }
+}
+
+TEST_CASE("what a plugin of the device gets wrong is found where it lies, and the step is dense") {
+  Bench dense_bench;
+  const auto dense = engine_of(dense_bench, kDense + device_storage() + device_attention());
+  const auto run = [](Engine& engine) {
+    const SequenceId seq = engine.open();
+    prefill(engine, seq, some_tokens(87));
+    return decode(engine, seq, 5);
+  };
+  const std::vector<float> want = run(*dense);
+  const std::string nan_score = records("mean", true) + "nan_score = true\n";
+  struct Fault {
+    std::string strategy, storage, says;
+  };
+  const std::string no_score = "kvasir.test.device_representative: score: a score is not finite";
+  for (const Fault& fault : {Fault{kDeviceTopK + nan_score, "", no_score},
+                             Fault{kDeviceTopK + nan_score, kUnchecked, no_score},
+                             Fault{kTopK + nan_score, "", no_score},
+                             Fault{kDeviceTopK + "bad_index = true\n" + records("mean", true), "",
+                                   "index 1000 lies outside the candidate range [1, 9)"}}) {
+    CAPTURE(fault.strategy);
+    Bench bench;
+    const auto engine =
+        engine_of(bench, fault.strategy + device_storage(fault.storage) + device_attention());
+    const TouchGuard guard(*engine);
+    CHECK(run(*engine) == want);
+    CHECK(engine->decode_engagement().fallbacks == 3);
+    REQUIRE(!bench.log.empty());
+    CHECK_MESSAGE(bench.log[0].find(fault.says) != std::string::npos, bench.log[0]);
+  }
+}
+
 TEST_CASE("what a run took of the device it gives back") {
   Bench bench;
   const auto left = [&] {
@@ -226,7 +306,7 @@ TEST_CASE("what cannot work together is refused with a sentence that names both 
 // Run by the next test in a process of its own: the storage says that its blocks are host memory.
 TEST_CASE("touching device memory" * doctest::skip()) {
   Bench bench;
-  const auto engine = engine_of(bench, kDense + device_storage("claims_host = true\n") +
+  const auto engine = engine_of(bench, kDense + device_storage("blocks = 'claimed'\n") +
                                            "[attention]\nplugin = 'reference'\n");
   const TouchGuard guard(*engine);
   const auto seq = engine->open();

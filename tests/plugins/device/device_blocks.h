@@ -4,6 +4,7 @@
 #pragma once
 
 #include <map>
+#include <new>
 
 #include "kernels/convert.h"
 #include "plugins/shared/element_type.h"
@@ -14,14 +15,15 @@ namespace kvasir::test {
 
 class DeviceBlocks {
  public:
-  DeviceBlocks(const kvasir_geometry& geometry, uint32_t dtype)
+  DeviceBlocks(const kvasir_geometry& geometry, uint32_t dtype, bool in_host)
       : g_(geometry),
+        in_host_(in_host),
         type_(sdk::element_type(dtype)),
         k_bytes_(kernels::row_bytes(type_, g_.head_dim)),
         v_bytes_(kernels::row_bytes(type_, g_.v_dim)) {}
   DeviceBlocks(const DeviceBlocks&) = delete;
   ~DeviceBlocks() {
-    for (const auto& [id, block] : blocks_) DeviceMemory::instance().free(block.data);
+    for (const auto& [id, block] : blocks_) free(block.data);
   }
 
   // Finds or, to write, makes it; FAILED when there is none.
@@ -29,7 +31,8 @@ class DeviceBlocks {
     uint64_t id = find(key);
     if (!id && to_write) {
       const uint64_t heads = key.kv_head == KVASIR_ALL_HEADS ? g_.n_kv_heads : 1;
-      void* data = DeviceMemory::instance().alloc(block_bytes(heads));
+      void* data = in_host_ ? ::operator new(block_bytes(heads), kAlignment)
+                            : DeviceMemory::instance().alloc(block_bytes(heads));
       blocks_[id = ++last_id_] = {key, static_cast<std::byte*>(data), heads, 0};
     }
     kvasir_lease out{};
@@ -52,7 +55,7 @@ class DeviceBlocks {
   void drop(const kvasir_block_key& key) {
     const uint64_t id = find(key);
     if (!id) return;
-    DeviceMemory::instance().free(blocks_.at(id).data);
+    free(blocks_.at(id).data);
     blocks_.erase(id);
   }
   uint64_t block_bytes(uint64_t n_heads) const {
@@ -84,12 +87,19 @@ class DeviceBlocks {
   const kvasir_geometry& geometry() const { return g_; }
 
  private:
+  static constexpr std::align_val_t kAlignment{64};
   struct Block {
     kvasir_block_key key;
     std::byte* data;
     uint64_t n_heads;
     uint32_t n_leases;
   };
+  void free(std::byte* data) const {
+    if (in_host_)
+      ::operator delete(data, kAlignment);
+    else
+      DeviceMemory::instance().free(data);
+  }
   // seal() may have renamed the block: the handle says which it is.
   uint64_t find(const kvasir_block_key& key) const {
     if (key.handle) return blocks_.contains(key.handle) ? key.handle : 0;
@@ -99,6 +109,7 @@ class DeviceBlocks {
   }
 
   kvasir_geometry g_;
+  bool in_host_;
   kernels::ElementType type_;
   uint64_t k_bytes_, v_bytes_, last_id_ = 0;
   std::map<uint64_t, Block> blocks_;

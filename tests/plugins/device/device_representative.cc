@@ -1,6 +1,10 @@
 // Summaries on the test device: records, queries and scores lie there, the arithmetic is that of
 // `inner`.
 // SPDX-License-Identifier: Apache-2.0
+#include <kvasir/sdk/view.h>
+
+#include <cmath>
+
 #include "plugins/shared/element_type.h"
 #include "tests/plugins/device/device_memory.h"
 #include "tests/plugins/device/inner_plugin.h"
@@ -12,25 +16,28 @@ using namespace kvasir::test;
 
 constexpr const char* kInner[] = {"minmax", "mean"};
 constexpr kvasir_option_schema kOptions[] = {
-    sdk::enum_option({.key = "inner", .help = "whose arithmetic"}, kInner, 0)};
+    sdk::enum_option({.key = "inner", .help = "whose arithmetic"}, kInner, 0),
+    sdk::bool_option({.key = "nan_score", .help = "its last score is NaN"}, false)};
 
 class DeviceRepresentative {
  public:
-  static constexpr kvasir_desc kDesc = sdk::describe({.kind = KVASIR_KIND_REPRESENTATIVE,
-                                                      .id = "kvasir.test.device_representative",
-                                                      .version = "0.1.0",
-                                                      .name = "Summaries on the test device",
-                                                      .vendor = "Kvasir's tests",
-                                                      .license = "Apache-2.0",
-                                                      .summary = "test material",
-                                                      .options = kOptions,
-                                                      .provides = KVASIR_PROVIDE_SCORES,
-                                                      .dtypes = sdk::kElementTypes,
-                                                      .mem_kinds_read = kDeviceOnly,
-                                                      .mem_kinds_write = kDeviceOnly});
+  static constexpr kvasir_desc kDesc =
+      sdk::describe({.kind = KVASIR_KIND_REPRESENTATIVE,
+                     .id = "kvasir.test.device_representative",
+                     .version = "0.1.0",
+                     .name = "Summaries on the test device",
+                     .vendor = "Kvasir's tests",
+                     .license = "Apache-2.0",
+                     .summary = "test material",
+                     .options = kOptions,
+                     .provides = KVASIR_PROVIDE_SCORES | KVASIR_PROVIDE_SUMMED_SCORES,
+                     .dtypes = sdk::kElementTypes,
+                     .mem_kinds_read = kDeviceOnly,
+                     .mem_kinds_write = kDeviceOnly});
 
   DeviceRepresentative(const sdk::Host& host, const sdk::Options& options)
-      : inner_(host.raw(), kInner[options.choice("inner")]) {}
+      : nan_score_(options.boolean("nan_score")),
+        inner_(host.raw(), kInner[options.choice("inner")]) {}
 
   void bind(const kvasir_geometry& geometry) { inner_.bind(geometry); }
   void layout(kvasir_layout& out) {
@@ -57,6 +64,7 @@ class DeviceRepresentative {
     inner_out.value = inside(out.value, "the scores");
     inner_.check(inner_->score(inner_.self(), &step.raw(), &inner_in, &inner_out, inner_.err()));
     out.bytes_read = inner_out.bytes_read;
+    if (nan_score_) sdk::floats(inner_out.value, "the scores")[out.value.shape[0] - 1] = NAN;
   }
 
  private:
@@ -68,6 +76,7 @@ class DeviceRepresentative {
         sdk::fail_invalid("a page of records does not lie on the device");
   }
 
+  const bool nan_score_;
   InnerPlugin<kvasir_representative> inner_;
 };
 

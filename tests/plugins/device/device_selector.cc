@@ -9,7 +9,8 @@ using namespace kvasir;
 using namespace kvasir::test;
 
 constexpr kvasir_option_schema kOptions[] = {
-    sdk::int_option({.key = "budget_tokens", .help = "as block_topk has it"}, 0, 0, 1 << 30)};
+    sdk::int_option({.key = "budget_tokens", .help = "as block_topk has it"}, 0, 0, 1 << 30),
+    sdk::bool_option({.key = "bad_index", .help = "its last index is no block"}, false)};
 
 class DeviceSelector {
  public:
@@ -25,7 +26,8 @@ class DeviceSelector {
                                                       .mem_kinds_read = kDeviceOnly});
 
   DeviceSelector(const sdk::Host& host, const sdk::Options& options)
-      : inner_(host.raw(), "block_topk", "budget_tokens", options.u32("budget_tokens")) {}
+      : inner_(host.raw(), "block_topk", "budget_tokens", options.u32("budget_tokens")),
+        bad_index_(options.boolean("bad_index")) {}
 
   void bind(const kvasir_geometry& geometry) { inner_.bind(geometry); }
   void limits(kvasir_sel_limits& out) {
@@ -36,11 +38,15 @@ class DeviceSelector {
     kvasir_sel_in inner_in = in;
     inner_in.q = inside(in.q, "q");
     inner_in.scores = inside(in.scores, "the scores");
-    return inner_->select(inner_.self(), &step.raw(), &inner_in, &out, inner_.err());
+    const kvasir_status status =
+        inner_->select(inner_.self(), &step.raw(), &inner_in, &out, inner_.err());
+    if (bad_index_) out.index[out.list_offsets[out.n_lists] - 1] = 1000;
+    return status;
   }
 
  private:
   InnerPlugin<kvasir_selector> inner_;
+  const bool bad_index_;
 };
 
 }  // namespace

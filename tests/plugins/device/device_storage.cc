@@ -1,6 +1,5 @@
-// Storage on the test device. Its leases end with the step. `claims_host` says that its blocks are
-// host memory, which they are not. Probe: 0 = where its memory begins, 1 = bytes, 2 = blocks,
-// 3 = allocations, 4 = tokens of one head that copy_tokens() moved.
+// Storage on the test device; its leases end with the step. Probe: 0 = where its memory begins,
+// 1 = bytes, 2 = blocks, 3 = allocations, 4 = tokens of one head that copy_tokens() moved.
 // SPDX-License-Identifier: Apache-2.0
 #include <kvasir/ext/draft/device_memory.h>
 
@@ -17,9 +16,11 @@ using namespace kvasir::test;
 
 constexpr const char* kTypes[] = {"f32", "f16", "q8_0"};
 constexpr uint32_t kDtypes[] = {KVASIR_DTYPE_F32, KVASIR_DTYPE_F16, KVASIR_DTYPE_Q8_0};
+constexpr const char* kWhere[] = {"device", "host", "claimed"};
 constexpr kvasir_option_schema kOptions[] = {
     sdk::enum_option({.key = "type", .help = "of K and V"}, kTypes, 0),
-    sdk::bool_option({.key = "claims_host", .help = "a lie"}, false)};
+    sdk::enum_option({.key = "blocks", .help = "where they lie; claimed: a lie"}, kWhere, 0),
+    sdk::bool_option({.key = "checks", .help = "says whether numbers are finite"}, true)};
 
 class DeviceStorage {
  public:
@@ -29,10 +30,12 @@ class DeviceStorage {
                            KVASIR_DTYPE_BIT(KVASIR_DTYPE_Q8_0)});
 
   DeviceStorage(const sdk::Host&, const sdk::Options& options)
-      : dtype_(kDtypes[options.choice("type")]), claims_host_(options.boolean("claims_host")) {}
+      : dtype_(kDtypes[options.choice("type")]),
+        where_(options.choice("blocks")),
+        checks_(options.boolean("checks")) {}
 
   const void* get_extension(const char* id) {
-    if (std::string_view(id) == KVASIR_EXT_DEVICE_MEMORY) return &device_memory_table();
+    if (std::string_view(id) == KVASIR_EXT_DEVICE_MEMORY) return &device_memory_table(checks_);
     return probe_extension<DeviceStorage>(id);
   }
   uint64_t probe(uint32_t item) const {
@@ -44,13 +47,13 @@ class DeviceStorage {
 
   void plan(const kvasir_geometry& g, kvasir_storage_plan& out) const {
     out.n_tiers = 1;
-    out.block_bytes = DeviceBlocks(g, dtype_).block_bytes(g.n_kv_heads);
+    out.block_bytes = DeviceBlocks(g, dtype_, where_ == 1).block_bytes(g.n_kv_heads);
   }
-  void bind(const kvasir_geometry& geometry) { blocks_.emplace(geometry, dtype_); }
+  void bind(const kvasir_geometry& geometry) { blocks_.emplace(geometry, dtype_, where_ == 1); }
   void formats(kvasir_kv_format* out, uint32_t capacity, uint32_t& n) const {
     n = 1;
     if (capacity < 1) throw sdk::Error(KVASIR_ERR_CAPACITY, "one format");
-    out[0] = blocks_->format(dtype_, claims_host_ ? KVASIR_MEM_HOST : KVASIR_MEM_DEVICE);
+    out[0] = blocks_->format(dtype_, where_ != 0 ? KVASIR_MEM_HOST : KVASIR_MEM_DEVICE);
   }
   void acquire(const sdk::BlockKeys& keys, uint32_t mode, const sdk::Leases& out) {
     for (uint64_t i = 0; i < keys.size(); ++i)
@@ -86,8 +89,8 @@ class DeviceStorage {
   }
 
  private:
-  uint32_t dtype_;
-  bool claims_host_;
+  uint32_t dtype_, where_;
+  bool checks_;
   std::optional<DeviceBlocks> blocks_;
   uint64_t n_copied_ = 0;
 };
