@@ -37,10 +37,10 @@ KVASIR_DEVICE uint32_t sum_before(uint32_t value, Shared<uint32_t> totals) {
   return sum - value;
 }
 
-// Of the keys that begin with `prefix`: the digit of the wanted-th largest, and the how-manieth it
-// is among those of that digit. found [2]
+// Of the keys that begin with `prefix`: the digit of the wanted-th largest, the how-manieth it is
+// among those of that digit, and how many these are. found [3]
 struct Digit {
-  uint32_t value, wanted;
+  uint32_t value, wanted, n;
 };
 KVASIR_DEVICE Digit find_digit(const TopKList& list, uint32_t digit, uint32_t prefix,
                                uint32_t wanted, Shared<uint32_t> counts, Shared<uint32_t> totals,
@@ -64,14 +64,16 @@ KVASIR_DEVICE Digit find_digit(const TopKList& list, uint32_t digit, uint32_t pr
     for (; above + counts[bin] < wanted; --bin) above += counts[bin];
     found[0] = bin;
     found[1] = wanted - above;
+    found[2] = counts[bin];
   }
   block_sync();
-  return {found[0], found[1]};
+  return {found[0], found[1], found[2]};
 }
 
-// Indices of the keys above `least`, and of the first `n_ties` that equal it.   totals [2][warps]
-KVASIR_DEVICE void list_from(const TopKList& list, uint32_t least, uint32_t n_ties,
-                             Shared<uint32_t> totals) {
+// Indices of the keys above `least`, and of `n_ties` that equal it, behind the first `n_skipped` of
+// them.   totals [2][warps]
+KVASIR_DEVICE void list_from(const TopKList& list, uint32_t least, uint32_t n_skipped,
+                             uint32_t n_ties, Shared<uint32_t> totals) {
   const uint32_t lane = thread_x() % kWarpLanes, warp = thread_x() / kWarpLanes;
   const uint32_t lanes_below = (1u << lane) - 1;
   const Global<uint32_t> index = global<uint32_t>(list.index);
@@ -95,16 +97,17 @@ KVASIR_DEVICE void list_from(const TopKList& list, uint32_t least, uint32_t n_ti
       above_before += of_above;
       equal_before += of_equal;
     }
-    if (is_above || (is_equal && equal_before < n_ties))
-      index[above_before + (equal_before < n_ties ? equal_before : n_ties)] =
-          static_cast<uint32_t>(i);
+    const uint32_t skipped = equal_before < n_skipped ? equal_before : n_skipped;
+    const uint32_t behind = equal_before - skipped, ties = behind < n_ties ? behind : n_ties;
+    if (is_above || (is_equal && equal_before >= n_skipped && behind < n_ties))
+      index[above_before + ties] = static_cast<uint32_t>(i);
   }
 }
 
 KVASIR_KERNEL void KVASIR_BOUNDS(kTopKThreads) choose_best(uint64_t lists) {
   KVASIR_SHARED(uint32_t, counts, kMostBins);
   KVASIR_SHARED(uint32_t, totals, 2 * kTopKWarps);
-  KVASIR_SHARED(uint32_t, found, 2);
+  KVASIR_SHARED(uint32_t, found, 3);
   const auto list = load_at<TopKList>(lists + sizeof(TopKList) * block_x());
   if (list.k == 0) return;
   if (list.k >= list.n) {
@@ -112,13 +115,14 @@ KVASIR_KERNEL void KVASIR_BOUNDS(kTopKThreads) choose_best(uint64_t lists) {
       global<uint32_t>(list.index)[i] = static_cast<uint32_t>(i);
     return;
   }
-  uint32_t prefix = 0, wanted = list.k;
+  uint32_t prefix = 0, wanted = list.k, n_equal = 0;
   for (uint32_t digit = 0; digit < kDigits; ++digit) {
     const Digit next = find_digit(list, digit, prefix, wanted, counts, totals, found);
     prefix = prefix << digit_bits(digit) | next.value;
     wanted = next.wanted;
+    n_equal = next.n;
   }
-  list_from(list, prefix, wanted, totals);
+  list_from(list, prefix, list.higher_first ? n_equal - wanted : 0, wanted, totals);
 }
 
 }  // namespace

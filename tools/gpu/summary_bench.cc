@@ -77,7 +77,7 @@ struct Run {
     for (uint32_t i = 0; i < c.batch * kKvHeads; ++i)
       lists.push_back({scores.address() + uint64_t{4} * i * kGroup * n_blocks,
                        index.address() + uint64_t{4} * i * c.selected_blocks, n_blocks,
-                       c.selected_blocks});
+                       c.selected_blocks, 0, 0});
     const Memory sent(lists);
     return seconds_of([&] { top_k(sent.address(), static_cast<uint32_t>(lists.size()), {}); },
                       n_runs);

@@ -23,10 +23,11 @@ constexpr uint32_t kUntouched = 0xdeadbeefu;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
-// Worst first of equals is not said: a stable sort keeps the lower index in front.
-Indices sorted_best(const Scores& score, size_t k) {
+// Worst first of equals is not said: a stable sort keeps in front what stood there.
+Indices sorted_best(const Scores& score, size_t k, bool higher_first) {
   Indices order(score.size());
   std::iota(order.begin(), order.end(), 0u);
+  if (higher_first) std::reverse(order.begin(), order.end());
   std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) {
     if (std::isnan(score[a]) || std::isnan(score[b]))
       return !std::isnan(score[a]) && std::isnan(score[b]);
@@ -40,6 +41,7 @@ Indices sorted_best(const Scores& score, size_t k) {
 struct List {
   Scores score;
   uint32_t k;
+  bool higher_first;
 };
 
 void check_lists(const std::vector<List>& lists) {
@@ -58,8 +60,9 @@ void check_lists(const std::vector<List>& lists) {
   Indices want;
   for (size_t i = 0; i < lists.size(); ++i) {
     sent.push_back({address(on_device) + 4 * places[i], address(index) + 4 * want.size(),
-                    static_cast<uint32_t>(lists[i].score.size()), lists[i].k});
-    const Indices best = sorted_best(lists[i].score, lists[i].k);
+                    static_cast<uint32_t>(lists[i].score.size()), lists[i].k, lists[i].higher_first,
+                    0});
+    const Indices best = sorted_best(lists[i].score, lists[i].k, lists[i].higher_first);
     want.insert(want.end(), best.begin(), best.end());
     want.push_back(kUntouched);
   }
@@ -75,7 +78,7 @@ void check_lengths(std::initializer_list<uint32_t> lengths, Draw&& draw) {
     Scores score(n);
     for (float& x : score) x = draw();
     for (const uint32_t k : {0u, 1u, 2u, n / 3, n - std::min(n, 1u), n, n + 5})
-      lists.push_back({score, k});
+      for (const bool higher_first : {false, true}) lists.push_back({score, k, higher_first});
   }
   check_lists(lists);
 }
@@ -93,7 +96,7 @@ TEST_SUITE("kernels/cuda/top_k") {
     check_lists({});
   }
 
-  TEST_CASE("of equal scores the lower index, over the borders of warps and tiles") {
+  TEST_CASE("of equal scores the lower index, or the higher, over the borders of warps and tiles") {
     std::mt19937 random(5);
     for (const uint32_t n_values : {1u, 2u, 7u})
       check_lengths({3, 64, 257, 700},
