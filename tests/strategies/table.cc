@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/strategies/table.h"
 
+#include <filesystem>
 #include <sstream>
 
 #include "tests/strategies/variants.h"
@@ -331,6 +332,18 @@ void take_out(StrategyConfig& strategy, const std::string& name) {
 const std::vector<Entry>& entries() {
   static const std::vector<Entry> all = make_entries();
   return all;
+}
+
+std::set<std::string> shipped_selectors() {
+  const std::string prefix = "cuda_";
+  std::set<std::string> names;
+  for (const auto& folder :
+       std::filesystem::directory_iterator(KVASIR_SOURCE_DIR "/plugins/selector")) {
+    if (!folder.is_directory()) continue;
+    const std::string name = folder.path().filename();
+    names.insert(name.starts_with(prefix) ? name.substr(prefix.size()) : name);
+  }
+  return names;
 }
 
 const Entry& entry_named(const std::string& name) {

@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,10 @@ struct Entry {
 };
 
 const std::vector<Entry>& entries();
+
+// Folders of plugins/selector. A twin of the device stands for the plugin without the prefix, which
+// it chooses as: tests/plugins/cuda.
+std::set<std::string> shipped_selectors();
 const Entry& entry_named(const std::string& name);
 
 // The preset with all of an entry's settings. Keys and values are kept in f32.

@@ -42,5 +42,6 @@ TEST_SUITE("plugins/cuda/driver") {
     check_refuses<kvasir_attention>("cuda");
     check_refuses<kvasir_representative>("cuda_minmax");
     check_refuses<kvasir_representative>("cuda_mean");
+    check_refuses<kvasir_selector>("cuda_block_topk");
   }
 }

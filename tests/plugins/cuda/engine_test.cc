@@ -69,23 +69,36 @@ Logits short_story(Engine& engine) {
   return out;
 }
 
-// By block_topk over blocks and summaries of the device, or over both in host memory.
+Logits one_token(Engine& engine) {
+  const SequenceId seq = engine.open();
+  return {prefill(engine, seq, some_tokens(77)), decode(engine, seq, 5)};
+}
+
+// What lies or works on the device.
+struct There {
+  bool blocks, choice;  // summaries with the blocks
+};
+constexpr There kNothing{false, false}, kBlocks{true, false}, kChoice{false, true},
+    kAll{true, true};
+const std::string kTopKThere = KVASIR_TEST_FOLDER "/cuda_block_topk_emulation.so";
+
+// By block_topk or its twin.
 template <class Tell>
-Told told_by(const Choice& c, bool is_there, const Tell& tell) {
+Told told_by(const Choice& c, There there, const Tell& tell) {
   Bench bench(8, 2, 32);
   EngineOptions options;
   options.max_sequences = 4;
   const std::string representative =
-      is_there ? KVASIR_TEST_FOLDER "/cuda_" + std::string(c.name) + "_emulation.so" : c.name;
+      there.blocks ? KVASIR_TEST_FOLDER "/cuda_" + std::string(c.name) + "_emulation.so" : c.name;
   std::string storage = with(KVASIR_TEST_BACKEND, c.type);
-  if (is_there) storage.replace(storage.find("dram"), 4, KVASIR_TEST_STORAGE);
+  if (there.blocks) storage.replace(storage.find("dram"), 4, KVASIR_TEST_STORAGE);
   const auto engine = bench.engine(
       "[cache]\nblock_size = 8\nsink_tokens = 8\nwindow_tokens = 16\nchunk_size = 23\n"
       "gqa_reduce = '" +
-          std::string(c.reduce) +
-          "'\n[selector]\nplugin = 'block_topk'\nbudget_tokens = 24\n[representative]\n"
-          "plugin = '" +
-          representative + "'\n" + (is_there ? "" : "coarse_first = false\n") + c.options + storage,
+          std::string(c.reduce) + "'\n[selector]\nplugin = '" +
+          (there.choice ? kTopKThere : "block_topk") +
+          "'\nbudget_tokens = 24\n[representative]\nplugin = '" + representative + "'\n" +
+          (there.blocks ? "" : "coarse_first = false\n") + c.options + storage,
       options);
   Told out{tell(*engine), engine->decode_engagement()};
   CHECK(bench.log.empty());
@@ -96,10 +109,10 @@ Told told_by(const Choice& c, bool is_there, const Tell& tell) {
 
 // Attention gives the bits of the blocks that were chosen: the same ones, step by step.
 template <class Tell>
-void check_chooses_alike(const Choice& c, const Tell& tell) {
+void check_chooses_alike(const Choice& c, There there, const Tell& tell) {
   CAPTURE(c.name);
   CAPTURE(c.reduce);
-  const Told want = told_by(c, false, tell), got = told_by(c, true, tell);
+  const Told want = told_by(c, kNothing, tell), got = told_by(c, there, tell);
   CHECK(got.logits == want.logits);
   CHECK(got.engagement.tokens_attended == want.engagement.tokens_attended);
   CHECK(got.engagement.representative_bytes_read == want.engagement.representative_bytes_read);
@@ -165,35 +178,43 @@ TEST_SUITE("plugins/cuda/engine") {
     CHECK(engine->decode_engagement().device_copy_bytes == 3 * 2 * (16 + 16) * sizeof(float));
   }
 
-  TEST_CASE("representatives of the device choose the blocks that those of the host choose") {
+  TEST_CASE("representatives and selectors of the device choose what those of the host choose") {
     const Choice minmax{"minmax", "", "f32", "sum"};
-    check_chooses_alike(minmax, [](Engine& engine) { return story(engine, true); });
-    for (const Choice& c : {Choice{"mean", "", "f16", "max"},
-                            Choice{"minmax", "box_scale = 0.3\n", "q8_0", "softmax_sum"},
-                            Choice{"mean", "dtype = 'f32'\n", "f32", "sum"}})
-      check_chooses_alike(c, short_story);
+    check_chooses_alike(minmax, kAll, [](Engine& engine) { return story(engine, true); });
+    check_chooses_alike({"mean", "", "f16", "max"}, kAll, short_story);
+    check_chooses_alike({"minmax", "box_scale = 0.3\n", "q8_0", "softmax_sum"}, kBlocks,
+                        short_story);
+    check_chooses_alike({"mean", "dtype = 'f32'\n", "f32", "sum"}, kAll, short_story);
+    check_chooses_alike(minmax, kChoice, one_token);
+    const Logits all = told_by(minmax, kAll, one_token).logits;
+    CHECK(all == told_by(minmax, kBlocks, one_token).logits);
     // Other blocks are seen in the logits.
-    const Choice centre{"minmax", "box_scale = 0.0\n", "f32", "sum"};
-    CHECK(told_by(minmax, true, short_story).logits != told_by(centre, true, short_story).logits);
+    CHECK(all != told_by({"minmax", "box_scale = 0.0\n", "f32", "sum"}, kAll, one_token).logits);
   }
 
-  TEST_CASE("with records on the device queries and scores travel, keys do not") {
-    Bench bench;  // 3 layers, 8 query heads over 2 kv heads, 16 wide
-    const auto engine = bench.engine(
-        "[cache]\nblock_size = 8\nsink_tokens = 8\nwindow_tokens = 16\n"
-        "gqa_reduce = 'sum'\n[selector]\nplugin = 'block_topk'\nbudget_tokens = 16\n"
-        "[representative]\nplugin = '" KVASIR_TEST_FOLDER
-        "/cuda_minmax_emulation.so'\n[storage]\nplugin = '" KVASIR_TEST_STORAGE
-        "'\n[attention]\nplugin = '" KVASIR_TEST_BACKEND "'\n");
-    const SequenceId seq = engine->open();
-    prefill(*engine, seq, some_tokens(87));
-    engine->reset_engagement();
-    decode(*engine, seq, 5);  // the 88th token: its block is full, and summarised
-    const Engagement& engagement = engine->decode_engagement();
-    const uint64_t n_scores = engagement.representative_bytes_read / (2 * 16 * sizeof(uint16_t));
-    CHECK(n_scores == 3 * 2 * 8);  // blocks behind the sink's, before the window's
-    CHECK(engagement.device_copy_bytes ==
-          (3 * (2 * (16 + 16) + 8 * 16) + n_scores) * sizeof(float));
+  TEST_CASE("with records on the device queries travel, scores to a host's selector, keys never") {
+    for (const std::string& selector : {std::string("block_topk"), kTopKThere}) {
+      CAPTURE(selector);
+      Bench bench;  // 3 layers, 8 query heads over 2 kv heads, 16 wide
+      const auto engine = bench.engine(
+          "[cache]\nblock_size = 8\nsink_tokens = 8\nwindow_tokens = 16\n"
+          "gqa_reduce = 'sum'\n[selector]\nplugin = '" +
+          selector +
+          "'\nbudget_tokens = 16\n[representative]\nplugin = '" KVASIR_TEST_FOLDER
+          "/cuda_minmax_emulation.so'\n[storage]\nplugin = '" KVASIR_TEST_STORAGE
+          "'\n[attention]\nplugin = '" KVASIR_TEST_BACKEND "'\n");
+      const SequenceId seq = engine->open();
+      prefill(*engine, seq, some_tokens(87));
+      engine->reset_engagement();
+      decode(*engine, seq, 5);  // the 88th token: its block is full, and summarised
+      const Engagement& engagement = engine->decode_engagement();
+      const uint64_t n_scores = engagement.representative_bytes_read / (2 * 16 * sizeof(uint16_t));
+      CHECK(n_scores == 3 * 2 * 8);  // blocks behind the sink's, before the window's
+      const uint64_t n_travel = selector == kTopKThere ? 0 : n_scores;
+      CHECK(engagement.device_copy_bytes ==
+            (3 * (2 * (16 + 16) + 8 * 16) + n_travel) * sizeof(float));
+      CHECK(engagement.fallbacks == 0);
+    }
   }
 
   TEST_CASE("a trained model says the same as with reference") {

@@ -1,90 +1,24 @@
-// block_topk against a stable sort, on ties, NaN, lists of candidates and small buffers.
+// block_topk, or the twin of it that KVASIR_TEST_SELECTOR names, against a stable sort: on ties,
+// NaN, lists of candidates and small buffers.
 // SPDX-License-Identifier: Apache-2.0
-#include <kvasir/sdk/view.h>
-
-#include <algorithm>
-#include <cmath>
 #include <limits>
-#include <numeric>
 #include <random>
 
+#include "tests/plugins/selector/score_scene.h"
 #include "tests/support/plugin_instance.h"
-#include "tests/support/step_data.h"
 
 namespace {
 using namespace kvasir::test;
 using Selector = PluginInstance<kvasir_selector>;
+#ifndef KVASIR_TEST_SELECTOR
+#define KVASIR_TEST_SELECTOR "block_topk"
+#endif
+const std::string kSelector = KVASIR_TEST_SELECTOR;
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
-// The k first of a stable sort, best score first: equal scores stay in block order, or in the
-// opposite one.
-std::vector<uint32_t> expected(const std::vector<uint32_t>& blocks,
-                               const std::vector<float>& scores, size_t k,
-                               bool higher_wins = false) {
-  std::vector<size_t> order(blocks.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  if (higher_wins) std::reverse(order.begin(), order.end());
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-    if (std::isnan(scores[a]) || std::isnan(scores[b])) {
-      return !std::isnan(scores[a]) && std::isnan(scores[b]);
-    }
-    return scores[a] > scores[b];
-  });
-  std::vector<uint32_t> out;
-  for (size_t i = 0; i < std::min(k, order.size()); ++i) out.push_back(blocks[order[i]]);
-  std::sort(out.begin(), out.end());
-  return out;
-}
-
-// A step of several sequences, every list of candidates with its scores.
-struct Scene {
-  std::vector<kvasir_step_seq> seqs;
-  std::vector<std::vector<uint32_t>> lists;  // [sequence * n_heads + head]
-  std::vector<float> scores;
-  std::vector<uint64_t> score_offsets{0};
-  SelectionBuffer candidates{KVASIR_UNIT_BLOCK, KVASIR_SCOPE_KV_HEAD, 0, 0};
-  kvasir_step step{};
-  kvasir_sel_in in{};
-
-  void add_seq(uint32_t begin, uint32_t end) {
-    kvasir_step_seq seq{};
-    seq.id = seqs.size() + 1;
-    seq.unit_begin = begin;
-    seq.unit_end = end;
-    seqs.push_back(seq);
-  }
-  void add_list(const std::vector<uint32_t>& list, const std::vector<float>& score) {
-    REQUIRE(list.size() == score.size());
-    lists.push_back(list);
-    scores.insert(scores.end(), score.begin(), score.end());
-    score_offsets.push_back(scores.size());
-  }
-  // Hands over `passed` (one list per sequence, or per sequence and head) as step.candidates.
-  void restrict_to(uint32_t scope, const std::vector<std::vector<uint32_t>>& passed) {
-    candidates = SelectionBuffer(KVASIR_UNIT_BLOCK, scope, passed);
-    step.candidates = &candidates.selection;
-  }
-  void finish() {
-    step.struct_size = sizeof step;
-    step.n_seqs = static_cast<uint32_t>(seqs.size());
-    step.seq_size = sizeof(kvasir_step_seq);
-    step.seqs = seqs.data();
-    in.struct_size = sizeof in;
-    in.n_score_heads = static_cast<uint32_t>(lists.size() / seqs.size());
-    in.scores = kvasir::sdk::host_view(scores.data(), {scores.size()});
-    in.score_offsets = score_offsets.data();
-  }
-};
-
-std::vector<uint32_t> range(uint32_t begin, uint32_t end) {
-  std::vector<uint32_t> out(end - begin);
-  std::iota(out.begin(), out.end(), begin);
-  return out;
-}
-
 Selector shared_selector(const FakeHost& host, int64_t blocks, const std::string& compat = "none") {
-  Selector selector(host, "block_topk", {{"budget_blocks", blocks}, {"compat", compat}});
+  Selector selector(host, kSelector, {{"budget_blocks", blocks}, {"compat", compat}});
   kvasir_geometry geometry = small_geometry();
   geometry.head_select_shared = 1;
   selector.bind(geometry);
@@ -96,7 +30,7 @@ std::vector<uint32_t> pick(int64_t k, uint32_t begin, const std::vector<float>& 
                            const std::string& compat = "none") {
   FakeHost host;
   Selector selector = shared_selector(host, k, compat);
-  Scene scene;
+  ScoreScene scene;
   const auto end = begin + static_cast<uint32_t>(scores.size());
   scene.add_seq(begin, end);
   scene.add_list(range(begin, end), scores);
@@ -152,10 +86,10 @@ TEST_SUITE("plugins/selector") {
           const bool higher_wins = random() % 2 == 0;
           FakeHost host(workers);
           Selector selector(
-              host, "block_topk",
+              host, kSelector,
               {{"budget_tokens", int64_t{16 * 7 + 15}}, {"compat", int64_t{higher_wins}}});
           selector.bind(small_geometry());  // 2 kv heads, blocks of 16: 7 blocks
-          Scene scene;
+          ScoreScene scene;
           std::vector<std::vector<uint32_t>> passed;
           for (uint32_t s = 0; s < 5; ++s) {
             const uint32_t begin = s, end = s + 60 * s;
@@ -196,7 +130,7 @@ TEST_SUITE("plugins/selector") {
   TEST_CASE("a buffer that is too small is left alone and the second call fits") {
     FakeHost host;
     Selector selector = shared_selector(host, 3);
-    Scene scene;
+    ScoreScene scene;
     scene.add_seq(0, 4);
     scene.add_seq(2, 4);
     scene.add_list(range(0, 4), {4, 3, 2, 1});
@@ -220,7 +154,7 @@ TEST_SUITE("plugins/selector") {
   TEST_CASE("scores that do not fit the candidates are refused") {
     FakeHost host;
     Selector selector = shared_selector(host, 3);
-    Scene scene;
+    ScoreScene scene;
     scene.add_seq(0, 5);
     scene.add_list(range(0, 4), {4, 3, 2, 1});
     scene.finish();
@@ -231,7 +165,7 @@ TEST_SUITE("plugins/selector") {
 
   TEST_CASE("limits follow the budget and the mode") {
     FakeHost host;
-    Selector tokens(host, "block_topk", {{"budget_tokens", int64_t{100}}});
+    Selector tokens(host, kSelector, {{"budget_tokens", int64_t{100}}});
     tokens.bind(small_geometry());
     kvasir_sel_limits limits = blank_limits();
     REQUIRE(tokens->limits(tokens.self(), &limits, tokens.err()) == KVASIR_OK);
@@ -247,8 +181,8 @@ TEST_SUITE("plugins/selector") {
 
   TEST_CASE("one of two budgets decides; less than a block is refused by name") {
     FakeHost host;
-    CHECK(are_alternatives(host, "block_topk", {"budget_tokens", "budget_blocks"}));
-    Selector little(host, "block_topk", {{"budget_tokens", int64_t{15}}});
+    CHECK(are_alternatives(host, kSelector, {"budget_tokens", "budget_blocks"}));
+    Selector little(host, kSelector, {{"budget_tokens", int64_t{15}}});
     const kvasir_geometry geometry = small_geometry();
     CHECK(little->base.validate(little.self(), &geometry, little.err()) == KVASIR_ERR_INVALID);
     CHECK(little.text().find("block_size = 16") != std::string::npos);
