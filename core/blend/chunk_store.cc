@@ -122,9 +122,17 @@ std::span<const TokenId> ChunkStore::tokens(ChunkId chunk) const {
 
 uint32_t ChunkStore::n_kept(ChunkId id) const {
   const Chunk& chunk = chunks_.at(id);
-  const uint32_t block_size = engine_.geometry(strategy_).block_size;
-  const auto n_full = static_cast<uint32_t>(prompt_of(chunk).size() / block_size * block_size);
+  const uint32_t unit = engine_.restore_unit(strategy_);
+  if (unit == 0) return 0;
+  const auto n_full = static_cast<uint32_t>(prompt_of(chunk).size() / unit * unit);
   return std::min(length(chunk), n_full);
+}
+
+// The last token of what is restored is always computed.
+bool ChunkStore::can_be_stored(ChunkId id) const {
+  const Chunk& chunk = chunks_.at(id);
+  const uint32_t unit = engine_.restore_unit(strategy_);
+  return unit != 0 && (prompt_of(chunk).size() - 1) / unit * unit >= length(chunk);
 }
 
 SequenceId ChunkStore::fork(ChunkId id) {

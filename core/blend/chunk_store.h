@@ -57,8 +57,9 @@ class ChunkStore {
   // ChunkGone.
   void fetch_kv(ChunkId chunk, uint32_t layer, uint32_t begin, uint32_t n, float* k, float* v);
 
-  // Of the chunk and `bos`: how many tokens are in full blocks, which a store keeps.
+  // Of the chunk and `bos`: how many tokens a store keeps (Engine::restore_unit).
   uint32_t n_kept(ChunkId chunk) const;
+  bool can_be_stored(ChunkId chunk) const;  // so that no token of it is computed again
   bool is_stored(ChunkId chunk) const { return chunks_.at(chunk).is_stored; }  // a store has it
   uint64_t restored_tokens() const { return restored_tokens_; }                // kept, not computed
   // What fetch_kv() took, by where the chunk lay.

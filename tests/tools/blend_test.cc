@@ -143,6 +143,21 @@ TEST_CASE("bench blend times loading from a store and from the process, ahead an
   CHECK(stored[2]["tier"] != "store");
 }
 
+TEST_CASE("bench blend does not wait for chunks that a store keeps in parts only") {
+  const TempDir dir;
+  const Finished done =
+      run_kvasir({"bench", "blend", "-m", kModel, "--compute", "bf16", "--n-chunks", "2",
+                  "--chunk-tokens", "40", "--blend", "reuse", "--loads", "1", "--set",
+                  "storage.plugin=tiered", "--set", "storage.store=" + dir.path("store")});
+  CHECK(done.code == 2);
+  if (has(done.err, "has no bf16 matrix products")) {
+    MESSAGE("SKIPPED: this processor has no bf16");
+    return;
+  }
+  CHECK(has(done.err, "no whole chunk of 40"));
+  CHECK(has(done.err, "add --deterministic"));
+}
+
 TEST_CASE("what cannot be is refused in a line") {
   const Chunks chunks;
   const auto refusal = [&](const std::vector<std::string>& arguments) {

@@ -163,6 +163,12 @@ class Measurement {
 
   void wait_for_store(ChunkId chunk) {
     constexpr std::chrono::seconds kPatience{60};
+    if (!blender_.chunks().can_be_stored(chunk))
+      throw input_error("--loads: a store keeps " + std::to_string(engine_.restore_unit()) +
+                        " tokens at a time of what is computed so, and no whole chunk of " +
+                        std::to_string(o_.chunk_tokens) +
+                        ": in bf16 tokens round as the number of their step says; add "
+                        "--deterministic");
     blender_.chunks().let_go(chunk);
     if (!blender_.chunks().bring(chunk, kPatience))
       throw Error(ErrorKind::kResource,
