@@ -121,6 +121,28 @@ TEST_CASE("bench model: every preset decodes behind a made-up context") {
   }
 }
 
+TEST_CASE("bench model: what moved between the tiers of a storage, in each format") {
+  const Bench b;
+  const std::vector<std::string> tiered = {"-d",    "400",
+                                           "-p",    "0",
+                                           "--set", "storage.plugin=tiered",
+                                           "--set", "storage.cached_blocks=1",
+                                           "--set", "cache.block_size=16"};
+  const Json r = json_of(b.command(joined(tiered, {"-o", "json"})));
+  const Json& tiers = r["rows"][0]["tiers"];
+  REQUIRE(tiers.size() == 2);
+  CHECK(tiers[1]["tier"] == "file");
+  CHECK(tiers[1]["bytes_read"] > 0);
+  CHECK(tiers[1]["waited_ms"] > 0.0);
+  CHECK(!json_of(b.command({"-p", "0", "-o", "json"}))["rows"][0].contains("tiers"));
+  const Finished text = run_kvasir(b.command(tiered));
+  CHECK(has(text.out, "\ntg4 @ d400, dense:\ntiers: memory "));
+  CHECK(has(text.out, "reading: file: "));
+  const Finished csv = run_kvasir(b.command(joined(tiered, {"-o", "csv"})));
+  CHECK(csv.code == 0);
+  CHECK(std::count(csv.out.begin(), csv.out.end(), '\n') == 2);
+}
+
 TEST_CASE("bench model: table, CSV and breakdown") {
   const Bench b;
   const Finished table = run_kvasir(b.command({"-p", "20", "-d", "64", "--breakdown"}));

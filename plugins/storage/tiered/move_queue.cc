@@ -83,7 +83,7 @@ void MoveQueue::wait() {
   start_calls();
 }
 
-std::list<MoveQueue::Entry> MoveQueue::end() {
+std::list<MoveQueue::Entry> MoveQueue::finish() {
   std::vector<bool> was_busy;
   for (const File& file : files_) was_busy.push_back(file.n_reads > 0);
   io_->flush();

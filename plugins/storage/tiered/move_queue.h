@@ -42,11 +42,11 @@ class MoveQueue {
   bool takes(bool is_write) const;
   void add(std::list<Entry>&& one);  // does not throw
   bool empty() const { return entries_.empty(); }
-  // Waits for calls, and starts others in their place, as add() does until end().
+  // Waits for calls, and starts others in their place, as add() does until finish().
   void wait();
   // Unpacks what the calls brought, starts others, and returns the moves that have ended: those
   // that write in the order in which they were added.
-  std::list<Entry> end();
+  std::list<Entry> finish();
   FlowCounts flow(uint32_t file) const { return files_[file].flow; }
 
  private:

@@ -205,7 +205,7 @@ void Transfers::end_moves(std::unique_lock<std::mutex>& lock) {
   lock.lock();
   while (begin_next(lock)) continue;  // the disk reads on while this thread unpacks
   lock.unlock();
-  std::list<MoveQueue::Entry> ended = moves_->end();
+  std::list<MoveQueue::Entry> ended = moves_->finish();
   lock.lock();
   for (uint32_t file = 0; file < flow_.size(); ++file) flow_[file] = moves_->flow(file);
   lock.unlock();

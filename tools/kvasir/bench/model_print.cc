@@ -8,6 +8,7 @@
 #include "tools/kvasir/bench/model_bench.h"
 #include "tools/kvasir/cli/text.h"
 #include "tools/kvasir/session/strategy.h"
+#include "tools/kvasir/session/tier_report.h"
 
 namespace kvasir::tool {
 
@@ -35,7 +36,9 @@ const char* const kModelColumns =
     "A context of a depth is made up: keys and values like those that the model projects of random "
     "tokens, stored and shown to representatives and selectors as a prompt's are. Its attention is "
     "computed only where a plugin asks for attention mass, of the prompt's last 64 queries and of "
-    "one per chunk before them. Speed depends on what is chosen, quality says nothing.";
+    "one per chunk before them. Speed depends on what is chosen, quality says nothing. Of a "
+    "storage of "
+    "several tiers, what moved stands below the tables.";
 
 namespace {
 
@@ -57,32 +60,34 @@ Json parts_json(const ModelRow& r) {
 
 Json row_json(const ModelRow& r, const MeasuredLimits& limits) {
   const Typical speed = r.speed();
-  return {{"test", r.test.name()},
-          {"n_prompt", r.test.n_prompt},
-          {"n_gen", r.test.n_generate},
-          {"n_depth", r.test.depth},
-          {"strategy", r.strategy},
-          {"type_k", r.type_k},
-          {"type_v", r.type_v},
-          {"avg_ts", mean(r.tokens_per_second)},
-          {"stddev_ts", deviation(r.tokens_per_second)},
-          {"median_ts", speed.middle},
-          {"spread", speed.spread},
-          {"samples_ts", r.tokens_per_second},
-          {"weight_bytes_per_token", r.weight_bytes},
-          {"kv_bytes", r.counted.kv_bytes_read},
-          {"bytes_to_choose", r.counted.bytes_read_to_choose()},
-          {"bytes_per_token", or_null(r.bytes_per_token())},
-          {"bytes_per_second", or_null(r.bytes_per_second())},
-          {"of_read_bandwidth",
-           json_or_null(share_of(r.bytes_per_second(), limits.read_bandwidth.middle))},
-          {"flop_per_second", or_null(r.flops())},
-          {"of_multiply_add_rate",
-           json_or_null(share_of(r.flops(), 2.0 * limits.multiply_add_rate.middle))},
-          {"tokens_considered", r.counted.tokens_considered},
-          {"tokens_attended", r.counted.tokens_attended},
-          {"fallbacks", r.counted.fallbacks},
-          {"per_token", parts_json(r)}};
+  Json out{{"test", r.test.name()},
+           {"n_prompt", r.test.n_prompt},
+           {"n_gen", r.test.n_generate},
+           {"n_depth", r.test.depth},
+           {"strategy", r.strategy},
+           {"type_k", r.type_k},
+           {"type_v", r.type_v},
+           {"avg_ts", mean(r.tokens_per_second)},
+           {"stddev_ts", deviation(r.tokens_per_second)},
+           {"median_ts", speed.middle},
+           {"spread", speed.spread},
+           {"samples_ts", r.tokens_per_second},
+           {"weight_bytes_per_token", r.weight_bytes},
+           {"kv_bytes", r.counted.kv_bytes_read},
+           {"bytes_to_choose", r.counted.bytes_read_to_choose()},
+           {"bytes_per_token", or_null(r.bytes_per_token())},
+           {"bytes_per_second", or_null(r.bytes_per_second())},
+           {"of_read_bandwidth",
+            json_or_null(share_of(r.bytes_per_second(), limits.read_bandwidth.middle))},
+           {"flop_per_second", or_null(r.flops())},
+           {"of_multiply_add_rate",
+            json_or_null(share_of(r.flops(), 2.0 * limits.multiply_add_rate.middle))},
+           {"tokens_considered", r.counted.tokens_considered},
+           {"tokens_attended", r.counted.tokens_attended},
+           {"fallbacks", r.counted.fallbacks},
+           {"per_token", parts_json(r)}};
+  add_tiers(out, r.counted);
+  return out;
 }
 
 std::string number(double value, double unit) {
@@ -122,6 +127,15 @@ std::string parts_table(const ModelReport& report) {
   return "\nms per token, by part:\n\n" + table.markdown();
 }
 
+std::string tiers_lines(const ModelReport& report) {
+  std::string out;
+  for (const ModelRow& r : report.rows) {
+    const std::string text = tiers_text(r.counted, static_cast<double>(r.counted.steps));
+    if (!text.empty()) out += "\n" + r.test.name() + ", " + r.strategy + ":\n" + text;
+  }
+  return out;
+}
+
 }  // namespace
 
 bool ModelReport::has_made_up_context() const {
@@ -156,7 +170,7 @@ std::string to_text(const ModelReport& r) {
               ? "Contexts of a depth (@ d) are made up from the seed, no prompt was computed.\n"
               : "") +
          "The columns: kvasir bench model --help\n\n" + speed_table(r) +
-         (r.breakdown ? parts_table(r) : "");
+         (r.breakdown ? parts_table(r) : "") + tiers_lines(r);
 }
 
 }  // namespace kvasir::tool
