@@ -31,11 +31,14 @@ uint64_t address(const void* data) { return reinterpret_cast<uint64_t>(data); }
 
 }  // namespace
 
+constexpr uint32_t kNoPlace = UINT32_MAX;
+
 struct CallBuilder::Part {
   const kvasir_attn_part& given;
   cuda::AttentionPart& out;
   bool has_kind = false, is_on_host = false;  // where K and V lie
   uint64_t n_items = 0;                       // that ranges name, from the first on
+  uint32_t n_places = 0;                      // blocks that have one
 };
 
 CallBuilder::CallBuilder(const Geometry& geometry) : geometry_(geometry) {
@@ -130,7 +133,9 @@ void CallBuilder::add_part(const kvasir_attn_part& given, CallLists& out) {
   out.n_queries = std::max(out.n_queries, static_cast<uint32_t>(n_queries));
 
   to.block_heads = 1;
-  blocks_.assign(given.n_leases, {});
+  blocks_.clear();
+  place_of_.assign(given.n_leases, kNoPlace);
+  items_.clear();
   for (const kvasir_attn_range& range : ranges_of(given)) add_range(part, range, out);
   to.blocks = out.packer.put(blocks_);
   for (size_t i = 0; i < blocks_.size(); ++i) {
@@ -141,7 +146,7 @@ void CallBuilder::add_part(const kvasir_attn_part& given, CallLists& out) {
     out.packer.is_address(at + offsetof(cuda::KvBlock, k));
     out.packer.is_address(at + offsetof(cuda::KvBlock, v));
   }
-  if (given.items) to.items = out.packer.put(given.items, part.n_items * sizeof(uint32_t));
+  if (given.items) to.items = out.packer.put(items_);
   if (given.log_weight && given.weight_width != 0) {
     to.log_weight =
         out.packer.put(given.log_weight, part.n_items * given.weight_width * sizeof(float));
@@ -154,6 +159,7 @@ void CallBuilder::add_range(Part& part, const kvasir_attn_range& range, CallList
                         range.n_q, range.item_begin, range.item_end, 0, 0,
                         range.flags & KVASIR_ATTN_RANGE_PREFILL ? 1u : 0u});
   part.n_items = std::max(part.n_items, range.item_end);
+  if (part.given.items) items_.resize(part.n_items);
   for (uint64_t i = range.item_begin; i < range.item_end; ++i) {
     const uint64_t item = item_value(part.given, i);
     const uint64_t ordinal = part.out.by_token ? item / geometry_.block_size : item;
@@ -165,21 +171,35 @@ void CallBuilder::add_range(Part& part, const kvasir_attn_range& range, CallList
       part.has_kind = true;
       part.is_on_host = is_host(format.mem_kind);
       part.out.block_heads = part.is_on_host ? geometry_.n_kv_heads : 1;
-      blocks_.assign(uint64_t{part.given.n_leases} * part.out.block_heads, {});
     }
-    name_block(part, ordinal, lease, range.kv_head, out);
+    const uint64_t number = number_of(part, ordinal);
+    if (part.given.items)
+      items_[i] = static_cast<uint32_t>(
+          part.out.by_token ? number * geometry_.block_size + item % geometry_.block_size : number);
+    const uint64_t place = part.is_on_host ? number * part.out.block_heads + range.kv_head : number;
+    name_block(part, place, lease, range.kv_head, out);
     if (!part.out.by_token) continue;
     const uint32_t token = geometry_.token_of(lease, item);
     if (part.is_on_host)
-      carry_rows(lease, geometry_.head_of(lease, range.kv_head),
-                 ordinal * part.out.block_heads + range.kv_head, token, token + 1, out);
+      carry_rows(lease, geometry_.head_of(lease, range.kv_head), place, token, token + 1, out);
   }
 }
 
-void CallBuilder::name_block(Part& part, uint64_t ordinal, const kvasir_lease& lease,
+// Blocks travel in the order in which lists name them, for of a long context they name few; without
+// a list item i is block i.
+uint64_t CallBuilder::number_of(Part& part, uint64_t ordinal) {
+  uint32_t& number = place_of_[ordinal];
+  if (number == kNoPlace) {
+    number = part.given.items ? part.n_places++ : static_cast<uint32_t>(ordinal);
+    const uint64_t n_blocks = (uint64_t{number} + 1) * part.out.block_heads;
+    if (blocks_.size() < n_blocks) blocks_.resize(n_blocks);
+  }
+  return number;
+}
+
+void CallBuilder::name_block(Part& part, uint64_t place, const kvasir_lease& lease,
                              uint32_t kv_head, CallLists& out) {
   const uint64_t head = geometry_.head_of(lease, kv_head);
-  const uint64_t place = part.is_on_host ? ordinal * part.out.block_heads + kv_head : ordinal;
   cuda::KvBlock& block = blocks_[place];
   if (block.n_tokens != 0 || lease.n_tokens == 0) return;
   note_type(lease.format, out);

@@ -42,8 +42,9 @@ class CallBuilder {
   struct Part;  // one that is being built
   void add_part(const kvasir_attn_part& part, CallLists& out);
   void add_range(Part& part, const kvasir_attn_range& range, CallLists& out);
+  uint64_t number_of(Part& part, uint64_t ordinal);  // of a block among those that travel
   // The block of a lease and kv head, made when first named; the lease was checked.
-  void name_block(Part& part, uint64_t ordinal, const kvasir_lease& lease, uint32_t kv_head,
+  void name_block(Part& part, uint64_t place, const kvasir_lease& lease, uint32_t kv_head,
                   CallLists& out);
   // Tokens [begin, end) of head `head` of the lease go to the block at `place`.
   void carry_rows(const kvasir_lease& lease, uint64_t head, uint64_t place, uint32_t begin,
@@ -56,6 +57,8 @@ class CallBuilder {
   bool has_type_ = false;
   std::vector<cuda::AttentionPart> parts_;
   std::vector<cuda::KvBlock> blocks_;
+  std::vector<uint32_t> place_of_;  // of each lease's block
+  std::vector<uint32_t> items_;     // as the kernels number blocks
 };
 
 }  // namespace kvasir::attention

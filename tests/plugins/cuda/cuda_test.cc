@@ -119,6 +119,31 @@ TEST_SUITE("plugins/cuda") {
     CHECK(value == wanted_mass);
   }
 
+  TEST_CASE("of a long context those blocks travel that a list names, and no table of all") {
+    AttentionCase c(4, 2, 16, 16);
+    const size_t blocks = c.add_part({48000});
+    c.add_tokens(blocks, 0, 48000);  // 3,000 blocks, of which a table for two heads has 240 KB
+    c.set_items(blocks, {7, 0, 2999, 7});
+    c.add_range(blocks, 0, 0, 1, 0, 3);
+    c.add_range(blocks, 1, 0, 1, 1, 4);
+    const size_t tokens = c.add_part({48000}, KVASIR_UNIT_TOKEN);
+    c.add_tokens(tokens, 0, 48000);
+    c.set_items(tokens, {47999, 16, 31, 16});
+    c.add_range(tokens, 0, 0, 1, 0, 3);
+    c.add_range(tokens, 1, 0, 1, 1, 4);
+    FakeHost host(1);
+    Attention reference(host, "reference");
+    reference.bind(c.geometry);
+    const AttentionResult expected = run(reference, c);
+    REQUIRE_MESSAGE(expected.status == KVASIR_OK, expected.text);
+    cuda::emulation::set_memory(uint64_t{96} << 10);
+    const AttentionResult actual = run_bound(c);
+    cuda::emulation::set_memory(uint64_t{16} << 30);
+    REQUIRE_MESSAGE(actual.status == KVASIR_OK, actual.text);
+    check_same(actual.o, expected.o, 1e-5f);
+    check_same(actual.lse, expected.lse, 1e-5f);
+  }
+
   TEST_CASE("a query of a prompt gets the same bits in pieces of any size, and in waves") {
     const uint32_t n_q = 70;
     const auto build = [](AttentionCase& c) {
