@@ -112,6 +112,11 @@ std::string print_dense_layers(const CacheConfig& cache) {
   return value_text(std::vector<int64_t>(layers.begin(), layers.end()));
 }
 
+template <auto Field>
+std::string print_bool(const CacheConfig& cache) {
+  return (cache.*Field).value ? "true" : "false";
+}
+
 template <auto Field, uint32_t Min, uint32_t Max>
 constexpr CacheKey number_key(const char* name) {
   return {name, name, &set_u32<Field, Min, Max>, &print_number<Field>, &origin_of<Field>};
@@ -120,10 +125,13 @@ template <auto Field, const auto& Names>
 constexpr CacheKey enum_key(const char* name) {
   return {name, name, &set_enum<Field, Names>, &print_enum<Field, Names>, &origin_of<Field>};
 }
+template <auto Field>
+constexpr CacheKey bool_key(const char* name) {
+  return {name, name, &set_bool<Field>, &print_bool<Field>, &origin_of<Field>};
+}
 constexpr CacheKey alias(const char* name, CacheKey of) {
   return {name, of.canonical, of.set, nullptr, nullptr};
 }
-std::string print_bypass(const CacheConfig& cache) { return cache.bypass.value ? "true" : "false"; }
 
 using C = CacheConfig;
 constexpr CacheKey kSink = number_key<&C::sink_tokens, 0, kMaxTokens>("sink_tokens");
@@ -154,7 +162,8 @@ constexpr CacheKey kKeys[] = {
     number_key<&C::chunk_size, 1, 1u << 20>("chunk_size"),
     number_key<&C::max_seq_len, 0, kMaxTokens>("max_seq_len"),
     number_key<&C::threads_num, 0, kMaxThreads>("threads_num"),
-    {"bypass", "bypass", &set_bool<&C::bypass>, &print_bypass, &origin_of<&C::bypass>},
+    bool_key<&C::bypass>("bypass"),
+    bool_key<&C::foresee>("foresee"),
     enum_key<&C::on_fault, kOnFaults>("on_fault"),
     number_key<&C::slow_call_seconds, 0, 1u << 20>("slow_call_seconds"),
     number_key<&C::transfer_seconds, 1, 1u << 20>("transfer_seconds"),

@@ -69,6 +69,8 @@ struct CacheConfig {
   Setting<uint32_t> max_seq_len{0};   // tokens of context; 0 = what the prompt needs. -c wins
   Setting<uint32_t> threads_num{0};   // workers; 0 = one per physical core. -t wins
   Setting<bool> bypass{true};         // a budget that covers everything takes the dense path
+  // Blocks that would have the best scores in the next layer start to move while this one computes.
+  Setting<bool> foresee{false};
   Setting<OnFault> on_fault{OnFault::kFallback};  // "fallback", "fail"
   Setting<uint32_t> slow_call_seconds{10};        // a plugin call of that length is said; 0: none
   Setting<uint32_t> transfer_seconds{30};         // a block that takes longer to arrive is lost

@@ -132,7 +132,7 @@ TEST_CASE("too little memory is refused in words, enough memory is enough") {
     std::string outcomes;
     for (const uint64_t limit :
          {8 * kMiB, 16 * kMiB, needed / 4, needed / 2, needed * 7 / 10, needed * 8 / 10,
-          needed * 9 / 10, needed, needed + 8 * kMiB, needed * 3 / 2}) {
+          needed * 9 / 10, needed, needed + 10 * kMiB, needed * 3 / 2}) {
       CAPTURE(limit);
       const Finished done = group.run(limit, command);
       CAPTURE(done.err);

@@ -33,6 +33,9 @@ struct BlockList {
   std::vector<kvasir_lease> leases;            // parallel: what backends and plugins see
   std::vector<NeededBlock> partial;            // what PARTIAL leases of this step cover
   std::vector<uint64_t> superseded;  // leases of this step whose block was leased again for more
+  // Since somebody last looked, blocks were not in memory when a step asked for them, or were
+  // brought there ahead of it.
+  bool lacked = false;
 
   // Whether block i exists and is one of `store`.
   bool is_in(const BlockStore& store, size_t i) const {

@@ -108,6 +108,7 @@ class BlockStore {
   ListNeeds needs_all(BlockList& list) const;
   // Starts to move what is not resident; never waits.
   void prefetch(std::span<const ListNeeds> needs);
+  bool takes_ahead() const { return residency_.takes_ahead(); }
   // False: everything is always resident.
   bool moves() const { return residency_.moves() || (window_ && window_->moves()); }
   // KVASIR_HEAT_*: what the storage, in hybrid mode the context's, orders blocks by.

@@ -33,6 +33,8 @@ uint64_t Residency::make_resident(std::span<const ListNeeds> needs) {
   const size_t n_fetched =
       lease_present(missing, fetches ? KVASIR_ACQUIRE_FETCH : KVASIR_ACQUIRE_READ, true);
   const size_t n_missed = n_fetched + missing.size();
+  if (n_missed != 0)
+    for (const ListNeeds& some : needs) some.list->lacked = true;
   blocks_missed_ += n_missed;
   blocks_hit_ += n_asked - n_missed;
   if (n_missed != 0) {
@@ -180,14 +182,18 @@ void Residency::give_up(uint64_t ticket) {
 }
 
 void Residency::prefetch(std::span<const ListNeeds> needs) {
-  if (!moves_ || !access_.storage.has_prefetch()) return;
+  if (!takes_ahead()) return;
   Completion report;
   std::erase_if(tickets_, [&](uint64_t ticket) { return services_.poll(ticket, &report); });
   const std::vector<Missing> missing = missing_of(needs);
   if (missing.empty()) return;
   uint32_t accepted = 0;
   const uint64_t ticket = start(keys_of(missing), kAhead, accepted);
-  if (accepted > 0) tickets_.push_back(ticket);
+  for (const Missing& one : missing) one.list->lacked = true;
+  if (accepted > 0)
+    tickets_.push_back(ticket);
+  else
+    takes_ahead_ = !tickets_.empty();
 }
 
 uint64_t Residency::start(const std::vector<kvasir_block_key>& keys, uint32_t priority,

@@ -39,6 +39,9 @@ class Residency {
   uint64_t make_resident(std::span<const ListNeeds> needs);
   // Starts to move what is not resident; never waits.
   void prefetch(std::span<const ListNeeds> needs);
+  // Whether prefetch() does anything: a storage that took nothing while nothing was on its way is
+  // not asked again.
+  bool takes_ahead() const { return moves_ && takes_ahead_ && access_.storage.has_prefetch(); }
   // Releases the leases of sealed blocks of `list`, and those that others took the place of.
   void release_step(BlockList& list);
   // Releases what a list has leased of a block that it gives up.
@@ -89,6 +92,7 @@ class Residency {
   const BlockAccess& access_;
   HostServices& services_;
   bool moves_;
+  bool takes_ahead_ = true;
   std::chrono::seconds transfer_timeout_{0};
   std::vector<uint64_t> tickets_;  // of prefetch() that may not have been reported
   int n_keep_ = 0;                 // the sum of keep_released()

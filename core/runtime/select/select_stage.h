@@ -16,7 +16,8 @@ namespace kvasir {
 
 class SelectStage {
  public:
-  explicit SelectStage(const RunContext& context) : c_(context), caller_(context) {}
+  explicit SelectStage(const RunContext& context)
+      : c_(context), caller_(context), ahead_scorer_(context) {}
 
   // Pieces of prompts are dense unless a selector selects in prefill; then they come alone. The
   // result points into the sequences' history, one per piece.
@@ -33,9 +34,10 @@ class SelectStage {
     return contribution_.lse.empty() ? nullptr : &contribution_;
   }
   // For pieces that decode one token, before pass.layer projects. pass.in: x and q of these pieces
-  // alone, q as the target layer would project it.
+  // alone, q as the target layer would project it. A selector that cannot speculate, but takes the
+  // best scores, is not asked: blocks that come with the best scores by that query start to move.
   void speculate(const Pass& pass, uint32_t target);
-  // The layer that some selector speculates for at pass.layer, where it is due; 0 = none.
+  // The layer that is speculated for at pass.layer, where it is due; 0 = none.
   uint32_t speculation_target(const Pass& pass) const;
 
  private:
@@ -67,6 +69,10 @@ class SelectStage {
   void take_lists(const ListBuffer& lists, uint32_t seq, Choice& choice);
 
   // speculate.cc
+  bool speculates() const;  // the first selector does
+  // How many of the best scores of a layer ahead say what is to move; 0: that is not foreseen.
+  uint32_t n_foreseen() const;
+  void foresee(const Pass& pass, uint32_t target);
   // False: the call failed, or asked for dense attention, for several sequences.
   bool speculate_together(const Pass& pass, uint32_t target);
   // made: [pass.pieces], where the choices are finished.
@@ -78,6 +84,7 @@ class SelectStage {
 
   const RunContext& c_;
   SelectorCaller caller_;
+  Scorer ahead_scorer_;  // of foresee()
   const LayerSelection everything_ = LayerSelection::everything();
   Contribution contribution_;
 };

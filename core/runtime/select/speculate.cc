@@ -1,5 +1,7 @@
 // Selection for a later layer, ahead of its queries; see select_stage.h.
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -7,21 +9,96 @@
 #include "core/runtime/select/select_stage.h"
 
 namespace kvasir {
+namespace {
+
+// The n best of each kv head.
+std::vector<HeadSelection> best_of(const Candidates& candidates, const float* score, uint32_t n,
+                                   uint32_t n_kv_heads) {
+  std::vector<HeadSelection> out(n_kv_heads);
+  for (uint32_t head = 0; head < n_kv_heads; ++head) {
+    std::vector<uint32_t>& best = out[head].index;
+    best.resize(candidates.count(head));
+    std::iota(best.begin(), best.end(), 0u);
+    if (best.size() > n) {
+      std::nth_element(best.begin(), best.begin() + n, best.end(),
+                       [&](uint32_t a, uint32_t b) { return score[a] > score[b]; });
+      best.resize(n);
+      std::sort(best.begin(), best.end());
+    }
+    score += candidates.count(head);
+    for (uint32_t& place : best)
+      place = candidates.listed ? candidates.heads[head].index[place] : candidates.begin + place;
+  }
+  return out;
+}
+
+}  // namespace
 
 uint32_t SelectStage::speculation_target(const Pass& pass) const {
   if (c_.pipeline.selectors.empty()) return 0;
-  const Selector& selector = *c_.pipeline.selectors[0];
-  const uint32_t ahead = selector.limits().speculate_ahead;
+  const bool itself = speculates();
+  const uint32_t ahead = itself ? c_.pipeline.selectors[0]->limits().speculate_ahead : 1;
   const uint32_t target = pass.layer + ahead;
-  if (!ahead || !selector.has_speculate() || target >= c_.geometry.n_layers ||
-      c_.dense_layer[target] || c_.group_leader[target] != target)
+  if (target >= c_.geometry.n_layers || c_.dense_layer[target] ||
+      c_.group_leader[target] != target || (!itself && n_foreseen() == 0))
     return 0;
   for (const Piece& piece : pass.pieces)
-    if (due(target, *piece.seq)) return target;
+    if (due(target, *piece.seq) && (itself || piece.seq->layers[target].lacked)) return target;
   return 0;
 }
 
+bool SelectStage::speculates() const {
+  const Selector& selector = *c_.pipeline.selectors[0];
+  return selector.limits().speculate_ahead && selector.has_speculate();
+}
+
+uint32_t SelectStage::n_foreseen() const {
+  const auto& representative = c_.pipeline.representative;
+  if (!c_.cache.foresee.value || c_.pipeline.selectors.size() != 1 || !representative ||
+      !c_.store.takes_ahead())
+    return 0;
+  return scores_that_count(*c_.pipeline.selectors[0], *representative, c_.geometry);
+}
+
+// The layer's own query comes later and chooses anew: here nothing but time is at stake. So of
+// layers that lacked nothing in the step before nothing is foreseen.
+void SelectStage::foresee(const Pass& pass, uint32_t target) {
+  Pass asked{target, {}, pass.in};
+  for (const Piece& piece : pass.pieces)
+    if (std::exchange(piece.seq->layers[target].lacked, false)) asked.pieces.push_back(piece);
+  std::vector<LayerSelection> made(asked.pieces.size());
+  std::vector<Choice> choices = begin_speculation(asked, target, made);
+  if (choices.empty()) return;
+  asked.pieces.clear();
+  std::vector<const Candidates*> candidates;
+  for (const Choice& choice : choices) {
+    asked.pieces.push_back(choice.piece);
+    candidates.push_back(&choice.candidates);
+  }
+  const uint32_t n = n_foreseen();
+  Scores scores;
+  try {
+    scores = ahead_scorer_.score(asked, candidates, n, false);
+  } catch (const PluginError&) {
+    return;  // the layer itself meets it again, and answers it
+  }
+  std::vector<ListNeeds> foreseen;
+  Engagement uncounted;
+  for (size_t i = 0; i < choices.size(); ++i) {
+    Choice& choice = choices[i];
+    const float* const score = scores.value.data() + scores.offsets[i * scores.n_heads];
+    choice.narrow(best_of(choice.candidates, score, n, c_.geometry.n_kv_heads), 0,
+                  c_.geometry.n_kv_heads);
+    choice.finish(uncounted);
+    LayerState& state = choice.piece.seq->layers[target];
+    foreseen.push_back({&state, needed_by(*choice.out, c_.geometry.block_size,
+                                          c_.geometry.n_kv_heads, state.blocks.size())});
+  }
+  together_or_alone(asked.pieces, foreseen, [&](auto some) { c_.store.prefetch(some); });
+}
+
 void SelectStage::speculate(const Pass& pass, uint32_t target) {
+  if (!speculates()) return foresee(pass, target);
   if (speculate_together(pass, target)) return;
   const size_t x_width = c_.model.shape().d_model;
   const size_t q_width = size_t{c_.geometry.n_q_heads} * c_.geometry.head_dim;

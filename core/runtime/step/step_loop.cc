@@ -231,7 +231,7 @@ void StepLoop::speculate(Lane& lane, uint32_t layer) {
   const ModelShape& s = model_.shape();
   Pass pass{layer, {}};
   for (const Piece& piece : lane.pieces)
-    if (piece.decodes()) pass.pieces.push_back(piece);
+    if (piece.decodes() && !piece.drafts) pass.pieces.push_back(piece);
   const uint32_t target = lane.run.select.speculation_target(pass);
   if (target == 0) return;
   const auto n = static_cast<uint32_t>(pass.pieces.size());
