@@ -129,7 +129,7 @@ uint32_t ChunkStore::n_kept(ChunkId id) const {
 }
 
 // The last token of what is restored is always computed.
-bool ChunkStore::can_be_stored(ChunkId id) const {
+bool ChunkStore::is_kept_whole(ChunkId id) const {
   const Chunk& chunk = chunks_.at(id);
   const uint32_t unit = engine_.restore_unit(strategy_);
   return unit != 0 && (prompt_of(chunk).size() - 1) / unit * unit >= length(chunk);

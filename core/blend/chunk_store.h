@@ -59,7 +59,7 @@ class ChunkStore {
 
   // Of the chunk and `bos`: how many tokens a store keeps (Engine::restore_unit).
   uint32_t n_kept(ChunkId chunk) const;
-  bool can_be_stored(ChunkId chunk) const;  // so that no token of it is computed again
+  bool is_kept_whole(ChunkId chunk) const;  // so that no token of it is computed again
   bool is_stored(ChunkId chunk) const { return chunks_.at(chunk).is_stored; }  // a store has it
   uint64_t restored_tokens() const { return restored_tokens_; }                // kept, not computed
   // What fetch_kv() took, by where the chunk lay.

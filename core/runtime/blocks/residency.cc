@@ -33,8 +33,6 @@ uint64_t Residency::make_resident(std::span<const ListNeeds> needs) {
   const size_t n_fetched =
       lease_present(missing, fetches ? KVASIR_ACQUIRE_FETCH : KVASIR_ACQUIRE_READ, true);
   const size_t n_missed = n_fetched + missing.size();
-  if (n_missed != 0)
-    for (const ListNeeds& some : needs) some.list->lacked = true;
   blocks_missed_ += n_missed;
   blocks_hit_ += n_asked - n_missed;
   if (n_missed != 0) {
@@ -111,11 +109,14 @@ size_t Residency::lease_present(std::vector<Missing>& missing, uint32_t mode, bo
                          : " does not become resident: raise the storage's limits");
     if (lost || unknown) continue;
     if (lease.state == KVASIR_LEASE_NOT_RESIDENT || !lease.k) {
+      missing[i].list->lacked = true;
       still.push_back(std::move(missing[i]));
       continue;
     }
     take_lease(missing[i], lease);
-    if (mode == KVASIR_ACQUIRE_FETCH && lease.tier != 0) ++n_fetched;
+    if (mode != KVASIR_ACQUIRE_FETCH || lease.tier == 0) continue;
+    missing[i].list->lacked = true;
+    ++n_fetched;
   }
   if (!fault.empty()) throw PluginError(storage.id(), "acquire", KVASIR_ERR_IO, fault);
   missing = std::move(still);

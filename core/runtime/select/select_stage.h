@@ -16,8 +16,7 @@ namespace kvasir {
 
 class SelectStage {
  public:
-  explicit SelectStage(const RunContext& context)
-      : c_(context), caller_(context), ahead_scorer_(context) {}
+  explicit SelectStage(const RunContext& context) : c_(context), caller_(context) {}
 
   // Pieces of prompts are dense unless a selector selects in prefill; then they come alone. The
   // result points into the sequences' history, one per piece.
@@ -84,7 +83,6 @@ class SelectStage {
 
   const RunContext& c_;
   SelectorCaller caller_;
-  Scorer ahead_scorer_;  // of foresee()
   const LayerSelection everything_ = LayerSelection::everything();
   Contribution contribution_;
 };

@@ -37,6 +37,11 @@ class SelectorCaller {
   // The first selector, at pass.layer for the layer `target`. Throws PluginError where the storage
   // cannot copy the inputs.
   SelectorAnswer speculate(const SelectorInput& input, uint32_t target);
+  // In host memory: what select() would give a selector that looks at the n_best of them.
+  Scores score(const Pass& pass, const std::vector<const Candidates*>& candidates,
+               uint32_t n_best) {
+    return scorer_.score(pass, candidates, n_best, false);
+  }
   // Of an answer that nobody needs any more: the next call writes there.
   void take_back(ListBuffer&& lists) { spare_ = std::move(lists); }
 

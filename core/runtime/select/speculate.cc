@@ -1,12 +1,12 @@
 // Selection for a later layer, ahead of its queries; see select_stage.h.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <numeric>
 #include <utility>
 #include <vector>
 
 #include "core/runtime/blocks/needed_tokens.h"
 #include "core/runtime/select/select_stage.h"
+#include "kernels/topk.h"
 
 namespace kvasir {
 namespace {
@@ -15,17 +15,14 @@ namespace {
 std::vector<HeadSelection> best_of(const Candidates& candidates, const float* score, uint32_t n,
                                    uint32_t n_kv_heads) {
   std::vector<HeadSelection> out(n_kv_heads);
+  std::vector<uint64_t> scratch;
   for (uint32_t head = 0; head < n_kv_heads; ++head) {
+    const uint64_t n_scores = candidates.count(head);
     std::vector<uint32_t>& best = out[head].index;
-    best.resize(candidates.count(head));
-    std::iota(best.begin(), best.end(), 0u);
-    if (best.size() > n) {
-      std::nth_element(best.begin(), best.begin() + n, best.end(),
-                       [&](uint32_t a, uint32_t b) { return score[a] > score[b]; });
-      best.resize(n);
-      std::sort(best.begin(), best.end());
-    }
-    score += candidates.count(head);
+    best.resize(std::min<uint64_t>(n, n_scores));
+    scratch.resize(kernels::top_k_scratch_bytes(n_scores) / sizeof(uint64_t));
+    kernels::top_k(score, n_scores, n, best.data(), scratch.data());
+    score += n_scores;
     for (uint32_t& place : best)
       place = candidates.listed ? candidates.heads[head].index[place] : candidates.begin + place;
   }
@@ -63,6 +60,7 @@ uint32_t SelectStage::n_foreseen() const {
 // The layer's own query comes later and chooses anew: here nothing but time is at stake. So of
 // layers that lacked nothing in the step before nothing is foreseen.
 void SelectStage::foresee(const Pass& pass, uint32_t target) {
+  if (c_.faults.is_aside(0)) return;
   Pass asked{target, {}, pass.in};
   for (const Piece& piece : pass.pieces)
     if (std::exchange(piece.seq->layers[target].lacked, false)) asked.pieces.push_back(piece);
@@ -78,7 +76,7 @@ void SelectStage::foresee(const Pass& pass, uint32_t target) {
   const uint32_t n = n_foreseen();
   Scores scores;
   try {
-    scores = ahead_scorer_.score(asked, candidates, n, false);
+    scores = caller_.score(asked, candidates, n);
   } catch (const PluginError&) {
     return;  // the layer itself meets it again, and answers it
   }

@@ -226,7 +226,7 @@ void StepLoop::turn_given(uint32_t layer, const Lane& lane, std::span<const int3
                              s.head_dim, turn, std::max(piece.seq->prompt_end, piece.kv_len));
 }
 
-// The query of a later layer from this layer's input, for sequences that decode.
+// The query of a later layer from this layer's input, for sequences that decode one token.
 void StepLoop::speculate(Lane& lane, uint32_t layer) {
   const ModelShape& s = model_.shape();
   Pass pass{layer, {}};

@@ -15,6 +15,8 @@ namespace {
 using cuda::KvType;
 using sdk::kv_type;
 
+constexpr uint32_t kNoPlace = UINT32_MAX;  // of a block that no list has named
+
 uint64_t row_bytes(KvType type, uint32_t width) {
   if (type == KvType::kFp8) return width;
   return kernels::row_bytes(static_cast<kernels::ElementType>(type), width);
@@ -30,8 +32,6 @@ bool is_host(uint32_t mem_kind) { return mem_kind <= KVASIR_MEM_PINNED; }
 uint64_t address(const void* data) { return reinterpret_cast<uint64_t>(data); }
 
 }  // namespace
-
-constexpr uint32_t kNoPlace = UINT32_MAX;
 
 struct CallBuilder::Part {
   const kvasir_attn_part& given;

@@ -8,9 +8,10 @@
 
 namespace kvasir::tiered {
 
-FileIo::FileIo(const FileChain& files, uint32_t n_buffers, uint64_t buffer_bytes)
+FileIo::FileIo(const FileChain& files, uint32_t depth, uint32_t n_spare, uint64_t buffer_bytes)
     : files_(files),
-      n_buffers_(n_buffers),
+      depth_(depth),
+      n_spare_(n_spare),
       buffer_bytes_((buffer_bytes + BlockFile::kPage - 1) / BlockFile::kPage * BlockFile::kPage),
       memory_(allocate(arena_bytes())) {}
 
@@ -43,7 +44,7 @@ namespace {
 
 class PlainIo final : public FileIo {
  public:
-  PlainIo(const FileChain& files, uint64_t buffer_bytes) : FileIo(files, 1, buffer_bytes) {}
+  PlainIo(const FileChain& files, uint64_t buffer_bytes) : FileIo(files, 1, 0, buffer_bytes) {}
 
   void start(uint32_t buffer_index, const FileCall& call) override {
     FileCall rest = call;
@@ -72,7 +73,7 @@ std::unique_ptr<FileIo> make_file_io(const FileChain& files, const FileOptions& 
                                      uint64_t buffer_bytes, const sdk::Host& host) {
   if (options.uring) {
     int error = 0;
-    auto io = make_uring_io(files, options.n_buffers(), buffer_bytes, error);
+    auto io = make_uring_io(files, options, buffer_bytes, error);
     if (io) return io;
     host.log(KVASIR_LOG_WARN, "the kernel gives no io_uring (" + reason(error) +
                                   "): the file is read one call at a time; io = \"thread\" does "

@@ -33,19 +33,21 @@ class FileIo {
     uint32_t buffer;
     int error;  // an errno; 0: all of it was moved
   };
-  // memory: of the buffers, page-aligned.
-  FileIo(const FileChain& files, uint32_t n_buffers, uint64_t buffer_bytes);
+  // depth: most calls under way. n_spare: more buffers, for calls that have ended and whose bytes
+  // the caller is reading while others are under way. Buffers are page-aligned.
+  FileIo(const FileChain& files, uint32_t depth, uint32_t n_spare, uint64_t buffer_bytes);
   virtual ~FileIo() = default;
   FileIo(const FileIo&) = delete;
   FileIo& operator=(const FileIo&) = delete;
 
-  uint32_t n_buffers() const { return n_buffers_; }
+  uint32_t depth() const { return depth_; }
+  uint32_t n_buffers() const { return depth_ + n_spare_; }
   std::byte* buffer(uint32_t i) const { return memory_.get() + i * buffer_bytes_; }
 
   // It is under way at the latest with the next flush() or wait().
   virtual void start(uint32_t buffer, const FileCall& call) = 0;
   virtual void flush() {}
-  // Waits until one of the calls that were started has ended; adds those that have.
+  // Waits until one of the calls that were started has ended; adds some of those that have.
   virtual void wait(std::vector<Done>& done) = 0;
 
  protected:
@@ -53,19 +55,19 @@ class FileIo {
   // What is left of a call after one system call moved `n` bytes, or failed with errno -n. True:
   // nothing is, and `error` says how it ended.
   bool ends(FileCall& rest, int64_t n, int& error);
-  uint64_t arena_bytes() const { return n_buffers_ * buffer_bytes_; }
+  uint32_t n_spare() const { return n_spare_; }
+  uint64_t arena_bytes() const { return n_buffers() * buffer_bytes_; }
   std::byte* arena() const { return memory_.get(); }
 
  private:
-  uint32_t n_buffers_;
+  uint32_t depth_, n_spare_;
   uint64_t buffer_bytes_;
   std::shared_ptr<std::byte> memory_;
 };
 
-// Calls through io_uring, on all files as many at a time as there are buffers, which are registered
-// with the kernel where its limit of locked memory allows that. Null, and an errno in `error`:
-// there is no io_uring here.
-std::unique_ptr<FileIo> make_uring_io(const FileChain& files, uint32_t n_buffers,
+// Calls through io_uring, on all files together; buffers are registered with the kernel where its
+// limit of locked memory allows that. Null, and an errno in `error`: there is no io_uring here.
+std::unique_ptr<FileIo> make_uring_io(const FileChain& files, const FileOptions& options,
                                       uint64_t buffer_bytes, int& error);
 // One call at a time, done before start() returns.
 std::unique_ptr<FileIo> make_plain_io(const FileChain& files, uint64_t buffer_bytes);

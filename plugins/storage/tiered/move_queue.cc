@@ -14,8 +14,8 @@ uint64_t nanos(std::chrono::steady_clock::duration time) {
 
 }  // namespace
 
-MoveQueue::MoveQueue(std::unique_ptr<FileIo> io, uint32_t depth, uint32_t n_files)
-    : io_(std::move(io)), depth_(depth), started_(io_->n_buffers()), files_(n_files) {
+MoveQueue::MoveQueue(std::unique_ptr<FileIo> io, uint32_t n_files)
+    : io_(std::move(io)), started_(io_->n_buffers()), files_(n_files) {
   for (uint32_t buffer = io_->n_buffers(); buffer-- > 0;) free_.push_back(buffer);
   done_.reserve(io_->n_buffers());
 }

@@ -33,9 +33,7 @@ class MoveQueue {
     bool is_write() const { return move->is_write(); }
   };
 
-  // depth: most calls under way. With more buffers than that, others are under way while what came
-  // is unpacked.
-  MoveQueue(std::unique_ptr<FileIo> io, uint32_t depth, uint32_t n_files);
+  MoveQueue(std::unique_ptr<FileIo> io, uint32_t n_files);
 
   // Whether a move can be added now: a buffer is free, and of writes at most kMostWrites are under
   // way, so that a read does not wait for many.
@@ -64,13 +62,12 @@ class MoveQueue {
     Clock::time_point busy_since{};
   };
   bool has_room(bool is_write) const {
-    return !free_.empty() && n_under_way_ < depth_ && (!is_write || n_writes_ < kMostWrites);
+    return !free_.empty() && n_under_way_ < io_->depth() && (!is_write || n_writes_ < kMostWrites);
   }
   void start_calls();
   void end_call(const FileIo::Done& done);
 
   std::unique_ptr<FileIo> io_;
-  uint32_t depth_;
   std::list<Entry> entries_;
   std::vector<FileIo::Done> done_;
   std::vector<uint32_t> free_;    // buffers

@@ -145,8 +145,9 @@ struct FileOptions {
       sdk::fail_invalid("tiered: read_bytes = " + std::to_string(read_bytes) +
                         ": expected 4 KiB to 1 GiB");
   }
-  // Some more than calls at a time: what some brought is unpacked while others are under way.
-  uint32_t n_buffers() const { return uring ? queue_depth + 1 + queue_depth / 4 : 1; }
+  // Buffers, and those of them that are more than calls at a time.
+  uint32_t n_buffers() const { return uring ? queue_depth + n_spare() : 1; }
+  uint32_t n_spare() const { return 1 + queue_depth / 4; }
 };
 
 }  // namespace kvasir::tiered

@@ -72,7 +72,7 @@ class Tiered {
   void bind(const kvasir_geometry& geometry) {
     blocks_.bind(geometry);
     transfers_.set_io(make_file_io(blocks_.files(), file_options_, blocks_.piece_bytes(), host_),
-                      file_options_.queue_depth, n_files_);
+                      n_files_);
     if (store_) store_->bind(geometry, blocks_.layout());
   }
 

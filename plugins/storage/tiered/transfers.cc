@@ -36,8 +36,8 @@ Transfers::~Transfers() {
   if (thread_.joinable()) thread_.join();
 }
 
-void Transfers::set_io(std::unique_ptr<FileIo> io, uint32_t depth, uint32_t n_files) {
-  moves_.emplace(std::move(io), depth, n_files);
+void Transfers::set_io(std::unique_ptr<FileIo> io, uint32_t n_files) {
+  moves_.emplace(std::move(io), n_files);
   flow_.resize(n_files);
 }
 

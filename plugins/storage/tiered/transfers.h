@@ -72,7 +72,7 @@ class Transfers {
   Transfers& operator=(const Transfers&) = delete;
 
   // Before start(): where the bytes move.
-  void set_io(std::unique_ptr<FileIo> io, uint32_t depth, uint32_t n_files);
+  void set_io(std::unique_ptr<FileIo> io, uint32_t n_files);
   FlowCounts flow(uint32_t file) const;  // of reads so far
   void start();                          // the thread, if it does not run yet; may throw
   // Urgent ones go first, also before the rest of a job that is not.

@@ -12,8 +12,11 @@ namespace {
 class UringIo final : public FileIo {
  public:
   // `ring` has an entry per buffer; it is this object's now.
-  UringIo(const FileChain& files, const io_uring& ring, uint32_t n_buffers, uint64_t buffer_bytes)
-      : FileIo(files, n_buffers, buffer_bytes), ring_(ring), calls_(n_buffers) {
+  UringIo(const FileChain& files, const io_uring& ring, const FileOptions& options,
+          uint64_t buffer_bytes)
+      : FileIo(files, options.queue_depth, options.n_spare(), buffer_bytes),
+        ring_(ring),
+        calls_(n_buffers()) {
     // Registered, their pages are not looked up for every call.
     const iovec all{arena(), arena_bytes()};
     registered_ = ::io_uring_register_buffers(&ring_, &all, 1) == 0;
@@ -64,9 +67,9 @@ class UringIo final : public FileIo {
   }
 
   void take_completions(std::vector<Done>& done) {
-    // Not all of many: the buffers that are left take other calls (FileOptions::n_buffers()), and
-    // so the disk does not wait while what came is unpacked.
-    const size_t most = done.size() + 1 + n_buffers() / 5;
+    // No more than there are spare buffers, which take other calls: the disk does not wait while
+    // what came is unpacked.
+    const size_t most = done.size() + n_spare();
     io_uring_cqe* entry = nullptr;
     while (done.size() < most && ::io_uring_peek_cqe(&ring_, &entry) == 0) {
       const auto index = static_cast<uint32_t>(::io_uring_cqe_get_data64(entry));
@@ -99,13 +102,13 @@ class UringIo final : public FileIo {
 
 }  // namespace
 
-std::unique_ptr<FileIo> make_uring_io(const FileChain& files, uint32_t n_buffers,
+std::unique_ptr<FileIo> make_uring_io(const FileChain& files, const FileOptions& options,
                                       uint64_t buffer_bytes, int& error) {
   io_uring ring{};
-  error = -::io_uring_queue_init(n_buffers, &ring, 0);
+  error = -::io_uring_queue_init(options.n_buffers(), &ring, 0);
   if (error != 0) return nullptr;
   try {
-    return std::make_unique<UringIo>(files, ring, n_buffers, buffer_bytes);
+    return std::make_unique<UringIo>(files, ring, options, buffer_bytes);
   } catch (...) {
     ::io_uring_queue_exit(&ring);
     throw;

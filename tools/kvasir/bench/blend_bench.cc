@@ -163,7 +163,7 @@ class Measurement {
 
   void wait_for_store(ChunkId chunk) {
     constexpr std::chrono::seconds kPatience{60};
-    if (!blender_.chunks().can_be_stored(chunk))
+    if (!blender_.chunks().is_kept_whole(chunk))
       throw input_error("--loads: a store keeps " + std::to_string(engine_.restore_unit()) +
                         " tokens at a time of what is computed so, and no whole chunk of " +
                         std::to_string(o_.chunk_tokens) +
