@@ -370,6 +370,8 @@ TEST_CASE("compare feeds the text's own last tokens where it is asked to") {
                     m.path,
                     "-f",
                     prompt,
+                    "--compute",
+                    "f32",
                     "-s",
                     "random",
                     "--set",
@@ -397,6 +399,14 @@ TEST_CASE("compare feeds the text's own last tokens where it is asked to") {
   CHECK(fed["strategies"][0]["mean_kl_error"] == 0.0);
   CHECK(fed["strategies"][1]["mean_kl_error"] > 0.0);
   CHECK(fed["strategies"][1]["mean_kl"] != greedy["strategies"][1]["mean_kl"]);
+  CHECK(greedy["strategies"][0]["perplexity"].is_null());
+  CHECK(fed["strategies"][1]["perplexity"] != fed["strategies"][0]["perplexity"]);
+  // The second half of the text, as ppl scores it.
+  const Json half = compare("text", std::to_string(n_tokens - n_tokens / 2));
+  const Json ppl = json_of({"ppl", "-m", m.path, "-f", prompt, "--compute", "f32", "-c",
+                            std::to_string(n_tokens), "-s", "dense", "--json"});
+  CHECK(half["strategies"][0]["perplexity"].get<double>() ==
+        doctest::Approx(ppl["perplexity"].get<double>()).epsilon(1e-4));
   const Finished none = run_kvasir({"compare", "-m", m.path, "-f", prompt, "-s", "random", "-n",
                                     std::to_string(n_tokens), "--feed", "text"});
   CHECK(none.code != 0);

@@ -42,6 +42,7 @@ class Comparer {
         engine_(session.load(static_cast<uint32_t>(prompt.size()) + n_steps,
                              static_cast<uint32_t>(n_compared_ + (with_masks ? arms.size() : 0)))),
         scheduler_(engine_, {.memory_bytes = session.sequence_memory(), .restores = true}),
+        feeds_text_(!fed.empty()),
         baseline_{fed, {}} {
     runs_.resize(n_compared_);
     runs_[0].label = "dense";
@@ -85,6 +86,7 @@ class Comparer {
     std::string label;
     ReadPrompt prompt;
     std::vector<Step> steps;  // none of dense attention
+    double nll = 0;           // of the fed tokens, but the first
     ComparedStrategy result;
   };
 
@@ -100,6 +102,7 @@ class Comparer {
   Scheduler scheduler_;
   std::vector<Run> runs_;  // by strategy of the engine
   Masks masks_;
+  bool feeds_text_;
   Baseline baseline_;
 };
 
@@ -134,6 +137,8 @@ std::optional<TokenId> Comparer::next(StrategyId strategy, uint32_t step,
         {most_likely(logits) == most_likely(dense), kl_divergence(dense, logits)});
   }
   if (step == n_steps_) return std::nullopt;
+  if (step > 0 && feeds_text_)
+    runs_[strategy].nll += negative_log_likelihood(logits, baseline_.tokens[step]);
   if (step == baseline_.tokens.size()) baseline_.tokens.push_back(most_likely(logits));
   return baseline_.tokens[step];
 }
@@ -154,6 +159,7 @@ ComparedStrategy Comparer::result(StrategyId strategy) {
   out.run = run_report(engine_, figures, strategy);
   out.run.strategy = run.label;
   if (leader != strategy) out.prefill_shared_with = runs_[leader].label;
+  if (feeds_text_ && n_steps_ > 1) out.perplexity = std::exp(run.nll / (n_steps_ - 1));
   if (strategy == 0) return out;
   uint32_t n_agreed = 0;
   double kl = 0, squares = 0;

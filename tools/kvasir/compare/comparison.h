@@ -21,6 +21,9 @@ struct ComparedStrategy {
   double top1_agreement = 1.0;                     // share of steps with dense attention's token
   double mean_kl = 0.0;                            // KL(dense || strategy) in nats
   double mean_kl_error = 0.0;  // its standard error, tokens taken as independent
+  // Of the tokens of the text that are fed, each after those before it, but the first, which the
+  // prompt predicts. None where they are dense attention's own, or only one.
+  std::optional<double> perplexity;
   // Against its mask; none where it has no mask.
   struct Masked {
     Kept tokens;  // of those that dense attention predicts

@@ -9,18 +9,29 @@
 namespace kvasir::tool {
 namespace {
 
+std::vector<std::string> table_head(const Comparison& c) {
+  std::vector<std::string> head{"strategy",     "prefill tok/s",      "decode tok/s",
+                                "K+V MB/token", "to choose MB/token", "attended",
+                                "same top-1",   "KL to dense",        "fallbacks"};
+  if (c.strategies[0].perplexity) head.push_back("perplexity");
+  return head;
+}
+
 std::vector<std::string> table_row(const ComparedStrategy& s) {
   const Engagement& d = s.run.decode;
   const double steps = std::max(1.0, static_cast<double>(d.steps));
-  return {s.run.strategy,
-          format("%.1f", s.run.prefill_tokens_per_second()),
-          format("%.2f", s.run.decode_tokens_per_second()),
-          format("%.3f", static_cast<double>(d.kv_bytes_read) / steps / 1e6),
-          format("%.3f", static_cast<double>(d.bytes_read_to_choose()) / steps / 1e6),
-          format("%.1f %%", s.run.attended_percent()),
-          format("%.1f %%", 100.0 * s.top1_agreement),
-          format("%.5f", s.mean_kl),
-          std::to_string(d.fallbacks)};
+  std::vector<std::string> row{
+      s.run.strategy,
+      format("%.1f", s.run.prefill_tokens_per_second()),
+      format("%.2f", s.run.decode_tokens_per_second()),
+      format("%.3f", static_cast<double>(d.kv_bytes_read) / steps / 1e6),
+      format("%.3f", static_cast<double>(d.bytes_read_to_choose()) / steps / 1e6),
+      format("%.1f %%", s.run.attended_percent()),
+      format("%.1f %%", 100.0 * s.top1_agreement),
+      format("%.5f", s.mean_kl),
+      std::to_string(d.fallbacks)};
+  if (s.perplexity) row.push_back(format("%.3f", *s.perplexity));
+  return row;
 }
 
 bool leaves_out(const Comparison& c, const ComparedStrategy& s) {
@@ -52,6 +63,7 @@ Json to_json(const Comparison& c) {
     strategy["top1_agreement"] = s.top1_agreement;
     strategy["mean_kl"] = s.mean_kl;
     strategy["mean_kl_error"] = s.mean_kl_error;
+    strategy["perplexity"] = json_or_null(s.perplexity);
     strategy["masked"] = s.masked ? masked_json(*s.masked) : Json();
     strategy["engaged"] = leaves_out(c, s) && choice_matters(s);
     out["strategies"].push_back(strategy);
@@ -71,9 +83,7 @@ std::string to_text(const Comparison& c) {
                            static_cast<unsigned long long>(c.prompt_tokens), c.decode_steps,
                            c.fed_text ? "of the text, the same" : "that dense generates, the same",
                            name(c.setup.compute), c.setup.n_threads);
-  Table table({"strategy", "prefill tok/s", "decode tok/s", "K+V MB/token", "to choose MB/token",
-               "attended", "same top-1", "KL to dense", "fallbacks"},
-              {1, 2, 3, 4, 5, 6, 7, 8});
+  Table table(table_head(c), {1, 2, 3, 4, 5, 6, 7, 8, 9});
   std::vector<std::string> shared, idle, masked;
   std::vector<const RunReport*> reports;
   for (const ComparedStrategy& s : c.strategies) {

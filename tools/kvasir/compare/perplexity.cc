@@ -14,15 +14,6 @@
 namespace kvasir::tool {
 namespace {
 
-// -log softmax(logits)[token], in double.
-double negative_log_likelihood(const float* logits, uint32_t vocab, TokenId token) {
-  double high = logits[0];
-  for (uint32_t i = 1; i < vocab; ++i) high = std::max(high, static_cast<double>(logits[i]));
-  double sum = 0;
-  for (uint32_t i = 0; i < vocab; ++i) sum += std::exp(static_cast<double>(logits[i]) - high);
-  return high + std::log(sum) - static_cast<double>(logits[token]);
-}
-
 struct Sums {
   double nll = 0, squares = 0;
   uint64_t count = 0;
@@ -51,7 +42,7 @@ void add_prefilled(Engine& engine, const Chunk& chunk, Sums& sums) {
                         for (uint32_t i = 0; i < n; ++i) {
                           const uint32_t pos = first + i;
                           if (pos < first_predicting(chunk) || pos + 1 >= chunk.size()) continue;
-                          sums.add(negative_log_likelihood(logits + uint64_t{i} * vocab, vocab,
+                          sums.add(negative_log_likelihood({logits + uint64_t{i} * vocab, vocab},
                                                            chunk[pos + 1]));
                         }
                       }});
@@ -82,11 +73,11 @@ void add_decoded(Engine& engine, std::span<const Chunk> chunks, StrategyId mask,
     engine.decode(items, logits);
     for (size_t i = 0; i < chunks.size(); ++i) {
       const TokenId token = chunks[i][pos + 1];
-      const double nll = negative_log_likelihood(of_item(i).data(), vocab, token);
+      const double nll = negative_log_likelihood(of_item(i), token);
       sums.add(nll);
       if (!mask) continue;
       const auto of_mask = of_item(chunks.size() + i);
-      masked.nll.add(nll, negative_log_likelihood(of_mask.data(), vocab, token));
+      masked.nll.add(nll, negative_log_likelihood(of_mask, token));
       if (most_likely(of_item(i)) == token) masked.tokens.add(true, most_likely(of_mask) == token);
     }
     stop_if_interrupted();

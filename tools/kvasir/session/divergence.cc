@@ -31,4 +31,8 @@ double kl_divergence(std::span<const float> p, std::span<const float> q) {
   return std::max(sum, 0.0);
 }
 
+double negative_log_likelihood(std::span<const float> logits, TokenId token) {
+  return log_sum_exp(logits) - logits[static_cast<size_t>(token)];
+}
+
 }  // namespace kvasir::tool

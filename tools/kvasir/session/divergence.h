@@ -1,4 +1,4 @@
-// How far one strategy's predictions are from another's.
+// How far predictions are from another strategy's, and from the token that came.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12,5 +12,8 @@ TokenId most_likely(std::span<const float> logits);
 
 // KL(p || q) = sum_i p_i (log p_i - log q_i) of the two softmaxes of logits, in nats, in double.
 double kl_divergence(std::span<const float> p, std::span<const float> q);
+
+// -log softmax(logits)[token], in nats, in double.
+double negative_log_likelihood(std::span<const float> logits, TokenId token);
 
 }  // namespace kvasir::tool
