@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "tests/core/runtime/support.h"
+#include "tests/support/effort.h"
 
 namespace {
 using namespace kvasir;
@@ -158,6 +159,7 @@ TEST_CASE(
   constexpr uint32_t kPrompt = 75, kVoters = 6, kCapacity = 14, kPool = 5;
   for (const bool evict : {false, true})
     for (const uint32_t chunk : {4u, 20u, 128u}) {  // the voters span chunks, or not
+      if (few_cases() && chunk != 4) continue;
       CAPTURE(evict);
       CAPTURE(chunk);
       Bench bench(8, 2);
@@ -230,6 +232,7 @@ TEST_CASE("mass as it is handed over: units, reductions, how many queries") {
     for (const uint32_t reduce :
          {KVASIR_MASS_PER_Q_HEAD, KVASIR_MASS_SUM_KV_HEAD, KVASIR_MASS_SUM_ALL})
       for (const uint32_t level : {KVASIR_MASS_LISTS, KVASIR_MASS_BLOCK, KVASIR_MASS_TOKEN}) {
+        if (few_cases() && (reduce == KVASIR_MASS_SUM_KV_HEAD) != (n_queries == 0)) continue;
         CAPTURE(n_queries);
         CAPTURE(reduce);
         CAPTURE(level);
