@@ -49,6 +49,10 @@ struct PluginSection {
 enum class WindowMode { kRolling, kPrompt };
 enum class HeadSelectMode { kSeparate, kShared };
 enum class GqaReduce { kSum, kMean, kMax, kSoftmaxSum };
+// While a layer computes, its state says what the next one will choose by its best scores. kRead:
+// those blocks start to move, and the next layer chooses by its own query. kChoose: they are its
+// choice.
+enum class Foresee { kOff, kRead, kChoose };
 enum class OnFault { kFallback, kFail };
 enum class Positions { kTrue, kSlot };
 
@@ -65,12 +69,11 @@ struct CacheConfig {
   Setting<uint32_t> layer_step{1};
   Setting<HeadSelectMode> head_select_mode{HeadSelectMode::kSeparate};  // "separate", "shared"
   Setting<GqaReduce> gqa_reduce{GqaReduce::kSum};
-  Setting<uint32_t> chunk_size{512};  // prefill tokens per pass
-  Setting<uint32_t> max_seq_len{0};   // tokens of context; 0 = what the prompt needs. -c wins
-  Setting<uint32_t> threads_num{0};   // workers; 0 = one per physical core. -t wins
-  Setting<bool> bypass{true};         // a budget that covers everything takes the dense path
-  // Blocks that would have the best scores in the next layer start to move while this one computes.
-  Setting<bool> foresee{false};
+  Setting<uint32_t> chunk_size{512};        // prefill tokens per pass
+  Setting<uint32_t> max_seq_len{0};         // tokens of context; 0 = what the prompt needs. -c wins
+  Setting<uint32_t> threads_num{0};         // workers; 0 = one per physical core. -t wins
+  Setting<bool> bypass{true};               // a budget that covers everything takes the dense path
+  Setting<Foresee> foresee{Foresee::kOff};  // "off", "read", "choose"
   Setting<OnFault> on_fault{OnFault::kFallback};  // "fallback", "fail"
   Setting<uint32_t> slow_call_seconds{10};        // a plugin call of that length is said; 0: none
   Setting<uint32_t> transfer_seconds{30};         // a block that takes longer to arrive is lost

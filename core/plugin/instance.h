@@ -298,6 +298,7 @@ class Storage : public Instance {
   kvasir_storage table_;
   mutable std::vector<kvasir_kv_format> formats_;  // what formats() said
   mutable std::optional<const kvasir_device_memory*> device_memory_;
+  mutable std::optional<const kvasir_tier_counters*> tier_counters_;
   mutable std::optional<uint32_t> heat_wanted_;
   mutable const kvasir_block_heat* heat_table_ = nullptr;  // where heat is wanted
 };

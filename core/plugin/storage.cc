@@ -229,8 +229,9 @@ void Storage::cancel(uint64_t ticket) {
 }
 
 std::vector<kvasir_tier_count> Storage::count_tiers() const {
-  const auto* counters =
-      static_cast<const kvasir_tier_counters*>(extension(KVASIR_EXT_TIER_COUNTERS));
+  if (!tier_counters_)
+    tier_counters_ = static_cast<const kvasir_tier_counters*>(extension(KVASIR_EXT_TIER_COUNTERS));
+  const kvasir_tier_counters* const counters = *tier_counters_;
   if (!counters) return {};
   if (!KVASIR_HAS(counters, kvasir_tier_counters, count))
     defect(KVASIR_EXT_TIER_COUNTERS, "it has no count()");

@@ -71,6 +71,9 @@ TEST_CASE("compare: a choice in layers that hold none of the retrieval did not e
   CHECK(sparse["masked"]["mean_kl"].get<double>() - sparse["mean_kl"].get<double>() ==
         doctest::Approx(sparse["masked"]["mean_kl_saved"].get<double>()));
   CHECK_FALSE(has(run_kvasir(compare("[]", {})).out, "did not engage"));
+  const Json ahead = quest_of(json_of(compare("[]", {"--json", "--set", "cache.foresee=choose"})));
+  CHECK(ahead["masked"]["mean_kl"] == sparse["masked"]["mean_kl"]);  // nothing to foresee
+  CHECK(ahead["fallbacks"] == 0);
   const Json bare = quest_of(json_of(compare("[0,1]", {"--json", "--no-mask"})));
   CHECK(bare["masked"].is_null());
   CHECK(bare["engaged"] == true);

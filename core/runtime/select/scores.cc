@@ -39,6 +39,18 @@ uint32_t scores_that_count(const Selector& selector, const Representative& repre
   return static_cast<uint32_t>(std::min<uint64_t>(limits.max_units, UINT32_MAX));
 }
 
+bool can_foresee(const Pipeline& pipeline, const kvasir_geometry& geometry, Foresee how) {
+  if (how == Foresee::kOff || pipeline.selectors.size() != 1 || !pipeline.representative)
+    return false;
+  const Selector& selector = *pipeline.selectors[0];
+  if (selector.limits().speculate_ahead && selector.has_speculate()) return false;
+  if (how == Foresee::kRead)
+    return scores_that_count(selector, *pipeline.representative, geometry) > 0;
+  const uint64_t needs = selector.desc().needs;
+  return selector.has_select() && needs & KVASIR_NEED_SCORES &&
+         !(needs & (KVASIR_NEED_KEYS | KVASIR_NEED_UNROTATED_K));
+}
+
 Scores Scorer::score(const Pass& pass, const std::vector<const Candidates*>& candidates,
                      uint32_t n_best, bool may_stay) {
   Pass asked = pass;

@@ -21,6 +21,10 @@ bool gives_sums(const Representative& representative, const kvasir_geometry& geo
 uint32_t scores_that_count(const Selector& selector, const Representative& representative,
                            const kvasir_geometry& geometry);
 
+// Whether the core can foresee in this way what the pipeline chooses: there is one selector, which
+// does not speculate itself, and what it chooses follows from its layer's query alone.
+bool can_foresee(const Pipeline& pipeline, const kvasir_geometry& geometry, Foresee how);
+
 struct Scores {
   // Score i of head h of sequence s: value[offsets[s * n_heads + h] + i], in the order of the
   // candidates, f32, unscaled. `value` is not null where there are none.

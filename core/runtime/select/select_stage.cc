@@ -22,6 +22,14 @@ bool SelectStage::due(uint32_t layer, const Sequence& seq) const {
   return age >= keep;
 }
 
+Choice SelectStage::begin_due(uint32_t layer, Piece piece) const {
+  LayerSelection& selection = piece.seq->layers[layer].selection;
+  const uint32_t step = c_.cache.token_step.value;
+  if (!piece.prefills() && step && !selection.reuse_steps && piece.seq->decode_index % step != 0)
+    piece.flags |= KVASIR_STEP_FORCED;
+  return Choice::begin(c_, layer, piece, selection);
+}
+
 // What the leader of the group chose, as far as the layer's own restriction lets it; where nobody
 // chose, all that this layer may reach.
 const LayerSelection* SelectStage::follow(uint32_t layer, const Piece& piece,
@@ -59,7 +67,7 @@ std::vector<const LayerSelection*> SelectStage::select(const Pass& pass) {
   if (c_.pipeline.selectors.empty() || c_.dense_layer[layer]) return result;
   std::vector<Choice> begun, resumed;
   for (size_t i = 0; i < pass.pieces.size(); ++i) {
-    Piece piece = pass.pieces[i];
+    const Piece& piece = pass.pieces[i];
     if (piece.prefills() && !c_.selects_in_prefill()) continue;
     const uint32_t leader = piece.prefills() ? layer : c_.group_leader[layer];
     LayerSelection& selection = piece.seq->layers[leader].selection;
@@ -73,10 +81,7 @@ std::vector<const LayerSelection*> SelectStage::select(const Pass& pass) {
       keep(layer, piece, resumed);
       continue;
     }
-    const uint32_t step = c_.cache.token_step.value;
-    if (!piece.prefills() && step && !selection.reuse_steps && piece.seq->decode_index % step != 0)
-      piece.flags |= KVASIR_STEP_FORCED;
-    begun.push_back(Choice::begin(c_, layer, piece, selection));
+    begun.push_back(begin_due(layer, piece));
   }
   if (!begun.empty()) run_chain(0, pass, begun);
   if (!resumed.empty()) run_chain(1, pass, resumed);

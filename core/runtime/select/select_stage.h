@@ -33,15 +33,19 @@ class SelectStage {
     return contribution_.lse.empty() ? nullptr : &contribution_;
   }
   // For pieces that decode one token, before pass.layer projects. pass.in: x and q of these pieces
-  // alone, q as the target layer would project it. A selector that cannot speculate, but takes the
-  // best scores, is not asked: blocks that come with the best scores by that query start to move.
+  // alone, q as the target layer would project it.
   void speculate(const Pass& pass, uint32_t target);
   // The layer that is speculated for at pass.layer, where it is due; 0 = none.
   uint32_t speculation_target(const Pass& pass) const;
+  // The same after the attention of pass.layer, where the core foresees for a selector that takes
+  // the best scores: as [cache] foresee says.
+  void foresee(const Pass& pass, uint32_t target);
+  uint32_t foreseen_layer(const Pass& pass) const;
 
  private:
   // Cadence and groups of layers (select_stage.cc).
   bool due(uint32_t layer, const Sequence& seq) const;
+  Choice begin_due(uint32_t layer, Piece piece) const;  // into the layer's own selection
   const LayerSelection* follow(uint32_t layer, const Piece& piece,
                                const LayerSelection& chosen) const;
   // Goes on with the selection that is there. Where only the first selector of a chain made it, the
@@ -68,10 +72,9 @@ class SelectStage {
   void take_lists(const ListBuffer& lists, uint32_t seq, Choice& choice);
 
   // speculate.cc
-  bool speculates() const;  // the first selector does
-  // How many of the best scores of a layer ahead say what is to move; 0: that is not foreseen.
-  uint32_t n_foreseen() const;
-  void foresee(const Pass& pass, uint32_t target);
+  void choose_ahead(const Pass& pass, uint32_t target);
+  void read_ahead(const Pass& pass, uint32_t target);
+  bool begins_selection(uint32_t layer) const;  // of a group of layers that are not dense
   // False: the call failed, or asked for dense attention, for several sequences.
   bool speculate_together(const Pass& pass, uint32_t target);
   // made: [pass.pieces], where the choices are finished.

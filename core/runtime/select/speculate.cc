@@ -31,35 +31,62 @@ std::vector<HeadSelection> best_of(const Candidates& candidates, const float* sc
 
 }  // namespace
 
+bool SelectStage::begins_selection(uint32_t layer) const {
+  return layer < c_.geometry.n_layers && !c_.dense_layer[layer] && c_.group_leader[layer] == layer;
+}
+
 uint32_t SelectStage::speculation_target(const Pass& pass) const {
   if (c_.pipeline.selectors.empty()) return 0;
-  const bool itself = speculates();
-  const uint32_t ahead = itself ? c_.pipeline.selectors[0]->limits().speculate_ahead : 1;
-  const uint32_t target = pass.layer + ahead;
-  if (target >= c_.geometry.n_layers || c_.dense_layer[target] ||
-      c_.group_leader[target] != target || (!itself && n_foreseen() == 0))
-    return 0;
-  for (const Piece& piece : pass.pieces)
-    if (due(target, *piece.seq) && (itself || piece.seq->layers[target].lacked)) return target;
-  return 0;
-}
-
-bool SelectStage::speculates() const {
   const Selector& selector = *c_.pipeline.selectors[0];
-  return selector.limits().speculate_ahead && selector.has_speculate();
+  const uint32_t target = pass.layer + selector.limits().speculate_ahead;
+  if (target == pass.layer || !selector.has_speculate() || !begins_selection(target)) return 0;
+  const bool is_due = std::any_of(pass.pieces.begin(), pass.pieces.end(),
+                                  [&](const Piece& piece) { return due(target, *piece.seq); });
+  return is_due ? target : 0;
 }
 
-uint32_t SelectStage::n_foreseen() const {
-  const auto& representative = c_.pipeline.representative;
-  if (!c_.cache.foresee.value || c_.pipeline.selectors.size() != 1 || !representative ||
-      !c_.store.takes_ahead())
-    return 0;
-  return scores_that_count(*c_.pipeline.selectors[0], *representative, c_.geometry);
+uint32_t SelectStage::foreseen_layer(const Pass& pass) const {
+  const uint32_t target = pass.layer + 1;
+  const Foresee how = c_.cache.foresee.value;
+  if (how == Foresee::kOff || !begins_selection(target)) return 0;
+  if (how == Foresee::kRead && !c_.store.takes_ahead()) return 0;
+  const auto is_due = [&](const Piece& piece) {
+    return (how == Foresee::kChoose || piece.seq->layers[target].lacked) && due(target, *piece.seq);
+  };
+  return std::any_of(pass.pieces.begin(), pass.pieces.end(), is_due) ? target : 0;
+}
+
+void SelectStage::foresee(const Pass& pass, uint32_t target) {
+  if (c_.cache.foresee.value == Foresee::kChoose)
+    choose_ahead(pass, target);
+  else
+    read_ahead(pass, target);
+}
+
+// What the layer attends with: its own query is not asked.
+void SelectStage::choose_ahead(const Pass& pass, uint32_t target) {
+  Pass asked{target, {}, pass.in};
+  std::vector<Choice> begun;
+  for (const Piece& piece : pass.pieces)
+    if (due(target, *piece.seq)) begun.push_back(begin_due(target, piece));
+  run_chain(0, asked, begun);
+  std::vector<Piece> pieces;
+  std::vector<ListNeeds> foreseen;
+  for (const Choice& choice : begun) {
+    LayerSelection& made = *choice.out;
+    made.speculated = !made.dense;
+    LayerState& state = choice.piece.seq->layers[target];
+    pieces.push_back(choice.piece);
+    foreseen.push_back({&state, needed_by(made, c_.geometry.block_size, c_.geometry.n_kv_heads,
+                                          state.blocks.size())});
+  }
+  if (c_.store.takes_ahead())
+    together_or_alone(pieces, foreseen, [&](auto some) { c_.store.prefetch(some); });
 }
 
 // The layer's own query comes later and chooses anew: here nothing but time is at stake. So of
 // layers that lacked nothing in the step before nothing is foreseen.
-void SelectStage::foresee(const Pass& pass, uint32_t target) {
+void SelectStage::read_ahead(const Pass& pass, uint32_t target) {
   if (c_.faults.is_aside(0)) return;
   Pass asked{target, {}, pass.in};
   for (const Piece& piece : pass.pieces)
@@ -73,7 +100,8 @@ void SelectStage::foresee(const Pass& pass, uint32_t target) {
     asked.pieces.push_back(choice.piece);
     candidates.push_back(&choice.candidates);
   }
-  const uint32_t n = n_foreseen();
+  const uint32_t n =
+      scores_that_count(*c_.pipeline.selectors[0], *c_.pipeline.representative, c_.geometry);
   Scores scores;
   try {
     scores = caller_.score(asked, candidates, n);
@@ -96,7 +124,6 @@ void SelectStage::foresee(const Pass& pass, uint32_t target) {
 }
 
 void SelectStage::speculate(const Pass& pass, uint32_t target) {
-  if (!speculates()) return foresee(pass, target);
   if (speculate_together(pass, target)) return;
   const size_t x_width = c_.model.shape().d_model;
   const size_t q_width = size_t{c_.geometry.n_q_heads} * c_.geometry.head_dim;

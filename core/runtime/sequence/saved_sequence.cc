@@ -42,6 +42,7 @@ Settings fingerprint(const RunContext& c) {
   add("key rotation", g.k_state);
   for (const ExplainLine& line : explain(c.pipeline.strategy))
     if (line.key.starts_with("cache.") && line.key != "cache.chunk_size" &&
+        (line.key != "cache.foresee" || c.cache.foresee.value == Foresee::kChoose) &&
         line.key != "cache.on_fault" && line.key != "cache.slow_call_seconds" &&
         line.key != "cache.transfer_seconds")
       say(line.key, line.value);

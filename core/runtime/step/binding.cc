@@ -13,6 +13,7 @@
 #include "core/runtime/blocks/memory_bridge.h"
 #include "core/runtime/blocks/memory_kinds.h"
 #include "core/runtime/engine.h"
+#include "core/runtime/select/scores.h"
 #include "core/runtime/sequence/slab.h"
 
 namespace kvasir {
@@ -190,6 +191,20 @@ void check_positions(const Pipeline& pipeline, const Binding& binding) {
                       " asks for a constant query position without KVASIR_NEED_UNROTATED_K");
 }
 
+// Dense attention leaves nothing to foresee, and one --set serves it beside others.
+void check_foresee(const Pipeline& pipeline, const kvasir_geometry& g) {
+  const auto& foresee = pipeline.strategy.cache.foresee;
+  const bool is_dense = std::none_of(
+      pipeline.selectors.begin(), pipeline.selectors.end(),
+      [](const auto& selector) { return selector->has_select() || selector->has_evict_plan(); });
+  if (foresee.value == Foresee::kOff || is_dense || can_foresee(pipeline, g, foresee.value)) return;
+  const char* const takes = foresee.value == Foresee::kRead
+                                ? "takes the best scores of a kv head, summed over its query heads"
+                                : "chooses by scores, and not by keys";
+  throw input_error(foresee.origin.text() + ": foresee needs one selector that " + takes +
+                    ", and does not look ahead itself (kvasir.block_topk does): leave it off here");
+}
+
 // What a plugin says that it takes is added up and allocated or refused by others: it must be a
 // size that some machine has.
 void check_claim(const Instance& plugin, const char* function, const char* of, uint64_t bytes,
@@ -333,6 +348,7 @@ std::shared_ptr<const Binding> bind_pipeline(const ModelShape& shape, Compute co
   check_single(pipeline);
   check_weights(pipeline, g);
   check_positions(pipeline, binding);
+  check_foresee(pipeline, g);
   return made;
 }
 

@@ -141,10 +141,10 @@ void StepLoop::run_layer(uint32_t layer, std::vector<Lane>& lanes) {
     lane_layer_.run(lane, layer);
   }
   load_ahead(lanes, layer + 1);
-  timer_.in_model([&] {
-    model_.attn_output(layer, b_.o.data(), b_.n, b_.h.data());
-    model_.ffn(layer, b_.h.data(), b_.n);
-  });
+  timer_.in_model([&] { model_.attn_output(layer, b_.o.data(), b_.n, b_.h.data()); });
+  for (Lane& lane : lanes)
+    timer_.in_lane(lane, [&] { guard_pieces(lane.pieces, [&] { foresee(lane, layer); }); });
+  timer_.in_model([&] { model_.ffn(layer, b_.h.data(), b_.n); });
   for (Lane& lane : lanes)
     each_piece(lane, [&](const Piece& piece) { check_hidden(layer, piece); });
 }
@@ -228,32 +228,62 @@ void StepLoop::turn_given(uint32_t layer, const Lane& lane, std::span<const int3
 
 // The query of a later layer from this layer's input, for sequences that decode one token.
 void StepLoop::speculate(Lane& lane, uint32_t layer) {
-  const ModelShape& s = model_.shape();
+  Pass pass = decoding(lane, layer);
+  const uint32_t target = lane.run.select.speculation_target(pass);
+  if (target == 0) return;
+  timer_.in_model([&] {
+    gather(pass, b_.x);
+    query_ahead(pass, target);
+  });
+  StepTimer::in_part(lane.choose_nanos, [&] { lane.run.select.speculate(pass, target); });
+}
+
+// The next layer's query from what its input lacks nothing of but this layer's feed-forward
+// network. That network is most of a layer's weights: time enough for what is to be read.
+void StepLoop::foresee(Lane& lane, uint32_t layer) {
+  Pass pass = decoding(lane, layer);
+  const uint32_t target = lane.run.select.foreseen_layer(pass);
+  if (target == 0) return;
+  timer_.in_model([&] {
+    gather(pass, b_.h);
+    model_.attn_norm(target, x_decode_.data(), static_cast<uint32_t>(pass.pieces.size()),
+                     x_decode_.data());
+    query_ahead(pass, target);
+  });
+  StepTimer::in_part(lane.choose_nanos, [&] { lane.run.select.foresee(pass, target); });
+}
+
+Pass StepLoop::decoding(const Lane& lane, uint32_t layer) {
   Pass pass{layer, {}};
   for (const Piece& piece : lane.pieces)
     if (piece.decodes() && !piece.drafts) pass.pieces.push_back(piece);
-  const uint32_t target = lane.run.select.speculation_target(pass);
-  if (target == 0) return;
+  return pass;
+}
+
+// The rows of the pieces into x_decode_, where each piece begins from now on.
+void StepLoop::gather(Pass& pass, const std::vector<float>& rows) {
+  x_decode_.resize(pass.pieces.size() * b_.d_model);
+  for (uint32_t i = 0; i < pass.pieces.size(); ++i) {
+    std::copy_n(rows.data() + pass.pieces[i].q_begin * b_.d_model, b_.d_model,
+                x_decode_.data() + i * b_.d_model);
+    pass.pieces[i].q_begin = i;
+  }
+}
+
+// The target's queries of what is gathered.
+void StepLoop::query_ahead(Pass& pass, uint32_t target) {
+  const ModelShape& s = model_.shape();
   const auto n = static_cast<uint32_t>(pass.pieces.size());
-  x_decode_.resize(n * b_.d_model);
   q_target_.resize(n * b_.q_width);
-  timer_.in_model([&] {
-    for (uint32_t i = 0; i < n; ++i) {
-      std::copy_n(b_.x.data() + pass.pieces[i].q_begin * b_.d_model, b_.d_model,
-                  x_decode_.data() + i * b_.d_model);
-      pass.pieces[i].q_begin = i;
-    }
-    model_.project_qkv(target, x_decode_.data(), n, q_target_.data(), nullptr, nullptr);
-    for (const Piece& piece : pass.pieces) {
-      const uint32_t pos[] = {piece.first_pos()};
-      model_.rope(target).apply(q_target_.data() + piece.q_begin * b_.q_width, 1, s.n_q_heads,
-                                s.head_dim, pos, std::max(piece.seq->prompt_end, piece.kv_len));
-    }
-  });
+  model_.project_qkv(target, x_decode_.data(), n, q_target_.data(), nullptr, nullptr);
+  for (const Piece& piece : pass.pieces) {
+    const uint32_t pos[] = {piece.first_pos()};
+    model_.rope(target).apply(q_target_.data() + piece.q_begin * b_.q_width, 1, s.n_q_heads,
+                              s.head_dim, pos, std::max(piece.seq->prompt_end, piece.kv_len));
+  }
   pass.in.n = n;
   pass.in.x = x_decode_.data();
   pass.in.q = q_target_.data();
-  StepTimer::in_part(lane.choose_nanos, [&] { lane.run.select.speculate(pass, target); });
 }
 
 void StepLoop::fork_open_blocks(Lane::Followers& f) const {

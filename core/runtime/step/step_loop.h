@@ -52,6 +52,10 @@ class StepLoop {
   void check_finite(uint32_t layer, const Piece& piece, const char* what,
                     const std::vector<float>& values, uint64_t width) const;
   void speculate(Lane& lane, uint32_t layer);
+  void foresee(Lane& lane, uint32_t layer);
+  static Pass decoding(const Lane& lane, uint32_t layer);
+  void gather(Pass& pass, const std::vector<float>& rows);
+  void query_ahead(Pass& pass, uint32_t target);
   void project(uint32_t layer, std::vector<Lane>& lanes);
   void rope(uint32_t layer, const std::vector<Piece>& pieces, float* values, uint32_t heads) const;
   void turn_given(uint32_t layer, const Lane& lane, std::span<const int32_t> turn);
@@ -63,7 +67,7 @@ class StepLoop {
   StepBuffers b_;
   StepTimer timer_;
   LaneLayer lane_layer_{b_, timer_};
-  std::vector<float> x_decode_, q_target_;  // of speculate()
+  std::vector<float> x_decode_, q_target_;  // of speculate() and foresee()
 };
 
 }  // namespace kvasir

@@ -45,7 +45,7 @@ chunk_size = 1024
 max_seq_len = 100000
 threads_num = 12
 bypass = false
-foresee = true
+foresee = "choose"
 on_fault = "fail"
 )");
   const CacheConfig& c = config.cache;
@@ -63,7 +63,7 @@ on_fault = "fail"
   CHECK(c.gqa_reduce.value == GqaReduce::kSoftmaxSum);
   CHECK(c.chunk_size.value == 1024);
   CHECK(c.bypass.value == false);
-  CHECK(c.foresee.value == true);
+  CHECK(c.foresee.value == Foresee::kChoose);
   CHECK(c.on_fault.value == OnFault::kFail);
   CHECK(c.window_tokens.origin.text() == "test.toml:4:1");
 }
@@ -359,7 +359,7 @@ TEST_CASE("explain lists every setting once, with its origin") {
   CHECK(find("cache.dense_layers") == "[] | default");
   CHECK(find("cache.dense_layer_every") == "0 | default");
   CHECK(find("cache.bypass") == "true | default");
-  CHECK(find("cache.foresee") == "false | default");
+  CHECK(find("cache.foresee") == "\"off\" | default");
   CHECK(find("selector.plugin") == "\"q\" | test.toml:4:1");
   CHECK(find("selector.budget") == "1.0 | test.toml:5:1");
   CHECK(find("storage.plugin") == "\"default_storage\" | default");

@@ -191,50 +191,6 @@ TEST_CASE("behind a list made a layer ahead the rest of the chain still chooses"
     }
 }
 
-// What is given does not depend on what came before: the query of a layer ahead is right, and so is
-// what is foreseen. Of the blocks nothing stays in memory, but what is not written yet.
-TEST_CASE("blocks with the best scores of a layer ahead travel while this layer computes") {
-  const std::string chosen =
-      "[cache]\nblock_size = 8\nsink_tokens = 8\nwindow_tokens = 8\nforesee = true\n"
-      "[selector]\nplugin = 'kvasir.block_topk'\nbudget_tokens = 32\n"
-      "[representative]\nplugin = 'kvasir.mean'\n[storage]\ntype_k = 'f32'\ntype_v = 'f32'\n";
-  struct Told {
-    std::vector<float> outputs;
-    Engagement decode;
-  };
-  constexpr uint32_t kSteps = 40;
-  const auto run = [&](const std::string& storage) {
-    Prescribed scene;
-    const auto engine = scene.engine(chosen + storage);
-    const auto seq = engine->open();
-    Prescribed::prompt(*engine, seq, 300);
-    for (uint32_t i = 0; i < kSteps; ++i) Prescribed::decode(*engine, seq);
-    return Told{scene.outputs, engine->decode_engagement()};
-  };
-  const std::string tiered = "plugin = 'kvasir.tiered'\ncached_blocks = 0\n";
-  const Told plain = run("plugin = 'kvasir.dram'\n");
-  const Told asked = run(tiered + "read_ahead = false\n");
-  Told ahead = run(tiered);
-  CHECK(asked.outputs == plain.outputs);
-  CHECK(ahead.outputs == plain.outputs);
-  CHECK(ahead.decode.fallbacks == 0);
-  // Scores of two of three layers are computed ahead, too, but for a layer that lacked nothing; for
-  // a storage that takes nothing ahead once.
-  const uint64_t bytes = plain.decode.representative_bytes_read;
-  CHECK(ahead.decode.representative_bytes_read > bytes + bytes / 3);
-  CHECK(ahead.decode.representative_bytes_read <= bytes + bytes * 2 / 3);
-  CHECK(asked.decode.representative_bytes_read <= bytes + bytes / kSteps);
-  CHECK(ahead.decode.tokens_selected == plain.decode.tokens_selected);
-  CHECK(ahead.decode.selections == plain.decode.selections);
-  // Some come in time, if the thread that brings them gets a core and what is asked for had left.
-  Told late = asked;
-  for (int i = 0; i < 20 && ahead.decode.blocks_missed >= late.decode.blocks_missed; ++i) {
-    late = run(tiered + "read_ahead = false\n");
-    ahead = run(tiered);
-  }
-  CHECK(ahead.decode.blocks_missed < late.decode.blocks_missed);
-}
-
 TEST_CASE("a speculated list is kept for token_step steps like any other") {
   Bench bench(8, 2);
   const auto engine = bench.engine(

@@ -58,13 +58,12 @@ Entrant rung_of(const Entrant& arm, Role role) {
   out.strategy = arm.strategy;
   StrategyConfig& strategy = *out.strategy;
   strategy.name = out.label;
-  strategy.representative.reset();
   PluginSection selector;
   selector.kind = Kind::kSelector;
   selector.plugin.value = role == Role::kOracle ? "kvasir.oracle" : "kvasir.random";
   selector.options = {{"budget_tokens", static_cast<int64_t>(arm.ladder->budget_tokens), {}},
                       {"unit", std::string(arm.ladder->by_token ? "token" : "block"), {}}};
-  strategy.selectors = {selector};
+  choose_otherwise(strategy, selector);
   strategy.cache.head_select_mode.value =
       arm.ladder->shared ? HeadSelectMode::kShared : HeadSelectMode::kSeparate;
   return out;

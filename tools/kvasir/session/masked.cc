@@ -22,12 +22,17 @@ bool can_be_masked(const Pipeline& pipeline) {
 StrategyConfig masked(const StrategyConfig& strategy) {
   StrategyConfig out = strategy;
   out.name = "masked of " + strategy.name;
-  out.representative.reset();
   PluginSection selector;
   selector.kind = Kind::kSelector;
   selector.plugin.value = "kvasir.streaming";
-  out.selectors = {selector};
+  choose_otherwise(out, selector);
   return out;
+}
+
+void choose_otherwise(StrategyConfig& strategy, const PluginSection& selector) {
+  strategy.selectors = {selector};
+  strategy.representative.reset();
+  strategy.cache.foresee = {};
 }
 
 std::string configuration_of(const StrategyConfig& strategy) {

@@ -19,6 +19,8 @@ bool can_be_masked(const Pipeline& pipeline);
 // The strategy with nothing chosen in its sparse layers, which attend to the first tokens and the
 // window alone; nothing is given up. Its dense layers, blocks and storage stay.
 StrategyConfig masked(const StrategyConfig& strategy);
+// `selector` in place of all that the strategy chooses by; nothing is foreseen.
+void choose_otherwise(StrategyConfig& strategy, const PluginSection& selector);
 
 // Strategies that configure alike, but for their names, have the same.
 std::string configuration_of(const StrategyConfig& strategy);
