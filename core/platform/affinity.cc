@@ -6,6 +6,7 @@
 
 #include <bit>
 #include <cerrno>
+#include <utility>
 
 namespace kvasir {
 namespace {
@@ -13,6 +14,13 @@ namespace {
 constexpr size_t kMaxMaskWords = 1 << 14;  // a million CPUs: where the kernel's answer is nonsense
 
 thread_local CpuMask mask_before_binding;
+
+// False: the kernel refused, or the mask is empty.
+bool set_affinity(const CpuMask& mask) {
+  if (mask.words().empty()) return false;
+  const auto* set = reinterpret_cast<const cpu_set_t*>(mask.words().data());
+  return sched_setaffinity(0, mask.words().size() * sizeof(uint64_t), set) == 0;
+}
 
 }  // namespace
 
@@ -47,10 +55,15 @@ void remember_thread_affinity() {
 }
 
 void restore_thread_affinity(const CpuMask& mask) {
-  if (mask.words().empty()) return;
-  const auto* set = reinterpret_cast<const cpu_set_t*>(mask.words().data());
-  if (sched_setaffinity(0, mask.words().size() * sizeof(uint64_t), set) != 0) return;
-  if (mask == mask_before_binding) mask_before_binding = CpuMask();
+  if (set_affinity(mask) && mask == mask_before_binding) mask_before_binding = CpuMask();
 }
+
+OnAllCores::OnAllCores() {
+  if (mask_before_binding.words().empty()) return;
+  CpuMask bound = thread_affinity();
+  if (set_affinity(mask_before_binding)) bound_ = std::move(bound);
+}
+
+OnAllCores::~OnAllCores() { set_affinity(bound_); }
 
 }  // namespace kvasir

@@ -36,4 +36,17 @@ void remember_thread_affinity();
 // Gives the calling thread this mask back. An empty mask changes nothing.
 void restore_thread_affinity(const CpuMask& mask);
 
+// For its life the calling thread, where it is bound, may run on what it could before: threads that
+// it starts inherit that.
+class OnAllCores {
+ public:
+  OnAllCores();
+  ~OnAllCores();
+  OnAllCores(const OnAllCores&) = delete;
+  OnAllCores& operator=(const OnAllCores&) = delete;
+
+ private:
+  CpuMask bound_;  // empty: it was not bound
+};
+
 }  // namespace kvasir

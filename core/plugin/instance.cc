@@ -1,10 +1,12 @@
 // What all kinds share: create, check the table, sequences, drain, destroy.
 // SPDX-License-Identifier: Apache-2.0
 #include "core/plugin/instance.h"
-#include "core/platform/build_id.h"
 
 #include <cstring>
+#include <optional>
 
+#include "core/platform/affinity.h"
+#include "core/platform/build_id.h"
 #include "core/plugin/call.h"
 #include "core/plugin/sizes.h"
 
@@ -138,6 +140,8 @@ void Instance::validate(const kvasir_geometry& geometry) const {
 }
 
 void Instance::bind(const kvasir_geometry& geometry) {
+  std::optional<OnAllCores> on_all_cores;  // threads that it starts are to have them, too
+  if (desc().caps & KVASIR_CAP_OWN_THREADS) on_all_cores.emplace();
   control_call("bind",
                [&](kvasir_err* err) { return instance_->bind(instance_->self, &geometry, err); });
   is_bound_ = true;

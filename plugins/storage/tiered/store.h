@@ -27,6 +27,7 @@ class Store {
   const StoreBackend& backend() const { return *backend_; }
   void bind(const kvasir_geometry& geometry, const sdk::KvLayout& layout) {
     layout_ = store_layout(geometry, layout);
+    writer_.start();
   }
   // Before it nothing is kept or found.
   void name_run(const Hash& run, const std::string& about);

@@ -3,7 +3,6 @@
 #include "plugins/storage/tiered/store_writer.h"
 
 #include <exception>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -32,13 +31,12 @@ bool StoreWriter::wait_for_room(std::unique_lock<std::mutex>& lock) {
   return has_patience_;
 }
 
+void StoreWriter::start() {
+  if (!thread_.joinable()) thread_ = std::thread([this] { serve(); });
+}
+
 void StoreWriter::add(StoreBlock block, const StoreLayout& layout) {
   std::unique_lock lock(mutex_);
-  try {
-    if (!thread_.joinable()) thread_ = std::thread([this] { serve(); });
-  } catch (const std::system_error& e) {
-    return tell(e.what());
-  }
   layout_ = layout;
   if (!wait_for_room(lock)) return tell("it is slower than the prompt is computed");
   blocks_.push_back(std::move(block));

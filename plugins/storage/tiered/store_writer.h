@@ -25,6 +25,7 @@ class StoreWriter {
   StoreWriter(const StoreWriter&) = delete;
   StoreWriter& operator=(const StoreWriter&) = delete;
 
+  void start();  // the thread, once; before anything is added. May throw
   // The block's memory must not change until it is written: see finish(). Waits while kMostBytes
   // are to be written, but no longer than the backend's patience: then blocks are not kept until
   // there is room.

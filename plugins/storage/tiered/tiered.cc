@@ -73,6 +73,7 @@ class Tiered {
     blocks_.bind(geometry);
     transfers_.set_io(make_file_io(blocks_.files(), file_options_, blocks_.piece_bytes(), host_),
                       n_files_);
+    transfers_.start();  // here, where it inherits no single core
     if (store_) store_->bind(geometry, blocks_.layout());
   }
 
@@ -106,7 +107,6 @@ class Tiered {
   // kvasir.store/1, which is offered with a store only.
   void name_run(const tiered::Hash& run, const std::string& about) { store_->name_run(run, about); }
   void restore(const sdk::BlockKeys& keys, const sdk::Leases& out) {
-    transfers_.start();
     for (uint64_t i = 0; i < keys.size(); ++i)
       out[i] = blocks_.no_lease(keys[i], KVASIR_LEASE_FAILED);
     try {
@@ -139,7 +139,6 @@ class Tiered {
 
   // A full block does not change any more: it goes to the file, and may then leave memory.
   void seal(const sdk::BlockKeys& keys, const sdk::Leases& leases) {
-    transfers_.start();
     tiered::Blocks::Kept kept;
     transfers_.save(blocks_.seal(keys, leases, kept));
     for (auto& [key, memory] : kept) store_->keep(key, std::move(memory));
@@ -151,7 +150,6 @@ class Tiered {
 
   void prefetch(const sdk::BlockKeys& keys, const kvasir_io_hint& hint, uint64_t ticket,
                 uint32_t& accepted) {
-    transfers_.start();
     std::vector<Load> loads = blocks_.loads_of(keys);
     if (loads.empty() || (hint.priority == 0 && !reads_ahead_)) return;
     const auto n = static_cast<uint32_t>(loads.size());
@@ -182,7 +180,6 @@ class Tiered {
 
   // Brings in what `keys` need and waits for it. Returns the tier of each key before that.
   std::vector<uint32_t> fetch(const sdk::BlockKeys& keys) {
-    transfers_.start();
     std::vector<uint32_t> tier;
     std::vector<Load> loads = blocks_.missing(keys, tier);
     if (!loads.empty()) transfers_.load_now(std::move(loads));

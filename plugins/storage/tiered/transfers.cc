@@ -42,7 +42,6 @@ void Transfers::set_io(std::unique_ptr<FileIo> io, uint32_t n_files) {
 }
 
 void Transfers::start() {
-  const std::lock_guard lock(mutex_);
   if (!thread_.joinable()) thread_ = std::thread([this] { serve(); });
 }
 

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/platform/affinity.h"
 
 namespace kvasir {
 namespace {
@@ -352,6 +353,21 @@ TEST_CASE("on this machine each worker is bound to its core, and the caller is f
       std::vector<uint32_t> n(unbound.n_workers(), 0);
       unbound.run_on_all([&](uint32_t worker) { n[worker] = n_allowed_cpus(); });
       for (uint32_t worker = 1; worker < n.size(); ++worker) CHECK(n[worker] == before);
+    }
+    SUBCASE(
+        "what it starts while it is on all cores runs there, and it is bound again after that") {
+      const int core = sched_getcpu();
+      uint32_t of_thread = 0;
+      {
+        const OnAllCores scope;
+        CHECK(n_allowed_cpus() == before);
+        std::thread([&] { of_thread = n_allowed_cpus(); }).join();
+      }
+      CHECK(of_thread == before);
+      CHECK(n_allowed_cpus() == 1);
+      CHECK(sched_getcpu() == core);
+      const ThreadPool pool_after(topology);  // still knows what the process may use
+      CHECK(thread_affinity_before_binding().count() == before);
     }
     SUBCASE("a second pool may outlive or precede the first one's end") {
       ThreadPool second(topology);
