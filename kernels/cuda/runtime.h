@@ -24,6 +24,11 @@ class Error : public std::runtime_error {
 // Why no device can be used, as a sentence that says what to do; empty when one can.
 std::string device_problem();
 
+struct MemoryState {
+  uint64_t free_bytes, total_bytes;
+};
+MemoryState memory_state();  // of the device, at this moment
+
 // Work of one stream runs in the order in which it was given. Opaque; cudaStream_t.
 struct Stream {
   void* handle = nullptr;  // null: the default stream

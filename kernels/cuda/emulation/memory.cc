@@ -154,6 +154,18 @@ void set_memory(uint64_t bytes) {
   all.most_bytes = bytes;
 }
 
+uint64_t memory_bytes() {
+  Allocations& all = allocations();
+  const std::lock_guard lock(all.mutex);
+  return all.most_bytes;
+}
+
+uint64_t free_bytes() {
+  Allocations& all = allocations();
+  const std::lock_guard lock(all.mutex);
+  return all.most_bytes - std::min(all.most_bytes, all.bytes);
+}
+
 uint64_t n_allocated() {
   Allocations& all = allocations();
   const std::lock_guard lock(all.mutex);

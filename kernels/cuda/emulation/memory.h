@@ -66,6 +66,8 @@ void release(void* data);        // null does nothing
 uint64_t n_allocated();
 // How much memory the device has, from now on.
 void set_memory(uint64_t bytes);
+uint64_t memory_bytes();
+uint64_t free_bytes();
 // The allocation that holds this address, or null.
 Region* region_of(const void* at);
 

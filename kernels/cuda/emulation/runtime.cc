@@ -21,6 +21,8 @@ void check(const void* data, uint64_t bytes) {
 
 std::string device_problem() { return ""; }
 
+MemoryState memory_state() { return {emulation::free_bytes(), emulation::memory_bytes()}; }
+
 Stream make_stream() { return {}; }
 void destroy_stream(Stream) noexcept {}
 void wait(Stream) {}

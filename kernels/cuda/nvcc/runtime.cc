@@ -27,12 +27,18 @@ std::string device_problem() {
   if (status == cudaErrorInsufficientDriver || status == cudaErrorNoDevice || n_devices == 0) {
     int driver = 0;
     cudaDriverGetVersion(&driver);
-    return driver == 0 ? "no NVIDIA driver is installed on this machine: install one, or take an "
-                         "attention backend that needs no GPU ([attention] plugin = \"cpu\")"
+    return driver == 0 ? "no NVIDIA driver is installed on this machine: install one, or do without "
+                         "a GPU ([attention] plugin = \"cpu\", -ngl 0)"
                        : "the NVIDIA driver finds no device that this build can use: see "
-                         "nvidia-smi, or take [attention] plugin = \"cpu\"";
+                         "nvidia-smi, or do without a GPU ([attention] plugin = \"cpu\", -ngl 0)";
   }
   return status == cudaSuccess ? "" : cudaGetErrorString(status);
+}
+
+MemoryState memory_state() {
+  size_t free_bytes = 0, total_bytes = 0;
+  check(cudaMemGetInfo(&free_bytes, &total_bytes), "say how much memory is free");
+  return {free_bytes, total_bytes};
 }
 
 Stream make_stream() {
