@@ -66,6 +66,11 @@ class Model {
   virtual void attn_output(uint32_t layer, const float* o, uint32_t n,
                            float* h) const = 0;  // h += o Wo, normalised where the model does
   virtual void ffn(uint32_t layer, float* h, uint32_t n) const = 0;       // h += ffn(norm(h))
+  // Both: what lies between them need not leave a device.
+  virtual void finish_layer(uint32_t layer, const float* o, uint32_t n, float* h) const {
+    attn_output(layer, o, n, h);
+    ffn(layer, h, n);
+  }
   virtual void logits(const float* h, uint32_t n, float* out) const = 0;  // final norm, lm head
   virtual uint64_t weight_bytes() const = 0;                              // resident
   virtual uint64_t weight_bytes_per_token() const = 0;                    // read per decoded token

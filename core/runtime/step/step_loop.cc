@@ -141,12 +141,21 @@ void StepLoop::run_layer(uint32_t layer, std::vector<Lane>& lanes) {
     lane_layer_.run(lane, layer);
   }
   load_ahead(lanes, layer + 1);
+  finish_layer(layer, lanes);
+  for (Lane& lane : lanes)
+    each_piece(lane, [&](const Piece& piece) { check_hidden(layer, piece); });
+}
+
+void StepLoop::finish_layer(uint32_t layer, std::vector<Lane>& lanes) {
+  const bool foresees = std::any_of(lanes.begin(), lanes.end(), [&](const Lane& lane) {
+    return lane.run.select.foreseen_layer(decoding(lane, layer)) != 0;
+  });
+  if (!foresees)
+    return timer_.in_model([&] { model_.finish_layer(layer, b_.o.data(), b_.n, b_.h.data()); });
   timer_.in_model([&] { model_.attn_output(layer, b_.o.data(), b_.n, b_.h.data()); });
   for (Lane& lane : lanes)
     timer_.in_lane(lane, [&] { guard_pieces(lane.pieces, [&] { foresee(lane, layer); }); });
   timer_.in_model([&] { model_.ffn(layer, b_.h.data(), b_.n); });
-  for (Lane& lane : lanes)
-    each_piece(lane, [&](const Piece& piece) { check_hidden(layer, piece); });
 }
 
 // Numbers are checked in the layer where they stop being finite: whatever reads them later would be

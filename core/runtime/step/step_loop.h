@@ -44,6 +44,8 @@ class StepLoop {
   static void load_ahead(std::vector<Lane>& lanes, uint32_t layer);
   static void wait_for_placed(Lane& lane, uint32_t layer);
   void run_layer(uint32_t layer, std::vector<Lane>& lanes);
+  // What comes behind its attention.
+  void finish_layer(uint32_t layer, std::vector<Lane>& lanes);
   // fn(piece) of all that is computed in the lane; what it throws ends the piece.
   template <class Fn>
   void each_piece(Lane& lane, const Fn& fn) const;
