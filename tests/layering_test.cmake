@@ -1,7 +1,8 @@
 # Fails on an include that points against the arrows:
 #   abi, kernels see nothing of ours; the SDK sees abi and the standard library; plugins see abi,
 #   kernels, the SDK and plugins/shared; core never sees a plugin, the SDK or a tool, and never names
-#   a plugin id; the tool never sees a plugin or the SDK;
+#   a plugin id; of core only core/model/cuda sees kernels/cuda; the tool never sees a plugin or the
+#   SDK;
 # and on a plugin that is read as an example or as a proof, and is too long for it:
 #   test plugins over 100 lines, the C template over 80.
 set(failures "")
@@ -26,6 +27,13 @@ forbid(abi "${ours}(core|kernels|plugins|tools|tests|kvasir/sdk)/" "abi includes
 forbid(kernels "${ours}(core|abi|plugins|tools|tests|kvasir)/" "kernels include nothing of ours")
 forbid(core "${ours}(plugins|tools|tests|kvasir/sdk)/" "core includes neither plugins nor tools")
 forbid(core "\"kvasir\\.[a-z_0-9]+\"" "core never names a plugin")
+# What needs CUDA is a library apart, core/model/cuda, that the core loads.
+file(GLOB parts RELATIVE ${ROOT} ${ROOT}/core/* ${ROOT}/core/model/*)
+list(REMOVE_ITEM parts core/model core/model/cuda)
+foreach(part ${parts})
+  forbid(${part} "${ours}(kernels/cuda|core/model/cuda|cuda|cublas)" "the core includes nothing of CUDA: see core/model/cuda")
+endforeach()
+forbid(core/model/cuda "${ours}(cuda|cublas)" "its library reaches the device through kernels/cuda")
 forbid(plugins "${ours}(core|tools|tests|plugins/sdk)/"
   "plugins include <kvasir/…>, <kvasir/sdk/…>, kernels and plugins/shared only")
 forbid(plugins/sdk "^[ \t]*#[ \t]*include" "the SDK is what authors get: <kvasir/…> and the standard library only"

@@ -11,6 +11,7 @@
 
 #include "core/error.h"
 #include "core/model/gguf/quant.h"
+#include "core/model/layers/device_model.h"
 #include "core/model/layers/panel_matrix.h"
 #include "core/model/layers/quantized_panel.h"
 #include "core/model/layers/tensor_list.h"
@@ -33,20 +34,22 @@ struct Weights {
   PanelMatrix head;
 };
 
-// Lays the weights out in one block of memory. Run twice with the same steps: without memory to
-// count the bytes, then with memory to fill it.
+// Lays the weights out in one block of memory, but for those of a device. Run twice with the same
+// steps: without memory to count the bytes, then with memory to fill it.
 class WeightLoader {
  public:
   // file may be null to count bytes only, of weights that are not quantised.
-  WeightLoader(const GgufFile* file, const ModelShape& shape, Compute compute)
-      : file_(file), shape_(shape), compute_(compute) {
+  WeightLoader(const GgufFile* file, const ModelShape& shape, const Model::Options& options)
+      : file_(file), shape_(shape), compute_(options.compute), device_(shape, options) {
     for_each_tensor(shape, [&](const std::string& name, const TensorShape& tensor_shape) {
       tensors_.emplace(name, tensor_shape);
+      const bool is_embedding = name == "token_embd.weight" && !shape.tied_embeddings;
+      if (tensor_shape.size() == 2 && !is_embedding) note_type(kept(name).type);
     });
   }
   Weights lay_out(std::byte* memory, ThreadPool* pool);
   uint64_t n_bytes() const { return used_; }
-  // Of the matrices laid out.
+  // Of all matrices, those of a device included.
   bool has_quantized() const { return has_quantized_; }
   std::optional<Compute> plain() const { return plain_; }
   Model::Arithmetic arithmetic(bool deterministic) const {
@@ -63,7 +66,14 @@ class WeightLoader {
   }
   using Named = std::pair<PanelMatrix*, std::string>;
   void matrices(std::initializer_list<Named> together);  // those that one product takes
+  PanelMatrix kept(const std::string& name) const;       // without data
   PanelMatrix matrix(const std::string& name);
+  void note_type(Compute type) {
+    if (type == Compute::kInt8)
+      has_quantized_ = true;
+    else
+      plain_ = type;
+  }
   const float* vector(const std::string& name);
   const float* vector_if_any(const std::string& name);  // null when models of the shape have none
   Layer layer(uint32_t index);
@@ -72,6 +82,7 @@ class WeightLoader {
   const GgufFile* file_;
   const ModelShape& shape_;
   Compute compute_;
+  DevicePart device_;
   std::byte* memory_ = nullptr;
   ThreadPool* pool_ = nullptr;
   uint64_t used_ = 0;
@@ -79,16 +90,16 @@ class WeightLoader {
   std::optional<Compute> plain_;
 };
 
-PanelMatrix WeightLoader::matrix(const std::string& name) {
+PanelMatrix WeightLoader::kept(const std::string& name) const {
   const TensorShape& shape = tensors_.at(name);
   PanelMatrix m = kept_as(file_ ? file_->tensor(name).type : GgmlType::kF32, compute_);
   m.n_in = static_cast<uint32_t>(shape[0]);
   m.n_out = static_cast<uint32_t>(shape[1]);
-  if (m.type == Compute::kInt8) {
-    has_quantized_ = true;
-  } else {
-    plain_ = m.type;
-  }
+  return m;
+}
+
+PanelMatrix WeightLoader::matrix(const std::string& name) {
+  PanelMatrix m = kept(name);
   m.data = take(m.n_bytes());
   return m;
 }
@@ -148,10 +159,9 @@ Weights WeightLoader::lay_out(std::byte* memory, ThreadPool* pool) {
   memory_ = memory;
   pool_ = pool;
   used_ = 0;
-  has_quantized_ = false;
-  plain_.reset();
   Weights w;
-  for (uint32_t i = 0; i < shape_.n_layers; ++i) w.layers.push_back(layer(i));
+  for (uint32_t i = 0; i < device_.first_layer; ++i) w.layers.push_back(layer(i));
+  if (device_.has_head) return w;
   w.output_norm = vector("output_norm.weight");
   matrices({{&w.head, shape_.tied_embeddings ? "token_embd.weight" : "output.weight"}});
   return w;
@@ -226,7 +236,7 @@ GgufModel::GgufModel(const GgufFile& file, const ModelShape& shape, ThreadPool& 
       embedding_(file.tensor("token_embd.weight")),
       max_tokens_(options.max_batch_tokens) {
   const Scratch scratch(shape_, options.max_batch_tokens);
-  WeightLoader loader(&file, shape_, options.compute);
+  WeightLoader loader(&file, shape_, options);
   loader.lay_out(nullptr, nullptr);
   arithmetic_ = loader.arithmetic(options.deterministic);
   weights_memory_ = Region(loader.n_bytes());
@@ -351,25 +361,35 @@ std::unique_ptr<Model> Model::load(const GgufFile& file, ThreadPool& pool, const
     throw Error(ErrorKind::kResource,
                 "bf16 matrix products need a CPU with AVX-512 BF16 or AMX; use compute = \"f32\"");
   }
-  return std::make_unique<GgufModel>(file, read_shape(file), pool, options);
+  const ModelShape shape = read_shape(file);
+  const auto make_host = [&] { return std::make_unique<GgufModel>(file, shape, pool, options); };
+  if (options.device_layers == 0) return make_host();
+  return make_device_model(file, shape, options, make_host);
 }
 
 Model::Arithmetic Model::arithmetic(const GgufFile& file, const Options& options) {
   const ModelShape shape = read_shape(file);
-  WeightLoader loader(&file, shape, options.compute);
-  loader.lay_out(nullptr, nullptr);
-  return loader.arithmetic(options.deterministic);
+  const WeightLoader loader(&file, shape, options);
+  Arithmetic made = loader.arithmetic(options.deterministic);
+  if (options.device_layers != 0 && !device_is_exact(options)) made.tokens_are_independent = false;
+  return made;
 }
 
 namespace {
 
 Model::Memory plan(const GgufFile* file, const ModelShape& shape, const Model::Options& options) {
   const Scratch scratch(shape, options.max_batch_tokens);
-  WeightLoader loader(file, shape, options.compute);
+  WeightLoader loader(file, shape, options);
   loader.lay_out(nullptr, nullptr);
-  return {loader.n_bytes(),
-          scratch.n_bytes() + PanelProducts::scratch_bytes(scratch.products(loader, options)),
-          loader.arithmetic(options.deterministic).compute};
+  Model::Memory memory{
+      loader.n_bytes(),
+      scratch.n_bytes() + PanelProducts::scratch_bytes(scratch.products(loader, options)),
+      loader.arithmetic(options.deterministic).compute};
+  const DevicePart part(shape, options);
+  if (part.is_empty()) return memory;
+  memory.device_weight_bytes = device_weight_bytes(part, shape, file);
+  memory.device_scratch_bytes = DeviceBuffers(device_shape(part, shape, options)).n_bytes();
+  return memory;
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 
 #include "core/model/gguf/gguf.h"
 #include "core/model/layers/compute.h"
@@ -19,6 +20,8 @@ namespace kvasir {
 // sequences, and is at most Options::max_batch_tokens. Not thread-safe: one step at a time;
 // parallel inside through the pool. The GgufFile must outlive the model: embedding rows are read
 // from it.
+// Rows that one call returns and a later one of the same step takes (x from attn_norm, h from one
+// layer to the next) are not changed in between: layers on a device keep them there.
 class Model {
  public:
   struct Options {
@@ -27,6 +30,11 @@ class Model {
     // A token's result does not depend on the other tokens of a call, bit for bit. It never does in
     // f32, and in int8 only on a CPU with AMX.
     bool deterministic = false;
+    // The last so many layers on a device, as llama.cpp counts them: with more than the model has,
+    // the head's product, too. Their products are exact in f32 and with `deterministic`; else few
+    // rows are multiplied by the weights of the file in f32, many in bf16, whatever `compute` says.
+    uint32_t device_layers = 0;
+    std::string device_library{};  // the file that computes them, see device_layers.h
   };
   static std::unique_ptr<Model> load(const GgufFile& file, ThreadPool& pool,
                                      const Options& options);
@@ -41,8 +49,9 @@ class Model {
 
   // What load() will allocate: weights after conversion, scratch. For `plan`, before loading.
   struct Memory {
-    uint64_t weight_bytes, scratch_bytes;
-    Compute compute = Compute::kF32;  // as arithmetic() says
+    uint64_t weight_bytes, scratch_bytes;  // of main memory
+    Compute compute = Compute::kF32;       // as arithmetic() says
+    uint64_t device_weight_bytes = 0, device_scratch_bytes = 0;
   };
   static Memory plan_memory(const GgufFile& file, const Options& options);
   // Without a file: in kInt8 no weight is quantised.
@@ -65,7 +74,7 @@ class Model {
                            float* v) const = 0;
   virtual void attn_output(uint32_t layer, const float* o, uint32_t n,
                            float* h) const = 0;  // h += o Wo, normalised where the model does
-  virtual void ffn(uint32_t layer, float* h, uint32_t n) const = 0;       // h += ffn(norm(h))
+  virtual void ffn(uint32_t layer, float* h, uint32_t n) const = 0;  // h += ffn(norm(h))
   // Both: what lies between them need not leave a device.
   virtual void finish_layer(uint32_t layer, const float* o, uint32_t n, float* h) const {
     attn_output(layer, o, n, h);
@@ -74,6 +83,16 @@ class Model {
   virtual void logits(const float* h, uint32_t n, float* out) const = 0;  // final norm, lm head
   virtual uint64_t weight_bytes() const = 0;                              // resident
   virtual uint64_t weight_bytes_per_token() const = 0;                    // read per decoded token
+  // What is on a device.
+  struct Placement {
+    uint32_t n_layers = 0;
+    bool has_head = false;
+    std::string library{};     // which code computes there; empty: nothing is on a device
+    std::string text() const;  // "the last 3 layers and the head by ..."; empty likewise
+    uint64_t weight_bytes = 0, scratch_bytes = 0;
+    uint64_t copied_to_device = 0, copied_to_host = 0;  // bytes of activations since load()
+  };
+  virtual Placement placement() const { return {}; }
 };
 
 }  // namespace kvasir

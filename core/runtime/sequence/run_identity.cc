@@ -71,6 +71,8 @@ RunIdentity run_identity(const Model& model, uint64_t model_hash, const Pipeline
   text.add("compute", std::string(name(model.compute())));
   text.add("plain matrices", std::string(name(plain_compute())));
   text.add("deterministic", uint64_t{model.tokens_are_independent()});
+  if (const std::string placement = model.placement().text(); !placement.empty())
+    text.add("on a device", placement);
   text.add("layers", geometry.n_layers).add("q_heads", geometry.n_q_heads);
   text.add("kv_heads", geometry.n_kv_heads).add("head_dim", geometry.head_dim);
   text.add("v_dim", geometry.v_dim).add("block_size", geometry.block_size);

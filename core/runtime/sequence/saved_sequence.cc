@@ -34,6 +34,8 @@ Settings fingerprint(const RunContext& c) {
   say("compute", name(c.model.compute()));
   if (c.model.compute() == Compute::kInt8) say("plain matrices", name(plain_compute()));
   add("deterministic", c.model.tokens_are_independent());
+  if (const std::string placement = c.model.placement().text(); !placement.empty())
+    say("on a device", placement);
   add("layers", g.n_layers);
   add("query heads", g.n_q_heads);
   add("kv heads", g.n_kv_heads);

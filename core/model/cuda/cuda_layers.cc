@@ -1,0 +1,290 @@
+// Dense layers on a CUDA device: the library that core/model/layers/device_library.h loads. The
+// stream of hidden states stays on the device from layer to layer; all copies of rows are here.
+// SPDX-License-Identifier: Apache-2.0
+#include <vector>
+
+#include "core/error.h"
+#include "core/model/cuda/device_memory.h"
+#include "core/model/cuda/device_products.h"
+#include "core/model/layers/device_layers.h"
+#include "kernels/cuda/rms_norm.h"
+#include "kernels/cuda/row_ops.h"
+
+namespace kvasir {
+namespace {
+
+// What the device refuses, as an error of the core.
+template <class Fn>
+auto guarded(const Fn& fn) {
+  try {
+    return fn();
+  } catch (const cuda::Error& e) {
+    throw Error(e.is_out_of_memory() ? ErrorKind::kResource : ErrorKind::kInternal,
+                std::string("layers on a GPU: ") + e.what() +
+                    (e.is_out_of_memory() ? ": lower -ngl, or free memory of the device" : ""));
+  }
+}
+
+struct Stream {
+  cuda::Stream handle = cuda::make_stream();
+  Stream() = default;
+  ~Stream() { cuda::destroy_stream(handle); }
+  Stream(const Stream&) = delete;
+};
+
+// Addresses of f32 vectors, 0 for those that the model does not have, and matrices.
+struct LayerOnDevice {
+  DeviceMemory memory;
+  uint64_t attn_norm = 0, q_bias = 0, k_bias = 0, v_bias = 0, q_norm = 0, k_norm = 0,
+           post_attn_norm = 0, ffn_norm = 0, post_ffn_norm = 0;
+  MatrixOnDevice q{}, k{}, v{}, o{}, gate{}, up{}, down{};
+};
+struct HeadOnDevice {
+  DeviceMemory memory;
+  uint64_t norm = 0;
+  MatrixOnDevice weights{};
+};
+
+// Copies weights one after another into memory of exactly their size.
+class Uploader {
+ public:
+  Uploader(DeviceMemory& memory, cuda::Stream stream) : memory_(memory), stream_(stream) {}
+
+  uint64_t vector(DeviceVector values) { return values.empty() ? 0 : copy(std::as_bytes(values)); }
+  MatrixOnDevice matrix(const DeviceMatrix& m) {
+    return {static_cast<cuda::WeightType>(m.type), m.n_in, m.n_out, m.rows.size() / m.n_out,
+            copy(m.rows)};
+  }
+
+ private:
+  uint64_t copy(std::span<const std::byte> bytes) {
+    const uint64_t at = memory_.take(bytes.size());
+    cuda::copy_to_device(reinterpret_cast<void*>(at), bytes.data(), bytes.size(), stream_);
+    return at;
+  }
+  DeviceMemory& memory_;
+  cuda::Stream stream_;
+};
+
+uint64_t bytes_of(std::initializer_list<DeviceVector> vectors,
+                  std::initializer_list<const DeviceMatrix*> matrices) {
+  uint64_t bytes = 0;
+  for (const DeviceVector& v : vectors) bytes += DeviceBuffers::aligned(v.size_bytes());
+  for (const DeviceMatrix* m : matrices) bytes += DeviceBuffers::aligned(m->rows.size());
+  return bytes;
+}
+
+class CudaLayers final : public DeviceLayers {
+ public:
+  explicit CudaLayers(const DeviceShape& shape);
+
+  void add_layer(const DeviceLayer& layer) override;
+  void set_head(const DeviceHead& head) override;
+  void put_hidden(const float* h, uint32_t n) override {
+    guarded([&] { put(hidden_, h, uint64_t{n} * shape_.d_model); });
+  }
+  void get_hidden(float* h, uint32_t n) override {
+    guarded([&] {
+      get(h, hidden_, uint64_t{n} * shape_.d_model);
+      cuda::wait(stream_.handle);
+    });
+  }
+  void put_input(const float* x, uint32_t n) override {
+    guarded([&] { put(input_, x, uint64_t{n} * shape_.d_model); });
+  }
+  void get_input(float* x, uint32_t n) override {
+    guarded([&] {
+      get(x, input_, uint64_t{n} * shape_.d_model);
+      cuda::wait(stream_.handle);
+    });
+  }
+  void attn_norm(uint32_t layer, uint32_t n) override {
+    guarded([&] { norm(hidden_, layers_[layer].attn_norm, n, shape_.d_model, input_); });
+  }
+  void project_qkv(uint32_t layer, uint32_t n, float* q, float* k, float* v) override;
+  void attn_output(uint32_t layer, const float* o, uint32_t n) override;
+  void ffn(uint32_t layer, uint32_t n) override;
+  void logits(const float* h, uint32_t n, float* out) override;
+  Copied copied() const override { return copied_; }
+  uint64_t weight_bytes() const override { return weight_bytes_; }
+  uint64_t scratch_bytes() const override { return scratch_.n_bytes(); }
+
+ private:
+  void put(uint64_t to, const float* from, uint64_t n) {
+    cuda::copy_to_device(reinterpret_cast<void*>(to), from, 4 * n, stream_.handle);
+    copied_.to_device += 4 * n;
+  }
+  void get(float* to, uint64_t from, uint64_t n) {
+    cuda::copy_to_host(to, reinterpret_cast<const void*>(from), 4 * n, stream_.handle);
+    copied_.to_host += 4 * n;
+  }
+  void norm(uint64_t x, uint64_t weight, uint64_t n_rows, uint32_t width, uint64_t y,
+            bool adds = false) {
+    cuda::rms_norm({x, weight, y, n_rows, width, shape_.norm_eps, adds}, stream_.handle);
+  }
+  // h += x w, through the norm if there is one.
+  void add_product(uint64_t x, uint32_t n, const MatrixOnDevice& w, uint64_t post_norm);
+
+  DeviceShape shape_;
+  DeviceBuffers sizes_;
+  Stream stream_;
+  DeviceMemory scratch_;
+  uint64_t hidden_, input_, normed_, q_, k_, v_, o_, gate_, up_, logits_;
+  DeviceProducts products_;
+  std::vector<LayerOnDevice> layers_;
+  std::vector<HeadOnDevice> head_;  // one or none
+  uint64_t weight_bytes_ = 0;
+  Copied copied_;
+};
+
+ProductScratch take_products(DeviceMemory& memory, const DeviceBuffers& sizes) {
+  if (sizes.workspace == 0) return {};
+  if (cuda::MatrixProducts::workspace_bytes() > sizes.workspace)
+    throw Error(ErrorKind::kInternal, "layers on a GPU: the workspace of products was not planned");
+  ProductScratch scratch;
+  scratch.rounded = memory.take(sizes.rounded);
+  scratch.tile = memory.take(sizes.tile);
+  scratch.tile_bytes = sizes.tile;
+  scratch.workspace = memory.take(sizes.workspace);
+  return scratch;
+}
+
+CudaLayers::CudaLayers(const DeviceShape& shape)
+    : shape_(shape),
+      sizes_(shape),
+      scratch_(sizes_.n_bytes()),
+      hidden_(scratch_.take(sizes_.hidden)),
+      input_(scratch_.take(sizes_.input)),
+      normed_(scratch_.take(sizes_.normed)),
+      q_(scratch_.take(sizes_.q)),
+      k_(scratch_.take(sizes_.k)),
+      v_(scratch_.take(sizes_.v)),
+      o_(scratch_.take(sizes_.o)),
+      gate_(scratch_.take(sizes_.gate)),
+      up_(scratch_.take(sizes_.up)),
+      logits_(scratch_.take(sizes_.logits)),
+      products_(stream_.handle, take_products(scratch_, sizes_)) {}
+
+void CudaLayers::add_layer(const DeviceLayer& from) {
+  guarded([&] {
+    LayerOnDevice layer{DeviceMemory(
+        bytes_of({from.attn_norm, from.q_bias, from.k_bias, from.v_bias, from.q_norm, from.k_norm,
+                  from.post_attn_norm, from.ffn_norm, from.post_ffn_norm},
+                 {&from.q, &from.k, &from.v, &from.o, &from.gate, &from.up, &from.down}))};
+    Uploader upload(layer.memory, stream_.handle);
+    layer.attn_norm = upload.vector(from.attn_norm);
+    layer.q_bias = upload.vector(from.q_bias);
+    layer.k_bias = upload.vector(from.k_bias);
+    layer.v_bias = upload.vector(from.v_bias);
+    layer.q_norm = upload.vector(from.q_norm);
+    layer.k_norm = upload.vector(from.k_norm);
+    layer.post_attn_norm = upload.vector(from.post_attn_norm);
+    layer.ffn_norm = upload.vector(from.ffn_norm);
+    layer.post_ffn_norm = upload.vector(from.post_ffn_norm);
+    layer.q = upload.matrix(from.q);
+    layer.k = upload.matrix(from.k);
+    layer.v = upload.matrix(from.v);
+    layer.o = upload.matrix(from.o);
+    layer.gate = upload.matrix(from.gate);
+    layer.up = upload.matrix(from.up);
+    layer.down = upload.matrix(from.down);
+    cuda::wait(stream_.handle);
+    weight_bytes_ += layer.memory.n_bytes();
+    layers_.push_back(std::move(layer));
+  });
+}
+
+void CudaLayers::set_head(const DeviceHead& from) {
+  guarded([&] {
+    HeadOnDevice head{DeviceMemory(bytes_of({from.norm}, {&from.weights}))};
+    Uploader upload(head.memory, stream_.handle);
+    head.norm = upload.vector(from.norm);
+    head.weights = upload.matrix(from.weights);
+    cuda::wait(stream_.handle);
+    weight_bytes_ += head.memory.n_bytes();
+    head_.push_back(std::move(head));
+  });
+}
+
+void CudaLayers::project_qkv(uint32_t layer, uint32_t n, float* q, float* k, float* v) {
+  guarded([&] {
+    const LayerOnDevice& l = layers_[layer];
+    std::vector<DeviceProducts::Product> list;
+    if (q) list.push_back({&l.q, q_, l.q_bias});
+    if (k) list.push_back({&l.k, k_, l.k_bias});
+    if (v) list.push_back({&l.v, v_, l.v_bias});
+    products_.multiply(input_, n, list);
+    const uint32_t dim = shape_.head_dim;
+    if (q && l.q_norm) norm(q_, l.q_norm, uint64_t{n} * shape_.n_q_heads, dim, q_);
+    if (k && l.k_norm) norm(k_, l.k_norm, uint64_t{n} * shape_.n_kv_heads, dim, k_);
+    if (q) get(q, q_, uint64_t{n} * shape_.q_width());
+    if (k) get(k, k_, uint64_t{n} * shape_.k_width());
+    if (v) get(v, v_, uint64_t{n} * shape_.v_width());
+    cuda::wait(stream_.handle);
+  });
+}
+
+void CudaLayers::add_product(uint64_t x, uint32_t n, const MatrixOnDevice& w, uint64_t post_norm) {
+  const DeviceProducts::Product product{&w, post_norm ? normed_ : hidden_, 0, !post_norm};
+  products_.multiply(x, n, {&product, 1});
+  if (post_norm) norm(normed_, post_norm, n, shape_.d_model, hidden_, true);
+}
+
+void CudaLayers::attn_output(uint32_t layer, const float* o, uint32_t n) {
+  guarded([&] {
+    put(o_, o, uint64_t{n} * shape_.o_width());
+    add_product(o_, n, layers_[layer].o, layers_[layer].post_attn_norm);
+  });
+}
+
+void CudaLayers::ffn(uint32_t layer, uint32_t n) {
+  guarded([&] {
+    const LayerOnDevice& l = layers_[layer];
+    norm(hidden_, l.ffn_norm, n, shape_.d_model, normed_);
+    const DeviceProducts::Product both[] = {{&l.gate, gate_}, {&l.up, up_}};
+    products_.multiply(normed_, n, both);
+    cuda::apply_gate(
+        shape_.activation == Activation::kGelu ? cuda::GateKind::kGelu : cuda::GateKind::kSilu,
+        gate_, up_, uint64_t{n} * shape_.d_ff, stream_.handle);
+    add_product(gate_, n, l.down, l.post_ffn_norm);
+  });
+}
+
+void CudaLayers::logits(const float* h, uint32_t n, float* out) {
+  guarded([&] {
+    const HeadOnDevice& head = head_.front();
+    for (uint32_t first = 0; first < n; first += sizes_.logit_rows) {
+      const uint32_t rows = std::min(sizes_.logit_rows, n - first);
+      const uint64_t values = uint64_t{rows} * shape_.vocab_size;
+      put(hidden_, h + uint64_t{first} * shape_.d_model, uint64_t{rows} * shape_.d_model);
+      norm(hidden_, head.norm, rows, shape_.d_model, normed_);
+      const DeviceProducts::Product product{&head.weights, logits_};
+      products_.multiply(normed_, rows, {&product, 1});
+      if (shape_.logits_softcap != 0.0f)
+        cuda::cap_values(shape_.logits_softcap, logits_, values, stream_.handle);
+      get(out + uint64_t{first} * shape_.vocab_size, logits_, values);
+    }
+    cuda::wait(stream_.handle);
+  });
+}
+
+DeviceLibraryTable::Memory memory() {
+  return guarded([] {
+    const cuda::MemoryState state = cuda::memory_state();
+    return DeviceLibraryTable::Memory{state.free_bytes, state.total_bytes};
+  });
+}
+
+std::unique_ptr<DeviceLayers> make(const DeviceShape& shape) {
+  return guarded(
+      [&]() -> std::unique_ptr<DeviceLayers> { return std::make_unique<CudaLayers>(shape); });
+}
+
+}  // namespace
+}  // namespace kvasir
+
+extern "C" {
+[[gnu::visibility("default")]] extern const kvasir::DeviceLibraryTable kvasir_device_layers;
+const kvasir::DeviceLibraryTable kvasir_device_layers = {
+    KVASIR_DEVICE_INTERFACE, kvasir::cuda::device_problem, kvasir::memory, kvasir::make};
+}

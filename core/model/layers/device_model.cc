@@ -1,0 +1,309 @@
+// Layers on the host before layers on a device; see device_model.h.
+// SPDX-License-Identifier: Apache-2.0
+#include "core/model/layers/device_model.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "core/error.h"
+#include "core/model/gguf/quant.h"
+#include "core/model/layers/device_library.h"
+#include "core/model/layers/tensor_list.h"
+#include "core/platform/build_id.h"
+
+namespace kvasir {
+namespace {
+
+std::string head_name(const ModelShape& shape) {
+  return shape.tied_embeddings ? "token_embd.weight" : "output.weight";
+}
+
+// Tensors of a file as the device takes them.
+class DeviceTensors {
+ public:
+  DeviceTensors(const GgufFile& file, const ModelShape& shape) : file_(file) {
+    for_each_tensor(shape,
+                    [&](const std::string& name, const TensorShape&) { names_.push_back(name); });
+  }
+
+  DeviceLayer layer(uint32_t index) {
+    const std::string blk = "blk." + std::to_string(index) + ".";
+    return {vector(blk + "attn_norm.weight"),
+            vector(blk + "attn_q.bias"),
+            vector(blk + "attn_k.bias"),
+            vector(blk + "attn_v.bias"),
+            vector(blk + "attn_q_norm.weight"),
+            vector(blk + "attn_k_norm.weight"),
+            vector(blk + "post_attention_norm.weight"),
+            vector(blk + "ffn_norm.weight"),
+            vector(blk + "post_ffw_norm.weight"),
+            matrix(blk + "attn_q.weight"),
+            matrix(blk + "attn_k.weight"),
+            matrix(blk + "attn_v.weight"),
+            matrix(blk + "attn_output.weight"),
+            matrix(blk + "ffn_gate.weight"),
+            matrix(blk + "ffn_up.weight"),
+            matrix(blk + "ffn_down.weight")};
+  }
+  DeviceHead head(const ModelShape& shape) {
+    return {vector("output_norm.weight"), matrix(head_name(shape))};
+  }
+  // What was handed out is copied: the file's pages need not be resident, vectors go.
+  void release() {
+    for (const GgufTensor* tensor : used_) file_.release_pages(tensor->data, tensor->n_bytes);
+    used_.clear();
+    vectors_.clear();
+  }
+
+ private:
+  DeviceMatrix matrix(const std::string& name) {
+    const GgufTensor& tensor = file_.tensor(name);
+    used_.push_back(&tensor);
+    return {tensor.type,
+            static_cast<uint32_t>(tensor.shape[0]),
+            static_cast<uint32_t>(tensor.shape[1]),
+            {tensor.data, tensor.n_bytes}};
+  }
+  // Empty when models of the shape have none.
+  DeviceVector vector(const std::string& name) {
+    if (std::find(names_.begin(), names_.end(), name) == names_.end()) return {};
+    const GgufTensor& tensor = file_.tensor(name);
+    if (tensor.n_elements % block_elements(tensor.type) != 0)
+      throw input_error(file_.path() + ": tensor '" + name + "' cannot be of type " +
+                        kvasir::name(tensor.type));
+    std::vector<float>& values = vectors_.emplace_back(tensor.n_elements);
+    dequantize(tensor.type, tensor.data, values.data(), values.size());
+    return values;
+  }
+
+  const GgufFile& file_;
+  std::vector<std::string> names_;
+  std::vector<const GgufTensor*> used_;
+  std::vector<std::vector<float>> vectors_;
+};
+
+class DeviceModel final : public Model {
+ public:
+  DeviceModel(const GgufFile& file, const DevicePart& part, const DeviceShape& shape,
+              std::unique_ptr<Model> host, std::unique_ptr<DeviceLayers> device,
+              std::string library);
+
+  const ModelShape& shape() const override { return host_->shape(); }
+  const RopeTable& rope(uint32_t layer) const override { return host_->rope(layer); }
+  Compute compute() const override { return host_->compute(); }
+  bool tokens_are_independent() const override { return exact_ && host_->tokens_are_independent(); }
+  bool has_token(int32_t id) const override { return host_->has_token(id); }
+  void embed(std::span<const int32_t> ids, float* h) const override {
+    host_->embed(ids, h);
+    hidden_ = {};
+  }
+  void attn_norm(uint32_t layer, const float* h, uint32_t n, float* x) const override;
+  void project_qkv(uint32_t layer, const float* x, uint32_t n, float* q, float* k,
+                   float* v) const override;
+  void attn_output(uint32_t layer, const float* o, uint32_t n, float* h) const override;
+  void ffn(uint32_t layer, float* h, uint32_t n) const override;
+  void finish_layer(uint32_t layer, const float* o, uint32_t n, float* h) const override;
+  void logits(const float* h, uint32_t n, float* out) const override;
+  uint64_t weight_bytes() const override { return host_->weight_bytes(); }
+  uint64_t weight_bytes_per_token() const override {
+    return host_->weight_bytes_per_token() + device_->weight_bytes();
+  }
+  Placement placement() const override;
+
+ private:
+  // Where the stream of hidden states stands in a layer; kEnd is the next one's beginning.
+  enum class Point { kNowhere, kNormed, kAttended, kEnd };
+  // Rows of the host that the device has, too, as they were then. Model says that nobody changes
+  // them before they come back.
+  struct Held {
+    Point point = Point::kNowhere;
+    uint32_t layer = 0, n = 0;
+    const float* rows = nullptr;
+    bool operator==(const Held&) const = default;
+  };
+  void check_tokens(uint32_t n) const;
+  // Puts them there unless they are; whatever follows changes them, and says what they are then.
+  void take_hidden(const Held& as) const;
+  uint32_t on_device(uint32_t layer) const { return layer - part_.first_layer; }
+
+  DevicePart part_;
+  bool exact_;
+  uint32_t max_tokens_;
+  std::unique_ptr<Model> host_;
+  std::unique_ptr<DeviceLayers> device_;
+  std::string library_;
+  mutable Held hidden_, input_;
+};
+
+DeviceModel::DeviceModel(const GgufFile& file, const DevicePart& part, const DeviceShape& shape,
+                         std::unique_ptr<Model> host, std::unique_ptr<DeviceLayers> device,
+                         std::string library)
+    : part_(part),
+      exact_(shape.exact),
+      max_tokens_(shape.max_tokens),
+      host_(std::move(host)),
+      device_(std::move(device)),
+      library_(std::move(library)) {
+  DeviceTensors tensors(file, host_->shape());
+  for (uint32_t layer = part.first_layer; layer < part.n_layers; ++layer) {
+    device_->add_layer(tensors.layer(layer));
+    tensors.release();
+  }
+  if (part.has_head) device_->set_head(tensors.head(host_->shape()));
+  tensors.release();
+}
+
+void DeviceModel::check_tokens(uint32_t n) const {
+  if (n <= max_tokens_) return;
+  throw Error(ErrorKind::kInternal, "a step of " + std::to_string(n) +
+                                        " tokens, but the model was loaded for at most " +
+                                        std::to_string(max_tokens_));
+}
+
+void DeviceModel::take_hidden(const Held& as) const {
+  check_tokens(as.n);
+  const bool is_there = std::exchange(hidden_, {}) == as;
+  if (!is_there) device_->put_hidden(as.rows, as.n);
+}
+
+void DeviceModel::attn_norm(uint32_t layer, const float* h, uint32_t n, float* x) const {
+  if (!part_.has_layer(layer)) return host_->attn_norm(layer, h, n, x);
+  take_hidden({Point::kEnd, layer - 1, n, h});
+  input_ = {};
+  device_->attn_norm(on_device(layer), n);
+  device_->get_input(x, n);
+  hidden_ = {Point::kNormed, layer, n, h};
+  input_ = {Point::kNormed, layer, n, x};
+}
+
+void DeviceModel::project_qkv(uint32_t layer, const float* x, uint32_t n, float* q, float* k,
+                              float* v) const {
+  if (!part_.has_layer(layer)) return host_->project_qkv(layer, x, n, q, k, v);
+  check_tokens(n);
+  if (input_ != Held{Point::kNormed, layer, n, x}) {
+    input_ = {};
+    device_->put_input(x, n);
+  }
+  device_->project_qkv(on_device(layer), n, q, k, v);
+}
+
+void DeviceModel::attn_output(uint32_t layer, const float* o, uint32_t n, float* h) const {
+  if (!part_.has_layer(layer)) return host_->attn_output(layer, o, n, h);
+  take_hidden({Point::kNormed, layer, n, h});
+  device_->attn_output(on_device(layer), o, n);
+  device_->get_hidden(h, n);
+  hidden_ = {Point::kAttended, layer, n, h};
+}
+
+void DeviceModel::ffn(uint32_t layer, float* h, uint32_t n) const {
+  if (!part_.has_layer(layer)) return host_->ffn(layer, h, n);
+  take_hidden({Point::kAttended, layer, n, h});
+  device_->ffn(on_device(layer), n);
+  device_->get_hidden(h, n);
+  hidden_ = {Point::kEnd, layer, n, h};
+}
+
+void DeviceModel::finish_layer(uint32_t layer, const float* o, uint32_t n, float* h) const {
+  if (!part_.has_layer(layer)) return host_->finish_layer(layer, o, n, h);
+  take_hidden({Point::kNormed, layer, n, h});
+  device_->attn_output(on_device(layer), o, n);
+  device_->ffn(on_device(layer), n);
+  device_->get_hidden(h, n);
+  hidden_ = {Point::kEnd, layer, n, h};
+}
+
+void DeviceModel::logits(const float* h, uint32_t n, float* out) const {
+  if (!part_.has_head) return host_->logits(h, n, out);
+  check_tokens(n);
+  hidden_ = input_ = {};
+  device_->logits(h, n, out);
+}
+
+Model::Placement DeviceModel::placement() const {
+  const DeviceLayers::Copied copied = device_->copied();
+  return {
+      part_.n_layers - part_.first_layer, part_.has_head,   library_,      device_->weight_bytes(),
+      device_->scratch_bytes(),           copied.to_device, copied.to_host};
+}
+
+void check_device(const DeviceLibraryTable& library, uint64_t needed, const DevicePart& part) {
+  const std::string problem = library.problem();
+  if (!problem.empty()) throw Error(ErrorKind::kResource, "layers on a GPU: " + problem);
+  const DeviceLibraryTable::Memory memory = library.memory();
+  if (needed <= memory.free_bytes) return;
+  const auto megabytes = [](uint64_t bytes) { return std::to_string(bytes / 1000000) + " MB"; };
+  throw Error(ErrorKind::kResource,
+              "layers on a GPU: " + std::to_string(part.n_layers - part.first_layer) + " layers" +
+                  (part.has_head ? " and the head" : "") + " need " + megabytes(needed) +
+                  " of its memory, " + megabytes(memory.free_bytes) +
+                  " are free: lower -ngl, or free memory of the device");
+}
+
+}  // namespace
+
+std::string Model::Placement::text() const {
+  if (library.empty()) return "";
+  return "the last " + std::to_string(n_layers) + " layers" + (has_head ? " and the head" : "") +
+         " by " + library;
+}
+
+DevicePart::DevicePart(const ModelShape& shape, const Model::Options& options)
+    : first_layer(shape.n_layers - std::min(shape.n_layers, options.device_layers)),
+      n_layers(shape.n_layers),
+      has_head(options.device_layers > shape.n_layers) {}
+
+uint64_t device_weight_bytes(const DevicePart& part, const ModelShape& shape,
+                             const GgufFile* file) {
+  uint64_t bytes = 0;
+  const std::string head = head_name(shape);
+  for_each_tensor(shape, [&](const std::string& name, const TensorShape& tensor) {
+    const bool is_layer = name.starts_with("blk.");
+    const bool is_head = name == head || name == "output_norm.weight";
+    if (is_layer ? !part.has_layer(static_cast<uint32_t>(std::stoul(name.substr(4))))
+                 : !(part.has_head && is_head))
+      return;
+    uint64_t n = 1;
+    for (const uint64_t dim : tensor) n *= dim;
+    const bool is_matrix = tensor.size() == 2;
+    bytes += DeviceBuffers::aligned(is_matrix && file ? file->tensor(name).n_bytes : 4 * n);
+  });
+  return bytes;
+}
+
+bool device_is_exact(const Model::Options& options) {
+  return options.compute == Compute::kF32 || options.deterministic;
+}
+
+DeviceShape device_shape(const DevicePart& part, const ModelShape& s,
+                         const Model::Options& options) {
+  return {s.d_model,
+          s.d_ff,
+          s.vocab_size,
+          s.n_q_heads,
+          s.n_kv_heads,
+          s.head_dim,
+          s.v_head_dim,
+          s.norm_eps,
+          s.logits_softcap,
+          s.activation,
+          options.max_batch_tokens,
+          part.has_head,
+          device_is_exact(options)};
+}
+
+std::unique_ptr<Model> make_device_model(const GgufFile& file, const ModelShape& shape,
+                                         const Model::Options& options,
+                                         const std::function<std::unique_ptr<Model>()>& make_host) {
+  const DevicePart part(shape, options);
+  const DeviceShape on_device = device_shape(part, shape, options);
+  const DeviceLibraryTable& library = open_device_library(options.device_library);
+  check_device(library,
+               device_weight_bytes(part, shape, &file) + DeviceBuffers(on_device).n_bytes(), part);
+  std::unique_ptr<Model> host = make_host();
+  return std::make_unique<DeviceModel>(
+      file, part, on_device, std::move(host), library.make(on_device),
+      "cuda_layers " + build_id_of(reinterpret_cast<const void*>(library.make)));
+}
+
+}  // namespace kvasir

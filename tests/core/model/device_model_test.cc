@@ -1,0 +1,314 @@
+// Models whose last layers are on a device, here the emulated one: the numbers of the host's model,
+// memory as planned, rows copied once, and what is said where it cannot be.
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+
+#include "core/error.h"
+#include "core/model/layers/device_layers.h"
+#include "core/model/layers/model.h"
+#include "core/model/synthetic/random_model.h"
+#include "kernels/cuda/emulation/memory.h"
+#include "tests/support/dense_loop.h"
+#include "tests/support/larger_or_nan.h"
+#include "tests/support/npy.h"
+#include "tests/support/temp_dir.h"
+
+namespace {
+using namespace kvasir;
+
+constexpr const char* kNames[] = {"llama-gqa4-llama3", "qwen2-gqa4-yarn", "qwen3-gqa8",
+                                  "gemma2-gqa2", "gemma3-gqa4"};
+
+GgufFile golden(const std::string& name) {
+  return GgufFile::open(std::string(KVASIR_SOURCE_DIR) + "/tests/golden/" + name + ".gguf");
+}
+
+Model::Options on_device(uint32_t n_layers, Compute compute = Compute::kF32,
+                         uint32_t max_tokens = 512) {
+  Model::Options options{compute, max_tokens};
+  options.device_layers = n_layers;
+  options.device_library = KVASIR_TEST_DEVICE_LIBRARY;
+  return options;
+}
+
+ThreadPool& pool() {
+  static ThreadPool two(Topology::detect(), 2, false);
+  return two;
+}
+
+std::vector<int32_t> some_ids(size_t n, uint32_t vocab_size) {
+  std::vector<int32_t> ids(n);
+  for (size_t i = 0; i < n; ++i) ids[i] = static_cast<int32_t>((i * 7919 + 13) % vocab_size);
+  return ids;
+}
+
+// Logits of `ids` in steps of `piece` tokens, [ids.size(), vocab_size].
+std::vector<float> logits_of(const Model& model, std::span<const int32_t> ids, size_t piece) {
+  test::DenseLoop loop(model, ids.size());
+  std::vector<float> all;
+  for (size_t i = 0; i < ids.size(); i += piece) {
+    const auto step = loop.step(ids.subspan(i, std::min(piece, ids.size() - i)));
+    all.insert(all.end(), step.begin(), step.end());
+  }
+  return all;
+}
+
+double largest_difference(const std::vector<float>& a, const std::vector<float>& b) {
+  REQUIRE(a.size() == b.size());
+  double worst = 0.0;
+  for (size_t i = 0; i < a.size(); ++i)
+    worst = test::larger_or_nan(worst, std::abs(double{a[i]} - double{b[i]}));
+  return worst;
+}
+
+std::string refusal(const GgufFile& file, const Model::Options& options) {
+  try {
+    Model::load(file, pool(), options);
+  } catch (const Error& e) {
+    CHECK(e.kind() == ErrorKind::kResource);
+    return e.what();
+  }
+  return "";
+}
+
+// A model with quantised matrices, whose rows are whole blocks of 256.
+GgufFile quantised(const test::TempDir& dir, GgmlType type) {
+  RandomModelSpec spec;
+  spec.name = "quantised";
+  spec.architecture = "qwen2";
+  spec.qkv_bias = true;
+  spec.type = type;
+  spec.n_layers = 1;
+  spec.d_model = spec.d_ff = 256;
+  spec.n_q_heads = 4;
+  spec.n_kv_heads = 2;
+  spec.head_dim = 64;
+  spec.vocab_size = 300;
+  spec.context_length = 512;
+  write_random_model(spec, dir.path(spec.name));
+  return GgufFile::open(dir.path(spec.name));
+}
+
+}  // namespace
+
+TEST_SUITE_BEGIN("core/model/device");
+
+// Logits have a standard deviation of 1.5 and more; two orders of summation differ by roundings of
+// f32. tests/core/model/golden_model_test.cc compares the host's with transformers.
+TEST_CASE("in f32 the logits are those of the host, however many layers are on the device") {
+  for (const char* name : kNames) {
+    const GgufFile file = golden(name);
+    const auto host = Model::load(file, pool(), {});
+    const uint32_t n_layers = host->shape().n_layers;
+    const std::vector<int32_t> ids = some_ids(10, host->shape().vocab_size);
+    const std::vector<float> want = logits_of(*host, ids, 10);
+    for (const uint32_t n : {0u, 1u, n_layers, n_layers + 1}) {
+      const auto model = Model::load(file, pool(), on_device(n));
+      CHECK(model->placement().n_layers == std::min(n, n_layers));
+      CHECK(model->placement().has_head == (n > n_layers));
+      CHECK(model->placement().library.empty() == (n == 0));
+      CHECK(model->tokens_are_independent());
+      CAPTURE(std::string(name));
+      CAPTURE(n);
+      const std::vector<float> got = logits_of(*model, ids, 10);
+      CHECK(largest_difference(got, want) < 1e-4);
+      if (n > n_layers) CHECK(got == logits_of(*model, ids, 1));  // in any company
+    }
+  }
+}
+
+// As in tests/core/model/golden_model_test.cc: factors of 8 bits, which two layers blow up to some
+// percent of a logit. Few rows are multiplied in f32.
+TEST_CASE("else many rows are multiplied in bf16 and few in f32, near the host's f32") {
+  for (const char* name : kNames) {
+    const GgufFile file = golden(name);
+    const auto host = Model::load(file, pool(), {});
+    const std::vector<int32_t> ids = some_ids(10, host->shape().vocab_size);
+    const std::vector<float> want = logits_of(*host, ids, 10);
+    const auto model = Model::load(file, pool(), on_device(99, Compute::kInt8));
+    CHECK_FALSE(model->tokens_are_independent());
+    CAPTURE(std::string(name));
+    const double many = largest_difference(logits_of(*model, ids, 10), want);
+    CHECK(many < 0.25);
+    CHECK(many > 1e-4);
+    CHECK(largest_difference(logits_of(*model, ids, 5), want) < 1e-4);
+    Model::Options fixed = on_device(99, Compute::kInt8);
+    fixed.deterministic = true;
+    const auto exact = Model::load(file, pool(), fixed);
+    CHECK(largest_difference(logits_of(*exact, ids, 10), want) < 1e-4);
+  }
+}
+
+TEST_CASE("quantised matrices stay as they lie: their numbers in f32, rounded once in bf16") {
+  for (const GgmlType type : {GgmlType::kQ8_0, GgmlType::kQ4_0, GgmlType::kQ4_K, GgmlType::kQ6_K}) {
+    CAPTURE(std::string(name(type)));
+    const test::TempDir dir;
+    const GgufFile file = quantised(dir, type);
+    const auto host = Model::load(file, pool(), {});
+    const std::vector<int32_t> ids = some_ids(9, 300);
+    const std::vector<float> want = logits_of(*host, ids, 9);
+    double size = 0.0;
+    for (const float x : want) size = std::max(size, std::abs(double{x}));
+    const auto exact = Model::load(file, pool(), on_device(99));
+    CHECK(largest_difference(logits_of(*exact, ids, 9), want) < 1e-5 * size);
+    const auto rounded = Model::load(file, pool(), on_device(99, Compute::kInt8));
+    CHECK(largest_difference(logits_of(*rounded, ids, 9), want) < 0.05 * size);
+    CHECK(largest_difference(logits_of(*rounded, ids, 1), want) < 1e-5 * size);
+    uint64_t stored = 0;
+    for (const GgufTensor& tensor : file.tensors())
+      if (tensor.name != "token_embd.weight") stored += tensor.n_bytes;
+    CHECK(exact->placement().weight_bytes < stored + 256 * file.tensors().size());
+  }
+}
+
+TEST_CASE("memory of both sides is as planned, and the host keeps nothing of what went") {
+  for (const char* name : kNames) {
+    CAPTURE(std::string(name));
+    const GgufFile file = golden(name);
+    const uint32_t n_layers = read_shape(file).n_layers;
+    const uint64_t all = Model::plan_memory(file, {}).weight_bytes;
+    for (const uint32_t n : {1u, n_layers, n_layers + 1}) {
+      for (const Compute compute : {Compute::kF32, Compute::kInt8}) {
+        const Model::Options options = on_device(n, compute, 64);
+        const Model::Memory plan = Model::plan_memory(file, options);
+        const uint64_t free_before = cuda::emulation::free_bytes();
+        const auto model = Model::load(file, pool(), options);
+        const Model::Placement placement = model->placement();
+        CHECK(placement.weight_bytes == plan.device_weight_bytes);
+        CHECK(placement.scratch_bytes == plan.device_scratch_bytes);
+        CHECK(free_before - cuda::emulation::free_bytes() ==
+              plan.device_weight_bytes + plan.device_scratch_bytes);
+        CHECK(model->weight_bytes() == plan.weight_bytes);
+        CHECK(plan.weight_bytes < all);
+        CHECK((plan.weight_bytes == 0) == (n > n_layers));
+      }
+    }
+    CHECK(Model::plan_memory(file, {}).device_weight_bytes == 0);
+  }
+}
+
+// Rows of d_model floats, but for o and q, k and v.
+TEST_CASE("the stream of hidden states is copied to the device once") {
+  const GgufFile file = golden("llama-gqa4-llama3");
+  const auto model = Model::load(file, pool(), on_device(99));
+  const ModelShape& s = model->shape();
+  const uint32_t n = 5;
+  std::vector<float> h(n * s.d_model), x(h.size()),
+      o(uint64_t{n} * s.n_q_heads * s.v_head_dim, 0.1f);
+  std::vector<float> q(uint64_t{n} * s.n_q_heads * s.head_dim),
+      k(uint64_t{n} * s.n_kv_heads * s.head_dim), v(uint64_t{n} * s.n_kv_heads * s.v_head_dim);
+  model->embed(some_ids(n, s.vocab_size), h.data());
+  for (uint32_t layer = 0; layer < s.n_layers; ++layer) {
+    model->attn_norm(layer, h.data(), n, x.data());
+    model->project_qkv(layer, x.data(), n, q.data(), k.data(), v.data());
+    model->finish_layer(layer, o.data(), n, h.data());
+  }
+  const Model::Placement copied = model->placement();
+  CHECK(copied.copied_to_device == 4 * (h.size() + s.n_layers * o.size()));
+  CHECK(copied.copied_to_host ==
+        4 * s.n_layers * (h.size() + x.size() + q.size() + k.size() + v.size()));
+}
+
+TEST_CASE("both halves of a layer are what finish_layer does, whichever array they come in") {
+  const GgufFile file = golden("gemma3-gqa4");
+  const auto host = Model::load(file, pool(), {});
+  const auto model = Model::load(file, pool(), on_device(99));
+  const ModelShape& s = model->shape();
+  const uint32_t n = 3;
+  std::vector<float> h(n * s.d_model), x(h.size());
+  std::vector<float> o(uint64_t{n} * s.n_q_heads * s.v_head_dim, 0.1f);
+  model->embed(some_ids(n, s.vocab_size), h.data());
+  model->attn_norm(0, h.data(), n, x.data());
+  std::vector<float> one = h, two = h, want = h;
+  model->finish_layer(0, o.data(), n, one.data());
+  model->attn_output(0, o.data(), n, two.data());
+  std::vector<float> other = two;  // another array: goes to the device
+  model->ffn(0, other.data(), n);
+  host->finish_layer(0, o.data(), n, want.data());
+  CHECK(one == other);
+  CHECK(largest_difference(one, want) < 1e-4);
+  CHECK(largest_difference(one, h) > 1e-3);
+}
+
+TEST_CASE("a step that was given up leaves nothing behind, nor does a later layer's query") {
+  const GgufFile file = golden("qwen2-gqa4-yarn");
+  const auto host = Model::load(file, pool(), {});
+  const auto model = Model::load(file, pool(), on_device(99));
+  const ModelShape& s = model->shape();
+  const uint32_t n = 3;
+  std::vector<float> h(n * s.d_model), x(h.size()), want(h.size());
+  model->embed(some_ids(n, s.vocab_size), h.data());
+  model->attn_norm(0, h.data(), n, x.data());  // and no more of this step
+  for (float& value : h) value *= -0.5f;
+  h[3] += 1.0f;
+  model->attn_norm(0, h.data(), n, x.data());
+  host->attn_norm(0, h.data(), n, want.data());
+  CHECK(largest_difference(x, want) < 1e-5);
+
+  std::vector<float> q(uint64_t{n} * s.n_q_heads * s.head_dim), ahead(q.size()), want_q(q.size());
+  const std::vector<float> some(x.begin() + s.d_model, x.end());
+  model->project_qkv(1, some.data(), n - 1, ahead.data(), nullptr, nullptr);
+  host->project_qkv(1, some.data(), n - 1, want_q.data(), nullptr, nullptr);
+  CHECK(largest_difference(ahead, want_q) < 1e-5);
+  model->project_qkv(0, x.data(), n, q.data(), nullptr, nullptr);
+  host->project_qkv(0, x.data(), n, want_q.data(), nullptr, nullptr);
+  CHECK(largest_difference(q, want_q) < 1e-5);
+}
+
+TEST_CASE("a step wider than planned is refused before anything is written") {
+  const auto model = Model::load(golden("llama-gqa1"), pool(), on_device(99, Compute::kF32, 4));
+  const ModelShape& s = model->shape();
+  std::vector<float> h(uint64_t{5} * s.d_model), out(uint64_t{5} * s.vocab_size);
+  const char* text = "a step of 5 tokens, but the model was loaded for at most 4";
+  CHECK_THROWS_WITH_AS(model->ffn(0, h.data(), 5), text, Error);
+  CHECK_THROWS_WITH_AS(model->attn_norm(0, h.data(), 5, h.data()), text, Error);
+  CHECK_THROWS_WITH_AS(model->logits(h.data(), 5, out.data()), text, Error);
+}
+
+TEST_CASE("logits of more rows than go at once") {
+  const GgufFile file = golden("llama-gqa1");
+  const auto host = Model::load(file, pool(), {});
+  const auto model = Model::load(file, pool(), on_device(99));
+  const ModelShape& s = model->shape();
+  const uint32_t n = DeviceBuffers::kMostLogitRows * 2 + 3;
+  std::vector<float> h(uint64_t{n} * s.d_model);
+  for (size_t i = 0; i < h.size(); ++i) h[i] = std::sin(static_cast<float>(i));
+  std::vector<float> got(uint64_t{n} * s.vocab_size), want(got.size());
+  model->logits(h.data(), n, got.data());
+  host->logits(h.data(), n, want.data());
+  CHECK(largest_difference(got, want) < 1e-4);
+}
+
+TEST_CASE("what is lacking is said in one sentence, before the host's part is loaded") {
+  const GgufFile file = golden("llama-gqa1");
+  Model::Options options = on_device(1);
+  options.device_library = "/nowhere/cuda_layers.so";
+  CHECK(refusal(file, options) ==
+        "layers on a GPU: /nowhere/cuda_layers.so does not exist: build with the preset \"cuda\", "
+        "or take -ngl 0");
+  options.device_library = std::string(KVASIR_SOURCE_DIR) + "/tests/golden/llama-gqa1.gguf";
+  CHECK(refusal(file, options).find("llama-gqa1.gguf cannot be loaded (") != std::string::npos);
+  options.device_library = KVASIR_TEST_OTHER_LIBRARY;
+  CHECK(refusal(file, options).find("is of another build (0.0.0-elsewhere, this program is of ") !=
+        std::string::npos);
+  options.device_library = KVASIR_TEST_NO_LIBRARY;
+  CHECK(refusal(file, options).find("does not export kvasir_device_layers") != std::string::npos);
+
+  const uint64_t whole = cuda::emulation::memory_bytes();
+  const Model::Memory plan = Model::plan_memory(file, on_device(1));
+  const uint64_t needed = plan.device_weight_bytes + plan.device_scratch_bytes;
+  const uint64_t used = whole - cuda::emulation::free_bytes();
+  cuda::emulation::set_memory(used + needed - 1);
+  const std::string text = refusal(file, on_device(1));
+  cuda::emulation::set_memory(used + needed);
+  const auto model = Model::load(file, pool(), on_device(1));
+  cuda::emulation::set_memory(whole);
+  CAPTURE(text);
+  CHECK(text.starts_with("layers on a GPU: 1 layers need "));
+  CHECK(text.ends_with("are free: lower -ngl, or free memory of the device"));
+  CHECK(model->placement().n_layers == 1);
+}
