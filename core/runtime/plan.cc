@@ -155,6 +155,8 @@ MemoryPlan make_plan(const ModelShape& shape, const Model::Memory& model, Pipeli
 
   plan.weight_bytes = model.weight_bytes;
   plan.model_scratch_bytes = model.scratch_bytes;
+  plan.device_weight_bytes = model.device_weight_bytes;
+  plan.device_scratch_bytes = model.device_scratch_bytes;
   const uint64_t n_q = binding.constant_positions ? 3 : 2;  // q, o; q at constant positions
   const uint64_t per_query = 2 * uint64_t{shape.d_model} +
                              n_q * shape.n_q_heads * std::max(g.head_dim, g.v_dim) +

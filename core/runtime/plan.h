@@ -29,6 +29,9 @@ struct MemoryPlan {
   uint64_t activation_bytes = 0;         // of the largest chunk, logits included
   uint64_t attention_scratch_bytes = 0;  // of the backend, and copies of keys that are rotated late
   uint64_t process_bytes = 0;            // program, libraries, tokenizer: a measured constant
+  // Of layers on a device, in its memory: not in total().
+  uint64_t device_weight_bytes = 0, device_scratch_bytes = 0;
+  uint64_t device_bytes() const { return device_weight_bytes + device_scratch_bytes; }
   uint64_t total() const {
     return sequence_bytes() + kv_overhead_bytes + weight_bytes + model_scratch_bytes +
            activation_bytes + attention_scratch_bytes + process_bytes;

@@ -695,7 +695,7 @@ TEST_CASE("flags can come from the environment, and the command line wins") {
 TEST_CASE("flags of llama.cpp that mean nothing here yet say so in one line and are not ignored") {
   const TinyModel m;
   for (const auto& flag : std::vector<std::vector<std::string>>{
-           {"-ngl", "99"}, {"-fa", "on"}, {"-ctk", "q5_0"}, {"--mlock"}}) {
+           {"-mg", "0"}, {"-fa", "on"}, {"-ctk", "q5_0"}, {"--mlock"}}) {
     std::vector<std::string> arguments{"run", "-m", m.path, "-p", "a", "-n", "1", "--json"};
     arguments.insert(arguments.end(), flag.begin(), flag.end());
     const Finished done = run_kvasir(arguments);

@@ -15,7 +15,6 @@ struct NotYet {
   const char* why;
 };
 constexpr NotYet kNotYet[] = {
-    {"--ngl,--n-gpu-layers,--gpu-layers", true, "layers run on the CPU"},
     {"--fa,--flash-attn", true, "attention is chosen in the strategy ([attention])"},
     {"--tb,--threads-batch", true, "prefill uses the threads of -t"},
     {"-b,--batch-size", true, "use --set cache.chunk_size=N"},
@@ -24,9 +23,9 @@ constexpr NotYet kNotYet[] = {
     {"--nkvo,--no-kv-offload", false, "the cache is in main memory already"},
     {"--no-mmap", false, "weights are converted at load"},
     {"--mlock", false, "weights are not locked"},
-    {"--sm,--split-mode", true, "there is no GPU backend yet"},
-    {"--ts,--tensor-split", true, "there is no GPU backend yet"},
-    {"--mg,--main-gpu", true, "there is no GPU backend yet"},
+    {"--sm,--split-mode", true, "one GPU is used, the first"},
+    {"--ts,--tensor-split", true, "one GPU is used, the first"},
+    {"--mg,--main-gpu", true, "one GPU is used, the first"},
     {"--grammar", true, "answers are not constrained"},
     {"--lora", true, "adapters are not applied"},
     {"--rope-scaling", true, "the model file's own scaling is used"},
@@ -41,7 +40,7 @@ constexpr NotYet kNotYet[] = {
     {"--mirostat", true, "see --top-k, --top-p and --min-p"},
     {"--samplers", true, "the order is fixed: penalty, top-k, top-p, min-p, temperature"},
     {"--md,--model-draft", true, "nothing is drafted"},
-    {"--dev,--device", true, "there is no GPU backend yet"},
+    {"--dev,--device", true, "the first GPU is used, see -ngl and CUDA_VISIBLE_DEVICES"},
     {"--cnv,--conversation", false, "kvasir chat converses"},
     {"--no-cnv,--no-conversation", false, "kvasir run does not converse"},
     {"--st,--single-turn", false, "kvasir run answers once"},

@@ -49,6 +49,7 @@ void add_model_flags(CLI::App& app, Options& o) {
       ->check(CLI::IsMember({"auto", "int8", "bf16", "f32"}))
       ->envname("KVASIR_ARG_COMPUTE");
   add_deterministic(app, o);
+  add_gpu_layers(app, o.gpu_layers);
   app.add_option("--seed", o.seed, "Seed of sampling and of plugins that draw random numbers")
       ->envname("KVASIR_ARG_SEED");
   add_not_yet_flags(app);
@@ -69,6 +70,15 @@ void add_deterministic(CLI::App& app, Options& o) {
   app.add_flag("--deterministic", o.deterministic,
                "bf16: the same text for every chunk size and number of sequences (may be slower)")
       ->envname("KVASIR_ARG_DETERMINISTIC");
+}
+
+void add_gpu_layers(CLI::App& app, uint32_t& n) {
+  app.add_option("--ngl,--gpu-layers,--n-gpu-layers", n,
+                 "Layers on the GPU: the last N of the model; more than it has, or all: its head, "
+                 "too. Default 0")
+      ->transform(
+          [](const std::string& text) { return text == "all" ? std::to_string(UINT32_MAX) : text; })
+      ->envname("KVASIR_ARG_GPU_LAYERS");
 }
 
 void add_sampler_flags(CLI::App& app, PromptOptions& o) {

@@ -29,6 +29,7 @@ struct Options {
   std::string log_level = "warn";
   bool json = false;
   bool deterministic = false;
+  uint32_t gpu_layers = 0;  // the last so many; UINT32_MAX: all, and the head
 };
 
 struct PromptOptions {
@@ -48,10 +49,11 @@ struct PromptOptions {
 void add_strategy_flags(CLI::App& app, Options& options);
 void add_ctx_size(CLI::App& app, uint32_t& tokens, const std::string& help);  // -c 4096, 4K, 1M
 void add_numa(CLI::App& app, NodeUse& use);                                   // --numa
-// -m -c -t --numa --compute --deterministic --seed, and llama_cpp_flags.h.
+// -m -c -t --numa --compute --deterministic -ngl --seed, and llama_cpp_flags.h.
 void add_model_flags(CLI::App& app, Options& options);
 void add_sampler_flags(CLI::App& app, PromptOptions& options);
 void add_deterministic(CLI::App& app, Options& options);  // --deterministic
+void add_gpu_layers(CLI::App& app, uint32_t& n);          // -ngl
 void add_json(CLI::App& app, bool& json);                 // --json
 void add_check_plugins(CLI::App& app, bool& check);       // --check-plugins
 void add_most_attended(CLI::App& app, double& percent);   // --most-attended

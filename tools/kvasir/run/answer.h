@@ -17,6 +17,7 @@ struct Answer {
   Setup setup;
   uint32_t context = 0;  // tokens
   uint64_t peak_resident_bytes = 0, planned_bytes = 0;
+  Model::Placement on_device;
   Generation generation;
   std::optional<BlendReport> blend;  // of a prompt of chunks
 };

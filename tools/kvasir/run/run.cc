@@ -109,6 +109,7 @@ class PromptRun {
     out.context = context_;
     out.peak_resident_bytes = memory_info().peak_resident_bytes;
     out.planned_bytes = session_.planned_bytes();
+    out.on_device = session_.placement();
     return out;
   }
 

@@ -86,6 +86,8 @@ Model::Options Session::model_options(uint32_t max_queries) const {
   made.compute = compute_;
   made.max_batch_tokens = max_queries;
   made.deterministic = options_.deterministic;
+  made.device_layers = options_.gpu_layers;
+  made.device_library = device_library();
   return made;
 }
 

@@ -64,6 +64,7 @@ class Session {
   // Bytes for the sequences of all engines: what is available less everything else that is planned.
   // Known once the weights are loaded.
   uint64_t sequence_memory() const { return sequence_memory_; }
+  Model::Placement placement() const { return model_->placement(); }  // after load()
   double load_ms() const { return load_ms_; }
   uint64_t planned_bytes() const { return planned_bytes_; }  // of one sequence, by load()
 

@@ -122,6 +122,14 @@ PluginSearch plugin_search(const Options& o) {
   return search;
 }
 
+std::string device_library() {
+  if (const char* env = std::getenv("KVASIR_DEVICE_LIBRARY")) return env;
+  const fs::path here = executable_dir();
+  const fs::path built = fs::weakly_canonical(here / "../device/cuda_layers.so");
+  if (fs::exists(built)) return built.string();
+  return fs::weakly_canonical(here / "../" KVASIR_LIBDIR "/kvasir/device/cuda_layers.so").string();
+}
+
 Compute wanted_compute(const Options& o) {
   if (o.compute == "f32") return Compute::kF32;
   if (o.compute != "bf16") return Compute::kInt8;

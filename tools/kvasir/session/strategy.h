@@ -18,6 +18,9 @@ StrategyConfig resolve_strategy(const Options& options);
 // Path of a strategy given as a file or as the name of a shipped preset.
 std::string find_strategy(const std::string& name);
 PluginSearch plugin_search(const Options& options);
+// The file that computes layers on a GPU: KVASIR_DEVICE_LIBRARY, else where a build or an
+// installation puts it beside its plugins. It need not exist.
+std::string device_library();
 // What --compute asks for; `auto` is int8, which models without quantised weights do not use
 // (Model::arithmetic). Error when this CPU cannot compute so.
 Compute wanted_compute(const Options& options);

@@ -33,6 +33,7 @@ class WrappedModel : public Model {
   void logits(const float* h, uint32_t n, float* out) const override { model_->logits(h, n, out); }
   uint64_t weight_bytes() const override { return model_->weight_bytes(); }
   uint64_t weight_bytes_per_token() const override { return model_->weight_bytes_per_token(); }
+  Placement placement() const override { return model_->placement(); }
 
  protected:
   Model& inner() const { return *model_; }

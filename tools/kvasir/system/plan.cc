@@ -38,6 +38,7 @@ void plan(const Options& options, const PlanOptions& o) {
   Model::Options model;
   model.compute = wanted_compute(options);
   model.deterministic = options.deterministic;
+  model.device_layers = options.gpu_layers;
   std::optional<GgufFile> file;
   if (!options.model.empty()) file = GgufFile::open(options.model);
   if (o.n_sequences == 0) throw input_error("--sequences must be above 0");
@@ -75,6 +76,7 @@ void add_plan(CLI::App& app) {
       ->check(CLI::IsMember({"auto", "int8", "bf16", "f32"}))
       ->envname("KVASIR_ARG_COMPUTE");
   add_deterministic(*c, *options);
+  add_gpu_layers(*c, options->gpu_layers);
   add_strategy_flags(*c, *options);
   c->callback([=] { plan(*options, *o); });
 }

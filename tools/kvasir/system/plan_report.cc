@@ -26,6 +26,8 @@ Json plan_json(const PlanReport& report, const PlanReport::Plan& plan) {
            {"activation_bytes", p.activation_bytes},
            {"attention_scratch_bytes", p.attention_scratch_bytes},
            {"process_bytes", p.process_bytes},
+           {"device_weight_bytes", p.device_weight_bytes},
+           {"device_scratch_bytes", p.device_scratch_bytes},
            {"total_bytes", p.total()},
            {"tiers", Json::array({{{"tier", "dram"}, {"bytes", p.total()}},
                                   {{"tier", "storage"}, {"bytes", p.kv_slow_bytes}}})},
@@ -46,7 +48,7 @@ Json plan_json(const PlanReport& report, const PlanReport::Plan& plan) {
 
 // Columns that only some plans need.
 struct Columns {
-  bool bound, tiers, state;
+  bool bound, tiers, state, device;
 
   explicit Columns(const PlanReport& report) : bound(report.bandwidth > 0) {
     const auto any = [&](uint64_t MemoryPlan::*bytes) {
@@ -55,6 +57,7 @@ struct Columns {
     };
     tiers = any(&MemoryPlan::kv_slow_bytes);
     state = any(&MemoryPlan::state_peak_bytes);
+    device = any(&MemoryPlan::device_scratch_bytes);
   }
 };
 
@@ -64,6 +67,7 @@ std::vector<std::string> table_header(const Columns& columns) {
                                      "attended",   "read/token MB", "of it weights MB"};
   if (columns.state) header.insert(header.begin() + 3, {"own state GB", "at most GB"});
   if (columns.tiers) header.insert(header.begin() + 2, "not in memory GB");
+  if (columns.device) header.insert(header.end(), "on the GPU GB");
   if (columns.bound) header.insert(header.end(), {"at least ms/token", "at most tokens/s"});
   return header;
 }
@@ -86,6 +90,7 @@ std::vector<std::string> table_row(const PlanReport& report, const PlanReport::P
   if (columns.state)
     row.insert(row.begin() + 3, {gigabytes(p.state_bytes), gigabytes(p.state_peak_bytes)});
   if (columns.tiers) row.insert(row.begin() + 2, gigabytes(p.kv_slow_bytes));
+  if (columns.device) row.push_back(gigabytes(p.device_bytes()));
   if (columns.bound) {
     row.push_back(format("%.2f", report.bound_ms_per_token(plan)));
     row.push_back(format("%.2f", report.bound_tokens_per_second(plan)));
@@ -121,7 +126,7 @@ Json to_json(const PlanReport& r) {
 
 std::string to_text(const PlanReport& r) {
   const Columns columns(r);
-  Table table(table_header(columns), {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13});
+  Table table(table_header(columns), {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14});
   for (const PlanReport::Plan& plan : r.plans) table.add(table_row(r, plan, columns));
   std::string out = format("%s, %s, strategy %s, %u sequence(s); GB = 1e9 bytes\n\n",
                            r.model.c_str(), name(r.compute), r.strategy.c_str(), r.n_sequences) +
@@ -132,6 +137,10 @@ std::string to_text(const PlanReport& r) {
         "own state: memory that plugins keep beside summaries; at most: while a prompt is "
         "read, which the total counts\n";
   if (columns.tiers) out += "not in memory: that part of K and V; the total is without it\n";
+  if (columns.device)
+    out +=
+        "on the GPU: weights and scratch of its layers; all else is main memory, bytes read "
+        "included\n";
   if (columns.bound) out += format("bound: bytes read / %.1f GB/s\n", r.bandwidth / 1e9);
   return out + "this machine has " + bytes_text(r.available_bytes) + " available\n";
 }

@@ -1,0 +1,110 @@
+// -ngl as users meet it: what is said without a GPU, what `plan` counts, and a run whose layers are
+// on the emulated device.
+// SPDX-License-Identifier: Apache-2.0
+#include <filesystem>
+
+#include "tests/tools/tiny_model.h"
+
+namespace {
+using namespace kvasir::test;
+using nlohmann::json;
+
+const std::string kEmulation = std::string("KVASIR_DEVICE_LIBRARY=") + KVASIR_TEST_DEVICE_LIBRARY;
+
+std::vector<std::string> run_of(const TinyModel& model, const std::vector<std::string>& more) {
+  std::vector<std::string> arguments = {"run",       "-m", model.path, "-p", "One two three, four.",
+                                        "-n",        "6",  "--temp",   "0",  "--json",
+                                        "--compute", "f32"};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
+}  // namespace
+
+TEST_SUITE_BEGIN("tools/gpu_layers");
+
+TEST_CASE("without the library each command that loads a model says in one sentence what to do") {
+  const TinyModel model;
+  const std::vector<std::string> nowhere = {"KVASIR_DEVICE_LIBRARY=/nowhere/cuda_layers.so"};
+  for (const std::vector<std::string>& command : {std::vector<std::string>{"run", "-p", "One"},
+                                                  {"chat"},
+                                                  {"ppl", "-f", model.path},
+                                                  {"bench", "model"}}) {
+    std::vector<std::string> arguments = command;
+    arguments.insert(arguments.end(), {"-m", model.path, "-ngl", "1"});
+    const Finished done = run_kvasir(arguments, nowhere);
+    CAPTURE(command[0]);
+    CAPTURE(done.err);
+    CHECK(done.code == 2);
+    CHECK(has(done.err,
+              "layers on a GPU: /nowhere/cuda_layers.so does not exist: build with the "
+              "preset \"cuda\", or take -ngl 0"));
+  }
+}
+
+TEST_CASE("the library of this build is looked for beside the plugins") {
+  const TinyModel model;
+  const Finished done = run_kvasir(run_of(model, {"-ngl", "1"}));
+  CAPTURE(done.err);
+  if (!std::filesystem::exists(KVASIR_BINARY_DIR "/device/cuda_layers.so")) {
+    CHECK(done.code == 2);
+    CHECK(has(done.err, "/kvasir/device/cuda_layers.so does not exist"));
+  } else if (done.code != 0) {
+    CHECK(has(done.err, "layers on a GPU: "));
+    CHECK(has(done.err, "NVIDIA driver"));
+    CHECK(has(done.err, "-ngl 0"));
+  }
+}
+
+TEST_CASE("the same text with no layer, some and all of them on the device") {
+  const TinyModel model;
+  const json host = json_of(run_of(model, {}));
+  CHECK_FALSE(host.contains("device"));
+  uint64_t before = host["planned_bytes"];
+  for (const char* n : {"1", "99", "all"}) {
+    const json run = json_of(run_of(model, {"-ngl", n}), {kEmulation});
+    CHECK(run["tokens"] == host["tokens"]);
+    CHECK(run["device"]["head"] == (std::string(n) != "1"));
+    CHECK(run["device"]["weight_bytes"] > 0);
+    CHECK(run["device"]["copied_to_host_bytes"] > run["device"]["copied_to_device_bytes"]);
+    if (std::string(n) != "all") CHECK(run["planned_bytes"] < before);
+    before = run["planned_bytes"];
+  }
+  const json by_environment = json_of(run_of(model, {}), {kEmulation, "KVASIR_ARG_GPU_LAYERS=1"});
+  CHECK(by_environment["device"]["layers"] == 1);
+  const Finished text =
+      run_kvasir({"run", "-m", model.path, "-p", "One", "-n", "2", "-ngl", "1"}, {kEmulation});
+  CHECK(has(text.err, "kvasir: on the GPU: the last 1 layers, weights "));
+}
+
+TEST_CASE("plan counts the device's memory by itself, without a device") {
+  const TinyModel model;
+  const auto plan_of = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> arguments = {"plan", "-m", model.path, "-c", "1024", "--json"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return json_of(arguments)["plans"][0];
+  };
+  const json host = plan_of({}), some = plan_of({"-ngl", "1"}), all = plan_of({"-ngl", "all"});
+  CHECK(host["device_weight_bytes"] == 0);
+  CHECK(host["device_scratch_bytes"] == 0);
+  CHECK(some["device_weight_bytes"] > 0);
+  CHECK(some["device_scratch_bytes"] > 0);
+  CHECK(all["device_weight_bytes"] > some["device_weight_bytes"]);
+  CHECK(some["weight_bytes"] < host["weight_bytes"]);
+  CHECK(all["weight_bytes"] == 0);
+  const uint64_t less = host["weight_bytes"].get<uint64_t>() - some["weight_bytes"].get<uint64_t>();
+  CHECK(some["total_bytes"].get<uint64_t>() + less == host["total_bytes"].get<uint64_t>());
+  const Finished text = run_kvasir({"plan", "-m", model.path, "-c", "1K", "-ngl", "1"});
+  CHECK(has(text.out, "on the GPU GB"));
+  CHECK_FALSE(has(run_kvasir({"plan", "-m", model.path, "-c", "1K"}).out, "GPU"));
+}
+
+TEST_CASE("a count is a number or all") {
+  const TinyModel model;
+  for (const char* wrong : {"-1", "some", "1.5"}) {
+    const Finished done = run_kvasir(run_of(model, {"-ngl", wrong}));
+    CAPTURE(done.err);
+    CHECK(done.code == 2);
+    CHECK(has(done.err, "--ngl"));
+  }
+}
