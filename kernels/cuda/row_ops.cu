@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "kernels/cuda/gate.h"
 #include "kernels/cuda/launch.h"
 
 namespace kvasir::cuda {
@@ -12,12 +13,6 @@ namespace {
 constexpr uint32_t kRowThreads = 256;
 
 KVASIR_DEVICE uint64_t own_element() { return uint64_t{block_x()} * kRowThreads + thread_x(); }
-
-KVASIR_DEVICE float activate(GateKind kind, float g) {
-  if (kind == GateKind::kSilu) return g / (1.0f + expf(-g));
-  constexpr float kRootOf2OverPi = 0.7978845608028654f;
-  return 0.5f * g * (1.0f + tanhf(kRootOf2OverPi * (g + 0.044715f * g * g * g)));
-}
 
 KVASIR_KERNEL void KVASIR_BOUNDS(kRowThreads)
     gate_element(GateKind kind, uint64_t gate, uint64_t up, uint64_t n) {

@@ -2,14 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "kernels/cuda/gate_kind.h"
 #include "kernels/cuda/runtime.h"
 
 namespace kvasir::cuda {
-
-enum class GateKind : uint32_t {
-  kSilu,  // g / (1 + exp(-g)); arXiv:2002.05202
-  kGelu,  // g (1 + tanh(sqrt(2 / pi) (g + 0.044715 g^3))) / 2; arXiv:1606.08415
-};
 
 // All arrays f32 and contiguous. Launch: a thread per element, blocks of 256. Bound by memory.
 // Queued in the stream.

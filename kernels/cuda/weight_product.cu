@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "kernels/cuda/gate.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/weight_chunk.h"
 
@@ -27,17 +28,14 @@ KVASIR_DEVICE void add_chunk(const WeightProduct& p, uint32_t chunk, const float
   }
 }
 
+// sums[r] = x[r] . (the row of weights at `row`), in all lanes of the warp.
 template <WeightType kType, uint32_t kRows>
-KVASIR_KERNEL void KVASIR_BOUNDS(kProductThreads) multiply_output(const WeightProduct p) {
-  const uint32_t lane = thread_x() % kWarpLanes;
-  const uint32_t output = block_x() * kProductWarps + thread_x() / kWarpLanes;
-  if (output >= p.n_out) return;  // a warp as a whole
-  const uint64_t row = p.w + p.row_bytes * output;
+KVASIR_DEVICE void multiply_row(const WeightProduct& p, uint64_t row, float (&sums)[kRows]) {
   const uint32_t n_chunks = (p.n_in + kChunk - 1) / kChunk;
-  float sums[kRows];
   KVASIR_UNROLL
   for (uint32_t r = 0; r < kRows; ++r) sums[r] = 0.0f;
-  for (uint32_t first = lane; first < n_chunks; first += kChunksAhead * kWarpLanes) {
+  for (uint32_t first = thread_x() % kWarpLanes; first < n_chunks;
+       first += kChunksAhead * kWarpLanes) {
     WeightChunk<kType> raw[kChunksAhead];
     KVASIR_UNROLL
     for (uint32_t c = 0; c < kChunksAhead; ++c)  // loads nothing behind the row
@@ -51,14 +49,28 @@ KVASIR_KERNEL void KVASIR_BOUNDS(kProductThreads) multiply_output(const WeightPr
     }
   }
   KVASIR_UNROLL
-  for (uint32_t r = 0; r < kRows; ++r) {
-    float sum = sums[r];
+  for (uint32_t r = 0; r < kRows; ++r)
     for (uint32_t lanes = kWarpLanes / 2; lanes > 0; lanes /= 2)
-      sum += shuffle_xor(kAllLanes, sum, lanes);
-    if (lane != 0 || r >= p.n_rows) continue;
+      sums[r] += shuffle_xor(kAllLanes, sums[r], lanes);
+}
+
+template <WeightType kType, uint32_t kRows>
+KVASIR_KERNEL void KVASIR_BOUNDS(kProductThreads) multiply_output(const WeightProduct p) {
+  const uint32_t output = block_x() * kProductWarps + thread_x() / kWarpLanes;
+  if (output >= p.n_out) return;  // a warp as a whole
+  float sums[kRows], ups[kRows] = {};
+  multiply_row<kType>(p, p.w + p.row_bytes * output, sums);
+  if (p.up) multiply_row<kType>(p, p.up + p.row_bytes * output, ups);
+  if (thread_x() % kWarpLanes != 0) return;
+  const float bias = p.bias ? load_at<float>(p.bias + uint64_t{4} * output) : 0.0f;
+  KVASIR_UNROLL
+  for (uint32_t r = 0; r < kRows; ++r) {
+    if (r >= p.n_rows) continue;
     const Global<float> y = global<float>(p.y + 4 * (uint64_t{r} * p.n_out + output));
-    if (p.bias) sum += load_at<float>(p.bias + uint64_t{4} * output);
-    *y = p.accumulates ? *y + sum : sum;
+    if (p.up)
+      *y = activate(p.gate, sums[r]) * ups[r];
+    else
+      *y = p.accumulates ? *y + (sums[r] + bias) : sums[r] + bias;
   }
 }
 

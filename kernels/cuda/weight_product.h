@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "kernels/cuda/gate_kind.h"
 #include "kernels/cuda/runtime.h"
 #include "kernels/cuda/weight_type.h"
 
@@ -21,6 +22,10 @@ struct WeightProduct {
   uint32_t n_rows, n_in, n_out;  // n_rows at most kMostProductRows
   WeightType type;
   bool accumulates;
+  // Another matrix of the same shape and type, or 0: y[r, o] = act(x w) * (x up) of the two
+  // products, without bias and sum.
+  uint64_t up = 0;
+  GateKind gate = GateKind::kSilu;
 };
 
 // Weights are the numbers of the file and sums are f32, in an order that does not depend on n_rows:

@@ -241,11 +241,10 @@ void CudaLayers::ffn(uint32_t layer, uint32_t n) {
   guarded([&] {
     const LayerOnDevice& l = layers_[layer];
     norm(hidden_, l.ffn_norm, n, shape_.d_model, normed_);
-    const DeviceProducts::Product both[] = {{&l.gate, gate_}, {&l.up, up_}};
-    products_.multiply(normed_, n, both);
-    cuda::apply_gate(
+    products_.multiply_gated(
+        normed_, n, l.gate, l.up,
         shape_.activation == Activation::kGelu ? cuda::GateKind::kGelu : cuda::GateKind::kSilu,
-        gate_, up_, uint64_t{n} * shape_.d_ff, stream_.handle);
+        gate_, up_);
     add_product(gate_, n, l.down, l.post_ffn_norm);
   });
 }

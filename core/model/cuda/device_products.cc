@@ -17,26 +17,38 @@ DeviceProducts::DeviceProducts(cuda::Stream stream, const ProductScratch& scratc
 
 void DeviceProducts::multiply(uint64_t x, uint32_t n, std::span<const Product> products) {
   if (n == 0 || products.empty()) return;
-  const bool is_few = n <= cuda::kMostProductRows || !matrices_;
+  const bool few = is_few(n);
   const uint32_t n_in = products.front().w->n_in;
-  if (!is_few)
+  if (!few)
     cuda::expand_to_bf16(cuda::WeightType::kF32, x, uint64_t{4} * n_in, n, n_in, scratch_.rounded,
                          stream_);
   for (const Product& product : products) {
-    if (is_few)
+    if (few)
       multiply_few(x, n, product);
     else
       multiply_many(n, product);
   }
 }
 
-void DeviceProducts::multiply_few(uint64_t x, uint32_t n, const Product& p) {
+bool DeviceProducts::is_few(uint32_t n) const { return n <= cuda::kMostProductRows || !matrices_; }
+
+void DeviceProducts::multiply_gated(uint64_t x, uint32_t n, const MatrixOnDevice& gate,
+                                    const MatrixOnDevice& up, cuda::GateKind kind, uint64_t act,
+                                    uint64_t up_out) {
+  if (is_few(n) && gate.type == up.type) return multiply_few(x, n, {&gate, act}, &up, kind);
+  const Product both[] = {{&gate, act}, {&up, up_out}};
+  multiply(x, n, both);
+  cuda::apply_gate(kind, act, up_out, uint64_t{n} * gate.n_out, stream_);
+}
+
+void DeviceProducts::multiply_few(uint64_t x, uint32_t n, const Product& p,
+                                  const MatrixOnDevice* up, cuda::GateKind kind) {
   const MatrixOnDevice& w = *p.w;
   for (uint32_t first = 0; first < n; first += cuda::kMostProductRows) {
     const uint32_t rows = std::min(cuda::kMostProductRows, n - first);
     cuda::weight_product(
         {x + uint64_t{4} * first * w.n_in, w.rows, p.bias, p.y + uint64_t{4} * first * w.n_out,
-         w.row_bytes, rows, w.n_in, w.n_out, w.type, p.accumulates},
+         w.row_bytes, rows, w.n_in, w.n_out, w.type, p.accumulates, up ? up->rows : 0, kind},
         stream_);
   }
 }

@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 
+#include "kernels/cuda/gate_kind.h"
 #include "kernels/cuda/matrix_product.h"
 #include "kernels/cuda/weight_type.h"
 
@@ -39,9 +40,16 @@ class DeviceProducts {
   // they lie, in f32, eight rows at a time. Else x is rounded to bf16 once, and each matrix is
   // expanded to bf16 as many outputs at a time as the tile holds. Queued in the stream.
   void multiply(uint64_t x, uint32_t n, std::span<const Product> products);
+  // act = activation(x gate) * (x up), by the same ways; few rows in one kernel.
+  //   act, up_out  f32 [n, gate.n_out]; the second one is scratch
+  void multiply_gated(uint64_t x, uint32_t n, const MatrixOnDevice& gate, const MatrixOnDevice& up,
+                      cuda::GateKind kind, uint64_t act, uint64_t up_out);
 
  private:
-  void multiply_few(uint64_t x, uint32_t n, const Product& product);
+  bool is_few(uint32_t n) const;
+  // up: null, or the other matrix of a gated product.
+  void multiply_few(uint64_t x, uint32_t n, const Product& product,
+                    const MatrixOnDevice* up = nullptr, cuda::GateKind kind = {});
   void multiply_many(uint32_t n, const Product& product);
 
   cuda::Stream stream_;

@@ -8,6 +8,7 @@
 #include "kernels/cuda/rms_norm.h"
 #include "kernels/cuda/row_ops.h"
 #include "tests/kernels/cuda/device_array.h"
+#include "tests/kernels/cuda/gate_oracle.h"
 
 namespace {
 using namespace kvasir::cuda;
@@ -24,11 +25,6 @@ std::vector<float> random_values(size_t n, float scale, uint32_t seed) {
   std::vector<float> out(n);
   for (float& x : out) x = normal(random);
   return out;
-}
-
-double gate_of(GateKind kind, double g) {
-  if (kind == GateKind::kSilu) return g / (1.0 + std::exp(-g));
-  return 0.5 * g * (1.0 + std::tanh(std::sqrt(2.0 / std::acos(-1.0)) * (g + 0.044715 * g * g * g)));
 }
 
 }  // namespace
@@ -83,7 +79,7 @@ TEST_SUITE("kernels/cuda/layer_rows") {
         apply_gate(kind, address(on_gate), address(on_up), n, {});
         const std::vector<float> got = on_gate.values();
         for (uint32_t i = 0; i < n; ++i) {
-          const double want = gate_of(kind, gate[i]) * up[i];
+          const double want = kvasir::test::activation(kind, gate[i]) * up[i];
           CHECK(std::abs(got[i] - want) <= 2e-6 * (std::abs(want) + std::abs(up[i])));
         }
       }

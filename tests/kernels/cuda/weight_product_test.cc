@@ -8,6 +8,7 @@
 
 #include "kernels/cuda/matrix_product.h"
 #include "tests/kernels/cuda/device_array.h"
+#include "tests/kernels/cuda/gate_oracle.h"
 #include "tests/kernels/cuda/weight_case.h"
 
 namespace {
@@ -92,6 +93,39 @@ TEST_SUITE("kernels/cuda/weight_product") {
           const std::vector<float> before = random_rows(size_t{n_rows} * 6, 4);
           CHECK(n_wrong(w, x, n_rows, {}, {}, product(w, x, n_rows, {}, {}), 64) == 0);
           CHECK(n_wrong(w, x, n_rows, bias, before, product(w, x, n_rows, bias, before), 64) == 0);
+        }
+      }
+    }
+  }
+
+  // The sums of both matrices are within their roundings, and no activation here is steeper
+  // than 1.2.
+  TEST_CASE("a gated product is the activation of one times the other") {
+    for (const cuda::GateKind kind : {cuda::GateKind::kSilu, cuda::GateKind::kGelu}) {
+      for (const GgmlType type : {GgmlType::kBF16, GgmlType::kQ8_0, GgmlType::kQ4_K}) {
+        for (const uint32_t n_rows : {1u, 5u}) {
+          const uint32_t n_in = 512, n_out = 6;
+          const test::WeightCase gate(type, n_in, n_out, 3), up(type, n_in, n_out, 4);
+          const std::vector<float> x = random_rows(size_t{n_rows} * n_in, n_rows);
+          const DeviceArray<uint8_t> on_gate(gate.bytes), on_up(up.bytes);
+          const DeviceArray<float> on_x(x), y(size_t{n_rows} * n_out);
+          cuda::weight_product(
+              {address(on_x), address(on_gate), 0, address(y), gate.row_bytes, n_rows, n_in, n_out,
+               test::weight_type(type), false, address(on_up), kind},
+              {});
+          const std::vector<float> got = y.values();
+          for (uint32_t r = 0; r < n_rows; ++r) {
+            for (uint32_t o = 0; o < n_out; ++o) {
+              const float* row = x.data() + size_t{r} * n_in;
+              const Sum g = sum_of(row, gate.values.data() + size_t{o} * n_in, n_in);
+              const Sum u = sum_of(row, up.values.data() + size_t{o} * n_in, n_in);
+              const double act = test::activation(kind, g.value);
+              const double slack = 64 * 0x1p-24 *
+                                   (1.2 * g.magnitude * std::abs(u.value) +
+                                    u.magnitude * std::abs(act) + std::abs(act * u.value));
+              CHECK(std::abs(double{got[size_t{r} * n_out + o]} - act * u.value) <= slack + 1e-12);
+            }
+          }
         }
       }
     }
