@@ -87,6 +87,8 @@ Json declared_json(const AbParts& parts, const AbDeclared& d) {
                          {"chains", t.chains},
                          {"depths", t.depths}};
   out["compute"] = name(parts.session.setup().compute);
+  if (const std::string there = parts.session.placement().text(); !there.empty())
+    out["on_device"] = there;
   out["strategies"] = Json::array();
   for (const Entrant& entrant : parts.lineup)
     out["strategies"].push_back(
