@@ -37,6 +37,14 @@ uint64_t bytes_to_score(const Pipeline& pipeline, const kvasir_geometry& g, uint
   return layout.page_bytes * n_pages + layout.record_bytes * n_read;
 }
 
+// To read ahead over a storage that moves blocks, the core scores all layers but the first twice.
+uint64_t layers_scored(const Pipeline& pipeline, const Binding& binding) {
+  const uint64_t n = binding.n_sparse_layers();
+  const bool is_moved = binding.storage.resident_bytes != 0;
+  const bool is_twice = is_moved && pipeline.strategy.cache.foresee.value == Foresee::kRead;
+  return n > 0 && is_twice ? 2 * n - 1 : n;
+}
+
 // By choosing per step, or by keeping no more than that; a share of the context, or of the heads,
 // says itself what it comes to.
 MemoryPlan::Budget budget_of(const Selector& selector, uint32_t block_size, uint32_t max_context) {
@@ -141,7 +149,7 @@ MemoryPlan make_plan(const ModelShape& shape, const Model::Memory& model, Pipeli
     plan.record_bytes += slab_bytes(layout, g, n_blocks, sparse_layers) * options.max_sequences;
     plan.add_state(layout.state_bytes, layout.state_peak_bytes);
     plan.record_bytes_per_step =
-        bytes_to_score(pipeline, g, n_blocks) * g.n_kv_heads * sparse_layers;
+        bytes_to_score(pipeline, g, n_blocks) * g.n_kv_heads * layers_scored(pipeline, binding);
   }
   for (auto& selector : pipeline.selectors) {
     plan.record_bytes +=
