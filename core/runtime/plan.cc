@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "core/runtime/blocks/memory_bridge.h"
 #include "core/runtime/select/index_lists.h"
 #include "core/runtime/select/scores.h"
 #include "core/runtime/sequence/slab.h"
@@ -115,6 +116,17 @@ uint64_t bytes_in_layers(const Binding& binding, const Pipeline& pipeline, uint6
   return binding.storage.block_bytes * n_blocks;
 }
 
+// Of K and V as planned, what storages hold in the memory of a device. In hybrid mode the window's
+// formats stand behind the context's.
+uint64_t kv_on_device(const Binding& binding, const Pipeline& pipeline, const MemoryPlan& plan) {
+  uint64_t bytes = 0;
+  if (!is_host_memory(binding.formats.front().mem_kind))
+    bytes += plan.kv_bytes - plan.kv_slow_bytes + plan.kv_packed_bytes;
+  if (pipeline.is_hybrid() && !is_host_memory(binding.formats.back().mem_kind))
+    bytes += plan.kv_window_bytes;
+  return bytes;
+}
+
 }  // namespace
 
 MemoryPlan make_plan(const ModelShape& shape, const Model::Memory& model, Pipeline& pipeline,
@@ -138,22 +150,27 @@ MemoryPlan make_plan(const ModelShape& shape, const Model::Memory& model, Pipeli
     plan.kv_slow_bytes =
         plan.kv_bytes - std::min(plan.kv_bytes, storage.resident_bytes + layer_bytes);
   }
+  plan.device_sequence_bytes = kv_on_device(binding, pipeline, plan);
 
   const CacheConfig& cache = pipeline.strategy.cache;
   const uint64_t sparse_layers = binding.n_sparse_layers();
   plan.n_sliding_layers = binding.n_sliding_layers();
   plan.n_dense_layers = g.n_layers - binding.n_sparse_layers() - plan.n_sliding_layers;
   plan.attends_all = true;
+  const auto add_slabs = [&](const RecordLayout& layout) {
+    const uint64_t bytes = slab_bytes(layout, g, n_blocks, sparse_layers) * options.max_sequences;
+    plan.record_bytes += bytes;
+    if (!is_host_memory(layout.mem_kind)) plan.device_sequence_bytes += bytes;
+  };
   if (pipeline.representative) {
     const RecordLayout& layout = pipeline.representative->layout();
-    plan.record_bytes += slab_bytes(layout, g, n_blocks, sparse_layers) * options.max_sequences;
+    add_slabs(layout);
     plan.add_state(layout.state_bytes, layout.state_peak_bytes);
     plan.record_bytes_per_step =
         bytes_to_score(pipeline, g, n_blocks) * g.n_kv_heads * layers_scored(pipeline, binding);
   }
   for (auto& selector : pipeline.selectors) {
-    plan.record_bytes +=
-        slab_bytes(selector->layout(), g, n_blocks, sparse_layers) * options.max_sequences;
+    add_slabs(selector->layout());
     plan.add_state(selector->limits().state_bytes, selector->limits().state_peak_bytes);
     plan.budgets.push_back(budget_of(*selector, g.block_size, g.max_context));
     plan.attends_all = plan.attends_all && !plan.budgets.back().limited;

@@ -29,16 +29,19 @@ struct MemoryPlan {
   uint64_t activation_bytes = 0;         // of the largest chunk, logits included
   uint64_t attention_scratch_bytes = 0;  // of the backend, and copies of keys that are rotated late
   uint64_t process_bytes = 0;            // program, libraries, tokenizer: a measured constant
-  // Of layers on a device, in its memory: not in total().
-  uint64_t device_weight_bytes = 0, device_scratch_bytes = 0;
-  uint64_t device_bytes() const { return device_weight_bytes + device_scratch_bytes; }
+  // In the memory of a device, not in total(): of layers, and what storages and slabs there hold of
+  // sequences (also part of the numbers above).
+  uint64_t device_weight_bytes = 0, device_scratch_bytes = 0, device_sequence_bytes = 0;
+  uint64_t device_bytes() const {
+    return device_weight_bytes + device_scratch_bytes + device_sequence_bytes;
+  }
   uint64_t total() const {
     return sequence_bytes() + kv_overhead_bytes + weight_bytes + model_scratch_bytes +
            activation_bytes + attention_scratch_bytes + process_bytes;
   }
-  uint64_t sequence_bytes() const {  // of all sequences
+  uint64_t sequence_bytes() const {  // of all sequences, in main memory
     return kv_bytes - kv_slow_bytes + kv_window_bytes + kv_packed_bytes + record_bytes +
-           state_peak_bytes;
+           state_peak_bytes - device_sequence_bytes;
   }
   void add_state(uint64_t stays, uint64_t peak) {  // of one plugin; peak 0: no more than stays
     state_bytes += stays;

@@ -49,8 +49,7 @@ void expand_to_bf16(WeightType type, uint64_t from, uint64_t row_bytes, uint64_t
   LaunchShape shape;
   shape.blocks_x = static_cast<uint32_t>((e.n_chunks + kExpandThreads - 1) / kExpandThreads);
   shape.threads = kExpandThreads;
-  for_weight_type(type,
-                  [&]<WeightType kType>() { launch(expand_chunk<kType>, shape, stream, e); });
+  for_weight_type(type, [&]<WeightType kType>() { launch(expand_chunk<kType>, shape, stream, e); });
 }
 
 }  // namespace kvasir::cuda

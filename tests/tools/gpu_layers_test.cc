@@ -99,6 +99,74 @@ TEST_CASE("plan counts the device's memory by itself, without a device") {
   CHECK_FALSE(has(run_kvasir({"plan", "-m", model.path, "-c", "1K"}).out, "GPU"));
 }
 
+// Here, too, K and V need no device to be planned: the storage over the emulated one.
+TEST_CASE("plan counts K and V on a device where the storage holds them there") {
+  const TinyModel model;
+  const auto plan_of = [&](const std::string& storage, const std::vector<std::string>& more) {
+    std::vector<std::string> arguments = {"plan",
+                                          "-m",
+                                          model.path,
+                                          "-c",
+                                          "1024",
+                                          "--set",
+                                          "storage.plugin=" + storage,
+                                          "--set",
+                                          "attention.plugin=cuda",
+                                          "--json",
+                                          "--plugin-dir",
+                                          KVASIR_TEST_DEVICE_PLUGINS};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return json_of(arguments)["plans"][0];
+  };
+  const json main = plan_of("dram", {}), device = plan_of("gpu", {});
+  CHECK(main["device_sequence_bytes"] == 0);
+  CHECK(device["device_sequence_bytes"] == device["kv_bytes"]);
+  const uint64_t kv = device["kv_bytes"];
+  CHECK(kv > 0);
+  // All that is not K and V stays.
+  const auto rest = [](const json& plan) {
+    return plan["total_bytes"].get<uint64_t>() - plan["kv_overhead_bytes"].get<uint64_t>();
+  };
+  CHECK(rest(main) == rest(device) + main["kv_bytes"].get<uint64_t>());
+  const json both = plan_of("gpu", {"-ngl", "all"});
+  CHECK(both["tiers"][2]["tier"] == "device");
+  CHECK(both["tiers"][2]["bytes"].get<uint64_t>() ==
+        kv + both["device_weight_bytes"].get<uint64_t>() +
+            both["device_scratch_bytes"].get<uint64_t>());
+}
+
+TEST_CASE("a run whose layers, K and V are on the device, for each way of choosing") {
+  const TinyModel model;
+  for (const char* strategy : {"dense", "quest", "infinigen"}) {
+    CAPTURE(std::string(strategy));
+    const std::vector<std::string> chosen = {"-s", strategy};
+    const json host = json_of(run_of(model, chosen));
+    std::vector<std::string> more = chosen;
+    more.insert(more.end(), {"-ngl", "all"});
+    const json layers = json_of(run_of(model, more), {kEmulation});
+    CHECK(layers["tokens"] == host["tokens"]);
+    if (std::string(strategy) != "dense") continue;
+    more.insert(more.end(), {"--set", "storage.plugin=gpu", "--set", "attention.plugin=cuda",
+                             "--plugin-dir", KVASIR_TEST_DEVICE_PLUGINS});
+    CHECK(json_of(run_of(model, more), {kEmulation})["tokens"] == host["tokens"]);
+  }
+}
+
+TEST_CASE("layers, K and V that the device has no memory for are refused before anything loads") {
+  const TinyModel model;
+  const std::vector<std::string> context = {"-ngl",         "1",
+                                            "-c",           "400000000",
+                                            "--set",        "storage.plugin=gpu",
+                                            "--set",        "attention.plugin=cuda",
+                                            "--plugin-dir", KVASIR_TEST_DEVICE_PLUGINS};
+  const Finished done = run_kvasir(run_of(model, context), {kEmulation});
+  CAPTURE(done.err);
+  CHECK(done.code == 2);
+  CHECK(has(done.err, "the GPU has "));
+  CHECK(has(done.err, "K, V and summaries "));
+  CHECK(has(done.err, "lower -ngl or -c, or see `kvasir plan`"));
+}
+
 TEST_CASE("a count is a number or all") {
   const TinyModel model;
   for (const char* wrong : {"-1", "some", "1.5"}) {

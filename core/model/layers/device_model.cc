@@ -106,9 +106,8 @@ class DeviceModel final : public Model {
   void finish_layer(uint32_t layer, const float* o, uint32_t n, float* h) const override;
   void logits(const float* h, uint32_t n, float* out) const override;
   uint64_t weight_bytes() const override { return host_->weight_bytes(); }
-  uint64_t weight_bytes_per_token() const override {
-    return host_->weight_bytes_per_token() + device_->weight_bytes();
-  }
+  // From main memory, whose bandwidth it is compared with.
+  uint64_t weight_bytes_per_token() const override { return host_->weight_bytes_per_token(); }
   Placement placement() const override;
 
  private:

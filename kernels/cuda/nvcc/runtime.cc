@@ -27,10 +27,11 @@ std::string device_problem() {
   if (status == cudaErrorInsufficientDriver || status == cudaErrorNoDevice || n_devices == 0) {
     int driver = 0;
     cudaDriverGetVersion(&driver);
-    return driver == 0 ? "no NVIDIA driver is installed on this machine: install one, or do without "
-                         "a GPU ([attention] plugin = \"cpu\", -ngl 0)"
-                       : "the NVIDIA driver finds no device that this build can use: see "
-                         "nvidia-smi, or do without a GPU ([attention] plugin = \"cpu\", -ngl 0)";
+    return driver == 0
+               ? "no NVIDIA driver is installed on this machine: install one, or do without "
+                 "a GPU ([attention] plugin = \"cpu\", -ngl 0)"
+               : "the NVIDIA driver finds no device that this build can use: see "
+                 "nvidia-smi, or do without a GPU ([attention] plugin = \"cpu\", -ngl 0)";
   }
   return status == cudaSuccess ? "" : cudaGetErrorString(status);
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/model/layers/device_library.h"
 #include "core/model/synthetic/random_model.h"
 #include "core/platform/memory.h"
 #include "tools/kvasir/cli/text.h"
@@ -26,6 +27,20 @@ void check_memory(uint64_t bytes, const std::string& what, const std::string& pa
   throw Error(ErrorKind::kResource, what + " needs " + bytes_text(bytes) +
                                         (parts.empty() ? "" : " (" + parts + ")") + ", " +
                                         bytes_text(available) + " are available: " + remedy);
+}
+
+void check_device_memory(const MemoryPlan& plan, const Model::Options& model) {
+  if (model.device_layers == 0 || plan.device_sequence_bytes == 0) return;
+  const DeviceLibraryTable& library = open_device_library(model.device_library);
+  if (!library.problem().empty()) return;  // loading the model says so
+  const uint64_t free_bytes = library.memory().free_bytes;
+  if (plan.device_bytes() <= free_bytes) return;
+  throw Error(ErrorKind::kResource,
+              "the GPU has " + bytes_text(free_bytes) + " free, " +
+                  bytes_text(plan.device_bytes()) + " are planned there (layers " +
+                  bytes_text(plan.device_weight_bytes + plan.device_scratch_bytes) +
+                  ", K, V and summaries " + bytes_text(plan.device_sequence_bytes) +
+                  "): lower -ngl or -c, or see `kvasir plan`");
 }
 
 uint32_t step_tokens(const StrategyConfig& strategy, uint32_t max_sequences) {

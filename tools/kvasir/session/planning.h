@@ -22,6 +22,10 @@ inline uint64_t vocabulary_bytes(const ModelShape& shape) {
 void check_memory(uint64_t bytes, const std::string& what, const std::string& parts,
                   const std::string& remedy);
 
+// Throws Error(kResource) when a device's library is asked for layers and what is planned in its
+// memory, K and V included, is more than is free there.
+void check_device_memory(const MemoryPlan& plan, const Model::Options& model);
+
 // Most tokens of one step: a piece of a prompt beside a decoded token of every other sequence.
 uint32_t step_tokens(const StrategyConfig& strategy, uint32_t max_sequences);
 

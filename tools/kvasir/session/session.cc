@@ -114,6 +114,7 @@ Engine& Session::load(uint32_t max_context, uint32_t max_sequences) {
       needed.total(), "a context of " + std::to_string(held) + " tokens",
       "weights " + bytes_text(needed.weight_bytes) + ", K and V " + bytes_text(needed.kv_bytes),
       "lower -c, or see `kvasir plan`");
+  check_device_memory(needed, model_options(1));
   const MemoryInfo machine = memory_info();
   const MemoryPlan all =
       max_sequences == 1 && held == max_context ? needed : plan(max_context, max_sequences);

@@ -28,9 +28,11 @@ Json plan_json(const PlanReport& report, const PlanReport::Plan& plan) {
            {"process_bytes", p.process_bytes},
            {"device_weight_bytes", p.device_weight_bytes},
            {"device_scratch_bytes", p.device_scratch_bytes},
+           {"device_sequence_bytes", p.device_sequence_bytes},
            {"total_bytes", p.total()},
            {"tiers", Json::array({{{"tier", "dram"}, {"bytes", p.total()}},
-                                  {{"tier", "storage"}, {"bytes", p.kv_slow_bytes}}})},
+                                  {{"tier", "storage"}, {"bytes", p.kv_slow_bytes}},
+                                  {{"tier", "device"}, {"bytes", p.device_bytes()}}})},
            {"sink_tokens", p.sink_tokens},
            {"window_tokens", p.window_tokens},
            {"selected_tokens", p.selected_tokens},
@@ -57,7 +59,8 @@ struct Columns {
     };
     tiers = any(&MemoryPlan::kv_slow_bytes);
     state = any(&MemoryPlan::state_peak_bytes);
-    device = any(&MemoryPlan::device_scratch_bytes);
+    device = std::any_of(report.plans.begin(), report.plans.end(),
+                         [](const PlanReport::Plan& p) { return p.memory.device_bytes() != 0; });
   }
 };
 
@@ -139,8 +142,9 @@ std::string to_text(const PlanReport& r) {
   if (columns.tiers) out += "not in memory: that part of K and V; the total is without it\n";
   if (columns.device)
     out +=
-        "on the GPU: weights and scratch of its layers; all else is main memory, bytes read "
-        "included\n";
+        "on the GPU: its layers, and K, V and summaries where they lie there; the total does not "
+        "count "
+        "them\n";
   if (columns.bound) out += format("bound: bytes read / %.1f GB/s\n", r.bandwidth / 1e9);
   return out + "this machine has " + bytes_text(r.available_bytes) + " available\n";
 }
