@@ -37,8 +37,8 @@ class SelectStage {
   void speculate(const Pass& pass, uint32_t target);
   // The layer that is speculated for at pass.layer, where it is due; 0 = none.
   uint32_t speculation_target(const Pass& pass) const;
-  // The same after the attention of pass.layer, where the core foresees for a selector that takes
-  // the best scores: as [cache] foresee says.
+  // The same after the attention of pass.layer, where the core foresees for a selector that chooses
+  // by scores, as [cache] foresee says.
   void foresee(const Pass& pass, uint32_t target);
   uint32_t foreseen_layer(const Pass& pass) const;
 

@@ -48,7 +48,7 @@ uint32_t SelectStage::speculation_target(const Pass& pass) const {
 uint32_t SelectStage::foreseen_layer(const Pass& pass) const {
   const uint32_t target = pass.layer + 1;
   const Foresee how = c_.cache.foresee.value;
-  if (how == Foresee::kOff || !begins_selection(target)) return 0;
+  if (!can_foresee(c_.pipeline, c_.geometry, how) || !begins_selection(target)) return 0;
   if (how == Foresee::kRead && !c_.store.takes_ahead()) return 0;
   const auto is_due = [&](const Piece& piece) {
     return (how == Foresee::kChoose || piece.seq->layers[target].lacked) && due(target, *piece.seq);
@@ -63,8 +63,9 @@ void SelectStage::foresee(const Pass& pass, uint32_t target) {
     read_ahead(pass, target);
 }
 
-// What the layer attends with: its own query is not asked.
+// What the layer attends with: its own query is not asked, but where this fails.
 void SelectStage::choose_ahead(const Pass& pass, uint32_t target) {
+  if (c_.faults.is_aside(0)) return;
   Pass asked{target, {}, pass.in};
   std::vector<Choice> begun;
   for (const Piece& piece : pass.pieces)

@@ -247,8 +247,8 @@ void StepLoop::speculate(Lane& lane, uint32_t layer) {
   StepTimer::in_part(lane.choose_nanos, [&] { lane.run.select.speculate(pass, target); });
 }
 
-// The next layer's query from what its input lacks nothing of but this layer's feed-forward
-// network. That network is most of a layer's weights: time enough for what is to be read.
+// The next layer's query from this layer's state, to which only the feed-forward network has not
+// been added. That network is most of a layer's weights: time enough for what is to be read.
 void StepLoop::foresee(Lane& lane, uint32_t layer) {
   Pass pass = decoding(lane, layer);
   const uint32_t target = lane.run.select.foreseen_layer(pass);
