@@ -48,4 +48,10 @@ void for_weight_type(WeightType type, const Fn& fn) {
 #undef KVASIR_WEIGHT_TYPE
 }
 
+inline bool is_known(WeightType type) {
+  bool known = false;
+  for_weight_type(type, [&]<WeightType>() { known = true; });
+  return known;
+}
+
 }  // namespace kvasir::cuda

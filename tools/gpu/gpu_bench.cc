@@ -1,8 +1,8 @@
 // How fast the attention kernels read K and V on this device, beside what its memory gives in the
 // same run: rows of decode attention over all keys and over selected blocks; how fast blocks are
 // summarised and scored; how many operations per second a piece of a prompt makes; and the products
-// of a dense layer. With --small
-// a run of small cases, which shows that it works and measures nothing.
+// of a dense layer. With --small a run of small cases, which shows that it works and measures
+// nothing.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstdint>

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/model/cuda/device_products.h"
+#include "core/model/layers/device_layers.h"
 #include "kernels/cuda/stream_read.h"
 #include "tools/gpu/bench.h"
 
@@ -25,7 +26,7 @@ class Layer {
       : weights_(weights),
         rows_(bytes_of_all(c)),
         x_(uint64_t{4} * most_rows * c.d_ff),
-        y_(x_.address() ? uint64_t{4} * most_rows * c.d_ff : 0),
+        y_(uint64_t{4} * most_rows * c.d_ff),
         rounded_(uint64_t{2} * most_rows * c.d_ff),
         tile_(kTileBytes),
         workspace_(cuda::MatrixProducts::workspace_bytes()),
@@ -48,7 +49,7 @@ class Layer {
   }
 
  private:
-  static constexpr uint64_t kTileBytes = uint64_t{64} << 20;
+  static constexpr uint64_t kTileBytes = DeviceBuffers::kMostTileBytes;
   using Shape = std::pair<uint32_t, uint32_t>;
   static std::vector<Shape> shapes(const LayerCase& c) {
     return {{c.d_model, c.d_model}, {c.d_model, c.kv_width}, {c.d_model, c.kv_width},

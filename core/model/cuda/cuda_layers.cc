@@ -52,8 +52,11 @@ class Uploader {
 
   uint64_t vector(DeviceVector values) { return values.empty() ? 0 : copy(std::as_bytes(values)); }
   MatrixOnDevice matrix(const DeviceMatrix& m) {
-    return {static_cast<cuda::WeightType>(m.type), m.n_in, m.n_out, m.rows.size() / m.n_out,
-            copy(m.rows)};
+    const auto type = static_cast<cuda::WeightType>(m.type);  // both are the file format's numbers
+    if (!cuda::is_known(type))
+      throw input_error("layers on a GPU: no kernel reads weights of GGUF's type " +
+                        std::to_string(static_cast<uint32_t>(m.type)) + ": lower -ngl");
+    return {type, m.n_in, m.n_out, m.rows.size() / m.n_out, copy(m.rows)};
   }
 
  private:

@@ -107,7 +107,7 @@ class DeviceLayers {
  public:
   virtual ~DeviceLayers() = default;
 
-  // Copies the weights. Error(kInput) naming the type when the device does not know it.
+  // Copies the weights. Error(kInput) for a type that no kernel reads.
   virtual void add_layer(const DeviceLayer& layer) = 0;
   virtual void set_head(const DeviceHead& head) = 0;
 

@@ -7,17 +7,12 @@
 #include <vector>
 
 #include "core/error.h"
-#include "core/model/gguf/quant.h"
 #include "core/model/layers/device_library.h"
 #include "core/model/layers/tensor_list.h"
 #include "core/platform/build_id.h"
 
 namespace kvasir {
 namespace {
-
-std::string head_name(const ModelShape& shape) {
-  return shape.tied_embeddings ? "token_embd.weight" : "output.weight";
-}
 
 // Tensors of a file as the device takes them.
 class DeviceTensors {
@@ -47,7 +42,7 @@ class DeviceTensors {
             matrix(blk + "ffn_down.weight")};
   }
   DeviceHead head(const ModelShape& shape) {
-    return {vector("output_norm.weight"), matrix(head_name(shape))};
+    return {vector("output_norm.weight"), matrix(head_tensor(shape))};
   }
   // What was handed out is copied: the file's pages need not be resident, vectors go.
   void release() {
@@ -68,12 +63,8 @@ class DeviceTensors {
   // Empty when models of the shape have none.
   DeviceVector vector(const std::string& name) {
     if (std::find(names_.begin(), names_.end(), name) == names_.end()) return {};
-    const GgufTensor& tensor = file_.tensor(name);
-    if (tensor.n_elements % block_elements(tensor.type) != 0)
-      throw input_error(file_.path() + ": tensor '" + name + "' cannot be of type " +
-                        kvasir::name(tensor.type));
-    std::vector<float>& values = vectors_.emplace_back(tensor.n_elements);
-    dequantize(tensor.type, tensor.data, values.data(), values.size());
+    std::vector<float>& values = vectors_.emplace_back(file_.tensor(name).n_elements);
+    read_vector(file_, name, values.data());
     return values;
   }
 
@@ -255,7 +246,7 @@ DevicePart::DevicePart(const ModelShape& shape, const Model::Options& options)
 uint64_t device_weight_bytes(const DevicePart& part, const ModelShape& shape,
                              const GgufFile* file) {
   uint64_t bytes = 0;
-  const std::string head = head_name(shape);
+  const std::string head = head_tensor(shape);
   for_each_tensor(shape, [&](const std::string& name, const TensorShape& tensor) {
     const bool is_layer = name.starts_with("blk.");
     const bool is_head = name == head || name == "output_norm.weight";

@@ -119,13 +119,7 @@ void WeightLoader::matrices(std::initializer_list<Named> together) {
 const float* WeightLoader::vector(const std::string& name) {
   const uint64_t n = tensors_.at(name)[0];
   auto* data = reinterpret_cast<float*>(take(n * sizeof(float)));
-  if (!memory_) return data;
-  const GgufTensor& tensor = file_->tensor(name);
-  if (n % block_elements(tensor.type) != 0) {
-    throw input_error(file_->path() + ": tensor '" + name + "' cannot be of type " +
-                      kvasir::name(tensor.type));
-  }
-  dequantize(tensor.type, tensor.data, data, n);
+  if (memory_) read_vector(*file_, name, data);
   return data;
 }
 
@@ -163,7 +157,7 @@ Weights WeightLoader::lay_out(std::byte* memory, ThreadPool* pool) {
   for (uint32_t i = 0; i < device_.first_layer; ++i) w.layers.push_back(layer(i));
   if (device_.has_head) return w;
   w.output_norm = vector("output_norm.weight");
-  matrices({{&w.head, shape_.tied_embeddings ? "token_embd.weight" : "output.weight"}});
+  matrices({{&w.head, head_tensor(shape_)}});
   return w;
 }
 

@@ -3,8 +3,21 @@
 #include "core/model/layers/tensor_list.h"
 
 #include "core/error.h"
+#include "core/model/gguf/quant.h"
 
 namespace kvasir {
+
+std::string head_tensor(const ModelShape& shape) {
+  return shape.tied_embeddings ? "token_embd.weight" : "output.weight";
+}
+
+void read_vector(const GgufFile& file, const std::string& name, float* to) {
+  const GgufTensor& tensor = file.tensor(name);
+  if (tensor.n_elements % block_elements(tensor.type) != 0)
+    throw input_error(file.path() + ": tensor '" + name + "' cannot be of type " +
+                      kvasir::name(tensor.type));
+  dequantize(tensor.type, tensor.data, to, tensor.n_elements);
+}
 
 std::string shape_text(const TensorShape& shape) {
   std::string text = "{";

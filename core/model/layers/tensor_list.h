@@ -17,6 +17,12 @@ using TensorVisitor = std::function<void(const std::string& name, const TensorSh
 // In the order of use: embedding, layers, final norm, head (unless tied).
 void for_each_tensor(const ModelShape& shape, const TensorVisitor& visit);
 
+// The tensor that logits are multiplied by: the embedding where it is tied.
+std::string head_tensor(const ModelShape& shape);
+// A vector of the model in f32.   to [tensor's elements]. Error(kInput) for a type of blocks that
+// do not divide it.
+void read_vector(const GgufFile& file, const std::string& tensor, float* to);
+
 std::string shape_text(const TensorShape& shape);  // "{64, 512}"
 
 // Error naming file, tensor, the shape found and the one expected.

@@ -39,8 +39,10 @@ class SelectStage {
   uint32_t speculation_target(const Pass& pass) const;
   // The same after the attention of pass.layer, where the core foresees for a selector that chooses
   // by scores, as [cache] foresee says.
-  void foresee(const Pass& pass, uint32_t target);
-  uint32_t foreseen_layer(const Pass& pass) const;
+  void foresee(const Pass& pass);
+  // Whether the core ever does so at this layer, and whether for one of these pieces now.
+  bool foresees(uint32_t layer) const;
+  bool foresees(const Pass& pass) const;
 
  private:
   // Cadence and groups of layers (select_stage.cc).

@@ -45,22 +45,26 @@ uint32_t SelectStage::speculation_target(const Pass& pass) const {
   return is_due ? target : 0;
 }
 
-uint32_t SelectStage::foreseen_layer(const Pass& pass) const {
-  const uint32_t target = pass.layer + 1;
+bool SelectStage::foresees(uint32_t layer) const {
   const Foresee how = c_.cache.foresee.value;
-  if (!can_foresee(c_.pipeline, c_.geometry, how) || !begins_selection(target)) return 0;
-  if (how == Foresee::kRead && !c_.store.takes_ahead()) return 0;
-  const auto is_due = [&](const Piece& piece) {
-    return (how == Foresee::kChoose || piece.seq->layers[target].lacked) && due(target, *piece.seq);
-  };
-  return std::any_of(pass.pieces.begin(), pass.pieces.end(), is_due) ? target : 0;
+  return can_foresee(c_.pipeline, c_.geometry, how) && begins_selection(layer + 1) &&
+         (how == Foresee::kChoose || c_.store.takes_ahead());
 }
 
-void SelectStage::foresee(const Pass& pass, uint32_t target) {
+bool SelectStage::foresees(const Pass& pass) const {
+  const uint32_t target = pass.layer + 1;
+  const bool chooses = c_.cache.foresee.value == Foresee::kChoose;
+  return foresees(pass.layer) &&
+         std::any_of(pass.pieces.begin(), pass.pieces.end(), [&](const Piece& piece) {
+           return (chooses || piece.seq->layers[target].lacked) && due(target, *piece.seq);
+         });
+}
+
+void SelectStage::foresee(const Pass& pass) {
   if (c_.cache.foresee.value == Foresee::kChoose)
-    choose_ahead(pass, target);
+    choose_ahead(pass, pass.layer + 1);
   else
-    read_ahead(pass, target);
+    read_ahead(pass, pass.layer + 1);
 }
 
 // What the layer attends with: its own query is not asked, but where this fails.

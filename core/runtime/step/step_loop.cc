@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "core/error.h"
 #include "core/runtime/step/finite.h"
@@ -147,14 +148,16 @@ void StepLoop::run_layer(uint32_t layer, std::vector<Lane>& lanes) {
 }
 
 void StepLoop::finish_layer(uint32_t layer, std::vector<Lane>& lanes) {
-  const bool foresees = std::any_of(lanes.begin(), lanes.end(), [&](const Lane& lane) {
-    return lane.run.select.foreseen_layer(decoding(lane, layer)) != 0;
-  });
-  if (!foresees)
+  std::vector<std::pair<Lane*, Pass>> foreseen;
+  for (Lane& lane : lanes) {
+    if (!lane.run.select.foresees(layer)) continue;
+    Pass pass = decoding(lane, layer);
+    if (lane.run.select.foresees(pass)) foreseen.emplace_back(&lane, std::move(pass));
+  }
+  if (foreseen.empty())
     return timer_.in_model([&] { model_.finish_layer(layer, b_.o.data(), b_.n, b_.h.data()); });
   timer_.in_model([&] { model_.attn_output(layer, b_.o.data(), b_.n, b_.h.data()); });
-  for (Lane& lane : lanes)
-    timer_.in_lane(lane, [&] { guard_pieces(lane.pieces, [&] { foresee(lane, layer); }); });
+  for (auto& [lane, pass] : foreseen) foresee(*lane, pass);
   timer_.in_model([&] { model_.ffn(layer, b_.h.data(), b_.n); });
 }
 
@@ -249,17 +252,18 @@ void StepLoop::speculate(Lane& lane, uint32_t layer) {
 
 // The next layer's query from this layer's state, to which only the feed-forward network has not
 // been added. That network is most of a layer's weights: time enough for what is to be read.
-void StepLoop::foresee(Lane& lane, uint32_t layer) {
-  Pass pass = decoding(lane, layer);
-  const uint32_t target = lane.run.select.foreseen_layer(pass);
-  if (target == 0) return;
-  timer_.in_model([&] {
-    gather(pass, b_.h);
-    model_.attn_norm(target, x_decode_.data(), static_cast<uint32_t>(pass.pieces.size()),
-                     x_decode_.data());
-    query_ahead(pass, target);
-  });
-  StepTimer::in_part(lane.choose_nanos, [&] { lane.run.select.foresee(pass, target); });
+void StepLoop::foresee(Lane& lane, Pass& pass) {
+  const auto ahead = [&] {
+    const uint32_t target = pass.layer + 1;
+    timer_.in_model([&] {
+      gather(pass, b_.h);
+      model_.attn_norm(target, x_decode_.data(), static_cast<uint32_t>(pass.pieces.size()),
+                       x_decode_.data());
+      query_ahead(pass, target);
+    });
+    StepTimer::in_part(lane.choose_nanos, [&] { lane.run.select.foresee(pass); });
+  };
+  timer_.in_lane(lane, [&] { guard_pieces(lane.pieces, ahead); });
 }
 
 Pass StepLoop::decoding(const Lane& lane, uint32_t layer) {

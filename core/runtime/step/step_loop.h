@@ -54,7 +54,7 @@ class StepLoop {
   void check_finite(uint32_t layer, const Piece& piece, const char* what,
                     const std::vector<float>& values, uint64_t width) const;
   void speculate(Lane& lane, uint32_t layer);
-  void foresee(Lane& lane, uint32_t layer);
+  void foresee(Lane& lane, Pass& pass);
   static Pass decoding(const Lane& lane, uint32_t layer);
   void gather(Pass& pass, const std::vector<float>& rows);
   void query_ahead(Pass& pass, uint32_t target);

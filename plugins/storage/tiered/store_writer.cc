@@ -32,7 +32,7 @@ bool StoreWriter::wait_for_room(std::unique_lock<std::mutex>& lock) {
 }
 
 void StoreWriter::start() {
-  if (!thread_.joinable()) thread_ = std::thread([this] { serve(); });
+  thread_ = std::thread([this] { serve(); });
 }
 
 void StoreWriter::add(StoreBlock block, const StoreLayout& layout) {

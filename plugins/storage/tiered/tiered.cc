@@ -71,9 +71,9 @@ class Tiered {
 
   void bind(const kvasir_geometry& geometry) {
     blocks_.bind(geometry);
-    transfers_.set_io(make_file_io(blocks_.files(), file_options_, blocks_.piece_bytes(), host_),
-                      n_files_);
-    transfers_.start();  // here, where it inherits no single core
+    // Here, where its thread inherits no single core.
+    transfers_.start(make_file_io(blocks_.files(), file_options_, blocks_.piece_bytes(), host_),
+                     n_files_);
     if (store_) store_->bind(geometry, blocks_.layout());
   }
 

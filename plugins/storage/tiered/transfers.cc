@@ -36,13 +36,10 @@ Transfers::~Transfers() {
   if (thread_.joinable()) thread_.join();
 }
 
-void Transfers::set_io(std::unique_ptr<FileIo> io, uint32_t n_files) {
+void Transfers::start(std::unique_ptr<FileIo> io, uint32_t n_files) {
   moves_.emplace(std::move(io), n_files);
   flow_.resize(n_files);
-}
-
-void Transfers::start() {
-  if (!thread_.joinable()) thread_ = std::thread([this] { serve(); });
+  thread_ = std::thread([this] { serve(); });
 }
 
 void Transfers::load(uint64_t ticket, std::vector<Load> loads, bool is_urgent) {

@@ -71,10 +71,9 @@ class Transfers {
   Transfers(const Transfers&) = delete;
   Transfers& operator=(const Transfers&) = delete;
 
-  // Before start(): where the bytes move.
-  void set_io(std::unique_ptr<FileIo> io, uint32_t n_files);
+  // The thread, and where the bytes move; once, before anything is loaded or saved. May throw.
+  void start(std::unique_ptr<FileIo> io, uint32_t n_files);
   FlowCounts flow(uint32_t file) const;  // of reads so far
-  void start();  // the thread, once; before anything is loaded or saved. May throw
   // Urgent ones go first, also before the rest of a job that is not.
   void load(uint64_t ticket, std::vector<Load> loads, bool is_urgent);
   // The same, urgent, and without a ticket: waits until all are done. False: after 30 s they were
