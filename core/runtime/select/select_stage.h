@@ -43,6 +43,10 @@ class SelectStage {
   // Whether the core ever does so at this layer, and whether for one of these pieces now.
   bool foresees(uint32_t layer) const;
   bool foresees(const Pass& pass) const;
+  // Has all blocks read that the layer behind pass.layer will attend to, for pieces that choose
+  // nothing there. Behind the last layer comes the first one, of the next step. pass.layer has let
+  // go of its own blocks: one layer at a time lies whole in memory.
+  void read_dense_ahead(const Pass& pass);
 
  private:
   // Cadence and groups of layers (select_stage.cc).
@@ -77,6 +81,7 @@ class SelectStage {
   void choose_ahead(const Pass& pass, uint32_t target);
   void read_ahead(const Pass& pass, uint32_t target);
   bool begins_selection(uint32_t layer) const;  // of a group of layers that are not dense
+  bool chooses_nothing(uint32_t layer, const Piece& piece) const;
   // False: the call failed, or asked for dense attention, for several sequences.
   bool speculate_together(const Pass& pass, uint32_t target);
   // made: [pass.pieces], where the choices are finished.

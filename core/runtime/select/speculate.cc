@@ -128,6 +128,34 @@ void SelectStage::read_ahead(const Pass& pass, uint32_t target) {
   together_or_alone(asked.pieces, foreseen, [&](auto some) { c_.store.prefetch(some); });
 }
 
+bool SelectStage::chooses_nothing(uint32_t layer, const Piece& piece) const {
+  const auto& selectors = c_.pipeline.selectors;
+  if (c_.dense_layer[layer] ||
+      std::none_of(selectors.begin(), selectors.end(),
+                   [](const auto& selector) { return selector->has_select(); }))
+    return true;
+  return piece.prefills() ? !c_.selects_in_prefill()
+                          : piece.kv_len < c_.cache.dense_below_tokens.value;
+}
+
+// Not for layers that have lacked no block so far. Of a prompt's last piece nothing is read for the
+// next step: what the prompt leaves is evicted first.
+void SelectStage::read_dense_ahead(const Pass& pass) {
+  if (!c_.store.takes_ahead()) return;
+  const bool is_next_step = pass.layer + 1 == c_.geometry.n_layers;
+  const uint32_t target = is_next_step ? 0 : pass.layer + 1;
+  std::vector<Piece> pieces;
+  std::vector<ListNeeds> needs;
+  for (const Piece& piece : pass.pieces) {
+    if (!chooses_nothing(target, piece) || !piece.seq->layers[target].lacked) continue;
+    if (is_next_step && piece.prefills() && piece.flags & KVASIR_STEP_LAST_PIECE) continue;
+    pieces.push_back(piece);
+    needs.push_back(c_.store.needs_all(piece.seq->layers[target]));
+  }
+  if (!pieces.empty())
+    together_or_alone(pieces, needs, [&](auto some) { c_.store.prefetch(some); });
+}
+
 void SelectStage::speculate(const Pass& pass, uint32_t target) {
   if (speculate_together(pass, target)) return;
   const size_t x_width = c_.model.shape().d_model;

@@ -58,6 +58,7 @@ void Blocks::end_step(uint32_t layer) noexcept {
 
 void Blocks::trim(uint32_t layer_index) noexcept {
   Layer& layer = layers_[layer_index];
+  if (layer.keeps_all) return;
   const uint64_t limit = cached_blocks_ * all_heads_.block_bytes();
   while (layer.resident_bytes > limit) {
     const uint64_t handle = layer.pool.victim();

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <string>
 
+#include "plugins/shared/layers.h"
 #include "plugins/storage/tiered/key_tokens.h"
 #include "plugins/storage/tiered/store.h"
 
@@ -18,6 +19,7 @@ Blocks::Blocks(const sdk::Host& host, const sdk::Options& options, Store* store)
       store_(store),
       types_(options),
       cached_blocks_(options.u32("cached_blocks")),
+      keep_dense_layers_(options.boolean("keep_dense_layers")),
       victim_(static_cast<Victim>(options.choice("cache_strategy"))),
       score_decay_(options.f64("score_decay")),
       gap_bytes_(options.u32("gap_bytes")),
@@ -26,6 +28,11 @@ Blocks::Blocks(const sdk::Host& host, const sdk::Options& options, Store* store)
 
 sdk::KvLayout Blocks::layout(const kvasir_geometry& geometry) const {
   return sdk::kv_layout(geometry, types_, geometry.n_kv_heads);
+}
+
+bool Blocks::keeps_all(const kvasir_geometry& geometry, uint32_t layer) const {
+  const bool slides = geometry.sliding_windows && geometry.sliding_windows[layer] != 0;
+  return keep_dense_layers_ && sdk::is_dense_layer(geometry, layer) && !slides;
 }
 
 void Blocks::bind(const kvasir_geometry& geometry) {
@@ -51,6 +58,8 @@ void Blocks::bind(const kvasir_geometry& geometry) {
   for (uint32_t head = 0; head < geometry.n_kv_heads; ++head)
     one_places_.emplace_back(placement, one_head_, head, 1);
   layers_.assign(geometry.n_layers, Layer{Pool(victim_, score_decay_)});
+  for (uint32_t layer = 0; layer < geometry.n_layers; ++layer)
+    layers_[layer].keeps_all = keeps_all(geometry, layer);
   file_pools_.assign(places_.size() - 1, Pool(victim_, score_decay_));
   tokens_missed_.assign(places_.size(), 0);
   bool is_limited = true;
@@ -102,7 +111,7 @@ std::vector<uint64_t> Blocks::seal(const sdk::BlockKeys& keys, const sdk::Leases
       point(leases[i], keys[i], leases[i].handle);
       continue;
     }
-    handles.push_back(leases[i].handle);
+    if (!layers_[block.name.layer].keeps_all) handles.push_back(leases[i].handle);
     if (is_named[i]) kept.emplace_back(keys[i], block.bytes.memory.memory());
     came(block);
   }

@@ -44,6 +44,8 @@ class Blocks final : public Transfers::Work {
   const sdk::KvLayout& layout() const { return all_heads_; }  // of a block of all kv heads
   sdk::KvLayout layout(const kvasir_geometry& geometry) const;
   const FileChain& files() const { return files_; }
+  // Whether all blocks of the layer stay in memory.
+  bool keeps_all(const kvasir_geometry& geometry, uint32_t layer) const;
   // What is kept for blocks to come: no more than a layer has.
   static constexpr uint64_t spare_bytes(uint64_t layer_bytes) {
     return std::min(kMostSpareBytes, layer_bytes);
@@ -109,6 +111,7 @@ class Blocks final : public Transfers::Work {
   using Block = Table::Block;
   struct Layer {
     Pool pool;
+    bool keeps_all = false;         // no block leaves memory, and none goes to a file
     uint64_t resident_bytes = 0;    // of sealed blocks in memory
     std::vector<uint64_t> fresh{};  // read back for a step that has not ended
     bool released = false;
@@ -167,6 +170,7 @@ class Blocks final : public Transfers::Work {
   Store* store_;
   sdk::KvTypes types_;
   uint32_t cached_blocks_;
+  bool keep_dense_layers_;
   Victim victim_;
   double score_decay_;
   uint32_t gap_bytes_, block_size_ = 0;

@@ -47,6 +47,11 @@ inline constexpr std::array kOptions = {
                      .unit = "blocks",
                      .aliases = kCachedAliases},
                     32, 0, INT32_MAX),
+    sdk::bool_option(
+        {.key = "keep_dense_layers",
+         .help = "blocks of the layers that [cache] dense_layers names all stay in "
+                 "memory, beyond cached_blocks: such a layer needs them in every step"},
+        false),
     sdk::enum_option({.key = "cache_strategy",
                       .help = "which block leaves memory, or a full file, first: the one used "
                               "longest ago, the one that came first, the one that the fewest "

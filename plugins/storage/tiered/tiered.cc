@@ -58,10 +58,12 @@ class Tiered {
   void plan(const kvasir_geometry& geometry, kvasir_storage_plan& out) const {
     out.n_tiers = 1 + n_files_;
     out.block_bytes = blocks_.layout(geometry).block_bytes();
-    out.resident_bytes =
-        std::max<uint64_t>(out.block_bytes * cached_blocks_, 1) * geometry.n_layers;
-    // What is on its way, what is kept for blocks to come, and the tables.
     const uint64_t layer_blocks = sdk::blocks_per_sequence(geometry) * geometry.max_sequences;
+    for (uint32_t layer = 0; layer < geometry.n_layers; ++layer) {
+      const uint64_t n = blocks_.keeps_all(geometry, layer) ? layer_blocks : cached_blocks_;
+      out.resident_bytes += std::max<uint64_t>(out.block_bytes * n, 1);
+    }
+    // What is on its way, what is kept for blocks to come, and the tables.
     out.overhead_bytes = file_options_.n_buffers() * file_options_.read_bytes + kMostUnsavedBytes;
     if (store_) out.overhead_bytes += tiered::StoreWriter::kMostBytes;
     out.overhead_bytes += tiered::Blocks::spare_bytes(layer_blocks * out.block_bytes);

@@ -229,6 +229,14 @@ class FileOracle {
     }
   }
   using Needed = std::map<uint32_t, std::set<uint32_t>>;  // block: head * kBlock + token
+  // What is foreseen for a layer between its steps: all blocks, where it has lacked some so far.
+  void foresee(uint32_t layer, const Needed& all, bool has_lacked) {
+    for (const auto& [block, tokens] : all) {
+      if (!has_lacked || layers_[layer].contains(block)) continue;
+      read(layer, block, tokens);
+      layers_[layer][block].used = ++clock_;
+    }
+  }
   // One layer of a step: what was foreseen comes first, then what is missing of all.
   void step(uint32_t layer, const Needed& foreseen, const Needed& all) {
     for (const auto& [block, tokens] : foreseen) read(layer, block, tokens);
@@ -241,6 +249,10 @@ class FileOracle {
       read(layer, block, tokens);
     }
     for (const auto& [block, tokens] : all) layers_[layer][block].used = ++clock_;
+    end_step(layer);
+  }
+  // So does a lease that is given back between steps.
+  void end_step(uint32_t layer) {
     while (layers_[layer].size() > cached_)
       layers_[layer].erase(std::min_element(
           layers_[layer].begin(), layers_[layer].end(),
@@ -318,9 +330,11 @@ TEST_CASE("what comes from the file is what an account from outside says, token 
         const TempDir folder;
         const std::string path = std::filesystem::path(folder.path("x")).parent_path().string();
         const std::set<std::string> before = threads();
+        // What is foreseen of one dense layer behind another is on its way when that asks for it.
+        const std::string more = strategy == kDense ? "read_ahead = false\n" : "";
         const auto engine =
             bench.engine(kCache + strategy +
-                             tiered(cached, "folder = '" + path +
+                             tiered(cached, more + "folder = '" + path +
                                                 "'\nio = 'thread'\ndirect = false\ngap_bytes = " +
                                                 std::to_string(gap) + "\n"),
                          options);
@@ -334,10 +348,18 @@ TEST_CASE("what comes from the file is what an account from outside says, token 
         FileOracle oracle(3, cached, gap);
         oracle.prompt(25);
         SequenceId child = 0;
+        bool has_lacked = false;  // the child, in its first layer
+        FileOracle::Needed whole;
+        for (uint32_t token = 0; token < kPrompt; ++token)
+          for (uint32_t head = 0; head < 2; ++head)
+            whole[token / kBlock].insert(head * kBlock + token % kBlock);
         for (uint32_t i = 0; i < 4 * kSteps; ++i) {
-          if (i % kSteps == 0) child = engine->fork(seq);
+          if (i % kSteps == 0) {
+            child = engine->fork(seq);
+            has_lacked = false;
+          }
           decode(*engine, child, static_cast<TokenId>(3 * i));
-          if (i % kSteps == kSteps - 1) engine->close(child);
+          wait_until_asleep(transfers);  // what was foreseen for the first layer of the next step
           const uint32_t window = kPrompt + i % kSteps + 1 - 16;
           for (uint32_t layer = 0; layer < 3; ++layer) {
             FileOracle::Needed foreseen, all;
@@ -348,8 +370,14 @@ TEST_CASE("what comes from the file is what an account from outside says, token 
                 if (strategy == kInfiniGen && layer > 0 && token >= 8 && token < window)
                   foreseen[token / kBlock].insert(head * kBlock + token % kBlock);
               }
+            const uint64_t n_before = oracle.n_missed;
             oracle.step(layer, foreseen, all);
+            if (layer == 0) has_lacked |= oracle.n_missed > n_before;
           }
+          if (strategy == kInfiniGen) oracle.foresee(0, whole, has_lacked);
+          if (i % kSteps < kSteps - 1) continue;
+          engine->close(child);  // and its open blocks
+          for (uint32_t layer = 0; layer < 3; ++layer) oracle.end_step(layer);
         }
         const Engagement& e = engine->decode_engagement();
         REQUIRE(e.tiers.size() == 2);

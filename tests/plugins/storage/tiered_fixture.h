@@ -41,8 +41,10 @@ struct CompletingHost : FakeHost {
 
 struct Tiered {
   explicit Tiered(OptionValues options, uint32_t block_size = 4)
+      : Tiered(std::move(options), geometry(block_size)) {}
+  Tiered(OptionValues options, const kvasir_geometry& bound)
       : plugin(host, "tiered", with_folder(std::move(options))) {
-    plugin.bind(geometry(block_size));
+    plugin.bind(bound);
   }
   OptionValues with_folder(OptionValues options) {
     options["type_k"] = options["type_v"] = std::string("f32");

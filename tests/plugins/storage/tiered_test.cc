@@ -485,6 +485,34 @@ TEST_SUITE("plugins/storage/tiered") {
     CHECK(plan.resident_bytes == 3 * plan.block_bytes * g.n_layers);
   }
 
+  TEST_CASE("dense layers keep all blocks where that is asked for, those that slide do not") {
+    constexpr uint64_t kFirst[] = {0b01}, kSecond[] = {0b10};
+    constexpr uint32_t kSlides[] = {8, 0};
+    struct Case {
+      const uint64_t* dense;
+      const uint32_t* windows;
+      bool keeps;
+    };
+    for (const Case& of : {Case{kFirst, nullptr, true}, Case{kSecond, nullptr, false},
+                           Case{kFirst, kSlides, false}}) {
+      kvasir_geometry g = geometry();
+      g.dense_layers = of.dense;
+      g.sliding_windows = of.windows;
+      Tiered t({{"cached_blocks", int64_t{0}}, {"keep_dense_layers", int64_t{1}}}, g);
+      for (uint32_t block = 0; block < 3; ++block) t.store(block, first_float(block));
+      if (of.keeps)
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));  // nothing is written meanwhile
+      else
+        t.settle(3, 2);
+      for (uint32_t block = 0; block < 2; ++block) CHECK(t.resident(block) == of.keeps);
+      CHECK(t.count()[1].bytes_written == (of.keeps ? 0 : 3 * kFileBytes));
+      kvasir_storage_plan plan{sizeof(kvasir_storage_plan), 0, 0, 0, 0};
+      REQUIRE(t.plugin->plan(t.plugin.self(), &g, &plan, t.plugin.err()) == KVASIR_OK);
+      const uint64_t whole = g.max_context / g.block_size * g.max_sequences * kBlockBytes;
+      CHECK(plan.resident_bytes == (of.windows ? 2 : whole + 1));
+    }
+  }
+
   TEST_CASE("tables take the bytes per block that the README says") {
     if (!counts_heap_bytes()) return;
     constexpr uint32_t kBlocks = 2000;
