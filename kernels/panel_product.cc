@@ -73,6 +73,7 @@ HWY_INLINE void inputs(const float* HWY_RESTRICT x, size_t x_stride, const T* HW
                        size_t n, Sums<kRows, kVectors>& sum) {
   const PanelTag d;
   for (size_t k = 0; k < n; ++k) {
+    if constexpr (kRows == 1) prefetch_ahead(w + k * kPanelWidth, kPanelWidth * sizeof(T));
     PanelVec row[kVectors];
     for (size_t v = 0; v < kVectors; ++v)
       row[v] = load_row(d, w + k * kPanelWidth + v * kPanelLanes);
@@ -88,6 +89,7 @@ HWY_INLINE void inputs(const float* HWY_RESTRICT x, size_t x_stride, const uint3
   const PanelTag d;
   const hn::RebindToUnsigned<PanelTag> du;
   for (size_t k = 0; k < n; k += 2) {
+    if constexpr (kRows == 1) prefetch_ahead(w + k / 2 * kPanelWidth, kPanelWidth * sizeof *w);
     PanelVec even[kVectors], odd[kVectors];
     for (size_t v = 0; v < kVectors; ++v) {
       const auto pairs = hn::LoadU(du, w + k / 2 * kPanelWidth + v * kPanelLanes);

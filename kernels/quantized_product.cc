@@ -193,6 +193,7 @@ HWY_NOINLINE void tile(const Rows& x, const uint8_t* HWY_RESTRICT panel, size_t 
                 total[r][v]);
         }
       }
+      if constexpr (kRows == 1) prefetch_ahead(at, kLayout.block_bytes());
       at += kLayout.block_bytes();
     }
   }

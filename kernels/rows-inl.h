@@ -353,6 +353,13 @@ HWY_INLINE void prefetch_row(const void* row, size_t row_bytes) {
   for (size_t b = 0; b < row_bytes; b += 64) __builtin_prefetch(bytes + b, 0, 2);
 }
 
+// Of memory that is read once, front to back: asks for as many bytes as are read now, one page
+// later, where the hardware prefetchers would begin anew. Beyond the end nothing happens. Half a
+// page and two pages gain less (measured on Sapphire Rapids).
+HWY_INLINE void prefetch_ahead(const void* at, size_t bytes) {
+  prefetch_row(static_cast<const char*>(at) + 4096, bytes);
+}
+
 // dots[g * dot_stride + r] = q_g . row_r for all rows and n_heads query heads. Rows are taken in
 // groups, so that a second tile of heads finds them in the L1 cache; with row r, row r + ahead is
 // prefetched: `rows` has n_rows + ahead entries.
