@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/reference/attention.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -72,12 +73,12 @@ bool visible(const KvRows& item, uint32_t token, size_t query, const PositionMas
   return mask.dist_max == UINT32_MAX || distance < mask.dist_max;
 }
 
-double logit(const AttentionShape& shape, const float* q, uint32_t g, const KvRows& item,
-             uint32_t row) {
-  const void* k = row_at(item.k, item.k_token_stride, token_of(item, row));
+// A row of k, read as doubles, and one query head.
+double logit(const AttentionShape& shape, const float* q, uint32_t g, const double* k,
+             const KvRows& item, uint32_t row) {
   double dot = 0;
   for (size_t d = 0; d < shape.head_dim; ++d) {
-    dot += static_cast<double>(q[g * shape.head_dim + d]) * element(k, d, shape.k_type);
+    dot += static_cast<double>(q[g * shape.head_dim + d]) * k[d];
   }
   double x = static_cast<double>(shape.softmax_scale) * dot;
   if (shape.softcap != 0.0f) {
@@ -91,15 +92,23 @@ double logit(const AttentionShape& shape, const float* q, uint32_t g, const KvRo
   return x;
 }
 
-// One query head: logits of all rows (-inf where hidden).
-std::vector<double> all_logits(const AttentionShape& shape, const float* q, uint32_t g,
-                               size_t query, const PositionMask& mask,
-                               std::span<const KvRows> items) {
-  std::vector<double> logits;
+// The logits of all rows (-inf where hidden) of each query head. A row is read once for all of
+// them: reading took most of the time of the tests of attention.
+std::vector<std::vector<double>> all_logits(const AttentionShape& shape, const float* q,
+                                            size_t query, const PositionMask& mask,
+                                            std::span<const KvRows> items) {
+  std::vector<std::vector<double>> logits(shape.group_size);
+  std::vector<double> k(shape.head_dim);
   for (const KvRows& item : items) {
     for (uint32_t row = item.begin; row < item.end; ++row) {
-      const bool seen = visible(item, token_of(item, row), query, mask);
-      logits.push_back(seen ? logit(shape, q, g, item, row) : kMinusInfinity);
+      const uint32_t token = token_of(item, row);
+      const bool seen = visible(item, token, query, mask);
+      if (seen) {
+        elements(row_at(item.k, item.k_token_stride, token), k.size(), shape.k_type, k.data());
+      }
+      for (uint32_t g = 0; g < shape.group_size; ++g) {
+        logits[g].push_back(seen ? logit(shape, q, g, k.data(), item, row) : kMinusInfinity);
+      }
     }
   }
   return logits;
@@ -128,20 +137,41 @@ double element(const void* row, size_t index, ElementType type) {
   return value;
 }
 
+void elements(const void* row, size_t n, ElementType type, double* out) {
+  const auto fill = [&](auto value) {
+    for (size_t i = 0; i < n; ++i) out[i] = value(i);
+  };
+  switch (type) {  // once per row, not per element
+    case ElementType::kF16:
+      return fill([&](size_t i) { return half_value(read_u16(row, i)); });
+    case ElementType::kBF16:
+      return fill([&](size_t i) { return bfloat_value(read_u16(row, i)); });
+    case ElementType::kQ8_0:
+      return fill([&](size_t i) { return group_value(row, i, false); });
+    case ElementType::kQ4_0:
+      return fill([&](size_t i) { return group_value(row, i, true); });
+    default:
+      return fill([&](size_t i) { return element(row, i, type); });
+  }
+}
+
 void attention(const AttentionShape& shape, const float* q, size_t query, const PositionMask& mask,
                std::span<const KvRows> items, double* o, double* lse) {
-  for (uint32_t g = 0; g < shape.group_size; ++g) {
-    double* out = o + static_cast<size_t>(g) * shape.v_dim;
-    for (size_t d = 0; d < shape.v_dim; ++d) out[d] = 0;
-    const std::vector<double> logits = all_logits(shape, q, g, query, mask, items);
-    lse[g] = log_sum_exp(logits);
-    size_t i = 0;
-    for (const KvRows& item : items) {
-      for (uint32_t row = item.begin; row < item.end; ++row, ++i) {
-        if (logits[i] == kMinusInfinity) continue;
-        const double p = std::exp(logits[i] - lse[g]);
-        const void* v = row_at(item.v, item.v_token_stride, token_of(item, row));
-        for (size_t d = 0; d < shape.v_dim; ++d) out[d] += p * element(v, d, shape.v_type);
+  std::fill_n(o, static_cast<size_t>(shape.group_size) * shape.v_dim, 0.0);
+  const auto logits = all_logits(shape, q, query, mask, items);
+  for (uint32_t g = 0; g < shape.group_size; ++g) lse[g] = log_sum_exp(logits[g]);
+  std::vector<double> v(shape.v_dim);
+  size_t i = 0;
+  for (const KvRows& item : items) {
+    for (uint32_t row = item.begin; row < item.end; ++row, ++i) {
+      const uint32_t token = token_of(item, row);
+      if (!visible(item, token, query, mask)) continue;
+      elements(row_at(item.v, item.v_token_stride, token), v.size(), shape.v_type, v.data());
+      for (uint32_t g = 0; g < shape.group_size; ++g) {
+        if (logits[g][i] == kMinusInfinity) continue;
+        const double p = std::exp(logits[g][i] - lse[g]);
+        double* out = o + static_cast<size_t>(g) * shape.v_dim;
+        for (size_t d = 0; d < shape.v_dim; ++d) out[d] += p * v[d];
       }
     }
   }
@@ -150,11 +180,11 @@ void attention(const AttentionShape& shape, const float* q, size_t query, const 
 void attention_mass(const AttentionShape& shape, const float* q, size_t query,
                     const PositionMask& mask, std::span<const KvRows> items,
                     const double* lse_final, double* mass) {
+  const auto logits = all_logits(shape, q, query, mask, items);
   for (uint32_t g = 0; g < shape.group_size; ++g) {
-    const std::vector<double> logits = all_logits(shape, q, g, query, mask, items);
-    for (size_t i = 0; i < logits.size(); ++i) {
-      const bool empty = logits[i] == kMinusInfinity || lse_final[g] == kMinusInfinity;
-      mass[g * logits.size() + i] = empty ? 0.0 : std::exp(logits[i] - lse_final[g]);
+    for (size_t i = 0; i < logits[g].size(); ++i) {
+      const bool empty = logits[g][i] == kMinusInfinity || lse_final[g] == kMinusInfinity;
+      mass[g * logits[g].size() + i] = empty ? 0.0 : std::exp(logits[g][i] - lse_final[g]);
     }
   }
 }

@@ -25,7 +25,8 @@ void attention_mass(const AttentionShape& shape, const float* q, size_t query,
 // The merge of kernels/attention_state.h.
 void merge_attention(double* o, double* lse, const double* other_o, double other_lse, size_t v_dim);
 
-// One stored element as a double.
+// One stored element as a double; the first n of a row.
 double element(const void* row, size_t index, ElementType type);
+void elements(const void* row, size_t n, ElementType type, double* out);
 
 }  // namespace kvasir::kernels::reference

@@ -145,7 +145,7 @@ class Reference {
     return out;
   }
 
-  // ---- one query head against one key ----
+  // ---- the query heads of a group against the keys ----
 
   static bool sees(const kvasir_attn_part& part, uint32_t query, const Key& key) {
     const int64_t distance =
@@ -159,19 +159,31 @@ class Reference {
                                           query * part.q.stride[0] + q_head * part.q.stride[1]);
   }
 
-  double logit(const kvasir_attn_part& part, uint32_t query, uint32_t q_head,
-               const Key& key) const {
-    if (!sees(part, query, key)) return kMinusInfinity;
-    const float* q = query_head(part, query, q_head);
-    double dot = 0;
-    for (uint32_t d = 0; d < geometry_.head_dim; ++d) {
-      dot += double{q[d]} * kernels::reference::element(key.k, d, key.k_type);
+  // Of a key and each query head of its group, -inf where it is hidden.   [key][group_size]
+  // A row is read as doubles once for the group: that took most of the time.
+  std::vector<double> logits(const kvasir_attn_part& part, uint32_t query, uint32_t kv_head,
+                             const std::vector<Key>& keys) const {
+    const size_t head_dim = geometry_.head_dim, group = group_size();
+    std::vector<double> q, k(head_dim), out(keys.size() * group, kMinusInfinity);
+    for (uint32_t g = 0; g < group; ++g) {
+      const float* of = query_head(part, query, kv_head * group_size() + g);
+      q.insert(q.end(), of, of + head_dim);
     }
-    double x = double{geometry_.softmax_scale} * dot;
-    const double cap = geometry_.softcap;
-    if (cap != 0) x = cap * std::tanh(x / cap);
-    if (key.log_weight) x += key.log_weight[part.weight_width == 1 ? 0 : q_head % group_size()];
-    return x;
+    for (size_t i = 0; i < keys.size(); ++i) {
+      const Key& key = keys[i];
+      if (!sees(part, query, key)) continue;
+      kernels::reference::elements(key.k, head_dim, key.k_type, k.data());
+      for (size_t g = 0; g < group; ++g) {
+        double dot = 0;
+        for (size_t d = 0; d < head_dim; ++d) dot += q[g * head_dim + d] * k[d];
+        double& x = out[i * group + g];
+        x = double{geometry_.softmax_scale} * dot;
+        const double cap = geometry_.softcap;
+        if (cap != 0) x = cap * std::tanh(x / cap);
+        if (key.log_weight) x += key.log_weight[part.weight_width == 1 ? 0 : g];
+      }
+    }
+    return out;
   }
 
   // ---- run ----
@@ -182,30 +194,43 @@ class Reference {
     bool named = false;
   };
 
-  // One part for one query head: (o, lse) in two passes.
-  State attend(const kvasir_attn_part& part, uint32_t query, uint32_t q_head,
-               const std::vector<Key>& keys) const {
-    State state;
-    state.o.assign(geometry_.v_dim, 0.0);
-    std::vector<double> logits;
-    double high = kMinusInfinity;
-    for (const Key& k : keys) {
-      logits.push_back(logit(part, query, q_head, k));
-      if (!std::isnan(high))
-        high = std::isnan(logits.back()) ? logits.back() : std::max(high, logits.back());
+  // One part for the query heads of a group: (o, lse) in two passes.
+  std::vector<State> attend(const kvasir_attn_part& part, uint32_t query, uint32_t kv_head,
+                            const std::vector<Key>& keys) const {
+    const size_t v_dim = geometry_.v_dim, group = group_size();
+    std::vector<State> states(group);
+    std::vector<double> p = logits(part, query, kv_head, keys), v(v_dim);
+    for (size_t g = 0; g < group; ++g) {
+      states[g].o.assign(v_dim, 0.0);
+      to_probabilities(p, g, states[g]);
     }
-    if (high == kMinusInfinity) return state;
-    double sum = 0;
-    for (double x : logits) sum += std::exp(x - high);
-    state.lse = high + std::log(sum);
     for (size_t i = 0; i < keys.size(); ++i) {
-      if (logits[i] == kMinusInfinity) continue;
-      const double p = std::exp(logits[i] - state.lse);
-      for (uint32_t d = 0; d < geometry_.v_dim; ++d) {
-        state.o[d] += p * kernels::reference::element(keys[i].v, d, keys[i].v_type);
+      if (!sees(part, query, keys[i])) continue;
+      kernels::reference::elements(keys[i].v, v_dim, keys[i].v_type, v.data());
+      for (size_t g = 0; g < group; ++g) {
+        const double weight = p[i * group + g];
+        if (weight == kMinusInfinity) continue;
+        for (size_t d = 0; d < v_dim; ++d) states[g].o[d] += weight * v[d];
       }
     }
-    return state;
+    return states;
+  }
+
+  // Column g from logits, those of -inf left as they are, and their lse.
+  void to_probabilities(std::vector<double>& x, size_t g, State& state) const {
+    double high = kMinusInfinity;
+    for (size_t i = g; i < x.size(); i += group_size())
+      if (!std::isnan(high)) high = std::isnan(x[i]) ? x[i] : std::max(high, x[i]);
+    if (high == kMinusInfinity) return;
+    double sum = 0;
+    for (size_t i = g; i < x.size(); i += group_size()) {
+      if (x[i] == kMinusInfinity) continue;
+      x[i] = std::exp(x[i] - high);
+      sum += x[i];
+    }
+    state.lse = high + std::log(sum);
+    for (size_t i = g; i < x.size(); i += group_size())
+      if (x[i] != kMinusInfinity) x[i] /= sum;
   }
 
   void run_head(uint32_t kv_head, const kvasir_attn_in& in, const Out& out) const {
@@ -225,17 +250,17 @@ class Reference {
   void add_range(const kvasir_attn_part& part, const kvasir_attn_range& range,
                  std::vector<State>& states) const {
     const std::vector<Key> range_keys = keys(part, range);
-    for (uint32_t i = 0; i < range.n_q * group_size(); ++i) {
-      const uint32_t query = range.q_begin + i / group_size();
-      const uint32_t g = i % group_size();
-      State& state = states[size_t{query} * group_size() + g];
-      State more = attend(part, query, range.kv_head * group_size() + g, range_keys);
-      if (state.named) {
-        kernels::reference::merge_attention(state.o.data(), &state.lse, more.o.data(), more.lse,
-                                            geometry_.v_dim);
-      } else {
-        state = std::move(more);
-        state.named = true;
+    for (uint32_t query = range.q_begin; query < range.q_begin + range.n_q; ++query) {
+      std::vector<State> more = attend(part, query, range.kv_head, range_keys);
+      for (uint32_t g = 0; g < group_size(); ++g) {
+        State& state = states[size_t{query} * group_size() + g];
+        if (state.named) {
+          kernels::reference::merge_attention(state.o.data(), &state.lse, more[g].o.data(),
+                                              more[g].lse, geometry_.v_dim);
+        } else {
+          state = std::move(more[g]);
+          state.named = true;
+        }
       }
     }
   }
@@ -258,15 +283,14 @@ class Reference {
     if (range_keys.size() != n)
       sdk::fail_invalid("mass: range_offsets do not fit the keys of a range");
     std::vector<double> sum(n * width, 0.0);
-    for (uint32_t i = 0; i < range.n_q * group_size(); ++i) {
-      const uint32_t query = range.q_begin + i / group_size();
-      const uint32_t g = i % group_size();
-      const uint32_t q_head = range.kv_head * group_size() + g;
-      const double lse = all_lse[size_t{query} * geometry_.n_q_heads + q_head];
-      if (lse == kMinusInfinity) continue;
-      for (size_t k = 0; k < n; ++k) {
-        const double x = logit(part, query, q_head, range_keys[k]);
-        sum[k * width + (width == 1 ? 0 : g)] += std::exp(x - lse);
+    for (uint32_t query = range.q_begin; query < range.q_begin + range.n_q; ++query) {
+      const std::vector<double> x = logits(part, query, range.kv_head, range_keys);
+      for (uint32_t g = 0; g < group_size(); ++g) {
+        const uint32_t q_head = range.kv_head * group_size() + g;
+        const double lse = all_lse[size_t{query} * geometry_.n_q_heads + q_head];
+        if (lse == kMinusInfinity) continue;
+        for (size_t k = 0; k < n; ++k)
+          sum[k * width + (width == 1 ? 0 : g)] += std::exp(x[k * group_size() + g] - lse);
       }
     }
     for (size_t i = 0; i < sum.size(); ++i) value[i] = static_cast<float>(sum[i]);
