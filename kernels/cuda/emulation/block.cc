@@ -21,7 +21,7 @@ std::string text(Site site) {
 
 bool same_place(Site a, Site b) {
   return a.line() == b.line() && a.column() == b.column() &&
-         std::strcmp(a.file_name(), b.file_name()) == 0;
+         (a.file_name() == b.file_name() || std::strcmp(a.file_name(), b.file_name()) == 0);
 }
 
 }  // namespace
@@ -149,11 +149,12 @@ void Block::meet(Meeting meeting, uint32_t mask, uint64_t value, Site site) {
   wait(State::kAtMeeting, site);
 }
 
-// Whether every lane of the mask waits where `first` does.
+// Whether every lane of the mask waits where `first` does. Lanes run in order: that somebody is
+// missing is seen soonest from behind.
 bool Block::has_met(uint32_t first, uint32_t mask) const {
   const Thread& t = threads_[first];
   const uint32_t lane_0 = first - first % kWarpSize;
-  for (uint32_t lane = 0; lane < kWarpSize; ++lane) {
+  for (uint32_t lane = kWarpSize; lane-- > 0;) {
     if (!(mask >> lane & 1u)) continue;
     if (lane_0 + lane >= n_threads()) return false;
     const Thread& other = threads_[lane_0 + lane];
@@ -190,14 +191,6 @@ uint64_t Block::exchanged(uint32_t lane) const {
                                       ", which its mask does not name");
   }
   return values_[now_ / kWarpSize][lane];
-}
-
-bool Block::is_ordered(const Moment& earlier) const {
-  const Moment& now = moment();
-  if (earlier.block != now.block) return false;
-  if (earlier.thread == now.thread || earlier.epoch < now.epoch) return true;
-  if (earlier.thread / kWarpSize != now.thread / kWarpSize) return false;
-  return earlier.clock < threads_[now_].seen[earlier.thread % kWarpSize];
 }
 
 // ---- asynchronous work ----

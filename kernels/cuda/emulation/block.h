@@ -123,6 +123,14 @@ class Block {
   std::vector<std::array<uint64_t, kWarpSize>> values_;
 };
 
+inline bool Block::is_ordered(const Moment& earlier) const {
+  const Moment& now = moment();
+  if (earlier.block != now.block) return false;
+  if (earlier.thread == now.thread || earlier.epoch < now.epoch) return true;
+  if (earlier.thread / kWarpSize != now.thread / kWarpSize) return false;
+  return earlier.clock < threads_[now_].seen[earlier.thread % kWarpSize];
+}
+
 // A number for each launch, never used again.
 uint64_t next_run();
 

@@ -66,7 +66,7 @@ void Region::check(const void* at, uint64_t bytes, uint64_t alignment, Touch tou
          std::to_string(alignment));
   }
   if (!block) return;
-  for (uint64_t i = 0; i < bytes; ++i) check_byte(static_cast<uint64_t>(offset) + i, touch);
+  for (uint64_t i = 0; i < bytes; ++i) check_byte(static_cast<uint64_t>(offset) + i, touch, *block);
 }
 
 Byte& Region::byte(uint64_t at) {
@@ -83,8 +83,7 @@ void Region::fail_race(uint64_t at, Touch touch, const Moment& other, const char
                   ", and no barrier stands between them" + Block::running()->since());
 }
 
-void Region::check_byte(uint64_t at, Touch touch) {
-  const Block& block = *Block::running();
+void Region::check_byte(uint64_t at, Touch touch, const Block& block) {
   const uint64_t run = is_shared_ ? block.run_of_block() : block.run_of_launch();
   const Moment& now = block.moment();
   Byte& b = byte(at);

@@ -10,6 +10,7 @@
 
 namespace kvasir::cuda::emulation {
 
+class Block;
 enum class Touch { kRead, kWrite, kAtomic };
 
 // A thread at a moment of its run: what the checker orders accesses by.
@@ -48,7 +49,7 @@ class Region {
 
  private:
   Byte& byte(uint64_t at);
-  void check_byte(uint64_t at, Touch touch);
+  void check_byte(uint64_t at, Touch touch, const Block& block);
   [[noreturn]] void fail_race(uint64_t at, Touch touch, const Moment& other, const char* did) const;
   std::string name() const;
 

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/tensor.h"
 
+#include <array>
 #include <cmath>
 
 namespace kvasir::cuda {
@@ -27,30 +28,39 @@ float tf32_of(uint32_t bits) {
   return bits_to_float(bits);
 }
 
-// (row, k) of A and (k, column) of B, by the tables of kernels/cuda/tensor.h.
+// Row `row` of A and column `column` of B, by the tables of kernels/cuda/tensor.h.
 class Matrices {
  public:
-  Matrices(const Block& block, Product product) : block_(block), product_(product) {}
-  float a(uint32_t row, uint32_t k) const {
-    return element(row % 8, k, [&](const Fragments& f, uint32_t upper_k) {
-      return f.a[row / 8 + 2 * upper_k];
-    });
+  using Line = std::array<float, 16>;  // over k
+  Matrices(const Block& block, Product product) : product_(product) {
+    for (uint32_t i = 0; i < kWarpLanes; ++i)
+      lanes_[i] = from_bits<const Fragments*>(block.exchanged(i));
   }
-  float b(uint32_t k, uint32_t column) const {
-    return element(column, k, [](const Fragments& f, uint32_t upper_k) { return f.b[upper_k]; });
+  uint32_t n_k() const { return product_ == Product::kTf32 ? 8 : 16; }
+  Line a(uint32_t row) const {
+    return line(row % 8,
+                [&](const Fragments& f, uint32_t upper_k) { return f.a[row / 8 + 2 * upper_k]; });
+  }
+  Line b(uint32_t column) const {
+    return line(column, [](const Fragments& f, uint32_t upper_k) { return f.b[upper_k]; });
   }
 
  private:
   template <class Register>
-  float element(uint32_t g, uint32_t k, Register&& register_of) const {
-    if (product_ == Product::kTf32) return tf32_of(register_of(lane(4 * g + k % 4), k / 4));
-    return half_of(register_of(lane(4 * g + k % 8 / 2), k / 8), k % 2 != 0, product_);
-  }
-  const Fragments& lane(uint32_t i) const {
-    return *from_bits<const Fragments*>(block_.exchanged(i));
+  Line line(uint32_t g, Register&& register_of) const {
+    Line out{};
+    for (uint32_t k = 0; k < n_k(); ++k) {
+      if (product_ == Product::kTf32) {
+        out[k] = tf32_of(register_of(*lanes_[4 * g + k % 4], k / 4));
+      } else {
+        const uint32_t pair = register_of(*lanes_[4 * g + k % 8 / 2], k / 8);
+        out[k] = half_of(pair, k % 2 != 0, product_);
+      }
+    }
+    return out;
   }
 
-  const Block& block_;
+  std::array<const Fragments*, kWarpLanes> lanes_;
   Product product_;
 };
 
@@ -78,12 +88,14 @@ void multiply(Product product, float (&d)[4], const uint32_t (&a)[4], const uint
   const Fragments mine{a, b};
   block.meet(Meeting::kExchange, kAllLanes, to_bits(&mine), site);
   const Matrices all(block, product);
-  const uint32_t lane = block.thread() % kWarpLanes, n_k = product == Product::kTf32 ? 8 : 16;
+  const uint32_t lane = block.thread() % kWarpLanes;
+  const Matrices::Line rows[] = {all.a(lane / 4), all.a(lane / 4 + 8)};
+  const Matrices::Line columns[] = {all.b(2 * (lane % 4)), all.b(2 * (lane % 4) + 1)};
   float sums[4];
   for (uint32_t i = 0; i < 4; ++i) {
-    const uint32_t row = lane / 4 + 8 * (i / 2), column = 2 * (lane % 4) + i % 2;
     double sum = d[i];
-    for (uint32_t k = 0; k < n_k; ++k) sum += double{all.a(row, k)} * double{all.b(k, column)};
+    for (uint32_t k = 0; k < all.n_k(); ++k)
+      sum += double{rows[i / 2][k]} * double{columns[i % 2][k]};
     sums[i] = static_cast<float>(sum);
   }
   block.meet(Meeting::kExchange, kAllLanes, 0, site);  // everyone has read all registers
