@@ -77,7 +77,23 @@ function(kvasir_add_test folder)
   else()
     add_test(NAME ${folder} COMMAND ${target} WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
   endif()
-  # Workers are bound to cores, so tests that use several run alone under ctest -j2.
+  # Workers are bound to cores, so tests that use several run alone under ctest -j2. Those of minutes
+  # whose workers are bound to nothing say otherwise (kvasir_test_beside).
   set_tests_properties(${entries} PROPERTIES LABELS "${folder};${ARG_LABELS}" TIMEOUT 1200 PROCESSORS 2
     SKIP_RETURN_CODE 77)
+endfunction()
+
+# kvasir_test_beside(<folder> [COST <seconds>] [ENVIRONMENT …]): its test may share the machine with
+# others. COST: about what it takes of one core; who takes longest begins first, before anybody has
+# measured it, so that no core is idle in the end.
+function(kvasir_test_beside folder)
+  cmake_parse_arguments(ARG "" "COST" "ENVIRONMENT" ${ARGN})
+  kvasir_refuse_arguments(${ARG_UNPARSED_ARGUMENTS})
+  set_tests_properties(${folder} PROPERTIES PROCESSORS 1)
+  if(ARG_COST)
+    set_tests_properties(${folder} PROPERTIES COST ${ARG_COST})
+  endif()
+  if(ARG_ENVIRONMENT)
+    set_tests_properties(${folder} PROPERTIES ENVIRONMENT "${ARG_ENVIRONMENT}")
+  endif()
 endfunction()
