@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <numeric>
 #include <set>
 
 #include "tests/plugins/selector/key_scene.h"
@@ -44,16 +45,19 @@ Choice choose(const Prescribed& given, uint32_t layer, uint32_t n, double alpha,
   std::vector<std::vector<std::pair<double, uint32_t>>> scored(2);
   size_t total = 0;
   for (uint32_t kv = 0; kv < 2; ++kv) {
+    Columns columns;
+    std::vector<double> q[2], k;  // in these columns
+    for (uint32_t d = 0; d < kDim; ++d)
+      if (in_use(kv, d)) columns.push_back(d);
+    for (uint32_t g = 0; g < 2; ++g)
+      for (const uint32_t d : columns)
+        q[g].push_back(given.q(layer, static_cast<int32_t>(n) - 1, 2 * kv + g, d));
     for (uint32_t t = kSink; t + kWindow < n; ++t) {
+      k.clear();
+      for (const uint32_t d : columns) k.push_back(given.k(layer, static_cast<int32_t>(t), kv, d));
       double best = -1e30;
-      for (uint32_t h = 2 * kv; h < 2 * kv + 2; ++h) {
-        double dot = 0;
-        for (uint32_t d = 0; d < kDim; ++d)
-          if (in_use(kv, d))
-            dot += double{given.q(layer, static_cast<int32_t>(n) - 1, h, d)} *
-                   double{given.k(layer, static_cast<int32_t>(t), kv, d)};
-        best = std::max(best, dot / 4);
-      }
+      for (const std::vector<double>& head : q)
+        best = std::max(best, std::inner_product(head.begin(), head.end(), k.begin(), 0.0) / 4);
       scored[kv].emplace_back(-best, t);
     }
     std::sort(scored[kv].begin(), scored[kv].end());

@@ -164,6 +164,7 @@ TEST_SUITE("plugins/selector/magicpig") {
         "dense_layers = [0]\n[selector]\nplugin = 'kvasir.magicpig'\nK = 1\nL = 400\n" +
         kRecording);
     for (uint32_t prompt = 60; prompt < 69; ++prompt) {
+      if (few_cases() && prompt % 3 != 1) continue;  // 61, 64 and 67: blocks are of 8
       CAPTURE(prompt);
       const auto seq = engine->open();
       Prescribed::prompt(*engine, seq, prompt);

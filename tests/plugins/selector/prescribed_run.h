@@ -88,14 +88,17 @@ struct Prescribed {
   // What a query head gets from attending to these tokens, from the definition.   [kDim]
   std::vector<double> attention(uint32_t layer, uint32_t query, uint32_t q_head,
                                 std::span<const uint32_t> tokens) const {
-    std::vector<double> out(kDim);
+    std::vector<double> out(kDim), logits;
     double most = -1e300, sum = 0;
-    for (const uint32_t t : tokens) most = std::max(most, logit(layer, query, q_head, t));
     for (const uint32_t t : tokens) {
-      const double p = std::exp(logit(layer, query, q_head, t) - most);
+      logits.push_back(logit(layer, query, q_head, t));
+      most = std::max(most, logits.back());
+    }
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      const double p = std::exp(logits[i] - most);
       sum += p;
       for (uint32_t d = 0; d < kDim; ++d)
-        out[d] += p * given_value(layer, static_cast<int32_t>(t), q_head / 2, d, 2);
+        out[d] += p * given_value(layer, static_cast<int32_t>(tokens[i]), q_head / 2, d, 2);
     }
     for (double& value : out) value /= sum;
     return out;
