@@ -41,7 +41,8 @@ struct Blocks : Follower {
   Variant variant;
   Reduce rule;
   bool shared;
-  uint32_t dense_layers = 0;  // the first so many
+  uint32_t dense_layers = 0;      // the first so many
+  std::vector<Choice> choices{};  // of all heads, made when the first one is asked for
   Blocks(const Case& c, Variant v, Reduce r, bool s)
       : of(c), variant(std::move(v)), rule(r), shared(s) {}
   std::unique_ptr<Follower> clone() const override { return std::make_unique<Blocks>(*this); }
@@ -53,14 +54,15 @@ struct Blocks : Follower {
     const uint64_t budget = of.budget_tokens / b;
     if (layer < dense_layers || candidates.size() <= budget)
       return {forced, b, {candidates, Vector(candidates.size(), 0.0), candidates.size(), 0}};
+    if (kv_head > 0) return {forced, b, choices[shared ? 0 : kv_head]};
     const Vectors queries = track.queries(layer, n - 1);
     const auto score = [&](uint32_t h, uint32_t block) {
       const Vectors& k = track.k(layer, of.shape.heads.kv_head(h));
       return variant.score(queries[h], Vectors(k.begin() + block * b, k.begin() + (block + 1) * b));
     };
-    const auto choices =
+    choices =
         block_topk::choose(of.shape.heads, candidates, budget, score, rule, shared, track.scale());
-    return {forced, b, choices[shared ? 0 : kv_head]};
+    return {forced, b, choices[0]};
   }
 };
 

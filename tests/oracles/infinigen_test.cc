@@ -36,6 +36,8 @@ struct Rehearsed : Follower {
   };
   std::vector<std::vector<Head>> heads;  // [layer][kv_head]
   std::vector<bool> rehearsed;           // [layer]: in this step
+  infinigen::Rehearsal rehearsal;        // of all heads, made when the first one is asked for
+  double high = 0;                       // the largest of its logits
   Rehearsed(const Case& c, std::shared_ptr<const Setting> s) : of(c), setting(std::move(s)) {
     start();
   }
@@ -156,16 +158,21 @@ struct Rehearsed : Follower {
     rehearsed[layer] = layer > 0 && !covers;
     if (!rehearsed[layer] || candidates.empty())
       return {forced, 1, {candidates, Vector(candidates.size(), 0.0), candidates.size(), 0}};
-    infinigen::Rehearsal rehearsal;
+    if (kv_head > 0) return fetched(forced, candidates, kv_head);
+    rehearsal = {};
+    high = 0;
     rehearsal.alpha = setting->alpha;
     rehearsal.cap = setting->share > 0
                         ? std::max<uint64_t>(1, static_cast<uint64_t>(setting->share * n))
                         : of.budget_tokens;
-    double high = 0;
     for (uint32_t g = 0; g < of.shape.heads.n_kv_heads; ++g) {
       rehearsal.logit.push_back(logits_of(track, layer, g, candidates));
       for (const double s : rehearsal.logit.back()) high = std::max(high, std::abs(s));
     }
+    return fetched(forced, candidates, kv_head);
+  }
+  // By what was rehearsed for all heads when the first one was asked for.
+  Expected fetched(const Forced& forced, const Indices& candidates, uint32_t kv_head) const {
     Expected out(
         forced, 1,
         infinigen::choose(rehearsal, candidates, kv_head, infinigen::common_count(rehearsal)));

@@ -80,7 +80,7 @@ double output_error(const RecordedRun& run, SequenceId id, const Track& track,
       const uint32_t h = g * group + m;
       const double at = placing.by_slot ? static_cast<double>(token.size()) - 1 : pos;
       const Vector q = track.q_at(run.layer, h, pos, at);
-      const Vector q_far = track.q_at(run.layer, h, pos, far > 0 ? far - 1 : pos);
+      const Vector q_far = far > 0 ? track.q_at(run.layer, h, pos, far - 1) : Vector{};
       for (size_t i = 0; i < token.size(); ++i) {
         const double product = placing.by_slot ? dot(q, k[i])
                                : is_far[i]     ? dot(q_far, track.k_raw(run.layer, g)[token[i]])
