@@ -196,7 +196,7 @@ TEST_CASE("a budget that covers everything is dense, bit for bit when bypassed")
 
 TEST_CASE("a small budget is not dense: the tests above can fail") {
   Bench bench(8, 2);
-  const auto tokens = some_tokens(few_cases() ? 250 : 400, 3);
+  const auto tokens = some_tokens(few_cases() ? 170 : 400, 3);
   const std::string keys = "block_size = 16\nwindow_tokens = 32\n";
   const auto dense = bench.engine(cache(keys) + kDense);
   const auto a = dense->open();

@@ -190,6 +190,7 @@ std::vector<double> representative(const Seen& seen, const TokenForward& forward
 TEST_CASE("every slice and token chooses by representative tokens of local attention") {
   for (const uint32_t chunk : {64u, 40u})
     for (const bool bypass : {true, false}) {
+      if (few_cases() && bypass != (chunk == 64)) continue;
       CAPTURE(chunk);
       CAPTURE(bypass);
       constexpr uint32_t kSteps = 20;
