@@ -62,13 +62,17 @@ endfunction()
 
 # kvasir_add_test(<folder> SOURCES … LINK … [LABELS …]): one doctest binary per tests/<folder>,
 # ctest entry <folder>, labelled <folder>. With the option DATA another one, <folder>/data: the cases of
-# tests/support/data.h, skipped where their data is absent.
+# tests/support/data.h, skipped where their data is absent. With the option COMPUTES the test itself
+# computes for long, and is compiled as what it tests.
 function(kvasir_add_test folder)
-  cmake_parse_arguments(ARG "DATA" "" "SOURCES;LINK;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "COMPUTES;DATA" "" "SOURCES;LINK;LABELS" ${ARGN})
   kvasir_refuse_arguments(${ARG_UNPARSED_ARGUMENTS})
   string(REPLACE "/" "_" target "kvasir_test_${folder}")
   add_executable(${target} ${ARG_SOURCES})
   target_link_libraries(${target} PRIVATE kvasir_options kvasir_test_support ${ARG_LINK})
+  if(NOT ARG_COMPUTES)  # most only ask and compare, and compile in two thirds of the time
+    target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
+  endif()
   set(entries ${folder})
   if(ARG_DATA)
     add_test(NAME ${folder} COMMAND ${target} "-tce=[data]*" WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
