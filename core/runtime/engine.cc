@@ -328,7 +328,8 @@ uint64_t Engine::kv_bytes(SequenceId id) const {
          window_blocks * run.binding->window_storage.block_bytes;
 }
 
-uint64_t Engine::sequence_bytes(StrategyId strategy, uint32_t n_tokens, uint32_t n_shared) const {
+MemoryBytes Engine::sequence_bytes(StrategyId strategy, uint32_t n_tokens,
+                                   uint32_t n_shared) const {
   const StrategyRun& run = *impl_->runs.at(strategy);
   return plan_sequence(*run.binding, run.pipeline, n_tokens, n_shared);
 }
@@ -338,6 +339,19 @@ const Engagement& Engine::prefill_engagement(StrategyId strategy) const {
 }
 const Engagement& Engine::decode_engagement(StrategyId strategy) const {
   return impl_->runs.at(strategy)->counted().decode;
+}
+uint64_t Engine::device_bytes_read(StrategyId strategy, const Engagement& counted) const {
+  const StrategyRun& run = *impl_->runs.at(strategy);
+  const auto on_device = [](uint32_t mem_kind, uint64_t bytes) {
+    return is_host_memory(mem_kind) ? 0 : bytes;
+  };
+  const auto& formats = run.binding->formats;
+  const uint64_t of_window = counted.window_kv_bytes_read;
+  uint64_t bytes = on_device(formats.front().mem_kind, counted.kv_bytes_read - of_window) +
+                   on_device(formats.back().mem_kind, of_window);
+  if (const auto& representative = run.pipeline.representative)
+    bytes += on_device(representative->layout().mem_kind, counted.representative_bytes_read);
+  return bytes;
 }
 void Engine::reset_engagement() {
   for (auto& run : impl_->runs) run->counted().prefill = run->counters.decode = {};

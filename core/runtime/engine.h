@@ -14,6 +14,7 @@
 #include "core/model/tokenizer/tokenizer.h"
 #include "core/plugin/host.h"
 #include "core/plugin/pipeline.h"
+#include "core/runtime/memory_bytes.h"
 #include "core/runtime/step/engagement.h"
 #include "core/runtime/step/given.h"
 #include "core/runtime/step/placing.h"
@@ -147,7 +148,7 @@ class Engine {
   // What make_plan() counts for one sequence of n_tokens: K, V, records, and the memory of plugins.
   // The K and V of its first n_shared tokens are another sequence's; a strategy that evicts may
   // copy what it keeps of them, and then they count.
-  uint64_t sequence_bytes(StrategyId strategy, uint32_t n_tokens, uint32_t n_shared = 0) const;
+  MemoryBytes sequence_bytes(StrategyId strategy, uint32_t n_tokens, uint32_t n_shared = 0) const;
 
   // Before the prompt of an empty sequence: gives it the blocks from the prompt's start that the
   // storage has kept of earlier sequences, also of other processes, as if they had been read.
@@ -205,6 +206,8 @@ class Engine {
 
   const Engagement& prefill_engagement(StrategyId strategy = 0) const;
   const Engagement& decode_engagement(StrategyId strategy = 0) const;
+  // Of the K, V and records that `counted`, of this strategy, has read: bytes in a device's memory.
+  uint64_t device_bytes_read(StrategyId strategy, const Engagement& counted) const;
   void reset_engagement();
   // Nanoseconds of one empty crossing of the plugin boundary, median of many: what the calls cost
   // besides what plugins do in them.

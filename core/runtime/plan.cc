@@ -116,15 +116,14 @@ uint64_t bytes_in_layers(const Binding& binding, const Pipeline& pipeline, uint6
   return binding.storage.block_bytes * n_blocks;
 }
 
-// Of K and V as planned, what storages hold in the memory of a device. In hybrid mode the window's
-// formats stand behind the context's.
-uint64_t kv_on_device(const Binding& binding, const Pipeline& pipeline, const MemoryPlan& plan) {
-  uint64_t bytes = 0;
-  if (!is_host_memory(binding.formats.front().mem_kind))
-    bytes += plan.kv_bytes - plan.kv_slow_bytes + plan.kv_packed_bytes;
-  if (pipeline.is_hybrid() && !is_host_memory(binding.formats.back().mem_kind))
-    bytes += plan.kv_window_bytes;
-  return bytes;
+MemoryBytes in_memory(uint64_t bytes, uint32_t mem_kind) {
+  return is_host_memory(mem_kind) ? MemoryBytes(bytes) : MemoryBytes(0, bytes);
+}
+
+// Where storages hold K and V. In hybrid mode the window's formats stand behind the context's.
+MemoryBytes kv_in_memory(const Binding& binding, uint64_t kv_bytes, uint64_t window_bytes) {
+  return in_memory(kv_bytes, binding.formats.front().mem_kind) +
+         in_memory(window_bytes, binding.formats.back().mem_kind);
 }
 
 }  // namespace
@@ -150,7 +149,10 @@ MemoryPlan make_plan(const ModelShape& shape, const Model::Memory& model, Pipeli
     plan.kv_slow_bytes =
         plan.kv_bytes - std::min(plan.kv_bytes, storage.resident_bytes + layer_bytes);
   }
-  plan.device_sequence_bytes = kv_on_device(binding, pipeline, plan);
+  plan.device_sequence_bytes =
+      kv_in_memory(binding, plan.kv_bytes - plan.kv_slow_bytes + plan.kv_packed_bytes,
+                   plan.kv_window_bytes)
+          .device;
 
   const CacheConfig& cache = pipeline.strategy.cache;
   const uint64_t sparse_layers = binding.n_sparse_layers();
@@ -160,7 +162,7 @@ MemoryPlan make_plan(const ModelShape& shape, const Model::Memory& model, Pipeli
   const auto add_slabs = [&](const RecordLayout& layout) {
     const uint64_t bytes = slab_bytes(layout, g, n_blocks, sparse_layers) * options.max_sequences;
     plan.record_bytes += bytes;
-    if (!is_host_memory(layout.mem_kind)) plan.device_sequence_bytes += bytes;
+    plan.device_sequence_bytes += in_memory(bytes, layout.mem_kind).device;
   };
   if (pipeline.representative) {
     const RecordLayout& layout = pipeline.representative->layout();
@@ -210,8 +212,8 @@ MemoryPlan make_plan(const ModelShape& shape, const Model::Memory& model, Pipeli
   return plan;
 }
 
-uint64_t plan_sequence(const Binding& binding, const Pipeline& pipeline, uint32_t n_tokens,
-                       uint32_t n_shared) {
+MemoryBytes plan_sequence(const Binding& binding, const Pipeline& pipeline, uint32_t n_tokens,
+                          uint32_t n_shared) {
   const kvasir_geometry& g = binding.geometry;
   const uint64_t n_blocks = (uint64_t{n_tokens} + g.block_size - 1) / g.block_size;
   const uint64_t sparse_layers = binding.n_sparse_layers();
@@ -222,11 +224,12 @@ uint64_t plan_sequence(const Binding& binding, const Pipeline& pipeline, uint32_
   uint64_t kv_bytes = bytes_in_layers(binding, pipeline, n_tokens, shared_blocks);
   if (binding.storage.resident_bytes != 0)
     kv_bytes = std::min(kv_bytes, binding.storage.resident_bytes + layer_bytes);
-  if (pipeline.is_hybrid()) kv_bytes += window_bytes(binding, pipeline);
   kv_bytes += packed_bytes(binding, pipeline, n_tokens);
-  uint64_t record_bytes = 0, state_bytes = 0;
+  MemoryBytes bytes =
+      kv_in_memory(binding, kv_bytes, pipeline.is_hybrid() ? window_bytes(binding, pipeline) : 0);
+  uint64_t state_bytes = 0;
   const auto add = [&](const RecordLayout& layout, uint64_t stays, uint64_t peak) {
-    record_bytes += slab_bytes(layout, g, n_blocks, sparse_layers);
+    bytes += in_memory(slab_bytes(layout, g, n_blocks, sparse_layers), layout.mem_kind);
     state_bytes += std::max(stays, peak);
   };
   if (pipeline.representative) {
@@ -235,7 +238,7 @@ uint64_t plan_sequence(const Binding& binding, const Pipeline& pipeline, uint32_
   }
   for (const auto& selector : pipeline.selectors)
     add(selector->layout(), selector->limits().state_bytes, selector->limits().state_peak_bytes);
-  return kv_bytes + record_bytes + state_bytes / std::max(1u, g.max_sequences);
+  return bytes + state_bytes / std::max(1u, g.max_sequences);
 }
 
 }  // namespace kvasir

@@ -73,7 +73,7 @@ struct Binding;
 
 // What the plan counts for one sequence of n_tokens under plugins that are bound; see
 // Engine::sequence_bytes. Memory that plugins state for max_sequences counts as a share of it.
-uint64_t plan_sequence(const Binding& binding, const Pipeline& pipeline, uint32_t n_tokens,
-                       uint32_t n_shared);
+MemoryBytes plan_sequence(const Binding& binding, const Pipeline& pipeline, uint32_t n_tokens,
+                          uint32_t n_shared);
 
 }  // namespace kvasir

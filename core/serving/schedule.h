@@ -24,9 +24,9 @@ struct PromptGroup {
   std::vector<Job*> members;  // that have not ended; they stay when the prompt is read
   std::vector<TokenId> prompt;
   uint32_t piece_tokens = 0;
-  uint32_t read = 0;          // tokens
-  uint64_t shared_bytes = 0;  // K and V that members share
-  bool is_paused = false;     // has one member then
+  uint32_t read = 0;         // tokens
+  MemoryBytes shared_bytes;  // K and V that members share
+  bool is_paused = false;    // has one member then
 
   uint32_t left() const { return static_cast<uint32_t>(prompt.size()) - read; }
   uint32_t next_piece() const { return std::min(piece_tokens, left()); }
@@ -41,7 +41,7 @@ struct Job {
   uint32_t first_tokens = 0;   // of its sequence when it was submitted
   uint32_t shared_tokens = 0;  // of them and of its prompt, what it shares with others
   SharedBytes shared;          // for those
-  uint64_t own_bytes = 0;      // counted for it besides
+  MemoryBytes own_bytes;       // counted for it besides
   std::chrono::steady_clock::time_point submitted;
   std::optional<TokenId> pending;  // to be decoded
   std::vector<float> logits;       // [vocab], of its last token
@@ -56,14 +56,16 @@ struct Job {
 // Memory counted for running requests and for sequences that were kept.
 class MemoryAccount {
  public:
-  explicit MemoryAccount(uint64_t limit) : limit_(limit) {}
-  uint64_t limit() const { return limit_; }
-  uint64_t used() const { return used_; }
-  bool fits(uint64_t bytes) const { return used_ <= limit_ && bytes <= limit_ - used_; }
-  void take(uint64_t bytes) { used_ += bytes; }
-  void give(uint64_t bytes) { used_ -= std::min(bytes, used_); }
+  explicit MemoryAccount(const MemoryBytes& limit) : limit_(limit) {}
+  const MemoryBytes& limit() const { return limit_; }
+  const MemoryBytes& used() const { return used_; }
+  bool fits(const MemoryBytes& bytes) const {
+    return used_.fits(limit_) && bytes.fits(limit_ - used_);
+  }
+  void take(const MemoryBytes& bytes) { used_ += bytes; }
+  void give(const MemoryBytes& bytes) { used_ = used_ - bytes; }
   // Takes the bytes; null for none. What is returned must not outlive this.
-  SharedBytes share(uint64_t bytes) {
+  SharedBytes share(const MemoryBytes& bytes) {
     if (bytes == 0) return nullptr;
     take(bytes);
     return {this, [bytes](MemoryAccount* account) { account->give(bytes); }};
@@ -71,7 +73,7 @@ class MemoryAccount {
 
   // Of a sequence that was kept.
   struct Held {
-    uint64_t bytes = 0;
+    MemoryBytes bytes;
     uint32_t shared_tokens = 0;
     SharedBytes shared{};
   };
@@ -91,7 +93,7 @@ class MemoryAccount {
   }
 
  private:
-  uint64_t limit_, used_ = 0;
+  MemoryBytes limit_, used_;
   std::map<SequenceId, Held> held_;
 };
 

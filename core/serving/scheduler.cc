@@ -49,14 +49,18 @@ void Scheduler::Impl::check(const Request& request, const std::vector<TokenId>& 
                       " tokens of context, but -c gives " + std::to_string(context) +
                       ": raise -c or shorten the prompt");
   const uint32_t total = total_tokens(request, begin, prompt.size());
-  const uint64_t bytes = engine.sequence_bytes(request.strategy, total);
-  if (bytes > memory.limit())
-    throw Error(ErrorKind::kResource,
-                "the request needs " + std::to_string(bytes >> 20) + " MiB for " +
-                    std::to_string(total) + " tokens under " +
-                    engine.pipeline(request.strategy).strategy.name + ", and " +
-                    std::to_string(memory.limit() >> 20) +
-                    " MiB are there for all sequences: shorten the prompt or the answer");
+  const MemoryBytes bytes = engine.sequence_bytes(request.strategy, total);
+  if (bytes.fits(memory.limit())) return;
+  const bool of_main = bytes.main > memory.limit().main;
+  const auto mebibytes = [&](const MemoryBytes& b) {
+    return std::to_string((of_main ? b.main : b.device) >> 20) + " MiB";
+  };
+  throw Error(ErrorKind::kResource,
+              "the request needs " + mebibytes(bytes) + (of_main ? "" : " of the device's memory") +
+                  " for " + std::to_string(total) + " tokens under " +
+                  engine.pipeline(request.strategy).strategy.name + ", and " +
+                  mebibytes(memory.limit()) +
+                  " are there for all sequences: shorten the prompt or the answer");
 }
 
 Job& Scheduler::Impl::add(Request request) {
@@ -74,20 +78,20 @@ Job& Scheduler::Impl::add(Request request) {
 // Own and shared bytes of the members, for what the group has read and will read together.
 void Scheduler::Impl::count_memory(PromptGroup& group) const {
   const auto prompt_tokens = static_cast<uint32_t>(group.prompt.size());
-  group.shared_bytes = 0;
+  group.shared_bytes = {};
   for (Job* job : group.members) {
     const uint32_t total = total_tokens(job->request, job->first_tokens, prompt_tokens);
     const bool is_alone = group.members.size() == 1;
     if (!job->request.seq) job->shared_tokens = is_alone ? 0 : prompt_tokens;
     job->own_bytes = engine.sequence_bytes(job->request.strategy, total, job->shared_tokens);
     if (is_alone) continue;
-    const uint64_t whole = engine.sequence_bytes(job->request.strategy, total);
-    group.shared_bytes = std::max(group.shared_bytes, whole - job->own_bytes);
+    const MemoryBytes whole = engine.sequence_bytes(job->request.strategy, total);
+    group.shared_bytes = largest(group.shared_bytes, whole - job->own_bytes);
   }
 }
 
-uint64_t Scheduler::Impl::bytes_of(const PromptGroup& group) const {
-  uint64_t bytes = group.shared_bytes;
+MemoryBytes Scheduler::Impl::bytes_of(const PromptGroup& group) const {
+  MemoryBytes bytes = group.shared_bytes;
   for (const Job* job : group.members) bytes += job->own_bytes;
   return bytes;
 }
@@ -128,7 +132,7 @@ std::vector<RequestId> Scheduler::submit_together(std::vector<Request> requests)
       if (!m.joins(*group, job)) continue;
       group->members.push_back(&job);
       m.count_memory(*group);
-      if (m.bytes_of(*group) <= m.memory.limit()) {
+      if (m.bytes_of(*group).fits(m.memory.limit())) {
         job.group = group;
         break;
       }
@@ -173,7 +177,7 @@ void Scheduler::pause(RequestId id) {
   if (!job || job->status.is_paused) return;
   job->status.is_paused = true;
   if (job->status.state == RequestState::kDecoding) return;
-  const uint64_t before = job->own_bytes;
+  const MemoryBytes before = job->own_bytes;
   m.schedule.split(*job);
   m.count_memory(*job->group);
   if (job->status.state == RequestState::kPrefilling) {
@@ -210,6 +214,6 @@ size_t Scheduler::n_queued() const {
   return n;
 }
 size_t Scheduler::n_running() const { return impl_->n_running; }
-uint64_t Scheduler::memory_used() const { return impl_->memory.used(); }
+MemoryBytes Scheduler::memory_used() const { return impl_->memory.used(); }
 
 }  // namespace kvasir

@@ -12,7 +12,8 @@ namespace kvasir {
 struct SchedulerOptions {
   uint32_t max_step_tokens = 0;  // 0, or more than the engine's: the engine's
   uint32_t max_sequences = 0;    // of running requests; 0, or more than the engine's: the engine's
-  uint64_t memory_bytes = UINT64_MAX;  // for sequences, as Engine::sequence_bytes() counts them
+  // For sequences, as Engine::sequence_bytes() counts them.
+  MemoryBytes memory_bytes = MemoryBytes::unlimited();
   // Prompts of new sequences begin with what the storage has kept of earlier ones
   // (Engine::restore): those of submit_together() with what it has for all of them.
   bool restores = false;
@@ -31,7 +32,7 @@ struct SchedulerOptions {
 // requests.
 //
 // Admission. A request enters when fewer than max_sequences run and the memory counted for its
-// prompt and max_new_tokens fits in what is left of memory_bytes.
+// prompt and max_new_tokens fits in what is left of memory_bytes, of each kind.
 //
 // Errors. A request ends with the error of its own item; when the sequence that read a prompt for
 // others ends, the others go on: without it, or, where its fault took theirs along, from the start.
@@ -76,7 +77,7 @@ class Scheduler {
   uint32_t piece_tokens(StrategyId strategy) const;
   size_t n_queued() const;   // requests
   size_t n_running() const;  // requests that hold a sequence
-  uint64_t memory_used() const;
+  MemoryBytes memory_used() const;
 
  private:
   struct Impl;

@@ -43,7 +43,7 @@ struct Scheduler::Impl {
   Job& add(Request request);
   void count_memory(PromptGroup& group) const;
   bool joins(const PromptGroup& group, const Job& job) const;
-  uint64_t bytes_of(const PromptGroup& group) const;
+  MemoryBytes bytes_of(const PromptGroup& group) const;
   bool fits(const PromptGroup& group) const;
   bool admit();
   void enter(PromptGroup& group);

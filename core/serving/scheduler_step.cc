@@ -20,8 +20,7 @@ uint64_t nanos_since(std::chrono::steady_clock::time_point begin) {
 bool Scheduler::Impl::fits(const PromptGroup& group) const {
   if (n_running + group.members.size() > max_sequences) return false;
   const auto& seq = group.members[0]->request.seq;
-  const uint64_t bytes = bytes_of(group), held = seq ? memory.held(*seq).bytes : 0;
-  return memory.fits(bytes - std::min(bytes, held));
+  return memory.fits(bytes_of(group) - (seq ? memory.held(*seq).bytes : MemoryBytes()));
 }
 
 bool Scheduler::Impl::admit() {
@@ -263,7 +262,7 @@ void Scheduler::Impl::end(Job& job, RequestState state, std::exception_ptr error
   }
   if (seq != 0 && job.request.keep && !is_lost) {
     if (engine.prompt_left(seq) > 0) engine.end_prompt(seq);
-    const uint64_t bytes =
+    const MemoryBytes bytes =
         engine.sequence_bytes(job.request.strategy, engine.kv_len(seq), job.shared_tokens);
     memory.hold(seq, {bytes, job.shared_tokens, job.shared});
   } else if (seq != 0) {

@@ -154,17 +154,51 @@ TEST_CASE("a run whose layers, K and V are on the device, for each way of choosi
 
 TEST_CASE("layers, K and V that the device has no memory for are refused before anything loads") {
   const TinyModel model;
-  const std::vector<std::string> context = {"-ngl",         "1",
-                                            "-c",           "400000000",
-                                            "--set",        "storage.plugin=gpu",
-                                            "--set",        "attention.plugin=cuda",
-                                            "--plugin-dir", KVASIR_TEST_DEVICE_PLUGINS};
-  const Finished done = run_kvasir(run_of(model, context), {kEmulation});
-  CAPTURE(done.err);
-  CHECK(done.code == 2);
-  CHECK(has(done.err, "the GPU has "));
-  CHECK(has(done.err, "K, V and summaries "));
-  CHECK(has(done.err, "lower -ngl or -c, or see `kvasir plan`"));
+  for (const char* n : {"1", "0"}) {
+    CAPTURE(std::string(n));
+    const std::vector<std::string> context = {"-ngl",         n,
+                                              "-c",           "400000000",
+                                              "--set",        "storage.plugin=gpu",
+                                              "--set",        "attention.plugin=cuda",
+                                              "--plugin-dir", KVASIR_TEST_DEVICE_PLUGINS};
+    const Finished done = run_kvasir(run_of(model, context), {kEmulation});
+    CAPTURE(done.err);
+    CHECK(done.code == 2);
+    CHECK(has(done.err, "the GPU has "));
+    CHECK(has(done.err, "K, V and summaries "));
+    CHECK(has(done.err, "lower -ngl or -c, or see `kvasir plan`"));
+  }
+}
+
+TEST_CASE("bench model counts what is read in the device's memory apart") {
+  const TinyModel model;
+  const auto row_of = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> arguments = {"bench", "model", "-m", model.path, "-p", "0",
+                                          "-n",    "4",     "-r", "1",        "-o", "json"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return json_of(arguments, {kEmulation})["rows"][0];
+  };
+  const json host = row_of({}), layers = row_of({"-ngl", "all"});
+  const json all = row_of({"-ngl", "all", "--set", "storage.plugin=gpu", "--set",
+                           "attention.plugin=cuda", "--plugin-dir", KVASIR_TEST_DEVICE_PLUGINS});
+  const auto number = [](const json& row, const char* key) { return row[key].get<double>(); };
+  const auto kv = [&](const json& row) { return number(row, "kv_bytes") / 4; };
+  CHECK(host["device_weight_bytes_per_token"] == 0);
+  CHECK(host["device_bytes_per_token"].is_null());
+  CHECK(number(layers, "device_weight_bytes_per_token") > 0);
+  CHECK(number(layers, "weight_bytes_per_token") < number(host, "weight_bytes_per_token"));
+  CHECK(number(layers, "bytes_per_token") ==
+        doctest::Approx(number(layers, "weight_bytes_per_token") + kv(layers)));
+  CHECK(layers["device_bytes_per_token"] == layers["device_weight_bytes_per_token"]);
+  CHECK(kv(all) > 0);
+  CHECK(all["bytes_per_token"] == all["weight_bytes_per_token"]);
+  CHECK(number(all, "device_bytes_per_token") ==
+        doctest::Approx(number(all, "device_weight_bytes_per_token") + kv(all)));
+  const Finished text = run_kvasir(
+      {"bench", "model", "-m", model.path, "-p", "0", "-n", "2", "-r", "1", "-ngl", "all"},
+      {kEmulation});
+  CAPTURE(text.err);
+  CHECK(has(text.out, "| GPU MB"));
 }
 
 TEST_CASE("a count is a number or all") {

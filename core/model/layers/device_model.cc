@@ -112,7 +112,7 @@ class DeviceModel final : public Model {
     const float* rows = nullptr;
     bool operator==(const Held&) const = default;
   };
-  void check_tokens(uint32_t n) const;
+  void check_tokens(uint32_t n) const { check_call(n, max_tokens_); }
   // Puts them there unless they are; whatever follows changes them, and says what they are then.
   void take_hidden(const Held& as) const;
   uint32_t on_device(uint32_t layer) const { return layer - part_.first_layer; }
@@ -142,13 +142,6 @@ DeviceModel::DeviceModel(const GgufFile& file, const DevicePart& part, const Dev
   }
   if (part.has_head) device_->set_head(tensors.head(host_->shape()));
   tensors.release();
-}
-
-void DeviceModel::check_tokens(uint32_t n) const {
-  if (n <= max_tokens_) return;
-  throw Error(ErrorKind::kInternal, "a step of " + std::to_string(n) +
-                                        " tokens, but the model was loaded for at most " +
-                                        std::to_string(max_tokens_));
 }
 
 void DeviceModel::take_hidden(const Held& as) const {

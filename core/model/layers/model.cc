@@ -199,7 +199,7 @@ class GgufModel final : public Model {
   uint64_t weight_bytes_per_token() const override { return bytes_per_token_; }
 
  private:
-  void check_tokens(uint32_t n) const;
+  void check_tokens(uint32_t n) const { check_call(n, max_tokens_); }
   void norm_rows(const float* x, const float* weight, uint64_t n, uint32_t width, float* y) const;
   // h += x w, through the norm if there is one.
   void add_product(const float* x, uint32_t n, const PanelMatrix& w, const float* post_norm,
@@ -274,14 +274,6 @@ void GgufModel::embed(std::span<const int32_t> ids, float* h) const {
   file_.release_pages(embedding_.data, embedding_.n_bytes);
 }
 
-// Before anything is written to scratch memory.
-void GgufModel::check_tokens(uint32_t n) const {
-  if (n <= max_tokens_) return;
-  throw Error(ErrorKind::kInternal, "a step of " + std::to_string(n) +
-                                        " tokens, but the model was loaded for at most " +
-                                        std::to_string(max_tokens_));
-}
-
 // Normalises n rows of `width`: the activations of tokens, or the heads of tokens. Waking the pool
 // costs more than normalising a few.
 void GgufModel::norm_rows(const float* x, const float* weight, uint64_t n, uint32_t width,
@@ -349,6 +341,13 @@ void GgufModel::logits(const float* h, uint32_t n, float* out) const {
 }
 
 }  // namespace
+
+void Model::check_call(uint32_t n, uint32_t most) {
+  if (n <= most) return;
+  throw Error(ErrorKind::kInternal, "a step of " + std::to_string(n) +
+                                        " tokens, but the model was loaded for at most " +
+                                        std::to_string(most));
+}
 
 std::unique_ptr<Model> Model::load(const GgufFile& file, ThreadPool& pool, const Options& options) {
   if (!compute_supported(options.compute)) {

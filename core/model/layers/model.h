@@ -93,6 +93,10 @@ class Model {
     uint64_t copied_to_device = 0, copied_to_host = 0;  // bytes of activations since load()
   };
   virtual Placement placement() const { return {}; }
+
+ protected:
+  // Before anything is written: Error(kInternal) for more tokens in a call than Options allowed.
+  static void check_call(uint32_t n, uint32_t most);
 };
 
 }  // namespace kvasir

@@ -22,7 +22,7 @@ EngineOptions options() {
 struct Scene {
   Bench bench;
   std::unique_ptr<Engine> engine = bench.engine(strategy_of(entries()[0]), options());
-  uint64_t bytes(uint32_t n_tokens) const { return engine->sequence_bytes(0, n_tokens); }
+  MemoryBytes bytes(uint32_t n_tokens) const { return engine->sequence_bytes(0, n_tokens); }
 };
 
 // Dense attention and Quest, asked the same: they read one prompt of 80 tokens together.
@@ -30,8 +30,8 @@ struct TwoOfOnePrompt : Scene {
   StrategyId quest = engine->add_strategy(bench.pipeline(strategy_of(entry_named("quest"))));
   Asked asked[2] = {{80, 10, 1}, {80, 10, 1}};
   // Bytes of both when the prompt counts once.
-  uint64_t both() const {
-    const uint64_t records = engine->sequence_bytes(quest, 90) - bytes(90);
+  MemoryBytes both() const {
+    const MemoryBytes records = engine->sequence_bytes(quest, 90) - bytes(90);
     return bytes(90) + (bytes(90) - bytes(80)) + records;
   }
   std::vector<Request> requests() {
@@ -52,17 +52,57 @@ TEST_CASE("max_sequences of max_context tokens cost what the plan says") {
     Pipeline pipeline = bench.pipeline(strategy_of(entry));
     const MemoryPlan plan = make_plan(bench.tiny.model->shape(), {}, pipeline, options(), 0);
     const uint64_t planned = plan.sequence_bytes();
-    const uint64_t counted = 4 * engine->sequence_bytes(0, 256);
+    const uint64_t counted = 4 * engine->sequence_bytes(0, 256).main;
     CHECK(counted + 4 > planned);  // a share of what is stated for all is rounded down
     if (plan.kv_slow_bytes == 0) CHECK(counted <= planned);
     // Half the context: half the bytes.
-    CHECK(engine->sequence_bytes(0, 128) < engine->sequence_bytes(0, 256));
-    CHECK(engine->sequence_bytes(0, 128, 64) <= engine->sequence_bytes(0, 128));
+    const MemoryBytes half = engine->sequence_bytes(0, 128);
+    CHECK(half.main < engine->sequence_bytes(0, 256).main);
+    CHECK(engine->sequence_bytes(0, 128, 64).main <= half.main);
+    CHECK(half.device == 0);
   }
   const Scene scene;  // K and V of 3 layers, 2 heads of 16, in f32, blocks of 8
   CHECK(scene.bytes(8) == 8ull * 3 * 2 * 16 * 2 * 4);
   CHECK(scene.bytes(9) == scene.bytes(16));
   CHECK(scene.engine->sequence_bytes(0, 64, 20) == scene.bytes(64) - scene.bytes(16));
+}
+
+TEST_CASE("K, V and records of a device take of its memory, and requests wait for that") {
+  const std::string selector =
+      "[cache]\nblock_size = 8\nsink_tokens = 8\nwindow_tokens = 16\n"
+      "[selector]\nplugin = 'block_topk'\nbudget_tokens = 24\n";
+  const std::string device =
+      selector +
+      "[representative]\nplugin = 'kvasir.test.device_representative'\ninner = 'mean'\n"
+      "[storage]\nplugin = 'kvasir.test.device_storage'\n"
+      "[attention]\nplugin = 'kvasir.test.device_attention'\ninner = 'reference'\n";
+  const std::string host = selector +
+                           "[representative]\nplugin = 'mean'\n[storage]\nplugin = 'dram'\n"
+                           "type_k = 'f32'\ntype_v = 'f32'\n[attention]\nplugin = 'reference'\n";
+  Bench bench, other;
+  const auto engine = bench.engine(device, options()), on_host = other.engine(host, options());
+  const auto bytes = [&](uint32_t n) { return engine->sequence_bytes(0, n); };
+  CHECK(bytes(80).main == 0);
+  CHECK(bytes(80).device == on_host->sequence_bytes(0, 80).main);
+  CHECK(on_host->sequence_bytes(0, 80).device == 0);
+  Pipeline pipeline = bench.pipeline(bench.strategy(device));
+  const MemoryPlan plan = make_plan(bench.tiny.model->shape(), {}, pipeline, options(), 0);
+  CHECK(plan.device_sequence_bytes == 4 * bytes(256).device);
+
+  Scheduler scheduler(*engine, {.memory_bytes = {0, bytes(80).device}});
+  Asked large(60, 20, 1), second(8, 4, 2);
+  large.submit(scheduler);
+  second.submit(scheduler);
+  scheduler.step();
+  CHECK(scheduler.memory_used() == bytes(80));
+  CHECK(scheduler.find(second.id)->state == RequestState::kQueued);
+  scheduler.run();
+  CHECK(large.is_done());
+  CHECK(second.is_done());
+  CHECK(scheduler.memory_used() == 0);
+  Asked larger(81, 1, 3);
+  CHECK_THROWS_WITH_AS(larger.submit(scheduler),
+                       doctest::Contains(" MiB of the device's memory for 82 tokens"), Error);
 }
 
 TEST_CASE("a request waits until its memory is free, and holds back those behind it") {
@@ -140,7 +180,7 @@ TEST_CASE("strategies that share a prompt count its K and V once") {
     CAPTURE(fits);
     TwoOfOnePrompt scene;
     REQUIRE(scene.engine->can_follow(0, scene.quest));
-    const uint64_t both = scene.both();
+    const MemoryBytes both = scene.both();
     Scheduler scheduler(*scene.engine, {.memory_bytes = fits ? both : both - 1});
     const auto ids = scheduler.submit_together(scene.requests());
     scheduler.step();

@@ -132,7 +132,7 @@ Json sequence_bytes_json(const AbParts& parts, const AbOptions& options) {
     if (!parts.lineup[i].failed.empty()) continue;
     for (const uint32_t length : options.lengths)
       out[parts.lineup[i].label][std::to_string(length)] =
-          parts.engine.sequence_bytes(parts.ids[0][i], length);
+          parts.engine.sequence_bytes(parts.ids[0][i], length).total();
   }
   return out;
 }

@@ -129,7 +129,7 @@ void Bench::check_sequences() const {
   for (StrategyId strategy = 0; strategy < 2 * shape_.types.size(); strategy += 2)
     for (const auto& depths : {shape_.depths, shape_.prompt_depths})
       for (const uint32_t depth : depths)
-        bytes += engine_->sequence_bytes(strategy, depth + shape_.n_prompt);
+        bytes += engine_->sequence_bytes(strategy, depth + shape_.n_prompt).main;
   check_memory(bytes, "the keys and values of all rows", "", "give fewer or smaller depths in -d");
 }
 

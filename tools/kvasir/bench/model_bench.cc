@@ -11,6 +11,7 @@
 #include "tools/kvasir/cli/progress_bar.h"
 #include "tools/kvasir/cli/text.h"
 #include "tools/kvasir/session/given_prompt.h"
+#include "tools/kvasir/session/planning.h"
 #include "tools/kvasir/session/shared_prompt.h"
 
 namespace kvasir::tool {
@@ -58,8 +59,15 @@ Typical ModelRow::speed() const { return typical(tokens_per_second, 1); }
 
 double ModelRow::bytes_per_token() const {
   if (test.n_generate == 0) return 0;
-  const auto read = static_cast<double>(counted.kv_bytes_read + counted.bytes_read_to_choose());
+  const auto read = static_cast<double>(counted.kv_bytes_read + counted.bytes_read_to_choose() -
+                                        device_bytes_read);
   return static_cast<double>(weight_bytes) + read / test.n_generate;
+}
+
+double ModelRow::device_bytes_per_token() const {
+  if (test.n_generate == 0) return 0;
+  return static_cast<double>(device_weight_bytes) +
+         static_cast<double>(device_bytes_read) / test.n_generate;
 }
 
 double ModelRow::bytes_per_second() const { return bytes_per_token() * speed().middle; }
@@ -109,7 +117,7 @@ std::vector<uint32_t> ModelBench::depths() const {
 void ModelBench::check_sequences() const {
   const auto groups = prompt_groups(*engine_, static_cast<uint32_t>(arms_.size() + 1));
   const auto added = static_cast<uint32_t>(tokens_.size());
-  uint64_t bytes = 0;
+  MemoryBytes bytes;
   for (const uint32_t depth : depths())
     for (const auto& group : groups) {
       bool leads = true;
@@ -121,10 +129,10 @@ void ModelBench::check_sequences() const {
     }
   for (size_t arm = 0; arm < arms_.size(); ++arm)
     bytes += engine_->sequence_bytes(strategy_of(arm), added);
-  if (bytes <= session_.sequence_memory()) return;
+  const std::string lacking = lacking_text(bytes, session_.sequence_memory());
+  if (lacking.empty()) return;
   throw Error(ErrorKind::kResource,
-              "the contexts of all depths and strategies need " + bytes_text(bytes) + ", " +
-                  bytes_text(session_.sequence_memory()) +
+              "the contexts of all depths and strategies need " + lacking +
                   " are left: give fewer or smaller depths in -d, fewer strategies, or -ctk and "
                   "-ctv of a smaller type");
 }
@@ -241,8 +249,10 @@ ModelRow ModelBench::row(size_t arm, const ModelTest& test,
   out.product_seconds =
       middle([](const Sample& s) { return static_cast<double>(s.times.products()) / 1e9; });
   out.weight_bytes = model_->weight_bytes_per_token();
+  out.device_weight_bytes = model_->placement().weight_bytes;
   out.dense_multiply_adds = multiply_adds_of_layers(model_->shape());
   out.counted = samples.back().counted;
+  out.device_bytes_read = engine_->device_bytes_read(strategy_of(arm), out.counted);
   return out;
 }
 

@@ -39,15 +39,18 @@ struct ModelRow {
   std::string strategy, type_k, type_v;
   std::vector<double> tokens_per_second;  // [repetitions]
   ModelParts parts;
-  uint64_t weight_bytes = 0;       // read per token
-  Engagement counted;              // of one repetition
-  double product_seconds = 0;      // in projections and FFN: median of the repetitions
-  double dense_multiply_adds = 0;  // of the layers' matrices, of one token
+  uint64_t weight_bytes = 0;         // read per token, from main memory
+  uint64_t device_weight_bytes = 0;  // likewise, in a device's
+  Engagement counted;                // of one repetition
+  uint64_t device_bytes_read = 0;    // of what that read, in a device's memory
+  double product_seconds = 0;        // in projections and FFN: median of the repetitions
+  double dense_multiply_adds = 0;    // of the layers' matrices, of one token
 
   Typical speed() const;  // tokens/s
-  // Of decoded tokens: weights, K, V and what choosing read. 0 where a prompt is read: its tokens
-  // share what is read.
+  // Of decoded tokens: weights, K, V and what choosing read, of main memory and of a device's. 0
+  // where a prompt is read: its tokens share what is read.
   double bytes_per_token() const;
+  double device_bytes_per_token() const;
   double bytes_per_second() const;
   double flops() const;  // of a prompt: 2 per multiply-add of the matrices, per second in them
   double attended_share() const;

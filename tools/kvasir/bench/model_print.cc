@@ -20,7 +20,7 @@ const char* const kModelColumns =
     "  t/s        tokens per second, median of the repetitions\n"
     "  +/-        from their first quartile to the third, of the median\n"
     "  ms/token   1000 / (t/s)\n"
-    "  MB/token   weights, K, V and what choosing read, per decoded token\n"
+    "  MB/token   weights, K, V and what choosing read, per decoded token, from main memory\n"
     "  GB/s       that, times t/s\n"
     "  of read    GB/s / read bandwidth of the same run\n"
     "  GFLOP/s    of prompts: 2 per multiply-add of the layers' matrices, per second spent in "
@@ -29,6 +29,8 @@ const char* const kModelColumns =
     "products\n"
     "  attended   tokens attended, of those cached\n"
     "  fallbacks  times that a plugin failed and a layer was dense instead\n"
+    "  GPU MB     MB/token of what lies in a GPU's memory, which the four columns from MB/token on "
+    "leave out; only where there is any\n"
     "--breakdown adds ms/token by part: projections (of attention, with norm), selection "
     "(selectors "
     "and scores of representatives), attention (over what was chosen, and the wait for it), FFN, "
@@ -77,6 +79,8 @@ Json row_json(const ModelRow& r, const MeasuredLimits& limits) {
            {"bytes_to_choose", r.counted.bytes_read_to_choose()},
            {"bytes_per_token", or_null(r.bytes_per_token())},
            {"bytes_per_second", or_null(r.bytes_per_second())},
+           {"device_weight_bytes_per_token", r.device_weight_bytes},
+           {"device_bytes_per_token", or_null(r.device_bytes_per_token())},
            {"of_read_bandwidth",
             json_or_null(share_of(r.bytes_per_second(), limits.read_bandwidth.middle))},
            {"flop_per_second", or_null(r.flops())},
@@ -95,18 +99,33 @@ std::string number(double value, double unit) {
 }
 
 std::string speed_table(const ModelReport& report) {
-  Table table({"test", "strategy", "K", "V", "t/s", "+/-", "ms/token", "MB/token", "GB/s",
-               "of read", "GFLOP/s", "of f32", "attended", "fallbacks"},
-              {4, 5, 6, 7, 8, 9, 10, 11, 12, 13});
+  std::vector<std::string> header = {"test",    "strategy", "K",        "V",        "t/s",
+                                     "+/-",     "ms/token", "MB/token", "GB/s",     "of read",
+                                     "GFLOP/s", "of f32",   "attended", "fallbacks"};
+  const bool on_device = std::any_of(report.rows.begin(), report.rows.end(), [](const ModelRow& r) {
+    return r.device_bytes_per_token() > 0;
+  });
+  if (on_device) header.push_back("GPU MB");
+  Table table(header, {4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14});
   for (const ModelRow& r : report.rows) {
     const Typical speed = r.speed();
-    table.add({r.test.name(), r.strategy, r.type_k, r.type_v, format("%.2f", speed.middle),
-               percent_text(speed.spread), format("%.3f", 1e3 / speed.middle),
-               number(r.bytes_per_token(), 1e6), number(r.bytes_per_second(), 1e9),
-               share_text(r.bytes_per_second(), report.limits.read_bandwidth.middle),
-               number(r.flops(), 1e9),
-               share_text(r.flops(), 2.0 * report.limits.multiply_add_rate.middle),
-               percent_text(r.attended_share()), std::to_string(r.counted.fallbacks)});
+    std::vector<std::string> row = {
+        r.test.name(),
+        r.strategy,
+        r.type_k,
+        r.type_v,
+        format("%.2f", speed.middle),
+        percent_text(speed.spread),
+        format("%.3f", 1e3 / speed.middle),
+        number(r.bytes_per_token(), 1e6),
+        number(r.bytes_per_second(), 1e9),
+        share_text(r.bytes_per_second(), report.limits.read_bandwidth.middle),
+        number(r.flops(), 1e9),
+        share_text(r.flops(), 2.0 * report.limits.multiply_add_rate.middle),
+        percent_text(r.attended_share()),
+        std::to_string(r.counted.fallbacks)};
+    if (on_device) row.push_back(number(r.device_bytes_per_token(), 1e6));
+    table.add(std::move(row));
   }
   return table.markdown();
 }

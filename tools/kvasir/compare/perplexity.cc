@@ -104,10 +104,12 @@ bool is_dense(const Pipeline& pipeline) {
 
 // How many chunks of the context fit side by side, at least one.
 uint32_t chunks_that_fit(Session& session, Engine& engine, StrategyId mask, uint32_t context) {
-  const uint64_t of_mask = mask ? engine.sequence_bytes(mask, context) : 0;
-  const uint64_t bytes = std::max<uint64_t>(engine.sequence_bytes(0, context) + of_mask, 1);
-  return static_cast<uint32_t>(
-      std::clamp<uint64_t>(session.sequence_memory() / bytes, 1, kMostSequences));
+  const MemoryBytes of_mask = mask ? engine.sequence_bytes(mask, context) : MemoryBytes();
+  const MemoryBytes bytes = engine.sequence_bytes(0, context) + of_mask;
+  const MemoryBytes& there = session.sequence_memory();
+  const uint64_t n = std::min(there.main / std::max<uint64_t>(bytes.main, 1),
+                              there.device / std::max<uint64_t>(bytes.device, 1));
+  return static_cast<uint32_t>(std::clamp<uint64_t>(n, 1, kMostSequences));
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "tools/kvasir/cli/parse.h"
 #include "tools/kvasir/cli/text.h"
+#include "tools/kvasir/session/planning.h"
 
 namespace kvasir::tool {
 namespace {
@@ -91,13 +92,12 @@ std::vector<TokenId> chunk_tokens(const Tokenizer& tokenizer, const std::string&
 void check_blend_memory(const Session& session, const Engine& engine, uint32_t n_tokens,
                         bool oracle) {
   const uint64_t n_sequences = oracle ? 3 : 2;
-  const uint64_t needed = n_sequences * engine.sequence_bytes(0, n_tokens);
-  if (needed > session.sequence_memory())
+  const std::string lacking =
+      lacking_text(n_sequences * engine.sequence_bytes(0, n_tokens), session.sequence_memory());
+  if (!lacking.empty())
     throw Error(ErrorKind::kResource, "chunks of " + std::to_string(n_tokens) +
-                                          " tokens and prompts that reuse them need " +
-                                          bytes_text(needed) + " for K and V, and " +
-                                          bytes_text(session.sequence_memory()) +
-                                          " are left: give fewer or shorter chunks");
+                                          " tokens and prompts that reuse them need for K and V " +
+                                          lacking + " are left: give fewer or shorter chunks");
 }
 
 Json to_json(const BlendReport& r) {

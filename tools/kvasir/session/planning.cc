@@ -3,6 +3,7 @@
 #include "tools/kvasir/session/planning.h"
 
 #include <algorithm>
+#include <filesystem>
 
 #include "core/error.h"
 #include "core/model/layers/device_library.h"
@@ -29,18 +30,29 @@ void check_memory(uint64_t bytes, const std::string& what, const std::string& pa
                                         bytes_text(available) + " are available: " + remedy);
 }
 
-void check_device_memory(const MemoryPlan& plan, const Model::Options& model) {
-  if (model.device_layers == 0 || plan.device_sequence_bytes == 0) return;
+uint64_t free_device_memory(const MemoryPlan& plan, const Model::Options& model) {
+  if (plan.device_bytes() == 0) return UINT64_MAX;
+  if (model.device_layers == 0 && !std::filesystem::exists(model.device_library)) return UINT64_MAX;
   const DeviceLibraryTable& library = open_device_library(model.device_library);
-  if (!library.problem().empty()) return;  // loading the model says so
-  const uint64_t free_bytes = library.memory().free_bytes;
-  if (plan.device_bytes() <= free_bytes) return;
+  // What finds no device says so when it is loaded.
+  return library.problem().empty() ? library.memory().free_bytes : UINT64_MAX;
+}
+
+void check_device_memory(const MemoryPlan& plan, uint64_t free_bytes) {
+  if (plan.device_sequence_bytes == 0 || plan.device_bytes() <= free_bytes) return;
   throw Error(ErrorKind::kResource,
               "the GPU has " + bytes_text(free_bytes) + " free, " +
                   bytes_text(plan.device_bytes()) + " are planned there (layers " +
                   bytes_text(plan.device_weight_bytes + plan.device_scratch_bytes) +
                   ", K, V and summaries " + bytes_text(plan.device_sequence_bytes) +
                   "): lower -ngl or -c, or see `kvasir plan`");
+}
+
+std::string lacking_text(const MemoryBytes& needed, const MemoryBytes& there) {
+  if (needed.main > there.main) return bytes_text(needed.main) + ", " + bytes_text(there.main);
+  if (needed.device > there.device)
+    return bytes_text(needed.device) + " of the GPU's memory, " + bytes_text(there.device);
+  return "";
 }
 
 uint32_t step_tokens(const StrategyConfig& strategy, uint32_t max_sequences) {

@@ -22,9 +22,15 @@ inline uint64_t vocabulary_bytes(const ModelShape& shape) {
 void check_memory(uint64_t bytes, const std::string& what, const std::string& parts,
                   const std::string& remedy);
 
-// Throws Error(kResource) when a device's library is asked for layers and what is planned in its
-// memory, K and V included, is more than is free there.
-void check_device_memory(const MemoryPlan& plan, const Model::Options& model);
+// Free memory of the device now, for what is planned there. UINT64_MAX: nothing is, or nobody here
+// can say: there is no library of layers, or it finds no device.
+uint64_t free_device_memory(const MemoryPlan& plan, const Model::Options& model);
+// Throws Error(kResource) when K, V or summaries are planned in a device's memory, and more than
+// free_bytes in all.
+void check_device_memory(const MemoryPlan& plan, uint64_t free_bytes);
+// "" when `needed` fits; else what is needed and what is there, of the memory that lacks: "3.1 GB
+// of the GPU's memory, 2 GB".
+std::string lacking_text(const MemoryBytes& needed, const MemoryBytes& there);
 
 // Most tokens of one step: a piece of a prompt beside a decoded token of every other sequence.
 uint32_t step_tokens(const StrategyConfig& strategy, uint32_t max_sequences);

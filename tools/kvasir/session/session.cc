@@ -114,12 +114,14 @@ Engine& Session::load(uint32_t max_context, uint32_t max_sequences) {
       needed.total(), "a context of " + std::to_string(held) + " tokens",
       "weights " + bytes_text(needed.weight_bytes) + ", K and V " + bytes_text(needed.kv_bytes),
       "lower -c, or see `kvasir plan`");
-  check_device_memory(needed, model_options(1));
+  const uint64_t on_device = free_device_memory(needed, model_options(1));
+  check_device_memory(needed, on_device);
   const MemoryInfo machine = memory_info();
   const MemoryPlan all =
       max_sequences == 1 && held == max_context ? needed : plan(max_context, max_sequences);
-  const uint64_t others = all.total() - all.sequence_bytes();
-  sequence_memory_ = machine.available_bytes - std::min(machine.available_bytes, others);
+  const MemoryBytes others{all.total() - all.sequence_bytes(),
+                           all.device_weight_bytes + all.device_scratch_bytes};
+  sequence_memory_ = MemoryBytes(machine.available_bytes, on_device) - others;
   load_model(most_step_tokens(max_sequences));
   engine_ = make_engine(max_context, max_sequences);
   return *engine_;

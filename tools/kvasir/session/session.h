@@ -61,9 +61,9 @@ class Session {
   // the session's.
   std::unique_ptr<Engine> make_engine(uint32_t max_context, uint32_t max_sequences);
   Pipeline pipeline(const StrategyConfig& strategy);  // for Engine::add_strategy()
-  // Bytes for the sequences of all engines: what is available less everything else that is planned.
-  // Known once the weights are loaded.
-  uint64_t sequence_memory() const { return sequence_memory_; }
+  // For the sequences of all engines: what is available less everything else that is planned; of a
+  // device that cannot be asked, no limit. Known once the weights are loaded.
+  const MemoryBytes& sequence_memory() const { return sequence_memory_; }
   Model::Placement placement() const { return model_->placement(); }  // after load()
   double load_ms() const { return load_ms_; }
   uint64_t planned_bytes() const { return planned_bytes_; }  // of one sequence, by load()
@@ -89,7 +89,7 @@ class Session {
   uint32_t most_held_ = UINT32_MAX;
   double load_ms_ = 0;
   uint64_t planned_bytes_ = 0;
-  uint64_t sequence_memory_ = 0;
+  MemoryBytes sequence_memory_;
 };
 
 }  // namespace kvasir::tool
