@@ -41,8 +41,14 @@ void wait(Stream stream);  // for all it was given; throws what failed since
 void* allocate_memory(uint64_t bytes);
 void free_memory(void* data) noexcept;
 
-// Queued in the stream. Bytes of (pageable) host memory are taken before the call returns; what
-// goes to the host is there after wait().
+// Pins memory of the host, which copies then neither wait for nor bring through other memory;
+// false: it cannot be pinned, and is copied all the same. What copies read of it must not change
+// before wait().
+bool pin_memory(void* data, uint64_t bytes);
+void unpin_memory(void* data) noexcept;  // what was pinned; does nothing where that failed
+
+// Queued in the stream. Bytes of host memory that is not pinned are taken before the call returns;
+// what goes to the host is there after wait().
 void copy_to_device(void* to, const void* from, uint64_t bytes, Stream stream);
 void copy_to_host(void* to, const void* from, uint64_t bytes, Stream stream);
 void copy_on_device(void* to, const void* from, uint64_t bytes, Stream stream);  // do not overlap

@@ -1,4 +1,5 @@
-// The runtime of the emulated device: everything is done when the call returns.
+// The runtime of the emulated device: everything is done when the call returns, but for copies from
+// and to pinned memory, which any stream's wait ends.
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/runtime.h"
 
@@ -6,6 +7,7 @@
 
 #include "kernels/cuda/emulation/fault.h"
 #include "kernels/cuda/emulation/memory.h"
+#include "kernels/cuda/emulation/pinned.h"
 
 namespace kvasir::cuda {
 namespace {
@@ -25,7 +27,7 @@ MemoryState memory_state() { return {emulation::free_bytes(), emulation::memory_
 
 Stream make_stream() { return {}; }
 void destroy_stream(Stream) noexcept {}
-void wait(Stream) {}
+void wait(Stream) { emulation::end_copies(); }
 
 void* allocate_memory(uint64_t bytes) {
   void* data = emulation::allocate(bytes);
@@ -34,15 +36,25 @@ void* allocate_memory(uint64_t bytes) {
 }
 void free_memory(void* data) noexcept { emulation::release(data); }
 
+bool pin_memory(void* data, uint64_t bytes) {
+  emulation::pin(data, bytes);
+  return true;
+}
+void unpin_memory(void* data) noexcept { emulation::unpin(data); }
+
 void copy_to_device(void* to, const void* from, uint64_t bytes, Stream) {
   if (bytes == 0) return;
   check(to, bytes);
   std::memcpy(to, from, bytes);
+  if (emulation::is_pinned(from, bytes)) emulation::begin_copy_from(from, bytes);
 }
 void copy_to_host(void* to, const void* from, uint64_t bytes, Stream) {
   if (bytes == 0) return;
   check(from, bytes);
-  std::memcpy(to, from, bytes);
+  if (emulation::is_pinned(to, bytes))
+    emulation::begin_copy_to(to, from, bytes);
+  else
+    std::memcpy(to, from, bytes);
 }
 void copy_on_device(void* to, const void* from, uint64_t bytes, Stream) {
   if (bytes == 0) return;

@@ -59,6 +59,15 @@ void* allocate_memory(uint64_t bytes) {
 }
 void free_memory(void* data) noexcept { cudaFree(data); }
 
+bool pin_memory(void* data, uint64_t bytes) {
+  if (cudaHostRegister(data, bytes, cudaHostRegisterDefault) == cudaSuccess) return true;
+  cudaGetLastError();  // not the next call's
+  return false;
+}
+void unpin_memory(void* data) noexcept {
+  if (cudaHostUnregister(data) != cudaSuccess) cudaGetLastError();
+}
+
 void copy_to_device(void* to, const void* from, uint64_t bytes, Stream stream) {
   if (bytes == 0) return;
   check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, native(stream)),
