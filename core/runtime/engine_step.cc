@@ -7,8 +7,6 @@
 namespace kvasir {
 namespace {
 
-constexpr uint32_t kLogitTokens = 16;  // whose logits are computed at a time
-
 // Tokens of an item that go through the layers.
 uint64_t queries_of(const StepItem& item) {
   return item.recompute.empty() ? item.tokens.size() : item.recompute.size();
@@ -276,8 +274,9 @@ void Engine::Impl::advance(Sequence& seq, std::span<const TokenId> tokens) const
 
 // The last tokens of all items, and every token that is to be verified, in one product.
 void Engine::Impl::write_logits(std::span<const StepItem> items, const Plan& plan) {
+  constexpr uint32_t kLogitTokens = StepBuffers::kLogitTokens;
   const uint32_t vocab = model.shape().vocab_size, width = model.shape().d_model;
-  std::vector<float> hidden, logits;
+  std::vector<float> hidden;
   std::vector<float*> to;
   for (size_t i = 0; i < items.size(); ++i) {
     const Plan::Done& done = plan.items[i];
@@ -287,11 +286,9 @@ void Engine::Impl::write_logits(std::span<const StepItem> items, const Plan& pla
     for (uint32_t at = 0; items[i].all_logits && at < n; at += kLogitTokens) {
       const uint32_t n_now = std::min(kLogitTokens, n - at);
       hidden.clear();
-      for (uint32_t t = at; t < at + n_now; ++t)
-        hidden.insert(hidden.end(), loop.hidden(done.query[t]), loop.hidden(done.query[t]) + width);
-      logits.resize(uint64_t{n_now} * vocab);
-      loop.logits(hidden.data(), n_now, logits.data());
-      items[i].all_logits(verifies ? at : done.seq->kv_len - n + at, n_now, logits.data());
+      loop.hidden(std::span(done.query).subspan(at, n_now), hidden);
+      items[i].all_logits(verifies ? at : done.seq->kv_len - n + at, n_now,
+                          loop.logits(hidden.data(), n_now).data());
     }
   }
   hidden.clear();
@@ -305,15 +302,13 @@ void Engine::Impl::write_logits(std::span<const StepItem> items, const Plan& pla
       if (left == 0) continue;  // all were narrowed away
       queries = {done.query[0] + left - 1};
     }
-    for (size_t q = 0; q < queries.size(); ++q) {
-      hidden.insert(hidden.end(), loop.hidden(queries[q]), loop.hidden(queries[q]) + width);
-      to.push_back(items[i].logits.data() + q * vocab);
-    }
+    loop.hidden(queries, hidden);
+    for (size_t q = 0; q < queries.size(); ++q) to.push_back(items[i].logits.data() + q * vocab);
   }
-  logits.resize(uint64_t{kLogitTokens} * vocab);
   for (size_t at = 0; at < to.size(); at += kLogitTokens) {
     const size_t n_now = std::min<size_t>(kLogitTokens, to.size() - at);
-    loop.logits(hidden.data() + at * width, static_cast<uint32_t>(n_now), logits.data());
+    const std::span<const float> logits =
+        loop.logits(hidden.data() + at * width, static_cast<uint32_t>(n_now));
     for (size_t i = 0; i < n_now; ++i) std::copy_n(logits.data() + i * vocab, vocab, to[at + i]);
   }
 }

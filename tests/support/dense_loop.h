@@ -48,6 +48,7 @@ class DenseLoop {
       model_.ffn(layer, h.data(), n);
     }
     kv_len_ += n;
+    model_.read_hidden(h.data(), 0, n);
     std::vector<float> out(n * uint64_t{s.vocab_size});
     model_.logits(h.data(), n, out.data());
     return out;

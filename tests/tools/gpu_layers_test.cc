@@ -1,9 +1,11 @@
 // -ngl as users meet it: what is said without a GPU, what `plan` counts, and a run whose layers are
 // on the emulated device.
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
 #include <filesystem>
 
-#include "tests/tools/tiny_model.h"
+#include "tests/tools/traced.h"
 
 namespace {
 using namespace kvasir::test;
@@ -150,6 +152,39 @@ TEST_CASE("a run whose layers, K and V are on the device, for each way of choosi
                              "--plugin-dir", KVASIR_TEST_DEVICE_PLUGINS});
     CHECK(json_of(run_of(model, more), {kEmulation})["tokens"] == host["tokens"]);
   }
+}
+
+// It reads each layer's input, which stays on the device else, and queries before RoPE.
+TEST_CASE("a trace of layers on the device holds what one of the host's holds") {
+  const TinyModel model;
+  const TempDir folder;
+  const std::string text = folder.write("text", words(60));
+  const auto traced = [&](const std::string& name, const std::vector<std::string>& more) {
+    std::vector<std::string> command{
+        "trace", "record", "-m", model.path, "-f",        text,  "-o",     folder.path(name),
+        "-c",    "20",     "-n", "2",        "--compute", "f32", "--type", "f32"};
+    command.insert(command.end(), more.begin(), more.end());
+    const Finished done = run_kvasir(command, {kEmulation});
+    CAPTURE(done.err);
+    REQUIRE(done.code == 0);
+    const File file(folder.path(name));
+    std::vector<float> values;  // all but the tokens
+    for (const auto& [tensor, about] : file.root.items()) {
+      if (!about.contains("dtype") || about["dtype"] != "F32") continue;
+      const size_t begin = about["data_offsets"][0], end = about["data_offsets"][1];
+      const size_t n = values.size();
+      values.resize(n + (end - begin) / 4);
+      std::memcpy(values.data() + n, file.data.data() + begin, end - begin);
+    }
+    REQUIRE(!values.empty());
+    return values;
+  };
+  const std::vector<float> host = traced("host", {}), device = traced("device", {"-ngl", "all"});
+  REQUIRE(device.size() == host.size());
+  float worst = 0;
+  for (size_t i = 0; i < host.size(); ++i) worst = std::max(worst, std::abs(device[i] - host[i]));
+  CHECK(worst < 1e-3f);
+  CHECK(device != host);  // sums in another order
 }
 
 TEST_CASE("layers, K and V that the device has no memory for are refused before anything loads") {

@@ -7,7 +7,9 @@
 #include "core/model/cuda/device_memory.h"
 #include "core/model/cuda/device_products.h"
 #include "core/model/layers/device_layers.h"
+#include "kernels/cuda/finite.h"
 #include "kernels/cuda/rms_norm.h"
+#include "kernels/cuda/rotate_rows.h"
 #include "kernels/cuda/row_ops.h"
 
 namespace kvasir {
@@ -24,6 +26,19 @@ auto guarded(const Fn& fn) {
                     (e.is_out_of_memory() ? ": lower -ngl, or free memory of the device" : ""));
   }
 }
+
+// A number that the device tells the host.
+struct PinnedCount {
+  uint32_t value = 0;
+  PinnedCount() { is_pinned_ = cuda::pin_memory(&value, sizeof value); }
+  ~PinnedCount() {
+    if (is_pinned_) cuda::unpin_memory(&value);
+  }
+  PinnedCount(const PinnedCount&) = delete;
+
+ private:
+  bool is_pinned_;
+};
 
 struct Stream {
   cuda::Stream handle = cuda::make_stream();
@@ -83,28 +98,25 @@ class CudaLayers final : public DeviceLayers {
 
   void add_layer(const DeviceLayer& layer) override;
   void set_head(const DeviceHead& head) override;
+  void pin(std::span<float> rows) override;
+  void unpin(std::span<float> rows) noexcept override;
   void put_hidden(const float* h, uint32_t n) override {
     guarded([&] { put(hidden_, h, uint64_t{n} * shape_.d_model); });
-  }
-  void get_hidden(float* h, uint32_t n) override {
-    guarded([&] {
-      get(h, hidden_, uint64_t{n} * shape_.d_model);
-      cuda::wait(stream_.handle);
-    });
   }
   void put_input(const float* x, uint32_t n) override {
     guarded([&] { put(input_, x, uint64_t{n} * shape_.d_model); });
   }
-  void get_input(float* x, uint32_t n) override {
-    guarded([&] {
-      get(x, input_, uint64_t{n} * shape_.d_model);
-      cuda::wait(stream_.handle);
-    });
-  }
+  void get_hidden(float* h, uint32_t first, uint32_t n) override { get_rows(h, hidden_, first, n); }
+  void get_input(float* x, uint32_t first, uint32_t n) override { get_rows(x, input_, first, n); }
+  bool hidden_is_finite(uint32_t n) override;
+  void put_angles(uint32_t table, const float* cos, const float* sin, uint32_t n,
+                  uint32_t n_pairs) override;
   void attn_norm(uint32_t layer, uint32_t n) override {
     guarded([&] { norm(hidden_, layers_[layer].attn_norm, n, shape_.d_model, input_); });
   }
-  void project_qkv(uint32_t layer, uint32_t n, float* q, float* k, float* v) override;
+  void project_qkv(uint32_t layer, uint32_t n, const Rotation& rotation, float* q, float* k,
+                   float* v) override;
+  void query_of(uint32_t layer, const float* rows, uint32_t n, float* x, float* q) override;
   void attn_output(uint32_t layer, const float* o, uint32_t n) override;
   void ffn(uint32_t layer, uint32_t n) override;
   void logits(const float* h, uint32_t n, float* out) override;
@@ -121,6 +133,16 @@ class CudaLayers final : public DeviceLayers {
     cuda::copy_to_host(to, reinterpret_cast<const void*>(from), 4 * n, stream_.handle);
     copied_.to_host += 4 * n;
   }
+  void get_rows(float* to, uint64_t from, uint32_t first, uint32_t n) {
+    guarded([&] {
+      const uint64_t at = uint64_t{first} * shape_.d_model;
+      get(to + at, from + 4 * at, uint64_t{n} * shape_.d_model);
+      cuda::wait(stream_.handle);
+    });
+  }
+  uint64_t cos_of(uint32_t table) const { return angles_ + 2 * table * sizes_.angles; }
+  uint64_t sin_of(uint32_t table) const { return cos_of(table) + sizes_.angles; }
+  void rotate(const Rotation& by, std::span<const Rows> rows, uint64_t x, uint32_t n_heads);
   void norm(uint64_t x, uint64_t weight, uint64_t n_rows, uint32_t width, uint64_t y,
             bool adds = false) {
     cuda::rms_norm({x, weight, y, n_rows, width, shape_.norm_eps, adds}, stream_.handle);
@@ -132,7 +154,9 @@ class CudaLayers final : public DeviceLayers {
   DeviceBuffers sizes_;
   Stream stream_;
   DeviceMemory scratch_;
-  uint64_t hidden_, input_, normed_, q_, k_, v_, o_, gate_, up_, logits_;
+  uint64_t hidden_, input_, normed_, q_, k_, v_, o_, gate_, up_, angles_, n_bad_, logits_;
+  uint32_t n_pairs_[DeviceBuffers::kAngleTables] = {};  // of the angles that were put
+  PinnedCount bad_;
   DeviceProducts products_;
   std::vector<LayerOnDevice> layers_;
   std::vector<HeadOnDevice> head_;  // one or none
@@ -165,6 +189,8 @@ CudaLayers::CudaLayers(const DeviceShape& shape)
       o_(scratch_.take(sizes_.o)),
       gate_(scratch_.take(sizes_.gate)),
       up_(scratch_.take(sizes_.up)),
+      angles_(scratch_.take(2 * DeviceBuffers::kAngleTables * sizes_.angles)),
+      n_bad_(scratch_.take(sizes_.n_bad)),
       logits_(scratch_.take(sizes_.logits)),
       products_(stream_.handle, take_products(scratch_, sizes_)) {}
 
@@ -209,20 +235,83 @@ void CudaLayers::set_head(const DeviceHead& from) {
   });
 }
 
-void CudaLayers::project_qkv(uint32_t layer, uint32_t n, float* q, float* k, float* v) {
+void CudaLayers::pin(std::span<float> rows) {
+  guarded([&] { cuda::pin_memory(rows.data(), rows.size_bytes()); });
+}
+
+void CudaLayers::unpin(std::span<float> rows) noexcept {
+  try {
+    cuda::wait(stream_.handle);
+  } catch (const cuda::Error&) {  // the next call says so
+  }
+  cuda::unpin_memory(rows.data());
+}
+
+bool CudaLayers::hidden_is_finite(uint32_t n) {
+  return guarded([&] {
+    cuda::zero_memory(reinterpret_cast<void*>(n_bad_), sizeof(uint32_t), stream_.handle);
+    cuda::count_not_finite(hidden_, uint64_t{n} * shape_.d_model, n_bad_, stream_.handle);
+    cuda::copy_to_host(&bad_.value, reinterpret_cast<const void*>(n_bad_), sizeof(uint32_t),
+                       stream_.handle);
+    copied_.to_host += sizeof(uint32_t);
+    cuda::wait(stream_.handle);
+    return bad_.value == 0;
+  });
+}
+
+void CudaLayers::put_angles(uint32_t table, const float* cos, const float* sin, uint32_t n,
+                            uint32_t n_pairs) {
+  guarded([&] {
+    n_pairs_[table] = n_pairs;
+    put(cos_of(table), cos, uint64_t{n} * n_pairs);
+    put(sin_of(table), sin, uint64_t{n} * n_pairs);
+  });
+}
+
+void CudaLayers::rotate(const Rotation& by, std::span<const Rows> rows, uint64_t x,
+                        uint32_t n_heads) {
+  const uint32_t n_pairs = n_pairs_[by.table];
+  for (const Rows& some : rows) {
+    const uint64_t angle = uint64_t{4} * some.first * n_pairs;
+    cuda::rotate_rows({cos_of(by.table) + angle, sin_of(by.table) + angle,
+                       x + uint64_t{4} * some.first * n_heads * shape_.head_dim, some.n, n_heads,
+                       shape_.head_dim, n_pairs, by.pairing == RopePairing::kInterleaved},
+                      stream_.handle);
+  }
+}
+
+void CudaLayers::project_qkv(uint32_t layer, uint32_t n, const Rotation& rotation, float* q,
+                             float* k, float* v) {
   guarded([&] {
     const LayerOnDevice& l = layers_[layer];
-    std::vector<DeviceProducts::Product> list;
-    if (q) list.push_back({&l.q, q_, l.q_bias});
+    std::vector<DeviceProducts::Product> list{{&l.q, q_, l.q_bias}};
     if (k) list.push_back({&l.k, k_, l.k_bias});
     if (v) list.push_back({&l.v, v_, l.v_bias});
     products_.multiply(input_, n, list);
     const uint32_t dim = shape_.head_dim;
-    if (q && l.q_norm) norm(q_, l.q_norm, uint64_t{n} * shape_.n_q_heads, dim, q_);
+    if (l.q_norm) norm(q_, l.q_norm, uint64_t{n} * shape_.n_q_heads, dim, q_);
     if (k && l.k_norm) norm(k_, l.k_norm, uint64_t{n} * shape_.n_kv_heads, dim, k_);
-    if (q) get(q, q_, uint64_t{n} * shape_.q_width());
+    rotate(rotation, rotation.of_q, q_, shape_.n_q_heads);
+    rotate(rotation, rotation.of_k, k_, shape_.n_kv_heads);
+    get(q, q_, uint64_t{n} * shape_.q_width());
     if (k) get(k, k_, uint64_t{n} * shape_.k_width());
     if (v) get(v, v_, uint64_t{n} * shape_.v_width());
+    cuda::wait(stream_.handle);
+  });
+}
+
+void CudaLayers::query_of(uint32_t layer, const float* rows, uint32_t n, float* x, float* q) {
+  guarded([&] {
+    const LayerOnDevice& l = layers_[layer];
+    put(normed_, rows, uint64_t{n} * shape_.d_model);
+    if (x) {
+      norm(normed_, l.attn_norm, n, shape_.d_model, normed_);
+      get(x, normed_, uint64_t{n} * shape_.d_model);
+    }
+    const DeviceProducts::Product product{&l.q, q_, l.q_bias};
+    products_.multiply(normed_, n, {&product, 1});
+    if (l.q_norm) norm(q_, l.q_norm, uint64_t{n} * shape_.n_q_heads, shape_.head_dim, q_);
+    get(q, q_, uint64_t{n} * shape_.q_width());
     cuda::wait(stream_.handle);
   });
 }
@@ -258,8 +347,8 @@ void CudaLayers::logits(const float* h, uint32_t n, float* out) {
     for (uint32_t first = 0; first < n; first += sizes_.logit_rows) {
       const uint32_t rows = std::min(sizes_.logit_rows, n - first);
       const uint64_t values = uint64_t{rows} * shape_.vocab_size;
-      put(hidden_, h + uint64_t{first} * shape_.d_model, uint64_t{rows} * shape_.d_model);
-      norm(hidden_, head.norm, rows, shape_.d_model, normed_);
+      put(normed_, h + uint64_t{first} * shape_.d_model, uint64_t{rows} * shape_.d_model);
+      norm(normed_, head.norm, rows, shape_.d_model, normed_);
       const DeviceProducts::Product product{&head.weights, logits_};
       products_.multiply(normed_, rows, {&product, 1});
       if (shape_.logits_softcap != 0.0f)

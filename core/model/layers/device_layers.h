@@ -38,6 +38,7 @@ struct DeviceHead {
 struct DeviceShape {
   uint32_t d_model = 0, d_ff = 0, vocab_size = 0;
   uint32_t n_q_heads = 0, n_kv_heads = 0, head_dim = 0, v_head_dim = 0;
+  uint32_t rope_pairs = 0;                       // of a head, at most
   float norm_eps = 0.0f, logits_softcap = 0.0f;  // cap: 0: none
   Activation activation = Activation::kSilu;
   uint32_t max_tokens = 0;  // of a call
@@ -58,6 +59,7 @@ struct DeviceBuffers {
   static constexpr uint64_t kWorkspaceBytes = uint64_t{32} << 20;  // of the library of products
   static constexpr uint64_t kMostTileBytes = uint64_t{64} << 20;   // weights expanded to bf16
   static constexpr uint32_t kMostLogitRows = 64;                   // at once
+  static constexpr uint32_t kAngleTables = 2;                      // layers may slide, or not
   static constexpr uint64_t kAlignment = 256;
   static constexpr uint64_t aligned(uint64_t bytes) {
     return (bytes + kAlignment - 1) / kAlignment * kAlignment;
@@ -66,8 +68,10 @@ struct DeviceBuffers {
   uint64_t hidden = 0, input = 0, normed = 0;  // [max_tokens, d_model] f32
   uint64_t q = 0, k = 0, v = 0, o = 0;         // [max_tokens, width] f32
   uint64_t gate = 0, up = 0;                   // [max_tokens, d_ff] f32
-  uint64_t logits = 0;                         // [logit_rows, vocab_size] f32
-  uint64_t rounded = 0;                        // [max_tokens, widest input] bf16
+  uint64_t angles = 0;  // cos or sin of a table, [max_tokens, rope_pairs] f32
+  uint64_t n_bad = aligned(sizeof(uint32_t));
+  uint64_t logits = 0;   // [logit_rows, vocab_size] f32
+  uint64_t rounded = 0;  // [max_tokens, widest input] bf16
   uint64_t tile = 0, workspace = 0;
   uint32_t logit_rows = 0;
 
@@ -79,6 +83,7 @@ struct DeviceBuffers {
     v = rows(s.v_width());
     o = rows(s.o_width());
     gate = up = rows(s.d_ff);
+    angles = rows(s.rope_pairs);
     if (s.has_head) {
       logit_rows = std::min(kMostLogitRows, s.max_tokens);
       logits = aligned(uint64_t{4} * logit_rows * s.vocab_size);
@@ -92,15 +97,16 @@ struct DeviceBuffers {
     workspace = kWorkspaceBytes;
   }
   uint64_t n_bytes() const {
-    return hidden + input + normed + q + k + v + o + gate + up + logits + rounded + tile +
-           workspace;
+    return hidden + input + normed + q + k + v + o + gate + up + 2 * kAngleTables * angles + n_bad +
+           logits + rounded + tile + workspace;
   }
 };
 
 // One sequence of calls at a time. Rows h (the stream of hidden states, [n, d_model]) and x (a
 // layer's normalised input, likewise) stay on the device between calls; put and get copy them.
 // Layers are counted from the first that was added. All arrays of the host are f32, row-major, n at
-// most max_tokens (in logits(), too). Calls that write to the host return when it is written.
+// most max_tokens (in logits(), too). Calls that write to the host return when it is written; what
+// calls read of pinned arrays stays as it is until the next of those has returned.
 // Throws Error: kResource where memory is lacking, kInternal for what the device's software
 // refuses.
 class DeviceLayers {
@@ -111,21 +117,44 @@ class DeviceLayers {
   virtual void add_layer(const DeviceLayer& layer) = 0;
   virtual void set_head(const DeviceHead& head) = 0;
 
+  // As Model::pin.
+  virtual void pin(std::span<float> rows) = 0;
+  virtual void unpin(std::span<float> rows) noexcept = 0;
+
   virtual void put_hidden(const float* h, uint32_t n) = 0;
-  virtual void get_hidden(float* h, uint32_t n) = 0;
   virtual void put_input(const float* x, uint32_t n) = 0;
-  virtual void get_input(float* x, uint32_t n) = 0;
+  // Rows [first, first + n), to their places in h and x.
+  virtual void get_hidden(float* h, uint32_t first, uint32_t n) = 0;
+  virtual void get_input(float* x, uint32_t first, uint32_t n) = 0;
+  virtual bool hidden_is_finite(uint32_t n) = 0;
+
+  // RoPE of rows of a call, by angles that stay until they are put again: cos and sin [n, n_pairs],
+  // table < DeviceBuffers::kAngleTables.
+  virtual void put_angles(uint32_t table, const float* cos, const float* sin, uint32_t n,
+                          uint32_t n_pairs) = 0;
+  struct Rows {
+    uint32_t first = 0, n = 0;
+  };
+  struct Rotation {
+    uint32_t table = 0;
+    RopePairing pairing = RopePairing::kInterleaved;
+    std::span<const Rows> of_q{}, of_k{};
+  };
 
   // As the functions of Model, on the rows that the device has.
-  virtual void attn_norm(uint32_t layer, uint32_t n) = 0;                    // x = norm(h)
-  virtual void project_qkv(uint32_t layer, uint32_t n, float* q, float* k,   // of x; q, k and v
-                           float* v) = 0;                                    // may be null
+  virtual void attn_norm(uint32_t layer, uint32_t n) = 0;  // x = norm(h)
+  // Of x. k and v may be null.
+  virtual void project_qkv(uint32_t layer, uint32_t n, const Rotation& rotation, float* q, float* k,
+                           float* v) = 0;
+  // q of n rows of the host, which attn_norm() makes first where x is not null, and writes there.
+  // The device's h and x stay.
+  virtual void query_of(uint32_t layer, const float* rows, uint32_t n, float* x, float* q) = 0;
   virtual void attn_output(uint32_t layer, const float* o, uint32_t n) = 0;  // h += o Wo
   virtual void ffn(uint32_t layer, uint32_t n) = 0;                          // h += ffn(norm(h))
-  virtual void logits(const float* h, uint32_t n, float* out) = 0;           // overwrites h and x
+  virtual void logits(const float* h, uint32_t n, float* out) = 0;           // of the host's h
 
   struct Copied {
-    uint64_t to_device = 0, to_host = 0;  // bytes of rows, not of weights
+    uint64_t to_device = 0, to_host = 0;  // bytes of all but weights
   };
   virtual Copied copied() const = 0;
   virtual uint64_t weight_bytes() const = 0;   // allocated, DeviceBuffers::aligned() each

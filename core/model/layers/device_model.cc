@@ -3,6 +3,7 @@
 #include "core/model/layers/device_model.h"
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 #include <vector>
 
@@ -87,7 +88,7 @@ class DeviceModel final : public Model {
   bool has_token(int32_t id) const override { return host_->has_token(id); }
   void embed(std::span<const int32_t> ids, float* h) const override {
     host_->embed(ids, h);
-    hidden_ = {};
+    hidden_ = input_ = {};
   }
   void attn_norm(uint32_t layer, const float* h, uint32_t n, float* x) const override;
   void project_qkv(uint32_t layer, const float* x, uint32_t n, float* q, float* k,
@@ -96,6 +97,14 @@ class DeviceModel final : public Model {
   void ffn(uint32_t layer, float* h, uint32_t n) const override;
   void finish_layer(uint32_t layer, const float* o, uint32_t n, float* h) const override;
   void logits(const float* h, uint32_t n, float* out) const override;
+  void project_turned(uint32_t layer, const float* x, uint32_t n, std::span<const Turn> turns,
+                      float* q, float* k, float* v) const override;
+  void query_ahead(uint32_t layer, const float* h, uint32_t n, float* x, float* q) const override;
+  void read_hidden(float* h, uint32_t first, uint32_t n) const override;
+  void read_input(float* x, uint32_t first, uint32_t n) const override;
+  std::optional<bool> hidden_is_finite() const override;
+  void pin(std::span<float> rows) const override { device_->pin(rows); }
+  void unpin(std::span<float> rows) const noexcept override { device_->unpin(rows); }
   uint64_t weight_bytes() const override { return host_->weight_bytes(); }
   // From main memory, whose bandwidth it is compared with.
   uint64_t weight_bytes_per_token() const override { return host_->weight_bytes_per_token(); }
@@ -104,17 +113,32 @@ class DeviceModel final : public Model {
  private:
   // Where the stream of hidden states stands in a layer; kEnd is the next one's beginning.
   enum class Point { kNowhere, kNormed, kAttended, kEnd };
-  // Rows of the host that the device has, too, as they were then. Model says that nobody changes
-  // them before they come back.
+  // Rows of the host that the device has, as they were then. Model says that nobody changes them
+  // before they come back.
   struct Held {
     Point point = Point::kNowhere;
     uint32_t layer = 0, n = 0;
     const float* rows = nullptr;
-    bool operator==(const Held&) const = default;
+    bool is_newer = false;  // than the host's, which were not read since
+    bool is(const Held& as) const {
+      return point == as.point && layer == as.layer && n == as.n && rows == as.rows;
+    }
+  };
+  // RoPE's angles that the device has: of which rows, for which positions.
+  struct Angles {
+    uint32_t first;
+    uint64_t kv_len;  // where it counts
+    std::vector<uint32_t> pos;
+    bool operator==(const Angles&) const = default;
   };
   void check_tokens(uint32_t n) const { check_call(n, max_tokens_); }
   // Puts them there unless they are; whatever follows changes them, and says what they are then.
   void take_hidden(const Held& as) const;
+  void take_input(const Held& as) const;
+  void put_angles(uint32_t table, const RopeTable& rope, uint32_t n,
+                  std::span<const Turn> turns) const;
+  // Before the host's rows at this address are used.
+  void check_read(const float* rows) const;
   uint32_t on_device(uint32_t layer) const { return layer - part_.first_layer; }
 
   DevicePart part_;
@@ -124,6 +148,7 @@ class DeviceModel final : public Model {
   std::unique_ptr<DeviceLayers> device_;
   std::string library_;
   mutable Held hidden_, input_;
+  mutable std::vector<Angles> angles_[DeviceBuffers::kAngleTables];
 };
 
 DeviceModel::DeviceModel(const GgufFile& file, const DevicePart& part, const DeviceShape& shape,
@@ -144,10 +169,32 @@ DeviceModel::DeviceModel(const GgufFile& file, const DevicePart& part, const Dev
   tensors.release();
 }
 
+void DeviceModel::check_read(const float* rows) const {
+  const uint64_t width = host_->shape().d_model;
+  for (const Held* held : {&hidden_, &input_})
+    if (held->is_newer && !std::less<>{}(rows, held->rows) &&
+        std::less<>{}(rows, held->rows + held->n * width))
+      throw Error(ErrorKind::kInternal,
+                  "rows of layer " + std::to_string(held->layer) +
+                      ", which a device has changed, are used before they were read");
+}
+
 void DeviceModel::take_hidden(const Held& as) const {
   check_tokens(as.n);
-  const bool is_there = std::exchange(hidden_, {}) == as;
-  if (!is_there) device_->put_hidden(as.rows, as.n);
+  if (!hidden_.is(as)) {
+    check_read(as.rows);
+    hidden_ = {};
+    device_->put_hidden(as.rows, as.n);
+    hidden_ = as;
+  }
+}
+
+void DeviceModel::take_input(const Held& as) const {
+  check_tokens(as.n);
+  if (input_.is(as)) return;
+  check_read(as.rows);
+  input_ = {};
+  device_->put_input(as.rows, as.n);
 }
 
 void DeviceModel::attn_norm(uint32_t layer, const float* h, uint32_t n, float* x) const {
@@ -155,52 +202,124 @@ void DeviceModel::attn_norm(uint32_t layer, const float* h, uint32_t n, float* x
   take_hidden({Point::kEnd, layer - 1, n, h});
   input_ = {};
   device_->attn_norm(on_device(layer), n);
-  device_->get_input(x, n);
-  hidden_ = {Point::kNormed, layer, n, h};
-  input_ = {Point::kNormed, layer, n, x};
+  hidden_.point = Point::kNormed;
+  hidden_.layer = layer;
+  input_ = {Point::kNormed, layer, n, x, true};
 }
 
 void DeviceModel::project_qkv(uint32_t layer, const float* x, uint32_t n, float* q, float* k,
                               float* v) const {
   if (!part_.has_layer(layer)) return host_->project_qkv(layer, x, n, q, k, v);
-  check_tokens(n);
-  if (input_ != Held{Point::kNormed, layer, n, x}) {
-    input_ = {};
-    device_->put_input(x, n);
+  const Held as{Point::kNormed, layer, n, x};
+  if (!k && !v && !input_.is(as)) {
+    check_tokens(n);
+    check_read(x);
+    return device_->query_of(on_device(layer), x, n, nullptr, q);
   }
-  device_->project_qkv(on_device(layer), n, q, k, v);
+  take_input(as);
+  device_->project_qkv(on_device(layer), n, {}, q, k, v);
+}
+
+// Layers of a step turn by the same angles: they go to the device once.
+void DeviceModel::put_angles(uint32_t table, const RopeTable& rope, uint32_t n,
+                             std::span<const Turn> turns) const {
+  std::vector<Angles> wanted;
+  for (const Turn& turn : turns) {
+    if (turn.first + turn.pos.size() > n)
+      throw Error(ErrorKind::kInternal, "RoPE of row " +
+                                            std::to_string(turn.first + turn.pos.size() - 1) +
+                                            ", and the call has " + std::to_string(n));
+    wanted.push_back({turn.first,
+                      rope.turns_by_length(turn.kv_len) ? turn.kv_len : 0,
+                      {turn.pos.begin(), turn.pos.end()}});
+  }
+  if (wanted == angles_[table]) return;
+  angles_[table].clear();
+  const size_t n_pairs = rope.n_pairs();
+  std::vector<float> cos(n * n_pairs), sin(n * n_pairs);
+  for (const Turn& turn : turns)
+    rope.angles(turn.pos, turn.kv_len, cos.data() + turn.first * n_pairs,
+                sin.data() + turn.first * n_pairs);
+  device_->put_angles(table, cos.data(), sin.data(), n, static_cast<uint32_t>(n_pairs));
+  angles_[table] = std::move(wanted);
+}
+
+void DeviceModel::project_turned(uint32_t layer, const float* x, uint32_t n,
+                                 std::span<const Turn> turns, float* q, float* k, float* v) const {
+  if (!part_.has_layer(layer)) return host_->project_turned(layer, x, n, turns, q, k, v);
+  take_input({Point::kNormed, layer, n, x});
+  const uint32_t table = shape().sliding_window(layer) ? 1 : 0;
+  put_angles(table, rope(layer), n, turns);
+  std::vector<DeviceLayers::Rows> of_q, of_k;
+  const auto add = [](std::vector<DeviceLayers::Rows>& to, const Turn& turn) {
+    const auto more = static_cast<uint32_t>(turn.pos.size());
+    if (!to.empty() && to.back().first + to.back().n == turn.first)
+      to.back().n += more;
+    else
+      to.push_back({turn.first, more});
+  };
+  for (const Turn& turn : turns) {
+    add(of_q, turn);
+    if (turn.turns_k) add(of_k, turn);
+  }
+  device_->project_qkv(on_device(layer), n, {table, rope(layer).pairing(), of_q, of_k}, q, k, v);
+}
+
+void DeviceModel::query_ahead(uint32_t layer, const float* h, uint32_t n, float* x,
+                              float* q) const {
+  if (!part_.has_layer(layer)) return host_->query_ahead(layer, h, n, x, q);
+  check_tokens(n);
+  check_read(h);
+  device_->query_of(on_device(layer), h, n, x, q);
 }
 
 void DeviceModel::attn_output(uint32_t layer, const float* o, uint32_t n, float* h) const {
   if (!part_.has_layer(layer)) return host_->attn_output(layer, o, n, h);
   take_hidden({Point::kNormed, layer, n, h});
+  hidden_ = {};
   device_->attn_output(on_device(layer), o, n);
-  device_->get_hidden(h, n);
-  hidden_ = {Point::kAttended, layer, n, h};
+  hidden_ = {Point::kAttended, layer, n, h, true};
 }
 
 void DeviceModel::ffn(uint32_t layer, float* h, uint32_t n) const {
   if (!part_.has_layer(layer)) return host_->ffn(layer, h, n);
   take_hidden({Point::kAttended, layer, n, h});
+  hidden_ = {};
   device_->ffn(on_device(layer), n);
-  device_->get_hidden(h, n);
-  hidden_ = {Point::kEnd, layer, n, h};
+  hidden_ = {Point::kEnd, layer, n, h, true};
 }
 
 void DeviceModel::finish_layer(uint32_t layer, const float* o, uint32_t n, float* h) const {
   if (!part_.has_layer(layer)) return host_->finish_layer(layer, o, n, h);
   take_hidden({Point::kNormed, layer, n, h});
+  hidden_ = {};
   device_->attn_output(on_device(layer), o, n);
   device_->ffn(on_device(layer), n);
-  device_->get_hidden(h, n);
-  hidden_ = {Point::kEnd, layer, n, h};
+  hidden_ = {Point::kEnd, layer, n, h, true};
 }
 
 void DeviceModel::logits(const float* h, uint32_t n, float* out) const {
+  check_read(h);
   if (!part_.has_head) return host_->logits(h, n, out);
   check_tokens(n);
-  hidden_ = input_ = {};
   device_->logits(h, n, out);
+}
+
+void DeviceModel::read_hidden(float* h, uint32_t first, uint32_t n) const {
+  if (!hidden_.is_newer || h != hidden_.rows) return;
+  device_->get_hidden(h, first, n);
+  if (first == 0 && n == hidden_.n) hidden_.is_newer = false;
+}
+
+void DeviceModel::read_input(float* x, uint32_t first, uint32_t n) const {
+  if (!input_.is_newer || x != input_.rows) return;
+  device_->get_input(x, first, n);
+  if (first == 0 && n == input_.n) input_.is_newer = false;
+}
+
+std::optional<bool> DeviceModel::hidden_is_finite() const {
+  if (!hidden_.is_newer) return {};
+  return device_->hidden_is_finite(hidden_.n);
 }
 
 Model::Placement DeviceModel::placement() const {
@@ -260,19 +379,13 @@ bool device_is_exact(const Model::Options& options) {
 
 DeviceShape device_shape(const DevicePart& part, const ModelShape& s,
                          const Model::Options& options) {
-  return {s.d_model,
-          s.d_ff,
-          s.vocab_size,
-          s.n_q_heads,
-          s.n_kv_heads,
-          s.head_dim,
-          s.v_head_dim,
-          s.norm_eps,
-          s.logits_softcap,
-          s.activation,
-          options.max_batch_tokens,
-          part.has_head,
-          device_is_exact(options)};
+  return {s.d_model,     s.d_ff,
+          s.vocab_size,  s.n_q_heads,
+          s.n_kv_heads,  s.head_dim,
+          s.v_head_dim,  std::max(s.rope.n_dims, s.sliding_rope.n_dims) / 2,
+          s.norm_eps,    s.logits_softcap,
+          s.activation,  options.max_batch_tokens,
+          part.has_head, device_is_exact(options)};
 }
 
 std::unique_ptr<Model> make_device_model(const GgufFile& file, const ModelShape& shape,

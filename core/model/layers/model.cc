@@ -15,6 +15,7 @@
 #include "core/model/layers/panel_matrix.h"
 #include "core/model/layers/quantized_panel.h"
 #include "core/model/layers/tensor_list.h"
+#include "core/model/layers/turn_rows.h"
 #include "kernels/row_ops.h"
 
 namespace kvasir {
@@ -341,6 +342,12 @@ void GgufModel::logits(const float* h, uint32_t n, float* out) const {
 }
 
 }  // namespace
+
+void Model::project_turned(uint32_t layer, const float* x, uint32_t n, std::span<const Turn> turns,
+                           float* q, float* k, float* v) const {
+  project_qkv(layer, x, n, q, k, v);
+  turn_rows(*this, layer, turns, q, k);
+}
 
 void Model::check_call(uint32_t n, uint32_t most) {
   if (n <= most) return;

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -21,7 +22,8 @@ namespace kvasir {
 // parallel inside through the pool. The GgufFile must outlive the model: embedding rows are read
 // from it.
 // Rows that one call returns and a later one of the same step takes (x from attn_norm, h from one
-// layer to the next) are not changed in between: layers on a device keep them there.
+// layer to the next) are not changed in between: layers on a device keep them there, and copy them
+// to the host only for who reads them (read_hidden, read_input).
 class Model {
  public:
   struct Options {
@@ -81,8 +83,39 @@ class Model {
     ffn(layer, h, n);
   }
   virtual void logits(const float* h, uint32_t n, float* out) const = 0;  // final norm, lm head
-  virtual uint64_t weight_bytes() const = 0;                              // resident
-  virtual uint64_t weight_bytes_per_token() const = 0;                    // read per decoded token
+
+  // RoPE of rows [first, first + pos.size()) of a call: of q, and of k unless it is to stay as it
+  // is. kv_len: as RopeTable::apply.
+  struct Turn {
+    uint32_t first = 0;
+    std::span<const uint32_t> pos{};
+    uint64_t kv_len = 0;
+    bool turns_k = true;
+  };
+  // project_qkv() and rope(layer); rows of no turn stay as they are projected.
+  virtual void project_turned(uint32_t layer, const float* x, uint32_t n,
+                              std::span<const Turn> turns, float* q, float* k, float* v) const;
+  // What attn_norm() and project_qkv() make of n rows that are copies of h, for a later layer than
+  // the one that is computed, which goes on as if nothing had happened. x may be h.
+  virtual void query_ahead(uint32_t layer, const float* h, uint32_t n, float* x, float* q) const {
+    attn_norm(layer, h, n, x);
+    project_qkv(layer, x, n, q, nullptr, nullptr);
+  }
+
+  // Before the host reads rows [first, first + n) of the h, or of the x, that the model wrote last:
+  // a layer on a device leaves them there. Rows that logits() is given are read before, too.
+  virtual void read_hidden(float* /*h*/, uint32_t /*first*/, uint32_t /*n*/) const {}
+  virtual void read_input(float* /*x*/, uint32_t /*first*/, uint32_t /*n*/) const {}
+  // Whether all of the h that the last layer left is finite, where a device knows; else nothing:
+  // h is on the host.
+  virtual std::optional<bool> hidden_is_finite() const { return {}; }
+  // Pins an array that calls will be given, where a device can then copy it faster. It stays where
+  // it is until unpin(). What cannot be pinned is copied all the same.
+  virtual void pin(std::span<float> /*rows*/) const {}
+  virtual void unpin(std::span<float> /*rows*/) const noexcept {}
+
+  virtual uint64_t weight_bytes() const = 0;            // resident
+  virtual uint64_t weight_bytes_per_token() const = 0;  // read per decoded token
   // What is on a device.
   struct Placement {
     uint32_t n_layers = 0;

@@ -127,6 +127,22 @@ void RopeTable::turn(const std::vector<double>& frequencies, int64_t pos, double
   }
 }
 
+// Those of the table, or `of_length`, which is written.
+const std::vector<double>& RopeTable::frequencies_at(uint64_t kv_len,
+                                                     std::vector<double>& of_length) const {
+  if (!turns_by_length(kv_len)) return frequencies_;
+  return of_length = rope_frequencies(config_, kv_len);
+}
+
+void RopeTable::angles(std::span<const uint32_t> pos, uint64_t kv_len, float* cos,
+                       float* sin) const {
+  std::vector<double> of_length;
+  const std::vector<double>& frequencies = frequencies_at(kv_len, of_length);
+  for (size_t token = 0; token < pos.size(); ++token)
+    turn(frequencies, static_cast<int64_t>(pos[token]), magnitude_, cos + token * n_pairs(),
+         sin + token * n_pairs());
+}
+
 template <class Pos>
 void RopeTable::rotate(float* x, uint32_t n_tokens, const Heads& heads, std::span<const Pos> pos,
                        double magnitude, uint64_t kv_len) const {
@@ -135,11 +151,8 @@ void RopeTable::rotate(float* x, uint32_t n_tokens, const Heads& heads, std::spa
                                           " positions for " + std::to_string(n_tokens) +
                                           " tokens of head_dim " + std::to_string(heads.head_dim));
   }
-  const bool grown =
-      config_.scaling == RopeScaling::kDynamicNtk && kv_len > config_.original_context;
   std::vector<double> of_length;
-  if (grown) of_length = rope_frequencies(config_, kv_len);
-  const std::vector<double>& frequencies = grown ? of_length : frequencies_;
+  const std::vector<double>& frequencies = frequencies_at(kv_len, of_length);
   const size_t width = size_t{heads.n_heads} * heads.head_dim;
   const auto tokens = [&](uint64_t begin, uint64_t end, uint32_t) {
     std::array<float, kMaxPairs> cos, sin;

@@ -37,6 +37,14 @@ class RopeTable {
   // neither on the other tokens of the call nor on the number of workers.
   void apply(float* x, uint32_t n_tokens, uint32_t n_heads, uint32_t head_dim,
              std::span<const uint32_t> pos, uint64_t kv_len) const;
+  // cos and sin of what apply() turns by, times its magnitude: [pos.size(), n_pairs()] each.
+  void angles(std::span<const uint32_t> pos, uint64_t kv_len, float* cos, float* sin) const;
+  uint32_t n_pairs() const { return config_.n_dims / 2; }
+  RopePairing pairing() const { return config_.pairing; }
+  // Whether kv_len changes what apply() does.
+  bool turns_by_length(uint64_t kv_len) const {
+    return config_.scaling == RopeScaling::kDynamicNtk && kv_len > config_.original_context;
+  }
   // Moves what apply() has rotated by `delta` positions: apply(p), shift(d) = apply(p + d).
   void shift(float* x, uint32_t n_tokens, uint32_t n_heads, uint32_t head_dim,
              std::span<const int32_t> delta, uint64_t kv_len) const;
@@ -51,6 +59,7 @@ class RopeTable {
   template <class Pos>
   void rotate(float* x, uint32_t n_tokens, const Heads& heads, std::span<const Pos> pos,
               double magnitude, uint64_t kv_len) const;
+  const std::vector<double>& frequencies_at(uint64_t kv_len, std::vector<double>& of_length) const;
   void turn(const std::vector<double>& frequencies, int64_t pos, double magnitude, float* cos,
             float* sin) const;
 

@@ -35,6 +35,8 @@ class SelectStage {
   // For pieces that decode one token, before pass.layer projects. pass.in: x and q of these pieces
   // alone, q as the target layer would project it.
   void speculate(const Pass& pass, uint32_t target);
+  // Whether a selector is shown the layer's input as it chooses.
+  bool reads_input(uint32_t layer) const;
   // The layer that is speculated for at pass.layer, where it is due; 0 = none.
   uint32_t speculation_target(const Pass& pass) const;
   // The same after the attention of pass.layer, where the core foresees for a selector that chooses

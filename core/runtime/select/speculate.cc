@@ -35,6 +35,14 @@ bool SelectStage::begins_selection(uint32_t layer) const {
   return layer < c_.geometry.n_layers && !c_.dense_layer[layer] && c_.group_leader[layer] == layer;
 }
 
+bool SelectStage::reads_input(uint32_t layer) const {
+  const auto& selectors = c_.pipeline.selectors;
+  return begins_selection(layer) &&
+         std::any_of(selectors.begin(), selectors.end(), [](const auto& selector) {
+           return (selector->desc().needs & KVASIR_NEED_INPUT) != 0;
+         });
+}
+
 uint32_t SelectStage::speculation_target(const Pass& pass) const {
   if (c_.pipeline.selectors.empty()) return 0;
   const Selector& selector = *c_.pipeline.selectors[0];

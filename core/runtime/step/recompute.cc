@@ -13,6 +13,7 @@ namespace {
 void narrow(Lane& lane, Lane::Redo& redo, uint32_t layer, StepBuffers& b) {
   std::vector<float> k(redo.positions.size() * b.k_width), v(redo.positions.size() * b.v_width);
   lane.run.store->read_tokens(redo.piece.seq->layers[layer], redo.positions, k.data(), v.data());
+  lane.run.context.model.read_hidden(b.h.data(), 0, b.n);
   const std::vector<uint32_t> left =
       (*redo.narrow)({layer, redo.positions, b.k.data(), b.v.data(), k.data(), v.data()});
   size_t at = 0, n = 0;

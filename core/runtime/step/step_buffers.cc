@@ -4,18 +4,26 @@
 
 namespace kvasir {
 
-StepBuffers::StepBuffers(const ModelShape& s, uint32_t max_tokens)
-    : d_model(s.d_model),
-      q_width(uint64_t{s.n_q_heads} * s.head_dim),
-      k_width(uint64_t{s.n_kv_heads} * s.head_dim),
-      v_width(uint64_t{s.n_kv_heads} * s.v_head_dim),
+StepBuffers::StepBuffers(const Model& model, uint32_t max_tokens)
+    : d_model(model.shape().d_model),
+      q_width(uint64_t{model.shape().n_q_heads} * model.shape().head_dim),
+      k_width(uint64_t{model.shape().n_kv_heads} * model.shape().head_dim),
+      v_width(uint64_t{model.shape().n_kv_heads} * model.shape().v_head_dim),
       h(max_tokens * d_model),
       x(max_tokens * d_model),
       q(max_tokens * q_width),
       k(max_tokens * k_width),
       v(max_tokens * v_width),
-      o(max_tokens * (uint64_t{s.n_q_heads} * s.v_head_dim)),
-      positions(max_tokens) {}
+      o(max_tokens * (uint64_t{model.shape().n_q_heads} * model.shape().v_head_dim)),
+      logits(uint64_t{kLogitTokens} * model.shape().vocab_size),
+      positions(max_tokens),
+      model_(model) {
+  for (std::vector<float>* rows : {&h, &x, &q, &k, &v, &o, &logits}) model_.pin(*rows);
+}
+
+StepBuffers::~StepBuffers() {
+  for (std::vector<float>* rows : {&h, &x, &q, &k, &v, &o, &logits}) model_.unpin(*rows);
+}
 
 Activations StepBuffers::activations(bool has_constant) const {
   return {n, positions.data(), x.data(), q.data(), has_constant ? q_constant.data() : nullptr};

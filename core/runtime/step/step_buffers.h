@@ -1,4 +1,4 @@
-// What the model computes in a step, of all its queries.
+// What the model computes in a step, of all its queries, in memory that is pinned for a device.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -11,8 +11,13 @@
 namespace kvasir {
 
 struct StepBuffers {
-  // max_tokens: of one step.
-  StepBuffers(const ModelShape& shape, uint32_t max_tokens);
+  static constexpr uint32_t kLogitTokens = 16;  // whose logits are computed at a time
+
+  // max_tokens: of one step. The model must outlive it.
+  StepBuffers(const Model& model, uint32_t max_tokens);
+  ~StepBuffers();
+  StepBuffers(const StepBuffers&) = delete;
+  StepBuffers& operator=(const StepBuffers&) = delete;
 
   // As the stages of a strategy see them. has_constant: it asks for constant positions, too.
   Activations activations(bool has_constant) const;
@@ -22,8 +27,11 @@ struct StepBuffers {
 
   uint64_t d_model, q_width, k_width, v_width;  // floats per token
   uint32_t n = 0;                               // queries of the step
-  std::vector<float> h, x, q, k, v, o, q_constant;
+  std::vector<float> h, x, q, k, v, o, logits, q_constant;
   std::vector<uint32_t> positions;
+
+ private:
+  const Model& model_;
 };
 
 }  // namespace kvasir

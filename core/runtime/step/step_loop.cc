@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/model/layers/turn_rows.h"
 #include "core/runtime/step/finite.h"
 #include "core/runtime/step/recompute.h"
 
@@ -32,16 +33,25 @@ void evict_pieces(StrategyRun& run, const std::vector<Piece>& pieces) {
 }  // namespace
 
 StepLoop::StepLoop(const Model& model, uint32_t max_tokens)
-    : model_(model), b_(model.shape(), max_tokens) {}
+    : model_(model), b_(model, max_tokens) {}
 
-const float* StepLoop::hidden(uint32_t query) const { return b_.h.data() + query * b_.d_model; }
+void StepLoop::hidden(std::span<const uint32_t> queries, std::vector<float>& to) {
+  for (size_t i = 0, n = 0; i < queries.size(); i += n) {
+    for (n = 1; i + n < queries.size() && queries[i + n] == queries[i] + n;) ++n;
+    timer_.in_model([&] { model_.read_hidden(b_.h.data(), queries[i], static_cast<uint32_t>(n)); });
+    const float* rows = b_.h.data() + queries[i] * b_.d_model;
+    to.insert(to.end(), rows, rows + n * b_.d_model);
+  }
+}
 
-void StepLoop::logits(const float* hidden, uint32_t n, float* out) {
-  timer_.in_model([&] { model_.logits(hidden, n, out); });
-  if (!all_finite(out, uint64_t{n} * model_.shape().vocab_size))
+std::span<const float> StepLoop::logits(const float* hidden, uint32_t n) {
+  const std::span<float> out(b_.logits.data(), uint64_t{n} * model_.shape().vocab_size);
+  timer_.in_model([&] { model_.logits(hidden, n, out.data()); });
+  if (!all_finite(out.data(), out.size()))
     throw input_error(
         "the logits are not finite, though all hidden states are: output weights of the model are "
         "NaN or infinity");
+  return out;
 }
 
 void StepLoop::begin(const std::vector<Lane>& lanes, uint32_t n) {
@@ -74,7 +84,7 @@ void StepLoop::run_given(std::vector<Lane>& lanes, uint32_t n, const GivenProjec
     timer_.in_model([&] {
       given(layer, b_.positions[0], n, b_.q.data(), b_.k.data(), b_.v.data());
       if (turn.empty())
-        rope_lanes(layer, lanes);
+        turn_lanes(layer, lanes);
       else
         for (const Lane& lane : lanes) turn_given(layer, lane, turn);
     });
@@ -130,6 +140,9 @@ void StepLoop::each_piece(Lane& lane, const Fn& fn) const {
 
 void StepLoop::run_layer(uint32_t layer, std::vector<Lane>& lanes) {
   timer_.in_model([&] { model_.attn_norm(layer, b_.h.data(), b_.n, b_.x.data()); });
+  if (std::any_of(lanes.begin(), lanes.end(),
+                  [&](const Lane& lane) { return lane.run.select.reads_input(layer); }))
+    timer_.in_model([&] { model_.read_input(b_.x.data(), 0, b_.n); });
   for (Lane& lane : lanes) {
     if (lane.pieces.empty()) continue;  // and what is placed may be on its way
     timer_.in_lane(lane, [&] { guard_pieces(lane.pieces, [&] { speculate(lane, layer); }); });
@@ -143,8 +156,7 @@ void StepLoop::run_layer(uint32_t layer, std::vector<Lane>& lanes) {
   }
   load_ahead(lanes, layer + 1);
   finish_layer(layer, lanes);
-  for (Lane& lane : lanes)
-    each_piece(lane, [&](const Piece& piece) { check_hidden(layer, piece); });
+  check_hidden(layer, lanes);
 }
 
 void StepLoop::finish_layer(uint32_t layer, std::vector<Lane>& lanes) {
@@ -175,8 +187,18 @@ void StepLoop::check_projections(uint32_t layer, const Piece& piece) const {
   check_finite(layer, piece, "value", b_.v, b_.v_width);
 }
 
-void StepLoop::check_hidden(uint32_t layer, const Piece& piece) const {
-  check_finite(layer, piece, "hidden state", b_.h, b_.d_model);
+// What a device knows to be finite need not be read.
+void StepLoop::check_hidden(uint32_t layer, std::vector<Lane>& lanes) {
+  bool is_finite = false;
+  timer_.in_model([&] {
+    is_finite = model_.hidden_is_finite().value_or(false);
+    if (!is_finite) model_.read_hidden(b_.h.data(), 0, b_.n);
+  });
+  if (is_finite) return;
+  for (Lane& lane : lanes)
+    each_piece(lane, [&](const Piece& piece) {
+      check_finite(layer, piece, "hidden state", b_.h, b_.d_model);
+    });
 }
 
 void StepLoop::check_finite(uint32_t layer, const Piece& piece, const char* what,
@@ -190,19 +212,24 @@ void StepLoop::check_finite(uint32_t layer, const Piece& piece, const char* what
 
 // Positions are those of the tokens; the length that dynamic NTK scales with is the prompt's while
 // it is read, so that the pieces it comes in do not change the keys.
-void StepLoop::rope(uint32_t layer, const std::vector<Piece>& pieces, float* values,
-                    uint32_t heads) const {
-  const uint32_t dim = model_.shape().head_dim;
-  const auto apply = [&](const Piece& piece, uint32_t first, uint32_t n, uint32_t kv_len) {
-    model_.rope(layer).apply(values + uint64_t{piece.q_begin + first} * heads * dim, n, heads, dim,
-                             {b_.positions.data() + piece.q_begin + first, n},
-                             std::max(piece.seq->prompt_end, kv_len));
-  };
-  for (const Piece& piece : pieces) {
-    if (!piece.drafts) apply(piece, 0, piece.n_q, piece.kv_len);
-    for (uint32_t t = 0; piece.drafts && t < piece.n_q; ++t)  // as if each had its own step
-      apply(piece, t, 1, piece.first_pos() + t + 1);
+std::vector<Model::Turn> StepLoop::turns_of(const std::vector<Lane>& lanes) const {
+  std::vector<Model::Turn> turns;
+  for (const Lane& lane : lanes) {
+    const bool turns_k = lane.run.geometry().k_state == KVASIR_K_ROTATED;
+    const auto add = [&](const Piece& piece, uint32_t first, uint32_t n, uint32_t kv_len) {
+      const uint32_t row = piece.q_begin + first;
+      turns.push_back(
+          {row, {b_.positions.data() + row, n}, std::max(piece.seq->prompt_end, kv_len), turns_k});
+    };
+    for (const Piece& piece : lane.pieces) {
+      if (!piece.drafts) add(piece, 0, piece.n_q, piece.kv_len);
+      for (uint32_t t = 0; piece.drafts && t < piece.n_q; ++t)  // as if each had its own step
+        add(piece, t, 1, piece.first_pos() + t + 1);
+    }
+    for (const Lane::Redo& redo : lane.redone)
+      add(redo.piece, 0, redo.piece.n_q, redo.piece.kv_len);
   }
+  return turns;
 }
 
 // The queries once more, all at the position from which selected keys seem to be seen.
@@ -218,20 +245,22 @@ void StepLoop::rope_constant(uint32_t layer, const Lane& lane) {
   }
 }
 
+// Who attends with queries at a constant position, too, needs them before they are turned.
 void StepLoop::project(uint32_t layer, std::vector<Lane>& lanes) {
+  const bool is_turned_twice = std::any_of(lanes.begin(), lanes.end(), [](const Lane& lane) {
+    return lane.run.binding->constant_positions;
+  });
+  if (!is_turned_twice)
+    return model_.project_turned(layer, b_.x.data(), b_.n, turns_of(lanes), b_.q.data(),
+                                 b_.k.data(), b_.v.data());
   model_.project_qkv(layer, b_.x.data(), b_.n, b_.q.data(), b_.k.data(), b_.v.data());
-  rope_lanes(layer, lanes);
+  turn_lanes(layer, lanes);
 }
 
-void StepLoop::rope_lanes(uint32_t layer, const std::vector<Lane>& lanes) {
-  const uint32_t q_heads = model_.shape().n_q_heads, kv_heads = model_.shape().n_kv_heads;
-  for (const Lane& lane : lanes) {
+void StepLoop::turn_lanes(uint32_t layer, const std::vector<Lane>& lanes) {
+  for (const Lane& lane : lanes)
     if (lane.run.binding->constant_positions) rope_constant(layer, lane);
-    std::vector<Piece> pieces = lane.pieces;
-    for (const Lane::Redo& redo : lane.redone) pieces.push_back(redo.piece);
-    rope(layer, pieces, b_.q.data(), q_heads);
-    if (lane.run.geometry().k_state == KVASIR_K_ROTATED) rope(layer, pieces, b_.k.data(), kv_heads);
-  }
+  turn_rows(model_, layer, turns_of(lanes), b_.q.data(), b_.k.data());
 }
 
 // Keys that were rotated for other positions. Queries come with them as they are to be.
@@ -250,8 +279,8 @@ void StepLoop::speculate(Lane& lane, uint32_t layer) {
   const uint32_t target = lane.run.select.speculation_target(pass);
   if (target == 0) return;
   timer_.in_model([&] {
-    gather(pass, b_.x);
-    query_ahead(pass, target);
+    gather(pass, Rows::kInput);
+    query_ahead(pass, target, Rows::kInput);
   });
   StepTimer::in_part(lane.choose_nanos, [&] { lane.run.select.speculate(pass, target); });
 }
@@ -262,10 +291,8 @@ void StepLoop::foresee(Lane& lane, Pass& pass) {
   const auto ahead = [&] {
     const uint32_t target = pass.layer + 1;
     timer_.in_model([&] {
-      gather(pass, b_.h);
-      model_.attn_norm(target, x_decode_.data(), static_cast<uint32_t>(pass.pieces.size()),
-                       x_decode_.data());
-      query_ahead(pass, target);
+      gather(pass, Rows::kHidden);
+      query_ahead(pass, target, Rows::kHidden);
     });
     StepTimer::in_part(lane.choose_nanos, [&] { lane.run.select.foresee(pass); });
   };
@@ -280,21 +307,28 @@ Pass StepLoop::decoding(const Lane& lane, uint32_t layer) {
 }
 
 // The rows of the pieces into x_decode_, where each piece begins from now on.
-void StepLoop::gather(Pass& pass, const std::vector<float>& rows) {
+void StepLoop::gather(Pass& pass, Rows rows) {
   x_decode_.resize(pass.pieces.size() * b_.d_model);
   for (uint32_t i = 0; i < pass.pieces.size(); ++i) {
-    std::copy_n(rows.data() + pass.pieces[i].q_begin * b_.d_model, b_.d_model,
-                x_decode_.data() + i * b_.d_model);
-    pass.pieces[i].q_begin = i;
+    const uint32_t row = std::exchange(pass.pieces[i].q_begin, i);
+    if (rows == Rows::kHidden)
+      model_.read_hidden(b_.h.data(), row, 1);
+    else
+      model_.read_input(b_.x.data(), row, 1);
+    const std::vector<float>& from = rows == Rows::kHidden ? b_.h : b_.x;
+    std::copy_n(from.data() + row * b_.d_model, b_.d_model, x_decode_.data() + i * b_.d_model);
   }
 }
 
-// The target's queries of what is gathered.
-void StepLoop::query_ahead(Pass& pass, uint32_t target) {
+// The target's queries of what is gathered, which is its input from here on.
+void StepLoop::query_ahead(Pass& pass, uint32_t target, Rows rows) {
   const ModelShape& s = model_.shape();
   const auto n = static_cast<uint32_t>(pass.pieces.size());
   q_target_.resize(n * b_.q_width);
-  model_.project_qkv(target, x_decode_.data(), n, q_target_.data(), nullptr, nullptr);
+  if (rows == Rows::kHidden)
+    model_.query_ahead(target, x_decode_.data(), n, x_decode_.data(), q_target_.data());
+  else
+    model_.project_qkv(target, x_decode_.data(), n, q_target_.data(), nullptr, nullptr);
   for (const Piece& piece : pass.pieces) {
     const uint32_t pos[] = {piece.first_pos()};
     model_.rope(target).apply(q_target_.data() + piece.q_begin * b_.q_width, 1, s.n_q_heads,

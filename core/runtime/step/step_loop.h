@@ -20,16 +20,18 @@ class StepLoop {
   StepLoop(const Model& model, uint32_t max_tokens);
 
   // Appends `tokens`, which the pieces of all lanes divide up by q_begin and n_q, to their
-  // sequences and leaves the last hidden states in hidden(). Pieces whose sequence failed disappear
-  // from the lanes. Throws only what concerns every piece (the model's own errors).
+  // sequences and leaves the last hidden states for hidden(). Pieces whose sequence failed
+  // disappear from the lanes. Throws only what concerns every piece (the model's own errors).
   void run(std::vector<Lane>& lanes, std::span<const int32_t> tokens);
   // The same for n tokens of one piece, whose projections are given: the model computes nothing and
   // hidden() says nothing. turn: StepItem::given_turn.
   void run_given(std::vector<Lane>& lanes, uint32_t n, const GivenProjections& given,
                  std::span<const int32_t> turn);
-  const float* hidden(uint32_t query) const;  // [d_model]
-  // hidden [n][d_model] -> out [n][vocab]. Error(kInput) when a logit is not finite.
-  void logits(const float* hidden, uint32_t n, float* out);
+  // Appends those of the queries to `to`, [queries][d_model].
+  void hidden(std::span<const uint32_t> queries, std::vector<float>& to);
+  // hidden [n][d_model], n at most StepBuffers::kLogitTokens. Returns [n][vocab], until the next
+  // call. Error(kInput) when a logit is not finite.
+  std::span<const float> logits(const float* hidden, uint32_t n);
   // The plans that are due, once the sequences count the step's tokens. Followers have their own
   // open blocks from here on.
   void evict(std::vector<Lane>& lanes);
@@ -50,18 +52,19 @@ class StepLoop {
   template <class Fn>
   void each_piece(Lane& lane, const Fn& fn) const;
   void check_projections(uint32_t layer, const Piece& piece) const;
-  void check_hidden(uint32_t layer, const Piece& piece) const;
+  void check_hidden(uint32_t layer, std::vector<Lane>& lanes);
   void check_finite(uint32_t layer, const Piece& piece, const char* what,
                     const std::vector<float>& values, uint64_t width) const;
   void speculate(Lane& lane, uint32_t layer);
   void foresee(Lane& lane, Pass& pass);
   static Pass decoding(const Lane& lane, uint32_t layer);
-  void gather(Pass& pass, const std::vector<float>& rows);
-  void query_ahead(Pass& pass, uint32_t target);
+  enum class Rows { kHidden, kInput };
+  void gather(Pass& pass, Rows rows);
+  void query_ahead(Pass& pass, uint32_t target, Rows rows);
   void project(uint32_t layer, std::vector<Lane>& lanes);
-  void rope(uint32_t layer, const std::vector<Piece>& pieces, float* values, uint32_t heads) const;
+  std::vector<Model::Turn> turns_of(const std::vector<Lane>& lanes) const;
   void turn_given(uint32_t layer, const Lane& lane, std::span<const int32_t> turn);
-  void rope_lanes(uint32_t layer, const std::vector<Lane>& lanes);
+  void turn_lanes(uint32_t layer, const std::vector<Lane>& lanes);
   void rope_constant(uint32_t layer, const Lane& lane);
   void fork_open_blocks(Lane::Followers& followers) const;
 

@@ -191,8 +191,7 @@ TEST_CASE("memory of both sides is as planned, and the host keeps nothing of wha
   }
 }
 
-// Rows of d_model floats, but for o and q, k and v.
-TEST_CASE("the stream of hidden states is copied to the device once") {
+TEST_CASE("the stream stays on the device: q, k and v leave it, what attention gave comes") {
   const GgufFile file = golden("llama-gqa4-llama3");
   const auto model = Model::load(file, pool(), on_device(99));
   const ModelShape& s = model->shape();
@@ -201,16 +200,154 @@ TEST_CASE("the stream of hidden states is copied to the device once") {
       o(uint64_t{n} * s.n_q_heads * s.v_head_dim, 0.1f);
   std::vector<float> q(uint64_t{n} * s.n_q_heads * s.head_dim),
       k(uint64_t{n} * s.n_kv_heads * s.head_dim), v(uint64_t{n} * s.n_kv_heads * s.v_head_dim);
+  const std::vector<uint32_t> pos = {0, 1, 2, 3, 4};
+  const Model::Turn turns[] = {{0, pos, n, true}};
   model->embed(some_ids(n, s.vocab_size), h.data());
   for (uint32_t layer = 0; layer < s.n_layers; ++layer) {
     model->attn_norm(layer, h.data(), n, x.data());
-    model->project_qkv(layer, x.data(), n, q.data(), k.data(), v.data());
+    model->project_turned(layer, x.data(), n, turns, q.data(), k.data(), v.data());
     model->finish_layer(layer, o.data(), n, h.data());
   }
-  const Model::Placement copied = model->placement();
-  CHECK(copied.copied_to_device == 4 * (h.size() + s.n_layers * o.size()));
-  CHECK(copied.copied_to_host ==
-        4 * s.n_layers * (h.size() + x.size() + q.size() + k.size() + v.size()));
+  // Angles go there once for all layers.
+  const uint64_t angles = 2 * n * model->rope(0).n_pairs();
+  uint64_t to_host = 4 * s.n_layers * (q.size() + k.size() + v.size());
+  CHECK(model->placement().copied_to_device == 4 * (h.size() + s.n_layers * o.size() + angles));
+  CHECK(model->placement().copied_to_host == to_host);
+  model->read_hidden(h.data(), 3, 2);
+  CHECK(model->placement().copied_to_host == (to_host += 4 * 2 * s.d_model));
+  model->read_input(x.data(), 0, n);
+  CHECK(model->placement().copied_to_host == (to_host += 4 * n * s.d_model));
+  model->read_input(x.data(), 0, n);  // they are there
+  CHECK(model->placement().copied_to_host == to_host);
+}
+
+// A row far away, two that share a place, keys that stay as they are, and rows of no turn.
+TEST_CASE("RoPE on the device is the host's, for every pairing, scaling and kind of layer") {
+  for (const char* name : kNames) {
+    CAPTURE(std::string(name));
+    const GgufFile file = golden(name);
+    const auto host = Model::load(file, pool(), {});
+    const auto model = Model::load(file, pool(), on_device(99));
+    const ModelShape& s = model->shape();
+    const uint32_t n = 7;
+    std::vector<float> h(n * s.d_model), x(h.size());
+    model->embed(some_ids(n, s.vocab_size), h.data());
+    const std::vector<uint32_t> near = {3, 4, 4}, far = {s.max_context - 1, 0}, other = {1, 2, 3};
+    const Model::Turn first[] = {{0, near, 5, true}, {3, far, s.max_context, false}},
+                      second[] = {{0, other, 5, true}, {3, far, s.max_context, true}};
+    for (uint32_t layer = 0; layer < s.n_layers; ++layer) {
+      CAPTURE(layer);
+      host->attn_norm(layer, h.data(), n, x.data());
+      std::vector<float> before;
+      for (const std::span<const Model::Turn> turns : {std::span(first), std::span(second)}) {
+        const auto projected = [&](const Model& of) {
+          std::vector<float> q(uint64_t{n} * s.n_q_heads * s.head_dim),
+              k(uint64_t{n} * s.n_kv_heads * s.head_dim),
+              v(uint64_t{n} * s.n_kv_heads * s.v_head_dim);
+          of.project_turned(layer, x.data(), n, turns, q.data(), k.data(), v.data());
+          q.insert(q.end(), k.begin(), k.end());
+          q.insert(q.end(), v.begin(), v.end());
+          return q;
+        };
+        const std::vector<float> got = projected(*model);
+        CHECK(largest_difference(got, projected(*host)) < 2e-5);
+        if (!before.empty()) CHECK(largest_difference(got, before) > 1e-2);
+        before = got;
+      }
+    }
+  }
+}
+
+// Dynamic NTK turns by the length of the sequence: the same positions by other angles.
+TEST_CASE("angles that the device has are not taken for those of another length") {
+  const test::TempDir dir;
+  RandomModelSpec spec;
+  spec.name = "ntk";
+  spec.architecture = "llama";
+  spec.n_layers = 2;
+  spec.d_model = spec.d_ff = 32;
+  spec.n_q_heads = 4;
+  spec.n_kv_heads = 2;
+  spec.head_dim = 8;
+  spec.vocab_size = 300;
+  spec.context_length = 64;
+  spec.rope_scaling = "dynamic";
+  spec.rope_factor = 4.0f;
+  write_random_model(spec, dir.path(spec.name));
+  const GgufFile file = GgufFile::open(dir.path(spec.name));
+  const auto host = Model::load(file, pool(), {}), model = Model::load(file, pool(), on_device(99));
+  const ModelShape& s = model->shape();
+  REQUIRE(s.rope.scaling == RopeScaling::kDynamicNtk);
+  std::vector<float> x(s.d_model);
+  for (size_t i = 0; i < x.size(); ++i) x[i] = std::sin(static_cast<float>(i));
+  const std::vector<uint32_t> pos = {50};
+  std::vector<float> q(s.n_q_heads * s.head_dim), k(s.n_kv_heads * s.head_dim), v(k.size()),
+      want = q, before;
+  for (const uint64_t length : {51u, 60u, 100u, 200u}) {
+    CAPTURE(length);
+    const Model::Turn turns[] = {{0, pos, length, true}};
+    model->project_turned(0, x.data(), 1, turns, q.data(), k.data(), v.data());
+    host->project_turned(0, x.data(), 1, turns, want.data(), k.data(), v.data());
+    CHECK(largest_difference(q, want) < 2e-5);
+    if (!before.empty()) CHECK((before == q) == (length == 60));
+    before = q;
+  }
+}
+
+TEST_CASE("rows that only the device has are refused wherever the host would use them") {
+  const GgufFile file = golden("llama-gqa4-llama3");
+  const auto model = Model::load(file, pool(), on_device(99));
+  const ModelShape& s = model->shape();
+  const uint32_t n = 3;
+  std::vector<float> h(n * s.d_model), x(h.size()), logits(uint64_t{n} * s.vocab_size),
+      o(uint64_t{n} * s.n_q_heads * s.v_head_dim, 0.1f);
+  std::vector<float> q(uint64_t{n} * s.n_q_heads * s.head_dim);
+  const auto refused = doctest::Contains("which a device has changed, are used before");
+  model->embed(some_ids(n, s.vocab_size), h.data());
+  CHECK_FALSE(model->hidden_is_finite());  // it is the host's
+  model->attn_norm(0, h.data(), n, x.data());
+  CHECK_THROWS_WITH_AS(model->project_qkv(1, x.data() + s.d_model, 1, q.data(), nullptr, nullptr),
+                       refused, Error);
+  model->read_input(x.data(), 0, n);
+  model->project_qkv(1, x.data() + s.d_model, 1, q.data(), nullptr, nullptr);
+  model->finish_layer(0, o.data(), n, h.data());
+  CHECK(model->hidden_is_finite() == true);
+  CHECK_THROWS_WITH_AS(model->logits(h.data(), n, logits.data()), refused, Error);
+  CHECK_THROWS_WITH_AS(model->query_ahead(1, h.data() + 2 * s.d_model, 1, x.data(), q.data()),
+                       refused, Error);
+  CHECK_THROWS_WITH_AS(model->attn_norm(1, h.data(), n - 1, x.data()), refused, Error);
+  model->read_hidden(h.data(), 0, n);
+  model->attn_norm(1, h.data(), n - 1, x.data());  // as a step goes on with fewer rows
+  model->logits(h.data(), n, logits.data());
+  o[1] = NAN;
+  model->finish_layer(1, o.data(), n - 1, h.data());
+  CHECK(model->hidden_is_finite() == false);
+}
+
+// As for a layer of which is foreseen what it needs: the stream goes on as if nobody had asked.
+TEST_CASE("the query of a later layer is the host's, and disturbs nothing") {
+  const GgufFile file = golden("qwen3-gqa8");
+  const auto host = Model::load(file, pool(), {}), model = Model::load(file, pool(), on_device(99));
+  const ModelShape& s = model->shape();
+  const uint32_t n = 3;
+  std::vector<float> h(n * s.d_model), x(h.size()),
+      o(uint64_t{n} * s.n_q_heads * s.v_head_dim, 0.1f);
+  std::vector<float> q(uint64_t{s.n_q_heads} * s.head_dim), want_q = q, row(s.d_model), want = row;
+  model->embed(some_ids(n, s.vocab_size), h.data());
+  std::vector<float> on_host = h;
+  host->finish_layer(0, o.data(), n, on_host.data());
+  model->attn_norm(0, h.data(), n, x.data());
+  model->attn_output(0, o.data(), n, h.data());
+  model->read_hidden(h.data(), 1, 1);
+  std::copy_n(h.begin() + s.d_model, s.d_model, row.begin());
+  want = row;
+  model->query_ahead(1, row.data(), 1, row.data(), q.data());
+  host->query_ahead(1, want.data(), 1, want.data(), want_q.data());
+  CHECK(largest_difference(row, want) < 1e-5);
+  CHECK(largest_difference(q, want_q) < 2e-5);
+  model->ffn(0, h.data(), n);
+  model->read_hidden(h.data(), 0, n);
+  CHECK(largest_difference(h, on_host) < 1e-4);
 }
 
 TEST_CASE("both halves of a layer are what finish_layer does, whichever array they come in") {
@@ -225,9 +362,12 @@ TEST_CASE("both halves of a layer are what finish_layer does, whichever array th
   model->attn_norm(0, h.data(), n, x.data());
   std::vector<float> one = h, two = h, want = h;
   model->finish_layer(0, o.data(), n, one.data());
+  model->read_hidden(one.data(), 0, n);
   model->attn_output(0, o.data(), n, two.data());
+  model->read_hidden(two.data(), 0, n);
   std::vector<float> other = two;  // another array: goes to the device
   model->ffn(0, other.data(), n);
+  model->read_hidden(other.data(), 0, n);
   host->finish_layer(0, o.data(), n, want.data());
   CHECK(one == other);
   CHECK(largest_difference(one, want) < 1e-4);
@@ -246,6 +386,7 @@ TEST_CASE("a step that was given up leaves nothing behind, nor does a later laye
   for (float& value : h) value *= -0.5f;
   h[3] += 1.0f;
   model->attn_norm(0, h.data(), n, x.data());
+  model->read_input(x.data(), 0, n);
   host->attn_norm(0, h.data(), n, want.data());
   CHECK(largest_difference(x, want) < 1e-5);
 

@@ -80,6 +80,42 @@ TEST_CASE("both pairings rotate by pos * base^(-2i/n), to f32 rounding at any po
   }
 }
 
+// Of a pair (1, 0) that turns, the angle's cosine and sine are what is left.
+TEST_CASE("angles are those that rows turn by, whatever the scaling") {
+  const RopeConfig kinds[] = {
+      {.n_dims = 12},
+      {.pairing = RopePairing::kHalfSplit,
+       .n_dims = 12,
+       .scaling = RopeScaling::kLinear,
+       .factor = 4},
+      {.n_dims = 12, .scaling = RopeScaling::kDynamicNtk, .factor = 2, .original_context = 1000},
+      {.n_dims = 12, .scaling = RopeScaling::kYarn, .factor = 8, .original_context = 1000},
+      {.n_dims = 12, .scaling = RopeScaling::kLlama3, .factor = 8, .original_context = 1000},
+      {.n_dims = 12, .freq_factors = {1, 2, 3, 4, 5, 6}}};
+  const std::vector<uint32_t> pos = {0, 5, 5, 70000, 3000000};
+  for (const RopeConfig& c : kinds) {
+    const RopeTable table(c, 1 << 20);
+    CHECK(table.n_pairs() == 6);
+    CHECK(table.pairing() == c.pairing);
+    for (const uint64_t kv_len : {uint64_t{900}, uint64_t{4000}}) {
+      CHECK(table.turns_by_length(kv_len) ==
+            (c.scaling == RopeScaling::kDynamicNtk && kv_len == 4000));
+      std::vector<float> cos(pos.size() * 6), sin(cos.size()), x(pos.size() * 12, 0.0f);
+      table.angles(pos, kv_len, cos.data(), sin.data());
+      const bool interleaved = c.pairing == RopePairing::kInterleaved;
+      const auto first = [&](size_t t, size_t i) { return 12 * t + (interleaved ? 2 * i : i); };
+      for (size_t t = 0; t < pos.size(); ++t)
+        for (size_t i = 0; i < 6; ++i) x[first(t, i)] = 1.0f;
+      table.apply(x.data(), static_cast<uint32_t>(pos.size()), 1, 12, pos, kv_len);
+      for (size_t t = 0; t < pos.size(); ++t)
+        for (size_t i = 0; i < 6; ++i) {
+          CHECK(cos[6 * t + i] == x[first(t, i)]);
+          CHECK(sin[6 * t + i] == x[first(t, i) + (interleaved ? 1 : 6)]);
+        }
+    }
+  }
+}
+
 TEST_CASE("rows of many tokens and heads are rotated each by its token's position") {
   const RopeConfig c{.n_dims = 8};
   const RopeTable table(c, 4096);

@@ -32,6 +32,13 @@ void TimedModel::project_qkv(uint32_t layer, const float* x, uint32_t n, float* 
   if (on_project) on_project(layer, n, q, k, v);
 }
 
+// Who listens is told of what is not turned yet.
+void TimedModel::project_turned(uint32_t layer, const float* x, uint32_t n,
+                                std::span<const Turn> turns, float* q, float* k, float* v) const {
+  if (on_project) return WrappedModel::project_turned(layer, x, n, turns, q, k, v);
+  timed(times_.projections, [&] { inner().project_turned(layer, x, n, turns, q, k, v); });
+}
+
 void TimedModel::attn_output(uint32_t layer, const float* o, uint32_t n, float* h) const {
   timed(times_.projections, [&] { inner().attn_output(layer, o, n, h); });
 }
@@ -42,6 +49,16 @@ void TimedModel::ffn(uint32_t layer, float* h, uint32_t n) const {
 
 void TimedModel::logits(const float* h, uint32_t n, float* out) const {
   timed(times_.logits, [&] { inner().logits(h, n, out); });
+}
+
+void TimedModel::query_ahead(uint32_t layer, const float* h, uint32_t n, float* x, float* q) const {
+  timed(times_.projections, [&] { inner().query_ahead(layer, h, n, x, q); });
+}
+
+std::optional<bool> TimedModel::hidden_is_finite() const {
+  std::optional<bool> is_finite;
+  timed(times_.ffn, [&] { is_finite = inner().hidden_is_finite(); });
+  return is_finite;
 }
 
 }  // namespace kvasir::tool

@@ -15,7 +15,8 @@ class TimedModel final : public WrappedModel {
 
   // Nanoseconds since reset().
   struct Times {
-    uint64_t projections = 0;  // of attention: its norm, q, k, v and the output's
+    uint64_t projections = 0;  // of attention: its norm, q, k, v and the output's; on a device with
+                               // RoPE, and without the output's, which is in ffn
     uint64_t ffn = 0;          // with its norm
     uint64_t logits = 0;       // with the last norm, and embedding rows
     uint64_t products() const { return projections + ffn; }
@@ -32,9 +33,14 @@ class TimedModel final : public WrappedModel {
   void attn_norm(uint32_t layer, const float* h, uint32_t n, float* x) const override;
   void project_qkv(uint32_t layer, const float* x, uint32_t n, float* q, float* k,
                    float* v) const override;
+  void project_turned(uint32_t layer, const float* x, uint32_t n, std::span<const Turn> turns,
+                      float* q, float* k, float* v) const override;
   void attn_output(uint32_t layer, const float* o, uint32_t n, float* h) const override;
   void ffn(uint32_t layer, float* h, uint32_t n) const override;
   void logits(const float* h, uint32_t n, float* out) const override;
+  void query_ahead(uint32_t layer, const float* h, uint32_t n, float* x, float* q) const override;
+  // Where a device's work of a layer is waited for.
+  std::optional<bool> hidden_is_finite() const override;
 
  private:
   mutable Times times_;

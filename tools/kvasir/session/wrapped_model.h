@@ -1,8 +1,11 @@
-// A model around another one, for tools that watch it: each function passes the call on.
+// A model around another one, for tools that watch it: each function passes the call on, but for
+// project_turned() and finish_layer(), which call those that they are made of.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <span>
 #include <utility>
 
 #include "core/model/layers/model.h"
@@ -31,6 +34,18 @@ class WrappedModel : public Model {
   }
   void ffn(uint32_t layer, float* h, uint32_t n) const override { model_->ffn(layer, h, n); }
   void logits(const float* h, uint32_t n, float* out) const override { model_->logits(h, n, out); }
+  void query_ahead(uint32_t layer, const float* h, uint32_t n, float* x, float* q) const override {
+    model_->query_ahead(layer, h, n, x, q);
+  }
+  void read_hidden(float* h, uint32_t first, uint32_t n) const override {
+    model_->read_hidden(h, first, n);
+  }
+  void read_input(float* x, uint32_t first, uint32_t n) const override {
+    model_->read_input(x, first, n);
+  }
+  std::optional<bool> hidden_is_finite() const override { return model_->hidden_is_finite(); }
+  void pin(std::span<float> rows) const override { model_->pin(rows); }
+  void unpin(std::span<float> rows) const noexcept override { model_->unpin(rows); }
   uint64_t weight_bytes() const override { return model_->weight_bytes(); }
   uint64_t weight_bytes_per_token() const override { return model_->weight_bytes_per_token(); }
   Placement placement() const override { return model_->placement(); }

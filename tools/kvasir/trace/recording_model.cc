@@ -37,6 +37,7 @@ void RecordingModel::embed(std::span<const int32_t> ids, float* h) const {
 void RecordingModel::attn_norm(uint32_t layer, const float* h, uint32_t n, float* x) const {
   inner().attn_norm(layer, h, n, x);
   if (!trace_) return;
+  inner().read_input(x, 0, n);
   const uint64_t d_model = shape().d_model;
   if (const uint32_t at = recorded_[layer]; at != kNotRecorded)
     each_decoded(n, [&](uint32_t t, uint32_t row) {
