@@ -146,8 +146,9 @@ bool SelectStage::chooses_nothing(uint32_t layer, const Piece& piece) const {
                           : piece.kv_len < c_.cache.dense_below_tokens.value;
 }
 
-// Not for layers that have lacked no block so far. Of a prompt's last piece nothing is read for the
-// next step: what the prompt leaves is evicted first.
+// Not for layers that have lacked no block so far, nor for tokens whose K and V are given, few of
+// which attend. Of a prompt's last piece nothing is read for the next step: what the prompt leaves
+// is evicted first.
 void SelectStage::read_dense_ahead(const Pass& pass) {
   if (!c_.store.takes_ahead()) return;
   const bool is_next_step = pass.layer + 1 == c_.geometry.n_layers;
@@ -155,7 +156,8 @@ void SelectStage::read_dense_ahead(const Pass& pass) {
   std::vector<Piece> pieces;
   std::vector<ListNeeds> needs;
   for (const Piece& piece : pass.pieces) {
-    if (!chooses_nothing(target, piece) || !piece.seq->layers[target].lacked) continue;
+    if (piece.given || !chooses_nothing(target, piece) || !piece.seq->layers[target].lacked)
+      continue;
     if (is_next_step && piece.prefills() && piece.flags & KVASIR_STEP_LAST_PIECE) continue;
     pieces.push_back(piece);
     needs.push_back(c_.store.needs_all(piece.seq->layers[target]));
