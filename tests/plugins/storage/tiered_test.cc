@@ -267,14 +267,16 @@ TEST_SUITE("plugins/storage/tiered") {
                  : std::pair<uint64_t, uint64_t>{std::stoull(text.substr(at + name.size() + 2)),
                                                  text.size()};
     };
-    const uint64_t wrote = io("wchar").first;
+    [[maybe_unused]] const uint64_t wrote = io("wchar").first;
     if (io("rchar").second == 0 || emulated()) {  // an emulator's own counts as well
       MESSAGE("SKIPPED: the system does not count input and output of this test alone");
       return;
     }
     for (uint32_t block = 0; block < 20; ++block) t.store(block, 7.0f);
     t.settle(20, 19);
+#if !defined(__SANITIZE_ADDRESS__)  // which looks at memory by writing it to a pipe
     CHECK(io("wchar").first - wrote == 20 * kFileBytes);
+#endif
     CHECK(t.count()[1].bytes_written == 20 * kFileBytes);
     CHECK(t.count()[0].bytes_read == 20 * kBlockBytes);
     const auto [read, own] = io("rchar");
