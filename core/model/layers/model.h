@@ -123,7 +123,7 @@ class Model {
     std::string library{};     // which code computes there; empty: nothing is on a device
     std::string text() const;  // "the last 3 layers and the head by ..."; empty likewise
     uint64_t weight_bytes = 0, scratch_bytes = 0;
-    uint64_t copied_to_device = 0, copied_to_host = 0;  // bytes of activations since load()
+    uint64_t copied_to_device = 0, copied_to_host = 0;  // of activations and angles since load()
   };
   virtual Placement placement() const { return {}; }
 
