@@ -45,10 +45,10 @@ class SelectStage {
   // Whether the core ever does so at this layer, and whether for one of these pieces now.
   bool foresees(uint32_t layer) const;
   bool foresees(const Pass& pass) const;
-  // Has all blocks read that the layer behind pass.layer will attend to, for pieces that choose
-  // nothing there. Behind the last layer comes the first one, of the next step. pass.layer has let
-  // go of its own blocks: one layer at a time lies whole in memory.
-  void read_dense_ahead(const Pass& pass);
+  // For a storage that takes blocks ahead: has all blocks read that the layer behind `layer` will
+  // attend to, for pieces that choose nothing there. Behind the last layer comes the first one, of
+  // the next step. `layer` has let go of its own blocks: one layer at a time lies whole in memory.
+  void read_dense_ahead(uint32_t layer, const std::vector<Piece>& of_lane);
 
  private:
   // Cadence and groups of layers (select_stage.cc).

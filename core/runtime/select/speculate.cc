@@ -149,13 +149,12 @@ bool SelectStage::chooses_nothing(uint32_t layer, const Piece& piece) const {
 // Not for layers that have lacked no block so far, nor for tokens whose K and V are given, few of
 // which attend. Of a prompt's last piece nothing is read for the next step: what the prompt leaves
 // is evicted first.
-void SelectStage::read_dense_ahead(const Pass& pass) {
-  if (!c_.store.takes_ahead()) return;
-  const bool is_next_step = pass.layer + 1 == c_.geometry.n_layers;
-  const uint32_t target = is_next_step ? 0 : pass.layer + 1;
+void SelectStage::read_dense_ahead(uint32_t layer, const std::vector<Piece>& of_lane) {
+  const bool is_next_step = layer + 1 == c_.geometry.n_layers;
+  const uint32_t target = is_next_step ? 0 : layer + 1;
   std::vector<Piece> pieces;
   std::vector<ListNeeds> needs;
-  for (const Piece& piece : pass.pieces) {
+  for (const Piece& piece : of_lane) {
     if (piece.given || !chooses_nothing(target, piece) || !piece.seq->layers[target].lacked)
       continue;
     if (is_next_step && piece.prefills() && piece.flags & KVASIR_STEP_LAST_PIECE) continue;

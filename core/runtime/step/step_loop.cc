@@ -160,12 +160,12 @@ void StepLoop::run_layer(uint32_t layer, std::vector<Lane>& lanes) {
 }
 
 void StepLoop::finish_layer(uint32_t layer, std::vector<Lane>& lanes) {
-  for (Lane& lane : lanes)
+  for (Lane& lane : lanes) {
+    if (!lane.run.store->takes_ahead()) continue;
     timer_.in_lane(lane, [&] {
-      guard_pieces(lane.pieces, [&] {
-        lane.run.select.read_dense_ahead({layer, lane.pieces, {}});
-      });
+      guard_pieces(lane.pieces, [&] { lane.run.select.read_dense_ahead(layer, lane.pieces); });
     });
+  }
   std::vector<std::pair<Lane*, Pass>> foreseen;
   for (Lane& lane : lanes) {
     if (!lane.run.select.foresees(layer)) continue;

@@ -36,7 +36,9 @@ std::unique_ptr<Move> Blocks::next_move(Save& save) {
     Block* block = table_.block(step.handle);
     if (block && !step.begun) {
       const Bytes& bytes = block->bytes;
-      if (!bytes.sealed || bytes.saving || bytes.saved.valid()) return nullptr;
+      if (!bytes.sealed || bytes.saving || bytes.saved.valid() ||
+          layers_[block->name.layer].keeps_all)
+        return nullptr;
       step.begun = block->bytes.saving = true;
     }
     if (!block) {  // dropped meanwhile; its place is free

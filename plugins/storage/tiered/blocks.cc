@@ -111,7 +111,7 @@ std::vector<uint64_t> Blocks::seal(const sdk::BlockKeys& keys, const sdk::Leases
       point(leases[i], keys[i], leases[i].handle);
       continue;
     }
-    if (!layers_[block.name.layer].keeps_all) handles.push_back(leases[i].handle);
+    handles.push_back(leases[i].handle);
     if (is_named[i]) kept.emplace_back(keys[i], block.bytes.memory.memory());
     came(block);
   }
