@@ -1,5 +1,6 @@
-// Coarse copies: [low, step] in f32 per element, then for each pair of elements one byte per
-// record, so that whole vectors of records are scored without adding up across lanes.
+// Coarse copies: [low, step] in f32 per element, then for each eight elements four bytes per
+// record, so that whole vectors of records are scored without adding up across lanes: elements 0 to
+// 3 in the lower halves of the bytes, 4 to 7 in the upper ones.
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/coarse_records.h"
 
@@ -20,15 +21,24 @@
 namespace kvasir::kernels {
 
 constexpr float kCoarseSteps = 16.0f;
+constexpr size_t kTogether = 8;  // elements of a record that lie in one word
 constexpr size_t kCacheLine = 64;
+// The largest weight: 256 * upper + lower, both signed bytes.
+constexpr float kMostWeight = 32639.0f;
 
 // Elements as they are stored: whole vectors.
 inline size_t coarse_width(size_t width) { return (width + 15) / 16 * 16; }
+inline size_t coarse_words(size_t width) { return coarse_width(width) / kTogether; }
+
+inline size_t coarse_bytes_of(size_t n, size_t width) {
+  return coarse_width(width) * 2 * sizeof(float) + coarse_words(width) * n * sizeof(uint32_t);
+}
 
 }  // namespace kvasir::kernels
 #endif  // KVASIR_KERNELS_COARSE_RECORDS_ONCE
 
 HWY_BEFORE_NAMESPACE();
+#include "kernels/quad_dot-inl.h"
 namespace kvasir::kernels::HWY_NAMESPACE {
 namespace {
 
@@ -66,45 +76,39 @@ bool range_of(const Records& records, size_t column, size_t width, float* low, f
   return hn::AllTrue(d, hn::Eq(poison, hn::Zero(d)));
 }
 
-// Codes of one vector of elements, for two elements of a record in one byte.
+// Codes of one vector of elements, into the words of the records.
 template <class T>
 void code_column(const Records& records, size_t column, size_t width, const float* low,
-                 const float* step, uint8_t* pairs) {
-  constexpr size_t kTogether = 16;
+                 const float* step, uint8_t* words) {
   const F32 d;
   const I32 di;
   const hn::Rebind<uint8_t, F32> d8;
-  HWY_ALIGN uint8_t codes[kTogether * kLanes];
+  HWY_ALIGN uint8_t codes[kLanes];
   const VecF32 from = hn::LoadU(d, low + column), each = hn::LoadU(d, step + column);
   // One code where all values are equal, or so close that their distance has no inverse.
   const auto differ = hn::Ge(each, hn::Set(d, std::numeric_limits<float>::min()));
   const VecF32 one = hn::Set(d, 1.0f);
   const VecF32 inverse =
       hn::IfThenElseZero(differ, hn::Div(one, hn::IfThenElse(differ, each, one)));
-  for (size_t begin = 0; begin < records.n; begin += kTogether) {
-    for (size_t b = 0; b < kTogether; ++b) {
-      const VecF32 x = elements<T>(records, begin + b, column, width);
-      const VecF32 code =
-          hn::Min(hn::Mul(hn::Sub(x, from), inverse), hn::Set(d, kCoarseSteps - 1.0f));
-      hn::StoreU(hn::DemoteTo(d8, hn::ConvertTo(di, code)), d8, codes + b * kLanes);
-    }
+  for (size_t b = 0; b < records.n; ++b) {
+    const VecF32 x = elements<T>(records, b, column, width);
+    const VecF32 code =
+        hn::Min(hn::Mul(hn::Sub(x, from), inverse), hn::Set(d, kCoarseSteps - 1.0f));
+    hn::StoreU(hn::DemoteTo(d8, hn::ConvertTo(di, code)), d8, codes);
     for (size_t i = 0; i < kLanes; ++i) {
-      const size_t element = column + i;
-      uint8_t* to = pairs + element / 2 * records.n + begin;
-      for (size_t b = 0; b < kTogether; ++b) {
-        const uint8_t code = codes[b * kLanes + i];
-        to[b] = element % 2 == 0 ? code : static_cast<uint8_t>(to[b] | code << 4);
-      }
+      const size_t element = column + i, in_word = element % kTogether;
+      uint8_t& to = words[(element / kTogether * records.n + b) * 4 + in_word % 4];
+      to = in_word < 4 ? codes[i] : static_cast<uint8_t>(to | codes[i] << 4);
     }
   }
 }
 
-bool code_records(const Records& records, size_t width, float* low, float* step, uint8_t* pairs) {
+bool code_records(const Records& records, size_t width, float* low, float* step, uint8_t* words) {
   bool is_finite = true;
   with_row_type(records.type, [&]<class T>(T) {
     for (size_t c = 0; c < coarse_width(width) && is_finite; c += kLanes) {
       is_finite = range_of<T>(records, c, width, low, step);
-      if (is_finite) code_column<T>(records, c, width, low, step, pairs);
+      if (is_finite) code_column<T>(records, c, width, low, step, words);
     }
   });
   return is_finite;
@@ -130,80 +134,135 @@ float weigh(const float* weight, size_t width, const float* low, const float* st
   // Codes and sums in f32, of the bound and of the score, are off by less than this.
   const float error = static_cast<float>(width + 64) * 0x1p-23f;
   *shared = hn::GetLane(hn::SumOfLanes(d, sum)) + error * hn::GetLane(hn::SumOfLanes(d, size));
-  return hn::GetLane(hn::MaxOfLanes(d, largest)) / 32767.0f;
+  return hn::GetLane(hn::MaxOfLanes(d, largest)) / kMostWeight;
 }
 
-// Two weights beside each other, rounded up, as the codes of a pair are multiplied.
-void round_up(const float* scaled, size_t width, float scale, int16_t* rounded) {
+// Weights rounded up, 256 * upper + lower, in the order of the elements.
+struct Weights {
+  int8_t *upper, *lower;  // [coarse_width(width)]
+};
+void round_up(const float* scaled, size_t width, float scale, const Weights& rounded) {
   const F32 d;
   const I32 di;
-  const hn::Rebind<int16_t, F32> d16;
+  const hn::Rebind<int8_t, F32> d8;
   const VecF32 inverse = hn::Set(d, scale > 0.0f ? 1.0f / scale : 0.0f);
   for (size_t c = 0; c < coarse_width(width); c += kLanes) {
     const VecF32 steps = hn::Ceil(hn::Mul(hn::LoadU(d, scaled + c), inverse));
-    const VecF32 kept = hn::Max(hn::Set(d, -32767.0f), hn::Min(steps, hn::Set(d, 32767.0f)));
-    hn::StoreU(hn::DemoteTo(d16, hn::ConvertTo(di, kept)), d16, rounded + c);
+    const auto kept = hn::ConvertTo(
+        di, hn::Max(hn::Set(d, -kMostWeight), hn::Min(steps, hn::Set(d, kMostWeight))));
+    const auto lower = hn::ShiftRight<24>(hn::ShiftLeft<24>(kept));
+    hn::StoreU(hn::DemoteTo(d8, hn::ShiftRight<8>(hn::Sub(kept, lower))), d8, rounded.upper + c);
+    hn::StoreU(hn::DemoteTo(d8, lower), d8, rounded.lower + c);
   }
 }
 
-// sum + the products of both codes of each byte with their weights.
-HWY_INLINE hn::Vec<I32> add_products(hn::Vec<U32> byte, const int16_t* weights, hn::Vec<I32> sum) {
-  const I32 di;
-  const U32 du;
-#if HWY_TARGET == HWY_SCALAR
-  const auto first = hn::BitCast(di, hn::And(byte, hn::Set(du, 15u)));
-  const auto second = hn::BitCast(di, hn::ShiftRight<4>(byte));
-  sum = hn::Add(sum, hn::Mul(first, hn::Set(di, weights[0])));
-  return hn::Add(sum, hn::Mul(second, hn::Set(di, weights[1])));
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
+
+using VecI32 = hn::Vec<I32>;
+
+// Adds to each lane the products of its four codes with four weights, of codes in the lower and in
+// the upper halves of bytes.
+HWY_INLINE VecI32 add_products(VecI32 sum, VecI32 low, VecI32 of_low, VecI32 high, VecI32 of_high) {
+#if KVASIR_QUAD_DOT
+  return VecI32{_mm512_dpbusd_epi32(_mm512_dpbusd_epi32(sum.raw, low.raw, of_low.raw), high.raw,
+                                    of_high.raw)};
+#elif HWY_TARGET <= HWY_AVX3
+  // Four products of at most 15 * 128 fit 16 bits.
+  const __m512i pairs = _mm512_add_epi16(_mm512_maddubs_epi16(low.raw, of_low.raw),
+                                         _mm512_maddubs_epi16(high.raw, of_high.raw));
+  return VecI32{_mm512_add_epi32(sum.raw, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)))};
 #else
-  const hn::Repartition<int16_t, F32> d16;
-  int32_t both;
-  std::memcpy(&both, weights, sizeof both);
-  const auto first = hn::And(byte, hn::Set(du, 0x0fu));
-  const auto second = hn::And(hn::ShiftLeft<12>(byte), hn::Set(du, 0xf0000u));
-  auto other = hn::Zero(di);
-  sum = hn::ReorderWidenMulAccumulate(di, hn::BitCast(d16, hn::Or(first, second)),
-                                      hn::BitCast(d16, hn::Set(di, both)), sum, other);
-  return hn::Add(sum, other);
+  const __m256i pairs = _mm256_add_epi16(_mm256_maddubs_epi16(low.raw, of_low.raw),
+                                         _mm256_maddubs_epi16(high.raw, of_high.raw));
+  return VecI32{_mm256_add_epi32(sum.raw, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))};
 #endif
 }
 
-// bound[b] = shared + scale * sum of weight * code, for kVectors vectors of records.
-template <size_t kVectors>
-HWY_INLINE void bound_vectors(const int16_t* rounded, size_t n_pairs, const uint8_t* pairs,
-                              size_t stride, const uint8_t* next, float shared, float scale,
-                              float* bound) {
-  const F32 d;
-  const I32 di;
-  const hn::Rebind<uint8_t, F32> d8;
-  hn::Vec<I32> sum[kVectors];
-  for (size_t v = 0; v < kVectors; ++v) sum[v] = hn::Zero(di);
-  for (size_t p = 0; p < n_pairs; ++p) {
-    if (next) __builtin_prefetch(next + p * kCacheLine);
-    for (size_t v = 0; v < kVectors; ++v) {
-      const auto byte = hn::PromoteTo(U32(), hn::LoadU(d8, pairs + p * stride + v * kLanes));
-      sum[v] = add_products(byte, rounded + 2 * p, sum[v]);
-    }
-  }
-  for (size_t v = 0; v < kVectors; ++v)
-    hn::StoreU(hn::MulAdd(hn::ConvertTo(d, sum[v]), hn::Set(d, scale), hn::Set(d, shared)), d,
-               bound + v * kLanes);
+// Four weights in every lane.
+HWY_INLINE VecI32 four(const int8_t* weights) {
+  int32_t word;
+  std::memcpy(&word, weights, sizeof word);
+  return hn::Set(I32(), word);
 }
 
-void bound_records(const float* weight, size_t width, const float* low, const float* step,
-                   const uint8_t* pairs, const uint8_t* next, size_t n, float* bound,
-                   float* scaled) {
-  auto* rounded = reinterpret_cast<int16_t*>(scaled + coarse_width(width));
+// bound[b] = shared + scale * sum of weight * code, for kVectors vectors of records. With each word
+// it asks for `n_lines` cache lines of what follows.
+template <size_t kVectors>
+HWY_INLINE void bound_vectors(const Weights& rounded, size_t n_words, const uint8_t* words,
+                              size_t stride, const uint8_t* next, size_t n_lines, float shared,
+                              float scale, float* bound) {
+  const F32 d;
+  const I32 di;
+  const VecI32 half = hn::Set(di, 0x0f0f0f0f);
+  VecI32 upper[kVectors], lower[kVectors];
+  for (size_t v = 0; v < kVectors; ++v) upper[v] = lower[v] = hn::Zero(di);
+  for (size_t w = 0; w < n_words; ++w) {
+    for (size_t line = 0; line < n_lines; ++line)
+      __builtin_prefetch(next + (w * n_lines + line) * kCacheLine, 0, 2);  // as prefetch_row()
+    const int8_t *const upper_of = rounded.upper + w * kTogether, *const lower_of =
+                                                                      rounded.lower + w * kTogether;
+    const VecI32 upper_of_low = four(upper_of), upper_of_high = four(upper_of + 4),
+                 lower_of_low = four(lower_of), lower_of_high = four(lower_of + 4);
+    for (size_t v = 0; v < kVectors; ++v) {
+      const auto word =
+          hn::LoadU(di, reinterpret_cast<const int32_t*>(words + w * stride) + v * kLanes);
+      const VecI32 low = hn::And(word, half), high = hn::And(hn::ShiftRight<4>(word), half);
+      upper[v] = add_products(upper[v], low, upper_of_low, high, upper_of_high);
+      lower[v] = add_products(lower[v], low, lower_of_low, high, lower_of_high);
+    }
+  }
+  for (size_t v = 0; v < kVectors; ++v) {
+    const VecI32 sum = hn::Add(hn::ShiftLeft<8>(upper[v]), lower[v]);
+    hn::StoreU(hn::MulAdd(hn::ConvertTo(d, sum), hn::Set(d, scale), hn::Set(d, shared)), d,
+               bound + v * kLanes);
+  }
+}
+
+void bound_words(const Weights& rounded, size_t n_words, const uint8_t* words, const uint8_t* next,
+                 size_t next_bytes, size_t n, float shared, float scale, float* bound) {
+  constexpr size_t kVectors = 4;
+  const size_t stride = n * sizeof(uint32_t), n_rounds = n / (kVectors * kLanes);
+  // What follows is divided among the rounds of the loop.
+  const size_t lines = next ? (next_bytes + kCacheLine - 1) / kCacheLine : 0;
+  const size_t per_word = n_rounds ? (lines + n_rounds * n_words - 1) / (n_rounds * n_words) : 0;
+  size_t b = 0;
+  for (size_t round = 0; round < n_rounds; ++round, b += kVectors * kLanes)
+    bound_vectors<kVectors>(rounded, n_words, words + 4 * b, stride,
+                            next + round * n_words * per_word * kCacheLine, per_word, shared, scale,
+                            bound + b);
+  for (; b < n; b += kLanes)
+    bound_vectors<1>(rounded, n_words, words + 4 * b, stride, nullptr, 0, shared, scale, bound + b);
+}
+
+#else
+
+void bound_words(const Weights& rounded, size_t n_words, const uint8_t* words, const uint8_t*,
+                 size_t, size_t n, float shared, float scale, float* bound) {
+  for (size_t b = 0; b < n; ++b) {
+    int32_t sum = 0;
+    for (size_t e = 0; e < n_words * kTogether; ++e) {
+      const uint8_t byte = words[(e / kTogether * n + b) * 4 + e % 4];
+      const int32_t code = e % kTogether < 4 ? byte & 15 : byte >> 4;
+      sum += code * (256 * rounded.upper[e] + rounded.lower[e]);
+    }
+    bound[b] = shared + scale * static_cast<float>(sum);
+  }
+}
+
+#endif
+
+void bound_records(const float* weight, size_t width, const uint8_t* coarse, const uint8_t* next,
+                   size_t n, float* bound, float* scaled) {
+  const auto* low = reinterpret_cast<const float*>(coarse);
+  const float* step = low + coarse_width(width);
+  const auto* words = reinterpret_cast<const uint8_t*>(step + coarse_width(width));
+  auto* bytes = reinterpret_cast<int8_t*>(scaled + coarse_width(width));
+  const Weights rounded{bytes, bytes + coarse_width(width)};
   float shared = 0.0f;
   const float scale = weigh(weight, width, low, step, scaled, &shared);
   round_up(scaled, width, scale, rounded);
-  const size_t n_pairs = (width + 1) / 2;
-  size_t b = 0;
-  for (; b + 4 * kLanes <= n; b += 4 * kLanes)
-    bound_vectors<4>(rounded, n_pairs, pairs + b, n, next ? next + b * n_pairs : nullptr, shared,
-                     scale, bound + b);
-  for (; b < n; b += kLanes)
-    bound_vectors<1>(rounded, n_pairs, pairs + b, n, nullptr, shared, scale, bound + b);
+  bound_words(rounded, coarse_words(width), words, next, coarse_bytes_of(n, width), n, shared,
+              scale, bound);
 }
 
 }  // namespace
@@ -216,43 +275,22 @@ namespace kvasir::kernels {
 HWY_EXPORT(code_records);
 HWY_EXPORT(bound_records);
 
-namespace {
+size_t coarse_bytes(size_t n, size_t width) { return coarse_bytes_of(n, width); }
 
-struct Parts {
-  size_t step, pairs;  // where they begin, in bytes
-};
-
-Parts parts_of(size_t width) {
-  const size_t floats = coarse_width(width) * sizeof(float);
-  return {floats, 2 * floats};
-}
-
-}  // namespace
-
-size_t coarse_bytes(size_t n, size_t width) {
-  return parts_of(width).pairs + coarse_width(width) / 2 * n;
-}
-
-size_t coarse_scratch_bytes(size_t width) {
-  return coarse_width(width) * (sizeof(float) + sizeof(int16_t));
-}
+size_t coarse_scratch_bytes(size_t width) { return coarse_width(width) * (sizeof(float) + 2); }
 
 bool make_coarse(const Records& records, size_t width, void* coarse) {
-  auto* base = static_cast<uint8_t*>(coarse);
-  const Parts at = parts_of(width);
-  return HWY_DYNAMIC_DISPATCH(code_records)(records, width, reinterpret_cast<float*>(base),
-                                            reinterpret_cast<float*>(base + at.step),
-                                            base + at.pairs);
+  auto* low = static_cast<float*>(coarse);
+  float* step = low + coarse_width(width);
+  return HWY_DYNAMIC_DISPATCH(code_records)(records, width, low, step,
+                                            reinterpret_cast<uint8_t*>(step + coarse_width(width)));
 }
 
 void bound_coarse(const float* weight, size_t width, const void* coarse, const void* next, size_t n,
                   float* bound, void* scratch) {
-  const auto* base = static_cast<const uint8_t*>(coarse);
-  const Parts at = parts_of(width);
   HWY_DYNAMIC_DISPATCH(bound_records)
-  (weight, width, reinterpret_cast<const float*>(base),
-   reinterpret_cast<const float*>(base + at.step), base + at.pairs,
-   static_cast<const uint8_t*>(next), n, bound, static_cast<float*>(scratch));
+  (weight, width, static_cast<const uint8_t*>(coarse), static_cast<const uint8_t*>(next), n, bound,
+   static_cast<float*>(scratch));
 }
 
 }  // namespace kvasir::kernels

@@ -16,15 +16,7 @@
 #include "kernels/quantized_weights-inl.h"
 
 HWY_BEFORE_NAMESPACE();
-// The target stands for CPUs that have VNNI, but Highway 1.0.3 does not let the compiler use it.
-// clang, which knows no such pragma, takes pairs of products.
-#undef KVASIR_QUAD_DOT
-#if HWY_TARGET == HWY_AVX3_DL && defined(__GNUC__) && !defined(__clang__)
-#pragma GCC target("avx512vnni")
-#define KVASIR_QUAD_DOT 1
-#else
-#define KVASIR_QUAD_DOT 0
-#endif
+#include "kernels/quad_dot-inl.h"
 namespace kvasir::kernels::HWY_NAMESPACE {
 namespace {
 namespace hn = hwy::HWY_NAMESPACE;

@@ -1,12 +1,12 @@
-// Top-k by partition of 64-bit keys that carry score and index. Of many scores a sample says what
-// the k-th best is about; what lies below is left out in SIMD, and the partition takes the rest.
+// Top-k by partition of 64-bit keys that carry score and index. Many scores are divided into
+// groups: the k-th best of their maxima is at most the k-th best of all scores, for k groups hold
+// one as good. What lies below is left out in SIMD, and the partition takes the rest.
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/topk.h"
 
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cmath>
 #include <functional>
 #include <limits>
 
@@ -24,6 +24,12 @@ inline uint32_t order_of(float score) {
   if (score != score) return 0;
   const auto bits = std::bit_cast<uint32_t>(score + 0.0f);  // -0 becomes +0
   return (bits & 0x80000000u) ? ~bits : bits | 0x80000000u;
+}
+
+// The score of an order, NaN for 0.
+inline float score_of(uint32_t order) {
+  if (order == 0) return std::numeric_limits<float>::quiet_NaN();
+  return std::bit_cast<float>(order & 0x80000000u ? order & 0x7fffffffu : ~order);
 }
 
 // Orders like (score, then lower index).
@@ -63,12 +69,24 @@ size_t keys_from(float low, const float* score, size_t n, uint64_t* keys) {
 }
 
 // Indices of the scores from `low` on whose key is `least` or more.
-size_t list_from(float low, uint64_t least, const float* score, size_t n, uint32_t* index) {
+size_t list_keys_from(float low, uint64_t least, const float* score, size_t n, uint32_t* index) {
   size_t count = 0;
   for_each_from(low, score, n, [&](size_t i) {
     if (top_k_key(score[i], i) >= least) index[count++] = static_cast<uint32_t>(i);
   });
   return count;
+}
+
+// most[g] = the largest of scores g, g + n_groups, ... of the whole rounds among them. A NaN is
+// passed over, or makes the maximum one: either way no score is left out for it.
+//   n_groups: a multiple of 16
+void maxima_of(const float* score, size_t n, size_t n_groups, float* most) {
+  const hn::ScalableTag<float> d;
+  const size_t lanes = hn::Lanes(d);
+  std::copy_n(score, n_groups, most);
+  for (size_t begin = n_groups; begin + n_groups <= n; begin += n_groups)
+    for (size_t g = 0; g < n_groups; g += lanes)
+      hn::StoreU(hn::Max(hn::LoadU(d, score + begin + g), hn::LoadU(d, most + g)), d, most + g);
 }
 
 }  // namespace
@@ -79,31 +97,31 @@ HWY_AFTER_NAMESPACE();
 namespace kvasir::kernels {
 
 HWY_EXPORT(keys_from);
-HWY_EXPORT(list_from);
+HWY_EXPORT(list_keys_from);
+HWY_EXPORT(maxima_of);
 
 namespace {
 
-// Fewer scores than these are partitioned at once.
-constexpr size_t kManyScores = 512;
-constexpr size_t kMostSampled = 512;
+// Scores per group, at least; with fewer of them all are partitioned at once.
+constexpr size_t kLeastInGroup = 4;
+constexpr size_t kLeastGroups = 128, kMostGroups = 4096;
 // Where fewer than one of so many are taken, sorting them takes less time than a walk over all.
 constexpr size_t kFewOf = 16;
 
-// A score that the k-th best of n hardly ever lies below, by every n / m-th of them; NaN: unknown.
-// A score is among the sampled best in proportion, so many of m are better than the k-th: k m / n,
-// give or take the root of it. With four times that few are left in and none is missed but once in
-// ten thousand, which costs a partition of all.
-float likely_below(const float* score, size_t n, size_t k) {
-  const size_t m = std::min(kMostSampled, n / 16);
-  const double expected = static_cast<double>(k) * static_cast<double>(m) / static_cast<double>(n);
-  const auto rank = static_cast<size_t>(expected + 4 * std::sqrt(expected) + 4);
-  if (rank >= m) return std::numeric_limits<float>::quiet_NaN();
-  std::array<float, kMostSampled> sample;
-  for (size_t i = 0; i < m; ++i) sample[i] = score[i * n / m];
-  const auto at = sample.begin() + static_cast<std::ptrdiff_t>(rank);
-  std::nth_element(sample.begin(), at, sample.begin() + static_cast<std::ptrdiff_t>(m),
-                   [](float a, float b) { return order_of(a) > order_of(b); });
-  return *at;
+// A score that the k-th best of n does not lie below; NaN: unknown. With twice as many groups as
+// are taken, about 1.4 k scores of those in any order lie above.
+float floor_of(const float* score, size_t n, size_t k) {
+  const size_t n_groups = std::max(kLeastGroups, (2 * k + 15) / 16 * 16);
+  if (n_groups > kMostGroups || n < kLeastInGroup * n_groups)
+    return std::numeric_limits<float>::quiet_NaN();
+  std::array<float, kMostGroups> most;
+  HWY_DYNAMIC_DISPATCH(maxima_of)(score, n, n_groups, most.data());
+  std::array<uint32_t, kMostGroups> order;
+  std::transform(most.begin(), most.begin() + n_groups, order.begin(), order_of);
+  const auto at = order.begin() + static_cast<std::ptrdiff_t>(k - 1);
+  std::nth_element(order.begin(), at, order.begin() + static_cast<std::ptrdiff_t>(n_groups),
+                   std::greater<>());
+  return score_of(*at);
 }
 
 void partition(uint64_t* keys, size_t n, size_t k) {
@@ -118,13 +136,12 @@ size_t top_k(const float* score, size_t n, size_t k, uint32_t* index, void* scra
   auto* keys = static_cast<uint64_t*>(scratch);
   const size_t count = std::min(k, n);
   if (count == 0) return 0;
-  if (n >= kManyScores) {
-    const float low = likely_below(score, n, count);
-    const size_t n_keys = low == low ? HWY_DYNAMIC_DISPATCH(keys_from)(low, score, n, keys) : 0;
-    if (n_keys >= count) {
+  if (const float low = floor_of(score, n, count); low == low) {
+    const size_t n_keys = HWY_DYNAMIC_DISPATCH(keys_from)(low, score, n, keys);
+    if (n_keys >= count) {  // fewer: there are NaNs
       partition(keys, n_keys, count);
       const uint64_t least = *std::min_element(keys, keys + count);  // no two keys are equal
-      return HWY_DYNAMIC_DISPATCH(list_from)(low, least, score, n, index);
+      return HWY_DYNAMIC_DISPATCH(list_keys_from)(low, least, score, n, index);
     }
   }
   for (size_t i = 0; i < n; ++i) keys[i] = top_k_key(score[i], i);
@@ -139,6 +156,10 @@ size_t top_k(const float* score, size_t n, size_t k, uint32_t* index, void* scra
     if (top_k_key(score[i], i) >= least) index[at++] = static_cast<uint32_t>(i);
   }
   return count;
+}
+
+size_t list_from(const float* score, size_t n, float low, uint32_t* index) {
+  return HWY_DYNAMIC_DISPATCH(list_keys_from)(low, 0, score, n, index);
 }
 
 }  // namespace kvasir::kernels

@@ -90,7 +90,7 @@ class CoarseFirst : public BlockRepresentative<Method> {
  private:
   // Before the copy: whether it is there, zero where it is not.
   static constexpr uint64_t kHeader = 64;
-  static constexpr uint32_t kMade = 1;
+  static constexpr uint32_t kMade = 2;  // 1 was another order of the codes
   // Where more than a quarter is chosen, most records would be read besides.
   static bool pays(uint64_t n, uint32_t n_best) { return n_best != 0 && n_best <= n / 4; }
 
@@ -194,50 +194,64 @@ class CoarseFirst : public BlockRepresentative<Method> {
     const uint64_t n = step.candidates(list / this->n_kv_heads(), list % this->n_kv_heads()).size();
     if (!pays(n, n_best)) return 0;
     float* value = wanted.scores(list);
-    std::byte* const behind = scratch + aligned(this->score_scratch_bytes(wanted));
-    auto* best = reinterpret_cast<uint32_t*>(behind + n * sizeof(uint64_t));
-    kernels::top_k(value, n, n_best, best, behind);
+    std::byte* const keys = scratch + aligned(this->score_scratch_bytes(wanted));
+    auto* const best = reinterpret_cast<uint32_t*>(keys + n * sizeof(uint64_t));
+    uint32_t *const from = best + n, *const more = from + n;
+    kernels::top_k(value, n, n_best, best, keys);
     score_listed(step, wanted, list, {best, n_best}, scratch);
     float least = value[best[0]];
     for (uint32_t i = 1; i < n_best; ++i) least = std::min(least, value[best[i]]);
-    uint32_t* more = best + n_best;  // candidates that are not among those
-    uint64_t n_more = 0;
-    for (uint64_t i = 0, at = 0; i < n; ++i) {
-      if (value[i] < least) continue;
-      while (at < n_best && best[at] < i) ++at;
-      if (at == n_best || best[at] != i) more[n_more++] = static_cast<uint32_t>(i);
-    }
-    score_listed(step, wanted, list, {more, n_more}, scratch);
-    return (n_best + n_more) * step.raw().slab->record_bytes;
+    const uint64_t n_from = kernels::list_from(value, n, least, from);
+    const auto end = std::set_difference(from, from + n_from, best, best + n_best, more);
+    score_listed(step, wanted, list, {more, end}, scratch);
+    return (n_best + static_cast<uint64_t>(end - more)) * step.raw().slab->record_bytes;
   }
 
-  // Of candidates anywhere in the list, a few at a time.
+  // Records that are scored in one call, and the places of their scores.
+  struct Batch {
+    static constexpr size_t kMost = 64;
+    uint32_t n = 0;
+    const void* records[kMost];
+    uint32_t of[kMost];
+  };
+
+  // Of candidates anywhere in the list, a few at a time: while they are scored, the next ones are
+  // on their way, for nothing else foresees where they lie.
   void score_listed(const Step& step, const typename Base::Wanted& wanted, uint32_t list,
                     std::span<const uint32_t> places, std::byte* scratch) const {
-    constexpr size_t kTogether = 64;
-    const uint32_t seq = list / this->n_kv_heads(), kv_head = list % this->n_kv_heads();
-    const Candidates from = step.candidates(seq, kv_head);
-    const void* records[kTogether];
-    uint32_t of[kTogether];
-    float scores[kTogether];
+    float scores[Batch::kMost];
     ScoreTask task{};
     task.q = this->queries(wanted, list);
     task.group_size = this->group_size();
     task.summed = wanted.summed;
-    task.list = records;
     task.out = scores;
-    task.out_stride = kTogether;
-    for (size_t begin = 0; begin < places.size(); begin += kTogether) {
-      task.n = 0;
-      for (const uint32_t place :
-           places.subspan(begin, std::min(kTogether, places.size() - begin))) {
-        const std::byte* record = step.record(seq, kv_head, from[place]);
-        if (!record) continue;  // it ranks below all others already
-        records[task.n] = record;
-        of[task.n++] = place;
-      }
+    task.out_stride = Batch::kMost;
+    Batch batches[2];
+    ask_for(step, list, places.first(std::min(Batch::kMost, places.size())), batches[0]);
+    for (size_t i = 0; !places.empty(); ++i) {
+      places = places.subspan(std::min(Batch::kMost, places.size()));
+      ask_for(step, list, places.first(std::min(Batch::kMost, places.size())),
+              batches[(i + 1) % 2]);
+      const Batch& batch = batches[i % 2];
+      task.list = batch.records;
+      task.n = batch.n;
       this->method().score(task, scratch);
-      for (uint32_t i = 0; i < task.n; ++i) wanted.scores(list)[of[i]] = scores[i];
+      for (uint32_t j = 0; j < batch.n; ++j) wanted.scores(list)[batch.of[j]] = scores[j];
+    }
+  }
+
+  void ask_for(const Step& step, uint32_t list, std::span<const uint32_t> places,
+               Batch& batch) const {
+    const uint32_t seq = list / this->n_kv_heads(), kv_head = list % this->n_kv_heads();
+    const Candidates from = step.candidates(seq, kv_head);
+    const uint64_t bytes = step.raw().slab->record_bytes;
+    batch.n = 0;
+    for (const uint32_t place : places) {
+      const std::byte* record = step.record(seq, kv_head, from[place]);
+      if (!record) continue;  // it ranks below all others already
+      for (uint64_t line = 0; line < bytes; line += 64) __builtin_prefetch(record + line, 0, 2);
+      batch.records[batch.n] = record;
+      batch.of[batch.n++] = place;
     }
   }
 
@@ -253,7 +267,7 @@ class CoarseFirst : public BlockRepresentative<Method> {
   }
   uint64_t refine_bytes(const typename Base::Wanted& wanted) const {
     return aligned(this->score_scratch_bytes(wanted)) +
-           wanted.longest * (sizeof(uint64_t) + sizeof(uint32_t));
+           wanted.longest * (sizeof(uint64_t) + 3 * sizeof(uint32_t));
   }
 
   bool coarse_first_;

@@ -52,7 +52,7 @@ double slack(const Page& page, const std::vector<float>& weight) {
     largest = std::max(largest, step);
     size += std::fabs(double{weight[d]}) * std::max(std::fabs(least), std::fabs(most));
   }
-  return steps + static_cast<double>(page.width) * 15 * largest / 32767 + 1e-4 * size + 1e-32;
+  return steps + static_cast<double>(page.width) * 15 * largest / 32639 + 1e-4 * size + 1e-32;
 }
 
 std::vector<float> bounds(const Page& page, const std::vector<float>& weight) {

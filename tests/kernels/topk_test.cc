@@ -33,7 +33,7 @@ TEST_SUITE("kernels/topk") {
     }
   }
 
-  TEST_CASE("of many scores, too, however they are ordered and wherever the sample looks") {
+  TEST_CASE("of many scores, too, however they are ordered and fall into groups") {
     test::for_each_simd_target([] {
       for (const size_t n : {512, 1023, 5000, 20011}) {
         const auto random = test::random_floats(n, 1.0f, 602);
@@ -41,8 +41,8 @@ TEST_SUITE("kernels/topk") {
         std::sort(all[1].begin(), all[1].end());
         std::sort(all[2].begin(), all[2].end(), std::greater<>());
         for (float& x : all[3]) x = std::round(x * 4);
-        // A sample of every few scores sees only high ones, or only NaN.
-        for (size_t i = 0; i < n; i += n / 512) all[4][i] = 100.0f + random[i];
+        // All high ones in one group, or NaN in many.
+        for (size_t i = 0; i < n; i += 128) all[4][i] = 100.0f + random[i];
         for (size_t i = 0; i < n; i += 3) all[5][i] = std::numeric_limits<float>::quiet_NaN();
         all.emplace_back(n, 0.0f);
         all.emplace_back(n, -std::numeric_limits<float>::infinity());
@@ -55,6 +55,21 @@ TEST_SUITE("kernels/topk") {
             CHECK(run(all[list], k) == kernels::reference::top_k(all[list], k));
           }
         }
+      }
+    });
+  }
+
+  TEST_CASE("the scores from one on, without those that are no numbers") {
+    test::for_each_simd_target([] {
+      for (const size_t n : {0, 1, 15, 16, 40, 1000}) {
+        auto score = test::random_floats(n, 1.0f, 603);
+        for (size_t i = 0; i < n; i += 7) score[i] = 0.25f;
+        for (size_t i = 3; i < n; i += 11) score[i] = std::numeric_limits<float>::quiet_NaN();
+        std::vector<uint32_t> expected, index(n);
+        for (uint32_t i = 0; i < n; ++i)
+          if (score[i] >= 0.25f) expected.push_back(i);
+        index.resize(kernels::list_from(score.data(), n, 0.25f, index.data()));
+        CHECK(index == expected);
       }
     });
   }
