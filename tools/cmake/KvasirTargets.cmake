@@ -60,6 +60,22 @@ function(kvasir_add_plugin name)
   endif()
 endfunction()
 
+# kvasir_add_test_headers(SOURCES … HEADERS …): the headers that kvasir_add_test has parsed before. A
+# program of its own, since all who use them are compiled with the same options.
+function(kvasir_add_test_headers)
+  cmake_parse_arguments(ARG "" "" "SOURCES;HEADERS" ${ARGN})
+  kvasir_refuse_arguments(${ARG_UNPARSED_ARGUMENTS})
+  add_executable(kvasir_test_headers ${ARG_SOURCES})
+  target_link_libraries(kvasir_test_headers PRIVATE kvasir_options kvasir_test_support)
+  kvasir_compile_as_test(kvasir_test_headers)
+  target_precompile_headers(kvasir_test_headers PRIVATE ${ARG_HEADERS})
+endfunction()
+
+# Tests only ask and compare, and compile in two thirds of the time.
+function(kvasir_compile_as_test target)
+  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
+endfunction()
+
 # kvasir_add_test(<folder> SOURCES … LINK … [LABELS …]): one doctest binary per tests/<folder>,
 # ctest entry <folder>, labelled <folder>. With the option DATA another one, <folder>/data: the cases of
 # tests/support/data.h, skipped where their data is absent. With the option COMPUTES the test itself
@@ -70,8 +86,9 @@ function(kvasir_add_test folder)
   string(REPLACE "/" "_" target "kvasir_test_${folder}")
   add_executable(${target} ${ARG_SOURCES})
   target_link_libraries(${target} PRIVATE kvasir_options kvasir_test_support ${ARG_LINK})
-  if(NOT ARG_COMPUTES)  # most only ask and compare, and compile in two thirds of the time
-    target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
+  if(NOT ARG_COMPUTES)
+    kvasir_compile_as_test(${target})
+    target_precompile_headers(${target} REUSE_FROM kvasir_test_headers)
   endif()
   set(entries ${folder})
   if(ARG_DATA)
