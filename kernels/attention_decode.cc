@@ -122,7 +122,7 @@ HWY_INLINE void load_columns(const T* row, size_t column, size_t tail, VecF32* H
 template <size_t GT, size_t VT, class T>
 HWY_INLINE void add_value_columns(const float* HWY_RESTRICT p, const T* const* rows, size_t n_rows,
                                   size_t column, size_t tail, float* HWY_RESTRICT sum,
-                                  size_t sum_stride) {
+                                  size_t sum_stride, RowsAhead& ahead) {
   const F32 d;
   VecF32 acc[GT * VT];
   HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
@@ -133,6 +133,7 @@ HWY_INLINE void add_value_columns(const float* HWY_RESTRICT p, const T* const* r
   for (size_t r = 0; r < n_rows; ++r) {
     VecF32 v[VT];
     load_columns<VT>(rows[r], column, tail, v);
+    ahead.ask<lines_of(bytes_of_row<T>(VT * kLanes))>();
     HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
       const VecF32 weight = hn::Set(d, p[g * kTileTokens + r]);
       HWY_UNROLL(4)
@@ -149,17 +150,18 @@ HWY_INLINE void add_value_columns(const float* HWY_RESTRICT p, const T* const* r
 // All columns of n_rows V rows for GT heads.
 template <size_t GT, class T>
 HWY_INLINE void add_value_rows(const float* HWY_RESTRICT p, const T* const* rows, size_t n_rows,
-                               size_t v_dim, float* HWY_RESTRICT sum, size_t sum_stride) {
+                               size_t v_dim, float* HWY_RESTRICT sum, size_t sum_stride,
+                               RowsAhead& ahead) {
   constexpr size_t kVectors = kDotTile / 4;
   size_t c = 0;
   for (; c + kVectors * kLanes <= v_dim; c += kVectors * kLanes) {
-    add_value_columns<GT, kVectors>(p, rows, n_rows, c, 0, sum, sum_stride);
+    add_value_columns<GT, kVectors>(p, rows, n_rows, c, 0, sum, sum_stride, ahead);
   }
   for (; c + kLanes <= v_dim; c += kLanes) {
-    add_value_columns<GT, 1>(p, rows, n_rows, c, 0, sum, sum_stride);
+    add_value_columns<GT, 1>(p, rows, n_rows, c, 0, sum, sum_stride, ahead);
   }
   if (c < v_dim) {
-    add_value_columns<GT, 1>(p, rows, n_rows, c, v_dim - c, sum, sum_stride);
+    add_value_columns<GT, 1>(p, rows, n_rows, c, v_dim - c, sum, sum_stride, ahead);
   }
 }
 
@@ -173,16 +175,17 @@ HWY_INLINE void add_values(const DecodeScratch& s, size_t n_heads, const T* cons
   const size_t stride = padded(v_dim);
   for (size_t r = 0; r < n_rows; r += group) {
     const size_t n = n_rows - r < group ? n_rows - r : group;
-    for (size_t i = 0; i < n; ++i) prefetch_row(rows[r + ahead + i], row_bytes);
+    RowsAhead next(reinterpret_cast<const void* const*>(rows + r + ahead), n, row_bytes);
     for (size_t g = 0; g < n_heads; g += 4) {
       const float* p = s.logits + g * kTileTokens + r;
       float* sum = s.sum + g * stride;
       const size_t heads = n_heads - g;
-      if (heads >= 4) add_value_rows<4>(p, rows + r, n, v_dim, sum, stride);
-      if (heads == 3) add_value_rows<3>(p, rows + r, n, v_dim, sum, stride);
-      if (heads == 2) add_value_rows<2>(p, rows + r, n, v_dim, sum, stride);
-      if (heads == 1) add_value_rows<1>(p, rows + r, n, v_dim, sum, stride);
+      if (heads >= 4) add_value_rows<4>(p, rows + r, n, v_dim, sum, stride, next);
+      if (heads == 3) add_value_rows<3>(p, rows + r, n, v_dim, sum, stride, next);
+      if (heads == 2) add_value_rows<2>(p, rows + r, n, v_dim, sum, stride, next);
+      if (heads == 1) add_value_rows<1>(p, rows + r, n, v_dim, sum, stride, next);
     }
+    next.ask_rest();
   }
 }
 

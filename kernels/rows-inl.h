@@ -223,6 +223,35 @@ HWY_INLINE void sum_lanes(const VecF32* v, float* HWY_RESTRICT lanes) {
 
 // ------------------------------------------------------------------ q . k for a few rows and heads
 
+// Lines of rows that are read some rows later, asked for one by one between the products: a core
+// has about 16 lines on their way from memory, and while all of them wait what lies in the second
+// cache waits, too.
+class RowsAhead {
+ public:
+  RowsAhead() = default;  // none
+  RowsAhead(const void* const* rows, size_t n_rows, size_t row_bytes)
+      : rows_(rows), end_(rows + n_rows), row_bytes_(row_bytes) {}
+  template <size_t kLines>
+  HWY_INLINE void ask() {
+    for (size_t i = 0; i < kLines && rows_ != end_; ++i) {
+      __builtin_prefetch(static_cast<const char*>(*rows_) + at_, 0, 2);
+      at_ += 64;
+      if (at_ < row_bytes_) continue;
+      at_ = 0;
+      ++rows_;
+    }
+  }
+  void ask_rest() {
+    while (rows_ != end_) ask<1>();
+  }
+
+ private:
+  const void *const *rows_ = nullptr, *const *end_ = nullptr;
+  size_t row_bytes_ = 0, at_ = 0;
+};
+// Lines that n bytes of rows are read in.
+constexpr size_t lines_of(size_t bytes) { return (bytes + 63) / 64; }
+
 // Sums of KT rows and GT heads, a whole number of vectors of them: sum[g * KT + r].
 template <size_t KT, size_t GT>
 inline constexpr size_t kTileSums = hwy::RoundUpTo(KT* GT, kLanes);
@@ -290,19 +319,22 @@ HWY_INLINE void add_group(const float* HWY_RESTRICT q, size_t q_stride, const T*
 template <size_t KT, size_t GT, class T>
 HWY_INLINE void dot_rows(const float* HWY_RESTRICT q, size_t q_stride, const T* const* rows,
                          size_t n_rows, size_t head_dim, float* HWY_RESTRICT dots,
-                         size_t dot_stride) {
+                         size_t dot_stride, RowsAhead& ahead) {
   const F32 d;
   VecF32 sum[kTileSums<KT, GT>];
   HWY_UNROLL(16) for (size_t i = 0; i < kTileSums<KT, GT>; ++i) sum[i] = hn::Zero(d);
   if constexpr (Grouped<T>) {
-    for (size_t group = 0; group < head_dim / kGroupElements; ++group)
+    for (size_t group = 0; group < head_dim / kGroupElements; ++group) {
       add_group<KT, GT>(q + group * kGroupElements, q_stride, rows, group, sum);
+      ahead.ask<lines_of(KT * sizeof(T))>();
+    }
     return store_sums<KT, GT>(sum, n_rows, dots, dot_stride);
   }
   size_t i = 0;
   for (; i + kLanes <= head_dim; i += kLanes) {
     VecF32 k[KT];
     HWY_UNROLL(16) for (size_t r = 0; r < KT; ++r) k[r] = load_at(d, rows[r], i);
+    if constexpr (!Grouped<T>) ahead.ask<lines_of(KT * kLanes * sizeof(T))>();
     HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
       const VecF32 qg = hn::Load(d, q + g * q_stride + i);
       HWY_UNROLL(16)
@@ -329,11 +361,11 @@ constexpr size_t dot_row_step() {
 template <size_t GT, class T>
 HWY_INLINE void dot_head_tile(const float* HWY_RESTRICT q, size_t q_stride, const T* const* rows,
                               size_t n_rows, size_t head_dim, float* HWY_RESTRICT dots,
-                              size_t dot_stride) {
+                              size_t dot_stride, RowsAhead& ahead) {
   constexpr size_t kStep = dot_row_step<GT>();
   size_t r = 0;
   for (; r + kStep <= n_rows; r += kStep) {
-    dot_rows<kStep, GT>(q, q_stride, rows + r, kStep, head_dim, dots + r, dot_stride);
+    dot_rows<kStep, GT>(q, q_stride, rows + r, kStep, head_dim, dots + r, dot_stride, ahead);
   }
   // What is left of a group of long rows, which may be less than a step, is not filled up to one.
   constexpr size_t kRest = kStep < 4 ? kStep : 4;
@@ -341,7 +373,7 @@ HWY_INLINE void dot_head_tile(const float* HWY_RESTRICT q, size_t q_stride, cons
     const T* last[kRest];
     for (size_t i = 0; i < kRest; ++i) last[i] = rows[r + i < n_rows ? r + i : n_rows - 1];
     const size_t n = n_rows - r < kRest ? n_rows - r : kRest;
-    dot_rows<kRest, GT>(q, q_stride, last, n, head_dim, dots + r, dot_stride);
+    dot_rows<kRest, GT>(q, q_stride, last, n, head_dim, dots + r, dot_stride, ahead);
   }
 }
 
@@ -371,22 +403,22 @@ HWY_INLINE void dot_heads(const float* HWY_RESTRICT q, size_t q_stride, size_t n
   const size_t group = group_rows(row_bytes);
   for (size_t r = 0; r < n_rows; r += group) {
     const size_t n = n_rows - r < group ? n_rows - r : group;
-    if (ahead != 0) {
-      for (size_t i = 0; i < n; ++i) prefetch_row(rows[r + ahead + i], row_bytes);
-    }
+    RowsAhead next;
+    if (ahead != 0) next = {reinterpret_cast<const void* const*>(rows + r + ahead), n, row_bytes};
     size_t g = 0;
     for (; g + 4 <= n_heads; g += 4) {
       dot_head_tile<4>(q + g * q_stride, q_stride, rows + r, n, head_dim, dots + g * dot_stride + r,
-                       dot_stride);
+                       dot_stride, next);
     }
     const float* q_rest = q + g * q_stride;
     float* out = dots + g * dot_stride + r;
     if (n_heads - g == 3)
-      dot_head_tile<3>(q_rest, q_stride, rows + r, n, head_dim, out, dot_stride);
+      dot_head_tile<3>(q_rest, q_stride, rows + r, n, head_dim, out, dot_stride, next);
     if (n_heads - g == 2)
-      dot_head_tile<2>(q_rest, q_stride, rows + r, n, head_dim, out, dot_stride);
+      dot_head_tile<2>(q_rest, q_stride, rows + r, n, head_dim, out, dot_stride, next);
     if (n_heads - g == 1)
-      dot_head_tile<1>(q_rest, q_stride, rows + r, n, head_dim, out, dot_stride);
+      dot_head_tile<1>(q_rest, q_stride, rows + r, n, head_dim, out, dot_stride, next);
+    next.ask_rest();
   }
 }
 
