@@ -9,27 +9,27 @@
 #include "kernels/cuda/token_rows.h"
 #include "plugins/shared/kv_layout.h"
 
-namespace kvasir::gpu {
+namespace kvasir::sdk {
 
 class TokenLists {
  public:
-  TokenLists(const kvasir_geometry& geometry, const sdk::KvLayout& layout);
+  TokenLists(const kvasir_geometry& geometry, const KvLayout& layout);
 
   uint32_t n_kv_heads() const { return n_kv_heads_; }
   uint32_t head_dim() const { return head_dim_; }
   uint32_t v_dim() const { return v_dim_; }
 
   // Tokens of all spans.
-  uint64_t n_tokens(const sdk::TokenSpans& spans) const;
+  uint64_t n_tokens(const TokenSpans& spans) const;
   // Bytes that save_tokens() makes of them.
-  uint64_t saved_bytes(const sdk::TokenSpans& spans) const;
+  uint64_t saved_bytes(const TokenSpans& spans) const;
 
-  // Rows of every span; `at` counts f32 rows [token of all spans][kv head]. Throws sdk::Error for
+  // Rows of every span; `at` counts f32 rows [token of all spans][kv head]. Throws Error for
   // a span beyond its block; whether a lease is on the device is the caller's to check.
-  void written(const sdk::TokenSpans& spans, std::vector<cuda::TokenRow>& out) const;
+  void written(const TokenSpans& spans, std::vector<cuda::TokenRow>& out) const;
   // `at` is the offset in what save_tokens() makes: [span][kv head][token], K before V.
-  void saved(const sdk::TokenSpans& spans, std::vector<cuda::TokenRow>& out) const;
-  void moved(const sdk::TokenCopies& copies, std::vector<cuda::TokenMove>& out) const;
+  void saved(const TokenSpans& spans, std::vector<cuda::TokenRow>& out) const;
+  void moved(const TokenCopies& copies, std::vector<cuda::TokenMove>& out) const;
 
   // But for the addresses of lists.
   cuda::TokenRows rows(uint64_t n_rows) const;
@@ -46,4 +46,4 @@ class TokenLists {
   kvasir_kv_format format_;
 };
 
-}  // namespace kvasir::gpu
+}  // namespace kvasir::sdk

@@ -1,17 +1,15 @@
 // See token_lists.h.
 // SPDX-License-Identifier: Apache-2.0
-#include "plugins/storage/gpu/token_lists.h"
+#include "plugins/shared/token_lists.h"
 
 #include <string>
 
 #include "plugins/shared/device_buffer.h"
 #include "plugins/shared/kv_type.h"
 
-namespace kvasir::gpu {
+namespace kvasir::sdk {
 
-using sdk::address;
-
-TokenLists::TokenLists(const kvasir_geometry& geometry, const sdk::KvLayout& layout)
+TokenLists::TokenLists(const kvasir_geometry& geometry, const KvLayout& layout)
     : n_kv_heads_(geometry.n_kv_heads),
       head_dim_(geometry.head_dim),
       v_dim_(geometry.v_dim),
@@ -20,19 +18,19 @@ TokenLists::TokenLists(const kvasir_geometry& geometry, const sdk::KvLayout& lay
 
 void TokenLists::check_span(const kvasir_lease& lease, uint64_t first, uint64_t n) const {
   if (first + n > block_size_) {
-    sdk::fail_invalid("tokens " + std::to_string(first) + " to " + std::to_string(first + n) +
-                      " of a block of " + std::to_string(block_size_));
+    fail_invalid("tokens " + std::to_string(first) + " to " + std::to_string(first + n) +
+                 " of a block of " + std::to_string(block_size_));
   }
-  if (!lease.k || !lease.v) sdk::fail_invalid("tokens of a block that is not leased");
+  if (!lease.k || !lease.v) fail_invalid("tokens of a block that is not leased");
 }
 
-uint64_t TokenLists::n_tokens(const sdk::TokenSpans& spans) const {
+uint64_t TokenLists::n_tokens(const TokenSpans& spans) const {
   uint64_t n = 0;
   for (const kvasir_token_span& span : spans) n += span.n_tokens;
   return n;
 }
 
-uint64_t TokenLists::saved_bytes(const sdk::TokenSpans& spans) const {
+uint64_t TokenLists::saved_bytes(const TokenSpans& spans) const {
   uint64_t rows = 0;
   for (const kvasir_token_span& span : spans)
     rows += uint64_t{span.n_tokens} * n_heads_of(*span.lease);
@@ -45,7 +43,7 @@ cuda::TokenRow TokenLists::row(const kvasir_lease& lease, uint32_t head, uint32_
           address(lease.v) + head * format_.v_head_stride + token * format_.v_token_stride, at};
 }
 
-void TokenLists::written(const sdk::TokenSpans& spans, std::vector<cuda::TokenRow>& out) const {
+void TokenLists::written(const TokenSpans& spans, std::vector<cuda::TokenRow>& out) const {
   out.clear();
   uint64_t token = 0;  // of all spans
   for (const kvasir_token_span& span : spans) {
@@ -58,7 +56,7 @@ void TokenLists::written(const sdk::TokenSpans& spans, std::vector<cuda::TokenRo
   }
 }
 
-void TokenLists::saved(const sdk::TokenSpans& spans, std::vector<cuda::TokenRow>& out) const {
+void TokenLists::saved(const TokenSpans& spans, std::vector<cuda::TokenRow>& out) const {
   out.clear();
   uint64_t at = 0;
   for (const kvasir_token_span& span : spans) {
@@ -71,7 +69,7 @@ void TokenLists::saved(const sdk::TokenSpans& spans, std::vector<cuda::TokenRow>
   }
 }
 
-void TokenLists::moved(const sdk::TokenCopies& copies, std::vector<cuda::TokenMove>& out) const {
+void TokenLists::moved(const TokenCopies& copies, std::vector<cuda::TokenMove>& out) const {
   out.clear();
   for (const kvasir_token_copy& copy : copies) {
     check_span(*copy.from, copy.from_token, copy.n_tokens);
@@ -80,7 +78,7 @@ void TokenLists::moved(const sdk::TokenCopies& copies, std::vector<cuda::TokenMo
     for (const kvasir_lease* lease : {copy.from, copy.to}) {
       const bool fits = lease->kv_head == KVASIR_ALL_HEADS || lease->kv_head == copy.kv_head;
       if (!fits || (!is_all && copy.kv_head >= n_kv_heads_))
-        sdk::fail_invalid("tokens of a kv head that a lease does not cover are to be copied");
+        fail_invalid("tokens of a kv head that a lease does not cover are to be copied");
     }
     const cuda::TokenRow from = row(*copy.from, 0, copy.from_token, 0);
     const cuda::TokenRow to = row(*copy.to, 0, copy.to_token, 0);
@@ -91,7 +89,7 @@ void TokenLists::moved(const sdk::TokenCopies& copies, std::vector<cuda::TokenMo
 
 cuda::TokenRows TokenLists::rows(uint64_t n_rows) const {
   return {0,      static_cast<uint32_t>(n_rows), head_dim_,
-          v_dim_, sdk::kv_type(format_.dtype_k), sdk::kv_type(format_.dtype_v)};
+          v_dim_, kv_type(format_.dtype_k),      kv_type(format_.dtype_v)};
 }
 
 cuda::TokenMoves TokenLists::moves(uint64_t n_moves) const {
@@ -104,4 +102,4 @@ cuda::TokenMoves TokenLists::moves(uint64_t n_moves) const {
           format_.v_head_stride};
 }
 
-}  // namespace kvasir::gpu
+}  // namespace kvasir::sdk

@@ -9,7 +9,7 @@
 
 #include "kernels/cuda/runtime.h"
 
-namespace kvasir::gpu {
+namespace kvasir::sdk {
 
 // One size class. Memory goes back to the device with the arena.
 class DeviceArena {
@@ -70,4 +70,4 @@ class DeviceArena {
   std::vector<std::byte*> free_;
 };
 
-}  // namespace kvasir::gpu
+}  // namespace kvasir::sdk
