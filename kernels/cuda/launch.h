@@ -30,6 +30,7 @@ void launch(void (*kernel)(Parameters...), const LaunchShape& shape, Stream,
     throw emulation::Fault(emulation::FaultKind::kLaunch,
                            "more threads, blocks or shared memory than a launch may have");
   }
+  const auto held = emulation::hold_device();
   const uint64_t run = emulation::next_run();
   for (uint32_t y = 0; y < shape.blocks_y; ++y) {
     for (uint32_t x = 0; x < shape.blocks_x; ++x) {

@@ -31,6 +31,11 @@ uint64_t next_run() {
   return ++last;
 }
 
+std::unique_lock<std::mutex> hold_device() {
+  static std::mutex device;
+  return std::unique_lock(device);
+}
+
 Block* Block::running() { return running_block; }
 
 Block::Block(Index2 grid, Index2 index, uint32_t n_threads, uint64_t shared_bytes, uint64_t launch)

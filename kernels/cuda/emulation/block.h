@@ -9,6 +9,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <source_location>
 #include <span>
 #include <string>
@@ -133,5 +134,7 @@ inline bool Block::is_ordered(const Moment& earlier) const {
 
 // A number for each launch, never used again.
 uint64_t next_run();
+// While it lives, no other thread of the host launches anything.
+std::unique_lock<std::mutex> hold_device();
 
 }  // namespace kvasir::cuda::emulation
