@@ -128,4 +128,9 @@ class FakeHost {
   std::map<uint64_t, Report> reports_;
 };
 
+// One that takes completions before the plugin asks, which it does once.
+struct CompletingHost : FakeHost {
+  CompletingHost() : FakeHost(1) { offer_completions(); }
+};
+
 }  // namespace kvasir::test

@@ -1,5 +1,5 @@
-// kvasir.dram, and kvasir.gpu on the emulation (KVASIR_TEST_STORAGE): what is written is read,
-// names and handles agree, misuse is refused with a text.
+// kvasir.dram, and kvasir.gpu and gpu_tiered on the emulation (KVASIR_TEST_STORAGE): what is
+// written is read, names and handles agree, misuse is refused with a text.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstring>
@@ -34,7 +34,7 @@ kvasir_block_key with_handle(kvasir_block_key k, uint64_t handle) {
 }
 
 struct Dram {
-  FakeHost host{1};
+  CompletingHost host;
   Storage storage;
   kvasir_geometry geometry;
 
@@ -135,7 +135,7 @@ TEST_SUITE("plugins/storage") {
     CHECK(dram.plan().block_bytes == 2 * 16 * (3 * 34 + 2 * 18));  // 2 heads, 16 tokens
 
     geometry.head_dim = 80;
-    const FakeHost host{1};
+    const CompletingHost host;
     Storage other(host, kStorage, {{"type_k", "q8_0"}});
     kvasir_storage_plan out{sizeof(kvasir_storage_plan), 0, 0, 0, 0};
     CHECK(other->plan(other.self(), &geometry, &out, other.err()) == KVASIR_ERR_UNSUPPORTED);

@@ -34,11 +34,6 @@ inline kvasir_geometry geometry(uint32_t block_size = 4) {
   return g;
 }
 
-// Before the plugin, which asks once.
-struct CompletingHost : FakeHost {
-  CompletingHost() : FakeHost(1) { offer_completions(); }
-};
-
 struct Tiered {
   explicit Tiered(OptionValues options, uint32_t block_size = 4)
       : Tiered(std::move(options), geometry(block_size)) {}
