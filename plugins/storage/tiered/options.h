@@ -1,10 +1,11 @@
-// The options of kvasir.tiered.
+// The options of kvasir.tiered and kvasir.gpu_tiered.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <kvasir/sdk/error.h>
 #include <kvasir/sdk/options.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <filesystem>
@@ -39,7 +40,8 @@ constexpr kvasir_option_schema limit_option(uint32_t file) {
       0);
 }
 
-inline constexpr std::array kOptions = {
+// All but the store.
+inline constexpr std::array kTierOptions = {
     sdk::KvTypes::option_k(),
     sdk::KvTypes::option_v(),
     sdk::int_option({.key = "cached_blocks",
@@ -92,7 +94,8 @@ inline constexpr std::array kOptions = {
     sdk::bool_option({.key = "direct",
                       .help = "past the system's page cache (O_DIRECT), where the folder's file "
                               "system can"},
-                     true),
+                     true)};
+inline constexpr std::array kStoreOptions = {
     sdk::option(KVASIR_OPTION_PATH,
                 {.key = "store",
                  .help = "where blocks outlive the process, to be found by the next one: a folder, "
@@ -103,6 +106,26 @@ inline constexpr std::array kOptions = {
                        .help = "that a folder may take; the blocks used longest ago make room",
                        .unit = "bytes"},
                       int64_t{10} << 30)};
+
+inline constexpr std::array kDeviceOptions = {
+    sdk::int_option({.key = "device_blocks",
+                     .help = "full blocks of a layer that stay in device memory between steps",
+                     .unit = "blocks"},
+                    32, 0, INT32_MAX),
+    sdk::bytes_option({.key = "max_bytes",
+                       .help = "most device memory for blocks; 0 = what the device gives",
+                       .unit = "bytes"},
+                      0)};
+
+template <size_t N, size_t M>
+constexpr auto joined(const std::array<kvasir_option_schema, N>& a,
+                      const std::array<kvasir_option_schema, M>& b) {
+  std::array<kvasir_option_schema, N + M> out{};
+  std::copy(b.begin(), b.end(), std::copy(a.begin(), a.end(), out.begin()));
+  return out;
+}
+inline constexpr auto kOptions = joined(kTierOptions, kStoreOptions);      // of kvasir.tiered
+inline constexpr auto kGpuOptions = joined(kDeviceOptions, kTierOptions);  // and gpu_tiered
 
 // Where a file of the chain is made.
 struct FilePlace {

@@ -139,10 +139,23 @@ class Tiered {
 
   // A full block does not change any more: it goes to the file, and may then leave memory.
   void seal(const sdk::BlockKeys& keys, const sdk::Leases& leases) {
+    seal_at_once(keys, leases);
+    wait_for_saves();
+  }
+
+  // For a tier above this one. acquire() with FETCH of what no step has asked for yet; seal()
+  // without waiting for the file, and that.
+  void acquire_ahead(const sdk::BlockKeys& keys, const sdk::Leases& out) {
+    transfers_.load_now(blocks_.loads_of(keys));
+    blocks_.acquire(keys, KVASIR_ACQUIRE_READ, out);
+  }
+  void seal_at_once(const sdk::BlockKeys& keys, const sdk::Leases& leases) {
     Blocks::Kept kept;
     transfers_.save(blocks_.seal(keys, leases, kept));
     for (auto& [key, memory] : kept) store_->keep(key, std::move(memory));
-    wait_for_saves();
+  }
+  void wait_for_saves() {
+    transfers_.wait_for_saves(kMostUnsavedBytes / blocks_.layout().block_bytes());
   }
 
   // UNREF and FORGET both free the bytes of all tiers: no block outlives its holder.
@@ -172,10 +185,6 @@ class Tiered {
     if (host.completion()) return host.completion();
     throw sdk::Error(KVASIR_ERR_UNSUPPORTED,
                      std::string("tiered: the host does not offer ") + KVASIR_EXT_COMPLETION);
-  }
-
-  void wait_for_saves() {
-    transfers_.wait_for_saves(kMostUnsavedBytes / blocks_.layout().block_bytes());
   }
 
   // Brings in what `keys` need and waits for it. Returns the tier of each key before that.

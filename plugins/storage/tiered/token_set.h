@@ -59,6 +59,7 @@ class TokenSet {
     return n_;
   }
   uint32_t size() const { return n_; }
+  const uint64_t* words() const { return words_.data(); }  // as `needed` of a key has them
 
  private:
   std::vector<uint64_t> words_;

@@ -18,7 +18,7 @@ void check_refuses(const std::string& name) {
     MESSAGE("SKIPPED: " << file << " is not built; the preset cuda builds it, with nvcc");
     return skip_case();
   }
-  FakeHost host(1);
+  CompletingHost host;
   PluginInstance<Table> plugin(host, file);
   REQUIRE(plugin.status() == KVASIR_OK);
   const kvasir_geometry geometry = small_geometry();
@@ -40,6 +40,8 @@ void check_refuses(const std::string& name) {
 TEST_SUITE("plugins/cuda/driver") {
   TEST_CASE("without a driver a run ends before it begins, with the remedy") {
     check_refuses<kvasir_attention>("cuda");
+    check_refuses<kvasir_storage>("gpu");
+    check_refuses<kvasir_storage>("gpu_tiered");
     check_refuses<kvasir_representative>("cuda_minmax");
     check_refuses<kvasir_representative>("cuda_mean");
     check_refuses<kvasir_selector>("cuda_block_topk");

@@ -1,6 +1,7 @@
 // kvasir.cuda on the emulation in a real engine: the numbers of kvasir.reference, strategy by
 // strategy, and the same text of a trained model. Beside it, blocks and their summaries in the
-// device's memory: the bits that they give in the host's.
+// device's memory, also where that is the first of three tiers: the bits that they give in the
+// host's.
 // SPDX-License-Identifier: Apache-2.0
 #include "core/model/tokenizer/tokenizer.h"
 #include "tests/core/runtime/story.h"
@@ -118,6 +119,25 @@ void check_chooses_alike(const Choice& c, There there, const Tell& tell) {
   CHECK(got.engagement.representative_bytes_read == want.engagement.representative_bytes_read);
 }
 
+// Of each layer two full blocks are on the device between steps, three in main memory.
+const std::string kInTiers =
+    "[storage]\nplugin = '" KVASIR_TEST_TIERED
+    "'\ntype_k = 'f16'\ntype_v = 'f16'\ndevice_blocks = 2\ncached_blocks = 3\n"
+    "[attention]\nplugin = '" KVASIR_TEST_BACKEND "'\n";
+const std::string kInMemory = with(KVASIR_TEST_BACKEND, "f16");
+// Quest, which foresees what the next layer needs, and tokens that are guessed a layer ahead.
+std::string quest(const std::string& representative) {
+  return "[cache]\nblock_size = 8\nsink_tokens = 8\nwindow_tokens = 16\nchunk_size = 23\n"
+         "foresee = 'choose'\ngqa_reduce = 'sum'\n[selector]\nplugin = 'block_topk'\n"
+         "budget_tokens = 24\n[representative]\nplugin = '" +
+         representative + "'\n";
+}
+const std::string kQuestInMemory = quest("minmax") + "coarse_first = false\n" + kInMemory;
+const std::string kQuestInTiers = quest(KVASIR_TEST_FOLDER "/cuda_minmax_emulation.so") + kInTiers;
+const std::string kGuess =
+    "[cache]\nblock_size = 8\nsink_tokens = 8\nwindow_tokens = 16\n"
+    "[selector]\nplugin = 'kvasir.test.guess'\n";
+
 }  // namespace
 
 TEST_SUITE("plugins/cuda/engine") {
@@ -214,6 +234,61 @@ TEST_SUITE("plugins/cuda/engine") {
       CHECK(engagement.device_copy_bytes ==
             (3 * (2 * (16 + 16) + 8 * 16) + n_travel) * sizeof(float));
       CHECK(engagement.fallbacks == 0);
+    }
+  }
+
+  TEST_CASE("blocks that travel between device, memory and file give the bits of those in memory") {
+    const std::string snapkv =  // packs
+        "[cache]\nblock_size = 8\n[selector]\nplugin = 'snapkv'\nbudget_tokens = 30\n";
+    struct Pair {
+      std::string in_memory, in_tiers;
+      bool can_cut;
+    };
+    for (const Pair& pair : {Pair{kQuestInMemory, kQuestInTiers, true},
+                             Pair{kGuess + kInMemory, kGuess + kInTiers, true},
+                             Pair{snapkv + kInMemory, snapkv + kInTiers, false}}) {
+      if (few_cases() && !pair.can_cut) continue;
+      CAPTURE(pair.in_tiers);
+      Bench bench(8, 2, 32);
+      EngineOptions options;
+      options.max_sequences = 4;
+      const auto expected = bench.engine(pair.in_memory, options);
+      const auto engine = bench.engine(pair.in_tiers, options);
+      CHECK(story(*engine, pair.can_cut) == story(*expected, pair.can_cut));
+      CHECK(bench.log.empty());
+      CHECK(engine->decode_engagement().fallbacks == 0);
+      CHECK(engine->decode_engagement().blocks_missed > 0);
+    }
+  }
+
+  TEST_CASE("of what is chosen only that travels to the device which is not there") {
+    Bench bench(8, 2, 32);  // 3 layers
+    constexpr uint32_t kPrompt = 120, kSteps = 12;
+    const uint64_t row_bytes = uint64_t{2} * (32 + 32) * sizeof(uint16_t);  // of both kv heads
+    const auto told = [&](const std::string& toml) {
+      const auto engine = bench.engine(toml);
+      const SequenceId seq = engine->open();
+      Told out;
+      out.logits.push_back(prefill(*engine, seq, some_tokens(kPrompt)));
+      engine->reset_engagement();
+      for (uint32_t i = 0; i < kSteps; ++i) out.logits.push_back(decode(*engine, seq, token_at(i)));
+      out.engagement = engine->decode_engagement();
+      return out;
+    };
+    const uint64_t all_bytes = 3 * row_bytes * (kPrompt * kSteps);  // and more
+    for (const auto& [in_memory, in_tiers] :
+         {std::pair{kQuestInMemory, kQuestInTiers}, {kGuess + kInMemory, kGuess + kInTiers}}) {
+      CAPTURE(in_tiers);
+      const Told want = told(in_memory), got = told(in_tiers);
+      CHECK(got.logits == want.logits);
+      CHECK(got.engagement.fallbacks == 0);
+      REQUIRE(got.engagement.tiers.size() == 3);
+      const TierTraffic &device = got.engagement.tiers[0], &memory = got.engagement.tiers[1];
+      CHECK(device.tier == "device");
+      CHECK(device.bytes_written > 0);
+      CHECK(device.bytes_written < want.engagement.kv_bytes_read);  // which travelled all
+      CHECK(want.engagement.kv_bytes_read < all_bytes);
+      CHECK(memory.n_reads > 0);
     }
   }
 

@@ -1,5 +1,6 @@
-// What kvasir.gpu does beside the cases of every storage: tokens in device memory, its memory for
-// others, and a device that is full. On the emulation, where every access is checked.
+// What kvasir.gpu, and kvasir.gpu_tiered (KVASIR_TEST_IS_TIERED), do beside the cases of every
+// storage: tokens in device memory, its memory for others, and a device that is full. On the
+// emulation, where every access is checked.
 // SPDX-License-Identifier: Apache-2.0
 #include <kvasir/ext/draft/device_memory.h>
 #include <kvasir/sdk/view.h>
@@ -19,6 +20,11 @@ namespace {
 using namespace kvasir;
 using namespace kvasir::test;
 
+#ifdef KVASIR_TEST_IS_TIERED
+constexpr const char* kInstead = "plugin = \"tiered\"";
+#else
+constexpr const char* kInstead = "plugin = \"dram\"";
+#endif
 constexpr uint32_t kHeads = 2, kDim = 32, kBlock = 16;
 
 kvasir_block_key key(uint32_t block, uint32_t kv_head = KVASIR_ALL_HEADS) {
@@ -26,7 +32,7 @@ kvasir_block_key key(uint32_t block, uint32_t kv_head = KVASIR_ALL_HEADS) {
 }
 
 struct Gpu {
-  FakeHost host{1};
+  CompletingHost host;
   PluginInstance<kvasir_storage> storage;
   kvasir_geometry geometry = small_geometry();
 
@@ -162,7 +168,7 @@ TEST_SUITE("plugins/cuda/gpu") {
   }
 
   TEST_CASE("a type that its kernels do not write is refused") {
-    FakeHost host{1};
+    CompletingHost host;
     PluginInstance<kvasir_storage> storage(host, KVASIR_TEST_STORAGE, {{"type_v", "fp8_e4m3"}});
     const kvasir_geometry geometry = small_geometry();
     CHECK(storage->base.validate(storage.self(), &geometry, storage.err()) == KVASIR_ERR_INVALID);
@@ -180,7 +186,7 @@ TEST_SUITE("plugins/cuda/gpu") {
     const std::string text = gpu.storage.text();
     CAPTURE(text);
     CHECK(text.find("after 4 MiB for blocks") != std::string::npos);
-    CHECK(text.find("plugin = \"dram\"") != std::string::npos);
+    CHECK(text.find(kInstead) != std::string::npos);
     cuda::emulation::set_memory(uint64_t{16} << 30);
     CHECK(gpu.try_write(key(n), lease) == KVASIR_OK);
   }

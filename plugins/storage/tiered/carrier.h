@@ -1,0 +1,99 @@
+// A thread that carries blocks between a tier and the one below it, some at a time, and reports
+// what it was asked for.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <kvasir/ext/completion.h>
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <future>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "plugins/storage/tiered/token_set.h"
+
+namespace kvasir::tiered {
+
+// Tokens of a block that are to come up.
+struct Request {
+  uint64_t handle = 0;  // 0: no such block
+  TokenSet tokens;
+  // Once it was carried:
+  kvasir_status status = KVASIR_OK;
+  std::string why{};     // of one that failed
+  uint32_t tier = 0;     // below this one, in which the tokens were: 0 is the next
+  uint64_t n_bytes = 0;  // that came
+};
+
+// For any thread. One report per ticket, whatever happens.
+class Carrier {
+ public:
+  // What the thread calls, with no lock held.
+  class Work {
+   public:
+    // Carries the first of `some` together, one at least, and returns how many. is_asked: a step
+    // waits for them, else they are foreseen.
+    virtual size_t bring(std::span<Request> some, bool is_asked) noexcept = 0;
+    // Likewise, downwards; blocks that are gone, or are not full any more, are left alone.
+    virtual size_t take_down(std::span<const uint64_t> handles) noexcept = 0;
+
+   protected:
+    ~Work() = default;
+  };
+
+  Carrier(Work& work, const kvasir_completion* completion) : work_(work), completion_(completion) {}
+  ~Carrier();  // what is left of requests is reported as cancelled, other blocks stay where they
+               // are
+  Carrier(const Carrier&) = delete;
+  Carrier& operator=(const Carrier&) = delete;
+
+  void start();  // the thread; once, before anything is asked for
+  // Urgent ones go first, also before the rest of those that are not.
+  void bring(uint64_t ticket, std::vector<Request> requests, bool is_urgent);
+  // The same, urgent, and without a ticket: waits, and returns what came of them; nothing after
+  // 30 s, and then what is left is cancelled.
+  std::vector<Request> bring_now(std::vector<Request> requests);
+  void take_down(
+      std::span<const uint64_t> handles);  // in this order, when there is nothing to bring
+  // Until no more than n wait to be taken down, or for 30 s.
+  void wait_for_waiting(size_t n);
+  void cancel(uint64_t ticket);
+  // Requests go on until the deadline; then the rest is cancelled. Returns when all are reported.
+  void drain(uint64_t deadline_ms);
+
+ private:
+  struct Job {
+    uint64_t ticket;
+    bool is_urgent;
+    std::vector<Request> requests;
+    std::shared_ptr<std::promise<std::vector<Request>>> waiter{};  // of bring_now()
+    std::vector<kvasir_status> status{};  // for the report: the thread must not fail at it
+    size_t n_done = 0;
+    bool cancelled = false;
+  };
+  using Jobs = std::list<Job>;
+
+  void add(Job job);
+  void serve();
+  void go_on(Jobs& queue, std::unique_lock<std::mutex>& lock);
+  void go_on_down(std::unique_lock<std::mutex>& lock);
+  void report(Job job, std::unique_lock<std::mutex>& lock);
+
+  Work& work_;
+  const kvasir_completion* completion_;
+  std::mutex mutex_;  // of all below
+  std::condition_variable something_to_do_, idle_, taken_down_;
+  Jobs urgent_, foreseen_;  // the thread alone takes from them
+  std::deque<uint64_t> down_;
+  bool reporting_ = false, stopping_ = false;
+  std::thread thread_;
+};
+
+}  // namespace kvasir::tiered
