@@ -19,8 +19,8 @@ kvasir_geometry geometry() {
 }
 
 // Before the plugin, which asks once.
-struct CompletingHost : FakeHost {
-  explicit CompletingHost(bool completions = true) {
+struct PerhapsCompletingHost : FakeHost {
+  explicit PerhapsCompletingHost(bool completions = true) {
     if (completions) offer_completions();
   }
 };
@@ -63,7 +63,7 @@ struct Fake {
     return plugin->prefetch(plugin.self(), keys.data(), uint32_t(keys.size()), sizeof keys[0],
                             &hint, ticket, accepted, plugin.err());
   }
-  CompletingHost host;
+  PerhapsCompletingHost host;
   Storage plugin;
 };
 
@@ -152,7 +152,7 @@ TEST_CASE("a cancelled ticket is reported once, as cancelled; a full queue takes
 }
 
 TEST_CASE("destroying with transfers in flight reports them first") {
-  CompletingHost host;
+  PerhapsCompletingHost host;
   {
     Storage plugin(host, kFile, {{"delay_us", int64_t{5000}}});
     plugin.bind(geometry());

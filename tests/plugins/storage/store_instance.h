@@ -17,10 +17,6 @@ inline constexpr uint32_t kFloats = 64;  // of K and of V: two kv heads, four to
 inline constexpr uint64_t kFileBytes = 104 + 2 * kFloats * sizeof(float);
 inline constexpr uint64_t kRun[2] = {0x0123456789abcdef, 7}, kOtherRun[2] = {5, 6};
 
-struct CompletingHost : FakeHost {
-  CompletingHost() : FakeHost(1) { offer_completions(); }
-};
-
 // `tiered` with a store, called through the C ABI: blocks of kFloats numbers in a row.
 struct StoreInstance {
   explicit StoreInstance(const std::string& store, OptionValues options = {},
