@@ -150,7 +150,6 @@ std::vector<Request> DeviceBlocks::missing(const sdk::BlockKeys& keys, bool is_a
     }
     TokenSet tokens = missing_of(keys[i], *block);
     if (tokens.empty()) continue;
-    if (is_asked) tokens_missed_ += tokens.count();
     Request& request = requests.emplace_back();
     request.handle = handle;
     request.tokens = std::move(tokens);
@@ -173,7 +172,6 @@ void DeviceBlocks::let_go_of_others(const sdk::BlockKeys& keys) {
     });
 }
 
-// What had to come from the files is counted there.
 std::vector<kvasir_tier_count> DeviceBlocks::tiers() {
   std::vector<kvasir_tier_count> out = below_.tiers();
   const std::lock_guard lock(mutex_);
@@ -182,10 +180,7 @@ std::vector<kvasir_tier_count> DeviceBlocks::tiers() {
   memory.bytes_written += bytes_down_;
   memory.n_reads = n_up_;
   memory.busy_nanos = memory.read_nanos = nanos_up_;
-  memory.tokens = tokens_missed_;
-  for (size_t i = 1; i < out.size(); ++i)
-    if (std::string_view(out[i].name).starts_with("file"))
-      memory.tokens -= std::min(memory.tokens, out[i].tokens);
+  memory.tokens = tokens_found_;
   out.insert(out.begin(), {"device", bytes_down_, bytes_up_, tokens_leased_, 0, 0, 0});
   return out;
 }
@@ -195,10 +190,7 @@ kvasir_lease DeviceBlocks::read_lease(const kvasir_block_key& key) {
   if (handle == 0 || table_.block(handle)->bytes.lost)
     return table_.no_lease(key, KVASIR_LEASE_FAILED);
   const Block& block = *table_.block(handle);
-  if (const uint32_t n_missing = missing_of(key, block).count(); n_missing != 0) {
-    tokens_missed_ += n_missing;
-    return table_.no_lease(key, KVASIR_LEASE_NOT_RESIDENT);
-  }
+  if (!missing_of(key, block).empty()) return table_.no_lease(key, KVASIR_LEASE_NOT_RESIDENT);
   const Records& records = records_of(block.name.kv_head);
   const bool is_slice = block.name.kv_head != key.kv_head;
   tokens_leased_ += n_needed(key, is_slice, records);

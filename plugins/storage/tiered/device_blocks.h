@@ -169,9 +169,9 @@ class DeviceBlocks final : public Carrier::Work {
   Table table_{kName};
   std::optional<sdk::DeviceFrames> frames_;
   std::vector<Layer> layers_;
-  uint64_t used_bytes_ = 0;  // frames
-  uint64_t n_opened_ = 0;    // blocks, below
-  uint64_t tokens_leased_ = 0, tokens_missed_ = 0;
+  uint64_t used_bytes_ = 0;                        // frames
+  uint64_t n_opened_ = 0;                          // blocks, below
+  uint64_t tokens_leased_ = 0, tokens_found_ = 0;  // the latter in main memory, when asked for
   uint64_t bytes_up_ = 0, bytes_down_ = 0, n_up_ = 0, nanos_up_ = 0;
   bool stays_told_ = false;
 

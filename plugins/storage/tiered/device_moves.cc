@@ -59,7 +59,12 @@ size_t DeviceBlocks::bring(std::span<Request> some, bool is_asked) noexcept {
     one.request->why = why;
   }
   const std::lock_guard lock(mutex_);
-  for (const Coming& one : coming) end(one);
+  for (const Coming& one : coming) {
+    end(one);
+    const Request& request = *one.request;
+    if (is_asked && request.status == KVASIR_OK && request.tier == 0)
+      tokens_found_ += one.tokens.count();
+  }
   moved_.notify_all();
   return n;
 }
