@@ -11,7 +11,7 @@ namespace kvasir::tiered {
 namespace {
 
 constexpr auto kLongest = std::chrono::seconds(30);  // that a caller waits
-constexpr size_t kMostDown = 64;                     // blocks that Work is asked to take down
+constexpr size_t kMostSaves = 64;                    // blocks that Work is asked to take down
 
 }  // namespace
 
@@ -28,11 +28,11 @@ void Carrier::start() {
   thread_ = std::thread([this] { serve(); });
 }
 
-void Carrier::bring(uint64_t ticket, std::vector<Request> requests, bool is_urgent) {
+void Carrier::load(uint64_t ticket, std::vector<Request> requests, bool is_urgent) {
   add({ticket, is_urgent, std::move(requests)});
 }
 
-std::vector<Request> Carrier::bring_now(std::vector<Request> requests) {
+std::vector<Request> Carrier::load_now(std::vector<Request> requests) {
   const auto waiter = std::make_shared<std::promise<std::vector<Request>>>();
   auto done = waiter->get_future();
   add({0, true, std::move(requests), waiter});
@@ -49,15 +49,15 @@ void Carrier::add(Job job) {
   something_to_do_.notify_all();
 }
 
-void Carrier::take_down(std::span<const uint64_t> handles) {
+void Carrier::save(std::span<const uint64_t> handles) {
   const std::lock_guard lock(mutex_);
-  down_.insert(down_.end(), handles.begin(), handles.end());
+  saves_.insert(saves_.end(), handles.begin(), handles.end());
   something_to_do_.notify_all();
 }
 
-void Carrier::wait_for_waiting(size_t n) {
+void Carrier::wait_for_saves(size_t n) {
   std::unique_lock lock(mutex_);
-  taken_down_.wait_for(lock, kLongest, [&] { return down_.size() <= n; });
+  saved_.wait_for(lock, kLongest, [&] { return saves_.size() <= n; });
 }
 
 void Carrier::cancel(uint64_t ticket) {
@@ -84,8 +84,8 @@ void Carrier::serve() {
       go_on(foreseen_, lock);
     else if (stopping_)
       return;
-    else if (!down_.empty())
-      go_on_down(lock);
+    else if (!saves_.empty())
+      go_on_saving(lock);
     else
       something_to_do_.wait(lock);
   }
@@ -99,7 +99,7 @@ void Carrier::go_on(Jobs& queue, std::unique_lock<std::mutex>& lock) {
     job.n_done = job.requests.size();
   } else if (!rest.empty()) {
     lock.unlock();
-    const size_t n = work_.bring(rest, job.is_urgent);
+    const size_t n = work_.load(rest, job.is_urgent);
     lock.lock();
     job.n_done += n;
   }
@@ -109,15 +109,15 @@ void Carrier::go_on(Jobs& queue, std::unique_lock<std::mutex>& lock) {
   report(std::move(done), lock);
 }
 
-void Carrier::go_on_down(std::unique_lock<std::mutex>& lock) {
-  std::array<uint64_t, kMostDown> handles{};
-  const size_t n_next = std::min(down_.size(), handles.size());
-  std::copy_n(down_.begin(), n_next, handles.begin());
+void Carrier::go_on_saving(std::unique_lock<std::mutex>& lock) {
+  std::array<uint64_t, kMostSaves> handles{};
+  const size_t n_next = std::min(saves_.size(), handles.size());
+  std::copy_n(saves_.begin(), n_next, handles.begin());
   lock.unlock();
-  const size_t n = work_.take_down(std::span(handles).first(n_next));
+  const size_t n = work_.save(std::span(handles).first(n_next));
   lock.lock();
-  down_.erase(down_.begin(), down_.begin() + static_cast<ptrdiff_t>(n));
-  taken_down_.notify_all();
+  saves_.erase(saves_.begin(), saves_.begin() + static_cast<ptrdiff_t>(n));
+  saved_.notify_all();
 }
 
 void Carrier::report(Job job, std::unique_lock<std::mutex>& lock) {

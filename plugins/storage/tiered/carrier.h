@@ -40,9 +40,9 @@ class Carrier {
    public:
     // Carries the first of `some` together, one at least, and returns how many. is_asked: a step
     // waits for them, else they are foreseen.
-    virtual size_t bring(std::span<Request> some, bool is_asked) noexcept = 0;
+    virtual size_t load(std::span<Request> some, bool is_asked) noexcept = 0;
     // Likewise, downwards; blocks that are gone, or are not full any more, are left alone.
-    virtual size_t take_down(std::span<const uint64_t> handles) noexcept = 0;
+    virtual size_t save(std::span<const uint64_t> handles) noexcept = 0;
 
    protected:
     ~Work() = default;
@@ -56,14 +56,13 @@ class Carrier {
 
   void start();  // the thread; once, before anything is asked for
   // Urgent ones go first, also before the rest of those that are not.
-  void bring(uint64_t ticket, std::vector<Request> requests, bool is_urgent);
+  void load(uint64_t ticket, std::vector<Request> requests, bool is_urgent);
   // The same, urgent, and without a ticket: waits, and returns what came of them; nothing after
   // 30 s, and then what is left is cancelled.
-  std::vector<Request> bring_now(std::vector<Request> requests);
-  void take_down(
-      std::span<const uint64_t> handles);  // in this order, when there is nothing to bring
-  // Until no more than n wait to be taken down, or for 30 s.
-  void wait_for_waiting(size_t n);
+  std::vector<Request> load_now(std::vector<Request> requests);
+  void save(std::span<const uint64_t> handles);  // in this order, when there is nothing to load
+  // Until no more than n saves are left, or for 30 s.
+  void wait_for_saves(size_t n);
   void cancel(uint64_t ticket);
   // Requests go on until the deadline; then the rest is cancelled. Returns when all are reported.
   void drain(uint64_t deadline_ms);
@@ -73,7 +72,7 @@ class Carrier {
     uint64_t ticket;
     bool is_urgent;
     std::vector<Request> requests;
-    std::shared_ptr<std::promise<std::vector<Request>>> waiter{};  // of bring_now()
+    std::shared_ptr<std::promise<std::vector<Request>>> waiter{};  // of load_now()
     std::vector<kvasir_status> status{};  // for the report: the thread must not fail at it
     size_t n_done = 0;
     bool cancelled = false;
@@ -83,15 +82,15 @@ class Carrier {
   void add(Job job);
   void serve();
   void go_on(Jobs& queue, std::unique_lock<std::mutex>& lock);
-  void go_on_down(std::unique_lock<std::mutex>& lock);
+  void go_on_saving(std::unique_lock<std::mutex>& lock);
   void report(Job job, std::unique_lock<std::mutex>& lock);
 
   Work& work_;
   const kvasir_completion* completion_;
   std::mutex mutex_;  // of all below
-  std::condition_variable something_to_do_, idle_, taken_down_;
+  std::condition_variable something_to_do_, idle_, saved_;
   Jobs urgent_, foreseen_;  // the thread alone takes from them
-  std::deque<uint64_t> down_;
+  std::deque<uint64_t> saves_;
   bool reporting_ = false, stopping_ = false;
   std::thread thread_;
 };

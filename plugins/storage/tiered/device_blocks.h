@@ -51,7 +51,7 @@ class DeviceBlocks final : public Carrier::Work {
   // READ or WRITE. WRITE waits for moves of blocks that it opens again.
   void acquire(const sdk::BlockKeys& keys, uint32_t mode, const sdk::Leases& out);
   void release(std::span<const uint64_t> leases);
-  // Returns the blocks that are to be taken down.
+  // Returns the blocks that are to be saved.
   std::vector<uint64_t> seal(const sdk::BlockKeys& keys, const sdk::Leases& leases);
   void drop(const sdk::BlockKeys& keys, uint32_t mode);  // waits for their moves
   void heat(const sdk::BlockKeys& keys, std::span<const float> values);
@@ -118,8 +118,8 @@ class DeviceBlocks final : public Carrier::Work {
     uint64_t bytes;
   };
 
-  size_t bring(std::span<Request> some, bool is_asked) noexcept override;
-  size_t take_down(std::span<const uint64_t> handles) noexcept override;
+  size_t load(std::span<Request> some, bool is_asked) noexcept override;
+  size_t save(std::span<const uint64_t> handles) noexcept override;
   // Without the lock, by the carrier's thread.
   void lease_below(std::vector<Coming>& coming, bool is_asked);
   void copy_up(std::vector<Coming>& coming);

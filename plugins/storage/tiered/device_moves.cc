@@ -18,7 +18,7 @@ constexpr int kMostAttempts = 3;
 }  // namespace
 
 // One after another: a block that comes twice comes the second time with the next call.
-size_t DeviceBlocks::bring(std::span<Request> some, bool is_asked) noexcept {
+size_t DeviceBlocks::load(std::span<Request> some, bool is_asked) noexcept {
   std::vector<Coming> coming;
   size_t n = 0;
   kvasir_status status = KVASIR_OK;  // of those that were begun
@@ -205,7 +205,7 @@ uint64_t DeviceBlocks::copy_rows(const std::vector<Coming>& coming, uint64_t at)
   return 1;
 }
 
-size_t DeviceBlocks::take_down(std::span<const uint64_t> handles) noexcept {
+size_t DeviceBlocks::save(std::span<const uint64_t> handles) noexcept {
   std::vector<Going> going;
   size_t n = 0;
   std::string why;

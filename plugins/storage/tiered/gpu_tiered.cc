@@ -62,7 +62,7 @@ class GpuTiered {
     blocks_.bind(geometry);
     const sdk::KvLayout& layout = blocks_.frames().layout(KVASIR_ALL_HEADS);
     device_.emplace(DeviceBlocks::kName, geometry, layout);
-    most_waiting_ = tiered::kMostUnsavedBytes / layout.block_bytes();
+    most_unsaved_ = tiered::kMostUnsavedBytes / layout.block_bytes();
     carrier_.start();  // here, where its thread inherits no single core
   }
 
@@ -89,7 +89,7 @@ class GpuTiered {
       acquire_now(keys, mode, out);
     } catch (const sdk::Error& e) {
       if (e.status() != KVASIR_ERR_OUT_OF_MEMORY) throw;
-      carrier_.wait_for_waiting(0);
+      carrier_.wait_for_saves(0);
       blocks_.let_go_of_others(keys);
       acquire_now(keys, mode, out);
     }
@@ -97,8 +97,8 @@ class GpuTiered {
   void release(std::span<const uint64_t> leases) { blocks_.release(leases); }
   // A full block goes down, and may then leave the device.
   void seal(const sdk::BlockKeys& keys, const sdk::Leases& leases) {
-    carrier_.take_down(blocks_.seal(keys, leases));
-    carrier_.wait_for_waiting(most_waiting_);
+    carrier_.save(blocks_.seal(keys, leases));
+    carrier_.wait_for_saves(most_unsaved_);
     below_.wait_for_saves();
   }
   void drop(const sdk::BlockKeys& keys, uint32_t mode) { blocks_.drop(keys, mode); }
@@ -106,7 +106,7 @@ class GpuTiered {
   void prefetch(const sdk::BlockKeys& keys, const kvasir_io_hint& hint, uint64_t ticket,
                 uint32_t& accepted) {
     if (keys.size() == 0 || (hint.priority == 0 && !reads_ahead_)) return;
-    carrier_.bring(ticket, blocks_.requests_of(keys), hint.priority != 0);
+    carrier_.load(ticket, blocks_.requests_of(keys), hint.priority != 0);
     accepted = static_cast<uint32_t>(keys.size());
   }
   void cancel(uint64_t ticket) { carrier_.cancel(ticket); }
@@ -135,7 +135,7 @@ class GpuTiered {
     std::vector<Request> came;
     if (mode == KVASIR_ACQUIRE_FETCH || mode == KVASIR_ACQUIRE_WRITE) {
       std::vector<Request> missing = blocks_.missing(keys, mode == KVASIR_ACQUIRE_FETCH, key);
-      if (!missing.empty()) came = carrier_.bring_now(std::move(missing));
+      if (!missing.empty()) came = carrier_.load_now(std::move(missing));
     }
     for (const Request& request : came)
       if (!request.why.empty()) throw sdk::Error(request.status, request.why);
@@ -144,7 +144,7 @@ class GpuTiered {
   }
 
   bool reads_ahead_;
-  size_t most_waiting_ = 0;  // full blocks on the device that have not gone down
+  size_t most_unsaved_ = 0;  // full blocks that have not gone down
   tiered::Tiered below_;
   DeviceBlocks blocks_;
   std::optional<sdk::DeviceMemory> device_;

@@ -245,7 +245,6 @@ TEST_SUITE("plugins/cuda/engine") {
       bool can_cut;
     };
     for (const Pair& pair : {Pair{kQuestInMemory, kQuestInTiers, true},
-                             Pair{kGuess + kInMemory, kGuess + kInTiers, true},
                              Pair{snapkv + kInMemory, snapkv + kInTiers, false}}) {
       if (few_cases() && !pair.can_cut) continue;
       CAPTURE(pair.in_tiers);
