@@ -23,6 +23,8 @@ KVASIR_DEVICE uint32_t row_bytes(KvType type, uint32_t dim) {
       return dim / 32 * 34;
     case KvType::kQ4_0:
       return dim / 32 * 18;
+    case KvType::kFp8:
+      return dim;
     default:
       return 2 * dim;
   }
@@ -76,6 +78,16 @@ KVASIR_DEVICE void store_q4_0(float x, uint64_t group) {
   if (lane < 16) *global<uint8_t>(group + 2 + lane) = static_cast<uint8_t>(step | upper << 4);
 }
 
+// Rounds at bit 20 of the f32, or, below 2^-6, by a sum whose last bit is the last one of the
+// result.
+KVASIR_DEVICE uint32_t fp8_bits(float x) {
+  const uint32_t bits = float_to_bits(x), sign = bits >> 24 & 0x80u, size = bits & 0x7fffffffu;
+  if (size >= 0x7f800000u) return sign | 0x7fu;
+  if (fabsf(x) < 0.015625f) return sign | (float_to_bits(fabsf(x) + 16384.0f) - 0x46800000u);
+  const uint32_t code = (size + (size >> 20 & 1u) + 0x7ffffu - (120u << 23)) >> 20;
+  return sign | (code < 0x7eu ? code : 0x7eu);
+}
+
 KVASIR_DEVICE void store_row(KvType type, uint64_t from, uint32_t dim, uint64_t to) {
   const Global<const float> x = global<const float>(from);
   if (type == KvType::kQ8_0 || type == KvType::kQ4_0) {
@@ -94,6 +106,8 @@ KVASIR_DEVICE void store_row(KvType type, uint64_t from, uint32_t dim, uint64_t 
     const float value = x[d];
     if (type == KvType::kF32) {
       global<float>(to)[d] = value;
+    } else if (type == KvType::kFp8) {
+      global<uint8_t>(to)[d] = static_cast<uint8_t>(fp8_bits(value));
     } else {
       const uint32_t bits = type == KvType::kF16 ? pack_f16(value, 0.0f) : pack_bf16(value, 0.0f);
       global<uint16_t>(to)[d] = static_cast<uint16_t>(bits & 0xffffu);
@@ -111,9 +125,18 @@ KVASIR_KERNEL void KVASIR_BOUNDS(kWarpLanes)
   }
 }
 
+// Bytes [0, bytes) in units of T, which divide them: the calling thread's.
+template <class T>
+KVASIR_DEVICE void copy_units(uint64_t from, uint64_t to, uint32_t bytes) {
+  for (uint32_t i = thread_x(); i < bytes / sizeof(T); i += kWarpLanes)
+    global<T>(to)[i] = load_at<T>(from + sizeof(T) * i);
+}
+// Rows of fp8 may be odd, and lie at odd addresses.
 KVASIR_DEVICE void copy_bytes(uint64_t from, uint64_t to, uint32_t bytes) {
-  for (uint32_t i = thread_x(); i < bytes / 2; i += kWarpLanes)
-    global<uint16_t>(to)[i] = load_at<uint16_t>(from + uint64_t{2} * i);
+  if ((from | to | bytes) % 2 == 0)
+    copy_units<uint16_t>(from, to, bytes);
+  else
+    copy_units<uint8_t>(from, to, bytes);
 }
 
 KVASIR_KERNEL void KVASIR_BOUNDS(kWarpLanes)
@@ -126,12 +149,13 @@ KVASIR_KERNEL void KVASIR_BOUNDS(kWarpLanes)
              is_k ? k_bytes : row_bytes(rows.v_type, rows.v_dim));
 }
 
-KVASIR_KERNEL void KVASIR_BOUNDS(kMoveThreads) carry_tokens(const TokenMoves moves) {
+// Rows of K or of V of one kv head, in units of T.
+template <class T>
+KVASIR_DEVICE void move_rows(const TokenMoves& moves, bool is_k) {
   const uint32_t head = block_x();
-  const bool is_k = block_y() == 0;
   const uint32_t row = is_k ? moves.k_row_bytes : moves.v_row_bytes;
   const uint64_t head_bytes = head * (is_k ? moves.k_head_stride : moves.v_head_stride);
-  for (uint32_t at = 2 * thread_x(); at < row; at += 2 * kMoveThreads) {
+  for (uint32_t at = sizeof(T) * thread_x(); at < row; at += sizeof(T) * kMoveThreads) {
     for (uint32_t i = 0; i < moves.n_moves; ++i) {
       const auto move = load_at<TokenMove>(moves.moves + sizeof(TokenMove) * i);
       if (move.kv_head != UINT32_MAX && move.kv_head != head) continue;
@@ -140,10 +164,18 @@ KVASIR_KERNEL void KVASIR_BOUNDS(kMoveThreads) carry_tokens(const TokenMoves mov
       const uint64_t to = (is_k ? move.to_k : move.to_v) + (move.to_one_head ? 0 : head_bytes) + at;
       for (uint32_t t = 0; t < move.n_tokens; ++t) {
         const uint64_t token = uint64_t{t} * row;
-        *global<uint16_t>(to + token) = load_at<uint16_t>(from + token);
+        *global<T>(to + token) = load_at<T>(from + token);
       }
     }
   }
+}
+
+KVASIR_KERNEL void KVASIR_BOUNDS(kMoveThreads) carry_tokens(const TokenMoves moves) {
+  const bool is_k = block_y() == 0;
+  if ((is_k ? moves.k_row_bytes : moves.v_row_bytes) % 2 == 0)
+    move_rows<uint16_t>(moves, is_k);
+  else
+    move_rows<uint8_t>(moves, is_k);
 }
 
 LaunchShape shape_of(const TokenRows& rows) {

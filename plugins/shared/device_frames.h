@@ -6,23 +6,15 @@
 #include <kvasir/sdk/plugin.h>
 
 #include <string>
-#include <utility>
 
 #include "plugins/shared/device_arena.h"
 #include "plugins/shared/kv_layout.h"
 
 namespace kvasir::sdk {
 
-// Throws Error where no device can hold or write them.
-inline void check_device_blocks(const char* storage, const kvasir_geometry& geometry,
-                                const KvTypes& types, const char* instead) {
+// Throws Error where no device can hold them.
+inline void check_device_blocks(const kvasir_geometry& geometry, const KvTypes& types) {
   kv_layout(geometry, types, geometry.n_kv_heads);
-  for (const auto& [key, dtype] : {std::pair{"type_k", types.k}, {"type_v", types.v}})
-    if (dtype == KVASIR_DTYPE_FP8_E4M3)
-      fail_invalid(std::string(storage) + ": " + key +
-                   " = \"fp8_e4m3\": its kernels do not write this type: use f16, bf16, q8_0 or "
-                   "q4_0, or [storage] plugin = \"" +
-                   instead + "\"");
   const std::string problem = cuda::device_problem();
   if (!problem.empty()) throw Error(KVASIR_ERR_UNSUPPORTED, problem);
 }

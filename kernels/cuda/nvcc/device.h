@@ -73,6 +73,7 @@ class SharedMemory {
 
 KVASIR_DEVICE uint32_t count_bits(uint32_t x) { return static_cast<uint32_t>(__popc(x)); }
 KVASIR_DEVICE float bits_to_float(uint32_t bits) { return __uint_as_float(bits); }
+KVASIR_DEVICE uint32_t float_to_bits(float x) { return __float_as_uint(x); }
 KVASIR_DEVICE float half_to_float(uint32_t bits) {
   return __half2float(__ushort_as_half(static_cast<unsigned short>(bits)));
 }

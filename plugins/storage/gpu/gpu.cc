@@ -33,10 +33,10 @@ class Gpu : public sdk::ResidentBlocks<Gpu> {
        .name = "GPU memory",
        .vendor = "Kvasir",
        .license = "Apache-2.0",
-       .summary = "Keeps every block in GPU memory, in f32, f16, bf16, q8_0 or q4_0.",
+       .summary = "Keeps every block in GPU memory, in f32, f16, bf16, q8_0, q4_0 or fp8_e4m3.",
        .options = kOptions,
        .provides = KVASIR_PROVIDE_STABLE_LEASES,
-       .dtypes = sdk::kElementTypes & ~KVASIR_DTYPE_BIT(KVASIR_DTYPE_FP8_E4M3),
+       .dtypes = sdk::kElementTypes,
        .mem_kinds_read = KVASIR_MEM_BIT(KVASIR_MEM_HOST) | KVASIR_MEM_BIT(KVASIR_MEM_DEVICE)});
 
   Gpu(const sdk::Host& host, const sdk::Options& options)
@@ -48,7 +48,7 @@ class Gpu : public sdk::ResidentBlocks<Gpu> {
   }
 
   void validate(const kvasir_geometry& geometry) const {
-    sdk::check_device_blocks("gpu", geometry, types_, "dram");
+    sdk::check_device_blocks(geometry, types_);
   }
 
   void plan(const kvasir_geometry& geometry, kvasir_storage_plan& out) const {

@@ -31,7 +31,7 @@ class GpuTiered {
        .options = tiered::kGpuOptions,
        .caps = KVASIR_CAP_OWN_THREADS,
        .provides = KVASIR_PROVIDE_FETCH,
-       .dtypes = sdk::kElementTypes & ~KVASIR_DTYPE_BIT(KVASIR_DTYPE_FP8_E4M3),
+       .dtypes = sdk::kElementTypes,
        .mem_kinds_read = KVASIR_MEM_BIT(KVASIR_MEM_HOST) | KVASIR_MEM_BIT(KVASIR_MEM_DEVICE)});
 
   GpuTiered(const sdk::Host& host, const sdk::Options& options)
@@ -41,7 +41,7 @@ class GpuTiered {
         carrier_(blocks_, host.completion()) {}
 
   void validate(const kvasir_geometry& geometry) const {
-    sdk::check_device_blocks(DeviceBlocks::kName, geometry, blocks_.types(), "tiered");
+    sdk::check_device_blocks(geometry, blocks_.types());
   }
 
   // Blocks lie on the device; of main memory the fixed part is counted, which is all of it: what

@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -19,8 +20,10 @@ using kvasir::kernels::ElementType;
 using kvasir::test::DeviceArray;
 using kvasir::test::random_floats;
 
-constexpr KvType kTypes[] = {KvType::kF32, KvType::kF16, KvType::kBF16, KvType::kQ8_0,
-                             KvType::kQ4_0};
+constexpr KvType kTypes[] = {KvType::kF32,  KvType::kF16,  KvType::kBF16,
+                             KvType::kQ8_0, KvType::kQ4_0, KvType::kFp8};
+
+bool is_grouped(KvType type) { return type == KvType::kQ8_0 || type == KvType::kQ4_0; }
 
 uint64_t row_bytes(KvType type, uint32_t dim) {
   return kvasir::kernels::row_bytes(static_cast<ElementType>(type), dim);
@@ -56,8 +59,7 @@ TEST_SUITE("kernels/cuda/token_rows") {
   TEST_CASE("rows are stored as the host stores them, byte for byte, in every type") {
     for (const KvType type : kTypes) {
       CAPTURE(static_cast<int>(type));
-      const bool is_grouped = type == KvType::kQ8_0 || type == KvType::kQ4_0;
-      const uint32_t n = 9, dim = is_grouped ? 96 : 37, v_dim = is_grouped ? 32 : 5;
+      const uint32_t n = 9, dim = is_grouped(type) ? 96 : 37, v_dim = is_grouped(type) ? 32 : 5;
       const std::vector<float> k = odd_rows(n, dim), v = random_floats(n * v_dim, 1.0f, 9);
       const uint64_t k_bytes = row_bytes(type, dim), v_bytes = row_bytes(type, v_dim);
       const DeviceArray<uint8_t> to_k(std::vector<uint8_t>(n * k_bytes, 0)),
@@ -81,6 +83,22 @@ TEST_SUITE("kernels/cuda/token_rows") {
         CHECK(std::equal(want_v.begin(), want_v.end(), all_v.begin() + i * v_bytes));
       }
     }
+  }
+
+  TEST_CASE("fp8 rounds, saturates and keeps NaN as the host does, bit for bit") {
+    std::vector<float> x;
+    for (uint32_t upper = 0; upper < 0x10000; ++upper)  // with what is just off a tie
+      for (const uint32_t lower : {0u, 1u, 0xffffu})
+        if (upper % 8 == 0 || lower == 0) x.push_back(std::bit_cast<float>(upper << 16 | lower));
+    const auto dim = static_cast<uint32_t>(x.size());
+    const DeviceArray<uint8_t> to(2 * x.size());
+    const DeviceArray<TokenRow> list(std::vector<TokenRow>{{address(to), address(to) + dim, 0}});
+    const DeviceArray<float> from(x);
+    write_rows({address(list), 1, dim, dim, KvType::kFp8, KvType::kFp8}, address(from),
+               address(from), {});
+    std::vector<uint8_t> wanted = converted(KvType::kFp8, x);
+    wanted.insert(wanted.end(), wanted.begin(), wanted.begin() + dim);
+    CHECK(to.values() == wanted);
   }
 
   TEST_CASE("a group that is not finite, or that a scale cannot hold, reads back as NaN") {
@@ -107,7 +125,7 @@ TEST_SUITE("kernels/cuda/token_rows") {
   TEST_CASE("rows come out packed, and go back to where they were") {
     for (const KvType type : kTypes) {
       CAPTURE(static_cast<int>(type));
-      const uint32_t n = 5, dim = 64, v_dim = 32;
+      const uint32_t n = 5, dim = is_grouped(type) ? 64 : 37, v_dim = is_grouped(type) ? 32 : 5;
       const uint64_t k_bytes = row_bytes(type, dim), v_bytes = row_bytes(type, v_dim);
       std::vector<uint8_t> blocks(n * (k_bytes + v_bytes));
       std::mt19937 random(5);
@@ -132,7 +150,7 @@ TEST_SUITE("kernels/cuda/token_rows") {
   }
 
   TEST_CASE("tokens move in the order of the list, also over one another") {
-    constexpr uint32_t kHeads = 3, kTokens = 16, kK = 300, kV = 34;
+    constexpr uint32_t kHeads = 3, kTokens = 16, kK = 300, kV = 35;
     std::mt19937 random(11);
     std::vector<uint8_t> k(2 * kHeads * kTokens * kK), v(2 * kHeads * kTokens * kV);
     for (uint8_t& byte : k) byte = static_cast<uint8_t>(random());

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstring>
 #include <random>
+#include <tuple>
 
 #include "kernels/convert.h"
 #include "kernels/cuda/emulation/memory.h"
@@ -25,7 +26,8 @@ constexpr const char* kInstead = "plugin = \"tiered\"";
 #else
 constexpr const char* kInstead = "plugin = \"dram\"";
 #endif
-constexpr uint32_t kHeads = 2, kDim = 32, kBlock = 16;
+constexpr uint32_t kHeads = 2, kBlock = 16;
+constexpr uint32_t kDim = 32;  // where a case does not say another
 
 kvasir_block_key key(uint32_t block, uint32_t kv_head = KVASIR_ALL_HEADS) {
   return {{1, 2}, 0, block, kv_head, 0, 0, nullptr};
@@ -36,8 +38,9 @@ struct Gpu {
   PluginInstance<kvasir_storage> storage;
   kvasir_geometry geometry = small_geometry();
 
-  explicit Gpu(const OptionValues& options = {}) : storage(host, KVASIR_TEST_STORAGE, options) {
-    geometry.head_dim = geometry.v_dim = kDim;
+  explicit Gpu(const OptionValues& options = {}, uint32_t dim = kDim)
+      : storage(host, KVASIR_TEST_STORAGE, options) {
+    geometry.head_dim = geometry.v_dim = dim;
     storage.bind(geometry);
   }
   kvasir_status try_write(const kvasir_block_key& k, kvasir_lease& out) {
@@ -51,9 +54,10 @@ struct Gpu {
   }
   kvasir_status write_tokens(const kvasir_token_span& span, const std::vector<float>& k,
                              const std::vector<float>& v) {
-    const uint64_t n = k.size() / (kHeads * kDim);
-    const kvasir_view k_view = sdk::host_view(k.data(), {n, kHeads, kDim});
-    const kvasir_view v_view = sdk::host_view(v.data(), {n, kHeads, kDim});
+    const uint32_t dim = geometry.head_dim;
+    const uint64_t n = k.size() / (kHeads * dim);
+    const kvasir_view k_view = sdk::host_view(k.data(), {n, kHeads, dim});
+    const kvasir_view v_view = sdk::host_view(v.data(), {n, kHeads, dim});
     return storage->write_tokens(storage.self(), &span, 1, sizeof span, &k_view, &v_view,
                                  storage.err());
   }
@@ -87,14 +91,14 @@ std::vector<float> numbers(size_t n, uint32_t seed) {
 std::vector<uint8_t> saved(uint32_t dtype, const std::vector<float>& k, const std::vector<float>& v,
                            uint32_t n) {
   const kernels::ElementType type = sdk::element_type(dtype);
-  const size_t row = kernels::row_bytes(type, kDim);
+  const size_t dim = k.size() / (n * kHeads), row = kernels::row_bytes(type, dim);
   std::vector<uint8_t> out;
   for (uint32_t head = 0; head < kHeads; ++head)
     for (uint32_t t = 0; t < n; ++t)
       for (const std::vector<float>* x : {&k, &v}) {
         out.resize(out.size() + row);
-        kernels::convert_from_f32(type, x->data() + (t * kHeads + head) * kDim,
-                                  out.data() + out.size() - row, kDim);
+        kernels::convert_from_f32(type, x->data() + (t * kHeads + head) * dim,
+                                  out.data() + out.size() - row, dim);
       }
   return out;
 }
@@ -103,17 +107,18 @@ std::vector<uint8_t> saved(uint32_t dtype, const std::vector<float>& k, const st
 
 TEST_SUITE("plugins/cuda/gpu") {
   TEST_CASE("tokens are written, saved, loaded and copied, in every type") {
-    const std::pair<const char*, uint32_t> types[] = {{"f32", KVASIR_DTYPE_F32},
-                                                      {"f16", KVASIR_DTYPE_F16},
-                                                      {"bf16", KVASIR_DTYPE_BF16},
-                                                      {"q8_0", KVASIR_DTYPE_Q8_0},
-                                                      {"q4_0", KVASIR_DTYPE_Q4_0}};
-    for (const auto& [name, dtype] : types) {
+    const std::tuple<const char*, uint32_t, uint32_t> types[] = {
+        {"f32", KVASIR_DTYPE_F32, 32},          {"f16", KVASIR_DTYPE_F16, 33},
+        {"bf16", KVASIR_DTYPE_BF16, 32},        {"q8_0", KVASIR_DTYPE_Q8_0, 32},
+        {"q4_0", KVASIR_DTYPE_Q4_0, 32},        {"fp8_e4m3", KVASIR_DTYPE_FP8_E4M3, 32},
+        {"fp8_e4m3", KVASIR_DTYPE_FP8_E4M3, 33}};
+    for (const auto& [name, dtype, dim] : types) {
       CAPTURE(name);
-      Gpu gpu({{"type_k", name}, {"type_v", name}});
+      CAPTURE(dim);
+      Gpu gpu({{"type_k", name}, {"type_v", name}}, dim);
       const kvasir_lease first = gpu.write(key(0)), second = gpu.write(key(1));
       const uint32_t n = 5;
-      const auto k = numbers(n * kHeads * kDim, 1), v = numbers(n * kHeads * kDim, 2);
+      const auto k = numbers(n * kHeads * dim, 1), v = numbers(n * kHeads * dim, 2);
       REQUIRE_MESSAGE(gpu.write_tokens({&first, 3, n}, k, v) == KVASIR_OK, gpu.storage.text());
       const std::vector<uint8_t> wanted = saved(dtype, k, v, n);
       std::vector<uint8_t> bytes(wanted.size());
@@ -165,15 +170,6 @@ TEST_SUITE("plugins/cuda/gpu") {
     kvasir_lease forged = lease;
     forged.k = bytes.data();
     refused(gpu.save({&forged, 0, 1}, bytes), "not of its blocks");
-  }
-
-  TEST_CASE("a type that its kernels do not write is refused") {
-    CompletingHost host;
-    PluginInstance<kvasir_storage> storage(host, KVASIR_TEST_STORAGE, {{"type_v", "fp8_e4m3"}});
-    const kvasir_geometry geometry = small_geometry();
-    CHECK(storage->base.validate(storage.self(), &geometry, storage.err()) == KVASIR_ERR_INVALID);
-    CHECK_MESSAGE(storage.text().find("type_v = \"fp8_e4m3\"") != std::string::npos,
-                  storage.text());
   }
 
   TEST_CASE("a device that is full is OUT_OF_MEMORY with the remedy, and goes on afterwards") {
