@@ -52,10 +52,9 @@ struct KvBlock {
 struct AttentionPart {
   uint64_t q, q_pos;      // f32, u32 [queries]
   uint64_t q_stride;      // floats
-  uint64_t blocks;        // KvBlock [block][block_heads]
+  uint64_t blocks;        // KvBlock [block]
   uint64_t items;         // u32; 0: item i is block i
   uint64_t log_weight;    // f32 [item][weight_width]; 0: none
-  uint32_t block_heads;   // 1, or n_kv_heads: a KvBlock for each kv head
   uint32_t weight_width;  // 1 or the group size
   uint32_t by_token;      // 1: an item is block * block_size + token; 0: an item is a block
   uint32_t dist_min, dist_max;
@@ -64,14 +63,17 @@ struct AttentionPart {
 // Items [item_begin, item_end) of a part for some queries of one kv head. A slot is a key: of block
 // items there are block_size slots per item, those behind its tokens empty. For decoded tokens a
 // range is cut into splits of kSplitSlots slots from its first item on; for queries of a prompt it
-// is one split.
+// is one split. A launch may take some of its slots, and later ones the others, in order: where one
+// ends and the next begins is at a multiple of kSplitSlots, and changes no bit of a result.
 struct AttentionRange {
   uint32_t part, kv_head, q_begin, n_q;
   uint64_t item_begin, item_end;
-  uint64_t first_unit;  // of its units; a unit is (query, split), the split fastest
-  uint64_t n_splits;
+  uint64_t first_unit;      // of its units; a unit is (query, split), the split fastest
+  uint64_t n_splits;        // of all its slots
   uint32_t is_prefill = 0;  // 1: attention_prefill, 0: attention_decode
   uint32_t reserved = 0;
+  uint64_t slot_begin = 0, slot_end = 0;  // that this launch takes
+  uint64_t first_block = 0;               // of threads in the launch of its kind
 };
 
 // Queries of a prompt's range that one block of threads attends to, from `first_query` of the
@@ -80,6 +82,7 @@ struct PrefillTile {
   uint32_t range, first_query;
 };
 inline constexpr uint32_t kPrefillRows = 64;  // (query, query head of the group) of a tile
+inline constexpr uint32_t kRowState = 5;  // largest logit of a row so far, and sums of four lanes
 
 // Where the partial results of a pair (query, kv head) lie: units [first, first + n) each.
 struct UnitSpan {
@@ -100,10 +103,12 @@ struct AttentionCall {
   uint32_t n_ranges;  // for decoded tokens; those of prompts lie behind them
   uint32_t n_prefill_ranges;
   uint32_t n_pairs, n_tiles;
-  uint64_t n_units;                 // of the ranges for decoded tokens
-  uint64_t n_prefill_units;         // behind them
-  uint64_t partial_o, partial_lse;  // f32 [n_units][group_size][v_dim], [n_units][group_size]
-  uint64_t o, lse;                  // f32 [queries][n_q_heads][v_dim], [queries][n_q_heads]
+  uint64_t n_blocks;                // units of decoded tokens that the launch computes
+  uint64_t n_prefill_blocks;        // and queries of prompts' ranges
+  uint64_t partial_o, partial_lse;  // f32 [units][group_size][v_dim], [units][group_size]
+  // f32 [units][group_size][kRowState] of prompts whose ranges take several launches; else 0
+  uint64_t row_state = 0;
+  uint64_t o, lse;  // f32 [queries][n_q_heads][v_dim], [queries][n_q_heads]
 };
 
 // Query heads of the group that a tile's rows hold, and queries; tiles of a launch hold different
@@ -119,7 +124,7 @@ inline uint32_t prefill_queries(const AttentionShape& shape) {
 // ---- mass ----
 
 struct MassRange {
-  uint64_t first_unit;  // of its units, splits of the range
+  uint64_t first_unit;  // of its units, splits of the slots that the launch takes
   uint64_t first_key;   // of its keys, in `value`
   uint64_t item_keys;   // u64 [items of the range]: keys before each; 0: an item is a key
 };

@@ -172,34 +172,30 @@ KVASIR_DEVICE void attend_tiles(const AttentionCall& call, const AttentionRange&
 
 template <KvType kType, uint32_t kHeads>
 KVASIR_KERNEL void KVASIR_BOUNDS(kThreads) attend_unit(const AttentionCall call) {
-  const uint64_t unit = block_x();
-  const auto range = load_at<AttentionRange>(
-      call.ranges +
-      sizeof(AttentionRange) * range_of_unit<AttentionRange>(call.ranges, call.n_ranges, unit));
+  const AttentionRange range = range_of_block(call.ranges, call.n_ranges, block_x());
   const auto part = load_at<AttentionPart>(call.parts + sizeof(AttentionPart) * range.part);
-  const uint64_t unit_of_range = unit - range.first_unit;
-  attend_tiles<kType, kHeads>(call, range, part, unit,
-                              range.q_begin + static_cast<uint32_t>(unit_of_range / range.n_splits),
-                              block_y() * kHeads, unit_of_range % range.n_splits * kSplitSlots,
-                              kTilesOfSplit);
+  const uint64_t n_splits = (range.slot_end - range.slot_begin + kSplitSlots - 1) / kSplitSlots;
+  const uint64_t block = block_x() - range.first_block, query = block / n_splits;
+  const uint64_t split = range.slot_begin / kSplitSlots + block % n_splits;
+  attend_tiles<kType, kHeads>(call, range, part, range.first_unit + query * range.n_splits + split,
+                              range.q_begin + static_cast<uint32_t>(query), block_y() * kHeads,
+                              split * kSplitSlots, kTilesOfSplit);
 }
 
-// One query head of a unit of a prefill range, if it is marked.
+// One query head of a unit of a prefill range, if it is marked and all its keys are there.
 KVASIR_KERNEL void KVASIR_BOUNDS(kThreads) repeat_row(const AttentionCall call) {
-  const uint64_t unit = call.n_units + block_x();
+  const uint64_t ranges = call.ranges + sizeof(AttentionRange) * call.n_ranges;
+  const AttentionRange range = range_of_block(ranges, call.n_prefill_ranges, block_x());
+  const auto part = load_at<AttentionPart>(call.parts + sizeof(AttentionPart) * range.part);
+  const uint64_t n_slots = n_slots_of(call, part, range);
+  if (range.slot_begin != 0 || range.slot_end != n_slots) return;
+  const uint64_t query = block_x() - range.first_block, unit = range.first_unit + query;
   const uint32_t group = call.shape.n_q_heads / call.shape.n_kv_heads;
   const auto marked = load_at<float>(call.partial_lse + 4 * (unit * group + block_y()));
   if (marked == marked) return;
-  const uint64_t ranges = call.ranges + sizeof(AttentionRange) * call.n_ranges;
-  const auto range = load_at<AttentionRange>(
-      ranges +
-      sizeof(AttentionRange) * range_of_unit<AttentionRange>(ranges, call.n_prefill_ranges, unit));
-  const auto part = load_at<AttentionPart>(call.parts + sizeof(AttentionPart) * range.part);
-  const uint64_t n_slots =
-      (range.item_end - range.item_begin) * (part.by_token ? 1 : call.shape.block_size);
   attend_tiles<KvType::kMixed, 1>(call, range, part, unit,
-                                  range.q_begin + static_cast<uint32_t>(unit - range.first_unit),
-                                  block_y(), 0, (n_slots + kTile - 1) / kTile);
+                                  range.q_begin + static_cast<uint32_t>(query), block_y(), 0,
+                                  (n_slots + kTile - 1) / kTile);
 }
 
 template <uint32_t kHeads>
@@ -218,7 +214,7 @@ template <KvType kType, uint32_t kHeads>
 void launch_units(const AttentionCall& call, Stream stream) {
   const uint32_t group = call.shape.n_q_heads / call.shape.n_kv_heads;
   LaunchShape shape;
-  shape.blocks_x = static_cast<uint32_t>(call.n_units);
+  shape.blocks_x = static_cast<uint32_t>(call.n_blocks);
   shape.blocks_y = (group + kHeads - 1) / kHeads;
   shape.threads = kThreads;
   shape.shared_bytes = shared_bytes<kHeads>();
@@ -259,7 +255,7 @@ void attention_decode(const AttentionCall& call, Stream stream) {
 
 void attention_repeat(const AttentionCall& call, Stream stream) {
   LaunchShape shape;
-  shape.blocks_x = static_cast<uint32_t>(call.n_prefill_units);
+  shape.blocks_x = static_cast<uint32_t>(call.n_prefill_blocks);
   shape.blocks_y = call.shape.n_q_heads / call.shape.n_kv_heads;
   shape.threads = kThreads;
   shape.shared_bytes = shared_bytes<1>();

@@ -24,7 +24,8 @@ namespace kvasir::cuda {
 void attention_decode(const AttentionCall& call, Stream stream);
 
 // The rows (unit, query head) of prefill ranges whose partial lse is NaN, computed again: each by
-// one block of threads, over all keys of its range.
+// one block of threads, over all keys of its range. Where the launch does not take all of them the
+// row stays marked.
 void attention_repeat(const AttentionCall& call, Stream stream);
 
 }  // namespace kvasir::cuda

@@ -63,7 +63,7 @@ KVASIR_KERNEL void KVASIR_BOUNDS(kThreads) mass_of_unit(const MassCall call) {
   const auto part =
       load_at<AttentionPart>(call.attention.parts + sizeof(AttentionPart) * range.part);
   const uint32_t group = call.attention.shape.n_q_heads / call.attention.shape.n_kv_heads;
-  const uint64_t first_slot = (block_x() - to.first_unit) * kSplitSlots;
+  const uint64_t first_slot = range.slot_begin + (block_x() - to.first_unit) * kSplitSlots;
   for (uint32_t tile = warp; tile < kTilesOfSplit; tile += kWarps) {
     const KeySlot key = key_of_slot(call.attention, part, range, first_slot + tile * kTile + lane);
     const uint32_t there = ballot(kAllLanes, key.types != 0);

@@ -11,9 +11,12 @@ uint64_t partial_bytes_per_unit(const AttentionShape& shape) {
   return group * (uint64_t{shape.v_dim} + 1) * sizeof(float);
 }
 
+uint64_t n_slots_of(const AttentionShape& shape, const AttentionRange& range, bool by_token) {
+  return (range.item_end - range.item_begin) * (by_token ? 1 : shape.block_size);
+}
+
 uint64_t n_splits_of(const AttentionShape& shape, const AttentionRange& range, bool by_token) {
-  const uint64_t slots = (range.item_end - range.item_begin) * (by_token ? 1 : shape.block_size);
-  return (slots + kSplitSlots - 1) / kSplitSlots;
+  return (n_slots_of(shape, range, by_token) + kSplitSlots - 1) / kSplitSlots;
 }
 
 uint64_t n_units_of(const AttentionShape& shape, const AttentionRange& range, bool by_token) {
@@ -32,15 +35,32 @@ void add_tiles(const AttentionShape& shape, AttentionUnits& out) {
       [](const PrefillTile& a, const PrefillTile& b) { return a.first_query > b.first_query; });
 }
 
+// A range of the launch, behind those that it has.
+void add_range(const AttentionRange& range, AttentionUnits& out) {
+  AttentionRange& added = out.ranges.emplace_back(range);
+  added.first_block = range.is_prefill ? out.n_prefill_blocks : out.n_blocks;
+  const uint64_t n_splits = (range.slot_end - range.slot_begin + kSplitSlots - 1) / kSplitSlots;
+  if (range.is_prefill) {
+    out.n_prefill_blocks += range.n_q;
+  } else {
+    ++out.n_ranges;
+    out.n_blocks += range.n_q * n_splits;
+  }
+}
+
+void clear(AttentionUnits& out) {
+  out.ranges.clear();
+  out.tiles.clear();
+  out.n_ranges = 0;
+  out.n_units = out.n_blocks = out.n_prefill_blocks = 0;
+}
+
 }  // namespace
 
 void plan_units(const AttentionShape& shape, std::span<const AttentionRange> ranges,
                 const std::vector<bool>& by_token, uint32_t query_begin, uint32_t query_end,
                 AttentionUnits& out) {
-  out.ranges.clear();
-  out.tiles.clear();
-  out.n_ranges = 0;
-  out.n_units = out.n_prefill_units = 0;
+  clear(out);
   const uint64_t heads = shape.n_kv_heads;
   std::vector<uint64_t> counts((query_end - query_begin) * heads, 0);  // spans of each pair
   const auto pair_of = [&](uint64_t query, uint32_t kv_head) {
@@ -55,12 +75,12 @@ void plan_units(const AttentionShape& shape, std::span<const AttentionRange> ran
       if (range.q_begin >= end) continue;
       range.n_q = end - range.q_begin;
       range.n_splits = n_units_of(shape, range, by_token[range.part]);
-      range.first_unit = out.n_units + out.n_prefill_units;
-      (is_prefill ? out.n_prefill_units : out.n_units) += range.n_q * range.n_splits;
+      range.first_unit = out.n_units;
+      out.n_units += range.n_q * range.n_splits;
+      range.slot_end = n_slots_of(shape, range, by_token[range.part]);
       for (uint32_t q = range.q_begin; q < end; ++q) ++counts[pair_of(q, range.kv_head)];
-      out.ranges.push_back(range);
+      add_range(range, out);
     }
-    if (!is_prefill) out.n_ranges = static_cast<uint32_t>(out.ranges.size());
   }
   add_tiles(shape, out);
   out.pairs.clear();
@@ -82,13 +102,27 @@ void plan_units(const AttentionShape& shape, std::span<const AttentionRange> ran
   }
 }
 
+void cut_units(const AttentionShape& shape, const AttentionUnits& whole,
+               std::span<const uint32_t> chosen, uint64_t slot_begin, uint64_t slot_end,
+               AttentionUnits& out) {
+  clear(out);
+  for (const uint32_t i : chosen) {
+    AttentionRange range = whole.ranges[i];
+    if (slot_begin != 0 && slot_begin >= range.slot_end) continue;
+    range.slot_begin = slot_begin;
+    range.slot_end = std::min(range.slot_end, slot_end);
+    add_range(range, out);
+  }
+  add_tiles(shape, out);
+}
+
 void describe_units(const AttentionUnits& units, AttentionCall& call) {
   call.n_ranges = units.n_ranges;
   call.n_prefill_ranges = static_cast<uint32_t>(units.ranges.size()) - units.n_ranges;
   call.n_pairs = static_cast<uint32_t>(units.pairs.size());
   call.n_tiles = static_cast<uint32_t>(units.tiles.size());
-  call.n_units = units.n_units;
-  call.n_prefill_units = units.n_prefill_units;
+  call.n_blocks = units.n_blocks;
+  call.n_prefill_blocks = units.n_prefill_blocks;
 }
 
 }  // namespace kvasir::cuda

@@ -10,17 +10,16 @@
 
 namespace kvasir::cuda {
 
-// Units of some queries. What a pair (query, kv head) is merged from and in which order depends on
-// its own ranges alone.
+// Units of some queries, and how one launch takes them. What a pair (query, kv head) is merged from
+// and in which order depends on its own ranges alone.
 struct AttentionUnits {
   std::vector<AttentionRange> ranges;  // of these queries; those of prompts last
   uint32_t n_ranges = 0;               // that are not of prompts
   std::vector<UnitSpan> spans;
   std::vector<AttentionPair> pairs;  // that some range names, by query, then kv head
   std::vector<PrefillTile> tiles;
-  uint64_t n_units = 0, n_prefill_units = 0;
-
-  uint64_t n_all_units() const { return n_units + n_prefill_units; }
+  uint64_t n_units = 0;                         // for which there are partial results
+  uint64_t n_blocks = 0, n_prefill_blocks = 0;  // of the launch
 };
 
 // The numbers of the call; addresses are the caller's business.
@@ -35,7 +34,15 @@ void plan_units(const AttentionShape& shape, std::span<const AttentionRange> ran
                 const std::vector<bool>& by_token, uint32_t query_begin, uint32_t query_end,
                 AttentionUnits& out);
 
-// Splits of a range's slots, and its units per query: one split of all slots for a prompt.
+// Slots [slot_begin, slot_end), multiples of kSplitSlots or beyond the end, of ranges[i] of `whole`
+// for each i of `chosen`, ascending: a launch, whose partial results belong among those of `whole`.
+// The first one of a range begins at 0.
+void cut_units(const AttentionShape& shape, const AttentionUnits& whole,
+               std::span<const uint32_t> chosen, uint64_t slot_begin, uint64_t slot_end,
+               AttentionUnits& out);
+
+// Slots of a range, their splits, and its units per query: one split of all slots for a prompt.
+uint64_t n_slots_of(const AttentionShape& shape, const AttentionRange& range, bool by_token);
 uint64_t n_splits_of(const AttentionShape& shape, const AttentionRange& range, bool by_token);
 uint64_t n_units_of(const AttentionShape& shape, const AttentionRange& range, bool by_token);
 

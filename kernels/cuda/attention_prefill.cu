@@ -105,7 +105,8 @@ KVASIR_DEVICE void list_keys(const AttentionCall& call, const Rows& rows, uint64
   if (warp >= S::kListWarps) return;
   bool is_seen = false;
   if (i < S::kKeys) {
-    const KeySlot key = key_of_slot(call, rows.part, rows.range, tile * S::kKeys + i);
+    const KeySlot key =
+        key_of_slot(call, rows.part, rows.range, rows.range.slot_begin + tile * S::kKeys + i);
     is_seen = rows.may_see(key);
     write_as(list.rows + i, KeyRow{key.k, key.v});
     list.items[i] = key.item;
@@ -132,7 +133,7 @@ struct RowState {
   float sum[2];   // of this lane's keys: exp(logit - high)
   uint32_t row[2], pos[2];
 
-  KVASIR_DEVICE void begin(const Rows& rows) {
+  KVASIR_DEVICE void begin(const AttentionCall& call, const Rows& rows) {
     KVASIR_UNROLL
     for (uint32_t r = 0; r < 2; ++r) {
       row[r] = thread_x() / kWarpLanes * kWarpRows + thread_x() % kWarpLanes / 4 + 8 * r;
@@ -145,6 +146,43 @@ struct RowState {
       KVASIR_UNROLL
       for (uint32_t i = 0; i < 4; ++i) o[n][i] = 0.0f;
     }
+    if (rows.range.slot_begin != 0) move_state<true>(call, rows);
+  }
+
+  // From the launch before, or for the next one: sums as they are.
+  template <bool kIsLoad>
+  KVASIR_DEVICE void move_state(const AttentionCall& call, const Rows& rows) {
+    const uint32_t t = thread_x() % 4;
+    KVASIR_UNROLL
+    for (uint32_t r = 0; r < 2; ++r) {
+      if (row[r] >= rows.n()) continue;
+      const uint64_t at = place(call, rows, r);
+      const Global<float> state = global<float>(call.row_state + 4 * kRowState * at);
+      move<kIsLoad>(state + (1 + t), sum[r]);
+      if (kIsLoad || t == 0) move<kIsLoad>(state, high[r]);
+      KVASIR_UNROLL
+      for (uint32_t n = 0; n < S::kDim / 8; ++n) {
+        KVASIR_UNROLL
+        for (uint32_t e = 0; e < 2; ++e) {
+          const uint32_t d = 8 * n + 2 * t + e;
+          if (d < call.shape.v_dim)
+            move<kIsLoad>(global<float>(call.partial_o + 4 * (at * call.shape.v_dim + d)),
+                          o[n][2 * r + e]);
+        }
+      }
+    }
+  }
+  template <bool kIsLoad>
+  KVASIR_DEVICE static void move(Global<float> at, float& value) {
+    if constexpr (kIsLoad)
+      value = at[0];
+    else
+      at[0] = value;
+  }
+  // Of lane row r among partial results.
+  KVASIR_DEVICE uint64_t place(const AttentionCall& call, const Rows& rows, uint32_t r) const {
+    const uint64_t unit = rows.range.first_unit + (rows.query(row[r]) - rows.range.q_begin);
+    return unit * (call.shape.n_q_heads / call.shape.n_kv_heads) + rows.head(row[r]);
   }
 
   // Products become exp(logit - high) with the new high; keys that the row does not see give 0.
@@ -194,7 +232,7 @@ struct RowState {
 
   // Rows of which something is not finite are marked by a lse of NaN.
   KVASIR_DEVICE void store(const AttentionCall& call, const Rows& rows) const {
-    const uint32_t group = call.shape.n_q_heads / call.shape.n_kv_heads, v_dim = call.shape.v_dim;
+    const uint32_t v_dim = call.shape.v_dim;
     const uint32_t lane = thread_x() % kWarpLanes, t = lane % 4;
     KVASIR_UNROLL
     for (uint32_t r = 0; r < 2; ++r) {
@@ -208,8 +246,7 @@ struct RowState {
       }
       const uint32_t others = ballot(kAllLanes, is_finite) >> (lane - t) & 15u;
       if (row[r] >= rows.n()) continue;
-      const uint64_t unit = rows.range.first_unit + (rows.query(row[r]) - rows.range.q_begin);
-      const uint64_t at = unit * group + rows.head(row[r]);
+      const uint64_t at = place(call, rows, r);
       const bool is_empty = total == 0.0f;
       KVASIR_UNROLL
       for (uint32_t n = 0; n < S::kDim / 8; ++n) {
@@ -237,11 +274,9 @@ KVASIR_KERNEL void KVASIR_BOUNDS(kThreads) attend_prefill(const AttentionCall ca
   rows.load(call);
   load_queries<S>(call.shape, rows, memory.q);
   RowState<S> state;
-  state.begin(rows);
+  state.begin(call, rows);
   const Shared<typename S::Element> q = memory.q + thread_x() / kWarpLanes * kWarpRows * S::kStride;
-  const uint64_t n_slots = (rows.range.item_end - rows.range.item_begin) *
-                           (rows.part.by_token ? 1 : call.shape.block_size);
-  const uint64_t n_tiles = (n_slots + S::kKeys - 1) / S::kKeys;
+  const uint64_t n_tiles = (rows.range.slot_end - rows.range.slot_begin + S::kKeys - 1) / S::kKeys;
   for (uint64_t i = 0; i < n_tiles + S::kAhead; ++i) {
     if (i < n_tiles) list_keys<S>(call, rows, i, memory.list(i));
     block_sync();  // the list is there, and nobody reads the tile before any more
@@ -262,7 +297,10 @@ KVASIR_KERNEL void KVASIR_BOUNDS(kThreads) attend_prefill(const AttentionCall ca
     state.add(call.shape, rows, list, x);
     value_products<S>(call.shape.v_dim, x, memory.v + memory.stage(tile), state.o);
   }
-  state.store(call, rows);
+  if (rows.range.slot_end == n_slots_of(call, rows.part, rows.range))
+    state.store(call, rows);
+  else
+    state.template move_state<false>(call, rows);
 }
 
 template <KvType kProduct, uint32_t kDim>

@@ -22,6 +22,9 @@ namespace kvasir::cuda {
 // or V of another key in its tile, or Q, is not finite in the product's type, it is computed again
 // in f32 by the way of attention_decode(), and then its last bits may differ.
 //
+// A launch that does not take the last slots of a range leaves the sums of its rows as they are in
+// partial_o and row_state, and the launch of the next slots goes on from there.
+//
 // Launch: one block of 128 threads per tile of 64 rows (query, query head of the group), so that
 // the heads of a group share what is read. K and V pass through shared memory in tiles of 16 to 64
 // keys; f16 and bf16 rows travel there by asynchronous copies, the next tile while this one is

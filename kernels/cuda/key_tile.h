@@ -30,6 +30,11 @@ struct alignas(16) KeyRow {
 
 KVASIR_DEVICE float minus_infinity() { return -INFINITY; }
 
+KVASIR_DEVICE uint64_t n_slots_of(const AttentionCall& call, const AttentionPart& part,
+                                  const AttentionRange& range) {
+  return (range.item_end - range.item_begin) * (part.by_token ? 1 : call.shape.block_size);
+}
+
 KVASIR_DEVICE KeySlot key_of_slot(const AttentionCall& call, const AttentionPart& part,
                                   const AttentionRange& range, uint64_t slot) {
   KeySlot out;
@@ -40,9 +45,7 @@ KVASIR_DEVICE KeySlot key_of_slot(const AttentionCall& call, const AttentionPart
       part.items ? load_at<uint32_t>(part.items + 4 * out.item) : static_cast<uint32_t>(out.item);
   out.token = part.by_token ? index % size : static_cast<uint32_t>(slot % size);
   const uint64_t ordinal = part.by_token ? index / size : index;
-  const uint64_t place =
-      part.block_heads == 1 ? ordinal : ordinal * part.block_heads + range.kv_head;
-  const auto block = load_at<KvBlock>(part.blocks + sizeof(KvBlock) * place);
+  const auto block = load_at<KvBlock>(part.blocks + sizeof(KvBlock) * ordinal);
   if (out.token >= block.n_tokens) return out;
   const auto format = load_at<KvFormat>(call.formats + sizeof(KvFormat) * block.format);
   const uint64_t head = block.is_one_head ? 0 : range.kv_head;
@@ -169,16 +172,23 @@ KVASIR_DEVICE float logit_of(const AttentionShape& shape, const AttentionPart& p
   return x + load_at<float>(part.log_weight + 4 * (item * part.weight_width + column));
 }
 
-// The range of a unit: the last whose units begin at or before it.
-template <class Range>
+// The range of a unit, or of whatever a field counts: the last that begins at or before it.
+template <class Range, size_t kField = offsetof(Range, first_unit)>
 KVASIR_DEVICE uint32_t range_of_unit(uint64_t ranges, uint32_t n_ranges, uint64_t unit) {
   uint32_t low = 0, high = n_ranges;
   while (high - low > 1) {
     const uint32_t middle = (low + high) / 2;
-    const uint64_t at = ranges + sizeof(Range) * middle + offsetof(Range, first_unit);
+    const uint64_t at = ranges + sizeof(Range) * middle + kField;
     (load_at<uint64_t>(at) <= unit ? low : high) = middle;
   }
   return low;
+}
+
+// The range that a block of threads of a launch computes for.
+KVASIR_DEVICE AttentionRange range_of_block(uint64_t ranges, uint32_t n_ranges, uint64_t block) {
+  const uint32_t i =
+      range_of_unit<AttentionRange, offsetof(AttentionRange, first_block)>(ranges, n_ranges, block);
+  return load_at<AttentionRange>(ranges + sizeof(AttentionRange) * i);
 }
 
 }  // namespace kvasir::cuda

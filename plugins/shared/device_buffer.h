@@ -5,6 +5,7 @@
 
 #include <kvasir/sdk/error.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 
@@ -46,14 +47,14 @@ class DeviceBuffer {
   ~DeviceBuffer() { cuda::free_memory(data_); }
   DeviceBuffer(const DeviceBuffer&) = delete;
 
-  // The address of at least `bytes`; what was there is lost when it grows. The stream that uses it
-  // must have come to rest by then. Throws cuda::Error.
-  uint64_t ensure(uint64_t bytes) {
+  // The address of at least `bytes`; what was there is lost when it grows, to `most` where that
+  // suffices. The stream that uses it must have come to rest by then. Throws cuda::Error.
+  uint64_t ensure(uint64_t bytes, uint64_t most = UINT64_MAX) {
     if (bytes > bytes_) {
       cuda::free_memory(data_);
       data_ = nullptr;
       bytes_ = 0;
-      const uint64_t grown = bytes + bytes / 4;
+      const uint64_t grown = std::max(bytes, std::min(bytes + bytes / 4, most));
       data_ = cuda::allocate_memory(grown);
       bytes_ = grown;
     }

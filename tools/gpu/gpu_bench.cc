@@ -105,12 +105,12 @@ void run_case(const Case& c, double bandwidth, uint32_t n_runs) {
   part.q_stride = kQHeads * kHeadDim;
   part.blocks = blocks.address();
   part.items = items.address();
-  part.block_heads = part.weight_width = 1;
+  part.weight_width = 1;
   part.dist_max = UINT32_MAX;
   const KvFormat format{c.type, c.type, row, row, kBlockSize * row, kBlockSize * row};
   const Memory formats(std::vector{format}), parts(std::vector{part}), ranges(units.ranges),
       spans(units.spans), pairs(units.pairs), tiles(units.tiles);
-  const Memory partial(units.n_all_units() * partial_bytes_per_unit(shape));
+  const Memory partial(units.n_units * partial_bytes_per_unit(shape));
   const Memory o(heads * kHeadDim * sizeof(float)), lse(heads * sizeof(float));
   AttentionCall call{};
   call.shape = shape;
@@ -124,7 +124,7 @@ void run_case(const Case& c, double bandwidth, uint32_t n_runs) {
   call.prefill_product = c.product;
   describe_units(units, call);
   call.partial_o = partial.address();
-  call.partial_lse = call.partial_o + units.n_all_units() * (kQHeads / kKvHeads) * kHeadDim * 4;
+  call.partial_lse = call.partial_o + units.n_units * (kQHeads / kKvHeads) * kHeadDim * 4;
   call.o = o.address();
   call.lse = lse.address();
   const double seconds = seconds_of(

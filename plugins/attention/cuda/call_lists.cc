@@ -7,6 +7,7 @@
 #include <cstring>
 #include <string>
 
+#include "plugins/attention/cuda/carried_rows.h"
 #include "plugins/shared/kv_type.h"
 
 namespace kvasir::attention {
@@ -15,19 +16,11 @@ namespace {
 using cuda::KvType;
 using sdk::kv_type;
 
-constexpr uint32_t kNoPlace = UINT32_MAX;  // of a block that no list has named
+constexpr uint32_t kNoNumber = UINT32_MAX;  // of a block that no list has named
 
-uint64_t row_bytes(KvType type, uint32_t width) {
-  if (type == KvType::kFp8) return width;
-  return kernels::row_bytes(static_cast<kernels::ElementType>(type), width);
+bool same_queries(const kvasir_attn_part& a, const kvasir_attn_part& b) {
+  return a.q.data == b.q.data && a.q.shape[0] == b.q.shape[0] && a.q.stride[0] == b.q.stride[0];
 }
-
-// Rows as they are carried: one after the other, each aligned for loads of 16 bytes.
-uint64_t carried_stride(KvType type, uint32_t width) {
-  const uint64_t a = Packer::kAlignment;
-  return (row_bytes(type, width) + a - 1) / a * a;
-}
-
 bool is_host(uint32_t mem_kind) { return mem_kind <= KVASIR_MEM_PINNED; }
 uint64_t address(const void* data) { return reinterpret_cast<uint64_t>(data); }
 
@@ -36,9 +29,9 @@ uint64_t address(const void* data) { return reinterpret_cast<uint64_t>(data); }
 struct CallBuilder::Part {
   const kvasir_attn_part& given;
   cuda::AttentionPart& out;
-  bool has_kind = false, is_on_host = false;  // where K and V lie
+  bool has_kind = false, is_carried = false;  // where K and V lie
   uint64_t n_items = 0;                       // that ranges name, from the first on
-  uint32_t n_places = 0;                      // blocks that have one
+  uint32_t n_blocks = 0;                      // that have a number
 };
 
 CallBuilder::CallBuilder(const Geometry& geometry) : geometry_(geometry) {
@@ -56,8 +49,8 @@ CallBuilder::CallBuilder(const Geometry& geometry) : geometry_(geometry) {
       formats_.push_back(f);
       continue;
     }
-    formats_.push_back({f.k_type, f.v_type, carried_stride(f.k_type, geometry.head_dim),
-                        carried_stride(f.v_type, geometry.v_dim), 0, 0});
+    formats_.push_back({f.k_type, f.v_type, packed_stride(f.k_type, geometry.head_dim),
+                        packed_stride(f.v_type, geometry.v_dim), 0, 0});
   }
 }
 
@@ -74,33 +67,41 @@ cuda::AttentionShape CallBuilder::shape() const {
           geometry_.block_size, geometry_.softmax_scale, geometry_.softcap};
 }
 
-void CallBuilder::build(const kvasir_attn_in& in, bool with_values, CallLists& out) {
+void CallBuilder::build(const kvasir_attn_in& in, CallLists& out) {
   out.packer.clear();
   out.ranges.clear();
   out.by_token.clear();
+  out.is_carried.clear();
   out.n_queries = 0;
   out.type = KvType::kMixed;
   has_type_ = false;
-  with_values_ = with_values;
   parts_.clear();
   out.packer.reserve(Packer::kAlignment);  // offset 0 says: none
-  for (const kvasir_attn_part& part : parts_of(in)) add_part(part, out);
+  const kvasir_attn_part* before = nullptr;
+  for (const kvasir_attn_part& part : parts_of(in)) {
+    add_part(part, before, out);
+    before = &part;
+  }
   out.formats = out.packer.put(formats_);
   out.parts = out.packer.put(parts_);
   uint64_t at = out.parts;
+  size_t i = 0;
   for (const kvasir_attn_part& part : parts_of(in)) {
     const auto relocate = [&](size_t field) { out.packer.is_address(at + field); };
     if (is_host(part.q.mem_kind)) relocate(offsetof(cuda::AttentionPart, q));
     if (is_host(part.q_pos.mem_kind)) relocate(offsetof(cuda::AttentionPart, q_pos));
-    relocate(offsetof(cuda::AttentionPart, blocks));
-    if (part.items) relocate(offsetof(cuda::AttentionPart, items));
+    if (!out.is_carried[i++]) {
+      relocate(offsetof(cuda::AttentionPart, blocks));
+      if (part.items) relocate(offsetof(cuda::AttentionPart, items));
+    }
     if (part.log_weight && part.weight_width != 0)
       relocate(offsetof(cuda::AttentionPart, log_weight));
     at += sizeof(cuda::AttentionPart);
   }
 }
 
-void CallBuilder::add_part(const kvasir_attn_part& given, CallLists& out) {
+void CallBuilder::add_part(const kvasir_attn_part& given, const kvasir_attn_part* before,
+                           CallLists& out) {
   check_part(geometry_, given);
   const uint64_t n_queries = given.q.shape[0];
   if (given.q_pos.rank != 1 || given.q_pos.dtype != KVASIR_DTYPE_U32 ||
@@ -110,7 +111,10 @@ void CallBuilder::add_part(const kvasir_attn_part& given, CallLists& out) {
   Part part{given, parts_.emplace_back()};
   cuda::AttentionPart& to = part.out;
   const uint64_t query_floats = uint64_t{geometry_.n_q_heads} * geometry_.head_dim;
-  if (is_host(given.q.mem_kind)) {
+  if (before && same_queries(*before, given)) {  // as those of a piece of a prompt
+    to.q = parts_[parts_.size() - 2].q;
+    to.q_stride = parts_[parts_.size() - 2].q_stride;
+  } else if (is_host(given.q.mem_kind)) {
     to.q = out.packer.reserve(n_queries * query_floats * sizeof(float));
     to.q_stride = query_floats;
     const auto* from = static_cast<const std::byte*>(given.q.data);
@@ -132,21 +136,18 @@ void CallBuilder::add_part(const kvasir_attn_part& given, CallLists& out) {
   out.by_token.push_back(to.by_token != 0);
   out.n_queries = std::max(out.n_queries, static_cast<uint32_t>(n_queries));
 
-  to.block_heads = 1;
   blocks_.clear();
-  place_of_.assign(given.n_leases, kNoPlace);
+  number_of_.assign(given.n_leases, kNoNumber);
   items_.clear();
   for (const kvasir_attn_range& range : ranges_of(given)) add_range(part, range, out);
-  to.blocks = out.packer.put(blocks_);
-  for (size_t i = 0; i < blocks_.size(); ++i) {
-    const uint64_t at = to.blocks + i * sizeof(cuda::KvBlock);
-    if (blocks_[i].n_tokens == 0) continue;
-    if (blocks_[i].pos) out.packer.is_address(at + offsetof(cuda::KvBlock, pos));
-    if (!part.is_on_host) continue;
-    out.packer.is_address(at + offsetof(cuda::KvBlock, k));
-    out.packer.is_address(at + offsetof(cuda::KvBlock, v));
+  out.is_carried.push_back(part.is_carried);
+  if (!part.is_carried) {
+    to.blocks = out.packer.put(blocks_);
+    for (size_t i = 0; i < blocks_.size(); ++i)
+      if (blocks_[i].pos)
+        out.packer.is_address(to.blocks + i * sizeof(cuda::KvBlock) + offsetof(cuda::KvBlock, pos));
+    if (given.items) to.items = out.packer.put(items_);
   }
-  if (given.items) to.items = out.packer.put(items_);
   if (given.log_weight && given.weight_width != 0) {
     to.log_weight =
         out.packer.put(given.log_weight, part.n_items * given.weight_width * sizeof(float));
@@ -159,86 +160,51 @@ void CallBuilder::add_range(Part& part, const kvasir_attn_range& range, CallList
                         range.n_q, range.item_begin, range.item_end, 0, 0,
                         range.flags & KVASIR_ATTN_RANGE_PREFILL ? 1u : 0u});
   part.n_items = std::max(part.n_items, range.item_end);
-  if (part.given.items) items_.resize(part.n_items);
   for (uint64_t i = range.item_begin; i < range.item_end; ++i) {
     const uint64_t item = item_value(part.given, i);
     const uint64_t ordinal = part.out.by_token ? item / geometry_.block_size : item;
     const kvasir_lease& lease = geometry_.lease(part.given, ordinal);
     const kvasir_kv_format& format = geometry_.format(lease);
-    if (part.has_kind && part.is_on_host != is_host(format.mem_kind))
+    if (part.has_kind && part.is_carried != is_host(format.mem_kind))
       sdk::fail_invalid("a part whose leases lie in host and in device memory: make two of it");
-    if (!part.has_kind) {
-      part.has_kind = true;
-      part.is_on_host = is_host(format.mem_kind);
-      part.out.block_heads = part.is_on_host ? geometry_.n_kv_heads : 1;
-    }
+    part.has_kind = true;
+    part.is_carried = is_host(format.mem_kind);
+    geometry_.head_of(lease, range.kv_head);
+    if (part.out.by_token) geometry_.token_of(lease, item);
+    if (lease.n_tokens != 0) note_type(lease.format, out);
+    if (part.is_carried) continue;
     const uint64_t number = number_of(part, ordinal);
-    if (part.given.items)
+    if (part.given.items) {
+      items_.resize(part.n_items);
       items_[i] = static_cast<uint32_t>(
           part.out.by_token ? number * geometry_.block_size + item % geometry_.block_size : number);
-    const uint64_t place = part.is_on_host ? number * part.out.block_heads + range.kv_head : number;
-    name_block(part, place, lease, range.kv_head, out);
-    if (!part.out.by_token) continue;
-    const uint32_t token = geometry_.token_of(lease, item);
-    if (part.is_on_host)
-      carry_rows(lease, geometry_.head_of(lease, range.kv_head), place, token, token + 1, out);
+    }
+    name_block(number, lease, out);
   }
 }
 
-// Blocks travel in the order in which lists name them, for of a long context they name few; without
-// a list item i is block i.
+// In the order in which lists name them, for of a long context they name few; without a list item i
+// is block i.
 uint64_t CallBuilder::number_of(Part& part, uint64_t ordinal) {
-  uint32_t& number = place_of_[ordinal];
-  if (number == kNoPlace) {
-    number = part.given.items ? part.n_places++ : static_cast<uint32_t>(ordinal);
-    const uint64_t n_blocks = (uint64_t{number} + 1) * part.out.block_heads;
-    if (blocks_.size() < n_blocks) blocks_.resize(n_blocks);
+  uint32_t& number = number_of_[ordinal];
+  if (number == kNoNumber) {
+    number = part.given.items ? part.n_blocks++ : static_cast<uint32_t>(ordinal);
+    if (blocks_.size() <= number) blocks_.resize(uint64_t{number} + 1);
   }
   return number;
 }
 
-void CallBuilder::name_block(Part& part, uint64_t place, const kvasir_lease& lease,
-                             uint32_t kv_head, CallLists& out) {
-  const uint64_t head = geometry_.head_of(lease, kv_head);
-  cuda::KvBlock& block = blocks_[place];
+void CallBuilder::name_block(uint64_t number, const kvasir_lease& lease, CallLists& out) {
+  cuda::KvBlock& block = blocks_[number];
   if (block.n_tokens != 0 || lease.n_tokens == 0) return;
-  note_type(lease.format, out);
   block.n_tokens = lease.n_tokens;
   block.first_pos = lease.pos_begin;
   if (lease.token_pos)
     block.pos = out.packer.put(lease.token_pos, lease.n_tokens * sizeof(uint32_t));
-  if (!part.is_on_host) {
-    block.k = address(lease.k);
-    block.v = address(lease.v);
-    block.format = lease.format;
-    block.is_one_head = lease.kv_head != KVASIR_ALL_HEADS;
-    return;
-  }
-  block.format = static_cast<uint32_t>(geometry_.formats.size()) + lease.format;
-  block.is_one_head = 1;
-  const cuda::KvFormat& carried = formats_[block.format];
-  block.k = out.packer.reserve(lease.n_tokens * carried.k_token_stride);
-  block.v = with_values_ ? out.packer.reserve(lease.n_tokens * carried.v_token_stride) : block.k;
-  if (!part.out.by_token) carry_rows(lease, head, place, 0, lease.n_tokens, out);
-}
-
-// Row by row: nobody reads bytes that no item names.
-void CallBuilder::carry_rows(const kvasir_lease& lease, uint64_t head, uint64_t place,
-                             uint32_t begin, uint32_t end, CallLists& out) {
-  const kvasir_kv_format& from = geometry_.format(lease);
-  const cuda::KvBlock& block = blocks_[place];
-  const cuda::KvFormat& to = formats_[block.format];
-  const uint64_t k_bytes = row_bytes(to.k_type, geometry_.head_dim);
-  const uint64_t v_bytes = row_bytes(to.v_type, geometry_.v_dim);
-  const auto* k = static_cast<const std::byte*>(lease.k) + head * from.k_head_stride;
-  const auto* v = static_cast<const std::byte*>(lease.v) + head * from.v_head_stride;
-  for (uint32_t t = begin; t < end; ++t) {
-    std::memcpy(out.packer.at(block.k + t * to.k_token_stride), k + t * from.k_token_stride,
-                k_bytes);
-    if (with_values_)
-      std::memcpy(out.packer.at(block.v + t * to.v_token_stride), v + t * from.v_token_stride,
-                  v_bytes);
-  }
+  block.k = address(lease.k);
+  block.v = address(lease.v);
+  block.format = lease.format;
+  block.is_one_head = lease.kv_head != KVASIR_ALL_HEADS;
 }
 
 // The kernels know one type, or that there are several.

@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/kernels/cuda/attention_case.h"
 
+#include <numeric>
+
 namespace kvasir::test {
 
 namespace reference = kernels::reference;
@@ -165,12 +167,21 @@ uint64_t CudaCase::upload_parts() {
   return upload(parts_);
 }
 
-CudaResult CudaCase::run() {
+void CudaCase::launch(cuda::AttentionCall call, const cuda::AttentionUnits& units) {
+  call.ranges = upload(units.ranges);
+  call.tiles = upload(units.tiles);
+  cuda::describe_units(units, call);
+  cuda::attention_decode(call, {});
+  cuda::attention_prefill(call, {});
+}
+
+CudaResult CudaCase::run(uint64_t slots_per_launch) {
   cuda::AttentionUnits units;
   cuda::plan_units(shape, ranges_, by_token(), 0, n_queries_, units);
   const size_t heads = size_t{n_queries_} * shape.n_q_heads;
-  const DeviceArray<float> partial_o(units.n_all_units() * group() * shape.v_dim);
-  const DeviceArray<float> partial_lse(units.n_all_units() * group());
+  const DeviceArray<float> partial_o(units.n_units * group() * shape.v_dim);
+  const DeviceArray<float> partial_lse(units.n_units * group());
+  const DeviceArray<float> row_state(units.n_units * group() * cuda::kRowState);
   const DeviceArray<float> o(std::vector<float>(heads * shape.v_dim, kNotWritten));
   const DeviceArray<float> lse(std::vector<float>(heads, kNotWritten));
   cuda::AttentionCall call{};
@@ -178,18 +189,29 @@ CudaResult CudaCase::run() {
   call.type = common_type();
   call.formats = upload(formats_);
   call.parts = upload_parts();
-  call.ranges = upload(units.ranges);
   call.spans = upload(units.spans);
   call.pairs = upload(units.pairs);
-  call.tiles = upload(units.tiles);
+  call.n_pairs = static_cast<uint32_t>(units.pairs.size());
   call.prefill_product = product;
-  cuda::describe_units(units, call);
   call.partial_o = reinterpret_cast<uint64_t>(partial_o.data());
   call.partial_lse = reinterpret_cast<uint64_t>(partial_lse.data());
+  call.row_state = reinterpret_cast<uint64_t>(row_state.data());
   call.o = reinterpret_cast<uint64_t>(o.data());
   call.lse = reinterpret_cast<uint64_t>(lse.data());
-  cuda::attention_decode(call, {});
-  cuda::attention_prefill(call, {});
+  if (slots_per_launch == UINT64_MAX) {
+    launch(call, units);
+  } else {
+    std::vector<uint32_t> all(units.ranges.size());
+    std::iota(all.begin(), all.end(), 0);
+    uint64_t n_slots = 1;
+    for (const cuda::AttentionRange& range : units.ranges)
+      n_slots = std::max(n_slots, range.slot_end);
+    cuda::AttentionUnits cut;
+    for (uint64_t slot = 0; slot < n_slots; slot += slots_per_launch) {
+      cuda::cut_units(shape, units, all, slot, slot + slots_per_launch, cut);
+      launch(call, cut);
+    }
+  }
   cuda::attention_merge(call, {});
   return {o.values(), lse.values()};
 }

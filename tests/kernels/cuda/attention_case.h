@@ -70,7 +70,7 @@ class CudaCase {
     part.q_pos = upload(positions);
     part.q_stride = uint64_t{shape.n_q_heads} * shape.head_dim;
     part.by_token = by_token;
-    part.block_heads = part.weight_width = 1;
+    part.weight_width = 1;
     part.dist_max = UINT32_MAX;
     parts_.push_back(part);
     n_queries_ = std::max(n_queries_, static_cast<uint32_t>(positions.size()));
@@ -142,7 +142,8 @@ class CudaCase {
       add_range(part, head, 0, n_q, 0, n_blocks(part));
   }
 
-  CudaResult run();
+  // In launches that take so many slots of every range each.
+  CudaResult run(uint64_t slots_per_launch = UINT64_MAX);
   CudaResult expected() const;  // kNotWritten where no range names the pair
   std::vector<float> mass(const std::vector<float>& lse, uint32_t width);
   std::vector<double> expected_mass(const std::vector<float>& lse, uint32_t width) const;
@@ -186,7 +187,7 @@ class CudaCase {
   template <class Fn>  // fn(KvRows, AttentionShape) for each item of a range
   void for_each_item(const cuda::AttentionRange& range, Fn&& fn) const;
   kernels::AttentionShape oracle_shape(const Block& block) const;
-  cuda::AttentionCall call_of(const cuda::AttentionUnits& units, KvType type);
+  void launch(cuda::AttentionCall call, const cuda::AttentionUnits& units);
   KvType common_type() const;
   std::vector<bool> by_token() const;
   uint64_t upload_parts();

@@ -262,6 +262,39 @@ TEST_SUITE("kernels/cuda/attention") {
     }
   }
 
+  TEST_CASE("launches over some of the slots each give the bits of one over all") {
+    for (const uint32_t block_size : {16u, 48u, 300u}) {  // of which two do not divide 256
+      for (const KvType product : {KvType::kF32, KvType::kF16}) {
+        CAPTURE(block_size);
+        CudaCase c(6, 2, 32, 24, block_size);
+        c.product = product;
+        c.add_format(KvType::kF16, KvType::kF16);
+        const uint32_t blocks = c.add_part({640, 641, 642, 300, 5});
+        c.add_blocks(blocks, 0, 0, 643);
+        const uint64_t n = c.n_blocks(blocks);
+        const uint32_t tokens = c.add_part({640, 641, 642, 300, 5}, true);
+        c.add_blocks(tokens, 0, 0, 600);
+        std::vector<uint32_t> items(600);
+        for (uint32_t i = 0; i < 600; ++i) items[i] = i;
+        c.set_items(tokens, items);
+        for (uint32_t head = 0; head < 2; ++head) {
+          c.is_prefill = true;
+          c.add_range(blocks, head, 0, 3, 0, n);
+          c.add_range(tokens, head, 1, 2, 0, 530);
+          c.is_prefill = false;
+          c.add_range(blocks, head, 3, 2, 0, n);
+          c.add_range(tokens, head, 3, 1, 13, 570);
+          c.add_range(blocks, head, 0, 1, 0, 0);
+        }
+        const CudaResult whole = c.run(), cut = c.run(256), few = c.run(512);
+        CHECK(cut.o == whole.o);
+        CHECK(cut.lse == whole.lse);
+        CHECK(few.o == whole.o);
+        CHECK(few.lse == whole.lse);
+      }
+    }
+  }
+
   TEST_CASE("queries are planned in waves without another result") {
     namespace cuda = kvasir::cuda;
     const cuda::AttentionShape shape{4, 2, 16, 16, 16, 1.0f, 0.0f};

@@ -160,7 +160,7 @@ TEST_SUITE("plugins/cuda") {
     };
     const AttentionResult whole = whole_with({});
     REQUIRE_MESSAGE(whole.status == KVASIR_OK, whole.text);
-    // 16 heads of 257 floats per query: a MiB holds 63 queries.
+    // 16 heads of 262 floats per query, with what waves leave: a MiB holds 62 queries.
     const AttentionResult waves = whole_with({{"partial_mib", int64_t{1}}});
     CHECK(waves.o == whole.o);
     CHECK(waves.lse == whole.lse);
@@ -175,6 +175,122 @@ TEST_SUITE("plugins/cuda") {
     const AttentionResult cut = run_bound(pieces);
     CHECK(cut.o == whole.o);
     CHECK(cut.lse == whole.lse);
+  }
+
+  TEST_CASE("what lies in host memory travels in waves that fit, and gives the bits of one") {
+    const auto build = [](AttentionCase& c) {  // 1,100 keys of 2 KiB for each of two heads
+      const std::vector<uint32_t> positions = {1090, 1091, 1099, 700};
+      const size_t blocks = c.add_part(positions),
+                   tokens = c.add_part(positions, KVASIR_UNIT_TOKEN);
+      const auto all = c.add_tokens(blocks, 0, 1100, 1);
+      c.add_ranges_of_all_heads(blocks, 0, 2, all);
+      c.add_ranges_of_all_heads(blocks, 2, 1, all);
+      c.add_tokens(tokens, 0, 1100, 1);
+      std::vector<uint32_t> items;
+      for (uint32_t t = 0; t < 1100; ++t)
+        if (t % 7 != 3) items.push_back(t);
+      const auto n = items.size();
+      c.parts[tokens].log_weight = c.floats(n);
+      c.parts[tokens].weight_width = 1;
+      c.set_items(tokens, std::move(items));
+      c.add_range(tokens, 1, 3, 1, 5, n);
+    };
+    FakeHost host(1);
+    const auto told = [&](int64_t carry_mib, uint64_t memory) {
+      AttentionCase c(4, 2, 256, 256);
+      build(c);
+      Attention backend(host, kBackend, {{"carry_mib", carry_mib}});
+      backend.bind(c.geometry);
+      cuda::emulation::set_memory(memory);
+      AttentionResult r = run(backend, c);
+      std::vector<float> m;
+      if (r.status == KVASIR_OK) m = mass(backend, c, r.lse, 2);
+      cuda::emulation::set_memory(uint64_t{16} << 30);
+      return std::pair(r, m);
+    };
+    const auto [whole, mass_of_whole] = told(256, uint64_t{16} << 30);
+    REQUIRE_MESSAGE(whole.status == KVASIR_OK, whole.text);
+    constexpr uint64_t kLittle = uint64_t{1536} << 10;  // a MiB of rows, and what is beside it
+    const auto [waves, mass_of_waves] = told(1, kLittle);
+    REQUIRE_MESSAGE(waves.status == KVASIR_OK, waves.text);
+    CHECK(waves.o == whole.o);
+    CHECK(waves.lse == whole.lse);
+    CHECK(mass_of_waves == mass_of_whole);
+    CHECK(told(256, kLittle).first.status == KVASIR_ERR_OUT_OF_MEMORY);
+  }
+
+  TEST_CASE("blocks whose rows lie one after the other travel from where they are") {
+    AttentionCase rows(4, 2, 64, 32), c(4, 2, 64, 32);
+    for (AttentionCase* one : {&rows, &c}) {
+      const size_t part = one->add_part({299, 300, 301});
+      one->add_ranges_of_all_heads(part, 0, 3, one->add_tokens(part, 0, 302, 4));  // q8_0
+    }
+    kvasir_kv_format& f = c.formats[4];  // [kv_head][token], as dram has it
+    std::swap(f.k_head_stride, f.k_token_stride);
+    std::swap(f.v_head_stride, f.v_token_stride);
+    f.k_token_stride = rows.formats[4].k_head_stride;
+    f.v_token_stride = rows.formats[4].v_head_stride;
+    f.k_head_stride = c.geometry.block_size * f.k_token_stride;
+    f.v_head_stride = c.geometry.block_size * f.v_token_stride;
+    for (kvasir_lease& lease : c.leases[0]) {
+      const auto turn = [&](void*& at, uint64_t row) {
+        const auto* from = static_cast<const std::byte*>(at);
+        std::vector<std::byte>& to = c.memory.emplace_back(row * 2 * c.geometry.block_size);
+        for (uint32_t head = 0; head < 2; ++head)
+          for (uint32_t t = 0; t < c.geometry.block_size; ++t)
+            std::copy_n(from + (2 * t + head) * row, row,
+                        to.data() + (head * c.geometry.block_size + t) * row);
+        at = to.data();
+      };
+      turn(lease.k, f.k_token_stride);
+      turn(lease.v, f.v_token_stride);
+    }
+    const AttentionResult expected = run_bound(rows), actual = run_bound(c);
+    REQUIRE_MESSAGE(actual.status == KVASIR_OK, actual.text);
+    CHECK(actual.o == expected.o);
+    CHECK(actual.lse == expected.lse);
+  }
+
+  TEST_CASE("a query beyond f16 is computed in f32 where its keys travel in waves, too") {
+    const auto run_with = [&](int64_t carry_mib) {
+      AttentionCase c(2, 1, 256, 256);
+      c.geometry.compute = KVASIR_DTYPE_BF16;
+      c.geometry.softmax_scale = 1e-6f;
+      c.formats = {c.formats[0]};
+      c.geometry.n_formats = 1;
+      c.geometry.formats = c.formats.data();
+      const size_t part = c.add_part({1497, 1498, 1499});
+      c.add_ranges_of_all_heads(part, 0, 3, c.add_tokens(part, 0, 1500));
+      auto* q = static_cast<float*>(c.parts[part].q.data);
+      for (size_t i = 512; i < 1024; ++i) q[i] *= 1e5f;  // of the second query
+      return run_bound(c, {{"carry_mib", carry_mib}});
+    };
+    const AttentionResult whole = run_with(256), waves = run_with(1);
+    REQUIRE_MESSAGE(waves.status == KVASIR_OK, waves.text);
+    CHECK(std::equal(whole.o.begin(), whole.o.begin() + 512, waves.o.begin()));
+    check_same(waves.o, whole.o, 1e-5f);
+    check_same(waves.lse, whole.lse, 1e-5f);
+  }
+
+  TEST_CASE("the plan counts what travels, up to the option") {
+    AttentionCase c(4, 2, 128, 128);
+    c.formats = {c.formats[0]};
+    c.geometry.n_formats = 1;
+    c.geometry.formats = c.formats.data();
+    c.geometry.max_sequences = 1;
+    FakeHost host(1);
+    const auto planned = [&](uint64_t keys, int64_t carry_mib) {
+      Attention backend(host, kBackend, {{"carry_mib", carry_mib}});
+      backend.bind(c.geometry);
+      const kvasir_attn_shape shape{sizeof shape, 1, keys};
+      kvasir_attn_plan plan{sizeof plan, 0, 0};
+      REQUIRE(backend->plan(backend.self(), &shape, &plan, backend.err()) == KVASIR_OK);
+      return plan.scratch_bytes;
+    };
+    CHECK(planned(1024, 256) - planned(512, 256) > 512 * 2 * 512);
+    CHECK(planned(1 << 20, 3) - planned(1 << 20, 2) == 1 << 20);
+    c.formats[0].mem_kind = KVASIR_MEM_DEVICE;
+    CHECK(planned(1 << 20, 3) == planned(1 << 20, 2));
   }
 
   TEST_CASE("prompts are multiplied in f16 or bf16 where the model computes so, and no more") {
