@@ -355,8 +355,8 @@ DevicePart::DevicePart(const ModelShape& shape, const Model::Options& options)
       n_layers(shape.n_layers),
       has_head(options.device_layers > shape.n_layers) {}
 
-uint64_t device_weight_bytes(const DevicePart& part, const ModelShape& shape,
-                             const GgufFile* file) {
+uint64_t device_weight_bytes(const DevicePart& part, const ModelShape& shape, const GgufFile* file,
+                             uint64_t bytes_per_weight) {
   uint64_t bytes = 0;
   const std::string head = head_tensor(shape);
   for_each_tensor(shape, [&](const std::string& name, const TensorShape& tensor) {
@@ -368,7 +368,8 @@ uint64_t device_weight_bytes(const DevicePart& part, const ModelShape& shape,
     uint64_t n = 1;
     for (const uint64_t dim : tensor) n *= dim;
     const bool is_matrix = tensor.size() == 2;
-    bytes += DeviceBuffers::aligned(is_matrix && file ? file->tensor(name).n_bytes : 4 * n);
+    const uint64_t of_matrix = file ? file->tensor(name).n_bytes : bytes_per_weight * n;
+    bytes += DeviceBuffers::aligned(is_matrix ? of_matrix : sizeof(float) * n);
   });
   return bytes;
 }

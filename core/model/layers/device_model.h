@@ -21,8 +21,9 @@ struct DevicePart {
 };
 
 // Bytes of its weights on the device, in the types of the file. file: null for weights of a shape,
-// in f32.
-uint64_t device_weight_bytes(const DevicePart& part, const ModelShape& shape, const GgufFile* file);
+// whose matrices have so many bytes per weight.
+uint64_t device_weight_bytes(const DevicePart& part, const ModelShape& shape, const GgufFile* file,
+                             uint64_t bytes_per_weight = sizeof(float));
 // Whether products on the device are those of DeviceShape::exact.
 bool device_is_exact(const Model::Options& options);
 DeviceShape device_shape(const DevicePart& part, const ModelShape& shape,

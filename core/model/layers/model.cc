@@ -387,7 +387,9 @@ Model::Memory plan(const GgufFile* file, const ModelShape& shape, const Model::O
       loader.arithmetic(options.deterministic).compute};
   const DevicePart part(shape, options);
   if (part.is_empty()) return memory;
-  memory.device_weight_bytes = device_weight_bytes(part, shape, file);
+  // A shape's weights are taken to be those of a file in the type that is multiplied.
+  memory.device_weight_bytes =
+      device_weight_bytes(part, shape, file, options.compute == Compute::kF32 ? 4 : 2);
   memory.device_scratch_bytes = DeviceBuffers(device_shape(part, shape, options)).n_bytes();
   return memory;
 }
