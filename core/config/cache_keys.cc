@@ -83,6 +83,7 @@ constexpr const char* kWindowModes[] = {"rolling", "prompt"};
 constexpr const char* kHeadSelectModes[] = {"separate", "shared"};
 constexpr const char* kReduces[] = {"sum", "mean", "max", "softmax_sum"};
 constexpr const char* kForesees[] = {"off", "read", "choose"};
+constexpr const char* kPromptAttentions[] = {"auto", "window", "context"};
 constexpr const char* kOnFaults[] = {"fallback", "fail"};
 constexpr const char* kPositions[] = {"true", "slot"};
 
@@ -165,6 +166,7 @@ constexpr CacheKey kKeys[] = {
     number_key<&C::threads_num, 0, kMaxThreads>("threads_num"),
     bool_key<&C::bypass>("bypass"),
     enum_key<&C::foresee, kForesees>("foresee"),
+    enum_key<&C::prompt_attention, kPromptAttentions>("prompt_attention"),
     enum_key<&C::on_fault, kOnFaults>("on_fault"),
     number_key<&C::slow_call_seconds, 0, 1u << 20>("slow_call_seconds"),
     number_key<&C::transfer_seconds, 1, 1u << 20>("transfer_seconds"),

@@ -163,8 +163,14 @@ void merge_holders(Kind kind, const RawSection& section, const config::PluginNam
   window.reset();
 }
 
-// Blocks that one storage holds are read by one backend.
+// Blocks that one storage holds are read by one backend, but for those of the context in prompts.
 void check_hybrid(const StrategyConfig& strategy) {
+  const auto& prompts = strategy.cache.prompt_attention;
+  if (!strategy.is_hybrid() && prompts.value != PromptAttention::kAuto)
+    throw error_at(prompts.origin,
+                   "prompt_attention says which of two [[attention]] tables attends prompts to the "
+                   "context, and there are not two: leave it out, or write two [[storage]] and two "
+                   "[[attention]] tables, holds = \"window\" and holds = \"context\"");
   if (strategy.window_storage.has_value() == strategy.window_attention.has_value()) return;
   const bool two_storages = strategy.window_storage.has_value();
   const PluginSection& there = two_storages ? *strategy.window_storage : *strategy.window_attention;

@@ -53,6 +53,9 @@ enum class GqaReduce { kSum, kMean, kMax, kSoftmaxSum };
 // those blocks start to move, and the next layer chooses by its own query. kChoose: they are its
 // choice.
 enum class Foresee { kOff, kRead, kChoose };
+// Of two backends, which attends a prompt's queries to the context. kAuto: the window's where it
+// can read the context's blocks, else the context's own.
+enum class PromptAttention { kAuto, kWindow, kContext };
 enum class OnFault { kFallback, kFail };
 enum class Positions { kTrue, kSlot };
 
@@ -74,9 +77,10 @@ struct CacheConfig {
   Setting<uint32_t> threads_num{0};         // workers; 0 = one per physical core. -t wins
   Setting<bool> bypass{true};               // a budget that covers everything takes the dense path
   Setting<Foresee> foresee{Foresee::kOff};  // "off", "read", "choose"
-  Setting<OnFault> on_fault{OnFault::kFallback};  // "fallback", "fail"
-  Setting<uint32_t> slow_call_seconds{10};        // a plugin call of that length is said; 0: none
-  Setting<uint32_t> transfer_seconds{30};         // a block that takes longer to arrive is lost
+  Setting<PromptAttention> prompt_attention{PromptAttention::kAuto};  // "auto", "window", "context"
+  Setting<OnFault> on_fault{OnFault::kFallback};                      // "fallback", "fail"
+  Setting<uint32_t> slow_call_seconds{10};  // a plugin call of that length is said; 0: none
+  Setting<uint32_t> transfer_seconds{30};   // a block that takes longer to arrive is lost
   // "true"; "slot": keys and queries are rotated by their index among what is attended
   // (arXiv:2309.17453), so distances never exceed the attended length
   Setting<Positions> positions{Positions::kTrue};

@@ -45,12 +45,16 @@ struct Report {
 
 // A region inside a region is refused: the plugin then runs its loop itself (thread_pool.h).
 thread_local bool inside_region = false;
+thread_local bool is_beside_pool = false;
 
 }  // namespace
 
+BesidePool::BesidePool() { is_beside_pool = true; }
+BesidePool::~BesidePool() { is_beside_pool = false; }
+
 struct HostServices::Impl {
   Impl(ThreadPool& pool_, Log log_)
-      : pool(pool_), sink(std::move(log_)), scratch(pool.n_workers()) {
+      : pool(pool_), sink(std::move(log_)), scratch(pool.n_workers() + 1) {
     host = {sizeof(kvasir_host),
             KVASIR_ABI_MAJOR,
             KVASIR_ABI_MINOR_MIN,
@@ -110,7 +114,7 @@ struct HostServices::Impl {
 
   static int32_t parallel_for(void* self, uint64_t n_tasks, uint64_t grain, kvasir_task task,
                               void* user) noexcept {
-    if (!task || inside_region) return 1;
+    if (!task || inside_region || is_beside_pool) return 1;
     const Breadcrumb crumb = breadcrumb();
     struct Call {
       Impl& impl;
@@ -139,8 +143,8 @@ struct HostServices::Impl {
 
   static void* get_scratch(void* self, uint32_t worker, uint64_t bytes) noexcept {
     Impl& impl = of(self);
-    if (worker >= impl.scratch.size() || bytes > (UINT64_C(1) << 40)) return nullptr;
-    Scratch& s = impl.scratch[worker];
+    if (worker >= impl.pool.n_workers() || bytes > (UINT64_C(1) << 40)) return nullptr;
+    Scratch& s = is_beside_pool ? impl.scratch.back() : impl.scratch[worker];
     if (s.data && bytes <= s.bytes) return s.data;
     const uint64_t rounded = std::max<uint64_t>(bytes + kScratchAlignment - 1, kScratchAlignment) &
                              ~uint64_t{kScratchAlignment - 1};
@@ -210,7 +214,7 @@ struct HostServices::Impl {
   ThreadPool& pool;
   Log sink;
   std::mutex log_mutex;
-  std::vector<Scratch> scratch;
+  std::vector<Scratch> scratch;  // by worker; the last one is for who does his loops himself
   std::atomic<uint64_t> scratch_total{0}, scratch_peak{0};
   std::mutex mutex;
   std::condition_variable arrived;

@@ -18,6 +18,16 @@ namespace kvasir {
 
 struct PluginChecks;
 
+// While it lives, plugins that this thread calls do their loops themselves and have scratch memory
+// of their own: another thread's call has the pool. One thread at a time.
+class BesidePool {
+ public:
+  BesidePool();
+  ~BesidePool();
+  BesidePool(const BesidePool&) = delete;
+  BesidePool& operator=(const BesidePool&) = delete;
+};
+
 struct Completion {
   uint64_t ticket;
   kvasir_status status;

@@ -143,6 +143,8 @@ MemoryPlan make_plan(const ModelShape& shape, const Model::Memory& model, Pipeli
   if (pipeline.is_hybrid()) {
     plan.kv_overhead_bytes += binding.window_storage.overhead_bytes;
     plan.kv_window_bytes = window_bytes(binding, pipeline) * options.max_sequences;
+    plan.prompts_by =
+        (binding.prompts_by_window ? pipeline.window_attention : pipeline.attention)->id();
   }
   if (storage.resident_bytes != 0) {  // and a dense step leases all of one layer
     const uint64_t layer_bytes = storage.block_bytes * n_blocks * options.max_sequences;
@@ -178,7 +180,8 @@ MemoryPlan make_plan(const ModelShape& shape, const Model::Memory& model, Pipeli
     plan.attends_all = plan.attends_all && !plan.budgets.back().limited;
   }
   plan.attention_scratch_bytes =
-      binding.attention_scratch_bytes + rotated_bytes(g, options.max_sequences);
+      binding.attention_scratch.main + rotated_bytes(g, options.max_sequences);
+  plan.device_attention_bytes = binding.attention_scratch.device;
 
   plan.weight_bytes = model.weight_bytes;
   plan.model_scratch_bytes = model.scratch_bytes;

@@ -29,11 +29,13 @@ struct MemoryPlan {
   uint64_t activation_bytes = 0;         // of the largest chunk, logits included
   uint64_t attention_scratch_bytes = 0;  // of the backend, and copies of keys that are rotated late
   uint64_t process_bytes = 0;            // program, libraries, tokenizer: a measured constant
-  // In the memory of a device, not in total(): of layers, and what storages and slabs there hold of
-  // sequences (also part of the numbers above).
+  // In the memory of a device, not in total(): of layers, of backends that work there, and what
+  // storages and slabs there hold of sequences (also part of the numbers above).
   uint64_t device_weight_bytes = 0, device_scratch_bytes = 0, device_sequence_bytes = 0;
+  uint64_t device_attention_bytes = 0;
   uint64_t device_bytes() const {
-    return device_weight_bytes + device_scratch_bytes + device_sequence_bytes;
+    return device_weight_bytes + device_scratch_bytes + device_sequence_bytes +
+           device_attention_bytes;
   }
   uint64_t total() const {
     return sequence_bytes() + kv_overhead_bytes + weight_bytes + model_scratch_bytes +
@@ -60,6 +62,7 @@ struct MemoryPlan {
     uint64_t tokens = 0;      // most per layer, kv head and step
   };
   std::vector<Budget> budgets;
+  std::string prompts_by;          // hybrid mode: id of who attends prompts to the context
   uint64_t kv_bytes_per_step = 0;  // K and V read per decoded token, all layers
   uint64_t record_bytes_per_step = 0;
 };

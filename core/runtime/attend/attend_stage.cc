@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <exception>
 
+#include "core/plugin/host.h"
 #include "core/runtime/attend/attended.h"
 #include "core/runtime/attend/part_builder.h"
 #include "core/runtime/step/check_clock.h"
@@ -16,8 +17,12 @@ namespace kvasir {
 
 AttendStage::AttendStage(const RunContext& context) : c_(context), rotation_(context) {
   sides_.emplace_back(c_, *c_.pipeline.attention, c_.store.bridge(), false);
-  if (c_.pipeline.is_hybrid())
-    sides_.emplace_back(c_, *c_.pipeline.window_attention, *c_.window_bridge, true);
+  if (!c_.pipeline.is_hybrid()) return;
+  sides_.emplace_back(c_, *c_.pipeline.window_attention, *c_.window_bridge, true);
+  if (c_.pipeline.attention->checks()) return;  // which look at the whole process around each call
+  for (BackendSide& side : sides_)
+    if (side.works_on_device()) on_device_ = &side;
+  if (on_device_) beside_ = std::make_unique<BesideThread>();
 }
 
 void AttendStage::attend(Pass& pass, const std::vector<const LayerSelection*>& selections,
@@ -96,7 +101,22 @@ void AttendStage::run_sides(const Pass& pass, float* o) {
     sides_[0].run(pass, parts_, o, lse_.data());
     return;
   }
-  for (BackendSide& side : sides_) side.run_and_merge(pass, parts_, o, lse_.data());
+  run_both(pass);
+  for (BackendSide& side : sides_) side.merge(pass, parts_, o, lse_.data());
+}
+
+void AttendStage::run_both(const Pass& pass) {
+  const bool are_two = sides_[0].has_parts(pass, parts_) && sides_[1].has_parts(pass, parts_);
+  if (!beside_ || !are_two) {
+    for (BackendSide& side : sides_) side.run_alone(pass, parts_);
+    return;
+  }
+  BackendSide& here = on_device_ == &sides_[0] ? sides_[1] : sides_[0];
+  beside_->run_both([&] { here.run_alone(pass, parts_); },
+                    [&] {
+                      const BesidePool scope;
+                      on_device_->run_alone(pass, parts_);
+                    });
 }
 
 // Each query sees itself at least: an lse of -inf is wrong, too.

@@ -4,8 +4,10 @@
 
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <vector>
 
+#include "core/platform/beside_thread.h"
 #include "core/runtime/attend/backend_side.h"
 #include "core/runtime/attend/mass.h"
 #include "core/runtime/attend/part.h"
@@ -42,6 +44,7 @@ class AttendStage {
   // Over the parts of the pieces. Throws PluginError.
   void run(const Pass& pass, const Contribution* contribution, float* o);
   void run_sides(const Pass& pass, float* o);
+  void run_both(const Pass& pass);
   void check_finite(const Pass& pass, const Piece& piece, const float* o) const;
   void merge(const Contribution& contribution, const std::vector<Piece>& pieces, float* o);
 
@@ -49,7 +52,11 @@ class AttendStage {
   Rotation rotation_;
   std::deque<Part> parts_;         // of the last attend()
   std::deque<BackendSide> sides_;  // the context's, or the only one; in hybrid mode the window's
-  std::vector<float> lse_;         // [queries][n_q_heads] of the last attend()
+  // Hybrid mode with a backend that works on a device, which has this thread, while the other one
+  // has the pool.
+  BackendSide* on_device_ = nullptr;
+  std::unique_ptr<BesideThread> beside_;
+  std::vector<float> lse_;  // [queries][n_q_heads] of the last attend()
 };
 
 }  // namespace kvasir

@@ -40,11 +40,11 @@ bool belongs(const Part& part, const std::vector<Piece>& pieces) {
 }  // namespace
 
 BackendSide::BackendSide(const RunContext& context, Attention& backend, MemoryBridge& bridge,
-                         bool in_window)
+                         bool is_window)
     : c_(context),
       backend_(backend),
       bridge_(bridge),
-      in_window_(in_window),
+      is_window_(is_window),
       reference_(context, backend) {}
 
 // Parts share most of their queries.
@@ -64,12 +64,16 @@ void BackendSide::hand_over_queries(std::deque<Part>& parts) {
   }
 }
 
-bool BackendSide::run(const Pass& pass, const std::deque<Part>& parts, float* o, float* lse) {
+bool BackendSide::has_parts(const Pass& pass, const std::deque<Part>& parts) const {
+  return std::any_of(parts.begin(), parts.end(),
+                     [&](const Part& part) { return takes(part) && belongs(part, pass.pieces); });
+}
+
+void BackendSide::run(const Pass& pass, const std::deque<Part>& parts, float* o, float* lse) {
   keys_skipped_ = 0;
   abi_parts_.clear();
   for (const Part& part : parts)
     if (takes(part) && belongs(part, pass.pieces)) abi_parts_.push_back(part.abi);
-  if (abi_parts_.empty() && c_.pipeline.is_hybrid()) return false;
   const kvasir_attn_in in{sizeof(kvasir_attn_in), mass_follows(c_, pass),
                           static_cast<uint32_t>(abi_parts_.size()), sizeof(kvasir_attn_part),
                           abi_parts_.data()};
@@ -87,7 +91,6 @@ bool BackendSide::run(const Pass& pass, const std::deque<Part>& parts, float* o,
   keys_skipped_ = out.keys_skipped;
   check_skipped(pass.layer);
   reference_.compare(step.step(), in, pass, o, lse);
-  return true;
 }
 
 void BackendSide::check_skipped(uint32_t layer) const {
@@ -107,9 +110,9 @@ void BackendSide::check_skipped(uint32_t layer) const {
 void BackendSide::refuse(const Pass& pass, const std::deque<Part>& parts, const char* result,
                          uint64_t query) const {
   const std::string layer = "layer " + std::to_string(pass.layer) + ": ";
-  const Storage& storage = in_window_ ? *c_.pipeline.window_storage : *c_.pipeline.storage;
   for (const Part& part : parts) {
     if (!takes(part) || !belongs(part, pass.pieces)) continue;
+    const Storage& storage = part.in_window ? *c_.pipeline.window_storage : *c_.pipeline.storage;
     const std::string lost = find_lost_key(c_, part);
     if (!lost.empty())
       throw PluginError(storage.id(), "acquire", KVASIR_ERR_IO,
@@ -141,13 +144,18 @@ void BackendSide::bring_back(const std::vector<Piece>& pieces, const kvasir_view
   }
 }
 
-void BackendSide::run_and_merge(const Pass& pass, const std::deque<Part>& parts, float* o,
-                                float* lse) {
+void BackendSide::run_alone(const Pass& pass, const std::deque<Part>& parts) {
+  keys_skipped_ = 0;
+  if (!has_parts(pass, parts)) return;
+  const uint64_t heads = c_.geometry.n_q_heads;
+  o_.assign(pass.in.n * heads * c_.geometry.v_dim, kUnwritten);
+  lse_.assign(pass.in.n * heads, kUnwritten);
+  run(pass, parts, o_.data(), lse_.data());
+}
+
+void BackendSide::merge(const Pass& pass, const std::deque<Part>& parts, float* o, float* lse) {
   const uint64_t heads = c_.geometry.n_q_heads, v_dim = c_.geometry.v_dim;
   const uint32_t group = c_.group_size();
-  o_.assign(pass.in.n * heads * v_dim, kUnwritten);
-  lse_.assign(pass.in.n * heads, kUnwritten);
-  if (!run(pass, parts, o_.data(), lse_.data())) return;
   for (const Part& part : parts) {
     if (!takes(part) || !belongs(part, pass.pieces)) continue;
     for (const kvasir_attn_range& range : part.ranges) {
@@ -159,6 +167,7 @@ void BackendSide::run_and_merge(const Pass& pass, const std::deque<Part>& parts,
             refuse(pass, parts, result, query);
           kernels::merge_attention(o + at * v_dim, lse + at, o_.data() + at * v_dim, lse_[at],
                                    v_dim);
+          lse_[at] = kernels::kEmptyLse;  // once, where several parts name the pair
         }
     }
   }
@@ -185,7 +194,7 @@ void BackendSide::check_mass(uint32_t layer, const MassCall::Share& share) const
 }
 
 void BackendSide::ask_mass(const Pass& pass, const std::vector<float>& lse, MassCall& call) {
-  const MassCall::Share share = call.share(in_window_);
+  const MassCall::Share share = call.share(is_window_);
   if (share.parts.empty() && c_.pipeline.is_hybrid()) return;
   const kvasir_attn_in in{sizeof(kvasir_attn_in), 0, static_cast<uint32_t>(share.parts.size()),
                           sizeof(kvasir_attn_part), share.parts.data()};

@@ -19,20 +19,24 @@
 
 namespace kvasir {
 
-// Its parts are those with the same in_window. o [queries][n_q_heads][v_dim] and lse
+// Its parts are those with the same by_window. o [queries][n_q_heads][v_dim] and lse
 // [queries][n_q_heads] are of all queries of the pass.
 class BackendSide {
  public:
-  BackendSide(const RunContext& context, Attention& backend, MemoryBridge& bridge, bool in_window);
-  bool takes(const Part& part) const { return part.in_window == in_window_; }
+  BackendSide(const RunContext& context, Attention& backend, MemoryBridge& bridge, bool is_window);
+  bool takes(const Part& part) const { return part.by_window == is_window_; }
+  bool has_parts(const Pass& pass, const std::deque<Part>& parts) const;
+  bool works_on_device() const { return backend_.reads(KVASIR_MEM_DEVICE); }
 
   // Moves the queries of its parts, and their positions, to where the backend reads them.
   void hand_over_queries(std::deque<Part>& parts);
   // Writes o and lse of the pairs of query and head that its parts of the pass name. Throws
-  // PluginError. False: it has no such parts, in hybrid mode.
-  bool run(const Pass& pass, const std::deque<Part>& parts, float* o, float* lse);
-  // Merges what run() would write with what o and lse say already.
-  void run_and_merge(const Pass& pass, const std::deque<Part>& parts, float* o, float* lse);
+  // PluginError.
+  void run(const Pass& pass, const std::deque<Part>& parts, float* o, float* lse);
+  // run(), if it has parts, into memory of its own, from where merge() merges it with what o and
+  // lse say already. The sides may do this at the same time.
+  void run_alone(const Pass& pass, const std::deque<Part>& parts);
+  void merge(const Pass& pass, const std::deque<Part>& parts, float* o, float* lse);
   uint64_t keys_skipped() const { return keys_skipped_; }  // by the last run, as the backend says
   // Stands in a result until the backend writes it.
   static constexpr float kUnwritten = std::numeric_limits<float>::quiet_NaN();
@@ -55,12 +59,12 @@ class BackendSide {
   const RunContext& c_;
   Attention& backend_;
   MemoryBridge& bridge_;
-  bool in_window_;
+  bool is_window_;
   ReferenceCheck reference_;
   std::deque<MemoryBridge::Buffer> queries_;  // with their rotations and positions
   MemoryBridge::Buffer o_hold_, lse_hold_, mass_lse_hold_, mass_hold_;
   std::vector<kvasir_attn_part> abi_parts_;  // of the call that runs
-  std::vector<float> o_, lse_;               // of run_and_merge()
+  std::vector<float> o_, lse_;               // of run_alone()
   uint64_t keys_skipped_ = 0;
 };
 

@@ -16,11 +16,14 @@ namespace {
 
 class Finder {
  public:
-  explicit Finder(const RunContext& context)
-      : c_(context), row_(std::max(context.geometry.head_dim, context.geometry.v_dim)) {}
+  Finder(const RunContext& context, const Part& part)
+      : c_(context), row_(std::max(context.geometry.head_dim, context.geometry.v_dim)) {
+    if (part.in_window && !context.prompts_by_window)  // formats as its backend counts them
+      first_format_ = context.store.first_window_format();
+  }
 
   std::string find(const kvasir_lease& lease, uint32_t token, uint32_t kv_head) {
-    const kvasir_kv_format& f = c_.geometry.formats[lease.format];
+    const kvasir_kv_format& f = c_.geometry.formats[first_format_ + lease.format];
     if (!is_host_memory(f.mem_kind) || !lease.k || !lease.v) return "";
     const uint64_t head = lease.kv_head == KVASIR_ALL_HEADS ? kv_head : 0;
     const auto at = [&](void* base, uint64_t head_stride, uint64_t token_stride) {
@@ -45,12 +48,13 @@ class Finder {
 
   const RunContext& c_;
   std::vector<float> row_;
+  uint32_t first_format_ = 0;
 };
 
 }  // namespace
 
 std::string find_lost_key(const RunContext& context, const Part& part) {
-  Finder finder(context);
+  Finder finder(context, part);
   const uint32_t block_size = context.geometry.block_size;
   for (const kvasir_attn_range& range : part.ranges)
     for (uint64_t i = range.item_begin; i < range.item_end; ++i) {

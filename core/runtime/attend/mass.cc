@@ -80,13 +80,13 @@ void MassCall::make_room() {
   value_.resize(std::max<uint64_t>(offsets_.back() * c_.group_size(), 1));
 }
 
-MassCall::Share MassCall::share(bool in_window) {
+MassCall::Share MassCall::share(bool by_window) {
   Share share;
   uint64_t first = 0;  // key that the share begins with
   size_t range_index = 0;
   for (const Asked& asked : asked_) {
     const size_t n = asked.ranges.size();
-    if (asked.part->in_window == in_window) {
+    if (asked.part->by_window == by_window) {
       if (share.parts.empty()) first = offsets_[range_index];
       for (size_t r = 1; r <= n; ++r) share.offsets.push_back(offsets_[range_index + r] - first);
       share.parts.push_back(asked.part->abi);

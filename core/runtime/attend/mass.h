@@ -45,7 +45,7 @@ class MassCall {
     std::vector<uint64_t> offsets{0};  // [ranges of the parts + 1], in keys
     float* value = nullptr;            // [offsets.back()][group_size]
   };
-  Share share(bool in_window);
+  Share share(bool by_window);
   // [pieces][kv_head]
   std::vector<std::vector<HeadMass>> by_position() const;
 

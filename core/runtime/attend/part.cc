@@ -25,6 +25,7 @@ Part Part::borrowed() const {
   copy.abi = abi;
   copy.place = place;
   copy.in_window = in_window;
+  copy.by_window = by_window;
   return copy;
 }
 

@@ -21,7 +21,8 @@ struct Part {
   bool null_items = true;            // item i is block i of the layer
   kvasir_attn_part abi{};
   uint32_t place = 0;         // Piece::place
-  bool in_window = false;     // for the window's backend
+  bool in_window = false;     // hybrid mode: its blocks are in the window's storage
+  bool by_window = false;     // the window's backend attends to them
   bool rotates_keys = false;  // they are kept before RoPE and attended at their positions
 
   bool in_blocks() const { return abi.unit == KVASIR_UNIT_BLOCK; }

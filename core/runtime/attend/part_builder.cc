@@ -184,13 +184,15 @@ Part PartBuilder::narrowed(const Part& whole, const std::vector<kvasir_lease>& l
   made.abi = whole.abi;
   made.place = whole.place;
   made.in_window = in_window;
+  made.by_window = in_window || (c_.prompts_by_window && piece_.prefills());
   made.null_items = false;
   std::vector<uint32_t> ordinal(leases.size(), UINT32_MAX);  // among those that stay
   for (size_t i = 0; i < leases.size(); ++i) {
     if (c_.store.in_window(leases[i]) != in_window) continue;
     ordinal[i] = static_cast<uint32_t>(made.leases.size());
     made.leases.push_back(leases[i]);
-    if (in_window) made.leases.back().format = c_.store.window_format(leases[i]);
+    if (in_window && !c_.prompts_by_window)
+      made.leases.back().format = c_.store.window_format(leases[i]);
   }
   const uint32_t per = whole.in_blocks() ? 1 : c_.geometry.block_size;
   const uint32_t width = whole.abi.weight_width;

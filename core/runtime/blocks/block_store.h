@@ -54,6 +54,7 @@ class BlockStore {
   uint32_t window_format(const kvasir_lease& lease) const {
     return window_->access_.as_storage_counts(lease).format;
   }
+  uint32_t first_window_format() const { return window_->access_.first_format; }
   struct Leaving {
     LayerState* layer;
     uint32_t layer_index;

@@ -45,8 +45,8 @@ Settings fingerprint(const RunContext& c) {
   for (const ExplainLine& line : explain(c.pipeline.strategy))
     if (line.key.starts_with("cache.") && line.key != "cache.chunk_size" &&
         (line.key != "cache.foresee" || c.cache.foresee.value == Foresee::kChoose) &&
-        line.key != "cache.on_fault" && line.key != "cache.slow_call_seconds" &&
-        line.key != "cache.transfer_seconds")
+        line.key != "cache.prompt_attention" && line.key != "cache.on_fault" &&
+        line.key != "cache.slow_call_seconds" && line.key != "cache.transfer_seconds")
       say(line.key, line.value);
   size_t n_selectors = 0;
   for (const Pipeline::Explained& section : c.pipeline.explained) {

@@ -236,17 +236,35 @@ void bind_storage(Storage& storage, const kvasir_geometry& g, kvasir_storage_pla
   if (!storage.is_bound()) storage.bind(g);
 }
 
-uint64_t bind_attention(Attention& attention, const kvasir_geometry& g) {
+// Who reads a device's memory works there.
+MemoryBytes bind_attention(Attention& attention, const kvasir_geometry& g) {
   if (!attention.is_bound()) {
     attention.validate(g);
     attention.bind(g);
   }
   const uint64_t bytes = attention.plan(g.max_queries, g.max_context).scratch_bytes;
   check_claim(attention, "plan", "scratch", bytes);
-  return bytes;
+  return attention.reads(KVASIR_MEM_DEVICE) ? MemoryBytes(0, bytes) : MemoryBytes(bytes);
 }
 
-// Backends see blocks of their own storage alone; who else reads K and V sees those of both.
+// Whether the window's backend attends prompts to the context's blocks, which are of `formats`.
+bool attends_prompts(const Pipeline& pipeline, std::span<const kvasir_kv_format> formats) {
+  const auto& wanted = pipeline.strategy.cache.prompt_attention;
+  if (wanted.value == PromptAttention::kContext) return false;
+  const Instance& backend = *pipeline.window_attention;
+  for (const kvasir_kv_format& format : formats) {
+    if (can_read(backend, format)) continue;
+    if (wanted.value == PromptAttention::kAuto) return false;
+    throw input_error(wanted.origin.text() + ": prompt_attention = \"window\", and " +
+                      backend.id() + " cannot read K and V where " + pipeline.storage->id() +
+                      " holds them, or of their types: take \"context\", or a backend for the "
+                      "window that reads both storages");
+  }
+  return true;
+}
+
+// Backends see blocks of their own storage alone, but for prompts; who else reads K and V sees
+// those of both.
 void bind_window(Pipeline& pipeline, Binding& binding) {
   kvasir_geometry &g = binding.geometry, &context = binding.context_geometry,
                   &window = binding.window_geometry;
@@ -259,8 +277,11 @@ void bind_window(Pipeline& pipeline, Binding& binding) {
   context.formats = g.formats = binding.formats.data();
   context.n_formats = static_cast<uint32_t>(n_context);
   g.n_formats = static_cast<uint32_t>(binding.formats.size());
-  window.formats = binding.formats.data() + n_context;
-  window.n_formats = g.n_formats - context.n_formats;
+  binding.prompts_by_window =
+      attends_prompts(pipeline, std::span(binding.formats).first(n_context));
+  const uint32_t first = binding.prompts_by_window ? 0 : context.n_formats;
+  window.formats = binding.formats.data() + first;
+  window.n_formats = g.n_formats - first;
 }
 
 }  // namespace
@@ -310,13 +331,12 @@ std::shared_ptr<const Binding> bind_pipeline(const ModelShape& shape, Compute co
   check_reads(*pipeline.attention, leased, storage);
   if (pipeline.is_hybrid()) {
     check_reads(*pipeline.window_attention, window, *pipeline.window_storage);
-    binding.attention_scratch_bytes =
+    binding.attention_scratch =
         bind_attention(*pipeline.window_attention, binding.window_geometry) +
         bind_attention(*pipeline.attention, binding.context_geometry);
   } else {
-    binding.attention_scratch_bytes = bind_attention(*pipeline.attention, g);
-    if (pipeline.reference)
-      binding.attention_scratch_bytes += bind_attention(*pipeline.reference, g);
+    binding.attention_scratch = bind_attention(*pipeline.attention, g);
+    if (pipeline.reference) binding.attention_scratch += bind_attention(*pipeline.reference, g);
   }
   const bool copies = is_host_memory(stored[0].mem_kind);  // for update(), of the window's blocks
   const auto check_stored = [&](const Instance& reader, bool at_select) {
@@ -364,7 +384,9 @@ bool share_plugins(Pipeline& pipeline, const Pipeline& from) {
   pipeline.bound_to.insert(pipeline.bound_to.end(), from.bound_to.begin(), from.bound_to.end());
   pipeline.storage = from.storage;
   pipeline.window_storage = from.window_storage;
-  if (!same_plugin(pipeline, from, Kind::kAttention)) return true;
+  if (!same_plugin(pipeline, from, Kind::kAttention) ||
+      pipeline.strategy.cache.prompt_attention.value != from.strategy.cache.prompt_attention.value)
+    return true;
   pipeline.attention = from.attention;
   pipeline.window_attention = from.window_attention;
   return true;

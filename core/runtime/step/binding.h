@@ -11,6 +11,7 @@
 
 #include "core/model/layers/model.h"
 #include "core/plugin/pipeline.h"
+#include "core/runtime/memory_bytes.h"
 
 namespace kvasir {
 
@@ -23,11 +24,13 @@ struct Binding {
   // The storage's, then its f32 copies of rotated keys, or, in hybrid mode, the window storage's.
   std::vector<kvasir_kv_format> formats;
   kvasir_storage_plan storage{};
-  // Hybrid mode: the two backends are told the formats of their own storage only.
+  // Hybrid mode: the two backends are told the formats of their own storage only, but for the
+  // window's where it attends prompts to the context: that one is told all.
+  bool prompts_by_window = false;
   kvasir_geometry context_geometry{}, window_geometry{};
   kvasir_storage_plan window_storage{};
-  uint64_t attention_scratch_bytes = 0;  // of max_queries over max_context
-  bool constant_positions = false;       // some selector sets KVASIR_POS_CONSTANT
+  MemoryBytes attention_scratch;    // of max_queries over max_context
+  bool constant_positions = false;  // some selector sets KVASIR_POS_CONSTANT
 
   bool is_dense(uint32_t layer) const { return dense_bits[layer / 64] >> (layer % 64) & 1; }
   // Layers in which something is chosen; those with a sliding window; the others are attended in

@@ -32,7 +32,7 @@ struct Engagement {
   uint64_t sliding_tokens = 0;             // attended in layers with a sliding window, which
                                            // the three above leave out
   uint64_t kv_bytes_read = 0;              // K and V of the attended tokens of all layers
-  uint64_t window_kv_bytes_read = 0;       // of these, in hybrid mode, by the window's backend
+  uint64_t window_kv_bytes_read = 0;       // of these, in hybrid mode, in the window
   uint64_t representative_bytes_read = 0;  // records scored
   uint64_t selector_bytes_read = 0;  // K, V, records and tables, as selectors say, to choose by
   uint64_t device_copy_bytes = 0;    // between host and device, both ways; what the core ordered

@@ -24,6 +24,7 @@ struct RunContext {
   Pipeline& pipeline;
   BlockStore& store;
   MemoryBridge* window_bridge = nullptr;  // hybrid mode: to where the window's backend works
+  bool prompts_by_window = false;         // as in Binding
   ThreadPool& pool;
   FaultLog& faults;
   Counters& counters;

@@ -259,6 +259,19 @@ TEST_CASE("overrides and explain name the two by what they hold") {
         std::string::npos);
 }
 
+TEST_CASE("who attends prompts to the context is said of two backends only") {
+  for (const auto& [value, wanted] : {std::pair{"window", PromptAttention::kWindow},
+                                      {"context", PromptAttention::kContext},
+                                      {"auto", PromptAttention::kAuto}}) {
+    const std::string toml = std::string("[cache]\nprompt_attention = '") + value + "'\n";
+    CHECK(parse((toml + kHybrid).c_str()).cache.prompt_attention.value == wanted);
+    const std::string error = error_of([&] { parse(toml.c_str()); });
+    CAPTURE(error);
+    CHECK(error.empty() == (wanted == PromptAttention::kAuto));
+    if (!error.empty()) CHECK(error.starts_with("test.toml:2:1: prompt_attention says which of "));
+  }
+}
+
 TEST_CASE("one table takes the place of two") {
   const StrategyConfig two = parse(kHybrid);
   const StrategyConfig one =
@@ -360,13 +373,14 @@ TEST_CASE("explain lists every setting once, with its origin") {
   CHECK(find("cache.dense_layer_every") == "0 | default");
   CHECK(find("cache.bypass") == "true | default");
   CHECK(find("cache.foresee") == "\"off\" | default");
+  CHECK(find("cache.prompt_attention") == "\"auto\" | default");
   CHECK(find("selector.plugin") == "\"q\" | test.toml:4:1");
   CHECK(find("selector.budget") == "1.0 | test.toml:5:1");
   CHECK(find("storage.plugin") == "\"default_storage\" | default");
   CHECK(find("cache.n_sink").empty());
   size_t n_cache = 0;
   for (const ExplainLine& line : lines) n_cache += line.key.rfind("cache.", 0) == 0;
-  CHECK(n_cache == 21);
+  CHECK(n_cache == 22);
 }
 
 TEST_CASE("representative_type names a plugin in the words of the defaults") {

@@ -89,6 +89,22 @@ TEST_CASE("the pool carries the caller's breadcrumb to its workers") {
   CHECK(pool.parallel_for(pool.self, 10, 1, nullptr, nullptr) != 0);
 }
 
+TEST_CASE("beside the pool plugins do their loops themselves, with scratch of their own") {
+  Host host;
+  const auto& pool = extension<kvasir_thread_pool>(host, KVASIR_EXT_THREAD_POOL);
+  const auto& scratch = extension<kvasir_scratch>(host, KVASIR_EXT_SCRATCH);
+  const kvasir_task nothing = [](void*, uint64_t, uint64_t, uint32_t) noexcept {};
+  void* const usual = scratch.get(scratch.self, 0, 64);
+  std::thread([&] {
+    const BesidePool scope;
+    CHECK(pool.parallel_for(pool.self, 10, 1, nothing, nullptr) != 0);
+    CHECK(scratch.get(scratch.self, 0, 4096) != nullptr);
+    CHECK(scratch.get(scratch.self, 0, 64) != usual);
+  }).join();
+  CHECK(scratch.get(scratch.self, 0, 64) == usual);
+  CHECK(pool.parallel_for(pool.self, 10, 1, nothing, nullptr) == 0);
+}
+
 TEST_CASE("the pool says which memory node a worker is on, if it is on one") {
   Host floating;
   const auto& unknown = extension<kvasir_thread_pool>(floating, KVASIR_EXT_THREAD_POOL);

@@ -126,6 +126,36 @@ TEST_CASE("two storages give the numbers and selections of one") {
   }
 }
 
+TEST_CASE("either backend attends prompts to the context, to the same numbers") {
+  const auto prompts_by = [](const std::string& who) {
+    return "prompt_attention = '" + who + "'\n";
+  };
+  const Halves recorded = {"", dram(), kCpu, dram(),
+                           "plugin = 'kvasir.test.recording_attention'\n"};
+  for (const char* selector : {"dense", "h2o"}) {  // by mass, too
+    CAPTURE(std::string(selector));
+    const std::string toml = "[selector]\nplugin = '" + std::string(selector) + "'\n" +
+                             (std::string(selector) == "h2o" ? "budget_tokens = 20\n" : "") +
+                             recorded.toml();
+    Bench bench;
+    Logits expected;
+    for (const char* who : {"context", "window", "auto"}) {
+      CAPTURE(std::string(who));
+      const auto engine = engine_of(bench, prompts_by(who) + toml);
+      recording_of(*engine).armed = 1;
+      const auto seq = engine->open();
+      Logits got = {prefill(*engine, seq, some_tokens(90))};
+      uint32_t n_in_prompt = 0;
+      for (const RecordedRun& run : recording_of(*engine).runs) n_in_prompt += run.in_prefill;
+      CHECK((n_in_prompt != 0) == (std::string(who) == "context"));
+      for (TokenId token = 0; token < 5; ++token) got.push_back(decode(*engine, seq, token));
+      CHECK(recording_of(*engine).runs.size() == n_in_prompt + 5 * 3);
+      if (expected.empty()) expected = got;
+      check_close(got, expected, 1e-5);
+    }
+  }
+}
+
 TEST_CASE("what attention in double precision gives") {
   Bench bench;
   const auto engine = engine_of(bench, kDense + kDevice.toml());
@@ -269,6 +299,38 @@ TEST_CASE("strategies share both storages, and prompts") {
   }
 }
 
+// kvasir.test.meeting_attention waits in run() for the other one.
+TEST_CASE("both backends work at the same time where one of them works on a device") {
+  const std::string meets = "plugin = 'kvasir.test.meeting_attention'\n";
+  const Halves halves = {"", dram(), meets, dram(), meets};
+  Bench bench;
+  const auto expected = engine_of(bench, kDense + one("reference"));
+  const auto engine = engine_of(bench, kDense + halves.toml());
+  const double before = probe(*engine->pipeline().attention, 0);
+  const auto a = expected->open(), b = engine->open();
+  check_close({prefill(*engine, b, some_tokens(70))}, {prefill(*expected, a, some_tokens(70))},
+              1e-5);
+  for (TokenId token = 0; token < 5; ++token)
+    check_close({decode(*engine, b, token)}, {decode(*expected, a, token)}, 1e-5);
+  CHECK(probe(*engine->pipeline().attention, 0) == before + 5 * 3);  // layers
+
+  // What either of them, or both, cannot do ends the step with a sentence.
+  const std::string fails = meets + "answer = 'fail'\n";
+  for (const auto& [window, context] : {std::pair{fails, meets}, {meets, fails}, {fails, fails}}) {
+    const Halves broken = {"", dram(), window, dram(), context};
+    const auto failing = engine_of(bench, kDense + broken.toml());
+    const auto seq = failing->open();
+    prefill(*failing, seq, some_tokens(70));
+    std::string reason;
+    try {
+      decode(*failing, seq, 1);
+    } catch (const PluginError& e) {
+      reason = e.reason();
+    }
+    CHECK(reason.starts_with("as it was told"));
+  }
+}
+
 TEST_CASE("what a run took of both storages it gives back") {
   Bench bench;
   const Halves halves[] = {kDevice, kHalves[4]};
@@ -307,6 +369,10 @@ TEST_CASE("what cannot work is refused with a sentence") {
   CHECK(refusal(kDense + crossed.toml())
             .starts_with("kvasir.cpu reads K and V in host memory; kvasir.test.device_storage "
                          "holds them in device memory"));
+  CHECK(refusal("prompt_attention = 'window'\n" + kDense + kDevice.toml())
+            .ends_with("prompt_attention = \"window\", and kvasir.test.device_attention cannot "
+                       "read K and V where kvasir.dram holds them, or of their types: take "
+                       "\"context\", or a backend for the window that reads both storages"));
   CHECK(refusal("[selector]\nplugin = 'oracle'\nbudget_tokens = 16\n" + kDevice.toml())
             .starts_with("kvasir.oracle reads K and V in host memory; kvasir.test.device_storage "
                          "holds them in device memory"));

@@ -114,9 +114,11 @@ Explanation explain_strategy(PluginHost& host, const Options& options,
   Explanation out;
   out.plan = plan_target(host, strategy, target);
   out.strategy = strategy.name;
-  for (const ExplainLine& line : explain(strategy))
-    if (line.key.starts_with("cache."))
-      out.cache.push_back({line.key, line.value, line.origin, ""});
+  for (const ExplainLine& line : explain(strategy)) {
+    if (!line.key.starts_with("cache.")) continue;
+    const bool is_prompts = line.key == "cache.prompt_attention" && strategy.is_hybrid();
+    out.cache.push_back({line.key, line.value, line.origin, is_prompts ? out.plan.prompts_by : ""});
+  }
   out.plugins = explain_plugins(host, pipeline, out.plan, strategy.cache.block_size.value);
   out.budgets = explain_budgets(host, out.plan);
   out.model = options.model;

@@ -64,7 +64,7 @@ std::string settings_text(const Explanation& e) {
   size_t selector = 0;  // of a chain
   Table table({"key", "value", "from", ""});
   for (const ExplainedValue& value : e.cache)
-    table.add({value.key, value_text(value.value), value.origin, ""});
+    table.add({value.key, value_text(value.value), value.origin, value.note});
   for (const ExplainedPlugin& plugin : e.plugins) {
     std::string section = plugin.table;
     if (n_selectors > 1 && plugin.is_selector) section += "." + std::to_string(selector++);
@@ -112,7 +112,8 @@ std::string attended_text(const Explanation& e) {
 Json to_json(const Explanation& e) {
   Json out{{"strategy", e.strategy}, {"cache", Json::array()}, {"plugins", Json::array()}};
   for (const ExplainedValue& v : e.cache)
-    out["cache"].push_back({{"key", v.key}, {"value", value_json(v.value)}, {"origin", v.origin}});
+    out["cache"].push_back(
+        {{"key", v.key}, {"value", value_json(v.value)}, {"origin", v.origin}, {"note", v.note}});
   for (const ExplainedPlugin& plugin : e.plugins) out["plugins"].push_back(plugin_json(plugin));
   out["budgets"] = Json::array();
   for (const ExplainedBudget& budget : e.budgets) out["budgets"].push_back(budget_json(budget));

@@ -39,12 +39,14 @@ uint64_t free_device_memory(const MemoryPlan& plan, const Model::Options& model)
 }
 
 void check_device_memory(const MemoryPlan& plan, uint64_t free_bytes) {
-  if (plan.device_sequence_bytes == 0 || plan.device_bytes() <= free_bytes) return;
+  const uint64_t of_plugins = plan.device_sequence_bytes + plan.device_attention_bytes;
+  if (of_plugins == 0 || plan.device_bytes() <= free_bytes) return;
   throw Error(ErrorKind::kResource,
               "the GPU has " + bytes_text(free_bytes) + " free, " +
                   bytes_text(plan.device_bytes()) + " are planned there (layers " +
                   bytes_text(plan.device_weight_bytes + plan.device_scratch_bytes) +
                   ", K, V and summaries " + bytes_text(plan.device_sequence_bytes) +
+                  ", attention " + bytes_text(plan.device_attention_bytes) +
                   "): lower -ngl or -c, or see `kvasir plan`");
 }
 

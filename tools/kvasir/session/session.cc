@@ -120,7 +120,7 @@ Engine& Session::load(uint32_t max_context, uint32_t max_sequences) {
   const MemoryPlan all =
       max_sequences == 1 && held == max_context ? needed : plan(max_context, max_sequences);
   const MemoryBytes others{all.total() - all.sequence_bytes(),
-                           all.device_weight_bytes + all.device_scratch_bytes};
+                           all.device_bytes() - all.device_sequence_bytes};
   sequence_memory_ = MemoryBytes(machine.available_bytes, on_device) - others;
   load_model(most_step_tokens(max_sequences));
   engine_ = make_engine(max_context, max_sequences);

@@ -29,6 +29,7 @@ Json plan_json(const PlanReport& report, const PlanReport::Plan& plan) {
            {"device_weight_bytes", p.device_weight_bytes},
            {"device_scratch_bytes", p.device_scratch_bytes},
            {"device_sequence_bytes", p.device_sequence_bytes},
+           {"device_attention_bytes", p.device_attention_bytes},
            {"total_bytes", p.total()},
            {"tiers", Json::array({{{"tier", "dram"}, {"bytes", p.total()}},
                                   {{"tier", "storage"}, {"bytes", p.kv_slow_bytes}},
@@ -142,9 +143,8 @@ std::string to_text(const PlanReport& r) {
   if (columns.tiers) out += "not in memory: that part of K and V; the total is without it\n";
   if (columns.device)
     out +=
-        "on the GPU: its layers, and K, V and summaries where they lie there; the total does not "
-        "count "
-        "them\n";
+        "on the GPU: its layers, attention, and K, V and summaries where they lie there; the total "
+        "does not count them\n";
   if (columns.bound) out += format("bound: bytes read / %.1f GB/s\n", r.bandwidth / 1e9);
   return out + "this machine has " + bytes_text(r.available_bytes) + " available\n";
 }
