@@ -134,7 +134,24 @@ TEST_CASE("plan counts K and V on a device where the storage holds them there") 
   CHECK(both["tiers"][2]["tier"] == "device");
   CHECK(both["tiers"][2]["bytes"].get<uint64_t>() ==
         kv + both["device_weight_bytes"].get<uint64_t>() +
-            both["device_scratch_bytes"].get<uint64_t>());
+            both["device_scratch_bytes"].get<uint64_t>() +
+            both["device_attention_bytes"].get<uint64_t>());
+  CHECK(device["device_attention_bytes"] > 0);
+  CHECK(main["device_attention_bytes"] > device["device_attention_bytes"]);  // K and V that travel
+}
+
+TEST_CASE("config explain says who attends prompts to the context") {
+  const auto who = [](const char* value) {
+    const json explained =
+        json_of({"config", "explain", "-s", KVASIR_SOURCE_DIR "/configs/gpu/hybrid.toml", "--set",
+                 "cache.prompt_attention=" + std::string(value), "--json", "--plugin-dir",
+                 KVASIR_TEST_DEVICE_PLUGINS});
+    for (const json& setting : explained["cache"])
+      if (setting["key"] == "cache.prompt_attention") return setting["note"].get<std::string>();
+    return std::string();
+  };
+  CHECK(who("auto") == "kvasir.cuda");
+  CHECK(who("context") == "kvasir.cpu");
 }
 
 TEST_CASE("a run whose layers, K and V are on the device, for each way of choosing") {

@@ -3,7 +3,9 @@
 // device's memory, also where that is the first of three tiers: the bits that they give in the
 // host's.
 // SPDX-License-Identifier: Apache-2.0
+#include "core/model/synthetic/random_model.h"
 #include "core/model/tokenizer/tokenizer.h"
+#include "core/runtime/plan.h"
 #include "tests/core/runtime/story.h"
 #include "tests/support/effort.h"
 
@@ -183,6 +185,76 @@ TEST_SUITE("plugins/cuda/engine") {
       CHECK(story(*engine, s.can_cut) == story(*expected, s.can_cut));
       CHECK(bench.log.empty());
       CHECK(engine->decode_engagement().fallbacks == 0);
+    }
+  }
+
+  TEST_CASE(
+      "with the window on the device and the context in the host's memory, the same numbers") {
+    const std::string quest =
+        "[selector]\nplugin = 'block_topk'\nbudget_tokens = 24\n[representative]\nplugin = "
+        "'minmax'\n";
+    const std::string h2o = "[selector]\nplugin = 'h2o'\nbudget_tokens = 20\n";
+    for (const std::string& selector : {quest, h2o}) {
+      if (few_cases() && selector != quest) continue;
+      CAPTURE(selector);
+      Bench bench(8, 2, 32);
+      EngineOptions options;
+      options.max_sequences = 4;
+      const auto engine_with = [&](const std::string& prompts, const std::string& tables) {
+        return bench.engine(
+            "[cache]\nblock_size = 8\nsink_tokens = 8\nwindow_tokens = 16\nchunk_size = 23\n" +
+                prompts + selector + tables,
+            options);
+      };
+      const auto expected = engine_with("", with("reference", "f32"));
+      const Logits want = short_story(*expected);
+      uint64_t copied[2] = {};
+      for (const bool by_window : {true, false}) {
+        const auto engine =
+            engine_with(by_window ? "" : "prompt_attention = 'context'\n",
+                        "[[storage]]\nholds = 'window'\nplugin = '" KVASIR_TEST_STORAGE
+                        "'\ntype_k = 'f32'\ntype_v = 'f32'\n[[storage]]\nholds = 'context'\n"
+                        "plugin = 'dram'\ntype_k = 'f32'\ntype_v = 'f32'\n"
+                        "[[attention]]\nholds = 'window'\nplugin = '" KVASIR_TEST_BACKEND
+                        "'\n[[attention]]\nholds = 'context'\nplugin = 'cpu'\n");
+        CHECK(relative_difference(short_story(*engine), want) <= kTolerance);
+        CHECK(engine->decode_engagement().fallbacks == 0);
+        CHECK(engine->decode_engagement().tokens_attended ==
+              expected->decode_engagement().tokens_attended);
+        copied[by_window] = engine->decode_engagement().device_copy_bytes;
+      }
+      CHECK(copied[0] == copied[1]);
+      CHECK(bench.log.empty());
+    }
+  }
+
+  TEST_CASE("an 8B with 512K tokens in f16, or 1M in q8_0, is planned for 24 GB beside 128 GiB") {
+    const ModelShape shape = shape_of(preset("llama-3.1-8b"));
+    for (const auto& [tokens, type] : {std::pair{512u << 10, "f16"}, {1u << 20, "q8_0"}}) {
+      const StrategyConfig strategy =
+          load_strategy(KVASIR_SOURCE_DIR "/configs/gpu/hybrid.toml",
+                        {{"storage.window.plugin", KVASIR_TEST_STORAGE, {}},
+                         {"attention.window.plugin", KVASIR_TEST_BACKEND, {}},
+                         {"storage.context.kv_type", type, {}}},
+                        {});
+      EngineOptions options;
+      options.max_context = tokens;
+      options.max_step_tokens = strategy.cache.chunk_size.value;
+      Model::Options on_device;
+      on_device.compute = Compute::kBF16;
+      on_device.max_batch_tokens = options.max_step_tokens;
+      on_device.device_layers = shape.n_layers + 1;
+      Bench bench;
+      Pipeline pipeline = bench.pipeline(strategy);
+      const MemoryPlan plan =
+          make_plan(shape, Model::plan_memory(shape, on_device), pipeline, options, 0);
+      CAPTURE(plan.device_bytes());
+      CHECK(plan.prompts_by == "kvasir.cuda");
+      CHECK(plan.device_bytes() < 24'000'000'000);
+      CHECK(plan.total() < uint64_t{128} << 30);
+      CHECK(plan.kv_bytes > uint64_t{60} << 30);
+      CHECK(plan.device_sequence_bytes == plan.kv_window_bytes);
+      CHECK(plan.device_attention_bytes > uint64_t{256} << 20);  // carry_mib at least
     }
   }
 
