@@ -40,6 +40,8 @@ void wait(Stream stream);  // for all it was given; throws what failed since
 // Device memory, aligned to 256 bytes. Contents are undefined.
 void* allocate_memory(uint64_t bytes);
 void free_memory(void* data) noexcept;
+// Whether the address lies in memory of this device, whoever in the process allocated it.
+bool is_device_memory(const void* data);
 
 // Pins memory of the host, which copies then neither wait for nor bring through other memory;
 // false: it cannot be pinned, and is copied all the same. What copies read of it must not change
@@ -52,6 +54,9 @@ void unpin_memory(void* data) noexcept;  // what was pinned; does nothing where 
 void copy_to_device(void* to, const void* from, uint64_t bytes, Stream stream);
 void copy_to_host(void* to, const void* from, uint64_t bytes, Stream stream);
 void copy_on_device(void* to, const void* from, uint64_t bytes, Stream stream);  // do not overlap
-void zero_memory(void* data, uint64_t bytes, Stream stream);
+void fill_memory(void* data, uint8_t byte, uint64_t bytes, Stream stream);
+inline void zero_memory(void* data, uint64_t bytes, Stream stream) {
+  fill_memory(data, 0, bytes, stream);
+}
 
 }  // namespace kvasir::cuda

@@ -114,8 +114,12 @@ class CudaLayers final : public DeviceLayers {
   void attn_norm(uint32_t layer, uint32_t n) override {
     guarded([&] { norm(hidden_, layers_[layer].attn_norm, n, shape_.d_model, input_); });
   }
-  void project_qkv(uint32_t layer, uint32_t n, const Rotation& rotation, float* q, float* k,
-                   float* v) override;
+  bool is_device_memory(const void* data) override {
+    return guarded([&] { return cuda::is_device_memory(data); });
+  }
+  void project_qkv(uint32_t layer, uint32_t n, const Rotation& rotation) override;
+  Projected projected(uint32_t n) override;
+  void get_projected(float* q, float* k, float* v, uint32_t n) override;
   void query_of(uint32_t layer, const float* rows, uint32_t n, float* x, float* q) override;
   void attn_output(uint32_t layer, const float* o, uint32_t n) override;
   void ffn(uint32_t layer, uint32_t n) override;
@@ -142,6 +146,11 @@ class CudaLayers final : public DeviceLayers {
   }
   uint64_t cos_of(uint32_t table) const { return angles_ + 2 * table * sizes_.angles; }
   uint64_t sin_of(uint32_t table) const { return cos_of(table) + sizes_.angles; }
+  uint64_t lse_of(uint32_t n) const { return o_ + uint64_t{4} * n * shape_.o_width(); }
+  // What count() is told from begin_count() on; all_were_finite() waits.
+  void begin_count();
+  void count(uint64_t x, uint64_t n) { cuda::count_not_finite(x, n, n_bad_, stream_.handle); }
+  bool all_were_finite();
   void rotate(const Rotation& by, std::span<const Rows> rows, uint64_t x, uint32_t n_heads);
   void norm(uint64_t x, uint64_t weight, uint64_t n_rows, uint32_t width, uint64_t y,
             bool adds = false) {
@@ -154,7 +163,7 @@ class CudaLayers final : public DeviceLayers {
   DeviceBuffers sizes_;
   Stream stream_;
   DeviceMemory scratch_;
-  uint64_t hidden_, input_, normed_, q_, k_, v_, o_, gate_, up_, angles_, n_bad_, logits_;
+  uint64_t hidden_, input_, normed_, q_, k_, v_, o_, ahead_, gate_, up_, angles_, n_bad_, logits_;
   uint32_t n_pairs_[DeviceBuffers::kAngleTables] = {};  // of the angles that were put
   PinnedCount bad_;
   DeviceProducts products_;
@@ -187,6 +196,7 @@ CudaLayers::CudaLayers(const DeviceShape& shape)
       k_(scratch_.take(sizes_.k)),
       v_(scratch_.take(sizes_.v)),
       o_(scratch_.take(sizes_.o)),
+      ahead_(scratch_.take(sizes_.ahead)),
       gate_(scratch_.take(sizes_.gate)),
       up_(scratch_.take(sizes_.up)),
       angles_(scratch_.take(2 * DeviceBuffers::kAngleTables * sizes_.angles)),
@@ -247,15 +257,23 @@ void CudaLayers::unpin(std::span<float> rows) noexcept {
   cuda::unpin_memory(rows.data());
 }
 
+void CudaLayers::begin_count() {
+  cuda::zero_memory(reinterpret_cast<void*>(n_bad_), sizeof(uint32_t), stream_.handle);
+}
+
+bool CudaLayers::all_were_finite() {
+  cuda::copy_to_host(&bad_.value, reinterpret_cast<const void*>(n_bad_), sizeof(uint32_t),
+                     stream_.handle);
+  copied_.to_host += sizeof(uint32_t);
+  cuda::wait(stream_.handle);
+  return bad_.value == 0;
+}
+
 bool CudaLayers::hidden_is_finite(uint32_t n) {
   return guarded([&] {
-    cuda::zero_memory(reinterpret_cast<void*>(n_bad_), sizeof(uint32_t), stream_.handle);
-    cuda::count_not_finite(hidden_, uint64_t{n} * shape_.d_model, n_bad_, stream_.handle);
-    cuda::copy_to_host(&bad_.value, reinterpret_cast<const void*>(n_bad_), sizeof(uint32_t),
-                       stream_.handle);
-    copied_.to_host += sizeof(uint32_t);
-    cuda::wait(stream_.handle);
-    return bad_.value == 0;
+    begin_count();
+    count(hidden_, uint64_t{n} * shape_.d_model);
+    return all_were_finite();
   });
 }
 
@@ -280,20 +298,37 @@ void CudaLayers::rotate(const Rotation& by, std::span<const Rows> rows, uint64_t
   }
 }
 
-void CudaLayers::project_qkv(uint32_t layer, uint32_t n, const Rotation& rotation, float* q,
-                             float* k, float* v) {
+void CudaLayers::project_qkv(uint32_t layer, uint32_t n, const Rotation& rotation) {
   guarded([&] {
     const LayerOnDevice& l = layers_[layer];
-    std::vector<DeviceProducts::Product> list{{&l.q, q_, l.q_bias}};
-    if (k) list.push_back({&l.k, k_, l.k_bias});
-    if (v) list.push_back({&l.v, v_, l.v_bias});
+    const DeviceProducts::Product list[] = {
+        {&l.q, q_, l.q_bias}, {&l.k, k_, l.k_bias}, {&l.v, v_, l.v_bias}};
     products_.multiply(input_, n, list);
     const uint32_t dim = shape_.head_dim;
     if (l.q_norm) norm(q_, l.q_norm, uint64_t{n} * shape_.n_q_heads, dim, q_);
-    if (k && l.k_norm) norm(k_, l.k_norm, uint64_t{n} * shape_.n_kv_heads, dim, k_);
+    if (l.k_norm) norm(k_, l.k_norm, uint64_t{n} * shape_.n_kv_heads, dim, k_);
     rotate(rotation, rotation.of_q, q_, shape_.n_q_heads);
     rotate(rotation, rotation.of_k, k_, shape_.n_kv_heads);
-    get(q, q_, uint64_t{n} * shape_.q_width());
+  });
+}
+
+CudaLayers::Projected CudaLayers::projected(uint32_t n) {
+  return guarded([&]() -> Projected {
+    begin_count();
+    count(q_, uint64_t{n} * shape_.q_width());
+    count(k_, uint64_t{n} * shape_.k_width());
+    count(v_, uint64_t{n} * shape_.v_width());
+    cuda::fill_memory(reinterpret_cast<void*>(o_), 0xff,
+                      uint64_t{4} * n * (shape_.o_width() + shape_.n_q_heads), stream_.handle);
+    const bool is_finite = all_were_finite();
+    const auto at = [](uint64_t address) { return reinterpret_cast<float*>(address); };
+    return {is_finite, at(q_), at(k_), at(v_), at(o_), at(lse_of(n))};
+  });
+}
+
+void CudaLayers::get_projected(float* q, float* k, float* v, uint32_t n) {
+  guarded([&] {
+    if (q) get(q, q_, uint64_t{n} * shape_.q_width());
     if (k) get(k, k_, uint64_t{n} * shape_.k_width());
     if (v) get(v, v_, uint64_t{n} * shape_.v_width());
     cuda::wait(stream_.handle);
@@ -308,10 +343,10 @@ void CudaLayers::query_of(uint32_t layer, const float* rows, uint32_t n, float* 
       norm(normed_, l.attn_norm, n, shape_.d_model, normed_);
       get(x, normed_, uint64_t{n} * shape_.d_model);
     }
-    const DeviceProducts::Product product{&l.q, q_, l.q_bias};
+    const DeviceProducts::Product product{&l.q, ahead_, l.q_bias};
     products_.multiply(normed_, n, {&product, 1});
-    if (l.q_norm) norm(q_, l.q_norm, uint64_t{n} * shape_.n_q_heads, shape_.head_dim, q_);
-    get(q, q_, uint64_t{n} * shape_.q_width());
+    if (l.q_norm) norm(ahead_, l.q_norm, uint64_t{n} * shape_.n_q_heads, shape_.head_dim, ahead_);
+    get(q, ahead_, uint64_t{n} * shape_.q_width());
     cuda::wait(stream_.handle);
   });
 }
@@ -324,7 +359,7 @@ void CudaLayers::add_product(uint64_t x, uint32_t n, const MatrixOnDevice& w, ui
 
 void CudaLayers::attn_output(uint32_t layer, const float* o, uint32_t n) {
   guarded([&] {
-    put(o_, o, uint64_t{n} * shape_.o_width());
+    if (reinterpret_cast<uint64_t>(o) != o_) put(o_, o, uint64_t{n} * shape_.o_width());
     add_product(o_, n, layers_[layer].o, layers_[layer].post_attn_norm);
   });
 }

@@ -66,7 +66,9 @@ struct DeviceBuffers {
   }
 
   uint64_t hidden = 0, input = 0, normed = 0;  // [max_tokens, d_model] f32
-  uint64_t q = 0, k = 0, v = 0, o = 0;         // [max_tokens, width] f32
+  uint64_t q = 0, k = 0, v = 0;                // [max_tokens, width] f32
+  uint64_t o = 0;                              // with lse, [max_tokens, o_width + n_q_heads] f32
+  uint64_t ahead = 0;                          // as q, of a later layer
   uint64_t gate = 0, up = 0;                   // [max_tokens, d_ff] f32
   uint64_t angles = 0;  // cos or sin of a table, [max_tokens, rope_pairs] f32
   uint64_t n_bad = aligned(sizeof(uint32_t));
@@ -81,7 +83,8 @@ struct DeviceBuffers {
     q = rows(s.q_width());
     k = rows(s.k_width());
     v = rows(s.v_width());
-    o = rows(s.o_width());
+    o = rows(s.o_width() + s.n_q_heads);
+    ahead = q;
     gate = up = rows(s.d_ff);
     angles = rows(s.rope_pairs);
     if (s.has_head) {
@@ -97,8 +100,8 @@ struct DeviceBuffers {
     workspace = kWorkspaceBytes;
   }
   uint64_t n_bytes() const {
-    return hidden + input + normed + q + k + v + o + gate + up + 2 * kAngleTables * angles + n_bad +
-           logits + rounded + tile + workspace;
+    return hidden + input + normed + q + k + v + o + ahead + gate + up + 2 * kAngleTables * angles +
+           n_bad + logits + rounded + tile + workspace;
   }
 };
 
@@ -141,17 +144,30 @@ class DeviceLayers {
     std::span<const Rows> of_q{}, of_k{};
   };
 
+  // Memory of this device, whoever allocated it: who works there reads and writes what projected()
+  // names.
+  virtual bool is_device_memory(const void* data) = 0;
+
   // As the functions of Model, on the rows that the device has.
   virtual void attn_norm(uint32_t layer, uint32_t n) = 0;  // x = norm(h)
-  // Of x. k and v may be null.
-  virtual void project_qkv(uint32_t layer, uint32_t n, const Rotation& rotation, float* q, float* k,
-                           float* v) = 0;
+  // q, k and v of x, which stay on the device until they are projected again.
+  virtual void project_qkv(uint32_t layer, uint32_t n, const Rotation& rotation) = 0;
+  // For others on the device: waits until q, k and v are there and all of o and lse is NaN.
+  struct Projected {
+    bool is_finite;  // q, k and v
+    const float *q, *k, *v;
+    float *o, *lse;  // [n, o_width] and, directly behind it, [n, n_q_heads]
+  };
+  virtual Projected projected(uint32_t n) = 0;
+  // Null: not wanted.
+  virtual void get_projected(float* q, float* k, float* v, uint32_t n) = 0;
   // q of n rows of the host, which attn_norm() makes first where x is not null, and writes there.
-  // The device's h and x stay.
+  // What the device has stays.
   virtual void query_of(uint32_t layer, const float* rows, uint32_t n, float* x, float* q) = 0;
-  virtual void attn_output(uint32_t layer, const float* o, uint32_t n) = 0;  // h += o Wo
-  virtual void ffn(uint32_t layer, uint32_t n) = 0;                          // h += ffn(norm(h))
-  virtual void logits(const float* h, uint32_t n, float* out) = 0;           // of the host's h
+  // h += o Wo. o: of the host, or projected()'s.
+  virtual void attn_output(uint32_t layer, const float* o, uint32_t n) = 0;
+  virtual void ffn(uint32_t layer, uint32_t n) = 0;                 // h += ffn(norm(h))
+  virtual void logits(const float* h, uint32_t n, float* out) = 0;  // of the host's h
 
   struct Copied {
     uint64_t to_device = 0, to_host = 0;  // bytes of all but weights

@@ -89,6 +89,7 @@ class DeviceModel final : public Model {
   void embed(std::span<const int32_t> ids, float* h) const override {
     host_->embed(ids, h);
     hidden_ = input_ = {};
+    projected_ = {};
   }
   void attn_norm(uint32_t layer, const float* h, uint32_t n, float* x) const override;
   void project_qkv(uint32_t layer, const float* x, uint32_t n, float* q, float* k,
@@ -99,9 +100,12 @@ class DeviceModel final : public Model {
   void logits(const float* h, uint32_t n, float* out) const override;
   void project_turned(uint32_t layer, const float* x, uint32_t n, std::span<const Turn> turns,
                       float* q, float* k, float* v) const override;
+  std::optional<Projected> projected_on_device() const override;
+  bool is_device_memory(const void* data) const override { return device_->is_device_memory(data); }
   void query_ahead(uint32_t layer, const float* h, uint32_t n, float* x, float* q) const override;
   void read_hidden(float* h, uint32_t first, uint32_t n) const override;
   void read_input(float* x, uint32_t first, uint32_t n) const override;
+  void read_projected(const float* which) const override;
   std::optional<bool> hidden_is_finite() const override;
   void pin(std::span<float> rows) const override { device_->pin(rows); }
   void unpin(std::span<float> rows) const noexcept override { device_->unpin(rows); }
@@ -124,6 +128,11 @@ class DeviceModel final : public Model {
       return point == as.point && layer == as.layer && n == as.n && rows == as.rows;
     }
   };
+  // The host's arrays for what the device projected last; null: not there, or it was read.
+  struct HeldProjections {
+    uint32_t n = 0;  // 0: the device has none
+    float *q = nullptr, *k = nullptr, *v = nullptr;
+  };
   // RoPE's angles that the device has: of which rows, for which positions.
   struct Angles {
     uint32_t first;
@@ -137,6 +146,8 @@ class DeviceModel final : public Model {
   void take_input(const Held& as) const;
   void put_angles(uint32_t table, const RopeTable& rope, uint32_t n,
                   std::span<const Turn> turns) const;
+  void project(uint32_t layer, const float* x, uint32_t n,
+               const DeviceLayers::Rotation& rotation) const;
   // Before the host's rows at this address are used.
   void check_read(const float* rows) const;
   uint32_t on_device(uint32_t layer) const { return layer - part_.first_layer; }
@@ -148,6 +159,7 @@ class DeviceModel final : public Model {
   std::unique_ptr<DeviceLayers> device_;
   std::string library_;
   mutable Held hidden_, input_;
+  mutable HeldProjections projected_;
   mutable std::vector<Angles> angles_[DeviceBuffers::kAngleTables];
 };
 
@@ -210,14 +222,20 @@ void DeviceModel::attn_norm(uint32_t layer, const float* h, uint32_t n, float* x
 void DeviceModel::project_qkv(uint32_t layer, const float* x, uint32_t n, float* q, float* k,
                               float* v) const {
   if (!part_.has_layer(layer)) return host_->project_qkv(layer, x, n, q, k, v);
-  const Held as{Point::kNormed, layer, n, x};
-  if (!k && !v && !input_.is(as)) {
+  if (!k && !v) {
     check_tokens(n);
     check_read(x);
     return device_->query_of(on_device(layer), x, n, nullptr, q);
   }
-  take_input(as);
-  device_->project_qkv(on_device(layer), n, {}, q, k, v);
+  project(layer, x, n, {});
+  device_->get_projected(q, k, v, n);
+}
+
+void DeviceModel::project(uint32_t layer, const float* x, uint32_t n,
+                          const DeviceLayers::Rotation& rotation) const {
+  projected_ = {};
+  take_input({Point::kNormed, layer, n, x});
+  device_->project_qkv(on_device(layer), n, rotation);
 }
 
 // Layers of a step turn by the same angles: they go to the device once.
@@ -246,8 +264,9 @@ void DeviceModel::put_angles(uint32_t table, const RopeTable& rope, uint32_t n,
 
 void DeviceModel::project_turned(uint32_t layer, const float* x, uint32_t n,
                                  std::span<const Turn> turns, float* q, float* k, float* v) const {
+  projected_ = {};
   if (!part_.has_layer(layer)) return host_->project_turned(layer, x, n, turns, q, k, v);
-  take_input({Point::kNormed, layer, n, x});
+  check_tokens(n);
   const uint32_t table = shape().sliding_window(layer) ? 1 : 0;
   put_angles(table, rope(layer), n, turns);
   std::vector<DeviceLayers::Rows> of_q, of_k;
@@ -262,7 +281,14 @@ void DeviceModel::project_turned(uint32_t layer, const float* x, uint32_t n,
     add(of_q, turn);
     if (turn.turns_k) add(of_k, turn);
   }
-  device_->project_qkv(on_device(layer), n, {table, rope(layer).pairing(), of_q, of_k}, q, k, v);
+  project(layer, x, n, {table, rope(layer).pairing(), of_q, of_k});
+  projected_ = {n, q, k, v};
+}
+
+std::optional<Model::Projected> DeviceModel::projected_on_device() const {
+  if (projected_.n == 0) return {};
+  const DeviceLayers::Projected there = device_->projected(projected_.n);
+  return Projected{there.is_finite, there.q, there.k, there.v, there.o, there.lse};
 }
 
 void DeviceModel::query_ahead(uint32_t layer, const float* h, uint32_t n, float* x,
@@ -315,6 +341,15 @@ void DeviceModel::read_input(float* x, uint32_t first, uint32_t n) const {
   if (!input_.is_newer || x != input_.rows) return;
   device_->get_input(x, first, n);
   if (first == 0 && n == input_.n) input_.is_newer = false;
+}
+
+void DeviceModel::read_projected(const float* which) const {
+  const auto wanted = [&](float*& rows) {
+    return !which || which == rows ? std::exchange(rows, nullptr) : nullptr;
+  };
+  float *const q = wanted(projected_.q), *const k = wanted(projected_.k),
+               *const v = wanted(projected_.v);
+  if (q || k || v) device_->get_projected(q, k, v, projected_.n);
 }
 
 std::optional<bool> DeviceModel::hidden_is_finite() const {

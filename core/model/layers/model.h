@@ -23,7 +23,8 @@ namespace kvasir {
 // from it.
 // Rows that one call returns and a later one of the same step takes (x from attn_norm, h from one
 // layer to the next) are not changed in between: layers on a device keep them there, and copy them
-// to the host only for who reads them (read_hidden, read_input).
+// to the host only for who reads them (read_hidden, read_input). So do they with what
+// project_turned() projects (read_projected).
 class Model {
  public:
   struct Options {
@@ -74,8 +75,8 @@ class Model {
   // n_kv_heads. k and v may be null: only q (speculation for a later layer).
   virtual void project_qkv(uint32_t layer, const float* x, uint32_t n, float* q, float* k,
                            float* v) const = 0;
-  virtual void attn_output(uint32_t layer, const float* o, uint32_t n,
-                           float* h) const = 0;  // h += o Wo, normalised where the model does
+  // h += o Wo, normalised where the model does. o: of the host, or projected_on_device()'s.
+  virtual void attn_output(uint32_t layer, const float* o, uint32_t n, float* h) const = 0;
   virtual void ffn(uint32_t layer, float* h, uint32_t n) const = 0;  // h += ffn(norm(h))
   // Both: what lies between them need not leave a device.
   virtual void finish_layer(uint32_t layer, const float* o, uint32_t n, float* h) const {
@@ -92,9 +93,21 @@ class Model {
     uint64_t kv_len = 0;
     bool turns_k = true;
   };
-  // project_qkv() and rope(layer); rows of no turn stay as they are projected.
+  // project_qkv() and rope(layer); rows of no turn stay as they are projected. Of a layer on a
+  // device q, k and v are there, until read_projected().
   virtual void project_turned(uint32_t layer, const float* x, uint32_t n,
                               std::span<const Turn> turns, float* q, float* k, float* v) const;
+  // The same rows where a device has them: device memory, for plugins that work there. o and, right
+  // behind it, lse [n, n_q_heads] are NaN, and may be written there: attn_output() then takes o.
+  struct Projected {
+    bool is_finite;  // all of q, k and v
+    const float *q, *k, *v;
+    float *o, *lse;
+  };
+  // Once they can be read there; nothing where they are on the host.
+  virtual std::optional<Projected> projected_on_device() const { return {}; }
+  // Whether memory that somebody allocated is of the device that layers are on.
+  virtual bool is_device_memory(const void* /*data*/) const { return false; }
   // What attn_norm() and project_qkv() make of n rows that are copies of h, for a later layer than
   // the one that is computed, which goes on as if nothing had happened. x may be h.
   virtual void query_ahead(uint32_t layer, const float* h, uint32_t n, float* x, float* q) const {
@@ -106,6 +119,8 @@ class Model {
   // a layer on a device leaves them there. Rows that logits() is given are read before, too.
   virtual void read_hidden(float* /*h*/, uint32_t /*first*/, uint32_t /*n*/) const {}
   virtual void read_input(float* /*x*/, uint32_t /*first*/, uint32_t /*n*/) const {}
+  // Likewise all rows of that one of q, k and v that project_turned() was given, or of all three.
+  virtual void read_projected(const float* /*which*/ = nullptr) const {}
   // Whether all of the h that the last layer left is finite, where a device knows; else nothing:
   // h is on the host.
   virtual std::optional<bool> hidden_is_finite() const { return {}; }

@@ -15,6 +15,17 @@
 
 namespace kvasir {
 
+namespace {
+
+// The host's rows for a view of the device's.
+kvasir_view host_like(kvasir_view there, const std::vector<float>& here) {
+  there.data = const_cast<float*>(here.data());  // NOLINT: inputs and outputs have one type
+  there.mem_kind = KVASIR_MEM_HOST;
+  return there;
+}
+
+}  // namespace
+
 AttendStage::AttendStage(const RunContext& context) : c_(context), rotation_(context) {
   sides_.emplace_back(c_, *c_.pipeline.attention, c_.store.bridge(), false);
   if (!c_.pipeline.is_hybrid()) return;
@@ -26,20 +37,29 @@ AttendStage::AttendStage(const RunContext& context) : c_(context), rotation_(con
 }
 
 void AttendStage::attend(Pass& pass, const std::vector<const LayerSelection*>& selections,
-                         const Contribution* contribution, float* o) {
+                         const Contribution* contribution, const AttentionRows& to) {
   make_parts(pass, selections);
   if (c_.on_attend) report_attended(c_, pass, parts_);
-  lse_.assign(pass.in.n * c_.geometry.n_q_heads, kernels::kEmptyLse);
+  to_ = to;
+  n_queries_ = pass.in.n;
+  if (!to.on_device) {
+    lse_.assign(n_queries_ * c_.geometry.n_q_heads, kernels::kEmptyLse);
+    to_.lse = lse_.data();
+  }
   if (pass.pieces.empty()) return;
   for (BackendSide& side : sides_) side.hand_over_queries(parts_);
   try {
-    run(pass, contribution, o);
+    run(pass, contribution);
   } catch (const PluginError&) {
     if (pass.pieces.size() == 1)
       pass.pieces[0].seq->fail(std::current_exception());
     else  // whose fault it is shows when each piece is attended alone
       for (const Piece& piece : pass.pieces)
-        guard_piece(piece, [&] { run(pass.with({piece}), contribution, o); });
+        guard_piece(piece, [&] {
+          const Pass alone = pass.with({piece});
+          if (to.on_device) forget_there(alone);
+          run(alone, contribution);
+        });
     pass.drop_failed();
   }
 }
@@ -75,34 +95,40 @@ void AttendStage::make_parts(Pass& pass, const std::vector<const LayerSelection*
   pass.drop_failed();
 }
 
-void AttendStage::run(const Pass& pass, const Contribution* contribution, float* o) {
-  run_sides(pass, o);
+void AttendStage::run(const Pass& pass, const Contribution* contribution) {
+  if (to_.on_device)
+    sides_[0].run(pass, parts_, to_);
+  else
+    run_sides(pass);
   const bool in_prefill = std::all_of(pass.pieces.begin(), pass.pieces.end(),
                                       [](const Piece& piece) { return piece.prefills(); });
   {
     const CheckClock clock(c_.counters.of(in_prefill).check_nanos);
-    for (const Piece& piece : pass.pieces) check_finite(pass, piece, o);
+    if (to_.on_device)
+      check_finite_there(pass);
+    else
+      for (const Piece& piece : pass.pieces) check_finite(pass, piece, to_.o, to_.lse);
   }
   for (const BackendSide& side : sides_)
     c_.counters.of(in_prefill).backend_skipped += side.keys_skipped();
-  if (contribution) merge(*contribution, pass.pieces, o);
+  if (contribution) merge(*contribution, pass.pieces);
 }
 
-void AttendStage::run_sides(const Pass& pass, float* o) {
+void AttendStage::run_sides(const Pass& pass) {
   const bool is_alone = sides_.size() == 1;
   const uint64_t heads = c_.geometry.n_q_heads, width = heads * c_.geometry.v_dim;
   for (const Piece& piece : pass.pieces) {
-    std::fill_n(o + piece.q_begin * width, piece.n_q * width,
+    std::fill_n(to_.o + piece.q_begin * width, piece.n_q * width,
                 is_alone ? BackendSide::kUnwritten : 0.0f);
-    std::fill_n(lse_.begin() + static_cast<ptrdiff_t>(piece.q_begin * heads), piece.n_q * heads,
+    std::fill_n(to_.lse + piece.q_begin * heads, piece.n_q * heads,
                 is_alone ? BackendSide::kUnwritten : kernels::kEmptyLse);
   }
   if (is_alone) {
-    sides_[0].run(pass, parts_, o, lse_.data());
+    sides_[0].run(pass, parts_, to_);
     return;
   }
   run_both(pass);
-  for (BackendSide& side : sides_) side.merge(pass, parts_, o, lse_.data());
+  for (BackendSide& side : sides_) side.merge(pass, parts_, to_.o, to_.lse);
 }
 
 void AttendStage::run_both(const Pass& pass) {
@@ -120,21 +146,52 @@ void AttendStage::run_both(const Pass& pass) {
 }
 
 // Each query sees itself at least: an lse of -inf is wrong, too.
-void AttendStage::check_finite(const Pass& pass, const Piece& piece, const float* o) const {
+void AttendStage::check_finite(const Pass& pass, const Piece& piece, const float* o,
+                               const float* lse) const {
   const uint64_t heads = c_.geometry.n_q_heads, width = heads * c_.geometry.v_dim;
   for (uint64_t query = piece.q_begin; query < uint64_t{piece.q_begin} + piece.n_q; ++query) {
-    if (!all_finite(lse_.data() + query * heads, heads))
-      sides_[0].refuse(pass, parts_, "lse", query);
+    if (!all_finite(lse + query * heads, heads)) sides_[0].refuse(pass, parts_, "lse", query);
     if (!all_finite(o + query * width, width)) sides_[0].refuse(pass, parts_, "output", query);
   }
 }
 
-void AttendStage::merge(const Contribution& contribution, const std::vector<Piece>& pieces,
-                        float* o) {
+// One question where the pieces have all queries: lse follows o.
+void AttendStage::check_finite_there(const Pass& pass) {
+  MemoryBridge& bridge = c_.store.bridge();
+  const uint64_t heads = c_.geometry.n_q_heads, width = heads * c_.geometry.v_dim;
+  const kvasir_view o = sides_[0].o_of(to_, n_queries_), lse = sides_[0].lse_of(to_, n_queries_);
+  const auto are_finite = [&](const QueryRun& run) {
+    if (run.end - run.begin == n_queries_)
+      return bridge.all_finite(bridge.view(true, to_.o, {n_queries_ * (width + heads)}));
+    return bridge.all_finite(elements(lse, run.begin, run.end)) &&
+           bridge.all_finite(elements(o, run.begin, run.end));
+  };
+  const std::vector<QueryRun> runs = runs_of_queries(pass.pieces);
+  if (std::all_of(runs.begin(), runs.end(), are_finite)) return;
+  std::vector<float> o_here(n_queries_ * width), lse_here(n_queries_ * heads);
+  for (const QueryRun& run : runs) {
+    bridge.copy(host_like(o, o_here), o, run.begin, run.end);
+    bridge.copy(host_like(lse, lse_here), lse, run.begin, run.end);
+  }
+  for (const Piece& piece : pass.pieces) check_finite(pass, piece, o_here.data(), lse_here.data());
+}
+
+void AttendStage::forget_there(const Pass& pass) {
+  const auto forget = [&](const kvasir_view& there) {
+    const uint64_t n = n_queries_ * static_cast<uint64_t>(there.stride[0]) / sizeof(float);
+    const std::vector<float> unwritten(n, BackendSide::kUnwritten);
+    for (const QueryRun& run : runs_of_queries(pass.pieces))
+      c_.store.bridge().copy(there, host_like(there, unwritten), run.begin, run.end);
+  };
+  forget(sides_[0].o_of(to_, n_queries_));
+  forget(sides_[0].lse_of(to_, n_queries_));
+}
+
+void AttendStage::merge(const Contribution& contribution, const std::vector<Piece>& pieces) {
   const uint64_t heads = c_.geometry.n_q_heads, dim = c_.geometry.v_dim;
   for (const Piece& piece : pieces)
     for (uint64_t i = piece.q_begin * heads; i < (uint64_t{piece.q_begin} + piece.n_q) * heads; ++i)
-      kernels::merge_attention(o + i * dim, &lse_[i], contribution.o.data() + i * dim,
+      kernels::merge_attention(to_.o + i * dim, to_.lse + i, contribution.o.data() + i * dim,
                                contribution.lse[i], dim);
 }
 
@@ -143,6 +200,9 @@ void AttendStage::adopt(const AttendStage& other) {
   parts_.clear();
   for (const Part& part : other.parts_) parts_.push_back(part.borrowed());
   lse_ = other.lse_;
+  to_ = other.to_;
+  if (!to_.on_device) to_.lse = lse_.data();
+  n_queries_ = other.n_queries_;
 }
 
 std::vector<std::vector<HeadMass>> AttendStage::mass(const Pass& pass,
@@ -154,7 +214,7 @@ std::vector<std::vector<HeadMass>> AttendStage::mass(const Pass& pass,
       if (side.takes(part)) call.add(part);
   call.make_room();
   if (values)
-    for (BackendSide& side : sides_) side.ask_mass(pass, lse_, call);
+    for (BackendSide& side : sides_) side.ask_mass(pass, side.lse_of(to_, n_queries_), call);
   return call.by_position();
 }
 

@@ -22,12 +22,12 @@ class AttendStage {
  public:
   explicit AttendStage(const RunContext& context);
 
-  // o [queries][n_q_heads][v_dim]; selections[i] belongs to pass.pieces[i], whose place is set to
-  // i. Several pieces may be of one sequence, in the order of their queries. A piece whose blocks
-  // are lost or whose attention fails ends its sequence and leaves the pass, the others go on.
-  // `contribution` (null: none) is merged with the result.
+  // selections[i] belongs to pass.pieces[i], whose place is set to i. Several pieces may be of one
+  // sequence, in the order of their queries. A piece whose blocks are lost or whose attention fails
+  // ends its sequence and leaves the pass, the others go on. `contribution` (null: none) is merged
+  // with the result, which must be on the host then. On the host lse has no place of the caller's.
   void attend(Pass& pass, const std::vector<const LayerSelection*>& selections,
-              const Contribution* contribution, float* o);
+              const Contribution* contribution, const AttentionRows& to);
   // As if the last attend() of `other`, over the same blocks, had been made here: for strategies
   // that share a dense prefill.
   void adopt(const AttendStage& other);
@@ -42,11 +42,16 @@ class AttendStage {
   // Makes the parts of all pieces that can be attended; the others leave the pass.
   void make_parts(Pass& pass, const std::vector<const LayerSelection*>& selections);
   // Over the parts of the pieces. Throws PluginError.
-  void run(const Pass& pass, const Contribution* contribution, float* o);
-  void run_sides(const Pass& pass, float* o);
+  void run(const Pass& pass, const Contribution* contribution);
+  void run_sides(const Pass& pass);
   void run_both(const Pass& pass);
-  void check_finite(const Pass& pass, const Piece& piece, const float* o) const;
-  void merge(const Contribution& contribution, const std::vector<Piece>& pieces, float* o);
+  // o, lse: of all queries, on the host.
+  void check_finite(const Pass& pass, const Piece& piece, const float* o, const float* lse) const;
+  // The same of what is on the device, which is read where it is not.
+  void check_finite_there(const Pass& pass);
+  // What the pieces had there is as nobody had written it.
+  void forget_there(const Pass& pass);
+  void merge(const Contribution& contribution, const std::vector<Piece>& pieces);
 
   const RunContext& c_;
   Rotation rotation_;
@@ -56,7 +61,10 @@ class AttendStage {
   // has the pool.
   BackendSide* on_device_ = nullptr;
   std::unique_ptr<BesideThread> beside_;
-  std::vector<float> lse_;  // [queries][n_q_heads] of the last attend()
+  std::vector<float> lse_;  // [queries][n_q_heads] of the last attend(), on the host
+  // Of the last attend(): where its result is, and of how many queries.
+  AttentionRows to_{};
+  uint64_t n_queries_ = 0;
 };
 
 }  // namespace kvasir

@@ -69,7 +69,16 @@ bool BackendSide::has_parts(const Pass& pass, const std::deque<Part>& parts) con
                      [&](const Part& part) { return takes(part) && belongs(part, pass.pieces); });
 }
 
-void BackendSide::run(const Pass& pass, const std::deque<Part>& parts, float* o, float* lse) {
+kvasir_view BackendSide::o_of(const AttentionRows& rows, uint64_t n_queries) const {
+  return bridge_.view(rows.on_device, rows.o,
+                      {n_queries, c_.geometry.n_q_heads, c_.geometry.v_dim});
+}
+
+kvasir_view BackendSide::lse_of(const AttentionRows& rows, uint64_t n_queries) const {
+  return bridge_.view(rows.on_device, rows.lse, {n_queries, c_.geometry.n_q_heads});
+}
+
+void BackendSide::run(const Pass& pass, const std::deque<Part>& parts, const AttentionRows& to) {
   keys_skipped_ = 0;
   abi_parts_.clear();
   for (const Part& part : parts)
@@ -77,20 +86,18 @@ void BackendSide::run(const Pass& pass, const std::deque<Part>& parts, float* o,
   const kvasir_attn_in in{sizeof(kvasir_attn_in), mass_follows(c_, pass),
                           static_cast<uint32_t>(abi_parts_.size()), sizeof(kvasir_attn_part),
                           abi_parts_.data()};
-  const uint64_t n = pass.in.n, heads = c_.geometry.n_q_heads;
-  const kvasir_view o_host = host_view(o, KVASIR_DTYPE_F32, {n, heads, c_.geometry.v_dim});
-  const kvasir_view lse_host = host_view(lse, KVASIR_DTYPE_F32, {n, heads});
-  const kvasir_view o_there = bridge_.to_writer(backend_, o_host, o_hold_);
-  const kvasir_view lse_there = bridge_.to_writer(backend_, lse_host, lse_hold_);
+  const kvasir_view o = o_of(to, pass.in.n), lse = lse_of(to, pass.in.n);
+  const kvasir_view o_there = bridge_.to_writer(backend_, o, o_hold_);
+  const kvasir_view lse_there = bridge_.to_writer(backend_, lse, lse_hold_);
   kvasir_attn_out out{sizeof(kvasir_attn_out), 0, o_there, lse_there, 0};
   const StepBuilder step(c_, KVASIR_MOMENT_APPENDED, pass.with(whole_pieces(pass.pieces)),
                          KVASIR_UNIT_BLOCK, nullptr);
   backend_.run(step.step(), in, out);
-  bring_back(pass.pieces, o_there, o_host);
-  bring_back(pass.pieces, lse_there, lse_host);
+  bring_back(pass.pieces, o_there, o);
+  bring_back(pass.pieces, lse_there, lse);
   keys_skipped_ = out.keys_skipped;
   check_skipped(pass.layer);
-  reference_.compare(step.step(), in, pass, o, lse);
+  reference_.compare(step.step(), in, pass, to.o, to.lse);
 }
 
 void BackendSide::check_skipped(uint32_t layer) const {
@@ -136,12 +143,8 @@ const char* BackendSide::not_finite(uint64_t query, uint64_t head) const {
 
 void BackendSide::bring_back(const std::vector<Piece>& pieces, const kvasir_view& written,
                              const kvasir_view& into) {
-  for (size_t i = 0; i < pieces.size();) {
-    const uint64_t begin = pieces[i].q_begin;
-    uint64_t end = begin;
-    for (; i < pieces.size() && pieces[i].q_begin == end; ++i) end += pieces[i].n_q;
-    bridge_.from_writer(written, into, begin, end);
-  }
+  for (const QueryRun& run : runs_of_queries(pieces))
+    bridge_.from_writer(written, into, run.begin, run.end);
 }
 
 void BackendSide::run_alone(const Pass& pass, const std::deque<Part>& parts) {
@@ -150,7 +153,7 @@ void BackendSide::run_alone(const Pass& pass, const std::deque<Part>& parts) {
   const uint64_t heads = c_.geometry.n_q_heads;
   o_.assign(pass.in.n * heads * c_.geometry.v_dim, kUnwritten);
   lse_.assign(pass.in.n * heads, kUnwritten);
-  run(pass, parts, o_.data(), lse_.data());
+  run(pass, parts, {o_.data(), lse_.data()});
 }
 
 void BackendSide::merge(const Pass& pass, const std::deque<Part>& parts, float* o, float* lse) {
@@ -193,19 +196,18 @@ void BackendSide::check_mass(uint32_t layer, const MassCall::Share& share) const
     }
 }
 
-void BackendSide::ask_mass(const Pass& pass, const std::vector<float>& lse, MassCall& call) {
+void BackendSide::ask_mass(const Pass& pass, const kvasir_view& lse, MassCall& call) {
   const MassCall::Share share = call.share(is_window_);
   if (share.parts.empty() && c_.pipeline.is_hybrid()) return;
   const kvasir_attn_in in{sizeof(kvasir_attn_in), 0, static_cast<uint32_t>(share.parts.size()),
                           sizeof(kvasir_attn_part), share.parts.data()};
-  const uint64_t heads = c_.geometry.n_q_heads, keys = share.offsets.back();
+  const uint64_t keys = share.offsets.back();
   const uint32_t group = c_.group_size();
-  const kvasir_view lse_host = host_view(lse.data(), KVASIR_DTYPE_F32, {lse.size() / heads, heads});
   std::fill_n(share.value, keys * group, kUnwritten);
   const kvasir_view into = host_view(share.value, KVASIR_DTYPE_F32, {keys, group});
   const kvasir_view there = bridge_.to_writer(backend_, into, mass_hold_);
   const kvasir_attn_mass out{sizeof(kvasir_attn_mass), group, share.offsets.data(),
-                             bridge_.to_reader(backend_, lse_host, mass_lse_hold_), there};
+                             bridge_.to_reader(backend_, lse, mass_lse_hold_), there};
   const StepBuilder step(c_, KVASIR_MOMENT_ATTENDED, pass, KVASIR_UNIT_BLOCK, nullptr);
   backend_.mass(step.step(), in, out);
   bridge_.from_writer(there, into, 0, keys);

@@ -32,7 +32,7 @@ class BackendSide {
   void hand_over_queries(std::deque<Part>& parts);
   // Writes o and lse of the pairs of query and head that its parts of the pass name. Throws
   // PluginError.
-  void run(const Pass& pass, const std::deque<Part>& parts, float* o, float* lse);
+  void run(const Pass& pass, const std::deque<Part>& parts, const AttentionRows& to);
   // run(), if it has parts, into memory of its own, from where merge() merges it with what o and
   // lse say already. The sides may do this at the same time.
   void run_alone(const Pass& pass, const std::deque<Part>& parts);
@@ -44,8 +44,11 @@ class BackendSide {
   // where K or V of its parts is not, else the backend's.
   [[noreturn]] void refuse(const Pass& pass, const std::deque<Part>& parts, const char* result,
                            uint64_t query) const;
+  // Views of all of o and lse.
+  kvasir_view o_of(const AttentionRows& rows, uint64_t n_queries) const;
+  kvasir_view lse_of(const AttentionRows& rows, uint64_t n_queries) const;
   // Fills in the values of its parts of the call. lse: as after the last run, merged.
-  void ask_mass(const Pass& pass, const std::vector<float>& lse, MassCall& call);
+  void ask_mass(const Pass& pass, const kvasir_view& lse, MassCall& call);
 
  private:
   // The results of the pieces of this call: what other calls wrote beside them stays.

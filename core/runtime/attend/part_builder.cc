@@ -80,7 +80,7 @@ void PartBuilder::build_chosen(const LayerSelection& selection) {
   part.abi.weight_width = selection.dense ? 0 : selection.width;
 }
 
-Part& PartBuilder::new_part(uint32_t unit, const float* q, bool is_far) {
+Part& PartBuilder::new_part(uint32_t unit, const ModelRows& q, bool is_far) {
   Part& made = parts_.emplace_back();
   made.place = piece_.place;
   made.rotates_keys = !is_far && c_.geometry.k_state == KVASIR_K_UNROTATED;
@@ -92,7 +92,8 @@ Part& PartBuilder::new_part(uint32_t unit, const float* q, bool is_far) {
   abi.leases = state_.leases.data();
   abi.n_leases = static_cast<uint32_t>(state_.leases.size());
   abi.dist_max = UINT32_MAX;
-  abi.q = host_view(q, KVASIR_DTYPE_F32, {in_.n, c_.geometry.n_q_heads, c_.geometry.head_dim});
+  abi.q = q.view_for(*c_.pipeline.attention, c_.store.bridge(),
+                     {in_.n, c_.geometry.n_q_heads, c_.geometry.head_dim});
   abi.q_pos = host_view(in_.pos, KVASIR_DTYPE_U32, {in_.n});
   return made;
 }

@@ -31,7 +31,7 @@ class PartBuilder {
   void build_chosen(const LayerSelection& selection);
   // q: the rotation of the queries that it is attended with. is_far: at a constant position, for
   // which keys are not rotated.
-  Part& new_part(uint32_t unit, const float* q, bool is_far = false);
+  Part& new_part(uint32_t unit, const ModelRows& q, bool is_far = false);
   void add_block_range(Part& part, uint32_t head, const LayerSelection& selection,
                        bool sink_and_selected);
   void add_token_range(Part& part, uint32_t head, const LayerSelection& selection);

@@ -132,20 +132,20 @@ void BlockStore::set_tokens(BlockList& list, uint32_t block, uint32_t n_tokens) 
   list.blocks[block]->key.n_tokens = n_tokens;
 }
 
-void BlockStore::append(BlockList& layer, uint32_t layer_index, uint32_t kv_len, const float* k,
-                        const float* v, uint32_t n) {
-  if (window_) return window_->append(layer, layer_index, kv_len, k, v, n);
+void BlockStore::append(BlockList& layer, uint32_t layer_index, uint32_t kv_len, const KvRows& rows,
+                        uint32_t n) {
+  if (window_) return window_->append(layer, layer_index, kv_len, rows, n);
   const uint32_t block_size = access_.block_size;
   const uint32_t n_blocks = (kv_len + n + block_size - 1) / block_size;
   const Growth one[] = {{&layer, layer_index, kv_len + n}};
   open_blocks(one);
-  values_.write(layer, kv_len, n, k, v);
+  values_.write(layer, kv_len, n, rows);
   for (uint32_t block = kv_len / block_size; block < n_blocks; ++block)
     set_tokens(layer, block, std::min(block_size, kv_len + n - block * block_size));
 }
 
 void BlockStore::rewrite(LayerState& layer, uint32_t layer_index,
-                         std::span<const uint32_t> positions, const float* k, const float* v) {
+                         std::span<const uint32_t> positions, const KvRows& rows) {
   std::vector<Full> sealed;
   for (const uint32_t pos : positions) {
     const uint32_t block = pos / access_.block_size;
@@ -154,7 +154,7 @@ void BlockStore::rewrite(LayerState& layer, uint32_t layer_index,
     layer.context_blocks = std::min(layer.context_blocks, block);
     sealed.push_back({&layer, block, block + 1});
   }
-  newest().values_.write(layer, positions, k, v);
+  newest().values_.write(layer, positions, rows);
   seal(sealed);
 }
 

@@ -75,16 +75,15 @@ class BlockStore {
   };
   // Opens the blocks that append() will need. None is opened when it throws.
   void open_blocks(std::span<const Growth> all);
-  // Writes tokens [kv_len, kv_len + n) of one layer: k [n][n_kv_heads][head_dim] f32, v likewise
-  // with v_dim; opens the blocks that are missing. Afterwards leases say n_tokens of the new
-  // length.
-  void append(BlockList& layer, uint32_t layer_index, uint32_t kv_len, const float* k,
-              const float* v, uint32_t n);
-  // Writes the tokens at `positions`, ascending, which the list holds, anew: k and v as in
-  // append(). A sealed block becomes another one, private to this list, and is sealed again.
+  // Writes tokens [kv_len, kv_len + n) of one layer; opens the blocks that are missing. Afterwards
+  // leases say n_tokens of the new length.
+  void append(BlockList& layer, uint32_t layer_index, uint32_t kv_len, const KvRows& rows,
+              uint32_t n);
+  // Writes the tokens at `positions`, ascending, which the list holds, anew. A sealed block becomes
+  // another one, private to this list, and is sealed again.
   void rewrite(LayerState& layer, uint32_t layer_index, std::span<const uint32_t> positions,
-               const float* k, const float* v);
-  // Reads the tokens at `positions` as f32, in the layout of append(). Returns how many blocks were
+               const KvRows& rows);
+  // Reads the tokens at `positions` as f32, in the layout of KvRows. Returns how many blocks were
   // not in memory.
   uint64_t read_tokens(BlockList& layer, std::span<const uint32_t> positions, float* k, float* v);
   struct Full {

@@ -38,6 +38,21 @@ kvasir_view host_view(const void* data, uint32_t dtype, std::initializer_list<ui
   return view;
 }
 
+kvasir_view elements(kvasir_view of, uint64_t begin, uint64_t end) {
+  of.data = static_cast<std::byte*>(of.data) + static_cast<int64_t>(begin) * of.stride[0];
+  of.shape[0] = end - begin;
+  return of;
+}
+
+kvasir_view MemoryBridge::view(bool on_device, const float* data,
+                               std::initializer_list<uint64_t> shape) const {
+  kvasir_view view = host_view(data, KVASIR_DTYPE_F32, shape);
+  if (!on_device) return view;
+  view.mem_kind = KVASIR_MEM_DEVICE;
+  view.device = storage_.device();
+  return view;
+}
+
 MemoryBridge::Buffer::~Buffer() {
   if (data_) owner_->storage_.device_free(data_);
 }
@@ -62,7 +77,8 @@ kvasir_view MemoryBridge::on_device(const kvasir_view& like, Buffer& hold) {
 }
 
 kvasir_view MemoryBridge::to_reader(const Instance& reader, const kvasir_view& from, Buffer& hold) {
-  if (from.rank == 0 || reader.reads(KVASIR_MEM_HOST)) return from;
+  if (from.rank == 0 || !is_host_memory(from.mem_kind) || reader.reads(KVASIR_MEM_HOST))
+    return from;
   const kvasir_view view = on_device(from, hold);
   if (bytes_of(from) == 0) return view;
   storage_.device_copy(view, from);
@@ -71,19 +87,21 @@ kvasir_view MemoryBridge::to_reader(const Instance& reader, const kvasir_view& f
 }
 
 kvasir_view MemoryBridge::to_writer(const Instance& writer, const kvasir_view& into, Buffer& hold) {
-  return writer.writes(KVASIR_MEM_HOST) ? into : on_device(into, hold);
+  const bool writes_there = !is_host_memory(into.mem_kind) || writer.writes(KVASIR_MEM_HOST);
+  return writes_there ? into : on_device(into, hold);
 }
 
 void MemoryBridge::from_writer(const kvasir_view& written, const kvasir_view& into, uint64_t begin,
                                uint64_t end) {
-  if (is_host_memory(written.mem_kind) || begin >= end) return;
-  const auto part = [&](kvasir_view view) {
-    view.data = static_cast<std::byte*>(view.data) + static_cast<int64_t>(begin) * view.stride[0];
-    view.shape[0] = end - begin;
-    return view;
-  };
-  storage_.device_copy(part(into), part(written));
-  copied_bytes_ += bytes_of(part(into));
+  if (written.data != into.data) copy(into, written, begin, end);
+}
+
+void MemoryBridge::copy(const kvasir_view& to, const kvasir_view& from, uint64_t begin,
+                        uint64_t end) {
+  if (begin >= end) return;
+  const kvasir_view part = elements(from, begin, end);
+  storage_.device_copy(elements(to, begin, end), part);
+  copied_bytes_ += bytes_of(part);
 }
 
 std::shared_ptr<std::byte[]> MemoryBridge::new_page(uint64_t bytes) {

@@ -21,6 +21,9 @@ inline bool is_host_memory(uint32_t mem_kind) { return mem_kind <= KVASIR_MEM_PI
 // A contiguous view of host memory. dtype: F32, U32 or U8.
 kvasir_view host_view(const void* data, uint32_t dtype, std::initializer_list<uint64_t> shape);
 
+// Elements [begin, end) of the first dimension.
+kvasir_view elements(kvasir_view of, uint64_t begin, uint64_t end);
+
 class MemoryBridge {
  public:
   // The storage gives the device memory, through kvasir.device-memory/1. It must outlive this, and
@@ -42,17 +45,22 @@ class MemoryBridge {
     uint64_t bytes_ = 0;
   };
 
-  // What to pass to `reader` for `from`, a contiguous view of host memory: `from` itself where the
-  // reader reads host memory, else a copy on the device, which is valid until `hold` is used again.
-  // A view of rank 0, which stands for no input, is returned as it is.
+  // A contiguous view of f32 on the host, or on the device, whoever allocated that.
+  kvasir_view view(bool on_device, const float* data, std::initializer_list<uint64_t> shape) const;
+  // What to pass to `reader` for `from`, a contiguous view: `from` itself where it is on the device
+  // or the reader reads host memory, else a copy on the device, which is valid until `hold` is used
+  // again. A view of rank 0, which stands for no input, is returned as it is.
   kvasir_view to_reader(const Instance& reader, const kvasir_view& from, Buffer& hold);
-  // Where `writer` is to write what the host reads in `into`: `into` itself where the writer writes
-  // host memory, else memory of `hold` with undefined contents, which from_writer() copies.
+  // Where `writer` is to write what is read in `into`: `into` itself where it is on the device or
+  // the writer writes host memory, else memory of `hold` with undefined contents, which
+  // from_writer() copies.
   kvasir_view to_writer(const Instance& writer, const kvasir_view& into, Buffer& hold);
-  // Copies elements [begin, end) of the first dimension from `written`, which to_writer() returned,
-  // to `into`, unless they are the same.
+  // Copies elements [begin, end) of the first dimension from `written`, which to_writer() returned
+  // for `into`, unless they are the same.
   void from_writer(const kvasir_view& written, const kvasir_view& into, uint64_t begin,
                    uint64_t end);
+  // Copies those elements between host and device, whichever is which.
+  void copy(const kvasir_view& to, const kvasir_view& from, uint64_t begin, uint64_t end);
 
   // Whether all_finite() can be asked, of f32 on the device.
   bool checks_finite() const { return storage_.checks_finite(); }

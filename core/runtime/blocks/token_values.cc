@@ -17,25 +17,24 @@ constexpr uint64_t kParallelTokens = 16;
 
 }  // namespace
 
-void TokenValues::write(const BlockList& list, uint32_t first, uint64_t n, const float* k,
-                        const float* v) {
-  write_tokens(list, k, v, n, [&](uint64_t i) { return static_cast<uint32_t>(first + i); });
+void TokenValues::write(const BlockList& list, uint32_t first, uint64_t n, const KvRows& rows) {
+  write_tokens(list, rows, n, [&](uint64_t i) { return static_cast<uint32_t>(first + i); });
 }
 
-void TokenValues::write(const BlockList& list, std::span<const uint32_t> positions, const float* k,
-                        const float* v) {
-  write_tokens(list, k, v, positions.size(), [&](uint64_t i) { return positions[i]; });
+void TokenValues::write(const BlockList& list, std::span<const uint32_t> positions,
+                        const KvRows& rows) {
+  write_tokens(list, rows, positions.size(), [&](uint64_t i) { return positions[i]; });
 }
 
 template <class Position>
-void TokenValues::write_tokens(const BlockList& list, const float* k, const float* v, uint64_t n,
+void TokenValues::write_tokens(const BlockList& list, const KvRows& rows, uint64_t n,
                                const Position& position) {
-  write_on_host(list, k, v, n, position);
-  write_by_storage(list, k, v, n, position);
+  if (!rows.on_device) write_on_host(list, rows, n, position);
+  write_by_storage(list, rows, n, position);
 }
 
 template <class Position>
-void TokenValues::write_on_host(const BlockList& list, const float* k, const float* v, uint64_t n,
+void TokenValues::write_on_host(const BlockList& list, const KvRows& rows, uint64_t n,
                                 const Position& position) {
   const uint32_t block_size = access_.block_size, n_kv_heads = access_.n_kv_heads;
   const uint32_t head_dim = access_.head_dim, v_dim = access_.v_dim;
@@ -50,9 +49,10 @@ void TokenValues::write_on_host(const BlockList& list, const float* k, const flo
       auto* to_v = static_cast<std::byte*>(lease.v) + token * format.v_token_stride;
       for (uint32_t head = 0; head < n_kv_heads; ++head) {
         kernels::convert_from_f32(element_type(format.dtype_k),
-                                  k + (i * n_kv_heads + head) * head_dim,
+                                  rows.k + (i * n_kv_heads + head) * head_dim,
                                   to_k + head * format.k_head_stride, head_dim);
-        kernels::convert_from_f32(element_type(format.dtype_v), v + (i * n_kv_heads + head) * v_dim,
+        kernels::convert_from_f32(element_type(format.dtype_v),
+                                  rows.v + (i * n_kv_heads + head) * v_dim,
                                   to_v + head * format.v_head_stride, v_dim);
       }
     }
@@ -63,26 +63,30 @@ void TokenValues::write_on_host(const BlockList& list, const float* k, const flo
     pool_.parallel_for(n, 0, write);
 }
 
+kvasir_view TokenValues::to_storage(const float* rows, bool on_device, uint64_t n, uint64_t dim,
+                                    MemoryBridge::Buffer& hold) {
+  MemoryBridge& bridge = access_.bridge;
+  if (!on_device && access_.storage.reads(KVASIR_MEM_HOST))  // else the bridge copies and counts
+    bridge.add_copied(n * access_.n_kv_heads * dim * sizeof(float));
+  return bridge.to_reader(access_.storage,
+                          bridge.view(on_device, rows, {n, access_.n_kv_heads, dim}), hold);
+}
+
 // One call of the storage for each run of tokens that the host cannot reach.
 template <class Position>
-void TokenValues::write_by_storage(const BlockList& list, const float* k, const float* v,
-                                   uint64_t n, const Position& position) {
-  const uint64_t n_kv_heads = access_.n_kv_heads;
-  const uint64_t k_width = n_kv_heads * access_.head_dim, v_width = n_kv_heads * access_.v_dim;
+void TokenValues::write_by_storage(const BlockList& list, const KvRows& rows, uint64_t n,
+                                   const Position& position) {
+  const uint64_t k_dim = access_.head_dim, v_dim = access_.v_dim, heads = access_.n_kv_heads;
   std::vector<kvasir_token_span> spans;
   std::deque<kvasir_lease> leases;  // of the spans
   const kvasir_lease* last = nullptr;
   uint64_t first = 0;  // token of k and v that the spans begin with
   const auto flush = [&](uint64_t end) {
     if (spans.empty()) return;
-    const kvasir_view k_view = host_view(k + first * k_width, KVASIR_DTYPE_F32,
-                                         {end - first, n_kv_heads, access_.head_dim});
-    const kvasir_view v_view =
-        host_view(v + first * v_width, KVASIR_DTYPE_F32, {end - first, n_kv_heads, access_.v_dim});
-    if (access_.storage.reads(KVASIR_MEM_HOST))  // else the bridge copies and counts
-      access_.bridge.add_copied((end - first) * (k_width + v_width) * sizeof(float));
-    access_.storage.write_tokens(spans, access_.bridge.to_reader(access_.storage, k_view, k_hold_),
-                                 access_.bridge.to_reader(access_.storage, v_view, v_hold_));
+    access_.storage.write_tokens(
+        spans,
+        to_storage(rows.k + first * heads * k_dim, rows.on_device, end - first, k_dim, k_hold_),
+        to_storage(rows.v + first * heads * v_dim, rows.on_device, end - first, v_dim, v_hold_));
     spans.clear();
     leases.clear();
   };

@@ -59,8 +59,8 @@ void ObserveStage::prompt_queries(const Pass& pass) {
     in.struct_size = sizeof(in);
     in.q = c_.store.bridge().to_reader(
         *selector,
-        host_view(pass.in.q, KVASIR_DTYPE_F32,
-                  {pass.in.n, c_.geometry.n_q_heads, c_.geometry.head_dim}),
+        pass.in.q.view_for(*selector, c_.store.bridge(),
+                           {pass.in.n, c_.geometry.n_q_heads, c_.geometry.head_dim}),
         q_hold_);
     guard_selector(c_, *selector, "prefill", last, "going on without it",
                    [&] { return fault_of(selector->prefill(step.step(), in)); });

@@ -124,10 +124,10 @@ Scorer::Queries Scorer::one_per_piece(Pass& pass) {
   if (are) return {pass.in.q_of_selected(), pass.in.n};
   const uint64_t width = uint64_t{c_.geometry.n_q_heads} * c_.geometry.head_dim;
   means_.resize(pass.pieces.size() * width);
+  const float* q = pass.in.q_of_selected().on_host();
   for (size_t i = 0; i < pass.pieces.size(); ++i) {
     Piece& piece = pass.pieces[i];
-    kernels::mean_of_rows(pass.in.q_of_selected() + piece.q_begin * width, piece.n_q, width,
-                          means_.data() + i * width);
+    kernels::mean_of_rows(q + piece.q_begin * width, piece.n_q, width, means_.data() + i * width);
     piece.q_begin = static_cast<uint32_t>(i);
   }
   return {means_.data(), pass.pieces.size()};
@@ -163,8 +163,8 @@ uint64_t Scorer::ask(const Pass& pass, const Queries& queries,
   Representative& representative = *c_.pipeline.representative;
   in.q = c_.store.bridge().to_reader(
       representative,
-      host_view(queries.q, KVASIR_DTYPE_F32,
-                {queries.n, c_.geometry.n_q_heads, c_.geometry.head_dim}),
+      queries.q.view_for(representative, c_.store.bridge(),
+                         {queries.n, c_.geometry.n_q_heads, c_.geometry.head_dim}),
       q_hold_);
   kvasir_score_out result{sizeof(kvasir_score_out), 0, given_offsets_.data(), into, 0};
   representative.score(step.step(), in, result);

@@ -49,7 +49,7 @@ class Scorer {
 
  private:
   struct Queries {  // query i is that of piece i
-    const float* q = nullptr;
+    ModelRows q{};
     uint64_t n = 0;
   };
   // Numbers the pieces' queries anew where there is not one for each.

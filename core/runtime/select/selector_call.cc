@@ -85,9 +85,10 @@ SelectorAnswer SelectorCaller::speculate(const SelectorInput& input, uint32_t ta
   }
 }
 
-kvasir_view SelectorCaller::q_for(const Selector& selector, const float* q, uint64_t n) {
+kvasir_view SelectorCaller::q_for(const Selector& selector, const ModelRows& q, uint64_t n) {
   return c_.store.bridge().to_reader(
-      selector, host_view(q, KVASIR_DTYPE_F32, {n, c_.geometry.n_q_heads, c_.geometry.head_dim}),
+      selector,
+      q.view_for(selector, c_.store.bridge(), {n, c_.geometry.n_q_heads, c_.geometry.head_dim}),
       q_hold_);
 }
 

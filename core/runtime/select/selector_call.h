@@ -55,7 +55,7 @@ class SelectorCaller {
   };
   using Function = std::function<kvasir_status(kvasir_selection&)>;
 
-  kvasir_view q_for(const Selector& selector, const float* q, uint64_t n);
+  kvasir_view q_for(const Selector& selector, const ModelRows& q, uint64_t n);
   kvasir_view x_for(const Selector& selector, const Activations& in);
   bool heats(size_t index, const SelectorInput& input) const;  // the storage wants the scores
   void fill(const Selector& selector, const SelectorInput& input, bool every_score,

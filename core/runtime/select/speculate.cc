@@ -174,7 +174,7 @@ void SelectStage::speculate(const Pass& pass, uint32_t target) {
     alone.pieces[0].q_begin = 0;
     alone.in.n = 1;
     alone.in.x = pass.in.x + piece.q_begin * x_width;
-    alone.in.q = pass.in.q + piece.q_begin * q_width;
+    alone.in.q = pass.in.q.on_host() + piece.q_begin * q_width;
     speculate_together(alone, target);
   }
 }

@@ -163,7 +163,7 @@ void LaneLayer::append(Lane& lane, Pass& pass) {
   for (const Piece& piece : pass.pieces)
     guard_piece(piece, [&] {
       lane.run.store->append(piece.seq->layers[pass.layer], pass.layer, piece.first_pos(),
-                             b_.k_of(piece), b_.v_of(piece), piece.n_q);
+                             b_.kv_of(piece), piece.n_q);
     });
   pass.drop_failed();
   if (pass.pieces.empty()) return;
@@ -222,7 +222,7 @@ void LaneLayer::attend_pieces(Lane& lane, Pass& pass) {
   std::vector<const LayerSelection*> selections;
   StepTimer::in_part(lane.choose_nanos, [&] { selections = run.select.select(pass); });
   StepTimer::in_part(lane.attend_nanos, [&] {
-    run.attend.attend(pass, selections, run.select.contribution(), b_.o.data());
+    run.attend.attend(pass, selections, run.select.contribution(), b_.attention_rows());
   });
   run.observe.observe(pass, run.attend);
   run.update.left_window(pass.living());
@@ -269,7 +269,7 @@ void LaneLayer::attend_lists(Lane& lane, const Pass& pass) {
   whole.n_places = static_cast<uint32_t>(lists.pieces.size());
   Pass divided = pass.with(std::move(lists.pieces));
   StepTimer::in_part(lane.attend_nanos, [&] {
-    run.attend.attend(divided, selections, run.select.contribution(), b_.o.data());
+    run.attend.attend(divided, selections, run.select.contribution(), b_.attention_rows());
   });
   run.observe.observe(pass.with({whole}).living(), run.attend);
   run.update.left_window(pass.with({whole}).living());

@@ -15,6 +15,7 @@
 
 #include "core/runtime/sequence/sequence.h"
 #include "core/runtime/step/given.h"
+#include "core/runtime/step/model_rows.h"
 
 namespace kvasir {
 
@@ -47,15 +48,30 @@ struct Piece {
   bool has_failed() const { return seq->fault != nullptr; }
 };
 
-// f32, of all queries of the step: Piece::q_begin counts in them.
+// Queries [begin, end) of a step.
+struct QueryRun {
+  uint64_t begin = 0, end = 0;
+};
+// Of the pieces, which follow one another in a run.
+inline std::vector<QueryRun> runs_of_queries(const std::vector<Piece>& pieces) {
+  std::vector<QueryRun> runs;
+  for (const Piece& piece : pieces) {
+    if (runs.empty() || runs.back().end != piece.q_begin)
+      runs.push_back({piece.q_begin, piece.q_begin});
+    runs.back().end += piece.n_q;
+  }
+  return runs;
+}
+
+// Of all queries of the step: Piece::q_begin counts in them.
 struct Activations {
   uint64_t n = 0;                     // queries
   const uint32_t* pos = nullptr;      // [n] true positions
-  const float* x = nullptr;           // [n][d_model], what the layer projects
-  const float* q = nullptr;           // [n][n_q_heads][head_dim], rotated to their positions
+  const float* x = nullptr;           // f32 [n][d_model], what the layer projects
+  ModelRows q{};                      // [n][n_q_heads][head_dim], rotated to their positions
   const float* q_constant = nullptr;  // rotated to limits.pos_const; null: no selector asks for it
   // What selected keys are attended with.
-  const float* q_of_selected() const { return q_constant ? q_constant : q; }
+  ModelRows q_of_selected() const { return q_constant ? ModelRows(q_constant) : q; }
 };
 
 struct Pass {

@@ -49,17 +49,16 @@ void seal_placed(Lane& lane, const Lane::Redo& redo, uint32_t layer) {
 
 void place_layer(Lane& lane, Lane::Redo& redo, uint32_t layer) {
   lane.run.store->append(redo.piece.seq->layers[layer], layer, redo.first_position,
-                         redo.placed->k(), redo.placed->v(), redo.placed->n_tokens());
+                         {redo.placed->k(), redo.placed->v()}, redo.placed->n_tokens());
 }
 
 void recompute_layer(Lane& lane, Lane::Redo& redo, uint32_t layer, StepBuffers& buffers) {
   static const LayerSelection everything = LayerSelection::everything();
   if (redo.narrow && *redo.narrow) narrow(lane, redo, layer, buffers);
   LayerState& state = redo.piece.seq->layers[layer];
-  lane.run.store->rewrite(state, layer, redo.positions, buffers.k_of(redo.piece),
-                          buffers.v_of(redo.piece));
+  lane.run.store->rewrite(state, layer, redo.positions, buffers.kv_of(redo.piece));
   Pass pass{layer, {redo.piece}, buffers.activations(false)};
-  lane.run.attend.attend(pass, {&everything}, nullptr, buffers.o.data());
+  lane.run.attend.attend(pass, {&everything}, nullptr, buffers.attention_rows());
   if (redo.placing) seal_placed(lane, redo, layer);
   lane.run.release_step(state);
 }

@@ -26,7 +26,21 @@ StepBuffers::~StepBuffers() {
 }
 
 Activations StepBuffers::activations(bool has_constant) const {
-  return {n, positions.data(), x.data(), q.data(), has_constant ? q_constant.data() : nullptr};
+  const ModelRows rows = on_device ? ModelRows(model_, q.data(), on_device->q) : q.data();
+  return {n, positions.data(), x.data(), rows, has_constant ? q_constant.data() : nullptr};
+}
+
+KvRows StepBuffers::kv_of(const Piece& piece) const {
+  const auto of = [&](const float* all_k, const float* all_v) {
+    return KvRows{all_k + piece.q_begin * k_width, all_v + piece.q_begin * v_width,
+                  on_device.has_value()};
+  };
+  return on_device ? of(on_device->k, on_device->v) : of(k.data(), v.data());
+}
+
+AttentionRows StepBuffers::attention_rows() {
+  if (on_device) return {on_device->o, on_device->lse, true};
+  return {o.data()};
 }
 
 }  // namespace kvasir

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "core/model/layers/model.h"
+#include "core/runtime/blocks/token_values.h"
 #include "core/runtime/step/pass.h"
 
 namespace kvasir {
@@ -21,13 +23,14 @@ struct StepBuffers {
 
   // As the stages of a strategy see them. has_constant: it asks for constant positions, too.
   Activations activations(bool has_constant) const;
-  // K and V of a piece, [n_q][n_kv_heads][head_dim] and [n_q][n_kv_heads][v_head_dim].
-  const float* k_of(const Piece& piece) const { return k.data() + piece.q_begin * k_width; }
-  const float* v_of(const Piece& piece) const { return v.data() + piece.q_begin * v_width; }
+  KvRows kv_of(const Piece& piece) const;
+  AttentionRows attention_rows();
 
   uint64_t d_model, q_width, k_width, v_width;  // floats per token
   uint32_t n = 0;                               // queries of the step
   std::vector<float> h, x, q, k, v, o, logits, q_constant;
+  // Where q, k and v of the layer lie, and o and lse go to, instead.
+  std::optional<Model::Projected> on_device;
   std::vector<uint32_t> positions;
 
  private:

@@ -79,6 +79,7 @@ void StepLoop::run(std::vector<Lane>& lanes, std::span<const int32_t> tokens) {
 void StepLoop::run_given(std::vector<Lane>& lanes, uint32_t n, const GivenProjections& given,
                          std::span<const int32_t> turn) {
   begin(lanes, n);
+  b_.on_device.reset();
   std::fill_n(b_.x.begin(), uint64_t{n} * b_.d_model, 0.0f);
   for (uint32_t layer = 0; layer < model_.shape().n_layers; ++layer) {
     timer_.in_model([&] {
@@ -88,10 +89,8 @@ void StepLoop::run_given(std::vector<Lane>& lanes, uint32_t n, const GivenProjec
       else
         for (const Lane& lane : lanes) turn_given(layer, lane, turn);
     });
-    for (Lane& lane : lanes) {
-      each_piece(lane, [&](const Piece& piece) { check_projections(layer, piece); });
-      lane_layer_.run(lane, layer);
-    }
+    check_projections(layer, lanes);
+    for (Lane& lane : lanes) lane_layer_.run(lane, layer);
   }
 }
 
@@ -148,8 +147,7 @@ void StepLoop::run_layer(uint32_t layer, std::vector<Lane>& lanes) {
     timer_.in_lane(lane, [&] { guard_pieces(lane.pieces, [&] { speculate(lane, layer); }); });
   }
   timer_.in_model([&] { project(layer, lanes); });
-  for (Lane& lane : lanes)
-    each_piece(lane, [&](const Piece& piece) { check_projections(layer, piece); });
+  check_projections(layer, lanes);
   for (Lane& lane : lanes) {
     wait_for_placed(lane, layer);
     lane_layer_.run(lane, layer);
@@ -173,21 +171,29 @@ void StepLoop::finish_layer(uint32_t layer, std::vector<Lane>& lanes) {
     if (lane.run.select.foresees(pass)) foreseen.emplace_back(&lane, std::move(pass));
   }
   if (foreseen.empty())
-    return timer_.in_model([&] { model_.finish_layer(layer, b_.o.data(), b_.n, b_.h.data()); });
-  timer_.in_model([&] { model_.attn_output(layer, b_.o.data(), b_.n, b_.h.data()); });
+    return timer_.in_model(
+        [&] { model_.finish_layer(layer, b_.attention_rows().o, b_.n, b_.h.data()); });
+  timer_.in_model([&] { model_.attn_output(layer, b_.attention_rows().o, b_.n, b_.h.data()); });
   for (auto& [lane, pass] : foreseen) foresee(*lane, pass);
   timer_.in_model([&] { model_.ffn(layer, b_.h.data(), b_.n); });
 }
 
 // Numbers are checked in the layer where they stop being finite: whatever reads them later would be
 // wrong in silence. With what goes into a backend checked, what comes out of it is its own.
-void StepLoop::check_projections(uint32_t layer, const Piece& piece) const {
-  check_finite(layer, piece, "query", b_.q, b_.q_width);
-  check_finite(layer, piece, "key", b_.k, b_.k_width);
-  check_finite(layer, piece, "value", b_.v, b_.v_width);
+// What a device knows to be finite need not be read.
+void StepLoop::check_projections(uint32_t layer, std::vector<Lane>& lanes) {
+  if (b_.on_device) {
+    if (b_.on_device->is_finite) return;
+    timer_.in_model([&] { model_.read_projected(); });
+  }
+  for (Lane& lane : lanes)
+    each_piece(lane, [&](const Piece& piece) {
+      check_finite(layer, piece, "query", b_.q, b_.q_width);
+      check_finite(layer, piece, "key", b_.k, b_.k_width);
+      check_finite(layer, piece, "value", b_.v, b_.v_width);
+    });
 }
 
-// What a device knows to be finite need not be read.
 void StepLoop::check_hidden(uint32_t layer, std::vector<Lane>& lanes) {
   bool is_finite = false;
   timer_.in_model([&] {
@@ -250,11 +256,26 @@ void StepLoop::project(uint32_t layer, std::vector<Lane>& lanes) {
   const bool is_turned_twice = std::any_of(lanes.begin(), lanes.end(), [](const Lane& lane) {
     return lane.run.binding->constant_positions;
   });
-  if (!is_turned_twice)
-    return model_.project_turned(layer, b_.x.data(), b_.n, turns_of(lanes), b_.q.data(),
-                                 b_.k.data(), b_.v.data());
-  model_.project_qkv(layer, b_.x.data(), b_.n, b_.q.data(), b_.k.data(), b_.v.data());
-  turn_lanes(layer, lanes);
+  b_.on_device.reset();
+  if (is_turned_twice) {
+    model_.project_qkv(layer, b_.x.data(), b_.n, b_.q.data(), b_.k.data(), b_.v.data());
+    turn_lanes(layer, lanes);
+    return;
+  }
+  model_.project_turned(layer, b_.x.data(), b_.n, turns_of(lanes), b_.q.data(), b_.k.data(),
+                        b_.v.data());
+  if (stays_on_device(lanes)) b_.on_device = model_.projected_on_device();
+  if (!b_.on_device) model_.read_projected();
+}
+
+// Tokens that are computed again may become fewer on the way, which the host sees to.
+bool StepLoop::stays_on_device(const std::vector<Lane>& lanes) {
+  return std::all_of(lanes.begin(), lanes.end(), [](const Lane& lane) {
+    return lane.run.works_on_models_device && lane.redone.empty() &&
+           std::all_of(lane.followers.begin(), lane.followers.end(), [](const auto& follower) {
+             return follower.lane->run.works_on_models_device;
+           });
+  });
 }
 
 void StepLoop::turn_lanes(uint32_t layer, const std::vector<Lane>& lanes) {

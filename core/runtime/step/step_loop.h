@@ -51,7 +51,7 @@ class StepLoop {
   // fn(piece) of all that is computed in the lane; what it throws ends the piece.
   template <class Fn>
   void each_piece(Lane& lane, const Fn& fn) const;
-  void check_projections(uint32_t layer, const Piece& piece) const;
+  void check_projections(uint32_t layer, std::vector<Lane>& lanes);
   void check_hidden(uint32_t layer, std::vector<Lane>& lanes);
   void check_finite(uint32_t layer, const Piece& piece, const char* what,
                     const std::vector<float>& values, uint64_t width) const;
@@ -62,6 +62,9 @@ class StepLoop {
   void gather(Pass& pass, Rows rows);
   void query_ahead(Pass& pass, uint32_t target, Rows rows);
   void project(uint32_t layer, std::vector<Lane>& lanes);
+  // Whether what a device projects of this step is read there, and there alone unless a selector
+  // asks.
+  static bool stays_on_device(const std::vector<Lane>& lanes);
   std::vector<Model::Turn> turns_of(const std::vector<Lane>& lanes) const;
   void turn_given(uint32_t layer, const Lane& lane, std::span<const int32_t> turn);
   void turn_lanes(uint32_t layer, const std::vector<Lane>& lanes);

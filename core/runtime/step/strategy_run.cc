@@ -53,7 +53,29 @@ StrategyRun::StrategyRun(const Model& model, Pipeline pipeline_in, ThreadPool& p
       context(make_context(model, pool, options)) {
   store->wait_at_least(std::chrono::seconds(pipeline.strategy.cache.transfer_seconds.value));
   take_prefill_limits();
+  works_on_models_device = finds_models_device();
   name_run(options, first);
+}
+
+// What is merged, compared with a reference or turned twice is on the host.
+bool StrategyRun::finds_models_device() const {
+  const Storage& storage = *pipeline.storage;
+  const Attention& attention = *pipeline.attention;
+  const auto is_host = [](const kvasir_kv_format& format) {
+    return is_host_memory(format.mem_kind);
+  };
+  const auto contributes = [](const auto& selector) {
+    return (selector->desc().needs & KVASIR_NEED_CONTRIBUTION) != 0;
+  };
+  if (context.model.placement().n_layers == 0 || pipeline.is_hybrid() || pipeline.reference ||
+      binding->constant_positions ||
+      std::any_of(binding->formats.begin(), binding->formats.end(), is_host) ||
+      std::any_of(pipeline.selectors.begin(), pipeline.selectors.end(), contributes))
+    return false;
+  return storage.reads(KVASIR_MEM_DEVICE) && attention.reads(KVASIR_MEM_DEVICE) &&
+         attention.writes(KVASIR_MEM_DEVICE) && storage.has_device_memory() &&
+         storage.checks_finite() &&
+         context.model.is_device_memory(bridge->new_page(1).get());  // whose memory it gives
 }
 
 void StrategyRun::name_run(const EngineOptions& options, const StrategyRun* first) {

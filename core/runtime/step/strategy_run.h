@@ -53,6 +53,9 @@ struct StrategyRun {
   std::shared_ptr<MemoryBridge> window_bridge;
   std::shared_ptr<BlockStore> window_store;
   std::shared_ptr<BlockStore> store;
+  // Whether all that takes the model's q, k and v in every step, and makes o of them, works on the
+  // device that the model's layers are on: what they project there then stays.
+  bool works_on_models_device = false;
   // Bytes between host and device so far, of both.
   uint64_t copied_bytes() const {
     return bridge->copied_bytes() + (window_bridge ? window_bridge->copied_bytes() : 0);
@@ -75,6 +78,7 @@ struct StrategyRun {
  private:
   void name_run(const EngineOptions& options, const StrategyRun* first);
   bool reads_prompts_densely() const;
+  bool finds_models_device() const;
   RunContext make_context(const Model& model, ThreadPool& pool, const EngineOptions& options);
   std::vector<SlabOwner> make_owners(ThreadPool& pool) const;
   void take_prefill_limits();

@@ -35,6 +35,7 @@ void* allocate_memory(uint64_t bytes) {
   return data;
 }
 void free_memory(void* data) noexcept { emulation::release(data); }
+bool is_device_memory(const void* data) { return emulation::region_of(data) != nullptr; }
 
 bool pin_memory(void* data, uint64_t bytes) {
   emulation::pin(data, bytes);
@@ -62,10 +63,10 @@ void copy_on_device(void* to, const void* from, uint64_t bytes, Stream) {
   check(to, bytes);
   std::memcpy(to, from, bytes);
 }
-void zero_memory(void* data, uint64_t bytes, Stream) {
+void fill_memory(void* data, uint8_t byte, uint64_t bytes, Stream) {
   if (bytes == 0) return;
   check(data, bytes);
-  std::memset(data, 0, bytes);
+  std::memset(data, byte, bytes);
 }
 
 }  // namespace kvasir::cuda

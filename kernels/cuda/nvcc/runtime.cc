@@ -58,6 +58,16 @@ void* allocate_memory(uint64_t bytes) {
   return data;
 }
 void free_memory(void* data) noexcept { cudaFree(data); }
+bool is_device_memory(const void* data) {
+  cudaPointerAttributes of{};
+  int device = 0;
+  if (cudaPointerGetAttributes(&of, data) != cudaSuccess) {
+    cudaGetLastError();  // not the next call's
+    return false;
+  }
+  check(cudaGetDevice(&device), "name its device");
+  return of.type == cudaMemoryTypeDevice && of.device == device;
+}
 
 bool pin_memory(void* data, uint64_t bytes) {
   if (cudaHostRegister(data, bytes, cudaHostRegisterDefault) == cudaSuccess) return true;
@@ -84,9 +94,9 @@ void copy_on_device(void* to, const void* from, uint64_t bytes, Stream stream) {
   check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, native(stream)),
         "copy on the device");
 }
-void zero_memory(void* data, uint64_t bytes, Stream stream) {
+void fill_memory(void* data, uint8_t byte, uint64_t bytes, Stream stream) {
   if (bytes == 0) return;
-  check(cudaMemsetAsync(data, 0, bytes, native(stream)), "clear device memory");
+  check(cudaMemsetAsync(data, byte, bytes, native(stream)), "fill device memory");
 }
 
 void check_launch(cudaError_t status) { check(status, "start a kernel"); }

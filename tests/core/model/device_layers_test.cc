@@ -283,7 +283,8 @@ struct Sequence {
       }
       device.attn_norm(layer, n);
       const DeviceLayers::Rows all[] = {{0, n}};
-      device.project_qkv(layer, n, {layer % 2, m.pairing, all, all}, q.data(), k.data(), v.data());
+      device.project_qkv(layer, n, {layer % 2, m.pairing, all, all});
+      device.get_projected(q.data(), k.data(), v.data(), n);
       for (uint32_t i = 0; i < n; ++i) {
         keys[layer].push_back(row(k, i, s.k_width()));
         values[layer].push_back(row(v, i, s.v_width()));
@@ -420,7 +421,8 @@ TEST_CASE("only the rows that are named turn, each by its own angles") {
   device->put_input(x.data(), 5);
   device->put_angles(1, seq.cos.data(), seq.sin.data(), 5, s.rope_pairs);
   const DeviceLayers::Rows of_q[] = {{0, 2}, {3, 2}}, of_k[] = {{1, 1}};
-  device->project_qkv(0, 5, {1, m.pairing, of_q, of_k}, seq.q.data(), seq.k.data(), seq.v.data());
+  device->project_qkv(0, 5, {1, m.pairing, of_q, of_k});
+  device->get_projected(seq.q.data(), seq.k.data(), nullptr, 5);
   std::vector<Row> want_q, want_k;
   for (uint32_t i = 0; i < 5; ++i) {
     const Row row = Sequence::row(x, i, s.d_model);
@@ -439,15 +441,16 @@ TEST_CASE("what the host asks on the way changes nothing, and reads what is ther
   const auto device = m.on_device();
   const std::vector<float> h = random_rows(uint64_t{4} * s.d_model, 4),
                            other = random_rows(uint64_t{2} * s.d_model, 5);
-  std::vector<float> q(uint64_t{4} * s.q_width()), k(uint64_t{4} * s.k_width()),
-      v(uint64_t{4} * s.v_width()), again = q, ahead(uint64_t{2} * s.q_width()), x(other.size()),
-                                    logits(uint64_t{2} * s.vocab_size);
+  std::vector<float> q(uint64_t{4} * s.q_width()), again = q, ahead(uint64_t{2} * s.q_width()),
+                                                   x(other.size()),
+                                                   logits(uint64_t{2} * s.vocab_size);
   device->put_hidden(h.data(), 4);
   device->attn_norm(0, 4);
-  device->project_qkv(0, 4, {}, q.data(), k.data(), v.data());
+  device->project_qkv(0, 4, {});
+  device->get_projected(q.data(), nullptr, nullptr, 4);
   device->query_of(1, other.data(), 2, x.data(), ahead.data());
   device->logits(other.data(), 2, logits.data());
-  device->project_qkv(0, 4, {}, again.data(), nullptr, nullptr);
+  device->get_projected(again.data(), nullptr, nullptr, 4);
   CHECK(again == q);
   std::vector<float> rows(h.size(), -1.0f);
   device->get_hidden(rows.data(), 1, 2);
@@ -479,4 +482,30 @@ TEST_CASE("rows that are not finite are found, in the rows of the call alone") {
   device->put_hidden(h.data(), 4);
   CHECK_FALSE(device->hidden_is_finite(4));
   CHECK(device->hidden_is_finite(3));
+}
+
+TEST_CASE("what is projected is handed over on the device, checked, with NaN for what is to come") {
+  const Model m(odd_shape(4), GgmlType::kF32, false, RopePairing::kInterleaved);
+  const DeviceShape& s = m.shape;
+  const auto device = m.on_device();
+  std::vector<float> x = random_rows(uint64_t{4} * s.d_model, 4);
+  device->put_hidden(x.data(), 4);
+  device->put_input(x.data(), 4);
+  device->project_qkv(0, 4, {});
+  DeviceLayers::Projected there = device->projected(4);
+  CHECK(there.is_finite);
+  for (const float* rows : {there.q, there.k, there.v, const_cast<const float*>(there.o)})
+    CHECK(device->is_device_memory(rows));
+  CHECK_FALSE(device->is_device_memory(x.data()));
+  CHECK(there.lse == there.o + 4 * s.o_width());
+  const uint64_t before = device->copied().to_device;
+  device->attn_output(0, there.o, 4);
+  CHECK(device->copied().to_device == before);
+  CHECK_FALSE(device->hidden_is_finite(1));
+  x[3 * s.d_model] = NAN;
+  device->put_input(x.data(), 4);
+  device->project_qkv(0, 4, {});
+  CHECK_FALSE(device->projected(4).is_finite);
+  device->project_qkv(0, 3, {});
+  CHECK(device->projected(3).is_finite);
 }

@@ -191,7 +191,7 @@ TEST_CASE("memory of both sides is as planned, and the host keeps nothing of wha
   }
 }
 
-TEST_CASE("the stream stays on the device: q, k and v leave it, what attention gave comes") {
+TEST_CASE("the stream stays on the device, and q, k and v until they are read") {
   const GgufFile file = golden("llama-gqa4-llama3");
   const auto model = Model::load(file, pool(), on_device(99));
   const ModelShape& s = model->shape();
@@ -210,9 +210,19 @@ TEST_CASE("the stream stays on the device: q, k and v leave it, what attention g
   }
   // Angles go there once for all layers.
   const uint64_t angles = 2 * n * model->rope(0).n_pairs();
-  uint64_t to_host = 4 * s.n_layers * (q.size() + k.size() + v.size());
   CHECK(model->placement().copied_to_device == 4 * (h.size() + s.n_layers * o.size() + angles));
+  uint64_t to_host = 0;
   CHECK(model->placement().copied_to_host == to_host);
+  const auto there = model->projected_on_device();
+  REQUIRE(there);
+  CHECK(there->is_finite);
+  CHECK(model->is_device_memory(there->q));
+  CHECK(model->placement().copied_to_host == (to_host += 4));
+  model->read_projected(k.data());
+  CHECK(model->placement().copied_to_host == (to_host += 4 * k.size()));
+  model->read_projected();
+  model->read_projected(q.data());  // they are there
+  CHECK(model->placement().copied_to_host == (to_host += 4 * (q.size() + v.size())));
   model->read_hidden(h.data(), 3, 2);
   CHECK(model->placement().copied_to_host == (to_host += 4 * 2 * s.d_model));
   model->read_input(x.data(), 0, n);
@@ -245,6 +255,7 @@ TEST_CASE("RoPE on the device is the host's, for every pairing, scaling and kind
               k(uint64_t{n} * s.n_kv_heads * s.head_dim),
               v(uint64_t{n} * s.n_kv_heads * s.v_head_dim);
           of.project_turned(layer, x.data(), n, turns, q.data(), k.data(), v.data());
+          of.read_projected();
           q.insert(q.end(), k.begin(), k.end());
           q.insert(q.end(), v.begin(), v.end());
           return q;
@@ -287,6 +298,7 @@ TEST_CASE("angles that the device has are not taken for those of another length"
     CAPTURE(length);
     const Model::Turn turns[] = {{0, pos, length, true}};
     model->project_turned(0, x.data(), 1, turns, q.data(), k.data(), v.data());
+    model->read_projected();
     host->project_turned(0, x.data(), 1, turns, want.data(), k.data(), v.data());
     CHECK(largest_difference(q, want) < 2e-5);
     if (!before.empty()) CHECK((before == q) == (length == 60));

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <fstream>
+#include <functional>
 
 #include "tests/core/runtime/support.h"
 #include "tests/support/temp_dir.h"
@@ -17,6 +18,14 @@ const std::string kCache =
     "[cache]\nblock_size = 4\nsink_tokens = 4\nwindow_tokens = 8\nchunk_size = 16\n";
 const std::string kTopK =
     "[selector]\nplugin = 'block_topk'\nbudget_tokens = 8\n[representative]\nplugin = 'minmax'\n";
+const std::string kEmulation = KVASIR_TEST_CUDA_PLUGINS;
+const std::string kCuda = "[attention]\nplugin = '" + kEmulation + "/cuda_emulation.so'\n";
+
+// K and V where the layers are, or on the host.
+std::string blocks(bool on_device, const std::string& type = "f32") {
+  return kCuda + "[storage]\nplugin = '" + (on_device ? kEmulation + "/gpu_emulation.so" : "dram") +
+         "'\ntype_k = '" + type + "'\ntype_v = '" + type + "'\n";
+}
 
 std::unique_ptr<Model> on_device(const GgufFile& file, uint32_t n_layers) {
   Model::Options options;
@@ -59,6 +68,19 @@ Logits short_story(Engine& engine, bool verifies) {
   const StepItem verified = {.seq = a, .tokens = drafts, .logits = out.back(), .parents = parents};
   CHECK(engine.step({&verified, 1})[0].text() == "");
   return out;
+}
+
+// The bench's model with another number at the beginning of a tensor.
+GgufFile spoilt(const Bench& bench, const TempDir& dir, const std::string& name, float first) {
+  const GgufTensor& tensor = bench.tiny.file->tensor(name);
+  std::ifstream from(bench.tiny.file->path(), std::ios::binary);
+  std::string bytes((std::istreambuf_iterator<char>(from)), {});
+  const size_t at =
+      bytes.find(std::string_view(reinterpret_cast<const char*>(tensor.data), tensor.n_bytes));
+  REQUIRE(at != std::string::npos);
+  std::memcpy(bytes.data() + at, &first, sizeof first);
+  std::ofstream(dir.path("spoilt"), std::ios::binary) << bytes;
+  return GgufFile::open(dir.path("spoilt"));
 }
 
 }  // namespace
@@ -141,24 +163,98 @@ TEST_CASE("of a decoded token only q, k, v, a flag per layer, its state and its 
              s.d_model));
 }
 
+TEST_CASE("where the cache is on the device, too, of each layer two flags and no row are copied") {
+  Bench bench(4, 2, 8);
+  const auto model = on_device(*bench.tiny.file, 99);
+  const auto engine =
+      bench.engine(*model, kCache + "[selector]\nplugin = 'dense'\n" + blocks(true), options());
+  const ModelShape& s = model->shape();
+  const SequenceId seq = engine->open();
+  prefill(*engine, seq, some_tokens(9, 3));
+  const Model::Placement before = model->placement();
+  engine->reset_engagement();
+  decode(*engine, seq, 3);
+  const Model::Placement after = model->placement();
+  CHECK(after.copied_to_host - before.copied_to_host ==
+        4 * (2 * s.n_layers + s.d_model + s.vocab_size));
+  CHECK(after.copied_to_device - before.copied_to_device ==
+        4 * (2 * s.d_model + 2 * model->rope(0).n_pairs()));
+  CHECK(engine->decode_engagement().device_copy_bytes == 0);
+}
+
+// Selectors that look at queries, at attention's mass, at scores on the host or on the device.
+TEST_CASE("the bits are those of rows that are copied, for each way of looking at them") {
+  const auto scored = [](const std::string& selector, const std::string& more) {
+    return [=](bool on_device) {
+      const auto there = [&](const std::string& name) {
+        return on_device ? kEmulation + "/cuda_" + name + "_emulation.so" : name;
+      };
+      const bool is_there = selector == "there";
+      return "[cache]\nblock_size = 4\nsink_tokens = 4\nwindow_tokens = 8\nchunk_size = 16\n" +
+             more + "[selector]\nplugin = '" + (is_there ? there("block_topk") : "block_topk") +
+             "'\nbudget_tokens = 8\n[representative]\nplugin = '" + there("minmax") + "'\n" +
+             (on_device ? "" : "coarse_first = false\n") + blocks(on_device);
+    };
+  };
+  const auto plain = [](const std::string& selector) {
+    return [=](bool on_device) { return kCache + selector + blocks(on_device); };
+  };
+  const struct {
+    std::string name;
+    std::function<std::string(bool)> toml;
+    bool verifies;
+    uint32_t n_layers = 99;
+  } strategies[] = {
+      {"dense", plain("[selector]\nplugin = 'dense'\n"), true},
+      {"dense, the first layer on the host", plain("[selector]\nplugin = 'dense'\n"), false, 2},
+      {"h2o", plain("[selector]\nplugin = 'h2o'\nbudget_tokens = 12\n"), false},
+      {"snapkv", plain("[selector]\nplugin = 'snapkv'\nbudget_tokens = 16\n"), false},
+      {"scores to the host", scored("here", ""), true},
+      {"scores that stay", scored("there", ""), true},
+      {"a layer ahead", scored("here", "foresee = 'choose'\n"), false},
+  };
+  Bench bench(4, 2, 8);
+  for (const auto& s : strategies) {
+    CAPTURE(s.name);
+    const auto model = on_device(*bench.tiny.file, s.n_layers);
+    const auto copying = bench.engine(*model, s.toml(false), options());
+    const Logits want = short_story(*copying, s.verifies);
+    const auto engine = bench.engine(*model, s.toml(true), options());
+    CHECK(short_story(*engine, s.verifies) == want);
+    CHECK(engine->decode_engagement().fallbacks == 0);
+    CHECK(bench.log.empty());
+  }
+}
+
+TEST_CASE("what is not finite on the device ends its sequence, with what, where, at which token") {
+  Bench bench(4, 2, 8);
+  const TempDir dir;
+  const std::string dense = kCache + "[selector]\nplugin = 'dense'\n";
+  const auto fails = [&](const std::string& tensor, float first, const std::string& type) {
+    const GgufFile file = spoilt(bench, dir, tensor, first);
+    const auto model = on_device(file, 99);
+    const auto engine = bench.engine(*model, dense + blocks(true, type), options());
+    try {
+      prefill(*engine, engine->open(), some_tokens(9, 3));
+    } catch (const Error& e) {
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  CHECK(fails("blk.1.attn_norm.weight", INFINITY, "f32")
+            .find("layer 1: the query at position 0 is not finite") != std::string::npos);
+  CHECK(fails("blk.1.attn_v.weight", 1e30f, "f32") == "");
+  CHECK(
+      fails("blk.1.attn_v.weight", 1e30f, "f16").find("layer 1: output of query 0 is not finite") !=
+      std::string::npos);
+}
+
 // In the layer where they stop being finite, which the device tells, at the token that the host
 // then finds; the sequence beside it goes on.
 TEST_CASE("hidden states that are not finite end their sequence in their layer") {
   Bench bench(4, 2, 8);
   const TempDir dir;
-  const std::string path = dir.path("nan");
-  {
-    const GgufTensor& tensor = bench.tiny.file->tensor("blk.1.ffn_norm.weight");
-    std::ifstream from(bench.tiny.file->path(), std::ios::binary);
-    std::string bytes((std::istreambuf_iterator<char>(from)), {});
-    const size_t at =
-        bytes.find(std::string_view(reinterpret_cast<const char*>(tensor.data), tensor.n_bytes));
-    REQUIRE(at != std::string::npos);
-    const float infinity = INFINITY;
-    std::memcpy(bytes.data() + at, &infinity, sizeof infinity);
-    std::ofstream(path, std::ios::binary) << bytes;
-  }
-  const GgufFile file = GgufFile::open(path);
+  const GgufFile file = spoilt(bench, dir, "blk.1.ffn_norm.weight", INFINITY);
   for (const uint32_t n : {0u, 1u, 2u, 99u}) {  // the host's layer, and a device's
     CAPTURE(n);
     Model::Options plain;

@@ -55,6 +55,16 @@ void TimedModel::query_ahead(uint32_t layer, const float* h, uint32_t n, float* 
   timed(times_.projections, [&] { inner().query_ahead(layer, h, n, x, q); });
 }
 
+std::optional<Model::Projected> TimedModel::projected_on_device() const {
+  std::optional<Projected> there;
+  timed(times_.projections, [&] { there = inner().projected_on_device(); });
+  return there;
+}
+
+void TimedModel::read_projected(const float* which) const {
+  timed(times_.projections, [&] { inner().read_projected(which); });
+}
+
 std::optional<bool> TimedModel::hidden_is_finite() const {
   std::optional<bool> is_finite;
   timed(times_.ffn, [&] { is_finite = inner().hidden_is_finite(); });

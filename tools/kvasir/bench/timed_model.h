@@ -40,6 +40,8 @@ class TimedModel final : public WrappedModel {
   void logits(const float* h, uint32_t n, float* out) const override;
   void query_ahead(uint32_t layer, const float* h, uint32_t n, float* x, float* q) const override;
   // Where a device's work of a layer is waited for.
+  std::optional<Projected> projected_on_device() const override;
+  void read_projected(const float* which) const override;
   std::optional<bool> hidden_is_finite() const override;
 
  private:

@@ -43,6 +43,11 @@ class WrappedModel : public Model {
   void read_input(float* x, uint32_t first, uint32_t n) const override {
     model_->read_input(x, first, n);
   }
+  void read_projected(const float* which) const override { model_->read_projected(which); }
+  std::optional<Projected> projected_on_device() const override {
+    return model_->projected_on_device();
+  }
+  bool is_device_memory(const void* data) const override { return model_->is_device_memory(data); }
   std::optional<bool> hidden_is_finite() const override { return model_->hidden_is_finite(); }
   void pin(std::span<float> rows) const override { model_->pin(rows); }
   void unpin(std::span<float> rows) const noexcept override { model_->unpin(rows); }
