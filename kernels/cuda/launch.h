@@ -6,7 +6,9 @@
 
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/runtime.h"
-#ifndef KVASIR_CUDA_EMULATION
+#ifdef KVASIR_CUDA_EMULATION
+#include "kernels/cuda/emulation/capture.h"
+#else
 #include "kernels/cuda/nvcc/launch_checks.h"
 #endif
 
@@ -22,7 +24,7 @@ struct LaunchShape {
 
 // Block after block; the first fault ends the launch and is thrown.
 template <class... Parameters>
-void launch(void (*kernel)(Parameters...), const LaunchShape& shape, Stream,
+void launch(void (*kernel)(Parameters...), const LaunchShape& shape, Stream stream,
             const std::type_identity_t<Parameters>&... arguments) {
   using emulation::Block;
   if (shape.threads == 0 || shape.threads > emulation::kMostThreads ||
@@ -30,14 +32,18 @@ void launch(void (*kernel)(Parameters...), const LaunchShape& shape, Stream,
     throw emulation::Fault(emulation::FaultKind::kLaunch,
                            "more threads, blocks or shared memory than a launch may have");
   }
-  const auto held = emulation::hold_device();
-  const uint64_t run = emulation::next_run();
-  for (uint32_t y = 0; y < shape.blocks_y; ++y) {
-    for (uint32_t x = 0; x < shape.blocks_x; ++x) {
-      Block block({shape.blocks_x, shape.blocks_y}, {x, y}, shape.threads, shape.shared_bytes, run);
-      block.run([&] { kernel(arguments...); });
+  if (shape.blocks_x == 0 || shape.blocks_y == 0) return;
+  emulation::give_kernel(stream, [=] {
+    const auto held = emulation::hold_device();
+    const uint64_t run = emulation::next_run();
+    for (uint32_t y = 0; y < shape.blocks_y; ++y) {
+      for (uint32_t x = 0; x < shape.blocks_x; ++x) {
+        Block block({shape.blocks_x, shape.blocks_y}, {x, y}, shape.threads, shape.shared_bytes,
+                    run);
+        block.run([&] { kernel(arguments...); });
+      }
     }
-  }
+  });
 }
 
 #else

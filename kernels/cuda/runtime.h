@@ -59,4 +59,24 @@ inline void zero_memory(void* data, uint64_t bytes, Stream stream) {
   fill_memory(data, 0, bytes, stream);
 }
 
+// What a stream is given between begin_capture() and end_capture() does not run: it is recorded, to
+// be started as a whole as often as is wanted, with the same addresses and numbers. Kernels, fills,
+// copies on the device, and copies from and to pinned memory, which use it anew each time. Copies
+// of other memory of the host are refused, and that the thread waits for the stream, allocates or
+// frees meanwhile; what was refused once can only be abandoned. Not of the default stream.
+struct Graph {
+  void* handle = nullptr;  // opaque; cudaGraphExec_t
+};
+void begin_capture(Stream stream);
+Graph end_capture(Stream stream);
+void abandon_capture(Stream stream) noexcept;
+void launch_graph(Graph graph, Stream stream);
+void destroy_graph(Graph graph) noexcept;  // none of its launches is under way
+
+// What this process has started so far: kernels one by one (not those of cuBLAS), and graphs.
+struct Launches {
+  uint64_t kernels = 0, graphs = 0;
+};
+Launches launches();
+
 }  // namespace kvasir::cuda

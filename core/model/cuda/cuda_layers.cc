@@ -1,9 +1,14 @@
 // Dense layers on a CUDA device: the library that core/model/layers/device_library.h loads. The
 // stream of hidden states stays on the device from layer to layer; all copies of rows are here.
+// What works on it is put off until somebody needs what comes of it: a layer of few rows is one
+// graph.
 // SPDX-License-Identifier: Apache-2.0
+#include <functional>
+#include <utility>
 #include <vector>
 
 #include "core/error.h"
+#include "core/model/cuda/deferred_work.h"
 #include "core/model/cuda/device_memory.h"
 #include "core/model/cuda/device_products.h"
 #include "core/model/layers/device_layers.h"
@@ -11,6 +16,7 @@
 #include "kernels/cuda/rms_norm.h"
 #include "kernels/cuda/rotate_rows.h"
 #include "kernels/cuda/row_ops.h"
+#include "kernels/cuda/weight_product.h"
 
 namespace kvasir {
 namespace {
@@ -27,14 +33,14 @@ auto guarded(const Fn& fn) {
   }
 }
 
-// A number that the device tells the host.
-struct PinnedCount {
-  uint32_t value = 0;
-  PinnedCount() { is_pinned_ = cuda::pin_memory(&value, sizeof value); }
-  ~PinnedCount() {
-    if (is_pinned_) cuda::unpin_memory(&value);
+// Numbers that the device tells the host.
+struct PinnedCounts {
+  uint32_t value[2] = {};
+  PinnedCounts() { is_pinned_ = cuda::pin_memory(value, sizeof value); }
+  ~PinnedCounts() {
+    if (is_pinned_) cuda::unpin_memory(value);
   }
-  PinnedCount(const PinnedCount&) = delete;
+  PinnedCounts(const PinnedCounts&) = delete;
 
  private:
   bool is_pinned_;
@@ -102,6 +108,7 @@ class CudaLayers final : public DeviceLayers {
   void unpin(std::span<float> rows) noexcept override;
   void put_hidden(const float* h, uint32_t n) override {
     guarded([&] { put(hidden_, h, uint64_t{n} * shape_.d_model); });
+    n_counted_ = 0;
   }
   void put_input(const float* x, uint32_t n) override {
     guarded([&] { put(input_, x, uint64_t{n} * shape_.d_model); });
@@ -112,7 +119,8 @@ class CudaLayers final : public DeviceLayers {
   void put_angles(uint32_t table, const float* cos, const float* sin, uint32_t n,
                   uint32_t n_pairs) override;
   void attn_norm(uint32_t layer, uint32_t n) override {
-    guarded([&] { norm(hidden_, layers_[layer].attn_norm, n, shape_.d_model, input_); });
+    queue({kAttnNorm, layer, n}, n,
+          [=, this] { norm(hidden_, layers_[layer].attn_norm, n, shape_.d_model, input_); });
   }
   bool is_device_memory(const void* data) override {
     return guarded([&] { return cuda::is_device_memory(data); });
@@ -130,10 +138,12 @@ class CudaLayers final : public DeviceLayers {
 
  private:
   void put(uint64_t to, const float* from, uint64_t n) {
+    work_.give();
     cuda::copy_to_device(reinterpret_cast<void*>(to), from, 4 * n, stream_.handle);
     copied_.to_device += 4 * n;
   }
   void get(float* to, uint64_t from, uint64_t n) {
+    work_.give();
     cuda::copy_to_host(to, reinterpret_cast<const void*>(from), 4 * n, stream_.handle);
     copied_.to_host += 4 * n;
   }
@@ -147,10 +157,24 @@ class CudaLayers final : public DeviceLayers {
   uint64_t cos_of(uint32_t table) const { return angles_ + 2 * table * sizes_.angles; }
   uint64_t sin_of(uint32_t table) const { return cos_of(table) + sizes_.angles; }
   uint64_t lse_of(uint32_t n) const { return o_ + uint64_t{4} * n * shape_.o_width(); }
-  // What count() is told from begin_count() on; all_were_finite() waits.
-  void begin_count();
-  void count(uint64_t x, uint64_t n) { cuda::count_not_finite(x, n, n_bad_, stream_.handle); }
-  bool all_were_finite();
+
+  enum Work : uint32_t { kAttnNorm, kProject, kHandOver, kAttnOutput, kFfn, kCountHidden };
+  // form: as DeferredWork::add. Many rows are those of prompts, whose numbers of rows seldom come
+  // again, and whose launches take no time that is seen.
+  void queue(const std::vector<uint32_t>& form, uint32_t n, std::function<void()> work) {
+    work_.add(form, n <= cuda::kMostProductRows, std::move(work));
+  }
+  void project(const LayerOnDevice& l, uint32_t n, const Rotation& rotation);
+  void run_ffn(const LayerOnDevice& l, uint32_t n);
+
+  enum Counted : uint32_t { kHidden, kProjected };  // place in n_bad_
+  void begin_count(Counted what);
+  void count(Counted what, uint64_t x, uint64_t n) {
+    cuda::count_not_finite(x, n, n_bad_ + sizeof(uint32_t) * what, stream_.handle);
+  }
+  void count_hidden(uint32_t n);
+  // Once all is given: waits for it, unless the numbers are here since they were counted.
+  bool is_finite(Counted what);
   void rotate(const Rotation& by, std::span<const Rows> rows, uint64_t x, uint32_t n_heads);
   void norm(uint64_t x, uint64_t weight, uint64_t n_rows, uint32_t width, uint64_t y,
             bool adds = false) {
@@ -165,12 +189,15 @@ class CudaLayers final : public DeviceLayers {
   DeviceMemory scratch_;
   uint64_t hidden_, input_, normed_, q_, k_, v_, o_, ahead_, gate_, up_, angles_, n_bad_, logits_;
   uint32_t n_pairs_[DeviceBuffers::kAngleTables] = {};  // of the angles that were put
-  PinnedCount bad_;
+  PinnedCounts bad_;
+  bool bad_is_read_ = false;  // since something was counted
+  uint32_t n_counted_ = 0;    // rows of h as it is now
   DeviceProducts products_;
   std::vector<LayerOnDevice> layers_;
   std::vector<HeadOnDevice> head_;  // one or none
   uint64_t weight_bytes_ = 0;
   Copied copied_;
+  DeferredWork work_;  // goes first
 };
 
 ProductScratch take_products(DeviceMemory& memory, const DeviceBuffers& sizes) {
@@ -202,7 +229,8 @@ CudaLayers::CudaLayers(const DeviceShape& shape)
       angles_(scratch_.take(2 * DeviceBuffers::kAngleTables * sizes_.angles)),
       n_bad_(scratch_.take(sizes_.n_bad)),
       logits_(scratch_.take(sizes_.logits)),
-      products_(stream_.handle, take_products(scratch_, sizes_)) {}
+      products_(stream_.handle, take_products(scratch_, sizes_)),
+      work_(stream_.handle) {}
 
 void CudaLayers::add_layer(const DeviceLayer& from) {
   guarded([&] {
@@ -257,29 +285,43 @@ void CudaLayers::unpin(std::span<float> rows) noexcept {
   cuda::unpin_memory(rows.data());
 }
 
-void CudaLayers::begin_count() {
-  cuda::zero_memory(reinterpret_cast<void*>(n_bad_), sizeof(uint32_t), stream_.handle);
+void CudaLayers::begin_count(Counted what) {
+  cuda::zero_memory(reinterpret_cast<void*>(n_bad_ + sizeof(uint32_t) * what), sizeof(uint32_t),
+                    stream_.handle);
 }
 
-bool CudaLayers::all_were_finite() {
-  cuda::copy_to_host(&bad_.value, reinterpret_cast<const void*>(n_bad_), sizeof(uint32_t),
-                     stream_.handle);
-  copied_.to_host += sizeof(uint32_t);
-  cuda::wait(stream_.handle);
-  return bad_.value == 0;
+void CudaLayers::count_hidden(uint32_t n) {
+  begin_count(kHidden);
+  count(kHidden, hidden_, uint64_t{n} * shape_.d_model);
+}
+
+bool CudaLayers::is_finite(Counted what) {
+  if (!bad_is_read_) {
+    work_.give();
+    cuda::copy_to_host(bad_.value, reinterpret_cast<const void*>(n_bad_), sizeof bad_.value,
+                       stream_.handle);
+    copied_.to_host += sizeof bad_.value;
+    cuda::wait(stream_.handle);
+    bad_is_read_ = true;
+  }
+  return bad_.value[what] == 0;
 }
 
 bool CudaLayers::hidden_is_finite(uint32_t n) {
   return guarded([&] {
-    begin_count();
-    count(hidden_, uint64_t{n} * shape_.d_model);
-    return all_were_finite();
+    if (n_counted_ != n) {
+      queue({kCountHidden, n}, n, [=, this] { count_hidden(n); });
+      n_counted_ = n;
+      bad_is_read_ = false;
+    }
+    return is_finite(kHidden);
   });
 }
 
 void CudaLayers::put_angles(uint32_t table, const float* cos, const float* sin, uint32_t n,
                             uint32_t n_pairs) {
   guarded([&] {
+    work_.give();  // which turned by others
     n_pairs_[table] = n_pairs;
     put(cos_of(table), cos, uint64_t{n} * n_pairs);
     put(sin_of(table), sin, uint64_t{n} * n_pairs);
@@ -299,30 +341,47 @@ void CudaLayers::rotate(const Rotation& by, std::span<const Rows> rows, uint64_t
 }
 
 void CudaLayers::project_qkv(uint32_t layer, uint32_t n, const Rotation& rotation) {
-  guarded([&] {
-    const LayerOnDevice& l = layers_[layer];
-    const DeviceProducts::Product list[] = {
-        {&l.q, q_, l.q_bias}, {&l.k, k_, l.k_bias}, {&l.v, v_, l.v_bias}};
-    products_.multiply(input_, n, list);
-    const uint32_t dim = shape_.head_dim;
-    if (l.q_norm) norm(q_, l.q_norm, uint64_t{n} * shape_.n_q_heads, dim, q_);
-    if (l.k_norm) norm(k_, l.k_norm, uint64_t{n} * shape_.n_kv_heads, dim, k_);
-    rotate(rotation, rotation.of_q, q_, shape_.n_q_heads);
-    rotate(rotation, rotation.of_k, k_, shape_.n_kv_heads);
-  });
+  std::vector<uint32_t> form = {kProject,
+                                layer,
+                                n,
+                                rotation.table,
+                                rotation.pairing == RopePairing::kInterleaved,
+                                n_pairs_[rotation.table],
+                                static_cast<uint32_t>(rotation.of_q.size())};
+  for (const auto& rows : {rotation.of_q, rotation.of_k})
+    for (const Rows& some : rows) form.insert(form.end(), {some.first, some.n});
+  queue(form, n,
+        [=, this, of_q = std::vector(rotation.of_q.begin(), rotation.of_q.end()),
+         of_k = std::vector(rotation.of_k.begin(), rotation.of_k.end())] {
+          project(layers_[layer], n, {rotation.table, rotation.pairing, of_q, of_k});
+        });
+}
+
+void CudaLayers::project(const LayerOnDevice& l, uint32_t n, const Rotation& rotation) {
+  const DeviceProducts::Product list[] = {
+      {&l.q, q_, l.q_bias}, {&l.k, k_, l.k_bias}, {&l.v, v_, l.v_bias}};
+  products_.multiply(input_, n, list);
+  const uint32_t dim = shape_.head_dim;
+  if (l.q_norm) norm(q_, l.q_norm, uint64_t{n} * shape_.n_q_heads, dim, q_);
+  if (l.k_norm) norm(k_, l.k_norm, uint64_t{n} * shape_.n_kv_heads, dim, k_);
+  rotate(rotation, rotation.of_q, q_, shape_.n_q_heads);
+  rotate(rotation, rotation.of_k, k_, shape_.n_kv_heads);
 }
 
 CudaLayers::Projected CudaLayers::projected(uint32_t n) {
   return guarded([&]() -> Projected {
-    begin_count();
-    count(q_, uint64_t{n} * shape_.q_width());
-    count(k_, uint64_t{n} * shape_.k_width());
-    count(v_, uint64_t{n} * shape_.v_width());
-    cuda::fill_memory(reinterpret_cast<void*>(o_), 0xff,
-                      uint64_t{4} * n * (shape_.o_width() + shape_.n_q_heads), stream_.handle);
-    const bool is_finite = all_were_finite();
+    queue({kHandOver, n}, n, [=, this] {
+      begin_count(kProjected);
+      count(kProjected, q_, uint64_t{n} * shape_.q_width());
+      count(kProjected, k_, uint64_t{n} * shape_.k_width());
+      count(kProjected, v_, uint64_t{n} * shape_.v_width());
+      cuda::fill_memory(reinterpret_cast<void*>(o_), 0xff,
+                        uint64_t{4} * n * (shape_.o_width() + shape_.n_q_heads), stream_.handle);
+    });
+    bad_is_read_ = false;
+    const bool all_are_finite = is_finite(kProjected);
     const auto at = [](uint64_t address) { return reinterpret_cast<float*>(address); };
-    return {is_finite, at(q_), at(k_), at(v_), at(o_), at(lse_of(n))};
+    return {all_are_finite, at(q_), at(k_), at(v_), at(o_), at(lse_of(n))};
   });
 }
 
@@ -360,20 +419,28 @@ void CudaLayers::add_product(uint64_t x, uint32_t n, const MatrixOnDevice& w, ui
 void CudaLayers::attn_output(uint32_t layer, const float* o, uint32_t n) {
   guarded([&] {
     if (reinterpret_cast<uint64_t>(o) != o_) put(o_, o, uint64_t{n} * shape_.o_width());
-    add_product(o_, n, layers_[layer].o, layers_[layer].post_attn_norm);
   });
+  queue({kAttnOutput, layer, n}, n,
+        [=, this] { add_product(o_, n, layers_[layer].o, layers_[layer].post_attn_norm); });
+  n_counted_ = 0;
 }
 
 void CudaLayers::ffn(uint32_t layer, uint32_t n) {
-  guarded([&] {
-    const LayerOnDevice& l = layers_[layer];
-    norm(hidden_, l.ffn_norm, n, shape_.d_model, normed_);
-    products_.multiply_gated(
-        normed_, n, l.gate, l.up,
-        shape_.activation == Activation::kGelu ? cuda::GateKind::kGelu : cuda::GateKind::kSilu,
-        gate_, up_);
-    add_product(gate_, n, l.down, l.post_ffn_norm);
+  queue({kFfn, layer, n}, n, [=, this] {
+    run_ffn(layers_[layer], n);
+    count_hidden(n);
   });
+  n_counted_ = n;
+  bad_is_read_ = false;
+}
+
+void CudaLayers::run_ffn(const LayerOnDevice& l, uint32_t n) {
+  norm(hidden_, l.ffn_norm, n, shape_.d_model, normed_);
+  products_.multiply_gated(
+      normed_, n, l.gate, l.up,
+      shape_.activation == Activation::kGelu ? cuda::GateKind::kGelu : cuda::GateKind::kSilu, gate_,
+      up_);
+  add_product(gate_, n, l.down, l.post_ffn_norm);
 }
 
 void CudaLayers::logits(const float* h, uint32_t n, float* out) {

@@ -71,7 +71,7 @@ struct DeviceBuffers {
   uint64_t ahead = 0;                          // as q, of a later layer
   uint64_t gate = 0, up = 0;                   // [max_tokens, d_ff] f32
   uint64_t angles = 0;  // cos or sin of a table, [max_tokens, rope_pairs] f32
-  uint64_t n_bad = aligned(sizeof(uint32_t));
+  uint64_t n_bad = aligned(2 * sizeof(uint32_t));
   uint64_t logits = 0;   // [logit_rows, vocab_size] f32
   uint64_t rounded = 0;  // [max_tokens, widest input] bf16
   uint64_t tile = 0, workspace = 0;
@@ -105,7 +105,8 @@ struct DeviceBuffers {
   }
 };
 
-// One sequence of calls at a time. Rows h (the stream of hidden states, [n, d_model]) and x (a
+// One sequence of calls at a time. Calls that neither read nor write arrays of the host may be put
+// off until one does, or asks. Rows h (the stream of hidden states, [n, d_model]) and x (a
 // layer's normalised input, likewise) stay on the device between calls; put and get copy them.
 // Layers are counted from the first that was added. All arrays of the host are f32, row-major, n at
 // most max_tokens (in logits(), too). Calls that write to the host return when it is written; what

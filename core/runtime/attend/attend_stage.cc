@@ -21,6 +21,7 @@ namespace {
 kvasir_view host_like(kvasir_view there, const std::vector<float>& here) {
   there.data = const_cast<float*>(here.data());  // NOLINT: inputs and outputs have one type
   there.mem_kind = KVASIR_MEM_HOST;
+  there.device = 0;
   return there;
 }
 

@@ -70,6 +70,7 @@ void StepLoop::begin(const std::vector<Lane>& lanes, uint32_t n) {
 
 void StepLoop::run(std::vector<Lane>& lanes, std::span<const int32_t> tokens) {
   begin(lanes, static_cast<uint32_t>(tokens.size()));
+  hidden_is_unchecked_ = false;  // of a step that was given up
   begin_placing(lanes);
   load_ahead(lanes, 0);
   timer_.in_model([&] { model_.embed(tokens, b_.h.data()); });
@@ -147,6 +148,7 @@ void StepLoop::run_layer(uint32_t layer, std::vector<Lane>& lanes) {
     timer_.in_lane(lane, [&] { guard_pieces(lane.pieces, [&] { speculate(lane, layer); }); });
   }
   timer_.in_model([&] { project(layer, lanes); });
+  if (std::exchange(hidden_is_unchecked_, false)) check_hidden(layer - 1, lanes);
   check_projections(layer, lanes);
   for (Lane& lane : lanes) {
     wait_for_placed(lane, layer);
@@ -154,7 +156,16 @@ void StepLoop::run_layer(uint32_t layer, std::vector<Lane>& lanes) {
   }
   load_ahead(lanes, layer + 1);
   finish_layer(layer, lanes);
-  check_hidden(layer, lanes);
+  hidden_is_unchecked_ =
+      b_.on_device && layer + 1 < model_.shape().n_layers && can_check_late(layer + 1, lanes);
+  if (!hidden_is_unchecked_) check_hidden(layer, lanes);
+}
+
+bool StepLoop::can_check_late(uint32_t layer, const std::vector<Lane>& lanes) {
+  return std::all_of(lanes.begin(), lanes.end(), [&](const Lane& lane) {
+    return !lane.run.select.reads_input(layer) &&
+           lane.run.select.speculation_target(decoding(lane, layer)) == 0;
+  });
 }
 
 void StepLoop::finish_layer(uint32_t layer, std::vector<Lane>& lanes) {

@@ -53,6 +53,9 @@ class StepLoop {
   void each_piece(Lane& lane, const Fn& fn) const;
   void check_projections(uint32_t layer, std::vector<Lane>& lanes);
   void check_hidden(uint32_t layer, std::vector<Lane>& lanes);
+  // Whether the hidden states of the layer before can be checked once this layer has projected
+  // them, so that a device is waited for once: nobody looks at them before.
+  static bool can_check_late(uint32_t layer, const std::vector<Lane>& lanes);
   void check_finite(uint32_t layer, const Piece& piece, const char* what,
                     const std::vector<float>& values, uint64_t width) const;
   void speculate(Lane& lane, uint32_t layer);
@@ -76,6 +79,7 @@ class StepLoop {
   StepTimer timer_;
   LaneLayer lane_layer_{b_, timer_};
   std::vector<float> x_decode_, q_target_;  // of speculate() and foresee()
+  bool hidden_is_unchecked_ = false;        // of the layer before
 };
 
 }  // namespace kvasir

@@ -14,6 +14,7 @@ enum class FaultKind {
   kBarrier,        // threads of a block wait at different barriers, or have left
   kWarp,           // lanes named in a mask do not come to the same operation
   kLaunch,         // more threads or shared memory than a launch may have
+  kCapture,        // a stream is captured, and is given or asked what cannot be recorded
 };
 
 class Fault : public std::runtime_error {

@@ -5,6 +5,7 @@
 #include <bit>
 #include <vector>
 
+#include "kernels/cuda/emulation/capture.h"
 #include "kernels/cuda/emulation/fault.h"
 #include "kernels/cuda/emulation/memory.h"
 
@@ -30,18 +31,7 @@ std::vector<float> floats(uint64_t address, uint64_t n) {
   return out;
 }
 
-}  // namespace
-
-struct MatrixProducts::Handle {};
-
-MatrixProducts::MatrixProducts(Stream, void* workspace) : handle_(std::make_unique<Handle>()) {
-  checked<std::byte>(std::bit_cast<uint64_t>(workspace), kWorkspaceBytes);
-}
-MatrixProducts::~MatrixProducts() = default;
-uint64_t MatrixProducts::workspace_bytes() { return kWorkspaceBytes; }
-
-void MatrixProducts::multiply(const MatrixProduct& p) {
-  if (p.n_rows == 0 || p.n_out == 0) return;
+void compute(const MatrixProduct& p) {
   const std::vector<float> x = floats(p.x, uint64_t{p.n_rows} * p.n_in);
   const std::vector<float> w = floats(p.w, uint64_t{p.n_out} * p.n_in);
   float* y = checked<float>(p.y, (p.n_rows - 1) * p.y_stride + p.n_out);
@@ -53,6 +43,24 @@ void MatrixProducts::multiply(const MatrixProduct& p) {
       y[r * p.y_stride + o] = static_cast<float>(sum);
     }
   }
+}
+
+}  // namespace
+
+struct MatrixProducts::Handle {
+  Stream stream;
+};
+
+MatrixProducts::MatrixProducts(Stream stream, void* workspace)
+    : handle_(std::make_unique<Handle>(stream)) {
+  checked<std::byte>(std::bit_cast<uint64_t>(workspace), kWorkspaceBytes);
+}
+MatrixProducts::~MatrixProducts() = default;
+uint64_t MatrixProducts::workspace_bytes() { return kWorkspaceBytes; }
+
+void MatrixProducts::multiply(const MatrixProduct& p) {
+  if (p.n_rows == 0 || p.n_out == 0) return;
+  emulation::give(handle_->stream, [p] { compute(p); });
 }
 
 }  // namespace kvasir::cuda

@@ -4,6 +4,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <string>
 
 #include "kernels/cuda/nvcc/launch_checks.h"
@@ -18,6 +19,17 @@ void check(cudaError_t status, const char* what) {
 }
 
 cudaStream_t native(Stream stream) { return static_cast<cudaStream_t>(stream.handle); }
+
+thread_local bool is_capturing = false;
+std::atomic<uint64_t> n_kernels{0}, n_graphs{0};
+
+cudaGraph_t end(Stream stream) noexcept {
+  cudaGraph_t graph = nullptr;
+  is_capturing = false;
+  if (cudaStreamEndCapture(native(stream), &graph) == cudaSuccess) return graph;
+  cudaGetLastError();  // not the next call's
+  return nullptr;
+}
 
 }  // namespace
 
@@ -99,7 +111,38 @@ void fill_memory(void* data, uint8_t byte, uint64_t bytes, Stream stream) {
   check(cudaMemsetAsync(data, byte, bytes, native(stream)), "fill device memory");
 }
 
-void check_launch(cudaError_t status) { check(status, "start a kernel"); }
+void begin_capture(Stream stream) {
+  check(cudaStreamBeginCapture(native(stream), cudaStreamCaptureModeThreadLocal),
+        "record a stream's work");
+  is_capturing = true;
+}
+Graph end_capture(Stream stream) {
+  const cudaGraph_t graph = end(stream);
+  if (!graph) throw Error("CUDA cannot record work that was refused on the way", false);
+  cudaGraphExec_t made = nullptr;
+  const cudaError_t status = cudaGraphInstantiate(&made, graph, 0);
+  cudaGraphDestroy(graph);
+  check(status, "make a graph of recorded work");
+  return {made};
+}
+void abandon_capture(Stream stream) noexcept {
+  if (const cudaGraph_t graph = end(stream)) cudaGraphDestroy(graph);
+}
+void launch_graph(Graph graph, Stream stream) {
+  check(cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph.handle), native(stream)),
+        "start a graph");
+  ++n_graphs;
+}
+void destroy_graph(Graph graph) noexcept {
+  if (graph.handle) cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph.handle));
+}
+
+Launches launches() { return {n_kernels, n_graphs}; }
+
+void check_launch(cudaError_t status) {
+  check(status, "start a kernel");
+  if (!is_capturing) ++n_kernels;
+}
 void allow_shared(const void* kernel, uint32_t bytes) {
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              static_cast<int>(bytes)),

@@ -12,6 +12,7 @@
 #include "core/model/layers/model.h"
 #include "core/model/synthetic/random_model.h"
 #include "kernels/cuda/emulation/memory.h"
+#include "kernels/cuda/runtime.h"
 #include "tests/support/dense_loop.h"
 #include "tests/support/larger_or_nan.h"
 #include "tests/support/npy.h"
@@ -116,7 +117,8 @@ TEST_CASE("in f32 the logits are those of the host, however many layers are on t
       CAPTURE(n);
       const std::vector<float> got = logits_of(*model, ids, 10);
       CHECK(largest_difference(got, want) < 1e-4);
-      if (n > n_layers) CHECK(got == logits_of(*model, ids, 1));  // in any company
+      if (n > n_layers)  // in any company; few rows are graphs
+        for (const size_t piece : {1u, 3u}) CHECK(got == logits_of(*model, ids, piece));
     }
   }
 }
@@ -217,7 +219,7 @@ TEST_CASE("the stream stays on the device, and q, k and v until they are read") 
   REQUIRE(there);
   CHECK(there->is_finite);
   CHECK(model->is_device_memory(there->q));
-  CHECK(model->placement().copied_to_host == (to_host += 4));
+  CHECK(model->placement().copied_to_host == (to_host += 2 * 4));
   model->read_projected(k.data());
   CHECK(model->placement().copied_to_host == (to_host += 4 * k.size()));
   model->read_projected();
@@ -229,6 +231,39 @@ TEST_CASE("the stream stays on the device, and q, k and v until they are read") 
   CHECK(model->placement().copied_to_host == (to_host += 4 * n * s.d_model));
   model->read_input(x.data(), 0, n);  // they are there
   CHECK(model->placement().copied_to_host == to_host);
+}
+
+TEST_CASE("few rows of a layer start as one graph, many kernel by kernel") {
+  const GgufFile file = golden("qwen3-gqa8");
+  const auto model = Model::load(file, pool(), on_device(99));
+  const ModelShape& s = model->shape();
+  const auto started = [&](uint32_t n, uint32_t first_pos) {
+    std::vector<float> h(n * s.d_model), x(h.size()), q(uint64_t{n} * s.n_q_heads * s.head_dim),
+        k(uint64_t{n} * s.n_kv_heads * s.head_dim), v(uint64_t{n} * s.n_kv_heads * s.v_head_dim);
+    std::vector<uint32_t> pos(n, first_pos);
+    const Model::Turn turns[] = {{0, pos, 100, true}};
+    const cuda::Launches before = cuda::launches();
+    model->embed(some_ids(n, s.vocab_size), h.data());
+    for (uint32_t layer = 0; layer < s.n_layers; ++layer) {
+      model->attn_norm(layer, h.data(), n, x.data());
+      model->project_turned(layer, x.data(), n, turns, q.data(), k.data(), v.data());
+      model->finish_layer(layer, model->projected_on_device()->o, n, h.data());
+    }
+    CHECK_FALSE(*model->hidden_is_finite());  // nobody attended
+    const cuda::Launches after = cuda::launches();
+    return cuda::Launches{after.kernels - before.kernels, after.graphs - before.graphs};
+  };
+  for (const uint32_t pos : {3u, 4u})
+    for (const uint32_t n : {1u, 2u}) {
+      const cuda::Launches few = started(n, pos);
+      CHECK(few.kernels == 0);
+      CHECK(few.graphs == s.n_layers + 2);  // the first norm apart: angles come behind it
+    }
+  // Products go in two parts. Norms, q, k, v, norms of heads, RoPE, counts; o, norm, gate, down,
+  // count.
+  const cuda::Launches many = started(9, 5);
+  CHECK(many.kernels == s.n_layers * (1 + 2 * 3 + 2 + 2 + 3 + 2 * 1 + 1 + 2 * 1 + 2 * 1 + 1));
+  CHECK(many.graphs == 0);
 }
 
 // A row far away, two that share a place, keys that stay as they are, and rows of no turn.

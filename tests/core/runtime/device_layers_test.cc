@@ -7,6 +7,7 @@
 #include <fstream>
 #include <functional>
 
+#include "kernels/cuda/runtime.h"
 #include "tests/core/runtime/support.h"
 #include "tests/support/temp_dir.h"
 
@@ -145,7 +146,7 @@ TEST_CASE("tokens that are computed again, fewer from layer to layer") {
   CHECK(max_difference(logits_of(*model), logits_of(*bench.tiny.model)) < 1e-4);
 }
 
-TEST_CASE("of a decoded token only q, k, v, a flag per layer, its state and its logits come back") {
+TEST_CASE("of a decoded token q, k, v, two counts per layer, its state and its logits come back") {
   Bench bench(4, 2, 8);
   const auto model = on_device(*bench.tiny.file, 99);
   const auto engine = bench.engine(*model, kCache + "[selector]\nplugin = 'dense'\n", options());
@@ -157,13 +158,14 @@ TEST_CASE("of a decoded token only q, k, v, a flag per layer, its state and its 
   const Model::Placement after = model->placement();
   const uint64_t q = s.n_q_heads * s.head_dim, kv = s.n_kv_heads * (s.head_dim + s.v_head_dim);
   CHECK(after.copied_to_host - before.copied_to_host ==
-        4 * (s.n_layers * (q + kv + 1) + s.d_model + s.vocab_size));
+        4 * (s.n_layers * (q + kv + 2) + s.d_model + s.vocab_size));
   CHECK(after.copied_to_device - before.copied_to_device ==
         4 * (s.d_model + s.n_layers * s.n_q_heads * s.v_head_dim + 2 * model->rope(0).n_pairs() +
              s.d_model));
 }
 
-TEST_CASE("where the cache is on the device, too, of each layer two flags and no row are copied") {
+TEST_CASE(
+    "where the cache is on the device, too, a layer is one graph, and no row of it is copied") {
   Bench bench(4, 2, 8);
   const auto model = on_device(*bench.tiny.file, 99);
   const auto engine =
@@ -176,22 +178,29 @@ TEST_CASE("where the cache is on the device, too, of each layer two flags and no
   decode(*engine, seq, 3);
   const Model::Placement after = model->placement();
   CHECK(after.copied_to_host - before.copied_to_host ==
-        4 * (2 * s.n_layers + s.d_model + s.vocab_size));
+        4 * (2 * (s.n_layers + 1) + s.d_model + s.vocab_size));
   CHECK(after.copied_to_device - before.copied_to_device ==
         4 * (2 * s.d_model + 2 * model->rope(0).n_pairs()));
   CHECK(engine->decode_engagement().device_copy_bytes == 0);
+  // Two before the first attention, as angles are put behind the norm, one between two of them, one
+  // behind the last; and kernel by kernel what the head, storage and attention start.
+  const cuda::Launches before_more = cuda::launches();
+  decode(*engine, seq, 4);
+  const cuda::Launches after_more = cuda::launches();
+  CHECK(after_more.graphs - before_more.graphs == s.n_layers + 2);
+  CHECK(after_more.kernels - before_more.kernels == 2 + s.n_layers * (1 + 2 + 1));
 }
 
 // Selectors that look at queries, at attention's mass, at scores on the host or on the device.
 TEST_CASE("the bits are those of rows that are copied, for each way of looking at them") {
-  const auto scored = [](const std::string& selector, const std::string& more) {
+  const auto scored = [](bool chooses_there, const std::string& more) {
     return [=](bool on_device) {
       const auto there = [&](const std::string& name) {
         return on_device ? kEmulation + "/cuda_" + name + "_emulation.so" : name;
       };
-      const bool is_there = selector == "there";
+      const std::string selector = chooses_there ? there("block_topk") : "block_topk";
       return "[cache]\nblock_size = 4\nsink_tokens = 4\nwindow_tokens = 8\nchunk_size = 16\n" +
-             more + "[selector]\nplugin = '" + (is_there ? there("block_topk") : "block_topk") +
+             more + "[selector]\nplugin = '" + selector +
              "'\nbudget_tokens = 8\n[representative]\nplugin = '" + there("minmax") + "'\n" +
              (on_device ? "" : "coarse_first = false\n") + blocks(on_device);
     };
@@ -206,12 +215,11 @@ TEST_CASE("the bits are those of rows that are copied, for each way of looking a
     uint32_t n_layers = 99;
   } strategies[] = {
       {"dense", plain("[selector]\nplugin = 'dense'\n"), true},
-      {"dense, the first layer on the host", plain("[selector]\nplugin = 'dense'\n"), false, 2},
-      {"h2o", plain("[selector]\nplugin = 'h2o'\nbudget_tokens = 12\n"), false},
+      {"h2o, and a layer on the host", plain("[selector]\nplugin = 'h2o'\nbudget_tokens = 12\n"),
+       false, 2},
       {"snapkv", plain("[selector]\nplugin = 'snapkv'\nbudget_tokens = 16\n"), false},
-      {"scores to the host", scored("here", ""), true},
-      {"scores that stay", scored("there", ""), true},
-      {"a layer ahead", scored("here", "foresee = 'choose'\n"), false},
+      {"scores there", scored(true, ""), true},
+      {"scores here, a layer ahead, too", scored(false, "foresee = 'choose'\n"), false},
   };
   Bench bench(4, 2, 8);
   for (const auto& s : strategies) {
@@ -243,6 +251,10 @@ TEST_CASE("what is not finite on the device ends its sequence, with what, where,
   };
   CHECK(fails("blk.1.attn_norm.weight", INFINITY, "f32")
             .find("layer 1: the query at position 0 is not finite") != std::string::npos);
+  for (const char* layer : {"1", "2"})
+    CHECK(fails(std::string("blk.") + layer + ".ffn_norm.weight", INFINITY, "f32")
+              .find(std::string("layer ") + layer + ": the hidden state at position 0") !=
+          std::string::npos);
   CHECK(fails("blk.1.attn_v.weight", 1e30f, "f32") == "");
   CHECK(
       fails("blk.1.attn_v.weight", 1e30f, "f16").find("layer 1: output of query 0 is not finite") !=

@@ -16,7 +16,8 @@ class TimedModel final : public WrappedModel {
   // Nanoseconds since reset().
   struct Times {
     uint64_t projections = 0;  // of attention: its norm, q, k, v and the output's; on a device with
-                               // RoPE, and without the output's, which is in ffn
+                               // RoPE, and without the output's, which is in ffn; where q, k and v
+                               // stay on a device all but the last layer's end
     uint64_t ffn = 0;          // with its norm
     uint64_t logits = 0;       // with the last norm, and embedding rows
     uint64_t products() const { return projections + ffn; }
