@@ -165,7 +165,7 @@ class CudaLayers final : public DeviceLayers {
     work_.add(form, n <= cuda::kMostProductRows, std::move(work));
   }
   void project(const LayerOnDevice& l, uint32_t n, const Rotation& rotation);
-  void run_ffn(const LayerOnDevice& l, uint32_t n);
+  void add_ffn(const LayerOnDevice& l, uint32_t n);
 
   enum Counted : uint32_t { kHidden, kProjected };  // place in n_bad_
   void begin_count(Counted what);
@@ -427,14 +427,14 @@ void CudaLayers::attn_output(uint32_t layer, const float* o, uint32_t n) {
 
 void CudaLayers::ffn(uint32_t layer, uint32_t n) {
   queue({kFfn, layer, n}, n, [=, this] {
-    run_ffn(layers_[layer], n);
+    add_ffn(layers_[layer], n);
     count_hidden(n);
   });
   n_counted_ = n;
   bad_is_read_ = false;
 }
 
-void CudaLayers::run_ffn(const LayerOnDevice& l, uint32_t n) {
+void CudaLayers::add_ffn(const LayerOnDevice& l, uint32_t n) {
   norm(hidden_, l.ffn_norm, n, shape_.d_model, normed_);
   products_.multiply_gated(
       normed_, n, l.gate, l.up,

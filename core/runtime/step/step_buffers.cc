@@ -31,11 +31,9 @@ Activations StepBuffers::activations(bool has_constant) const {
 }
 
 KvRows StepBuffers::kv_of(const Piece& piece) const {
-  const auto of = [&](const float* all_k, const float* all_v) {
-    return KvRows{all_k + piece.q_begin * k_width, all_v + piece.q_begin * v_width,
-                  on_device.has_value()};
-  };
-  return on_device ? of(on_device->k, on_device->v) : of(k.data(), v.data());
+  const float* all_k = on_device ? on_device->k : k.data();
+  const float* all_v = on_device ? on_device->v : v.data();
+  return {all_k + piece.q_begin * k_width, all_v + piece.q_begin * v_width, on_device.has_value()};
 }
 
 AttentionRows StepBuffers::attention_rows() {
