@@ -71,24 +71,29 @@ function(kvasir_add_test_headers)
   target_precompile_headers(kvasir_test_headers PRIVATE ${ARG_HEADERS})
 endfunction()
 
-# Tests only ask and compare, and compile in two thirds of the time.
+# Tests only ask and compare, and compile in two thirds of the time. Of strings whose header was parsed
+# before, gcc 12 believes that they are read and written past their end.
 function(kvasir_compile_as_test target)
-  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
+  target_compile_options(${target} PRIVATE
+    $<$<CONFIG:Release>:-O1;-Wno-array-bounds;-Wno-stringop-overflow;-Wno-stringop-overread>)
 endfunction()
 
 # kvasir_add_test(<folder> SOURCES … LINK … [LABELS …]): one doctest binary per tests/<folder>,
 # ctest entry <folder>, labelled <folder>. With the option DATA another one, <folder>/data: the cases of
 # tests/support/data.h, skipped where their data is absent. With the option COMPUTES the test itself
-# computes for long, and is compiled as what it tests.
+# computes for long, and is compiled as what it tests. With OWN_HEADERS it parses all headers itself: a
+# library that it links defines what those parsed before do not know.
 function(kvasir_add_test folder)
-  cmake_parse_arguments(ARG "COMPUTES;DATA" "" "SOURCES;LINK;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "COMPUTES;DATA;OWN_HEADERS" "" "SOURCES;LINK;LABELS" ${ARGN})
   kvasir_refuse_arguments(${ARG_UNPARSED_ARGUMENTS})
   string(REPLACE "/" "_" target "kvasir_test_${folder}")
   add_executable(${target} ${ARG_SOURCES})
   target_link_libraries(${target} PRIVATE kvasir_options kvasir_test_support ${ARG_LINK})
   if(NOT ARG_COMPUTES)
     kvasir_compile_as_test(${target})
-    target_precompile_headers(${target} REUSE_FROM kvasir_test_headers)
+    if(NOT ARG_OWN_HEADERS)
+      target_precompile_headers(${target} REUSE_FROM kvasir_test_headers)
+    endif()
   endif()
   set(entries ${folder})
   if(ARG_DATA)
