@@ -30,10 +30,6 @@ constexpr float kMostWeight = 32639.0f;
 inline size_t coarse_width(size_t width) { return (width + 15) / 16 * 16; }
 inline size_t coarse_words(size_t width) { return coarse_width(width) / kTogether; }
 
-inline size_t coarse_bytes_of(size_t n, size_t width) {
-  return coarse_width(width) * 2 * sizeof(float) + coarse_words(width) * n * sizeof(uint32_t);
-}
-
 }  // namespace kvasir::kernels
 #endif  // KVASIR_KERNELS_COARSE_RECORDS_ONCE
 
@@ -261,8 +257,8 @@ void bound_records(const float* weight, size_t width, const uint8_t* coarse, con
   float shared = 0.0f;
   const float scale = weigh(weight, width, low, step, scaled, &shared);
   round_up(scaled, width, scale, rounded);
-  bound_words(rounded, coarse_words(width), words, next, coarse_bytes_of(n, width), n, shared,
-              scale, bound);
+  bound_words(rounded, coarse_words(width), words, next, coarse_bytes(n, width), n, shared, scale,
+              bound);
 }
 
 }  // namespace
@@ -275,7 +271,9 @@ namespace kvasir::kernels {
 HWY_EXPORT(code_records);
 HWY_EXPORT(bound_records);
 
-size_t coarse_bytes(size_t n, size_t width) { return coarse_bytes_of(n, width); }
+size_t coarse_bytes(size_t n, size_t width) {
+  return coarse_width(width) * 2 * sizeof(float) + coarse_words(width) * n * sizeof(uint32_t);
+}
 
 size_t coarse_scratch_bytes(size_t width) { return coarse_width(width) * (sizeof(float) + 2); }
 

@@ -4,75 +4,36 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
+#include <thread>
 #include <utility>
 
 namespace kvasir::tiered {
 namespace {
 
-constexpr auto kLongest = std::chrono::seconds(30);  // that a caller waits
-constexpr size_t kMostSaves = 64;                    // blocks that Work is asked to take down
+constexpr size_t kMostSaves = 64;  // blocks that Work is asked to take down
+
+CarrierJob job_of(uint64_t ticket, std::vector<Request> requests) {
+  CarrierJob job;
+  job.ticket = ticket;
+  job.status.resize(requests.size());
+  job.requests = std::move(requests);
+  return job;
+}
 
 }  // namespace
 
-Carrier::~Carrier() {
-  {
-    const std::lock_guard lock(mutex_);
-    stopping_ = true;
-  }
-  something_to_do_.notify_all();
-  if (thread_.joinable()) thread_.join();
-}
+Carrier::~Carrier() { stop(); }
 
 void Carrier::start() {
   thread_ = std::thread([this] { serve(); });
 }
 
 void Carrier::load(uint64_t ticket, std::vector<Request> requests, bool is_urgent) {
-  add({ticket, is_urgent, std::move(requests)});
+  add(job_of(ticket, std::move(requests)), is_urgent);
 }
 
 std::vector<Request> Carrier::load_now(std::vector<Request> requests) {
-  const auto waiter = std::make_shared<std::promise<std::vector<Request>>>();
-  auto done = waiter->get_future();
-  add({0, true, std::move(requests), waiter});
-  if (done.wait_for(kLongest) == std::future_status::ready) return done.get();
-  const std::lock_guard lock(mutex_);
-  for (Job& job : urgent_) job.cancelled |= job.waiter == waiter;
-  return {};
-}
-
-void Carrier::add(Job job) {
-  job.status.resize(job.requests.size());
-  const std::lock_guard lock(mutex_);
-  (job.is_urgent ? urgent_ : foreseen_).push_back(std::move(job));
-  something_to_do_.notify_all();
-}
-
-void Carrier::save(std::span<const uint64_t> handles) {
-  const std::lock_guard lock(mutex_);
-  saves_.insert(saves_.end(), handles.begin(), handles.end());
-  something_to_do_.notify_all();
-}
-
-void Carrier::wait_for_saves(size_t n) {
-  std::unique_lock lock(mutex_);
-  saved_.wait_for(lock, kLongest, [&] { return saves_.size() <= n; });
-}
-
-void Carrier::cancel(uint64_t ticket) {
-  const std::lock_guard lock(mutex_);
-  for (Jobs* queue : {&urgent_, &foreseen_})
-    for (Job& job : *queue) job.cancelled |= !job.waiter && job.ticket == ticket;
-}
-
-void Carrier::drain(uint64_t deadline_ms) {
-  std::unique_lock lock(mutex_);
-  const auto done = [&] { return urgent_.empty() && foreseen_.empty() && !reporting_; };
-  if (idle_.wait_for(lock, std::chrono::milliseconds(deadline_ms), done)) return;
-  for (Jobs* queue : {&urgent_, &foreseen_})
-    for (Job& job : *queue) job.cancelled = true;
-  idle_.wait(lock, done);
+  return wait_for(job_of(0, std::move(requests))).value_or(std::vector<Request>());
 }
 
 void Carrier::serve() {
@@ -92,21 +53,26 @@ void Carrier::serve() {
 }
 
 void Carrier::go_on(Jobs& queue, std::unique_lock<std::mutex>& lock) {
-  Job& job = queue.front();
+  CarrierJob& job = queue.front();
   const std::span<Request> rest = std::span(job.requests).subspan(job.n_done);
   if (job.cancelled || stopping_) {
     for (Request& request : rest) request.status = KVASIR_ERR_CANCELLED;
     job.n_done = job.requests.size();
   } else if (!rest.empty()) {
     lock.unlock();
-    const size_t n = work_.load(rest, job.is_urgent);
+    const size_t n = work_.load(rest, &queue == &urgent_);
     lock.lock();
     job.n_done += n;
   }
   if (job.n_done < job.requests.size()) return;
-  Job done = std::move(job);
+  CarrierJob done = std::move(job);
   queue.pop_front();
-  report(std::move(done), lock);
+  uint64_t n_bytes = 0;
+  for (size_t i = 0; i < done.requests.size(); ++i) {
+    done.status[i] = done.requests[i].status;
+    n_bytes += done.requests[i].n_bytes;
+  }
+  report(done, std::move(done.requests), n_bytes, lock);
 }
 
 void Carrier::go_on_saving(std::unique_lock<std::mutex>& lock) {
@@ -118,27 +84,6 @@ void Carrier::go_on_saving(std::unique_lock<std::mutex>& lock) {
   lock.lock();
   saves_.erase(saves_.begin(), saves_.begin() + static_cast<ptrdiff_t>(n));
   saved_.notify_all();
-}
-
-void Carrier::report(Job job, std::unique_lock<std::mutex>& lock) {
-  if (job.waiter) {
-    job.waiter->set_value(std::move(job.requests));
-    return idle_.notify_all();
-  }
-  kvasir_status whole = KVASIR_OK;
-  uint64_t n_bytes = 0;
-  for (size_t i = 0; i < job.requests.size(); ++i) {
-    job.status[i] = job.requests[i].status;
-    if (job.status[i] != KVASIR_OK) whole = job.status[i];
-    n_bytes += job.requests[i].n_bytes;
-  }
-  reporting_ = true;
-  lock.unlock();
-  completion_->complete(completion_->self, job.ticket, whole, job.status.data(),
-                        static_cast<uint32_t>(job.status.size()), n_bytes);
-  lock.lock();
-  reporting_ = false;
-  idle_.notify_all();
 }
 
 }  // namespace kvasir::tiered

@@ -5,18 +5,14 @@
 
 #include <kvasir/ext/completion.h>
 
-#include <condition_variable>
+#include <cstddef>
 #include <cstdint>
-#include <deque>
-#include <future>
-#include <list>
-#include <memory>
 #include <mutex>
 #include <span>
 #include <string>
-#include <thread>
 #include <vector>
 
+#include "plugins/storage/tiered/job_queues.h"
 #include "plugins/storage/tiered/token_set.h"
 
 namespace kvasir::tiered {
@@ -32,8 +28,13 @@ struct Request {
   uint64_t n_bytes = 0;  // that came
 };
 
-// For any thread. One report per ticket, whatever happens.
-class Carrier {
+struct CarrierJob : QueuedJob<std::vector<Request>> {
+  std::vector<Request> requests{};
+  size_t n_done = 0;
+};
+
+// One report per ticket, whatever happens.
+class Carrier : public JobQueues<CarrierJob> {
  public:
   // What the thread calls, with no lock held.
   class Work {
@@ -48,11 +49,9 @@ class Carrier {
     ~Work() = default;
   };
 
-  Carrier(Work& work, const kvasir_completion* completion) : work_(work), completion_(completion) {}
+  Carrier(Work& work, const kvasir_completion* completion) : JobQueues(completion), work_(work) {}
   ~Carrier();  // what is left of requests is reported as cancelled, other blocks stay where they
                // are
-  Carrier(const Carrier&) = delete;
-  Carrier& operator=(const Carrier&) = delete;
 
   void start();  // the thread; once, before anything is asked for
   // Urgent ones go first, also before the rest of those that are not.
@@ -60,39 +59,13 @@ class Carrier {
   // The same, urgent, and without a ticket: waits, and returns what came of them; nothing after
   // 30 s, and then what is left is cancelled.
   std::vector<Request> load_now(std::vector<Request> requests);
-  void save(std::span<const uint64_t> handles);  // in this order, when there is nothing to load
-  // Until no more than n saves are left, or for 30 s.
-  void wait_for_saves(size_t n);
-  void cancel(uint64_t ticket);
-  // Requests go on until the deadline; then the rest is cancelled. Returns when all are reported.
-  void drain(uint64_t deadline_ms);
 
  private:
-  struct Job {
-    uint64_t ticket;
-    bool is_urgent;
-    std::vector<Request> requests;
-    std::shared_ptr<std::promise<std::vector<Request>>> waiter{};  // of load_now()
-    std::vector<kvasir_status> status{};  // for the report: the thread must not fail at it
-    size_t n_done = 0;
-    bool cancelled = false;
-  };
-  using Jobs = std::list<Job>;
-
-  void add(Job job);
   void serve();
   void go_on(Jobs& queue, std::unique_lock<std::mutex>& lock);
   void go_on_saving(std::unique_lock<std::mutex>& lock);
-  void report(Job job, std::unique_lock<std::mutex>& lock);
 
   Work& work_;
-  const kvasir_completion* completion_;
-  std::mutex mutex_;  // of all below
-  std::condition_variable something_to_do_, idle_, saved_;
-  Jobs urgent_, foreseen_;  // the thread alone takes from them
-  std::deque<uint64_t> saves_;
-  bool reporting_ = false, stopping_ = false;
-  std::thread thread_;
 };
 
 }  // namespace kvasir::tiered

@@ -3,16 +3,15 @@
 #include "plugins/storage/tiered/transfers.h"
 
 #include <algorithm>
-#include <chrono>
 #include <new>
+#include <thread>
 #include <utility>
 
 namespace kvasir::tiered {
 namespace {
 
-constexpr auto kLongest = std::chrono::seconds(30);  // that a caller waits
-constexpr size_t kMostSaves = 8;                     // begun and not ended
-constexpr kvasir_status kUnderWay = 100;             // has not ended; no call's status
+constexpr size_t kMostSaves = 8;          // begun and not ended
+constexpr kvasir_status kUnderWay = 100;  // has not ended; no call's status
 
 template <class Call>
 kvasir_status call(const Call& work) noexcept {
@@ -25,16 +24,19 @@ kvasir_status call(const Call& work) noexcept {
   }
 }
 
+LoadJob job_of(uint64_t ticket, std::vector<Load> loads) {
+  LoadJob job;
+  job.ticket = ticket;
+  job.status.resize(loads.size());
+  job.again.reserve(loads.size());
+  for (size_t load = loads.size(); load-- > 0;) job.open.push_back(load);
+  job.loads = std::move(loads);
+  return job;
+}
+
 }  // namespace
 
-Transfers::~Transfers() {
-  {
-    const std::lock_guard lock(mutex_);
-    stopping_ = true;
-  }
-  something_to_do_.notify_all();
-  if (thread_.joinable()) thread_.join();
-}
+Transfers::~Transfers() { stop(); }
 
 void Transfers::start(std::unique_ptr<FileIo> io, uint32_t n_files) {
   moves_.emplace(std::move(io), n_files);
@@ -43,54 +45,10 @@ void Transfers::start(std::unique_ptr<FileIo> io, uint32_t n_files) {
 }
 
 void Transfers::load(uint64_t ticket, std::vector<Load> loads, bool is_urgent) {
-  add(is_urgent ? urgent_ : foreseen_, {ticket, std::move(loads)});
+  add(job_of(ticket, std::move(loads)), is_urgent);
 }
 
-bool Transfers::load_now(std::vector<Load> loads) {
-  const auto waiter = std::make_shared<std::promise<void>>();
-  std::future<void> done = waiter->get_future();
-  add(urgent_, {0, std::move(loads), waiter});
-  if (done.wait_for(kLongest) == std::future_status::ready) return true;
-  const std::lock_guard lock(mutex_);
-  for (Job& job : urgent_) job.cancelled |= job.waiter == waiter;
-  return false;
-}
-
-void Transfers::add(Jobs& queue, Job job) {
-  const size_t n = job.loads.size();
-  job.status.resize(n);  // the thread must not fail at it
-  job.again.reserve(n);
-  for (size_t load = n; load-- > 0;) job.open.push_back(load);
-  const std::lock_guard lock(mutex_);
-  queue.push_back(std::move(job));
-  something_to_do_.notify_all();
-}
-
-void Transfers::save(std::span<const uint64_t> handles) {
-  const std::lock_guard lock(mutex_);
-  saves_.insert(saves_.end(), handles.begin(), handles.end());
-  something_to_do_.notify_all();
-}
-
-void Transfers::wait_for_saves(size_t n) {
-  std::unique_lock lock(mutex_);
-  saved_.wait_for(lock, kLongest, [&] { return saves_.size() <= n; });
-}
-
-void Transfers::cancel(uint64_t ticket) {
-  const std::lock_guard lock(mutex_);
-  for (Jobs* queue : {&urgent_, &foreseen_})
-    for (Job& job : *queue) job.cancelled |= job.ticket == ticket;
-}
-
-void Transfers::drain(uint64_t deadline_ms) {
-  std::unique_lock lock(mutex_);
-  const auto done = [&] { return urgent_.empty() && foreseen_.empty() && !reporting_; };
-  if (idle_.wait_for(lock, std::chrono::milliseconds(deadline_ms), done)) return;
-  for (Jobs* queue : {&urgent_, &foreseen_})
-    for (Job& job : *queue) job.cancelled = true;
-  idle_.wait(lock, done);
-}
+void Transfers::load_now(std::vector<Load> loads) { wait_for(job_of(0, std::move(loads))); }
 
 void Transfers::serve() {
   std::unique_lock lock(mutex_);
@@ -107,7 +65,7 @@ void Transfers::serve() {
 }
 
 bool Transfers::begin_next(std::unique_lock<std::mutex>& lock) {
-  if (Job* job = next_job()) {
+  if (LoadJob* job = next_job()) {
     const bool is_cancelled = job->cancelled || stopping_;
     if (!is_cancelled && !moves_->takes(false)) return false;
     begin_load(*job, lock);
@@ -119,14 +77,14 @@ bool Transfers::begin_next(std::unique_lock<std::mutex>& lock) {
   return true;
 }
 
-Transfers::Job* Transfers::next_job() {
+LoadJob* Transfers::next_job() {
   for (Jobs* queue : {&urgent_, &foreseen_})
-    for (Job& job : *queue)
+    for (LoadJob& job : *queue)
       if (!job.open.empty()) return &job;
   return nullptr;
 }
 
-void Transfers::begin_load(Job& job, std::unique_lock<std::mutex>& lock) {
+void Transfers::begin_load(LoadJob& job, std::unique_lock<std::mutex>& lock) {
   const size_t load = job.open.back();
   job.open.pop_back();
   kvasir_status status = KVASIR_ERR_CANCELLED;
@@ -215,7 +173,7 @@ void Transfers::end_moves(std::unique_lock<std::mutex>& lock) {
       go_on(save);
       continue;
     }
-    auto& job = *static_cast<Job*>(entry.tag);
+    auto& job = *static_cast<LoadJob*>(entry.tag);
     auto& reading = static_cast<Reading&>(*entry.move);
     const kvasir_status status =
         call([&] { return work_.end_load(job.loads[entry.index].handle, reading); });
@@ -226,41 +184,23 @@ void Transfers::end_moves(std::unique_lock<std::mutex>& lock) {
   }
   go_on_waiting();
   lock.lock();
-  for (Jobs* queue : {&urgent_, &foreseen_})
-    for (Job& job : *queue) {
-      job.open.insert(job.open.end(), job.again.rbegin(), job.again.rend());
-      job.again.clear();
-    }
+  for_each_job([](LoadJob& job) {
+    job.open.insert(job.open.end(), job.again.rbegin(), job.again.rend());
+    job.again.clear();
+  });
 }
 
-void Transfers::end_load(Job& job, size_t load, kvasir_status status,
+void Transfers::end_load(LoadJob& job, size_t load, kvasir_status status,
                          std::unique_lock<std::mutex>& lock) {
   job.status[load] = status;
   if (++job.n_ended < job.loads.size()) return;
   for (Jobs* queue : {&urgent_, &foreseen_})
     for (auto at = queue->begin(); at != queue->end(); ++at) {
       if (&*at != &job) continue;
-      Job done = std::move(job);
+      const LoadJob done = std::move(job);
       queue->erase(at);
-      return report(std::move(done), lock);
+      return report(done, {}, done.bytes, lock);
     }
-}
-
-void Transfers::report(Job job, std::unique_lock<std::mutex>& lock) {
-  if (job.waiter) {
-    job.waiter->set_value();
-    return idle_.notify_all();
-  }
-  kvasir_status whole = KVASIR_OK;
-  for (const kvasir_status one : job.status)
-    if (one != KVASIR_OK) whole = one;
-  reporting_ = true;
-  lock.unlock();
-  completion_->complete(completion_->self, job.ticket, whole, job.status.data(),
-                        static_cast<uint32_t>(job.status.size()), job.bytes);
-  lock.lock();
-  reporting_ = false;
-  idle_.notify_all();
 }
 
 FlowCounts Transfers::flow(uint32_t file) const {

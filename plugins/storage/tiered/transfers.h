@@ -4,18 +4,15 @@
 
 #include <kvasir/ext/completion.h>
 
-#include <condition_variable>
 #include <cstdint>
-#include <deque>
-#include <future>
 #include <list>
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <span>
-#include <thread>
+#include <variant>
 #include <vector>
 
+#include "plugins/storage/tiered/job_queues.h"
 #include "plugins/storage/tiered/move.h"
 #include "plugins/storage/tiered/move_queue.h"
 #include "plugins/storage/tiered/token_set.h"
@@ -42,9 +39,17 @@ struct Save {
   bool waits = false;  // for another one to end
 };
 
-// For any thread. One report per ticket, whatever happens. Blocks are on their way together, as
-// many as the queue takes.
-class Transfers {
+struct LoadJob : QueuedJob<std::monostate> {
+  std::vector<Load> loads{};
+  std::vector<size_t> open{};   // loads that were not begun, the last one first
+  std::vector<size_t> again{};  // whose block another load is bringing
+  size_t n_ended = 0;
+  uint64_t bytes = 0;
+};
+
+// One report per ticket, whatever happens. Blocks are on their way together, as many as the queue
+// takes. Saves are in the queue until they have begun.
+class Transfers : public JobQueues<LoadJob> {
  public:
   // What the thread calls, with no lock held. Exceptions are taken: a load whose call throws has
   // failed, a save that throws is given up.
@@ -65,66 +70,35 @@ class Transfers {
     ~Work() = default;
   };
 
-  Transfers(Work& work, const kvasir_completion* completion)
-      : work_(work), completion_(completion) {}
+  Transfers(Work& work, const kvasir_completion* completion) : JobQueues(completion), work_(work) {}
   ~Transfers();  // what is left of loads is reported as cancelled, saves are forgotten
-  Transfers(const Transfers&) = delete;
-  Transfers& operator=(const Transfers&) = delete;
 
   // The thread, and where the bytes move; once, before anything is loaded or saved. May throw.
   void start(std::unique_ptr<FileIo> io, uint32_t n_files);
   FlowCounts flow(uint32_t file) const;  // of reads so far
   // Urgent ones go first, also before the rest of a job that is not.
   void load(uint64_t ticket, std::vector<Load> loads, bool is_urgent);
-  // The same, urgent, and without a ticket: waits until all are done. False: after 30 s they were
-  // not, and the rest is cancelled.
-  bool load_now(std::vector<Load> loads);
-  void save(std::span<const uint64_t> handles);  // in this order, when there is nothing to load
-  // Until no more than `n` saves have not begun, or for 30 s: a disk that is slower than what is
-  // computed must not fill memory.
-  void wait_for_saves(size_t n);
-  void cancel(uint64_t ticket);
-  // Loads go on until the deadline; then the rest is cancelled. Returns when all are reported.
-  void drain(uint64_t deadline_ms);
+  // The same, urgent, and without a ticket: waits until all are done, or for 30 s; then the rest is
+  // cancelled.
+  void load_now(std::vector<Load> loads);
 
  private:
-  struct Job {
-    uint64_t ticket;
-    std::vector<Load> loads;
-    std::shared_ptr<std::promise<void>> waiter{};  // of load_now(); others are reported
-    std::vector<kvasir_status> status{};           // by load, of those that have ended
-    std::vector<size_t> open{};                    // loads that were not begun, the last one first
-    std::vector<size_t> again{};                   // whose block another load is bringing
-    size_t n_ended = 0;
-    uint64_t bytes = 0;
-    bool cancelled = false;
-  };
-  using Jobs = std::list<Job>;
-
-  void add(Jobs& queue, Job job);
   void serve();
   bool begin_next(std::unique_lock<std::mutex>& lock);  // false: nothing can begin now
-  Job* next_job();                                      // that has an open load
-  void begin_load(Job& job, std::unique_lock<std::mutex>& lock);
+  LoadJob* next_job();                                  // that has an open load
+  void begin_load(LoadJob& job, std::unique_lock<std::mutex>& lock);
   void begin_save(std::unique_lock<std::mutex>& lock);
   // Without the lock.
   void go_on(Save& save);
   void go_on_waiting();
   void end_moves(std::unique_lock<std::mutex>& lock);
-  void end_load(Job& job, size_t load, kvasir_status status, std::unique_lock<std::mutex>& lock);
-  void report(Job job, std::unique_lock<std::mutex>& lock);
+  void end_load(LoadJob& job, size_t load, kvasir_status status,
+                std::unique_lock<std::mutex>& lock);
 
   Work& work_;
-  const kvasir_completion* completion_;
-  mutable std::mutex mutex_;  // of all below but what is the thread's
-  std::condition_variable something_to_do_, idle_, saved_;
-  Jobs urgent_, foreseen_;  // the thread alone takes from them
-  std::deque<uint64_t> saves_;
-  std::vector<FlowCounts> flow_;  // by file
-  bool reporting_ = false, stopping_ = false;
+  std::vector<FlowCounts> flow_;    // by file; under the lock
   std::optional<MoveQueue> moves_;  // the thread's
   std::list<Save> begun_saves_;     // the thread's
-  std::thread thread_;
 };
 
 }  // namespace kvasir::tiered
