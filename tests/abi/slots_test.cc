@@ -65,7 +65,7 @@ const Slot kHostSlots[] = {
     SLOT(kvasir_thread_pool, node_of, "plugins/sdk/kvasir/sdk/host.h"),
     SLOT(kvasir_scratch, get, "plugins/sdk/kvasir/sdk/host.h"),
     SLOT(kvasir_log, write, "plugins/sdk/kvasir/sdk/host.h"),
-    SLOT(kvasir_completion, complete, "plugins/storage/tiered/transfers.cc"),
+    SLOT(kvasir_completion, complete, "plugins/storage/tiered/job_queues.h"),
 };
 
 bool is_filled(const void* table, size_t offset) {
