@@ -20,7 +20,7 @@ namespace kvasir::kernels {
 // Rows are padded to 16 floats: a multiple of every target's vector.
 inline size_t padded(size_t n) { return (n + 15) / 16 * 16; }
 
-// Scratch of one call, carved from the caller's memory.
+// Scratch of one head, carved from the caller's memory.
 struct DecodeScratch {
   float* q;          // [group_size, padded(head_dim)], scaled, zero padded
   float* logits;     // [group_size, kTileTokens]; becomes exp(logit - max)
@@ -30,8 +30,10 @@ struct DecodeScratch {
   float* exp_sum;    // [group_size]
 };
 
-inline size_t decode_floats(const AttentionShape& shape) {
-  return padded(shape.head_dim) + padded(shape.v_dim) + 2 * kTileTokens + 2;
+// A multiple of 64 bytes.
+inline size_t head_floats(const AttentionShape& shape) {
+  return padded(shape.group_size *
+                (padded(shape.head_dim) + padded(shape.v_dim) + 2 * kTileTokens + 2));
 }
 
 inline DecodeScratch carve(const AttentionShape& shape, void* scratch) {
@@ -252,26 +254,56 @@ void finish(const AttentionShape& shape, const DecodeScratch& s, float* o, float
   }
 }
 
-void decode(const AttentionShape& shape, const float* q, std::span<const KvRows> items, float* o,
-            float* lse, void* scratch) {
-  const DecodeScratch s = carve(shape, scratch);
+// Tile after tile of each head in turn.
+class HeadWalk {
+ public:
+  HeadWalk(const AttentionShape& shape, std::span<const DecodeHead> heads,
+           const DecodeScratch* scratch)
+      : n_heads_(heads.size()), scratch_(scratch) {
+    for (size_t h = 0; h < n_heads_; ++h)
+      cursors_[h] = TileCursor(heads[h].items, shape.group_size);
+  }
+  // Fills the next tile, of `head`; false at the end.
+  bool next(KvTile& tile, size_t& head) {
+    for (size_t misses = 0; misses < n_heads_; ++misses) {
+      head = at_;
+      at_ = at_ + 1 < n_heads_ ? at_ + 1 : 0;
+      if (cursors_[head].next(tile, scratch_[head].weights)) return true;
+    }
+    return false;
+  }
+
+ private:
+  size_t n_heads_, at_ = 0;
+  const DecodeScratch* scratch_;
+  TileCursor cursors_[kMostDecodeHeads];
+};
+
+void decode(const AttentionShape& shape, std::span<const DecodeHead> heads, void* scratch) {
+  DecodeScratch of_heads[kMostDecodeHeads];
+  for (size_t h = 0; h < heads.size(); ++h) {
+    of_heads[h] = carve(shape, static_cast<float*>(scratch) + h * head_floats(shape));
+    start(shape, heads[h].q, of_heads[h]);
+  }
   const TileFn dot = dot_tile_for(shape.k_type);
   const TileFn add = add_tile_for(shape.v_type);
-  start(shape, q, s);
   KvTile tiles[2];
-  TileCursor cursor(items, shape.group_size);
-  bool more = cursor.next(tiles[0], s.weights);
+  HeadWalk walk(shape, heads, of_heads);
+  size_t head = 0, next_head = 0;
+  bool more = walk.next(tiles[0], head);
   for (size_t i = 0; more; ++i) {
     KvTile& tile = tiles[i % 2];
     KvTile& following = tiles[(i + 1) % 2];
+    const DecodeScratch& s = of_heads[head];
     link_ahead(tile.k, tile.n, tile.v, tile.n);
     dot(shape, tile, s);
     softmax_tile(shape, tile, s);
-    more = cursor.next(following, s.weights);
+    more = walk.next(following, next_head);
     link_ahead(tile.v, tile.n, following.k, following.n);
     add(shape, tile, s);
+    head = next_head;
   }
-  finish(shape, s, o, lse);
+  for (size_t h = 0; h < heads.size(); ++h) finish(shape, of_heads[h], heads[h].o, heads[h].lse);
 }
 
 }  // namespace kvasir::kernels::HWY_NAMESPACE
@@ -282,13 +314,13 @@ namespace kvasir::kernels {
 
 HWY_EXPORT(decode);
 
-size_t attention_decode_scratch_bytes(const AttentionShape& shape) {
-  return padded(shape.group_size * decode_floats(shape)) * sizeof(float);
+size_t attention_decode_scratch_bytes(const AttentionShape& shape, size_t n_heads) {
+  return n_heads * head_floats(shape) * sizeof(float);
 }
 
-void attention_decode(const AttentionShape& shape, const float* q, std::span<const KvRows> items,
-                      float* o, float* lse, void* scratch) {
-  HWY_DYNAMIC_DISPATCH(decode)(shape, q, items, o, lse, scratch);
+void attention_decode(const AttentionShape& shape, std::span<const DecodeHead> heads,
+                      void* scratch) {
+  HWY_DYNAMIC_DISPATCH(decode)(shape, heads, scratch);
 }
 
 }  // namespace kvasir::kernels

@@ -1,4 +1,5 @@
-// Decode attention: one query row of a group of query heads against the rows of their kv head.
+// Decode attention: one query row of a group of query heads against the rows of their kv head, for
+// some kv heads.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -9,21 +10,31 @@
 
 namespace kvasir::kernels {
 
-// Bytes of scratch for attention_decode, 64-byte aligned by the caller; depends on the shape only.
-size_t attention_decode_scratch_bytes(const AttentionShape& shape);
+// One query row of a group, and the rows that it attends to.
+struct DecodeHead {
+  const float* q = nullptr;       // [group_size, head_dim] f32, contiguous
+  std::span<const KvRows> items;  // each row is read once for the whole group
+  float* o = nullptr;             // [group_size, v_dim] f32, written
+  float* lse = nullptr;           // [group_size] f32, written, natural log
+};
+inline constexpr size_t kMostDecodeHeads = 8;
 
-// o[g] = sum_i softmax_i(logit[g, i]) v[i],  lse[g] = ln sum_i exp(logit[g, i])
-// over all rows i of `items`; logits as in AttentionShape. Without rows, or with all weights -inf,
-// the result is (0, -inf). Causality is the caller's: it passes the rows the query may see.
-//
-//   q     [group_size, head_dim] f32, contiguous
-//   items K and V rows; each row is read once for the whole group
-//   o     [group_size, v_dim]    f32, written
-//   lse   [group_size]           f32, written, natural log
+// Bytes of scratch for attention_decode with n_heads heads, 64-byte aligned by the caller.
+size_t attention_decode_scratch_bytes(const AttentionShape& shape, size_t n_heads);
+
+// For each of 1 to kMostDecodeHeads heads
+//   o[g] = sum_i softmax_i(logit[g, i]) v[i],  lse[g] = ln sum_i exp(logit[g, i])
+// over all rows i of its items; logits as in AttentionShape. Without rows, or with all weights
+// -inf, the result is (0, -inf). Causality is the caller's: it passes the rows the query may see.
 //
 // Online softmax over tiles of 128 rows (arXiv:1805.02867), f32 sums. Bound by memory: 2 *
 // (head_dim + v_dim) * group_size operations per K and V row pair read.
-void attention_decode(const AttentionShape& shape, const float* q, std::span<const KvRows> items,
-                      float* o, float* lse, void* scratch);
+//
+// A head has the bits that it has alone. Heads take turns, tile by tile: where those of a block lie
+// behind each other, memory is read front to back, which hardware prefetchers follow. K and V of
+// 128K tokens, 8 heads of 128 in f16, blocks of 128: a sixth less time than head after head
+// (measured on Sapphire Rapids).
+void attention_decode(const AttentionShape& shape, std::span<const DecodeHead> heads,
+                      void* scratch);
 
 }  // namespace kvasir::kernels

@@ -49,7 +49,8 @@ inline void link_ahead(const uint8_t** rows, size_t n, const uint8_t* const* nex
 // Walks over the rows of `items` once. Tiles cross item borders: small blocks fill whole tiles.
 class TileCursor {
  public:
-  explicit TileCursor(std::span<const KvRows> items, uint32_t group_size)
+  TileCursor() = default;  // over nothing
+  TileCursor(std::span<const KvRows> items, uint32_t group_size)
       : items_(items), group_size_(group_size) {
     skip_empty();
   }
@@ -111,7 +112,7 @@ class TileCursor {
   }
 
   std::span<const KvRows> items_;
-  uint32_t group_size_;
+  uint32_t group_size_ = 1;
   size_t item_ = 0;
   uint32_t row_ = 0;
   bool started_ = false;

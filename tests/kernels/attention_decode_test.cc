@@ -27,8 +27,9 @@ Result run(const AttentionShape& shape, const std::vector<float>& q,
   Result r;
   r.o.assign(shape.group_size * shape.v_dim, 7.0f);
   r.lse.assign(shape.group_size, 7.0f);
-  test::Scratch scratch(kernels::attention_decode_scratch_bytes(shape));
-  kernels::attention_decode(shape, q.data(), items, r.o.data(), r.lse.data(), scratch.get());
+  test::Scratch scratch(kernels::attention_decode_scratch_bytes(shape, 1));
+  const kernels::DecodeHead head{q.data(), items, r.o.data(), r.lse.data()};
+  kernels::attention_decode(shape, std::span(&head, 1), scratch.get());
   return r;
 }
 
@@ -222,6 +223,45 @@ TEST_SUITE("kernels/attention_decode") {
         const Result three = run(shape, q, std::vector<KvRows>{head, middle, tail});
         CHECK(one.o == three.o);
         CHECK(one.lse == three.lse);
+      });
+    }
+  }
+
+  TEST_CASE("heads that take turns have the bits that each has alone") {
+    for (const ElementType type : test::kElementTypes) {
+      CAPTURE(static_cast<int>(type));
+      AttentionShape shape = make_shape(3, 64, type);
+      // More and fewer tiles than the others, a tile that items share, weights, and nothing.
+      const size_t lengths[kernels::kMostDecodeHeads] = {300, 128, 0, 1, 129, 640, 257, 300};
+      const auto weights = test::random_floats(300, 1.0f, 151);
+      std::vector<test::StoredKv> kv;
+      std::vector<std::vector<KvRows>> items(std::size(lengths));
+      for (size_t h = 0; h < std::size(lengths); ++h) {
+        kv.emplace_back(shape, lengths[h], static_cast<unsigned>(152 + h));
+        KvRows first = kv[h].rows, second = kv[h].rows;
+        first.end = second.begin = static_cast<uint32_t>(lengths[h] / 3);
+        if (h == 7) first.log_weight = weights.data(), first.weight_width = 1;
+        if (lengths[h]) items[h] = {first, second};
+      }
+      const size_t n = std::size(lengths), width = 3 * 64;
+      const auto q = test::random_floats(n * width, 1.0f, 171);
+      test::for_each_simd_target([&] {
+        for (const size_t n_heads : {size_t{2}, size_t{5}, n}) {
+          std::vector<float> o(n * width, 7.0f), lse(n * 3, 7.0f);
+          std::vector<kernels::DecodeHead> heads;
+          for (size_t h = n - n_heads; h < n; ++h)
+            heads.push_back({&q[h * width], items[h], &o[h * width], &lse[h * 3]});
+          test::Scratch scratch(kernels::attention_decode_scratch_bytes(shape, n_heads));
+          kernels::attention_decode(shape, heads, scratch.get());
+          for (size_t h = n - n_heads; h < n; ++h) {
+            CAPTURE(h);
+            const std::vector<float> own(q.begin() + static_cast<ptrdiff_t>(h * width),
+                                         q.begin() + static_cast<ptrdiff_t>((h + 1) * width));
+            const Result alone = run(shape, own, items[h]);
+            CHECK(std::equal(alone.o.begin(), alone.o.end(), &o[h * width]));
+            CHECK(std::equal(alone.lse.begin(), alone.lse.end(), &lse[h * 3]));
+          }
+        }
       });
     }
   }

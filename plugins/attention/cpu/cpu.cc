@@ -61,14 +61,17 @@ class Cpu {
     bf16_ = follows_model_ && geometry.compute == KVASIR_DTYPE_BF16;
     placement_ = std::make_unique<sdk::HeadPlacement>(host_, geometry_->n_kv_heads);
     queues_ = std::make_unique<attention::NodeQueues>(std::max(1u, placement_->n_nodes()));
-    planner_ = std::make_unique<attention::TaskPlanner>(*geometry_, host_.max_workers());
+    planner_ = std::make_unique<attention::TaskPlanner>(*geometry_, host_.max_workers(),
+                                                        placement_->n_nodes() > 1);
     workers_.resize(host_.max_workers());
   }
 
   void plan(const kvasir_attn_shape& shape, kvasir_attn_plan& out) {
     const auto n_q = std::min(shape.max_queries, planner_->queries_per_task());
+    const size_t heads = std::min<size_t>(geometry_->n_kv_heads, kernels::kMostDecodeHeads);
     const uint64_t task =
-        std::max({kernels::attention_prefill_scratch_bytes(kernel_shape(), n_q),
+        std::max({kernels::attention_decode_scratch_bytes(kernel_shape(), heads),
+                  kernels::attention_prefill_scratch_bytes(kernel_shape(), n_q),
                   kernels::attention_prefill_bf16_scratch_bytes(kernel_shape(), n_q),
                   kernels::attention_mass_scratch_bytes(kernel_shape(), shape.max_queries)});
     out.scratch_bytes = (task + kAlignment) * host_.max_workers();
@@ -80,11 +83,11 @@ class Cpu {
     if (side_.size() < list_.side_floats) side_.resize(list_.side_floats);
     for (const auto& pairs : list_.to_clear) clear(pairs, out);
     const auto node = [&](uint64_t i) {
-      const Task& task = list_.tasks[i];
+      const Task& task = list_.tasks[list_.groups[i].first];
       return placement_->group_of(task.kv_head, task.part_of_range, task.n_parts_of_range);
     };
-    share_out(list_.tasks.size(), node,
-              [&](uint64_t i, uint32_t worker) { attend(list_.tasks[i], out, worker); });
+    share_out(list_.groups.size(), node,
+              [&](uint64_t i, uint32_t worker) { attend(list_.groups[i], out, worker); });
     if (list_.merges.empty()) return;
     // One kv head is merged by one worker, in the order of the parts and slices.
     host_.parallel_for(geometry_->n_kv_heads, 1, [&](uint64_t begin, uint64_t end, uint32_t) {
@@ -115,7 +118,7 @@ class Cpu {
     uint32_t width;
   };
   struct Worker {
-    KeyRows keys;
+    std::vector<KeyRows> keys;      // by head of a group
     std::vector<float> slice, run;  // results of a later slice, of a second run of element types
   };
   struct MassTask {
@@ -190,8 +193,11 @@ class Cpu {
     return {o, o + n_q * group * geometry_->v_dim, group * geometry_->v_dim, group};
   }
   Target compact(std::vector<float>& memory, uint32_t n_q) const {
-    memory.resize(n_q * geometry_->group_size() * (size_t{geometry_->v_dim} + 1));
+    memory.resize(result_floats(n_q));
     return compact(memory.data(), n_q);
+  }
+  size_t result_floats(uint32_t n_q) const {
+    return n_q * geometry_->group_size() * (size_t{geometry_->v_dim} + 1);
   }
   template <class Work>  // a Task or a Merge
   Target target(const Work& work, uint64_t side, const Out& out) {
@@ -210,54 +216,104 @@ class Cpu {
     }
   }
 
+  const Task& task_of(const attention::TaskList::Group& group, uint32_t i) const {
+    return list_.tasks[group.first + size_t{i} * group.stride];
+  }
+
   // Slice by slice, each merged at once.
-  void attend(const Task& task, const Out& out, uint32_t worker) {
-    const Target to = target(task, task.side, out);
-    uint64_t begin = task.item_begin;
+  void attend(const attention::TaskList::Group& group, const Out& out, uint32_t worker) {
+    const Task& first = task_of(group, 0);
+    const uint64_t n_items = first.item_end - first.item_begin;
+    const size_t floats = result_floats(first.n_q);
+    std::vector<float>& later = workers_[worker].slice;
+    uint64_t begin = 0;
     do {
-      const uint64_t end = std::min(begin + task.slice_items, task.item_end);
-      if (begin == task.item_begin) {
-        attend_slice(task, begin, end, to, worker);
-      } else {
-        const Target slice = compact(workers_[worker].slice, task.n_q);
-        attend_slice(task, begin, end, slice, worker);
-        merge_ranges(slice, task.n_q, to);
-      }
+      const uint64_t end = std::min(begin + first.slice_items, n_items);
+      if (begin != 0) later.resize(group.n * floats);
+      const auto to = [&](uint32_t i) {
+        const Task& task = task_of(group, i);
+        return begin == 0 ? target(task, task.side, out)
+                          : compact(later.data() + i * floats, task.n_q);
+      };
+      attend_slice(group, begin, end, to, worker);
+      if (begin != 0)
+        for (uint32_t i = 0; i < group.n; ++i) {
+          const Task& task = task_of(group, i);
+          merge_ranges(to(i), task.n_q, target(task, task.side, out));
+        }
       begin = end;
-    } while (begin < task.item_end);
+    } while (begin < n_items);
+  }
+
+  // Items [begin, end) of the tasks' own. to(i): where the result of task i goes.
+  template <class To>
+  void attend_slice(const attention::TaskList::Group& group, uint64_t begin, uint64_t end,
+                    const To& to, uint32_t worker) {
+    std::vector<KeyRows>& keys = workers_[worker].keys;
+    if (keys.size() < group.n) keys.resize(group.n);
+    for (uint32_t i = 0; i < group.n; ++i) {
+      const Task& task = task_of(group, i);
+      const uint32_t* q_pos = attention::positions_of(*task.part) + task.q_begin;
+      keys[i].build(*geometry_, *task.part, task.kv_head, task.item_begin + begin,
+                    task.item_begin + end, task.prefill ? std::nullopt : std::optional(*q_pos));
+    }
+    if (group.n > 1 && have_one_type(std::span(keys).first(group.n)))
+      return attend_heads(group, to, worker);
+    for (uint32_t i = 0; i < group.n; ++i) attend_runs(task_of(group, i), keys[i], to(i), worker);
+  }
+
+  // Whether one kernel call serves all of them.
+  static bool have_one_type(std::span<const KeyRows> keys) {
+    if (keys[0].runs().size() != 1) return false;
+    const KeyRows::Run& first = keys[0].runs()[0];
+    return std::all_of(keys.begin(), keys.end(), [&](const KeyRows& head) {
+      return head.runs().size() == 1 && head.runs()[0].k_type == first.k_type &&
+             head.runs()[0].v_type == first.v_type;
+    });
+  }
+
+  template <class To>
+  void attend_heads(const attention::TaskList::Group& group, const To& to, uint32_t worker) {
+    const std::vector<KeyRows>& keys = workers_[worker].keys;
+    const kernels::AttentionShape shape = kernel_shape(keys[0].runs()[0]);
+    std::array<kernels::DecodeHead, kernels::kMostDecodeHeads> heads;
+    for (uint32_t i = 0; i < group.n; ++i)
+      heads[i] = decode_head(task_of(group, i), keys[i].rows(keys[i].runs()[0]), to(i));
+    const Memory memory(host_, worker, kernels::attention_decode_scratch_bytes(shape, group.n));
+    kernels::attention_decode(shape, std::span(heads).first(group.n), memory.get());
   }
 
   // Keys of another element type: a partial result of their own, merged at once.
-  void attend_slice(const Task& task, uint64_t begin, uint64_t end, const Target& to,
-                    uint32_t worker) {
-    Worker& w = workers_[worker];
-    const uint32_t* q_pos = attention::positions_of(*task.part) + task.q_begin;
-    w.keys.build(*geometry_, *task.part, task.kv_head, begin, end,
-                 task.prefill ? std::nullopt : std::optional(*q_pos));
-    if (w.keys.runs().empty()) return attend_run(task, {}, {}, to, worker);
+  void attend_runs(const Task& task, const KeyRows& keys, const Target& to, uint32_t worker) {
+    if (keys.runs().empty()) return attend_run(task, {}, {}, to, worker);
     bool first = true;
-    for (const KeyRows::Run& run : w.keys.runs()) {
+    for (const KeyRows::Run& run : keys.runs()) {
       if (first) {
-        attend_run(task, run, w.keys.rows(run), to, worker);
+        attend_run(task, run, keys.rows(run), to, worker);
       } else {
-        const Target more = compact(w.run, task.n_q);
-        attend_run(task, run, w.keys.rows(run), more, worker);
+        const Target more = compact(workers_[worker].run, task.n_q);
+        attend_run(task, run, keys.rows(run), more, worker);
         merge_ranges(more, task.n_q, to);
       }
       first = false;
     }
   }
 
+  kernels::DecodeHead decode_head(const Task& task, std::span<const kernels::KvRows> rows,
+                                  const Target& to) const {
+    return {heads_of(*task.part, task.q_begin, task.kv_head), rows, to.o, to.lse};
+  }
+
   void attend_run(const Task& task, const KeyRows::Run& run, std::span<const kernels::KvRows> rows,
                   const Target& to, uint32_t worker) {
     const kernels::AttentionShape shape = kernel_shape(run);
-    const float* q = heads_of(*task.part, task.q_begin, task.kv_head);
     if (!task.prefill) {
-      const Memory memory(host_, worker, kernels::attention_decode_scratch_bytes(shape));
-      return kernels::attention_decode(shape, q, rows, to.o, to.lse, memory.get());
+      const Memory memory(host_, worker, kernels::attention_decode_scratch_bytes(shape, 1));
+      const kernels::DecodeHead head = decode_head(task, rows, to);
+      return kernels::attention_decode(shape, std::span(&head, 1), memory.get());
     }
     kernels::QueryTile tile;
-    tile.q = q;
+    tile.q = heads_of(*task.part, task.q_begin, task.kv_head);
     tile.o = to.o;
     tile.lse = to.lse;
     tile.n_q = task.n_q;
@@ -326,7 +382,9 @@ class Cpu {
   void add_mass(const MassTask& task, const Mass& out, uint32_t worker) {
     Worker& w = workers_[worker];
     const kvasir_attn_range& range = *task.range;
-    w.keys.build(*geometry_, *task.part, range.kv_head, task.item_begin, task.item_end, {});
+    if (w.keys.empty()) w.keys.resize(1);
+    KeyRows& keys = w.keys[0];
+    keys.build(*geometry_, *task.part, range.kv_head, task.item_begin, task.item_end, {});
     float* value = out.value + task.first_key * out.width;
     std::fill_n(value, task.n_keys * out.width, 0.0f);
     kernels::MassQueries queries;
@@ -337,11 +395,11 @@ class Cpu {
     queries.lse_stride = geometry_->n_q_heads;
     queries.mask = {attention::positions_of(*task.part) + range.q_begin, task.part->dist_min,
                     task.part->dist_max};
-    for (const KeyRows::Run& run : w.keys.runs()) {
+    for (const KeyRows::Run& run : keys.runs()) {
       const kernels::AttentionShape shape = kernel_shape(run);
       const Memory memory(host_, worker, kernels::attention_mass_scratch_bytes(shape, range.n_q));
-      kernels::attention_mass(shape, queries, w.keys.rows(run), out.width, value, memory.get());
-      for (const kernels::KvRows& rows : w.keys.rows(run)) {
+      kernels::attention_mass(shape, queries, keys.rows(run), out.width, value, memory.get());
+      for (const kernels::KvRows& rows : keys.rows(run)) {
         value += uint64_t{rows.end - rows.begin} * out.width;
       }
     }

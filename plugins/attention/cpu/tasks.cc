@@ -7,6 +7,8 @@
 
 #include <algorithm>
 
+#include "kernels/attention_decode.h"
+
 namespace kvasir::attention {
 namespace {
 
@@ -17,8 +19,21 @@ constexpr uint32_t kTaskQueryHeads =
     512;  // queries times query heads of a prefill task: 64 KiB of S, 0.5 MiB of o
 constexpr uint64_t kMostSpread = uint64_t{1} << 24;  // floats of a range's results by slice: 64 MiB
 
+constexpr size_t kGroupsPerWorker = 4;  // fewer would balance badly
+
 uint64_t floats_of(const Geometry& g, uint32_t n_q) {
   return uint64_t{n_q} * g.group_size() * (uint64_t{g.v_dim} + 1);
+}
+
+// Whether b is what a is, for the next kv head.
+bool continues(const kvasir_attn_part& part, const kvasir_attn_range& a,
+               const kvasir_attn_range& b) {
+  const uint64_t n_items = a.item_end - a.item_begin;
+  if (b.kv_head != a.kv_head + 1 || b.q_begin != a.q_begin || a.n_q != 1 || b.n_q != 1 ||
+      (a.flags | b.flags) & KVASIR_ATTN_RANGE_PREFILL || b.item_end - b.item_begin != n_items)
+    return false;
+  if (!part.items) return b.item_begin == a.item_begin;
+  return std::equal(part.items + a.item_begin, part.items + a.item_end, part.items + b.item_begin);
 }
 
 }  // namespace
@@ -31,10 +46,11 @@ void check_part_on_host(const Geometry& g, const kvasir_attn_part& part) {
   }
 }
 
-TaskPlanner::TaskPlanner(const Geometry& geometry, uint32_t n_workers)
+TaskPlanner::TaskPlanner(const Geometry& geometry, uint32_t n_workers, bool heads_apart)
     : geometry_(geometry),
       queries_per_task_(std::max(16u, kTaskQueryHeads / geometry.group_size())),
-      n_workers_(n_workers) {}
+      n_workers_(n_workers),
+      heads_apart_(heads_apart) {}
 
 // The first range that names a (query, kv head) writes its output, later ones are merged into it.
 // True when the range may write all of its pairs itself.
@@ -116,18 +132,47 @@ void TaskPlanner::add_tile(const Task& tile, bool direct, bool spread, TaskList&
   if (!direct) out.merges.push_back({tile.kv_head, tile.q_begin, tile.n_q, first, kDirect});
 }
 
+// A worker takes several heads where that leaves enough for the others to do.
+void TaskPlanner::group_heads(TaskList& out) const {
+  const size_t enough = n_workers_ == 1 ? 1 : kGroupsPerWorker * n_workers_;
+  const auto most = static_cast<uint32_t>(
+      heads_apart_ ? 1
+                   : std::clamp<size_t>(out.tasks.size() / enough, 1, kernels::kMostDecodeHeads));
+  for (const Alike& ranges : alike_)
+    for (size_t task = 0; task < ranges.n_tasks; ++task)
+      for (uint32_t head = 0; head < ranges.n_ranges; head += most)
+        out.groups.push_back({ranges.first_task + head * ranges.n_tasks + task,
+                              std::min(most, ranges.n_ranges - head),
+                              static_cast<uint32_t>(ranges.n_tasks)});
+  const auto cost = [&](const TaskList::Group& group) {
+    return out.tasks[group.first].cost * group.n;
+  };
+  std::stable_sort(out.groups.begin(), out.groups.end(),
+                   [&](const auto& a, const auto& b) { return cost(a) > cost(b); });
+}
+
 void TaskPlanner::plan(const kvasir_attn_in& in, TaskList& out) {
   out.tasks.clear();
+  out.groups.clear();
   out.merges.clear();
   out.to_clear.clear();
   out.side_floats = 0;
   claimed_.clear();
+  alike_.clear();
   for (const kvasir_attn_part& part : parts_of(in)) {
     check_part_on_host(geometry_, part);
-    for (const kvasir_attn_range& range : ranges_of(part)) add_range(part, range, out);
+    const kvasir_attn_range* before = nullptr;
+    for (const kvasir_attn_range& range : ranges_of(part)) {
+      const size_t first = out.tasks.size();
+      add_range(part, range, out);
+      if (before && continues(part, *before, range))
+        ++alike_.back().n_ranges;
+      else
+        alike_.push_back({first, 1, out.tasks.size() - first});
+      before = &range;
+    }
   }
-  std::stable_sort(out.tasks.begin(), out.tasks.end(),
-                   [](const Task& a, const Task& b) { return a.cost > b.cost; });
+  group_heads(out);
 }
 
 }  // namespace kvasir::attention

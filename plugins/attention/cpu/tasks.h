@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -36,7 +37,13 @@ struct Merge {
 };
 
 struct TaskList {
-  std::vector<Task> tasks;    // longest first
+  std::vector<Task> tasks;
+  // What one worker does: tasks first, first + stride … of equal items, one per kv head.
+  struct Group {
+    size_t first;
+    uint32_t n, stride;
+  };
+  std::vector<Group> groups;  // longest first
   std::vector<Merge> merges;  // to be done in this order
   uint64_t side_floats = 0;   // size of the side buffer
   struct Pairs {
@@ -51,7 +58,8 @@ struct TaskList {
 // of the list. Only who computes what depends on them.
 class TaskPlanner {
  public:
-  TaskPlanner(const Geometry& geometry, uint32_t n_workers);
+  // heads_apart: the heads of a block do not lie behind each other.
+  TaskPlanner(const Geometry& geometry, uint32_t n_workers, bool heads_apart);
   void plan(const kvasir_attn_in& in, TaskList& out);
 
   // Queries of a prompt per task: more share one conversion of K and V, fewer balance better.
@@ -60,11 +68,21 @@ class TaskPlanner {
  private:
   void add_range(const kvasir_attn_part& part, const kvasir_attn_range& range, TaskList& out);
   void add_tile(const Task& tile, bool direct, bool spread, TaskList& out);
+  void group_heads(TaskList& out) const;
   bool claim(const kvasir_attn_range& range, TaskList& out);
 
   const Geometry& geometry_;
   uint32_t queries_per_task_, n_workers_;
+  bool heads_apart_;
   std::vector<bool> claimed_;  // [query][kv_head]: some earlier range writes it
+  // Ranges of decoded tokens whose kv heads follow each other and have the same items, and the
+  // tasks of each.
+  struct Alike {
+    size_t first_task;
+    uint32_t n_ranges;
+    size_t n_tasks;
+  };
+  std::vector<Alike> alike_;
 };
 
 // check_part() of plugins/shared, and that q and q_pos are there and in host memory.

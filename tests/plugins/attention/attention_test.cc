@@ -308,6 +308,51 @@ TEST_SUITE("plugins/attention") {
     CHECK(a.lse[1] == b.lse[1]);
   }
 
+  TEST_CASE("heads have the same bits together and each in a call of its own") {
+    // All blocks, equal lists, a list of its own for one head, blocks of another element type.
+    for (const char* lists : {"none", "equal", "unlike", "mixed types"}) {
+      CAPTURE(lists);
+      const std::string kind = lists;
+      const auto build = [&](AttentionCase& c, std::optional<uint32_t> only) {
+        const size_t part = c.add_part({8999});
+        const auto all = c.add_tokens(part, 0, 9000);
+        const uint64_t n = all.second;
+        std::vector<uint32_t> items;
+        for (uint32_t head = 0; head < 3; ++head)
+          for (uint32_t i = 0; i < n; ++i)
+            items.push_back(kind == "unlike" && head == 1 ? i / 2 : i);
+        if (kind == "equal" || kind == "unlike") c.set_items(part, items);
+        if (kind == "mixed types")
+          for (size_t i = 0; i < n; i += 5) {
+            kvasir_lease& lease = c.leases[part][i];
+            lease = c.lease(lease.pos_begin, lease.n_tokens, 0);
+          }
+        for (uint32_t head = 0; head < 3; ++head) {
+          const uint64_t begin = kind == "equal" || kind == "unlike" ? head * n : 0;
+          if (!only || *only == head) c.add_range(part, head, 0, 1, begin, begin + n);
+        }
+      };
+      for (const uint32_t workers : {1u, 3u}) {
+        CAPTURE(workers);
+        FakeHost host(workers);
+        AttentionCase together(6, 3, 16, 16);
+        build(together, std::nullopt);
+        Attention backend(host, kBackend);
+        backend.bind(together.geometry);
+        const AttentionResult all = run(backend, together);
+        REQUIRE_MESSAGE(all.status == KVASIR_OK, all.text);
+        for (uint32_t head = 0; head < 3; ++head) {
+          AttentionCase alone(6, 3, 16, 16);
+          build(alone, head);
+          const AttentionResult one = run(backend, alone);
+          const size_t at = head * 2 * 16;
+          CHECK(std::equal(&one.o[at], &one.o[at] + 2 * 16, &all.o[at]));
+          CHECK(std::equal(&one.lse[head * 2], &one.lse[head * 2] + 2, &all.lse[head * 2]));
+        }
+      }
+    }
+  }
+
   TEST_CASE("what cannot be attended is refused with a sentence, not read") {
     for (const char* name : {kBackend, "reference"}) {
       CAPTURE(name);
