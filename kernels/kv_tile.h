@@ -41,9 +41,9 @@ struct KvTile {
 // rows [n .. n + kMaxAheadRows) become the first of `next`, the last row repeated when there are
 // fewer.
 inline void link_ahead(const uint8_t** rows, size_t n, const uint8_t* const* next, size_t n_next) {
-  for (size_t i = 0; i < kMaxAheadRows; ++i) {
-    rows[n + i] = i < n_next ? next[i] : rows[n + i - 1];
-  }
+  const size_t n_linked = std::min(n_next, kMaxAheadRows);
+  std::copy_n(next, n_linked, rows + n);
+  std::fill(rows + n + n_linked, rows + n + kMaxAheadRows, rows[n + n_linked - 1]);
 }
 
 // Walks over the rows of `items` once. Tiles cross item borders: small blocks fill whole tiles.
@@ -87,6 +87,14 @@ class TileCursor {
   void add_rows(const KvRows& item, size_t n, KvTile& tile) const {
     const auto* k = static_cast<const uint8_t*>(item.k);
     const auto* v = static_cast<const uint8_t*>(item.v);
+    if (!item.tokens && !item.pos && v) {  // nearly always: in vectors
+      const uint64_t k_stride = item.k_token_stride, v_stride = item.v_token_stride;
+      const uint32_t first_pos = item.first_pos + row_;
+      for (size_t i = 0; i < n; ++i) tile.k[tile.n + i] = k + (row_ + i) * k_stride;
+      for (size_t i = 0; i < n; ++i) tile.v[tile.n + i] = v + (row_ + i) * v_stride;
+      for (size_t i = 0; i < n; ++i) tile.pos[tile.n + i] = first_pos + static_cast<uint32_t>(i);
+      return;
+    }
     for (size_t i = 0; i < n; ++i) {
       const uint32_t row = row_ + static_cast<uint32_t>(i);
       const uint32_t token = item.tokens ? item.tokens[row] : row;
