@@ -25,15 +25,18 @@ uint64_t floats_of(const Geometry& g, uint32_t n_q) {
   return uint64_t{n_q} * g.group_size() * (uint64_t{g.v_dim} + 1);
 }
 
-// Whether b is what a is, for the next kv head.
-bool continues(const kvasir_attn_part& part, const kvasir_attn_range& a,
-               const kvasir_attn_range& b) {
-  const uint64_t n_items = a.item_end - a.item_begin;
-  if (b.kv_head != a.kv_head + 1 || b.q_begin != a.q_begin || a.n_q != 1 || b.n_q != 1 ||
-      (a.flags | b.flags) & KVASIR_ATTN_RANGE_PREFILL || b.item_end - b.item_begin != n_items)
-    return false;
-  if (!part.items) return b.item_begin == a.item_begin;
-  return std::equal(part.items + a.item_begin, part.items + a.item_end, part.items + b.item_begin);
+// Whether b is cut as a is, for the next kv head.
+bool continues(const kvasir_attn_range& a, const kvasir_attn_range& b) {
+  return b.kv_head == a.kv_head + 1 && b.q_begin == a.q_begin && a.n_q == 1 && b.n_q == 1 &&
+         !((a.flags | b.flags) & KVASIR_ATTN_RANGE_PREFILL) &&
+         b.item_end - b.item_begin == a.item_end - a.item_begin;
+}
+
+// Of tasks of one part with as many items.
+bool have_same_items(const Task& a, const Task& b) {
+  const uint32_t* items = a.part->items;
+  return a.item_begin == b.item_begin ||
+         (items && std::equal(items + a.item_begin, items + a.item_end, items + b.item_begin));
 }
 
 }  // namespace
@@ -138,12 +141,19 @@ void TaskPlanner::group_heads(TaskList& out) const {
   const auto most = static_cast<uint32_t>(
       heads_apart_ ? 1
                    : std::clamp<size_t>(out.tasks.size() / enough, 1, kernels::kMostDecodeHeads));
-  for (const Alike& ranges : alike_)
+  for (const Alike& ranges : alike_) {
+    const auto stride = static_cast<uint32_t>(ranges.n_tasks);
     for (size_t task = 0; task < ranges.n_tasks; ++task)
-      for (uint32_t head = 0; head < ranges.n_ranges; head += most)
-        out.groups.push_back({ranges.first_task + head * ranges.n_tasks + task,
-                              std::min(most, ranges.n_ranges - head),
-                              static_cast<uint32_t>(ranges.n_tasks)});
+      for (uint32_t head = 0; head < ranges.n_ranges; ++head) {
+        const size_t at = ranges.first_task + task + size_t{head} * stride;
+        const bool joins = head != 0 && out.groups.back().n < most &&
+                           have_same_items(out.tasks[at - stride], out.tasks[at]);
+        if (joins)
+          ++out.groups.back().n;
+        else
+          out.groups.push_back({at, 1, stride});
+      }
+  }
   const auto cost = [&](const TaskList::Group& group) {
     return out.tasks[group.first].cost * group.n;
   };
@@ -165,7 +175,7 @@ void TaskPlanner::plan(const kvasir_attn_in& in, TaskList& out) {
     for (const kvasir_attn_range& range : ranges_of(part)) {
       const size_t first = out.tasks.size();
       add_range(part, range, out);
-      if (before && continues(part, *before, range))
+      if (before && continues(*before, range))
         ++alike_.back().n_ranges;
       else
         alike_.push_back({first, 1, out.tasks.size() - first});

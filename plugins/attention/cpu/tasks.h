@@ -75,8 +75,8 @@ class TaskPlanner {
   uint32_t queries_per_task_, n_workers_;
   bool heads_apart_;
   std::vector<bool> claimed_;  // [query][kv_head]: some earlier range writes it
-  // Ranges of decoded tokens whose kv heads follow each other and have the same items, and the
-  // tasks of each.
+  // Ranges of decoded tokens whose kv heads follow each other and have as many items, and the tasks
+  // of each.
   struct Alike {
     size_t first_task;
     uint32_t n_ranges;
