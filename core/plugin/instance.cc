@@ -279,7 +279,7 @@ RecordLayout Instance::checked_layout(const kvasir_layout& layout, uint32_t kind
   constexpr uint32_t kFlags = KVASIR_LAYOUT_CONTENT_ONLY | KVASIR_LAYOUT_WANT_PROMPT_END |
                               KVASIR_LAYOUT_SEALED_ONLY | KVASIR_LAYOUT_WANT_FINAL |
                               KVASIR_LAYOUT_PROMPT_END_ALL | KVASIR_LAYOUT_PER_TOKEN |
-                              KVASIR_LAYOUT_OBSERVE_WRITES;
+                              KVASIR_LAYOUT_OBSERVE_WRITES | KVASIR_LAYOUT_READS_NEW;
   const bool is_selector = kind == KVASIR_KIND_SELECTOR;
   const kvasir_mass_wish& mass = layout.mass;
   const auto demand = [&](bool is_met, const std::string& what) {

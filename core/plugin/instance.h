@@ -269,7 +269,7 @@ class Storage : public Instance {
   void write_tokens(const std::vector<kvasir_token_span>& spans, const kvasir_view& k,
                     const kvasir_view& v);
   void copy_tokens(const std::vector<kvasir_token_copy>& copies);
-  void save_tokens(const kvasir_token_span& span, std::span<std::byte> to);
+  void save_tokens(std::span<const kvasir_token_span> spans, std::span<std::byte> to);
   void load_tokens(const kvasir_token_span& span, std::span<const std::byte> from);
   // kvasir.device-memory/1; without it the others may not be called.
   bool has_device_memory() const;

@@ -275,10 +275,11 @@ void Storage::copy_tokens(const std::vector<kvasir_token_copy>& copies) {
         }));
 }
 
-void Storage::save_tokens(const kvasir_token_span& span, std::span<std::byte> to) {
+void Storage::save_tokens(std::span<const kvasir_token_span> spans, std::span<std::byte> to) {
   require(moves_tokens(), "save_tokens");
   control_call("save_tokens", [&](kvasir_err* err) {
-    return table().save_tokens(base().self, &span, 1, sizeof(span), to.data(), to.size(), err);
+    return table().save_tokens(base().self, spans.data(), static_cast<uint32_t>(spans.size()),
+                               sizeof(kvasir_token_span), to.data(), to.size(), err);
   });
 }
 

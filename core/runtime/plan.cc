@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/runtime/blocks/memory_bridge.h"
+#include "core/runtime/blocks/memory_kinds.h"
 #include "core/runtime/select/index_lists.h"
 #include "core/runtime/select/scores.h"
 #include "core/runtime/sequence/slab.h"
@@ -94,6 +95,19 @@ uint64_t rotated_bytes(const kvasir_geometry& g, uint64_t n_sequences) {
           uint64_t{g.max_queries} * g.n_q_heads);
 }
 
+// Who reads the host's memory alone is handed copies of a device's blocks: at most a layer of all
+// sequences.
+uint64_t copied_bytes(const Binding& binding, const Pipeline& pipeline, uint64_t n_sequences) {
+  const std::span<const kvasir_kv_format> formats(binding.formats);
+  bool copies = pipeline.representative && reads_copies(*pipeline.representative, formats);
+  for (const auto& selector : pipeline.selectors)
+    copies = copies || (reads_keys(*selector) && reads_copies(*selector, formats));
+  if (!copies || is_host_memory(formats[0].mem_kind)) return 0;
+  const kvasir_geometry& g = binding.geometry;
+  const uint64_t n_blocks = (uint64_t{g.max_context} + g.block_size - 1) / g.block_size;
+  return binding.storage.block_bytes * n_blocks * n_sequences;
+}
+
 // Of one sequence in hybrid mode: a piece of a prompt is in the window until a layer is through.
 uint64_t window_bytes(const Binding& binding, const Pipeline& pipeline) {
   const kvasir_geometry& g = binding.geometry;
@@ -179,8 +193,9 @@ MemoryPlan make_plan(const ModelShape& shape, const Model::Memory& model, Pipeli
     plan.budgets.push_back(budget_of(*selector, g.block_size, g.max_context));
     plan.attends_all = plan.attends_all && !plan.budgets.back().limited;
   }
-  plan.attention_scratch_bytes =
-      binding.attention_scratch.main + rotated_bytes(g, options.max_sequences);
+  plan.attention_scratch_bytes = binding.attention_scratch.main +
+                                 rotated_bytes(g, options.max_sequences) +
+                                 copied_bytes(binding, pipeline, options.max_sequences);
   plan.device_attention_bytes = binding.attention_scratch.device;
 
   plan.weight_bytes = model.weight_bytes;

@@ -26,9 +26,10 @@ struct MemoryPlan {
   uint64_t state_peak_bytes = 0;   // and the most at once
   uint64_t weight_bytes = 0;       // as resident after load
   uint64_t model_scratch_bytes = 0;
-  uint64_t activation_bytes = 0;         // of the largest chunk, logits included
-  uint64_t attention_scratch_bytes = 0;  // of the backend, and copies of keys that are rotated late
-  uint64_t process_bytes = 0;            // program, libraries, tokenizer: a measured constant
+  uint64_t activation_bytes = 0;  // of the largest chunk, logits included
+  // Of the backend, copies of keys that are rotated late, and of a device's blocks for update().
+  uint64_t attention_scratch_bytes = 0;
+  uint64_t process_bytes = 0;  // program, libraries, tokenizer: a measured constant
   // In the memory of a device, not in total(): of layers, of backends that work there, and what
   // storages and slabs there hold of sequences (also part of the numbers above).
   uint64_t device_weight_bytes = 0, device_scratch_bytes = 0, device_sequence_bytes = 0;

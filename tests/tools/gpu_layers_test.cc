@@ -171,6 +171,27 @@ TEST_CASE("a run whose layers, K and V are on the device, for each way of choosi
   }
 }
 
+// What the selector reads of keys, inputs and queries comes to the host; blocks come and go.
+TEST_CASE("the strategy of configs/gpu for InfiniGen gives the tokens of the host's") {
+  const TinyModel model;
+  const std::vector<std::string> small = {
+      "--set", "cache.window_tokens=4",    "--set", "cache.sink_tokens=2",
+      "--set", "selector.budget_tokens=3", "--set", "cache.dense_layers=[]"};
+  std::vector<std::string> host = {"-s", "infinigen", "--set", "cache.block_size=4"};
+  std::vector<std::string> device = {
+      "-s",           KVASIR_SOURCE_DIR "/configs/gpu/infinigen.toml",
+      "-ngl",         "all",
+      "--plugin-dir", KVASIR_TEST_DEVICE_PLUGINS,
+      "--set",        "cache.block_size=4",
+      "--set",        "storage.device_blocks=1"};
+  for (auto* more : {&host, &device}) more->insert(more->end(), small.begin(), small.end());
+  const json want = json_of(run_of(model, host)),
+             got = json_of(run_of(model, device), {kEmulation});
+  CHECK(got["tokens"] == want["tokens"]);
+  CHECK(got["decode"]["tokens_attended"] == want["decode"]["tokens_attended"]);
+  MESSAGE(got.dump(1));
+}
+
 // It reads each layer's input, which stays on the device else, and queries before RoPE.
 TEST_CASE("a trace of layers on the device holds what one of the host's holds") {
   const TinyModel model;

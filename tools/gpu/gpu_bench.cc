@@ -1,8 +1,8 @@
 // How fast the attention kernels read K and V on this device, beside what its memory gives in the
 // same run: rows of decode attention over all keys and over selected blocks; how fast blocks are
-// summarised and scored; how many operations per second a piece of a prompt makes; and the products
-// of a dense layer. With --small a run of small cases, which shows that it works and measures
-// nothing.
+// summarised and scored; how many operations per second a piece of a prompt makes; how fast blocks
+// travel here while something else computes; and the products of a dense layer. With --small a run
+// of small cases, which shows that it works and measures nothing.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstdint>
@@ -21,6 +21,7 @@
 #include "tools/gpu/bench.h"
 #include "tools/gpu/layer_bench.h"
 #include "tools/gpu/summary_bench.h"
+#include "tools/gpu/travel_bench.h"
 
 namespace {
 using namespace kvasir::cuda;
@@ -177,10 +178,13 @@ int run(bool is_small) {
         Case{"prompt f16, in f32", KvType::kF16, 64, 1, prompt, 0, 0, n_q, KvType::kF32},
         Case{"prompt q8_0, in f32", KvType::kQ8_0, 34, 1, prompt, 0, 0, n_q, KvType::kF32}})
     run_case(c, bandwidth, is_small ? 1 : 5);
-  if (is_small)
+  if (is_small) {
+    kvasir::bench::print_travel({3, 32, 1 << 16}, 1);
     kvasir::bench::print_layers({256, 512, 256, 9}, bandwidth, 1);
-  else
+  } else {
+    kvasir::bench::print_travel({256, 128, uint64_t{1} << 30}, 10);
     kvasir::bench::print_layers({4096, 14336, 1024, 512}, bandwidth, 20);
+  }
   return 0;
 }
 

@@ -11,6 +11,8 @@
 #include <string>
 #include <utility>
 
+#include "core/runtime/blocks/host_copies.h"
+
 namespace kvasir {
 namespace {
 
@@ -28,6 +30,11 @@ BlockAccess access_to(Storage& storage, MemoryBridge& bridge, uint32_t block_siz
   return access;
 }
 
+BlockAccess access_to_copies(BlockAccess access) {
+  access.formats = copied_formats(access.formats, access.block_size, access.head_dim, access.v_dim);
+  return access;
+}
+
 }  // namespace
 
 Block::~Block() {
@@ -38,6 +45,7 @@ BlockStore::BlockStore(Storage& storage, MemoryBridge& bridge, HostServices& ser
                        ThreadPool& pool, uint32_t block_size, uint32_t n_kv_heads,
                        uint32_t head_dim, uint32_t v_dim)
     : access_(access_to(storage, bridge, block_size, n_kv_heads, head_dim, v_dim)),
+      copies_(access_to_copies(access_)),
       values_(access_, pool),
       bytes_(access_),
       residency_(*this, access_, services),
@@ -50,6 +58,7 @@ void BlockStore::set_window(BlockStore& window) {
                          window.access_.formats.end());
   window.access_.first_format = access_.n_formats;
   window.access_.formats = access_.formats;
+  copies_.formats = access_to_copies(access_).formats;
 }
 
 kvasir_block_key BlockStore::new_key(uint32_t layer_index, uint32_t block, uint32_t kv_head) const {
@@ -332,13 +341,6 @@ std::vector<std::byte> BlockStore::save_tokens(const kvasir_lease& lease, uint32
 void BlockStore::load_tokens(const kvasir_lease& lease, uint32_t n_tokens,
                              std::span<const std::byte> from) const {
   holder(lease).bytes_.load(lease, n_tokens, from);
-}
-
-kvasir_lease BlockStore::copy_to_host(const kvasir_lease& lease,
-                                      std::vector<std::byte>& memory) const {
-  const kvasir_lease copy = bytes_.lease_host_memory(lease, memory);
-  carry_over(holder(lease).bytes_, lease, bytes_, copy, lease.n_tokens);
-  return copy;
 }
 
 void BlockStore::drop(Block& block) noexcept {

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -153,9 +154,12 @@ class BlockStore {
   std::vector<std::byte> save_tokens(const kvasir_lease& lease, uint32_t n_tokens) const;
   void load_tokens(const kvasir_lease& lease, uint32_t n_tokens,
                    std::span<const std::byte> from) const;
-  // Copies a leased block to `memory`, which it resizes, and returns the lease of the copy, in
-  // formats()[0], which must be of host memory: for plugins that cannot read the window's storage.
-  kvasir_lease copy_to_host(const kvasir_lease& lease, std::vector<std::byte>& memory) const;
+  // Copies tokens of leased blocks to host memory, for plugins that cannot read them where they
+  // lie, and returns a lease of each block's copy, in `memory`, which it allocates; the rest of a
+  // copy is undefined, and k and v are null where no token is copied. It has the format of
+  // copied_formats(); in hybrid mode with a context in host memory formats()[0], whatever it had.
+  std::vector<kvasir_lease> copy_to_host(std::span<const kvasir_token_span> tokens,
+                                         std::unique_ptr<std::byte[]>& memory) const;
   // Gives a block back to the storage; logs what fails.
   void drop(Block& block) noexcept;
 
@@ -204,7 +208,7 @@ class BlockStore {
   void keep_let_go(int n) noexcept;
   void drop_all(const std::vector<kvasir_block_key>& keys) noexcept;
 
-  BlockAccess access_;
+  BlockAccess access_, copies_;  // copies_: blocks of copy_to_host()
   TokenValues values_;
   TokenBytes bytes_;
   Residency residency_;

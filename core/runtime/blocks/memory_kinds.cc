@@ -4,6 +4,7 @@
 
 #include <kvasir/ext/draft/device_memory.h>
 
+#include <algorithm>
 #include <string>
 
 #include "core/runtime/blocks/memory_bridge.h"
@@ -21,11 +22,16 @@ std::string kinds_read(const Instance& plugin) {
   return plugin.reads(KVASIR_MEM_DEVICE) ? "host and device memory" : name_of(KVASIR_MEM_HOST);
 }
 
+// Whether it reads blocks of this format as copies.
+bool reads_copy(const Instance& reader, const kvasir_kv_format& format) {
+  return !reader.reads(format.mem_kind) && reader.reads(KVASIR_MEM_HOST);
+}
+
 // `kind`: what the reader is, with its article.
 void check_keys(const Instance& reader, const std::string& kind, const Storage& storage,
-                std::span<const kvasir_kv_format> formats) {
+                std::span<const kvasir_kv_format> formats, bool takes_copies = false) {
   for (const kvasir_kv_format& format : formats) {
-    if (reader.reads(format.mem_kind)) continue;
+    if (reader.reads(format.mem_kind) || (takes_copies && reads_copy(reader, format))) continue;
     throw input_error(reader.id() + " reads K and V in " + kinds_read(reader) + "; " +
                       storage.id() + " holds them in " + name_of(format.mem_kind) + ": take " +
                       kind + " that reads " + name_of(format.mem_kind) +
@@ -60,6 +66,11 @@ bool reads_keys(const Selector& selector) {
          (selector.has_update() && selector.desc().dtypes != 0);
 }
 
+bool reads_copies(const Instance& reader, std::span<const kvasir_kv_format> formats) {
+  return std::any_of(formats.begin(), formats.end(),
+                     [&](const auto& format) { return reads_copy(reader, format); });
+}
+
 bool can_read(const Instance& reader, const kvasir_kv_format& format) {
   const uint64_t read = reader.desc().dtypes;
   const uint64_t held = KVASIR_DTYPE_BIT(format.dtype_k) | KVASIR_DTYPE_BIT(format.dtype_v);
@@ -90,20 +101,20 @@ void check_memory_kinds(const Pipeline& pipeline, std::span<const kvasir_kv_form
     const Storage& newest = *pipeline.window_storage;
     check_keys(*pipeline.window_attention, "an attention backend", newest, window);
     check_views(*pipeline.window_attention, newest);
-    const bool copies = is_host_memory(formats[0].mem_kind);
-    if (pipeline.representative && !copies)
-      check_keys(*pipeline.representative, "a representative", newest, window);
-    for (const auto& selector : pipeline.selectors)
-      if (selector->desc().needs & KVASIR_NEED_KEYS || (reads_keys(*selector) && !copies))
-        check_keys(*selector, "a selector that needs no keys, or one", newest, window);
   }
+  // `of`: what the reader is. at_select: also in select().
+  const auto check_reader = [&](const Instance& reader, const std::string& of, bool at_select) {
+    if (pipeline.is_hybrid()) check_keys(reader, of, *pipeline.window_storage, window, !at_select);
+    check_keys(reader, of, storage, formats, !at_select);
+  };
   if (pipeline.representative) {
-    check_keys(*pipeline.representative, "a representative", storage, formats);
+    check_reader(*pipeline.representative, "a representative", false);
     check_views(*pipeline.representative, storage);
   }
   for (const auto& selector : pipeline.selectors) {
     if (reads_keys(*selector))
-      check_keys(*selector, "a selector that needs no keys, or one", storage, formats);
+      check_reader(*selector, "a selector that reads no keys as it chooses, or one",
+                   selector->desc().needs & KVASIR_NEED_KEYS);
     check_views(*selector, storage);
   }
 }

@@ -12,7 +12,7 @@
 namespace kvasir {
 namespace {
 
-constexpr uint64_t kAlign = 64;  // bytes; what plugins may expect of K and of V
+constexpr uint64_t kMostTogether = uint64_t{4} << 20;  // bytes that bring_over() saves in one call
 
 }  // namespace
 
@@ -23,13 +23,14 @@ uint64_t TokenBytes::size(const kvasir_lease& lease, uint32_t n_tokens) const {
 }
 
 template <class Fn>
-void TokenBytes::for_tokens(const kvasir_lease& lease, uint32_t n_tokens, Fn&& fn) const {
+void TokenBytes::for_tokens(const kvasir_lease& lease, uint32_t first, uint32_t n_tokens,
+                            Fn&& fn) const {
   const kvasir_kv_format& format = access_.format_of(lease);
   const uint64_t k_bytes = access_.k_bytes(format), v_bytes = access_.v_bytes(format);
   auto* k = static_cast<std::byte*>(lease.k);
   auto* v = static_cast<std::byte*>(lease.v);
   for (uint32_t head = 0; head < access_.heads_of(lease); ++head)
-    for (uint32_t token = 0; token < n_tokens; ++token) {
+    for (uint32_t token = first; token < first + n_tokens; ++token) {
       fn(k + head * format.k_head_stride + token * format.k_token_stride, k_bytes);
       fn(v + head * format.v_head_stride + token * format.v_token_stride, v_bytes);
     }
@@ -37,18 +38,27 @@ void TokenBytes::for_tokens(const kvasir_lease& lease, uint32_t n_tokens, Fn&& f
 
 std::vector<std::byte> TokenBytes::save(const kvasir_lease& lease, uint32_t n_tokens) const {
   std::vector<std::byte> out(size(lease, n_tokens));
-  if (!access_.on_host(lease)) {
-    const kvasir_lease counted = access_.as_storage_counts(lease);
-    access_.storage.save_tokens({&counted, 0, n_tokens}, out);
-    access_.bridge.add_copied(out.size());
-    return out;
-  }
-  std::byte* to = out.data();
-  for_tokens(lease, n_tokens, [&](const std::byte* from, size_t n) {
-    std::memcpy(to, from, n);
-    to += n;
-  });
+  const kvasir_token_span one[] = {{&lease, 0, n_tokens}};
+  save(one, out);
   return out;
+}
+
+void TokenBytes::save(std::span<const kvasir_token_span> spans, std::span<std::byte> to) const {
+  if (!access_.on_host(*spans[0].lease)) {
+    std::vector<kvasir_token_span> counted(spans.begin(), spans.end());
+    std::deque<kvasir_lease> leases;
+    for (kvasir_token_span& span : counted)
+      span.lease = &leases.emplace_back(access_.as_storage_counts(*span.lease));
+    access_.storage.save_tokens(counted, to);
+    access_.bridge.add_copied(to.size());
+    return;
+  }
+  std::byte* at = to.data();
+  for (const auto& [lease, first, n_tokens] : spans)
+    for_tokens(*lease, first, n_tokens, [&](const std::byte* from, size_t n) {
+      std::memcpy(at, from, n);
+      at += n;
+    });
 }
 
 void TokenBytes::load(const kvasir_lease& lease, uint32_t n_tokens,
@@ -59,7 +69,12 @@ void TokenBytes::load(const kvasir_lease& lease, uint32_t n_tokens,
     access_.bridge.add_copied(from.size());
     return;
   }
-  for_tokens(lease, n_tokens, [&](std::byte* to, size_t n) {
+  write(lease, 0, n_tokens, from);
+}
+
+void TokenBytes::write(const kvasir_lease& lease, uint32_t first, uint32_t n_tokens,
+                       std::span<const std::byte> from) const {
+  for_tokens(lease, first, n_tokens, [&](std::byte* to, size_t n) {
     std::memcpy(to, from.data(), n);
     from = from.subspan(n);
   });
@@ -135,25 +150,33 @@ void carry_over(const TokenBytes& source, const kvasir_lease& from, const TokenB
     target.load(to, n_tokens, source.convert(bytes, a, b));
 }
 
-kvasir_lease TokenBytes::lease_host_memory(const kvasir_lease& lease,
-                                           std::vector<std::byte>& memory) const {
-  const kvasir_kv_format& format = access_.formats[0];
-  const auto extent = [&](uint64_t head_stride, uint64_t token_stride, uint64_t token_bytes) {
-    return (access_.n_kv_heads - 1) * head_stride + (access_.block_size - 1) * token_stride +
-           token_bytes;
-  };
-  const uint64_t k_extent =
-      extent(format.k_head_stride, format.k_token_stride, access_.k_bytes(format));
-  const uint64_t k_reserved = (k_extent + kAlign - 1) / kAlign * kAlign;
-  const uint64_t v_extent =
-      extent(format.v_head_stride, format.v_token_stride, access_.v_bytes(format));
-  memory.resize(k_reserved + v_extent + kAlign - 1);
-  const auto misaligned = reinterpret_cast<uintptr_t>(memory.data()) % kAlign;
-  kvasir_lease out = lease;
-  out.format = 0;
-  out.k = memory.data() + (misaligned ? kAlign - misaligned : 0);
-  out.v = static_cast<std::byte*>(out.k) + k_reserved;
-  return out;
+void bring_over(const TokenBytes& source, std::span<const kvasir_token_span> from,
+                const TokenBytes& target, std::span<const kvasir_lease> to) {
+  std::vector<std::byte> bytes;
+  for (size_t begin = 0, end = 0; begin < from.size(); begin = end) {
+    uint64_t n_bytes = 0;
+    for (; end < from.size(); ++end) {
+      const uint64_t more = source.size(*from[end].lease, from[end].n_tokens);
+      const bool is_alike =
+          source.access_.on_host(*from[end].lease) == source.access_.on_host(*from[begin].lease);
+      if (end > begin && (!is_alike || n_bytes + more > kMostTogether)) break;
+      n_bytes += more;
+    }
+    bytes.resize(n_bytes);
+    source.save(from.subspan(begin, end - begin), bytes);
+    std::span<const std::byte> rest(bytes);
+    for (size_t i = begin; i < end; ++i) {
+      const auto& [lease, first, n_tokens] = from[i];
+      const auto of_span = rest.first(source.size(*lease, n_tokens));
+      rest = rest.subspan(of_span.size());
+      const kvasir_kv_format& a = source.access_.format_of(*lease);
+      const kvasir_kv_format& b = target.access_.format_of(to[i]);
+      if (a.dtype_k == b.dtype_k && a.dtype_v == b.dtype_v)
+        target.write(to[i], first, n_tokens, of_span);
+      else
+        target.write(to[i], first, n_tokens, source.convert(of_span, a, b));
+    }
+  }
 }
 
 }  // namespace kvasir

@@ -129,7 +129,8 @@ void TokenValues::read_by_storage(const kvasir_lease& lease, uint32_t token, flo
   const uint64_t k_bytes = access_.k_bytes(format), v_bytes = access_.v_bytes(format);
   std::vector<std::byte> bytes(access_.n_kv_heads * (k_bytes + v_bytes));
   const kvasir_lease counted = access_.as_storage_counts(lease);
-  access_.storage.save_tokens({&counted, token, 1}, bytes);
+  const kvasir_token_span one[] = {{&counted, token, 1}};
+  access_.storage.save_tokens(one, bytes);
   for (uint64_t head = 0; head < access_.n_kv_heads; ++head) {
     const std::byte* from = bytes.data() + head * (k_bytes + v_bytes);
     kernels::convert_to_f32(element_type(format.dtype_k), from, k + head * access_.head_dim,

@@ -3,7 +3,7 @@
 #include "core/runtime/observe/update_call.h"
 
 #include <cstddef>
-#include <deque>
+#include <memory>
 
 #include "core/runtime/blocks/memory_kinds.h"
 #include "core/runtime/step/guarded_call.h"
@@ -13,19 +13,31 @@ namespace kvasir {
 namespace {
 
 struct HostCopies {
-  std::deque<std::vector<std::byte>> bytes;
-  std::deque<kvasir_lease> leases;
+  std::unique_ptr<std::byte[]> bytes;
+  std::vector<kvasir_lease> leases;
 };
 
-void copy_unreadable(const BlockStore& store, const Instance& reader,
+// What the owner reads of an item's block.
+kvasir_token_span read_of(const SlabOwner& owner, const kvasir_update_item& item) {
+  if (!(owner.layout.flags & KVASIR_LAYOUT_READS_NEW) ||
+      item.flags & (KVASIR_ITEM_PROMPT_END | KVASIR_ITEM_FINAL))
+    return {item.lease, 0, item.n_tokens};
+  return {item.lease, item.first_new, item.n_new};
+}
+
+void copy_unreadable(const BlockStore& store, const SlabOwner& owner,
                      std::vector<kvasir_update_item>& items, HostCopies& copies) {
-  if (!store.has_window()) return;
+  if (owner.selector && !reads_keys(*owner.selector)) return;
+  std::vector<kvasir_token_span> tokens;
+  std::vector<kvasir_update_item*> of;
   for (kvasir_update_item& item : items) {
-    if (!store.in_window(*item.lease)) continue;
-    if (can_read(reader, store.formats()[item.lease->format])) continue;
-    copies.leases.push_back(store.copy_to_host(*item.lease, copies.bytes.emplace_back()));
-    item.lease = &copies.leases.back();
+    if (can_read(owner.plugin(), store.formats()[item.lease->format])) continue;
+    tokens.push_back(read_of(owner, item));
+    of.push_back(&item);
   }
+  if (tokens.empty()) return;
+  copies.leases = store.copy_to_host(tokens, copies.bytes);
+  for (size_t i = 0; i < of.size(); ++i) of[i]->lease = &copies.leases[i];
 }
 
 }  // namespace
@@ -34,7 +46,7 @@ void send_update(const RunContext& c, const SlabOwner& owner, const Pass& pass, 
                  std::vector<kvasir_update_item> items) {
   if (items.empty()) return;
   HostCopies copies;
-  copy_unreadable(c.store, owner.plugin(), items, copies);
+  copy_unreadable(c.store, owner, items, copies);
   Pass quiet = pass;  // no queries: candidates are those at kv_len
   for (Piece& piece : quiet.pieces) piece.q_begin = piece.n_q = 0;
   const StepBuilder step(c, moment, quiet, owner.unit(), &owner);

@@ -10,8 +10,8 @@
 
 namespace kvasir {
 
-// Tells `owner` the items, whose `seq` counts in pass.pieces; nothing for no items. In hybrid mode
-// a block that the owner cannot read where it lies comes as a copy in host memory. A fault is the
+// Tells `owner` the items, whose `seq` counts in pass.pieces; nothing for no items. A block that
+// the owner cannot read where it lies comes as a copy in host memory. A fault is the
 // owner's; it ends the pieces only where the strategy says on_fault = fail.
 void send_update(const RunContext& context, const SlabOwner& owner, const Pass& pass,
                  uint32_t moment, std::vector<kvasir_update_item> items);

@@ -10,6 +10,7 @@
 #include "core/plugin/dtypes.h"
 #include "core/runtime/blocks/element_type.h"
 #include "core/runtime/blocks/format_check.h"
+#include "core/runtime/blocks/host_copies.h"
 #include "core/runtime/blocks/memory_bridge.h"
 #include "core/runtime/blocks/memory_kinds.h"
 #include "core/runtime/engine.h"
@@ -325,6 +326,9 @@ std::shared_ptr<const Binding> bind_pipeline(const ModelShape& shape, Compute co
   const size_t n_leased = binding.formats.size(), n_stored = n_leased / (unrotated ? 2 : 1);
   if (pipeline.is_hybrid()) bind_window(pipeline, binding);
   const std::span<const kvasir_kv_format> all(binding.formats);
+  binding.copied_formats = copied_formats(all, g.block_size, g.head_dim, g.v_dim);
+  binding.copied_geometry = g;
+  binding.copied_geometry.formats = binding.copied_formats.data();
   const auto leased = all.first(n_leased), stored = all.first(n_stored),
              window = all.subspan(n_leased);
   check_memory_kinds(pipeline, stored, window, unrotated);
@@ -344,11 +348,16 @@ std::shared_ptr<const Binding> bind_pipeline(const ModelShape& shape, Compute co
     if (pipeline.is_hybrid() && (at_select || !copies))
       check_reads(reader, window, *pipeline.window_storage);
   };
+  // Formats of what update() is given.
+  const auto seen_by = [&](const Instance& reader, bool reads) -> const kvasir_geometry& {
+    return reads && !copies && reads_copies(reader, all) ? binding.copied_geometry : g;
+  };
   if (pipeline.representative) {
     Representative& representative = *pipeline.representative;
     check_stored(representative, false);
-    representative.validate(g);
-    representative.bind(g);
+    const kvasir_geometry& seen = seen_by(representative, true);
+    representative.validate(seen);
+    representative.bind(seen);
     representative.read_layout();
     check_layout(representative, representative.layout(), g.block_size);
     check_state(representative, "layout", representative.layout());
@@ -356,8 +365,9 @@ std::shared_ptr<const Binding> bind_pipeline(const ModelShape& shape, Compute co
   }
   for (auto& selector : pipeline.selectors) {
     if (reads_keys(*selector)) check_stored(*selector, selector->desc().needs & KVASIR_NEED_KEYS);
-    selector->validate(g);
-    selector->bind(g);
+    const kvasir_geometry& seen = seen_by(*selector, reads_keys(*selector));
+    selector->validate(seen);
+    selector->bind(seen);
     selector->read_limits(cache.dense_below_tokens.value);
     check_layout(*selector, selector->layout(), g.block_size);
     check_state(*selector, "limits", selector->limits());

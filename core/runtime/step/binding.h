@@ -23,6 +23,9 @@ struct Binding {
   std::vector<uint32_t> sliding_windows;  // geometry.sliding_windows, or empty
   // The storage's, then its f32 copies of rotated keys, or, in hybrid mode, the window storage's.
   std::vector<kvasir_kv_format> formats;
+  // What plugins are told whose update() is given copies of blocks, by copied_formats().
+  std::vector<kvasir_kv_format> copied_formats;
+  kvasir_geometry copied_geometry{};
   kvasir_storage_plan storage{};
   // Hybrid mode: the two backends are told the formats of their own storage only, but for the
   // window's where it attends prompts to the context: that one is told all.

@@ -88,7 +88,8 @@ void InfiniGen::limits(kvasir_sel_limits& out) const {
 }
 
 void InfiniGen::layout(kvasir_layout& out) const {
-  out.flags = o_.offline_columns ? 0 : KVASIR_LAYOUT_PROMPT_END_ALL;
+  out.flags =
+      KVASIR_LAYOUT_READS_NEW | (o_.offline_columns ? 0u : uint32_t{KVASIR_LAYOUT_PROMPT_END_ALL});
   out.record_bytes = (geometry_.block_size * format_.key_bytes() + 3) / 4 * 4;
   out.refresh_tokens = o_.refresh_every;
   out.format =

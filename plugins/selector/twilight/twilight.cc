@@ -68,7 +68,7 @@ class Twilight {
   // Candidates are full blocks but for the last tokens before the window, so every block is kept
   // as it grows.
   void layout(kvasir_layout& out) const {
-    out.flags = KVASIR_LAYOUT_CONTENT_ONLY | KVASIR_LAYOUT_PER_TOKEN;
+    out.flags = KVASIR_LAYOUT_CONTENT_ONLY | KVASIR_LAYOUT_PER_TOKEN | KVASIR_LAYOUT_READS_NEW;
     out.record_bytes = uint64_t{g_.block_size} * token_bytes();
     out.format = 1;
   }

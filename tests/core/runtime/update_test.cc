@@ -126,9 +126,10 @@ TEST_CASE("who asks gets window and open block at the prompt's end, and all of i
   }
 }
 
-TEST_CASE("tokens before the new ones are in the lease, and n_tokens is the host's") {
+// Keys of blocks in the host's memory, or copies of those on a device.
+void check_first_keys(const std::string& tables) {
   Bench bench(8, 2);
-  const auto engine = bench.engine(toml(5, 0, "token"));
+  const auto engine = bench.engine(toml(5, 0, "token") + tables);
   Calls& book = calls_of(*engine);
   const auto seq = engine->open();
   prefill(*engine, seq, some_tokens(37));
@@ -151,6 +152,13 @@ TEST_CASE("tokens before the new ones are in the lease, and n_tokens is the host
   std::set<float> keys;
   for (const auto& [block, key] : first_key) keys.insert(key);
   CHECK(keys.size() == first_key.size());
+}
+
+TEST_CASE("tokens before the new ones are in the lease, and n_tokens is the host's") {
+  check_first_keys("");
+  check_first_keys(
+      "[storage]\nplugin = 'kvasir.test.device_storage'\n[attention]\n"
+      "plugin = 'kvasir.test.device_attention'\ninner = 'reference'\n");
 }
 
 TEST_CASE("blocks that a cut brings back into the window leave it again") {

@@ -122,12 +122,17 @@ void check_chooses_alike(const Choice& c, There there, const Tell& tell) {
 }
 
 // Of each layer two full blocks are on the device between steps, three in main memory.
-const std::string kInTiers =
-    "[storage]\nplugin = '" KVASIR_TEST_TIERED
-    "'\ntype_k = 'f16'\ntype_v = 'f16'\ndevice_blocks = 2\ncached_blocks = 3\n"
-    "[attention]\nplugin = '" KVASIR_TEST_BACKEND "'\n";
-const std::string kInMemory = with(KVASIR_TEST_BACKEND, "f16");
-// Quest, which foresees what the next layer needs, and tokens that are guessed a layer ahead.
+std::string in_tiers(const std::string& more = "") {
+  return "[storage]\nplugin = '" KVASIR_TEST_TIERED
+         "'\ntype_k = 'f16'\ntype_v = 'f16'\ndevice_blocks = 2\ncached_blocks = 3\n" +
+         more + "[attention]\nplugin = '" KVASIR_TEST_BACKEND "'\n";
+}
+const std::string kInTiers = in_tiers(), kInMemory = with(KVASIR_TEST_BACKEND, "f16");
+const std::string kOnDevice = "[storage]\nplugin = '" KVASIR_TEST_STORAGE
+                              "'\ntype_k = 'f16'\ntype_v = 'f16'\n[attention]\nplugin = "
+                              "'" KVASIR_TEST_BACKEND "'\n";
+// Quest, whose next choice the core foresees, and InfiniGen, which looks a layer ahead itself, on
+// the host.
 std::string quest(const std::string& representative) {
   return "[cache]\nblock_size = 8\nsink_tokens = 8\nwindow_tokens = 16\nchunk_size = 23\n"
          "foresee = 'choose'\ngqa_reduce = 'sum'\n[selector]\nplugin = 'block_topk'\n"
@@ -136,9 +141,37 @@ std::string quest(const std::string& representative) {
 }
 const std::string kQuestInMemory = quest("minmax") + "coarse_first = false\n" + kInMemory;
 const std::string kQuestInTiers = quest(KVASIR_TEST_FOLDER "/cuda_minmax_emulation.so") + kInTiers;
-const std::string kGuess =
-    "[cache]\nblock_size = 8\nsink_tokens = 8\nwindow_tokens = 16\n"
-    "[selector]\nplugin = 'kvasir.test.guess'\n";
+const std::string kInfiniGen =
+    "[cache]\nblock_size = 8\nsink_tokens = 8\nwindow_tokens = 16\nchunk_size = 23\n"
+    "dense_layers = [0]\n[selector]\nplugin = 'infinigen'\nbudget_tokens = 20\n"
+    "skew_tokens = 32\npartial_weight_ratio = 0.25\nalpha = 50.0\n";
+
+// What each kv head of each layer attended to, call by call.
+using Seen = std::vector<std::vector<uint32_t>>;
+EngineOptions watched(Seen& seen) {
+  EngineOptions options;
+  options.max_sequences = 4;
+  options.on_attend = [&seen](uint32_t layer, uint64_t, uint32_t head,
+                              std::span<const uint32_t> tokens) {
+    seen.push_back({layer, head});
+    seen.back().insert(seen.back().end(), tokens.begin(), tokens.end());
+  };
+  return options;
+}
+
+// Tokens behind a prompt, and what they took.
+constexpr uint32_t kPrompt = 120, kSteps = 12;
+Told decoded(Bench& bench, const std::string& toml) {
+  const auto engine = bench.engine(toml);
+  const SequenceId seq = engine->open();
+  Told out;
+  out.logits.push_back(prefill(*engine, seq, some_tokens(kPrompt)));
+  engine->reset_engagement();
+  for (uint32_t i = 0; i < kSteps; ++i) out.logits.push_back(decode(*engine, seq, token_at(i)));
+  out.engagement = engine->decode_engagement();
+  CHECK(out.engagement.fallbacks == 0);
+  return out;
+}
 
 }  // namespace
 
@@ -332,27 +365,40 @@ TEST_SUITE("plugins/cuda/engine") {
     }
   }
 
+  TEST_CASE("InfiniGen on the host chooses the same tokens of blocks on the device") {
+    Bench bench(8, 2, 32);
+    Seen want;
+    const Logits logits = story(*bench.engine(kInfiniGen + kInMemory, watched(want)), true);
+    for (const std::string& storage : {kOnDevice, kInTiers}) {
+      if (few_cases() && storage == kOnDevice) continue;
+      CAPTURE(storage);
+      bench.log.clear();
+      Seen seen;
+      const auto engine = bench.engine(kInfiniGen + storage, watched(seen));
+      CHECK((story(*engine, true) == logits));
+      CHECK((seen == want));
+      CHECK(engine->decode_engagement().fallbacks == 0);
+      CHECK(bench.log.empty());  // until a storage sums up, at its end
+    }
+  }
+
+  TEST_CASE("of a decoded token K and V come back to a selector on the host, and nothing else") {
+    Bench bench(8, 2, 32);  // 3 layers, one of them dense
+    const Told got = decoded(bench, kInfiniGen + kOnDevice);
+    const uint64_t written = 2 * (32 + 32) * sizeof(float), read = 2 * (32 + 32) * 2;
+    CHECK(got.engagement.device_copy_bytes == kSteps * (3 * written + 2 * read));
+    CHECK(got.engagement.tokens_attended < 2 * 3 * kPrompt * kSteps);
+  }
+
   TEST_CASE("of what is chosen only that travels to the device which is not there") {
-    Bench bench(8, 2, 32);  // 3 layers
-    constexpr uint32_t kPrompt = 120, kSteps = 12;
+    Bench bench(8, 2, 32);                                                  // 3 layers
     const uint64_t row_bytes = uint64_t{2} * (32 + 32) * sizeof(uint16_t);  // of both kv heads
-    const auto told = [&](const std::string& toml) {
-      const auto engine = bench.engine(toml);
-      const SequenceId seq = engine->open();
-      Told out;
-      out.logits.push_back(prefill(*engine, seq, some_tokens(kPrompt)));
-      engine->reset_engagement();
-      for (uint32_t i = 0; i < kSteps; ++i) out.logits.push_back(decode(*engine, seq, token_at(i)));
-      out.engagement = engine->decode_engagement();
-      return out;
-    };
-    const uint64_t all_bytes = 3 * row_bytes * (kPrompt * kSteps);  // and more
-    for (const auto& [in_memory, in_tiers] :
-         {std::pair{kQuestInMemory, kQuestInTiers}, {kGuess + kInMemory, kGuess + kInTiers}}) {
-      CAPTURE(in_tiers);
-      const Told want = told(in_memory), got = told(in_tiers);
+    const uint64_t all_bytes = 3 * row_bytes * (kPrompt * kSteps);          // and more
+    for (const auto& [in_memory, tiers] : {std::pair{kQuestInMemory, kQuestInTiers},
+                                           {kInfiniGen + kInMemory, kInfiniGen + kInTiers}}) {
+      CAPTURE(tiers);
+      const Told want = decoded(bench, in_memory), got = decoded(bench, tiers);
       CHECK(got.logits == want.logits);
-      CHECK(got.engagement.fallbacks == 0);
       REQUIRE(got.engagement.tiers.size() == 3);
       const TierTraffic &device = got.engagement.tiers[0], &memory = got.engagement.tiers[1];
       CHECK(device.tier == "device");
@@ -361,6 +407,19 @@ TEST_SUITE("plugins/cuda/engine") {
       CHECK(want.engagement.kv_bytes_read < all_bytes);
       CHECK(memory.n_reads > 0);
     }
+  }
+
+  TEST_CASE("what InfiniGen foresees is on the device before a layer attends to it") {
+    Bench bench(8, 2, 32);
+    const Told ahead = decoded(bench, kInfiniGen + kInTiers),
+               asked = decoded(bench, kInfiniGen + in_tiers("read_ahead = false\n"));
+    CHECK((ahead.logits == asked.logits));
+    const auto n_asked = [](const Told& told) {  // tokens that a step had to ask for
+      return told.engagement.tiers[1].tokens + told.engagement.tiers[2].tokens;
+    };
+    CHECK(n_asked(ahead) < n_asked(asked));
+    CHECK(ahead.engagement.blocks_hit > asked.engagement.blocks_hit);
+    CHECK(ahead.engagement.tiers[0].bytes_written > 0);
   }
 
   TEST_CASE("a trained model says the same as with reference") {

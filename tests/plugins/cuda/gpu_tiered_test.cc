@@ -1,6 +1,6 @@
 // kvasir.gpu_tiered: what leaves the device and comes back, from main memory or from the file,
 // whole or the tokens that are needed; what travels ahead; and a device that is too small. On the
-// emulation, where every access and every wait is checked.
+// emulation, where every access and every wait is checked, and on a device.
 // SPDX-License-Identifier: Apache-2.0
 #include <kvasir/ext/draft/block_heat.h>
 #include <kvasir/ext/draft/tier_counters.h>
@@ -9,7 +9,6 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
-#include <numeric>
 #include <string>
 #include <thread>
 #include <vector>
@@ -95,12 +94,20 @@ struct Tiers {
   kvasir_status drop(const kvasir_block_key& k) {
     return plugin->drop(plugin.self(), &k, 1, sizeof k, KVASIR_DROP_UNREF, plugin.err());
   }
-  // K = first, first + 1 …, V the negatives. What lies on the device, the host's loads and stores
-  // reach in the emulation.
-  static void fill(const kvasir_lease& lease, float first, uint32_t n = kFloats) {
-    auto *k = static_cast<float*>(lease.k), *v = static_cast<float*>(lease.v);
-    std::iota(k, k + n, first);
-    for (uint32_t i = 0; i < n; ++i) v[i] = -k[i];
+  static uint64_t n_heads(const kvasir_lease& lease) {
+    return lease.kv_head == KVASIR_ALL_HEADS ? kHeads : 1;
+  }
+  // K [kv head][token][dim] = first, first + 1 …, V the negatives.
+  void fill(const kvasir_lease& lease, float first) {
+    std::vector<float> values;  // as load_tokens() takes them
+    for (uint64_t row = 0; row < n_heads(lease) * kTokens; ++row)
+      for (const float sign : {1.0f, -1.0f})
+        for (uint32_t d = 0; d < kDim; ++d)
+          values.push_back(sign * (first + static_cast<float>(row * kDim + d)));
+    const kvasir_token_span span = {&lease, 0, kTokens};
+    REQUIRE_MESSAGE(plugin->load_tokens(plugin.self(), &span, 1, sizeof span, values.data(),
+                                        values.size() * sizeof(float), plugin.err()) == KVASIR_OK,
+                    plugin.text());
   }
   // Full, and let go.
   void store(uint32_t block, float first) {
@@ -130,12 +137,19 @@ struct Tiers {
     if (lease.lease) release(lease);
     return lease.state == KVASIR_LEASE_RESIDENT;
   }
-  static bool has_bytes(const kvasir_lease& lease, float first, uint64_t tokens = kAllTokens) {
-    for (uint32_t i = 0; i < kFloats; ++i) {
-      if (!(tokens >> (i / kDim) & 1)) continue;
-      const float want = first + static_cast<float>(i);
-      if (static_cast<const float*>(lease.k)[i] != want) return false;
-      if (static_cast<const float*>(lease.v)[i] != -want) return false;
+  // tokens: of each kv head one after another.
+  bool has_bytes(const kvasir_lease& lease, float first, uint64_t tokens = kAllTokens) {
+    std::vector<float> values(n_heads(lease) * kTokens * 2 * kDim);
+    const kvasir_token_span span = {&lease, 0, kTokens};
+    REQUIRE_MESSAGE(plugin->save_tokens(plugin.self(), &span, 1, sizeof span, values.data(),
+                                        values.size() * sizeof(float), plugin.err()) == KVASIR_OK,
+                    plugin.text());
+    for (uint32_t i = 0; i < values.size(); ++i) {
+      const uint32_t row = i / (2 * kDim), in_row = i % (2 * kDim);
+      if (!(tokens >> row & 1)) continue;
+      const float sign = in_row < kDim ? 1.0f : -1.0f;
+      if (values[i] != sign * (first + static_cast<float>(row * kDim + in_row % kDim)))
+        return false;
     }
     return true;
   }
@@ -242,7 +256,7 @@ TEST_SUITE("plugins/cuda/gpu_tiered") {
     CHECK(came() == 3);
     const kvasir_lease head = t.fetch(0, &all_of_head, 1);
     CHECK(head.state == KVASIR_LEASE_RESIDENT);
-    CHECK(static_cast<const float*>(head.k)[31] == first_float(0) + 63);
+    CHECK(t.has_bytes(head, first_float(0) + 32, all_of_head));  // of the second head
     CHECK(came() == 6);
     const kvasir_lease whole = t.fetch(0, &rest);
     CHECK(whole.state == KVASIR_LEASE_RESIDENT);
@@ -457,7 +471,7 @@ TEST_SUITE("plugins/cuda/gpu_tiered") {
     Tiers t({{"device_blocks", int64_t{0}}, {"cached_blocks", int64_t{0}}});
     for (uint32_t head = 0; head < kHeads; ++head) {
       kvasir_lease lease = t.acquire(key(0, head), KVASIR_ACQUIRE_WRITE);
-      t.fill(lease, first_float(head), kFloats / kHeads);
+      t.fill(lease, first_float(head));
       REQUIRE(t.seal(key(0, head), lease) == KVASIR_OK);
       t.release(lease);
     }

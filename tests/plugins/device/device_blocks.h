@@ -1,5 +1,5 @@
 // Blocks of the test device's storage: names, memory, leases. [kv_head][token][element], K of all
-// heads before V.
+// heads before V, with a gap behind each head: nobody else lays blocks out so.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -41,10 +41,10 @@ class DeviceBlocks {
     if (!id) return out;
     Block& block = blocks_.at(id);
     const bool is_slice = key.kv_head != KVASIR_ALL_HEADS && block.n_heads > 1;
-    const uint64_t first = is_slice ? uint64_t{key.kv_head} * g_.block_size : 0;
+    const uint64_t first = is_slice ? key.kv_head * rows_per_head() : 0;
     out.lease = out.handle = id;
     out.k = block.data + first * k_bytes_;
-    out.v = block.data + block.n_heads * g_.block_size * k_bytes_ + first * v_bytes_;
+    out.v = block.data + block.n_heads * rows_per_head() * k_bytes_ + first * v_bytes_;
     ++block.n_leases;
     return out;
   }
@@ -59,7 +59,7 @@ class DeviceBlocks {
     blocks_.erase(id);
   }
   uint64_t block_bytes(uint64_t n_heads) const {
-    return n_heads * g_.block_size * (k_bytes_ + v_bytes_);
+    return n_heads * rows_per_head() * (k_bytes_ + v_bytes_);
   }
   kvasir_kv_format format(uint32_t dtype, uint32_t mem_kind) const {
     return {sizeof(kvasir_kv_format),
@@ -68,8 +68,8 @@ class DeviceBlocks {
             mem_kind,
             k_bytes_,
             v_bytes_,
-            k_bytes_ * g_.block_size,
-            v_bytes_ * g_.block_size,
+            k_bytes_ * rows_per_head(),
+            v_bytes_ * rows_per_head(),
             0,
             0};
   }
@@ -79,7 +79,7 @@ class DeviceBlocks {
   std::byte* vector(const kvasir_lease& lease, bool is_v, uint32_t kv_head, uint64_t token) const {
     check_lease(lease);
     const uint64_t head = lease.kv_head == KVASIR_ALL_HEADS ? kv_head : 0;
-    const uint64_t at = head * g_.block_size + token;
+    const uint64_t at = head * rows_per_head() + token;
     return static_cast<std::byte*>(is_v ? lease.v : lease.k) + at * vector_bytes(is_v);
   }
   uint64_t vector_bytes(bool is_v) const { return is_v ? v_bytes_ : k_bytes_; }
@@ -87,6 +87,7 @@ class DeviceBlocks {
   const kvasir_geometry& geometry() const { return g_; }
 
  private:
+  uint64_t rows_per_head() const { return uint64_t{g_.block_size} + 1; }
   static constexpr std::align_val_t kAlignment{64};
   struct Block {
     kvasir_block_key key;

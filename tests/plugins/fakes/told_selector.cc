@@ -24,7 +24,8 @@ class ToldSelector {
  public:
   static constexpr kvasir_desc kDesc =
       fake_desc(KVASIR_KIND_SELECTOR, "kvasir.test.told", kOptions,
-                {.needs = KVASIR_NEED_MASS | KVASIR_NEED_TOKEN_ITEMS});
+                {.needs = KVASIR_NEED_MASS | KVASIR_NEED_TOKEN_ITEMS,
+                 .dtypes = KVASIR_DTYPE_BIT(KVASIR_DTYPE_F32)});
 
   ToldSelector(const sdk::Host&, const sdk::Options& o) {
     limits_.struct_size = sizeof limits_;
