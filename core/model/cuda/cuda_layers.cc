@@ -129,6 +129,13 @@ class CudaLayers final : public DeviceLayers {
   Projected projected(uint32_t n) override;
   void get_projected(float* q, float* k, float* v, uint32_t n) override;
   void query_of(uint32_t layer, const float* rows, uint32_t n, float* x, float* q) override;
+  const float* query_ahead(uint32_t layer, uint32_t n, const Rotation& rotation) override;
+  void get_ahead(float* q, uint32_t n) override {
+    guarded([&] {
+      get(q, ahead_, uint64_t{n} * shape_.q_width());
+      cuda::wait(stream_.handle);
+    });
+  }
   void attn_output(uint32_t layer, const float* o, uint32_t n) override;
   void ffn(uint32_t layer, uint32_t n) override;
   void logits(const float* h, uint32_t n, float* out) override;
@@ -158,13 +165,16 @@ class CudaLayers final : public DeviceLayers {
   uint64_t sin_of(uint32_t table) const { return cos_of(table) + sizes_.angles; }
   uint64_t lse_of(uint32_t n) const { return o_ + uint64_t{4} * n * shape_.o_width(); }
 
-  enum Work : uint32_t { kAttnNorm, kProject, kHandOver, kAttnOutput, kFfn, kCountHidden };
+  enum Work : uint32_t { kAttnNorm, kProject, kHandOver, kAhead, kAttnOutput, kFfn, kCountHidden };
   // form: as DeferredWork::add. Many rows are those of prompts, whose numbers of rows seldom come
   // again, and whose launches take no time that is seen.
   void queue(const std::vector<uint32_t>& form, uint32_t n, std::function<void()> work) {
     work_.add(form, n <= cuda::kMostProductRows, std::move(work));
   }
+  std::vector<uint32_t> form_of(Work work, uint32_t layer, uint32_t n,
+                                const Rotation& rotation) const;
   void project(const LayerOnDevice& l, uint32_t n, const Rotation& rotation);
+  void project_ahead(const LayerOnDevice& l, uint32_t n);  // of normed_
   void add_ffn(const LayerOnDevice& l, uint32_t n);
 
   enum Counted : uint32_t { kHidden, kProjected };  // place in n_bad_
@@ -340,8 +350,9 @@ void CudaLayers::rotate(const Rotation& by, std::span<const Rows> rows, uint64_t
   }
 }
 
-void CudaLayers::project_qkv(uint32_t layer, uint32_t n, const Rotation& rotation) {
-  std::vector<uint32_t> form = {kProject,
+std::vector<uint32_t> CudaLayers::form_of(Work work, uint32_t layer, uint32_t n,
+                                          const Rotation& rotation) const {
+  std::vector<uint32_t> form = {work,
                                 layer,
                                 n,
                                 rotation.table,
@@ -350,7 +361,11 @@ void CudaLayers::project_qkv(uint32_t layer, uint32_t n, const Rotation& rotatio
                                 static_cast<uint32_t>(rotation.of_q.size())};
   for (const auto& rows : {rotation.of_q, rotation.of_k})
     for (const Rows& some : rows) form.insert(form.end(), {some.first, some.n});
-  queue(form, n,
+  return form;
+}
+
+void CudaLayers::project_qkv(uint32_t layer, uint32_t n, const Rotation& rotation) {
+  queue(form_of(kProject, layer, n, rotation), n,
         [=, this, of_q = std::vector(rotation.of_q.begin(), rotation.of_q.end()),
          of_k = std::vector(rotation.of_k.begin(), rotation.of_k.end())] {
           project(layers_[layer], n, {rotation.table, rotation.pairing, of_q, of_k});
@@ -402,11 +417,29 @@ void CudaLayers::query_of(uint32_t layer, const float* rows, uint32_t n, float* 
       norm(normed_, l.attn_norm, n, shape_.d_model, normed_);
       get(x, normed_, uint64_t{n} * shape_.d_model);
     }
-    const DeviceProducts::Product product{&l.q, ahead_, l.q_bias};
-    products_.multiply(normed_, n, {&product, 1});
-    if (l.q_norm) norm(ahead_, l.q_norm, uint64_t{n} * shape_.n_q_heads, shape_.head_dim, ahead_);
+    project_ahead(l, n);
     get(q, ahead_, uint64_t{n} * shape_.q_width());
     cuda::wait(stream_.handle);
+  });
+}
+
+void CudaLayers::project_ahead(const LayerOnDevice& l, uint32_t n) {
+  const DeviceProducts::Product product{&l.q, ahead_, l.q_bias};
+  products_.multiply(normed_, n, {&product, 1});
+  if (l.q_norm) norm(ahead_, l.q_norm, uint64_t{n} * shape_.n_q_heads, shape_.head_dim, ahead_);
+}
+
+const float* CudaLayers::query_ahead(uint32_t layer, uint32_t n, const Rotation& rotation) {
+  return guarded([&] {
+    queue(form_of(kAhead, layer, n, rotation), n,
+          [=, this, of_q = std::vector(rotation.of_q.begin(), rotation.of_q.end())] {
+            norm(hidden_, layers_[layer].attn_norm, n, shape_.d_model, normed_);
+            project_ahead(layers_[layer], n);
+            rotate(rotation, of_q, ahead_, shape_.n_q_heads);
+          });
+    work_.give();
+    cuda::wait(stream_.handle);
+    return reinterpret_cast<const float*>(ahead_);
   });
 }
 

@@ -165,6 +165,10 @@ class DeviceLayers {
   // q of n rows of the host, which attn_norm() makes first where x is not null, and writes there.
   // What the device has stays.
   virtual void query_of(uint32_t layer, const float* rows, uint32_t n, float* x, float* q) = 0;
+  // The same of all n rows of h as they are, normalised, and turned: it stays on the device, where
+  // others may read it, until it is asked for again.
+  virtual const float* query_ahead(uint32_t layer, uint32_t n, const Rotation& rotation) = 0;
+  virtual void get_ahead(float* q, uint32_t n) = 0;
   // h += o Wo. o: of the host, or projected()'s.
   virtual void attn_output(uint32_t layer, const float* o, uint32_t n) = 0;
   virtual void ffn(uint32_t layer, uint32_t n) = 0;                 // h += ffn(norm(h))

@@ -89,7 +89,7 @@ class DeviceModel final : public Model {
   void embed(std::span<const int32_t> ids, float* h) const override {
     host_->embed(ids, h);
     hidden_ = input_ = {};
-    projected_ = {};
+    projected_ = ahead_ = {};
   }
   void attn_norm(uint32_t layer, const float* h, uint32_t n, float* x) const override;
   void project_qkv(uint32_t layer, const float* x, uint32_t n, float* q, float* k,
@@ -103,6 +103,8 @@ class DeviceModel final : public Model {
   std::optional<Projected> projected_on_device() const override;
   bool is_device_memory(const void* data) const override { return device_->is_device_memory(data); }
   void query_ahead(uint32_t layer, const float* h, uint32_t n, float* x, float* q) const override;
+  const float* query_ahead_on_device(uint32_t layer, const float* h, uint32_t n,
+                                     std::span<const Turn> turns, float* q) const override;
   void read_hidden(float* h, uint32_t first, uint32_t n) const override;
   void read_input(float* x, uint32_t first, uint32_t n) const override;
   void read_projected(const float* which) const override;
@@ -146,6 +148,8 @@ class DeviceModel final : public Model {
   void take_input(const Held& as) const;
   void put_angles(uint32_t table, const RopeTable& rope, uint32_t n,
                   std::span<const Turn> turns) const;
+  // Which rows turn, q's or k's.
+  static std::vector<DeviceLayers::Rows> rows_of(std::span<const Turn> turns, bool of_k);
   void project(uint32_t layer, const float* x, uint32_t n,
                const DeviceLayers::Rotation& rotation) const;
   // Before the host's rows at this address are used.
@@ -159,7 +163,7 @@ class DeviceModel final : public Model {
   std::unique_ptr<DeviceLayers> device_;
   std::string library_;
   mutable Held hidden_, input_;
-  mutable HeldProjections projected_;
+  mutable HeldProjections projected_, ahead_;  // ahead_: q alone
   mutable std::vector<Angles> angles_[DeviceBuffers::kAngleTables];
 };
 
@@ -262,6 +266,19 @@ void DeviceModel::put_angles(uint32_t table, const RopeTable& rope, uint32_t n,
   angles_[table] = std::move(wanted);
 }
 
+std::vector<DeviceLayers::Rows> DeviceModel::rows_of(std::span<const Turn> turns, bool of_k) {
+  std::vector<DeviceLayers::Rows> rows;
+  for (const Turn& turn : turns) {
+    if (of_k && !turn.turns_k) continue;
+    const auto more = static_cast<uint32_t>(turn.pos.size());
+    if (!rows.empty() && rows.back().first + rows.back().n == turn.first)
+      rows.back().n += more;
+    else
+      rows.push_back({turn.first, more});
+  }
+  return rows;
+}
+
 void DeviceModel::project_turned(uint32_t layer, const float* x, uint32_t n,
                                  std::span<const Turn> turns, float* q, float* k, float* v) const {
   projected_ = {};
@@ -269,18 +286,7 @@ void DeviceModel::project_turned(uint32_t layer, const float* x, uint32_t n,
   check_tokens(n);
   const uint32_t table = shape().sliding_window(layer) ? 1 : 0;
   put_angles(table, rope(layer), n, turns);
-  std::vector<DeviceLayers::Rows> of_q, of_k;
-  const auto add = [](std::vector<DeviceLayers::Rows>& to, const Turn& turn) {
-    const auto more = static_cast<uint32_t>(turn.pos.size());
-    if (!to.empty() && to.back().first + to.back().n == turn.first)
-      to.back().n += more;
-    else
-      to.push_back({turn.first, more});
-  };
-  for (const Turn& turn : turns) {
-    add(of_q, turn);
-    if (turn.turns_k) add(of_k, turn);
-  }
+  const std::vector<DeviceLayers::Rows> of_q = rows_of(turns, false), of_k = rows_of(turns, true);
   project(layer, x, n, {table, rope(layer).pairing(), of_q, of_k});
   projected_ = {n, q, k, v};
 }
@@ -297,6 +303,20 @@ void DeviceModel::query_ahead(uint32_t layer, const float* h, uint32_t n, float*
   check_tokens(n);
   check_read(h);
   device_->query_of(on_device(layer), h, n, x, q);
+}
+
+const float* DeviceModel::query_ahead_on_device(uint32_t layer, const float* h, uint32_t n,
+                                                std::span<const Turn> turns, float* q) const {
+  ahead_ = {};
+  if (!part_.has_layer(layer) || !hidden_.is_newer || hidden_.rows != h || hidden_.n != n)
+    return nullptr;
+  const uint32_t table = shape().sliding_window(layer) ? 1 : 0;
+  put_angles(table, rope(layer), n, turns);
+  const std::vector<DeviceLayers::Rows> of_q = rows_of(turns, false);
+  const float* const there =
+      device_->query_ahead(on_device(layer), n, {table, rope(layer).pairing(), of_q, {}});
+  ahead_ = {n, q};
+  return there;
 }
 
 void DeviceModel::attn_output(uint32_t layer, const float* o, uint32_t n, float* h) const {
@@ -350,6 +370,7 @@ void DeviceModel::read_projected(const float* which) const {
   float *const q = wanted(projected_.q), *const k = wanted(projected_.k),
                *const v = wanted(projected_.v);
   if (q || k || v) device_->get_projected(q, k, v, projected_.n);
+  if (which && which == ahead_.q) device_->get_ahead(std::exchange(ahead_.q, nullptr), ahead_.n);
 }
 
 std::optional<bool> DeviceModel::hidden_is_finite() const {

@@ -115,11 +115,20 @@ class Model {
     project_qkv(layer, x, n, q, nullptr, nullptr);
   }
 
+  // The same, turned as rope(layer) does, of all n rows of the h that the model wrote last, where a
+  // device has them: device memory, until it is asked for again. Null: they are the host's.
+  // q: as of project_turned(), for read_projected().
+  virtual const float* query_ahead_on_device(uint32_t /*layer*/, const float* /*h*/, uint32_t /*n*/,
+                                             std::span<const Turn> /*turns*/, float* /*q*/) const {
+    return nullptr;
+  }
+
   // Before the host reads rows [first, first + n) of the h, or of the x, that the model wrote last:
   // a layer on a device leaves them there. Rows that logits() is given are read before, too.
   virtual void read_hidden(float* /*h*/, uint32_t /*first*/, uint32_t /*n*/) const {}
   virtual void read_input(float* /*x*/, uint32_t /*first*/, uint32_t /*n*/) const {}
-  // Likewise all rows of that one of q, k and v that project_turned() was given, or of all three.
+  // Likewise all rows of that one of q, k and v that project_turned() was given, or of all three;
+  // or of the q that query_ahead_on_device() was given.
   virtual void read_projected(const float* /*which*/ = nullptr) const {}
   // Whether all of the h that the last layer left is finite, where a device knows; else nothing:
   // h is on the host.

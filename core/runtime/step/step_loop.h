@@ -64,6 +64,8 @@ class StepLoop {
   enum class Rows { kHidden, kInput };
   void gather(Pass& pass, Rows rows);
   void query_ahead(Pass& pass, uint32_t target, Rows rows);
+  // Makes them on the device, of the hidden states there, where nobody needs them elsewhere.
+  bool query_stays(const Lane& lane, Pass& pass, uint32_t target);
   void project(uint32_t layer, std::vector<Lane>& lanes);
   // Whether what a device projects of this step is read there, and there alone unless a selector
   // asks.

@@ -472,6 +472,43 @@ TEST_CASE("what the host asks on the way changes nothing, and reads what is ther
                            again.begin() + static_cast<std::ptrdiff_t>(ahead.size())) == ahead);
 }
 
+TEST_CASE("a later layer's query is made of the state that is there, and stays there") {
+  const Model m(odd_shape(5), GgmlType::kF32, true, RopePairing::kHalfSplit);
+  const DeviceShape& s = m.shape;
+  const auto device = m.on_device();
+  Sequence seq(m, *device);
+  const std::vector<float> h = random_rows(uint64_t{5} * s.d_model, 9);
+  const uint32_t pos[] = {7, 100000, 3, 3, 2};
+  for (uint32_t i = 0; i < 5 * s.rope_pairs; ++i) {
+    const double angle = m.angle(1, pos[i / s.rope_pairs], i % s.rope_pairs);
+    seq.cos[i] = static_cast<float>(m.magnitude * std::cos(angle));
+    seq.sin[i] = static_cast<float>(m.magnitude * std::sin(angle));
+  }
+  device->put_hidden(h.data(), 5);
+  device->put_angles(1, seq.cos.data(), seq.sin.data(), 5, s.rope_pairs);
+  const DeviceLayers::Rows of_q[] = {{0, 3}, {4, 1}};
+  const uint64_t before = device->copied().to_host;
+  for (int again = 0; again < 3; ++again) {  // as a graph, too
+    const float* const there = device->query_ahead(1, 5, {1, m.pairing, of_q, {}});
+    CHECK(device->is_device_memory(there));
+  }
+  CHECK(device->copied().to_host == before);
+  device->get_ahead(seq.q.data(), 5);
+  std::vector<Row> want;
+  for (uint32_t i = 0; i < 5; ++i) {
+    const auto& [vectors, matrices] = m.layers[1];
+    want.push_back(
+        times(normed(Sequence::row(h, i, s.d_model), vectors[0], double{s.norm_eps}), matrices[0]));
+    add(want.back(), vectors[1]);
+    want.back() = normed(want.back(), vectors[4], double{s.norm_eps});
+    if (i != 3) turn(m, 1, pos[i], want.back());
+  }
+  CHECK(difference(seq.q, 5, want, 0) < 1e-5);
+  std::vector<float> rows(h.size());
+  device->get_hidden(rows.data(), 0, 5);
+  CHECK(rows == h);
+}
+
 TEST_CASE("rows that are not finite are found, in the rows of the call alone") {
   const Model m(odd_shape(4), GgmlType::kF32, false, RopePairing::kInterleaved);
   const auto device = m.on_device();

@@ -397,6 +397,40 @@ TEST_CASE("the query of a later layer is the host's, and disturbs nothing") {
   CHECK(largest_difference(h, on_host) < 1e-4);
 }
 
+TEST_CASE("or it stays on the device until it is read, turned as the host turns it") {
+  for (const char* name : kNames) {
+    CAPTURE(std::string(name));
+    const GgufFile file = golden(name);
+    const auto model = Model::load(file, pool(), on_device(99)),
+               half = Model::load(file, pool(), on_device(1));
+    const ModelShape& s = model->shape();
+    const uint32_t n = 2, target = 1;
+    std::vector<float> h(n * s.d_model), x(h.size()),
+        o(uint64_t{n} * s.n_q_heads * s.v_head_dim, 0.1f);
+    std::vector<float> q(uint64_t{n} * s.n_q_heads * s.head_dim), want = q;
+    const std::vector<uint32_t> pos = {9, s.max_context - 1};
+    const Model::Turn turns[] = {{0, std::span(pos).first(1), 10},
+                                 {1, std::span(pos).subspan(1), 11}};
+    model->embed(some_ids(n, s.vocab_size), h.data());
+    CHECK(model->query_ahead_on_device(target, h.data(), n, turns, q.data()) == nullptr);
+    model->attn_norm(0, h.data(), n, x.data());
+    model->attn_output(0, o.data(), n, h.data());
+    CHECK(model->query_ahead_on_device(target, h.data(), n - 1, turns, q.data()) == nullptr);
+    const float* const there = model->query_ahead_on_device(target, h.data(), n, turns, q.data());
+    CHECK(model->is_device_memory(there));
+    model->read_projected(q.data());
+    model->read_hidden(h.data(), 0, n);
+    CHECK(model->query_ahead_on_device(target, h.data(), n, turns, q.data()) == nullptr);
+    model->query_ahead(target, h.data(), n, x.data(), want.data());
+    for (uint32_t i = 0; i < n; ++i)
+      model->rope(target).apply(want.data() + i * want.size() / n, 1, s.n_q_heads, s.head_dim,
+                                turns[i].pos, turns[i].kv_len);
+    CHECK(largest_difference(q, want) < 2e-5);
+    half->embed(some_ids(n, s.vocab_size), h.data());  // layer 0 is the host's
+    CHECK(half->query_ahead_on_device(target, h.data(), n, turns, q.data()) == nullptr);
+  }
+}
+
 TEST_CASE("both halves of a layer are what finish_layer does, whichever array they come in") {
   const GgufFile file = golden("gemma3-gqa4");
   const auto host = Model::load(file, pool(), {});

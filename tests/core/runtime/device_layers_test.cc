@@ -220,6 +220,7 @@ TEST_CASE("the bits are those of rows that are copied, for each way of looking a
       {"snapkv", plain("[selector]\nplugin = 'snapkv'\nbudget_tokens = 16\n"), false},
       {"scores there", scored(true, ""), true},
       {"scores here, a layer ahead, too", scored(false, "foresee = 'choose'\n"), false},
+      {"scores there, a layer ahead, too", scored(true, "foresee = 'choose'\n"), false},
   };
   Bench bench(4, 2, 8);
   for (const auto& s : strategies) {
@@ -231,6 +232,38 @@ TEST_CASE("the bits are those of rows that are copied, for each way of looking a
     CHECK(short_story(*engine, s.verifies) == want);
     CHECK(engine->decode_engagement().fallbacks == 0);
     CHECK(bench.log.empty());
+  }
+}
+
+TEST_CASE("the query of a layer ahead goes to who scores there without a copy") {
+  Bench bench(4, 2, 8);
+  const auto model = on_device(*bench.tiny.file, 99);
+  const ModelShape& s = model->shape();
+  const std::string scored = "[selector]\nplugin = '" + kEmulation +
+                             "/cuda_block_topk_emulation.so'\nbudget_tokens = 8\n"
+                             "[representative]\nplugin = '" +
+                             kEmulation + "/cuda_minmax_emulation.so'\n" + blocks(true);
+  for (const char* how : {"off", "choose"}) {
+    CAPTURE(std::string(how));
+    const auto engine = bench.engine(
+        *model,
+        "[cache]\nblock_size = 4\nsink_tokens = 4\nwindow_tokens = 8\nchunk_size = 16\n"
+        "gqa_reduce = 'sum'\nforesee = '" +
+            std::string(how) + "'\n" + scored,
+        options());
+    const SequenceId seq = engine->open();
+    prefill(*engine, seq, some_tokens(31, 3));
+    const Model::Placement before = model->placement();
+    engine->reset_engagement();
+    decode(*engine, seq, 3);
+    const Model::Placement after = model->placement();
+    CHECK(after.copied_to_host - before.copied_to_host ==
+          4 * (2 * (s.n_layers + 1) + s.d_model + s.vocab_size));
+    CHECK(after.copied_to_device - before.copied_to_device ==
+          4 * (2 * s.d_model + 2 * model->rope(0).n_pairs()));
+    CHECK(engine->decode_engagement().device_copy_bytes == 0);
+    CHECK(engine->decode_engagement().selections == s.n_layers);
+    CHECK(engine->decode_engagement().fallbacks == 0);
   }
 }
 
