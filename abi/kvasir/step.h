@@ -97,7 +97,8 @@ typedef struct kvasir_mass {
 typedef struct kvasir_update_item {
   uint32_t seq; /* index into step->seqs */
   uint32_t block;
-  uint32_t first_new;        /* inside the block; the tokens before it are in the lease, too */
+  uint32_t first_new;        /* inside the block; the tokens before it are in the lease, too, unless
+                                the layout says KVASIR_LAYOUT_READS_NEW */
   uint32_t n_new;            /* may be 0 */
   uint32_t n_tokens;         /* valid in the block: tokens [0, n_tokens) of the lease */
   uint32_t flags;            /* KVASIR_ITEM_* */

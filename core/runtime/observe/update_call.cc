@@ -45,6 +45,9 @@ void copy_unreadable(const BlockStore& store, const SlabOwner& owner,
 void send_update(const RunContext& c, const SlabOwner& owner, const Pass& pass, uint32_t moment,
                  std::vector<kvasir_update_item> items) {
   if (items.empty()) return;
+  if (owner.selector ? c.faults.is_aside(c.index_of(*owner.selector))
+                     : c.faults.representative_failed())
+    return;
   HostCopies copies;
   copy_unreadable(c.store, owner, items, copies);
   Pass quiet = pass;  // no queries: candidates are those at kv_len
@@ -53,7 +56,6 @@ void send_update(const RunContext& c, const SlabOwner& owner, const Pass& pass, 
   if (owner.selector)
     return guard_selector(c, *owner.selector, "update", pass, "going on without it",
                           [&] { return fault_of(owner.update(step.step(), items)); });
-  if (c.faults.representative_failed()) return;
   try {
     owner.update(step.step(), items);
   } catch (const PluginError& e) {

@@ -218,6 +218,8 @@ TEST_CASE("the bits are those of rows that are copied, for each way of looking a
       {"h2o, and a layer on the host", plain("[selector]\nplugin = 'h2o'\nbudget_tokens = 12\n"),
        false, 2},
       {"snapkv", plain("[selector]\nplugin = 'snapkv'\nbudget_tokens = 16\n"), false},
+      {"infinigen, on the host",
+       plain("[selector]\nplugin = 'infinigen'\nbudget_tokens = 8\nskew_tokens = 8\n"), false},
       {"scores there", scored(true, ""), true},
       {"scores here, a layer ahead, too", scored(false, "foresee = 'choose'\n"), false},
       {"scores there, a layer ahead, too", scored(true, "foresee = 'choose'\n"), false},

@@ -291,6 +291,33 @@ TEST_SUITE("plugins/cuda/engine") {
     }
   }
 
+  TEST_CASE("an 8B with 128K tokens chosen on the host is planned for 24 GB beside 64 GiB") {
+    const ModelShape shape = shape_of(preset("llama-3.1-8b"));
+    const StrategyConfig strategy = load_strategy(
+        KVASIR_SOURCE_DIR "/configs/gpu/infinigen.toml",
+        {{"storage.plugin", KVASIR_TEST_TIERED, {}}, {"attention.plugin", KVASIR_TEST_BACKEND, {}}},
+        {});
+    EngineOptions options;
+    options.max_context = 128u << 10;
+    options.max_step_tokens = strategy.cache.chunk_size.value;
+    Model::Options on_device;
+    on_device.compute = Compute::kBF16;
+    on_device.max_batch_tokens = options.max_step_tokens;
+    on_device.device_layers = shape.n_layers + 1;
+    Bench bench;
+    Pipeline pipeline = bench.pipeline(strategy);
+    const MemoryPlan plan =
+        make_plan(shape, Model::plan_memory(shape, on_device), pipeline, options, 0);
+    const uint64_t layer_bytes = uint64_t{options.max_context} * 8 * (128 + 128) * 2;  // in f16
+    CAPTURE(plan.device_bytes());
+    CAPTURE(plan.total());
+    CHECK(plan.device_bytes() < 24'000'000'000);
+    CHECK(plan.device_sequence_bytes > 32 * uint64_t{8192} * 8 * (128 + 128) * 2);
+    CHECK(plan.attention_scratch_bytes >= layer_bytes);  // what update() is given copies of
+    CHECK(plan.attention_scratch_bytes < layer_bytes + layer_bytes / 4);
+    CHECK(plan.total() < uint64_t{64} << 30);
+  }
+
   TEST_CASE("attention over blocks of the device copies nothing but the new token's K and V") {
     Bench bench;  // 3 layers, 2 kv heads, 16 wide
     const auto engine = bench.engine("[selector]\nplugin = 'dense'\n[storage]\nplugin = '" +
