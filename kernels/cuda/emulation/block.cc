@@ -66,6 +66,7 @@ void Block::run(const std::function<void()>& kernel) {
                        [](const Thread& t) { return t.state != State::kDone; })) {
       step_all();
     }
+    bulk_copies_.check_none_left();
   } catch (...) {
     if (!error_) error_ = std::current_exception();
   }
@@ -83,7 +84,10 @@ void Block::step_all() {
   FiberPool& pool = FiberPool::of_this_thread();
   bool has_moved = false;
   for (uint32_t t = 0; t < n_threads(); ++t) {
-    if (threads_[t].state != State::kReady) continue;
+    Thread& thread = threads_[t];
+    if (thread.state == State::kAtBytes && bulk_copies_.is_over(thread.barrier, thread.parity))
+      thread.state = State::kReady;
+    if (thread.state != State::kReady) continue;
     now_ = t;
     has_moved = true;
     pool.resume(t);
@@ -110,10 +114,13 @@ void Block::wait(State state, Site site) {
   self().has_waited = true;
   if (state == State::kAtBarrier) {
     if (n_at_barrier_ == n_threads()) release_barrier();
-  } else if (has_met(now_, self().mask)) {
+  } else if (state == State::kAtMeeting && has_met(now_, self().mask)) {
     release_meeting(now_, self().mask);
   }
-  // The last one to arrive goes on at once.
+  suspend_until_ready();  // the last one to arrive goes on at once
+}
+
+void Block::suspend_until_ready() {
   while (self().state != State::kReady) {
     FiberPool::of_this_thread().suspend(now_);
     if (is_cancelled_) throw Cancelled{};
@@ -198,7 +205,38 @@ uint64_t Block::exchanged(uint32_t lane) const {
   return values_[now_ / kWarpSize][lane];
 }
 
+void Block::meet_group(Site site) {
+  const uint32_t first = now_ / kGroupSize * kGroupSize;
+  if (first + kGroupSize > n_threads()) {
+    throw Fault(FaultKind::kWarp, "thread " + std::to_string(now_) + " at " + text(site) +
+                                      " is of no 128 threads that could make a product together");
+  }
+  const auto group = std::span(threads_).subspan(first, kGroupSize);
+  self().state = State::kAtGroup;
+  self().site = site;
+  self().has_waited = true;
+  const bool is_last = std::all_of(group.begin(), group.end(), [&](const Thread& t) {
+    return t.state == State::kAtGroup && same_place(t.site, site);
+  });
+  if (is_last)
+    for (Thread& t : group) t.state = State::kReady;
+  suspend_until_ready();
+}
+
 // ---- asynchronous work ----
+
+void Block::wait_for_bytes(const void* barrier, uint32_t parity, Site site) {
+  Thread& t = self();
+  t.site = site;
+  t.has_waited = true;
+  t.barrier = barrier;
+  t.parity = parity;
+  if (!bulk_copies_.is_over(barrier, parity)) {
+    t.state = State::kAtBytes;
+    suspend_until_ready();
+  }
+  bulk_copies_.remember_waiter(barrier, moment());
+}
 
 void Block::close_group() {
   Thread& t = self();
@@ -224,13 +262,41 @@ std::string Block::waits_at(uint32_t thread) const {
   const std::string who = "thread " + std::to_string(thread);
   if (t.state == State::kDone) return who + " has returned";
   if (t.state == State::kAtBarrier) return who + " waits at the barrier at " + text(t.site);
+  if (t.state == State::kAtGroup)
+    return who + " waits at " + text(t.site) + " for the others that make a product with it";
+  if (t.state == State::kAtBytes) return who + " waits for bytes at " + text(t.site);
   char mask[16];
   std::snprintf(mask, sizeof mask, "%08x", t.mask);
   return who + " waits for the lanes of mask " + mask + " at " + text(t.site);
 }
 
+// Bytes that never come are why others wait, too.
+void Block::fail_without_bytes() const {
+  for (const Thread& t : threads_) {
+    if (t.state != State::kAtBytes) continue;
+    throw Fault(FaultKind::kBarrier, "block " + std::to_string(t.moment.block) + ": " +
+                                         waits_at(t.moment.thread) +
+                                         " that never come: " + bulk_copies_.missing(t.barrier));
+  }
+}
+
+// Names one of the group that does not come.
+void Block::fail_without_group() const {
+  const auto waits = std::find_if(threads_.begin(), threads_.end(),
+                                  [](const Thread& t) { return t.state == State::kAtGroup; });
+  if (waits == threads_.end()) return;
+  const uint32_t first = waits->moment.thread / kGroupSize * kGroupSize;
+  for (uint32_t t = first; t < first + kGroupSize; ++t) {
+    if (threads_[t].state == State::kAtGroup && same_place(threads_[t].site, waits->site)) continue;
+    throw Fault(FaultKind::kWarp, "block " + std::to_string(waits->moment.block) + ": " +
+                                      waits_at(waits->moment.thread) + "; " + waits_at(t));
+  }
+}
+
 // Nobody can go on: names two threads that wait for one another.
 void Block::fail_stuck() const {
+  fail_without_bytes();
+  fail_without_group();
   const auto meets = std::find_if(threads_.begin(), threads_.end(),
                                   [](const Thread& t) { return t.state == State::kAtMeeting; });
   const bool at_meeting = meets != threads_.end();

@@ -16,12 +16,14 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/cuda/emulation/bulk_copies.h"
 #include "kernels/cuda/emulation/fault.h"
 #include "kernels/cuda/emulation/memory.h"
 
 namespace kvasir::cuda::emulation {
 
 inline constexpr uint32_t kWarpSize = 32;
+inline constexpr uint32_t kGroupSize = 128;  // threads that make a product of panels together
 inline constexpr uint32_t kMostThreads = 1024;
 inline constexpr uint64_t kMostSharedBytes = uint64_t{227} << 10;  // of sm_90
 using Site = std::source_location;
@@ -60,6 +62,8 @@ class Block {
   // Waits for the lanes of `mask`; a barrier orders their memory accesses, an exchange does not.
   // `value` goes to exchanged().
   void meet(Meeting meeting, uint32_t mask, uint64_t value, Site site);
+  // Waits for all threads [128 n, 128 (n + 1)) that the running one is of; orders nothing.
+  void meet_group(Site site);
   // What a lane brought to the meeting that this thread has just left.
   uint64_t exchanged(uint32_t lane) const;
 
@@ -67,6 +71,11 @@ class Block {
   void later(std::function<void()> work) { self().open_group.push_back(std::move(work)); }
   void close_group();
   void finish_groups(uint64_t n_left);  // all but the last n_left
+
+  BulkCopies& bulk_copies() { return bulk_copies_; }
+  void wait_for_bytes(const void* barrier, uint32_t parity, Site site);
+  void fence_async() { self().fences.push_back(moment()); }
+  uint32_t n_fences() const { return static_cast<uint32_t>(threads_[now_].fences.size()); }
 
   // Arrays of shared memory in the order in which each thread asks for them; all ask alike.
   Region& dynamic_array(uint32_t i, uint64_t bytes);
@@ -76,9 +85,10 @@ class Block {
   uint64_t run_of_launch() const { return launch_; }
   uint64_t run_of_block() const { return run_; }
   bool is_ordered(const Moment& earlier) const;  // before the running thread, by barriers
+  bool is_fenced(const Byte& written) const;     // for copies and tensor cores
 
  private:
-  enum class State { kReady, kAtBarrier, kAtMeeting, kDone };
+  enum class State { kReady, kAtBarrier, kAtMeeting, kAtGroup, kAtBytes, kDone };
   struct Thread {
     State state = State::kReady;
     Moment moment;
@@ -87,6 +97,9 @@ class Block {
     Meeting meeting{};
     uint32_t mask = 0;
     uint64_t value = 0;
+    const void* barrier = nullptr;  // of bytes that it waits for
+    uint32_t parity = 0;
+    std::vector<Moment> fences;
     // Lane by lane: the clock up to which its accesses come before this thread's.
     std::array<uint32_t, kWarpSize> seen{};
     using Group = std::vector<std::function<void()>>;
@@ -102,11 +115,14 @@ class Block {
 
   void enter(uint32_t thread, const std::function<void()>& kernel);
   void wait(State state, Site site);
+  void suspend_until_ready();
   void release_barrier();
   void release_meeting(uint32_t first, uint32_t mask);
   bool has_met(uint32_t first, uint32_t mask) const;
   void step_all();
   [[noreturn]] void fail_stuck() const;
+  void fail_without_bytes() const;
+  void fail_without_group() const;
   std::string waits_at(uint32_t thread) const;
   SharedArray make_array(uint64_t bytes, Site site) const;
   Thread& self() { return threads_[now_]; }
@@ -120,6 +136,7 @@ class Block {
   bool is_cancelled_ = false;
   std::exception_ptr error_;
   std::deque<SharedArray> dynamic_, static_;
+  BulkCopies bulk_copies_;
   // Per warp, what its lanes brought to their latest meeting.
   std::vector<std::array<uint64_t, kWarpSize>> values_;
 };
@@ -127,9 +144,16 @@ class Block {
 inline bool Block::is_ordered(const Moment& earlier) const {
   const Moment& now = moment();
   if (earlier.block != now.block) return false;
+  if (earlier.thread == kCopyEngine) return bulk_copies_.is_waited_for(earlier, *this);
   if (earlier.thread == now.thread || earlier.epoch < now.epoch) return true;
   if (earlier.thread / kWarpSize != now.thread / kWarpSize) return false;
   return earlier.clock < threads_[now_].seen[earlier.thread % kWarpSize];
+}
+
+inline bool Block::is_fenced(const Byte& written) const {
+  if (written.writer.thread == kCopyEngine) return true;
+  const std::vector<Moment>& fences = threads_[written.writer.thread].fences;
+  return written.n_fences < fences.size() && is_ordered(fences[written.n_fences]);
 }
 
 // A number for each launch, never used again.

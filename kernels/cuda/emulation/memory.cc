@@ -27,6 +27,7 @@ Allocations& allocations() {
 }
 
 std::string place(const Moment& m) {
+  if (m.thread == kCopyEngine) return "a bulk copy of block " + std::to_string(m.block);
   return "thread " + std::to_string(m.thread) + " of block " + std::to_string(m.block);
 }
 
@@ -69,6 +70,25 @@ void Region::check(const void* at, uint64_t bytes, uint64_t alignment, Touch tou
   for (uint64_t i = 0; i < bytes; ++i) check_byte(static_cast<uint64_t>(offset) + i, touch, *block);
 }
 
+void Region::check_fenced(const void* at, uint64_t bytes) {
+  if (!holds(at, bytes)) return;  // check() says so
+  const Block& block = *Block::running();
+  const auto begin = static_cast<uint64_t>(static_cast<const std::byte*>(at) - begin_);
+  for (uint64_t i = begin; i < begin + bytes; ++i) {
+    const Byte& b = byte(i);
+    if (b.run != block.run_of_block() || !b.is_written || block.is_fenced(b)) continue;
+    throw Fault(FaultKind::kRace,
+                "byte " + std::to_string(i) + " of " + name() + " was written by " +
+                    place(b.writer) + ", and no fence_async() of it comes before " +
+                    place(block.moment()) + " hands it to copies or tensor cores" + block.since());
+  }
+}
+
+void Region::mark_copied(const void* at, uint64_t bytes, const Moment& copied) {
+  const auto begin = static_cast<uint64_t>(static_cast<const std::byte*>(at) - begin_);
+  for (uint64_t i = begin; i < begin + bytes; ++i) byte(i).writer = copied;
+}
+
 Byte& Region::byte(uint64_t at) {
   std::unique_ptr<Byte[]>& page = pages_[at / kPage];
   if (!page) page = std::make_unique<Byte[]>(kPage);
@@ -80,7 +100,9 @@ void Region::fail_race(uint64_t at, Touch touch, const Moment& other, const char
   throw Fault(FaultKind::kRace,
               place(Block::running()->moment()) + does + " byte " + std::to_string(at) + " of " +
                   name() + ", which " + place(other) + " " + did +
-                  ", and no barrier stands between them" + Block::running()->since());
+                  (other.thread == kCopyEngine ? ", and has not waited for it"
+                                               : ", and no barrier stands between them") +
+                  Block::running()->since());
 }
 
 void Region::check_byte(uint64_t at, Touch touch, const Block& block) {
@@ -120,6 +142,7 @@ void Region::check_byte(uint64_t at, Touch touch, const Block& block) {
       fail_race(at, touch, b.other_reader, "read");
   }
   b.writer = now;
+  b.n_fences = block.n_fences();
   b.is_written = true;
   b.by_atomic = touch == Touch::kAtomic;
 }

@@ -71,6 +71,10 @@ class SharedMemory {
   uint32_t used_ = 0;
 };
 
+KVASIR_DEVICE uint32_t shared_address(const void* at) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(at));
+}
+
 KVASIR_DEVICE uint32_t count_bits(uint32_t x) { return static_cast<uint32_t>(__popc(x)); }
 KVASIR_DEVICE float bits_to_float(uint32_t bits) { return __uint_as_float(bits); }
 KVASIR_DEVICE uint32_t float_to_bits(float x) { return __float_as_uint(x); }

@@ -24,10 +24,6 @@ KVASIR_DEVICE void multiply_tf32(float (&d)[4], const uint32_t (&a)[4], const ui
 }
 #undef KVASIR_MULTIPLY
 
-KVASIR_DEVICE uint32_t shared_address(const void* at) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(at));
-}
-
 KVASIR_DEVICE void load_matrices(uint32_t (&out)[4], const uint16_t* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])

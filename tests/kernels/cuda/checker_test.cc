@@ -8,37 +8,14 @@
 
 #include "kernels/cuda/launch.h"
 #include "tests/kernels/cuda/device_array.h"
+#include "tests/kernels/cuda/fault_of.h"
 
 namespace {
 using namespace kvasir::cuda;
-using emulation::Fault;
 using emulation::FaultKind;
+using kvasir::test::check_fault;
 using kvasir::test::DeviceArray;
-
-// What the checker says of a launch; of none, kNothing.
-struct Verdict {
-  bool is_clean = true;
-  FaultKind kind{};
-  std::string text;
-};
-template <class Run>
-Verdict verdict(const Run& run) {
-  try {
-    run();
-    return {};
-  } catch (const Fault& fault) {
-    return {false, fault.kind(), fault.what()};
-  }
-}
-// A fault of this kind, whose text names what the author needs to find it.
-void check_fault(const Verdict& v, FaultKind kind, const std::vector<std::string>& words) {
-  REQUIRE_FALSE(v.is_clean);
-  CHECK(v.kind == kind);
-  for (const std::string& word : words) {
-    CAPTURE(v.text);
-    CHECK(v.text.find(word) != std::string::npos);
-  }
-}
+using kvasir::test::verdict;
 
 KVASIR_KERNEL void neighbour(bool has_barrier, Global<uint32_t> out) {
   KVASIR_SHARED(uint32_t, numbers, 64);
