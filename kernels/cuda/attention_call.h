@@ -19,6 +19,13 @@ enum class KvType : uint32_t {
   kFp8 = 6,   // e4m3, without infinities
 };
 
+// What a call's kernels are made of. kHopper only where hopper_problem() of
+// runtime.h is empty.
+enum class Instructions : uint32_t {
+  kPortable = 0,  // of every device since 8.0
+  kHopper = 1,    // bulk copies and products of 128 threads, where a call's shapes allow them
+};
+
 inline constexpr uint32_t kMaxHeadDim = 256;  // of K and of V: 8 elements per lane of a warp
 // Slots of keys that one block of threads attends to. 256 keys of 128 in f16 are 128 KiB of K and
 // V, to which the partial result adds 1/64; 128K tokens of 8 kv heads make 4,096 blocks of threads,
@@ -109,6 +116,7 @@ struct AttentionCall {
   // f32 [units][group_size][kRowState] of prompts whose ranges take several launches; else 0
   uint64_t row_state = 0;
   uint64_t o, lse;  // f32 [queries][n_q_heads][v_dim], [queries][n_q_heads]
+  Instructions instructions = Instructions::kPortable;
 };
 
 // Query heads of the group that a tile's rows hold, and queries; tiles of a launch hold different

@@ -2,124 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/attention_decode.h"
 
-#include "kernels/cuda/key_tile.h"
+#include "kernels/cuda/attention_decode_bulk.h"
+#include "kernels/cuda/decode_unit.h"
 #include "kernels/cuda/launch.h"
 
 namespace kvasir::cuda {
 namespace {
-
-// Partial sums of one warp: of lane l and head h, 8 elements of o.
-template <uint32_t kHeads>
-struct Softmax {
-  float o[kHeads][kChunk];
-  float high[kHeads];  // largest logit so far, of the warp
-  float sum[kHeads];   // of this lane's keys: exp(logit - high)
-
-  KVASIR_DEVICE void clear() {
-    KVASIR_UNROLL
-    for (uint32_t h = 0; h < kHeads; ++h) {
-      high[h] = minus_infinity();
-      sum[h] = 0.0f;
-      KVASIR_UNROLL
-      for (uint32_t d = 0; d < kChunk; ++d) o[h][d] = 0.0f;
-    }
-  }
-
-  // `logit` is this lane's key's; returns exp(logit - high) with the new high.
-  KVASIR_DEVICE float add(uint32_t h, float logit) {
-    float highest = logit;
-    for (uint32_t lanes = kWarpLanes / 2; lanes > 0; lanes /= 2)
-      highest = fmaxf(highest, shuffle_xor(kAllLanes, highest, lanes));
-    highest = fmaxf(highest, high[h]);
-    const float keep = high[h] == minus_infinity() ? 0.0f : expf(high[h] - highest);
-    const float weight = logit == minus_infinity() ? 0.0f : expf(logit - highest);
-    high[h] = highest;
-    sum[h] = sum[h] * keep + weight;
-    KVASIR_UNROLL
-    for (uint32_t d = 0; d < kChunk; ++d) o[h][d] *= keep;
-    return weight;
-  }
-};
-
-// o += weights[key][head] * v[key] of the tile's keys.
-template <KvType kType, uint32_t kHeads>
-KVASIR_DEVICE void add_values(Softmax<kHeads>& state, uint32_t v_dim, Shared<const KeyRow> rows,
-                              Shared<const uint32_t> types, uint32_t seen,
-                              Shared<const float> weights) {
-  const uint32_t lane = thread_x() % kWarpLanes;
-  const uint32_t width = lanes_per_row(v_dim), rows_at_once = kWarpLanes / width;
-  constexpr uint32_t kAhead = kLoadsAhead<kType>;
-  for (uint32_t first = 0; first < kTile; first += rows_at_once * kAhead) {
-    KvChunk<kType> raw[kAhead];
-    KVASIR_UNROLL
-    for (uint32_t i = 0; i < kAhead; ++i) {
-      const uint32_t row = first + i * rows_at_once + lane / width;
-      const uint32_t type = seen >> row & 1u ? types[row] >> 8 : 0u;
-      if (type != 0) load_chunk(raw[i], type, read_as<KeyRow>(rows + row).v, lane % width, v_dim);
-    }
-    KVASIR_UNROLL
-    for (uint32_t i = 0; i < kAhead; ++i) {
-      const uint32_t row = first + i * rows_at_once + lane / width;
-      float v[kChunk];
-      raw[i].floats(v);
-      KVASIR_UNROLL
-      for (uint32_t h = 0; h < kHeads; ++h) {
-        const float weight = weights[row * kHeads + h];
-        KVASIR_UNROLL
-        for (uint32_t d = 0; d < kChunk; ++d) state.o[h][d] += weight * v[d];
-      }
-    }
-  }
-}
-
-// The block's result of one unit: warps in their order, and in each the lanes that took other rows.
-template <uint32_t kHeads>
-KVASIR_DEVICE void store_unit(const AttentionCall& call, uint64_t unit, uint32_t first_head,
-                              Softmax<kHeads>& state, Shared<float> sums, Shared<float> highs,
-                              Shared<float> totals) {
-  const uint32_t warp = thread_x() / kWarpLanes, lane = thread_x() % kWarpLanes;
-  const uint32_t v_dim = call.shape.v_dim, group = call.shape.n_q_heads / call.shape.n_kv_heads;
-  KVASIR_UNROLL
-  for (uint32_t h = 0; h < kHeads; ++h) {
-    float sum = state.sum[h];
-    for (uint32_t lanes = kWarpLanes / 2; lanes > 0; lanes /= 2)
-      sum += shuffle_xor(kAllLanes, sum, lanes);
-    if (lane == 0) {
-      highs[warp * kHeads + h] = state.high[h];
-      totals[warp * kHeads + h] = sum;
-    }
-    const Shared<float> to = sums + ((warp * kWarpLanes + lane) * kHeads + h) * kChunk;
-    KVASIR_UNROLL
-    for (uint32_t d = 0; d < kChunk; ++d) to[d] = state.o[h][d];
-  }
-  block_sync();
-  const uint32_t width = lanes_per_row(v_dim);
-  for (uint32_t i = thread_x(); i < kHeads * v_dim; i += kThreads) {
-    const uint32_t h = i / v_dim, d = i % v_dim;
-    if (first_head + h >= group) break;
-    float high = minus_infinity();
-    for (uint32_t w = 0; w < kWarps; ++w) high = fmaxf(high, highs[w * kHeads + h]);
-    float total = 0.0f, o = 0.0f;
-    for (uint32_t w = 0; w < kWarps; ++w) {
-      const float warp_sum = totals[w * kHeads + h];
-      if (warp_sum == 0.0f) continue;
-      const float keep = expf(highs[w * kHeads + h] - high);
-      float part = 0.0f;
-      for (uint32_t row = 0; row < kWarpLanes / width; ++row) {
-        const uint32_t from = w * kWarpLanes + row * width + d / kChunk;
-        part += sums[(from * kHeads + h) * kChunk + d % kChunk];
-      }
-      total += keep * warp_sum;
-      o += keep * part;
-    }
-    const uint64_t at = unit * group + first_head + h;
-    const bool is_empty = total == 0.0f;
-    const Global<float> to = global<float>(call.partial_o + 4 * (at * v_dim + d));
-    to[0] = is_empty ? 0.0f : o / total;
-    if (d == 0)
-      global<float>(call.partial_lse)[at] = is_empty ? minus_infinity() : high + logf(total);
-  }
-}
 
 // The block's part of a unit: kHeads heads of one query over `n_tiles` tiles of keys.
 template <KvType kType, uint32_t kHeads>
@@ -141,7 +29,6 @@ KVASIR_DEVICE void attend_tiles(const AttentionCall& call, const AttentionRange&
   state.clear();
 
   const uint32_t warp = thread_x() / kWarpLanes, lane = thread_x() % kWarpLanes;
-  const uint32_t group = call.shape.n_q_heads / call.shape.n_kv_heads;
   const Shared<KeyRow> rows = all_rows + warp * kTile;
   const Shared<uint32_t> types = all_types + warp * kTile;
   const Shared<float> weights = all_weights + warp * kTile * kHeads;
@@ -153,18 +40,13 @@ KVASIR_DEVICE void attend_tiles(const AttentionCall& call, const AttentionRange&
     write_as(rows + lane, KeyRow{key.k, key.v});
     types[lane] = key.types;
     warp_sync();
-    dot_products<kType, kHeads>(q, call.shape.head_dim, rows, types, seen, weights);
+    const RowsInMemory<kType, false> k{rows, types, seen, call.shape.head_dim};
+    dot_products<kType, kHeads>(q, call.shape.head_dim, k, weights);
     warp_sync();
-    KVASIR_UNROLL
-    for (uint32_t h = 0; h < kHeads; ++h) {
-      const float dot = weights[lane * kHeads + h];
-      const bool is_there = is_seen && first_head + h < group;
-      const float logit =
-          is_there ? logit_of(call.shape, part, key.item, first_head + h, dot) : minus_infinity();
-      weights[lane * kHeads + h] = state.add(h, logit);
-    }
+    weigh_keys<kHeads>(call, part, key.item, is_seen, first_head, state, weights);
     warp_sync();
-    add_values<kType, kHeads>(state, call.shape.v_dim, rows, types, seen, weights);
+    const RowsInMemory<kType, true> v{rows, types, seen, call.shape.v_dim};
+    add_values<kType, kHeads>(state, call.shape.v_dim, v, weights);
     warp_sync();  // the next tile writes what this one reads
   }
   store_unit<kHeads>(call, unit, first_head, state, sums, highs, totals);
@@ -172,14 +54,10 @@ KVASIR_DEVICE void attend_tiles(const AttentionCall& call, const AttentionRange&
 
 template <KvType kType, uint32_t kHeads>
 KVASIR_KERNEL void KVASIR_BOUNDS(kThreads) attend_unit(const AttentionCall call) {
-  const AttentionRange range = range_of_block(call.ranges, call.n_ranges, block_x());
-  const auto part = load_at<AttentionPart>(call.parts + sizeof(AttentionPart) * range.part);
-  const uint64_t n_splits = (range.slot_end - range.slot_begin + kSplitSlots - 1) / kSplitSlots;
-  const uint64_t block = block_x() - range.first_block, query = block / n_splits;
-  const uint64_t split = range.slot_begin / kSplitSlots + block % n_splits;
-  attend_tiles<kType, kHeads>(call, range, part, range.first_unit + query * range.n_splits + split,
-                              range.q_begin + static_cast<uint32_t>(query), block_y() * kHeads,
-                              split * kSplitSlots, kTilesOfSplit);
+  DecodeUnit unit;
+  unit.load(call, kHeads);
+  attend_tiles<kType, kHeads>(call, unit.range, unit.part, unit.unit, unit.query, unit.first_head,
+                              unit.first_slot, kTilesOfSplit);
 }
 
 // One query head of a unit of a prefill range, if it is marked and all its keys are there.
@@ -232,6 +110,8 @@ void launch_type(const AttentionCall& call, Stream stream) {
 }  // namespace
 
 void attention_decode(const AttentionCall& call, Stream stream) {
+  if (call.instructions == Instructions::kHopper && copies_in_bulk(call))
+    return attention_decode_bulk(call, stream);
   switch (call.type) {
     case KvType::kF32:
       launch_type<KvType::kF32>(call, stream);

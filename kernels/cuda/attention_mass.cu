@@ -31,7 +31,8 @@ KVASIR_DEVICE void mass_of_tile(const MassCall& call, const AttentionPart& part,
     if (seen == 0) continue;
     QueryChunk<kHeads> q;
     q.load(shape, part, query, range.kv_head, first_head);
-    dot_products<kType, kHeads>(q, shape.head_dim, memory.rows, memory.types, seen, memory.dots);
+    const RowsInMemory<kType, false> keys{memory.rows, memory.types, seen, shape.head_dim};
+    dot_products<kType, kHeads>(q, shape.head_dim, keys, memory.dots);
     warp_sync();
     KVASIR_UNROLL
     for (uint32_t h = 0; h < kHeads; ++h) {

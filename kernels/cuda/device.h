@@ -2,7 +2,7 @@
 // compiler for the emulation (KVASIR_CUDA_EMULATION), where it runs with every access checked.
 //
 //   device                       here
-//   __global__, __device__       KVASIR_KERNEL, KVASIR_DEVICE
+//   __global__, __device__       KVASIR_KERNEL, KVASIR_DEVICE, KVASIR_HOST_DEVICE
 //   blockIdx, threadIdx, …       block_x(), block_y(), thread_x(), threads_x(), blocks_x()
 //   T* in global, shared memory  Global<T>, Shared<T>; follow addresses by global<T>(address)
 //   __shared__ T name[n]         KVASIR_SHARED(T, name, n)
@@ -12,6 +12,7 @@
 //   atomicAdd, __popc            atomic_add(), count_bits()
 //   16-byte loads and stores     read_as<V>(), write_as<V>()
 //   tensor cores, cp.async       tensor.h
+//   cp.async.bulk, mbarrier      bulk_copy.h
 //
 // What a kernel may not do: call the language's own names, keep addresses of elements, print,
 // allocate, throw.

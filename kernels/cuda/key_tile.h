@@ -12,8 +12,8 @@ namespace kvasir::cuda {
 inline constexpr uint32_t kTile = kWarpLanes;
 inline constexpr uint32_t kWarps = 4, kThreads = kWarps * kWarpLanes;
 inline constexpr uint32_t kTilesOfSplit = kSplitSlots / kTile;
-// Loads of a lane that are on their way at once. A type per row keeps f32, which take more
-// registers.
+// Loads of a lane from global memory that are on their way at once. A type per row keeps f32, which
+// take more registers.
 template <KvType kType>
 inline constexpr uint32_t kLoadsAhead = kType == KvType::kMixed ? 2 : 4;
 
@@ -127,33 +127,49 @@ struct QueryChunk {
   }
 };
 
-// dots[key][head] = q.k of the tile's 32 keys; of keys with `seen` bit 0 it is 0. A lane loads 16
-// bytes of f16 at a time, neighbouring lanes neighbouring bytes, and each row once for all heads.
-template <KvType kType, uint32_t kHeads>
-KVASIR_DEVICE void dot_products(const QueryChunk<kHeads>& query, uint32_t head_dim,
-                                Shared<const KeyRow> rows, Shared<const uint32_t> types,
-                                uint32_t seen, Shared<float> dots) {
+// K or V of a tile's keys, read where they lie in global memory. load(): chunk i of a row, or zeros
+// where `seen` has no bit of it.
+template <KvType kType, bool kIsValue>
+struct RowsInMemory {
+  static constexpr uint32_t kAhead = kLoadsAhead<kType>;
+  Shared<const KeyRow> rows;
+  Shared<const uint32_t> types;
+  uint32_t seen, dim;
+
+  KVASIR_DEVICE void load(KvChunk<kType>& chunk, uint32_t row, uint32_t i) const {
+    const uint32_t both = seen >> row & 1u ? types[row] : 0u;
+    const uint32_t type = kIsValue ? both >> 8 : both & 0xffu;
+    if (type == 0) return;
+    const auto key = read_as<KeyRow>(rows + row);
+    load_chunk(chunk, type, kIsValue ? key.v : key.k, i, dim);
+  }
+};
+
+// dots[key][head] = q.k of the tile's 32 keys, of which k gives the rows. A lane loads 16 bytes of
+// f16 at a time, neighbouring lanes neighbouring bytes, and each row once for all heads.
+template <KvType kType, uint32_t kHeads, class Rows>
+KVASIR_DEVICE void dot_products(const QueryChunk<kHeads>& query, uint32_t head_dim, const Rows& k,
+                                Shared<float> dots) {
   const uint32_t lane = thread_x() % kWarpLanes;
   const uint32_t width = lanes_per_row(head_dim), rows_at_once = kWarpLanes / width;
   const uint32_t chunk = lane % width, share = width / kHeads;
-  constexpr uint32_t kAhead = kLoadsAhead<kType>;
+  constexpr uint32_t kAhead = Rows::kAhead;
   for (uint32_t first = 0; first < kTile; first += rows_at_once * kAhead) {
     KvChunk<kType> raw[kAhead];
     KVASIR_UNROLL
     for (uint32_t i = 0; i < kAhead; ++i) {
       const uint32_t row = first + i * rows_at_once + lane / width;
-      const uint32_t type = seen >> row & 1u ? types[row] & 0xffu : 0u;
-      if (type != 0) load_chunk(raw[i], type, read_as<KeyRow>(rows + row).k, chunk, head_dim);
+      k.load(raw[i], row, chunk);
     }
     KVASIR_UNROLL
     for (uint32_t i = 0; i < kAhead; ++i) {
-      float k[kChunk], sums[kHeads];
-      raw[i].floats(k);
+      float x[kChunk], sums[kHeads];
+      raw[i].floats(x);
       KVASIR_UNROLL
       for (uint32_t h = 0; h < kHeads; ++h) {
         sums[h] = 0.0f;
         KVASIR_UNROLL
-        for (uint32_t d = 0; d < kChunk; ++d) sums[h] += query.q[h][d] * k[d];
+        for (uint32_t d = 0; d < kChunk; ++d) sums[h] += query.q[h][d] * x[d];
       }
       const float sum = sum_over_lanes<kHeads>(sums, width);
       const uint32_t row = first + i * rows_at_once + lane / width;

@@ -23,6 +23,9 @@ class Error : public std::runtime_error {
 
 // Why no device can be used, as a sentence that says what to do; empty when one can.
 std::string device_problem();
+// Why kernels may not use what devices of compute capability 9.0 have alone, as half a sentence;
+// empty where they may.
+std::string hopper_problem();
 
 struct MemoryState {
   uint64_t free_bytes, total_bytes;

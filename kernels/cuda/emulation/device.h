@@ -11,6 +11,7 @@
 
 #define KVASIR_KERNEL
 #define KVASIR_DEVICE inline
+#define KVASIR_HOST_DEVICE inline
 #define KVASIR_BOUNDS(threads)
 #define KVASIR_UNROLL
 #define KVASIR_SHARED(T, name, n)                                                                \

@@ -23,6 +23,7 @@ void check(const void* data, uint64_t bytes) {
 }  // namespace
 
 std::string device_problem() { return ""; }
+std::string hopper_problem() { return ""; }
 
 MemoryState memory_state() { return {emulation::free_bytes(), emulation::memory_bytes()}; }
 

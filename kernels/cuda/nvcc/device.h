@@ -6,6 +6,7 @@
 
 #define KVASIR_KERNEL __global__
 #define KVASIR_DEVICE __device__ __forceinline__
+#define KVASIR_HOST_DEVICE __host__ __device__ __forceinline__
 #define KVASIR_BOUNDS(threads) __launch_bounds__(threads, 1)
 #define KVASIR_UNROLL _Pragma("unroll")
 #define KVASIR_SHARED(T, name, n)             \

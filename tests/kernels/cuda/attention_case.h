@@ -41,6 +41,7 @@ class CudaCase {
   cuda::AttentionShape shape;
   bool is_prefill = false;  // of the ranges that are added from then on
   KvType product = KvType::kF32;
+  cuda::Instructions instructions = cuda::Instructions::kPortable;
 
   CudaCase(uint32_t n_q_heads, uint32_t n_kv_heads, uint32_t head_dim, uint32_t v_dim,
            uint32_t block_size = 16)
@@ -148,10 +149,13 @@ class CudaCase {
   std::vector<float> mass(const std::vector<float>& lse, uint32_t width);
   std::vector<double> expected_mass(const std::vector<float>& lse, uint32_t width) const;
   // run() and mass() equal the oracle to `tolerance` of the largest value; run() also when all
-  // ranges are of prompts, in f32 and in the type of K and V.
+  // ranges are of prompts, in f32 and in the type of K and V, and with the instructions of Hopper
+  // where there are any.
   void check(double tolerance = 1e-5);
 
  private:
+  void check_run(const CudaResult& wanted, double tolerance);
+  void check_prompts(const CudaResult& wanted, double tolerance);
   struct Rows {
     std::vector<uint8_t> stored;  // [head][token], without what lies behind the last row
     std::vector<uint8_t> oracle;  // the same rows in a type that the oracle reads
