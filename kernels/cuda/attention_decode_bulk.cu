@@ -46,8 +46,8 @@ struct RowBuffer {
     chunk.bits = read_as<Bytes16>(rows + (row * row_bytes() + i * 2 * kChunk));
   }
 
-  // Starts to bring the rows that `seen` names; this lane's lies at `row`. Who has read the rows
-  // before is done, and comes before this in its warp.
+  // Starts to bring the rows that `seen` names; this lane's lies at `row`. The lanes have read the
+  // rows before.
   KVASIR_DEVICE void bring(uint64_t row, uint32_t seen_keys) {
     seen = seen_keys;
     const uint32_t lane = thread_x() % kWarpLanes;
@@ -135,12 +135,11 @@ KVASIR_KERNEL void KVASIR_BOUNDS(kThreads) attend_unit_in_bulk(const AttentionCa
   for (uint32_t parity = 0; now.seen != 0; parity ^= 1u) {
     k.wait(parity);
     dot_products<kType, kHeads>(q, head_dim, k, weights);
-    warp_sync();  // the dots are there, and nobody reads K any more
+    warp_sync();  // the dots are there
     if (next.seen != 0) k.bring(next.key.k, next.seen);
     weigh_keys<kHeads>(call, unit.part, now.key.item, now.is_seen, unit.first_head, state, weights);
     v.wait(parity);
     add_values<kType, kHeads>(state, v_dim, v, weights);
-    warp_sync();
     if (next.seen != 0) v.bring(next.key.v, next.seen);
     now = next;
     next = next_keys(call, unit, q_pos, tile);

@@ -92,6 +92,19 @@ TEST_SUITE("kernels/cuda/attention") {
     c.check();
   }
 
+  TEST_CASE("rows that are aligned to 16 bytes in one block and to less in the next") {
+    for (const KvType type : {KvType::kF16, KvType::kBF16}) {
+      CudaCase c(4, 1, 64, 40, 128);
+      c.add_format(type, type, 2);
+      c.add_format(type, type);
+      c.add_format(type, type, 8);
+      const uint32_t part = c.add_part({511});
+      for (uint32_t block = 0; block < 4; ++block) c.add_block(part, block % 3, 128 * block, 128);
+      c.add_ranges(part);
+      c.check();
+    }
+  }
+
   TEST_CASE("lists of blocks, ragged per kv head, with blocks that are not full") {
     CudaCase c(4, 2, 64, 64);
     c.add_format(KvType::kBF16, KvType::kBF16);
