@@ -13,6 +13,7 @@
 //   16-byte loads and stores     read_as<V>(), write_as<V>()
 //   tensor cores, cp.async       tensor.h
 //   cp.async.bulk, mbarrier      bulk_copy.h
+//   wgmma                        panel_product.h
 //
 // What a kernel may not do: call the language's own names, keep addresses of elements, print,
 // allocate, throw.
@@ -36,6 +37,9 @@ struct alignas(16) Floats4 {
   float at[4];
 };
 
+// Matrices of panel_product.h in shared memory.
+inline constexpr uint32_t kPanelBytes = 8192, kPanelAlignment = 1024;
+
 // Counts the bytes of the arrays that SharedMemory will be asked for, in any order.
 struct SharedSize {
   uint32_t bytes = 0;
@@ -43,6 +47,7 @@ struct SharedSize {
   void add(uint32_t n) {
     bytes += (n * static_cast<uint32_t>(sizeof(T)) + 15) / 16 * 16;
   }
+  void add_panels(uint32_t n) { bytes += n * kPanelBytes + kPanelAlignment - 16; }
 };
 
 }  // namespace kvasir::cuda

@@ -27,6 +27,16 @@ struct PrefillShape {
   static constexpr uint32_t kStages = kAhead + 1;
   static constexpr uint32_t kLists = kAhead + 2;  // one more is written while one is still read
   static constexpr uint32_t kListWarps = (kKeys + kWarpLanes - 1) / kWarpLanes;
+  static constexpr bool kIsPanel = false;
+  static constexpr uint32_t kQueryElements = kPrefillRows * kStride,
+                            kTileElements = kKeys * kStride;
+
+  // Of element d of a row, in elements.
+  KVASIR_DEVICE static uint32_t place(uint32_t row, uint32_t d) { return row * kStride + d; }
+  KVASIR_DEVICE static Shared<Element> take(SharedMemory& shared, uint32_t n) {
+    return shared.take<Element>(n);
+  }
+  static void add(SharedSize& size, uint32_t n) { size.add<Element>(n); }
 };
 
 // The keys of a tile.
@@ -41,13 +51,13 @@ struct KeyList {
 template <class S>
 struct PrefillMemory {
   using Element = typename S::Element;
-  Shared<Element> q, k, v;  // [kPrefillRows][kStride]; [kStages][kKeys][kStride]
+  Shared<Element> q, k, v;  // [kPrefillRows]; [kStages][kKeys]: rows by S::place()
   KeyList<S> lists;         // kLists of them, one after the other
 
   KVASIR_DEVICE void take(SharedMemory& shared) {
-    q = shared.take<Element>(kPrefillRows * S::kStride);
-    k = shared.take<Element>(S::kStages * S::kKeys * S::kStride);
-    v = shared.take<Element>(S::kStages * S::kKeys * S::kStride);
+    q = S::take(shared, S::kQueryElements);
+    k = S::take(shared, S::kStages * S::kTileElements);
+    v = S::take(shared, S::kStages * S::kTileElements);
     lists.rows = shared.take<KeyRow>(S::kLists * S::kKeys);
     lists.items = shared.take<uint64_t>(S::kLists * S::kKeys);
     lists.types = shared.take<uint32_t>(S::kLists * S::kKeys);
@@ -56,9 +66,9 @@ struct PrefillMemory {
   }
   static uint32_t bytes() {
     SharedSize size;
-    size.add<Element>(kPrefillRows * S::kStride);
-    size.add<Element>(S::kStages * S::kKeys * S::kStride);
-    size.add<Element>(S::kStages * S::kKeys * S::kStride);
+    S::add(size, S::kQueryElements);
+    S::add(size, S::kStages * S::kTileElements);
+    S::add(size, S::kStages * S::kTileElements);
     size.add<KeyRow>(S::kLists * S::kKeys);
     size.add<uint64_t>(S::kLists * S::kKeys);
     size.add<uint32_t>(S::kLists * S::kKeys);
@@ -72,7 +82,7 @@ struct PrefillMemory {
             lists.pos + i * S::kKeys, lists.seen + i * S::kListWarps};
   }
   KVASIR_DEVICE uint32_t stage(uint64_t tile) const {
-    return static_cast<uint32_t>(tile % S::kStages) * S::kKeys * S::kStride;
+    return static_cast<uint32_t>(tile % S::kStages) * S::kTileElements;
   }
 };
 
@@ -109,7 +119,7 @@ KVASIR_DEVICE void bring_tile(const AttentionShape& shape, const KeyList<S>& lis
   for (uint32_t i = thread_x(); i < S::kKeys * chunks; i += kThreads) {
     const uint32_t key = i / chunks, chunk = i % chunks, types = list.types[key];
     const auto row = read_as<KeyRow>(list.rows + key);
-    const uint32_t at = key * S::kStride + chunk * kChunk;
+    const uint32_t at = S::place(key, chunk * kChunk);
     if (chunk < k_chunks) bring_chunk<S>(k + at, types & 0xffu, row.k, chunk, shape.head_dim);
     if (chunk < v_chunks) bring_chunk<S>(v + at, types >> 8, row.v, chunk, shape.v_dim);
   }

@@ -12,6 +12,8 @@
 namespace kvasir::cuda::emulation {
 namespace {
 
+constexpr uint64_t kMostAlignment = 1024;  // of shared arrays
+
 thread_local Block* running_block = nullptr;
 
 std::string text(Site site) {
@@ -205,7 +207,7 @@ uint64_t Block::exchanged(uint32_t lane) const {
   return values_[now_ / kWarpSize][lane];
 }
 
-void Block::meet_group(Site site) {
+void Block::meet_group(uint64_t value, Site site) {
   const uint32_t first = now_ / kGroupSize * kGroupSize;
   if (first + kGroupSize > n_threads()) {
     throw Fault(FaultKind::kWarp, "thread " + std::to_string(now_) + " at " + text(site) +
@@ -213,13 +215,20 @@ void Block::meet_group(Site site) {
   }
   const auto group = std::span(threads_).subspan(first, kGroupSize);
   self().state = State::kAtGroup;
+  self().value = value;
   self().site = site;
   self().has_waited = true;
   const bool is_last = std::all_of(group.begin(), group.end(), [&](const Thread& t) {
     return t.state == State::kAtGroup && same_place(t.site, site);
   });
-  if (is_last)
-    for (Thread& t : group) t.state = State::kReady;
+  for (Thread& t : group) {
+    if (!is_last) break;
+    if (t.value != value)
+      throw Fault(FaultKind::kWarp, "threads " + std::to_string(now_) + " and " +
+                                        std::to_string(t.moment.thread) + " at " + text(site) +
+                                        " make a product together, of unlike panels");
+    t.state = State::kReady;
+  }
   suspend_until_ready();
 }
 
@@ -325,36 +334,38 @@ void Block::fail_stuck() const {
 
 // ---- shared memory ----
 
-Block::SharedArray Block::make_array(uint64_t bytes, Site site) const {
+// No more aligned than is asked for.
+Block::SharedArray Block::make_array(uint64_t bytes, uint64_t alignment, Site site) const {
   SharedArray array;
-  array.memory = std::make_unique<std::byte[]>(bytes + 16);
+  array.memory = std::make_unique<std::byte[]>(bytes + kMostAlignment + 16);
   auto* data = array.memory.get();
-  data += (16 - reinterpret_cast<uintptr_t>(data) % 16) % 16;
+  data += (kMostAlignment - reinterpret_cast<uintptr_t>(data) % kMostAlignment) % kMostAlignment;
+  if (alignment < kMostAlignment) data += 16;
   array.region = std::make_unique<Region>(data, bytes, true);
   array.site = site;
   return array;
 }
 
-Region& Block::dynamic_array(uint32_t i, uint64_t bytes) {
+Region& Block::dynamic_array(uint32_t i, uint64_t bytes, uint64_t alignment) {
   if (i < dynamic_.size()) {
     if (dynamic_[i].region->bytes() != bytes)
       throw Fault(FaultKind::kLaunch, "threads of a block take unlike arrays of shared memory");
     return *dynamic_[i].region;
   }
-  shared_used_ += (bytes + 15) / 16 * 16;
+  shared_used_ += (bytes + 15) / 16 * 16 + alignment - 16;  // where it begins is not known
   if (shared_used_ > shared_bytes_) {
     throw Fault(FaultKind::kLaunch, "the kernel takes " + std::to_string(shared_used_) +
                                         " bytes of shared memory, its launch gives it " +
                                         std::to_string(shared_bytes_));
   }
-  dynamic_.push_back(make_array(bytes, {}));
+  dynamic_.push_back(make_array(bytes, alignment, {}));
   return *dynamic_.back().region;
 }
 
 Region& Block::static_array(Site site, uint64_t bytes) {
   for (SharedArray& array : static_)
     if (same_place(array.site, site)) return *array.region;
-  static_.push_back(make_array(bytes, site));
+  static_.push_back(make_array(bytes, 16, site));
   return *static_.back().region;
 }
 

@@ -19,6 +19,7 @@
 #include "kernels/cuda/emulation/bulk_copies.h"
 #include "kernels/cuda/emulation/fault.h"
 #include "kernels/cuda/emulation/memory.h"
+#include "kernels/cuda/emulation/pending_products.h"
 
 namespace kvasir::cuda::emulation {
 
@@ -62,8 +63,9 @@ class Block {
   // Waits for the lanes of `mask`; a barrier orders their memory accesses, an exchange does not.
   // `value` goes to exchanged().
   void meet(Meeting meeting, uint32_t mask, uint64_t value, Site site);
-  // Waits for all threads [128 n, 128 (n + 1)) that the running one is of; orders nothing.
-  void meet_group(Site site);
+  // Waits for all threads [128 n, 128 (n + 1)) that the running one is of; orders nothing. All
+  // bring the same value.
+  void meet_group(uint64_t value, Site site);
   // What a lane brought to the meeting that this thread has just left.
   uint64_t exchanged(uint32_t lane) const;
 
@@ -72,13 +74,14 @@ class Block {
   void close_group();
   void finish_groups(uint64_t n_left);  // all but the last n_left
 
+  PendingProducts& products() { return self().products; }
   BulkCopies& bulk_copies() { return bulk_copies_; }
   void wait_for_bytes(const void* barrier, uint32_t parity, Site site);
   void fence_async() { self().fences.push_back(moment()); }
   uint32_t n_fences() const { return static_cast<uint32_t>(threads_[now_].fences.size()); }
 
   // Arrays of shared memory in the order in which each thread asks for them; all ask alike.
-  Region& dynamic_array(uint32_t i, uint64_t bytes);
+  Region& dynamic_array(uint32_t i, uint64_t bytes, uint64_t alignment = 16);
   Region& static_array(Site site, uint64_t bytes);
 
   // ---- for the checker ----
@@ -100,6 +103,7 @@ class Block {
     const void* barrier = nullptr;  // of bytes that it waits for
     uint32_t parity = 0;
     std::vector<Moment> fences;
+    PendingProducts products;
     // Lane by lane: the clock up to which its accesses come before this thread's.
     std::array<uint32_t, kWarpSize> seen{};
     using Group = std::vector<std::function<void()>>;
@@ -124,7 +128,7 @@ class Block {
   void fail_without_bytes() const;
   void fail_without_group() const;
   std::string waits_at(uint32_t thread) const;
-  SharedArray make_array(uint64_t bytes, Site site) const;
+  SharedArray make_array(uint64_t bytes, uint64_t alignment, Site site) const;
   Thread& self() { return threads_[now_]; }
 
   Index2 grid_, index_;

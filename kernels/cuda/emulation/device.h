@@ -117,6 +117,10 @@ class SharedMemory {
     return emulation::as_array<T>(
         emulation::Block::running()->dynamic_array(n_taken_++, uint64_t{n} * sizeof(T)));
   }
+  Shared<uint16_t> take_panels(uint32_t n) {
+    return emulation::as_array<uint16_t>(emulation::Block::running()->dynamic_array(
+        n_taken_++, uint64_t{n} * kPanelBytes, kPanelAlignment));
+  }
 
  private:
   uint32_t n_taken_ = 0;

@@ -58,6 +58,10 @@ KVASIR_DEVICE void write_as(T* at, const V& value) {
   *reinterpret_cast<V*>(at) = value;
 }
 
+KVASIR_DEVICE uint32_t shared_address(const void* at) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(at));
+}
+
 class SharedMemory {
  public:
   template <class T>
@@ -67,14 +71,17 @@ class SharedMemory {
     used_ += (n * static_cast<uint32_t>(sizeof(T)) + 15) / 16 * 16;
     return array;
   }
+  KVASIR_DEVICE uint16_t* take_panels(uint32_t n) {
+    extern __shared__ __align__(16) unsigned char memory[];
+    used_ += (0u - shared_address(memory + used_)) % kPanelAlignment;
+    auto* panels = reinterpret_cast<uint16_t*>(memory + used_);
+    used_ += n * kPanelBytes;
+    return panels;
+  }
 
  private:
   uint32_t used_ = 0;
 };
-
-KVASIR_DEVICE uint32_t shared_address(const void* at) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(at));
-}
 
 KVASIR_DEVICE uint32_t count_bits(uint32_t x) { return static_cast<uint32_t>(__popc(x)); }
 KVASIR_DEVICE float bits_to_float(uint32_t bits) { return __uint_as_float(bits); }

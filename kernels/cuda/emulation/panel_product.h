@@ -1,0 +1,58 @@
+// Products of panels on the host; see kernels/cuda/panel_product.h. This shows the layout of panels
+// and registers, and who waits for whom, not the instructions: a product is summed in double and
+// rounded once.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+namespace kvasir::cuda {
+
+namespace emulation {
+
+void begin_products();
+void finish_products(float (*d)[4], uint32_t n);
+// d: [8][4].
+void multiply_rows(Product product, float (*d)[4], Pointer<const uint16_t> a,
+                   Pointer<const uint16_t> b, Site site);
+void multiply_columns(Product product, float (*d)[4], const uint32_t (&a)[4],
+                      Pointer<const uint16_t> b, Site site);
+
+}  // namespace emulation
+
+// The sums are NaN until they are finished.
+template <uint32_t kN, class... A>
+void begin_products(float (&)[kN][4], A&...) {
+  emulation::begin_products();
+}
+template <uint32_t kN, class... A>
+void finish_products(float (&d)[kN][4], A&...) {
+  emulation::finish_products(d, kN);
+}
+
+template <uint32_t kFirst, uint32_t kN>
+void multiply_rows_f16(float (&d)[kN][4], Shared<const uint16_t> a, Shared<const uint16_t> b,
+                       emulation::Site site = emulation::Site::current()) {
+  static_assert(kFirst + 8 <= kN);
+  emulation::multiply_rows(emulation::Product::kF16, d + kFirst, a, b, site);
+}
+template <uint32_t kFirst, uint32_t kN>
+void multiply_rows_bf16(float (&d)[kN][4], Shared<const uint16_t> a, Shared<const uint16_t> b,
+                        emulation::Site site = emulation::Site::current()) {
+  static_assert(kFirst + 8 <= kN);
+  emulation::multiply_rows(emulation::Product::kBF16, d + kFirst, a, b, site);
+}
+template <uint32_t kFirst, uint32_t kN>
+void multiply_columns_f16(float (&d)[kN][4], const uint32_t (&a)[4], Shared<const uint16_t> b,
+                          emulation::Site site = emulation::Site::current()) {
+  static_assert(kFirst + 8 <= kN);
+  emulation::multiply_columns(emulation::Product::kF16, d + kFirst, a, b, site);
+}
+template <uint32_t kFirst, uint32_t kN>
+void multiply_columns_bf16(float (&d)[kN][4], const uint32_t (&a)[4], Shared<const uint16_t> b,
+                           emulation::Site site = emulation::Site::current()) {
+  static_assert(kFirst + 8 <= kN);
+  emulation::multiply_columns(emulation::Product::kBF16, d + kFirst, a, b, site);
+}
+
+}  // namespace kvasir::cuda

@@ -1,0 +1,343 @@
+// The kernel of prefill attention, for tiles and products of any shape S: PrefillShape, PanelShape.
+// For the files that launch it.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cfloat>
+
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/prefill_panel.h"
+#include "kernels/cuda/prefill_tile.h"
+
+namespace kvasir::cuda {
+
+// What a block attends: its rows, (query, head of the group) with the head fastest.
+struct Rows {
+  AttentionRange range;
+  AttentionPart part;
+  uint32_t first_query, n_queries;  // of the part
+  uint32_t first_head, n_heads;     // of the group
+  uint32_t first_pos, last_pos;     // smallest and largest position of the queries
+
+  KVASIR_DEVICE void load(const AttentionCall& call) {
+    const auto tile = load_at<PrefillTile>(call.tiles + sizeof(PrefillTile) * block_x());
+    range = load_at<AttentionRange>(call.ranges + sizeof(AttentionRange) * tile.range);
+    part = load_at<AttentionPart>(call.parts + sizeof(AttentionPart) * range.part);
+    const uint32_t group = call.shape.n_q_heads / call.shape.n_kv_heads;
+    const uint32_t heads = group < kPrefillRows ? group : kPrefillRows;
+    first_head = block_y() * heads;
+    n_heads = group - first_head < heads ? group - first_head : heads;
+    first_query = range.q_begin + tile.first_query;
+    const uint32_t left = range.n_q - tile.first_query, most = kPrefillRows / heads;
+    n_queries = left < most ? left : most;
+    find_positions();
+  }
+  KVASIR_DEVICE uint32_t n() const { return n_queries * n_heads; }
+  KVASIR_DEVICE uint32_t query(uint32_t row) const { return first_query + row / n_heads; }
+  KVASIR_DEVICE uint32_t head(uint32_t row) const { return first_head + row % n_heads; }
+  KVASIR_DEVICE uint32_t pos(uint32_t row) const {
+    return load_at<uint32_t>(part.q_pos + uint64_t{4} * query(row));
+  }
+  // Whether some row may see the key; false only where none does.
+  KVASIR_DEVICE bool may_see(const KeySlot& key) const {
+    if (key.types == 0) return false;
+    const int64_t farthest = int64_t{last_pos} - int64_t{key.pos};
+    const int64_t nearest = int64_t{first_pos} - int64_t{key.pos};
+    if (farthest < 0 || farthest < int64_t{part.dist_min}) return false;
+    return part.dist_max == UINT32_MAX || nearest < int64_t{part.dist_max};
+  }
+
+ private:
+  KVASIR_DEVICE void find_positions() {
+    first_pos = UINT32_MAX;
+    last_pos = 0;
+    for (uint32_t i = thread_x() % kWarpLanes; i < n_queries; i += kWarpLanes) {
+      const auto at = load_at<uint32_t>(part.q_pos + uint64_t{4} * (first_query + i));
+      first_pos = at < first_pos ? at : first_pos;
+      last_pos = at > last_pos ? at : last_pos;
+    }
+    for (uint32_t lanes = kWarpLanes / 2; lanes > 0; lanes /= 2) {
+      const uint32_t low = shuffle_xor(kAllLanes, first_pos, lanes);
+      const uint32_t high = shuffle_xor(kAllLanes, last_pos, lanes);
+      first_pos = low < first_pos ? low : first_pos;
+      last_pos = high > last_pos ? high : last_pos;
+    }
+  }
+};
+
+// A query of f16 that does not fit becomes NaN, which marks its row.
+KVASIR_DEVICE float fit_f16(float x) {
+  return fabsf(x) <= 65504.0f ? x : bits_to_float(0x7fc00000u);
+}
+
+template <class S>
+KVASIR_DEVICE void load_queries(const AttentionShape& shape, const Rows& rows,
+                                Shared<typename S::Element> q) {
+  const uint32_t pairs = (shape.head_dim + 15) / 16 * 8;
+  const uint32_t group = shape.n_q_heads / shape.n_kv_heads;
+  for (uint32_t i = thread_x(); i < kPrefillRows * pairs; i += kThreads) {
+    const uint32_t row = i / pairs, d = i % pairs * 2;
+    float x[2] = {0.0f, 0.0f};
+    if (row < rows.n()) {
+      const uint64_t head = uint64_t{rows.range.kv_head} * group + rows.head(row);
+      const uint64_t at = rows.query(row) * rows.part.q_stride + head * shape.head_dim + d;
+      KVASIR_UNROLL
+      for (uint32_t e = 0; e < 2; ++e)
+        if (d + e < shape.head_dim) x[e] = load_at<float>(rows.part.q + 4 * (at + e));
+    }
+    const Shared<typename S::Element> to = q + S::place(row, d);
+    if constexpr (S::kProduct == KvType::kF16) {
+      write_as(to, pack_f16(fit_f16(x[0]), fit_f16(x[1])));
+    } else if constexpr (S::kProduct == KvType::kBF16) {
+      write_as(to, pack_bf16(x[0], x[1]));
+    } else {
+      to[0] = x[0];
+      to[1] = x[1];
+    }
+  }
+}
+
+// Which keys the tile holds, and which of them the rows may see.
+template <class S>
+KVASIR_DEVICE void list_keys(const AttentionCall& call, const Rows& rows, uint64_t tile,
+                             const KeyList<S>& list) {
+  const uint32_t warp = thread_x() / kWarpLanes, i = thread_x();
+  if (warp >= S::kListWarps) return;
+  bool is_seen = false;
+  if (i < S::kKeys) {
+    const KeySlot key =
+        key_of_slot(call, rows.part, rows.range, rows.range.slot_begin + tile * S::kKeys + i);
+    is_seen = rows.may_see(key);
+    write_as(list.rows + i, KeyRow{key.k, key.v});
+    list.items[i] = key.item;
+    list.types[i] = is_seen ? key.types : 0;
+    list.pos[i] = key.pos;
+  }
+  const uint32_t seen = ballot(kAllLanes, is_seen);
+  if (i % kWarpLanes == 0) list.seen[warp] = seen;
+}
+
+template <class S>
+KVASIR_DEVICE bool is_seen(const KeyList<S>& list) {
+  uint32_t seen = 0;
+  KVASIR_UNROLL
+  for (uint32_t w = 0; w < S::kListWarps; ++w) seen |= list.seen[w];
+  return seen != 0;
+}
+
+// Of the lane's rows, g and g + 8 of the warp's.
+template <class S>
+struct RowState {
+  float o[S::kDim / 8][4];
+  float high[2];  // largest logit so far
+  float sum[2];   // of this lane's keys: exp(logit - high)
+  uint32_t row[2], pos[2];
+
+  KVASIR_DEVICE void begin(const AttentionCall& call, const Rows& rows) {
+    KVASIR_UNROLL
+    for (uint32_t r = 0; r < 2; ++r) {
+      row[r] = thread_x() / kWarpLanes * kWarpRows + thread_x() % kWarpLanes / 4 + 8 * r;
+      pos[r] = row[r] < rows.n() ? rows.pos(row[r]) : 0;
+      high[r] = minus_infinity();
+      sum[r] = 0.0f;
+    }
+    KVASIR_UNROLL
+    for (uint32_t n = 0; n < S::kDim / 8; ++n) {
+      KVASIR_UNROLL
+      for (uint32_t i = 0; i < 4; ++i) o[n][i] = 0.0f;
+    }
+    if (rows.range.slot_begin != 0) move_state<true>(call, rows);
+  }
+
+  // From the launch before, or for the next one: sums as they are.
+  template <bool kIsLoad>
+  KVASIR_DEVICE void move_state(const AttentionCall& call, const Rows& rows) {
+    const uint32_t t = thread_x() % 4;
+    KVASIR_UNROLL
+    for (uint32_t r = 0; r < 2; ++r) {
+      if (row[r] >= rows.n()) continue;
+      const uint64_t at = place(call, rows, r);
+      const Global<float> state = global<float>(call.row_state + 4 * kRowState * at);
+      move<kIsLoad>(state + (1 + t), sum[r]);
+      if (kIsLoad || t == 0) move<kIsLoad>(state, high[r]);
+      KVASIR_UNROLL
+      for (uint32_t n = 0; n < S::kDim / 8; ++n) {
+        KVASIR_UNROLL
+        for (uint32_t e = 0; e < 2; ++e) {
+          const uint32_t d = 8 * n + 2 * t + e;
+          if (d < call.shape.v_dim)
+            move<kIsLoad>(global<float>(call.partial_o + 4 * (at * call.shape.v_dim + d)),
+                          o[n][2 * r + e]);
+        }
+      }
+    }
+  }
+  template <bool kIsLoad>
+  KVASIR_DEVICE static void move(Global<float> at, float& value) {
+    if constexpr (kIsLoad)
+      value = at[0];
+    else
+      at[0] = value;
+  }
+  // Of lane row r among partial results.
+  KVASIR_DEVICE uint64_t place(const AttentionCall& call, const Rows& rows, uint32_t r) const {
+    const uint64_t unit = rows.range.first_unit + (rows.query(row[r]) - rows.range.q_begin);
+    return unit * (call.shape.n_q_heads / call.shape.n_kv_heads) + rows.head(row[r]);
+  }
+
+  // Products become exp(logit - high) with the new high; keys that the row does not see give 0.
+  KVASIR_DEVICE void add(const AttentionShape& shape, const Rows& rows, const KeyList<S>& list,
+                         float (&x)[S::kKeys / 8][4]) {
+    const uint32_t t = thread_x() % 4;
+    KVASIR_UNROLL
+    for (uint32_t r = 0; r < 2; ++r) {
+      float highest = high[r];
+      KVASIR_UNROLL
+      for (uint32_t n = 0; n < S::kKeys / 8; ++n) {
+        KVASIR_UNROLL
+        for (uint32_t e = 0; e < 2; ++e) {
+          const uint32_t i = 8 * n + 2 * t + e;
+          KeySlot key;
+          key.types = list.types[i];
+          key.pos = list.pos[i];
+          float& at = x[n][2 * r + e];
+          if (rows.part.log_weight) key.item = list.items[i];
+          const bool is_there = row[r] < rows.n() && sees(rows.part, pos[r], key);
+          at = is_there ? logit_of(shape, rows.part, key.item, rows.head(row[r]), at)
+                        : minus_infinity();
+          highest = fmaxf(highest, at);
+        }
+      }
+      highest = fmaxf(highest, shuffle_xor(kAllLanes, highest, 1));
+      highest = fmaxf(highest, shuffle_xor(kAllLanes, highest, 2));
+      const float keep = high[r] == minus_infinity() ? 0.0f : expf(high[r] - highest);
+      high[r] = highest;
+      sum[r] *= keep;
+      KVASIR_UNROLL
+      for (uint32_t n = 0; n < S::kKeys / 8; ++n) {
+        KVASIR_UNROLL
+        for (uint32_t e = 0; e < 2; ++e) {
+          float& at = x[n][2 * r + e];
+          at = at == minus_infinity() ? 0.0f : expf(at - highest);
+          sum[r] += at;
+        }
+      }
+      KVASIR_UNROLL
+      for (uint32_t n = 0; n < S::kDim / 8; ++n) {
+        KVASIR_UNROLL
+        for (uint32_t e = 0; e < 2; ++e) o[n][2 * r + e] *= keep;
+      }
+    }
+  }
+
+  // Rows of which something is not finite are marked by a lse of NaN.
+  KVASIR_DEVICE void store(const AttentionCall& call, const Rows& rows) const {
+    const uint32_t v_dim = call.shape.v_dim;
+    const uint32_t lane = thread_x() % kWarpLanes, t = lane % 4;
+    KVASIR_UNROLL
+    for (uint32_t r = 0; r < 2; ++r) {
+      float total = sum[r] + shuffle_xor(kAllLanes, sum[r], 1);
+      total += shuffle_xor(kAllLanes, total, 2);
+      bool is_finite = total <= FLT_MAX;
+      KVASIR_UNROLL
+      for (uint32_t n = 0; n < S::kDim / 8; ++n) {
+        KVASIR_UNROLL
+        for (uint32_t e = 0; e < 2; ++e) is_finite = is_finite && fabsf(o[n][2 * r + e]) <= FLT_MAX;
+      }
+      const uint32_t others = ballot(kAllLanes, is_finite) >> (lane - t) & 15u;
+      if (row[r] >= rows.n()) continue;
+      const uint64_t at = place(call, rows, r);
+      const bool is_empty = total == 0.0f;
+      KVASIR_UNROLL
+      for (uint32_t n = 0; n < S::kDim / 8; ++n) {
+        KVASIR_UNROLL
+        for (uint32_t e = 0; e < 2; ++e) {
+          const uint32_t d = 8 * n + 2 * t + e;
+          if (d < v_dim)
+            global<float>(call.partial_o)[at * v_dim + d] =
+                is_empty ? 0.0f : o[n][2 * r + e] / total;
+        }
+      }
+      if (t != 0) continue;
+      const float lse = is_empty ? minus_infinity() : high[r] + logf(total);
+      global<float>(call.partial_lse)[at] = others == 15u ? lse : bits_to_float(0x7fc00000u);
+    }
+  }
+};
+
+template <class S>
+KVASIR_DEVICE void multiply_queries(const AttentionShape& shape,
+                                    Shared<const typename S::Element> q,
+                                    Shared<const typename S::Element> k,
+                                    float (&dots)[S::kKeys / 8][4]) {
+  if constexpr (S::kIsPanel) {
+    panel_query_products<S>(q, k, dots);
+  } else {
+    const uint32_t first = thread_x() / kWarpLanes * kWarpRows;
+    query_products<S>(shape.head_dim, q + first * S::kStride, k, dots);
+  }
+}
+
+template <class S>
+KVASIR_DEVICE void multiply_values(const AttentionShape& shape,
+                                   const float (&weights)[S::kKeys / 8][4],
+                                   Shared<const typename S::Element> v,
+                                   float (&o)[S::kDim / 8][4]) {
+  if constexpr (S::kIsPanel) {
+    panel_value_products<S>(weights, v, o);
+  } else {
+    value_products<S>(shape.v_dim, weights, v, o);
+  }
+}
+
+template <class S>
+KVASIR_KERNEL void KVASIR_BOUNDS(kThreads) attend_prefill(const AttentionCall call) {
+  SharedMemory shared;
+  PrefillMemory<S> memory;
+  memory.take(shared);
+  Rows rows;
+  rows.load(call);
+  load_queries<S>(call.shape, rows, memory.q);
+  RowState<S> state;
+  state.begin(call, rows);
+  const uint64_t n_tiles = (rows.range.slot_end - rows.range.slot_begin + S::kKeys - 1) / S::kKeys;
+  for (uint64_t i = 0; i < n_tiles + S::kAhead; ++i) {
+    if (i < n_tiles) list_keys<S>(call, rows, i, memory.list(i));
+    block_sync();  // the list is there, and nobody reads the tile before any more
+    if (i < n_tiles && is_seen(memory.list(i)))
+      bring_tile<S>(call.shape, memory.list(i), memory.k + memory.stage(i),
+                    memory.v + memory.stage(i));
+    commit_copies();
+    if constexpr (S::kAhead != 0) {
+      if (i < S::kAhead) continue;
+    }
+    wait_for_copies<S::kAhead>();
+    if constexpr (S::kIsPanel) fence_async();
+    block_sync();
+    const uint64_t tile = i - S::kAhead;
+    const KeyList<S> list = memory.list(tile);
+    if (!is_seen(list)) continue;
+    float x[S::kKeys / 8][4];
+    multiply_queries<S>(call.shape, memory.q, memory.k + memory.stage(tile), x);
+    state.add(call.shape, rows, list, x);
+    multiply_values<S>(call.shape, x, memory.v + memory.stage(tile), state.o);
+  }
+  if (rows.range.slot_end == n_slots_of(call, rows.part, rows.range))
+    state.store(call, rows);
+  else
+    state.template move_state<false>(call, rows);
+}
+
+template <class S>
+void launch_prefill(const AttentionCall& call, Stream stream) {
+  const uint32_t group = call.shape.n_q_heads / call.shape.n_kv_heads;
+  const uint32_t heads = prefill_heads(call.shape);
+  LaunchShape shape;
+  shape.blocks_x = call.n_tiles;
+  shape.blocks_y = (group + heads - 1) / heads;
+  shape.threads = kThreads;
+  shape.shared_bytes = PrefillMemory<S>::bytes();
+  launch(attend_prefill<S>, shape, stream, call);
+}
+
+}  // namespace kvasir::cuda
