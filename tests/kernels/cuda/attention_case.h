@@ -34,6 +34,13 @@ struct CudaResult {
 
 inline constexpr float kNotWritten = 77.0f;
 
+// Those that the device has.
+inline std::vector<cuda::Instructions> all_instructions() {
+  std::vector<cuda::Instructions> out = {cuda::Instructions::kPortable};
+  if (cuda::hopper_problem().empty()) out.push_back(cuda::Instructions::kHopper);
+  return out;
+}
+
 class CudaCase {
  public:
   using KvType = cuda::KvType;

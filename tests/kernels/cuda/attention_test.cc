@@ -9,6 +9,7 @@
 #include "tests/kernels/cuda/attention_case.h"
 
 namespace {
+using kvasir::cuda::Instructions;
 using kvasir::cuda::KvType;
 using kvasir::test::CudaCase;
 using kvasir::test::CudaResult;
@@ -31,6 +32,40 @@ void add_sequences(CudaCase& c, const std::vector<uint32_t>& lengths, uint32_t f
     for (uint32_t head = 0; head < c.shape.n_kv_heads; ++head)
       c.add_range(part, head, q, 1, first, c.n_blocks(part));
   }
+}
+
+// Ranges of prompts and of decoded tokens, cut at every 256 or 512 slots.
+void check_launches(Instructions instructions, KvType product, uint32_t block_size) {
+  CAPTURE(static_cast<int>(instructions));
+  CAPTURE(static_cast<int>(product));
+  CAPTURE(block_size);
+  const bool is_portable = instructions == Instructions::kPortable;
+  CudaCase c(6, 2, is_portable ? 32 : 64, is_portable ? 24 : 64, block_size);
+  c.instructions = instructions;
+  c.product = product;
+  c.add_format(KvType::kF16, KvType::kF16);
+  const uint32_t blocks = c.add_part({640, 641, 642, 300, 5});
+  c.add_blocks(blocks, 0, 0, 643);
+  const uint64_t n = c.n_blocks(blocks);
+  const uint32_t tokens = c.add_part({640, 641, 642, 300, 5}, true);
+  c.add_blocks(tokens, 0, 0, 600);
+  std::vector<uint32_t> items(600);
+  for (uint32_t i = 0; i < 600; ++i) items[i] = i;
+  c.set_items(tokens, items);
+  for (uint32_t head = 0; head < 2; ++head) {
+    c.is_prefill = true;
+    c.add_range(blocks, head, 0, 3, 0, n);
+    c.add_range(tokens, head, 1, 2, 0, 530);
+    c.is_prefill = false;
+    c.add_range(blocks, head, 3, 2, 0, n);
+    c.add_range(tokens, head, 3, 1, 13, 570);
+    c.add_range(blocks, head, 0, 1, 0, 0);
+  }
+  const CudaResult whole = c.run(), cut = c.run(256), few = c.run(512);
+  CHECK(cut.o == whole.o);
+  CHECK(cut.lse == whole.lse);
+  CHECK(few.o == whole.o);
+  CHECK(few.lse == whole.lse);
 }
 
 }  // namespace
@@ -257,11 +292,15 @@ TEST_SUITE("kernels/cuda/attention") {
     CudaCase alone(4, 2, 16, 16), company(4, 2, 16, 16);
     build(alone, false);
     build(company, true);
-    const CudaResult a = alone.run(), b = company.run();
-    REQUIRE(a.o[0] != kvasir::test::kNotWritten);
-    CHECK(std::equal(a.o.begin(), a.o.begin() + 4 * 16, b.o.begin()));
-    CHECK(std::equal(a.lse.begin(), a.lse.begin() + 4, b.lse.begin()));
-    CHECK(company.run().o == b.o);
+    for (const Instructions instructions : kvasir::test::all_instructions()) {
+      CAPTURE(static_cast<int>(instructions));
+      alone.instructions = company.instructions = instructions;
+      const CudaResult a = alone.run(), b = company.run();
+      REQUIRE(a.o[0] != kvasir::test::kNotWritten);
+      CHECK(std::equal(a.o.begin(), a.o.begin() + 4 * 16, b.o.begin()));
+      CHECK(std::equal(a.lse.begin(), a.lse.begin() + 4, b.lse.begin()));
+      CHECK(company.run().o == b.o);
+    }
   }
 
   TEST_CASE("a NaN of a key is seen, and of no key that is not") {
@@ -276,36 +315,10 @@ TEST_SUITE("kernels/cuda/attention") {
   }
 
   TEST_CASE("launches over some of the slots each give the bits of one over all") {
-    for (const uint32_t block_size : {16u, 48u, 300u}) {  // of which two do not divide 256
-      for (const KvType product : {KvType::kF32, KvType::kF16}) {
-        CAPTURE(block_size);
-        CudaCase c(6, 2, 32, 24, block_size);
-        c.product = product;
-        c.add_format(KvType::kF16, KvType::kF16);
-        const uint32_t blocks = c.add_part({640, 641, 642, 300, 5});
-        c.add_blocks(blocks, 0, 0, 643);
-        const uint64_t n = c.n_blocks(blocks);
-        const uint32_t tokens = c.add_part({640, 641, 642, 300, 5}, true);
-        c.add_blocks(tokens, 0, 0, 600);
-        std::vector<uint32_t> items(600);
-        for (uint32_t i = 0; i < 600; ++i) items[i] = i;
-        c.set_items(tokens, items);
-        for (uint32_t head = 0; head < 2; ++head) {
-          c.is_prefill = true;
-          c.add_range(blocks, head, 0, 3, 0, n);
-          c.add_range(tokens, head, 1, 2, 0, 530);
-          c.is_prefill = false;
-          c.add_range(blocks, head, 3, 2, 0, n);
-          c.add_range(tokens, head, 3, 1, 13, 570);
-          c.add_range(blocks, head, 0, 1, 0, 0);
-        }
-        const CudaResult whole = c.run(), cut = c.run(256), few = c.run(512);
-        CHECK(cut.o == whole.o);
-        CHECK(cut.lse == whole.lse);
-        CHECK(few.o == whole.o);
-        CHECK(few.lse == whole.lse);
-      }
-    }
+    for (const Instructions instructions : kvasir::test::all_instructions())
+      for (const uint32_t block_size : {16u, 48u, 300u})  // of which two do not divide 256
+        for (const KvType product : {KvType::kF32, KvType::kF16})
+          check_launches(instructions, product, block_size);
   }
 
   TEST_CASE("queries are planned in waves without another result") {

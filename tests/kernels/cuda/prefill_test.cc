@@ -10,6 +10,7 @@
 #include "tests/support/effort.h"
 
 namespace {
+using kvasir::cuda::Instructions;
 using kvasir::cuda::KvType;
 using kvasir::test::CudaCase;
 using kvasir::test::CudaResult;
@@ -27,6 +28,20 @@ uint32_t add_prompt(CudaCase& c, uint32_t begin, uint32_t n, uint32_t length) {
   c.add_blocks(part, 0, 0, length);
   c.add_ranges(part);
   return part;
+}
+
+// How prompts may be multiplied: the product's type and the instructions.
+struct Way {
+  KvType product;
+  Instructions instructions;
+  uint32_t head_dim;  // that the instructions are used for
+};
+std::vector<Way> all_ways() {
+  std::vector<Way> out = {{KvType::kF32, Instructions::kPortable, 32}};
+  for (const Instructions instructions : kvasir::test::all_instructions())
+    out.push_back(
+        {KvType::kF16, instructions, instructions == Instructions::kPortable ? 32u : 64u});
+  return out;
 }
 
 }  // namespace
@@ -64,11 +79,12 @@ TEST_SUITE("kernels/cuda/prefill") {
   }
 
   TEST_CASE("a query has the same bits in pieces of any size, beside decoded tokens and others") {
-    for (const KvType product : {KvType::kF32, KvType::kF16}) {
+    for (const Way& way : all_ways()) {
       const uint32_t n = 45, length = 130;
       const auto run_pieces = [&](const std::vector<uint32_t>& pieces, bool in_company) {
-        CudaCase c(6, 2, 32, 32);
-        c.product = product;
+        CudaCase c(6, 2, way.head_dim, way.head_dim);
+        c.product = way.product;
+        c.instructions = way.instructions;
         c.add_format(KvType::kF16, KvType::kF16);
         c.is_prefill = true;
         std::vector<uint32_t> all = positions(length - n, n);
@@ -90,7 +106,7 @@ TEST_SUITE("kernels/cuda/prefill") {
           c.is_prefill = true;
         }
         CudaResult result = c.run();
-        result.o.resize(size_t{n} * 6 * 32);
+        result.o.resize(size_t{n} * 6 * way.head_dim);
         result.lse.resize(size_t{n} * 6);
         return result;
       };
@@ -113,8 +129,9 @@ TEST_SUITE("kernels/cuda/prefill") {
     c.add_ranges(part);
     const CudaResult wanted = c.run();
     REQUIRE(std::isfinite(wanted.lse[0]));
-    for (const KvType product : {KvType::kF32, KvType::kF16}) {
-      c.product = product;
+    for (const Way& way : all_ways()) {
+      c.product = way.product;
+      c.instructions = way.instructions;
       const CudaResult whole = c.run();
       for (uint32_t block = 0; block < 25; ++block)
         if (16 * block + 15 <= 140 || 16 * block > 229) c.lose_block(part, block);
@@ -127,22 +144,23 @@ TEST_SUITE("kernels/cuda/prefill") {
   TEST_CASE("a NaN or infinity of K or V reaches the queries that see it, and no other") {
     for (const uint16_t odd : {uint16_t{0x7e00}, uint16_t{0x7c00}}) {  // NaN, infinity
       for (const bool is_value : {true, false}) {
-        for (const KvType product : {KvType::kF32, KvType::kF16}) {
+        for (const Way& way : all_ways()) {
           CAPTURE(odd);
           CAPTURE(is_value);
-          CudaCase c(3, 1, 32, 32);
+          CudaCase c(3, 1, way.head_dim, way.head_dim);
           c.add_format(KvType::kF16, KvType::kF16);
           c.is_prefill = true;
           const uint32_t part = c.add_part(positions(10, 40));
           c.add_blocks(part, 0, 0, 48);
           c.fill_block(part, 2, is_value, odd);
           c.add_ranges(part);
-          c.product = product;
+          c.product = way.product;
+          c.instructions = way.instructions;
           const CudaResult wanted = c.expected(), actual = c.run();
           const size_t n_before = size_t{22} * 3;  // positions 10 to 31
-          const float allowed = product == KvType::kF32 ? 2e-5f : 4e-3f;
+          const float allowed = way.product == KvType::kF32 ? 2e-5f : 4e-3f;
           for (size_t i = 0; i < actual.o.size(); ++i) {
-            if (i < 32 * n_before) {
+            if (i < way.head_dim * n_before) {
               CHECK(std::fabs(actual.o[i] - wanted.o[i]) <= allowed);
             } else {
               CHECK(!std::isfinite(actual.o[i]));
@@ -154,13 +172,16 @@ TEST_SUITE("kernels/cuda/prefill") {
   }
 
   TEST_CASE("a query beyond f16 is computed in f32") {
-    CudaCase c(2, 1, 16, 16);
-    c.shape.softmax_scale = 1e-5f;
-    c.add_format(KvType::kF16, KvType::kF16);
-    const uint32_t part = add_prompt(c, 30, 6, 36);
-    std::vector<float> q = kvasir::test::random_floats(size_t{6} * 2 * 16, 1.0f, 7);
-    for (size_t i = 2 * 32; i < 3 * 32; ++i) q[i] *= 1e5f;
-    c.set_query(part, q);
-    c.check(1e-4);
+    for (const uint32_t head_dim : {16u, 64u}) {  // 64: also by panels
+      CudaCase c(2, 1, head_dim, head_dim);
+      c.shape.softmax_scale = 1e-5f;
+      c.add_format(KvType::kF16, KvType::kF16);
+      const uint32_t part = add_prompt(c, 30, 6, 36);
+      const size_t row = size_t{2} * head_dim;
+      std::vector<float> q = kvasir::test::random_floats(6 * row, 1.0f, 7);
+      for (size_t i = 2 * row; i < 3 * row; ++i) q[i] *= 1e5f;
+      c.set_query(part, q);
+      c.check(1e-4);
+    }
   }
 }
