@@ -4,6 +4,8 @@
 
 #include <string>
 
+#include "kernels/cuda/emulation/hopper.h"
+
 namespace kvasir::cuda {
 namespace emulation {
 namespace {
@@ -39,6 +41,7 @@ void wait_for_bytes(Pointer<Barrier> barrier, uint32_t parity, Site site) {
 }  // namespace emulation
 
 void init_barrier(Shared<Barrier> barrier, uint32_t n_threads) {
+  emulation::need_hopper();
   barrier.write(Barrier{});
   emulation::Block& block = *emulation::Block::running();
   block.bulk_copies().init(barrier.raw(), n_threads, block.moment());

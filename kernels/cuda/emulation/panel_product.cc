@@ -9,6 +9,8 @@
 #include <limits>
 #include <string>
 
+#include "kernels/cuda/emulation/hopper.h"
+
 namespace kvasir::cuda::emulation {
 namespace {
 
@@ -105,7 +107,10 @@ bool is_first_lane() { return Block::running()->thread() % kWarpLanes == 0; }
 
 }  // namespace
 
-void begin_products() { Block::running()->products().are_open = true; }
+void begin_products() {
+  need_hopper();
+  Block::running()->products().are_open = true;
+}
 
 void finish_products(float (*d)[4], uint32_t n) {
   PendingProducts& products = open_products();

@@ -7,6 +7,7 @@
 
 #include "kernels/cuda/emulation/capture.h"
 #include "kernels/cuda/emulation/fault.h"
+#include "kernels/cuda/emulation/hopper.h"
 #include "kernels/cuda/emulation/memory.h"
 #include "kernels/cuda/emulation/pinned.h"
 
@@ -23,7 +24,17 @@ void check(const void* data, uint64_t bytes) {
 }  // namespace
 
 std::string device_problem() { return ""; }
-std::string hopper_problem() { return ""; }
+std::atomic<bool>& emulation::has_hopper() {
+  static std::atomic<bool> has{true};
+  return has;
+}
+void emulation::need_hopper() {
+  if (!has_hopper()) throw Fault(FaultKind::kLaunch, hopper_problem());
+}
+std::string hopper_problem() {
+  if (emulation::has_hopper()) return "";
+  return "the instructions of Hopper need compute capability 9.0, the emulated device has 8.0";
+}
 
 MemoryState memory_state() { return {emulation::free_bytes(), emulation::memory_bytes()}; }
 

@@ -38,6 +38,7 @@ using sdk::Packer;
 // A query of 32 heads of 128 has 16.5 KiB of partial results per 256 keys: a thousand queries over
 // 4K tokens fill the default, one query over 1M tokens needs 66 MiB.
 constexpr const char* kArithmetic[] = {"auto", "f32"};
+constexpr const char* kInstructions[] = {"portable", "hopper"};
 constexpr std::array kOptions = {
     sdk::enum_option({.key = "arithmetic",
                       .help = "of a prompt's queries: products in the type of K and V where the "
@@ -53,6 +54,11 @@ constexpr std::array kOptions = {
          .help = "MiB of device memory for K and V that lie in host memory: they travel "
                  "in waves of half of it, one while the one before is attended to"},
         256, 1, 65536),
+    sdk::enum_option({.key = "instructions",
+                      .help = "those of every GPU since Ampere (portable), or over f16 and bf16 "
+                              "bulk copies and wgmma of compute capability 9.0 (hopper): which is "
+                              "faster on a device tools/gpu-check says"},
+                     kInstructions, 0),
 };
 constexpr uint32_t kMemKinds = KVASIR_MEM_BIT(KVASIR_MEM_HOST) | KVASIR_MEM_BIT(KVASIR_MEM_DEVICE);
 
@@ -79,7 +85,8 @@ class Cuda {
   Cuda(const sdk::Host&, const sdk::Options& options)
       : partial_bytes_(uint64_t{options.u32("partial_mib")} << 20),
         carry_bytes_(uint64_t{options.u32("carry_mib")} << 20),
-        follows_model_(options.choice("arithmetic") == 0) {}
+        follows_model_(options.choice("arithmetic") == 0),
+        instructions_(static_cast<cuda::Instructions>(options.choice("instructions"))) {}
   ~Cuda() {
     cuda::destroy_stream(stream_);
     cuda::destroy_stream(carry_stream_);
@@ -96,6 +103,12 @@ class Cuda {
     }
     const std::string problem = cuda::device_problem();
     if (!problem.empty()) throw sdk::Error(KVASIR_ERR_UNSUPPORTED, problem);
+    if (instructions_ != cuda::Instructions::kHopper) return;
+    const std::string missing = cuda::hopper_problem();
+    if (!missing.empty()) {
+      throw sdk::Error(KVASIR_ERR_UNSUPPORTED,
+                       missing + ": take instructions = \"portable\" for kvasir.cuda");
+    }
   }
 
   void bind(const kvasir_geometry& geometry) {
@@ -223,6 +236,7 @@ class Cuda {
     call.shape = builder_->shape();
     call.type = lists_.type;
     call.prefill_product = prefill_product_;
+    call.instructions = instructions_;
     call.formats = base + lists_.formats;
     call.parts = base + lists_.parts;
     return call;
@@ -488,6 +502,7 @@ class Cuda {
 
   const uint64_t partial_bytes_, carry_bytes_;
   const bool follows_model_;
+  const cuda::Instructions instructions_;
   uint32_t max_sequences_ = 0;
   cuda::KvType prefill_product_ = cuda::KvType::kF32;
   std::optional<Geometry> geometry_;

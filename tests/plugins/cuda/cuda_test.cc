@@ -1,6 +1,7 @@
 // What kvasir.cuda does beside the cases of every backend: blocks and views on the device, pieces
 // and waves of a prompt, what it refuses. On the emulation, where every access is checked.
 // SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/emulation/hopper.h"
 #include "kernels/cuda/emulation/memory.h"
 #include "kernels/cuda/runtime.h"
 #include "tests/plugins/attention/attention_case.h"
@@ -66,6 +67,26 @@ void add_some_of_all(AttentionCase& c) {
   c.parts[tokens].weight_width = 1;
   c.add_range(tokens, 0, 0, 1, 0, 3);
   c.add_range(tokens, 1, 1, 1, 2, 5);
+}
+
+// Three tokens of a prompt or one that is decoded, over f16. has_hopper: the device, once all is
+// bound.
+AttentionResult run_with_instructions(const char* instructions, bool is_prompt, bool has_hopper) {
+  AttentionCase c(4, 2, 64, 64);
+  c.geometry.compute = KVASIR_DTYPE_BF16;
+  c.formats = {c.formats[0]};
+  c.geometry.n_formats = 1;
+  c.geometry.formats = c.formats.data();
+  const size_t part = c.add_part({150, 151, 152});
+  const auto items = c.add_tokens(part, 0, 153, 0);
+  c.add_ranges_of_all_heads(part, 0, is_prompt ? 3 : 1, items);
+  FakeHost host(1);
+  Attention backend(host, kBackend, {{"instructions", instructions}});
+  backend.bind(c.geometry);
+  cuda::emulation::has_hopper() = has_hopper;
+  AttentionResult result = run(backend, c);
+  cuda::emulation::has_hopper() = true;
+  return result;
 }
 
 }  // namespace
@@ -324,6 +345,36 @@ TEST_SUITE("plugins/cuda") {
       const AttentionResult mixed = run_with(KVASIR_DTYPE_BF16, {}, true);  // formats of all types
       CHECK(mixed.o == run_with(KVASIR_DTYPE_F32, {}, true).o);
     }
+  }
+
+  TEST_CASE("the instructions of Hopper give what the portable ones do") {
+    for (const bool is_prompt : {true, false}) {
+      const AttentionResult portable = run_with_instructions("portable", is_prompt, true);
+      const AttentionResult hopper = run_with_instructions("hopper", is_prompt, true);
+      REQUIRE_MESSAGE(portable.status == KVASIR_OK, portable.text);
+      REQUIRE_MESSAGE(hopper.status == KVASIR_OK, hopper.text);
+      check_same(hopper.o, portable.o, 4e-3f);
+      check_same(hopper.lse, portable.lse, 4e-3f);
+      // Those of the option are those that run.
+      CHECK(run_with_instructions("portable", is_prompt, false).status == KVASIR_OK);
+      CHECK(run_with_instructions("hopper", is_prompt, false).text.find("9.0") !=
+            std::string::npos);
+    }
+  }
+
+  TEST_CASE("the instructions of Hopper are refused on another device") {
+    FakeHost host(1);
+    AttentionCase c(4, 2, 64, 64);
+    cuda::emulation::has_hopper() = false;
+    Attention hopper(host, kBackend, {{"instructions", "hopper"}});
+    CHECK(hopper->base.validate(hopper.self(), &c.geometry, hopper.err()) ==
+          KVASIR_ERR_UNSUPPORTED);
+    CHECK(hopper.text() ==
+          "the instructions of Hopper need compute capability 9.0, the emulated device has 8.0: "
+          "take instructions = \"portable\" for kvasir.cuda");
+    Attention portable(host, kBackend, {{"instructions", "portable"}});
+    CHECK(portable->base.validate(portable.self(), &c.geometry, portable.err()) == KVASIR_OK);
+    cuda::emulation::has_hopper() = true;
   }
 
   TEST_CASE("what a call took of the device is given back with the instance") {
