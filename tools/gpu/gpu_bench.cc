@@ -1,13 +1,16 @@
 // How fast the attention kernels read K and V on this device, beside what its memory gives in the
 // same run: rows of decode attention over all keys and over selected blocks; how fast blocks are
-// summarised and scored; how many operations per second a piece of a prompt makes; how fast blocks
-// travel here while something else computes; and the products of a dense layer. With --small a run
-// of small cases, which shows that it works and measures nothing.
+// summarised and scored; how many operations per second a piece of a prompt makes, beside what
+// cuBLAS does; how fast blocks travel here while something else computes; and the products of a
+// dense layer. Attention with the portable instructions and, where the device has them, with those
+// of Hopper: instructions of kvasir.cuda; with --portable without these. With --small a run of
+// small cases, which shows that it works and measures nothing.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <exception>
+#include <initializer_list>
 #include <numeric>
 #include <random>
 #include <string>
@@ -17,6 +20,7 @@
 #include "kernels/cuda/attention_merge.h"
 #include "kernels/cuda/attention_plan.h"
 #include "kernels/cuda/attention_prefill.h"
+#include "kernels/cuda/matrix_product.h"
 #include "kernels/cuda/stream_read.h"
 #include "tools/gpu/bench.h"
 #include "tools/gpu/layer_bench.h"
@@ -37,6 +41,8 @@ struct Case {
   uint32_t batch, context, selected_blocks, window;  // selected_blocks 0: everything
   uint32_t n_q = 1;  // per sequence, its last tokens; several are a piece of a prompt
   KvType product = KvType::kF32;
+  Instructions instructions = Instructions::kPortable;
+  const char* path() const { return instructions == Instructions::kHopper ? "hopper" : "portable"; }
   bool is_prompt() const { return n_q > 1; }
   uint32_t n_blocks() const { return context / kBlockSize; }
 };
@@ -63,20 +69,22 @@ void choose(const Case& c, std::vector<uint32_t>& items, std::vector<AttentionRa
 }
 
 void print_row(const Case& c, double bytes, double seconds, double bandwidth) {
-  std::printf("%-22s %6u %8u %10.1f %10.3f %10.0f %9.1f %%\n", c.name, c.batch, c.context,
-              bytes / 1e6, seconds * 1e3, bytes / seconds / 1e9,
+  std::printf("%-22s %-10s %6u %8u %10.1f %10.3f %10.0f %9.1f %%\n", c.name, c.path(), c.batch,
+              c.context, bytes / 1e6, seconds * 1e3, bytes / seconds / 1e9,
               100.0 * bytes / seconds / bandwidth);
 }
 
-// Two products of head_dim for each query head and key that it sees.
-void print_prompt(const Case& c, double seconds) {
+// Two products of head_dim for each query head and key that it sees; `peak` operations per second.
+void print_prompt(const Case& c, double seconds, double peak) {
   const double n_q = c.n_q, keys = n_q * c.context - n_q * (n_q - 1) / 2;
   const double operations = 4.0 * kHeadDim * kQHeads * c.batch * keys;
-  std::printf("%-22s %6u %8u %10u %10.3f %10.1f\n", c.name, c.batch, c.context, c.n_q,
-              seconds * 1e3, operations / seconds / 1e12);
+  std::printf("%-22s %-10s %6u %8u %10u %10.3f %10.1f %9.1f %%\n", c.name, c.path(), c.batch,
+              c.context, c.n_q, seconds * 1e3, operations / seconds / 1e12,
+              100.0 * operations / seconds / peak);
 }
 
-void run_case(const Case& c, double bandwidth, uint32_t n_runs) {
+// peak: bytes per second, or of a prompt operations.
+void run_case(const Case& c, double peak, uint32_t n_runs) {
   const AttentionShape shape{kQHeads, kKvHeads, kHeadDim, kHeadDim, kBlockSize, 0.088f, 0.0f};
   const uint64_t row = kHeadDim / 32 * c.group_bytes;
   const uint64_t block_bytes = uint64_t{kKvHeads} * kBlockSize * row;  // of K, and of V
@@ -123,6 +131,7 @@ void run_case(const Case& c, double bandwidth, uint32_t n_runs) {
   call.pairs = pairs.address();
   call.tiles = tiles.address();
   call.prefill_product = c.product;
+  call.instructions = c.instructions;
   describe_units(units, call);
   call.partial_o = partial.address();
   call.partial_lse = call.partial_o + units.n_units * (kQHeads / kKvHeads) * kHeadDim * 4;
@@ -135,8 +144,8 @@ void run_case(const Case& c, double bandwidth, uint32_t n_runs) {
         attention_merge(call, {});
       },
       n_runs);
-  if (c.is_prompt()) return print_prompt(c, seconds);
-  print_row(c, static_cast<double>(chosen.size() * kBlockSize * 2 * row), seconds, bandwidth);
+  if (c.is_prompt()) return print_prompt(c, seconds, peak);
+  print_row(c, static_cast<double>(chosen.size() * kBlockSize * 2 * row), seconds, peak);
 }
 
 // Bytes per second that a kernel reads which does nothing else.
@@ -147,7 +156,32 @@ double read_bandwidth(uint64_t bytes, uint32_t n_runs) {
          seconds_of([&] { read_all(from.data, bytes, sums.data, {}); }, n_runs);
 }
 
-int run(bool is_small) {
+// Operations per second of a large product in bf16 by cuBLAS.
+double product_peak(uint32_t n, uint32_t n_runs) {
+  const uint64_t elements = uint64_t{n} * n;
+  const Memory x(2 * elements), w(2 * elements), y(4 * elements);
+  for (const Memory* of : {&x, &w}) fill_words(of->data, elements / 2, 0x3c003c00u, {});
+  const Memory workspace(MatrixProducts::workspace_bytes());
+  MatrixProducts products({}, workspace.data);
+  const MatrixProduct product{x.address(), w.address(), y.address(), n, n, n, n, false};
+  return 2.0 * n * static_cast<double>(elements) /
+         seconds_of([&] { products.multiply(product); }, n_runs);
+}
+
+// Each case by the portable instructions, and by those of Hopper where these do something else.
+void run_cases(std::initializer_list<Case> cases, bool is_portable, double peak, uint32_t n_runs) {
+  const std::string problem = is_portable ? "--portable was given" : hopper_problem();
+  for (Case c : cases) {
+    run_case(c, peak, n_runs);
+    const bool is_half = c.type == KvType::kF16 || c.type == KvType::kBF16;
+    if (!problem.empty() || !is_half || (c.is_prompt() && c.product == KvType::kF32)) continue;
+    c.instructions = Instructions::kHopper;
+    run_case(c, peak, n_runs);
+  }
+  if (!problem.empty()) std::printf("no rows of hopper: %s\n", problem.c_str());
+}
+
+int run(bool is_small, bool is_portable) {
   const std::string problem = device_problem();
   if (!problem.empty()) {
     std::fprintf(stderr, "gpu_bench: %s\n", problem.c_str());
@@ -158,26 +192,27 @@ int run(bool is_small) {
   const uint32_t batch = is_small ? 2 : 16;
   const double bandwidth = read_bandwidth(is_small ? 1 << 16 : uint64_t{2} << 30, n_runs);
   std::printf("reads of the whole memory: %.0f GB/s\n\n", bandwidth / 1e9);
-  std::printf("%-22s %6s %8s %10s %10s %10s %11s\n", "decode attention, 32/8", "batch", "tokens",
-              "MB", "ms", "GB/s", "of reads");
-  for (const Case& c : {Case{"dense f16", KvType::kF16, 64, 1, context, 0, 0},
-                        Case{"dense bf16", KvType::kBF16, 64, 1, context, 0, 0},
-                        Case{"dense q8_0", KvType::kQ8_0, 34, 1, context, 0, 0},
-                        Case{"dense f16", KvType::kF16, 64, batch, context, 0, 0},
-                        Case{"blocks f16", KvType::kF16, 64, 1, context, chosen, window},
-                        Case{"blocks f16", KvType::kF16, 64, batch, context, chosen, window}})
-    run_case(c, bandwidth, n_runs);
+  std::printf("%-22s %-10s %6s %8s %10s %10s %10s %11s\n", "decode attention, 32/8", "with",
+              "batch", "tokens", "MB", "ms", "GB/s", "of reads");
+  run_cases({Case{"dense f16", KvType::kF16, 64, 1, context, 0, 0},
+             Case{"dense bf16", KvType::kBF16, 64, 1, context, 0, 0},
+             Case{"dense q8_0", KvType::kQ8_0, 34, 1, context, 0, 0},
+             Case{"dense f16", KvType::kF16, 64, batch, context, 0, 0},
+             Case{"blocks f16", KvType::kF16, 64, 1, context, chosen, window},
+             Case{"blocks f16", KvType::kF16, 64, batch, context, chosen, window}},
+            is_portable, bandwidth, n_runs);
   for (const uint32_t n : {1u, batch})
     kvasir::bench::print_summaries({n, context, chosen}, bandwidth, n_runs);
   const uint32_t n_q = is_small ? 10 : 2048, prompt = is_small ? 128 : 32768;
-  std::printf("\n%-22s %6s %8s %10s %10s %10s\n", "piece of a prompt, 32/8", "batch", "tokens",
-              "queries", "ms", "TFLOP/s");
-  for (const Case& c :
-       {Case{"prompt f16", KvType::kF16, 64, 1, prompt, 0, 0, n_q, KvType::kF16},
-        Case{"prompt bf16", KvType::kBF16, 64, 1, prompt, 0, 0, n_q, KvType::kBF16},
-        Case{"prompt f16, in f32", KvType::kF16, 64, 1, prompt, 0, 0, n_q, KvType::kF32},
-        Case{"prompt q8_0, in f32", KvType::kQ8_0, 34, 1, prompt, 0, 0, n_q, KvType::kF32}})
-    run_case(c, bandwidth, is_small ? 1 : 5);
+  const double peak = product_peak(is_small ? 64 : 8192, is_small ? 1 : 20);
+  std::printf("\nproducts in bf16 by cuBLAS: %.1f TFLOP/s\n\n", peak / 1e12);
+  std::printf("%-22s %-10s %6s %8s %10s %10s %10s %11s\n", "piece of a prompt, 32/8", "with",
+              "batch", "tokens", "queries", "ms", "TFLOP/s", "of cuBLAS");
+  run_cases({Case{"prompt f16", KvType::kF16, 64, 1, prompt, 0, 0, n_q, KvType::kF16},
+             Case{"prompt bf16", KvType::kBF16, 64, 1, prompt, 0, 0, n_q, KvType::kBF16},
+             Case{"prompt f16, in f32", KvType::kF16, 64, 1, prompt, 0, 0, n_q, KvType::kF32},
+             Case{"prompt q8_0, in f32", KvType::kQ8_0, 34, 1, prompt, 0, 0, n_q, KvType::kF32}},
+            is_portable, peak, is_small ? 1 : 5);
   if (is_small) {
     kvasir::bench::print_travel({3, 32, 1 << 16}, 1);
     kvasir::bench::print_layers({256, 512, 256, 9}, bandwidth, 1);
@@ -192,7 +227,11 @@ int run(bool is_small) {
 
 int main(int argc, char** argv) {
   try {
-    return run(argc > 1 && std::string(argv[1]) == "--small");
+    const std::vector<std::string> options(argv + 1, argv + argc);
+    const auto has = [&](const char* option) {
+      return std::find(options.begin(), options.end(), option) != options.end();
+    };
+    return run(has("--small"), has("--portable"));
   } catch (const std::exception& e) {
     std::fprintf(stderr, "gpu_bench: %s\n", e.what());
     return 1;

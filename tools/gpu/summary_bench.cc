@@ -18,7 +18,7 @@ constexpr uint32_t kBlockSize = 128, kHeadDim = 128, kGroup = 4, kKvHeads = 8;
 
 void print_row(const char* name, const SummaryCase& c, double bytes, double seconds,
                double bandwidth) {
-  std::printf("%-22s %6u %8u %10.1f %10.3f %10.0f %9.1f %%\n", name, c.batch, c.context,
+  std::printf("%-22s %-10s %6u %8u %10.1f %10.3f %10.0f %9.1f %%\n", name, "", c.batch, c.context,
               bytes / 1e6, seconds * 1e3, bytes / seconds / 1e9,
               100.0 * bytes / seconds / bandwidth);
 }

@@ -2,7 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/kernels/cuda/attention_case.h"
 
+#include <cstdlib>
 #include <numeric>
+#include <string>
 
 namespace kvasir::test {
 
@@ -13,6 +15,16 @@ namespace {
 std::vector<double> to_doubles(const std::vector<float>& x) { return {x.begin(), x.end()}; }
 
 }  // namespace
+
+std::vector<cuda::Instructions> all_instructions() {
+  const char* named = std::getenv("KVASIR_TEST_INSTRUCTIONS");
+  const auto is_wanted = [&](const char* name) { return !named || std::string(named) == name; };
+  std::vector<cuda::Instructions> out;
+  if (is_wanted("portable")) out.push_back(cuda::Instructions::kPortable);
+  if (is_wanted("hopper") && cuda::hopper_problem().empty())
+    out.push_back(cuda::Instructions::kHopper);
+  return out;
+}
 
 CudaCase::Rows CudaCase::rows(KvType type, uint32_t width, uint32_t n_heads, uint64_t row_bytes,
                               float scale) {
@@ -270,16 +282,15 @@ void CudaCase::check_prompts(const CudaResult& wanted, double tolerance) {
 
 void CudaCase::check(double tolerance) {
   const CudaResult wanted = expected();
-  check_run(wanted, tolerance);
-  check_prompts(wanted, tolerance);
   const bool is_half = common_type() == KvType::kF16 || common_type() == KvType::kBF16;
-  if (is_half && cuda::hopper_problem().empty()) {  // else the same kernels run
-    CAPTURE("Hopper");
-    instructions = cuda::Instructions::kHopper;
+  for (const cuda::Instructions those : all_instructions()) {
+    if (those == cuda::Instructions::kHopper && !is_half) continue;  // the same kernels run
+    CAPTURE(static_cast<int>(those));
+    instructions = those;
     check_run(wanted, tolerance);
     check_prompts(wanted, tolerance);
-    instructions = cuda::Instructions::kPortable;
   }
+  instructions = cuda::Instructions::kPortable;
   for (const uint32_t width : {1u, group()})
     check_close(mass(wanted.lse, width), expected_mass(wanted.lse, width), tolerance);
 }

@@ -34,12 +34,9 @@ struct CudaResult {
 
 inline constexpr float kNotWritten = 77.0f;
 
-// Those that the device has.
-inline std::vector<cuda::Instructions> all_instructions() {
-  std::vector<cuda::Instructions> out = {cuda::Instructions::kPortable};
-  if (cuda::hopper_problem().empty()) out.push_back(cuda::Instructions::kHopper);
-  return out;
-}
+// Those that the device has; of these those that KVASIR_TEST_INSTRUCTIONS names, where it is set to
+// "portable" or "hopper".
+std::vector<cuda::Instructions> all_instructions();
 
 class CudaCase {
  public:
