@@ -10,3 +10,20 @@ execute_process(COMMAND ${CMAKE_COMMAND} -S ${ROOT}/tools/gpu -B ${OUT} -G Ninja
   -DCMAKE_CXX_FLAGS_RELEASE=-O0 -DCMAKE_CUDA_COMPILER=${nvcc} "-DCMAKE_CUDA_ARCHITECTURES=80-real;90a-real"
   "-DCMAKE_CUDA_FLAGS=-Xptxas=--warn-on-spills,--warning-as-error" COMMAND_ERROR_IS_FATAL ANY)
 execute_process(COMMAND ${CMAKE_COMMAND} --build ${OUT} COMMAND_ERROR_IS_FATAL ANY)
+
+# The code for sm_90a has Hopper's own instructions, not the trap that stands there for other architectures, and
+# nothing makes ptxas wait for each product before it starts the next.
+foreach(kernel "attention_decode_bulk cp.async.bulk.shared::cluster" "attention_prefill_panels wgmma.mma_async")
+  separate_arguments(kernel)
+  list(GET kernel 0 file)
+  list(GET kernel 1 instruction)
+  set(compile ${nvcc} -std=c++20 -I${ROOT} ${ROOT}/kernels/cuda/${file}.cu)
+  execute_process(COMMAND ${compile} -ptx -arch=compute_90a -o ${OUT}/${file}.ptx COMMAND_ERROR_IS_FATAL ANY)
+  execute_process(COMMAND ${compile} -cubin -arch=sm_90a -Xptxas -v -o ${OUT}/${file}.cubin
+    ERROR_VARIABLE said OUTPUT_VARIABLE said COMMAND_ERROR_IS_FATAL ANY)
+  file(READ ${OUT}/${file}.ptx ptx)
+  string(FIND "${ptx}" "${instruction}" at)
+  if(at EQUAL -1 OR said MATCHES "serialized")
+    message(FATAL_ERROR "${file}.cu for sm_90a: no ${instruction}, or products that wait for one another:\n${said}")
+  endif()
+endforeach()
