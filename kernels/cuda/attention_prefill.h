@@ -30,7 +30,8 @@ namespace kvasir::cuda {
 // keys; f16 and bf16 rows travel there by asynchronous copies, the next tile while this one is
 // multiplied (head_dim and v_dim up to 128), other types are expanded to f32 on the way. Each warp
 // has 16 rows: online softmax (arXiv:2205.14135) between two products on tensor cores. A tile of
-// keys that no row sees is neither read nor multiplied. Shared memory: at most 99 KiB.
+// keys that no row sees is neither read nor multiplied. Shared memory: at most 99 KiB. Where the
+// call asks for Hopper's instructions and its shapes allow it: attention_prefill_panels().
 // Then one block per unit and head, which returns at once unless the row is to be computed again.
 // Queued in the stream.
 void attention_prefill(const AttentionCall& call, Stream stream);

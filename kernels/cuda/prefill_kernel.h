@@ -12,7 +12,7 @@
 namespace kvasir::cuda {
 
 // What a block attends: its rows, (query, head of the group) with the head fastest.
-struct Rows {
+struct TileRows {
   AttentionRange range;
   AttentionPart part;
   uint32_t first_query, n_queries;  // of the part
@@ -71,7 +71,7 @@ KVASIR_DEVICE float fit_f16(float x) {
 }
 
 template <class S>
-KVASIR_DEVICE void load_queries(const AttentionShape& shape, const Rows& rows,
+KVASIR_DEVICE void load_queries(const AttentionShape& shape, const TileRows& rows,
                                 Shared<typename S::Element> q) {
   const uint32_t pairs = (shape.head_dim + 15) / 16 * 8;
   const uint32_t group = shape.n_q_heads / shape.n_kv_heads;
@@ -99,7 +99,7 @@ KVASIR_DEVICE void load_queries(const AttentionShape& shape, const Rows& rows,
 
 // Which keys the tile holds, and which of them the rows may see.
 template <class S>
-KVASIR_DEVICE void list_keys(const AttentionCall& call, const Rows& rows, uint64_t tile,
+KVASIR_DEVICE void list_keys(const AttentionCall& call, const TileRows& rows, uint64_t tile,
                              const KeyList<S>& list) {
   const uint32_t warp = thread_x() / kWarpLanes, i = thread_x();
   if (warp >= S::kListWarps) return;
@@ -133,7 +133,7 @@ struct RowState {
   float sum[2];   // of this lane's keys: exp(logit - high)
   uint32_t row[2], pos[2];
 
-  KVASIR_DEVICE void begin(const AttentionCall& call, const Rows& rows) {
+  KVASIR_DEVICE void begin(const AttentionCall& call, const TileRows& rows) {
     KVASIR_UNROLL
     for (uint32_t r = 0; r < 2; ++r) {
       row[r] = thread_x() / kWarpLanes * kWarpRows + thread_x() % kWarpLanes / 4 + 8 * r;
@@ -151,7 +151,7 @@ struct RowState {
 
   // From the launch before, or for the next one: sums as they are.
   template <bool kIsLoad>
-  KVASIR_DEVICE void move_state(const AttentionCall& call, const Rows& rows) {
+  KVASIR_DEVICE void move_state(const AttentionCall& call, const TileRows& rows) {
     const uint32_t t = thread_x() % 4;
     KVASIR_UNROLL
     for (uint32_t r = 0; r < 2; ++r) {
@@ -180,13 +180,13 @@ struct RowState {
       at[0] = value;
   }
   // Of lane row r among partial results.
-  KVASIR_DEVICE uint64_t place(const AttentionCall& call, const Rows& rows, uint32_t r) const {
+  KVASIR_DEVICE uint64_t place(const AttentionCall& call, const TileRows& rows, uint32_t r) const {
     const uint64_t unit = rows.range.first_unit + (rows.query(row[r]) - rows.range.q_begin);
     return unit * (call.shape.n_q_heads / call.shape.n_kv_heads) + rows.head(row[r]);
   }
 
   // Products become exp(logit - high) with the new high; keys that the row does not see give 0.
-  KVASIR_DEVICE void add(const AttentionShape& shape, const Rows& rows, const KeyList<S>& list,
+  KVASIR_DEVICE void add(const AttentionShape& shape, const TileRows& rows, const KeyList<S>& list,
                          float (&x)[S::kKeys / 8][4]) {
     const uint32_t t = thread_x() % 4;
     KVASIR_UNROLL
@@ -231,7 +231,7 @@ struct RowState {
   }
 
   // Rows of which something is not finite are marked by a lse of NaN.
-  KVASIR_DEVICE void store(const AttentionCall& call, const Rows& rows) const {
+  KVASIR_DEVICE void store(const AttentionCall& call, const TileRows& rows) const {
     const uint32_t v_dim = call.shape.v_dim;
     const uint32_t lane = thread_x() % kWarpLanes, t = lane % 4;
     KVASIR_UNROLL
@@ -295,7 +295,7 @@ KVASIR_KERNEL void KVASIR_BOUNDS(kThreads) attend_prefill(const AttentionCall ca
   SharedMemory shared;
   PrefillMemory<S> memory;
   memory.take(shared);
-  Rows rows;
+  TileRows rows;
   rows.load(call);
   load_queries<S>(call.shape, rows, memory.q);
   RowState<S> state;

@@ -38,7 +38,7 @@ using sdk::Packer;
 // A query of 32 heads of 128 has 16.5 KiB of partial results per 256 keys: a thousand queries over
 // 4K tokens fill the default, one query over 1M tokens needs 66 MiB.
 constexpr const char* kArithmetic[] = {"auto", "f32"};
-constexpr const char* kInstructions[] = {"portable", "hopper"};
+constexpr const char* kInstructions[] = {"portable", "hopper"};  // as cuda::Instructions
 constexpr std::array kOptions = {
     sdk::enum_option({.key = "arithmetic",
                       .help = "of a prompt's queries: products in the type of K and V where the "
