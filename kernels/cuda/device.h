@@ -10,6 +10,7 @@
 //   __syncthreads, __syncwarp    block_sync(), warp_sync(mask)
 //   __shfl_sync, __ballot_sync   shuffle(), shuffle_xor(), ballot(); masks as there
 //   atomicAdd, __popc            atomic_add(), count_bits()
+//   __fmul_rn                    round_product(), which no sum takes in unrounded
 //   16-byte loads and stores     read_as<V>(), write_as<V>()
 //   tensor cores, cp.async       tensor.h
 //   cp.async.bulk, mbarrier      bulk_copy.h

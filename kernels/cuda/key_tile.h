@@ -178,10 +178,11 @@ KVASIR_DEVICE void dot_products(const QueryChunk<kHeads>& query, uint32_t head_d
   }
 }
 
-// softcap(softmax_scale * dot) + log_weight of one query head of the group.
+// softcap(softmax_scale * dot) + log_weight of one query head of the group. The product is rounded
+// by itself, so that it is the same bits in every kernel that takes it.
 KVASIR_DEVICE float logit_of(const AttentionShape& shape, const AttentionPart& part, uint64_t item,
                              uint32_t head_of_group, float dot) {
-  float x = shape.softmax_scale * dot;
+  float x = round_product(shape.softmax_scale, dot);
   if (shape.softcap != 0.0f) x = shape.softcap * tanhf(x / shape.softcap);
   if (!part.log_weight) return x;
   const uint64_t column = part.weight_width == 1 ? 0 : head_of_group;

@@ -46,6 +46,10 @@ struct TileRows {
     if (farthest < 0 || farthest < int64_t{part.dist_min}) return false;
     return part.dist_max == UINT32_MAX || nearest < int64_t{part.dist_max};
   }
+  // Whether every row sees the key; true only where all do.
+  KVASIR_DEVICE bool all_see(const KeySlot& key) const {
+    return sees(part, first_pos, key) && sees(part, last_pos, key);
+  }
 
  private:
   KVASIR_DEVICE void find_positions() {
@@ -103,26 +107,30 @@ KVASIR_DEVICE void list_keys(const AttentionCall& call, const TileRows& rows, ui
                              const KeyList<S>& list) {
   const uint32_t warp = thread_x() / kWarpLanes, i = thread_x();
   if (warp >= S::kListWarps) return;
-  bool is_seen = false;
+  bool is_seen = false, is_unseen = false;
   if (i < S::kKeys) {
     const KeySlot key =
         key_of_slot(call, rows.part, rows.range, rows.range.slot_begin + tile * S::kKeys + i);
     is_seen = rows.may_see(key);
+    is_unseen = !rows.all_see(key);
     write_as(list.rows + i, KeyRow{key.k, key.v});
     list.items[i] = key.item;
     list.types[i] = is_seen ? key.types : 0;
     list.pos[i] = key.pos;
   }
-  const uint32_t seen = ballot(kAllLanes, is_seen);
-  if (i % kWarpLanes == 0) list.seen[warp] = seen;
+  const uint32_t seen = ballot(kAllLanes, is_seen), unseen = ballot(kAllLanes, is_unseen);
+  if (i % kWarpLanes != 0) return;
+  list.seen[warp] = seen;
+  list.unseen[warp] = unseen;
 }
 
+// Whether one of a tile's warps of keys has a bit.
 template <class S>
-KVASIR_DEVICE bool is_seen(const KeyList<S>& list) {
-  uint32_t seen = 0;
+KVASIR_DEVICE bool has_some(Shared<const uint32_t> bits) {
+  uint32_t some = 0;
   KVASIR_UNROLL
-  for (uint32_t w = 0; w < S::kListWarps; ++w) seen |= list.seen[w];
-  return seen != 0;
+  for (uint32_t w = 0; w < S::kListWarps; ++w) some |= bits[w];
+  return some != 0;
 }
 
 // Of the lane's rows, g and g + 8 of the warp's.
@@ -185,13 +193,12 @@ struct RowState {
     return unit * (call.shape.n_q_heads / call.shape.n_kv_heads) + rows.head(row[r]);
   }
 
-  // Products become exp(logit - high) with the new high; keys that the row does not see give 0.
-  KVASIR_DEVICE void add(const AttentionShape& shape, const TileRows& rows, const KeyList<S>& list,
-                         float (&x)[S::kKeys / 8][4]) {
+  // Products become logits; of keys that the row does not see -inf.
+  KVASIR_DEVICE void find_logits(const AttentionShape& shape, const TileRows& rows,
+                                 const KeyList<S>& list, float (&x)[S::kKeys / 8][4]) const {
     const uint32_t t = thread_x() % 4;
     KVASIR_UNROLL
     for (uint32_t r = 0; r < 2; ++r) {
-      float highest = high[r];
       KVASIR_UNROLL
       for (uint32_t n = 0; n < S::kKeys / 8; ++n) {
         KVASIR_UNROLL
@@ -205,8 +212,33 @@ struct RowState {
           const bool is_there = row[r] < rows.n() && sees(rows.part, pos[r], key);
           at = is_there ? logit_of(shape, rows.part, key.item, rows.head(row[r]), at)
                         : minus_infinity();
-          highest = fmaxf(highest, at);
         }
+      }
+    }
+  }
+
+  // Products become exp(logit - high) with the new high; keys that the row does not see give 0.
+  // Most tiles of a long prompt are seen whole by all rows: then no key is compared, and a logit is
+  // one product, of the same bits.
+  KVASIR_DEVICE void add(const AttentionShape& shape, const TileRows& rows, const KeyList<S>& list,
+                         float (&x)[S::kKeys / 8][4]) {
+    const bool is_plain = shape.softcap == 0.0f && !rows.part.log_weight;
+    if (is_plain && !has_some<S>(list.unseen)) {
+      KVASIR_UNROLL
+      for (uint32_t n = 0; n < S::kKeys / 8; ++n) {
+        KVASIR_UNROLL
+        for (uint32_t i = 0; i < 4; ++i) x[n][i] = round_product(shape.softmax_scale, x[n][i]);
+      }
+    } else {
+      find_logits(shape, rows, list, x);
+    }
+    KVASIR_UNROLL
+    for (uint32_t r = 0; r < 2; ++r) {
+      float highest = high[r];
+      KVASIR_UNROLL
+      for (uint32_t n = 0; n < S::kKeys / 8; ++n) {
+        KVASIR_UNROLL
+        for (uint32_t e = 0; e < 2; ++e) highest = fmaxf(highest, x[n][2 * r + e]);
       }
       highest = fmaxf(highest, shuffle_xor(kAllLanes, highest, 1));
       highest = fmaxf(highest, shuffle_xor(kAllLanes, highest, 2));
@@ -304,7 +336,7 @@ KVASIR_KERNEL void KVASIR_BOUNDS(kThreads) attend_prefill(const AttentionCall ca
   for (uint64_t i = 0; i < n_tiles + S::kAhead; ++i) {
     if (i < n_tiles) list_keys<S>(call, rows, i, memory.list(i));
     block_sync();  // the list is there, and nobody reads the tile before any more
-    if (i < n_tiles && is_seen(memory.list(i)))
+    if (i < n_tiles && has_some<S>(memory.list(i).seen))
       bring_tile<S>(call.shape, memory.list(i), memory.k + memory.stage(i),
                     memory.v + memory.stage(i));
     commit_copies();
@@ -316,7 +348,7 @@ KVASIR_KERNEL void KVASIR_BOUNDS(kThreads) attend_prefill(const AttentionCall ca
     block_sync();
     const uint64_t tile = i - S::kAhead;
     const KeyList<S> list = memory.list(tile);
-    if (!is_seen(list)) continue;
+    if (!has_some<S>(list.seen)) continue;
     float x[S::kKeys / 8][4];
     multiply_queries<S>(call.shape, memory.q, memory.k + memory.stage(tile), x);
     state.add(call.shape, rows, list, x);

@@ -46,6 +46,7 @@ struct KeyList {
   Shared<uint64_t> items;
   Shared<uint32_t> types, pos;  // types 0: no row of the block sees it
   Shared<uint32_t> seen;        // [kListWarps] bits: keys that some row may see
+  Shared<uint32_t> unseen;      // [kListWarps] bits: keys that some row may not see
 };
 
 template <class S>
@@ -63,6 +64,7 @@ struct PrefillMemory {
     lists.types = shared.take<uint32_t>(S::kLists * S::kKeys);
     lists.pos = shared.take<uint32_t>(S::kLists * S::kKeys);
     lists.seen = shared.take<uint32_t>(S::kLists * S::kListWarps);
+    lists.unseen = shared.take<uint32_t>(S::kLists * S::kListWarps);
   }
   static uint32_t bytes() {
     SharedSize size;
@@ -74,12 +76,14 @@ struct PrefillMemory {
     size.add<uint32_t>(S::kLists * S::kKeys);
     size.add<uint32_t>(S::kLists * S::kKeys);
     size.add<uint32_t>(S::kLists * S::kListWarps);
+    size.add<uint32_t>(S::kLists * S::kListWarps);
     return size.bytes;
   }
   KVASIR_DEVICE KeyList<S> list(uint64_t tile) const {
     const auto i = static_cast<uint32_t>(tile % S::kLists);
-    return {lists.rows + i * S::kKeys, lists.items + i * S::kKeys, lists.types + i * S::kKeys,
-            lists.pos + i * S::kKeys, lists.seen + i * S::kListWarps};
+    return {lists.rows + i * S::kKeys,      lists.items + i * S::kKeys,
+            lists.types + i * S::kKeys,     lists.pos + i * S::kKeys,
+            lists.seen + i * S::kListWarps, lists.unseen + i * S::kListWarps};
   }
   KVASIR_DEVICE uint32_t stage(uint64_t tile) const {
     return static_cast<uint32_t>(tile % S::kStages) * S::kTileElements;

@@ -126,6 +126,7 @@ class SharedMemory {
   uint32_t n_taken_ = 0;
 };
 
+inline float round_product(float x, float y) { return x * y; }
 inline uint32_t count_bits(uint32_t x) { return static_cast<uint32_t>(std::popcount(x)); }
 inline float bits_to_float(uint32_t bits) { return std::bit_cast<float>(bits); }
 inline uint32_t float_to_bits(float x) { return std::bit_cast<uint32_t>(x); }

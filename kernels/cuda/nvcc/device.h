@@ -83,6 +83,7 @@ class SharedMemory {
   uint32_t used_ = 0;
 };
 
+KVASIR_DEVICE float round_product(float x, float y) { return __fmul_rn(x, y); }
 KVASIR_DEVICE uint32_t count_bits(uint32_t x) { return static_cast<uint32_t>(__popc(x)); }
 KVASIR_DEVICE float bits_to_float(uint32_t bits) { return __uint_as_float(bits); }
 KVASIR_DEVICE uint32_t float_to_bits(float x) { return __float_as_uint(x); }

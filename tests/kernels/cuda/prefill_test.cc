@@ -119,6 +119,26 @@ TEST_SUITE("kernels/cuda/prefill") {
     }
   }
 
+  TEST_CASE(
+      "tiles that all rows see whole, and those of which a distance hides one key of one row") {
+    // Keys 128 to 191 are a tile; the first query is 9 behind its last key, the last one 101 behind
+    // its first.
+    for (const auto& [near, far] :
+         {std::pair{0u, UINT32_MAX}, {9u, 102u}, {10u, UINT32_MAX}, {0u, 101u}, {10u, 101u}}) {
+      CAPTURE(near);
+      CAPTURE(far);
+      CudaCase c(2, 1, 64, 64);
+      c.add_format(KvType::kF16, KvType::kF16);
+      c.is_prefill = true;
+      const uint32_t part = c.add_part(positions(200, 30));
+      c.part(part).dist_min = near;
+      c.part(part).dist_max = far;
+      c.add_blocks(part, 0, 0, 230, 0.1f);  // each key weighs about as much
+      c.add_ranges(part);
+      c.check();
+    }
+  }
+
   TEST_CASE("tiles behind the diagonal, and before the farthest distance, are not read") {
     CudaCase c(2, 1, 64, 64);
     c.add_format(KvType::kF16, KvType::kF16);
