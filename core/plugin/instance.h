@@ -4,6 +4,7 @@
 #pragma once
 
 #include <kvasir/ext/draft/block_heat.h>
+#include <kvasir/ext/draft/device_lists.h>
 #include <kvasir/ext/draft/device_memory.h>
 #include <kvasir/ext/draft/state.h>
 #include <kvasir/ext/draft/store.h>
@@ -206,12 +207,17 @@ class Selector : public Instance {
   kvasir_status select(const kvasir_step& step, const kvasir_sel_in& in, kvasir_selection& out);
   kvasir_status observe(const kvasir_step& step, const kvasir_mass& mass);
   kvasir_status evict_plan(const kvasir_step& step, kvasir_selection& out);
+  // kvasir.device-lists/1; without it select_there() may not be called.
+  bool leaves_lists() const;
+  kvasir_status select_there(const kvasir_step& step, const kvasir_sel_in& in,
+                             kvasir_selection& out, const kvasir_view& index);
 
  private:
   const kvasir_selector& table() const { return table_; }
   void check_limits(const kvasir_sel_limits& limits) const;
   void check_limits_against_slots(const kvasir_sel_limits& limits) const;
   kvasir_selector table_;
+  mutable std::optional<const kvasir_device_lists*> device_lists_;
   SelectorLimits limits_;
   RecordLayout layout_;
 };
@@ -310,10 +316,17 @@ class Attention : public Instance {
   bool has_mass() const;
   void run(const kvasir_step& step, const kvasir_attn_in& in, kvasir_attn_out& out);
   void mass(const kvasir_step& step, const kvasir_attn_in& in, const kvasir_attn_mass& out);
+  // kvasir.device-list-reader/1; without it the others may not be called.
+  bool reads_lists() const;
+  uint64_t kept_bytes(uint64_t n_blocks) const;
+  void run_with_lists(const kvasir_step& step, const kvasir_attn_in& in,
+                      const kvasir_attn_lists& lists, kvasir_attn_out& out);
+  void forget(uint64_t seq) const noexcept;
 
  private:
   const kvasir_attention& table() const { return table_; }
   kvasir_attention table_;
+  mutable std::optional<const kvasir_device_list_reader*> list_reader_;
 };
 
 }  // namespace kvasir

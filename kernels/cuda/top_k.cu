@@ -100,7 +100,7 @@ KVASIR_DEVICE void list_from(const TopKList& list, uint32_t least, uint32_t n_sk
     const uint32_t skipped = equal_before < n_skipped ? equal_before : n_skipped;
     const uint32_t behind = equal_before - skipped, ties = behind < n_ties ? behind : n_ties;
     if (is_above || (is_equal && equal_before >= n_skipped && behind < n_ties))
-      index[above_before + ties] = static_cast<uint32_t>(i);
+      index[above_before + ties] = list.first + static_cast<uint32_t>(i);
   }
 }
 
@@ -112,7 +112,7 @@ KVASIR_KERNEL void KVASIR_BOUNDS(kTopKThreads) choose_best(uint64_t lists) {
   if (list.k == 0) return;
   if (list.k >= list.n) {
     for (uint64_t i = thread_x(); i < list.n; i += kTopKThreads)
-      global<uint32_t>(list.index)[i] = static_cast<uint32_t>(i);
+      global<uint32_t>(list.index)[i] = list.first + static_cast<uint32_t>(i);
     return;
   }
   uint32_t prefix = 0, wanted = list.k, n_equal = 0;

@@ -13,7 +13,7 @@ struct TopKList {
   uint64_t index;  // u32 [min(k, n)], written
   uint32_t n, k;
   uint32_t higher_first;  // 1: of equal scores the higher index goes first
-  uint32_t reserved;
+  uint32_t first;         // added to each index
 };
 
 // Indices of the min(k, n) best scores of each list, ascending. Higher score first, then lower

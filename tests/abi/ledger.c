@@ -2,6 +2,7 @@
  * is held here, as it may still change.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <kvasir/ext/draft/block_heat.h>
+#include <kvasir/ext/draft/device_lists.h>
 #include <kvasir/ext/draft/device_memory.h>
 #include <kvasir/ext/draft/skew.h>
 #include <kvasir/ext/draft/state.h>
@@ -102,3 +103,33 @@ SIZE(kvasir_stream_user, 16);
 AT(kvasir_stream_user, struct_size, 0);
 AT(kvasir_stream_user, reserved, 4);
 AT(kvasir_stream_user, set_stream, 8);
+
+SIZE(kvasir_device_lists, 16);
+AT(kvasir_device_lists, struct_size, 0);
+AT(kvasir_device_lists, reserved, 4);
+AT(kvasir_device_lists, select, 8);
+SIZE(kvasir_attn_list, 32);
+AT(kvasir_attn_list, part, 0);
+AT(kvasir_attn_list, reserved, 4);
+AT(kvasir_attn_list, item_begin, 8);
+AT(kvasir_attn_list, n, 16);
+AT(kvasir_attn_list, first, 24);
+SIZE(kvasir_attn_owner, 16);
+AT(kvasir_attn_owner, seq, 0);
+AT(kvasir_attn_owner, unchanged, 8);
+AT(kvasir_attn_owner, reserved, 12);
+SIZE(kvasir_attn_lists, 136);
+AT(kvasir_attn_lists, struct_size, 0);
+AT(kvasir_attn_lists, list_size, 4);
+AT(kvasir_attn_lists, lists, 8);
+AT(kvasir_attn_lists, n_lists, 16);
+AT(kvasir_attn_lists, owners, 24);
+AT(kvasir_attn_lists, owner_size, 32);
+AT(kvasir_attn_lists, reserved, 36);
+AT(kvasir_attn_lists, index, 40);
+SIZE(kvasir_device_list_reader, 32);
+AT(kvasir_device_list_reader, struct_size, 0);
+AT(kvasir_device_list_reader, reserved, 4);
+AT(kvasir_device_list_reader, kept_bytes, 8);
+AT(kvasir_device_list_reader, run, 16);
+AT(kvasir_device_list_reader, forget, 24);

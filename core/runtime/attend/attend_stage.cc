@@ -39,14 +39,9 @@ AttendStage::AttendStage(const RunContext& context) : c_(context), rotation_(con
 
 void AttendStage::attend(Pass& pass, const std::vector<const LayerSelection*>& selections,
                          const Contribution* contribution, const AttentionRows& to) {
-  make_parts(pass, selections);
+  make_parts(pass, selections, true);
   if (c_.on_attend) report_attended(c_, pass, parts_);
-  to_ = to;
-  n_queries_ = pass.in.n;
-  if (!to.on_device) {
-    lse_.assign(n_queries_ * c_.geometry.n_q_heads, kernels::kEmptyLse);
-    to_.lse = lse_.data();
-  }
+  begin(pass, to);
   if (pass.pieces.empty()) return;
   for (BackendSide& side : sides_) side.hand_over_queries(parts_);
   try {
@@ -65,7 +60,66 @@ void AttendStage::attend(Pass& pass, const std::vector<const LayerSelection*>& s
   }
 }
 
-void AttendStage::make_parts(Pass& pass, const std::vector<const LayerSelection*>& selections) {
+void AttendStage::begin(const Pass& pass, const AttentionRows& to) {
+  to_ = to;
+  n_queries_ = pass.in.n;
+  if (to.on_device) return;
+  lse_.assign(n_queries_ * c_.geometry.n_q_heads, kernels::kEmptyLse);
+  to_.lse = lse_.data();
+}
+
+bool AttendStage::attend_unread(Pass& pass, const std::vector<const LayerSelection*>& selections,
+                                const AttentionRows& to, const kvasir_view& lists,
+                                const std::function<bool()>& read) {
+  Pass tried = pass;
+  const auto attempt = [&](auto&& fn) {
+    try {
+      return fn();
+    } catch (const PluginError&) {  // whose fault it is shows when the pass is attended again
+      return false;
+    }
+  };
+  const bool has_run = attempt([&] {
+    make_parts(tried, selections, false);
+    if (tried.pieces.size() != pass.pieces.size()) return false;
+    begin(tried, to);
+    sides_[0].hand_over_queries(parts_);
+    start(tried, &lists);
+    return true;
+  });
+  const bool is_good = read() && has_run && attempt([&] {
+                         put_lists(pass, selections);
+                         accept(tried);
+                         return true;
+                       });
+  if (!is_good) {
+    if (to.on_device) forget_there(pass);
+    return false;
+  }
+  pass = std::move(tried);
+  for (const Piece& piece : pass.pieces)
+    count_tokens(c_, pass.layer, piece, *selections[piece.place]);
+  if (c_.on_attend) report_attended(c_, pass, parts_);
+  return true;
+}
+
+// The backend knows the blocks of these parts by now; those that are full do not change.
+void AttendStage::put_lists(const Pass& pass,
+                            const std::vector<const LayerSelection*>& selections) {
+  for (Part& part : parts_) {
+    for (const Part::ListThere& list : part.there) {
+      const std::vector<uint32_t>& chosen = selections[part.place]->head(list.kv_head).index;
+      std::copy(chosen.begin(), chosen.end(),
+                part.items.begin() + static_cast<ptrdiff_t>(list.item_begin));
+      const Piece& piece = pass.pieces[part.place];
+      piece.seq->layers[pass.layer].told = piece.kv_len / c_.geometry.block_size;
+    }
+    part.there.clear();
+  }
+}
+
+void AttendStage::make_parts(Pass& pass, const std::vector<const LayerSelection*>& selections,
+                             bool counts) {
   parts_.clear();
   rotation_.begin(pass.layer);
   std::vector<PartBuilder> builders;
@@ -90,17 +144,26 @@ void AttendStage::make_parts(Pass& pass, const std::vector<const LayerSelection*
       parts_.resize(first_part);
       continue;
     }
-    count_tokens(c_, pass.layer, piece, *selections[i]);
+    if (counts) count_tokens(c_, pass.layer, piece, *selections[i]);
     if (c_.store.has_window()) count_split_bytes(c_, piece, parts_, first_part);
   }
   pass.drop_failed();
 }
 
 void AttendStage::run(const Pass& pass, const Contribution* contribution) {
+  start(pass, nullptr);
+  accept(pass);
+  if (contribution) merge(*contribution, pass.pieces);
+}
+
+void AttendStage::start(const Pass& pass, const kvasir_view* lists) {
   if (to_.on_device)
-    sides_[0].run(pass, parts_, to_);
+    sides_[0].run(pass, parts_, to_, lists);
   else
-    run_sides(pass);
+    run_sides(pass, lists);
+}
+
+void AttendStage::accept(const Pass& pass) {
   const bool in_prefill = std::all_of(pass.pieces.begin(), pass.pieces.end(),
                                       [](const Piece& piece) { return piece.prefills(); });
   {
@@ -112,10 +175,9 @@ void AttendStage::run(const Pass& pass, const Contribution* contribution) {
   }
   for (const BackendSide& side : sides_)
     c_.counters.of(in_prefill).backend_skipped += side.keys_skipped();
-  if (contribution) merge(*contribution, pass.pieces);
 }
 
-void AttendStage::run_sides(const Pass& pass) {
+void AttendStage::run_sides(const Pass& pass, const kvasir_view* lists) {
   const bool is_alone = sides_.size() == 1;
   const uint64_t heads = c_.geometry.n_q_heads, width = heads * c_.geometry.v_dim;
   for (const Piece& piece : pass.pieces) {
@@ -125,7 +187,7 @@ void AttendStage::run_sides(const Pass& pass) {
                 is_alone ? BackendSide::kUnwritten : kernels::kEmptyLse);
   }
   if (is_alone) {
-    sides_[0].run(pass, parts_, to_);
+    sides_[0].run(pass, parts_, to_, lists);
     return;
   }
   run_both(pass);

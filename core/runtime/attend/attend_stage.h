@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -28,6 +29,13 @@ class AttendStage {
   // with the result, which must be on the host then. On the host lse has no place of the caller's.
   void attend(Pass& pass, const std::vector<const LayerSelection*>& selections,
               const Contribution* contribution, const AttentionRows& to);
+  // The same before the host knows what is chosen: where selections say so, the indices are in
+  // `lists` on the device. read() reads them into the selections, and says whether that is what is
+  // there; then all is counted as attend() counts it. False: something was wrong, and the pass is
+  // to be attended with the selections as they are now, as if nothing had been done.
+  bool attend_unread(Pass& pass, const std::vector<const LayerSelection*>& selections,
+                     const AttentionRows& to, const kvasir_view& lists,
+                     const std::function<bool()>& read);
   // As if the last attend() of `other`, over the same blocks, had been made here: for strategies
   // that share a dense prefill.
   void adopt(const AttendStage& other);
@@ -39,11 +47,19 @@ class AttendStage {
                                           bool window_only, bool values);
 
  private:
-  // Makes the parts of all pieces that can be attended; the others leave the pass.
-  void make_parts(Pass& pass, const std::vector<const LayerSelection*>& selections);
+  void begin(const Pass& pass, const AttentionRows& to);
+  // Makes the parts of all pieces that can be attended; the others leave the pass. counts: what
+  // they attend to, in the counters.
+  void make_parts(Pass& pass, const std::vector<const LayerSelection*>& selections, bool counts);
+  // The parts say what the selections do.
+  void put_lists(const Pass& pass, const std::vector<const LayerSelection*>& selections);
   // Over the parts of the pieces. Throws PluginError.
   void run(const Pass& pass, const Contribution* contribution);
-  void run_sides(const Pass& pass);
+  // Of run(), calls of backends, with items in `lists` on the device where that is not null; and
+  // what is said of their results.
+  void start(const Pass& pass, const kvasir_view* lists);
+  void accept(const Pass& pass);
+  void run_sides(const Pass& pass, const kvasir_view* lists);
   void run_both(const Pass& pass);
   // o, lse: of all queries, on the host.
   void check_finite(const Pass& pass, const Piece& piece, const float* o, const float* lse) const;

@@ -78,11 +78,20 @@ kvasir_view BackendSide::lse_of(const AttentionRows& rows, uint64_t n_queries) c
   return bridge_.view(rows.on_device, rows.lse, {n_queries, c_.geometry.n_q_heads});
 }
 
-void BackendSide::run(const Pass& pass, const std::deque<Part>& parts, const AttentionRows& to) {
+void BackendSide::run(const Pass& pass, const std::deque<Part>& parts, const AttentionRows& to,
+                      const kvasir_view* lists) {
   keys_skipped_ = 0;
   abi_parts_.clear();
-  for (const Part& part : parts)
-    if (takes(part) && belongs(part, pass.pieces)) abi_parts_.push_back(part.abi);
+  lists_.clear();
+  owners_.clear();
+  for (const Part& part : parts) {
+    if (!takes(part) || !belongs(part, pass.pieces)) continue;
+    for (const Part::ListThere& list : part.there)
+      lists_.push_back(
+          {static_cast<uint32_t>(abi_parts_.size()), 0, list.item_begin, list.n, list.first});
+    owners_.push_back(part.owner);
+    abi_parts_.push_back(part.abi);
+  }
   const kvasir_attn_in in{sizeof(kvasir_attn_in), mass_follows(c_, pass),
                           static_cast<uint32_t>(abi_parts_.size()), sizeof(kvasir_attn_part),
                           abi_parts_.data()};
@@ -92,12 +101,26 @@ void BackendSide::run(const Pass& pass, const std::deque<Part>& parts, const Att
   kvasir_attn_out out{sizeof(kvasir_attn_out), 0, o_there, lse_there, 0};
   const StepBuilder step(c_, KVASIR_MOMENT_APPENDED, pass.with(whole_pieces(pass.pieces)),
                          KVASIR_UNIT_BLOCK, nullptr);
-  backend_.run(step.step(), in, out);
+  call(step.step(), in, lists, out);
   bring_back(pass.pieces, o_there, o);
   bring_back(pass.pieces, lse_there, lse);
   keys_skipped_ = out.keys_skipped;
   check_skipped(pass.layer);
   reference_.compare(step.step(), in, pass, to.o, to.lse);
+}
+
+void BackendSide::call(const kvasir_step& step, const kvasir_attn_in& in, const kvasir_view* lists,
+                       kvasir_attn_out& out) {
+  if (!lists) return backend_.run(step, in, out);
+  const kvasir_attn_lists there{sizeof(kvasir_attn_lists),
+                                sizeof(kvasir_attn_list),
+                                lists_.data(),
+                                lists_.size(),
+                                owners_.data(),
+                                sizeof(kvasir_attn_owner),
+                                0,
+                                *lists};
+  backend_.run_with_lists(step, in, there, out);
 }
 
 void BackendSide::check_skipped(uint32_t layer) const {

@@ -32,7 +32,9 @@ class BackendSide {
   void hand_over_queries(std::deque<Part>& parts);
   // Writes o and lse of the pairs of query and head that its parts of the pass name. Throws
   // PluginError.
-  void run(const Pass& pass, const std::deque<Part>& parts, const AttentionRows& to);
+  // lists: u32 on the device, where parts have items there, else null.
+  void run(const Pass& pass, const std::deque<Part>& parts, const AttentionRows& to,
+           const kvasir_view* lists = nullptr);
   // run(), if it has parts, into memory of its own, from where merge() merges it with what o and
   // lse say already. The sides may do this at the same time.
   void run_alone(const Pass& pass, const std::deque<Part>& parts);
@@ -54,6 +56,8 @@ class BackendSide {
   // The results of the pieces of this call: what other calls wrote beside them stays.
   void bring_back(const std::vector<Piece>& pieces, const kvasir_view& written,
                   const kvasir_view& into);
+  void call(const kvasir_step& step, const kvasir_attn_in& in, const kvasir_view* lists,
+            kvasir_attn_out& out);
   // Of o_ and lse_: "", or which of them is not.
   const char* not_finite(uint64_t query, uint64_t head) const;
   void check_skipped(uint32_t layer) const;
@@ -66,8 +70,11 @@ class BackendSide {
   ReferenceCheck reference_;
   std::deque<MemoryBridge::Buffer> queries_;  // with their rotations and positions
   MemoryBridge::Buffer o_hold_, lse_hold_, mass_lse_hold_, mass_hold_;
-  std::vector<kvasir_attn_part> abi_parts_;  // of the call that runs
-  std::vector<float> o_, lse_;               // of run_alone()
+  // Of the call that runs.
+  std::vector<kvasir_attn_part> abi_parts_;
+  std::vector<kvasir_attn_list> lists_;
+  std::vector<kvasir_attn_owner> owners_;  // [parts]
+  std::vector<float> o_, lse_;             // of run_alone()
   uint64_t keys_skipped_ = 0;
 };
 

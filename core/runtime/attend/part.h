@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <kvasir/ext/draft/device_lists.h>
 #include <kvasir/kvasir.h>
 
 #include <cstdint>
@@ -20,6 +21,13 @@ struct Part {
   std::vector<kvasir_lease> leases;  // in the order of items; empty: the layer's own serve
   bool null_items = true;            // item i is block i of the layer
   kvasir_attn_part abi{};
+  // Items that are on the device until the core has read them, and stand for nothing here.
+  struct ListThere {
+    uint32_t kv_head;
+    uint64_t item_begin, n, first;  // as kvasir_attn_list
+  };
+  std::vector<ListThere> there;
+  kvasir_attn_owner owner{};  // where there are such
   uint32_t place = 0;         // Piece::place
   bool in_window = false;     // hybrid mode: its blocks are in the window's storage
   bool by_window = false;     // the window's backend attends to them

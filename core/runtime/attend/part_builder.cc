@@ -112,6 +112,10 @@ void PartBuilder::add_block_range(Part& part, uint32_t head, const LayerSelectio
   if (sink_and_selected) {
     for (uint32_t block = 0; block < selection.sink_end / b; ++block) part.items.push_back(block);
     const auto& chosen = selection.head(head).index;
+    if (!selection.there.empty()) {
+      part.there.push_back({head, part.items.size(), chosen.size(), selection.there[head]});
+      part.owner = {piece_.seq->id, state_.told, 0};
+    }
     part.items.insert(part.items.end(), chosen.begin(), chosen.end());
   }
   for (uint32_t block = selection.window_begin / b; block * b < piece_.kv_len; ++block)

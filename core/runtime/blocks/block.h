@@ -36,6 +36,8 @@ struct BlockList {
   // Since somebody last looked, blocks were not in memory when a step asked for them, or were
   // brought there ahead of it.
   bool lacked = false;
+  // Leases [0, told) are those that a backend which keeps tables of blocks was told latest.
+  uint32_t told = 0;
 
   // Whether block i exists and is one of `store`.
   bool is_in(const BlockStore& store, size_t i) const {

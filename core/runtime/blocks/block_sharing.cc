@@ -13,6 +13,7 @@ void BlockStore::share(const BlockList& from, BlockList& to) const {
   to.leases = from.leases;
   to.partial.clear();
   to.superseded.clear();
+  to.told = 0;
   if (!moves()) return;
   for (size_t block = 0; block < to.blocks.size(); ++block) {
     const Block* held = to.blocks[block].get();
@@ -78,6 +79,7 @@ uint32_t BlockStore::restore(BlockList& list, uint32_t layer_index,
 void BlockStore::truncate(LayerState& layer, uint32_t layer_index, uint32_t kv_len) {
   const uint32_t block_size = access_.block_size;
   layer.context_blocks = std::min(layer.context_blocks, kv_len / block_size);
+  layer.told = std::min(layer.told, kv_len / block_size);
   const uint32_t n_blocks = (kv_len + block_size - 1) / block_size;
   if (layer.blocks.size() > n_blocks) {
     const LetGoTogether together(*this);
@@ -105,6 +107,7 @@ void BlockStore::replace(BlockList& layer, uint32_t block, const BlockList& fres
   const kvasir_lease from = layer.leases[block];
   layer.blocks[block] = fresh.blocks[block];
   layer.leases[block] = fresh.leases[block];
+  layer.told = std::min(layer.told, block);
   std::erase_if(layer.partial, [&](const NeededBlock& part) { return part.block == block; });
   old->store->residency_.release(*old, from);
 }

@@ -47,6 +47,8 @@ class MemoryBridge {
 
   // A contiguous view of f32 on the host, or on the device, whoever allocated that.
   kvasir_view view(bool on_device, const float* data, std::initializer_list<uint64_t> shape) const;
+  // A view of the shape of `like`, of memory of `hold` with undefined contents.
+  kvasir_view on_device(const kvasir_view& like, Buffer& hold);
   // What to pass to `reader` for `from`, a contiguous view: `from` itself where it is on the device
   // or the reader reads host memory, else a copy on the device, which is valid until `hold` is used
   // again. A view of rank 0, which stands for no input, is returned as it is.
@@ -79,9 +81,6 @@ class MemoryBridge {
   void add_copied(uint64_t bytes) { copied_bytes_ += bytes; }
 
  private:
-  // A view of the shape of `like`, of memory of `hold` with undefined contents.
-  kvasir_view on_device(const kvasir_view& like, Buffer& hold);
-
   Storage& storage_;
   uint64_t copied_bytes_ = 0;
 };

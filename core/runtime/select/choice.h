@@ -35,7 +35,8 @@ struct Choice {
   bool bypassed = true;           // no selector was asked
   bool failed = false;            // attends densely
   bool contributed = false;
-  uint32_t width = 0;  // weights per candidate
+  bool is_there = false;  // its lists are on the device, and were not read yet
+  uint32_t width = 0;     // weights per candidate
   uint32_t reuse_steps = 0;
   std::vector<HeadSelection> standing;  // see LayerSelection
   // Keeps what is returned in `lists`, blocks.n of them or one, instead of narrowing: for

@@ -39,6 +39,14 @@ uint32_t scores_that_count(const Selector& selector, const Representative& repre
   return static_cast<uint32_t>(std::min<uint64_t>(limits.max_units, UINT32_MAX));
 }
 
+// A mean is divided by the host: two sums that differ may have one mean.
+bool scores_can_stay(const Pipeline& pipeline, const kvasir_geometry& geometry) {
+  const Representative& representative = *pipeline.representative;
+  return gives_sums(representative, geometry) && !geometry.head_select_shared &&
+         geometry.gqa_reduce == KVASIR_REDUCE_SUM && !representative.writes(KVASIR_MEM_HOST) &&
+         pipeline.storage->checks_finite();
+}
+
 bool can_foresee(const Pipeline& pipeline, const kvasir_geometry& geometry, Foresee how) {
   if (how == Foresee::kOff || pipeline.selectors.size() != 1 || !pipeline.representative)
     return false;
@@ -52,21 +60,17 @@ bool can_foresee(const Pipeline& pipeline, const kvasir_geometry& geometry, Fore
 }
 
 Scores Scorer::score(const Pass& pass, const std::vector<const Candidates*>& candidates,
-                     uint32_t n_best, bool may_stay) {
+                     uint32_t n_best, Stay stay) {
   Pass asked = pass;
   const Queries queries = one_per_piece(asked);
   Scores out = lay_out(candidates);
   MemoryBridge& bridge = c_.store.bridge();
   const uint64_t n_given = given_offsets_.back();
-  if (may_stay && can_stay(out)) {
+  if (stay != Stay::kNever && scores_can_stay(c_.pipeline, c_.geometry)) {
     out.view = bridge.to_writer(*c_.pipeline.representative,
                                 host_view(nullptr, KVASIR_DTYPE_F32, {n_given}), score_hold_);
-    const uint64_t read = ask(asked, queries, candidates, n_best, out.view);
-    {
-      const CheckClock clock(c_.counters.of(pass.pieces[0].prefills()).check_nanos);
-      check_finite(n_given == 0 || bridge.all_finite(out.view));
-    }
-    count(pass, candidates, read);
+    out.read = ask(asked, queries, candidates, n_best, out.view);
+    if (stay == Stay::kChecked) check(out, pass, candidates);
     return out;
   }
   out.value.resize(std::max<uint64_t>(out.offsets.back(), 1));
@@ -85,10 +89,13 @@ Scores Scorer::score(const Pass& pass, const std::vector<const Candidates*>& can
   return out;
 }
 
-// A mean is divided by the host: two sums that differ may have one mean.
-bool Scorer::can_stay(const Scores& scores) const {
-  return is_given(scores) && c_.geometry.gqa_reduce == KVASIR_REDUCE_SUM &&
-         !c_.pipeline.representative->writes(KVASIR_MEM_HOST) && c_.store.bridge().checks_finite();
+void Scorer::check(const Scores& scores, const Pass& pass,
+                   const std::vector<const Candidates*>& candidates) {
+  {
+    const CheckClock clock(c_.counters.of(pass.pieces[0].prefills()).check_nanos);
+    check_finite(scores.offsets.back() == 0 || c_.store.bridge().all_finite(scores.view));
+  }
+  count(pass, candidates, scores.read);
 }
 
 // read: 0 = every record; else each piece has its share by the number of its candidates.

@@ -25,6 +25,10 @@ uint32_t scores_that_count(const Selector& selector, const Representative& repre
 // does not speculate itself, and what it chooses follows from its layer's query alone.
 bool can_foresee(const Pipeline& pipeline, const kvasir_geometry& geometry, Foresee how);
 
+// Whether scores for the pipeline's selector stay where the representative writes them, on a
+// device: the host has nothing to do with them but have the storage check them.
+bool scores_can_stay(const Pipeline& pipeline, const kvasir_geometry& geometry);
+
 struct Scores {
   // Score i of head h of sequence s: value[offsets[s * n_heads + h] + i], in the order of the
   // candidates, f32, unscaled. `value` is not null where there are none.
@@ -34,6 +38,14 @@ struct Scores {
   // f32 [offsets[last]]: those of `value`; or on the device, until the next score(), and `value` is
   // empty.
   kvasir_view view{};
+  uint64_t read = 0;  // kvasir_score_out.bytes_read
+};
+
+// What is done with scores that stay.
+enum class Stay {
+  kNever,  // they are on the host
+  kChecked,
+  kUnchecked,  // until check()
 };
 
 class Scorer {
@@ -41,11 +53,14 @@ class Scorer {
   explicit Scorer(const RunContext& context) : c_(context) {}
 
   // Of the pieces' candidates, in blocks; several queries of a piece are scored by their mean.
-  // n_best: 0, or scores_that_count(). may_stay: they stay on the device where they are written
-  // there and nothing is to be done with them but a check, which the storage makes. Counts the
-  // bytes that are read. Throws PluginError.
+  // n_best: 0, or scores_that_count(). stay: they stay on the device where they are written there
+  // and nothing is to be done with them but a check, which the storage makes. Counts the bytes that
+  // are read. Throws PluginError.
   Scores score(const Pass& pass, const std::vector<const Candidates*>& candidates, uint32_t n_best,
-               bool may_stay);
+               Stay stay);
+  // Checks and counts those that stayed unchecked, before the next score(). Throws likewise.
+  void check(const Scores& scores, const Pass& pass,
+             const std::vector<const Candidates*>& candidates);
 
  private:
   struct Queries {  // query i is that of piece i
@@ -58,7 +73,6 @@ class Scorer {
   Scores lay_out(const std::vector<const Candidates*>& candidates);
   // Whether those that the representative gives are those that the selector gets.
   bool is_given(const Scores& scores) const { return sums() && n_given_ == scores.n_heads; }
-  bool can_stay(const Scores& scores) const;
   // Returns kvasir_score_out.bytes_read.
   uint64_t ask(const Pass& pass, const Queries& queries,
                const std::vector<const Candidates*>& candidates, uint32_t n_best,

@@ -63,6 +63,7 @@ const LayerSelection* SelectStage::follow(uint32_t layer, const Piece& piece,
 std::vector<const LayerSelection*> SelectStage::select(const Pass& pass) {
   const uint32_t layer = pass.layer;
   contribution_.lse.clear();
+  unread_ = {};  // of a step that failed
   std::vector<const LayerSelection*> result(pass.pieces.size(), &everything_);
   if (c_.pipeline.selectors.empty() || c_.dense_layer[layer]) return result;
   std::vector<Choice> begun, resumed;
@@ -142,6 +143,7 @@ void SelectStage::run_chain(size_t first, const Pass& pass, std::vector<Choice>&
     }
     if (!todo.empty()) run_selector(s, pass, todo);
   }
+  choices = set_aside(std::move(choices));
   for (Choice& choice : choices) choice.finish(counters(choice));
 }
 
@@ -165,13 +167,25 @@ void SelectStage::run_selector(size_t index, const Pass& pass,
 // A call that fails, or asks for dense attention, for several sequences is made again for each.
 // Selectors give the same answer to the same question, so that the others lose nothing.
 void SelectStage::ask(size_t index, const Pass& pass, const std::vector<Choice*>& choices) {
+  if (!can_stay(pass.layer, choices)) return ask_here(index, pass, choices);
+  SelectorAnswer answer = caller_.select_there(index, input_of(pass, choices));
+  if (!answer.ok()) return make_good(index, pass, answer, choices);
+  for (Choice* choice : choices) choice->is_there = true;
+  unread_ = {index, pass.with({}), {}, std::move(answer)};
+}
+
+void SelectStage::ask_here(size_t index, const Pass& pass, const std::vector<Choice*>& choices) {
   SelectorAnswer answer = caller_.select(index, input_of(pass, choices));
-  if (answer.ok()) {
-    for (size_t i = 0; i < choices.size(); ++i)
-      take(index, answer.lists, static_cast<uint32_t>(i), *choices[i]);
-    caller_.take_back(std::move(answer.lists));
-  } else if (choices.size() > 1) {
-    for (Choice* choice : choices) ask(index, pass, {choice});
+  if (!answer.ok()) return make_good(index, pass, answer, choices);
+  for (size_t i = 0; i < choices.size(); ++i)
+    take(index, answer.lists, static_cast<uint32_t>(i), *choices[i]);
+  caller_.take_back(std::move(answer.lists));
+}
+
+void SelectStage::make_good(size_t index, const Pass& pass, const SelectorAnswer& answer,
+                            const std::vector<Choice*>& choices) {
+  if (choices.size() > 1) {
+    for (Choice* choice : choices) ask_here(index, pass, {choice});
   } else if (answer.asks_dense) {
     fall_back(choices);
   } else {

@@ -8,6 +8,7 @@
 
 #include "core/runtime/select/choice.h"
 #include "core/runtime/select/contribution.h"
+#include "core/runtime/select/device_lists.h"
 #include "core/runtime/select/selector_call.h"
 #include "core/runtime/step/pass.h"
 #include "core/runtime/step/run_context.h"
@@ -21,6 +22,13 @@ class SelectStage {
   // Pieces of prompts are dense unless a selector selects in prefill; then they come alone. The
   // result points into the sequences' history, one per piece.
   std::vector<const LayerSelection*> select(const Pass& pass);
+  // Whether the latest select() left lists on the device, which read_lists() must read before the
+  // next call. Until then some of its selections hold placeholders (LayerSelection::there).
+  bool has_unread() const { return !unread_.choices.empty(); }
+  // Finishes the selections as select() would have. False: some are not what is on the device.
+  bool read_lists();
+  // What is there.
+  const kvasir_view& lists_there() const { return unread_.answer.index; }
   // A piece of a prompt, divided into pieces of one selection each: of query_block queries (0: all
   // of its queries), or the whole piece where everything is attended.
   struct Lists {
@@ -66,6 +74,10 @@ class SelectStage {
   void run_chain(size_t first, const Pass& pass, std::vector<Choice>& choices);
   void run_selector(size_t index, const Pass& pass, const std::vector<Choice*>& choices);
   void ask(size_t index, const Pass& pass, const std::vector<Choice*>& choices);
+  void ask_here(size_t index, const Pass& pass, const std::vector<Choice*>& choices);
+  // What a call left undone: it failed, or asked for dense attention.
+  void make_good(size_t index, const Pass& pass, const SelectorAnswer& answer,
+                 const std::vector<Choice*>& choices);
   // What the lists of sequence `seq` of the call choose.
   void take(size_t index, const ListBuffer& lists, uint32_t seq, Choice& choice);
   SelectorInput input_of(const Pass& pass, const std::vector<Choice*>& choices) const;
@@ -75,6 +87,13 @@ class SelectStage {
   Engagement& counters(const Choice& choice) const {
     return c_.counters.of(choice.piece.prefills());
   }
+
+  // unread_lists.cc
+  bool can_stay(uint32_t layer, const std::vector<Choice*>& choices) const;
+  // Sets those choices aside whose lists are on the device; the others are returned.
+  std::vector<Choice> set_aside(std::vector<Choice>&& choices);
+  // Takes each piece's lists, of which some are wrong.
+  void take_each(const UnreadLists& unread, const std::vector<Choice*>& choices);
 
   // select_lists.cc
   void take_lists(const ListBuffer& lists, uint32_t seq, Choice& choice);
@@ -97,6 +116,7 @@ class SelectStage {
   SelectorCaller caller_;
   const LayerSelection everything_ = LayerSelection::everything();
   Contribution contribution_;
+  UnreadLists unread_;
 };
 
 }  // namespace kvasir

@@ -8,6 +8,7 @@
 
 #include "core/runtime/observe/block_heat.h"
 #include "core/runtime/select/contribution.h"
+#include "core/runtime/select/device_lists.h"
 #include "core/runtime/step/check_clock.h"
 #include "core/runtime/step/guarded_call.h"
 #include "core/runtime/step/step_builder.h"
@@ -40,7 +41,7 @@ SelectorAnswer SelectorCaller::select(size_t index, const SelectorInput& input) 
   try {
     SelectArguments arguments;
     const bool tells = heats(index, input);
-    fill(selector, input, tells, arguments);
+    fill(selector, input, tells, Stay::kChecked, arguments);
     if (tells) tell_scores(c_, input.pass, input.candidates, arguments.scores);
     const StepBuilder step(c_, KVASIR_MOMENT_APPENDED, input.pass, selector.limits().unit,
                            c_.owner_of(&selector), input.candidates, selector.limits().scope);
@@ -53,6 +54,51 @@ SelectorAnswer SelectorCaller::select(size_t index, const SelectorInput& input) 
   }
   if (answer.ok()) answer.fault = check_contribution(answer.lists, input.pass.pieces, c_.geometry);
   return answer;
+}
+
+SelectorAnswer SelectorCaller::select_there(size_t index, const SelectorInput& input) {
+  Selector& selector = *c_.pipeline.selectors[index];
+  const SelectorLimits& limits = selector.limits();
+  const uint32_t heads = c_.geometry.n_kv_heads;
+  SelectorAnswer answer;
+  try {
+    SelectArguments arguments;
+    fill(selector, input, false, Stay::kUnchecked, arguments);
+    const StepBuilder step(c_, KVASIR_MOMENT_APPENDED, input.pass, limits.unit,
+                           c_.owner_of(&selector), input.candidates, limits.scope);
+    const uint64_t capacity = first_capacity(limits, input, heads);
+    answer.lists = std::exchange(spare_, {});
+    answer.lists.prepare(limits.unit, limits.scope, limits.action,
+                         static_cast<uint32_t>(input.candidates.size()) * heads, capacity,
+                         c_.group_size(), false);
+    answer.index = c_.store.bridge().on_device(
+        host_view(nullptr, KVASIR_DTYPE_U32, {std::max<uint64_t>(capacity, 1)}), index_hold_);
+    answer.lists.view.index = nullptr;
+    const kvasir_status status =
+        selector.select_there(step.step(), arguments.in, answer.lists.view, answer.index);
+    answer.lists.reclaim();
+    answer.asks_dense = status == KVASIR_FALLBACK;
+    if (!answer.asks_dense)
+      answer.fault = check_lengths(answer.lists.view, limits.max_units, heads, input.candidates);
+    answer.scores = std::move(arguments.scores);
+  } catch (const PluginError& error) {
+    return failed(reason_beside(error, selector.id()));
+  }
+  return answer;
+}
+
+std::string SelectorCaller::read_lists(size_t index, const SelectorInput& input,
+                                       SelectorAnswer& answer) {
+  const Selector& selector = *c_.pipeline.selectors[index];
+  const uint64_t n = answer.lists.offsets[answer.lists.view.n_lists];
+  c_.store.bridge().copy(host_view(answer.lists.index.data(), KVASIR_DTYPE_U32, {n}),
+                         elements(answer.index, 0, n), 0, n);
+  scorer_.check(answer.scores, input.pass, input.candidates);
+  Engagement& engagement = c_.counters.of(false);
+  const CheckClock clock(engagement.check_nanos);
+  std::string wrong = check(selector, input, false, answer.lists);
+  if (wrong.empty()) engagement.selector_bytes_read += answer.lists.view.bytes_read;
+  return wrong;
 }
 
 // By the scores of the strategy's first selector that has any, of decoded tokens.
@@ -98,7 +144,7 @@ kvasir_view SelectorCaller::x_for(const Selector& selector, const Activations& i
 }
 
 void SelectorCaller::fill(const Selector& selector, const SelectorInput& input, bool every_score,
-                          SelectArguments& out) {
+                          Stay stay, SelectArguments& out) {
   const uint64_t needs = selector.desc().needs;
   const Pass& pass = input.pass;
   kvasir_sel_in& in = out.in;
@@ -110,7 +156,7 @@ void SelectorCaller::fill(const Selector& selector, const SelectorInput& input, 
     const uint32_t n_best =
         every_score ? 0 : scores_that_count(selector, *c_.pipeline.representative, c_.geometry);
     const bool may_stay = selector.reads(KVASIR_MEM_DEVICE) && !every_score;
-    out.scores = scorer_.score(pass, input.candidates, n_best, may_stay);
+    out.scores = scorer_.score(pass, input.candidates, n_best, may_stay ? stay : Stay::kNever);
     in.n_score_heads = out.scores.n_heads;
     in.scores = is_host_memory(out.scores.view.mem_kind)
                     ? c_.store.bridge().to_reader(selector, out.scores.view, scores_hold_)

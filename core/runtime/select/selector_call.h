@@ -26,6 +26,9 @@ struct SelectorAnswer {
   ListBuffer lists;         // valid when ok()
   std::string fault;        // what is wrong with the call; empty: nothing
   bool asks_dense = false;  // for at least one of the pieces
+  // Of select_there(): where the indices are, and the scores that they were chosen by.
+  kvasir_view index{};
+  Scores scores;
   bool ok() const { return fault.empty() && !asks_dense; }
 };
 
@@ -34,13 +37,22 @@ class SelectorCaller {
   explicit SelectorCaller(const RunContext& context) : c_(context), scorer_(context) {}
 
   SelectorAnswer select(size_t selector, const SelectorInput& input);
+  // Where lists_can_stay(): the indices are on the device, and neither they nor the scores are
+  // checked until read_lists(), before the next call.
+  SelectorAnswer select_there(size_t selector, const SelectorInput& input);
+  // Reads the indices of the answer and checks the scores. Returns what is wrong with the lists, or
+  // "". Throws PluginError for the scores, and where the storage cannot copy.
+  std::string read_lists(size_t selector, const SelectorInput& input, SelectorAnswer& answer);
+  // What is wrong with lists that were read; or "".
+  std::string check(const Selector& selector, const SelectorInput& input, bool may_contribute,
+                    const ListBuffer& lists) const;
   // The first selector, at pass.layer for the layer `target`. Throws PluginError where the storage
   // cannot copy the inputs.
   SelectorAnswer speculate(const SelectorInput& input, uint32_t target);
   // In host memory: what select() would give a selector that looks at the n_best of them.
   Scores score(const Pass& pass, const std::vector<const Candidates*>& candidates,
                uint32_t n_best) {
-    return scorer_.score(pass, candidates, n_best, false);
+    return scorer_.score(pass, candidates, n_best, Stay::kNever);
   }
   // Of an answer that nobody needs any more: the next call writes there.
   void take_back(ListBuffer&& lists) { spare_ = std::move(lists); }
@@ -58,20 +70,18 @@ class SelectorCaller {
   kvasir_view q_for(const Selector& selector, const ModelRows& q, uint64_t n);
   kvasir_view x_for(const Selector& selector, const Activations& in);
   bool heats(size_t index, const SelectorInput& input) const;  // the storage wants the scores
-  void fill(const Selector& selector, const SelectorInput& input, bool every_score,
+  void fill(const Selector& selector, const SelectorInput& input, bool every_score, Stay stay,
             SelectArguments& out);
   // Calls fn, with more space as often as it asks for it. contribution_queries: queries of the
   // step; 0: no contribution is allowed.
   SelectorAnswer call(const Selector& selector, const SelectorInput& input,
                       uint64_t contribution_queries, const Function& fn);
   uint64_t most_bytes_read(const SelectorInput& input, const SelectorLimits& limits) const;
-  std::string check(const Selector& selector, const SelectorInput& input, bool may_contribute,
-                    const ListBuffer& lists) const;
   uint32_t lists_per_piece(const Selector& selector, const QueryBlocks& blocks) const;
 
   const RunContext& c_;
   Scorer scorer_;
-  MemoryBridge::Buffer q_hold_, x_hold_, scores_hold_;  // where a selector works on a device
+  MemoryBridge::Buffer q_hold_, x_hold_, scores_hold_, index_hold_;  // for a selector on a device
   ListBuffer spare_;
   // The most indices that each selector needed space for: one that was refused too little space
   // once would otherwise choose twice in every call.

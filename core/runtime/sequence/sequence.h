@@ -40,6 +40,9 @@ struct LayerSelection {
   // Not empty: all lists were ALL or NONE. That holds for new candidates as well, so the window
   // moves on while the selection is reused.
   std::vector<HeadSelection> standing;
+  // Not empty: between choosing and attending, what `heads` say are placeholders, as many as there
+  // are indices. They are on the device, those of kv head h from place there[h] on.
+  std::vector<uint64_t> there;
   static LayerSelection everything() {
     LayerSelection all;
     all.valid = all.dense = true;

@@ -14,6 +14,7 @@
 #include "core/runtime/blocks/memory_bridge.h"
 #include "core/runtime/blocks/memory_kinds.h"
 #include "core/runtime/engine.h"
+#include "core/runtime/select/device_lists.h"
 #include "core/runtime/sequence/slab.h"
 #include "core/runtime/step/pipeline_checks.h"
 
@@ -165,6 +166,15 @@ MemoryBytes bind_attention(Attention& attention, const kvasir_geometry& g) {
   return attention.reads(KVASIR_MEM_DEVICE) ? MemoryBytes(0, bytes) : MemoryBytes(bytes);
 }
 
+// What the backend keeps of all sequences.
+MemoryBytes bytes_for_lists(const Pipeline& pipeline, const Binding& binding) {
+  const kvasir_geometry& g = binding.geometry;
+  const uint64_t n_blocks = (uint64_t{g.max_context} + g.block_size - 1) / g.block_size;
+  const uint64_t bytes = pipeline.attention->kept_bytes(n_blocks);
+  check_claim(*pipeline.attention, "kept_bytes", "what it keeps of a layer", bytes);
+  return {0, bytes * binding.n_sparse_layers() * g.max_sequences};
+}
+
 // Whether the window's backend attends prompts to the context's blocks, which are of `formats`.
 bool attends_prompts(const Pipeline& pipeline, std::span<const kvasir_kv_format> formats) {
   const auto& wanted = pipeline.strategy.cache.prompt_attention;
@@ -292,6 +302,8 @@ std::shared_ptr<const Binding> bind_pipeline(const ModelShape& shape, Compute co
     binding.constant_positions |= selector->limits().pos_mode == KVASIR_POS_CONSTANT;
   }
   check_together(pipeline, binding);
+  binding.lists_stay = lists_can_stay(pipeline, g, binding.formats);
+  if (binding.lists_stay) binding.attention_scratch += bytes_for_lists(pipeline, binding);
   return made;
 }
 

@@ -33,6 +33,7 @@ struct Binding {
   kvasir_geometry context_geometry{}, window_geometry{};
   kvasir_storage_plan window_storage{};
   MemoryBytes attention_scratch;    // of max_queries over max_context
+  bool lists_stay = false;          // lists_can_stay() of decoded tokens
   bool constant_positions = false;  // some selector sets KVASIR_POS_CONSTANT
 
   bool is_dense(uint32_t layer) const { return dense_bits[layer / 64] >> (layer % 64) & 1; }

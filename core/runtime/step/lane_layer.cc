@@ -222,7 +222,12 @@ void LaneLayer::attend_pieces(Lane& lane, Pass& pass) {
   std::vector<const LayerSelection*> selections;
   StepTimer::in_part(lane.choose_nanos, [&] { selections = run.select.select(pass); });
   StepTimer::in_part(lane.attend_nanos, [&] {
-    run.attend.attend(pass, selections, run.select.contribution(), b_.attention_rows());
+    const AttentionRows rows = b_.attention_rows();
+    if (run.select.has_unread() &&
+        run.attend.attend_unread(pass, selections, rows, run.select.lists_there(),
+                                 [&] { return run.select.read_lists(); }))
+      return;
+    run.attend.attend(pass, selections, run.select.contribution(), rows);
   });
   run.observe.observe(pass, run.attend);
   run.update.left_window(pass.living());

@@ -25,6 +25,7 @@ struct RunContext {
   BlockStore& store;
   MemoryBridge* window_bridge = nullptr;  // hybrid mode: to where the window's backend works
   bool prompts_by_window = false;         // as in Binding
+  bool lists_stay = false;                // likewise
   ThreadPool& pool;
   FaultLog& faults;
   Counters& counters;

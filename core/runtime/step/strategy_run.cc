@@ -107,6 +107,7 @@ RunContext StrategyRun::make_context(const Model& model, ThreadPool& pool,
                  .store = *store,
                  .window_bridge = window_bridge.get(),
                  .prompts_by_window = binding->prompts_by_window,
+                 .lists_stay = binding->lists_stay,
                  .pool = pool,
                  .faults = faults,
                  .counters = counters,
@@ -248,6 +249,7 @@ void StrategyRun::seq_fork(SequenceId parent, SequenceId child) {
 void StrategyRun::seq_close(SequenceId id) noexcept {
   for (auto& selector : pipeline.selectors) selector->seq_close(id);
   if (pipeline.representative) pipeline.representative->seq_close(id);
+  if (binding->lists_stay) pipeline.attention->forget(id);
 }
 
 Counters& StrategyRun::counted() {

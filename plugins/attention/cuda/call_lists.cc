@@ -29,6 +29,7 @@ uint64_t address(const void* data) { return reinterpret_cast<uint64_t>(data); }
 struct CallBuilder::Part {
   const kvasir_attn_part& given;
   cuda::AttentionPart& out;
+  const PartTable* table = nullptr;
   bool has_kind = false, is_carried = false;  // where K and V lie
   uint64_t n_items = 0;                       // that ranges name, from the first on
   uint32_t n_blocks = 0;                      // that have a number
@@ -67,7 +68,7 @@ cuda::AttentionShape CallBuilder::shape() const {
           geometry_.block_size, geometry_.softmax_scale, geometry_.softcap};
 }
 
-void CallBuilder::build(const kvasir_attn_in& in, CallLists& out) {
+void CallBuilder::build(const kvasir_attn_in& in, const DeviceLists* there, CallLists& out) {
   out.packer.clear();
   out.ranges.clear();
   out.by_token.clear();
@@ -78,10 +79,15 @@ void CallBuilder::build(const kvasir_attn_in& in, CallLists& out) {
   parts_.clear();
   out.packer.reserve(Packer::kAlignment);  // offset 0 says: none
   const kvasir_attn_part* before = nullptr;
+  const auto table_of = [&](size_t part) -> const PartTable* {
+    return there && there->tables[part].blocks ? &there->tables[part] : nullptr;
+  };
   for (const kvasir_attn_part& part : parts_of(in)) {
-    add_part(part, before, out);
+    add_part(part, before, table_of(parts_.size()), out);
     before = &part;
   }
+  out.n_chosen = 0;
+  if (there) add_chosen(in, *there, out);
   out.formats = out.packer.put(formats_);
   out.parts = out.packer.put(parts_);
   uint64_t at = out.parts;
@@ -90,8 +96,9 @@ void CallBuilder::build(const kvasir_attn_in& in, CallLists& out) {
     const auto relocate = [&](size_t field) { out.packer.is_address(at + field); };
     if (is_host(part.q.mem_kind)) relocate(offsetof(cuda::AttentionPart, q));
     if (is_host(part.q_pos.mem_kind)) relocate(offsetof(cuda::AttentionPart, q_pos));
-    if (!out.is_carried[i++]) {
-      relocate(offsetof(cuda::AttentionPart, blocks));
+    const bool is_carried = out.is_carried[i], is_in_table = table_of(i++) != nullptr;
+    if (!is_carried) {
+      if (!is_in_table) relocate(offsetof(cuda::AttentionPart, blocks));
       if (part.items) relocate(offsetof(cuda::AttentionPart, items));
     }
     if (part.log_weight && part.weight_width != 0)
@@ -101,14 +108,14 @@ void CallBuilder::build(const kvasir_attn_in& in, CallLists& out) {
 }
 
 void CallBuilder::add_part(const kvasir_attn_part& given, const kvasir_attn_part* before,
-                           CallLists& out) {
+                           const PartTable* table, CallLists& out) {
   check_part(geometry_, given);
   const uint64_t n_queries = given.q.shape[0];
   if (given.q_pos.rank != 1 || given.q_pos.dtype != KVASIR_DTYPE_U32 ||
       given.q_pos.shape[0] < n_queries) {
     sdk::fail_invalid("a part without q_pos");
   }
-  Part part{given, parts_.emplace_back()};
+  Part part{given, parts_.emplace_back(), table};
   cuda::AttentionPart& to = part.out;
   const uint64_t query_floats = uint64_t{geometry_.n_q_heads} * geometry_.head_dim;
   if (before && same_queries(*before, given)) {  // as those of a piece of a prompt
@@ -137,12 +144,12 @@ void CallBuilder::add_part(const kvasir_attn_part& given, const kvasir_attn_part
   out.n_queries = std::max(out.n_queries, static_cast<uint32_t>(n_queries));
 
   blocks_.clear();
-  number_of_.assign(given.n_leases, kNoNumber);
+  number_of_.assign(table ? 0 : given.n_leases, kNoNumber);
   items_.clear();
   for (const kvasir_attn_range& range : ranges_of(given)) add_range(part, range, out);
   out.is_carried.push_back(part.is_carried);
   if (!part.is_carried) {
-    to.blocks = out.packer.put(blocks_);
+    to.blocks = table ? table->blocks : out.packer.put(blocks_);
     for (size_t i = 0; i < blocks_.size(); ++i)
       if (blocks_[i].pos)
         out.packer.is_address(to.blocks + i * sizeof(cuda::KvBlock) + offsetof(cuda::KvBlock, pos));
@@ -160,6 +167,7 @@ void CallBuilder::add_range(Part& part, const kvasir_attn_range& range, CallList
                         range.n_q, range.item_begin, range.item_end, 0, 0,
                         range.flags & KVASIR_ATTN_RANGE_PREFILL ? 1u : 0u});
   part.n_items = std::max(part.n_items, range.item_end);
+  if (part.table) return add_items(part, range, *part.table);
   for (uint64_t i = range.item_begin; i < range.item_end; ++i) {
     const uint64_t item = item_value(part.given, i);
     const uint64_t ordinal = part.out.by_token ? item / geometry_.block_size : item;
@@ -181,6 +189,44 @@ void CallBuilder::add_range(Part& part, const kvasir_attn_range& range, CallList
     }
     name_block(number, lease, out);
   }
+}
+
+// Blocks of a table are numbered as leases are.
+void CallBuilder::add_items(Part& part, const kvasir_attn_range& range, const PartTable& table) {
+  items_.resize(part.n_items);
+  for (uint64_t i = range.item_begin; i < range.item_end; ++i) {
+    items_[i] = part.given.items[i];
+    if (items_[i] >= table.n_blocks)
+      sdk::fail_invalid("an item names lease " + std::to_string(items_[i]) + ", the part has " +
+                        std::to_string(table.n_blocks));
+  }
+}
+
+// Where they go among the items of their parts.
+void CallBuilder::add_chosen(const kvasir_attn_in& in, const DeviceLists& there, CallLists& out) {
+  const kvasir_attn_lists& given = there.given;
+  const sdk::Strided<const kvasir_attn_list> lists(given.lists, given.n_lists, given.list_size);
+  chosen_.clear();
+  for (const kvasir_attn_list& list : lists) {
+    const PartTable& table = there.tables[list.part];
+    const kvasir_attn_part& part = parts_of(in)[list.part];
+    bool is_held = false;
+    for (const kvasir_attn_range& range : ranges_of(part))
+      is_held =
+          is_held || (range.item_begin <= list.item_begin && list.item_begin <= range.item_end &&
+                      list.n <= range.item_end - list.item_begin);
+    if (!is_held || list.first > given.index.shape[0] || list.n > given.index.shape[0] - list.first)
+      sdk::fail_invalid("a list on the device reaches past its range, or past the indices");
+    chosen_.push_back({address(given.index.data) + list.first * sizeof(uint32_t),
+                       parts_[list.part].items + list.item_begin * sizeof(uint32_t),
+                       static_cast<uint32_t>(list.n), table.n_blocks, table.empty, 0});
+  }
+  out.n_chosen = static_cast<uint32_t>(chosen_.size());
+  out.chosen = out.packer.put(chosen_);
+  for (size_t i = 0; i < chosen_.size(); ++i)
+    out.packer.is_address(out.chosen + i * sizeof(cuda::ChosenList) +
+                          offsetof(cuda::ChosenList, items));
+  out.type = out.ranges.empty() ? out.type : common_type();
 }
 
 // In the order in which lists name them, for of a long context they name few; without a list item i

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels/cuda/attention_call.h"
+#include "plugins/attention/cuda/block_tables.h"
 #include "plugins/shared/attention_geometry.h"
 #include "plugins/shared/packer.h"
 
@@ -24,6 +25,15 @@ struct CallLists {
   std::vector<bool> by_token, is_carried;  // of each part; is_carried: K and V in host memory
   cuda::KvType type = cuda::KvType::kMixed;
   uint32_t n_queries = 0;  // of the part with most
+  uint64_t chosen = 0;     // offset of ChosenList [n_chosen], lists that are on the device
+  uint32_t n_chosen = 0;
+};
+
+// What stays on the device: the tables of the parts that have lists there, others have none, and
+// these lists. Refers to them.
+struct DeviceLists {
+  const kvasir_attn_lists& given;
+  const std::vector<PartTable>& tables;  // [parts]
 };
 
 class CallBuilder {
@@ -31,8 +41,8 @@ class CallBuilder {
   explicit CallBuilder(const Geometry& geometry);
 
   // Throws sdk::Error for what reaches beyond the views, the leases or the geometry, and for
-  // element types that the kernels do not read.
-  void build(const kvasir_attn_in& in, CallLists& out);
+  // element types that the kernels do not read. there: null, or what comes from the device.
+  void build(const kvasir_attn_in& in, const DeviceLists* there, CallLists& out);
 
   cuda::AttentionShape shape() const;
   const std::vector<cuda::KvFormat>& formats() const { return formats_; }
@@ -41,8 +51,11 @@ class CallBuilder {
 
  private:
   struct Part;  // one that is being built
-  // before: the part before it, or null.
-  void add_part(const kvasir_attn_part& part, const kvasir_attn_part* before, CallLists& out);
+  // before: the part before it, or null. table: null, or its blocks are there.
+  void add_part(const kvasir_attn_part& part, const kvasir_attn_part* before,
+                const PartTable* table, CallLists& out);
+  void add_items(Part& part, const kvasir_attn_range& range, const PartTable& table);
+  void add_chosen(const kvasir_attn_in& in, const DeviceLists& there, CallLists& out);
   void add_range(Part& part, const kvasir_attn_range& range, CallLists& out);
   uint64_t number_of(Part& part, uint64_t ordinal);  // of a block among those of the part
   // The block of a lease, made when first named; the lease was checked.
@@ -56,6 +69,7 @@ class CallBuilder {
   std::vector<cuda::KvBlock> blocks_;
   std::vector<uint32_t> number_of_;  // of each lease's block
   std::vector<uint32_t> items_;      // as the kernels number blocks
+  std::vector<cuda::ChosenList> chosen_;
 };
 
 }  // namespace kvasir::attention

@@ -14,6 +14,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernels/cuda/attention_decode.h"
@@ -23,6 +24,7 @@
 #include "kernels/cuda/attention_prefill.h"
 #include "plugins/attention/cuda/call_lists.h"
 #include "plugins/attention/cuda/carried_rows.h"
+#include "plugins/attention/cuda/list_reader.h"
 #include "plugins/shared/device_buffer.h"
 #include "plugins/shared/element_type.h"
 
@@ -116,6 +118,7 @@ class Cuda {
     geometry_.emplace(geometry);
     builder_.emplace(*geometry_);
     carried_.emplace(*geometry_, builder_->formats());
+    tables_.emplace(*geometry_);
     max_sequences_ = geometry.max_sequences;
     for (Wave& wave : waves_) wave.rows.most_bytes = carry_bytes_ / 2;
     const cuda::KvType stored = builder_->common_type();
@@ -141,24 +144,29 @@ class Cuda {
   }
 
   void run(const sdk::Step&, const kvasir_attn_in& in, kvasir_attn_out& views) {
-    on_device([&] {
-      try {
-        run_on_device(in, views);
-      } catch (...) {
-        wait_for_all();
-        throw;
-      }
-    });
+    guarded([&] { run_on_device(in, views); });
   }
 
   void mass(const sdk::Step&, const kvasir_attn_in& in, const kvasir_attn_mass& views) {
-    on_device([&] {
-      try {
-        mass_on_device(in, views);
-      } catch (...) {
-        wait_for_all();
-        throw;
-      }
+    guarded([&] { mass_on_device(in, views); });
+  }
+
+  // ---- kvasir.device-list-reader/1 ----
+
+  const void* get_extension(const char* id) const {
+    return std::string_view(id) == KVASIR_EXT_DEVICE_LIST_READER
+               ? attention::list_reader_table<Cuda>()
+               : nullptr;
+  }
+  uint64_t kept_bytes(uint64_t n_blocks) const { return attention::BlockTables::bytes(n_blocks); }
+  void run_with_lists(const kvasir_step& step, const kvasir_attn_in& in,
+                      const kvasir_attn_lists& lists, kvasir_attn_out& views) {
+    guarded([&] { run_listed(step, in, lists, views); });
+  }
+  void forget(uint64_t seq) {
+    guarded([&] {
+      cuda::wait(stream_);
+      tables_->forget(seq);
     });
   }
 
@@ -175,7 +183,19 @@ class Cuda {
     uint64_t slot_begin, slot_end;
   };
 
-  void wait_for_all() const {  // nothing may still use the buffers
+  // What fails ends what was started: nothing may still use the buffers.
+  template <class Fn>
+  void guarded(Fn&& fn) const {
+    on_device([&] {
+      try {
+        fn();
+      } catch (...) {
+        wait_for_all();
+        throw;
+      }
+    });
+  }
+  void wait_for_all() const {
     cuda::wait(carry_stream_);
     cuda::wait(stream_);
   }
@@ -243,8 +263,37 @@ class Cuda {
   }
 
   void run_on_device(const kvasir_attn_in& in, const kvasir_attn_out& views) {
-    builder_->build(in, lists_);
-    cuda::AttentionCall call = send_lists();
+    builder_->build(in, nullptr, lists_);
+    finish(in, send_lists(), views);
+  }
+
+  // With lists that are on the device, and the tables that they count in.
+  void run_listed(const kvasir_step& step, const kvasir_attn_in& in, const kvasir_attn_lists& lists,
+                  const kvasir_attn_out& views) {
+    attention::check_lists(in, lists);
+    tables_->begin();
+    part_tables_.assign(in.n_parts, {});
+    for (const kvasir_attn_list& list :
+         sdk::Strided<const kvasir_attn_list>(lists.lists, lists.n_lists, lists.list_size)) {
+      attention::PartTable& table = part_tables_[list.part];
+      if (table.blocks) continue;
+      const sdk::Strided<const kvasir_attn_owner> owners(lists.owners, in.n_parts,
+                                                         lists.owner_size);
+      table = tables_->update(owners[list.part], step.layer, attention::parts_of(in)[list.part],
+                              stream_);
+    }
+    const attention::DeviceLists there{lists, part_tables_};
+    builder_->build(in, &there, lists_);
+    const uint64_t patches = tables_->pack(lists_.packer);
+    const cuda::AttentionCall call = send_lists();
+    cuda::place_lists(address(sent_.data()) + lists_.chosen, lists_.n_chosen,
+                      address(sent_.data()) + patches, tables_->n_patches(), stream_);
+    tables_->commit();
+    finish(in, call, views);
+  }
+
+  // Attends, once the lists are there.
+  void finish(const kvasir_attn_in& in, cuda::AttentionCall call, const kvasir_attn_out& views) {
     const bool to_host = !is_on_device(views.o);
     if (to_host != !is_on_device(views.lse))
       sdk::fail_invalid("o and lse must lie in the same kind of memory");
@@ -404,7 +453,7 @@ class Cuda {
   }
 
   void mass_on_device(const kvasir_attn_in& in, const kvasir_attn_mass& views) {
-    builder_->build(in, lists_);
+    builder_->build(in, nullptr, lists_);
     const uint64_t n_keys = plan_mass(in, views);
     const uint64_t lse = is_on_device(views.lse)
                              ? 0
@@ -508,6 +557,8 @@ class Cuda {
   std::optional<Geometry> geometry_;
   std::optional<attention::CallBuilder> builder_;
   std::optional<attention::CarriedRows> carried_;
+  std::optional<attention::BlockTables> tables_;
+  std::vector<attention::PartTable> part_tables_;  // of a call
   cuda::Stream stream_, carry_stream_;
   CallLists lists_;
   std::vector<cuda::AttentionPart> placed_;  // those of lists_, as the device has them

@@ -5,11 +5,13 @@
 #include <algorithm>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernels/cuda/top_k.h"
 #include "plugins/shared/block_topk_options.h"
 #include "plugins/shared/device_buffer.h"
+#include "plugins/shared/device_lists.h"
 
 namespace {
 using namespace kvasir;
@@ -57,33 +59,63 @@ class CudaBlockTopK : public sdk::BlockBudget {
     out.memory.state_bytes = state_bytes_;
   }
 
+  const void* get_extension(const char* id) const {
+    return std::string_view(id) == KVASIR_EXT_DEVICE_LISTS
+               ? sdk::device_lists_table<CudaBlockTopK>()
+               : nullptr;
+  }
+
   void select(const sdk::Step& step, const kvasir_sel_in& in, kvasir_selection& out) {
     lay_out(step, in, out);
-    const uint32_t n = n_lists(step);
-    const uint64_t n_chosen = out.list_offsets[n];
+    const uint64_t n_chosen = out.list_offsets[n_lists(step)];
     if (n_chosen == 0) return;
     sdk::run_to_end(stream_, [&] {
-      const uint64_t scores = bring(in.scores, in.score_offsets[n]);
-      const uint64_t places = places_.ensure(n_chosen * sizeof(uint32_t));
-      lists_.clear();
-      for (uint32_t i = 0; i < n; ++i)
-        lists_.push_back({scores + in.score_offsets[i] * sizeof(float),
-                          places + out.list_offsets[i] * sizeof(uint32_t),
-                          static_cast<uint32_t>(in.score_offsets[i + 1] - in.score_offsets[i]),
-                          max_blocks(), higher_first_, 0});
-      const uint64_t bytes = lists_.size() * sizeof(cuda::TopKList);
-      const uint64_t sent = sent_.ensure(bytes);
-      cuda::copy_to_device(sent_.data(), lists_.data(), bytes, stream_);
-      cuda::top_k(sent, n, stream_);
+      choose(step, in, out, places_.ensure(n_chosen * sizeof(uint32_t)),
+             [](uint32_t) { return 0u; });
       cuda::copy_to_host(out.index, places_.data(), n_chosen * sizeof(uint32_t), stream_);
     });
-    for (uint32_t i = 0; i < n; ++i) {
+    for (uint32_t i = 0; i < n_lists(step); ++i) {
       const sdk::Candidates from = candidates(step, i);
       for (uint32_t& index : sdk::list_indices(out, i)) index = from[index];
     }
   }
 
+  // kvasir.device-lists/1: they stay where they are chosen, and candidates follow each other.
+  void select_there(const sdk::Step& step, const kvasir_sel_in& in, kvasir_selection& out,
+                    const kvasir_view& index) {
+    lay_out(step, in, out);
+    const uint64_t n_chosen = out.list_offsets[n_lists(step)];
+    if (step.raw().candidates || index.mem_kind != KVASIR_MEM_DEVICE ||
+        index.dtype != KVASIR_DTYPE_U32 || index.rank != 1 || index.shape[0] < n_chosen)
+      sdk::fail_invalid("select: whole ranges of candidates, and space for u32 [" +
+                        std::to_string(n_chosen) + "] on the device, are needed");
+    if (n_chosen == 0) return;
+    sdk::run_to_end(stream_, [&] {
+      choose(step, in, out, sdk::address(index.data),
+             [&](uint32_t list) { return candidates(step, list)[0]; });
+    });
+  }
+
  private:
+  // What the lists of `out` are to hold into u32 at `places`: of list i the places among its
+  // candidates, and first(i) more.
+  template <class First>
+  void choose(const sdk::Step& step, const kvasir_sel_in& in, const kvasir_selection& out,
+              uint64_t places, const First& first) {
+    const uint32_t n = n_lists(step);
+    const uint64_t scores = bring(in.scores, in.score_offsets[n]);
+    lists_.clear();
+    for (uint32_t i = 0; i < n; ++i) {
+      const auto n_scores = static_cast<uint32_t>(in.score_offsets[i + 1] - in.score_offsets[i]);
+      lists_.push_back({scores + in.score_offsets[i] * sizeof(float),
+                        places + out.list_offsets[i] * sizeof(uint32_t), n_scores, max_blocks(),
+                        higher_first_, n_scores == 0 ? 0 : first(i)});
+    }
+    const uint64_t bytes = lists_.size() * sizeof(cuda::TopKList);
+    const uint64_t sent = sent_.ensure(bytes);
+    cuda::copy_to_device(sent_.data(), lists_.data(), bytes, stream_);
+    cuda::top_k(sent, n, stream_);
+  }
   // The scores on the device.
   uint64_t bring(const kvasir_view& view, uint64_t n) {
     if (view.dtype != KVASIR_DTYPE_F32 || view.rank != 1 || view.shape[0] < n ||

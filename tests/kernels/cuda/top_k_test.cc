@@ -61,8 +61,9 @@ void check_lists(const std::vector<List>& lists) {
   for (size_t i = 0; i < lists.size(); ++i) {
     sent.push_back({address(on_device) + 4 * places[i], address(index) + 4 * want.size(),
                     static_cast<uint32_t>(lists[i].score.size()), lists[i].k, lists[i].higher_first,
-                    0});
-    const Indices best = sorted_best(lists[i].score, lists[i].k, lists[i].higher_first);
+                    static_cast<uint32_t>(7 * i)});
+    Indices best = sorted_best(lists[i].score, lists[i].k, lists[i].higher_first);
+    for (uint32_t& chosen : best) chosen += sent[i].first;
     want.insert(want.end(), best.begin(), best.end());
     want.push_back(kUntouched);
   }

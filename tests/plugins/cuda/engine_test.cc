@@ -344,7 +344,8 @@ TEST_SUITE("plugins/cuda/engine") {
     CHECK(all != told_by({"minmax", "box_scale = 0.0\n", "f32", "sum"}, kAll, one_token).logits);
   }
 
-  TEST_CASE("with records on the device queries travel, scores to a host's selector, keys never") {
+  TEST_CASE(
+      "with records on the device queries travel, scores to a host's selector or what was chosen") {
     for (const std::string& selector : {std::string("block_topk"), kTopKThere}) {
       CAPTURE(selector);
       Bench bench;  // 3 layers, 8 query heads over 2 kv heads, 16 wide
@@ -362,7 +363,8 @@ TEST_SUITE("plugins/cuda/engine") {
       const Engagement& engagement = engine->decode_engagement();
       const uint64_t n_scores = engagement.representative_bytes_read / (2 * 16 * sizeof(uint16_t));
       CHECK(n_scores == 3 * 2 * 8);  // blocks behind the sink's, before the window's
-      const uint64_t n_travel = selector == kTopKThere ? 0 : n_scores;
+      // Two blocks per layer and kv head, or all scores.
+      const uint64_t n_travel = selector == kTopKThere ? 3 * 2 * 2 : n_scores;
       CHECK(engagement.device_copy_bytes ==
             (3 * (2 * (16 + 16) + 8 * 16) + n_travel) * sizeof(float));
       CHECK(engagement.fallbacks == 0);
