@@ -4,6 +4,8 @@
 
 #include <atomic>
 #include <memory>
+#include <mutex>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,22 +21,82 @@ using Work = std::vector<std::function<void()>>;
 struct State {
   std::unique_ptr<Work> recorded;  // null: it is not captured
   bool is_refused = false;
+  Work put_off;
 };
+struct Streams {
+  std::mutex mutex;  // of all below, and of put_off of each
+  std::set<State*> all;
+  bool puts_off = false;
+};
+Streams& streams() {
+  static Streams only;
+  return only;
+}
 thread_local State* captured = nullptr;  // by this thread, one at a time
-std::atomic<uint64_t> n_kernels{0}, n_graphs{0};
+std::atomic<uint64_t> n_kernels{0}, n_graphs{0}, n_waited{0};
 
 State* state_of(Stream stream) { return static_cast<State*>(stream.handle); }
 
 [[noreturn]] void refuse(const std::string& text) { throw Fault(FaultKind::kCapture, text); }
 
+Work taken_from(State& state) {
+  const std::lock_guard lock(streams().mutex);
+  return std::exchange(state.put_off, {});
+}
+
+std::set<State*> all_streams() {
+  const std::lock_guard lock(streams().mutex);
+  return streams().all;
+}
+
+void run(const Work& work) {
+  for (const auto& part : work) part();
+}
+
 }  // namespace
+
+void put_off(bool are) {
+  const std::lock_guard lock(streams().mutex);
+  streams().puts_off = are;
+}
+
+bool puts_off(Stream stream) {
+  const State* state = state_of(stream);
+  const std::lock_guard lock(streams().mutex);
+  return streams().puts_off && state && !state->recorded;
+}
+
+uint64_t n_waits() { return n_waited; }
+void count_wait() { ++n_waited; }
 
 void give(Stream stream, std::function<void()> work) {
   State* state = state_of(stream);
-  if (state && state->recorded)
+  if (state && state->recorded) {
     state->recorded->push_back(std::move(work));
-  else
-    work();
+    return;
+  }
+  if (state) {
+    const std::lock_guard lock(streams().mutex);
+    if (streams().puts_off) {
+      state->put_off.push_back(std::move(work));
+      return;
+    }
+  } else {
+    finish(stream);  // the default stream comes behind all that others were given
+  }
+  work();
+}
+
+void finish(Stream stream) {
+  if (State* state = state_of(stream)) return run(taken_from(*state));
+  for (State* state : all_streams()) run(taken_from(*state));
+}
+
+void finish_all() noexcept {
+  try {
+    finish({});
+  } catch (const std::exception&) {  // nobody asked
+  }
 }
 
 void give_kernel(Stream stream, std::function<void()> work) {
@@ -60,8 +122,25 @@ void refuse_in_capture(const char* what) {
 
 using emulation::State;
 
-Stream make_stream() { return {new State}; }
-void destroy_stream(Stream stream) noexcept { delete emulation::state_of(stream); }
+Stream make_stream() {
+  auto* state = new State;
+  const std::lock_guard lock(emulation::streams().mutex);
+  emulation::streams().all.insert(state);
+  return {state};
+}
+void destroy_stream(Stream stream) noexcept {
+  State* state = emulation::state_of(stream);
+  if (!state) return;
+  try {
+    emulation::finish(stream);
+  } catch (const std::exception&) {  // as finish_all()
+  }
+  {
+    const std::lock_guard lock(emulation::streams().mutex);
+    emulation::streams().all.erase(state);
+  }
+  delete state;
+}
 
 void begin_capture(Stream stream) {
   State* state = emulation::state_of(stream);
@@ -87,7 +166,8 @@ void abandon_capture(Stream stream) noexcept {
 
 void launch_graph(Graph graph, Stream stream) {
   emulation::refuse_capture(stream, "a graph is started");
-  for (const auto& work : *static_cast<const emulation::Work*>(graph.handle)) work();
+  const auto* recorded = static_cast<const emulation::Work*>(graph.handle);
+  emulation::give(stream, [work = *recorded] { emulation::run(work); });
   ++emulation::n_graphs;
 }
 

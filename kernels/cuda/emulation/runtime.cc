@@ -1,9 +1,11 @@
-// The runtime of the emulated device: everything that is not recorded is done when the call
-// returns, but for copies from and to pinned memory, which any stream's wait ends.
-// SPDX-License-Identifier: Apache-2.0
+// The runtime of the emulated device: everything that is neither recorded nor
+// put off is done when the call returns, but for copies from and to pinned
+// memory, which any stream's wait ends. SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/runtime.h"
 
+#include <cstddef>
 #include <cstring>
+#include <vector>
 
 #include "kernels/cuda/emulation/capture.h"
 #include "kernels/cuda/emulation/fault.h"
@@ -40,6 +42,8 @@ MemoryState memory_state() { return {emulation::free_bytes(), emulation::memory_
 
 void wait(Stream stream) {
   emulation::refuse_capture(stream, "somebody waits");
+  emulation::count_wait();
+  emulation::finish(stream);
   emulation::end_copies();
 }
 
@@ -51,6 +55,7 @@ void* allocate_memory(uint64_t bytes) {
 }
 void free_memory(void* data) noexcept {
   if (data) emulation::refuse_in_capture("memory is freed");
+  if (data) emulation::finish_all();  // as cudaFree() does
   emulation::release(data);
 }
 bool is_device_memory(const void* data) { return emulation::region_of(data) != nullptr; }
@@ -61,10 +66,21 @@ bool pin_memory(void* data, uint64_t bytes) {
 }
 void unpin_memory(void* data) noexcept { emulation::unpin(data); }
 
+// What is put off copies what was there when it was given, and ends at the
+// wait, as pinned copies do.
 void copy_to_device(void* to, const void* from, uint64_t bytes, Stream stream) {
   if (bytes == 0) return;
   const bool is_pinned = emulation::is_pinned(from, bytes);
   if (!is_pinned) emulation::refuse_capture(stream, "memory that is not pinned is copied");
+  if (!is_pinned && emulation::puts_off(stream)) {
+    const auto* at = static_cast<const std::byte*>(from);
+    emulation::give(stream, [to, taken = std::vector<std::byte>(at, at + bytes)] {
+      check(to, taken.size());
+      std::memcpy(to, taken.data(), taken.size());
+    });
+    return;
+  }
+  if (is_pinned && emulation::puts_off(stream)) emulation::begin_copy_from(from, bytes);
   emulation::give(stream, [=] {
     check(to, bytes);
     std::memcpy(to, from, bytes);
@@ -74,7 +90,10 @@ void copy_to_device(void* to, const void* from, uint64_t bytes, Stream stream) {
 void copy_to_host(void* to, const void* from, uint64_t bytes, Stream stream) {
   if (bytes == 0) return;
   const bool is_pinned = emulation::is_pinned(to, bytes);
-  if (!is_pinned) emulation::refuse_capture(stream, "memory that is not pinned is copied");
+  if (!is_pinned) {
+    emulation::refuse_capture(stream, "memory that is not pinned is copied");
+    emulation::finish(stream);  // such a copy returns when it is done
+  }
   emulation::give(stream, [=] {
     check(from, bytes);
     if (is_pinned)
@@ -82,6 +101,7 @@ void copy_to_host(void* to, const void* from, uint64_t bytes, Stream stream) {
     else
       std::memcpy(to, from, bytes);
   });
+  if (!is_pinned) emulation::finish(stream);
 }
 void copy_on_device(void* to, const void* from, uint64_t bytes, Stream stream) {
   if (bytes == 0) return;
