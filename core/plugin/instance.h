@@ -8,6 +8,7 @@
 #include <kvasir/ext/draft/device_memory.h>
 #include <kvasir/ext/draft/state.h>
 #include <kvasir/ext/draft/store.h>
+#include <kvasir/ext/draft/stream.h>
 #include <kvasir/ext/draft/tier_counters.h>
 #include <kvasir/kvasir.h>
 
@@ -128,6 +129,9 @@ class Instance {
   // What it keeps of a sequence, through kvasir.state/1. Error(kInput) when it keeps something and
   // has no such extension. load: the sequence is open and empty.
   bool keeps_sequences() const;
+  // kvasir.stream-user/1; without it set_stream() may not be called. 0: takes it back.
+  bool uses_streams() const;
+  void set_stream(kvasir_stream_handle stream) const;
   std::vector<std::byte> save_state(uint64_t seq) const;
   void load_state(uint64_t seq, std::span<const std::byte> bytes);
 
@@ -285,7 +289,13 @@ class Storage : public Instance {
   void device_copy(const kvasir_view& to, const kvasir_view& from);
   void device_zero(void* data, uint64_t bytes);
   bool checks_finite() const;  // it has all_finite(), an optional slot
+  // kvasir.stream/1, of which create() alone is used; it gives a stream that lives as long as this.
+  bool has_streams() const;
+  kvasir_stream_handle make_stream() const;
   bool device_all_finite(const kvasir_view& of);
+  // copy() and all_finite() of each, with one wait where it can.
+  std::vector<bool> device_fetch(const kvasir_view& to, const kvasir_view& from,
+                                 const std::vector<kvasir_view>& of);
 
  private:
   const kvasir_storage& table() const { return table_; }

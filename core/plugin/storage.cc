@@ -348,6 +348,27 @@ bool Storage::device_all_finite(const kvasir_view& of) {
   return answer == 1;
 }
 
+std::vector<bool> Storage::device_fetch(const kvasir_view& to, const kvasir_view& from,
+                                        const std::vector<kvasir_view>& of) {
+  require(checks_finite(), "all_finite");
+  std::vector<bool> are_finite;
+  if (!KVASIR_HAS(*device_memory_, kvasir_device_memory, fetch)) {
+    device_copy(to, from);
+    for (const kvasir_view& view : of) are_finite.push_back(device_all_finite(view));
+    return are_finite;
+  }
+  std::vector<uint32_t> answers(of.size(), 0);
+  check("fetch", step_call("fetch", nullptr, [&](kvasir_err* err) {
+          return device_table().fetch(base().self, &to, &from, of.data(),
+                                      static_cast<uint32_t>(of.size()), answers.data(), err);
+        }));
+  for (const uint32_t answer : answers) {
+    if (answer > 1) defect("fetch", "it answered neither 0 nor 1");
+    are_finite.push_back(answer == 1);
+  }
+  return are_finite;
+}
+
 // Of calls that have no other answer than done.
 void Storage::check(const char* function, kvasir_status status) const {
   if (status != KVASIR_OK) defect(function, "returned status " + std::to_string(status));

@@ -60,6 +60,11 @@ class DeviceBuffer {
     }
     return address(data_);
   }
+  // The same; waits for the stream, which uses it, before it grows.
+  uint64_t ensure(uint64_t bytes, cuda::Stream stream) {
+    if (bytes > bytes_ && data_) cuda::wait(stream);
+    return ensure(bytes);
+  }
   void* data() const { return data_; }
 
  private:
@@ -67,9 +72,10 @@ class DeviceBuffer {
   uint64_t bytes_ = 0;
 };
 
-// The packed bytes in `buffer`; returns the address of offset 0.
+// The packed bytes in `buffer`, whatever the stream still does with it; returns the address of
+// offset 0.
 inline uint64_t send(Packer& packer, DeviceBuffer& buffer, cuda::Stream stream) {
-  const uint64_t base = buffer.ensure(packer.size());
+  const uint64_t base = buffer.ensure(packer.size(), stream);
   const std::span<const std::byte> bytes = packer.place(base);
   cuda::copy_to_device(buffer.data(), bytes.data(), bytes.size(), stream);
   return base;

@@ -7,6 +7,7 @@
 //     static constexpr kvasir_desc kDesc = sdk::device_representative({.id = …});
 //     Mine(const sdk::Host&, const sdk::Options& options)
 //         : DeviceRepresentative(kDesc.id, cuda::RecordKind::kMean, options, 1.0f) {}
+//     const void* get_extension(const char* id) const { return stream_extension<Mine>(id); }
 //   };
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -22,6 +23,7 @@
 
 #include "kernels/cuda/record_scores.h"
 #include "plugins/shared/device_buffer.h"
+#include "plugins/shared/device_work.h"
 #include "plugins/shared/kv_type.h"
 #include "plugins/shared/record_options.h"
 
@@ -51,7 +53,6 @@ class DeviceRepresentative {
         kind_(kind),
         type_(options.choice("dtype") == 0 ? cuda::KvType::kF32 : cuda::KvType::kF16),
         box_scale_(box_scale) {}
-  ~DeviceRepresentative() { cuda::destroy_stream(stream_); }
   DeviceRepresentative(const DeviceRepresentative&) = delete;
 
   void validate(const kvasir_geometry& g) const {
@@ -89,8 +90,10 @@ class DeviceRepresentative {
     mem_kinds_.clear();
     for (const kvasir_kv_format& format : formats_of(geometry))
       mem_kinds_.push_back(format.mem_kind);
-    on_device([&] { stream_ = cuda::make_stream(); });
+    work_.open();
   }
+
+  void lend_stream(kvasir_stream_handle stream) { work_.lend(stream); }
 
   void layout(kvasir_layout& out) const {
     out.flags = KVASIR_LAYOUT_CONTENT_ONLY | KVASIR_LAYOUT_SEALED_ONLY;
@@ -108,13 +111,13 @@ class DeviceRepresentative {
     if (blocks.empty()) return;
     const auto differs = [&](const cuda::RecordBlock& b) { return b.type != blocks[0].type; };
     const bool is_mixed = std::any_of(blocks.begin(), blocks.end(), differs);
-    run_to_end(stream_, [&] {
+    work_.run([&] {
       packer_.clear();
       const uint64_t list = packer_.put(blocks);
       cuda::build_records(
-          {send(packer_, sent_, stream_) + list, static_cast<uint32_t>(blocks.size()), head_dim_,
-           is_mixed ? cuda::KvType::kMixed : blocks[0].type, kind_, type_},
-          stream_);
+          {send(packer_, sent_, work_.stream()) + list, static_cast<uint32_t>(blocks.size()),
+           head_dim_, is_mixed ? cuda::KvType::kMixed : blocks[0].type, kind_, type_},
+          work_.stream());
     });
   }
 
@@ -129,12 +132,12 @@ class DeviceRepresentative {
     const uint64_t list = pack_lists(step, in.q, out, n_heads, n_units);
     if (n_units == 0) return;
     if (n_units > INT32_MAX) fail_invalid("score: more candidates than a launch has blocks for");
-    run_to_end(stream_, [&] {
+    work_.run([&] {
       cuda::score_records(
-          {send(packer_, sent_, stream_) + list, n_units, static_cast<uint32_t>(n_lists), group,
-           head_dim_, step.raw().slab->page_blocks, record_bytes(), kind_, type_, summed ? 1u : 0u,
-           box_scale_},
-          stream_);
+          {send(packer_, sent_, work_.stream()) + list, n_units, static_cast<uint32_t>(n_lists),
+           group, head_dim_, step.raw().slab->page_blocks, record_bytes(), kind_, type_,
+           summed ? 1u : 0u, box_scale_},
+          work_.stream());
     });
   }
 
@@ -242,7 +245,7 @@ class DeviceRepresentative {
   uint64_t most_list_bytes_ = 0;
   LeasedKeys keys_;
   std::vector<uint32_t> mem_kinds_;  // of the formats
-  cuda::Stream stream_;
+  DeviceWork work_;
   Packer packer_;
   DeviceBuffer sent_;
   std::vector<cuda::ScoreList> lists_;

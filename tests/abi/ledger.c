@@ -81,7 +81,7 @@ AT(kvasir_store, list, 24);
 AT(kvasir_store, verify, 32);
 AT(kvasir_store, prune, 40);
 
-SIZE(kvasir_device_memory, 48);
+SIZE(kvasir_device_memory, 56);
 AT(kvasir_device_memory, struct_size, 0);
 AT(kvasir_device_memory, device, 4);
 AT(kvasir_device_memory, alloc, 8);
@@ -89,6 +89,7 @@ AT(kvasir_device_memory, free, 16);
 AT(kvasir_device_memory, copy, 24);
 AT(kvasir_device_memory, zero, 32);
 AT(kvasir_device_memory, all_finite, 40);
+AT(kvasir_device_memory, fetch, 48);
 
 SIZE(kvasir_stream, 48);
 AT(kvasir_stream, struct_size, 0);

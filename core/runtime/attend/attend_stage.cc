@@ -70,7 +70,7 @@ void AttendStage::begin(const Pass& pass, const AttentionRows& to) {
 
 bool AttendStage::attend_unread(Pass& pass, const std::vector<const LayerSelection*>& selections,
                                 const AttentionRows& to, const kvasir_view& lists,
-                                const std::function<bool()>& read) {
+                                const std::function<bool(FiniteQuestion*)>& read) {
   Pass tried = pass;
   const auto attempt = [&](auto&& fn) {
     try {
@@ -79,17 +79,19 @@ bool AttendStage::attend_unread(Pass& pass, const std::vector<const LayerSelecti
       return false;
     }
   };
+  begin(pass, to);
   const bool has_run = attempt([&] {
     make_parts(tried, selections, false);
     if (tried.pieces.size() != pass.pieces.size()) return false;
-    begin(tried, to);
     sides_[0].hand_over_queries(parts_);
     start(tried, &lists);
     return true;
   });
-  const bool is_good = read() && has_run && attempt([&] {
+  std::optional<FiniteQuestion> finite;
+  if (has_run) finite = question_of(tried);
+  const bool is_good = read(finite ? &*finite : nullptr) && has_run && attempt([&] {
                          put_lists(pass, selections);
-                         accept(tried);
+                         accept(tried, finite && finite->answer.value_or(false));
                          return true;
                        });
   if (!is_good) {
@@ -163,10 +165,17 @@ void AttendStage::start(const Pass& pass, const kvasir_view* lists) {
     run_sides(pass, lists);
 }
 
-void AttendStage::accept(const Pass& pass) {
+std::optional<FiniteQuestion> AttendStage::question_of(const Pass& pass) const {
+  const std::vector<QueryRun> runs = runs_of_queries(pass.pieces);
+  if (!to_.on_device || runs.size() != 1 || runs[0].end - runs[0].begin != n_queries_) return {};
+  const uint64_t width = uint64_t{c_.geometry.n_q_heads} * (c_.geometry.v_dim + 1);
+  return FiniteQuestion{c_.store.bridge().view(true, to_.o, {n_queries_ * width}), {}};
+}
+
+void AttendStage::accept(const Pass& pass, bool is_finite) {
   const bool in_prefill = std::all_of(pass.pieces.begin(), pass.pieces.end(),
                                       [](const Piece& piece) { return piece.prefills(); });
-  {
+  if (!is_finite) {
     const CheckClock clock(c_.counters.of(in_prefill).check_nanos);
     if (to_.on_device)
       check_finite_there(pass);
@@ -218,14 +227,12 @@ void AttendStage::check_finite(const Pass& pass, const Piece& piece, const float
   }
 }
 
-// One question where the pieces have all queries: lse follows o.
 void AttendStage::check_finite_there(const Pass& pass) {
   MemoryBridge& bridge = c_.store.bridge();
+  if (const auto question = question_of(pass); question && bridge.all_finite(question->of)) return;
   const uint64_t heads = c_.geometry.n_q_heads, width = heads * c_.geometry.v_dim;
   const kvasir_view o = sides_[0].o_of(to_, n_queries_), lse = sides_[0].lse_of(to_, n_queries_);
   const auto are_finite = [&](const QueryRun& run) {
-    if (run.end - run.begin == n_queries_)
-      return bridge.all_finite(bridge.view(true, to_.o, {n_queries_ * (width + heads)}));
     return bridge.all_finite(elements(lse, run.begin, run.end)) &&
            bridge.all_finite(elements(o, run.begin, run.end));
   };

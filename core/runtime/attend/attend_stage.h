@@ -6,6 +6,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "core/platform/beside_thread.h"
@@ -14,6 +15,7 @@
 #include "core/runtime/attend/part.h"
 #include "core/runtime/attend/rotation.h"
 #include "core/runtime/select/contribution.h"
+#include "core/runtime/select/selector_call.h"
 #include "core/runtime/step/pass.h"
 #include "core/runtime/step/run_context.h"
 
@@ -31,11 +33,12 @@ class AttendStage {
               const Contribution* contribution, const AttentionRows& to);
   // The same before the host knows what is chosen: where selections say so, the indices are in
   // `lists` on the device. read() reads them into the selections, and says whether that is what is
-  // there; then all is counted as attend() counts it. False: something was wrong, and the pass is
+  // there; then all is counted as attend() counts it. It may answer whether the result is finite,
+  // too, where that is on the device (null: it is not). False: something was wrong, and the pass is
   // to be attended with the selections as they are now, as if nothing had been done.
   bool attend_unread(Pass& pass, const std::vector<const LayerSelection*>& selections,
                      const AttentionRows& to, const kvasir_view& lists,
-                     const std::function<bool()>& read);
+                     const std::function<bool(FiniteQuestion*)>& read);
   // As if the last attend() of `other`, over the same blocks, had been made here: for strategies
   // that share a dense prefill.
   void adopt(const AttendStage& other);
@@ -58,7 +61,9 @@ class AttendStage {
   // Of run(), calls of backends, with items in `lists` on the device where that is not null; and
   // what is said of their results.
   void start(const Pass& pass, const kvasir_view* lists);
-  void accept(const Pass& pass);
+  void accept(const Pass& pass, bool is_finite = false);  // is_finite: all of it, as is known
+  // Of o and lse on the device, where the pieces have all queries: lse follows o.
+  std::optional<FiniteQuestion> question_of(const Pass& pass) const;
   void run_sides(const Pass& pass, const kvasir_view* lists);
   void run_both(const Pass& pass);
   // o, lse: of all queries, on the host.

@@ -104,6 +104,29 @@ void MemoryBridge::copy(const kvasir_view& to, const kvasir_view& from, uint64_t
   copied_bytes_ += bytes_of(part);
 }
 
+void MemoryBridge::share_stream(const std::vector<const Instance*>& users) {
+  may_share_ = may_share_ && storage_.has_streams() &&
+               std::all_of(users.begin(), users.end(),
+                           [](const Instance* user) { return user->uses_streams(); });
+  if (!may_share_) {
+    for (const Instance* user : users_) user->set_stream(0);
+    users_.clear();
+    return;
+  }
+  if (stream_ == 0) stream_ = storage_.make_stream();
+  for (const Instance* user : users) {
+    if (std::find(users_.begin(), users_.end(), user) != users_.end()) continue;
+    user->set_stream(stream_);
+    users_.push_back(user);
+  }
+}
+
+std::vector<bool> MemoryBridge::fetch(const kvasir_view& to, const kvasir_view& from,
+                                      const std::vector<kvasir_view>& of) {
+  copied_bytes_ += bytes_of(from);
+  return storage_.device_fetch(to, from, of);
+}
+
 std::shared_ptr<std::byte[]> MemoryBridge::new_page(uint64_t bytes) {
   std::shared_ptr<std::byte[]> page(static_cast<std::byte*>(storage_.device_alloc(bytes)),
                                     [this](std::byte* p) { storage_.device_free(p); });

@@ -10,6 +10,7 @@
 #include <initializer_list>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "core/plugin/instance.h"
 
@@ -64,9 +65,17 @@ class MemoryBridge {
   // Copies those elements between host and device, whichever is which.
   void copy(const kvasir_view& to, const kvasir_view& from, uint64_t begin, uint64_t end);
 
+  // Has all that work on the device for a strategy (its plugins, the storage among them) use one
+  // stream of the storage, in whose order their calls then are without waiting for each other. If
+  // some of them cannot, nobody does, of the strategies before either. What their calls leave on
+  // the device is read there, or through copy() and all_finite(), which wait for it.
+  void share_stream(const std::vector<const Instance*>& users);
   // Whether all_finite() can be asked, of f32 on the device.
   bool checks_finite() const { return storage_.checks_finite(); }
   bool all_finite(const kvasir_view& of) { return storage_.device_all_finite(of); }
+  // copy() of all of `from`, of one dimension, and all_finite() of each, together.
+  std::vector<bool> fetch(const kvasir_view& to, const kvasir_view& from,
+                          const std::vector<kvasir_view>& of);
 
   // Pages of records on the device; new ones are zeroed.
   std::shared_ptr<std::byte[]> new_page(uint64_t bytes);
@@ -83,6 +92,9 @@ class MemoryBridge {
  private:
   Storage& storage_;
   uint64_t copied_bytes_ = 0;
+  bool may_share_ = true;
+  kvasir_stream_handle stream_ = 0;
+  std::vector<const Instance*> users_;  // of stream_
 };
 
 }  // namespace kvasir

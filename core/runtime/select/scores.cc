@@ -70,7 +70,13 @@ Scores Scorer::score(const Pass& pass, const std::vector<const Candidates*>& can
     out.view = bridge.to_writer(*c_.pipeline.representative,
                                 host_view(nullptr, KVASIR_DTYPE_F32, {n_given}), score_hold_);
     out.read = ask(asked, queries, candidates, n_best, out.view);
-    if (stay == Stay::kChecked) check(out, pass, candidates);
+    if (stay == Stay::kUnchecked) return out;
+    bool are_finite = true;
+    {
+      const CheckClock clock(c_.counters.of(pass.pieces[0].prefills()).check_nanos);
+      are_finite = n_given == 0 || bridge.all_finite(out.view);
+    }
+    accept(out, are_finite, pass, candidates);
     return out;
   }
   out.value.resize(std::max<uint64_t>(out.offsets.back(), 1));
@@ -89,12 +95,9 @@ Scores Scorer::score(const Pass& pass, const std::vector<const Candidates*>& can
   return out;
 }
 
-void Scorer::check(const Scores& scores, const Pass& pass,
-                   const std::vector<const Candidates*>& candidates) {
-  {
-    const CheckClock clock(c_.counters.of(pass.pieces[0].prefills()).check_nanos);
-    check_finite(scores.offsets.back() == 0 || c_.store.bridge().all_finite(scores.view));
-  }
+void Scorer::accept(const Scores& scores, bool are_finite, const Pass& pass,
+                    const std::vector<const Candidates*>& candidates) {
+  check_finite(are_finite);
   count(pass, candidates, scores.read);
 }
 

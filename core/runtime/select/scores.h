@@ -45,7 +45,7 @@ struct Scores {
 enum class Stay {
   kNever,  // they are on the host
   kChecked,
-  kUnchecked,  // until check()
+  kUnchecked,  // until accept(), before the next score()
 };
 
 class Scorer {
@@ -58,9 +58,9 @@ class Scorer {
   // are read. Throws PluginError.
   Scores score(const Pass& pass, const std::vector<const Candidates*>& candidates, uint32_t n_best,
                Stay stay);
-  // Checks and counts those that stayed unchecked, before the next score(). Throws likewise.
-  void check(const Scores& scores, const Pass& pass,
-             const std::vector<const Candidates*>& candidates);
+  // Counts those that stayed unchecked, once it is known whether they are finite. Throws likewise.
+  void accept(const Scores& scores, bool are_finite, const Pass& pass,
+              const std::vector<const Candidates*>& candidates);
 
  private:
   struct Queries {  // query i is that of piece i

@@ -26,7 +26,8 @@ class SelectStage {
   // next call. Until then some of its selections hold placeholders (LayerSelection::there).
   bool has_unread() const { return !unread_.choices.empty(); }
   // Finishes the selections as select() would have. False: some are not what is on the device.
-  bool read_lists();
+  // beside: null, or what may be asked of the storage in the same breath.
+  bool read_lists(FiniteQuestion* beside);
   // What is there.
   const kvasir_view& lists_there() const { return unread_.answer.index; }
   // A piece of a prompt, divided into pieces of one selection each: of query_block queries (0: all

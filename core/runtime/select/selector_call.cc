@@ -88,13 +88,21 @@ SelectorAnswer SelectorCaller::select_there(size_t index, const SelectorInput& i
 }
 
 std::string SelectorCaller::read_lists(size_t index, const SelectorInput& input,
-                                       SelectorAnswer& answer) {
+                                       SelectorAnswer& answer, FiniteQuestion* beside) {
   const Selector& selector = *c_.pipeline.selectors[index];
-  const uint64_t n = answer.lists.offsets[answer.lists.view.n_lists];
-  c_.store.bridge().copy(host_view(answer.lists.index.data(), KVASIR_DTYPE_U32, {n}),
-                         elements(answer.index, 0, n), 0, n);
-  scorer_.check(answer.scores, input.pass, input.candidates);
   Engagement& engagement = c_.counters.of(false);
+  const uint64_t n = answer.lists.offsets[answer.lists.view.n_lists];
+  std::vector<kvasir_view> asked{elements(answer.scores.view, 0, answer.scores.offsets.back())};
+  if (beside) asked.push_back(beside->of);
+  std::vector<bool> are_finite;
+  {
+    const CheckClock clock(engagement.check_nanos);
+    are_finite =
+        c_.store.bridge().fetch(host_view(answer.lists.index.data(), KVASIR_DTYPE_U32, {n}),
+                                elements(answer.index, 0, n), asked);
+  }
+  if (beside) beside->answer = are_finite[1];
+  scorer_.accept(answer.scores, are_finite[0], input.pass, input.candidates);
   const CheckClock clock(engagement.check_nanos);
   std::string wrong = check(selector, input, false, answer.lists);
   if (wrong.empty()) engagement.selector_bytes_read += answer.lists.view.bytes_read;

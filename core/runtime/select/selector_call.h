@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -15,6 +16,12 @@
 #include "core/runtime/step/run_context.h"
 
 namespace kvasir {
+
+// f32 on the device, and whether all of it is finite: what is known once somebody has asked.
+struct FiniteQuestion {
+  kvasir_view of{};
+  std::optional<bool> answer;
+};
 
 struct SelectorInput {
   Pass pass;                                  // the pieces of the call
@@ -41,8 +48,10 @@ class SelectorCaller {
   // checked until read_lists(), before the next call.
   SelectorAnswer select_there(size_t selector, const SelectorInput& input);
   // Reads the indices of the answer and checks the scores. Returns what is wrong with the lists, or
-  // "". Throws PluginError for the scores, and where the storage cannot copy.
-  std::string read_lists(size_t selector, const SelectorInput& input, SelectorAnswer& answer);
+  // "". Throws PluginError for the scores, and where the storage cannot copy. beside: null, or what
+  // the storage is asked of in the same breath.
+  std::string read_lists(size_t selector, const SelectorInput& input, SelectorAnswer& answer,
+                         FiniteQuestion* beside);
   // What is wrong with lists that were read; or "".
   std::string check(const Selector& selector, const SelectorInput& input, bool may_contribute,
                     const ListBuffer& lists) const;

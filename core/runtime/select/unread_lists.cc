@@ -39,7 +39,7 @@ std::vector<Choice> SelectStage::set_aside(std::vector<Choice>&& choices) {
   return std::move(choices);
 }
 
-bool SelectStage::read_lists() {
+bool SelectStage::read_lists(FiniteQuestion* beside) {
   UnreadLists unread = std::exchange(unread_, {});
   std::vector<Choice*> choices;
   for (Choice& choice : unread.choices) {
@@ -50,7 +50,8 @@ bool SelectStage::read_lists() {
   bool are_good = false;
   try {
     are_good =
-        caller_.read_lists(unread.selector, input_of(unread.pass, choices), unread.answer).empty();
+        caller_.read_lists(unread.selector, input_of(unread.pass, choices), unread.answer, beside)
+            .empty();
     if (are_good)
       for (size_t i = 0; i < choices.size(); ++i)
         take(unread.selector, unread.answer.lists, static_cast<uint32_t>(i), *choices[i]);

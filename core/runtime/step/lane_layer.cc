@@ -225,7 +225,7 @@ void LaneLayer::attend_pieces(Lane& lane, Pass& pass) {
     const AttentionRows rows = b_.attention_rows();
     if (run.select.has_unread() &&
         run.attend.attend_unread(pass, selections, rows, run.select.lists_there(),
-                                 [&] { return run.select.read_lists(); }))
+                                 [&](FiniteQuestion* o) { return run.select.read_lists(o); }))
       return;
     run.attend.attend(pass, selections, run.select.contribution(), rows);
   });

@@ -54,6 +54,7 @@ StrategyRun::StrategyRun(const Model& model, Pipeline pipeline_in, ThreadPool& p
   store->wait_at_least(std::chrono::seconds(pipeline.strategy.cache.transfer_seconds.value));
   take_prefill_limits();
   works_on_models_device = finds_models_device();
+  share_stream();
   name_run(options, first);
 }
 
@@ -76,6 +77,22 @@ bool StrategyRun::finds_models_device() const {
          attention.writes(KVASIR_MEM_DEVICE) && storage.has_device_memory() &&
          storage.checks_finite() &&
          context.model.is_device_memory(bridge->new_page(1).get());  // whose memory it gives
+}
+
+// In hybrid mode the backends work beside each other, and who works on the host is called when all
+// is done there.
+void StrategyRun::share_stream() const {
+  if (!pipeline.storage->has_device_memory() || pipeline.is_hybrid()) return;
+  std::vector<const Instance*> users{pipeline.storage.get()};
+  const auto add = [&](const auto& plugin) {
+    if (plugin && (plugin->reads(KVASIR_MEM_DEVICE) || plugin->writes(KVASIR_MEM_DEVICE)))
+      users.push_back(plugin.get());
+  };
+  add(pipeline.attention);
+  add(pipeline.reference);
+  add(pipeline.representative);
+  for (const auto& selector : pipeline.selectors) add(selector);
+  bridge->share_stream(users);
 }
 
 void StrategyRun::name_run(const EngineOptions& options, const StrategyRun* first) {

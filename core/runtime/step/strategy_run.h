@@ -79,6 +79,7 @@ struct StrategyRun {
   void name_run(const EngineOptions& options, const StrategyRun* first);
   bool reads_prompts_densely() const;
   bool finds_models_device() const;
+  void share_stream() const;
   RunContext make_context(const Model& model, ThreadPool& pool, const EngineOptions& options);
   std::vector<SlabOwner> make_owners(ThreadPool& pool) const;
   void take_prefill_limits();

@@ -26,6 +26,7 @@
 #include "plugins/attention/cuda/carried_rows.h"
 #include "plugins/attention/cuda/list_reader.h"
 #include "plugins/shared/device_buffer.h"
+#include "plugins/shared/device_work.h"
 #include "plugins/shared/element_type.h"
 
 namespace {
@@ -89,10 +90,7 @@ class Cuda {
         carry_bytes_(uint64_t{options.u32("carry_mib")} << 20),
         follows_model_(options.choice("arithmetic") == 0),
         instructions_(static_cast<cuda::Instructions>(options.choice("instructions"))) {}
-  ~Cuda() {
-    cuda::destroy_stream(stream_);
-    cuda::destroy_stream(carry_stream_);
-  }
+  ~Cuda() { cuda::destroy_stream(carry_stream_); }
   Cuda(const Cuda&) = delete;
 
   void validate(const kvasir_geometry& geometry) {
@@ -125,10 +123,8 @@ class Cuda {
     const bool is_half = stored == cuda::KvType::kF16 || stored == cuda::KvType::kBF16;
     const bool rounds = follows_model_ && geometry.compute == KVASIR_DTYPE_BF16;
     prefill_product_ = rounds && is_half ? stored : cuda::KvType::kF32;
-    on_device([&] {
-      stream_ = cuda::make_stream();
-      carry_stream_ = cuda::make_stream();
-    });
+    work_.open();
+    on_device([&] { carry_stream_ = cuda::make_stream(); });
   }
 
   void plan(const kvasir_attn_shape& shape, kvasir_attn_plan& out) {
@@ -154,10 +150,12 @@ class Cuda {
   // ---- kvasir.device-list-reader/1 ----
 
   const void* get_extension(const char* id) const {
-    return std::string_view(id) == KVASIR_EXT_DEVICE_LIST_READER
-               ? attention::list_reader_table<Cuda>()
-               : nullptr;
+    const std::string_view asked = id;
+    if (asked == KVASIR_EXT_DEVICE_LIST_READER) return attention::list_reader_table<Cuda>();
+    if (asked == KVASIR_EXT_STREAM_USER) return sdk::stream_user_table<Cuda>();
+    return nullptr;
   }
+  void lend_stream(kvasir_stream_handle stream) { work_.lend(stream); }
   uint64_t kept_bytes(uint64_t n_blocks) const { return attention::BlockTables::bytes(n_blocks); }
   void run_with_lists(const kvasir_step& step, const kvasir_attn_in& in,
                       const kvasir_attn_lists& lists, kvasir_attn_out& views) {
@@ -165,7 +163,7 @@ class Cuda {
   }
   void forget(uint64_t seq) {
     guarded([&] {
-      cuda::wait(stream_);
+      cuda::wait(work_.stream());
       tables_->forget(seq);
     });
   }
@@ -197,7 +195,7 @@ class Cuda {
   }
   void wait_for_all() const {
     cuda::wait(carry_stream_);
-    cuda::wait(stream_);
+    cuda::wait(work_.stream());
   }
 
   size_t n_heads(uint64_t n_queries) const { return n_queries * geometry_->n_q_heads; }
@@ -247,7 +245,7 @@ class Cuda {
 
   // The lists on the device.
   cuda::AttentionCall send_lists() {
-    const uint64_t base = sdk::send(lists_.packer, sent_, stream_);
+    const uint64_t base = sdk::send(lists_.packer, sent_, work_.stream());
     placed_.resize(lists_.by_token.size());
     if (!placed_.empty())
       std::memcpy(placed_.data(), lists_.packer.at(lists_.parts),
@@ -280,14 +278,14 @@ class Cuda {
       const sdk::Strided<const kvasir_attn_owner> owners(lists.owners, in.n_parts,
                                                          lists.owner_size);
       table = tables_->update(owners[list.part], step.layer, attention::parts_of(in)[list.part],
-                              stream_);
+                              work_.stream());
     }
     const attention::DeviceLists there{lists, part_tables_};
     builder_->build(in, &there, lists_);
     const uint64_t patches = tables_->pack(lists_.packer);
     const cuda::AttentionCall call = send_lists();
     cuda::place_lists(address(sent_.data()) + lists_.chosen, lists_.n_chosen,
-                      address(sent_.data()) + patches, tables_->n_patches(), stream_);
+                      address(sent_.data()) + patches, tables_->n_patches(), work_.stream());
     tables_->commit();
     finish(in, call, views);
   }
@@ -298,7 +296,8 @@ class Cuda {
     if (to_host != !is_on_device(views.lse))
       sdk::fail_invalid("o and lse must lie in the same kind of memory");
     const size_t heads = n_heads(lists_.n_queries), o_floats = heads * geometry_->v_dim;
-    call.o = to_host ? results_.ensure((o_floats + heads) * sizeof(float)) : address(views.o.data);
+    call.o = to_host ? results_.ensure((o_floats + heads) * sizeof(float), work_.stream())
+                     : address(views.o.data);
     call.lse = to_host ? call.o + o_floats * sizeof(float) : address(views.lse.data);
 
     named_.clear();
@@ -307,9 +306,9 @@ class Cuda {
     if (to_host) {
       host_results_.resize(o_floats + heads);
       cuda::copy_to_host(host_results_.data(), results_.data(),
-                         host_results_.size() * sizeof(float), stream_);
+                         host_results_.size() * sizeof(float), work_.stream());
     }
-    cuda::wait(stream_);
+    if (to_host || !work_.is_lent()) cuda::wait(work_.stream());
     if (to_host) store(host_results_.data(), host_results_.data() + o_floats, views);
   }
 
@@ -331,15 +330,14 @@ class Cuda {
     const bool is_cut = cuts.size() > 1 && units_.n_prefill_blocks != 0;
     is_cut_ = is_cut_ || is_cut;
     const uint64_t heads = units_.n_units * geometry_->group_size();
-    cuda::wait(stream_);  // the group before has the buffers
-    call.partial_o = partial_.ensure(units_.n_units * unit_bytes(is_cut));
+    call.partial_o = partial_.ensure(units_.n_units * unit_bytes(is_cut), work_.stream());
     call.partial_lse = call.partial_o + heads * geometry_->v_dim * sizeof(float);
     if (is_cut) call.row_state = call.partial_lse + heads * sizeof(float);
     group_.clear();
     const uint64_t spans = group_.put(units_.spans), pairs = group_.put(units_.pairs);
     cuda::cut_units(call.shape, units_, in_place_, 0, UINT64_MAX, there_);
     const uint64_t ranges = group_.put(there_.ranges), tiles = group_.put(there_.tiles);
-    const uint64_t base = sdk::send(group_, sent_group_, stream_);
+    const uint64_t base = sdk::send(group_, sent_group_, work_.stream());
     launch(call, there_, base + ranges, base + tiles);
     for_each_wave(
         in, cuts, true, [](Wave&) {},
@@ -351,7 +349,7 @@ class Cuda {
     call.spans = base + spans;
     call.pairs = base + pairs;
     call.n_pairs = static_cast<uint32_t>(units_.pairs.size());
-    cuda::attention_merge(call, stream_);
+    cuda::attention_merge(call, work_.stream());
     named_.insert(named_.end(), units_.pairs.begin(), units_.pairs.end());
   }
 
@@ -360,8 +358,8 @@ class Cuda {
     call.ranges = ranges;
     call.tiles = tiles;
     cuda::describe_units(units, call);
-    cuda::attention_decode(call, stream_);
-    cuda::attention_prefill(call, stream_);
+    cuda::attention_decode(call, work_.stream());
+    cuda::attention_prefill(call, work_.stream());
   }
 
   // What travels of units_.ranges, cut so that half of carry_bytes_ holds each wave; in_place_ gets
@@ -406,6 +404,7 @@ class Cuda {
       wave.parts = base + wave.rows.parts;
       for (uint64_t* field : {&wave.ranges, &wave.tiles, &wave.mass}) *field += base;
     };
+    if (!cuts.empty()) cuda::wait(work_.stream());  // what came before has the rows of its waves
     start(0);
     for (size_t i = 0; i < cuts.size(); ++i) {
       wait_for_all();  // the wave is there, and nobody reads the one before any more
@@ -419,8 +418,8 @@ class Cuda {
   void repeat_marked(const kvasir_attn_in& in, const cuda::AttentionCall& call) {
     std::vector<float> lse(n_heads(lists_.n_queries));
     cuda::copy_to_host(lse.data(), reinterpret_cast<const void*>(call.lse),
-                       lse.size() * sizeof(float), stream_);
-    cuda::wait(stream_);
+                       lse.size() * sizeof(float), work_.stream());
+    cuda::wait(work_.stream());
     const size_t group = geometry_->group_size();
     std::vector<cuda::AttentionRange> again;
     for (const cuda::AttentionRange& range : lists_.ranges)
@@ -468,7 +467,7 @@ class Cuda {
     call.lse = is_on_device(views.lse) ? address(views.lse.data) : base + lse;
     const bool to_host = !is_on_device(views.value);
     const uint64_t bytes = n_keys * views.width * sizeof(float);
-    call.value = to_host ? results_.ensure(bytes) : address(views.value.data);
+    call.value = to_host ? results_.ensure(bytes, work_.stream()) : address(views.value.data);
 
     const std::vector<Cut> cuts = cuts_of_units();
     cuda::cut_units(builder_->shape(), units_, in_place_, 0, UINT64_MAX, there_);
@@ -476,7 +475,7 @@ class Cuda {
     const uint64_t ranges = group_.put(there_.ranges);
     std::vector<cuda::MassRange> mass_ranges;
     const uint64_t mass = group_.put(number_units(there_.ranges, mass_ranges));
-    const uint64_t at = sdk::send(group_, sent_group_, stream_);
+    const uint64_t at = sdk::send(group_, sent_group_, work_.stream());
     launch_mass(call, there_.ranges, at + ranges, at + mass);
     for_each_wave(
         in, cuts, false,
@@ -489,8 +488,8 @@ class Cuda {
           launch_mass(of_wave, wave.units.ranges, wave.ranges, wave.mass);
         });
     if (to_host)
-      cuda::copy_to_host(sdk::floats(views.value, "mass"), results_.data(), bytes, stream_);
-    cuda::wait(stream_);
+      cuda::copy_to_host(sdk::floats(views.value, "mass"), results_.data(), bytes, work_.stream());
+    cuda::wait(work_.stream());
   }
 
   // Those of a launch, with its units.
@@ -515,7 +514,7 @@ class Cuda {
     call.attention.n_ranges = static_cast<uint32_t>(list.size());
     call.ranges = mass_ranges;
     for (const cuda::AttentionRange& range : list) call.n_units += n_splits(range);
-    cuda::attention_mass(call, stream_);
+    cuda::attention_mass(call, work_.stream());
   }
 
   // units_.ranges are all ranges, whose first_unit is their place among mass_ranges_. Returns the
@@ -559,7 +558,8 @@ class Cuda {
   std::optional<attention::CarriedRows> carried_;
   std::optional<attention::BlockTables> tables_;
   std::vector<attention::PartTable> part_tables_;  // of a call
-  cuda::Stream stream_, carry_stream_;
+  sdk::DeviceWork work_;
+  cuda::Stream carry_stream_;
   CallLists lists_;
   std::vector<cuda::AttentionPart> placed_;  // those of lists_, as the device has them
   cuda::AttentionUnits units_, there_;  // of a group of queries; of these what is on the device

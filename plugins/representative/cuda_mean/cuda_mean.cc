@@ -20,6 +20,8 @@ class CudaMean : public sdk::DeviceRepresentative {
 
   CudaMean(const sdk::Host&, const sdk::Options& options)
       : DeviceRepresentative(kDesc.id, cuda::RecordKind::kMean, options, 1.0f) {}
+
+  const void* get_extension(const char* id) const { return sdk::stream_extension<CudaMean>(id); }
 };
 
 }  // namespace

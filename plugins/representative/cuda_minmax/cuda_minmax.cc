@@ -23,6 +23,8 @@ class CudaMinMax : public sdk::DeviceRepresentative {
   CudaMinMax(const sdk::Host&, const sdk::Options& options)
       : DeviceRepresentative(kDesc.id, cuda::RecordKind::kMinMax, options,
                              static_cast<float>(options.f64("box_scale"))) {}
+
+  const void* get_extension(const char* id) const { return sdk::stream_extension<CudaMinMax>(id); }
 };
 
 }  // namespace

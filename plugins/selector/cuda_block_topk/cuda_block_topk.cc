@@ -12,6 +12,7 @@
 #include "plugins/shared/block_topk_options.h"
 #include "plugins/shared/device_buffer.h"
 #include "plugins/shared/device_lists.h"
+#include "plugins/shared/device_work.h"
 
 namespace {
 using namespace kvasir;
@@ -32,7 +33,6 @@ class CudaBlockTopK : public sdk::BlockBudget {
 
   CudaBlockTopK(const sdk::Host&, const sdk::Options& options)
       : BlockBudget(options), higher_first_(sdk::higher_block_wins(options) ? 1 : 0) {}
-  ~CudaBlockTopK() { cuda::destroy_stream(stream_); }
   CudaBlockTopK(const CudaBlockTopK&) = delete;
 
   void validate(const kvasir_geometry& geometry) const {
@@ -51,7 +51,7 @@ class CudaBlockTopK : public sdk::BlockBudget {
     state_bytes_ = n_lists * (2 * sizeof(cuda::TopKList) +
                               std::min<uint64_t>(max_blocks(), n_blocks) * sizeof(uint32_t) +
                               n_blocks * sizeof(float));
-    sdk::on_device([&] { stream_ = cuda::make_stream(); });
+    work_.open();
   }
 
   void limits(kvasir_sel_limits& out) const {
@@ -60,19 +60,21 @@ class CudaBlockTopK : public sdk::BlockBudget {
   }
 
   const void* get_extension(const char* id) const {
-    return std::string_view(id) == KVASIR_EXT_DEVICE_LISTS
-               ? sdk::device_lists_table<CudaBlockTopK>()
-               : nullptr;
+    const std::string_view asked = id;
+    if (asked == KVASIR_EXT_DEVICE_LISTS) return sdk::device_lists_table<CudaBlockTopK>();
+    if (asked == KVASIR_EXT_STREAM_USER) return sdk::stream_user_table<CudaBlockTopK>();
+    return nullptr;
   }
+  void lend_stream(kvasir_stream_handle stream) { work_.lend(stream); }
 
   void select(const sdk::Step& step, const kvasir_sel_in& in, kvasir_selection& out) {
     lay_out(step, in, out);
     const uint64_t n_chosen = out.list_offsets[n_lists(step)];
     if (n_chosen == 0) return;
-    sdk::run_to_end(stream_, [&] {
-      choose(step, in, out, places_.ensure(n_chosen * sizeof(uint32_t)),
+    sdk::run_to_end(work_.stream(), [&] {
+      choose(step, in, out, places_.ensure(n_chosen * sizeof(uint32_t), work_.stream()),
              [](uint32_t) { return 0u; });
-      cuda::copy_to_host(out.index, places_.data(), n_chosen * sizeof(uint32_t), stream_);
+      cuda::copy_to_host(out.index, places_.data(), n_chosen * sizeof(uint32_t), work_.stream());
     });
     for (uint32_t i = 0; i < n_lists(step); ++i) {
       const sdk::Candidates from = candidates(step, i);
@@ -90,7 +92,7 @@ class CudaBlockTopK : public sdk::BlockBudget {
       sdk::fail_invalid("select: whole ranges of candidates, and space for u32 [" +
                         std::to_string(n_chosen) + "] on the device, are needed");
     if (n_chosen == 0) return;
-    sdk::run_to_end(stream_, [&] {
+    work_.run([&] {
       choose(step, in, out, sdk::address(index.data),
              [&](uint32_t list) { return candidates(step, list)[0]; });
     });
@@ -112,9 +114,9 @@ class CudaBlockTopK : public sdk::BlockBudget {
                         higher_first_, n_scores == 0 ? 0 : first(i)});
     }
     const uint64_t bytes = lists_.size() * sizeof(cuda::TopKList);
-    const uint64_t sent = sent_.ensure(bytes);
-    cuda::copy_to_device(sent_.data(), lists_.data(), bytes, stream_);
-    cuda::top_k(sent, n, stream_);
+    const uint64_t sent = sent_.ensure(bytes, work_.stream());
+    cuda::copy_to_device(sent_.data(), lists_.data(), bytes, work_.stream());
+    cuda::top_k(sent, n, work_.stream());
   }
   // The scores on the device.
   uint64_t bring(const kvasir_view& view, uint64_t n) {
@@ -123,14 +125,14 @@ class CudaBlockTopK : public sdk::BlockBudget {
       sdk::fail_invalid("select: the scores must be f32 [" + std::to_string(n) + "], contiguous");
     if (view.mem_kind == KVASIR_MEM_DEVICE) return sdk::address(view.data);
     const float* const scores = sdk::floats(view, "the scores");
-    const uint64_t there = scores_.ensure(n * sizeof(float));
-    cuda::copy_to_device(scores_.data(), scores, n * sizeof(float), stream_);
+    const uint64_t there = scores_.ensure(n * sizeof(float), work_.stream());
+    cuda::copy_to_device(scores_.data(), scores, n * sizeof(float), work_.stream());
     return there;
   }
 
   const uint32_t higher_first_;
   uint64_t state_bytes_ = 0;
-  cuda::Stream stream_;
+  sdk::DeviceWork work_;
   std::vector<cuda::TopKList> lists_;
   sdk::DeviceBuffer sent_, places_, scores_;
 };

@@ -10,6 +10,7 @@
 
 #include "plugins/shared/device_frames.h"
 #include "plugins/shared/device_memory.h"
+#include "plugins/shared/device_work.h"
 #include "plugins/shared/resident_blocks.h"
 
 namespace {
@@ -43,8 +44,11 @@ class Gpu : public sdk::ResidentBlocks<Gpu> {
       : ResidentBlocks(host, "gpu", options.bytes("max_bytes")), types_(options) {}
 
   const void* get_extension(const char* id) const {
-    return std::string_view(id) == KVASIR_EXT_DEVICE_MEMORY ? sdk::device_memory_table<Gpu>()
-                                                            : nullptr;
+    const std::string_view asked = id;
+    if (asked == KVASIR_EXT_DEVICE_MEMORY) return sdk::device_memory_table<Gpu>();
+    if (asked == KVASIR_EXT_STREAM) return sdk::stream_table<Gpu>();
+    if (asked == KVASIR_EXT_STREAM_USER) return sdk::stream_user_table<Gpu>();
+    return nullptr;
   }
 
   void validate(const kvasir_geometry& geometry) const {
@@ -99,6 +103,7 @@ class Gpu : public sdk::ResidentBlocks<Gpu> {
   }
 
   sdk::DeviceMemory& device_memory() { return *device_; }
+  void lend_stream(kvasir_stream_handle stream) { device_->lend(stream); }
 
  private:
   template <class Leases>

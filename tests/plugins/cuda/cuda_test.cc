@@ -3,50 +3,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/emulation/hopper.h"
 #include "kernels/cuda/emulation/memory.h"
-#include "kernels/cuda/runtime.h"
-#include "tests/plugins/attention/attention_case.h"
+#include "tests/plugins/cuda/on_device.h"
 
 namespace {
 using namespace kvasir;
 using namespace kvasir::test;
 
 constexpr const char* kBackend = KVASIR_TEST_BACKEND;
-
-// Copies of host memory on the device, each an allocation of its own.
-class OnDevice {
- public:
-  OnDevice() = default;
-  ~OnDevice() {
-    for (void* data : data_) cuda::free_memory(data);
-  }
-  OnDevice(const OnDevice&) = delete;
-  void* copy(const void* from, uint64_t bytes) {
-    void* data = data_.emplace_back(cuda::allocate_memory(bytes));
-    cuda::copy_to_device(data, from, bytes, {});
-    return data;
-  }
-  void move(kvasir_view& view) {
-    uint64_t bytes = sizeof(float);
-    for (uint32_t d = 0; d < view.rank; ++d) bytes *= view.shape[d];
-    view.data = copy(view.data, bytes);
-    view.mem_kind = KVASIR_MEM_DEVICE;
-  }
-
- private:
-  std::vector<void*> data_;
-};
-
-// K and V of all leases; the case's formats must be of the device, too.
-void move_blocks(AttentionCase& c, OnDevice& device) {
-  for (auto& leases : c.leases) {
-    for (kvasir_lease& lease : leases) {
-      const kvasir_kv_format& f = c.formats[lease.format];
-      lease.k = device.copy(lease.k, f.k_token_stride * c.geometry.block_size);
-      lease.v = device.copy(lease.v, f.v_token_stride * c.geometry.block_size);
-    }
-  }
-  for (kvasir_kv_format& f : c.formats) f.mem_kind = KVASIR_MEM_DEVICE;
-}
 
 AttentionResult run_bound(AttentionCase& c, const OptionValues& options = {}) {
   FakeHost host(1);

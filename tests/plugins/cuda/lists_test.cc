@@ -2,7 +2,7 @@
 // counters and faults of lists that come to the host before attention.
 // SPDX-License-Identifier: Apache-2.0
 #include "core/runtime/plan.h"
-#include "kernels/cuda/runtime.h"
+#include "kernels/cuda/emulation/capture.h"
 #include "tests/core/runtime/support.h"
 
 namespace {
@@ -48,7 +48,8 @@ void decode_both(Engine& engine, SequenceId a, SequenceId b, TokenId token, Logi
 }
 
 // Two sequences that grow over borders of blocks, a piece of a prompt beside a token, a fork, cuts
-// inside a full block and between two, one that ends, and drafts, of which one is accepted.
+// inside a full block and between two, one that ends, drafts, of which one is accepted, and tokens
+// that are computed again.
 Logits all_events(Engine& engine) {
   Logits out;
   const auto a = engine.open(), b = engine.open();
@@ -77,7 +78,13 @@ Logits all_events(Engine& engine) {
   const StepItem verified = {.seq = a, .tokens = drafts, .logits = out.back(), .parents = parents};
   CHECK(engine.step({&verified, 1})[0].text() == "");
   engine.accept(a, 0);
-  for (TokenId token = 50; token < 56; ++token) decode_both(engine, d, a, token, out);
+  for (TokenId token = 50; token < 53; ++token) decode_both(engine, d, a, token, out);
+  std::vector<uint32_t> again;  // in two full blocks
+  for (uint32_t pos = 17; pos < 23; ++pos) again.push_back(pos);
+  out.emplace_back(300);
+  const StepItem computed{.seq = a, .logits = out.back(), .recompute = again};
+  CHECK(engine.step({&computed, 1})[0].text() == "");
+  for (TokenId token = 54; token < 62; ++token) decode_both(engine, d, a, token, out);
   return out;
 }
 
@@ -118,11 +125,23 @@ void check_alike(const Told& got, const Told& want) {
   CHECK(g.fallbacks == w.fallbacks);
 }
 
-// fn(model): of the host, and with all layers on the device, where q and o stay there, too.
+// While it lives the device does nothing before somebody waits for it.
+struct PutOff {
+  PutOff() { cuda::emulation::put_off(true); }
+  ~PutOff() {
+    cuda::emulation::finish_all();
+    cuda::emulation::put_off(false);
+  }
+};
+
+// fn(model): of the host, and with all layers on the device, where q and o stay there, too; what is
+// given to a stream comes late.
 void on_both_models(const Bench& bench, const std::function<void(const Model&)>& fn) {
+  const auto model = model_on_device(bench);
+  const PutOff scope;
   fn(*bench.tiny.model);
   CAPTURE("layers on the device");
-  fn(*model_on_device(bench));
+  fn(*model);
 }
 
 }  // namespace
@@ -132,16 +151,16 @@ TEST_SUITE("plugins/cuda/lists") {
     const struct {
       const char *name, *cache;
       uint32_t budget;
-      bool stays;
+      bool stays, is_whole;
     } cases[] = {
-        {"plain", "", 12, true},
-        {"every second token and layer", "token_step = 2\nlayer_step = 2\n", 12, true},
-        {"a budget for all, and the selector asked", "bypass = false\n", 400, true},
-        {"a budget for all", "", 400, false},
-        {"dense below", "dense_below_tokens = 47\n", 12, true},
-        {"one list for all heads", "head_select_mode = 'shared'\n", 12, false},
-        {"a layer ahead", "foresee = 'choose'\n", 12, false},
-        {"scores that the host reduces", "gqa_reduce = 'max'\n", 12, false},
+        {"plain", "", 12, true, true},
+        {"every second token and layer", "token_step = 2\nlayer_step = 2\n", 12, true, true},
+        {"a budget for all, and the selector asked", "bypass = false\n", 400, true, false},
+        {"a budget for all", "", 400, false, false},
+        {"dense below", "dense_below_tokens = 43\n", 12, true, false},
+        {"one list for all heads", "head_select_mode = 'shared'\n", 12, false, false},
+        {"a layer ahead", "foresee = 'choose'\n", 12, false, false},
+        {"scores that the host reduces", "gqa_reduce = 'max'\n", 12, false, false},
     };
     Bench bench(4, 2, 8);
     for (const auto& c : cases) {
@@ -150,7 +169,7 @@ TEST_SUITE("plugins/cuda/lists") {
         return kCache + c.cache + wrong_lists(there, "nothing", c.budget) +
                scored_by(on_device("cuda_minmax")) + kBlocks;
       };
-      const auto tell = c.cache == std::string("foresee = 'choose'\n") ? two_together : all_events;
+      const auto tell = c.is_whole ? all_events : two_together;
       const Told here = told(bench, *bench.tiny.model, toml(false), tell),
                  there = told(bench, *bench.tiny.model, toml(true), tell);
       check_alike(there, here);
@@ -189,6 +208,50 @@ TEST_SUITE("plugins/cuda/lists") {
     engine->reset_engagement();
     decode(*engine, seq, 5);
     CHECK(engine->decode_engagement().device_copy_bytes == 3 * 2 * 3 * sizeof(uint32_t));
+  }
+
+  TEST_CASE("calls of one stream do not wait for each other: a layer waits once for its plugins") {
+    Bench bench(4, 2, 8);
+    const auto model = model_on_device(bench);
+    const auto waits = [&](const std::string& selector) {
+      const auto engine = bench.engine(
+          *model, kCache + selector + scored_by(on_device("cuda_minmax")) + kBlocks, options());
+      const SequenceId seq = engine->open();
+      prefill(*engine, seq, some_tokens(45, 1));
+      decode(*engine, seq, 4);
+      const uint64_t before = cuda::emulation::n_waits();
+      decode(*engine, seq, 5);
+      return cuda::emulation::n_waits() - before;
+    };
+    const uint64_t dense = waits("[selector]\nplugin = 'dense'\n");
+    CHECK(waits("[selector]\nplugin = '" + on_device("cuda_block_topk") +
+                "'\nbudget_tokens = 12\n") == dense);
+    // Of three layers: tokens are written, scored, chosen among, attended.
+    CHECK(waits(wrong_lists(true) + "streams = false\n") == dense + 3 * 4);
+  }
+
+  TEST_CASE("a strategy whose plugins take no stream takes it from those before") {
+    Bench bench(4, 2, 8);
+    const PutOff scope;
+    const auto toml = [&](const std::string& selector) {
+      return kCache + selector + scored_by(on_device("cuda_minmax")) + kBlocks;
+    };
+    const std::string topk = "[selector]\nplugin = '" + on_device("cuda_block_topk") +
+                             "'\nbudget_tokens = 12\n",
+                      other = wrong_lists(true) + "streams = false\n";
+    const auto alone = bench.engine(toml(topk), options()),
+               other_alone = bench.engine(toml(other), options()),
+               both = bench.engine(toml(topk), options());
+    const StrategyId second = both->add_strategy(bench.pipeline(bench.strategy(toml(other))));
+    const auto tell = [](Engine& engine, StrategyId strategy) {
+      const SequenceId seq = engine.open(strategy);
+      Logits out{prefill(engine, seq, some_tokens(45, 1))};
+      for (TokenId token = 0; token < 3; ++token) out.push_back(decode(engine, seq, token));
+      return out;
+    };
+    CHECK(tell(*both, second) == tell(*other_alone, 0));
+    CHECK(tell(*both, 0) == tell(*alone, 0));
+    CHECK(bench.log.empty());
   }
 
   TEST_CASE("a wrong list is the selector's fault, in its words, and the step is dense") {

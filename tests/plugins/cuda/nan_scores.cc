@@ -21,6 +21,8 @@ class NanScores : public sdk::DeviceRepresentative {
   NanScores(const sdk::Host&, const sdk::Options& options)
       : DeviceRepresentative(kDesc.id, cuda::RecordKind::kMean, options, 1.0f) {}
 
+  const void* get_extension(const char* id) const { return sdk::stream_extension<NanScores>(id); }
+
   void score(const sdk::Step& step, const kvasir_score_in& in, kvasir_score_out& out) {
     DeviceRepresentative::score(step, in, out);
     constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();

@@ -8,6 +8,7 @@
 #include "plugins/shared/block_budget.h"
 #include "plugins/shared/device_buffer.h"
 #include "plugins/shared/device_lists.h"
+#include "plugins/shared/device_work.h"
 
 namespace {
 using namespace kvasir;
@@ -17,7 +18,8 @@ constexpr const char* kWrong[] = {"nothing", "order", "twice", "behind", "far"};
 constexpr std::array kOptions = {
     sdk::budget_tokens_option(16), sdk::budget_blocks_option(nullptr),
     sdk::enum_option({.key = "wrong", .help = "what is wrong"}, kWrong, kNothing),
-    sdk::bool_option({.key = "there", .help = "lists are left on the device"}, true)};
+    sdk::bool_option({.key = "there", .help = "lists are left on the device"}, true),
+    sdk::bool_option({.key = "streams", .help = "takes a stream"}, true)};
 
 class WrongLists : public sdk::BlockBudget {
  public:
@@ -36,12 +38,15 @@ class WrongLists : public sdk::BlockBudget {
   WrongLists(const sdk::Host&, const sdk::Options& options)
       : BlockBudget(options),
         wrong_(static_cast<Wrong>(options.choice("wrong"))),
-        is_there_(options.boolean("there")) {}
+        is_there_(options.boolean("there")),
+        takes_streams_(options.boolean("streams")) {}
 
   const void* get_extension(const char* id) const {
-    const bool is_asked = is_there_ && std::string_view(id) == KVASIR_EXT_DEVICE_LISTS;
-    return is_asked ? sdk::device_lists_table<WrongLists>() : nullptr;
+    if (std::string_view(id) == KVASIR_EXT_DEVICE_LISTS)
+      return is_there_ ? sdk::device_lists_table<WrongLists>() : nullptr;
+    return takes_streams_ ? sdk::stream_extension<WrongLists>(id) : nullptr;
   }
+  void lend_stream(kvasir_stream_handle) {}  // each call waits for all streams
 
   void select(const sdk::Step& step, const kvasir_sel_in& in, kvasir_selection& out) const {
     lay_out(step, in, out);
@@ -72,7 +77,7 @@ class WrongLists : public sdk::BlockBudget {
   }
 
   const Wrong wrong_;
-  const bool is_there_;
+  const bool is_there_, takes_streams_;
 };
 
 }  // namespace

@@ -109,7 +109,8 @@ inline const kvasir_device_memory& device_memory_table(bool checks = true) {
           *out = std::all_of(values, values + bytes_of(here) / sizeof(float),
                              [](float value) { return std::isfinite(value); });
         });
-      }};
+      },
+      nullptr};
   static constexpr kvasir_device_memory before = [] {
     kvasir_device_memory shorter = table;
     shorter.struct_size = offsetof(kvasir_device_memory, all_finite);

@@ -27,6 +27,11 @@ typedef struct kvasir_device_memory {
    * else 0; of what all earlier calls have written. Without it the host copies what it checks. */
   kvasir_status (*all_finite)(void* self, const kvasir_view* of, uint32_t* out,
                               kvasir_err* err) KVASIR_NOEXCEPT;
+  /* [any] (optional) copy(to, from), whose bytes may be 0, and all_finite() of n views, into
+   * out [n], with one wait for all. */
+  kvasir_status (*fetch)(void* self, const kvasir_view* to, const kvasir_view* from,
+                         const kvasir_view* of, uint32_t n, uint32_t* out,
+                         kvasir_err* err) KVASIR_NOEXCEPT;
 } kvasir_device_memory;
 
 #endif

@@ -24,7 +24,10 @@ typedef uint64_t kvasir_event_handle;
 typedef struct kvasir_stream {
   uint32_t struct_size;
   int32_t device;
-  /* [control] after bind. */
+  /* [control] after bind. What the storage's own calls give to the device comes behind what the
+   * stream was given before, and what it is given later behind them: kvasir.device-memory/1 sees
+   * what others have written there. A storage may have one stream only, and give it each time. What
+   * is not destroyed goes with the instance. */
   kvasir_status (*create)(void* self, kvasir_stream_handle* out, kvasir_err* err) KVASIR_NOEXCEPT;
   void (*destroy)(void* self, kvasir_stream_handle stream) KVASIR_NOEXCEPT; /* [control] waits */
   /* [any] Marks what the stream was given so far; the event is good until wait() or the next record
@@ -38,14 +41,17 @@ typedef struct kvasir_stream {
   kvasir_status (*wait)(void* self, kvasir_event_handle event, kvasir_err* err) KVASIR_NOEXCEPT;
 } kvasir_stream;
 
-/* Of a plugin whose [step] calls give work to a device. After set_stream() a call may return while
- * its device work is still in the stream; lists in HOST memory it has copied by then, as they live
- * for the call. The host waits before it reads what such a call writes, through
- * kvasir.device-memory/1 or kvasir.stream/1. */
+/* Of a plugin whose [step] calls give work to a device, the storage among them. After set_stream()
+ * a call may return while its device work is still in the stream; what it was given in HOST memory
+ * it has copied by then, as that lives for the call, and what it writes there is there. The host
+ * waits before it reads what such a call writes, through kvasir.device-memory/1 or kvasir.stream/1,
+ * and sets the stream of all that work on the device or of none: who has no stream reads what the
+ * others have written. A failure of such work may be told by another plugin's call, which waits
+ * first. */
 typedef struct kvasir_stream_user {
   uint32_t struct_size;
   uint32_t reserved;
-  /* [control] after bind, once; 0 takes it back. */
+  /* [control] after bind, once; 0 takes it back: what was given is done then. No step runs. */
   kvasir_status (*set_stream)(void* self, kvasir_stream_handle stream,
                               kvasir_err* err) KVASIR_NOEXCEPT;
 } kvasir_stream_user;
