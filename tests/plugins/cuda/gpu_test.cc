@@ -3,6 +3,7 @@
 // emulation, where every access is checked, and on a device.
 // SPDX-License-Identifier: Apache-2.0
 #include <kvasir/ext/draft/device_memory.h>
+#include <kvasir/ext/draft/stream.h>
 #include <kvasir/sdk/view.h>
 
 #include <cmath>
@@ -16,6 +17,7 @@
 #include "tests/support/plugin_instance.h"
 #include "tests/support/step_data.h"
 #ifdef KVASIR_CUDA_EMULATION
+#include "kernels/cuda/emulation/capture.h"
 #include "kernels/cuda/emulation/memory.h"
 #endif
 
@@ -264,4 +266,74 @@ TEST_SUITE("plugins/cuda/gpu") {
     CHECK(memory.all_finite(gpu.storage.self(), &here, &out, gpu.storage.err()) ==
           KVASIR_ERR_INVALID);
   }
+
+  TEST_CASE("it copies and says of several arrays whether they are finite, at once") {
+    Gpu gpu;
+    const kvasir_device_memory& memory = gpu.memory();
+    const std::vector<float> good = numbers(700, 1);
+    std::vector<float> bad = numbers(5000, 2);
+    bad[4321] = -INFINITY;
+    const DeviceArray<float> there(good), spoilt(bad);
+    const auto view = [](const DeviceArray<float>& array, uint64_t n) {
+      kvasir_view v = sdk::host_view(array.data(), {n});
+      v.mem_kind = KVASIR_MEM_DEVICE;
+      return v;
+    };
+    std::vector<float> here(700);
+    const kvasir_view to = sdk::host_view(here.data(), {700}), from = view(there, 700);
+    const kvasir_view of[] = {view(spoilt, 5000), from, view(spoilt, 4321)};
+    uint32_t out[] = {7, 7, 7, 7};
+    REQUIRE(memory.fetch(gpu.storage.self(), &to, &from, of, 3, out, gpu.storage.err()) ==
+            KVASIR_OK);
+    CHECK(here == good);
+    CHECK(std::vector<uint32_t>(out, out + 4) == std::vector<uint32_t>{0, 1, 1, 7});
+    const kvasir_view no_to = sdk::host_view(here.data(), {0}), no_from = view(there, 0);
+    CHECK(memory.fetch(gpu.storage.self(), &no_to, &no_from, of, 1, out, gpu.storage.err()) ==
+          KVASIR_OK);
+    CHECK(memory.fetch(gpu.storage.self(), &no_to, &no_from, nullptr, 0, out, gpu.storage.err()) ==
+          KVASIR_OK);
+    CHECK(memory.fetch(gpu.storage.self(), &to, &no_from, of, 1, out, gpu.storage.err()) ==
+          KVASIR_ERR_INVALID);
+    CHECK(memory.fetch(gpu.storage.self(), &to, &from, &to, 1, out, gpu.storage.err()) ==
+          KVASIR_ERR_INVALID);
+  }
+
+#if defined(KVASIR_CUDA_EMULATION) && !defined(KVASIR_TEST_IS_TIERED)
+  TEST_CASE("its stream goes on after calls that stay on the device, once it is lent") {
+    Gpu gpu;
+    const auto extension = [&](const char* id) {
+      return gpu.storage->base.get_extension(gpu.storage.self(), id);
+    };
+    const auto* streams = static_cast<const kvasir_stream*>(extension(KVASIR_EXT_STREAM));
+    const auto* user = static_cast<const kvasir_stream_user*>(extension(KVASIR_EXT_STREAM_USER));
+    REQUIRE(streams);
+    REQUIRE(user);
+    void* const self = gpu.storage.self();
+    kvasir_stream_handle stream = 0, again = 0;
+    REQUIRE(streams->create(self, &stream, gpu.storage.err()) == KVASIR_OK);
+    REQUIRE(streams->create(self, &again, gpu.storage.err()) == KVASIR_OK);
+    CHECK(stream != 0);
+    CHECK(stream == again);
+    CHECK(user->set_stream(self, stream + 8, gpu.storage.err()) == KVASIR_ERR_INVALID);
+
+    const DeviceArray<uint8_t> bytes(std::vector<uint8_t>{1, 2, 3});
+    const auto zero = [&] {
+      const uint64_t before = cuda::emulation::n_waits();
+      REQUIRE(gpu.memory().zero(self, bytes.data(), 2, gpu.storage.err()) == KVASIR_OK);
+      return cuda::emulation::n_waits() - before;
+    };
+    CHECK(zero() == 1);
+    REQUIRE(user->set_stream(self, stream, gpu.storage.err()) == KVASIR_OK);
+    CHECK(zero() == 0);
+    kvasir_event_handle event = 0;
+    REQUIRE(streams->record(self, stream, &event, gpu.storage.err()) == KVASIR_OK);
+    REQUIRE(streams->follow(self, stream, event, gpu.storage.err()) == KVASIR_OK);
+    const uint64_t before = cuda::emulation::n_waits();
+    REQUIRE(streams->wait(self, event, gpu.storage.err()) == KVASIR_OK);
+    CHECK(cuda::emulation::n_waits() == before + 1);
+    REQUIRE(user->set_stream(self, 0, gpu.storage.err()) == KVASIR_OK);
+    CHECK(zero() == 1);
+    streams->destroy(self, stream);
+  }
+#endif
 }
