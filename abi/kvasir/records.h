@@ -39,10 +39,10 @@ typedef struct kvasir_memory {
  * where any other record of a cut block is cleared and fed again. */
 #define KVASIR_LAYOUT_PER_TOKEN 32u
 #define KVASIR_LAYOUT_OBSERVE_WRITES 64u /* selectors: observe() writes records, too */
-/* update() reads K and V of the new tokens of a NEW item alone, of all tokens of PROMPT_END and FINAL
- * items, and of no other items. Where the host copies blocks for a plugin that cannot read them where
- * they lie, it copies no more: the rest of a copy is unspecified, k and v are null where nothing is
- * read. */
+/* update() reads K and V of the new tokens of a NEW item alone, of all tokens of PROMPT_END and
+ * FINAL items, and of no other items. Where the host copies blocks for a plugin that cannot read
+ * them where they lie, it copies no more: the rest of a copy is unspecified, k and v are null where
+ * nothing is read. */
 #define KVASIR_LAYOUT_READS_NEW 128u
 
 /* Filled by layout(); zeroed by the host first. */
