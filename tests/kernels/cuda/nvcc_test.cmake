@@ -18,9 +18,9 @@ foreach(kernel "attention_decode_bulk cp.async.bulk.shared::cluster" "attention_
   separate_arguments(kernel)
   list(GET kernel 0 file)
   list(GET kernel 1 instruction)
-  set(compile ${nvcc} -std=c++20 -I${ROOT} ${ROOT}/kernels/cuda/${file}.cu)
-  execute_process(COMMAND ${compile} -ptx -arch=compute_90a -o ${OUT}/${file}.ptx COMMAND_ERROR_IS_FATAL ANY)
-  execute_process(COMMAND ${compile} -cubin -arch=sm_90a -Xptxas -v -o ${OUT}/${file}.cubin
+  execute_process(COMMAND ${nvcc} -std=c++20 -I${ROOT} -ptx -arch=compute_90a ${ROOT}/kernels/cuda/${file}.cu
+    -o ${OUT}/${file}.ptx COMMAND_ERROR_IS_FATAL ANY)
+  execute_process(COMMAND ${nvcc} -cubin -arch=sm_90a -Xptxas -v ${OUT}/${file}.ptx -o ${OUT}/${file}.cubin
     ERROR_VARIABLE said OUTPUT_VARIABLE said COMMAND_ERROR_IS_FATAL ANY)
   file(READ ${OUT}/${file}.ptx ptx)
   string(FIND "${ptx}" "${instruction}" at)
