@@ -25,6 +25,7 @@
 #include "plugins/attention/cuda/call_lists.h"
 #include "plugins/attention/cuda/carried_rows.h"
 #include "plugins/attention/cuda/list_reader.h"
+#include "plugins/attention/cuda/repeated_launches.h"
 #include "plugins/shared/device_buffer.h"
 #include "plugins/shared/device_work.h"
 #include "plugins/shared/element_type.h"
@@ -155,7 +156,10 @@ class Cuda {
     if (asked == KVASIR_EXT_STREAM_USER) return sdk::stream_user_table<Cuda>();
     return nullptr;
   }
-  void lend_stream(kvasir_stream_handle stream) { work_.lend(stream); }
+  void lend_stream(kvasir_stream_handle stream) {
+    work_.lend(stream);
+    repeated_.forget();
+  }
   uint64_t kept_bytes(uint64_t n_blocks) const { return attention::BlockTables::bytes(n_blocks); }
   void run_with_lists(const kvasir_step& step, const kvasir_attn_in& in,
                       const kvasir_attn_lists& lists, kvasir_attn_out& views) {
@@ -175,6 +179,14 @@ class Cuda {
     cuda::AttentionUnits units;
     std::vector<cuda::MassRange> mass_ranges;
     uint64_t parts = 0, ranges = 0, tiles = 0, mass = 0;  // addresses of its lists
+  };
+  // Arguments of place_lists().
+  struct PlacedLists {
+    uint64_t lists = 0;
+    uint32_t n_lists = 0;
+    uint64_t patches = 0;
+    uint32_t n_patches = 0;
+    bool empty() const { return lists == 0; }
   };
   struct Cut {
     std::span<const uint32_t> ranges;  // of units_
@@ -262,6 +274,7 @@ class Cuda {
 
   void run_on_device(const kvasir_attn_in& in, const kvasir_attn_out& views) {
     builder_->build(in, nullptr, lists_);
+    to_place_ = {};
     finish(in, send_lists(), views);
   }
 
@@ -284,10 +297,18 @@ class Cuda {
     builder_->build(in, &there, lists_);
     const uint64_t patches = tables_->pack(lists_.packer);
     const cuda::AttentionCall call = send_lists();
-    cuda::place_lists(address(sent_.data()) + lists_.chosen, lists_.n_chosen,
-                      address(sent_.data()) + patches, tables_->n_patches(), work_.stream());
-    tables_->commit();
+    to_place_ = {address(sent_.data()) + lists_.chosen, lists_.n_chosen,
+                 address(sent_.data()) + patches, tables_->n_patches()};
     finish(in, call, views);
+    tables_->commit();
+  }
+
+  // The lists that are on the device, before the first launch that reads them.
+  void place_lists() {
+    if (to_place_.empty()) return;
+    cuda::place_lists(to_place_.lists, to_place_.n_lists, to_place_.patches, to_place_.n_patches,
+                      work_.stream());
+    to_place_ = {};
   }
 
   // Attends, once the lists are there.
@@ -302,6 +323,7 @@ class Cuda {
 
     named_.clear();
     attend(in, call);
+    place_lists();  // of no queries
     if (is_cut_) repeat_marked(in, call);
     if (to_host) {
       host_results_.resize(o_floats + heads);
@@ -338,7 +360,15 @@ class Cuda {
     cuda::cut_units(call.shape, units_, in_place_, 0, UINT64_MAX, there_);
     const uint64_t ranges = group_.put(there_.ranges), tiles = group_.put(there_.tiles);
     const uint64_t base = sdk::send(group_, sent_group_, work_.stream());
-    launch(call, there_, base + ranges, base + tiles);
+    call.spans = base + spans;
+    call.pairs = base + pairs;
+    call.n_pairs = static_cast<uint32_t>(units_.pairs.size());
+    call.ranges = base + ranges;
+    call.tiles = base + tiles;
+    named_.insert(named_.end(), units_.pairs.begin(), units_.pairs.end());
+    if (cuts.empty() && units_.n_prefill_blocks == 0) return launch_decode(call);
+    place_lists();
+    launch(call, there_, call.ranges, call.tiles);
     for_each_wave(
         in, cuts, true, [](Wave&) {},
         [&](const Wave& wave) {
@@ -346,11 +376,29 @@ class Cuda {
           of_wave.parts = wave.parts;
           launch(of_wave, wave.units, wave.ranges, wave.tiles);
         });
-    call.spans = base + spans;
-    call.pairs = base + pairs;
-    call.n_pairs = static_cast<uint32_t>(units_.pairs.size());
     cuda::attention_merge(call, work_.stream());
-    named_.insert(named_.end(), units_.pairs.begin(), units_.pairs.end());
+  }
+
+  // Of decoded tokens whose keys are all there: all layers of a step, and those of later steps that
+  // attend to as many blocks, have the same arguments.
+  void launch_decode(cuda::AttentionCall call) {
+    cuda::describe_units(there_, call);
+    call.n_pairs = static_cast<uint32_t>(units_.pairs.size());
+    const PlacedLists placed = to_place_;
+    const attention::RepeatedLaunches::Arguments arguments = {
+        placed.lists,     placed.n_lists, placed.patches,
+        placed.n_patches, call.formats,   call.parts,
+        call.ranges,      call.spans,     call.pairs,
+        call.tiles,       call.n_ranges,  call.n_pairs,
+        call.n_blocks,    call.partial_o, call.partial_lse,
+        call.o,           call.lse,       static_cast<uint64_t>(call.type)};
+    repeated_.start(arguments, work_.stream(), [&] {
+      to_place_ = placed;
+      place_lists();
+      cuda::attention_decode(call, work_.stream());
+      cuda::attention_merge(call, work_.stream());
+    });
+    to_place_ = {};
   }
 
   void launch(cuda::AttentionCall call, const cuda::AttentionUnits& units, uint64_t ranges,
@@ -558,8 +606,10 @@ class Cuda {
   std::optional<attention::CarriedRows> carried_;
   std::optional<attention::BlockTables> tables_;
   std::vector<attention::PartTable> part_tables_;  // of a call
+  PlacedLists to_place_;                           // before its first launch
   sdk::DeviceWork work_;
   cuda::Stream carry_stream_;
+  attention::RepeatedLaunches repeated_;  // outlives the buffers, and so all that is started
   CallLists lists_;
   std::vector<cuda::AttentionPart> placed_;  // those of lists_, as the device has them
   cuda::AttentionUnits units_, there_;  // of a group of queries; of these what is on the device

@@ -1,6 +1,8 @@
 // What kvasir.cuda does beside the cases of every backend: blocks and views on the device, pieces
 // and waves of a prompt, what it refuses. On the emulation, where every access is checked.
 // SPDX-License-Identifier: Apache-2.0
+#include <kvasir/ext/draft/stream.h>
+
 #include "kernels/cuda/emulation/hopper.h"
 #include "kernels/cuda/emulation/memory.h"
 #include "tests/plugins/cuda/on_device.h"
@@ -101,6 +103,57 @@ TEST_SUITE("plugins/cuda") {
     REQUIRE(backend->mass(backend.self(), &step, &in, &mass_out, backend.err()) == KVASIR_OK);
     cuda::copy_to_host(value.data(), mass_out.value.data, value.size() * sizeof(float), {});
     CHECK(value == wanted_mass);
+  }
+
+  TEST_CASE("what a decoded token launches is one graph when it comes again, with new numbers") {
+    const auto add = [](AttentionCase& c, uint32_t n, OnDevice& device) {
+      const size_t part = c.add_part({n - 1, n - 1});
+      const auto items = c.add_tokens(part, 0, n, 0);
+      c.add_ranges_of_all_heads(part, 0, 1, items);
+      c.add_ranges_of_all_heads(part, 1, 1, items);
+      move_blocks(c, device);
+    };
+    AttentionCase c(6, 2, 32, 32), longer(6, 2, 32, 32);
+    OnDevice device;
+    add(c, 300, device);
+    add(longer, 600, device);
+    FakeHost host(1);
+    Attention backend(host, kBackend);
+    backend.bind(c.geometry);
+    struct Made {
+      uint64_t kernels, graphs;
+      bool operator==(const Made&) const = default;
+    };
+    const auto made_by = [&](AttentionCase& some) {
+      // Other queries each time, over the same blocks.
+      auto* q = static_cast<float*>(some.parts[0].q.data);
+      for (uint64_t i = 0; i < 2 * 6 * 32; ++i) q[i] = -0.75f * q[i] + 0.01f;
+      const AttentionResult expected = run_bound(some);
+      const cuda::Launches before = cuda::launches();
+      const AttentionResult result = run(backend, some);
+      const cuda::Launches after = cuda::launches();
+      REQUIRE_MESSAGE(result.status == KVASIR_OK, result.text);
+      CHECK(result.o == expected.o);
+      CHECK(result.lse == expected.lse);
+      return Made{after.kernels - before.kernels, after.graphs - before.graphs};
+    };
+    CHECK(made_by(c) == Made{2, 0});
+    for (int i = 0; i < 3; ++i) CHECK(made_by(c) == Made{0, 1});
+    CHECK(made_by(longer) == Made{2, 0});
+    CHECK(made_by(longer) == Made{0, 1});
+    const auto* user = static_cast<const kvasir_stream_user*>(
+        backend->base.get_extension(backend.self(), KVASIR_EXT_STREAM_USER));
+    REQUIRE(user);
+    const cuda::Stream stream = cuda::make_stream();
+    const auto lend = [&](cuda::Stream to) {
+      return user->set_stream(backend.self(), reinterpret_cast<uintptr_t>(to.handle),
+                              backend.err());
+    };
+    REQUIRE(lend(stream) == KVASIR_OK);  // those of another stream are gone
+    CHECK(made_by(longer) == Made{2, 0});
+    CHECK(made_by(longer) == Made{0, 1});
+    REQUIRE(lend({}) == KVASIR_OK);
+    cuda::destroy_stream(stream);
   }
 
   TEST_CASE("of a long context those blocks travel that a list names, and no table of all") {
