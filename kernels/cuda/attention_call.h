@@ -19,8 +19,7 @@ enum class KvType : uint32_t {
   kFp8 = 6,   // e4m3, without infinities
 };
 
-// What a call's kernels are made of. kHopper only where hopper_problem() of
-// runtime.h is empty.
+// What a call's kernels are made of. kHopper only where hopper_problem() of runtime.h is empty.
 enum class Instructions : uint32_t {
   kPortable = 0,  // of every device since 8.0
   kHopper = 1,    // bulk copies and products of 128 threads, where a call's shapes allow them

@@ -1,6 +1,6 @@
-// The stream that a plugin gives its work to: one of its own, whose work ends
-// with each call, or the host's (kvasir.stream-user/1), where it goes on. For
-// plugins that link kvasir::cuda. SPDX-License-Identifier: Apache-2.0
+// The stream that a plugin gives its work to: one of its own, whose work ends with each call, or
+// the host's (kvasir.stream-user/1), where it goes on. For plugins that link kvasir::cuda.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <kvasir/ext/draft/stream.h>

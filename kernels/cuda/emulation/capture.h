@@ -1,5 +1,5 @@
-// Streams of the emulated device, as far as they differ: what one records runs
-// later, and what one is given may, until it is waited for.
+// Streams of the emulated device, as far as they differ: what one records runs later, and what one
+// is given may, until it is waited for.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -22,11 +22,10 @@ void count_wait();
 void give(Stream stream, std::function<void()> work);
 void give_kernel(Stream stream,
                  std::function<void()> work);  // counts it as a launch, if it is one
-// Where the stream is captured: throws Fault(kCapture), and the capture can
-// only be abandoned.
+// Where the stream is captured: throws Fault(kCapture), and the capture can only be abandoned.
 void refuse_capture(Stream stream, const char* what);
-// Runs what the stream was given and put off; that of all of them where it is
-// the default one. Throws what the work does; what comes behind that is lost.
+// Runs what the stream was given and put off; that of all of them where it is the default one.
+// Throws what the work does; what comes behind that is lost.
 void finish(Stream stream);
 void finish_all() noexcept;
 // The same as refuse_capture() where this thread captures any stream.

@@ -1,6 +1,6 @@
-// The runtime of the emulated device: everything that is neither recorded nor
-// put off is done when the call returns, but for copies from and to pinned
-// memory, which any stream's wait ends. SPDX-License-Identifier: Apache-2.0
+// The runtime of the emulated device: everything that is neither recorded nor put off is done when
+// the call returns, but for copies from and to pinned memory, which any stream's wait ends.
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/runtime.h"
 
 #include <cstddef>
@@ -66,8 +66,8 @@ bool pin_memory(void* data, uint64_t bytes) {
 }
 void unpin_memory(void* data) noexcept { emulation::unpin(data); }
 
-// What is put off copies what was there when it was given, and ends at the
-// wait, as pinned copies do.
+// What is put off copies what was there when it was given, and ends at the wait, as pinned copies
+// do.
 void copy_to_device(void* to, const void* from, uint64_t bytes, Stream stream) {
   if (bytes == 0) return;
   const bool is_pinned = emulation::is_pinned(from, bytes);

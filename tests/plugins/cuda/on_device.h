@@ -33,8 +33,7 @@ class OnDevice {
   std::vector<void*> data_;
 };
 
-// K and V of the leases from `first` on; the case's formats must be of the
-// device, too.
+// K and V of the leases from `first` on; the case's formats must be of the device, too.
 inline void move_leases(AttentionCase& c, size_t part, size_t first, OnDevice& device) {
   for (size_t i = first; i < c.leases[part].size(); ++i) {
     kvasir_lease& lease = c.leases[part][i];

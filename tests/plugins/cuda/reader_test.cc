@@ -1,6 +1,6 @@
-// kvasir.device-list-reader/1 of kvasir.cuda: items that come
-// from the device give the bits of the same items in host memory; whatever they
-// are, nothing outside is read. SPDX-License-Identifier: Apache-2.0
+// kvasir.device-list-reader/1 of kvasir.cuda: items that come from the device give the bits of the
+// same items in host memory; whatever they are, nothing outside is read.
+// SPDX-License-Identifier: Apache-2.0
 #include <kvasir/ext/draft/device_lists.h>
 
 #include <cmath>
@@ -17,8 +17,7 @@ using Indices = std::vector<uint32_t>;
 
 constexpr uint32_t kHeads = 2, kBlock = 16;  // of small_geometry()
 
-// A sequence of decoded tokens: per kv head block 0, what is chosen, and the
-// last two blocks.
+// A sequence of decoded tokens: per kv head block 0, what is chosen, and the last two blocks.
 class Reader {
  public:
   Reader() : c_(6, kHeads, 32, 32) {
@@ -49,8 +48,8 @@ class Reader {
     lay_out(chosen);
     return run(*backend_, c_);
   }
-  // Over chosen[head] on the device, where nothing is said to have changed
-  // since that many leases were told.
+  // Over chosen[head] on the device, where nothing is said to have changed since that many leases
+  // were told.
   AttentionResult there(const std::vector<Indices>& chosen, uint32_t unchanged, uint64_t seq = 7) {
     lay_out(chosen);
     Indices all;
@@ -140,8 +139,7 @@ TEST_SUITE("plugins/cuda/reader") {
     CHECK(reader.there(first, 3).status == KVASIR_ERR_INVALID);  // it is, where it may differ
     reader.lease(3) = kept;
     check_same(reader.there(first, 3), want);
-    // The open block goes on, and others come behind it, more than the table
-    // had space for.
+    // The open block goes on, and others come behind it, more than the table had space for.
     reader.lease(18).n_tokens = 16;
     reader.grow(21 * kBlock);
     const std::vector<Indices> second = {{}, {18, 20, 37}};
