@@ -102,7 +102,7 @@ uint64_t copied_bytes(const Binding& binding, const Pipeline& pipeline, uint64_t
   bool copies = pipeline.representative && reads_copies(*pipeline.representative, formats);
   for (const auto& selector : pipeline.selectors)
     copies = copies || (reads_keys(*selector) && reads_copies(*selector, formats));
-  if (!copies || is_host_memory(formats[0].mem_kind)) return 0;
+  if (!copies) return 0;
   const kvasir_geometry& g = binding.geometry;
   const uint64_t n_blocks = (uint64_t{g.max_context} + g.block_size - 1) / g.block_size;
   return binding.storage.block_bytes * n_blocks * n_sequences;

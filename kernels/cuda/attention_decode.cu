@@ -88,23 +88,12 @@ uint32_t shared_bytes() {
   return shared.bytes;
 }
 
-template <KvType kType, uint32_t kHeads>
-void launch_units(const AttentionCall& call, Stream stream) {
-  const uint32_t group = call.shape.n_q_heads / call.shape.n_kv_heads;
-  LaunchShape shape;
-  shape.blocks_x = static_cast<uint32_t>(call.n_blocks);
-  shape.blocks_y = (group + kHeads - 1) / kHeads;
-  shape.threads = kThreads;
-  shape.shared_bytes = shared_bytes<kHeads>();
-  launch(attend_unit<kType, kHeads>, shape, stream, call);
-}
-
 template <KvType kType>
 void launch_type(const AttentionCall& call, Stream stream) {
-  const uint32_t group = call.shape.n_q_heads / call.shape.n_kv_heads;
-  if (group == 1) return launch_units<kType, 1>(call, stream);
-  if (group <= 4) return launch_units<kType, 4>(call, stream);
-  launch_units<kType, 8>(call, stream);
+  with_unit_shape(call, [&]<uint32_t kHeads>(HeadsOfBlock<kHeads>, LaunchShape shape) {
+    shape.shared_bytes = shared_bytes<kHeads>();
+    launch(attend_unit<kType, kHeads>, shape, stream, call);
+  });
 }
 
 }  // namespace

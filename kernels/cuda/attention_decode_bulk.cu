@@ -148,29 +148,23 @@ KVASIR_KERNEL void KVASIR_BOUNDS(kThreads) attend_unit_in_bulk(const AttentionCa
   store_unit<kHeads>(call, unit.unit, unit.first_head, state, cast<float>(buffers), highs, totals);
 }
 
-template <KvType kType, uint32_t kHeads>
-void launch_units(const AttentionCall& call, Stream stream) {
-  const uint32_t group = call.shape.n_q_heads / call.shape.n_kv_heads;
+template <uint32_t kHeads>
+uint32_t shared_bytes(const AttentionCall& call) {
   SharedSize shared;
   shared.add<uint8_t>(buffer_bytes<kHeads>(call.shape));
   shared.add<Barrier>(2 * kWarps);
   shared.add<float>(kThreads * kHeads);
   shared.add<float>(kWarps * kHeads);
   shared.add<float>(kWarps * kHeads);
-  LaunchShape shape;
-  shape.blocks_x = static_cast<uint32_t>(call.n_blocks);
-  shape.blocks_y = (group + kHeads - 1) / kHeads;
-  shape.threads = kThreads;
-  shape.shared_bytes = shared.bytes;
-  launch(attend_unit_in_bulk<kType, kHeads>, shape, stream, call);
+  return shared.bytes;
 }
 
 template <KvType kType>
 void launch_type(const AttentionCall& call, Stream stream) {
-  const uint32_t group = call.shape.n_q_heads / call.shape.n_kv_heads;
-  if (group == 1) return launch_units<kType, 1>(call, stream);
-  if (group <= 4) return launch_units<kType, 4>(call, stream);
-  launch_units<kType, 8>(call, stream);
+  with_unit_shape(call, [&]<uint32_t kHeads>(HeadsOfBlock<kHeads>, LaunchShape shape) {
+    shape.shared_bytes = shared_bytes<kHeads>(call);
+    launch(attend_unit_in_bulk<kType, kHeads>, shape, stream, call);
+  });
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "kernels/cuda/key_tile.h"
+#include "kernels/cuda/launch.h"
 
 namespace kvasir::cuda {
 
@@ -154,6 +155,26 @@ KVASIR_DEVICE void store_unit(const AttentionCall& call, uint64_t unit, uint32_t
     if (d == 0)
       global<float>(call.partial_lse)[at] = is_empty ? minus_infinity() : high + logf(total);
   }
+}
+
+// Query heads that a block of threads takes of a unit.
+template <uint32_t kHeads>
+struct HeadsOfBlock {};
+
+// start(HeadsOfBlock<n>(), shape): n is 1, 4 or 8, by the group; the shape lacks shared memory.
+template <class Start>
+void with_unit_shape(const AttentionCall& call, const Start& start) {
+  const uint32_t group = call.shape.n_q_heads / call.shape.n_kv_heads;
+  const auto with = [&]<uint32_t kHeads>(HeadsOfBlock<kHeads> heads) {
+    LaunchShape shape;
+    shape.blocks_x = static_cast<uint32_t>(call.n_blocks);
+    shape.blocks_y = (group + kHeads - 1) / kHeads;
+    shape.threads = kThreads;
+    start(heads, shape);
+  };
+  if (group == 1) return with(HeadsOfBlock<1>());
+  if (group <= 4) return with(HeadsOfBlock<4>());
+  with(HeadsOfBlock<8>());
 }
 
 }  // namespace kvasir::cuda

@@ -24,10 +24,10 @@ void on_device(Fn&& fn) {
   }
 }
 
-// What fn() starts on the stream ends with this call, also when it throws: nothing uses the buffers
-// of a call that is over.
+// What fn() starts on the stream goes on after this call, but ends with it when it throws: nothing
+// uses the buffers of a call that failed.
 template <class Fn>
-void run_to_end(cuda::Stream stream, Fn&& fn) {
+void run_on(cuda::Stream stream, Fn&& fn) {
   on_device([&] {
     try {
       fn();
@@ -35,8 +35,13 @@ void run_to_end(cuda::Stream stream, Fn&& fn) {
       cuda::wait(stream);
       throw;
     }
-    cuda::wait(stream);
   });
+}
+// The same, ended with this call in any case.
+template <class Fn>
+void run_to_end(cuda::Stream stream, Fn&& fn) {
+  run_on(stream, fn);
+  on_device([&] { cuda::wait(stream); });
 }
 
 inline uint64_t address(const void* data) { return reinterpret_cast<uint64_t>(data); }

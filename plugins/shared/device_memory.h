@@ -144,14 +144,7 @@ class DeviceMemory {
   template <class Fn>
   void run(bool is_on_device_alone, Fn&& fn) {
     if (!is_on_device_alone || !is_shared_) return run_to_end(stream_, fn);
-    on_device([&] {
-      try {
-        fn();
-      } catch (...) {
-        cuda::wait(stream_);
-        throw;
-      }
-    });
+    run_on(stream_, fn);
   }
   // How many numbers of each view are not finite, into n_bad_.
   void count_in(std::span<const kvasir_view> of) {

@@ -33,14 +33,7 @@ class DeviceWork {
   template <class Fn>
   void run(Fn&& fn) const {
     if (!is_lent()) return run_to_end(stream(), fn);
-    on_device([&] {
-      try {
-        fn();
-      } catch (...) {
-        cuda::wait(stream());
-        throw;
-      }
-    });
+    run_on(stream(), fn);
   }
 
  private:

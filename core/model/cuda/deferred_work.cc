@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "kernels/cuda/captured.h"
+
 namespace kvasir {
 
 void DeferredWork::add(const std::vector<uint32_t>& form, bool comes_again,
@@ -26,14 +28,9 @@ cuda::Graph DeferredWork::graph_of(const std::vector<uint32_t>& form,
                                    const std::vector<std::function<void()>>& work) {
   if (const auto found = graphs_.find(form); found != graphs_.end()) return found->second;
   if (graphs_.size() == kMostGraphs) forget_graphs();
-  cuda::begin_capture(stream_);
-  try {
-    for (const auto& some : work) some();
-    return graphs_[form] = cuda::end_capture(stream_);
-  } catch (...) {
-    cuda::abandon_capture(stream_);
-    throw;
-  }
+  return graphs_[form] = cuda::captured(stream_, [&] {
+           for (const auto& some : work) some();
+         });
 }
 
 void DeferredWork::forget_graphs() noexcept {

@@ -67,6 +67,7 @@ bool reads_keys(const Selector& selector) {
 }
 
 bool reads_copies(const Instance& reader, std::span<const kvasir_kv_format> formats) {
+  if (is_host_memory(formats[0].mem_kind)) return false;
   return std::any_of(formats.begin(), formats.end(),
                      [&](const auto& format) { return reads_copy(reader, format); });
 }

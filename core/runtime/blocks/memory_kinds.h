@@ -20,8 +20,9 @@ void check_memory_kinds(const Pipeline& pipeline, std::span<const kvasir_kv_form
                         std::span<const kvasir_kv_format> window, bool unrotated);
 // Whether it is given K or V: in select(), or in update(), for which it names its dtypes.
 bool reads_keys(const Selector& selector);
-// Whether update() of a plugin that reads K and V is given copies in host memory of blocks of one
-// of these formats, because of where they lie.
+// Whether update() of a plugin that reads K and V is given copies of blocks in formats of their
+// own, since it cannot read blocks of one of these formats where they lie. Not where the context,
+// whose formats come first, is in host memory: copies have its first format then.
 bool reads_copies(const Instance& reader, std::span<const kvasir_kv_format> formats);
 // Whether a plugin reads K and V in this kind of memory and of these element types.
 bool can_read(const Instance& reader, const kvasir_kv_format& format);

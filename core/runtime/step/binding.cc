@@ -277,7 +277,7 @@ std::shared_ptr<const Binding> bind_pipeline(const ModelShape& shape, Compute co
   };
   // Formats of what update() is given.
   const auto seen_by = [&](const Instance& reader, bool reads) -> const kvasir_geometry& {
-    return reads && !copies && reads_copies(reader, all) ? binding.copied_geometry : g;
+    return reads && reads_copies(reader, all) ? binding.copied_geometry : g;
   };
   if (pipeline.representative) {
     Representative& representative = *pipeline.representative;

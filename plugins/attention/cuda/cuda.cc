@@ -15,6 +15,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "kernels/cuda/attention_decode.h"
@@ -304,11 +305,10 @@ class Cuda {
   }
 
   // The lists that are on the device, before the first launch that reads them.
-  void place_lists() {
-    if (to_place_.empty()) return;
-    cuda::place_lists(to_place_.lists, to_place_.n_lists, to_place_.patches, to_place_.n_patches,
+  void place(const PlacedLists& placed) {
+    if (placed.empty()) return;
+    cuda::place_lists(placed.lists, placed.n_lists, placed.patches, placed.n_patches,
                       work_.stream());
-    to_place_ = {};
   }
 
   // Attends, once the lists are there.
@@ -323,7 +323,7 @@ class Cuda {
 
     named_.clear();
     attend(in, call);
-    place_lists();  // of no queries
+    place(std::exchange(to_place_, {}));  // of no queries
     if (is_cut_) repeat_marked(in, call);
     if (to_host) {
       host_results_.resize(o_floats + heads);
@@ -367,7 +367,7 @@ class Cuda {
     call.tiles = base + tiles;
     named_.insert(named_.end(), units_.pairs.begin(), units_.pairs.end());
     if (cuts.empty() && units_.n_prefill_blocks == 0) return launch_decode(call);
-    place_lists();
+    place(std::exchange(to_place_, {}));
     launch(call, there_, call.ranges, call.tiles);
     for_each_wave(
         in, cuts, true, [](Wave&) {},
@@ -384,7 +384,7 @@ class Cuda {
   void launch_decode(cuda::AttentionCall call) {
     cuda::describe_units(there_, call);
     call.n_pairs = static_cast<uint32_t>(units_.pairs.size());
-    const PlacedLists placed = to_place_;
+    const PlacedLists placed = std::exchange(to_place_, {});
     const attention::RepeatedLaunches::Arguments arguments = {
         placed.lists,     placed.n_lists, placed.patches,
         placed.n_patches, call.formats,   call.parts,
@@ -393,12 +393,10 @@ class Cuda {
         call.n_blocks,    call.partial_o, call.partial_lse,
         call.o,           call.lse,       static_cast<uint64_t>(call.type)};
     repeated_.start(arguments, work_.stream(), [&] {
-      to_place_ = placed;
-      place_lists();
+      place(placed);
       cuda::attention_decode(call, work_.stream());
       cuda::attention_merge(call, work_.stream());
     });
-    to_place_ = {};
   }
 
   void launch(cuda::AttentionCall call, const cuda::AttentionUnits& units, uint64_t ranges,

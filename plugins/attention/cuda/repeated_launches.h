@@ -7,7 +7,7 @@
 #include <map>
 #include <vector>
 
-#include "kernels/cuda/runtime.h"
+#include "kernels/cuda/captured.h"
 
 namespace kvasir::attention {
 
@@ -29,7 +29,7 @@ class RepeatedLaunches {
       fn();
       return note(arguments, stream);
     }
-    if (!found->second.handle) found->second = captured(stream, fn);
+    if (!found->second.handle) found->second = cuda::captured(stream, fn);
     cuda::launch_graph(found->second, stream);
   }
   // To be called when the device has ended all that was started.
@@ -48,17 +48,6 @@ class RepeatedLaunches {
       forget();
     }
     graphs_[arguments] = {};
-  }
-  template <class Fn>
-  static cuda::Graph captured(cuda::Stream stream, const Fn& fn) {
-    cuda::begin_capture(stream);
-    try {
-      fn();
-      return cuda::end_capture(stream);
-    } catch (...) {
-      cuda::abandon_capture(stream);
-      throw;
-    }
   }
 
   std::map<Arguments, cuda::Graph> graphs_;  // no handle: met once

@@ -9,7 +9,9 @@
 #include <algorithm>
 #include <cmath>
 #include <deque>
+#include <numeric>
 #include <random>
+#include <span>
 
 #include "tests/kernels/cuda/weight_case.h"
 #include "tests/support/larger_or_nan.h"
@@ -266,21 +268,27 @@ struct Sequence {
     const auto begin = from.begin() + static_cast<std::ptrdiff_t>(i) * width;
     return {begin, begin + width};
   }
+  // The angles of a layer for rows at these positions, as table `table`.
+  void put_angles(uint32_t table, uint32_t layer, std::span<const uint32_t> pos) {
+    const DeviceShape& s = m.shape;
+    for (uint32_t i = 0; i < pos.size() * s.rope_pairs; ++i) {
+      const double angle = m.angle(layer, pos[i / s.rope_pairs], i % s.rope_pairs);
+      cos[i] = static_cast<float>(m.magnitude * std::cos(angle));
+      sin[i] = static_cast<float>(m.magnitude * std::sin(angle));
+    }
+    device.put_angles(table, cos.data(), sin.data(), static_cast<uint32_t>(pos.size()),
+                      s.rope_pairs);
+  }
   // The next n tokens, leaving h on the device.
   void run(const std::vector<float>& embedded, uint32_t n) {
     const DeviceShape& s = m.shape;
     std::copy_n(embedded.begin() + static_cast<std::ptrdiff_t>(n_read) * s.d_model,
                 uint64_t{n} * s.d_model, h.begin());
     device.put_hidden(h.data(), n);
+    std::vector<uint32_t> pos(n);
+    std::iota(pos.begin(), pos.end(), n_read);
     for (uint32_t layer = 0; layer < m.n_layers; ++layer) {
-      if (layer < 2) {
-        for (uint32_t i = 0; i < n * s.rope_pairs; ++i) {
-          const double angle = m.angle(layer, n_read + i / s.rope_pairs, i % s.rope_pairs);
-          cos[i] = static_cast<float>(m.magnitude * std::cos(angle));
-          sin[i] = static_cast<float>(m.magnitude * std::sin(angle));
-        }
-        device.put_angles(layer % 2, cos.data(), sin.data(), n, s.rope_pairs);
-      }
+      if (layer < 2) put_angles(layer, layer, pos);
       device.attn_norm(layer, n);
       const DeviceLayers::Rows all[] = {{0, n}};
       device.project_qkv(layer, n, {layer % 2, m.pairing, all, all});
@@ -413,13 +421,8 @@ TEST_CASE("only the rows that are named turn, each by its own angles") {
   Sequence seq(m, *device);
   const std::vector<float> x = random_rows(uint64_t{5} * s.d_model, 9);
   const uint32_t pos[] = {7, 100000, 3, 3, 2};
-  for (uint32_t i = 0; i < 5 * s.rope_pairs; ++i) {
-    const double angle = m.angle(0, pos[i / s.rope_pairs], i % s.rope_pairs);
-    seq.cos[i] = static_cast<float>(m.magnitude * std::cos(angle));
-    seq.sin[i] = static_cast<float>(m.magnitude * std::sin(angle));
-  }
   device->put_input(x.data(), 5);
-  device->put_angles(1, seq.cos.data(), seq.sin.data(), 5, s.rope_pairs);
+  seq.put_angles(1, 0, pos);
   const DeviceLayers::Rows of_q[] = {{0, 2}, {3, 2}}, of_k[] = {{1, 1}};
   device->project_qkv(0, 5, {1, m.pairing, of_q, of_k});
   device->get_projected(seq.q.data(), seq.k.data(), nullptr, 5);
@@ -479,13 +482,8 @@ TEST_CASE("a later layer's query is made of the state that is there, and stays t
   Sequence seq(m, *device);
   const std::vector<float> h = random_rows(uint64_t{5} * s.d_model, 9);
   const uint32_t pos[] = {7, 100000, 3, 3, 2};
-  for (uint32_t i = 0; i < 5 * s.rope_pairs; ++i) {
-    const double angle = m.angle(1, pos[i / s.rope_pairs], i % s.rope_pairs);
-    seq.cos[i] = static_cast<float>(m.magnitude * std::cos(angle));
-    seq.sin[i] = static_cast<float>(m.magnitude * std::sin(angle));
-  }
   device->put_hidden(h.data(), 5);
-  device->put_angles(1, seq.cos.data(), seq.sin.data(), 5, s.rope_pairs);
+  seq.put_angles(1, 1, pos);
   const DeviceLayers::Rows of_q[] = {{0, 3}, {4, 1}};
   const uint64_t before = device->copied().to_host;
   for (int again = 0; again < 3; ++again) {  // as a graph, too

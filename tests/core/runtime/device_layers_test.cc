@@ -84,6 +84,20 @@ GgufFile spoilt(const Bench& bench, const TempDir& dir, const std::string& name,
   return GgufFile::open(dir.path("spoilt"));
 }
 
+// Decodes token 3: between the model's layers and the host two numbers per layer travel, and what
+// begins and ends a step.
+void decode_there(Engine& engine, const Model& model, SequenceId seq) {
+  const ModelShape& s = model.shape();
+  const Model::Placement before = model.placement();
+  engine.reset_engagement();
+  decode(engine, seq, 3);
+  const Model::Placement after = model.placement();
+  CHECK(after.copied_to_host - before.copied_to_host ==
+        4 * (2 * (s.n_layers + 1) + s.d_model + s.vocab_size));
+  CHECK(after.copied_to_device - before.copied_to_device ==
+        4 * (2 * s.d_model + 2 * model.rope(0).n_pairs()));
+}
+
 }  // namespace
 
 TEST_SUITE_BEGIN("core/runtime/device_layers");
@@ -173,14 +187,7 @@ TEST_CASE(
   const ModelShape& s = model->shape();
   const SequenceId seq = engine->open();
   prefill(*engine, seq, some_tokens(9, 3));
-  const Model::Placement before = model->placement();
-  engine->reset_engagement();
-  decode(*engine, seq, 3);
-  const Model::Placement after = model->placement();
-  CHECK(after.copied_to_host - before.copied_to_host ==
-        4 * (2 * (s.n_layers + 1) + s.d_model + s.vocab_size));
-  CHECK(after.copied_to_device - before.copied_to_device ==
-        4 * (2 * s.d_model + 2 * model->rope(0).n_pairs()));
+  decode_there(*engine, *model, seq);
   CHECK(engine->decode_engagement().device_copy_bytes == 0);
   // Two before the first attention, as angles are put behind the norm, one between two of them, one
   // behind the last; one of attention, which takes the same arguments in each layer. And kernel by
@@ -256,14 +263,7 @@ TEST_CASE("the query of a layer ahead goes to who scores there without a copy") 
         options());
     const SequenceId seq = engine->open();
     prefill(*engine, seq, some_tokens(31, 3));
-    const Model::Placement before = model->placement();
-    engine->reset_engagement();
-    decode(*engine, seq, 3);
-    const Model::Placement after = model->placement();
-    CHECK(after.copied_to_host - before.copied_to_host ==
-          4 * (2 * (s.n_layers + 1) + s.d_model + s.vocab_size));
-    CHECK(after.copied_to_device - before.copied_to_device ==
-          4 * (2 * s.d_model + 2 * model->rope(0).n_pairs()));
+    decode_there(*engine, *model, seq);
     // Lists of two blocks per kv head, which the host reads behind attention; those of a layer
     // ahead the selector hands over itself.
     const uint64_t lists = std::string(how) == "off" ? 4 * 2 * s.n_layers * s.n_kv_heads : 0;

@@ -173,6 +173,21 @@ Told decoded(Bench& bench, const std::string& toml) {
   return out;
 }
 
+// With all layers on the device, in bf16.
+MemoryPlan plan_of_8b(const StrategyConfig& strategy, uint32_t max_context) {
+  const ModelShape shape = shape_of(preset("llama-3.1-8b"));
+  EngineOptions options;
+  options.max_context = max_context;
+  options.max_step_tokens = strategy.cache.chunk_size.value;
+  Model::Options on_device;
+  on_device.compute = Compute::kBF16;
+  on_device.max_batch_tokens = options.max_step_tokens;
+  on_device.device_layers = shape.n_layers + 1;
+  Bench bench;
+  Pipeline pipeline = bench.pipeline(strategy);
+  return make_plan(shape, Model::plan_memory(shape, on_device), pipeline, options, 0);
+}
+
 }  // namespace
 
 TEST_SUITE("plugins/cuda/engine") {
@@ -262,7 +277,6 @@ TEST_SUITE("plugins/cuda/engine") {
   }
 
   TEST_CASE("an 8B with 512K tokens in f16, or 1M in q8_0, is planned for 24 GB beside 128 GiB") {
-    const ModelShape shape = shape_of(preset("llama-3.1-8b"));
     for (const auto& [tokens, type] : {std::pair{512u << 10, "f16"}, {1u << 20, "q8_0"}}) {
       const StrategyConfig strategy =
           load_strategy(KVASIR_SOURCE_DIR "/configs/gpu/hybrid.toml",
@@ -270,17 +284,7 @@ TEST_SUITE("plugins/cuda/engine") {
                          {"attention.window.plugin", KVASIR_TEST_BACKEND, {}},
                          {"storage.context.kv_type", type, {}}},
                         {});
-      EngineOptions options;
-      options.max_context = tokens;
-      options.max_step_tokens = strategy.cache.chunk_size.value;
-      Model::Options on_device;
-      on_device.compute = Compute::kBF16;
-      on_device.max_batch_tokens = options.max_step_tokens;
-      on_device.device_layers = shape.n_layers + 1;
-      Bench bench;
-      Pipeline pipeline = bench.pipeline(strategy);
-      const MemoryPlan plan =
-          make_plan(shape, Model::plan_memory(shape, on_device), pipeline, options, 0);
+      const MemoryPlan plan = plan_of_8b(strategy, tokens);
       CAPTURE(plan.device_bytes());
       CHECK(plan.prompts_by == "kvasir.cuda");
       CHECK(plan.device_bytes() < 24'000'000'000);
@@ -292,23 +296,13 @@ TEST_SUITE("plugins/cuda/engine") {
   }
 
   TEST_CASE("an 8B with 128K tokens chosen on the host is planned for 24 GB beside 64 GiB") {
-    const ModelShape shape = shape_of(preset("llama-3.1-8b"));
+    constexpr uint32_t kTokens = 128u << 10;
     const StrategyConfig strategy = load_strategy(
         KVASIR_SOURCE_DIR "/configs/gpu/infinigen.toml",
         {{"storage.plugin", KVASIR_TEST_TIERED, {}}, {"attention.plugin", KVASIR_TEST_BACKEND, {}}},
         {});
-    EngineOptions options;
-    options.max_context = 128u << 10;
-    options.max_step_tokens = strategy.cache.chunk_size.value;
-    Model::Options on_device;
-    on_device.compute = Compute::kBF16;
-    on_device.max_batch_tokens = options.max_step_tokens;
-    on_device.device_layers = shape.n_layers + 1;
-    Bench bench;
-    Pipeline pipeline = bench.pipeline(strategy);
-    const MemoryPlan plan =
-        make_plan(shape, Model::plan_memory(shape, on_device), pipeline, options, 0);
-    const uint64_t layer_bytes = uint64_t{options.max_context} * 8 * (128 + 128) * 2;  // in f16
+    const MemoryPlan plan = plan_of_8b(strategy, kTokens);
+    const uint64_t layer_bytes = uint64_t{kTokens} * 8 * (128 + 128) * 2;  // in f16
     CAPTURE(plan.device_bytes());
     CAPTURE(plan.total());
     CHECK(plan.device_bytes() < 24'000'000'000);
