@@ -70,10 +70,10 @@ HWY_INLINE void add_products(const float* HWY_RESTRICT x, size_t x_stride, const
 // T: float, hwy::float16_t or hwy::bfloat16_t.
 template <size_t kRows, size_t kVectors, class T>
 HWY_INLINE void inputs(const float* HWY_RESTRICT x, size_t x_stride, const T* HWY_RESTRICT w,
-                       size_t n, Sums<kRows, kVectors>& sum) {
+                       size_t n, bool first_read, Sums<kRows, kVectors>& sum) {
   const PanelTag d;
   for (size_t k = 0; k < n; ++k) {
-    if constexpr (kRows == 1) prefetch_ahead(w + k * kPanelWidth, kPanelWidth * sizeof(T));
+    if (first_read) prefetch_ahead(w + k * kPanelWidth, kPanelWidth * sizeof(T));
     PanelVec row[kVectors];
     for (size_t v = 0; v < kVectors; ++v)
       row[v] = load_row(d, w + k * kPanelWidth + v * kPanelLanes);
@@ -85,11 +85,11 @@ HWY_INLINE void inputs(const float* HWY_RESTRICT x, size_t x_stride, const T* HW
 // shifted up, the even one.
 template <size_t kRows, size_t kVectors>
 HWY_INLINE void inputs(const float* HWY_RESTRICT x, size_t x_stride, const uint32_t* HWY_RESTRICT w,
-                       size_t n, Sums<kRows, kVectors>& sum) {
+                       size_t n, bool first_read, Sums<kRows, kVectors>& sum) {
   const PanelTag d;
   const hn::RebindToUnsigned<PanelTag> du;
   for (size_t k = 0; k < n; k += 2) {
-    if constexpr (kRows == 1) prefetch_ahead(w + k / 2 * kPanelWidth, kPanelWidth * sizeof *w);
+    if (first_read) prefetch_ahead(w + k / 2 * kPanelWidth, kPanelWidth * sizeof *w);
     PanelVec even[kVectors], odd[kVectors];
     for (size_t v = 0; v < kVectors; ++v) {
       const auto pairs = hn::LoadU(du, w + k / 2 * kPanelWidth + v * kPanelLanes);
@@ -101,10 +101,11 @@ HWY_INLINE void inputs(const float* HWY_RESTRICT x, size_t x_stride, const uint3
   }
 }
 
-// sums[r, 0..V vectors) += x[r, 0..n) * w[0..n, 0..V vectors)
+// sums[r, 0..V vectors) += x[r, 0..n) * w[0..n, 0..V vectors). `first_read`: these inputs of the
+// panel have not been read so far.
 template <size_t kRows, size_t kVectors, class T>
 HWY_INLINE void tile(const float* HWY_RESTRICT x, size_t x_stride, const T* HWY_RESTRICT w,
-                     size_t n, float* HWY_RESTRICT sums) {
+                     size_t n, bool first_read, float* HWY_RESTRICT sums) {
   const PanelTag d;
   Sums<kRows, kVectors> sum;
   for (size_t r = 0; r < kRows; ++r) {
@@ -112,7 +113,7 @@ HWY_INLINE void tile(const float* HWY_RESTRICT x, size_t x_stride, const T* HWY_
       sum[r][v] = hn::Load(d, sums + r * kPanelWidth + v * kPanelLanes);
     }
   }
-  inputs<kRows, kVectors>(x, x_stride, w, n, sum);
+  inputs<kRows, kVectors>(x, x_stride, w, n, first_read, sum);
   for (size_t r = 0; r < kRows; ++r) {
     for (size_t v = 0; v < kVectors; ++v) {
       hn::Store(sum[r][v], d, sums + r * kPanelWidth + v * kPanelLanes);
@@ -125,13 +126,15 @@ inline constexpr size_t kTileRows = HWY_TARGET <= HWY_AVX3 ? 4 : 6;
 
 // All 64 columns of kRows rows; as many columns at a time as the registers hold sums for.
 template <size_t kRows, class T>
-HWY_NOINLINE void rows_tile(const float* x, size_t x_stride, const T* w, size_t n, float* sums) {
+HWY_NOINLINE void rows_tile(const float* x, size_t x_stride, const T* w, size_t n, bool first_read,
+                            float* sums) {
   constexpr size_t kRegisters = HWY_TARGET <= HWY_AVX3 ? 16 : 8;
   constexpr size_t kAll = kPanelWidth / kPanelLanes;
   constexpr size_t kFit = kRows == 1 ? 8 : kRows == 2 ? kRegisters / 2 : kRegisters / 4;
   constexpr size_t kVectors = kFit < kAll ? kFit : kAll;
   for (size_t v = 0; v < kAll; v += kVectors) {
-    tile<kRows, kVectors>(x, x_stride, w + v * kPanelLanes, n, sums + v * kPanelLanes);
+    tile<kRows, kVectors>(x, x_stride, w + v * kPanelLanes, n, first_read && v == 0,
+                          sums + v * kPanelLanes);
   }
 }
 
@@ -152,22 +155,22 @@ void add_inputs(const float* x, size_t x_stride, size_t n_rows, const T* w, size
       float* to = sums + r * kPanelWidth;
       switch (std::min(n_rows - r, kTileRows)) {
         case 1:
-          rows_tile<1>(from, x_stride, chunk, n, to);
+          rows_tile<1>(from, x_stride, chunk, n, r == 0, to);
           break;
         case 2:
-          rows_tile<2>(from, x_stride, chunk, n, to);
+          rows_tile<2>(from, x_stride, chunk, n, r == 0, to);
           break;
         case 3:
-          rows_tile<3>(from, x_stride, chunk, n, to);
+          rows_tile<3>(from, x_stride, chunk, n, r == 0, to);
           break;
         case 4:
-          rows_tile<4>(from, x_stride, chunk, n, to);
+          rows_tile<4>(from, x_stride, chunk, n, r == 0, to);
           break;
         case 5:
-          if constexpr (kTileRows > 4) rows_tile<5>(from, x_stride, chunk, n, to);
+          if constexpr (kTileRows > 4) rows_tile<5>(from, x_stride, chunk, n, r == 0, to);
           break;
         default:
-          rows_tile<kTileRows>(from, x_stride, chunk, n, to);
+          rows_tile<kTileRows>(from, x_stride, chunk, n, r == 0, to);
       }
     }
   }

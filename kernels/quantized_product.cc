@@ -139,9 +139,10 @@ HWY_INLINE void segment(const Rows& x, const uint8_t* upper, const uint8_t* q, s
 }
 
 // to[r, 0 .. kVectors * kOutputs) = rows times the outputs of the panel from `first` on.
+// `first_read`: the panel has not been read so far.
 template <QuantizedType kType, size_t kRows, size_t kVectors>
 HWY_NOINLINE void tile(const Rows& x, const uint8_t* HWY_RESTRICT panel, size_t first,
-                       float* HWY_RESTRICT to) {
+                       bool first_read, float* HWY_RESTRICT to) {
   constexpr QuantizedLayout kLayout = quantized_layout(kType);
   constexpr size_t kScales = kLayout.scales_per_block();
   const Tag d;
@@ -152,6 +153,7 @@ HWY_NOINLINE void tile(const Rows& x, const uint8_t* HWY_RESTRICT panel, size_t 
   const uint8_t* at = panel;
   for (size_t input = 0; input < x.n_in;) {
     const uint8_t* head = at;
+    if (first_read) prefetch_ahead(at, kLayout.head_bytes());
     at += kLayout.head_bytes();
     for (size_t b = 0; b < kLayout.blocks_per_head; ++b, input += kQuantizedInputs) {
       const uint8_t* upper = at + kLayout.scale_bytes();
@@ -185,7 +187,7 @@ HWY_NOINLINE void tile(const Rows& x, const uint8_t* HWY_RESTRICT panel, size_t 
                 total[r][v]);
         }
       }
-      if constexpr (kRows == 1) prefetch_ahead(at, kLayout.block_bytes());
+      if (first_read) prefetch_ahead(at, kLayout.block_bytes());
       at += kLayout.block_bytes();
     }
   }
@@ -204,28 +206,28 @@ inline constexpr size_t kTileVectors = HWY_TARGET <= HWY_AVX3 ? (kRows == 1 ? 4 
                                                                               : 1);
 
 template <QuantizedType kType, size_t kRows>
-void all_outputs(const Rows& x, const uint8_t* panel, float* to) {
+void all_outputs(const Rows& x, const uint8_t* panel, bool first_read, float* to) {
   constexpr size_t kVectors = std::min(kTileVectors<kRows>, kPanelOutputs / kOutputs);
   for (size_t first = 0; first < kPanelOutputs; first += kVectors * kOutputs)
-    tile<kType, kRows, kVectors>(x, panel, first, to);
+    tile<kType, kRows, kVectors>(x, panel, first, first_read && first == 0, to);
 }
 
 template <QuantizedType kType>
-void some_rows(const Rows& x, size_t n_rows, const uint8_t* panel, float* to) {
+void some_rows(const Rows& x, size_t n_rows, const uint8_t* panel, bool first_read, float* to) {
   switch (n_rows) {
     case 1:
-      return all_outputs<kType, 1>(x, panel, to);
+      return all_outputs<kType, 1>(x, panel, first_read, to);
     case 2:
-      return all_outputs<kType, 2>(x, panel, to);
+      return all_outputs<kType, 2>(x, panel, first_read, to);
     case 3:
-      return all_outputs<kType, 3>(x, panel, to);
+      return all_outputs<kType, 3>(x, panel, first_read, to);
     case 4:
-      return all_outputs<kType, 4>(x, panel, to);
+      return all_outputs<kType, 4>(x, panel, first_read, to);
     case 5:
-      if constexpr (kTileRows > 4) return all_outputs<kType, 5>(x, panel, to);
+      if constexpr (kTileRows > 4) return all_outputs<kType, 5>(x, panel, first_read, to);
       break;
     default:
-      return all_outputs<kType, kTileRows>(x, panel, to);
+      return all_outputs<kType, kTileRows>(x, panel, first_read, to);
   }
 }
 
@@ -270,7 +272,7 @@ float output_of(const Rows& x, size_t r, const uint8_t* at, size_t output) {
 }
 
 template <QuantizedType kType>
-void some_rows(const Rows& x, size_t n_rows, const uint8_t* panel, float* to) {
+void some_rows(const Rows& x, size_t n_rows, const uint8_t* panel, bool, float* to) {
   for (size_t r = 0; r < n_rows; ++r)
     for (size_t output = 0; output < kPanelOutputs; ++output)
       to[r * kPanelOutputs + output] = output_of<kType>(x, r, panel, output);
@@ -286,7 +288,7 @@ void product(const QuantizedRows& x, size_t begin, size_t end, const uint8_t* pa
     const size_t n_rows = std::min(kTileRows, end - row);
     some_rows<kType>({x.q + row * n_in, x.scale + row * (n_in / 32),
                       x.scaled_sum + row * (n_in / 32), x.sum + row * (n_in / 16), n_in},
-                     n_rows, panel, sums);
+                     n_rows, panel, row == begin, sums);
     for (size_t r = 0; r < n_rows; ++r) {
       float* to = y + (row - begin + r) * y_stride;
       const float* from = sums + r * kPanelOutputs;

@@ -385,11 +385,21 @@ HWY_INLINE void prefetch_row(const void* row, size_t row_bytes) {
   for (size_t b = 0; b < row_bytes; b += 64) __builtin_prefetch(bytes + b, 0, 2);
 }
 
-// Of memory that is read once, front to back: asks for as many bytes as are read now, one page
-// later, where the hardware prefetchers would begin anew. Beyond the end nothing happens. Half a
-// page and two pages gain less (measured on Sapphire Rapids).
+// Of memory that is read once, front to back: asks for as many bytes as are read now, two pages
+// later. The lines of a page come in the order 0, 4, ... 60, 1, 5, ...: asked for one behind the
+// other they come a tenth slower. Beyond the end nothing happens. Measured on Granite Rapids; one
+// page and four are the same.
 HWY_INLINE void prefetch_ahead(const void* at, size_t bytes) {
-  prefetch_row(static_cast<const char*>(at) + 4096, bytes);
+  constexpr uintptr_t kPages = 8192, kFourLines = 256;
+  const auto begin = reinterpret_cast<uintptr_t>(at);
+  for (uintptr_t four = hwy::RoundUpTo(begin, kFourLines); four < begin + bytes;
+       four += kFourLines) {
+    // Of the 16 times four lines of a page the i-th: those of row i / 4 of four rows, column i % 4.
+    const uintptr_t line = (four & 0x300) << 2 | (four & 0xc00) >> 4;
+    const auto* to = reinterpret_cast<const char*>((four & ~uintptr_t{0xfff}) + kPages + line);
+    HWY_UNROLL(4)
+    for (size_t i = 0; i < 4; ++i) __builtin_prefetch(to + i * kFourLines, 0, 2);
+  }
 }
 
 // dots[g * dot_stride + r] = q_g . row_r for all rows and n_heads query heads. Rows are taken in
