@@ -83,11 +83,16 @@ using SumsI = VecI[kRows][kVectors];
 template <size_t kRows, size_t kVectors>
 using SumsF = VecF[kRows][kVectors];
 
-// sum += four inputs of every row and output of the tile.
+// sum += four inputs of every row and output of the tile. An eighth of what is read later is asked
+// for in each of the eight steps of a block: all at once it would keep the core from what it has.
 template <QuantizedType kType, size_t kStep, size_t kRows, size_t kVectors>
 HWY_INLINE void step(const Rows& x, const uint8_t* upper, const uint8_t* q, size_t first,
-                     size_t input, SumsI<kRows, kVectors>& sum) {
-  constexpr bool kWide = is_wide(quantized_layout(kType));
+                     size_t input, bool first_read, SumsI<kRows, kVectors>& sum) {
+  constexpr QuantizedLayout kLayout = quantized_layout(kType);
+  constexpr bool kWide = is_wide(kLayout);
+  constexpr size_t kEighth = kLayout.block_bytes() / 8;
+  constexpr size_t kTurn = kLayout.scales_per_block() == 2 ? kStep : kStep % 4 * 2 + kStep / 4;
+  if (first_read) prefetch_ahead(upper - kLayout.scale_bytes() + kTurn * kEighth, kEighth);
   Weights w[kVectors];
   for (size_t v = 0; v < kVectors; ++v)
     w[v] = prepare<kWide>(load_weights<kType, kStep>(upper, q, first + v * kOutputs));
@@ -102,7 +107,8 @@ HWY_INLINE void step(const Rows& x, const uint8_t* upper, const uint8_t* q, size
 // total += the inputs of one scale: the half-th 16 of a block of two scales, or a whole block.
 template <QuantizedType kType, size_t kHalf, size_t kRows, size_t kVectors>
 HWY_INLINE void segment(const Rows& x, const uint8_t* upper, const uint8_t* q, size_t first,
-                        size_t input, const VecF* scale, SumsF<kRows, kVectors>& total) {
+                        size_t input, bool first_read, const VecF* scale,
+                        SumsF<kRows, kVectors>& total) {
   constexpr QuantizedLayout kLayout = quantized_layout(kType);
   constexpr bool kWhole = kLayout.scales_per_block() == 1;
   const size_t sums_per_row = x.n_in / 16, blocks_per_row = x.n_in / kQuantizedInputs;
@@ -115,21 +121,21 @@ HWY_INLINE void segment(const Rows& x, const uint8_t* upper, const uint8_t* q, s
   }
   // A nibble's neighbour follows it, so that both come from one load.
   if constexpr (kWhole || kHalf == 0)
-    step<kType, 0, kRows, kVectors>(x, upper, q, first, input, sum);
+    step<kType, 0, kRows, kVectors>(x, upper, q, first, input, first_read, sum);
   if constexpr (kWhole || kHalf == 1)
-    step<kType, 4, kRows, kVectors>(x, upper, q, first, input, sum);
+    step<kType, 4, kRows, kVectors>(x, upper, q, first, input, first_read, sum);
   if constexpr (kWhole || kHalf == 0)
-    step<kType, 1, kRows, kVectors>(x, upper, q, first, input, sum);
+    step<kType, 1, kRows, kVectors>(x, upper, q, first, input, first_read, sum);
   if constexpr (kWhole || kHalf == 1)
-    step<kType, 5, kRows, kVectors>(x, upper, q, first, input, sum);
+    step<kType, 5, kRows, kVectors>(x, upper, q, first, input, first_read, sum);
   if constexpr (kWhole || kHalf == 0)
-    step<kType, 2, kRows, kVectors>(x, upper, q, first, input, sum);
+    step<kType, 2, kRows, kVectors>(x, upper, q, first, input, first_read, sum);
   if constexpr (kWhole || kHalf == 1)
-    step<kType, 6, kRows, kVectors>(x, upper, q, first, input, sum);
+    step<kType, 6, kRows, kVectors>(x, upper, q, first, input, first_read, sum);
   if constexpr (kWhole || kHalf == 0)
-    step<kType, 3, kRows, kVectors>(x, upper, q, first, input, sum);
+    step<kType, 3, kRows, kVectors>(x, upper, q, first, input, first_read, sum);
   if constexpr (kWhole || kHalf == 1)
-    step<kType, 7, kRows, kVectors>(x, upper, q, first, input, sum);
+    step<kType, 7, kRows, kVectors>(x, upper, q, first, input, first_read, sum);
   const Tag d;
   for (size_t r = 0; r < kRows; ++r) {
     const VecF by = hn::Set(d, x.scale[r * blocks_per_row + input / kQuantizedInputs]);
@@ -170,10 +176,10 @@ HWY_NOINLINE void tile(const Rows& x, const uint8_t* HWY_RESTRICT panel, size_t 
         }
       };
       read_scales(0);
-      segment<kType, 0, kRows, kVectors>(x, upper, q, first, input, scale, total);
+      segment<kType, 0, kRows, kVectors>(x, upper, q, first, input, first_read, scale, total);
       if constexpr (kScales == 2) {
         read_scales(1);
-        segment<kType, 1, kRows, kVectors>(x, upper, q, first, input, scale, total);
+        segment<kType, 1, kRows, kVectors>(x, upper, q, first, input, first_read, scale, total);
       }
       if constexpr (kLayout.has_min) {
         for (size_t v = 0; v < kVectors; ++v) {
@@ -187,7 +193,6 @@ HWY_NOINLINE void tile(const Rows& x, const uint8_t* HWY_RESTRICT panel, size_t 
                 total[r][v]);
         }
       }
-      if (first_read) prefetch_ahead(at, kLayout.block_bytes());
       at += kLayout.block_bytes();
     }
   }
