@@ -27,6 +27,7 @@ struct Rows {
   const float *scale, *scaled_sum;
   const int32_t* sum;
   size_t n_in;
+  bool panel_is_new;  // nothing was multiplied with the panel so far: it is in no cache
 };
 
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
@@ -84,15 +85,17 @@ template <size_t kRows, size_t kVectors>
 using SumsF = VecF[kRows][kVectors];
 
 // sum += four inputs of every row and output of the tile. An eighth of what is read later is asked
-// for in each of the eight steps of a block: all at once it would keep the core from what it has.
+// for in each of the eight steps of a block, in the order in which segment() takes them: all at
+// once it would keep the core from what it has.
 template <QuantizedType kType, size_t kStep, size_t kRows, size_t kVectors>
 HWY_INLINE void step(const Rows& x, const uint8_t* upper, const uint8_t* q, size_t first,
-                     size_t input, bool first_read, SumsI<kRows, kVectors>& sum) {
+                     size_t input, SumsI<kRows, kVectors>& sum) {
   constexpr QuantizedLayout kLayout = quantized_layout(kType);
   constexpr bool kWide = is_wide(kLayout);
+  static_assert(kLayout.block_bytes() % 8 == 0);
   constexpr size_t kEighth = kLayout.block_bytes() / 8;
   constexpr size_t kTurn = kLayout.scales_per_block() == 2 ? kStep : kStep % 4 * 2 + kStep / 4;
-  if (first_read) prefetch_ahead(upper - kLayout.scale_bytes() + kTurn * kEighth, kEighth);
+  if (x.panel_is_new) prefetch_ahead(upper - kLayout.scale_bytes() + kTurn * kEighth, kEighth);
   Weights w[kVectors];
   for (size_t v = 0; v < kVectors; ++v)
     w[v] = prepare<kWide>(load_weights<kType, kStep>(upper, q, first + v * kOutputs));
@@ -107,8 +110,7 @@ HWY_INLINE void step(const Rows& x, const uint8_t* upper, const uint8_t* q, size
 // total += the inputs of one scale: the half-th 16 of a block of two scales, or a whole block.
 template <QuantizedType kType, size_t kHalf, size_t kRows, size_t kVectors>
 HWY_INLINE void segment(const Rows& x, const uint8_t* upper, const uint8_t* q, size_t first,
-                        size_t input, bool first_read, const VecF* scale,
-                        SumsF<kRows, kVectors>& total) {
+                        size_t input, const VecF* scale, SumsF<kRows, kVectors>& total) {
   constexpr QuantizedLayout kLayout = quantized_layout(kType);
   constexpr bool kWhole = kLayout.scales_per_block() == 1;
   const size_t sums_per_row = x.n_in / 16, blocks_per_row = x.n_in / kQuantizedInputs;
@@ -121,21 +123,21 @@ HWY_INLINE void segment(const Rows& x, const uint8_t* upper, const uint8_t* q, s
   }
   // A nibble's neighbour follows it, so that both come from one load.
   if constexpr (kWhole || kHalf == 0)
-    step<kType, 0, kRows, kVectors>(x, upper, q, first, input, first_read, sum);
+    step<kType, 0, kRows, kVectors>(x, upper, q, first, input, sum);
   if constexpr (kWhole || kHalf == 1)
-    step<kType, 4, kRows, kVectors>(x, upper, q, first, input, first_read, sum);
+    step<kType, 4, kRows, kVectors>(x, upper, q, first, input, sum);
   if constexpr (kWhole || kHalf == 0)
-    step<kType, 1, kRows, kVectors>(x, upper, q, first, input, first_read, sum);
+    step<kType, 1, kRows, kVectors>(x, upper, q, first, input, sum);
   if constexpr (kWhole || kHalf == 1)
-    step<kType, 5, kRows, kVectors>(x, upper, q, first, input, first_read, sum);
+    step<kType, 5, kRows, kVectors>(x, upper, q, first, input, sum);
   if constexpr (kWhole || kHalf == 0)
-    step<kType, 2, kRows, kVectors>(x, upper, q, first, input, first_read, sum);
+    step<kType, 2, kRows, kVectors>(x, upper, q, first, input, sum);
   if constexpr (kWhole || kHalf == 1)
-    step<kType, 6, kRows, kVectors>(x, upper, q, first, input, first_read, sum);
+    step<kType, 6, kRows, kVectors>(x, upper, q, first, input, sum);
   if constexpr (kWhole || kHalf == 0)
-    step<kType, 3, kRows, kVectors>(x, upper, q, first, input, first_read, sum);
+    step<kType, 3, kRows, kVectors>(x, upper, q, first, input, sum);
   if constexpr (kWhole || kHalf == 1)
-    step<kType, 7, kRows, kVectors>(x, upper, q, first, input, first_read, sum);
+    step<kType, 7, kRows, kVectors>(x, upper, q, first, input, sum);
   const Tag d;
   for (size_t r = 0; r < kRows; ++r) {
     const VecF by = hn::Set(d, x.scale[r * blocks_per_row + input / kQuantizedInputs]);
@@ -145,10 +147,9 @@ HWY_INLINE void segment(const Rows& x, const uint8_t* upper, const uint8_t* q, s
 }
 
 // to[r, 0 .. kVectors * kOutputs) = rows times the outputs of the panel from `first` on.
-// `first_read`: the panel has not been read so far.
 template <QuantizedType kType, size_t kRows, size_t kVectors>
 HWY_NOINLINE void tile(const Rows& x, const uint8_t* HWY_RESTRICT panel, size_t first,
-                       bool first_read, float* HWY_RESTRICT to) {
+                       float* HWY_RESTRICT to) {
   constexpr QuantizedLayout kLayout = quantized_layout(kType);
   constexpr size_t kScales = kLayout.scales_per_block();
   const Tag d;
@@ -159,7 +160,7 @@ HWY_NOINLINE void tile(const Rows& x, const uint8_t* HWY_RESTRICT panel, size_t 
   const uint8_t* at = panel;
   for (size_t input = 0; input < x.n_in;) {
     const uint8_t* head = at;
-    if (first_read) prefetch_ahead(at, kLayout.head_bytes());
+    if (x.panel_is_new) prefetch_ahead(at, kLayout.head_bytes());
     at += kLayout.head_bytes();
     for (size_t b = 0; b < kLayout.blocks_per_head; ++b, input += kQuantizedInputs) {
       const uint8_t* upper = at + kLayout.scale_bytes();
@@ -176,10 +177,10 @@ HWY_NOINLINE void tile(const Rows& x, const uint8_t* HWY_RESTRICT panel, size_t 
         }
       };
       read_scales(0);
-      segment<kType, 0, kRows, kVectors>(x, upper, q, first, input, first_read, scale, total);
+      segment<kType, 0, kRows, kVectors>(x, upper, q, first, input, scale, total);
       if constexpr (kScales == 2) {
         read_scales(1);
-        segment<kType, 1, kRows, kVectors>(x, upper, q, first, input, first_read, scale, total);
+        segment<kType, 1, kRows, kVectors>(x, upper, q, first, input, scale, total);
       }
       if constexpr (kLayout.has_min) {
         for (size_t v = 0; v < kVectors; ++v) {
@@ -211,28 +212,30 @@ inline constexpr size_t kTileVectors = HWY_TARGET <= HWY_AVX3 ? (kRows == 1 ? 4 
                                                                               : 1);
 
 template <QuantizedType kType, size_t kRows>
-void all_outputs(const Rows& x, const uint8_t* panel, bool first_read, float* to) {
+void all_outputs(Rows x, const uint8_t* panel, float* to) {
   constexpr size_t kVectors = std::min(kTileVectors<kRows>, kPanelOutputs / kOutputs);
-  for (size_t first = 0; first < kPanelOutputs; first += kVectors * kOutputs)
-    tile<kType, kRows, kVectors>(x, panel, first, first_read && first == 0, to);
+  for (size_t first = 0; first < kPanelOutputs; first += kVectors * kOutputs) {
+    tile<kType, kRows, kVectors>(x, panel, first, to);
+    x.panel_is_new = false;
+  }
 }
 
 template <QuantizedType kType>
-void some_rows(const Rows& x, size_t n_rows, const uint8_t* panel, bool first_read, float* to) {
+void some_rows(const Rows& x, size_t n_rows, const uint8_t* panel, float* to) {
   switch (n_rows) {
     case 1:
-      return all_outputs<kType, 1>(x, panel, first_read, to);
+      return all_outputs<kType, 1>(x, panel, to);
     case 2:
-      return all_outputs<kType, 2>(x, panel, first_read, to);
+      return all_outputs<kType, 2>(x, panel, to);
     case 3:
-      return all_outputs<kType, 3>(x, panel, first_read, to);
+      return all_outputs<kType, 3>(x, panel, to);
     case 4:
-      return all_outputs<kType, 4>(x, panel, first_read, to);
+      return all_outputs<kType, 4>(x, panel, to);
     case 5:
-      if constexpr (kTileRows > 4) return all_outputs<kType, 5>(x, panel, first_read, to);
+      if constexpr (kTileRows > 4) return all_outputs<kType, 5>(x, panel, to);
       break;
     default:
-      return all_outputs<kType, kTileRows>(x, panel, first_read, to);
+      return all_outputs<kType, kTileRows>(x, panel, to);
   }
 }
 
@@ -277,7 +280,7 @@ float output_of(const Rows& x, size_t r, const uint8_t* at, size_t output) {
 }
 
 template <QuantizedType kType>
-void some_rows(const Rows& x, size_t n_rows, const uint8_t* panel, bool, float* to) {
+void some_rows(const Rows& x, size_t n_rows, const uint8_t* panel, float* to) {
   for (size_t r = 0; r < n_rows; ++r)
     for (size_t output = 0; output < kPanelOutputs; ++output)
       to[r * kPanelOutputs + output] = output_of<kType>(x, r, panel, output);
@@ -291,9 +294,10 @@ void product(const QuantizedRows& x, size_t begin, size_t end, const uint8_t* pa
   HWY_ALIGN float sums[kTileRows * kPanelOutputs];
   for (size_t row = begin; row < end; row += kTileRows) {
     const size_t n_rows = std::min(kTileRows, end - row);
-    some_rows<kType>({x.q + row * n_in, x.scale + row * (n_in / 32),
-                      x.scaled_sum + row * (n_in / 32), x.sum + row * (n_in / 16), n_in},
-                     n_rows, panel, row == begin, sums);
+    some_rows<kType>(
+        {x.q + row * n_in, x.scale + row * (n_in / 32), x.scaled_sum + row * (n_in / 32),
+         x.sum + row * (n_in / 16), n_in, row == begin},
+        n_rows, panel, sums);
     for (size_t r = 0; r < n_rows; ++r) {
       float* to = y + (row - begin + r) * y_stride;
       const float* from = sums + r * kPanelOutputs;

@@ -390,14 +390,14 @@ HWY_INLINE void prefetch_row(const void* row, size_t row_bytes) {
 // other they come a tenth slower. Beyond the end nothing happens. Measured on Granite Rapids; one
 // page and four are the same.
 HWY_INLINE void prefetch_ahead(const void* at, size_t bytes) {
-  constexpr uintptr_t kPages = 2 * 4096, kFourLines = 256;
+  constexpr uintptr_t kTwoPages = 2 * 4096, kFourLines = 256;
   const auto begin = reinterpret_cast<uintptr_t>(at);
   for (uintptr_t four = hwy::RoundUpTo(begin, kFourLines); four < begin + bytes;
        four += kFourLines) {
     // A page as 16 rows of four lines: its i-th four lines are line i / 4 of the rows 4 (i % 4) to
     // 4 (i % 4) + 3. Bits 8 and 9 of an address are i % 4, 10 and 11 are i / 4.
     const uintptr_t first = (four & 0x300) << 2 | (four & 0xc00) >> 4;
-    const auto* to = reinterpret_cast<const char*>((four & ~uintptr_t{0xfff}) + kPages + first);
+    const auto* to = reinterpret_cast<const char*>((four & ~uintptr_t{0xfff}) + kTwoPages + first);
     HWY_UNROLL(4)
     for (size_t row = 0; row < 4; ++row) __builtin_prefetch(to + row * kFourLines, 0, 2);
   }
