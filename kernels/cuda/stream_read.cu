@@ -32,10 +32,13 @@ KVASIR_KERNEL void KVASIR_BOUNDS(kReadThreads)
 }
 
 KVASIR_KERNEL void KVASIR_BOUNDS(kReadThreads)
-    write_words(Global<uint32_t> to, uint64_t n, uint32_t word) {
+    write_words(Global<uint32_t> to, uint64_t n, uint32_t word, uint32_t random_bits) {
   for (uint64_t at = uint64_t{block_x()} * kReadThreads + thread_x(); at < n;
-       at += uint64_t{blocks_x()} * kReadThreads)
-    to[at] = word;
+       at += uint64_t{blocks_x()} * kReadThreads) {
+    uint32_t bits = static_cast<uint32_t>(at) * 0x9e3779b1u;
+    bits = (bits ^ bits >> 15) * 0x85ebca6bu;
+    to[at] = word ^ ((bits ^ bits >> 13) & random_bits);
+  }
 }
 
 }  // namespace
@@ -46,9 +49,9 @@ void read_all(const void* from, uint64_t bytes, void* sums, Stream stream) {
          Global<uint32_t>(static_cast<uint32_t*>(sums)));
 }
 
-void fill_words(void* to, uint64_t n, uint32_t word, Stream stream) {
+void fill_words(void* to, uint64_t n, uint32_t word, uint32_t random_bits, Stream stream) {
   launch(write_words, {.blocks_x = kReadBlocks, .threads = kReadThreads}, stream,
-         Global<uint32_t>(static_cast<uint32_t*>(to)), n, word);
+         Global<uint32_t>(static_cast<uint32_t*>(to)), n, word, random_bits);
 }
 
 }  // namespace kvasir::cuda

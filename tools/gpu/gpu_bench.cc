@@ -29,8 +29,9 @@
 
 namespace {
 using namespace kvasir::cuda;
+using kvasir::bench::kChoices;
 using kvasir::bench::Memory;
-using kvasir::bench::seconds_of;
+using kvasir::bench::seconds_in_a_row;
 
 constexpr uint32_t kBlockSize = 128, kHeadDim = 128, kQHeads = 32, kKvHeads = 8;
 
@@ -48,8 +49,8 @@ struct Case {
 };
 
 // Ragged: every kv head of every sequence has a choice of its own, before a common window.
-void choose(const Case& c, std::vector<uint32_t>& items, std::vector<AttentionRange>& ranges) {
-  std::mt19937 random(1);
+void choose(const Case& c, std::mt19937& random, std::vector<uint32_t>& items,
+            std::vector<AttentionRange>& ranges) {
   for (uint32_t sequence = 0; sequence < c.batch; ++sequence) {
     for (uint32_t head = 0; head < kKvHeads; ++head) {
       std::vector<uint32_t> chosen(c.n_blocks());
@@ -90,16 +91,21 @@ void run_case(const Case& c, double peak, uint32_t n_runs) {
   const uint64_t block_bytes = uint64_t{kKvHeads} * kBlockSize * row;  // of K, and of V
   const uint64_t n_blocks = uint64_t{c.n_blocks()} * c.batch;
   const Memory kv(2 * block_bytes * n_blocks);
-  fill_words(kv.data, 2 * block_bytes * n_blocks / 4, 0x2c002c00u, {});
+  fill_words(kv.data, 2 * block_bytes * n_blocks / 4, kHalfPair, kRandomHalfPair, {});
   std::vector<KvBlock> list;
   for (uint64_t i = 0; i < n_blocks; ++i) {
     const uint64_t at = kv.address() + 2 * block_bytes * i;
     const auto first_pos = static_cast<uint32_t>(i % c.n_blocks() * kBlockSize);
     list.push_back({at, at + block_bytes, 0, first_pos, kBlockSize, 0, 0});
   }
+  // Other blocks in every call, as in every layer: a cache does not have them from the one before.
+  std::mt19937 random(1);
   std::vector<uint32_t> chosen;
   std::vector<AttentionRange> whole;
-  choose(c, chosen, whole);
+  choose(c, random, chosen, whole);
+  const uint64_t n_chosen = chosen.size();
+  std::vector<AttentionRange> same;
+  for (uint32_t i = 1; i < kChoices; ++i) choose(c, random, chosen, same);
   AttentionUnits units;
   plan_units(shape, whole, {false}, 0, c.batch * c.n_q, units);
 
@@ -113,11 +119,12 @@ void run_case(const Case& c, double peak, uint32_t n_runs) {
   part.q_pos = q_pos.address();
   part.q_stride = kQHeads * kHeadDim;
   part.blocks = blocks.address();
-  part.items = items.address();
   part.weight_width = 1;
   part.dist_max = UINT32_MAX;
   const KvFormat format{c.type, c.type, row, row, kBlockSize * row, kBlockSize * row};
-  const Memory formats(std::vector{format}), parts(std::vector{part}), ranges(units.ranges),
+  std::vector<AttentionPart> choices(kChoices, part);
+  for (uint32_t i = 0; i < kChoices; ++i) choices[i].items = items.address() + 4 * n_chosen * i;
+  const Memory formats(std::vector{format}), parts(choices), ranges(units.ranges),
       spans(units.spans), pairs(units.pairs), tiles(units.tiles);
   const Memory partial(units.n_units * partial_bytes_per_unit(shape));
   const Memory o(heads * kHeadDim * sizeof(float)), lse(heads * sizeof(float));
@@ -125,7 +132,6 @@ void run_case(const Case& c, double peak, uint32_t n_runs) {
   call.shape = shape;
   call.type = c.type;
   call.formats = formats.address();
-  call.parts = parts.address();
   call.ranges = ranges.address();
   call.spans = spans.address();
   call.pairs = pairs.address();
@@ -137,35 +143,37 @@ void run_case(const Case& c, double peak, uint32_t n_runs) {
   call.partial_lse = call.partial_o + units.n_units * (kQHeads / kKvHeads) * kHeadDim * 4;
   call.o = o.address();
   call.lse = lse.address();
-  const double seconds = seconds_of(
-      [&] {
+  const double seconds = seconds_in_a_row(
+      [&](uint32_t choice) {
+        call.parts = parts.address() + sizeof(AttentionPart) * choice;
         attention_decode(call, {});
         attention_prefill(call, {});
         attention_merge(call, {});
       },
       n_runs);
   if (c.is_prompt()) return print_prompt(c, seconds, peak);
-  print_row(c, static_cast<double>(chosen.size() * kBlockSize * 2 * row), seconds, peak);
+  print_row(c, static_cast<double>(n_chosen * kBlockSize * 2 * row), seconds, peak);
 }
 
 // Bytes per second that a kernel reads which does nothing else.
 double read_bandwidth(uint64_t bytes, uint32_t n_runs) {
   const Memory from(bytes), sums(kReadBlocks * sizeof(uint32_t));
-  fill_words(from.data, bytes / 4, 1, {});
+  fill_words(from.data, bytes / 4, 1, 0, {});
   return static_cast<double>(bytes) /
-         seconds_of([&] { read_all(from.data, bytes, sums.data, {}); }, n_runs);
+         seconds_in_a_row([&](uint32_t) { read_all(from.data, bytes, sums.data, {}); }, n_runs);
 }
 
 // Operations per second of a large product in bf16 by cuBLAS.
 double product_peak(uint32_t n, uint32_t n_runs) {
   const uint64_t elements = uint64_t{n} * n;
   const Memory x(2 * elements), w(2 * elements), y(4 * elements);
-  for (const Memory* of : {&x, &w}) fill_words(of->data, elements / 2, 0x3c003c00u, {});
+  for (const Memory* of : {&x, &w})
+    fill_words(of->data, elements / 2, kHalfPair, kRandomHalfPair, {});
   const Memory workspace(MatrixProducts::workspace_bytes());
   MatrixProducts products({}, workspace.data);
   const MatrixProduct product{x.address(), w.address(), y.address(), n, n, n, n, false};
   return 2.0 * n * static_cast<double>(elements) /
-         seconds_of([&] { products.multiply(product); }, n_runs);
+         seconds_in_a_row([&](uint32_t) { products.multiply(product); }, n_runs);
 }
 
 // Each case by the portable instructions, and by those of Hopper where these do something else.

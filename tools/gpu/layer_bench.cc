@@ -31,15 +31,16 @@ class Layer {
         tile_(kTileBytes),
         workspace_(cuda::MatrixProducts::workspace_bytes()),
         products_({}, {rounded_.address(), tile_.address(), kTileBytes, workspace_.address()}) {
-    cuda::fill_words(rows_.data, bytes_of_all(c) / 4, 0x2c002c00u, {});
-    cuda::fill_words(x_.data, uint64_t{most_rows} * c.d_ff, 0x3dcccccdu, {});  // 0.1
+    cuda::fill_words(rows_.data, bytes_of_all(c) / 4, cuda::kHalfPair, cuda::kRandomHalfPair, {});
+    cuda::fill_words(x_.data, uint64_t{most_rows} * c.d_ff, 0x3dcccccdu, 0x807fffffu,
+                     {});  // about 0.1
     for (const auto& [n_in, n_out] : shapes(c)) add(n_in, n_out);
   }
   uint64_t weight_bytes() const { return used_; }
   uint64_t n_weights() const { return n_weights_; }
   double seconds(uint32_t n, uint32_t n_runs) {
-    return seconds_of(
-        [&] {
+    return seconds_in_a_row(
+        [&](uint32_t) {
           for (const MatrixOnDevice& w : matrices_) {
             const DeviceProducts::Product product{&w, y_.address()};
             products_.multiply(x_.address(), n, {&product, 1});

@@ -35,7 +35,7 @@ struct Run {
   Memory scores{n_records * kGroup * sizeof(float)};
 
   double build(uint32_t n_runs) const {
-    fill_words(keys.data, n_records * kBlockSize * row / 4, 0x2c002c00u, {});
+    fill_words(keys.data, n_records * kBlockSize * row / 4, kHalfPair, kRandomHalfPair, {});
     std::vector<RecordBlock> list;
     for (uint64_t i = 0; i < n_records; ++i)
       list.push_back({keys.address() + i * kBlockSize * row, row,
@@ -44,7 +44,7 @@ struct Run {
     const RecordBuild call{sent.address(), static_cast<uint32_t>(n_records),
                            kHeadDim,       KvType::kF16,
                            kind,           KvType::kF16};
-    return seconds_of([&] { build_records(call, {}); }, n_runs);
+    return seconds_in_a_row([&](uint32_t) { build_records(call, {}); }, n_runs);
   }
   double score(bool is_summed, uint32_t n_runs) const {
     std::vector<uint64_t> pages;
@@ -69,7 +69,7 @@ struct Run {
                          KvType::kF16,
                          is_summed ? 1u : 0u,
                          1.0f};
-    return seconds_of([&] { score_records(call, {}); }, n_runs);
+    return seconds_in_a_row([&](uint32_t) { score_records(call, {}); }, n_runs);
   }
   double choose(uint32_t n_runs) const {
     const Memory index(uint64_t{c.batch} * kKvHeads * c.selected_blocks * sizeof(uint32_t));
@@ -79,8 +79,8 @@ struct Run {
                        index.address() + uint64_t{4} * i * c.selected_blocks, n_blocks,
                        c.selected_blocks, 0, 0});
     const Memory sent(lists);
-    return seconds_of([&] { top_k(sent.address(), static_cast<uint32_t>(lists.size()), {}); },
-                      n_runs);
+    return seconds_in_a_row(
+        [&](uint32_t) { top_k(sent.address(), static_cast<uint32_t>(lists.size()), {}); }, n_runs);
   }
 };
 

@@ -113,7 +113,7 @@ class Travel {
 class Beside {
  public:
   explicit Beside(uint64_t bytes) : bytes_(bytes), from_(bytes), sums_(kReadBlocks * 4) {
-    fill_words(from_.data, bytes / 4, 1, own_.stream);
+    fill_words(from_.data, bytes / 4, 1, 0, own_.stream);
     wait(own_.stream);
   }
   void run(uint32_t n) {

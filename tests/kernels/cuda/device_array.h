@@ -16,6 +16,7 @@ class DeviceArray {
   explicit DeviceArray(uint64_t n) : n_(n), data_(cuda::allocate_memory(n * sizeof(T))) {}
   explicit DeviceArray(const std::vector<T>& values) : DeviceArray(values.size()) {
     cuda::copy_to_device(data_, values.data(), n_ * sizeof(T), {});
+    cuda::wait({});  // other streams read it, too
   }
   ~DeviceArray() { cuda::free_memory(data_); }
   DeviceArray(const DeviceArray&) = delete;

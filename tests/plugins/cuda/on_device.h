@@ -20,6 +20,7 @@ class OnDevice {
   void* copy(const void* from, uint64_t bytes) {
     void* data = data_.emplace_back(cuda::allocate_memory(bytes));
     cuda::copy_to_device(data, from, bytes, {});
+    cuda::wait({});  // the plugins' streams read it
     return data;
   }
   void move(kvasir_view& view) {
