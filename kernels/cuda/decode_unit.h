@@ -108,6 +108,16 @@ KVASIR_DEVICE void weigh_keys(const AttentionCall& call, const AttentionPart& pa
   }
 }
 
+// Element d of a partial result, of all keys of a unit and one query head, from unnormalised sums.
+KVASIR_DEVICE void store_partial(const AttentionCall& call, uint64_t at, uint32_t d, float high,
+                                 float total, float o) {
+  const bool is_empty = total == 0.0f;
+  const Global<float> to = global<float>(call.partial_o + 4 * (at * call.shape.v_dim + d));
+  to[0] = is_empty ? 0.0f : o / total;
+  if (d == 0)
+    global<float>(call.partial_lse)[at] = is_empty ? minus_infinity() : high + logf(total);
+}
+
 // The block's result of one unit: warps in their order, and in each the lanes that took other rows.
 template <uint32_t kHeads>
 KVASIR_DEVICE void store_unit(const AttentionCall& call, uint64_t unit, uint32_t first_head,
@@ -148,12 +158,7 @@ KVASIR_DEVICE void store_unit(const AttentionCall& call, uint64_t unit, uint32_t
       total += keep * warp_sum;
       o += keep * part;
     }
-    const uint64_t at = unit * group + first_head + h;
-    const bool is_empty = total == 0.0f;
-    const Global<float> to = global<float>(call.partial_o + 4 * (at * v_dim + d));
-    to[0] = is_empty ? 0.0f : o / total;
-    if (d == 0)
-      global<float>(call.partial_lse)[at] = is_empty ? minus_infinity() : high + logf(total);
+    store_partial(call, unit * group + first_head + h, d, high, total, o);
   }
 }
 

@@ -5,6 +5,7 @@
 //   mma.sync.m16n8k16 (f16, bf16)    multiply_f16(), multiply_bf16()
 //   mma.sync.m16n8k8 (tf32)          multiply_tf32()
 //   ldmatrix.x4, .trans              load_matrices(), load_matrices_transposed()
+//   movmatrix.trans                  transpose_matrix()
 //   cp.async of 16 bytes             copy_ahead(), commit_copies(), wait_for_copies<n>()
 //
 // All lanes of a warp come to each product and each load together. With row g = lane / 4 and
@@ -19,6 +20,9 @@
 // load_matrices(out, row): four matrices of 8 rows of 8 16-bit elements; lane l names row l % 8 of
 // matrix l / 8, 16 bytes at an address that is a multiple of 16. out[m] gets elements 2t and 2t + 1
 // of row g of matrix m; transposed: element g of rows 2t and 2t + 1.
+//
+// transpose_matrix(pair): of 8 rows of 8 16-bit elements, lane (g, t) has elements 2t and 2t + 1 of
+// row g, and gets element g of rows 2t and 2t + 1.
 //
 // copy_ahead(to, from, is_there): 16 bytes of global memory, both addresses multiples of 16, or
 // zeros where nothing is there. What a thread has started since its last commit_copies() is a

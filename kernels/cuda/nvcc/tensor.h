@@ -37,6 +37,12 @@ KVASIR_DEVICE void load_matrices_transposed(uint32_t (&out)[4], const uint16_t* 
                : "memory");
 }
 
+KVASIR_DEVICE uint32_t transpose_matrix(uint32_t pair) {
+  uint32_t out;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(out) : "r"(pair));
+  return out;
+}
+
 template <class T>
 KVASIR_DEVICE void copy_ahead(T* to, uint64_t from, bool is_there) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from),

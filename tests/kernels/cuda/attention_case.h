@@ -156,6 +156,8 @@ class CudaCase {
   // ranges are of prompts, in f32 and in the type of K and V, and with the instructions of Hopper
   // where there are any.
   void check(double tolerance = 1e-5);
+  // Of decoded tokens alone.
+  void check_decode(double tolerance = 1e-5) { check_run(expected(), tolerance); }
 
  private:
   void check_run(const CudaResult& wanted, double tolerance);

@@ -95,6 +95,55 @@ TEST_SUITE("kernels/cuda/attention") {
     }
   }
 
+  TEST_CASE(
+      "heads of 64 and 128 in half types: every group, rows aligned to 16 bytes and to less") {
+    for (const uint32_t dim : {64u, 128u}) {
+      for (const KvType type : {KvType::kF16, KvType::kBF16}) {
+        for (const uint32_t group : {1u, 3u, 4u, 5u, 8u, 9u}) {
+          CAPTURE(dim);
+          CAPTURE(static_cast<int>(type));
+          CAPTURE(group);
+          CudaCase c(group, 1, dim, dim);
+          c.add_format(type, type, group % 2 == 0 ? 0 : 2);
+          add_sequences(c, {7, 31, 64, 75, 300}, 0);
+          c.check();
+        }
+      }
+    }
+  }
+
+  TEST_CASE("queries of any magnitude, and of very unlike ones, keep the precision of f32") {
+    for (const KvType type : {KvType::kF16, KvType::kBF16}) {
+      for (const float scale : {1e-30f, 1e-6f, 1.0f, 3e5f, 1e20f}) {
+        CAPTURE(static_cast<int>(type));
+        CAPTURE(scale);
+        CudaCase c(4, 1, 128, 128);
+        c.shape.softmax_scale = 0.3f / scale;
+        c.add_format(type, type);
+        add_sequences(c, {100}, 0);
+        std::vector<float> q = random_floats(4 * 128, scale, 5);
+        for (size_t i = 0; i < q.size(); i += 3) q[i] *= 1e-5f;
+        c.set_query(0, q);
+        c.check_decode();  // prompts in f16 round queries to it
+      }
+    }
+  }
+
+  TEST_CASE("many keys of little weight beside a heavy one count as in f32") {
+    for (const KvType type : {KvType::kF16, KvType::kBF16}) {
+      CAPTURE(static_cast<int>(type));
+      CudaCase c(4, 1, 64, 64);
+      c.add_format(type, type);
+      const uint32_t part = c.add_part({2047});
+      c.add_blocks(part, 0, 0, 2048);
+      std::vector<float> weights(c.n_blocks(part), -17.0f);  // 4e-8 beside 1
+      weights[3] = 0.0f;
+      c.set_weights(part, 1, weights);
+      c.add_ranges(part);
+      c.check();
+    }
+  }
+
   TEST_CASE("every head_dim, also where it is no multiple of 8, and where V differs from K") {
     for (const auto& [head_dim, v_dim] : {std::pair{1u, 1u},
                                           {8u, 8u},
