@@ -22,7 +22,7 @@ enum class KvType : uint32_t {
 // What a call's kernels are made of. kHopper only where hopper_problem() of runtime.h is empty.
 enum class Instructions : uint32_t {
   kPortable = 0,  // of every device since 8.0
-  kHopper = 1,    // bulk copies and products of 128 threads, where a call's shapes allow them
+  kHopper = 1,    // products of 128 threads for prompts, where a call's shapes allow them
 };
 
 inline constexpr uint32_t kMaxHeadDim = 256;  // of K and of V: 8 elements per lane of a warp

@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/attention_decode.h"
 
-#include "kernels/cuda/attention_decode_bulk.h"
 #include "kernels/cuda/attention_decode_tensor.h"
 #include "kernels/cuda/decode_unit.h"
 #include "kernels/cuda/launch.h"
@@ -100,8 +99,6 @@ void launch_type(const AttentionCall& call, Stream stream) {
 }  // namespace
 
 void attention_decode(const AttentionCall& call, Stream stream) {
-  if (call.instructions == Instructions::kHopper && copies_in_bulk(call))
-    return attention_decode_bulk(call, stream);
   if (attends_in_products(call)) return attention_decode_tensor(call, stream);
   switch (call.type) {
     case KvType::kF32:

@@ -20,8 +20,8 @@ namespace kvasir::cuda {
 // group; each warp takes tiles of 32 keys, lanes share a row by 16 bytes of f16. K and V rows are
 // read once for up to 8 query heads. Shared memory: 16 KiB of partial sums per 4 heads, 4 KiB of
 // rows and weights. Bound by memory: bytes of K and V, and 4 * (v_dim + 1) written and read per
-// split and query head. Where the call asks for Hopper's instructions and its shapes allow it, the
-// launch is that of attention_decode_bulk(). Queued in the stream; nothing is waited for.
+// split and query head. Where K and V are f16 or bf16 and heads 64 or 128 wide the launch is that
+// of attention_decode_tensor(). Queued in the stream; nothing is waited for.
 void attention_decode(const AttentionCall& call, Stream stream);
 
 // The rows (unit, query head) of prefill ranges whose partial lse is NaN, computed again: each by

@@ -11,7 +11,7 @@ namespace {
 
 constexpr uint32_t kPart = 16;  // keys of a product
 constexpr uint32_t kQuad = 4;   // query heads of a product's eight columns
-constexpr uint32_t kWarpKeys = kSplitSlots / kWarps;
+constexpr uint32_t kWarpTiles = kTilesOfSplit / kWarps;
 // Weights of f16 grow by 2^14, so that the numbers that stand for a small one are no subnormals.
 constexpr float kWeightScale = 16384.0f;
 
@@ -371,15 +371,19 @@ KVASIR_KERNEL void KVASIR_BOUNDS(kThreads) attend_unit_in_products(const Attenti
   DecodeUnit unit;
   unit.load(call, kQuads * kQuad);
   const auto q_pos = load_at<uint32_t>(unit.part.q_pos + uint64_t{4} * unit.query);
+  // Where keys lie takes three loads, one behind the other: all are asked for before any is used.
+  const uint32_t warp = thread_x() / kWarpLanes, lane = thread_x() % kWarpLanes;
+  TileRows tiles[kWarpTiles];
+  KVASIR_UNROLL
+  for (uint32_t i = 0; i < kWarpTiles; ++i)
+    tiles[i].find(call, unit, q_pos, unit.first_slot + (warp * kWarpTiles + i) * kTile + lane);
   TensorUnit<kType, kDim, kQuads> tensor;
   tensor.load(call.shape, unit);
-  const uint32_t warp = thread_x() / kWarpLanes, lane = thread_x() % kWarpLanes;
-  for (uint32_t first = 0; first < kWarpKeys; first += kTile) {
-    TileRows tile;
-    tile.find(call, unit, q_pos, unit.first_slot + warp * kWarpKeys + first + lane);
-    if (tile.seen == 0) continue;
+  KVASIR_UNROLL
+  for (uint32_t i = 0; i < kWarpTiles; ++i) {
+    if (tiles[i].seen == 0) continue;
     KVASIR_UNROLL
-    for (uint32_t part = 0; part < kTile; part += kPart) tensor.attend(call, unit, tile, part);
+    for (uint32_t part = 0; part < kTile; part += kPart) tensor.attend(call, unit, tiles[i], part);
   }
   SharedMemory shared;
   WarpSums<kDim, kQuads * kQuad> sums;

@@ -61,7 +61,7 @@ constexpr std::array kOptions = {
         256, 1, 65536),
     sdk::enum_option({.key = "instructions",
                       .help = "those of every GPU since Ampere (portable), or over f16 and bf16 "
-                              "bulk copies and wgmma of compute capability 9.0 (hopper): which is "
+                              "wgmma of compute capability 9.0, for prompts (hopper): which is "
                               "faster on a device tools/gpu-check says"},
                      kInstructions, 0),
 };

@@ -14,7 +14,7 @@ execute_process(COMMAND ${CMAKE_COMMAND} --build ${OUT} COMMAND_ERROR_IS_FATAL A
 # The code for sm_90a has Hopper's own instructions, not the trap that stands there for other architectures, and
 # ptxas finds no place where registers of a product are used before it is finished: it would wait there by itself, or
 # for each product, and says so.
-foreach(kernel "attention_decode_bulk cp.async.bulk.shared::cluster" "attention_prefill_panels wgmma.mma_async")
+foreach(kernel "attention_prefill_panels wgmma.mma_async")
   separate_arguments(kernel)
   list(GET kernel 0 file)
   list(GET kernel 1 instruction)
