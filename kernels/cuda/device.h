@@ -3,6 +3,7 @@
 //
 //   device                       here
 //   __global__, __device__       KVASIR_KERNEL, KVASIR_DEVICE, KVASIR_HOST_DEVICE
+//   __launch_bounds__            KVASIR_BOUNDS(threads), KVASIR_BOUNDS_TOGETHER(threads, blocks)
 //   blockIdx, threadIdx, …       block_x(), block_y(), thread_x(), threads_x(), blocks_x()
 //   T* in global, shared memory  Global<T>, Shared<T>; follow addresses by global<T>(address)
 //   __shared__ T name[n]         KVASIR_SHARED(T, name, n)
@@ -10,8 +11,11 @@
 //   __syncthreads, __syncwarp    block_sync(), warp_sync(mask)
 //   __shfl_sync, __ballot_sync   shuffle(), shuffle_xor(), ballot(); masks as there
 //   atomicAdd, __popc            atomic_add(), count_bits()
+//   __funnelshift_r              funnel_right(low, high, bits): 32 of 64 bits, from that one on
+//   __byte_perm                  permute_bytes(low, high, selector)
 //   __fmul_rn                    round_product(), which no sum takes in unrounded
 //   16-byte loads and stores     read_as<V>(), write_as<V>()
+//   __ldg                        read_constant<V>(address)
 //   tensor cores, cp.async       tensor.h
 //   cp.async.bulk, mbarrier      bulk_copy.h
 //   wgmma                        panel_product.h

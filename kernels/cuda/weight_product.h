@@ -29,8 +29,9 @@ struct WeightProduct {
 };
 
 // Weights are the numbers of the file and sums are f32, in an order that does not depend on n_rows:
-// a row has the same bits in any company. Launch: a warp per output, blocks of 4 warps; each weight
-// is read once for all rows: bound by the memory's bandwidth. Queued in the stream.
+// a row has the same bits in any company. Launch: a warp per two outputs of one row or four of
+// several, blocks of 4 warps that share x; each weight is read once for all rows: of one row bound
+// by the memory's bandwidth. Queued in the stream.
 void weight_product(const WeightProduct& product, Stream stream);
 
 }  // namespace kvasir::cuda

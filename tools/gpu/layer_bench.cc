@@ -85,9 +85,11 @@ void print_layers(const LayerCase& c, double bandwidth, uint32_t n_runs) {
               "GB/s", "of reads", "TFLOP/s");
   for (const Weights& weights : {Weights{"bf16", cuda::WeightType::kBF16, 1, 2},
                                  Weights{"q8_0", cuda::WeightType::kQ8_0, 32, 34},
-                                 Weights{"q4_k", cuda::WeightType::kQ4_K, 256, 144}}) {
+                                 Weights{"q4_k", cuda::WeightType::kQ4_K, 256, 144},
+                                 Weights{"q6_k", cuda::WeightType::kQ6_K, 256, 210},
+                                 Weights{"q4_0", cuda::WeightType::kQ4_0, 32, 18}}) {
     Layer layer(c, weights, c.prompt_tokens);
-    for (const uint32_t n : {1u, 8u, c.prompt_tokens}) {
+    for (const uint32_t n : {1u, 4u, 8u, c.prompt_tokens}) {
       const double seconds = layer.seconds(n, n_runs);
       const auto bytes = static_cast<double>(layer.weight_bytes());
       std::printf("%-22s %8u %10.1f %10.3f %10.0f %9.1f %% %10.1f\n", weights.name, n, bytes / 1e6,

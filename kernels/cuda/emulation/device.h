@@ -13,6 +13,7 @@
 #define KVASIR_DEVICE inline
 #define KVASIR_HOST_DEVICE inline
 #define KVASIR_BOUNDS(threads)
+#define KVASIR_BOUNDS_TOGETHER(threads, blocks)
 #define KVASIR_UNROLL
 #define KVASIR_SHARED(T, name, n)                                                                \
   const ::kvasir::cuda::Shared<T> name = ::kvasir::cuda::emulation::as_array<T>(                 \
@@ -105,6 +106,11 @@ template <class V, class T>
 V read_as(emulation::Pointer<T> at) {
   return at.template read<V>();
 }
+// Of global memory that no thread writes while the kernel runs.
+template <class V>
+V read_constant(uint64_t address) {
+  return read_as<V>(global<const V>(address));
+}
 template <class V, class T>
 void write_as(emulation::Pointer<T> at, const V& value) {
   at.write(value);
@@ -130,6 +136,17 @@ inline float round_product(float x, float y) { return x * y; }
 inline uint32_t count_bits(uint32_t x) { return static_cast<uint32_t>(std::popcount(x)); }
 inline float bits_to_float(uint32_t bits) { return std::bit_cast<float>(bits); }
 inline uint32_t float_to_bits(float x) { return std::bit_cast<uint32_t>(x); }
+inline uint32_t funnel_right(uint32_t low, uint32_t high, uint32_t bits) {
+  return static_cast<uint32_t>((uint64_t{high} << 32 | low) >> bits % 32);
+}
+// Byte i is that byte of the eight which digit i of the selector names.
+inline uint32_t permute_bytes(uint32_t low, uint32_t high, uint32_t selector) {
+  const uint64_t bytes = uint64_t{high} << 32 | low;
+  uint32_t out = 0;
+  for (uint32_t i = 0; i < 4; ++i)
+    out |= static_cast<uint32_t>(bytes >> (8 * (selector >> (4 * i) & 7u)) & 0xffu) << (8 * i);
+  return out;
+}
 
 // IEEE binary16, exactly.
 inline float half_to_float(uint32_t bits) {

@@ -8,6 +8,7 @@
 #define KVASIR_DEVICE __device__ __forceinline__
 #define KVASIR_HOST_DEVICE __host__ __device__ __forceinline__
 #define KVASIR_BOUNDS(threads) __launch_bounds__(threads, 1)
+#define KVASIR_BOUNDS_TOGETHER(threads, blocks) __launch_bounds__(threads, blocks)
 #define KVASIR_UNROLL _Pragma("unroll")
 #define KVASIR_SHARED(T, name, n)             \
   __shared__ __align__(16) T name##_array[n]; \
@@ -53,6 +54,18 @@ template <class V, class T>
 KVASIR_DEVICE V read_as(const T* at) {
   return *reinterpret_cast<const V*>(at);
 }
+template <class V>
+KVASIR_DEVICE V read_constant(uint64_t address) {
+  static_assert(sizeof(V) == 16 || sizeof(V) == 8 || sizeof(V) == 4 || sizeof(V) == 2);
+  const auto read = [&]<class T>(T) {
+    const T bits = __ldg(reinterpret_cast<const T*>(address));
+    return *reinterpret_cast<const V*>(&bits);
+  };
+  if constexpr (sizeof(V) == 16) return read(uint4{});
+  if constexpr (sizeof(V) == 8) return read(uint2{});
+  if constexpr (sizeof(V) == 4) return read(0u);
+  if constexpr (sizeof(V) == 2) return read(static_cast<unsigned short>(0));
+}
 template <class V, class T>
 KVASIR_DEVICE void write_as(T* at, const V& value) {
   *reinterpret_cast<V*>(at) = value;
@@ -87,6 +100,12 @@ KVASIR_DEVICE float round_product(float x, float y) { return __fmul_rn(x, y); }
 KVASIR_DEVICE uint32_t count_bits(uint32_t x) { return static_cast<uint32_t>(__popc(x)); }
 KVASIR_DEVICE float bits_to_float(uint32_t bits) { return __uint_as_float(bits); }
 KVASIR_DEVICE uint32_t float_to_bits(float x) { return __float_as_uint(x); }
+KVASIR_DEVICE uint32_t funnel_right(uint32_t low, uint32_t high, uint32_t bits) {
+  return __funnelshift_r(low, high, bits);
+}
+KVASIR_DEVICE uint32_t permute_bytes(uint32_t low, uint32_t high, uint32_t selector) {
+  return __byte_perm(low, high, selector);
+}
 KVASIR_DEVICE float half_to_float(uint32_t bits) {
   return __half2float(__ushort_as_half(static_cast<unsigned short>(bits)));
 }

@@ -79,7 +79,7 @@ std::vector<float> product(const test::WeightCase& w, const std::vector<float>& 
 }  // namespace
 
 TEST_SUITE("kernels/cuda/weight_product") {
-  // Each lane adds at most 40 products one after another here, then five sums of lanes.
+  // Each lane adds at most 64 products one after another here, then five sums of lanes.
   TEST_CASE("few rows times weights as they lie are the sums of double, in every type") {
     for (const GgmlType type : test::kWeightTypes) {
       for (const uint32_t n_in : test::odd_widths(type)) {
@@ -132,15 +132,40 @@ TEST_SUITE("kernels/cuda/weight_product") {
   }
 
   TEST_CASE("a row has the same bits whatever rows share its product") {
-    for (const GgmlType type : {GgmlType::kF16, GgmlType::kQ4_K}) {
-      const test::WeightCase w(type, 512, 9, 8);
-      const std::vector<float> x = random_rows(size_t{8} * 512, 2);
+    for (const GgmlType type : test::kWeightTypes) {
+      CAPTURE(std::string(name(type)));
+      const uint32_t n_in = 1280, n_out = 9;
+      const test::WeightCase w(type, n_in, n_out, 8);
+      const std::vector<float> x = random_rows(size_t{8} * n_in, 2);
       const std::vector<float> all = product(w, x, 8, {}, {});
+      const std::vector<float> some = product(w, x, 3, {}, {});
+      CHECK(std::equal(some.begin(), some.end(), all.begin()));
       for (uint32_t r = 0; r < 8; ++r) {
-        const std::vector<float> row(x.begin() + r * 512, x.begin() + (r + 1) * 512);
+        const std::vector<float> row(x.begin() + r * n_in, x.begin() + (r + 1) * n_in);
         const std::vector<float> alone = product(w, row, 1, {}, {});
-        CHECK(std::equal(alone.begin(), alone.end(), all.begin() + r * 9));
+        CHECK(std::equal(alone.begin(), alone.end(), all.begin() + r * n_out));
       }
+    }
+  }
+
+  TEST_CASE("weights at any even address and x at any of floats have the same bits") {
+    for (const GgmlType type : test::kWeightTypes) {
+      if (type == GgmlType::kF32) continue;  // multiples of four
+      CAPTURE(std::string(name(type)));
+      const uint32_t n_in = 768, n_out = 5;
+      const test::WeightCase w(type, n_in, n_out, 8);
+      const std::vector<float> x = random_rows(n_in, 2);
+      const std::vector<float> aligned = product(w, x, 1, {}, {});
+      std::vector<uint8_t> bytes(2 + w.bytes.size());
+      std::copy(w.bytes.begin(), w.bytes.end(), bytes.begin() + 2);
+      std::vector<float> moved(1 + n_in);
+      std::copy(x.begin(), x.end(), moved.begin() + 1);
+      const DeviceArray<uint8_t> on_w(bytes);
+      const DeviceArray<float> on_x(moved), y(n_out);
+      cuda::weight_product({address(on_x) + 4, address(on_w) + 2, 0, address(y), w.row_bytes, 1,
+                            n_in, n_out, test::weight_type(type), false},
+                           {});
+      CHECK(y.values() == aligned);
     }
   }
 
