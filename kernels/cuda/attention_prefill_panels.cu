@@ -2,15 +2,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/attention_prefill_panels.h"
 
-#include "kernels/cuda/prefill_kernel.h"
+#include "kernels/cuda/prefill_panel_kernel.h"
 
 namespace kvasir::cuda {
 namespace {
 
 template <KvType kProduct>
 void launch_product(const AttentionCall& call, Stream stream) {
-  if (call.shape.head_dim == 64) return launch_prefill<PanelShape<kProduct, 64>>(call, stream);
-  launch_prefill<PanelShape<kProduct, 128>>(call, stream);
+  if (call.shape.head_dim == 64) return launch_panels<PanelShape<kProduct, 64>>(call, stream);
+  launch_panels<PanelShape<kProduct, 128>>(call, stream);
 }
 
 }  // namespace

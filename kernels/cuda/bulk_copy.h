@@ -4,6 +4,7 @@
 //   device                                       here
 //   mbarrier.init, fence.mbarrier_init           init_barrier(), show_barriers()
 //   mbarrier.arrive.expect_tx                    expect_bytes()
+//   mbarrier.arrive                              arrive()
 //   cp.async.bulk, mbarrier::complete_tx::bytes  bulk_copy()
 //   mbarrier.try_wait.parity                     wait_for_bytes()
 //   fence.proxy.async                            fence_async()
@@ -17,8 +18,13 @@
 // threads that have waited for it may then read.
 //
 // wait_for_bytes(barrier, parity): until the phase of that parity, 0 for phase 0, has ended. A
-// thread waits for every phase, in order: two phases later the parity is the same again. It orders
-// what was copied, and nothing that threads have written.
+// thread waits for every phase, in order: two phases later the parity is the same again. Parity 1
+// before any phase has ended is over at once. It orders what was copied, and what threads did
+// before they came by arrive(), nothing else.
+//
+// arrive(barrier): expect_bytes() of none, by which the thread also says that what it has done of
+// memory so far comes before what threads do that wait for the phase. A warp_sync() before makes
+// one lane say it for its warp.
 //
 // fence_async(): what the thread has read and written of shared memory comes before what the copy
 // engine writes there and tensor cores read there (panel_product.h) for threads that a barrier

@@ -14,6 +14,7 @@
 //   __funnelshift_r              funnel_right(low, high, bits): 32 of 64 bits, from that one on
 //   __byte_perm                  permute_bytes(low, high, selector)
 //   __fmul_rn                    round_product(), which no sum takes in unrounded
+//   ex2.approx.ftz               power_of_2(), of 2 ulp; below 2^-126 0
 //   16-byte loads and stores     read_as<V>(), write_as<V>()
 //   __ldg                        read_constant<V>(address)
 //   tensor cores, cp.async       tensor.h

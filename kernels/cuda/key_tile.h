@@ -35,20 +35,24 @@ KVASIR_DEVICE uint64_t n_slots_of(const AttentionCall& call, const AttentionPart
   return (range.item_end - range.item_begin) * (part.by_token ? 1 : call.shape.block_size);
 }
 
+// a / b. Divisions of 64 bits are calls of a hundred instructions, and few numbers need them.
+KVASIR_DEVICE uint64_t quotient(uint64_t a, uint32_t b) {
+  return a <= UINT32_MAX ? static_cast<uint32_t>(a) / b : a / b;
+}
+
 KVASIR_DEVICE KeySlot key_of_slot(const AttentionCall& call, const AttentionPart& part,
                                   const AttentionRange& range, uint64_t slot) {
   KeySlot out;
   const uint32_t size = call.shape.block_size;
-  // A division of 64 bits takes four times as long.
-  const uint64_t block_of_slot =
-      slot <= UINT32_MAX ? static_cast<uint32_t>(slot) / size : slot / size;
-  out.item = range.item_begin + (part.by_token ? slot : block_of_slot);
+  const uint64_t index_of_slot = part.by_token ? slot : quotient(slot, size);
+  out.item = range.item_begin + index_of_slot;
   if (out.item >= range.item_end) return out;
   const uint32_t index =
       part.items ? load_at<uint32_t>(part.items + 4 * out.item) : static_cast<uint32_t>(out.item);
-  out.token = part.by_token ? index % size : static_cast<uint32_t>(slot - block_of_slot * size);
-  const uint64_t ordinal = part.by_token ? index / size : index;
-  const auto block = load_at<KvBlock>(part.blocks + sizeof(KvBlock) * ordinal);
+  const uint32_t ordinal = part.by_token ? index / size : index;
+  out.token =
+      part.by_token ? index - ordinal * size : static_cast<uint32_t>(slot - index_of_slot * size);
+  const auto block = load_at<KvBlock>(part.blocks + uint64_t{sizeof(KvBlock)} * ordinal);
   if (out.token >= block.n_tokens) return out;
   const auto format = load_at<KvFormat>(call.formats + sizeof(KvFormat) * block.format);
   const uint64_t head = block.is_one_head ? 0 : range.kv_head;

@@ -4,7 +4,9 @@
 //   device                                      here
 //   wgmma.fence                                 begin_products()
 //   wgmma.mma_async.m64n64k16 (f16, bf16)       multiply_rows_…(), multiply_columns_…()
-//   wgmma.commit_group, wgmma.wait_group 0      finish_products()
+//   wgmma.commit_group                          commit_products()
+//   wgmma.wait_group                            wait_for_products<n>(), finish_products()
+//   setmaxnreg.inc, setmaxnreg.dec              take_registers<n>(), leave_registers<n>()
 //   extern __shared__ at a multiple of 1024     take_panels()
 //
 // A panel has 64 rows of 64 elements of 16 bits, 128 bytes each, at a multiple of 1024 bytes. The
@@ -21,9 +23,14 @@
 //   rows
 //     [16 i, 16 (i + 1)) of a panel, which begin at `b`
 //
-// Between begin_products(d, a...) and finish_products(d, a...), which name all registers of the
-// products between, nobody touches them or the panels. What threads
-// have written of a panel is behind fence_async() of bulk_copy.h and a barrier.
+// Products between begin_products(d, a...) and commit_products() are a group, of which the former
+// names all registers. wait_for_products<n>(d, a...) waits until all groups but the last n are
+// done, and names the registers of those it waits for; until then nobody touches them or the
+// panels. finish_products(d, a...) commits, and waits for all. What threads have written of a panel
+// is behind fence_async() of bulk_copy.h and a barrier.
+//
+// A kernel begins with as many registers per thread for all as its launch bounds give. 128 threads
+// together leave all but n of theirs, and others take them, up to n: multiples of 8 from 24 to 240.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -47,3 +54,13 @@ KVASIR_DEVICE uint32_t panel_place(uint32_t row, uint32_t column) {
 #else
 #include "kernels/cuda/nvcc/panel_product.h"
 #endif
+
+namespace kvasir::cuda {
+
+template <uint32_t kN, class... A>
+KVASIR_DEVICE void finish_products(float (&d)[kN][4], A&... a) {
+  commit_products();
+  wait_for_products<0>(d, a...);
+}
+
+}  // namespace kvasir::cuda

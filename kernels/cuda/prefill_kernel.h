@@ -1,12 +1,11 @@
-// The kernel of prefill attention, for tiles and products of any shape S: PrefillShape, PanelShape.
-// For the files that launch it.
+// Prefill attention: the rows of a block of threads, their softmax, and the kernel whose products
+// are made by warps, for tiles of any PrefillShape S. For the files that launch it.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cfloat>
 
 #include "kernels/cuda/launch.h"
-#include "kernels/cuda/prefill_panel.h"
 #include "kernels/cuda/prefill_tile.h"
 
 namespace kvasir::cuda {
@@ -19,6 +18,9 @@ struct TileRows {
   uint32_t first_head, n_heads;     // of the group
   uint32_t first_pos, last_pos;     // smallest and largest position of the queries
 
+  // At most kRows of them: 64, or a multiple, which takes the queries of as many tiles. Then a tile
+  // whose queries the block of an earlier one takes has none.
+  template <uint32_t kRows>
   KVASIR_DEVICE void load(const AttentionCall& call) {
     const auto tile = load_at<PrefillTile>(call.tiles + sizeof(PrefillTile) * block_x());
     range = load_at<AttentionRange>(call.ranges + sizeof(AttentionRange) * tile.range);
@@ -28,8 +30,12 @@ struct TileRows {
     first_head = block_y() * heads;
     n_heads = group - first_head < heads ? group - first_head : heads;
     first_query = range.q_begin + tile.first_query;
-    const uint32_t left = range.n_q - tile.first_query, most = kPrefillRows / heads;
+    const uint32_t left = range.n_q - tile.first_query;
+    const uint32_t most = kRows / kPrefillRows * (kPrefillRows / heads);
     n_queries = left < most ? left : most;
+    if constexpr (kRows != kPrefillRows) {
+      if (tile.first_query % most != 0) n_queries = 0;
+    }
     find_positions();
   }
   KVASIR_DEVICE uint32_t n() const { return n_queries * n_heads; }
@@ -79,7 +85,7 @@ KVASIR_DEVICE void load_queries(const AttentionShape& shape, const TileRows& row
                                 Shared<typename S::Element> q) {
   const uint32_t pairs = (shape.head_dim + 15) / 16 * 8;
   const uint32_t group = shape.n_q_heads / shape.n_kv_heads;
-  for (uint32_t i = thread_x(); i < kPrefillRows * pairs; i += kThreads) {
+  for (uint32_t i = thread_x(); i < S::kRows * pairs; i += threads_x()) {
     const uint32_t row = i / pairs, d = i % pairs * 2;
     float x[2] = {0.0f, 0.0f};
     if (row < rows.n()) {
@@ -133,12 +139,24 @@ KVASIR_DEVICE bool has_some(Shared<const uint32_t> bits) {
   return some != 0;
 }
 
+// Logits are x unit(), and weights 2^(x scale() - high): powers of 2 take one instruction. x are
+// the products where a logit is nothing but a product's multiple, else the logits.
+struct LogitScale {
+  bool is_plain;
+  float unit;
+
+  KVASIR_DEVICE LogitScale(const AttentionShape& shape, const AttentionPart& part)
+      : is_plain(shape.softcap == 0.0f && !part.log_weight && shape.softmax_scale > 0.0f),
+        unit(is_plain ? shape.softmax_scale : 1.0f) {}
+  KVASIR_DEVICE float scale() const { return round_product(unit, 1.44269504f); }
+};
+
 // Of the lane's rows, g and g + 8 of the warp's.
 template <class S>
 struct RowState {
   float o[S::kDim / 8][4];
-  float high[2];  // largest logit so far
-  float sum[2];   // of this lane's keys: exp(logit - high)
+  float high[2];  // largest logit so far, in base 2: times log2(e)
+  float sum[2];   // of this lane's keys: 2^(logit - high)
   uint32_t row[2], pos[2];
 
   KVASIR_DEVICE void begin(const AttentionCall& call, const TileRows& rows) {
@@ -193,73 +211,104 @@ struct RowState {
     return unit * (call.shape.n_q_heads / call.shape.n_kv_heads) + rows.head(row[r]);
   }
 
-  // Products become logits; of keys that the row does not see -inf.
+  // Which of the tile's keys the lane's rows see: bit 2 n + e of seen[r] for x[n][2 r + e]. A loop,
+  // so that no key waits in a register beside the products.
+  KVASIR_DEVICE void find_seen(const TileRows& rows, const KeyList<S>& list,
+                               uint32_t (&seen)[2]) const {
+    static_assert(S::kKeys / 4 <= 32);
+    seen[0] = seen[1] = 0;
+    KVASIR_NO_UNROLL
+    for (uint32_t i = 0; i < S::kKeys / 4; ++i) {
+      const uint32_t at = i / 2 * 8 + thread_x() % 4 * 2 + i % 2;
+      KeySlot key;
+      key.types = list.types[at];
+      key.pos = list.pos[at];
+      KVASIR_UNROLL
+      for (uint32_t r = 0; r < 2; ++r)
+        if (row[r] < rows.n() && sees(rows.part, pos[r], key)) seen[r] |= 1u << i;
+    }
+  }
+
+  // Of keys that the row does not see, products become -inf; where they are not plain the others
+  // become logits.
   KVASIR_DEVICE void find_logits(const AttentionShape& shape, const TileRows& rows,
-                                 const KeyList<S>& list, float (&x)[S::kKeys / 8][4]) const {
-    const uint32_t t = thread_x() % 4;
+                                 const KeyList<S>& list, bool is_plain,
+                                 float (&x)[S::kKeys / 8][4]) const {
+    uint32_t seen[2];
+    find_seen(rows, list, seen);
+    if (!is_plain) weigh_logits(shape, rows, list, x);
+    KVASIR_UNROLL
+    for (uint32_t n = 0; n < S::kKeys / 8; ++n) {
+      KVASIR_UNROLL
+      for (uint32_t i = 0; i < 4; ++i)
+        if (!(seen[i / 2] >> (2 * n + i % 2) & 1u)) x[n][i] = minus_infinity();
+    }
+  }
+
+  KVASIR_DEVICE void weigh_logits(const AttentionShape& shape, const TileRows& rows,
+                                  const KeyList<S>& list, float (&x)[S::kKeys / 8][4]) const {
+    KVASIR_UNROLL
+    for (uint32_t n = 0; n < S::kKeys / 8; ++n) {
+      KVASIR_UNROLL
+      for (uint32_t i = 0; i < 4; ++i) {
+        const uint32_t at = 8 * n + 2 * (thread_x() % 4) + i % 2;
+        if (row[i / 2] >= rows.n() || list.types[at] == 0) continue;
+        const uint64_t item = list.items[at];
+        x[n][i] = logit_of(shape, rows.part, item, rows.head(row[i / 2]), x[n][i]);
+      }
+    }
+  }
+
+  // x become weights under the new high, 0 where they are -inf. keep: what the sums so far, of
+  // which o is another's business, are to be multiplied by.
+  KVASIR_DEVICE void weigh(float scale, float (&x)[S::kKeys / 8][4], float (&keep)[2]) {
     KVASIR_UNROLL
     for (uint32_t r = 0; r < 2; ++r) {
+      float most = x[0][2 * r];
+      KVASIR_UNROLL
+      for (uint32_t n = 0; n < S::kKeys / 8; ++n) {
+        KVASIR_UNROLL
+        for (uint32_t e = 0; e < 2; ++e) most = fmaxf(most, x[n][2 * r + e]);
+      }
+      most = fmaxf(most, shuffle_xor(kAllLanes, most, 1));
+      most = fmaxf(most, shuffle_xor(kAllLanes, most, 2));
+      const float highest = fmaxf(high[r], round_product(scale, most));
+      const float base = highest == minus_infinity() ? 0.0f : highest;  // nothing seen so far
+      keep[r] = power_of_2(high[r] - base);
+      high[r] = highest;
+      sum[r] *= keep[r];
       KVASIR_UNROLL
       for (uint32_t n = 0; n < S::kKeys / 8; ++n) {
         KVASIR_UNROLL
         for (uint32_t e = 0; e < 2; ++e) {
-          const uint32_t i = 8 * n + 2 * t + e;
-          KeySlot key;
-          key.types = list.types[i];
-          key.pos = list.pos[i];
           float& at = x[n][2 * r + e];
-          if (rows.part.log_weight) key.item = list.items[i];
-          const bool is_there = row[r] < rows.n() && sees(rows.part, pos[r], key);
-          at = is_there ? logit_of(shape, rows.part, key.item, rows.head(row[r]), at)
-                        : minus_infinity();
+          at = power_of_2(fmaf(at, scale, -base));
+          sum[r] += at;
         }
       }
     }
   }
 
-  // Products become exp(logit - high) with the new high; keys that the row does not see give 0.
-  // Most tiles of a long prompt are seen whole by all rows: then no key is compared, and a logit is
-  // one product, of the same bits.
+  // Most tiles of a long prompt raise the high of no row.
+  KVASIR_DEVICE void rescale(const float (&keep)[2]) {
+    if (ballot(kAllLanes, keep[0] != 1.0f || keep[1] != 1.0f) == 0) return;
+    KVASIR_UNROLL
+    for (uint32_t n = 0; n < S::kDim / 8; ++n) {
+      KVASIR_UNROLL
+      for (uint32_t i = 0; i < 4; ++i) o[n][i] *= keep[i / 2];
+    }
+  }
+
+  // Products become weights, and o is what the weighted values are to be added to. Most tiles of a
+  // long prompt are seen whole by all rows: then no key is compared.
   KVASIR_DEVICE void add(const AttentionShape& shape, const TileRows& rows, const KeyList<S>& list,
                          float (&x)[S::kKeys / 8][4]) {
-    const bool is_plain = shape.softcap == 0.0f && !rows.part.log_weight;
-    if (is_plain && !has_some<S>(list.unseen)) {
-      KVASIR_UNROLL
-      for (uint32_t n = 0; n < S::kKeys / 8; ++n) {
-        KVASIR_UNROLL
-        for (uint32_t i = 0; i < 4; ++i) x[n][i] = round_product(shape.softmax_scale, x[n][i]);
-      }
-    } else {
-      find_logits(shape, rows, list, x);
-    }
-    KVASIR_UNROLL
-    for (uint32_t r = 0; r < 2; ++r) {
-      float highest = high[r];
-      KVASIR_UNROLL
-      for (uint32_t n = 0; n < S::kKeys / 8; ++n) {
-        KVASIR_UNROLL
-        for (uint32_t e = 0; e < 2; ++e) highest = fmaxf(highest, x[n][2 * r + e]);
-      }
-      highest = fmaxf(highest, shuffle_xor(kAllLanes, highest, 1));
-      highest = fmaxf(highest, shuffle_xor(kAllLanes, highest, 2));
-      const float keep = high[r] == minus_infinity() ? 0.0f : expf(high[r] - highest);
-      high[r] = highest;
-      sum[r] *= keep;
-      KVASIR_UNROLL
-      for (uint32_t n = 0; n < S::kKeys / 8; ++n) {
-        KVASIR_UNROLL
-        for (uint32_t e = 0; e < 2; ++e) {
-          float& at = x[n][2 * r + e];
-          at = at == minus_infinity() ? 0.0f : expf(at - highest);
-          sum[r] += at;
-        }
-      }
-      KVASIR_UNROLL
-      for (uint32_t n = 0; n < S::kDim / 8; ++n) {
-        KVASIR_UNROLL
-        for (uint32_t e = 0; e < 2; ++e) o[n][2 * r + e] *= keep;
-      }
-    }
+    const LogitScale logits(shape, rows.part);
+    if (!logits.is_plain || has_some<S>(list.unseen))
+      find_logits(shape, rows, list, logits.is_plain, x);
+    float keep[2];
+    weigh(logits.scale(), x, keep);
+    rescale(keep);
   }
 
   // Rows of which something is not finite are marked by a lse of NaN.
@@ -291,36 +340,11 @@ struct RowState {
         }
       }
       if (t != 0) continue;
-      const float lse = is_empty ? minus_infinity() : high[r] + logf(total);
+      const float lse = is_empty ? minus_infinity() : high[r] * 0.693147181f + logf(total);
       global<float>(call.partial_lse)[at] = others == 15u ? lse : bits_to_float(0x7fc00000u);
     }
   }
 };
-
-template <class S>
-KVASIR_DEVICE void multiply_queries(const AttentionShape& shape,
-                                    Shared<const typename S::Element> q,
-                                    Shared<const typename S::Element> k,
-                                    float (&dots)[S::kKeys / 8][4]) {
-  if constexpr (S::kIsPanel) {
-    panel_query_products<S>(q, k, dots);
-  } else {
-    const uint32_t first = thread_x() / kWarpLanes * kWarpRows;
-    query_products<S>(shape.head_dim, q + first * S::kStride, k, dots);
-  }
-}
-
-template <class S>
-KVASIR_DEVICE void multiply_values(const AttentionShape& shape,
-                                   const float (&weights)[S::kKeys / 8][4],
-                                   Shared<const typename S::Element> v,
-                                   float (&o)[S::kDim / 8][4]) {
-  if constexpr (S::kIsPanel) {
-    panel_value_products<S>(weights, v, o);
-  } else {
-    value_products<S>(shape.v_dim, weights, v, o);
-  }
-}
 
 template <class S>
 KVASIR_KERNEL void KVASIR_BOUNDS(kThreads) attend_prefill(const AttentionCall call) {
@@ -328,7 +352,7 @@ KVASIR_KERNEL void KVASIR_BOUNDS(kThreads) attend_prefill(const AttentionCall ca
   PrefillMemory<S> memory;
   memory.take(shared);
   TileRows rows;
-  rows.load(call);
+  rows.load<S::kRows>(call);
   load_queries<S>(call.shape, rows, memory.q);
   RowState<S> state;
   state.begin(call, rows);
@@ -344,15 +368,16 @@ KVASIR_KERNEL void KVASIR_BOUNDS(kThreads) attend_prefill(const AttentionCall ca
       if (i < S::kAhead) continue;
     }
     wait_for_copies<S::kAhead>();
-    if constexpr (S::kIsPanel) fence_async();
     block_sync();
     const uint64_t tile = i - S::kAhead;
     const KeyList<S> list = memory.list(tile);
     if (!has_some<S>(list.seen)) continue;
     float x[S::kKeys / 8][4];
-    multiply_queries<S>(call.shape, memory.q, memory.k + memory.stage(tile), x);
+    const uint32_t first = thread_x() / kWarpLanes * kWarpRows;
+    query_products<S>(call.shape.head_dim, memory.q + first * S::kStride,
+                      memory.k + memory.stage(tile), x);
     state.add(call.shape, rows, list, x);
-    multiply_values<S>(call.shape, x, memory.v + memory.stage(tile), state.o);
+    value_products<S>(call.shape.v_dim, x, memory.v + memory.stage(tile), state.o);
   }
   if (rows.range.slot_end == n_slots_of(call, rows.part, rows.range))
     state.store(call, rows);

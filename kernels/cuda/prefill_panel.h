@@ -1,5 +1,5 @@
-// Tiles of Q, K and V as panels in shared memory, and their products by all 128 threads: those of
-// prefill_tile.h with the instructions of Hopper.
+// Tiles of Q, K and V as panels in shared memory, who brings and who multiplies them, and their
+// products by 128 threads: those of prefill_tile.h with the instructions of Hopper.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12,45 +12,62 @@ namespace kvasir::cuda {
 template <KvType kType, uint32_t kWidth>
 struct PanelShape {
   static constexpr KvType kProduct = kType;
-  static constexpr uint32_t kDim = kWidth, kKeys = kPanelWidth;
-  static constexpr bool kIsHalf = true, kIsPanel = true;
+  static constexpr uint32_t kDim = kWidth, kKeys = 128, kRows = 128;
+  static constexpr bool kIsHalf = true;
   using Element = uint16_t;
-  static constexpr uint32_t kAhead = 1, kStages = 2, kLists = 3;  // as in PrefillShape
+  // 64 rows of each product's 128 threads; behind them those that bring K and V.
+  static constexpr uint32_t kMultiplying = kRows / kPanelWidth * kThreads;
+  static constexpr uint32_t kBlockThreads = kMultiplying + kThreads;
+  static constexpr uint32_t kStages = 2;  // of K and of V, each brought by a warp of its own
   static constexpr uint32_t kListWarps = kKeys / kWarpLanes;
-  // Panels side by side: elements 0 to 63 of all rows, then 64 to 127.
-  static constexpr uint32_t kTileElements = kDim / kPanelWidth * kPanelElements;
-  static constexpr uint32_t kQueryElements = kTileElements;
-  static_assert(kPrefillRows == kPanelWidth && kDim % kPanelWidth == 0);
+  static constexpr uint32_t kTileElements = kKeys * kDim, kQueryElements = kRows * kDim;
+  static_assert(kDim % kPanelWidth == 0 && 2 * kStages == kWarps);
 
+  // Elements 0 to 63 of all rows, panel below panel, then 64 to 127.
+  static_assert(kKeys == kRows);
   KVASIR_DEVICE static uint32_t place(uint32_t row, uint32_t d) {
-    return d / kPanelWidth * kPanelElements + panel_place(row, d % kPanelWidth);
+    return d / kPanelWidth * kRows * kPanelWidth + panel_place(row, d % kPanelWidth);
   }
-  KVASIR_DEVICE static Shared<Element> take(SharedMemory& shared, uint32_t n) {
-    return shared.take_panels(n / kPanelElements);
-  }
-  static void add(SharedSize& size, uint32_t n) { size.add_panels(n / kPanelElements); }
 };
 
-// dots[n] = the warp's rows of Q times keys 8 n to 8 n + 7.
+// x = the warp's rows of Q times the tile's keys. q: of the 128 threads' rows.
 template <class S>
-KVASIR_DEVICE void panel_query_products(Shared<const uint16_t> q, Shared<const uint16_t> k,
-                                        float (&dots)[S::kKeys / 8][4]) {
+KVASIR_DEVICE void start_query_products(Shared<const uint16_t> q, Shared<const uint16_t> k,
+                                        float (&x)[S::kKeys / 8][4]) {
   KVASIR_UNROLL
   for (uint32_t n = 0; n < S::kKeys / 8; ++n) {
     KVASIR_UNROLL
-    for (uint32_t i = 0; i < 4; ++i) dots[n][i] = 0.0f;
+    for (uint32_t i = 0; i < 4; ++i) x[n][i] = 0.0f;
   }
-  begin_products(dots);
+  begin_products(x);
   KVASIR_UNROLL
   for (uint32_t d = 0; d < S::kDim; d += 16) {
-    const uint32_t at = d / kPanelWidth * kPanelElements + d % kPanelWidth;
+    const uint32_t at = S::place(0, d / kPanelWidth * kPanelWidth) + d % kPanelWidth;
     if constexpr (S::kProduct == KvType::kF16) {
-      multiply_rows_f16<0>(dots, q + at, k + at);
+      multiply_rows_f16<0>(x, q + at, k + at);
+      multiply_rows_f16<8>(x, q + at, k + (at + kPanelElements));
     } else {
-      multiply_rows_bf16<0>(dots, q + at, k + at);
+      multiply_rows_bf16<0>(x, q + at, k + at);
+      multiply_rows_bf16<8>(x, q + at, k + (at + kPanelElements));
     }
   }
-  finish_products(dots);
+  commit_products();
+}
+
+// Registers of D are those of A.
+template <class S>
+KVASIR_DEVICE void pack_weights(const float (&x)[S::kKeys / 8][4],
+                                uint32_t (&weights)[S::kKeys / 16][4]) {
+  constexpr bool kIsF16 = S::kProduct == KvType::kF16;
+  KVASIR_UNROLL
+  for (uint32_t n = 0; n < S::kKeys / 16; ++n) {
+    KVASIR_UNROLL
+    for (uint32_t i = 0; i < 4; ++i) {
+      const float(&of)[4] = x[2 * n + i / 2];
+      const float low = of[i % 2 * 2], high = of[i % 2 * 2 + 1];
+      weights[n][i] = kIsF16 ? pack_f16(low, high) : pack_bf16(low, high);
+    }
+  }
 }
 
 template <class S, uint32_t kFirst>
@@ -63,29 +80,19 @@ KVASIR_DEVICE void multiply_value_panel(float (&o)[S::kDim / 8][4], const uint32
   }
 }
 
-// o[n] += weights times elements 8 n to 8 n + 7 of the keys' values. Registers of D are those of A.
+// o[n] += weights times elements 8 n to 8 n + 7 of the keys' values.
 template <class S>
-KVASIR_DEVICE void panel_value_products(const float (&weights)[S::kKeys / 8][4],
+KVASIR_DEVICE void start_value_products(uint32_t (&weights)[S::kKeys / 16][4],
                                         Shared<const uint16_t> v, float (&o)[S::kDim / 8][4]) {
-  constexpr bool kIsF16 = S::kProduct == KvType::kF16;
-  const auto pack = [](float x, float y) { return kIsF16 ? pack_f16(x, y) : pack_bf16(x, y); };
-  uint32_t a[S::kKeys / 16][4];
-  KVASIR_UNROLL
-  for (uint32_t n = 0; n < S::kKeys / 16; ++n) {
-    KVASIR_UNROLL
-    for (uint32_t i = 0; i < 4; ++i) {
-      const float(&of)[4] = weights[2 * n + i / 2];
-      a[n][i] = pack(of[i % 2 * 2], of[i % 2 * 2 + 1]);
-    }
-  }
-  begin_products(o, a);
+  begin_products(o, weights);
   KVASIR_UNROLL
   for (uint32_t n = 0; n < S::kKeys / 16; ++n) {
     const Shared<const uint16_t> rows = v + 16 * n * kPanelWidth;
-    multiply_value_panel<S, 0>(o, a[n], rows);
-    if constexpr (S::kDim > kPanelWidth) multiply_value_panel<S, 8>(o, a[n], rows + kPanelElements);
+    multiply_value_panel<S, 0>(o, weights[n], rows);
+    if constexpr (S::kDim > kPanelWidth)
+      multiply_value_panel<S, 8>(o, weights[n], rows + S::place(0, kPanelWidth));
   }
-  finish_products(o, a);
+  commit_products();
 }
 
 }  // namespace kvasir::cuda

@@ -10,7 +10,8 @@
 
 namespace kvasir::cuda {
 
-inline constexpr uint32_t kWarpRows = kPrefillRows / kWarps;  // of one product
+inline constexpr uint32_t kWarpRows = 16;  // of one product
+static_assert(kWarpRows * kWarps == kPrefillRows);
 
 // kDim: at least head_dim and v_dim. Rows are padded so that the lanes of a load meet in no bank.
 template <KvType kType, uint32_t kWidth>
@@ -27,9 +28,8 @@ struct PrefillShape {
   static constexpr uint32_t kStages = kAhead + 1;
   static constexpr uint32_t kLists = kAhead + 2;  // one more is written while one is still read
   static constexpr uint32_t kListWarps = (kKeys + kWarpLanes - 1) / kWarpLanes;
-  static constexpr bool kIsPanel = false;
-  static constexpr uint32_t kQueryElements = kPrefillRows * kStride,
-                            kTileElements = kKeys * kStride;
+  static constexpr uint32_t kRows = kPrefillRows;
+  static constexpr uint32_t kQueryElements = kRows * kStride, kTileElements = kKeys * kStride;
 
   // Of element d of a row, in elements.
   KVASIR_DEVICE static uint32_t place(uint32_t row, uint32_t d) { return row * kStride + d; }

@@ -195,6 +195,15 @@ void Block::release_meeting(uint32_t first, uint32_t mask) {
   if (threads_[first].meeting != Meeting::kBarrier) return;
   for (uint32_t lane = 0; lane < kWarpSize; ++lane)
     if (mask >> lane & 1u) threads_[lane_0 + lane].seen = seen;
+  if (bulk_copies_.are_used()) share_known(lane_0, mask);
+}
+
+void Block::share_known(uint32_t lane_0, uint32_t mask) {
+  Clocks known;
+  for (uint32_t lane = 0; lane < kWarpSize; ++lane)
+    if (mask >> lane & 1u) merge(threads_[lane_0 + lane].known, known);
+  for (uint32_t lane = 0; lane < kWarpSize; ++lane)
+    if (mask >> lane & 1u) threads_[lane_0 + lane].known = known;
 }
 
 uint64_t Block::exchanged(uint32_t lane) const {
@@ -245,6 +254,18 @@ void Block::wait_for_bytes(const void* barrier, uint32_t parity, Site site) {
     suspend_until_ready();
   }
   bulk_copies_.remember_waiter(barrier, moment());
+  merge(bulk_copies_.arrived(barrier), t.known);
+}
+
+void Block::arrive(const void* barrier) {
+  Thread& t = self();
+  Clocks known = t.known;
+  known.resize(n_threads(), 0);
+  const uint32_t lane_0 = now_ - now_ % kWarpSize;
+  for (uint32_t lane = 0; lane < kWarpSize && lane_0 + lane < n_threads(); ++lane)
+    known[lane_0 + lane] = std::max(known[lane_0 + lane], t.seen[lane]);
+  known[now_] = ++t.moment.clock;
+  bulk_copies_.arrive(barrier, known);
 }
 
 void Block::close_group() {

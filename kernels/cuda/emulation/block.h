@@ -77,6 +77,7 @@ class Block {
   PendingProducts& products() { return self().products; }
   BulkCopies& bulk_copies() { return bulk_copies_; }
   void wait_for_bytes(const void* barrier, uint32_t parity, Site site);
+  void arrive(const void* barrier);
   void fence_async() { self().fences.push_back(moment()); }
   uint32_t n_fences() const { return static_cast<uint32_t>(threads_[now_].fences.size()); }
 
@@ -87,6 +88,8 @@ class Block {
   // ---- for the checker ----
   uint64_t run_of_launch() const { return launch_; }
   uint64_t run_of_block() const { return run_; }
+  // Whether a barrier of bulk_copies may order threads of unlike warps.
+  bool has_arrivals() const { return bulk_copies_.are_used(); }
   bool is_ordered(const Moment& earlier) const;  // before the running thread, by barriers
   bool is_fenced(const Byte& written) const;     // for copies and tensor cores
 
@@ -106,6 +109,7 @@ class Block {
     PendingProducts products;
     // Lane by lane: the clock up to which its accesses come before this thread's.
     std::array<uint32_t, kWarpSize> seen{};
+    Clocks known;  // the same of all threads, by what they said at barriers of bulk_copies
     using Group = std::vector<std::function<void()>>;
     Group open_group;
     std::deque<Group> groups;
@@ -122,6 +126,7 @@ class Block {
   void suspend_until_ready();
   void release_barrier();
   void release_meeting(uint32_t first, uint32_t mask);
+  void share_known(uint32_t lane_0, uint32_t mask);
   bool has_met(uint32_t first, uint32_t mask) const;
   void step_all();
   [[noreturn]] void fail_stuck() const;
@@ -150,6 +155,8 @@ inline bool Block::is_ordered(const Moment& earlier) const {
   if (earlier.block != now.block) return false;
   if (earlier.thread == kCopyEngine) return bulk_copies_.is_waited_for(earlier, *this);
   if (earlier.thread == now.thread || earlier.epoch < now.epoch) return true;
+  const Clocks& known = threads_[now_].known;
+  if (earlier.thread < known.size() && earlier.clock < known[earlier.thread]) return true;
   if (earlier.thread / kWarpSize != now.thread / kWarpSize) return false;
   return earlier.clock < threads_[now_].seen[earlier.thread % kWarpSize];
 }

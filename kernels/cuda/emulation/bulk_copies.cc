@@ -10,6 +10,11 @@
 
 namespace kvasir::cuda::emulation {
 
+void merge(const Clocks& from, Clocks& into) {
+  if (into.size() < from.size()) into.resize(from.size(), 0);
+  for (size_t i = 0; i < from.size(); ++i) into[i] = std::max(into[i], from[i]);
+}
+
 BulkCopies::Counter& BulkCopies::counter(const void* barrier) {
   const auto found = counters_.find(barrier);
   if (found == counters_.end())
@@ -47,6 +52,11 @@ void BulkCopies::expect(const void* barrier, uint64_t bytes) {
   c.bytes_missing += static_cast<int64_t>(bytes);
 }
 
+void BulkCopies::arrive(const void* barrier, const Clocks& known) {
+  expect(barrier, 0);
+  merge(known, counter(barrier).known);
+}
+
 Moment BulkCopies::add(const void* barrier, uint64_t bytes, std::function<void()> copy) {
   Counter& c = counter(barrier);
   if (!c.is_shown) {
@@ -71,6 +81,7 @@ bool BulkCopies::is_over(const void* barrier, uint32_t parity) {
   if (c.n_missing == 0 && c.bytes_missing == 0) {
     ++c.n_ended;
     c.last = c.open;
+    c.last_known = std::exchange(c.known, {});
     open_phase(c);
   }
   return c.n_ended % 2 != parity % 2;

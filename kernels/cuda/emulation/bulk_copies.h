@@ -13,6 +13,12 @@
 
 namespace kvasir::cuda::emulation {
 
+// Of each thread of the block a clock: its accesses before that are known to come first. A thread
+// behind the end has 0.
+using Clocks = std::vector<uint32_t>;
+// Each the later of the two.
+void merge(const Clocks& from, Clocks& into);
+
 // Barriers are named by their addresses. Throws Fault where one is used that does not exist.
 class BulkCopies {
  public:
@@ -20,6 +26,9 @@ class BulkCopies {
   // Those that the thread has initialised.
   void show(const Moment& by);
   void expect(const void* barrier, uint64_t bytes);
+  // A thread comes without bytes: up to which clock it knows each thread's accesses to be before
+  // it.
+  void arrive(const void* barrier, const Clocks& known);
   // Returns who writes its bytes: the copy engine, in the phase that is open.
   Moment add(const void* barrier, uint64_t bytes, std::function<void()> copy);
 
@@ -27,6 +36,10 @@ class BulkCopies {
   bool is_over(const void* barrier, uint32_t parity);
   // The thread has waited for the phase that ended last.
   void remember_waiter(const void* barrier, const Moment& waiter);
+  // What those knew who came by arrive() to the phase that ended last.
+  const Clocks& arrived(const void* barrier) { return counter(barrier).last_known; }
+  // Whether there are barriers.
+  bool are_used() const { return !counters_.empty(); }
   // Whether the running thread comes behind somebody who waited for what the engine wrote.
   bool is_waited_for(const Moment& written, const Block& block) const;
 
@@ -48,6 +61,7 @@ class BulkCopies {
     uint32_t by_thread = 0;       // that initialised it
     bool is_shown = false;
     std::vector<Copy> copies;
+    Clocks known, last_known;  // of those who came to the open phase, and to the last
   };
   Counter& counter(const void* barrier);
   void open_phase(Counter& counter);

@@ -54,5 +54,8 @@ void show_barriers() {
 void expect_bytes(Shared<Barrier> barrier, uint32_t bytes) {
   emulation::Block::running()->bulk_copies().expect(emulation::use(barrier), bytes);
 }
+void arrive(Shared<Barrier> barrier) {
+  emulation::Block::running()->arrive(emulation::use(barrier));
+}
 
 }  // namespace kvasir::cuda

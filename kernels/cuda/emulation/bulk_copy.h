@@ -17,6 +17,7 @@ void wait_for_bytes(Pointer<Barrier> barrier, uint32_t parity, Site site);
 void init_barrier(Shared<Barrier> barrier, uint32_t n_threads);
 void show_barriers();
 void expect_bytes(Shared<Barrier> barrier, uint32_t bytes);
+void arrive(Shared<Barrier> barrier);
 inline void fence_async() { emulation::Block::running()->fence_async(); }
 
 // Done when it is waited for: until then `to` holds 0xff bytes, which nobody may touch.

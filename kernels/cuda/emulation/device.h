@@ -3,6 +3,7 @@
 #pragma once
 
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <type_traits>
 
@@ -15,6 +16,7 @@
 #define KVASIR_BOUNDS(threads)
 #define KVASIR_BOUNDS_TOGETHER(threads, blocks)
 #define KVASIR_UNROLL
+#define KVASIR_NO_UNROLL
 #define KVASIR_SHARED(T, name, n)                                                                \
   const ::kvasir::cuda::Shared<T> name = ::kvasir::cuda::emulation::as_array<T>(                 \
       ::kvasir::cuda::emulation::Block::running()->static_array(std::source_location::current(), \
@@ -133,6 +135,7 @@ class SharedMemory {
 };
 
 inline float round_product(float x, float y) { return x * y; }
+inline float power_of_2(float x) { return std::exp2(x); }
 inline uint32_t count_bits(uint32_t x) { return static_cast<uint32_t>(std::popcount(x)); }
 inline float bits_to_float(uint32_t bits) { return std::bit_cast<float>(bits); }
 inline uint32_t float_to_bits(float x) { return std::bit_cast<uint32_t>(x); }

@@ -105,6 +105,16 @@ void Region::fail_race(uint64_t at, Touch touch, const Moment& other, const char
                   Block::running()->since());
 }
 
+static void remember_reader(const Moment& now, bool same_epoch, std::vector<Moment>& readers) {
+  if (!same_epoch) readers.clear();
+  for (Moment& reader : readers) {
+    if (reader.thread != now.thread) continue;
+    reader = now;
+    return;
+  }
+  readers.push_back(now);
+}
+
 void Region::check_byte(uint64_t at, Touch touch, const Block& block) {
   const uint64_t run = is_shared_ ? block.run_of_block() : block.run_of_launch();
   const Moment& now = block.moment();
@@ -125,7 +135,12 @@ void Region::check_byte(uint64_t at, Touch touch, const Block& block) {
     if (b.is_read && b.reader.block != now.block) b.read_by_blocks = true;
     const bool same_epoch = b.is_read && b.reader.block == now.block && b.reader.epoch == now.epoch;
     const bool other_warp = b.reader.thread / kWarpSize != now.thread / kWarpSize;
-    b.read_by_warps = same_epoch && (b.read_by_warps || other_warp);
+    if (is_shared_ && block.has_arrivals()) {
+      b.read_by_warps = b.read_by_warps && same_epoch;
+      remember_reader(now, same_epoch, b.readers);
+    } else {
+      b.read_by_warps = same_epoch && (b.read_by_warps || other_warp);
+    }
     if (b.is_read && !same_thread(b.reader, now)) {
       b.other_reader = b.reader;
       b.is_read_twice = true;
@@ -140,6 +155,9 @@ void Region::check_byte(uint64_t at, Touch touch, const Block& block) {
     if (by_others || !block.is_ordered(b.reader)) fail_race(at, touch, b.reader, "read");
     if (b.is_read_twice && !block.is_ordered(b.other_reader))
       fail_race(at, touch, b.other_reader, "read");
+    for (const Moment& reader : b.readers)
+      if (!block.is_ordered(reader)) fail_race(at, touch, reader, "read");
+    b.readers.clear();
   }
   b.writer = now;
   b.n_fences = block.n_fences();

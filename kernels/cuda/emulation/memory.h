@@ -21,7 +21,8 @@ struct Moment {
   uint32_t block = 0;   // linear, in the grid
   uint32_t thread = 0;  // in the block
   uint32_t epoch = 0;   // barriers of the block that it has passed
-  uint32_t clock = 0;   // barriers of its warp that it has passed; of the copy engine: the phase
+  uint32_t clock =
+      0;  // barriers of its warp that it has passed, and arrivals; of the copy engine: the phase
 };
 
 // The last accesses to one byte. Of readers two are kept, the latest of unlike threads: barriers of
@@ -35,6 +36,9 @@ struct Byte {
   bool is_written = false, by_atomic = false, is_read = false, is_read_twice = false;
   bool read_by_warps = false;  // of one block, since reader.epoch began
   bool read_by_blocks = false;
+  // Where threads of unlike warps may be ordered without a barrier of the block, of shared memory:
+  // the latest access of each reader since reader.epoch began and the last write.
+  std::vector<Moment> readers;
 };
 
 // One allocation, or one array of shared memory. Bytes are those of the host.

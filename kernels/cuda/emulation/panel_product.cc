@@ -8,6 +8,7 @@
 #include <cstring>
 #include <limits>
 #include <string>
+#include <utility>
 
 #include "kernels/cuda/emulation/hopper.h"
 
@@ -46,7 +47,7 @@ class Panel {
         const std::byte* at = piece(row, column);
         begin_.region()->check(at, sizeof(Bytes16), alignof(Bytes16), Touch::kRead);
         begin_.region()->check_fenced(at, sizeof(Bytes16));
-        PendingProducts::Piece& kept = of.pieces.emplace_back();
+        PendingProducts::Piece& kept = of.open.pieces.emplace_back();
         kept.at = at;
         std::memcpy(kept.bytes.data(), at, sizeof(Bytes16));
       }
@@ -67,9 +68,9 @@ PendingProducts& open_products() {
 
 // The sums as they are so far; the registers hold NaN.
 std::array<std::array<float, 4>, 8>& sums_of(PendingProducts& products, float (*d)[4]) {
-  for (PendingProducts::Sums& sums : products.sums)
+  for (PendingProducts::Sums& sums : products.open.sums)
     if (sums.d == d) return sums.values;
-  PendingProducts::Sums& sums = products.sums.emplace_back();
+  PendingProducts::Sums& sums = products.open.sums.emplace_back();
   sums.d = d;
   for (uint32_t n = 0; n < 8; ++n) {
     for (uint32_t i = 0; i < 4; ++i) {
@@ -112,19 +113,26 @@ void begin_products() {
   Block::running()->products().are_open = true;
 }
 
-void finish_products(float (*d)[4], uint32_t n) {
+void commit_products() {
   PendingProducts& products = open_products();
-  for (const PendingProducts::Piece& piece : products.pieces) {
-    if (std::memcmp(piece.at, piece.bytes.data(), piece.bytes.size()) == 0) continue;
-    throw Fault(FaultKind::kRace, "a panel was written while products of it were under way" +
-                                      Block::running()->since());
+  products.groups.push_back(std::exchange(products.open, {}));
+  products.are_open = false;
+}
+
+void wait_for_products(uint32_t n_left, float (*d)[4], uint32_t n) {
+  std::deque<PendingProducts::Group>& groups = Block::running()->products().groups;
+  for (; groups.size() > n_left; groups.pop_front()) {
+    for (const PendingProducts::Piece& piece : groups.front().pieces) {
+      if (std::memcmp(piece.at, piece.bytes.data(), piece.bytes.size()) == 0) continue;
+      throw Fault(FaultKind::kRace, "a panel was written while products of it were under way" +
+                                        Block::running()->since());
+    }
+    for (const PendingProducts::Sums& sums : groups.front().sums) {
+      if (sums.d < d || sums.d + 8 > d + n)
+        throw Fault(FaultKind::kWarp, "products are finished that sum into other registers");
+      std::memcpy(sums.d, sums.values.data(), sizeof sums.values);
+    }
   }
-  for (const PendingProducts::Sums& sums : products.sums) {
-    if (sums.d < d || sums.d + 8 > d + n)
-      throw Fault(FaultKind::kWarp, "products are finished that sum into other registers");
-    std::memcpy(sums.d, sums.values.data(), sizeof sums.values);
-  }
-  products = {};
 }
 
 void multiply_rows(Product product, float (*d)[4], Pointer<const uint16_t> a,

@@ -11,7 +11,8 @@ namespace kvasir::cuda {
 namespace emulation {
 
 void begin_products();
-void finish_products(float (*d)[4], uint32_t n);
+void commit_products();
+void wait_for_products(uint32_t n_left, float (*d)[4], uint32_t n);
 // d: [8][4].
 void multiply_rows(Product product, float (*d)[4], Pointer<const uint16_t> a,
                    Pointer<const uint16_t> b, Site site);
@@ -20,15 +21,20 @@ void multiply_columns(Product product, float (*d)[4], const uint32_t (&a)[4],
 
 }  // namespace emulation
 
-// The sums are NaN until they are finished.
+// The sums are NaN until they are waited for.
 template <uint32_t kN, class... A>
 void begin_products(float (&)[kN][4], A&...) {
   emulation::begin_products();
 }
-template <uint32_t kN, class... A>
-void finish_products(float (&d)[kN][4], A&...) {
-  emulation::finish_products(d, kN);
+inline void commit_products() { emulation::commit_products(); }
+template <uint32_t kLeft, uint32_t kN, class... A>
+void wait_for_products(float (&d)[kN][4], A&...) {
+  emulation::wait_for_products(kLeft, d, kN);
 }
+template <uint32_t kRegisters>
+void take_registers() {}
+template <uint32_t kRegisters>
+void leave_registers() {}
 
 template <uint32_t kFirst, uint32_t kN>
 void multiply_rows_f16(float (&d)[kN][4], Shared<const uint16_t> a, Shared<const uint16_t> b,

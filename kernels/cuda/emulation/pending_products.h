@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstddef>
+#include <deque>
 #include <vector>
 
 namespace kvasir::cuda::emulation {
@@ -19,9 +20,14 @@ struct PendingProducts {
     std::array<std::byte, 16> bytes;
   };
 
-  bool are_open = false;  // begun, not finished
-  std::vector<Sums> sums;
-  std::vector<Piece> pieces;
+  struct Group {
+    std::vector<Sums> sums;
+    std::vector<Piece> pieces;
+  };
+
+  bool are_open = false;  // begun, not committed
+  Group open;
+  std::deque<Group> groups;  // committed, not waited for
 };
 
 }  // namespace kvasir::cuda::emulation

@@ -24,6 +24,10 @@ KVASIR_DEVICE void expect_bytes(Barrier* barrier, uint32_t bytes) {
       "r"(bytes)
       : "memory");
 }
+KVASIR_DEVICE void arrive(Barrier* barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier))
+               : "memory");
+}
 template <class T>
 KVASIR_DEVICE void bulk_copy(T* to, uint64_t from, uint32_t bytes, Barrier* barrier) {
   asm volatile(
@@ -53,6 +57,7 @@ KVASIR_DEVICE void init_barrier(Barrier*, uint32_t) { __trap(); }
 KVASIR_DEVICE void fence_async() { __trap(); }
 KVASIR_DEVICE void show_barriers() { __trap(); }
 KVASIR_DEVICE void expect_bytes(Barrier*, uint32_t) { __trap(); }
+KVASIR_DEVICE void arrive(Barrier*) { __trap(); }
 template <class T>
 KVASIR_DEVICE void bulk_copy(T*, uint64_t, uint32_t, Barrier*) {
   __trap();

@@ -10,6 +10,7 @@
 #define KVASIR_BOUNDS(threads) __launch_bounds__(threads, 1)
 #define KVASIR_BOUNDS_TOGETHER(threads, blocks) __launch_bounds__(threads, blocks)
 #define KVASIR_UNROLL _Pragma("unroll")
+#define KVASIR_NO_UNROLL _Pragma("unroll 1")
 #define KVASIR_SHARED(T, name, n)             \
   __shared__ __align__(16) T name##_array[n]; \
   const ::kvasir::cuda::Shared<T> name = name##_array
@@ -97,6 +98,11 @@ class SharedMemory {
 };
 
 KVASIR_DEVICE float round_product(float x, float y) { return __fmul_rn(x, y); }
+KVASIR_DEVICE float power_of_2(float x) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
+  return power;
+}
 KVASIR_DEVICE uint32_t count_bits(uint32_t x) { return static_cast<uint32_t>(__popc(x)); }
 KVASIR_DEVICE float bits_to_float(uint32_t bits) { return __uint_as_float(bits); }
 KVASIR_DEVICE uint32_t float_to_bits(float x) { return __float_as_uint(x); }

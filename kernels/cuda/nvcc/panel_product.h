@@ -42,12 +42,23 @@ KVASIR_DEVICE void begin_products(float (&d)[kN][4], A&... a) {
   (hold_registers(a), ...);
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
-template <uint32_t kN, class... A>
-KVASIR_DEVICE void finish_products(float (&d)[kN][4], A&... a) {
+KVASIR_DEVICE void commit_products() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+}
+template <uint32_t kLeft, uint32_t kN, class... A>
+KVASIR_DEVICE void wait_for_products(float (&d)[kN][4], A&... a) {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kLeft) : "memory");
   hold_registers(d);
   (hold_registers(a), ...);
+}
+
+template <uint32_t kRegisters>
+KVASIR_DEVICE void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+template <uint32_t kRegisters>
+KVASIR_DEVICE void leave_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
 #define KVASIR_FOUR(n) "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3])
@@ -103,8 +114,17 @@ template <uint32_t kN, class... A>
 KVASIR_DEVICE void begin_products(float (&)[kN][4], A&...) {
   __trap();
 }
-template <uint32_t kN, class... A>
-KVASIR_DEVICE void finish_products(float (&)[kN][4], A&...) {
+KVASIR_DEVICE void commit_products() { __trap(); }
+template <uint32_t kLeft, uint32_t kN, class... A>
+KVASIR_DEVICE void wait_for_products(float (&)[kN][4], A&...) {
+  __trap();
+}
+template <uint32_t kRegisters>
+KVASIR_DEVICE void take_registers() {
+  __trap();
+}
+template <uint32_t kRegisters>
+KVASIR_DEVICE void leave_registers() {
   __trap();
 }
 template <uint32_t kFirst, uint32_t kN>
