@@ -12,9 +12,10 @@ namespace kvasir::cuda {
 bool multiplies_panels(const AttentionCall& call);
 
 // What attention_prefill() defines, but for the rows that are computed again: for calls of which
-// multiplies_panels(). The launch is that of attention_prefill(), with tiles of 64 keys; the four
-// warps make each product together, from panels in shared memory (wgmma), into which K and V come
-// by asynchronous copies of 16 bytes. Shared memory: 89 KiB. Queued in the stream.
+// multiplies_panels(). Launch: one block of 384 threads per tile, of which every second one's takes
+// the rows of two, 128, and the others' return. 256 threads multiply panels in shared memory
+// (wgmma), 128 together for 64 rows; the other four warps bring K and V there by asynchronous
+// copies of 16 bytes, in tiles of 128 keys. Shared memory: 172 KiB. Queued in the stream.
 void attention_prefill_panels(const AttentionCall& call, Stream stream);
 
 }  // namespace kvasir::cuda

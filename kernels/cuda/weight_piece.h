@@ -173,10 +173,13 @@ struct NibbleBlockPiece {
     const float unit = half_to_float(scale), least = kHasMin ? half_to_float(min) : -0.0f;
     Bytes8 steps = bits_of(nibbles.bytes(shift), 4 * i, 15);
     if (kHasFifth) steps = join(steps, spread_bits(fifth[i] >> (kChunk * is_second) & 0xffu), 4);
-    if (!kHasLevels) return scale_bytes(steps, kOffset, unit, least, out);
-    KVASIR_UNROLL
-    for (uint32_t e = 0; e < kChunk; ++e)
-      out[e] = unit * iq4_nl_level(steps.word[e / 4] >> (8 * (e % 4)) & 15u);
+    if constexpr (kHasLevels) {
+      KVASIR_UNROLL
+      for (uint32_t e = 0; e < kChunk; ++e)
+        out[e] = unit * iq4_nl_level(steps.word[e / 4] >> (8 * (e % 4)) & 15u);
+    } else {
+      scale_bytes(steps, kOffset, unit, least, out);
+    }
   }
 };
 template <>

@@ -35,6 +35,16 @@ bool same_thread(const Moment& a, const Moment& b) {
   return a.block == b.block && a.thread == b.thread;
 }
 
+void remember_reader(const Moment& now, bool same_epoch, std::vector<Moment>& readers) {
+  if (!same_epoch) readers.clear();
+  for (Moment& reader : readers) {
+    if (reader.thread != now.thread) continue;
+    reader = now;
+    return;
+  }
+  readers.push_back(now);
+}
+
 }  // namespace
 
 Region::Region(std::byte* begin, uint64_t bytes, bool is_shared)
@@ -103,16 +113,6 @@ void Region::fail_race(uint64_t at, Touch touch, const Moment& other, const char
                   (other.thread == kCopyEngine ? ", and has not waited for it"
                                                : ", and no barrier stands between them") +
                   Block::running()->since());
-}
-
-static void remember_reader(const Moment& now, bool same_epoch, std::vector<Moment>& readers) {
-  if (!same_epoch) readers.clear();
-  for (Moment& reader : readers) {
-    if (reader.thread != now.thread) continue;
-    reader = now;
-    return;
-  }
-  readers.push_back(now);
 }
 
 void Region::check_byte(uint64_t at, Touch touch, const Block& block) {

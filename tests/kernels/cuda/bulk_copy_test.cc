@@ -135,6 +135,37 @@ KVASIR_KERNEL void two_expect(uint32_t n, Global<const uint32_t> in, Global<uint
   if (thread_x() < 8) out[thread_x()] = words[thread_x()];
 }
 
+// Two warps write a word per lane of a buffer in turns with two others that read it.
+enum class Unsaid { kNothing, kFull, kEmpty, kByOneReader, kByLanes };
+KVASIR_KERNEL void pass_words(Unsaid unsaid, Global<uint32_t> out) {
+  KVASIR_SHARED(Barrier, full, 1);
+  KVASIR_SHARED(Barrier, empty, 1);
+  KVASIR_SHARED(uint32_t, words, 64);
+  if (thread_x() == 0) {
+    init_barrier(full, 2);
+    init_barrier(empty, unsaid == Unsaid::kByOneReader ? 1 : 2);
+    show_barriers();
+  }
+  block_sync();
+  const uint32_t at = thread_x() % 64;
+  const bool is_first = thread_x() % 32 == 0;
+  uint32_t sum = 0;
+  for (uint32_t round = 0; round < 5; ++round) {
+    if (thread_x() < 64) {
+      if (unsaid != Unsaid::kEmpty) wait_for_bytes(empty, (round + 1) % 2);
+      words[at] = 100 * round + at;
+      if (unsaid != Unsaid::kByLanes) warp_sync();
+      if (is_first) arrive(full);
+    } else {
+      if (unsaid != Unsaid::kFull) wait_for_bytes(full, round % 2);
+      sum += words[63 - at];
+      warp_sync();
+      if (is_first && !(unsaid == Unsaid::kByOneReader && at == 0)) arrive(empty);
+    }
+  }
+  if (thread_x() >= 64) out[at] = sum;
+}
+
 std::vector<uint32_t> counted(uint32_t n) {
   std::vector<uint32_t> out(n);
   std::iota(out.begin(), out.end(), 1);
@@ -208,6 +239,21 @@ TEST_SUITE("kernels/cuda/bulk_copy") {
     CHECK(out.values()[31] == 1 + 33 + 65 + 97 + 129);
     check_fault(run(5, false, true), FaultKind::kRace, {});
     check_fault(run(1, true, false), FaultKind::kRace, {"fence_async()"});
+  }
+
+  TEST_CASE("warps take turns at a buffer, as they come to barriers") {
+    const DeviceArray<uint32_t> out(64);
+    const auto run = [&](Unsaid unsaid) {
+      return verdict([&] { launch(pass_words, {.threads = 128}, {}, unsaid, out.pointer()); });
+    };
+    CHECK(run(Unsaid::kNothing).text == "");
+    CHECK(out.values()[0] == 1000 + 5 * 63);
+    CHECK(out.values()[63] == 1000);
+    for (const Unsaid unsaid : {Unsaid::kEmpty, Unsaid::kByOneReader, Unsaid::kByLanes}) {
+      CAPTURE(static_cast<int>(unsaid));
+      check_fault(run(unsaid), FaultKind::kRace, {"no barrier stands between"});
+    }
+    CHECK(run(Unsaid::kFull).text != "");
   }
 
   TEST_CASE("a phase ends when all have said what they expect, and no more than they are") {
