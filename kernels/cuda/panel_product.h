@@ -4,6 +4,7 @@
 //   device                                      here
 //   wgmma.fence                                 begin_products()
 //   wgmma.mma_async.m64n64k16 (f16, bf16)       multiply_rows_…(), multiply_columns_…()
+//   wgmma.mma_async.m64n128k16                  multiply_wide_rows_…()
 //   wgmma.commit_group                          commit_products()
 //   wgmma.wait_group                            wait_for_products<n>(), finish_products()
 //   setmaxnreg.inc, setmaxnreg.dec              take_registers<n>(), leave_registers<n>()
@@ -19,6 +20,8 @@
 //   multiply_rows_…<kFirst>(d, a, b):    D += A B^T, with A and B [64, 16] the columns [16 i, 16 (i
 //   +
 //     1)) of two panels: `a` and `b` lie 16 i elements behind the panels' begin
+//   multiply_wide_rows_…<kAdds>(d, a, b): the same of B [128, 16], whose rows 64 to 127 lie in the
+//     panel behind; D [64, 128] is new where it does not add
 //   multiply_columns_…<kFirst>(d, a, b): D += A B, with A [64, 16] in registers and B [16, 64] the
 //   rows
 //     [16 i, 16 (i + 1)) of a panel, which begin at `b`

@@ -30,26 +30,27 @@ struct PanelShape {
   }
 };
 
+template <class S, bool kAdds>
+KVASIR_DEVICE void multiply_query_columns(Shared<const uint16_t> q, Shared<const uint16_t> k,
+                                          float (&x)[S::kKeys / 8][4]) {
+  if constexpr (S::kProduct == KvType::kF16) {
+    multiply_wide_rows_f16<kAdds>(x, q, k);
+  } else {
+    multiply_wide_rows_bf16<kAdds>(x, q, k);
+  }
+}
+
 // x = the warp's rows of Q times the tile's keys. q: of the 128 threads' rows.
 template <class S>
 KVASIR_DEVICE void start_query_products(Shared<const uint16_t> q, Shared<const uint16_t> k,
                                         float (&x)[S::kKeys / 8][4]) {
-  KVASIR_UNROLL
-  for (uint32_t n = 0; n < S::kKeys / 8; ++n) {
-    KVASIR_UNROLL
-    for (uint32_t i = 0; i < 4; ++i) x[n][i] = 0.0f;
-  }
+  static_assert(S::kKeys == 2 * kPanelWidth);
   begin_products(x);
+  multiply_query_columns<S, false>(q, k, x);
   KVASIR_UNROLL
-  for (uint32_t d = 0; d < S::kDim; d += 16) {
+  for (uint32_t d = 16; d < S::kDim; d += 16) {
     const uint32_t at = S::place(0, d / kPanelWidth * kPanelWidth) + d % kPanelWidth;
-    if constexpr (S::kProduct == KvType::kF16) {
-      multiply_rows_f16<0>(x, q + at, k + at);
-      multiply_rows_f16<8>(x, q + at, k + (at + kPanelElements));
-    } else {
-      multiply_rows_bf16<0>(x, q + at, k + at);
-      multiply_rows_bf16<8>(x, q + at, k + (at + kPanelElements));
-    }
+    multiply_query_columns<S, true>(q + at, k + at, x);
   }
   commit_products();
 }

@@ -206,7 +206,7 @@ KVASIR_DEVICE void multiply_tiles(const AttentionCall& call, PanelReader<S> read
   const LogitScale logits(call.shape, reader.memory.block_rows().part);
   const float scale = logits.scale();
   const Shared<const uint16_t> q = reader.memory.q + thread_x() / kThreads * kPanelElements;
-  float x[S::kKeys / 8][4], keep[2];
+  float x[S::kKeys / 8][4] = {}, keep[2];
   uint32_t weights[S::kKeys / 16][4];
   const auto weigh = [&](uint64_t tile) {
     if (!logits.is_plain || reader.view(tile) != TileView::kAll)

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/panel_product.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
@@ -149,6 +150,13 @@ void multiply_rows(Product product, float (*d)[4], Pointer<const uint16_t> a,
   for (uint32_t r = 0; r < 2; ++r)
     for (uint32_t k = 0; k < kDepth; ++k) rows[r][k] = left.element(first + g + 8 * r, k);
   add(products, d, rows, [&](uint32_t k, uint32_t column) { return right.element(column, k); });
+}
+
+void multiply_wide_rows(Product product, bool adds, float (*d)[4], Pointer<const uint16_t> a,
+                        Pointer<const uint16_t> b, Site site) {
+  for (uint32_t n = 0; n < 16 && !adds; ++n) std::fill_n(d[n], 4, 0.0f);
+  multiply_rows(product, d, a, b, site);
+  multiply_rows(product, d + 8, a, b + kPanelElements, site);
 }
 
 void multiply_columns(Product product, float (*d)[4], const uint32_t (&a)[4],
