@@ -22,6 +22,7 @@ struct KeySlot {
   uint64_t k = 0, v = 0;
   uint64_t item = 0;  // of the part
   uint32_t types = 0, token = 0, pos = 0;
+  bool is_in_order = false;  // the block's tokens have positions one behind the other
 };
 // What the lanes of a warp read of each other's keys.
 struct alignas(16) KeyRow {
@@ -59,6 +60,7 @@ KVASIR_DEVICE KeySlot key_of_slot(const AttentionCall& call, const AttentionPart
   out.k = block.k + head * format.k_head_stride + out.token * format.k_token_stride;
   out.v = block.v + head * format.v_head_stride + out.token * format.v_token_stride;
   out.types = static_cast<uint32_t>(format.k_type) | static_cast<uint32_t>(format.v_type) << 8;
+  out.is_in_order = block.pos == 0;
   out.pos = block.pos ? load_at<uint32_t>(block.pos + uint64_t{4} * out.token)
                       : block.first_pos + out.token;
   return out;

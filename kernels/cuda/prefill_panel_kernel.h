@@ -60,8 +60,8 @@ struct PanelMemory {
   // Of one thread, before a barrier of the block.
   KVASIR_DEVICE void init_barriers() const {
     for (uint32_t i = 0; i < kWarps; ++i) {
-      init_barrier(full + i, 1);
-      init_barrier(empty + i, S::kMultiplying / kWarpLanes);
+      init_barrier(full + i, kWarpLanes);
+      init_barrier(empty + i, S::kMultiplying);
     }
     show_barriers();
   }
@@ -72,20 +72,26 @@ struct PanelMemory {
 // A lane's keys of a tile: kWarpLanes * r + lane.
 template <class S>
 struct KeysOfLane {
-  KeySlot key[S::kListWarps];
+  uint64_t row[S::kListWarps];  // of K or V
+  uint64_t item[S::kListWarps];
+  uint32_t types[S::kListWarps];  // 0: no row of the block sees it
+  uint32_t pos[S::kListWarps];
   TileView view;  // of the tile, of all lanes
 
-  KVASIR_DEVICE void find(const AttentionCall& call, const TileRows& rows, uint64_t tile) {
+  KVASIR_DEVICE void find(const AttentionCall& call, const TileRows& rows, uint64_t tile,
+                          bool is_value) {
     bool is_seen = false, is_unseen = false;
     const uint64_t first = rows.range.slot_begin + tile * S::kKeys + thread_x() % kWarpLanes;
     KVASIR_UNROLL
     for (uint32_t r = 0; r < S::kListWarps; ++r) {
-      key[r] = key_of_slot(call, rows.part, rows.range, first + kWarpLanes * r);
-      if (!rows.all_see(key[r])) is_unseen = true;
-      if (rows.may_see(key[r]))
-        is_seen = true;
-      else
-        key[r].types = 0;
+      const KeySlot key = key_of_slot(call, rows.part, rows.range, first + kWarpLanes * r);
+      if (!rows.all_see(key)) is_unseen = true;
+      const bool may_see = rows.may_see(key);
+      if (may_see) is_seen = true;
+      row[r] = is_value ? key.v : key.k;
+      item[r] = key.item;
+      types[r] = may_see ? key.types : 0;
+      pos[r] = key.pos;
     }
     const uint32_t seen = ballot(kAllLanes, is_seen), unseen = ballot(kAllLanes, is_unseen);
     view = seen == 0 ? TileView::kNothing : unseen == 0 ? TileView::kAll : TileView::kSome;
@@ -108,6 +114,71 @@ KVASIR_DEVICE void bring_rows(Shared<const uint64_t> rows, Shared<const uint32_t
   }
 }
 
+// The keys of a tile for the warp that brings it, and of K for those that multiply.
+template <class S>
+KVASIR_DEVICE void list_keys(const KeysOfLane<S>& keys, bool is_value, const PanelMemory<S>& memory,
+                             uint32_t warp) {
+  const uint32_t lane = thread_x() % kWarpLanes, stage = warp % S::kStages;
+  KVASIR_UNROLL
+  for (uint32_t r = 0; r < S::kListWarps; ++r) {
+    const uint32_t i = kWarpLanes * r + lane;
+    memory.rows[warp * S::kKeys + i] = keys.row[r];
+    memory.types[warp * S::kKeys + i] = keys.types[r];
+    if (is_value) continue;
+    memory.pos[stage * S::kKeys + i] = keys.pos[r];
+    memory.items[stage * S::kKeys + i] = keys.item[r];
+  }
+}
+
+// A tile that lies in one block of tokens and that all rows see whole, most of a long prompt: its
+// rows are found at once, and nothing but them is read of it.
+template <class S>
+struct WholeTile {
+  uint64_t row = 0, stride = 0;  // of K or V; bytes
+
+  KVASIR_DEVICE bool find(const AttentionCall& call, const TileRows& rows, uint64_t tile,
+                          bool is_value) {
+    const uint32_t size = call.shape.block_size;
+    if (rows.part.by_token || rows.part.log_weight || call.shape.softcap != 0.0f ||
+        size % S::kKeys != 0)
+      return false;
+    const uint64_t slot = rows.range.slot_begin + tile * S::kKeys;
+    const KeySlot first = key_of_slot(call, rows.part, rows.range, slot);
+    const KeySlot last = key_of_slot(call, rows.part, rows.range, slot + (S::kKeys - 1));
+    if (!first.is_in_order || !rows.all_see(first) || !rows.all_see(last)) return false;
+    row = is_value ? first.v : first.k;
+    stride = ((is_value ? last.v : last.k) - row) / (S::kKeys - 1);
+    return (row | stride) % sizeof(Bytes16) == 0;
+  }
+  KVASIR_DEVICE void bring(Shared<uint16_t> to) const {
+    constexpr uint32_t kChunks = S::kDim / kChunk, kKeysAtOnce = kWarpLanes / kChunks;
+    const uint32_t lane = thread_x() % kWarpLanes, chunk = lane % kChunks;
+    uint64_t at = row + stride * (lane / kChunks) + uint64_t{2} * kChunk * chunk;
+    KVASIR_UNROLL
+    for (uint32_t i = 0; i < S::kKeys / kKeysAtOnce; ++i) {
+      copy_ahead(to + S::place(i * kKeysAtOnce + lane / kChunks, chunk * kChunk), at, true);
+      at += stride * kKeysAtOnce;
+    }
+  }
+};
+
+// Where a tile comes from: whole, or key by key.
+template <class S>
+struct TileSource {
+  bool is_whole;
+  WholeTile<S> whole;
+  KeysOfLane<S> keys;  // where it is not whole
+  TileView view;
+
+  KVASIR_DEVICE void find(const AttentionCall& call, const PanelMemory<S>& memory, uint64_t tile,
+                          bool is_value) {
+    const TileRows rows = memory.block_rows();
+    is_whole = whole.find(call, rows, tile, is_value);
+    if (!is_whole) keys.find(call, rows, tile, is_value);
+    view = is_whole ? TileView::kAll : keys.view;
+  }
+};
+
 // Every kStages-th tile, K or V. Tiles that no row sees come as K without rows, so that all know of
 // them, and as V not at all.
 template <class S>
@@ -115,34 +186,34 @@ KVASIR_DEVICE void bring_tiles(const AttentionCall& call, const PanelMemory<S>& 
   const uint32_t warp = thread_x() / kWarpLanes % kWarps, lane = thread_x() % kWarpLanes;
   const uint32_t stage = warp % S::kStages;
   const bool is_value = warp >= S::kStages;
-  const Shared<uint64_t> at = memory.rows + warp * S::kKeys;
-  const Shared<uint32_t> types = memory.types + warp * S::kKeys;
   const Shared<uint16_t> to = (is_value ? memory.v : memory.k) + stage * S::kTileElements;
   const uint64_t n_tiles = memory.n_tiles();
   uint32_t turn = 0;
+  TileSource<S> from;
+  if (stage < n_tiles) from.find(call, memory, stage, is_value);
   for (uint64_t tile = stage; tile < n_tiles; tile += S::kStages) {
-    KeysOfLane<S> keys;
-    keys.find(call, memory.block_rows(), tile);
-    if (is_value && keys.view == TileView::kNothing) continue;
-    wait_for_bytes(memory.empty + warp, (turn + 1) % 2);
-    ++turn;
-    KVASIR_UNROLL
-    for (uint32_t r = 0; r < S::kListWarps; ++r) {
-      const uint32_t i = kWarpLanes * r + lane;
-      at[i] = is_value ? keys.key[r].v : keys.key[r].k;
-      types[i] = keys.key[r].types;
-      if (is_value) continue;
-      memory.pos[stage * S::kKeys + i] = keys.key[r].pos;
-      memory.items[stage * S::kKeys + i] = keys.key[r].item;
+    const bool is_brought = !is_value || from.view != TileView::kNothing;
+    if (is_brought) {
+      wait_for_bytes(memory.empty + warp, (turn + 1) % 2);
+      ++turn;
+      if (!is_value && lane == 0) memory.view[stage] = static_cast<uint32_t>(from.view);
+      if (from.is_whole) {
+        from.whole.bring(to);
+      } else {
+        list_keys(from.keys, is_value, memory, warp);
+        warp_sync();
+        if (from.view != TileView::kNothing)
+          bring_rows<S>(memory.rows + warp * S::kKeys, memory.types + warp * S::kKeys, is_value,
+                        to);
+      }
+      commit_copies();
     }
-    if (!is_value && lane == 0) memory.view[stage] = static_cast<uint32_t>(keys.view);
-    warp_sync();
-    if (keys.view != TileView::kNothing) bring_rows<S>(at, types, is_value, to);
-    commit_copies();
+    // Where the next one lies is found while this one comes.
+    if (tile + S::kStages < n_tiles) from.find(call, memory, tile + S::kStages, is_value);
+    if (!is_brought) continue;
     wait_for_copies<0>();
     fence_async();
-    warp_sync();
-    if (lane == 0) arrive(memory.full + warp);
+    arrive(memory.full + warp);
   }
 }
 
@@ -186,15 +257,9 @@ struct PanelReader {
     const uint32_t first = stage(tile) * S::kKeys;
     return {{}, memory.items + first, memory.types + first, memory.pos + first, {}, {}};
   }
-  KVASIR_DEVICE void leave_keys(uint64_t tile) const { leave(memory.empty + stage(tile)); }
+  KVASIR_DEVICE void leave_keys(uint64_t tile) const { arrive(memory.empty + stage(tile)); }
   KVASIR_DEVICE void leave_values(uint64_t tile) const {
-    leave(memory.empty + (S::kStages + stage(tile)));
-  }
-
- private:
-  KVASIR_DEVICE static void leave(Shared<Barrier> barrier) {
-    warp_sync();
-    if (thread_x() % kWarpLanes == 0) arrive(barrier);
+    arrive(memory.empty + (S::kStages + stage(tile)));
   }
 };
 
@@ -261,14 +326,15 @@ KVASIR_KERNEL void KVASIR_BOUNDS(S::kBlockThreads) attend_panels(const Attention
   fence_async();
   block_sync();
   if (thread_x() >= S::kMultiplying) {
-    leave_registers<88>();
+    leave_registers<104>();
     bring_tiles<S>(call, memory);
     return;
   }
-  take_registers<208>();
+  take_registers<200>();
   RowState<S> state;
   state.begin(call, memory.block_rows());
   multiply_tiles<S>(call, PanelReader<S>{memory, memory.n_tiles()}, state);
+  warp_sync();  // lanes have read of the state what others write now
   const TileRows rows = memory.block_rows();
   if (rows.range.slot_end == n_slots_of(call, rows.part, rows.range))
     state.store(call, rows);

@@ -40,8 +40,7 @@ inline void load_matrices_transposed(uint32_t (&out)[4], Shared<const uint16_t> 
   emulation::load_matrices(out, row, true, site);
 }
 
-inline uint32_t transpose_matrix(uint32_t pair,
-                                 emulation::Site site = emulation::Site::current()) {
+inline uint32_t transpose_matrix(uint32_t pair, emulation::Site site = emulation::Site::current()) {
   const uint32_t lane = thread_x() % kWarpLanes, g = lane / 4, t = lane % 4;
   const uint32_t low = shuffle(kAllLanes, pair, 8 * t + g / 2, site);
   const uint32_t high = shuffle(kAllLanes, pair, 8 * t + 4 + g / 2, site);

@@ -43,7 +43,8 @@ using sdk::Packer;
 // A query of 32 heads of 128 has 16.5 KiB of partial results per 256 keys: a thousand queries over
 // 4K tokens fill the default, one query over 1M tokens needs 66 MiB.
 constexpr const char* kArithmetic[] = {"auto", "f32"};
-constexpr const char* kInstructions[] = {"portable", "hopper"};  // as cuda::Instructions
+constexpr const char* kInstructions[] = {"auto", "portable", "hopper"};
+enum InstructionsChoice { kAuto, kPortable, kHopper };
 constexpr std::array kOptions = {
     sdk::enum_option({.key = "arithmetic",
                       .help = "of a prompt's queries: products in the type of K and V where the "
@@ -60,9 +61,9 @@ constexpr std::array kOptions = {
                  "in waves of half of it, one while the one before is attended to"},
         256, 1, 65536),
     sdk::enum_option({.key = "instructions",
-                      .help = "those of every GPU since Ampere (portable), or over f16 and bf16 "
-                              "wgmma of compute capability 9.0, for prompts (hopper): which is "
-                              "faster on a device tools/gpu-check says"},
+                      .help = "of prompts over f16 and bf16: wgmma of compute capability 9.0 "
+                              "(hopper), those of every GPU since Ampere (portable), or hopper "
+                              "where the device has them (auto)"},
                      kInstructions, 0),
 };
 constexpr uint32_t kMemKinds = KVASIR_MEM_BIT(KVASIR_MEM_HOST) | KVASIR_MEM_BIT(KVASIR_MEM_DEVICE);
@@ -91,7 +92,7 @@ class Cuda {
       : partial_bytes_(uint64_t{options.u32("partial_mib")} << 20),
         carry_bytes_(uint64_t{options.u32("carry_mib")} << 20),
         follows_model_(options.choice("arithmetic") == 0),
-        instructions_(static_cast<cuda::Instructions>(options.choice("instructions"))) {}
+        instructions_choice_(static_cast<InstructionsChoice>(options.choice("instructions"))) {}
   ~Cuda() { cuda::destroy_stream(carry_stream_); }
   Cuda(const Cuda&) = delete;
 
@@ -105,7 +106,7 @@ class Cuda {
     }
     const std::string problem = cuda::device_problem();
     if (!problem.empty()) throw sdk::Error(KVASIR_ERR_UNSUPPORTED, problem);
-    if (instructions_ != cuda::Instructions::kHopper) return;
+    if (instructions_choice_ != kHopper) return;
     const std::string missing = cuda::hopper_problem();
     if (!missing.empty()) {
       throw sdk::Error(KVASIR_ERR_UNSUPPORTED,
@@ -115,6 +116,8 @@ class Cuda {
 
   void bind(const kvasir_geometry& geometry) {
     validate(geometry);
+    const bool has_hopper = instructions_choice_ != kPortable && cuda::hopper_problem().empty();
+    instructions_ = has_hopper ? cuda::Instructions::kHopper : cuda::Instructions::kPortable;
     geometry_.emplace(geometry);
     builder_.emplace(*geometry_);
     carried_.emplace(*geometry_, builder_->formats());
@@ -596,7 +599,8 @@ class Cuda {
 
   const uint64_t partial_bytes_, carry_bytes_;
   const bool follows_model_;
-  const cuda::Instructions instructions_;
+  const InstructionsChoice instructions_choice_;
+  cuda::Instructions instructions_ = cuda::Instructions::kPortable;
   uint32_t max_sequences_ = 0;
   cuda::KvType prefill_product_ = cuda::KvType::kF32;
   std::optional<Geometry> geometry_;

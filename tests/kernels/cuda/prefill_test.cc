@@ -47,6 +47,28 @@ std::vector<Way> all_ways() {
 }  // namespace
 
 TEST_SUITE("kernels/cuda/prefill") {
+  TEST_CASE(
+      "blocks of whole tiles: in order and in none, full and not, aligned to 16 and to less") {
+    for (const uint32_t dim : {64u, 128u}) {
+      for (const uint32_t block_size : {128u, 256u}) {
+        for (const size_t gap : {size_t{0}, size_t{2}}) {
+          CAPTURE(dim);
+          CAPTURE(block_size);
+          CAPTURE(gap);
+          CudaCase c(4, 1, dim, dim, block_size);
+          c.add_format(KvType::kF16, KvType::kF16, gap);
+          const uint32_t part = c.add_part({600, 601, 650, 699});
+          std::vector<uint32_t> backwards(block_size);
+          for (uint32_t i = 0; i < block_size; ++i) backwards[i] = 2 * (block_size - i);
+          c.add_block(part, 0, 0, block_size, backwards);
+          c.add_blocks(part, 0, 0, 700);
+          c.add_ranges(part);
+          c.check();
+        }
+      }
+    }
+  }
+
   TEST_CASE("causal prompts of several tiles, for every size of group") {
     for (const auto& [group, n] : {std::pair{1u, 150u}, {3u, 50u}, {4u, 40u}, {8u, 17u}}) {
       for (const KvType type : {KvType::kF16, KvType::kBF16, KvType::kQ8_0}) {

@@ -388,8 +388,10 @@ TEST_SUITE("plugins/cuda") {
     CHECK(hopper.text() ==
           "the instructions of Hopper need compute capability 9.0, the emulated device has 8.0: "
           "take instructions = \"portable\" for kvasir.cuda");
-    Attention portable(host, kBackend, {{"instructions", "portable"}});
-    CHECK(portable->base.validate(portable.self(), &c.geometry, portable.err()) == KVASIR_OK);
+    for (const char* others : {"portable", "auto"}) {
+      Attention portable(host, kBackend, {{"instructions", others}});
+      CHECK(portable->base.validate(portable.self(), &c.geometry, portable.err()) == KVASIR_OK);
+    }
     cuda::emulation::has_hopper() = true;
   }
 
