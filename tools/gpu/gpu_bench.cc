@@ -2,7 +2,7 @@
 // same run: rows of decode attention over all keys and over selected blocks; how fast blocks are
 // summarised and scored; how many operations per second a piece of a prompt makes, beside what
 // cuBLAS does; how fast blocks travel here while something else computes; and the products of a
-// dense layer. Attention with the portable instructions and, where the device has them, with those
+// dense layer. Prompts with the portable instructions and, where the device has them, with those
 // of Hopper: instructions of kvasir.cuda; with --portable without these. With --small a run of
 // small cases, which shows that it works and measures nothing.
 // SPDX-License-Identifier: Apache-2.0
@@ -182,7 +182,7 @@ void run_cases(std::initializer_list<Case> cases, bool is_portable, double peak,
   for (Case c : cases) {
     run_case(c, peak, n_runs);
     const bool is_half = c.type == KvType::kF16 || c.type == KvType::kBF16;
-    if (!problem.empty() || !is_half || (c.is_prompt() && c.product == KvType::kF32)) continue;
+    if (!problem.empty() || !c.is_prompt() || !is_half || c.product == KvType::kF32) continue;
     c.instructions = Instructions::kHopper;
     run_case(c, peak, n_runs);
   }
