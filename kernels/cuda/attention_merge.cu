@@ -54,16 +54,13 @@ template <uint32_t kElements>
 struct UnitSums {
   float total = 0.0f, o[kElements] = {};
 
-  // Every kMergeWarps-th unit of the pair, counted over its spans.
+  // Every kMergeWarps-th unit of each span, from `first` on.
   KVASIR_DEVICE void add_spans(const AttentionCall& call, const MergeHead& head, float high,
                                uint32_t first) {
-    uint64_t before = 0;
     for (uint64_t s = head.pair.span_begin; s < head.pair.span_end; ++s) {
       const auto span = load_at<UnitSpan>(call.spans + sizeof(UnitSpan) * s);
-      const uint64_t begin = (first + kMergeWarps - before % kMergeWarps) % kMergeWarps;
-      for (uint64_t unit = begin; unit < span.n; unit += kMergeWarps * kUnitsAhead)
+      for (uint64_t unit = first; unit < span.n; unit += kMergeWarps * kUnitsAhead)
         add_units(head, high, span.first + unit, span.first + span.n);
-      before += span.n;
     }
   }
 

@@ -3,10 +3,10 @@
 //
 //   device                                      here
 //   wgmma.fence                                 begin_products()
-//   wgmma.mma_async.m64n64k16 (f16, bf16)       multiply_rows_…(), multiply_columns_…()
-//   wgmma.mma_async.m64n128k16                  multiply_wide_rows_…()
+//   wgmma.mma_async.m64n128k16 (f16, bf16)      multiply_rows_…()
+//   wgmma.mma_async.m64n64k16                   multiply_columns_…()
 //   wgmma.commit_group                          commit_products()
-//   wgmma.wait_group                            wait_for_products<n>(), finish_products()
+//   wgmma.wait_group                            wait_for_products<n>()
 //   setmaxnreg.inc, setmaxnreg.dec              take_registers<n>(), leave_registers<n>()
 //   extern __shared__ at a multiple of 1024     take_panels()
 //
@@ -16,20 +16,17 @@
 //
 // Threads [128 n, 128 (n + 1)) come to each product together, with the same panels. Warp w of them
 // has rows [16 w, 16 (w + 1)) of A and D, and its lanes hold them as those of a product of tensor.h
-// do: D [64, 64] is d[n] of columns 8 n to 8 n + 7, from d[kFirst] on.
-//   multiply_rows_…<kFirst>(d, a, b):    D += A B^T, with A and B [64, 16] the columns [16 i, 16 (i
-//   +
-//     1)) of two panels: `a` and `b` lie 16 i elements behind the panels' begin
-//   multiply_wide_rows_…<kAdds>(d, a, b): the same of B [128, 16], whose rows 64 to 127 lie in the
-//     panel behind; D [64, 128] is new where it does not add
+// do: d[n] is of columns 8 n to 8 n + 7.
+//   multiply_rows_…<kAdds>(d, a, b): D += A B^T, or = where it does not add. A [64, 16] and B
+//     [128, 16] are the columns [16 i, 16 (i + 1)) of panels, of B of two, one behind the other:
+//     `a` and `b` lie 16 i elements behind the panels' begin. D is [64, 128]
 //   multiply_columns_…<kFirst>(d, a, b): D += A B, with A [64, 16] in registers and B [16, 64] the
-//   rows
-//     [16 i, 16 (i + 1)) of a panel, which begin at `b`
+//     rows [16 i, 16 (i + 1)) of a panel, which begin at `b`. D is [64, 64], from d[kFirst] on
 //
 // Products between begin_products(d, a...) and commit_products() are a group, of which the former
 // names all registers. wait_for_products<n>(d, a...) waits until all groups but the last n are
 // done, and names the registers of those it waits for; until then nobody touches them or the
-// panels. finish_products(d, a...) commits, and waits for all. What threads have written of a panel
+// panels. What threads have written of a panel
 // is behind fence_async() of bulk_copy.h and a barrier.
 //
 // A kernel begins with as many registers per thread for all as its launch bounds give. 128 threads
@@ -57,13 +54,3 @@ KVASIR_DEVICE uint32_t panel_place(uint32_t row, uint32_t column) {
 #else
 #include "kernels/cuda/nvcc/panel_product.h"
 #endif
-
-namespace kvasir::cuda {
-
-template <uint32_t kN, class... A>
-KVASIR_DEVICE void finish_products(float (&d)[kN][4], A&... a) {
-  commit_products();
-  wait_for_products<0>(d, a...);
-}
-
-}  // namespace kvasir::cuda

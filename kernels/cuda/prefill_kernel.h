@@ -311,6 +311,14 @@ struct RowState {
     rescale(keep);
   }
 
+  // Results, or where later launches have the other keys what these go on from.
+  KVASIR_DEVICE void finish(const AttentionCall& call, const TileRows& rows) {
+    if (rows.range.slot_end == n_slots_of(call, rows.part, rows.range))
+      store(call, rows);
+    else
+      move_state<false>(call, rows);
+  }
+
   // Rows of which something is not finite are marked by a lse of NaN.
   KVASIR_DEVICE void store(const AttentionCall& call, const TileRows& rows) const {
     const uint32_t v_dim = call.shape.v_dim;
@@ -379,22 +387,25 @@ KVASIR_KERNEL void KVASIR_BOUNDS(kThreads) attend_prefill(const AttentionCall ca
     state.add(call.shape, rows, list, x);
     value_products<S>(call.shape.v_dim, x, memory.v + memory.stage(tile), state.o);
   }
-  if (rows.range.slot_end == n_slots_of(call, rows.part, rows.range))
-    state.store(call, rows);
-  else
-    state.template move_state<false>(call, rows);
+  state.finish(call, rows);
 }
 
-template <class S>
-void launch_prefill(const AttentionCall& call, Stream stream) {
+// Of blocks that take a tile of queries, and all heads of the group or as many as it has rows.
+inline LaunchShape prefill_shape(const AttentionCall& call, uint32_t threads,
+                                 uint32_t shared_bytes) {
   const uint32_t group = call.shape.n_q_heads / call.shape.n_kv_heads;
   const uint32_t heads = prefill_heads(call.shape);
   LaunchShape shape;
   shape.blocks_x = call.n_tiles;
   shape.blocks_y = (group + heads - 1) / heads;
-  shape.threads = kThreads;
-  shape.shared_bytes = PrefillMemory<S>::bytes();
-  launch(attend_prefill<S>, shape, stream, call);
+  shape.threads = threads;
+  shape.shared_bytes = shared_bytes;
+  return shape;
+}
+
+template <class S>
+void launch_prefill(const AttentionCall& call, Stream stream) {
+  launch(attend_prefill<S>, prefill_shape(call, kThreads, PrefillMemory<S>::bytes()), stream, call);
 }
 
 }  // namespace kvasir::cuda

@@ -34,9 +34,9 @@ template <class S, bool kAdds>
 KVASIR_DEVICE void multiply_query_columns(Shared<const uint16_t> q, Shared<const uint16_t> k,
                                           float (&x)[S::kKeys / 8][4]) {
   if constexpr (S::kProduct == KvType::kF16) {
-    multiply_wide_rows_f16<kAdds>(x, q, k);
+    multiply_rows_f16<kAdds>(x, q, k);
   } else {
-    multiply_wide_rows_bf16<kAdds>(x, q, k);
+    multiply_rows_bf16<kAdds>(x, q, k);
   }
 }
 

@@ -139,9 +139,8 @@ struct WholeTile {
   KVASIR_DEVICE bool find(const AttentionCall& call, const TileRows& rows, uint64_t tile,
                           bool is_value) {
     const uint32_t size = call.shape.block_size;
-    if (rows.part.by_token || rows.part.log_weight || call.shape.softcap != 0.0f ||
-        size % S::kKeys != 0)
-      return false;
+    if (rows.part.by_token || size % S::kKeys != 0) return false;
+    if (!LogitScale(call.shape, rows.part).is_plain) return false;  // logits are found key by key
     const uint64_t slot = rows.range.slot_begin + tile * S::kKeys;
     const KeySlot first = key_of_slot(call, rows.part, rows.range, slot);
     const KeySlot last = key_of_slot(call, rows.part, rows.range, slot + (S::kKeys - 1));
@@ -168,15 +167,14 @@ struct TileSource {
   bool is_whole;
   WholeTile<S> whole;
   KeysOfLane<S> keys;  // where it is not whole
-  TileView view;
 
   KVASIR_DEVICE void find(const AttentionCall& call, const PanelMemory<S>& memory, uint64_t tile,
                           bool is_value) {
     const TileRows rows = memory.block_rows();
     is_whole = whole.find(call, rows, tile, is_value);
     if (!is_whole) keys.find(call, rows, tile, is_value);
-    view = is_whole ? TileView::kAll : keys.view;
   }
+  KVASIR_DEVICE TileView view() const { return is_whole ? TileView::kAll : keys.view; }
 };
 
 // Every kStages-th tile, K or V. Tiles that no row sees come as K without rows, so that all know of
@@ -192,17 +190,17 @@ KVASIR_DEVICE void bring_tiles(const AttentionCall& call, const PanelMemory<S>& 
   TileSource<S> from;
   if (stage < n_tiles) from.find(call, memory, stage, is_value);
   for (uint64_t tile = stage; tile < n_tiles; tile += S::kStages) {
-    const bool is_brought = !is_value || from.view != TileView::kNothing;
+    const bool is_brought = !is_value || from.view() != TileView::kNothing;
     if (is_brought) {
       wait_for_bytes(memory.empty + warp, (turn + 1) % 2);
       ++turn;
-      if (!is_value && lane == 0) memory.view[stage] = static_cast<uint32_t>(from.view);
+      if (!is_value && lane == 0) memory.view[stage] = static_cast<uint32_t>(from.view());
       if (from.is_whole) {
         from.whole.bring(to);
       } else {
         list_keys(from.keys, is_value, memory, warp);
         warp_sync();
-        if (from.view != TileView::kNothing)
+        if (from.view() != TileView::kNothing)
           bring_rows<S>(memory.rows + warp * S::kKeys, memory.types + warp * S::kKeys, is_value,
                         to);
       }
@@ -335,23 +333,13 @@ KVASIR_KERNEL void KVASIR_BOUNDS(S::kBlockThreads) attend_panels(const Attention
   state.begin(call, memory.block_rows());
   multiply_tiles<S>(call, PanelReader<S>{memory, memory.n_tiles()}, state);
   warp_sync();  // lanes have read of the state what others write now
-  const TileRows rows = memory.block_rows();
-  if (rows.range.slot_end == n_slots_of(call, rows.part, rows.range))
-    state.store(call, rows);
-  else
-    state.template move_state<false>(call, rows);
+  state.finish(call, memory.block_rows());
 }
 
 template <class S>
 void launch_panels(const AttentionCall& call, Stream stream) {
-  const uint32_t group = call.shape.n_q_heads / call.shape.n_kv_heads;
-  const uint32_t heads = prefill_heads(call.shape);
-  LaunchShape shape;
-  shape.blocks_x = call.n_tiles;
-  shape.blocks_y = (group + heads - 1) / heads;
-  shape.threads = S::kBlockThreads;
-  shape.shared_bytes = PanelMemory<S>::bytes();
-  launch(attend_panels<S>, shape, stream, call);
+  launch(attend_panels<S>, prefill_shape(call, S::kBlockThreads, PanelMemory<S>::bytes()), stream,
+         call);
 }
 
 }  // namespace kvasir::cuda

@@ -49,8 +49,7 @@ struct Case {
 };
 
 // Ragged: every kv head of every sequence has a choice of its own, before a common window.
-void choose(const Case& c, std::mt19937& random, std::vector<uint32_t>& items,
-            std::vector<AttentionRange>& ranges) {
+void choose(const Case& c, std::mt19937& random, std::vector<uint32_t>& items) {
   for (uint32_t sequence = 0; sequence < c.batch; ++sequence) {
     for (uint32_t head = 0; head < kKvHeads; ++head) {
       std::vector<uint32_t> chosen(c.n_blocks());
@@ -61,12 +60,22 @@ void choose(const Case& c, std::mt19937& random, std::vector<uint32_t>& items,
         std::sort(chosen.begin(), chosen.begin() + c.selected_blocks);
         chosen.erase(chosen.begin() + c.selected_blocks, window);
       }
-      const uint64_t begin = items.size();
       items.insert(items.end(), chosen.begin(), chosen.end());
-      ranges.push_back(
-          {0, head, sequence * c.n_q, c.n_q, begin, items.size(), 0, 0, c.is_prompt()});
     }
   }
+}
+
+// Of one choice's items, of which every list has as many.
+std::vector<AttentionRange> ranges_of(const Case& c, uint64_t n_items) {
+  const uint64_t n = n_items / c.batch / kKvHeads;
+  std::vector<AttentionRange> out;
+  for (uint32_t sequence = 0; sequence < c.batch; ++sequence) {
+    for (uint32_t head = 0; head < kKvHeads; ++head) {
+      const uint64_t begin = n * out.size();
+      out.push_back({0, head, sequence * c.n_q, c.n_q, begin, begin + n, 0, 0, c.is_prompt()});
+    }
+  }
+  return out;
 }
 
 void print_row(const Case& c, double bytes, double seconds, double bandwidth) {
@@ -101,13 +110,10 @@ void run_case(const Case& c, double peak, uint32_t n_runs) {
   // Other blocks in every call, as in every layer: a cache does not have them from the one before.
   std::mt19937 random(1);
   std::vector<uint32_t> chosen;
-  std::vector<AttentionRange> whole;
-  choose(c, random, chosen, whole);
-  const uint64_t n_chosen = chosen.size();
-  std::vector<AttentionRange> same;
-  for (uint32_t i = 1; i < kChoices; ++i) choose(c, random, chosen, same);
+  for (uint32_t i = 0; i < kChoices; ++i) choose(c, random, chosen);
+  const uint64_t n_chosen = chosen.size() / kChoices;
   AttentionUnits units;
-  plan_units(shape, whole, {false}, 0, c.batch * c.n_q, units);
+  plan_units(shape, ranges_of(c, n_chosen), {false}, 0, c.batch * c.n_q, units);
 
   const uint64_t heads = uint64_t{c.batch} * c.n_q * kQHeads;
   const Memory q(std::vector<float>(heads * kHeadDim, 0.1f)), blocks(list), items(chosen);

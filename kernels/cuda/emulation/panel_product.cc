@@ -107,6 +107,23 @@ void add(PendingProducts& products, float (*d)[4], const Rows& a, const ElementO
 uint32_t warp_of_group() { return Block::running()->thread() % kGroupSize / kWarpLanes; }
 bool is_first_lane() { return Block::running()->thread() % kWarpLanes == 0; }
 
+// Columns 0 to 63 of D: B is the rows of one panel.
+void multiply_panel_rows(Product product, float (*d)[4], Pointer<const uint16_t> a,
+                         Pointer<const uint16_t> b, Site site) {
+  PendingProducts& products = open_products();
+  const Panel left(a, kPanelWidth - kDepth, product), right(b, kPanelWidth - kDepth, product);
+  Block::running()->meet_group(to_bits(a.raw()) ^ std::rotl(to_bits(b.raw()), 32), site);
+  const uint32_t first = 16 * warp_of_group(), g = Block::running()->thread() % kWarpLanes / 4;
+  if (is_first_lane()) {
+    left.read(first, 16, kDepth, products);
+    right.read(0, kPanelWidth, kDepth, products);
+  }
+  Rows rows;
+  for (uint32_t r = 0; r < 2; ++r)
+    for (uint32_t k = 0; k < kDepth; ++k) rows[r][k] = left.element(first + g + 8 * r, k);
+  add(products, d, rows, [&](uint32_t k, uint32_t column) { return right.element(column, k); });
+}
+
 }  // namespace
 
 void begin_products() {
@@ -136,27 +153,11 @@ void wait_for_products(uint32_t n_left, float (*d)[4], uint32_t n) {
   }
 }
 
-void multiply_rows(Product product, float (*d)[4], Pointer<const uint16_t> a,
+void multiply_rows(Product product, bool adds, float (*d)[4], Pointer<const uint16_t> a,
                    Pointer<const uint16_t> b, Site site) {
-  PendingProducts& products = open_products();
-  const Panel left(a, kPanelWidth - kDepth, product), right(b, kPanelWidth - kDepth, product);
-  Block::running()->meet_group(to_bits(a.raw()) ^ std::rotl(to_bits(b.raw()), 32), site);
-  const uint32_t first = 16 * warp_of_group(), g = Block::running()->thread() % kWarpLanes / 4;
-  if (is_first_lane()) {
-    left.read(first, 16, kDepth, products);
-    right.read(0, kPanelWidth, kDepth, products);
-  }
-  Rows rows;
-  for (uint32_t r = 0; r < 2; ++r)
-    for (uint32_t k = 0; k < kDepth; ++k) rows[r][k] = left.element(first + g + 8 * r, k);
-  add(products, d, rows, [&](uint32_t k, uint32_t column) { return right.element(column, k); });
-}
-
-void multiply_wide_rows(Product product, bool adds, float (*d)[4], Pointer<const uint16_t> a,
-                        Pointer<const uint16_t> b, Site site) {
   for (uint32_t n = 0; n < 16 && !adds; ++n) std::fill_n(d[n], 4, 0.0f);
-  multiply_rows(product, d, a, b, site);
-  multiply_rows(product, d + 8, a, b + kPanelElements, site);
+  multiply_panel_rows(product, d, a, b, site);
+  multiply_panel_rows(product, d + 8, a, b + kPanelElements, site);
 }
 
 void multiply_columns(Product product, float (*d)[4], const uint32_t (&a)[4],

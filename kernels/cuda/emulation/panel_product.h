@@ -13,12 +13,10 @@ namespace emulation {
 void begin_products();
 void commit_products();
 void wait_for_products(uint32_t n_left, float (*d)[4], uint32_t n);
-// d: [8][4].
-void multiply_rows(Product product, float (*d)[4], Pointer<const uint16_t> a,
-                   Pointer<const uint16_t> b, Site site);
 // d: [16][4].
-void multiply_wide_rows(Product product, bool adds, float (*d)[4], Pointer<const uint16_t> a,
-                        Pointer<const uint16_t> b, Site site);
+void multiply_rows(Product product, bool adds, float (*d)[4], Pointer<const uint16_t> a,
+                   Pointer<const uint16_t> b, Site site);
+// d: [8][4].
 void multiply_columns(Product product, float (*d)[4], const uint32_t (&a)[4],
                       Pointer<const uint16_t> b, Site site);
 
@@ -40,26 +38,14 @@ template <uint32_t kRegisters>
 void leave_registers() {}
 
 template <bool kAdds>
-void multiply_wide_rows_f16(float (&d)[16][4], Shared<const uint16_t> a, Shared<const uint16_t> b,
-                            emulation::Site site = emulation::Site::current()) {
-  emulation::multiply_wide_rows(emulation::Product::kF16, kAdds, d, a, b, site);
+void multiply_rows_f16(float (&d)[16][4], Shared<const uint16_t> a, Shared<const uint16_t> b,
+                       emulation::Site site = emulation::Site::current()) {
+  emulation::multiply_rows(emulation::Product::kF16, kAdds, d, a, b, site);
 }
 template <bool kAdds>
-void multiply_wide_rows_bf16(float (&d)[16][4], Shared<const uint16_t> a, Shared<const uint16_t> b,
-                             emulation::Site site = emulation::Site::current()) {
-  emulation::multiply_wide_rows(emulation::Product::kBF16, kAdds, d, a, b, site);
-}
-template <uint32_t kFirst, uint32_t kN>
-void multiply_rows_f16(float (&d)[kN][4], Shared<const uint16_t> a, Shared<const uint16_t> b,
-                       emulation::Site site = emulation::Site::current()) {
-  static_assert(kFirst + 8 <= kN);
-  emulation::multiply_rows(emulation::Product::kF16, d + kFirst, a, b, site);
-}
-template <uint32_t kFirst, uint32_t kN>
-void multiply_rows_bf16(float (&d)[kN][4], Shared<const uint16_t> a, Shared<const uint16_t> b,
+void multiply_rows_bf16(float (&d)[16][4], Shared<const uint16_t> a, Shared<const uint16_t> b,
                         emulation::Site site = emulation::Site::current()) {
-  static_assert(kFirst + 8 <= kN);
-  emulation::multiply_rows(emulation::Product::kBF16, d + kFirst, a, b, site);
+  emulation::multiply_rows(emulation::Product::kBF16, kAdds, d, a, b, site);
 }
 template <uint32_t kFirst, uint32_t kN>
 void multiply_columns_f16(float (&d)[kN][4], const uint32_t (&a)[4], Shared<const uint16_t> b,

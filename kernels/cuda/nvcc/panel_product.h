@@ -73,11 +73,6 @@ KVASIR_DEVICE void leave_registers() {
   "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type                          \
   " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, " \
   "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, " operands "}"
-#define KVASIR_MULTIPLY_ROWS(type)                                   \
-  asm volatile(KVASIR_PRODUCT(type, "%32, %33, adds, 1, 1, 0, 0;\n") \
-               : KVASIR_SUMS                                         \
-               : "l"(panel_descriptor(a)), "l"(panel_descriptor(b))  \
-               : "memory")
 #define KVASIR_MULTIPLY_COLUMNS(type)                                                 \
   asm volatile(KVASIR_PRODUCT(type, "{%32, %33, %34, %35}, %36, adds, 1, 1, 1;\n")    \
                : KVASIR_SUMS                                                          \
@@ -98,27 +93,18 @@ KVASIR_DEVICE void leave_registers() {
   "%28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, " \
   "%42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, " \
   "%56, %57, %58, %59, %60, %61, %62, %63}, " operands "}"
-#define KVASIR_MULTIPLY_WIDE_ROWS(type)                                                 \
+#define KVASIR_MULTIPLY_ROWS(type)                                                      \
   asm volatile(KVASIR_WIDE_PRODUCT(type, "%64, %65, adds, 1, 1, 0, 0;\n")               \
                : KVASIR_WIDE_SUMS                                                       \
                : "l"(panel_descriptor(a)), "l"(panel_descriptor(b)), "n"(kAdds ? 1 : 0) \
                : "memory")
 
 template <bool kAdds>
-KVASIR_DEVICE void multiply_wide_rows_f16(float (&d)[16][4], const uint16_t* a, const uint16_t* b) {
-  KVASIR_MULTIPLY_WIDE_ROWS("f16");
-}
-template <bool kAdds>
-KVASIR_DEVICE void multiply_wide_rows_bf16(float (&d)[16][4], const uint16_t* a,
-                                           const uint16_t* b) {
-  KVASIR_MULTIPLY_WIDE_ROWS("bf16");
-}
-template <uint32_t kFirst, uint32_t kN>
-KVASIR_DEVICE void multiply_rows_f16(float (&d)[kN][4], const uint16_t* a, const uint16_t* b) {
+KVASIR_DEVICE void multiply_rows_f16(float (&d)[16][4], const uint16_t* a, const uint16_t* b) {
   KVASIR_MULTIPLY_ROWS("f16");
 }
-template <uint32_t kFirst, uint32_t kN>
-KVASIR_DEVICE void multiply_rows_bf16(float (&d)[kN][4], const uint16_t* a, const uint16_t* b) {
+template <bool kAdds>
+KVASIR_DEVICE void multiply_rows_bf16(float (&d)[16][4], const uint16_t* a, const uint16_t* b) {
   KVASIR_MULTIPLY_ROWS("bf16");
 }
 template <uint32_t kFirst, uint32_t kN>
@@ -132,10 +118,9 @@ KVASIR_DEVICE void multiply_columns_bf16(float (&d)[kN][4], const uint32_t (&a)[
   KVASIR_MULTIPLY_COLUMNS("bf16");
 }
 #undef KVASIR_MULTIPLY_COLUMNS
-#undef KVASIR_MULTIPLY_ROWS
 #undef KVASIR_PRODUCT
 #undef KVASIR_SUMS
-#undef KVASIR_MULTIPLY_WIDE_ROWS
+#undef KVASIR_MULTIPLY_ROWS
 #undef KVASIR_WIDE_PRODUCT
 #undef KVASIR_WIDE_SUMS
 #undef KVASIR_FOUR
@@ -160,19 +145,11 @@ KVASIR_DEVICE void leave_registers() {
   __trap();
 }
 template <bool kAdds>
-KVASIR_DEVICE void multiply_wide_rows_f16(float (&)[16][4], const uint16_t*, const uint16_t*) {
+KVASIR_DEVICE void multiply_rows_f16(float (&)[16][4], const uint16_t*, const uint16_t*) {
   __trap();
 }
 template <bool kAdds>
-KVASIR_DEVICE void multiply_wide_rows_bf16(float (&)[16][4], const uint16_t*, const uint16_t*) {
-  __trap();
-}
-template <uint32_t kFirst, uint32_t kN>
-KVASIR_DEVICE void multiply_rows_f16(float (&)[kN][4], const uint16_t*, const uint16_t*) {
-  __trap();
-}
-template <uint32_t kFirst, uint32_t kN>
-KVASIR_DEVICE void multiply_rows_bf16(float (&)[kN][4], const uint16_t*, const uint16_t*) {
+KVASIR_DEVICE void multiply_rows_bf16(float (&)[16][4], const uint16_t*, const uint16_t*) {
   __trap();
 }
 template <uint32_t kFirst, uint32_t kN>

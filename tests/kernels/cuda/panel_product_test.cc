@@ -63,45 +63,59 @@ KVASIR_DEVICE void fill_panel(Global<const float> from, Shared<uint16_t> panel) 
   }
 }
 
-// d += a b^T. of_f16: else bf16.
+template <bool kIsF16, bool kAdds>
+KVASIR_DEVICE void multiply_rows(float (&sums)[16][4], Shared<const uint16_t> x,
+                                 Shared<const uint16_t> y) {
+  if constexpr (kIsF16) {
+    multiply_rows_f16<kAdds>(sums, x, y);
+  } else {
+    multiply_rows_bf16<kAdds>(sums, x, y);
+  }
+}
+
+// d += a b^T, and c += a e^T; is_new: what they were before does not count.
 template <bool kIsF16>
-KVASIR_KERNEL void multiply_by_rows(Mistake mistake, Global<const float> a, Global<const float> b,
-                                    Global<float> d) {
+KVASIR_KERNEL void multiply_by_rows(Mistake mistake, bool is_new, Global<const float> a,
+                                    Global<const float> b, Global<const float> e, Global<float> d,
+                                    Global<float> c) {
   const auto is = [&](Mistake of) { return mistake == of; };
   SharedMemory shared;
   const Shared<uint16_t> left =
       is(Mistake::kNotAligned) ? shared.take<uint16_t>(kPanelElements) : shared.take_panels(1);
-  const Shared<uint16_t> right = shared.take_panels(2);
+  const Shared<uint16_t> right = shared.take_panels(3);
   fill_panel<kIsF16>(a, left);
   fill_panel<kIsF16>(b, right);
-  fill_panel<kIsF16>(b, right + kPanelElements);
+  fill_panel<kIsF16>(e, right + kPanelElements);
+  fill_panel<kIsF16>(b, right + 2 * kPanelElements);
   if (!is(Mistake::kNoFence)) fence_async();
   if (!is(Mistake::kNoBarrier)) block_sync();
   if (is(Mistake::kWarpMissing) && thread_x() >= 96) return;
-  float sums[16][4] = {}, others[8][4] = {};
-  move_sums(false, d, sums + 8);
+  float sums[16][4], others[8][4] = {};
+  move_sums(false, d, sums);
+  move_sums(false, c, sums + 8);
   if (!is(Mistake::kNoBegin)) begin_products(sums);
   for (uint32_t k = 0; k < 64; k += 16) {
     const Shared<const uint16_t> x = left + (k + (is(Mistake::kOddColumn) ? 8 : 0));
     const Shared<const uint16_t> y =
         right + (k + (is(Mistake::kOtherPanel) && thread_x() == 77 ? kPanelElements : 0));
-    if constexpr (kIsF16) {
-      multiply_rows_f16<8>(sums, x, y);
-    } else {
-      multiply_rows_bf16<8>(sums, x, y);
-    }
+    if (is_new && k == 0)
+      multiply_rows<kIsF16, false>(sums, x, y);
+    else
+      multiply_rows<kIsF16, true>(sums, x, y);
   }
   if (is(Mistake::kWrittenMeanwhile)) {
     block_sync();
     if (thread_x() == 0) left[0] = 0;
   }
+  if (!is(Mistake::kNotFinished)) commit_products();
   if (is(Mistake::kOtherSums)) {
-    finish_products(others);
+    wait_for_products<0>(others);
   } else if (!is(Mistake::kNotFinished)) {
-    finish_products(sums);
+    wait_for_products<0>(sums);
   }
   if (is(Mistake::kWrittenAfter) && thread_x() == 64) left[0] = 0;
-  move_sums(true, d, sums + 8);
+  move_sums(true, d, sums);
+  move_sums(true, c, sums + 8);
 }
 
 // d += a b, a in registers.
@@ -130,7 +144,8 @@ KVASIR_KERNEL void multiply_by_columns(Global<const float> a, Global<const float
       multiply_columns_bf16<0>(sums, of, right + k * kPanelWidth);
     }
   }
-  finish_products(sums);
+  commit_products();
+  wait_for_products<0>(sums);
   move_sums(true, d, sums);
 }
 
@@ -157,9 +172,10 @@ std::vector<double> product(std::vector<float> a, std::vector<float> b, const st
   return out;
 }
 
-LaunchShape panels_of(uint32_t n) {
+LaunchShape four_panels() {  // of two arrays
   SharedSize size;
-  for (uint32_t i = 0; i < 2; ++i) size.add_panels(n);
+  size.add_panels(1);
+  size.add_panels(3);
   return {.threads = 128, .shared_bytes = size.bytes};
 }
 
@@ -169,26 +185,34 @@ TEST_SUITE("kernels/cuda/panel_product") {
   TEST_CASE("products of panels are those of the rounded matrices") {
     const std::vector<float> a = random_floats(64 * 64, 1.0f, 1),
                              b = random_floats(64 * 64, 1.0f, 2),
-                             d = random_floats(64 * 64, 1.0f, 3);
-    const DeviceArray<float> on_a(a), on_b(b);
+                             d = random_floats(64 * 64, 1.0f, 3),
+                             e = random_floats(64 * 64, 1.0f, 4);
+    const DeviceArray<float> on_a(a), on_b(b), on_e(e);
     for (const bool is_f16 : {true, false}) {
       CAPTURE(is_f16);
-      const DeviceArray<float> rows(d), columns(d);
-      launch(is_f16 ? multiply_by_rows<true> : multiply_by_rows<false>, panels_of(2), {},
-             Mistake::kNone, on_a.pointer(), on_b.pointer(), rows.pointer());
-      kvasir::test::check_close(rows.values(), product(a, b, d, is_f16, true), 1e-6);
-      launch(is_f16 ? multiply_by_columns<true> : multiply_by_columns<false>, panels_of(1), {},
+      for (const bool is_new : {false, true}) {
+        const DeviceArray<float> rows(d), behind(d);
+        launch(is_f16 ? multiply_by_rows<true> : multiply_by_rows<false>, four_panels(), {},
+               Mistake::kNone, is_new, on_a.pointer(), on_b.pointer(), on_e.pointer(),
+               rows.pointer(), behind.pointer());
+        const std::vector<float> before = is_new ? std::vector<float>(64 * 64) : d;
+        kvasir::test::check_close(rows.values(), product(a, b, before, is_f16, true), 1e-6);
+        kvasir::test::check_close(behind.values(), product(a, e, before, is_f16, true), 1e-6);
+      }
+      const DeviceArray<float> columns(d);
+      launch(is_f16 ? multiply_by_columns<true> : multiply_by_columns<false>, four_panels(), {},
              on_a.pointer(), on_b.pointer(), columns.pointer());
       kvasir::test::check_close(columns.values(), product(a, b, d, is_f16, false), 1e-6);
     }
   }
 
   TEST_CASE("who multiplies panels waits for what is in them, and for the products") {
-    const DeviceArray<float> in(random_floats(64 * 64, 1.0f, 1)), out(std::vector<float>(64 * 64));
+    const DeviceArray<float> in(random_floats(64 * 64, 1.0f, 1)), out(std::vector<float>(64 * 64)),
+        other(std::vector<float>(64 * 64));
     const auto run = [&](Mistake mistake) -> Verdict {
       return verdict([&] {
-        launch(multiply_by_rows<true>, panels_of(2), {}, mistake, in.pointer(), in.pointer(),
-               out.pointer());
+        launch(multiply_by_rows<true>, four_panels(), {}, mistake, false, in.pointer(),
+               in.pointer(), in.pointer(), out.pointer(), other.pointer());
       });
     };
     CHECK(run(Mistake::kNone).text == "");
@@ -208,12 +232,13 @@ TEST_SUITE("kernels/cuda/panel_product") {
   }
 
   TEST_CASE("threads that are not 128 make no product") {
-    const DeviceArray<float> in(random_floats(64 * 64, 1.0f, 1)), out(std::vector<float>(64 * 64));
-    LaunchShape shape = panels_of(2);
+    const DeviceArray<float> in(random_floats(64 * 64, 1.0f, 1)), out(std::vector<float>(64 * 64)),
+        other(std::vector<float>(64 * 64));
+    LaunchShape shape = four_panels();
     shape.threads = 96;
     check_fault(verdict([&] {
-                  launch(multiply_by_rows<true>, shape, {}, Mistake::kNone, in.pointer(),
-                         in.pointer(), out.pointer());
+                  launch(multiply_by_rows<true>, shape, {}, Mistake::kNone, false, in.pointer(),
+                         in.pointer(), in.pointer(), out.pointer(), other.pointer());
                 }),
                 FaultKind::kWarp, {"of no 128 threads"});
   }
