@@ -18,7 +18,7 @@
 //   16-byte loads and stores     read_as<V>(), write_as<V>()
 //   __ldg                        read_constant<V>(address)
 //   tensor cores, cp.async       tensor.h
-//   cp.async.bulk, mbarrier      bulk_copy.h
+//   mbarrier                     phase_barrier.h
 //   wgmma                        panel_product.h
 //
 // What a kernel may not do: call the language's own names, keep addresses of elements, print,

@@ -27,14 +27,14 @@
 // names all registers. wait_for_products<n>(d, a...) waits until all groups but the last n are
 // done, and names the registers of those it waits for; until then nobody touches them or the
 // panels. What threads have written of a panel
-// is behind fence_async() of bulk_copy.h and a barrier.
+// is behind fence_async() of phase_barrier.h and a barrier.
 //
 // A kernel begins with as many registers per thread for all as its launch bounds give. 128 threads
 // together leave all but n of theirs, and others take them, up to n: multiples of 8 from 24 to 240.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "kernels/cuda/bulk_copy.h"
+#include "kernels/cuda/phase_barrier.h"
 #include "kernels/cuda/tensor.h"
 
 namespace kvasir::cuda {

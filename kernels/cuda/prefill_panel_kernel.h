@@ -63,7 +63,6 @@ struct PanelMemory {
       init_barrier(full + i, kWarpLanes);
       init_barrier(empty + i, S::kMultiplying);
     }
-    show_barriers();
   }
 };
 
@@ -192,7 +191,7 @@ KVASIR_DEVICE void bring_tiles(const AttentionCall& call, const PanelMemory<S>& 
   for (uint64_t tile = stage; tile < n_tiles; tile += S::kStages) {
     const bool is_brought = !is_value || from.view() != TileView::kNothing;
     if (is_brought) {
-      wait_for_bytes(memory.empty + warp, (turn + 1) % 2);
+      wait_for_phase(memory.empty + warp, (turn + 1) % 2);
       ++turn;
       if (!is_value && lane == 0) memory.view[stage] = static_cast<uint32_t>(from.view());
       if (from.is_whole) {
@@ -230,7 +229,7 @@ struct PanelReader {
   // The first tile from `tile` on that some row sees, whose keys are there then; n_tiles: none.
   KVASIR_DEVICE uint64_t wait_for_keys(uint64_t tile) const {
     for (; tile < n_tiles; ++tile) {
-      wait_for_bytes(memory.full + stage(tile), static_cast<uint32_t>(tile / S::kStages % 2));
+      wait_for_phase(memory.full + stage(tile), static_cast<uint32_t>(tile / S::kStages % 2));
       if (view(tile) != TileView::kNothing) break;
       leave_keys(tile);
     }
@@ -238,7 +237,7 @@ struct PanelReader {
   }
   KVASIR_DEVICE void wait_for_values(uint64_t tile) {
     const uint32_t s = stage(tile);
-    wait_for_bytes(memory.full + (S::kStages + s), value_turns >> s & 1u);
+    wait_for_phase(memory.full + (S::kStages + s), value_turns >> s & 1u);
     value_turns ^= 1u << s;
   }
   KVASIR_DEVICE TileView view(uint64_t tile) const {

@@ -68,7 +68,6 @@ void Block::run(const std::function<void()>& kernel) {
                        [](const Thread& t) { return t.state != State::kDone; })) {
       step_all();
     }
-    bulk_copies_.check_none_left();
   } catch (...) {
     if (!error_) error_ = std::current_exception();
   }
@@ -87,7 +86,7 @@ void Block::step_all() {
   bool has_moved = false;
   for (uint32_t t = 0; t < n_threads(); ++t) {
     Thread& thread = threads_[t];
-    if (thread.state == State::kAtBytes && bulk_copies_.is_over(thread.barrier, thread.parity))
+    if (thread.state == State::kAtPhase && phases_.is_over(thread.barrier, thread.parity))
       thread.state = State::kReady;
     if (thread.state != State::kReady) continue;
     now_ = t;
@@ -195,7 +194,7 @@ void Block::release_meeting(uint32_t first, uint32_t mask) {
   if (threads_[first].meeting != Meeting::kBarrier) return;
   for (uint32_t lane = 0; lane < kWarpSize; ++lane)
     if (mask >> lane & 1u) threads_[lane_0 + lane].seen = seen;
-  if (bulk_copies_.are_used()) share_known(lane_0, mask);
+  if (phases_.are_used()) share_known(lane_0, mask);
 }
 
 void Block::share_known(uint32_t lane_0, uint32_t mask) {
@@ -243,18 +242,17 @@ void Block::meet_group(uint64_t value, Site site) {
 
 // ---- asynchronous work ----
 
-void Block::wait_for_bytes(const void* barrier, uint32_t parity, Site site) {
+void Block::wait_for_phase(const void* barrier, uint32_t parity, Site site) {
   Thread& t = self();
   t.site = site;
   t.has_waited = true;
   t.barrier = barrier;
   t.parity = parity;
-  if (!bulk_copies_.is_over(barrier, parity)) {
-    t.state = State::kAtBytes;
+  if (!phases_.is_over(barrier, parity)) {
+    t.state = State::kAtPhase;
     suspend_until_ready();
   }
-  bulk_copies_.remember_waiter(barrier, moment());
-  merge(bulk_copies_.arrived(barrier), t.known);
+  merge(phases_.arrived(barrier), t.known);
 }
 
 void Block::arrive(const void* barrier) {
@@ -265,7 +263,7 @@ void Block::arrive(const void* barrier) {
   for (uint32_t lane = 0; lane < kWarpSize && lane_0 + lane < n_threads(); ++lane)
     known[lane_0 + lane] = std::max(known[lane_0 + lane], t.seen[lane]);
   known[now_] = ++t.moment.clock;
-  bulk_copies_.arrive(barrier, known);
+  phases_.arrive(barrier, known);
 }
 
 void Block::close_group() {
@@ -294,19 +292,19 @@ std::string Block::waits_at(uint32_t thread) const {
   if (t.state == State::kAtBarrier) return who + " waits at the barrier at " + text(t.site);
   if (t.state == State::kAtGroup)
     return who + " waits at " + text(t.site) + " for the others that make a product with it";
-  if (t.state == State::kAtBytes) return who + " waits for bytes at " + text(t.site);
+  if (t.state == State::kAtPhase) return who + " waits for a phase at " + text(t.site);
   char mask[16];
   std::snprintf(mask, sizeof mask, "%08x", t.mask);
   return who + " waits for the lanes of mask " + mask + " at " + text(t.site);
 }
 
-// Bytes that never come are why others wait, too.
-void Block::fail_without_bytes() const {
+// A phase that never ends is why others wait, too.
+void Block::fail_without_phase() const {
   for (const Thread& t : threads_) {
-    if (t.state != State::kAtBytes) continue;
+    if (t.state != State::kAtPhase) continue;
     throw Fault(FaultKind::kBarrier, "block " + std::to_string(t.moment.block) + ": " +
                                          waits_at(t.moment.thread) +
-                                         " that never come: " + bulk_copies_.missing(t.barrier));
+                                         ", which never ends: " + phases_.missing(t.barrier));
   }
 }
 
@@ -325,7 +323,7 @@ void Block::fail_without_group() const {
 
 // Nobody can go on: names two threads that wait for one another.
 void Block::fail_stuck() const {
-  fail_without_bytes();
+  fail_without_phase();
   fail_without_group();
   const auto meets = std::find_if(threads_.begin(), threads_.end(),
                                   [](const Thread& t) { return t.state == State::kAtMeeting; });

@@ -16,10 +16,10 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/cuda/emulation/bulk_copies.h"
 #include "kernels/cuda/emulation/fault.h"
 #include "kernels/cuda/emulation/memory.h"
 #include "kernels/cuda/emulation/pending_products.h"
+#include "kernels/cuda/emulation/phases.h"
 
 namespace kvasir::cuda::emulation {
 
@@ -75,8 +75,8 @@ class Block {
   void finish_groups(uint64_t n_left);  // all but the last n_left
 
   PendingProducts& products() { return self().products; }
-  BulkCopies& bulk_copies() { return bulk_copies_; }
-  void wait_for_bytes(const void* barrier, uint32_t parity, Site site);
+  Phases& phases() { return phases_; }
+  void wait_for_phase(const void* barrier, uint32_t parity, Site site);
   void arrive(const void* barrier);
   void fence_async() { self().fences.push_back(moment()); }
   uint32_t n_fences() const { return static_cast<uint32_t>(threads_[now_].fences.size()); }
@@ -88,13 +88,13 @@ class Block {
   // ---- for the checker ----
   uint64_t run_of_launch() const { return launch_; }
   uint64_t run_of_block() const { return run_; }
-  // Whether a barrier of bulk_copies may order threads of unlike warps.
-  bool has_arrivals() const { return bulk_copies_.are_used(); }
+  // Whether a barrier of phases may order threads of unlike warps.
+  bool has_arrivals() const { return phases_.are_used(); }
   bool is_ordered(const Moment& earlier) const;  // before the running thread, by barriers
-  bool is_fenced(const Byte& written) const;     // for copies and tensor cores
+  bool is_fenced(const Byte& written) const;     // for tensor cores
 
  private:
-  enum class State { kReady, kAtBarrier, kAtMeeting, kAtGroup, kAtBytes, kDone };
+  enum class State { kReady, kAtBarrier, kAtMeeting, kAtGroup, kAtPhase, kDone };
   struct Thread {
     State state = State::kReady;
     Moment moment;
@@ -103,13 +103,13 @@ class Block {
     Meeting meeting{};
     uint32_t mask = 0;
     uint64_t value = 0;
-    const void* barrier = nullptr;  // of bytes that it waits for
+    const void* barrier = nullptr;  // whose phase it waits for
     uint32_t parity = 0;
     std::vector<Moment> fences;
     PendingProducts products;
     // Lane by lane: the clock up to which its accesses come before this thread's.
     std::array<uint32_t, kWarpSize> seen{};
-    Clocks known;  // the same of all threads, by what they said at barriers of bulk_copies
+    Clocks known;  // the same of all threads, by what they said at barriers of phases
     using Group = std::vector<std::function<void()>>;
     Group open_group;
     std::deque<Group> groups;
@@ -130,7 +130,7 @@ class Block {
   bool has_met(uint32_t first, uint32_t mask) const;
   void step_all();
   [[noreturn]] void fail_stuck() const;
-  void fail_without_bytes() const;
+  void fail_without_phase() const;
   void fail_without_group() const;
   std::string waits_at(uint32_t thread) const;
   SharedArray make_array(uint64_t bytes, uint64_t alignment, Site site) const;
@@ -145,7 +145,7 @@ class Block {
   bool is_cancelled_ = false;
   std::exception_ptr error_;
   std::deque<SharedArray> dynamic_, static_;
-  BulkCopies bulk_copies_;
+  Phases phases_;
   // Per warp, what its lanes brought to their latest meeting.
   std::vector<std::array<uint64_t, kWarpSize>> values_;
 };
@@ -153,7 +153,6 @@ class Block {
 inline bool Block::is_ordered(const Moment& earlier) const {
   const Moment& now = moment();
   if (earlier.block != now.block) return false;
-  if (earlier.thread == kCopyEngine) return bulk_copies_.is_waited_for(earlier, *this);
   if (earlier.thread == now.thread || earlier.epoch < now.epoch) return true;
   const Clocks& known = threads_[now_].known;
   if (earlier.thread < known.size() && earlier.clock < known[earlier.thread]) return true;
@@ -162,7 +161,6 @@ inline bool Block::is_ordered(const Moment& earlier) const {
 }
 
 inline bool Block::is_fenced(const Byte& written) const {
-  if (written.writer.thread == kCopyEngine) return true;
   const std::vector<Moment>& fences = threads_[written.writer.thread].fences;
   return written.n_fences < fences.size() && is_ordered(fences[written.n_fences]);
 }

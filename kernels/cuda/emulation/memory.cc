@@ -27,7 +27,6 @@ Allocations& allocations() {
 }
 
 std::string place(const Moment& m) {
-  if (m.thread == kCopyEngine) return "a bulk copy of block " + std::to_string(m.block);
   return "thread " + std::to_string(m.thread) + " of block " + std::to_string(m.block);
 }
 
@@ -90,13 +89,8 @@ void Region::check_fenced(const void* at, uint64_t bytes) {
     throw Fault(FaultKind::kRace,
                 "byte " + std::to_string(i) + " of " + name() + " was written by " +
                     place(b.writer) + ", and no fence_async() of it comes before " +
-                    place(block.moment()) + " hands it to copies or tensor cores" + block.since());
+                    place(block.moment()) + " hands it to tensor cores" + block.since());
   }
-}
-
-void Region::mark_copied(const void* at, uint64_t bytes, const Moment& copied) {
-  const auto begin = static_cast<uint64_t>(static_cast<const std::byte*>(at) - begin_);
-  for (uint64_t i = begin; i < begin + bytes; ++i) byte(i).writer = copied;
 }
 
 Byte& Region::byte(uint64_t at) {
@@ -110,9 +104,7 @@ void Region::fail_race(uint64_t at, Touch touch, const Moment& other, const char
   throw Fault(FaultKind::kRace,
               place(Block::running()->moment()) + does + " byte " + std::to_string(at) + " of " +
                   name() + ", which " + place(other) + " " + did +
-                  (other.thread == kCopyEngine ? ", and has not waited for it"
-                                               : ", and no barrier stands between them") +
-                  Block::running()->since());
+                  ", and no barrier stands between them" + Block::running()->since());
 }
 
 void Region::check_byte(uint64_t at, Touch touch, const Block& block) {

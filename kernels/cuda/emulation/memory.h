@@ -13,16 +13,12 @@ namespace kvasir::cuda::emulation {
 class Block;
 enum class Touch { kRead, kWrite, kAtomic };
 
-// In place of a thread: what bulk copies write.
-inline constexpr uint32_t kCopyEngine = UINT32_MAX;
-
 // A thread at a moment of its run: what the checker orders accesses by.
 struct Moment {
   uint32_t block = 0;   // linear, in the grid
   uint32_t thread = 0;  // in the block
   uint32_t epoch = 0;   // barriers of the block that it has passed
-  uint32_t clock =
-      0;  // barriers of its warp that it has passed, and arrivals; of the copy engine: the phase
+  uint32_t clock = 0;   // barriers of its warp that it has passed, and arrivals
 };
 
 // The last accesses to one byte. Of readers two are kept, the latest of unlike threads: barriers of
@@ -55,10 +51,8 @@ class Region {
   // launch but look at the bounds.
   void check(const void* at, uint64_t bytes, uint64_t alignment, Touch touch);
   // Throws Fault when a thread has written some of these bytes, and no fence_async() of it comes
-  // before the running thread: neither copies nor tensor cores may follow then.
+  // before the running thread: no tensor cores may follow then.
   void check_fenced(const void* at, uint64_t bytes);
-  // The copy engine writes these bytes of a block's shared memory. In bounds.
-  void mark_copied(const void* at, uint64_t bytes, const Moment& copied);
 
  private:
   Byte& byte(uint64_t at);

@@ -1,4 +1,4 @@
-// Bulk copies and their barriers on the device; see kernels/cuda/bulk_copy.h. Code for devices
+// Barriers of phases on the device; see kernels/cuda/phase_barrier.h. Code for devices
 // before compute capability 9.0 stops where it calls them.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -13,30 +13,11 @@ KVASIR_DEVICE void init_barrier(Barrier* barrier, uint32_t n_threads) {
                : "memory");
 }
 KVASIR_DEVICE void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-KVASIR_DEVICE void show_barriers() {
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-  fence_async();
-}
-
-KVASIR_DEVICE void expect_bytes(Barrier* barrier, uint32_t bytes) {
-  asm volatile(
-      "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
-      "r"(bytes)
-      : "memory");
-}
 KVASIR_DEVICE void arrive(Barrier* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier))
                : "memory");
 }
-template <class T>
-KVASIR_DEVICE void bulk_copy(T* to, uint64_t from, uint32_t bytes, Barrier* barrier) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
-          "r"(shared_address(to)),
-      "l"(from), "r"(bytes), "r"(shared_address(barrier))
-      : "memory");
-}
-KVASIR_DEVICE void wait_for_bytes(Barrier* barrier, uint32_t parity) {
+KVASIR_DEVICE void wait_for_phase(Barrier* barrier, uint32_t parity) {
   uint32_t is_over = 0;
   while (is_over == 0) {
     asm volatile(
@@ -55,14 +36,8 @@ KVASIR_DEVICE void wait_for_bytes(Barrier* barrier, uint32_t parity) {
 
 KVASIR_DEVICE void init_barrier(Barrier*, uint32_t) { __trap(); }
 KVASIR_DEVICE void fence_async() { __trap(); }
-KVASIR_DEVICE void show_barriers() { __trap(); }
-KVASIR_DEVICE void expect_bytes(Barrier*, uint32_t) { __trap(); }
 KVASIR_DEVICE void arrive(Barrier*) { __trap(); }
-template <class T>
-KVASIR_DEVICE void bulk_copy(T*, uint64_t, uint32_t, Barrier*) {
-  __trap();
-}
-KVASIR_DEVICE void wait_for_bytes(Barrier*, uint32_t) { __trap(); }
+KVASIR_DEVICE void wait_for_phase(Barrier*, uint32_t) { __trap(); }
 
 #endif
 
