@@ -127,6 +127,13 @@ class CudaCase {
     const size_t n = (is_value ? filled.v : filled.k).stored.size() / sizeof bits;
     (is_value ? filled.on_device.v : filled.on_device.k) = upload(std::vector<uint16_t>(n, bits));
   }
+  // V of the block is 0, for the oracle, too.
+  void clear_values(uint32_t part, uint32_t block) {
+    Block& cleared = parts_more_[part].blocks[block];
+    for (std::vector<uint8_t>* bytes : {&cleared.v.stored, &cleared.v.oracle})
+      std::fill(bytes->begin(), bytes->end(), uint8_t{0});
+    cleared.on_device.v = upload(cleared.v.stored);
+  }
   // K and V of the block lie in no allocation from now on: reading them is a fault.
   void lose_block(uint32_t part, uint32_t block) {
     cuda::KvBlock& lost = parts_more_[part].blocks[block].on_device;

@@ -137,8 +137,9 @@ TEST_SUITE("kernels/cuda/attention") {
       const uint32_t part = c.add_part({31}, true);
       c.add_blocks(part, 0, 0, 32);
       c.shape.softmax_scale = 1e-6f;  // the weights alone count
-      // The same token again and again, so that what its weight lacks adds up, and a heavy one for
-      // each warp.
+      // The same token again and again, and a heavy one for each warp, whose V is 0: tensor cores
+      // cut sums to the bits of the largest term, which is not what is looked at.
+      c.clear_values(part, 1);
       std::vector<uint32_t> items(512, 5);
       std::vector<float> weights(items.size(), -17.35f);  // 2.9e-8 beside 1
       for (size_t i = 3; i < items.size(); i += 64) {
@@ -148,7 +149,8 @@ TEST_SUITE("kernels/cuda/attention") {
       c.set_items(part, items);
       c.set_weights(part, 1, weights);
       c.add_range(part, 0, 0, 1, 0, items.size());
-      c.check_decode(5e-7);
+      // The lower limb of f16 has few bits left so far below 1.
+      c.check_decode(type == KvType::kF16 ? 1e-4 : 4e-6);
     }
   }
 
