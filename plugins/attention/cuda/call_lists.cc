@@ -33,6 +33,13 @@ struct CallBuilder::Part {
   bool has_kind = false, is_carried = false;  // where K and V lie
   uint64_t n_items = 0;                       // that ranges name, from the first on
   uint32_t n_blocks = 0;                      // that have a number
+  // Items that a range named, all of whose leases hold all kv heads: other ranges may name the
+  // same.
+  uint64_t known_begin = 0, known_end = 0;
+
+  bool is_known(const kvasir_attn_range& range) const {
+    return known_begin <= range.item_begin && range.item_end <= known_end;
+  }
 };
 
 CallBuilder::CallBuilder(const Geometry& geometry) : geometry_(geometry) {
@@ -168,6 +175,8 @@ void CallBuilder::add_range(Part& part, const kvasir_attn_range& range, CallList
                         range.flags & KVASIR_ATTN_RANGE_PREFILL ? 1u : 0u});
   part.n_items = std::max(part.n_items, range.item_end);
   if (part.table) return add_items(part, range, *part.table);
+  if (part.is_known(range)) return;  // as those of all kv heads of a dense step
+  bool holds_all_heads = true;
   for (uint64_t i = range.item_begin; i < range.item_end; ++i) {
     const uint64_t item = item_value(part.given, i);
     const uint64_t ordinal = part.out.by_token ? item / geometry_.block_size : item;
@@ -178,6 +187,7 @@ void CallBuilder::add_range(Part& part, const kvasir_attn_range& range, CallList
     part.has_kind = true;
     part.is_carried = is_host(format.mem_kind);
     geometry_.head_of(lease, range.kv_head);
+    holds_all_heads = holds_all_heads && lease.kv_head == KVASIR_ALL_HEADS;
     if (part.out.by_token) geometry_.token_of(lease, item);
     if (lease.n_tokens != 0) note_type(lease.format, out);
     if (part.is_carried) continue;
@@ -189,6 +199,9 @@ void CallBuilder::add_range(Part& part, const kvasir_attn_range& range, CallList
     }
     name_block(number, lease, out);
   }
+  if (!holds_all_heads) return;
+  part.known_begin = range.item_begin;
+  part.known_end = range.item_end;
 }
 
 // Blocks of a table are numbered as leases are.
