@@ -181,6 +181,47 @@ TEST_SUITE("plugins/cuda") {
     check_same(actual.lse, expected.lse, 1e-5f);
   }
 
+  TEST_CASE("ranges of a part share none, some or all of their items on the device") {
+    for (const bool has_list : {false, true}) {
+      CAPTURE(has_list);
+      AttentionCase c(4, 2, 16, 16);
+      const size_t part = c.add_part({160, 161, 162, 163});
+      c.add_tokens(part, 0, 160, 0);
+      if (has_list) c.set_items(part, {7, 0, 9, 3, 5, 1, 2, 8, 6, 4});
+      c.add_range(part, 0, 0, 1, 2, 5);
+      c.add_range(part, 1, 0, 1, 6, 9);   // others
+      c.add_range(part, 0, 1, 1, 4, 8);   // some of both
+      c.add_range(part, 1, 1, 1, 4, 8);   // the same
+      c.add_range(part, 0, 2, 1, 5, 7);   // fewer
+      c.add_range(part, 1, 2, 1, 0, 10);  // more
+      c.add_range(part, 0, 3, 1, 3, 3);   // none
+      c.add_range(part, 1, 3, 1, 0, 1);
+      FakeHost host(1);
+      Attention reference(host, "reference");
+      reference.bind(c.geometry);
+      const AttentionResult expected = run(reference, c);
+      REQUIRE_MESSAGE(expected.status == KVASIR_OK, expected.text);
+      OnDevice device;
+      move_blocks(c, device);
+      const AttentionResult actual = run_bound(c);
+      REQUIRE_MESSAGE(actual.status == KVASIR_OK, actual.text);
+      check_same(actual.o, expected.o, 1e-5f);
+      check_same(actual.lse, expected.lse, 1e-5f);
+    }
+  }
+
+  TEST_CASE("a lease of one kv head is refused in a range of another one over the same items") {
+    AttentionCase c(4, 2, 16, 16);
+    const size_t part = c.add_part({40});
+    c.add_ranges_of_all_heads(part, 0, 1, c.add_tokens(part, 0, 40, 0));
+    OnDevice device;
+    move_blocks(c, device);
+    c.leases[part][1].kv_head = 0;
+    const AttentionResult r = run_bound(c);
+    CHECK(r.status == KVASIR_ERR_INVALID);
+    CHECK(r.text == "a lease of kv head 0 in a range of kv head 1");
+  }
+
   TEST_CASE("a query of a prompt gets the same bits in pieces of any size, and in waves") {
     const uint32_t n_q = 70;
     const auto build = [](AttentionCase& c) {
