@@ -136,6 +136,7 @@ class DeviceBlocks final : public Carrier::Work {
   }
   TokenSet missing_of(const kvasir_block_key& key, const Block& block) const;
   TokenSet without_present(const Block& block, TokenSet tokens) const;
+  uint64_t most_staged(const Block& block, const Request& request) const;  // bytes
   void begin(Request& request, std::vector<Coming>& coming);
   void end(const Coming& one);
   uint64_t create(const kvasir_block_key& key);

@@ -15,6 +15,9 @@ namespace {
 // What comes from below may leave before it is leased, if others leave in that moment.
 constexpr int kMostAttempts = 3;
 
+// Whole blocks that are leased below at once, however few of their tokens come.
+constexpr uint64_t kMostLeasedBytes = uint64_t{32} << 20;
+
 }  // namespace
 
 // One after another: a block that comes twice comes the second time with the next call.
@@ -27,14 +30,18 @@ size_t DeviceBlocks::load(std::span<Request> some, bool is_asked) noexcept {
     {
       const std::lock_guard lock(mutex_);
       coming.reserve(some.size());
-      uint64_t bytes = 0;
+      uint64_t staged = 0, leased = 0;
       for (Request& request : some) {
         const Block* block = table_.block(request.handle);
-        const uint64_t more = block ? frame_bytes(*block) : 0;
-        if (n != 0 && ((block && block->bytes.moving) || bytes + more > staging_.size())) break;
+        if (block) {
+          staged += most_staged(*block, request);
+          leased += frame_bytes(*block);
+          if (n != 0 &&
+              (block->bytes.moving || staged > staging_.size() || leased > kMostLeasedBytes))
+            break;
+        }
         ++n;
         begin(request, coming);
-        bytes += more;
       }
     }
     if (!coming.empty()) {
@@ -67,6 +74,12 @@ size_t DeviceBlocks::load(std::span<Request> some, bool is_asked) noexcept {
   }
   moved_.notify_all();
   return n;
+}
+
+// Tokens that are on the device already do not come.
+uint64_t DeviceBlocks::most_staged(const Block& block, const Request& request) const {
+  if (request.tokens.full()) return frame_bytes(block);
+  return request.tokens.count() * records_of(block.name.kv_head).data_bytes();
 }
 
 void DeviceBlocks::begin(Request& request, std::vector<Coming>& coming) {

@@ -155,10 +155,9 @@ TEST_CASE("a token's result does not depend on the tokens beside it, to the bit"
         CAPTURE(n);
         const size_t first = n * 7 % (kTokens + 1 - n);
         const auto together = layer_of_tokens(*model, h, first, n);
-        for (size_t i = 0; i < n; ++i) {
-          const std::vector<float>& one = alone[first + i];
-          CHECK(std::equal(one.begin(), one.end(), together.begin() + i * width));
-        }
+        for (size_t i = (first + every - 1) / every * every; i < first + n; i += every)
+          CHECK(
+              std::equal(alone[i].begin(), alone[i].end(), together.begin() + (i - first) * width));
       }
     }
   }

@@ -51,9 +51,9 @@ struct Tiers {
     g.head_dim = g.v_dim = kDim;
     return g;
   }
-  explicit Tiers(OptionValues options)
+  explicit Tiers(OptionValues options, const kvasir_geometry& bound = geometry())
       : plugin(host, KVASIR_TEST_STORAGE, with_folder(std::move(options), folder)) {
-    plugin.bind(geometry());
+    plugin.bind(bound);
   }
 
   kvasir_status try_acquire(const std::vector<kvasir_block_key>& keys, uint32_t mode,
@@ -121,11 +121,11 @@ struct Tiers {
     settle(n);
   }
   // Until n full blocks have gone down and as far as the file, and may have left the device.
-  void settle(uint64_t n) {
+  void settle(uint64_t n, uint64_t block_bytes = kBlockBytes) {
     const auto done = [&] {
       const auto tiers = count();
-      return tiers[0].bytes_read >= n * kBlockBytes &&
-             tiers[1].bytes_read - tiers[0].bytes_written >= n * kBlockBytes;
+      return tiers[0].bytes_read >= n * block_bytes &&
+             tiers[1].bytes_read - tiers[0].bytes_written >= n * block_bytes;
     };
     for (int i = 0; i < 5000 && !done(); ++i)
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -265,6 +265,35 @@ TEST_SUITE("plugins/cuda/gpu_tiered") {
     t.release({first, second, head, whole});
     t.release(t.fetch(1));
     CHECK(t.read(0, &few).state == KVASIR_LEASE_NOT_RESIDENT);
+  }
+
+  TEST_CASE("tokens of blocks that are larger than what travels at once come together") {
+    constexpr uint32_t kLarge = 256, kBlocks = 6;  // of 1 MiB; 4 MiB travel at once
+    constexpr uint64_t kLargeFloats = uint64_t{2} * kHeads * kLarge * kLarge;
+    kvasir_geometry geometry = Tiers::geometry();
+    geometry.block_size = geometry.head_dim = geometry.v_dim = kLarge;
+    Tiers tiers({{"device_blocks", int64_t{0}}, {"cached_blocks", int64_t{kBlocks}}}, geometry);
+    std::vector<kvasir_block_key> keys;
+    for (uint32_t block = 0; block < kBlocks; ++block) {
+      kvasir_block_key& k = keys.emplace_back(key(block));
+      k.n_tokens = kLarge;
+      kvasir_lease lease = tiers.acquire(k, KVASIR_ACQUIRE_WRITE);
+      const std::vector<float> values(kLargeFloats, first_float(block));
+      const kvasir_token_span span = {&lease, 0, kLarge};
+      REQUIRE(tiers.plugin->load_tokens(tiers.plugin.self(), &span, 1, sizeof span, values.data(),
+                                        values.size() * sizeof(float),
+                                        tiers.plugin.err()) == KVASIR_OK);
+      REQUIRE_MESSAGE(tiers.seal(k, lease) == KVASIR_OK, tiers.plugin.text());
+      tiers.release(lease);
+    }
+    tiers.settle(kBlocks, kLargeFloats * sizeof(float));
+    uint64_t needed[kHeads * kLarge / 64] = {1};
+    for (kvasir_block_key& k : keys) k.needed = needed;
+    const auto before = tiers.count();
+    tiers.release(tiers.acquire(keys, KVASIR_ACQUIRE_FETCH));
+    const auto after = tiers.count();
+    CHECK(after[1].n_reads - before[1].n_reads == 1);
+    CHECK(after[0].bytes_written - before[0].bytes_written == kBlocks * 2 * kLarge * sizeof(float));
   }
 
   TEST_CASE("several sequences ask for parts of one block in one call") {
