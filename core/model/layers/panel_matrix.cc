@@ -25,10 +25,10 @@ namespace kvasir {
 namespace {
 
 // Up to this many rows our kernel is the faster one: it reads at the speed of memory, while oneDNN
-// wastes most of a tile. In f32, 12 rows: 4.5 ms against 5.9; in bf16, 8 rows: 2.0 against 3.6, and
-// with tiles of AMX 6 rows: 2.2 against 2.4 (bench weights, two cores of a Xeon). In int8 our
-// kernel is the only one; there many rows are those that are shared out, too.
-constexpr uint32_t kFewRowsF32 = 16, kFewRowsBf16 = 8, kFewRowsBf16Amx = 6, kFewRowsInt8 = 8;
+// wastes most of a tile. In f32, 12 rows: 4.5 ms against 5.9 (bench weights, two cores of a Xeon);
+// both have the same bits. In bf16 they have not: whoever moves that limit moves results. In int8
+// our kernel is the only one; there many rows are those that are shared out, too.
+constexpr uint32_t kFewRowsF32 = 16, kFewRowsBf16 = 4, kFewRowsInt8 = 8;
 constexpr uint32_t kPanel = kernels::kPanelWidth;
 static_assert(kPanel == kernels::kPanelOutputs);  // quantised panels hold as many outputs
 // Up to this many rows tiles are slower: a quantised panel has to be expanded (equal at 75 rows in
@@ -37,11 +37,6 @@ static_assert(kPanel == kernels::kPanelOutputs);  // quantised panels hold as ma
 constexpr uint32_t kFewRowsTiles = 48, kFewRowsTilesBf16 = 128;
 // Rows of a task of a large product: x stays in the L2 cache. Our kernel does not pack x.
 constexpr uint32_t kRowBlock = 256, kOwnRowBlock = 64;
-
-uint32_t few_rows(std::optional<Compute> plain) {
-  if (plain != Compute::kBF16) return kFewRowsF32;
-  return cpu_features().amx_bf16 ? kFewRowsBf16Amx : kFewRowsBf16;
-}
 
 // Inputs [begin, begin + n) of 64 rows into a panel.
 void store_chunk(const float* rows, size_t stride, size_t begin, size_t n, float* panel) {
@@ -272,8 +267,8 @@ ScratchBytes scratch_of(const PanelProducts::Options& options) {
   if (uses_tiles(options)) bytes.rounded = max_rows * max_in * sizeof(uint16_t);
   if (options.plain != Compute::kBF16) return bytes;
   // Our kernel reads bf16 values as f32; alone it may have to take all rows.
-  const uint64_t few = few_rows(options.plain);
-  const uint64_t own = options.deterministic ? std::max<uint64_t>(max_rows, few) : few;
+  const uint64_t own =
+      options.deterministic ? std::max<uint64_t>(max_rows, kFewRowsBf16) : kFewRowsBf16;
   bytes.rounded = std::max(own * max_in * sizeof(float), max_rows * max_in * sizeof(uint16_t));
   return bytes;
 }
@@ -353,7 +348,7 @@ void PanelProducts::round_to_bf16(Input& x) {
 
 PanelProducts::Input PanelProducts::prepare(const float* x, uint32_t n, uint32_t n_in,
                                             const Kinds& kinds) {
-  const uint32_t few = few_rows(plain_);
+  const uint32_t few = plain_ == Compute::kBF16 ? kFewRowsBf16 : kFewRowsF32;
   const bool bf16 = kinds.plain && plain_ == Compute::kBF16;
   Input input{.f32 = x,
               .n = n,
