@@ -7,6 +7,7 @@
 #include <utility>
 
 #ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
 #ifdef __SANITIZE_THREAD__
@@ -48,6 +49,13 @@ void after_switch([[maybe_unused]] Stack& here, [[maybe_unused]] Stack& left) {
 #endif
 }
 
+// Frames that a fibre leaves behind as it ends: what is mapped there next is no stack.
+void forget_frames([[maybe_unused]] const Stack& stack) {
+#ifdef __SANITIZE_ADDRESS__
+  __asan_unpoison_memory_region(stack.bottom, stack.bytes);
+#endif
+}
+
 }  // namespace
 
 struct FiberPool::Fiber {
@@ -75,6 +83,7 @@ struct FiberPool::Fiber {
                                 has_ended = true;
                                 suspend();
                               }
+                              forget_frames(own);
                               before_switch(own, outside);
                               return std::move(caller);
                             });
