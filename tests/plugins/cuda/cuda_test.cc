@@ -20,6 +20,15 @@ AttentionResult run_bound(AttentionCase& c, const OptionValues& options = {}) {
   return run(backend, c);
 }
 
+AttentionResult run_reference(AttentionCase& c) {
+  FakeHost host(1);
+  Attention reference(host, "reference");
+  reference.bind(c.geometry);
+  AttentionResult expected = run(reference, c);
+  REQUIRE_MESSAGE(expected.status == KVASIR_OK, expected.text);
+  return expected;
+}
+
 // A decoded token and a piece of a prompt, in blocks and in tokens with weights.
 void add_some_of_all(AttentionCase& c) {
   const size_t blocks = c.add_part({70, 300});
@@ -168,11 +177,7 @@ TEST_SUITE("plugins/cuda") {
     c.set_items(tokens, {47999, 16, 31, 16});
     c.add_range(tokens, 0, 0, 1, 0, 3);
     c.add_range(tokens, 1, 0, 1, 1, 4);
-    FakeHost host(1);
-    Attention reference(host, "reference");
-    reference.bind(c.geometry);
-    const AttentionResult expected = run(reference, c);
-    REQUIRE_MESSAGE(expected.status == KVASIR_OK, expected.text);
+    const AttentionResult expected = run_reference(c);
     cuda::emulation::set_memory(uint64_t{96} << 10);
     const AttentionResult actual = run_bound(c);
     cuda::emulation::set_memory(uint64_t{16} << 30);
@@ -196,11 +201,7 @@ TEST_SUITE("plugins/cuda") {
       c.add_range(part, 1, 2, 1, 0, 10);  // more
       c.add_range(part, 0, 3, 1, 3, 3);   // none
       c.add_range(part, 1, 3, 1, 0, 1);
-      FakeHost host(1);
-      Attention reference(host, "reference");
-      reference.bind(c.geometry);
-      const AttentionResult expected = run(reference, c);
-      REQUIRE_MESSAGE(expected.status == KVASIR_OK, expected.text);
+      const AttentionResult expected = run_reference(c);
       OnDevice device;
       move_blocks(c, device);
       const AttentionResult actual = run_bound(c);
