@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/attention_decode.h"
 
+#include <algorithm>
+
 #include "kernels/attention_state.h"
 #include "kernels/kv_tile.h"
 
@@ -11,6 +13,7 @@
 #include <hwy/highway.h>
 
 #include "kernels/exp-inl.h"
+#include "kernels/group_products-inl.h"
 #include "kernels/rows-inl.h"
 
 #ifndef KVASIR_KERNELS_ATTENTION_DECODE_ONCE
@@ -22,18 +25,25 @@ inline size_t padded(size_t n) { return (n + 15) / 16 * 16; }
 
 // Scratch of one head, carved from the caller's memory.
 struct DecodeScratch {
-  float* q;          // [group_size, padded(head_dim)], scaled, zero padded
+  float* q;          // [group_size, padded(head_dim)], scaled, zero padded; or QueryGroups of it
   float* logits;     // [group_size, kTileTokens]; becomes exp(logit - max)
   float* weights;    // [group_size, kTileTokens]
   float* sum;        // [group_size, padded(v_dim)]: sum of exp(logit - max) * v
   float* max_logit;  // [group_size]
   float* exp_sum;    // [group_size]
+  uint16_t* scales;  // [groups of a row, kTileTokens], those of a tile's keys, then of its values
 };
+
+// Floats before the scales; a multiple of 64 bytes.
+inline size_t sum_floats(const AttentionShape& shape) {
+  return padded(shape.group_size *
+                (padded(shape.head_dim) + padded(shape.v_dim) + 2 * kTileTokens + 2));
+}
 
 // A multiple of 64 bytes.
 inline size_t head_floats(const AttentionShape& shape) {
-  return padded(shape.group_size *
-                (padded(shape.head_dim) + padded(shape.v_dim) + 2 * kTileTokens + 2));
+  const size_t n_groups = std::max(shape.head_dim, shape.v_dim) / kGroupElements;
+  return sum_floats(shape) + n_groups * kTileTokens * sizeof(uint16_t) / sizeof(float);
 }
 
 inline DecodeScratch carve(const AttentionShape& shape, void* scratch) {
@@ -45,13 +55,21 @@ inline DecodeScratch carve(const AttentionShape& shape, void* scratch) {
   s.sum = s.weights + n * kTileTokens;
   s.max_logit = s.sum + n * padded(shape.v_dim);
   s.exp_sum = s.max_logit + n;
+  s.scales = reinterpret_cast<uint16_t*>(s.q + sum_floats(shape));
   return s;
 }
+
+// Rows that are read after those of a tile.
+struct NextRows {
+  const uint8_t* const* rows;
+  size_t n, row_bytes;
+};
 
 }  // namespace kvasir::kernels
 #endif  // KVASIR_KERNELS_ATTENTION_DECODE_ONCE
 
 HWY_BEFORE_NAMESPACE();
+#include "kernels/quad_dot-inl.h"
 namespace kvasir::kernels::HWY_NAMESPACE {
 
 // ------------------------------------------------------------------ softmax of a tile
@@ -191,31 +209,144 @@ HWY_INLINE void add_values(const DecodeScratch& s, size_t n_heads, const T* cons
   }
 }
 
+// ------------------------------------------------------------------ products in integers
+
+#if KVASIR_QUAD_DOT
+
+// Row n - 1 once more behind the n rows, up to a multiple of 32.
+inline void fill_up(const uint8_t** rows, size_t n) {
+  std::fill(rows + n, rows + (n + 31) / 32 * 32, rows[n - 1]);
+}
+
+// scales[group * kTileTokens + r] of row r, up to a multiple of 32.
+template <class T>
+HWY_NOINLINE void gather_scales(const T* const* HWY_RESTRICT rows, size_t n_rows, size_t n_groups,
+                                uint16_t* HWY_RESTRICT scales) {
+  const size_t n = (n_rows + 31) / 32 * 32;
+  for (size_t group = 0; group < n_groups; ++group, scales += kTileTokens) {
+    HWY_UNROLL(16) for (size_t r = 0; r < n; ++r) scales[r] = rows[r][group].scale;
+  }
+}
+
+// Those of a query head lie where its padded q would.
+inline size_t query_stride(const AttentionShape& shape) {
+  static_assert(sizeof(QueryGroup) <= kGroupElements * sizeof(float));
+  return shape.head_dim / kGroupElements;
+}
+
+template <class T>
+HWY_NOINLINE void dot_tile_in_integers(const AttentionShape& shape, KvTile& tile,
+                                       const DecodeScratch& s, const NextRows& next) {
+  const size_t n_groups = shape.head_dim / kGroupElements, stride = query_stride(shape);
+  const auto* const* rows = reinterpret_cast<const T* const*>(tile.k);
+  const auto* q = reinterpret_cast<const QueryGroup*>(s.q);
+  RowsAhead ahead = RowsAhead::all_of(next.rows, next.n, next.row_bytes);
+  fill_up(tile.k, tile.n);
+  gather_scales(rows, tile.n, n_groups, s.scales);
+  const auto dot = [&]<size_t GT>(size_t g, size_t r) {
+    dot_groups<GT>(q + g * stride, stride, rows + r, s.scales + r, n_groups,
+                   s.logits + g * kTileTokens + r, kTileTokens, ahead);
+  };
+  for (size_t r = 0; r < tile.n; r += 16) {
+    size_t g = 0;
+    for (; g + 4 <= shape.group_size; g += 4) dot.template operator()<4>(g, r);
+    if (shape.group_size - g == 3) dot.template operator()<3>(g, r);
+    if (shape.group_size - g == 2) dot.template operator()<2>(g, r);
+    if (shape.group_size - g == 1) dot.template operator()<1>(g, r);
+  }
+  ahead.ask_rest();
+}
+
+template <class T>
+HWY_NOINLINE void add_tile_in_integers(const AttentionShape& shape, KvTile& tile,
+                                       const DecodeScratch& s, const NextRows& next) {
+  const size_t n_groups = shape.v_dim / kGroupElements, stride = padded(shape.v_dim);
+  const auto* const* rows = reinterpret_cast<const T* const*>(tile.v);
+  RowsAhead ahead = RowsAhead::all_of(next.rows, next.n, next.row_bytes);
+  fill_up(tile.v, tile.n);
+  gather_scales(rows, tile.n, n_groups, s.scales);
+  const auto add = [&]<size_t GT>(size_t g) {
+    add_groups<GT>(s.logits + g * kTileTokens, rows, tile.n, s.scales, n_groups, s.sum + g * stride,
+                   stride, ahead);
+  };
+  size_t g = 0;
+  for (; g + 4 <= shape.group_size; g += 4) add.template operator()<4>(g);
+  if (shape.group_size - g == 3) add.template operator()<3>(g);
+  if (shape.group_size - g == 2) add.template operator()<2>(g);
+  if (shape.group_size - g == 1) add.template operator()<1>(g);
+  ahead.ask_rest();
+}
+
+template <class T>
+void split_queries(const AttentionShape& shape, const float* q, const DecodeScratch& s) {
+  auto* groups = reinterpret_cast<QueryGroup*>(s.q);
+  const size_t n = shape.group_size * query_stride(shape);
+  for (size_t i = 0; i < n; ++i)
+    split_query<T>(q + i * kGroupElements, shape.softmax_scale, groups + i);
+}
+
+#endif  // KVASIR_QUAD_DOT
+
 // ------------------------------------------------------------------ element types, the loop
 
 template <class T>
-HWY_NOINLINE void dot_tile(const AttentionShape& shape, const KvTile& tile,
-                           const DecodeScratch& s) {
+HWY_NOINLINE void dot_tile(const AttentionShape& shape, KvTile& tile, const DecodeScratch& s,
+                           const NextRows& next) {
+  link_ahead(tile.k, tile.n, next.rows, next.n);
   dot_heads(s.q, padded(shape.head_dim), shape.group_size,
             reinterpret_cast<const T* const*>(tile.k), tile.n,
             ahead_rows(bytes_of_row<T>(shape.head_dim)), shape.head_dim, s.logits, kTileTokens);
 }
 
 template <class T>
-HWY_NOINLINE void add_tile(const AttentionShape& shape, const KvTile& tile,
-                           const DecodeScratch& s) {
+HWY_NOINLINE void add_tile(const AttentionShape& shape, KvTile& tile, const DecodeScratch& s,
+                           const NextRows& next) {
+  link_ahead(tile.v, tile.n, next.rows, next.n);
   add_values(s, shape.group_size, reinterpret_cast<const T* const*>(tile.v), tile.n,
              ahead_rows(bytes_of_row<T>(shape.v_dim)), shape.v_dim);
 }
 
-using TileFn = void (*)(const AttentionShape&, const KvTile&, const DecodeScratch&);
-
-TileFn dot_tile_for(ElementType type) {
-  return with_row_type(type, []<class T>(T) -> TileFn { return dot_tile<T>; });
+// q [group_size, head_dim] as dot_tile takes it.
+template <class T>
+void scale_queries(const AttentionShape& shape, const float* q, const DecodeScratch& s) {
+  const size_t stride = padded(shape.head_dim);
+  for (size_t g = 0; g < shape.group_size; ++g) {
+    for (size_t i = 0; i < stride; ++i) {
+      s.q[g * stride + i] =
+          i < shape.head_dim ? shape.softmax_scale * q[g * shape.head_dim + i] : 0.0f;
+    }
+  }
 }
 
-TileFn add_tile_for(ElementType type) {
-  return with_row_type(type, []<class T>(T) -> TileFn { return add_tile<T>; });
+// What differs by the types of K and V.
+struct TileFunctions {
+  void (*take_queries)(const AttentionShape&, const float* q, const DecodeScratch&);
+  void (*dot)(const AttentionShape&, KvTile&, const DecodeScratch&, const NextRows& values);
+  void (*add)(const AttentionShape&, KvTile&, const DecodeScratch&, const NextRows& keys);
+};
+
+TileFunctions functions_for(const AttentionShape& shape) {
+  TileFunctions out{};
+  with_row_type(shape.k_type, [&]<class T>(T) {
+    out.take_queries = scale_queries<T>;
+    out.dot = dot_tile<T>;
+#if KVASIR_QUAD_DOT
+    if constexpr (Grouped<T>) {
+      if (!shape.in_integers) return;
+      out.take_queries = split_queries<T>;
+      out.dot = dot_tile_in_integers<T>;
+    }
+#endif
+  });
+  with_row_type(shape.v_type, [&]<class T>(T) {
+    out.add = add_tile<T>;
+#if KVASIR_QUAD_DOT
+    if constexpr (Grouped<T>) {
+      if (shape.in_integers) out.add = add_tile_in_integers<T>;
+    }
+#endif
+  });
+  return out;
 }
 
 HWY_NOINLINE void softmax_tile(const AttentionShape& shape, const KvTile& tile,
@@ -231,18 +362,10 @@ HWY_NOINLINE void softmax_tile(const AttentionShape& shape, const KvTile& tile,
   }
 }
 
-void start(const AttentionShape& shape, const float* q, const DecodeScratch& s) {
-  const size_t q_stride = padded(shape.head_dim);
-  const size_t v_stride = padded(shape.v_dim);
-  for (size_t g = 0; g < shape.group_size; ++g) {
-    for (size_t i = 0; i < q_stride; ++i) {
-      s.q[g * q_stride + i] =
-          i < shape.head_dim ? shape.softmax_scale * q[g * shape.head_dim + i] : 0.0f;
-    }
-    for (size_t i = 0; i < v_stride; ++i) s.sum[g * v_stride + i] = 0.0f;
-    s.max_logit[g] = kEmptyLse;
-    s.exp_sum[g] = 0.0f;
-  }
+void start(const AttentionShape& shape, const DecodeScratch& s) {
+  std::fill_n(s.sum, shape.group_size * padded(shape.v_dim), 0.0f);
+  std::fill_n(s.max_logit, shape.group_size, kEmptyLse);
+  std::fill_n(s.exp_sum, shape.group_size, 0.0f);
 }
 
 void finish(const AttentionShape& shape, const DecodeScratch& s, float* o, float* lse) {
@@ -279,14 +402,18 @@ class HeadWalk {
   TileCursor cursors_[kMostDecodeHeads];
 };
 
+bool has_integers() { return KVASIR_QUAD_DOT; }
+
 void decode(const AttentionShape& shape, std::span<const DecodeHead> heads, void* scratch) {
+  const TileFunctions functions = functions_for(shape);
+  const size_t k_bytes = row_bytes(shape.k_type, shape.head_dim);
+  const size_t v_bytes = row_bytes(shape.v_type, shape.v_dim);
   DecodeScratch of_heads[kMostDecodeHeads];
   for (size_t h = 0; h < heads.size(); ++h) {
     of_heads[h] = carve(shape, static_cast<float*>(scratch) + h * head_floats(shape));
-    start(shape, heads[h].q, of_heads[h]);
+    start(shape, of_heads[h]);
+    functions.take_queries(shape, heads[h].q, of_heads[h]);
   }
-  const TileFn dot = dot_tile_for(shape.k_type);
-  const TileFn add = add_tile_for(shape.v_type);
   KvTile tiles[2];
   HeadWalk walk(shape, heads, of_heads);
   size_t head = 0, next_head = 0;
@@ -295,12 +422,10 @@ void decode(const AttentionShape& shape, std::span<const DecodeHead> heads, void
     KvTile& tile = tiles[i % 2];
     KvTile& following = tiles[(i + 1) % 2];
     const DecodeScratch& s = of_heads[head];
-    link_ahead(tile.k, tile.n, tile.v, tile.n);
-    dot(shape, tile, s);
+    functions.dot(shape, tile, s, {tile.v, tile.n, v_bytes});
     softmax_tile(shape, tile, s);
     more = walk.next(following, next_head);
-    link_ahead(tile.v, tile.n, following.k, following.n);
-    add(shape, tile, s);
+    functions.add(shape, tile, s, {following.k, following.n, k_bytes});
     head = next_head;
   }
   for (size_t h = 0; h < heads.size(); ++h) finish(shape, of_heads[h], heads[h].o, heads[h].lse);
@@ -313,10 +438,13 @@ HWY_AFTER_NAMESPACE();
 namespace kvasir::kernels {
 
 HWY_EXPORT(decode);
+HWY_EXPORT(has_integers);
 
 size_t attention_decode_scratch_bytes(const AttentionShape& shape, size_t n_heads) {
   return n_heads * head_floats(shape) * sizeof(float);
 }
+
+bool attention_decode_has_integers() { return HWY_DYNAMIC_DISPATCH(has_integers)(); }
 
 void attention_decode(const AttentionShape& shape, std::span<const DecodeHead> heads,
                       void* scratch) {

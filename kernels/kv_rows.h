@@ -19,6 +19,9 @@ struct AttentionShape {
   ElementType v_type = ElementType::kF32;
   float softmax_scale = 1.0f;
   float softcap = 0.0f;  // 0: none
+  // Whether products with q8_0 and q4_0 may be made in integers of 16 and 8 bits; read by
+  // attention_decode, which says what that costs. Others multiply in f32.
+  bool in_integers = false;
 };
 
 // Rows of one block. Row i in [begin, end) is token i of the block, or tokens[i] when `tokens` is

@@ -231,6 +231,13 @@ class RowsAhead {
   RowsAhead() = default;  // none
   RowsAhead(const void* const* rows, size_t n_rows, size_t row_bytes)
       : rows_(rows), end_(rows + n_rows), row_bytes_(row_bytes) {}
+  // As one long row where they lie behind each other: rows shorter than a line share lines.
+  static RowsAhead all_of(const uint8_t* const* rows, size_t n_rows, size_t row_bytes) {
+    const auto* first = reinterpret_cast<const void* const*>(rows);
+    if (n_rows != 0 && rows[n_rows - 1] == rows[0] + (n_rows - 1) * row_bytes)
+      return {first, 1, n_rows * row_bytes};
+    return {first, n_rows, row_bytes};
+  }
   template <size_t kLines>
   HWY_INLINE void ask() {
     for (size_t i = 0; i < kLines && rows_ != end_; ++i) {

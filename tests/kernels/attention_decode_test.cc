@@ -2,7 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/attention_decode.h"
 
+#include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "kernels/attention_state.h"
 #include "tests/kernels/rows.h"
@@ -16,6 +18,8 @@ using kernels::KvRows;
 
 // f32 sums of up to 4097 products of unit variance, exp to 1.2e-7: about 1e-6; 1e-5 is the promise.
 constexpr double kTolerance = 1e-5;
+// Of integers, over random numbers: 1.7e-4 of the largest output was seen.
+constexpr double kIntegerTolerance = 2.5e-4;
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
 struct Result {
@@ -33,6 +37,15 @@ Result run(const AttentionShape& shape, const std::vector<float>& q,
   return r;
 }
 
+AttentionShape with_integers(AttentionShape shape) {
+  shape.in_integers = true;
+  return shape;
+}
+
+bool has_groups(const AttentionShape& shape) {
+  return std::max(kernels::group_elements(shape.k_type), kernels::group_elements(shape.v_type)) > 1;
+}
+
 void check_against_reference(const AttentionShape& shape, const std::vector<float>& q,
                              std::span<const KvRows> items) {
   std::vector<double> o(shape.group_size * shape.v_dim);
@@ -42,6 +55,14 @@ void check_against_reference(const AttentionShape& shape, const std::vector<floa
     const Result r = run(shape, q, items);
     test::check_close(r.o, o, kTolerance);
     test::check_close(r.lse, lse, kTolerance);
+    const Result in_integers = run(with_integers(shape), q, items);
+    if (!has_groups(shape)) {
+      CHECK(in_integers.o == r.o);
+      CHECK(in_integers.lse == r.lse);
+      return;
+    }
+    test::check_close(in_integers.o, o, kIntegerTolerance);
+    test::check_close(in_integers.lse, lse, kIntegerTolerance);
   });
 }
 
@@ -160,8 +181,12 @@ TEST_SUITE("kernels/attention_decode") {
   TEST_CASE("a scale that is no number is seen where its group is used, and nowhere else") {
     const uint16_t kNan = 0x7e00, kInfinity = 0xfc00;
     for (const ElementType type : {ElementType::kQ8_0, ElementType::kQ4_0}) {
-      for (const uint16_t damage : {kNan, kInfinity}) {
-        const AttentionShape shape = make_shape(5, 96, type);
+      for (const auto& [damage, in_integers] :
+           {std::pair(kNan, false), std::pair(kNan, true), std::pair(kInfinity, false),
+            std::pair(kInfinity, true)}) {
+        AttentionShape shape = make_shape(5, 96, type);
+        shape.in_integers = in_integers;
+        const double tolerance = in_integers ? kIntegerTolerance : kTolerance;
         const auto q = test::random_floats(5 * 96, 1.0f, 122);
         test::StoredKv kv(shape, 200, 121);
         std::vector<double> o(5 * 96), lse(5);
@@ -175,7 +200,7 @@ TEST_SUITE("kernels/attention_decode") {
             if (i % 96 / 32 == 1)
               CHECK_FALSE(std::isfinite(r.o[i]));
             else
-              CHECK(std::fabs(r.o[i] - o[i]) <= kTolerance * test::largest(o));
+              CHECK(std::fabs(r.o[i] - o[i]) <= tolerance * test::largest(o));
           }
         });
         kv.v = whole;
@@ -190,26 +215,34 @@ TEST_SUITE("kernels/attention_decode") {
   }
 
   TEST_CASE("what is no number in a query of quantised rows stays with its head") {
-    const AttentionShape shape = make_shape(6, 64, ElementType::kQ8_0);
+    AttentionShape shape = make_shape(6, 64, ElementType::kQ8_0);
     const test::StoredKv kv(shape, 100, 131);
     auto q = test::random_floats(6 * 64, 1.0f, 132);
-    test::for_each_simd_target([&] {
-      const Result whole = run(shape, q, {&kv.rows, 1});
-      auto damaged = q;
-      damaged[1 * 64 + 40] = std::numeric_limits<float>::quiet_NaN();
-      const Result r = run(shape, damaged, {&kv.rows, 1});
-      for (size_t i = 0; i < r.o.size(); ++i) {
-        if (i / 64 == 1)
-          CHECK(std::isnan(r.o[i]));
-        else
-          CHECK(r.o[i] == whole.o[i]);
+    for (const bool in_integers : {false, true}) {
+      for (const float damage : {std::numeric_limits<float>::quiet_NaN(), -kMinusInfinity}) {
+        shape.in_integers = in_integers;
+        test::for_each_simd_target([&] {
+          const Result whole = run(shape, q, {&kv.rows, 1});
+          auto damaged = q;
+          damaged[1 * 64 + 40] = damage;
+          const Result r = run(shape, damaged, {&kv.rows, 1});
+          for (size_t i = 0; i < r.o.size(); ++i) {
+            if (i / 64 == 1)
+              CHECK(std::isnan(r.o[i]));
+            else
+              CHECK(r.o[i] == whole.o[i]);
+          }
+        });
       }
-    });
+    }
   }
 
   TEST_CASE("quantised rows in pieces of items give the bits of one item") {
-    for (const ElementType type : {ElementType::kQ8_0, ElementType::kQ4_0}) {
-      const AttentionShape shape = make_shape(7, 128, type);
+    for (const auto& [type, in_integers] :
+         {std::pair(ElementType::kQ8_0, false), std::pair(ElementType::kQ8_0, true),
+          std::pair(ElementType::kQ4_0, false), std::pair(ElementType::kQ4_0, true)}) {
+      AttentionShape shape = make_shape(7, 128, type);
+      shape.in_integers = in_integers;
       const test::StoredKv kv(shape, 333, 141);
       const auto q = test::random_floats(7 * 128, 1.0f, 142);
       std::vector<uint32_t> tokens(333);
@@ -227,10 +260,38 @@ TEST_SUITE("kernels/attention_decode") {
     }
   }
 
+  TEST_CASE("integers are used where they are allowed and the CPU has them, and nowhere else") {
+    for (const ElementType type : {ElementType::kQ8_0, ElementType::kQ4_0}) {
+      const AttentionShape shape = make_shape(4, 128, type);
+      const test::StoredKv kv(shape, 200, 145);
+      const auto q = test::random_floats(4 * 128, 1.0f, 146);
+      test::for_each_simd_target([&] {
+        const Result r = run(shape, q, {&kv.rows, 1});
+        const bool same = run(with_integers(shape), q, {&kv.rows, 1}).o == r.o;
+        CHECK(same == !kernels::attention_decode_has_integers());
+      });
+    }
+  }
+
+  TEST_CASE("numbers near the ends of f32 do not leave it as integers") {
+    for (const ElementType type : {ElementType::kQ8_0, ElementType::kQ4_0}) {
+      for (const float size : {1e-44f, 1e-36f, 1e30f}) {
+        CAPTURE(size);
+        AttentionShape shape = make_shape(2, 64, type);
+        shape.softmax_scale = 1.0f / 8;
+        const test::StoredKv kv(shape, 40, 147);
+        auto q = test::random_floats(2 * 64, 1.0f, 148);
+        for (float& x : q) x *= size;
+        if (size > 1.0f) shape.softmax_scale /= size;
+        check_against_reference(shape, q, {&kv.rows, 1});
+      }
+    }
+  }
+
   TEST_CASE("heads that take turns have the bits that each has alone") {
     for (const ElementType type : test::kElementTypes) {
       CAPTURE(static_cast<int>(type));
-      AttentionShape shape = make_shape(3, 64, type);
+      const AttentionShape shape = with_integers(make_shape(3, 64, type));
       // More and fewer tiles than the others, a tile that items share, weights, and nothing.
       const size_t lengths[kernels::kMostDecodeHeads] = {300, 128, 0, 1, 129, 640, 257, 300};
       const auto weights = test::random_floats(300, 1.0f, 151);

@@ -65,6 +65,14 @@ TEST_CASE("bench attention: bytes and operations are those of the keys attended"
   }
 }
 
+TEST_CASE("bench attention: backends round what they multiply unless told not to") {
+  const Json rounded = json_of(command({"--json"}, "0", "0"));
+  CHECK(rounded["compute"] == "auto");
+  CHECK(has(run_kvasir(command({}, "0", "0")).out, "what a backend may round is rounded"));
+  CHECK(json_of(command({"--json", "--compute", "f32"}, "0", "0"))["compute"] == "f32");
+  CHECK(has(run_kvasir(command({"--compute", "f32"}, "0", "0")).out, "all arithmetic in f32"));
+}
+
 TEST_CASE("bench attention: rows can be left out, columns are explained") {
   const Json r = json_of(command({"--json"}, "0", "0"));
   REQUIRE(r["rows"].size() == 1);
@@ -92,6 +100,7 @@ TEST_CASE("bench attention: mistakes are named") {
   CHECK(has(refused({"--head-dim", "33"}), "--head-dim must be a multiple of 16"));
   CHECK(has(refused({"-d", "0"}), "-d 0: must be above 0"));
   CHECK(has(refused({"-r", "0"}), "-r must be above 0"));
+  CHECK(has(refused({"--compute", "int8"}), "--compute"));
 }
 
 }  // namespace

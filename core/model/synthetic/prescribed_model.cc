@@ -7,7 +7,8 @@
 namespace kvasir {
 
 PrescribedModel::PrescribedModel(const Geometry& geometry, Project project, Output output)
-    : rope_(geometry.rope, geometry.max_context),
+    : compute_(geometry.compute),
+      rope_(geometry.rope, geometry.max_context),
       project_(std::move(project)),
       output_(std::move(output)) {
   shape_.architecture = "prescribed";

@@ -30,10 +30,12 @@ constexpr uint64_t kAlignment = 64;
 
 constexpr const char* kArithmetic[] = {"auto", "f32"};
 constexpr std::array kOptions = {
-    sdk::enum_option({.key = "arithmetic",
-                      .help = "of a prompt's queries: bf16 products where the model computes in "
-                              "bf16 or int8 and K and V are f16 or bf16 (auto), or f32 always"},
-                     kArithmetic, 0),
+    sdk::enum_option(
+        {.key = "arithmetic",
+         .help = "where the model computes in bf16 or int8: prompts in bf16 over K and V "
+                 "in f16 or bf16, decoded tokens in integers over q8_0 and q4_0 (auto), "
+                 "or f32 always"},
+        kArithmetic, 0),
 };
 
 class Cpu {
@@ -58,7 +60,7 @@ class Cpu {
 
   void bind(const kvasir_geometry& geometry) {
     geometry_ = std::make_unique<Geometry>(geometry);
-    bf16_ = follows_model_ && geometry.compute == KVASIR_DTYPE_BF16;
+    rounds_ = follows_model_ && geometry.compute == KVASIR_DTYPE_BF16;
     placement_ = std::make_unique<sdk::HeadPlacement>(host_, geometry_->n_kv_heads);
     queues_ = std::make_unique<attention::NodeQueues>(std::max(1u, placement_->n_nodes()));
     planner_ = std::make_unique<attention::TaskPlanner>(*geometry_, host_.max_workers(),
@@ -150,6 +152,7 @@ class Cpu {
     shape.v_dim = geometry_->v_dim;
     shape.softmax_scale = geometry_->softmax_scale;
     shape.softcap = geometry_->softcap;
+    shape.in_integers = rounds_;
     return shape;
   }
 
@@ -322,7 +325,7 @@ class Cpu {
     tile.lse_stride = to.lse_stride;
     tile.mask = {attention::positions_of(*task.part) + task.q_begin, task.part->dist_min,
                  task.part->dist_max};
-    if (bf16_ && kernels::has_attention_prefill_bf16(shape)) {
+    if (rounds_ && kernels::has_attention_prefill_bf16(shape)) {
       const Memory memory(host_, worker,
                           kernels::attention_prefill_bf16_scratch_bytes(shape, task.n_q));
       return kernels::attention_prefill_bf16(shape, tile, rows, memory.get());
@@ -407,7 +410,7 @@ class Cpu {
 
   sdk::Host host_;
   const bool follows_model_;
-  bool bf16_ = false;  // prompts may multiply in bf16
+  bool rounds_ = false;  // what is multiplied may be rounded
   std::unique_ptr<Geometry> geometry_;
   std::unique_ptr<sdk::HeadPlacement> placement_;
   std::unique_ptr<attention::NodeQueues> queues_;

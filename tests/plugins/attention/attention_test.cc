@@ -1,6 +1,7 @@
 // A backend against kvasir.reference through the C ABI, and both against what the headers promise:
 // kvasir.cpu on every SIMD target, or the plugin file that KVASIR_TEST_BACKEND names.
 // SPDX-License-Identifier: Apache-2.0
+#include "kernels/attention_decode.h"
 #include "kernels/attention_prefill_bf16.h"
 #include "tests/plugins/attention/attention_case.h"
 #include "tests/support/effort.h"
@@ -102,10 +103,13 @@ TEST_SUITE("plugins/attention") {
     check_backends(c);
   }
 
-  TEST_CASE("a model that computes in bf16 gets prompts in bf16 over f16 and bf16, and no more" *
-            doctest::skip(!kIsCpu)) {
+  TEST_CASE(
+      "a model that computes in bf16 gets prompts in bf16 over f16 and bf16, decoded tokens in "
+      "integers over q8_0 and q4_0, and no more" *
+      doctest::skip(!kIsCpu)) {
     const auto is_half = [](uint32_t format) { return format == 0 || format == 2; };
-    for (uint32_t format = 0; format < 5; ++format) {
+    const auto has_groups = [](uint32_t format) { return format >= 4; };
+    for (uint32_t format = 0; format < 6; ++format) {
       if (emulated() && format % 3 != 0) continue;
       for (const uint32_t flags : {0u, KVASIR_ATTN_RANGE_PREFILL}) {
         CAPTURE(format);
@@ -117,10 +121,12 @@ TEST_SUITE("plugins/attention") {
         for_each_simd_target([&] {
           kvasir::kernels::AttentionShape f16;
           f16.k_type = f16.v_type = kvasir::kernels::ElementType::kF16;
-          const bool may = kvasir::kernels::has_attention_prefill_bf16(f16);
+          const bool rounds =
+              flags ? kvasir::kernels::has_attention_prefill_bf16(f16) && is_half(format)
+                    : kvasir::kernels::attention_decode_has_integers() && has_groups(format);
           const AttentionResult f32 = run_cpu(c, KVASIR_DTYPE_F32);
           const AttentionResult bf16 = run_cpu(c, KVASIR_DTYPE_BF16);
-          CHECK((f32.o != bf16.o) == (may && flags != 0 && is_half(format)));
+          CHECK((f32.o != bf16.o) == rounds);
           check_same(bf16.o, f32.o, kBf16Tolerance);
           check_same(bf16.lse, f32.lse, kBf16Tolerance);
           const AttentionResult forced = run_cpu(c, KVASIR_DTYPE_BF16, {{"arithmetic", "f32"}});

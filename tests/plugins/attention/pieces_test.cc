@@ -195,6 +195,11 @@ TEST_SUITE("plugins/attention/pieces") {
     if (emulated()) return;
     check_pieces({150, 150, 0}, "cpu", 0);
     check_pieces({.n_tokens = 4110, .n_queries = 20, .n_q_heads = 2, .n_kv_heads = 1}, "cpu", 0);
+    for (const uint32_t format : {4u, 5u}) {
+      Prompt in_integers{.n_tokens = 300, .n_queries = 30, .format = format};
+      in_integers.compute = KVASIR_DTYPE_BF16;
+      check_pieces(in_integers, "cpu", 0);
+    }
   }
 
   TEST_CASE("the reference, too") {

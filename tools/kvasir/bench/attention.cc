@@ -29,6 +29,7 @@ constexpr const char* kColumns =
 
 struct AttentionOptions {
   AttentionShape shape;
+  std::string compute = "auto";
   std::string depths = "131072", prompt_depths = "8192";
   std::string types_k, types_v;
   uint32_t n_repetitions = 20;
@@ -47,6 +48,7 @@ void check(const AttentionOptions& o) {
 
 void bench_attention(const Options& options, AttentionOptions o) {
   check(o);
+  o.shape.rounds = o.compute != "f32";
   o.shape.depths = parse_counts(o.depths, "-d", 1);
   o.shape.prompt_depths = parse_counts(o.prompt_depths, "--prompt-depth", 0);
   for (const std::string& k : split(o.types_k, ','))
@@ -110,6 +112,7 @@ Json to_json(const AttentionReport& r) {
               {"block_size", r.shape.block_size},
               {"blocks", r.shape.n_blocks},
               {"window_tokens", r.shape.window_tokens},
+              {"compute", r.shape.rounds ? "auto" : "f32"},
               {"repetitions", r.n_repetitions},
               {"limits", to_json(r.limits)},
               {"rows", Json::array()}};
@@ -133,9 +136,10 @@ std::string to_text(const AttentionReport& r) {
   }
   return format(
              "%s: one layer, %u query heads and %u kv heads x %u, blocks of %u tokens; blocks: %u "
-             "per kv head and a window of %u tokens\n",
+             "per kv head and a window of %u tokens; %s\n",
              r.backend.c_str(), r.shape.n_q_heads, r.shape.n_kv_heads, r.shape.head_dim,
-             r.shape.block_size, r.shape.n_blocks, r.shape.window_tokens) +
+             r.shape.block_size, r.shape.n_blocks, r.shape.window_tokens,
+             r.shape.rounds ? "what a backend may round is rounded" : "all arithmetic in f32") +
          to_text(r.limits) + "\nThe columns: kvasir bench attention --help\n\n" + table.markdown();
 }
 
@@ -162,6 +166,11 @@ void add_bench_attention(CLI::App& bench) {
       "Types of stored K, separated by commas: f32, f16, bf16, q8_0, q4_0, fp8_e4m3 (f16)");
   c->add_option("--ctv,--cache-type-v", o->types_v,
                 "Types of stored V; each type of K is measured with each type of V");
+  c->add_option(
+       "--compute", o->compute,
+       "What a model computes in: f32, or auto, where backends may round what they multiply "
+       "(auto)")
+      ->check(CLI::IsMember({"auto", "f32"}));
   c->add_option("-r,--repetitions", o->n_repetitions, "Repetitions of each row (20)");
   c->add_option("-t,--threads", options->threads, "Worker threads (default: one per physical core)")
       ->envname("KVASIR_ARG_THREADS");

@@ -19,6 +19,7 @@ struct AttentionShape {
   uint32_t n_blocks = 96;                                  // chosen per kv head, at random
   uint32_t window_tokens = 4096;                           // attended besides
   uint32_t n_prompt = 512;                                 // queries of a piece of a prompt
+  bool rounds = true;                                      // as where a model computes in bf16
   std::vector<uint32_t> depths;                            // keys of decoded tokens
   std::vector<uint32_t> prompt_depths;                     // keys before a piece of a prompt
   std::vector<std::pair<std::string, std::string>> types;  // of stored K and V; "" = the default
