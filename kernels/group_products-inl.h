@@ -43,16 +43,15 @@ HWY_INLINE __m512 load_scales(const uint16_t* scales) {
 // ------------------------------------------------------------------ f32 to integers
 
 // Factors that bring numbers up to `largest` to integers up to `most`, and back. What is no finite
-// number comes back as NaN.
+// number comes back as NaN, numbers below 1e-34 as 0.
 struct IntegerScale {
   float to, from;
 };
 HWY_INLINE IntegerScale integer_scale(float largest, float most) {
   using Limits = std::numeric_limits<float>;
-  if (largest == 0.0f) return {0.0f, 0.0f};
   if (!(largest <= Limits::max())) return {0.0f, Limits::quiet_NaN()};
   const float to = most / largest;
-  if (to > Limits::max()) return {Limits::max(), 1.0f / Limits::max()};  // numbers below 1e-34
+  if (!(to <= Limits::max())) return {0.0f, 0.0f};
   return {to, 1.0f / to};
 }
 
