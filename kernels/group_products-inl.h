@@ -193,8 +193,9 @@ HWY_INLINE void split_weights(const float* p, size_t n_rows, const __m512* scale
   constexpr size_t kVectors = kTileTokens / 16;
   __m512 x[kVectors];
   HWY_UNROLL(8)
-  for (size_t i = 0; i < kVectors; ++i) x[i] =
-      16 * i < n_rows ? _mm512_mul_ps(_mm512_loadu_ps(p + 16 * i), scales[i]) : _mm512_setzero_ps();
+  for (size_t i = 0; i < kVectors; ++i)
+    x[i] = 16 * i < n_rows ? _mm512_mul_ps(_mm512_loadu_ps(p + 16 * i), scales[i])
+                           : _mm512_setzero_ps();
   const IntegerScale s = integer_scale(largest_of<kVectors>(x), 32767);
   __m512i sum = _mm512_setzero_si512();
   HWY_UNROLL(4) for (size_t i = 0; i < kVectors; i += 2) {
@@ -286,8 +287,8 @@ HWY_INLINE void add_groups(const float* HWY_RESTRICT p, const T* const* rows, si
     for (size_t j = 0; j < n; ++j) {
       __m512 scale[kVectors];
       HWY_UNROLL(8)
-      for (size_t i = 0; i < kVectors; ++i) scale[i] =
-          load_scales(scales + (first + j) * kTileTokens + 16 * i);
+      for (size_t i = 0; i < kVectors; ++i)
+        scale[i] = load_scales(scales + (first + j) * kTileTokens + 16 * i);
       for (size_t g = 0; g < GT; ++g)
         split_weights<T>(p + g * kTileTokens, n_rows, scale, &weights[j][g]);
     }
