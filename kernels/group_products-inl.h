@@ -3,7 +3,7 @@
 //
 // f32 becomes 16 bits, relative to the largest magnitude among the numbers beside it: those of a
 // query in a group of 32, or the weights of a tile's rows in a group. So a number is off by at most
-// 2^-16 of that magnitude. Sums of a group's products, and of a tile's products, are exact.
+// 1 / 65278 of that magnitude. Sums of a group's products, and of a tile's products, are exact.
 // SPDX-License-Identifier: Apache-2.0
 #if defined(KVASIR_KERNELS_GROUP_PRODUCTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVASIR_KERNELS_GROUP_PRODUCTS_INL_H_
@@ -76,10 +76,9 @@ HWY_INLINE __m512i to_integers(__m512 v, float factor) {
 template <class T>
 inline constexpr int32_t kStepOffset = std::is_same_v<T, Q8Group> ? 128 : 8;
 
-// 32 elements of a query, in the order of elements four to a word: scale * (256 high + low), where
-// high and low are signed bytes.
+// 32 elements of a query: scale * (256 upper + lower), both signed bytes, four to a word.
 struct QueryGroup {
-  uint32_t high[8], low[8];
+  uint32_t upper[8], lower[8];
   float scale;
   int32_t correction;  // what kStepOffset adds to a sum of products, negated
 };
@@ -96,10 +95,10 @@ HWY_INLINE void split_query(const float* q, float factor, QueryGroup* out) {
   for (size_t i = 0; i < 2; ++i) {
     const __m512i x =
         s.to == 0.0f ? _mm512_setzero_si512() : to_integers(v[i], s.to);  // NaN becomes 0
-    const __m512i high = _mm512_srai_epi32(_mm512_add_epi32(x, _mm512_set1_epi32(128)), 8);
+    const __m512i upper = _mm512_srai_epi32(_mm512_add_epi32(x, _mm512_set1_epi32(128)), 8);
     sum += _mm512_reduce_add_epi32(x);
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(out->high + 4 * i), _mm512_cvtepi32_epi8(high));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(out->low + 4 * i), _mm512_cvtepi32_epi8(x));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out->upper + 4 * i), _mm512_cvtepi32_epi8(upper));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out->lower + 4 * i), _mm512_cvtepi32_epi8(x));
   }
   out->scale = s.from;
   out->correction = -kStepOffset<T> * sum;
@@ -125,7 +124,7 @@ HWY_INLINE void transpose_words(const uint8_t* const* rows, size_t at, __m512i* 
   w[3] = _mm512_unpackhi_epi64(b, e);
 }
 
-// A group of 16 rows: w[i], lane r has elements 4 i to 4 i + 3 of row r as QueryGroup's partner.
+// Steps plus kStepOffset of a group of 16 rows: w[i], lane r has elements 4 i to 4 i + 3 of row r.
 HWY_INLINE void load_keys(const Q8Group* const* rows, size_t group, __m512i* w) {
   const size_t at = group * sizeof(Q8Group) + offsetof(Q8Group, q);
   transpose_words(reinterpret_cast<const uint8_t* const*>(rows), at, w);
@@ -153,22 +152,22 @@ HWY_INLINE void dot_groups(const QueryGroup* q, size_t q_stride, const T* const*
   __m512 dot[GT];
   HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) dot[g] = _mm512_setzero_ps();
   for (size_t group = 0; group < n_groups; ++group) {
-    __m512i w[8], high[GT], low[GT];
+    __m512i w[8], upper[GT], lower[GT];
     load_keys(rows, group, w);
     ahead.ask<lines_of(16 * sizeof(T))>();
     HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
-      high[g] = _mm512_setzero_si512();
-      low[g] = _mm512_set1_epi32(q[g * q_stride + group].correction);
+      upper[g] = _mm512_setzero_si512();
+      lower[g] = _mm512_set1_epi32(q[g * q_stride + group].correction);
     }
     HWY_UNROLL(8) for (size_t i = 0; i < 8; ++i) {
       HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
-        add_quads(high[g], w[i], q[g * q_stride + group].high[i]);
-        add_quads(low[g], w[i], q[g * q_stride + group].low[i]);
+        add_quads(upper[g], w[i], q[g * q_stride + group].upper[i]);
+        add_quads(lower[g], w[i], q[g * q_stride + group].lower[i]);
       }
     }
     const __m512 scale = load_scales(scales + group * kTileTokens);
     HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
-      const __m512i sum = _mm512_add_epi32(_mm512_slli_epi32(high[g], 8), low[g]);
+      const __m512i sum = _mm512_add_epi32(_mm512_slli_epi32(upper[g], 8), lower[g]);
       const __m512 of_q = _mm512_set1_ps(q[g * q_stride + group].scale);
       dot[g] = _mm512_fmadd_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(sum), of_q), scale, dot[g]);
     }
