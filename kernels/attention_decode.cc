@@ -139,10 +139,10 @@ HWY_INLINE void load_columns(const T* row, size_t column, size_t tail, VecF32* H
 
 // sum_g[0 .. VT vectors) += sum_r p[g][r] * v_r for GT heads, with GT * VT sums in registers.
 // `tail` < kLanes elements of the only vector exist when it is not 0.
-template <size_t GT, size_t VT, class T>
+template <size_t GT, size_t VT, class T, class Ahead>
 HWY_INLINE void add_value_columns(const float* HWY_RESTRICT p, const T* const* rows, size_t n_rows,
                                   size_t column, size_t tail, float* HWY_RESTRICT sum,
-                                  size_t sum_stride, RowsAhead& ahead) {
+                                  size_t sum_stride, Ahead& ahead) {
   const F32 d;
   VecF32 acc[GT * VT];
   HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
@@ -153,7 +153,7 @@ HWY_INLINE void add_value_columns(const float* HWY_RESTRICT p, const T* const* r
   for (size_t r = 0; r < n_rows; ++r) {
     VecF32 v[VT];
     load_columns<VT>(rows[r], column, tail, v);
-    ahead.ask<lines_of(bytes_of_row<T>(VT * kLanes))>();
+    ahead.template ask<lines_of(bytes_of_row<T>(VT * kLanes))>();
     HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
       const VecF32 weight = hn::Set(d, p[g * kTileTokens + r]);
       HWY_UNROLL(4)
@@ -168,10 +168,10 @@ HWY_INLINE void add_value_columns(const float* HWY_RESTRICT p, const T* const* r
 }
 
 // All columns of n_rows V rows for GT heads.
-template <size_t GT, class T>
+template <size_t GT, class T, class Ahead>
 HWY_INLINE void add_value_rows(const float* HWY_RESTRICT p, const T* const* rows, size_t n_rows,
                                size_t v_dim, float* HWY_RESTRICT sum, size_t sum_stride,
-                               RowsAhead& ahead) {
+                               Ahead& ahead) {
   constexpr size_t kVectors = kDotTile / 4;
   size_t c = 0;
   for (; c + kVectors * kLanes <= v_dim; c += kVectors * kLanes) {
@@ -186,16 +186,15 @@ HWY_INLINE void add_value_rows(const float* HWY_RESTRICT p, const T* const* rows
 }
 
 // sum_g += sum_r p[g][r] * v_r. Groups of rows stay in the L1 cache while the columns and the heads
-// are walked in pieces that fit the registers. `rows` has n_rows + ahead entries.
-template <class T>
+// are walked in pieces that fit the registers; `ahead` as for dot_heads().
+template <class T, class Ahead>
 HWY_INLINE void add_values(const DecodeScratch& s, size_t n_heads, const T* const* rows,
-                           size_t n_rows, size_t ahead, size_t v_dim) {
-  const size_t row_bytes = bytes_of_row<T>(v_dim);
-  const size_t group = group_rows(row_bytes);
+                           size_t n_rows, size_t v_dim, Ahead& ahead) {
+  const size_t group = group_rows(bytes_of_row<T>(v_dim));
   const size_t stride = padded(v_dim);
   for (size_t r = 0; r < n_rows; r += group) {
     const size_t n = n_rows - r < group ? n_rows - r : group;
-    RowsAhead next(reinterpret_cast<const void* const*>(rows + r + ahead), n, row_bytes);
+    auto&& next = ahead.of_group(r, n);
     for (size_t g = 0; g < n_heads; g += 4) {
       const float* p = s.logits + g * kTileTokens + r;
       float* sum = s.sum + g * stride;
@@ -286,21 +285,48 @@ void split_queries(const AttentionShape& shape, const float* q, const DecodeScra
 
 // ------------------------------------------------------------------ element types, the loop
 
+// What is asked for while a tile of rows of `dim` elements is read: the same number of rows from a
+// little later on, of which the first of `next` are the last.
+template <class T>
+LinkedRows link_rows(const uint8_t** rows, size_t n_rows, size_t dim, const NextRows& next) {
+  link_ahead(rows, n_rows, next.rows, next.n);
+  const size_t row_bytes = bytes_of_row<T>(dim);
+  return {reinterpret_cast<const void* const*>(rows + ahead_rows(row_bytes)), row_bytes};
+}
+
+// Products with groups take longer than their bytes: no order of lines shows there.
+template <class T>
+bool in_pieces(const NextRows& next) {
+  return !Grouped<T> && PiecesAhead::fit(next.rows, next.n, next.row_bytes);
+}
+
 template <class T>
 HWY_NOINLINE void dot_tile(const AttentionShape& shape, KvTile& tile, const DecodeScratch& s,
                            const NextRows& next) {
-  link_ahead(tile.k, tile.n, next.rows, next.n);
-  dot_heads(s.q, padded(shape.head_dim), shape.group_size,
-            reinterpret_cast<const T* const*>(tile.k), tile.n,
-            ahead_rows(bytes_of_row<T>(shape.head_dim)), shape.head_dim, s.logits, kTileTokens);
+  const size_t stride = padded(shape.head_dim);
+  const auto* const* rows = reinterpret_cast<const T* const*>(tile.k);
+  if (in_pieces<T>(next)) {
+    PiecesAhead ahead(next.rows, next.n, next.row_bytes, tile.n);
+    dot_heads(s.q, stride, shape.group_size, rows, tile.n, shape.head_dim, s.logits, kTileTokens,
+              ahead);
+  } else {
+    const auto ahead = link_rows<T>(tile.k, tile.n, shape.head_dim, next);
+    dot_heads(s.q, stride, shape.group_size, rows, tile.n, shape.head_dim, s.logits, kTileTokens,
+              ahead);
+  }
 }
 
 template <class T>
 HWY_NOINLINE void add_tile(const AttentionShape& shape, KvTile& tile, const DecodeScratch& s,
                            const NextRows& next) {
-  link_ahead(tile.v, tile.n, next.rows, next.n);
-  add_values(s, shape.group_size, reinterpret_cast<const T* const*>(tile.v), tile.n,
-             ahead_rows(bytes_of_row<T>(shape.v_dim)), shape.v_dim);
+  const auto* const* rows = reinterpret_cast<const T* const*>(tile.v);
+  if (in_pieces<T>(next)) {
+    PiecesAhead ahead(next.rows, next.n, next.row_bytes, tile.n);
+    add_values(s, shape.group_size, rows, tile.n, shape.v_dim, ahead);
+  } else {
+    const auto ahead = link_rows<T>(tile.v, tile.n, shape.v_dim, next);
+    add_values(s, shape.group_size, rows, tile.n, shape.v_dim, ahead);
+  }
 }
 
 // q [group_size, head_dim] as dot_tile takes it.

@@ -97,9 +97,12 @@ namespace kvasir::kernels::HWY_NAMESPACE {
 template <class T>
 HWY_NOINLINE void dot_keys(const AttentionShape& shape, const KvTile& tile, const float* q,
                            size_t ahead, float* logits) {
+  LinkedRows next;
+  if (ahead != 0)
+    next = {reinterpret_cast<const void* const*>(tile.k + ahead), bytes_of_row<T>(shape.head_dim)};
   dot_heads(q, padded_dim(shape.head_dim), shape.group_size,
-            reinterpret_cast<const T* const*>(tile.k), tile.n, ahead, shape.head_dim, logits,
-            kTileTokens);
+            reinterpret_cast<const T* const*>(tile.k), tile.n, shape.head_dim, logits, kTileTokens,
+            next);
 }
 
 // logits[t] -> exp(cap(logits[t]) + weights[t] - lse) for the whole tile.

@@ -234,7 +234,9 @@ void score_records(const float* q, size_t n_heads, size_t width, const Records& 
       rows[i] = behind ? reinterpret_cast<const T*>(behind + (i - here) * records.record_bytes)
                        : rows[here - 1];
     left -= n;
-    dot_heads(q, padded_width(width), n_heads, rows, n, ahead, width, score + b, score_stride);
+    const LinkedRows next{reinterpret_cast<const void* const*>(rows + ahead),
+                          bytes_of_row<T>(width)};
+    dot_heads(q, padded_width(width), n_heads, rows, n, width, score + b, score_stride, next);
   }
 }
 
@@ -268,7 +270,8 @@ void score_padded(const float* q, size_t n_heads, size_t width, const Records& r
           !records.list && bytes_of_row<T>(whole) <= static_cast<size_t>(end - record);
       pad_record(reinterpret_cast<const T*>(record), width, may_read_on, padded + i * stride);
     }
-    dot_heads(q, stride, n_heads, rows, n, 0, whole, score + b, score_stride);
+    const LinkedRows nothing;
+    dot_heads(q, stride, n_heads, rows, n, whole, score + b, score_stride, nothing);
   }
 }
 

@@ -10,6 +10,7 @@
 
 #include <hwy/highway.h>
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
@@ -256,6 +257,74 @@ class RowsAhead {
   const void *const *rows_ = nullptr, *const *end_ = nullptr;
   size_t row_bytes_ = 0, at_ = 0;
 };
+
+// For each group of a tile's rows, those as many rows later: the row pointers go on behind the tile.
+struct LinkedRows {
+  const void* const* rows = nullptr;  // those for the first group; null: none
+  size_t row_bytes = 0;
+  RowsAhead of_group(size_t first, size_t n) const {
+    return rows ? RowsAhead(rows + first, n, row_bytes) : RowsAhead();
+  }
+};
+
+// The same for the rows of a later tile that lie in 8 pieces of memory, or in fewer, as those of a
+// block do, and of eight blocks. A line of each piece in turn is asked for, from the front of one
+// and from the back of the next: of pieces of a page each, on Granite Rapids, that takes a tenth
+// less time than line after line, or than a page in the order of prefetch_ahead().
+class PiecesAhead {
+ public:
+  static bool fit(const uint8_t* const* rows, size_t n_rows, size_t row_bytes) {
+    return are_pieces(rows, n_rows, row_bytes, kMost);
+  }
+  // n_rows rows that fit(), asked for while n_now are read
+  PiecesAhead(const uint8_t* const* rows, size_t n_rows, size_t row_bytes, size_t n_now) {
+    // Two pieces in one page are slower than none.
+    constexpr size_t kPage = 4096;
+    size_t n_pieces = kMost;
+    while (n_pieces > 2 && n_rows / n_pieces * row_bytes < kPage &&
+           are_pieces(rows, n_rows, row_bytes, n_pieces / 2))
+      n_pieces /= 2;
+    const size_t n = n_rows / n_pieces, lines = (n * row_bytes + 63) / 64;
+    for (size_t i = 0; i < n_pieces; ++i)
+      pieces_[i] = reinterpret_cast<const char*>(rows[i * n]) + (i % 2 ? (lines - 1) * 64 : 0);
+    log2_pieces_ = static_cast<unsigned>(std::countr_zero(n_pieces));
+    n_ = lines * n_pieces;
+    per_row_ = (n_ + n_now - 1) / n_now;
+  }
+  PiecesAhead& of_group(size_t first, size_t n) {
+    end_ = per_row_ * (first + n) < n_ ? per_row_ * (first + n) : n_;
+    return *this;
+  }
+  template <size_t kLines>
+  HWY_INLINE void ask() {
+    if (at_ >= end_) return;
+    HWY_UNROLL(8) for (size_t i = 0; i < kLines; i += 2, at_ += 2) {
+      const size_t line = (at_ >> log2_pieces_) * 64, piece = at_ & ((1u << log2_pieces_) - 1);
+      __builtin_prefetch(pieces_[piece] + line, 0, 2);
+      __builtin_prefetch(pieces_[piece + 1] - line, 0, 2);
+    }
+  }
+  void ask_rest() {
+    while (at_ < end_) ask<2>();
+  }
+
+ private:
+  static constexpr size_t kMost = 8;
+  static bool are_pieces(const uint8_t* const* rows, size_t n_rows, size_t row_bytes,
+                         size_t n_pieces) {
+    const size_t n = n_rows / n_pieces;
+    if (n == 0 || n_rows % n_pieces != 0) return false;
+    for (size_t r = 0; r < n_rows; r += n)
+      if (rows[r + n - 1] != rows[r] + (n - 1) * row_bytes) return false;
+    return true;
+  }
+
+  const char* pieces_[kMost];  // the line of each that is asked for first
+  unsigned log2_pieces_;
+  size_t n_, per_row_;       // lines, and of them while a row is read
+  size_t at_ = 0, end_ = 0;  // the next, and where the group's end
+};
+
 // Lines that n bytes of rows are read in.
 constexpr size_t lines_of(size_t bytes) { return (bytes + 63) / 64; }
 
@@ -323,17 +392,17 @@ HWY_INLINE void add_group(const float* HWY_RESTRICT q, size_t q_stride, const T*
 //   q     [GT, q_stride] f32, zero from head_dim to the next multiple of kLanes
 //   rows  [KT] pointers to head_dim elements of T, or to their groups
 //   n_rows <= KT: how many results are written (the others repeat a row)
-template <size_t KT, size_t GT, class T>
+template <size_t KT, size_t GT, class T, class Ahead>
 HWY_INLINE void dot_rows(const float* HWY_RESTRICT q, size_t q_stride, const T* const* rows,
                          size_t n_rows, size_t head_dim, float* HWY_RESTRICT dots,
-                         size_t dot_stride, RowsAhead& ahead) {
+                         size_t dot_stride, Ahead& ahead) {
   const F32 d;
   VecF32 sum[kTileSums<KT, GT>];
   HWY_UNROLL(16) for (size_t i = 0; i < kTileSums<KT, GT>; ++i) sum[i] = hn::Zero(d);
   if constexpr (Grouped<T>) {
     for (size_t group = 0; group < head_dim / kGroupElements; ++group) {
       add_group<KT, GT>(q + group * kGroupElements, q_stride, rows, group, sum);
-      ahead.ask<lines_of(KT * sizeof(T))>();
+      ahead.template ask<lines_of(KT * sizeof(T))>();
     }
     return store_sums<KT, GT>(sum, n_rows, dots, dot_stride);
   }
@@ -341,7 +410,7 @@ HWY_INLINE void dot_rows(const float* HWY_RESTRICT q, size_t q_stride, const T* 
   for (; i + kLanes <= head_dim; i += kLanes) {
     VecF32 k[KT];
     HWY_UNROLL(16) for (size_t r = 0; r < KT; ++r) k[r] = load_at(d, rows[r], i);
-    if constexpr (!Grouped<T>) ahead.ask<lines_of(KT * kLanes * sizeof(T))>();
+    if constexpr (!Grouped<T>) ahead.template ask<lines_of(KT * kLanes * sizeof(T))>();
     HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
       const VecF32 qg = hn::Load(d, q + g * q_stride + i);
       HWY_UNROLL(16)
@@ -365,10 +434,10 @@ constexpr size_t dot_row_step() {
   return kDotTile / (GT == 3 ? 4 : GT);
 }
 
-template <size_t GT, class T>
+template <size_t GT, class T, class Ahead>
 HWY_INLINE void dot_head_tile(const float* HWY_RESTRICT q, size_t q_stride, const T* const* rows,
                               size_t n_rows, size_t head_dim, float* HWY_RESTRICT dots,
-                              size_t dot_stride, RowsAhead& ahead) {
+                              size_t dot_stride, Ahead& ahead) {
   constexpr size_t kStep = dot_row_step<GT>();
   size_t r = 0;
   for (; r + kStep <= n_rows; r += kStep) {
@@ -411,18 +480,16 @@ HWY_INLINE void prefetch_ahead(const void* at, size_t bytes) {
 }
 
 // dots[g * dot_stride + r] = q_g . row_r for all rows and n_heads query heads. Rows are taken in
-// groups, so that a second tile of heads finds them in the L1 cache; with row r, row r + ahead is
-// prefetched: `rows` has n_rows + ahead entries.
-template <class T>
+// groups, so that a second tile of heads finds them in the L1 cache; `ahead` says what is asked for
+// with each group: LinkedRows or PiecesAhead.
+template <class T, class Ahead>
 HWY_INLINE void dot_heads(const float* HWY_RESTRICT q, size_t q_stride, size_t n_heads,
-                          const T* const* rows, size_t n_rows, size_t ahead, size_t head_dim,
-                          float* HWY_RESTRICT dots, size_t dot_stride) {
-  const size_t row_bytes = bytes_of_row<T>(head_dim);
-  const size_t group = group_rows(row_bytes);
+                          const T* const* rows, size_t n_rows, size_t head_dim,
+                          float* HWY_RESTRICT dots, size_t dot_stride, Ahead& ahead) {
+  const size_t group = group_rows(bytes_of_row<T>(head_dim));
   for (size_t r = 0; r < n_rows; r += group) {
     const size_t n = n_rows - r < group ? n_rows - r : group;
-    RowsAhead next;
-    if (ahead != 0) next = {reinterpret_cast<const void* const*>(rows + r + ahead), n, row_bytes};
+    auto&& next = ahead.of_group(r, n);
     size_t g = 0;
     for (; g + 4 <= n_heads; g += 4) {
       dot_head_tile<4>(q + g * q_stride, q_stride, rows + r, n, head_dim, dots + g * dot_stride + r,
