@@ -238,13 +238,18 @@ HWY_NOINLINE void gather_scales(const T* const* HWY_RESTRICT rows, size_t n_rows
   }
 }
 
-template <class T>
-HWY_NOINLINE void dot_tile_in_integers(const AttentionShape& shape, KvTile& tile,
-                                       const DecodeScratch& s, const NextRows& next) {
+// What is asked for while a tile is read: where next rows lie behind each other, line after line.
+inline bool in_pieces_for_integers(const NextRows& next) {
+  return !RowsAhead::are_one(next.rows, next.n, next.row_bytes) &&
+         PiecesAhead::fit(next.rows, next.n, next.row_bytes);
+}
+
+template <class T, class Ahead>
+HWY_INLINE void dot_in_integers(const AttentionShape& shape, KvTile& tile, const DecodeScratch& s,
+                                Ahead&& ahead) {
   const size_t n_groups = shape.head_dim / kGroupElements;
   const auto* const* rows = reinterpret_cast<const T* const*>(tile.k);
   const auto* q = reinterpret_cast<const QueryGroup*>(s.q);
-  RowsAhead ahead = RowsAhead::all_of(next.rows, next.n, next.row_bytes);
   fill_up(tile.k, tile.n);
   gather_scales(rows, tile.n, n_groups, s.scales);
   for (size_t r = 0; r < tile.n; r += 16) {
@@ -257,11 +262,21 @@ HWY_NOINLINE void dot_tile_in_integers(const AttentionShape& shape, KvTile& tile
 }
 
 template <class T>
-HWY_NOINLINE void add_tile_in_integers(const AttentionShape& shape, KvTile& tile,
+HWY_NOINLINE void dot_tile_in_integers(const AttentionShape& shape, KvTile& tile,
                                        const DecodeScratch& s, const NextRows& next) {
+  if (in_pieces_for_integers(next)) {
+    PiecesAhead ahead(next.rows, next.n, next.row_bytes, tile.n);
+    dot_in_integers<T>(shape, tile, s, ahead.of_group(0, tile.n));
+  } else {
+    dot_in_integers<T>(shape, tile, s, RowsAhead::all_of(next.rows, next.n, next.row_bytes));
+  }
+}
+
+template <class T, class Ahead>
+HWY_INLINE void add_in_integers(const AttentionShape& shape, KvTile& tile, const DecodeScratch& s,
+                                Ahead&& ahead) {
   const size_t n_groups = shape.v_dim / kGroupElements, stride = padded(shape.v_dim);
   const auto* const* rows = reinterpret_cast<const T* const*>(tile.v);
-  RowsAhead ahead = RowsAhead::all_of(next.rows, next.n, next.row_bytes);
   fill_up(tile.v, tile.n);
   gather_scales(rows, tile.n, n_groups, s.scales);
   for_heads(shape.group_size, [&]<size_t GT>(size_t g) {
@@ -269,6 +284,17 @@ HWY_NOINLINE void add_tile_in_integers(const AttentionShape& shape, KvTile& tile
                    stride, ahead);
   });
   ahead.ask_rest();
+}
+
+template <class T>
+HWY_NOINLINE void add_tile_in_integers(const AttentionShape& shape, KvTile& tile,
+                                       const DecodeScratch& s, const NextRows& next) {
+  if (in_pieces_for_integers(next)) {
+    PiecesAhead ahead(next.rows, next.n, next.row_bytes, tile.n);
+    add_in_integers<T>(shape, tile, s, ahead.of_group(0, tile.n));
+  } else {
+    add_in_integers<T>(shape, tile, s, RowsAhead::all_of(next.rows, next.n, next.row_bytes));
+  }
 }
 
 // q [group_size, head_dim] as dot_tile_in_integers takes it.

@@ -145,16 +145,16 @@ HWY_INLINE void load_keys(const Q4Group* const* rows, size_t group, __m512i* w) 
 // dots[g * dot_stride + r] = q_g . row r for 16 rows and GT query heads.
 //   q       [GT, q_stride], n_groups of each
 //   scales  [n_groups, kTileTokens], those of the rows
-template <size_t GT, class T>
+template <size_t GT, class T, class Ahead>
 HWY_INLINE void dot_groups(const QueryGroup* q, size_t q_stride, const T* const* rows,
                            const uint16_t* scales, size_t n_groups, float* HWY_RESTRICT dots,
-                           size_t dot_stride, RowsAhead& ahead) {
+                           size_t dot_stride, Ahead& ahead) {
   __m512 dot[GT];
   HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) dot[g] = _mm512_setzero_ps();
   for (size_t group = 0; group < n_groups; ++group) {
     __m512i w[8], upper[GT], lower[GT];
     load_keys(rows, group, w);
-    ahead.ask<lines_of(16 * sizeof(T))>();
+    ahead.template ask<lines_of(16 * sizeof(T))>();
     HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
       upper[g] = _mm512_setzero_si512();
       lower[g] = _mm512_set1_epi32(q[g * q_stride + group].correction);
@@ -240,10 +240,9 @@ HWY_INLINE void load_values(const Q4Group& a, const Q4Group& b, __m512i* steps) 
 }
 
 // sum[g * sum_stride + 32 group + i] += sum_r weight of row r * its step i, for GT query heads.
-template <size_t GT, class T>
+template <size_t GT, class T, class Ahead>
 HWY_INLINE void add_group(const GroupWeights* weights, const T* const* rows, size_t n_rows,
-                          size_t group, float* HWY_RESTRICT sum, size_t sum_stride,
-                          RowsAhead& ahead) {
+                          size_t group, float* HWY_RESTRICT sum, size_t sum_stride, Ahead& ahead) {
   __m512i acc[GT][2];
   HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
     const bool is_nibble = std::is_same_v<T, Q4Group>;
@@ -253,7 +252,7 @@ HWY_INLINE void add_group(const GroupWeights* weights, const T* const* rows, siz
     for (size_t i = 0; i < 16; ++i) {
       __m512i v[2];
       load_values(rows[r + i][group], rows[r + 16 + i][group], v);
-      ahead.ask<lines_of(2 * sizeof(T))>();
+      ahead.template ask<lines_of(2 * sizeof(T))>();
       HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
         const __m512i w = _mm512_set1_epi32(weights[g].pairs[r / 2 + i]);
         add_pairs(acc[g][0], v[0], w);
@@ -274,10 +273,10 @@ HWY_INLINE void add_group(const GroupWeights* weights, const T* const* rows, siz
 // sum[g * sum_stride + i] += sum_r p[g * kTileTokens + r] * element i of row r.
 //   rows    valid up to the next multiple of 32 behind n_rows
 //   scales  [n_groups, kTileTokens], those of the rows
-template <size_t GT, class T>
+template <size_t GT, class T, class Ahead>
 HWY_INLINE void add_groups(const float* HWY_RESTRICT p, const T* const* rows, size_t n_rows,
                            const uint16_t* scales, size_t n_groups, float* HWY_RESTRICT sum,
-                           size_t sum_stride, RowsAhead& ahead) {
+                           size_t sum_stride, Ahead& ahead) {
   constexpr size_t kVectors = kTileTokens / 16;
   constexpr size_t kBatch = 4;  // groups whose weights are made at once: each alone is a long chain
   GroupWeights weights[kBatch][GT];

@@ -232,11 +232,13 @@ class RowsAhead {
   RowsAhead() = default;  // none
   RowsAhead(const void* const* rows, size_t n_rows, size_t row_bytes)
       : rows_(rows), end_(rows + n_rows), row_bytes_(row_bytes) {}
+  static bool are_one(const uint8_t* const* rows, size_t n_rows, size_t row_bytes) {
+    return n_rows != 0 && rows[n_rows - 1] == rows[0] + (n_rows - 1) * row_bytes;
+  }
   // As one long row where they lie behind each other: rows shorter than a line share lines.
   static RowsAhead all_of(const uint8_t* const* rows, size_t n_rows, size_t row_bytes) {
     const auto* first = reinterpret_cast<const void* const*>(rows);
-    if (n_rows != 0 && rows[n_rows - 1] == rows[0] + (n_rows - 1) * row_bytes)
-      return {first, 1, n_rows * row_bytes};
+    if (are_one(rows, n_rows, row_bytes)) return {first, 1, n_rows * row_bytes};
     return {first, n_rows, row_bytes};
   }
   template <size_t kLines>
@@ -258,7 +260,8 @@ class RowsAhead {
   size_t row_bytes_ = 0, at_ = 0;
 };
 
-// For each group of a tile's rows, those as many rows later: the row pointers go on behind the tile.
+// For each group of a tile's rows, those as many rows later: the row pointers go on behind the
+// tile.
 struct LinkedRows {
   const void* const* rows = nullptr;  // those for the first group; null: none
   size_t row_bytes = 0;
