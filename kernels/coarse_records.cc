@@ -72,24 +72,49 @@ bool range_of(const Records& records, size_t column, size_t width, float* low, f
   return hn::AllTrue(d, hn::Eq(poison, hn::Zero(d)));
 }
 
+// One vector of elements of all records, in steps from the least.
+template <class T>
+class Column {
+ public:
+  Column(const Records& records, size_t column, size_t width, const float* low, const float* step)
+      : records_(records), column_(column), width_(width) {
+    const F32 d;
+    const VecF32 each = hn::LoadU(d, step + column), one = hn::Set(d, 1.0f);
+    // One code where all values are equal, or so close that their distance has no inverse.
+    const auto differ = hn::Ge(each, hn::Set(d, std::numeric_limits<float>::min()));
+    low_ = hn::LoadU(d, low + column);
+    inverse_ = hn::IfThenElseZero(differ, hn::Div(one, hn::IfThenElse(differ, each, one)));
+  }
+  HWY_INLINE VecF32 steps(size_t record) const {
+    return hn::Mul(hn::Sub(elements<T>(records_, record, column_, width_), low_), inverse_);
+  }
+  static HWY_INLINE VecF32 code(VecF32 steps) {  // not cut off to a whole number yet
+    return hn::Min(steps, hn::Set(F32(), kCoarseSteps - 1.0f));
+  }
+  // From the middle of the step; 0 where there is one code.
+  HWY_INLINE VecF32 off(size_t record) const {
+    const F32 d;
+    const VecF32 at = steps(record);
+    const VecF32 middle = hn::Add(hn::Floor(code(at)), hn::Set(d, 0.5f));
+    return hn::IfThenElseZero(hn::Gt(inverse_, hn::Zero(d)), hn::Sub(at, middle));
+  }
+
+ private:
+  const Records& records_;
+  size_t column_, width_;
+  VecF32 low_, inverse_;
+};
+
 // Codes of one vector of elements, into the words of the records.
 template <class T>
 void code_column(const Records& records, size_t column, size_t width, const float* low,
                  const float* step, uint8_t* words) {
-  const F32 d;
   const I32 di;
   const hn::Rebind<uint8_t, F32> d8;
   HWY_ALIGN uint8_t codes[kLanes];
-  const VecF32 from = hn::LoadU(d, low + column), each = hn::LoadU(d, step + column);
-  // One code where all values are equal, or so close that their distance has no inverse.
-  const auto differ = hn::Ge(each, hn::Set(d, std::numeric_limits<float>::min()));
-  const VecF32 one = hn::Set(d, 1.0f);
-  const VecF32 inverse =
-      hn::IfThenElseZero(differ, hn::Div(one, hn::IfThenElse(differ, each, one)));
+  const Column<T> elements(records, column, width, low, step);
   for (size_t b = 0; b < records.n; ++b) {
-    const VecF32 x = elements<T>(records, b, column, width);
-    const VecF32 code =
-        hn::Min(hn::Mul(hn::Sub(x, from), inverse), hn::Set(d, kCoarseSteps - 1.0f));
+    const VecF32 code = Column<T>::code(elements.steps(b));
     hn::StoreU(hn::DemoteTo(d8, hn::ConvertTo(di, code)), d8, codes);
     for (size_t i = 0; i < kLanes; ++i) {
       const size_t element = column + i, in_word = element % kTogether;
@@ -99,28 +124,49 @@ void code_column(const Records& records, size_t column, size_t width, const floa
   }
 }
 
-bool code_records(const Records& records, size_t width, float* low, float* step, uint8_t* words) {
+// The largest distance of a record from the middles of its steps, in steps.
+template <class T>
+float largest_distance(const Records& records, size_t width, const float* low, const float* step) {
+  const F32 d;
+  float most = 0.0f;
+  for (size_t b = 0; b < records.n; ++b) {
+    VecF32 sum = hn::Zero(d);
+    for (size_t c = 0; c < coarse_width(width); c += kLanes) {
+      const VecF32 off = Column<T>(records, c, width, low, step).off(b);
+      sum = hn::MulAdd(off, off, sum);
+    }
+    most = std::max(most, hn::GetLane(hn::SumOfLanes(d, sum)));
+  }
+  return std::sqrt(most);
+}
+
+bool code_records(const Records& records, size_t width, float* low, float* step, uint8_t* words,
+                  float* distance) {
   bool is_finite = true;
   with_row_type(records.type, [&]<class T>(T) {
     for (size_t c = 0; c < coarse_width(width) && is_finite; c += kLanes) {
       is_finite = range_of<T>(records, c, width, low, step);
       if (is_finite) code_column<T>(records, c, width, low, step, words);
     }
+    if (is_finite) *distance = largest_distance<T>(records, width, low, step);
   });
   return is_finite;
 }
 
 // What the bounds of all records share, and the weights of the codes; returns the scale of those.
 //   scaled [coarse_width(width)]
-float weigh(const float* weight, size_t width, const float* low, const float* step, float* scaled,
-            float* shared) {
+float weigh(const float* weight, size_t width, const float* low, const float* step, float distance,
+            float* scaled, float* shared) {
   const F32 d;
   VecF32 sum = hn::Zero(d), size = hn::Zero(d), largest = hn::Zero(d);
+  VecF32 length = hn::Zero(d), squares = hn::Zero(d);
   for (size_t c = 0; c < coarse_width(width); c += kLanes) {
     const VecF32 w = load_within(weight, c, width);
     const VecF32 from = hn::LoadU(d, low + c), each = hn::LoadU(d, step + c);
     const VecF32 of_step = hn::Mul(w, each);
-    sum = hn::Add(hn::MulAdd(w, from, sum), hn::Max(of_step, hn::Zero(d)));
+    sum = hn::MulAdd(of_step, hn::Set(d, 0.5f), hn::MulAdd(w, from, sum));  // of middles
+    length = hn::Add(length, hn::Abs(of_step));
+    squares = hn::MulAdd(of_step, of_step, squares);
     const VecF32 to = hn::MulAdd(each, hn::Set(d, kCoarseSteps), from);
     const VecF32 reach = hn::Max(hn::Max(hn::Abs(from), hn::Abs(to)), hn::Set(d, 1e-30f));
     size = hn::MulAdd(hn::Abs(w), reach, size);
@@ -129,7 +175,13 @@ float weigh(const float* weight, size_t width, const float* low, const float* st
   }
   // Codes and sums in f32, of the bound and of the score, are off by less than this.
   const float error = static_cast<float>(width + 64) * 0x1p-23f;
-  *shared = hn::GetLane(hn::SumOfLanes(d, sum)) + error * hn::GetLane(hn::SumOfLanes(d, size));
+  // A record is half a step off in each element at most, and `distance` in all of them together.
+  constexpr float kLeastSum = 1e-28f;  // squares that underflow are no part of smaller ones
+  float off = 0.5f * hn::GetLane(hn::SumOfLanes(d, length));
+  const float sum_of_squares = hn::GetLane(hn::SumOfLanes(d, squares));
+  if (sum_of_squares >= kLeastSum) off = std::min(off, distance * std::sqrt(sum_of_squares));
+  *shared =
+      hn::GetLane(hn::SumOfLanes(d, sum)) + off + error * hn::GetLane(hn::SumOfLanes(d, size));
   return hn::GetLane(hn::MaxOfLanes(d, largest)) / kMostWeight;
 }
 
@@ -247,15 +299,15 @@ void bound_words(const Weights& rounded, size_t n_words, const uint8_t* words, c
 
 #endif
 
-void bound_records(const float* weight, size_t width, const uint8_t* coarse, const uint8_t* next,
-                   size_t n, float* bound, float* scaled) {
+void bound_records(const float* weight, size_t width, const uint8_t* coarse, float distance,
+                   const uint8_t* next, size_t n, float* bound, float* scaled) {
   const auto* low = reinterpret_cast<const float*>(coarse);
   const float* step = low + coarse_width(width);
   const auto* words = reinterpret_cast<const uint8_t*>(step + coarse_width(width));
   auto* bytes = reinterpret_cast<int8_t*>(scaled + coarse_width(width));
   const Weights rounded{bytes, bytes + coarse_width(width)};
   float shared = 0.0f;
-  const float scale = weigh(weight, width, low, step, scaled, &shared);
+  const float scale = weigh(weight, width, low, step, distance, scaled, &shared);
   round_up(scaled, width, scale, rounded);
   bound_words(rounded, coarse_words(width), words, next, coarse_bytes(n, width), n, shared, scale,
               bound);
@@ -277,18 +329,18 @@ size_t coarse_bytes(size_t n, size_t width) {
 
 size_t coarse_scratch_bytes(size_t width) { return coarse_width(width) * (sizeof(float) + 2); }
 
-bool make_coarse(const Records& records, size_t width, void* coarse) {
+bool make_coarse(const Records& records, size_t width, void* coarse, float* distance) {
   auto* low = static_cast<float*>(coarse);
   float* step = low + coarse_width(width);
-  return HWY_DYNAMIC_DISPATCH(code_records)(records, width, low, step,
-                                            reinterpret_cast<uint8_t*>(step + coarse_width(width)));
+  return HWY_DYNAMIC_DISPATCH(code_records)(
+      records, width, low, step, reinterpret_cast<uint8_t*>(step + coarse_width(width)), distance);
 }
 
-void bound_coarse(const float* weight, size_t width, const void* coarse, const void* next, size_t n,
-                  float* bound, void* scratch) {
+void bound_coarse(const float* weight, size_t width, const void* coarse, float distance,
+                  const void* next, size_t n, float* bound, void* scratch) {
   HWY_DYNAMIC_DISPATCH(bound_records)
-  (weight, width, static_cast<const uint8_t*>(coarse), static_cast<const uint8_t*>(next), n, bound,
-   static_cast<float*>(scratch));
+  (weight, width, static_cast<const uint8_t*>(coarse), distance, static_cast<const uint8_t*>(next),
+   n, bound, static_cast<float*>(scratch));
 }
 
 }  // namespace kvasir::kernels

@@ -16,9 +16,10 @@ namespace kvasir::kernels {
 size_t coarse_bytes(size_t n, size_t width);
 
 // Of records.n records, each of `width` elements of records.type. False: an element, or the
-// distance of two, is not finite, and `coarse` is left in no defined state.
+// distance of two, is not finite, and the outputs are left in no defined state.
 //   coarse: coarse_bytes(records.n, width), 4-byte aligned
-bool make_coarse(const Records& records, size_t width, void* coarse);
+//   distance: the largest Euclidean distance of a record from the middles of its steps, in steps
+bool make_coarse(const Records& records, size_t width, void* coarse, float* distance);
 
 // Bytes of scratch, 64-byte aligned by the caller.
 size_t coarse_scratch_bytes(size_t width);
@@ -26,11 +27,14 @@ size_t coarse_scratch_bytes(size_t width);
 // bound[b] = a number at or above sum_d weight[d] * record_b[d], also as score_dot() and
 // score_min_max() compute it in f32. With element d of the copied records between low_d and
 // low_d + 16 step_d, and code c_bd the step that record b lies in:
-//   sum_d weight[d] * (low_d + step_d * (c_bd + (weight[d] > 0))), weights rounded up to 16 bits.
-// Not finite only where the weights are not, or where the sum overflows.
-// next: the copy that is looked at after this one, or null: it is brought into the cache.
+//   sum_d weight[d] * (low_d + step_d * (c_bd + 1/2)) + off, weights rounded up to 16 bits,
+//   off = min(sum_d |weight[d] step_d| / 2, distance * sqrt(sum_d (weight[d] step_d)^2)):
+// the second is Cauchy and Schwarz over a record's distances from the middles of its steps, and
+// left out where the sum of squares is below 1e-28. Not finite only where the weights are not, or
+// where the sum overflows. next: the copy that is looked at after this one, or null: it is brought
+// into the cache.
 //   weight [width]; bound [n] written, n as of make_coarse()
-void bound_coarse(const float* weight, size_t width, const void* coarse, const void* next, size_t n,
-                  float* bound, void* scratch);
+void bound_coarse(const float* weight, size_t width, const void* coarse, float distance,
+                  const void* next, size_t n, float* bound, void* scratch);
 
 }  // namespace kvasir::kernels

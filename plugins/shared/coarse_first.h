@@ -88,9 +88,13 @@ class CoarseFirst : public BlockRepresentative<Method> {
   }
 
  private:
-  // Before the copy: whether it is there, zero where it is not.
+  // Before the copy.
+  struct Header {
+    uint32_t made;   // whether it is there: kMade
+    float distance;  // as of make_coarse()
+  };
   static constexpr uint64_t kHeader = 64;
-  static constexpr uint32_t kMade = 2;  // 1 was another order of the codes
+  static constexpr uint32_t kMade = 3;  // 1 had another order of the codes, 2 no distance
   // Where more than a quarter is chosen, most records would be read besides.
   static bool pays(uint64_t n, uint32_t n_best) { return n_best != 0 && n_best <= n / 4; }
 
@@ -125,25 +129,28 @@ class CoarseFirst : public BlockRepresentative<Method> {
 
   void make(const Step& step, const Page& page, uint32_t kv_head) const {
     std::byte* part = step.page_part(page.seq, kv_head, page.first_block);
-    uint32_t made;
-    std::memcpy(&made, part, sizeof made);
-    if (!page.ends && made != kMade) return;
+    Header header;
+    std::memcpy(&header, part, sizeof header);
+    if (!page.ends && header.made != kMade) return;
     const std::byte* records = step.records_of_page(page.seq, kv_head, page.first_block);
     const Method& method = this->method();
-    made = kernels::make_coarse({records, step.raw().slab->record_bytes, page_blocks_,
-                                 method.head_dim(), method.type(), nullptr},
-                                width_, part + kHeader)
-               ? kMade
-               : 0;
-    std::memcpy(part, &made, sizeof made);
+    const bool is_made = kernels::make_coarse({records, step.raw().slab->record_bytes, page_blocks_,
+                                               method.head_dim(), method.type(), nullptr},
+                                              width_, part + kHeader, &header.distance);
+    header.made = is_made ? kMade : 0;
+    std::memcpy(part, &header, sizeof header);
   }
 
-  // Null: none.
-  const std::byte* coarse(const Step& step, uint32_t seq, uint32_t kv_head, uint32_t block) const {
+  struct Coarse {
+    const std::byte* copy = nullptr;  // null: none
+    float distance = 0.0f;
+  };
+  Coarse coarse(const Step& step, uint32_t seq, uint32_t kv_head, uint32_t block) const {
     const std::byte* part = step.page_part(seq, kv_head, block);
-    uint32_t made = 0;
-    if (part) std::memcpy(&made, part, sizeof made);
-    return made == kMade ? part + kHeader : nullptr;
+    Header header{};
+    if (part) std::memcpy(&header, part, sizeof header);
+    if (header.made != kMade) return {};
+    return {part + kHeader, header.distance};
   }
 
   // Bounds of candidates whose page has a copy, scores of the others. Returns the bytes read.
@@ -168,15 +175,16 @@ class CoarseFirst : public BlockRepresentative<Method> {
       end = i + from.run_from(i, left);
       const bool is_run = end - i == left || from[end] - first >= page_blocks_;
       while (!is_run && end < places.end && from[end] - first < page_blocks_) ++end;
-      const std::byte* copy = coarse(step, seq, kv_head, first);
+      const auto [copy, distance] = coarse(step, seq, kv_head, first);
       if (!copy || end - i < page_blocks_ / 4) {
         bytes += score(i, end);
         continue;
       }
       // Whether a page has a copy lies in memory, too.
       __builtin_prefetch(step.page_part(seq, kv_head, first + 2 * page_blocks_));
-      const std::byte* next = end < from.size() ? coarse(step, seq, kv_head, from[end]) : nullptr;
-      kernels::bound_coarse(weights, width_, copy, next, page_blocks_, bounds,
+      const std::byte* next =
+          end < from.size() ? coarse(step, seq, kv_head, from[end]).copy : nullptr;
+      kernels::bound_coarse(weights, width_, copy, distance, next, page_blocks_, bounds,
                             bounds + page_blocks_);
       if (is_run)
         std::copy_n(bounds + (from[i] - first), end - i, value + i);

@@ -35,32 +35,58 @@ struct Page {
     return kernels::reference::element(bytes.data() + record * records.record_bytes, d,
                                        records.type);
   }
+  double score(size_t record, const std::vector<float>& weight) const {
+    double sum = 0;
+    for (size_t d = 0; d < width; ++d) sum += double{weight[d]} * element(record, d);
+    return sum;
+  }
 };
 
-// What the definition allows a bound to be above the score: a step of each element, what rounding
-// the weights to 16 bits adds, and f32.
-double slack(const Page& page, const std::vector<float>& weight) {
-  double steps = 0, largest = 0, size = 0;
-  for (size_t d = 0; d < page.width; ++d) {
-    double least = kInf, most = -kInf;
+// Element d of the records of a page in 16 steps.
+struct Steps {
+  double least = kInf, most = -kInf;
+  Steps(const Page& page, size_t d) {
     for (size_t b = 0; b < page.records.n; ++b) {
       least = std::min(least, page.element(b, d));
       most = std::max(most, page.element(b, d));
     }
-    const double step = std::fabs(double{weight[d]}) * (most - least) / 16;
-    steps += step;
-    largest = std::max(largest, step);
-    size += std::fabs(double{weight[d]}) * std::max(std::fabs(least), std::fabs(most));
   }
-  return steps + static_cast<double>(page.width) * 15 * largest / 32639 + 1e-4 * size + 1e-32;
+  double step() const { return (most - least) / 16; }
+  // Of an element, from the middle of its step, in steps.
+  double off(double element) const {
+    if (most <= least) return 0;
+    const double steps = (element - least) / step();
+    return steps - std::min(std::floor(steps), 15.0) - 0.5;
+  }
+};
+
+// What the definition allows a bound to be above the score: that records are off the middles of
+// their steps, on either side, what rounding the weights to 16 bits adds, and f32.
+double slack(const Page& page, const std::vector<float>& weight) {
+  double half_steps = 0, squares = 0, largest = 0, size = 0;
+  std::vector<double> off(page.records.n, 0);  // square of the distance, in steps
+  for (size_t d = 0; d < page.width; ++d) {
+    const Steps steps(page, d);
+    const double step = std::fabs(double{weight[d]}) * steps.step();
+    half_steps += step / 2;
+    squares += step * step;
+    for (size_t b = 0; b < page.records.n; ++b)
+      off[b] += std::pow(steps.off(page.element(b, d)), 2);
+    largest = std::max(largest, step);
+    size += std::fabs(double{weight[d]}) * std::max(std::fabs(steps.least), std::fabs(steps.most));
+  }
+  const double together = std::sqrt(squares * *std::max_element(off.begin(), off.end()));
+  return 2 * std::min(half_steps, together) +
+         static_cast<double>(page.width) * 15 * largest / 32639 + 1e-4 * size + 1e-32;
 }
 
 std::vector<float> bounds(const Page& page, const std::vector<float>& weight) {
   test::Scratch coarse(kernels::coarse_bytes(page.records.n, page.width));
   test::Scratch scratch(kernels::coarse_scratch_bytes(page.width));
-  REQUIRE(kernels::make_coarse(page.records, page.width, coarse.get()));
+  float distance = -1.0f;
+  REQUIRE(kernels::make_coarse(page.records, page.width, coarse.get(), &distance));
   std::vector<float> out(page.records.n, -kInf);
-  kernels::bound_coarse(weight.data(), page.width, coarse.get(), nullptr, page.records.n,
+  kernels::bound_coarse(weight.data(), page.width, coarse.get(), distance, nullptr, page.records.n,
                         out.data(), scratch.get());
   return out;
 }
@@ -69,8 +95,7 @@ void check_bounds(const Page& page, const std::vector<float>& weight) {
   const std::vector<float> bound = bounds(page, weight);
   const double most = slack(page, weight);
   for (size_t b = 0; b < page.records.n; ++b) {
-    double score = 0;
-    for (size_t d = 0; d < page.width; ++d) score += double{weight[d]} * page.element(b, d);
+    const double score = page.score(b, weight);
     CHECK(double{bound[b]} >= score);
     CHECK(double{bound[b]} <= score + most);
   }
@@ -80,7 +105,7 @@ void check_bounds(const Page& page, const std::vector<float>& weight) {
 
 TEST_SUITE_BEGIN("kernels/coarse_records");
 
-TEST_CASE("a bound lies above the score of its record, by no more than a step of each element") {
+TEST_CASE("a bound lies above the score of its record, by no more than its definition says") {
   uint32_t seed = 1;
   for (const ElementType type : {ElementType::kF32, ElementType::kF16, ElementType::kQ8_0})
     for (const size_t width : {1u, 3u, 16u, 32u, 49u, 96u, 128u, 256u, 512u})
@@ -109,6 +134,27 @@ TEST_CASE("bounds of weights of one sign, of none, and of one that outweighs the
   });
 }
 
+TEST_CASE("bounds of weights that point from the middles of the steps to a record") {
+  const Page page(32, 64, ElementType::kF32, 1.0f, 19);
+  for (size_t b = 0; b < page.records.n; ++b) {
+    std::vector<float> weight(page.width);
+    for (size_t d = 0; d < page.width; ++d) {
+      const Steps steps(page, d);
+      weight[d] = static_cast<float>(steps.off(page.element(b, d)) / steps.step());
+    }
+    test::for_each_simd_target([&] { check_bounds(page, weight); });
+  }
+}
+
+TEST_CASE("bounds of weights whose squares are zero in f32") {
+  const Page page(64, 64, ElementType::kF32, 1.0f, 17);
+  const auto weight = test::random_floats(64, 1e-25f, 18);
+  test::for_each_simd_target([&] {
+    const std::vector<float> bound = bounds(page, weight);
+    for (size_t b = 0; b < page.records.n; ++b) CHECK(double{bound[b]} >= page.score(b, weight));
+  });
+}
+
 TEST_CASE("elements that are equal in all records, huge, or hardly apart") {
   for (const float spread : {0.0f, 1e-38f, 1e-7f, 1e30f}) {
     CAPTURE(spread);
@@ -129,7 +175,8 @@ TEST_CASE("what is not finite has no coarse copy") {
         std::memcpy(page.bytes.data() + record * page.records.record_bytes + 4 * d, &bad, 4);
         test::for_each_simd_target([&] {
           test::Scratch coarse(kernels::coarse_bytes(32, 37));
-          CHECK_FALSE(kernels::make_coarse(page.records, 37, coarse.get()));
+          float distance = 0.0f;
+          CHECK_FALSE(kernels::make_coarse(page.records, 37, coarse.get(), &distance));
         });
       }
   Page wide(16, 8, ElementType::kF32, 1.0f, 14);  // finite, but their distance is not
@@ -138,7 +185,8 @@ TEST_CASE("what is not finite has no coarse copy") {
     std::memcpy(wide.bytes.data() + record * wide.records.record_bytes, &far[record], 4);
   test::for_each_simd_target([&] {
     test::Scratch coarse(kernels::coarse_bytes(16, 8));
-    CHECK_FALSE(kernels::make_coarse(wide.records, 8, coarse.get()));
+    float distance = 0.0f;
+    CHECK_FALSE(kernels::make_coarse(wide.records, 8, coarse.get(), &distance));
   });
 }
 
