@@ -238,64 +238,53 @@ HWY_NOINLINE void gather_scales(const T* const* HWY_RESTRICT rows, size_t n_rows
   }
 }
 
-// Whether the next rows are asked for in pieces; line after line is a few hundredths faster where
-// all of them lie behind each other.
-inline bool in_pieces_for_integers(const NextRows& next) {
-  return !RowsAhead::are_one(next.rows, next.n, next.row_bytes) &&
-         PiecesAhead::fit(next.rows, next.n, next.row_bytes);
-}
-
-template <class T, class Ahead>
-HWY_INLINE void dot_in_integers(const AttentionShape& shape, KvTile& tile, const DecodeScratch& s,
-                                Ahead&& ahead) {
-  const size_t n_groups = shape.head_dim / kGroupElements;
-  const auto* const* rows = reinterpret_cast<const T* const*>(tile.k);
-  const auto* q = reinterpret_cast<const QueryGroup*>(s.q);
-  fill_up(tile.k, tile.n);
-  gather_scales(rows, tile.n, n_groups, s.scales);
-  for (size_t r = 0; r < tile.n; r += 16) {
-    for_heads(shape.group_size, [&]<size_t GT>(size_t g) {
-      dot_groups<GT>(q + g * n_groups, n_groups, rows + r, s.scales + r, n_groups,
-                     s.logits + g * kTileTokens + r, kTileTokens, ahead);
-    });
+// products(ahead), asking for the next rows: line after line where all of them lie behind each
+// other, which is a few hundredths faster there than pieces.
+template <class Fn>
+HWY_INLINE void asking_for(const NextRows& next, size_t n_now, const Fn& products) {
+  const bool are_one = are_pieces(next.rows, next.n, next.row_bytes, 1);
+  if (!are_one && PiecesAhead::fit(next.rows, next.n, next.row_bytes)) {
+    PiecesAhead pieces(next.rows, next.n, next.row_bytes, n_now);
+    products(pieces.of_group(0, n_now));
+    pieces.ask_rest();
+  } else {
+    RowsAhead rows = RowsAhead::all_of(next.rows, next.n, next.row_bytes);
+    products(rows);
+    rows.ask_rest();
   }
-  ahead.ask_rest();
 }
 
 template <class T>
 HWY_NOINLINE void dot_tile_in_integers(const AttentionShape& shape, KvTile& tile,
                                        const DecodeScratch& s, const NextRows& next) {
-  if (in_pieces_for_integers(next)) {
-    PiecesAhead ahead(next.rows, next.n, next.row_bytes, tile.n);
-    dot_in_integers<T>(shape, tile, s, ahead.of_group(0, tile.n));
-  } else {
-    dot_in_integers<T>(shape, tile, s, RowsAhead::all_of(next.rows, next.n, next.row_bytes));
-  }
-}
-
-template <class T, class Ahead>
-HWY_INLINE void add_in_integers(const AttentionShape& shape, KvTile& tile, const DecodeScratch& s,
-                                Ahead&& ahead) {
-  const size_t n_groups = shape.v_dim / kGroupElements, stride = padded(shape.v_dim);
-  const auto* const* rows = reinterpret_cast<const T* const*>(tile.v);
-  fill_up(tile.v, tile.n);
+  const size_t n_groups = shape.head_dim / kGroupElements;
+  const auto* const* rows = reinterpret_cast<const T* const*>(tile.k);
+  const auto* q = reinterpret_cast<const QueryGroup*>(s.q);
+  fill_up(tile.k, tile.n);
   gather_scales(rows, tile.n, n_groups, s.scales);
-  for_heads(shape.group_size, [&]<size_t GT>(size_t g) {
-    add_groups<GT>(s.logits + g * kTileTokens, rows, tile.n, s.scales, n_groups, s.sum + g * stride,
-                   stride, ahead);
+  asking_for(next, tile.n, [&](auto& ahead) {
+    for (size_t r = 0; r < tile.n; r += 16) {
+      for_heads(shape.group_size, [&]<size_t GT>(size_t g) {
+        dot_groups<GT>(q + g * n_groups, n_groups, rows + r, s.scales + r, n_groups,
+                       s.logits + g * kTileTokens + r, kTileTokens, ahead);
+      });
+    }
   });
-  ahead.ask_rest();
 }
 
 template <class T>
 HWY_NOINLINE void add_tile_in_integers(const AttentionShape& shape, KvTile& tile,
                                        const DecodeScratch& s, const NextRows& next) {
-  if (in_pieces_for_integers(next)) {
-    PiecesAhead ahead(next.rows, next.n, next.row_bytes, tile.n);
-    add_in_integers<T>(shape, tile, s, ahead.of_group(0, tile.n));
-  } else {
-    add_in_integers<T>(shape, tile, s, RowsAhead::all_of(next.rows, next.n, next.row_bytes));
-  }
+  const size_t n_groups = shape.v_dim / kGroupElements, stride = padded(shape.v_dim);
+  const auto* const* rows = reinterpret_cast<const T* const*>(tile.v);
+  fill_up(tile.v, tile.n);
+  gather_scales(rows, tile.n, n_groups, s.scales);
+  asking_for(next, tile.n, [&](auto& ahead) {
+    for_heads(shape.group_size, [&]<size_t GT>(size_t g) {
+      add_groups<GT>(s.logits + g * kTileTokens, rows, tile.n, s.scales, n_groups,
+                     s.sum + g * stride, stride, ahead);
+    });
+  });
 }
 
 // q [group_size, head_dim] as dot_tile_in_integers takes it.
@@ -312,8 +301,8 @@ void split_queries(const AttentionShape& shape, const float* q, const DecodeScra
 
 // ------------------------------------------------------------------ element types, the loop
 
-// What is asked for while a tile of rows of `dim` elements is read: the same number of rows from a
-// little later on, of which the first of `next` are the last.
+// What is asked for while a tile of rows of `dim` elements is read: its rows from ahead_rows() on,
+// then the first of `next`.
 template <class T>
 LinkedRows link_rows(const uint8_t** rows, size_t n_rows, size_t dim, const NextRows& next) {
   link_ahead(rows, n_rows, next.rows, next.n);
@@ -321,7 +310,7 @@ LinkedRows link_rows(const uint8_t** rows, size_t n_rows, size_t dim, const Next
   return {reinterpret_cast<const void* const*>(rows + ahead_rows(row_bytes)), row_bytes};
 }
 
-// Products with groups take longer than their bytes: no order of lines shows there.
+// Products in f32 with groups take longer than their bytes: no order of lines shows there.
 template <class T>
 bool in_pieces(const NextRows& next) {
   return !Grouped<T> && PiecesAhead::fit(next.rows, next.n, next.row_bytes);

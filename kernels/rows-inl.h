@@ -224,6 +224,16 @@ HWY_INLINE void sum_lanes(const VecF32* v, float* HWY_RESTRICT lanes) {
 
 // ------------------------------------------------------------------ q . k for a few rows and heads
 
+// Whether the rows lie in n_pieces pieces of memory, of as many rows each.
+inline bool are_pieces(const uint8_t* const* rows, size_t n_rows, size_t row_bytes,
+                       size_t n_pieces) {
+  const size_t n = n_rows / n_pieces;
+  if (n == 0 || n_rows % n_pieces != 0) return false;
+  for (size_t r = 0; r < n_rows; r += n)
+    if (rows[r + n - 1] != rows[r] + (n - 1) * row_bytes) return false;
+  return true;
+}
+
 // Lines of rows that are read some rows later, asked for one by one between the products: a core
 // has about 16 lines on their way from memory, and while all of them wait what lies in the second
 // cache waits, too.
@@ -232,13 +242,10 @@ class RowsAhead {
   RowsAhead() = default;  // none
   RowsAhead(const void* const* rows, size_t n_rows, size_t row_bytes)
       : rows_(rows), end_(rows + n_rows), row_bytes_(row_bytes) {}
-  static bool are_one(const uint8_t* const* rows, size_t n_rows, size_t row_bytes) {
-    return n_rows != 0 && rows[n_rows - 1] == rows[0] + (n_rows - 1) * row_bytes;
-  }
   // As one long row where they lie behind each other: rows shorter than a line share lines.
   static RowsAhead all_of(const uint8_t* const* rows, size_t n_rows, size_t row_bytes) {
     const auto* first = reinterpret_cast<const void* const*>(rows);
-    if (are_one(rows, n_rows, row_bytes)) return {first, 1, n_rows * row_bytes};
+    if (are_pieces(rows, n_rows, row_bytes, 1)) return {first, 1, n_rows * row_bytes};
     return {first, n_rows, row_bytes};
   }
   template <size_t kLines>
@@ -260,10 +267,10 @@ class RowsAhead {
   size_t row_bytes_ = 0, at_ = 0;
 };
 
-// For each group of a tile's rows, those as many rows later: the row pointers go on behind the
-// tile.
+// What is asked for with each group of a tile's rows: as many rows from further on in the array of
+// their pointers, which goes on behind the tile.
 struct LinkedRows {
-  const void* const* rows = nullptr;  // those for the first group; null: none
+  const void* const* rows = nullptr;  // what is asked for with the tile's first row; null: nothing
   size_t row_bytes = 0;
   RowsAhead of_group(size_t first, size_t n) const {
     return rows ? RowsAhead(rows + first, n, row_bytes) : RowsAhead();
@@ -313,14 +320,6 @@ class PiecesAhead {
 
  private:
   static constexpr size_t kMost = 8;
-  static bool are_pieces(const uint8_t* const* rows, size_t n_rows, size_t row_bytes,
-                         size_t n_pieces) {
-    const size_t n = n_rows / n_pieces;
-    if (n == 0 || n_rows % n_pieces != 0) return false;
-    for (size_t r = 0; r < n_rows; r += n)
-      if (rows[r + n - 1] != rows[r] + (n - 1) * row_bytes) return false;
-    return true;
-  }
 
   const char* pieces_[kMost];  // the line of each that is asked for first
   unsigned log2_pieces_;
