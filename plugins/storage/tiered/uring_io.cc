@@ -16,14 +16,11 @@ class UringIo final : public FileIo {
           uint64_t buffer_bytes)
       : FileIo(files, options.queue_depth, options.n_spare(), buffer_bytes),
         ring_(ring),
-        calls_(n_buffers()) {
-    // Registered, their pages are not looked up for every call.
-    const iovec all{arena(), arena_bytes()};
-    registered_ = ::io_uring_register_buffers(&ring_, &all, 1) == 0;
-  }
+        calls_(n_buffers()) {}
   ~UringIo() override { ::io_uring_queue_exit(&ring_); }
 
   void start(uint32_t buffer_index, const FileCall& call) override {
+    if (!register_tried_) register_buffers();
     calls_[buffer_index] = {call, call};
     enqueue(buffer_index);
   }
@@ -48,6 +45,14 @@ class UringIo final : public FileIo {
   struct Call {
     FileCall whole, rest;  // rest.n = 0: none is under way
   };
+
+  // Registered, their pages are not looked up for every call. They are in memory from then on, so
+  // not before the first call: a run may end before it, and one whose blocks fit never calls.
+  void register_buffers() {
+    const iovec all{arena(), arena_bytes()};
+    registered_ = ::io_uring_register_buffers(&ring_, &all, 1) == 0;
+    register_tried_ = true;
+  }
 
   void enqueue(uint32_t index) {
     const FileCall& rest = calls_[index].rest;
@@ -97,7 +102,7 @@ class UringIo final : public FileIo {
 
   io_uring ring_;
   std::vector<Call> calls_;
-  bool registered_ = false;
+  bool register_tried_ = false, registered_ = false;
 };
 
 }  // namespace
