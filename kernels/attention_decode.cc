@@ -243,7 +243,7 @@ HWY_NOINLINE void gather_scales(const T* const* HWY_RESTRICT rows, size_t n_rows
 template <class Fn>
 HWY_INLINE void asking_for(const NextRows& next, size_t n_now, const Fn& products) {
   const bool are_one = are_pieces(next.rows, next.n, next.row_bytes, 1);
-  if (!are_one && PiecesAhead::fit(next.rows, next.n, next.row_bytes)) {
+  if (!are_one && PiecesAhead::serve(next.rows, next.n, next.row_bytes)) {
     PiecesAhead pieces(next.rows, next.n, next.row_bytes, n_now);
     products(pieces.of_group(0, n_now));
     pieces.ask_rest();
@@ -313,7 +313,7 @@ LinkedRows link_rows(const uint8_t** rows, size_t n_rows, size_t dim, const Next
 // Products in f32 with groups take longer than their bytes: no order of lines shows there.
 template <class T>
 bool in_pieces(const NextRows& next) {
-  return !Grouped<T> && PiecesAhead::fit(next.rows, next.n, next.row_bytes);
+  return !Grouped<T> && PiecesAhead::serve(next.rows, next.n, next.row_bytes);
 }
 
 template <class T>

@@ -68,12 +68,12 @@ HWY_INLINE void add_products(const float* HWY_RESTRICT x, size_t x_stride, const
 }
 
 // T: float, hwy::float16_t or hwy::bfloat16_t.
-template <size_t kRows, size_t kVectors, class T>
+template <Ahead kAhead, size_t kRows, size_t kVectors, class T>
 HWY_INLINE void inputs(const float* HWY_RESTRICT x, size_t x_stride, const T* HWY_RESTRICT w,
-                       size_t n, bool first_read, Sums<kRows, kVectors>& sum) {
+                       size_t n, Sums<kRows, kVectors>& sum) {
   const PanelTag d;
   for (size_t k = 0; k < n; ++k) {
-    if (first_read) prefetch_ahead(w + k * kPanelWidth, kPanelWidth * sizeof(T));
+    prefetch_ahead<kAhead>(w + k * kPanelWidth, kPanelWidth * sizeof(T));
     PanelVec row[kVectors];
     for (size_t v = 0; v < kVectors; ++v)
       row[v] = load_row(d, w + k * kPanelWidth + v * kPanelLanes);
@@ -83,13 +83,13 @@ HWY_INLINE void inputs(const float* HWY_RESTRICT x, size_t x_stride, const T* HW
 
 // A pair of bf16 is a lane of 32 bits: its upper half is the odd input as f32, its lower half,
 // shifted up, the even one.
-template <size_t kRows, size_t kVectors>
+template <Ahead kAhead, size_t kRows, size_t kVectors>
 HWY_INLINE void inputs(const float* HWY_RESTRICT x, size_t x_stride, const uint32_t* HWY_RESTRICT w,
-                       size_t n, bool first_read, Sums<kRows, kVectors>& sum) {
+                       size_t n, Sums<kRows, kVectors>& sum) {
   const PanelTag d;
   const hn::RebindToUnsigned<PanelTag> du;
   for (size_t k = 0; k < n; k += 2) {
-    if (first_read) prefetch_ahead(w + k / 2 * kPanelWidth, kPanelWidth * sizeof *w);
+    prefetch_ahead<kAhead>(w + k / 2 * kPanelWidth, kPanelWidth * sizeof *w);
     PanelVec even[kVectors], odd[kVectors];
     for (size_t v = 0; v < kVectors; ++v) {
       const auto pairs = hn::LoadU(du, w + k / 2 * kPanelWidth + v * kPanelLanes);
@@ -101,11 +101,10 @@ HWY_INLINE void inputs(const float* HWY_RESTRICT x, size_t x_stride, const uint3
   }
 }
 
-// sums[r, 0..V vectors) += x[r, 0..n) * w[0..n, 0..V vectors). `first_read`: these inputs of the
-// panel have not been read so far.
-template <size_t kRows, size_t kVectors, class T>
+// sums[r, 0..V vectors) += x[r, 0..n) * w[0..n, 0..V vectors)
+template <Ahead kAhead, size_t kRows, size_t kVectors, class T>
 HWY_INLINE void tile(const float* HWY_RESTRICT x, size_t x_stride, const T* HWY_RESTRICT w,
-                     size_t n, bool first_read, float* HWY_RESTRICT sums) {
+                     size_t n, float* HWY_RESTRICT sums) {
   const PanelTag d;
   Sums<kRows, kVectors> sum;
   for (size_t r = 0; r < kRows; ++r) {
@@ -113,7 +112,7 @@ HWY_INLINE void tile(const float* HWY_RESTRICT x, size_t x_stride, const T* HWY_
       sum[r][v] = hn::Load(d, sums + r * kPanelWidth + v * kPanelLanes);
     }
   }
-  inputs<kRows, kVectors>(x, x_stride, w, n, first_read, sum);
+  inputs<kAhead, kRows, kVectors>(x, x_stride, w, n, sum);
   for (size_t r = 0; r < kRows; ++r) {
     for (size_t v = 0; v < kVectors; ++v) {
       hn::Store(sum[r][v], d, sums + r * kPanelWidth + v * kPanelLanes);
@@ -125,6 +124,7 @@ HWY_INLINE void tile(const float* HWY_RESTRICT x, size_t x_stride, const T* HWY_
 inline constexpr size_t kTileRows = HWY_TARGET <= HWY_AVX3 ? 4 : 6;
 
 // All 64 columns of kRows rows; as many columns at a time as the registers hold sums for.
+// `first_read`: these inputs of the panel have not been read so far.
 template <size_t kRows, class T>
 HWY_NOINLINE void rows_tile(const float* x, size_t x_stride, const T* w, size_t n, bool first_read,
                             float* sums) {
@@ -133,8 +133,9 @@ HWY_NOINLINE void rows_tile(const float* x, size_t x_stride, const T* w, size_t 
   constexpr size_t kFit = kRows == 1 ? 8 : kRows == 2 ? kRegisters / 2 : kRegisters / 4;
   constexpr size_t kVectors = kFit < kAll ? kFit : kAll;
   for (size_t v = 0; v < kAll; v += kVectors) {
-    tile<kRows, kVectors>(x, x_stride, w + v * kPanelLanes, n, first_read && v == 0,
-                          sums + v * kPanelLanes);
+    with_ahead(first_read && v == 0, [&]<Ahead kAhead>() HWY_ATTR {
+      tile<kAhead, kRows, kVectors>(x, x_stride, w + v * kPanelLanes, n, sums + v * kPanelLanes);
+    });
   }
 }
 

@@ -84,18 +84,24 @@ using SumsI = VecI[kRows][kVectors];
 template <size_t kRows, size_t kVectors>
 using SumsF = VecF[kRows][kVectors];
 
+// Which four inputs of a block step `turn` of its eight takes. A nibble's neighbour follows it, so
+// that both come from one load, unless it has another scale. Bytes follow each other.
+constexpr size_t inputs_of_step(const QuantizedLayout& layout, size_t turn) {
+  const bool in_pairs = layout.bits != 8 && layout.scales_per_block() == 1;
+  return in_pairs ? turn % 2 * 4 + turn / 2 : turn;
+}
+
 // sum += four inputs of every row and output of the tile. An eighth of what is read later is asked
-// for in each of the eight steps of a block, in the order in which segment() takes them: all at
-// once it would keep the core from what it has.
-template <QuantizedType kType, size_t kStep, size_t kRows, size_t kVectors>
+// for in each step: all at once it would keep the core from what it has.
+template <QuantizedType kType, Ahead kAhead, size_t kTurn, size_t kRows, size_t kVectors>
 HWY_INLINE void step(const Rows& x, const uint8_t* upper, const uint8_t* q, size_t first,
                      size_t input, SumsI<kRows, kVectors>& sum) {
   constexpr QuantizedLayout kLayout = quantized_layout(kType);
   constexpr bool kWide = is_wide(kLayout);
   static_assert(kLayout.block_bytes() % 8 == 0);
   constexpr size_t kEighth = kLayout.block_bytes() / 8;
-  constexpr size_t kTurn = kLayout.scales_per_block() == 2 ? kStep : kStep % 4 * 2 + kStep / 4;
-  if (x.panel_is_new) prefetch_ahead(upper - kLayout.scale_bytes() + kTurn * kEighth, kEighth);
+  constexpr size_t kStep = inputs_of_step(kLayout, kTurn);
+  prefetch_ahead<kAhead>(upper - kLayout.scale_bytes() + kTurn * kEighth, kEighth);
   Weights w[kVectors];
   for (size_t v = 0; v < kVectors; ++v)
     w[v] = prepare<kWide>(load_weights<kType, kStep>(upper, q, first + v * kOutputs));
@@ -108,7 +114,7 @@ HWY_INLINE void step(const Rows& x, const uint8_t* upper, const uint8_t* q, size
 }
 
 // total += the inputs of one scale: the half-th 16 of a block of two scales, or a whole block.
-template <QuantizedType kType, size_t kHalf, size_t kRows, size_t kVectors>
+template <QuantizedType kType, Ahead kAhead, size_t kHalf, size_t kRows, size_t kVectors>
 HWY_INLINE void segment(const Rows& x, const uint8_t* upper, const uint8_t* q, size_t first,
                         size_t input, const VecF* scale, SumsF<kRows, kVectors>& total) {
   constexpr QuantizedLayout kLayout = quantized_layout(kType);
@@ -121,23 +127,16 @@ HWY_INLINE void segment(const Rows& x, const uint8_t* upper, const uint8_t* q, s
     for (size_t v = 0; v < kVectors; ++v)
       sum[r][v] = hn::Set(TagI(), -offset_left(kLayout) * inputs);
   }
-  // A nibble's neighbour follows it, so that both come from one load.
-  if constexpr (kWhole || kHalf == 0)
-    step<kType, 0, kRows, kVectors>(x, upper, q, first, input, sum);
-  if constexpr (kWhole || kHalf == 1)
-    step<kType, 4, kRows, kVectors>(x, upper, q, first, input, sum);
-  if constexpr (kWhole || kHalf == 0)
-    step<kType, 1, kRows, kVectors>(x, upper, q, first, input, sum);
-  if constexpr (kWhole || kHalf == 1)
-    step<kType, 5, kRows, kVectors>(x, upper, q, first, input, sum);
-  if constexpr (kWhole || kHalf == 0)
-    step<kType, 2, kRows, kVectors>(x, upper, q, first, input, sum);
-  if constexpr (kWhole || kHalf == 1)
-    step<kType, 6, kRows, kVectors>(x, upper, q, first, input, sum);
-  if constexpr (kWhole || kHalf == 0)
-    step<kType, 3, kRows, kVectors>(x, upper, q, first, input, sum);
-  if constexpr (kWhole || kHalf == 1)
-    step<kType, 7, kRows, kVectors>(x, upper, q, first, input, sum);
+  step<kType, kAhead, kHalf * 4, kRows, kVectors>(x, upper, q, first, input, sum);
+  step<kType, kAhead, kHalf * 4 + 1, kRows, kVectors>(x, upper, q, first, input, sum);
+  step<kType, kAhead, kHalf * 4 + 2, kRows, kVectors>(x, upper, q, first, input, sum);
+  step<kType, kAhead, kHalf * 4 + 3, kRows, kVectors>(x, upper, q, first, input, sum);
+  if constexpr (kWhole) {
+    step<kType, kAhead, 4, kRows, kVectors>(x, upper, q, first, input, sum);
+    step<kType, kAhead, 5, kRows, kVectors>(x, upper, q, first, input, sum);
+    step<kType, kAhead, 6, kRows, kVectors>(x, upper, q, first, input, sum);
+    step<kType, kAhead, 7, kRows, kVectors>(x, upper, q, first, input, sum);
+  }
   const Tag d;
   for (size_t r = 0; r < kRows; ++r) {
     const VecF by = hn::Set(d, x.scale[r * blocks_per_row + input / kQuantizedInputs]);
@@ -147,7 +146,7 @@ HWY_INLINE void segment(const Rows& x, const uint8_t* upper, const uint8_t* q, s
 }
 
 // to[r, 0 .. kVectors * kOutputs) = rows times the outputs of the panel from `first` on.
-template <QuantizedType kType, size_t kRows, size_t kVectors>
+template <QuantizedType kType, Ahead kAhead, size_t kRows, size_t kVectors>
 HWY_NOINLINE void tile(const Rows& x, const uint8_t* HWY_RESTRICT panel, size_t first,
                        float* HWY_RESTRICT to) {
   constexpr QuantizedLayout kLayout = quantized_layout(kType);
@@ -160,7 +159,7 @@ HWY_NOINLINE void tile(const Rows& x, const uint8_t* HWY_RESTRICT panel, size_t 
   const uint8_t* at = panel;
   for (size_t input = 0; input < x.n_in;) {
     const uint8_t* head = at;
-    if (x.panel_is_new) prefetch_ahead(at, kLayout.head_bytes());
+    prefetch_ahead<kAhead>(at, kLayout.head_bytes());
     at += kLayout.head_bytes();
     for (size_t b = 0; b < kLayout.blocks_per_head; ++b, input += kQuantizedInputs) {
       const uint8_t* upper = at + kLayout.scale_bytes();
@@ -177,10 +176,10 @@ HWY_NOINLINE void tile(const Rows& x, const uint8_t* HWY_RESTRICT panel, size_t 
         }
       };
       read_scales(0);
-      segment<kType, 0, kRows, kVectors>(x, upper, q, first, input, scale, total);
+      segment<kType, kAhead, 0, kRows, kVectors>(x, upper, q, first, input, scale, total);
       if constexpr (kScales == 2) {
         read_scales(1);
-        segment<kType, 1, kRows, kVectors>(x, upper, q, first, input, scale, total);
+        segment<kType, kAhead, 1, kRows, kVectors>(x, upper, q, first, input, scale, total);
       }
       if constexpr (kLayout.has_min) {
         for (size_t v = 0; v < kVectors; ++v) {
@@ -212,11 +211,12 @@ inline constexpr size_t kTileVectors = HWY_TARGET <= HWY_AVX3 ? (kRows == 1 ? 4 
                                                                               : 1);
 
 template <QuantizedType kType, size_t kRows>
-void all_outputs(Rows x, const uint8_t* panel, float* to) {
+void all_outputs(const Rows& x, const uint8_t* panel, float* to) {
   constexpr size_t kVectors = std::min(kTileVectors<kRows>, kPanelOutputs / kOutputs);
   for (size_t first = 0; first < kPanelOutputs; first += kVectors * kOutputs) {
-    tile<kType, kRows, kVectors>(x, panel, first, to);
-    x.panel_is_new = false;
+    with_ahead(x.panel_is_new && first == 0, [&]<Ahead kAhead>() HWY_ATTR {
+      tile<kType, kAhead, kRows, kVectors>(x, panel, first, to);
+    });
   }
 }
 

@@ -16,6 +16,7 @@
 #include <type_traits>
 
 #include "kernels/kv_tile.h"
+#include "kernels/prefetch_order.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace kvasir::kernels::HWY_NAMESPACE {
@@ -283,10 +284,11 @@ struct LinkedRows {
 // less time than line after line, or than a page in the order of prefetch_ahead().
 class PiecesAhead {
  public:
-  static bool fit(const uint8_t* const* rows, size_t n_rows, size_t row_bytes) {
-    return are_pieces(rows, n_rows, row_bytes, kMost);
+  // Whether the rows are such pieces, and this CPU gains by them.
+  static bool serve(const uint8_t* const* rows, size_t n_rows, size_t row_bytes) {
+    return kPrefetchInTurn && are_pieces(rows, n_rows, row_bytes, kMost);
   }
-  // n_rows rows that fit(), asked for while n_now are read
+  // n_rows rows that are pieces, asked for while n_now are read
   PiecesAhead(const uint8_t* const* rows, size_t n_rows, size_t row_bytes, size_t n_now) {
     // Two pieces in one page are slower than none.
     constexpr size_t kPage = 4096;
@@ -463,21 +465,41 @@ HWY_INLINE void prefetch_row(const void* row, size_t row_bytes) {
   for (size_t b = 0; b < row_bytes; b += 64) __builtin_prefetch(bytes + b, 0, 2);
 }
 
-// Of memory that is read once, front to back: asks for as many bytes as are read now, two pages
-// later. The lines of a page come in the order 0, 4, ... 60, 1, 5, ...: asked for one behind the
-// other they come a tenth slower. Beyond the end nothing happens. Measured on Granite Rapids; one
-// page and four are the same.
+// What is asked for while memory is read that is read once, front to back: as many bytes further
+// on, line by line, or the lines of a page in the order 0, 4, ... 60, 1, 5, ....
+enum class Ahead { kNothing, kLineByLine, kInTurn };
+
+// fn.operator()<Ahead>() with what serves this CPU; nothing where the memory was read before. The
+// order is no branch in a kernel: with one, Zen 5 reads Q8_0 a fifth slower.
+template <class Fn>
+HWY_INLINE void with_ahead(bool is_new, const Fn& fn) {
+  if (!is_new) return fn.template operator()<Ahead::kNothing>();
+  if (kPrefetchInTurn) return fn.template operator()<Ahead::kInTurn>();
+  fn.template operator()<Ahead::kLineByLine>();
+}
+
+// While `bytes` from `at` on are read. Beyond the end nothing happens. How far ahead, and into
+// which cache, was measured on Zen 5 (line by line: one page is slower for few rows, two pages or
+// the second cache for one row of Q8_0) and on Granite Rapids (in turn: one page and four are the
+// same).
+template <Ahead kAhead>
 HWY_INLINE void prefetch_ahead(const void* at, size_t bytes) {
-  constexpr uintptr_t kTwoPages = 2 * 4096, kFourLines = 256;
+  constexpr uintptr_t kPage = 4096, kLine = 64, kFourLines = 256;
   const auto begin = reinterpret_cast<uintptr_t>(at);
-  for (uintptr_t four = hwy::RoundUpTo(begin, kFourLines); four < begin + bytes;
-       four += kFourLines) {
-    // A page as 16 rows of four lines: its i-th four lines are line i / 4 of the rows 4 (i % 4) to
-    // 4 (i % 4) + 3. Bits 8 and 9 of an address are i % 4, 10 and 11 are i / 4.
-    const uintptr_t first = (four & 0x300) << 2 | (four & 0xc00) >> 4;
-    const auto* to = reinterpret_cast<const char*>((four & ~uintptr_t{0xfff}) + kTwoPages + first);
-    HWY_UNROLL(4)
-    for (size_t row = 0; row < 4; ++row) __builtin_prefetch(to + row * kFourLines, 0, 2);
+  if constexpr (kAhead == Ahead::kLineByLine) {
+    for (uintptr_t line = hwy::RoundUpTo(begin, kLine); line < begin + bytes; line += kLine)
+      __builtin_prefetch(reinterpret_cast<const char*>(line + kPage + kPage / 2), 0, 3);
+  }
+  if constexpr (kAhead == Ahead::kInTurn) {
+    for (uintptr_t four = hwy::RoundUpTo(begin, kFourLines); four < begin + bytes;
+         four += kFourLines) {
+      // A page as 16 rows of four lines: its i-th four lines are line i / 4 of the rows 4 (i % 4)
+      // to 4 (i % 4) + 3. Bits 8 and 9 of an address are i % 4, 10 and 11 are i / 4.
+      const uintptr_t first = (four & 0x300) << 2 | (four & 0xc00) >> 4;
+      const auto* to = reinterpret_cast<const char*>((four & ~(kPage - 1)) + 2 * kPage + first);
+      HWY_UNROLL(4)
+      for (size_t row = 0; row < 4; ++row) __builtin_prefetch(to + row * kFourLines, 0, 2);
+    }
   }
 }
 
