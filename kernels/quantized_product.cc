@@ -25,7 +25,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 struct Rows {
   const int8_t* q;
   const float *scale, *scaled_sum;
-  const int32_t* sum;
+  const int32_t *minus_sum, *minus_half_sum;
   size_t n_in;
   bool panel_is_new;  // nothing was multiplied with the panel so far: it is in no cache
 };
@@ -119,13 +119,16 @@ HWY_INLINE void segment(const Rows& x, const uint8_t* upper, const uint8_t* q, s
                         size_t input, const VecF* scale, SumsF<kRows, kVectors>& total) {
   constexpr QuantizedLayout kLayout = quantized_layout(kType);
   constexpr bool kWhole = kLayout.scales_per_block() == 1;
-  const size_t sums_per_row = x.n_in / 16, blocks_per_row = x.n_in / kQuantizedInputs;
+  constexpr int32_t kOffset = offset_left(kLayout);
+  constexpr int32_t kUnit = kWhole ? kSumFactor : kHalfSumFactor;
+  static_assert(kOffset % kUnit == 0);
+  const size_t blocks_per_row = x.n_in / kQuantizedInputs;
   SumsI<kRows, kVectors> sum;
   for (size_t r = 0; r < kRows; ++r) {
-    const int32_t* of_row = x.sum + r * sums_per_row + input / 16;
-    const int32_t inputs = kWhole ? of_row[0] + of_row[1] : of_row[kHalf];
-    for (size_t v = 0; v < kVectors; ++v)
-      sum[r][v] = hn::Set(TagI(), -offset_left(kLayout) * inputs);
+    const size_t block = r * blocks_per_row + input / kQuantizedInputs;
+    const int32_t* from = kWhole ? x.minus_sum + block : x.minus_half_sum + 2 * block + kHalf;
+    const VecI begin = kOffset == 0 ? hn::Zero(TagI()) : hn::Set(TagI(), *from * (kOffset / kUnit));
+    for (size_t v = 0; v < kVectors; ++v) sum[r][v] = begin;
   }
   step<kType, kAhead, kHalf * 4, kRows, kVectors>(x, upper, q, first, input, sum);
   step<kType, kAhead, kHalf * 4 + 1, kRows, kVectors>(x, upper, q, first, input, sum);
@@ -296,7 +299,7 @@ void product(const QuantizedRows& x, size_t begin, size_t end, const uint8_t* pa
     const size_t n_rows = std::min(kTileRows, end - row);
     some_rows<kType>(
         {x.q + row * n_in, x.scale + row * (n_in / 32), x.scaled_sum + row * (n_in / 32),
-         x.sum + row * (n_in / 16), n_in, row == begin},
+         x.minus_sum + row * (n_in / 32), x.minus_half_sum + row * (n_in / 16), n_in, row == begin},
         n_rows, panel, sums);
     for (size_t r = 0; r < n_rows; ++r) {
       float* to = y + (row - begin + r) * y_stride;
@@ -333,7 +336,8 @@ inline constexpr float kSmallest = 0x1p-100f;
 
 // One block of 32 inputs. x - x of what is not finite is NaN.
 void quantize_block(const float* HWY_RESTRICT x, int8_t* HWY_RESTRICT q, float* scale,
-                    float* scaled_sum, int32_t* HWY_RESTRICT sum) {
+                    float* scaled_sum, int32_t* HWY_RESTRICT minus_sum,
+                    int32_t* HWY_RESTRICT minus_half_sum) {
   const Tag d;
   const TagI di;
   const hn::Rebind<int8_t, Tag> d8;
@@ -347,13 +351,14 @@ void quantize_block(const float* HWY_RESTRICT x, int8_t* HWY_RESTRICT q, float* 
   const bool finite = hn::GetLane(hn::SumOfLanes(d, not_finite)) == 0.0f;
   if (!finite) {  // conversions of NaN are no numbers to sum up
     std::memset(q, 0, kQuantizedInputs);
-    sum[0] = sum[1] = 0;
+    *minus_sum = minus_half_sum[0] = minus_half_sum[1] = 0;
     *scale = *scaled_sum = std::numeric_limits<float>::quiet_NaN();
     return;
   }
   const bool zero = max < kSmallest;
   const float by = zero ? 0.0f : max / 127.0f;
   const auto inverse = hn::Set(d, zero ? 0.0f : 127.0f / max);
+  int32_t whole = 0;
   for (size_t half = 0; half < 2; ++half) {
     auto total = hn::Zero(di);
     for (size_t i = half * 16; i < half * 16 + 16; i += kOutputs) {
@@ -361,10 +366,13 @@ void quantize_block(const float* HWY_RESTRICT x, int8_t* HWY_RESTRICT q, float* 
       total = hn::Add(total, steps);
       hn::StoreU(hn::DemoteTo(d8, steps), d8, q + i);
     }
-    sum[half] = hn::GetLane(hn::SumOfLanes(di, total));
+    const int32_t sum = hn::GetLane(hn::SumOfLanes(di, total));
+    minus_half_sum[half] = -kHalfSumFactor * sum;
+    whole += sum;
   }
   *scale = by;
-  *scaled_sum = by * static_cast<float>(sum[0] + sum[1]);
+  *scaled_sum = by * static_cast<float>(whole);
+  *minus_sum = -kSumFactor * whole;
 }
 
 void quantize_rows(const float* x, size_t begin, size_t end, size_t n_in,
@@ -372,7 +380,8 @@ void quantize_rows(const float* x, size_t begin, size_t end, size_t n_in,
   const size_t n_blocks = n_in / kQuantizedInputs;
   for (size_t block = begin * n_blocks; block < end * n_blocks; ++block)
     quantize_block(x + block * kQuantizedInputs, out.q + block * kQuantizedInputs,
-                   out.scale + block, out.scaled_sum + block, out.sum + 2 * block);
+                   out.scale + block, out.scaled_sum + block, out.minus_sum + block,
+                   out.minus_half_sum + 2 * block);
 }
 
 }  // namespace
@@ -390,7 +399,8 @@ QuantizedRows quantized_rows_at(void* memory, size_t n_rows, size_t n_in) {
   auto* q = static_cast<int8_t*>(memory);
   auto* scale = reinterpret_cast<float*>(q + n_rows * n_in);
   auto* scaled_sum = scale + n_blocks;
-  return {q, scale, scaled_sum, reinterpret_cast<int32_t*>(scaled_sum + n_blocks)};
+  auto* minus_sum = reinterpret_cast<int32_t*>(scaled_sum + n_blocks);
+  return {q, scale, scaled_sum, minus_sum, minus_sum + n_blocks};
 }
 
 void quantize_rows(const float* x, size_t begin, size_t end, size_t n_in,

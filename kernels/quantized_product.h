@@ -10,18 +10,24 @@
 
 namespace kvasir::kernels {
 
+// The least offset of the types whose scales have 32 inputs, and of those whose scales have 16.
+inline constexpr int32_t kSumFactor = 8, kHalfSumFactor = 32;
+
 // Rows of activations: x[r, k] is about scale[r, k / 32] * q[r, k], with q in [-127, 127].
 struct QuantizedRows {
   int8_t* q;          // [n_rows, n_in]
   float* scale;       // [n_rows, n_in / 32]
   float* scaled_sum;  // [n_rows, n_in / 32]  scale times the sum of the q of the block
-  int32_t* sum;       // [n_rows, n_in / 16]  sums of q
+  // Where sums of products with unsigned weights begin, or a fraction of that: minus the sum of
+  // the q of a block times kSumFactor, of half a block times kHalfSumFactor.
+  int32_t* minus_sum;       // [n_rows, n_in / 32]
+  int32_t* minus_half_sum;  // [n_rows, n_in / 16]
 };
 
-// Bytes that the four arrays of n_rows rows take together, and the arrays inside `memory`, which is
+// Bytes that the five arrays of n_rows rows take together, and the arrays inside `memory`, which is
 // aligned to 64 bytes. n_in % 32 == 0.
 constexpr size_t quantized_rows_bytes(size_t n_rows, size_t n_in) {
-  return n_rows * n_in / 32 * (32 + 4 + 4 + 8);
+  return n_rows * n_in / 32 * (32 + 4 + 4 + 4 + 8);
 }
 QuantizedRows quantized_rows_at(void* memory, size_t n_rows, size_t n_in);
 

@@ -217,8 +217,9 @@ TEST_CASE("rows are rounded to the nearest of 255 steps of their block, and thei
         const double error = std::abs(double{scale} * q - double{x[block * 32 + i]});
         worst = test::larger_or_nan(worst, scale > 0.0f ? error / double{scale} : 0.0);
       }
-      wrong_sums += rows.at.sum[2 * block] != halves[0];
-      wrong_sums += rows.at.sum[2 * block + 1] != halves[1];
+      wrong_sums += rows.at.minus_half_sum[2 * block] != -32 * halves[0];
+      wrong_sums += rows.at.minus_half_sum[2 * block + 1] != -32 * halves[1];
+      wrong_sums += rows.at.minus_sum[block] != -8 * (halves[0] + halves[1]);
       wrong_sums += rows.at.scaled_sum[block] != scale * static_cast<float>(halves[0] + halves[1]);
     }
     CHECK(worst < 0.5 + 1e-4);
