@@ -87,7 +87,7 @@ KVASIR_AT_(kvasir_selection, reserved, 92);
 KVASIR_AT_(kvasir_selection, o, 96);
 KVASIR_AT_(kvasir_selection, lse, 192);
 
-KVASIR_SIZE_(kvasir_slab, 56);
+KVASIR_SIZE_(kvasir_slab, 64);
 KVASIR_AT_(kvasir_slab, struct_size, 0);
 KVASIR_AT_(kvasir_slab, page_blocks, 4);
 KVASIR_AT_(kvasir_slab, record_bytes, 8);
@@ -97,6 +97,7 @@ KVASIR_AT_(kvasir_slab, pages, 32);
 KVASIR_AT_(kvasir_slab, open_pages, 40);
 KVASIR_AT_(kvasir_slab, mem_kind, 48);
 KVASIR_AT_(kvasir_slab, page_bytes, 52);
+KVASIR_AT_(kvasir_slab, part_offset, 56);
 
 KVASIR_SIZE_(kvasir_value, 40);
 KVASIR_AT_(kvasir_value, type, 0);

@@ -153,10 +153,11 @@ typedef struct kvasir_selection {
 /* Records of one layer, kept by the host, [sequence][page][kv_head][block in page][record_bytes]:
  * forks by copy on write, saves as bytes. Record of (seq, kv_head, block):
  *   pages[seq_pages[seq] + block / page_blocks]
- *     + kv_head * (page_blocks * record_bytes + page_bytes) + block % page_blocks * record_bytes
- * The page_bytes of a head lie behind its records. open_pages likewise with open_bytes, for blocks
- * that are not FINAL yet; null when open_bytes = 0. A null page holds no record yet; pages that the
- * call may write are never null. Zeroed when created. */
+ *     + (kv_head * page_blocks + block % page_blocks) * record_bytes
+ * The page_bytes of all heads lie side by side behind the records of all of them, those of kv_head
+ * part_offset + kv_head * page_bytes from where the page begins. open_pages as pages, with
+ * open_bytes and no such bytes, for blocks that are not FINAL yet; null when open_bytes = 0. A null
+ * page holds no record yet; pages that the call may write are never null. Zeroed when created. */
 typedef struct kvasir_slab {
   uint32_t struct_size;
   uint32_t page_blocks;
@@ -165,8 +166,9 @@ typedef struct kvasir_slab {
   const uint64_t* seq_pages; /* [n_seqs + 1] */
   void* const* pages;
   void* const* open_pages;
-  uint32_t mem_kind;   /* KVASIR_MEM_* of the pages: what layout.mem_kind asked for */
-  uint32_t page_bytes; /* Since 0.2. */
+  uint32_t mem_kind;    /* KVASIR_MEM_* of the pages: what layout.mem_kind asked for */
+  uint32_t page_bytes;  /* Since 0.2. */
+  uint64_t part_offset; /* Since 0.2. A multiple of 64. */
 } kvasir_slab;
 
 #endif

@@ -32,6 +32,7 @@ inline constexpr kvasir_option_schema kCoarseFirstOption =
 template <class Method>
 class CoarseFirst : public BlockRepresentative<Method> {
   using Base = BlockRepresentative<Method>;
+  using Chunk = typename Base::Chunk;
 
  public:
   CoarseFirst(const Host& host, const Options& options)
@@ -68,9 +69,9 @@ class CoarseFirst : public BlockRepresentative<Method> {
     if (!has_coarse() || wanted.n_heads != 1 || !pays(wanted.longest, in.n_best))
       return Base::score(step, in, out);
     std::atomic<uint64_t> bytes = 0;
-    this->for_each_chunk(step, wanted, bound_bytes(wanted),
-                         [&](uint32_t list, uint64_t begin, uint64_t end, std::byte* scratch) {
-                           bytes += bound(step, wanted, list, {begin, end}, in.n_best, scratch);
+    this->for_each_chunk(step, wanted, true, bound_bytes(wanted),
+                         [&](const Chunk& chunk, std::byte* scratch) {
+                           bytes += bound(step, wanted, chunk, in.n_best, scratch);
                          });
     const uint32_t n_heads = this->n_kv_heads(), n_seqs = step.n_seqs();
     const uint64_t scratch_bytes = refine_bytes(wanted);
@@ -105,10 +106,6 @@ class CoarseFirst : public BlockRepresentative<Method> {
       return a.seq == b.seq && a.first_block == b.first_block;
     }
   };
-  struct Places {
-    uint64_t begin, end;
-  };
-
   bool has_coarse() const { return coarse_first_ && page_blocks_ != 0 && page_blocks_ % 16 == 0; }
 
   std::vector<Page> pages_of(const UpdateItems& items) const {
@@ -154,43 +151,57 @@ class CoarseFirst : public BlockRepresentative<Method> {
   }
 
   // Bounds of candidates whose page has a copy, scores of the others. Returns the bytes read.
-  uint64_t bound(const Step& step, const typename Base::Wanted& wanted, uint32_t list,
-                 Places places, uint32_t n_best, std::byte* scratch) const {
-    const uint32_t seq = list / this->n_kv_heads(), kv_head = list % this->n_kv_heads();
-    const Candidates from = step.candidates(seq, kv_head);
+  // Copies of a page's kv heads lie side by side: they are read in turn, page by page.
+  uint64_t bound(const Step& step, const typename Base::Wanted& wanted, const Chunk& chunk,
+                 uint32_t n_best, std::byte* scratch) const {
+    const Candidates from = step.candidates(chunk.seq, chunk.first_head);
+    const uint32_t last_head = chunk.first_head + chunk.n_heads;
     const kvasir_slab& slab = *step.raw().slab;
-    const auto score = [&](uint64_t begin, uint64_t end) {
-      this->score_places(step, wanted, list, begin, end, scratch);
+    const auto score = [&](uint32_t kv_head, uint64_t begin, uint64_t end) {
+      this->score_places(step, wanted, list_of(chunk.seq, kv_head), begin, end, scratch);
       return (end - begin) * slab.record_bytes;
     };
-    if (!pays(from.size(), n_best)) return score(places.begin, places.end);
-    auto* weights = reinterpret_cast<float*>(scratch + aligned(this->score_scratch_bytes(wanted)));
-    float* bounds = weights + aligned(width_);
-    this->method().weights(group(wanted, list), weights);
-    float* value = wanted.scores(list);
     uint64_t bytes = 0;
-    for (uint64_t i = places.begin, end; i < places.end; i = end) {
+    if (!pays(from.size(), n_best)) {
+      for (uint32_t head = chunk.first_head; head < last_head; ++head)
+        bytes += score(head, chunk.begin, chunk.end);
+      return bytes;
+    }
+    auto* bounds = reinterpret_cast<float*>(scratch + aligned(this->score_scratch_bytes(wanted)));
+    float* coarse_scratch = bounds + page_blocks_;
+    float* weights =
+        coarse_scratch + aligned(kernels::coarse_scratch_bytes(width_)) / sizeof(float);
+    for (uint32_t i = 0; i < chunk.n_heads; ++i)
+      this->method().weights(group(wanted, list_of(chunk.seq, chunk.first_head + i)),
+                             weights + i * aligned(width_));
+    for (uint64_t i = chunk.begin, end; i < chunk.end; i = end) {
       const uint32_t first = from[i] - from[i] % page_blocks_;
-      const uint64_t left = std::min<uint64_t>(places.end - i, first + page_blocks_ - from[i]);
+      const uint64_t left = std::min<uint64_t>(chunk.end - i, first + page_blocks_ - from[i]);
       end = i + from.run_from(i, left);
       const bool is_run = end - i == left || from[end] - first >= page_blocks_;
-      while (!is_run && end < places.end && from[end] - first < page_blocks_) ++end;
-      const auto [copy, distance] = coarse(step, seq, kv_head, first);
-      if (!copy || end - i < page_blocks_ / 4) {
-        bytes += score(i, end);
-        continue;
+      while (!is_run && end < chunk.end && from[end] - first < page_blocks_) ++end;
+      for (uint32_t head = chunk.first_head; head < last_head; ++head) {
+        const auto [copy, distance] = coarse(step, chunk.seq, head, first);
+        if (!copy || end - i < page_blocks_ / 4) {
+          bytes += score(head, i, end);
+          continue;
+        }
+        const std::byte* next = nullptr;
+        if (head + 1 < last_head)
+          next = step.page_part(chunk.seq, head + 1, first);
+        else if (end < from.size())
+          next = step.page_part(chunk.seq, chunk.first_head, from[end]);
+        __builtin_prefetch(next);  // whether it has a copy; nothing of null
+        kernels::bound_coarse(weights + (head - chunk.first_head) * aligned(width_), width_, copy,
+                              distance, next ? next + kHeader : nullptr, page_blocks_, bounds,
+                              coarse_scratch);
+        float* value = wanted.scores(list_of(chunk.seq, head));
+        if (is_run)
+          std::copy_n(bounds + (from[i] - first), end - i, value + i);
+        else
+          for (uint64_t j = i; j < end; ++j) value[j] = bounds[from[j] - first];
+        bytes += slab.page_bytes;
       }
-      // Whether a page has a copy lies in memory, too.
-      __builtin_prefetch(step.page_part(seq, kv_head, first + 2 * page_blocks_));
-      const std::byte* next =
-          end < from.size() ? coarse(step, seq, kv_head, from[end]).copy : nullptr;
-      kernels::bound_coarse(weights, width_, copy, distance, next, page_blocks_, bounds,
-                            bounds + page_blocks_);
-      if (is_run)
-        std::copy_n(bounds + (from[i] - first), end - i, value + i);
-      else
-        for (uint64_t j = i; j < end; ++j) value[j] = bounds[from[j] - first];
-      bytes += slab.page_bytes;
     }
     return bytes;
   }
@@ -263,6 +274,9 @@ class CoarseFirst : public BlockRepresentative<Method> {
     }
   }
 
+  uint32_t list_of(uint32_t seq, uint32_t kv_head) const {
+    return seq * this->n_kv_heads() + kv_head;
+  }
   kernels::ScoreQueries group(const typename Base::Wanted& wanted, uint32_t list) const {
     return {this->queries(wanted, list), this->group_size(), wanted.summed};
   }
@@ -270,8 +284,9 @@ class CoarseFirst : public BlockRepresentative<Method> {
   // Floats, too: 16 of them are 64 bytes.
   static constexpr uint64_t aligned(uint64_t n) { return (n + 63) / 64 * 64; }
   uint64_t bound_bytes(const typename Base::Wanted& wanted) const {
-    return aligned(this->score_scratch_bytes(wanted)) +
-           (aligned(width_) + page_blocks_) * sizeof(float) + kernels::coarse_scratch_bytes(width_);
+    return aligned(this->score_scratch_bytes(wanted)) + page_blocks_ * sizeof(float) +
+           aligned(kernels::coarse_scratch_bytes(width_)) +
+           this->n_kv_heads() * aligned(width_) * sizeof(float);
   }
   uint64_t refine_bytes(const typename Base::Wanted& wanted) const {
     return aligned(this->score_scratch_bytes(wanted)) +

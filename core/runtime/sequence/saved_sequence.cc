@@ -69,7 +69,7 @@ Settings fingerprint(const RunContext& c) {
     const Instance& plugin = owner.plugin();
     add("records of " + plugin.id(), owner.layout.record_bytes);
     add("open records of " + plugin.id(), owner.layout.open_bytes);
-    add("parts of pages of " + plugin.id(), owner.layout.page_bytes);
+    add("parts behind the records of " + plugin.id(), owner.layout.page_bytes);
     add("record format of " + plugin.id(), owner.layout.format);
   }
   return lines;

@@ -90,9 +90,14 @@ SlabPage SlabLayout::new_page(uint64_t bytes) const {
 // Fresh memory lies where it is first touched: beside the worker that scores that kv head.
 SlabPage SlabLayout::spread_page(uint64_t bytes) const {
   auto region = std::make_shared<Region>(bytes);
-  const uint64_t head_bytes = bytes / n_kv_heads_;
+  const uint64_t parts = bytes == page_bytes() ? part_bytes_ * n_kv_heads_ : 0;
   pool_->for_own_shares(n_kv_heads_, [&](uint64_t begin, uint64_t end, uint32_t) {
-    std::memset(region->data() + begin * head_bytes, 0, (end - begin) * head_bytes);
+    const auto touch = [&](std::byte* from, uint64_t n) {
+      const uint64_t of_head = n / n_kv_heads_;
+      std::memset(from + begin * of_head, 0, (end - begin) * of_head);
+    };
+    touch(region->data(), bytes - parts);
+    touch(region->data() + bytes - parts, parts);
   });
   std::byte* data = region->data();
   return {std::move(region), data};
@@ -126,15 +131,13 @@ void SlabLayout::truncate(SlabPages& pages, uint32_t kv_len) const {
   if (n == 0) return;
   const uint64_t kept = per_token_ ? record_bytes_ / block_size_ * (kv_len % block_size_) : 0;
   for (uint32_t head = 0; head < n_kv_heads_; ++head) {
-    const uint64_t slot = first % page_blocks_;
-    if (record_bytes_)  // the last ones of the head's records: what is kept of the page follows
-      clear(pages.pages[n_pages - 1].get() + head * head_bytes() + slot * record_bytes_ + kept,
-            n * record_bytes_ - kept + part_bytes_);
+    const uint64_t slot = uint64_t{head} * page_blocks_ + first % page_blocks_;
+    if (record_bytes_)
+      clear(pages.pages[n_pages - 1].get() + slot * record_bytes_ + kept, n * record_bytes_ - kept);
     if (open_bytes_)
-      clear(pages.open_pages[n_pages - 1].get() +
-                (uint64_t{head} * page_blocks_ + slot) * open_bytes_,
-            n * open_bytes_);
+      clear(pages.open_pages[n_pages - 1].get() + slot * open_bytes_, n * open_bytes_);
   }
+  if (part_bytes_) clear(pages.pages[n_pages - 1].get() + part_offset(), part_bytes_ * n_kv_heads_);
 }
 
 const kvasir_slab* SlabLayout::view(const std::vector<const SlabPages*>& sequences,
@@ -160,7 +163,8 @@ const kvasir_slab* SlabLayout::view(const std::vector<const SlabPages*>& sequenc
               out.pages.data(),
               out.open_pages.data(),
               device_ ? KVASIR_MEM_DEVICE : KVASIR_MEM_HOST,
-              static_cast<uint32_t>(part_bytes_)};
+              static_cast<uint32_t>(part_bytes_),
+              part_offset()};
   return &out.slab;
 }
 

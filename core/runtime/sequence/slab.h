@@ -25,8 +25,8 @@ constexpr uint32_t kSlabPageBlocks = 64;  // blocks per page of an engine
 using SlabPage = std::shared_ptr<std::byte[]>;  // host or device memory, as the layout says
 
 // Pages of one layer of one sequence for one owner. Page i holds the records of blocks
-// [i * page_blocks, (i + 1) * page_blocks) as [kv head][block], behind those of each head what the
-// owner keeps of the whole page.
+// [i * page_blocks, (i + 1) * page_blocks) as [kv head][block], behind all of them what the owner
+// keeps of the whole page, by kv head.
 struct SlabPages {
   std::vector<SlabPage> pages;
   std::vector<SlabPage> open_pages;  // records that blocks have until they are FINAL; may be null
@@ -56,9 +56,11 @@ class SlabLayout {
 
   bool empty() const { return record_bytes_ == 0 && open_bytes_ == 0; }
   uint64_t record_bytes() const { return record_bytes_; }
-  // Of a page and its part of one kv head.
-  uint64_t page_bytes() const { return head_bytes() * n_kv_heads_; }
-  uint64_t head_bytes() const { return record_bytes_ * page_blocks_ + part_bytes_; }
+  // Of a page, and before what is kept of it as a whole.
+  uint64_t page_bytes() const {
+    return part_bytes_ ? part_offset() + part_bytes_ * n_kv_heads_ : records_bytes();
+  }
+  uint64_t part_offset() const { return (records_bytes() + 63) / 64 * 64; }
   uint64_t open_page_bytes() const { return open_bytes_ * n_kv_heads_ * page_blocks_; }
   uint32_t page_blocks() const { return page_blocks_; }
   // A page, which exists, as bytes of host memory; and a page with these bytes.
@@ -85,6 +87,7 @@ class SlabLayout {
   const kvasir_slab* view(const std::vector<const SlabPages*>& sequences, Buffers& out) const;
 
  private:
+  uint64_t records_bytes() const { return record_bytes_ * page_blocks_ * n_kv_heads_; }
   SlabPage new_page(uint64_t bytes) const;  // zeros, aligned to 64 bytes
   SlabPage spread_page(uint64_t bytes) const;
   void make_page_writable(SlabPage& page, uint64_t bytes) const;
@@ -94,7 +97,7 @@ class SlabLayout {
   MemoryBridge* device_ = nullptr;  // null: host memory
   ThreadPool* pool_ = nullptr;      // null: one memory node
   uint64_t record_bytes_ = 0, open_bytes_ = 0;
-  uint64_t part_bytes_ = 0;  // kvasir_layout.page_bytes, behind the records of each head
+  uint64_t part_bytes_ = 0;  // kvasir_layout.page_bytes
   uint32_t n_kv_heads_ = 0, block_size_ = 0, page_blocks_ = 0;
   bool per_token_ = false;
 };

@@ -116,25 +116,26 @@ TEST_CASE("a record per token keeps what it says of the tokens that stay") {
   }
 }
 
-TEST_CASE("what is kept of a page lies behind each head's records, and goes when a block is cut") {
+TEST_CASE("what is kept of a page lies behind all records, and goes when a block is cut") {
   const RecordLayout wish{.record_bytes = 8, .page_bytes = 64};
   const SlabLayout layout{wish, kHeads, kBlock, kPage};
-  CHECK(layout.head_bytes() == 8 * kPage + 64);
-  CHECK(layout.page_bytes() == kHeads * layout.head_bytes());
+  CHECK(layout.part_offset() % 64 == 0);
+  CHECK(layout.part_offset() >= kHeads * kPage * 8);
+  CHECK(layout.part_offset() < kHeads * kPage * 8 + 64);
+  CHECK(layout.page_bytes() == layout.part_offset() + kHeads * 64);
   SlabPages pages;
   layout.make_writable(pages, 0, 2 * kPage);
   for (uint32_t page = 0; page < 2; ++page)
     std::memset(pages.pages[page].get(), 7, layout.page_bytes());
   SlabPages fork = pages;
   layout.truncate(fork, (kPage + 2) * kBlock);  // two blocks of the second page stay
+  CHECK(Slab::value(fork.pages[0].get(), layout.page_bytes()) == 7);
+  CHECK(Slab::value(pages.pages[1].get(), layout.page_bytes()) == 7);
   for (uint32_t head = 0; head < kHeads; ++head) {
-    const auto at = [&](const SlabPages& of, uint32_t page, uint64_t byte) {
-      return of.pages[page].get() + head * layout.head_bytes() + byte;
-    };
-    CHECK(Slab::value(at(fork, 0, 0), layout.head_bytes()) == 7);
-    CHECK(Slab::value(at(fork, 1, 0), 16) == 7);
-    CHECK(Slab::value(at(fork, 1, 16), layout.head_bytes() - 16) == 0);
-    CHECK(Slab::value(at(pages, 1, 0), layout.head_bytes()) == 7);
+    const std::byte* records = fork.pages[1].get() + head * kPage * 8;
+    CHECK(Slab::value(records, 16) == 7);
+    CHECK(Slab::value(records + 16, kPage * 8 - 16) == 0);
+    CHECK(Slab::value(fork.pages[1].get() + layout.part_offset() + head * 64, 64) == 0);
   }
   layout.truncate(fork, kPage * kBlock);  // the whole second page
   CHECK(fork.pages.size() == 1);

@@ -153,6 +153,42 @@ TEST_SUITE("plugins/representative/coarse_first") {
     scene.check_best(plugin, q, 150, 9);
   }
 
+  TEST_CASE("copies of all kv heads are read together where lists are long") {
+    const uint32_t n = 1200;
+    for (const uint32_t workers : {1u, 2u}) {  // so that one takes kv heads together, two do not
+      FakeHost host(workers);
+      LongScene scene(32, n, 12);
+      Representative plugin(host, "minmax");
+      scene.build(plugin);
+      const auto q = scene.random_query(13);
+      scene.check_best(plugin, q, n, 10);
+      const uint64_t in_order = scene.bytes_read;
+      for (const bool shared : {true, false}) {
+        CAPTURE(shared);
+        const uint32_t of_head = n - 61;
+        std::vector<uint32_t>
+            index;  // head 1 lacks the first blocks, head 0 the last ones, both one of a page
+        for (uint32_t head = 0; head < (shared ? 1u : 2u); ++head)
+          for (uint32_t b = 0; b < of_head; ++b) index.push_back(b + 60 * head + (b > 700));
+        uint64_t offsets[] = {0, of_head, 2 * of_head};
+        kvasir_selection lists{};
+        lists.struct_size = sizeof lists;
+        lists.unit = KVASIR_UNIT_BLOCK;
+        lists.scope = shared ? KVASIR_SCOPE_SEQUENCE : KVASIR_SCOPE_KV_HEAD;
+        lists.n_lists = shared ? 1 : 2;
+        lists.list_offsets = offsets;
+        lists.index = index.data();
+        scene.step.candidates = &lists;
+        scene.check_best(plugin, q, of_head, 10);
+        scene.step.candidates = nullptr;
+      }
+      scene.slab.clear_page_parts(20);
+      scene.slab.lose_page(40);
+      scene.check_best(plugin, q, n, 10);
+      CHECK(scene.bytes_read > in_order);
+    }
+  }
+
   TEST_CASE("equal scores are all exact or all below") {
     FakeHost host;
     LongScene scene(32, 0, 7);

@@ -75,7 +75,7 @@ class KeyScene {
     pages_.clear();
     for (auto& page : records_) pages_.push_back(page.data());
     slab_ = {sizeof slab_,  1,       layout.record_bytes, 0, seq_pages_,
-             pages_.data(), nullptr, KVASIR_MEM_HOST,     0};
+             pages_.data(), nullptr, KVASIR_MEM_HOST,     0, 0};
     seq_pages_[1] = pages_.size();
   }
 

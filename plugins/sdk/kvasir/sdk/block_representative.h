@@ -100,9 +100,10 @@ class BlockRepresentative {
 
   void score(const Step& step, const kvasir_score_in& in, kvasir_score_out& out) const {
     const Wanted wanted = check(step, in, out);
-    for_each_chunk(step, wanted, score_scratch_bytes(wanted),
-                   [&](uint32_t list, uint64_t begin, uint64_t end, std::byte* scratch) {
-                     score_places(step, wanted, list, begin, end, scratch);
+    for_each_chunk(step, wanted, false, score_scratch_bytes(wanted),
+                   [&](const Chunk& chunk, std::byte* scratch) {
+                     score_places(step, wanted, chunk.seq * n_kv_heads_ + chunk.first_head,
+                                  chunk.begin, chunk.end, scratch);
                    });
   }
 
@@ -136,24 +137,36 @@ class BlockRepresentative {
     return wanted;
   }
 
-  // fn(list, begin, end, scratch) for some of the candidates of each list, in parallel. The host
-  // spreads records over memory nodes by kv head, as an even split spreads these tasks. Elsewhere a
-  // worker takes several at a time: the records behind a task are in its cache.
+  // Candidates [begin, end) of n_heads kv heads of one sequence, which have the same.
+  struct Chunk {
+    uint32_t seq, first_head, n_heads;
+    uint64_t begin, end;
+  };
+
+  // fn(chunk, scratch) for all candidates, in parallel: chunks of one kv head, or of all where
+  // `together` asks for it, they have the same candidates, and enough chunks are left for the
+  // workers. The host spreads records over memory nodes by kv head, as an even split spreads the
+  // tasks; there chunks are of one. Elsewhere a worker takes several at a time: the records behind
+  // a task are in its cache.
   template <class Fn>
-  void for_each_chunk(const Step& step, const Wanted& wanted, uint64_t scratch_bytes,
+  void for_each_chunk(const Step& step, const Wanted& wanted, bool together, uint64_t scratch_bytes,
                       const Fn& fn) const {
     const uint64_t n_chunks = (wanted.longest + kChunk - 1) / kChunk,
-                   per_head = step.n_seqs() * n_chunks, n_tasks = n_kv_heads_ * per_head;
+                   per_group = step.n_seqs() * n_chunks;
+    const bool all = together && step.heads_share_candidates() && !host_.spans_nodes() &&
+                     per_group >= 4 * host_.max_workers();
+    const uint32_t n_heads = all ? n_kv_heads_ : 1;
+    const uint64_t n_tasks = n_kv_heads_ / n_heads * per_group;
     const uint64_t grain =
         host_.spans_nodes() ? 0 : std::max<uint64_t>(n_tasks / (4 * host_.max_workers()), 1);
     host_.parallel_for(n_tasks, grain, [&](uint64_t first, uint64_t last, uint32_t worker) {
       const Scratch<std::byte> scratch(host_, worker, scratch_bytes);
       for (uint64_t task = first; task < last; ++task) {
-        const auto kv_head = static_cast<uint32_t>(task / per_head);
-        const auto seq = static_cast<uint32_t>(task % per_head / n_chunks);
+        const auto head = static_cast<uint32_t>(task / per_group) * n_heads;
+        const auto seq = static_cast<uint32_t>(task % per_group / n_chunks);
         const uint64_t begin = task % n_chunks * kChunk,
-                       end = std::min(begin + kChunk, step.candidates(seq, kv_head).size());
-        if (begin < end) fn(seq * n_kv_heads_ + kv_head, begin, end, scratch.data());
+                       end = std::min(begin + kChunk, step.candidates(seq, head).size());
+        if (begin < end) fn(Chunk{seq, head, n_heads, begin, end}, scratch.data());
       }
     });
   }

@@ -70,10 +70,14 @@ class Step {
     return {from->index + from->list_offsets[i], from->list_offsets[i + 1] - from->list_offsets[i]};
   }
 
+  // Whether candidates() of a sequence are the same for every kv head.
+  bool heads_share_candidates() const {
+    return !step_.candidates || step_.candidates->scope == KVASIR_SCOPE_SEQUENCE;
+  }
+
   // Null: the host has no page for that block.
   std::byte* record(uint32_t seq, uint32_t kv_head, uint32_t block) const {
-    return at(step_.slab->pages, step_.slab->record_bytes, step_.slab->page_bytes, seq, kv_head,
-              block);
+    return at(step_.slab->pages, step_.slab->record_bytes, seq, kv_head, block);
   }
   // The same for update(), which has a page for every block it is given.
   std::byte* record_to_write(uint32_t seq, uint32_t kv_head, uint32_t block) const {
@@ -84,29 +88,35 @@ class Step {
     }
     return found;
   }
-  // The records of the page that holds `block`, side by side, and behind them the bytes that the
-  // layout asks for per page. Null: the host has no such page.
+  // The records of the page that holds `block`, side by side, and the bytes that the layout asks
+  // for per page, which lie beside those of the other kv heads. Null: the host has no such page.
   std::byte* records_of_page(uint32_t seq, uint32_t kv_head, uint32_t block) const {
     return record(seq, kv_head, block - block % step_.slab->page_blocks);
   }
   std::byte* page_part(uint32_t seq, uint32_t kv_head, uint32_t block) const {
-    std::byte* records = records_of_page(seq, kv_head, block);
-    return records ? records + step_.slab->page_blocks * step_.slab->record_bytes : nullptr;
+    std::byte* page = page_of(step_.slab->pages, seq, block);
+    if (!page) return nullptr;
+    return page + step_.slab->part_offset + uint64_t{kv_head} * step_.slab->page_bytes;
   }
   // The bytes a block has besides until it is FINAL; null then, or when the layout asks for none.
   std::byte* open_record(uint32_t seq, uint32_t kv_head, uint32_t block) const {
-    return at(step_.slab->open_pages, step_.slab->open_bytes, 0, seq, kv_head, block);
+    return at(step_.slab->open_pages, step_.slab->open_bytes, seq, kv_head, block);
   }
 
  private:
-  // bytes: of a block; behind those of a head's blocks lie more_bytes.
-  std::byte* at(void* const* pages, uint64_t bytes, uint64_t more_bytes, uint32_t seq,
-                uint32_t kv_head, uint32_t block) const {
+  // The page that holds `block`.
+  std::byte* page_of(void* const* pages, uint32_t seq, uint32_t block) const {
     const kvasir_slab& slab = *step_.slab;
     const uint64_t page = slab.seq_pages[seq] + block / slab.page_blocks;
-    if (!pages || page >= slab.seq_pages[seq + 1] || !pages[page]) return nullptr;
-    return static_cast<std::byte*>(pages[page]) +
-           kv_head * (slab.page_blocks * bytes + more_bytes) + block % slab.page_blocks * bytes;
+    if (!pages || page >= slab.seq_pages[seq + 1]) return nullptr;
+    return static_cast<std::byte*>(pages[page]);
+  }
+  // bytes: of a block
+  std::byte* at(void* const* pages, uint64_t bytes, uint32_t seq, uint32_t kv_head,
+                uint32_t block) const {
+    std::byte* page = page_of(pages, seq, block);
+    const uint64_t page_blocks = step_.slab->page_blocks;
+    return page ? page + (kv_head * page_blocks + block % page_blocks) * bytes : nullptr;
   }
 
   const kvasir_step& step_;
