@@ -106,6 +106,7 @@ class CoarseFirst : public BlockRepresentative<Method> {
       return a.seq == b.seq && a.first_block == b.first_block;
     }
   };
+
   bool has_coarse() const { return coarse_first_ && page_blocks_ != 0 && page_blocks_ % 16 == 0; }
 
   std::vector<Page> pages_of(const UpdateItems& items) const {
