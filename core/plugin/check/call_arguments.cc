@@ -109,8 +109,7 @@ void CallArguments::watch_pages(const kvasir_slab& slab, const kvasir_step& step
     for (uint64_t i = 0; pages && bytes != 0 && i < slab.seq_pages[step.n_seqs]; ++i)
       if (pages[i]) watched_pages_.push_back({pages[i], bytes, XXH3_64bits(pages[i], bytes)});
   };
-  watch(slab.pages, slab.page_bytes ? slab.part_offset + n_heads * slab.page_bytes
-                                    : n_heads * slab.page_blocks * slab.record_bytes);
+  watch(slab.pages, slab.part_offset + n_heads * slab.page_bytes);
   watch(slab.open_pages, n_heads * slab.page_blocks * slab.open_bytes);
 }
 

@@ -57,10 +57,10 @@ class SlabLayout {
   bool empty() const { return record_bytes_ == 0 && open_bytes_ == 0; }
   uint64_t record_bytes() const { return record_bytes_; }
   // Of a page, and before what is kept of it as a whole.
-  uint64_t page_bytes() const {
-    return part_bytes_ ? part_offset() + part_bytes_ * n_kv_heads_ : records_bytes();
+  uint64_t page_bytes() const { return part_offset() + part_bytes_ * n_kv_heads_; }
+  uint64_t part_offset() const {
+    return (record_bytes_ * page_blocks_ * n_kv_heads_ + 63) / 64 * 64;
   }
-  uint64_t part_offset() const { return (records_bytes() + 63) / 64 * 64; }
   uint64_t open_page_bytes() const { return open_bytes_ * n_kv_heads_ * page_blocks_; }
   uint32_t page_blocks() const { return page_blocks_; }
   // A page, which exists, as bytes of host memory; and a page with these bytes.
@@ -87,7 +87,6 @@ class SlabLayout {
   const kvasir_slab* view(const std::vector<const SlabPages*>& sequences, Buffers& out) const;
 
  private:
-  uint64_t records_bytes() const { return record_bytes_ * page_blocks_ * n_kv_heads_; }
   SlabPage new_page(uint64_t bytes) const;  // zeros, aligned to 64 bytes
   SlabPage spread_page(uint64_t bytes) const;
   void make_page_writable(SlabPage& page, uint64_t bytes) const;

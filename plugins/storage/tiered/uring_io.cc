@@ -3,6 +3,7 @@
 #include <liburing.h>
 
 #include <cerrno>
+#include <optional>
 
 #include "plugins/storage/tiered/file_io.h"
 
@@ -20,7 +21,7 @@ class UringIo final : public FileIo {
   ~UringIo() override { ::io_uring_queue_exit(&ring_); }
 
   void start(uint32_t buffer_index, const FileCall& call) override {
-    if (!register_tried_) register_buffers();
+    if (!registered_) registered_ = register_buffers();
     calls_[buffer_index] = {call, call};
     enqueue(buffer_index);
   }
@@ -48,10 +49,9 @@ class UringIo final : public FileIo {
 
   // Registered, their pages are not looked up for every call. They are in memory from then on, so
   // not before the first call: a run may end before it, and one whose blocks fit never calls.
-  void register_buffers() {
+  bool register_buffers() {
     const iovec all{arena(), arena_bytes()};
-    registered_ = ::io_uring_register_buffers(&ring_, &all, 1) == 0;
-    register_tried_ = true;
+    return ::io_uring_register_buffers(&ring_, &all, 1) == 0;
   }
 
   void enqueue(uint32_t index) {
@@ -60,9 +60,9 @@ class UringIo final : public FileIo {
     io_uring_sqe* const entry = ::io_uring_get_sqe(&ring_);  // one per buffer: never null
     const auto n = static_cast<unsigned>(rest.n);
     const int fd = files_[rest.file].descriptor();
-    if (registered_ && rest.is_write)
+    if (*registered_ && rest.is_write)
       ::io_uring_prep_write_fixed(entry, fd, at, n, rest.offset, 0);
-    else if (registered_)
+    else if (*registered_)
       ::io_uring_prep_read_fixed(entry, fd, at, n, rest.offset, 0);
     else if (rest.is_write)
       ::io_uring_prep_write(entry, fd, at, n, rest.offset);
@@ -102,7 +102,7 @@ class UringIo final : public FileIo {
 
   io_uring ring_;
   std::vector<Call> calls_;
-  bool register_tried_ = false, registered_ = false;
+  std::optional<bool> registered_;  // nothing: not tried yet
 };
 
 }  // namespace

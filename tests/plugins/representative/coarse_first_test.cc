@@ -168,8 +168,8 @@ TEST_SUITE("plugins/representative/coarse_first") {
       for (const bool shared : {true, false}) {
         CAPTURE(shared);
         const uint32_t of_head = n - 61;
-        std::vector<uint32_t>
-            index;  // head 1 lacks the first blocks, head 0 the last ones, both one of a page
+        // Head 0 lacks the last blocks, head 1 the first ones, and both one within a page.
+        std::vector<uint32_t> index;
         for (uint32_t head = 0; head < (shared ? 1u : 2u); ++head)
           for (uint32_t b = 0; b < of_head; ++b) index.push_back(b + 60 * head + (b > 700));
         uint64_t offsets[] = {0, of_head, 2 * of_head};

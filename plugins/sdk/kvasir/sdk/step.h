@@ -65,15 +65,12 @@ class Step {
     const kvasir_step_seq& of = seqs_[seq];
     const kvasir_selection* from = step_.candidates;
     if (!from) return {of.unit_begin, of.unit_end};
-    const uint64_t heads = from->scope == KVASIR_SCOPE_SEQUENCE ? 1 : from->n_lists / n_seqs();
-    const uint64_t i = seq * heads + (heads == 1 ? 0 : kv_head);
+    const uint64_t i = heads_share_candidates() ? seq : seq * lists_per_seq() + kv_head;
     return {from->index + from->list_offsets[i], from->list_offsets[i + 1] - from->list_offsets[i]};
   }
 
   // Whether candidates() of a sequence are the same for every kv head.
-  bool heads_share_candidates() const {
-    return !step_.candidates || step_.candidates->scope == KVASIR_SCOPE_SEQUENCE;
-  }
+  bool heads_share_candidates() const { return !step_.candidates || lists_per_seq() == 1; }
 
   // Null: the host has no page for that block.
   std::byte* record(uint32_t seq, uint32_t kv_head, uint32_t block) const {
@@ -104,6 +101,10 @@ class Step {
   }
 
  private:
+  uint64_t lists_per_seq() const {
+    const kvasir_selection& from = *step_.candidates;
+    return from.scope == KVASIR_SCOPE_SEQUENCE ? 1 : from.n_lists / n_seqs();
+  }
   // The page that holds `block`.
   std::byte* page_of(void* const* pages, uint32_t seq, uint32_t block) const {
     const kvasir_slab& slab = *step_.slab;
