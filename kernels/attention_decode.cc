@@ -74,41 +74,65 @@ namespace kvasir::kernels::HWY_NAMESPACE {
 
 // ------------------------------------------------------------------ softmax of a tile
 
-// logits of one query head -> exp(logit - new maximum), in place, n of them; returns their sum.
-// Updates the maximum; `rescale` is what earlier sums must be multiplied by.
-HWY_INLINE float exp_logits(float* HWY_RESTRICT logits, const float* HWY_RESTRICT weights, size_t n,
-                            float softcap, float* max_logit, float* rescale) {
+// Heads whose logits are taken at once: a head alone waits for each of its sums.
+inline constexpr size_t kSoftmaxHeads = HWY_TARGET <= HWY_AVX3 ? 4 : 2;
+
+// logits of HT query heads from head `first` on -> exp(logit - new maximum), in place, n of them.
+// Updates the maximum and the sum of exp(logit - max); `rescale` [HT] is what earlier sums must be
+// multiplied by.
+template <size_t HT>
+HWY_INLINE void exp_logits(const DecodeScratch& s, size_t first, bool weighted, size_t n,
+                           float softcap, float* HWY_RESTRICT rescale) {
   const F32 d;
   const size_t n_padded = (n + kLanes - 1) / kLanes * kLanes;
-  VecF32 high = hn::Set(d, kEmptyLse);
-  for (size_t i = n; i < n_padded; ++i) logits[i] = 0.0f;
+  float* HWY_RESTRICT logits = s.logits + first * kTileTokens;
+  const float* HWY_RESTRICT weights = s.weights + first * kTileTokens;
+  for (size_t g = 0; g < HT; ++g)
+    for (size_t i = n; i < n_padded; ++i) logits[g * kTileTokens + i] = 0.0f;
+  if (softcap != 0.0f || weighted) {
+    for (size_t g = 0; g < HT; ++g) {
+      for (size_t i = g * kTileTokens; i < g * kTileTokens + n_padded; i += kLanes) {
+        VecF32 x = hn::Load(d, logits + i);
+        if (softcap != 0.0f) x = soft_cap(d, x, softcap);
+        if (weighted) x = hn::Add(x, hn::Load(d, weights + i));
+        hn::Store(x, d, logits + i);
+      }
+    }
+  }
+  for (size_t g = 0; g < HT; ++g)
+    for (size_t i = n; i < n_padded; ++i) logits[g * kTileTokens + i] = kEmptyLse;
+  VecF32 high[HT], shift[HT], sum[HT];
+  HWY_UNROLL(4) for (size_t g = 0; g < HT; ++g) high[g] = hn::Set(d, kEmptyLse);
   for (size_t i = 0; i < n_padded; i += kLanes) {
-    VecF32 x = hn::Load(d, logits + i);
-    if (softcap != 0.0f) x = soft_cap(d, x, softcap);
-    if (weights) x = hn::Add(x, hn::Load(d, weights + i));
-    hn::Store(x, d, logits + i);
-    if (i + kLanes <= n) high = hn::Max(x, high);
+    HWY_UNROLL(4)
+    for (size_t g = 0; g < HT; ++g) high[g] =
+        hn::Max(hn::Load(d, logits + g * kTileTokens + i), high[g]);
   }
-  for (size_t i = n; i < n_padded; ++i) logits[i] = kEmptyLse;
-  if (n_padded != n) high = hn::Max(hn::Load(d, logits + n_padded - kLanes), high);
-  const float tile_max = hn::GetLane(hn::MaxOfLanes(d, high));
-  const float new_max = tile_max > *max_logit ? tile_max : *max_logit;
-  if (new_max == kEmptyLse) {  // nothing attended so far: exp(-inf - 0) = 0
-    *rescale = 1.0f;
-  } else {
-    *rescale = new_max == *max_logit
-                   ? 1.0f
-                   : hn::GetLane(exp_nonpositive(d, hn::Set(d, *max_logit - new_max)));
+  HWY_UNROLL(4) for (size_t g = 0; g < HT; ++g) {
+    float& max_logit = s.max_logit[first + g];
+    const float tile_max = hn::GetLane(hn::MaxOfLanes(d, high[g]));
+    const float new_max = tile_max > max_logit ? tile_max : max_logit;
+    if (new_max == max_logit) {  // or nothing attended so far: exp(-inf - 0) = 0
+      rescale[g] = 1.0f;
+    } else {
+      rescale[g] = hn::GetLane(exp_nonpositive(d, hn::Set(d, max_logit - new_max)));
+    }
+    max_logit = new_max;
+    shift[g] = hn::Set(d, new_max == kEmptyLse ? 0.0f : new_max);
+    sum[g] = hn::Zero(d);
   }
-  *max_logit = new_max;
-  const VecF32 shift = hn::Set(d, new_max == kEmptyLse ? 0.0f : new_max);
-  VecF32 sum = hn::Zero(d);
   for (size_t i = 0; i < n_padded; i += kLanes) {
-    const VecF32 p = exp_nonpositive(d, hn::Sub(hn::Load(d, logits + i), shift));
-    hn::Store(p, d, logits + i);
-    sum = hn::Add(sum, p);
+    HWY_UNROLL(4) for (size_t g = 0; g < HT; ++g) {
+      float* at = logits + g * kTileTokens + i;
+      const VecF32 p = exp_nonpositive(d, hn::Sub(hn::Load(d, at), shift[g]));
+      hn::Store(p, d, at);
+      sum[g] = hn::Add(sum[g], p);
+    }
   }
-  return hn::GetLane(hn::SumOfLanes(d, sum));
+  HWY_UNROLL(4) for (size_t g = 0; g < HT; ++g) {
+    float& exp_sum = s.exp_sum[first + g];
+    exp_sum = exp_sum * rescale[g] + hn::GetLane(hn::SumOfLanes(d, sum[g]));
+  }
 }
 
 HWY_INLINE void scale_row(float* HWY_RESTRICT row, size_t n, float factor) {
@@ -228,16 +252,6 @@ inline void fill_up(const uint8_t** rows, size_t n) {
   std::fill(rows + n, rows + (n + 31) / 32 * 32, rows[n - 1]);
 }
 
-// scales[group * kTileTokens + r] of row r, up to a multiple of 32.
-template <class T>
-HWY_NOINLINE void gather_scales(const T* const* HWY_RESTRICT rows, size_t n_rows, size_t n_groups,
-                                uint16_t* HWY_RESTRICT scales) {
-  const size_t n = (n_rows + 31) / 32 * 32;
-  for (size_t group = 0; group < n_groups; ++group, scales += kTileTokens) {
-    HWY_UNROLL(16) for (size_t r = 0; r < n; ++r) scales[r] = rows[r][group].scale;
-  }
-}
-
 // products(ahead), asking for the next rows: line after line where all of them lie behind each
 // other, which is a few hundredths faster there than pieces.
 template <class Fn>
@@ -263,7 +277,7 @@ HWY_NOINLINE void dot_tile_in_integers(const AttentionShape& shape, KvTile& tile
   fill_up(tile.k, tile.n);
   gather_scales(rows, tile.n, n_groups, s.scales);
   asking_for(next, tile.n, [&](auto& ahead) {
-    for (size_t r = 0; r < tile.n; r += 16) {
+    for (size_t r = 0; r < tile.n; r += 32) {
       for_heads(shape.group_size, [&]<size_t GT>(size_t g) {
         dot_groups<GT>(q + g * n_groups, n_groups, rows + r, s.scales + r, n_groups,
                        s.logits + g * kTileTokens + r, kTileTokens, ahead);
@@ -389,14 +403,17 @@ TileFunctions functions_for(const AttentionShape& shape) {
 
 HWY_NOINLINE void softmax_tile(const AttentionShape& shape, const KvTile& tile,
                                const DecodeScratch& s) {
-  for (size_t g = 0; g < shape.group_size; ++g) {
-    const float* weights = tile.weighted ? s.weights + g * kTileTokens : nullptr;
-    float rescale = 1.0f;
-    const float sum = exp_logits(s.logits + g * kTileTokens, weights, tile.n, shape.softcap,
-                                 &s.max_logit[g], &rescale);
-    s.exp_sum[g] = s.exp_sum[g] * rescale + sum;
-    const size_t stride = padded(shape.v_dim);
-    if (rescale != 1.0f) scale_row(s.sum + g * stride, stride, rescale);
+  const size_t stride = padded(shape.v_dim);
+  for (size_t g = 0; g < shape.group_size;) {
+    float rescale[kSoftmaxHeads];
+    const bool are_enough = g + kSoftmaxHeads <= shape.group_size;
+    const size_t n = are_enough ? kSoftmaxHeads : 1;
+    if (are_enough)
+      exp_logits<kSoftmaxHeads>(s, g, tile.weighted, tile.n, shape.softcap, rescale);
+    else
+      exp_logits<1>(s, g, tile.weighted, tile.n, shape.softcap, rescale);
+    for (size_t i = 0; i < n; ++i, ++g)
+      if (rescale[i] != 1.0f) scale_row(s.sum + g * stride, stride, rescale[i]);
   }
 }
 

@@ -13,6 +13,17 @@ HWY_BEFORE_NAMESPACE();
 namespace kvasir::kernels::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
+// x * 2^n, for whole n from -126 to 127
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V times_power_of_two(D d, V x, V n) {
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+  if constexpr (sizeof(V) == 64) return V{_mm512_scalef_ps(x.raw, n.raw)};
+#endif
+  const hn::RebindToSigned<D> di;
+  const auto exponent = hn::ShiftLeft<23>(hn::Add(hn::ConvertTo(di, n), hn::Set(di, 127)));
+  return hn::Mul(x, hn::BitCast(d, exponent));
+}
+
 // exp(x) for x <= 0 to 1.2e-7 relative; below -87 (where the result would leave the normal
 // range) exactly 0, also for -inf; NaN stays NaN, so that a damaged row is seen in the output.
 //
@@ -23,7 +34,6 @@ HWY_INLINE V exp_nonpositive(D d, V x) {
   constexpr float kLowest = -87.0f;
   constexpr float kLn2High = 0.693359375f;
   constexpr float kLn2Low = -2.12194440e-4f;
-  const hn::RebindToSigned<D> di;
   const V n = hn::Round(hn::Mul(x, hn::Set(d, 1.44269504f)));
   V r = hn::NegMulAdd(n, hn::Set(d, kLn2High), x);
   r = hn::NegMulAdd(n, hn::Set(d, kLn2Low), r);
@@ -33,8 +43,7 @@ HWY_INLINE V exp_nonpositive(D d, V x) {
   p = hn::MulAdd(p, r, hn::Set(d, 0.1666657667f));
   p = hn::MulAdd(p, r, hn::Set(d, 0.5f));
   p = hn::MulAdd(p, hn::Mul(r, r), hn::Add(r, hn::Set(d, 1.0f)));
-  const auto exponent = hn::ShiftLeft<23>(hn::Add(hn::ConvertTo(di, n), hn::Set(di, 127)));
-  const V scaled = hn::Mul(p, hn::BitCast(d, exponent));
+  const V scaled = times_power_of_two(d, p, n);
   return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, kLowest)), scaled);  // whatever came out there
 }
 

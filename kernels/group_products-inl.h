@@ -12,8 +12,10 @@
 #define KVASIR_KERNELS_GROUP_PRODUCTS_INL_H_
 #endif
 
+#include <algorithm>
 #include <array>
 #include <bit>
+#include <cstring>
 #include <limits>
 
 #include "kernels/rows-inl.h"
@@ -27,9 +29,9 @@ namespace kvasir::kernels::HWY_NAMESPACE {
 
 // gcc 12 copies the sum of _mm512_dpbusd_epi32 and _mm512_dpwssd_epi32 before and after each.
 //
-// sum += the four products of unsigned bytes with the signed bytes of `word`, in each lane.
-HWY_INLINE void add_quads(__m512i& sum, __m512i bytes, const uint32_t& word) {
-  asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(bytes), "m"(word));
+// sum += the four products of unsigned with signed bytes, in each lane.
+HWY_INLINE void add_quads(__m512i& sum, __m512i bytes, __m512i signed_bytes) {
+  asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(bytes), "v"(signed_bytes));
 }
 // sum += the two products of signed 16 bits, in each lane.
 HWY_INLINE void add_pairs(__m512i& sum, __m512i a, __m512i b) {
@@ -38,6 +40,75 @@ HWY_INLINE void add_pairs(__m512i& sum, __m512i a, __m512i b) {
 
 HWY_INLINE __m512 load_scales(const uint16_t* scales) {
   return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(scales)));
+}
+
+// ------------------------------------------------------------------ scales of rows
+
+// The scales of kGroups groups, two or four, in the first words.
+template <size_t kGroups, class T>
+HWY_INLINE __m512i scales_of(const T* groups) {
+  constexpr bool kTwoLoads = kGroups * sizeof(T) > 128;  // of two groups each
+  alignas(64) static constexpr auto kPlaces = [] {
+    std::array<uint16_t, 32> places{};
+    for (size_t g = 0; g < kGroups; ++g)
+      places[g] = static_cast<uint16_t>(kTwoLoads ? g / 2 * 32 + g % 2 * (sizeof(T) / 2)
+                                                  : g * (sizeof(T) / 2));
+    return places;
+  }();
+  const __m512i places = _mm512_load_si512(kPlaces.data());
+  if constexpr (kTwoLoads)
+    return _mm512_permutex2var_epi16(_mm512_loadu_si512(groups), places,
+                                     _mm512_loadu_si512(groups + 2));
+  if constexpr (kGroups * sizeof(T) < 64)
+    return _mm512_permutexvar_epi16(
+        places,
+        _mm512_castsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(groups))));
+  return _mm512_permutexvar_epi16(places, _mm512_loadu_si512(groups));
+}
+
+// Of n rows, a multiple of 16: scales[g * kTileTokens + r] of row r, for kGroups groups from
+// `first` on. They are put in a row for each row, and then turned.
+template <size_t kGroups, class T>
+HWY_INLINE void gather_scales_of(const T* const* HWY_RESTRICT rows, size_t n, size_t first,
+                                 uint16_t* HWY_RESTRICT scales) {
+  alignas(64) uint16_t of_rows[kTileTokens * kGroups];
+  HWY_UNROLL(8) for (size_t r = 0; r < n; ++r) {
+    const __m128i x = _mm512_castsi512_si128(scales_of<kGroups>(rows[r] + first));
+    std::memcpy(of_rows + kGroups * r, &x, kGroups * sizeof(uint16_t));
+  }
+  alignas(64) static constexpr auto kOrder = [] {
+    std::array<uint16_t, 32> order{};
+    for (size_t i = 0; i < 32; ++i) order[i] = static_cast<uint16_t>(i % 16 * kGroups + i / 16);
+    return order;
+  }();
+  for (size_t r = 0; r < n; r += 16) {
+    const __m512i a = _mm512_load_si512(of_rows + kGroups * r);
+    const __m512i b = kGroups == 4 ? _mm512_load_si512(of_rows + kGroups * r + 32) : a;
+    HWY_UNROLL(2) for (size_t g = 0; g < kGroups; g += 2) {
+      const __m512i order = _mm512_add_epi16(_mm512_load_si512(kOrder.data()),
+                                             _mm512_set1_epi16(static_cast<int16_t>(g)));
+      const __m512i two = _mm512_permutex2var_epi16(a, order, b);
+      auto* to = reinterpret_cast<__m256i*>(scales + g * kTileTokens + r);
+      _mm256_storeu_si256(to, _mm512_castsi512_si256(two));
+      _mm256_storeu_si256(to + kTileTokens / 16, _mm512_extracti64x4_epi64(two, 1));
+    }
+  }
+}
+
+// scales[group * kTileTokens + r] of row r, up to a multiple of 32.
+template <class T>
+HWY_NOINLINE void gather_scales(const T* const* HWY_RESTRICT rows, size_t n_rows, size_t n_groups,
+                                uint16_t* HWY_RESTRICT scales) {
+  const size_t n = (n_rows + 31) / 32 * 32;
+  size_t group = 0;
+  for (; group + 4 <= n_groups; group += 4)
+    gather_scales_of<4>(rows, n, group, scales + group * kTileTokens);
+  for (; group + 2 <= n_groups; group += 2)
+    gather_scales_of<2>(rows, n, group, scales + group * kTileTokens);
+  for (; group < n_groups; ++group) {
+    HWY_UNROLL(16)
+    for (size_t r = 0; r < n; ++r) scales[group * kTileTokens + r] = rows[r][group].scale;
+  }
 }
 
 // ------------------------------------------------------------------ f32 to integers
@@ -55,14 +126,13 @@ HWY_INLINE IntegerScale integer_scale(float largest, float most) {
   return {to, 1.0f / to};
 }
 
-// The largest magnitude; NaN is larger than all.
-template <size_t kVectors>
-HWY_INLINE float largest_of(const __m512* v) {
-  __m512i high = _mm512_setzero_si512();
-  HWY_UNROLL(8) for (size_t i = 0; i < kVectors; ++i) {
-    const __m512i bits = _mm512_castps_si512(v[i]);
-    high = _mm512_max_epi32(high, _mm512_and_si512(bits, _mm512_set1_epi32(0x7fffffff)));
-  }
+// The largest magnitude, as bits or as a number; NaN is larger than all.
+HWY_INLINE __m512i larger_magnitude(__m512i high, __m512i bits) {
+  return _mm512_max_epi32(high, _mm512_and_si512(bits, _mm512_set1_epi32(0x7fffffff)));
+}
+HWY_INLINE float largest_of(__m512 a, __m512 b) {
+  const __m512i high = larger_magnitude(
+      larger_magnitude(_mm512_setzero_si512(), _mm512_castps_si512(a)), _mm512_castps_si512(b));
   return std::bit_cast<float>(_mm512_reduce_max_epi32(high));
 }
 
@@ -90,7 +160,7 @@ HWY_INLINE void split_query(const float* q, float factor, QueryGroup* out) {
   const __m512 f = _mm512_set1_ps(factor);
   const __m512 v[2] = {_mm512_mul_ps(f, _mm512_loadu_ps(q)),
                        _mm512_mul_ps(f, _mm512_loadu_ps(q + 16))};
-  const IntegerScale s = integer_scale(largest_of<2>(v), kMost);
+  const IntegerScale s = integer_scale(largest_of(v[0], v[1]), kMost);
   int32_t sum = 0;
   for (size_t i = 0; i < 2; ++i) {
     const __m512i x =
@@ -124,55 +194,70 @@ HWY_INLINE void transpose_words(const uint8_t* const* rows, size_t at, __m512i* 
   w[3] = _mm512_unpackhi_epi64(b, e);
 }
 
-// Steps plus kStepOffset of a group of 16 rows: w[i], lane r has elements 4 i to 4 i + 3 of row r.
-HWY_INLINE void load_keys(const Q8Group* const* rows, size_t group, __m512i* w) {
+// Elements 16 half to 16 half + 15 of a group of 16 rows, steps plus kStepOffset: w[i], lane r has
+// four of row r from 16 half + 4 i on. `words` is kept from the first half to the second.
+HWY_INLINE void load_keys(const Q8Group* const* rows, size_t group, size_t half, __m512i* words,
+                          __m512i* w) {
   const size_t at = group * sizeof(Q8Group) + offsetof(Q8Group, q);
-  transpose_words(reinterpret_cast<const uint8_t* const*>(rows), at, w);
-  transpose_words(reinterpret_cast<const uint8_t* const*>(rows), at + 16, w + 4);
-  HWY_UNROLL(8)
-  for (size_t i = 0; i < 8; ++i) w[i] = _mm512_xor_si512(w[i], _mm512_set1_epi8(-128));
+  transpose_words(reinterpret_cast<const uint8_t* const*>(rows), at + 16 * half, words);
+  HWY_UNROLL(4)
+  for (size_t i = 0; i < 4; ++i) w[i] = _mm512_xor_si512(words[i], _mm512_set1_epi8(-128));
 }
-HWY_INLINE void load_keys(const Q4Group* const* rows, size_t group, __m512i* w) {
+HWY_INLINE void load_keys(const Q4Group* const* rows, size_t group, size_t half, __m512i* words,
+                          __m512i* w) {
   const size_t at = group * sizeof(Q4Group) + offsetof(Q4Group, q);
-  const __m512i low = _mm512_set1_epi8(15);
-  transpose_words(reinterpret_cast<const uint8_t* const*>(rows), at, w);
+  if (half == 0) transpose_words(reinterpret_cast<const uint8_t* const*>(rows), at, words);
   HWY_UNROLL(4) for (size_t i = 0; i < 4; ++i) {
-    w[4 + i] = _mm512_and_si512(_mm512_srli_epi16(w[i], 4), low);
-    w[i] = _mm512_and_si512(w[i], low);
+    const __m512i nibbles = half == 0 ? words[i] : _mm512_srli_epi16(words[i], 4);
+    w[i] = _mm512_and_si512(nibbles, _mm512_set1_epi8(15));
   }
 }
 
-// dots[g * dot_stride + r] = q_g . row r for 16 rows and GT query heads.
+// dots[g * dot_stride + r] = q_g . row r for 32 rows and GT query heads. Two vectors of keys share
+// each word of q: Zen 5 takes fewer words from memory than it multiplies.
 //   q       [GT, q_stride], n_groups of each
 //   scales  [n_groups, kTileTokens], those of the rows
 template <size_t GT, class T, class Ahead>
 HWY_INLINE void dot_groups(const QueryGroup* q, size_t q_stride, const T* const* rows,
                            const uint16_t* scales, size_t n_groups, float* HWY_RESTRICT dots,
                            size_t dot_stride, Ahead& ahead) {
-  __m512 dot[GT];
-  HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) dot[g] = _mm512_setzero_ps();
+  __m512 dot[GT][2];
+  HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) dot[g][0] = dot[g][1] = _mm512_setzero_ps();
   for (size_t group = 0; group < n_groups; ++group) {
-    __m512i w[8], upper[GT], lower[GT];
-    load_keys(rows, group, w);
-    ahead.template ask<lines_of(16 * sizeof(T))>();
+    __m512i words[2][4], w[2][4], upper[GT][2], lower[GT][2];
+    ahead.template ask<lines_of(32 * sizeof(T))>();
     HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
-      upper[g] = _mm512_setzero_si512();
-      lower[g] = _mm512_set1_epi32(q[g * q_stride + group].correction);
+      upper[g][0] = upper[g][1] = _mm512_setzero_si512();
+      lower[g][0] = lower[g][1] = _mm512_set1_epi32(q[g * q_stride + group].correction);
     }
-    HWY_UNROLL(8) for (size_t i = 0; i < 8; ++i) {
-      HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
-        add_quads(upper[g], w[i], q[g * q_stride + group].upper[i]);
-        add_quads(lower[g], w[i], q[g * q_stride + group].lower[i]);
+    HWY_UNROLL(2) for (size_t half = 0; half < 2; ++half) {
+      load_keys(rows, group, half, words[0], w[0]);
+      load_keys(rows + 16, group, half, words[1], w[1]);
+      HWY_UNROLL(4) for (size_t i = 0; i < 4; ++i) {
+        HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
+          const QueryGroup& of_q = q[g * q_stride + group];
+          const __m512i u = _mm512_set1_epi32(static_cast<int32_t>(of_q.upper[4 * half + i]));
+          const __m512i l = _mm512_set1_epi32(static_cast<int32_t>(of_q.lower[4 * half + i]));
+          add_quads(upper[g][0], w[0][i], u);
+          add_quads(upper[g][1], w[1][i], u);
+          add_quads(lower[g][0], w[0][i], l);
+          add_quads(lower[g][1], w[1][i], l);
+        }
       }
     }
-    const __m512 scale = load_scales(scales + group * kTileTokens);
-    HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
-      const __m512i sum = _mm512_add_epi32(_mm512_slli_epi32(upper[g], 8), lower[g]);
-      const __m512 of_q = _mm512_set1_ps(q[g * q_stride + group].scale);
-      dot[g] = _mm512_fmadd_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(sum), of_q), scale, dot[g]);
+    HWY_UNROLL(2) for (size_t v = 0; v < 2; ++v) {
+      const __m512 scale = load_scales(scales + group * kTileTokens + 16 * v);
+      HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
+        const __m512i sum = _mm512_add_epi32(_mm512_slli_epi32(upper[g][v], 8), lower[g][v]);
+        const __m512 of_q = _mm512_set1_ps(q[g * q_stride + group].scale);
+        dot[g][v] = _mm512_fmadd_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(sum), of_q), scale, dot[g][v]);
+      }
     }
   }
-  HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) _mm512_storeu_ps(dots + g * dot_stride, dot[g]);
+  HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
+    _mm512_storeu_ps(dots + g * dot_stride, dot[g][0]);
+    _mm512_storeu_ps(dots + g * dot_stride + 16, dot[g][1]);
+  }
 }
 
 // ------------------------------------------------------------------ weights with values
@@ -182,29 +267,87 @@ HWY_INLINE void dot_groups(const QueryGroup* q, size_t q_stride, const T* const*
 struct GroupWeights {
   alignas(64) int32_t pairs[kTileTokens / 2];
   float scale;
-  int32_t sum;  // of the integers; set for Q4Group
+  int32_t sum;  // of the integers
 };
 
-// p [kTileTokens], finite numbers up to the next multiple of 16 behind n_rows
-template <class T>
-HWY_INLINE void split_weights(const float* p, size_t n_rows, const __m512* scales,
-                              GroupWeights* out) {
-  constexpr size_t kVectors = kTileTokens / 16;
-  __m512 x[kVectors];
-  HWY_UNROLL(8)
-  for (size_t i = 0; i < kVectors; ++i)
-    x[i] = 16 * i < n_rows ? _mm512_mul_ps(_mm512_loadu_ps(p + 16 * i), scales[i])
-                           : _mm512_setzero_ps();
-  const IntegerScale s = integer_scale(largest_of<kVectors>(x), 32767);
-  __m512i sum = _mm512_setzero_si512();
-  HWY_UNROLL(4) for (size_t i = 0; i < kVectors; i += 2) {
-    const __m512i a = to_integers(x[i], s.to), b = to_integers(x[i + 1], s.to);
-    const __m512i both = _mm512_mask_mov_epi16(_mm512_slli_epi32(b, 16), 0x55555555, a);
-    if constexpr (std::is_same_v<T, Q4Group>) add_pairs(sum, both, _mm512_set1_epi16(1));
-    _mm512_store_si512(out->pairs + 8 * i, both);
+// Groups whose weights are made at once: those of a head and a group alone are a long chain.
+inline constexpr size_t kBatch = 4;
+
+// integer_scale() of 16 numbers
+HWY_INLINE void integer_scales(const float* largest, float most, float* to, float* from) {
+  using Limits = std::numeric_limits<float>;
+  const __m512 size = _mm512_load_ps(largest), limit = _mm512_set1_ps(Limits::max());
+  const __m512 factor = _mm512_div_ps(_mm512_set1_ps(most), size);
+  const __mmask16 is_number = _mm512_cmp_ps_mask(size, limit, _CMP_LE_OQ);
+  const __mmask16 is_used = is_number & _mm512_cmp_ps_mask(factor, limit, _CMP_LE_OQ);
+  const __m512 back = _mm512_maskz_div_ps(is_used, _mm512_set1_ps(1.0f), factor);
+  _mm512_store_ps(to, _mm512_maskz_mov_ps(is_used, factor));
+  _mm512_store_ps(from, _mm512_mask_mov_ps(_mm512_set1_ps(Limits::quiet_NaN()), is_number, back));
+}
+
+// The weights of GT heads in n_groups <= kBatch groups.
+//   p       [GT, kTileTokens], finite numbers up to the next multiple of 16 behind n_rows
+//   scales  [n_groups, kTileTokens]
+template <size_t GT, class T>
+HWY_NOINLINE void split_weights(const float* p, size_t n_rows, const uint16_t* scales,
+                                size_t n_groups, GroupWeights (*out)[GT]) {
+  static_assert(GT * kBatch <= kLanes);
+  const auto products = [&](size_t group, size_t row, __m512* x) {
+    const __m512 scale = load_scales(scales + group * kTileTokens + row);
+    HWY_UNROLL(4)
+    for (size_t g = 0; g < GT; ++g) x[g] =
+        row < n_rows ? _mm512_mul_ps(_mm512_load_ps(p + g * kTileTokens + row), scale)
+                     : _mm512_setzero_ps();
+  };
+  VecF32 of_each[kLanes];  // [n_groups, GT]
+  std::fill(of_each + n_groups * GT, of_each + kLanes, hn::Zero(F32()));
+  alignas(64) float largest[kLanes], to[kLanes], from[kLanes];
+  for (size_t j = 0; j < n_groups; ++j) {
+    __m512i high[GT];
+    HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) high[g] = _mm512_setzero_si512();
+    for (size_t r = 0; r < n_rows; r += 16) {
+      __m512 x[GT];
+      products(j, r, x);
+      HWY_UNROLL(4)
+      for (size_t g = 0; g < GT; ++g) high[g] =
+          larger_magnitude(high[g], _mm512_castps_si512(x[g]));
+    }
+    HWY_UNROLL(4)
+    for (size_t g = 0; g < GT; ++g) of_each[j * GT + g].raw = _mm512_castsi512_ps(high[g]);
   }
-  out->scale = s.from;
-  if constexpr (std::is_same_v<T, Q4Group>) out->sum = _mm512_reduce_add_epi32(sum);
+  reduce_lanes(of_each, largest, [](VecF32 a, VecF32 b) {
+    return VecF32{_mm512_castsi512_ps(
+        _mm512_max_epi32(_mm512_castps_si512(a.raw), _mm512_castps_si512(b.raw)))};
+  });
+  integer_scales(largest, 32767, to, from);
+  for (size_t j = 0; j < n_groups; ++j) {
+    __m512i sum[GT];
+    HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) sum[g] = _mm512_setzero_si512();
+    for (size_t r = 0; r < n_rows; r += 32) {
+      __m512 x[GT], y[GT];
+      products(j, r, x);
+      products(j, r + 16, y);
+      HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
+        const __m512i a = to_integers(x[g], to[j * GT + g]), b = to_integers(y[g], to[j * GT + g]);
+        const __m512i both = _mm512_mask_mov_epi16(_mm512_slli_epi32(b, 16), 0x55555555, a);
+        add_pairs(sum[g], both, _mm512_set1_epi16(1));
+        _mm512_store_si512(out[j][g].pairs + r / 2, both);
+      }
+    }
+    HWY_UNROLL(4)
+    for (size_t g = 0; g < GT; ++g) of_each[j * GT + g].raw = _mm512_castsi512_ps(sum[g]);
+  }
+  alignas(64) float sums[kLanes];  // the bits of integers
+  reduce_lanes(of_each, sums, [](VecF32 a, VecF32 b) {
+    return VecF32{_mm512_castsi512_ps(
+        _mm512_add_epi32(_mm512_castps_si512(a.raw), _mm512_castps_si512(b.raw)))};
+  });
+  for (size_t j = 0; j < n_groups; ++j) {
+    for (size_t g = 0; g < GT; ++g) {
+      out[j][g].scale = from[j * GT + g];
+      out[j][g].sum = std::bit_cast<int32_t>(sums[j * GT + g]);
+    }
+  }
 }
 
 // Steps of a group of two rows, as 16 bits, a and b in turn: elements 0 to 15 and 16 to 31.
@@ -243,27 +386,34 @@ HWY_INLINE void load_values(const Q4Group& a, const Q4Group& b, __m512i* steps) 
 template <size_t GT, class T, class Ahead>
 HWY_INLINE void add_group(const GroupWeights* weights, const T* const* rows, size_t n_rows,
                           size_t group, float* HWY_RESTRICT sum, size_t sum_stride, Ahead& ahead) {
-  __m512i acc[GT][2];
+  __m512i even[GT][2], odd[GT][2];  // of pairs of rows: sums that wait for each other less
   HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
     const bool is_nibble = std::is_same_v<T, Q4Group>;
-    acc[g][0] = acc[g][1] = _mm512_set1_epi32(is_nibble ? -kStepOffset<T> * weights[g].sum : 0);
+    even[g][0] = even[g][1] = _mm512_set1_epi32(is_nibble ? -kStepOffset<T> * weights[g].sum : 0);
+    odd[g][0] = odd[g][1] = _mm512_setzero_si512();
   }
   for (size_t r = 0; r < n_rows; r += 32) {
-    for (size_t i = 0; i < 16; ++i) {
+    for (size_t i = 0; i < 16; i += 2) {
+      ahead.template ask<lines_of(4 * sizeof(T))>();
       __m512i v[2];
       load_values(rows[r + i][group], rows[r + 16 + i][group], v);
-      ahead.template ask<lines_of(2 * sizeof(T))>();
       HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
         const __m512i w = _mm512_set1_epi32(weights[g].pairs[r / 2 + i]);
-        add_pairs(acc[g][0], v[0], w);
-        add_pairs(acc[g][1], v[1], w);
+        add_pairs(even[g][0], v[0], w);
+        add_pairs(even[g][1], v[1], w);
+      }
+      load_values(rows[r + i + 1][group], rows[r + 16 + i + 1][group], v);
+      HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
+        const __m512i w = _mm512_set1_epi32(weights[g].pairs[r / 2 + i + 1]);
+        add_pairs(odd[g][0], v[0], w);
+        add_pairs(odd[g][1], v[1], w);
       }
     }
   }
   HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
     HWY_UNROLL(2) for (size_t i = 0; i < 2; ++i) {
       float* at = sum + g * sum_stride + group * kGroupElements + 16 * i;
-      const __m512 of_tile = _mm512_cvtepi32_ps(acc[g][i]);
+      const __m512 of_tile = _mm512_cvtepi32_ps(_mm512_add_epi32(even[g][i], odd[g][i]));
       _mm512_storeu_ps(
           at, _mm512_fmadd_ps(of_tile, _mm512_set1_ps(weights[g].scale), _mm512_loadu_ps(at)));
     }
@@ -277,19 +427,10 @@ template <size_t GT, class T, class Ahead>
 HWY_INLINE void add_groups(const float* HWY_RESTRICT p, const T* const* rows, size_t n_rows,
                            const uint16_t* scales, size_t n_groups, float* HWY_RESTRICT sum,
                            size_t sum_stride, Ahead& ahead) {
-  constexpr size_t kVectors = kTileTokens / 16;
-  constexpr size_t kBatch = 4;  // groups whose weights are made at once: each alone is a long chain
   GroupWeights weights[kBatch][GT];
   for (size_t first = 0; first < n_groups; first += kBatch) {
     const size_t n = n_groups - first < kBatch ? n_groups - first : kBatch;
-    for (size_t j = 0; j < n; ++j) {
-      __m512 scale[kVectors];
-      HWY_UNROLL(8)
-      for (size_t i = 0; i < kVectors; ++i)
-        scale[i] = load_scales(scales + (first + j) * kTileTokens + 16 * i);
-      for (size_t g = 0; g < GT; ++g)
-        split_weights<T>(p + g * kTileTokens, n_rows, scale, &weights[j][g]);
-    }
+    split_weights<GT, T>(p, n_rows, scales + first * kTileTokens, n, weights);
     for (size_t j = 0; j < n; ++j)
       add_group<GT>(weights[j], rows, n_rows, first + j, sum, sum_stride, ahead);
   }

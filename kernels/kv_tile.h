@@ -17,15 +17,15 @@ inline constexpr size_t kTileTokens = 128;
 inline constexpr size_t kKeyPadding = 8;
 
 // The loops work on groups of rows of about 1 KiB, in fours, and meanwhile, where rows lie in no
-// pieces (PiecesAhead), ask for the group that lies 16 KiB (at most 64 rows) ahead. Measured, with
+// pieces (PiecesAhead), ask for the group that lies 8 KiB (at most 64 rows) ahead. Measured, with
 // all of it asked for before, on Zen 4 with one thread and f16: groups of 1 and 2 KiB reach over 90
 // % of the speed in cache, 4 KiB 70 %; less than 8 KiB ahead loses a third. On Zen 5 with two
-// threads, from memory, 1 KiB takes a tenth less time than 2 KiB, and 4 to 32 KiB ahead are the
-// same. Line by line on Sapphire Rapids: 4 to 16 KiB are the same, 2 KiB loses a tenth, 1 KiB a
-// quarter.
+// threads, from memory, 1 KiB takes a tenth less time than 2 KiB; 6 and 8 KiB ahead are the same, 4
+// and 16 lose 2 to 4 %. Line by line on Sapphire Rapids: 4 to 16 KiB are the same, 2 KiB loses a
+// tenth, 1 KiB a quarter.
 inline constexpr size_t kMaxAheadRows = 64;
 constexpr size_t ahead_rows(size_t row_bytes) {
-  return std::clamp<size_t>(16384 / row_bytes, 1, kMaxAheadRows);
+  return std::clamp<size_t>(8192 / row_bytes, 1, kMaxAheadRows);
 }
 constexpr size_t group_rows(size_t row_bytes) {
   return std::clamp<size_t>((1024 / row_bytes + 3) / 4 * 4, 4, 16);
