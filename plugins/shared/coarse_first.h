@@ -192,7 +192,9 @@ class CoarseFirst : public BlockRepresentative<Method> {
           next = step.page_part(chunk.seq, head + 1, first);
         else if (end < from.size())
           next = step.page_part(chunk.seq, chunk.first_head, from[end]);
-        __builtin_prefetch(next);  // whether it has a copy; nothing of null
+        // Whether it has a copy, and most often the one behind it, which lies beside it.
+        if (next) __builtin_prefetch(next + slab.page_bytes);
+        __builtin_prefetch(next);  // nothing of null
         kernels::bound_coarse(weights + (head - chunk.first_head) * aligned(width_), width_, copy,
                               distance, next ? next + kHeader : nullptr, page_blocks_, bounds,
                               coarse_scratch);
