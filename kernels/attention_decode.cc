@@ -104,9 +104,9 @@ HWY_INLINE void exp_logits(const DecodeScratch& s, size_t first, bool weighted, 
   VecF32 high[HT], shift[HT], sum[HT];
   HWY_UNROLL(4) for (size_t g = 0; g < HT; ++g) high[g] = hn::Set(d, kEmptyLse);
   for (size_t i = 0; i < n_padded; i += kLanes) {
-    HWY_UNROLL(4)
-    for (size_t g = 0; g < HT; ++g) high[g] =
-        hn::Max(hn::Load(d, logits + g * kTileTokens + i), high[g]);
+    HWY_UNROLL(4) for (size_t g = 0; g < HT; ++g) {
+      high[g] = hn::Max(hn::Load(d, logits + g * kTileTokens + i), high[g]);
+    }
   }
   HWY_UNROLL(4) for (size_t g = 0; g < HT; ++g) {
     float& max_logit = s.max_logit[first + g];

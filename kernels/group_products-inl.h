@@ -67,7 +67,7 @@ HWY_INLINE __m512i scales_of(const T* groups) {
 }
 
 // Of n rows, a multiple of 16: scales[g * kTileTokens + r] of row r, for kGroups groups from
-// `first` on. They are put in a row for each row, and then turned.
+// `first` on. They are stored row behind row, then transposed.
 template <size_t kGroups, class T>
 HWY_INLINE void gather_scales_of(const T* const* HWY_RESTRICT rows, size_t n, size_t first,
                                  uint16_t* HWY_RESTRICT scales) {
@@ -294,10 +294,10 @@ HWY_NOINLINE void split_weights(const float* p, size_t n_rows, const uint16_t* s
   static_assert(GT * kBatch <= kLanes);
   const auto products = [&](size_t group, size_t row, __m512* x) {
     const __m512 scale = load_scales(scales + group * kTileTokens + row);
-    HWY_UNROLL(4)
-    for (size_t g = 0; g < GT; ++g) x[g] =
-        row < n_rows ? _mm512_mul_ps(_mm512_load_ps(p + g * kTileTokens + row), scale)
-                     : _mm512_setzero_ps();
+    HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
+      x[g] = row < n_rows ? _mm512_mul_ps(_mm512_load_ps(p + g * kTileTokens + row), scale)
+                          : _mm512_setzero_ps();
+    }
   };
   VecF32 of_each[kLanes];  // [n_groups, GT]
   std::fill(of_each + n_groups * GT, of_each + kLanes, hn::Zero(F32()));
@@ -308,9 +308,9 @@ HWY_NOINLINE void split_weights(const float* p, size_t n_rows, const uint16_t* s
     for (size_t r = 0; r < n_rows; r += 16) {
       __m512 x[GT];
       products(j, r, x);
-      HWY_UNROLL(4)
-      for (size_t g = 0; g < GT; ++g) high[g] =
-          larger_magnitude(high[g], _mm512_castps_si512(x[g]));
+      HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
+        high[g] = larger_magnitude(high[g], _mm512_castps_si512(x[g]));
+      }
     }
     HWY_UNROLL(4)
     for (size_t g = 0; g < GT; ++g) of_each[j * GT + g].raw = _mm512_castsi512_ps(high[g]);
@@ -386,7 +386,8 @@ HWY_INLINE void load_values(const Q4Group& a, const Q4Group& b, __m512i* steps) 
 template <size_t GT, class T, class Ahead>
 HWY_INLINE void add_group(const GroupWeights* weights, const T* const* rows, size_t n_rows,
                           size_t group, float* HWY_RESTRICT sum, size_t sum_stride, Ahead& ahead) {
-  __m512i even[GT][2], odd[GT][2];  // of pairs of rows: sums that wait for each other less
+  // Sums of even and of odd pairs of rows: one alone would wait for its product before.
+  __m512i even[GT][2], odd[GT][2];
   HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
     const bool is_nibble = std::is_same_v<T, Q4Group>;
     even[g][0] = even[g][1] = _mm512_set1_epi32(is_nibble ? -kStepOffset<T> * weights[g].sum : 0);

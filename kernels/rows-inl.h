@@ -181,7 +181,7 @@ HWY_INLINE auto with_row_type(ElementType type, const Fn& fn) {
 // ------------------------------------------------------------------ sums of many vectors at once
 
 #if HWY_TARGET <= HWY_AVX2
-// [a | b] by halves: each half holds pairs of one vector, put together.
+// [a | b] by halves: each half holds the pairs of one vector, combined.
 template <class Fn>
 HWY_INLINE VecF32 join_halves(VecF32 a, VecF32 b, const Fn& fn) {
   const F32 d;
@@ -197,8 +197,8 @@ HWY_INLINE VecF32 join_blocks(VecF32 x, VecF32 y, const Fn& fn) {
 }
 #endif
 
-// lanes[i] = the lanes of v[i], put together by fn(vector, vector), for kLanes vectors: a
-// transposition that does so on the way, 3 instructions per vector where each alone takes 8 to 12.
+// lanes[i] = the lanes of v[i], combined by fn(vector, vector), for kLanes vectors: a transposition
+// that combines on the way, 3 instructions per vector where each vector alone takes 8 to 12.
 template <class Fn>
 HWY_INLINE void reduce_lanes(const VecF32* v, float* HWY_RESTRICT lanes,
                              [[maybe_unused]] const Fn& fn) {
