@@ -72,14 +72,22 @@ HWY_BEFORE_NAMESPACE();
 #include "kernels/quad_dot-inl.h"
 namespace kvasir::kernels::HWY_NAMESPACE {
 
+// fn<GT>(g) for heads g to g + GT - 1: fours, then the rest. The loops in f32 are written out: as
+// calls of such a function they took a tenth more time in the cache.
+template <class Fn>
+HWY_INLINE void for_heads(size_t n_heads, const Fn& fn) {
+  size_t g = 0;
+  for (; g + 4 <= n_heads; g += 4) fn.template operator()<4>(g);
+  if (n_heads - g == 3) fn.template operator()<3>(g);
+  if (n_heads - g == 2) fn.template operator()<2>(g);
+  if (n_heads - g == 1) fn.template operator()<1>(g);
+}
+
 // ------------------------------------------------------------------ softmax of a tile
 
-// Heads whose logits are taken at once: a head alone waits for each of its sums.
-inline constexpr size_t kSoftmaxHeads = HWY_TARGET <= HWY_AVX3 ? 4 : 2;
-
-// logits of HT query heads from head `first` on -> exp(logit - new maximum), in place, n of them.
-// Updates the maximum and the sum of exp(logit - max); `rescale` [HT] is what earlier sums must be
-// multiplied by.
+// logits of HT query heads from head `first` on -> exp(logit - new maximum), in place, n of them: a
+// head alone would wait for each of its sums. Updates the maximum and the sum of exp(logit - max);
+// `rescale` [HT] is what earlier sums must be multiplied by.
 template <size_t HT>
 HWY_INLINE void exp_logits(const DecodeScratch& s, size_t first, bool weighted, size_t n,
                            float softcap, float* HWY_RESTRICT rescale) {
@@ -87,10 +95,9 @@ HWY_INLINE void exp_logits(const DecodeScratch& s, size_t first, bool weighted, 
   const size_t n_padded = (n + kLanes - 1) / kLanes * kLanes;
   float* HWY_RESTRICT logits = s.logits + first * kTileTokens;
   const float* HWY_RESTRICT weights = s.weights + first * kTileTokens;
-  for (size_t g = 0; g < HT; ++g)
-    for (size_t i = n; i < n_padded; ++i) logits[g * kTileTokens + i] = 0.0f;
   if (softcap != 0.0f || weighted) {
     for (size_t g = 0; g < HT; ++g) {
+      for (size_t i = n; i < n_padded; ++i) logits[g * kTileTokens + i] = 0.0f;
       for (size_t i = g * kTileTokens; i < g * kTileTokens + n_padded; i += kLanes) {
         VecF32 x = hn::Load(d, logits + i);
         if (softcap != 0.0f) x = soft_cap(d, x, softcap);
@@ -235,17 +242,6 @@ HWY_INLINE void add_values(const DecodeScratch& s, size_t n_heads, const T* cons
 // ------------------------------------------------------------------ products in integers
 
 #if KVASIR_QUAD_DOT
-
-// fn<GT>(g) for heads g to g + GT - 1: fours, then the rest. The loops in f32 are written out: as
-// calls of such a function they took a tenth more time in the cache.
-template <class Fn>
-HWY_INLINE void for_heads(size_t n_heads, const Fn& fn) {
-  size_t g = 0;
-  for (; g + 4 <= n_heads; g += 4) fn.template operator()<4>(g);
-  if (n_heads - g == 3) fn.template operator()<3>(g);
-  if (n_heads - g == 2) fn.template operator()<2>(g);
-  if (n_heads - g == 1) fn.template operator()<1>(g);
-}
 
 // Row n - 1 once more behind the n rows, up to a multiple of 32.
 inline void fill_up(const uint8_t** rows, size_t n) {
@@ -404,17 +400,12 @@ TileFunctions functions_for(const AttentionShape& shape) {
 HWY_NOINLINE void softmax_tile(const AttentionShape& shape, const KvTile& tile,
                                const DecodeScratch& s) {
   const size_t stride = padded(shape.v_dim);
-  for (size_t g = 0; g < shape.group_size;) {
-    float rescale[kSoftmaxHeads];
-    const bool are_enough = g + kSoftmaxHeads <= shape.group_size;
-    const size_t n = are_enough ? kSoftmaxHeads : 1;
-    if (are_enough)
-      exp_logits<kSoftmaxHeads>(s, g, tile.weighted, tile.n, shape.softcap, rescale);
-    else
-      exp_logits<1>(s, g, tile.weighted, tile.n, shape.softcap, rescale);
-    for (size_t i = 0; i < n; ++i, ++g)
-      if (rescale[i] != 1.0f) scale_row(s.sum + g * stride, stride, rescale[i]);
-  }
+  for_heads(shape.group_size, [&]<size_t HT>(size_t g) {
+    float rescale[HT];
+    exp_logits<HT>(s, g, tile.weighted, tile.n, shape.softcap, rescale);
+    for (size_t i = 0; i < HT; ++i)
+      if (rescale[i] != 1.0f) scale_row(s.sum + (g + i) * stride, stride, rescale[i]);
+  });
 }
 
 void start(const AttentionShape& shape, const DecodeScratch& s) {

@@ -12,9 +12,7 @@
 #define KVASIR_KERNELS_GROUP_PRODUCTS_INL_H_
 #endif
 
-#include <algorithm>
 #include <array>
-#include <bit>
 #include <cstring>
 #include <limits>
 
@@ -113,31 +111,30 @@ HWY_NOINLINE void gather_scales(const T* const* HWY_RESTRICT rows, size_t n_rows
 
 // ------------------------------------------------------------------ f32 to integers
 
-// Factors that bring numbers up to `largest` to integers up to `most`, and back. What is no finite
-// number comes back as NaN, numbers below 1e-34 as 0.
-struct IntegerScale {
-  float to, from;
+// Factors that bring numbers up to `largest`, as bits, to integers up to `most`, and back. What is
+// no finite number comes back as NaN, numbers below 1e-34 as 0.
+struct IntegerScales {
+  __m512 to, from;
 };
-HWY_INLINE IntegerScale integer_scale(float largest, float most) {
+HWY_INLINE IntegerScales integer_scales(__m512i largest, float most) {
   using Limits = std::numeric_limits<float>;
-  if (!(largest <= Limits::max())) return {0.0f, Limits::quiet_NaN()};
-  const float to = most / largest;
-  if (!(to <= Limits::max())) return {0.0f, 0.0f};
-  return {to, 1.0f / to};
+  const __m512 size = _mm512_castsi512_ps(largest), limit = _mm512_set1_ps(Limits::max());
+  const __m512 to = _mm512_div_ps(_mm512_set1_ps(most), size);
+  const __mmask16 is_number = _mm512_cmp_ps_mask(size, limit, _CMP_LE_OQ);
+  const __mmask16 is_used = is_number & _mm512_cmp_ps_mask(to, limit, _CMP_LE_OQ);
+  const __m512 from = _mm512_maskz_div_ps(is_used, _mm512_set1_ps(1.0f), to);
+  return {_mm512_maskz_mov_ps(is_used, to),
+          _mm512_mask_mov_ps(_mm512_set1_ps(Limits::quiet_NaN()), is_number, from)};
 }
 
-// The largest magnitude, as bits or as a number; NaN is larger than all.
-HWY_INLINE __m512i larger_magnitude(__m512i high, __m512i bits) {
+// The larger magnitude of each lane, as bits; NaN is larger than all. `high` is such bits.
+HWY_INLINE __m512i larger_magnitude(__m512i high, __m512 v) {
+  const __m512i bits = _mm512_castps_si512(v);
   return _mm512_max_epi32(high, _mm512_and_si512(bits, _mm512_set1_epi32(0x7fffffff)));
 }
-HWY_INLINE float largest_of(__m512 a, __m512 b) {
-  const __m512i high = larger_magnitude(
-      larger_magnitude(_mm512_setzero_si512(), _mm512_castps_si512(a)), _mm512_castps_si512(b));
-  return std::bit_cast<float>(_mm512_reduce_max_epi32(high));
-}
 
-HWY_INLINE __m512i to_integers(__m512 v, float factor) {
-  return _mm512_cvtps_epi32(_mm512_mul_ps(v, _mm512_set1_ps(factor)));
+HWY_INLINE __m512i to_integers(__m512 v, __m512 factor) {
+  return _mm512_cvtps_epi32(_mm512_mul_ps(v, factor));
 }
 
 // ------------------------------------------------------------------ queries with keys
@@ -160,17 +157,18 @@ HWY_INLINE void split_query(const float* q, float factor, QueryGroup* out) {
   const __m512 f = _mm512_set1_ps(factor);
   const __m512 v[2] = {_mm512_mul_ps(f, _mm512_loadu_ps(q)),
                        _mm512_mul_ps(f, _mm512_loadu_ps(q + 16))};
-  const IntegerScale s = integer_scale(largest_of(v[0], v[1]), kMost);
+  const __m512i high = larger_magnitude(larger_magnitude(_mm512_setzero_si512(), v[0]), v[1]);
+  const IntegerScales s = integer_scales(_mm512_set1_epi32(_mm512_reduce_max_epi32(high)), kMost);
+  const __mmask16 is_used = _mm512_cmp_ps_mask(s.to, _mm512_setzero_ps(), _CMP_NEQ_OQ);
   int32_t sum = 0;
   for (size_t i = 0; i < 2; ++i) {
-    const __m512i x =
-        s.to == 0.0f ? _mm512_setzero_si512() : to_integers(v[i], s.to);  // NaN becomes 0
+    const __m512i x = _mm512_maskz_mov_epi32(is_used, to_integers(v[i], s.to));  // NaN becomes 0
     const __m512i upper = _mm512_srai_epi32(_mm512_add_epi32(x, _mm512_set1_epi32(128)), 8);
     sum += _mm512_reduce_add_epi32(x);
     _mm_storeu_si128(reinterpret_cast<__m128i*>(out->upper + 4 * i), _mm512_cvtepi32_epi8(upper));
     _mm_storeu_si128(reinterpret_cast<__m128i*>(out->lower + 4 * i), _mm512_cvtepi32_epi8(x));
   }
-  out->scale = s.from;
+  out->scale = _mm512_cvtss_f32(s.from);
   out->correction = -kStepOffset<T> * sum;
 }
 
@@ -267,22 +265,22 @@ HWY_INLINE void dot_groups(const QueryGroup* q, size_t q_stride, const T* const*
 struct GroupWeights {
   alignas(64) int32_t pairs[kTileTokens / 2];
   float scale;
-  int32_t sum;  // of the integers
+  int32_t sum;  // of the integers; set for Q4Group
 };
 
 // Groups whose weights are made at once: those of a head and a group alone are a long chain.
 inline constexpr size_t kBatch = 4;
 
-// integer_scale() of 16 numbers
-HWY_INLINE void integer_scales(const float* largest, float most, float* to, float* from) {
-  using Limits = std::numeric_limits<float>;
-  const __m512 size = _mm512_load_ps(largest), limit = _mm512_set1_ps(Limits::max());
-  const __m512 factor = _mm512_div_ps(_mm512_set1_ps(most), size);
-  const __mmask16 is_number = _mm512_cmp_ps_mask(size, limit, _CMP_LE_OQ);
-  const __mmask16 is_used = is_number & _mm512_cmp_ps_mask(factor, limit, _CMP_LE_OQ);
-  const __m512 back = _mm512_maskz_div_ps(is_used, _mm512_set1_ps(1.0f), factor);
-  _mm512_store_ps(to, _mm512_maskz_mov_ps(is_used, factor));
-  _mm512_store_ps(from, _mm512_mask_mov_ps(_mm512_set1_ps(Limits::quiet_NaN()), is_number, back));
+// lane i: the 16 lanes of v[i], combined by fn(vector, vector)
+template <class Fn>
+HWY_INLINE __m512i reduce_integers(const __m512i* v, const Fn& fn) {
+  VecF32 bits[kLanes];
+  HWY_UNROLL(16) for (size_t i = 0; i < kLanes; ++i) bits[i].raw = _mm512_castsi512_ps(v[i]);
+  alignas(64) float lanes[kLanes];
+  reduce_lanes(bits, lanes, [&](VecF32 a, VecF32 b) {
+    return VecF32{_mm512_castsi512_ps(fn(_mm512_castps_si512(a.raw), _mm512_castps_si512(b.raw)))};
+  });
+  return _mm512_load_si512(lanes);
 }
 
 // The weights of GT heads in n_groups <= kBatch groups.
@@ -299,54 +297,47 @@ HWY_NOINLINE void split_weights(const float* p, size_t n_rows, const uint16_t* s
                           : _mm512_setzero_ps();
     }
   };
-  VecF32 of_each[kLanes];  // [n_groups, GT]
-  std::fill(of_each + n_groups * GT, of_each + kLanes, hn::Zero(F32()));
-  alignas(64) float largest[kLanes], to[kLanes], from[kLanes];
+  __m512i of_each[kLanes] = {};  // [n_groups, GT]
   for (size_t j = 0; j < n_groups; ++j) {
-    __m512i high[GT];
-    HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) high[g] = _mm512_setzero_si512();
+    __m512i high[GT] = {};
     for (size_t r = 0; r < n_rows; r += 16) {
       __m512 x[GT];
       products(j, r, x);
-      HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
-        high[g] = larger_magnitude(high[g], _mm512_castps_si512(x[g]));
-      }
+      HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) high[g] = larger_magnitude(high[g], x[g]);
     }
-    HWY_UNROLL(4)
-    for (size_t g = 0; g < GT; ++g) of_each[j * GT + g].raw = _mm512_castsi512_ps(high[g]);
+    HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) of_each[j * GT + g] = high[g];
   }
-  reduce_lanes(of_each, largest, [](VecF32 a, VecF32 b) {
-    return VecF32{_mm512_castsi512_ps(
-        _mm512_max_epi32(_mm512_castps_si512(a.raw), _mm512_castps_si512(b.raw)))};
-  });
-  integer_scales(largest, 32767, to, from);
+  const IntegerScales scale = integer_scales(
+      reduce_integers(of_each, [](__m512i a, __m512i b) { return _mm512_max_epi32(a, b); }), 32767);
+  alignas(64) float to[kLanes], from[kLanes];
+  _mm512_store_ps(to, scale.to);
+  _mm512_store_ps(from, scale.from);
   for (size_t j = 0; j < n_groups; ++j) {
-    __m512i sum[GT];
-    HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) sum[g] = _mm512_setzero_si512();
+    __m512i sum[GT] = {};
     for (size_t r = 0; r < n_rows; r += 32) {
       __m512 x[GT], y[GT];
       products(j, r, x);
       products(j, r + 16, y);
       HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
-        const __m512i a = to_integers(x[g], to[j * GT + g]), b = to_integers(y[g], to[j * GT + g]);
+        const __m512 factor = _mm512_set1_ps(to[j * GT + g]);
+        const __m512i a = to_integers(x[g], factor), b = to_integers(y[g], factor);
         const __m512i both = _mm512_mask_mov_epi16(_mm512_slli_epi32(b, 16), 0x55555555, a);
-        add_pairs(sum[g], both, _mm512_set1_epi16(1));
+        if constexpr (std::is_same_v<T, Q4Group>) add_pairs(sum[g], both, _mm512_set1_epi16(1));
         _mm512_store_si512(out[j][g].pairs + r / 2, both);
       }
     }
-    HWY_UNROLL(4)
-    for (size_t g = 0; g < GT; ++g) of_each[j * GT + g].raw = _mm512_castsi512_ps(sum[g]);
-  }
-  alignas(64) float sums[kLanes];  // the bits of integers
-  reduce_lanes(of_each, sums, [](VecF32 a, VecF32 b) {
-    return VecF32{_mm512_castsi512_ps(
-        _mm512_add_epi32(_mm512_castps_si512(a.raw), _mm512_castps_si512(b.raw)))};
-  });
-  for (size_t j = 0; j < n_groups; ++j) {
-    for (size_t g = 0; g < GT; ++g) {
+    HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
+      of_each[j * GT + g] = sum[g];
       out[j][g].scale = from[j * GT + g];
-      out[j][g].sum = std::bit_cast<int32_t>(sums[j * GT + g]);
     }
+  }
+  if constexpr (std::is_same_v<T, Q4Group>) {
+    alignas(64) int32_t sums[kLanes];
+    _mm512_store_si512(sums, reduce_integers(of_each, [](__m512i a, __m512i b) {
+                         return _mm512_add_epi32(a, b);
+                       }));
+    for (size_t j = 0; j < n_groups; ++j)
+      for (size_t g = 0; g < GT; ++g) out[j][g].sum = sums[j * GT + g];
   }
 }
 

@@ -82,7 +82,7 @@ class CoarseFirst : public BlockRepresentative<Method> {
           for (uint64_t i = begin; i < end; ++i) {
             const auto seq = static_cast<uint32_t>(i % n_seqs),
                        kv_head = static_cast<uint32_t>(i / n_seqs);
-            bytes += refine(step, wanted, seq * n_heads + kv_head, in.n_best, scratch.data());
+            bytes += refine(step, wanted, this->list_of(seq, kv_head), in.n_best, scratch.data());
           }
         });
     out.bytes_read = bytes;
@@ -159,7 +159,7 @@ class CoarseFirst : public BlockRepresentative<Method> {
     const uint32_t last_head = chunk.first_head + chunk.n_heads;
     const kvasir_slab& slab = *step.raw().slab;
     const auto score = [&](uint32_t kv_head, uint64_t begin, uint64_t end) {
-      this->score_places(step, wanted, list_of(chunk.seq, kv_head), begin, end, scratch);
+      this->score_places(step, wanted, this->list_of(chunk.seq, kv_head), begin, end, scratch);
       return (end - begin) * slab.record_bytes;
     };
     uint64_t bytes = 0;
@@ -173,7 +173,7 @@ class CoarseFirst : public BlockRepresentative<Method> {
     float* weights =
         coarse_scratch + aligned(kernels::coarse_scratch_bytes(width_)) / sizeof(float);
     for (uint32_t i = 0; i < chunk.n_heads; ++i)
-      this->method().weights(group(wanted, list_of(chunk.seq, chunk.first_head + i)),
+      this->method().weights(group(wanted, this->list_of(chunk.seq, chunk.first_head + i)),
                              weights + i * aligned(width_));
     for (uint64_t i = chunk.begin, end; i < chunk.end; i = end) {
       const uint32_t first = from[i] - from[i] % page_blocks_;
@@ -192,13 +192,14 @@ class CoarseFirst : public BlockRepresentative<Method> {
           next = step.page_part(chunk.seq, head + 1, first);
         else if (end < from.size())
           next = step.page_part(chunk.seq, chunk.first_head, from[end]);
-        // Whether it has a copy, and most often the one behind it, which lies beside it.
-        if (next) __builtin_prefetch(next + slab.page_bytes);
-        __builtin_prefetch(next);  // nothing of null
+        if (next) {  // whether it has a copy, and the part that most often comes then
+          __builtin_prefetch(next);
+          __builtin_prefetch(next + slab.page_bytes);
+        }
         kernels::bound_coarse(weights + (head - chunk.first_head) * aligned(width_), width_, copy,
                               distance, next ? next + kHeader : nullptr, page_blocks_, bounds,
                               coarse_scratch);
-        float* value = wanted.scores(list_of(chunk.seq, head));
+        float* value = wanted.scores(this->list_of(chunk.seq, head));
         if (is_run)
           std::copy_n(bounds + (from[i] - first), end - i, value + i);
         else
@@ -277,9 +278,6 @@ class CoarseFirst : public BlockRepresentative<Method> {
     }
   }
 
-  uint32_t list_of(uint32_t seq, uint32_t kv_head) const {
-    return seq * this->n_kv_heads() + kv_head;
-  }
   kernels::ScoreQueries group(const typename Base::Wanted& wanted, uint32_t list) const {
     return {this->queries(wanted, list), this->group_size(), wanted.summed};
   }

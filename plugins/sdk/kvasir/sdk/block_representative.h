@@ -102,8 +102,8 @@ class BlockRepresentative {
     const Wanted wanted = check(step, in, out);
     for_each_chunk(step, wanted, false, score_scratch_bytes(wanted),
                    [&](const Chunk& chunk, std::byte* scratch) {
-                     score_places(step, wanted, chunk.seq * n_kv_heads_ + chunk.first_head,
-                                  chunk.begin, chunk.end, scratch);
+                     score_places(step, wanted, list_of(chunk.seq, chunk.first_head), chunk.begin,
+                                  chunk.end, scratch);
                    });
   }
 
@@ -114,6 +114,8 @@ class BlockRepresentative {
   uint32_t n_q_heads() const { return n_q_heads_; }
   uint32_t n_kv_heads() const { return n_kv_heads_; }
   uint32_t group_size() const { return n_q_heads_ / n_kv_heads_; }
+  // The list of a kv head of a sequence, as score_places() and queries() take it.
+  uint32_t list_of(uint32_t seq, uint32_t kv_head) const { return seq * n_kv_heads_ + kv_head; }
 
   // What score() is asked for; list i is (sequence i / n_kv_heads, kv head i % n_kv_heads).
   struct Wanted {
