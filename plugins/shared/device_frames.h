@@ -1,5 +1,5 @@
 // Where blocks of a storage lie in a device's memory: those of all kv heads and those of one, in
-// the layout of kvasir.dram on one memory node. For plugins that link kvasir::cuda.
+// one part (kv_layout). For plugins that link kvasir::cuda.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

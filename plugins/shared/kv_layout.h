@@ -48,7 +48,7 @@ inline uint64_t kv_token_bytes(const char* key, uint32_t dtype, uint32_t dim) {
 }
 
 // [kv_head][token][head_dim] of K, then [kv_head][token][v_dim] of V, each a multiple of 64 bytes:
-// of all heads in one part, or of each head in a part of its own.
+// of all heads in one part, or of each head in a part of its own, part behind part.
 struct KvLayout {
   kvasir_kv_format format{};
   uint64_t n_parts = 1;
@@ -58,7 +58,7 @@ struct KvLayout {
   uint64_t block_bytes() const { return n_parts * part_bytes(); }
 };
 
-// Of n_heads heads in n_parts parts, which divide them.
+// Of n_heads heads in n_parts parts: one, or n_heads.
 inline KvLayout kv_layout(const kvasir_geometry& geometry, const KvTypes& types, uint32_t n_heads,
                           uint32_t n_parts = 1) {
   const auto round_up_64 = [](uint64_t n) { return (n + 63) / 64 * 64; };
@@ -74,6 +74,7 @@ inline KvLayout kv_layout(const kvasir_geometry& geometry, const KvTypes& types,
   format.v_head_stride = geometry.block_size * format.v_token_stride;
   out.k_bytes = round_up_64(n_heads / n_parts * format.k_head_stride);
   out.v_bytes = round_up_64(n_heads / n_parts * format.v_head_stride);
+  if (n_parts > 1) format.k_head_stride = format.v_head_stride = out.part_bytes();
   return out;
 }
 

@@ -35,8 +35,9 @@ constexpr std::array kOptions = {
                 {KVASIR_OPTION_PATH, 0, 0, 0.0, "", nullptr}),
 };
 
-// Where heads belong on different memory nodes, a block has a part for each in an area of its own.
-// Areas of a mapping are equally far apart: still one stride from head to head.
+// K and V of a head lie behind each other: attention reads one after the other, and fewer jumps are
+// faster. Where heads belong on different memory nodes, the parts of a block lie in areas of their
+// own. Areas of a mapping are equally far apart: still one stride from head to head.
 class Dram : public sdk::ResidentBlocks<Dram> {
  public:
   static constexpr kvasir_desc kDesc = sdk::describe(
@@ -58,26 +59,23 @@ class Dram : public sdk::ResidentBlocks<Dram> {
         map_folder_(options.delivered("map_folder") ? options.path("map_folder") : "") {}
 
   void plan(const kvasir_geometry& geometry, kvasir_storage_plan& out) const {
-    const uint32_t n_parts = n_areas(sdk::HeadPlacement(host(), geometry.n_kv_heads), geometry);
+    const sdk::HeadPlacement placement(host(), geometry.n_kv_heads);
     out.n_tiers = map_folder_.empty() ? 1 : 2;
-    out.block_bytes = sdk::kv_layout(geometry, types_, geometry.n_kv_heads, n_parts).block_bytes();
+    out.block_bytes = layout_of_all(geometry).block_bytes();
     if (!map_folder_.empty()) out.resident_bytes = 1;  // what stays is the system's business
-    out.overhead_bytes = sdk::blocks_per_sequence(geometry) * geometry.n_layers *
-                             geometry.max_sequences *
-                             sdk::BlockTable<std::byte*>::bytes_per_block() +
-                         (n_parts - 1) * dram::kHugePage;  // the last page of each further area
+    out.overhead_bytes =
+        sdk::blocks_per_sequence(geometry) * geometry.n_layers * geometry.max_sequences *
+            sdk::BlockTable<std::byte*>::bytes_per_block() +
+        (n_areas(placement, geometry) - 1) * dram::kHugePage;  // the last page of each further area
   }
 
   void bind(const kvasir_geometry& geometry) {
     table().bind(geometry);
-    const uint32_t n_heads = geometry.n_kv_heads;
-    const sdk::HeadPlacement placement(host(), n_heads);
+    const sdk::HeadPlacement placement(host(), geometry.n_kv_heads);
     std::vector<dram::Arena::Nodes> areas(n_areas(placement, geometry));
     for (uint32_t area = 0; area < areas.size(); ++area) areas[area] = placement.nodes_of(area);
-    const auto n_parts = static_cast<uint32_t>(areas.size());
     several_nodes_ = placement.n_nodes() > 1;
-    all_heads_.emplace(sdk::kv_layout(geometry, types_, n_heads, n_parts), areas, huge_pages_,
-                       map_folder_);
+    all_heads_.emplace(layout_of_all(geometry), areas, huge_pages_, map_folder_);
     one_head_.clear();
     for (const dram::Arena::Nodes& nodes : areas) {
       one_head_.emplace_back(sdk::kv_layout(geometry, types_, 1),
@@ -104,11 +102,15 @@ class Dram : public sdk::ResidentBlocks<Dram> {
     dram::Arena arena;
     SizeClass(const sdk::KvLayout& l, std::vector<dram::Arena::Nodes> areas, bool huge_pages,
               const std::string& folder)
-        : layout(l), arena(l.part_bytes(), std::move(areas), huge_pages, folder) {
-      if (layout.n_parts == 1) return;
+        : layout(l), arena(l.block_bytes() / areas.size(), areas, huge_pages, folder) {
+      if (areas.size() == 1) return;
       layout.format.k_head_stride = layout.format.v_head_stride = arena.area_bytes();
     }
   };
+
+  sdk::KvLayout layout_of_all(const kvasir_geometry& geometry) const {
+    return sdk::kv_layout(geometry, types_, geometry.n_kv_heads, geometry.n_kv_heads);
+  }
 
   // One per kv head where the workers that read them are on several nodes, else one for all.
   static uint32_t n_areas(const sdk::HeadPlacement& placement, const kvasir_geometry& geometry) {

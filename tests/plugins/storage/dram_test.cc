@@ -100,18 +100,25 @@ TEST_SUITE("plugins/storage") {
       CHECK(n == 1);
       CHECK(format.k_token_stride == 5 * k_bytes);
       CHECK(format.v_token_stride == 3 * v_bytes);
-      CHECK(format.k_head_stride == 7 * format.k_token_stride);
-      CHECK(format.v_head_stride == 7 * format.v_token_stride);
+      // K and V of a head lie behind each other in dram, those of all heads in tiered.
+      const auto up64 = [](uint64_t bytes) { return (bytes + 63) / 64 * 64; };
+      const uint64_t k_of_head = 7 * format.k_token_stride, v_of_head = 7 * format.v_token_stride;
+      const uint64_t k_area = up64(kIsDram ? k_of_head : 2 * k_of_head);
+      CHECK(format.k_head_stride == (kIsDram ? k_area + up64(v_of_head) : k_of_head));
+      CHECK(format.v_head_stride == (kIsDram ? format.k_head_stride : v_of_head));
 
       std::vector<std::pair<uintptr_t, uintptr_t>> areas;
       for (uint32_t block = 0; block < 20; ++block) {
         const kvasir_lease lease = dram.write(key(1, block));
         REQUIRE(lease.state == KVASIR_LEASE_RESIDENT);
-        for (const auto& [p, head] :
-             {std::pair{lease.k, format.k_head_stride}, {lease.v, format.v_head_stride}}) {
-          const auto begin = reinterpret_cast<uintptr_t>(p);
-          CHECK(begin % 64 == 0);
-          areas.emplace_back(begin, begin + 2 * head);  // 2 kv heads
+        const auto k = reinterpret_cast<uintptr_t>(lease.k), v = reinterpret_cast<uintptr_t>(lease.v);
+        CHECK(k % 64 == 0);
+        CHECK(v == k + k_area);
+        for (uint64_t head = 0; head < 2; ++head) {
+          areas.emplace_back(k + head * format.k_head_stride,
+                             k + head * format.k_head_stride + k_of_head);
+          areas.emplace_back(v + head * format.v_head_stride,
+                             v + head * format.v_head_stride + v_of_head);
         }
       }
       std::sort(areas.begin(), areas.end());
@@ -132,7 +139,8 @@ TEST_SUITE("plugins/storage") {
     CHECK(format.dtype_v == KVASIR_DTYPE_Q4_0);
     CHECK(format.k_token_stride == 3 * 34);
     CHECK(format.v_token_stride == 2 * 18);
-    CHECK(dram.plan().block_bytes == 2 * 16 * (3 * 34 + 2 * 18));  // 2 heads, 16 tokens
+    // 2 heads, 16 tokens; 64 times 25.5 of a head's keys
+    CHECK(dram.plan().block_bytes == 2 * 16 * (3 * 34 + 2 * 18) + (kIsDram ? 2 * 32 : 0));
 
     geometry.head_dim = 80;
     const CompletingHost host;
@@ -161,10 +169,9 @@ TEST_SUITE("plugins/storage") {
     constexpr uint64_t kBlocks = 4096;  // 32 MiB, half of one mapping
     for (uint32_t block = 0; block < kBlocks; ++block) {
       const kvasir_lease lease = dram.write(key(1, block));
-      std::memset(lease.k, 1, bytes / 2);
-      std::memset(lease.v, 1, bytes / 2);
+      std::memset(lease.k, 1, bytes);  // K of the first head comes first
       low = std::min(low, reinterpret_cast<uintptr_t>(lease.k));
-      high = std::max(high, reinterpret_cast<uintptr_t>(lease.v) + bytes / 2);
+      high = std::max(high, reinterpret_cast<uintptr_t>(lease.k) + bytes);
     }
     CHECK(high - low == kBlocks * bytes);
     const auto grown = static_cast<double>(resident_bytes() - before);
@@ -415,15 +422,14 @@ TEST_SUITE("plugins/storage") {
     };
     std::map<uint32_t, Known> known;
     std::set<uint64_t> handles;
-    const uint64_t bytes = dram.plan().block_bytes;
+    const uint64_t bytes = dram.plan().block_bytes;  // K of the first head comes first
     for (uint64_t stamp = 1; stamp < 20000; ++stamp) {
       const auto block = static_cast<uint32_t>(random() % 200);
       const auto found = known.find(block);
       if (found == known.end()) {
         const kvasir_lease lease = dram.write(key(1, block));
         CHECK(handles.insert(lease.handle).second);  // a handle never comes again
-        std::memset(lease.k, static_cast<int>(stamp % 251), bytes / 2);
-        std::memset(lease.v, static_cast<int>(stamp % 241), bytes / 2);
+        std::memset(lease.k, static_cast<int>(stamp % 251), bytes);
         known[block] = {lease.handle, stamp};
         dram.release(lease.lease);
         continue;
@@ -431,8 +437,8 @@ TEST_SUITE("plugins/storage") {
       const auto k = with_handle(key(1, block), random() % 2 ? found->second.handle : 0);
       const kvasir_lease lease = dram.read(k);
       const uint64_t want = found->second.stamp;
-      CHECK(static_cast<uint8_t*>(lease.k)[bytes / 2 - 1] == want % 251);
-      CHECK(static_cast<uint8_t*>(lease.v)[0] == want % 241);
+      CHECK(static_cast<uint8_t*>(lease.k)[bytes - 1] == want % 251);
+      CHECK(static_cast<uint8_t*>(lease.v)[0] == want % 251);
       dram.release(lease.lease);
       if (random() % 3 == 0) {
         REQUIRE(dram.drop(k) == KVASIR_OK);
