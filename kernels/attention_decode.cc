@@ -299,12 +299,12 @@ HWY_NOINLINE void add_tile_in_integers(const AttentionShape& shape, KvTile& tile
 
 // q [group_size, head_dim] as dot_tile_in_integers takes it.
 template <class T>
-void split_queries(const AttentionShape& shape, const float* q, const DecodeScratch& s) {
+void round_queries(const AttentionShape& shape, const float* q, const DecodeScratch& s) {
   static_assert(sizeof(QueryGroup) <= kGroupElements * sizeof(float));
   auto* groups = reinterpret_cast<QueryGroup*>(s.q);
   const size_t n = shape.group_size * shape.head_dim / kGroupElements;
   for (size_t i = 0; i < n; ++i)
-    split_query<T>(q + i * kGroupElements, shape.softmax_scale, groups + i);
+    round_query<T>(q + i * kGroupElements, shape.softmax_scale, groups + i);
 }
 
 #endif  // KVASIR_QUAD_DOT
@@ -381,7 +381,7 @@ TileFunctions functions_for(const AttentionShape& shape) {
 #if KVASIR_QUAD_DOT
     if constexpr (Grouped<T>) {
       if (!shape.in_integers) return;
-      out.take_queries = split_queries<T>;
+      out.take_queries = round_queries<T>;
       out.dot = dot_tile_in_integers<T>;
     }
 #endif

@@ -1,9 +1,10 @@
 // Products of f32 with rows of groups (Q8Group, Q4Group) in integers: of queries with keys, and of
 // softmax weights with values. Only where KVASIR_QUAD_DOT is 1.
 //
-// f32 becomes 16 bits, relative to the largest magnitude among the numbers beside it: those of a
-// query in a group of 32, or the weights of a tile's rows in a group. So a number is off by at most
-// 1 / 65278 of that magnitude. Sums of a group's products, and of a tile's products, are exact.
+// f32 becomes integers relative to the largest magnitude among the numbers beside it: a query's 8
+// bits in a group of 32, as llama.cpp's, the weights of a tile's rows 16 bits in a group. So an
+// element of a query is off by at most 1 / 254 of that magnitude, a weight by 1 / 65534. Sums of a
+// group's products, and of a tile's products, are exact.
 // SPDX-License-Identifier: Apache-2.0
 #if defined(KVASIR_KERNELS_GROUP_PRODUCTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVASIR_KERNELS_GROUP_PRODUCTS_INL_H_
@@ -143,30 +144,27 @@ HWY_INLINE __m512i to_integers(__m512 v, __m512 factor) {
 template <class T>
 inline constexpr int32_t kStepOffset = std::is_same_v<T, Q8Group> ? 128 : 8;
 
-// 32 elements of a query: scale * (256 upper + lower), both signed bytes, four to a word.
+// 32 elements of a query: scale * step, signed bytes, four to a word.
 struct QueryGroup {
-  uint32_t upper[8], lower[8];
+  uint32_t steps[8];
   float scale;
   int32_t correction;  // what kStepOffset adds to a sum of products, negated
 };
 
 // q [32] times `factor`
 template <class T>
-HWY_INLINE void split_query(const float* q, float factor, QueryGroup* out) {
-  constexpr float kMost = 127 * 256 + 127;
+HWY_INLINE void round_query(const float* q, float factor, QueryGroup* out) {
   const __m512 f = _mm512_set1_ps(factor);
   const __m512 v[2] = {_mm512_mul_ps(f, _mm512_loadu_ps(q)),
                        _mm512_mul_ps(f, _mm512_loadu_ps(q + 16))};
   const __m512i high = larger_magnitude(larger_magnitude(_mm512_setzero_si512(), v[0]), v[1]);
-  const IntegerScales s = integer_scales(_mm512_set1_epi32(_mm512_reduce_max_epi32(high)), kMost);
+  const IntegerScales s = integer_scales(_mm512_set1_epi32(_mm512_reduce_max_epi32(high)), 127);
   const __mmask16 is_used = _mm512_cmp_ps_mask(s.to, _mm512_setzero_ps(), _CMP_NEQ_OQ);
   int32_t sum = 0;
   for (size_t i = 0; i < 2; ++i) {
     const __m512i x = _mm512_maskz_mov_epi32(is_used, to_integers(v[i], s.to));  // NaN becomes 0
-    const __m512i upper = _mm512_srai_epi32(_mm512_add_epi32(x, _mm512_set1_epi32(128)), 8);
     sum += _mm512_reduce_add_epi32(x);
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(out->upper + 4 * i), _mm512_cvtepi32_epi8(upper));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(out->lower + 4 * i), _mm512_cvtepi32_epi8(x));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out->steps + 4 * i), _mm512_cvtepi32_epi8(x));
   }
   out->scale = _mm512_cvtss_f32(s.from);
   out->correction = -kStepOffset<T> * sum;
@@ -222,33 +220,29 @@ HWY_INLINE void dot_groups(const QueryGroup* q, size_t q_stride, const T* const*
   __m512 dot[GT][2];
   HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) dot[g][0] = dot[g][1] = _mm512_setzero_ps();
   for (size_t group = 0; group < n_groups; ++group) {
-    __m512i words[2][4], w[2][4], upper[GT][2], lower[GT][2];
+    __m512i words[2][4], w[2][4], sum[GT][2];
     ahead.template ask<lines_of(32 * sizeof(T))>();
     HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
-      upper[g][0] = upper[g][1] = _mm512_setzero_si512();
-      lower[g][0] = lower[g][1] = _mm512_set1_epi32(q[g * q_stride + group].correction);
+      sum[g][0] = sum[g][1] = _mm512_set1_epi32(q[g * q_stride + group].correction);
     }
     HWY_UNROLL(2) for (size_t half = 0; half < 2; ++half) {
       load_keys(rows, group, half, words[0], w[0]);
       load_keys(rows + 16, group, half, words[1], w[1]);
       HWY_UNROLL(4) for (size_t i = 0; i < 4; ++i) {
         HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
-          const QueryGroup& of_q = q[g * q_stride + group];
-          const __m512i u = _mm512_set1_epi32(static_cast<int32_t>(of_q.upper[4 * half + i]));
-          const __m512i l = _mm512_set1_epi32(static_cast<int32_t>(of_q.lower[4 * half + i]));
-          add_quads(upper[g][0], w[0][i], u);
-          add_quads(upper[g][1], w[1][i], u);
-          add_quads(lower[g][0], w[0][i], l);
-          add_quads(lower[g][1], w[1][i], l);
+          const uint32_t steps = q[g * q_stride + group].steps[4 * half + i];
+          const __m512i of_q = _mm512_set1_epi32(static_cast<int32_t>(steps));
+          add_quads(sum[g][0], w[0][i], of_q);
+          add_quads(sum[g][1], w[1][i], of_q);
         }
       }
     }
     HWY_UNROLL(2) for (size_t v = 0; v < 2; ++v) {
       const __m512 scale = load_scales(scales + group * kTileTokens + 16 * v);
       HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
-        const __m512i sum = _mm512_add_epi32(_mm512_slli_epi32(upper[g][v], 8), lower[g][v]);
         const __m512 of_q = _mm512_set1_ps(q[g * q_stride + group].scale);
-        dot[g][v] = _mm512_fmadd_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(sum), of_q), scale, dot[g][v]);
+        dot[g][v] =
+            _mm512_fmadd_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(sum[g][v]), of_q), scale, dot[g][v]);
       }
     }
   }

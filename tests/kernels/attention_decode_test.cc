@@ -18,7 +18,8 @@ using kernels::KvRows;
 
 // f32 sums of up to 4097 products of unit variance, exp to 1.2e-7: about 1e-6; 1e-5 is the promise.
 constexpr double kTolerance = 1e-5;
-// Of integers, over random numbers: 1.7e-4 of the largest output was seen.
+// Of integers, with the same steps of q, over random numbers: 1.7e-4 of the largest output was
+// seen.
 constexpr double kIntegerTolerance = 2.5e-4;
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
@@ -46,23 +47,53 @@ bool has_groups(const AttentionShape& shape) {
   return std::max(kernels::group_elements(shape.k_type), kernels::group_elements(shape.v_type)) > 1;
 }
 
+struct Expected {
+  std::vector<double> o, lse;
+};
+
+Expected expected(const AttentionShape& shape, const std::vector<float>& q,
+                  std::span<const KvRows> items) {
+  Expected e{std::vector<double>(shape.group_size * shape.v_dim),
+             std::vector<double>(shape.group_size)};
+  kernels::reference::attention(shape, q.data(), 0, {}, items, e.o.data(), e.lse.data());
+  return e;
+}
+
+// What `q` is in integers over quantised keys: 127 steps to the largest of 32 elements, which are
+// scaled before. Zero where the steps are too small for f32.
+Expected expected_of_steps(AttentionShape shape, std::vector<float> q,
+                           std::span<const KvRows> items) {
+  if (kernels::group_elements(shape.k_type) == 1) return expected(shape, q, items);
+  for (size_t group = 0; group < q.size(); group += 32) {
+    float largest = 0.0f;
+    for (size_t i = group; i < group + 32; ++i) {
+      q[i] *= shape.softmax_scale;
+      largest = std::max(largest, std::fabs(q[i]));
+    }
+    const float per_step = 127.0f / largest;
+    for (size_t i = group; i < group + 32; ++i)
+      q[i] = std::isfinite(per_step) ? std::nearbyint(q[i] * per_step) / per_step : 0.0f;
+  }
+  shape.softmax_scale = 1.0f;
+  return expected(shape, q, items);
+}
+
 void check_against_reference(const AttentionShape& shape, const std::vector<float>& q,
                              std::span<const KvRows> items) {
-  std::vector<double> o(shape.group_size * shape.v_dim);
-  std::vector<double> lse(shape.group_size);
-  kernels::reference::attention(shape, q.data(), 0, {}, items, o.data(), lse.data());
+  const Expected exact = expected(shape, q, items);
+  const Expected of_steps = expected_of_steps(shape, q, items);
   test::for_each_simd_target([&] {
     const Result r = run(shape, q, items);
-    test::check_close(r.o, o, kTolerance);
-    test::check_close(r.lse, lse, kTolerance);
+    test::check_close(r.o, exact.o, kTolerance);
+    test::check_close(r.lse, exact.lse, kTolerance);
     const Result in_integers = run(with_integers(shape), q, items);
-    if (!has_groups(shape)) {
+    if (!has_groups(shape) || !kernels::attention_decode_has_integers()) {
       CHECK(in_integers.o == r.o);
       CHECK(in_integers.lse == r.lse);
       return;
     }
-    test::check_close(in_integers.o, o, kIntegerTolerance);
-    test::check_close(in_integers.lse, lse, kIntegerTolerance);
+    test::check_close(in_integers.o, of_steps.o, kIntegerTolerance);
+    test::check_close(in_integers.lse, of_steps.lse, kIntegerTolerance);
   });
 }
 
@@ -186,15 +217,17 @@ TEST_SUITE("kernels/attention_decode") {
             std::pair(kInfinity, true)}) {
         AttentionShape shape = make_shape(5, 96, type);
         shape.in_integers = in_integers;
-        const double tolerance = in_integers ? kIntegerTolerance : kTolerance;
         const auto q = test::random_floats(5 * 96, 1.0f, 122);
         test::StoredKv kv(shape, 200, 121);
-        std::vector<double> o(5 * 96), lse(5);
-        kernels::reference::attention(shape, q.data(), 0, {}, {&kv.rows, 1}, o.data(), lse.data());
+        const Expected exact = expected(shape, q, {&kv.rows, 1});
+        const Expected of_steps = expected_of_steps(shape, q, {&kv.rows, 1});
         const size_t group = kernels::row_bytes(type, 32);
         const std::vector<uint8_t> whole = kv.v;
         std::memcpy(kv.v.data() + 150 * kv.rows.v_token_stride + group, &damage, 2);
         test::for_each_simd_target([&] {
+          const bool rounds = in_integers && kernels::attention_decode_has_integers();
+          const std::vector<double>& o = rounds ? of_steps.o : exact.o;
+          const double tolerance = rounds ? kIntegerTolerance : kTolerance;
           const Result r = run(shape, q, {&kv.rows, 1});
           for (size_t i = 0; i < r.o.size(); ++i) {
             if (i % 96 / 32 == 1)
@@ -271,6 +304,30 @@ TEST_SUITE("kernels/attention_decode") {
         CHECK(same == !kernels::attention_decode_has_integers());
       });
     }
+  }
+
+  TEST_CASE("the steps of a query are 127 to the largest of its 32 elements") {
+    AttentionShape shape = with_integers(make_shape(1, 64, ElementType::kQ8_0));
+    shape.softmax_scale = 0.5f;
+    // One key that is 127 at element 0 and 32, in steps of 1.
+    std::vector<uint8_t> k(2 * 34, 0);
+    const uint16_t one = 0x3c00;
+    for (const size_t group : {0, 34}) {
+      std::memcpy(&k[group], &one, 2);
+      k[group + 2] = 127;
+    }
+    KvRows rows;
+    rows.k = rows.v = k.data();
+    rows.k_token_stride = rows.v_token_stride = k.size();
+    rows.end = 1;
+    std::vector<float> q(64, 0.0f);
+    q[1] = q[33] = 254.0f;  // scaled: 127
+    q[0] = 1.0f;            // half a step, to the even one: 0
+    q[32] = 5.0f;           // two and a half: 2
+    test::for_each_simd_target([&] {
+      const float logit = run(shape, q, {&rows, 1}).lse[0];
+      CHECK(logit == 127.0f * (kernels::attention_decode_has_integers() ? 2.0f : 3.0f));
+    });
   }
 
   TEST_CASE("numbers near the ends of f32 do not leave it as integers") {
