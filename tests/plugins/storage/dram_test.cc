@@ -111,7 +111,8 @@ TEST_SUITE("plugins/storage") {
       for (uint32_t block = 0; block < 20; ++block) {
         const kvasir_lease lease = dram.write(key(1, block));
         REQUIRE(lease.state == KVASIR_LEASE_RESIDENT);
-        const auto k = reinterpret_cast<uintptr_t>(lease.k), v = reinterpret_cast<uintptr_t>(lease.v);
+        const auto k = reinterpret_cast<uintptr_t>(lease.k),
+                   v = reinterpret_cast<uintptr_t>(lease.v);
         CHECK(k % 64 == 0);
         CHECK(v == k + k_area);
         for (uint64_t head = 0; head < 2; ++head) {
