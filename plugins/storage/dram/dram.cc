@@ -100,7 +100,7 @@ class Dram : public sdk::ResidentBlocks<Dram> {
   struct SizeClass {
     sdk::KvLayout layout;
     dram::Arena arena;
-    SizeClass(const sdk::KvLayout& l, std::vector<dram::Arena::Nodes> areas, bool huge_pages,
+    SizeClass(const sdk::KvLayout& l, const std::vector<dram::Arena::Nodes>& areas, bool huge_pages,
               const std::string& folder)
         : layout(l), arena(l.block_bytes() / areas.size(), areas, huge_pages, folder) {
       if (areas.size() == 1) return;

@@ -100,7 +100,7 @@ TEST_SUITE("plugins/storage") {
       CHECK(n == 1);
       CHECK(format.k_token_stride == 5 * k_bytes);
       CHECK(format.v_token_stride == 3 * v_bytes);
-      // K and V of a head lie behind each other in dram, those of all heads in tiered.
+      // V of a head lies behind its K in dram, V of all heads behind their K in device memory.
       const auto up64 = [](uint64_t bytes) { return (bytes + 63) / 64 * 64; };
       const uint64_t k_of_head = 7 * format.k_token_stride, v_of_head = 7 * format.v_token_stride;
       const uint64_t k_area = up64(kIsDram ? k_of_head : 2 * k_of_head);
@@ -424,6 +424,7 @@ TEST_SUITE("plugins/storage") {
     std::map<uint32_t, Known> known;
     std::set<uint64_t> handles;
     const uint64_t bytes = dram.plan().block_bytes;  // K of the first head comes first
+    const uint64_t of_head = bytes / 4;              // K or V of one of two heads
     for (uint64_t stamp = 1; stamp < 20000; ++stamp) {
       const auto block = static_cast<uint32_t>(random() % 200);
       const auto found = known.find(block);
@@ -431,6 +432,7 @@ TEST_SUITE("plugins/storage") {
         const kvasir_lease lease = dram.write(key(1, block));
         CHECK(handles.insert(lease.handle).second);  // a handle never comes again
         std::memset(lease.k, static_cast<int>(stamp % 251), bytes);
+        std::memset(lease.v, static_cast<int>(stamp % 241), of_head);
         known[block] = {lease.handle, stamp};
         dram.release(lease.lease);
         continue;
@@ -438,8 +440,9 @@ TEST_SUITE("plugins/storage") {
       const auto k = with_handle(key(1, block), random() % 2 ? found->second.handle : 0);
       const kvasir_lease lease = dram.read(k);
       const uint64_t want = found->second.stamp;
+      CHECK(static_cast<uint8_t*>(lease.k)[of_head - 1] == want % 251);
       CHECK(static_cast<uint8_t*>(lease.k)[bytes - 1] == want % 251);
-      CHECK(static_cast<uint8_t*>(lease.v)[0] == want % 251);
+      CHECK(static_cast<uint8_t*>(lease.v)[0] == want % 241);
       dram.release(lease.lease);
       if (random() % 3 == 0) {
         REQUIRE(dram.drop(k) == KVASIR_OK);
