@@ -31,13 +31,15 @@ struct DecodeScratch {
   float* sum;        // [group_size, padded(v_dim)]: sum of exp(logit - max) * v
   float* max_logit;  // [group_size]
   float* exp_sum;    // [group_size]
+  float* tile_most;  // [group_size]: the largest exp(logit - max) of a tile, but for rounding
   uint16_t* scales;  // [groups of a row, kTileTokens], those of a tile's keys, then of its values
+  uint8_t* copies;   // [kTileTokens, bytes of a row of groups], of all heads: see RowRuns
 };
 
 // Floats before the scales; a multiple of 64 bytes.
 inline size_t sum_floats(const AttentionShape& shape) {
   return padded(shape.group_size *
-                (padded(shape.head_dim) + padded(shape.v_dim) + 2 * kTileTokens + 2));
+                (padded(shape.head_dim) + padded(shape.v_dim) + 2 * kTileTokens + 3));
 }
 
 // A multiple of 64 bytes.
@@ -46,16 +48,30 @@ inline size_t head_floats(const AttentionShape& shape) {
   return sum_floats(shape) + n_groups * kTileTokens * sizeof(uint16_t) / sizeof(float);
 }
 
-inline DecodeScratch carve(const AttentionShape& shape, void* scratch) {
+// 0 where no row has groups; a multiple of 64.
+inline size_t copies_bytes(const AttentionShape& shape) {
+  size_t bytes = 0;
+  if (group_elements(shape.k_type) > 1) bytes = row_bytes(shape.k_type, shape.head_dim);
+  if (group_elements(shape.v_type) > 1)
+    bytes = std::max(bytes, row_bytes(shape.v_type, shape.v_dim));
+  return bytes * kTileTokens;
+}
+
+// Of head `head` of n_heads.
+inline DecodeScratch carve(const AttentionShape& shape, size_t head, size_t n_heads,
+                           void* scratch) {
   const size_t n = shape.group_size;
   DecodeScratch s{};
-  s.q = static_cast<float*>(scratch);
+  s.q = static_cast<float*>(scratch) + head * head_floats(shape);
   s.logits = s.q + n * padded(shape.head_dim);
   s.weights = s.logits + n * kTileTokens;
   s.sum = s.weights + n * kTileTokens;
   s.max_logit = s.sum + n * padded(shape.v_dim);
   s.exp_sum = s.max_logit + n;
+  s.tile_most = s.exp_sum + n;
   s.scales = reinterpret_cast<uint16_t*>(s.q + sum_floats(shape));
+  s.copies =
+      reinterpret_cast<uint8_t*>(static_cast<float*>(scratch) + n_heads * head_floats(shape));
   return s;
 }
 
@@ -118,14 +134,16 @@ HWY_INLINE void exp_logits(const DecodeScratch& s, size_t first, bool weighted, 
   HWY_UNROLL(4) for (size_t g = 0; g < HT; ++g) {
     float& max_logit = s.max_logit[first + g];
     const float tile_max = hn::GetLane(hn::MaxOfLanes(d, high[g]));
-    const float new_max = tile_max > max_logit ? tile_max : max_logit;
-    if (new_max == max_logit) {  // or nothing attended so far: exp(-inf - 0) = 0
-      rescale[g] = 1.0f;
-    } else {
-      rescale[g] = hn::GetLane(exp_nonpositive(d, hn::Set(d, max_logit - new_max)));
-    }
+    const bool is_higher = tile_max > max_logit;
+    const float new_max = is_higher ? tile_max : max_logit;
+    // Nothing attended so far: exp(-inf - 0) = 0.
+    const float base = new_max == kEmptyLse ? 0.0f : new_max;
+    const float lower = is_higher ? max_logit : tile_max;
+    const float of_lower = hn::GetLane(exp_nonpositive(d, hn::Set(d, lower - base)));
+    rescale[g] = is_higher ? of_lower : 1.0f;
+    s.tile_most[first + g] = is_higher ? 1.0f : of_lower;
     max_logit = new_max;
-    shift[g] = hn::Set(d, new_max == kEmptyLse ? 0.0f : new_max);
+    shift[g] = hn::Set(d, base);
     sum[g] = hn::Zero(d);
   }
   for (size_t i = 0; i < n_padded; i += kLanes) {
@@ -243,22 +261,21 @@ HWY_INLINE void add_values(const DecodeScratch& s, size_t n_heads, const T* cons
 
 #if KVASIR_QUAD_DOT
 
-// Row n - 1 once more behind the n rows, up to a multiple of 32.
-inline void fill_up(const uint8_t** rows, size_t n) {
-  std::fill(rows + n, rows + (n + 31) / 32 * 32, rows[n - 1]);
-}
-
 // products(ahead), asking for the next rows: line after line where all of them lie behind each
 // other, which is a few hundredths faster there than pieces.
 template <class Fn>
 HWY_INLINE void asking_for(const NextRows& next, size_t n_now, const Fn& products) {
-  const bool are_one = are_pieces(next.rows, next.n, next.row_bytes, 1);
-  if (!are_one && PiecesAhead::serve(next.rows, next.n, next.row_bytes)) {
+  if (are_pieces(next.rows, next.n, next.row_bytes, 1)) {
+    LinesAhead lines(next.rows[0], next.n * next.row_bytes);
+    products(lines);
+    lines.ask_rest();
+  } else if (PiecesAhead::serve(next.rows, next.n, next.row_bytes)) {
     PiecesAhead pieces(next.rows, next.n, next.row_bytes, n_now);
     products(pieces.of_group(0, n_now));
     pieces.ask_rest();
   } else {
-    RowsAhead rows = RowsAhead::all_of(next.rows, next.n, next.row_bytes);
+    const auto* first = reinterpret_cast<const void* const*>(next.rows);
+    RowsAhead rows(first, next.n, next.row_bytes);
     products(rows);
     rows.ask_rest();
   }
@@ -268,17 +285,14 @@ template <class T>
 HWY_NOINLINE void dot_tile_in_integers(const AttentionShape& shape, KvTile& tile,
                                        const DecodeScratch& s, const NextRows& next) {
   const size_t n_groups = shape.head_dim / kGroupElements;
-  const auto* const* rows = reinterpret_cast<const T* const*>(tile.k);
   const auto* q = reinterpret_cast<const QueryGroup*>(s.q);
-  fill_up(tile.k, tile.n);
-  gather_scales(rows, tile.n, n_groups, s.scales);
+  const RowRuns runs = runs_of(tile.k, tile.n, n_groups * sizeof(T), s.copies);
+  gather_scales<T>(runs, tile.n, n_groups, s.scales);
   asking_for(next, tile.n, [&](auto& ahead) {
-    for (size_t r = 0; r < tile.n; r += 32) {
-      for_heads(shape.group_size, [&]<size_t GT>(size_t g) {
-        dot_groups<GT>(q + g * n_groups, n_groups, rows + r, s.scales + r, n_groups,
-                       s.logits + g * kTileTokens + r, kTileTokens, ahead);
-      });
-    }
+    for_heads(shape.group_size, [&]<size_t GT>(size_t g) {
+      dot_groups<GT, T>(q + g * n_groups, runs, tile.n, s.scales, n_groups,
+                        s.logits + g * kTileTokens, ahead);
+    });
   });
 }
 
@@ -286,13 +300,12 @@ template <class T>
 HWY_NOINLINE void add_tile_in_integers(const AttentionShape& shape, KvTile& tile,
                                        const DecodeScratch& s, const NextRows& next) {
   const size_t n_groups = shape.v_dim / kGroupElements, stride = padded(shape.v_dim);
-  const auto* const* rows = reinterpret_cast<const T* const*>(tile.v);
-  fill_up(tile.v, tile.n);
-  gather_scales(rows, tile.n, n_groups, s.scales);
+  const RowRuns runs = runs_of(tile.v, tile.n, n_groups * sizeof(T), s.copies);
+  gather_scales<T>(runs, tile.n, n_groups, s.scales);
   asking_for(next, tile.n, [&](auto& ahead) {
     for_heads(shape.group_size, [&]<size_t GT>(size_t g) {
-      add_groups<GT>(s.logits + g * kTileTokens, rows, tile.n, s.scales, n_groups,
-                     s.sum + g * stride, stride, ahead);
+      add_groups<GT, T>(s.logits + g * kTileTokens, s.tile_most + g, runs, tile.n, s.scales,
+                        n_groups, s.sum + g * stride, stride, ahead);
     });
   });
 }
@@ -456,7 +469,7 @@ void decode(const AttentionShape& shape, std::span<const DecodeHead> heads, void
   const size_t v_bytes = row_bytes(shape.v_type, shape.v_dim);
   DecodeScratch of_heads[kMostDecodeHeads];
   for (size_t h = 0; h < heads.size(); ++h) {
-    of_heads[h] = carve(shape, static_cast<float*>(scratch) + h * head_floats(shape));
+    of_heads[h] = carve(shape, h, heads.size(), scratch);
     start(shape, of_heads[h]);
     functions.take_queries(shape, heads[h].q, of_heads[h]);
   }
@@ -487,7 +500,7 @@ HWY_EXPORT(decode);
 HWY_EXPORT(has_integers);
 
 size_t attention_decode_scratch_bytes(const AttentionShape& shape, size_t n_heads) {
-  return n_heads * head_floats(shape) * sizeof(float);
+  return n_heads * head_floats(shape) * sizeof(float) + copies_bytes(shape);
 }
 
 bool attention_decode_has_integers() { return HWY_DYNAMIC_DISPATCH(has_integers)(); }

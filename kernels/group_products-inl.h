@@ -2,9 +2,10 @@
 // softmax weights with values. Only where KVASIR_QUAD_DOT is 1.
 //
 // f32 becomes integers relative to the largest magnitude among the numbers beside it: a query's 8
-// bits in a group of 32, as llama.cpp's, the weights of a tile's rows 16 bits in a group. So an
-// element of a query is off by at most 1 / 254 of that magnitude, a weight by 1 / 65534. Sums of a
-// group's products, and of a tile's products, are exact.
+// bits in a group of 32, as llama.cpp's; the weights of a tile's rows, each times the scale of its
+// row, 16 bits of the largest weight times the largest scale. So an element of a query is off by at
+// most 1 / 254 of that magnitude, a weight by 1 / 65534. Sums of a group's products, and of a
+// tile's products, are exact.
 // SPDX-License-Identifier: Apache-2.0
 #if defined(KVASIR_KERNELS_GROUP_PRODUCTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVASIR_KERNELS_GROUP_PRODUCTS_INL_H_
@@ -41,72 +42,106 @@ HWY_INLINE __m512 load_scales(const uint16_t* scales) {
   return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(scales)));
 }
 
-// ------------------------------------------------------------------ scales of rows
+// ------------------------------------------------------------------ runs of rows
 
-// The scales of kGroups groups, two or four, in the first words.
-template <size_t kGroups, class T>
-HWY_INLINE __m512i scales_of(const T* groups) {
-  constexpr bool kTwoLoads = kGroups * sizeof(T) > 128;  // of two groups each
-  alignas(64) static constexpr auto kPlaces = [] {
-    std::array<uint16_t, 32> places{};
-    for (size_t g = 0; g < kGroups; ++g)
-      places[g] = static_cast<uint16_t>(kTwoLoads ? g / 2 * 32 + g % 2 * (sizeof(T) / 2)
-                                                  : g * (sizeof(T) / 2));
-    return places;
-  }();
-  const __m512i places = _mm512_load_si512(kPlaces.data());
-  if constexpr (kTwoLoads)
-    return _mm512_permutex2var_epi16(_mm512_loadu_si512(groups), places,
-                                     _mm512_loadu_si512(groups + 2));
-  if constexpr (kGroups * sizeof(T) < 64)
-    return _mm512_permutexvar_epi16(
-        places,
-        _mm512_castsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(groups))));
-  return _mm512_permutexvar_epi16(places, _mm512_loadu_si512(groups));
+inline constexpr size_t kRunRows = 16;
+
+// The rows of a tile in runs of 16 that lie behind each other: loads need no pointer per row, which
+// would take as many loads as the rows.
+struct RowRuns {
+  const uint8_t* first[kTileTokens / kRunRows];  // up to the next multiple of two runs
+  size_t row_bytes;
+};
+
+// Runs of other rows are copied to `copies` [kTileTokens, row_bytes], zeros behind the last row.
+inline RowRuns runs_of(const uint8_t* const* rows, size_t n_rows, size_t row_bytes,
+                       uint8_t* copies) {
+  RowRuns runs;
+  runs.row_bytes = row_bytes;
+  const __m512i step = _mm512_set1_epi64(static_cast<int64_t>(row_bytes));
+  const __m512i far = _mm512_mullo_epi64(step, _mm512_set_epi64(7, 6, 5, 4, 3, 2, 1, 0));
+  for (size_t r = 0; r < (n_rows + 31) / 32 * 32; r += kRunRows) {
+    const uint8_t*& first = runs.first[r / kRunRows];
+    if (r + kRunRows <= n_rows) {
+      first = rows[r];
+      const __m512i low =
+          _mm512_add_epi64(_mm512_set1_epi64(reinterpret_cast<int64_t>(first)), far);
+      const __m512i high = _mm512_add_epi64(low, _mm512_slli_epi64(step, 3));
+      if (_mm512_cmpneq_epi64_mask(low, _mm512_loadu_si512(rows + r)) == 0 &&
+          _mm512_cmpneq_epi64_mask(high, _mm512_loadu_si512(rows + r + 8)) == 0)
+        continue;
+    }
+    uint8_t* copy = copies + r * row_bytes;
+    first = copy;
+    for (size_t i = r; i < r + kRunRows; ++i, copy += row_bytes) {
+      if (i < n_rows) std::memcpy(copy, rows[i], row_bytes);
+      if (i >= n_rows) std::memset(copy, 0, row_bytes);
+    }
+  }
+  return runs;
 }
 
-// Of n rows, a multiple of 16: scales[g * kTileTokens + r] of row r, for kGroups groups from
-// `first` on. They are stored row behind row, then transposed.
-template <size_t kGroups, class T>
-HWY_INLINE void gather_scales_of(const T* const* HWY_RESTRICT rows, size_t n, size_t first,
-                                 uint16_t* HWY_RESTRICT scales) {
-  alignas(64) uint16_t of_rows[kTileTokens * kGroups];
-  HWY_UNROLL(8) for (size_t r = 0; r < n; ++r) {
-    const __m128i x = _mm512_castsi512_si128(scales_of<kGroups>(rows[r] + first));
-    std::memcpy(of_rows + kGroups * r, &x, kGroups * sizeof(uint16_t));
-  }
-  alignas(64) static constexpr auto kOrder = [] {
-    std::array<uint16_t, 32> order{};
-    for (size_t i = 0; i < 32; ++i) order[i] = static_cast<uint16_t>(i % 16 * kGroups + i / 16);
-    return order;
+// ------------------------------------------------------------------ scales of rows
+
+// Where scales_of() puts the scale of group i.
+template <class T>
+constexpr size_t place_of_scale(size_t i) {
+  static_assert(sizeof(T) % 4 == 2, "32 groups have their scales in 32 places of a line");
+  return i * sizeof(T) % 64 / 2;
+}
+
+// The scales of 32 groups that lie behind each other: each in the place that it has in its line.
+template <class T>
+HWY_INLINE __m512i scales_of(const uint8_t* groups) {
+  constexpr size_t kLines = 32 * sizeof(T) / 64;
+  alignas(64) static constexpr auto kPicks = [] {
+    std::array<std::array<uint16_t, 32>, kLines> picks{};
+    for (size_t i = 0; i < 32; ++i) picks[i * sizeof(T) / 64][place_of_scale<T>(i)] = 0xffff;
+    return picks;
   }();
-  for (size_t r = 0; r < n; r += 16) {
-    const __m512i a = _mm512_load_si512(of_rows + kGroups * r);
-    const __m512i b = kGroups == 4 ? _mm512_load_si512(of_rows + kGroups * r + 32) : a;
-    HWY_UNROLL(2) for (size_t g = 0; g < kGroups; g += 2) {
-      const __m512i order = _mm512_add_epi16(_mm512_load_si512(kOrder.data()),
-                                             _mm512_set1_epi16(static_cast<int16_t>(g)));
-      const __m512i two = _mm512_permutex2var_epi16(a, order, b);
-      auto* to = reinterpret_cast<__m256i*>(scales + g * kTileTokens + r);
-      _mm256_storeu_si256(to, _mm512_castsi512_si256(two));
-      _mm256_storeu_si256(to + kTileTokens / 16, _mm512_extracti64x4_epi64(two, 1));
+  __m512i scales = _mm512_loadu_si512(groups);
+  HWY_UNROLL(16) for (size_t line = 1; line < kLines; ++line) {
+    constexpr int kSecondPicksThird = 0xb8;
+    scales = _mm512_ternarylogic_epi32(scales, _mm512_load_si512(kPicks[line].data()),
+                                       _mm512_loadu_si512(groups + 64 * line), kSecondPicksThird);
+  }
+  return scales;
+}
+
+template <size_t kGroups, class T>
+HWY_INLINE void gather_scales_of(const RowRuns& runs, size_t n_rows, uint16_t* scales) {
+  static_assert(kGroups == 2 || kGroups == 4);
+  alignas(64) static constexpr auto kPlaces = [] {
+    std::array<std::array<uint16_t, 32>, kGroups / 2> places{};
+    for (size_t i = 0; i < 32 * kGroups / 2; ++i) {
+      const size_t group = i / kRunRows, at = i % kRunRows * kGroups + group;
+      places[i / 32][i % 32] = static_cast<uint16_t>(place_of_scale<T>(at) + at / 32 * 32);
+    }
+    return places;
+  }();
+  for (size_t r = 0; r < n_rows; r += kRunRows) {
+    const uint8_t* first = runs.first[r / kRunRows];
+    const __m512i a = scales_of<T>(first);
+    const __m512i b = kGroups == 4 ? scales_of<T>(first + 32 * sizeof(T)) : a;
+    HWY_UNROLL(2) for (size_t i = 0; i < kGroups / 2; ++i, scales += 32) {
+      const __m512i places = _mm512_load_si512(kPlaces[i].data());
+      _mm512_storeu_si512(scales, _mm512_permutex2var_epi16(a, places, b));
     }
   }
 }
 
-// scales[group * kTileTokens + r] of row r, up to a multiple of 32.
+// scales [runs of the rows, n_groups, kRunRows], up to an even number of runs.
 template <class T>
-HWY_NOINLINE void gather_scales(const T* const* HWY_RESTRICT rows, size_t n_rows, size_t n_groups,
+HWY_NOINLINE void gather_scales(const RowRuns& runs, size_t n_rows, size_t n_groups,
                                 uint16_t* HWY_RESTRICT scales) {
   const size_t n = (n_rows + 31) / 32 * 32;
-  size_t group = 0;
-  for (; group + 4 <= n_groups; group += 4)
-    gather_scales_of<4>(rows, n, group, scales + group * kTileTokens);
-  for (; group + 2 <= n_groups; group += 2)
-    gather_scales_of<2>(rows, n, group, scales + group * kTileTokens);
-  for (; group < n_groups; ++group) {
-    HWY_UNROLL(16)
-    for (size_t r = 0; r < n; ++r) scales[group * kTileTokens + r] = rows[r][group].scale;
+  if (n_groups == 4) return gather_scales_of<4, T>(runs, n, scales);
+  if (n_groups == 2) return gather_scales_of<2, T>(runs, n, scales);
+  for (size_t r = 0; r < n; ++r) {
+    const auto* row =
+        reinterpret_cast<const T*>(runs.first[r / kRunRows] + r % kRunRows * runs.row_bytes);
+    uint16_t* to = scales + r / kRunRows * n_groups * kRunRows + r % kRunRows;
+    for (size_t group = 0; group < n_groups; ++group) to[group * kRunRows] = row[group].scale;
   }
 }
 
@@ -117,10 +152,10 @@ HWY_NOINLINE void gather_scales(const T* const* HWY_RESTRICT rows, size_t n_rows
 struct IntegerScales {
   __m512 to, from;
 };
-HWY_INLINE IntegerScales integer_scales(__m512i largest, float most) {
+HWY_INLINE IntegerScales integer_scales(__m512i largest, __m512 most) {
   using Limits = std::numeric_limits<float>;
   const __m512 size = _mm512_castsi512_ps(largest), limit = _mm512_set1_ps(Limits::max());
-  const __m512 to = _mm512_div_ps(_mm512_set1_ps(most), size);
+  const __m512 to = _mm512_div_ps(most, size);
   const __mmask16 is_number = _mm512_cmp_ps_mask(size, limit, _CMP_LE_OQ);
   const __mmask16 is_used = is_number & _mm512_cmp_ps_mask(to, limit, _CMP_LE_OQ);
   const __m512 from = _mm512_maskz_div_ps(is_used, _mm512_set1_ps(1.0f), to);
@@ -158,7 +193,8 @@ HWY_INLINE void round_query(const float* q, float factor, QueryGroup* out) {
   const __m512 v[2] = {_mm512_mul_ps(f, _mm512_loadu_ps(q)),
                        _mm512_mul_ps(f, _mm512_loadu_ps(q + 16))};
   const __m512i high = larger_magnitude(larger_magnitude(_mm512_setzero_si512(), v[0]), v[1]);
-  const IntegerScales s = integer_scales(_mm512_set1_epi32(_mm512_reduce_max_epi32(high)), 127);
+  const IntegerScales s =
+      integer_scales(_mm512_set1_epi32(_mm512_reduce_max_epi32(high)), _mm512_set1_ps(127.0f));
   const __mmask16 is_used = _mm512_cmp_ps_mask(s.to, _mm512_setzero_ps(), _CMP_NEQ_OQ);
   int32_t sum = 0;
   for (size_t i = 0; i < 2; ++i) {
@@ -170,85 +206,119 @@ HWY_INLINE void round_query(const float* q, float factor, QueryGroup* out) {
   out->correction = -kStepOffset<T> * sum;
 }
 
-// w[i], lane r: bytes [at + 4 i, at + 4 i + 4) of row r, for 16 rows and i < 4.
-HWY_INLINE void transpose_words(const uint8_t* const* rows, size_t at, __m512i* w) {
-  __m512i z[4];
-  HWY_UNROLL(4) for (size_t r = 0; r < 4; ++r) {
-    const auto load = [&](size_t row) {
-      return _mm_loadu_si128(reinterpret_cast<const __m128i*>(rows[row] + at));
-    };
-    z[r] = _mm512_castsi128_si512(load(r));
-    z[r] = _mm512_inserti32x4(z[r], load(r + 4), 1);
-    z[r] = _mm512_inserti32x4(z[r], load(r + 8), 2);
-    z[r] = _mm512_inserti32x4(z[r], load(r + 12), 3);
-  }
+// Lanes of 16 bytes: the first of rows 0, 4, 8 and 12 from `row` on.
+HWY_INLINE __m512i every_fourth(const uint8_t* row, size_t row_bytes) {
+  const auto load = [&](size_t i) {
+    return _mm_loadu_si128(reinterpret_cast<const __m128i*>(row + i * row_bytes));
+  };
+  __m512i z = _mm512_castsi128_si512(load(0));
+  z = _mm512_inserti32x4(z, load(4), 1);
+  z = _mm512_inserti32x4(z, load(8), 2);
+  return _mm512_inserti32x4(z, load(12), 3);
+}
+
+// z[i] = every_fourth() from row i on -> z[i], lane r: bytes [4 i, 4 i + 4) of row r.
+HWY_INLINE void transpose_words(__m512i* z) {
   const __m512i a = _mm512_unpacklo_epi32(z[0], z[1]), b = _mm512_unpackhi_epi32(z[0], z[1]);
   const __m512i c = _mm512_unpacklo_epi32(z[2], z[3]), e = _mm512_unpackhi_epi32(z[2], z[3]);
-  w[0] = _mm512_unpacklo_epi64(a, c);
-  w[1] = _mm512_unpackhi_epi64(a, c);
-  w[2] = _mm512_unpacklo_epi64(b, e);
-  w[3] = _mm512_unpackhi_epi64(b, e);
+  z[0] = _mm512_unpacklo_epi64(a, c);
+  z[1] = _mm512_unpackhi_epi64(a, c);
+  z[2] = _mm512_unpacklo_epi64(b, e);
+  z[3] = _mm512_unpackhi_epi64(b, e);
 }
 
-// Elements 16 half to 16 half + 15 of a group of 16 rows, steps plus kStepOffset: w[i], lane r has
-// four of row r from 16 half + 4 i on. `words` is kept from the first half to the second.
-HWY_INLINE void load_keys(const Q8Group* const* rows, size_t group, size_t half, __m512i* words,
-                          __m512i* w) {
-  const size_t at = group * sizeof(Q8Group) + offsetof(Q8Group, q);
-  transpose_words(reinterpret_cast<const uint8_t* const*>(rows), at + 16 * half, words);
-  HWY_UNROLL(4)
-  for (size_t i = 0; i < 4; ++i) w[i] = _mm512_xor_si512(words[i], _mm512_set1_epi8(-128));
-}
-HWY_INLINE void load_keys(const Q4Group* const* rows, size_t group, size_t half, __m512i* words,
-                          __m512i* w) {
-  const size_t at = group * sizeof(Q4Group) + offsetof(Q4Group, q);
-  if (half == 0) transpose_words(reinterpret_cast<const uint8_t* const*>(rows), at, words);
-  HWY_UNROLL(4) for (size_t i = 0; i < 4; ++i) {
-    const __m512i nibbles = half == 0 ? words[i] : _mm512_srli_epi16(words[i], 4);
-    w[i] = _mm512_and_si512(nibbles, _mm512_set1_epi8(15));
-  }
+// Elements 16 half to 16 half + 3 of the group whose words are given, steps plus kStepOffset.
+template <class T>
+HWY_INLINE __m512i key_steps(__m512i word, [[maybe_unused]] size_t half) {
+  if constexpr (std::is_same_v<T, Q8Group>) return _mm512_xor_si512(word, _mm512_set1_epi8(-128));
+  return _mm512_and_si512(half == 0 ? word : _mm512_srli_epi16(word, 4), _mm512_set1_epi8(15));
 }
 
-// dots[g * dot_stride + r] = q_g . row r for 32 rows and GT query heads. Two vectors of keys share
-// each word of q: Zen 5 takes fewer words from memory than it multiplies.
-//   q       [GT, q_stride], n_groups of each
-//   scales  [n_groups, kTileTokens], those of the rows
+// dots[g * kTileTokens + r] = q_g . row r for n_rows rows and GT query heads. Two vectors of keys
+// share each word of q: Zen 5 takes fewer words from memory than it multiplies. The words of the
+// next 16 bytes of the rows are loaded and transposed between the products of these: behind them,
+// they would wait for a place among the instructions that wait for products.
+//   q       [GT, n_groups]
+//   dots    written up to the next multiple of 32 behind n_rows
+//   scales  as gather_scales() writes those of the rows
 template <size_t GT, class T, class Ahead>
-HWY_INLINE void dot_groups(const QueryGroup* q, size_t q_stride, const T* const* rows,
+HWY_INLINE void dot_groups(const QueryGroup* q, const RowRuns& runs, size_t n_rows,
                            const uint16_t* scales, size_t n_groups, float* HWY_RESTRICT dots,
-                           size_t dot_stride, Ahead& ahead) {
-  __m512 dot[GT][2];
-  HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) dot[g][0] = dot[g][1] = _mm512_setzero_ps();
-  for (size_t group = 0; group < n_groups; ++group) {
-    __m512i words[2][4], w[2][4], sum[GT][2];
-    ahead.template ask<lines_of(32 * sizeof(T))>();
-    HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
-      sum[g][0] = sum[g][1] = _mm512_set1_epi32(q[g * q_stride + group].correction);
+                           Ahead& ahead) {
+  constexpr size_t kParts = std::is_same_v<T, Q8Group> ? 2 : 1;  // of 16 bytes, of a group
+  constexpr size_t kHalves = 2 / kParts;                         // of a group, in a part
+  constexpr size_t kLines = lines_of(32 * sizeof(T));
+  const size_t row_bytes = runs.row_bytes;
+  __m512i words[2][4];
+  HWY_UNROLL(2) for (size_t v = 0; v < 2; ++v) {
+    HWY_UNROLL(4) for (size_t i = 0; i < 4; ++i) {
+      words[v][i] = every_fourth(runs.first[v] + i * row_bytes + offsetof(T, q), row_bytes);
     }
-    HWY_UNROLL(2) for (size_t half = 0; half < 2; ++half) {
-      load_keys(rows, group, half, words[0], w[0]);
-      load_keys(rows + 16, group, half, words[1], w[1]);
-      HWY_UNROLL(4) for (size_t i = 0; i < 4; ++i) {
+    transpose_words(words[v]);
+  }
+  for (size_t r = 0; r < n_rows; r += 32) {
+    __m512 dot[GT][2];
+    HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) dot[g][0] = dot[g][1] = _mm512_setzero_ps();
+    for (size_t group = 0; group < n_groups; ++group, scales += kRunRows) {
+      __m512i sum[GT][2];
+      const uint8_t* lines = ahead.template take<kLines>();
+      HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
+        sum[g][0] = sum[g][1] = _mm512_set1_epi32(q[g * n_groups + group].correction);
+      }
+      HWY_UNROLL(2) for (size_t part = 0; part < kParts; ++part) {
+        // Behind the last come its own once more.
+        size_t of_next = r / kRunRows;
+        size_t at = group * sizeof(T) + offsetof(T, q) + 16 * part;
+        if (part + 1 < kParts) {
+          at += 16;
+        } else if (group + 1 < n_groups) {
+          at += sizeof(T) - 16 * part;
+        } else if (r + 32 < n_rows) {
+          of_next += 2;
+          at = offsetof(T, q);
+        }
+        const uint8_t* from[2] = {runs.first[of_next] + at, runs.first[of_next + 1] + at};
+        __m512i next[2][4];
+        HWY_UNROLL(2) for (size_t half = 0; half < kHalves; ++half) {
+          HWY_UNROLL(4) for (size_t i = 0; i < 4; ++i) {
+            HWY_UNROLL(2) for (size_t v = 0; v < kParts; ++v) {
+              const size_t to = kParts == 2 ? v : half;
+              next[to][i] = every_fourth(from[to] + i * row_bytes, row_bytes);
+            }
+            const size_t step = 4 * (part + half) + i;
+            HWY_UNROLL(3)
+            for (size_t line = step * kLines / 8; line < (step + 1) * kLines / 8; ++line) {
+              ahead.ask(lines, line);
+            }
+            const __m512i keys[2] = {key_steps<T>(words[0][i], half),
+                                     key_steps<T>(words[1][i], half)};
+            HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
+              const uint32_t steps = q[g * n_groups + group].steps[step];
+              const __m512i of_q = _mm512_set1_epi32(static_cast<int32_t>(steps));
+              add_quads(sum[g][0], keys[0], of_q);
+              add_quads(sum[g][1], keys[1], of_q);
+            }
+          }
+        }
+        HWY_UNROLL(2) for (size_t v = 0; v < 2; ++v) {
+          transpose_words(next[v]);
+          HWY_UNROLL(4) for (size_t i = 0; i < 4; ++i) words[v][i] = next[v][i];
+        }
+      }
+      HWY_UNROLL(2) for (size_t v = 0; v < 2; ++v) {
+        const __m512 scale = load_scales(scales + v * n_groups * kRunRows);
         HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
-          const uint32_t steps = q[g * q_stride + group].steps[4 * half + i];
-          const __m512i of_q = _mm512_set1_epi32(static_cast<int32_t>(steps));
-          add_quads(sum[g][0], w[0][i], of_q);
-          add_quads(sum[g][1], w[1][i], of_q);
+          const __m512 of_both =
+              _mm512_mul_ps(scale, _mm512_set1_ps(q[g * n_groups + group].scale));
+          dot[g][v] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[g][v]), of_both, dot[g][v]);
         }
       }
     }
-    HWY_UNROLL(2) for (size_t v = 0; v < 2; ++v) {
-      const __m512 scale = load_scales(scales + group * kTileTokens + 16 * v);
-      HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
-        const __m512 of_q = _mm512_set1_ps(q[g * q_stride + group].scale);
-        dot[g][v] =
-            _mm512_fmadd_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(sum[g][v]), of_q), scale, dot[g][v]);
-      }
+    HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
+      _mm512_store_ps(dots + g * kTileTokens + r, dot[g][0]);
+      _mm512_store_ps(dots + g * kTileTokens + r + 16, dot[g][1]);
     }
-  }
-  HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
-    _mm512_storeu_ps(dots + g * dot_stride, dot[g][0]);
-    _mm512_storeu_ps(dots + g * dot_stride + 16, dot[g][1]);
+    scales += n_groups * kRunRows;
   }
 }
 
@@ -262,9 +332,6 @@ struct GroupWeights {
   int32_t sum;  // of the integers; set for Q4Group
 };
 
-// Groups whose weights are made at once: those of a head and a group alone are a long chain.
-inline constexpr size_t kBatch = 4;
-
 // lane i: the 16 lanes of v[i], combined by fn(vector, vector)
 template <class Fn>
 HWY_INLINE __m512i reduce_integers(const __m512i* v, const Fn& fn) {
@@ -277,61 +344,74 @@ HWY_INLINE __m512i reduce_integers(const __m512i* v, const Fn& fn) {
   return _mm512_load_si512(lanes);
 }
 
-// The weights of GT heads in n_groups <= kBatch groups.
-//   p       [GT, kTileTokens], finite numbers up to the next multiple of 16 behind n_rows
-//   scales  [n_groups, kTileTokens]
-template <size_t GT, class T>
-HWY_NOINLINE void split_weights(const float* p, size_t n_rows, const uint16_t* scales,
-                                size_t n_groups, GroupWeights (*out)[GT]) {
-  static_assert(GT * kBatch <= kLanes);
-  const auto products = [&](size_t group, size_t row, __m512* x) {
-    const __m512 scale = load_scales(scales + group * kTileTokens + row);
-    HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
-      x[g] = row < n_rows ? _mm512_mul_ps(_mm512_load_ps(p + g * kTileTokens + row), scale)
-                          : _mm512_setzero_ps();
+// The weights of GT heads in kGroups groups: those of a head and a group alone are a long chain.
+//   p       [GT, kTileTokens], in [0, most] and 0 or NaN behind n_rows up to a multiple of 16
+//   most    [GT]
+//   scales  [.., kRunRows] of each run, `stride` from run to run
+template <size_t GT, size_t kGroups, class T>
+HWY_NOINLINE void split_weights(const float* p, const float* most, size_t n_rows,
+                                const uint16_t* scales, size_t stride, GroupWeights (*out)[GT]) {
+  static_assert(GT <= 4 && kGroups <= 4);
+  constexpr bool kSums = std::is_same_v<T, Q4Group>;
+  alignas(64) float largest[kLanes] = {}, to[kLanes], from[kLanes];
+  HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) largest[g] = most[g];
+  HWY_UNROLL(4) for (size_t j = 0; j < kGroups; ++j) {
+    __m256i high = _mm256_setzero_si256();
+    for (size_t r = 0; r < n_rows; r += kRunRows) {
+      const uint16_t* of_run = scales + r / kRunRows * stride + j * kRunRows;
+      const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(of_run));
+      high = _mm256_max_epu16(high, _mm256_and_si256(x, _mm256_set1_epi16(0x7fff)));
     }
-  };
-  __m512i of_each[kLanes] = {};  // [n_groups, GT]
-  for (size_t j = 0; j < n_groups; ++j) {
-    __m512i high[GT] = {};
-    for (size_t r = 0; r < n_rows; r += 16) {
-      __m512 x[GT];
-      products(j, r, x);
-      HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) high[g] = larger_magnitude(high[g], x[g]);
-    }
-    HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) of_each[j * GT + g] = high[g];
+    const __m128i half =
+        _mm_max_epu16(_mm256_castsi256_si128(high), _mm256_extracti128_si256(high, 1));
+    const __m128i least = _mm_minpos_epu16(_mm_xor_si128(half, _mm_set1_epi16(-1)));
+    largest[4 + j] = _cvtsh_ss(static_cast<uint16_t>(~_mm_extract_epi16(least, 0)));
   }
-  const IntegerScales scale = integer_scales(
-      reduce_integers(of_each, [](__m512i a, __m512i b) { return _mm512_max_epi32(a, b); }), 32767);
-  alignas(64) float to[kLanes], from[kLanes];
-  _mm512_store_ps(to, scale.to);
-  _mm512_store_ps(from, scale.from);
-  for (size_t j = 0; j < n_groups; ++j) {
-    __m512i sum[GT] = {};
-    for (size_t r = 0; r < n_rows; r += 32) {
-      __m512 x[GT], y[GT];
-      products(j, r, x);
-      products(j, r + 16, y);
+  const IntegerScales factors =
+      integer_scales(_mm512_castps_si512(_mm512_load_ps(largest)),
+                     _mm512_mask_mov_ps(_mm512_set1_ps(32767.0f), 0xf, _mm512_set1_ps(1.0f)));
+  _mm512_store_ps(to, factors.to);
+  _mm512_store_ps(from, factors.from);
+  __m512i sum[kGroups][GT];
+  HWY_UNROLL(4) for (size_t j = 0; j < kGroups; ++j) {
+    HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) sum[j][g] = _mm512_setzero_si512();
+  }
+  for (size_t r = 0; r < n_rows; r += 32) {
+    __m512 x[GT], y[GT];
+    HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
+      const float* of_rows = p + g * kTileTokens + r;
+      const __m512 factor = _mm512_set1_ps(to[g]);
+      x[g] = _mm512_mul_ps(_mm512_load_ps(of_rows), factor);
+      y[g] =
+          _mm512_maskz_mul_ps(r + 16 < n_rows ? 0xffff : 0, _mm512_load_ps(of_rows + 16), factor);
+    }
+    HWY_UNROLL(4) for (size_t j = 0; j < kGroups; ++j) {
+      const uint16_t* of_run = scales + r / kRunRows * stride + j * kRunRows;
+      const __m512 factor = _mm512_set1_ps(to[4 + j]);
+      const __m512 a = _mm512_mul_ps(load_scales(of_run), factor);
+      const __m512 b = _mm512_mul_ps(load_scales(of_run + stride), factor);
       HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
-        const __m512 factor = _mm512_set1_ps(to[j * GT + g]);
-        const __m512i a = to_integers(x[g], factor), b = to_integers(y[g], factor);
-        const __m512i both = _mm512_mask_mov_epi16(_mm512_slli_epi32(b, 16), 0x55555555, a);
-        if constexpr (std::is_same_v<T, Q4Group>) add_pairs(sum[g], both, _mm512_set1_epi16(1));
+        const __m512i both = _mm512_mask_mov_epi16(_mm512_slli_epi32(to_integers(y[g], b), 16),
+                                                   0x55555555, to_integers(x[g], a));
+        if constexpr (kSums) add_pairs(sum[j][g], both, _mm512_set1_epi16(1));
         _mm512_store_si512(out[j][g].pairs + r / 2, both);
       }
     }
-    HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
-      of_each[j * GT + g] = sum[g];
-      out[j][g].scale = from[j * GT + g];
-    }
   }
-  if constexpr (std::is_same_v<T, Q4Group>) {
-    alignas(64) int32_t sums[kLanes];
-    _mm512_store_si512(sums, reduce_integers(of_each, [](__m512i a, __m512i b) {
-                         return _mm512_add_epi32(a, b);
-                       }));
-    for (size_t j = 0; j < n_groups; ++j)
-      for (size_t g = 0; g < GT; ++g) out[j][g].sum = sums[j * GT + g];
+  alignas(64) int32_t sums[kLanes];
+  if constexpr (kSums) {
+    __m512i all[kLanes] = {};
+    HWY_UNROLL(4) for (size_t j = 0; j < kGroups; ++j) {
+      HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) all[j * 4 + g] = sum[j][g];
+    }
+    _mm512_store_si512(
+        sums, reduce_integers(all, [](__m512i a, __m512i b) { return _mm512_add_epi32(a, b); }));
+  }
+  HWY_UNROLL(4) for (size_t j = 0; j < kGroups; ++j) {
+    HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
+      out[j][g].scale = from[g] * from[4 + j];
+      if constexpr (kSums) out[j][g].sum = sums[j * 4 + g];
+    }
   }
 }
 
@@ -369,57 +449,67 @@ HWY_INLINE void load_values(const Q4Group& a, const Q4Group& b, __m512i* steps) 
 
 // sum[g * sum_stride + 32 group + i] += sum_r weight of row r * its step i, for GT query heads.
 template <size_t GT, class T, class Ahead>
-HWY_INLINE void add_group(const GroupWeights* weights, const T* const* rows, size_t n_rows,
+HWY_INLINE void add_group(const GroupWeights* weights, const RowRuns& runs, size_t n_rows,
                           size_t group, float* HWY_RESTRICT sum, size_t sum_stride, Ahead& ahead) {
   // Sums of even and of odd pairs of rows: one alone would wait for its product before.
   __m512i even[GT][2], odd[GT][2];
   HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
-    const bool is_nibble = std::is_same_v<T, Q4Group>;
-    even[g][0] = even[g][1] = _mm512_set1_epi32(is_nibble ? -kStepOffset<T> * weights[g].sum : 0);
-    odd[g][0] = odd[g][1] = _mm512_setzero_si512();
+    even[g][0] = even[g][1] = odd[g][0] = odd[g][1] = _mm512_setzero_si512();
   }
   for (size_t r = 0; r < n_rows; r += 32) {
-    for (size_t i = 0; i < 16; i += 2) {
-      ahead.template ask<lines_of(4 * sizeof(T))>();
+    const uint8_t* a = runs.first[r / kRunRows] + group * sizeof(T);
+    const uint8_t* b = runs.first[r / kRunRows + 1] + group * sizeof(T);
+    const auto add_rows = [&](size_t i, __m512i(&to)[GT][2]) {
       __m512i v[2];
-      load_values(rows[r + i][group], rows[r + 16 + i][group], v);
+      load_values(*reinterpret_cast<const T*>(a), *reinterpret_cast<const T*>(b), v);
+      a += runs.row_bytes;
+      b += runs.row_bytes;
       HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
         const __m512i w = _mm512_set1_epi32(weights[g].pairs[r / 2 + i]);
-        add_pairs(even[g][0], v[0], w);
-        add_pairs(even[g][1], v[1], w);
+        add_pairs(to[g][0], v[0], w);
+        add_pairs(to[g][1], v[1], w);
       }
-      load_values(rows[r + i + 1][group], rows[r + 16 + i + 1][group], v);
-      HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
-        const __m512i w = _mm512_set1_epi32(weights[g].pairs[r / 2 + i + 1]);
-        add_pairs(odd[g][0], v[0], w);
-        add_pairs(odd[g][1], v[1], w);
-      }
+    };
+    constexpr size_t kLines = lines_of(32 * sizeof(T)), kEach = kLines / 8;
+    static_assert(kLines == 8 * kEach + 1);
+    const uint8_t* lines = ahead.template take<kLines>();
+    ahead.ask(lines, kLines - 1);
+    for (size_t i = 0; i < 16; i += 2) {
+      HWY_UNROLL(2) for (size_t j = 0; j < kEach; ++j) ahead.ask(lines, i / 2 * kEach + j);
+      add_rows(i, even);
+      add_rows(i + 1, odd);
     }
   }
   HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
+    const bool is_nibble = std::is_same_v<T, Q4Group>;
+    const __m512i offset = _mm512_set1_epi32(is_nibble ? -kStepOffset<T> * weights[g].sum : 0);
     HWY_UNROLL(2) for (size_t i = 0; i < 2; ++i) {
       float* at = sum + g * sum_stride + group * kGroupElements + 16 * i;
-      const __m512 of_tile = _mm512_cvtepi32_ps(_mm512_add_epi32(even[g][i], odd[g][i]));
-      _mm512_storeu_ps(
-          at, _mm512_fmadd_ps(of_tile, _mm512_set1_ps(weights[g].scale), _mm512_loadu_ps(at)));
+      const __m512i of_tile = _mm512_add_epi32(_mm512_add_epi32(even[g][i], odd[g][i]), offset);
+      _mm512_storeu_ps(at, _mm512_fmadd_ps(_mm512_cvtepi32_ps(of_tile),
+                                           _mm512_set1_ps(weights[g].scale), _mm512_loadu_ps(at)));
     }
   }
 }
 
 // sum[g * sum_stride + i] += sum_r p[g * kTileTokens + r] * element i of row r.
-//   rows    valid up to the next multiple of 32 behind n_rows
-//   scales  [n_groups, kTileTokens], those of the rows
+//   p, most  as split_weights() takes them
+//   scales   as gather_scales() writes those of the rows
 template <size_t GT, class T, class Ahead>
-HWY_INLINE void add_groups(const float* HWY_RESTRICT p, const T* const* rows, size_t n_rows,
-                           const uint16_t* scales, size_t n_groups, float* HWY_RESTRICT sum,
-                           size_t sum_stride, Ahead& ahead) {
-  GroupWeights weights[kBatch][GT];
-  for (size_t first = 0; first < n_groups; first += kBatch) {
-    const size_t n = n_groups - first < kBatch ? n_groups - first : kBatch;
-    split_weights<GT, T>(p, n_rows, scales + first * kTileTokens, n, weights);
-    for (size_t j = 0; j < n; ++j)
-      add_group<GT>(weights[j], rows, n_rows, first + j, sum, sum_stride, ahead);
-  }
+HWY_INLINE void add_groups(const float* HWY_RESTRICT p, const float* most, const RowRuns& runs,
+                           size_t n_rows, const uint16_t* scales, size_t n_groups,
+                           float* HWY_RESTRICT sum, size_t sum_stride, Ahead& ahead) {
+  GroupWeights weights[4][GT];
+  size_t group = 0;
+  const auto add = [&]<size_t kGroups>() {
+    split_weights<GT, kGroups, T>(p, most, n_rows, scales + group * kRunRows, n_groups * kRunRows,
+                                  weights);
+    for (size_t j = 0; j < kGroups; ++j, ++group)
+      add_group<GT, T>(weights[j], runs, n_rows, group, sum, sum_stride, ahead);
+  };
+  while (group + 4 <= n_groups) add.template operator()<4>();
+  if (group + 2 <= n_groups) add.template operator()<2>();
+  if (group < n_groups) add.template operator()<1>();
 }
 
 }  // namespace kvasir::kernels::HWY_NAMESPACE

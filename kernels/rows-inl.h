@@ -253,12 +253,6 @@ class RowsAhead {
   RowsAhead() = default;  // none
   RowsAhead(const void* const* rows, size_t n_rows, size_t row_bytes)
       : rows_(rows), end_(rows + n_rows), row_bytes_(row_bytes) {}
-  // As one long row where they lie behind each other: rows shorter than a line share lines.
-  static RowsAhead all_of(const uint8_t* const* rows, size_t n_rows, size_t row_bytes) {
-    const auto* first = reinterpret_cast<const void* const*>(rows);
-    if (are_pieces(rows, n_rows, row_bytes, 1)) return {first, 1, n_rows * row_bytes};
-    return {first, n_rows, row_bytes};
-  }
   template <size_t kLines>
   HWY_INLINE void ask() {
     for (size_t i = 0; i < kLines && rows_ != end_; ++i) {
@@ -272,10 +266,42 @@ class RowsAhead {
   void ask_rest() {
     while (rows_ != end_) ask<1>();
   }
+  // As LinesAhead, but all at once.
+  template <size_t kLines>
+  HWY_INLINE const uint8_t* take() {
+    ask<kLines>();
+    return nullptr;
+  }
+  static void ask(const uint8_t*, size_t) {}
 
  private:
   const void *const *rows_ = nullptr, *const *end_ = nullptr;
   size_t row_bytes_ = 0, at_ = 0;
+};
+
+// The same for rows that lie behind each other.
+class LinesAhead {
+ public:
+  LinesAhead(const uint8_t* first, size_t bytes) : first_(first), at_(first), end_(first + bytes) {}
+  // The next kLines lines, to be asked for one by one: many at once would keep what is computed
+  // meanwhile waiting. Once there are fewer, the last kLines.
+  template <size_t kLines>
+  HWY_INLINE const uint8_t* take() {
+    const uint8_t* last =
+        static_cast<size_t>(end_ - first_) > 64 * kLines ? end_ - 64 * kLines : first_;
+    const uint8_t* lines = at_ < last ? at_ : last;
+    at_ = lines + 64 * kLines;
+    return lines;
+  }
+  static HWY_INLINE void ask(const uint8_t* lines, size_t i) {
+    __builtin_prefetch(lines + 64 * i, 0, 3);
+  }
+  void ask_rest() {
+    for (; at_ < end_; at_ += 64) __builtin_prefetch(at_, 0, 3);
+  }
+
+ private:
+  const uint8_t *first_, *at_, *end_;
 };
 
 // What is asked for with each group of a tile's rows: as many rows from further on in the array of
@@ -329,6 +355,13 @@ class PiecesAhead {
   void ask_rest() {
     while (at_ < end_) ask<2>();
   }
+  // As LinesAhead, but all at once.
+  template <size_t kLines>
+  HWY_INLINE const uint8_t* take() {
+    ask<kLines>();
+    return nullptr;
+  }
+  static void ask(const uint8_t*, size_t) {}
 
  private:
   static constexpr size_t kMost = 8;
