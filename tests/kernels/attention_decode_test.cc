@@ -167,25 +167,49 @@ TEST_SUITE("kernels/attention_decode") {
     check_against_reference(shape, test::random_floats(4 * 64, 1.0f, 32), {&kv.rows, 1});
   }
 
-  TEST_CASE("quantised rows: any length, group of heads and number of groups, mixed types") {
+  TEST_CASE("quantised rows: any length, group of heads, number of groups and gap, mixed types") {
     using enum ElementType;
     const std::pair<ElementType, ElementType> types[] = {
         {kQ8_0, kQ4_0}, {kQ4_0, kQ8_0}, {kQ8_0, kF16}, {kF16, kQ4_0}, {kF32, kQ8_0}};
     for (const auto& [k_type, v_type] : types) {
-      for (const uint32_t dim : {32u, 64u, 96u, 160u}) {
+      for (const uint32_t dim : {32u, 64u, 96u, 128u, 160u}) {
         for (const size_t n : {1u, 15u, 17u, 63u, 65u, 130u}) {
-          const uint32_t group = 1 + static_cast<uint32_t>(n + dim / 32) % 9;
-          CAPTURE(static_cast<int>(k_type));
-          CAPTURE(static_cast<int>(v_type));
+          for (const size_t gap : {0u, 2u}) {
+            const uint32_t group = 1 + static_cast<uint32_t>(n + dim / 32) % 9;
+            CAPTURE(static_cast<int>(k_type));
+            CAPTURE(static_cast<int>(v_type));
+            CAPTURE(dim);
+            CAPTURE(n);
+            CAPTURE(gap);
+            CAPTURE(group);
+            AttentionShape shape = make_shape(group, dim, k_type);
+            shape.v_type = v_type;
+            shape.v_dim = n % 2 ? dim : 96;
+            const test::StoredKv kv(shape, n, 101, 1.0f, gap);
+            check_against_reference(shape, test::random_floats(group * dim, 1.0f, 102),
+                                    {&kv.rows, 1});
+          }
+        }
+      }
+    }
+  }
+
+  TEST_CASE("quantised rows behind each other, but for one of them") {
+    for (const ElementType type : {ElementType::kQ8_0, ElementType::kQ4_0}) {
+      for (const uint32_t dim : {64u, 128u}) {
+        const AttentionShape shape = make_shape(4, dim, type);
+        const test::StoredKv kv(shape, 80, 105, 1.0f, 0);
+        for (const uint32_t elsewhere : {0u, 1u, 6u, 7u, 8u, 14u, 15u, 47u}) {
+          CAPTURE(static_cast<int>(type));
           CAPTURE(dim);
-          CAPTURE(n);
-          CAPTURE(group);
-          AttentionShape shape = make_shape(group, dim, k_type);
-          shape.v_type = v_type;
-          shape.v_dim = n % 2 ? dim : 96;
-          const test::StoredKv kv(shape, n, 101);
-          check_against_reference(shape, test::random_floats(group * dim, 1.0f, 102),
-                                  {&kv.rows, 1});
+          CAPTURE(elsewhere);
+          std::vector<uint32_t> tokens(48);
+          for (uint32_t i = 0; i < 48; ++i) tokens[i] = 3 + i;
+          tokens[elsewhere] = 79;
+          KvRows rows = kv.rows;
+          rows.tokens = tokens.data();
+          rows.end = 48;
+          check_against_reference(shape, test::random_floats(4 * dim, 1.0f, 106), {&rows, 1});
         }
       }
     }

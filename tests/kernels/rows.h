@@ -121,15 +121,16 @@ inline std::vector<float> random_floats(size_t n, float scale, uint32_t seed) {
   return out;
 }
 
-// n_tokens rows of K and V with a gap between rows.
+// n_tokens rows of K and V with a gap between rows: of so many elements of K, and twice as many of
+// V.
 struct StoredKv {
   std::vector<uint8_t> k, v;
   kernels::KvRows rows;
 
-  StoredKv(const kernels::AttentionShape& shape, size_t n_tokens, uint32_t seed,
-           float scale = 1.0f) {
-    const size_t k_stride = row_stride(shape.k_type, shape.head_dim, 2);
-    const size_t v_stride = row_stride(shape.v_type, shape.v_dim, 4);
+  StoredKv(const kernels::AttentionShape& shape, size_t n_tokens, uint32_t seed, float scale = 1.0f,
+           size_t gap = 2) {
+    const size_t k_stride = row_stride(shape.k_type, shape.head_dim, gap);
+    const size_t v_stride = row_stride(shape.v_type, shape.v_dim, 2 * gap);
     k = store_rows(random_floats(n_tokens * shape.head_dim, scale, seed), shape.head_dim, k_stride,
                    shape.k_type);
     v = store_rows(random_floats(n_tokens * shape.v_dim, 1.0f, seed + 1), shape.v_dim, v_stride,
