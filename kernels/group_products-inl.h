@@ -74,8 +74,11 @@ inline RowRuns runs_of(const uint8_t* const* rows, size_t n_rows, size_t row_byt
     uint8_t* copy = copies + r * row_bytes;
     first = copy;
     for (size_t i = r; i < r + kRunRows; ++i, copy += row_bytes) {
-      if (i < n_rows) std::memcpy(copy, rows[i], row_bytes);
-      if (i >= n_rows) std::memset(copy, 0, row_bytes);
+      if (i < n_rows) {
+        std::memcpy(copy, rows[i], row_bytes);
+      } else {
+        std::memset(copy, 0, row_bytes);
+      }
     }
   }
   return runs;
@@ -261,7 +264,7 @@ HWY_INLINE void dot_groups(const QueryGroup* q, const RowRuns& runs, size_t n_ro
     HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) dot[g][0] = dot[g][1] = _mm512_setzero_ps();
     for (size_t group = 0; group < n_groups; ++group, scales += kRunRows) {
       __m512i sum[GT][2];
-      const uint8_t* lines = ahead.template take<kLines>();
+      const auto lines = ahead.template take<kLines>();
       HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
         sum[g][0] = sum[g][1] = _mm512_set1_epi32(q[g * n_groups + group].correction);
       }
@@ -288,7 +291,7 @@ HWY_INLINE void dot_groups(const QueryGroup* q, const RowRuns& runs, size_t n_ro
             const size_t step = 4 * (part + half) + i;
             HWY_UNROLL(3)
             for (size_t line = step * kLines / 8; line < (step + 1) * kLines / 8; ++line) {
-              ahead.ask(lines, line);
+              lines.ask(line);
             }
             const __m512i keys[2] = {key_steps<T>(words[0][i], half),
                                      key_steps<T>(words[1][i], half)};
@@ -353,6 +356,7 @@ HWY_NOINLINE void split_weights(const float* p, const float* most, size_t n_rows
                                 const uint16_t* scales, size_t stride, GroupWeights (*out)[GT]) {
   static_assert(GT <= 4 && kGroups <= 4);
   constexpr bool kSums = std::is_same_v<T, Q4Group>;
+  // Of heads in lanes 0 to 3, of groups from lane 4 on.
   alignas(64) float largest[kLanes] = {}, to[kLanes], from[kLanes];
   HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) largest[g] = most[g];
   HWY_UNROLL(4) for (size_t j = 0; j < kGroups; ++j) {
@@ -472,10 +476,10 @@ HWY_INLINE void add_group(const GroupWeights* weights, const RowRuns& runs, size
     };
     constexpr size_t kLines = lines_of(32 * sizeof(T)), kEach = kLines / 8;
     static_assert(kLines == 8 * kEach + 1);
-    const uint8_t* lines = ahead.template take<kLines>();
-    ahead.ask(lines, kLines - 1);
+    const auto lines = ahead.template take<kLines>();
+    lines.ask(kLines - 1);
     for (size_t i = 0; i < 16; i += 2) {
-      HWY_UNROLL(2) for (size_t j = 0; j < kEach; ++j) ahead.ask(lines, i / 2 * kEach + j);
+      HWY_UNROLL(2) for (size_t j = 0; j < kEach; ++j) lines.ask(i / 2 * kEach + j);
       add_rows(i, even);
       add_rows(i + 1, odd);
     }
