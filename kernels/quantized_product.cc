@@ -10,6 +10,7 @@
 #include <hwy/highway.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <limits>
 
@@ -21,13 +22,28 @@ namespace kvasir::kernels::HWY_NAMESPACE {
 namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// A tile of rows of x, and where it stands in them.
+// Sums of a tile: to[r * stride + j], plus what stands there when `accumulate`.
+struct Out {
+  float* to;
+  size_t stride;
+  bool accumulate;
+};
+
+// Rows of x of one group: where the first one's first block stands.
 struct Rows {
   const int8_t* q;
   const float *scale, *scaled_sum;
   const int32_t *minus_sum, *minus_half_sum;
-  size_t n_in;
+  size_t group;       // blocks from one block of a row to its next one
   bool panel_is_new;  // nothing was multiplied with the panel so far: it is in no cache
+
+  void next_block() {
+    q += group * kQuantizedInputs;
+    scale += group;
+    scaled_sum += group;
+    minus_sum += group;
+    minus_half_sum += 2 * group;
+  }
 };
 
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
@@ -95,7 +111,7 @@ constexpr size_t inputs_of_step(const QuantizedLayout& layout, size_t turn) {
 // for in each step: all at once it would keep the core from what it has.
 template <QuantizedType kType, Ahead kAhead, size_t kTurn, size_t kRows, size_t kVectors>
 HWY_INLINE void step(const Rows& x, const uint8_t* upper, const uint8_t* q, size_t first,
-                     size_t input, SumsI<kRows, kVectors>& sum) {
+                     SumsI<kRows, kVectors>& sum) {
   constexpr QuantizedLayout kLayout = quantized_layout(kType);
   constexpr bool kWide = is_wide(kLayout);
   static_assert(kLayout.block_bytes() % 8 == 0);
@@ -107,7 +123,7 @@ HWY_INLINE void step(const Rows& x, const uint8_t* upper, const uint8_t* q, size
     w[v] = prepare<kWide>(load_weights<kType, kStep>(upper, q, first + v * kOutputs));
   for (size_t r = 0; r < kRows; ++r) {
     int32_t four;
-    std::memcpy(&four, x.q + r * x.n_in + input + 4 * kStep, sizeof four);
+    std::memcpy(&four, x.q + r * kQuantizedInputs + 4 * kStep, sizeof four);
     const VecI a = hn::Set(TagI(), four);
     for (size_t v = 0; v < kVectors; ++v) sum[r][v] = add_dot<kWide>(sum[r][v], w[v], a);
   }
@@ -116,55 +132,55 @@ HWY_INLINE void step(const Rows& x, const uint8_t* upper, const uint8_t* q, size
 // total += the inputs of one scale: the half-th 16 of a block of two scales, or a whole block.
 template <QuantizedType kType, Ahead kAhead, size_t kHalf, size_t kRows, size_t kVectors>
 HWY_INLINE void segment(const Rows& x, const uint8_t* upper, const uint8_t* q, size_t first,
-                        size_t input, const VecF* scale, SumsF<kRows, kVectors>& total) {
+                        const VecF* scale, SumsF<kRows, kVectors>& total) {
   constexpr QuantizedLayout kLayout = quantized_layout(kType);
   constexpr bool kWhole = kLayout.scales_per_block() == 1;
   constexpr int32_t kOffset = offset_left(kLayout);
-  constexpr int32_t kUnit = kWhole ? kSumFactor : kHalfSumFactor;
-  static_assert(kOffset % kUnit == 0);
-  const size_t blocks_per_row = x.n_in / kQuantizedInputs;
+  constexpr auto kTimes = static_cast<uint32_t>(kOffset / (kWhole ? kSumFactor : kHalfSumFactor));
+  static_assert(kOffset == 0 || std::has_single_bit(kTimes));
   SumsI<kRows, kVectors> sum;
   for (size_t r = 0; r < kRows; ++r) {
-    const size_t block = r * blocks_per_row + input / kQuantizedInputs;
-    const int32_t* from = kWhole ? x.minus_sum + block : x.minus_half_sum + 2 * block + kHalf;
-    const VecI begin = kOffset == 0 ? hn::Zero(TagI()) : hn::Set(TagI(), *from * (kOffset / kUnit));
+    const int32_t* from = kWhole ? x.minus_sum + r : x.minus_half_sum + 2 * r + kHalf;
+    // In vectors: an integer in a register of its own would have to cross over to them.
+    VecI begin = hn::Zero(TagI());
+    if constexpr (kOffset != 0)
+      begin = hn::ShiftLeft<std::countr_zero(kTimes)>(hn::Set(TagI(), *from));
     for (size_t v = 0; v < kVectors; ++v) sum[r][v] = begin;
   }
-  step<kType, kAhead, kHalf * 4, kRows, kVectors>(x, upper, q, first, input, sum);
-  step<kType, kAhead, kHalf * 4 + 1, kRows, kVectors>(x, upper, q, first, input, sum);
-  step<kType, kAhead, kHalf * 4 + 2, kRows, kVectors>(x, upper, q, first, input, sum);
-  step<kType, kAhead, kHalf * 4 + 3, kRows, kVectors>(x, upper, q, first, input, sum);
+  step<kType, kAhead, kHalf * 4, kRows, kVectors>(x, upper, q, first, sum);
+  step<kType, kAhead, kHalf * 4 + 1, kRows, kVectors>(x, upper, q, first, sum);
+  step<kType, kAhead, kHalf * 4 + 2, kRows, kVectors>(x, upper, q, first, sum);
+  step<kType, kAhead, kHalf * 4 + 3, kRows, kVectors>(x, upper, q, first, sum);
   if constexpr (kWhole) {
-    step<kType, kAhead, 4, kRows, kVectors>(x, upper, q, first, input, sum);
-    step<kType, kAhead, 5, kRows, kVectors>(x, upper, q, first, input, sum);
-    step<kType, kAhead, 6, kRows, kVectors>(x, upper, q, first, input, sum);
-    step<kType, kAhead, 7, kRows, kVectors>(x, upper, q, first, input, sum);
+    step<kType, kAhead, 4, kRows, kVectors>(x, upper, q, first, sum);
+    step<kType, kAhead, 5, kRows, kVectors>(x, upper, q, first, sum);
+    step<kType, kAhead, 6, kRows, kVectors>(x, upper, q, first, sum);
+    step<kType, kAhead, 7, kRows, kVectors>(x, upper, q, first, sum);
   }
   const Tag d;
   for (size_t r = 0; r < kRows; ++r) {
-    const VecF by = hn::Set(d, x.scale[r * blocks_per_row + input / kQuantizedInputs]);
+    const VecF by = hn::Set(d, x.scale[r]);
     for (size_t v = 0; v < kVectors; ++v)
       total[r][v] = hn::MulAdd(hn::Mul(hn::ConvertTo(d, sum[r][v]), scale[v]), by, total[r][v]);
   }
 }
 
-// to[r, 0 .. kVectors * kOutputs) = rows times the outputs of the panel from `first` on.
+// Rows times kVectors * kOutputs outputs of the panel from `first` on.
 template <QuantizedType kType, Ahead kAhead, size_t kRows, size_t kVectors>
-HWY_NOINLINE void tile(const Rows& x, const uint8_t* HWY_RESTRICT panel, size_t first,
-                       float* HWY_RESTRICT to) {
+HWY_NOINLINE void tile(Rows x, size_t n_in, const uint8_t* HWY_RESTRICT panel, size_t first,
+                       const Out& out) {
   constexpr QuantizedLayout kLayout = quantized_layout(kType);
   constexpr size_t kScales = kLayout.scales_per_block();
   const Tag d;
-  const size_t blocks_per_row = x.n_in / kQuantizedInputs;
   SumsF<kRows, kVectors> total;
   for (size_t r = 0; r < kRows; ++r)
     for (size_t v = 0; v < kVectors; ++v) total[r][v] = hn::Zero(d);
   const uint8_t* at = panel;
-  for (size_t input = 0; input < x.n_in;) {
+  for (size_t input = 0; input < n_in; input += kLayout.inputs_per_head()) {
     const uint8_t* head = at;
     prefetch_ahead<kAhead>(at, kLayout.head_bytes());
     at += kLayout.head_bytes();
-    for (size_t b = 0; b < kLayout.blocks_per_head; ++b, input += kQuantizedInputs) {
+    for (size_t b = 0; b < kLayout.blocks_per_head; ++b, x.next_block()) {
       const uint8_t* upper = at + kLayout.scale_bytes();
       const uint8_t* q = upper + kLayout.upper_bytes();
       VecF scale[kVectors];
@@ -179,10 +195,10 @@ HWY_NOINLINE void tile(const Rows& x, const uint8_t* HWY_RESTRICT panel, size_t 
         }
       };
       read_scales(0);
-      segment<kType, kAhead, 0, kRows, kVectors>(x, upper, q, first, input, scale, total);
+      segment<kType, kAhead, 0, kRows, kVectors>(x, upper, q, first, scale, total);
       if constexpr (kScales == 2) {
         read_scales(1);
-        segment<kType, kAhead, 1, kRows, kVectors>(x, upper, q, first, input, scale, total);
+        segment<kType, kAhead, 1, kRows, kVectors>(x, upper, q, first, scale, total);
       }
       if constexpr (kLayout.has_min) {
         for (size_t v = 0; v < kVectors; ++v) {
@@ -191,17 +207,17 @@ HWY_NOINLINE void tile(const Rows& x, const uint8_t* HWY_RESTRICT panel, size_t 
           if constexpr (kLayout.integer_scales())
             min = hn::Mul(min, load_integer_scale<false>(at + kPanelOutputs + j));
           for (size_t r = 0; r < kRows; ++r)
-            total[r][v] = hn::NegMulAdd(
-                min, hn::Set(d, x.scaled_sum[r * blocks_per_row + input / kQuantizedInputs]),
-                total[r][v]);
+            total[r][v] = hn::NegMulAdd(min, hn::Set(d, x.scaled_sum[r]), total[r][v]);
         }
       }
       at += kLayout.block_bytes();
     }
   }
   for (size_t r = 0; r < kRows; ++r)
-    for (size_t v = 0; v < kVectors; ++v)
-      hn::StoreU(total[r][v], d, to + r * kPanelOutputs + first + v * kOutputs);
+    for (size_t v = 0; v < kVectors; ++v) {
+      float* to = out.to + r * out.stride + first + v * kOutputs;
+      hn::StoreU(out.accumulate ? hn::Add(hn::LoadU(d, to), total[r][v]) : total[r][v], d, to);
+    }
 }
 
 // Most rows of a tile, and vectors of outputs beside each other: what the registers hold twice, as
@@ -214,31 +230,31 @@ inline constexpr size_t kTileVectors = HWY_TARGET <= HWY_AVX3 ? (kRows == 1 ? 4 
                                                                               : 1);
 
 template <QuantizedType kType, size_t kRows>
-void all_outputs(const Rows& x, const uint8_t* panel, float* to) {
+void all_outputs(const Rows& x, size_t n_in, const uint8_t* panel, const Out& out) {
   constexpr size_t kVectors = std::min(kTileVectors<kRows>, kPanelOutputs / kOutputs);
   for (size_t first = 0; first < kPanelOutputs; first += kVectors * kOutputs) {
     with_ahead(x.panel_is_new && first == 0, [&]<Ahead kAhead>() HWY_ATTR {
-      tile<kType, kAhead, kRows, kVectors>(x, panel, first, to);
+      tile<kType, kAhead, kRows, kVectors>(x, n_in, panel, first, out);
     });
   }
 }
 
 template <QuantizedType kType>
-void some_rows(const Rows& x, size_t n_rows, const uint8_t* panel, float* to) {
+void some_rows(const Rows& x, size_t n_rows, size_t n_in, const uint8_t* panel, const Out& out) {
   switch (n_rows) {
     case 1:
-      return all_outputs<kType, 1>(x, panel, to);
+      return all_outputs<kType, 1>(x, n_in, panel, out);
     case 2:
-      return all_outputs<kType, 2>(x, panel, to);
+      return all_outputs<kType, 2>(x, n_in, panel, out);
     case 3:
-      return all_outputs<kType, 3>(x, panel, to);
+      return all_outputs<kType, 3>(x, n_in, panel, out);
     case 4:
-      return all_outputs<kType, 4>(x, panel, to);
+      return all_outputs<kType, 4>(x, n_in, panel, out);
     case 5:
-      if constexpr (kTileRows > 4) return all_outputs<kType, 5>(x, panel, to);
+      if constexpr (kTileRows > 4) return all_outputs<kType, 5>(x, n_in, panel, out);
       break;
     default:
-      return all_outputs<kType, kTileRows>(x, panel, to);
+      return all_outputs<kType, kTileRows>(x, n_in, panel, out);
   }
 }
 
@@ -247,34 +263,33 @@ void some_rows(const Rows& x, size_t n_rows, const uint8_t* panel, float* to) {
 inline constexpr size_t kTileRows = 4;
 
 template <QuantizedType kType>
-float output_of(const Rows& x, size_t r, const uint8_t* at, size_t output) {
+float output_of(Rows x, size_t r, size_t n_in, const uint8_t* at, size_t output) {
   constexpr QuantizedLayout kLayout = quantized_layout(kType);
   float total = 0.0f;
-  for (size_t input = 0; input < x.n_in;) {
+  for (size_t input = 0; input < n_in; input += kLayout.inputs_per_head()) {
     const uint8_t* head = at;
     at += kLayout.head_bytes();
-    for (size_t b = 0; b < kLayout.blocks_per_head; ++b, input += kQuantizedInputs) {
+    for (size_t b = 0; b < kLayout.blocks_per_head; ++b, x.next_block()) {
       const uint8_t* upper = at + kLayout.scale_bytes();
-      const size_t block = r * (x.n_in / kQuantizedInputs) + input / kQuantizedInputs;
       for (size_t part = 0; part < kLayout.scales_per_block(); ++part) {
         int32_t sum = 0;
         for (size_t i = 0; i < kLayout.inputs_per_scale; ++i) {
           const size_t k = part * kLayout.inputs_per_scale + i;
           const int32_t w = weight_at<kType>(upper, upper + kLayout.upper_bytes(), k, output);
-          sum += (w - kLayout.offset) * x.q[r * x.n_in + input + k];
+          sum += (w - kLayout.offset) * x.q[r * kQuantizedInputs + k];
         }
         float scale = widened(head + 2 * output);
         const uint8_t integer = at[part * kPanelOutputs + output];
         if constexpr (kLayout.integer_scales())
           scale *=
               static_cast<float>(kLayout.scale_is_signed ? static_cast<int8_t>(integer) : integer);
-        total += static_cast<float>(sum) * scale * x.scale[block];
+        total += static_cast<float>(sum) * scale * x.scale[r];
       }
       if constexpr (kLayout.has_min) {
         float min = widened(head + 2 * (kPanelOutputs + output));
         if constexpr (kLayout.integer_scales())
           min *= static_cast<float>(at[kPanelOutputs + output]);
-        total -= min * x.scaled_sum[block];
+        total -= min * x.scaled_sum[r];
       }
       at += kLayout.block_bytes();
     }
@@ -283,10 +298,11 @@ float output_of(const Rows& x, size_t r, const uint8_t* at, size_t output) {
 }
 
 template <QuantizedType kType>
-void some_rows(const Rows& x, size_t n_rows, const uint8_t* panel, float* to) {
+void some_rows(const Rows& x, size_t n_rows, size_t n_in, const uint8_t* panel, const Out& out) {
   for (size_t r = 0; r < n_rows; ++r)
     for (size_t output = 0; output < kPanelOutputs; ++output)
-      to[r * kPanelOutputs + output] = output_of<kType>(x, r, panel, output);
+      out.to[r * out.stride + output] = output_of<kType>(x, r, n_in, panel, output) +
+                                        (out.accumulate ? out.to[r * out.stride + output] : 0.0f);
 }
 
 #endif
@@ -295,17 +311,23 @@ template <QuantizedType kType>
 void product(const QuantizedRows& x, size_t begin, size_t end, const uint8_t* panel, size_t n_in,
              size_t n_cols, bool accumulate, float* y, size_t y_stride) {
   HWY_ALIGN float sums[kTileRows * kPanelOutputs];
-  for (size_t row = begin; row < end; row += kTileRows) {
-    const size_t n_rows = std::min(kTileRows, end - row);
-    some_rows<kType>(
-        {x.q + row * n_in, x.scale + row * (n_in / 32), x.scaled_sum + row * (n_in / 32),
-         x.minus_sum + row * (n_in / 32), x.minus_half_sum + row * (n_in / 16), n_in, row == begin},
-        n_rows, panel, sums);
-    for (size_t r = 0; r < n_rows; ++r) {
-      float* to = y + (row - begin + r) * y_stride;
-      const float* from = sums + r * kPanelOutputs;
-      for (size_t j = 0; j < n_cols; ++j) to[j] = accumulate ? to[j] + from[j] : from[j];
+  for (size_t row = begin, n_rows; row < end; row += n_rows) {
+    n_rows = std::min({kTileRows, end - row, x.group - row % x.group});
+    const size_t block = x.block(row, 0, n_in);
+    const Rows rows = {
+        x.q + block * kQuantizedInputs, x.scale + block, x.scaled_sum + block, x.minus_sum + block,
+        x.minus_half_sum + 2 * block,   x.group,         row == begin};
+    float* to = y + (row - begin) * y_stride;
+    if (n_cols == kPanelOutputs) {
+      some_rows<kType>(rows, n_rows, n_in, panel, {to, y_stride, accumulate});
+      continue;
     }
+    some_rows<kType>(rows, n_rows, n_in, panel, {sums, kPanelOutputs, false});
+    for (size_t r = 0; r < n_rows; ++r)
+      for (size_t j = 0; j < n_cols; ++j) {
+        const float sum = sums[r * kPanelOutputs + j];
+        to[r * y_stride + j] = accumulate ? to[r * y_stride + j] + sum : sum;
+      }
   }
 }
 
@@ -334,54 +356,56 @@ void quantized_product(QuantizedType type, const QuantizedRows& x, size_t begin,
 // Below it a block counts as zero: 127 / x has to be finite.
 inline constexpr float kSmallest = 0x1p-100f;
 
-// One block of 32 inputs. x - x of what is not finite is NaN.
+// One block of 32 inputs.
 void quantize_block(const float* HWY_RESTRICT x, int8_t* HWY_RESTRICT q, float* scale,
                     float* scaled_sum, int32_t* HWY_RESTRICT minus_sum,
                     int32_t* HWY_RESTRICT minus_half_sum) {
   const Tag d;
   const TagI di;
+  const hn::RebindToUnsigned<Tag> du;
   const hn::Rebind<int8_t, Tag> d8;
-  auto largest = hn::Zero(d), not_finite = hn::Zero(d);
-  for (size_t i = 0; i < kQuantizedInputs; i += kOutputs) {
-    const auto v = hn::LoadU(d, x + i);
-    largest = hn::Max(largest, hn::Abs(v));
-    not_finite = hn::Add(not_finite, hn::Sub(v, v));
-  }
-  const float max = hn::GetLane(hn::MaxOfLanes(d, largest));
-  const bool finite = hn::GetLane(hn::SumOfLanes(d, not_finite)) == 0.0f;
-  if (!finite) {  // conversions of NaN are no numbers to sum up
+  // Magnitudes are in the order of their bits, and what is not finite is above all of them.
+  constexpr uint32_t kInfinity = 0x7F800000;
+  auto largest = hn::Zero(du);
+  for (size_t i = 0; i < kQuantizedInputs; i += kOutputs)
+    largest = hn::Max(largest, hn::BitCast(du, hn::Abs(hn::LoadU(d, x + i))));
+  const uint32_t bits = hn::GetLane(hn::MaxOfLanes(du, largest));
+  if (bits >= kInfinity) {  // conversions of NaN are no numbers to sum up
     std::memset(q, 0, kQuantizedInputs);
     *minus_sum = minus_half_sum[0] = minus_half_sum[1] = 0;
     *scale = *scaled_sum = std::numeric_limits<float>::quiet_NaN();
     return;
   }
+  const auto max = std::bit_cast<float>(bits);
   const bool zero = max < kSmallest;
   const float by = zero ? 0.0f : max / 127.0f;
   const auto inverse = hn::Set(d, zero ? 0.0f : 127.0f / max);
-  int32_t whole = 0;
-  for (size_t half = 0; half < 2; ++half) {
-    auto total = hn::Zero(di);
-    for (size_t i = half * 16; i < half * 16 + 16; i += kOutputs) {
-      const auto steps = hn::NearestInt(hn::Mul(hn::LoadU(d, x + i), inverse));
-      total = hn::Add(total, steps);
-      hn::StoreU(hn::DemoteTo(d8, steps), d8, q + i);
-    }
-    const int32_t sum = hn::GetLane(hn::SumOfLanes(di, total));
-    minus_half_sum[half] = -kHalfSumFactor * sum;
-    whole += sum;
+  VecI total[2] = {hn::Zero(di), hn::Zero(di)};
+  for (size_t i = 0; i < kQuantizedInputs; i += kOutputs) {
+    const auto steps = hn::NearestInt(hn::Mul(hn::LoadU(d, x + i), inverse));
+    total[i / 16] = hn::Add(total[i / 16], steps);
+    hn::StoreU(hn::DemoteTo(d8, steps), d8, q + i);
   }
+  // Both halves across the lanes at once: a sum of 16 steps has 12 bits.
+  const int32_t both =
+      hn::GetLane(hn::SumOfLanes(di, hn::Add(total[0], hn::ShiftLeft<16>(total[1]))));
+  const int32_t first = static_cast<int16_t>(both & 0xFFFF), second = (both - first) >> 16;
   *scale = by;
-  *scaled_sum = by * static_cast<float>(whole);
-  *minus_sum = -kSumFactor * whole;
+  *scaled_sum = by * static_cast<float>(first + second);
+  *minus_sum = -kSumFactor * (first + second);
+  minus_half_sum[0] = -kHalfSumFactor * first;
+  minus_half_sum[1] = -kHalfSumFactor * second;
 }
 
 void quantize_rows(const float* x, size_t begin, size_t end, size_t n_in,
                    const QuantizedRows& out) {
-  const size_t n_blocks = n_in / kQuantizedInputs;
-  for (size_t block = begin * n_blocks; block < end * n_blocks; ++block)
-    quantize_block(x + block * kQuantizedInputs, out.q + block * kQuantizedInputs,
-                   out.scale + block, out.scaled_sum + block, out.minus_sum + block,
-                   out.minus_half_sum + 2 * block);
+  for (size_t row = begin; row < end; ++row)
+    for (size_t b = 0; b < n_in / kQuantizedInputs; ++b) {
+      const size_t block = out.block(row, b, n_in);
+      quantize_block(x + row * n_in + b * kQuantizedInputs, out.q + block * kQuantizedInputs,
+                     out.scale + block, out.scaled_sum + block, out.minus_sum + block,
+                     out.minus_half_sum + 2 * block);
+    }
 }
 
 }  // namespace
@@ -395,12 +419,12 @@ HWY_EXPORT(quantized_product);
 HWY_EXPORT(quantize_rows);
 
 QuantizedRows quantized_rows_at(void* memory, size_t n_rows, size_t n_in) {
-  const size_t n_blocks = n_rows * n_in / kQuantizedInputs;
+  const size_t n_blocks = quantized_blocks(n_rows, n_in);
   auto* q = static_cast<int8_t*>(memory);
-  auto* scale = reinterpret_cast<float*>(q + n_rows * n_in);
+  auto* scale = reinterpret_cast<float*>(q + n_blocks * kQuantizedInputs);
   auto* scaled_sum = scale + n_blocks;
   auto* minus_sum = reinterpret_cast<int32_t*>(scaled_sum + n_blocks);
-  return {q, scale, scaled_sum, minus_sum, minus_sum + n_blocks};
+  return {q, scale, scaled_sum, minus_sum, minus_sum + n_blocks, quantized_group(n_rows)};
 }
 
 void quantize_rows(const float* x, size_t begin, size_t end, size_t n_in,

@@ -13,21 +13,42 @@ namespace kvasir::kernels {
 // The least offset of the types whose scales have 32 inputs, and of those whose scales have 16.
 inline constexpr int32_t kSumFactor = 8, kHalfSumFactor = 32;
 
-// Rows of activations: x[r, k] is about scale[r, k / 32] * q[r, k], with q in [-127, 127].
+// Most rows whose blocks lie side by side: all tiles of rows divide it, of every target.
+inline constexpr size_t kQuantizedGroup = 12;
+
+// Of n_rows rows.
+constexpr size_t quantized_group(size_t n_rows) {
+  return n_rows < kQuantizedGroup ? n_rows : kQuantizedGroup;
+}
+
+// Rows of activations: x[r, k] is about scale[b] * q[b, k % 32], with q in [-127, 127] and
+// b = block(r, k / 32, n_in). Rows lie in groups, so that a tile of rows reads memory in order; in
+// a group, block by block, rows side by side.
 struct QuantizedRows {
-  int8_t* q;          // [n_rows, n_in]
-  float* scale;       // [n_rows, n_in / 32]
-  float* scaled_sum;  // [n_rows, n_in / 32]  scale times the sum of the q of the block
+  int8_t* q;          // [n_blocks, 32]
+  float* scale;       // [n_blocks]
+  float* scaled_sum;  // [n_blocks]  scale times the sum of the q of the block
   // Where sums of products with unsigned weights begin, or a fraction of that: minus the sum of
   // the q of a block times kSumFactor, of half a block times kHalfSumFactor.
-  int32_t* minus_sum;       // [n_rows, n_in / 32]
-  int32_t* minus_half_sum;  // [n_rows, n_in / 16]
+  int32_t* minus_sum;       // [n_blocks]
+  int32_t* minus_half_sum;  // [n_blocks, 2]
+  size_t group;             // rows of a group
+
+  constexpr size_t block(size_t row, size_t block_of_row, size_t n_in) const {
+    return (row / group * (n_in / kQuantizedInputs) + block_of_row) * group + row % group;
+  }
 };
 
-// Bytes that the five arrays of n_rows rows take together, and the arrays inside `memory`, which is
-// aligned to 64 bytes. n_in % 32 == 0.
+// Blocks of n_rows rows: whole groups. n_rows > 0, n_in % 32 == 0.
+constexpr size_t quantized_blocks(size_t n_rows, size_t n_in) {
+  const size_t group = quantized_group(n_rows);
+  return (n_rows + group - 1) / group * group * (n_in / kQuantizedInputs);
+}
+
+// Bytes that the five arrays take together, and the arrays inside `memory`, which is aligned to 64
+// bytes.
 constexpr size_t quantized_rows_bytes(size_t n_rows, size_t n_in) {
-  return n_rows * n_in / 32 * (32 + 4 + 4 + 4 + 8);
+  return quantized_blocks(n_rows, n_in) * (kQuantizedInputs + 4 + 4 + 4 + 8);
 }
 QuantizedRows quantized_rows_at(void* memory, size_t n_rows, size_t n_in);
 
@@ -45,7 +66,8 @@ void quantize_rows(const float* x, size_t begin, size_t end, size_t n_in, const 
 // Sums of a block (or of 16 inputs where a scale has 16) are exact integers. They are added up in
 // f32, from zero, in the order of the blocks: t = integer * scale of w, rounded; sum = fma(t, scale
 // of x, sum), then sum = fma(min, -scaled_sum of x, sum). So a row's result depends neither on the
-// other rows nor on their number. Reads the panel once per 6 rows (4 or 1 without AVX-512).
+// other rows nor on their number. Reads the panel once per 6 rows (4 or 1 without AVX-512), fewer
+// where `begin` is inside a group.
 void quantized_product(QuantizedType type, const QuantizedRows& x, size_t begin, size_t end,
                        const void* panel, size_t n_in, size_t n_cols, bool accumulate, float* y,
                        size_t y_stride);

@@ -38,6 +38,13 @@ constexpr uint32_t kFewRowsTiles = 48, kFewRowsTilesBf16 = 128;
 // Rows of a task of a large product: x stays in the L2 cache. Our kernel does not pack x.
 constexpr uint32_t kRowBlock = 256, kOwnRowBlock = 64;
 
+// Rows of a task, about `block`: whole groups, and not a few rows for the last task.
+uint32_t even_block(uint32_t n, uint32_t block) {
+  constexpr uint32_t kGroup = kernels::kQuantizedGroup;
+  const uint32_t n_tasks = std::max(1u, (n + block / 2) / block);
+  return ((n + n_tasks - 1) / n_tasks + kGroup - 1) / kGroup * kGroup;
+}
+
 // Inputs [begin, begin + n) of 64 rows into a panel.
 void store_chunk(const float* rows, size_t stride, size_t begin, size_t n, float* panel) {
   for (size_t k = 0; k < n; ++k) {
@@ -361,6 +368,7 @@ PanelProducts::Input PanelProducts::prepare(const float* x, uint32_t n, uint32_t
   input.block = input.tiles                    ? TileProducts::kTaskRows
                 : !kinds.plain || input.onednn ? kRowBlock
                                                : kOwnRowBlock;
+  if (kinds.quantized && !input.tiles) input.block = even_block(n, input.block);
   if (kinds.quantized && !input.tiles) {
     input.int8 = kernels::quantized_rows_at(quantized_.data(), n, input.n_in);
     for_rows(input, [&](uint64_t begin, uint64_t end) {

@@ -116,7 +116,8 @@ struct Sum {
 Sum sum_of(const Weights& w, const QuantizedRows& x, size_t row, size_t col) {
   Sum sum;
   for (size_t k = 0; k < w.n_in; ++k) {
-    const double a = double{x.scale[(row * w.n_in + k) / 32]} * x.q[row * w.n_in + k];
+    const size_t block = x.block(row, k / 32, w.n_in);
+    const double a = double{x.scale[block]} * x.q[block * 32 + k % 32];
     const double product = a * double{w.values[col * w.n_in + k]};
     sum.value += product;
     sum.magnitude += std::abs(product);
@@ -200,21 +201,26 @@ TEST_CASE("a row has the same bits alone and among others, on every target with 
 
 TEST_CASE("rows are rounded to the nearest of 255 steps of their block, and their sums are exact") {
   test::for_each_simd_target([] {
-    constexpr size_t kRows = 5, kIn = 160;
+    constexpr size_t kRows = 17, kIn = 160;  // a group of rows and a part of one
     auto x = activations(kRows, kIn);
     x[40] = 1e30f;
     x[77] = -1e-30f;
     const Rows rows(x, kRows, kIn);
     double worst = 0.0;
     size_t wrong_sums = 0;
-    for (size_t block = 0; block < x.size() / 32; ++block) {
+    std::vector<bool> met(kernels::quantized_blocks(kRows, kIn));
+    for (size_t of_x = 0; of_x < x.size() / 32; ++of_x) {
+      const size_t block = rows.at.block(of_x / (kIn / 32), of_x % (kIn / 32), kIn);
+      REQUIRE(block < met.size());
+      CHECK(!met[block]);
+      met[block] = true;
       const float scale = rows.at.scale[block];
       int32_t halves[2] = {0, 0};
       for (size_t i = 0; i < 32; ++i) {
         const int q = rows.at.q[block * 32 + i];
         CHECK(std::abs(q) <= 127);
         halves[i / 16] += q;
-        const double error = std::abs(double{scale} * q - double{x[block * 32 + i]});
+        const double error = std::abs(double{scale} * q - double{x[of_x * 32 + i]});
         worst = test::larger_or_nan(worst, scale > 0.0f ? error / double{scale} : 0.0);
       }
       wrong_sums += rows.at.minus_half_sum[2 * block] != -32 * halves[0];
@@ -224,8 +230,8 @@ TEST_CASE("rows are rounded to the nearest of 255 steps of their block, and thei
     }
     CHECK(worst < 0.5 + 1e-4);
     CHECK(wrong_sums == 0);
-    CHECK(rows.at.scale[0] == 0.0f);                  // of zeros
-    CHECK(rows.at.scale[x.size() / 32 - 1] == 0.0f);  // of 2^-120
+    CHECK(rows.at.scale[0] == 0.0f);                                            // of zeros
+    CHECK(rows.at.scale[rows.at.block(kRows - 1, kIn / 32 - 1, kIn)] == 0.0f);  // of 2^-120
   });
 }
 
