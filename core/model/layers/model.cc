@@ -162,7 +162,7 @@ Weights WeightLoader::lay_out(std::byte* memory, ThreadPool* pool) {
   return w;
 }
 
-// Activations that live inside one call: the normalised input, gate and up of the FFN.
+// Activations that live inside one call: the normalised input, those of the FFN.
 struct Scratch {
   uint64_t norm_floats, ffn_floats;
   std::vector<uint32_t> widths;  // of inputs of products
@@ -170,7 +170,7 @@ struct Scratch {
       : norm_floats(uint64_t{max_tokens} * s.d_model),
         ffn_floats(uint64_t{max_tokens} * s.d_ff),
         widths{s.d_model, s.d_ff, s.n_q_heads * s.v_head_dim} {}
-  uint64_t n_bytes() const { return (norm_floats + 2 * ffn_floats) * sizeof(float); }
+  uint64_t n_bytes() const { return (norm_floats + ffn_floats) * sizeof(float); }
   PanelProducts::Options products(const WeightLoader& weights, const Model::Options& o) const {
     return {weights.plain(), weights.has_quantized(), o.deterministic, o.max_batch_tokens, widths};
   }
@@ -217,7 +217,7 @@ class GgufModel final : public Model {
   uint64_t bytes_per_token_ = 0;
   Arithmetic arithmetic_{};
   uint32_t max_tokens_;
-  float *norm_ = nullptr, *gate_ = nullptr, *up_ = nullptr;  // inside scratch_memory_
+  float *norm_ = nullptr, *act_ = nullptr;  // inside scratch_memory_
   std::unique_ptr<PanelProducts> products_;
 };
 
@@ -238,8 +238,7 @@ GgufModel::GgufModel(const GgufFile& file, const ModelShape& shape, ThreadPool& 
   scratch_memory_ = Region(scratch.n_bytes());
   weights_ = loader.lay_out(weights_memory_.data(), &pool_);
   norm_ = scratch_memory_.as<float>().data();
-  gate_ = norm_ + scratch.norm_floats;
-  up_ = gate_ + scratch.ffn_floats;
+  act_ = norm_ + scratch.norm_floats;
   products_ = std::make_unique<PanelProducts>(pool_, scratch.products(loader, options));
   // Every weight once, and one row of the embedding.
   bytes_per_token_ = loader.n_bytes() + embedding_.n_bytes / shape_.vocab_size;
@@ -325,8 +324,8 @@ void GgufModel::ffn(uint32_t layer, float* h, uint32_t n) const {
   check_tokens(n);
   const Layer& l = weights_.layers[layer];
   norm_rows(h, l.ffn_norm, n, shape_.d_model, norm_);
-  products_->multiply_gated(norm_, n, l.gate, l.up, shape_.activation, gate_, up_);
-  add_product(gate_, n, l.down, l.post_ffn_norm, h);
+  products_->multiply_gated(norm_, n, l.gate, l.up, shape_.activation, act_);
+  add_product(act_, n, l.down, l.post_ffn_norm, h);
 }
 
 void GgufModel::logits(const float* h, uint32_t n, float* out) const {

@@ -300,6 +300,7 @@ PanelProducts::PanelProducts(ThreadPool& pool, const Options& options)
       tiles_(uses_tiles(options) ? std::make_unique<TileProducts>(pool.n_workers()) : nullptr),
       forms_(options.forms ? *options.forms : choose_forms(options)) {
   expanded_.resize(pool.n_workers());
+  up_.resize(pool.n_workers());
   const ScratchBytes bytes = scratch_of(options);
   if (bytes.rounded) rounded_ = Region(bytes.rounded);
   if (bytes.quantized) quantized_ = Region(bytes.quantized);
@@ -392,9 +393,10 @@ const void* PanelProducts::expanded(const PanelMatrix& w, const std::byte* panel
 
 // One panel, the rows of the task: y = x W_p (+ y).
 void PanelProducts::panel(const Input& x, const PanelMatrix& w, uint32_t panel, bool accumulate,
-                          float* y, uint32_t worker) {
+                          float* y, size_t y_stride, uint32_t worker) {
   const std::byte* data = w.data + panel * w.panel_bytes();
-  const PanelShape shape{x.n, x.n_in, w.panel_cols(panel), w.n_out, accumulate};
+  const PanelShape shape{x.n, x.n_in, w.panel_cols(panel), static_cast<uint32_t>(y_stride),
+                         accumulate};
   const size_t first = size_t{x.first} * x.n_in;
   if (w.type == Compute::kInt8) {
     kernels::quantized_product(w.quantized, x.int8, x.first, x.first + x.n, data, x.n_in,
@@ -408,23 +410,14 @@ void PanelProducts::panel(const Input& x, const PanelMatrix& w, uint32_t panel, 
   }
 }
 
-// The panels and the rows of a task: y[:, 64 p ...] = x W_p (+ y) (+ bias).
-void PanelProducts::panels(const Input& x, const Product& product, const Panels& panels,
-                           uint32_t worker) {
-  const PanelMatrix& w = *product.w;
-  const size_t first_out = size_t{panels.first} * kPanel;
-  float* y = product.y + size_t{x.first} * w.n_out + first_out;
-  if (x.tiles && w.type != Compute::kF32) {
-    tiles_->multiply({x.bf16, x.n_total, x.n_in, x.first, x.n}, w, panels.first, panels.n,
-                     product.accumulate, product.y, worker);
-  } else {
-    for (uint32_t p = 0; p < panels.n; ++p)
-      panel(x, w, panels.first + p, product.accumulate, y + size_t{p} * kPanel, worker);
-  }
-  if (!product.bias) return;
-  const uint32_t cols = w.panel_cols(panels.first, panels.n);
-  for (uint32_t r = 0; r < x.n; ++r)
-    kernels::add_to(product.bias + first_out, cols, y + size_t{r} * w.n_out);
+// The panels and the rows of a task: y = x W (+ y), of their columns alone, rows y_stride apart.
+void PanelProducts::panels(const Input& x, const PanelMatrix& w, const Panels& panels,
+                           bool accumulate, float* y, size_t y_stride, uint32_t worker) {
+  if (x.tiles && w.type != Compute::kF32)
+    return tiles_->multiply({x.bf16, x.n_total, x.n_in, x.first, x.n}, w, panels.first, panels.n,
+                            accumulate, y, y_stride, worker);
+  for (uint32_t p = 0; p < panels.n; ++p)
+    panel(x, w, panels.first + p, accumulate, y + size_t{p} * kPanel, y_stride, worker);
 }
 
 // Tiles take several panels together, but no worker may go without.
@@ -471,13 +464,19 @@ void PanelProducts::multiply(const float* x, uint32_t n, std::span<const Product
   for_tasks(input, n_groups, [&](const Input& rows, uint32_t group, uint32_t worker) {
     size_t i = 0;
     for (; group >= groups(products[i]); ++i) group -= groups(products[i]);
-    panels(rows, products[i], {*products[i].w, group, together}, worker);
+    const auto& [w, out, bias, accumulate] = products[i];
+    const Panels some(*w, group, together);
+    const size_t first = size_t{some.first} * kPanel;
+    float* y = out + size_t{rows.first} * w->n_out + first;
+    panels(rows, *w, some, accumulate, y, w->n_out, worker);
+    if (!bias) return;
+    for (uint32_t r = 0; r < rows.n; ++r)
+      kernels::add_to(bias + first, w->panel_cols(some.first, some.n), y + size_t{r} * w->n_out);
   });
 }
 
 void PanelProducts::multiply_gated(const float* x, uint32_t n, const PanelMatrix& gate,
-                                   const PanelMatrix& up, Activation activation, float* act,
-                                   float* up_out) {
+                                   const PanelMatrix& up, Activation activation, float* act) {
   if (n == 0) return;
   Kinds kinds;
   kinds.add(gate);
@@ -488,12 +487,14 @@ void PanelProducts::multiply_gated(const float* x, uint32_t n, const PanelMatrix
   const uint32_t n_groups = Panels::n_groups(gate, together);
   for_tasks(input, n_groups, [&](const Input& rows, uint32_t group, uint32_t worker) {
     const Panels both(gate, group, together);
-    panels(rows, {&gate, act}, both, worker);
-    panels(rows, {&up, up_out}, both, worker);
-    for (uint32_t r = rows.first; r < rows.first + rows.n; ++r) {
-      const size_t begin = size_t{r} * gate.n_out + size_t{both.first} * kPanel;
-      unit(act + begin, up_out + begin, gate.panel_cols(both.first, both.n));
-    }
+    const uint32_t cols = gate.panel_cols(both.first, both.n);
+    float* y = act + size_t{rows.first} * gate.n_out + size_t{both.first} * kPanel;
+    std::vector<float>& of_up = up_[worker];
+    of_up.resize(std::max(of_up.size(), size_t{rows.n} * cols));
+    panels(rows, gate, both, false, y, gate.n_out, worker);
+    panels(rows, up, both, false, of_up.data(), cols, worker);
+    for (uint32_t r = 0; r < rows.n; ++r)
+      unit(y + size_t{r} * gate.n_out, of_up.data() + size_t{r} * cols, cols);
   });
 }
 

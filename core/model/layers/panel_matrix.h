@@ -96,9 +96,9 @@ class PanelProducts {
   };
   // All products take the same x [n, n_in]: one parallel region.
   void multiply(const float* x, uint32_t n, std::span<const Product> products);
-  // act = activation(x gate) * (x up); act and up_out [n, gate.n_out].
+  // act = activation(x gate) * (x up), [n, gate.n_out].
   void multiply_gated(const float* x, uint32_t n, const PanelMatrix& gate, const PanelMatrix& up,
-                      Activation activation, float* act, float* up_out);
+                      Activation activation, float* act);
 
  private:
   struct Input;
@@ -108,9 +108,10 @@ class PanelProducts {
   void for_rows(const Input& x, const Fn& fn);
   void round_to_bf16(Input& x);
   struct Panels;  // of one matrix, of one task
-  void panels(const Input& x, const Product& product, const Panels& panels, uint32_t worker);
+  void panels(const Input& x, const PanelMatrix& w, const Panels& panels, bool accumulate, float* y,
+              size_t y_stride, uint32_t worker);
   void panel(const Input& x, const PanelMatrix& w, uint32_t panel, bool accumulate, float* y,
-             uint32_t worker);
+             size_t y_stride, uint32_t worker);
   const void* expanded(const PanelMatrix& w, const std::byte* panel, uint32_t worker);
   uint32_t panels_per_task(const Input& x, uint64_t n_panels) const;
   template <class Fn>
@@ -123,6 +124,7 @@ class PanelProducts {
   Region rounded_;                            // bf16: the inputs, rounded
   Region quantized_;                          // int8: the inputs, rounded
   std::vector<std::vector<float>> expanded_;  // [n_workers] a panel of f16 or bf16, for oneDNN
+  std::vector<std::vector<float>> up_;        // [n_workers] x up of a task: it stays in the cache
   std::unique_ptr<OneDnnProducts> onednn_;    // null where it has no fast product
   std::unique_ptr<TileProducts> tiles_;       // null: without tiles
   Forms forms_;

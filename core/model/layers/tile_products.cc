@@ -38,7 +38,8 @@ void TileProducts::round(const float* x, uint64_t begin, uint64_t end, uint32_t 
 }
 
 void TileProducts::multiply(const Rows& rows, const PanelMatrix& w, uint32_t first_panel,
-                            uint32_t n_panels, bool accumulate, float* y, uint32_t worker) {
+                            uint32_t n_panels, bool accumulate, float* y, size_t y_stride,
+                            uint32_t worker) {
   uint16_t* const weights = scratch_[worker].weights.as<uint16_t>().data();
   float* const sums = scratch_[worker].sums.as<float>().data();
   const size_t panel_sums = size_t{rows.count} * kPanel;
@@ -58,7 +59,7 @@ void TileProducts::multiply(const Rows& rows, const PanelMatrix& w, uint32_t fir
     }
   }
   for (uint32_t r = 0; r < rows.count; ++r) {
-    float* to = y + size_t{rows.first + r} * w.n_out + size_t{first_panel} * kPanel;
+    float* to = y + r * y_stride;
     for (uint32_t p = 0; p < n_panels; ++p, to += kPanel) {
       const float* of_row = sums + p * panel_sums + size_t{r} * kPanel;
       const uint32_t cols = w.panel_cols(first_panel + p);

@@ -38,10 +38,11 @@ class TileProducts {
     uint32_t n, n_in;       // of all of x
     uint32_t first, count;  // of the task
   };
-  // y [n, w.n_out] of panels [first_panel, first_panel + n_panels), at most kTaskPanels:
-  // y = x w, plus what y held when `accumulate`. w is in bf16 pairs, or quantised.
+  // y = x w, plus what y held when `accumulate`, of panels [first_panel, first_panel + n_panels),
+  // at most kTaskPanels, and the rows of the task: [rows.count, columns of the panels], rows
+  // y_stride apart. w is in bf16 pairs, or quantised.
   void multiply(const Rows& rows, const PanelMatrix& w, uint32_t first_panel, uint32_t n_panels,
-                bool accumulate, float* y, uint32_t worker);
+                bool accumulate, float* y, size_t y_stride, uint32_t worker);
 
  private:
   struct Scratch {

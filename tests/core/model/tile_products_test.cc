@@ -96,7 +96,8 @@ TEST_CASE("groups of panels and chunks of inputs give the sums of integer arithm
           uint32_t worker = 0;
           for (const Group group : {Group{0, 1}, Group{1, 4}})
             tiles.multiply({rounded.data(), kRows, n_in, first, count}, w.m, group.first, group.n,
-                           accumulate, y.data(), worker++);
+                           accumulate, y.data() + size_t{first} * kOut + group.first * 64, kOut,
+                           worker++);
           size_t wrong = 0;
           for (uint32_t r = 0; r < kRows; ++r)
             for (uint32_t j = 0; j < kOut; ++j) {
