@@ -103,7 +103,7 @@ class PanelProducts {
  private:
   struct Input;
   struct Kinds;  // of the matrices of a call
-  Input prepare(const float* x, uint32_t n, uint32_t n_in, const Kinds& kinds);
+  Input prepare(const float* x, uint32_t n, uint32_t n_in, uint64_t n_panels, const Kinds& kinds);
   template <class Fn>
   void for_rows(const Input& x, const Fn& fn);
   void round_to_bf16(Input& x);
