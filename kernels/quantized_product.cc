@@ -1,6 +1,10 @@
 // Integer dot products of rows with panels of quantised weights. Outputs lie in the lanes, so a
 // scale is a vector and no sum goes across lanes; the rows are the signed operand of the dot
 // product, the weights the unsigned one.
+//
+// Scales bound many rows: Zen 5 multiplies on two of its four pipes, and beside the 96 products of
+// a tile of 32 inputs these do 24 multiplications by scales, so 0.8 of the products' peak is the
+// most. Conversions, sums and shifts go to the other pipes.
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/quantized_product.h"
 

@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -16,9 +17,9 @@ inline constexpr int32_t kSumFactor = 8, kHalfSumFactor = 32;
 // Most rows whose blocks lie side by side: all tiles of rows divide it, of every target.
 inline constexpr size_t kQuantizedGroup = 12;
 
-// Of n_rows rows.
+// Rows of a group of n_rows rows in all.
 constexpr size_t quantized_group(size_t n_rows) {
-  return n_rows < kQuantizedGroup ? n_rows : kQuantizedGroup;
+  return std::clamp<size_t>(n_rows, 1, kQuantizedGroup);
 }
 
 // Rows of activations: x[r, k] is about scale[b] * q[b, k % 32], with q in [-127, 127] and
@@ -39,7 +40,7 @@ struct QuantizedRows {
   }
 };
 
-// Blocks of n_rows rows: whole groups. n_rows > 0, n_in % 32 == 0.
+// Blocks of n_rows rows: whole groups. n_in % 32 == 0.
 constexpr size_t quantized_blocks(size_t n_rows, size_t n_in) {
   const size_t group = quantized_group(n_rows);
   return (n_rows + group - 1) / group * group * (n_in / kQuantizedInputs);
