@@ -304,9 +304,11 @@ float output_of(Rows x, size_t r, size_t n_in, const uint8_t* at, size_t output)
 template <QuantizedType kType>
 void some_rows(const Rows& x, size_t n_rows, size_t n_in, const uint8_t* panel, const Out& out) {
   for (size_t r = 0; r < n_rows; ++r)
-    for (size_t output = 0; output < kPanelOutputs; ++output)
-      out.to[r * out.stride + output] = output_of<kType>(x, r, n_in, panel, output) +
-                                        (out.accumulate ? out.to[r * out.stride + output] : 0.0f);
+    for (size_t output = 0; output < kPanelOutputs; ++output) {
+      float& to = out.to[r * out.stride + output];
+      const float sum = output_of<kType>(x, r, n_in, panel, output);
+      to = out.accumulate ? to + sum : sum;
+    }
 }
 
 #endif
@@ -403,13 +405,15 @@ void quantize_block(const float* HWY_RESTRICT x, int8_t* HWY_RESTRICT q, float* 
 
 void quantize_rows(const float* x, size_t begin, size_t end, size_t n_in,
                    const QuantizedRows& out) {
-  for (size_t row = begin; row < end; ++row)
+  for (size_t row = begin; row < end; ++row) {
+    const size_t first = out.block(row, 0, n_in);
     for (size_t b = 0; b < n_in / kQuantizedInputs; ++b) {
-      const size_t block = out.block(row, b, n_in);
+      const size_t block = first + b * out.group;
       quantize_block(x + row * n_in + b * kQuantizedInputs, out.q + block * kQuantizedInputs,
                      out.scale + block, out.scaled_sum + block, out.minus_sum + block,
                      out.minus_half_sum + 2 * block);
     }
+  }
 }
 
 }  // namespace

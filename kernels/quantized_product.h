@@ -23,8 +23,8 @@ constexpr size_t quantized_group(size_t n_rows) {
 }
 
 // Rows of activations: x[r, k] is about scale[b] * q[b, k % 32], with q in [-127, 127] and
-// b = block(r, k / 32, n_in). Rows lie in groups, so that a tile of rows reads memory in order; in
-// a group, block by block, rows side by side.
+// b = block(r, k / 32, n_in). Rows lie in groups, so that a tile of rows reads memory in order: in
+// a group block by block, in a block row by row. A row's next block is `group` further on.
 struct QuantizedRows {
   int8_t* q;          // [n_blocks, 32]
   float* scale;       // [n_blocks]
@@ -67,8 +67,8 @@ void quantize_rows(const float* x, size_t begin, size_t end, size_t n_in, const 
 // Sums of a block (or of 16 inputs where a scale has 16) are exact integers. They are added up in
 // f32, from zero, in the order of the blocks: t = integer * scale of w, rounded; sum = fma(t, scale
 // of x, sum), then sum = fma(min, -scaled_sum of x, sum). So a row's result depends neither on the
-// other rows nor on their number. Reads the panel once per 6 rows (4 or 1 without AVX-512), fewer
-// where `begin` is inside a group.
+// other rows nor on their number. Reads the panel once per 6 rows of a group (4 or 1 without
+// AVX-512).
 void quantized_product(QuantizedType type, const QuantizedRows& x, size_t begin, size_t end,
                        const void* panel, size_t n_in, size_t n_cols, bool accumulate, float* y,
                        size_t y_stride);

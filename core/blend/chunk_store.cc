@@ -28,7 +28,7 @@ ChunkId ChunkStore::add(std::span<const TokenId> tokens) {
   if (known != chunks_.end()) return static_cast<ChunkId>(known - chunks_.begin());
   chunks_.push_back({{tokens.begin(), tokens.end()}});
   try {
-    if (!find_stored(chunks_.back())) read(chunks_.back());
+    take(chunks_.back());
   } catch (...) {
     chunks_.pop_back();
     throw;
@@ -70,8 +70,16 @@ bool ChunkStore::find_stored(Chunk& chunk) {
   }
   chunk.seq = seq;
   chunk.is_stored = true;
-  restored_tokens_ += length(chunk);
   return true;
+}
+
+// The first layer is written before others.
+bool ChunkStore::all_layers_stored(Chunk& chunk) {
+  if (!find_stored(chunk)) return false;
+  const SequenceId seq = std::exchange(chunk.seq, 0);
+  const bool all = engine_.restore_other_layers(seq);
+  engine_.close(seq);
+  return all;
 }
 
 void ChunkStore::read(Chunk& chunk) {
@@ -89,6 +97,16 @@ void ChunkStore::read(Chunk& chunk) {
   chunk.is_stored = false;
 }
 
+// From the store, or else reads it: false.
+bool ChunkStore::take(Chunk& chunk) {
+  if (!find_stored(chunk)) {
+    read(chunk);
+    return false;
+  }
+  restored_tokens_ += length(chunk);
+  return true;
+}
+
 void ChunkStore::read_again(ChunkId id) {
   let_go(id);
   read(chunks_[id]);
@@ -103,14 +121,9 @@ bool ChunkStore::bring(ChunkId id, std::chrono::milliseconds patience) {
   Chunk& chunk = chunks_.at(id);
   if (chunk.seq) return true;
   const auto until = Clock::now() + patience;
-  while (!find_stored(chunk)) {  // it may be written at this moment
-    if (Clock::now() >= until) {
-      read(chunk);
-      return false;
-    }
+  while (Clock::now() < until && !all_layers_stored(chunk))  // it may be written at this moment
     std::this_thread::sleep_for(kLookAgain);
-  }
-  return true;
+  return take(chunk);
 }
 
 std::span<const TokenId> ChunkStore::tokens(ChunkId chunk) const {

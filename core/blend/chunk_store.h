@@ -45,8 +45,9 @@ class ChunkStore {
   void read_again(ChunkId chunk);
   // Gives up what the process has of a chunk. bring() is to follow before the chunk is used.
   void let_go(ChunkId chunk);
-  // Takes a chunk that was let go from the store, or reads it again where that does not have it
-  // within the time: then false. Nothing for a chunk that is here.
+  // Takes a chunk that was let go from the store, or reads it again where that does not have it:
+  // then false. Nothing for a chunk that is here. Waits, no longer than told, until the store has
+  // all of its layers.
   bool bring(ChunkId chunk, std::chrono::milliseconds patience = {});
   // Error(kInput) when there is no such chunk.
   std::span<const TokenId> tokens(ChunkId chunk) const;
@@ -74,6 +75,8 @@ class ChunkStore {
   std::vector<TokenId> prompt_of(const Chunk& chunk) const;
   uint32_t length(const Chunk& chunk) const;  // of its sequence, at least
   bool find_stored(Chunk& chunk);
+  bool all_layers_stored(Chunk& chunk);
+  bool take(Chunk& chunk);
   void read(Chunk& chunk);
 
   Engine& engine_;

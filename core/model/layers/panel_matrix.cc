@@ -375,8 +375,6 @@ PanelProducts::Input PanelProducts::prepare(const float* x, uint32_t n, uint32_t
   if (kinds.quantized && !input.tiles) {
     const bool many_panels = n_panels >= uint64_t{kTasksPerWorker} * pool_.n_workers();
     input.block = even_block(n, many_panels && !kinds.plain ? kQuantizedRowBlock : input.block);
-  }
-  if (kinds.quantized && !input.tiles) {
     input.int8 = kernels::quantized_rows_at(quantized_.data(), n, input.n_in);
     for_rows(input, [&](uint64_t begin, uint64_t end) {
       kernels::quantize_rows(x, begin, end, input.n_in, input.int8);
@@ -399,10 +397,9 @@ const void* PanelProducts::expanded(const PanelMatrix& w, const std::byte* panel
 
 // One panel, the rows of the task: y = x W_p (+ y).
 void PanelProducts::panel(const Input& x, const PanelMatrix& w, uint32_t panel, bool accumulate,
-                          float* y, size_t y_stride, uint32_t worker) {
+                          float* y, uint32_t y_stride, uint32_t worker) {
   const std::byte* data = w.data + panel * w.panel_bytes();
-  const PanelShape shape{x.n, x.n_in, w.panel_cols(panel), static_cast<uint32_t>(y_stride),
-                         accumulate};
+  const PanelShape shape{x.n, x.n_in, w.panel_cols(panel), y_stride, accumulate};
   const size_t first = size_t{x.first} * x.n_in;
   if (w.type == Compute::kInt8) {
     kernels::quantized_product(w.quantized, x.int8, x.first, x.first + x.n, data, x.n_in,
@@ -418,7 +415,7 @@ void PanelProducts::panel(const Input& x, const PanelMatrix& w, uint32_t panel, 
 
 // The panels and the rows of a task: y = x W (+ y), of their columns alone, rows y_stride apart.
 void PanelProducts::panels(const Input& x, const PanelMatrix& w, const Panels& panels,
-                           bool accumulate, float* y, size_t y_stride, uint32_t worker) {
+                           bool accumulate, float* y, uint32_t y_stride, uint32_t worker) {
   if (x.tiles && w.type != Compute::kF32)
     return tiles_->multiply({x.bf16, x.n_total, x.n_in, x.first, x.n}, w, panels.first, panels.n,
                             accumulate, y, y_stride, worker);

@@ -109,9 +109,9 @@ class PanelProducts {
   void round_to_bf16(Input& x);
   struct Panels;  // of one matrix, of one task
   void panels(const Input& x, const PanelMatrix& w, const Panels& panels, bool accumulate, float* y,
-              size_t y_stride, uint32_t worker);
+              uint32_t y_stride, uint32_t worker);
   void panel(const Input& x, const PanelMatrix& w, uint32_t panel, bool accumulate, float* y,
-             size_t y_stride, uint32_t worker);
+             uint32_t y_stride, uint32_t worker);
   const void* expanded(const PanelMatrix& w, const std::byte* panel, uint32_t worker);
   uint32_t panels_per_task(const Input& x, uint64_t n_panels) const;
   template <class Fn>

@@ -231,6 +231,35 @@ TEST_CASE("quantised and plain matrices share a call; each row is near the sum i
   }
 }
 
+TEST_CASE("tasks of many rows over quantised panels give a row the bits of few") {
+  constexpr uint32_t kIn = 96, kMany = 800, kFew = 5;
+  const QuantizedMatrix q(kIn);
+  std::mt19937 random(5);
+  std::normal_distribution<float> normal;
+  std::vector<float> x(size_t{kMany} * kIn);
+  for (float& value : x) value = normal(random);
+  ThreadPool pool(Topology::detect(), 2, false);
+  PanelProducts::Options options{{}, true, true, kMany, {kIn}};
+  PanelProducts products(pool, options);
+  for (const size_t n_matrices : {1u, 8u})  // 2 panels each: blocks of 256 rows and of 512
+    for (const uint32_t n : {385u, kMany}) {
+      CAPTURE(n_matrices);
+      CAPTURE(n);
+      std::vector<float> y(n_matrices * n * kOut), few(size_t{kFew} * kOut);
+      std::vector<PanelProducts::Product> list;
+      for (size_t i = 0; i < n_matrices; ++i) list.push_back({&q.m, y.data() + i * n * kOut});
+      products.multiply(x.data(), n, list);
+      for (uint32_t first = 0; first + kFew <= n; first += kFew) {
+        const PanelProducts::Product one{&q.m, few.data()};
+        products.multiply(x.data() + size_t{first} * kIn, kFew, {&one, 1});
+        bool same = true;
+        for (size_t i = 0; i < n_matrices; ++i)
+          same &= std::equal(few.begin(), few.end(), y.begin() + (i * n + first) * kOut);
+        CHECK(same);
+      }
+    }
+}
+
 TEST_CASE("many rows over expanded panels are near the sum in double, few as without tiles") {
   if (!OneDnnProducts::supported(Compute::kBF16)) {
     MESSAGE("SKIPPED: this CPU has no bf16 products");

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <thread>
 
 #include "core/blend/deviation.h"
 #include "core/error.h"
@@ -170,24 +169,10 @@ class Measurement {
                         std::to_string(o_.chunk_tokens) +
                         ": in bf16 tokens round as the number of their step says; add "
                         "--deterministic");
-    const auto until = std::chrono::steady_clock::now() + kPatience;
-    do {
-      blender_.chunks().let_go(chunk);
-      if (blender_.chunks().bring(chunk, kPatience) && has_all_layers(chunk)) return;
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    } while (std::chrono::steady_clock::now() < until);
-    throw Error(ErrorKind::kResource,
-                "the store did not take the chunks within a minute: see what the log says of it");
-  }
-
-  // A chunk is found by its first layer; others may be written at this moment.
-  bool has_all_layers(ChunkId chunk) {
-    try {
-      engine_.close(blender_.chunks().fork(chunk));
-      return true;
-    } catch (const ChunkGone&) {
-      return false;
-    }
+    blender_.chunks().let_go(chunk);
+    if (!blender_.chunks().bring(chunk, kPatience))
+      throw Error(ErrorKind::kResource,
+                  "the store did not take the chunks within a minute: see what the log says of it");
   }
 
   std::array<uint64_t, kChunkTiers> loaded() {
