@@ -45,7 +45,7 @@ HWY_INLINE void store_pair(VecF even, VecF odd, uint32_t* out) {
 template <QuantizedType kType, size_t kStep>
 HWY_INLINE void expand_step(const Block& block, size_t first, VecF scale, VecF shift,
                             uint32_t* out) {
-  const VecB four = load_weights<kType, kStep>(block.upper, block.q, first);
+  const VecB four = load_weights<quantized_layout(kType), kStep>(block.upper, block.q, first);
   uint32_t* at = out + 2 * kStep * kPanelOutputs + first;
   store_pair(weight<0>(four, scale, shift), weight<1>(four, scale, shift), at);
   store_pair(weight<2>(four, scale, shift), weight<3>(four, scale, shift), at + kPanelOutputs);
@@ -57,17 +57,10 @@ HWY_INLINE void expand_half(const Block& block, size_t first, uint32_t* out) {
   constexpr QuantizedLayout kLayout = quantized_layout(kType);
   constexpr size_t kScale = kLayout.scales_per_block() == 1 ? 0 : kHalf;
   const Tag d;
-  VecF scale = load_f16(block.head + 2 * first);
-  if constexpr (kLayout.integer_scales())
-    scale = hn::Mul(scale, load_integer_scale<kLayout.scale_is_signed>(
-                               block.scales + kScale * kPanelOutputs + first));
+  const VecF scale = load_scale<kLayout>(block.head, block.scales, kScale, first);
   VecF shift = hn::Mul(scale, hn::Set(d, static_cast<float>(-kLayout.offset)));
-  if constexpr (kLayout.has_min) {
-    VecF min = load_f16(block.head + 2 * (kPanelOutputs + first));
-    if constexpr (kLayout.integer_scales())
-      min = hn::Mul(min, load_integer_scale<false>(block.scales + kPanelOutputs + first));
-    shift = hn::Neg(min);
-  }
+  if constexpr (kLayout.has_min)
+    shift = hn::Neg(load_min<kLayout>(block.head, block.scales, first));
   expand_step<kType, 4 * kHalf + 0>(block, first, scale, shift, out);
   expand_step<kType, 4 * kHalf + 1>(block, first, scale, shift, out);
   expand_step<kType, 4 * kHalf + 2>(block, first, scale, shift, out);
@@ -104,7 +97,7 @@ float weight_of(const Block& block, size_t input, size_t output) {
       min *= static_cast<float>(block.scales[kPanelOutputs + output]);
     shift = -min;
   }
-  const int32_t w = weight_at<kType>(block.upper, block.q, input, output);
+  const int32_t w = weight_at<kLayout>(block.upper, block.q, input, output);
   return std::fma(static_cast<float>(w), scale, shift);
 }
 

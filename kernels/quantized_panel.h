@@ -31,11 +31,16 @@ struct QuantizedLayout {
   uint32_t blocks_per_head;   // 1, or 8 with integer scales
   uint32_t inputs_per_scale;  // 32 or 16
   bool has_min, scale_is_signed, levels;
+  bool f32_scales = false;  // a panel that was unpacked for many rows
 
   constexpr bool integer_scales() const { return blocks_per_head > 1; }
   constexpr size_t scales_per_block() const { return kQuantizedInputs / inputs_per_scale; }
-  // A head, then its blocks. The head: f16 d [64], then f16 m or dmin [64] where there is a min.
-  constexpr size_t head_bytes() const { return kPanelOutputs * (has_min ? 4 : 2); }
+  // A head, then its blocks. The head: f16 d [64], then f16 m or dmin [64] where there is a min; or
+  // f32 scales [scales_per_block, 64], then f32 mins [64] where there is a min.
+  constexpr size_t head_bytes() const {
+    if (f32_scales) return kPanelOutputs * 4 * (scales_per_block() + (has_min ? 1 : 0));
+    return kPanelOutputs * (has_min ? 4 : 2);
+  }
   // A block, in this order:
   //   integer scales  u8 or i8 [scales_per_block, 64], then u8 mins [64] where there is a min
   constexpr size_t scale_bytes() const {
@@ -75,11 +80,26 @@ constexpr QuantizedLayout quantized_layout(QuantizedType type) {
   return {};
 }
 
+// The same weights with a byte for each q and scales that are one number: what a product of many
+// rows reads fastest.
+constexpr QuantizedLayout unpacked(const QuantizedLayout& layout) {
+  return {.bits = 8,
+          .offset = layout.offset,
+          .blocks_per_head = 1,
+          .inputs_per_scale = layout.inputs_per_scale,
+          .has_min = layout.has_min,
+          .scale_is_signed = false,
+          .levels = false,
+          .f32_scales = true};
+}
+
 // Bytes of a panel of n_in inputs, a multiple of inputs_per_head().
-constexpr size_t quantized_panel_bytes(QuantizedType type, size_t n_in) {
-  const QuantizedLayout layout = quantized_layout(type);
+constexpr size_t quantized_panel_bytes(const QuantizedLayout& layout, size_t n_in) {
   return n_in / layout.inputs_per_head() *
          (layout.head_bytes() + layout.blocks_per_head * layout.block_bytes());
+}
+constexpr size_t quantized_panel_bytes(QuantizedType type, size_t n_in) {
+  return quantized_panel_bytes(quantized_layout(type), n_in);
 }
 
 // The levels of IQ4_NL plus 128, by nibble: denser around zero than evenly spaced ones.

@@ -17,6 +17,7 @@
 #include <bit>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include "kernels/quantized_weights-inl.h"
 
@@ -113,10 +114,9 @@ constexpr size_t inputs_of_step(const QuantizedLayout& layout, size_t turn) {
 
 // sum += four inputs of every row and output of the tile. An eighth of what is read later is asked
 // for in each step: all at once it would keep the core from what it has.
-template <QuantizedType kType, Ahead kAhead, size_t kTurn, size_t kRows, size_t kVectors>
+template <QuantizedLayout kLayout, Ahead kAhead, size_t kTurn, size_t kRows, size_t kVectors>
 HWY_INLINE void step(const Rows& x, const uint8_t* upper, const uint8_t* q, size_t first,
                      SumsI<kRows, kVectors>& sum) {
-  constexpr QuantizedLayout kLayout = quantized_layout(kType);
   constexpr bool kWide = is_wide(kLayout);
   static_assert(kLayout.block_bytes() % 8 == 0);
   constexpr size_t kEighth = kLayout.block_bytes() / 8;
@@ -124,7 +124,7 @@ HWY_INLINE void step(const Rows& x, const uint8_t* upper, const uint8_t* q, size
   prefetch_ahead<kAhead>(upper - kLayout.scale_bytes() + kTurn * kEighth, kEighth);
   Weights w[kVectors];
   for (size_t v = 0; v < kVectors; ++v)
-    w[v] = prepare<kWide>(load_weights<kType, kStep>(upper, q, first + v * kOutputs));
+    w[v] = prepare<kWide>(load_weights<kLayout, kStep>(upper, q, first + v * kOutputs));
   for (size_t r = 0; r < kRows; ++r) {
     int32_t four;
     std::memcpy(&four, x.q + r * kQuantizedInputs + 4 * kStep, sizeof four);
@@ -134,10 +134,9 @@ HWY_INLINE void step(const Rows& x, const uint8_t* upper, const uint8_t* q, size
 }
 
 // total += the inputs of one scale: the half-th 16 of a block of two scales, or a whole block.
-template <QuantizedType kType, Ahead kAhead, size_t kHalf, size_t kRows, size_t kVectors>
+template <QuantizedLayout kLayout, Ahead kAhead, size_t kHalf, size_t kRows, size_t kVectors>
 HWY_INLINE void segment(const Rows& x, const uint8_t* upper, const uint8_t* q, size_t first,
                         const VecF* scale, SumsF<kRows, kVectors>& total) {
-  constexpr QuantizedLayout kLayout = quantized_layout(kType);
   constexpr bool kWhole = kLayout.scales_per_block() == 1;
   constexpr int32_t kOffset = offset_left(kLayout);
   constexpr auto kTimes = static_cast<uint32_t>(kOffset / (kWhole ? kSumFactor : kHalfSumFactor));
@@ -151,15 +150,15 @@ HWY_INLINE void segment(const Rows& x, const uint8_t* upper, const uint8_t* q, s
       begin = hn::ShiftLeft<std::countr_zero(kTimes)>(hn::Set(TagI(), *from));
     for (size_t v = 0; v < kVectors; ++v) sum[r][v] = begin;
   }
-  step<kType, kAhead, kHalf * 4, kRows, kVectors>(x, upper, q, first, sum);
-  step<kType, kAhead, kHalf * 4 + 1, kRows, kVectors>(x, upper, q, first, sum);
-  step<kType, kAhead, kHalf * 4 + 2, kRows, kVectors>(x, upper, q, first, sum);
-  step<kType, kAhead, kHalf * 4 + 3, kRows, kVectors>(x, upper, q, first, sum);
+  step<kLayout, kAhead, kHalf * 4, kRows, kVectors>(x, upper, q, first, sum);
+  step<kLayout, kAhead, kHalf * 4 + 1, kRows, kVectors>(x, upper, q, first, sum);
+  step<kLayout, kAhead, kHalf * 4 + 2, kRows, kVectors>(x, upper, q, first, sum);
+  step<kLayout, kAhead, kHalf * 4 + 3, kRows, kVectors>(x, upper, q, first, sum);
   if constexpr (kWhole) {
-    step<kType, kAhead, 4, kRows, kVectors>(x, upper, q, first, sum);
-    step<kType, kAhead, 5, kRows, kVectors>(x, upper, q, first, sum);
-    step<kType, kAhead, 6, kRows, kVectors>(x, upper, q, first, sum);
-    step<kType, kAhead, 7, kRows, kVectors>(x, upper, q, first, sum);
+    step<kLayout, kAhead, 4, kRows, kVectors>(x, upper, q, first, sum);
+    step<kLayout, kAhead, 5, kRows, kVectors>(x, upper, q, first, sum);
+    step<kLayout, kAhead, 6, kRows, kVectors>(x, upper, q, first, sum);
+    step<kLayout, kAhead, 7, kRows, kVectors>(x, upper, q, first, sum);
   }
   const Tag d;
   for (size_t r = 0; r < kRows; ++r) {
@@ -170,10 +169,9 @@ HWY_INLINE void segment(const Rows& x, const uint8_t* upper, const uint8_t* q, s
 }
 
 // Rows times kVectors * kOutputs outputs of the panel from `first` on.
-template <QuantizedType kType, Ahead kAhead, size_t kRows, size_t kVectors>
+template <QuantizedLayout kLayout, Ahead kAhead, size_t kRows, size_t kVectors>
 HWY_NOINLINE void tile(Rows x, size_t n_in, const uint8_t* HWY_RESTRICT panel, size_t first,
                        const Out& out) {
-  constexpr QuantizedLayout kLayout = quantized_layout(kType);
   constexpr size_t kScales = kLayout.scales_per_block();
   const Tag d;
   SumsF<kRows, kVectors> total;
@@ -189,27 +187,18 @@ HWY_NOINLINE void tile(Rows x, size_t n_in, const uint8_t* HWY_RESTRICT panel, s
       const uint8_t* q = upper + kLayout.upper_bytes();
       VecF scale[kVectors];
       const auto read_scales = [&](size_t half) HWY_ATTR {
-        for (size_t v = 0; v < kVectors; ++v) {
-          const size_t j = first + v * kOutputs;
-          scale[v] = load_f16(head + 2 * j);
-          if constexpr (kLayout.integer_scales())
-            scale[v] =
-                hn::Mul(scale[v],
-                        load_integer_scale<kLayout.scale_is_signed>(at + half * kPanelOutputs + j));
-        }
+        for (size_t v = 0; v < kVectors; ++v)
+          scale[v] = load_scale<kLayout>(head, at, half, first + v * kOutputs);
       };
       read_scales(0);
-      segment<kType, kAhead, 0, kRows, kVectors>(x, upper, q, first, scale, total);
+      segment<kLayout, kAhead, 0, kRows, kVectors>(x, upper, q, first, scale, total);
       if constexpr (kScales == 2) {
         read_scales(1);
-        segment<kType, kAhead, 1, kRows, kVectors>(x, upper, q, first, scale, total);
+        segment<kLayout, kAhead, 1, kRows, kVectors>(x, upper, q, first, scale, total);
       }
       if constexpr (kLayout.has_min) {
         for (size_t v = 0; v < kVectors; ++v) {
-          const size_t j = first + v * kOutputs;
-          VecF min = load_f16(head + 2 * (kPanelOutputs + j));
-          if constexpr (kLayout.integer_scales())
-            min = hn::Mul(min, load_integer_scale<false>(at + kPanelOutputs + j));
+          const VecF min = load_min<kLayout>(head, at, first + v * kOutputs);
           for (size_t r = 0; r < kRows; ++r)
             total[r][v] = hn::NegMulAdd(min, hn::Set(d, x.scaled_sum[r]), total[r][v]);
         }
@@ -233,32 +222,65 @@ inline constexpr size_t kTileVectors = HWY_TARGET <= HWY_AVX3 ? (kRows == 1 ? 4 
                                                                  : kRows == 2 ? 2
                                                                               : 1);
 
-template <QuantizedType kType, size_t kRows>
+template <QuantizedLayout kLayout, size_t kRows>
 void all_outputs(const Rows& x, size_t n_in, const uint8_t* panel, const Out& out) {
   constexpr size_t kVectors = std::min(kTileVectors<kRows>, kPanelOutputs / kOutputs);
   for (size_t first = 0; first < kPanelOutputs; first += kVectors * kOutputs) {
     with_ahead(x.panel_is_new && first == 0, [&]<Ahead kAhead>() HWY_ATTR {
-      tile<kType, kAhead, kRows, kVectors>(x, n_in, panel, first, out);
+      tile<kLayout, kAhead, kRows, kVectors>(x, n_in, panel, first, out);
     });
   }
 }
 
-template <QuantizedType kType>
+template <QuantizedLayout kLayout>
 void some_rows(const Rows& x, size_t n_rows, size_t n_in, const uint8_t* panel, const Out& out) {
   switch (n_rows) {
     case 1:
-      return all_outputs<kType, 1>(x, n_in, panel, out);
+      return all_outputs<kLayout, 1>(x, n_in, panel, out);
     case 2:
-      return all_outputs<kType, 2>(x, n_in, panel, out);
+      return all_outputs<kLayout, 2>(x, n_in, panel, out);
     case 3:
-      return all_outputs<kType, 3>(x, n_in, panel, out);
+      return all_outputs<kLayout, 3>(x, n_in, panel, out);
     case 4:
-      return all_outputs<kType, 4>(x, n_in, panel, out);
+      return all_outputs<kLayout, 4>(x, n_in, panel, out);
     case 5:
-      if constexpr (kTileRows > 4) return all_outputs<kType, 5>(x, n_in, panel, out);
+      if constexpr (kTileRows > 4) return all_outputs<kLayout, 5>(x, n_in, panel, out);
       break;
     default:
-      return all_outputs<kType, kTileRows>(x, n_in, panel, out);
+      return all_outputs<kLayout, kTileRows>(x, n_in, panel, out);
+  }
+}
+
+// Many rows: the panel in a form that takes the fewest instructions per tile.
+template <QuantizedType kType, Ahead kAhead>
+void unpack(const uint8_t* HWY_RESTRICT at, size_t n_in, uint8_t* HWY_RESTRICT to) {
+  constexpr QuantizedLayout kFrom = quantized_layout(kType), kTo = unpacked(kFrom);
+  const Tag d;
+  for (size_t input = 0; input < n_in; input += kFrom.inputs_per_head()) {
+    const uint8_t* head = at;
+    prefetch_ahead<kAhead>(at, kFrom.head_bytes());
+    at += kFrom.head_bytes();
+    for (size_t b = 0; b < kFrom.blocks_per_head; ++b) {
+      prefetch_ahead<kAhead>(at, kFrom.block_bytes());
+      const uint8_t* upper = at + kFrom.scale_bytes();
+      const uint8_t* q = upper + kFrom.upper_bytes();
+      auto* numbers = reinterpret_cast<float*>(to);
+      for (size_t first = 0; first < kPanelOutputs; first += kOutputs) {
+        for (size_t part = 0; part < kFrom.scales_per_block(); ++part)
+          hn::StoreU(load_scale<kFrom>(head, at, part, first), d,
+                     numbers + part * kPanelOutputs + first);
+        if constexpr (kFrom.has_min)
+          hn::StoreU(load_min<kFrom>(head, at, first), d, numbers + kPanelOutputs + first);
+        [&]<size_t... kStep>(std::index_sequence<kStep...>) HWY_ATTR {
+          (hn::StoreU(load_weights<kFrom, kStep>(upper, q, first), Bytes(),
+                      to + kTo.head_bytes() + (kStep * kPanelOutputs + first) * 4),
+           ...);
+        }
+        (std::make_index_sequence<kQuantizedInputs / 4>());
+      }
+      at += kFrom.block_bytes();
+      to += kTo.head_bytes() + kTo.block_bytes();
+    }
   }
 }
 
@@ -266,9 +288,8 @@ void some_rows(const Rows& x, size_t n_rows, size_t n_in, const uint8_t* panel, 
 
 inline constexpr size_t kTileRows = 4;
 
-template <QuantizedType kType>
+template <QuantizedLayout kLayout>
 float output_of(Rows x, size_t r, size_t n_in, const uint8_t* at, size_t output) {
-  constexpr QuantizedLayout kLayout = quantized_layout(kType);
   float total = 0.0f;
   for (size_t input = 0; input < n_in; input += kLayout.inputs_per_head()) {
     const uint8_t* head = at;
@@ -279,7 +300,7 @@ float output_of(Rows x, size_t r, size_t n_in, const uint8_t* at, size_t output)
         int32_t sum = 0;
         for (size_t i = 0; i < kLayout.inputs_per_scale; ++i) {
           const size_t k = part * kLayout.inputs_per_scale + i;
-          const int32_t w = weight_at<kType>(upper, upper + kLayout.upper_bytes(), k, output);
+          const int32_t w = weight_at<kLayout>(upper, upper + kLayout.upper_bytes(), k, output);
           sum += (w - kLayout.offset) * x.q[r * kQuantizedInputs + k];
         }
         float scale = widened(head + 2 * output);
@@ -301,21 +322,21 @@ float output_of(Rows x, size_t r, size_t n_in, const uint8_t* at, size_t output)
   return total;
 }
 
-template <QuantizedType kType>
+template <QuantizedLayout kLayout>
 void some_rows(const Rows& x, size_t n_rows, size_t n_in, const uint8_t* panel, const Out& out) {
   for (size_t r = 0; r < n_rows; ++r)
     for (size_t output = 0; output < kPanelOutputs; ++output) {
       float& to = out.to[r * out.stride + output];
-      const float sum = output_of<kType>(x, r, n_in, panel, output);
+      const float sum = output_of<kLayout>(x, r, n_in, panel, output);
       to = out.accumulate ? to + sum : sum;
     }
 }
 
 #endif
 
-template <QuantizedType kType>
-void product(const QuantizedRows& x, size_t begin, size_t end, const uint8_t* panel, size_t n_in,
-             size_t n_cols, bool accumulate, float* y, size_t y_stride) {
+template <QuantizedLayout kLayout>
+void product_of(const QuantizedRows& x, size_t begin, size_t end, const uint8_t* panel, size_t n_in,
+                size_t n_cols, bool accumulate, float* y, size_t y_stride) {
   HWY_ALIGN float sums[kTileRows * kPanelOutputs];
   for (size_t row = begin, n_rows; row < end; row += n_rows) {
     n_rows = std::min({kTileRows, end - row, x.group - row % x.group});
@@ -325,10 +346,10 @@ void product(const QuantizedRows& x, size_t begin, size_t end, const uint8_t* pa
         x.minus_half_sum + 2 * block,   x.group,         row == begin};
     float* to = y + (row - begin) * y_stride;
     if (n_cols == kPanelOutputs) {
-      some_rows<kType>(rows, n_rows, n_in, panel, {to, y_stride, accumulate});
+      some_rows<kLayout>(rows, n_rows, n_in, panel, {to, y_stride, accumulate});
       continue;
     }
-    some_rows<kType>(rows, n_rows, n_in, panel, {sums, kPanelOutputs, false});
+    some_rows<kLayout>(rows, n_rows, n_in, panel, {sums, kPanelOutputs, false});
     for (size_t r = 0; r < n_rows; ++r)
       for (size_t j = 0; j < n_cols; ++j) {
         const float sum = sums[r * kPanelOutputs + j];
@@ -337,15 +358,32 @@ void product(const QuantizedRows& x, size_t begin, size_t end, const uint8_t* pa
   }
 }
 
+template <QuantizedType kType>
+void product(const QuantizedRows& x, size_t begin, size_t end, const uint8_t* panel, size_t n_in,
+             size_t n_cols, bool accumulate, float* y, size_t y_stride,
+             [[maybe_unused]] void* scratch) {
+  constexpr QuantizedLayout kLayout = quantized_layout(kType);
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
+  if constexpr (quantized_scratch_bytes(kType, kLayout.inputs_per_head()) > 0)
+    if (scratch && end - begin >= kRowsToUnpack) {
+      auto* to = static_cast<uint8_t*>(scratch);
+      with_ahead(true, [&]<Ahead kAhead>() HWY_ATTR { unpack<kType, kAhead>(panel, n_in, to); });
+      return product_of<unpacked(kLayout)>(x, begin, end, to, n_in, n_cols, accumulate, y,
+                                           y_stride);
+    }
+#endif
+  product_of<kLayout>(x, begin, end, panel, n_in, n_cols, accumulate, y, y_stride);
+}
+
 void quantized_product(QuantizedType type, const QuantizedRows& x, size_t begin, size_t end,
                        const void* panel, size_t n_in, size_t n_cols, bool accumulate, float* y,
-                       size_t y_stride) {
+                       size_t y_stride, void* scratch) {
   const auto* bytes = static_cast<const uint8_t*>(panel);
   switch (type) {
 #define KVASIR_PRODUCT_OF(name)                                                            \
   case QuantizedType::name:                                                                \
     return product<QuantizedType::name>(x, begin, end, bytes, n_in, n_cols, accumulate, y, \
-                                        y_stride);
+                                        y_stride, scratch);
     KVASIR_PRODUCT_OF(kQ4_0)
     KVASIR_PRODUCT_OF(kQ4_1)
     KVASIR_PRODUCT_OF(kQ5_0)
@@ -442,9 +480,9 @@ void quantize_rows(const float* x, size_t begin, size_t end, size_t n_in,
 
 void quantized_product(QuantizedType type, const QuantizedRows& x, size_t begin, size_t end,
                        const void* panel, size_t n_in, size_t n_cols, bool accumulate, float* y,
-                       size_t y_stride) {
+                       size_t y_stride, void* scratch) {
   HWY_DYNAMIC_DISPATCH(quantized_product)
-  (type, x, begin, end, panel, n_in, n_cols, accumulate, y, y_stride);
+  (type, x, begin, end, panel, n_in, n_cols, accumulate, y, y_stride, scratch);
 }
 
 }  // namespace kvasir::kernels

@@ -59,6 +59,16 @@ QuantizedRows quantized_rows_at(void* memory, size_t n_rows, size_t n_in);
 // of it are NaN.
 void quantize_rows(const float* x, size_t begin, size_t end, size_t n_in, const QuantizedRows& out);
 
+// Fewer rows are faster without unpacking.
+inline constexpr size_t kRowsToUnpack = 96;
+
+// Bytes of an unpacked panel; 0 where a tile reads the type as fast as it is.
+constexpr size_t quantized_scratch_bytes(QuantizedType type, size_t n_in) {
+  const QuantizedLayout layout = quantized_layout(type);
+  if (layout.bits == 4 || layout.bits == 8) return 0;
+  return quantized_panel_bytes(unpacked(layout), n_in);
+}
+
 // y[r, j] = sum_k x[r, k] w[k, j], plus what y held when `accumulate`, for rows [begin, end) of x.
 //
 //   panel  as quantized_panel.h says; columns from n_cols on are ignored
@@ -69,8 +79,11 @@ void quantize_rows(const float* x, size_t begin, size_t end, size_t n_in, const 
 // of x, sum), then sum = fma(min, -scaled_sum of x, sum). So a row's result depends neither on the
 // other rows nor on their number. Reads the panel once per 6 rows of a group (4 or 1 without
 // AVX-512).
+//
+// scratch: quantized_scratch_bytes() bytes, aligned to 64, or null; the results are the same. With
+// it, kRowsToUnpack rows or more take the panel unpacked, which is once.
 void quantized_product(QuantizedType type, const QuantizedRows& x, size_t begin, size_t end,
                        const void* panel, size_t n_in, size_t n_cols, bool accumulate, float* y,
-                       size_t y_stride);
+                       size_t y_stride, void* scratch);
 
 }  // namespace kvasir::kernels

@@ -54,10 +54,9 @@ HWY_INLINE VecB upper_pair(VecB word) {
 
 // Inputs 4 kStep to 4 kStep + 3 of a block, for the outputs of the vector that begins at output
 // `first`. upper and q: those of the block.
-template <QuantizedType kType, size_t kStep>
+template <QuantizedLayout kLayout, size_t kStep>
 HWY_INLINE VecB load_weights(const uint8_t* HWY_RESTRICT upper, const uint8_t* HWY_RESTRICT q,
                              size_t first) {
-  constexpr QuantizedLayout kLayout = quantized_layout(kType);
   const Bytes d;
   if constexpr (kLayout.bits == 8) {
     return hn::LoadU(d, q + (kStep * kPanelOutputs + first) * 4);
@@ -94,11 +93,39 @@ HWY_INLINE VecF load_integer_scale(const uint8_t* at) {
   }
 }
 
+// The scales of the outputs of a vector from output `first` on: of the part-th inputs_per_scale
+// inputs of a block. head and integers: those of the block.
+template <QuantizedLayout kLayout>
+HWY_INLINE VecF load_scale(const uint8_t* HWY_RESTRICT head, const uint8_t* HWY_RESTRICT integers,
+                           size_t part, size_t first) {
+  if constexpr (kLayout.f32_scales) {
+    return load_row(Tag(), reinterpret_cast<const float*>(head) + part * kPanelOutputs + first);
+  } else {
+    const VecF d = load_f16(head + 2 * first);
+    if constexpr (!kLayout.integer_scales()) return d;
+    return hn::Mul(
+        d, load_integer_scale<kLayout.scale_is_signed>(integers + part * kPanelOutputs + first));
+  }
+}
+
+// Their mins, of a layout that has mins; its blocks have one scale.
+template <QuantizedLayout kLayout>
+HWY_INLINE VecF load_min(const uint8_t* HWY_RESTRICT head, const uint8_t* HWY_RESTRICT integers,
+                         size_t first) {
+  static_assert(kLayout.has_min && kLayout.scales_per_block() == 1);
+  if constexpr (kLayout.f32_scales) {
+    return load_row(Tag(), reinterpret_cast<const float*>(head) + kPanelOutputs + first);
+  } else {
+    const VecF min = load_f16(head + 2 * (kPanelOutputs + first));
+    if constexpr (!kLayout.integer_scales()) return min;
+    return hn::Mul(min, load_integer_scale<false>(integers + kPanelOutputs + first));
+  }
+}
+
 #else  // machines that are older than AVX2: right, not fast
 
-template <QuantizedType kType>
+template <QuantizedLayout kLayout>
 HWY_INLINE int32_t weight_at(const uint8_t* upper, const uint8_t* q, size_t input, size_t output) {
-  constexpr QuantizedLayout kLayout = quantized_layout(kType);
   const size_t step = input / 4, byte = input % 4;
   if constexpr (kLayout.bits == 8) return q[(step * kPanelOutputs + output) * 4 + byte];
   const uint8_t pair = q[(step % 4 * kPanelOutputs + output) * 4 + byte];

@@ -255,7 +255,13 @@ struct PanelProducts::Panels {
 
 struct PanelProducts::Kinds {
   bool quantized = false, plain = false;
-  void add(const PanelMatrix& w) { (w.type == Compute::kInt8 ? quantized : plain) = true; }
+  size_t unpacked_bytes = 0;  // of the largest panel
+  void add(const PanelMatrix& w) {
+    (w.type == Compute::kInt8 ? quantized : plain) = true;
+    if (w.type == Compute::kInt8)
+      unpacked_bytes =
+          std::max(unpacked_bytes, kernels::quantized_scratch_bytes(w.quantized, w.n_in));
+  }
 };
 
 namespace {
@@ -304,6 +310,7 @@ PanelProducts::PanelProducts(ThreadPool& pool, const Options& options)
       forms_(options.forms ? *options.forms : choose_forms(options)) {
   expanded_.resize(pool.n_workers());
   up_.resize(pool.n_workers());
+  unpacked_.resize(pool.n_workers());
   const ScratchBytes bytes = scratch_of(options);
   if (bytes.rounded) rounded_ = Region(bytes.rounded);
   if (bytes.quantized) quantized_ = Region(bytes.quantized);
@@ -376,6 +383,9 @@ PanelProducts::Input PanelProducts::prepare(const float* x, uint32_t n, uint32_t
     const bool many_panels = n_panels >= uint64_t{kTasksPerWorker} * pool_.n_workers();
     input.block = even_block(n, many_panels && !kinds.plain ? kQuantizedRowBlock : input.block);
     input.int8 = kernels::quantized_rows_at(quantized_.data(), n, input.n_in);
+    if (n >= kernels::kRowsToUnpack)
+      for (Region& region : unpacked_)
+        if (region.size() < kinds.unpacked_bytes) region = Region(kinds.unpacked_bytes);
     for_rows(input, [&](uint64_t begin, uint64_t end) {
       kernels::quantize_rows(x, begin, end, input.n_in, input.int8);
     });
@@ -403,7 +413,8 @@ void PanelProducts::panel(const Input& x, const PanelMatrix& w, uint32_t panel, 
   const size_t first = size_t{x.first} * x.n_in;
   if (w.type == Compute::kInt8) {
     kernels::quantized_product(w.quantized, x.int8, x.first, x.first + x.n, data, x.n_in,
-                               shape.cols, shape.accumulate, y, shape.y_stride);
+                               shape.cols, shape.accumulate, y, shape.y_stride,
+                               unpacked_[worker].data());
   } else if (x.onednn) {
     const bool bf16 = plain_ == Compute::kBF16;
     const void* rows = bf16 ? static_cast<const void*>(x.bf16 + first) : x.f32 + first;

@@ -5,8 +5,8 @@
 // matrix in a format that oneDNN's fastest product takes without repacking, with AMX where there is
 // AMX. A panel of f16 or bf16 that is multiplied in f32 holds the numbers of the file; it is
 // expanded for oneDNN, one panel at a time. A quantised panel holds the numbers of the file, too,
-// and our kernel multiplies it; on a CPU with AMX many rows take it expanded to bf16, whose tiles
-// need no scale per block (tile_products.h).
+// and our kernel multiplies it, many rows of some types after it has unpacked it; on a CPU with AMX
+// many rows take it expanded to bf16, whose tiles need no scale per block (tile_products.h).
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -125,6 +125,7 @@ class PanelProducts {
   Region quantized_;                          // int8: the inputs, rounded
   std::vector<std::vector<float>> expanded_;  // [n_workers] a panel of f16 or bf16, for oneDNN
   std::vector<std::vector<float>> up_;        // [n_workers] x up of a task: it stays in the cache
+  std::vector<Region> unpacked_;              // [n_workers] int8: a panel, for many rows
   std::unique_ptr<OneDnnProducts> onednn_;    // null where it has no fast product
   std::unique_ptr<TileProducts> tiles_;       // null: without tiles
   Forms forms_;

@@ -147,23 +147,24 @@ namespace {
 
 // Outputs of normal weights in Q8_0, packed as a file's rows are.
 struct QuantizedMatrix {
-  explicit QuantizedMatrix(uint32_t n_in) : values(size_t{n_in} * kOut) {
+  explicit QuantizedMatrix(uint32_t n_in, GgmlType type = GgmlType::kQ8_0)
+      : values(size_t{n_in} * kOut) {
     m.type = Compute::kInt8;
-    m.quantized = *quantized_type(GgmlType::kQ8_0);
+    m.quantized = *quantized_type(type);
     m.n_in = n_in;
     m.n_out = kOut;
     memory.resize(m.n_bytes() / sizeof(float));
     m.data = reinterpret_cast<std::byte*>(memory.data());
     std::mt19937 random(n_in + 7);
     std::normal_distribution<float> normal;
-    const size_t row_bytes = size_t{n_in} / 32 * 34;
+    const size_t row_bytes = size_t{n_in} / block_elements(type) * block_bytes(type);
     std::vector<float> row(n_in);
     std::vector<std::byte> rows(row_bytes * kOut);
     for (uint32_t j = 0; j < kOut; ++j) {
       for (float& value : row) value = normal(random);
       std::byte* to = rows.data() + j * row_bytes;
-      quantize(GgmlType::kQ8_0, row.data(), to, n_in);
-      dequantize(GgmlType::kQ8_0, to, row.data(), n_in);
+      quantize(type, row.data(), to, n_in);
+      dequantize(type, to, row.data(), n_in);
       for (uint32_t k = 0; k < n_in; ++k) values[k * kOut + j] = row[k];
     }
     for (uint32_t p = 0; p < m.n_panels(); ++p)
@@ -233,7 +234,7 @@ TEST_CASE("quantised and plain matrices share a call; each row is near the sum i
 
 TEST_CASE("tasks of many rows over quantised panels give a row the bits of few") {
   constexpr uint32_t kIn = 96, kMany = 800, kFew = 5;
-  const QuantizedMatrix q(kIn);
+  const QuantizedMatrix q8(kIn), q5(kIn, GgmlType::kQ5_0);  // as they lie, and unpacked
   std::mt19937 random(5);
   std::normal_distribution<float> normal;
   std::vector<float> x(size_t{kMany} * kIn);
@@ -241,23 +242,25 @@ TEST_CASE("tasks of many rows over quantised panels give a row the bits of few")
   ThreadPool pool(Topology::detect(), 2, false);
   PanelProducts::Options options{{}, true, true, kMany, {kIn}};
   PanelProducts products(pool, options);
-  for (const size_t n_matrices : {1u, 8u})  // 2 panels each: blocks of 256 rows and of 512
-    for (const uint32_t n : {385u, kMany}) {
-      CAPTURE(n_matrices);
-      CAPTURE(n);
-      std::vector<float> y(n_matrices * n * kOut), few(size_t{kFew} * kOut);
-      std::vector<PanelProducts::Product> list;
-      for (size_t i = 0; i < n_matrices; ++i) list.push_back({&q.m, y.data() + i * n * kOut});
-      products.multiply(x.data(), n, list);
-      for (uint32_t first = 0; first + kFew <= n; first += kFew) {
-        const PanelProducts::Product one{&q.m, few.data()};
-        products.multiply(x.data() + size_t{first} * kIn, kFew, {&one, 1});
-        bool same = true;
-        for (size_t i = 0; i < n_matrices; ++i)
-          same &= std::equal(few.begin(), few.end(), y.begin() + (i * n + first) * kOut);
-        CHECK(same);
+  for (const QuantizedMatrix* q : {&q8, &q5})
+    for (const size_t n_matrices : {1u, 8u})  // 2 panels each: blocks of 256 rows and of 512
+      for (const uint32_t n : {385u, kMany}) {
+        CAPTURE(q == &q5);
+        CAPTURE(n_matrices);
+        CAPTURE(n);
+        std::vector<float> y(n_matrices * n * kOut), few(size_t{kFew} * kOut);
+        std::vector<PanelProducts::Product> list;
+        for (size_t i = 0; i < n_matrices; ++i) list.push_back({&q->m, y.data() + i * n * kOut});
+        products.multiply(x.data(), n, list);
+        for (uint32_t first = 0; first + kFew <= n; first += kFew) {
+          const PanelProducts::Product one{&q->m, few.data()};
+          products.multiply(x.data() + size_t{first} * kIn, kFew, {&one, 1});
+          bool same = true;
+          for (size_t i = 0; i < n_matrices; ++i)
+            same &= std::equal(few.begin(), few.end(), y.begin() + (i * n + first) * kOut);
+          CHECK(same);
+        }
       }
-    }
 }
 
 TEST_CASE("many rows over expanded panels are near the sum in double, few as without tiles") {

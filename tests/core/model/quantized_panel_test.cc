@@ -7,6 +7,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -101,11 +102,34 @@ std::vector<float> activations(size_t n_rows, size_t n_in) {
   return x;
 }
 
+// What an unpacked panel takes, and a line in which nobody may write.
+class Scratch {
+ public:
+  Scratch(GgmlType type, size_t n_in)
+      : n_bytes_(kernels::quantized_scratch_bytes(*quantized_type(type), n_in)),
+        lines_(n_bytes_ / sizeof(Line) + 1) {
+    REQUIRE(n_bytes_ % sizeof(Line) == 0);
+    lines_.back().fill(0x5A);
+  }
+  void* data() { return lines_.data(); }
+  bool overrun() const {
+    return std::any_of(lines_.back().begin(), lines_.back().end(),
+                       [](uint8_t byte) { return byte != 0x5A; });
+  }
+
+ private:
+  struct alignas(64) Line : std::array<uint8_t, 64> {};
+  size_t n_bytes_;
+  std::vector<Line> lines_;
+};
+
 std::vector<float> multiply(const Weights& w, const QuantizedRows& x, size_t begin, size_t end,
-                            bool accumulate, float before, size_t y_stride) {
+                            bool accumulate, float before, size_t y_stride,
+                            Scratch* scratch = nullptr) {
   std::vector<float> y((end - begin) * y_stride, before);
   kernels::quantized_product(*quantized_type(w.type), x, begin, end, w.panel.data(), w.n_in,
-                             w.n_out, accumulate, y.data(), y_stride);
+                             w.n_out, accumulate, y.data(), y_stride,
+                             scratch ? scratch->data() : nullptr);
   return y;
 }
 
@@ -133,7 +157,9 @@ void check(GgmlType type, uint32_t n_in, uint32_t n_out, size_t n_rows, bool acc
   const Weights w(type, n_in, n_out);
   const Rows rows(activations(n_rows, n_in), n_rows, n_in);
   const size_t y_stride = n_out + 3;
-  const auto y = multiply(w, rows.at, 0, n_rows, accumulate, 0.75f, y_stride);
+  Scratch scratch(type, n_in);
+  const auto y = multiply(w, rows.at, 0, n_rows, accumulate, 0.75f, y_stride, &scratch);
+  CHECK(!scratch.overrun());
   double worst = 0.0;
   size_t touched = 0;
   for (size_t i = 0; i < y.size(); ++i) {
@@ -169,6 +195,7 @@ TEST_CASE("products are the sums of what dequantising reads, for every type and 
       for (size_t n_rows = 1; n_rows <= 13; ++n_rows) check(type, 256, 64, n_rows, n_rows % 2 == 0);
       for (const uint32_t blocks : {1u, 3u, 7u}) check(type, blocks * block, 64, 2, false);
       for (const uint32_t n_out : {1u, 15u, 17u, 33u, 63u}) check(type, 512, n_out, 3, true);
+      check(type, 3 * block, 61, kernels::kRowsToUnpack + 1, true);
     }
   });
 }
@@ -197,6 +224,25 @@ TEST_CASE("a row has the same bits alone and among others, on every target with 
       CHECK(differing(all, best) == 0);
     });
   }
+}
+
+TEST_CASE("rows that are enough to unpack a panel have the bits of those that are not") {
+  test::for_each_simd_target([] {
+    for (const GgmlType type : kTypes) {
+      CAPTURE(std::string(name(type)));
+      constexpr size_t kMany = kernels::kRowsToUnpack + 5, kFew = kernels::kRowsToUnpack - 1;
+      const Weights w(type, 512, 47);
+      const Rows rows(activations(kMany + 1, w.n_in), kMany + 1, w.n_in);
+      Scratch scratch(type, w.n_in);
+      for (const bool accumulate : {false, true}) {
+        const auto packed = multiply(w, rows.at, 1, kMany + 1, accumulate, 0.75f, 50);
+        const auto many = multiply(w, rows.at, 1, kMany + 1, accumulate, 0.75f, 50, &scratch);
+        CHECK(differing(many, packed) == 0);
+        const auto few = multiply(w, rows.at, 1, kFew + 1, accumulate, 0.75f, 50, &scratch);
+        CHECK(differing(few, {packed.begin(), packed.begin() + kFew * 50}) == 0);
+      }
+    }
+  });
 }
 
 TEST_CASE("rows are rounded to the nearest of 255 steps of their block, and their sums are exact") {
