@@ -1,6 +1,7 @@
-// Coarse copies: [low, step] in f32 per element, then for each eight elements four bytes per
-// record, so that whole vectors of records are scored without adding up across lanes: elements 0 to
-// 3 in the lower halves of the bytes, 4 to 7 in the upper ones.
+// Coarse copies: in f16, in units, the low ends of all elements and then their steps; a byte per
+// record, its distance; then for each eight elements four bytes per record, so that whole vectors
+// of records are scored without adding up across lanes: elements 0 to 3 in the lower halves of the
+// bytes, 4 to 7 in the upper ones.
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/coarse_records.h"
 
@@ -14,6 +15,7 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
+#include "kernels/narrow-inl.h"
 #include "kernels/rows-inl.h"
 
 #ifndef KVASIR_KERNELS_COARSE_RECORDS_ONCE
@@ -23,12 +25,24 @@ namespace kvasir::kernels {
 constexpr float kCoarseSteps = 16.0f;
 constexpr size_t kTogether = 8;  // elements of a record that lie in one word
 constexpr size_t kCacheLine = 64;
+constexpr float kDistanceSteps = 255.0f;  // of a byte
 // The largest weight: 256 * upper + lower, both signed bytes.
 constexpr float kMostWeight = 32639.0f;
 
 // Elements as they are stored: whole vectors.
 inline size_t coarse_width(size_t width) { return (width + 15) / 16 * 16; }
 inline size_t coarse_words(size_t width) { return coarse_width(width) / kTogether; }
+
+// The parts of a copy of n records. Byte: const or not.
+template <class Byte>
+struct CoarseParts {
+  CoarseParts(Byte* copy, size_t n, size_t width)
+      : low(copy),
+        step(low + coarse_width(width) * sizeof(hwy::float16_t)),
+        distance(step + coarse_width(width) * sizeof(hwy::float16_t)),
+        words(distance + n) {}
+  Byte *low, *step, *distance, *words;
+};
 
 }  // namespace kvasir::kernels
 #endif  // KVASIR_KERNELS_COARSE_RECORDS_ONCE
@@ -54,39 +68,72 @@ HWY_INLINE VecF32 elements(const Records& records, size_t b, size_t column, size
   return load_within(static_cast<const T*>(records.record(b)), column, width);
 }
 
+// A unit in which all elements are below 2^15, so that f16 holds them; 0: one is not finite.
+template <class T>
+float unit_of(const Records& records, size_t width) {
+  constexpr int kMostBits = 15, kLeastExponent = -100;  // the inverse has to be finite
+  const F32 d;
+  VecF32 most = hn::Zero(d), poison = hn::Zero(d);
+  for (size_t b = 0; b < records.n; ++b)
+    for (size_t c = 0; c < coarse_width(width); c += kLanes) {
+      const VecF32 x = elements<T>(records, b, c, width);
+      most = hn::Max(most, hn::Abs(x));
+      poison = hn::MulAdd(hn::Zero(d), x, poison);
+    }
+  if (!hn::AllTrue(d, hn::Eq(poison, hn::Zero(d)))) return 0.0f;
+  const float largest = hn::GetLane(hn::MaxOfLanes(d, most));
+  if (largest == 0.0f) return 1.0f;
+  int exponent = 0;
+  std::frexp(largest, &exponent);
+  return std::ldexp(1.0f, std::max(exponent - kMostBits, kLeastExponent));
+}
+
+using Parts = CoarseParts<uint8_t>;
+
+HWY_INLINE VecF32 load_f16(const uint8_t* row, size_t column) {
+  return load_row(F32(), reinterpret_cast<const hwy::float16_t*>(row) + column);
+}
+HWY_INLINE void store_f16(VecF32 x, uint8_t* row, size_t column) {
+  store_row(x, reinterpret_cast<hwy::float16_t*>(row) + column);
+}
+
 // The range of one vector of elements over all records, and its 16th; false: not finite.
 template <class T>
-bool range_of(const Records& records, size_t column, size_t width, float* low, float* step) {
+bool range_of(const Records& records, size_t column, size_t width, float unit, const Parts& to) {
   const F32 d;
-  VecF32 least = elements<T>(records, 0, column, width), most = least, poison = hn::Zero(d);
-  for (size_t b = 0; b < records.n; ++b) {
+  VecF32 least = elements<T>(records, 0, column, width), most = least;
+  for (size_t b = 1; b < records.n; ++b) {
     const VecF32 x = elements<T>(records, b, column, width);
     least = hn::Min(least, x);
     most = hn::Max(most, x);
-    poison = hn::MulAdd(hn::Zero(d), x, poison);
   }
-  const VecF32 range = hn::Sub(most, least);
-  poison = hn::MulAdd(hn::Zero(d), range, poison);
-  hn::StoreU(least, d, low + column);
-  hn::StoreU(hn::Mul(range, hn::Set(d, 1.0f / kCoarseSteps)), d, step + column);
-  return hn::AllTrue(d, hn::Eq(poison, hn::Zero(d)));
+  const VecF32 range = hn::Mul(hn::Sub(most, least), hn::Zero(d));
+  const VecF32 inverse = hn::Set(d, 1.0f / unit);
+  store_f16(outwards(hn::Mul(least, inverse), -1.0f, static_cast<hwy::float16_t*>(nullptr)), to.low,
+            column);
+  const VecF32 above = hn::Sub(hn::Mul(most, inverse), load_f16(to.low, column));
+  const VecF32 step = hn::Mul(above, hn::Set(d, 1.0f / kCoarseSteps));
+  store_f16(outwards(step, 1.0f, static_cast<hwy::float16_t*>(nullptr)), to.step, column);
+  return hn::AllTrue(d, hn::Eq(range, hn::Zero(d)));
 }
 
 // One vector of elements of all records, in steps from the least.
 template <class T>
 class Column {
  public:
-  Column(const Records& records, size_t column, size_t width, const float* low, const float* step)
+  Column(const Records& records, size_t column, size_t width, float unit, const Parts& parts)
       : records_(records), column_(column), width_(width) {
     const F32 d;
-    const VecF32 each = hn::LoadU(d, step + column), one = hn::Set(d, 1.0f);
-    // One code where all values are equal, or so close that their distance has no inverse.
-    const auto differ = hn::Ge(each, hn::Set(d, std::numeric_limits<float>::min()));
-    low_ = hn::LoadU(d, low + column);
+    const VecF32 each = load_f16(parts.step, column), one = hn::Set(d, 1.0f);
+    // One code where all values are equal.
+    const auto differ = hn::Gt(each, hn::Zero(d));
+    low_ = load_f16(parts.low, column);
     inverse_ = hn::IfThenElseZero(differ, hn::Div(one, hn::IfThenElse(differ, each, one)));
+    in_units_ = hn::Set(d, 1.0f / unit);
   }
   HWY_INLINE VecF32 steps(size_t record) const {
-    return hn::Mul(hn::Sub(elements<T>(records_, record, column_, width_), low_), inverse_);
+    const VecF32 x = hn::Mul(elements<T>(records_, record, column_, width_), in_units_);
+    return hn::Mul(hn::Sub(x, low_), inverse_);
   }
   static HWY_INLINE VecF32 code(VecF32 steps) {  // not cut off to a whole number yet
     return hn::Min(steps, hn::Set(F32(), kCoarseSteps - 1.0f));
@@ -102,17 +149,15 @@ class Column {
  private:
   const Records& records_;
   size_t column_, width_;
-  VecF32 low_, inverse_;
+  VecF32 low_, inverse_, in_units_;
 };
 
 // Codes of one vector of elements, into the words of the records.
 template <class T>
-void code_column(const Records& records, size_t column, size_t width, const float* low,
-                 const float* step, uint8_t* words) {
+void code_column(const Records& records, const Column<T>& elements, size_t column, uint8_t* words) {
   const I32 di;
   const hn::Rebind<uint8_t, F32> d8;
   HWY_ALIGN uint8_t codes[kLanes];
-  const Column<T> elements(records, column, width, low, step);
   for (size_t b = 0; b < records.n; ++b) {
     const VecF32 code = Column<T>::code(elements.steps(b));
     hn::StoreU(hn::DemoteTo(d8, hn::ConvertTo(di, code)), d8, codes);
@@ -124,65 +169,92 @@ void code_column(const Records& records, size_t column, size_t width, const floa
   }
 }
 
-// The largest distance of a record from the middles of its steps, in steps.
+// Distances of records from the middles of their steps, in 255ths of the largest, rounded up.
+// Returns the largest, in steps.
 template <class T>
-float largest_distance(const Records& records, size_t width, const float* low, const float* step) {
+float store_distances(const Records& records, size_t width, float unit, const Parts& parts) {
   const F32 d;
-  float most = 0.0f;
-  for (size_t b = 0; b < records.n; ++b) {
+  const auto distance = [&](size_t record) HWY_ATTR {
     VecF32 sum = hn::Zero(d);
     for (size_t c = 0; c < coarse_width(width); c += kLanes) {
-      const VecF32 off = Column<T>(records, c, width, low, step).off(b);
+      const VecF32 off = Column<T>(records, c, width, unit, parts).off(record);
       sum = hn::MulAdd(off, off, sum);
     }
-    most = std::max(most, hn::GetLane(hn::SumOfLanes(d, sum)));
-  }
-  return std::sqrt(most);
+    return std::sqrt(hn::GetLane(hn::SumOfLanes(d, sum)));
+  };
+  float largest = 0.0f;
+  for (size_t b = 0; b < records.n; ++b) largest = std::max(largest, distance(b));
+  const float per_step = largest > 0.0f ? kDistanceSteps / largest : 0.0f;
+  for (size_t b = 0; b < records.n; ++b)
+    parts.distance[b] =
+        static_cast<uint8_t>(std::min(kDistanceSteps, std::ceil(distance(b) * per_step)));
+  return largest;
 }
 
-bool code_records(const Records& records, size_t width, float* low, float* step, uint8_t* words,
-                  float* distance) {
+bool code_records(const Records& records, size_t width, uint8_t* copy, CoarseScale* scale) {
+  const Parts parts(copy, records.n, width);
   bool is_finite = true;
   with_row_type(records.type, [&]<class T>(T) {
+    scale->unit = unit_of<T>(records, width);
+    is_finite = scale->unit != 0.0f;
     for (size_t c = 0; c < coarse_width(width) && is_finite; c += kLanes) {
-      is_finite = range_of<T>(records, c, width, low, step);
-      if (is_finite) code_column<T>(records, c, width, low, step, words);
+      is_finite = range_of<T>(records, c, width, scale->unit, parts);
+      if (is_finite)
+        code_column<T>(records, Column<T>(records, c, width, scale->unit, parts), c, parts.words);
     }
-    if (is_finite) *distance = largest_distance<T>(records, width, low, step);
+    if (is_finite) scale->distance = store_distances<T>(records, width, scale->unit, parts);
   });
   return is_finite;
 }
 
-// What the bounds of all records share, and the weights of the codes; returns the scale of those.
-//   scaled [coarse_width(width)]
-float weigh(const float* weight, size_t width, const float* low, const float* step, float distance,
-            float* scaled, float* shared) {
+// What turns codes into bounds: shared + scale * sum of rounded weight * code, and for the distance
+// from the middles the smaller one of half_steps and a record's byte times per_distance.
+struct Shared {
+  float shared, scale, half_steps, per_distance;
+};
+
+// Of the numbers of a copy; the weights of the codes, in units: scaled [coarse_width(width)].
+Shared weigh(const float* weight, size_t width, const CoarseParts<const uint8_t>& parts,
+             const CoarseScale& of, float* scaled) {
   const F32 d;
   VecF32 sum = hn::Zero(d), size = hn::Zero(d), largest = hn::Zero(d);
   VecF32 length = hn::Zero(d), squares = hn::Zero(d);
   for (size_t c = 0; c < coarse_width(width); c += kLanes) {
     const VecF32 w = load_within(weight, c, width);
-    const VecF32 from = hn::LoadU(d, low + c), each = hn::LoadU(d, step + c);
-    const VecF32 of_step = hn::Mul(w, each);
-    sum = hn::MulAdd(of_step, hn::Set(d, 0.5f), hn::MulAdd(w, from, sum));  // of middles
-    length = hn::Add(length, hn::Abs(of_step));
+    const VecF32 of_low = hn::Mul(w, load_f16(parts.low, c));
+    const VecF32 of_step = hn::Mul(w, load_f16(parts.step, c));
+    const VecF32 magnitude = hn::Abs(of_step);
+    sum = hn::MulAdd(of_step, hn::Set(d, 0.5f), hn::Add(sum, of_low));  // of middles
+    size = hn::Add(size, hn::Abs(of_low));
+    length = hn::Add(length, magnitude);
     squares = hn::MulAdd(of_step, of_step, squares);
-    const VecF32 to = hn::MulAdd(each, hn::Set(d, kCoarseSteps), from);
-    const VecF32 reach = hn::Max(hn::Max(hn::Abs(from), hn::Abs(to)), hn::Set(d, 1e-30f));
-    size = hn::MulAdd(hn::Abs(w), reach, size);
-    largest = hn::Max(largest, hn::Abs(of_step));
+    largest = hn::Max(largest, magnitude);
     hn::StoreU(of_step, d, scaled + c);
   }
-  // Codes and sums in f32, of the bound and of the score, are off by less than this.
+  // Codes and sums in f32, of the bound and of the score, are off by less than this share of the
+  // magnitudes; where those are tiny, by less than kTiny.
   const float error = static_cast<float>(width + 64) * 0x1p-23f;
+  constexpr float kTiny = 0x1p-110f;
+  size = hn::MulAdd(length, hn::Set(d, kCoarseSteps), size);
+  sum = hn::MulAdd(size, hn::Set(d, error), sum);
+  const float length_sum = hn::GetLane(hn::SumOfLanes(d, length));
+  const float sum_of_squares = hn::GetLane(hn::SumOfLanes(d, squares));
+  const float most = hn::GetLane(hn::MaxOfLanes(d, largest));
+  Shared out;
+  out.shared = hn::GetLane(hn::SumOfLanes(d, sum)) * of.unit + kTiny;
+  out.scale = most * (1.0f / kMostWeight);
+  if (out.scale < kTiny) {  // no inverse: each code counts as the largest
+    out.scale = 0.0f;
+    out.shared += kCoarseSteps * length_sum * of.unit;
+  }
+  out.half_steps = 0.5f * length_sum * of.unit;
   // A record is half a step off in each element at most, and `distance` in all of them together.
   constexpr float kLeastSum = 1e-28f;  // squares that underflow are no part of smaller ones
-  float off = 0.5f * hn::GetLane(hn::SumOfLanes(d, length));
-  const float sum_of_squares = hn::GetLane(hn::SumOfLanes(d, squares));
-  if (sum_of_squares >= kLeastSum) off = std::min(off, distance * std::sqrt(sum_of_squares));
-  *shared =
-      hn::GetLane(hn::SumOfLanes(d, sum)) + off + error * hn::GetLane(hn::SumOfLanes(d, size));
-  return hn::GetLane(hn::MaxOfLanes(d, largest)) / kMostWeight;
+  constexpr float kMost = std::numeric_limits<float>::max();
+  out.per_distance = kMost;
+  if (sum_of_squares >= kLeastSum && sum_of_squares <= kMost)
+    out.per_distance = of.distance * (1.0f / kDistanceSteps) * std::sqrt(sum_of_squares) * of.unit;
+  return out;
 }
 
 // Weights rounded up, 256 * upper + lower, in the order of the elements.
@@ -233,12 +305,21 @@ HWY_INLINE VecI32 four(const int8_t* weights) {
   return hn::Set(I32(), word);
 }
 
-// bound[b] = shared + scale * sum of weight * code, for kVectors vectors of records. With each word
-// it asks for `n_lines` cache lines of what follows.
+// The part of bounds that does not depend on codes, of a vector of records.
+HWY_INLINE VecF32 beside_codes(const Shared& s, const uint8_t* distance) {
+  const F32 d;
+  const hn::Rebind<uint8_t, F32> d8;
+  const VecF32 bytes = hn::ConvertTo(d, hn::PromoteTo(I32(), hn::LoadU(d8, distance)));
+  const VecF32 off = hn::Mul(bytes, hn::Set(d, s.per_distance));
+  return hn::Add(hn::Set(d, s.shared), hn::Min(off, hn::Set(d, s.half_steps)));
+}
+
+// Bounds of kVectors vectors of records. With each word it asks for `n_lines` cache lines of what
+// follows.
 template <size_t kVectors>
 HWY_INLINE void bound_vectors(const Weights& rounded, size_t n_words, const uint8_t* words,
-                              size_t stride, const uint8_t* next, size_t n_lines, float shared,
-                              float scale, float* bound) {
+                              size_t stride, const uint8_t* next, size_t n_lines,
+                              const Shared& shared, const uint8_t* distance, float* bound) {
   const F32 d;
   const I32 di;
   const VecI32 half = hn::Set(di, 0x0f0f0f0f);
@@ -246,7 +327,7 @@ HWY_INLINE void bound_vectors(const Weights& rounded, size_t n_words, const uint
   for (size_t v = 0; v < kVectors; ++v) upper[v] = lower[v] = hn::Zero(di);
   for (size_t w = 0; w < n_words; ++w) {
     for (size_t line = 0; line < n_lines; ++line)
-      __builtin_prefetch(next + (w * n_lines + line) * kCacheLine, 0, 2);  // as prefetch_row()
+      __builtin_prefetch(next + (w * n_lines + line) * kCacheLine, 0, 3);
     const int8_t *const upper_of = rounded.upper + w * kTogether, *const lower_of =
                                                                       rounded.lower + w * kTogether;
     const VecI32 upper_of_low = four(upper_of), upper_of_high = four(upper_of + 4),
@@ -261,13 +342,15 @@ HWY_INLINE void bound_vectors(const Weights& rounded, size_t n_words, const uint
   }
   for (size_t v = 0; v < kVectors; ++v) {
     const VecI32 sum = hn::Add(hn::ShiftLeft<8>(upper[v]), lower[v]);
-    hn::StoreU(hn::MulAdd(hn::ConvertTo(d, sum), hn::Set(d, scale), hn::Set(d, shared)), d,
-               bound + v * kLanes);
+    hn::StoreU(hn::MulAdd(hn::ConvertTo(d, sum), hn::Set(d, shared.scale),
+                          beside_codes(shared, distance + v * kLanes)),
+               d, bound + v * kLanes);
   }
 }
 
-void bound_words(const Weights& rounded, size_t n_words, const uint8_t* words, const uint8_t* next,
-                 size_t next_bytes, size_t n, float shared, float scale, float* bound) {
+void bound_words(const Weights& rounded, size_t n_words, const CoarseParts<const uint8_t>& parts,
+                 const uint8_t* next, size_t next_bytes, size_t n, const Shared& shared,
+                 float* bound) {
   constexpr size_t kVectors = 4;
   const size_t stride = n * sizeof(uint32_t), n_rounds = n / (kVectors * kLanes);
   // What follows is divided among the rounds of the loop.
@@ -275,42 +358,42 @@ void bound_words(const Weights& rounded, size_t n_words, const uint8_t* words, c
   const size_t per_word = n_rounds ? (lines + n_rounds * n_words - 1) / (n_rounds * n_words) : 0;
   size_t b = 0;
   for (size_t round = 0; round < n_rounds; ++round, b += kVectors * kLanes)
-    bound_vectors<kVectors>(rounded, n_words, words + 4 * b, stride,
-                            next + round * n_words * per_word * kCacheLine, per_word, shared, scale,
-                            bound + b);
+    bound_vectors<kVectors>(rounded, n_words, parts.words + 4 * b, stride,
+                            next + round * n_words * per_word * kCacheLine, per_word, shared,
+                            parts.distance + b, bound + b);
   for (; b < n; b += kLanes)
-    bound_vectors<1>(rounded, n_words, words + 4 * b, stride, nullptr, 0, shared, scale, bound + b);
+    bound_vectors<1>(rounded, n_words, parts.words + 4 * b, stride, nullptr, 0, shared,
+                     parts.distance + b, bound + b);
 }
 
 #else
 
-void bound_words(const Weights& rounded, size_t n_words, const uint8_t* words, const uint8_t*,
-                 size_t, size_t n, float shared, float scale, float* bound) {
+void bound_words(const Weights& rounded, size_t n_words, const CoarseParts<const uint8_t>& parts,
+                 const uint8_t*, size_t, size_t n, const Shared& shared, float* bound) {
   for (size_t b = 0; b < n; ++b) {
     int32_t sum = 0;
     for (size_t e = 0; e < n_words * kTogether; ++e) {
-      const uint8_t byte = words[(e / kTogether * n + b) * 4 + e % 4];
+      const uint8_t byte = parts.words[(e / kTogether * n + b) * 4 + e % 4];
       const int32_t code = e % kTogether < 4 ? byte & 15 : byte >> 4;
       sum += code * (256 * rounded.upper[e] + rounded.lower[e]);
     }
-    bound[b] = shared + scale * static_cast<float>(sum);
+    const float off =
+        std::min(static_cast<float>(parts.distance[b]) * shared.per_distance, shared.half_steps);
+    bound[b] = shared.shared + off + shared.scale * static_cast<float>(sum);
   }
 }
 
 #endif
 
-void bound_records(const float* weight, size_t width, const uint8_t* coarse, float distance,
+void bound_records(const float* weight, size_t width, const uint8_t* copy, const CoarseScale& scale,
                    const uint8_t* next, size_t n, float* bound, float* scaled) {
-  const auto* low = reinterpret_cast<const float*>(coarse);
-  const float* step = low + coarse_width(width);
-  const auto* words = reinterpret_cast<const uint8_t*>(step + coarse_width(width));
+  const CoarseParts<const uint8_t> parts(copy, n, width);
   auto* bytes = reinterpret_cast<int8_t*>(scaled + coarse_width(width));
   const Weights rounded{bytes, bytes + coarse_width(width)};
-  float shared = 0.0f;
-  const float scale = weigh(weight, width, low, step, distance, scaled, &shared);
-  round_up(scaled, width, scale, rounded);
-  bound_words(rounded, coarse_words(width), words, next, coarse_bytes(n, width), n, shared, scale,
-              bound);
+  Shared shared = weigh(weight, width, parts, scale, scaled);
+  round_up(scaled, width, shared.scale, rounded);
+  shared.scale *= scale.unit;
+  bound_words(rounded, coarse_words(width), parts, next, coarse_bytes(n, width), n, shared, bound);
 }
 
 }  // namespace
@@ -324,23 +407,21 @@ HWY_EXPORT(code_records);
 HWY_EXPORT(bound_records);
 
 size_t coarse_bytes(size_t n, size_t width) {
-  return coarse_width(width) * 2 * sizeof(float) + coarse_words(width) * n * sizeof(uint32_t);
+  return coarse_width(width) * 2 * sizeof(hwy::float16_t) + n +
+         coarse_words(width) * n * sizeof(uint32_t);
 }
 
 size_t coarse_scratch_bytes(size_t width) { return coarse_width(width) * (sizeof(float) + 2); }
 
-bool make_coarse(const Records& records, size_t width, void* coarse, float* distance) {
-  auto* low = static_cast<float*>(coarse);
-  float* step = low + coarse_width(width);
-  return HWY_DYNAMIC_DISPATCH(code_records)(
-      records, width, low, step, reinterpret_cast<uint8_t*>(step + coarse_width(width)), distance);
+bool make_coarse(const Records& records, size_t width, void* coarse, CoarseScale* scale) {
+  return HWY_DYNAMIC_DISPATCH(code_records)(records, width, static_cast<uint8_t*>(coarse), scale);
 }
 
-void bound_coarse(const float* weight, size_t width, const void* coarse, float distance,
+void bound_coarse(const float* weight, size_t width, const void* coarse, const CoarseScale& scale,
                   const void* next, size_t n, float* bound, void* scratch) {
   HWY_DYNAMIC_DISPATCH(bound_records)
-  (weight, width, static_cast<const uint8_t*>(coarse), distance, static_cast<const uint8_t*>(next),
-   n, bound, static_cast<float*>(scratch));
+  (weight, width, static_cast<const uint8_t*>(coarse), scale, static_cast<const uint8_t*>(next), n,
+   bound, static_cast<float*>(scratch));
 }
 
 }  // namespace kvasir::kernels

@@ -15,26 +15,33 @@ namespace kvasir::kernels {
 // Bytes of the coarse copy of n records of `width` elements.   n: a multiple of 16
 size_t coarse_bytes(size_t n, size_t width);
 
+// What stands beside a copy.
+struct CoarseScale {
+  float unit;      // of its numbers: a power of two, so that f16 holds them
+  float distance;  // the largest Euclidean distance of a record from the middles of its steps, in
+                   // steps
+};
+
 // Of records.n records, each of `width` elements of records.type. False: an element, or the
 // distance of two, is not finite, and the outputs are left in no defined state.
 //   coarse: coarse_bytes(records.n, width), 4-byte aligned
-//   distance: the largest Euclidean distance of a record from the middles of its steps, in steps
-bool make_coarse(const Records& records, size_t width, void* coarse, float* distance);
+bool make_coarse(const Records& records, size_t width, void* coarse, CoarseScale* scale);
 
 // Bytes of scratch, 64-byte aligned by the caller.
 size_t coarse_scratch_bytes(size_t width);
 
 // bound[b] = a number at or above sum_d weight[d] * record_b[d], also as score_dot() and
 // score_min_max() compute it in f32. With element d of the copied records between low_d and
-// low_d + 16 step_d, and code c_bd the step that record b lies in:
-//   sum_d weight[d] * (low_d + step_d * (c_bd + 1/2)) + off, weights rounded up to 16 bits,
-//   off = min(sum_d |weight[d] step_d| / 2, distance * sqrt(sum_d (weight[d] step_d)^2)):
-// the second is Cauchy and Schwarz over a record's distances from the middles of its steps, and
-// left out where the sum of squares is below 1e-28. Not finite only where the weights are not, or
-// where the sum overflows. next: the copy that is looked at after this one, or null: it is brought
-// into the cache.
+// low_d + 16 step_d, both rounded outwards to f16 in units, and code c_bd the step that record b
+// lies in:
+//   sum_d weight[d] * (low_d + step_d * (c_bd + 1/2)) + off_b, weights rounded up to 16 bits,
+//   off_b = min(sum_d |weight[d] step_d| / 2, distance_b * sqrt(sum_d (weight[d] step_d)^2)):
+// the second is Cauchy and Schwarz over a record's distance from the middles of its steps, kept in
+// 255ths of the largest, and left out where the sum of squares is below 1e-28 square units. Not
+// finite only where the weights are not, or where a sum overflows. next: a copy that is looked at
+// soon, or null: it is brought into the first cache.
 //   weight [width]; bound [n] written, n as of make_coarse()
-void bound_coarse(const float* weight, size_t width, const void* coarse, float distance,
+void bound_coarse(const float* weight, size_t width, const void* coarse, const CoarseScale& scale,
                   const void* next, size_t n, float* bound, void* scratch);
 
 }  // namespace kvasir::kernels

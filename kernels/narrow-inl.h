@@ -70,6 +70,24 @@ HWY_INLINE void store_row(VecF32 x, hwy::float16_t* out) {
 #endif
 }
 
+// x moved so that rounding to f16 does not end above it (sign = -1) or below it (sign = +1), and
+// kept finite. Rounding moves by at most half a step: 2^-11 of |x|, or 2^-25 among subnormals.
+HWY_INLINE VecF32 outwards(VecF32 x, float sign, float*) {
+  (void)sign;
+  return x;
+}
+
+HWY_INLINE VecF32 outwards(VecF32 x, float sign, hwy::float16_t*) {
+  const F32 d;
+  constexpr float kLargest = 65504.0f;
+  HWY_ALIGN hwy::float16_t half[kLanes];
+  store_row(x, half);
+  const VecF32 margin = hn::Max(hn::Mul(hn::Abs(x), hn::Set(d, 0x1p-11f)), hn::Set(d, 0x1p-25f));
+  const VecF32 moved = hn::MulAdd(margin, hn::Set(d, sign), x);
+  const VecF32 safe = hn::IfThenElse(hn::Eq(load_row(d, half), x), x, moved);
+  return hn::Min(hn::Set(d, kLargest), hn::Max(hn::Set(d, -kLargest), safe));
+}
+
 HWY_INLINE void store_row(VecF32 x, Fp8E4M3* out) {
   const F32 d;
   const hn::RebindToUnsigned<F32> du;

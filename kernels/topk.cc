@@ -77,6 +77,24 @@ size_t list_keys_from(float low, uint64_t least, const float* score, size_t n, u
   return count;
 }
 
+// Without a branch on a score: where many are listed, which ones is hard to foresee.
+size_t list_from(float low, const float* score, size_t n, uint32_t* index) {
+  const hn::ScalableTag<float> d;
+  const hn::RebindToUnsigned<decltype(d)> du;
+  const size_t lanes = hn::Lanes(d);
+  size_t i = 0, count = 0;
+  auto here = hn::Iota(du, 0);
+  const auto step = hn::Set(du, static_cast<uint32_t>(lanes));
+  for (; i + lanes <= n; i += lanes, here = hn::Add(here, step)) {
+    const auto hit = hn::RebindMask(du, hn::Ge(hn::LoadU(d, score + i), hn::Set(d, low)));
+    hn::StoreU(hn::Compress(here, hit), du, index + count);  // up to index + i + lanes
+    count += hn::CountTrue(du, hit);
+  }
+  for (; i < n; ++i)
+    if (score[i] >= low) index[count++] = static_cast<uint32_t>(i);
+  return count;
+}
+
 // most[g] = the largest of scores g, g + n_groups, ... of the whole rounds among them. A NaN is
 // passed over, or makes the maximum one: either way no score is left out for it.
 //   n_groups: a multiple of 16
@@ -97,6 +115,7 @@ HWY_AFTER_NAMESPACE();
 namespace kvasir::kernels {
 
 HWY_EXPORT(keys_from);
+HWY_EXPORT(list_from);
 HWY_EXPORT(list_keys_from);
 HWY_EXPORT(maxima_of);
 
@@ -159,7 +178,7 @@ size_t top_k(const float* score, size_t n, size_t k, uint32_t* index, void* scra
 }
 
 size_t list_from(const float* score, size_t n, float low, uint32_t* index) {
-  return HWY_DYNAMIC_DISPATCH(list_keys_from)(low, 0, score, n, index);
+  return HWY_DYNAMIC_DISPATCH(list_from)(low, score, n, index);
 }
 
 }  // namespace kvasir::kernels

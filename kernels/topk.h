@@ -15,8 +15,8 @@ size_t top_k_scratch_bytes(size_t n);
 //   score [n] f32, index [min(k, n)] written, scratch [n] uint64_t
 size_t top_k(const float* score, size_t n, size_t k, uint32_t* index, void* scratch);
 
-// Indices of the scores of at least `low`, ascending, into index; returns how many.
-//   score [n] f32, index [n] written up to that
+// Indices of the scores of at least `low`, ascending, into index; returns how many. NaN is not.
+//   score [n] f32, index [n]: overwritten
 size_t list_from(const float* score, size_t n, float low, uint32_t* index);
 
 }  // namespace kvasir::kernels

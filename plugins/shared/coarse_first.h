@@ -14,7 +14,9 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <limits>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "kernels/coarse_records.h"
@@ -74,7 +76,7 @@ class CoarseFirst : public BlockRepresentative<Method> {
                            bytes += bound(step, wanted, chunk, in.n_best, scratch);
                          });
     const uint32_t n_heads = this->n_kv_heads(), n_seqs = step.n_seqs();
-    const uint64_t scratch_bytes = refine_bytes(wanted);
+    const uint64_t scratch_bytes = refine_bytes(wanted.longest);
     this->host().parallel_for(
         uint64_t{n_heads} * n_seqs, this->host().spans_nodes() ? 0 : 1,
         [&](uint64_t begin, uint64_t end, uint32_t worker) {
@@ -91,11 +93,13 @@ class CoarseFirst : public BlockRepresentative<Method> {
  private:
   // Before the copy.
   struct Header {
-    uint32_t made;   // whether it is there: kMade
-    float distance;  // as of make_coarse()
+    uint32_t made;  // whether it is there: kMade
+    kernels::CoarseScale scale;
   };
   static constexpr uint64_t kHeader = 64;
-  static constexpr uint32_t kMade = 3;  // 1 had another order of the codes, 2 no distance
+  static constexpr uint32_t kMade = 4;  // 1 had another order of the codes, 2 no distance, 3 one
+  // How many copies further on memory is asked for.
+  static constexpr uint32_t kAhead = 2;
   // Where more than a quarter is chosen, most records would be read besides.
   static bool pays(uint64_t n, uint32_t n_best) { return n_best != 0 && n_best <= n / 4; }
 
@@ -134,21 +138,21 @@ class CoarseFirst : public BlockRepresentative<Method> {
     const Method& method = this->method();
     const bool is_made = kernels::make_coarse({records, step.raw().slab->record_bytes, page_blocks_,
                                                method.head_dim(), method.type(), nullptr},
-                                              width_, part + kHeader, &header.distance);
+                                              width_, part + kHeader, &header.scale);
     header.made = is_made ? kMade : 0;
     std::memcpy(part, &header, sizeof header);
   }
 
   struct Coarse {
     const std::byte* copy = nullptr;  // null: none
-    float distance = 0.0f;
+    kernels::CoarseScale scale{};
   };
   Coarse coarse(const Step& step, uint32_t seq, uint32_t kv_head, uint32_t block) const {
     const std::byte* part = step.page_part(seq, kv_head, block);
     Header header{};
     if (part) std::memcpy(&header, part, sizeof header);
     if (header.made != kMade) return {};
-    return {part + kHeader, header.distance};
+    return {part + kHeader, header.scale};
   }
 
   // Bounds of candidates whose page has a copy, scores of the others. Returns the bytes read.
@@ -182,27 +186,26 @@ class CoarseFirst : public BlockRepresentative<Method> {
       const bool is_run = end - i == left || from[end] - first >= page_blocks_;
       while (!is_run && end < chunk.end && from[end] - first < page_blocks_) ++end;
       for (uint32_t head = chunk.first_head; head < last_head; ++head) {
-        const auto [copy, distance] = coarse(step, chunk.seq, head, first);
+        const auto [copy, scale] = coarse(step, chunk.seq, head, first);
         if (!copy || end - i < page_blocks_ / 4) {
           bytes += score(head, i, end);
           continue;
         }
         const std::byte* next = nullptr;
-        if (head + 1 < last_head)
-          next = step.page_part(chunk.seq, head + 1, first);
+        if (head + kAhead < last_head)
+          next = step.page_part(chunk.seq, head + kAhead, first);
         else if (end < from.size())
-          next = step.page_part(chunk.seq, chunk.first_head, from[end]);
-        if (next) {  // whether it has a copy, and the part that most often comes then
-          __builtin_prefetch(next);
-          __builtin_prefetch(next + slab.page_bytes);
-        }
-        kernels::bound_coarse(weights + (head - chunk.first_head) * aligned(width_), width_, copy,
-                              distance, next ? next + kHeader : nullptr, page_blocks_, bounds,
-                              coarse_scratch);
+          next = step.page_part(chunk.seq, std::min(head + kAhead - chunk.n_heads, last_head - 1),
+                                from[end]);
+        if (next) __builtin_prefetch(next);  // whether it has a copy
         float* value = wanted.scores(this->list_of(chunk.seq, head));
-        if (is_run)
+        const bool all = end - i == page_blocks_;  // then nothing stands between them
+        kernels::bound_coarse(weights + (head - chunk.first_head) * aligned(width_), width_, copy,
+                              scale, next ? next + kHeader : nullptr, page_blocks_,
+                              all ? value + i : bounds, coarse_scratch);
+        if (is_run && !all)
           std::copy_n(bounds + (from[i] - first), end - i, value + i);
-        else
+        else if (!all)
           for (uint64_t j = i; j < end; ++j) value[j] = bounds[from[j] - first];
         bytes += slab.page_bytes;
       }
@@ -210,72 +213,81 @@ class CoarseFirst : public BlockRepresentative<Method> {
     return bytes;
   }
 
+  // Scratch of refine(), for a list of n candidates.
+  struct Refined {
+    float* weights;         // [width_]
+    void* dots;             // of score_dot()
+    const void** records;   // [n]; before them, keys of top_k()
+    uint32_t *best, *more;  // [n] places
+    uint32_t* of;           // [n] place of each of the records
+    float* scores;          // [n]
+  };
+  Refined refined_at(std::byte* scratch, uint64_t n) const {
+    std::byte* const dots = scratch + aligned(width_ * sizeof(float));
+    std::byte* const records = dots + aligned(kernels::score_scratch_bytes(1, width_));
+    auto* const best = reinterpret_cast<uint32_t*>(records + n * sizeof(void*));
+    return {reinterpret_cast<float*>(scratch),
+            dots,
+            reinterpret_cast<const void**>(records),
+            best,
+            best + n,
+            best + 2 * n,
+            reinterpret_cast<float*>(best + 3 * n)};
+  }
+  uint64_t refine_bytes(uint64_t n) const {
+    return aligned(width_ * sizeof(float)) + aligned(kernels::score_scratch_bytes(1, width_)) +
+           n * (sizeof(void*) + 3 * sizeof(uint32_t) + sizeof(float));
+  }
+
   // Scores in place of the bounds that are not below the n_best-th best score: first of those with
-  // the highest bounds, whose lowest score is at most that. Returns the bytes read.
+  // the highest bounds, whose n_best-th best is at most that. Returns the bytes read.
   uint64_t refine(const Step& step, const typename Base::Wanted& wanted, uint32_t list,
                   uint32_t n_best, std::byte* scratch) const {
     const uint64_t n = step.candidates(list / this->n_kv_heads(), list % this->n_kv_heads()).size();
     if (!pays(n, n_best)) return 0;
     float* value = wanted.scores(list);
-    std::byte* const keys = scratch + aligned(this->score_scratch_bytes(wanted));
-    auto* const best = reinterpret_cast<uint32_t*>(keys + n * sizeof(uint64_t));
-    uint32_t *const from = best + n, *const more = from + n;
-    kernels::top_k(value, n, n_best, best, keys);
-    score_listed(step, wanted, list, {best, n_best}, scratch);
-    float least = value[best[0]];
-    for (uint32_t i = 1; i < n_best; ++i) least = std::min(least, value[best[i]]);
-    const uint64_t n_from = kernels::list_from(value, n, least, from);
-    const auto end = std::set_difference(from, from + n_from, best, best + n_best, more);
-    score_listed(step, wanted, list, {more, end}, scratch);
-    return (n_best + static_cast<uint64_t>(end - more)) * step.raw().slab->record_bytes;
+    const Refined s = refined_at(scratch, n);
+    this->method().weights(group(wanted, list), s.weights);
+    // Twice as many as are sought: their n_best-th best score is hardly ever below that of all.
+    const uint32_t n_first = 2 * n_best;
+    kernels::top_k(value, n, n_first, s.best, s.records);
+    score_listed(step, wanted, list, {s.best, n_first}, s);
+    // They have their scores, and as NaN they are not listed again.
+    constexpr float kNone = std::numeric_limits<float>::quiet_NaN();
+    for (uint32_t i = 0; i < n_first; ++i) s.scores[i] = std::exchange(value[s.best[i]], kNone);
+    kernels::top_k(s.scores, n_first, n_best, s.of, s.records);
+    float least = s.scores[s.of[0]];
+    for (uint32_t i = 1; i < n_best; ++i) least = std::min(least, s.scores[s.of[i]]);
+    const uint64_t n_more = kernels::list_from(value, n, least, s.more);
+    for (uint32_t i = 0; i < n_first; ++i) value[s.best[i]] = s.scores[i];
+    score_listed(step, wanted, list, {s.more, n_more}, s);
+    return (n_first + n_more) * step.raw().slab->record_bytes;
   }
 
-  // Records that are scored in one call, and the places of their scores.
-  struct Batch {
-    static constexpr size_t kMost = 64;
-    uint32_t n = 0;
-    const void* records[kMost];
-    uint32_t of[kMost];
-  };
-
-  // Of candidates anywhere in the list, a few at a time: while they are scored, the next ones are
-  // on their way, for nothing else foresees where they lie.
+  // Of candidates anywhere in the list: nothing foresees where their records lie, so they are asked
+  // for before the first one is scored, but no more than the second cache holds.
   void score_listed(const Step& step, const typename Base::Wanted& wanted, uint32_t list,
-                    std::span<const uint32_t> places, std::byte* scratch) const {
-    float scores[Batch::kMost];
-    ScoreTask task{};
-    task.q = this->queries(wanted, list);
-    task.group_size = this->group_size();
-    task.summed = wanted.summed;
-    task.out = scores;
-    task.out_stride = Batch::kMost;
-    Batch batches[2];
-    ask_for(step, list, places.first(std::min(Batch::kMost, places.size())), batches[0]);
-    for (size_t i = 0; !places.empty(); ++i) {
-      places = places.subspan(std::min(Batch::kMost, places.size()));
-      ask_for(step, list, places.first(std::min(Batch::kMost, places.size())),
-              batches[(i + 1) % 2]);
-      const Batch& batch = batches[i % 2];
-      task.list = batch.records;
-      task.n = batch.n;
-      this->method().score(task, scratch);
-      for (uint32_t j = 0; j < batch.n; ++j) wanted.scores(list)[batch.of[j]] = scores[j];
-    }
-  }
-
-  void ask_for(const Step& step, uint32_t list, std::span<const uint32_t> places,
-               Batch& batch) const {
+                    std::span<const uint32_t> places, const Refined& s) const {
+    constexpr size_t kAskedFor = 512;
     const uint32_t seq = list / this->n_kv_heads(), kv_head = list % this->n_kv_heads();
     const Candidates from = step.candidates(seq, kv_head);
     const uint64_t bytes = step.raw().slab->record_bytes;
-    batch.n = 0;
+    size_t n = 0;
     for (const uint32_t place : places) {
       const std::byte* record = step.record(seq, kv_head, from[place]);
       if (!record) continue;  // it ranks below all others already
-      for (uint64_t line = 0; line < bytes; line += 64) __builtin_prefetch(record + line, 0, 2);
-      batch.records[batch.n] = record;
-      batch.of[batch.n++] = place;
+      for (uint64_t line = 0; n < kAskedFor && line < bytes; line += 64)
+        __builtin_prefetch(record + line, 0, 2);
+      s.records[n] = record;
+      s.of[n++] = place;
     }
+    kernels::Records records{};
+    records.list = s.records;
+    records.n = n;
+    records.head_dim = width_;
+    records.type = this->method().type();
+    kernels::score_dot({s.weights, 1, false}, records, s.scores, n, s.dots);
+    for (size_t i = 0; i < n; ++i) wanted.scores(list)[s.of[i]] = s.scores[i];
   }
 
   kernels::ScoreQueries group(const typename Base::Wanted& wanted, uint32_t list) const {
@@ -288,10 +300,6 @@ class CoarseFirst : public BlockRepresentative<Method> {
     return aligned(this->score_scratch_bytes(wanted)) + page_blocks_ * sizeof(float) +
            aligned(kernels::coarse_scratch_bytes(width_)) +
            this->n_kv_heads() * aligned(width_) * sizeof(float);
-  }
-  uint64_t refine_bytes(const typename Base::Wanted& wanted) const {
-    return aligned(this->score_scratch_bytes(wanted)) +
-           wanted.longest * (sizeof(uint64_t) + 3 * sizeof(uint32_t));
   }
 
   bool coarse_first_;

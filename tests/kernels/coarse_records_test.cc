@@ -42,62 +42,95 @@ struct Page {
   }
 };
 
-// Element d of the records of a page in 16 steps.
+// A power of two in which the elements of a page are below 2^15.
+double unit_of(const Page& page) {
+  double largest = 0;
+  for (size_t b = 0; b < page.records.n; ++b)
+    for (size_t d = 0; d < page.width; ++d)
+      largest = std::max(largest, std::fabs(page.element(b, d)));
+  return largest > 0 ? std::exp2(std::max(std::floor(std::log2(largest)) + 1 - 15, -100.0)) : 1;
+}
+
+// The distance of two numbers of f16 near x.
+double f16_step(double x) {
+  const double exponent = x == 0 ? -14 : std::max(std::floor(std::log2(std::fabs(x))), -14.0);
+  return std::exp2(exponent - 10);
+}
+double nearest_f16(double x) { return std::nearbyint(x / f16_step(x)) * f16_step(x); }
+
+// x where f16 has it, else a number of f16 on that side of it.
+double outwards(double x, double sign) {
+  if (nearest_f16(x) == x) return x;
+  return nearest_f16(x + sign * std::max(std::fabs(x) / 2048, std::exp2(-25)));
+}
+
+// Element d of the records of a page in 16 steps, whose low end and width are numbers of f16 in
+// units.
 struct Steps {
-  double least = kInf, most = -kInf;
+  double low, step;
+  double magnitude;  // of the largest element
   Steps(const Page& page, size_t d) {
+    const double unit = unit_of(page);
+    double least = kInf, most = -kInf;
     for (size_t b = 0; b < page.records.n; ++b) {
       least = std::min(least, page.element(b, d));
       most = std::max(most, page.element(b, d));
     }
+    magnitude = std::max(std::fabs(least), std::fabs(most));
+    low = outwards(least / unit, -1) * unit;
+    step = outwards((most - low) / unit / 16, 1) * unit;
   }
-  double step() const { return (most - least) / 16; }
   // Of an element, from the middle of its step, in steps.
   double off(double element) const {
-    if (most <= least) return 0;
-    const double steps = (element - least) / step();
+    if (step == 0) return 0;
+    const double steps = (element - low) / step;
     return steps - std::min(std::floor(steps), 15.0) - 0.5;
   }
 };
 
-// What the definition allows a bound to be above the score: that records are off the middles of
+// What the definition allows the bounds to be above the scores: that records are off the middles of
 // their steps, on either side, what rounding the weights to 16 bits adds, and f32.
-double slack(const Page& page, const std::vector<float>& weight) {
+std::vector<double> slack(const Page& page, const std::vector<float>& weight) {
   double half_steps = 0, squares = 0, largest = 0, size = 0;
   std::vector<double> off(page.records.n, 0);  // square of the distance, in steps
   for (size_t d = 0; d < page.width; ++d) {
     const Steps steps(page, d);
-    const double step = std::fabs(double{weight[d]}) * steps.step();
+    const double step = std::fabs(double{weight[d]}) * steps.step;
     half_steps += step / 2;
     squares += step * step;
     for (size_t b = 0; b < page.records.n; ++b)
       off[b] += std::pow(steps.off(page.element(b, d)), 2);
     largest = std::max(largest, step);
-    size += std::fabs(double{weight[d]}) * std::max(std::fabs(steps.least), std::fabs(steps.most));
+    size += std::fabs(double{weight[d]}) * steps.magnitude;
   }
-  const double together = std::sqrt(squares * *std::max_element(off.begin(), off.end()));
-  return 2 * std::min(half_steps, together) +
-         static_cast<double>(page.width) * 15 * largest / 32639 + 1e-4 * size + 1e-32;
+  const double farthest = std::sqrt(*std::max_element(off.begin(), off.end()));
+  std::vector<double> out;
+  for (const double square : off) {
+    const double distance = std::sqrt(square) + 1.001 * farthest / 255;  // rounded up
+    out.push_back(2 * std::min(half_steps, std::sqrt(squares) * distance) +
+                  static_cast<double>(page.width) * 15 * largest / 32639 + 1e-4 * size + 1e-32);
+  }
+  return out;
 }
 
 std::vector<float> bounds(const Page& page, const std::vector<float>& weight) {
   test::Scratch coarse(kernels::coarse_bytes(page.records.n, page.width));
   test::Scratch scratch(kernels::coarse_scratch_bytes(page.width));
-  float distance = -1.0f;
-  REQUIRE(kernels::make_coarse(page.records, page.width, coarse.get(), &distance));
+  kernels::CoarseScale scale{};
+  REQUIRE(kernels::make_coarse(page.records, page.width, coarse.get(), &scale));
   std::vector<float> out(page.records.n, -kInf);
-  kernels::bound_coarse(weight.data(), page.width, coarse.get(), distance, nullptr, page.records.n,
+  kernels::bound_coarse(weight.data(), page.width, coarse.get(), scale, nullptr, page.records.n,
                         out.data(), scratch.get());
   return out;
 }
 
 void check_bounds(const Page& page, const std::vector<float>& weight) {
   const std::vector<float> bound = bounds(page, weight);
-  const double most = slack(page, weight);
+  const std::vector<double> most = slack(page, weight);
   for (size_t b = 0; b < page.records.n; ++b) {
     const double score = page.score(b, weight);
     CHECK(double{bound[b]} >= score);
-    CHECK(double{bound[b]} <= score + most);
+    CHECK(double{bound[b]} <= score + most[b]);
   }
 }
 
@@ -140,7 +173,7 @@ TEST_CASE("bounds of weights that point from the middles of the steps to a recor
     std::vector<float> weight(page.width);
     for (size_t d = 0; d < page.width; ++d) {
       const Steps steps(page, d);
-      weight[d] = static_cast<float>(steps.off(page.element(b, d)) / steps.step());
+      weight[d] = static_cast<float>(steps.off(page.element(b, d)) / steps.step);
     }
     test::for_each_simd_target([&] { check_bounds(page, weight); });
   }
@@ -175,8 +208,8 @@ TEST_CASE("what is not finite has no coarse copy") {
         std::memcpy(page.bytes.data() + record * page.records.record_bytes + 4 * d, &bad, 4);
         test::for_each_simd_target([&] {
           test::Scratch coarse(kernels::coarse_bytes(32, 37));
-          float distance = 0.0f;
-          CHECK_FALSE(kernels::make_coarse(page.records, 37, coarse.get(), &distance));
+          kernels::CoarseScale scale{};
+          CHECK_FALSE(kernels::make_coarse(page.records, 37, coarse.get(), &scale));
         });
       }
   Page wide(16, 8, ElementType::kF32, 1.0f, 14);  // finite, but their distance is not
@@ -185,8 +218,8 @@ TEST_CASE("what is not finite has no coarse copy") {
     std::memcpy(wide.bytes.data() + record * wide.records.record_bytes, &far[record], 4);
   test::for_each_simd_target([&] {
     test::Scratch coarse(kernels::coarse_bytes(16, 8));
-    float distance = 0.0f;
-    CHECK_FALSE(kernels::make_coarse(wide.records, 8, coarse.get(), &distance));
+    kernels::CoarseScale scale{};
+    CHECK_FALSE(kernels::make_coarse(wide.records, 8, coarse.get(), &scale));
   });
 }
 

@@ -148,26 +148,28 @@ class BlockRepresentative {
   // fn(chunk, scratch) for all candidates, in parallel: chunks of one kv head, or of all where
   // `together` asks for it, they have the same candidates, and enough chunks are left for the
   // workers. The host spreads records over memory nodes by kv head, as an even split spreads the
-  // tasks; there chunks are of one. Elsewhere a worker takes several at a time: the records behind
-  // a task are in its cache.
+  // tasks; there chunks are of one. Elsewhere a worker takes several at a time, those of all heads
+  // as one: the records behind a task are in its cache.
   template <class Fn>
   void for_each_chunk(const Step& step, const Wanted& wanted, bool together, uint64_t scratch_bytes,
                       const Fn& fn) const {
-    const uint64_t n_chunks = (wanted.longest + kChunk - 1) / kChunk,
-                   per_group = step.n_seqs() * n_chunks;
+    const uint64_t enough = uint64_t{4} * host_.max_workers();
+    const uint64_t n_least = (wanted.longest + kChunk - 1) / kChunk;
     const bool all = together && step.heads_share_candidates() && !host_.spans_nodes() &&
-                     per_group >= 4 * host_.max_workers();
+                     step.n_seqs() * n_least >= enough;
+    const uint64_t size = all ? kChunk * (step.n_seqs() * n_least / enough) : kChunk;
+    const uint64_t n_chunks = (wanted.longest + size - 1) / size,
+                   per_group = step.n_seqs() * n_chunks;
     const uint32_t n_heads = all ? n_kv_heads_ : 1;
     const uint64_t n_tasks = n_kv_heads_ / n_heads * per_group;
-    const uint64_t grain =
-        host_.spans_nodes() ? 0 : std::max<uint64_t>(n_tasks / (4 * host_.max_workers()), 1);
+    const uint64_t grain = host_.spans_nodes() ? 0 : std::max<uint64_t>(n_tasks / enough, 1);
     host_.parallel_for(n_tasks, grain, [&](uint64_t first, uint64_t last, uint32_t worker) {
       const Scratch<std::byte> scratch(host_, worker, scratch_bytes);
       for (uint64_t task = first; task < last; ++task) {
         const auto head = static_cast<uint32_t>(task / per_group) * n_heads;
         const auto seq = static_cast<uint32_t>(task % per_group / n_chunks);
-        const uint64_t begin = task % n_chunks * kChunk,
-                       end = std::min(begin + kChunk, step.candidates(seq, head).size());
+        const uint64_t begin = task % n_chunks * size,
+                       end = std::min(begin + size, step.candidates(seq, head).size());
         if (begin < end) fn(Chunk{seq, head, n_heads, begin, end}, scratch.data());
       }
     });
@@ -188,7 +190,7 @@ class BlockRepresentative {
     task.next = step.record(seq, kv_head, from[begin]);
     for (uint64_t i = begin; i < end; i += task.n) {
       const uint64_t left_of_page = page_blocks - from[i] % page_blocks;
-      task.n = static_cast<uint32_t>(from.run_from(i, std::min(end - i, left_of_page)));
+      task.n = static_cast<uint32_t>(from.run_from(i, std::min({end - i, left_of_page, kChunk})));
       task.records = task.next;
       const uint64_t after = i + task.n;
       task.next = after < from.size() ? step.record(seq, kv_head, from[after]) : nullptr;
@@ -209,7 +211,8 @@ class BlockRepresentative {
     return score_bytes() + (adds ? group_size() * kChunk * sizeof(float) : 0);
   }
 
-  // Candidates per task: 64 KiB of f16 records at head_dim 128, far above what a hand-over costs.
+  // Least candidates per task: 64 KiB of f16 records at head_dim 128, far above what a hand-over
+  // costs.
   static constexpr uint64_t kChunk = 256;
 
   // Keys of one kv head of an item's block.
