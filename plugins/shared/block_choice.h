@@ -27,7 +27,10 @@ class BlockChoice : public BlockBudget {
   void select(const Step& step, const kvasir_sel_in& in, kvasir_selection& out) const {
     lay_out(step, in, out);
     const float* scores = floats(in.scores, "the scores");
-    host_.parallel_for(n_lists(step), 1, [&](uint64_t begin, uint64_t end, uint32_t worker) {
+    // The lists of one sequence are alike. An even split leaves a worker those whose scores it has
+    // refined (plugins/shared/coarse_first.h): they are in its cache.
+    const uint64_t grain = step.n_seqs() == 1 ? 0 : 1;
+    host_.parallel_for(n_lists(step), grain, [&](uint64_t begin, uint64_t end, uint32_t worker) {
       for (auto i = static_cast<uint32_t>(begin); i < end; ++i) {
         const Candidates from = candidates(step, i);
         const std::span<uint32_t> list = list_indices(out, i);

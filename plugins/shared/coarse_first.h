@@ -78,7 +78,7 @@ class CoarseFirst : public BlockRepresentative<Method> {
     const uint32_t n_heads = this->n_kv_heads(), n_seqs = step.n_seqs();
     const uint64_t scratch_bytes = refine_bytes(wanted.longest);
     this->host().parallel_for(
-        uint64_t{n_heads} * n_seqs, this->host().spans_nodes() ? 0 : 1,
+        uint64_t{n_heads} * n_seqs, this->host().spans_nodes() || n_seqs == 1 ? 0 : 1,
         [&](uint64_t begin, uint64_t end, uint32_t worker) {
           const Scratch<std::byte> scratch(this->host(), worker, scratch_bytes);
           for (uint64_t i = begin; i < end; ++i) {
