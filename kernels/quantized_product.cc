@@ -226,9 +226,12 @@ template <QuantizedLayout kLayout, size_t kRows>
 void all_outputs(const Rows& x, size_t n_in, const uint8_t* panel, const Out& out) {
   constexpr size_t kVectors = std::min(kTileVectors<kRows>, kPanelOutputs / kOutputs);
   for (size_t first = 0; first < kPanelOutputs; first += kVectors * kOutputs) {
-    with_ahead(x.panel_is_new && first == 0, [&]<Ahead kAhead>() HWY_ATTR {
-      tile<kLayout, kAhead, kRows, kVectors>(x, n_in, panel, first, out);
-    });
+    if constexpr (kLayout.f32_scales)  // it was unpacked just now
+      tile<kLayout, Ahead::kNothing, kRows, kVectors>(x, n_in, panel, first, out);
+    else
+      with_ahead(x.panel_is_new && first == 0, [&]<Ahead kAhead>() HWY_ATTR {
+        tile<kLayout, kAhead, kRows, kVectors>(x, n_in, panel, first, out);
+      });
   }
 }
 
@@ -251,7 +254,7 @@ void some_rows(const Rows& x, size_t n_rows, size_t n_in, const uint8_t* panel, 
   }
 }
 
-// Many rows: the panel in a form that takes the fewest instructions per tile.
+// The panel in the form that takes the fewest instructions per tile: see unpacked().
 template <QuantizedType kType, Ahead kAhead>
 void unpack(const uint8_t* HWY_RESTRICT at, size_t n_in, uint8_t* HWY_RESTRICT to) {
   constexpr QuantizedLayout kFrom = quantized_layout(kType), kTo = unpacked(kFrom);
@@ -271,12 +274,12 @@ void unpack(const uint8_t* HWY_RESTRICT at, size_t n_in, uint8_t* HWY_RESTRICT t
                      numbers + part * kPanelOutputs + first);
         if constexpr (kFrom.has_min)
           hn::StoreU(load_min<kFrom>(head, at, first), d, numbers + kPanelOutputs + first);
-        [&]<size_t... kStep>(std::index_sequence<kStep...>) HWY_ATTR {
+        const auto store = [&]<size_t... kStep>(std::index_sequence<kStep...>) HWY_ATTR {
           (hn::StoreU(load_weights<kFrom, kStep>(upper, q, first), Bytes(),
                       to + kTo.head_bytes() + (kStep * kPanelOutputs + first) * 4),
            ...);
-        }
-        (std::make_index_sequence<kQuantizedInputs / 4>());
+        };
+        store(std::make_index_sequence<kQuantizedInputs / 4>());
       }
       at += kFrom.block_bytes();
       to += kTo.head_bytes() + kTo.block_bytes();

@@ -57,8 +57,9 @@ TEST_CASE("plan counts the records that choosing among a million tokens reads") 
   // Per layer and kv head 8,192 blocks: minima and maxima of 128 channels in f16.
   const uint64_t heads = 32 * 8, record = 2 * 128 * 2, records = 8192 * record * heads;
   CHECK(bytes("representative.coarse_first=false") == std::pair(records, records));
-  // A page of 64: a line for its state, range and step in f32, codes of 4 bits.
-  const uint64_t page = 64 + 2 * 256 * 4 + 64 * 256 / 2;
+  // A page of 64: a line for its state, low ends and steps in f16, a distance per record, codes of
+  // 4 bits.
+  const uint64_t page = 64 + 2 * 256 * 2 + 64 + 64 * 256 / 2;
   CHECK(bytes("representative.coarse_first=true") ==
         std::pair((128 * page + 3 * 96 * record) * heads, records + 128 * page * heads));
   // Shares of all attention are added up: every score counts.
