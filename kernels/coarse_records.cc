@@ -97,6 +97,17 @@ HWY_INLINE void store_f16(VecF32 x, uint8_t* row, size_t column) {
   store_row(x, reinterpret_cast<hwy::float16_t*>(row) + column);
 }
 
+// x in f16, or a number of f16 below it (sign = -1) or above it (sign = +1).
+HWY_INLINE void store_outwards(VecF32 x, float sign, uint8_t* row, size_t column) {
+  const F32 d;
+  store_f16(outwards(x, sign, static_cast<hwy::float16_t*>(nullptr)), row, column);
+  // What is lost in f32 beside half of the least number of f16 did not move x.
+  const VecF32 kept = load_f16(row, column);
+  const auto is_inside = sign < 0.0f ? hn::Gt(kept, x) : hn::Lt(kept, x);
+  const VecF32 beyond = hn::Add(kept, hn::Set(d, sign * 0x1p-24f));
+  store_f16(hn::IfThenElse(is_inside, beyond, kept), row, column);
+}
+
 // The range of one vector of elements over all records, and its 16th; false: not finite.
 template <class T>
 bool range_of(const Records& records, size_t column, size_t width, float unit, const Parts& to) {
@@ -109,11 +120,9 @@ bool range_of(const Records& records, size_t column, size_t width, float unit, c
   }
   const VecF32 range = hn::Mul(hn::Sub(most, least), hn::Zero(d));
   const VecF32 inverse = hn::Set(d, 1.0f / unit);
-  store_f16(outwards(hn::Mul(least, inverse), -1.0f, static_cast<hwy::float16_t*>(nullptr)), to.low,
-            column);
+  store_outwards(hn::Mul(least, inverse), -1.0f, to.low, column);
   const VecF32 above = hn::Sub(hn::Mul(most, inverse), load_f16(to.low, column));
-  const VecF32 step = hn::Mul(above, hn::Set(d, 1.0f / kCoarseSteps));
-  store_f16(outwards(step, 1.0f, static_cast<hwy::float16_t*>(nullptr)), to.step, column);
+  store_outwards(hn::Mul(above, hn::Set(d, 1.0f / kCoarseSteps)), 1.0f, to.step, column);
   return hn::AllTrue(d, hn::Eq(range, hn::Zero(d)));
 }
 
@@ -232,7 +241,7 @@ Shared weigh(const float* weight, size_t width, const CoarseParts<const uint8_t>
     hn::StoreU(of_step, d, scaled + c);
   }
   // Codes and sums in f32, of the bound and of the score, are off by less than this share of the
-  // magnitudes; where those are tiny, by less than kTiny.
+  // magnitudes; where those are tiny, by less than kTiny, or kTiny units.
   const float error = static_cast<float>(width + 64) * 0x1p-23f;
   constexpr float kTiny = 0x1p-110f;
   size = hn::MulAdd(length, hn::Set(d, kCoarseSteps), size);
@@ -241,7 +250,7 @@ Shared weigh(const float* weight, size_t width, const CoarseParts<const uint8_t>
   const float sum_of_squares = hn::GetLane(hn::SumOfLanes(d, squares));
   const float most = hn::GetLane(hn::MaxOfLanes(d, largest));
   Shared out;
-  out.shared = hn::GetLane(hn::SumOfLanes(d, sum)) * of.unit + kTiny;
+  out.shared = hn::GetLane(hn::SumOfLanes(d, sum)) * of.unit + kTiny * std::max(of.unit, 1.0f);
   out.scale = most * (1.0f / kMostWeight);
   if (out.scale < kTiny) {  // no inverse: each code counts as the largest
     out.scale = 0.0f;

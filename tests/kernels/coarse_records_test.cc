@@ -200,6 +200,32 @@ TEST_CASE("elements that are equal in all records, huge, or hardly apart") {
   test::for_each_simd_target([&] { check_bounds(zeros, test::random_floats(32, 1.0f, 12)); });
 }
 
+TEST_CASE("elements that are next to nothing beside others, which no weight counts") {
+  for (const float small : {1e-6f, 1e-10f, 1e-22f, 1e-30f})
+    for (const float sign : {-1.0f, 1.0f}) {
+      CAPTURE(small);
+      CAPTURE(sign);
+      Page page(16, 48, ElementType::kF32, 1.0f, 21);
+      for (size_t b = 0; b < page.records.n; ++b) {
+        const float x = sign * small * (1.0f + 0.01f * static_cast<float>(b % 3));
+        std::memcpy(page.bytes.data() + b * page.records.record_bytes + 4 * 5, &x, 4);
+      }
+      std::vector<float> weight(48, 0.0f);
+      for (const float of_small : {-3.0f, 3.0f}) {
+        weight[5] = of_small;
+        // 16 steps, each of the least number of f16, and twice half of them.
+        const double most = 32 * std::exp2(-24) * unit_of(page) * 3;
+        test::for_each_simd_target([&] {
+          const std::vector<float> bound = bounds(page, weight);
+          for (size_t b = 0; b < page.records.n; ++b) {
+            CHECK(double{bound[b]} >= page.score(b, weight));
+            CHECK(double{bound[b]} <= page.score(b, weight) + most);
+          }
+        });
+      }
+    }
+}
+
 TEST_CASE("what is not finite has no coarse copy") {
   for (const float bad : {kInf, -kInf, std::numeric_limits<float>::quiet_NaN()})
     for (const size_t d : {0u, 17u, 36u})
