@@ -44,6 +44,11 @@ struct CoarseParts {
   Byte *low, *step, *distance, *words;
 };
 
+// Of the bytes of distances, in steps: no element is more than half a step off.
+inline float distance_step(size_t width) {
+  return 0.5f * std::sqrt(static_cast<float>(width)) / kDistanceSteps;
+}
+
 }  // namespace kvasir::kernels
 #endif  // KVASIR_KERNELS_COARSE_RECORDS_ONCE
 
@@ -93,19 +98,10 @@ using Parts = CoarseParts<uint8_t>;
 HWY_INLINE VecF32 load_f16(const uint8_t* row, size_t column) {
   return load_row(F32(), reinterpret_cast<const hwy::float16_t*>(row) + column);
 }
-HWY_INLINE void store_f16(VecF32 x, uint8_t* row, size_t column) {
-  store_row(x, reinterpret_cast<hwy::float16_t*>(row) + column);
-}
-
 // x in f16, or a number of f16 below it (sign = -1) or above it (sign = +1).
 HWY_INLINE void store_outwards(VecF32 x, float sign, uint8_t* row, size_t column) {
-  const F32 d;
-  store_f16(outwards(x, sign, static_cast<hwy::float16_t*>(nullptr)), row, column);
-  // What is lost in f32 beside half of the least number of f16 did not move x.
-  const VecF32 kept = load_f16(row, column);
-  const auto is_inside = sign < 0.0f ? hn::Gt(kept, x) : hn::Lt(kept, x);
-  const VecF32 beyond = hn::Add(kept, hn::Set(d, sign * 0x1p-24f));
-  store_f16(hn::IfThenElse(is_inside, beyond, kept), row, column);
+  auto* to = reinterpret_cast<hwy::float16_t*>(row) + column;
+  store_row(outwards(x, sign, to), to);
 }
 
 // The range of one vector of elements over all records, and its 16th; false: not finite.
@@ -178,53 +174,47 @@ void code_column(const Records& records, const Column<T>& elements, size_t colum
   }
 }
 
-// Distances of records from the middles of their steps, in 255ths of the largest, rounded up.
-// Returns the largest, in steps.
+// Distances of records from the middles of their steps, rounded up.
 template <class T>
-float store_distances(const Records& records, size_t width, float unit, const Parts& parts) {
+void store_distances(const Records& records, size_t width, float unit, const Parts& parts) {
   const F32 d;
-  const auto distance = [&](size_t record) HWY_ATTR {
-    VecF32 sum = hn::Zero(d);
+  for (size_t b = 0; b < records.n; ++b) {
+    VecF32 squares = hn::Zero(d);
     for (size_t c = 0; c < coarse_width(width); c += kLanes) {
-      const VecF32 off = Column<T>(records, c, width, unit, parts).off(record);
-      sum = hn::MulAdd(off, off, sum);
+      const VecF32 off = Column<T>(records, c, width, unit, parts).off(b);
+      squares = hn::MulAdd(off, off, squares);
     }
-    return std::sqrt(hn::GetLane(hn::SumOfLanes(d, sum)));
-  };
-  float largest = 0.0f;
-  for (size_t b = 0; b < records.n; ++b) largest = std::max(largest, distance(b));
-  const float per_step = largest > 0.0f ? kDistanceSteps / largest : 0.0f;
-  for (size_t b = 0; b < records.n; ++b)
+    const float distance = std::sqrt(hn::GetLane(hn::SumOfLanes(d, squares)));
     parts.distance[b] =
-        static_cast<uint8_t>(std::min(kDistanceSteps, std::ceil(distance(b) * per_step)));
-  return largest;
+        static_cast<uint8_t>(std::min(kDistanceSteps, std::ceil(distance / distance_step(width))));
+  }
 }
 
-bool code_records(const Records& records, size_t width, uint8_t* copy, CoarseScale* scale) {
+bool code_records(const Records& records, size_t width, uint8_t* copy, float* unit) {
   const Parts parts(copy, records.n, width);
   bool is_finite = true;
   with_row_type(records.type, [&]<class T>(T) {
-    scale->unit = unit_of<T>(records, width);
-    is_finite = scale->unit != 0.0f;
+    *unit = unit_of<T>(records, width);
+    is_finite = *unit != 0.0f;
     for (size_t c = 0; c < coarse_width(width) && is_finite; c += kLanes) {
-      is_finite = range_of<T>(records, c, width, scale->unit, parts);
+      is_finite = range_of<T>(records, c, width, *unit, parts);
       if (is_finite)
-        code_column<T>(records, Column<T>(records, c, width, scale->unit, parts), c, parts.words);
+        code_column<T>(records, Column<T>(records, c, width, *unit, parts), c, parts.words);
     }
-    if (is_finite) scale->distance = store_distances<T>(records, width, scale->unit, parts);
+    if (is_finite) store_distances<T>(records, width, *unit, parts);
   });
   return is_finite;
 }
 
-// What turns codes into bounds: shared + scale * sum of rounded weight * code, and for the distance
-// from the middles the smaller one of half_steps and a record's byte times per_distance.
+// What the bounds of all records share: one is sum + scale * the sum of rounded weight * code, plus
+// the smaller one of half_steps and the record's byte of distance times per_distance.
 struct Shared {
-  float shared, scale, half_steps, per_distance;
+  float sum, scale, half_steps, per_distance;
 };
 
-// Of the numbers of a copy; the weights of the codes, in units: scaled [coarse_width(width)].
-Shared weigh(const float* weight, size_t width, const CoarseParts<const uint8_t>& parts,
-             const CoarseScale& of, float* scaled) {
+// scaled [coarse_width(width)]: the weights of the codes, in units, as `scale` is.
+Shared weigh(const float* weight, size_t width, const CoarseParts<const uint8_t>& parts, float unit,
+             float* scaled) {
   const F32 d;
   VecF32 sum = hn::Zero(d), size = hn::Zero(d), largest = hn::Zero(d);
   VecF32 length = hn::Zero(d), squares = hn::Zero(d);
@@ -250,19 +240,19 @@ Shared weigh(const float* weight, size_t width, const CoarseParts<const uint8_t>
   const float sum_of_squares = hn::GetLane(hn::SumOfLanes(d, squares));
   const float most = hn::GetLane(hn::MaxOfLanes(d, largest));
   Shared out;
-  out.shared = hn::GetLane(hn::SumOfLanes(d, sum)) * of.unit + kTiny * std::max(of.unit, 1.0f);
+  out.sum = hn::GetLane(hn::SumOfLanes(d, sum)) * unit + kTiny * std::max(unit, 1.0f);
   out.scale = most * (1.0f / kMostWeight);
   if (out.scale < kTiny) {  // no inverse: each code counts as the largest
     out.scale = 0.0f;
-    out.shared += kCoarseSteps * length_sum * of.unit;
+    out.sum += kCoarseSteps * length_sum * unit;
   }
-  out.half_steps = 0.5f * length_sum * of.unit;
+  out.half_steps = 0.5f * length_sum * unit;
   // A record is half a step off in each element at most, and `distance` in all of them together.
   constexpr float kLeastSum = 1e-28f;  // squares that underflow are no part of smaller ones
   constexpr float kMost = std::numeric_limits<float>::max();
   out.per_distance = kMost;
   if (sum_of_squares >= kLeastSum && sum_of_squares <= kMost)
-    out.per_distance = of.distance * (1.0f / kDistanceSteps) * std::sqrt(sum_of_squares) * of.unit;
+    out.per_distance = distance_step(width) * std::sqrt(sum_of_squares) * unit;
   return out;
 }
 
@@ -320,7 +310,7 @@ HWY_INLINE VecF32 beside_codes(const Shared& s, const uint8_t* distance) {
   const hn::Rebind<uint8_t, F32> d8;
   const VecF32 bytes = hn::ConvertTo(d, hn::PromoteTo(I32(), hn::LoadU(d8, distance)));
   const VecF32 off = hn::Mul(bytes, hn::Set(d, s.per_distance));
-  return hn::Add(hn::Set(d, s.shared), hn::Min(off, hn::Set(d, s.half_steps)));
+  return hn::Add(hn::Set(d, s.sum), hn::Min(off, hn::Set(d, s.half_steps)));
 }
 
 // Bounds of kVectors vectors of records. With each word it asks for `n_lines` cache lines of what
@@ -388,20 +378,20 @@ void bound_words(const Weights& rounded, size_t n_words, const CoarseParts<const
     }
     const float off =
         std::min(static_cast<float>(parts.distance[b]) * shared.per_distance, shared.half_steps);
-    bound[b] = shared.shared + off + shared.scale * static_cast<float>(sum);
+    bound[b] = shared.sum + off + shared.scale * static_cast<float>(sum);
   }
 }
 
 #endif
 
-void bound_records(const float* weight, size_t width, const uint8_t* copy, const CoarseScale& scale,
+void bound_records(const float* weight, size_t width, const uint8_t* copy, float unit,
                    const uint8_t* next, size_t n, float* bound, float* scaled) {
   const CoarseParts<const uint8_t> parts(copy, n, width);
   auto* bytes = reinterpret_cast<int8_t*>(scaled + coarse_width(width));
   const Weights rounded{bytes, bytes + coarse_width(width)};
-  Shared shared = weigh(weight, width, parts, scale, scaled);
+  Shared shared = weigh(weight, width, parts, unit, scaled);
   round_up(scaled, width, shared.scale, rounded);
-  shared.scale *= scale.unit;
+  shared.scale *= unit;
   bound_words(rounded, coarse_words(width), parts, next, coarse_bytes(n, width), n, shared, bound);
 }
 
@@ -422,14 +412,14 @@ size_t coarse_bytes(size_t n, size_t width) {
 
 size_t coarse_scratch_bytes(size_t width) { return coarse_width(width) * (sizeof(float) + 2); }
 
-bool make_coarse(const Records& records, size_t width, void* coarse, CoarseScale* scale) {
-  return HWY_DYNAMIC_DISPATCH(code_records)(records, width, static_cast<uint8_t*>(coarse), scale);
+bool make_coarse(const Records& records, size_t width, void* coarse, float* unit) {
+  return HWY_DYNAMIC_DISPATCH(code_records)(records, width, static_cast<uint8_t*>(coarse), unit);
 }
 
-void bound_coarse(const float* weight, size_t width, const void* coarse, const CoarseScale& scale,
+void bound_coarse(const float* weight, size_t width, const void* coarse, float unit,
                   const void* next, size_t n, float* bound, void* scratch) {
   HWY_DYNAMIC_DISPATCH(bound_records)
-  (weight, width, static_cast<const uint8_t*>(coarse), scale, static_cast<const uint8_t*>(next), n,
+  (weight, width, static_cast<const uint8_t*>(coarse), unit, static_cast<const uint8_t*>(next), n,
    bound, static_cast<float*>(scratch));
 }
 

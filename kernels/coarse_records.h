@@ -15,17 +15,11 @@ namespace kvasir::kernels {
 // Bytes of the coarse copy of n records of `width` elements.   n: a multiple of 16
 size_t coarse_bytes(size_t n, size_t width);
 
-// What stands beside a copy.
-struct CoarseScale {
-  float unit;      // of its numbers: a power of two, so that f16 holds them
-  float distance;  // the largest Euclidean distance of a record from the middles of its steps, in
-                   // steps
-};
-
 // Of records.n records, each of `width` elements of records.type. False: an element, or the
 // distance of two, is not finite, and the outputs are left in no defined state.
 //   coarse: coarse_bytes(records.n, width), 4-byte aligned
-bool make_coarse(const Records& records, size_t width, void* coarse, CoarseScale* scale);
+//   unit: of its numbers, a power of two, so that f16 holds them
+bool make_coarse(const Records& records, size_t width, void* coarse, float* unit);
 
 // Bytes of scratch, 64-byte aligned by the caller.
 size_t coarse_scratch_bytes(size_t width);
@@ -36,12 +30,12 @@ size_t coarse_scratch_bytes(size_t width);
 // lies in:
 //   sum_d weight[d] * (low_d + step_d * (c_bd + 1/2)) + off_b, weights rounded up to 16 bits,
 //   off_b = min(sum_d |weight[d] step_d| / 2, distance_b * sqrt(sum_d (weight[d] step_d)^2)):
-// the second is Cauchy and Schwarz over a record's distance from the middles of its steps, kept in
-// 255ths of the largest, and left out where the sum of squares is below 1e-28 square units. Not
-// finite only where the weights are not, or where a sum overflows. next: a copy that is looked at
-// soon, or null: it is brought into the first cache.
+// the second is Cauchy and Schwarz over a record's Euclidean distance from the middles of its
+// steps, in steps, kept in 255ths of the largest that it can have; it is left out where the sum of
+// squares is below 1e-28 square units. Not finite only where the weights are not, or where a sum
+// overflows. next: a copy that is looked at soon, or null: it is brought into the first cache.
 //   weight [width]; bound [n] written, n as of make_coarse()
-void bound_coarse(const float* weight, size_t width, const void* coarse, const CoarseScale& scale,
+void bound_coarse(const float* weight, size_t width, const void* coarse, float unit,
                   const void* next, size_t n, float* bound, void* scratch);
 
 }  // namespace kvasir::kernels

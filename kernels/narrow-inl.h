@@ -71,7 +71,8 @@ HWY_INLINE void store_row(VecF32 x, hwy::float16_t* out) {
 }
 
 // x moved so that rounding to f16 does not end above it (sign = -1) or below it (sign = +1), and
-// kept finite. Rounding moves by at most half a step: 2^-11 of |x|, or 2^-25 among subnormals.
+// kept finite. Rounding moves by at most half a step: 2^-11 of |x|, or 2^-25 among subnormals,
+// where the margin is a little more: x that is lost beside 2^-25 would end at 0.
 HWY_INLINE VecF32 outwards(VecF32 x, float sign, float*) {
   (void)sign;
   return x;
@@ -82,7 +83,8 @@ HWY_INLINE VecF32 outwards(VecF32 x, float sign, hwy::float16_t*) {
   constexpr float kLargest = 65504.0f;
   HWY_ALIGN hwy::float16_t half[kLanes];
   store_row(x, half);
-  const VecF32 margin = hn::Max(hn::Mul(hn::Abs(x), hn::Set(d, 0x1p-11f)), hn::Set(d, 0x1p-25f));
+  const VecF32 margin =
+      hn::Max(hn::Mul(hn::Abs(x), hn::Set(d, 0x1p-11f)), hn::Set(d, 0x1.000002p-25f));
   const VecF32 moved = hn::MulAdd(margin, hn::Set(d, sign), x);
   const VecF32 safe = hn::IfThenElse(hn::Eq(load_row(d, half), x), x, moved);
   return hn::Min(hn::Set(d, kLargest), hn::Max(hn::Set(d, -kLargest), safe));

@@ -94,10 +94,10 @@ class CoarseFirst : public BlockRepresentative<Method> {
   // Before the copy.
   struct Header {
     uint32_t made;  // whether it is there: kMade
-    kernels::CoarseScale scale;
+    float unit;     // as of make_coarse()
   };
   static constexpr uint64_t kHeader = 64;
-  static constexpr uint32_t kMade = 4;  // 1 had another order of the codes, 2 no distance, 3 one
+  static constexpr uint32_t kMade = 4;  // 1 to 3 were of other forms
   // How many copies further on memory is asked for.
   static constexpr uint32_t kAhead = 2;
   // Where more than a quarter is chosen, most records would be read besides.
@@ -138,21 +138,21 @@ class CoarseFirst : public BlockRepresentative<Method> {
     const Method& method = this->method();
     const bool is_made = kernels::make_coarse({records, step.raw().slab->record_bytes, page_blocks_,
                                                method.head_dim(), method.type(), nullptr},
-                                              width_, part + kHeader, &header.scale);
+                                              width_, part + kHeader, &header.unit);
     header.made = is_made ? kMade : 0;
     std::memcpy(part, &header, sizeof header);
   }
 
   struct Coarse {
     const std::byte* copy = nullptr;  // null: none
-    kernels::CoarseScale scale{};
+    float unit = 0.0f;
   };
   Coarse coarse(const Step& step, uint32_t seq, uint32_t kv_head, uint32_t block) const {
     const std::byte* part = step.page_part(seq, kv_head, block);
     Header header{};
     if (part) std::memcpy(&header, part, sizeof header);
     if (header.made != kMade) return {};
-    return {part + kHeader, header.scale};
+    return {part + kHeader, header.unit};
   }
 
   // Bounds of candidates whose page has a copy, scores of the others. Returns the bytes read.
@@ -186,7 +186,7 @@ class CoarseFirst : public BlockRepresentative<Method> {
       const bool is_run = end - i == left || from[end] - first >= page_blocks_;
       while (!is_run && end < chunk.end && from[end] - first < page_blocks_) ++end;
       for (uint32_t head = chunk.first_head; head < last_head; ++head) {
-        const auto [copy, scale] = coarse(step, chunk.seq, head, first);
+        const auto [copy, unit] = coarse(step, chunk.seq, head, first);
         if (!copy || end - i < page_blocks_ / 4) {
           bytes += score(head, i, end);
           continue;
@@ -199,13 +199,11 @@ class CoarseFirst : public BlockRepresentative<Method> {
                                 from[end]);
         if (next) __builtin_prefetch(next);  // whether it has a copy
         float* value = wanted.scores(this->list_of(chunk.seq, head));
-        const bool all = end - i == page_blocks_;  // then nothing stands between them
+        const bool is_page = end - i == page_blocks_;  // then no block of it is left out
         kernels::bound_coarse(weights + (head - chunk.first_head) * aligned(width_), width_, copy,
-                              scale, next ? next + kHeader : nullptr, page_blocks_,
-                              all ? value + i : bounds, coarse_scratch);
-        if (is_run && !all)
-          std::copy_n(bounds + (from[i] - first), end - i, value + i);
-        else if (!all)
+                              unit, next ? next + kHeader : nullptr, page_blocks_,
+                              is_page ? value + i : bounds, coarse_scratch);
+        if (!is_page)
           for (uint64_t j = i; j < end; ++j) value[j] = bounds[from[j] - first];
         bytes += slab.page_bytes;
       }

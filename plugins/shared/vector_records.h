@@ -65,7 +65,7 @@ class VectorRecords {
   kernels::Records records(const ScoreTask& task, uint32_t vector = 0) const {
     const uint64_t at = vector * vector_bytes();
     const std::byte* next = task.next ? task.next + at : nullptr;
-    return {task.records + at, task.record_stride, task.n, head_dim_, type_, next, task.list};
+    return {task.records + at, task.record_stride, task.n, head_dim_, type_, next};
   }
   static kernels::ScoreQueries queries(const ScoreTask& task) {
     return {task.q, task.group_size, task.summed};

@@ -257,8 +257,9 @@ struct PanelProducts::Kinds {
   bool quantized = false, plain = false;
   size_t unpacked_bytes = 0;  // of the largest panel
   void add(const PanelMatrix& w) {
-    (w.type == Compute::kInt8 ? quantized : plain) = true;
-    if (w.type == Compute::kInt8)
+    const bool is_quantized = w.type == Compute::kInt8;
+    (is_quantized ? quantized : plain) = true;
+    if (is_quantized)
       unpacked_bytes =
           std::max(unpacked_bytes, kernels::quantized_scratch_bytes(w.quantized, w.n_in));
   }

@@ -145,7 +145,7 @@ TEST_CASE("every form of product gives a row the same bits, whatever the number 
 
 namespace {
 
-// Outputs of normal weights in Q8_0, packed as a file's rows are.
+// Outputs of normal weights in a quantised type, packed as a file's rows are.
 struct QuantizedMatrix {
   explicit QuantizedMatrix(uint32_t n_in, GgmlType type = GgmlType::kQ8_0)
       : values(size_t{n_in} * kOut) {

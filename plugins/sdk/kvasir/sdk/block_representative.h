@@ -44,9 +44,6 @@ struct ScoreTask {
   uint64_t out_stride;
   bool summed;            // only where sums()
   const std::byte* next;  // the records that come after these, or null: worth a prefetch
-  // Only where a class between the method and BlockRepresentative asks for it: n records that lie
-  // anywhere, and `records`, `record_stride` and `next` are not set.
-  const void* const* list = nullptr;
 };
 
 namespace detail {
@@ -154,10 +151,10 @@ class BlockRepresentative {
   void for_each_chunk(const Step& step, const Wanted& wanted, bool together, uint64_t scratch_bytes,
                       const Fn& fn) const {
     const uint64_t enough = uint64_t{4} * host_.max_workers();
-    const uint64_t n_least = (wanted.longest + kChunk - 1) / kChunk;
-    const bool all = together && step.heads_share_candidates() && !host_.spans_nodes() &&
-                     step.n_seqs() * n_least >= enough;
-    const uint64_t size = all ? kChunk * (step.n_seqs() * n_least / enough) : kChunk;
+    const uint64_t n_of_all = step.n_seqs() * ((wanted.longest + kChunk - 1) / kChunk);
+    const bool all =
+        together && step.heads_share_candidates() && !host_.spans_nodes() && n_of_all >= enough;
+    const uint64_t size = all ? n_of_all / enough * kChunk : kChunk;
     const uint64_t n_chunks = (wanted.longest + size - 1) / size,
                    per_group = step.n_seqs() * n_chunks;
     const uint32_t n_heads = all ? n_kv_heads_ : 1;
@@ -175,7 +172,8 @@ class BlockRepresentative {
     });
   }
 
-  // Candidates [begin, end) of one list, in runs of records that lie side by side.
+  // Candidates [begin, end) of one list, in runs of records that lie side by side, at most kChunk:
+  // so many have scratch.
   void score_places(const Step& step, const Wanted& wanted, uint32_t list, uint64_t begin,
                     uint64_t end, std::byte* scratch) const {
     const uint32_t seq = list / n_kv_heads_, kv_head = list % n_kv_heads_;
