@@ -326,7 +326,7 @@ HWY_INLINE void bound_vectors(const Weights& rounded, size_t n_words, const uint
   for (size_t v = 0; v < kVectors; ++v) upper[v] = lower[v] = hn::Zero(di);
   for (size_t w = 0; w < n_words; ++w) {
     for (size_t line = 0; line < n_lines; ++line)
-      __builtin_prefetch(next + (w * n_lines + line) * kCacheLine, 0, 3);
+      prefetch_line(next + (w * n_lines + line) * kCacheLine);
     const int8_t *const upper_of = rounded.upper + w * kTogether, *const lower_of =
                                                                       rounded.lower + w * kTogether;
     const VecI32 upper_of_low = four(upper_of), upper_of_high = four(upper_of + 4),

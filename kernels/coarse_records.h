@@ -33,7 +33,7 @@ size_t coarse_scratch_bytes(size_t width);
 // the second is Cauchy and Schwarz over a record's Euclidean distance from the middles of its
 // steps, in steps, kept in 255ths of the largest that it can have; it is left out where the sum of
 // squares is below 1e-28 square units. Not finite only where the weights are not, or where a sum
-// overflows. next: a copy that is looked at soon, or null: it is brought into the first cache.
+// overflows. next: a copy that is looked at soon, or null: it is asked for.
 //   weight [width]; bound [n] written, n as of make_coarse()
 void bound_coarse(const float* weight, size_t width, const void* coarse, float unit,
                   const void* next, size_t n, float* bound, void* scratch);

@@ -1,6 +1,11 @@
-// In which order lines of memory are asked for that are read soon. No result depends on it.
+// In which order lines of memory that are read soon are asked for, and into which cache. No result
+// depends on it.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 
 namespace kvasir::kernels {
 
@@ -15,5 +20,29 @@ inline const bool kPrefetchInTurn = [] {
   return false;
 #endif
 }();
+
+// Whether K, V and coarse copies are asked for into the first cache: on AMD's Zen 5 attention over
+// f16 takes 5 % less time than into the second. On Zen 4, whose few miss buffers then wait for
+// memory, over f16 a third more, over q8_0 a half more, and copies a fifth. Others are taken for
+// the latter.
+inline const bool kPrefetchIntoFirstCache = [] {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  if (!__builtin_cpu_is("amd") || !__get_cpuid(1, &eax, &ebx, &ecx, &edx)) return false;
+  const unsigned family = (eax >> 8 & 0xf) + (eax >> 20 & 0xff);
+  return family >= 0x1a;
+#else
+  return false;
+#endif
+}();
+
+[[gnu::always_inline]] inline void prefetch_line(const void* line) {
+  if (kPrefetchIntoFirstCache) {
+    __builtin_prefetch(line, 0, 3);
+  } else {
+    __builtin_prefetch(line, 0, 2);
+  }
+}
 
 }  // namespace kvasir::kernels
