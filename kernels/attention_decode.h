@@ -35,10 +35,11 @@ bool attention_decode_has_integers();
 //
 // With shape.in_integers, on CPUs with VNNI and VBMI of AVX-512 (Ice Lake, Zen 4 and later), where
 // K or V is q8_0 or q4_0: over such K, q (scaled) is rounded to 1 / 254 of the largest element of
-// its group of 32, as llama.cpp rounds it; over such V, a weight times the scale of a value's
-// group to 1 / 65534 of c, the largest weight times the largest |scale| in its tile. So
+// its group of 32, as llama.cpp rounds it; over such V, a weight to 1 / 65534 of the largest in its
+// tile, the scale of a value's group to 1 / 65534 of the largest, and their product as finely:
+// together to 1 / 21844 of c, the largest weight times the largest |scale|. So
 //   |logit error| <= sum of groups (max |q| / 254 * sum of |k|)
-//   |o error| <= max |logit error| * 2 max |v| + sum of tiles (c / 65534 * sum of |steps|)
+//   |o error| <= max |logit error| * 2 max |v| + sum of tiles (c / 21844 * sum of |steps|)
 // where c has been divided by the sum of exp(logit - max). Rounded q apart, 2e-4 of the largest
 // output was seen over random numbers. Other types have the bits that they have without.
 //

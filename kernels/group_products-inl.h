@@ -2,10 +2,10 @@
 // softmax weights with values. Only where KVASIR_QUAD_DOT is 1.
 //
 // f32 becomes integers relative to the largest magnitude among the numbers beside it: a query's 8
-// bits in a group of 32, as llama.cpp's; the weights of a tile's rows, each times the scale of its
-// row, 16 bits of the largest weight times the largest scale. So an element of a query is off by at
-// most 1 / 254 of that magnitude, a weight by 1 / 65534. Sums of a group's products, and of a
-// tile's products, are exact.
+// bits in a group of 32, as llama.cpp's; the weights of a tile's rows, the scales of its rows, and
+// the products of the two 16 bits. So an element of a query is off by at most 1 / 254 of that
+// magnitude, a weight times a scale by 1 / 21844. Sums of a group's products, and of a tile's
+// products, are exact.
 // SPDX-License-Identifier: Apache-2.0
 #if defined(KVASIR_KERNELS_GROUP_PRODUCTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVASIR_KERNELS_GROUP_PRODUCTS_INL_H_
@@ -347,6 +347,14 @@ HWY_INLINE __m512i reduce_integers(const __m512i* v, const Fn& fn) {
   return _mm512_load_si512(lanes);
 }
 
+// Lane i: the low 16 bits of first's, and above them those of second's.
+HWY_INLINE __m512i in_pairs(__m512i first, __m512i second) {
+  return _mm512_mask_mov_epi16(_mm512_slli_epi32(second, 16), 0x55555555, first);
+}
+
+inline constexpr float kMostWeight = 32767.0f;     // of softmax weights, and of scales
+inline constexpr float kMulhrsDivides = 32768.0f;  // products of the two, by its instruction
+
 // The weights of GT heads in kGroups groups: those of a head and a group alone are a long chain.
 //   p       [GT, kTileTokens], in [0, most] and 0 or NaN behind n_rows up to a multiple of 16
 //   most    [GT]
@@ -372,8 +380,7 @@ HWY_NOINLINE void split_weights(const float* p, const float* most, size_t n_rows
     largest[4 + j] = _cvtsh_ss(static_cast<uint16_t>(~_mm_extract_epi16(least, 0)));
   }
   const IntegerScales factors =
-      integer_scales(_mm512_castps_si512(_mm512_load_ps(largest)),
-                     _mm512_mask_mov_ps(_mm512_set1_ps(32767.0f), 0xf, _mm512_set1_ps(1.0f)));
+      integer_scales(_mm512_castps_si512(_mm512_load_ps(largest)), _mm512_set1_ps(kMostWeight));
   _mm512_store_ps(to, factors.to);
   _mm512_store_ps(from, factors.from);
   __m512i sum[kGroups][GT];
@@ -381,22 +388,22 @@ HWY_NOINLINE void split_weights(const float* p, const float* most, size_t n_rows
     HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) sum[j][g] = _mm512_setzero_si512();
   }
   for (size_t r = 0; r < n_rows; r += 32) {
-    __m512 x[GT], y[GT];
+    const __mmask16 has_second = r + kRunRows < n_rows ? 0xffff : 0;
+    __m512i of_head[GT];
     HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
       const float* of_rows = p + g * kTileTokens + r;
       const __m512 factor = _mm512_set1_ps(to[g]);
-      x[g] = _mm512_mul_ps(_mm512_load_ps(of_rows), factor);
-      y[g] =
-          _mm512_maskz_mul_ps(r + 16 < n_rows ? 0xffff : 0, _mm512_load_ps(of_rows + 16), factor);
+      const __m512 second = _mm512_maskz_loadu_ps(has_second, of_rows + kRunRows);
+      of_head[g] =
+          in_pairs(to_integers(_mm512_load_ps(of_rows), factor), to_integers(second, factor));
     }
     HWY_UNROLL(4) for (size_t j = 0; j < kGroups; ++j) {
       const uint16_t* of_run = scales + r / kRunRows * stride + j * kRunRows;
       const __m512 factor = _mm512_set1_ps(to[4 + j]);
-      const __m512 a = _mm512_mul_ps(load_scales(of_run), factor);
-      const __m512 b = _mm512_mul_ps(load_scales(of_run + stride), factor);
+      const __m512i of_group = in_pairs(to_integers(load_scales(of_run), factor),
+                                        to_integers(load_scales(of_run + stride), factor));
       HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
-        const __m512i both = _mm512_mask_mov_epi16(_mm512_slli_epi32(to_integers(y[g], b), 16),
-                                                   0x55555555, to_integers(x[g], a));
+        const __m512i both = _mm512_mulhrs_epi16(of_head[g], of_group);
         if constexpr (kSums) add_pairs(sum[j][g], both, _mm512_set1_epi16(1));
         _mm512_store_si512(out[j][g].pairs + r / 2, both);
       }
@@ -413,7 +420,7 @@ HWY_NOINLINE void split_weights(const float* p, const float* most, size_t n_rows
   }
   HWY_UNROLL(4) for (size_t j = 0; j < kGroups; ++j) {
     HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
-      out[j][g].scale = from[g] * from[4 + j];
+      out[j][g].scale = from[g] * from[4 + j] * kMulhrsDivides;
       if constexpr (kSums) out[j][g].sum = sums[j * 4 + g];
     }
   }
