@@ -352,8 +352,8 @@ HWY_INLINE __m512i in_pairs(__m512i first, __m512i second) {
   return _mm512_mask_mov_epi16(_mm512_slli_epi32(second, 16), 0x55555555, first);
 }
 
-inline constexpr float kMostWeight = 32767.0f;     // of softmax weights, and of scales
-inline constexpr float kMulhrsDivides = 32768.0f;  // products of the two, by its instruction
+inline constexpr float kLargestInteger = 32767.0f;  // of softmax weights, and of scales
+inline constexpr float kProductDivisor = 32768.0f;  // vpmulhrsw's, of their products
 
 // The weights of GT heads in kGroups groups: those of a head and a group alone are a long chain.
 //   p       [GT, kTileTokens], in [0, most] and 0 or NaN behind n_rows up to a multiple of 16
@@ -380,7 +380,7 @@ HWY_NOINLINE void split_weights(const float* p, const float* most, size_t n_rows
     largest[4 + j] = _cvtsh_ss(static_cast<uint16_t>(~_mm_extract_epi16(least, 0)));
   }
   const IntegerScales factors =
-      integer_scales(_mm512_castps_si512(_mm512_load_ps(largest)), _mm512_set1_ps(kMostWeight));
+      integer_scales(_mm512_castps_si512(_mm512_load_ps(largest)), _mm512_set1_ps(kLargestInteger));
   _mm512_store_ps(to, factors.to);
   _mm512_store_ps(from, factors.from);
   __m512i sum[kGroups][GT];
@@ -420,7 +420,7 @@ HWY_NOINLINE void split_weights(const float* p, const float* most, size_t n_rows
   }
   HWY_UNROLL(4) for (size_t j = 0; j < kGroups; ++j) {
     HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
-      out[j][g].scale = from[g] * from[4 + j] * kMulhrsDivides;
+      out[j][g].scale = from[g] * from[4 + j] * kProductDivisor;
       if constexpr (kSums) out[j][g].sum = sums[j * 4 + g];
     }
   }
