@@ -2,9 +2,10 @@
 // scale is a vector and no sum goes across lanes; the rows are the signed operand of the dot
 // product, the weights the unsigned one.
 //
-// Scales bound many rows: Zen 5 multiplies on two of its four pipes, and beside the 96 products of
-// a tile of 32 inputs these do 24 multiplications by scales, so 0.8 of the products' peak is the
-// most. Conversions, sums and shifts go to the other pipes.
+// Scales bound many rows: Zen 4 and 5 multiply on two of their four pipes, and beside the 96
+// products of a tile of 32 inputs these do 24 multiplications by scales, so 0.8 of the products'
+// peak is the most. Unpacked panels hold the products of the scales, which leaves 12 and 0.89.
+// Sums, differences and shifts go to the other pipes.
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/quantized_product.h"
 
@@ -32,23 +33,16 @@ struct Out {
   float* to;
   size_t stride;
   bool accumulate;
+  const float* before = nullptr;  // [rows, kPanelOutputs]  sums of the inputs before, or zero
 };
 
-// Rows of x of one group: where the first one's first block stands.
+// Rows of x of one group.
 struct Rows {
-  const int8_t* q;
-  const float *scale, *scaled_sum;
-  const int32_t *minus_sum, *minus_half_sum;
-  size_t group;       // blocks from one block of a row to its next one
+  QuantizedBlock x;  // of the first one
+  size_t group;
   bool panel_is_new;  // nothing was multiplied with the panel so far: it is in no cache
-
-  void next_block() {
-    q += group * kQuantizedInputs;
-    scale += group;
-    scaled_sum += group;
-    minus_sum += group;
-    minus_half_sum += 2 * group;
-  }
+  // Memory that is read after this panel: a line of it is asked for per block. Null: none.
+  const uint8_t* later = nullptr;
 };
 
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
@@ -63,12 +57,10 @@ struct Weights {
   VecB value, sign;
 };
 
-constexpr bool is_wide(const QuantizedLayout& layout) { return layout.offset == 128; }
+constexpr bool is_wide(int32_t offset) { return offset == 128; }
 
 // What remains to subtract from each weight of prepare().
-constexpr int32_t offset_left(const QuantizedLayout& layout) {
-  return is_wide(layout) && kPairDot ? 0 : layout.offset;
-}
+constexpr int32_t offset_left(int32_t offset) { return is_wide(offset) && kPairDot ? 0 : offset; }
 
 template <bool kWide>
 HWY_INLINE Weights prepare(VecB q) {
@@ -105,6 +97,42 @@ using SumsI = VecI[kRows][kVectors];
 template <size_t kRows, size_t kVectors>
 using SumsF = VecF[kRows][kVectors];
 
+template <size_t kRows, size_t kVectors>
+HWY_INLINE void store(const SumsF<kRows, kVectors>& total, size_t first, const Out& out) {
+  const Tag d;
+  for (size_t r = 0; r < kRows; ++r)
+    for (size_t v = 0; v < kVectors; ++v) {
+      float* to = out.to + r * out.stride + first + v * kOutputs;
+      hn::StoreU(out.accumulate ? hn::Add(hn::LoadU(d, to), total[r][v]) : total[r][v], d, to);
+    }
+}
+
+// sum += inputs 4 kStep to 4 kStep + 3 of a block, of every row and output of the tile.
+template <bool kWide, size_t kStep, size_t kRows, size_t kVectors>
+HWY_INLINE void add_dots(const QuantizedBlock& x, const VecB* q, SumsI<kRows, kVectors>& sum) {
+  Weights w[kVectors];
+  for (size_t v = 0; v < kVectors; ++v) w[v] = prepare<kWide>(q[v]);
+  for (size_t r = 0; r < kRows; ++r) {
+    int32_t four;
+    std::memcpy(&four, x.q + r * kQuantizedInputs + 4 * kStep, sizeof four);
+    const VecI a = hn::Set(TagI(), four);
+    for (size_t v = 0; v < kVectors; ++v) sum[r][v] = add_dot<kWide>(sum[r][v], w[v], a);
+  }
+}
+
+// Where sums of products with weights of that offset begin, per row: minus the offset times the
+// sum of the row's q.
+template <int32_t kOffset, size_t kHalf, bool kWhole>
+HWY_INLINE VecI minus_offset(const QuantizedBlock& x, size_t r) {
+  constexpr int32_t kFactor = kWhole ? kSumFactor : kHalfSumFactor;
+  constexpr auto kTimes = static_cast<uint32_t>(offset_left(kOffset) / kFactor);
+  if constexpr (kTimes == 0) return hn::Zero(TagI());
+  static_assert(kTimes == 0 || std::has_single_bit(kTimes));
+  const int32_t* from = kWhole ? x.minus_sum + r : x.minus_half_sum + 2 * r + kHalf;
+  // In vectors: an integer in a register of its own would have to cross over to them.
+  return hn::ShiftLeft<std::countr_zero(std::max(kTimes, 1u))>(hn::Set(TagI(), *from));
+}
+
 // Which four inputs of a block step `turn` of its eight takes. A nibble's neighbour follows it, so
 // that both come from one load, unless it has another scale. Bytes follow each other.
 constexpr size_t inputs_of_step(const QuantizedLayout& layout, size_t turn) {
@@ -115,39 +143,26 @@ constexpr size_t inputs_of_step(const QuantizedLayout& layout, size_t turn) {
 // sum += four inputs of every row and output of the tile. An eighth of what is read later is asked
 // for in each step: all at once it would keep the core from what it has.
 template <QuantizedLayout kLayout, Ahead kAhead, size_t kTurn, size_t kRows, size_t kVectors>
-HWY_INLINE void step(const Rows& x, const uint8_t* upper, const uint8_t* q, size_t first,
+HWY_INLINE void step(const QuantizedBlock& x, const uint8_t* upper, const uint8_t* q, size_t first,
                      SumsI<kRows, kVectors>& sum) {
-  constexpr bool kWide = is_wide(kLayout);
   static_assert(kLayout.block_bytes() % 8 == 0);
   constexpr size_t kEighth = kLayout.block_bytes() / 8;
   constexpr size_t kStep = inputs_of_step(kLayout, kTurn);
   prefetch_ahead<kAhead>(upper - kLayout.scale_bytes() + kTurn * kEighth, kEighth);
-  Weights w[kVectors];
+  VecB w[kVectors];
   for (size_t v = 0; v < kVectors; ++v)
-    w[v] = prepare<kWide>(load_weights<kLayout, kStep>(upper, q, first + v * kOutputs));
-  for (size_t r = 0; r < kRows; ++r) {
-    int32_t four;
-    std::memcpy(&four, x.q + r * kQuantizedInputs + 4 * kStep, sizeof four);
-    const VecI a = hn::Set(TagI(), four);
-    for (size_t v = 0; v < kVectors; ++v) sum[r][v] = add_dot<kWide>(sum[r][v], w[v], a);
-  }
+    w[v] = load_weights<kLayout, kStep>(upper, q, first + v * kOutputs);
+  add_dots<is_wide(kLayout.offset), kStep, kRows, kVectors>(x, w, sum);
 }
 
 // total += the inputs of one scale: the half-th 16 of a block of two scales, or a whole block.
 template <QuantizedLayout kLayout, Ahead kAhead, size_t kHalf, size_t kRows, size_t kVectors>
-HWY_INLINE void segment(const Rows& x, const uint8_t* upper, const uint8_t* q, size_t first,
-                        const VecF* scale, SumsF<kRows, kVectors>& total) {
+HWY_INLINE void segment(const QuantizedBlock& x, const uint8_t* upper, const uint8_t* q,
+                        size_t first, const VecF* scale, SumsF<kRows, kVectors>& total) {
   constexpr bool kWhole = kLayout.scales_per_block() == 1;
-  constexpr int32_t kOffset = offset_left(kLayout);
-  constexpr auto kTimes = static_cast<uint32_t>(kOffset / (kWhole ? kSumFactor : kHalfSumFactor));
-  static_assert(kOffset == 0 || std::has_single_bit(kTimes));
   SumsI<kRows, kVectors> sum;
   for (size_t r = 0; r < kRows; ++r) {
-    const int32_t* from = kWhole ? x.minus_sum + r : x.minus_half_sum + 2 * r + kHalf;
-    // In vectors: an integer in a register of its own would have to cross over to them.
-    VecI begin = hn::Zero(TagI());
-    if constexpr (kOffset != 0)
-      begin = hn::ShiftLeft<std::countr_zero(kTimes)>(hn::Set(TagI(), *from));
+    const VecI begin = minus_offset<kLayout.offset, kHalf, kWhole>(x, r);
     for (size_t v = 0; v < kVectors; ++v) sum[r][v] = begin;
   }
   step<kLayout, kAhead, kHalf * 4, kRows, kVectors>(x, upper, q, first, sum);
@@ -164,14 +179,14 @@ HWY_INLINE void segment(const Rows& x, const uint8_t* upper, const uint8_t* q, s
   for (size_t r = 0; r < kRows; ++r) {
     const VecF by = hn::Set(d, x.scale[r]);
     for (size_t v = 0; v < kVectors; ++v)
-      total[r][v] = hn::MulAdd(hn::Mul(hn::ConvertTo(d, sum[r][v]), scale[v]), by, total[r][v]);
+      total[r][v] = hn::MulAdd(hn::ConvertTo(d, sum[r][v]), hn::Mul(scale[v], by), total[r][v]);
   }
 }
 
 // Rows times kVectors * kOutputs outputs of the panel from `first` on.
 template <QuantizedLayout kLayout, Ahead kAhead, size_t kRows, size_t kVectors>
-HWY_NOINLINE void tile(Rows x, size_t n_in, const uint8_t* HWY_RESTRICT panel, size_t first,
-                       const Out& out) {
+HWY_NOINLINE void tile(QuantizedBlock x, size_t group, size_t n_in,
+                       const uint8_t* HWY_RESTRICT panel, size_t first, const Out& out) {
   constexpr size_t kScales = kLayout.scales_per_block();
   const Tag d;
   SumsF<kRows, kVectors> total;
@@ -182,7 +197,7 @@ HWY_NOINLINE void tile(Rows x, size_t n_in, const uint8_t* HWY_RESTRICT panel, s
     const uint8_t* head = at;
     prefetch_ahead<kAhead>(at, kLayout.head_bytes());
     at += kLayout.head_bytes();
-    for (size_t b = 0; b < kLayout.blocks_per_head; ++b, x.next_block()) {
+    for (size_t b = 0; b < kLayout.blocks_per_head; ++b, x.advance(group)) {
       const uint8_t* upper = at + kLayout.scale_bytes();
       const uint8_t* q = upper + kLayout.upper_bytes();
       VecF scale[kVectors];
@@ -206,11 +221,7 @@ HWY_NOINLINE void tile(Rows x, size_t n_in, const uint8_t* HWY_RESTRICT panel, s
       at += kLayout.block_bytes();
     }
   }
-  for (size_t r = 0; r < kRows; ++r)
-    for (size_t v = 0; v < kVectors; ++v) {
-      float* to = out.to + r * out.stride + first + v * kOutputs;
-      hn::StoreU(out.accumulate ? hn::Add(hn::LoadU(d, to), total[r][v]) : total[r][v], d, to);
-    }
+  store<kRows, kVectors>(total, first, out);
 }
 
 // Most rows of a tile, and vectors of outputs beside each other: what the registers hold twice, as
@@ -222,43 +233,147 @@ inline constexpr size_t kTileVectors = HWY_TARGET <= HWY_AVX3 ? (kRows == 1 ? 4 
                                                                  : kRows == 2 ? 2
                                                                               : 1);
 
-template <QuantizedLayout kLayout, size_t kRows>
-void all_outputs(const Rows& x, size_t n_in, const uint8_t* panel, const Out& out) {
-  constexpr size_t kVectors = std::min(kTileVectors<kRows>, kPanelOutputs / kOutputs);
-  for (size_t first = 0; first < kPanelOutputs; first += kVectors * kOutputs) {
-    if constexpr (kLayout.f32_scales)  // it was unpacked just now
-      tile<kLayout, Ahead::kNothing, kRows, kVectors>(x, n_in, panel, first, out);
-    else
-      with_ahead(x.panel_is_new && first == 0, [&]<Ahead kAhead>() HWY_ATTR {
-        tile<kLayout, kAhead, kRows, kVectors>(x, n_in, panel, first, out);
+// A panel as it lies.
+template <QuantizedLayout kLayout>
+struct Packed {
+  template <size_t kRows>
+  static void multiply(const Rows& rows, size_t n_in, const uint8_t* panel, const Out& out) {
+    constexpr size_t kVectors = std::min(kTileVectors<kRows>, kPanelOutputs / kOutputs);
+    for (size_t first = 0; first < kPanelOutputs; first += kVectors * kOutputs)
+      with_ahead(rows.panel_is_new && first == 0, [&]<Ahead kAhead>() HWY_ATTR {
+        tile<kLayout, kAhead, kRows, kVectors>(rows.x, rows.group, n_in, panel, first, out);
       });
   }
+};
+
+// With vectors of 8 outputs a table costs more than it saves. Bytes alone pay where q has 5 or 6
+// bits.
+inline constexpr size_t kLevels = kPairDot ? 1 : kScaleLevels;
+constexpr bool unpacking_pays(const QuantizedLayout& layout) {
+  return kLevels > 1 || layout.bits == 5 || layout.bits == 6;
+}
+constexpr int32_t unpacked_offset(const QuantizedLayout& layout) {
+  return kLevels > 1 ? kUnpackedOffset : layout.offset;
 }
 
-template <QuantizedLayout kLayout>
-void some_rows(const Rows& x, size_t n_rows, size_t n_in, const uint8_t* panel, const Out& out) {
-  switch (n_rows) {
-    case 1:
-      return all_outputs<kLayout, 1>(x, n_in, panel, out);
-    case 2:
-      return all_outputs<kLayout, 2>(x, n_in, panel, out);
-    case 3:
-      return all_outputs<kLayout, 3>(x, n_in, panel, out);
-    case 4:
-      return all_outputs<kLayout, 4>(x, n_in, panel, out);
-    case 5:
-      if constexpr (kTileRows > 4) return all_outputs<kLayout, 5>(x, n_in, panel, out);
-      break;
-    default:
-      return all_outputs<kLayout, kTileRows>(x, n_in, panel, out);
+// total += the inputs of one scale, as segment() does, of an unpacked panel. With a table of scales
+// sums begin at the bits of the row's origin, which holds the power of two of its scale.
+template <UnpackedLayout kLayout, int32_t kOffset, size_t kHalf, size_t kRows, size_t kVectors>
+HWY_INLINE void unpacked_segment(const QuantizedBlock& x, const uint8_t* at,
+                                 SumsF<kRows, kVectors>& total) {
+  constexpr bool kWhole = kLayout.scales_per_block == 1, kTable = kLayout.levels > 1;
+  constexpr size_t kSteps = kQuantizedInputs / 4 / kLayout.scales_per_block;
+  const Tag d;
+  const auto* scales = reinterpret_cast<const float*>(at);
+  const uint8_t* q = at + kLayout.scale_bytes() + kLayout.min_bytes();
+  SumsI<kRows, kVectors> sum;
+  for (size_t r = 0; r < kRows; ++r) {
+    VecI begin;
+    if constexpr (kTable)
+      begin = hn::Set(TagI(), kWhole ? x.begin[r] : x.half_begin[2 * r + kHalf]);
+    else
+      begin = minus_offset<kOffset, kHalf, kWhole>(x, r);
+    for (size_t v = 0; v < kVectors; ++v) sum[r][v] = begin;
+  }
+  const auto steps = [&]<size_t... kStep>(std::index_sequence<kStep...>) HWY_ATTR {
+    const auto step = [&]<size_t kOne>() HWY_ATTR {
+      VecB w[kVectors];
+      for (size_t v = 0; v < kVectors; ++v)
+        w[v] = hn::LoadU(Bytes(), q + (kOne * kPanelOutputs + v * kOutputs) * 4);
+      add_dots<is_wide(kOffset), kOne, kRows, kVectors>(x, w, sum);
+    };
+    (step.template operator()<kHalf * kSteps + kStep>(), ...);
+  };
+  steps(std::make_index_sequence<kSteps>());
+  for (size_t r = 0; r < kRows; ++r) {
+    const size_t level = kTable ? static_cast<size_t>(x.level[r]) : 0;
+    const float* scale = scales + (level * kLayout.scales_per_block + kHalf) * kPanelOutputs;
+    const VecF of_row = hn::Set(d, kTable ? x.origin[r] : x.scale[r]);
+    for (size_t v = 0; v < kVectors; ++v) {
+      const VecF of_output = hn::LoadU(d, scale + v * kOutputs);
+      if constexpr (kTable)
+        total[r][v] =
+            hn::MulAdd(hn::Sub(hn::BitCast(d, sum[r][v]), of_row), of_output, total[r][v]);
+      else
+        total[r][v] =
+            hn::MulAdd(hn::ConvertTo(d, sum[r][v]), hn::Mul(of_output, of_row), total[r][v]);
+    }
   }
 }
 
-// The panel in the form that takes the fewest instructions per tile: see unpacked().
+// later: as in Rows.
+template <UnpackedLayout kLayout, int32_t kOffset, size_t kRows, size_t kVectors>
+HWY_NOINLINE void unpacked_tile(QuantizedBlock x, size_t group, size_t n_in,
+                                const uint8_t* HWY_RESTRICT panel, size_t first,
+                                const uint8_t* later, const Out& out) {
+  const uint8_t* HWY_RESTRICT at = panel + 4 * first;  // an output has 4 bytes of everything
+  const Tag d;
+  SumsF<kRows, kVectors> total;
+  for (size_t r = 0; r < kRows; ++r)
+    for (size_t v = 0; v < kVectors; ++v) {
+      // To write a line, the core has to have it.
+      __builtin_prefetch(out.to + r * out.stride + first + v * kOutputs, 1, 3);
+      total[r][v] = out.before ? hn::LoadU(d, out.before + r * kPanelOutputs + first + v * kOutputs)
+                               : hn::Zero(d);
+    }
+  const size_t line = later ? 64 : 0;
+  if (!later) later = panel;  // no branch in the loop
+  for (size_t input = 0; input < n_in; input += kQuantizedInputs, x.advance(group)) {
+    __builtin_prefetch(later, 0, 2);
+    later += line;
+    unpacked_segment<kLayout, kOffset, 0, kRows, kVectors>(x, at, total);
+    if constexpr (kLayout.scales_per_block == 2)
+      unpacked_segment<kLayout, kOffset, 1, kRows, kVectors>(x, at, total);
+    if constexpr (kLayout.has_min) {
+      const auto* mins = reinterpret_cast<const float*>(at + kLayout.scale_bytes());
+      for (size_t v = 0; v < kVectors; ++v) {
+        const VecF min = hn::LoadU(d, mins + v * kOutputs);
+        for (size_t r = 0; r < kRows; ++r)
+          total[r][v] = hn::NegMulAdd(min, hn::Set(d, x.scaled_sum[r]), total[r][v]);
+      }
+    }
+    at += kLayout.block_bytes();
+  }
+  store<kRows, kVectors>(total, first, out);
+}
+
+template <UnpackedLayout kLayout, int32_t kOffset>
+struct Unpacked {
+  template <size_t kRows>
+  static void multiply(const Rows& rows, size_t n_in, const uint8_t* panel, const Out& out) {
+    constexpr size_t kVectors = std::min(kTileVectors<kRows>, kPanelOutputs / kOutputs);
+    for (size_t first = 0; first < kPanelOutputs; first += kVectors * kOutputs)
+      unpacked_tile<kLayout, kOffset, kRows, kVectors>(rows.x, rows.group, n_in, panel, first,
+                                                       first == 0 ? rows.later : nullptr, out);
+  }
+};
+
+template <class Panel>
+void some_rows(const Rows& rows, size_t n_rows, size_t n_in, const uint8_t* panel, const Out& out) {
+  switch (n_rows) {
+    case 1:
+      return Panel::template multiply<1>(rows, n_in, panel, out);
+    case 2:
+      return Panel::template multiply<2>(rows, n_in, panel, out);
+    case 3:
+      return Panel::template multiply<3>(rows, n_in, panel, out);
+    case 4:
+      return Panel::template multiply<4>(rows, n_in, panel, out);
+    case 5:
+      if constexpr (kTileRows > 4) return Panel::template multiply<5>(rows, n_in, panel, out);
+      break;
+    default:
+      return Panel::template multiply<kTileRows>(rows, n_in, panel, out);
+  }
+}
+
+// n_in inputs of a panel.
 template <QuantizedType kType, Ahead kAhead>
 void unpack(const uint8_t* HWY_RESTRICT at, size_t n_in, uint8_t* HWY_RESTRICT to) {
-  constexpr QuantizedLayout kFrom = quantized_layout(kType), kTo = unpacked(kFrom);
+  constexpr QuantizedLayout kFrom = quantized_layout(kType);
+  constexpr UnpackedLayout kTo = unpacked(kFrom, kLevels);
   const Tag d;
+  const auto raise = hn::Set(Bytes(), static_cast<uint8_t>(unpacked_offset(kFrom) - kFrom.offset));
   for (size_t input = 0; input < n_in; input += kFrom.inputs_per_head()) {
     const uint8_t* head = at;
     prefetch_ahead<kAhead>(at, kFrom.head_bytes());
@@ -267,22 +382,30 @@ void unpack(const uint8_t* HWY_RESTRICT at, size_t n_in, uint8_t* HWY_RESTRICT t
       prefetch_ahead<kAhead>(at, kFrom.block_bytes());
       const uint8_t* upper = at + kFrom.scale_bytes();
       const uint8_t* q = upper + kFrom.upper_bytes();
-      auto* numbers = reinterpret_cast<float*>(to);
+      auto* scales = reinterpret_cast<float*>(to);
+      auto* mins = reinterpret_cast<float*>(to + kTo.scale_bytes());
+      uint8_t* bytes = to + kTo.scale_bytes() + kTo.min_bytes();
       for (size_t first = 0; first < kPanelOutputs; first += kOutputs) {
-        for (size_t part = 0; part < kFrom.scales_per_block(); ++part)
-          hn::StoreU(load_scale<kFrom>(head, at, part, first), d,
-                     numbers + part * kPanelOutputs + first);
-        if constexpr (kFrom.has_min)
-          hn::StoreU(load_min<kFrom>(head, at, first), d, numbers + kPanelOutputs + first);
+        for (size_t part = 0; part < kTo.scales_per_block; ++part) {
+          const VecF scale = load_scale<kFrom>(head, at, part, first);
+          for (size_t level = 0; level < kTo.levels; ++level) {
+            const float times = kTo.levels == 1 ? 1.0f
+                                                : static_cast<float>(kScaleLevels + level) /
+                                                      kScaleLevels * (1u << kOriginShift);
+            hn::StoreU(hn::Mul(scale, hn::Set(d, times)), d,
+                       scales + (level * kTo.scales_per_block + part) * kPanelOutputs + first);
+          }
+        }
+        if constexpr (kTo.has_min) hn::StoreU(load_min<kFrom>(head, at, first), d, mins + first);
         const auto store = [&]<size_t... kStep>(std::index_sequence<kStep...>) HWY_ATTR {
-          (hn::StoreU(load_weights<kFrom, kStep>(upper, q, first), Bytes(),
-                      to + kTo.head_bytes() + (kStep * kPanelOutputs + first) * 4),
+          (hn::StoreU(hn::Add(load_weights<kFrom, kStep>(upper, q, first), raise), Bytes(),
+                      bytes + (kStep * kPanelOutputs + first) * 4),
            ...);
         };
         store(std::make_index_sequence<kQuantizedInputs / 4>());
       }
       at += kFrom.block_bytes();
-      to += kTo.head_bytes() + kTo.block_bytes();
+      to += kTo.block_bytes();
     }
   }
 }
@@ -292,12 +415,13 @@ void unpack(const uint8_t* HWY_RESTRICT at, size_t n_in, uint8_t* HWY_RESTRICT t
 inline constexpr size_t kTileRows = 4;
 
 template <QuantizedLayout kLayout>
-float output_of(Rows x, size_t r, size_t n_in, const uint8_t* at, size_t output) {
+float output_of(QuantizedBlock x, size_t group, size_t r, size_t n_in, const uint8_t* at,
+                size_t output) {
   float total = 0.0f;
   for (size_t input = 0; input < n_in; input += kLayout.inputs_per_head()) {
     const uint8_t* head = at;
     at += kLayout.head_bytes();
-    for (size_t b = 0; b < kLayout.blocks_per_head; ++b, x.next_block()) {
+    for (size_t b = 0; b < kLayout.blocks_per_head; ++b, x.advance(group)) {
       const uint8_t* upper = at + kLayout.scale_bytes();
       for (size_t part = 0; part < kLayout.scales_per_block(); ++part) {
         int32_t sum = 0;
@@ -326,67 +450,108 @@ float output_of(Rows x, size_t r, size_t n_in, const uint8_t* at, size_t output)
 }
 
 template <QuantizedLayout kLayout>
-void some_rows(const Rows& x, size_t n_rows, size_t n_in, const uint8_t* panel, const Out& out) {
+struct Packed {
+  static constexpr QuantizedLayout kOf = kLayout;
+};
+
+template <class Panel>
+void some_rows(const Rows& rows, size_t n_rows, size_t n_in, const uint8_t* panel, const Out& out) {
   for (size_t r = 0; r < n_rows; ++r)
     for (size_t output = 0; output < kPanelOutputs; ++output) {
       float& to = out.to[r * out.stride + output];
-      const float sum = output_of<kLayout>(x, r, n_in, panel, output);
+      const float sum = output_of<Panel::kOf>(rows.x, rows.group, r, n_in, panel, output);
       to = out.accumulate ? to + sum : sum;
     }
 }
 
 #endif
 
-template <QuantizedLayout kLayout>
-void product_of(const QuantizedRows& x, size_t begin, size_t end, const uint8_t* panel, size_t n_in,
-                size_t n_cols, bool accumulate, float* y, size_t y_stride) {
-  HWY_ALIGN float sums[kTileRows * kPanelOutputs];
-  for (size_t row = begin, n_rows; row < end; row += n_rows) {
-    n_rows = std::min({kTileRows, end - row, x.group - row % x.group});
-    const size_t block = x.block(row, 0, n_in);
-    const Rows rows = {
-        x.q + block * kQuantizedInputs, x.scale + block, x.scaled_sum + block, x.minus_sum + block,
-        x.minus_half_sum + 2 * block,   x.group,         row == begin};
-    float* to = y + (row - begin) * y_stride;
-    if (n_cols == kPanelOutputs) {
-      some_rows<kLayout>(rows, n_rows, n_in, panel, {to, y_stride, accumulate});
+// A product's rows of x, [begin, end), of all their inputs, and where it goes.
+struct Product {
+  const QuantizedRows& x;
+  size_t begin, end, n_in, n_cols;
+  bool accumulate;
+  float* y;
+  size_t y_stride;
+};
+
+// Inputs [from, from + n) times the panel of these.
+struct Part {
+  size_t from, n;
+  const uint8_t* panel;
+  float* sums = nullptr;  // [rows, kPanelOutputs]  of the inputs before; of all so far, unless last
+  // What is read next, and its bytes: the last tiles ask for it.
+  const uint8_t* later = nullptr;
+  size_t later_bytes = 0;
+};
+
+template <class Panel>
+void product_of(const Product& p, Part part) {
+  HWY_ALIGN float some[kTileRows * kPanelOutputs];
+  const size_t group = p.x.group, tile_lines = part.n / kQuantizedInputs * 64;
+  const bool last = part.from + part.n == p.n_in;
+  for (size_t row = p.begin, n_rows; row < p.end; row += n_rows) {
+    n_rows = std::min({kTileRows, p.end - row, group - row % group});
+    Rows rows = {p.x.block(row, part.from / kQuantizedInputs, p.n_in), group, row == p.begin};
+    const size_t n_tiles = (p.end - row) / kTileRows;  // that are left
+    if (part.later_bytes > 0 && n_tiles * tile_lines < part.later_bytes + tile_lines) {
+      rows.later = part.later;
+      part.later += tile_lines;
+      part.later_bytes -= std::min(part.later_bytes, tile_lines);
+    }
+    float* own = part.sums ? part.sums + (row - p.begin) * kPanelOutputs : nullptr;
+    const float* before = part.from > 0 ? own : nullptr;
+    if (!last) {
+      some_rows<Panel>(rows, n_rows, part.n, part.panel, {own, kPanelOutputs, false, before});
       continue;
     }
-    some_rows<kLayout>(rows, n_rows, n_in, panel, {sums, kPanelOutputs, false});
+    float* to = p.y + (row - p.begin) * p.y_stride;
+    if (p.n_cols == kPanelOutputs) {
+      some_rows<Panel>(rows, n_rows, part.n, part.panel, {to, p.y_stride, p.accumulate, before});
+      continue;
+    }
+    some_rows<Panel>(rows, n_rows, part.n, part.panel, {some, kPanelOutputs, false, before});
     for (size_t r = 0; r < n_rows; ++r)
-      for (size_t j = 0; j < n_cols; ++j) {
-        const float sum = sums[r * kPanelOutputs + j];
-        to[r * y_stride + j] = accumulate ? to[r * y_stride + j] + sum : sum;
+      for (size_t j = 0; j < p.n_cols; ++j) {
+        const float sum = some[r * kPanelOutputs + j];
+        to[r * p.y_stride + j] = p.accumulate ? to[r * p.y_stride + j] + sum : sum;
       }
   }
 }
 
 template <QuantizedType kType>
-void product(const QuantizedRows& x, size_t begin, size_t end, const uint8_t* panel, size_t n_in,
-             size_t n_cols, bool accumulate, float* y, size_t y_stride,
-             [[maybe_unused]] void* scratch) {
+void product(const Product& p, const uint8_t* panel, [[maybe_unused]] void* scratch) {
   constexpr QuantizedLayout kLayout = quantized_layout(kType);
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
-  if constexpr (quantized_scratch_bytes(kType, kLayout.inputs_per_head()) > 0)
-    if (scratch && end - begin >= kRowsToUnpack) {
-      auto* to = static_cast<uint8_t*>(scratch);
-      with_ahead(true, [&]<Ahead kAhead>() HWY_ATTR { unpack<kType, kAhead>(panel, n_in, to); });
-      return product_of<unpacked(kLayout)>(x, begin, end, to, n_in, n_cols, accumulate, y,
-                                           y_stride);
+  const size_t n_rows = p.end - p.begin;
+  if (unpacking_pays(kLayout) && scratch && n_rows >= kRowsToUnpack) {
+    using Panel = Unpacked<unpacked(kLayout, kLevels), unpacked_offset(kLayout)>;
+    auto* sums = static_cast<float*>(scratch);
+    auto* to =
+        reinterpret_cast<uint8_t*>(sums + (p.n_in > kUnpackedInputs ? n_rows * kPanelOutputs : 0));
+    for (size_t from = 0; from < p.n_in; from += kUnpackedInputs) {
+      const size_t n = std::min(kUnpackedInputs, p.n_in - from);
+      with_ahead(true, [&]<Ahead kAhead>() HWY_ATTR { unpack<kType, kAhead>(panel, n, to); });
+      // Behind a panel lies the next one.
+      const size_t bytes = quantized_panel_bytes(kType, n);
+      panel += bytes;
+      product_of<Panel>(p, {from, n, to, sums, panel, bytes});
     }
+    return;
+  }
 #endif
-  product_of<kLayout>(x, begin, end, panel, n_in, n_cols, accumulate, y, y_stride);
+  product_of<Packed<kLayout>>(p, {0, p.n_in, panel});
 }
 
 void quantized_product(QuantizedType type, const QuantizedRows& x, size_t begin, size_t end,
                        const void* panel, size_t n_in, size_t n_cols, bool accumulate, float* y,
                        size_t y_stride, void* scratch) {
   const auto* bytes = static_cast<const uint8_t*>(panel);
+  const Product p{x, begin, end, n_in, n_cols, accumulate, y, y_stride};
   switch (type) {
-#define KVASIR_PRODUCT_OF(name)                                                            \
-  case QuantizedType::name:                                                                \
-    return product<QuantizedType::name>(x, begin, end, bytes, n_in, n_cols, accumulate, y, \
-                                        y_stride, scratch);
+#define KVASIR_PRODUCT_OF(name) \
+  case QuantizedType::name:     \
+    return product<QuantizedType::name>(p, bytes, scratch);
     KVASIR_PRODUCT_OF(kQ4_0)
     KVASIR_PRODUCT_OF(kQ4_1)
     KVASIR_PRODUCT_OF(kQ5_0)
@@ -400,63 +565,6 @@ void quantized_product(QuantizedType type, const QuantizedRows& x, size_t begin,
   }
 }
 
-// Below it a block counts as zero: 127 / x has to be finite.
-inline constexpr float kSmallest = 0x1p-100f;
-
-// One block of 32 inputs.
-void quantize_block(const float* HWY_RESTRICT x, int8_t* HWY_RESTRICT q, float* scale,
-                    float* scaled_sum, int32_t* HWY_RESTRICT minus_sum,
-                    int32_t* HWY_RESTRICT minus_half_sum) {
-  const Tag d;
-  const TagI di;
-  const hn::RebindToUnsigned<Tag> du;
-  const hn::Rebind<int8_t, Tag> d8;
-  // Magnitudes are in the order of their bits, and what is not finite is above all of them.
-  constexpr uint32_t kInfinity = 0x7F800000;
-  auto largest = hn::Zero(du);
-  for (size_t i = 0; i < kQuantizedInputs; i += kOutputs)
-    largest = hn::Max(largest, hn::BitCast(du, hn::Abs(hn::LoadU(d, x + i))));
-  const uint32_t bits = hn::GetLane(hn::MaxOfLanes(du, largest));
-  if (bits >= kInfinity) {  // conversions of NaN are no numbers to sum up
-    std::memset(q, 0, kQuantizedInputs);
-    *minus_sum = minus_half_sum[0] = minus_half_sum[1] = 0;
-    *scale = *scaled_sum = std::numeric_limits<float>::quiet_NaN();
-    return;
-  }
-  const auto max = std::bit_cast<float>(bits);
-  const bool zero = max < kSmallest;
-  const float by = zero ? 0.0f : max / 127.0f;
-  const auto inverse = hn::Set(d, zero ? 0.0f : 127.0f / max);
-  VecI total[2] = {hn::Zero(di), hn::Zero(di)};
-  for (size_t i = 0; i < kQuantizedInputs; i += kOutputs) {
-    const auto steps = hn::NearestInt(hn::Mul(hn::LoadU(d, x + i), inverse));
-    total[i / 16] = hn::Add(total[i / 16], steps);
-    hn::StoreU(hn::DemoteTo(d8, steps), d8, q + i);
-  }
-  // Both halves across the lanes at once: a sum of 16 steps has 12 bits.
-  const int32_t both =
-      hn::GetLane(hn::SumOfLanes(di, hn::Add(total[0], hn::ShiftLeft<16>(total[1]))));
-  const int32_t first = static_cast<int16_t>(both & 0xFFFF), second = (both - first) >> 16;
-  *scale = by;
-  *scaled_sum = by * static_cast<float>(first + second);
-  *minus_sum = -kSumFactor * (first + second);
-  minus_half_sum[0] = -kHalfSumFactor * first;
-  minus_half_sum[1] = -kHalfSumFactor * second;
-}
-
-void quantize_rows(const float* x, size_t begin, size_t end, size_t n_in,
-                   const QuantizedRows& out) {
-  for (size_t row = begin; row < end; ++row) {
-    const size_t first = out.block(row, 0, n_in);
-    for (size_t b = 0; b < n_in / kQuantizedInputs; ++b) {
-      const size_t block = first + b * out.group;
-      quantize_block(x + row * n_in + b * kQuantizedInputs, out.q + block * kQuantizedInputs,
-                     out.scale + block, out.scaled_sum + block, out.minus_sum + block,
-                     out.minus_half_sum + 2 * block);
-    }
-  }
-}
-
 }  // namespace
 }  // namespace kvasir::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -465,21 +573,6 @@ HWY_AFTER_NAMESPACE();
 namespace kvasir::kernels {
 
 HWY_EXPORT(quantized_product);
-HWY_EXPORT(quantize_rows);
-
-QuantizedRows quantized_rows_at(void* memory, size_t n_rows, size_t n_in) {
-  const size_t n_blocks = quantized_blocks(n_rows, n_in);
-  auto* q = static_cast<int8_t*>(memory);
-  auto* scale = reinterpret_cast<float*>(q + n_blocks * kQuantizedInputs);
-  auto* scaled_sum = scale + n_blocks;
-  auto* minus_sum = reinterpret_cast<int32_t*>(scaled_sum + n_blocks);
-  return {q, scale, scaled_sum, minus_sum, minus_sum + n_blocks, quantized_group(n_rows)};
-}
-
-void quantize_rows(const float* x, size_t begin, size_t end, size_t n_in,
-                   const QuantizedRows& out) {
-  HWY_DYNAMIC_DISPATCH(quantize_rows)(x, begin, end, n_in, out);
-}
 
 void quantized_product(QuantizedType type, const QuantizedRows& x, size_t begin, size_t end,
                        const void* panel, size_t n_in, size_t n_cols, bool accumulate, float* y,

@@ -98,14 +98,10 @@ HWY_INLINE VecF load_integer_scale(const uint8_t* at) {
 template <QuantizedLayout kLayout>
 HWY_INLINE VecF load_scale(const uint8_t* HWY_RESTRICT head, const uint8_t* HWY_RESTRICT integers,
                            size_t part, size_t first) {
-  if constexpr (kLayout.f32_scales) {
-    return load_row(Tag(), reinterpret_cast<const float*>(head) + part * kPanelOutputs + first);
-  } else {
-    const VecF d = load_f16(head + 2 * first);
-    if constexpr (!kLayout.integer_scales()) return d;
-    return hn::Mul(
-        d, load_integer_scale<kLayout.scale_is_signed>(integers + part * kPanelOutputs + first));
-  }
+  const VecF d = load_f16(head + 2 * first);
+  if constexpr (!kLayout.integer_scales()) return d;
+  return hn::Mul(
+      d, load_integer_scale<kLayout.scale_is_signed>(integers + part * kPanelOutputs + first));
 }
 
 // Their mins, of a layout that has mins; its blocks have one scale.
@@ -113,13 +109,9 @@ template <QuantizedLayout kLayout>
 HWY_INLINE VecF load_min(const uint8_t* HWY_RESTRICT head, const uint8_t* HWY_RESTRICT integers,
                          size_t first) {
   static_assert(kLayout.has_min && kLayout.scales_per_block() == 1);
-  if constexpr (kLayout.f32_scales) {
-    return load_row(Tag(), reinterpret_cast<const float*>(head) + kPanelOutputs + first);
-  } else {
-    const VecF min = load_f16(head + 2 * (kPanelOutputs + first));
-    if constexpr (!kLayout.integer_scales()) return min;
-    return hn::Mul(min, load_integer_scale<false>(integers + kPanelOutputs + first));
-  }
+  const VecF min = load_f16(head + 2 * (kPanelOutputs + first));
+  if constexpr (!kLayout.integer_scales()) return min;
+  return hn::Mul(min, load_integer_scale<false>(integers + kPanelOutputs + first));
 }
 
 #else  // machines that are older than AVX2: right, not fast

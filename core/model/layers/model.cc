@@ -166,13 +166,17 @@ Weights WeightLoader::lay_out(std::byte* memory, ThreadPool* pool) {
 struct Scratch {
   uint64_t norm_floats, ffn_floats;
   std::vector<uint32_t> widths;  // of inputs of products
+  uint32_t d_ff;
   Scratch(const ModelShape& s, uint32_t max_tokens)
       : norm_floats(uint64_t{max_tokens} * s.d_model),
         ffn_floats(uint64_t{max_tokens} * s.d_ff),
-        widths{s.d_model, s.d_ff, s.n_q_heads * s.v_head_dim} {}
+        widths{s.d_model, s.n_q_heads * s.v_head_dim},
+        d_ff(s.d_ff) {}
   uint64_t n_bytes() const { return (norm_floats + ffn_floats) * sizeof(float); }
   PanelProducts::Options products(const WeightLoader& weights, const Model::Options& o) const {
-    return {weights.plain(), weights.has_quantized(), o.deterministic, o.max_batch_tokens, widths};
+    return {weights.plain(), weights.has_quantized(),
+            o.deterministic, o.max_batch_tokens,
+            widths,          d_ff};
   }
 };
 
@@ -205,6 +209,8 @@ class GgufModel final : public Model {
   // h += x w, through the norm if there is one.
   void add_product(const float* x, uint32_t n, const PanelMatrix& w, const float* post_norm,
                    float* h) const;
+  PanelProducts::Product added(const PanelMatrix& w, const float* post_norm, float* h) const;
+  void add_normed(uint32_t n, const float* post_norm, float* h) const;
 
   ModelShape shape_;
   ThreadPool& pool_;
@@ -313,8 +319,19 @@ void GgufModel::attn_output(uint32_t layer, const float* o, uint32_t n, float* h
 
 void GgufModel::add_product(const float* x, uint32_t n, const PanelMatrix& w,
                             const float* post_norm, float* h) const {
-  const PanelProducts::Product product{&w, post_norm ? norm_ : h, nullptr, !post_norm};
+  const PanelProducts::Product product = added(w, post_norm, h);
   products_->multiply(x, n, {&product, 1});
+  add_normed(n, post_norm, h);
+}
+
+// The product that add_normed() completes.
+PanelProducts::Product GgufModel::added(const PanelMatrix& w, const float* post_norm,
+                                        float* h) const {
+  return {&w, post_norm ? norm_ : h, nullptr, !post_norm};
+}
+
+// h += norm(norm_), where there is such a norm; else h was added to.
+void GgufModel::add_normed(uint32_t n, const float* post_norm, float* h) const {
   if (!post_norm) return;
   norm_rows(norm_, post_norm, n, shape_.d_model, norm_);
   kernels::add_to(norm_, size_t{n} * shape_.d_model, h);
@@ -324,8 +341,9 @@ void GgufModel::ffn(uint32_t layer, float* h, uint32_t n) const {
   check_tokens(n);
   const Layer& l = weights_.layers[layer];
   norm_rows(h, l.ffn_norm, n, shape_.d_model, norm_);
-  products_->multiply_gated(norm_, n, l.gate, l.up, shape_.activation, act_);
-  add_product(act_, n, l.down, l.post_ffn_norm, h);
+  products_->multiply_gated(norm_, n, {l.gate, l.up, shape_.activation}, act_,
+                            added(l.down, l.post_ffn_norm, h));
+  add_normed(n, l.post_ffn_norm, h);
 }
 
 void GgufModel::logits(const float* h, uint32_t n, float* out) const {

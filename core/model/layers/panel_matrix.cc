@@ -255,13 +255,18 @@ struct PanelProducts::Panels {
 
 struct PanelProducts::Kinds {
   bool quantized = false, plain = false;
-  size_t unpacked_bytes = 0;  // of the largest panel
+  std::set<kernels::QuantizedType> types;
   void add(const PanelMatrix& w) {
     const bool is_quantized = w.type == Compute::kInt8;
     (is_quantized ? quantized : plain) = true;
-    if (is_quantized)
-      unpacked_bytes =
-          std::max(unpacked_bytes, kernels::quantized_scratch_bytes(w.quantized, w.n_in));
+    if (is_quantized) types.insert(w.quantized);
+  }
+  // For the panels of a worker that are unpacked for n_rows rows.
+  size_t scratch_bytes(uint32_t n_in, uint32_t n_rows) const {
+    size_t bytes = 0;
+    for (const kernels::QuantizedType type : types)
+      bytes = std::max(bytes, kernels::quantized_scratch_bytes(type, n_in, n_rows));
+    return bytes;
   }
 };
 
@@ -273,14 +278,18 @@ bool uses_tiles(const PanelProducts::Options& options) {
 }
 
 struct ScratchBytes {
-  uint64_t rounded = 0, quantized = 0;
+  uint64_t rounded = 0, quantized = 0, quantized_act = 0;
 };
 
 ScratchBytes scratch_of(const PanelProducts::Options& options) {
   ScratchBytes bytes;
-  const uint64_t max_in = *std::max_element(options.n_in.begin(), options.n_in.end());
+  const uint64_t max_given = *std::max_element(options.n_in.begin(), options.n_in.end());
+  const uint64_t max_in = std::max<uint64_t>(max_given, options.d_ff);
   const uint64_t max_rows = options.max_rows;
-  if (options.quantized) bytes.quantized = kernels::quantized_rows_bytes(max_rows, max_in);
+  if (options.quantized) {
+    bytes.quantized = kernels::quantized_rows_bytes(max_rows, max_given);
+    bytes.quantized_act = kernels::quantized_rows_bytes(max_rows, options.d_ff);
+  }
   if (uses_tiles(options)) bytes.rounded = max_rows * max_in * sizeof(uint16_t);
   if (options.plain != Compute::kBF16) return bytes;
   // Our kernel reads bf16 values as f32; alone it may have to take all rows.
@@ -298,7 +307,7 @@ bool PanelProducts::in_tiles(bool deterministic) {
 
 uint64_t PanelProducts::scratch_bytes(const Options& options) {
   const ScratchBytes bytes = scratch_of(options);
-  return bytes.rounded + bytes.quantized;
+  return bytes.rounded + bytes.quantized + bytes.quantized_act;
 }
 
 PanelProducts::PanelProducts(ThreadPool& pool, const Options& options)
@@ -310,11 +319,12 @@ PanelProducts::PanelProducts(ThreadPool& pool, const Options& options)
       tiles_(uses_tiles(options) ? std::make_unique<TileProducts>(pool.n_workers()) : nullptr),
       forms_(options.forms ? *options.forms : choose_forms(options)) {
   expanded_.resize(pool.n_workers());
-  up_.resize(pool.n_workers());
+  gated_.resize(pool.n_workers());
   unpacked_.resize(pool.n_workers());
   const ScratchBytes bytes = scratch_of(options);
   if (bytes.rounded) rounded_ = Region(bytes.rounded);
   if (bytes.quantized) quantized_ = Region(bytes.quantized);
+  if (bytes.quantized_act) quantized_act_ = Region(bytes.quantized_act);
 }
 
 PanelProducts::~PanelProducts() = default;
@@ -323,7 +333,9 @@ PanelProducts::Forms PanelProducts::choose_forms(const Options& options) {
   if (!onednn_) return Forms::kOwn;
   if (plain_ == Compute::kBF16 && !options.deterministic) return Forms::kBoth;
   bool same = true, alone = true;
-  for (const uint32_t n_in : std::set(options.n_in.begin(), options.n_in.end())) {
+  std::set<uint32_t> widths(options.n_in.begin(), options.n_in.end());
+  if (options.d_ff > 0) widths.insert(options.d_ff);
+  for (const uint32_t n_in : widths) {
     const Comparison found = compare_products(plain_, *onednn_, n_in);
     same = same && found.same_as_own;
     alone = alone && found.same_for_all_rows;
@@ -365,15 +377,12 @@ void PanelProducts::round_to_bf16(Input& x) {
   }
 }
 
-PanelProducts::Input PanelProducts::prepare(const float* x, uint32_t n, uint32_t n_in,
-                                            uint64_t n_panels, const Kinds& kinds) {
+PanelProducts::Input PanelProducts::plan(uint32_t n, uint32_t n_in, uint64_t n_panels,
+                                         const Kinds& kinds) {
   const uint32_t few = plain_ == Compute::kBF16 ? kFewRowsBf16 : kFewRowsF32;
   const bool bf16 = kinds.plain && plain_ == Compute::kBF16;
-  Input input{.f32 = x,
-              .n = n,
-              .n_in = n_in,
-              .many = n > (kinds.quantized ? kFewRowsInt8 : few),
-              .n_total = n};
+  Input input{
+      .n = n, .n_in = n_in, .many = n > (kinds.quantized ? kFewRowsInt8 : few), .n_total = n};
   input.onednn = kinds.plain && (forms_ == Forms::kOneDnn || (forms_ == Forms::kBoth && n > few));
   input.tiles =
       tiles_ && ((kinds.quantized && n > kFewRowsTiles) || (bf16 && n > kFewRowsTilesBf16));
@@ -383,15 +392,26 @@ PanelProducts::Input PanelProducts::prepare(const float* x, uint32_t n, uint32_t
   if (kinds.quantized && !input.tiles) {
     const bool many_panels = n_panels >= uint64_t{kTasksPerWorker} * pool_.n_workers();
     input.block = even_block(n, many_panels && !kinds.plain ? kQuantizedRowBlock : input.block);
-    input.int8 = kernels::quantized_rows_at(quantized_.data(), n, input.n_in);
-    if (n >= kernels::kRowsToUnpack)
+    if (n >= kernels::kRowsToUnpack) {
+      const size_t bytes = kinds.scratch_bytes(n_in, std::min(n, input.block));
       for (Region& region : unpacked_)
-        if (region.size() < kinds.unpacked_bytes) region = Region(kinds.unpacked_bytes);
+        if (region.size() < bytes) region = Region(bytes);
+    }
+  }
+  return input;
+}
+
+PanelProducts::Input PanelProducts::prepare(const float* x, uint32_t n, uint32_t n_in,
+                                            uint64_t n_panels, const Kinds& kinds) {
+  Input input = plan(n, n_in, n_panels, kinds);
+  input.f32 = x;
+  if (kinds.quantized && !input.tiles) {
+    input.int8 = {quantized_.data(), kernels::quantized_group(n)};
     for_rows(input, [&](uint64_t begin, uint64_t end) {
-      kernels::quantize_rows(x, begin, end, input.n_in, input.int8);
+      kernels::quantize_rows(x + begin * n_in, n_in, begin, end, 0, n_in, n_in, input.int8);
     });
   }
-  if (input.tiles || bf16) round_to_bf16(input);
+  if (input.tiles || (kinds.plain && plain_ == Compute::kBF16)) round_to_bf16(input);
   return input;
 }
 
@@ -465,12 +485,17 @@ void PanelProducts::for_tasks(const Input& x, uint64_t n_groups, const Fn& fn) {
 void PanelProducts::multiply(const float* x, uint32_t n, std::span<const Product> products) {
   if (n == 0 || products.empty()) return;
   Kinds kinds;
-  uint64_t n_panels = 0, n_groups = 0;
+  uint64_t n_panels = 0;
   for (const Product& product : products) {
     kinds.add(*product.w);
     n_panels += product.w->n_panels();
   }
-  const Input input = prepare(x, n, products.front().w->n_in, n_panels, kinds);
+  multiply(prepare(x, n, products.front().w->n_in, n_panels, kinds), products);
+}
+
+void PanelProducts::multiply(const Input& input, std::span<const Product> products) {
+  uint64_t n_panels = 0, n_groups = 0;
+  for (const Product& product : products) n_panels += product.w->n_panels();
   const uint32_t together = panels_per_task(input, n_panels);
   const auto groups = [&](const Product& product) {
     return Panels::n_groups(*product.w, together);
@@ -490,27 +515,44 @@ void PanelProducts::multiply(const float* x, uint32_t n, std::span<const Product
   });
 }
 
-void PanelProducts::multiply_gated(const float* x, uint32_t n, const PanelMatrix& gate,
-                                   const PanelMatrix& up, Activation activation, float* act) {
+void PanelProducts::multiply_gated(const float* x, uint32_t n, const Gated& gated, float* act,
+                                   const Product& down) {
   if (n == 0) return;
-  Kinds kinds;
+  const auto& [gate, up, activation] = gated;
+  Kinds kinds, of_down;
   kinds.add(gate);
   kinds.add(up);
+  of_down.add(*down.w);
   const Input input = prepare(x, n, gate.n_in, gate.n_panels(), kinds);
+  Input act_input = plan(n, gate.n_out, down.w->n_panels(), of_down);
+  // Rounded while it is in the cache: in f32 it would go through memory.
+  const bool quantized_act = of_down.quantized && !act_input.tiles;
+  if (quantized_act) act_input.int8 = {quantized_act_.data(), kernels::quantized_group(n)};
   const auto unit = activation == Activation::kGelu ? &kernels::geglu : &kernels::swiglu;
   const uint32_t together = panels_per_task(input, gate.n_panels());
   const uint32_t n_groups = Panels::n_groups(gate, together);
   for_tasks(input, n_groups, [&](const Input& rows, uint32_t group, uint32_t worker) {
     const Panels both(gate, group, together);
-    const uint32_t cols = gate.panel_cols(both.first, both.n);
-    float* y = act + size_t{rows.first} * gate.n_out + size_t{both.first} * kPanel;
-    std::vector<float>& of_up = up_[worker];
-    of_up.resize(std::max(of_up.size(), size_t{rows.n} * cols));
-    panels(rows, gate, both, false, y, gate.n_out, worker);
-    panels(rows, up, both, false, of_up.data(), cols, worker);
+    const uint32_t cols = gate.panel_cols(both.first, both.n), first = both.first * kPanel;
+    const size_t n_sums = size_t{rows.n} * cols;
+    std::vector<float>& sums = gated_[worker];
+    sums.resize(std::max(sums.size(), 2 * n_sums));
+    float *of_up = sums.data(), *y = of_up + n_sums;
+    uint32_t y_stride = cols;
+    if (!quantized_act) {
+      y = act + size_t{rows.first} * gate.n_out + first;
+      y_stride = gate.n_out;
+    }
+    panels(rows, gate, both, false, y, y_stride, worker);
+    panels(rows, up, both, false, of_up, cols, worker);
     for (uint32_t r = 0; r < rows.n; ++r)
-      unit(y + size_t{r} * gate.n_out, of_up.data() + size_t{r} * cols, cols);
+      unit(y + size_t{r} * y_stride, of_up + size_t{r} * cols, cols);
+    if (quantized_act)
+      kernels::quantize_rows(y, y_stride, rows.first, rows.first + rows.n, first, cols, gate.n_out,
+                             act_input.int8);
   });
+  if (quantized_act) return multiply(act_input, {&down, 1});
+  multiply(act, n, {&down, 1});
 }
 
 }  // namespace kvasir

@@ -77,6 +77,7 @@ class PanelProducts {
     bool deterministic = false;
     uint32_t max_rows = 0;         // of a call
     std::vector<uint32_t> n_in{};  // all widths that rows may have
+    uint32_t d_ff = 0;             // outputs of gated products; 0: there are none
     std::optional<Forms> forms{};  // for tests: these, whatever was compared
     std::optional<bool> tiles{};   // for tests: whatever in_tiles() says
   };
@@ -96,14 +97,22 @@ class PanelProducts {
   };
   // All products take the same x [n, n_in]: one parallel region.
   void multiply(const float* x, uint32_t n, std::span<const Product> products);
-  // act = activation(x gate) * (x up), [n, gate.n_out].
-  void multiply_gated(const float* x, uint32_t n, const PanelMatrix& gate, const PanelMatrix& up,
-                      Activation activation, float* act);
+  struct Gated {
+    const PanelMatrix &gate, &up;
+    Activation activation;
+  };
+  // act = activation(x gate) * (x up), then `down` of act. `act`, [n, gate.n_out], is memory for
+  // it; what stands there afterwards is unspecified.
+  void multiply_gated(const float* x, uint32_t n, const Gated& gated, float* act,
+                      const Product& down);
 
  private:
   struct Input;
   struct Kinds;  // of the matrices of a call
+  // How n rows are multiplied; they have yet to be rounded.
+  Input plan(uint32_t n, uint32_t n_in, uint64_t n_panels, const Kinds& kinds);
   Input prepare(const float* x, uint32_t n, uint32_t n_in, uint64_t n_panels, const Kinds& kinds);
+  void multiply(const Input& input, std::span<const Product> products);
   template <class Fn>
   void for_rows(const Input& x, const Fn& fn);
   void round_to_bf16(Input& x);
@@ -123,8 +132,9 @@ class PanelProducts {
   Compute plain_;                             // of matrices that are not quantised
   Region rounded_;                            // bf16: the inputs, rounded
   Region quantized_;                          // int8: the inputs, rounded
+  Region quantized_act_;                      // int8: those of a gated product's last matrix
   std::vector<std::vector<float>> expanded_;  // [n_workers] a panel of f16 or bf16, for oneDNN
-  std::vector<std::vector<float>> up_;        // [n_workers] x up of a task: it stays in the cache
+  std::vector<std::vector<float>> gated_;     // [n_workers] x gate and x up of a task
   std::vector<Region> unpacked_;              // [n_workers] int8: a panel, for many rows
   std::unique_ptr<OneDnnProducts> onednn_;    // null where it has no fast product
   std::unique_ptr<TileProducts> tiles_;       // null: without tiles

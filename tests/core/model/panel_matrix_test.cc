@@ -14,6 +14,7 @@
 #include "core/model/layers/onednn.h"
 #include "core/model/layers/quantized_panel.h"
 #include "core/platform/cpu_features.h"
+#include "kernels/row_ops.h"
 #include "tests/support/effort.h"
 #include "tests/support/larger_or_nan.h"
 
@@ -147,31 +148,31 @@ namespace {
 
 // Outputs of normal weights in a quantised type, packed as a file's rows are.
 struct QuantizedMatrix {
-  explicit QuantizedMatrix(uint32_t n_in, GgmlType type = GgmlType::kQ8_0)
-      : values(size_t{n_in} * kOut) {
+  explicit QuantizedMatrix(uint32_t n_in, GgmlType type = GgmlType::kQ8_0, uint32_t n_out = kOut)
+      : values(size_t{n_in} * n_out) {
     m.type = Compute::kInt8;
     m.quantized = *quantized_type(type);
     m.n_in = n_in;
-    m.n_out = kOut;
+    m.n_out = n_out;
     memory.resize(m.n_bytes() / sizeof(float));
     m.data = reinterpret_cast<std::byte*>(memory.data());
     std::mt19937 random(n_in + 7);
     std::normal_distribution<float> normal;
     const size_t row_bytes = size_t{n_in} / block_elements(type) * block_bytes(type);
     std::vector<float> row(n_in);
-    std::vector<std::byte> rows(row_bytes * kOut);
-    for (uint32_t j = 0; j < kOut; ++j) {
+    std::vector<std::byte> rows(row_bytes * n_out);
+    for (uint32_t j = 0; j < n_out; ++j) {
       for (float& value : row) value = normal(random);
       std::byte* to = rows.data() + j * row_bytes;
       quantize(type, row.data(), to, n_in);
       dequantize(type, to, row.data(), n_in);
-      for (uint32_t k = 0; k < n_in; ++k) values[k * kOut + j] = row[k];
+      for (uint32_t k = 0; k < n_in; ++k) values[k * n_out + j] = row[k];
     }
     for (uint32_t p = 0; p < m.n_panels(); ++p)
       pack_quantized_panel(m.quantized, rows.data() + p * 64 * row_bytes, row_bytes,
                            m.panel_cols(p), n_in, m.data + p * m.panel_bytes());
   }
-  std::vector<float> values;  // [n_in, kOut], as stored
+  std::vector<float> values;  // [n_in, n_out], as stored
   std::vector<float> memory;
   PanelMatrix m;
 };
@@ -260,6 +261,37 @@ TEST_CASE("tasks of many rows over quantised panels give a row the bits of few")
             same &= std::equal(few.begin(), few.end(), y.begin() + (i * n + first) * kOut);
           CHECK(same);
         }
+      }
+}
+
+TEST_CASE("a gated product has the bits of its three products one after the other") {
+  constexpr uint32_t kIn = 96, kGated = 160, kMany = 800;  // kGated: two panels and a half
+  const QuantizedMatrix gate(kIn, GgmlType::kQ4_0, kGated), up(kIn, GgmlType::kQ5_1, kGated);
+  const QuantizedMatrix down(kGated);
+  const Matrix plain_down(Compute::kF32, kernels::PanelType::kF32, kGated);
+  std::mt19937 random(6);
+  std::normal_distribution<float> normal;
+  std::vector<float> x(size_t{kMany} * kIn);
+  for (float& value : x) value = normal(random);
+  ThreadPool pool(Topology::detect(), 2, false);
+  PanelProducts products(pool, {Compute::kF32, true, true, kMany, {kIn, kGated}, kGated});
+  for (const bool plain : {false, true})
+    for (const Activation activation : {Activation::kSilu, Activation::kGelu})
+      for (const uint32_t n : {1u, 7u, 130u, kMany}) {
+        CAPTURE(plain);
+        CAPTURE(n);
+        std::vector<float> act(size_t{n} * kGated), of_up(act.size()), got(size_t{n} * kOut, 0.25f);
+        std::vector<float> want = got;
+        const PanelMatrix& last = plain ? plain_down.m : down.m;
+        products.multiply_gated(x.data(), n, {gate.m, up.m, activation}, act.data(),
+                                {&last, got.data(), nullptr, true});
+        const PanelProducts::Product both[] = {{&gate.m, act.data()}, {&up.m, of_up.data()}};
+        products.multiply(x.data(), n, both);
+        const auto unit = activation == Activation::kGelu ? &kernels::geglu : &kernels::swiglu;
+        unit(act.data(), of_up.data(), act.size());
+        const PanelProducts::Product one{&last, want.data(), nullptr, true};
+        products.multiply(act.data(), n, {&one, 1});
+        CHECK(got == want);
       }
 }
 

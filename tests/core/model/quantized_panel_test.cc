@@ -13,6 +13,7 @@
 #include <cstring>
 #include <limits>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -80,11 +81,11 @@ struct Weights {
 // Rounded rows and their memory.
 struct Rows {
   Rows(const std::vector<float>& x, size_t n_rows, size_t n_in)
-      : memory(kernels::quantized_rows_bytes(n_rows, n_in) / sizeof(float)),
-        at(kernels::quantized_rows_at(memory.data(), n_rows, n_in)) {
-    kernels::quantize_rows(x.data(), 0, n_rows, n_in, at);
+      : memory(kernels::quantized_rows_bytes(n_rows, n_in)),
+        at{memory.data(), kernels::quantized_group(n_rows)} {
+    kernels::quantize_rows(x.data(), n_in, 0, n_rows, 0, n_in, n_in, at);
   }
-  std::vector<float> memory;
+  std::vector<std::byte> memory;
   QuantizedRows at;
 };
 
@@ -105,8 +106,8 @@ std::vector<float> activations(size_t n_rows, size_t n_in) {
 // What an unpacked panel takes, and a line in which nobody may write.
 class Scratch {
  public:
-  Scratch(GgmlType type, size_t n_in)
-      : n_bytes_(kernels::quantized_scratch_bytes(*quantized_type(type), n_in)),
+  Scratch(GgmlType type, size_t n_in, size_t n_rows)
+      : n_bytes_(kernels::quantized_scratch_bytes(*quantized_type(type), n_in, n_rows)),
         lines_(n_bytes_ / sizeof(Line) + 1) {
     REQUIRE(n_bytes_ % sizeof(Line) == 0);
     lines_.back().fill(0x5A);
@@ -140,8 +141,8 @@ struct Sum {
 Sum sum_of(const Weights& w, const QuantizedRows& x, size_t row, size_t col) {
   Sum sum;
   for (size_t k = 0; k < w.n_in; ++k) {
-    const size_t block = x.block(row, k / 32, w.n_in);
-    const double a = double{x.scale[block]} * x.q[block * 32 + k % 32];
+    const kernels::QuantizedBlock block = x.block(row, k / 32, w.n_in);
+    const double a = double{*block.scale} * block.q[k % 32];
     const double product = a * double{w.values[col * w.n_in + k]};
     sum.value += product;
     sum.magnitude += std::abs(product);
@@ -157,7 +158,7 @@ void check(GgmlType type, uint32_t n_in, uint32_t n_out, size_t n_rows, bool acc
   const Weights w(type, n_in, n_out);
   const Rows rows(activations(n_rows, n_in), n_rows, n_in);
   const size_t y_stride = n_out + 3;
-  Scratch scratch(type, n_in);
+  Scratch scratch(type, n_in, n_rows);
   const auto y = multiply(w, rows.at, 0, n_rows, accumulate, 0.75f, y_stride, &scratch);
   CHECK(!scratch.overrun());
   double worst = 0.0;
@@ -231,16 +232,49 @@ TEST_CASE("rows that are enough to unpack a panel have the bits of those that ar
     for (const GgmlType type : kTypes) {
       CAPTURE(std::string(name(type)));
       constexpr size_t kMany = kernels::kRowsToUnpack + 5, kFew = kernels::kRowsToUnpack - 1;
-      const Weights w(type, 512, 47);
-      const Rows rows(activations(kMany + 1, w.n_in), kMany + 1, w.n_in);
-      Scratch scratch(type, w.n_in);
-      for (const bool accumulate : {false, true}) {
-        const auto packed = multiply(w, rows.at, 1, kMany + 1, accumulate, 0.75f, 50);
-        const auto many = multiply(w, rows.at, 1, kMany + 1, accumulate, 0.75f, 50, &scratch);
-        CHECK(differing(many, packed) == 0);
-        const auto few = multiply(w, rows.at, 1, kFew + 1, accumulate, 0.75f, 50, &scratch);
-        CHECK(differing(few, {packed.begin(), packed.begin() + kFew * 50}) == 0);
+      // A part of the inputs that are unpacked at a time, one more block than these, and three
+      // times.
+      const uint32_t more = kernels::kUnpackedInputs + block_elements(type);
+      for (const uint32_t n_in : {512u, more, 3 * uint32_t{kernels::kUnpackedInputs}}) {
+        if (n_in > more && test::few_cases()) continue;
+        CAPTURE(n_in);
+        const uint32_t n_out = n_in == 512 ? 47 : 64;
+        const Weights w(type, n_in, n_out);
+        const Rows rows(activations(kMany + 1, w.n_in), kMany + 1, w.n_in);
+        Scratch scratch(type, w.n_in, kMany);
+        for (const bool accumulate : {false, true}) {
+          const size_t stride = n_out + 3;
+          const auto packed = multiply(w, rows.at, 1, kMany + 1, accumulate, 0.75f, stride);
+          const auto many = multiply(w, rows.at, 1, kMany + 1, accumulate, 0.75f, stride, &scratch);
+          CHECK(differing(many, packed) == 0);
+          CHECK(!scratch.overrun());
+          const auto few = multiply(w, rows.at, 1, kFew + 1, accumulate, 0.75f, stride, &scratch);
+          const std::vector<float> first(packed.begin(),
+                                         packed.begin() + static_cast<long>(kFew * stride));
+          CHECK(differing(few, first) == 0);
+        }
       }
+    }
+  });
+}
+
+TEST_CASE("many rows have the bits of few with scales of every magnitude that a row may have") {
+  test::for_each_simd_target([] {
+    constexpr size_t kRows = kernels::kRowsToUnpack;
+    for (const GgmlType type : kTypes) {
+      CAPTURE(std::string(name(type)));
+      const Weights w(type, 256, 64);
+      std::vector<float> x(kRows * w.n_in);
+      std::mt19937 random(11);
+      std::normal_distribution<float> normal;
+      // A row has one magnitude, from the smallest that is not zero to near the largest.
+      for (size_t i = 0; i < x.size(); ++i)
+        x[i] = std::ldexp(normal(random), static_cast<int>(i / w.n_in * 190 / kRows) - 80);
+      const Rows rows(x, kRows, w.n_in);
+      Scratch scratch(type, w.n_in, kRows);
+      const auto few = multiply(w, rows.at, 0, kRows, false, 0.0f, 64);
+      CHECK(differing(multiply(w, rows.at, 0, kRows, false, 0.0f, 64, &scratch), few) == 0);
+      CHECK(std::all_of(few.begin(), few.end(), [](float y) { return std::isfinite(y); }));
     }
   });
 }
@@ -251,33 +285,55 @@ TEST_CASE("rows are rounded to the nearest of 255 steps of their block, and thei
     auto x = activations(kRows, kIn);
     x[40] = 1e30f;
     x[77] = -1e-30f;
+    x[110] = std::numeric_limits<float>::max();
     const Rows rows(x, kRows, kIn);
     double worst = 0.0;
-    size_t wrong_sums = 0;
-    std::vector<bool> met(kernels::quantized_blocks(kRows, kIn));
+    size_t wrong_scales = 0, wrong_sums = 0, wrong_origins = 0;
+    std::set<const int8_t*> met;
     for (size_t of_x = 0; of_x < x.size() / 32; ++of_x) {
-      const size_t block = rows.at.block(of_x / (kIn / 32), of_x % (kIn / 32), kIn);
-      REQUIRE(block < met.size());
-      CHECK(!met[block]);
-      met[block] = true;
-      const float scale = rows.at.scale[block];
+      const kernels::QuantizedBlock block =
+          rows.at.block(of_x / (kIn / 32), of_x % (kIn / 32), kIn);
+      REQUIRE(block.q >= reinterpret_cast<const int8_t*>(rows.memory.data()));
+      REQUIRE(block.q + 32 <= reinterpret_cast<const int8_t*>(&rows.memory.back()));
+      CHECK(met.insert(block.q).second);
+      const double scale = double{*block.scale};
       int32_t halves[2] = {0, 0};
+      double largest = 0.0;
       for (size_t i = 0; i < 32; ++i) {
-        const int q = rows.at.q[block * 32 + i];
+        const int q = block.q[i];
         CHECK(std::abs(q) <= 127);
         halves[i / 16] += q;
-        const double error = std::abs(double{scale} * q - double{x[of_x * 32 + i]});
-        worst = test::larger_or_nan(worst, scale > 0.0f ? error / double{scale} : 0.0);
+        const double error = std::abs(scale * q - double{x[of_x * 32 + i]});
+        worst = test::larger_or_nan(worst, scale > 0.0 ? error / scale : 0.0);
+        largest = std::max(largest, std::abs(double{x[of_x * 32 + i]}));
       }
-      wrong_sums += rows.at.minus_half_sum[2 * block] != -32 * halves[0];
-      wrong_sums += rows.at.minus_half_sum[2 * block + 1] != -32 * halves[1];
-      wrong_sums += rows.at.minus_sum[block] != -8 * (halves[0] + halves[1]);
-      wrong_sums += rows.at.scaled_sum[block] != scale * static_cast<float>(halves[0] + halves[1]);
+      const int sum = halves[0] + halves[1];
+      wrong_sums += block.minus_half_sum[0] != -32 * halves[0];
+      wrong_sums += block.minus_half_sum[1] != -32 * halves[1];
+      wrong_sums += *block.minus_sum != -8 * sum;
+      wrong_sums += *block.scaled_sum != *block.scale * static_cast<float>(sum);
+      if (scale == 0.0) continue;
+      // The next of 16 values per octave; a last bit of max / 127 may be rounded away.
+      int exponent = 0;
+      const double level = (2.0 * std::frexp(scale, &exponent) - 1.0) * 16.0;
+      wrong_scales += level != *block.level || level < 0.0 || level > 15.0;
+      wrong_scales += scale < largest / 127.0 * (1.0 - 1e-7);
+      wrong_scales += scale > largest / 127.0 * (1.0 + 1.0 / 16.0 + 1e-7);
+      const double power = std::ldexp(1.0, exponent - 1 - 20);  // what an integer stands for
+      wrong_origins += double{*block.origin} != 1.5 * std::ldexp(power, 23);
+      const auto wrong_begin = [&](int32_t begin, int32_t n) {
+        return double{std::bit_cast<float>(begin)} != double{*block.origin} - 128 * n * power;
+      };
+      wrong_origins += wrong_begin(*block.begin, sum);
+      wrong_origins += wrong_begin(block.half_begin[0], halves[0]);
+      wrong_origins += wrong_begin(block.half_begin[1], halves[1]);
     }
     CHECK(worst < 0.5 + 1e-4);
+    CHECK(wrong_scales == 0);
     CHECK(wrong_sums == 0);
-    CHECK(rows.at.scale[0] == 0.0f);                                            // of zeros
-    CHECK(rows.at.scale[rows.at.block(kRows - 1, kIn / 32 - 1, kIn)] == 0.0f);  // of 2^-120
+    CHECK(wrong_origins == 0);
+    CHECK(*rows.at.block(0, 0, kIn).scale == 0.0f);                     // of zeros
+    CHECK(*rows.at.block(kRows - 1, kIn / 32 - 1, kIn).scale == 0.0f);  // of 2^-120
   });
 }
 
@@ -288,17 +344,18 @@ TEST_CASE("what is not finite in a row is not finite in its products, and only t
           -std::numeric_limits<float>::infinity()}) {
       for (const GgmlType type : kTypes) {
         const Weights w(type, 256, 64);
-        auto x = activations(3, w.n_in);
-        x[w.n_in + 70] = bad;
-        const Rows rows(x, 3, w.n_in);
-        const auto y = multiply(w, rows.at, 0, 3, false, 0.0f, 64);
-        size_t finite = 0, others = 0;
-        for (size_t j = 0; j < 64; ++j) {
-          finite += std::isfinite(y[64 + j]);
-          others += !std::isfinite(y[j]) + !std::isfinite(y[128 + j]);
+        for (const size_t n_rows : {size_t{3}, kernels::kRowsToUnpack}) {
+          auto x = activations(n_rows, w.n_in);
+          x[w.n_in + 70] = bad;
+          const Rows rows(x, n_rows, w.n_in);
+          Scratch scratch(type, w.n_in, n_rows);
+          const auto y = multiply(w, rows.at, 0, n_rows, false, 0.0f, 64, &scratch);
+          size_t finite = 0, others = 0;
+          for (size_t i = 0; i < y.size(); ++i)
+            (i / 64 == 1 ? finite : others) += (i / 64 == 1) == std::isfinite(y[i]);
+          CHECK(finite == 0);
+          CHECK(others == 0);
         }
-        CHECK(finite == 0);
-        CHECK(others == 0);
       }
     }
   });
