@@ -246,8 +246,8 @@ struct Packed {
   }
 };
 
-// With vectors of 8 outputs a table costs more than it saves. Bytes alone pay where q has 5 or 6
-// bits.
+// Without sums of four products a table costs more than it saves (AVX2). Bytes alone pay where q
+// has 5 or 6 bits.
 inline constexpr size_t kLevels = kPairDot ? 1 : kScaleLevels;
 constexpr bool unpacking_pays(const QuantizedLayout& layout) {
   return kLevels > 1 || layout.bits == 5 || layout.bits == 6;

@@ -162,17 +162,16 @@ Weights WeightLoader::lay_out(std::byte* memory, ThreadPool* pool) {
   return w;
 }
 
-// Activations that live inside one call: the normalised input, those of the FFN.
+// Activations that live inside one call: the normalised input, and what products need.
 struct Scratch {
-  uint64_t norm_floats, ffn_floats;
+  uint64_t norm_floats;
   std::vector<uint32_t> widths;  // of inputs of products
   uint32_t d_ff;
   Scratch(const ModelShape& s, uint32_t max_tokens)
       : norm_floats(uint64_t{max_tokens} * s.d_model),
-        ffn_floats(uint64_t{max_tokens} * s.d_ff),
         widths{s.d_model, s.n_q_heads * s.v_head_dim},
         d_ff(s.d_ff) {}
-  uint64_t n_bytes() const { return (norm_floats + ffn_floats) * sizeof(float); }
+  uint64_t n_bytes() const { return norm_floats * sizeof(float); }
   PanelProducts::Options products(const WeightLoader& weights, const Model::Options& o) const {
     return {weights.plain(), weights.has_quantized(),
             o.deterministic, o.max_batch_tokens,
@@ -223,7 +222,7 @@ class GgufModel final : public Model {
   uint64_t bytes_per_token_ = 0;
   Arithmetic arithmetic_{};
   uint32_t max_tokens_;
-  float *norm_ = nullptr, *act_ = nullptr;  // inside scratch_memory_
+  float* norm_ = nullptr;  // inside scratch_memory_
   std::unique_ptr<PanelProducts> products_;
 };
 
@@ -244,7 +243,6 @@ GgufModel::GgufModel(const GgufFile& file, const ModelShape& shape, ThreadPool& 
   scratch_memory_ = Region(scratch.n_bytes());
   weights_ = loader.lay_out(weights_memory_.data(), &pool_);
   norm_ = scratch_memory_.as<float>().data();
-  act_ = norm_ + scratch.norm_floats;
   products_ = std::make_unique<PanelProducts>(pool_, scratch.products(loader, options));
   // Every weight once, and one row of the embedding.
   bytes_per_token_ = loader.n_bytes() + embedding_.n_bytes / shape_.vocab_size;
@@ -341,7 +339,7 @@ void GgufModel::ffn(uint32_t layer, float* h, uint32_t n) const {
   check_tokens(n);
   const Layer& l = weights_.layers[layer];
   norm_rows(h, l.ffn_norm, n, shape_.d_model, norm_);
-  products_->multiply_gated(norm_, n, {l.gate, l.up, shape_.activation}, act_,
+  products_->multiply_gated(norm_, n, {l.gate, l.up, shape_.activation},
                             added(l.down, l.post_ffn_norm, h));
   add_normed(n, l.post_ffn_norm, h);
 }

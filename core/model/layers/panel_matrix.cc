@@ -278,7 +278,7 @@ bool uses_tiles(const PanelProducts::Options& options) {
 }
 
 struct ScratchBytes {
-  uint64_t rounded = 0, quantized = 0, quantized_act = 0;
+  uint64_t rounded = 0, quantized = 0, act = 0, quantized_act = 0;
 };
 
 ScratchBytes scratch_of(const PanelProducts::Options& options) {
@@ -290,6 +290,7 @@ ScratchBytes scratch_of(const PanelProducts::Options& options) {
     bytes.quantized = kernels::quantized_rows_bytes(max_rows, max_given);
     bytes.quantized_act = kernels::quantized_rows_bytes(max_rows, options.d_ff);
   }
+  if (options.plain || uses_tiles(options)) bytes.act = max_rows * options.d_ff * sizeof(float);
   if (uses_tiles(options)) bytes.rounded = max_rows * max_in * sizeof(uint16_t);
   if (options.plain != Compute::kBF16) return bytes;
   // Our kernel reads bf16 values as f32; alone it may have to take all rows.
@@ -307,7 +308,7 @@ bool PanelProducts::in_tiles(bool deterministic) {
 
 uint64_t PanelProducts::scratch_bytes(const Options& options) {
   const ScratchBytes bytes = scratch_of(options);
-  return bytes.rounded + bytes.quantized + bytes.quantized_act;
+  return bytes.rounded + bytes.quantized + bytes.act + bytes.quantized_act;
 }
 
 PanelProducts::PanelProducts(ThreadPool& pool, const Options& options)
@@ -324,6 +325,7 @@ PanelProducts::PanelProducts(ThreadPool& pool, const Options& options)
   const ScratchBytes bytes = scratch_of(options);
   if (bytes.rounded) rounded_ = Region(bytes.rounded);
   if (bytes.quantized) quantized_ = Region(bytes.quantized);
+  if (bytes.act) act_ = Region(bytes.act);
   if (bytes.quantized_act) quantized_act_ = Region(bytes.quantized_act);
 }
 
@@ -515,7 +517,7 @@ void PanelProducts::multiply(const Input& input, std::span<const Product> produc
   });
 }
 
-void PanelProducts::multiply_gated(const float* x, uint32_t n, const Gated& gated, float* act,
+void PanelProducts::multiply_gated(const float* x, uint32_t n, const Gated& gated,
                                    const Product& down) {
   if (n == 0) return;
   const auto& [gate, up, activation] = gated;
@@ -527,6 +529,7 @@ void PanelProducts::multiply_gated(const float* x, uint32_t n, const Gated& gate
   Input act_input = plan(n, gate.n_out, down.w->n_panels(), of_down);
   // Rounded while it is in the cache: in f32 it would go through memory.
   const bool quantized_act = of_down.quantized && !act_input.tiles;
+  float* act = act_.as<float>().data();
   if (quantized_act) act_input.int8 = {quantized_act_.data(), kernels::quantized_group(n)};
   const auto unit = activation == Activation::kGelu ? &kernels::geglu : &kernels::swiglu;
   const uint32_t together = panels_per_task(input, gate.n_panels());

@@ -101,10 +101,8 @@ class PanelProducts {
     const PanelMatrix &gate, &up;
     Activation activation;
   };
-  // act = activation(x gate) * (x up), then `down` of act. `act`, [n, gate.n_out], is memory for
-  // it; what stands there afterwards is unspecified.
-  void multiply_gated(const float* x, uint32_t n, const Gated& gated, float* act,
-                      const Product& down);
+  // `down` of act = activation(x gate) * (x up).
+  void multiply_gated(const float* x, uint32_t n, const Gated& gated, const Product& down);
 
  private:
   struct Input;
@@ -132,7 +130,8 @@ class PanelProducts {
   Compute plain_;                             // of matrices that are not quantised
   Region rounded_;                            // bf16: the inputs, rounded
   Region quantized_;                          // int8: the inputs, rounded
-  Region quantized_act_;                      // int8: those of a gated product's last matrix
+  Region act_;                                // of gated products, where it is not rounded
+  Region quantized_act_;                      // int8: the same, rounded
   std::vector<std::vector<float>> expanded_;  // [n_workers] a panel of f16 or bf16, for oneDNN
   std::vector<std::vector<float>> gated_;     // [n_workers] x gate and x up of a task
   std::vector<Region> unpacked_;              // [n_workers] int8: a panel, for many rows

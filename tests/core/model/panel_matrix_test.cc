@@ -283,7 +283,7 @@ TEST_CASE("a gated product has the bits of its three products one after the othe
         std::vector<float> act(size_t{n} * kGated), of_up(act.size()), got(size_t{n} * kOut, 0.25f);
         std::vector<float> want = got;
         const PanelMatrix& last = plain ? plain_down.m : down.m;
-        products.multiply_gated(x.data(), n, {gate.m, up.m, activation}, act.data(),
+        products.multiply_gated(x.data(), n, {gate.m, up.m, activation},
                                 {&last, got.data(), nullptr, true});
         const PanelProducts::Product both[] = {{&gate.m, act.data()}, {&up.m, of_up.data()}};
         products.multiply(x.data(), n, both);
