@@ -126,11 +126,14 @@ template <int32_t kOffset, size_t kHalf, bool kWhole>
 HWY_INLINE VecI minus_offset(const QuantizedBlock& x, size_t r) {
   constexpr int32_t kFactor = kWhole ? kSumFactor : kHalfSumFactor;
   constexpr auto kTimes = static_cast<uint32_t>(offset_left(kOffset) / kFactor);
-  if constexpr (kTimes == 0) return hn::Zero(TagI());
-  static_assert(kTimes == 0 || std::has_single_bit(kTimes));
-  const int32_t* from = kWhole ? x.minus_sum + r : x.minus_half_sum + 2 * r + kHalf;
-  // In vectors: an integer in a register of its own would have to cross over to them.
-  return hn::ShiftLeft<std::countr_zero(std::max(kTimes, 1u))>(hn::Set(TagI(), *from));
+  if constexpr (kTimes == 0) {
+    return hn::Zero(TagI());
+  } else {
+    static_assert(std::has_single_bit(kTimes));
+    const int32_t* from = kWhole ? x.minus_sum + r : x.minus_half_sum + 2 * r + kHalf;
+    // In vectors: an integer in a register of its own would have to cross over to them.
+    return hn::ShiftLeft<std::countr_zero(kTimes)>(hn::Set(TagI(), *from));
+  }
 }
 
 // Which four inputs of a block step `turn` of its eight takes. A nibble's neighbour follows it, so
