@@ -17,7 +17,6 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <limits>
 #include <utility>
 
 #include "kernels/quantized_weights-inl.h"
@@ -33,15 +32,18 @@ struct Out {
   float* to;
   size_t stride;
   bool accumulate;
-  const float* before = nullptr;  // [rows, kPanelOutputs]  sums of the inputs before, or zero
+  // [rows, kPanelOutputs]  sums of the inputs before, or zero; of unpacked panels alone
+  const float* before = nullptr;
 };
+
+inline constexpr size_t kLineBytes = 64;
 
 // Rows of x of one group.
 struct Rows {
   QuantizedBlock x;  // of the first one
   size_t group;
   bool panel_is_new;  // nothing was multiplied with the panel so far: it is in no cache
-  // Memory that is read after this panel: a line of it is asked for per block. Null: none.
+  // Memory that is read after an unpacked panel: a line of it is asked for per block. Null: none.
   const uint8_t* later = nullptr;
 };
 
@@ -186,6 +188,14 @@ HWY_INLINE void segment(const QuantizedBlock& x, const uint8_t* upper, const uin
   }
 }
 
+// The mins of the v-th vector of outputs.
+template <size_t kRows, size_t kVectors>
+HWY_INLINE void subtract_min(const QuantizedBlock& x, VecF min, size_t v,
+                             SumsF<kRows, kVectors>& total) {
+  for (size_t r = 0; r < kRows; ++r)
+    total[r][v] = hn::NegMulAdd(min, hn::Set(Tag(), x.scaled_sum[r]), total[r][v]);
+}
+
 // Rows times kVectors * kOutputs outputs of the panel from `first` on.
 template <QuantizedLayout kLayout, Ahead kAhead, size_t kRows, size_t kVectors>
 HWY_NOINLINE void tile(QuantizedBlock x, size_t group, size_t n_in,
@@ -215,11 +225,9 @@ HWY_NOINLINE void tile(QuantizedBlock x, size_t group, size_t n_in,
         segment<kLayout, kAhead, 1, kRows, kVectors>(x, upper, q, first, scale, total);
       }
       if constexpr (kLayout.has_min) {
-        for (size_t v = 0; v < kVectors; ++v) {
-          const VecF min = load_min<kLayout>(head, at, first + v * kOutputs);
-          for (size_t r = 0; r < kRows; ++r)
-            total[r][v] = hn::NegMulAdd(min, hn::Set(d, x.scaled_sum[r]), total[r][v]);
-        }
+        for (size_t v = 0; v < kVectors; ++v)
+          subtract_min<kRows, kVectors>(x, load_min<kLayout>(head, at, first + v * kOutputs), v,
+                                        total);
       }
       at += kLayout.block_bytes();
     }
@@ -319,7 +327,7 @@ HWY_NOINLINE void unpacked_tile(QuantizedBlock x, size_t group, size_t n_in,
       total[r][v] = out.before ? hn::LoadU(d, out.before + r * kPanelOutputs + first + v * kOutputs)
                                : hn::Zero(d);
     }
-  const size_t line = later ? 64 : 0;
+  const size_t line = later ? kLineBytes : 0;
   if (!later) later = panel;  // no branch in the loop
   for (size_t input = 0; input < n_in; input += kQuantizedInputs, x.advance(group)) {
     __builtin_prefetch(later, 0, 2);
@@ -329,11 +337,8 @@ HWY_NOINLINE void unpacked_tile(QuantizedBlock x, size_t group, size_t n_in,
       unpacked_segment<kLayout, kOffset, 1, kRows, kVectors>(x, at, total);
     if constexpr (kLayout.has_min) {
       const auto* mins = reinterpret_cast<const float*>(at + kLayout.scale_bytes());
-      for (size_t v = 0; v < kVectors; ++v) {
-        const VecF min = hn::LoadU(d, mins + v * kOutputs);
-        for (size_t r = 0; r < kRows; ++r)
-          total[r][v] = hn::NegMulAdd(min, hn::Set(d, x.scaled_sum[r]), total[r][v]);
-      }
+      for (size_t v = 0; v < kVectors; ++v)
+        subtract_min<kRows, kVectors>(x, hn::LoadU(d, mins + v * kOutputs), v, total);
     }
     at += kLayout.block_bytes();
   }
@@ -491,16 +496,16 @@ struct Part {
 template <class Panel>
 void product_of(const Product& p, Part part) {
   HWY_ALIGN float some[kTileRows * kPanelOutputs];
-  const size_t group = p.x.group, tile_lines = part.n / kQuantizedInputs * 64;
+  const size_t group = p.x.group, asked = part.n / kQuantizedInputs * kLineBytes;
   const bool last = part.from + part.n == p.n_in;
   for (size_t row = p.begin, n_rows; row < p.end; row += n_rows) {
     n_rows = std::min({kTileRows, p.end - row, group - row % group});
     Rows rows = {p.x.block(row, part.from / kQuantizedInputs, p.n_in), group, row == p.begin};
-    const size_t n_tiles = (p.end - row) / kTileRows;  // that are left
-    if (part.later_bytes > 0 && n_tiles * tile_lines < part.later_bytes + tile_lines) {
+    const size_t n_tiles = (p.end - row) / kTileRows;  // that are left, each asks for as much
+    if (part.later_bytes > 0 && n_tiles * asked < part.later_bytes + asked) {
       rows.later = part.later;
-      part.later += tile_lines;
-      part.later_bytes -= std::min(part.later_bytes, tile_lines);
+      part.later += asked;
+      part.later_bytes -= std::min(part.later_bytes, asked);
     }
     float* own = part.sums ? part.sums + (row - p.begin) * kPanelOutputs : nullptr;
     const float* before = part.from > 0 ? own : nullptr;

@@ -11,14 +11,12 @@
 #include <cstring>
 #include <limits>
 
+#include "kernels/quantized_weights-inl.h"
+
 HWY_BEFORE_NAMESPACE();
 namespace kvasir::kernels::HWY_NAMESPACE {
 namespace {
 namespace hn = hwy::HWY_NAMESPACE;
-
-using Tag = hn::CappedTag<float, 16>;
-using TagI = hn::RebindToSigned<Tag>;
-inline constexpr size_t kOutputs = HWY_LANES(float) < 16 ? HWY_LANES(float) : 16;
 
 // Below it a block counts as zero: scales of rows times scales of weights have to be exact.
 inline constexpr float kSmallest = 0x1p-80f;
@@ -55,17 +53,17 @@ void quantize_block(const float* HWY_RESTRICT x, const QuantizedBlock& out) {
   const uint32_t bits = hn::GetLane(hn::MaxOfLanes(du, largest));
   const bool finite = bits < kInfinity;
   const auto max = std::bit_cast<float>(bits);
-  const bool zero = !finite || max < kSmallest;  // conversions of NaN are no numbers to sum up
+  const bool zero = !finite || max < kSmallest;
   const float scale = zero ? 0.0f : scale_with_level(max / 127.0f);
   const auto inverse = hn::Set(d, zero ? 0.0f : 1.0f / scale);
-  hn::Vec<TagI> total[2] = {hn::Zero(di), hn::Zero(di)};
+  VecI total[2] = {hn::Zero(di), hn::Zero(di)};
   if (finite) {
     for (size_t i = 0; i < kQuantizedInputs; i += kOutputs) {
       const auto steps = hn::NearestInt(hn::Mul(hn::LoadU(d, x + i), inverse));
       total[i / 16] = hn::Add(total[i / 16], steps);
       hn::StoreU(hn::DemoteTo(d8, steps), d8, out.q + i);
     }
-  } else {
+  } else {  // conversions of NaN are no numbers to sum up
     std::memset(out.q, 0, kQuantizedInputs);
   }
   // Both halves across the lanes at once: a sum of 16 steps has 12 bits.

@@ -32,8 +32,8 @@ struct QuantizedBlock {
   int32_t* minus_sum;
   int32_t* minus_half_sum;  // [2]
   // For unpacked panels (UnpackedLayout); set in groups of kQuantizedGroup rows. The bits of
-  // `origin` plus an integer n of magnitude below 2^22 are those of origin + n 2^(e -
-  // kOriginShift), so that sums which begin there need no conversion.
+  // `origin` plus an integer n of magnitude below 2^22 are those of
+  // origin + n 2^(e - kOriginShift), so that sums which begin there need no conversion.
   float* origin;        // 1.5 * 2^(23 + e - kOriginShift)
   int32_t* level;       // below kScaleLevels
   int32_t* begin;       // the bits of origin minus kUnpackedOffset times the sum of q
@@ -44,16 +44,16 @@ struct QuantizedBlock {
 
   // The same rows' next inputs, in a group of that many rows.
   void advance(size_t group) {
+    const size_t numbers = group * kBytes / sizeof(float);
     q += group * kBytes;
-    each_number([&](auto*& number) { number += group * kBytes / sizeof *number; });
-  }
-
- private:
-  friend struct QuantizedRows;
-  template <class Fn>
-  void each_number(const Fn& fn) {
-    fn(scale), fn(scaled_sum), fn(minus_sum), fn(minus_half_sum);
-    fn(origin), fn(level), fn(begin), fn(half_begin);
+    scale += numbers;
+    scaled_sum += numbers;
+    minus_sum += numbers;
+    minus_half_sum += numbers;
+    origin += numbers;
+    level += numbers;
+    begin += numbers;
+    half_begin += numbers;
   }
 };
 
@@ -67,21 +67,18 @@ struct QuantizedRows {
     std::byte* at = data + (row / group * (n_in / kQuantizedInputs) + block_of_row) * group *
                                QuantizedBlock::kBytes;
     const size_t r = row % group;
-    // Number i of all rows; those that products of unpacked panels read come first.
-    const auto numbers = [&]<class T>(T*, size_t i) {
-      return reinterpret_cast<T*>(at + group * (kQuantizedInputs + sizeof(T) * i));
-    };
-    float* const f32 = nullptr;
-    int32_t* const i32 = nullptr;
+    auto* f32 = reinterpret_cast<float*>(at + group * kQuantizedInputs) + r;
+    auto* i32 = reinterpret_cast<int32_t*>(at + group * kQuantizedInputs) + r;
+    // Those that products of unpacked panels read come first.
     return {.q = reinterpret_cast<int8_t*>(at) + r * kQuantizedInputs,
-            .scale = numbers(f32, 6) + r,
-            .scaled_sum = numbers(f32, 3) + r,
-            .minus_sum = numbers(i32, 7) + r,
-            .minus_half_sum = numbers(i32, 8) + 2 * r,
-            .origin = numbers(f32, 1) + r,
-            .level = numbers(i32, 2) + r,
-            .begin = numbers(i32, 0) + r,
-            .half_begin = numbers(i32, 4) + 2 * r};
+            .scale = f32 + 6 * group,
+            .scaled_sum = f32 + 3 * group,
+            .minus_sum = i32 + 7 * group,
+            .minus_half_sum = i32 + 8 * group + r,
+            .origin = f32 + group,
+            .level = i32 + 2 * group,
+            .begin = i32,
+            .half_begin = i32 + 4 * group + r};
   }
 };
 

@@ -208,8 +208,10 @@ class GgufModel final : public Model {
   // h += x w, through the norm if there is one.
   void add_product(const float* x, uint32_t n, const PanelMatrix& w, const float* post_norm,
                    float* h) const;
-  PanelProducts::Product added(const PanelMatrix& w, const float* post_norm, float* h) const;
-  void add_normed(uint32_t n, const float* post_norm, float* h) const;
+  // The product of it, and what is left to do after that.
+  PanelProducts::Product residual_product(const PanelMatrix& w, const float* post_norm,
+                                          float* h) const;
+  void finish_residual(uint32_t n, const float* post_norm, float* h) const;
 
   ModelShape shape_;
   ThreadPool& pool_;
@@ -317,19 +319,17 @@ void GgufModel::attn_output(uint32_t layer, const float* o, uint32_t n, float* h
 
 void GgufModel::add_product(const float* x, uint32_t n, const PanelMatrix& w,
                             const float* post_norm, float* h) const {
-  const PanelProducts::Product product = added(w, post_norm, h);
+  const PanelProducts::Product product = residual_product(w, post_norm, h);
   products_->multiply(x, n, {&product, 1});
-  add_normed(n, post_norm, h);
+  finish_residual(n, post_norm, h);
 }
 
-// The product that add_normed() completes.
-PanelProducts::Product GgufModel::added(const PanelMatrix& w, const float* post_norm,
-                                        float* h) const {
+PanelProducts::Product GgufModel::residual_product(const PanelMatrix& w, const float* post_norm,
+                                                   float* h) const {
   return {&w, post_norm ? norm_ : h, nullptr, !post_norm};
 }
 
-// h += norm(norm_), where there is such a norm; else h was added to.
-void GgufModel::add_normed(uint32_t n, const float* post_norm, float* h) const {
+void GgufModel::finish_residual(uint32_t n, const float* post_norm, float* h) const {
   if (!post_norm) return;
   norm_rows(norm_, post_norm, n, shape_.d_model, norm_);
   kernels::add_to(norm_, size_t{n} * shape_.d_model, h);
@@ -340,8 +340,8 @@ void GgufModel::ffn(uint32_t layer, float* h, uint32_t n) const {
   const Layer& l = weights_.layers[layer];
   norm_rows(h, l.ffn_norm, n, shape_.d_model, norm_);
   products_->multiply_gated(norm_, n, {l.gate, l.up, shape_.activation},
-                            added(l.down, l.post_ffn_norm, h));
-  add_normed(n, l.post_ffn_norm, h);
+                            residual_product(l.down, l.post_ffn_norm, h));
+  finish_residual(n, l.post_ffn_norm, h);
 }
 
 void GgufModel::logits(const float* h, uint32_t n, float* out) const {

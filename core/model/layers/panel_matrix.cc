@@ -238,10 +238,11 @@ struct PanelProducts::Input {
   kernels::QuantizedRows int8 = {};  // set when a matrix is quantised, without tiles
   uint32_t first = 0, n = 0, n_in = 0;
   bool many = false;
-  bool onednn = false;   // rather than our kernel, where weights are not quantised
-  bool tiles = false;    // of what is quantised or in bf16
-  uint32_t n_total = 0;  // rows of the call
-  uint32_t block = 0;    // rows of a task, where there are many
+  bool onednn = false;    // rather than our kernel, where weights are not quantised
+  bool tiles = false;     // of what is quantised or in bf16
+  uint32_t n_total = 0;   // rows of the call
+  uint32_t block = 0;     // rows of a task, where there are many
+  uint32_t together = 1;  // panels of a task
 };
 
 struct PanelProducts::Panels {
@@ -254,19 +255,18 @@ struct PanelProducts::Panels {
 };
 
 struct PanelProducts::Kinds {
-  bool quantized = false, plain = false;
-  std::set<kernels::QuantizedType> types;
+  bool plain = false;
+  // Of the quantised matrices, the type whose unpacked panel takes the most memory.
+  std::optional<kernels::QuantizedType> quantized{};
   void add(const PanelMatrix& w) {
-    const bool is_quantized = w.type == Compute::kInt8;
-    (is_quantized ? quantized : plain) = true;
-    if (is_quantized) types.insert(w.quantized);
-  }
-  // For the panels of a worker that are unpacked for n_rows rows.
-  size_t scratch_bytes(uint32_t n_in, uint32_t n_rows) const {
-    size_t bytes = 0;
-    for (const kernels::QuantizedType type : types)
-      bytes = std::max(bytes, kernels::quantized_scratch_bytes(type, n_in, n_rows));
-    return bytes;
+    if (w.type != Compute::kInt8) {
+      plain = true;
+      return;
+    }
+    const auto bytes = [&](kernels::QuantizedType type) {
+      return kernels::quantized_scratch_bytes(type, w.n_in, 0);
+    };
+    if (!quantized || bytes(w.quantized) > bytes(*quantized)) quantized = w.quantized;
   }
 };
 
@@ -391,11 +391,18 @@ PanelProducts::Input PanelProducts::plan(uint32_t n, uint32_t n_in, uint64_t n_p
   input.block = input.tiles                    ? TileProducts::kTaskRows
                 : !kinds.plain || input.onednn ? kRowBlock
                                                : kOwnRowBlock;
+  if (input.tiles) {
+    // Several panels together, but no worker may go without.
+    const uint64_t shares = n_panels / (uint64_t{4} * pool_.n_workers());
+    input.together =
+        static_cast<uint32_t>(std::clamp<uint64_t>(shares, 1, TileProducts::kTaskPanels));
+  }
   if (kinds.quantized && !input.tiles) {
     const bool many_panels = n_panels >= uint64_t{kTasksPerWorker} * pool_.n_workers();
     input.block = even_block(n, many_panels && !kinds.plain ? kQuantizedRowBlock : input.block);
     if (n >= kernels::kRowsToUnpack) {
-      const size_t bytes = kinds.scratch_bytes(n_in, std::min(n, input.block));
+      const size_t bytes =
+          kernels::quantized_scratch_bytes(*kinds.quantized, n_in, std::min(n, input.block));
       for (Region& region : unpacked_)
         if (region.size() < bytes) region = Region(bytes);
     }
@@ -457,13 +464,6 @@ void PanelProducts::panels(const Input& x, const PanelMatrix& w, const Panels& p
     panel(x, w, panels.first + p, accumulate, y + size_t{p} * kPanel, y_stride, worker);
 }
 
-// Tiles take several panels together, but no worker may go without.
-uint32_t PanelProducts::panels_per_task(const Input& x, uint64_t n_panels) const {
-  if (!x.tiles) return 1;
-  const uint64_t shares = n_panels / (uint64_t{4} * pool_.n_workers());
-  return static_cast<uint32_t>(std::clamp<uint64_t>(shares, 1, TileProducts::kTaskPanels));
-}
-
 // fn(rows, group, worker) for all groups of panels and blocks of rows. Few rows: an even, fixed
 // split, so that a worker meets the panels it has loaded. Many: small pieces, so that no worker
 // waits for a slow one.
@@ -496,9 +496,8 @@ void PanelProducts::multiply(const float* x, uint32_t n, std::span<const Product
 }
 
 void PanelProducts::multiply(const Input& input, std::span<const Product> products) {
-  uint64_t n_panels = 0, n_groups = 0;
-  for (const Product& product : products) n_panels += product.w->n_panels();
-  const uint32_t together = panels_per_task(input, n_panels);
+  uint64_t n_groups = 0;
+  const uint32_t together = input.together;
   const auto groups = [&](const Product& product) {
     return Panels::n_groups(*product.w, together);
   };
@@ -528,24 +527,21 @@ void PanelProducts::multiply_gated(const float* x, uint32_t n, const Gated& gate
   const Input input = prepare(x, n, gate.n_in, gate.n_panels(), kinds);
   Input act_input = plan(n, gate.n_out, down.w->n_panels(), of_down);
   // Rounded while it is in the cache: in f32 it would go through memory.
-  const bool quantized_act = of_down.quantized && !act_input.tiles;
+  const bool quantized_act = of_down.quantized.has_value() && !act_input.tiles;
   float* act = act_.as<float>().data();
   if (quantized_act) act_input.int8 = {quantized_act_.data(), kernels::quantized_group(n)};
   const auto unit = activation == Activation::kGelu ? &kernels::geglu : &kernels::swiglu;
-  const uint32_t together = panels_per_task(input, gate.n_panels());
+  const uint32_t together = input.together;
   const uint32_t n_groups = Panels::n_groups(gate, together);
   for_tasks(input, n_groups, [&](const Input& rows, uint32_t group, uint32_t worker) {
     const Panels both(gate, group, together);
     const uint32_t cols = gate.panel_cols(both.first, both.n), first = both.first * kPanel;
     const size_t n_sums = size_t{rows.n} * cols;
     std::vector<float>& sums = gated_[worker];
-    sums.resize(std::max(sums.size(), 2 * n_sums));
-    float *of_up = sums.data(), *y = of_up + n_sums;
-    uint32_t y_stride = cols;
-    if (!quantized_act) {
-      y = act + size_t{rows.first} * gate.n_out + first;
-      y_stride = gate.n_out;
-    }
+    sums.resize(std::max(sums.size(), (quantized_act ? 2 : 1) * n_sums));
+    float* of_up = sums.data();
+    float* y = quantized_act ? of_up + n_sums : act + size_t{rows.first} * gate.n_out + first;
+    const uint32_t y_stride = quantized_act ? cols : gate.n_out;
     panels(rows, gate, both, false, y, y_stride, worker);
     panels(rows, up, both, false, of_up, cols, worker);
     for (uint32_t r = 0; r < rows.n; ++r)

@@ -107,7 +107,7 @@ class PanelProducts {
  private:
   struct Input;
   struct Kinds;  // of the matrices of a call
-  // How n rows are multiplied; they have yet to be rounded.
+  // How n rows are multiplied with n_panels panels; they have yet to be rounded.
   Input plan(uint32_t n, uint32_t n_in, uint64_t n_panels, const Kinds& kinds);
   Input prepare(const float* x, uint32_t n, uint32_t n_in, uint64_t n_panels, const Kinds& kinds);
   void multiply(const Input& input, std::span<const Product> products);
@@ -120,7 +120,6 @@ class PanelProducts {
   void panel(const Input& x, const PanelMatrix& w, uint32_t panel, bool accumulate, float* y,
              uint32_t y_stride, uint32_t worker);
   const void* expanded(const PanelMatrix& w, const std::byte* panel, uint32_t worker);
-  uint32_t panels_per_task(const Input& x, uint64_t n_panels) const;
   template <class Fn>
   void for_tasks(const Input& x, uint64_t n_groups, const Fn& fn);
 

@@ -235,7 +235,7 @@ TEST_CASE("quantised and plain matrices share a call; each row is near the sum i
 
 TEST_CASE("tasks of many rows over quantised panels give a row the bits of few") {
   constexpr uint32_t kIn = 96, kMany = 800, kFew = 5;
-  const QuantizedMatrix q8(kIn), q5(kIn, GgmlType::kQ5_0);  // as they lie, and unpacked
+  const QuantizedMatrix q8(kIn), q5(kIn, GgmlType::kQ5_0);  // with AVX2 only this is unpacked
   std::mt19937 random(5);
   std::normal_distribution<float> normal;
   std::vector<float> x(size_t{kMany} * kIn);
