@@ -27,7 +27,7 @@ inline size_t padded(size_t n) { return (n + 15) / 16 * 16; }
 struct DecodeScratch {
   float* q;          // [group_size, padded(head_dim)], scaled, zero padded; or QueryGroups of it
   float* logits;     // [group_size, kTileTokens]; becomes exp(logit - max)
-  float* weights;    // [group_size, kTileTokens]
+  float* weights;    // [2, group_size, kTileTokens], of a tile and of the next
   float* sum;        // [group_size, padded(v_dim)]: sum of exp(logit - max) * v
   float* max_logit;  // [group_size]
   float* exp_sum;    // [group_size]
@@ -39,7 +39,7 @@ struct DecodeScratch {
 // Floats before the scales; a multiple of 64 bytes.
 inline size_t sum_floats(const AttentionShape& shape) {
   return padded(shape.group_size *
-                (padded(shape.head_dim) + padded(shape.v_dim) + 2 * kTileTokens + 3));
+                (padded(shape.head_dim) + padded(shape.v_dim) + 3 * kTileTokens + 3));
 }
 
 // A multiple of 64 bytes.
@@ -65,7 +65,7 @@ inline DecodeScratch carve(const AttentionShape& shape, size_t head, size_t n_he
   s.q = static_cast<float*>(scratch) + head * head_floats(shape);
   s.logits = s.q + n * padded(shape.head_dim);
   s.weights = s.logits + n * kTileTokens;
-  s.sum = s.weights + n * kTileTokens;
+  s.sum = s.weights + 2 * n * kTileTokens;
   s.max_logit = s.sum + n * padded(shape.v_dim);
   s.exp_sum = s.max_logit + n;
   s.tile_most = s.exp_sum + n;
@@ -79,6 +79,10 @@ inline DecodeScratch carve(const AttentionShape& shape, size_t head, size_t n_he
 struct NextRows {
   const uint8_t* const* rows;
   size_t n, row_bytes;
+};
+// The same, and the rows that are read after those.
+struct Upcoming {
+  NextRows next, second;
 };
 
 }  // namespace kvasir::kernels
@@ -105,13 +109,14 @@ HWY_INLINE void for_heads(size_t n_heads, const Fn& fn) {
 // head alone would wait for each of its sums. Updates the maximum and the sum of exp(logit - max);
 // `rescale` [HT] is what earlier sums must be multiplied by.
 template <size_t HT>
-HWY_INLINE void exp_logits(const DecodeScratch& s, size_t first, bool weighted, size_t n,
+HWY_INLINE void exp_logits(const DecodeScratch& s, size_t first, const float* all_weights, size_t n,
                            float softcap, float* HWY_RESTRICT rescale) {
   const F32 d;
   const size_t n_padded = (n + kLanes - 1) / kLanes * kLanes;
   float* HWY_RESTRICT logits = s.logits + first * kTileTokens;
-  const float* HWY_RESTRICT weights = s.weights + first * kTileTokens;
+  const bool weighted = all_weights != nullptr;
   if (softcap != 0.0f || weighted) {
+    const float* HWY_RESTRICT weights = all_weights + first * kTileTokens;
     for (size_t g = 0; g < HT; ++g) {
       for (size_t i = n; i < n_padded; ++i) logits[g * kTileTokens + i] = 0.0f;
       for (size_t i = g * kTileTokens; i < g * kTileTokens + n_padded; i += kLanes) {
@@ -264,8 +269,17 @@ HWY_INLINE void add_values(const DecodeScratch& s, size_t n_heads, const T* cons
 // products(ahead), asking for the next rows: line after line where all of them lie behind each
 // other, which is a few hundredths faster there than pieces.
 template <class Fn>
-HWY_INLINE void asking_for(const NextRows& next, size_t n_now, const Fn& products) {
-  if (are_pieces(next.rows, next.n, next.row_bytes, 1)) {
+HWY_INLINE void asking_for(const Upcoming& upcoming, size_t n_now, const Fn& products) {
+  const auto& [next, second] = upcoming;
+  const auto one_piece = [](const NextRows& rows) {
+    return are_pieces(rows.rows, rows.n, rows.row_bytes, 1);
+  };
+  if (kPrefetchThroughCaches && one_piece(next) && one_piece(second)) {
+    LinesThroughCaches lines({next.rows[0], next.n * next.row_bytes},
+                             {second.rows[0], second.n * second.row_bytes});
+    products(lines);
+    lines.ask_rest();
+  } else if (one_piece(next)) {
     LinesAhead lines(next.rows[0], next.n * next.row_bytes);
     products(lines);
     lines.ask_rest();
@@ -283,12 +297,12 @@ HWY_INLINE void asking_for(const NextRows& next, size_t n_now, const Fn& product
 
 template <class T>
 HWY_NOINLINE void dot_tile_in_integers(const AttentionShape& shape, KvTile& tile,
-                                       const DecodeScratch& s, const NextRows& next) {
+                                       const DecodeScratch& s, const Upcoming& upcoming) {
   const size_t n_groups = shape.head_dim / kGroupElements;
   const auto* q = reinterpret_cast<const QueryGroup*>(s.q);
   const RowRuns runs = runs_of(tile.k, tile.n, n_groups * sizeof(T), s.copies);
   gather_scales<T>(runs, tile.n, n_groups, s.scales);
-  asking_for(next, tile.n, [&](auto& ahead) {
+  asking_for(upcoming, tile.n, [&](auto& ahead) {
     for_heads(shape.group_size, [&]<size_t GT>(size_t g) {
       dot_groups<GT, T>(q + g * n_groups, runs, tile.n, s.scales, n_groups,
                         s.logits + g * kTileTokens, ahead);
@@ -298,11 +312,11 @@ HWY_NOINLINE void dot_tile_in_integers(const AttentionShape& shape, KvTile& tile
 
 template <class T>
 HWY_NOINLINE void add_tile_in_integers(const AttentionShape& shape, KvTile& tile,
-                                       const DecodeScratch& s, const NextRows& next) {
+                                       const DecodeScratch& s, const Upcoming& upcoming) {
   const size_t n_groups = shape.v_dim / kGroupElements, stride = padded(shape.v_dim);
   const RowRuns runs = runs_of(tile.v, tile.n, n_groups * sizeof(T), s.copies);
   gather_scales<T>(runs, tile.n, n_groups, s.scales);
-  asking_for(next, tile.n, [&](auto& ahead) {
+  asking_for(upcoming, tile.n, [&](auto& ahead) {
     for_heads(shape.group_size, [&]<size_t GT>(size_t g) {
       add_groups<GT, T>(s.logits + g * kTileTokens, s.tile_most + g, runs, tile.n, s.scales,
                         n_groups, s.sum + g * stride, stride, ahead);
@@ -341,7 +355,8 @@ bool in_pieces(const NextRows& next) {
 
 template <class T>
 HWY_NOINLINE void dot_tile(const AttentionShape& shape, KvTile& tile, const DecodeScratch& s,
-                           const NextRows& next) {
+                           const Upcoming& upcoming) {
+  const NextRows& next = upcoming.next;
   const size_t stride = padded(shape.head_dim);
   const auto* const* rows = reinterpret_cast<const T* const*>(tile.k);
   if (in_pieces<T>(next)) {
@@ -357,7 +372,8 @@ HWY_NOINLINE void dot_tile(const AttentionShape& shape, KvTile& tile, const Deco
 
 template <class T>
 HWY_NOINLINE void add_tile(const AttentionShape& shape, KvTile& tile, const DecodeScratch& s,
-                           const NextRows& next) {
+                           const Upcoming& upcoming) {
+  const NextRows& next = upcoming.next;
   const auto* const* rows = reinterpret_cast<const T* const*>(tile.v);
   if (in_pieces<T>(next)) {
     PiecesAhead ahead(next.rows, next.n, next.row_bytes, tile.n);
@@ -382,8 +398,8 @@ void scale_queries(const AttentionShape& shape, const float* q, const DecodeScra
 // What differs by the types of K and V.
 struct TileFunctions {
   void (*take_queries)(const AttentionShape&, const float* q, const DecodeScratch&);
-  void (*dot)(const AttentionShape&, KvTile&, const DecodeScratch&, const NextRows& values);
-  void (*add)(const AttentionShape&, KvTile&, const DecodeScratch&, const NextRows& keys);
+  void (*dot)(const AttentionShape&, KvTile&, const DecodeScratch&, const Upcoming&);
+  void (*add)(const AttentionShape&, KvTile&, const DecodeScratch&, const Upcoming&);
 };
 
 TileFunctions functions_for(const AttentionShape& shape) {
@@ -410,12 +426,13 @@ TileFunctions functions_for(const AttentionShape& shape) {
   return out;
 }
 
+// weights [group_size, kTileTokens]; null: none
 HWY_NOINLINE void softmax_tile(const AttentionShape& shape, const KvTile& tile,
-                               const DecodeScratch& s) {
+                               const DecodeScratch& s, const float* weights) {
   const size_t stride = padded(shape.v_dim);
   for_heads(shape.group_size, [&]<size_t HT>(size_t g) {
     float rescale[HT];
-    exp_logits<HT>(s, g, tile.weighted, tile.n, shape.softcap, rescale);
+    exp_logits<HT>(s, g, weights, tile.n, shape.softcap, rescale);
     for (size_t i = 0; i < HT; ++i)
       if (rescale[i] != 1.0f) scale_row(s.sum + (g + i) * stride, stride, rescale[i]);
   });
@@ -439,25 +456,24 @@ void finish(const AttentionShape& shape, const DecodeScratch& s, float* o, float
 // Tile after tile of each head in turn.
 class HeadWalk {
  public:
-  HeadWalk(const AttentionShape& shape, std::span<const DecodeHead> heads,
-           const DecodeScratch* scratch)
-      : n_heads_(heads.size()), scratch_(scratch) {
+  HeadWalk(const AttentionShape& shape, std::span<const DecodeHead> heads)
+      : n_heads_(heads.size()) {
     for (size_t h = 0; h < n_heads_; ++h)
       cursors_[h] = TileCursor(heads[h].items, shape.group_size);
   }
-  // Fills the next tile, of `head`; false at the end.
-  bool next(KvTile& tile, size_t& head) {
+  // Fills the next tile, of `head`, and its weights; false at the end.
+  template <class WeightsOf>
+  bool next(KvTile& tile, size_t& head, const WeightsOf& weights_of) {
     for (size_t misses = 0; misses < n_heads_; ++misses) {
       head = at_;
       at_ = at_ + 1 < n_heads_ ? at_ + 1 : 0;
-      if (cursors_[head].next(tile, scratch_[head].weights)) return true;
+      if (cursors_[head].next(tile, weights_of(head))) return true;
     }
     return false;
   }
 
  private:
   size_t n_heads_, at_ = 0;
-  const DecodeScratch* scratch_;
   TileCursor cursors_[kMostDecodeHeads];
 };
 
@@ -473,19 +489,25 @@ void decode(const AttentionShape& shape, std::span<const DecodeHead> heads, void
     start(shape, of_heads[h]);
     functions.take_queries(shape, heads[h].q, of_heads[h]);
   }
+  // A tile is known while the one before it is attended to.
   KvTile tiles[2];
-  HeadWalk walk(shape, heads, of_heads);
-  size_t head = 0, next_head = 0;
-  bool more = walk.next(tiles[0], head);
-  for (size_t i = 0; more; ++i) {
-    KvTile& tile = tiles[i % 2];
-    KvTile& following = tiles[(i + 1) % 2];
-    const DecodeScratch& s = of_heads[head];
-    functions.dot(shape, tile, s, {tile.v, tile.n, v_bytes});
-    softmax_tile(shape, tile, s);
-    more = walk.next(following, next_head);
-    functions.add(shape, tile, s, {following.k, following.n, k_bytes});
-    head = next_head;
+  size_t head_of[2] = {};
+  HeadWalk walk(shape, heads);
+  const auto weights_of = [&](size_t slot, size_t head) {
+    return of_heads[head].weights + slot * shape.group_size * kTileTokens;
+  };
+  const auto advance = [&](size_t slot) {
+    return walk.next(tiles[slot], head_of[slot], [&](size_t h) { return weights_of(slot, h); });
+  };
+  bool more = advance(0);
+  for (size_t slot = 0; more; slot = 1 - slot) {
+    KvTile &tile = tiles[slot], &following = tiles[1 - slot];
+    const DecodeScratch& s = of_heads[head_of[slot]];
+    more = advance(1 - slot);
+    const NextRows values{tile.v, tile.n, v_bytes}, keys{following.k, following.n, k_bytes};
+    functions.dot(shape, tile, s, {values, keys});
+    softmax_tile(shape, tile, s, tile.weighted ? weights_of(slot, head_of[slot]) : nullptr);
+    functions.add(shape, tile, s, {keys, {following.v, following.n, v_bytes}});
   }
   for (size_t h = 0; h < heads.size(); ++h) finish(shape, of_heads[h], heads[h].o, heads[h].lse);
 }

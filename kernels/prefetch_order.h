@@ -37,6 +37,18 @@ inline const bool kPrefetchIntoFirstCache = [] {
 #endif
 }();
 
+// Whether K and V that are multiplied as integers are asked for into the first cache, too, a tile
+// after they were asked for into the second: on Zen 4 q4_0 and q8_0 from memory take 3 % less time.
+// Not measured on others.
+inline const bool kPrefetchThroughCaches = [] {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  return __builtin_cpu_is("amd") && !kPrefetchIntoFirstCache;
+#else
+  return false;
+#endif
+}();
+
 [[gnu::always_inline]] inline void prefetch_line(const void* line) {
   if (kPrefetchIntoFirstCache) {
     __builtin_prefetch(line, 0, 3);

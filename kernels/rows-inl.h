@@ -308,6 +308,31 @@ class LinesAhead {
   const uint8_t *first_, *at_, *end_;
 };
 
+// Lines of rows that are read next, which are in the second cache, into the first; and, from
+// memory, lines of the rows behind them.
+class LinesThroughCaches {
+ public:
+  struct Both {
+    NextLines near, far;
+    HWY_INLINE void ask(size_t line) const {
+      __builtin_prefetch(near.first + 64 * line, 0, 3);
+      far.ask(line);
+    }
+  };
+  LinesThroughCaches(LinesAhead near, LinesAhead far) : near_(near), far_(far) {}
+  template <size_t kLines>
+  HWY_INLINE Both take() {
+    return {near_.take<kLines>(), far_.take<kLines>()};
+  }
+  void ask_rest() {
+    near_.ask_rest();
+    far_.ask_rest();
+  }
+
+ private:
+  LinesAhead near_, far_;
+};
+
 // What is asked for with each group of a tile's rows: as many rows from further on in the array of
 // their pointers, which goes on behind the tile.
 struct LinkedRows {
