@@ -18,7 +18,7 @@ constexpr const char* kColumns =
     "from the first quartile to the third, of the median:\n"
     "  compute   int8 of quantised weights as they lie, else bf16 where the CPU has it, or f32;\n"
     "            --compute f32 multiplies F16 and BF16 as they lie, and expands what is quantised\n"
-    "  outputs   of the matrix that is multiplied: all of it for one row, at most 8192 for more\n"
+    "  outputs   of the matrix that is multiplied: all of it for up to 8 rows, else at most 8192\n"
     "  ms        of a product, median\n"
     "  MB        moved: weights as they lie in memory, rows, what comes out\n"
     "  of read   GB/s divided by what the machine reads in the same run\n"

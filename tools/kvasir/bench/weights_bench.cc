@@ -20,7 +20,7 @@ namespace kvasir::tool {
 namespace {
 
 constexpr uint32_t kPanelRows = 64;
-constexpr uint32_t kManyRowsOutputs = 8192;
+constexpr uint32_t kMostFewRows = 8, kManyRowsOutputs = 8192;
 
 std::vector<float> random_values(size_t n, uint32_t seed) {
   std::minstd_rand random(seed);
@@ -110,7 +110,7 @@ class TimedMatrix {
 
   WeightsRow row(uint32_t n_rows) const {
     PanelMatrix part = matrix_;
-    if (n_rows > 1) part.n_out = std::min(part.n_out, kManyRowsOutputs);
+    if (n_rows > kMostFewRows) part.n_out = std::min(part.n_out, kManyRowsOutputs);
     WeightsRow out;
     out.type = type_;
     out.compute = matrix_.type;

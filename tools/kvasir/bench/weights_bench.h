@@ -43,8 +43,8 @@ struct WeightsReport {
   std::vector<WeightsRow> rows;  // by type, then by rows
 };
 
-// One row reads all of a matrix of the given size, larger than caches; more rows multiply its first
-// 8192 outputs. Repetitions of all types take turns, with samples of the limits between them.
+// Up to 8 rows read all of a matrix of the given size, larger than caches; more rows multiply its
+// first 8192 outputs. Repetitions of all types take turns, with samples of the limits between them.
 // Error(kInput) when n_in does not fill the blocks of a type; kResource when the matrices do not
 // fit into memory.
 WeightsReport measure_weights(ThreadPool& pool, const WeightsSettings& settings);
