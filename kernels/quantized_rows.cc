@@ -96,10 +96,33 @@ void quantize(const float* x, size_t x_stride, size_t begin, size_t end, size_t 
   }
 }
 
+auto quantize_of(const QuantizedRows& rows) {
+  return rows.group == kQuantizedGroup ? quantize<true> : quantize<false>;
+}
+
 void quantize_rows(const float* x, size_t x_stride, size_t begin, size_t end, size_t from, size_t n,
                    size_t n_in, const QuantizedRows& out) {
-  const auto fn = out.group == kQuantizedGroup ? quantize<true> : quantize<false>;
-  fn(x, x_stride, begin, end, from, n, n_in, out);
+  quantize_of(out)(x, x_stride, begin, end, from, n, n_in, out);
+}
+
+void quantize_rest(const float* x, size_t x_stride, size_t begin, size_t end, size_t n_in,
+                   const QuantizedRows& rows, size_t rest) {
+  const Tag d;
+  const hn::RebindToSigned<Tag> di;
+  const hn::Rebind<int8_t, Tag> d8;
+  const auto round = quantize_of(rows);
+  for (size_t row = begin; row < end; ++row, x += x_stride) {
+    QuantizedBlock block = rows.block(row, 0, n_in);
+    for (size_t k = 0; k < n_in; k += kQuantizedInputs, block.advance(rows.group)) {
+      HWY_ALIGN float left[kQuantizedInputs];
+      const auto scale = hn::Set(d, *block.scale);
+      for (size_t i = 0; i < kQuantizedInputs; i += kOutputs) {
+        const auto steps = hn::ConvertTo(d, hn::PromoteTo(di, hn::LoadU(d8, block.q + i)));
+        hn::Store(hn::NegMulAdd(scale, steps, hn::LoadU(d, x + k + i)), d, left + i);
+      }
+      round(left, 0, rest + row, rest + row + 1, k, kQuantizedInputs, n_in, rows);
+    }
+  }
 }
 
 }  // namespace
@@ -110,10 +133,16 @@ HWY_AFTER_NAMESPACE();
 namespace kvasir::kernels {
 
 HWY_EXPORT(quantize_rows);
+HWY_EXPORT(quantize_rest);
 
 void quantize_rows(const float* x, size_t x_stride, size_t begin, size_t end, size_t from, size_t n,
                    size_t n_in, const QuantizedRows& out) {
   HWY_DYNAMIC_DISPATCH(quantize_rows)(x, x_stride, begin, end, from, n, n_in, out);
+}
+
+void quantize_rest(const float* x, size_t x_stride, size_t begin, size_t end, size_t n_in,
+                   const QuantizedRows& rows, size_t rest) {
+  HWY_DYNAMIC_DISPATCH(quantize_rest)(x, x_stride, begin, end, n_in, rows, rest);
 }
 
 }  // namespace kvasir::kernels

@@ -97,4 +97,9 @@ constexpr size_t quantized_rows_bytes(size_t n_rows, size_t n_in) {
 void quantize_rows(const float* x, size_t x_stride, size_t begin, size_t end, size_t from, size_t n,
                    size_t n_in, const QuantizedRows& out);
 
+// The same of what that has left, x - scale * q, of rows [begin, end) whole: the rest of row r
+// becomes row rest + r of `rows`. Both together have 16 bits.
+void quantize_rest(const float* x, size_t x_stride, size_t begin, size_t end, size_t n_in,
+                   const QuantizedRows& rows, size_t rest);
+
 }  // namespace kvasir::kernels

@@ -236,6 +236,7 @@ struct PanelProducts::Input {
   const float* f32 = nullptr;        // as given, or rounded to bf16
   const uint16_t* bf16 = nullptr;    // set when oneDNN multiplies in bf16; of tiles, in chunks
   kernels::QuantizedRows int8 = {};  // set when a matrix is quantised, without tiles
+  uint32_t rest = 0;  // int8: the row where what 8 bits leave of each begins; 0: nowhere
   uint32_t first = 0, n = 0, n_in = 0;
   bool many = false;
   bool onednn = false;    // rather than our kernel, where weights are not quantised
@@ -256,6 +257,7 @@ struct PanelProducts::Panels {
 
 struct PanelProducts::Kinds {
   bool plain = false;
+  bool rows_16_bit = false;
   // Of the quantised matrices, the type whose unpacked panel takes the most memory.
   std::optional<kernels::QuantizedType> quantized{};
   void add(const PanelMatrix& w) {
@@ -263,6 +265,7 @@ struct PanelProducts::Kinds {
       plain = true;
       return;
     }
+    rows_16_bit = rows_16_bit || w.rows_16_bit;
     const auto bytes = [&](kernels::QuantizedType type) {
       return kernels::quantized_scratch_bytes(type, w.n_in, 0);
     };
@@ -271,6 +274,12 @@ struct PanelProducts::Kinds {
 };
 
 namespace {
+
+// Where the rests of n rows begin.
+constexpr uint64_t rest_row(uint64_t n) {
+  constexpr uint64_t kGroup = kernels::kQuantizedGroup;
+  return n > kFewRowsInt8 ? (n + kGroup - 1) / kGroup * kGroup : n;
+}
 
 bool uses_tiles(const PanelProducts::Options& options) {
   return (options.quantized || options.plain == Compute::kBF16) &&
@@ -287,7 +296,7 @@ ScratchBytes scratch_of(const PanelProducts::Options& options) {
   const uint64_t max_in = std::max<uint64_t>(max_given, options.d_ff);
   const uint64_t max_rows = options.max_rows;
   if (options.quantized) {
-    bytes.quantized = kernels::quantized_rows_bytes(max_rows, max_given);
+    bytes.quantized = kernels::quantized_rows_bytes(rest_row(max_rows) + max_rows, max_given);
     bytes.quantized_act = kernels::quantized_rows_bytes(max_rows, options.d_ff);
   }
   if (options.plain || uses_tiles(options)) bytes.act = max_rows * options.d_ff * sizeof(float);
@@ -415,9 +424,13 @@ PanelProducts::Input PanelProducts::prepare(const float* x, uint32_t n, uint32_t
   Input input = plan(n, n_in, n_panels, kinds);
   input.f32 = x;
   if (kinds.quantized && !input.tiles) {
-    input.int8 = {quantized_.data(), kernels::quantized_group(n)};
+    if (kinds.rows_16_bit) input.rest = static_cast<uint32_t>(rest_row(n));
+    input.int8 = {quantized_.data(), kernels::quantized_group(input.rest + n)};
     for_rows(input, [&](uint64_t begin, uint64_t end) {
-      kernels::quantize_rows(x + begin * n_in, n_in, begin, end, 0, n_in, n_in, input.int8);
+      const float* rows = x + begin * n_in;
+      kernels::quantize_rows(rows, n_in, begin, end, 0, n_in, n_in, input.int8);
+      if (kinds.rows_16_bit)
+        kernels::quantize_rest(rows, n_in, begin, end, n_in, input.int8, input.rest);
     });
   }
   if (input.tiles || (kinds.plain && plain_ == Compute::kBF16)) round_to_bf16(input);
@@ -442,15 +455,37 @@ void PanelProducts::panel(const Input& x, const PanelMatrix& w, uint32_t panel, 
   const PanelShape shape{x.n, x.n_in, w.panel_cols(panel), y_stride, accumulate};
   const size_t first = size_t{x.first} * x.n_in;
   if (w.type == Compute::kInt8) {
-    kernels::quantized_product(w.quantized, x.int8, x.first, x.first + x.n, data, x.n_in,
-                               shape.cols, shape.accumulate, y, shape.y_stride,
-                               unpacked_[worker].data());
+    quantized_panel(x, w, panel, accumulate, y, y_stride, worker);
   } else if (x.onednn) {
     const bool bf16 = plain_ == Compute::kBF16;
     const void* rows = bf16 ? static_cast<const void*>(x.bf16 + first) : x.f32 + first;
     onednn_->multiply(shape, rows, expanded(w, data, worker), y, worker);
   } else {
     own_product(w.stored, shape, x.f32 + first, data, y);
+  }
+}
+
+void PanelProducts::quantized_panel(const Input& x, const PanelMatrix& w, uint32_t panel,
+                                    bool accumulate, float* y, uint32_t y_stride, uint32_t worker) {
+  const uint32_t cols = w.panel_cols(panel);
+  const auto product = [&](uint32_t first, uint32_t n, bool to_y, float* to, uint32_t stride) {
+    kernels::quantized_product(w.quantized, x.int8, first, first + n,
+                               w.data + panel * w.panel_bytes(), x.n_in, cols, to_y, to, stride,
+                               unpacked_[worker].data());
+  };
+  if (!w.rows_16_bit) return product(x.first, x.n, accumulate, y, y_stride);
+  if (x.many) {
+    product(x.first, x.n, accumulate, y, y_stride);
+    return product(x.rest + x.first, x.n, true, y, y_stride);
+  }
+  // Few rows and their rests read the panel once.
+  std::array<float, size_t{2} * kFewRowsInt8 * kPanel> both;
+  product(0, 2 * x.n, false, both.data(), kPanel);
+  for (uint32_t r = 0; r < x.n; ++r) {
+    const float *sums = &both[size_t{r} * kPanel], *of_rest = sums + size_t{x.n} * kPanel;
+    float* to = y + size_t{r} * y_stride;
+    for (uint32_t j = 0; j < cols; ++j)
+      to[j] = (accumulate ? to[j] + sums[j] : sums[j]) + of_rest[j];
   }
 }
 

@@ -35,6 +35,8 @@ struct PanelMatrix {
   std::byte* data = nullptr;
   kernels::PanelType stored = kernels::PanelType::kF32;
   kernels::QuantizedType quantized = {};  // where type is kInt8
+  // Of kInt8: rows are rounded to 16 bits, which are multiplied as two times 8; in tiles to bf16.
+  bool rows_16_bit = false;
 
   uint32_t padded_inputs() const;
   uint32_t n_panels() const;
@@ -119,6 +121,8 @@ class PanelProducts {
               uint32_t y_stride, uint32_t worker);
   void panel(const Input& x, const PanelMatrix& w, uint32_t panel, bool accumulate, float* y,
              uint32_t y_stride, uint32_t worker);
+  void quantized_panel(const Input& x, const PanelMatrix& w, uint32_t panel, bool accumulate,
+                       float* y, uint32_t y_stride, uint32_t worker);
   const void* expanded(const PanelMatrix& w, const std::byte* panel, uint32_t worker);
   template <class Fn>
   void for_tasks(const Input& x, uint64_t n_groups, const Fn& fn);

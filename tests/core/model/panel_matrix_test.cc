@@ -233,6 +233,48 @@ TEST_CASE("quantised and plain matrices share a call; each row is near the sum i
   }
 }
 
+TEST_CASE("rows of 16 bits are near the sum in double, and those beside them have 8") {
+  constexpr uint32_t kIn = 576, kMany = 300;
+  const QuantizedMatrix plain(kIn, GgmlType::kQ5_0);
+  QuantizedMatrix fine = plain;
+  fine.m.data = reinterpret_cast<std::byte*>(fine.memory.data());
+  fine.m.rows_16_bit = true;
+  const auto x = random_rows(kIn);
+  ThreadPool pool(Topology::detect(), 2, false);
+  PanelProducts products(pool, {{}, true, true, kMany, {kIn}});
+  const auto alone = [&](uint32_t n, bool accumulate) {
+    std::vector<float> y(size_t{n} * kOut, 0.375f);
+    const PanelProducts::Product one{&plain.m, y.data(), nullptr, accumulate};
+    products.multiply(x.data(), n, {&one, 1});
+    return y;
+  };
+  for (const bool accumulate : {false, true}) {
+    std::vector<float> all;
+    for (const uint32_t n : {kMany, 127u, 13u, 9u, 8u, 7u, 3u, 1u}) {
+      CAPTURE(n);
+      std::vector<float> y(size_t{n} * kOut, 0.375f), beside = y, bias(kOut, 0.25f);
+      const PanelProducts::Product both[] = {
+          {&plain.m, beside.data(), nullptr, accumulate},
+          {&fine.m, y.data(), accumulate ? nullptr : bias.data(), accumulate}};
+      products.multiply(x.data(), n, both);
+      CHECK(beside == alone(n, accumulate));
+      if (n == kMany) all = y;
+      CHECK(std::equal(y.begin(), y.end(), all.begin()));
+    }
+    double worst = 0.0;
+    for (uint32_t r = 0; r < kMany; r += 17)
+      for (uint32_t j = 0; j < kOut; j += 9) {
+        double want = accumulate ? 0.375 : 0.25;
+        for (uint32_t k = 0; k < kIn; ++k)
+          want += double{x[r * kIn + k]} * double{fine.values[k * kOut + j]};
+        worst = test::larger_or_nan(worst, std::abs(double{all[r * kOut + j]} - want));
+      }
+    // 1 / 254 of the error of 8 bits (0.9, above), and f32 sums.
+    CHECK(worst < 0.004);
+    CHECK(worst > 1e-5);
+  }
+}
+
 TEST_CASE("tasks of many rows over quantised panels give a row the bits of few") {
   constexpr uint32_t kIn = 96, kMany = 800, kFew = 5;
   const QuantizedMatrix q8(kIn), q5(kIn, GgmlType::kQ5_0);  // with AVX2 only this is unpacked

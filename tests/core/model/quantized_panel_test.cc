@@ -337,6 +337,45 @@ TEST_CASE("rows are rounded to the nearest of 255 steps of their block, and thei
   });
 }
 
+TEST_CASE("what rounding a row leaves is rounded once more: both have 16 bits") {
+  test::for_each_simd_target([] {
+    constexpr size_t kIn = 160;
+    for (const size_t n_rows : {size_t{3}, size_t{17}}) {
+      const size_t rest = n_rows == 3 ? 3 : 24, in_all = rest + n_rows;
+      auto x = activations(n_rows, kIn);
+      x[40] = 1e30f;
+      x[77] = -1e-30f;
+      x[100] = std::numeric_limits<float>::infinity();
+      std::vector<std::byte> memory(kernels::quantized_rows_bytes(in_all, kIn));
+      const kernels::QuantizedRows rows{memory.data(), kernels::quantized_group(in_all)};
+      kernels::quantize_rows(x.data(), kIn, 0, n_rows, 0, kIn, kIn, rows);
+      // In parts, as workers take them.
+      kernels::quantize_rest(x.data(), kIn, 0, 2, kIn, rows, rest);
+      kernels::quantize_rest(x.data() + 2 * kIn, kIn, 2, n_rows, kIn, rows, rest);
+      size_t wrong = 0;
+      for (size_t of_x = 0; of_x < x.size() / 32; ++of_x) {
+        const size_t row = of_x / (kIn / 32), of_row = of_x % (kIn / 32);
+        const auto upper = rows.block(row, of_row, kIn),
+                   lower = rows.block(rest + row, of_row, kIn);
+        const double scale = double{*upper.scale}, of_lower = double{*lower.scale};
+        if (of_x == 100 / 32) {
+          CHECK(std::isnan(scale));
+          CHECK(std::isnan(of_lower));
+          continue;
+        }
+        // The next of 16 values per octave, as of any row; below 2^-80 nothing is left.
+        wrong += of_lower > scale / 2.0 / 127.0 * (1.0 + 1.0 / 16.0 + 1e-5);
+        for (size_t i = 0; i < 32; ++i) {
+          const double both = scale * upper.q[i] + of_lower * lower.q[i];
+          const double bound = of_lower > 0.0 ? of_lower * (0.5 + 1e-3) : scale * 1e-6 + 0x1p-80;
+          wrong += std::abs(both - double{x[of_x * 32 + i]}) > bound;
+        }
+      }
+      CHECK(wrong == 0);
+    }
+  });
+}
+
 TEST_CASE("what is not finite in a row is not finite in its products, and only there") {
   test::for_each_simd_target([] {
     for (const float bad :
