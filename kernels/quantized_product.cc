@@ -238,7 +238,8 @@ HWY_NOINLINE void tile(QuantizedBlock x, size_t group, size_t n_in,
 // Most rows of a tile, and vectors of outputs beside each other: what the registers hold twice, as
 // integers and as sums. With AVX-512 up to 5 rows take the panel's 4 vectors at once, though sums
 // of 4 and 5 rows leave the registers once per block: a second pass would wait for the second
-// cache. From memory, on Zen 4, 2 rows of Q4_0 take 0.67 of the time, 5 rows 0.82; 6 rows 1.07.
+// cache. From memory, on Zen 4, 2 rows take 0.6 to 0.85 of the time of two passes, 5 rows 0.75 to
+// 0.95; 6 rows of some types would take more.
 inline constexpr size_t kTileRows = HWY_TARGET <= HWY_AVX3 ? 6 : 4;
 template <size_t kRows>
 inline constexpr size_t kTileVectors = HWY_TARGET <= HWY_AVX3 ? (kRows <= 5 ? 4 : 2)
