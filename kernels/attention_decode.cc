@@ -25,15 +25,15 @@ inline size_t padded(size_t n) { return (n + 15) / 16 * 16; }
 
 // Scratch of one head, carved from the caller's memory.
 struct DecodeScratch {
-  float* q;          // [group_size, padded(head_dim)], scaled, zero padded; or QueryGroups of it
-  float* logits;     // [group_size, kTileTokens]; becomes exp(logit - max)
-  float* weights;    // [2, group_size, kTileTokens], of a tile and of the next
-  float* sum;        // [group_size, padded(v_dim)]: sum of exp(logit - max) * v
-  float* max_logit;  // [group_size]
-  float* exp_sum;    // [group_size]
-  float* tile_most;  // [group_size]: the largest exp(logit - max) of a tile, but for rounding
-  uint16_t* scales;  // [groups of a row, kTileTokens], those of a tile's keys, then of its values
-  uint8_t* copies;   // [kTileTokens, bytes of a row of groups], of all heads: see RowRuns
+  float* q;           // [group_size, padded(head_dim)], scaled, zero padded; or QueryGroups of it
+  float* logits;      // [group_size, kTileTokens]; becomes exp(logit - max)
+  float* weights[2];  // [group_size, kTileTokens], of a tile and of the next
+  float* sum;         // [group_size, padded(v_dim)]: sum of exp(logit - max) * v
+  float* max_logit;   // [group_size]
+  float* exp_sum;     // [group_size]
+  float* tile_most;   // [group_size]: the largest exp(logit - max) of a tile, but for rounding
+  uint16_t* scales;   // [groups of a row, kTileTokens], those of a tile's keys, then of its values
+  uint8_t* copies;    // [kTileTokens, bytes of a row of groups], of all heads: see RowRuns
 };
 
 // Floats before the scales; a multiple of 64 bytes.
@@ -64,8 +64,9 @@ inline DecodeScratch carve(const AttentionShape& shape, size_t head, size_t n_he
   DecodeScratch s{};
   s.q = static_cast<float*>(scratch) + head * head_floats(shape);
   s.logits = s.q + n * padded(shape.head_dim);
-  s.weights = s.logits + n * kTileTokens;
-  s.sum = s.weights + 2 * n * kTileTokens;
+  s.weights[0] = s.logits + n * kTileTokens;
+  s.weights[1] = s.weights[0] + n * kTileTokens;
+  s.sum = s.weights[1] + n * kTileTokens;
   s.max_logit = s.sum + n * padded(shape.v_dim);
   s.exp_sum = s.max_logit + n;
   s.tile_most = s.exp_sum + n;
@@ -456,24 +457,25 @@ void finish(const AttentionShape& shape, const DecodeScratch& s, float* o, float
 // Tile after tile of each head in turn.
 class HeadWalk {
  public:
-  HeadWalk(const AttentionShape& shape, std::span<const DecodeHead> heads)
-      : n_heads_(heads.size()) {
+  HeadWalk(const AttentionShape& shape, std::span<const DecodeHead> heads,
+           const DecodeScratch* scratch)
+      : n_heads_(heads.size()), scratch_(scratch) {
     for (size_t h = 0; h < n_heads_; ++h)
       cursors_[h] = TileCursor(heads[h].items, shape.group_size);
   }
-  // Fills the next tile, of `head`, and its weights; false at the end.
-  template <class WeightsOf>
-  bool next(KvTile& tile, size_t& head, const WeightsOf& weights_of) {
+  // Fills the next tile, of `head`, and its weights[slot]; false at the end.
+  bool next(KvTile& tile, size_t& head, size_t slot) {
     for (size_t misses = 0; misses < n_heads_; ++misses) {
       head = at_;
       at_ = at_ + 1 < n_heads_ ? at_ + 1 : 0;
-      if (cursors_[head].next(tile, weights_of(head))) return true;
+      if (cursors_[head].next(tile, scratch_[head].weights[slot])) return true;
     }
     return false;
   }
 
  private:
   size_t n_heads_, at_ = 0;
+  const DecodeScratch* scratch_;
   TileCursor cursors_[kMostDecodeHeads];
 };
 
@@ -492,21 +494,15 @@ void decode(const AttentionShape& shape, std::span<const DecodeHead> heads, void
   // A tile is known while the one before it is attended to.
   KvTile tiles[2];
   size_t head_of[2] = {};
-  HeadWalk walk(shape, heads);
-  const auto weights_of = [&](size_t slot, size_t head) {
-    return of_heads[head].weights + slot * shape.group_size * kTileTokens;
-  };
-  const auto advance = [&](size_t slot) {
-    return walk.next(tiles[slot], head_of[slot], [&](size_t h) { return weights_of(slot, h); });
-  };
-  bool more = advance(0);
+  HeadWalk walk(shape, heads, of_heads);
+  bool more = walk.next(tiles[0], head_of[0], 0);
   for (size_t slot = 0; more; slot = 1 - slot) {
     KvTile &tile = tiles[slot], &following = tiles[1 - slot];
     const DecodeScratch& s = of_heads[head_of[slot]];
-    more = advance(1 - slot);
+    more = walk.next(following, head_of[1 - slot], 1 - slot);
     const NextRows values{tile.v, tile.n, v_bytes}, keys{following.k, following.n, k_bytes};
     functions.dot(shape, tile, s, {values, keys});
-    softmax_tile(shape, tile, s, tile.weighted ? weights_of(slot, head_of[slot]) : nullptr);
+    softmax_tile(shape, tile, s, tile.weighted ? s.weights[slot] : nullptr);
     functions.add(shape, tile, s, {keys, {following.v, following.n, v_bytes}});
   }
   for (size_t h = 0; h < heads.size(); ++h) finish(shape, of_heads[h], heads[h].o, heads[h].lse);

@@ -108,7 +108,7 @@ void quantize_rows(const float* x, size_t x_stride, size_t begin, size_t end, si
 void quantize_rest(const float* x, size_t x_stride, size_t begin, size_t end, size_t n_in,
                    const QuantizedRows& rows, size_t rest) {
   const Tag d;
-  const hn::RebindToSigned<Tag> di;
+  const TagI di;
   const hn::Rebind<int8_t, Tag> d8;
   const auto round = quantize_of(rows);
   for (size_t row = begin; row < end; ++row, x += x_stride) {

@@ -324,10 +324,7 @@ class LinesThroughCaches {
   HWY_INLINE Both take() {
     return {near_.take<kLines>(), far_.take<kLines>()};
   }
-  void ask_rest() {
-    near_.ask_rest();
-    far_.ask_rest();
-  }
+  void ask_rest() { far_.ask_rest(); }
 
  private:
   LinesAhead near_, far_;

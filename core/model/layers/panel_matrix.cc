@@ -455,7 +455,7 @@ void PanelProducts::panel(const Input& x, const PanelMatrix& w, uint32_t panel, 
   const PanelShape shape{x.n, x.n_in, w.panel_cols(panel), y_stride, accumulate};
   const size_t first = size_t{x.first} * x.n_in;
   if (w.type == Compute::kInt8) {
-    quantized_panel(x, w, panel, accumulate, y, y_stride, worker);
+    quantized_panel(x, w, data, shape, y, worker);
   } else if (x.onednn) {
     const bool bf16 = plain_ == Compute::kBF16;
     const void* rows = bf16 ? static_cast<const void*>(x.bf16 + first) : x.f32 + first;
@@ -465,27 +465,25 @@ void PanelProducts::panel(const Input& x, const PanelMatrix& w, uint32_t panel, 
   }
 }
 
-void PanelProducts::quantized_panel(const Input& x, const PanelMatrix& w, uint32_t panel,
-                                    bool accumulate, float* y, uint32_t y_stride, uint32_t worker) {
-  const uint32_t cols = w.panel_cols(panel);
+void PanelProducts::quantized_panel(const Input& x, const PanelMatrix& w, const std::byte* panel,
+                                    const PanelShape& shape, float* y, uint32_t worker) {
   const auto product = [&](uint32_t first, uint32_t n, bool to_y, float* to, uint32_t stride) {
-    kernels::quantized_product(w.quantized, x.int8, first, first + n,
-                               w.data + panel * w.panel_bytes(), x.n_in, cols, to_y, to, stride,
-                               unpacked_[worker].data());
+    kernels::quantized_product(w.quantized, x.int8, first, first + n, panel, x.n_in, shape.cols,
+                               to_y, to, stride, unpacked_[worker].data());
   };
-  if (!w.rows_16_bit) return product(x.first, x.n, accumulate, y, y_stride);
+  if (!w.rows_16_bit) return product(x.first, x.n, shape.accumulate, y, shape.y_stride);
   if (x.many) {
-    product(x.first, x.n, accumulate, y, y_stride);
-    return product(x.rest + x.first, x.n, true, y, y_stride);
+    product(x.first, x.n, shape.accumulate, y, shape.y_stride);
+    return product(x.rest + x.first, x.n, true, y, shape.y_stride);
   }
   // Few rows and their rests read the panel once.
   std::array<float, size_t{2} * kFewRowsInt8 * kPanel> both;
   product(0, 2 * x.n, false, both.data(), kPanel);
   for (uint32_t r = 0; r < x.n; ++r) {
     const float *sums = &both[size_t{r} * kPanel], *of_rest = sums + size_t{x.n} * kPanel;
-    float* to = y + size_t{r} * y_stride;
-    for (uint32_t j = 0; j < cols; ++j)
-      to[j] = (accumulate ? to[j] + sums[j] : sums[j]) + of_rest[j];
+    float* to = y + size_t{r} * shape.y_stride;
+    for (uint32_t j = 0; j < shape.cols; ++j)
+      to[j] = (shape.accumulate ? to[j] + sums[j] : sums[j]) + of_rest[j];
   }
 }
 

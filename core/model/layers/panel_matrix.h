@@ -61,6 +61,7 @@ struct PanelSource {
 void load_panels(std::span<const PanelSource> together, ThreadPool& pool, const GgufFile& file);
 
 class OneDnnProducts;
+struct PanelShape;
 class TileProducts;
 
 // Products of f32 rows with panel matrices. Not thread-safe; parallel inside.
@@ -121,8 +122,8 @@ class PanelProducts {
               uint32_t y_stride, uint32_t worker);
   void panel(const Input& x, const PanelMatrix& w, uint32_t panel, bool accumulate, float* y,
              uint32_t y_stride, uint32_t worker);
-  void quantized_panel(const Input& x, const PanelMatrix& w, uint32_t panel, bool accumulate,
-                       float* y, uint32_t y_stride, uint32_t worker);
+  void quantized_panel(const Input& x, const PanelMatrix& w, const std::byte* panel,
+                       const PanelShape& shape, float* y, uint32_t worker);
   const void* expanded(const PanelMatrix& w, const std::byte* panel, uint32_t worker);
   template <class Fn>
   void for_tasks(const Input& x, uint64_t n_groups, const Fn& fn);

@@ -301,6 +301,48 @@ TEST_CASE("int8 reads quantised weights as they lie, near f32, and no company ch
   }
 }
 
+TEST_CASE("int8 takes values and logits of rows of 16 bits, queries and keys of 8") {
+  RandomModelSpec spec = tiny("qwen2");
+  spec.head_dim = 32;
+  spec.type = GgmlType::kQ8_0;
+  const TestModel test_model(spec);
+  ThreadPool pool = make_pool(2);
+  Model::Options options{Compute::kInt8, kTokens};
+  options.deterministic = true;  // never in tiles
+  const auto model = Model::load(test_model.file(), pool, options);
+  const auto exact = Model::load(test_model.file(), pool, {Compute::kF32, kTokens});
+  const ModelShape& shape = model->shape();
+  const auto h = some_inputs(shape);
+  for (const uint32_t n : {1u, 40u}) {
+    CAPTURE(n);
+    const auto all = [&](const Model& m) {
+      std::vector<float> x(size_t{n} * shape.d_model);
+      m.attn_norm(0, h.data(), n, x.data());
+      std::vector<std::vector<float>> out;
+      for (const uint32_t width :
+           {shape.n_q_heads * shape.head_dim, shape.n_kv_heads * shape.head_dim,
+            shape.n_kv_heads * shape.v_head_dim, shape.vocab_size})
+        out.emplace_back(size_t{n} * width);
+      m.project_qkv(0, x.data(), n, out[0].data(), out[1].data(), out[2].data());
+      m.logits(h.data(), n, out[3].data());
+      return out;
+    };
+    const auto got = all(*model), want = all(*exact);
+    double errors[4] = {};
+    for (size_t i = 0; i < 4; ++i) {
+      double size = 0.0;
+      for (size_t j = 0; j < got[i].size(); ++j) {
+        errors[i] += std::pow(double{got[i][j]} - double{want[i][j]}, 2);
+        size += std::pow(double{want[i][j]}, 2);
+      }
+      errors[i] = std::sqrt(errors[i] / size);
+    }
+    // Half a step of 1/127 of a block's largest, and 1/254 of that.
+    for (const size_t of_8_bits : {0, 1}) CHECK(errors[of_8_bits] > 1e-3);
+    for (const size_t of_16_bits : {2, 3}) CHECK(errors[of_16_bits] < 1e-4);
+  }
+}
+
 TEST_CASE("int8 of weights that are not quantised is this CPU's plain arithmetic") {
   ThreadPool pool = make_pool(1);
   const TestModel test_model(tiny("llama"));
