@@ -33,11 +33,12 @@ bool attention_decode_has_integers();
 // Online softmax over tiles of 128 rows (arXiv:1805.02867), f32 sums. Bound by memory: 2 *
 // (head_dim + v_dim) * group_size operations per K and V row pair read.
 //
-// With shape.in_integers, on CPUs with VNNI and VBMI of AVX-512 (Ice Lake, Zen 4 and later), where
-// K or V is q8_0 or q4_0: over such K, q (scaled) is rounded to 1 / 254 of the largest element of
-// its group of 32, as llama.cpp rounds it; over such V, a weight to 1 / 65534 of the largest in its
-// tile, the scale of a value's group to 1 / 65534 of the largest, and their product as finely:
-// together to 1 / 21844 of c, the largest weight times the largest |scale|. So
+// With shape.in_integers, where K or V is q8_0 or q4_0, on CPUs with VNNI and VBMI of AVX-512 (Ice
+// Lake, Zen 4 and later), and with AVX2 where AVX-512 is absent or not allowed: over such K, q
+// (scaled) is rounded to 1 / 254 of the largest element of its group of 32, as llama.cpp rounds it;
+// over such V, a weight to 1 / 65534 of the largest in its tile, the scale of a value's group to
+// 1 / 65534 of the largest, and their product as finely: together to 1 / 21844 of c, the largest
+// weight times the largest |scale|. So
 //   |logit error| <= sum of groups (max |q| / 254 * sum of |k|)
 //   |o error| <= max |logit error| * 2 max |v| + sum of tiles (c / 21844 * sum of |steps|)
 // where c has been divided by the sum of exp(logit - max). Rounded q apart, 2e-4 of the largest

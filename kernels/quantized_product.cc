@@ -75,27 +75,65 @@ HWY_INLINE Weights prepare(VecB q) {
   }
 }
 
+// 16 bits per lane: a's two products with unsigned weights that are below 2^7, or with 2^7.
+HWY_INLINE VecI pair_dot(VecB w, VecI a) {
+#if HWY_TARGET <= HWY_AVX3
+  return VecI{_mm512_maddubs_epi16(w.raw, a.raw)};
+#else
+  return VecI{_mm256_maddubs_epi16(w.raw, a.raw)};
+#endif
+}
+
+// Each lane's two 16 bits, added.
+HWY_INLINE VecI widen_pairs(VecI pairs) {
+#if HWY_TARGET <= HWY_AVX3
+  return VecI{_mm512_madd_epi16(pairs.raw, _mm512_set1_epi16(1))};
+#else
+  return VecI{_mm256_madd_epi16(pairs.raw, _mm256_set1_epi16(1))};
+#endif
+}
+
+// Lanes of 16 bits. As an intrinsic gcc 12 would make the products of all steps before it adds two
+// of them, and run out of registers.
+HWY_INLINE VecI add_pairs(VecI sum, VecI pairs) {
+  asm("vpaddw %1, %0, %0" : "+v"(sum.raw) : "v"(pairs.raw));
+  return sum;
+}
+
 // sum[j] += the four products of output j with a, whose four bytes repeat in all lanes.
 template <bool kWide>
 HWY_INLINE VecI add_dot(VecI sum, const Weights& w, VecI a) {
 #if KVASIR_QUAD_DOT
   return VecI{_mm512_dpbusd_epi32(sum.raw, w.value.raw, a.raw)};
-#elif HWY_TARGET <= HWY_AVX3
-  __m512i x = a.raw;
-  if constexpr (kWide)
-    x = _mm512_mask_sub_epi8(x, _mm512_movepi8_mask(w.sign.raw), _mm512_setzero_si512(), x);
-  const __m512i pairs = _mm512_maddubs_epi16(w.value.raw, x);
-  return VecI{_mm512_add_epi32(sum.raw, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)))};
 #else
-  __m256i x = a.raw;
-  if constexpr (kWide) x = _mm256_sign_epi8(x, w.sign.raw);
-  const __m256i pairs = _mm256_maddubs_epi16(w.value.raw, x);
-  return VecI{_mm256_add_epi32(sum.raw, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))};
+  if constexpr (kWide) {
+#if HWY_TARGET <= HWY_AVX3
+    const __mmask64 negative = _mm512_movepi8_mask(w.sign.raw);
+    a.raw = _mm512_mask_sub_epi8(a.raw, negative, _mm512_setzero_si512(), a.raw);
+#else
+    a.raw = _mm256_sign_epi8(a.raw, w.sign.raw);
+#endif
+  }
+  return hn::Add(sum, widen_pairs(pair_dot(w.value, a)));
 #endif
 }
 
 template <size_t kRows, size_t kVectors>
 using SumsI = VecI[kRows][kVectors];
+
+// How many steps' pairs of products, added up, fit 16 bits, of weights of that many bits; 1 where
+// each step's are widened. Those of a step take a multiplication of the two that it takes else.
+constexpr size_t steps_of_pairs(uint32_t bits) {
+  constexpr uint32_t kMostPair = 2 * 127, kMost = 32767;
+  if (!kPairDot || bits >= 7) return 1;
+  return std::bit_floor(kMost / (kMostPair * ((1u << bits) - 1)));
+}
+
+// The integers of a tile: sums of fours of products, and of pairs in 16 bits that these lack.
+template <size_t kRows, size_t kVectors>
+struct Integers {
+  SumsI<kRows, kVectors> fours, pairs;
+};
 template <size_t kRows, size_t kVectors>
 using SumsF = VecF[kRows][kVectors];
 
@@ -109,16 +147,39 @@ HWY_INLINE void store(const SumsF<kRows, kVectors>& total, size_t first, const O
     }
 }
 
-// sum += inputs 4 kStep to 4 kStep + 3 of a block, of every row and output of the tile.
-template <bool kWide, size_t kStep, size_t kRows, size_t kVectors>
-HWY_INLINE void add_dots(const QuantizedBlock& x, const VecB* q, SumsI<kRows, kVectors>& sum) {
+// What the products are of: the bits of a weight, and its offset.
+struct WeightRange {
+  uint32_t bits;
+  int32_t offset;
+};
+constexpr WeightRange range_of(const QuantizedLayout& layout) {
+  return {layout.levels ? 8 : layout.bits, layout.offset};
+}
+
+// sum += inputs 4 kStep to 4 kStep + 3 of a block, of every row and output of the tile: the
+// kTurn-th of those of a scale.
+template <WeightRange kRange, size_t kTurn, size_t kStep, size_t kRows, size_t kVectors>
+HWY_INLINE void add_dots(const QuantizedBlock& x, const VecB* q, Integers<kRows, kVectors>& sum) {
+  constexpr bool kWide = is_wide(kRange.offset);
+  constexpr size_t kSteps = steps_of_pairs(kRange.bits);
   Weights w[kVectors];
   for (size_t v = 0; v < kVectors; ++v) w[v] = prepare<kWide>(q[v]);
   for (size_t r = 0; r < kRows; ++r) {
     int32_t four;
     std::memcpy(&four, x.q + r * kQuantizedInputs + 4 * kStep, sizeof four);
     const VecI a = hn::Set(TagI(), four);
-    for (size_t v = 0; v < kVectors; ++v) sum[r][v] = add_dot<kWide>(sum[r][v], w[v], a);
+    for (size_t v = 0; v < kVectors; ++v) {
+      VecI& fours = sum.fours[r][v];
+      if constexpr (kSteps == 1) {
+        fours = add_dot<kWide>(fours, w[v], a);
+      } else {
+        VecI& pairs = sum.pairs[r][v];
+        pairs = kTurn % kSteps == 0 ? pair_dot(w[v].value, a)
+                                    : add_pairs(pairs, pair_dot(w[v].value, a));
+        if constexpr (kTurn % kSteps == kSteps - 1)
+          fours = kTurn < kSteps ? widen_pairs(pairs) : hn::Add(fours, widen_pairs(pairs));
+      }
+    }
   }
 }
 
@@ -145,46 +206,56 @@ constexpr size_t inputs_of_step(const QuantizedLayout& layout, size_t turn) {
   return in_pairs ? turn % 2 * 4 + turn / 2 : turn;
 }
 
-// sum += four inputs of every row and output of the tile. An eighth of what is read later is asked
-// for in each step: all at once it would keep the core from what it has.
-template <QuantizedLayout kLayout, Ahead kAhead, size_t kTurn, size_t kRows, size_t kVectors>
-HWY_INLINE void step(const QuantizedBlock& x, const uint8_t* upper, const uint8_t* q, size_t first,
-                     SumsI<kRows, kVectors>& sum) {
-  static_assert(kLayout.block_bytes() % 8 == 0);
-  constexpr size_t kEighth = kLayout.block_bytes() / 8;
+// Weights of a block that are multiplied at once.
+struct BlockPart {
+  const uint8_t *upper, *q;  // of all outputs
+  size_t first;              // output
+  const uint8_t* asked;      // memory that lies as far ahead of this is asked for meanwhile
+};
+
+// sum += four inputs of every row and output of the part. An eighth of kAsked bytes is asked for in
+// each step: all at once they would keep the core from what it has.
+template <QuantizedLayout kLayout, Ahead kAhead, size_t kAsked, size_t kTurn, size_t kRows,
+          size_t kVectors>
+HWY_INLINE void step(const QuantizedBlock& x, const BlockPart& part,
+                     Integers<kRows, kVectors>& sum) {
+  static_assert(kAsked % 8 == 0);
+  constexpr size_t kEighth = kAsked / 8;
   constexpr size_t kStep = inputs_of_step(kLayout, kTurn);
-  prefetch_ahead<kAhead>(upper - kLayout.scale_bytes() + kTurn * kEighth, kEighth);
+  prefetch_ahead<kAhead>(part.asked + kTurn * kEighth, kEighth);
   VecB w[kVectors];
   for (size_t v = 0; v < kVectors; ++v)
-    w[v] = load_weights<kLayout, kStep>(upper, q, first + v * kOutputs);
-  add_dots<is_wide(kLayout.offset), kStep, kRows, kVectors>(x, w, sum);
+    w[v] = load_weights<kLayout, kStep>(part.upper, part.q, part.first + v * kOutputs);
+  constexpr size_t kTurnOfScale = kTurn % (8 / kLayout.scales_per_block());
+  add_dots<range_of(kLayout), kTurnOfScale, kStep, kRows, kVectors>(x, w, sum);
 }
 
 // total += the inputs of one scale: the half-th 16 of a block of two scales, or a whole block.
-template <QuantizedLayout kLayout, Ahead kAhead, size_t kHalf, size_t kRows, size_t kVectors>
-HWY_INLINE void segment(const QuantizedBlock& x, const uint8_t* upper, const uint8_t* q,
-                        size_t first, const VecF* scale, SumsF<kRows, kVectors>& total) {
+template <QuantizedLayout kLayout, Ahead kAhead, size_t kAsked, size_t kHalf, size_t kRows,
+          size_t kVectors>
+HWY_INLINE void segment(const QuantizedBlock& x, const BlockPart& part, const VecF* scale,
+                        SumsF<kRows, kVectors>& total) {
   constexpr bool kWhole = kLayout.scales_per_block() == 1;
-  SumsI<kRows, kVectors> sum;
-  for (size_t r = 0; r < kRows; ++r) {
-    const VecI begin = minus_offset<kLayout.offset, kHalf, kWhole>(x, r);
-    for (size_t v = 0; v < kVectors; ++v) sum[r][v] = begin;
+  Integers<kRows, kVectors> sum;
+  constexpr bool kInPairs = steps_of_pairs(range_of(kLayout).bits) > 1;
+  if constexpr (!kInPairs) {
+    for (size_t r = 0; r < kRows; ++r) {
+      const VecI begin = minus_offset<kLayout.offset, kHalf, kWhole>(x, r);
+      for (size_t v = 0; v < kVectors; ++v) sum.fours[r][v] = begin;
+    }
   }
-  step<kLayout, kAhead, kHalf * 4, kRows, kVectors>(x, upper, q, first, sum);
-  step<kLayout, kAhead, kHalf * 4 + 1, kRows, kVectors>(x, upper, q, first, sum);
-  step<kLayout, kAhead, kHalf * 4 + 2, kRows, kVectors>(x, upper, q, first, sum);
-  step<kLayout, kAhead, kHalf * 4 + 3, kRows, kVectors>(x, upper, q, first, sum);
-  if constexpr (kWhole) {
-    step<kLayout, kAhead, 4, kRows, kVectors>(x, upper, q, first, sum);
-    step<kLayout, kAhead, 5, kRows, kVectors>(x, upper, q, first, sum);
-    step<kLayout, kAhead, 6, kRows, kVectors>(x, upper, q, first, sum);
-    step<kLayout, kAhead, 7, kRows, kVectors>(x, upper, q, first, sum);
-  }
+  const auto steps = [&]<size_t... kTurn>(std::index_sequence<kTurn...>) HWY_ATTR {
+    (step<kLayout, kAhead, kAsked, kHalf * 4 + kTurn, kRows, kVectors>(x, part, sum), ...);
+  };
+  steps(std::make_index_sequence < kWhole ? 8 : 4 > ());
   const Tag d;
   for (size_t r = 0; r < kRows; ++r) {
     const VecF by = hn::Set(d, x.scale[r]);
-    for (size_t v = 0; v < kVectors; ++v)
-      total[r][v] = hn::MulAdd(hn::ConvertTo(d, sum[r][v]), hn::Mul(scale[v], by), total[r][v]);
+    for (size_t v = 0; v < kVectors; ++v) {
+      VecI all = sum.fours[r][v];
+      if constexpr (kInPairs) all = hn::Add(all, minus_offset<kLayout.offset, kHalf, kWhole>(x, r));
+      total[r][v] = hn::MulAdd(hn::ConvertTo(d, all), hn::Mul(scale[v], by), total[r][v]);
+    }
   }
 }
 
@@ -196,56 +267,68 @@ HWY_INLINE void subtract_min(const QuantizedBlock& x, VecF min, size_t v,
     total[r][v] = hn::NegMulAdd(min, hn::Set(Tag(), x.scaled_sum[r]), total[r][v]);
 }
 
-// Rows times kVectors * kOutputs outputs of the panel from `first` on.
-template <QuantizedLayout kLayout, Ahead kAhead, size_t kRows, size_t kVectors>
+// Rows times kParts * kVectors * kOutputs outputs of the panel from `first` on: kVectors of each
+// block at a time.
+template <QuantizedLayout kLayout, Ahead kAhead, size_t kRows, size_t kVectors, size_t kParts>
 HWY_NOINLINE void tile(QuantizedBlock x, size_t group, size_t n_in,
                        const uint8_t* HWY_RESTRICT panel, size_t first, const Out& out) {
   constexpr size_t kScales = kLayout.scales_per_block();
+  constexpr size_t kAsked = kLayout.block_bytes() / kParts;
   const Tag d;
-  SumsF<kRows, kVectors> total;
-  for (size_t r = 0; r < kRows; ++r)
-    for (size_t v = 0; v < kVectors; ++v) total[r][v] = hn::Zero(d);
+  SumsF<kRows, kVectors> total[kParts];
+  for (auto& of_part : total)
+    for (auto& of_row : of_part)
+      for (VecF& sum : of_row) sum = hn::Zero(d);
   const uint8_t* at = panel;
   for (size_t input = 0; input < n_in; input += kLayout.inputs_per_head()) {
     const uint8_t* head = at;
     prefetch_ahead<kAhead>(at, kLayout.head_bytes());
     at += kLayout.head_bytes();
     for (size_t b = 0; b < kLayout.blocks_per_head; ++b, x.advance(group)) {
-      const uint8_t* upper = at + kLayout.scale_bytes();
-      const uint8_t* q = upper + kLayout.upper_bytes();
-      VecF scale[kVectors];
-      const auto read_scales = [&](size_t half) HWY_ATTR {
-        for (size_t v = 0; v < kVectors; ++v)
-          scale[v] = load_scale<kLayout>(head, at, half, first + v * kOutputs);
-      };
-      read_scales(0);
-      segment<kLayout, kAhead, 0, kRows, kVectors>(x, upper, q, first, scale, total);
-      if constexpr (kScales == 2) {
-        read_scales(1);
-        segment<kLayout, kAhead, 1, kRows, kVectors>(x, upper, q, first, scale, total);
-      }
-      if constexpr (kLayout.has_min) {
-        for (size_t v = 0; v < kVectors; ++v)
-          subtract_min<kRows, kVectors>(x, load_min<kLayout>(head, at, first + v * kOutputs), v,
-                                        total);
+      BlockPart part{at + kLayout.scale_bytes(), at + kLayout.scale_bytes() + kLayout.upper_bytes(),
+                     first, at};
+      for (size_t i = 0; i < kParts; ++i) {
+        VecF scale[kVectors];
+        const auto read_scales = [&](size_t half) HWY_ATTR {
+          for (size_t v = 0; v < kVectors; ++v)
+            scale[v] = load_scale<kLayout>(head, at, half, part.first + v * kOutputs);
+        };
+        read_scales(0);
+        segment<kLayout, kAhead, kAsked, 0, kRows, kVectors>(x, part, scale, total[i]);
+        if constexpr (kScales == 2) {
+          read_scales(1);
+          segment<kLayout, kAhead, kAsked, 1, kRows, kVectors>(x, part, scale, total[i]);
+        }
+        if constexpr (kLayout.has_min) {
+          for (size_t v = 0; v < kVectors; ++v)
+            subtract_min<kRows, kVectors>(x, load_min<kLayout>(head, at, part.first + v * kOutputs),
+                                          v, total[i]);
+        }
+        part.first += kVectors * kOutputs;
+        part.asked += kAsked;
       }
       at += kLayout.block_bytes();
     }
   }
-  store<kRows, kVectors>(total, first, out);
+  for (size_t i = 0; i < kParts; ++i)
+    store<kRows, kVectors>(total[i], first + i * kVectors * kOutputs, out);
 }
 
-// Most rows of a tile, and vectors of outputs beside each other: what the registers hold twice, as
-// integers and as sums. With AVX-512 up to 5 rows take the panel's 4 vectors at once, though sums
-// of 4 and 5 rows leave the registers once per block: a second pass would wait for the second
-// cache. From memory, on Zen 4, 2 rows take 0.6 to 0.85 of the time of two passes, 5 rows 0.75 to
-// 0.95; 6 rows of some types would take more.
-inline constexpr size_t kTileRows = HWY_TARGET <= HWY_AVX3 ? 6 : 4;
+// Most rows of a tile.
+inline constexpr size_t kTileRows = 6;
+// Vectors of outputs beside each other: what the registers hold twice, as integers and as sums;
+// with AVX2 once, as there sums leave the registers once per block. With AVX-512 up to 5 rows take
+// the panel's 4 vectors at once, though sums of 4 and 5 rows leave the registers, too: a second
+// pass would wait for the second cache. From memory, on Zen 4, 2 rows take 0.6 to 0.85 of the time
+// of two passes, 5 rows 0.75 to 0.95; 6 rows of some types would take more.
 template <size_t kRows>
 inline constexpr size_t kTileVectors = HWY_TARGET <= HWY_AVX3 ? (kRows <= 5 ? 4 : 2)
-                                                              : (kRows == 1   ? 4
-                                                                 : kRows == 2 ? 2
-                                                                              : 1);
+                                                              : (kRows == 1   ? 8
+                                                                 : kRows == 2 ? 4
+                                                                              : 2);
+// With AVX2 all rows take all outputs of a block, kTileVectors after the others: in one pass of the
+// panel. From memory, on Zen 3, one row takes 0.6 of the time of two passes.
+inline constexpr size_t kTileSpan = HWY_TARGET <= HWY_AVX3 ? 0 : kPanelOutputs / kOutputs;
 
 // A panel as it lies.
 template <QuantizedLayout kLayout>
@@ -253,26 +336,24 @@ struct Packed {
   template <size_t kRows>
   static void multiply(const Rows& rows, size_t n_in, const uint8_t* panel, const Out& out) {
     constexpr size_t kVectors = std::min(kTileVectors<kRows>, kPanelOutputs / kOutputs);
-    for (size_t first = 0; first < kPanelOutputs; first += kVectors * kOutputs)
+    constexpr size_t kParts = kTileSpan ? kTileSpan / kVectors : 1;
+    constexpr size_t kTogether = kParts * kVectors * kOutputs;
+    for (size_t first = 0; first < kPanelOutputs; first += kTogether)
       with_ahead(rows.panel_is_new && first == 0, [&]<Ahead kAhead>() HWY_ATTR {
-        tile<kLayout, kAhead, kRows, kVectors>(rows.x, rows.group, n_in, panel, first, out);
+        tile<kLayout, kAhead, kRows, kVectors, kParts>(rows.x, rows.group, n_in, panel, first, out);
       });
   }
 };
 
-// Without sums of four products a table costs more than it saves (AVX2). Bytes alone pay where q
-// has 5 or 6 bits.
+// Without sums of four products a table costs more than it saves (AVX2).
 inline constexpr size_t kLevels = kPairDot ? 1 : kScaleLevels;
-constexpr bool unpacking_pays(const QuantizedLayout& layout) {
-  return kLevels > 1 || layout.bits == 5 || layout.bits == 6;
-}
-constexpr int32_t unpacked_offset(const QuantizedLayout& layout) {
-  return kLevels > 1 ? kUnpackedOffset : layout.offset;
+constexpr WeightRange unpacked_range(const QuantizedLayout& layout) {
+  return kLevels > 1 ? WeightRange{8, kUnpackedOffset} : range_of(layout);
 }
 
 // total += the inputs of one scale, as segment() does, of an unpacked panel. With a table of scales
 // sums begin at the bits of the row's origin, which holds the power of two of its scale.
-template <UnpackedLayout kLayout, int32_t kOffset, size_t kHalf, size_t kRows, size_t kVectors>
+template <UnpackedLayout kLayout, WeightRange kRange, size_t kHalf, size_t kRows, size_t kVectors>
 HWY_INLINE void unpacked_segment(const QuantizedBlock& x, const uint8_t* at,
                                  SumsF<kRows, kVectors>& total) {
   constexpr bool kWhole = kLayout.scales_per_block == 1, kTable = kLayout.levels > 1;
@@ -280,21 +361,26 @@ HWY_INLINE void unpacked_segment(const QuantizedBlock& x, const uint8_t* at,
   const Tag d;
   const auto* scales = reinterpret_cast<const float*>(at);
   const uint8_t* q = at + kLayout.scale_bytes() + kLayout.min_bytes();
-  SumsI<kRows, kVectors> sum;
-  for (size_t r = 0; r < kRows; ++r) {
-    VecI begin;
+  constexpr bool kInPairs = steps_of_pairs(kRange.bits) > 1;
+  const auto begin = [&](size_t r) HWY_ATTR {
     if constexpr (kTable)
-      begin = hn::Set(TagI(), kWhole ? x.begin[r] : x.half_begin[2 * r + kHalf]);
+      return hn::Set(TagI(), kWhole ? x.begin[r] : x.half_begin[2 * r + kHalf]);
     else
-      begin = minus_offset<kOffset, kHalf, kWhole>(x, r);
-    for (size_t v = 0; v < kVectors; ++v) sum[r][v] = begin;
+      return minus_offset<kRange.offset, kHalf, kWhole>(x, r);
+  };
+  Integers<kRows, kVectors> sum;
+  if constexpr (!kInPairs) {
+    for (size_t r = 0; r < kRows; ++r) {
+      const VecI of_row = begin(r);
+      for (size_t v = 0; v < kVectors; ++v) sum.fours[r][v] = of_row;
+    }
   }
   const auto steps = [&]<size_t... kStep>(std::index_sequence<kStep...>) HWY_ATTR {
     const auto step = [&]<size_t kOne>() HWY_ATTR {
       VecB w[kVectors];
       for (size_t v = 0; v < kVectors; ++v)
         w[v] = hn::LoadU(Bytes(), q + (kOne * kPanelOutputs + v * kOutputs) * 4);
-      add_dots<is_wide(kOffset), kOne, kRows, kVectors>(x, w, sum);
+      add_dots<kRange, kOne % kSteps, kOne, kRows, kVectors>(x, w, sum);
     };
     (step.template operator()<kHalf * kSteps + kStep>(), ...);
   };
@@ -305,18 +391,18 @@ HWY_INLINE void unpacked_segment(const QuantizedBlock& x, const uint8_t* at,
     const VecF of_row = hn::Set(d, kTable ? x.origin[r] : x.scale[r]);
     for (size_t v = 0; v < kVectors; ++v) {
       const VecF of_output = hn::LoadU(d, scale + v * kOutputs);
+      VecI all = sum.fours[r][v];
+      if constexpr (kInPairs) all = hn::Add(all, begin(r));
       if constexpr (kTable)
-        total[r][v] =
-            hn::MulAdd(hn::Sub(hn::BitCast(d, sum[r][v]), of_row), of_output, total[r][v]);
+        total[r][v] = hn::MulAdd(hn::Sub(hn::BitCast(d, all), of_row), of_output, total[r][v]);
       else
-        total[r][v] =
-            hn::MulAdd(hn::ConvertTo(d, sum[r][v]), hn::Mul(of_output, of_row), total[r][v]);
+        total[r][v] = hn::MulAdd(hn::ConvertTo(d, all), hn::Mul(of_output, of_row), total[r][v]);
     }
   }
 }
 
 // later: as in Rows.
-template <UnpackedLayout kLayout, int32_t kOffset, size_t kRows, size_t kVectors>
+template <UnpackedLayout kLayout, WeightRange kRange, size_t kRows, size_t kVectors>
 HWY_NOINLINE void unpacked_tile(QuantizedBlock x, size_t group, size_t n_in,
                                 const uint8_t* HWY_RESTRICT panel, size_t first,
                                 const uint8_t* later, const Out& out) {
@@ -335,9 +421,9 @@ HWY_NOINLINE void unpacked_tile(QuantizedBlock x, size_t group, size_t n_in,
   for (size_t input = 0; input < n_in; input += kQuantizedInputs, x.advance(group)) {
     __builtin_prefetch(later, 0, 2);
     later += line;
-    unpacked_segment<kLayout, kOffset, 0, kRows, kVectors>(x, at, total);
+    unpacked_segment<kLayout, kRange, 0, kRows, kVectors>(x, at, total);
     if constexpr (kLayout.scales_per_block == 2)
-      unpacked_segment<kLayout, kOffset, 1, kRows, kVectors>(x, at, total);
+      unpacked_segment<kLayout, kRange, 1, kRows, kVectors>(x, at, total);
     if constexpr (kLayout.has_min) {
       const auto* mins = reinterpret_cast<const float*>(at + kLayout.scale_bytes());
       for (size_t v = 0; v < kVectors; ++v)
@@ -348,14 +434,14 @@ HWY_NOINLINE void unpacked_tile(QuantizedBlock x, size_t group, size_t n_in,
   store<kRows, kVectors>(total, first, out);
 }
 
-template <UnpackedLayout kLayout, int32_t kOffset>
+template <UnpackedLayout kLayout, WeightRange kRange>
 struct Unpacked {
   template <size_t kRows>
   static void multiply(const Rows& rows, size_t n_in, const uint8_t* panel, const Out& out) {
     constexpr size_t kVectors = std::min(kTileVectors<kRows>, kPanelOutputs / kOutputs);
     for (size_t first = 0; first < kPanelOutputs; first += kVectors * kOutputs)
-      unpacked_tile<kLayout, kOffset, kRows, kVectors>(rows.x, rows.group, n_in, panel, first,
-                                                       first == 0 ? rows.later : nullptr, out);
+      unpacked_tile<kLayout, kRange, kRows, kVectors>(rows.x, rows.group, n_in, panel, first,
+                                                      first == 0 ? rows.later : nullptr, out);
   }
 };
 
@@ -371,8 +457,7 @@ void some_rows(const Rows& rows, size_t n_rows, size_t n_in, const uint8_t* pane
     case 4:
       return Panel::template multiply<4>(rows, n_in, panel, out);
     case 5:
-      if constexpr (kTileRows > 4) return Panel::template multiply<5>(rows, n_in, panel, out);
-      break;
+      return Panel::template multiply<5>(rows, n_in, panel, out);
     default:
       return Panel::template multiply<kTileRows>(rows, n_in, panel, out);
   }
@@ -384,7 +469,8 @@ void unpack(const uint8_t* HWY_RESTRICT at, size_t n_in, uint8_t* HWY_RESTRICT t
   constexpr QuantizedLayout kFrom = quantized_layout(kType);
   constexpr UnpackedLayout kTo = unpacked(kFrom, kLevels);
   const Tag d;
-  const auto raise = hn::Set(Bytes(), static_cast<uint8_t>(unpacked_offset(kFrom) - kFrom.offset));
+  const auto raise =
+      hn::Set(Bytes(), static_cast<uint8_t>(unpacked_range(kFrom).offset - kFrom.offset));
   for (size_t input = 0; input < n_in; input += kFrom.inputs_per_head()) {
     const uint8_t* head = at;
     prefetch_ahead<kAhead>(at, kFrom.head_bytes());
@@ -535,8 +621,8 @@ void product(const Product& p, const uint8_t* panel, [[maybe_unused]] void* scra
   constexpr QuantizedLayout kLayout = quantized_layout(kType);
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
   const size_t n_rows = p.end - p.begin;
-  if (unpacking_pays(kLayout) && scratch && n_rows >= kRowsToUnpack) {
-    using Panel = Unpacked<unpacked(kLayout, kLevels), unpacked_offset(kLayout)>;
+  if (scratch && n_rows >= kRowsToUnpack) {
+    using Panel = Unpacked<unpacked(kLayout, kLevels), unpacked_range(kLayout)>;
     auto* sums = static_cast<float*>(scratch);
     auto* to =
         reinterpret_cast<uint8_t*>(sums + (p.n_in > kUnpackedInputs ? n_rows * kPanelOutputs : 0));

@@ -36,7 +36,7 @@ constexpr size_t quantized_scratch_bytes(QuantizedType type, size_t n_in, size_t
 // f32, from zero, in the order of the blocks: sum = fma(integer, scale of w * scale of x, sum),
 // where the product of the scales is exact (it has to be below 2^128), then
 // sum = fma(min, -scaled_sum of x, sum). So a row's result depends neither on the other rows nor on
-// their number. Reads the panel once per 6 rows of a group (4 or 1 without AVX-512).
+// their number. Reads the panel once per 6 rows of a group.
 //
 // scratch: quantized_scratch_bytes() bytes, aligned to 64, or null; the results are the same. With
 // it, kRowsToUnpack rows or more take the panel unpacked, which is once.

@@ -300,9 +300,24 @@ class LinesAhead {
     at_ = lines.first + 64 * kLines;
     return lines;
   }
+  template <size_t kLines>
+  HWY_INLINE void ask() {
+    const NextLines lines = take<kLines>();
+    HWY_UNROLL(8) for (size_t i = 0; i < kLines; ++i) lines.ask(i);
+  }
   void ask_rest() {
     for (; at_ < end_; at_ += 64) prefetch_line(at_);
   }
+  // While rows that are read now are, group after group.
+  struct Group {
+    LinesAhead& lines;
+    template <size_t kLines>
+    HWY_INLINE void ask() {
+      lines.ask<kLines>();
+    }
+    void ask_rest() {}
+  };
+  Group of_group(size_t, size_t) { return {*this}; }
 
  private:
   const uint8_t *first_, *at_, *end_;
@@ -398,6 +413,8 @@ class PiecesAhead {
 
 // Lines that n bytes of rows are read in.
 constexpr size_t lines_of(size_t bytes) { return (bytes + 63) / 64; }
+// Steps of that many bytes that read a line.
+constexpr size_t steps_per_line(size_t bytes) { return bytes < 64 ? 64 / bytes : 1; }
 
 // Sums of KT rows and GT heads, a whole number of vectors of them: sum[g * KT + r].
 template <size_t KT, size_t GT>
@@ -477,17 +494,22 @@ HWY_INLINE void dot_rows(const float* HWY_RESTRICT q, size_t q_stride, const T* 
     }
     return store_sums<KT, GT>(sum, n_rows, dots, dot_stride);
   }
-  size_t i = 0;
-  for (; i + kLanes <= head_dim; i += kLanes) {
+  const auto add_column = [&](size_t i) HWY_ATTR {
     VecF32 k[KT];
     HWY_UNROLL(16) for (size_t r = 0; r < KT; ++r) k[r] = load_at(d, rows[r], i);
-    if constexpr (!Grouped<T>) ahead.template ask<lines_of(KT * kLanes * sizeof(T))>();
     HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
       const VecF32 qg = hn::Load(d, q + g * q_stride + i);
       HWY_UNROLL(16)
       for (size_t r = 0; r < KT; ++r) sum[g * KT + r] = hn::MulAdd(qg, k[r], sum[g * KT + r]);
     }
+  };
+  size_t i = 0;
+  constexpr size_t kBytes = KT * kLanes * sizeof(T), kColumns = steps_per_line(kBytes);
+  for (; i + kColumns * kLanes <= head_dim; i += kColumns * kLanes) {
+    if constexpr (!Grouped<T>) ahead.template ask<lines_of(kColumns * kBytes)>();
+    HWY_UNROLL(4) for (size_t c = 0; c < kColumns; ++c) add_column(i + c * kLanes);
   }
+  for (; i + kLanes <= head_dim; i += kLanes) add_column(i);
   if (i < head_dim) {
     HWY_UNROLL(16) for (size_t r = 0; r < KT; ++r) {
       const VecF32 k = load_tail_at(d, rows[r], i, head_dim - i);

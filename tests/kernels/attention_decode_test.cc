@@ -233,6 +233,31 @@ TEST_SUITE("kernels/attention_decode") {
     }
   }
 
+  TEST_CASE("the largest steps of queries, keys and values overflow no sum") {
+    for (const ElementType type : {ElementType::kQ8_0, ElementType::kQ4_0}) {
+      for (const uint8_t byte : std::initializer_list<uint8_t>{0x00, 0x7f, 0x80, 0xff}) {
+        CAPTURE(static_cast<int>(type));
+        CAPTURE(byte);
+        const AttentionShape shape = make_shape(3, 96, type);
+        test::StoredKv kv(shape, 150, 115);
+        const size_t group = kernels::row_bytes(type, 32);
+        const uint16_t scale = 0x2c00;  // 1 / 16
+        for (std::vector<uint8_t>* rows : {&kv.k, &kv.v}) {
+          std::fill(rows->begin(), rows->end(), byte);
+          const size_t stride = rows == &kv.k ? kv.rows.k_token_stride : kv.rows.v_token_stride;
+          for (size_t row = 0; row < 150; ++row)
+            for (size_t i = 0; i < 3; ++i)
+              std::memcpy(rows->data() + row * stride + i * group, &scale, 2);
+        }
+        // Steps of 127, of -127, and of both in turn.
+        std::vector<float> q(3 * 96);
+        for (size_t i = 0; i < q.size(); ++i)
+          q[i] = (i / 96 == 2 ? i : i / 96) % 2 ? 1.0f / 64 : -1.0f / 64;
+        check_against_reference(shape, q, {&kv.rows, 1});
+      }
+    }
+  }
+
   TEST_CASE("a scale that is no number is seen where its group is used, and nowhere else") {
     const uint16_t kNan = 0x7e00, kInfinity = 0xfc00;
     for (const ElementType type : {ElementType::kQ8_0, ElementType::kQ4_0}) {

@@ -12,6 +12,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <random>
 #include <set>
 #include <string>
@@ -50,14 +51,16 @@ std::vector<size_t> halves_of(GgmlType type) {
   }
 }
 
-// n_out rows of random blocks; every byte value occurs in every place but the scales.
+// n_out rows of random blocks; every byte value occurs in every place but the scales, or `byte`
+// alone.
 struct Weights {
-  Weights(GgmlType of, uint32_t in, uint32_t out) : type(of), n_in(in), n_out(out) {
+  Weights(GgmlType of, uint32_t in, uint32_t out, std::optional<uint8_t> byte = {})
+      : type(of), n_in(in), n_out(out) {
     const size_t block = block_bytes(type);
     row_bytes = n_in / block_elements(type) * block;
     bytes.resize(row_bytes * n_out);
     std::mt19937 random(in * 64 + out);
-    for (std::byte& b : bytes) b = static_cast<std::byte>(random() & 255);
+    for (std::byte& b : bytes) b = static_cast<std::byte>(byte ? *byte : random() & 255);
     for (size_t at = 0; at < bytes.size(); at += block)
       for (const size_t half : halves_of(type)) {
         const float scale = std::ldexp(1.0f + static_cast<float>(random() % 1024) / 1024.0f,
@@ -150,22 +153,18 @@ Sum sum_of(const Weights& w, const QuantizedRows& x, size_t row, size_t col) {
   return sum;
 }
 
-void check(GgmlType type, uint32_t n_in, uint32_t n_out, size_t n_rows, bool accumulate) {
-  CAPTURE(std::string(name(type)));
-  CAPTURE(n_in);
-  CAPTURE(n_out);
-  CAPTURE(n_rows);
-  const Weights w(type, n_in, n_out);
-  const Rows rows(activations(n_rows, n_in), n_rows, n_in);
-  const size_t y_stride = n_out + 3;
-  Scratch scratch(type, n_in, n_rows);
+// Products with rows of x against sums in double.
+void check_products(const Weights& w, const std::vector<float>& x, bool accumulate) {
+  const size_t n_rows = x.size() / w.n_in, y_stride = w.n_out + 3;
+  const Rows rows(x, n_rows, w.n_in);
+  Scratch scratch(w.type, w.n_in, n_rows);
   const auto y = multiply(w, rows.at, 0, n_rows, accumulate, 0.75f, y_stride, &scratch);
   CHECK(!scratch.overrun());
   double worst = 0.0;
   size_t touched = 0;
   for (size_t i = 0; i < y.size(); ++i) {
     const size_t row = i / y_stride, col = i % y_stride;
-    if (col >= n_out) {
+    if (col >= w.n_out) {
       touched += y[i] != 0.75f;
       continue;
     }
@@ -176,6 +175,14 @@ void check(GgmlType type, uint32_t n_in, uint32_t n_out, size_t n_rows, bool acc
   CHECK(touched == 0);
   // Three roundings to f32 per block of 32 inputs; the min's product cancels most of the others.
   CHECK(worst < 2e-6);
+}
+
+void check(GgmlType type, uint32_t n_in, uint32_t n_out, size_t n_rows, bool accumulate) {
+  CAPTURE(std::string(name(type)));
+  CAPTURE(n_in);
+  CAPTURE(n_out);
+  CAPTURE(n_rows);
+  check_products(Weights(type, n_in, n_out), activations(n_rows, n_in), accumulate);
 }
 
 size_t differing(const std::vector<float>& a, const std::vector<float>& b) {
@@ -197,6 +204,25 @@ TEST_CASE("products are the sums of what dequantising reads, for every type and 
       for (const uint32_t blocks : {1u, 3u, 7u}) check(type, blocks * block, 64, 2, false);
       for (const uint32_t n_out : {1u, 15u, 17u, 33u, 63u}) check(type, 512, n_out, 3, true);
       check(type, 3 * block, 61, kernels::kRowsToUnpack + 1, true);
+    }
+  });
+}
+
+TEST_CASE("the largest steps of weights and of rows overflow no sum of products") {
+  test::for_each_simd_target([] {
+    for (const GgmlType type : kTypes) {
+      CAPTURE(std::string(name(type)));
+      for (const uint8_t byte : std::initializer_list<uint8_t>{0x00, 0x7f, 0x80, 0xff}) {
+        CAPTURE(byte);
+        const Weights w(type, 256, 64, byte);
+        for (const size_t n_rows : {size_t{3}, kernels::kRowsToUnpack}) {
+          // Steps of 127 and of -127, by row and by eight inputs.
+          std::vector<float> x(n_rows * w.n_in);
+          for (size_t i = 0; i < x.size(); ++i)
+            x[i] = (i / w.n_in % 3 == 2 ? i / 8 : i / w.n_in) % 2 ? 127.0f : -127.0f;
+          check_products(w, x, false);
+        }
+      }
     }
   });
 }
