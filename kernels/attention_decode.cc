@@ -192,6 +192,21 @@ HWY_INLINE void load_columns(const T* row, size_t column, size_t tail, VecF32* H
   }
 }
 
+// acc_g[0 .. VT vectors) += p[g] * row for GT heads, asking for kLines lines
+template <size_t GT, size_t VT, size_t kLines, class T, class Ahead>
+HWY_INLINE void add_value_row(const float* HWY_RESTRICT p, const T* row, size_t column, size_t tail,
+                              VecF32* HWY_RESTRICT acc, Ahead& ahead) {
+  const F32 d;
+  VecF32 v[VT];
+  load_columns<VT>(row, column, tail, v);
+  if constexpr (kLines > 0) ahead.template ask<kLines>();
+  HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
+    const VecF32 weight = hn::Set(d, p[g * kTileTokens]);
+    HWY_UNROLL(4)
+    for (size_t i = 0; i < VT; ++i) acc[g * VT + i] = hn::MulAdd(weight, v[i], acc[g * VT + i]);
+  }
+}
+
 // sum_g[0 .. VT vectors) += sum_r p[g][r] * v_r for GT heads, with GT * VT sums in registers.
 // `tail` < kLanes elements of the only vector exist when it is not 0.
 template <size_t GT, size_t VT, class T, class Ahead>
@@ -205,24 +220,20 @@ HWY_INLINE void add_value_columns(const float* HWY_RESTRICT p, const T* const* r
       acc[g * VT + i] = hn::Load(d, sum + g * sum_stride + column + i * kLanes);
     }
   }
-  const auto add_row = [&](size_t r) HWY_ATTR {
-    VecF32 v[VT];
-    load_columns<VT>(rows[r], column, tail, v);
-    HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
-      const VecF32 weight = hn::Set(d, p[g * kTileTokens + r]);
-      HWY_UNROLL(4)
-      for (size_t i = 0; i < VT; ++i) acc[g * VT + i] = hn::MulAdd(weight, v[i], acc[g * VT + i]);
-    }
-  };
   size_t r = 0;
   // Groups in f32 are no whole lines.
   constexpr size_t kBytes = bytes_of_row<T>(VT * kLanes);
   constexpr size_t kRows = Grouped<T> ? 1 : steps_per_line(kBytes);
   for (; r + kRows <= n_rows; r += kRows) {
-    ahead.template ask<lines_of(kRows * kBytes)>();
-    HWY_UNROLL(4) for (size_t i = 0; i < kRows; ++i) add_row(r + i);
+    constexpr size_t kLines = lines_of(kRows * kBytes);
+    add_value_row<GT, VT, kLines>(p + r, rows[r], column, tail, acc, ahead);
+    HWY_UNROLL(3) for (size_t i = 1; i < kRows; ++i) {
+      add_value_row<GT, VT, 0>(p + r + i, rows[r + i], column, tail, acc, ahead);
+    }
   }
-  for (; r < n_rows; ++r) add_row(r);
+  if constexpr (kRows > 1) {
+    for (; r < n_rows; ++r) add_value_row<GT, VT, 0>(p + r, rows[r], column, tail, acc, ahead);
+  }
   HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
     HWY_UNROLL(4) for (size_t i = 0; i < VT; ++i) {
       hn::Store(acc[g * VT + i], d, sum + g * sum_stride + column + i * kLanes);
@@ -381,19 +392,23 @@ HWY_NOINLINE void dot_tile(const AttentionShape& shape, KvTile& tile, const Deco
                            const Upcoming& upcoming) {
   const size_t stride = padded(shape.head_dim);
   const auto* const* rows = reinterpret_cast<const T* const*>(tile.k);
-  asking_ahead<T>(tile.k, tile.n, shape.head_dim, upcoming.next, [&](auto& ahead) HWY_ATTR {
-    dot_heads(s.q, stride, shape.group_size, rows, tile.n, shape.head_dim, s.logits, kTileTokens,
-              ahead);
-  });
+  asking_ahead<T>(
+      tile.k, tile.n, shape.head_dim,
+      upcoming.next, [&](auto& ahead) HWY_ATTR __attribute__((always_inline)) {
+        dot_heads(s.q, stride, shape.group_size, rows, tile.n, shape.head_dim, s.logits,
+                  kTileTokens, ahead);
+      });
 }
 
 template <class T>
 HWY_NOINLINE void add_tile(const AttentionShape& shape, KvTile& tile, const DecodeScratch& s,
                            const Upcoming& upcoming) {
   const auto* const* rows = reinterpret_cast<const T* const*>(tile.v);
-  asking_ahead<T>(tile.v, tile.n, shape.v_dim, upcoming.next, [&](auto& ahead) HWY_ATTR {
-    add_values(s, shape.group_size, rows, tile.n, shape.v_dim, ahead);
-  });
+  asking_ahead<T>(
+      tile.v, tile.n, shape.v_dim,
+      upcoming.next, [&](auto& ahead) HWY_ATTR __attribute__((always_inline)) {
+        add_values(s, shape.group_size, rows, tile.n, shape.v_dim, ahead);
+      });
 }
 
 // q [group_size, head_dim] as dot_tile takes it.

@@ -294,8 +294,8 @@ HWY_NOINLINE void split_weights(const float* p, const float* most, size_t n_rows
   alignas(64) float largest[kLanes] = {}, to[kLanes], from[kLanes];
   HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) largest[g] = most[g];
   HWY_UNROLL(4)
-  for (size_t j = 0; j < kGroups; ++j) largest[4 + j] =
-      largest_scale(scales + j * kRunRows, n_rows, stride);
+  for (size_t j = 0; j < kGroups; ++j)
+    largest[4 + j] = largest_scale(scales + j * kRunRows, n_rows, stride);
   const IntegerScales factors =
       integer_scales(_mm512_castps_si512(_mm512_load_ps(largest)), _mm512_set1_ps(kLargestInteger));
   _mm512_store_ps(to, factors.to);

@@ -413,8 +413,10 @@ class PiecesAhead {
 
 // Lines that n bytes of rows are read in.
 constexpr size_t lines_of(size_t bytes) { return (bytes + 63) / 64; }
-// Steps of that many bytes that read a line.
-constexpr size_t steps_per_line(size_t bytes) { return bytes < 64 ? 64 / bytes : 1; }
+// Steps of that many bytes for which a line is asked for: with AVX2, of a line.
+constexpr size_t steps_per_line(size_t bytes) {
+  return HWY_TARGET == HWY_AVX2 && bytes < 64 ? 64 / bytes : 1;
+}
 
 // Sums of KT rows and GT heads, a whole number of vectors of them: sum[g * KT + r].
 template <size_t KT, size_t GT>
@@ -474,6 +476,20 @@ HWY_INLINE void add_group(const float* HWY_RESTRICT q, size_t q_stride, const T*
   }
 }
 
+// Adds the products with elements [i, i + kLanes) of KT rows.
+template <size_t KT, size_t GT, class T>
+HWY_INLINE void add_column(const float* HWY_RESTRICT q, size_t q_stride, const T* const* rows,
+                           size_t i, VecF32* HWY_RESTRICT sum) {
+  const F32 d;
+  VecF32 k[KT];
+  HWY_UNROLL(16) for (size_t r = 0; r < KT; ++r) k[r] = load_at(d, rows[r], i);
+  HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
+    const VecF32 qg = hn::Load(d, q + g * q_stride + i);
+    HWY_UNROLL(16)
+    for (size_t r = 0; r < KT; ++r) sum[g * KT + r] = hn::MulAdd(qg, k[r], sum[g * KT + r]);
+  }
+}
+
 // dots[g * dot_stride + r] = q_g . row_r for KT rows and GT query heads, both in registers: each
 // vector of a row is converted once and used GT times, each vector of q is loaded once per KT
 // rows.
@@ -494,22 +510,17 @@ HWY_INLINE void dot_rows(const float* HWY_RESTRICT q, size_t q_stride, const T* 
     }
     return store_sums<KT, GT>(sum, n_rows, dots, dot_stride);
   }
-  const auto add_column = [&](size_t i) HWY_ATTR {
-    VecF32 k[KT];
-    HWY_UNROLL(16) for (size_t r = 0; r < KT; ++r) k[r] = load_at(d, rows[r], i);
-    HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
-      const VecF32 qg = hn::Load(d, q + g * q_stride + i);
-      HWY_UNROLL(16)
-      for (size_t r = 0; r < KT; ++r) sum[g * KT + r] = hn::MulAdd(qg, k[r], sum[g * KT + r]);
-    }
-  };
   size_t i = 0;
   constexpr size_t kBytes = KT * kLanes * sizeof(T), kColumns = steps_per_line(kBytes);
   for (; i + kColumns * kLanes <= head_dim; i += kColumns * kLanes) {
     if constexpr (!Grouped<T>) ahead.template ask<lines_of(kColumns * kBytes)>();
-    HWY_UNROLL(4) for (size_t c = 0; c < kColumns; ++c) add_column(i + c * kLanes);
+    HWY_UNROLL(4) for (size_t c = 0; c < kColumns; ++c) {
+      add_column<KT, GT>(q, q_stride, rows, i + c * kLanes, sum);
+    }
   }
-  for (; i + kLanes <= head_dim; i += kLanes) add_column(i);
+  if constexpr (kColumns > 1) {
+    for (; i + kLanes <= head_dim; i += kLanes) add_column<KT, GT>(q, q_stride, rows, i, sum);
+  }
   if (i < head_dim) {
     HWY_UNROLL(16) for (size_t r = 0; r < KT; ++r) {
       const VecF32 k = load_tail_at(d, rows[r], i, head_dim - i);
