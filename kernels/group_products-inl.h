@@ -79,18 +79,6 @@ inline RowRuns runs_of(const uint8_t* const* rows, size_t n_rows, size_t row_byt
   return runs;
 }
 
-// scales [runs of the rows, n_groups, kRunRows], up to a multiple of kRowsTogether rows.
-template <class T>
-HWY_INLINE void gather_each_scale(const RowRuns& runs, size_t n_rows, size_t n_groups,
-                                  uint16_t* HWY_RESTRICT scales) {
-  for (size_t r = 0; r < hwy::RoundUpTo(n_rows, kRowsTogether); ++r) {
-    const auto* row =
-        reinterpret_cast<const T*>(runs.first[r / kRunRows] + r % kRunRows * runs.row_bytes);
-    uint16_t* to = scales + r / kRunRows * n_groups * kRunRows + r % kRunRows;
-    for (size_t group = 0; group < n_groups; ++group) to[group * kRunRows] = row[group].scale;
-  }
-}
-
 // The largest magnitude of a group's scales; NaN is larger than all.
 //   scales  [.., kRunRows] of each run, `stride` from run to run
 HWY_INLINE float largest_scale(const uint16_t* scales, size_t n_rows, size_t stride) {
@@ -127,11 +115,10 @@ inline constexpr float kProductDivisor = 32768.0f;  // vpmulhrsw's, of their pro
 #endif  // KVASIR_GROUP_PRODUCTS
 HWY_AFTER_NAMESPACE();
 
-#if HWY_TARGET == HWY_AVX2
+// Each is empty for the targets of the other: a header that only some targets include would be
+// taken for one that this target has had.
 #include "kernels/group_products_avx2-inl.h"
-#else
 #include "kernels/group_products_avx512-inl.h"
-#endif
 
 HWY_BEFORE_NAMESPACE();
 #include "kernels/quad_dot-inl.h"

@@ -14,6 +14,7 @@
 #include <limits>
 
 HWY_BEFORE_NAMESPACE();
+#if HWY_ARCH_X86 && HWY_TARGET == HWY_AVX2
 namespace kvasir::kernels::HWY_NAMESPACE {
 
 // ------------------------------------------------------------------ instructions
@@ -362,6 +363,7 @@ HWY_INLINE void add_group(const GroupWeights* weights, const RowRuns& runs, size
 }
 
 }  // namespace kvasir::kernels::HWY_NAMESPACE
+#endif  // HWY_TARGET == HWY_AVX2
 HWY_AFTER_NAMESPACE();
 
 #endif  // KVASIR_KERNELS_GROUP_PRODUCTS_AVX2_INL_H_

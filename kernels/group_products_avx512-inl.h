@@ -86,10 +86,15 @@ HWY_INLINE void gather_scales_of(const RowRuns& runs, size_t n_rows, uint16_t* s
 template <class T>
 HWY_NOINLINE void gather_scales(const RowRuns& runs, size_t n_rows, size_t n_groups,
                                 uint16_t* HWY_RESTRICT scales) {
-  const size_t n = (n_rows + 31) / 32 * 32;
+  const size_t n = hwy::RoundUpTo(n_rows, kRowsTogether);
   if (n_groups == 4) return gather_scales_of<4, T>(runs, n, scales);
   if (n_groups == 2) return gather_scales_of<2, T>(runs, n, scales);
-  gather_each_scale<T>(runs, n_rows, n_groups, scales);
+  for (size_t r = 0; r < n; ++r) {
+    const auto* row =
+        reinterpret_cast<const T*>(runs.first[r / kRunRows] + r % kRunRows * runs.row_bytes);
+    uint16_t* to = scales + r / kRunRows * n_groups * kRunRows + r % kRunRows;
+    for (size_t group = 0; group < n_groups; ++group) to[group * kRunRows] = row[group].scale;
+  }
 }
 
 // ------------------------------------------------------------------ f32 to integers

@@ -121,8 +121,8 @@ HWY_INLINE VecI add_dot(VecI sum, const Weights& w, VecI a) {
 template <size_t kRows, size_t kVectors>
 using SumsI = VecI[kRows][kVectors];
 
-// How many steps' pairs of products, added up, fit 16 bits, of weights of that many bits; 1 where
-// each step's are widened. Those of a step take a multiplication of the two that it takes else.
+// How many steps' pairs of products, added up, fit 16 bits, of weights of that many bits. Only the
+// last of them widens pairs, which is the second multiplication of a step. 1: each does.
 constexpr size_t steps_of_pairs(uint32_t bits) {
   constexpr uint32_t kMostPair = 2 * 127, kMost = 32767;
   if (!kPairDot || bits >= 7) return 1;
@@ -154,6 +154,23 @@ struct WeightRange {
 };
 constexpr WeightRange range_of(const QuantizedLayout& layout) {
   return {layout.levels ? 8 : layout.bits, layout.offset};
+}
+
+// Sums begin at begin(row). Where sums of pairs come first, these are the first of `fours`, and
+// whole_sum() adds what they begin at.
+template <WeightRange kRange, size_t kRows, size_t kVectors, class Begin>
+HWY_INLINE void begin_sums(const Begin& begin, Integers<kRows, kVectors>& sum) {
+  if constexpr (steps_of_pairs(kRange.bits) == 1) {
+    for (size_t r = 0; r < kRows; ++r) {
+      const VecI of_row = begin(r);
+      for (size_t v = 0; v < kVectors; ++v) sum.fours[r][v] = of_row;
+    }
+  }
+}
+template <WeightRange kRange, class Begin>
+HWY_INLINE VecI whole_sum(VecI fours, const Begin& begin, size_t r) {
+  if constexpr (steps_of_pairs(kRange.bits) == 1) return fours;
+  return hn::Add(fours, begin(r));
 }
 
 // sum += inputs 4 kStep to 4 kStep + 3 of a block, of every row and output of the tile: the
@@ -236,14 +253,11 @@ template <QuantizedLayout kLayout, Ahead kAhead, size_t kAsked, size_t kHalf, si
 HWY_INLINE void segment(const QuantizedBlock& x, const BlockPart& part, const VecF* scale,
                         SumsF<kRows, kVectors>& total) {
   constexpr bool kWhole = kLayout.scales_per_block() == 1;
+  constexpr WeightRange kRange = range_of(kLayout);
+  const auto begin = [&](size_t r)
+                         HWY_ATTR { return minus_offset<kRange.offset, kHalf, kWhole>(x, r); };
   Integers<kRows, kVectors> sum;
-  constexpr bool kInPairs = steps_of_pairs(range_of(kLayout).bits) > 1;
-  if constexpr (!kInPairs) {
-    for (size_t r = 0; r < kRows; ++r) {
-      const VecI begin = minus_offset<kLayout.offset, kHalf, kWhole>(x, r);
-      for (size_t v = 0; v < kVectors; ++v) sum.fours[r][v] = begin;
-    }
-  }
+  begin_sums<kRange>(begin, sum);
   const auto steps = [&]<size_t... kTurn>(std::index_sequence<kTurn...>) HWY_ATTR {
     (step<kLayout, kAhead, kAsked, kHalf * 4 + kTurn, kRows, kVectors>(x, part, sum), ...);
   };
@@ -252,8 +266,7 @@ HWY_INLINE void segment(const QuantizedBlock& x, const BlockPart& part, const Ve
   for (size_t r = 0; r < kRows; ++r) {
     const VecF by = hn::Set(d, x.scale[r]);
     for (size_t v = 0; v < kVectors; ++v) {
-      VecI all = sum.fours[r][v];
-      if constexpr (kInPairs) all = hn::Add(all, minus_offset<kLayout.offset, kHalf, kWhole>(x, r));
+      const VecI all = whole_sum<kRange>(sum.fours[r][v], begin, r);
       total[r][v] = hn::MulAdd(hn::ConvertTo(d, all), hn::Mul(scale[v], by), total[r][v]);
     }
   }
@@ -328,7 +341,7 @@ inline constexpr size_t kTileVectors = HWY_TARGET <= HWY_AVX3 ? (kRows <= 5 ? 4 
                                                                               : 2);
 // With AVX2 all rows take all outputs of a block, kTileVectors after the others: in one pass of the
 // panel. From memory, on Zen 3, one row takes 0.6 of the time of two passes.
-inline constexpr size_t kTileSpan = HWY_TARGET <= HWY_AVX3 ? 0 : kPanelOutputs / kOutputs;
+inline constexpr bool kInOnePass = HWY_TARGET > HWY_AVX3;
 
 // A panel as it lies.
 template <QuantizedLayout kLayout>
@@ -336,7 +349,7 @@ struct Packed {
   template <size_t kRows>
   static void multiply(const Rows& rows, size_t n_in, const uint8_t* panel, const Out& out) {
     constexpr size_t kVectors = std::min(kTileVectors<kRows>, kPanelOutputs / kOutputs);
-    constexpr size_t kParts = kTileSpan ? kTileSpan / kVectors : 1;
+    constexpr size_t kParts = kInOnePass ? kPanelOutputs / kOutputs / kVectors : 1;
     constexpr size_t kTogether = kParts * kVectors * kOutputs;
     for (size_t first = 0; first < kPanelOutputs; first += kTogether)
       with_ahead(rows.panel_is_new && first == 0, [&]<Ahead kAhead>() HWY_ATTR {
@@ -361,7 +374,6 @@ HWY_INLINE void unpacked_segment(const QuantizedBlock& x, const uint8_t* at,
   const Tag d;
   const auto* scales = reinterpret_cast<const float*>(at);
   const uint8_t* q = at + kLayout.scale_bytes() + kLayout.min_bytes();
-  constexpr bool kInPairs = steps_of_pairs(kRange.bits) > 1;
   const auto begin = [&](size_t r) HWY_ATTR {
     if constexpr (kTable)
       return hn::Set(TagI(), kWhole ? x.begin[r] : x.half_begin[2 * r + kHalf]);
@@ -369,12 +381,7 @@ HWY_INLINE void unpacked_segment(const QuantizedBlock& x, const uint8_t* at,
       return minus_offset<kRange.offset, kHalf, kWhole>(x, r);
   };
   Integers<kRows, kVectors> sum;
-  if constexpr (!kInPairs) {
-    for (size_t r = 0; r < kRows; ++r) {
-      const VecI of_row = begin(r);
-      for (size_t v = 0; v < kVectors; ++v) sum.fours[r][v] = of_row;
-    }
-  }
+  begin_sums<kRange>(begin, sum);
   const auto steps = [&]<size_t... kStep>(std::index_sequence<kStep...>) HWY_ATTR {
     const auto step = [&]<size_t kOne>() HWY_ATTR {
       VecB w[kVectors];
@@ -391,8 +398,7 @@ HWY_INLINE void unpacked_segment(const QuantizedBlock& x, const uint8_t* at,
     const VecF of_row = hn::Set(d, kTable ? x.origin[r] : x.scale[r]);
     for (size_t v = 0; v < kVectors; ++v) {
       const VecF of_output = hn::LoadU(d, scale + v * kOutputs);
-      VecI all = sum.fours[r][v];
-      if constexpr (kInPairs) all = hn::Add(all, begin(r));
+      const VecI all = whole_sum<kRange>(sum.fours[r][v], begin, r);
       if constexpr (kTable)
         total[r][v] = hn::MulAdd(hn::Sub(hn::BitCast(d, all), of_row), of_output, total[r][v]);
       else
