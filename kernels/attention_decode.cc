@@ -104,6 +104,11 @@ HWY_INLINE void for_heads(size_t n_heads, const Fn& fn) {
   if (n_heads - g == 1) fn.template operator()<1>(g);
 }
 
+// Whether the rows lie behind each other.
+inline bool in_one_piece(const NextRows& next) {
+  return are_pieces(next.rows, next.n, next.row_bytes, 1);
+}
+
 // ------------------------------------------------------------------ softmax of a tile
 
 // logits of HT query heads from head `first` on -> exp(logit - new maximum), in place, n of them: a
@@ -223,12 +228,14 @@ HWY_INLINE void add_value_columns(const float* HWY_RESTRICT p, const T* const* r
   size_t r = 0;
   // Groups in f32 are no whole lines.
   constexpr size_t kBytes = bytes_of_row<T>(VT * kLanes);
-  constexpr size_t kRows = Grouped<T> ? 1 : steps_per_line(kBytes);
+  constexpr size_t kRows = Grouped<T> ? 1 : steps_per_lines(kBytes);
   for (; r + kRows <= n_rows; r += kRows) {
     constexpr size_t kLines = lines_of(kRows * kBytes);
-    add_value_row<GT, VT, kLines>(p + r, rows[r], column, tail, acc, ahead);
-    HWY_UNROLL(3) for (size_t i = 1; i < kRows; ++i) {
-      add_value_row<GT, VT, 0>(p + r + i, rows[r + i], column, tail, acc, ahead);
+    if constexpr (kRows > 1) ahead.template ask<kLines>();
+    // Unrolled, gcc 12 would mix the rows and run out of registers.
+    HWY_UNROLL(1) for (size_t i = 0; i < kRows; ++i) {
+      constexpr size_t kOfRow = kRows > 1 ? 0 : kLines;
+      add_value_row<GT, VT, kOfRow>(p + r + i, rows[r + i], column, tail, acc, ahead);
     }
   }
   if constexpr (kRows > 1) {
@@ -249,7 +256,13 @@ HWY_INLINE void add_value_rows(const float* HWY_RESTRICT p, const T* const* rows
   constexpr size_t kVectors = kDotTile / 4;
   size_t c = 0;
   for (; c + kVectors * kLanes <= v_dim; c += kVectors * kLanes) {
+    if (kVectors == 3 && c + 4 * kLanes == v_dim)
+      break;  // two and two are faster than three and one
     add_value_columns<GT, kVectors>(p, rows, n_rows, c, 0, sum, sum_stride, ahead);
+  }
+  if constexpr (kVectors == 3) {
+    for (; c + 2 * kLanes <= v_dim; c += 2 * kLanes)
+      add_value_columns<GT, 2>(p, rows, n_rows, c, 0, sum, sum_stride, ahead);
   }
   for (; c + kLanes <= v_dim; c += kLanes) {
     add_value_columns<GT, 1>(p, rows, n_rows, c, 0, sum, sum_stride, ahead);
@@ -264,7 +277,7 @@ HWY_INLINE void add_value_rows(const float* HWY_RESTRICT p, const T* const* rows
 template <class T, class Ahead>
 HWY_INLINE void add_values(const DecodeScratch& s, size_t n_heads, const T* const* rows,
                            size_t n_rows, size_t v_dim, Ahead& ahead) {
-  const size_t group = group_rows(bytes_of_row<T>(v_dim));
+  const size_t group = rows_together(bytes_of_row<T>(v_dim));
   const size_t stride = padded(v_dim);
   for (size_t r = 0; r < n_rows; r += group) {
     const size_t n = n_rows - r < group ? n_rows - r : group;
@@ -291,15 +304,12 @@ HWY_INLINE void add_values(const DecodeScratch& s, size_t n_heads, const T* cons
 template <class Fn>
 HWY_INLINE void asking_for(const Upcoming& upcoming, size_t n_now, const Fn& products) {
   const auto& [next, second] = upcoming;
-  const auto one_piece = [](const NextRows& rows) {
-    return are_pieces(rows.rows, rows.n, rows.row_bytes, 1);
-  };
-  if (kPrefetchThroughCaches && one_piece(next) && one_piece(second)) {
+  if (kPrefetchThroughCaches && in_one_piece(next) && in_one_piece(second)) {
     LinesThroughCaches lines({next.rows[0], next.n * next.row_bytes},
                              {second.rows[0], second.n * second.row_bytes});
     products(lines);
     lines.ask_rest();
-  } else if (one_piece(next)) {
+  } else if (in_one_piece(next)) {
     LinesAhead lines(next.rows[0], next.n * next.row_bytes);
     products(lines);
     lines.ask_rest();
@@ -374,7 +384,7 @@ LinkedRows link_rows(const uint8_t** rows, size_t n_rows, size_t dim, const Next
 template <class T, class Fn>
 HWY_INLINE void asking_ahead(const uint8_t** rows, size_t n_rows, size_t dim, const NextRows& next,
                              const Fn& products) {
-  if (HWY_TARGET == HWY_AVX2 && are_pieces(next.rows, next.n, next.row_bytes, 1)) {
+  if (HWY_TARGET == HWY_AVX2 && in_one_piece(next)) {
     LinesAhead ahead(next.rows[0], next.n * next.row_bytes);
     products(ahead);
     ahead.ask_rest();

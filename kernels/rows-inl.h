@@ -10,9 +10,11 @@
 
 #include <hwy/highway.h>
 
+#include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <type_traits>
 
 #include "kernels/kv_tile.h"
@@ -25,8 +27,9 @@ namespace hn = hwy::HWY_NAMESPACE;
 using F32 = hn::ScalableTag<float>;
 using VecF32 = hn::Vec<F32>;
 inline constexpr size_t kLanes = HWY_LANES(float);
-// AVX-512 has 32 vector registers, the older targets 16.
-inline constexpr size_t kDotTile = HWY_TARGET <= HWY_AVX3 ? 16 : 8;
+// Sums in registers. AVX-512 has 32 vector registers, the older targets 16. With AVX2 eight sums
+// would wait for each other: a CPU makes two in each of the 4 or 5 cycles that one takes.
+inline constexpr size_t kDotTile = HWY_TARGET <= HWY_AVX3 ? 16 : HWY_TARGET == HWY_AVX2 ? 12 : 8;
 
 template <class D>
 HWY_INLINE hn::Vec<D> load_row(D d, const float* row) {
@@ -199,12 +202,13 @@ HWY_INLINE VecF32 join_blocks(VecF32 x, VecF32 y, const Fn& fn) {
 
 // lanes[i] = the lanes of v[i], combined by fn(vector, vector), for kLanes vectors: a transposition
 // that combines on the way, 3 instructions per vector where each vector alone takes 8 to 12.
+// `lanes` need not be aligned.
 template <class Fn>
 HWY_INLINE void reduce_lanes(const VecF32* v, float* HWY_RESTRICT lanes,
                              [[maybe_unused]] const Fn& fn) {
   const F32 d;
 #if HWY_TARGET == HWY_SCALAR
-  hn::Store(v[0], d, lanes);
+  hn::StoreU(v[0], d, lanes);
 #else
   VecF32 q[4];
   HWY_UNROLL(4) for (size_t i = 0; i < 4; ++i) {
@@ -221,9 +225,9 @@ HWY_INLINE void reduce_lanes(const VecF32* v, float* HWY_RESTRICT lanes,
   const auto b = fn(hn::InterleaveLower(d, q[2], q[3]), hn::InterleaveUpper(d, q[2], q[3]));
   const auto a64 = hn::BitCast(d64, a);
   const auto b64 = hn::BitCast(d64, b);
-  hn::Store(fn(hn::BitCast(d, hn::InterleaveLower(d64, a64, b64)),
-               hn::BitCast(d, hn::InterleaveUpper(d64, a64, b64))),
-            d, lanes);
+  hn::StoreU(fn(hn::BitCast(d, hn::InterleaveLower(d64, a64, b64)),
+                hn::BitCast(d, hn::InterleaveUpper(d64, a64, b64))),
+             d, lanes);
 #endif
 }
 
@@ -413,9 +417,19 @@ class PiecesAhead {
 
 // Lines that n bytes of rows are read in.
 constexpr size_t lines_of(size_t bytes) { return (bytes + 63) / 64; }
-// Steps of that many bytes for which a line is asked for: with AVX2, of a line.
-constexpr size_t steps_per_line(size_t bytes) {
-  return HWY_TARGET == HWY_AVX2 && bytes < 64 ? 64 / bytes : 1;
+// How many steps of that many bytes ask for lines together: with AVX2 as many as read whole lines,
+// up to 4, which gains where steps are shorter than a line (Zen 3). Other targets were measured
+// with lines for each step.
+constexpr size_t steps_per_lines(size_t bytes) {
+  return HWY_TARGET == HWY_AVX2 ? std::min<size_t>(64 / std::gcd(bytes, size_t{64}), 4) : 1;
+}
+
+// How many rows of that many bytes are taken together, by one tile of heads after the other. With
+// AVX2 a multiple of the rows of each step, at least 12; groups of 1 KiB are no faster (Zen 2).
+inline constexpr size_t kMostDotRows = 24;
+constexpr size_t rows_together(size_t row_bytes) {
+  if (HWY_TARGET != HWY_AVX2) return group_rows(row_bytes);
+  return row_bytes <= 256 ? kMostDotRows : kMostDotRows / 2;
 }
 
 // Sums of KT rows and GT heads, a whole number of vectors of them: sum[g * KT + r].
@@ -490,28 +504,25 @@ HWY_INLINE void add_column(const float* HWY_RESTRICT q, size_t q_stride, const T
   }
 }
 
-// dots[g * dot_stride + r] = q_g . row_r for KT rows and GT query heads, both in registers: each
-// vector of a row is converted once and used GT times, each vector of q is loaded once per KT
+// sum[g * KT + r], its lanes added, = q_g . row_r for KT rows and GT query heads, all in registers:
+// each vector of a row is converted once and used GT times, each vector of q is loaded once per KT
 // rows.
 //   q     [GT, q_stride] f32, zero from head_dim to the next multiple of kLanes
 //   rows  [KT] pointers to head_dim elements of T, or to their groups
-//   n_rows <= KT: how many results are written (the others repeat a row)
 template <size_t KT, size_t GT, class T, class Ahead>
-HWY_INLINE void dot_rows(const float* HWY_RESTRICT q, size_t q_stride, const T* const* rows,
-                         size_t n_rows, size_t head_dim, float* HWY_RESTRICT dots,
-                         size_t dot_stride, Ahead& ahead) {
+HWY_INLINE void sum_products(const float* HWY_RESTRICT q, size_t q_stride, const T* const* rows,
+                             size_t head_dim, VecF32* HWY_RESTRICT sum, Ahead& ahead) {
   const F32 d;
-  VecF32 sum[kTileSums<KT, GT>];
   HWY_UNROLL(16) for (size_t i = 0; i < kTileSums<KT, GT>; ++i) sum[i] = hn::Zero(d);
   if constexpr (Grouped<T>) {
     for (size_t group = 0; group < head_dim / kGroupElements; ++group) {
       add_group<KT, GT>(q + group * kGroupElements, q_stride, rows, group, sum);
       ahead.template ask<lines_of(KT * sizeof(T))>();
     }
-    return store_sums<KT, GT>(sum, n_rows, dots, dot_stride);
+    return;
   }
   size_t i = 0;
-  constexpr size_t kBytes = KT * kLanes * sizeof(T), kColumns = steps_per_line(kBytes);
+  constexpr size_t kBytes = KT * kLanes * sizeof(T), kColumns = steps_per_lines(kBytes);
   for (; i + kColumns * kLanes <= head_dim; i += kColumns * kLanes) {
     if constexpr (!Grouped<T>) ahead.template ask<lines_of(kColumns * kBytes)>();
     HWY_UNROLL(4) for (size_t c = 0; c < kColumns; ++c) {
@@ -529,23 +540,87 @@ HWY_INLINE void dot_rows(const float* HWY_RESTRICT q, size_t q_stride, const T* 
       }
     }
   }
-  store_sums<KT, GT>(sum, n_rows, dots, dot_stride);
 }
 
-// Rows per step for GT heads: KT * GT sums plus KT converted vectors fit the registers.
+// Where the sums of a step go: their lanes are added at once.
+template <size_t GT>
+class SumsAtOnce {
+ public:
+  SumsAtOnce(float* dots, size_t dot_stride) : dots_(dots), dot_stride_(dot_stride) {}
+  // sum[g * KT + i] for row first + i, of which the first n exist
+  template <size_t KT>
+  HWY_INLINE void take(size_t first, size_t n, const VecF32* sum) {
+    store_sums<KT, GT>(sum, n, dots_ + first, dot_stride_);
+  }
+  void finish(size_t) {}
+
+ private:
+  float* dots_;
+  size_t dot_stride_;
+};
+
+// With AVX2 they are kept until those of some steps are added together: sums of one wait for each
+// other, and the next step for them, for a third of its time (f16, Zen 2).
+template <size_t GT>
+class SumsLater {
+ public:
+  SumsLater(float* dots, size_t dot_stride) : dots_(dots), dot_stride_(dot_stride) {}
+  template <size_t KT>
+  HWY_INLINE void take(size_t first, size_t, const VecF32* sum) {
+    HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
+      HWY_UNROLL(12)
+      for (size_t i = 0; i < KT; ++i)
+        hn::Store(sum[g * KT + i], F32(), sums_[g] + (first + i) * kLanes);
+    }
+  }
+  // n rows
+  HWY_INLINE void finish(size_t n) {
+    HWY_UNROLL(4) for (size_t g = 0; g < GT; ++g) {
+      float* dots = dots_ + g * dot_stride_;
+      size_t r = 0;
+      for (; r + kLanes <= n; r += kLanes) add_lanes(sums_[g] + r * kLanes, dots + r);
+      if (r == n) continue;
+      for (size_t i = n; i < r + kLanes; ++i)
+        hn::Store(hn::Zero(F32()), F32(), sums_[g] + i * kLanes);
+      float rest[kLanes];
+      add_lanes(sums_[g] + r * kLanes, rest);
+      std::copy_n(rest, n - r, dots + r);
+    }
+  }
+
+ private:
+  HWY_INLINE static void add_lanes(const float* sums, float* dots) {
+    VecF32 v[kLanes];
+    HWY_UNROLL(8)
+    for (size_t i = 0; i < kLanes; ++i) v[i] = hn::Load(F32(), sums + i * kLanes);
+    sum_lanes(v, dots);
+  }
+
+  float* dots_;
+  size_t dot_stride_;
+  // A last step may repeat a row three times.
+  HWY_ALIGN float sums_[GT][(kMostDotRows + 3) * kLanes];
+};
+
+// Rows per step for GT heads, a divisor of rows_together(): KT * GT sums plus KT converted vectors
+// fit the registers.
 template <size_t GT>
 constexpr size_t dot_row_step() {
-  return kDotTile / (GT == 3 ? 4 : GT);
+  return kDotTile / (GT == 3 && kDotTile == 16 ? 4 : GT);
 }
 
+// dots[g * dot_stride + r] = q_g . row_r for up to kMostDotRows rows and GT query heads.
 template <size_t GT, class T, class Ahead>
 HWY_INLINE void dot_head_tile(const float* HWY_RESTRICT q, size_t q_stride, const T* const* rows,
                               size_t n_rows, size_t head_dim, float* HWY_RESTRICT dots,
                               size_t dot_stride, Ahead& ahead) {
   constexpr size_t kStep = dot_row_step<GT>();
+  std::conditional_t<HWY_TARGET == HWY_AVX2, SumsLater<GT>, SumsAtOnce<GT>> sums(dots, dot_stride);
   size_t r = 0;
   for (; r + kStep <= n_rows; r += kStep) {
-    dot_rows<kStep, GT>(q, q_stride, rows + r, kStep, head_dim, dots + r, dot_stride, ahead);
+    VecF32 sum[kTileSums<kStep, GT>];
+    sum_products<kStep, GT>(q, q_stride, rows + r, head_dim, sum, ahead);
+    sums.template take<kStep>(r, kStep, sum);
   }
   // What is left of a group of long rows, which may be less than a step, is not filled up to one.
   constexpr size_t kRest = kStep < 4 ? kStep : 4;
@@ -553,8 +628,11 @@ HWY_INLINE void dot_head_tile(const float* HWY_RESTRICT q, size_t q_stride, cons
     const T* last[kRest];
     for (size_t i = 0; i < kRest; ++i) last[i] = rows[r + i < n_rows ? r + i : n_rows - 1];
     const size_t n = n_rows - r < kRest ? n_rows - r : kRest;
-    dot_rows<kRest, GT>(q, q_stride, last, n, head_dim, dots + r, dot_stride, ahead);
+    VecF32 sum[kTileSums<kRest, GT>];
+    sum_products<kRest, GT>(q, q_stride, last, head_dim, sum, ahead);
+    sums.template take<kRest>(r, n, sum);
   }
+  sums.finish(n_rows);
 }
 
 // Asks for one row that will be read some rows later. Into the L2 cache, not L1: over many short
@@ -610,7 +688,7 @@ template <class T, class Ahead>
 HWY_INLINE void dot_heads(const float* HWY_RESTRICT q, size_t q_stride, size_t n_heads,
                           const T* const* rows, size_t n_rows, size_t head_dim,
                           float* HWY_RESTRICT dots, size_t dot_stride, Ahead& ahead) {
-  const size_t group = group_rows(bytes_of_row<T>(head_dim));
+  const size_t group = rows_together(bytes_of_row<T>(head_dim));
   for (size_t r = 0; r < n_rows; r += group) {
     const size_t n = n_rows - r < group ? n_rows - r : group;
     auto&& next = ahead.of_group(r, n);
