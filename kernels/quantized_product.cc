@@ -93,10 +93,14 @@ HWY_INLINE VecI widen_pairs(VecI pairs) {
 #endif
 }
 
-// Lanes of 16 bits. As an intrinsic gcc 12 would make the products of all steps before it adds two
-// of them, and run out of registers.
+// Lanes of 16 and of 32 bits. As intrinsics gcc 12 would make the products of all steps before it
+// adds two of them, and run out of registers.
 HWY_INLINE VecI add_pairs(VecI sum, VecI pairs) {
   asm("vpaddw %1, %0, %0" : "+v"(sum.raw) : "v"(pairs.raw));
+  return sum;
+}
+HWY_INLINE VecI add_fours(VecI sum, VecI fours) {
+  asm("vpaddd %1, %0, %0" : "+v"(sum.raw) : "v"(fours.raw));
   return sum;
 }
 
@@ -114,7 +118,7 @@ HWY_INLINE VecI add_dot(VecI sum, const Weights& w, VecI a) {
     a.raw = _mm256_sign_epi8(a.raw, w.sign.raw);
 #endif
   }
-  return hn::Add(sum, widen_pairs(pair_dot(w.value, a)));
+  return add_fours(sum, widen_pairs(pair_dot(w.value, a)));
 #endif
 }
 

@@ -39,7 +39,7 @@ struct Weights {
 // steps: without memory to count the bytes, then with memory to fill it.
 class WeightLoader {
  public:
-  // file may be null to count bytes only, of weights that are not quantised.
+  // file may be null to count bytes only, of weights in bf16.
   WeightLoader(const GgufFile* file, const ModelShape& shape, const Model::Options& options)
       : file_(file), shape_(shape), compute_(options.compute), device_(shape, options) {
     for_each_tensor(shape, [&](const std::string& name, const TensorShape& tensor_shape) {
@@ -93,7 +93,7 @@ class WeightLoader {
 
 PanelMatrix WeightLoader::kept(const std::string& name) const {
   const TensorShape& shape = tensors_.at(name);
-  PanelMatrix m = kept_as(file_ ? file_->tensor(name).type : GgmlType::kF32, compute_);
+  PanelMatrix m = kept_as(file_ ? file_->tensor(name).type : GgmlType::kBF16, compute_);
   m.n_in = static_cast<uint32_t>(shape[0]);
   m.n_out = static_cast<uint32_t>(shape[1]);
   return m;

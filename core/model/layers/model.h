@@ -57,7 +57,7 @@ class Model {
     uint64_t device_weight_bytes = 0, device_scratch_bytes = 0;
   };
   static Memory plan_memory(const GgufFile& file, const Options& options);
-  // Without a file: in kInt8 no weight is quantised.
+  // Without a file: of one in bf16.
   static Memory plan_memory(const ModelShape& shape, const Options& options);
 
   virtual const ModelShape& shape() const = 0;
