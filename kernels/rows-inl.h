@@ -602,8 +602,8 @@ class SumsLater {
   HWY_ALIGN float sums_[GT][(kMostDotRows + 3) * kLanes];
 };
 
-// Rows per step for GT heads, with AVX2 a divisor of rows_together(): KT * GT sums plus KT converted
-// vectors fit the registers.
+// Rows per step for GT heads, with AVX2 a divisor of rows_together(): KT * GT sums plus KT
+// converted vectors fit the registers.
 template <size_t GT>
 constexpr size_t dot_row_step() {
   return kDotTile / (GT == 3 && kDotTile == 16 ? 4 : GT);
