@@ -44,7 +44,11 @@ TEST_CASE("another type, block size, arithmetic, instruction set or model finds 
   if (other["compute"] != "f32") CHECK(other["restored_prompt_tokens"] == 0);
   CHECK(p.restored({"-s", "snapkv"}) == 0);
   CHECK(p.restored({"-s", "quest", "--set", "cache.block_size=32"}) > 0);
-  CHECK(json_of(p.run(), {"KVASIR_SIMD=avx2"})["restored_prompt_tokens"] == 0);
+  // Where AVX2 is the best there is, no other set can be asked for.
+  if (run_kvasir({"--version"}, {"KVASIR_SIMD=avx512"}).code == 0)
+    CHECK(json_of(p.run(), {"KVASIR_SIMD=avx2"})["restored_prompt_tokens"] == 0);
+  else
+    MESSAGE("SKIPPED: no second instruction set on this CPU");
   REQUIRE(run_kvasir({"model", "random", "tiny-llama-test", "--context", "4096", "--seed", "77",
                       "--force", "-o", p.model.path})
               .code == 0);
