@@ -22,6 +22,7 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
+#include "kernels/bf16_pairs-inl.h"
 #include "kernels/piece_logits-inl.h"
 #include "kernels/rows-inl.h"
 
@@ -33,8 +34,7 @@ namespace kvasir::kernels {
 // a piece; a register block is 8 keys (or rows) by two vectors.
 inline constexpr size_t kBf16Piece = 32;
 inline constexpr size_t kBf16Step = 8;
-// Rows of a tile of AMX, and the pairs of each.
-inline constexpr size_t kAmxRows = 16, kAmxPairs = 16;
+static_assert(kBf16Piece == kAmxColumns);
 
 // Scratch of one call, carved from the caller's memory; every part a multiple of 64 bytes. A pair
 // is two bf16 in 32 bits, the first in the lower half.
@@ -88,43 +88,18 @@ inline size_t carve(const AttentionShape& shape, size_t n_q, uintptr_t memory, B
 }  // namespace kvasir::kernels
 #endif  // KVASIR_KERNELS_ATTENTION_PREFILL_BF16_ONCE
 
-#undef KVASIR_HAS_BF16_PAIRS
-#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
-#define KVASIR_HAS_BF16_PAIRS 1
-#include <immintrin.h>
-#else
-#define KVASIR_HAS_BF16_PAIRS 0
-#endif
-
 HWY_BEFORE_NAMESPACE();
 #if KVASIR_HAS_BF16_PAIRS
-// Highway has no target with these instructions: the CPU is asked beside it.
-HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR ",avx512bf16,amx-tile,amx-bf16")
+HWY_PUSH_ATTRIBUTES(KVASIR_BF16_ATTRIBUTES)
 #endif
 namespace kvasir::kernels::HWY_NAMESPACE {
 
 #if KVASIR_HAS_BF16_PAIRS
 
-using PairTag = hn::RebindToUnsigned<F32>;
-using VecPairs = hn::Vec<PairTag>;
-
 // sum + a.first * b.first + a.second * b.second, lane by lane.
 HWY_INLINE VecF32 add_products(VecF32 sum, VecPairs a, VecPairs b) {
   return VecF32{_mm512_dpbf16_ps(sum.raw, reinterpret_cast<__m512bh>(a.raw),
                                  reinterpret_cast<__m512bh>(b.raw))};
-}
-
-// Two vectors side by side, rounded to bf16: all of `first`, then all of `second`.
-HWY_INLINE VecPairs narrow(VecF32 first, VecF32 second) {
-  return VecPairs{reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(second.raw, first.raw))};
-}
-
-// The same with lane i of both as pair i.
-HWY_INLINE VecPairs zip(VecF32 first, VecF32 second) {
-  alignas(64) static constexpr uint16_t kOrder[32] = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,
-                                                      21, 6,  22, 7,  23, 8,  24, 9,  25, 10, 26,
-                                                      11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-  return VecPairs{_mm512_permutexvar_epi16(_mm512_load_si512(kOrder), narrow(first, second).raw)};
 }
 
 // 2^y for y <= 0 to 3e-7 relative, exact for y = 0; 0 for -inf, NaN stays NaN.
@@ -366,69 +341,6 @@ HWY_NOINLINE void add_piece(const AttentionShape& shape, const Bf16Scratch& s, s
 
 // ------------------------------------------------------------------ with tiles
 
-struct TileConfig {
-  uint8_t palette = 1, start_row = 0, reserved[14] = {};
-  uint16_t row_bytes[16] = {};
-  uint8_t rows[16] = {};
-};
-
-// All eight tiles hold 16 rows of 64 bytes. What a thread configures is its own until it releases
-// it; oneDNN, which runs on the same threads, does both in each of its calls.
-class ConfiguredTiles {
- public:
-  explicit ConfiguredTiles(bool wanted) : wanted_(wanted) {
-    if (!wanted) return;
-    TileConfig config;
-    std::fill_n(config.row_bytes, 8, uint16_t{64});
-    std::fill_n(config.rows, 8, static_cast<uint8_t>(kAmxRows));
-    _tile_loadconfig(&config);
-  }
-  ~ConfiguredTiles() {
-    if (wanted_) _tile_release();
-  }
-  ConfiguredTiles(const ConfiguredTiles&) = delete;
-  ConfiguredTiles& operator=(const ConfiguredTiles&) = delete;
-
- private:
-  bool wanted_;
-};
-
-// c[i, 0 .. 32) (+)= sum_k a[i, k] b[k, ...] for 32 rows i, all sums in tiles.
-//   a, a_below  16 rows each, a_row bytes apart; a_step pairs from one depth of 16 to the next
-//   b           pairs [depth, kBf16Piece], contiguous
-HWY_INLINE void tile_product(const uint32_t* a, const uint32_t* a_below, size_t a_row,
-                             size_t a_step, const uint32_t* b, size_t depth, bool add, float* c) {
-  constexpr size_t kRow = kBf16Piece * sizeof(float);
-  float* c_below = c + kAmxRows * kBf16Piece;
-  if (add) {
-    _tile_loadd(0, c, kRow);
-    _tile_loadd(1, c + kAmxPairs, kRow);
-    _tile_loadd(2, c_below, kRow);
-    _tile_loadd(3, c_below + kAmxPairs, kRow);
-  } else {
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-  }
-  for (size_t k = 0; k < depth; k += kAmxPairs) {
-    _tile_loadd(4, a, a_row);
-    _tile_loadd(6, b + k * kBf16Piece, kRow);
-    _tile_loadd(7, b + k * kBf16Piece + kAmxPairs, kRow);
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_dpbf16ps(1, 4, 7);
-    _tile_loadd(5, a_below, a_row);
-    _tile_dpbf16ps(2, 5, 6);
-    _tile_dpbf16ps(3, 5, 7);
-    a += a_step;
-    a_below += a_step;
-  }
-  _tile_stored(0, c, kRow);
-  _tile_stored(1, c + kAmxPairs, kRow);
-  _tile_stored(2, c_below, kRow);
-  _tile_stored(3, c_below + kAmxPairs, kRow);
-}
-
 // score_piece of keys [key_begin, key_end), multiples of 32.
 HWY_NOINLINE void score_piece_in_tiles(const Bf16Scratch& s, size_t first_row, size_t key_begin,
                                        size_t key_end) {
@@ -437,7 +349,7 @@ HWY_NOINLINE void score_piece_in_tiles(const Bf16Scratch& s, size_t first_row, s
   for (size_t t = key_begin; t < key_end; t += 2 * kAmxRows) {
     const uint32_t* k = s.k + t * s.head_pairs;
     tile_product(k, k + kAmxRows * s.head_pairs, k_row, kAmxPairs, q, s.head_pairs, false,
-                 s.s + t * kBf16Piece);
+                 s.s + t * kBf16Piece, [](size_t) {});
   }
 }
 
@@ -460,7 +372,7 @@ HWY_NOINLINE void add_piece_in_tiles(const Bf16Scratch& s, size_t first_row, siz
     const uint32_t* v = s.v + c * (kTileTokens / 2) + key_begin / (2 * kAmxPairs) * kTile;
     tile_product(v, v + kAmxRows * (kTileTokens / 2), kAmxPairs * sizeof(uint32_t), kTile,
                  s.p + key_begin / 2 * kBf16Piece, (key_end - key_begin) / 2, true,
-                 o + c * kBf16Piece);
+                 o + c * kBf16Piece, [](size_t) {});
   }
 }
 

@@ -14,7 +14,6 @@
 #include <map>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -44,8 +43,7 @@ const dnnl::engine& cpu_engine() {
   return engine;
 }
 
-dnnl::matmul::primitive_desc make_product(Compute compute, uint32_t n, uint32_t n_in,
-                                          bool add = false) {
+dnnl::matmul::primitive_desc make_product(Compute compute, uint32_t n, uint32_t n_in) {
   const bool bf16 = compute == Compute::kBF16;
   const auto type = bf16 ? memory::data_type::bf16 : memory::data_type::f32;
   const auto packed = bf16 ? memory::format_tag::BA16a64b2a : memory::format_tag::BA16a64b;
@@ -54,11 +52,6 @@ dnnl::matmul::primitive_desc make_product(Compute compute, uint32_t n, uint32_t 
   const memory::desc y({n, kPanel}, memory::data_type::f32, memory::format_tag::ab);
   dnnl::primitive_attr attr;
   attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-  if (add) {
-    dnnl::post_ops sum;
-    sum.append_sum();
-    attr.set_post_ops(sum);
-  }
   return {dnnl::matmul::desc(x, w, y), attr, cpu_engine()};
 }
 
@@ -75,16 +68,16 @@ struct Entry {
 // What one worker needs, so that there is no lock in the loop.
 struct Worker {
   dnnl::stream stream{cpu_engine()};
-  std::vector<float> result;       // [n, 64]
-  std::vector<std::byte> scratch;  // oneDNN's, below 1 KiB without AMX
-  std::map<std::tuple<uint32_t, uint32_t, bool>, Entry> products;  // by n, n_in and add
+  std::vector<float> result;                                // [n, 64]
+  std::vector<std::byte> scratch;                           // oneDNN's, below 1 KiB without AMX
+  std::map<std::pair<uint32_t, uint32_t>, Entry> products;  // by n and n_in
 
-  const Entry& find(Compute compute, uint32_t n, uint32_t n_in, bool add) {
-    const std::tuple key{n, n_in, add};
+  const Entry& find(Compute compute, uint32_t n, uint32_t n_in) {
+    const std::pair key{n, n_in};
     const auto found = products.find(key);
     if (found != products.end()) return found->second;
     if (products.size() >= 512) products.clear();  // steps of ever new widths
-    auto desc = make_product(compute, n, n_in, add);
+    auto desc = make_product(compute, n, n_in);
     scratch.resize(std::max(scratch.size(), desc.scratchpad_desc().get_size()));
     dnnl::matmul primitive(desc);
     return products.emplace(key, Entry{std::move(desc), std::move(primitive)}).first->second;
@@ -139,28 +132,21 @@ bool OneDnnProducts::supported(Compute compute) try {
   return false;
 }
 
-void OneDnnProducts::sum_up(uint32_t n, uint32_t n_in, const void* x, const void* w, bool add,
-                            float* sums, uint32_t worker_index) try {
+void OneDnnProducts::multiply(const PanelShape& s, const void* x, const void* w, float* y,
+                              uint32_t worker_index) try {
   stay_single_threaded();
   Worker& worker = impl_->workers[worker_index];
-  const auto& [desc, primitive] = worker.find(impl_->compute, n, n_in, add);
+  std::vector<float>& result = worker.result;
+  result.resize(std::max(result.size(), size_t{s.n} * kPanel));
+  const auto& [desc, primitive] = worker.find(impl_->compute, s.n, s.n_in);
   const auto wrap = [](const memory::desc& md, const void* data) {
     return memory(md, cpu_engine(), const_cast<void*>(data));
   };
   primitive.execute(worker.stream,
                     {{DNNL_ARG_SRC, wrap(desc.src_desc(), x)},
                      {DNNL_ARG_WEIGHTS, wrap(desc.weights_desc(), w)},
-                     {DNNL_ARG_DST, wrap(desc.dst_desc(), sums)},
+                     {DNNL_ARG_DST, wrap(desc.dst_desc(), result.data())},
                      {DNNL_ARG_SCRATCHPAD, wrap(desc.scratchpad_desc(), worker.scratch.data())}});
-} catch (const dnnl::error& e) {
-  throw Error(ErrorKind::kInternal, std::string("oneDNN's matrix product failed: ") + e.message);
-}
-
-void OneDnnProducts::multiply(const PanelShape& s, const void* x, const void* w, float* y,
-                              uint32_t worker) {
-  std::vector<float>& result = impl_->workers[worker].result;
-  result.resize(std::max(result.size(), size_t{s.n} * kPanel));
-  sum_up(s.n, s.n_in, x, w, false, result.data(), worker);
   for (size_t r = 0; r < s.n; ++r) {
     const float* from = result.data() + r * kPanel;
     float* to = y + r * s.y_stride;
@@ -170,6 +156,8 @@ void OneDnnProducts::multiply(const PanelShape& s, const void* x, const void* w,
       std::memcpy(to, from, s.cols * sizeof(float));
     }
   }
+} catch (const dnnl::error& e) {
+  throw Error(ErrorKind::kInternal, std::string("oneDNN's matrix product failed: ") + e.message);
 }
 
 }  // namespace kvasir

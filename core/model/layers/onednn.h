@@ -38,9 +38,6 @@ class OneDnnProducts {
   static bool supported(Compute compute);
   // x f32 or bf16 after `compute`. May be called by all workers at once.
   void multiply(const PanelShape& shape, const void* x, const void* w, float* y, uint32_t worker);
-  // The same into sums [n, 64], plus what they held when `add`.
-  void sum_up(uint32_t n, uint32_t n_in, const void* x, const void* w, bool add, float* sums,
-              uint32_t worker);
 
  private:
   struct Impl;

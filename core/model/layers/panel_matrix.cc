@@ -15,11 +15,12 @@
 #include "core/model/layers/onednn.h"
 #include "core/model/layers/quantized_panel.h"
 #include "core/model/layers/tile_products.h"
-#include "core/platform/cpu_features.h"
 #include "kernels/convert.h"
 #include "kernels/panel_product.h"
 #include "kernels/quantized_product.h"
 #include "kernels/row_ops.h"
+#include "kernels/simd_target.h"
+#include "kernels/tiled_rows.h"
 
 namespace kvasir {
 namespace {
@@ -234,7 +235,7 @@ void load_panels(std::span<const PanelSource> together, ThreadPool& pool, const 
 // The rows of one call, in the forms that its products read; a task takes n of them from `first`.
 struct PanelProducts::Input {
   const float* f32 = nullptr;        // as given, or rounded to bf16
-  const uint16_t* bf16 = nullptr;    // set when oneDNN multiplies in bf16; of tiles, in chunks
+  const uint16_t* bf16 = nullptr;    // set when oneDNN multiplies in bf16, or tiles: in their order
   kernels::QuantizedRows int8 = {};  // set when a matrix is quantised, without tiles
   uint32_t rest = 0;  // int8: the row where what 8 bits leave of each begins; 0: nowhere
   uint32_t first = 0, n = 0, n_in = 0;
@@ -255,14 +256,26 @@ struct PanelProducts::Panels {
   uint32_t first, n;
 };
 
+// What a task multiplies in tiles.
+struct PanelProducts::TiledPanels {
+  void add(const PanelMatrix& w, const Panels& panels, bool accumulate, float* y,
+           uint32_t y_stride) {
+    for (uint32_t p = panels.first; p < panels.first + panels.n; ++p, y += kPanel)
+      panel[n++] = {&w, p, {y, y_stride, w.panel_cols(p), accumulate}};
+  }
+  std::array<TileProducts::Panel, TileProducts::kTaskPanels> panel{};
+  size_t n = 0;
+};
+
 struct PanelProducts::Kinds {
-  bool plain = false;
+  bool plain = false, f32 = false;  // f32: of those that are plain
   bool rows_16_bit = false;
   // Of the quantised matrices, the type whose unpacked panel takes the most memory.
   std::optional<kernels::QuantizedType> quantized{};
   void add(const PanelMatrix& w) {
     if (w.type != Compute::kInt8) {
       plain = true;
+      f32 = f32 || w.type == Compute::kF32;
       return;
     }
     rows_16_bit = rows_16_bit || w.rows_16_bit;
@@ -282,13 +295,17 @@ constexpr uint64_t rest_row(uint64_t n) {
 }
 
 bool uses_tiles(const PanelProducts::Options& options) {
-  return (options.quantized || options.plain == Compute::kBF16) &&
-         options.tiles.value_or(PanelProducts::in_tiles(options.deterministic));
+  return (options.quantized || options.plain == Compute::kBF16) && options.tiles &&
+         PanelProducts::in_tiles(options.deterministic);
 }
 
 struct ScratchBytes {
-  uint64_t rounded = 0, quantized = 0, act = 0, quantized_act = 0;
+  uint64_t rounded = 0, quantized = 0, act = 0, rounded_act = 0, quantized_act = 0;
 };
+
+uint64_t tiled_bytes(uint64_t n, uint64_t n_in) {
+  return kernels::tiled_rows(n, n_in).elements() * sizeof(uint16_t);
+}
 
 ScratchBytes scratch_of(const PanelProducts::Options& options) {
   ScratchBytes bytes;
@@ -299,25 +316,29 @@ ScratchBytes scratch_of(const PanelProducts::Options& options) {
     bytes.quantized = kernels::quantized_rows_bytes(rest_row(max_rows) + max_rows, max_given);
     bytes.quantized_act = kernels::quantized_rows_bytes(max_rows, options.d_ff);
   }
-  if (options.plain || uses_tiles(options)) bytes.act = max_rows * options.d_ff * sizeof(float);
-  if (uses_tiles(options)) bytes.rounded = max_rows * max_in * sizeof(uint16_t);
+  if (options.plain) bytes.act = max_rows * options.d_ff * sizeof(float);
+  if (uses_tiles(options)) {
+    bytes.rounded = tiled_bytes(max_rows, max_in);
+    bytes.rounded_act = tiled_bytes(max_rows, options.d_ff);
+  }
   if (options.plain != Compute::kBF16) return bytes;
   // Our kernel reads bf16 values as f32; alone it may have to take all rows.
   const uint64_t own =
       options.deterministic ? std::max<uint64_t>(max_rows, kFewRowsBf16) : kFewRowsBf16;
-  bytes.rounded = std::max(own * max_in * sizeof(float), max_rows * max_in * sizeof(uint16_t));
+  bytes.rounded =
+      std::max({bytes.rounded, own * max_in * sizeof(float), max_rows * max_in * sizeof(uint16_t)});
   return bytes;
 }
 
 }  // namespace
 
 bool PanelProducts::in_tiles(bool deterministic) {
-  return !deterministic && cpu_features().amx_bf16 && OneDnnProducts::supported(Compute::kBF16);
+  return !deterministic && kernels::uses_bf16_tiles();
 }
 
 uint64_t PanelProducts::scratch_bytes(const Options& options) {
   const ScratchBytes bytes = scratch_of(options);
-  return bytes.rounded + bytes.quantized + bytes.act + bytes.quantized_act;
+  return bytes.rounded + bytes.quantized + bytes.act + bytes.rounded_act + bytes.quantized_act;
 }
 
 PanelProducts::PanelProducts(ThreadPool& pool, const Options& options)
@@ -335,6 +356,7 @@ PanelProducts::PanelProducts(ThreadPool& pool, const Options& options)
   if (bytes.rounded) rounded_ = Region(bytes.rounded);
   if (bytes.quantized) quantized_ = Region(bytes.quantized);
   if (bytes.act) act_ = Region(bytes.act);
+  if (bytes.rounded_act) rounded_act_ = Region(bytes.rounded_act);
   if (bytes.quantized_act) quantized_act_ = Region(bytes.quantized_act);
 }
 
@@ -367,8 +389,9 @@ void PanelProducts::round_to_bf16(Input& x) {
   const size_t n_in = x.n_in;
   if (x.tiles) {
     uint16_t* out = rounded_.as<uint16_t>().data();
+    const kernels::TiledRows layout = kernels::tiled_rows(x.n, n_in);
     for_rows(x, [&](uint64_t begin, uint64_t end) {
-      TileProducts::round(from, begin, end, x.n, x.n_in, out);
+      kernels::tile_rows(from + begin * n_in, n_in, begin, end, 0, n_in, layout, out);
     });
     x.bf16 = out;
   } else if (x.onednn) {
@@ -487,12 +510,19 @@ void PanelProducts::quantized_panel(const Input& x, const PanelMatrix& w, const 
   }
 }
 
+void PanelProducts::multiply_in_tiles(const Input& x, const TiledPanels& panels, uint32_t worker) {
+  tiles_->multiply({x.bf16, kernels::tiled_rows(x.n_total, x.n_in), x.first, x.n},
+                   std::span(panels.panel).first(panels.n), worker);
+}
+
 // The panels and the rows of a task: y = x W (+ y), of their columns alone, rows y_stride apart.
 void PanelProducts::panels(const Input& x, const PanelMatrix& w, const Panels& panels,
                            bool accumulate, float* y, uint32_t y_stride, uint32_t worker) {
-  if (x.tiles && w.type != Compute::kF32)
-    return tiles_->multiply({x.bf16, x.n_total, x.n_in, x.first, x.n}, w, panels.first, panels.n,
-                            accumulate, y, y_stride, worker);
+  if (x.tiles && w.type != Compute::kF32) {
+    TiledPanels tiled;
+    tiled.add(w, panels, accumulate, y, y_stride);
+    return multiply_in_tiles(x, tiled, worker);
+  }
   for (uint32_t p = 0; p < panels.n; ++p)
     panel(x, w, panels.first + p, accumulate, y + size_t{p} * kPanel, y_stride, worker);
 }
@@ -557,11 +587,18 @@ void PanelProducts::multiply_gated(const float* x, uint32_t n, const Gated& gate
   kinds.add(gate);
   kinds.add(up);
   of_down.add(*down.w);
-  const Input input = prepare(x, n, gate.n_in, gate.n_panels(), kinds);
+  Input input = prepare(x, n, gate.n_in, gate.n_panels(), kinds);
+  // Panels of both share a pass through the rows.
+  const bool in_tiles = input.tiles && !kinds.f32;
+  if (in_tiles) input.together = std::max(1u, input.together / 2);
   Input act_input = plan(n, gate.n_out, down.w->n_panels(), of_down);
   // Rounded while it is in the cache: in f32 it would go through memory.
   const bool quantized_act = of_down.quantized.has_value() && !act_input.tiles;
+  const bool rounded = quantized_act || act_input.tiles;
   float* act = act_.as<float>().data();
+  auto* const tiled_act = rounded_act_.as<uint16_t>().data();
+  const kernels::TiledRows layout = kernels::tiled_rows(n, gate.n_out);
+  act_input.bf16 = tiled_act;
   if (quantized_act) act_input.int8 = {quantized_act_.data(), kernels::quantized_group(n)};
   const auto unit = activation == Activation::kGelu ? &kernels::geglu : &kernels::swiglu;
   const uint32_t together = input.together;
@@ -571,19 +608,29 @@ void PanelProducts::multiply_gated(const float* x, uint32_t n, const Gated& gate
     const uint32_t cols = gate.panel_cols(both.first, both.n), first = both.first * kPanel;
     const size_t n_sums = size_t{rows.n} * cols;
     std::vector<float>& sums = gated_[worker];
-    sums.resize(std::max(sums.size(), (quantized_act ? 2 : 1) * n_sums));
+    sums.resize(std::max(sums.size(), (rounded ? 2 : 1) * n_sums));
     float* of_up = sums.data();
-    float* y = quantized_act ? of_up + n_sums : act + size_t{rows.first} * gate.n_out + first;
-    const uint32_t y_stride = quantized_act ? cols : gate.n_out;
-    panels(rows, gate, both, false, y, y_stride, worker);
-    panels(rows, up, both, false, of_up, cols, worker);
+    float* y = rounded ? of_up + n_sums : act + size_t{rows.first} * gate.n_out + first;
+    const uint32_t y_stride = rounded ? cols : gate.n_out;
+    if (in_tiles) {
+      TiledPanels tiled;
+      tiled.add(gate, both, false, y, y_stride);
+      tiled.add(up, both, false, of_up, cols);
+      multiply_in_tiles(rows, tiled, worker);
+    } else {
+      panels(rows, gate, both, false, y, y_stride, worker);
+      panels(rows, up, both, false, of_up, cols, worker);
+    }
     for (uint32_t r = 0; r < rows.n; ++r)
       unit(y + size_t{r} * y_stride, of_up + size_t{r} * cols, cols);
     if (quantized_act)
       kernels::quantize_rows(y, y_stride, rows.first, rows.first + rows.n, first, cols, gate.n_out,
                              act_input.int8);
+    else if (act_input.tiles)
+      kernels::tile_rows(y, y_stride, rows.first, rows.first + rows.n, first, cols, layout,
+                         tiled_act);
   });
-  if (quantized_act) return multiply(act_input, {&down, 1});
+  if (rounded) return multiply(act_input, {&down, 1});
   multiply(act, n, {&down, 1});
 }
 

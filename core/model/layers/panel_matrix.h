@@ -6,7 +6,7 @@
 // AMX. A panel of f16 or bf16 that is multiplied in f32 holds the numbers of the file; it is
 // expanded for oneDNN, one panel at a time. A quantised panel holds the numbers of the file, too,
 // and our kernel multiplies it, many rows of some types after it has unpacked it; on a CPU with AMX
-// many rows take it expanded to bf16, whose tiles need no scale per block (tile_products.h).
+// many rows take it as bf16, whose tiles need no scale per block (tile_products.h).
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -82,7 +82,7 @@ class PanelProducts {
     std::vector<uint32_t> n_in{};  // all widths that rows may have
     uint32_t d_ff = 0;             // outputs of gated products; 0: there are none
     std::optional<Forms> forms{};  // for tests: these, whatever was compared
-    std::optional<bool> tiles{};   // for tests: whatever in_tiles() says
+    bool tiles = true;             // for tests: false never, whatever in_tiles() says
   };
   PanelProducts(ThreadPool& pool, const Options& options);
   ~PanelProducts();
@@ -118,6 +118,8 @@ class PanelProducts {
   void for_rows(const Input& x, const Fn& fn);
   void round_to_bf16(Input& x);
   struct Panels;  // of one matrix, of one task
+  struct TiledPanels;
+  void multiply_in_tiles(const Input& x, const TiledPanels& panels, uint32_t worker);
   void panels(const Input& x, const PanelMatrix& w, const Panels& panels, bool accumulate, float* y,
               uint32_t y_stride, uint32_t worker);
   void panel(const Input& x, const PanelMatrix& w, uint32_t panel, bool accumulate, float* y,
@@ -135,6 +137,7 @@ class PanelProducts {
   Region rounded_;                            // bf16: the inputs, rounded
   Region quantized_;                          // int8: the inputs, rounded
   Region act_;                                // of gated products, where it is not rounded
+  Region rounded_act_;                        // the same, rounded for tiles
   Region quantized_act_;                      // int8: the same, rounded
   std::vector<std::vector<float>> expanded_;  // [n_workers] a panel of f16 or bf16, for oneDNN
   std::vector<std::vector<float>> gated_;     // [n_workers] x gate and x up of a task

@@ -1,72 +1,63 @@
-// See tile_products.h. `kvasir bench weights --rows 512` on two cores of an Intel Xeon with AMX, in
-// billions of multiply-adds per second: Q8_0 775, Q4_0 805, bf16 806; without chunks and with rows
-// that straddle cache lines 703, 615 and 638.
+// See tile_products.h.
 // SPDX-License-Identifier: Apache-2.0
 #include "core/model/layers/tile_products.h"
 
-#include <algorithm>
-#include <cstring>
+#include <array>
 
 #include "core/model/layers/panel_matrix.h"
-#include "kernels/convert.h"
-#include "kernels/quantized_expand.h"
-#include "kernels/row_ops.h"
 
 namespace kvasir {
 namespace {
 
 constexpr uint32_t kPanel = kernels::kPanelWidth;
 
+using kernels::kTiledInputs;
+
+size_t piece_bytes(const PanelMatrix& w, size_t inputs) {
+  return w.type == Compute::kInt8 ? kernels::quantized_panel_bytes(w.quantized, inputs)
+                                  : inputs * kPanel * sizeof(uint16_t);
+}
+
+const std::byte* piece(const TileProducts::Panel& panel, size_t chunk) {
+  return panel.w->data + panel.index * panel.w->panel_bytes() +
+         piece_bytes(*panel.w, chunk * kTiledInputs);
+}
+
 }  // namespace
 
 // Regions are aligned: a row of a tile that straddles cache lines takes twice as long.
-TileProducts::TileProducts(uint32_t n_workers) : onednn_(Compute::kBF16, n_workers) {
+TileProducts::TileProducts(uint32_t n_workers) {
   for (uint32_t i = 0; i < n_workers; ++i)
-    scratch_.push_back({Region(size_t{kChunkInputs} * kPanel * sizeof(uint16_t)),
+    scratch_.push_back({Region(kernels::kTiledInputs * kPanel * sizeof(uint16_t)),
                         Region(size_t{kTaskPanels} * kTaskRows * kPanel * sizeof(float))});
 }
 
-void TileProducts::round(const float* x, uint64_t begin, uint64_t end, uint32_t n, uint32_t n_in,
-                         uint16_t* out) {
-  for (uint32_t from = 0; from < n_in; from += kChunkInputs) {
-    const uint32_t inputs = std::min(kChunkInputs, n_in - from);
-    uint16_t* chunk = out + size_t{from} * n;
-    for (uint64_t r = begin; r < end; ++r)
-      kernels::convert_from_f32(kernels::ElementType::kBF16, x + r * n_in + from,
-                                chunk + r * inputs, inputs);
-  }
-}
-
-void TileProducts::multiply(const Rows& rows, const PanelMatrix& w, uint32_t first_panel,
-                            uint32_t n_panels, bool accumulate, float* y, size_t y_stride,
-                            uint32_t worker) {
-  uint16_t* const weights = scratch_[worker].weights.as<uint16_t>().data();
+void TileProducts::multiply(const Rows& rows, std::span<const Panel> panels, uint32_t worker) {
+  auto* const weights = scratch_[worker].weights.as<uint16_t>().data();
   float* const sums = scratch_[worker].sums.as<float>().data();
-  const size_t panel_sums = size_t{rows.count} * kPanel;
-  for (uint32_t from = 0; from < rows.n_in; from += kChunkInputs) {
-    const uint32_t inputs = std::min(kChunkInputs, rows.n_in - from);
-    const uint16_t* x = rows.x + size_t{from} * rows.n + size_t{rows.first} * inputs;
-    for (uint32_t p = 0; p < n_panels; ++p) {
-      const std::byte* panel = w.data + (first_panel + p) * w.panel_bytes();
-      const void* chunk = panel + size_t{from} * kPanel * sizeof(uint16_t);
-      if (w.type == Compute::kInt8) {
-        kernels::expand_quantized_panel(w.quantized,
-                                        panel + kernels::quantized_panel_bytes(w.quantized, from),
-                                        inputs, weights);
-        chunk = weights;
-      }
-      onednn_.sum_up(rows.count, inputs, x, chunk, from != 0, sums + p * panel_sums, worker);
-    }
-  }
-  for (uint32_t r = 0; r < rows.count; ++r) {
-    float* to = y + r * y_stride;
-    for (uint32_t p = 0; p < n_panels; ++p, to += kPanel) {
-      const float* of_row = sums + p * panel_sums + size_t{r} * kPanel;
-      const uint32_t cols = w.panel_cols(first_panel + p);
-      if (accumulate)
-        kernels::add_to(of_row, cols, to);
+  const kernels::TiledRows& layout = rows.layout;
+  const size_t panel_sums = kernels::tiled_rows(rows.count, 0).n * kPanel;
+  const size_t n_chunks = (layout.n_in + kTiledInputs - 1) / kTiledInputs;
+  const auto x = [&](size_t chunk) { return rows.x + layout.offset(chunk, rows.first); };
+  for (size_t chunk = 0; chunk < n_chunks; ++chunk) {
+    const bool last = chunk + 1 == n_chunks;
+    const size_t inputs = layout.inputs_of(chunk), next = last ? 0 : chunk + 1;
+    const size_t share = rows.count * layout.inputs_of(next) * sizeof(uint16_t) / panels.size();
+    for (size_t p = 0; p < panels.size(); ++p) {
+      const auto& [w, index, out] = panels[p];
+      if (w->type == Compute::kInt8)
+        kernels::tile_quantized_panel(w->quantized, piece(panels[p], chunk), inputs, weights);
       else
-        std::memcpy(to, of_row, cols * sizeof(float));
+        kernels::tile_panel(piece(panels[p], chunk), inputs, weights);
+      // The next chunk of x, a share beside each panel, and the next piece of weights.
+      const bool same_chunk = p + 1 < panels.size();
+      const Panel& then = panels[same_chunk ? p + 1 : 0];
+      const size_t of_then = same_chunk ? chunk : next;
+      const std::array<kernels::ReadSoon, 2> ahead = {
+          {{piece(then, of_then), piece_bytes(*then.w, layout.inputs_of(of_then))},
+           {reinterpret_cast<const std::byte*>(x(next)) + p * share, share}}};
+      kernels::multiply_tiled_rows(x(chunk), rows.count, inputs, weights, chunk != 0,
+                                   sums + p * panel_sums, last ? &out : nullptr, ahead);
     }
   }
 }

@@ -5,13 +5,16 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "core/model/gguf/float16.h"
 #include "core/model/gguf/quant.h"
 #include "core/model/layers/panel_matrix.h"
 #include "core/model/layers/quantized_panel.h"
+#include "kernels/simd_target.h"
 
 namespace {
 using namespace kvasir;
@@ -39,7 +42,7 @@ struct Weights {
     quantized ? pack() : lay_out();
   }
   void lay_out() {
-    for (uint32_t j = 0; j < kOut; ++j) {
+    for (uint32_t j = 0; j < kOut; ++j) {  // what is counted up to 32 inputs is zero
       auto* panel = reinterpret_cast<uint16_t*>(m.data + j / 64 * m.panel_bytes());
       for (uint32_t k = 0; k < m.n_in; ++k)
         panel[(k / 2 * 64 + j % 64) * 2 + k % 2] = f32_to_bf16(values[size_t{j} * m.n_in + k]);
@@ -60,23 +63,58 @@ struct Weights {
 
 }  // namespace
 
+TEST_CASE("rows in tiles hold each input rounded to bf16, and zeros behind the last") {
+  if (!kernels::has_tiled_rows()) {
+    MESSAGE("SKIPPED: this CPU has no conversion to bf16");
+    return;
+  }
+  constexpr uint32_t kRows = 70;
+  std::minstd_rand random(5);
+  std::uniform_real_distribution<float> uniform(-3.0f, 3.0f);
+  for (const uint32_t n_in : {1u, 17u, 32u, 50u, 256u, 300u, 576u}) {
+    CAPTURE(n_in);
+    std::vector<float> x(size_t{kRows} * n_in);
+    for (float& value : x) value = uniform(random);
+    const kernels::TiledRows layout = kernels::tiled_rows(kRows, n_in);
+    CHECK(layout.n == 96);
+    std::vector<uint16_t> out(layout.elements() + 1, 0x7FFF);
+    // In parts: of rows, and of inputs.
+    const uint32_t part = n_in > 256 ? 256 : n_in > 32 ? 32 : 0;
+    kernels::tile_rows(x.data(), n_in, 0, 11, 0, n_in, layout, out.data());
+    const float* rest = x.data() + size_t{11} * n_in;
+    kernels::tile_rows(rest, n_in, 11, kRows, 0, part, layout, out.data());
+    kernels::tile_rows(rest + part, n_in, 11, kRows, part, n_in - part, layout, out.data());
+    size_t wrong = 0;
+    for (size_t r = 0; r < kRows; ++r)
+      for (size_t k = 0; k < layout.n_in; ++k) {
+        const size_t chunk = k / 256, inputs = std::min<size_t>(256, layout.n_in - chunk * 256);
+        const size_t tile = r / 16 * (inputs / 32) + k % 256 / 32;
+        const uint16_t got = out[chunk * 256 * layout.n + tile * 512 + r % 16 * 32 + k % 32];
+        wrong += got != (k < n_in ? f32_to_bf16(x[r * n_in + k]) : 0);
+      }
+    CHECK(wrong == 0);
+    CHECK(out.back() == 0x7FFF);
+  }
+}
+
 TEST_CASE("groups of panels and chunks of inputs give the sums of integer arithmetic") {
-  if (!OneDnnProducts::supported(Compute::kBF16)) {
-    MESSAGE("SKIPPED: this CPU has no bf16 products");
+  if (!kernels::uses_bf16_tiles()) {
+    MESSAGE("SKIPPED: this CPU has no tiles of bf16");
     return;
   }
   TileProducts tiles(2);
-  constexpr uint32_t kRows = 70;
+  constexpr uint32_t kRows = 110;
   struct Group {
     uint32_t first, n;
   };
   for (const bool quantized : {false, true})
-    for (const uint32_t n_in : {32u, 512u, 576u, 1024u, 1696u}) {
+    for (const uint32_t n_in : {32u, 50u, 256u, 512u, 576u, 1696u}) {
+      if (quantized && n_in % 32 != 0) continue;
       const Weights w(n_in, quantized);
       const auto x = integers(kRows, n_in, false, 3);
-      std::vector<uint16_t> rounded(x.size());
-      TileProducts::round(x.data(), 0, 11, kRows, n_in, rounded.data());
-      TileProducts::round(x.data(), 11, kRows, kRows, n_in, rounded.data());
+      const kernels::TiledRows layout = kernels::tiled_rows(kRows, n_in);
+      std::vector<uint16_t> rounded(layout.elements());
+      kernels::tile_rows(x.data(), n_in, 0, kRows, 0, n_in, layout, rounded.data());
       std::vector<float> want(size_t{kRows} * kOut);
       for (uint32_t r = 0; r < kRows; ++r)
         for (uint32_t j = 0; j < kOut; ++j) {
@@ -87,17 +125,23 @@ TEST_CASE("groups of panels and chunks of inputs give the sums of integer arithm
           want[r * kOut + j] = static_cast<float>(sum);
         }
       for (const bool accumulate : {false, true})
-        for (const auto& [first, count] : {std::pair{0u, kRows}, std::pair{3u, 33u}}) {
+        for (const auto& [first, count] :
+             {std::pair{0u, kRows}, std::pair{32u, 33u}, std::pair{64u, 1u}}) {
           CAPTURE(quantized);
           CAPTURE(n_in);
           CAPTURE(accumulate);
           CAPTURE(first);
-          std::vector<float> y(want.size(), 2.0f);
+          std::vector<float> y(want.size() + 1, 2.0f);
           uint32_t worker = 0;
-          for (const Group group : {Group{0, 1}, Group{1, 4}})
-            tiles.multiply({rounded.data(), kRows, n_in, first, count}, w.m, group.first, group.n,
-                           accumulate, y.data() + size_t{first} * kOut + group.first * 64, kOut,
-                           worker++);
+          for (const Group group : {Group{0, 1}, Group{1, 4}}) {
+            std::vector<TileProducts::Panel> panels;
+            for (uint32_t p = group.first; p < group.first + group.n; ++p)
+              panels.push_back({&w.m,
+                                p,
+                                {y.data() + size_t{first} * kOut + p * 64, kOut, w.m.panel_cols(p),
+                                 accumulate}});
+            tiles.multiply({rounded.data(), layout, first, count}, panels, worker++);
+          }
           size_t wrong = 0;
           for (uint32_t r = 0; r < kRows; ++r)
             for (uint32_t j = 0; j < kOut; ++j) {
@@ -106,6 +150,7 @@ TEST_CASE("groups of panels and chunks of inputs give the sums of integer arithm
               wrong += y[r * kOut + j] != (of_task ? sum : 2.0f);
             }
           CHECK(wrong == 0);
+          CHECK(y.back() == 2.0f);
         }
     }
 }
