@@ -14,7 +14,6 @@
 
 #include "kernels/attention_state.h"
 #include "kernels/kv_tile.h"
-#include "kernels/simd_target.h"
 #include "kernels/tile_part.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -348,8 +347,8 @@ HWY_NOINLINE void score_piece_in_tiles(const Bf16Scratch& s, size_t first_row, s
   const size_t k_row = s.head_pairs * sizeof(uint32_t);
   for (size_t t = key_begin; t < key_end; t += 2 * kAmxRows) {
     const uint32_t* k = s.k + t * s.head_pairs;
-    tile_product(k, k + kAmxRows * s.head_pairs, k_row, kAmxPairs, q, s.head_pairs, false,
-                 s.s + t * kBf16Piece, [](size_t) {});
+    tile_product<true>(k, k + kAmxRows * s.head_pairs, k_row, kAmxPairs, q, s.head_pairs, false,
+                       s.s + t * kBf16Piece, [] {});
   }
 }
 
@@ -370,9 +369,9 @@ HWY_NOINLINE void add_piece_in_tiles(const Bf16Scratch& s, size_t first_row, siz
   constexpr size_t kTile = kAmxRows * kAmxPairs;
   for (size_t c = 0; c < s.o_stride; c += 2 * kAmxRows) {
     const uint32_t* v = s.v + c * (kTileTokens / 2) + key_begin / (2 * kAmxPairs) * kTile;
-    tile_product(v, v + kAmxRows * (kTileTokens / 2), kAmxPairs * sizeof(uint32_t), kTile,
-                 s.p + key_begin / 2 * kBf16Piece, (key_end - key_begin) / 2, true,
-                 o + c * kBf16Piece, [](size_t) {});
+    tile_product<true>(v, v + kAmxRows * (kTileTokens / 2), kAmxPairs * sizeof(uint32_t), kTile,
+                       s.p + key_begin / 2 * kBf16Piece, (key_end - key_begin) / 2, true,
+                       o + c * kBf16Piece, [] {});
   }
 }
 
@@ -428,11 +427,11 @@ void attend_tile(const AttentionShape& shape, const QueryTile& t, const KvTile& 
 }
 
 void prefill_bf16(const AttentionShape& shape, const QueryTile& t, std::span<const KvRows> items,
-                  void* scratch) {
+                  void* scratch, bool in_tiles) {
   if (t.n_q == 0) return;
   Bf16Scratch s;
   carve(shape, t.n_q, reinterpret_cast<uintptr_t>(scratch), &s);
-  s.tiles = uses_bf16_tiles();
+  s.tiles = in_tiles;
   const ConfiguredTiles configured(s.tiles);
   pack_queries(shape, t, s);
   KvTile tile;
@@ -457,7 +456,7 @@ bool has_bf16_pairs() { return __builtin_cpu_supports("avx512bf16"); }
 
 #else
 
-void prefill_bf16(const AttentionShape&, const QueryTile&, std::span<const KvRows>, void*) {}
+void prefill_bf16(const AttentionShape&, const QueryTile&, std::span<const KvRows>, void*, bool) {}
 bool has_bf16_pairs() { return false; }
 
 #endif  // KVASIR_HAS_BF16_PAIRS
@@ -487,8 +486,8 @@ size_t attention_prefill_bf16_scratch_bytes(const AttentionShape& shape, size_t 
 }
 
 void attention_prefill_bf16(const AttentionShape& shape, const QueryTile& queries,
-                            std::span<const KvRows> items, void* scratch) {
-  HWY_DYNAMIC_DISPATCH(prefill_bf16)(shape, queries, items, scratch);
+                            std::span<const KvRows> items, void* scratch, bool in_tiles) {
+  HWY_DYNAMIC_DISPATCH(prefill_bf16)(shape, queries, items, scratch, in_tiles);
 }
 
 }  // namespace kvasir::kernels

@@ -85,12 +85,13 @@ class ConfiguredTiles {
   bool wanted_;
 };
 
-// c[i, 0 .. 32) (+)= sum_k a[i, k] b[k, ...] for 32 rows i, all sums in tiles.
+// c[i, 0 .. 32) (+)= sum_k a[i, k] b[k, ...] for 32 rows i, or for the first 16 of them, all sums
+// in tiles.
 //   a, a_below  16 rows each, a_row bytes apart; a_step pairs from one depth of 16 to the next
 //   b           pairs [depth, kAmxColumns], contiguous
 //   c           f32 [32, kAmxColumns], contiguous
-//   ask(k)      between the products of each depth of 16: to ask memory for what is read next
-template <class Ask>
+//   ask()       between the products of each depth of 16: to ask memory for what is read next
+template <bool kBelow, class Ask>
 HWY_INLINE void tile_product(const uint32_t* a, const uint32_t* a_below, size_t a_row,
                              size_t a_step, const uint32_t* b, size_t depth, bool add, float* c,
                              const Ask& ask) {
@@ -99,11 +100,14 @@ HWY_INLINE void tile_product(const uint32_t* a, const uint32_t* a_below, size_t 
   if (add) {
     _tile_loadd(0, c, kRow);
     _tile_loadd(1, c + kAmxPairs, kRow);
-    _tile_loadd(2, c_below, kRow);
-    _tile_loadd(3, c_below + kAmxPairs, kRow);
   } else {
     _tile_zero(0);
     _tile_zero(1);
+  }
+  if (kBelow && add) {
+    _tile_loadd(2, c_below, kRow);
+    _tile_loadd(3, c_below + kAmxPairs, kRow);
+  } else if (kBelow) {
     _tile_zero(2);
     _tile_zero(3);
   }
@@ -113,17 +117,21 @@ HWY_INLINE void tile_product(const uint32_t* a, const uint32_t* a_below, size_t 
     _tile_loadd(7, b + k * kAmxColumns + kAmxPairs, kRow);
     _tile_dpbf16ps(0, 4, 6);
     _tile_dpbf16ps(1, 4, 7);
-    ask(k);
-    _tile_loadd(5, a_below, a_row);
-    _tile_dpbf16ps(2, 5, 6);
-    _tile_dpbf16ps(3, 5, 7);
+    ask();
     a += a_step;
-    a_below += a_step;
+    if constexpr (kBelow) {
+      _tile_loadd(5, a_below, a_row);
+      _tile_dpbf16ps(2, 5, 6);
+      _tile_dpbf16ps(3, 5, 7);
+      a_below += a_step;
+    }
   }
   _tile_stored(0, c, kRow);
   _tile_stored(1, c + kAmxPairs, kRow);
-  _tile_stored(2, c_below, kRow);
-  _tile_stored(3, c_below + kAmxPairs, kRow);
+  if constexpr (kBelow) {
+    _tile_stored(2, c_below, kRow);
+    _tile_stored(3, c_below + kAmxPairs, kRow);
+  }
 }
 
 HWY_POP_ATTRIBUTES

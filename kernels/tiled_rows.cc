@@ -202,10 +202,16 @@ void multiply_tiled_rows(const uint16_t* x, size_t n, size_t inputs, const uint1
     for (size_t b = 0; b < n_blocks; ++b, sums += kTiledRows * kHalf) {
       const size_t row = b * kTiledRows, n_rows = std::min(kTiledRows, n - row);
       float* const y = store ? out->y + row * out->stride + first : nullptr;
-      const uint32_t* a = rows + row * inputs / 2;
-      tile_product(a, a + kAmxRows * inputs / 2, kAmxPairs * sizeof(uint32_t), kAmxRows * kAmxPairs,
-                   pairs + half * inputs / 2 * kHalf, inputs / 2, add, sums,
-                   [&](size_t) HWY_ATTR { lines.ask(); });
+      const auto multiply = [&]<bool kBelow>() HWY_ATTR {
+        const uint32_t* a = rows + row * inputs / 2;
+        tile_product<kBelow>(a, a + kAmxRows * inputs / 2, kAmxPairs * sizeof(uint32_t),
+                             kAmxRows * kAmxPairs, pairs + half * inputs / 2 * kHalf, inputs / 2,
+                             add, sums, [&]() HWY_ATTR { lines.ask(); });
+      };
+      if (n_rows > kAmxRows)
+        multiply.template operator()<true>();
+      else
+        multiply.template operator()<false>();
       if (store)
         store_block(sums, n_rows, std::min(kHalf, out->cols - first), out->accumulate, y,
                     out->stride);

@@ -32,10 +32,10 @@ namespace {
 constexpr uint32_t kFewRowsF32 = 16, kFewRowsBf16 = 4, kFewRowsInt8 = 8;
 constexpr uint32_t kPanel = kernels::kPanelWidth;
 static_assert(kPanel == kernels::kPanelOutputs);  // quantised panels hold as many outputs
-// Up to this many rows tiles are slower: a quantised panel has to be expanded (equal at 75 rows in
-// Q8_0, 70 in Q4_0, 62 in Q4_K, 49 in Q6_K, which mixes have, too), and one of bf16 is as fast
-// without chunks.
-constexpr uint32_t kFewRowsTiles = 48, kFewRowsTilesBf16 = 128;
+// Up to this many rows tiles are slower: weights have to be put in order for them (equal at 25 to
+// 31 rows in Q8_0, Q4_0, Q4_K and Q6_K, two cores of a Xeon), and oneDNN takes panels of bf16 as
+// they are.
+constexpr uint32_t kFewRowsTiles = 28, kFewRowsTilesBf16 = 128;
 // Rows of a task of a large product: x stays in the L2 cache. Our kernel does not pack x.
 constexpr uint32_t kRowBlock = 256, kOwnRowBlock = 64;
 // Of quantised weights alone, where this many tasks per worker are left: a panel, which comes from

@@ -13,6 +13,7 @@
 #include "kernels/attention_prefill.h"
 #include "kernels/attention_prefill_bf16.h"
 #include "kernels/attention_state.h"
+#include "kernels/simd_target.h"
 #include "plugins/attention/cpu/key_rows.h"
 #include "plugins/attention/cpu/node_queues.h"
 #include "plugins/attention/cpu/tasks.h"
@@ -61,6 +62,7 @@ class Cpu {
   void bind(const kvasir_geometry& geometry) {
     geometry_ = std::make_unique<Geometry>(geometry);
     rounds_ = follows_model_ && geometry.compute == KVASIR_DTYPE_BF16;
+    in_tiles_ = kernels::uses_bf16_tiles();
     placement_ = std::make_unique<sdk::HeadPlacement>(host_, geometry_->n_kv_heads);
     queues_ = std::make_unique<attention::NodeQueues>(std::max(1u, placement_->n_nodes()));
     planner_ = std::make_unique<attention::TaskPlanner>(*geometry_, host_.max_workers(),
@@ -328,7 +330,7 @@ class Cpu {
     if (rounds_ && kernels::has_attention_prefill_bf16(shape)) {
       const Memory memory(host_, worker,
                           kernels::attention_prefill_bf16_scratch_bytes(shape, task.n_q));
-      return kernels::attention_prefill_bf16(shape, tile, rows, memory.get());
+      return kernels::attention_prefill_bf16(shape, tile, rows, memory.get(), in_tiles_);
     }
     const Memory memory(host_, worker, kernels::attention_prefill_scratch_bytes(shape, task.n_q));
     kernels::attention_prefill(shape, tile, rows, memory.get());
@@ -410,7 +412,8 @@ class Cpu {
 
   sdk::Host host_;
   const bool follows_model_;
-  bool rounds_ = false;  // what is multiplied may be rounded
+  bool rounds_ = false;    // what is multiplied may be rounded
+  bool in_tiles_ = false;  // of AMX
   std::unique_ptr<Geometry> geometry_;
   std::unique_ptr<sdk::HeadPlacement> placement_;
   std::unique_ptr<attention::NodeQueues> queues_;
