@@ -6,7 +6,6 @@
 #include <span>
 
 #include "kernels/attention_prefill.h"
-#include "kernels/simd_target.h"
 
 namespace kvasir::kernels {
 
@@ -29,16 +28,13 @@ size_t attention_prefill_bf16_scratch_bytes(const AttentionShape& shape, size_t 
 // places of `items`, every sum runs in the order of the keys, and a key that is not seen adds
 // exactly nothing.
 //
-// With `in_tiles` products are made in tiles of AMX, within the same
-// bounds but with other bits: a tile adds up even and odd elements by themselves.
+// With `in_tiles` products are made in tiles of AMX, within the same bounds but with other bits: a
+// tile adds up even and odd elements by themselves. It is uses_bf16_tiles() of simd_target.h, asked
+// once for many calls: in a virtual machine that takes microseconds.
 //
 // Bound by arithmetic: 72 to 79 % of the rate of the instruction on one core of a Zen 5 at head_dim
 // 64 to 256 and 1.9 times the rate of attention_prefill (CPU time, beside other work).
-//   in_tiles  uses_bf16_tiles(), which takes microseconds in a virtual machine: ask it once for
-//   many
-//             calls
 void attention_prefill_bf16(const AttentionShape& shape, const QueryTile& queries,
-                            std::span<const KvRows> items, void* scratch,
-                            bool in_tiles = uses_bf16_tiles());
+                            std::span<const KvRows> items, void* scratch, bool in_tiles);
 
 }  // namespace kvasir::kernels

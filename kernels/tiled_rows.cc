@@ -10,6 +10,7 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "kernels/bf16_pairs-inl.h"
@@ -32,19 +33,17 @@ bool has_tiled_rows() { return __builtin_cpu_supports("avx512bf16"); }
 void tile_rows(const float* x, size_t x_stride, size_t begin, size_t end, size_t first,
                size_t count, const TiledRows& layout, uint16_t* out) {
   const F32 d;
-  for (size_t input = first; input < first + count; input += kTileInputs) {
-    const size_t chunk = input / kTiledInputs, inputs = layout.inputs_of(chunk);
-    const size_t left = std::min(first + count - input, kTileInputs);
-    const float* from = x + (input - first);
-    uint16_t* tiles = out + layout.offset(chunk, 0) + (input % kTiledInputs) * kAmxRows;
-    for (size_t row = begin; row < end; ++row, from += x_stride) {
+  for (size_t row = begin; row < end; ++row, x += x_stride) {
+    const size_t of_block = row / kAmxRows * kAmxRows, of_row = row % kAmxRows * kTileInputs;
+    for (size_t i = 0; i < count; i += kTileInputs) {
+      const size_t input = first + i, chunk = input / kTiledInputs, left = count - i;
       const VecF32 low =
-          left >= 16 ? hn::LoadU(d, from) : hn::MaskedLoad(hn::FirstN(d, left), d, from);
-      const VecF32 high = left >= 32  ? hn::LoadU(d, from + 16)
-                          : left > 16 ? hn::MaskedLoad(hn::FirstN(d, left - 16), d, from + 16)
+          left >= 16 ? hn::LoadU(d, x + i) : hn::MaskedLoad(hn::FirstN(d, left), d, x + i);
+      const VecF32 high = left >= 32  ? hn::LoadU(d, x + i + 16)
+                          : left > 16 ? hn::MaskedLoad(hn::FirstN(d, left - 16), d, x + i + 16)
                                       : hn::Zero(d);
-      uint16_t* to = tiles + row / kAmxRows * kAmxRows * inputs + row % kAmxRows * kTileInputs;
-      hn::StoreU(narrow(low, high), PairTag(), reinterpret_cast<uint32_t*>(to));
+      uint16_t* tile = out + layout.offset(chunk, of_block) + input % kTiledInputs * kAmxRows;
+      hn::StoreU(narrow(low, high), PairTag(), reinterpret_cast<uint32_t*>(tile + of_row));
     }
   }
 }

@@ -1,9 +1,8 @@
 // Products of many rows in the tiles of AMX, and the order in which they lie for them.
 //
-// A core multiplies in tiles faster than its second cache feeds it: of 64 outputs and 256 inputs,
-// 32 outputs lie in one piece of 16 KiB, which stays in the first cache while rows go by, and rows
-// lie tile by tile. Rows 64 bytes wide with gaps between them would share a part of the cache's
-// sets.
+// A core multiplies in tiles faster than its second cache feeds it. So weights of 32 outputs and
+// 256 inputs lie in one piece of 16 KiB, which stays in the first cache while rows go by, and rows
+// lie tile by tile: lines with gaps between them would share a part of that cache's sets.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -15,10 +14,9 @@
 
 namespace kvasir::kernels {
 
-inline constexpr size_t kTiledInputs =
-    256;                                   // of a chunk of rows; whole blocks of quantised weights
-inline constexpr size_t kTiledRows = 32;   // rows are counted up to a multiple of this
-inline constexpr size_t kTileInputs = 32;  // inputs are counted up to a multiple of this
+// Inputs of a chunk of rows: whole blocks of every quantised type. Rows and inputs are counted up
+// to multiples of the others.
+inline constexpr size_t kTiledInputs = 256, kTiledRows = 32, kTileInputs = 32;
 
 // Rows x [n, n_in] as bf16: chunk by chunk of kTiledInputs inputs (the last may have fewer), each
 // [n / 16, inputs / 32] tiles of [16, 32].
@@ -30,7 +28,7 @@ struct TiledRows {
     const size_t left = n_in - chunk * kTiledInputs;
     return left < kTiledInputs ? left : kTiledInputs;
   }
-  // Where row `row`, a multiple of kTiledRows, begins in a chunk.
+  // Where row `row`, a multiple of 16, begins in a chunk.
   constexpr size_t offset(size_t chunk, size_t row) const {
     return chunk * kTiledInputs * n + row * inputs_of(chunk);
   }

@@ -66,6 +66,11 @@ struct ExactKv : test::StoredKv {
   }
 };
 
+void prefill(const AttentionShape& shape, const kernels::QueryTile& queries,
+             std::span<const KvRows> items, void* scratch) {
+  kernels::attention_prefill_bf16(shape, queries, items, scratch, kernels::uses_bf16_tiles());
+}
+
 // A scale of a power of two and operands that bf16 holds: logits and lse are those of f32, and o is
 // off by the rounding of P alone, of random sign and at most kUnit * sum_t p_t |v_t|.
 void check_exact_operands(AttentionShape shape, size_t n_q, const PositionMask& mask,
@@ -75,8 +80,7 @@ void check_exact_operands(AttentionShape shape, size_t n_q, const PositionMask& 
   round_to_bf16(call.q);
   for_each_bf16_target(shape, [&] {
     const auto& expected = call.expected();
-    const auto got =
-        call.run(kernels::attention_prefill_bf16_scratch_bytes, kernels::attention_prefill_bf16);
+    const auto got = call.run(kernels::attention_prefill_bf16_scratch_bytes, prefill);
     test::check_close(got.lse, expected.lse, 1e-5);
     test::check_close(got.o, expected.o, kUnit);
   });
@@ -119,8 +123,7 @@ TEST_SUITE("kernels/attention_prefill_bf16") {
         const test::PrefillCall call(shape, 3, {pos.data(), 0, UINT32_MAX}, {&kv.rows, 1}, 8);
         for_each_bf16_target(shape, [&] {
           const auto& expected = call.expected();
-          const auto got = call.run(kernels::attention_prefill_bf16_scratch_bytes,
-                                    kernels::attention_prefill_bf16);
+          const auto got = call.run(kernels::attention_prefill_bf16_scratch_bytes, prefill);
           test::check_close(got.lse, expected.lse, 0.01);
         });
       }
@@ -248,8 +251,7 @@ TEST_SUITE("kernels/attention_prefill_bf16") {
     const auto pos = test::ascending(40, 0);
     const test::PrefillCall call(shape, 40, {pos.data(), 0, UINT32_MAX}, {&kv.rows, 1}, 172);
     for_each_bf16_target(shape, [&] {
-      const auto got =
-          call.run(kernels::attention_prefill_bf16_scratch_bytes, kernels::attention_prefill_bf16);
+      const auto got = call.run(kernels::attention_prefill_bf16_scratch_bytes, prefill);
       for (size_t i = 0; i < 40; ++i) {
         CHECK(std::isnan(got.o[i * 32]) == (i >= 20));
         CHECK(std::isnan(got.lse[i]) == (i >= 20));
@@ -267,8 +269,7 @@ TEST_SUITE("kernels/attention_prefill_bf16") {
       const test::PrefillCall all(shape, n_q, {pos.data(), 0, far}, {&kv.rows, 1}, 192);
       for_each_bf16_target(shape, [&] {
         const auto run = [](const test::PrefillCall& call) {
-          return call.run(kernels::attention_prefill_bf16_scratch_bytes,
-                          kernels::attention_prefill_bf16);
+          return call.run(kernels::attention_prefill_bf16_scratch_bytes, prefill);
         };
         const auto together = run(all);
         for (const size_t i : {0u, 1u, 12u, 44u, 89u}) {
@@ -301,8 +302,7 @@ TEST_SUITE("kernels/attention_prefill_bf16") {
         const test::PrefillCall call(shape, n_q, {pos.data(), 0, UINT32_MAX}, {&kv.rows, 1}, 182);
         for_each_bf16_target(shape, [&] {
           const auto& expected = call.expected();
-          const auto got = call.run(kernels::attention_prefill_bf16_scratch_bytes,
-                                    kernels::attention_prefill_bf16);
+          const auto got = call.run(kernels::attention_prefill_bf16_scratch_bytes, prefill);
           double worst_o = 0, worst_lse = 0, squares = 0;
           for (size_t i = 0; i < n_q * 3; ++i) {
             const Bound bound = bound_of(call, kv.rows, i / 3, i % 3);
