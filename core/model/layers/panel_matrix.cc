@@ -316,11 +316,13 @@ ScratchBytes scratch_of(const PanelProducts::Options& options) {
     bytes.quantized = kernels::quantized_rows_bytes(rest_row(max_rows) + max_rows, max_given);
     bytes.quantized_act = kernels::quantized_rows_bytes(max_rows, options.d_ff);
   }
-  if (options.plain) bytes.act = max_rows * options.d_ff * sizeof(float);
+  uint64_t act_rows = options.plain ? max_rows : 0;
   if (uses_tiles(options)) {
     bytes.rounded = tiled_bytes(max_rows, max_in);
     bytes.rounded_act = tiled_bytes(max_rows, options.d_ff);
+    if (options.plain == Compute::kBF16) act_rows = std::min<uint64_t>(act_rows, kFewRowsTilesBf16);
   }
+  bytes.act = act_rows * options.d_ff * sizeof(float);
   if (options.plain != Compute::kBF16) return bytes;
   // Our kernel reads bf16 values as f32; alone it may have to take all rows.
   const uint64_t own =
