@@ -36,11 +36,10 @@ inline constexpr size_t kAmxRows = 16, kAmxPairs = 16, kAmxColumns = 32;
 #define KVASIR_HAS_BF16_PAIRS 0
 #endif
 
-HWY_BEFORE_NAMESPACE();
-namespace kvasir::kernels::HWY_NAMESPACE {
-
 #if KVASIR_HAS_BF16_PAIRS
+HWY_BEFORE_NAMESPACE();
 HWY_PUSH_ATTRIBUTES(KVASIR_BF16_ATTRIBUTES)
+namespace kvasir::kernels::HWY_NAMESPACE {
 
 using PairTag = hn::RebindToUnsigned<F32>;
 using VecPairs = hn::Vec<PairTag>;
@@ -134,10 +133,9 @@ HWY_INLINE void tile_product(const uint32_t* a, const uint32_t* a_below, size_t 
   }
 }
 
-HWY_POP_ATTRIBUTES
-#endif  // KVASIR_HAS_BF16_PAIRS
-
 }  // namespace kvasir::kernels::HWY_NAMESPACE
+HWY_POP_ATTRIBUTES
 HWY_AFTER_NAMESPACE();
+#endif  // KVASIR_HAS_BF16_PAIRS
 
 #endif  // KVASIR_KERNELS_BF16_PAIRS_INL_H_
