@@ -452,12 +452,9 @@ void prefill_bf16(const AttentionShape& shape, const QueryTile& t, std::span<con
   }
 }
 
-bool has_bf16_pairs() { return __builtin_cpu_supports("avx512bf16"); }
-
 #else
 
 void prefill_bf16(const AttentionShape&, const QueryTile&, std::span<const KvRows>, void*, bool) {}
-bool has_bf16_pairs() { return false; }
 
 #endif  // KVASIR_HAS_BF16_PAIRS
 

@@ -36,6 +36,21 @@ inline constexpr size_t kAmxRows = 16, kAmxPairs = 16, kAmxColumns = 32;
 #define KVASIR_HAS_BF16_PAIRS 0
 #endif
 
+HWY_BEFORE_NAMESPACE();
+namespace kvasir::kernels::HWY_NAMESPACE {
+
+// Whether this target and this CPU have the dot products of pairs and the conversion to them.
+inline bool has_bf16_pairs() {
+#if KVASIR_HAS_BF16_PAIRS
+  return __builtin_cpu_supports("avx512bf16");
+#else
+  return false;
+#endif
+}
+
+}  // namespace kvasir::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
 #if KVASIR_HAS_BF16_PAIRS
 HWY_BEFORE_NAMESPACE();
 HWY_PUSH_ATTRIBUTES(KVASIR_BF16_ATTRIBUTES)

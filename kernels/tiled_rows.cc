@@ -28,8 +28,6 @@ namespace {
 constexpr size_t kHalf = kAmxColumns;  // outputs of a half of a panel
 constexpr size_t kLine = 64;
 
-bool has_tiled_rows() { return __builtin_cpu_supports("avx512bf16"); }
-
 void tile_rows(const float* x, size_t x_stride, size_t begin, size_t end, size_t first,
                size_t count, const TiledRows& layout, uint16_t* out) {
   const F32 d;
@@ -79,8 +77,8 @@ struct Block {
 
 // Inputs 4 kStep to 4 kStep + 3 of a block, for the 16 outputs from `first` on.
 template <QuantizedType kType, size_t kStep>
-HWY_INLINE void tile_step(const Block& block, size_t first, VecF32 scale, VecF32 shift,
-                          uint32_t* out) {
+HWY_INLINE void expand_step(const Block& block, size_t first, VecF32 scale, VecF32 shift,
+                            uint32_t* out) {
   constexpr QuantizedLayout kLayout = quantized_layout(kType);
   const VecB four = load_weights<kLayout, kStep>(block.upper, block.q, first);
   const auto weight = [&]<int kByte>() HWY_ATTR {
@@ -94,21 +92,21 @@ HWY_INLINE void tile_step(const Block& block, size_t first, VecF32 scale, VecF32
             at + kHalf);
 }
 
-// The kPart-th 16 inputs of a block, which have one scale.
-template <QuantizedType kType, size_t kPart>
-HWY_INLINE void tile_part(const Block& block, size_t first, uint32_t* out) {
+// 16 inputs of a block, its first or its second half, which have one scale.
+template <QuantizedType kType, size_t kHalfOfBlock>
+HWY_INLINE void expand_half(const Block& block, size_t first, uint32_t* out) {
   constexpr QuantizedLayout kLayout = quantized_layout(kType);
-  constexpr size_t kScale = kLayout.scales_per_block() == 1 ? 0 : kPart;
+  constexpr size_t kScale = kLayout.scales_per_block() == 1 ? 0 : kHalfOfBlock;
   const VecF32 scale = load_scale<kLayout>(block.head, block.scales, kScale, first);
   VecF32 shift;
   if constexpr (kLayout.has_min)
     shift = hn::Neg(load_min<kLayout>(block.head, block.scales, first));
   else
     shift = hn::Mul(scale, hn::Set(F32(), -kBase - static_cast<float>(kLayout.offset)));
-  tile_step<kType, 4 * kPart + 0>(block, first, scale, shift, out);
-  tile_step<kType, 4 * kPart + 1>(block, first, scale, shift, out);
-  tile_step<kType, 4 * kPart + 2>(block, first, scale, shift, out);
-  tile_step<kType, 4 * kPart + 3>(block, first, scale, shift, out);
+  expand_step<kType, 4 * kHalfOfBlock + 0>(block, first, scale, shift, out);
+  expand_step<kType, 4 * kHalfOfBlock + 1>(block, first, scale, shift, out);
+  expand_step<kType, 4 * kHalfOfBlock + 2>(block, first, scale, shift, out);
+  expand_step<kType, 4 * kHalfOfBlock + 3>(block, first, scale, shift, out);
 }
 
 template <QuantizedType kType>
@@ -122,8 +120,8 @@ void tile_quantized(const uint8_t* at, size_t inputs, uint32_t* out) {
       const Block block = {head, at, upper, upper + kLayout.upper_bytes()};
       for (size_t first = 0; first < kPanelOutputs; first += kOutputs) {
         uint32_t* to = out + (first / kHalf * inputs + input) / 2 * kHalf + first % kHalf;
-        tile_part<kType, 0>(block, first, to);
-        tile_part<kType, 1>(block, first, to);
+        expand_half<kType, 0>(block, first, to);
+        expand_half<kType, 1>(block, first, to);
       }
       at += kLayout.block_bytes();
     }
@@ -220,7 +218,6 @@ void multiply_tiled_rows(const uint16_t* x, size_t n, size_t inputs, const uint1
 
 #else
 
-bool has_tiled_rows() { return false; }
 void tile_rows(const float*, size_t, size_t, size_t, size_t, size_t, const TiledRows&, uint16_t*) {}
 void tile_panel(const void*, size_t, uint16_t*) {}
 void tile_quantized_panel(QuantizedType, const void*, size_t, uint16_t*) {}
@@ -239,13 +236,13 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace kvasir::kernels {
 
-HWY_EXPORT(has_tiled_rows);
+HWY_EXPORT(has_bf16_pairs);
 HWY_EXPORT(tile_rows);
 HWY_EXPORT(tile_panel);
 HWY_EXPORT(tile_quantized_panel);
 HWY_EXPORT(multiply_tiled_rows);
 
-bool has_tiled_rows() { return HWY_DYNAMIC_DISPATCH(has_tiled_rows)(); }
+bool has_tiled_rows() { return HWY_DYNAMIC_DISPATCH(has_bf16_pairs)(); }
 
 void tile_rows(const float* x, size_t x_stride, size_t begin, size_t end, size_t first,
                size_t count, const TiledRows& layout, uint16_t* out) {

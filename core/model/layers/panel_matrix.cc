@@ -256,26 +256,23 @@ struct PanelProducts::Panels {
   uint32_t first, n;
 };
 
-// What a task multiplies in tiles.
-struct PanelProducts::TiledPanels {
-  void add(const PanelMatrix& w, const Panels& panels, bool accumulate, float* y,
-           uint32_t y_stride) {
-    for (uint32_t p = panels.first; p < panels.first + panels.n; ++p, y += kPanel)
-      panel[n++] = {&w, p, {y, y_stride, w.panel_cols(p), accumulate}};
-  }
-  std::array<TileProducts::Panel, TileProducts::kTaskPanels> panel{};
-  size_t n = 0;
+// y = x W (+ y) of a task's panels: of their columns alone, rows y_stride apart.
+struct PanelProducts::Part {
+  const PanelMatrix& w;
+  Panels panels;
+  bool accumulate;
+  float* y;
+  uint32_t y_stride;
 };
 
 struct PanelProducts::Kinds {
-  bool plain = false, f32 = false;  // f32: of those that are plain
+  bool plain = false;
   bool rows_16_bit = false;
   // Of the quantised matrices, the type whose unpacked panel takes the most memory.
   std::optional<kernels::QuantizedType> quantized{};
   void add(const PanelMatrix& w) {
     if (w.type != Compute::kInt8) {
       plain = true;
-      f32 = f32 || w.type == Compute::kF32;
       return;
     }
     rows_16_bit = rows_16_bit || w.rows_16_bit;
@@ -320,6 +317,7 @@ ScratchBytes scratch_of(const PanelProducts::Options& options) {
   if (uses_tiles(options)) {
     bytes.rounded = tiled_bytes(max_rows, max_in);
     bytes.rounded_act = tiled_bytes(max_rows, options.d_ff);
+    // plan(): more are multiplied in tiles, and rounded for them.
     if (options.plain == Compute::kBF16) act_rows = std::min<uint64_t>(act_rows, kFewRowsTilesBf16);
   }
   bytes.act = act_rows * options.d_ff * sizeof(float);
@@ -512,21 +510,22 @@ void PanelProducts::quantized_panel(const Input& x, const PanelMatrix& w, const 
   }
 }
 
-void PanelProducts::multiply_in_tiles(const Input& x, const TiledPanels& panels, uint32_t worker) {
-  tiles_->multiply({x.bf16, kernels::tiled_rows(x.n_total, x.n_in), x.first, x.n},
-                   std::span(panels.panel).first(panels.n), worker);
-}
-
-// The panels and the rows of a task: y = x W (+ y), of their columns alone, rows y_stride apart.
-void PanelProducts::panels(const Input& x, const PanelMatrix& w, const Panels& panels,
-                           bool accumulate, float* y, uint32_t y_stride, uint32_t worker) {
-  if (x.tiles && w.type != Compute::kF32) {
-    TiledPanels tiled;
-    tiled.add(w, panels, accumulate, y, y_stride);
-    return multiply_in_tiles(x, tiled, worker);
-  }
-  for (uint32_t p = 0; p < panels.n; ++p)
-    panel(x, w, panels.first + p, accumulate, y + size_t{p} * kPanel, y_stride, worker);
+// The rows of a task; panels in tiles share a pass through them, x.together at most.
+void PanelProducts::panels(const Input& x, std::initializer_list<Part> parts, uint32_t worker) {
+  std::array<TileProducts::Panel, TileProducts::kTaskPanels> tiled{};
+  size_t n_tiled = 0;
+  for (const auto& [w, panels, accumulate, y, y_stride] : parts)
+    for (uint32_t p = 0; p < panels.n; ++p) {
+      const uint32_t index = panels.first + p;
+      float* to = y + size_t{p} * kPanel;
+      if (x.tiles && w.type != Compute::kF32)
+        tiled[n_tiled++] = {&w, index, {to, y_stride, w.panel_cols(index), accumulate}};
+      else
+        panel(x, w, index, accumulate, to, y_stride, worker);
+    }
+  if (n_tiled > 0)
+    tiles_->multiply({x.bf16, kernels::tiled_rows(x.n_total, x.n_in), x.first, x.n},
+                     std::span(tiled).first(n_tiled), worker);
 }
 
 // fn(rows, group, worker) for all groups of panels and blocks of rows. Few rows: an even, fixed
@@ -574,7 +573,7 @@ void PanelProducts::multiply(const Input& input, std::span<const Product> produc
     const Panels some(*w, group, together);
     const size_t first = size_t{some.first} * kPanel;
     float* y = out + size_t{rows.first} * w->n_out + first;
-    panels(rows, *w, some, accumulate, y, w->n_out, worker);
+    panels(rows, {{*w, some, accumulate, y, w->n_out}}, worker);
     if (!bias) return;
     for (uint32_t r = 0; r < rows.n; ++r)
       kernels::add_to(bias + first, w->panel_cols(some.first, some.n), y + size_t{r} * w->n_out);
@@ -590,9 +589,7 @@ void PanelProducts::multiply_gated(const float* x, uint32_t n, const Gated& gate
   kinds.add(up);
   of_down.add(*down.w);
   Input input = prepare(x, n, gate.n_in, gate.n_panels(), kinds);
-  // Panels of both share a pass through the rows.
-  const bool in_tiles = input.tiles && !kinds.f32;
-  if (in_tiles) input.together = std::max(1u, input.together / 2);
+  if (input.tiles) input.together = std::max(1u, input.together / 2);  // of each of both
   Input act_input = plan(n, gate.n_out, down.w->n_panels(), of_down);
   // Rounded while it is in the cache: in f32 it would go through memory.
   const bool quantized_act = of_down.quantized.has_value() && !act_input.tiles;
@@ -600,7 +597,7 @@ void PanelProducts::multiply_gated(const float* x, uint32_t n, const Gated& gate
   float* act = act_.as<float>().data();
   auto* const tiled_act = rounded_act_.as<uint16_t>().data();
   const kernels::TiledRows layout = kernels::tiled_rows(n, gate.n_out);
-  act_input.bf16 = tiled_act;
+  if (act_input.tiles) act_input.bf16 = tiled_act;
   if (quantized_act) act_input.int8 = {quantized_act_.data(), kernels::quantized_group(n)};
   const auto unit = activation == Activation::kGelu ? &kernels::geglu : &kernels::swiglu;
   const uint32_t together = input.together;
@@ -614,15 +611,7 @@ void PanelProducts::multiply_gated(const float* x, uint32_t n, const Gated& gate
     float* of_up = sums.data();
     float* y = rounded ? of_up + n_sums : act + size_t{rows.first} * gate.n_out + first;
     const uint32_t y_stride = rounded ? cols : gate.n_out;
-    if (in_tiles) {
-      TiledPanels tiled;
-      tiled.add(gate, both, false, y, y_stride);
-      tiled.add(up, both, false, of_up, cols);
-      multiply_in_tiles(rows, tiled, worker);
-    } else {
-      panels(rows, gate, both, false, y, y_stride, worker);
-      panels(rows, up, both, false, of_up, cols, worker);
-    }
+    panels(rows, {{gate, both, false, y, y_stride}, {up, both, false, of_up, cols}}, worker);
     for (uint32_t r = 0; r < rows.n; ++r)
       unit(y + size_t{r} * y_stride, of_up + size_t{r} * cols, cols);
     if (quantized_act)

@@ -12,6 +12,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <span>
@@ -118,10 +119,8 @@ class PanelProducts {
   void for_rows(const Input& x, const Fn& fn);
   void round_to_bf16(Input& x);
   struct Panels;  // of one matrix, of one task
-  struct TiledPanels;
-  void multiply_in_tiles(const Input& x, const TiledPanels& panels, uint32_t worker);
-  void panels(const Input& x, const PanelMatrix& w, const Panels& panels, bool accumulate, float* y,
-              uint32_t y_stride, uint32_t worker);
+  struct Part;
+  void panels(const Input& x, std::initializer_list<Part> parts, uint32_t worker);
   void panel(const Input& x, const PanelMatrix& w, uint32_t panel, bool accumulate, float* y,
              uint32_t y_stride, uint32_t worker);
   void quantized_panel(const Input& x, const PanelMatrix& w, const std::byte* panel,

@@ -436,7 +436,7 @@ TEST_CASE(
     CAPTURE(std::string(name(type)));
     for (const uint32_t blocks : {1u, 3u}) {
       const Weights w(type, blocks * block_elements(type), 64);
-      std::vector<uint16_t> pairs(size_t{w.n_in} * 64 + 32, 0x7FFF);
+      std::vector<uint16_t> pairs(size_t{w.n_in} * 64 + 64, 0x7FFF);
       // Vectors are stored, 64 bytes each.
       auto* out =
           reinterpret_cast<uint16_t*>((reinterpret_cast<uintptr_t>(pairs.data()) + 63) / 64 * 64);
@@ -452,6 +452,7 @@ TEST_CASE(
                      got != f32_to_bf16(want + ulp);
         }
       CHECK(n_wrong == 0);
+      CHECK(out[size_t{w.n_in} * 64] == 0x7FFF);
     }
   }
 }
