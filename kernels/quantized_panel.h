@@ -88,26 +88,22 @@ inline constexpr int kOriginShift = 20;
 // The offset of the q of an unpacked panel with kScaleLevels levels; with one, it is the type's.
 inline constexpr int32_t kUnpackedOffset = 128;
 
-// A panel that was unpacked for many rows: a byte for each q, and each scale times each level of a
-// row's scale. A block of 32 inputs, in this order:
-//   scales  f32 [levels, scales_per_block, 64]: of one level, the scale; of kScaleLevels, it times
-//           1 + level / kScaleLevels, times 2^kOriginShift
-//   mins    f32 [64] where there is a min
-//   q       u8 [8, 64, 4], [s, j, b] is input 4 s + b of output j
+// Some outputs of a panel that was unpacked for many rows: a byte for each q, and each scale times
+// each level of a row's scale. A block of 32 inputs, in this order:
+//   scales  f32 [levels, scales_per_block, outputs]: of one level, the scale; of kScaleLevels, it
+//           times 1 + level / kScaleLevels, times 2^kOriginShift
+//   mins    f32 [outputs] where there is a min
+//   q       u8 [8, outputs, 4], [s, j, b] is input 4 s + b of output j
 struct UnpackedLayout {
-  size_t levels, scales_per_block;
+  size_t levels, scales_per_block, outputs;
   bool has_min;
 
-  constexpr size_t scale_bytes() const {
-    return kPanelOutputs * levels * scales_per_block * sizeof(float);
-  }
-  constexpr size_t min_bytes() const { return has_min ? kPanelOutputs * sizeof(float) : 0; }
-  constexpr size_t block_bytes() const {
-    return scale_bytes() + min_bytes() + kPanelOutputs * kQuantizedInputs;
-  }
+  constexpr size_t mins_at() const { return outputs * levels * scales_per_block * sizeof(float); }
+  constexpr size_t q_at() const { return mins_at() + (has_min ? outputs * sizeof(float) : 0); }
+  constexpr size_t block_bytes() const { return q_at() + outputs * kQuantizedInputs; }
 };
-constexpr UnpackedLayout unpacked(const QuantizedLayout& layout, size_t levels) {
-  return {levels, layout.scales_per_block(), layout.has_min};
+constexpr UnpackedLayout unpacked(const QuantizedLayout& layout, size_t levels, size_t outputs) {
+  return {levels, layout.scales_per_block(), outputs, layout.has_min};
 }
 
 // Bytes of a panel of n_in inputs, a multiple of inputs_per_head().

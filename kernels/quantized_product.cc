@@ -32,19 +32,24 @@ struct Out {
   float* to;
   size_t stride;
   bool accumulate;
-  // [rows, kPanelOutputs]  sums of the inputs before, or zero; of unpacked panels alone
-  const float* before = nullptr;
 };
 
 inline constexpr size_t kLineBytes = 64;
+
+// A product's rows of x, [begin, end), of all their inputs, and where it goes.
+struct Product {
+  const QuantizedRows& x;
+  size_t begin, end, n_in, n_cols;
+  bool accumulate;
+  float* y;
+  size_t y_stride;
+};
 
 // Rows of x of one group.
 struct Rows {
   QuantizedBlock x;  // of the first one
   size_t group;
   bool panel_is_new;  // nothing was multiplied with the panel so far: it is in no cache
-  // Memory that is read after an unpacked panel: a line of it is asked for per block. Null: none.
-  const uint8_t* later = nullptr;
 };
 
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
@@ -287,11 +292,12 @@ HWY_INLINE void subtract_min(const QuantizedBlock& x, VecF min, size_t v,
 // Rows times kParts * kVectors * kOutputs outputs of the panel from `first` on: kVectors of each
 // block at a time.
 template <QuantizedLayout kLayout, Ahead kAhead, size_t kRows, size_t kVectors, size_t kParts>
-HWY_NOINLINE void tile(QuantizedBlock x, size_t group, size_t n_in,
-                       const uint8_t* HWY_RESTRICT panel, size_t first, const Out& out) {
+HWY_NOINLINE void tile(const Rows& rows, size_t n_in, const uint8_t* HWY_RESTRICT panel,
+                       size_t first, const Out& out) {
   constexpr size_t kScales = kLayout.scales_per_block();
   constexpr size_t kAsked = kLayout.block_bytes() / kParts;
   const Tag d;
+  QuantizedBlock x = rows.x;
   SumsF<kRows, kVectors> total[kParts];
   for (auto& of_part : total)
     for (auto& of_row : of_part)
@@ -301,7 +307,7 @@ HWY_NOINLINE void tile(QuantizedBlock x, size_t group, size_t n_in,
     const uint8_t* head = at;
     prefetch_ahead<kAhead>(at, kLayout.head_bytes());
     at += kLayout.head_bytes();
-    for (size_t b = 0; b < kLayout.blocks_per_head; ++b, x.advance(group)) {
+    for (size_t b = 0; b < kLayout.blocks_per_head; ++b, x.advance(rows.group)) {
       BlockPart part{at + kLayout.scale_bytes(), at + kLayout.scale_bytes() + kLayout.upper_bytes(),
                      first, at};
       for (size_t i = 0; i < kParts; ++i) {
@@ -357,7 +363,7 @@ struct Packed {
     constexpr size_t kTogether = kParts * kVectors * kOutputs;
     for (size_t first = 0; first < kPanelOutputs; first += kTogether)
       with_ahead(rows.panel_is_new && first == 0, [&]<Ahead kAhead>() HWY_ATTR {
-        tile<kLayout, kAhead, kRows, kVectors, kParts>(rows.x, rows.group, n_in, panel, first, out);
+        tile<kLayout, kAhead, kRows, kVectors, kParts>(rows, n_in, panel, first, out);
       });
   }
 };
@@ -368,16 +374,49 @@ constexpr WeightRange unpacked_range(const QuantizedLayout& layout) {
   return kLevels > 1 ? WeightRange{8, kUnpackedOffset} : range_of(layout);
 }
 
-// total += the inputs of one scale, as segment() does, of an unpacked panel. With a table of scales
+// Rows that pass a slice before they pass the next: their inputs stay in the second cache.
+inline constexpr size_t kSliceRows = kLevels > 1 ? SIZE_MAX : 48;
+
+// Vectors of outputs of a slice.
+inline constexpr size_t kSliceVectors = 2;
+constexpr UnpackedLayout unpacked_slice(const QuantizedLayout& layout) {
+  return unpacked(layout, kLevels, kSliceVectors * kOutputs);
+}
+
+// Sums of a tile of a slice.
+struct SliceSums {
+  const float* before;  // [rows, kPanelOutputs]  those of the inputs before; null: zero
+  float* to;            // [rows], `stride` apart
+  size_t stride;
+  bool accumulate;  // add them to what stands there
+  // To the rows behind.
+  void advance(size_t n_rows) {
+    if (before) before += n_rows * kPanelOutputs;
+    to += n_rows * stride;
+  }
+};
+
+// Memory that is read next: some lines of it are asked for per tile.
+struct LinesAhead {
+  const uint8_t *at = nullptr, *end = nullptr;
+  size_t n_per_tile = 0;
+  void ask() {
+    for (size_t i = 0; i < n_per_tile && at < end; ++i, at += kLineBytes)
+      __builtin_prefetch(at, 0, 2);
+  }
+};
+
+// total += the inputs of one scale, as segment() does, of a slice. With a table of scales
 // sums begin at the bits of the row's origin, which holds the power of two of its scale.
-template <UnpackedLayout kLayout, WeightRange kRange, size_t kHalf, size_t kRows, size_t kVectors>
-HWY_INLINE void unpacked_segment(const QuantizedBlock& x, const uint8_t* at,
-                                 SumsF<kRows, kVectors>& total) {
+template <UnpackedLayout kLayout, WeightRange kRange, size_t kHalf, size_t kRows>
+HWY_INLINE void slice_segment(const QuantizedBlock& x, const uint8_t* at,
+                              SumsF<kRows, kSliceVectors>& total) {
+  constexpr size_t kVectors = kSliceVectors;
   constexpr bool kWhole = kLayout.scales_per_block == 1, kTable = kLayout.levels > 1;
   constexpr size_t kSteps = kQuantizedInputs / 4 / kLayout.scales_per_block;
   const Tag d;
   const auto* scales = reinterpret_cast<const float*>(at);
-  const uint8_t* q = at + kLayout.scale_bytes() + kLayout.min_bytes();
+  const uint8_t* q = at + kLayout.q_at();
   const auto begin = [&](size_t r) HWY_ATTR {
     if constexpr (kTable)
       return hn::Set(TagI(), kWhole ? x.begin[r] : x.half_begin[2 * r + kHalf]);
@@ -390,7 +429,7 @@ HWY_INLINE void unpacked_segment(const QuantizedBlock& x, const uint8_t* at,
     const auto step = [&]<size_t kOne>() HWY_ATTR {
       VecB w[kVectors];
       for (size_t v = 0; v < kVectors; ++v)
-        w[v] = hn::LoadU(Bytes(), q + (kOne * kPanelOutputs + v * kOutputs) * 4);
+        w[v] = hn::LoadU(Bytes(), q + (kOne * kLayout.outputs + v * kOutputs) * 4);
       add_dots<kRange, kOne % kSteps, kOne, kRows, kVectors>(x, w, sum);
     };
     (step.template operator()<kHalf * kSteps + kStep>(), ...);
@@ -398,7 +437,7 @@ HWY_INLINE void unpacked_segment(const QuantizedBlock& x, const uint8_t* at,
   steps(std::make_index_sequence<kSteps>());
   for (size_t r = 0; r < kRows; ++r) {
     const size_t level = kTable ? static_cast<size_t>(x.level[r]) : 0;
-    const float* scale = scales + (level * kLayout.scales_per_block + kHalf) * kPanelOutputs;
+    const float* scale = scales + (level * kLayout.scales_per_block + kHalf) * kLayout.outputs;
     const VecF of_row = hn::Set(d, kTable ? x.origin[r] : x.scale[r]);
     for (size_t v = 0; v < kVectors; ++v) {
       const VecF of_output = hn::LoadU(d, scale + v * kOutputs);
@@ -411,49 +450,86 @@ HWY_INLINE void unpacked_segment(const QuantizedBlock& x, const uint8_t* at,
   }
 }
 
-// later: as in Rows.
-template <UnpackedLayout kLayout, WeightRange kRange, size_t kRows, size_t kVectors>
-HWY_NOINLINE void unpacked_tile(QuantizedBlock x, size_t group, size_t n_in,
-                                const uint8_t* HWY_RESTRICT panel, size_t first,
-                                const uint8_t* later, const Out& out) {
-  const uint8_t* HWY_RESTRICT at = panel + 4 * first;  // an output has 4 bytes of everything
+// Rows times a slice.
+template <UnpackedLayout kLayout, WeightRange kRange, size_t kRows>
+HWY_INLINE void slice_tile(QuantizedBlock x, size_t n_blocks, const uint8_t* HWY_RESTRICT at,
+                           const SliceSums& sums) {
   const Tag d;
-  SumsF<kRows, kVectors> total;
-  for (size_t r = 0; r < kRows; ++r)
-    for (size_t v = 0; v < kVectors; ++v) {
-      // To write a line, the core has to have it.
-      __builtin_prefetch(out.to + r * out.stride + first + v * kOutputs, 1, 3);
-      total[r][v] = out.before ? hn::LoadU(d, out.before + r * kPanelOutputs + first + v * kOutputs)
-                               : hn::Zero(d);
-    }
-  const size_t line = later ? kLineBytes : 0;
-  if (!later) later = panel;  // no branch in the loop
-  for (size_t input = 0; input < n_in; input += kQuantizedInputs, x.advance(group)) {
-    __builtin_prefetch(later, 0, 2);
-    later += line;
-    unpacked_segment<kLayout, kRange, 0, kRows, kVectors>(x, at, total);
-    if constexpr (kLayout.scales_per_block == 2)
-      unpacked_segment<kLayout, kRange, 1, kRows, kVectors>(x, at, total);
-    if constexpr (kLayout.has_min) {
-      const auto* mins = reinterpret_cast<const float*>(at + kLayout.scale_bytes());
-      for (size_t v = 0; v < kVectors; ++v)
-        subtract_min<kRows, kVectors>(x, hn::LoadU(d, mins + v * kOutputs), v, total);
-    }
-    at += kLayout.block_bytes();
+  SumsF<kRows, kSliceVectors> total;
+  const auto for_sums = [&](const auto& fn) HWY_ATTR {
+    for (size_t r = 0; r < kRows; ++r)
+      for (size_t v = 0; v < kSliceVectors; ++v) fn(r, v, total[r][v]);
+  };
+  // To write a line, the core has to have it.
+  for_sums([&](size_t r, size_t v, VecF&)
+               HWY_ATTR { __builtin_prefetch(sums.to + r * sums.stride + v * kOutputs, 1, 3); });
+  if (sums.before) {
+    for_sums([&](size_t r, size_t v, VecF& sum)
+                 HWY_ATTR { sum = hn::LoadU(d, sums.before + r * kPanelOutputs + v * kOutputs); });
+  } else {
+    for_sums([&](size_t, size_t, VecF& sum) HWY_ATTR { sum = hn::Zero(d); });
   }
-  store<kRows, kVectors>(total, first, out);
+  for (size_t i = 0; i < n_blocks; ++i, x.advance(kQuantizedGroup), at += kLayout.block_bytes()) {
+    slice_segment<kLayout, kRange, 0, kRows>(x, at, total);
+    if constexpr (kLayout.scales_per_block == 2)
+      slice_segment<kLayout, kRange, 1, kRows>(x, at, total);
+    if constexpr (kLayout.has_min) {
+      const auto* mins = reinterpret_cast<const float*>(at + kLayout.mins_at());
+      for (size_t v = 0; v < kSliceVectors; ++v)
+        subtract_min<kRows, kSliceVectors>(x, hn::LoadU(d, mins + v * kOutputs), v, total);
+    }
+  }
+  for_sums([&](size_t r, size_t v, VecF& sum) HWY_ATTR {
+    float* to = sums.to + r * sums.stride + v * kOutputs;
+    hn::StoreU(sums.accumulate ? hn::Add(hn::LoadU(d, to), sum) : sum, d, to);
+  });
 }
 
+template <UnpackedLayout kLayout, WeightRange kRange, size_t kRows>
+HWY_NOINLINE void slice_rows(const QuantizedBlock& x, size_t n_blocks, const uint8_t* at,
+                             const SliceSums& sums) {
+  slice_tile<kLayout, kRange, kRows>(x, n_blocks, at, sums);
+}
+
+// Rows [begin, end) of x, of whole groups: inputs [from, from + n) times a slice.
 template <UnpackedLayout kLayout, WeightRange kRange>
-struct Unpacked {
-  template <size_t kRows>
-  static void multiply(const Rows& rows, size_t n_in, const uint8_t* panel, const Out& out) {
-    constexpr size_t kVectors = std::min(kTileVectors<kRows>, kPanelOutputs / kOutputs);
-    for (size_t first = 0; first < kPanelOutputs; first += kVectors * kOutputs)
-      unpacked_tile<kLayout, kRange, kRows, kVectors>(rows.x, rows.group, n_in, panel, first,
-                                                      first == 0 ? rows.later : nullptr, out);
+HWY_NOINLINE void multiply_slice(const Product& p, size_t from, size_t n, const uint8_t* at,
+                                 SliceSums sums, LinesAhead& ahead) {
+  constexpr size_t kGroup = kQuantizedGroup;  // known: one pointer leads to all numbers of a block
+  const QuantizedRows x{p.x.data, kGroup};
+  const size_t n_blocks = n / kQuantizedInputs;
+  for (size_t row = p.begin, n_rows; row < p.end; row += n_rows) {
+    n_rows = std::min({kTileRows, p.end - row, kGroup - row % kGroup});
+    const QuantizedBlock block = x.block(row, from / kQuantizedInputs, p.n_in);
+    ahead.ask();
+    switch (n_rows) {
+      case 1:
+        slice_rows<kLayout, kRange, 1>(block, n_blocks, at, sums);
+        break;
+      case 2:
+        slice_rows<kLayout, kRange, 2>(block, n_blocks, at, sums);
+        break;
+      case 3:
+        slice_rows<kLayout, kRange, 3>(block, n_blocks, at, sums);
+        break;
+      case 4:
+        slice_rows<kLayout, kRange, 4>(block, n_blocks, at, sums);
+        break;
+      case 5:
+        slice_rows<kLayout, kRange, 5>(block, n_blocks, at, sums);
+        break;
+      default:
+        // With AVX-512 a tile has so few inputs that it would wait for the arguments of a call to
+        // come back from memory: a sixth of the time on Zen 5. With AVX2 gcc 12 would run out of
+        // registers here.
+        if constexpr (kLevels > 1)
+          slice_tile<kLayout, kRange, kTileRows>(block, n_blocks, at, sums);
+        else
+          slice_rows<kLayout, kRange, kTileRows>(block, n_blocks, at, sums);
+    }
+    sums.advance(n_rows);
   }
-};
+}
 
 template <class Panel>
 void some_rows(const Rows& rows, size_t n_rows, size_t n_in, const uint8_t* panel, const Out& out) {
@@ -473,11 +549,12 @@ void some_rows(const Rows& rows, size_t n_rows, size_t n_in, const uint8_t* pane
   }
 }
 
-// n_in inputs of a panel.
+// n_in inputs of a panel into its slices.
 template <QuantizedType kType, Ahead kAhead>
 void unpack(const uint8_t* HWY_RESTRICT at, size_t n_in, uint8_t* HWY_RESTRICT to) {
   constexpr QuantizedLayout kFrom = quantized_layout(kType);
-  constexpr UnpackedLayout kTo = unpacked(kFrom, kLevels);
+  constexpr UnpackedLayout kTo = unpacked_slice(kFrom);
+  const size_t slice_bytes = n_in / kQuantizedInputs * kTo.block_bytes();
   const Tag d;
   const auto raise =
       hn::Set(Bytes(), static_cast<uint8_t>(unpacked_range(kFrom).offset - kFrom.offset));
@@ -489,10 +566,12 @@ void unpack(const uint8_t* HWY_RESTRICT at, size_t n_in, uint8_t* HWY_RESTRICT t
       prefetch_ahead<kAhead>(at, kFrom.block_bytes());
       const uint8_t* upper = at + kFrom.scale_bytes();
       const uint8_t* q = upper + kFrom.upper_bytes();
-      auto* scales = reinterpret_cast<float*>(to);
-      auto* mins = reinterpret_cast<float*>(to + kTo.scale_bytes());
-      uint8_t* bytes = to + kTo.scale_bytes() + kTo.min_bytes();
       for (size_t first = 0; first < kPanelOutputs; first += kOutputs) {
+        uint8_t* block = to + first / kTo.outputs * slice_bytes;
+        auto* scales = reinterpret_cast<float*>(block);
+        auto* mins = reinterpret_cast<float*>(block + kTo.mins_at());
+        uint8_t* bytes = block + kTo.q_at();
+        const size_t of_slice = first % kTo.outputs;
         for (size_t part = 0; part < kTo.scales_per_block; ++part) {
           const VecF scale = load_scale<kFrom>(head, at, part, first);
           for (size_t level = 0; level < kTo.levels; ++level) {
@@ -500,13 +579,13 @@ void unpack(const uint8_t* HWY_RESTRICT at, size_t n_in, uint8_t* HWY_RESTRICT t
                                                 : static_cast<float>(kScaleLevels + level) /
                                                       kScaleLevels * (1u << kOriginShift);
             hn::StoreU(hn::Mul(scale, hn::Set(d, times)), d,
-                       scales + (level * kTo.scales_per_block + part) * kPanelOutputs + first);
+                       scales + (level * kTo.scales_per_block + part) * kTo.outputs + of_slice);
           }
         }
-        if constexpr (kTo.has_min) hn::StoreU(load_min<kFrom>(head, at, first), d, mins + first);
+        if constexpr (kTo.has_min) hn::StoreU(load_min<kFrom>(head, at, first), d, mins + of_slice);
         const auto store = [&]<size_t... kStep>(std::index_sequence<kStep...>) HWY_ATTR {
           (hn::StoreU(hn::Add(load_weights<kFrom, kStep>(upper, q, first), raise), Bytes(),
-                      bytes + (kStep * kPanelOutputs + first) * 4),
+                      bytes + (kStep * kTo.outputs + of_slice) * 4),
            ...);
         };
         store(std::make_index_sequence<kQuantizedInputs / 4>());
@@ -573,81 +652,73 @@ void some_rows(const Rows& rows, size_t n_rows, size_t n_in, const uint8_t* pane
 
 #endif
 
-// A product's rows of x, [begin, end), of all their inputs, and where it goes.
-struct Product {
-  const QuantizedRows& x;
-  size_t begin, end, n_in, n_cols;
-  bool accumulate;
-  float* y;
-  size_t y_stride;
-};
-
-// Inputs [from, from + n) times the panel of these.
-struct Part {
-  size_t from, n;
-  const uint8_t* panel;
-  float* sums = nullptr;  // [rows, kPanelOutputs]  of the inputs before; of all so far, unless last
-  // What is read next, and its bytes: the last tiles ask for it.
-  const uint8_t* later = nullptr;
-  size_t later_bytes = 0;
-};
+// from[rows, kPanelOutputs]: their first n_cols columns to y.
+[[maybe_unused]] void copy_columns(const float* from, size_t n_rows, const Product& p, float* y) {
+  for (size_t r = 0; r < n_rows; ++r, from += kPanelOutputs, y += p.y_stride)
+    for (size_t j = 0; j < p.n_cols; ++j) y[j] = p.accumulate ? y[j] + from[j] : from[j];
+}
 
 template <class Panel>
-void product_of(const Product& p, Part part) {
+void multiply_packed(const Product& p, const uint8_t* panel) {
   HWY_ALIGN float some[kTileRows * kPanelOutputs];
-  const size_t group = p.x.group, asked = part.n / kQuantizedInputs * kLineBytes;
-  const bool last = part.from + part.n == p.n_in;
+  const size_t group = p.x.group;
   for (size_t row = p.begin, n_rows; row < p.end; row += n_rows) {
     n_rows = std::min({kTileRows, p.end - row, group - row % group});
-    Rows rows = {p.x.block(row, part.from / kQuantizedInputs, p.n_in), group, row == p.begin};
-    const size_t n_tiles = (p.end - row) / kTileRows;  // that are left, each asks for as much
-    if (part.later_bytes > 0 && n_tiles * asked < part.later_bytes + asked) {
-      rows.later = part.later;
-      part.later += asked;
-      part.later_bytes -= std::min(part.later_bytes, asked);
-    }
-    float* own = part.sums ? part.sums + (row - p.begin) * kPanelOutputs : nullptr;
-    const float* before = part.from > 0 ? own : nullptr;
-    if (!last) {
-      some_rows<Panel>(rows, n_rows, part.n, part.panel, {own, kPanelOutputs, false, before});
-      continue;
-    }
-    float* to = p.y + (row - p.begin) * p.y_stride;
+    const Rows rows = {p.x.block(row, 0, p.n_in), group, row == p.begin};
+    float* y = p.y + (row - p.begin) * p.y_stride;
     if (p.n_cols == kPanelOutputs) {
-      some_rows<Panel>(rows, n_rows, part.n, part.panel, {to, p.y_stride, p.accumulate, before});
+      some_rows<Panel>(rows, n_rows, p.n_in, panel, {y, p.y_stride, p.accumulate});
       continue;
     }
-    some_rows<Panel>(rows, n_rows, part.n, part.panel, {some, kPanelOutputs, false, before});
-    for (size_t r = 0; r < n_rows; ++r)
-      for (size_t j = 0; j < p.n_cols; ++j) {
-        const float sum = some[r * kPanelOutputs + j];
-        to[r * p.y_stride + j] = p.accumulate ? to[r * p.y_stride + j] + sum : sum;
-      }
+    some_rows<Panel>(rows, n_rows, p.n_in, panel, {some, kPanelOutputs, false});
+    copy_columns(some, n_rows, p, y);
   }
 }
 
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
+// Some inputs after others: unpacked, those of a slice stay in the first cache while many rows
+// pass.
+template <QuantizedType kType>
+void multiply_unpacked(const Product& p, const uint8_t* panel, void* scratch) {
+  constexpr QuantizedLayout kLayout = quantized_layout(kType);
+  constexpr UnpackedLayout kSlice = unpacked_slice(kLayout);
+  constexpr size_t kInputs = unpacked_inputs(kLevels);
+  const size_t n_rows = p.end - p.begin;
+  auto* own = static_cast<float*>(scratch);  // sums [rows, kPanelOutputs]
+  auto* unpacked = reinterpret_cast<uint8_t*>(own + n_rows * kPanelOutputs);
+  for (size_t from = 0; from < p.n_in; from += kInputs) {
+    const size_t n = std::min(kInputs, p.n_in - from), bytes = quantized_panel_bytes(kType, n);
+    with_ahead(true, [&]<Ahead kAhead>() HWY_ATTR { unpack<kType, kAhead>(panel, n, unpacked); });
+    panel += bytes;
+    // Behind a panel lies the next one.
+    LinesAhead ahead{panel, panel + bytes, bytes / kLineBytes / (n_rows / kTileRows) + 1};
+    const bool to_y = from + n == p.n_in && p.n_cols == kPanelOutputs;
+    for (size_t row = 0, n_now; row < n_rows; row += n_now) {
+      n_now = std::min(kSliceRows, n_rows - row);
+      for (size_t first = 0; first < kPanelOutputs; first += kSlice.outputs) {
+        const uint8_t* slice =
+            unpacked + first / kSlice.outputs * (n / kQuantizedInputs) * kSlice.block_bytes();
+        float* of_rows = own + row * kPanelOutputs + first;
+        SliceSums sums{from > 0 ? of_rows : nullptr, of_rows, kPanelOutputs, false};
+        if (to_y) sums = {sums.before, p.y + row * p.y_stride + first, p.y_stride, p.accumulate};
+        Product some = p;
+        some.begin += row;
+        some.end = some.begin + n_now;
+        multiply_slice<kSlice, unpacked_range(kLayout)>(some, from, n, slice, sums, ahead);
+      }
+    }
+  }
+  if (p.n_cols < kPanelOutputs) copy_columns(own, n_rows, p, p.y);
+}
+#endif
+
 template <QuantizedType kType>
 void product(const Product& p, const uint8_t* panel, [[maybe_unused]] void* scratch) {
-  constexpr QuantizedLayout kLayout = quantized_layout(kType);
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
-  const size_t n_rows = p.end - p.begin;
-  if (scratch && n_rows >= kRowsToUnpack) {
-    using Panel = Unpacked<unpacked(kLayout, kLevels), unpacked_range(kLayout)>;
-    auto* sums = static_cast<float*>(scratch);
-    auto* to =
-        reinterpret_cast<uint8_t*>(sums + (p.n_in > kUnpackedInputs ? n_rows * kPanelOutputs : 0));
-    for (size_t from = 0; from < p.n_in; from += kUnpackedInputs) {
-      const size_t n = std::min(kUnpackedInputs, p.n_in - from);
-      with_ahead(true, [&]<Ahead kAhead>() HWY_ATTR { unpack<kType, kAhead>(panel, n, to); });
-      // Behind a panel lies the next one.
-      const size_t bytes = quantized_panel_bytes(kType, n);
-      panel += bytes;
-      product_of<Panel>(p, {from, n, to, sums, panel, bytes});
-    }
-    return;
-  }
+  if (scratch && p.end - p.begin >= kRowsToUnpack)
+    return multiply_unpacked<kType>(p, panel, scratch);
 #endif
-  product_of<Packed<kLayout>>(p, {0, p.n_in, panel});
+  multiply_packed<Packed<quantized_layout(kType)>>(p, panel);
 }
 
 void quantized_product(QuantizedType type, const QuantizedRows& x, size_t begin, size_t end,

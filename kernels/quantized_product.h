@@ -13,18 +13,22 @@
 namespace kvasir::kernels {
 
 // Fewer rows are faster without unpacking.
-inline constexpr size_t kRowsToUnpack = 128;
+inline constexpr size_t kRowsToUnpack = 96;
 static_assert(kRowsToUnpack >= kQuantizedGroup);
 
-// Inputs that are unpacked at a time: they have to stay in the second cache. A multiple of every
-// layout's inputs_per_head().
-inline constexpr size_t kUnpackedInputs = 2048;
+// Inputs that are unpacked at a time: a slice of them, with scales of so many levels, has to stay
+// in the first cache. A multiple of every layout's inputs_per_head().
+constexpr size_t unpacked_inputs(size_t levels) { return levels > 1 ? 256 : 2048; }
 
-// Bytes of the unpacked inputs of a panel, and of the sums of n_rows rows where these are not all.
+// Bytes of the unpacked inputs of a panel, on any CPU, and of the sums of n_rows rows.
 constexpr size_t quantized_scratch_bytes(QuantizedType type, size_t n_in, size_t n_rows) {
-  const size_t sums = n_in > kUnpackedInputs ? n_rows * kPanelOutputs * sizeof(float) : 0;
-  return sums + std::min(n_in, kUnpackedInputs) / kQuantizedInputs *
-                    unpacked(quantized_layout(type), kScaleLevels).block_bytes();
+  size_t most = 0;
+  for (const size_t levels : {size_t{1}, kScaleLevels}) {
+    const UnpackedLayout panel = unpacked(quantized_layout(type), levels, kPanelOutputs);
+    const size_t n_blocks = std::min(n_in, unpacked_inputs(levels)) / kQuantizedInputs;
+    most = std::max(most, n_blocks * panel.block_bytes());
+  }
+  return most + n_rows * kPanelOutputs * sizeof(float);
 }
 
 // y[r, j] = sum_k x[r, k] w[k, j], plus what y held when `accumulate`, for rows [begin, end) of x.

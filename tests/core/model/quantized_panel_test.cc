@@ -258,13 +258,16 @@ TEST_CASE("rows that are enough to unpack a panel have the bits of those that ar
     for (const GgmlType type : kTypes) {
       CAPTURE(std::string(name(type)));
       constexpr size_t kMany = kernels::kRowsToUnpack + 5, kFew = kernels::kRowsToUnpack - 1;
-      // A part of the inputs that are unpacked at a time, one more block than these, and three
-      // times.
-      const uint32_t more = kernels::kUnpackedInputs + block_elements(type);
-      for (const uint32_t n_in : {512u, more, 3 * uint32_t{kernels::kUnpackedInputs}}) {
-        if (n_in > more && test::few_cases()) continue;
+      // One block more than are unpacked at a time, and three times as many, with a table of scales
+      // and without.
+      const auto by_table = static_cast<uint32_t>(kernels::unpacked_inputs(kernels::kScaleLevels));
+      const auto plain = static_cast<uint32_t>(kernels::unpacked_inputs(1));
+      const uint32_t block = block_elements(type);
+      for (const uint32_t n_in :
+           {block, by_table + block, 3 * by_table, plain + block, 3 * plain}) {
+        if (n_in > 3 * by_table && test::few_cases()) continue;
         CAPTURE(n_in);
-        const uint32_t n_out = n_in == 512 ? 47 : 64;
+        const uint32_t n_out = n_in % (3 * by_table) == 0 ? 47 : 64;
         const Weights w(type, n_in, n_out);
         const Rows rows(activations(kMany + 1, w.n_in), kMany + 1, w.n_in);
         Scratch scratch(type, w.n_in, kMany);
