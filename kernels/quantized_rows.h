@@ -42,6 +42,19 @@ struct QuantizedBlock {
   // Of a block and its ten numbers.
   static constexpr size_t kBytes = kQuantizedInputs + 10 * sizeof(float);
 
+  // The block of the r-th row behind.
+  QuantizedBlock row(size_t r) const {
+    return {.q = q + r * kQuantizedInputs,
+            .scale = scale + r,
+            .scaled_sum = scaled_sum + r,
+            .minus_sum = minus_sum + r,
+            .minus_half_sum = minus_half_sum + 2 * r,
+            .origin = origin + r,
+            .level = level + r,
+            .begin = begin + r,
+            .half_begin = half_begin + 2 * r};
+  }
+
   // The same rows' next inputs, in a group of that many rows.
   void advance(size_t group) {
     const size_t numbers = group * kBytes / sizeof(float);
@@ -66,19 +79,19 @@ struct QuantizedRows {
   QuantizedBlock block(size_t row, size_t block_of_row, size_t n_in) const {
     std::byte* at = data + (row / group * (n_in / kQuantizedInputs) + block_of_row) * group *
                                QuantizedBlock::kBytes;
-    const size_t r = row % group;
-    auto* f32 = reinterpret_cast<float*>(at + group * kQuantizedInputs) + r;
-    auto* i32 = reinterpret_cast<int32_t*>(at + group * kQuantizedInputs) + r;
+    auto* f32 = reinterpret_cast<float*>(at + group * kQuantizedInputs);
+    auto* i32 = reinterpret_cast<int32_t*>(at + group * kQuantizedInputs);
     // Those that products of unpacked panels read come first.
-    return {.q = reinterpret_cast<int8_t*>(at) + r * kQuantizedInputs,
-            .scale = f32 + 6 * group,
-            .scaled_sum = f32 + 3 * group,
-            .minus_sum = i32 + 7 * group,
-            .minus_half_sum = i32 + 8 * group + r,
-            .origin = f32 + group,
-            .level = i32 + 2 * group,
-            .begin = i32,
-            .half_begin = i32 + 4 * group + r};
+    const QuantizedBlock first{.q = reinterpret_cast<int8_t*>(at),
+                               .scale = f32 + 6 * group,
+                               .scaled_sum = f32 + 3 * group,
+                               .minus_sum = i32 + 7 * group,
+                               .minus_half_sum = i32 + 8 * group,
+                               .origin = f32 + group,
+                               .level = i32 + 2 * group,
+                               .begin = i32,
+                               .half_begin = i32 + 4 * group};
+    return first.row(row % group);
   }
 };
 
