@@ -84,6 +84,7 @@ struct NextRows {
 // The same, and the rows that are read after those.
 struct Upcoming {
   NextRows next, second;
+  size_t asked = 0;  // bytes of `next`, from the first on, that have been asked for
 };
 
 }  // namespace kvasir::kernels
@@ -111,12 +112,17 @@ inline bool in_one_piece(const NextRows& next) {
 
 // ------------------------------------------------------------------ softmax of a tile
 
+// Lines that are asked for per vector of keys, see kPrefetchInSoftmax: half as many again, or twice
+// as many, gain less.
+inline constexpr size_t kLinesInSoftmax = 4;
+
 // logits of HT query heads from head `first` on -> exp(logit - new maximum), in place, n of them: a
 // head alone would wait for each of its sums. Updates the maximum and the sum of exp(logit - max);
-// `rescale` [HT] is what earlier sums must be multiplied by.
+// `rescale` [HT] is what earlier sums must be multiplied by. Asks for lines of `ahead`, unless
+// null.
 template <size_t HT>
 HWY_INLINE void exp_logits(const DecodeScratch& s, size_t first, const float* all_weights, size_t n,
-                           float softcap, float* HWY_RESTRICT rescale) {
+                           float softcap, float* HWY_RESTRICT rescale, LinesAhead* ahead) {
   const F32 d;
   const size_t n_padded = (n + kLanes - 1) / kLanes * kLanes;
   float* HWY_RESTRICT logits = s.logits + first * kTileTokens;
@@ -164,6 +170,7 @@ HWY_INLINE void exp_logits(const DecodeScratch& s, size_t first, const float* al
       hn::Store(p, d, at);
       sum[g] = hn::Add(sum[g], p);
     }
+    if (ahead) ahead->ask<kLinesInSoftmax>();
   }
   HWY_UNROLL(4) for (size_t g = 0; g < HT; ++g) {
     float& exp_sum = s.exp_sum[first + g];
@@ -303,14 +310,14 @@ HWY_INLINE void add_values(const DecodeScratch& s, size_t n_heads, const T* cons
 // other, which is a few hundredths faster there than pieces.
 template <class Fn>
 HWY_INLINE void asking_for(const Upcoming& upcoming, size_t n_now, const Fn& products) {
-  const auto& [next, second] = upcoming;
+  const auto& [next, second, asked] = upcoming;
   if (kPrefetchThroughCaches && in_one_piece(next) && in_one_piece(second)) {
     LinesThroughCaches lines({next.rows[0], next.n * next.row_bytes},
                              {second.rows[0], second.n * second.row_bytes});
     products(lines);
     lines.ask_rest();
   } else if (in_one_piece(next)) {
-    LinesAhead lines(next.rows[0], next.n * next.row_bytes);
+    LinesAhead lines(next.rows[0] + asked, next.n * next.row_bytes - asked);
     products(lines);
     lines.ask_rest();
   } else if (PiecesAhead::serve(next.rows, next.n, next.row_bytes)) {
@@ -434,6 +441,7 @@ void scale_queries(const AttentionShape& shape, const float* q, const DecodeScra
 
 // What differs by the types of K and V.
 struct TileFunctions {
+  bool add_in_integers;
   void (*take_queries)(const AttentionShape&, const float* q, const DecodeScratch&);
   void (*dot)(const AttentionShape&, KvTile&, const DecodeScratch&, const Upcoming&);
   void (*add)(const AttentionShape&, KvTile&, const DecodeScratch&, const Upcoming&);
@@ -456,6 +464,7 @@ TileFunctions functions_for(const AttentionShape& shape) {
     out.add = add_tile<T>;
 #if KVASIR_GROUP_PRODUCTS
     if constexpr (Grouped<T>) {
+      out.add_in_integers = shape.in_integers;
       if (shape.in_integers) out.add = add_tile_in_integers<T>;
     }
 #endif
@@ -463,13 +472,13 @@ TileFunctions functions_for(const AttentionShape& shape) {
   return out;
 }
 
-// weights [group_size, kTileTokens]; null: none
+// weights [group_size, kTileTokens]; null: none. ahead: as for exp_logits().
 HWY_NOINLINE void softmax_tile(const AttentionShape& shape, const KvTile& tile,
-                               const DecodeScratch& s, const float* weights) {
+                               const DecodeScratch& s, const float* weights, LinesAhead* ahead) {
   const size_t stride = padded(shape.v_dim);
   for_heads(shape.group_size, [&]<size_t HT>(size_t g) {
     float rescale[HT];
-    exp_logits<HT>(s, g, weights, tile.n, shape.softcap, rescale);
+    exp_logits<HT>(s, g, weights, tile.n, shape.softcap, rescale, g == 0 ? ahead : nullptr);
     for (size_t i = 0; i < HT; ++i)
       if (rescale[i] != 1.0f) scale_row(s.sum + (g + i) * stride, stride, rescale[i]);
   });
@@ -538,8 +547,12 @@ void decode(const AttentionShape& shape, std::span<const DecodeHead> heads, void
     more = walk.next(following, head_of[1 - slot], 1 - slot);
     const NextRows values{tile.v, tile.n, v_bytes}, keys{following.k, following.n, k_bytes};
     functions.dot(shape, tile, s, {values, keys});
-    softmax_tile(shape, tile, s, tile.weighted ? s.weights[slot] : nullptr);
-    functions.add(shape, tile, s, {keys, {following.v, following.n, v_bytes}});
+    const bool asks = kPrefetchInSoftmax && functions.add_in_integers && in_one_piece(keys);
+    LinesAhead lines(asks ? keys.rows[0] : nullptr, asks ? keys.n * keys.row_bytes : 0);
+    softmax_tile(shape, tile, s, tile.weighted ? s.weights[slot] : nullptr,
+                 asks ? &lines : nullptr);
+    functions.add(shape, tile, s,
+                  {keys, {following.v, following.n, v_bytes}, asks ? lines.n_asked() : 0});
   }
   for (size_t h = 0; h < heads.size(); ++h) finish(shape, of_heads[h], heads[h].o, heads[h].lse);
 }

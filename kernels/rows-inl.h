@@ -312,6 +312,8 @@ class LinesAhead {
   void ask_rest() {
     for (; at_ < end_; at_ += 64) prefetch_line(at_);
   }
+  // Bytes up to the next line, not more than there are.
+  size_t n_asked() const { return static_cast<size_t>((at_ < end_ ? at_ : end_) - first_); }
   // While rows that are read now are, group after group.
   struct Group {
     LinesAhead& lines;
