@@ -499,6 +499,14 @@ void finish(const AttentionShape& shape, const DecodeScratch& s, float* o, float
   }
 }
 
+// To write a line, the core has to have it: those of all results, which were last written, if ever,
+// by another core or before much else was read.
+void ask_for_results(const AttentionShape& shape, std::span<const DecodeHead> heads) {
+  const size_t n = size_t{shape.group_size} * shape.v_dim;
+  for (const DecodeHead& head : heads)
+    for (size_t i = 0; i < n; i += 64 / sizeof(float)) __builtin_prefetch(head.o + i, 1, 3);
+}
+
 // Tile after tile of each head in turn.
 class HeadWalk {
  public:
@@ -546,6 +554,7 @@ void decode(const AttentionShape& shape, std::span<const DecodeHead> heads, void
     const DecodeScratch& s = of_heads[head_of[slot]];
     more = walk.next(following, head_of[1 - slot], 1 - slot);
     const NextRows values{tile.v, tile.n, v_bytes}, keys{following.k, following.n, k_bytes};
+    if (!more) ask_for_results(shape, heads);
     functions.dot(shape, tile, s, {values, keys});
     const bool asks = kPrefetchInSoftmax && functions.add_in_integers && in_one_piece(keys);
     LinesAhead lines(asks ? keys.rows[0] : nullptr, asks ? keys.n * keys.row_bytes : 0);

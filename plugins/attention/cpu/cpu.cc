@@ -261,6 +261,7 @@ class Cpu {
       const uint32_t* q_pos = attention::positions_of(*task.part) + task.q_begin;
       keys[i].build(*geometry_, *task.part, task.kv_head, task.item_begin + begin,
                     task.item_begin + end, task.prefill ? std::nullopt : std::optional(*q_pos));
+      if (i == 0 && !task.prefill) keys[i].ask_for_first();
     }
     if (group.n > 1 && have_one_type(std::span(keys).first(group.n)))
       return attend_heads(group, to, worker);

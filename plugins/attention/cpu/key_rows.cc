@@ -17,6 +17,17 @@ uint32_t position(const kvasir_lease& lease, uint32_t token) {
   return lease.token_pos ? lease.token_pos[token] : lease.pos_begin + token;
 }
 
+// Of blocks that were chosen among many, nothing foresees where their leases lie.
+void ask_for_leases(const Geometry& geometry, const kvasir_attn_part& part, uint64_t begin,
+                    uint64_t end) {
+  for (uint64_t i = begin; i < end; ++i) {
+    const auto* lease =
+        reinterpret_cast<const std::byte*>(&geometry.lease(part, item_value(part, i)));
+    __builtin_prefetch(lease);
+    __builtin_prefetch(lease + sizeof(kvasir_lease) - 1);
+  }
+}
+
 // K and V of a block: pointers, strides, positions.
 KvRows block_rows(const Geometry& geometry, const kvasir_lease& lease, uint32_t kv_head) {
   const kvasir_kv_format& format = geometry.format(lease);
@@ -57,6 +68,7 @@ void KeyRows::build(const Geometry& geometry, const kvasir_attn_part& part, uint
   const uint32_t width = part.log_weight ? part.weight_width : 0;
   if (part.unit == KVASIR_UNIT_TOKEN) weights_.reserve((end - begin) * width);
   const Visible visible(part, q_pos);
+  if (part.unit == KVASIR_UNIT_BLOCK) ask_for_leases(geometry, part, begin, end);
   for (uint64_t i = begin; i < end;) {
     if (part.unit == KVASIR_UNIT_TOKEN) {
       i = add_tokens(geometry, part, kv_head, i, end, visible);
@@ -64,6 +76,15 @@ void KeyRows::build(const Geometry& geometry, const kvasir_attn_part& part, uint
       add_block(geometry, part, kv_head, i++, visible);
     }
   }
+}
+
+void KeyRows::ask_for_first() const {
+  if (rows_.empty()) return;
+  constexpr uint64_t kMost = 8192;
+  const KvRows& first = rows_[0];
+  const uint64_t bytes = std::min(kMost, (first.end - first.begin) * first.k_token_stride);
+  const auto* k = static_cast<const std::byte*>(first.k) + first.begin * first.k_token_stride;
+  for (uint64_t at = 0; at < bytes; at += 64) __builtin_prefetch(k + at, 0, 2);
 }
 
 void KeyRows::add_block(const Geometry& geometry, const kvasir_attn_part& part, uint32_t kv_head,
