@@ -5,7 +5,9 @@
 // Scales bound many rows: Zen 4 and 5 multiply on two of their four pipes, and beside the 96
 // products of a tile of 32 inputs these do 24 multiplications by scales, so 0.8 of the products'
 // peak is the most. Unpacked panels hold the products of the scales, which leaves 12 and 0.89.
-// Sums, differences and shifts go to the other pipes.
+// Sums, differences and shifts go to the other pipes. A table of these products is twice as large
+// as the weights: from the second cache, lines of both would take a Zen 5 as long as the products,
+// so that few inputs of 32 outputs are unpacked and multiplied with all rows at a time.
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/quantized_product.h"
 
@@ -353,6 +355,26 @@ inline constexpr size_t kTileVectors = HWY_TARGET <= HWY_AVX3 ? (kRows <= 5 ? 4 
 // panel. From memory, on Zen 3, one row takes 0.6 of the time of two passes.
 inline constexpr bool kInOnePass = HWY_TARGET > HWY_AVX3;
 
+// fn<n_rows>(), of 1 to kTileRows rows.
+template <class Fn>
+HWY_INLINE void with_rows(size_t n_rows, const Fn& fn) {
+  static_assert(kTileRows == 6);
+  switch (n_rows) {
+    case 1:
+      return fn.template operator()<1>();
+    case 2:
+      return fn.template operator()<2>();
+    case 3:
+      return fn.template operator()<3>();
+    case 4:
+      return fn.template operator()<4>();
+    case 5:
+      return fn.template operator()<5>();
+    default:
+      return fn.template operator()<kTileRows>();
+  }
+}
+
 // A panel as it lies.
 template <QuantizedLayout kLayout>
 struct Packed {
@@ -397,7 +419,7 @@ struct SliceSums {
 };
 
 // Memory that is read next: some lines of it are asked for per tile.
-struct LinesAhead {
+struct PanelAhead {
   const uint8_t *at = nullptr, *end = nullptr;
   size_t n_per_tile = 0;
   void ask() {
@@ -494,7 +516,7 @@ HWY_NOINLINE void slice_rows(const QuantizedBlock& x, size_t n_blocks, const uin
 // Rows [begin, end) of x, of whole groups: inputs [from, from + n) times a slice.
 template <UnpackedLayout kLayout, WeightRange kRange>
 HWY_NOINLINE void multiply_slice(const Product& p, size_t from, size_t n, const uint8_t* at,
-                                 SliceSums sums, LinesAhead& ahead) {
+                                 SliceSums sums, PanelAhead& ahead) {
   constexpr size_t kGroup = kQuantizedGroup;  // known: one pointer leads to all numbers of a block
   const QuantizedRows x{p.x.data, kGroup};
   const size_t n_blocks = n / kQuantizedInputs;
@@ -502,51 +524,24 @@ HWY_NOINLINE void multiply_slice(const Product& p, size_t from, size_t n, const 
     n_rows = std::min({kTileRows, p.end - row, kGroup - row % kGroup});
     const QuantizedBlock block = x.block(row, from / kQuantizedInputs, p.n_in);
     ahead.ask();
-    switch (n_rows) {
-      case 1:
-        slice_rows<kLayout, kRange, 1>(block, n_blocks, at, sums);
-        break;
-      case 2:
-        slice_rows<kLayout, kRange, 2>(block, n_blocks, at, sums);
-        break;
-      case 3:
-        slice_rows<kLayout, kRange, 3>(block, n_blocks, at, sums);
-        break;
-      case 4:
-        slice_rows<kLayout, kRange, 4>(block, n_blocks, at, sums);
-        break;
-      case 5:
-        slice_rows<kLayout, kRange, 5>(block, n_blocks, at, sums);
-        break;
-      default:
-        // With AVX-512 a tile has so few inputs that it would wait for the arguments of a call to
-        // come back from memory: a sixth of the time on Zen 5. With AVX2 gcc 12 would run out of
-        // registers here.
-        if constexpr (kLevels > 1)
-          slice_tile<kLayout, kRange, kTileRows>(block, n_blocks, at, sums);
-        else
-          slice_rows<kLayout, kRange, kTileRows>(block, n_blocks, at, sums);
-    }
+    with_rows(
+        n_rows, [&]<size_t kRows>() HWY_ATTR __attribute__((always_inline)) {
+          // With AVX-512 a tile has so few inputs that it would wait for the arguments of a call to
+          // come back from memory: a sixth of the time on Zen 5. With AVX2 gcc 12 would run out of
+          // registers here.
+          if constexpr (kRows == kTileRows && kLevels > 1)
+            slice_tile<kLayout, kRange, kRows>(block, n_blocks, at, sums);
+          else
+            slice_rows<kLayout, kRange, kRows>(block, n_blocks, at, sums);
+        });
     sums.advance(n_rows);
   }
 }
 
 template <class Panel>
 void some_rows(const Rows& rows, size_t n_rows, size_t n_in, const uint8_t* panel, const Out& out) {
-  switch (n_rows) {
-    case 1:
-      return Panel::template multiply<1>(rows, n_in, panel, out);
-    case 2:
-      return Panel::template multiply<2>(rows, n_in, panel, out);
-    case 3:
-      return Panel::template multiply<3>(rows, n_in, panel, out);
-    case 4:
-      return Panel::template multiply<4>(rows, n_in, panel, out);
-    case 5:
-      return Panel::template multiply<5>(rows, n_in, panel, out);
-    default:
-      return Panel::template multiply<kTileRows>(rows, n_in, panel, out);
-  }
+  with_rows(n_rows,
+            [&]<size_t kRows>() { Panel::template multiply<kRows>(rows, n_in, panel, out); });
 }
 
 // n_in inputs of a panel into its slices.
@@ -691,7 +686,7 @@ void multiply_unpacked(const Product& p, const uint8_t* panel, void* scratch) {
     with_ahead(true, [&]<Ahead kAhead>() HWY_ATTR { unpack<kType, kAhead>(panel, n, unpacked); });
     panel += bytes;
     // Behind a panel lies the next one.
-    LinesAhead ahead{panel, panel + bytes, bytes / kLineBytes / (n_rows / kTileRows) + 1};
+    PanelAhead ahead{panel, panel + bytes, bytes / kLineBytes / (n_rows / kTileRows) + 1};
     const bool to_y = from + n == p.n_in && p.n_cols == kPanelOutputs;
     for (size_t row = 0, n_now; row < n_rows; row += n_now) {
       n_now = std::min(kSliceRows, n_rows - row);
