@@ -36,8 +36,6 @@ struct Out {
   bool accumulate;
 };
 
-inline constexpr size_t kLineBytes = 64;
-
 // A product's rows of x, [begin, end), of all their inputs, and where it goes.
 struct Product {
   const QuantizedRows& x;
@@ -417,6 +415,8 @@ struct SliceSums {
     to += n_rows * stride;
   }
 };
+
+inline constexpr size_t kLineBytes = 64;
 
 // Memory that is read next: some lines of it are asked for per tile.
 struct PanelAhead {
