@@ -151,7 +151,7 @@ TEST_CASE("blocks with the best scores of a layer ahead travel while this layer 
       return ahead.decode.blocks_missed < late.decode.blocks_missed &&
              (how == "choose" || ahead.decode.representative_bytes_read > bytes);
     };
-    for (int i = 0; i < 20 && !overlaps(); ++i) {
+    for (int i = 0; i < 100 && !overlaps(); ++i) {
       late = told(how.c_str(), waits);
       ahead = told(how.c_str(), tiered);
     }
