@@ -3,6 +3,7 @@
 #include "kernels/attention_decode.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "kernels/attention_state.h"
 #include "kernels/kv_tile.h"
@@ -556,12 +557,13 @@ void decode(const AttentionShape& shape, std::span<const DecodeHead> heads, void
     const NextRows values{tile.v, tile.n, v_bytes}, keys{following.k, following.n, k_bytes};
     if (!more) ask_for_results(shape, heads);
     functions.dot(shape, tile, s, {values, keys});
-    const bool asks = kPrefetchInSoftmax && functions.add_in_integers && in_one_piece(keys);
-    LinesAhead lines(asks ? keys.rows[0] : nullptr, asks ? keys.n * keys.row_bytes : 0);
+    std::optional<LinesAhead> lines;
+    if (kPrefetchInSoftmax && functions.add_in_integers && in_one_piece(keys))
+      lines.emplace(keys.rows[0], keys.n * keys.row_bytes);
     softmax_tile(shape, tile, s, tile.weighted ? s.weights[slot] : nullptr,
-                 asks ? &lines : nullptr);
+                 lines ? &*lines : nullptr);
     functions.add(shape, tile, s,
-                  {keys, {following.v, following.n, v_bytes}, asks ? lines.n_asked() : 0});
+                  {keys, {following.v, following.n, v_bytes}, lines ? lines->n_asked() : 0});
   }
   for (size_t h = 0; h < heads.size(); ++h) finish(shape, of_heads[h], heads[h].o, heads[h].lse);
 }

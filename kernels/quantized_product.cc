@@ -394,7 +394,8 @@ constexpr WeightRange unpacked_range(const QuantizedLayout& layout) {
   return kLevels > 1 ? WeightRange{8, kUnpackedOffset} : range_of(layout);
 }
 
-// Rows that pass a slice before they pass the next: their inputs stay in the second cache.
+// Rows that pass a slice before they pass the next: their inputs stay in the second cache. All,
+// where a slice holds a table: it is large, and comes into the first cache once.
 inline constexpr size_t kSliceRows = kLevels > 1 ? SIZE_MAX : 48;
 
 // Vectors of outputs of a slice.
@@ -406,13 +407,11 @@ constexpr UnpackedLayout unpacked_slice(const QuantizedLayout& layout) {
 // Sums of a tile of a slice.
 struct SliceSums {
   const float* before;  // [rows, kPanelOutputs]  those of the inputs before; null: zero
-  float* to;            // [rows], `stride` apart
-  size_t stride;
-  bool accumulate;  // add them to what stands there
+  Out out;
   // To the rows behind.
   void advance(size_t n_rows) {
     if (before) before += n_rows * kPanelOutputs;
-    to += n_rows * stride;
+    out.to += n_rows * out.stride;
   }
 };
 
@@ -483,8 +482,9 @@ HWY_INLINE void slice_tile(QuantizedBlock x, size_t n_blocks, const uint8_t* HWY
       for (size_t v = 0; v < kSliceVectors; ++v) fn(r, v, total[r][v]);
   };
   // To write a line, the core has to have it.
-  for_sums([&](size_t r, size_t v, VecF&)
-               HWY_ATTR { __builtin_prefetch(sums.to + r * sums.stride + v * kOutputs, 1, 3); });
+  for_sums([&](size_t r, size_t v, VecF&) HWY_ATTR {
+    __builtin_prefetch(sums.out.to + r * sums.out.stride + v * kOutputs, 1, 3);
+  });
   if (sums.before) {
     for_sums([&](size_t r, size_t v, VecF& sum)
                  HWY_ATTR { sum = hn::LoadU(d, sums.before + r * kPanelOutputs + v * kOutputs); });
@@ -501,10 +501,7 @@ HWY_INLINE void slice_tile(QuantizedBlock x, size_t n_blocks, const uint8_t* HWY
         subtract_min<kRows, kSliceVectors>(x, hn::LoadU(d, mins + v * kOutputs), v, total);
     }
   }
-  for_sums([&](size_t r, size_t v, VecF& sum) HWY_ATTR {
-    float* to = sums.to + r * sums.stride + v * kOutputs;
-    hn::StoreU(sums.accumulate ? hn::Add(hn::LoadU(d, to), sum) : sum, d, to);
-  });
+  store<kRows, kSliceVectors>(total, 0, sums.out);
 }
 
 template <UnpackedLayout kLayout, WeightRange kRange, size_t kRows>
@@ -694,8 +691,8 @@ void multiply_unpacked(const Product& p, const uint8_t* panel, void* scratch) {
         const uint8_t* slice =
             unpacked + first / kSlice.outputs * (n / kQuantizedInputs) * kSlice.block_bytes();
         float* of_rows = own + row * kPanelOutputs + first;
-        SliceSums sums{from > 0 ? of_rows : nullptr, of_rows, kPanelOutputs, false};
-        if (to_y) sums = {sums.before, p.y + row * p.y_stride + first, p.y_stride, p.accumulate};
+        SliceSums sums{from > 0 ? of_rows : nullptr, {of_rows, kPanelOutputs, false}};
+        if (to_y) sums.out = {p.y + row * p.y_stride + first, p.y_stride, p.accumulate};
         Product some = p;
         some.begin += row;
         some.end = some.begin + n_now;

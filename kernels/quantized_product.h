@@ -43,7 +43,7 @@ constexpr size_t quantized_scratch_bytes(QuantizedType type, size_t n_in, size_t
 // their number. Reads the panel once per 6 rows of a group.
 //
 // scratch: quantized_scratch_bytes() bytes, aligned to 64, or null; the results are the same. With
-// it, kRowsToUnpack rows or more take the panel unpacked, which is once.
+// it, kRowsToUnpack rows or more take the panel unpacked, which each input is once.
 void quantized_product(QuantizedType type, const QuantizedRows& x, size_t begin, size_t end,
                        const void* panel, size_t n_in, size_t n_cols, bool accumulate, float* y,
                        size_t y_stride, void* scratch);

@@ -36,8 +36,8 @@ HWY_INLINE V scale_with_level(D d, V least) {
   return hn::BitCast(d, hn::AndNot(hn::Set(du, kRest), above));
 }
 
-// q of a block, not of what is not finite: x * inverse, rounded; the sums of its two halves, in one
-// number each lane: the second's above 16 bits. A sum of 16 steps has 12.
+// Rounds x * inverse, which has to be finite, to q. The lanes of the result add up to the sum of
+// q's first half and, 16 bits above it, that of its second: a sum of 16 steps has 12 bits.
 HWY_INLINE VecI round_block(const float* HWY_RESTRICT x, float inverse, int8_t* HWY_RESTRICT q) {
   const Tag d;
   const TagI di;

@@ -5,7 +5,7 @@
 // matrix in a format that oneDNN's fastest product takes without repacking, with AMX where there is
 // AMX. A panel of f16 or bf16 that is multiplied in f32 holds the numbers of the file; it is
 // expanded for oneDNN, one panel at a time. A quantised panel holds the numbers of the file, too,
-// and our kernel multiplies it, many rows of some types after it has unpacked it; on a CPU with AMX
+// and our kernel multiplies it, many rows after it has unpacked it; on a CPU with AMX
 // many rows take it as bf16, whose tiles need no scale per block (tile_products.h).
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -79,7 +79,7 @@ void KeyRows::build(const Geometry& geometry, const kvasir_attn_part& part, uint
 }
 
 void KeyRows::ask_for_first() const {
-  if (rows_.empty()) return;
+  if (rows_.empty() || rows_[0].tokens) return;
   constexpr uint64_t kMost = 8192;
   const KvRows& first = rows_[0];
   const uint64_t bytes = std::min(kMost, (first.end - first.begin) * first.k_token_stride);

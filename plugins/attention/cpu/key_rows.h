@@ -22,7 +22,8 @@ class KeyRows {
   void build(const Geometry& geometry, const kvasir_attn_part& part, uint32_t kv_head,
              uint64_t begin, uint64_t end, std::optional<uint32_t> q_pos);
 
-  // Asks for the first keys: what attends to them asks for the others, as it goes.
+  // Asks for the first keys, unless they are single tokens: what attends to them asks for the
+  // others, as it goes.
   void ask_for_first() const;
 
   // Neighbouring rows of equal element types: one kernel call each. Nearly always one.

@@ -310,67 +310,75 @@ TEST_CASE("many rows have the bits of few with scales of every magnitude that a 
 
 TEST_CASE("rows are rounded to the nearest of 255 steps of their block, and their sums are exact") {
   test::for_each_simd_target([] {
-    constexpr size_t kRows = 17, kIn = 160;  // a group of rows and a part of one
-    auto x = activations(kRows, kIn);
-    x[40] = 1e30f;
-    x[77] = -1e-30f;
-    x[110] = std::numeric_limits<float>::max();
-    const Rows rows(x, kRows, kIn);
-    double worst = 0.0;
-    size_t wrong_scales = 0, wrong_sums = 0, wrong_origins = 0;
-    std::set<const int8_t*> met;
-    for (size_t of_x = 0; of_x < x.size() / 32; ++of_x) {
-      const kernels::QuantizedBlock block =
-          rows.at.block(of_x / (kIn / 32), of_x % (kIn / 32), kIn);
-      REQUIRE(block.q >= reinterpret_cast<const int8_t*>(rows.memory.data()));
-      REQUIRE(block.q + 32 <= reinterpret_cast<const int8_t*>(&rows.memory.back()));
-      CHECK(met.insert(block.q).second);
-      const double scale = double{*block.scale};
-      int32_t halves[2] = {0, 0};
-      double largest = 0.0;
-      for (size_t i = 0; i < 32; ++i) {
-        const int q = block.q[i];
-        CHECK(std::abs(q) <= 127);
-        halves[i / 16] += q;
-        const double error = std::abs(scale * q - double{x[of_x * 32 + i]});
-        worst = test::larger_or_nan(worst, scale > 0.0 ? error / scale : 0.0);
-        largest = std::max(largest, std::abs(double{x[of_x * 32 + i]}));
+    constexpr size_t kIn = 160;
+    // Few rows, and a group of many and a part of one.
+    for (const size_t n_rows : {size_t{5}, size_t{17}}) {
+      CAPTURE(n_rows);
+      const bool many = n_rows > kernels::kQuantizedGroup;
+      auto x = activations(n_rows, kIn);
+      x[40] = 1e30f;
+      x[77] = -1e-30f;
+      x[110] = std::numeric_limits<float>::max();
+      const Rows rows(x, n_rows, kIn);
+      double worst = 0.0;
+      size_t wrong_scales = 0, wrong_sums = 0, wrong_origins = 0;
+      std::set<const int8_t*> met;
+      for (size_t of_x = 0; of_x < x.size() / 32; ++of_x) {
+        const kernels::QuantizedBlock block =
+            rows.at.block(of_x / (kIn / 32), of_x % (kIn / 32), kIn);
+        REQUIRE(block.q >= reinterpret_cast<const int8_t*>(rows.memory.data()));
+        REQUIRE(block.q + 32 <= reinterpret_cast<const int8_t*>(&rows.memory.back()));
+        CHECK(met.insert(block.q).second);
+        const double scale = double{*block.scale};
+        int32_t halves[2] = {0, 0};
+        double largest = 0.0;
+        for (size_t i = 0; i < 32; ++i) {
+          const int q = block.q[i];
+          CHECK(std::abs(q) <= 127);
+          halves[i / 16] += q;
+          const double error = std::abs(scale * q - double{x[of_x * 32 + i]});
+          worst = test::larger_or_nan(worst, scale > 0.0 ? error / scale : 0.0);
+          largest = std::max(largest, std::abs(double{x[of_x * 32 + i]}));
+        }
+        const int sum = halves[0] + halves[1];
+        wrong_sums += block.minus_half_sum[0] != -32 * halves[0];
+        wrong_sums += block.minus_half_sum[1] != -32 * halves[1];
+        wrong_sums += *block.minus_sum != -8 * sum;
+        wrong_sums += *block.scaled_sum != *block.scale * static_cast<float>(sum);
+        if (scale == 0.0) continue;
+        // The next of 16 values per octave; a last bit of max / 127 may be rounded away.
+        int exponent = 0;
+        const double level = (2.0 * std::frexp(scale, &exponent) - 1.0) * 16.0;
+        wrong_scales += level != std::floor(level) || level < 0.0 || level > 15.0;
+        wrong_scales += scale < largest / 127.0 * (1.0 - 1e-7);
+        wrong_scales += scale > largest / 127.0 * (1.0 + 1.0 / 16.0 + 1e-7);
+        if (!many) continue;
+        wrong_scales += level != *block.level;
+        const double power = std::ldexp(1.0, exponent - 1 - 20);  // what an integer stands for
+        wrong_origins += double{*block.origin} != 1.5 * std::ldexp(power, 23);
+        const auto wrong_begin = [&](int32_t begin, int32_t n) {
+          return double{std::bit_cast<float>(begin)} != double{*block.origin} - 128 * n * power;
+        };
+        wrong_origins += wrong_begin(*block.begin, sum);
+        wrong_origins += wrong_begin(block.half_begin[0], halves[0]);
+        wrong_origins += wrong_begin(block.half_begin[1], halves[1]);
       }
-      const int sum = halves[0] + halves[1];
-      wrong_sums += block.minus_half_sum[0] != -32 * halves[0];
-      wrong_sums += block.minus_half_sum[1] != -32 * halves[1];
-      wrong_sums += *block.minus_sum != -8 * sum;
-      wrong_sums += *block.scaled_sum != *block.scale * static_cast<float>(sum);
-      if (scale == 0.0) continue;
-      // The next of 16 values per octave; a last bit of max / 127 may be rounded away.
-      int exponent = 0;
-      const double level = (2.0 * std::frexp(scale, &exponent) - 1.0) * 16.0;
-      wrong_scales += level != *block.level || level < 0.0 || level > 15.0;
-      wrong_scales += scale < largest / 127.0 * (1.0 - 1e-7);
-      wrong_scales += scale > largest / 127.0 * (1.0 + 1.0 / 16.0 + 1e-7);
-      const double power = std::ldexp(1.0, exponent - 1 - 20);  // what an integer stands for
-      wrong_origins += double{*block.origin} != 1.5 * std::ldexp(power, 23);
-      const auto wrong_begin = [&](int32_t begin, int32_t n) {
-        return double{std::bit_cast<float>(begin)} != double{*block.origin} - 128 * n * power;
-      };
-      wrong_origins += wrong_begin(*block.begin, sum);
-      wrong_origins += wrong_begin(block.half_begin[0], halves[0]);
-      wrong_origins += wrong_begin(block.half_begin[1], halves[1]);
+      CHECK(worst < 0.5 + 1e-4);
+      CHECK(wrong_scales == 0);
+      CHECK(wrong_sums == 0);
+      CHECK(wrong_origins == 0);
+      CHECK(*rows.at.block(0, 0, kIn).scale == 0.0f);                      // of zeros
+      CHECK(*rows.at.block(n_rows - 1, kIn / 32 - 1, kIn).scale == 0.0f);  // of 2^-120
     }
-    CHECK(worst < 0.5 + 1e-4);
-    CHECK(wrong_scales == 0);
-    CHECK(wrong_sums == 0);
-    CHECK(wrong_origins == 0);
-    CHECK(*rows.at.block(0, 0, kIn).scale == 0.0f);                     // of zeros
-    CHECK(*rows.at.block(kRows - 1, kIn / 32 - 1, kIn).scale == 0.0f);  // of 2^-120
   });
 }
 
 TEST_CASE("what rounding a row leaves is rounded once more: both have 16 bits") {
   test::for_each_simd_target([] {
     constexpr size_t kIn = 160;
-    for (const size_t n_rows : {size_t{3}, size_t{17}}) {
-      const size_t rest = n_rows == 3 ? 3 : 24, in_all = rest + n_rows;
+    for (const size_t n_rows :
+         {size_t{3}, size_t{8}, size_t{17}}) {  // the rests of 8 lie in two groups
+      const size_t rest = n_rows == 17 ? 24 : n_rows, in_all = rest + n_rows;
       auto x = activations(n_rows, kIn);
       x[40] = 1e30f;
       x[77] = -1e-30f;
